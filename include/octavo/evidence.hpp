@@ -1,0 +1,147 @@
+// Octavo's evidence: the fp64 oracle, reproducible random inputs, errors, and the check and bench
+// runs behind the command. Everything here is for judging results, not for serving them.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "octavo/octavo.hpp"
+
+namespace octavo {
+
+// ---------------------------------------------------------------------------------------------
+// Truth
+
+// fp64 attention on the arguments as they are (8-bit inputs are dequantized by their scales;
+// options.precision is ignored). out: doubles in the order of arguments.out's shape, contiguous;
+// lse: likewise, or null. arguments.out and arguments.lse are not touched.
+OCTAVO_API Status reference(const Arguments& arguments, const Options& options, double* out,
+                            double* lse = nullptr);
+
+// Fills an f32, f16 or bf16 tensor with standard normal values that depend only on the seed, the
+// stream and the logical index (b, h, s, d) in row-major order: the same on every machine.
+OCTAVO_API Status random_normal(const Tensor& tensor, std::uint64_t seed, std::uint64_t stream);
+
+struct ErrorStats {
+  double max_abs = 0;
+  double rmse = 0;
+  double relative_rmse = 0;  // rmse over the rms of the reference
+  double cosine = 1;
+  std::int64_t not_finite = 0;  // elements not finite where the reference is
+};
+// `out` read in the order of its shape against contiguous doubles.
+OCTAVO_API ErrorStats compare(const ConstTensor& out, const double* reference);
+
+// ---------------------------------------------------------------------------------------------
+// Named sizes
+
+struct Preset {
+  std::string_view name;
+  std::int64_t batch, heads, length, head_dim;
+};
+// mission, small, long, wide, stress
+OCTAVO_API const std::vector<Preset>& presets();
+
+// ---------------------------------------------------------------------------------------------
+// Check
+
+// Called with (done, total) from the calling thread.
+using Progress = std::function<void(std::int64_t, std::int64_t)>;
+
+struct CheckOptions {
+  Device device{};
+  std::string suite = "all";             // all, twelve, presets
+  std::optional<Precision> precision{};  // only this one
+  std::uint64_t seed = 42;
+  Progress progress{};
+};
+
+// The worst of one precision and input format, over its cases.
+struct CheckRow {
+  std::string precision;
+  std::string format;  // of the inputs
+  std::int64_t cases = 0;
+  std::int64_t failed = 0;
+  double worst_total_error = 0;   // max |out - fp64 on the original inputs|
+  double worst_kernel_error = 0;  // max |out - fp64 on the quantized inputs|
+  double worst_total_rmse = 0;
+  double worst_bound_ratio = 0;   // error over its bound, the largest of all; passed if <= 1
+  std::string bound;              // the rule, as text
+  std::string worst_case;         // the case that came closest to (or broke) its bound
+};
+
+struct CheckReport {
+  std::string device;
+  std::string suite;
+  std::uint64_t seed = 0;
+  std::int64_t cases = 0;
+  std::int64_t distinct = 0;
+  std::vector<CheckRow> rows;
+  std::vector<std::string> failures;  // one line each: case, what was expected, what came
+  bool passed() const { return failures.empty() && cases > 0; }
+};
+OCTAVO_API Result<CheckReport> check(const CheckOptions& options);
+
+// ---------------------------------------------------------------------------------------------
+// Bench
+
+struct BenchCase {
+  std::string name;  // a preset's, or its shape
+  std::int64_t batch = 1, heads = 1, length = 1, head_dim = 64;
+};
+
+struct BenchOptions {
+  Device device{};
+  std::vector<BenchCase> cases;  // empty: the five presets
+  DType dtype = DType::f16;
+  Options attention{};
+  int iters = 100;
+  int warmup = 20;
+  std::uint64_t seed = 42;
+  bool check_correctness = true;
+  bool three_loop = true;  // time the straightforward code beside it (CPU)
+  std::string config;      // a kernel configuration to force; empty: the chosen one
+  Progress progress{};
+};
+
+struct BenchRow {
+  BenchCase shape;
+  Explanation kernel;
+  double median_us = 0;
+  double low_us = 0;   // first quartile
+  double high_us = 0;  // third quartile
+  double gflops = 0;   // 4 B H S S D, half of it when causal, over the median
+  std::optional<double> fma_peak_fraction{};
+  std::optional<double> three_loop_us{};
+  std::optional<double> three_loop_ratio{};
+  std::optional<double> max_error{};  // not measured with check_correctness off
+  std::vector<double> samples_us;
+};
+
+struct BenchReport {
+  std::string device;
+  std::string dtype;
+  Options attention{};
+  int iters = 0;
+  int warmup = 0;
+  std::uint64_t seed = 0;
+  int threads = 0;
+  std::optional<double> fma_peak_gflops{};  // fp32, all threads, measured in this run
+  std::vector<BenchRow> rows;
+  std::vector<std::string> failures;
+  bool passed() const { return failures.empty() && !rows.empty(); }
+};
+OCTAVO_API Result<BenchReport> bench(const BenchOptions& options);
+
+// JSON by the schema of docs/json.md. kSchemaVersion grows when a field changes its meaning.
+inline constexpr int kSchemaVersion = 1;
+OCTAVO_API std::string to_json(const CheckReport& report);
+OCTAVO_API std::string to_json(const BenchReport& report);
+OCTAVO_API std::string to_json(const Explanation& explanation);
+OCTAVO_API std::string to_json(const RangeStats& stats);
+
+}  // namespace octavo

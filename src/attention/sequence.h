@@ -1,0 +1,38 @@
+// Where the sequences of a call lie: one per batch entry, or the spans of a packed batch.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "octavo/octavo.hpp"
+
+namespace octavo {
+
+// Rows of sequence `b`: tensor batch index, first row, length; for queries and for keys.
+struct Sequence {
+  std::int64_t batch = 0;  // index into the tensors' batch dimension: 0 where packed
+  std::int64_t q_begin = 0, len_q = 0;
+  std::int64_t kv_begin = 0, len_kv = 0;
+};
+
+// Contents of cu_seqlens are clamped, never trusted: a span lies inside its tensor, does not run
+// backwards, and is no longer than the maximum the caller gave.
+inline Sequence sequence(const Arguments& a, std::int64_t b) {
+  if (a.sequences == 0) return {b, 0, a.q.shape[2], 0, a.k.shape[2]};
+  const auto span = [b](const std::int32_t* cu, std::int64_t tokens, std::int64_t max_len,
+                        std::int64_t& begin, std::int64_t& length) {
+    begin = std::clamp<std::int64_t>(cu[b], 0, tokens);
+    const std::int64_t end = std::clamp<std::int64_t>(cu[b + 1], begin, tokens);
+    length = std::min(end - begin, max_len);
+  };
+  Sequence s;
+  span(a.cu_seqlens_q, a.q.shape[2], a.max_len_q, s.q_begin, s.len_q);
+  span(a.cu_seqlens_kv, a.k.shape[2], a.max_len_kv, s.kv_begin, s.len_kv);
+  return s;
+}
+
+inline std::int64_t sequence_count(const Arguments& a) {
+  return a.sequences == 0 ? a.q.shape[0] : a.sequences;
+}
+
+}  // namespace octavo

@@ -1,0 +1,19 @@
+// Every check on what a caller gives, done once, before anything is planned or written.
+#pragma once
+
+#include "octavo/octavo.hpp"
+
+namespace octavo {
+
+// Sizes, types, mask and precision of a problem.
+Status validate(const Problem& problem);
+
+// That the arguments pose the problem a plan was made for, up to their lengths and batch.
+Status validate_run(const Problem& planned, const Problem& posed);
+
+// A tensor as such: shape, strides, pointer, extent within 2^62 elements. `what` names it.
+Status validate_tensor(std::string_view what, const ConstTensor& tensor);
+// Two elements of a tensor that is written must not share memory.
+Status validate_no_self_overlap(std::string_view what, const Tensor& tensor);
+
+}  // namespace octavo

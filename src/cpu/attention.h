@@ -1,0 +1,27 @@
+// The CPU backend: tiled attention with an online softmax, SIMD, on all cores.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "octavo/octavo.hpp"
+
+namespace octavo::cpu {
+
+// Scales and means of our own quantization, plus a scratch tile per worker; under 2 MB a thread
+// for inputs that need no quantization, whatever the lengths.
+std::size_t workspace_bytes(const Problem& problem, int threads);
+
+// `problem` is validated, and `arguments` pose it. Allocates nothing.
+Status attention(const Problem& problem, const Arguments& arguments, Workspace workspace);
+
+// "tile=256x64 target=AVX3_SKX threads=2", for explain and logs.
+std::string describe_config(const Problem& problem);
+
+int thread_count();
+void set_thread_count(int threads);  // 0: one per core
+
+// fp32 multiply-adds per second of all threads, in GFLOP/s, measured now (about 0.2 s).
+double measure_fma_peak_gflops();
+
+}  // namespace octavo::cpu

@@ -1,0 +1,30 @@
+// Scales: from a range to a step, and where a row's scale stands.
+//
+// A code stands for code * step. step = scale, except for sim8, whose scale is the amax itself:
+// step = scale / 127. Encoding multiplies by 1/step (one correctly rounded division, then one
+// correctly rounded product), so that CPU and GPU agree bit for bit.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "octavo/octavo.hpp"
+
+namespace octavo {
+
+// amax = 0 gives 1.0. The step never falls below the smallest normal float, so 1/step is finite.
+float scale_from_amax(DType format, float amax);
+float step_of(DType format, float scale);
+
+// Scale of element (row, column) of (batch, head): an index into Scales::data.
+struct ScaleIndex {
+  Granularity granularity = Granularity::head;
+  std::int64_t block_rows = 64;
+  std::array<std::int64_t, 3> stride{};  // batch, head, index
+  std::int64_t at(std::int64_t batch, std::int64_t head, std::int64_t row,
+                  std::int64_t column) const;
+};
+// Contiguous unless the caller gave strides.
+ScaleIndex scale_index(const Scales& scales, const std::array<std::int64_t, 4>& shape);
+
+}  // namespace octavo

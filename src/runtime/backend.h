@@ -1,0 +1,27 @@
+// A plan's inside: what every backend provides.
+#pragma once
+
+#include <cstddef>
+
+#include "octavo/octavo.hpp"
+
+namespace octavo {
+
+class Plan::Impl {
+ public:
+  Impl(const Problem& problem, Device device) : problem(problem), device(device) {}
+  virtual ~Impl() = default;
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  virtual Explanation explain() const = 0;
+  // `posed`: the problem with the lengths of this run.
+  virtual std::size_t workspace_bytes(const Problem& posed) const = 0;
+  virtual Status run(const Problem& posed, const Arguments& arguments, Workspace workspace,
+                     Stream stream) const = 0;
+
+  const Problem problem;
+  const Device device;
+};
+
+}  // namespace octavo
