@@ -69,9 +69,9 @@ struct CheckRow {
   double worst_total_error = 0;   // max |out - fp64 on the original inputs|
   double worst_kernel_error = 0;  // max |out - fp64 on the quantized inputs|
   double worst_total_rmse = 0;
-  double worst_bound_ratio = 0;   // error over its bound, the largest of all; passed if <= 1
-  std::string bound;              // the rule, as text
-  std::string worst_case;         // the case that came closest to (or broke) its bound
+  double worst_bound_ratio = 0;  // error over its bound, the largest of all; passed if <= 1
+  std::string bound;             // the rule, as text
+  std::string worst_case;        // the case that came closest to (or broke) its bound
 };
 
 struct CheckReport {

@@ -60,8 +60,8 @@ class [[nodiscard]] OCTAVO_API Status final : public std::exception {
 template <class T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}            // NOLINT(google-explicit-constructor)
-  Result(Status status) : status_(std::move(status)) {}    // NOLINT(google-explicit-constructor)
+  Result(T value) : value_(std::move(value)) {}          // NOLINT(google-explicit-constructor)
+  Result(Status status) : status_(std::move(status)) {}  // NOLINT(google-explicit-constructor)
 
   bool ok() const { return value_.has_value(); }
   const Status& status() const { return status_; }
@@ -169,7 +169,7 @@ using ConstTensor = BasicTensor<const void>;
 struct Scales {
   const float* data = nullptr;
   Granularity granularity = Granularity::head;
-  std::int64_t block_rows = 64;                          // block granularity only
+  std::int64_t block_rows = 64;                         // block granularity only
   std::optional<std::array<std::int64_t, 3>> stride{};  // (batch, head, index), in elements
 };
 
@@ -194,8 +194,9 @@ enum class Precision : std::uint8_t {
   sim8,        // QK and PV from sim8 codes
 };
 inline constexpr std::array kAllPrecisions = {
-    Precision::native,   Precision::fp16, Precision::bf16,       Precision::fp8, Precision::fp8_mixed,
-    Precision::fp8_fast, Precision::int8, Precision::int8_mixed, Precision::sim8};
+    Precision::native, Precision::fp16,       Precision::bf16,
+    Precision::fp8,    Precision::fp8_mixed,  Precision::fp8_fast,
+    Precision::int8,   Precision::int8_mixed, Precision::sim8};
 OCTAVO_API std::string_view name(Precision precision);
 OCTAVO_API Result<Precision> parse_precision(std::string_view text);
 
@@ -249,8 +250,8 @@ struct Arguments {
   // sequences + 1 entries on the device; contents are clamped to the tensor, not trusted.
   const std::int32_t* cu_seqlens_q = nullptr;
   const std::int32_t* cu_seqlens_kv = nullptr;
-  std::int64_t sequences = 0;    // 0: not packed
-  std::int64_t max_len_q = 0;    // longer sequences are cut to these
+  std::int64_t sequences = 0;  // 0: not packed
+  std::int64_t max_len_q = 0;  // longer sequences are cut to these
   std::int64_t max_len_kv = 0;
 };
 
@@ -291,8 +292,8 @@ struct Device {
   int index = 0;
   bool operator==(const Device&) const = default;
 };
-OCTAVO_API std::string name(Device device);                      // "cpu", "cuda:0"
-OCTAVO_API Result<Device> parse_device(std::string_view text);   // also "auto": the best present
+OCTAVO_API std::string name(Device device);                     // "cpu", "cuda:0"
+OCTAVO_API Result<Device> parse_device(std::string_view text);  // also "auto": the best present
 
 struct DeviceInfo {
   Device device{};
@@ -368,8 +369,8 @@ struct QuantizeOptions {
   Granularity granularity = Granularity::head;
   std::int64_t block_rows = 64;
   ScaleRule rule = ScaleRule::amax;
-  bool smooth = false;    // subtract the mean row of each (batch, head) first
-  bool hadamard = false;  // then rotate rows by a Hadamard matrix
+  bool smooth = false;        // subtract the mean row of each (batch, head) first
+  bool hadamard = false;      // then rotate rows by a Hadamard matrix
   bool scales_given = false;  // `scales` is an input: from the caller or a calibration
 };
 

@@ -1,0 +1,194 @@
+/* Octavo's C interface: the C++ one (octavo.hpp) with plain structs and an opaque plan.
+ *
+ * Every struct starts with its size: set it by the _init functions, so that a library newer than
+ * the header it was compiled with still reads it right. Every function returns OCTAVO_OK or an
+ * error; octavo_last_error() then has the sentence. Nothing throws, nothing is written on failure.
+ */
+#ifndef OCTAVO_OCTAVO_H
+#define OCTAVO_OCTAVO_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(_WIN32)
+#define OCTAVO_C_API
+#else
+#define OCTAVO_C_API __attribute__((visibility("default")))
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum octavo_status {
+  OCTAVO_OK = 0,
+  OCTAVO_INVALID_ARGUMENT = 1,
+  OCTAVO_UNSUPPORTED = 2,
+  OCTAVO_OUT_OF_MEMORY = 3,
+  OCTAVO_DEVICE_ERROR = 4,
+  OCTAVO_IO_ERROR = 5
+} octavo_status;
+
+typedef enum octavo_dtype {
+  OCTAVO_F32 = 0,
+  OCTAVO_F16 = 1,
+  OCTAVO_BF16 = 2,
+  OCTAVO_E4M3 = 3,
+  OCTAVO_E5M2 = 4,
+  OCTAVO_INT8 = 5,
+  OCTAVO_SIM8 = 6
+} octavo_dtype;
+
+typedef enum octavo_granularity {
+  OCTAVO_PER_TENSOR = 0,
+  OCTAVO_PER_HEAD = 1,
+  OCTAVO_PER_BLOCK = 2,
+  OCTAVO_PER_ROW = 3,
+  OCTAVO_PER_CHANNEL = 4,
+  OCTAVO_GRANULARITY_DEFAULT = 255 /* of the precision mode; in octavo_options only */
+} octavo_granularity;
+
+typedef enum octavo_causal {
+  OCTAVO_CAUSAL_NONE = 0,
+  OCTAVO_CAUSAL_TOP_LEFT = 1,
+  OCTAVO_CAUSAL_BOTTOM_RIGHT = 2
+} octavo_causal;
+
+typedef enum octavo_precision {
+  OCTAVO_NATIVE = 0,
+  OCTAVO_FP16 = 1,
+  OCTAVO_BF16_PRECISION = 2,
+  OCTAVO_FP8 = 3,
+  OCTAVO_FP8_MIXED = 4,
+  OCTAVO_FP8_FAST = 5,
+  OCTAVO_INT8_PRECISION = 6,
+  OCTAVO_INT8_MIXED = 7,
+  OCTAVO_SIM8_PRECISION = 8
+} octavo_precision;
+
+typedef enum octavo_scale_rule { OCTAVO_AMAX = 0, OCTAVO_LEAST_SQUARES = 1 } octavo_scale_rule;
+
+/* A view (batch, heads, rows, columns), strides in elements, the last one 1. */
+typedef struct octavo_tensor {
+  size_t size;
+  void* data;
+  int32_t dtype; /* octavo_dtype */
+  int64_t shape[4];
+  int64_t stride[4];
+} octavo_tensor;
+
+/* Scales of an 8-bit tensor; all strides zero: contiguous in the shape of the granularity. */
+typedef struct octavo_scales {
+  size_t size;
+  const float* data;
+  int32_t granularity; /* octavo_granularity */
+  int64_t block_rows;
+  int64_t stride[3];
+} octavo_scales;
+
+/* What a plan fixes beside types and sizes. octavo_options_init() fills it. */
+typedef struct octavo_options {
+  size_t size;
+  int32_t causal;       /* octavo_causal */
+  int64_t window_left;  /* -1: no limit */
+  int64_t window_right; /* -1: no limit */
+  int32_t precision;    /* octavo_precision */
+  int32_t granularity_qk;
+  int32_t granularity_v;
+  int64_t block_rows;
+  int32_t scale_rule; /* octavo_scale_rule */
+  int32_t smooth_k;
+  int32_t hadamard;
+  int32_t batch_invariant;
+} octavo_options;
+
+typedef struct octavo_arguments {
+  size_t size;
+  octavo_tensor q, k, v;
+  octavo_tensor out;
+  octavo_tensor lse; /* data NULL: not wanted */
+  int32_t has_scale; /* 0: scale is 1/sqrt(D) */
+  float scale;
+  octavo_scales q_scales, k_scales, v_scales; /* of 8-bit inputs */
+  const int32_t* cu_seqlens_q;                /* packed batches: sequences + 1 entries */
+  const int32_t* cu_seqlens_kv;
+  int64_t sequences; /* 0: not packed */
+  int64_t max_len_q;
+  int64_t max_len_kv;
+} octavo_arguments;
+
+typedef struct octavo_quantize_options {
+  size_t size;
+  int32_t granularity;
+  int64_t block_rows;
+  int32_t scale_rule;
+  int32_t smooth;
+  int32_t hadamard;
+  int32_t scales_given;
+} octavo_quantize_options;
+
+typedef struct octavo_range_stats {
+  size_t size;
+  double amax;
+  double clipped_fraction;
+  double flushed_fraction;
+  double sqnr_db;
+  int64_t values;
+  int64_t nan_values;
+  int64_t inf_values;
+} octavo_range_stats;
+
+typedef struct octavo_plan octavo_plan;
+
+/* Zeroes the struct, sets its size (those of its members too) and its defaults. */
+OCTAVO_C_API void octavo_arguments_init(octavo_arguments* arguments);
+OCTAVO_C_API void octavo_options_init(octavo_options* options);
+OCTAVO_C_API void octavo_quantize_options_init(octavo_quantize_options* options);
+/* Contiguous in memory order (batch, heads, rows, columns), and (batch, rows, heads, columns). */
+OCTAVO_C_API octavo_tensor octavo_tensor_bhsd(void* data, octavo_dtype dtype, int64_t b, int64_t h,
+                                              int64_t s, int64_t d);
+OCTAVO_C_API octavo_tensor octavo_tensor_bshd(void* data, octavo_dtype dtype, int64_t b, int64_t h,
+                                              int64_t s, int64_t d);
+
+/* device: "cpu", "cuda:0", "auto"; NULL means "cpu". options may be NULL. */
+OCTAVO_C_API octavo_status octavo_attention(const octavo_arguments* arguments,
+                                            const octavo_options* options, const char* device,
+                                            void* stream);
+
+OCTAVO_C_API octavo_status octavo_plan_create(const octavo_arguments* arguments,
+                                              const octavo_options* options, const char* device,
+                                              octavo_plan** plan);
+OCTAVO_C_API void octavo_plan_destroy(octavo_plan* plan); /* NULL is allowed */
+OCTAVO_C_API octavo_status octavo_plan_workspace_bytes(const octavo_plan* plan,
+                                                       const octavo_arguments* arguments,
+                                                       size_t* bytes);
+OCTAVO_C_API octavo_status octavo_plan_run(const octavo_plan* plan,
+                                           const octavo_arguments* arguments, void* workspace,
+                                           size_t workspace_bytes, void* stream);
+
+/* Writes at most `capacity` bytes, always terminated; `needed` (may be NULL) gets the whole length
+ * with its terminator. */
+OCTAVO_C_API octavo_status octavo_explain(const octavo_arguments* arguments,
+                                          const octavo_options* options, const char* device,
+                                          char* text, size_t capacity, size_t* needed);
+
+/* -1 for a shape or granularity that is not valid. */
+OCTAVO_C_API int64_t octavo_scale_count(const int64_t shape[4], octavo_granularity granularity,
+                                        int64_t block_rows);
+/* mean and stats may be NULL (mean not when smoothing). */
+OCTAVO_C_API octavo_status octavo_quantize(const octavo_tensor* x,
+                                           const octavo_quantize_options* options,
+                                           const octavo_tensor* codes, float* scales, float* mean,
+                                           octavo_range_stats* stats);
+OCTAVO_C_API octavo_status octavo_dequantize(const octavo_tensor* codes,
+                                             const octavo_scales* scales, const octavo_tensor* out);
+
+/* The sentence of this thread's last failed call; "" if none failed. */
+OCTAVO_C_API const char* octavo_last_error(void);
+OCTAVO_C_API const char* octavo_version(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* OCTAVO_OCTAVO_H */
