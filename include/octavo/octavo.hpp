@@ -21,7 +21,7 @@
 #if defined(_WIN32)
 #define OCTAVO_API
 #else
-#define OCTAVO_API __attribute__((visibility("default")))
+#define OCTAVO_API [[gnu::visibility("default")]]
 #endif
 
 namespace octavo {
@@ -135,25 +135,20 @@ struct BasicTensor {
   std::array<std::int64_t, 4> shape{};
   std::array<std::int64_t, 4> stride{};
 
-  BasicTensor() = default;
-  BasicTensor(Void* data, DType dtype, std::array<std::int64_t, 4> shape,
-              std::array<std::int64_t, 4> stride)
-      : data(data), dtype(dtype), shape(shape), stride(stride) {}
-
   // Memory order (batch, heads, rows, columns), contiguous.
-  static BasicTensor bhsd(Void* data, DType dtype, std::int64_t b, std::int64_t h, std::int64_t s,
+  static BasicTensor bhsd(Void* pointer, DType type, std::int64_t b, std::int64_t h, std::int64_t s,
                           std::int64_t d) {
-    return {data, dtype, {b, h, s, d}, {h * s * d, s * d, d, 1}};
+    return {pointer, type, {b, h, s, d}, {h * s * d, s * d, d, 1}};
   }
   // Memory order (batch, rows, heads, columns), contiguous.
-  static BasicTensor bshd(Void* data, DType dtype, std::int64_t b, std::int64_t h, std::int64_t s,
+  static BasicTensor bshd(Void* pointer, DType type, std::int64_t b, std::int64_t h, std::int64_t s,
                           std::int64_t d) {
-    return {data, dtype, {b, h, s, d}, {s * h * d, d, h * d, 1}};
+    return {pointer, type, {b, h, s, d}, {s * h * d, d, h * d, 1}};
   }
   // Packed batch: memory order (tokens, heads, columns), contiguous; batch is 1.
-  static BasicTensor packed(Void* data, DType dtype, std::int64_t tokens, std::int64_t h,
+  static BasicTensor packed(Void* pointer, DType type, std::int64_t tokens, std::int64_t h,
                             std::int64_t d) {
-    return bshd(data, dtype, 1, h, tokens, d);
+    return bshd(pointer, type, 1, h, tokens, d);
   }
 
   operator BasicTensor<const void>() const {  // NOLINT(google-explicit-constructor)

@@ -9,7 +9,7 @@ namespace octavo {
 
 class Plan::Impl {
  public:
-  Impl(const Problem& problem, Device device) : problem(problem), device(device) {}
+  Impl(const Problem& planned, Device on) : problem(planned), device(on) {}
   virtual ~Impl() = default;
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
