@@ -12,17 +12,41 @@
 
 namespace octavo {
 
-// amax = 0 gives 1.0. The step never falls below the smallest normal float, so 1/step is finite.
+// amax = 0 gives 1.0. The step of the scale returned never falls below the smallest normal
+// float, so 1/step is finite.
 float scale_from_amax(DType format, float amax);
-float step_of(DType format, float scale);
+
+inline float step_of(DType format, float scale) {
+  return format == DType::sim8 ? scale / 127.0f : scale;
+}
+
+// Scales of one (batch, head); 0 for a shape or a block_rows that no tensor has.
+std::int64_t scales_per_head(const std::array<std::int64_t, 4>& shape, Granularity granularity,
+                             std::int64_t block_rows);
 
 // Scale of element (row, column) of (batch, head): an index into Scales::data.
 struct ScaleIndex {
   Granularity granularity = Granularity::head;
   std::int64_t block_rows = 64;
   std::array<std::int64_t, 3> stride{};  // batch, head, index
+
   std::int64_t at(std::int64_t batch, std::int64_t head, std::int64_t row,
-                  std::int64_t column) const;
+                  std::int64_t column) const {
+    const std::int64_t first = batch * stride[0] + head * stride[1];
+    switch (granularity) {
+      case Granularity::tensor:
+        return 0;
+      case Granularity::head:
+        return first;
+      case Granularity::block:
+        return first + row / block_rows * stride[2];
+      case Granularity::row:
+        return first + row * stride[2];
+      case Granularity::channel:
+        return first + column * stride[2];
+    }
+    return 0;
+  }
 };
 // Contiguous unless the caller gave strides.
 ScaleIndex scale_index(const Scales& scales, const std::array<std::int64_t, 4>& shape);

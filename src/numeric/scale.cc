@@ -1,0 +1,58 @@
+// Scales: counts, places, and the step that a range asks for.
+#include "numeric/scale.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "numeric/formats.h"
+
+namespace octavo {
+
+float scale_from_amax(DType format, float amax) {
+  if (amax == 0.0f) return 1.0f;
+  constexpr float kSmallestStep = std::numeric_limits<float>::min();
+  if (format == DType::sim8) return std::max(amax, 127.0f * kSmallestStep);
+  return std::max(amax / largest(format), kSmallestStep);
+}
+
+std::int64_t scales_per_head(const std::array<std::int64_t, 4>& shape, Granularity granularity,
+                             std::int64_t block_rows) {
+  switch (granularity) {
+    case Granularity::tensor:
+    case Granularity::head:
+      return 1;
+    case Granularity::block:
+      return block_rows <= 0 || shape[2] <= 0 ? 0 : (shape[2] - 1) / block_rows + 1;
+    case Granularity::row:
+      return std::max<std::int64_t>(shape[2], 0);
+    case Granularity::channel:
+      return std::max<std::int64_t>(shape[3], 0);
+  }
+  return 0;
+}
+
+// A count that does not fit is no tensor's either: 0, so that a caller who sizes an array by it
+// gets an empty one and then the sentence of the function that checks the shape.
+std::int64_t scale_count(const std::array<std::int64_t, 4>& shape, Granularity granularity,
+                         std::int64_t block_rows) {
+  for (const std::int64_t size : shape)
+    if (size < 0) return 0;
+  if (granularity == Granularity::tensor) return 1;
+  std::int64_t count = scales_per_head(shape, granularity, block_rows);
+  if (__builtin_mul_overflow(count, shape[0], &count)) return 0;
+  if (__builtin_mul_overflow(count, shape[1], &count)) return 0;
+  return count;
+}
+
+ScaleIndex scale_index(const Scales& scales, const std::array<std::int64_t, 4>& shape) {
+  ScaleIndex index{scales.granularity, scales.block_rows, {}};
+  if (scales.stride) {
+    index.stride = *scales.stride;
+  } else {
+    const std::int64_t per_head = scales_per_head(shape, scales.granularity, scales.block_rows);
+    index.stride = {shape[1] * per_head, per_head, 1};
+  }
+  return index;
+}
+
+}  // namespace octavo
