@@ -110,9 +110,9 @@ typedef struct octavo_arguments {
   int32_t has_scale; /* 0: scale is 1/sqrt(D) */
   float scale;
   octavo_scales q_scales, k_scales, v_scales; /* of 8-bit inputs */
-  const int32_t* cu_seqlens_q;                /* packed batches: sequences + 1 entries */
+  const int32_t* cu_seqlens_q;                /* packed batches: sequences + 1 entries; else NULL */
   const int32_t* cu_seqlens_kv;
-  int64_t sequences; /* 0: not packed */
+  int64_t sequences;
   int64_t max_len_q;
   int64_t max_len_kv;
 } octavo_arguments;

@@ -241,11 +241,12 @@ struct Arguments {
   // Of 8-bit inputs; required for those, ignored for others.
   Scales q_scales{}, k_scales{}, v_scales{};
 
-  // Packed batches: sequence b holds tokens [cu[b], cu[b+1]) of a tensor with B = 1. Arrays of
-  // sequences + 1 entries on the device; contents are clamped to the tensor, not trusted.
+  // Packed batches, where the arrays are given: sequence b holds tokens [cu[b], cu[b+1]) of a
+  // tensor with B = 1. Arrays of sequences + 1 entries on the device; contents are clamped to the
+  // tensor, not trusted.
   const std::int32_t* cu_seqlens_q = nullptr;
   const std::int32_t* cu_seqlens_kv = nullptr;
-  std::int64_t sequences = 0;  // 0: not packed
+  std::int64_t sequences = 0;
   std::int64_t max_len_q = 0;  // longer sequences are cut to these
   std::int64_t max_len_kv = 0;
 };
@@ -275,7 +276,7 @@ struct Problem {
 // Checks every argument; the Problem they pose.
 OCTAVO_API Result<Problem> problem_of(const Arguments& arguments, const Options& options = {});
 
-// "B=1 Hq=8 Hkv=8 Sq=512 Skv=512 D=64 f16 causal=none precision=native", for tables and logs.
+// "B=1 Hq=8 Hkv=8 Sq=512 Skv=512 D=64 f16 causal=top_left", for tables and logs.
 OCTAVO_API std::string describe(const Problem& problem);
 
 // ---------------------------------------------------------------------------------------------

@@ -27,8 +27,8 @@ inline Status unsupported(std::string_view argument, std::string_view value,
 }  // namespace octavo
 
 // Hands a failed Status to the caller.
-#define OCTAVO_RETURN_IF_ERROR(expression)                       \
-  do {                                                           \
-    ::octavo::Status octavo_status = (expression);               \
-    if (!octavo_status.ok()) return octavo_status;               \
+#define OCTAVO_RETURN_IF_ERROR(expression)         \
+  do {                                             \
+    ::octavo::Status octavo_status = (expression); \
+    if (!octavo_status.ok()) return octavo_status; \
   } while (false)

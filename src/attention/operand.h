@@ -9,8 +9,8 @@
 namespace octavo {
 
 struct OperandFormat {
-  DType stored = DType::f16;          // as the caller gives it
-  std::optional<DType> rounded{};     // to 16 bits first, or to 8 bits by scales of our own
+  DType stored = DType::f16;       // as the caller gives it
+  std::optional<DType> rounded{};  // to 16 bits first, or to 8 bits by scales of our own
   Granularity granularity = Granularity::head;  // of those scales, or of the caller's
   bool smooth = false;
   bool hadamard = false;

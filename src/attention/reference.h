@@ -18,10 +18,10 @@ Status reference_16bit(const Arguments& arguments, const Options& options, DType
 // rounded to its format before the second product. A kernel must agree with it to 2e-3.
 struct TiledRounding {
   std::int64_t block_keys = 128;
-  bool backwards = false;        // from the last block to the first
-  std::optional<DType> p_format{};  // none: P exact
-  double p_scale = 1;            // P times this is what is rounded
-  bool p_scaled_by_block = false;  // P of each block also divided by its row's largest in it
+  bool backwards = false;             // from the last block to the first
+  std::optional<DType> p_format{};    // none: P exact
+  double p_scale = 1;                 // P times this is what is rounded
+  bool p_scaled_by_block = false;     // P of each block also divided by its row's largest in it
   double rescale_threshold_log2 = 0;  // the running maximum moves only past this
 };
 Status reference_tiled(const Arguments& arguments, const Options& options,

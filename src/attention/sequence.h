@@ -15,10 +15,12 @@ struct Sequence {
   std::int64_t kv_begin = 0, len_kv = 0;
 };
 
+inline bool is_packed(const Arguments& a) { return a.cu_seqlens_q != nullptr; }
+
 // Contents of cu_seqlens are clamped, never trusted: a span lies inside its tensor, does not run
 // backwards, and is no longer than the maximum the caller gave.
 inline Sequence sequence(const Arguments& a, std::int64_t b) {
-  if (a.sequences == 0) return {b, 0, a.q.shape[2], 0, a.k.shape[2]};
+  if (!is_packed(a)) return {b, 0, a.q.shape[2], 0, a.k.shape[2]};
   const auto span = [b](const std::int32_t* cu, std::int64_t tokens, std::int64_t max_len,
                         std::int64_t& begin, std::int64_t& length) {
     begin = std::clamp<std::int64_t>(cu[b], 0, tokens);
@@ -32,7 +34,7 @@ inline Sequence sequence(const Arguments& a, std::int64_t b) {
 }
 
 inline std::int64_t sequence_count(const Arguments& a) {
-  return a.sequences == 0 ? a.q.shape[0] : a.sequences;
+  return is_packed(a) ? a.sequences : a.q.shape[0];
 }
 
 }  // namespace octavo

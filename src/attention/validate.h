@@ -11,9 +11,12 @@ Status validate(const Problem& problem);
 // That the arguments pose the problem a plan was made for, up to their lengths and batch.
 Status validate_run(const Problem& planned, const Problem& posed);
 
-// A tensor as such: shape, strides, pointer, extent within 2^62 elements. `what` names it.
+// A tensor as such: shape, strides, pointer, extent. `what` names it.
 Status validate_tensor(std::string_view what, const ConstTensor& tensor);
 // Two elements of a tensor that is written must not share memory.
 Status validate_no_self_overlap(std::string_view what, const Tensor& tensor);
+// A tensor that is written must not share memory with another.
+Status validate_apart(std::string_view what, const Tensor& written, std::string_view other_what,
+                      const ConstTensor& other);
 
 }  // namespace octavo

@@ -1,0 +1,145 @@
+// From the arguments of a call to the problem they pose: shapes that must agree, pointers that
+// must be there, and nothing that is written lying where something is read.
+#include <cmath>
+#include <string>
+
+#include "attention/error.h"
+#include "attention/sequence.h"
+#include "attention/validate.h"
+#include "octavo/octavo.hpp"
+
+namespace octavo {
+namespace {
+
+std::string shape_text(const std::array<std::int64_t, 4>& s) {
+  return fmt::format("({}, {}, {}, {})", s[0], s[1], s[2], s[3]);
+}
+
+Status expect_shape(std::string_view what, const std::array<std::int64_t, 4>& is,
+                    const std::array<std::int64_t, 4>& expected, std::string_view why) {
+  if (is == expected) return {};
+  return invalid(fmt::format("{}.shape", what), shape_text(is),
+                 fmt::format("{} {}", shape_text(expected), why));
+}
+
+Status check_shapes(const Arguments& a) {
+  const auto& q = a.q.shape;
+  const auto& k = a.k.shape;
+  if (k[3] != q[3])
+    return invalid("k.shape[3]", fmt::format("{}", k[3]),
+                   fmt::format("the head dimension of q, here {}", q[3]));
+  if (k[0] != q[0])
+    return invalid("k.shape[0]", fmt::format("{}", k[0]),
+                   fmt::format("the batch of q, here {}", q[0]));
+  OCTAVO_RETURN_IF_ERROR(expect_shape("v", a.v.shape, k, "(that of k)"));
+  OCTAVO_RETURN_IF_ERROR(expect_shape("out", a.out.shape, q, "(that of q)"));
+  if (a.lse.data == nullptr) return {};
+  OCTAVO_RETURN_IF_ERROR(
+      expect_shape("lse", a.lse.shape, {q[0], q[1], q[2], 1}, "(a value per row of q)"));
+  if (a.lse.dtype != DType::f32) return invalid("lse.dtype", name(a.lse.dtype), "f32");
+  return {};
+}
+
+// With zero rows or heads some pointers may be null; where there is work, out must be there.
+Status check_memory(const Arguments& a) {
+  for (const auto& [what, tensor] :
+       {std::pair<std::string_view, Tensor>{"out", a.out}, {"lse", a.lse}}) {
+    if (what == "lse" && a.lse.data == nullptr) continue;
+    OCTAVO_RETURN_IF_ERROR(validate_no_self_overlap(what, tensor));
+    for (const auto& [other_what, other] :
+         {std::pair<std::string_view, ConstTensor>{"q", a.q}, {"k", a.k}, {"v", a.v}})
+      OCTAVO_RETURN_IF_ERROR(validate_apart(what, tensor, other_what, other));
+  }
+  if (a.lse.data == nullptr) return {};
+  return validate_apart("lse", a.lse, "out", a.out);
+}
+
+Status check_scales(std::string_view what, const ConstTensor& tensor, const Scales& scales) {
+  if (!is_8bit(tensor.dtype)) return {};
+  if (scales.data == nullptr)
+    return invalid(fmt::format("{}.data", what), "null",
+                   fmt::format("an array of scales, for inputs of {}", name(tensor.dtype)));
+  if (scales.granularity == Granularity::block && scales.block_rows < 1)
+    return invalid(fmt::format("{}.block_rows", what), fmt::format("{}", scales.block_rows),
+                   "1 or more");
+  if (scales.stride)
+    for (const std::int64_t stride : *scales.stride)
+      if (stride < 0)
+        return invalid(fmt::format("{}.stride", what), fmt::format("{}", stride), "0 or more");
+  return {};
+}
+
+Status check_packed(const Arguments& a) {
+  if ((a.cu_seqlens_q == nullptr) != (a.cu_seqlens_kv == nullptr))
+    return invalid(a.cu_seqlens_q == nullptr ? "cu_seqlens_q" : "cu_seqlens_kv", "null",
+                   "both arrays, or neither");
+  if (!is_packed(a)) {
+    if (a.sequences == 0) return {};
+    return invalid("sequences", fmt::format("{} without cu_seqlens", a.sequences), "0");
+  }
+  if (a.q.shape[0] != 1)
+    return invalid("q.shape[0]", fmt::format("{}", a.q.shape[0]), "1 in a packed batch");
+  for (const auto& [what, value] :
+       {std::pair<std::string_view, std::int64_t>{"sequences", a.sequences},
+        {"max_len_q", a.max_len_q},
+        {"max_len_kv", a.max_len_kv}})
+    if (value < 0 || value > INT32_MAX)
+      return invalid(what, fmt::format("{}", value), "0 to 2147483647");
+  return {};
+}
+
+}  // namespace
+
+Result<Problem> problem_of(const Arguments& a, const Options& options) {
+  for (const auto& [what, tensor] :
+       {std::pair<std::string_view, ConstTensor>{"q", a.q}, {"k", a.k}, {"v", a.v}, {"out", a.out}})
+    OCTAVO_RETURN_IF_ERROR(validate_tensor(what, tensor));
+  if (a.lse.data != nullptr) OCTAVO_RETURN_IF_ERROR(validate_tensor("lse", a.lse));
+  OCTAVO_RETURN_IF_ERROR(check_shapes(a));
+  OCTAVO_RETURN_IF_ERROR(check_packed(a));
+
+  Problem p;
+  p.batch = sequence_count(a);
+  p.heads_q = a.q.shape[1];
+  p.heads_kv = a.k.shape[1];
+  p.len_q = is_packed(a) ? a.max_len_q : a.q.shape[2];
+  p.len_kv = is_packed(a) ? a.max_len_kv : a.k.shape[2];
+  p.head_dim = p.head_dim_v = a.q.shape[3];
+  p.q = a.q.dtype;
+  p.k = a.k.dtype;
+  p.v = a.v.dtype;
+  p.out = a.out.dtype;
+  if (is_8bit(p.q)) p.q_scales = a.q_scales.granularity;
+  if (is_8bit(p.k)) p.k_scales = a.k_scales.granularity;
+  if (is_8bit(p.v)) p.v_scales = a.v_scales.granularity;
+  p.lse = a.lse.data != nullptr;
+  p.packed = is_packed(a);
+  p.options = options;
+  OCTAVO_RETURN_IF_ERROR(validate(p));
+
+  if (a.scale && !std::isfinite(*a.scale))
+    return invalid("scale", fmt::format("{}", *a.scale), "finite numbers");
+  OCTAVO_RETURN_IF_ERROR(check_scales("q_scales", a.q, a.q_scales));
+  OCTAVO_RETURN_IF_ERROR(check_scales("k_scales", a.k, a.k_scales));
+  OCTAVO_RETURN_IF_ERROR(check_scales("v_scales", a.v, a.v_scales));
+  OCTAVO_RETURN_IF_ERROR(check_memory(a));
+  return p;
+}
+
+std::string describe(const Problem& p) {
+  std::string types(name(p.q));
+  if (p.k != p.q || p.v != p.q) types = fmt::format("{}/{}/{}", name(p.q), name(p.k), name(p.v));
+  if (p.out != p.q) types += fmt::format("->{}", name(p.out));
+  std::string text = fmt::format("B={} Hq={} Hkv={} Sq={} Skv={} D={} {}", p.batch, p.heads_q,
+                                 p.heads_kv, p.len_q, p.len_kv, p.head_dim, types);
+  const Options& o = p.options;
+  if (o.causal != Causal::none) text += fmt::format(" causal={}", name(o.causal));
+  if (o.window_left >= 0 || o.window_right >= 0)
+    text += fmt::format(" window={},{}", o.window_left, o.window_right);
+  if (o.precision != Precision::native) text += fmt::format(" precision={}", name(o.precision));
+  if (p.packed) text += " packed";
+  if (p.lse) text += " lse";
+  return text;
+}
+
+}  // namespace octavo

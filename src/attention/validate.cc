@@ -1,0 +1,255 @@
+#include "attention/validate.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <string>
+
+#include "attention/error.h"
+#include "attention/operand.h"
+
+namespace octavo {
+namespace {
+
+// Sizes and extents stay far from the end of int64, so that no later sum or product overflows.
+constexpr std::int64_t kLargestDimension = INT32_MAX;
+constexpr std::int64_t kLargestElements = std::int64_t{1} << 58;
+constexpr std::int64_t kLargestExtentBytes = std::int64_t{1} << 60;
+
+bool is_empty(const ConstTensor& t) {
+  return std::any_of(t.shape.begin(), t.shape.end(), [](std::int64_t n) { return n == 0; });
+}
+
+bool known_dtype(DType dtype) {
+  return std::find(kAllDTypes.begin(), kAllDTypes.end(), dtype) != kAllDTypes.end();
+}
+
+bool known_granularity(Granularity granularity) {
+  return std::find(kAllGranularities.begin(), kAllGranularities.end(), granularity) !=
+         kAllGranularities.end();
+}
+
+std::string number(std::int64_t n) { return fmt::format("{}", n); }
+
+__extension__ using Wide = __int128;
+
+// Elements from the first to the last, inclusive; -1 when that is too far to address.
+std::int64_t extent(const ConstTensor& t) {
+  Wide last = 0;
+  for (int i = 0; i < 4; ++i) last += static_cast<Wide>(t.shape[i] - 1) * t.stride[i];
+  const Wide bytes = (last + 1) * static_cast<Wide>(size_bytes(t.dtype));
+  return bytes > kLargestExtentBytes ? -1 : static_cast<std::int64_t>(last + 1);
+}
+
+Status validate_sizes(const Problem& p) {
+  const auto non_negative = [](std::string_view what, std::int64_t n) {
+    return n < 0 || n > kLargestDimension ? invalid(what, number(n), "0 to 2147483647") : Status();
+  };
+  OCTAVO_RETURN_IF_ERROR(non_negative("batch", p.batch));
+  OCTAVO_RETURN_IF_ERROR(non_negative("heads_q", p.heads_q));
+  OCTAVO_RETURN_IF_ERROR(non_negative("heads_kv", p.heads_kv));
+  OCTAVO_RETURN_IF_ERROR(non_negative("len_q", p.len_q));
+  OCTAVO_RETURN_IF_ERROR(non_negative("len_kv", p.len_kv));
+  if (p.head_dim < 1 || p.head_dim > kLargestDimension)
+    return invalid("head_dim", number(p.head_dim), "1 to 2147483647");
+  if (p.head_dim_v != p.head_dim)
+    return invalid("head_dim_v", number(p.head_dim_v),
+                   fmt::format("head_dim, here {}", p.head_dim));
+  if (p.heads_q > 0 && (p.heads_kv == 0 || p.heads_q % p.heads_kv != 0))
+    return invalid("heads_kv", number(p.heads_kv),
+                   fmt::format("divisors of heads_q, here {}", p.heads_q));
+  const auto too_many = [&p](std::int64_t heads, std::int64_t rows) {
+    return Wide{p.batch} * heads * rows > Wide{kLargestElements} / p.head_dim;
+  };
+  if (too_many(p.heads_q, p.len_q) || too_many(p.heads_kv, p.len_kv))
+    return invalid("problem", describe(p), "at most 2^58 elements in each tensor");
+  return {};
+}
+
+Status validate_types(const Problem& p) {
+  for (const auto& [what, dtype] :
+       {std::pair{"q dtype", p.q}, {"k dtype", p.k}, {"v dtype", p.v}, {"out dtype", p.out}})
+    if (!known_dtype(dtype))
+      return invalid(what, fmt::format("code {}", static_cast<int>(dtype)),
+                     "f32, f16, bf16, e4m3, e5m2, int8, sim8");
+  if (is_8bit(p.out)) return invalid("out dtype", name(p.out), "f32, f16, bf16");
+  for (const auto& [what, granularity] : {std::pair{"q_scales.granularity", p.q_scales},
+                                          {"k_scales.granularity", p.k_scales},
+                                          {"v_scales.granularity", p.v_scales}})
+    if (!known_granularity(granularity))
+      return invalid(what, fmt::format("code {}", static_cast<int>(granularity)),
+                     "tensor, head, block, row, channel");
+  return {};
+}
+
+Status validate_mask(const Options& o) {
+  if (o.causal > Causal::bottom_right)
+    return invalid("causal", fmt::format("code {}", static_cast<int>(o.causal)),
+                   "none, top_left, bottom_right");
+  if (o.window_left < -1) return invalid("window_left", number(o.window_left), "-1 (none) or more");
+  if (o.window_right < -1)
+    return invalid("window_right", number(o.window_right), "-1 (none) or more");
+  return {};
+}
+
+Status validate_precision(const Problem& p) {
+  const Options& o = p.options;
+  const Quantization& z = o.quantization;
+  if (std::find(kAllPrecisions.begin(), kAllPrecisions.end(), o.precision) == kAllPrecisions.end())
+    return invalid("precision", fmt::format("code {}", static_cast<int>(o.precision)),
+                   "native, fp16, bf16, fp8, fp8_mixed, fp8_fast, int8, int8_mixed, sim8");
+  for (const auto& [what, granularity] :
+       {std::pair{"quantization.qk", z.qk}, {"quantization.v", z.v}})
+    if (granularity && !known_granularity(*granularity))
+      return invalid(what, fmt::format("code {}", static_cast<int>(*granularity)),
+                     "tensor, head, block, row, channel");
+  if (z.rule > ScaleRule::least_squares)
+    return invalid("quantization.rule", fmt::format("code {}", static_cast<int>(z.rule)),
+                   "amax, least_squares");
+  if (z.block_rows < 1)
+    return invalid("quantization.block_rows", number(z.block_rows), "1 or more");
+
+  // Smoothing and rotation change what Q and K are: only where the library quantizes both.
+  const OperandFormats formats = operand_formats(p);
+  const bool ours = formats.q.scales_of_ours() && formats.k.scales_of_ours();
+  for (const auto& [what, on] : {std::pair{"smooth_k", z.smooth_k}, {"hadamard", z.hadamard}})
+    if (on && !ours)
+      return invalid(what,
+                     fmt::format("on with precision {} and inputs {}, {}", name(o.precision),
+                                 name(p.q), name(p.k)),
+                     "an 8-bit precision from f32, f16 or bf16 inputs");
+  return {};
+}
+
+}  // namespace
+
+Status validate_tensor(std::string_view what, const ConstTensor& t) {
+  const auto member = [what](std::string_view part) { return fmt::format("{}.{}", what, part); };
+  if (!known_dtype(t.dtype))
+    return invalid(member("dtype"), fmt::format("code {}", static_cast<int>(t.dtype)),
+                   "f32, f16, bf16, e4m3, e5m2, int8, sim8");
+  for (std::size_t i = 0; i < 4; ++i) {
+    if (t.shape[i] < 0 || t.shape[i] > kLargestDimension)
+      return invalid(member(fmt::format("shape[{}]", i)), number(t.shape[i]), "0 to 2147483647");
+    if (t.stride[i] < 0)
+      return invalid(member(fmt::format("stride[{}]", i)), number(t.stride[i]), "0 or more");
+  }
+  if (is_empty(t)) return {};
+  if (t.shape[3] > 1 && t.stride[3] != 1)
+    return invalid(member("stride[3]"), number(t.stride[3]), "1 (contiguous columns)");
+  if (extent(t) < 0)
+    return invalid(
+        member("stride"),
+        fmt::format("({}, {}, {}, {})", t.stride[0], t.stride[1], t.stride[2], t.stride[3]),
+        "strides that keep the tensor within 2^60 bytes");
+  if (t.data == nullptr) return invalid(member("data"), "null", "a pointer to the elements");
+  const auto address = reinterpret_cast<std::uintptr_t>(t.data);
+  if (address % size_bytes(t.dtype) != 0)
+    return invalid(member("data"), fmt::format("at address 0x{:x}", address),
+                   fmt::format("multiples of {} bytes for {}", size_bytes(t.dtype), name(t.dtype)));
+  if (address > UINTPTR_MAX - static_cast<std::uintptr_t>(extent(t)) * size_bytes(t.dtype))
+    return invalid(member("data"), fmt::format("at address 0x{:x}", address),
+                   "a pointer whose elements end inside the address space");
+  return {};
+}
+
+// Sufficient, not necessary: by ascending stride, each step must leap over all that lies below.
+Status validate_no_self_overlap(std::string_view what, const Tensor& t) {
+  std::array<std::size_t, 4> order = {0, 1, 2, 3};
+  std::stable_sort(order.begin(), order.end(),
+                   [&t](std::size_t a, std::size_t b) { return t.stride[a] < t.stride[b]; });
+  std::int64_t below = 0;  // offset of the last element of the dimensions so far
+  if (is_empty(t)) return {};
+  for (const std::size_t i : order) {
+    if (t.shape[i] == 1) continue;
+    if (t.stride[i] <= below)
+      return invalid(fmt::format("{}.stride[{}]", what, i), number(t.stride[i]),
+                     fmt::format("more than {}, so that no two elements share memory", below));
+    below += (t.shape[i] - 1) * t.stride[i];
+  }
+  return {};
+}
+
+namespace {
+
+// Whether two views surely share no element although their address ranges meet: they step
+// through one larger array with the same strides, as the parts of a packed QKV do, and keep to
+// different indices of one dimension.
+bool interleaved(const ConstTensor& a, const ConstTensor& b) {
+  if (a.data > b.data) return interleaved(b, a);
+  const auto bytes = static_cast<std::int64_t>(size_bytes(a.dtype));
+  std::int64_t distance = static_cast<const char*>(b.data) - static_cast<const char*>(a.data);
+  if (a.dtype != b.dtype || distance % bytes != 0) return false;
+  distance /= bytes;
+
+  std::array<std::size_t, 3> order = {0, 1, 2};
+  std::stable_sort(order.begin(), order.end(),
+                   [&a](std::size_t x, std::size_t y) { return a.stride[x] > a.stride[y]; });
+  bool apart = false;
+  std::int64_t room = INT64_MAX;  // elements in one step of the dimension above
+  for (const std::size_t i : order) {
+    if (a.shape[i] == 1 && b.shape[i] == 1) continue;
+    const std::int64_t stride = a.stride[i];
+    if (stride != b.stride[i] || stride == 0) return false;
+    const std::int64_t first = distance / stride;  // b's first index; a's is 0
+    distance %= stride;
+    if (std::max(first + b.shape[i], a.shape[i]) * stride > room) return false;
+    apart = apart || first >= a.shape[i];
+    room = stride;
+  }
+  return apart || (distance >= a.shape[3] && distance + b.shape[3] <= room);
+}
+
+bool ranges_meet(const ConstTensor& a, const ConstTensor& b) {
+  if (is_empty(a) || is_empty(b)) return false;
+  const auto begin_a = reinterpret_cast<std::uintptr_t>(a.data);
+  const auto begin_b = reinterpret_cast<std::uintptr_t>(b.data);
+  const auto bytes_a = static_cast<std::uintptr_t>(extent(a)) * size_bytes(a.dtype);
+  const auto bytes_b = static_cast<std::uintptr_t>(extent(b)) * size_bytes(b.dtype);
+  return begin_a < begin_b + bytes_b && begin_b < begin_a + bytes_a;
+}
+
+}  // namespace
+
+Status validate_apart(std::string_view what, const Tensor& written, std::string_view other_what,
+                      const ConstTensor& other) {
+  if (!ranges_meet(written, other) || interleaved(written, other)) return {};
+  return invalid(what, fmt::format("in memory that {} also covers", other_what),
+                 fmt::format("memory apart from {}", other_what));
+}
+
+Status validate(const Problem& problem) {
+  OCTAVO_RETURN_IF_ERROR(validate_sizes(problem));
+  OCTAVO_RETURN_IF_ERROR(validate_types(problem));
+  OCTAVO_RETURN_IF_ERROR(validate_mask(problem.options));
+  return validate_precision(problem);
+}
+
+Status validate_run(const Problem& planned, const Problem& posed) {
+  const auto same = [](std::string_view what, const auto& is, const auto& was,
+                       const auto& text) -> Status {
+    if (is == was) return {};
+    return invalid(what, text(is), fmt::format("{}, for which the plan was made", text(was)));
+  };
+  const auto dtype_text = [](DType d) { return std::string(name(d)); };
+  const auto scales_text = [](Granularity g) { return std::string(name(g)); };
+  const auto bool_text = [](bool b) { return std::string(b ? "given" : "absent"); };
+  OCTAVO_RETURN_IF_ERROR(same("q dtype", posed.q, planned.q, dtype_text));
+  OCTAVO_RETURN_IF_ERROR(same("k dtype", posed.k, planned.k, dtype_text));
+  OCTAVO_RETURN_IF_ERROR(same("v dtype", posed.v, planned.v, dtype_text));
+  OCTAVO_RETURN_IF_ERROR(same("out dtype", posed.out, planned.out, dtype_text));
+  OCTAVO_RETURN_IF_ERROR(same("head_dim", posed.head_dim, planned.head_dim, number));
+  OCTAVO_RETURN_IF_ERROR(same("q_scales", posed.q_scales, planned.q_scales, scales_text));
+  OCTAVO_RETURN_IF_ERROR(same("k_scales", posed.k_scales, planned.k_scales, scales_text));
+  OCTAVO_RETURN_IF_ERROR(same("v_scales", posed.v_scales, planned.v_scales, scales_text));
+  OCTAVO_RETURN_IF_ERROR(same("lse", posed.lse, planned.lse, bool_text));
+  OCTAVO_RETURN_IF_ERROR(same("cu_seqlens", posed.packed, planned.packed, bool_text));
+  if (posed.heads_q * planned.heads_kv != planned.heads_q * posed.heads_kv)
+    return invalid("heads_q / heads_kv", fmt::format("{} / {}", posed.heads_q, posed.heads_kv),
+                   fmt::format("the ratio {} / {}, for which the plan was made", planned.heads_q,
+                               planned.heads_kv));
+  return {};
+}
+
+}  // namespace octavo
