@@ -1,0 +1,40 @@
+// The caller's scales of one 8-bit operand of a call, packed or not.
+#pragma once
+
+#include <cstdint>
+
+#include "attention/sequence.h"
+#include "numeric/scale.h"
+#include "octavo/octavo.hpp"
+
+namespace octavo {
+
+struct OperandScales {
+  const float* data = nullptr;
+  DType format = DType::e4m3;
+  ScaleIndex index{};
+  bool by_token = false;  // packed rows: indexed by token, not by sequence
+
+  // Step of an element: `row` counts from the sequence's first row, which is `begin` of its tensor.
+  float step(std::int64_t sequence_number, std::int64_t head, std::int64_t begin, std::int64_t row,
+             std::int64_t column) const {
+    const std::int64_t at = by_token ? index.at(0, head, begin + row, column)
+                                     : index.at(sequence_number, head, row, column);
+    return step_of(format, data[at]);
+  }
+};
+
+// Shape whose contiguous scale array `scales` is, unless it has strides of its own.
+inline std::array<std::int64_t, 4> scale_shape(const Arguments& a, const ConstTensor& tensor,
+                                               const Scales& scales, std::int64_t max_len) {
+  if (!is_packed(a) || scales.granularity == Granularity::row) return tensor.shape;
+  return {a.sequences, tensor.shape[1], max_len, tensor.shape[3]};
+}
+
+inline OperandScales operand_scales(const Arguments& a, const ConstTensor& tensor,
+                                    const Scales& scales, std::int64_t max_len) {
+  return {scales.data, tensor.dtype, scale_index(scales, scale_shape(a, tensor, scales, max_len)),
+          is_packed(a) && scales.granularity == Granularity::row};
+}
+
+}  // namespace octavo

@@ -1,0 +1,194 @@
+// Attention as the formula reads, in fp64: for every row of Q
+//
+//   s_j = scale * q . k_j          for the keys j the row may see
+//   p_j = exp(s_j - max s) / sum   o = sum_j p_j v_j      lse = max s + log(sum exp(s_j - max s))
+//
+// No tiles, no tricks, no threads: what everything else is measured against.
+#include "attention/reference.h"
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "attention/error.h"
+#include "attention/mask.h"
+#include "attention/operand_scales.h"
+#include "attention/sequence.h"
+#include "numeric/formats.h"
+#include "octavo/evidence.hpp"
+
+namespace octavo {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// One row of one head, ready for the formula.
+struct Row {
+  std::vector<double> scores;      // of the visible keys, scaled
+  const double* values = nullptr;  // V of the first visible key; rows of `head_dim`
+  std::int64_t head_dim = 0;
+};
+
+// Rows [begin, begin + rows) of one head as fp64; 8-bit codes are multiplied by their step.
+std::vector<double> load_rows(const Arguments& a, const ConstTensor& t, const Scales& scales,
+                              std::int64_t max_len, const Sequence& at, std::int64_t number,
+                              std::int64_t head, std::int64_t begin, std::int64_t rows) {
+  const std::int64_t columns = t.shape[3];
+  std::vector<double> values(static_cast<std::size_t>(rows * columns));
+  OperandScales steps;
+  if (is_8bit(t.dtype)) steps = operand_scales(a, t, scales, max_len);
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const std::int64_t first =
+        at.batch * t.stride[0] + head * t.stride[1] + (begin + r) * t.stride[2];
+    for (std::int64_t c = 0; c < columns; ++c) {
+      double x = load_element(t.dtype, t.data, first + c);
+      if (is_8bit(t.dtype)) x *= steps.step(number, head, begin, r, c);
+      values[static_cast<std::size_t>(r * columns + c)] = x;
+    }
+  }
+  return values;
+}
+
+// Calls finish(row, out, lse) for every row: out points at head_dim zeros, lse at -infinity, and
+// `finish` is not called for a row without keys.
+template <class Finish>
+Status for_each_row(const Arguments& a, const Options& options, double* out, double* lse,
+                    const Finish& finish) {
+  const Result<Problem> posed = problem_of(a, options);
+  if (!posed.ok()) return posed.status();
+  const Problem& p = *posed;
+  const double scale = a.scale ? *a.scale : 1.0 / std::sqrt(static_cast<double>(p.head_dim));
+  const std::int64_t rows_of_head = a.q.shape[2];
+  const std::int64_t all_rows = a.q.shape[0] * p.heads_q * rows_of_head;
+  std::fill(out, out + all_rows * p.head_dim, 0.0);
+  if (lse != nullptr) std::fill(lse, lse + all_rows, -kInfinity);
+
+  Row row;
+  row.head_dim = p.head_dim;
+  for (std::int64_t b = 0; b < p.batch; ++b) {
+    const Sequence at = sequence(a, b);
+    for (std::int64_t head = 0; head < p.heads_q; ++head) {
+      const std::int64_t head_kv = head / (p.heads_q / p.heads_kv);
+      const auto q = load_rows(a, a.q, a.q_scales, p.len_q, at, b, head, at.q_begin, at.len_q);
+      const auto k =
+          load_rows(a, a.k, a.k_scales, p.len_kv, at, b, head_kv, at.kv_begin, at.len_kv);
+      const auto v =
+          load_rows(a, a.v, a.v_scales, p.len_kv, at, b, head_kv, at.kv_begin, at.len_kv);
+      for (std::int64_t i = 0; i < at.len_q; ++i) {
+        const KeyRange keys = visible_keys(options, i, at.len_q, at.len_kv);
+        if (keys.begin == keys.end) continue;
+        row.scores.assign(static_cast<std::size_t>(keys.end - keys.begin), 0.0);
+        for (std::int64_t j = keys.begin; j < keys.end; ++j) {
+          double dot = 0;
+          for (std::int64_t c = 0; c < p.head_dim; ++c)
+            dot += q[static_cast<std::size_t>(i * p.head_dim + c)] *
+                   k[static_cast<std::size_t>(j * p.head_dim + c)];
+          row.scores[static_cast<std::size_t>(j - keys.begin)] = scale * dot;
+        }
+        row.values = v.data() + keys.begin * p.head_dim;
+        const std::int64_t place = (at.batch * p.heads_q + head) * rows_of_head + at.q_begin + i;
+        finish(row, out + place * p.head_dim, lse == nullptr ? nullptr : lse + place);
+      }
+    }
+  }
+  return {};
+}
+
+struct Softmax {
+  std::vector<double> p;  // normalised
+  double lse = 0;
+};
+
+Softmax softmax(const std::vector<double>& scores) {
+  double largest = -kInfinity;
+  for (const double s : scores) largest = std::max(largest, s);
+  Softmax result{std::vector<double>(scores.size()), 0};
+  double sum = 0;
+  for (std::size_t j = 0; j < scores.size(); ++j)
+    sum += result.p[j] = std::exp(scores[j] - largest);
+  for (double& p : result.p) p /= sum;
+  result.lse = largest + std::log(sum);
+  return result;
+}
+
+double rounded(DType dtype, double x) {
+  if (is_8bit(dtype)) return decode_8bit(dtype, encode_8bit(dtype, static_cast<float>(x)));
+  if (dtype == DType::f16) return f32_from_f16(f16_from_f32(static_cast<float>(x)));
+  if (dtype == DType::bf16) return f32_from_bf16(bf16_from_f32(static_cast<float>(x)));
+  return static_cast<float>(x);
+}
+
+void add_weighted_value(double weight, const double* value, std::int64_t head_dim, double* out) {
+  for (std::int64_t c = 0; c < head_dim; ++c) out[c] += weight * value[c];
+}
+
+}  // namespace
+
+Status reference(const Arguments& arguments, const Options& options, double* out, double* lse) {
+  return for_each_row(arguments, options, out, lse, [](const Row& row, double* o, double* l) {
+    const Softmax s = softmax(row.scores);
+    for (std::size_t j = 0; j < s.p.size(); ++j)
+      add_weighted_value(s.p[j], row.values + j * row.head_dim, row.head_dim, o);
+    if (l != nullptr) *l = s.lse;
+  });
+}
+
+Status reference_16bit(const Arguments& arguments, const Options& options, DType dtype,
+                       double* out) {
+  return for_each_row(arguments, options, out, nullptr,
+                      [dtype](const Row& row, double* o, double*) {
+                        const Softmax s = softmax(row.scores);
+                        for (std::size_t j = 0; j < s.p.size(); ++j)
+                          add_weighted_value(rounded(dtype, s.p[j]), row.values + j * row.head_dim,
+                                             row.head_dim, o);
+                        for (std::int64_t c = 0; c < row.head_dim; ++c) o[c] = rounded(dtype, o[c]);
+                      });
+}
+
+namespace {
+
+// Online softmax over blocks of keys: `reference_max` is what the exponentials are taken against,
+// and moves only when the block's maximum exceeds it by the threshold.
+void finish_tiled(const Row& row, const TiledRounding& t, double* o) {
+  const auto count = static_cast<std::int64_t>(row.scores.size());
+  const std::int64_t blocks = (count + t.block_keys - 1) / t.block_keys;
+  double reference_max = -kInfinity;
+  double sum = 0;
+  for (std::int64_t n = 0; n < blocks; ++n) {
+    const std::int64_t block = t.backwards ? blocks - 1 - n : n;
+    const std::int64_t begin = block * t.block_keys;
+    const std::int64_t end = std::min(begin + t.block_keys, count);
+    double block_max = -kInfinity;
+    for (std::int64_t j = begin; j < end; ++j)
+      block_max = std::max(block_max, row.scores[static_cast<std::size_t>(j)]);
+    const double threshold = t.rescale_threshold_log2 * std::log(2.0);
+    if (block_max > reference_max + threshold || reference_max == -kInfinity) {
+      const double alpha = std::exp(reference_max - block_max);
+      for (std::int64_t c = 0; c < row.head_dim; ++c) o[c] *= alpha;
+      sum *= alpha;
+      reference_max = block_max;
+    }
+    const double block_scale =
+        t.p_scaled_by_block ? t.p_scale / std::exp(block_max - reference_max) : t.p_scale;
+    for (std::int64_t j = begin; j < end; ++j) {
+      const double p = std::exp(row.scores[static_cast<std::size_t>(j)] - reference_max);
+      sum += p;
+      const double weight = t.p_format ? rounded(*t.p_format, p * block_scale) / block_scale : p;
+      add_weighted_value(weight, row.values + j * row.head_dim, row.head_dim, o);
+    }
+  }
+  for (std::int64_t c = 0; c < row.head_dim; ++c) o[c] /= sum;
+}
+
+}  // namespace
+
+Status reference_tiled(const Arguments& arguments, const Options& options,
+                       const TiledRounding& rounding, double* out) {
+  if (rounding.block_keys < 1)
+    return invalid("block_keys", fmt::format("{}", rounding.block_keys), "1 or more");
+  return for_each_row(
+      arguments, options, out, nullptr,
+      [&rounding](const Row& row, double* o, double*) { finish_tiled(row, rounding, o); });
+}
+
+}  // namespace octavo
