@@ -1,0 +1,56 @@
+# The commands of the house. Everything is built by CMake (CMakePresets.json); this only names the
+# steps. The two that matter on a fresh machine: make demo, make test.
+JOBS ?= $(shell nproc)
+MINUTES ?= 10
+PREFIX ?= /usr/local
+
+# Ninja where it is, make where it is not; a folder configured before keeps its own.
+export CMAKE_GENERATOR ?= $(if $(shell command -v ninja),Ninja,Unix Makefiles)
+export CTEST_PARALLEL_LEVEL ?= $(JOBS)
+export JOBS
+
+.PHONY: help build demo test lint format fuzz install clean
+
+help:
+	@echo "make demo              install what is missing, build, run the five presets"
+	@echo "make test              install what is missing, build, run the tests (sanitizers too)"
+	@echo "make build             the release build, in build/"
+	@echo "make lint              clang-format and clang-tidy"
+	@echo "make format            clang-format, in place"
+	@echo "make fuzz MINUTES=10   the fuzz targets, that many minutes in all"
+	@echo "make install PREFIX=/usr/local"
+	@echo "make clean             remove every build folder"
+
+build:
+	@tools/setup.sh demo
+	cmake --preset release
+	cmake --build --preset release --parallel $(JOBS)
+
+demo:
+	@tools/setup.sh demo
+	cmake --preset release -DOCTAVO_TESTS=OFF
+	cmake --build --preset release --parallel $(JOBS)
+	build/octavo check --suite presets --device auto
+	build/octavo bench --iters 10 --warmup 2 --device auto
+
+test:
+	@tools/setup.sh test
+	@tools/test.sh
+
+lint:
+	@tools/setup.sh lint
+	@tools/lint.sh
+
+format:
+	@tools/setup.sh lint
+	@tools/sources.sh | xargs clang-format -i
+
+fuzz:
+	@tools/setup.sh fuzz
+	@tools/fuzz.sh $(MINUTES)
+
+install: build
+	cmake --install build --prefix $(PREFIX)
+
+clean:
+	rm -rf build build-debug build-asan build-tsan build-fuzz

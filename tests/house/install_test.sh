@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# install_test.sh BUILD SOURCE CC CXX: installs the build into a prefix, moves the prefix, builds
+# the examples against it once by find_package and once by pkg-config, runs them, and looks at
+# what they print.
+set -euo pipefail
+build=$1 source=$2 cc=$3 cxx=$4
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+fail() {
+  echo "FAILED: $*" >&2
+  exit 1
+}
+
+cmake --install "$build" --prefix "$work/first" >/dev/null
+mv "$work/first" "$work/moved" # nothing in it may remember where it was
+prefix=$work/moved
+if grep -rIl -e "$work/first" -e "$source" "$prefix"; then fail "the files above name the build"; fi
+
+# The two examples print these; the C one's last line is the library's sentence about 3 key heads.
+expect() {
+  local how=$1 folder=$2 said
+  said=$("$folder/attention_cc") || fail "$how: the C++ example exits with $?"
+  [[ $said == 255.5 ]] || fail "$how: the C++ example prints $said"
+  said=$("$folder/attention_c") || fail "$how: the C example exits with $?"
+  [[ $said == "63.5 4.8520"$'\n'*3* ]] || fail "$how: the C example prints $said"
+  echo "$how: $said"
+}
+
+cmake -S "$source/examples" -B "$work/cmake" -DCMAKE_PREFIX_PATH="$prefix" \
+  -DCMAKE_C_COMPILER="$cc" -DCMAKE_CXX_COMPILER="$cxx" >"$work/log" || fail "$(cat "$work/log")"
+cmake --build "$work/cmake" >"$work/log" || fail "$(cat "$work/log")"
+expect find_package "$work/cmake"
+
+# Before 1.0 another minor version is another API: asking for it must fail.
+sed 's/octavo 0.1 REQUIRED/octavo 0.9 REQUIRED/' "$source/examples/CMakeLists.txt" \
+  >"$work/CMakeLists.txt"
+cp "$source"/examples/attention.* "$work"
+if cmake -S "$work" -B "$work/newer" -DCMAKE_PREFIX_PATH="$prefix" >/dev/null 2>&1; then
+  fail "find_package(octavo 0.9) is served by this version"
+fi
+
+if ! command -v pkg-config >/dev/null; then
+  echo "pkg-config is not here: that half is not run"
+  exit 77
+fi
+pc=$(dirname "$(find "$prefix" -name octavo.pc)")
+flags=$(PKG_CONFIG_PATH=$pc pkg-config --cflags --libs octavo)
+mkdir "$work/pkgconfig"
+# shellcheck disable=SC2086 # flags are words
+"$cxx" -std=c++20 "$source/examples/attention.cc" $flags -o "$work/pkgconfig/attention_cc"
+# shellcheck disable=SC2086
+"$cc" -std=c11 "$source/examples/attention.c" $flags -o "$work/pkgconfig/attention_c"
+LD_LIBRARY_PATH=$(PKG_CONFIG_PATH=$pc pkg-config --variable=libdir octavo)
+export LD_LIBRARY_PATH
+expect pkg-config "$work/pkgconfig"
+unset LD_LIBRARY_PATH
+
+# The command finds the library beside it.
+if [[ -x $build/octavo ]]; then
+  "$prefix/bin/octavo" devices >/dev/null || fail "the installed command does not run"
+fi

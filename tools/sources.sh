@@ -1,0 +1,7 @@
+#!/usr/bin/env bash
+# sources.sh: every C and C++ file of ours, one per line (tracked or not, but not ignored ones).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+find include src cli tests examples bench -type f \
+  \( -name '*.h' -o -name '*.hpp' -o -name '*.c' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' \) \
+  2>/dev/null | sort
