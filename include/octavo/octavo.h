@@ -1,8 +1,9 @@
 /* Octavo's C interface: the C++ one (octavo.hpp) with plain structs and an opaque plan.
  *
- * Every struct starts with its size: set it by the _init functions, so that a library newer than
- * the header it was compiled with still reads it right. Every function returns OCTAVO_OK or an
- * error; octavo_last_error() then has the sentence. Nothing throws, nothing is written on failure.
+ * Structs that may grow start with their size: set it by their _init function, so that a newer
+ * library still reads what an older header laid out. octavo_tensor and octavo_scales are members
+ * of those and never change. Every function returns OCTAVO_OK or an error; octavo_last_error()
+ * then has the sentence. Nothing throws, nothing is written on failure.
  */
 #ifndef OCTAVO_OCTAVO_H
 #define OCTAVO_OCTAVO_H
@@ -70,7 +71,6 @@ typedef enum octavo_scale_rule { OCTAVO_AMAX = 0, OCTAVO_LEAST_SQUARES = 1 } oct
 
 /* A view (batch, heads, rows, columns), strides in elements, the last one 1. */
 typedef struct octavo_tensor {
-  size_t size;
   void* data;
   int32_t dtype; /* octavo_dtype */
   int64_t shape[4];
@@ -79,7 +79,6 @@ typedef struct octavo_tensor {
 
 /* Scales of an 8-bit tensor; all strides zero: contiguous in the shape of the granularity. */
 typedef struct octavo_scales {
-  size_t size;
   const float* data;
   int32_t granularity; /* octavo_granularity */
   int64_t block_rows;
@@ -115,6 +114,7 @@ typedef struct octavo_arguments {
   int64_t sequences;
   int64_t max_len_q;
   int64_t max_len_kv;
+  const void* page_table; /* reserved: NULL */
 } octavo_arguments;
 
 typedef struct octavo_quantize_options {
@@ -140,7 +140,7 @@ typedef struct octavo_range_stats {
 
 typedef struct octavo_plan octavo_plan;
 
-/* Zeroes the struct, sets its size (those of its members too) and its defaults. */
+/* Zeroes the struct, sets its size and its defaults. */
 OCTAVO_C_API void octavo_arguments_init(octavo_arguments* arguments);
 OCTAVO_C_API void octavo_options_init(octavo_options* options);
 OCTAVO_C_API void octavo_quantize_options_init(octavo_quantize_options* options);

@@ -29,6 +29,6 @@ inline Status unsupported(std::string_view argument, std::string_view value,
 // Hands a failed Status to the caller.
 #define OCTAVO_RETURN_IF_ERROR(expression)         \
   do {                                             \
-    ::octavo::Status octavo_status = (expression); \
-    if (!octavo_status.ok()) return octavo_status; \
+    ::octavo::Status failed_status = (expression); \
+    if (!failed_status.ok()) return failed_status; \
   } while (false)

@@ -26,6 +26,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 struct Row {
   std::vector<double> scores;      // of the visible keys, scaled
   const double* values = nullptr;  // V of the first visible key; rows of `head_dim`
+  std::int64_t first_key = 0;
   std::int64_t head_dim = 0;
 };
 
@@ -56,6 +57,7 @@ Status for_each_row(const Arguments& a, const Options& options, double* out, dou
                     const Finish& finish) {
   const Result<Problem> posed = problem_of(a, options);
   if (!posed.ok()) return posed.status();
+  if (out == nullptr) return invalid("out", "null", "an array of doubles");
   const Problem& p = *posed;
   const double scale = a.scale ? *a.scale : 1.0 / std::sqrt(static_cast<double>(p.head_dim));
   const std::int64_t rows_of_head = a.q.shape[2];
@@ -86,6 +88,7 @@ Status for_each_row(const Arguments& a, const Options& options, double* out, dou
           row.scores[static_cast<std::size_t>(j - keys.begin)] = scale * dot;
         }
         row.values = v.data() + keys.begin * p.head_dim;
+        row.first_key = keys.begin;
         const std::int64_t place = (at.batch * p.heads_q + head) * rows_of_head + at.q_begin + i;
         finish(row, out + place * p.head_dim, lse == nullptr ? nullptr : lse + place);
       }
@@ -147,17 +150,19 @@ Status reference_16bit(const Arguments& arguments, const Options& options, DType
 
 namespace {
 
-// Online softmax over blocks of keys: `reference_max` is what the exponentials are taken against,
-// and moves only when the block's maximum exceeds it by the threshold.
+// Online softmax over blocks of keys, which start at multiples of the block size whatever the
+// mask. `reference_max` is what the exponentials are taken against; it moves only when a block's
+// maximum exceeds it by the threshold.
 void finish_tiled(const Row& row, const TiledRounding& t, double* o) {
   const auto count = static_cast<std::int64_t>(row.scores.size());
-  const std::int64_t blocks = (count + t.block_keys - 1) / t.block_keys;
+  const std::int64_t first_block = row.first_key / t.block_keys;
+  const std::int64_t last_block = (row.first_key + count - 1) / t.block_keys;
   double reference_max = -kInfinity;
   double sum = 0;
-  for (std::int64_t n = 0; n < blocks; ++n) {
-    const std::int64_t block = t.backwards ? blocks - 1 - n : n;
-    const std::int64_t begin = block * t.block_keys;
-    const std::int64_t end = std::min(begin + t.block_keys, count);
+  for (std::int64_t n = 0; n <= last_block - first_block; ++n) {
+    const std::int64_t block = t.backwards ? last_block - n : first_block + n;
+    const std::int64_t begin = std::max<std::int64_t>(block * t.block_keys - row.first_key, 0);
+    const std::int64_t end = std::min((block + 1) * t.block_keys - row.first_key, count);
     double block_max = -kInfinity;
     for (std::int64_t j = begin; j < end; ++j)
       block_max = std::max(block_max, row.scores[static_cast<std::size_t>(j)]);

@@ -1,0 +1,346 @@
+// The C border: structs in, Status out, and no exception past this file.
+#include <cstring>
+#include <new>
+#include <string>
+
+#include "attention/error.h"
+#include "octavo/octavo.h"
+#include "octavo/octavo.hpp"
+
+struct octavo_plan {
+  octavo::Plan plan;
+};
+
+namespace octavo {
+namespace {
+
+static_assert(static_cast<int>(DType::sim8) == OCTAVO_SIM8);
+static_assert(static_cast<int>(Granularity::channel) == OCTAVO_PER_CHANNEL);
+static_assert(static_cast<int>(Causal::bottom_right) == OCTAVO_CAUSAL_BOTTOM_RIGHT);
+static_assert(static_cast<int>(Precision::sim8) == OCTAVO_SIM8_PRECISION);
+static_assert(static_cast<int>(ScaleRule::least_squares) == OCTAVO_LEAST_SQUARES);
+static_assert(static_cast<int>(ErrorCode::io_error) == OCTAVO_IO_ERROR);
+
+thread_local std::string last_error;
+
+octavo_status report(const Status& status) {
+  if (!status.ok()) last_error = status.message();
+  return static_cast<octavo_status>(status.code());
+}
+
+// Runs a body that returns Status; nothing it throws passes.
+template <class Body>
+octavo_status guarded(const Body& body) noexcept {
+  try {
+    try {
+      return report(body());
+    } catch (const std::bad_alloc&) {
+      return report({ErrorCode::out_of_memory, "Memory could not be allocated."});
+    } catch (const std::exception& error) {
+      return report({ErrorCode::device_error, error.what()});
+    }
+  } catch (...) {
+    return OCTAVO_OUT_OF_MEMORY;  // not even the sentence found room
+  }
+}
+
+Status require(const void* pointer, std::string_view what) {
+  return pointer == nullptr ? invalid(what, "null", "a pointer") : Status();
+}
+
+// Reads a struct that may come from an older header (shorter: its tail keeps the defaults) or a
+// newer one (longer: what this version does not know must be zero).
+template <class Struct>
+Status read_sized(const Struct* given, std::string_view what, Struct& out) {
+  OCTAVO_RETURN_IF_ERROR(require(given, what));
+  constexpr std::size_t kLargestStruct = 4096;
+  const std::size_t size = given->size;
+  if (size < sizeof(size) || size > kLargestStruct)
+    return invalid(fmt::format("{}.size", what), fmt::format("{}", size),
+                   fmt::format("{}, as its _init function sets it", sizeof(Struct)));
+  const auto* bytes = reinterpret_cast<const unsigned char*>(given);
+  for (std::size_t i = sizeof(Struct); i < size; ++i)
+    if (bytes[i] != 0)
+      return invalid(what, fmt::format("{} bytes with fields this version does not know", size),
+                     fmt::format("{} bytes", sizeof(Struct)));
+  std::memcpy(&out, given, size < sizeof(Struct) ? size : sizeof(Struct));
+  return {};
+}
+
+// An enumeration from its C code. Codes outside a byte are refused here, the rest by validation.
+template <class Enum>
+Status read_enum(std::int32_t code, std::string_view what, std::string_view supported, Enum& out) {
+  constexpr int kLargestCode = 254;
+  if (code < 0 || code > kLargestCode)
+    return invalid(what, fmt::format("code {}", code), supported);
+  out = static_cast<Enum>(code);
+  return {};
+}
+
+constexpr std::string_view kDTypes = "f32, f16, bf16, e4m3, e5m2, int8, sim8";
+constexpr std::string_view kGranularities = "tensor, head, block, row, channel";
+
+template <class Void>
+Status read_tensor(const octavo_tensor& given, std::string_view what, BasicTensor<Void>& out) {
+  out.data = given.data;
+  std::memcpy(out.shape.data(), given.shape, sizeof(given.shape));
+  std::memcpy(out.stride.data(), given.stride, sizeof(given.stride));
+  return read_enum(given.dtype, fmt::format("{}.dtype", what), kDTypes, out.dtype);
+}
+
+Status read_scales(const octavo_scales& given, std::string_view what, Scales& out) {
+  out.data = given.data;
+  out.block_rows = given.block_rows;
+  if (given.stride[0] != 0 || given.stride[1] != 0 || given.stride[2] != 0)
+    out.stride = {given.stride[0], given.stride[1], given.stride[2]};
+  return read_enum(given.granularity, fmt::format("{}.granularity", what), kGranularities,
+                   out.granularity);
+}
+
+Status read_arguments(const octavo_arguments* given, Arguments& out) {
+  octavo_arguments c;
+  octavo_arguments_init(&c);
+  OCTAVO_RETURN_IF_ERROR(read_sized(given, "arguments", c));
+  if (c.page_table != nullptr) return invalid("page_table", "given", "null (reserved)");
+  OCTAVO_RETURN_IF_ERROR(read_tensor(c.q, "q", out.q));
+  OCTAVO_RETURN_IF_ERROR(read_tensor(c.k, "k", out.k));
+  OCTAVO_RETURN_IF_ERROR(read_tensor(c.v, "v", out.v));
+  OCTAVO_RETURN_IF_ERROR(read_tensor(c.out, "out", out.out));
+  OCTAVO_RETURN_IF_ERROR(read_tensor(c.lse, "lse", out.lse));
+  OCTAVO_RETURN_IF_ERROR(read_scales(c.q_scales, "q_scales", out.q_scales));
+  OCTAVO_RETURN_IF_ERROR(read_scales(c.k_scales, "k_scales", out.k_scales));
+  OCTAVO_RETURN_IF_ERROR(read_scales(c.v_scales, "v_scales", out.v_scales));
+  if (c.has_scale != 0) out.scale = c.scale;
+  out.cu_seqlens_q = c.cu_seqlens_q;
+  out.cu_seqlens_kv = c.cu_seqlens_kv;
+  out.sequences = c.sequences;
+  out.max_len_q = c.max_len_q;
+  out.max_len_kv = c.max_len_kv;
+  return {};
+}
+
+Status read_granularity(std::int32_t code, std::string_view what, std::optional<Granularity>& out) {
+  if (code == OCTAVO_GRANULARITY_DEFAULT) return {};
+  return read_enum(code, what, kGranularities, out.emplace());
+}
+
+Status read_options(const octavo_options* given, Options& out) {
+  if (given == nullptr) return {};
+  octavo_options c;
+  octavo_options_init(&c);
+  OCTAVO_RETURN_IF_ERROR(read_sized(given, "options", c));
+  OCTAVO_RETURN_IF_ERROR(read_enum(c.causal, "causal", "none, top_left, bottom_right", out.causal));
+  OCTAVO_RETURN_IF_ERROR(read_enum(
+      c.precision, "precision",
+      "native, fp16, bf16, fp8, fp8_mixed, fp8_fast, int8, int8_mixed, sim8", out.precision));
+  Quantization& z = out.quantization;
+  OCTAVO_RETURN_IF_ERROR(read_granularity(c.granularity_qk, "granularity_qk", z.qk));
+  OCTAVO_RETURN_IF_ERROR(read_granularity(c.granularity_v, "granularity_v", z.v));
+  OCTAVO_RETURN_IF_ERROR(read_enum(c.scale_rule, "scale_rule", "amax, least_squares", z.rule));
+  z.block_rows = c.block_rows;
+  z.smooth_k = c.smooth_k != 0;
+  z.hadamard = c.hadamard != 0;
+  out.window_left = c.window_left;
+  out.window_right = c.window_right;
+  out.batch_invariant = c.batch_invariant != 0;
+  return {};
+}
+
+Status read_device(const char* given, Device& out) {
+  if (given == nullptr) return {};
+  const Result<Device> parsed = parse_device(given);
+  if (parsed.ok()) out = *parsed;
+  return parsed.status();
+}
+
+// What every call that poses a problem is given.
+struct Call {
+  Arguments arguments;
+  Options options;
+  Device device;
+};
+
+Status read_call(const octavo_arguments* arguments, const octavo_options* options,
+                 const char* device, Call& out) {
+  OCTAVO_RETURN_IF_ERROR(read_arguments(arguments, out.arguments));
+  OCTAVO_RETURN_IF_ERROR(read_options(options, out.options));
+  return read_device(device, out.device);
+}
+
+std::string explanation_text(const Explanation& e) {
+  return fmt::format("device {}, kernel {}, config {}, workspace {} bytes: {}", e.device, e.kernel,
+                     e.config, e.workspace_bytes, e.reason);
+}
+
+}  // namespace
+}  // namespace octavo
+
+using octavo::Status;
+
+extern "C" {
+
+void octavo_arguments_init(octavo_arguments* arguments) {
+  if (arguments == nullptr) return;
+  std::memset(arguments, 0, sizeof(*arguments));
+  arguments->size = sizeof(*arguments);
+}
+
+void octavo_options_init(octavo_options* options) {
+  if (options == nullptr) return;
+  std::memset(options, 0, sizeof(*options));
+  options->size = sizeof(*options);
+  options->window_left = options->window_right = -1;
+  options->granularity_qk = options->granularity_v = OCTAVO_GRANULARITY_DEFAULT;
+  options->block_rows = octavo::Quantization{}.block_rows;
+}
+
+void octavo_quantize_options_init(octavo_quantize_options* options) {
+  if (options == nullptr) return;
+  std::memset(options, 0, sizeof(*options));
+  options->size = sizeof(*options);
+  options->granularity = OCTAVO_PER_HEAD;
+  options->block_rows = octavo::QuantizeOptions{}.block_rows;
+}
+
+octavo_tensor octavo_tensor_bhsd(void* data, octavo_dtype dtype, int64_t b, int64_t h, int64_t s,
+                                 int64_t d) {
+  return {data, dtype, {b, h, s, d}, {h * s * d, s * d, d, 1}};
+}
+
+octavo_tensor octavo_tensor_bshd(void* data, octavo_dtype dtype, int64_t b, int64_t h, int64_t s,
+                                 int64_t d) {
+  return {data, dtype, {b, h, s, d}, {s * h * d, d, h * d, 1}};
+}
+
+octavo_status octavo_attention(const octavo_arguments* arguments, const octavo_options* options,
+                               const char* device, void* stream) {
+  return octavo::guarded([&]() -> Status {
+    octavo::Call call;
+    OCTAVO_RETURN_IF_ERROR(read_call(arguments, options, device, call));
+    return octavo::attention(call.arguments, call.options, call.device, stream);
+  });
+}
+
+octavo_status octavo_plan_create(const octavo_arguments* arguments, const octavo_options* options,
+                                 const char* device, octavo_plan** plan) {
+  return octavo::guarded([&]() -> Status {
+    OCTAVO_RETURN_IF_ERROR(octavo::require(plan, "plan"));
+    octavo::Call call;
+    OCTAVO_RETURN_IF_ERROR(read_call(arguments, options, device, call));
+    const auto problem = octavo::problem_of(call.arguments, call.options);
+    if (!problem.ok()) return problem.status();
+    auto made = octavo::plan(*problem, call.device);
+    if (!made.ok()) return made.status();
+    *plan = new octavo_plan{*made};
+    return {};
+  });
+}
+
+void octavo_plan_destroy(octavo_plan* plan) { delete plan; }
+
+octavo_status octavo_plan_workspace_bytes(const octavo_plan* plan,
+                                          const octavo_arguments* arguments, size_t* bytes) {
+  return octavo::guarded([&]() -> Status {
+    OCTAVO_RETURN_IF_ERROR(octavo::require(plan, "plan"));
+    OCTAVO_RETURN_IF_ERROR(octavo::require(bytes, "bytes"));
+    octavo::Arguments given;
+    OCTAVO_RETURN_IF_ERROR(octavo::read_arguments(arguments, given));
+    const auto posed = octavo::problem_of(given, plan->plan.problem().options);
+    if (!posed.ok()) return posed.status();
+    *bytes = plan->plan.workspace_bytes(given);
+    return {};
+  });
+}
+
+octavo_status octavo_plan_run(const octavo_plan* plan, const octavo_arguments* arguments,
+                              void* workspace, size_t workspace_bytes, void* stream) {
+  return octavo::guarded([&]() -> Status {
+    OCTAVO_RETURN_IF_ERROR(octavo::require(plan, "plan"));
+    octavo::Arguments given;
+    OCTAVO_RETURN_IF_ERROR(octavo::read_arguments(arguments, given));
+    return plan->plan.run(given, {workspace, workspace_bytes}, stream);
+  });
+}
+
+octavo_status octavo_explain(const octavo_arguments* arguments, const octavo_options* options,
+                             const char* device, char* text, size_t capacity, size_t* needed) {
+  return octavo::guarded([&]() -> Status {
+    if (capacity > 0) OCTAVO_RETURN_IF_ERROR(octavo::require(text, "text"));
+    octavo::Call call;
+    OCTAVO_RETURN_IF_ERROR(read_call(arguments, options, device, call));
+    const auto problem = octavo::problem_of(call.arguments, call.options);
+    if (!problem.ok()) return problem.status();
+    const auto explanation = octavo::explain(*problem, call.device);
+    if (!explanation.ok()) return explanation.status();
+    const std::string sentence = octavo::explanation_text(*explanation);
+    if (needed != nullptr) *needed = sentence.size() + 1;
+    if (capacity == 0) return {};
+    const std::size_t shown = std::min(sentence.size(), capacity - 1);
+    std::memcpy(text, sentence.data(), shown);
+    text[shown] = '\0';
+    return {};
+  });
+}
+
+int64_t octavo_scale_count(const int64_t shape[4], octavo_granularity granularity,
+                           int64_t block_rows) {
+  if (shape == nullptr || granularity < OCTAVO_PER_TENSOR || granularity > OCTAVO_PER_CHANNEL)
+    return -1;
+  for (int i = 0; i < 4; ++i)
+    if (shape[i] < 0) return -1;
+  if (granularity == OCTAVO_PER_BLOCK && block_rows < 1) return -1;
+  return octavo::scale_count({shape[0], shape[1], shape[2], shape[3]},
+                             static_cast<octavo::Granularity>(granularity), block_rows);
+}
+
+octavo_status octavo_quantize(const octavo_tensor* x, const octavo_quantize_options* options,
+                              const octavo_tensor* codes, float* scales, float* mean,
+                              octavo_range_stats* stats) {
+  return octavo::guarded([&]() -> Status {
+    OCTAVO_RETURN_IF_ERROR(octavo::require(x, "x"));
+    OCTAVO_RETURN_IF_ERROR(octavo::require(codes, "codes"));
+    octavo_quantize_options c;
+    octavo_quantize_options_init(&c);
+    if (options != nullptr) OCTAVO_RETURN_IF_ERROR(octavo::read_sized(options, "options", c));
+    octavo::QuantizeOptions o;
+    OCTAVO_RETURN_IF_ERROR(
+        octavo::read_enum(c.granularity, "granularity", octavo::kGranularities, o.granularity));
+    OCTAVO_RETURN_IF_ERROR(
+        octavo::read_enum(c.scale_rule, "scale_rule", "amax, least_squares", o.rule));
+    o.block_rows = c.block_rows;
+    o.smooth = c.smooth != 0;
+    o.hadamard = c.hadamard != 0;
+    o.scales_given = c.scales_given != 0;
+    octavo::ConstTensor from;
+    octavo::Tensor to;
+    OCTAVO_RETURN_IF_ERROR(octavo::read_tensor(*x, "x", from));
+    OCTAVO_RETURN_IF_ERROR(octavo::read_tensor(*codes, "codes", to));
+    octavo::RangeStats found;
+    OCTAVO_RETURN_IF_ERROR(octavo::quantize(from, o, to, scales, mean, &found));
+    if (stats != nullptr)
+      *stats = {sizeof(*stats), found.amax,   found.clipped_fraction, found.flushed_fraction,
+                found.sqnr_db,  found.values, found.nan_values,       found.inf_values};
+    return {};
+  });
+}
+
+octavo_status octavo_dequantize(const octavo_tensor* codes, const octavo_scales* scales,
+                                const octavo_tensor* out) {
+  return octavo::guarded([&]() -> Status {
+    OCTAVO_RETURN_IF_ERROR(octavo::require(codes, "codes"));
+    OCTAVO_RETURN_IF_ERROR(octavo::require(scales, "scales"));
+    OCTAVO_RETURN_IF_ERROR(octavo::require(out, "out"));
+    octavo::ConstTensor from;
+    octavo::Scales by;
+    octavo::Tensor to;
+    OCTAVO_RETURN_IF_ERROR(octavo::read_tensor(*codes, "codes", from));
+    OCTAVO_RETURN_IF_ERROR(octavo::read_scales(*scales, "scales", by));
+    OCTAVO_RETURN_IF_ERROR(octavo::read_tensor(*out, "out", to));
+    return octavo::dequantize(from, by, to);
+  });
+}
+
+const char* octavo_last_error(void) { return octavo::last_error.c_str(); }
+const char* octavo_version(void) { return octavo::version().data(); }
+
+}  // extern "C"

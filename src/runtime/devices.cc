@@ -1,0 +1,73 @@
+// Which devices there are, by name.
+#include <charconv>
+
+#include "attention/error.h"
+#include "cpu/attention.h"
+#include "octavo/octavo.hpp"
+
+namespace octavo {
+namespace {
+
+constexpr std::string_view kDeviceNames = "cpu, cuda, cuda:N, emulator, auto";
+
+}  // namespace
+
+std::string name(Device device) {
+  switch (device.kind) {
+    case Device::Kind::cpu:
+      return "cpu";
+    case Device::Kind::cuda:
+      return fmt::format("cuda:{}", device.index);
+    case Device::Kind::emulator:
+      return "emulator";
+  }
+  return "unknown";
+}
+
+Result<Device> parse_device(std::string_view text) {
+  if (text == "cpu") return Device{Device::Kind::cpu, 0};
+  if (text == "emulator") return Device{Device::Kind::emulator, 0};
+  if (text == "cuda") return Device{Device::Kind::cuda, 0};
+  if (text == "auto") {
+    Device best{};
+    for (const DeviceInfo& info : devices())
+      if (info.available && info.device.kind == Device::Kind::cuda) return info.device;
+    return best;
+  }
+  constexpr std::string_view kCuda = "cuda:";
+  if (text.starts_with(kCuda)) {
+    int index = -1;
+    const char* end = text.data() + text.size();
+    const auto parsed = std::from_chars(text.data() + kCuda.size(), end, index);
+    if (parsed.ec == std::errc() && parsed.ptr == end && index >= 0)
+      return Device{Device::Kind::cuda, index};
+  }
+  return invalid("device", fmt::format("'{}'", text), kDeviceNames);
+}
+
+std::vector<DeviceInfo> devices() {
+  Problem typical;
+  typical.batch = typical.heads_q = typical.heads_kv = 1;
+  typical.len_q = typical.len_kv = 512;
+  typical.head_dim = typical.head_dim_v = 64;
+  return {
+      {{Device::Kind::cpu, 0}, cpu::describe_config(typical), true, ""},
+      {{Device::Kind::cuda, 0}, "NVIDIA GPU", false, "this version has no GPU kernels"},
+      {{Device::Kind::emulator, 0},
+       "GPU kernels on the CPU",
+       false,
+       "this version has no GPU kernels"},
+  };
+}
+
+Status set_cpu_threads(int threads) {
+  constexpr int kMostThreads = 1024;
+  if (threads < 0 || threads > kMostThreads)
+    return invalid("threads", fmt::format("{}", threads), "0 (one per core) to 1024");
+  cpu::set_thread_count(threads);
+  return {};
+}
+
+std::string_view version() { return OCTAVO_VERSION; }
+
+}  // namespace octavo

@@ -1,0 +1,50 @@
+// From a problem to a plan, and from a plan to a run.
+#include "attention/error.h"
+#include "attention/validate.h"
+#include "octavo/octavo.hpp"
+#include "runtime/backend.h"
+#include "runtime/cpu_plan.h"
+
+namespace octavo {
+
+const Problem& Plan::problem() const { return impl_->problem; }
+
+Explanation Plan::explain() const { return impl_->explain(); }
+
+std::size_t Plan::workspace_bytes() const { return impl_->workspace_bytes(impl_->problem); }
+
+std::size_t Plan::workspace_bytes(const Arguments& arguments) const {
+  const Result<Problem> posed = problem_of(arguments, impl_->problem.options);
+  return posed.ok() ? impl_->workspace_bytes(*posed) : 0;
+}
+
+Status Plan::run(const Arguments& arguments, Workspace workspace, Stream stream) const {
+  const Result<Problem> posed = problem_of(arguments, impl_->problem.options);
+  if (!posed.ok()) return posed.status();
+  OCTAVO_RETURN_IF_ERROR(validate_run(impl_->problem, *posed));
+  if (posed->batch == 0 || posed->heads_q == 0 || posed->len_q == 0) return {};
+  const std::size_t needed = impl_->workspace_bytes(*posed);
+  if (workspace.bytes < needed || (workspace.data == nullptr && needed > 0))
+    return invalid("workspace",
+                   fmt::format("{} bytes at {}", workspace.bytes,
+                               workspace.data == nullptr ? "null" : "a pointer"),
+                   fmt::format("at least {} bytes for this problem", needed));
+  return impl_->run(*posed, arguments, workspace, stream);
+}
+
+Result<Plan> plan(const Problem& problem, Device device) {
+  OCTAVO_RETURN_IF_ERROR(validate(problem));
+  if (device.kind == Device::Kind::cpu) return Plan(make_cpu_plan(problem, device));
+  for (const DeviceInfo& known : devices())
+    if (known.device.kind == device.kind && !known.available)
+      return unsupported("device", fmt::format("{} ({})", name(device), known.reason), "cpu");
+  return unsupported("device", name(device), "cpu");
+}
+
+Result<Explanation> explain(const Problem& problem, Device device) {
+  const Result<Plan> made = plan(problem, device);
+  if (!made.ok()) return made.status();
+  return made->explain();
+}
+
+}  // namespace octavo
