@@ -1,0 +1,72 @@
+// The case table: one list of attention problems that the tests, the check and the bench share.
+//
+// A case is a value: everything about it, its random inputs included, follows from its fields, and
+// name() spells all of them, so that two cases with one name are the same case.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "octavo/octavo.hpp"
+
+namespace octavo::evidence {
+
+enum class Layout : std::uint8_t {
+  bhsd,
+  bshd,
+  gaps,    // strides with holes, in the tensors, in the LSE and in the scales
+  packed,  // cu_seqlens, with tokens before and after that belong to no sequence
+};
+
+struct Case {
+  std::int64_t batch = 1;  // sequences, where packed
+  std::int64_t heads_q = 1;
+  std::int64_t heads_kv = 1;
+  std::int64_t len_q = 1;  // the longest, where packed
+  std::int64_t len_kv = 1;
+  std::int64_t head_dim = 64;
+  DType input = DType::f16;
+  DType out = DType::f16;
+  Options options{};
+  Granularity qk_scales = Granularity::head;  // of 8-bit inputs
+  Granularity v_scales = Granularity::head;
+  Layout layout = Layout::bhsd;
+  std::optional<float> scale{};
+  bool lse = true;
+  bool outliers = false;          // a channel of Q, K and V that is far larger than the others
+  std::int64_t sampled_rows = 0;  // judge this many rows a head; 0: all of them
+  std::uint64_t seed = 0;
+
+  std::string name() const;
+};
+
+// The axes whose every pair of values occurs in the covering set.
+enum Axis { kMask, kFormat, kRatio, kLayout, kLength, kHeadDim, kAxes };
+using AxisValues = std::array<int, kAxes>;
+
+// How many values each axis has. Masks: none, top_left, bottom_right, window, both causal kinds
+// with a window. Formats: three wide inputs in nine precisions, then the four 8-bit inputs. Ratios:
+// 1, 2, 4, one key head for all. Lengths: one, few, aligned, ragged, fewer queries than keys, more,
+// no keys, long. Head dimensions: kHeadDims.
+inline constexpr std::array<std::int64_t, 9> kHeadDims = {8, 33, 40, 64, 80, 96, 128, 192, 256};
+inline constexpr AxisValues kAxisSizes = {6, 31, 4, 4, 8, static_cast<int>(kHeadDims.size())};
+
+// A small set of rows in which every pair of values of two axes occurs: greedy, the same always.
+std::vector<AxisValues> covering_rows(const AxisValues& sizes);
+
+// A case with these values of the axes; what they leave open follows from the seed.
+Case make_case(const AxisValues& values, std::uint64_t seed);
+
+std::vector<Case> covering_cases(std::uint64_t seed);
+// The covering set, then random draws until there are `count` distinct names.
+std::vector<Case> all_cases(std::uint64_t seed, std::size_t count = 2400);
+std::vector<Case> twelve_cases();
+std::vector<Case> preset_cases(std::uint64_t seed);
+
+// The cases of a suite by name, or a sentence that lists the suites.
+Result<std::vector<Case>> suite_cases(const std::string& suite, std::uint64_t seed);
+
+}  // namespace octavo::evidence

@@ -1,0 +1,265 @@
+// How the memory of a case is laid out and filled.
+#include "evidence/inputs.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "attention/error.h"
+#include "numeric/formats.h"
+#include "numeric/random.h"
+#include "octavo/evidence.hpp"
+
+namespace octavo::evidence {
+namespace {
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+std::array<std::int64_t, 4> strides_of(Layout layout, const std::array<std::int64_t, 4>& n) {
+  switch (layout) {
+    case Layout::bhsd:
+      return Tensor::bhsd(nullptr, DType::f32, n[0], n[1], n[2], n[3]).stride;
+    case Layout::bshd:
+    case Layout::packed:
+      return Tensor::bshd(nullptr, DType::f32, n[0], n[1], n[2], n[3]).stride;
+    case Layout::gaps:
+      break;
+  }
+  // Rows three elements apart (no vector load is aligned), two rows between heads, one head
+  // between batch entries.
+  const std::int64_t row = n[3] + 3;
+  const std::int64_t head = (n[2] + 2) * row;
+  return {(n[1] + 1) * head, head, row, 1};
+}
+
+// Sequence lengths of a packed batch: the first has the maximum, the others any length down to
+// none, so that empty sequences occur.
+std::vector<Span> make_spans(const Case& c, std::int64_t max_len, std::uint64_t stream,
+                             std::int64_t slack) {
+  std::vector<Span> spans;
+  if (c.layout != Layout::packed) {
+    for (std::int64_t b = 0; b < c.batch; ++b) spans.push_back({b, 0, max_len});
+    return spans;
+  }
+  std::int64_t begin = slack;
+  for (std::int64_t b = 0; b < c.batch; ++b) {
+    const auto shorter = static_cast<std::int64_t>(random_below(
+        c.seed, stream, static_cast<std::uint64_t>(b), static_cast<std::uint64_t>(max_len) + 1));
+    const std::int64_t length = b == 0 ? max_len : shorter;
+    spans.push_back({0, begin, length});
+    begin += length;
+  }
+  return spans;
+}
+
+std::vector<std::int32_t> cumulative(const std::vector<Span>& spans) {
+  std::vector<std::int32_t> cu;
+  for (const Span& span : spans) cu.push_back(static_cast<std::int32_t>(span.begin));
+  if (!spans.empty())
+    cu.push_back(static_cast<std::int32_t>(spans.back().begin + spans.back().length));
+  return cu;
+}
+
+std::array<std::int64_t, 4> tensor_shape(const Case& c, std::int64_t heads, std::int64_t length,
+                                         const std::vector<Span>& spans) {
+  if (c.layout != Layout::packed) return {c.batch, heads, length, c.head_dim};
+  constexpr std::int64_t kTail = 3;  // tokens after the last sequence
+  return {1, heads, spans.back().begin + spans.back().length + kTail, c.head_dim};
+}
+
+// All rows that belong to sequences, as one view: in a packed batch they lie next to each other.
+template <class Void>
+BasicTensor<Void> live_rows(const BasicTensor<Void>& t, const std::vector<Span>& spans,
+                            Layout layout) {
+  if (layout != Layout::packed) return t;
+  const std::int64_t begin = spans.front().begin;
+  return rows_of(t, begin, spans.back().begin + spans.back().length - begin);
+}
+
+// One channel ten times as large: what 8-bit scales suffer from in trained models.
+void add_outliers(const Tensor& t, std::int64_t channel) {
+  constexpr float kOutlier = 10;
+  for (std::int64_t b = 0; b < t.shape[0]; ++b)
+    for (std::int64_t h = 0; h < t.shape[1]; ++h)
+      for (std::int64_t s = 0; s < t.shape[2]; ++s) {
+        const std::int64_t at = b * t.stride[0] + h * t.stride[1] + s * t.stride[2] + channel;
+        store_element(t.dtype, t.data, at, kOutlier * load_element(t.dtype, t.data, at));
+      }
+}
+
+// Where the scales of one operand stand, and room for them.
+void lay_out_scales(QuantizedOperand& operand, const QuantizeOptions& options, Layout layout,
+                    std::int64_t sequences, std::int64_t max_len) {
+  const std::array<std::int64_t, 4>& shape = operand.codes.view.shape;
+  operand.view.granularity = options.granularity;
+  operand.view.block_rows = options.block_rows;
+  const bool by_token = layout == Layout::packed && options.granularity == Granularity::row;
+  const std::array<std::int64_t, 4> counted = {by_token ? 1 : sequences, shape[1],
+                                               by_token ? shape[2] : max_len, shape[3]};
+  const std::array<std::int64_t, 4> one = {1, 1, counted[2], counted[3]};
+  const std::int64_t hole = layout == Layout::gaps ? 1 : 0;
+  const std::int64_t per_head = scale_count(one, options.granularity, options.block_rows) + hole;
+  operand.scales.assign(static_cast<std::size_t>(counted[0] * counted[1] * per_head + 1), kNan);
+  if (options.granularity != Granularity::tensor && layout != Layout::bhsd)
+    operand.view.stride = std::array{counted[1] * per_head, per_head, std::int64_t{1}};
+  operand.view.data = operand.scales.data();
+}
+
+// Copies contiguous scales of a part, (parts, heads, n), to where the view says.
+void place_scales(QuantizedOperand& operand, const std::vector<float>& scales, std::int64_t parts,
+                  std::int64_t first_part, std::int64_t first_index) {
+  if (operand.view.granularity == Granularity::tensor) {
+    operand.scales[0] = scales[0];
+    return;
+  }
+  const std::int64_t heads = operand.codes.view.shape[1];
+  const std::int64_t n =
+      static_cast<std::int64_t>(scales.size()) / std::max<std::int64_t>(parts * heads, 1);
+  const auto stride = operand.view.stride.value_or(std::array{heads * n, n, std::int64_t{1}});
+  for (std::int64_t p = 0; p < parts; ++p)
+    for (std::int64_t h = 0; h < heads; ++h)
+      for (std::int64_t i = 0; i < n; ++i)
+        operand.scales[static_cast<std::size_t>((first_part + p) * stride[0] + h * stride[1] +
+                                                (first_index + i) * stride[2])] =
+            scales[static_cast<std::size_t>((p * heads + h) * n + i)];
+}
+
+Status quantize_part(QuantizedOperand& operand, const ConstTensor& x, const Tensor& codes,
+                     const QuantizeOptions& options, std::int64_t first_part,
+                     std::int64_t first_index) {
+  std::vector<float> scales(
+      static_cast<std::size_t>(scale_count(x.shape, options.granularity, options.block_rows)));
+  std::vector<float> mean(
+      options.smooth ? static_cast<std::size_t>(x.shape[0] * x.shape[1] * x.shape[3]) : 0);
+  OCTAVO_RETURN_IF_ERROR(
+      quantize(x, options, codes, scales.data(), options.smooth ? mean.data() : nullptr));
+  place_scales(operand, scales, x.shape[0], first_part, first_index);
+  operand.mean.insert(operand.mean.end(), mean.begin(), mean.end());
+  return {};
+}
+
+}  // namespace
+
+TensorMemory make_memory(Layout layout, DType dtype, const std::array<std::int64_t, 4>& shape) {
+  TensorMemory memory;
+  const std::array<std::int64_t, 4> stride = strides_of(layout, shape);
+  std::int64_t elements = 1;
+  for (std::size_t i = 0; i < 4; ++i) elements += std::max<std::int64_t>(shape[i], 1) * stride[i];
+  memory.bytes.assign(static_cast<std::size_t>(elements) * size_bytes(dtype) + 2 * kGuardBytes,
+                      kPoison);
+  memory.view = {memory.bytes.data() + kGuardBytes, dtype, shape, stride};
+  return memory;
+}
+
+Result<QuantizedOperand> quantize_operand(const ConstTensor& x, DType format,
+                                          const QuantizeOptions& options, Layout layout,
+                                          const std::vector<Span>& sequences,
+                                          std::int64_t max_len) {
+  QuantizedOperand operand;
+  operand.codes = make_memory(layout, format, x.shape);
+  lay_out_scales(operand, options, layout, static_cast<std::int64_t>(sequences.size()), max_len);
+  const Tensor codes = operand.codes.view;
+  const bool whole = layout != Layout::packed || options.granularity == Granularity::tensor;
+  if (whole) {
+    OCTAVO_RETURN_IF_ERROR(quantize_part(operand, live_rows(x, sequences, layout),
+                                         live_rows(codes, sequences, layout), options, 0, 0));
+    return operand;
+  }
+  const bool by_token = options.granularity == Granularity::row;
+  for (std::size_t b = 0; b < sequences.size(); ++b) {
+    const Span& span = sequences[b];
+    OCTAVO_RETURN_IF_ERROR(quantize_part(
+        operand, rows_of(x, span.begin, span.length), rows_of(codes, span.begin, span.length),
+        options, by_token ? 0 : static_cast<std::int64_t>(b), by_token ? span.begin : 0));
+  }
+  return operand;
+}
+
+namespace {
+
+Status make_operand(const Case& c, std::int64_t heads, std::int64_t length,
+                    const std::vector<Span>& spans, Granularity granularity, std::uint64_t stream,
+                    Inputs::Operand& operand) {
+  const DType wide = is_8bit(c.input) ? DType::f32 : c.input;
+  operand.wide = make_memory(c.layout, wide, tensor_shape(c, heads, length, spans));
+  const Tensor live = live_rows(operand.wide.view, spans, c.layout);
+  OCTAVO_RETURN_IF_ERROR(random_normal(live, c.seed, stream));
+  if (c.outliers) add_outliers(live, static_cast<std::int64_t>(c.seed) % c.head_dim);
+  if (!is_8bit(c.input)) return {};
+  QuantizeOptions options;
+  options.granularity = granularity;
+  options.block_rows = c.options.quantization.block_rows;
+  auto quantized = quantize_operand(operand.wide.view, c.input, options, c.layout, spans, length);
+  if (!quantized.ok()) return quantized.status();
+  operand.quantized = *std::move(quantized);
+  return {};
+}
+
+void set_arguments(const Case& c, Inputs& in) {
+  Arguments& a = in.original;
+  a.q = in.q.wide.view;
+  a.k = in.k.wide.view;
+  a.v = in.v.wide.view;
+  a.out = in.out.view;
+  if (c.lse) a.lse = in.lse.view;
+  a.scale = c.scale;
+  if (c.layout == Layout::packed) {
+    a.cu_seqlens_q = in.cu_q.data();
+    a.cu_seqlens_kv = in.cu_kv.data();
+    a.sequences = c.batch;
+    a.max_len_q = c.len_q;
+    a.max_len_kv = c.len_kv;
+  }
+  in.given = a;
+  in.given.q = in.q.given();
+  in.given.k = in.k.given();
+  in.given.v = in.v.given();
+  if (!is_8bit(c.input)) return;
+  in.given.q_scales = in.q.quantized->view;
+  in.given.k_scales = in.k.quantized->view;
+  in.given.v_scales = in.v.quantized->view;
+}
+
+}  // namespace
+
+Result<Inputs> make_inputs(const Case& c) {
+  Inputs in;
+  in.spans_q = make_spans(c, c.len_q, 1001, 2);
+  in.spans_kv = make_spans(c, c.len_kv, 1002, 1);
+  in.cu_q = cumulative(in.spans_q);
+  in.cu_kv = cumulative(in.spans_kv);
+  OCTAVO_RETURN_IF_ERROR(make_operand(c, c.heads_q, c.len_q, in.spans_q, c.qk_scales, 0, in.q));
+  OCTAVO_RETURN_IF_ERROR(make_operand(c, c.heads_kv, c.len_kv, in.spans_kv, c.qk_scales, 1, in.k));
+  OCTAVO_RETURN_IF_ERROR(make_operand(c, c.heads_kv, c.len_kv, in.spans_kv, c.v_scales, 2, in.v));
+  std::array<std::int64_t, 4> shape = in.q.wide.view.shape;
+  in.out = make_memory(c.layout, c.out, shape);
+  shape[3] = 1;
+  in.lse = make_memory(c.layout, DType::f32, shape);
+  set_arguments(c, in);
+  return in;
+}
+
+void poison_outputs(Inputs& inputs) {
+  std::fill(inputs.out.bytes.begin(), inputs.out.bytes.end(), kPoison);
+  std::fill(inputs.lse.bytes.begin(), inputs.lse.bytes.end(), kPoison);
+}
+
+std::int64_t stray_bytes(const TensorMemory& memory, const std::vector<Span>& live) {
+  const Tensor& t = memory.view;
+  std::vector<bool> may_change(memory.bytes.size(), false);
+  const std::int64_t size = static_cast<std::int64_t>(size_bytes(t.dtype));
+  for (const Span& span : live)
+    for (std::int64_t h = 0; h < t.shape[1]; ++h)
+      for (std::int64_t s = span.begin; s < span.begin + span.length; ++s) {
+        const std::int64_t first =
+            (span.batch * t.stride[0] + h * t.stride[1] + s * t.stride[2]) * size +
+            static_cast<std::int64_t>(kGuardBytes);
+        std::fill_n(may_change.begin() + first, t.shape[3] * size, true);
+      }
+  std::int64_t stray = 0;
+  for (std::size_t i = 0; i < memory.bytes.size(); ++i)
+    stray += !may_change[i] && memory.bytes[i] != kPoison ? 1 : 0;
+  return stray;
+}
+
+}  // namespace octavo::evidence
