@@ -1,8 +1,8 @@
 /* Octavo's C interface: the C++ one (octavo.hpp) with plain structs and an opaque plan.
  *
  * Structs that may grow start with their size: set it by their _init function, so that a newer
- * library still reads what an older header laid out. octavo_tensor and octavo_scales are members
- * of those and never change. Every function returns OCTAVO_OK or an error; octavo_last_error()
+ * library still reads what an older header laid out. The others never
+ * change. Every function returns OCTAVO_OK or an error; octavo_last_error()
  * then has the sentence. Nothing throws, nothing is written on failure.
  */
 #ifndef OCTAVO_OCTAVO_H
@@ -128,7 +128,6 @@ typedef struct octavo_quantize_options {
 } octavo_quantize_options;
 
 typedef struct octavo_range_stats {
-  size_t size;
   double amax;
   double clipped_fraction;
   double flushed_fraction;

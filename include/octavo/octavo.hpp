@@ -126,6 +126,13 @@ OCTAVO_API Result<Granularity> parse_granularity(std::string_view text);
 // ---------------------------------------------------------------------------------------------
 // Tensors
 
+namespace detail {
+// Strides of a shape that is too large wrap instead of overflowing; validation refuses the shape.
+constexpr std::int64_t times(std::int64_t a, std::int64_t b) {
+  return static_cast<std::int64_t>(static_cast<std::uint64_t>(a) * static_cast<std::uint64_t>(b));
+}
+}  // namespace detail
+
 // A view of (batch, heads, rows, columns) with strides in elements; the last stride must be 1.
 // Whatever the memory layout, the order of the dimensions here is this one.
 template <class Void>
@@ -138,12 +145,18 @@ struct BasicTensor {
   // Memory order (batch, heads, rows, columns), contiguous.
   static BasicTensor bhsd(Void* pointer, DType type, std::int64_t b, std::int64_t h, std::int64_t s,
                           std::int64_t d) {
-    return {pointer, type, {b, h, s, d}, {h * s * d, s * d, d, 1}};
+    return {pointer,
+            type,
+            {b, h, s, d},
+            {detail::times(h, detail::times(s, d)), detail::times(s, d), d, 1}};
   }
   // Memory order (batch, rows, heads, columns), contiguous.
   static BasicTensor bshd(Void* pointer, DType type, std::int64_t b, std::int64_t h, std::int64_t s,
                           std::int64_t d) {
-    return {pointer, type, {b, h, s, d}, {s * h * d, d, h * d, 1}};
+    return {pointer,
+            type,
+            {b, h, s, d},
+            {detail::times(s, detail::times(h, d)), d, detail::times(h, d), 1}};
   }
   // Packed batch: memory order (tokens, heads, columns), contiguous; batch is 1.
   static BasicTensor packed(Void* pointer, DType type, std::int64_t tokens, std::int64_t h,

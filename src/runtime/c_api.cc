@@ -167,6 +167,14 @@ Status read_call(const octavo_arguments* arguments, const octavo_options* option
   return read_device(device, out.device);
 }
 
+// The dtype is passed on as it is: a code that is none is refused where the tensor is used.
+octavo_tensor c_tensor(const Tensor& t, octavo_dtype dtype) {
+  octavo_tensor c{t.data, dtype, {}, {}};
+  std::memcpy(c.shape, t.shape.data(), sizeof(c.shape));
+  std::memcpy(c.stride, t.stride.data(), sizeof(c.stride));
+  return c;
+}
+
 std::string explanation_text(const Explanation& e) {
   return fmt::format("device {}, kernel {}, config {}, workspace {} bytes: {}", e.device, e.kernel,
                      e.config, e.workspace_bytes, e.reason);
@@ -204,12 +212,12 @@ void octavo_quantize_options_init(octavo_quantize_options* options) {
 
 octavo_tensor octavo_tensor_bhsd(void* data, octavo_dtype dtype, int64_t b, int64_t h, int64_t s,
                                  int64_t d) {
-  return {data, dtype, {b, h, s, d}, {h * s * d, s * d, d, 1}};
+  return octavo::c_tensor(octavo::Tensor::bhsd(data, octavo::DType::f32, b, h, s, d), dtype);
 }
 
 octavo_tensor octavo_tensor_bshd(void* data, octavo_dtype dtype, int64_t b, int64_t h, int64_t s,
                                  int64_t d) {
-  return {data, dtype, {b, h, s, d}, {s * h * d, d, h * d, 1}};
+  return octavo::c_tensor(octavo::Tensor::bshd(data, octavo::DType::f32, b, h, s, d), dtype);
 }
 
 octavo_status octavo_attention(const octavo_arguments* arguments, const octavo_options* options,
@@ -318,8 +326,8 @@ octavo_status octavo_quantize(const octavo_tensor* x, const octavo_quantize_opti
     octavo::RangeStats found;
     OCTAVO_RETURN_IF_ERROR(octavo::quantize(from, o, to, scales, mean, &found));
     if (stats != nullptr)
-      *stats = {sizeof(*stats), found.amax,   found.clipped_fraction, found.flushed_fraction,
-                found.sqnr_db,  found.values, found.nan_values,       found.inf_values};
+      *stats = {found.amax,   found.clipped_fraction, found.flushed_fraction, found.sqnr_db,
+                found.values, found.nan_values,       found.inf_values};
     return {};
   });
 }
