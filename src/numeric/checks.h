@@ -1,0 +1,41 @@
+// What quantization checks before it writes anything.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <new>
+#include <stdexcept>
+#include <string_view>
+
+#include "octavo/octavo.hpp"
+
+namespace octavo {
+
+// f32, f16 or bf16, and sound as a tensor.
+Status check_values(std::string_view what, const ConstTensor& x);
+// An 8-bit tensor.
+Status check_codes(std::string_view what, const ConstTensor& codes);
+Status check_same_shape(std::string_view what, const ConstTensor& tensor,
+                        std::string_view other_what, const ConstTensor& other);
+// Granularity, block_rows and rule are ones that exist.
+Status check_grouping(Granularity granularity, std::int64_t block_rows);
+Status check_options(const QuantizeOptions& options);
+
+// The array of a tensor's scales as a tensor of its own, (B, H, n, 1) with n scales a head.
+ConstTensor scales_as_tensor(const Scales& scales, const std::array<std::int64_t, 4>& shape);
+// Every scale is finite and at least `smallest`, which is positive.
+Status check_scales(const Scales& scales, const std::array<std::int64_t, 4>& shape, float smallest);
+
+// No function of the library throws: what may not be had becomes a Status.
+template <class Function>
+Status without_exceptions(Function function) {
+  try {
+    return function();
+  } catch (const std::bad_alloc&) {
+    return {ErrorCode::out_of_memory, "Out of memory for the rows and scales of the tensor."};
+  } catch (const std::length_error&) {
+    return {ErrorCode::out_of_memory, "Out of memory for the rows and scales of the tensor."};
+  }
+}
+
+}  // namespace octavo

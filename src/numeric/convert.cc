@@ -1,0 +1,72 @@
+// dequantize() and convert(): tensor to tensor, row by row.
+#include <limits>
+#include <vector>
+
+#include "attention/error.h"
+#include "attention/validate.h"
+#include "numeric/checks.h"
+#include "numeric/formats.h"
+#include "numeric/quantize.h"
+#include "numeric/scale.h"
+
+namespace octavo {
+namespace {
+
+Status check_written(const ConstTensor& in, std::string_view in_what, const Tensor& out) {
+  OCTAVO_RETURN_IF_ERROR(check_values("out", out));
+  OCTAVO_RETURN_IF_ERROR(check_same_shape("out", out, in_what, in));
+  OCTAVO_RETURN_IF_ERROR(validate_no_self_overlap("out", out));
+  return validate_apart("out", out, in_what, in);
+}
+
+bool is_empty(const ConstTensor& x) {
+  return x.shape[0] == 0 || x.shape[1] == 0 || x.shape[2] == 0 || x.shape[3] == 0;
+}
+
+// `change(b, h, s, row)` between reading a row and writing it.
+template <class Change>
+Status transfer(const ConstTensor& in, const Tensor& out, Change change) {
+  if (is_empty(in)) return {};
+  return without_exceptions([&]() -> Status {
+    const auto [batch, heads, rows, columns] = in.shape;
+    std::vector<float> row(static_cast<std::size_t>(columns));
+    for (std::int64_t b = 0; b < batch; ++b) {
+      for (std::int64_t h = 0; h < heads; ++h) {
+        for (std::int64_t s = 0; s < rows; ++s) {
+          load_row(in, b, h, s, row.data());
+          change(b, h, s, row);
+          store_row(out, b, h, s, row.data());
+        }
+      }
+    }
+    return {};
+  });
+}
+
+}  // namespace
+
+Status dequantize(const ConstTensor& codes, const Scales& scales, const Tensor& out) {
+  OCTAVO_RETURN_IF_ERROR(check_grouping(scales.granularity, scales.block_rows));
+  OCTAVO_RETURN_IF_ERROR(check_codes("codes", codes));
+  OCTAVO_RETURN_IF_ERROR(check_written(codes, "codes", out));
+  OCTAVO_RETURN_IF_ERROR(
+      check_scales(scales, codes.shape, std::numeric_limits<float>::denorm_min()));
+  OCTAVO_RETURN_IF_ERROR(
+      validate_apart("out", out, "scales", scales_as_tensor(scales, codes.shape)));
+
+  const ScaleIndex index = scale_index(scales, codes.shape);
+  return transfer(codes, out, [&](auto b, auto h, auto s, std::vector<float>& row) {
+    for (std::size_t c = 0; c < row.size(); ++c) {
+      const float scale = scales.data[index.at(b, h, s, static_cast<std::int64_t>(c))];
+      row[c] *= step_of(codes.dtype, scale);
+    }
+  });
+}
+
+Status convert(const ConstTensor& in, const Tensor& out) {
+  OCTAVO_RETURN_IF_ERROR(check_values("in", in));
+  OCTAVO_RETURN_IF_ERROR(check_written(in, "in", out));
+  return transfer(in, out, [](auto, auto, auto, std::vector<float>&) {});
+}
+
+}  // namespace octavo

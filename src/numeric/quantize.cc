@@ -1,0 +1,203 @@
+// quantize(): checks, mean, scales, codes, statistics; in this order.
+#include "numeric/quantize.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include "attention/error.h"
+#include "attention/validate.h"
+#include "numeric/checks.h"
+#include "numeric/formats.h"
+#include "numeric/scale.h"
+
+namespace octavo {
+namespace {
+
+// A caller's scale is used as it is, so 1/step must be finite from the start.
+float smallest_scale(DType format) {
+  constexpr float kSmallestStep = std::numeric_limits<float>::min();
+  return format == DType::sim8 ? 127.0f * kSmallestStep : kSmallestStep;
+}
+
+Tensor mean_as_tensor(float* mean, const std::array<std::int64_t, 4>& shape) {
+  return Tensor::bhsd(mean, DType::f32, shape[0], shape[1], shape[3], 1);
+}
+
+Status check_quantize(const ConstTensor& x, const QuantizeOptions& options, const Tensor& codes,
+                      float* scales, float* mean) {
+  OCTAVO_RETURN_IF_ERROR(check_options(options));
+  OCTAVO_RETURN_IF_ERROR(check_values("x", x));
+  OCTAVO_RETURN_IF_ERROR(check_codes("codes", codes));
+  OCTAVO_RETURN_IF_ERROR(check_same_shape("codes", codes, "x", x));
+  OCTAVO_RETURN_IF_ERROR(validate_no_self_overlap("codes", codes));
+  OCTAVO_RETURN_IF_ERROR(validate_apart("codes", codes, "x", x));
+
+  const Scales contiguous{scales, options.granularity, options.block_rows, {}};
+  const ConstTensor view = scales_as_tensor(contiguous, x.shape);
+  OCTAVO_RETURN_IF_ERROR(validate_tensor("scales", view));
+  if (options.scales_given)
+    OCTAVO_RETURN_IF_ERROR(check_scales(contiguous, x.shape, smallest_scale(codes.dtype)));
+  OCTAVO_RETURN_IF_ERROR(validate_apart("codes", codes, "scales", view));
+  const Tensor written{scales, view.dtype, view.shape, view.stride};
+  if (!options.scales_given) OCTAVO_RETURN_IF_ERROR(validate_apart("scales", written, "x", x));
+
+  if (!options.smooth) return {};
+  const Tensor mean_view = mean_as_tensor(mean, x.shape);
+  OCTAVO_RETURN_IF_ERROR(validate_tensor("mean", mean_view));
+  OCTAVO_RETURN_IF_ERROR(validate_apart("mean", mean_view, "x", x));
+  OCTAVO_RETURN_IF_ERROR(validate_apart("mean", mean_view, "codes", codes));
+  return validate_apart("mean", mean_view, "scales", view);
+}
+
+// Steps of one row, one per column so that every granularity goes through the same loop.
+struct RowSteps {
+  std::vector<float> step;
+  std::vector<float> inverse;
+
+  explicit RowSteps(std::size_t columns) : step(columns), inverse(columns) {}
+
+  void set(DType format, const float* scales, const ScaleIndex& index, std::int64_t b,
+           std::int64_t h, std::int64_t s) {
+    const bool by_column = index.granularity == Granularity::channel;
+    const float* first = scales + index.at(b, h, s, 0);
+    for (std::size_t c = 0; c < step.size(); ++c) {
+      if (c > 0 && !by_column) {
+        step[c] = step[0];
+        inverse[c] = inverse[0];
+        continue;
+      }
+      step[c] = step_of(format, first[by_column ? c : 0]);
+      inverse[c] = 1.0f / step[c];
+    }
+  }
+};
+
+void encode_row(DType format, std::span<const float> row, std::span<const float> inverse,
+                std::uint8_t* codes) {
+  const auto encode = [&](auto encode_one) {
+    for (std::size_t c = 0; c < row.size(); ++c) codes[c] = encode_one(row[c] * inverse[c]);
+  };
+  switch (format) {
+    case DType::e4m3:
+      return encode([](float x) { return e4m3_from_f32(x); });
+    case DType::e5m2:
+      return encode([](float x) { return e5m2_from_f32(x); });
+    case DType::int8:
+      return encode([](float x) { return int8_from_f32(x); });
+    default:
+      return encode([](float x) { return sim8_from_f32(x); });
+  }
+}
+
+// Counts and sums, in the order of the rows.
+class Statistics {
+ public:
+  explicit Statistics(DType format) : table_(decode_table(format)), limit_(limit(format)) {}
+
+  void add(std::span<const float> row, const RowSteps& steps, const std::uint8_t* codes) {
+    for (std::size_t c = 0; c < row.size(); ++c) {
+      const float x = row[c];
+      ++stats_.values;
+      if (std::isnan(x)) {
+        ++stats_.nan_values;
+        continue;
+      }
+      const float back = table_[codes[c]] * steps.step[c];
+      clipped_ += std::fabs(x * steps.inverse[c]) > limit_;
+      flushed_ += back == 0.0f && x != 0.0f;
+      if (std::isinf(x)) {
+        ++stats_.inf_values;
+        continue;
+      }
+      const double value = x;
+      const double error = value - static_cast<double>(back);
+      stats_.amax = std::max(stats_.amax, std::fabs(value));
+      signal_ += value * value;
+      noise_ += error * error;
+    }
+  }
+
+  RangeStats result() const {
+    RangeStats stats = stats_;
+    const double values = std::max(1.0, static_cast<double>(stats.values));
+    stats.clipped_fraction = static_cast<double>(clipped_) / values;
+    stats.flushed_fraction = static_cast<double>(flushed_) / values;
+    stats.sqnr_db = noise_ == 0.0 ? std::numeric_limits<double>::infinity()
+                                  : 10.0 * std::log10(signal_ / noise_);
+    return stats;
+  }
+
+ private:
+  // amax / step may land three roundings above the largest code: that is not clipping.
+  static float limit(DType format) { return largest(format) * (1.0f + 0x1p-22f); }
+
+  const std::array<float, 256>& table_;
+  float limit_;
+  RangeStats stats_{};
+  std::int64_t clipped_ = 0;
+  std::int64_t flushed_ = 0;
+  double signal_ = 0;
+  double noise_ = 0;
+};
+
+RangeStats write_codes(const ConstTensor& x, const QuantizeOptions& options, const Tensor& codes,
+                       const float* scales, const float* mean, std::span<float> row,
+                       RowSteps& steps, bool want_stats) {
+  const auto [batch, heads, rows, columns] = x.shape;
+  const ScaleIndex index =
+      scale_index({scales, options.granularity, options.block_rows, {}}, x.shape);
+  Statistics statistics(codes.dtype);
+  auto* code_bytes = static_cast<std::uint8_t*>(codes.data);
+  for (std::int64_t b = 0; b < batch; ++b) {
+    for (std::int64_t h = 0; h < heads; ++h) {
+      const float* head_mean = mean ? mean + (b * heads + h) * columns : nullptr;
+      const RowTransform transform{head_mean, options.hadamard};
+      for (std::int64_t s = 0; s < rows; ++s) {
+        load_row(x, b, h, s, row.data());
+        transform.apply(row.data(), columns);
+        steps.set(codes.dtype, scales, index, b, h, s);
+        std::uint8_t* row_codes =
+            code_bytes + b * codes.stride[0] + h * codes.stride[1] + s * codes.stride[2];
+        encode_row(codes.dtype, row, steps.inverse, row_codes);
+        if (want_stats) statistics.add(row, steps, row_codes);
+      }
+    }
+  }
+  return statistics.result();
+}
+
+}  // namespace
+
+Status quantize(const ConstTensor& x, const QuantizeOptions& options, const Tensor& codes,
+                float* scales, float* mean, RangeStats* stats) {
+  OCTAVO_RETURN_IF_ERROR(check_quantize(x, options, codes, scales, mean));
+  return without_exceptions([&]() -> Status {
+    // All that may fail, before anything is written.
+    const bool empty = std::find(x.shape.begin(), x.shape.end(), 0) != x.shape.end();
+    const auto columns = static_cast<std::size_t>(empty ? 0 : x.shape[3]);
+    std::vector<float> row(columns);
+    RowSteps steps(columns);
+    const std::int64_t mean_count = options.smooth ? x.shape[0] * x.shape[1] * x.shape[3] : 0;
+    std::vector<float> new_mean(static_cast<std::size_t>(mean_count));
+    std::vector<float> new_scales;
+    if (options.smooth) mean_rows(x, new_mean.data());
+    const float* used_mean = options.smooth ? new_mean.data() : nullptr;
+    if (!options.scales_given) {
+      new_scales.resize(
+          static_cast<std::size_t>(scale_count(x.shape, options.granularity, options.block_rows)));
+      compute_scales(x, codes.dtype, options, used_mean, new_scales.data());
+    }
+
+    if (options.smooth) std::copy(new_mean.begin(), new_mean.end(), mean);
+    std::copy(new_scales.begin(), new_scales.end(), scales);
+    const RangeStats result =
+        write_codes(x, options, codes, scales, used_mean, row, steps, stats != nullptr);
+    if (stats != nullptr) *stats = result;
+    return {};
+  });
+}
+
+}  // namespace octavo
