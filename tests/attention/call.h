@@ -1,0 +1,49 @@
+// A small, complete and valid call, for tests that bend one thing of it.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "octavo/evidence.hpp"
+#include "octavo/octavo.hpp"
+
+namespace octavo::test {
+
+// Contiguous fp32 tensors with their memory. Inputs are standard normal.
+struct Call {
+  std::vector<float> q, k, v, out, lse;
+  Arguments arguments;
+
+  Call(std::int64_t b, std::int64_t hq, std::int64_t hkv, std::int64_t sq, std::int64_t skv,
+       std::int64_t d, std::uint64_t seed = 1)
+      : q(size(b * hq * sq * d)),
+        k(size(b * hkv * skv * d)),
+        v(size(b * hkv * skv * d)),
+        out(size(b * hq * sq * d), -7.0f),
+        lse(size(b * hq * sq), -7.0f) {
+    const Tensor tq = Tensor::bhsd(q.data(), DType::f32, b, hq, sq, d);
+    const Tensor tk = Tensor::bhsd(k.data(), DType::f32, b, hkv, skv, d);
+    const Tensor tv = Tensor::bhsd(v.data(), DType::f32, b, hkv, skv, d);
+    for (const auto& [tensor, stream] : {std::pair{tq, 0}, {tk, 1}, {tv, 2}})
+      if (!random_normal(tensor, seed, static_cast<std::uint64_t>(stream)).ok()) std::abort();
+    arguments.q = tq;
+    arguments.k = tk;
+    arguments.v = tv;
+    arguments.out = Tensor::bhsd(out.data(), DType::f32, b, hq, sq, d);
+    arguments.lse = Tensor::bhsd(lse.data(), DType::f32, b, hq, sq, 1);
+  }
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+
+  bool untouched() const {
+    for (const auto* written : {&out, &lse})
+      for (const float x : *written)
+        if (x != -7.0f) return false;
+    return true;
+  }
+
+ private:
+  static std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
+};
+
+}  // namespace octavo::test

@@ -1,0 +1,178 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "attention/call.h"
+#include "octavo/octavo.h"
+
+namespace octavo {
+namespace {
+
+using test::Call;
+
+octavo_tensor c_tensor(const ConstTensor& t) {
+  octavo_tensor c{const_cast<void*>(t.data), static_cast<std::int32_t>(t.dtype), {}, {}};
+  for (int i = 0; i < 4; ++i) {
+    c.shape[i] = t.shape[static_cast<std::size_t>(i)];
+    c.stride[i] = t.stride[static_cast<std::size_t>(i)];
+  }
+  return c;
+}
+
+octavo_arguments c_arguments(const Call& call) {
+  octavo_arguments c;
+  octavo_arguments_init(&c);
+  c.q = c_tensor(call.arguments.q);
+  c.k = c_tensor(call.arguments.k);
+  c.v = c_tensor(call.arguments.v);
+  c.out = c_tensor(call.arguments.out);
+  c.lse = c_tensor(call.arguments.lse);
+  return c;
+}
+
+TEST(CApi, GivesTheBitsOfTheCppCall) {
+  Call cpp(1, 4, 2, 17, 30, 16), c(1, 4, 2, 17, 30, 16);
+  Options options;
+  options.causal = Causal::bottom_right;
+  options.window_left = 9;
+  options.precision = Precision::int8;
+  options.quantization.hadamard = true;
+  cpp.arguments.scale = 0.3f;
+  ASSERT_TRUE(attention(cpp.arguments, options).ok());
+
+  octavo_arguments arguments = c_arguments(c);
+  arguments.has_scale = 1;
+  arguments.scale = 0.3f;
+  octavo_options o;
+  octavo_options_init(&o);
+  o.causal = OCTAVO_CAUSAL_BOTTOM_RIGHT;
+  o.window_left = 9;
+  o.precision = OCTAVO_INT8_PRECISION;
+  o.hadamard = 1;
+  ASSERT_EQ(octavo_attention(&arguments, &o, nullptr, nullptr), OCTAVO_OK) << octavo_last_error();
+  EXPECT_EQ(cpp.out, c.out);
+  EXPECT_EQ(cpp.lse, c.lse);
+}
+
+TEST(CApi, PlansRunAndAreDestroyed) {
+  Call call(1, 2, 2, 12, 12, 8), expected(1, 2, 2, 12, 12, 8);
+  ASSERT_TRUE(attention(expected.arguments).ok());
+  octavo_arguments arguments = c_arguments(call);
+  octavo_plan* plan = nullptr;
+  ASSERT_EQ(octavo_plan_create(&arguments, nullptr, "cpu", &plan), OCTAVO_OK);
+  std::size_t bytes = 0;
+  ASSERT_EQ(octavo_plan_workspace_bytes(plan, &arguments, &bytes), OCTAVO_OK);
+  std::vector<std::byte> workspace(bytes);
+  EXPECT_EQ(octavo_plan_run(plan, &arguments, nullptr, 0, nullptr), OCTAVO_INVALID_ARGUMENT);
+  EXPECT_TRUE(call.untouched());
+  EXPECT_EQ(octavo_plan_run(plan, &arguments, workspace.data(), bytes, nullptr), OCTAVO_OK);
+  EXPECT_EQ(call.out, expected.out);
+  octavo_plan_destroy(plan);
+  octavo_plan_destroy(nullptr);
+}
+
+TEST(CApi, ErrorsHaveTheSentenceOfTheLibrary) {
+  Call call(1, 2, 2, 4, 4, 8);
+  octavo_arguments arguments = c_arguments(call);
+  arguments.has_scale = 1;
+  arguments.scale = NAN;
+  EXPECT_EQ(octavo_attention(&arguments, nullptr, "cpu", nullptr), OCTAVO_INVALID_ARGUMENT);
+  EXPECT_STREQ(octavo_last_error(), "scale is nan; supported: finite numbers.");
+  arguments = c_arguments(call);
+  arguments.q.dtype = -3;
+  EXPECT_EQ(octavo_attention(&arguments, nullptr, "cpu", nullptr), OCTAVO_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(octavo_last_error()).find("q.dtype is code -3"), std::string::npos);
+  arguments = c_arguments(call);
+  EXPECT_EQ(octavo_attention(&arguments, nullptr, "tpu", nullptr), OCTAVO_INVALID_ARGUMENT);
+  EXPECT_EQ(octavo_attention(nullptr, nullptr, "cpu", nullptr), OCTAVO_INVALID_ARGUMENT);
+  EXPECT_STREQ(octavo_last_error(), "arguments is null; supported: a pointer.");
+  EXPECT_EQ(octavo_plan_create(&arguments, nullptr, "cpu", nullptr), OCTAVO_INVALID_ARGUMENT);
+  EXPECT_EQ(octavo_quantize(nullptr, nullptr, nullptr, nullptr, nullptr, nullptr),
+            OCTAVO_INVALID_ARGUMENT);
+  EXPECT_TRUE(call.untouched());
+}
+
+TEST(CApi, StructsOfOtherVersions) {
+  Call call(1, 2, 2, 4, 4, 8);
+  octavo_arguments arguments = c_arguments(call);
+  arguments.size = 0;
+  EXPECT_EQ(octavo_attention(&arguments, nullptr, "cpu", nullptr), OCTAVO_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(octavo_last_error()).find("arguments.size is 0"), std::string::npos);
+
+  // An older header ends before the reserved page table.
+  arguments = c_arguments(call);
+  arguments.size = offsetof(octavo_arguments, page_table);
+  arguments.page_table = &call;
+  EXPECT_EQ(octavo_attention(&arguments, nullptr, "cpu", nullptr), OCTAVO_OK);
+
+  // A newer header's tail is accepted while it is zero.
+  struct {
+    octavo_arguments known;
+    std::int64_t unknown;
+  } newer{c_arguments(call), 0};
+  newer.known.size = sizeof(newer);
+  EXPECT_EQ(octavo_attention(&newer.known, nullptr, "cpu", nullptr), OCTAVO_OK);
+  newer.unknown = 1;
+  EXPECT_EQ(octavo_attention(&newer.known, nullptr, "cpu", nullptr), OCTAVO_INVALID_ARGUMENT);
+
+  arguments = c_arguments(call);
+  arguments.page_table = &call;
+  EXPECT_EQ(octavo_attention(&arguments, nullptr, "cpu", nullptr), OCTAVO_INVALID_ARGUMENT);
+}
+
+TEST(CApi, QuantizeAndBack) {
+  std::vector<float> x = {1, -2, 3, -4, 0, 0, 0, 0};
+  std::vector<std::uint8_t> codes(8, 77);
+  float scales[2] = {};
+  octavo_tensor from = octavo_tensor_bhsd(x.data(), OCTAVO_F32, 1, 1, 2, 4);
+  octavo_tensor to = octavo_tensor_bhsd(codes.data(), OCTAVO_SIM8, 1, 1, 2, 4);
+  octavo_quantize_options options;
+  octavo_quantize_options_init(&options);
+  options.granularity = OCTAVO_PER_ROW;
+  octavo_range_stats stats;
+  ASSERT_EQ(octavo_quantize(&from, &options, &to, scales, nullptr, &stats), OCTAVO_OK)
+      << octavo_last_error();
+  EXPECT_EQ(scales[0], 4.0f);
+  EXPECT_EQ(scales[1], 1.0f) << "a zero group has scale 1";
+  for (std::size_t i = 4; i < 8; ++i) EXPECT_EQ(codes[i], 128) << "and the zero code";
+  EXPECT_EQ(stats.values, 8);
+  EXPECT_EQ(stats.amax, 4.0);
+
+  std::vector<float> back(8, -7);
+  octavo_tensor out = octavo_tensor_bhsd(back.data(), OCTAVO_F32, 1, 1, 2, 4);
+  octavo_scales by{scales, OCTAVO_PER_ROW, 0, {0, 0, 0}};
+  ASSERT_EQ(octavo_dequantize(&to, &by, &out), OCTAVO_OK) << octavo_last_error();
+  for (std::size_t i = 0; i < 8; ++i) EXPECT_NEAR(back[i], x[i], 4.0f / 127 / 2 + 1e-6f);
+}
+
+TEST(CApi, ScaleCounts) {
+  const std::int64_t shape[4] = {2, 3, 130, 64};
+  EXPECT_EQ(octavo_scale_count(shape, OCTAVO_PER_TENSOR, 0), 1);
+  EXPECT_EQ(octavo_scale_count(shape, OCTAVO_PER_HEAD, 0), 6);
+  EXPECT_EQ(octavo_scale_count(shape, OCTAVO_PER_BLOCK, 64), 18);
+  EXPECT_EQ(octavo_scale_count(shape, OCTAVO_PER_ROW, 0), 780);
+  EXPECT_EQ(octavo_scale_count(shape, OCTAVO_PER_CHANNEL, 0), 384);
+  EXPECT_EQ(octavo_scale_count(shape, OCTAVO_PER_BLOCK, 0), -1);
+  EXPECT_EQ(octavo_scale_count(nullptr, OCTAVO_PER_HEAD, 0), -1);
+}
+
+TEST(CApi, ExplainCutsToTheBufferAndSaysTheWholeLength) {
+  Call call(1, 2, 2, 4, 4, 8);
+  octavo_arguments arguments = c_arguments(call);
+  std::size_t needed = 0;
+  ASSERT_EQ(octavo_explain(&arguments, nullptr, "cpu", nullptr, 0, &needed), OCTAVO_OK);
+  ASSERT_GT(needed, 20u);
+  std::vector<char> text(needed + 1, '#');
+  ASSERT_EQ(octavo_explain(&arguments, nullptr, "cpu", text.data(), needed, nullptr), OCTAVO_OK);
+  EXPECT_EQ(std::strlen(text.data()), needed - 1);
+  EXPECT_NE(std::string(text.data()).find("cpu_forward"), std::string::npos);
+  char small[8];
+  ASSERT_EQ(octavo_explain(&arguments, nullptr, "cpu", small, sizeof(small), nullptr), OCTAVO_OK);
+  EXPECT_EQ(std::strlen(small), 7u);
+}
+
+}  // namespace
+}  // namespace octavo
