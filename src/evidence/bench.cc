@@ -1,0 +1,260 @@
+// Times the library and, beside it in the same run, the straightforward code and the machine's
+// fp32 multiply-add peak.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <new>
+
+#include "attention/error.h"
+#include "attention/validate.h"
+#include "cpu/attention.h"
+#include "evidence/cases.h"
+#include "evidence/inputs.h"
+#include "evidence/judge.h"
+#include "evidence/oracle.h"
+#include "evidence/three_loop.h"
+#include "octavo/evidence.hpp"
+
+namespace octavo {
+namespace {
+
+using evidence::Case;
+using evidence::Inputs;
+using evidence::Verdict;
+
+constexpr int kGroups = 10;  // the timed runs, in groups with the three-loop code in between
+
+double microseconds(const std::function<void()>& work) {
+  const auto start = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start)
+      .count();
+}
+
+// By linear interpolation between the two nearest samples.
+double quantile(std::vector<double> samples, double q) {
+  std::sort(samples.begin(), samples.end());
+  const double at = q * static_cast<double>(samples.size() - 1);
+  const auto low = static_cast<std::size_t>(at);
+  const std::size_t high = std::min(low + 1, samples.size() - 1);
+  return samples[low] + (at - static_cast<double>(low)) * (samples[high] - samples[low]);
+}
+
+Case case_of(const BenchOptions& options, const BenchCase& shape) {
+  Case c;
+  c.batch = shape.batch;
+  c.heads_q = c.heads_kv = shape.heads;
+  c.len_q = c.len_kv = shape.length;
+  c.head_dim = shape.head_dim;
+  c.input = options.dtype;
+  c.out = is_8bit(options.dtype) ? DType::f16 : options.dtype;
+  c.options = options.attention;
+  c.lse = false;
+  c.sampled_rows = 8;
+  c.seed = options.seed;
+  return c;
+}
+
+Status validate_options(const BenchOptions& options, const std::vector<BenchCase>& cases) {
+  constexpr int kMost = 1'000'000;
+  if (options.iters < 1 || options.iters > kMost)
+    return invalid("iters", fmt::format("{}", options.iters), "1 to 1000000");
+  if (options.warmup < 0 || options.warmup > kMost)
+    return invalid("warmup", fmt::format("{}", options.warmup), "0 to 1000000");
+  if (!options.config.empty())
+    return invalid(
+        "config", fmt::format("\"{}\"", options.config),
+        fmt::format("no configuration on {}, which chooses its own", name(options.device)));
+  for (const BenchCase& shape : cases) {
+    for (const auto& [what, n] : {std::pair{"batch", shape.batch},
+                                  {"heads", shape.heads},
+                                  {"length", shape.length},
+                                  {"head_dim", shape.head_dim}})
+      if (n < 1) return invalid(what, fmt::format("{}", n), "1 or more");
+    Problem problem;
+    problem.batch = shape.batch;
+    problem.heads_q = problem.heads_kv = shape.heads;
+    problem.len_q = problem.len_kv = shape.length;
+    problem.head_dim = problem.head_dim_v = shape.head_dim;
+    problem.q = problem.k = problem.v = options.dtype;
+    problem.out = is_8bit(options.dtype) ? DType::f16 : options.dtype;
+    problem.options = options.attention;
+    OCTAVO_RETURN_IF_ERROR(validate(problem));
+  }
+  return {};
+}
+
+// One case under the clock.
+class CaseBench {
+ public:
+  CaseBench(const BenchOptions& options, const BenchCase& shape)
+      : options_(options), shape_(shape), case_(case_of(options, shape)) {}
+
+  Status prepare() {
+    Result<Inputs> inputs = evidence::make_inputs(case_);
+    if (!inputs.ok()) return inputs.status();
+    inputs_ = *std::move(inputs);
+    const Result<Problem> problem = problem_of(inputs_.given, case_.options);
+    if (!problem.ok()) return problem.status();
+    Result<Plan> planned = plan(*problem, options_.device);
+    if (!planned.ok()) return planned.status();
+    plan_ = *std::move(planned);
+    constexpr std::size_t kAlignment = 64;
+    workspace_.bytes = plan_->workspace_bytes();
+    std::size_t room = workspace_.bytes + kAlignment;
+    memory_.resize(room);
+    workspace_.data = memory_.data();
+    std::align(kAlignment, workspace_.bytes, workspace_.data, room);
+    return {};
+  }
+
+  // The judge of `check`, on eight rows a head.
+  Result<Verdict> verify() {
+    const Result<evidence::Truth> truth = evidence::make_truth(case_, inputs_);
+    if (!truth.ok()) return truth.status();
+    evidence::poison_outputs(inputs_);
+    OCTAVO_RETURN_IF_ERROR(run());
+    return evidence::judge(case_, inputs_, *truth, options_.device.kind);
+  }
+
+  // `done` is told how many timed runs are behind us.
+  Status time(BenchRow& row, const std::function<void(int)>& done) {
+    row.shape = shape_;
+    row.kernel = plan_->explain();
+    const bool cpu_device = options_.device.kind == Device::Kind::cpu;
+    std::vector<double> three_loop_us;
+    int three_loop_runs = 0;
+    if (options_.three_loop && cpu_device) {
+      OCTAVO_RETURN_IF_ERROR(widen());
+      three_loop_us.push_back(time_three_loop());
+      // Five runs where they take no time, one where they take seconds.
+      constexpr double kAllowedUs = 2e6;
+      three_loop_runs = static_cast<int>(std::clamp(kAllowedUs / three_loop_us[0], 1.0, 5.0)) - 1;
+    }
+    const double peak_before = cpu_device ? cpu::measure_fma_peak_gflops() : 0;
+    for (int i = 0; i < options_.warmup; ++i) OCTAVO_RETURN_IF_ERROR(run());
+    Status status;
+    for (int group = 0; group < kGroups; ++group) {
+      const int end = options_.iters * (group + 1) / kGroups;
+      for (int i = options_.iters * group / kGroups; i < end && status.ok(); ++i)
+        row.samples_us.push_back(microseconds([&] { status = run(); }));
+      OCTAVO_RETURN_IF_ERROR(status);
+      if (group < three_loop_runs) three_loop_us.push_back(time_three_loop());
+      done(end);
+    }
+    if (cpu_device) row.fma_peak_gflops = std::max(peak_before, cpu::measure_fma_peak_gflops());
+    summarise(row, three_loop_us);
+    return {};
+  }
+
+ private:
+  Status run() { return plan_->run(inputs_.given, workspace_); }
+
+  // fp32 copies for the three-loop code, made once: conversion is not part of its time.
+  Status widen() {
+    const auto copy = [](const Inputs::Operand& operand, std::vector<float>& values) {
+      const ConstTensor x = operand.wide.view;
+      values.resize(static_cast<std::size_t>(x.shape[0] * x.shape[1] * x.shape[2] * x.shape[3]));
+      return convert(x, Tensor::bhsd(values.data(), DType::f32, x.shape[0], x.shape[1], x.shape[2],
+                                     x.shape[3]));
+    };
+    OCTAVO_RETURN_IF_ERROR(copy(inputs_.q, q_));
+    OCTAVO_RETURN_IF_ERROR(copy(inputs_.k, k_));
+    OCTAVO_RETURN_IF_ERROR(copy(inputs_.v, v_));
+    out_.resize(q_.size());
+    return {};
+  }
+
+  double time_three_loop() {
+    return microseconds([this] {
+      evidence::three_loop(q_.data(), k_.data(), v_.data(), out_.data(), shape_.batch, shape_.heads,
+                           shape_.length, shape_.head_dim, case_.options, cpu::thread_count());
+    });
+  }
+
+  void summarise(BenchRow& row, const std::vector<double>& three_loop_us) const {
+    row.median_us = quantile(row.samples_us, 0.5);
+    row.low_us = quantile(row.samples_us, 0.25);
+    row.high_us = quantile(row.samples_us, 0.75);
+    const double flop = 4.0 * static_cast<double>(shape_.batch * shape_.heads) *
+                        static_cast<double>(shape_.length) * static_cast<double>(shape_.length) *
+                        static_cast<double>(shape_.head_dim) *
+                        (options_.attention.causal == Causal::none ? 1.0 : 0.5);
+    row.gflops = flop / row.median_us * 1e-3;
+    if (row.fma_peak_gflops) row.fma_peak_fraction = row.gflops / *row.fma_peak_gflops;
+    if (three_loop_us.empty()) return;
+    row.three_loop_us = quantile(three_loop_us, 0.5);
+    row.three_loop_ratio = *row.three_loop_us / row.median_us;
+  }
+
+  const BenchOptions& options_;
+  const BenchCase& shape_;
+  const Case case_;
+  Inputs inputs_;
+  std::optional<Plan> plan_;
+  std::vector<std::byte> memory_;
+  Workspace workspace_;
+  std::vector<float> q_, k_, v_, out_;
+};
+
+std::vector<BenchCase> cases_of(const BenchOptions& options) {
+  std::vector<BenchCase> cases = options.cases;
+  if (cases.empty())
+    for (const Preset& p : presets())
+      cases.push_back({std::string(p.name), p.batch, p.heads, p.length, p.head_dim});
+  for (BenchCase& c : cases)
+    if (c.name.empty()) c.name = fmt::format("{},{},{},{}", c.batch, c.heads, c.length, c.head_dim);
+  return cases;
+}
+
+Status bench_case(const BenchOptions& options, const BenchCase& shape, BenchReport& report,
+                  const std::function<void(int)>& done) {
+  CaseBench bench(options, shape);
+  OCTAVO_RETURN_IF_ERROR(bench.prepare());
+  BenchRow row;
+  if (options.check_correctness) {
+    const Result<Verdict> verdict = bench.verify();
+    if (!verdict.ok()) return verdict.status();
+    row.max_error = verdict->total_max;
+    for (const std::string& failure : verdict->failures)
+      report.failures.push_back(fmt::format("{}: {}", shape.name, failure));
+  }
+  OCTAVO_RETURN_IF_ERROR(bench.time(row, done));
+  if (row.fma_peak_gflops)
+    report.fma_peak_gflops = std::max(report.fma_peak_gflops.value_or(0), *row.fma_peak_gflops);
+  report.rows.push_back(std::move(row));
+  return {};
+}
+
+}  // namespace
+
+Result<BenchReport> bench(const BenchOptions& options) {
+  const std::vector<BenchCase> cases = cases_of(options);
+  OCTAVO_RETURN_IF_ERROR(validate_options(options, cases));
+  BenchReport report;
+  report.device = name(options.device);
+  report.dtype = name(options.dtype);
+  report.attention = options.attention;
+  report.iters = options.iters;
+  report.warmup = options.warmup;
+  report.seed = options.seed;
+  report.threads = cpu::thread_count();
+  const auto total = static_cast<std::int64_t>(cases.size()) * options.iters;
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    const auto done = [&](int runs) {
+      if (options.progress)
+        options.progress(static_cast<std::int64_t>(i) * options.iters + runs, total);
+    };
+    try {
+      OCTAVO_RETURN_IF_ERROR(bench_case(options, cases[i], report, done));
+    } catch (const std::bad_alloc&) {
+      return Status(ErrorCode::out_of_memory,
+                    fmt::format("case {} does not fit into memory.", cases[i].name));
+    }
+  }
+  return report;
+}
+
+}  // namespace octavo

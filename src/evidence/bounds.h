@@ -1,0 +1,64 @@
+// The one table of error bounds, and the rule that scales it to a case.
+//
+// Rounding an operand adds noise to it; what the noise does to the output follows from the formula
+// of attention, to first order and for independent roundings:
+//
+//   error of row i  ~  kappa_i * rms(v) * sqrt(2 (nq tau)^2 + nv^2 + np^2)
+//
+// nq, nv, np: rms noise of Q and K, of V and of P relative to the operand's rms (the table).
+// kappa_i = sqrt(sum_j p_ij^2): 1 when one key takes all, 1/sqrt(n) when n keys share evenly.
+// tau: spread of the scores, scale |q| |k| / sqrt(D): 1 for standard normal inputs.
+// docs/tolerances.md derives it, and a test holds that page's table against this one.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "octavo/octavo.hpp"
+
+namespace octavo::evidence {
+
+struct ModeBound {
+  std::string_view mode;  // of a precision, or "e4m3 input" for inputs of that format
+  DType qk;               // format that Q and K are rounded to; f32: not rounded
+  DType v;
+  double p_noise;      // of P where a backend rounds it; the CPU does not
+  double mission_max;  // |error| at (1,8,512,64), standard normal, default scales
+  double mission_rmse;
+};
+const std::vector<ModeBound>& mode_bounds();
+const ModeBound& mode_bound(DType input, Precision precision);
+
+// rms rounding noise of a format relative to the rms of what is rounded. Floating formats: the
+// same for any data in range. Integer steps: by the crest factor, amax over rms.
+double format_noise(DType format, double crest);
+
+// What the bounds of a case depend on, measured on its inputs and its oracle.
+struct Magnitudes {
+  double v_amax = 0;
+  double v_rms = 0;
+  double out_amax = 0;    // of the oracle
+  double score_amax = 0;  // scale * largest |q| * largest |k|: no score exceeds it
+  double tau = 0;         // score_amax / sqrt(D); score_amax itself when one channel makes it up
+  double qk_crest = 0;
+  double v_crest = 0;
+  double kappa_max = 0;
+  double kappa_rms = 0;
+  std::int64_t rows = 0;  // rows that see a key
+};
+
+struct Bounds {
+  double kernel_max = 0;  // against fp64 on the quantized inputs
+  double total_max = 0;   // against fp64 on the original inputs
+  double total_rmse = 0;
+  double kernel_lse = 0;
+  double total_lse = 0;
+};
+Bounds bounds(const ModeBound& mode, DType out, bool p_is_rounded, const Magnitudes& m);
+
+// The rule of a mode in a few words, for tables.
+std::string bound_text(const ModeBound& mode, DType out);
+
+}  // namespace octavo::evidence

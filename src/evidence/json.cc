@@ -1,0 +1,142 @@
+// Reports as JSON. Numbers that are not finite, and values that were not measured, are null.
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "octavo/evidence.hpp"
+
+namespace octavo {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json number(double x) { return std::isfinite(x) ? Json(x) : Json(nullptr); }
+Json number(const std::optional<double>& x) { return x ? number(*x) : Json(nullptr); }
+
+Json text_or_null(const std::optional<Granularity>& x) {
+  return x ? Json(name(*x)) : Json(nullptr);
+}
+
+Json envelope(std::string_view kind) {
+  return {{"schema", kSchemaVersion}, {"kind", kind}, {"version", version()}};
+}
+
+// Text from a device or a driver may hold bytes that are not UTF-8: replaced, never thrown at.
+std::string dump(const Json& json) {
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+Json attention_json(const Options& o) {
+  const Quantization& q = o.quantization;
+  return {{"causal", name(o.causal)},
+          {"window_left", o.window_left},
+          {"window_right", o.window_right},
+          {"precision", name(o.precision)},
+          {"quantization",
+           {{"qk", text_or_null(q.qk)},
+            {"v", text_or_null(q.v)},
+            {"block_rows", q.block_rows},
+            {"rule", name(q.rule)},
+            {"smooth_k", q.smooth_k},
+            {"hadamard", q.hadamard}}},
+          {"batch_invariant", o.batch_invariant}};
+}
+
+Json row_json(const CheckRow& row) {
+  return {{"precision", row.precision},
+          {"format", row.format},
+          {"cases", row.cases},
+          {"failed", row.failed},
+          {"worst_total_error", number(row.worst_total_error)},
+          {"worst_kernel_error", number(row.worst_kernel_error)},
+          {"worst_total_rmse", number(row.worst_total_rmse)},
+          {"worst_bound_ratio", number(row.worst_bound_ratio)},
+          {"bound", row.bound},
+          {"worst_case", row.worst_case}};
+}
+
+Json row_json(const BenchRow& row) {
+  Json samples = Json::array();
+  for (const double sample : row.samples_us) samples.push_back(number(sample));
+  return {{"name", row.shape.name},
+          {"batch", row.shape.batch},
+          {"heads", row.shape.heads},
+          {"length", row.shape.length},
+          {"head_dim", row.shape.head_dim},
+          {"median_us", number(row.median_us)},
+          {"low_us", number(row.low_us)},
+          {"high_us", number(row.high_us)},
+          {"gflops", number(row.gflops)},
+          {"fma_peak_gflops", number(row.fma_peak_gflops)},
+          {"fma_peak_fraction", number(row.fma_peak_fraction)},
+          {"three_loop_us", number(row.three_loop_us)},
+          {"three_loop_ratio", number(row.three_loop_ratio)},
+          {"max_error", number(row.max_error)},
+          {"kernel", row.kernel.kernel},
+          {"config", row.kernel.config},
+          {"reason", row.kernel.reason},
+          {"samples_us", std::move(samples)}};
+}
+
+template <class Row>
+Json rows_json(const std::vector<Row>& rows) {
+  Json array = Json::array();
+  for (const Row& row : rows) array.push_back(row_json(row));
+  return array;
+}
+
+}  // namespace
+
+std::string to_json(const CheckReport& report) {
+  Json json = envelope("check");
+  json["device"] = report.device;
+  json["suite"] = report.suite;
+  json["seed"] = report.seed;
+  json["cases"] = report.cases;
+  json["distinct"] = report.distinct;
+  json["passed"] = report.passed();
+  json["rows"] = rows_json(report.rows);
+  json["failures"] = report.failures;
+  return dump(json);
+}
+
+std::string to_json(const BenchReport& report) {
+  Json json = envelope("bench");
+  json["device"] = report.device;
+  json["dtype"] = report.dtype;
+  json["attention"] = attention_json(report.attention);
+  json["iters"] = report.iters;
+  json["warmup"] = report.warmup;
+  json["seed"] = report.seed;
+  json["threads"] = report.threads;
+  json["fma_peak_gflops"] = number(report.fma_peak_gflops);
+  json["passed"] = report.passed();
+  json["rows"] = rows_json(report.rows);
+  json["failures"] = report.failures;
+  return dump(json);
+}
+
+std::string to_json(const Explanation& explanation) {
+  Json json = envelope("explain");
+  json["device"] = explanation.device;
+  json["kernel"] = explanation.kernel;
+  json["config"] = explanation.config;
+  json["reason"] = explanation.reason;
+  json["workspace_bytes"] = explanation.workspace_bytes;
+  json["measured_us"] = number(explanation.measured_us);
+  json["max_error"] = number(explanation.max_error);
+  return dump(json);
+}
+
+std::string to_json(const RangeStats& stats) {
+  Json json = envelope("range_stats");
+  json["amax"] = number(stats.amax);
+  json["clipped_fraction"] = number(stats.clipped_fraction);
+  json["flushed_fraction"] = number(stats.flushed_fraction);
+  json["sqnr_db"] = number(stats.sqnr_db);
+  json["values"] = stats.values;
+  json["nan_values"] = stats.nan_values;
+  json["inf_values"] = stats.inf_values;
+  return dump(json);
+}
+
+}  // namespace octavo

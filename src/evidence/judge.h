@@ -1,0 +1,24 @@
+// Whether what was written is right: every gate of a case, each with its value and its bound.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "evidence/cases.h"
+#include "evidence/inputs.h"
+#include "evidence/oracle.h"
+
+namespace octavo::evidence {
+
+struct Verdict {
+  double total_max = 0;
+  double total_rmse = 0;
+  double kernel_max = 0;
+  double bound_ratio = 0;             // largest error over its bound
+  std::vector<std::string> failures;  // "gate: value, bound", without the case's name
+};
+
+// Judges inputs.out and inputs.lse as a run on `kind` left them, after poison_outputs().
+Verdict judge(const Case& c, const Inputs& inputs, const Truth& truth, Device::Kind kind);
+
+}  // namespace octavo::evidence

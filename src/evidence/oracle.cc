@@ -1,0 +1,287 @@
+// Truth for a case: what the mode makes of the inputs, and fp64 attention on both.
+#include "evidence/oracle.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "attention/error.h"
+#include "attention/mask.h"
+#include "attention/operand.h"
+#include "attention/reference.h"
+#include "numeric/formats.h"
+#include "numeric/scale.h"
+#include "octavo/evidence.hpp"
+
+namespace octavo::evidence {
+namespace {
+
+using Oracle = std::function<Status(const Arguments&, const Options&, double*, double*)>;
+
+double scale_of(const Case& c) {
+  return c.scale ? *c.scale : 1 / std::sqrt(static_cast<double>(c.head_dim));
+}
+
+// The mask alone: precision and quantization are settled before the oracle is asked.
+Options mask_of(const Options& options) {
+  Options mask;
+  mask.causal = options.causal;
+  mask.window_left = options.window_left;
+  mask.window_right = options.window_right;
+  return mask;
+}
+
+std::vector<JudgedRow> judged_rows(const Case& c, const Inputs& in) {
+  std::vector<JudgedRow> rows;
+  for (std::size_t b = 0; b < in.spans_q.size(); ++b) {
+    const Span& q = in.spans_q[b];
+    const std::int64_t len_kv = in.spans_kv[b].length;
+    std::vector<std::int64_t> chosen =
+        spread_rows(q.length, c.sampled_rows > 0 ? c.sampled_rows : q.length);
+    for (std::int64_t head = 0; head < c.heads_q; ++head)
+      for (const std::int64_t i : chosen) {
+        const KeyRange keys = visible_keys(c.options, i, q.length, len_kv);
+        rows.push_back({q.batch, head, q.begin + i, keys.end - keys.begin});
+      }
+  }
+  return rows;
+}
+
+// The same scales for a view whose row 0 is row `row` of the tensor, whatever its length.
+Scales scales_from_row(const Scales& scales, const ConstTensor& tensor, std::int64_t row) {
+  Scales moved = scales;
+  if (!is_8bit(tensor.dtype) || scales.granularity == Granularity::tensor) return moved;
+  moved.stride = scale_index(scales, tensor.shape).stride;
+  if (scales.granularity == Granularity::row) moved.data += row * (*moved.stride)[2];
+  if (scales.granularity == Granularity::block)
+    moved.data += row / scales.block_rows * (*moved.stride)[2];
+  return moved;
+}
+
+// Row `i` of every head as a call of its own. The keys end where the row's do, so that its diagonal
+// is their last; where they begin is a window: blocks of scales stay counted from key 0.
+Arguments one_row(const Arguments& a, std::int64_t i, const KeyRange& keys, Options& options) {
+  Arguments one = a;
+  one.q = rows_of(a.q, i, 1);
+  one.k = rows_of(a.k, 0, keys.end);
+  one.v = rows_of(a.v, 0, keys.end);
+  one.out = rows_of(a.out, i, 1);
+  one.lse = {};
+  one.q_scales = scales_from_row(a.q_scales, a.q, i);
+  one.k_scales = scales_from_row(a.k_scales, a.k, 0);
+  one.v_scales = scales_from_row(a.v_scales, a.v, 0);
+  options = {};
+  if (keys.begin > 0 && keys.begin < keys.end) options.window_left = keys.end - keys.begin - 1;
+  return one;
+}
+
+Status oracle_rows(const Oracle& oracle, const Arguments& a, const Options& options,
+                   const std::vector<std::int64_t>& rows, double* out, double* lse) {
+  const std::int64_t heads = a.q.shape[0] * a.q.shape[1];
+  const std::int64_t columns = a.q.shape[3];
+  const auto count = static_cast<std::int64_t>(rows.size());
+  std::vector<double> row_out(static_cast<std::size_t>(heads * columns));
+  std::vector<double> row_lse(static_cast<std::size_t>(heads));
+  for (std::int64_t n = 0; n < count; ++n) {
+    const std::int64_t i = rows[static_cast<std::size_t>(n)];
+    KeyRange keys = visible_keys(options, i, a.q.shape[2], a.k.shape[2]);
+    if (keys.begin == keys.end) keys.begin = keys.end = 0;
+    Options window;
+    const Arguments one = one_row(a, i, keys, window);
+    OCTAVO_RETURN_IF_ERROR(oracle(one, window, row_out.data(), row_lse.data()));
+    for (std::int64_t h = 0; h < heads; ++h) {
+      std::copy_n(row_out.data() + h * columns, columns, out + (h * count + n) * columns);
+      if (lse != nullptr) lse[h * count + n] = row_lse[static_cast<std::size_t>(h)];
+    }
+  }
+  return {};
+}
+
+// The oracle on the judged rows of a case, in their order.
+Status evaluate(const Oracle& oracle, const Case& c, const Arguments& a,
+                const std::vector<JudgedRow>& rows, std::vector<double>& out,
+                std::vector<double>& lse) {
+  const auto columns = static_cast<std::size_t>(c.head_dim);
+  out.assign(rows.size() * columns, 0);
+  lse.assign(rows.size(), 0);
+  if (rows.empty()) return {};
+  const Options mask = mask_of(c.options);
+  if (c.sampled_rows > 0)
+    return oracle_rows(oracle, a, mask, spread_rows(c.len_q, c.sampled_rows), out.data(),
+                       lse.data());
+  const std::array<std::int64_t, 4>& n = a.q.shape;
+  std::vector<double> all(static_cast<std::size_t>(n[0] * n[1] * n[2] * n[3]));
+  std::vector<double> all_lse(static_cast<std::size_t>(n[0] * n[1] * n[2]));
+  OCTAVO_RETURN_IF_ERROR(oracle(a, mask, all.data(), all_lse.data()));
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    const auto place =
+        static_cast<std::size_t>((rows[r].batch * n[1] + rows[r].head) * n[2] + rows[r].row);
+    std::copy_n(all.begin() + static_cast<std::ptrdiff_t>(place * columns), columns,
+                out.begin() + static_cast<std::ptrdiff_t>(r * columns));
+    lse[r] = all_lse[place];
+  }
+  return {};
+}
+
+// One operand as the mode makes it; `memory` keeps what that needs.
+struct Rounded {
+  TensorMemory wide;
+  QuantizedOperand narrow;
+};
+
+Status round_operand(const Case& c, const OperandFormat& format, const std::vector<Span>& spans,
+                     std::int64_t max_len, ConstTensor& tensor, Scales& scales, Rounded& memory) {
+  if (!format.rounded) return {};
+  if (!is_8bit(*format.rounded)) {
+    memory.wide = make_memory(c.layout, *format.rounded, tensor.shape);
+    // Poison converts to poison: the oracle does not look at it.
+    OCTAVO_RETURN_IF_ERROR(convert(tensor, memory.wide.view));
+    tensor = memory.wide.view;
+    return {};
+  }
+  QuantizeOptions options;
+  options.granularity = format.granularity;
+  options.block_rows = c.options.quantization.block_rows;
+  options.rule = c.options.quantization.rule;
+  options.smooth = format.smooth;
+  options.hadamard = format.hadamard;
+  auto quantized = quantize_operand(tensor, *format.rounded, options, c.layout, spans, max_len);
+  if (!quantized.ok()) return quantized.status();
+  memory.narrow = *std::move(quantized);
+  tensor = memory.narrow.codes.view;
+  scales = memory.narrow.view;
+  return {};
+}
+
+// Smoothed keys shift a row of scores by scale * q . mean, which the LSE gets back.
+void restore_mean(const Case& c, const Inputs& in, const std::vector<float>& mean, Truth& truth) {
+  const ConstTensor q = in.original.q;
+  for (std::size_t r = 0; r < truth.rows.size(); ++r) {
+    const JudgedRow& row = truth.rows[r];
+    std::int64_t sequence = row.batch;
+    if (c.layout == Layout::packed)
+      for (sequence = 0; row.row >= in.cu_q[static_cast<std::size_t>(sequence) + 1];) ++sequence;
+    const std::int64_t head_kv = row.head / (c.heads_q / c.heads_kv);
+    const float* m = mean.data() + (sequence * c.heads_kv + head_kv) * c.head_dim;
+    const std::int64_t first =
+        row.batch * q.stride[0] + row.head * q.stride[1] + row.row * q.stride[2];
+    double dot = 0;
+    for (std::int64_t d = 0; d < c.head_dim; ++d)
+      dot += static_cast<double>(load_element(q.dtype, q.data, first + d)) * m[d];
+    truth.quantized_lse[r] += scale_of(c) * dot;
+  }
+}
+
+Status quantized_truth(const Case& c, const Inputs& in, Truth& truth) {
+  const Result<Problem> problem = problem_of(in.given, c.options);
+  if (!problem.ok()) return problem.status();
+  const OperandFormats formats = operand_formats(*problem);
+  Arguments a = in.given;
+  Rounded q, k, v;
+  OCTAVO_RETURN_IF_ERROR(round_operand(c, formats.q, in.spans_q, c.len_q, a.q, a.q_scales, q));
+  OCTAVO_RETURN_IF_ERROR(round_operand(c, formats.k, in.spans_kv, c.len_kv, a.k, a.k_scales, k));
+  OCTAVO_RETURN_IF_ERROR(round_operand(c, formats.v, in.spans_kv, c.len_kv, a.v, a.v_scales, v));
+  OCTAVO_RETURN_IF_ERROR(
+      evaluate(reference, c, a, truth.rows, truth.quantized, truth.quantized_lse));
+  if (formats.k.smooth) restore_mean(c, in, k.narrow.mean, truth);
+
+  const bool wide = !is_8bit(c.input) && c.options.precision <= Precision::bf16;
+  if (!wide || c.out == DType::f32) return {};
+  const Oracle unfused = [&c](const Arguments& one, const Options& mask, double* out, double*) {
+    return reference_16bit(one, mask, c.out, out);
+  };
+  std::vector<double> no_lse;
+  return evaluate(unfused, c, a, truth.rows, truth.reference16, no_lse);
+}
+
+struct Range {
+  double amax = 0, rms = 0, longest_row = 0;
+};
+
+Range range_of(const ConstTensor& t, const std::vector<Span>& spans) {
+  Range range;
+  double squares = 0;
+  double count = 0;
+  for (const Span& span : spans)
+    for (std::int64_t h = 0; h < t.shape[1]; ++h)
+      for (std::int64_t s = span.begin; s < span.begin + span.length; ++s) {
+        double row = 0;
+        for (std::int64_t d = 0; d < t.shape[3]; ++d) {
+          const double x = load_element(
+              t.dtype, t.data, span.batch * t.stride[0] + h * t.stride[1] + s * t.stride[2] + d);
+          range.amax = std::max(range.amax, std::abs(x));
+          row += x * x;
+        }
+        range.longest_row = std::max(range.longest_row, std::sqrt(row));
+        squares += row;
+        count += static_cast<double>(t.shape[3]);
+      }
+  range.rms = count > 0 ? std::sqrt(squares / count) : 0;
+  return range;
+}
+
+double crest(const Range& range) { return range.rms > 0 ? range.amax / range.rms : 1; }
+
+// kappa^2 = sum p^2 = exp(lse(2 s) - 2 lse(s)): the oracle at twice the scale gives it.
+Status measure_kappa(const Case& c, const Inputs& in, Truth& truth) {
+  Arguments twice = in.original;
+  twice.scale = static_cast<float>(2 * scale_of(c));
+  std::vector<double> out, lse;
+  OCTAVO_RETURN_IF_ERROR(evaluate(reference, c, twice, truth.rows, out, lse));
+  double sum = 0;
+  Magnitudes& m = truth.magnitudes;
+  for (std::size_t r = 0; r < truth.rows.size(); ++r) {
+    if (truth.rows[r].keys == 0) continue;
+    const double squares = std::min(std::exp(lse[r] - 2 * truth.original_lse[r]), 1.0);
+    m.kappa_max = std::max(m.kappa_max, std::sqrt(squares));
+    sum += squares;
+  }
+  m.kappa_rms = m.rows > 0 ? std::sqrt(sum / static_cast<double>(m.rows)) : 0;
+  return {};
+}
+
+void measure_magnitudes(const Case& c, const Inputs& in, Truth& truth) {
+  Magnitudes& m = truth.magnitudes;
+  const Range q = range_of(in.original.q, in.spans_q);
+  const Range k = range_of(in.original.k, in.spans_kv);
+  const Range v = range_of(in.original.v, in.spans_kv);
+  m.v_amax = v.amax;
+  m.v_rms = v.rms;
+  m.v_crest = crest(v);
+  m.qk_crest = std::max(crest(q), crest(k));
+  m.score_amax = std::abs(scale_of(c)) * q.longest_row * k.longest_row;
+  // An outlier channel makes up the score by itself: its rounding does not average out over D.
+  m.tau = c.outliers ? m.score_amax : m.score_amax / std::sqrt(static_cast<double>(c.head_dim));
+  for (const double x : truth.original) m.out_amax = std::max(m.out_amax, std::abs(x));
+  for (const double x : truth.quantized) m.out_amax = std::max(m.out_amax, std::abs(x));
+  for (const JudgedRow& row : truth.rows) m.rows += row.keys > 0 ? 1 : 0;
+}
+
+}  // namespace
+
+std::vector<std::int64_t> spread_rows(std::int64_t length, std::int64_t count) {
+  std::vector<std::int64_t> rows;
+  const std::int64_t n = std::min(length, count);
+  for (std::int64_t i = 0; i < n; ++i) rows.push_back(n == 1 ? 0 : i * (length - 1) / (n - 1));
+  return rows;
+}
+
+Result<Truth> make_truth(const Case& c, const Inputs& inputs) {
+  Truth truth;
+  truth.rows = judged_rows(c, inputs);
+  OCTAVO_RETURN_IF_ERROR(
+      evaluate(reference, c, inputs.original, truth.rows, truth.original, truth.original_lse));
+  const bool rounds = is_8bit(c.input) || c.options.precision != Precision::native;
+  if (rounds || c.out != DType::f32) {
+    OCTAVO_RETURN_IF_ERROR(quantized_truth(c, inputs, truth));
+  } else {
+    truth.quantized = truth.original;
+    truth.quantized_lse = truth.original_lse;
+  }
+  measure_magnitudes(c, inputs, truth);
+  if (rounds) OCTAVO_RETURN_IF_ERROR(measure_kappa(c, inputs, truth));
+  return truth;
+}
+
+}  // namespace octavo::evidence
