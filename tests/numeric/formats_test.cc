@@ -4,8 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
-#include <cfenv>
 
 #include "numeric/second_formats.h"
 
@@ -41,7 +41,7 @@ const std::vector<Pair>& all_formats() {
 
 class Formats : public ::testing::TestWithParam<int> {
  protected:
-  const Pair& pair() const { return all_formats()[GetParam()]; }
+  const Pair& pair() const { return all_formats()[static_cast<std::size_t>(GetParam())]; }
   const second::Format& definition() const { return pair().definition; }
 
   static void expect_agreement(const Pair& p, std::span<const float> inputs) {
@@ -107,7 +107,7 @@ TEST_P(Formats, BitPatternsFromAllOverFp32) {
 // One input's code moved by one: the comparison must report that one and no other.
 TEST_P(Formats, PlantedOneUlpFaultIsCaught) {
   const std::vector<float> inputs = second::boundaries(definition());
-  for (std::size_t at = 0; at < inputs.size() - 6; at += inputs.size() / 61 + 1) {
+  for (std::size_t at = 0; at < inputs.size() - 6; at += inputs.size() / 7 + 1) {
     const std::uint32_t victim = std::bit_cast<std::uint32_t>(inputs[at]);
     const std::int64_t copies = std::count_if(inputs.begin(), inputs.end(), [victim](float x) {
       return std::bit_cast<std::uint32_t>(x) == victim;
@@ -155,8 +155,7 @@ TEST_P(Formats, ByDtypeIsTheSame) {
     const float loaded = octavo::load_element(pair().dtype, &byte, 0);
     ASSERT_EQ(std::bit_cast<std::uint32_t>(loaded), expected);
   }
-  EXPECT_EQ(octavo::largest(pair().dtype),
-            second::magnitude_value(definition(), definition().largest_code));
+  EXPECT_EQ(octavo::largest(pair().dtype), definition().values[definition().largest_code]);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Formats, ::testing::Range(0, 6), [](const auto& test) {

@@ -3,6 +3,7 @@
 // library, which is what makes their agreement evidence.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <functional>
@@ -21,17 +22,11 @@ struct Format {
   int zero_code = 0;       // of whole numbers
   bool saturates = false;  // else overflow gives infinity
   std::uint32_t largest_code = 0;
+  std::vector<double> values{};  // of codes 0 to largest_code + 1, ascending
 
   int bits() const { return exponent_bits == 0 ? 8 : 1 + exponent_bits + mantissa_bits; }
   std::uint32_t sign_bit() const { return exponent_bits == 0 ? 0 : 1u << (bits() - 1); }
 };
-
-inline const Format kF16{"f16", 5, 10, 15, 0, false, 0x7BFF};
-inline const Format kBf16{"bf16", 8, 7, 127, 0, false, 0x7F7F};
-inline const Format kE4m3{"e4m3", 4, 3, 7, 0, true, 0x7E};
-inline const Format kE5m2{"e5m2", 5, 2, 15, 0, true, 0x7B};
-inline const Format kInt8{"int8", 0, 0, 0, 0, true, 127};
-inline const Format kSim8{"sim8", 0, 0, 0, 128, true, 127};
 
 // Of a code without its sign; codes above the largest count on, as if there were room.
 inline double magnitude_value(const Format& format, std::uint32_t code) {
@@ -42,6 +37,19 @@ inline double magnitude_value(const Format& format, std::uint32_t code) {
   return exponent == 0 ? std::ldexp(mantissa, 1 - format.bias - format.mantissa_bits)
                        : std::ldexp(one + mantissa, exponent - format.bias - format.mantissa_bits);
 }
+
+inline Format with_values(Format format) {
+  for (std::uint32_t code = 0; code <= format.largest_code + 1; ++code)
+    format.values.push_back(magnitude_value(format, code));
+  return format;
+}
+
+inline const Format kF16 = with_values({"f16", 5, 10, 15, 0, false, 0x7BFF});
+inline const Format kBf16 = with_values({"bf16", 8, 7, 127, 0, false, 0x7F7F});
+inline const Format kE4m3 = with_values({"e4m3", 4, 3, 7, 0, true, 0x7E});
+inline const Format kE5m2 = with_values({"e5m2", 5, 2, 15, 0, true, 0x7B});
+inline const Format kInt8 = with_values({"int8", 0, 0, 0, 0, true, 127});
+inline const Format kSim8 = with_values({"sim8", 0, 0, 0, 128, true, 127});
 
 inline double decode(const Format& format, std::uint32_t code) {
   if (format.exponent_bits == 0) {
@@ -60,15 +68,12 @@ inline double decode(const Format& format, std::uint32_t code) {
 
 // Nearest value, ties to the even code.
 inline std::uint32_t nearest(const Format& format, double magnitude) {
-  std::uint32_t low = 0;  // value(low) <= magnitude < value(high), in codes
-  std::uint32_t high = format.largest_code + 1;
-  if (magnitude >= magnitude_value(format, high))
-    return format.saturates ? format.largest_code : high;
-  while (high - low > 1) {
-    const std::uint32_t middle = (low + high) / 2;
-    (magnitude_value(format, middle) <= magnitude ? low : high) = middle;
-  }
-  const double halfway = (magnitude_value(format, low) + magnitude_value(format, high)) / 2;
+  const auto above = std::upper_bound(format.values.begin(), format.values.end(), magnitude);
+  if (above == format.values.end())
+    return format.saturates ? format.largest_code : format.largest_code + 1;
+  const auto high = static_cast<std::uint32_t>(above - format.values.begin());
+  const std::uint32_t low = high - 1;
+  const double halfway = (format.values[low] + format.values[high]) / 2;
   const bool up = magnitude > halfway || (magnitude == halfway && low % 2 == 1);
   const std::uint32_t code = up ? high : low;
   return format.saturates && code > format.largest_code ? format.largest_code : code;
@@ -129,12 +134,11 @@ inline std::vector<float> boundaries(const Format& format) {
       inputs.push_back(-y);
     }
   };
-  for (std::uint32_t code = 0; code <= format.largest_code; ++code) {
-    const double value = magnitude_value(format, code);
-    around(static_cast<float>(value));
-    around(static_cast<float>((value + magnitude_value(format, code + 1)) / 2));
+  for (std::size_t code = 0; code <= format.largest_code; ++code) {
+    around(static_cast<float>(format.values[code]));
+    around(static_cast<float>((format.values[code] + format.values[code + 1]) / 2));
   }
-  around(static_cast<float>(magnitude_value(format, format.largest_code + 1)));
+  around(static_cast<float>(format.values.back()));
   around(std::numeric_limits<float>::max());
   around(std::numeric_limits<float>::min());
   around(std::numeric_limits<float>::denorm_min());
