@@ -1,0 +1,167 @@
+// Tiled attention on the CPU, O = softmax(scale * Q K^T) V, without ever holding S or P whole.
+//
+// A task is a block of query rows of one (sequence, head), or of all query heads that share a
+// key head where queries are few (decoding): about 288 rows as panels of vectors whose lanes are
+// queries. It walks the visible keys in blocks of kKeyRows:
+//
+//   load K, V block -> f32          once per task and block, shared by its panels
+//   for each panel:  S^T = K Q^T    (scores)      lanes are queries: K enters as broadcasts
+//                    P^T = 2^(S-m)  (softmax)     vertical: no reduction across lanes
+//                    O^T += V^T P^T (accumulate)  V enters as broadcasts
+//
+// Traffic, for AVX-512 (48 queries a panel, tiles of 8 x 3 vectors) and head dim D. Per step of a
+// product: 11 loads for 24 multiply-adds, where the core can do 2 and 2 a cycle. In L1: 64
+// channels of Q^T (12 KB) or P^T (64 keys, 12 KB), each read once per 8 rows of the product. In L2:
+// Q^T and O^T of the task (2 * 288 * D * 4 B = 295 KB at D = 128) and the K and V block (74 KB).
+// From memory, K and V once per 288 queries: 2 * D * 4 B for 4 * 288 * D operations, 144 per byte.
+// The softmax costs about 15 vector instructions per vector of scores, the products 2 D of them.
+//
+// Bits: all keys are summed in order, and key blocks start at multiples of kKeyRows from the
+// sequence's first key. A key that a row does not see contributes p = 0 exactly, so neither the
+// split into tasks nor the row's company in a panel changes a bit of it.
+#include "cpu/attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numbers>
+
+#include "attention/error.h"
+#include "attention/mask.h"
+#include "attention/sequence.h"
+#include "cpu/kernels.h"
+#include "cpu/prepare.h"
+#include "cpu/task.h"
+#include "cpu/thread_pool.h"
+
+namespace octavo::cpu {
+namespace {
+
+// Tasks per thread below which blocks of queries get smaller: for an even end.
+constexpr std::int64_t kTasksPerThread = 4;
+// Below this many queries a head would not fill its vectors, and the heads that share a key head
+// are packed together.
+constexpr std::int64_t kFewQueries = 64;
+
+// How the rows of a call are cut into tasks.
+struct Grid {
+  std::int64_t heads_per_unit = 1;  // query heads packed together
+  std::int64_t units = 0;           // per sequence
+  std::int64_t rows = 0;            // of a unit, at most
+  std::int64_t panels = 1;          // of a task
+  std::int64_t blocks = 0;          // tasks of a unit
+
+  std::int64_t tasks(const Problem& p) const { return p.batch * units * blocks; }
+};
+
+Grid make_grid(const Problem& p, const Tiling& tiling, int threads) {
+  Grid grid;
+  const std::int64_t group = p.heads_q / p.heads_kv;
+  grid.heads_per_unit = p.len_q < kFewQueries ? group : 1;
+  grid.units = p.heads_q / grid.heads_per_unit;
+  grid.rows = p.len_q * grid.heads_per_unit;
+  grid.panels = tiling.max_panels;
+  const auto cut = [&] {
+    const std::int64_t rows = grid.panels * tiling.panel;
+    grid.blocks = (grid.rows + rows - 1) / rows;
+  };
+  cut();
+  while (grid.panels > 1 && grid.tasks(p) < kTasksPerThread * threads) {
+    --grid.panels;
+    cut();
+  }
+  return grid;
+}
+
+std::size_t align(std::size_t bytes) {
+  return (bytes + kScratchAlignment - 1) / kScratchAlignment * kScratchAlignment;
+}
+
+std::size_t shared_bytes(const Problem& problem) {
+  return align(static_cast<std::size_t>(prepared_floats(problem)) * sizeof(float));
+}
+
+std::size_t scratch_bytes(const Problem& problem, const Tiling& tiling) {
+  const std::int64_t floats =
+      std::max(scratch_floats(tiling), prepare_scratch_floats(problem.head_dim));
+  return align(static_cast<std::size_t>(floats) * sizeof(float));
+}
+
+// The workspace cut up: what all share, then a scratch for each worker.
+struct Layout {
+  float* shared = nullptr;
+  float* scratch = nullptr;
+  std::int64_t stride = 0;  // floats from one worker's scratch to the next
+  int workers = 0;          // that there is room for
+};
+
+Layout lay_out(const Problem& problem, const Tiling& tiling, Workspace workspace) {
+  Layout layout;
+  const auto address = reinterpret_cast<std::uintptr_t>(workspace.data);
+  const std::size_t slack = align(address) - address;
+  const std::size_t shared = shared_bytes(problem);
+  const std::size_t scratch = scratch_bytes(problem, tiling);
+  if (workspace.data == nullptr || workspace.bytes < slack + shared + scratch) return layout;
+  auto* first = static_cast<std::byte*>(workspace.data) + slack;
+  layout.shared = reinterpret_cast<float*>(first);
+  layout.scratch = reinterpret_cast<float*>(first + shared);
+  layout.stride = static_cast<std::int64_t>(scratch / sizeof(float));
+  layout.workers = static_cast<int>(
+      std::min<std::size_t>((workspace.bytes - slack - shared) / scratch, 1 << 20));
+  return layout;
+}
+
+Task make_task(const Problem& p, const Arguments& a, const Grid& grid, const Tiling& tiling,
+               std::int64_t index) {
+  Task task;
+  // Last blocks first: under a causal mask they see the most keys.
+  const std::int64_t block = grid.blocks - 1 - index % grid.blocks;
+  const std::int64_t unit = index / grid.blocks;
+  task.number = unit / grid.units;
+  task.first_head = unit % grid.units * grid.heads_per_unit;
+  task.sequence = sequence(a, task.number);
+  const std::int64_t rows = task.sequence.len_q * grid.heads_per_unit;
+  task.first_row = std::min(block * grid.panels * tiling.panel, rows);
+  task.rows = std::min(grid.panels * tiling.panel, rows - task.first_row);
+  task.kv_head = task.first_head / (p.heads_q / p.heads_kv);
+  return task;
+}
+
+}  // namespace
+
+std::size_t workspace_bytes(const Problem& problem, int threads) {
+  const Tiling tiling = make_tiling(kernels(), problem.head_dim);
+  return kScratchAlignment + shared_bytes(problem) +
+         static_cast<std::size_t>(std::max(threads, 1)) * scratch_bytes(problem, tiling);
+}
+
+Status attention(const Problem& problem, const Arguments& arguments, Workspace workspace) {
+  if (problem.batch == 0 || problem.heads_q == 0 || problem.len_q == 0) return {};
+  const Kernels& in_use = kernels();
+  const Tiling tiling = make_tiling(in_use, problem.head_dim);
+  const Layout layout = lay_out(problem, tiling, workspace);
+  if (layout.workers == 0)
+    return invalid("workspace", fmt::format("{} bytes", workspace.bytes),
+                   fmt::format("{} bytes or more", workspace_bytes(problem, 1)));
+  const int workers = std::min(thread_count(), layout.workers);
+  const Operands operands =
+      prepare(in_use, problem, arguments, layout.shared, layout.scratch, layout.stride, workers);
+  const Grid grid = make_grid(problem, tiling, workers);
+  const double scale =
+      arguments.scale ? *arguments.scale : 1.0 / std::sqrt(static_cast<double>(problem.head_dim));
+  const TaskContext context{in_use, tiling, problem.options, arguments, operands, scale};
+  parallel_for(grid.tasks(problem), workers, [&](std::int64_t index, int worker) {
+    const Task task = make_task(problem, arguments, grid, tiling, index);
+    if (task.rows > 0) run_task(context, task, layout.scratch + worker * layout.stride);
+  });
+  return {};
+}
+
+std::string describe_config(const Problem& problem) {
+  const Tiling tiling = make_tiling(kernels(), problem.head_dim);
+  const Grid grid = make_grid(problem, tiling, thread_count());
+  return fmt::format("tile={}x{} target={} threads={}", grid.panels * tiling.panel, kKeyRows,
+                     kernels().name, thread_count());
+}
+
+}  // namespace octavo::cpu

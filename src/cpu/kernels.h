@@ -1,0 +1,73 @@
+// The inner loops of the CPU backend as one table of functions, so that the part above them
+// (tasks, masks, loading) is written once and knows no instruction set.
+//
+// Vector lanes run over queries. A panel holds `vectors * lanes` queries; matrices with queries
+// are stored transposed, one row of the panel's width per channel or key:
+//   Q^T [head_dim][width]   S^T, P^T [keys][width]   O^T [head_dim][width]
+// so the softmax needs no reduction across lanes, K and V are read as broadcasts of single
+// elements, and neither of them is ever transposed. What one lane computes does not depend on
+// the others, nor on how many there are: a row's bits do not depend on its company.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "octavo/octavo.hpp"
+
+namespace octavo::cpu {
+
+// Rows that the functions below write must have room for a multiple of this many floats.
+inline constexpr std::int64_t kRowPadding = 64;
+
+// Keys of a tile that each lane sees, counted from the tile's first key; floats, as the lanes
+// compare them with a float counter.
+struct LaneLimits {
+  const float* begin;
+  const float* end;
+};
+
+struct Kernels {
+  const char* name;
+  std::int64_t lanes;
+  std::int64_t max_vectors;  // of a panel
+
+  // s[key][lane] = sum over c of k[key * k_pitch + c] * q[c][lane], summed in the order of c.
+  void (*scores)(const float* k, std::int64_t k_pitch, std::int64_t keys, std::int64_t head_dim,
+                 const float* q, std::int64_t vectors, float* s);
+
+  // The online softmax of one tile, base 2. s becomes p = 2^(s - max); `max` and `sum` move on,
+  // and `rescale` is what everything summed under the old maximum must be multiplied by.
+  // `limits` may be null: every lane sees every key. Only the comparison decides what a lane
+  // sees, so a NaN in a key that it does not see cannot reach it.
+  void (*softmax)(float* s, std::int64_t keys, std::int64_t vectors, const LaneLimits* limits,
+                  float* max, float* sum, float* rescale);
+
+  // o[c][lane] = o[c][lane] * rescale[lane] + sum over keys of v[key * v_pitch + c] * p[key][lane]
+  void (*accumulate)(const float* v, std::int64_t v_pitch, std::int64_t keys, std::int64_t head_dim,
+                     const float* p, std::int64_t vectors, const float* rescale, float* o);
+
+  // Rows. `to_f32` reads exactly n elements of any dtype, without a scale; `from_f32` writes
+  // exactly n of f32, f16 or bf16. The others work in place on a padded row; `round_to` gives
+  // the value of the nearest code of any dtype but f32, as numeric/formats.h defines it.
+  void (*to_f32)(DType dtype, const void* source, std::int64_t n, float* row);
+  void (*from_f32)(DType dtype, const float* row, std::int64_t n, void* target);
+  void (*round_to)(DType dtype, float* row, std::int64_t n);
+  void (*scale_row)(float* row, float factor, std::int64_t n);
+  void (*multiply_row)(float* row, const float* factors, std::int64_t n);
+
+  // Spends its time in independent multiply-adds; the number of floating-point operations.
+  double (*multiply_adds)(std::int64_t rounds);
+};
+
+// Plain C++ that compilers vectorise for the baseline: always present, and the tests' second
+// opinion on the others.
+const Kernels& portable_kernels();
+
+// Every table this machine can run, the best one first; the portable one is always among them.
+std::vector<const Kernels*> available_kernels();
+
+// The one in use: the best, unless a test chose another.
+const Kernels& kernels();
+void use_kernels(const Kernels* chosen);  // null: the best
+
+}  // namespace octavo::cpu

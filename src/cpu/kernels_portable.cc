@@ -1,0 +1,162 @@
+// The kernels in plain C++: for machines without Highway or without a vector unit it serves, and
+// a second opinion for the tests. Loops over kLanes of contiguous floats are what compilers
+// vectorise without being told.
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "cpu/kernels.h"
+#include "numeric/formats.h"
+
+namespace octavo::cpu {
+namespace {
+
+constexpr std::int64_t kLanes = 8;
+constexpr std::int64_t kMaxVectors = 3;
+constexpr std::int64_t kRows = 4;
+
+// c[r][.] = c[r][.] * rescale[.] + sum over k of a[r * row_stride + k * k_stride] * b[k][.], for
+// one vector of queries; rescale null: c starts at zero.
+void strip(const float* a, std::int64_t row_stride, std::int64_t k_stride, std::int64_t rows,
+           std::int64_t depth, const float* b, std::int64_t width, const float* rescale, float* c) {
+  float sum[kRows][kLanes] = {};
+  if (rescale != nullptr)
+    for (std::int64_t r = 0; r < rows; ++r)
+      for (std::int64_t i = 0; i < kLanes; ++i) sum[r][i] = c[r * width + i] * rescale[i];
+  const auto multiply_add = [&](std::int64_t count) {
+    for (std::int64_t k = 0; k < depth; ++k)
+      for (std::int64_t r = 0; r < count; ++r) {
+        const float element = a[r * row_stride + k * k_stride];
+        for (std::int64_t i = 0; i < kLanes; ++i) sum[r][i] += element * b[k * width + i];
+      }
+  };
+  // A constant count lets the sums stay in registers.
+  if (rows == kRows)
+    multiply_add(kRows);
+  else
+    multiply_add(rows);
+  for (std::int64_t r = 0; r < rows; ++r) std::copy_n(sum[r], kLanes, c + r * width);
+}
+
+void product(const float* a, std::int64_t row_stride, std::int64_t k_stride, std::int64_t rows,
+             std::int64_t depth, const float* b, std::int64_t width, const float* rescale,
+             float* c) {
+  for (std::int64_t r = 0; r < rows; r += kRows)
+    for (std::int64_t i = 0; i < width; i += kLanes)
+      strip(a + r * row_stride, row_stride, k_stride, std::min(kRows, rows - r), depth, b + i,
+            width, rescale == nullptr ? nullptr : rescale + i, c + r * width + i);
+}
+
+void scores(const float* k, std::int64_t k_pitch, std::int64_t keys, std::int64_t head_dim,
+            const float* q, std::int64_t vectors, float* s) {
+  product(k, k_pitch, 1, keys, head_dim, q, vectors * kLanes, nullptr, s);
+}
+
+void accumulate(const float* v, std::int64_t v_pitch, std::int64_t keys, std::int64_t head_dim,
+                const float* p, std::int64_t vectors, const float* rescale, float* o) {
+  product(v, 1, v_pitch, head_dim, keys, p, vectors * kLanes, rescale, o);
+}
+
+// As the SIMD kernels compute it, comments there.
+inline float exp2_nonpositive(float x) {
+  constexpr float kMagic = 12582912.0f;
+  const float shifted = x + kMagic;
+  const float f = x - (shifted - kMagic);
+  const float power = std::bit_cast<float>((std::bit_cast<std::uint32_t>(shifted) << 23) +
+                                           (std::uint32_t{127} << 23));
+  float y = 0.000154531634f;
+  y = y * f + 0.00133908633f;
+  y = y * f + 0.00961808302f;
+  y = y * f + 0.0555035695f;
+  y = y * f + 0.240226507f;
+  y = y * f + 0.693147182f;
+  y = y * f + 1.0f;
+  return x < -126.0f ? 0.0f : y * power;
+}
+
+void softmax(float* s, std::int64_t keys, std::int64_t vectors, const LaneLimits* limits,
+             float* max, float* sum, float* rescale) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const std::int64_t width = vectors * kLanes;
+  for (std::int64_t first = 0; first < width; first += kLanes) {
+    float top[kLanes], shift[kLanes], total[kLanes];
+    std::copy_n(max + first, kLanes, top);
+    for (std::int64_t k = 0; k < keys; ++k) {
+      float* row = s + k * width + first;
+      if (limits != nullptr)
+        for (std::int64_t i = 0; i < kLanes; ++i)
+          if (static_cast<float>(k) < limits->begin[first + i] ||
+              static_cast<float>(k) >= limits->end[first + i])
+            row[i] = -kInfinity;
+      for (std::int64_t i = 0; i < kLanes; ++i) top[i] = top[i] > row[i] ? top[i] : row[i];
+    }
+    for (std::int64_t i = 0; i < kLanes; ++i) {
+      shift[i] = top[i] == -kInfinity ? 0.0f : top[i];
+      rescale[first + i] = exp2_nonpositive(max[first + i] - shift[i]);
+      total[i] = sum[first + i] * rescale[first + i];
+    }
+    for (std::int64_t k = 0; k < keys; ++k)
+      for (std::int64_t i = 0; i < kLanes; ++i) {
+        float& p = s[k * width + first + i];
+        p = exp2_nonpositive(p - shift[i]);
+        total[i] += p;
+      }
+    std::copy_n(top, kLanes, max + first);
+    std::copy_n(total, kLanes, sum + first);
+  }
+}
+
+void to_f32(DType dtype, const void* source, std::int64_t n, float* row) {
+  if (dtype == DType::f32) {
+    std::memcpy(row, source, static_cast<std::size_t>(n) * sizeof(float));
+    return;
+  }
+  for (std::int64_t i = 0; i < n; ++i) row[i] = load_element(dtype, source, i);
+}
+
+void from_f32(DType dtype, const float* row, std::int64_t n, void* target) {
+  for (std::int64_t i = 0; i < n; ++i) store_element(dtype, target, i, row[i]);
+}
+
+void round_to(DType dtype, float* row, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    if (dtype == DType::f16)
+      row[i] = f32_from_f16(f16_from_f32(row[i]));
+    else if (dtype == DType::bf16)
+      row[i] = f32_from_bf16(bf16_from_f32(row[i]));
+    else if (is_8bit(dtype))
+      row[i] = decode_8bit(dtype, encode_8bit(dtype, row[i]));
+  }
+}
+
+void scale_row(float* row, float factor, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) row[i] *= factor;
+}
+
+void multiply_row(float* row, const float* factors, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) row[i] *= factors[i];
+}
+
+double multiply_adds(std::int64_t rounds) {
+  constexpr std::int64_t kChains = 48;
+  float x[kChains];
+  for (std::int64_t i = 0; i < kChains; ++i) x[i] = 0.01f * static_cast<float>(i);
+  for (std::int64_t n = 0; n < rounds; ++n)
+    for (std::int64_t i = 0; i < kChains; ++i) x[i] = x[i] * 0.999f + 0.001f;
+  volatile float sink = x[0] + x[kChains - 1];
+  static_cast<void>(sink);
+  return 2.0 * static_cast<double>(kChains * rounds);
+}
+
+}  // namespace
+
+const Kernels& portable_kernels() {
+  static const Kernels kernels{"portable", kLanes,     kMaxVectors,  scores,
+                               softmax,    accumulate, to_f32,       from_f32,
+                               round_to,   scale_row,  multiply_row, multiply_adds};
+  return kernels;
+}
+
+}  // namespace octavo::cpu

@@ -1,0 +1,105 @@
+// The kernels in SIMD, compiled once per instruction set through Highway; which ones this machine
+// can run is found out at run time.
+#include "cpu/kernels_simd.h"
+
+// Compile time is spent on what is in use: AVX-512 and AVX2 on x86 (what lacks both takes the
+// portable kernels), NEON and SVE on Arm.
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL | HWY_SVE_256 | HWY_SVE2_128)
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cpu/kernels_simd.cc"
+#include <hwy/foreach_target.h>  // must come before highway.h
+#include <hwy/highway.h>
+
+#if HWY_TARGET != HWY_EMU128 && HWY_TARGET != HWY_SCALAR
+#include "cpu/row-inl.h"
+#include "cpu/tile-inl.h"
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace octavo::cpu {
+namespace HWY_NAMESPACE {
+
+#if HWY_TARGET == HWY_EMU128 || HWY_TARGET == HWY_SCALAR
+
+const Kernels* table() { return nullptr; }
+
+#else
+
+// Twelve chains: more than latency (4 or 5 cycles) times width (2) of any core in use, and few
+// enough for 16 registers.
+double multiply_adds(std::int64_t rounds) {
+  const D32 d;
+  const V scale = hn::Set(d, 0.999f), add = hn::Set(d, 0.001f);
+  // Different starts: equal chains would be computed once.
+  V x0 = hn::Set(d, 0.0f), x1 = hn::Set(d, 0.1f), x2 = hn::Set(d, 0.2f), x3 = hn::Set(d, 0.3f),
+    x4 = hn::Set(d, 0.4f), x5 = hn::Set(d, 0.5f), x6 = hn::Set(d, 0.6f), x7 = hn::Set(d, 0.7f),
+    x8 = hn::Set(d, 0.8f), x9 = hn::Set(d, 0.9f), x10 = hn::Set(d, 1.1f), x11 = hn::Set(d, 1.2f);
+  for (std::int64_t i = 0; i < rounds; ++i) {
+    x0 = hn::MulAdd(x0, scale, add);
+    x1 = hn::MulAdd(x1, scale, add);
+    x2 = hn::MulAdd(x2, scale, add);
+    x3 = hn::MulAdd(x3, scale, add);
+    x4 = hn::MulAdd(x4, scale, add);
+    x5 = hn::MulAdd(x5, scale, add);
+    x6 = hn::MulAdd(x6, scale, add);
+    x7 = hn::MulAdd(x7, scale, add);
+    x8 = hn::MulAdd(x8, scale, add);
+    x9 = hn::MulAdd(x9, scale, add);
+    x10 = hn::MulAdd(x10, scale, add);
+    x11 = hn::MulAdd(x11, scale, add);
+  }
+  V sum = hn::Add(hn::Add(hn::Add(x0, x1), hn::Add(x2, x3)), hn::Add(x4, x5));
+  sum = hn::Add(sum, hn::Add(hn::Add(hn::Add(x6, x7), hn::Add(x8, x9)), hn::Add(x10, x11)));
+  HWY_ALIGN float kept[HWY_MAX_BYTES / sizeof(float)];
+  hn::Store(sum, d, kept);
+  volatile float sink = kept[0];
+  static_cast<void>(sink);
+  return 2.0 * 12.0 * static_cast<double>(lanes()) * static_cast<double>(rounds);
+}
+
+const Kernels* table() {
+  static const Kernels kernels{hwy::TargetName(HWY_TARGET),
+                               lanes(),
+                               kMaxVectors,
+                               scores,
+                               softmax,
+                               accumulate,
+                               to_f32,
+                               from_f32,
+                               round_to,
+                               scale_row,
+                               multiply_row,
+                               multiply_adds};
+  return &kernels;
+}
+
+#endif
+
+}  // namespace HWY_NAMESPACE
+}  // namespace octavo::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace octavo::cpu {
+
+HWY_EXPORT(table);
+
+std::vector<const Kernels*> simd_kernels() {
+  std::vector<const Kernels*> found;
+  // One bit per target, the best one lowest. A chooser of our own: Highway's is shared with
+  // whoever else in the process uses it.
+  for (std::int64_t rest = hwy::SupportedTargets() & HWY_TARGETS; rest != 0; rest &= rest - 1) {
+#if (HWY_TARGETS & (HWY_TARGETS - 1)) == 0
+    const Kernels* kernels = HWY_STATIC_DISPATCH(table)();
+#else
+    hwy::ChosenTarget chosen;
+    chosen.Update(rest);
+    const Kernels* kernels = HWY_DISPATCH_TABLE(table)[chosen.GetIndex()]();
+#endif
+    if (kernels != nullptr) found.push_back(kernels);
+  }
+  return found;
+}
+
+}  // namespace octavo::cpu
+#endif

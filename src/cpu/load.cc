@@ -1,0 +1,62 @@
+#include "cpu/load.h"
+
+#include <cstddef>
+
+#include "numeric/quantize.h"
+
+namespace octavo::cpu {
+
+RowLoader::RowLoader(const Kernels& kernels, const Operand& operand, const HeadRows& rows,
+                     float* factors)
+    : kernels_(kernels), operand_(operand), rows_(rows), head_dim_(operand.tensor.shape[3]) {
+  const OperandFormat& format = operand.format;
+  const bool scaled = format.scales_of_caller() || format.scales_of_ours();
+  if (!scaled || format.granularity != Granularity::channel) return;
+  const std::int64_t padded = padded_row(head_dim_);
+  for (std::int64_t c = 0; c < padded; ++c) {
+    const bool inside = c < head_dim_;
+    factors[c] = inside ? operand.scales.step(rows.number, rows.head, rows.begin, 0, c) : 1.0f;
+    factors[padded + c] = 1.0f / factors[c];
+  }
+  channel_steps_ = factors;
+  channel_inverses_ = factors + padded;
+}
+
+void RowLoader::load_values(std::int64_t row, float* target) const {
+  const ConstTensor& t = operand_.tensor;
+  const std::int64_t at =
+      rows_.batch * t.stride[0] + rows_.head * t.stride[1] + (rows_.begin + row) * t.stride[2];
+  const auto* bytes =
+      static_cast<const std::byte*>(t.data) + at * static_cast<std::int64_t>(size_bytes(t.dtype));
+  kernels_.to_f32(t.dtype, bytes, head_dim_, target);
+  if (!operand_.format.scales_of_caller()) return;
+  if (channel_steps_ != nullptr)
+    kernels_.multiply_row(target, channel_steps_, head_dim_);
+  else
+    kernels_.scale_row(target, step(row), head_dim_);
+}
+
+void RowLoader::transform(float* row) const {
+  const float* mean = operand_.mean(rows_.number, rows_.head);
+  if (mean == nullptr && !operand_.format.hadamard) return;
+  RowTransform{mean, operand_.format.hadamard}.apply(row, head_dim_);
+}
+
+void RowLoader::round(std::int64_t row, float* values) const {
+  const OperandFormat& format = operand_.format;
+  if (!format.rounded) return;
+  if (!format.scales_of_ours()) {
+    kernels_.round_to(*format.rounded, values, head_dim_);
+  } else if (channel_steps_ != nullptr) {
+    kernels_.multiply_row(values, channel_inverses_, head_dim_);
+    kernels_.round_to(*format.rounded, values, head_dim_);
+    kernels_.multiply_row(values, channel_steps_, head_dim_);
+  } else {
+    const float row_step = step(row);
+    kernels_.scale_row(values, 1.0f / row_step, head_dim_);
+    kernels_.round_to(*format.rounded, values, head_dim_);
+    kernels_.scale_row(values, row_step, head_dim_);
+  }
+}
+
+}  // namespace octavo::cpu

@@ -1,0 +1,236 @@
+// The pre-pass of our own quantization: one task per (sequence, head), each summing its rows in
+// order, so that the result does not depend on who computes it.
+#include "cpu/prepare.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "attention/sequence.h"
+#include "cpu/thread_pool.h"
+#include "numeric/quantize.h"
+#include "numeric/scale.h"
+
+namespace octavo::cpu {
+namespace {
+
+constexpr std::uint32_t kInfinityBits = 0x7F800000;
+
+// Smoothing and rotation serve our quantization alone: without it they would change nothing but
+// rounding.
+OperandFormats formats_in_use(const Problem& problem) {
+  OperandFormats formats = operand_formats(problem);
+  const bool rotate = formats.q.scales_of_ours() || formats.k.scales_of_ours();
+  formats.q.hadamard &= rotate;
+  formats.k.hadamard &= rotate;
+  formats.k.smooth &= formats.k.scales_of_ours();
+  return formats;
+}
+
+std::int64_t own_scales_per_head(const Problem& p, const OperandFormat& format, std::int64_t rows) {
+  if (!format.scales_of_ours()) return 0;
+  return scales_per_head({p.batch, 1, rows, p.head_dim}, format.granularity,
+                         p.options.quantization.block_rows);
+}
+
+// One operand in preparation; `storage` receives its scales, one set per (sequence, head).
+struct Preparation {
+  const Kernels& kernels;
+  const Problem& problem;
+  const Arguments& arguments;
+  Operand& operand;
+  bool is_q;
+  float* scales;
+  float* means;
+
+  std::int64_t heads() const { return operand.tensor.shape[1]; }
+  std::int64_t per_head() const {
+    return own_scales_per_head(problem, operand.format, is_q ? problem.len_q : problem.len_kv);
+  }
+  std::int64_t length(const Sequence& s) const { return is_q ? s.len_q : s.len_kv; }
+  HeadRows rows(const Sequence& s, std::int64_t number, std::int64_t head) const {
+    return {number, s.batch, is_q ? s.q_begin : s.kv_begin, head};
+  }
+};
+
+// The operand before any rounding: its scales are what is being computed.
+Operand unrounded(const Operand& operand) {
+  Operand values = operand;
+  values.format.rounded.reset();
+  return values;
+}
+
+// As mean_rows of numeric/quantize.h does it, but on rows of any format and without allocating.
+void mean_of_head(const Preparation& p, std::int64_t number, std::int64_t head, float* scratch) {
+  const std::int64_t head_dim = p.operand.tensor.shape[3];
+  float* row = scratch;
+  auto* sums = reinterpret_cast<double*>(scratch + padded_row(head_dim));
+  const Sequence s = sequence(p.arguments, number);
+  const Operand values = unrounded(p.operand);
+  const RowLoader loader(p.kernels, values, p.rows(s, number, head), nullptr);
+  std::fill_n(sums, head_dim, 0.0);
+  for (std::int64_t r = 0; r < p.length(s); ++r) {
+    loader.load_values(r, row);
+    for (std::int64_t c = 0; c < head_dim; ++c)
+      if (std::isfinite(row[c])) sums[c] += static_cast<double>(row[c]);
+  }
+  const auto count = static_cast<double>(std::max<std::int64_t>(p.length(s), 1));
+  float* mean = p.means + (number * p.heads() + head) * head_dim;
+  for (std::int64_t c = 0; c < head_dim; ++c) mean[c] = static_cast<float>(sums[c] / count);
+}
+
+// Magnitudes as integers: the order of finite floats, and NaN and Inf drop out by one comparison.
+std::uint32_t finite_magnitude(float x) {
+  const std::uint32_t bits = std::bit_cast<std::uint32_t>(x) & 0x7FFFFFFF;
+  return bits < kInfinityBits ? bits : 0;
+}
+
+// Largest finite magnitudes of one head, into the places of its scales.
+void amax_of_head(const Preparation& p, std::int64_t number, std::int64_t head, float* scratch) {
+  const std::int64_t head_dim = p.operand.tensor.shape[3];
+  const Granularity granularity = p.operand.format.granularity;
+  float* row = scratch;
+  const Sequence s = sequence(p.arguments, number);
+  const Operand values = unrounded(p.operand);
+  const RowLoader loader(p.kernels, values, p.rows(s, number, head), nullptr);
+  const std::int64_t per_head = p.per_head();
+  float* amax = p.scales + (number * p.heads() + head) * per_head;
+  std::fill_n(amax, per_head, 0.0f);
+  for (std::int64_t r = 0; r < p.length(s); ++r) {
+    loader.load_values(r, row);
+    loader.transform(row);
+    if (granularity == Granularity::channel) {
+      for (std::int64_t c = 0; c < head_dim; ++c)
+        amax[c] = std::max(amax[c], std::bit_cast<float>(finite_magnitude(row[c])));
+      continue;
+    }
+    std::uint32_t largest_bits = 0;
+    for (std::int64_t c = 0; c < head_dim; ++c)
+      largest_bits = std::max(largest_bits, finite_magnitude(row[c]));
+    const std::int64_t group = granularity == Granularity::row ? r
+                               : granularity == Granularity::block
+                                   ? r / p.problem.options.quantization.block_rows
+                                   : 0;
+    amax[group] = std::max(amax[group], std::bit_cast<float>(largest_bits));
+  }
+}
+
+// The search for the least squared error is numeric/quantize.h's, on a view of the tensor.
+void least_squares(const Preparation& p, const ConstTensor& view, const float* mean,
+                   float* scales) {
+  QuantizeOptions options;
+  options.granularity = p.operand.format.granularity;
+  options.block_rows = p.problem.options.quantization.block_rows;
+  options.rule = ScaleRule::least_squares;
+  options.hadamard = p.operand.format.hadamard;
+  compute_scales(view, *p.operand.format.rounded, options, mean, scales);
+}
+
+void least_squares_of_head(const Preparation& p, std::int64_t number, std::int64_t head) {
+  const Sequence s = sequence(p.arguments, number);
+  const HeadRows rows = p.rows(s, number, head);
+  ConstTensor view = p.operand.tensor;
+  const std::int64_t first =
+      rows.batch * view.stride[0] + head * view.stride[1] + rows.begin * view.stride[2];
+  view.data = static_cast<const std::byte*>(view.data) +
+              first * static_cast<std::int64_t>(size_bytes(view.dtype));
+  view.shape = {1, 1, p.length(s), view.shape[3]};
+  least_squares(p, view, p.operand.mean(number, head),
+                p.scales + (number * p.heads() + head) * p.per_head());
+}
+
+// `tensor`: one scale for all, of the largest of the heads' ranges.
+void scales_from_amax(const Preparation& p) {
+  const DType format = *p.operand.format.rounded;
+  const std::int64_t count = p.problem.batch * p.heads() * p.per_head();
+  if (p.operand.format.granularity == Granularity::tensor) {
+    float amax = 0;
+    for (std::int64_t i = 0; i < count; ++i) amax = std::max(amax, p.scales[i]);
+    if (count > 0) p.scales[0] = scale_from_amax(format, amax);
+    return;
+  }
+  for (std::int64_t i = 0; i < count; ++i) p.scales[i] = scale_from_amax(format, p.scales[i]);
+}
+
+void prepare_operand(Preparation p, float* scratch, std::int64_t scratch_stride, int workers) {
+  const std::int64_t tasks = p.problem.batch * p.heads();
+  const auto for_each_head = [&](auto body) {
+    parallel_for(tasks, workers, [&](std::int64_t task, int worker) {
+      body(task / p.heads(), task % p.heads(), scratch + worker * scratch_stride);
+    });
+  };
+  if (p.operand.format.smooth) {
+    for_each_head([&](std::int64_t b, std::int64_t h, float* own) { mean_of_head(p, b, h, own); });
+    p.operand.means = p.means;
+  }
+  if (!p.operand.format.scales_of_ours()) return;
+  const Quantization& quantization = p.problem.options.quantization;
+  const Granularity granularity = p.operand.format.granularity;
+  const bool by_tensor = granularity == Granularity::tensor;
+  // A packed batch is no single tensor: what lies between its sequences must not matter, and one
+  // scale for all of them is taken by amax.
+  const bool packed_tensor = by_tensor && is_packed(p.arguments);
+  if (quantization.rule == ScaleRule::least_squares && by_tensor && !packed_tensor) {
+    least_squares(p, p.operand.tensor, p.operand.means, p.scales);
+  } else if (quantization.rule == ScaleRule::least_squares && !packed_tensor) {
+    for_each_head([&](std::int64_t b, std::int64_t h, float*) { least_squares_of_head(p, b, h); });
+  } else {
+    for_each_head([&](std::int64_t b, std::int64_t h, float* own) { amax_of_head(p, b, h, own); });
+    scales_from_amax(p);
+  }
+  const std::int64_t per_head = by_tensor ? 0 : p.per_head();
+  p.operand.scales = {p.scales,
+                      *p.operand.format.rounded,
+                      {granularity, quantization.block_rows, {p.heads() * per_head, per_head, 1}},
+                      false};
+}
+
+Operand operand_of(const Arguments& a, const ConstTensor& tensor, const OperandFormat& format,
+                   const Scales& scales, std::int64_t max_len) {
+  Operand operand{tensor, format, {}, nullptr};
+  if (format.scales_of_caller()) operand.scales = operand_scales(a, tensor, scales, max_len);
+  return operand;
+}
+
+struct StoragePlan {
+  std::int64_t q_scales, k_scales, v_scales, k_means, end;
+};
+
+StoragePlan plan_storage(const Problem& p, const OperandFormats& formats) {
+  const auto scales = [&](const OperandFormat& format, std::int64_t heads, std::int64_t rows) {
+    return p.batch * heads * own_scales_per_head(p, format, rows);
+  };
+  StoragePlan plan{};
+  plan.k_scales = plan.q_scales + scales(formats.q, p.heads_q, p.len_q);
+  plan.v_scales = plan.k_scales + scales(formats.k, p.heads_kv, p.len_kv);
+  plan.k_means = plan.v_scales + scales(formats.v, p.heads_kv, p.len_kv);
+  plan.end = plan.k_means + (formats.k.smooth ? p.batch * p.heads_kv * p.head_dim : 0);
+  return plan;
+}
+
+}  // namespace
+
+std::int64_t prepared_floats(const Problem& problem) {
+  return plan_storage(problem, formats_in_use(problem)).end;
+}
+
+std::int64_t prepare_scratch_floats(std::int64_t head_dim) { return 3 * padded_row(head_dim); }
+
+Operands prepare(const Kernels& kernels, const Problem& problem, const Arguments& a, float* storage,
+                 float* scratch, std::int64_t scratch_stride, int workers) {
+  const OperandFormats formats = formats_in_use(problem);
+  const StoragePlan at = plan_storage(problem, formats);
+  Operands operands{operand_of(a, a.q, formats.q, a.q_scales, problem.len_q),
+                    operand_of(a, a.k, formats.k, a.k_scales, problem.len_kv),
+                    operand_of(a, a.v, formats.v, a.v_scales, problem.len_kv)};
+  prepare_operand({kernels, problem, a, operands.q, true, storage + at.q_scales, nullptr}, scratch,
+                  scratch_stride, workers);
+  prepare_operand(
+      {kernels, problem, a, operands.k, false, storage + at.k_scales, storage + at.k_means},
+      scratch, scratch_stride, workers);
+  prepare_operand({kernels, problem, a, operands.v, false, storage + at.v_scales, nullptr}, scratch,
+                  scratch_stride, workers);
+  return operands;
+}
+
+}  // namespace octavo::cpu

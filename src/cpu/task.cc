@@ -1,0 +1,277 @@
+#include "cpu/task.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <numbers>
+
+#include "attention/mask.h"
+
+namespace octavo::cpu {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+// Q^T and O^T of a task are to stay in L2 beside the K and V block.
+constexpr std::int64_t kTaskBytes = 640 * 1024;
+constexpr std::int64_t kTaskRows = 288;
+constexpr std::int64_t kMaxPanels = 24;  // of the narrowest vectors: 288 / (3 * 4)
+
+constexpr std::int64_t round_up(std::int64_t n, std::int64_t multiple) {
+  return (n + multiple - 1) / multiple * multiple;
+}
+
+// What the queries of one panel see of the keys.
+struct PanelKeys {
+  std::int64_t begin = 0, end = 0;          // some of them
+  std::int64_t all_begin = 0, all_end = 0;  // all of them
+  std::int64_t vectors = 0;
+};
+
+struct Scratch {
+  float* q;        // Q^T, panel after panel
+  float* o;        // O^T, likewise
+  float* k;        // the K block
+  float* v;        // the V block
+  float* s;        // S^T and then P^T of one panel
+  float* row;      // one row on its way in or out
+  float* factors;  // of the loaders of Q, K and V
+  float* max;      // per query, from here on
+  float* sum;
+  float* lse_shift;  // what smoothing took from the logits
+  float* rescale;    // per query of one panel, from here on
+  float* begin;
+  float* end;
+  std::int64_t floats;
+};
+
+Scratch carve(const Tiling& t, float* base) {
+  std::int64_t used = 0;
+  const auto take = [&](std::int64_t floats) {
+    float* at = base + used;
+    used += round_up(floats, static_cast<std::int64_t>(kScratchAlignment / sizeof(float)));
+    return at;
+  };
+  const std::int64_t queries = t.max_panels * t.panel;
+  Scratch s{};
+  s.q = take(queries * t.head_dim);
+  s.o = take(queries * t.head_dim);
+  s.k = take(kKeyRows * t.pitch + kRowPadding);
+  s.v = take(kKeyRows * t.pitch + kRowPadding);
+  s.s = take(kKeyRows * t.panel);
+  s.row = take(padded_row(t.head_dim));
+  s.factors = take(6 * padded_row(t.head_dim));
+  s.max = take(queries);
+  s.sum = take(queries);
+  s.lse_shift = take(queries);
+  s.rescale = take(t.panel);
+  s.begin = take(t.panel);
+  s.end = take(t.panel);
+  s.floats = used;
+  return s;
+}
+
+class TaskRunner {
+ public:
+  TaskRunner(const TaskContext& context, const Task& task, float* scratch)
+      : c_(context), t_(context.tiling), task_(task), s_(carve(context.tiling, scratch)) {}
+
+  void run() {
+    load_queries();
+    attend();
+    store_rows();
+  }
+
+ private:
+  struct QueryRow {
+    std::int64_t head, row;
+  };
+
+  QueryRow query(std::int64_t index) const {
+    const std::int64_t at = task_.first_row + index;
+    return {task_.first_head + at / task_.sequence.len_q, at % task_.sequence.len_q};
+  }
+  KeyRange keys_of(std::int64_t index) const {
+    return visible_keys(c_.options, query(index).row, task_.sequence.len_q, task_.sequence.len_kv);
+  }
+  std::int64_t panels() const { return (task_.rows + t_.panel - 1) / t_.panel; }
+  std::int64_t rows_of(std::int64_t panel) const {
+    return std::min(t_.panel, task_.rows - panel * t_.panel);
+  }
+  PanelKeys find_panel_keys(std::int64_t panel) const;
+
+  void load_queries();
+  void load_keys(const RowLoader& loader, std::int64_t begin, std::int64_t end, float* block) const;
+  void attend();
+  void attend_panel(std::int64_t panel, std::int64_t from, std::int64_t to);
+  const LaneLimits* lane_limits(std::int64_t panel, std::int64_t begin, std::int64_t end,
+                                LaneLimits& limits) const;
+  void store_rows();
+
+  const TaskContext& c_;
+  const Tiling& t_;
+  const Task& task_;
+  const Scratch s_;
+  std::array<PanelKeys, kMaxPanels> panel_keys_;
+};
+
+PanelKeys TaskRunner::find_panel_keys(std::int64_t panel) const {
+  const std::int64_t rows = rows_of(panel);
+  PanelKeys keys;
+  keys.vectors = (rows + c_.kernels.lanes - 1) / c_.kernels.lanes;
+  keys.begin = task_.sequence.len_kv;
+  keys.all_end = task_.sequence.len_kv;
+  for (std::int64_t i = 0; i < rows; ++i) {
+    const KeyRange row = keys_of(panel * t_.panel + i);
+    if (row.begin < row.end) {
+      keys.begin = std::min(keys.begin, row.begin);
+      keys.end = std::max(keys.end, row.end);
+    }
+    keys.all_begin = std::max(keys.all_begin, row.begin);
+    keys.all_end = std::min(keys.all_end, row.end);
+  }
+  return keys;
+}
+
+// Q^T with the scale and the change to base 2 in it, and the statistics at their start. Lanes
+// without a query hold zeros; nobody reads what comes of them.
+void TaskRunner::load_queries() {
+  const auto to_log2 = static_cast<float>(c_.scale * std::numbers::log2e);
+  const float* mean = c_.operands.k.mean(task_.number, task_.kv_head);
+  for (std::int64_t p = 0; p < panels(); ++p) {
+    const std::int64_t rows = rows_of(p);
+    const std::int64_t width = round_up(rows, c_.kernels.lanes);
+    float* q = s_.q + p * t_.panel * t_.head_dim;
+    if (rows < width) std::fill_n(q, width * t_.head_dim, 0.0f);
+    for (std::int64_t i = 0; i < rows; ++i) {
+      const std::int64_t index = p * t_.panel + i;
+      const QueryRow at = query(index);
+      const RowLoader loader(c_.kernels, c_.operands.q,
+                             {task_.number, task_.sequence.batch, task_.sequence.q_begin, at.head},
+                             s_.factors);
+      loader.load_values(at.row, s_.row);
+      double shift = 0;
+      if (mean != nullptr)
+        for (std::int64_t c = 0; c < t_.head_dim; ++c)
+          shift += static_cast<double>(s_.row[c]) * static_cast<double>(mean[c]);
+      s_.lse_shift[index] = static_cast<float>(c_.scale * shift);
+      loader.transform(s_.row);
+      loader.round(at.row, s_.row);
+      for (std::int64_t c = 0; c < t_.head_dim; ++c) q[c * width + i] = s_.row[c] * to_log2;
+    }
+  }
+  const std::int64_t queries = panels() * t_.panel;
+  std::fill_n(s_.o, queries * t_.head_dim, 0.0f);
+  std::fill_n(s_.max, queries, -kInfinity);
+  std::fill_n(s_.sum, queries, 0.0f);
+}
+
+void TaskRunner::load_keys(const RowLoader& loader, std::int64_t begin, std::int64_t end,
+                           float* block) const {
+  for (std::int64_t j = begin; j < end; ++j) loader.load(j, block + (j - begin) * t_.pitch);
+}
+
+void TaskRunner::attend() {
+  const Sequence& sequence = task_.sequence;
+  std::int64_t begin = sequence.len_kv, end = 0;
+  for (std::int64_t p = 0; p < panels(); ++p) {
+    const PanelKeys& keys = panel_keys_[static_cast<std::size_t>(p)] = find_panel_keys(p);
+    begin = std::min(begin, keys.begin);
+    end = std::max(end, keys.end);
+  }
+  const HeadRows head{task_.number, sequence.batch, sequence.kv_begin, task_.kv_head};
+  const std::int64_t factors = 2 * padded_row(t_.head_dim);
+  const RowLoader k_rows(c_.kernels, c_.operands.k, head, s_.factors + factors);
+  const RowLoader v_rows(c_.kernels, c_.operands.v, head, s_.factors + 2 * factors);
+  for (std::int64_t block = begin / kKeyRows * kKeyRows; block < end; block += kKeyRows) {
+    const std::int64_t from = std::max(block, begin);
+    const std::int64_t to = std::min(block + kKeyRows, end);
+    load_keys(k_rows, from, to, s_.k);
+    load_keys(v_rows, from, to, s_.v);
+    for (std::int64_t p = 0; p < panels(); ++p) attend_panel(p, from, to);
+  }
+}
+
+// Null where every lane sees all of [begin, end).
+const LaneLimits* TaskRunner::lane_limits(std::int64_t panel, std::int64_t begin, std::int64_t end,
+                                          LaneLimits& limits) const {
+  for (std::int64_t i = 0; i < t_.panel; ++i) {
+    KeyRange keys{begin, begin};
+    if (i < rows_of(panel)) keys = keys_of(panel * t_.panel + i);
+    s_.begin[i] = static_cast<float>(std::clamp(keys.begin, begin, end) - begin);
+    s_.end[i] = static_cast<float>(std::clamp(keys.end, begin, end) - begin);
+  }
+  limits = {s_.begin, s_.end};
+  return &limits;
+}
+
+// What the panel sees of the loaded keys [from, to).
+void TaskRunner::attend_panel(std::int64_t panel, std::int64_t from, std::int64_t to) {
+  const PanelKeys& keys = panel_keys_[static_cast<std::size_t>(panel)];
+  const std::int64_t begin = std::max(from, keys.begin);
+  const std::int64_t end = std::min(to, keys.end);
+  if (begin >= end) return;
+  const std::int64_t count = end - begin;
+  const std::int64_t first = (begin - from) * t_.pitch;
+  const std::int64_t query = panel * t_.panel;
+  LaneLimits limits{};
+  const bool all_seen = keys.all_begin <= begin && end <= keys.all_end;
+  const LaneLimits* masked = all_seen ? nullptr : lane_limits(panel, begin, end, limits);
+  c_.kernels.scores(s_.k + first, t_.pitch, count, t_.head_dim, s_.q + query * t_.head_dim,
+                    keys.vectors, s_.s);
+  c_.kernels.softmax(s_.s, count, keys.vectors, masked, s_.max + query, s_.sum + query, s_.rescale);
+  c_.kernels.accumulate(s_.v + first, t_.pitch, count, t_.head_dim, s_.s, keys.vectors, s_.rescale,
+                        s_.o + query * t_.head_dim);
+}
+
+void TaskRunner::store_rows() {
+  const Tensor& out = c_.arguments.out;
+  const Tensor& lse = c_.arguments.lse;
+  for (std::int64_t index = 0; index < task_.rows; ++index) {
+    const std::int64_t panel = index / t_.panel, lane = index % t_.panel;
+    const std::int64_t width = round_up(rows_of(panel), c_.kernels.lanes);
+    const float* o = s_.o + panel * t_.panel * t_.head_dim + lane;
+    const KeyRange keys = keys_of(index);
+    const bool sees_keys = keys.begin < keys.end;
+    const float inverse = sees_keys ? 1.0f / s_.sum[index] : 0.0f;
+    for (std::int64_t c = 0; c < t_.head_dim; ++c) s_.row[c] = o[c * width] * inverse;
+    if (!sees_keys) std::fill_n(s_.row, t_.head_dim, 0.0f);
+
+    const QueryRow at = query(index);
+    const std::int64_t b = task_.sequence.batch, row = task_.sequence.q_begin + at.row;
+    auto* bytes = static_cast<std::byte*>(out.data) +
+                  (b * out.stride[0] + at.head * out.stride[1] + row * out.stride[2]) *
+                      static_cast<std::int64_t>(size_bytes(out.dtype));
+    c_.kernels.from_f32(out.dtype, s_.row, t_.head_dim, bytes);
+    if (lse.data == nullptr) continue;
+    const double value = s_.max[index] * std::numbers::ln2 +
+                         std::log(static_cast<double>(s_.sum[index])) + s_.lse_shift[index];
+    static_cast<float*>(
+        lse.data)[b * lse.stride[0] + at.head * lse.stride[1] + row * lse.stride[2]] =
+        sees_keys ? static_cast<float>(value) : -kInfinity;
+  }
+}
+
+}  // namespace
+
+Tiling make_tiling(const Kernels& kernels, std::int64_t head_dim) {
+  Tiling tiling;
+  tiling.head_dim = head_dim;
+  tiling.panel = kernels.lanes * kernels.max_vectors;
+  const std::int64_t panel_bytes =
+      2 * tiling.panel * head_dim * static_cast<std::int64_t>(sizeof(float));
+  tiling.max_panels = std::max<std::int64_t>(
+      1, std::min({kTaskRows / tiling.panel, kTaskBytes / panel_bytes, kMaxPanels}));
+  // An odd number of cache lines: rows of a power of two would share a few sets of L1.
+  tiling.pitch = (round_up(head_dim, 16) / 16 | 1) * 16;
+  return tiling;
+}
+
+std::int64_t scratch_floats(const Tiling& tiling) { return carve(tiling, nullptr).floats; }
+
+void run_task(const TaskContext& context, const Task& task, float* scratch) {
+  TaskRunner(context, task, scratch).run();
+}
+
+}  // namespace octavo::cpu

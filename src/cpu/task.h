@@ -1,0 +1,55 @@
+// One task of the CPU backend: a block of query rows against all the keys they see.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "attention/sequence.h"
+#include "cpu/kernels.h"
+#include "cpu/prepare.h"
+#include "octavo/octavo.hpp"
+
+namespace octavo::cpu {
+
+inline constexpr std::size_t kScratchAlignment = 256;
+
+// Keys of a tile: P^T of a panel (64 x 48 floats, 12 KB) shares a 32 KB L1 with as much of Q^T.
+inline constexpr std::int64_t kKeyRows = 64;
+
+struct Tiling {
+  std::int64_t head_dim = 0;
+  std::int64_t panel = 0;       // queries whose scores are computed together
+  std::int64_t max_panels = 1;  // of a task
+  std::int64_t pitch = 0;       // of the K and V blocks, in floats
+};
+
+Tiling make_tiling(const Kernels& kernels, std::int64_t head_dim);
+
+// Floats that a task needs for itself.
+std::int64_t scratch_floats(const Tiling& tiling);
+
+// Rows [first_row, first_row + rows) of a unit: the query heads from first_head on that share
+// kv_head, one after the other. A unit may hold only one of them.
+struct Task {
+  std::int64_t number = 0;  // of the sequence
+  Sequence sequence{};
+  std::int64_t first_head = 0;
+  std::int64_t kv_head = 0;
+  std::int64_t first_row = 0;
+  std::int64_t rows = 0;
+};
+
+// What all tasks of a call share.
+struct TaskContext {
+  const Kernels& kernels;
+  const Tiling& tiling;
+  const Options& options;
+  const Arguments& arguments;
+  const Operands& operands;
+  double scale;
+};
+
+// `scratch`: kScratchAlignment-aligned, of scratch_floats().
+void run_task(const TaskContext& context, const Task& task, float* scratch);
+
+}  // namespace octavo::cpu

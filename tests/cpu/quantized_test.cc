@@ -1,0 +1,152 @@
+// Precisions that round their inputs: the backend must give what fp64 gives on inputs that
+// quantize() and convert() rounded before.
+#include <gtest/gtest.h>
+
+#include "case.h"
+#include "cpu/kernels.h"
+#include "numeric/quantize.h"
+
+namespace octavo::cpu {
+namespace {
+
+// One operand rounded by the library's own scalar code; `codes` keeps what `tensor` points at.
+struct Rounded {
+  OwnedTensor codes;
+  std::vector<float> scales, mean;
+
+  void round(const OperandFormat& format, const Quantization& quantization, ConstTensor& tensor,
+             Scales& tensor_scales) {
+    if (!format.rounded) return;
+    codes = OwnedTensor(*format.rounded, tensor.shape);
+    if (!is_8bit(*format.rounded)) {
+      ASSERT_EQ(convert(tensor, codes.view).message(), "");
+    } else {
+      QuantizeOptions options;
+      options.granularity = format.granularity;
+      options.block_rows = quantization.block_rows;
+      options.rule = quantization.rule;
+      options.smooth = format.smooth;
+      options.hadamard = format.hadamard;
+      scales.resize(static_cast<std::size_t>(
+          scale_count(tensor.shape, format.granularity, quantization.block_rows)));
+      mean.resize(static_cast<std::size_t>(tensor.shape[0] * tensor.shape[1] * tensor.shape[3]));
+      ASSERT_EQ(quantize(tensor, options, codes.view, scales.data(), mean.data()).message(), "");
+      tensor_scales = {scales.data(), format.granularity, quantization.block_rows, {}};
+    }
+    tensor = codes.view;
+  }
+};
+
+// `lse_tolerance`: smoothing adds q . mean of the original q.
+void expect_rounds_as_quantize(const Case& c) {
+  Call call(c);
+  const Problem problem = problem_of(call.arguments, c.options).value();
+  const OperandFormats formats = operand_formats(problem);
+  Arguments rounded = call.arguments;
+  Rounded q, k, v;
+  q.round(formats.q, c.options.quantization, rounded.q, rounded.q_scales);
+  k.round(formats.k, c.options.quantization, rounded.k, rounded.k_scales);
+  v.round(formats.v, c.options.quantization, rounded.v, rounded.v_scales);
+  std::vector<double> expected(call.values(call.out).size()), lse(expected.size());
+  Options exact = c.options;
+  exact.precision = Precision::native;
+  exact.quantization = {};
+  ASSERT_EQ(reference(rounded, exact, expected.data(), lse.data()).message(), "");
+  ASSERT_EQ(call.run().message(), "");
+  Call::expect_near(call.values(call.out), expected, 5e-6, "out");
+  if (!c.options.quantization.smooth_k) Call::expect_near(call.values(call.lse), lse, 5e-6, "lse");
+}
+
+TEST(CpuQuantized, EveryPrecisionAndGranularity) {
+  for (const Kernels* target : available_kernels()) {
+    use_kernels(target);
+    for (const Precision precision : kAllPrecisions)
+      for (const Granularity granularity : kAllGranularities)
+        for (const DType dtype : {DType::f32, DType::bf16}) {
+          SCOPED_TRACE(testing::Message() << target->name << ' ' << name(precision) << ' '
+                                          << name(granularity) << ' ' << name(dtype));
+          Case c{.batch = 2,
+                 .heads_q = 4,
+                 .len_q = 20,
+                 .len_kv = 70,
+                 .head_dim = 24,
+                 .q = dtype,
+                 .k = dtype,
+                 .v = dtype};
+          c.options.precision = precision;
+          c.options.quantization.qk = granularity;
+          c.options.quantization.v = granularity;
+          c.options.quantization.block_rows = 16;
+          expect_rounds_as_quantize(c);
+        }
+  }
+  use_kernels(nullptr);
+}
+
+TEST(CpuQuantized, SmoothingRotationAndLeastSquares) {
+  for (const ScaleRule rule : {ScaleRule::amax, ScaleRule::least_squares})
+    for (const bool smooth : {false, true})
+      for (const bool hadamard : {false, true})
+        for (const Granularity granularity : {Granularity::tensor, Granularity::row}) {
+          SCOPED_TRACE(testing::Message() << name(rule) << smooth << hadamard << name(granularity));
+          Case c{.batch = 2, .len_q = 20, .len_kv = 40, .head_dim = 24};
+          c.options.precision = Precision::int8;
+          c.options.quantization.qk = granularity;
+          c.options.quantization.v = granularity;
+          c.options.quantization.rule = rule;
+          c.options.quantization.smooth_k = smooth;
+          c.options.quantization.hadamard = hadamard;
+          expect_rounds_as_quantize(c);
+        }
+}
+
+// The LSE is that of the original logits, although the mean key was taken out of them.
+TEST(CpuQuantized, SmoothingGivesTheMeanBackToTheLse) {
+  Case c{.len_q = 30, .len_kv = 50, .head_dim = 32};
+  c.options.precision = Precision::int8;
+  c.options.quantization.smooth_k = true;
+  Call call(c);
+  call.k.for_each([&](std::int64_t at, std::int64_t n) {
+    auto& x = static_cast<float*>(call.k.view.data)[at];
+    x += static_cast<float>(n % 32) - 10.0f;
+  });
+  ASSERT_EQ(call.run().message(), "");
+  std::vector<double> out(call.values(call.out).size()), lse(out.size());
+  ASSERT_TRUE(reference(call.arguments, {}, out.data(), lse.data()).ok());
+  Call::expect_near(call.values(call.out), out, 0.05, "out");
+  Call::expect_near(call.values(call.lse), lse, 0.02, "lse");
+}
+
+// One scale for a packed batch counts the tokens of its sequences and no others.
+TEST(CpuQuantized, PackedScalesIgnoreWhatLiesOutside) {
+  for (const Granularity granularity : kAllGranularities)
+    for (const bool smooth : {false, true}) {
+      Case c{.len_q = 60, .len_kv = 60, .order = OwnedTensor::Order::bshd};
+      c.options.precision = Precision::fp8;
+      c.options.quantization.qk = granularity;
+      c.options.quantization.v = granularity;
+      c.options.quantization.smooth_k = smooth;
+      const std::vector<std::int32_t> cu{5, 20, 50};
+      std::vector<float> first;
+      for (const float outside : {1.0f, 1e9f}) {
+        Call call(c);
+        for (OwnedTensor* t : {&call.q, &call.k, &call.v})
+          for (std::int64_t s : {0, 4, 50, 59})
+            for (std::int64_t h = 0; h < 2; ++h)
+              for (std::int64_t d = 0; d < c.head_dim; ++d)
+                store_element(DType::f32, t->view.data, t->at(0, h, s, d), outside);
+        call.arguments.cu_seqlens_q = call.arguments.cu_seqlens_kv = cu.data();
+        call.arguments.sequences = 2;
+        call.arguments.max_len_q = call.arguments.max_len_kv = 30;
+        ASSERT_EQ(call.run().message(), "");
+        std::vector<float> found;
+        for (std::int64_t s = 5; s < 50; ++s)
+          found.push_back(load_element(DType::f32, call.out.view.data, call.out.at(0, 1, s, 2)));
+        if (first.empty()) first = found;
+        EXPECT_EQ(first, found) << name(granularity);
+      }
+    }
+}
+
+}  // namespace
+}  // namespace octavo::cpu

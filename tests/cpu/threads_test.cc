@@ -1,0 +1,106 @@
+// Threads: every task once, no deadlock, and results that do not depend on their number.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <thread>
+
+#include "case.h"
+#include "cpu/thread_pool.h"
+
+namespace octavo::cpu {
+namespace {
+
+TEST(CpuThreads, EveryTaskRunsOnceOnAValidWorker) {
+  for (const int workers : {1, 2, 7})
+    for (const std::int64_t tasks : {0, 1, 2, 6, 1000}) {
+      std::vector<std::atomic<int>> runs(static_cast<std::size_t>(tasks));
+      std::atomic<bool> valid = true;
+      parallel_for(tasks, workers, [&](std::int64_t task, int worker) {
+        ++runs[static_cast<std::size_t>(task)];
+        if (worker < 0 || worker >= workers) valid = false;
+      });
+      for (const auto& count : runs) ASSERT_EQ(count, 1);
+      EXPECT_TRUE(valid);
+    }
+}
+
+TEST(CpuThreads, CallsInsideAndBesideCallsFinish) {
+  std::atomic<std::int64_t> total = 0;
+  std::vector<std::thread> callers;
+  for (int c = 0; c < 4; ++c)
+    callers.emplace_back([&] {
+      for (int round = 0; round < 50; ++round)
+        parallel_for(5, 3, [&](std::int64_t, int) {
+          parallel_for(4, 2, [&](std::int64_t, int) { ++total; });
+        });
+    });
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_EQ(total, 4 * 50 * 5 * 4);
+}
+
+#if !defined(__SANITIZE_THREAD__)  // tsan does not follow threads started after a fork
+TEST(CpuThreads, AForkedChildStartsItsOwn) {
+  std::atomic<int> before = 0;
+  parallel_for(8, 2, [&](std::int64_t, int) { ++before; });
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    alarm(20);  // a deadlock ends the child, not the test run
+    std::atomic<int> runs = 0;
+    parallel_for(8, 2, [&](std::int64_t, int) { ++runs; });
+    _exit(runs == 8 ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+}
+#endif
+
+TEST(CpuThreads, CountCanBeSetAndReset) {
+  set_thread_count(3);
+  EXPECT_EQ(thread_count(), 3);
+  set_thread_count(0);
+  EXPECT_EQ(thread_count(), core_count());
+}
+
+TEST(CpuThreads, ResultsDoNotDependOnTheirNumber) {
+  for (const Precision precision : {Precision::native, Precision::fp8}) {
+    Case c{.batch = 2, .heads_q = 4, .heads_kv = 2, .len_q = 300, .len_kv = 310};
+    c.options.causal = Causal::bottom_right;
+    c.options.precision = precision;
+    c.options.quantization.smooth_k = precision == Precision::fp8;
+    std::vector<std::uint8_t> first;
+    for (const int threads : {1, 2, 3, 8}) {
+      set_thread_count(threads);
+      Call call(c);
+      ASSERT_EQ(call.run(threads).message(), "");
+      if (first.empty()) first = call.out.bytes;
+      EXPECT_EQ(call.out.bytes, first) << threads << " threads";
+    }
+  }
+  set_thread_count(0);
+}
+
+TEST(CpuThreads, ManyCallersAtOnceGetTheirOwnResults) {
+  const Case c{.heads_q = 4, .heads_kv = 2, .len_q = 150, .len_kv = 100};
+  Call alone(c);
+  ASSERT_TRUE(alone.run().ok());
+  std::atomic<int> wrong = 0;
+  std::vector<std::thread> callers;
+  for (int i = 0; i < 4; ++i)
+    callers.emplace_back([&] {
+      for (int round = 0; round < 5; ++round) {
+        Call call(c);
+        if (!call.run().ok() || call.out.bytes != alone.out.bytes) ++wrong;
+      }
+    });
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_EQ(wrong, 0);
+}
+
+TEST(CpuPeak, IsPositive) { EXPECT_GT(measure_fma_peak_gflops(), 0.0); }
+
+}  // namespace
+}  // namespace octavo::cpu
