@@ -1,0 +1,74 @@
+// octavo bench: how fast, how close to the machine's peak, and how far off.
+#include <CLI/CLI.hpp>
+#include <memory>
+
+#include "commands.h"
+#include "exit.h"
+#include "options.h"
+#include "progress.h"
+#include "report.h"
+
+namespace octavo::cli {
+namespace {
+
+struct BenchFlags {
+  DeviceFlags device;
+  ShapeFlags shape;
+  AttentionFlags attention;
+  JsonFlag json;
+  std::string dtype = "f16";
+  int iters = 100;
+  int warmup = 20;
+  std::uint64_t seed = 42;
+  bool skip_correctness = false;
+  bool no_three_loop = false;
+  std::string config;
+};
+
+int bench_command(BenchFlags& flags) {
+  BenchOptions options;
+  options.device = flags.device.open();
+  options.cases = flags.shape.cases();
+  options.dtype = require(parse_dtype(flags.dtype));
+  options.attention = flags.attention.options();
+  options.iters = flags.iters;
+  options.warmup = flags.warmup;
+  options.seed = flags.seed;
+  options.check_correctness = !flags.skip_correctness;
+  options.three_loop = !flags.no_three_loop;
+  options.config = flags.config;
+  flags.json.open();
+  const BenchReport result = [&] {
+    ProgressBar bar("bench");
+    options.progress = [&bar](std::int64_t done, std::int64_t total) { bar.update(done, total); };
+    return require(bench(options));
+  }();
+  report(flags.json, render(result), to_json(result));
+  return result.passed() ? kExitOk : kExitFailed;
+}
+
+}  // namespace
+
+void add_bench_command(CLI::App& app, int& exit_code) {
+  CLI::App* command = app.add_subcommand("bench", "Measure time; the five presets unless told");
+  const auto flags = std::make_shared<BenchFlags>();
+  flags->device.add(*command);
+  flags->shape.add(*command, ShapeFlags::Count::many);
+  add_dtype(*command, flags->dtype, "of the random inputs: f32, f16, bf16");
+  add_seed(*command, flags->seed);
+  command->add_option("--iters", flags->iters, "timed runs")->type_name("N")->capture_default_str();
+  command->add_option("--warmup", flags->warmup, "runs before those")
+      ->type_name("N")
+      ->capture_default_str();
+  command->add_flag("--skip-correctness", flags->skip_correctness,
+                    "do not compare the result with fp64 attention");
+  command->add_flag("--no-three-loop", flags->no_three_loop, "do not time plain loops beside it");
+  command->add_option("--config", flags->config, "a kernel configuration to force")
+      ->type_name("CONFIG");
+  flags->json.add(*command);
+  flags->attention.add(*command);
+  add_example(*command, "octavo bench --preset mission --shape 1,8,4096,128 --json bench.json");
+  command->callback([flags, &exit_code] { exit_code = bench_command(*flags); });
+}
+
+}  // namespace octavo::cli

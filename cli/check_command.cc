@@ -1,0 +1,55 @@
+// octavo check: the case tables against the fp64 oracle.
+#include <CLI/CLI.hpp>
+#include <memory>
+
+#include "commands.h"
+#include "exit.h"
+#include "options.h"
+#include "progress.h"
+#include "report.h"
+
+namespace octavo::cli {
+namespace {
+
+struct CheckFlags {
+  DeviceFlags device;
+  JsonFlag json;
+  std::string suite = "all";
+  std::string precision;
+  std::uint64_t seed = 42;
+};
+
+int check_command(CheckFlags& flags) {
+  CheckOptions options;
+  options.device = flags.device.open();
+  options.suite = flags.suite;
+  if (!flags.precision.empty()) options.precision = require(parse_precision(flags.precision));
+  options.seed = flags.seed;
+  flags.json.open();
+  const CheckReport result = [&] {
+    ProgressBar bar("check");
+    options.progress = [&bar](std::int64_t done, std::int64_t total) { bar.update(done, total); };
+    return require(check(options));
+  }();
+  report(flags.json, render(result), to_json(result));
+  return result.passed() ? kExitOk : kExitFailed;
+}
+
+}  // namespace
+
+void add_check_command(CLI::App& app, int& exit_code) {
+  CLI::App* command = app.add_subcommand("check", "Check results against fp64 attention");
+  const auto flags = std::make_shared<CheckFlags>();
+  flags->device.add(*command);
+  command->add_option("--suite", flags->suite, "which cases: all, twelve, presets")
+      ->type_name("NAME")
+      ->capture_default_str();
+  command->add_option("--precision", flags->precision, "only this precision mode")
+      ->type_name("MODE");
+  add_seed(*command, flags->seed);
+  flags->json.add(*command);
+  add_example(*command, "octavo check --suite twelve --precision fp8");
+  command->callback([flags, &exit_code] { exit_code = check_command(*flags); });
+}
+
+}  // namespace octavo::cli

@@ -1,0 +1,18 @@
+// The subcommands. Each adds itself to the command line; when it is the one the user called, it
+// runs and leaves its exit code, or throws Exit.
+#pragma once
+
+namespace CLI {
+class App;
+}
+
+namespace octavo::cli {
+
+void add_run_command(CLI::App& app, int& exit_code);
+void add_check_command(CLI::App& app, int& exit_code);
+void add_bench_command(CLI::App& app, int& exit_code);
+void add_quantize_command(CLI::App& app, int& exit_code);
+void add_explain_command(CLI::App& app, int& exit_code);
+void add_devices_command(CLI::App& app, int& exit_code);
+
+}  // namespace octavo::cli

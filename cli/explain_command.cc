@@ -1,0 +1,70 @@
+// octavo explain: which kernel a problem would get, and why.
+#include <CLI/CLI.hpp>
+#include <memory>
+
+#include "commands.h"
+#include "exit.h"
+#include "options.h"
+#include "report.h"
+
+namespace octavo::cli {
+namespace {
+
+struct ExplainFlags {
+  DeviceFlags device;
+  ShapeFlags shape;
+  KeyValueFlags kv;
+  AttentionFlags attention;
+  JsonFlag json;
+  std::string dtype = "f16";
+  std::string out_dtype;
+  bool lse = false;
+};
+
+Problem posed(const ExplainFlags& flags) {
+  const BenchCase shape = flags.shape.single_case();
+  Problem problem;
+  problem.batch = shape.batch;
+  problem.heads_q = shape.heads;
+  problem.heads_kv = flags.kv.heads.value_or(shape.heads);
+  problem.len_q = shape.length;
+  problem.len_kv = flags.kv.length.value_or(shape.length);
+  problem.head_dim = problem.head_dim_v = shape.head_dim;
+  problem.q = problem.k = problem.v = require(parse_dtype(flags.dtype));
+  problem.out = is_8bit(problem.q) ? DType::f16 : problem.q;
+  if (!flags.out_dtype.empty()) problem.out = require(parse_dtype(flags.out_dtype));
+  problem.lse = flags.lse;
+  problem.options = flags.attention.options();
+  return problem;
+}
+
+int explain_command(ExplainFlags& flags) {
+  const Device device = flags.device.open();
+  const Problem problem = posed(flags);
+  flags.json.open();
+  const Explanation explanation = require(explain(problem, device));
+  report(flags.json, render(explanation, describe(problem)), to_json(explanation));
+  return kExitOk;
+}
+
+}  // namespace
+
+void add_explain_command(CLI::App& app, int& exit_code) {
+  CLI::App* command =
+      app.add_subcommand("explain", "Say which kernel would run, why, and what is on record");
+  const auto flags = std::make_shared<ExplainFlags>();
+  flags->device.add(*command);
+  flags->shape.add(*command, ShapeFlags::Count::one);
+  flags->kv.add(*command);
+  add_dtype(*command, flags->dtype, "of Q, K and V: f32, f16, bf16, e4m3, e5m2, int8, sim8");
+  command->add_option("--out-dtype", flags->out_dtype, "of the output: f32, f16, bf16")
+      ->type_name("TYPE");
+  command->add_flag("--lse", flags->lse, "with the row sums' logarithms");
+  flags->json.add(*command);
+  flags->attention.add(*command);
+  add_example(*command,
+              "octavo explain --shape 2,32,4096,128 --kv-heads 8 --causal --precision fp8");
+  command->callback([flags, &exit_code] { exit_code = explain_command(*flags); });
+}
+
+}  // namespace octavo::cli

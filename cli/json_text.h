@@ -1,0 +1,30 @@
+// JSON of the commands that have no report type in the library, in the library's envelope.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+#include "octavo/evidence.hpp"
+
+namespace octavo::cli {
+
+using Json = nlohmann::ordered_json;
+
+inline Json envelope(std::string_view kind) {
+  return {{"schema", kSchemaVersion}, {"kind", kind}, {"version", version()}};
+}
+
+// A library's report as a part of another: without its own envelope.
+inline Json nested(const std::string& report_text) {
+  Json json = Json::parse(report_text);
+  for (const char* key : {"schema", "kind", "version"}) json.erase(key);
+  return json;
+}
+
+// File names need not be UTF-8; numbers that are not finite become null.
+inline std::string json_text(const Json& json) {
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace octavo::cli

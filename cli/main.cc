@@ -1,0 +1,75 @@
+// octavo: the command. Parses, runs one subcommand, and turns whatever happens into an exit code
+// and at most one sentence on stderr.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <new>
+#include <string>
+
+#include "commands.h"
+#include "error.h"
+#include "exit.h"
+#include "octavo/octavo.hpp"
+
+namespace {
+
+using namespace octavo::cli;
+
+int fail(int code, std::string message) {
+  std::replace(message.begin(), message.end(), '\n', ' ');
+  fmt::print(stderr, "octavo: {}\n", message);
+  return code;
+}
+
+// CLI11 says "a subcommand is required" for one it does not know.
+std::string usage_message(const CLI::App& app, const CLI::ParseError& error, int argc,
+                          char** argv) {
+  if (app.get_subcommands().empty() && argc > 1 && argv[1][0] != '-') {
+    return octavo::cli::bad_input("the subcommand", in_quotes(argv[1]),
+                                  "run, check, bench, quantize, explain, devices")
+        .message();
+  }
+  return fmt::format("{} (--help says more)", error.what());
+}
+
+int parse_and_run(CLI::App& app, int argc, char** argv, int& exit_code) {
+  try {
+    app.parse(argc, argv);
+    return exit_code;
+  } catch (const CLI::Success& request) {  // --help, --version
+    return app.exit(request);
+  } catch (const CLI::ParseError& error) {
+    return fail(kExitUsage, usage_message(app, error, argc, argv));
+  } catch (const Exit& exit) {
+    return fail(exit.code(), exit.what());
+  } catch (const std::bad_alloc&) {
+    return fail(kExitFailed, "there is not enough memory.");
+  } catch (const std::exception& error) {
+    return fail(kExitFailed, error.what());
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  int exit_code = kExitOk;
+  CLI::App app("Fused attention: O = softmax(scale Q K^T + mask) V, in 32, 16 and 8 bits.",
+               "octavo");
+  app.set_version_flag("--version", "octavo " + std::string(octavo::version()));
+  app.require_subcommand(1);
+  app.get_formatter()->column_width(34);
+  app.footer("octavo SUBCOMMAND --help shows its options.\n");
+  add_run_command(app, exit_code);
+  add_check_command(app, exit_code);
+  add_bench_command(app, exit_code);
+  add_quantize_command(app, exit_code);
+  add_explain_command(app, exit_code);
+  add_devices_command(app, exit_code);
+  const int code = parse_and_run(app, argc, argv, exit_code);
+  if (std::fflush(stdout) != 0 && code == kExitOk) {
+    return fail(kExitFailed, "standard output cannot be written.");
+  }
+  return code;
+}

@@ -1,0 +1,84 @@
+// The flags that subcommands share, each defined once.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "octavo/evidence.hpp"
+#include "octavo/octavo.hpp"
+#include "output_file.h"
+
+namespace CLI {
+class App;
+}
+
+namespace octavo::cli {
+
+// "4,8,512,64" -> four integers; fails in a sentence that names the flag.
+Result<std::vector<std::int64_t>> parse_integers(std::string_view flag, std::string_view text,
+                                                 std::size_t count, std::string_view form);
+
+struct DeviceFlags {
+  void add(CLI::App& app);
+  Device open() const;  // also sets the number of CPU threads
+
+  std::string device = "auto";
+  int threads = 0;
+};
+
+// Masks, precision and quantization: what becomes octavo::Options.
+struct AttentionFlags {
+  void add(CLI::App& app);
+  Options options() const;
+
+  std::string causal = "none";
+  std::string window;
+  std::string precision = "native";
+  std::string granularity_qk, granularity_v;
+  std::int64_t block_rows = 64;
+  std::string rule = "amax";
+  bool smooth_k = false, hadamard = false, batch_invariant = false;
+};
+
+// Problems by name or by size.
+struct ShapeFlags {
+  enum class Count { one, many };
+  void add(CLI::App& app, Count count);
+  bool given() const { return !presets.empty() || !shapes.empty(); }
+  std::vector<BenchCase> cases() const;  // presets first
+  BenchCase single_case() const;
+
+  std::vector<std::string> presets, shapes;
+};
+
+// Key/value heads and length that differ from the queries'.
+struct KeyValueFlags {
+  void add(CLI::App& app);
+
+  std::optional<std::int64_t> heads, length;
+};
+
+void add_seed(CLI::App& app, std::uint64_t& seed);
+void add_dtype(CLI::App& app, std::string& dtype, const std::string& meaning);
+void add_example(CLI::App& app, const std::string& line);
+
+// --json FILE; "-" is standard output, and then nothing else is printed there.
+class JsonFlag {
+ public:
+  void add(CLI::App& app);
+  void open();  // before the work, so that a bad path costs no time
+  bool replaces_text() const { return path_ == "-"; }
+  void write(const std::string& json);
+
+ private:
+  std::string path_;
+  std::optional<OutputFile> file_;
+};
+
+// The text unless JSON goes to standard output, and the JSON where it was asked for.
+void report(JsonFlag& json_flag, const std::string& text, const std::string& json);
+
+}  // namespace octavo::cli

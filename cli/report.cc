@@ -1,0 +1,136 @@
+// One function per report: a table, what it means, and what failed.
+#include "report.h"
+
+#include <fmt/format.h>
+
+#include "table.h"
+
+namespace octavo::cli {
+namespace {
+
+constexpr std::size_t kFailuresShown = 20;
+
+std::string or_dash(const std::optional<double>& value, std::string (*format)(double)) {
+  return value ? format(*value) : "-";
+}
+
+std::string failure_lines(const std::vector<std::string>& failures) {
+  if (failures.empty()) return "";
+  std::string text = fmt::format("\n{} failed:\n", failures.size());
+  for (std::size_t i = 0; i < failures.size() && i < kFailuresShown; ++i) {
+    text += "  " + wrapped(failures[i], 4) + "\n";
+  }
+  if (failures.size() > kFailuresShown) {
+    text +=
+        fmt::format("  and {} more; --json FILE has them all\n", failures.size() - kFailuresShown);
+  }
+  return text;
+}
+
+std::string percent(double fraction) { return fmt::format("{:.1f}%", 100 * fraction); }
+std::string times(double ratio) { return fmt::format("{:.1f}x", ratio); }
+
+// How far the quartiles lie from the median, as one number.
+std::string spread(const BenchRow& row) {
+  if (row.median_us <= 0) return "-";
+  return fmt::format("{:.1f}%", 100 * (row.high_us - row.low_us) / row.median_us);
+}
+
+std::string options_text(const Options& options) {
+  std::string text = fmt::format("precision {}", name(options.precision));
+  if (options.causal != Causal::none) text += fmt::format(", causal {}", name(options.causal));
+  if (options.window_left >= 0 || options.window_right >= 0) {
+    text += fmt::format(", window {},{}", options.window_left, options.window_right);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string render(const CheckReport& report) {
+  using enum Table::Align;
+  Table table({{"precision", left},
+               {"inputs", left},
+               {"cases"},
+               {"failed"},
+               {"total error"},
+               {"kernel error"},
+               {"rmse"},
+               {"of bound"}});
+  std::string bounds;
+  for (const CheckRow& row : report.rows) {
+    table.add_row({row.precision, row.format, fmt::format("{}", row.cases),
+                   fmt::format("{}", row.failed), error_number(row.worst_total_error),
+                   error_number(row.worst_kernel_error), error_number(row.worst_total_rmse),
+                   percent(row.worst_bound_ratio)});
+    bounds += "  " +
+              wrapped(fmt::format("{} {}: {}; closest: {}", row.precision, row.format, row.bound,
+                                  row.worst_case),
+                      4) +
+              "\n";
+  }
+  return fmt::format(
+             "check on {}, suite {}, seed {}: the worst of each precision and input type\n\n",
+             report.device, report.suite, report.seed) +
+         table.text() + "\nbounds and the case that came closest:\n" + bounds +
+         failure_lines(report.failures) +
+         fmt::format("\n{}: {} cases ({} distinct), {} failed\n",
+                     report.passed() ? "passed" : "FAILED", report.cases, report.distinct,
+                     report.failures.size());
+}
+
+std::string render(const BenchReport& report) {
+  using enum Table::Align;
+  Table table({{"case", left},
+               {"B,H,S,D", left},
+               {"median us"},
+               {"spread"},
+               {"GFLOP/s"},
+               {"of FMA peak"},
+               {"three-loop"},
+               {"max error"},
+               {"kernel", left}});
+  for (const BenchRow& row : report.rows) {
+    const BenchCase& c = row.shape;
+    table.add_row({c.name, fmt::format("{},{},{},{}", c.batch, c.heads, c.length, c.head_dim),
+                   short_number(row.median_us), spread(row), short_number(row.gflops),
+                   or_dash(row.fma_peak_fraction, percent), or_dash(row.three_loop_ratio, times),
+                   or_dash(row.max_error, error_number), row.kernel.kernel});
+  }
+  std::string text =
+      fmt::format("bench on {}, {} inputs, {}, {} threads, {} runs after {}\n\n", report.device,
+                  report.dtype, options_text(report.attention), report.threads, report.iters,
+                  report.warmup) +
+      table.text() +
+      "\nspread: between the quartiles, of the median; three-loop: times faster than "
+      "plain loops\n";
+  if (report.fma_peak_gflops) {
+    text += fmt::format("fp32 FMA peak, measured in this run: {} GFLOP/s\n",
+                        short_number(*report.fma_peak_gflops));
+  }
+  return text + failure_lines(report.failures);
+}
+
+std::string render(const Explanation& e, const std::string& problem) {
+  return field_lines({{"problem", problem},
+                      {"device", e.device},
+                      {"kernel", e.kernel},
+                      {"config", e.config},
+                      {"why", e.reason},
+                      {"workspace", byte_count(e.workspace_bytes)},
+                      {"time", e.measured_us ? duration(*e.measured_us) : "not measured"},
+                      {"max error", e.max_error ? error_number(*e.max_error) : "not measured"}});
+}
+
+std::string render(const std::vector<DeviceInfo>& devices) {
+  using enum Table::Align;
+  Table table({{"device", left}, {"available", left}, {"description", left}});
+  for (const DeviceInfo& info : devices) {
+    table.add_row(
+        {name(info.device), info.available ? "yes" : "no",
+         info.available ? info.description : fmt::format("{}: {}", info.description, info.reason)});
+  }
+  return table.text();
+}
+
+}  // namespace octavo::cli

@@ -1,0 +1,15 @@
+// The library's reports as text for a person.
+#pragma once
+
+#include <string>
+
+#include "octavo/evidence.hpp"
+
+namespace octavo::cli {
+
+std::string render(const CheckReport& report);
+std::string render(const BenchReport& report);
+std::string render(const Explanation& explanation, const std::string& problem);
+std::string render(const std::vector<DeviceInfo>& devices);
+
+}  // namespace octavo::cli

@@ -1,0 +1,50 @@
+// Where `octavo run` takes Q, K and V from: three files, or random numbers of a given size.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "host_tensor.h"
+#include "octavo/octavo.hpp"
+#include "options.h"
+
+namespace CLI {
+class App;
+}
+
+namespace octavo::cli {
+
+struct OperandFlags {
+  void add(CLI::App& app, const std::string& letter);
+
+  std::string letter;
+  std::string file;
+  std::string scales_file;
+  std::string granularity = "head";
+};
+
+struct InputFlags {
+  void add(CLI::App& app);
+
+  OperandFlags q, k, v;
+  ShapeFlags shape;
+  KeyValueFlags kv;
+  std::string dtype;
+  std::uint64_t seed = 42;
+};
+
+struct Operand {
+  HostTensor values;
+  std::optional<HostTensor> scales;  // of 8-bit values
+  Granularity granularity = Granularity::head;
+};
+
+struct Inputs {
+  Operand q, k, v;
+  std::optional<std::uint64_t> seed;  // of random inputs
+};
+
+Inputs load_inputs(const InputFlags& flags, std::int64_t block_rows);
+
+}  // namespace octavo::cli

@@ -1,0 +1,21 @@
+// Scales of 8-bit tensors in files: which shape a granularity asks for, and reading them.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "host_tensor.h"
+#include "octavo/octavo.hpp"
+
+namespace octavo::cli {
+
+// (1), (B, H), (B, H, blocks), (B, H, S) or (B, H, D).
+std::vector<std::int64_t> scale_shape(const Shape4& shape, Granularity granularity,
+                                      std::int64_t block_rows);
+
+// f32, in that shape.
+HostTensor load_scales(std::string_view flag, const std::string& spec, const Shape4& shape,
+                       Granularity granularity, std::int64_t block_rows);
+
+}  // namespace octavo::cli

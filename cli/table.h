@@ -1,0 +1,41 @@
+// Text a person reads: aligned tables, and blocks of "name  value" lines.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace octavo::cli {
+
+inline constexpr std::size_t kTextWidth = 108;
+
+class Table {
+ public:
+  enum class Align { left, right };
+  struct Column {
+    std::string title;
+    Align align = Align::right;
+  };
+
+  explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
+  void add_row(std::vector<std::string> cells);  // as many as there are columns
+  std::string text() const;
+
+ private:
+  std::vector<Column> columns_;
+  std::vector<std::vector<std::string>> rows_;
+};
+
+// Long values continue under their own column.
+std::string field_lines(const std::vector<std::pair<std::string, std::string>>& fields);
+
+// Breaks at spaces so that no line is wider than kTextWidth; all but the first are indented.
+std::string wrapped(std::string_view text, std::size_t indent);
+
+std::string short_number(double value);     // four significant digits, no exponent up to 1e6
+std::string error_number(double value);     // 1.23e-04
+std::string byte_count(std::size_t bytes);  // 1.5 MiB
+std::string duration(double microseconds);  // 12.3 us, 4.56 ms, 1.2 s
+
+}  // namespace octavo::cli
