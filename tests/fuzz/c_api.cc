@@ -1,0 +1,318 @@
+// Fuzz target: attention through the C interface. The bytes choose a mostly valid call, then spoil
+// none, one or two of its fields. A failed call has left the outputs as they were and says why; a
+// successful one has written every output element, nothing else, and the same bytes by the other
+// road (plan, workspace, run).
+#include <array>
+#include <cmath>
+#include <string>
+
+#include "c_tensor.h"
+#include "octavo/octavo.hpp"
+
+// A workspace too large for the machine must come back as null, not as a report.
+extern "C" const char* __asan_default_options() { return "allocator_may_return_null=1"; }
+
+namespace octavo::fuzz {
+namespace {
+
+// The struct with room behind it: its size field may claim more than this version knows.
+template <class Struct>
+struct Sized {
+  Struct value;
+  unsigned char tail[64] = {};
+};
+
+struct Call {
+  Sized<octavo_arguments> arguments;
+  Sized<octavo_options> options;
+  const char* device = "cpu";
+  std::array<std::unique_ptr<float[]>, 3> scales;
+  std::unique_ptr<std::int32_t[]> cu_q, cu_kv;
+  Operand q, k, v, out, lse;
+  bool wants_lse = false;
+  bool spoiled_size = false;
+};
+
+void choose_tensors(Reader& in, Call& call) {
+  octavo_arguments& a = call.arguments.value;
+  const bool packed = in.one_in(4);
+  const std::int64_t batch = packed ? 1 : in.between(0, 2);
+  const std::int64_t ratio = in.between(1, 3), heads_kv = in.between(1, 2);
+  const std::int64_t heads_q = in.one_in(16) ? in.between(0, 5) : ratio * heads_kv;
+  const std::int64_t len_q = in.between(0, 40), len_kv = in.between(0, 70);
+  const std::int64_t dim = in.one_in(3) ? 8 * in.between(1, 9) : in.between(1, 40);
+  const std::int32_t dtype = in.below(7);
+  const bool mixed = in.one_in(4);
+  a.q = make_view(in, dtype, batch, heads_q, len_q, dim);
+  a.k = make_view(in, mixed ? in.below(7) : dtype, batch, heads_kv, len_kv, dim);
+  a.v = make_view(in, mixed ? in.below(7) : dtype, batch, heads_kv, len_kv, dim);
+  a.out = make_view(in, in.below(3), batch, heads_q, len_q, dim);
+  call.wants_lse = in.one_in(2);
+  if (call.wants_lse) a.lse = make_view(in, OCTAVO_F32, batch, heads_q, len_q, 1);
+  if (packed) {
+    a.sequences = in.between(0, 4);
+    a.max_len_q = in.one_in(3) ? in.between(0, 40) : len_q;
+    a.max_len_kv = in.one_in(3) ? in.between(0, 70) : len_kv;
+    call.cu_q = std::make_unique<std::int32_t[]>(1);  // sized when the fields are settled
+  }
+  for (octavo_scales* s : {&a.q_scales, &a.k_scales, &a.v_scales}) {
+    s->granularity = in.below(5);
+    s->block_rows = in.between(1, 20);
+  }
+  if (in.one_in(3)) {
+    a.has_scale = 1;
+    a.scale = in.pick({0.125f, 0.0f, -1.0f, 100.0f, NAN, INFINITY, 1e-30f});
+  }
+}
+
+void choose_options(Reader& in, Call& call) {
+  octavo_options& o = call.options.value;
+  o.causal = in.below(3);
+  if (in.one_in(3)) o.window_left = in.between(0, 40);
+  if (in.one_in(3)) o.window_right = in.between(0, 40);
+  o.precision = in.below(9);
+  if (in.one_in(3)) o.granularity_qk = in.below(5);
+  if (in.one_in(3)) o.granularity_v = in.below(5);
+  o.block_rows = in.between(1, 40);
+  o.scale_rule = in.one_in(4);
+  o.smooth_k = in.one_in(4);
+  o.hadamard = in.one_in(4);
+  o.batch_invariant = in.one_in(2);
+  call.device = in.one_in(32) ? in.pick({"cuda:7", "", "gpu", "emulator", "cpu:1", "cuda:-1"})
+                              : in.pick({"cpu", static_cast<const char*>(nullptr)});
+}
+
+// One field becomes something a confused caller might pass.
+void spoil(Reader& in, Call& call) {
+  octavo_arguments& a = call.arguments.value;
+  octavo_options& o = call.options.value;
+  octavo_tensor* const tensors[] = {&a.q, &a.k, &a.v, &a.out, &a.lse};
+  octavo_scales* const scales[] = {&a.q_scales, &a.k_scales, &a.v_scales};
+  std::int64_t* const numbers[] = {&o.window_left, &o.window_right, &o.block_rows,
+                                   &a.max_len_q,   &a.max_len_kv,   &a.sequences};
+  std::int32_t* const codes[] = {&o.causal,
+                                 &o.precision,
+                                 &o.granularity_qk,
+                                 &o.granularity_v,
+                                 &o.scale_rule,
+                                 &a.q.dtype,
+                                 &a.k.dtype,
+                                 &a.v.dtype,
+                                 &a.out.dtype,
+                                 &a.lse.dtype,
+                                 &scales[0]->granularity,
+                                 &scales[1]->granularity,
+                                 &scales[2]->granularity};
+  switch (in.below(7)) {
+    case 0:
+      in.pick(tensors)->shape[in.below(4)] = in.pick(kInsane);
+      break;
+    case 1:
+      in.pick(tensors)->stride[in.below(4)] = in.pick(kInsane);
+      break;
+    case 2:
+      *in.pick(numbers) = in.pick(kInsane);
+      break;
+    case 3:
+      *in.pick(codes) = in.pick({-1, 7, 9, 200, 255, 256, INT32_MAX, INT32_MIN});
+      break;
+    case 4:
+      in.pick(scales)->stride[in.below(3)] = in.pick(kInsane);
+      break;
+    case 5:
+      in.pick(scales)->block_rows = in.pick(kInsane);
+      break;
+    default: {
+      constexpr std::size_t kSize = sizeof(octavo_arguments);
+      a.size = in.pick<std::size_t>({0, 7, 8, 100, kSize - 8, kSize + 32, 1u << 20});
+      call.arguments.tail[8] = in.one_in(2);
+      call.spoiled_size = true;
+    }
+  }
+}
+
+// Floats for the scales of one operand, as many as its fields ask for. False: too many for a test.
+bool allocate_scales(Reader& in, const octavo_arguments& a, const octavo_tensor& t, bool packed,
+                     std::int64_t max_len, octavo_scales& s, std::unique_ptr<float[]>& memory) {
+  __extension__ using Wide = __int128;
+  const bool by_sequence = packed && s.granularity != OCTAVO_PER_ROW;
+  const Wide rows = by_sequence ? max_len : t.shape[2];
+  const Wide block = s.block_rows < 1 ? 1 : s.block_rows;
+  const Wide batch = by_sequence ? a.sequences : t.shape[0], heads = t.shape[1];
+  const Wide inner = s.granularity == OCTAVO_PER_BLOCK     ? (rows + block - 1) / block
+                     : s.granularity == OCTAVO_PER_ROW     ? rows
+                     : s.granularity == OCTAVO_PER_CHANNEL ? t.shape[3]
+                                                           : 1;
+  Wide count = s.granularity == OCTAVO_PER_TENSOR ? 1 : batch * heads * inner;
+  if ((s.stride[0] != 0 || s.stride[1] != 0 || s.stride[2] != 0) && count > 0 &&
+      s.granularity != OCTAVO_PER_TENSOR)
+    count = (batch - 1) * s.stride[0] + (heads - 1) * s.stride[1] + (inner - 1) * s.stride[2] + 1;
+  const bool refused = count < 0 || count > (Wide{1} << 58);
+  if (!refused && count > (1 << 18)) return false;
+  const auto n = static_cast<std::size_t>(refused ? 0 : count);
+  memory = std::make_unique<float[]>(n);
+  for (std::size_t i = 0; i < n; ++i) memory[i] = 0.01f * static_cast<float>(1 + i % 7);
+  if (n > 0 && in.one_in(16)) memory[n - 1] = in.pick({NAN, INFINITY, 0.0f, -1.0f});
+  s.data = memory.get();
+  return true;
+}
+
+// Cumulative lengths: mostly rising, now and then anything.
+std::unique_ptr<std::int32_t[]> make_lengths(Reader& in, std::int64_t sequences,
+                                             std::int64_t tokens) {
+  auto cu = std::make_unique<std::int32_t[]>(static_cast<std::size_t>(sequences) + 1);
+  const bool wild = in.one_in(4);
+  std::int64_t at = 0;
+  for (std::int64_t i = 0; i <= sequences; ++i) {
+    cu[static_cast<std::size_t>(i)] =
+        wild ? static_cast<std::int32_t>(in.word()) >> in.below(32) : static_cast<std::int32_t>(at);
+    at = i + 1 >= sequences ? tokens : std::min(tokens, at + in.between(0, 20));
+  }
+  return cu;
+}
+
+// Memory for everything the call points to. False: not a call for a test.
+bool allocate(Reader& in, Call& call) {
+  octavo_arguments& a = call.arguments.value;
+  const bool packed = call.cu_q != nullptr;
+  struct Part {
+    octavo_tensor* view;
+    Operand* operand;
+  };
+  for (const auto& [view, operand] :
+       {Part{&a.q, &call.q}, Part{&a.k, &call.k}, Part{&a.v, &call.v}, Part{&a.out, &call.out}}) {
+    if (operand->allocate(*view) == Operand::Span::too_large) return false;
+    operand->fill(in, view->dtype);
+  }
+  if (call.wants_lse && call.lse.allocate(a.lse) == Operand::Span::too_large) return false;
+  if (packed) {
+    if (a.sequences > 64 && a.sequences <= INT32_MAX) return false;
+    if (a.max_len_q > 4096 && a.max_len_q <= INT32_MAX) return false;
+    if (a.max_len_kv > 4096 && a.max_len_kv <= INT32_MAX) return false;
+    const std::int64_t sequences = a.sequences < 0 || a.sequences > 64 ? 0 : a.sequences;
+    call.cu_q = make_lengths(in, sequences, a.q.shape[2]);
+    call.cu_kv = make_lengths(in, sequences, a.k.shape[2]);
+    a.cu_seqlens_q = call.cu_q.get();
+    a.cu_seqlens_kv = call.cu_kv.get();
+  }
+  if (!allocate_scales(in, a, a.q, packed, a.max_len_q, a.q_scales, call.scales[0]) ||
+      !allocate_scales(in, a, a.k, packed, a.max_len_kv, a.k_scales, call.scales[1]) ||
+      !allocate_scales(in, a, a.v, packed, a.max_len_kv, a.v_scales, call.scales[2]))
+    return false;
+  // Pointers are spoiled last: they were not there before.
+  if (in.one_in(12)) in.pick({&a.q, &a.k, &a.v, &a.out})->data = nullptr;
+  if (in.one_in(24)) in.pick({&a.q_scales, &a.k_scales, &a.v_scales})->data = nullptr;
+  if (in.one_in(24)) a.cu_seqlens_kv = nullptr;
+  if (in.one_in(24)) a.out.data = a.q.data;
+  return true;
+}
+
+// Rows of the output that some sequence holds, and whether no row is held twice.
+struct Rows {
+  std::vector<bool> written;
+  bool once = true;
+};
+Rows output_rows(const octavo_arguments& a) {
+  Rows rows;
+  const std::int64_t tokens = a.out.shape[2];
+  rows.written.assign(static_cast<std::size_t>(tokens), a.cu_seqlens_q == nullptr);
+  if (a.cu_seqlens_q == nullptr) return rows;
+  for (std::int64_t i = 0; i < a.sequences; ++i) {
+    const std::int64_t begin = std::min<std::int64_t>(std::max(a.cu_seqlens_q[i], 0), tokens);
+    const std::int64_t end = std::min<std::int64_t>(a.cu_seqlens_q[i + 1], tokens);
+    for (std::int64_t s = begin; s < std::min(end, begin + a.max_len_q); ++s) {
+      if (rows.written[static_cast<std::size_t>(s)]) rows.once = false;
+      rows.written[static_cast<std::size_t>(s)] = true;
+    }
+  }
+  return rows;
+}
+
+octavo_status run_by_plan(const Call& call, std::int64_t missing_bytes) {
+  const octavo_arguments* a = &call.arguments.value;
+  octavo_plan* plan = nullptr;
+  octavo_status status = octavo_plan_create(a, &call.options.value, call.device, &plan);
+  if (status != OCTAVO_OK) {
+    require(plan == nullptr, "a plan that failed is not made");
+    return status;
+  }
+  std::size_t bytes = 0;
+  status = octavo_plan_workspace_bytes(plan, a, &bytes);
+  void* workspace = nullptr;
+  if (status == OCTAVO_OK) {
+    bytes -= std::min(bytes, static_cast<std::size_t>(missing_bytes));
+    if (bytes > (1u << 28) || posix_memalign(&workspace, 64, bytes) != 0)
+      status = OCTAVO_OUT_OF_MEMORY;
+  }
+  if (status == OCTAVO_OK) status = octavo_plan_run(plan, a, workspace, bytes, nullptr);
+  std::free(workspace);
+  octavo_plan_destroy(plan);
+  return status;
+}
+
+void check_explain(Reader& in, const Call& call) {
+  const std::size_t capacity = in.byte();
+  const auto text = std::make_unique<char[]>(capacity);
+  std::size_t needed = 0;
+  const octavo_status status = octavo_explain(&call.arguments.value, &call.options.value,
+                                              call.device, text.get(), capacity, &needed);
+  if (status != OCTAVO_OK) return require_sentence(octavo_last_error());
+  require(needed > 1, "an explanation says something");
+  if (capacity > 0)
+    require(std::strlen(text.get()) == std::min(capacity, needed) - 1, "and ends where it should");
+}
+
+void check(Reader& in, Call& call) {
+  constexpr std::uint8_t kFirst = 0xa5, kSecond = 0x5a;
+  const octavo_arguments& a = call.arguments.value;
+  const bool aliased = a.out.data == a.q.data;
+  call.out.poison(kFirst);
+  call.lse.poison(kFirst);
+  const auto q = call.q.copy(), k = call.k.copy(), v = call.v.copy();
+  const octavo_status status = octavo_attention(&a, &call.options.value, call.device, nullptr);
+  const auto out = call.out.copy(), lse = call.lse.copy();
+  if (status == OCTAVO_OK && aliased) require(call.q.bytes() == 0, "out over q is refused");
+  require(q == call.q.copy() && k == call.k.copy() && v == call.v.copy(), "inputs stay");
+  if (status != OCTAVO_OK) {
+    require_sentence(octavo_last_error());
+    require_untouched(out, kFirst, "a failed call leaves out as it was");
+    require_untouched(lse, kFirst, "a failed call leaves lse as it was");
+  }
+
+  call.out.poison(kSecond);
+  call.lse.poison(kSecond);
+  const octavo_status again = run_by_plan(call, in.one_in(8) ? 1 : 0);
+  if (again != OCTAVO_OK) {
+    require_untouched(call.out.copy(), kSecond, "a failed run leaves out as it was");
+    require_untouched(call.lse.copy(), kSecond, "a failed run leaves lse as it was");
+  }
+  require(status == OCTAVO_OK || again != OCTAVO_OK, "a plan accepts what the one call does");
+  if (status == OCTAVO_OK && again == OCTAVO_OK && !call.spoiled_size) {
+    const Rows rows = output_rows(a);
+    const auto wanted = [&rows](std::int64_t s) {
+      return rows.written[static_cast<std::size_t>(s)];
+    };
+    require_written(out, kFirst, call.out.copy(), kSecond,
+                    element_map(a.out, call.out.bytes(), wanted), rows.once);
+    if (call.wants_lse)
+      require_written(lse, kFirst, call.lse.copy(), kSecond,
+                      element_map(a.lse, call.lse.bytes(), wanted), rows.once);
+  }
+  check_explain(in, call);
+}
+
+}  // namespace
+}  // namespace octavo::fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace octavo::fuzz;
+  Reader in({data, size});
+  Call call;
+  octavo_arguments_init(&call.arguments.value);
+  octavo_options_init(&call.options.value);
+  choose_tensors(in, call);
+  choose_options(in, call);
+  for (int i = in.one_in(2) ? in.below(3) : 0; i > 0; --i) spoil(in, call);
+  if (allocate(in, call)) check(in, call);
+  return 0;
+}
