@@ -9,13 +9,13 @@ install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/octavo"
         DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" FILES_MATCHING PATTERN "*.h" PATTERN "*.hpp")
 install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DOCDIR}")
 
-if(TARGET octavo_command)
+if(TARGET octavo_cli)
   # The command finds the library beside it, wherever the prefix is moved.
   file(RELATIVE_PATH octavo_lib_from_bin "${CMAKE_INSTALL_FULL_BINDIR}"
        "${CMAKE_INSTALL_FULL_LIBDIR}")
-  set_target_properties(octavo_command PROPERTIES
+  set_target_properties(octavo_cli PROPERTIES
                         INSTALL_RPATH "$ORIGIN/${octavo_lib_from_bin}")
-  install(TARGETS octavo_command RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
+  install(TARGETS octavo_cli RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
 endif()
 
 install(EXPORT octavoTargets NAMESPACE octavo:: DESTINATION "${octavo_cmake_dir}")

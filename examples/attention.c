@@ -23,7 +23,7 @@ int main(void) {
   /* Queries of zeros see every key alike: the mean row, and ln(128). */
   printf("%.1f %.4f\n", out[0], lse[0]);
 
-  arguments.k.shape[1] = 3; /* does not divide 8 */
+  arguments.k.shape[1] = arguments.v.shape[1] = 3; /* does not divide 8 */
   if (octavo_attention(&arguments, NULL, "cpu", NULL) == OCTAVO_OK) return 1;
   printf("%s\n", octavo_last_error());
   return 0;
