@@ -46,10 +46,12 @@ struct Kernels {
   void (*accumulate)(const float* v, std::int64_t v_pitch, std::int64_t keys, std::int64_t head_dim,
                      const float* p, std::int64_t vectors, const float* rescale, float* o);
 
-  // Rows. `to_f32` reads exactly n elements of any dtype, without a scale; `from_f32` writes
+  // Rows. `to_f32` reads exactly n elements of each row of any dtype, without a scale, rows
+  // `stride` elements apart, and writes them `pitch` floats apart; `from_f32` writes
   // exactly n of f32, f16 or bf16. The others work in place on a padded row; `round_to` gives
   // the value of the nearest code of any dtype but f32, as numeric/formats.h defines it.
-  void (*to_f32)(DType dtype, const void* source, std::int64_t n, float* row);
+  void (*to_f32)(DType dtype, const void* source, std::int64_t stride, std::int64_t rows,
+                 std::int64_t n, float* target, std::int64_t pitch);
   void (*from_f32)(DType dtype, const float* row, std::int64_t n, void* target);
   void (*round_to)(DType dtype, float* row, std::int64_t n);
   void (*scale_row)(float* row, float factor, std::int64_t n);

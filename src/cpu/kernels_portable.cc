@@ -61,11 +61,11 @@ void accumulate(const float* v, std::int64_t v_pitch, std::int64_t keys, std::in
 
 // As the SIMD kernels compute it, comments there.
 inline float exp2_nonpositive(float x) {
-  constexpr float kMagic = 12582912.0f;
-  const float shifted = x + kMagic;
-  const float f = x - (shifted - kMagic);
-  const float power = std::bit_cast<float>((std::bit_cast<std::uint32_t>(shifted) << 23) +
-                                           (std::uint32_t{127} << 23));
+  constexpr float kMagic = 12582912.0f + 127.0f;
+  const float bounded = x < -127.0f ? -127.0f : x;
+  const float shifted = bounded + kMagic;
+  const float f = bounded - (shifted - kMagic);
+  const float power = std::bit_cast<float>(std::bit_cast<std::uint32_t>(shifted) << 23);
   float y = 0.000154531634f;
   y = y * f + 0.00133908633f;
   y = y * f + 0.00961808302f;
@@ -73,7 +73,7 @@ inline float exp2_nonpositive(float x) {
   y = y * f + 0.240226507f;
   y = y * f + 0.693147182f;
   y = y * f + 1.0f;
-  return x < -126.0f ? 0.0f : y * power;
+  return y * power;
 }
 
 void softmax(float* s, std::int64_t keys, std::int64_t vectors, const LaneLimits* limits,
@@ -108,12 +108,11 @@ void softmax(float* s, std::int64_t keys, std::int64_t vectors, const LaneLimits
   }
 }
 
-void to_f32(DType dtype, const void* source, std::int64_t n, float* row) {
-  if (dtype == DType::f32) {
-    std::memcpy(row, source, static_cast<std::size_t>(n) * sizeof(float));
-    return;
-  }
-  for (std::int64_t i = 0; i < n; ++i) row[i] = load_element(dtype, source, i);
+void to_f32(DType dtype, const void* source, std::int64_t stride, std::int64_t rows, std::int64_t n,
+            float* target, std::int64_t pitch) {
+  for (std::int64_t r = 0; r < rows; ++r)
+    for (std::int64_t i = 0; i < n; ++i)
+      target[r * pitch + i] = load_element(dtype, source, r * stride + i);
 }
 
 void from_f32(DType dtype, const float* row, std::int64_t n, void* target) {

@@ -1,3 +1,4 @@
+// Loading rows, stage by stage.
 #include "cpu/load.h"
 
 #include <cstddef>
@@ -22,13 +23,30 @@ RowLoader::RowLoader(const Kernels& kernels, const Operand& operand, const HeadR
   channel_inverses_ = factors + padded;
 }
 
-void RowLoader::load_values(std::int64_t row, float* target) const {
+void RowLoader::convert(std::int64_t row, std::int64_t rows, float* target,
+                        std::int64_t pitch) const {
   const ConstTensor& t = operand_.tensor;
   const std::int64_t at =
       rows_.batch * t.stride[0] + rows_.head * t.stride[1] + (rows_.begin + row) * t.stride[2];
   const auto* bytes =
       static_cast<const std::byte*>(t.data) + at * static_cast<std::int64_t>(size_bytes(t.dtype));
-  kernels_.to_f32(t.dtype, bytes, head_dim_, target);
+  kernels_.to_f32(t.dtype, bytes, t.stride[2], rows, head_dim_, target, pitch);
+}
+
+bool RowLoader::is_plain() const {
+  const OperandFormat& format = operand_.format;
+  return !format.scales_of_caller() && !format.rounded && !format.hadamard &&
+         operand_.means == nullptr;
+}
+
+void RowLoader::load_block(std::int64_t begin, std::int64_t end, float* target,
+                           std::int64_t pitch) const {
+  if (is_plain()) return convert(begin, end - begin, target, pitch);
+  for (std::int64_t row = begin; row < end; ++row) load(row, target + (row - begin) * pitch);
+}
+
+void RowLoader::load_values(std::int64_t row, float* target) const {
+  convert(row, 1, target, 0);
   if (!operand_.format.scales_of_caller()) return;
   if (channel_steps_ != nullptr)
     kernels_.multiply_row(target, channel_steps_, head_dim_);

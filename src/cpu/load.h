@@ -41,18 +41,23 @@ class RowLoader {
   // `factors`: room for two padded rows, kept as long as the loader.
   RowLoader(const Kernels& kernels, const Operand& operand, const HeadRows& rows, float* factors);
 
-  // What the products use; both stages below.
+  // What the products use: the three stages below.
   void load(std::int64_t row, float* target) const {
     load_values(row, target);
     transform(target);
     round(row, target);
   }
 
+  // Rows [begin, end), `pitch` floats apart.
+  void load_block(std::int64_t begin, std::int64_t end, float* target, std::int64_t pitch) const;
+
   void load_values(std::int64_t row, float* target) const;  // as the caller means them
   void transform(float* row) const;                         // smoothed and rotated
   void round(std::int64_t row, float* values) const;        // to 16 or 8 bits, where asked
 
  private:
+  void convert(std::int64_t row, std::int64_t rows, float* target, std::int64_t pitch) const;
+  bool is_plain() const;  // conversion is all there is to do
   float step(std::int64_t row) const {
     return operand_.scales.step(rows_.number, rows_.head, rows_.begin, row, 0);
   }

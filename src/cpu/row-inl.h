@@ -20,19 +20,29 @@ namespace HWY_NAMESPACE {
 // ---------------------------------------------------------------------------------------------
 // Rows: formats
 
+struct Rows {
+  std::int64_t stride, count, n;
+  float* target;
+  std::int64_t pitch;
+};
+
 // Of any stored type T through `convert`; the tail goes through a copy, as not one element past
 // the row may be read.
 template <class T, class Convert>
-HWY_INLINE void widen(const T* source, std::int64_t n, float* row, Convert convert) {
+HWY_INLINE void widen(const T* source, const Rows& rows, Convert convert) {
   const D32 d;
   const hn::Rebind<T, D32> dt;
   const std::int64_t step = lanes();
-  std::int64_t i = 0;
-  for (; i + step <= n; i += step) hn::StoreU(convert(hn::LoadU(dt, source + i)), d, row + i);
-  if (i == n) return;
-  HWY_ALIGN T tail[HWY_MAX_BYTES / sizeof(float)] = {};
-  std::memcpy(tail, source + i, static_cast<std::size_t>(n - i) * sizeof(T));
-  hn::StoreU(convert(hn::Load(dt, tail)), d, row + i);
+  for (std::int64_t r = 0; r < rows.count; ++r) {
+    const T* from = source + r * rows.stride;
+    float* to = rows.target + r * rows.pitch;
+    std::int64_t i = 0;
+    for (; i + step <= rows.n; i += step) hn::StoreU(convert(hn::LoadU(dt, from + i)), d, to + i);
+    if (i == rows.n) continue;
+    HWY_ALIGN T tail[HWY_MAX_BYTES / sizeof(float)] = {};
+    std::memcpy(tail, from + i, static_cast<std::size_t>(rows.n - i) * sizeof(T));
+    hn::StoreU(convert(hn::Load(dt, tail)), d, to + i);
+  }
 }
 
 HWY_INLINE V f32_of_bf16(hn::Vec<hn::Rebind<std::uint16_t, D32>> bits) {
@@ -69,7 +79,9 @@ HWY_INLINE V f32_of_signed_small(hn::Vec<U32> code) {
   return hn::Or(magnitude, hn::BitCast(D32(), hn::ShiftLeft<31 - kSignBit>(sign)));
 }
 
-void to_f32(DType dtype, const void* source, std::int64_t n, float* row) {
+void to_f32(DType dtype, const void* source, std::int64_t stride, std::int64_t count,
+            std::int64_t n, float* target, std::int64_t pitch) {
+  const Rows rows{stride, count, n, target, pitch};
   const D32 d;
   const I32 di;
   const U32 du;
@@ -77,33 +89,32 @@ void to_f32(DType dtype, const void* source, std::int64_t n, float* row) {
   const auto* u16 = static_cast<const std::uint16_t*>(source);
   switch (dtype) {
     case DType::f32:
-      std::memcpy(row, source, static_cast<std::size_t>(n) * sizeof(float));
-      return;
+      return widen(static_cast<const float*>(source), rows, [](auto x) HWY_ATTR { return x; });
     case DType::f16:
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3  // F16C; signalling NaN becomes quiet
-      return widen(u16, n, row, [=](auto x) HWY_ATTR {
+      return widen(u16, rows, [=](auto x) HWY_ATTR {
         return hn::PromoteTo(d, hn::BitCast(hn::Rebind<hwy::float16_t, D32>(), x));
       });
 #else
-      return widen(u16, n, row, [=](auto x) HWY_ATTR {
+      return widen(u16, rows, [=](auto x) HWY_ATTR {
         return f32_of_signed_small<10, 15, 0x7C00, 15>(hn::PromoteTo(du, x));
       });
 #endif
     case DType::bf16:
-      return widen(u16, n, row, [](auto x) HWY_ATTR { return f32_of_bf16(x); });
+      return widen(u16, rows, [](auto x) HWY_ATTR { return f32_of_bf16(x); });
     case DType::e4m3:
-      return widen(u8, n, row, [=](auto x) HWY_ATTR {
+      return widen(u8, rows, [=](auto x) HWY_ATTR {
         return f32_of_signed_small<3, 7, 0x7F, 7>(hn::PromoteTo(du, x));
       });
     case DType::e5m2:
-      return widen(u8, n, row, [=](auto x) HWY_ATTR {
+      return widen(u8, rows, [=](auto x) HWY_ATTR {
         return f32_of_signed_small<2, 15, 0x7C, 7>(hn::PromoteTo(du, x));
       });
     case DType::int8:
-      return widen(static_cast<const std::int8_t*>(source), n, row,
+      return widen(static_cast<const std::int8_t*>(source), rows,
                    [=](auto x) HWY_ATTR { return hn::ConvertTo(d, hn::PromoteTo(di, x)); });
     case DType::sim8:
-      return widen(u8, n, row, [=](auto x) HWY_ATTR {
+      return widen(u8, rows, [=](auto x) HWY_ATTR {
         return hn::ConvertTo(d, hn::Sub(hn::PromoteTo(di, x), hn::Set(di, 128)));
       });
   }

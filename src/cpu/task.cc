@@ -1,3 +1,4 @@
+// The steps of a task: queries in, key blocks past them, rows out.
 #include "cpu/task.h"
 
 #include <algorithm>
@@ -14,9 +15,9 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 // Q^T and O^T of a task are to stay in L2 beside the K and V block.
-constexpr std::int64_t kTaskBytes = 640 * 1024;
-constexpr std::int64_t kTaskRows = 288;
-constexpr std::int64_t kMaxPanels = 24;  // of the narrowest vectors: 288 / (3 * 4)
+constexpr std::int64_t kTaskBytes = 400 * 1024;
+constexpr std::int64_t kTaskRows = 768;
+constexpr std::int64_t kMaxPanels = 64;  // of the narrowest vectors: 768 / (3 * 4)
 
 constexpr std::int64_t round_up(std::int64_t n, std::int64_t multiple) {
   return (n + multiple - 1) / multiple * multiple;
@@ -102,7 +103,6 @@ class TaskRunner {
   PanelKeys find_panel_keys(std::int64_t panel) const;
 
   void load_queries();
-  void load_keys(const RowLoader& loader, std::int64_t begin, std::int64_t end, float* block) const;
   void attend();
   void attend_panel(std::int64_t panel, std::int64_t from, std::int64_t to);
   const LaneLimits* lane_limits(std::int64_t panel, std::int64_t begin, std::int64_t end,
@@ -167,11 +167,6 @@ void TaskRunner::load_queries() {
   std::fill_n(s_.sum, queries, 0.0f);
 }
 
-void TaskRunner::load_keys(const RowLoader& loader, std::int64_t begin, std::int64_t end,
-                           float* block) const {
-  for (std::int64_t j = begin; j < end; ++j) loader.load(j, block + (j - begin) * t_.pitch);
-}
-
 void TaskRunner::attend() {
   const Sequence& sequence = task_.sequence;
   std::int64_t begin = sequence.len_kv, end = 0;
@@ -187,8 +182,8 @@ void TaskRunner::attend() {
   for (std::int64_t block = begin / kKeyRows * kKeyRows; block < end; block += kKeyRows) {
     const std::int64_t from = std::max(block, begin);
     const std::int64_t to = std::min(block + kKeyRows, end);
-    load_keys(k_rows, from, to, s_.k);
-    load_keys(v_rows, from, to, s_.v);
+    k_rows.load_block(from, to, s_.k, t_.pitch);
+    v_rows.load_block(from, to, s_.v, t_.pitch);
     for (std::int64_t p = 0; p < panels(); ++p) attend_panel(p, from, to);
   }
 }

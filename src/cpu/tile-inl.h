@@ -162,15 +162,16 @@ void accumulate(const float* v, std::int64_t v_pitch, std::int64_t keys, std::in
 // Softmax
 
 // 2^x for x <= 0 (a little above is harmless), relative error below 1.5e-7; 2^0 is exactly 1, below
-// -126 it is exactly 0, and NaN stays NaN. Round by the magic sum: its low bits are the integer.
+// -126.5 it is exactly 0, and NaN stays NaN. The low bits of the magic sum are round(x) + 127, the
+// exponent field of the power; at -127 that is the power 0. Max keeps a NaN in its second operand.
 HWY_INLINE V exp2_nonpositive(V x) {
   const D32 d;
-  const I32 di;
-  const V magic = hn::Set(d, 12582912.0f);  // 1.5 * 2^23
-  const V shifted = hn::Add(x, magic);
-  const V f = hn::Sub(x, hn::Sub(shifted, magic));
-  const V power =
-      hn::BitCast(d, hn::Add(hn::ShiftLeft<23>(hn::BitCast(di, shifted)), hn::Set(di, 127 << 23)));
+  const U32 du;
+  const V magic = hn::Set(d, 12582912.0f + 127.0f);  // 1.5 * 2^23
+  const V bounded = hn::Max(hn::Set(d, -127.0f), x);
+  const V shifted = hn::Add(bounded, magic);
+  const V f = hn::Sub(bounded, hn::Sub(shifted, magic));
+  const V power = hn::BitCast(d, hn::ShiftLeft<23>(hn::BitCast(du, shifted)));
   // (2^f - 1) / f interpolated at Chebyshev nodes of [-0.5, 0.5]: 9e-9.
   V y = hn::Set(d, 0.000154531634f);
   y = hn::MulAdd(y, f, hn::Set(d, 0.00133908633f));
@@ -179,7 +180,7 @@ HWY_INLINE V exp2_nonpositive(V x) {
   y = hn::MulAdd(y, f, hn::Set(d, 0.240226507f));
   y = hn::MulAdd(y, f, hn::Set(d, 0.693147182f));
   y = hn::MulAdd(y, f, hn::Set(d, 1.0f));
-  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -126.0f)), hn::Mul(y, power));
+  return hn::Mul(y, power);
 }
 
 // One vector of queries over all keys of the tile.
