@@ -140,6 +140,34 @@ constexpr std::uint8_t encode_8bit(DType format, float x) {
   }
 }
 
+// Of numbers whose difference fits. g++ 12 makes a branch of std::min and of ?: in round_8bit, and
+// then does not vectorize the search that lives on it (410 ns a value against 110).
+constexpr std::int32_t branchless_min(std::int32_t a, std::int32_t b) {
+  return b + ((a - b) & ((a - b) >> 31));
+}
+
+// decode_8bit(encode_8bit(x)) of a finite x without the code and without a branch, for searches
+// that try many scales on every value. Adding and subtracting 2^23 units of the binade of x
+// leaves whole units.
+template <DType kFormat>
+constexpr float round_8bit(float x) {
+  constexpr float kLargest = kFormat == DType::e4m3   ? 448.0f
+                             : kFormat == DType::e5m2 ? 57344.0f
+                                                      : 127.0f;
+  constexpr bool kInteger = kFormat == DType::int8 || kFormat == DType::sim8;
+  constexpr std::int32_t kMantissa = kFormat == DType::e4m3 ? 3 : 2;
+  constexpr std::int32_t kSmallestExponent = kFormat == DType::e4m3 ? 127 - 6 : 127 - 14;
+  const std::uint32_t bits = std::bit_cast<std::uint32_t>(x);
+  // Positive floats compare as integers do.
+  const std::int32_t cut = branchless_min(static_cast<std::int32_t>(bits & 0x7FFFFFFF),
+                                          std::bit_cast<std::int32_t>(kLargest));
+  const std::int32_t exponent = -branchless_min(-(cut >> 23), -kSmallestExponent);
+  const float units = kInteger ? 0x1p23f : std::bit_cast<float>((exponent + 23 - kMantissa) << 23);
+  const float magnitude = std::bit_cast<float>(cut);
+  const float rounded = (magnitude + units) - units;
+  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(rounded) | (bits & 0x80000000));
+}
+
 // Every code of a format, decoded. For loops, which look the table up once.
 const std::array<float, 256>& decode_table(DType format);
 inline float decode_8bit(DType format, std::uint8_t code) { return decode_table(format)[code]; }

@@ -1,5 +1,6 @@
 // From values to scales: amax of each group, and the search for the least squared error.
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <span>
 #include <vector>
@@ -73,56 +74,53 @@ void widen(std::span<const float> row, std::span<float> amax) {
     amax[c] = std::max(amax[c], std::bit_cast<float>(finite_magnitude(row[c])));
 }
 
-struct Candidate {
-  float scale, step, inverse;
-  double squared_error;
-};
+// The candidates of one group, as arrays: the loop over them is the whole cost of the search, and
+// compilers vectorize it.
+struct Candidates {
+  using Floats = std::array<float, kLeastSquaresCandidates>;
+  Floats scale, step, inverse;
+  std::array<double, kLeastSquaresCandidates> squared_error;
 
-class LeastSquares {
- public:
-  LeastSquares(DType format, std::size_t groups)
-      : format_(format), candidates_(groups * kLeastSquaresCandidates) {}
-
-  void start(std::span<const float> amax) {
-    for (std::size_t i = 0; i < candidates_.size(); ++i) {
-      const float range = amax[i / kLeastSquaresCandidates] *
-                          least_squares_ratio(static_cast<int>(i % kLeastSquaresCandidates));
-      const float scale = scale_from_amax(format_, range);
-      const float step = step_of(format_, scale);
-      candidates_[i] = {scale, step, 1.0f / step, 0.0};
+  void start(DType format, float amax) {
+    for (std::size_t k = 0; k < scale.size(); ++k) {
+      scale[k] = scale_from_amax(format, amax * least_squares_ratio(static_cast<int>(k)));
+      step[k] = step_of(format, scale[k]);
+      inverse[k] = 1.0f / step[k];
+      squared_error[k] = 0.0;
     }
   }
 
-  void add(std::span<const float> row, std::size_t groups) {
-    const std::array<float, 256>& table = decode_table(format_);
-    for (std::size_t c = 0; c < row.size(); ++c) {
-      const float x = row[c];
-      if (finite_magnitude(x) == 0) continue;  // zero has no error; the rest has no say
-      for (Candidate& candidate : group(groups == 1 ? 0 : c)) {
-        const float back = table[encode_8bit(format_, x * candidate.inverse)] * candidate.step;
-        const double error = static_cast<double>(x) - static_cast<double>(back);
-        candidate.squared_error += error * error;
-      }
+  template <DType kFormat>
+  void add(float x) {
+    if (finite_magnitude(x) == 0) return;  // zero has no error; the rest has no say
+    for (std::size_t k = 0; k < scale.size(); ++k) {
+      const float back = round_8bit<kFormat>(x * inverse[k]) * step[k];
+      const double error = static_cast<double>(x) - static_cast<double>(back);
+      squared_error[k] += error * error;
     }
   }
 
-  float best(std::size_t g) {
-    const std::span<Candidate> all = group(g);
-    return std::min_element(all.begin(), all.end(),
-                            [](const Candidate& a, const Candidate& b) {
-                              return a.squared_error < b.squared_error;
-                            })
-        ->scale;
+  float best() const {  // the first of equals, which is the largest scale
+    const auto least = std::min_element(squared_error.begin(), squared_error.end());
+    return scale[static_cast<std::size_t>(least - squared_error.begin())];
   }
-
- private:
-  std::span<Candidate> group(std::size_t g) {
-    return std::span(candidates_).subspan(g * kLeastSquaresCandidates, kLeastSquaresCandidates);
-  }
-
-  DType format_;
-  std::vector<Candidate> candidates_;
 };
+
+// One group where there is one set of candidates, else one per column.
+void add_row(DType format, std::span<const float> row, std::span<Candidates> groups) {
+  const auto add = [&]<DType kFormat>() {
+    for (std::size_t c = 0; c < row.size(); ++c)
+      groups[groups.size() == 1 ? 0 : c].template add<kFormat>(row[c]);
+  };
+  switch (format) {
+    case DType::e4m3:
+      return add.template operator()<DType::e4m3>();
+    case DType::e5m2:
+      return add.template operator()<DType::e5m2>();
+    default:
+      return add.template operator()<DType::int8>();
+  }
+}
 
 }  // namespace
 
@@ -151,13 +149,13 @@ void compute_scales(const ConstTensor& x, DType format, const QuantizeOptions& o
   }
   std::vector<float> row(columns);
   std::vector<float> amax(groups);
-  LeastSquares search(format, groups);
+  std::vector<Candidates> candidates(groups);
   for_each_box(x, options, [&](const Box& box) {
     std::fill(amax.begin(), amax.end(), 0.0f);
     for_each_row(x, options, mean, box, row, [&] { widen(row, amax); });
-    search.start(amax);
-    for_each_row(x, options, mean, box, row, [&] { search.add(row, groups); });
-    for (std::size_t g = 0; g < groups; ++g) *scales++ = search.best(g);
+    for (std::size_t g = 0; g < groups; ++g) candidates[g].start(format, amax[g]);
+    for_each_row(x, options, mean, box, row, [&] { add_row(format, row, candidates); });
+    for (const Candidates& group : candidates) *scales++ = group.best();
   });
 }
 

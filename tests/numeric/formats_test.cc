@@ -158,6 +158,22 @@ TEST_P(Formats, ByDtypeIsTheSame) {
   EXPECT_EQ(octavo::largest(pair().dtype), definition().values[definition().largest_code]);
 }
 
+template <DType kFormat>
+void expect_rounding_is_the_round_trip(const second::Format& definition) {
+  for (const float x : second::boundaries(definition)) {
+    if (!std::isfinite(x)) continue;
+    const double expected = second::decode(definition, second::encode(definition, x));
+    ASSERT_EQ(octavo::round_8bit<kFormat>(x), expected) << definition.name << " " << x;
+  }
+}
+
+TEST(Round8bit, IsTheRoundTrip) {
+  expect_rounding_is_the_round_trip<DType::e4m3>(second::kE4m3);
+  expect_rounding_is_the_round_trip<DType::e5m2>(second::kE5m2);
+  expect_rounding_is_the_round_trip<DType::int8>(second::kInt8);
+  expect_rounding_is_the_round_trip<DType::sim8>(second::kSim8);
+}
+
 INSTANTIATE_TEST_SUITE_P(All, Formats, ::testing::Range(0, 6), [](const auto& test) {
   return all_formats()[static_cast<std::size_t>(test.param)].definition.name;
 });

@@ -80,6 +80,28 @@ TEST(Quantize, ScalesAndCodesAreThoseOfTheDefinition) {
   });
 }
 
+// Near the midpoints of the codes a division by the step would round to other codes here and
+// there: the product with the inverse is part of the contract with other implementations.
+TEST(Quantize, MultipliesByTheRoundedInverse) {
+  QuantizeOptions given;
+  given.scales_given = true;
+  for (const DType format : {DType::int8, DType::sim8}) {
+    int differs = 0;
+    for (const float scale : {0.1f, 0.3f, 0.7f, 1.3f}) {
+      Values x({1, 1, 1, 254});
+      const float step = naive_step(format, scale);
+      for (std::size_t i = 0; i < x.data.size(); ++i)
+        x.data[i] = (static_cast<float>(i) - 126.5f) * step;
+      const Quantized q = quantized(x, format, given, {scale});
+      for (std::size_t i = 0; i < x.data.size(); ++i) {
+        ASSERT_EQ(q.codes[i], naive_code(format, x.data[i], scale)) << x.data[i];
+        differs += q.codes[i] != second::encode(definition(format), x.data[i] / step);
+      }
+    }
+    EXPECT_GT(differs, 0) << name(format) << ": the inputs no longer tell the two apart";
+  }
+}
+
 TEST(Quantize, DequantizeIsCodeTimesStep) {
   for_each_case([](DType format, const QuantizeOptions& options) {
     Values x({2, 3, 7, 5});
