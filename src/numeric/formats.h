@@ -5,8 +5,8 @@
 // 8-bit codes carry no scale here: encode_8bit(format, x) takes x already divided by its step
 // (see scale.h).
 //
-// f16, e4m3 and e5m2 are rounded by one function, in integers: nothing here depends on the
-// rounding mode or the denormal flags of the thread that calls it.
+// f16, e4m3 and e5m2 are rounded by one function, in integers, so that their codes depend neither
+// on the rounding mode nor on the denormal flags of the thread that asks.
 #pragma once
 
 #include <algorithm>

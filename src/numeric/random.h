@@ -30,7 +30,7 @@ namespace octavo {
 std::array<std::uint32_t, 4> philox4x32(std::uint64_t seed, std::uint64_t stream,
                                         std::uint64_t counter);
 float random_normal_value(std::uint64_t seed, std::uint64_t stream, std::uint64_t index);
-// Values first_index ... first_index + count - 1; four times as fast as one by one.
+// Values first_index ... first_index + count - 1, each block of four computed once.
 void fill_normal(float* out, std::int64_t count, std::uint64_t seed, std::uint64_t stream,
                  std::uint64_t first_index);
 // Uniform in [0, n), for choosing cases; n > 0.
