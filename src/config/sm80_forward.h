@@ -1,0 +1,52 @@
+// Configuration of the mma.sync forward kernel (device/sm80/forward.cuh), as a value.
+#pragma once
+
+#include "config/element.h"
+#include "config/portable.h"
+
+namespace octavo {
+
+struct Sm80Forward {
+  int arch = 80;                   // 80, 89 (native FP8) or 90, the chip it is compiled for
+  Element element = Element::f16;  // of Q, K and V in memory
+  Element out = Element::f16;      // f16, bf16 or f32
+  int head_dim = 64;               // columns of the tiles: the problem's, rounded up
+  int block_m = 64;                // query rows of a CTA
+  int block_n = 64;                // keys of one warp's step
+  int warps_m = 4;                 // warps along the rows; each has block_m / warps_m of them
+  int warps_n = 1;                 // warps along the keys: each takes its own block of the step
+  int stages = 2;                  // K/V buffers in flight
+  int load_bytes = 16;             // widest load that every row's address allows
+  bool q_in_registers = true;      // else Q is read from shared memory at every step
+  int rescale_log2 = 8;            // O is rescaled only when a maximum grows by 2^this
+  bool k_row_scales = false;       // 8-bit K has a scale per row or block, not per head
+
+  bool operator==(const Sm80Forward&) const = default;
+};
+
+namespace sm80 {
+
+OCTAVO_HD constexpr int threads(const Sm80Forward& c) { return 32 * c.warps_m * c.warps_n; }
+OCTAVO_HD constexpr int step_keys(const Sm80Forward& c) { return c.block_n * c.warps_n; }
+OCTAVO_HD constexpr int row_bytes(const Sm80Forward& c) {
+  return c.head_dim * element_bytes(c.element);
+}
+OCTAVO_HD constexpr int q_bytes(const Sm80Forward& c) { return c.block_m * row_bytes(c); }
+OCTAVO_HD constexpr int kv_stage_bytes(const Sm80Forward& c) {
+  return 2 * step_keys(c) * row_bytes(c);
+}
+// Partial results that the warps along the keys hand over, all but the first's: O, and eight
+// floats a row for maxima and sums.
+OCTAVO_HD constexpr int combine_bytes(const Sm80Forward& c) {
+  return (c.warps_n - 1) * c.block_m * (c.head_dim + 8) * 4;
+}
+OCTAVO_HD constexpr int out_bytes(const Sm80Forward& c) {
+  return c.block_m * c.head_dim * element_bytes(c.out);
+}
+OCTAVO_HD constexpr int smem_bytes(const Sm80Forward& c) {
+  return max_of(q_bytes(c) + c.stages * kv_stage_bytes(c), max_of(combine_bytes(c), out_bytes(c)));
+}
+
+}  // namespace sm80
+
+}  // namespace octavo

@@ -1,0 +1,69 @@
+// Which keys a row sees, and which blocks of keys a tile of rows must visit.
+//
+// Every mask of the API is an interval of keys per row, and both ends grow with the row: a tile
+// visits the blocks between the first row's first key and the last row's last, and only blocks
+// that are not inside every row's interval need a mask at all.
+#pragma once
+
+#include "device/core/params.cuh"
+#include "device/ptx/memory.cuh"
+#include "device/ptx/target.cuh"
+
+namespace octavo {
+
+// One sequence of the batch: first token and length, of queries and of keys.
+struct SequenceSpan {
+  i32 q_begin = 0, len_q = 0;
+  i32 kv_begin = 0, len_kv = 0;
+};
+
+// Contents of cu_seqlens are clamped, never trusted: a span lies inside its tensor, does not run
+// backwards, and is no longer than the maximum.
+OCTAVO_DEVICE void clamp_span(const i32* cu, i32 sequence, i32 tokens, i32 longest, i32& begin,
+                              i32& length) {
+  begin = max_of(min_of(ptx::load_global_i32(cu + sequence), tokens), 0);
+  const i32 end = max_of(min_of(ptx::load_global_i32(cu + sequence + 1), tokens), begin);
+  length = min_of(end - begin, longest);
+}
+
+OCTAVO_DEVICE SequenceSpan sequence_span(const ForwardParams& p, i32 sequence) {
+  if (p.cu_seqlens_q == nullptr) return {0, p.len_q, 0, p.len_kv};
+  SequenceSpan at;
+  clamp_span(p.cu_seqlens_q, sequence, p.tokens_q, p.len_q, at.q_begin, at.len_q);
+  clamp_span(p.cu_seqlens_kv, sequence, p.tokens_kv, p.len_kv, at.kv_begin, at.len_kv);
+  return at;
+}
+
+struct KeyLimits {
+  i32 begin = 0;  // first key seen
+  i32 end = 0;    // one past the last
+};
+
+OCTAVO_DEVICE KeyLimits key_limits(const ForwardParams& p, const SequenceSpan& at, i32 row) {
+  const i32 diagonal = row + (p.bottom_right ? at.len_kv - at.len_q : 0);
+  KeyLimits keys{0, at.len_kv};
+  // Distances, not sums: the limits may be as large as i32 allows.
+  if (diagonal > p.window_left) keys.begin = diagonal - p.window_left;
+  if (p.window_right < at.len_kv - diagonal) keys.end = diagonal + p.window_right + 1;
+  keys.end = max_of(min_of(keys.end, at.len_kv), 0);
+  return keys;
+}
+
+// Keys [begin, end) are visited by a tile of rows; [full_begin, full_end) are seen by all of them.
+struct BlockRange {
+  i32 begin = 0, end = 0;
+  i32 full_begin = 0, full_end = 0;
+
+  OCTAVO_DEVICE bool needs_mask(i32 first_key, i32 keys) const {
+    return first_key < full_begin || first_key + keys > full_end;
+  }
+};
+
+OCTAVO_DEVICE BlockRange block_range(const ForwardParams& p, const SequenceSpan& at, i32 first_row,
+                                     i32 rows, i32 block) {
+  const KeyLimits first = key_limits(p, at, first_row);
+  const KeyLimits last = key_limits(p, at, min_of(first_row + rows, at.len_q) - 1);
+  return {first.begin / block * block, last.end, last.begin, first.end};
+}
+
+}  // namespace octavo

@@ -1,0 +1,57 @@
+// What a forward kernel is told at launch. One struct by value; the host fills it.
+#pragma once
+
+#include "config/portable.h"
+
+namespace octavo {
+
+// (batch, head, row) strides in elements.
+struct Strides {
+  i64 batch = 0;
+  i64 head = 0;
+  i64 row = 0;
+};
+
+// Scales of an 8-bit operand: index = batch * b + head * h + (row / block_rows) * stride, or
+// column * stride for channels. Null for 16-bit operands.
+struct ScaleParams {
+  const float* data = nullptr;
+  i64 batch = 0;
+  i64 head = 0;
+  i32 stride = 0;      // 0: one scale per head
+  i32 block_rows = 1;  // rows that share a scale
+  i32 by_token = 0;    // rows count from the tensor's first, not the sequence's
+};
+
+struct ForwardParams {
+  const void* q = nullptr;
+  const void* k = nullptr;
+  const void* v = nullptr;
+  void* o = nullptr;
+  float* lse = nullptr;  // null: not wanted
+  Strides q_strides, k_strides, v_strides, o_strides, lse_strides;
+  ScaleParams q_scales, k_scales, v_scales;
+
+  // Packed batches: spans of tokens, clamped by the kernel. Null: every sequence has len_q, len_kv.
+  const i32* cu_seqlens_q = nullptr;
+  const i32* cu_seqlens_kv = nullptr;
+  i32 tokens_q = 0;
+  i32 tokens_kv = 0;
+
+  i32 heads_q = 0;
+  i32 heads_per_kv = 1;  // query heads that share a key head
+  i32 len_q = 0;         // the maximum, where packed
+  i32 len_kv = 0;
+  i32 head_dim = 0;
+
+  float scale_log2 = 0;  // softmax scale times log2(e), positive; sim8: also the steps of Q and K
+  float v_unit = 1;      // sim8: the step of V, in its scale
+
+  // Row i's diagonal key is i, or i + len_kv - len_q when aligned to the bottom right. It sees the
+  // keys from diagonal - left to diagonal + right; i32 maximum: no limit.
+  i32 bottom_right = 0;
+  i32 window_left = 0x7fffffff;
+  i32 window_right = 0x7fffffff;
+};
+
+}  // namespace octavo

@@ -1,0 +1,189 @@
+// Forward attention on mma.sync: o = softmax(scale * q k^T) v, for Ampere, Ada and later chips.
+//
+// A CTA owns block_m query rows of one head. warps_m warps divide the rows; warps_n warps divide
+// the keys of every step among themselves, each with its own running maximum, sum and O, which
+// are combined through shared memory at the end (small grids need the parallelism).
+//
+//   shared memory   what                                     bytes
+//   q               block_m rows                             sm80::q_bytes
+//   kv[stages]      warps_n * block_n rows of K, then of V   sm80::kv_stage_bytes each
+//   afterwards, from the start: partial results of the warps along the keys, then the tile of O
+//
+//   time (stages = 2)   copies in flight        every warp
+//   step j              kv[j+1]                 wait kv[j], CTA barrier, start kv[j+1],
+//                                               s = q k^T, mask, softmax, o += p v
+//   The one barrier of a step does two things: kv[j] of all threads has arrived, and all warps are
+//   done with kv[j-1], whose buffer the copies of the step overwrite.
+#pragma once
+
+#include "config/sm80_forward.h"
+#include "device/core/block_range.cuh"
+#include "device/core/params.cuh"
+#include "device/ptx/memory.cuh"
+#include "device/ptx/thread.cuh"
+#include "device/sm80/epilogue.cuh"
+#include "device/sm80/geometry.cuh"
+#include "device/sm80/products.cuh"
+#include "device/sm80/softmax.cuh"
+
+namespace octavo::sm80 {
+
+template <class Config>
+struct ForwardKernel {
+  using G = Geometry<Config>;
+  using Place = typename G::Place;
+  using State = typename G::State;
+  static constexpr Sm80Forward C = G::C;
+
+  static OCTAVO_DEVICE GlobalRows global_rows(const void* data, const Strides& s, const Place& w,
+                                              i32 head, i32 first, i32 rows, i32 head_dim) {
+    constexpr int kBytes = element_bytes(C.element);
+    const i64 offset = w.batch * s.batch + head * s.head + first * s.row;
+    return {static_cast<const u8*>(data) + offset * kBytes, s.row * kBytes, rows,
+            head_dim * kBytes};
+  }
+
+  static OCTAVO_DEVICE void load_q(const ForwardParams& p, const Place& w) {
+    load_rows<C.block_m, G::kThreads, C.load_bytes>(
+        G::q_tile(),
+        global_rows(p.q, p.q_strides, w, w.head, w.at.q_begin + w.first_row,
+                    w.at.len_q - w.first_row, p.head_dim),
+        w.thread);
+  }
+
+  static OCTAVO_DEVICE void load_kv(const ForwardParams& p, const Place& w, i32 key, int stage) {
+    const i32 head = w.head / p.heads_per_kv;
+    const i32 token = w.at.kv_begin + key;
+    const i32 rows = w.at.len_kv - key;
+    load_rows<step_keys(C), G::kThreads, C.load_bytes>(
+        G::k_tile(stage), global_rows(p.k, p.k_strides, w, head, token, rows, p.head_dim),
+        w.thread);
+    load_rows<step_keys(C), G::kThreads, C.load_bytes>(
+        G::v_tile(stage), global_rows(p.v, p.v_strides, w, head, token, rows, p.head_dim),
+        w.thread);
+  }
+
+  // Columns that pad the head dimension arrive as zero bytes, which sim8 reads as -128: the zero
+  // code in Q's makes their products vanish.
+  static OCTAVO_DEVICE void clear_q_padding(const ForwardParams& p, const Place& w) {
+    const u32 columns = static_cast<u32>(C.head_dim - p.head_dim);
+    for (u32 i = w.thread; i < C.block_m * columns; i += G::kThreads)
+      ptx::store_shared_b8(
+          G::q_tile().byte_address(i / columns, static_cast<u32>(p.head_dim) + i % columns), 128);
+  }
+
+  static OCTAVO_DEVICE void init(State& state, const ForwardParams& p, const Place& w) {
+    OCTAVO_UNROLL
+    for (int m = 0; m < G::kTilesM; ++m) {
+      OCTAVO_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        state.max[m][half] = -kInfinity;
+        state.sum[m][half] = 0;
+        state.scale[m][half] = p.scale_log2;
+        if constexpr (G::kRowScales) state.scale[m][half] *= row_scale(p, w, m, half);
+      }
+      OCTAVO_UNROLL
+      for (int n = 0; n < G::kTilesD; ++n) OCTAVO_UNROLL
+      for (int e = 0; e < 4; ++e) state.o[m][n][e] = 0;
+    }
+  }
+
+  // The scale of a row of Q, times that of K where a whole head has one.
+  static OCTAVO_DEVICE float row_scale(const ForwardParams& p, const Place& w, int m, int half) {
+    const ScaleParams& q = p.q_scales;
+    const i32 row = min_of(w.first_row + static_cast<i32>(w.row(m, half)), w.at.len_q - 1);
+    const i32 index = ((q.by_token ? w.at.q_begin : 0) + row) / q.block_rows;
+    float scale = ptx::load_global_f32(q.data + w.sequence * q.batch + w.head * q.head +
+                                       static_cast<i64>(index) * q.stride);
+    if constexpr (!C.k_row_scales)
+      scale *= ptx::load_global_f32(p.k_scales.data + w.sequence * p.k_scales.batch +
+                                    w.head / p.heads_per_kv * p.k_scales.head);
+    return scale;
+  }
+
+  // One block of keys, from scores to O.
+  static OCTAVO_DEVICE void block(State& state, const typename G::QFragments& q,
+                                  const BlockRange& range, const ForwardParams& p, const Place& w,
+                                  i32 key, int stage) {
+    typename G::Scores scores;
+    Products<G>::qk(scores, q, w, stage);
+    if constexpr (C.k_row_scales) Softmax<G>::scale_keys(scores, p, w, key);
+    if (range.needs_mask(key, C.block_n)) Softmax<G>::apply_mask(scores, p, w, key);
+    if constexpr (G::Operands::kFoldBlocks) {
+      typename Softmax<G>::Fold fold;
+      Softmax<G>::fold_step(scores, state, fold);
+      Products<G>::pv_folded(state, scores, fold, w, stage);
+    } else {
+      Softmax<G>::step(scores, state);
+      Products<G>::pv(state, scores, w, stage);
+    }
+  }
+
+  static OCTAVO_DEVICE void run(const ForwardParams& p, const Place& w) {
+    const BlockRange range = block_range(p, w.at, w.first_row, C.block_m, step_keys(C));
+    const int steps = div_up(max_of(range.end - range.begin, 0), step_keys(C));
+    load_q(p, w);
+    OCTAVO_UNROLL
+    for (int stage = 0; stage < C.stages - 1; ++stage) {
+      if (stage < steps) load_kv(p, w, range.begin + stage * step_keys(C), stage);
+      ptx::cp_async_commit();
+    }
+    State state;
+    init(state, p, w);
+    typename G::QFragments q;
+    int stage = 0;
+    for (int j = 0; j < steps; ++j) {
+      if constexpr (C.stages == 1) {
+        ptx::cta_sync();  // every warp is done with the only buffer
+        load_kv(p, w, range.begin + j * step_keys(C), 0);
+        ptx::cp_async_commit();
+      }
+      ptx::cp_async_wait<max_of(C.stages - 2, 0)>();
+      ptx::cta_sync();
+      if (j == 0) {
+        if (C.element == Element::sim8 && p.head_dim < C.head_dim) {
+          clear_q_padding(p, w);
+          ptx::cta_sync();
+        }
+        if constexpr (C.q_in_registers) Products<G>::load_q(q, w);
+      }
+      if constexpr (C.stages > 1) {
+        const int ahead = j + C.stages - 1;
+        if (ahead < steps)
+          load_kv(p, w, range.begin + ahead * step_keys(C), stage == 0 ? C.stages - 1 : stage - 1);
+        ptx::cp_async_commit();
+      }
+      const i32 key = range.begin + j * step_keys(C) + static_cast<i32>(w.warp_n) * C.block_n;
+      block(state, q, range, p, w, key, stage);
+      stage = stage + 1 == C.stages ? 0 : stage + 1;
+    }
+    ptx::cp_async_wait<0>();
+    if constexpr (C.warps_n > 1) Epilogue<G>::combine(state, w);
+    if (w.warp_n == 0) Epilogue<G>::finish(state, p, w);
+    Epilogue<G>::store_o(state, p, w);
+  }
+
+  static OCTAVO_DEVICE void entry(const ForwardParams& p) {
+    Place w;
+    w.sequence = ptx::block_index_z();
+    w.batch = p.cu_seqlens_q == nullptr ? w.sequence : 0;
+    w.head = ptx::block_index_y();
+    w.first_row = ptx::block_index_x() * C.block_m;
+    w.at = sequence_span(p, w.sequence);
+    if (w.first_row >= w.at.len_q) return;
+    const u32 warp = ptx::warp_index();
+    w.warp_m = warp % C.warps_m;
+    w.warp_n = warp / C.warps_m;
+    w.lane = ptx::lane_index();
+    w.thread = ptx::thread_index();
+    run(p, w);
+  }
+};
+
+template <class Config>
+OCTAVO_KERNEL(threads(Config::value), 1)
+sm80_forward(const OCTAVO_GRID_CONSTANT ForwardParams p) {
+  ForwardKernel<Config>::entry(p);
+}
+
+}  // namespace octavo::sm80

@@ -1,0 +1,90 @@
+// Sizes and register state of the sm80 forward kernel, derived from its configuration.
+#pragma once
+
+#include "config/sm80_forward.h"
+#include "device/core/block_range.cuh"
+#include "device/core/params.cuh"
+#include "device/ptx/math.cuh"
+#include "device/ptx/memory.cuh"
+#include "device/sm80/operands.cuh"
+#include "device/tile/shared_tile.cuh"
+
+namespace octavo::sm80 {
+
+// A configuration as a type: a class-type value as the argument of a kernel template would get a
+// broken host stub from nvcc.
+template <Sm80Forward kConfig>
+struct ConfigOf {
+  static constexpr Sm80Forward value = kConfig;
+};
+
+inline constexpr float kInfinity = __builtin_huge_valf();
+inline constexpr float kLn2 = 0.693147180559945f;
+
+template <class Config>
+struct Geometry {
+  static constexpr Sm80Forward C = Config::value;
+  using Operands = OperandsOf<C.element>;
+  using Tile = SharedTile<row_bytes(C)>;
+  using OutTile = SharedTile<C.head_dim * element_bytes(C.out)>;
+
+  static constexpr int kThreads = threads(C);
+  static constexpr int kRowsPerWarp = C.block_m / C.warps_m;
+  static constexpr int kTilesM = kRowsPerWarp / 16;  // mma tiles of a warp: rows,
+  static constexpr int kTilesN = C.block_n / 8;      // keys,
+  static constexpr int kTilesD = C.head_dim / 8;     // columns of O
+  static constexpr int kQkSteps = C.head_dim / Operands::kQkColumns;
+  static constexpr int kPvSteps = C.block_n / Operands::kPvKeys;
+  static constexpr bool kRowScales = element_bytes(C.element) == 1;
+  static_assert(C.block_m % (16 * C.warps_m) == 0, "a warp's rows are whole 16-row mma tiles");
+  static_assert(C.block_n % Operands::kPvKeys == 0, "a block's keys are whole mma steps");
+  static_assert(C.head_dim % Operands::kQkColumns == 0,
+                "the head dimension is padded to whole mma steps");
+
+  // Where this CTA, this warp and this lane are.
+  struct Place {
+    SequenceSpan at;
+    i32 sequence, batch, head, first_row;
+    u32 warp_m, warp_n, lane, thread;
+    OCTAVO_DEVICE u32 row(u32 tile, u32 half) const {  // within the CTA
+      return warp_m * kRowsPerWarp + tile * 16 + half * 8 + lane / 4;
+    }
+  };
+
+  // A thread's part of the score tile: rows g and g + 8 of each mma tile (g = lane / 4), columns
+  // 2 (lane % 4) and the next of every eight.
+  struct Scores {
+    float s[kTilesM][kTilesN][4];
+  };
+  struct State {
+    float o[kTilesM][kTilesD][4];
+    float max[kTilesM][2];    // of the raw scores
+    float sum[kTilesM][2];    // this thread's part, until `finish`
+    float scale[kTilesM][2];  // from raw scores to powers of two; one value where kRowScales is off
+    OCTAVO_DEVICE float scale_of(int m, int half) const {
+      return kRowScales ? scale[m][half] : scale[0][0];
+    }
+  };
+  struct QFragments {
+    FragmentA a[C.q_in_registers ? kTilesM : 1][C.q_in_registers ? kQkSteps : 1];
+  };
+
+  static OCTAVO_DEVICE Tile q_tile() { return {ptx::shared_base()}; }
+  static OCTAVO_DEVICE Tile k_tile(int stage) {
+    return {ptx::shared_base() + static_cast<u32>(q_bytes(C) + stage * kv_stage_bytes(C))};
+  }
+  static OCTAVO_DEVICE Tile v_tile(int stage) {
+    return {k_tile(stage).base + static_cast<u32>(kv_stage_bytes(C) / 2)};
+  }
+};
+
+// A row that has seen no key yet has maximum -infinity; 0 in its place keeps inf - inf away.
+OCTAVO_DEVICE float origin_of(float largest, float scale) {
+  return largest == -kInfinity ? 0.0f : largest * scale;
+}
+// 2^(scale * from - origin)
+OCTAVO_DEVICE float weight_of(float from, float scale, float origin) {
+  return ptx::exp2_approx(ptx::fused_multiply_add(from, scale, -origin));
+}
+
+}  // namespace octavo::sm80
