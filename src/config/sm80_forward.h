@@ -16,6 +16,7 @@ struct Sm80Forward {
   int warps_m = 4;                 // warps along the rows; each has block_m / warps_m of them
   int warps_n = 1;                 // warps along the keys: each takes its own block of the step
   int stages = 2;                  // K/V buffers in flight
+  bool v_barrier = false;          // K is waited for alone, V by a second barrier of the step
   int load_bytes = 16;             // widest load that every row's address allows
   bool q_in_registers = true;      // else Q is read from shared memory at every step
   int rescale_log2 = 8;            // O is rescaled only when a maximum grows by 2^this

@@ -34,6 +34,7 @@ struct ForwardKernel {
   using Place = typename G::Place;
   using State = typename G::State;
   static constexpr Sm80Forward C = G::C;
+  static constexpr int kGroups = C.v_barrier ? 2 : 1;  // cp.async groups of a step
 
   static OCTAVO_DEVICE GlobalRows global_rows(const void* data, const Strides& s, const Place& w,
                                               i32 head, i32 first, i32 rows, i32 head_dim) {
@@ -58,6 +59,7 @@ struct ForwardKernel {
     load_rows<step_keys(C), G::kThreads, C.load_bytes>(
         G::k_tile(stage), global_rows(p.k, p.k_strides, w, head, token, rows, p.head_dim),
         w.thread);
+    if constexpr (C.v_barrier) ptx::cp_async_commit();
     load_rows<step_keys(C), G::kThreads, C.load_bytes>(
         G::v_tile(stage), global_rows(p.v, p.v_strides, w, head, token, rows, p.head_dim),
         w.thread);
@@ -101,6 +103,23 @@ struct ForwardKernel {
     return scale;
   }
 
+  static OCTAVO_DEVICE void wait_for_v() {
+    if constexpr (C.v_barrier) {
+      ptx::cp_async_wait<kGroups*(C.stages - 1)>();
+      ptx::cta_sync();
+    }
+  }
+
+  // Copies of a step, or none past the last: the count of groups in flight stays the same.
+  static OCTAVO_DEVICE void load_step(const ForwardParams& p, const Place& w,
+                                      const BlockRange& range, int step, int steps, int stage) {
+    if (step < steps)
+      load_kv(p, w, range.begin + step * step_keys(C), stage);
+    else if (C.v_barrier)
+      ptx::cp_async_commit();
+    ptx::cp_async_commit();
+  }
+
   // One block of keys, from scores to O.
   static OCTAVO_DEVICE void block(State& state, const typename G::QFragments& q,
                                   const BlockRange& range, const ForwardParams& p, const Place& w,
@@ -112,9 +131,11 @@ struct ForwardKernel {
     if constexpr (G::Operands::kFoldBlocks) {
       typename Softmax<G>::Fold fold;
       Softmax<G>::fold_step(scores, state, fold);
+      wait_for_v();
       Products<G>::pv_folded(state, scores, fold, w, stage);
     } else {
       Softmax<G>::step(scores, state);
+      wait_for_v();
       Products<G>::pv(state, scores, w, stage);
     }
   }
@@ -125,8 +146,7 @@ struct ForwardKernel {
     load_q(p, w);
     OCTAVO_UNROLL
     for (int stage = 0; stage < C.stages - 1; ++stage) {
-      if (stage < steps) load_kv(p, w, range.begin + stage * step_keys(C), stage);
-      ptx::cp_async_commit();
+      load_step(p, w, range, stage, steps, stage);
     }
     State state;
     init(state, p, w);
@@ -135,10 +155,10 @@ struct ForwardKernel {
     for (int j = 0; j < steps; ++j) {
       if constexpr (C.stages == 1) {
         ptx::cta_sync();  // every warp is done with the only buffer
-        load_kv(p, w, range.begin + j * step_keys(C), 0);
-        ptx::cp_async_commit();
+        load_step(p, w, range, j, steps, 0);
       }
-      ptx::cp_async_wait<max_of(C.stages - 2, 0)>();
+      // Groups that may still be in flight: the later stages', and V's own.
+      ptx::cp_async_wait<kGroups * max_of(C.stages - 2, 0) + kGroups - 1>();
       ptx::cta_sync();
       if (j == 0) {
         if (C.element == Element::sim8 && p.head_dim < C.head_dim) {
@@ -147,12 +167,8 @@ struct ForwardKernel {
         }
         if constexpr (C.q_in_registers) Products<G>::load_q(q, w);
       }
-      if constexpr (C.stages > 1) {
-        const int ahead = j + C.stages - 1;
-        if (ahead < steps)
-          load_kv(p, w, range.begin + ahead * step_keys(C), stage == 0 ? C.stages - 1 : stage - 1);
-        ptx::cp_async_commit();
-      }
+      if constexpr (C.stages > 1)
+        load_step(p, w, range, j + C.stages - 1, steps, stage == 0 ? C.stages - 1 : stage - 1);
       const i32 key = range.begin + j * step_keys(C) + static_cast<i32>(w.warp_n) * C.block_n;
       block(state, q, range, p, w, key, stage);
       stage = stage + 1 == C.stages ? 0 : stage + 1;
@@ -168,7 +184,8 @@ struct ForwardKernel {
     w.sequence = ptx::block_index_z();
     w.batch = p.cu_seqlens_q == nullptr ? w.sequence : 0;
     w.head = ptx::block_index_y();
-    w.first_row = ptx::block_index_x() * C.block_m;
+    // The last rows of a causal mask see the most keys: they start first.
+    w.first_row = (ptx::grid_size_x() - 1 - ptx::block_index_x()) * C.block_m;
     w.at = sequence_span(p, w.sequence);
     if (w.first_row >= w.at.len_q) return;
     const u32 warp = ptx::warp_index();

@@ -82,11 +82,13 @@ struct Operands16 {
 };
 
 struct OperandsF16 : Operands16 {
-  static OCTAVO_DEVICE void mma_qk(float (&d)[4], const FragmentA& a, const u32 (&b)[2]) {
-    ptx::mma_m16n8k16_f16(d, a.r, b[0], b[1]);
+  static OCTAVO_DEVICE void mma_qk(float (&d)[4], const FragmentA& a, const u32 (&b)[2],
+                                   const float (&c)[4]) {
+    ptx::mma_m16n8k16_f16(d, a.r, b, c);
   }
-  static OCTAVO_DEVICE void mma_pv(float (&d)[4], const FragmentA& a, const u32 (&b)[2]) {
-    ptx::mma_m16n8k16_f16(d, a.r, b[0], b[1]);
+  static OCTAVO_DEVICE void mma_pv(float (&d)[4], const FragmentA& a, const u32 (&b)[2],
+                                   const float (&c)[4]) {
+    ptx::mma_m16n8k16_f16(d, a.r, b, c);
   }
   // P of one step as the A operand: keys 2t, 2t+1 of its first tile of eight, then of its second.
   template <int kTiles>
@@ -101,11 +103,13 @@ struct OperandsF16 : Operands16 {
 };
 
 struct OperandsBf16 : Operands16 {
-  static OCTAVO_DEVICE void mma_qk(float (&d)[4], const FragmentA& a, const u32 (&b)[2]) {
-    ptx::mma_m16n8k16_bf16(d, a.r, b[0], b[1]);
+  static OCTAVO_DEVICE void mma_qk(float (&d)[4], const FragmentA& a, const u32 (&b)[2],
+                                   const float (&c)[4]) {
+    ptx::mma_m16n8k16_bf16(d, a.r, b, c);
   }
-  static OCTAVO_DEVICE void mma_pv(float (&d)[4], const FragmentA& a, const u32 (&b)[2]) {
-    ptx::mma_m16n8k16_bf16(d, a.r, b[0], b[1]);
+  static OCTAVO_DEVICE void mma_pv(float (&d)[4], const FragmentA& a, const u32 (&b)[2],
+                                   const float (&c)[4]) {
+    ptx::mma_m16n8k16_bf16(d, a.r, b, c);
   }
   template <int kTiles>
   static OCTAVO_DEVICE void pack_p(FragmentA& a, const float (&s)[kTiles][4], int step) {
@@ -182,20 +186,24 @@ struct OperandsFp8 : Operands8 {
 };
 
 struct OperandsE4m3 : OperandsFp8 {
-  static OCTAVO_DEVICE void mma_qk(float (&d)[4], const FragmentA& a, const u32 (&b)[2]) {
-    ptx::mma_m16n8k32_e4m3(d, a.r, b[0], b[1]);
+  static OCTAVO_DEVICE void mma_qk(float (&d)[4], const FragmentA& a, const u32 (&b)[2],
+                                   const float (&c)[4]) {
+    ptx::mma_m16n8k32_e4m3(d, a.r, b, c);
   }
-  static OCTAVO_DEVICE void mma_pv(float (&d)[4], const FragmentA& a, const u32 (&b)[2]) {
-    ptx::mma_m16n8k32_e4m3(d, a.r, b[0], b[1]);
+  static OCTAVO_DEVICE void mma_pv(float (&d)[4], const FragmentA& a, const u32 (&b)[2],
+                                   const float (&c)[4]) {
+    ptx::mma_m16n8k32_e4m3(d, a.r, b, c);
   }
 };
 
 struct OperandsE5m2 : OperandsFp8 {
-  static OCTAVO_DEVICE void mma_qk(float (&d)[4], const FragmentA& a, const u32 (&b)[2]) {
-    ptx::mma_m16n8k32_e5m2(d, a.r, b[0], b[1]);
+  static OCTAVO_DEVICE void mma_qk(float (&d)[4], const FragmentA& a, const u32 (&b)[2],
+                                   const float (&c)[4]) {
+    ptx::mma_m16n8k32_e5m2(d, a.r, b, c);
   }
-  static OCTAVO_DEVICE void mma_pv(float (&d)[4], const FragmentA& a, const u32 (&b)[2]) {
-    ptx::mma_m16n8k32_e4m3_e5m2(d, a.r, b[0], b[1]);
+  static OCTAVO_DEVICE void mma_pv(float (&d)[4], const FragmentA& a, const u32 (&b)[2],
+                                   const float (&c)[4]) {
+    ptx::mma_m16n8k32_e4m3_e5m2(d, a.r, b, c);
   }
 };
 
@@ -208,11 +216,13 @@ struct OperandsInt8 : Operands8 {
   static constexpr float kProbabilitySteps = 255;
   static constexpr float kOutputFactor = 1 / kProbabilitySteps;
 
-  static OCTAVO_DEVICE void mma_qk(i32 (&d)[4], const FragmentA& a, const u32 (&b)[2]) {
-    ptx::mma_m16n8k32_s8(d, a.r, b[0], b[1]);
+  static OCTAVO_DEVICE void mma_qk(i32 (&d)[4], const FragmentA& a, const u32 (&b)[2],
+                                   const i32 (&c)[4]) {
+    ptx::mma_m16n8k32_s8(d, a.r, b, c);
   }
-  static OCTAVO_DEVICE void mma_pv(i32 (&d)[4], const FragmentA& a, const u32 (&b)[2]) {
-    ptx::mma_m16n8k32_u8_s8(d, a.r, b[0], b[1]);
+  static OCTAVO_DEVICE void mma_pv(i32 (&d)[4], const FragmentA& a, const u32 (&b)[2],
+                                   const i32 (&c)[4]) {
+    ptx::mma_m16n8k32_u8_s8(d, a.r, b, c);
   }
   // Adding 1.5 * 2^23 leaves round(255 p) in the low byte of the float: no F2I, which runs at an
   // eighth of the rate.

@@ -46,8 +46,8 @@ struct Products {
         Operands::load_k(b, k, w.warp_n * C.block_n + n * 8, step, w.lane);
         OCTAVO_UNROLL
         for (int m = 0; m < kTilesM; ++m) {
-          Operands::mma_qk(s[m][n], a[m], b.r[0]);
-          Operands::mma_qk(s[m][n + 1], a[m], b.r[1]);
+          Operands::mma_qk(s[m][n], a[m], b.r[0], s[m][n]);
+          Operands::mma_qk(s[m][n + 1], a[m], b.r[1], s[m][n + 1]);
         }
       }
     }
@@ -71,8 +71,8 @@ struct Products {
         Operands::load_v(b, v, w.warp_n * C.block_n + step * Operands::kPvKeys, n / 2, w.lane);
         OCTAVO_UNROLL
         for (int m = 0; m < kTilesM; ++m) {
-          Operands::mma_pv(state.o[m][n], p[m], b.r[0]);
-          Operands::mma_pv(state.o[m][n + 1], p[m], b.r[1]);
+          Operands::mma_pv(state.o[m][n], p[m], b.r[0], state.o[m][n]);
+          Operands::mma_pv(state.o[m][n + 1], p[m], b.r[1], state.o[m][n + 1]);
         }
       }
     }
