@@ -174,7 +174,8 @@ std::string file_with(const std::string& key, const std::string& value) {
                                    {"tensors", "1"},
                                    {"amax", "[1.5,2]"}}) {
     if (name == key && value.empty()) continue;
-    fields += (fields.empty() ? "\"" : ",\"") + name + "\":" + (name == key ? value : good);
+    if (!fields.empty()) fields.append(",");
+    fields.append("\"").append(name).append("\":").append(name == key ? value : good);
   }
   return R"({"octavo_calibration":1,"entries":[{)" + fields + "}]}";
 }
@@ -230,9 +231,9 @@ TEST_F(CalibrationTest, HostileFiles) {
         std::string(R"({"octavo_calibration":1,"entries":[7]})"),
         std::string(R"({"octavo_calibration":1,"entries":{}})")})
     EXPECT_FALSE(Calibration::load(written(text)).ok()) << text.substr(0, 60);
-  std::string twice = good;
-  const std::size_t begin = twice.find("[{") + 1, end = twice.rfind(']');
-  twice.insert(end, "," + twice.substr(begin, end - begin));
+  const std::size_t begin = good.find("[{") + 1, end = good.rfind(']');
+  std::string twice = good.substr(0, end);
+  twice.append(",").append(good, begin, end - begin).append(good.substr(end));
   const Status status = Calibration::load(written(twice)).status();
   EXPECT_NE(status.message().find("entries[1].name is \"k\"; supported: each name once."),
             std::string::npos)
