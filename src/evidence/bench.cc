@@ -95,12 +95,12 @@ class CaseBench {
   Status prepare() {
     Result<Inputs> inputs = evidence::make_inputs(case_);
     if (!inputs.ok()) return inputs.status();
-    inputs_ = *std::move(inputs);
+    inputs_ = std::move(inputs).value();
     const Result<Problem> problem = problem_of(inputs_.given, case_.options);
     if (!problem.ok()) return problem.status();
     Result<Plan> planned = plan(*problem, options_.device);
     if (!planned.ok()) return planned.status();
-    plan_ = *std::move(planned);
+    plan_ = std::move(planned).value();
     constexpr std::size_t kAlignment = 64;
     workspace_.bytes = plan_->workspace_bytes();
     std::size_t room = workspace_.bytes + kAlignment;

@@ -11,10 +11,12 @@ namespace {
 
 constexpr double kHalfUlpF32 = 0x1p-24;
 
-// Largest error over the rms of its row: rows are peaked differently and errors within a row share
-// the error of its scores. Measured: at most 5.2 over the suite `all`, seeds 42 to 45.
-constexpr double kMaxOverAmax = 2.5;
-constexpr double kRmsSlack = 1.5;
+// What the rule leaves out (peaked rows, errors that the elements of a row share, D below a few
+// dozen), as factors on it. Measured over `all`, seed 42, without outliers: the largest error is at
+// most 1.92 of the rule with amax(v) for rms(v), the rmse 0.80, an LSE 2.84.
+constexpr double kMaxSlack = 2.5;
+constexpr double kRmsSlack = 1.2;
+constexpr double kLseSlack = 4;
 
 bool is_rounded(DType format) { return format != DType::f32; }
 
@@ -26,21 +28,21 @@ double half_ulp(DType out) {
 
 const std::vector<ModeBound>& mode_bounds() {
   static const std::vector<ModeBound> kTable = {
-      {"native f32", DType::f32, DType::f32, 0, 5e-6, 1e-6},
-      {"native f16", DType::f32, DType::f32, 2.0e-4, 1e-3, 5e-5},
-      {"native bf16", DType::f32, DType::f32, 1.6e-3, 8e-3, 4e-4},
-      {"fp16", DType::f16, DType::f16, 2.0e-4, 1e-3, 8e-5},
-      {"bf16", DType::bf16, DType::bf16, 1.6e-3, 8e-3, 6e-4},
+      {"native f32", DType::f32, DType::f32, 0, 5e-6, 2e-7},
+      {"native f16", DType::f32, DType::f32, 2.0e-4, 5e-4, 4e-5},
+      {"native bf16", DType::f32, DType::f32, 1.6e-3, 5e-3, 3e-4},
+      {"fp16", DType::f16, DType::f16, 2.0e-4, 1e-3, 6e-5},
+      {"bf16", DType::bf16, DType::bf16, 1.6e-3, 1e-2, 5e-4},
       {"fp8", DType::e4m3, DType::e4m3, 0.026, 6e-2, 4.5e-3},
-      {"fp8_mixed", DType::e4m3, DType::f16, 2.0e-4, 5e-2, 3.5e-3},
+      {"fp8_mixed", DType::e4m3, DType::f16, 2.0e-4, 5e-2, 3.2e-3},
       {"fp8_fast", DType::e4m3, DType::e4m3, 0.045, 8e-2, 6e-3},
-      {"int8", DType::int8, DType::int8, 0.012, 2.5e-2, 1.4e-3},
-      {"int8_mixed", DType::int8, DType::f16, 2.0e-4, 1e-2, 8e-4},
-      {"sim8", DType::sim8, DType::sim8, 0.012, 3e-2, 2e-3},
-      {"e4m3 input", DType::e4m3, DType::e4m3, 0.026, 6e-2, 4.5e-3},
-      {"e5m2 input", DType::e5m2, DType::e5m2, 0.052, 1.2e-1, 9e-3},
-      {"int8 input", DType::int8, DType::int8, 0.012, 3e-2, 2e-3},
-      {"sim8 input", DType::sim8, DType::sim8, 0.012, 3e-2, 2e-3},
+      {"int8", DType::int8, DType::int8, 0.012, 3e-2, 1.4e-3},
+      {"int8_mixed", DType::int8, DType::f16, 2.0e-4, 2e-2, 8e-4},
+      {"sim8", DType::sim8, DType::sim8, 0.012, 4e-2, 1.8e-3},
+      {"e4m3 input", DType::e4m3, DType::e4m3, 0.026, 7e-2, 4.5e-3},
+      {"e5m2 input", DType::e5m2, DType::e5m2, 0.052, 1.6e-1, 9e-3},
+      {"int8 input", DType::int8, DType::int8, 0.012, 4e-2, 1.8e-3},
+      {"sim8 input", DType::sim8, DType::sim8, 0.012, 4e-2, 1.8e-3},
   };
   return kTable;
 }
@@ -80,24 +82,28 @@ double format_noise(DType format, double crest) {
 }
 
 Bounds bounds(const ModeBound& mode, DType out, bool p_is_rounded, const Magnitudes& m) {
-  // fp32 arithmetic: a dot product of D terms and its exponential are off by a few half ulps of
-  // the largest score, each weight by as much, and the output by that share of V.
+  // fp32 arithmetic, in half ulps. A weight is off by what its score is off; of that V sees the
+  // part that the keys do not share (measured: 0.5 (8 + score_amax), with outliers 1.2). The LSE
+  // sees the whole error of a dot product of D terms, sqrt(D) roundings of the largest score
+  // (measured: 1.9 (8 + score_amax) on normal inputs, 1.0 sqrt(D) score_amax with outliers).
   const double fp32 = kHalfUlpF32 * (16 + 2 * m.score_amax);
+  const double fp32_lse = kHalfUlpF32 * (16 + 2.5 * std::sqrt(m.head_dim) * m.tau_peak);
   const double rounding = half_ulp(out) * m.out_amax;
-  const double scores = std::sqrt(2.0) * format_noise(mode.qk, m.qk_crest) * m.tau;
+  const double qk = format_noise(mode.qk, m.qk_crest);
+  const double scores = std::sqrt(2.0) * qk * m.tau;
   const double values = format_noise(mode.v, m.v_crest);
   const double weights = p_is_rounded ? mode.p_noise : 0;
   const double noise = std::sqrt(scores * scores + values * values + weights * weights);
   const double few_rows = 1 + 3 / std::sqrt(static_cast<double>(std::max<std::int64_t>(m.rows, 1)));
 
   Bounds b;
-  b.kernel_max = fp32 * m.v_amax + rounding + kMaxOverAmax * m.kappa_max * m.v_amax * weights;
+  b.kernel_max = fp32 * m.v_amax + rounding + kMaxSlack * m.kappa_max * m.v_amax * weights;
   // An average of V cannot be further off than the width of V, however wrong the weights.
   b.total_max =
-      fp32 * m.v_amax + rounding + std::min(kMaxOverAmax * m.kappa_max * noise, 2.1) * m.v_amax;
+      fp32 * m.v_amax + rounding + std::min(kMaxSlack * m.kappa_max * noise, 2.1) * m.v_amax;
   b.total_rmse = fp32 * m.v_amax + rounding + kRmsSlack * few_rows * m.kappa_rms * m.v_rms * noise;
-  b.kernel_lse = fp32 + weights;
-  b.total_lse = fp32 + weights + 6 * scores;
+  b.kernel_lse = fp32_lse + weights;
+  b.total_lse = fp32_lse + weights + kLseSlack * std::sqrt(2.0) * qk * m.tau_peak;
   return b;
 }
 

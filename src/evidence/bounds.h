@@ -41,9 +41,11 @@ struct Magnitudes {
   double v_rms = 0;
   double out_amax = 0;    // of the oracle
   double score_amax = 0;  // scale * largest |q| * largest |k|: no score exceeds it
-  double tau = 0;         // score_amax / sqrt(D); score_amax itself when one channel makes it up
+  double tau = 0;         // spread of the scores: score_amax / sqrt(D), where D channels share it
+  double tau_peak = 0;    // of the largest scores: as tau; score_amax, where one channel makes them
   double qk_crest = 0;
   double v_crest = 0;
+  double head_dim = 0;
   double kappa_max = 0;
   double kappa_rms = 0;
   std::int64_t rows = 0;  // rows that see a key

@@ -29,10 +29,10 @@ Prepared prepare(const Case& c) {
   Prepared p;
   Result<Inputs> inputs = make_inputs(c);
   if (!inputs.ok()) return {inputs.status(), {}, {}};
-  p.inputs = *std::move(inputs);
+  p.inputs = std::move(inputs).value();
   Result<Truth> truth = make_truth(c, p.inputs);
   if (!truth.ok()) return {truth.status(), {}, {}};
-  p.truth = *std::move(truth);
+  p.truth = std::move(truth).value();
   return p;
 }
 

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "attention/error.h"
 #include "numeric/formats.h"
@@ -13,7 +12,9 @@
 namespace octavo::evidence {
 namespace {
 
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+// In places of a scale array that belong to no value. Not NaN: the API refuses such scales wherever
+// they stand.
+constexpr float kUnusedScale = 1e6F;
 
 std::array<std::int64_t, 4> strides_of(Layout layout, const std::array<std::int64_t, 4>& n) {
   switch (layout) {
@@ -76,6 +77,16 @@ BasicTensor<Void> live_rows(const BasicTensor<Void>& t, const std::vector<Span>&
   return rows_of(t, begin, spans.back().begin + spans.back().length - begin);
 }
 
+// Tokens before the first sequence: finite and large, where a maximum that looks at them would take
+// them (NaN, as after the last one, it would skip).
+void fill_first_tokens(const Tensor& t, std::int64_t tokens) {
+  constexpr float kLarge = 30000;
+  for (std::int64_t h = 0; h < t.shape[1]; ++h)
+    for (std::int64_t s = 0; s < tokens; ++s)
+      for (std::int64_t d = 0; d < t.shape[3]; ++d)
+        store_element(t.dtype, t.data, h * t.stride[1] + s * t.stride[2] + d, kLarge);
+}
+
 // One channel ten times as large: what 8-bit scales suffer from in trained models.
 void add_outliers(const Tensor& t, std::int64_t channel) {
   constexpr float kOutlier = 10;
@@ -99,7 +110,8 @@ void lay_out_scales(QuantizedOperand& operand, const QuantizeOptions& options, L
   const std::array<std::int64_t, 4> one = {1, 1, counted[2], counted[3]};
   const std::int64_t hole = layout == Layout::gaps ? 1 : 0;
   const std::int64_t per_head = scale_count(one, options.granularity, options.block_rows) + hole;
-  operand.scales.assign(static_cast<std::size_t>(counted[0] * counted[1] * per_head + 1), kNan);
+  operand.scales.assign(static_cast<std::size_t>(counted[0] * counted[1] * per_head + 1),
+                        kUnusedScale);
   if (options.granularity != Granularity::tensor && layout != Layout::bhsd)
     operand.view.stride = std::array{counted[1] * per_head, per_head, std::int64_t{1}};
   operand.view.data = operand.scales.data();
@@ -183,6 +195,7 @@ Status make_operand(const Case& c, std::int64_t heads, std::int64_t length,
   const DType wide = is_8bit(c.input) ? DType::f32 : c.input;
   operand.wide = make_memory(c.layout, wide, tensor_shape(c, heads, length, spans));
   const Tensor live = live_rows(operand.wide.view, spans, c.layout);
+  if (c.layout == Layout::packed) fill_first_tokens(operand.wide.view, spans.front().begin);
   OCTAVO_RETURN_IF_ERROR(random_normal(live, c.seed, stream));
   if (c.outliers) add_outliers(live, static_cast<std::int64_t>(c.seed) % c.head_dim);
   if (!is_8bit(c.input)) return {};
@@ -191,7 +204,7 @@ Status make_operand(const Case& c, std::int64_t heads, std::int64_t length,
   options.block_rows = c.options.quantization.block_rows;
   auto quantized = quantize_operand(operand.wide.view, c.input, options, c.layout, spans, length);
   if (!quantized.ok()) return quantized.status();
-  operand.quantized = *std::move(quantized);
+  operand.quantized = std::move(quantized).value();
   return {};
 }
 

@@ -15,8 +15,13 @@ namespace octavo::evidence {
 inline constexpr std::size_t kGuardBytes = 64;
 inline constexpr std::byte kPoison{0xFF};  // NaN in f32, f16, bf16, e4m3 and e5m2
 
-// A tensor between two guards. Moving it moves no byte, so views stay good.
+// A tensor between two guards. Moving it moves no byte, so views stay good; a copy would leave them
+// behind, so there is none.
 struct TensorMemory {
+  TensorMemory() = default;
+  TensorMemory(TensorMemory&&) = default;
+  TensorMemory& operator=(TensorMemory&&) = default;
+
   std::vector<std::byte> bytes;
   Tensor view;
 };

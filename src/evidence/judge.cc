@@ -49,6 +49,7 @@ class Judge {
       expect_within("total error", total_.max, b.total_max);
       expect_within("total rmse", total_.rms(), b.total_rmse);
     }
+    check_mission();
     check_16bit_gate();
     check_lse(b);
     check_not_too_exact();
@@ -115,6 +116,23 @@ class Judge {
         kernel_.add(x - truth_.quantized[at]);
         by_quantization_.add(truth_.quantized[at] - truth_.original[at]);
       }
+  }
+
+  // The declared error of the mode, at the one shape it is declared for.
+  void check_mission() {
+    Case mission;
+    mission.heads_q = mission.heads_kv = 8;
+    mission.len_q = mission.len_kv = 512;
+    mission.input = c_.input;
+    mission.out = c_.out;
+    mission.options.precision = c_.options.precision;
+    mission.sampled_rows = c_.sampled_rows;
+    mission.seed = c_.seed;
+    mission.lse = c_.lse;
+    if (c_.name() != mission.name()) return;
+    const ModeBound& mode = mode_bound(c_.input, c_.options.precision);
+    expect_within("total error at the mission shape", total_.max, mode.mission_max);
+    expect_within("total rmse at the mission shape", total_.rms(), mode.mission_rmse);
   }
 
   void check_dead_rows() {

@@ -148,7 +148,7 @@ Status round_operand(const Case& c, const OperandFormat& format, const std::vect
   options.hadamard = format.hadamard;
   auto quantized = quantize_operand(tensor, *format.rounded, options, c.layout, spans, max_len);
   if (!quantized.ok()) return quantized.status();
-  memory.narrow = *std::move(quantized);
+  memory.narrow = std::move(quantized).value();
   tensor = memory.narrow.codes.view;
   scales = memory.narrow.view;
   return {};
@@ -251,8 +251,14 @@ void measure_magnitudes(const Case& c, const Inputs& in, Truth& truth) {
   m.v_crest = crest(v);
   m.qk_crest = std::max(crest(q), crest(k));
   m.score_amax = std::abs(scale_of(c)) * q.longest_row * k.longest_row;
-  // An outlier channel makes up the score by itself: its rounding does not average out over D.
-  m.tau = c.outliers ? m.score_amax : m.score_amax / std::sqrt(static_cast<double>(c.head_dim));
+  m.head_dim = static_cast<double>(c.head_dim);
+  m.tau = m.tau_peak = m.score_amax / std::sqrt(m.head_dim);
+  if (c.outliers) {
+    // One channel makes up the largest scores by itself, so that roundings do not average out over
+    // D: there fully, over all rows by half an order of magnitude (measured: 0.14 of score_amax).
+    m.tau_peak = m.score_amax;
+    m.tau = std::max(m.tau, m.score_amax / 4);
+  }
   for (const double x : truth.original) m.out_amax = std::max(m.out_amax, std::abs(x));
   for (const double x : truth.quantized) m.out_amax = std::max(m.out_amax, std::abs(x));
   for (const JudgedRow& row : truth.rows) m.rows += row.keys > 0 ? 1 : 0;

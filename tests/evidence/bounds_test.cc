@@ -1,0 +1,115 @@
+// docs/tolerances.md and the code hold one table; and the rule scales as it says.
+#include "evidence/bounds.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <map>
+#include <sstream>
+
+namespace octavo::evidence {
+namespace {
+
+std::vector<std::string> cells_of(const std::string& line) {
+  std::vector<std::string> cells;
+  std::stringstream stream(line);
+  std::string cell;
+  std::getline(stream, cell, '|');  // before the first bar
+  while (std::getline(stream, cell, '|')) {
+    const auto begin = cell.find_first_not_of(" `");
+    const auto end = cell.find_last_not_of(" `");
+    cells.push_back(begin == std::string::npos ? "" : cell.substr(begin, end - begin + 1));
+  }
+  return cells;
+}
+
+// The rows under "| mode |" of the page, by mode.
+std::map<std::string, std::vector<std::string>> documented_rows() {
+  std::ifstream page(OCTAVO_DOCS_DIR "/tolerances.md");
+  EXPECT_TRUE(page.good());
+  std::map<std::string, std::vector<std::string>> rows;
+  bool inside = false;
+  for (std::string line; std::getline(page, line);) {
+    if (line.rfind("| mode | Q and K |", 0) == 0) inside = true;
+    if (line.rfind("|", 0) != 0) inside = false;
+    if (!inside || line.rfind("|---", 0) == 0 || line.rfind("| mode", 0) == 0) continue;
+    const auto cells = cells_of(line);
+    rows[cells[0]] = cells;
+  }
+  return rows;
+}
+
+std::string format_cell(DType format) {
+  return format == DType::f32 ? "as given" : std::string(name(format));
+}
+
+TEST(Bounds, ThePageHoldsTheTable) {
+  const auto rows = documented_rows();
+  EXPECT_EQ(rows.size(), mode_bounds().size());
+  for (const ModeBound& bound : mode_bounds()) {
+    const auto row = rows.find(std::string(bound.mode));
+    ASSERT_NE(row, rows.end()) << bound.mode;
+    const auto& cells = row->second;
+    ASSERT_GE(cells.size(), 8U);
+    EXPECT_EQ(cells[1], format_cell(bound.qk)) << bound.mode;
+    EXPECT_EQ(cells[2], format_cell(bound.v)) << bound.mode;
+    EXPECT_EQ(std::stod(cells[3]), bound.p_noise) << bound.mode;
+    EXPECT_EQ(std::stod(cells[4]), bound.mission_max) << bound.mode;
+    EXPECT_EQ(std::stod(cells[5]), bound.mission_rmse) << bound.mode;
+    EXPECT_LT(std::stod(cells[6]), bound.mission_max) << bound.mode;
+    EXPECT_LT(std::stod(cells[7]), bound.mission_rmse) << bound.mode;
+  }
+}
+
+TEST(Bounds, EveryModeHasARow) {
+  for (const DType input : kAllDTypes)
+    for (const Precision precision : kAllPrecisions) {
+      if (is_8bit(input) && precision != Precision::native) continue;
+      const ModeBound& bound = mode_bound(input, precision);
+      EXPECT_FALSE(bound.mode.empty());
+      EXPECT_GT(bound.mission_max, bound.mission_rmse);
+    }
+}
+
+Magnitudes normal_inputs() {
+  Magnitudes m;
+  m.v_amax = 4.5;
+  m.v_rms = 1;
+  m.out_amax = 0.5;
+  m.score_amax = 12;
+  m.tau = 1.5;
+  m.qk_crest = m.v_crest = 4.5;
+  m.tau_peak = 1.5;
+  m.head_dim = 64;
+  m.kappa_max = 0.3;
+  m.kappa_rms = 0.07;
+  m.rows = 4096;
+  return m;
+}
+
+TEST(Bounds, ScaleWithTheData) {
+  const ModeBound& fp8 = mode_bound(DType::f16, Precision::fp8);
+  const Bounds b = bounds(fp8, DType::f32, false, normal_inputs());
+  Magnitudes larger = normal_inputs();
+  larger.v_amax *= 2;
+  larger.v_rms *= 2;
+  EXPECT_NEAR(bounds(fp8, DType::f32, false, larger).total_max, 2 * b.total_max,
+              0.01 * b.total_max);
+  Magnitudes peaked = normal_inputs();
+  peaked.kappa_max = 1;
+  EXPECT_GT(bounds(fp8, DType::f32, false, peaked).total_max, 3 * b.total_max);
+  // P in 8 bits widens the kernel's bound by orders of magnitude; the CPU does not get that room.
+  EXPECT_GT(bounds(fp8, DType::f32, true, normal_inputs()).kernel_max, 1000 * b.kernel_max);
+  // However wrong the weights: an average of V stays inside V.
+  peaked.tau = 1000;
+  EXPECT_LT(bounds(fp8, DType::f32, false, peaked).total_max, 2.2 * peaked.v_amax);
+}
+
+TEST(Bounds, IntegerNoiseFollowsTheCrest) {
+  EXPECT_NEAR(format_noise(DType::int8, 5), 5 * format_noise(DType::int8, 1), 1e-12);
+  EXPECT_EQ(format_noise(DType::e4m3, 5), format_noise(DType::e4m3, 1));
+  EXPECT_EQ(format_noise(DType::f32, 5), 0);
+}
+
+}  // namespace
+}  // namespace octavo::evidence

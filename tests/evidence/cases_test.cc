@@ -1,0 +1,142 @@
+// The case table covers every pair of axis values, counted here from the cases themselves: nothing
+// of the generator is used, only what a case says about its problem.
+#include "evidence/cases.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+#include <string>
+
+#include "octavo/evidence.hpp"
+
+namespace octavo::evidence {
+namespace {
+
+std::string mask_of(const Case& c) {
+  const bool window = c.options.window_left >= 0 || c.options.window_right >= 0;
+  return std::string(name(c.options.causal)) + (window ? "+window" : "");
+}
+
+std::string format_of(const Case& c) {
+  return std::string(name(c.input)) + "/" + std::string(name(c.options.precision));
+}
+
+std::string ratio_of(const Case& c) {
+  if (c.heads_kv == 1 && c.heads_q > 1) return "mqa";
+  return std::to_string(c.heads_q / c.heads_kv);
+}
+
+std::string length_of(const Case& c) {
+  if (c.len_kv == 0) return "no keys";
+  if (c.len_q < c.len_kv) return "fewer queries";
+  if (c.len_q > c.len_kv) return "more queries";
+  if (c.len_q == 1) return "one";
+  if (c.len_q < 16) return "few";
+  if (c.len_q >= 300) return "long";
+  return c.len_q % 16 == 0 ? "aligned" : "ragged";
+}
+
+using Values = std::vector<std::string>;  // one per axis
+
+Values values_of(const Case& c) {
+  return {mask_of(c),   format_of(c),
+          ratio_of(c),  std::to_string(static_cast<int>(c.layout)),
+          length_of(c), std::to_string(c.head_dim)};
+}
+
+TEST(Cases, EveryPairOfAxisValuesOccurs) {
+  const std::vector<Case> cases = all_cases(42);
+  std::vector<std::set<std::string>> seen(6);
+  std::set<std::pair<std::string, std::string>> pairs;
+  for (const Case& c : cases) {
+    const Values values = values_of(c);
+    for (std::size_t a = 0; a < values.size(); ++a) {
+      seen[a].insert(values[a]);
+      for (std::size_t b = a + 1; b < values.size(); ++b)
+        pairs.insert({std::to_string(a) + values[a], std::to_string(b) + values[b]});
+    }
+  }
+  // What the issue asks of each axis, written out: 6 masks, 3 x 9 + 4 formats, and so on.
+  const std::vector<std::size_t> expected = {6, 31, 4, 4, 8, 9};
+  std::size_t expected_pairs = 0;
+  for (std::size_t a = 0; a < expected.size(); ++a) {
+    EXPECT_EQ(seen[a].size(), expected[a]) << "axis " << a;
+    for (std::size_t b = a + 1; b < expected.size(); ++b)
+      expected_pairs += expected[a] * expected[b];
+  }
+  EXPECT_EQ(pairs.size(), expected_pairs);
+}
+
+TEST(Cases, TheCoveringSetAloneHasThePairsAndIsSmall) {
+  const std::vector<AxisValues> rows = covering_rows(kAxisSizes);
+  EXPECT_LT(rows.size(), 400U);
+  std::set<std::array<int, 4>> pairs;
+  for (const AxisValues& row : rows)
+    for (int a = 0; a < kAxes; ++a)
+      for (int b = a + 1; b < kAxes; ++b) pairs.insert({a, row[a], b, row[b]});
+  std::size_t expected = 0;
+  for (int a = 0; a < kAxes; ++a)
+    for (int b = a + 1; b < kAxes; ++b)
+      expected += static_cast<std::size_t>(kAxisSizes[a]) * static_cast<std::size_t>(kAxisSizes[b]);
+  EXPECT_EQ(pairs.size(), expected);
+}
+
+TEST(Cases, AllHasTwoThousandDistinctCases) {
+  std::set<std::string> names;
+  for (const Case& c : all_cases(42)) names.insert(c.name());
+  EXPECT_GE(names.size(), 2000U);
+}
+
+TEST(Cases, TheSameSeedGivesTheSameCases) {
+  const auto first = all_cases(7, 400), second = all_cases(7, 400), other = all_cases(8, 400);
+  ASSERT_EQ(first.size(), second.size());
+  std::size_t equal_to_other = 0;
+  for (std::size_t i = 0; i < first.size(); ++i) {
+    EXPECT_EQ(first[i].name(), second[i].name());
+    equal_to_other += first[i].name() == other[i].name() ? 1 : 0;
+  }
+  EXPECT_EQ(equal_to_other, 0U);
+}
+
+TEST(Cases, TwelveHasTwelveOfEveryPrecisionAndInput) {
+  std::map<std::string, int> count;
+  std::set<std::string> names;
+  for (const Case& c : twelve_cases()) {
+    ++count[format_of(c)];
+    names.insert(c.name());
+  }
+  EXPECT_EQ(names.size(), twelve_cases().size());
+  for (const auto& [format, n] : count) EXPECT_EQ(n, 12) << format;
+  for (const Precision precision : kAllPrecisions) {
+    const std::string suffix = "/" + std::string(name(precision));
+    EXPECT_TRUE(std::any_of(count.begin(), count.end(), [&](const auto& entry) {
+      return entry.first.size() > suffix.size() && entry.first.ends_with(suffix);
+    })) << name(precision);
+  }
+  for (const DType dtype : kAllDTypes)
+    EXPECT_EQ(count.count(std::string(name(dtype)) + "/native"), 1U);
+}
+
+TEST(Cases, PresetsAreTheFiveSizes) {
+  ASSERT_EQ(presets().size(), 5U);
+  const auto is = [](const Preset& p, std::string_view n, std::int64_t b, std::int64_t h,
+                     std::int64_t s, std::int64_t d) {
+    return p.name == n && p.batch == b && p.heads == h && p.length == s && p.head_dim == d;
+  };
+  EXPECT_TRUE(is(presets()[0], "mission", 1, 8, 512, 64));
+  EXPECT_TRUE(is(presets()[1], "small", 2, 8, 512, 64));
+  EXPECT_TRUE(is(presets()[2], "long", 2, 8, 2048, 64));
+  EXPECT_TRUE(is(presets()[3], "wide", 2, 8, 512, 128));
+  EXPECT_TRUE(is(presets()[4], "stress", 4, 8, 2048, 64));
+  EXPECT_EQ(preset_cases(42).size(), 15U);
+}
+
+TEST(Cases, AnUnknownSuiteGetsASentence) {
+  const auto cases = suite_cases("eleven", 42);
+  ASSERT_FALSE(cases.ok());
+  EXPECT_EQ(cases.status().message(), "suite is \"eleven\"; supported: all, twelve, presets.");
+}
+
+}  // namespace
+}  // namespace octavo::evidence

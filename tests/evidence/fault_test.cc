@@ -1,0 +1,275 @@
+// Faults that a wrong kernel would have, planted one by one: the judge must reject each on the
+// very cases on which it accepts the library.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "attention/reference.h"
+#include "evidence/check.h"
+#include "evidence/inputs.h"
+#include "numeric/formats.h"
+#include "octavo/evidence.hpp"
+
+namespace octavo::evidence {
+namespace {
+
+const Runner& library() {
+  static const Runner kRunner = library_runner({});
+  return kRunner;
+}
+
+Case base_case() {
+  Case c;
+  c.batch = 2;
+  c.heads_q = c.heads_kv = 2;
+  c.len_q = c.len_kv = 80;
+  c.head_dim = 64;
+  c.seed = 5;
+  return c;
+}
+
+Case dead_rows_case() {
+  Case c = base_case();
+  c.len_kv = 50;
+  c.options.causal = Causal::bottom_right;  // the first 30 rows see nothing
+  return c;
+}
+
+// Rejected by a gate whose line contains `gate`.
+void expect_rejected(const std::vector<Case>& cases, const Runner& faulty, const char* gate) {
+  const auto truth = check_cases({}, cases, library());
+  ASSERT_TRUE(truth.ok()) << truth.status().message();
+  ASSERT_TRUE(truth->passed()) << truth->failures[0];
+  const auto report = check_cases({}, cases, faulty);
+  ASSERT_TRUE(report.ok()) << report.status().message();
+  EXPECT_FALSE(report->passed());
+  bool named = false;
+  for (const std::string& line : report->failures) {
+    named = named || line.find(gate) != std::string::npos;
+    EXPECT_NE(line.find("seed="), std::string::npos) << "not self-contained: " << line;
+  }
+  EXPECT_TRUE(named) << "no failure by: " << gate;
+}
+
+// The library on changed options or arguments.
+using Change = std::function<void(Arguments&, Options&)>;
+Runner with_change(const Change& change) {
+  return [change](const Arguments& arguments, const Options& options) {
+    Arguments a = arguments;
+    Options o = options;
+    change(a, o);
+    return library()(a, o);
+  };
+}
+
+// The library, and then something done to what it wrote.
+using Damage = std::function<void(const Arguments&)>;
+Runner with_damage(const Damage& damage) {
+  return [damage](const Arguments& arguments, const Options& options) {
+    Status status = library()(arguments, options);
+    if (status.ok()) damage(arguments);
+    return status;
+  };
+}
+
+void store_all(const Tensor& out, const std::vector<double>& values) {
+  std::size_t at = 0;
+  for (std::int64_t b = 0; b < out.shape[0]; ++b)
+    for (std::int64_t h = 0; h < out.shape[1]; ++h)
+      for (std::int64_t s = 0; s < out.shape[2]; ++s)
+        for (std::int64_t d = 0; d < out.shape[3]; ++d)
+          store_element(out.dtype, out.data,
+                        b * out.stride[0] + h * out.stride[1] + s * out.stride[2] + d,
+                        static_cast<float>(values[at++]));
+}
+
+TEST(PlantedFault, WrongCausalAlignment) {
+  Case c = base_case();
+  c.len_q = 40;
+  c.options.causal = Causal::bottom_right;
+  expect_rejected({c}, with_change([](Arguments&, Options& o) { o.causal = Causal::top_left; }),
+                  "kernel error");
+}
+
+TEST(PlantedFault, WindowOffByOne) {
+  for (const DType input : {DType::f16, DType::bf16, DType::f32}) {
+    Case c = base_case();
+    c.input = c.out = input;
+    c.options.window_left = 30;
+    c.options.window_right = 20;
+    expect_rejected({c}, with_change([](Arguments&, Options& o) { ++o.window_left; }),
+                    "kernel error");
+    expect_rejected({c}, with_change([](Arguments&, Options& o) { --o.window_right; }),
+                    "kernel error");
+  }
+}
+
+TEST(PlantedFault, LastKeysSkipped) {
+  for (const std::int64_t skipped : {1, 16})
+    expect_rejected({base_case()}, with_change([skipped](Arguments& a, Options&) {
+                      a.k.shape[2] -= skipped;
+                      a.v.shape[2] -= skipped;
+                    }),
+                    "kernel error");
+}
+
+TEST(PlantedFault, WrongScale) {
+  expect_rejected({base_case()}, with_change([](Arguments& a, Options&) { a.scale = 1.01F / 8; }),
+                  "lse");
+}
+
+TEST(PlantedFault, PreviousOutputReturned) {
+  Case first = base_case(), second = base_case();
+  second.seed = 6;
+  std::vector<std::byte> kept;
+  const Runner stale = with_damage([&kept](const Arguments& a) {
+    const std::size_t bytes = static_cast<std::size_t>(a.out.shape[0] * a.out.stride[0]) * 2;
+    if (kept.empty()) {
+      kept.resize(bytes);
+      std::memcpy(kept.data(), a.out.data, bytes);
+    } else {
+      std::memcpy(a.out.data, kept.data(), bytes);
+    }
+  });
+  expect_rejected({first, second}, stale, "kernel error");
+}
+
+TEST(PlantedFault, NothingWrittenTheSecondTime) {
+  int calls = 0;
+  const Runner lazy = [&calls](const Arguments& a, const Options& o) {
+    return calls++ == 0 ? library()(a, o) : Status();
+  };
+  expect_rejected({base_case()}, lazy, "not written");
+}
+
+TEST(PlantedFault, OneRowUnwritten) {
+  expect_rejected({base_case()}, with_damage([](const Arguments& a) {
+                    const std::int64_t row = a.out.stride[0] + 79 * a.out.stride[2];
+                    std::memset(static_cast<std::byte*>(a.out.data) + 2 * row, 0xFF, 2 * 64);
+                  }),
+                  "not written");
+}
+
+TEST(PlantedFault, GuardByteOverwritten) {
+  expect_rejected({base_case()}, with_damage([](const Arguments& a) {
+                    static_cast<std::byte*>(a.out.data)[-1] = std::byte{0};
+                  }),
+                  "outside its rows");
+}
+
+TEST(PlantedFault, GapOverwritten) {
+  Case c = base_case();
+  c.layout = Layout::gaps;
+  expect_rejected({c}, with_damage([](const Arguments& a) {
+                    static_cast<std::byte*>(a.out.data)[2 * a.out.shape[3]] = std::byte{0};
+                  }),
+                  "outside its rows");
+}
+
+TEST(PlantedFault, TokensOutsideTheSequencesWritten) {
+  Case c = base_case();
+  c.layout = Layout::packed;
+  expect_rejected({c}, with_damage([](const Arguments& a) {
+                    static_cast<float*>(a.lse.data)[0] = 0;  // token 0 belongs to nobody
+                  }),
+                  "outside its rows");
+}
+
+TEST(PlantedFault, LseInLog2) {
+  expect_rejected({base_case()}, with_damage([](const Arguments& a) {
+                    auto* lse = static_cast<float*>(a.lse.data);
+                    const std::int64_t rows = a.lse.shape[0] * a.lse.stride[0];
+                    for (std::int64_t i = 0; i < rows; ++i) lse[i] *= 1.44269504F;
+                  }),
+                  "lse kernel error");
+}
+
+TEST(PlantedFault, NanInADeadRow) {
+  expect_rejected({dead_rows_case()}, with_damage([](const Arguments& a) {
+                    store_element(a.out.dtype, a.out.data, 3,
+                                  std::numeric_limits<float>::quiet_NaN());
+                  }),
+                  "rows without keys");
+}
+
+TEST(PlantedFault, DeadRowIsTheMeanOfV) {
+  expect_rejected({dead_rows_case()}, with_damage([](const Arguments& a) {
+                    store_element(a.out.dtype, a.out.data, 3, 1e-3F);
+                  }),
+                  "rows without keys");
+  expect_rejected({dead_rows_case()}, with_damage([](const Arguments& a) {
+                    static_cast<float*>(a.lse.data)[2] = -1e30F;
+                  }),
+                  "not -inf");
+}
+
+// E4M3 weights where sixteen bits were promised: the field's own gate must see it.
+TEST(PlantedFault, LowerPrecisionThanDeclared) {
+  const Runner coarse = with_damage([](const Arguments& a) {
+    std::vector<double> out(static_cast<std::size_t>(a.out.shape[0] * a.out.shape[1] *
+                                                     a.out.shape[2] * a.out.shape[3]));
+    TiledRounding rounding;
+    rounding.p_format = DType::e4m3;
+    rounding.p_scale = 256;
+    ASSERT_TRUE(reference_tiled(a, {}, rounding, out.data()).ok());
+    store_all(a.out, out);
+  });
+  expect_rejected({base_case()}, coarse, "16-bit gate, max");
+  expect_rejected({base_case()}, coarse, "16-bit gate, rms");
+}
+
+TEST(PlantedFault, PrecisionIgnored) {
+  for (const Precision precision : {Precision::fp8, Precision::int8_mixed, Precision::sim8}) {
+    Case c = base_case();
+    c.options.precision = precision;
+    expect_rejected({c},
+                    with_change([](Arguments&, Options& o) { o.precision = Precision::native; }),
+                    "quantization alone");
+  }
+}
+
+TEST(PlantedFault, CoarserScalesThanAskedFor) {
+  Case c = base_case();
+  c.options.precision = Precision::int8;
+  expect_rejected(
+      {c}, with_change([](Arguments&, Options& o) { o.quantization.qk = Granularity::tensor; }),
+      "kernel error");
+}
+
+TEST(PlantedFault, HeadsMappedWrong) {
+  Case c = base_case();
+  c.heads_q = 4;
+  const Runner mixed_up = [](const Arguments& arguments, const Options& options) {
+    for (std::int64_t h = 0; h < arguments.q.shape[1]; ++h) {
+      Arguments a = arguments;
+      const auto one_head = [](auto& t, std::int64_t head) {
+        using Byte = std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(t.data)>>,
+                                        const std::byte, std::byte>;
+        t.data = static_cast<Byte*>(t.data) +
+                 head * t.stride[1] * static_cast<std::int64_t>(size_bytes(t.dtype));
+        t.shape[1] = 1;
+      };
+      one_head(a.q, h);
+      one_head(a.out, h);
+      one_head(a.lse, h);
+      one_head(a.k, h % 2);  // interleaved; right is h / 2
+      one_head(a.v, h % 2);
+      if (Status status = library()(a, options); !status.ok()) return status;
+    }
+    return Status();
+  };
+  expect_rejected({c}, mixed_up, "kernel error");
+}
+
+TEST(PlantedFault, BitsThatDoNotRepeat) {
+  int calls = 0;
+  const Runner shaky = with_damage([&calls](const Arguments& a) {
+    if (++calls % 2 == 0) static_cast<std::uint16_t*>(a.out.data)[7] ^= 1;
+  });
+  expect_rejected({base_case()}, shaky, "differ in their bits");
+}
+
+}  // namespace
+}  // namespace octavo::evidence
