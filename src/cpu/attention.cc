@@ -16,9 +16,10 @@
 // D = 128). From beyond, K and V once per task: 2 * D * 4 B for 4 * 768 * D operations at D = 64,
 // 384 per byte. The softmax costs 15 vector instructions per vector of scores, the products 2 D.
 //
-// Measured (Skylake AVX-512, one thread, S = 2048, of a multiply-add peak of 153 GFLOP/s): the
-// products alone run at 93%; all of it at 69% (D = 64) to 75% (D = 128, f16). Blocks of 96 and 128
-// keys gave the same within noise at D = 64 and lost 2% at D = 128; tasks of 288 rows lost 2%.
+// Measured (Skylake AVX-512, one thread, S = 2048, by CPU time on a shared machine, of a
+// multiply-add peak of 153 GFLOP/s): the products alone run at 90 to 93%; all of it at 67 to 69%
+// (D = 64, f32) up to 73 to 75% (D = 128, f16). Blocks of 96 keys gave the same within noise, of
+// 128 keys lost 2% at D = 128; tasks of 288 rows lost 1 to 2% at D = 64.
 //
 // Bits: all keys are summed in order, and key blocks start at multiples of kKeyRows from the
 // sequence's first key. A key that a row does not see contributes p = 0 exactly, so neither the

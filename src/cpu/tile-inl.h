@@ -161,7 +161,7 @@ void accumulate(const float* v, std::int64_t v_pitch, std::int64_t keys, std::in
 // ---------------------------------------------------------------------------------------------
 // Softmax
 
-// 2^x for x <= 0 (a little above is harmless), relative error below 1.5e-7; 2^0 is exactly 1, below
+// 2^x for x <= 0 (a little above is harmless), relative error below 2e-7; 2^0 is exactly 1, below
 // -126.5 it is exactly 0, and NaN stays NaN. The low bits of the magic sum are round(x) + 127, the
 // exponent field of the power; at -127 that is the power 0. Max keeps a NaN in its second operand.
 HWY_INLINE V exp2_nonpositive(V x) {
