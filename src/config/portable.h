@@ -39,4 +39,9 @@ OCTAVO_HD constexpr T round_up(T a, T b) {
   return div_up(a, b) * b;
 }
 
+template <class T>
+OCTAVO_HD constexpr T gcd_of(T a, T b) {
+  return b == 0 ? a : gcd_of(b, a % b);
+}
+
 }  // namespace octavo

@@ -51,48 +51,58 @@ struct Epilogue {
         visit(state.sum[m][half]);
       }
       OCTAVO_UNROLL
-      for (int n = 0; n < kTilesD; ++n) OCTAVO_UNROLL
-      for (int e = 0; e < 4; ++e) visit(state.o[m][n][e]);
+      for (int n = 0; n < kTilesD; ++n) {
+        OCTAVO_UNROLL
+        for (int e = 0; e < 4; ++e) visit(state.o[m][n][e]);
+      }
     }
   }
 
   static OCTAVO_DEVICE void merge(State& state, const State& theirs) {
     OCTAVO_UNROLL
-    for (int m = 0; m < kTilesM; ++m) OCTAVO_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      const float scale = state.scale_of(m, half);
-      const float largest = ptx::max_f32(state.max[m][half], theirs.max[m][half]);
-      const float origin = origin_of(largest, scale);
-      const float ours_by = weight_of(state.max[m][half], scale, origin);
-      const float theirs_by = weight_of(theirs.max[m][half], scale, origin);
-      state.max[m][half] = largest;
-      state.sum[m][half] = state.sum[m][half] * ours_by + theirs.sum[m][half] * theirs_by;
+    for (int m = 0; m < kTilesM; ++m) {
       OCTAVO_UNROLL
-      for (int n = 0; n < kTilesD; ++n) OCTAVO_UNROLL
-      for (int e = half * 2; e < half * 2 + 2; ++e)
-        state.o[m][n][e] = state.o[m][n][e] * ours_by + theirs.o[m][n][e] * theirs_by;
+      for (int half = 0; half < 2; ++half) {
+        const float scale = state.scale_of(m, half);
+        const float largest = ptx::max_f32(state.max[m][half], theirs.max[m][half]);
+        const float origin = origin_of(largest, scale);
+        const float ours_by = weight_of(state.max[m][half], scale, origin);
+        const float theirs_by = weight_of(theirs.max[m][half], scale, origin);
+        state.max[m][half] = largest;
+        state.sum[m][half] = state.sum[m][half] * ours_by + theirs.sum[m][half] * theirs_by;
+        OCTAVO_UNROLL
+        for (int n = 0; n < kTilesD; ++n) {
+          OCTAVO_UNROLL
+          for (int e = half * 2; e < half * 2 + 2; ++e)
+            state.o[m][n][e] = state.o[m][n][e] * ours_by + theirs.o[m][n][e] * theirs_by;
+        }
+      }
     }
   }
 
   // Divides O by the sum and writes LSE. A row without keys gets 0 and -infinity.
   static OCTAVO_DEVICE void finish(State& state, const ForwardParams& p, const Place& w) {
     OCTAVO_UNROLL
-    for (int m = 0; m < kTilesM; ++m) OCTAVO_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      float sum = state.sum[m][half];
-      sum += ptx::shuffle_xor(sum, 1);
-      sum += ptx::shuffle_xor(sum, 2);
-      const float inverse = sum == 0.0f ? 0.0f : Operands::kOutputFactor / sum;
+    for (int m = 0; m < kTilesM; ++m) {
       OCTAVO_UNROLL
-      for (int n = 0; n < kTilesD; ++n) OCTAVO_UNROLL
-      for (int e = half * 2; e < half * 2 + 2; ++e) state.o[m][n][e] *= inverse;
-      const i32 row = w.first_row + static_cast<i32>(w.row(m, half));
-      if (p.lse == nullptr || w.lane % 4 != 0 || row >= w.at.len_q) continue;
-      const float lse_log2 = state.max[m][half] * state.scale_of(m, half) + ptx::log2_approx(sum) -
-                             Operands::kProbabilityLog2;
-      ptx::store_global_f32(p.lse + w.batch * p.lse_strides.batch + w.head * p.lse_strides.head +
-                                (w.at.q_begin + row) * p.lse_strides.row,
-                            sum == 0.0f ? -kInfinity : lse_log2 * kLn2);
+      for (int half = 0; half < 2; ++half) {
+        float sum = state.sum[m][half];
+        sum += ptx::shuffle_xor(sum, 1);
+        sum += ptx::shuffle_xor(sum, 2);
+        const float inverse = sum == 0.0f ? 0.0f : Operands::kOutputFactor / sum;
+        OCTAVO_UNROLL
+        for (int n = 0; n < kTilesD; ++n) {
+          OCTAVO_UNROLL
+          for (int e = half * 2; e < half * 2 + 2; ++e) state.o[m][n][e] *= inverse;
+        }
+        const i32 row = w.first_row + static_cast<i32>(w.row(m, half));
+        if (p.lse == nullptr || w.lane % 4 != 0 || row >= w.at.len_q) continue;
+        const float lse_log2 = state.max[m][half] * state.scale_of(m, half) +
+                               ptx::log2_approx(sum) - Operands::kProbabilityLog2;
+        ptx::store_global_f32(p.lse + w.batch * p.lse_strides.batch + w.head * p.lse_strides.head +
+                                  (w.at.q_begin + row) * p.lse_strides.row,
+                              sum == 0.0f ? -kInfinity : lse_log2 * kLn2);
+      }
     }
     if constexpr (G::kRowScales) scale_values(state, p, w);
   }
@@ -102,14 +112,16 @@ struct Epilogue {
     const ScaleParams& v = p.v_scales;
     const float* const scales = v.data + w.sequence * v.batch + w.head / p.heads_per_kv * v.head;
     OCTAVO_UNROLL
-    for (int n = 0; n < kTilesD; ++n) OCTAVO_UNROLL
-    for (int e = 0; e < 2; ++e) {
-      const i32 column = min_of(static_cast<i32>(Operands::column(n, e, w.lane)), p.head_dim - 1);
-      const float scale = ptx::load_global_f32(scales + column * v.stride) * p.v_unit;
+    for (int n = 0; n < kTilesD; ++n) {
       OCTAVO_UNROLL
-      for (int m = 0; m < kTilesM; ++m) {
-        state.o[m][n][e] *= scale;
-        state.o[m][n][2 + e] *= scale;
+      for (int e = 0; e < 2; ++e) {
+        const i32 column = min_of(static_cast<i32>(Operands::column(n, e, w.lane)), p.head_dim - 1);
+        const float scale = ptx::load_global_f32(scales + column * v.stride) * p.v_unit;
+        OCTAVO_UNROLL
+        for (int m = 0; m < kTilesM; ++m) {
+          state.o[m][n][e] *= scale;
+          state.o[m][n][2 + e] *= scale;
+        }
       }
     }
   }
@@ -121,24 +133,28 @@ struct Epilogue {
 
   static OCTAVO_DEVICE void stage_o(const State& state, const OutTile& tile, const Place& w) {
     OCTAVO_UNROLL
-    for (int m = 0; m < kTilesM; ++m) OCTAVO_UNROLL
-    for (int half = 0; half < 2; ++half) OCTAVO_UNROLL
-    for (int n = 0; n < kTilesD; ++n) {
-      const float low = state.o[m][n][half * 2];
-      const float high = state.o[m][n][half * 2 + 1];
-      const u32 row = w.row(m, half);
-      const u32 column = Operands::column(n, 0, w.lane);
-      const u32 next = Operands::column(n, 1, w.lane);
-      if constexpr (C.out == Element::f32) {
-        ptx::store_shared_f32(tile.byte_address(row, column * 4), low);
-        ptx::store_shared_f32(tile.byte_address(row, next * 4), high);
-      } else if constexpr (Operands::kPairedColumns) {
-        ptx::store_shared_b16(tile.byte_address(row, column * 2), narrow(low));
-        ptx::store_shared_b16(tile.byte_address(row, next * 2), narrow(high));
-      } else {
-        ptx::store_shared_b32(tile.byte_address(row, column * 2),
-                              C.out == Element::f16 ? ptx::f16x2_from_f32(low, high)
-                                                    : ptx::bf16x2_from_f32(low, high));
+    for (int m = 0; m < kTilesM; ++m) {
+      OCTAVO_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        OCTAVO_UNROLL
+        for (int n = 0; n < kTilesD; ++n) {
+          const float low = state.o[m][n][half * 2];
+          const float high = state.o[m][n][half * 2 + 1];
+          const u32 row = w.row(m, half);
+          const u32 column = Operands::column(n, 0, w.lane);
+          const u32 next = Operands::column(n, 1, w.lane);
+          if constexpr (C.out == Element::f32) {
+            ptx::store_shared_f32(tile.byte_address(row, column * 4), low);
+            ptx::store_shared_f32(tile.byte_address(row, next * 4), high);
+          } else if constexpr (Operands::kPairedColumns) {
+            ptx::store_shared_b16(tile.byte_address(row, column * 2), narrow(low));
+            ptx::store_shared_b16(tile.byte_address(row, next * 2), narrow(high));
+          } else {
+            ptx::store_shared_b32(tile.byte_address(row, column * 2),
+                                  C.out == Element::f16 ? ptx::f16x2_from_f32(low, high)
+                                                        : ptx::bf16x2_from_f32(low, high));
+          }
+        }
       }
     }
   }

@@ -85,8 +85,10 @@ struct ForwardKernel {
         if constexpr (G::kRowScales) state.scale[m][half] *= row_scale(p, w, m, half);
       }
       OCTAVO_UNROLL
-      for (int n = 0; n < G::kTilesD; ++n) OCTAVO_UNROLL
-      for (int e = 0; e < 4; ++e) state.o[m][n][e] = 0;
+      for (int n = 0; n < G::kTilesD; ++n) {
+        OCTAVO_UNROLL
+        for (int e = 0; e < 4; ++e) state.o[m][n][e] = 0;
+      }
     }
   }
 

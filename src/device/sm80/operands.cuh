@@ -175,12 +175,14 @@ struct OperandsFp8 : Operands8 {
   template <int kTiles>
   static OCTAVO_DEVICE void pack_p(FragmentA& a, const float (&s)[kTiles][4], int step) {
     OCTAVO_UNROLL
-    for (int part = 0; part < 2; ++part) OCTAVO_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      const auto& low = s[step * 4 + part * 2];
-      const auto& high = s[step * 4 + part * 2 + 1];
-      a.r[part * 2 + half] = ptx::e4m3x2_from_f32(low[half * 2], low[half * 2 + 1]) |
-                             ptx::e4m3x2_from_f32(high[half * 2], high[half * 2 + 1]) << 16;
+    for (int part = 0; part < 2; ++part) {
+      OCTAVO_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        const auto& low = s[step * 4 + part * 2];
+        const auto& high = s[step * 4 + part * 2 + 1];
+        a.r[part * 2 + half] = ptx::e4m3x2_from_f32(low[half * 2], low[half * 2 + 1]) |
+                               ptx::e4m3x2_from_f32(high[half * 2], high[half * 2 + 1]) << 16;
+      }
     }
   }
 };
@@ -232,15 +234,17 @@ struct OperandsInt8 : Operands8 {
   template <int kTiles>
   static OCTAVO_DEVICE void pack_p(FragmentA& a, const float (&s)[kTiles][4], int step) {
     OCTAVO_UNROLL
-    for (int part = 0; part < 2; ++part) OCTAVO_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      const auto& low = s[step * 4 + part * 2];
-      const auto& high = s[step * 4 + part * 2 + 1];
-      const u32 first =
-          ptx::permute_bytes(byte_of(low[half * 2]), byte_of(low[half * 2 + 1]), 0x0040);
-      const u32 second =
-          ptx::permute_bytes(byte_of(high[half * 2]), byte_of(high[half * 2 + 1]), 0x0040);
-      a.r[part * 2 + half] = ptx::permute_bytes(first, second, 0x5410);
+    for (int part = 0; part < 2; ++part) {
+      OCTAVO_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        const auto& low = s[step * 4 + part * 2];
+        const auto& high = s[step * 4 + part * 2 + 1];
+        const u32 first =
+            ptx::permute_bytes(byte_of(low[half * 2]), byte_of(low[half * 2 + 1]), 0x0040);
+        const u32 second =
+            ptx::permute_bytes(byte_of(high[half * 2]), byte_of(high[half * 2 + 1]), 0x0040);
+        a.r[part * 2 + half] = ptx::permute_bytes(first, second, 0x5410);
+      }
     }
   }
 };

@@ -24,19 +24,23 @@ struct Softmax {
   static OCTAVO_DEVICE void apply_mask(Scores& scores, const ForwardParams& p, const Place& w,
                                        i32 key) {
     OCTAVO_UNROLL
-    for (int m = 0; m < kTilesM; ++m) OCTAVO_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      const i32 row = w.first_row + static_cast<i32>(w.row(m, half));
-      const KeyLimits keys = key_limits(p, w.at, row);
-      const i32 first_column = key + static_cast<i32>(w.lane % 4 * 2);
-      const i32 begin = keys.begin - first_column;
-      const i32 end = keys.end - first_column;
+    for (int m = 0; m < kTilesM; ++m) {
       OCTAVO_UNROLL
-      for (int n = 0; n < kTilesN; ++n) OCTAVO_UNROLL
-      for (int e = 0; e < 2; ++e) {
-        const i32 column = n * 8 + e;
-        float& s = scores.s[m][n][half * 2 + e];
-        s = column >= begin && column < end ? s : -kInfinity;
+      for (int half = 0; half < 2; ++half) {
+        const i32 row = w.first_row + static_cast<i32>(w.row(m, half));
+        const KeyLimits keys = key_limits(p, w.at, row);
+        const i32 first_column = key + static_cast<i32>(w.lane % 4 * 2);
+        const i32 begin = keys.begin - first_column;
+        const i32 end = keys.end - first_column;
+        OCTAVO_UNROLL
+        for (int n = 0; n < kTilesN; ++n) {
+          OCTAVO_UNROLL
+          for (int e = 0; e < 2; ++e) {
+            const i32 column = n * 8 + e;
+            float& s = scores.s[m][n][half * 2 + e];
+            s = column >= begin && column < end ? s : -kInfinity;
+          }
+        }
       }
     }
   }
@@ -48,16 +52,18 @@ struct Softmax {
     const float* const scales = k.data + w.sequence * k.batch + w.head / p.heads_per_kv * k.head;
     const i32 token = k.by_token ? w.at.kv_begin : 0;
     OCTAVO_UNROLL
-    for (int n = 0; n < kTilesN; ++n) OCTAVO_UNROLL
-    for (int e = 0; e < 2; ++e) {
-      const i32 column = key + n * 8 + static_cast<i32>(w.lane % 4 * 2) + e;
-      const i32 row = token + min_of(column, w.at.len_kv - 1);
-      const float scale =
-          ptx::load_global_f32(scales + static_cast<i64>(row / k.block_rows) * k.stride);
+    for (int n = 0; n < kTilesN; ++n) {
       OCTAVO_UNROLL
-      for (int m = 0; m < kTilesM; ++m) {
-        scores.s[m][n][e] *= scale;
-        scores.s[m][n][2 + e] *= scale;
+      for (int e = 0; e < 2; ++e) {
+        const i32 column = key + n * 8 + static_cast<i32>(w.lane % 4 * 2) + e;
+        const i32 row = token + min_of(column, w.at.len_kv - 1);
+        const float scale =
+            ptx::load_global_f32(scales + static_cast<i64>(row / k.block_rows) * k.stride);
+        OCTAVO_UNROLL
+        for (int m = 0; m < kTilesM; ++m) {
+          scores.s[m][n][e] *= scale;
+          scores.s[m][n][2 + e] *= scale;
+        }
       }
     }
   }
@@ -77,11 +83,13 @@ struct Softmax {
                                           float origin) {
     float sum = 0;
     OCTAVO_UNROLL
-    for (int n = 0; n < kTilesN; ++n) OCTAVO_UNROLL
-    for (int e = 0; e < 2; ++e) {
-      float& s = scores.s[m][n][half * 2 + e];
-      s = weight_of(s, scale, origin);
-      sum += s;
+    for (int n = 0; n < kTilesN; ++n) {
+      OCTAVO_UNROLL
+      for (int e = 0; e < 2; ++e) {
+        float& s = scores.s[m][n][half * 2 + e];
+        s = weight_of(s, scale, origin);
+        sum += s;
+      }
     }
     return sum;
   }
@@ -96,23 +104,29 @@ struct Softmax {
     float largest[kTilesM][2];
     bool any_moves = false;
     OCTAVO_UNROLL
-    for (int m = 0; m < kTilesM; ++m) OCTAVO_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      largest[m][half] = block_max(scores, m, half);
-      any_moves = any_moves || moves(state, m, half, largest[m][half]);
+    for (int m = 0; m < kTilesM; ++m) {
+      OCTAVO_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        largest[m][half] = block_max(scores, m, half);
+        any_moves = any_moves || moves(state, m, half, largest[m][half]);
+      }
     }
     if (ptx::warp_any(any_moves)) {
       OCTAVO_UNROLL
-      for (int m = 0; m < kTilesM; ++m) OCTAVO_UNROLL
-      for (int half = 0; half < 2; ++half)
-        if (moves(state, m, half, largest[m][half])) rescale(state, m, half, largest[m][half]);
+      for (int m = 0; m < kTilesM; ++m) {
+        OCTAVO_UNROLL
+        for (int half = 0; half < 2; ++half)
+          if (moves(state, m, half, largest[m][half])) rescale(state, m, half, largest[m][half]);
+      }
     }
     OCTAVO_UNROLL
-    for (int m = 0; m < kTilesM; ++m) OCTAVO_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      const float scale = state.scale_of(m, half);
-      state.sum[m][half] +=
-          exponentiate(scores, m, half, scale, origin_of(state.max[m][half], scale));
+    for (int m = 0; m < kTilesM; ++m) {
+      OCTAVO_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        const float scale = state.scale_of(m, half);
+        state.sum[m][half] +=
+            exponentiate(scores, m, half, scale, origin_of(state.max[m][half], scale));
+      }
     }
   }
   static OCTAVO_DEVICE bool moves(const State& state, int m, int half, float to) {
@@ -125,28 +139,32 @@ struct Softmax {
     state.max[m][half] = to;
     state.sum[m][half] *= alpha;
     OCTAVO_UNROLL
-    for (int n = 0; n < kTilesD; ++n) OCTAVO_UNROLL
-    for (int e = half * 2; e < half * 2 + 2; ++e) state.o[m][n][e] *= alpha;
+    for (int n = 0; n < kTilesD; ++n) {
+      OCTAVO_UNROLL
+      for (int e = half * 2; e < half * 2 + 2; ++e) state.o[m][n][e] *= alpha;
+    }
   }
 
   // For products that are folded into O block by block: the rescale comes with the fold.
   static OCTAVO_DEVICE void fold_step(Scores& scores, State& state, Fold& fold) {
     OCTAVO_UNROLL
-    for (int m = 0; m < kTilesM; ++m) OCTAVO_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      const float scale = state.scale_of(m, half);
-      const float in_block = block_max(scores, m, half);
-      const float largest = ptx::max_f32(state.max[m][half], in_block);
-      const float origin = origin_of(largest, scale);
-      const float keep = weight_of(state.max[m][half], scale, origin);
-      const float add = Operands::kBlockMaximum ? weight_of(in_block, scale, origin) : 1.0f;
-      const float p_origin = Operands::kBlockMaximum ? origin_of(in_block, scale)
-                                                     : origin - Operands::kProbabilityLog2;
-      const float sum = exponentiate(scores, m, half, scale, p_origin);
-      state.max[m][half] = largest;
-      state.sum[m][half] = ptx::fused_multiply_add(state.sum[m][half], keep, sum * add);
-      fold.keep[m][half] = keep;
-      fold.add[m][half] = add;
+    for (int m = 0; m < kTilesM; ++m) {
+      OCTAVO_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        const float scale = state.scale_of(m, half);
+        const float in_block = block_max(scores, m, half);
+        const float largest = ptx::max_f32(state.max[m][half], in_block);
+        const float origin = origin_of(largest, scale);
+        const float keep = weight_of(state.max[m][half], scale, origin);
+        const float add = Operands::kBlockMaximum ? weight_of(in_block, scale, origin) : 1.0f;
+        const float p_origin = Operands::kBlockMaximum ? origin_of(in_block, scale)
+                                                       : origin - Operands::kProbabilityLog2;
+        const float sum = exponentiate(scores, m, half, scale, p_origin);
+        state.max[m][half] = largest;
+        state.sum[m][half] = ptx::fused_multiply_add(state.sum[m][half], keep, sum * add);
+        fold.keep[m][half] = keep;
+        fold.add[m][half] = add;
+      }
     }
   }
 };

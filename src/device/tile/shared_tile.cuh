@@ -44,33 +44,45 @@ struct GlobalRows {
   i32 row_bytes = 0;
 };
 
+// Copies piece `piece` of a tile's rows, counted row after row in units of kLoadBytes.
+template <int kLoadBytes, int kRowBytes>
+OCTAVO_DEVICE void load_piece(const SharedTile<kRowBytes>& tile, const GlobalRows& from,
+                              u32 piece) {
+  constexpr u32 kPieces = kRowBytes / kLoadBytes;
+  const u32 row = piece / kPieces;
+  const u32 byte = piece % kPieces * kLoadBytes;
+  const int valid = static_cast<int>(row) < from.rows
+                        ? max_of(min_of(from.row_bytes - static_cast<int>(byte), kLoadBytes), 0)
+                        : 0;
+  const u8* const source = from.data + (valid > 0 ? row * from.stride_bytes + byte : 0);
+  const u32 to = tile.byte_address(row, byte);
+  if constexpr (kLoadBytes == 16) {
+    ptx::cp_async_16(to, source, valid);
+  } else if constexpr (kLoadBytes >= 4) {
+    ptx::cp_async_narrow<kLoadBytes>(to, source, valid);
+  } else if constexpr (kLoadBytes == 2) {
+    ptx::store_shared_b16(to, valid > 0 ? ptx::load_global_b16(source) : u16{0});
+  } else {
+    ptx::store_shared_b8(to, valid > 0 ? ptx::load_global_b8(source) : u8{0});
+  }
+}
+
 // Starts copying kRows rows into the tile, by all kThreads threads. kLoadBytes is the widest access
 // the rows' addresses allow; from 4 bytes on it is asynchronous.
 template <int kRows, int kThreads, int kLoadBytes, int kRowBytes>
 OCTAVO_DEVICE void load_rows(const SharedTile<kRowBytes>& tile, const GlobalRows& from,
                              u32 thread) {
-  constexpr int kPieces = kRowBytes / kLoadBytes;
-  constexpr int kTotal = kRows * kPieces;
-  OCTAVO_UNROLL
-  for (int i = 0; i < div_up(kTotal, kThreads); ++i) {
-    const u32 piece = i * kThreads + thread;
-    if (kTotal % kThreads != 0 && piece >= kTotal) break;
-    const u32 row = piece / kPieces;
-    const u32 byte = piece % kPieces * kLoadBytes;
-    const int valid = static_cast<int>(row) < from.rows
-                          ? max_of(min_of(from.row_bytes - static_cast<int>(byte), kLoadBytes), 0)
-                          : 0;
-    const u8* source = from.data + (valid > 0 ? row * from.stride_bytes + byte : 0);
-    const u32 to = tile.byte_address(row, byte);
-    if constexpr (kLoadBytes == 16) {
-      ptx::cp_async_16(to, source, valid);
-    } else if constexpr (kLoadBytes >= 4) {
-      ptx::cp_async_narrow<kLoadBytes>(to, source, valid);
-    } else if constexpr (kLoadBytes == 2) {
-      ptx::store_shared_b16(to, valid > 0 ? ptx::load_global_b16(source) : u16{0});
-    } else {
-      ptx::store_shared_b8(to, valid > 0 ? ptx::load_global_b8(source) : u8{0});
+  constexpr u32 kTotal = kRows * (kRowBytes / kLoadBytes);
+  if constexpr (kLoadBytes == 16) {
+    OCTAVO_UNROLL
+    for (u32 i = 0; i < div_up(kTotal, u32{kThreads}); ++i) {
+      const u32 piece = i * kThreads + thread;
+      if (kTotal % kThreads == 0 || piece < kTotal) load_piece<kLoadBytes>(tile, from, piece);
     }
+  } else {
+    // Narrow pieces are many: unrolled, their addresses alone would spill.
+    for (u32 piece = thread; piece < kTotal; piece += kThreads)
+      load_piece<kLoadBytes>(tile, from, piece);
   }
 }
 
