@@ -84,7 +84,7 @@ Device DeviceFlags::open() const {
 
 void AttentionFlags::add(CLI::App& app) {
   app.add_option("--causal", causal,
-                 "mask the future: top_left (PyTorch; if no value follows) or bottom_right")
+                 "mask the future: top_left (if no value follows), bottom_right")
       ->type_name("ALIGNMENT")
       ->expected(0, 1)
       ->group("Attention");

@@ -154,8 +154,8 @@ std::string text_of(const QuantizeFlags& flags, const HostTensor& input, const S
                                                      : "the " + s.scales_from)},
       {"amax", fmt::format("{:.4g}", q.stats.amax)},
       {"clipped", fmt::format("{:.3g}%", 100 * q.stats.clipped_fraction)},
-      {"flushed",
-       fmt::format("{:.3g}% of nonzero values became zero", 100 * q.stats.flushed_fraction)},
+      {"flushed", fmt::format("{:.3g}% of the values became zero without being it",
+                              100 * q.stats.flushed_fraction)},
       {"SQNR", fmt::format("{:.2f} dB", q.stats.sqnr_db)},
       {"not finite", fmt::format("{} NaN, {} Inf of {} values", q.stats.nan_values,
                                  q.stats.inf_values, q.stats.values)}};

@@ -77,8 +77,7 @@ void InputFlags::add(CLI::App& app) {
   shape.add(app, ShapeFlags::Count::one);
   kv.add(app);
   add_dtype(app, dtype,
-            "of random inputs: f32, f16 (default), bf16; for files whose type does not say it: "
-            "bf16, e4m3, e5m2");
+            "of random inputs: f32, f16 (default), bf16; of untyped files: bf16, e4m3, e5m2");
   add_seed(app, seed);
 }
 

@@ -85,7 +85,8 @@ TEST_F(Command, BadUsageIsTwo) {
   expect_failed(octavo_command(run_arguments({"--precision", "fp7"})), 2, "fp7");
   expect_failed(octavo_command(run_arguments({"--scale", "abc"})), 2, "--scale");
   expect_failed(octavo_command(run_arguments({"--scale", "nan"})), 2, "scale");
-  expect_failed(octavo_command(run_arguments({"--device", "toaster"})), 2, "toaster");
+  expect_failed(octavo_command(run_arguments({"--device", "cpu"})), 2, "--device");
+  expect_failed(octavo_command({"run", "--preset", "small", "--device", "toaster"}), 2, "toaster");
   expect_failed(octavo_command(run_arguments({"--threads", "-3"})), 2, "threads");
   expect_failed(octavo_command({"run", "--preset", "tiny"}), 2, "mission");
   expect_failed(octavo_command({"run", "--shape", "1,2,3"}), 2, "'1,2,3'");
