@@ -72,6 +72,10 @@ TEST(Safetensors, RefusesOffsets) {
   const std::string data(8, 'x');
   EXPECT_TRUE(parse_safetensors(bytes_of(one("F32", "[2]", "[0,8]", data)), "").ok());
   expect_refused(one("F32", "[2]", "[0,9]", data), "[0, 9]");
+  // As long as the shape wants, but outside the file: nothing may be allocated for these.
+  expect_refused(one("F32", "[2]", "[4,12]", data), "[4, 12]");
+  expect_refused(one("F32", "[1152921504606846976]", "[0,4611686018427387904]", data),
+                 "[0, 4611686018427387904]");
   expect_refused(one("F32", "[1]", "[8,4]", data), "[8, 4]");
   expect_refused(one("F32", "[3]", "[0,8]", data), "12 bytes");
   expect_refused(one("F32", "[1]", "[0,8]", data), "4 bytes");
