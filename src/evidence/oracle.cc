@@ -144,6 +144,9 @@ Status round_operand(const Case& c, const OperandFormat& format, const std::vect
   options.granularity = format.granularity;
   options.block_rows = c.options.quantization.block_rows;
   options.rule = c.options.quantization.rule;
+  // One scale for a whole packed batch is by amax, whatever the rule: no search spans sequences.
+  if (c.layout == Layout::packed && options.granularity == Granularity::tensor)
+    options.rule = ScaleRule::amax;
   options.smooth = format.smooth;
   options.hadamard = format.hadamard;
   auto quantized = quantize_operand(tensor, *format.rounded, options, c.layout, spans, max_len);
