@@ -1,0 +1,131 @@
+#include "gpu/choose_sm80_forward.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "attention/error.h"
+#include "attention/operand.h"
+#include "gpu/kernel_source.h"
+#include "gpu/sm80_feasible.h"
+
+namespace octavo {
+namespace {
+
+Element element_of(DType dtype) {
+  switch (dtype) {
+    case DType::f32:
+      return Element::f32;
+    case DType::f16:
+      return Element::f16;
+    case DType::bf16:
+      return Element::bf16;
+    case DType::e4m3:
+      return Element::e4m3;
+    case DType::e5m2:
+      return Element::e5m2;
+    case DType::int8:
+      return Element::int8;
+    case DType::sim8:
+      return Element::sim8;
+  }
+  return Element::f32;
+}
+
+int native_head_dim(std::int64_t head_dim) {
+  for (const int native : {64, 96, 128, 192, 256})
+    if (head_dim <= native) return native;
+  return 0;
+}
+
+// Tiles by head dimension for grids that fill the chip. O and the scores of a warp must fit 255
+// registers: from 192 columns on a warp has sixteen rows instead of thirty-two.
+void set_large_tiles(Sm80Forward& c) {
+  c.warps_m = 4;
+  c.warps_n = 1;
+  c.block_m = c.head_dim <= 128 ? 128 : 64;
+  c.block_n = c.head_dim <= 192 ? 64 : 32;
+  c.q_in_registers = c.head_dim <= 64;
+  c.prefetch_k = c.head_dim <= 64;
+  c.v_tiles = c.head_dim <= 64 ? 8 : 4;
+}
+
+// Few rows: smaller tiles to reach all SMs, and warps that share out the keys to fill each of them.
+void set_small_tiles(Sm80Forward& c, int block_m) {
+  c.block_m = block_m;
+  c.warps_m = block_m / 16;
+  c.warps_n = 8 / c.warps_m;
+  c.block_n = c.head_dim <= 128 ? 64 : 32;
+  c.q_in_registers = c.head_dim <= 128;
+  c.prefetch_k = true;
+  c.v_tiles = 8;
+}
+
+}  // namespace
+
+Status sm80_forward_serves(const Problem& p) {
+  if (p.k != p.q || p.v != p.q)
+    return unsupported("dtypes of q, k, v",
+                       fmt::format("{}, {}, {}", name(p.q), name(p.k), name(p.v)),
+                       "one dtype for all three on a GPU");
+  if (p.q == DType::f32) return unsupported("q dtype", "f32", "16- and 8-bit dtypes on a GPU");
+  const OperandFormats formats = operand_formats(p);
+  if (formats.q.rounded || formats.k.rounded || formats.v.rounded)
+    return unsupported("precision",
+                       fmt::format("{} with {} inputs", name(p.options.precision), name(p.q)),
+                       "native on a GPU");
+  if (p.head_dim > 256)
+    return unsupported("head_dim", fmt::format("{}", p.head_dim), "1 to 256 on a GPU");
+  if (is_8bit(p.q)) {
+    for (const auto& [what, granularity] :
+         {std::pair{"q_scales", p.q_scales}, {"k_scales", p.k_scales}})
+      if (granularity == Granularity::channel)
+        return unsupported(what, "channel", "tensor, head, block, row on a GPU");
+    if (p.v_scales == Granularity::row || p.v_scales == Granularity::block)
+      return unsupported("v_scales", name(p.v_scales), "tensor, head, channel on a GPU");
+  }
+  constexpr std::int64_t kMostRows = std::int64_t{1}
+                                     << 30;  // sums of rows and tiles stay in 32 bits
+  if (p.len_q > kMostRows || p.len_kv > kMostRows)
+    return unsupported("sequence length", fmt::format("{}", std::max(p.len_q, p.len_kv)),
+                       "up to 2^30 on a GPU");
+  if (p.batch * p.heads_q >
+      INT32_MAX / div_up<std::int64_t>(std::max<std::int64_t>(p.len_q, 1), 16))
+    return unsupported("problem", describe(p), "at most 2^31 tiles of 16 rows on a GPU");
+  return {};
+}
+
+ChosenSm80Forward choose_sm80_forward(const Problem& p, const GpuInfo& gpu, int load_bytes) {
+  ChosenSm80Forward chosen;
+  Sm80Forward& c = chosen.config;
+  c.arch = code_for(gpu.arch).arch;
+  c.element = element_of(p.q);
+  c.out = element_of(p.out);
+  c.head_dim = native_head_dim(p.head_dim);
+  c.load_bytes = std::clamp(load_bytes, element_bytes(c.element), 16);
+  c.k_row_scales =
+      is_8bit(p.k) && (p.k_scales == Granularity::row || p.k_scales == Granularity::block);
+
+  // batch_invariant: the choice may not look at batch and heads.
+  const std::int64_t heads = p.options.batch_invariant ? 1 : p.batch * p.heads_q;
+  const auto tiles = [&](int block_m) { return heads * div_up<std::int64_t>(p.len_q, block_m); };
+  const bool small = !p.options.batch_invariant && tiles(64) <= gpu.sms;
+  if (small) {
+    set_small_tiles(c, tiles(32) <= gpu.sms ? 32 : 64);
+    chosen.reason = fmt::format(
+        "{} rows of {} heads are few for {} SMs: tiles of {} rows, {} warps along the keys",
+        p.len_q, heads, gpu.sms, c.block_m, c.warps_n);
+  } else {
+    set_large_tiles(c);
+    chosen.reason = fmt::format("tiles of {} rows fill the GPU", c.block_m);
+  }
+  // Chips with little shared memory: fewer copies in flight, then fewer keys a step.
+  while (!feasible(c, gpu.arch, gpu.smem_per_block_optin).ok() && c.stages > 1) --c.stages;
+  while (!feasible(c, gpu.arch, gpu.smem_per_block_optin).ok() && c.warps_n > 1) c.warps_n /= 2;
+  if (c.load_bytes < 16)
+    chosen.reason += fmt::format("; rows are aligned to {} bytes, loads are narrow", c.load_bytes);
+  return chosen;
+}
+
+}  // namespace octavo

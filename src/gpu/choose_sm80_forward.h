@@ -1,0 +1,22 @@
+// Which configuration of the sm80 forward kernel serves a problem.
+#pragma once
+
+#include <string>
+
+#include "config/sm80_forward.h"
+#include "gpu/driver.h"
+#include "octavo/octavo.hpp"
+
+namespace octavo {
+
+// That the sm80 family serves the problem at all, whatever its alignment.
+Status sm80_forward_serves(const Problem& problem);
+
+struct ChosenSm80Forward {
+  Sm80Forward config;
+  std::string reason;
+};
+// `load_bytes`: the widest access every row allows.
+ChosenSm80Forward choose_sm80_forward(const Problem& problem, const GpuInfo& gpu, int load_bytes);
+
+}  // namespace octavo

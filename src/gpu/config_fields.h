@@ -1,0 +1,82 @@
+// The fields of each kernel configuration, listed once: writing, parsing and tests visit this list.
+#pragma once
+
+#include <array>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+#include "config/sm80_forward.h"
+
+namespace octavo {
+
+// Calls visit(name, field) for every field, in the order of the struct: designated initialisers
+// have no other.
+template <class Config, class Visitor>
+requires std::is_same_v<std::remove_const_t<Config>, Sm80Forward>
+constexpr void visit_fields(Config& c, Visitor&& visit) {
+  visit("arch", c.arch);
+  visit("element", c.element);
+  visit("out", c.out);
+  visit("head_dim", c.head_dim);
+  visit("block_m", c.block_m);
+  visit("block_n", c.block_n);
+  visit("warps_m", c.warps_m);
+  visit("warps_n", c.warps_n);
+  visit("stages", c.stages);
+  visit("v_barrier", c.v_barrier);
+  visit("load_bytes", c.load_bytes);
+  visit("q_in_registers", c.q_in_registers);
+  visit("prefetch_k", c.prefetch_k);
+  visit("v_tiles", c.v_tiles);
+  visit("rescale_log2", c.rescale_log2);
+  visit("k_row_scales", c.k_row_scales);
+}
+
+// Names of an enumeration's values, which count from 0, and the prefix C++ wants before them.
+template <class Enum>
+struct EnumText;
+
+template <>
+struct EnumText<Element> {
+  static constexpr std::string_view kPrefix = "Element::";
+  static constexpr std::array<std::string_view, 7> kNames = {"f32",  "f16",  "bf16", "e4m3",
+                                                             "e5m2", "int8", "sim8"};
+};
+static_assert(static_cast<int>(Element::sim8) + 1 == EnumText<Element>::kNames.size());
+
+namespace detail {
+
+struct AnyValue {
+  template <class T>
+  operator T() const;  // NOLINT(google-explicit-constructor)
+};
+
+template <class Aggregate, class... Values>
+constexpr int count_fields() {
+  if constexpr (requires { Aggregate{std::declval<Values>()..., AnyValue{}}; }) {
+    return count_fields<Aggregate, Values..., AnyValue>();
+  } else {
+    return sizeof...(Values);
+  }
+}
+
+template <class Config>
+constexpr int count_visited() {
+  int count = 0;
+  Config config{};
+  visit_fields(config, [&](std::string_view, auto&) { ++count; });
+  return count;
+}
+
+}  // namespace detail
+
+// Members of an aggregate, by how many values initialise it.
+template <class Aggregate>
+inline constexpr int kFieldCount = detail::count_fields<Aggregate>();
+
+static_assert(kFieldCount<Sm80Forward> == detail::count_visited<Sm80Forward>(),
+              "visit_fields does not list every field of Sm80Forward: add the new one, or two "
+              "different kernels will share a name and a cache entry");
+
+}  // namespace octavo

@@ -1,0 +1,24 @@
+// A kernel's configuration as text, in one form that is at once the argument of NVRTC's name
+// expression, part of the cache key, the command's --config and the log line.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "config/sm80_forward.h"
+#include "octavo/octavo.hpp"
+
+namespace octavo {
+
+// "Sm80Forward{.arch=90,.element=Element::f16,...}", every field in the order of the struct: a
+// designated initialiser as it would stand in namespace octavo.
+std::string to_text(const Sm80Forward& config);
+
+// Any subset of the fields in any order; the others keep their defaults. Whitespace, the type's
+// name with its braces, the dots and "Element::" may be there or not.
+Result<Sm80Forward> parse_sm80_forward(std::string_view text);
+
+// "arch, element, out, ...", for messages and help texts.
+std::string sm80_forward_fields();
+
+}  // namespace octavo

@@ -1,0 +1,34 @@
+// The primary context of a GPU: retained once, made current for the calls that need it.
+#pragma once
+
+#include "gpu/driver.h"
+#include "octavo/octavo.hpp"
+
+namespace octavo {
+
+// A GPU that was found, with its context. Lives as long as the process.
+struct Gpu {
+  GpuInfo info;
+  const Driver* driver = nullptr;
+  cuda::Context context = nullptr;
+};
+
+// The GPU of that index, opened on first use.
+Result<const Gpu*> open_gpu(int index);
+
+// Makes a GPU's context current and gives the thread back the one it had.
+class CurrentContext {
+ public:
+  explicit CurrentContext(const Gpu& gpu);
+  ~CurrentContext();
+  CurrentContext(const CurrentContext&) = delete;
+  CurrentContext& operator=(const CurrentContext&) = delete;
+  const Status& status() const { return status_; }
+
+ private:
+  const Gpu& gpu_;
+  bool pushed_ = false;
+  Status status_;
+};
+
+}  // namespace octavo

@@ -1,0 +1,25 @@
+// Which source and which instantiation a configuration names.
+#include "gpu/kernel_source.h"
+
+#include <fmt/format.h>
+
+#include "gpu/config_text.h"
+
+namespace octavo {
+
+KernelSource kernel_source(const Sm80Forward& config, bool ptx) {
+  return {.include = "device/sm80/forward.cuh",
+          .name_expression = fmt::format("sm80::sm80_forward<sm80::ConfigOf<{}>>", to_text(config)),
+          .arch = config.arch,
+          .ptx = ptx};
+}
+
+CodeFor code_for(int chip_arch) {
+  if (chip_arch < 80) return {};
+  if (chip_arch < 89) return {.arch = 80, .ptx = false};  // sm_86, sm_87 run sm_80 cubins
+  if (chip_arch < 90) return {.arch = 89, .ptx = false};
+  if (chip_arch == 90) return {.arch = 90, .ptx = false};
+  return {.arch = 89, .ptx = true};
+}
+
+}  // namespace octavo

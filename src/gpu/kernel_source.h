@@ -1,0 +1,44 @@
+// A kernel before it is compiled: source, configuration and chip. And after.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "config/sm80_forward.h"
+
+namespace octavo {
+
+struct KernelSource {
+  std::string include;          // "device/sm80/forward.cuh", one of embedded_sources()
+  std::string name_expression;  // the instantiation, as C++ spells it in namespace octavo
+  int arch = 80;                // 80, 89 or 90 (compiled for sm_90a)
+  bool ptx = false;             // PTX for later chips, not a cubin
+  bool operator==(const KernelSource&) const = default;
+};
+
+struct CompiledKernel {
+  std::vector<std::byte> image;  // a cubin (ELF), or PTX text that ends with a zero byte
+  std::string lowered_name;      // the symbol to look up in the module
+  // What made it.
+  std::string name_expression;
+  std::string options;
+  std::string compiler;  // "NVRTC 13.0"
+  int arch = 0;
+  bool ptx = false;
+  double compile_ms = 0;  // of CPU time
+  std::string sha256;     // of the image
+  std::string log;        // what the compiler said: registers and spills; not kept by the cache
+};
+
+KernelSource kernel_source(const Sm80Forward& config, bool ptx = false);
+
+// The arch whose code a chip runs best: its own family's cubin, or PTX from the newest one for
+// chips that are later than all of them.
+struct CodeFor {
+  int arch = 0;  // 0: the chip is older than sm_80
+  bool ptx = false;
+};
+CodeFor code_for(int chip_arch);
+
+}  // namespace octavo

@@ -1,0 +1,146 @@
+#include "gpu/launch_sm80_forward.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include "attention/error.h"
+#include "attention/operand_scales.h"
+#include "gpu/config_text.h"
+#include "gpu/kernel_store.h"
+
+namespace octavo {
+namespace {
+
+constexpr double kLog2E = 1.4426950408889634;
+constexpr float kSim8Step = 1.0f / 127.0f;
+
+Strides strides(const ConstTensor& t) { return {t.stride[0], t.stride[1], t.stride[2]}; }
+
+// A row or block scale is found by its row, a column scale by its column, one of a head by neither.
+ScaleParams scale_params(const Arguments& a, const ConstTensor& tensor, const Scales& scales,
+                         std::int64_t max_len) {
+  if (!is_8bit(tensor.dtype)) return {};
+  const OperandScales found = operand_scales(a, tensor, scales, max_len);
+  ScaleParams p;
+  p.data = scales.data;
+  p.by_token = found.by_token ? 1 : 0;
+  if (scales.granularity == Granularity::tensor) return p;
+  p.batch = found.by_token ? 0 : found.index.stride[0];
+  p.head = found.index.stride[1];
+  if (scales.granularity == Granularity::head) return p;
+  p.stride = static_cast<i32>(found.index.stride[2]);
+  if (scales.granularity == Granularity::block)
+    p.block_rows = static_cast<i32>(std::min<std::int64_t>(scales.block_rows, INT32_MAX));
+  return p;
+}
+
+i32 window_limit(std::int64_t window) {
+  return window < 0 || window > INT32_MAX ? INT32_MAX : static_cast<i32>(window);
+}
+
+}  // namespace
+
+int row_alignment(const Arguments& a) {
+  std::uint64_t bits = 16;
+  for (const ConstTensor& t : {a.q, a.k, a.v, ConstTensor(a.out)}) {
+    bits |= reinterpret_cast<std::uintptr_t>(t.data);
+    for (int i = 0; i < 3; ++i)
+      if (t.shape[i] > 1) bits |= static_cast<std::uint64_t>(t.stride[i]) * size_bytes(t.dtype);
+  }
+  return static_cast<int>(bits & (~bits + 1));
+}
+
+std::int64_t sm80_forward_blocks(const Problem& posed, const Sm80Forward& config) {
+  return div_up<std::int64_t>(posed.len_q, config.block_m) * posed.heads_q * posed.batch;
+}
+
+ForwardParams sm80_forward_params(const Problem& posed, const Arguments& a,
+                                  const Sm80Forward& config) {
+  ForwardParams p;
+  p.q = a.q.data;
+  p.k = a.k.data;
+  p.v = a.v.data;
+  p.o = a.out.data;
+  p.lse = static_cast<float*>(a.lse.data);
+  p.q_strides = strides(a.q);
+  p.k_strides = strides(a.k);
+  p.v_strides = strides(a.v);
+  p.o_strides = strides(a.out);
+  p.lse_strides = strides(a.lse);
+  p.q_scales = scale_params(a, a.q, a.q_scales, posed.len_q);
+  p.k_scales = scale_params(a, a.k, a.k_scales, posed.len_kv);
+  p.v_scales = scale_params(a, a.v, a.v_scales, posed.len_kv);
+  p.cu_seqlens_q = a.cu_seqlens_q;
+  p.cu_seqlens_kv = a.cu_seqlens_kv;
+  p.tokens_q = static_cast<i32>(a.q.shape[2]);
+  p.tokens_kv = static_cast<i32>(a.k.shape[2]);
+  p.heads_q = static_cast<i32>(posed.heads_q);
+  p.heads_per_kv = static_cast<i32>(posed.heads_q / posed.heads_kv);
+  p.len_q = static_cast<i32>(posed.len_q);
+  p.len_kv = static_cast<i32>(posed.len_kv);
+  p.head_dim = static_cast<i32>(posed.head_dim);
+  p.row_tiles = static_cast<i32>(div_up<std::int64_t>(posed.len_q, config.block_m));
+
+  const double scale = a.scale ? *a.scale : 1.0 / std::sqrt(static_cast<double>(posed.head_dim));
+  double scale_log2 = std::abs(scale) * kLog2E;
+  if (posed.q == DType::sim8) {
+    scale_log2 *= kSim8Step * kSim8Step;
+    p.v_unit = kSim8Step;
+  }
+  // A masked score is -infinity, and must stay so when the scale is 0.
+  constexpr double kSmallestScale = 1e-30;
+  p.scale_log2 = static_cast<float>(std::max(scale_log2, kSmallestScale));
+  p.negate = scale < 0 ? 1 : 0;
+
+  const Options& o = posed.options;
+  p.bottom_right = o.causal == Causal::top_left ? 0 : 1;
+  p.window_left = window_limit(o.window_left);
+  p.window_right = o.causal == Causal::none ? window_limit(o.window_right) : 0;
+  return p;
+}
+
+Result<LoadedSm80Forward> load_sm80_forward(const Gpu& gpu, const Sm80Forward& config) {
+  const CurrentContext current(gpu);
+  if (!current.status().ok()) return current.status();
+  const Driver& d = *gpu.driver;
+  const CodeFor code = code_for(gpu.info.arch);
+  const Result<std::shared_ptr<const LoadedKernel>> found =
+      kernel_store().get(kernel_source(config, code.ptx));
+  if (!found.ok()) return found.status();
+  const CompiledKernel& compiled = (*found)->kernel;
+  cuda::Module module = nullptr;
+  OCTAVO_GPU_TRY(d, d.module_load_data_ex(&module, compiled.image.data(), 0, nullptr, nullptr),
+                 "cuModuleLoadDataEx");
+  // The module stays loaded: plans of the whole process share it.
+  LoadedSm80Forward kernel{config, nullptr};
+  OCTAVO_GPU_TRY(d, d.module_get_function(&kernel.function, module, compiled.lowered_name.c_str()),
+                 "cuModuleGetFunction");
+  OCTAVO_GPU_TRY(
+      d,
+      d.function_set_attribute(kernel.function, cuda::FunctionAttribute::max_dynamic_smem_bytes,
+                               sm80::smem_bytes(config)),
+      "cuFuncSetAttribute");
+  return kernel;
+}
+
+Status launch_sm80_forward(const Gpu& gpu, const LoadedSm80Forward& kernel, const Problem& posed,
+                           const Arguments& arguments, Stream stream) {
+  const CurrentContext current(gpu);
+  OCTAVO_RETURN_IF_ERROR(current.status());
+  ForwardParams params = sm80_forward_params(posed, arguments, kernel.config);
+  cuda::LaunchConfig launch;
+  launch.grid[0] = static_cast<unsigned>(sm80_forward_blocks(posed, kernel.config));
+  launch.block[0] = static_cast<unsigned>(sm80::threads(kernel.config));
+  launch.smem_bytes = static_cast<unsigned>(sm80::smem_bytes(kernel.config));
+  launch.stream = static_cast<cuda::StreamHandle>(stream);
+  void* arguments_of_kernel[] = {&params};
+  OCTAVO_GPU_TRY(*gpu.driver,
+                 gpu.driver->launch_kernel(&launch, kernel.function, arguments_of_kernel, nullptr),
+                 "cuLaunchKernelEx");
+  return {};
+}
+
+}  // namespace octavo

@@ -1,0 +1,31 @@
+// The sm80 forward kernel from the host's side: what it is told, and how it is launched.
+#pragma once
+
+#include "config/sm80_forward.h"
+#include "device/core/params.cuh"
+#include "gpu/context.h"
+#include "octavo/octavo.hpp"
+
+namespace octavo {
+
+// Widest power of two, up to 16 bytes, that divides the address of every row of every tensor.
+int row_alignment(const Arguments& arguments);
+
+// `posed` is validated and served by the kernel; `config` fits it.
+ForwardParams sm80_forward_params(const Problem& posed, const Arguments& arguments,
+                                  const Sm80Forward& config);
+
+// CTAs of the launch; 0 when there is nothing to do.
+std::int64_t sm80_forward_blocks(const Problem& posed, const Sm80Forward& config);
+
+// A kernel in a GPU's memory.
+struct LoadedSm80Forward {
+  Sm80Forward config;
+  cuda::Function function = nullptr;
+};
+Result<LoadedSm80Forward> load_sm80_forward(const Gpu& gpu, const Sm80Forward& config);
+
+Status launch_sm80_forward(const Gpu& gpu, const LoadedSm80Forward& kernel, const Problem& posed,
+                           const Arguments& arguments, Stream stream);
+
+}  // namespace octavo

@@ -1,0 +1,121 @@
+// The rules of sm80_feasible.h, one sentence each. Those of shape are the static_asserts of
+// device/sm80, said before a compiler is started.
+#include "gpu/sm80_feasible.h"
+
+#include <fmt/format.h>
+
+#include <numeric>
+
+#include "attention/error.h"
+
+namespace octavo {
+namespace {
+
+constexpr int kMostThreads = 1024;
+constexpr int kMostHeadDim = 256;
+// FP8 accumulators lose mass beyond this many keys; a block is what is summed in one.
+constexpr int kMostFp8Keys = 192;
+
+bool is_fp8(Element e) { return e == Element::e4m3 || e == Element::e5m2; }
+// Bytes go to the tensor cores as they are; sim8 becomes fp16 on the way.
+bool is_native_8bit(Element e) { return is_fp8(e) || e == Element::int8; }
+
+Status wrong(std::string_view field, int value, std::string_view supported) {
+  return invalid(fmt::format("config.{}", field), fmt::format("{}", value), supported);
+}
+
+Status check_types(const Sm80Forward& c) {
+  if (c.element <= Element::f32 || c.element > Element::sim8) {
+    return wrong("element", static_cast<int>(c.element), "f16, bf16, e4m3, e5m2, int8, sim8");
+  }
+  if (c.out < Element::f32 || c.out > Element::bf16) {
+    return wrong("out", static_cast<int>(c.out), "f32, f16, bf16");
+  }
+  if (is_fp8(c.element) && c.arch < 89) {
+    return wrong("arch", c.arch, "89 or later for FP8 elements");
+  }
+  if (c.k_row_scales && element_bytes(c.element) != 1) {
+    return invalid("config.k_row_scales", "true", "false for 16-bit elements");
+  }
+  return {};
+}
+
+Status check_shape(const Sm80Forward& c) {
+  const int step = is_native_8bit(c.element) ? 32 : 16;
+  if (c.head_dim < step || c.head_dim > kMostHeadDim || c.head_dim % step != 0) {
+    return wrong("head_dim", c.head_dim,
+                 fmt::format("multiples of {} up to {} for this element", step, kMostHeadDim));
+  }
+  for (const auto& [name, warps] : {std::pair("warps_m", c.warps_m), {"warps_n", c.warps_n}}) {
+    if (warps < 1 || warps > kMostThreads / 32) return wrong(name, warps, "1 to 32");
+  }
+  if (sm80::threads(c) > kMostThreads) {
+    return wrong("warps_m * config.warps_n", c.warps_m * c.warps_n, "at most 32 warps");
+  }
+  constexpr int kMostRows = 1024;
+  if (c.block_m < 1 || c.block_m > kMostRows || c.block_m % (16 * c.warps_m) != 0) {
+    return wrong("block_m", c.block_m,
+                 fmt::format("multiples of 16 warps_m = {} up to {}", 16 * c.warps_m, kMostRows));
+  }
+  const int most_keys = is_fp8(c.element) ? kMostFp8Keys : kMostRows;
+  if (c.block_n < step || c.block_n > most_keys || c.block_n % step != 0) {
+    return wrong("block_n", c.block_n,
+                 fmt::format("multiples of {} up to {} for this element", step, most_keys));
+  }
+  return {};
+}
+
+Status check_switches(const Sm80Forward& c) {
+  if (c.stages < 1 || c.stages > 8) return wrong("stages", c.stages, "1 to 8");
+  const int least = element_bytes(c.element);
+  const bool power = c.load_bytes > 0 && (c.load_bytes & (c.load_bytes - 1)) == 0;
+  if (!power || c.load_bytes < least || c.load_bytes > 16) {
+    return wrong("load_bytes", c.load_bytes,
+                 fmt::format("powers of two from {} to 16 for this element", least));
+  }
+  // V is read by groups of the largest number of tiles that divides both.
+  if (c.v_tiles < 2 || std::gcd(c.head_dim / 8, c.v_tiles) % 2 != 0) {
+    return wrong("v_tiles", c.v_tiles, "even numbers from 2");
+  }
+  // A row may run 2^rescale_log2 above its origin, and fp16's P ends at 2^16.
+  if (c.rescale_log2 < 0 || c.rescale_log2 > 15) {
+    return wrong("rescale_log2", c.rescale_log2, "0 to 15");
+  }
+  return {};
+}
+
+}  // namespace
+
+int max_smem_bytes(int arch) {
+  switch (arch) {
+    case 80:
+    case 87:
+      return 163 * 1024;
+    case 90:
+    case 100:
+    case 101:
+    case 103:
+      return 227 * 1024;
+    default:
+      return 99 * 1024;
+  }
+}
+
+Status feasible(const Sm80Forward& config, int arch, int smem_bytes) {
+  if (config.arch != 80 && config.arch != 89 && config.arch != 90) {
+    return wrong("arch", config.arch, "80, 89, 90");
+  }
+  if (config.arch > arch) {
+    return wrong("arch", config.arch, fmt::format("up to {} on this chip", arch));
+  }
+  OCTAVO_RETURN_IF_ERROR(check_types(config));
+  OCTAVO_RETURN_IF_ERROR(check_shape(config));
+  OCTAVO_RETURN_IF_ERROR(check_switches(config));
+  if (sm80::smem_bytes(config) > smem_bytes) {
+    return invalid("config", fmt::format("{} bytes of shared memory", sm80::smem_bytes(config)),
+                   fmt::format("up to {} on sm_{}", smem_bytes, arch));
+  }
+  return {};
+}
+
+}  // namespace octavo

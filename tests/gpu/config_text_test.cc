@@ -1,0 +1,143 @@
+// The text form of configurations: round trip, tolerance, refusals, and that no field is left out.
+#include "gpu/config_text.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "gpu/config_fields.h"
+
+namespace octavo {
+namespace {
+
+TEST(ConfigText, OneForm) {
+  EXPECT_TRUE(to_text({}).starts_with("Sm80Forward{.arch=80,.element=Element::f16,.out=Element::"))
+      << to_text({});
+  EXPECT_EQ(to_text({}).find(' '), std::string::npos);
+}
+
+// Another value for each kind of field.
+void change(int& x) { x += 7; }
+void change(bool& x) { x = !x; }
+void change(Element& x) { x = x == Element::sim8 ? Element::f32 : Element::sim8; }
+
+TEST(ConfigText, EveryFieldIsWrittenAndRead) {
+  int fields = 0;
+  std::set<std::string> texts = {to_text({})};
+  Sm80Forward probe;
+  visit_fields(probe, [&](std::string_view name, auto&) {
+    Sm80Forward config;
+    visit_fields(config, [&](std::string_view other, auto& field) {
+      if (other == name) change(field);
+    });
+    ++fields;
+    EXPECT_TRUE(texts.insert(to_text(config)).second) << name;
+    const Result<Sm80Forward> parsed = parse_sm80_forward(to_text(config));
+    ASSERT_TRUE(parsed.ok()) << parsed.status().message();
+    EXPECT_EQ(*parsed, config) << to_text(config);
+  });
+  EXPECT_EQ(fields, kFieldCount<Sm80Forward>);
+}
+
+// The count must see what it is there to see: a field more.
+TEST(ConfigText, FieldsAreCounted) {
+  struct Two {
+    int a = 0;
+    bool b = false;
+  };
+  struct Three {
+    int a = 0;
+    bool b = false;
+    Element c = Element::f16;
+  };
+  EXPECT_EQ(kFieldCount<Two>, 2);
+  EXPECT_EQ(kFieldCount<Three>, 3);
+}
+
+// Designated initialisers must come in the order of the declaration.
+TEST(ConfigText, FieldsAreInOrder) {
+  const Sm80Forward config;
+  const void* last = nullptr;
+  visit_fields(config, [&](std::string_view name, const auto& field) {
+    EXPECT_TRUE(last < static_cast<const void*>(&field)) << name;
+    last = &field;
+  });
+}
+
+TEST(ConfigText, RoundTripOfManyConfigs) {
+  int count = 0;
+  for (const int arch : {80, 89, 90}) {
+    for (int element = 0; element < 7; ++element) {
+      for (const int head_dim : {64, 96, 256}) {
+        for (const int warps : {1, 4}) {
+          for (const bool flag : {false, true}) {
+            Sm80Forward config;
+            config.arch = arch;
+            config.element = static_cast<Element>(element);
+            config.out = static_cast<Element>(element % 3);
+            config.head_dim = head_dim;
+            config.warps_n = warps;
+            config.q_in_registers = flag;
+            config.rescale_log2 = -element;
+            const Result<Sm80Forward> parsed = parse_sm80_forward(to_text(config));
+            ASSERT_TRUE(parsed.ok()) << parsed.status().message();
+            EXPECT_EQ(*parsed, config);
+            ++count;
+          }
+        }
+      }
+    }
+  }
+  EXPECT_EQ(count, 252);
+}
+
+TEST(ConfigText, SubsetsAnyOrderAndWhitespace) {
+  Sm80Forward config;
+  config.head_dim = 128;
+  config.element = Element::bf16;
+  config.q_in_registers = false;
+  for (const char* text :
+       {"Sm80Forward{.head_dim=128,.element=Element::bf16,.q_in_registers=false}",
+        "q_in_registers=false,element=bf16,head_dim=128",
+        " { . head_dim = 128 ,\n element = Element::bf16 , q_in_registers = 0 , } ",
+        "Sm80Forward { .element=bf16, .head_dim=128, .q_in_registers=false }"}) {
+    const Result<Sm80Forward> parsed = parse_sm80_forward(text);
+    ASSERT_TRUE(parsed.ok()) << text << ": " << parsed.status().message();
+    EXPECT_EQ(*parsed, config) << text;
+  }
+  for (const char* text : {"", "  ", "{}", "Sm80Forward{}"}) {
+    ASSERT_TRUE(parse_sm80_forward(text).ok()) << text;
+    EXPECT_EQ(*parse_sm80_forward(text), Sm80Forward{}) << text;
+  }
+}
+
+TEST(ConfigText, RefusalsSayWhatIsSupported) {
+  const auto message = [](std::string_view text) {
+    const Result<Sm80Forward> parsed = parse_sm80_forward(text);
+    EXPECT_FALSE(parsed.ok()) << text;
+    EXPECT_EQ(parsed.status().code(), ErrorCode::invalid_argument);
+    return parsed.status().message();
+  };
+  EXPECT_NE(message("blocks=3").find("block_m"), std::string::npos);
+  EXPECT_NE(message("blocks=3").find("'blocks'"), std::string::npos);
+  EXPECT_EQ(message("element=f17"),
+            "config.element is 'f17'; supported: f32, f16, bf16, e4m3, e5m2, int8, sim8.");
+  EXPECT_EQ(message("q_in_registers=maybe"),
+            "config.q_in_registers is 'maybe'; supported: true, false.");
+  EXPECT_NE(message("head_dim=99999999999").find("config.head_dim"), std::string::npos);
+  EXPECT_NE(message("head_dim=").find("config.head_dim"), std::string::npos);
+  EXPECT_NE(message("head_dim=64x").find("'64x'"), std::string::npos);
+  EXPECT_NE(message("head_dim").find("field=value"), std::string::npos);
+  EXPECT_NE(message("stages=1,stages=2").find("twice"), std::string::npos);
+  EXPECT_NE(message("{stages=1").find("Sm80Forward{"), std::string::npos);
+  EXPECT_NE(message("stages=1}").find("Sm80Forward{"), std::string::npos);
+  message("{");
+  message("}");
+  message(",");
+  message("=");
+  EXPECT_EQ(message("a\n\x01" + std::string(500, 'x') + "=1").find('\x01'), std::string::npos);
+  EXPECT_LT(message(std::string(5000, 'x')).size(), 300u);
+}
+
+}  // namespace
+}  // namespace octavo

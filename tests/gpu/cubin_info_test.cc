@@ -1,0 +1,177 @@
+// The cubin reader against what ptxas reports of kernels with known properties, and against bytes
+// that are no cubin.
+#include "gpu/cubin_info.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <regex>
+#include <string>
+
+#include "gpu/nvrtc.h"
+
+namespace octavo {
+namespace {
+
+constexpr const char* kKernels = R"(
+extern "C" __global__ void __launch_bounds__(1024) spilling(float* p, int n) {
+  float x[96];
+#pragma unroll
+  for (int i = 0; i < 96; ++i) x[i] = p[i * n];
+  for (int k = 0; k < n; ++k)
+#pragma unroll
+    for (int i = 0; i < 96; ++i) x[i] = x[i] * x[(i * 7 + 3) % 96] + 1.0f;
+#pragma unroll
+  for (int i = 0; i < 96; ++i) p[i * n] = x[i];
+}
+extern "C" __global__ void indexed(float* p, int n) {
+  float x[64];
+  for (int i = 0; i < 64; ++i) x[i] = p[i] * n;
+  for (int k = 0; k < n; ++k) x[(k * k) & 63] += x[(k + n) & 63];
+  for (int i = 0; i < 64; ++i) p[i] = x[i];
+}
+extern "C" __global__ void clean(float* p) {
+  __shared__ float s[100];
+  s[threadIdx.x] = p[threadIdx.x];
+  __syncthreads();
+  p[threadIdx.x] = exp2f(s[99 - threadIdx.x]) + __log2f(p[0]);
+}
+extern "C" __global__ void empty() {}
+)";
+
+constexpr const char* kWgmma = R"(
+#define WGMMA(name, shape, type, letter, extra)                                              \
+  extern "C" __global__ void name(unsigned long long a, unsigned long long b, int* o) {      \
+    type r[4] = {};                                                                          \
+    asm volatile("{ wgmma.fence.sync.aligned;\n"                                             \
+                 "wgmma.mma_async.sync.aligned.m64n8" shape " {%0,%1,%2,%3}, %4, %5, 1" extra \
+                 ";\nwgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0; }"   \
+                 : "+" letter(r[0]), "+" letter(r[1]), "+" letter(r[2]), "+" letter(r[3])    \
+                 : "l"(a), "l"(b));                                                          \
+    for (int i = 0; i < 4; ++i) o[threadIdx.x * 4 + i] = (int)r[i];                          \
+  }
+WGMMA(wgmma_f16, "k16.f32.f16.f16", float, "f", ", 1, 1, 0, 0")
+WGMMA(wgmma_fp8, "k32.f32.e4m3.e4m3", float, "f", ", 1, 1")
+WGMMA(wgmma_int8, "k32.s32.s8.s8", int, "r", "")
+)";
+
+Result<CompiledKernel> compile_text(const char* text, int arch, const char* option = nullptr) {
+  ProgramText program;
+  program.text = text;
+  program.options = nvrtc_options(arch, false);
+  if (option != nullptr) program.options.push_back(option);
+  return compile(program);
+}
+
+class CubinBytesTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!nvrtc_version().ok()) GTEST_SKIP() << nvrtc_version().status().message();
+  }
+};
+class CubinInfoTest : public CubinBytesTest, public testing::WithParamInterface<int> {};
+INSTANTIATE_TEST_SUITE_P(Archs, CubinInfoTest, testing::Values(80, 89, 90));
+
+TEST_P(CubinInfoTest, AgreesWithPtxas) {
+  const Result<CompiledKernel> kernel = compile_text(kKernels, GetParam());
+  ASSERT_TRUE(kernel.ok()) << kernel.status().message();
+  const Result<CubinInfo> info = read_cubin(kernel->image);
+  ASSERT_TRUE(info.ok()) << info.status().message();
+  EXPECT_EQ(info->arch, GetParam());
+  EXPECT_FALSE(info->debug);
+  EXPECT_EQ(info->kernels.size(), 4u);
+  // What -v says, kernel by kernel.
+  const std::regex report(
+      "Function properties for (\\w+)\\s+ptxas[ .]*(\\d+) bytes stack frame[^\\n]*\\n[^\\n]*Used "
+      "(\\d+) registers([^\\n]*)");
+  int reported = 0;
+  for (std::sregex_iterator it(kernel->log.begin(), kernel->log.end(), report), end; it != end;
+       ++it, ++reported) {
+    const CubinKernel* found = info->find((*it)[1].str());
+    ASSERT_NE(found, nullptr) << (*it)[1];
+    EXPECT_EQ(found->stack_bytes, std::stoi((*it)[2])) << (*it)[1];
+    EXPECT_EQ(found->registers, std::stoi((*it)[3])) << (*it)[1];
+    std::smatch smem;
+    const std::string rest = (*it)[4];
+    const bool has_smem = std::regex_search(rest, smem, std::regex("(\\d+) bytes smem"));
+    EXPECT_EQ(found->static_smem_bytes, has_smem ? std::stoi(smem[1]) : 0) << (*it)[1];
+  }
+  EXPECT_EQ(reported, 4) << kernel->log;
+}
+
+TEST_P(CubinInfoTest, KnowsWhatSpills) {
+  const Result<CompiledKernel> kernel = compile_text(kKernels, GetParam());
+  ASSERT_TRUE(kernel.ok()) << kernel.status().message();
+  const CubinInfo info = read_cubin(kernel->image).value();
+  for (const char* name : {"spilling", "indexed"}) {
+    EXPECT_TRUE(info.find(name)->spills()) << name;
+    EXPECT_GT(info.find(name)->instructions.local_loads, 0) << name;
+    EXPECT_GT(info.find(name)->instructions.local_stores, 0) << name;
+    EXPECT_EQ(check_cubin(info, name, {}).code(), ErrorCode::unsupported);
+    CubinPolicy policy;
+    policy.allow_spills = true;
+    EXPECT_TRUE(check_cubin(info, name, policy).ok());
+  }
+  EXPECT_TRUE(check_cubin(info, "clean", {}).ok());
+  EXPECT_FALSE(check_cubin(info, "absent", {}).ok());
+  const InstructionCounts& clean = info.find("clean")->instructions;
+  EXPECT_EQ(clean.local_loads + clean.local_stores, 0);
+  EXPECT_EQ(clean.shared_stores, 1);
+  EXPECT_EQ(clean.shared_loads, 1);
+  EXPECT_EQ(clean.exp2, 1) << "and not the logarithm";
+  EXPECT_EQ(clean.mma(), 0);
+  EXPECT_EQ(static_cast<std::size_t>(clean.total) * 16, info.find("clean")->code_bytes);
+}
+
+TEST_P(CubinInfoTest, DebugBuildsAreRefusedLineInfoIsNot) {
+  const Result<CompiledKernel> debug = compile_text(kKernels, GetParam(), "-G");
+  ASSERT_TRUE(debug.ok()) << debug.status().message();
+  const CubinInfo info = read_cubin(debug->image).value();
+  EXPECT_TRUE(info.debug);
+  CubinPolicy policy;
+  policy.allow_spills = true;
+  EXPECT_EQ(check_cubin(info, "empty", policy).code(), ErrorCode::unsupported);
+  policy.allow_debug = true;
+  EXPECT_TRUE(check_cubin(info, "empty", policy).ok());
+  const Result<CompiledKernel> lines = compile_text(kKernels, GetParam(), "-lineinfo");
+  ASSERT_TRUE(lines.ok()) << lines.status().message();
+  EXPECT_FALSE(read_cubin(lines->image)->debug);
+}
+
+TEST_F(CubinBytesTest, Wgmma) {
+  const Result<CompiledKernel> kernel = compile_text(kWgmma, 90);
+  ASSERT_TRUE(kernel.ok()) << kernel.status().message();
+  const CubinInfo info = read_cubin(kernel->image).value();
+  EXPECT_EQ(info.find("wgmma_f16")->instructions.wgmma_f16, 1);
+  EXPECT_EQ(info.find("wgmma_fp8")->instructions.wgmma_fp8, 1);
+  EXPECT_EQ(info.find("wgmma_int8")->instructions.wgmma_int8, 1);
+  for (const CubinKernel& each : info.kernels) EXPECT_EQ(each.instructions.mma(), 1);
+}
+
+// Every answer is fine, a crash is not (and the sanitizers watch).
+TEST_F(CubinBytesTest, HostileBytes) {
+  const Result<CompiledKernel> kernel = compile_text(kKernels, 90);
+  ASSERT_TRUE(kernel.ok()) << kernel.status().message();
+  const std::vector<std::byte>& good = kernel->image;
+  for (std::size_t size = 0; size < good.size(); size += 37) {
+    (void)read_cubin(std::span(good).first(size));
+  }
+  std::mt19937 random(11);
+  for (int i = 0; i < 3000; ++i) {
+    std::vector<std::byte> bad = good;
+    for (int n = 0; n < 3; ++n) {
+      // Headers and the section table are where a wrong number does harm.
+      const std::size_t place = i % 3 == 0   ? random() % 64
+                                : i % 3 == 1 ? bad.size() - 1 - random() % 2500
+                                             : random() % bad.size();
+      bad[place] = static_cast<std::byte>(random() % 4 == 0 ? 0xff : random());
+    }
+    (void)read_cubin(bad);
+  }
+  EXPECT_FALSE(read_cubin({}).ok());
+  const std::vector<std::byte> zeros(4096);
+  EXPECT_FALSE(read_cubin(zeros).ok());
+}
+
+}  // namespace
+}  // namespace octavo

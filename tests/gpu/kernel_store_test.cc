@@ -1,0 +1,161 @@
+// The store: where a kernel comes from, that it is made once, and what is refused.
+#include "gpu/kernel_store.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "gpu/cache_kernels.h"
+#include "gpu/kernel_entry.h"
+#include "gpu/nvrtc.h"
+#include "gpu/shipped.h"
+#include "gpu/temporary_directory.h"
+
+namespace octavo {
+namespace {
+
+// Nothing is in the ahead-of-time set; PTX, as the store reads no cubin then.
+class KernelStoreTest : public testing::Test {
+ protected:
+  TemporaryDirectory directory_;
+  KernelArchive archive_;
+  std::atomic<int> compiled_{0};
+  const KernelSource source_ = kernel_source(Sm80Forward{}, true);
+
+  KernelStore::Parts parts() {
+    KernelStore::Parts parts;
+    parts.archive = &archive_;
+    parts.cache = CubinCache(directory_.path() + "/cache");
+    parts.compiler_version = [] { return Result<std::string>(std::string("NVRTC 1.0")); };
+    parts.compile = [this](const KernelSource& source) -> Result<CompiledKernel> {
+      ++compiled_;
+      CompiledKernel kernel = fake_kernel("stored");
+      kernel.ptx = source.ptx;
+      return kernel;
+    };
+    return parts;
+  }
+};
+
+TEST_F(KernelStoreTest, CompiledThenMemoryThenDisk) {
+  KernelStore first(parts());
+  const auto made = first.get(source_);
+  ASSERT_TRUE(made.ok()) << made.status().message();
+  EXPECT_EQ((*made)->origin, KernelOrigin::compiled);
+  EXPECT_EQ(*first.get(source_), *made) << "the same object";
+  EXPECT_EQ(compiled_, 1);
+  KernelStore second(parts());  // another process
+  EXPECT_EQ((*second.get(source_))->origin, KernelOrigin::disk);
+  EXPECT_EQ(compiled_, 1);
+}
+
+TEST_F(KernelStoreTest, TheAheadOfTimeSetNeedsNoCompiler) {
+  CompiledKernel kernel = fake_kernel("shipped");
+  kernel.ptx = true;
+  const std::string bytes = KernelArchive::write({{cache_key(source_, ""), kernel}});
+  archive_ = KernelArchive::open(std::as_bytes(std::span(bytes))).value();
+  KernelStore::Parts without = parts();
+  without.compiler_version = [] {
+    return Result<std::string>(Status(ErrorCode::unsupported, "There is no compiler."));
+  };
+  KernelStore store(without);
+  ASSERT_TRUE(store.get(source_).ok());
+  EXPECT_EQ((*store.get(source_))->origin, KernelOrigin::embedded);
+  EXPECT_EQ(compiled_, 0);
+  const auto other = store.get(kernel_source(Sm80Forward{}));
+  EXPECT_EQ(other.status().message(), "There is no compiler.");
+}
+
+TEST_F(KernelStoreTest, OneCompilationHoweverManyAsk) {
+  KernelStore::Parts slow = parts();
+  slow.compile = [inner = slow.compile](const KernelSource& source) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    return inner(source);
+  };
+  KernelStore store(slow);
+  std::vector<std::thread> threads;
+  std::atomic<int> good{0};
+  for (int i = 0; i < 8; ++i) threads.emplace_back([&] { good += store.get(source_).ok(); });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(good, 8);
+  EXPECT_EQ(compiled_, 1);
+}
+
+TEST_F(KernelStoreTest, AFailureIsNotRemembered) {
+  KernelStore::Parts failing = parts();
+  int calls = 0;
+  failing.compile = [&](const KernelSource&) -> Result<CompiledKernel> {
+    if (++calls == 1) return Status(ErrorCode::device_error, "not now");
+    CompiledKernel kernel = fake_kernel("stored");
+    kernel.ptx = true;
+    return kernel;
+  };
+  KernelStore store(failing);
+  EXPECT_FALSE(store.get(source_).ok());
+  EXPECT_TRUE(store.get(source_).ok());
+}
+
+TEST_F(KernelStoreTest, AnUnwritableCacheIsANote) {
+  KernelStore::Parts nowhere = parts();
+  nowhere.cache = CubinCache("/proc/octavo");
+  KernelStore store(nowhere);
+  const auto made = store.get(source_);
+  ASSERT_TRUE(made.ok());
+  EXPECT_NE((*made)->note.find("/proc/octavo"), std::string::npos) << (*made)->note;
+}
+
+TEST_F(KernelStoreTest, WhatIsNotACubinIsRefused) {
+  KernelStore store(parts());
+  const auto made = store.get(kernel_source(Sm80Forward{}));
+  ASSERT_FALSE(made.ok());
+  EXPECT_NE(made.status().message().find("not a 64-bit"), std::string::npos);
+}
+
+// 64 registers a thread, and 96 values alive.
+TEST_F(KernelStoreTest, ASpillingKernelIsRefusedUnlessAllowed) {
+  if (!nvrtc_version().ok()) GTEST_SKIP() << nvrtc_version().status().message();
+  KernelStore::Parts real = parts();
+  real.compile = [](const KernelSource& source) -> Result<CompiledKernel> {
+    ProgramText program;
+    program.text =
+        "extern \"C\" __global__ void __launch_bounds__(1024) spilling(float* p, int n) {\n"
+        "  float x[96];\n"
+        "#pragma unroll\n"
+        "  for (int i = 0; i < 96; ++i) x[i] = p[i * n];\n"
+        "  for (int k = 0; k < n; ++k)\n"
+        "#pragma unroll\n"
+        "    for (int i = 0; i < 96; ++i) x[i] = x[i] * x[(i * 7 + 3) % 96] + 1.0f;\n"
+        "#pragma unroll\n"
+        "  for (int i = 0; i < 96; ++i) p[i * n] = x[i];\n"
+        "}\n";
+    program.options = nvrtc_options(source.arch, false);
+    Result<CompiledKernel> kernel = compile(program);
+    if (kernel.ok()) kernel->lowered_name = "spilling";
+    return kernel;
+  };
+  KernelStore store(real);
+  const KernelSource source = kernel_source(Sm80Forward{});
+  const auto refused = store.get(source);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.status().code(), ErrorCode::unsupported);
+  EXPECT_NE(refused.status().message().find("spills"), std::string::npos)
+      << refused.status().message();
+  CubinPolicy policy;
+  policy.allow_spills = true;
+  const auto allowed = store.get(source, policy);
+  ASSERT_TRUE(allowed.ok()) << allowed.status().message();
+  EXPECT_GT((*allowed)->info.kernels[0].stack_bytes, 0);
+  EXPECT_FALSE(store.get(source).ok()) << "still refused to others";
+}
+
+TEST(KernelStore, TheLibrarysOwnFindsShippedKernels) {
+  if (embedded_kernels().size() == 0) GTEST_SKIP() << "built without NVRTC: nothing is embedded";
+  const auto kernel = kernel_store().get(shipped_kernels().front());
+  ASSERT_TRUE(kernel.ok()) << kernel.status().message();
+  EXPECT_EQ((*kernel)->origin, KernelOrigin::embedded);
+}
+
+}  // namespace
+}  // namespace octavo

@@ -1,0 +1,159 @@
+// What the shipped kernels promise, read from the cubins that were built: no spills, the tensor
+// instructions of their type, and P that never passes through shared memory.
+#include "gpu/shipped.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+
+#include "gpu/config_text.h"
+#include "gpu/cubin_info.h"
+#include "gpu/kernel_archive.h"
+#include "gpu/kernel_entry.h"
+#include "gpu/sm80_feasible.h"
+
+namespace octavo {
+namespace {
+
+TEST(ShippedTable, IsFeasibleAndHasNoDoubles) {
+  std::set<std::string> texts;
+  for (const int arch : kShippedArchs) {
+    const std::vector<Sm80Forward> configs = shipped_configs(arch);
+    EXPECT_GE(configs.size(), 12u) << arch;
+    for (const Sm80Forward& config : configs) {
+      EXPECT_TRUE(feasible(config, arch).ok()) << to_text(config);
+      EXPECT_TRUE(texts.insert(to_text(config)).second) << to_text(config);
+    }
+  }
+}
+
+TEST(CodeFor, TheFamilyOfEveryChip) {
+  EXPECT_EQ(code_for(75).arch, 0);
+  for (const int chip : {80, 86, 87}) EXPECT_EQ(code_for(chip).arch, 80) << chip;
+  EXPECT_EQ(code_for(89).arch, 89);
+  EXPECT_EQ(code_for(90).arch, 90);
+  EXPECT_FALSE(code_for(90).ptx);
+  for (const int chip : {100, 103, 120}) {
+    EXPECT_EQ(code_for(chip).arch, 89) << chip;
+    EXPECT_TRUE(code_for(chip).ptx) << chip;
+  }
+}
+
+class ShippedTest : public testing::Test {
+ protected:
+  struct Shipped {
+    Sm80Forward config;
+    CompiledKernel kernel;
+    CubinKernel info;
+  };
+  void SetUp() override {
+    if (embedded_kernels().size() == 0) GTEST_SKIP() << "built without NVRTC: nothing is embedded";
+    for (const int arch : kShippedArchs) {
+      for (const Sm80Forward& config : shipped_configs(arch)) add(config);
+    }
+  }
+  void add(const Sm80Forward& config) {
+    Result<CompiledKernel> kernel = embedded_kernels().load(cache_key(kernel_source(config), ""));
+    ASSERT_TRUE(kernel.ok()) << to_text(config) << ": " << kernel.status().message();
+    const Result<CubinInfo> info = read_cubin(kernel->image);
+    ASSERT_TRUE(info.ok()) << info.status().message();
+    EXPECT_EQ(info->arch, config.arch);
+    EXPECT_FALSE(info->debug);
+    const CubinKernel* found = info->find(kernel->lowered_name);
+    ASSERT_NE(found, nullptr) << kernel->lowered_name;
+    shipped_.push_back({config, std::move(*kernel), *found});
+  }
+  std::vector<Shipped> shipped_;
+};
+
+TEST_F(ShippedTest, NothingSpills) {
+  for (const Shipped& s : shipped_) {
+    EXPECT_FALSE(s.info.spills()) << to_text(s.config) << ": " << s.info.stack_bytes;
+    EXPECT_GT(s.info.registers, 0);
+    EXPECT_LE(s.info.registers, 255);
+    EXPECT_EQ(s.info.static_smem_bytes, 0) << "shared memory is dynamic";
+    EXPECT_GT(s.info.instructions.ldmatrix, 0);
+    EXPECT_GT(s.info.instructions.exp2, 0);
+    EXPECT_GT(s.info.instructions.async_copies, 0);
+  }
+}
+
+TEST_F(ShippedTest, TensorInstructionsOfTheirType) {
+  for (const Shipped& s : shipped_) {
+    const InstructionCounts& n = s.info.instructions;
+    const std::string text = to_text(s.config);
+    const bool fp8 = s.config.element == Element::e4m3 || s.config.element == Element::e5m2;
+    if (fp8 && s.config.arch == 89) {
+      EXPECT_GT(n.qmma, 0) << text;
+      EXPECT_EQ(n.hmma, 0) << text << ": FP8 must not be widened";
+      EXPECT_EQ(n.imma, 0) << text;
+    } else if (s.config.element == Element::int8) {
+      EXPECT_GT(n.imma, 0) << text;
+      EXPECT_EQ(n.hmma, 0) << text;
+    } else {
+      EXPECT_GT(n.hmma, 0) << text;  // FP8 too on sm_90, which has no FP8 mma.sync
+      EXPECT_EQ(n.qmma + n.imma, 0) << text;
+    }
+  }
+}
+
+// mma instructions of one block of keys, times how often the compiler repeats the block's code: the
+// loop is not unrolled, and masks do not double it.
+TEST_F(ShippedTest, TheLoopBodyExistsOnce) {
+  for (const Shipped& s : shipped_) {
+    const Sm80Forward& c = s.config;
+    const bool fp8 = c.element == Element::e4m3 || c.element == Element::e5m2;
+    const int step = element_bytes(c.element) == 1 && c.element != Element::sim8 ? 32 : 16;
+    const int rows = c.block_m / c.warps_m / 16;
+    const int qk = rows * (c.block_n / 8) * (c.head_dim / step);
+    const int pv = rows * (c.head_dim / 8) * (c.block_n / step);
+    const int emulated = fp8 && c.arch == 90 ? 2 : 1;  // two k16 halves for each k32
+    EXPECT_EQ(s.info.instructions.mma(), (qk + pv) * emulated) << to_text(c);
+  }
+}
+
+// P stays in registers: stores to shared memory are those of the epilogue (O, and the partial
+// results that warps along the keys exchange), of which there are at most as many as a thread has
+// values, plus the one loop that clears sim8's padding.
+TEST_F(ShippedTest, NoSharedMemoryRoundTripOfP) {
+  for (const Shipped& s : shipped_) {
+    const Sm80Forward& c = s.config;
+    const int rows = c.block_m / c.warps_m / 16;
+    const int values = rows * (c.head_dim / 8) * 4;             // of O, in a thread
+    const int state = c.warps_n > 1 ? values + rows * 4 : 0;    // and two maxima, two sums
+    const int o = c.out == Element::f32 ? values : values / 2;  // 16-bit values go in pairs
+    const int clearing = c.element == Element::sim8 ? 8 : 0;
+    EXPECT_LE(s.info.instructions.shared_stores, state + o + clearing) << to_text(c);
+    EXPECT_GT(s.info.instructions.shared_stores, 0) << to_text(c);
+  }
+}
+
+TEST_F(ShippedTest, CompileInUnderFiveSeconds) {
+  for (const Shipped& s : shipped_) EXPECT_LT(s.kernel.compile_ms, 5000) << to_text(s.config);
+}
+
+TEST_F(ShippedTest, PtxForChipsToCome) {
+  std::map<int, int> count;
+  for (const int arch : kShippedPtxArchs) {
+    for (const Sm80Forward& config : shipped_configs(arch)) {
+      const Result<CompiledKernel> kernel =
+          embedded_kernels().load(cache_key(kernel_source(config, true), ""));
+      ASSERT_TRUE(kernel.ok()) << to_text(config) << ": " << kernel.status().message();
+      const std::string_view text(reinterpret_cast<const char*>(kernel->image.data()),
+                                  kernel->image.size());
+      EXPECT_NE(text.find(".entry " + kernel->lowered_name), std::string_view::npos);
+      EXPECT_NE(text.find(".target sm_" + std::to_string(arch)), std::string_view::npos);
+      ++count[arch];
+    }
+  }
+  EXPECT_GT(count[80], 0);
+  EXPECT_GT(count[89], count[80]) << "FP8 too";
+}
+
+TEST_F(ShippedTest, FitsTheLibrary) {
+  EXPECT_LT(detail::embedded_archive_bytes().size(), std::size_t{20} << 20);
+}
+
+}  // namespace
+}  // namespace octavo
