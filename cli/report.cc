@@ -14,6 +14,13 @@ std::string or_dash(const std::optional<double>& value, std::string (*format)(do
   return value ? format(*value) : "-";
 }
 
+std::string not_run_lines(const CheckReport& report) {
+  if (report.not_run == 0) return "";
+  std::string text = fmt::format("\n{} cases not run:\n", report.not_run);
+  for (const std::string& reason : report.not_run_reasons) text += "  " + wrapped(reason, 4) + "\n";
+  return text;
+}
+
 std::string failure_lines(const std::vector<std::string>& failures) {
   if (failures.empty()) return "";
   std::string text = fmt::format("\n{} failed:\n", failures.size());
@@ -73,7 +80,7 @@ std::string render(const CheckReport& report) {
              "check on {}, suite {}, seed {}: the worst of each precision and input type\n\n",
              report.device, report.suite, report.seed) +
          table.text() + "\nbounds and the case that came closest:\n" + bounds +
-         failure_lines(report.failures) +
+         failure_lines(report.failures) + not_run_lines(report) +
          fmt::format("\n{}: {} cases ({} distinct), {} failed\n",
                      report.passed() ? "passed" : "FAILED", report.cases, report.distinct,
                      report.failures.size());

@@ -81,7 +81,9 @@ struct CheckReport {
   std::int64_t cases = 0;
   std::int64_t distinct = 0;
   std::vector<CheckRow> rows;
-  std::vector<std::string> failures;  // one line each: case, what was expected, what came
+  std::vector<std::string> failures;         // one line each: case, what was expected, what came
+  std::int64_t not_run = 0;                  // cases the device does not serve; not among `cases`
+  std::vector<std::string> not_run_reasons;  // each once
   bool passed() const { return failures.empty() && cases > 0; }
 };
 OCTAVO_API Result<CheckReport> check(const CheckOptions& options);
@@ -112,9 +114,9 @@ struct BenchRow {
   BenchCase shape;
   Explanation kernel;
   double median_us = 0;
-  double low_us = 0;   // first quartile
-  double high_us = 0;  // third quartile
-  double gflops = 0;   // 4 B H S S D, half of it when causal, over the median
+  double low_us = 0;                        // first quartile
+  double high_us = 0;                       // third quartile
+  double gflops = 0;                        // 4 B H S S D, half of it when causal, over the median
   std::optional<double> fma_peak_gflops{};  // fp32, right before and after; the larger
   std::optional<double> fma_peak_fraction{};
   std::optional<double> three_loop_us{};

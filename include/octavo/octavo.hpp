@@ -314,6 +314,27 @@ OCTAVO_API std::vector<DeviceInfo> devices();
 
 using Stream = void*;  // a CUstream on a GPU; ignored by the CPU
 
+// Memory of a device, freed with its last copy. Copies to and from it are finished when they
+// return.
+class OCTAVO_API Buffer {
+ public:
+  class Impl;
+  Buffer() = default;  // of no bytes
+  explicit Buffer(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
+
+  static Result<Buffer> make(Device device, std::size_t bytes);  // 256-byte aligned
+  void* data() const;
+  std::size_t bytes() const;
+  Status upload(const void* from, std::size_t bytes, std::size_t offset = 0) const;
+  Status download(void* to, std::size_t bytes, std::size_t offset = 0) const;
+
+ private:
+  std::shared_ptr<const Impl> impl_;
+};
+
+// Waits for all work of a stream of the device.
+OCTAVO_API Status synchronize(Device device, Stream stream = nullptr);
+
 struct Workspace {
   void* data = nullptr;  // 64-byte aligned, on the device
   std::size_t bytes = 0;
@@ -354,6 +375,11 @@ OCTAVO_API Result<Plan> plan(const Problem& problem, Device device = {});
 // One call: checks, plans (once per problem and device), allocates the workspace, runs.
 OCTAVO_API Status attention(const Arguments& arguments, const Options& options = {},
                             Device device = {}, Stream stream = nullptr);
+
+// The same for arguments in host memory, whatever the device: copies what it needs there, runs,
+// waits, and copies out and lse back.
+OCTAVO_API Status attention_from_host(const Arguments& arguments, const Options& options = {},
+                                      Device device = {});
 
 OCTAVO_API Result<Explanation> explain(const Problem& problem, Device device = {});
 

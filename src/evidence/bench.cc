@@ -9,13 +9,16 @@
 
 #include "attention/error.h"
 #include "attention/validate.h"
+#include "config/portable.h"
 #include "cpu/attention.h"
 #include "evidence/cases.h"
 #include "evidence/inputs.h"
 #include "evidence/judge.h"
 #include "evidence/oracle.h"
 #include "evidence/three_loop.h"
+#include "gpu/timing.h"
 #include "octavo/evidence.hpp"
+#include "runtime/staging.h"
 
 namespace octavo {
 namespace {
@@ -101,6 +104,17 @@ class CaseBench {
     Result<Plan> planned = plan(*problem, options_.device);
     if (!planned.ok()) return planned.status();
     plan_ = std::move(planned).value();
+    if (!on_cpu()) {
+      Result<StagedArguments> staged =
+          StagedArguments::make(inputs_.given, *problem, options_.device, evidence::kGuardBytes);
+      if (!staged.ok()) return staged.status();
+      staged_ = std::move(staged).value();
+      Result<Buffer> memory = Buffer::make(options_.device, plan_->workspace_bytes());
+      if (!memory.ok()) return memory.status();
+      device_memory_ = *memory;
+      workspace_ = {device_memory_.data(), device_memory_.bytes()};
+      return {};
+    }
     constexpr std::size_t kAlignment = 64;
     workspace_.bytes = plan_->workspace_bytes();
     std::size_t room = workspace_.bytes + kAlignment;
@@ -116,6 +130,10 @@ class CaseBench {
     if (!truth.ok()) return truth.status();
     evidence::poison_outputs(inputs_);
     OCTAVO_RETURN_IF_ERROR(run());
+    if (!on_cpu()) {
+      OCTAVO_RETURN_IF_ERROR(synchronize(options_.device));
+      OCTAVO_RETURN_IF_ERROR(staged_->fetch());
+    }
     return evidence::judge(case_, inputs_, *truth, options_.device.kind);
   }
 
@@ -123,17 +141,38 @@ class CaseBench {
   Status time(BenchRow& row, const std::function<void(int)>& done) {
     row.shape = shape_;
     row.kernel = plan_->explain();
-    const bool cpu_device = options_.device.kind == Device::Kind::cpu;
+    return on_cpu() ? time_on_cpu(row, done) : time_by_graph(row, done);
+  }
+
+ private:
+  bool on_cpu() const { return options_.device.kind == Device::Kind::cpu; }
+
+  // A sample is the mean of the calls of one graph replay.
+  Status time_by_graph(BenchRow& row, const std::function<void(int)>& done) {
+    GraphTiming timing;
+    timing.warmup = div_up(options_.warmup, timing.calls);
+    timing.samples = div_up(options_.iters, timing.calls);
+    Result<std::vector<double>> samples = graph_times_us(
+        options_.device, timing,
+        [this](Stream stream) { return plan_->run(staged_->on_device(), workspace_, stream); });
+    if (!samples.ok()) return samples.status();
+    row.samples_us = std::move(samples).value();
+    done(options_.iters);
+    summarise(row, {});
+    return {};
+  }
+
+  Status time_on_cpu(BenchRow& row, const std::function<void(int)>& done) {
     std::vector<double> three_loop_us;
     int three_loop_runs = 0;
-    if (options_.three_loop && cpu_device) {
+    if (options_.three_loop) {
       OCTAVO_RETURN_IF_ERROR(widen());
       three_loop_us.push_back(time_three_loop());
       // Five runs where they take no time, one where they take seconds.
       constexpr double kAllowedUs = 2e6;
       three_loop_runs = static_cast<int>(std::clamp(kAllowedUs / three_loop_us[0], 1.0, 5.0)) - 1;
     }
-    const double peak_before = cpu_device ? cpu::measure_fma_peak_gflops() : 0;
+    const double peak_before = cpu::measure_fma_peak_gflops();
     for (int i = 0; i < options_.warmup; ++i) OCTAVO_RETURN_IF_ERROR(run());
     Status status;
     for (int group = 0; group < kGroups; ++group) {
@@ -144,13 +183,12 @@ class CaseBench {
       if (group < three_loop_runs) three_loop_us.push_back(time_three_loop());
       done(end);
     }
-    if (cpu_device) row.fma_peak_gflops = std::max(peak_before, cpu::measure_fma_peak_gflops());
+    row.fma_peak_gflops = std::max(peak_before, cpu::measure_fma_peak_gflops());
     summarise(row, three_loop_us);
     return {};
   }
 
- private:
-  Status run() { return plan_->run(inputs_.given, workspace_); }
+  Status run() { return plan_->run(on_cpu() ? inputs_.given : staged_->on_device(), workspace_); }
 
   // fp32 copies for the three-loop code, made once: conversion is not part of its time.
   Status widen() {
@@ -196,6 +234,8 @@ class CaseBench {
   std::optional<Plan> plan_;
   std::vector<std::byte> memory_;
   Workspace workspace_;
+  std::optional<StagedArguments> staged_;  // on a GPU
+  Buffer device_memory_;
   std::vector<float> q_, k_, v_, out_;
 };
 

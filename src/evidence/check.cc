@@ -15,6 +15,7 @@
 #include "evidence/inputs.h"
 #include "evidence/judge.h"
 #include "evidence/oracle.h"
+#include "runtime/staging.h"
 
 namespace octavo::evidence {
 namespace {
@@ -59,7 +60,13 @@ Verdict run_case(const Case& c, Prepared& p, const Runner& runner, Device::Kind 
     first_out = p.inputs.out.bytes;
     first_lse = p.inputs.lse.bytes;
     poison_outputs(p.inputs);
-    if (const Status status = runner(p.inputs.given, c.options); !status.ok()) {
+    const Status status = runner(p.inputs.given, c.options);
+    // The CPU serves everything: what it refuses is a failure.
+    if (status.code() == ErrorCode::unsupported && kind != Device::Kind::cpu) {
+      verdict.not_run = status.message();
+      return verdict;
+    }
+    if (!status.ok()) {
       verdict.failures.push_back(fmt::format("run failed: {}", status.message()));
       return verdict;
     }
@@ -84,6 +91,14 @@ CheckRow& row_of(std::vector<CheckRow>& rows, const Case& c) {
 }
 
 void add_verdict(CheckReport& report, const Case& c, const Verdict& verdict) {
+  if (!verdict.not_run.empty()) {
+    ++report.not_run;
+    auto& reasons = report.not_run_reasons;
+    if (std::find(reasons.begin(), reasons.end(), verdict.not_run) == reasons.end())
+      reasons.push_back(verdict.not_run);
+    return;
+  }
+  ++report.cases;
   CheckRow& row = row_of(report.rows, c);
   ++row.cases;
   row.failed += verdict.failures.empty() ? 0 : 1;
@@ -109,7 +124,32 @@ void sort_rows(std::vector<CheckRow>& rows) {
 
 }  // namespace
 
+namespace {
+
+// Tensors with their guards go to the device, and what it made of them comes back.
+Status run_staged(const Arguments& arguments, const Options& options, Device device) {
+  const Result<Problem> problem = problem_of(arguments, options);
+  if (!problem.ok()) return problem.status();
+  const Result<Plan> planned = plan(*problem, device);
+  if (!planned.ok()) return planned.status();
+  const Result<StagedArguments> staged =
+      StagedArguments::make(arguments, *problem, device, kGuardBytes);
+  if (!staged.ok()) return staged.status();
+  const Result<Buffer> workspace = Buffer::make(device, planned->workspace_bytes());
+  if (!workspace.ok()) return workspace.status();
+  OCTAVO_RETURN_IF_ERROR(
+      planned->run(staged->on_device(), {workspace->data(), workspace->bytes()}));
+  OCTAVO_RETURN_IF_ERROR(synchronize(device));
+  return staged->fetch();
+}
+
+}  // namespace
+
 Runner library_runner(Device device) {
+  if (device.kind != Device::Kind::cpu)
+    return [device](const Arguments& arguments, const Options& options) {
+      return run_staged(arguments, options, device);
+    };
   return [device](const Arguments& arguments, const Options& options) -> Status {
     const Result<Problem> problem = problem_of(arguments, options);
     if (!problem.ok()) return problem.status();
@@ -150,11 +190,12 @@ Result<CheckReport> check_cases(const CheckOptions& options, const std::vector<C
     for (std::size_t i = 0; i < count; ++i) {
       const Case& c = chosen[begin + i];
       if (!prepared[i].status.ok()) return prepared[i].status;
+      const std::int64_t cases_before = report.cases;
       add_verdict(report, c, run_case(c, prepared[i], runner, options.device.kind));
-      names.insert(c.name());
-      ++report.cases;
+      if (report.cases > cases_before) names.insert(c.name());
       if (options.progress)
-        options.progress(report.cases, static_cast<std::int64_t>(chosen.size()));
+        options.progress(static_cast<std::int64_t>(begin + i + 1),
+                         static_cast<std::int64_t>(chosen.size()));
     }
   }
   report.distinct = static_cast<std::int64_t>(names.size());

@@ -96,6 +96,8 @@ std::string to_json(const CheckReport& report) {
   json["passed"] = report.passed();
   json["rows"] = rows_json(report.rows);
   json["failures"] = report.failures;
+  json["not_run"] = report.not_run;
+  json["not_run_reasons"] = report.not_run_reasons;
   return dump(json);
 }
 

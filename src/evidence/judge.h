@@ -16,6 +16,7 @@ struct Verdict {
   double kernel_max = 0;
   double bound_ratio = 0;             // largest error over its bound
   std::vector<std::string> failures;  // "gate: value, bound", without the case's name
+  std::string not_run;                // why the device does not serve the case; empty: it was run
 };
 
 // Judges inputs.out and inputs.lse as a run on `kind` left them, after poison_outputs().

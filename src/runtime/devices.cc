@@ -3,12 +3,32 @@
 
 #include "attention/error.h"
 #include "cpu/attention.h"
+#include "gpu/driver.h"
 #include "octavo/octavo.hpp"
 
 namespace octavo {
 namespace {
 
 constexpr std::string_view kDeviceNames = "cpu, cuda, cuda:N, emulator, auto";
+
+void append_gpus(std::vector<DeviceInfo>& found) {
+  const Result<std::vector<GpuInfo>> all = gpus();
+  if (!all.ok() || all->empty()) {
+    found.push_back({{Device::Kind::cuda, 0},
+                     "NVIDIA GPU",
+                     false,
+                     all.ok() ? "no GPU was found" : all.status().message()});
+    return;
+  }
+  for (const GpuInfo& gpu : *all) {
+    const bool served = gpu.arch >= 80;
+    found.push_back({{Device::Kind::cuda, gpu.index},
+                     fmt::format("{}, sm_{}, {} SMs, {} GB", gpu.name, gpu.arch, gpu.sms,
+                                 gpu.memory_bytes >> 30),
+                     served,
+                     served ? "" : "older than sm_80"});
+  }
+}
 
 }  // namespace
 
@@ -50,14 +70,14 @@ std::vector<DeviceInfo> devices() {
   typical.batch = typical.heads_q = typical.heads_kv = 1;
   typical.len_q = typical.len_kv = 512;
   typical.head_dim = typical.head_dim_v = 64;
-  return {
-      {{Device::Kind::cpu, 0}, cpu::describe_config(typical), true, ""},
-      {{Device::Kind::cuda, 0}, "NVIDIA GPU", false, "this version has no GPU kernels"},
-      {{Device::Kind::emulator, 0},
-       "GPU kernels on the CPU",
-       false,
-       "this version has no GPU kernels"},
-  };
+  std::vector<DeviceInfo> found = {
+      {{Device::Kind::cpu, 0}, cpu::describe_config(typical), true, ""}};
+  append_gpus(found);
+  found.push_back({{Device::Kind::emulator, 0},
+                   "GPU kernels on the CPU",
+                   false,
+                   "this version has no emulator"});
+  return found;
 }
 
 Status set_cpu_threads(int threads) {

@@ -4,6 +4,7 @@
 #include "octavo/octavo.hpp"
 #include "runtime/backend.h"
 #include "runtime/cpu_plan.h"
+#include "runtime/gpu_plan.h"
 
 namespace octavo {
 
@@ -34,11 +35,18 @@ Status Plan::run(const Arguments& arguments, Workspace workspace, Stream stream)
 
 Result<Plan> plan(const Problem& problem, Device device) {
   OCTAVO_RETURN_IF_ERROR(validate(problem));
-  if (device.kind == Device::Kind::cpu) return Plan(make_cpu_plan(problem, device));
-  for (const DeviceInfo& known : devices())
-    if (known.device.kind == device.kind && !known.available)
-      return unsupported("device", fmt::format("{} ({})", name(device), known.reason), "cpu");
-  return unsupported("device", name(device), "cpu");
+  switch (device.kind) {
+    case Device::Kind::cpu:
+      return Plan(make_cpu_plan(problem, device));
+    case Device::Kind::cuda: {
+      Result<std::shared_ptr<const Plan::Impl>> made = make_gpu_plan(problem, device);
+      if (!made.ok()) return made.status();
+      return Plan(*made);
+    }
+    case Device::Kind::emulator:
+      break;
+  }
+  return unsupported("device", name(device), "cpu, cuda");
 }
 
 Result<Explanation> explain(const Problem& problem, Device device) {

@@ -38,13 +38,15 @@ struct ForwardParams {
   i32 tokens_q = 0;
   i32 tokens_kv = 0;
 
+  i32 row_tiles = 0;  // CTAs along a head's rows; the grid is row_tiles * heads_q * sequences
   i32 heads_q = 0;
   i32 heads_per_kv = 1;  // query heads that share a key head
   i32 len_q = 0;         // the maximum, where packed
   i32 len_kv = 0;
   i32 head_dim = 0;
 
-  float scale_log2 = 0;  // softmax scale times log2(e), positive; sim8: also the steps of Q and K
+  float scale_log2 = 0;  // |softmax scale| times log2(e), not 0; sim8: also the steps of Q and K
+  i32 negate = 0;        // the softmax scale is negative: scores change their sign first
   float v_unit = 1;      // sim8: the step of V, in its scale
 
   // Row i's diagonal key is i, or i + len_kv - len_q when aligned to the bottom right. It sees the

@@ -7,9 +7,6 @@ namespace octavo::ptx {
 
 OCTAVO_DEVICE u32 thread_index() { return threadIdx.x; }
 OCTAVO_DEVICE int block_index_x() { return static_cast<int>(blockIdx.x); }
-OCTAVO_DEVICE int block_index_y() { return static_cast<int>(blockIdx.y); }
-OCTAVO_DEVICE int block_index_z() { return static_cast<int>(blockIdx.z); }
-OCTAVO_DEVICE int grid_size_x() { return static_cast<int>(gridDim.x); }
 OCTAVO_DEVICE u32 lane_index() { return thread_index() % 32; }
 // The same in all lanes, and known to the compiler as such: branches on it stay uniform.
 OCTAVO_DEVICE u32 warp_index() { return __shfl_sync(0xffffffffu, thread_index() / 32, 0); }

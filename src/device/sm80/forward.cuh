@@ -128,6 +128,7 @@ struct ForwardKernel {
                                   i32 key, int stage) {
     typename G::Scores scores;
     Products<G>::qk(scores, q, w, stage);
+    if (p.negate) Softmax<G>::negate(scores);
     if constexpr (C.k_row_scales) Softmax<G>::scale_keys(scores, p, w, key);
     if (range.needs_mask(key, C.block_n)) Softmax<G>::apply_mask(scores, p, w, key);
     if constexpr (G::Operands::kFoldBlocks) {
@@ -183,11 +184,12 @@ struct ForwardKernel {
 
   static OCTAVO_DEVICE void entry(const ForwardParams& p) {
     Place w;
-    w.sequence = ptx::block_index_z();
-    w.batch = p.cu_seqlens_q == nullptr ? w.sequence : 0;
-    w.head = ptx::block_index_y();
+    const i32 block = ptx::block_index_x();
     // The last rows of a causal mask see the most keys: they start first.
-    w.first_row = (ptx::grid_size_x() - 1 - ptx::block_index_x()) * C.block_m;
+    w.first_row = (p.row_tiles - 1 - block % p.row_tiles) * C.block_m;
+    w.head = block / p.row_tiles % p.heads_q;
+    w.sequence = block / p.row_tiles / p.heads_q;
+    w.batch = p.cu_seqlens_q == nullptr ? w.sequence : 0;
     w.at = sequence_span(p, w.sequence);
     if (w.first_row >= w.at.len_q) return;
     const u32 warp = ptx::warp_index();

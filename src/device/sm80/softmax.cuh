@@ -45,6 +45,18 @@ struct Softmax {
     }
   }
 
+  // For a negative softmax scale: everything after works with its magnitude.
+  static OCTAVO_DEVICE void negate(Scores& scores) {
+    OCTAVO_UNROLL
+    for (int m = 0; m < kTilesM; ++m) {
+      OCTAVO_UNROLL
+      for (int n = 0; n < kTilesN; ++n) {
+        OCTAVO_UNROLL
+        for (int e = 0; e < 4; ++e) scores.s[m][n][e] = -scores.s[m][n][e];
+      }
+    }
+  }
+
   // Scores times the scale of their key, where keys have scales of their own.
   static OCTAVO_DEVICE void scale_keys(Scores& scores, const ForwardParams& p, const Place& w,
                                        i32 key) {

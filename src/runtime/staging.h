@@ -1,0 +1,39 @@
+// Arguments in host memory, mirrored on a device.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "octavo/octavo.hpp"
+
+namespace octavo {
+
+class StagedArguments {
+ public:
+  // Copies every tensor with all that lies between its first and last element, and `margin` bytes
+  // on either side (which must exist): what a kernel writes where it should not comes back too.
+  static Result<StagedArguments> make(const Arguments& host, const Problem& posed, Device device,
+                                      std::size_t margin = 0);
+
+  const Arguments& on_device() const { return device_; }
+  // Copies out and lse, margins included, back to where they came from.
+  Status fetch() const;
+
+ private:
+  struct Copy {
+    Buffer buffer;
+    std::byte* host = nullptr;  // where the bytes came from
+    std::size_t bytes = 0;
+    std::size_t offset = 0;  // of the bytes in the buffer
+  };
+  Status copy_tensor(const ConstTensor& host, Device device, std::size_t margin, Copy& copy,
+                     const void*& pointer);
+  template <class T>
+  Status copy_array(const T* host, std::int64_t count, Device device, const T*& pointer);
+
+  Arguments device_;
+  Copy out_, lse_;
+  std::vector<Buffer> inputs_;
+};
+
+}  // namespace octavo
