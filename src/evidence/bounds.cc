@@ -26,6 +26,9 @@ double half_ulp(DType out) {
 
 }  // namespace
 
+// Noise of P: E4M3 as any operand (simulated: 0.023); 0.012 is for 255 steps, or 127 of the block's
+// largest (simulated: 0.014 of the rule, within the declared errors), not for 127 plain ones
+// (0.018); that of fp8_fast is reserved, not measured.
 const std::vector<ModeBound>& mode_bounds() {
   static const std::vector<ModeBound> kTable = {
       {"native f32", DType::f32, DType::f32, 0, 5e-6, 2e-7},
