@@ -81,6 +81,7 @@ class [[nodiscard]] Result {
   const T* operator->() const { return &value(); }
   T& operator*() & { return value(); }
   const T& operator*() const& { return value(); }
+  T&& operator*() && { return std::move(*this).value(); }
 
  private:
   std::optional<T> value_;
@@ -222,9 +223,9 @@ struct Quantization {
   std::optional<Granularity> qk{};
   std::optional<Granularity> v{};
   std::int64_t block_rows = 64;
-  ScaleRule rule = ScaleRule::amax;
-  bool smooth_k = false;  // subtract the mean key of each sequence and head
-  bool hadamard = false;  // rotate Q and K by a Hadamard matrix of the head dimension
+  ScaleRule rule = ScaleRule::amax;  // the one scale of a whole packed batch is by amax always
+  bool smooth_k = false;             // subtract the mean key of each sequence and head
+  bool hadamard = false;             // rotate Q and K by a Hadamard matrix of the head dimension
   bool operator==(const Quantization&) const = default;
 };
 

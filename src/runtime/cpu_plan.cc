@@ -10,24 +10,54 @@ namespace octavo {
 namespace {
 
 // Scales in host memory can be read before anything is written. A scale that is not a positive
-// finite number would turn a whole head into NaN or zero without a word.
+// finite number would turn a whole head into NaN or zero without a word. Those of tokens that no
+// sequence holds are not read at all, so they are not looked at either.
+class ScaleCheck {
+ public:
+  ScaleCheck(std::string_view what, const Arguments& a, const ConstTensor& tensor,
+             const Scales& scales, std::int64_t max_len)
+      : what_(what),
+        shape_(scale_shape(a, tensor, scales, max_len)),
+        found_(operand_scales(a, tensor, scales, max_len)),
+        per_head_(scales_per_head(shape_, scales.granularity, scales.block_rows)) {}
+
+  // Scales [begin, begin + count) of every head of one batch entry.
+  Status heads(std::int64_t batch, std::int64_t begin, std::int64_t count) const {
+    for (std::int64_t h = 0; h < shape_[1]; ++h)
+      for (std::int64_t i = begin; i < begin + count; ++i)
+        OCTAVO_RETURN_IF_ERROR(one(batch * found_.index.stride[0] + h * found_.index.stride[1] +
+                                   i * found_.index.stride[2]));
+    return {};
+  }
+  Status all() const {
+    for (std::int64_t b = 0; b < shape_[0]; ++b) OCTAVO_RETURN_IF_ERROR(heads(b, 0, per_head_));
+    return {};
+  }
+  Status one(std::int64_t at) const {
+    const float scale = found_.data[at];
+    if (std::isfinite(scale) && scale > 0) return {};
+    return invalid(fmt::format("{}.data[{}]", what_, at), fmt::format("{}", scale),
+                   "positive finite numbers");
+  }
+
+ private:
+  std::string_view what_;
+  std::array<std::int64_t, 4> shape_;
+  OperandScales found_;
+  std::int64_t per_head_;
+};
+
 Status check_scale_values(std::string_view what, const Arguments& a, const ConstTensor& tensor,
-                          const Scales& scales, std::int64_t max_len) {
+                          const Scales& scales, std::int64_t max_len, bool keys) {
   if (!is_8bit(tensor.dtype)) return {};
-  const auto shape = scale_shape(a, tensor, scales, max_len);
-  const ScaleIndex index = scale_index(scales, shape);
-  const bool whole = scales.granularity == Granularity::tensor;
-  const std::int64_t per_head = scales_per_head(shape, scales.granularity, scales.block_rows);
-  for (std::int64_t b = 0; b < (whole ? 1 : shape[0]); ++b)
-    for (std::int64_t h = 0; h < (whole ? 1 : shape[1]); ++h)
-      for (std::int64_t i = 0; i < (whole ? 1 : per_head); ++i) {
-        const std::int64_t at =
-            whole ? 0 : b * index.stride[0] + h * index.stride[1] + i * index.stride[2];
-        const float scale = scales.data[at];
-        if (!std::isfinite(scale) || scale <= 0)
-          return invalid(fmt::format("{}.data[{}]", what, at), fmt::format("{}", scale),
-                         "positive finite numbers");
-      }
+  const ScaleCheck check(what, a, tensor, scales, max_len);
+  if (scales.granularity == Granularity::tensor) return check.one(0);
+  if (!is_packed(a) || scales.granularity != Granularity::row) return check.all();
+  for (std::int64_t b = 0; b < a.sequences; ++b) {
+    const Sequence at = sequence(a, b);
+    OCTAVO_RETURN_IF_ERROR(keys ? check.heads(0, at.kv_begin, at.len_kv)
+                                : check.heads(0, at.q_begin, at.len_q));
+  }
   return {};
 }
 
@@ -53,9 +83,9 @@ class CpuPlan final : public Plan::Impl {
 
   Status run(const Problem& posed, const Arguments& a, Workspace workspace,
              Stream /*stream*/) const override {
-    OCTAVO_RETURN_IF_ERROR(check_scale_values("q_scales", a, a.q, a.q_scales, posed.len_q));
-    OCTAVO_RETURN_IF_ERROR(check_scale_values("k_scales", a, a.k, a.k_scales, posed.len_kv));
-    OCTAVO_RETURN_IF_ERROR(check_scale_values("v_scales", a, a.v, a.v_scales, posed.len_kv));
+    OCTAVO_RETURN_IF_ERROR(check_scale_values("q_scales", a, a.q, a.q_scales, posed.len_q, false));
+    OCTAVO_RETURN_IF_ERROR(check_scale_values("k_scales", a, a.k, a.k_scales, posed.len_kv, true));
+    OCTAVO_RETURN_IF_ERROR(check_scale_values("v_scales", a, a.v, a.v_scales, posed.len_kv, true));
     return cpu::attention(posed, a, workspace);
   }
 };

@@ -100,6 +100,22 @@ TEST(Attention, BadScalesOfEightBitInputsAreRefused) {
   EXPECT_TRUE(attention(call.arguments).ok());
 }
 
+TEST(Attention, ScalesOfTokensOutsideEverySequenceDoNotMatter) {
+  Call call(1, 1, 1, 6, 6, 8);
+  std::vector<std::uint8_t> codes(6 * 8, 1);
+  std::vector<float> scales = {1, 1, 1, NAN, 1, 1};
+  const std::int32_t cu[] = {0, 3, 3};
+  call.arguments.k = ConstTensor::bhsd(codes.data(), DType::int8, 1, 1, 6, 8);
+  call.arguments.k_scales = {scales.data(), Granularity::row};
+  call.arguments.cu_seqlens_q = call.arguments.cu_seqlens_kv = cu;
+  call.arguments.sequences = 2;
+  call.arguments.max_len_q = call.arguments.max_len_kv = 6;
+  EXPECT_TRUE(attention(call.arguments).ok());
+  scales[2] = NAN;
+  EXPECT_EQ(attention(call.arguments).message(),
+            "k_scales.data[2] is nan; supported: positive finite numbers.");
+}
+
 TEST(Attention, ManyThreadsMayCallAtOnce) {
   constexpr int kThreads = 4;
   Call alone(1, 4, 2, 65, 90, 32);
