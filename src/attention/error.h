@@ -10,18 +10,32 @@
 
 namespace octavo {
 
+// A value may be a stranger's: a name in a file, a word on the command line. Control bytes in it
+// would act on the terminal that shows the sentence, or break it into two lines.
+inline std::string printable(std::string_view text) {
+  std::string shown;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte >= 0x20 && byte != 0x7f)
+      shown += c;
+    else
+      shown += fmt::format("\\x{:02x}", byte);
+  }
+  return shown;
+}
+
 // invalid("q", "rank 3", "rank 4 (batch, heads, rows, columns)")
 //   -> "q is rank 3; supported: rank 4 (batch, heads, rows, columns)."
 inline Status invalid(std::string_view argument, std::string_view value,
                       std::string_view supported) {
   return {ErrorCode::invalid_argument,
-          fmt::format("{} is {}; supported: {}.", argument, value, supported)};
+          fmt::format("{} is {}; supported: {}.", argument, printable(value), supported)};
 }
 
 inline Status unsupported(std::string_view argument, std::string_view value,
                           std::string_view supported) {
   return {ErrorCode::unsupported,
-          fmt::format("{} is {}; supported here: {}.", argument, value, supported)};
+          fmt::format("{} is {}; supported here: {}.", argument, printable(value), supported)};
 }
 
 }  // namespace octavo

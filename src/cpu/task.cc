@@ -50,7 +50,7 @@ struct Scratch {
 Scratch carve(const Tiling& t, float* base) {
   std::int64_t used = 0;
   const auto take = [&](std::int64_t floats) {
-    float* at = base + used;
+    float* at = base == nullptr ? nullptr : base + used;  // null: only the size is wanted
     used += round_up(floats, static_cast<std::int64_t>(kScratchAlignment / sizeof(float)));
     return at;
   };
