@@ -4,6 +4,7 @@
 // road (plan, workspace, run).
 #include <array>
 #include <cmath>
+#include <cstring>
 #include <string>
 
 #include "c_tensor.h"

@@ -2,8 +2,8 @@
 // the size they span, so that a step outside is a step outside an allocation.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <vector>
 
@@ -60,7 +60,7 @@ class Operand {
       negative = negative || view.shape[i] < 0 || view.stride[i] < 0;
       empty = empty || view.shape[i] == 0;
       long_side = long_side || view.shape[i] > 4096;
-      last += static_cast<Wide>(view.shape[i] - 1) * view.stride[i];
+      last += (static_cast<Wide>(view.shape[i]) - 1) * view.stride[i];
     }
     Span span = Span::exact;
     Wide bytes = empty ? 0 : (last + 1) * size;
@@ -89,7 +89,7 @@ class Operand {
         memory_[i] = static_cast<std::uint8_t>((memory_[i] & 0x81) | 0x3c);
     }
   }
-  void poison(std::uint8_t value) { std::memset(memory_.get(), value, bytes_); }
+  void poison(std::uint8_t value) { std::fill_n(memory_.get(), bytes_, value); }
   std::vector<std::uint8_t> copy() const { return {memory_.get(), memory_.get() + bytes_}; }
   std::size_t bytes() const { return bytes_; }
 

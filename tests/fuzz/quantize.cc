@@ -1,6 +1,7 @@
 // Fuzz target: quantize and dequantize through the C interface. A failed call has left codes,
 // scales and mean as they were and says why; a successful one has written all of them and nothing
 // else, and its codes can be turned back.
+#include <bit>
 #include <cmath>
 
 #include "c_tensor.h"
@@ -59,9 +60,13 @@ bool allocate(Reader& in, Call& call) {
   if (call.x_memory.allocate(call.x) == Operand::Span::too_large) return false;
   if (call.codes_memory.allocate(call.codes) == Operand::Span::too_large) return false;
   call.x_memory.fill(in, call.x.dtype);
+  // The enumeration holds a byte's values; any other code must not even be made one.
+  const std::int32_t code = call.options.granularity;
   const std::int64_t count =
-      octavo_scale_count(call.x.shape, static_cast<octavo_granularity>(call.options.granularity),
-                         call.options.block_rows);
+      code < 0 || code > 255
+          ? 0
+          : octavo_scale_count(call.x.shape, static_cast<octavo_granularity>(code),
+                               call.options.block_rows);
   if (count > (1 << 20)) return false;
   call.given.assign(static_cast<std::size_t>(std::max<std::int64_t>(count, 0)), 0.5f);
   if (call.options.scales_given != 0 && !call.given.empty() && in.one_in(4))
@@ -88,9 +93,9 @@ std::vector<std::uint8_t> bytes_of(const std::vector<T>& values) {
 Outcome run(Call& call, std::uint8_t poison) {
   call.codes_memory.poison(poison);
   call.scales = call.given;
-  if (call.options.scales_given == 0)
-    std::memset(call.scales.data(), poison, call.scales.size() * sizeof(float));
-  std::memset(call.mean.data(), poison, call.mean.size() * sizeof(float));
+  const auto poisoned = std::bit_cast<float>(std::uint32_t{0x01010101} * poison);
+  if (call.options.scales_given == 0) std::fill(call.scales.begin(), call.scales.end(), poisoned);
+  std::fill(call.mean.begin(), call.mean.end(), poisoned);
   octavo_range_stats stats = {};
   const octavo_status status =
       octavo_quantize(&call.x, &call.options, &call.codes, call.scales.data(),
