@@ -58,6 +58,7 @@ struct Grid {
 
 Grid make_grid(const Problem& p, const Tiling& tiling, int threads) {
   Grid grid;
+  if (p.heads_q == 0 || p.heads_kv == 0) return grid;  // nothing to run, but explain asks
   const std::int64_t group = p.heads_q / p.heads_kv;
   grid.heads_per_unit = p.len_q < kFewQueries ? group : 1;
   grid.units = p.heads_q / grid.heads_per_unit;
