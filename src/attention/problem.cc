@@ -1,9 +1,12 @@
 // From the arguments of a call to the problem they pose: shapes that must agree, pointers that
 // must be there, and nothing that is written lying where something is read.
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <string>
 
 #include "attention/error.h"
+#include "attention/operand_scales.h"
 #include "attention/sequence.h"
 #include "attention/validate.h"
 #include "octavo/octavo.hpp"
@@ -54,7 +57,24 @@ Status check_memory(const Arguments& a) {
   return validate_apart("lse", a.lse, "out", a.out);
 }
 
-Status check_scales(std::string_view what, const ConstTensor& tensor, const Scales& scales) {
+// Strides of scales that reach further than memory can would overflow where a scale is looked up.
+Status check_scale_strides(std::string_view what, const std::array<std::int64_t, 3>& stride,
+                           const std::array<std::int64_t, 3>& shape) {
+  __extension__ using Wide = __int128;
+  constexpr Wide kLargestElements = Wide{1} << 58;
+  const std::string argument = fmt::format("{}.stride", what);
+  Wide last = 0;
+  for (std::size_t i = 0; i < 3; ++i) {
+    if (stride[i] < 0) return invalid(argument, fmt::format("{}", stride[i]), "0 or more");
+    last += Wide{std::max<std::int64_t>(shape[i] - 1, 0)} * stride[i];
+  }
+  if (last < kLargestElements) return {};
+  return invalid(argument, fmt::format("({}, {}, {})", stride[0], stride[1], stride[2]),
+                 "strides that keep the scales within 2^60 bytes");
+}
+
+Status check_scales(std::string_view what, const Arguments& a, const ConstTensor& tensor,
+                    const Scales& scales, std::int64_t max_len) {
   if (!is_8bit(tensor.dtype)) return {};
   if (scales.data == nullptr)
     return invalid(fmt::format("{}.data", what), "null",
@@ -62,11 +82,10 @@ Status check_scales(std::string_view what, const ConstTensor& tensor, const Scal
   if (scales.granularity == Granularity::block && scales.block_rows < 1)
     return invalid(fmt::format("{}.block_rows", what), fmt::format("{}", scales.block_rows),
                    "1 or more");
-  if (scales.stride)
-    for (const std::int64_t stride : *scales.stride)
-      if (stride < 0)
-        return invalid(fmt::format("{}.stride", what), fmt::format("{}", stride), "0 or more");
-  return {};
+  if (!scales.stride) return {};
+  const auto shape = scale_shape(a, tensor, scales, max_len);
+  const std::int64_t inner = scales_per_head(shape, scales.granularity, scales.block_rows);
+  return check_scale_strides(what, *scales.stride, {shape[0], shape[1], inner});
 }
 
 Status check_packed(const Arguments& a) {
@@ -119,9 +138,9 @@ Result<Problem> problem_of(const Arguments& a, const Options& options) {
 
   if (a.scale && !std::isfinite(*a.scale))
     return invalid("scale", fmt::format("{}", *a.scale), "finite numbers");
-  OCTAVO_RETURN_IF_ERROR(check_scales("q_scales", a.q, a.q_scales));
-  OCTAVO_RETURN_IF_ERROR(check_scales("k_scales", a.k, a.k_scales));
-  OCTAVO_RETURN_IF_ERROR(check_scales("v_scales", a.v, a.v_scales));
+  OCTAVO_RETURN_IF_ERROR(check_scales("q_scales", a, a.q, a.q_scales, p.len_q));
+  OCTAVO_RETURN_IF_ERROR(check_scales("k_scales", a, a.k, a.k_scales, p.len_kv));
+  OCTAVO_RETURN_IF_ERROR(check_scales("v_scales", a, a.v, a.v_scales, p.len_kv));
   OCTAVO_RETURN_IF_ERROR(check_memory(a));
   return p;
 }

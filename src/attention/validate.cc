@@ -37,7 +37,8 @@ __extension__ using Wide = __int128;
 // Elements from the first to the last, inclusive; -1 when that is too far to address.
 std::int64_t extent(const ConstTensor& t) {
   Wide last = 0;
-  for (int i = 0; i < 4; ++i) last += static_cast<Wide>(t.shape[i] - 1) * t.stride[i];
+  for (int i = 0; i < 4; ++i)
+    last += static_cast<Wide>(std::max<std::int64_t>(t.shape[i] - 1, 0)) * t.stride[i];
   const Wide bytes = (last + 1) * static_cast<Wide>(size_bytes(t.dtype));
   return bytes > kLargestExtentBytes ? -1 : static_cast<std::int64_t>(last + 1);
 }
@@ -135,14 +136,15 @@ Status validate_tensor(std::string_view what, const ConstTensor& t) {
     if (t.stride[i] < 0)
       return invalid(member(fmt::format("stride[{}]", i)), number(t.stride[i]), "0 or more");
   }
-  if (is_empty(t)) return {};
-  if (t.shape[3] > 1 && t.stride[3] != 1)
-    return invalid(member("stride[3]"), number(t.stride[3]), "1 (contiguous columns)");
+  // Of empty tensors too: a loop over their rows still steps by these strides.
   if (extent(t) < 0)
     return invalid(
         member("stride"),
         fmt::format("({}, {}, {}, {})", t.stride[0], t.stride[1], t.stride[2], t.stride[3]),
         "strides that keep the tensor within 2^60 bytes");
+  if (is_empty(t)) return {};
+  if (t.shape[3] > 1 && t.stride[3] != 1)
+    return invalid(member("stride[3]"), number(t.stride[3]), "1 (contiguous columns)");
   if (t.data == nullptr) return invalid(member("data"), "null", "a pointer to the elements");
   const auto address = reinterpret_cast<std::uintptr_t>(t.data);
   if (address % size_bytes(t.dtype) != 0)
