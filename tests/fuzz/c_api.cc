@@ -40,8 +40,8 @@ void choose_tensors(Reader& in, Call& call) {
   const std::int64_t batch = packed ? 1 : in.between(0, 2);
   const std::int64_t ratio = in.between(1, 3), heads_kv = in.between(1, 2);
   const std::int64_t heads_q = in.one_in(16) ? in.between(0, 5) : ratio * heads_kv;
-  const std::int64_t len_q = in.between(0, 40), len_kv = in.between(0, 70);
-  const std::int64_t dim = in.one_in(3) ? 8 * in.between(1, 9) : in.between(1, 40);
+  const std::int64_t len_q = in.between(0, 20), len_kv = in.between(0, 36);
+  const std::int64_t dim = in.one_in(4) ? 8 * in.between(1, 9) : in.between(1, 20);
   const std::int32_t dtype = in.below(7);
   const bool mixed = in.one_in(4);
   a.q = make_view(in, dtype, batch, heads_q, len_q, dim);
@@ -52,8 +52,8 @@ void choose_tensors(Reader& in, Call& call) {
   if (call.wants_lse) a.lse = make_view(in, OCTAVO_F32, batch, heads_q, len_q, 1);
   if (packed) {
     a.sequences = in.between(0, 4);
-    a.max_len_q = in.one_in(3) ? in.between(0, 40) : len_q;
-    a.max_len_kv = in.one_in(3) ? in.between(0, 70) : len_kv;
+    a.max_len_q = in.one_in(3) ? in.between(0, 20) : len_q;
+    a.max_len_kv = in.one_in(3) ? in.between(0, 36) : len_kv;
     call.cu_q = std::make_unique<std::int32_t[]>(1);  // sized when the fields are settled
   }
   for (octavo_scales* s : {&a.q_scales, &a.k_scales, &a.v_scales}) {
@@ -75,7 +75,7 @@ void choose_options(Reader& in, Call& call) {
   if (in.one_in(3)) o.granularity_qk = in.below(5);
   if (in.one_in(3)) o.granularity_v = in.below(5);
   o.block_rows = in.between(1, 40);
-  o.scale_rule = in.one_in(4);
+  o.scale_rule = in.one_in(8);
   o.smooth_k = in.one_in(4);
   o.hadamard = in.one_in(4);
   o.batch_invariant = in.one_in(2);
