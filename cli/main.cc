@@ -28,7 +28,7 @@ std::string usage_message(const CLI::App& app, const CLI::ParseError& error, int
                           char** argv) {
   if (app.get_subcommands().empty() && argc > 1 && argv[1][0] != '-') {
     return octavo::cli::bad_input("the subcommand", in_quotes(argv[1]),
-                                  "run, check, bench, quantize, explain, devices")
+                                  "run, check, bench, quantize, explain, devices, kernels, cache")
         .message();
   }
   return fmt::format("{} (--help says more)", error.what());
@@ -67,6 +67,8 @@ int main(int argc, char** argv) {
   add_quantize_command(app, exit_code);
   add_explain_command(app, exit_code);
   add_devices_command(app, exit_code);
+  add_kernels_command(app, exit_code);
+  add_cache_command(app, exit_code);
   const int code = parse_and_run(app, argc, argv, exit_code);
   if (std::fflush(stdout) != 0 && code == kExitOk) {
     return fail(kExitFailed, "standard output cannot be written.");

@@ -26,6 +26,13 @@ std::string value_text(Enum value) {
                      EnumText<Enum>::kNames.at(static_cast<std::size_t>(value)));
 }
 
+template <class T>
+std::string short_value(T value) {
+  std::string text = value_text(value);
+  if constexpr (Enumeration<T>) text.erase(0, EnumText<T>::kPrefix.size());
+  return text;
+}
+
 bool parse_value(std::string_view text, bool& value) {
   if (text == "true" || text == "1") return value = true;
   value = false;
@@ -130,6 +137,23 @@ Result<Config> parse(std::string_view type, std::string_view text) {
 }
 
 }  // namespace
+
+std::string brief_text(const Sm80Forward& config) {
+  std::string text;
+  visit_fields(config, [&](std::string_view name, const auto& field) {
+    bool is_default = false;
+    const Sm80Forward defaults;
+    visit_fields(defaults, [&](std::string_view other, const auto& value) {
+      if constexpr (std::is_same_v<decltype(value), decltype(field)>) {
+        is_default = is_default || (other == name && value == field);
+      }
+    });
+    if (is_default || name == "arch") return;
+    fmt::format_to(std::back_inserter(text), "{}{}={}", text.empty() ? "" : ",", name,
+                   short_value(field));
+  });
+  return text;
+}
 
 std::string to_text(const Sm80Forward& config) { return text_of("Sm80Forward", config); }
 

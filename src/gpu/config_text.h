@@ -14,6 +14,10 @@ namespace octavo {
 // designated initialiser as it would stand in namespace octavo.
 std::string to_text(const Sm80Forward& config);
 
+// What differs from the defaults, without the arch: "element=bf16,head_dim=128". For tables; the
+// parser takes it too.
+std::string brief_text(const Sm80Forward& config);
+
 // Any subset of the fields in any order; the others keep their defaults. Whitespace, the type's
 // name with its braces, the dots and "Element::" may be there or not.
 Result<Sm80Forward> parse_sm80_forward(std::string_view text);

@@ -14,15 +14,16 @@ struct Tile {
 constexpr Element kAll[] = {Element::f16,  Element::bf16, Element::e4m3,
                             Element::e5m2, Element::int8, Element::sim8};
 
-// For every element type: long sequences, and small grids, which need warps along the keys.
+// For every element type: long sequences, 16 rows a warp, as 32 spill in most types; and small
+// grids, which need warps along the keys.
 constexpr Tile kForAll[] = {
-    {64, 128, 64, 4, 1, 2, true},
+    {64, 128, 64, 8, 1, 2, true},
     {64, 32, 64, 2, 4, 2, true},
-    {128, 128, 64, 4, 1, 2, false},
+    {128, 128, 64, 8, 1, 2, false},
 };
 // For f16 and bf16 too.
 constexpr Tile kFor16Bit[] = {
-    {64, 128, 128, 4, 1, 2, false},
+    {64, 128, 64, 4, 1, 2, true},
     {64, 64, 64, 4, 2, 2, true},
     {128, 64, 64, 4, 2, 2, true},
 };

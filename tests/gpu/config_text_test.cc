@@ -82,6 +82,11 @@ TEST(ConfigText, RoundTripOfManyConfigs) {
             const Result<Sm80Forward> parsed = parse_sm80_forward(to_text(config));
             ASSERT_TRUE(parsed.ok()) << parsed.status().message();
             EXPECT_EQ(*parsed, config);
+            const std::string brief = brief_text(config);
+            Result<Sm80Forward> from_brief = parse_sm80_forward(brief);
+            ASSERT_TRUE(from_brief.ok()) << brief;
+            from_brief->arch = arch;
+            EXPECT_EQ(*from_brief, config) << brief;
             ++count;
           }
         }
@@ -89,6 +94,15 @@ TEST(ConfigText, RoundTripOfManyConfigs) {
     }
   }
   EXPECT_EQ(count, 252);
+}
+
+TEST(ConfigText, BriefIsWhatDiffers) {
+  Sm80Forward config;
+  EXPECT_EQ(brief_text(config), "");
+  config.arch = 90;
+  config.element = Element::e4m3;
+  config.q_in_registers = !config.q_in_registers;
+  EXPECT_EQ(brief_text(config), "element=e4m3,q_in_registers=false");
 }
 
 TEST(ConfigText, SubsetsAnyOrderAndWhitespace) {

@@ -55,7 +55,7 @@ TEST(KernelArchive, DamageIsFound) {
     for (const char* name : {"a", "b"}) whole = whole && archive->load(fake_key(name)).ok();
     found += !whole;
     // A changed character of white space in meta.json is the one change that does not matter.
-    if (whole) EXPECT_TRUE(i % 3 != 0);
+    EXPECT_FALSE(whole && i % 3 == 0);
   }
   EXPECT_GT(found, 2900);
 }

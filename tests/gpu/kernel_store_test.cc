@@ -113,7 +113,7 @@ TEST_F(KernelStoreTest, WhatIsNotACubinIsRefused) {
   EXPECT_NE(made.status().message().find("not a 64-bit"), std::string::npos);
 }
 
-// 64 registers a thread, and 96 values alive.
+// 64 registers a thread, and 70 values alive.
 TEST_F(KernelStoreTest, ASpillingKernelIsRefusedUnlessAllowed) {
   if (!nvrtc_version().ok()) GTEST_SKIP() << nvrtc_version().status().message();
   KernelStore::Parts real = parts();
@@ -121,14 +121,14 @@ TEST_F(KernelStoreTest, ASpillingKernelIsRefusedUnlessAllowed) {
     ProgramText program;
     program.text =
         "extern \"C\" __global__ void __launch_bounds__(1024) spilling(float* p, int n) {\n"
-        "  float x[96];\n"
+        "  float x[70];\n"
         "#pragma unroll\n"
-        "  for (int i = 0; i < 96; ++i) x[i] = p[i * n];\n"
+        "  for (int i = 0; i < 70; ++i) x[i] = p[i * n];\n"
         "  for (int k = 0; k < n; ++k)\n"
         "#pragma unroll\n"
-        "    for (int i = 0; i < 96; ++i) x[i] = x[i] * x[(i * 7 + 3) % 96] + 1.0f;\n"
+        "    for (int i = 0; i < 70; ++i) x[i] = x[i] * x[(i * 7 + 3) % 70] + 1.0f;\n"
         "#pragma unroll\n"
-        "  for (int i = 0; i < 96; ++i) p[i * n] = x[i];\n"
+        "  for (int i = 0; i < 70; ++i) p[i * n] = x[i];\n"
         "}\n";
     program.options = nvrtc_options(source.arch, false);
     Result<CompiledKernel> kernel = compile(program);

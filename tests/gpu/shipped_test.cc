@@ -55,7 +55,10 @@ class ShippedTest : public testing::Test {
   }
   void add(const Sm80Forward& config) {
     Result<CompiledKernel> kernel = embedded_kernels().load(cache_key(kernel_source(config), ""));
-    ASSERT_TRUE(kernel.ok()) << to_text(config) << ": " << kernel.status().message();
+    if (!kernel.ok()) {
+      left_out_ += to_text(config) + "\n";
+      return;
+    }
     const Result<CubinInfo> info = read_cubin(kernel->image);
     ASSERT_TRUE(info.ok()) << info.status().message();
     EXPECT_EQ(info->arch, config.arch);
@@ -65,7 +68,10 @@ class ShippedTest : public testing::Test {
     shipped_.push_back({config, std::move(*kernel), *found});
   }
   std::vector<Shipped> shipped_;
+  std::string left_out_;  // did not compile, or spilled: the build says which
 };
+
+TEST_F(ShippedTest, NothingWasLeftOut) { EXPECT_EQ(left_out_, ""); }
 
 TEST_F(ShippedTest, NothingSpills) {
   for (const Shipped& s : shipped_) {
@@ -120,10 +126,12 @@ TEST_F(ShippedTest, NoSharedMemoryRoundTripOfP) {
   for (const Shipped& s : shipped_) {
     const Sm80Forward& c = s.config;
     const int rows = c.block_m / c.warps_m / 16;
-    const int values = rows * (c.head_dim / 8) * 4;             // of O, in a thread
-    const int state = c.warps_n > 1 ? values + rows * 4 : 0;    // and two maxima, two sums
-    const int o = c.out == Element::f32 ? values : values / 2;  // 16-bit values go in pairs
-    const int clearing = c.element == Element::sim8 ? 8 : 0;
+    const int values = rows * (c.head_dim / 8) * 4;           // of O, in a thread
+    const int state = c.warps_n > 1 ? values + rows * 4 : 0;  // and two maxima, two sums
+    // Two 16-bit values go together where a thread has neighbouring columns.
+    const bool pairs = element_bytes(c.element) == 2 && c.out != Element::f32;
+    const int o = pairs ? values / 2 : values;
+    const int clearing = c.element == Element::sim8 ? 1 : 0;
     EXPECT_LE(s.info.instructions.shared_stores, state + o + clearing) << to_text(c);
     EXPECT_GT(s.info.instructions.shared_stores, 0) << to_text(c);
   }
@@ -139,7 +147,7 @@ TEST_F(ShippedTest, PtxForChipsToCome) {
     for (const Sm80Forward& config : shipped_configs(arch)) {
       const Result<CompiledKernel> kernel =
           embedded_kernels().load(cache_key(kernel_source(config, true), ""));
-      ASSERT_TRUE(kernel.ok()) << to_text(config) << ": " << kernel.status().message();
+      ASSERT_TRUE(kernel.ok()) << to_text(config);
       const std::string_view text(reinterpret_cast<const char*>(kernel->image.data()),
                                   kernel->image.size());
       EXPECT_NE(text.find(".entry " + kernel->lowered_name), std::string_view::npos);

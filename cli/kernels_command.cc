@@ -1,0 +1,94 @@
+// octavo kernels: what was compiled ahead of time, read from the code itself.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <memory>
+
+#include "commands.h"
+#include "exit.h"
+#include "json_text.h"
+#include "kernels_json.h"
+#include "octavo/kernels.hpp"
+#include "options.h"
+#include "table.h"
+
+namespace octavo::cli {
+namespace {
+
+std::string tensor_text(const KernelCode& code) {
+  std::string text;
+  for (const auto& [count, type] :
+       {std::pair(code.mma_f16, "f16"), {code.mma_fp8, "fp8"}, {code.mma_int8, "int8"}}) {
+    if (count > 0) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", count, type);
+  }
+  return text;
+}
+
+std::vector<std::string> row(const KernelInfo& info) {
+  const std::string code = info.ptx ? fmt::format("compute_{}", info.arch)
+                                    : fmt::format("sm_{}{}", info.arch, info.arch == 90 ? "a" : "");
+  std::vector<std::string> cells = {code, info.brief};
+  if (info.code) {
+    cells.insert(cells.end(), {fmt::format("{}", info.code->registers),
+                               byte_count(static_cast<std::size_t>(info.code->static_smem_bytes) +
+                                          static_cast<std::size_t>(info.dynamic_smem_bytes)),
+                               fmt::format("{}", info.code->local_bytes), tensor_text(*info.code)});
+  } else {
+    cells.insert(cells.end(), {"", "", "", info.status.ok() ? "" : "missing"});
+  }
+  cells.push_back(info.status.ok() ? byte_count(info.image_bytes) : "");
+  cells.push_back(info.status.ok() ? duration(info.compile_ms * 1e3) : "");
+  return cells;
+}
+
+std::string render(const std::vector<KernelInfo>& list) {
+  using enum Table::Align;
+  Table table({{"code", left},
+               {"config", left},
+               {"registers"},
+               {"smem"},
+               {"spills"},
+               {"tensor", left},
+               {"size"},
+               {"compile"}});
+  std::size_t bytes = 0;
+  for (const KernelInfo& info : list) {
+    table.add_row(row(info));
+    bytes += info.image_bytes;
+  }
+  std::string text = table.text();
+  const auto missing = std::count_if(list.begin(), list.end(),
+                                     [](const KernelInfo& info) { return !info.status.ok(); });
+  text += fmt::format("\n{} kernels, {}", list.size() - static_cast<std::size_t>(missing),
+                      byte_count(bytes));
+  if (missing > 0) text += fmt::format("; {} of the set are missing from this build", missing);
+  return text + "\n";
+}
+
+int kernels_command(JsonFlag& json_flag) {
+  json_flag.open();
+  const std::vector<KernelInfo> list = shipped_kernel_list();
+  Json json = envelope("kernels");
+  json["kernels"] = Json::array();
+  for (const KernelInfo& info : list) json["kernels"].push_back(kernel_json(info));
+  const bool built = has_shipped_kernels();
+  report(json_flag,
+         built ? render(list)
+               : "No kernel was compiled ahead of time: this library was built without NVRTC.\n",
+         json_text(json));
+  const bool whole = std::all_of(list.begin(), list.end(),
+                                 [](const KernelInfo& info) { return info.status.ok(); });
+  return whole || !built ? kExitOk : kExitFailed;
+}
+
+}  // namespace
+
+void add_kernels_command(CLI::App& app, int& exit_code) {
+  CLI::App* command = app.add_subcommand(
+      "kernels", "List the GPU kernels compiled ahead of time, with what their code holds");
+  const auto json_flag = std::make_shared<JsonFlag>();
+  json_flag->add(*command);
+  add_example(*command, "octavo kernels --json kernels.json");
+  command->callback([json_flag, &exit_code] { exit_code = kernels_command(*json_flag); });
+}
+
+}  // namespace octavo::cli

@@ -1,0 +1,86 @@
+// The GPU kernels of this library as things to look at: what was compiled ahead of time, what the
+// cache on disk holds, and where a kernel would come from. Needs no GPU.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "octavo/octavo.hpp"
+
+namespace octavo {
+
+// Read from the compiled code itself, unless it says otherwise.
+struct KernelCode {
+  int registers = 0;  // a thread
+  int static_smem_bytes = 0;
+  int local_bytes = 0;  // of a thread: spilled registers; 0 in every shipped kernel
+  int local_instructions = 0;
+  int instructions = 0;
+  int mma_f16 = 0;  // tensor instructions, by what they multiply
+  int mma_fp8 = 0;
+  int mma_int8 = 0;
+  int ldmatrix = 0;
+  int exp2 = 0;
+  int shared_stores = 0;
+  bool debug = false;
+};
+
+struct KernelInfo {
+  std::string kernel;  // "sm80_forward"
+  std::string config;  // the text that --config takes
+  std::string brief;   // of it, what differs from the defaults; without the arch
+  int arch = 0;        // 80, 89, 90
+  bool ptx = false;    // PTX for chips to come: has no code yet
+  int threads = 0;     // of a block; with dynamic_smem_bytes, from the configuration
+  int dynamic_smem_bytes = 0;
+  std::size_t image_bytes = 0;
+  double compile_ms = 0;  // CPU time
+  std::string compiler;   // "NVRTC 13.0"
+  std::string options;
+  std::string symbol;
+  std::string sha256;  // of the image
+  std::optional<KernelCode> code{};
+  Status status;  // why it is not there, or not to be used
+};
+
+// Every kernel of the shipped set, also those that are missing from this build.
+OCTAVO_API std::vector<KernelInfo> shipped_kernel_list();
+// False where the library was built without NVRTC.
+OCTAVO_API bool has_shipped_kernels();
+
+struct CachedKernelInfo {
+  std::string key;
+  std::string name_expression;
+  std::string brief;  // of its configuration; empty where this library does not know its fields
+  int arch = 0;
+  bool ptx = false;
+  std::uint64_t bytes = 0;    // on disk
+  std::int64_t modified = 0;  // seconds since 1970
+  double compile_ms = 0;
+  std::string compiler;
+  Status status;  // why it would not be loaded
+};
+// $OCTAVO_CACHE_DIR, else $XDG_CACHE_HOME/octavo, else ~/.cache/octavo; empty: there is none.
+OCTAVO_API std::string kernel_cache_directory();
+OCTAVO_API Result<std::vector<CachedKernelInfo>> cached_kernels();
+// Those whose key starts with `prefix`; "": all. How many were removed.
+OCTAVO_API Result<int> remove_cached_kernels(std::string_view prefix);
+
+struct KernelExplanation {
+  std::string name_expression;  // what is compiled
+  std::string options;
+  std::string sources_sha256;  // of the device sources it includes
+  std::string compiler;        // or why there is none
+  std::string key;             // in the cache; empty without a compiler
+  std::string directory;       // where that entry is, or would be
+  enum class Where : std::uint8_t { embedded, disk, nowhere } where = Where::nowhere;
+  KernelInfo info{};
+};
+// Where the kernel of a configuration would come from. Compiles nothing.
+OCTAVO_API Result<KernelExplanation> explain_kernel(std::string_view config);
+
+}  // namespace octavo

@@ -1,0 +1,157 @@
+// The public view of kernels (octavo/kernels.hpp).
+#include <fmt/format.h>
+
+#include "attention/error.h"
+#include "gpu/config_text.h"
+#include "gpu/cubin_cache.h"
+#include "gpu/cubin_info.h"
+#include "gpu/embedded_sources.h"
+#include "gpu/kernel_archive.h"
+#include "gpu/kernel_entry.h"
+#include "gpu/nvrtc.h"
+#include "gpu/shipped.h"
+#include "gpu/sm80_feasible.h"
+#include "octavo/kernels.hpp"
+
+namespace octavo {
+namespace {
+
+KernelCode code_of(const CubinKernel& kernel, bool debug) {
+  const InstructionCounts& n = kernel.instructions;
+  KernelCode code;
+  code.registers = kernel.registers;
+  code.static_smem_bytes = kernel.static_smem_bytes;
+  code.local_bytes = kernel.stack_bytes;
+  code.local_instructions = n.local_loads + n.local_stores;
+  code.instructions = n.total;
+  code.mma_f16 = n.hmma + n.wgmma_f16;
+  code.mma_fp8 = n.qmma + n.wgmma_fp8;
+  code.mma_int8 = n.imma + n.wgmma_int8;
+  code.ldmatrix = n.ldmatrix;
+  code.exp2 = n.exp2;
+  code.shared_stores = n.shared_stores;
+  code.debug = debug;
+  return code;
+}
+
+KernelInfo describe(const Sm80Forward& config, bool ptx) {
+  KernelInfo info;
+  info.kernel = "sm80_forward";
+  info.config = to_text(config);
+  info.brief = brief_text(config);
+  info.arch = config.arch;
+  info.ptx = ptx;
+  info.threads = sm80::threads(config);
+  info.dynamic_smem_bytes = sm80::smem_bytes(config);
+  return info;
+}
+
+void describe_image(const Result<CompiledKernel>& kernel, KernelInfo& info) {
+  info.status = kernel.status();
+  if (!kernel.ok()) return;
+  info.image_bytes = kernel->image.size();
+  info.compile_ms = kernel->compile_ms;
+  info.compiler = kernel->compiler;
+  info.options = kernel->options;
+  info.symbol = kernel->lowered_name;
+  info.sha256 = kernel->sha256;
+  if (kernel->ptx) return;
+  const Result<CubinInfo> cubin = read_cubin(kernel->image);
+  info.status = cubin.ok() ? check_cubin(*cubin, kernel->lowered_name, {}) : cubin.status();
+  if (!cubin.ok()) return;
+  const CubinKernel* const found = cubin->find(kernel->lowered_name);
+  if (found != nullptr) info.code = code_of(*found, cubin->debug);
+}
+
+// The configuration in "kernel<ConfigOf<Config{...}>>".
+std::string brief_of(std::string_view name_expression) {
+  const std::size_t start = name_expression.find("Sm80Forward{");
+  const std::size_t end = name_expression.rfind('}');
+  if (start == std::string_view::npos || end == std::string_view::npos || end < start) return {};
+  const Result<Sm80Forward> config =
+      parse_sm80_forward(name_expression.substr(start, end + 1 - start));
+  return config.ok() ? brief_text(*config) : std::string();
+}
+
+KernelInfo shipped_info(const Sm80Forward& config, bool ptx) {
+  KernelInfo info = describe(config, ptx);
+  describe_image(embedded_kernels().load(cache_key(kernel_source(config, ptx), "")), info);
+  return info;
+}
+
+}  // namespace
+
+std::vector<KernelInfo> shipped_kernel_list() {
+  std::vector<KernelInfo> list;
+  for (const int arch : kShippedArchs) {
+    for (const Sm80Forward& config : shipped_configs(arch)) {
+      list.push_back(shipped_info(config, false));
+    }
+  }
+  for (const int arch : kShippedPtxArchs) {
+    for (const Sm80Forward& config : shipped_configs(arch)) {
+      list.push_back(shipped_info(config, true));
+    }
+  }
+  return list;
+}
+
+bool has_shipped_kernels() { return embedded_kernels().size() > 0; }
+
+std::string kernel_cache_directory() { return CubinCache::default_root(); }
+
+Result<std::vector<CachedKernelInfo>> cached_kernels() {
+  const Result<std::vector<CubinCache::Entry>> entries =
+      CubinCache(CubinCache::default_root()).list();
+  if (!entries.ok()) return entries.status();
+  std::vector<CachedKernelInfo> list;
+  for (const CubinCache::Entry& entry : *entries) {
+    CachedKernelInfo info;
+    info.key = entry.key;
+    info.name_expression = entry.kernel.name_expression;
+    info.brief = brief_of(info.name_expression);
+    info.arch = entry.kernel.arch;
+    info.ptx = entry.kernel.ptx;
+    info.bytes = entry.bytes;
+    info.modified = entry.modified;
+    info.compile_ms = entry.kernel.compile_ms;
+    info.compiler = entry.kernel.compiler;
+    info.status = entry.status;
+    list.push_back(std::move(info));
+  }
+  return list;
+}
+
+Result<int> remove_cached_kernels(std::string_view prefix) {
+  return CubinCache(CubinCache::default_root()).remove(prefix);
+}
+
+Result<KernelExplanation> explain_kernel(std::string_view config_text) {
+  const Result<Sm80Forward> config = parse_sm80_forward(config_text);
+  if (!config.ok()) return config.status();
+  OCTAVO_RETURN_IF_ERROR(feasible(*config, config->arch));
+  const KernelSource source = kernel_source(*config);
+  KernelExplanation out;
+  out.info = describe(*config, false);
+  out.name_expression = source.name_expression;
+  out.options = fmt::format("{}", fmt::join(nvrtc_options(source.arch, source.ptx), " "));
+  out.sources_sha256 = sources_digest(source.include);
+  const Result<std::string> version = nvrtc_version();
+  out.compiler = version.ok() ? *version : version.status().message();
+  const CubinCache cache(CubinCache::default_root());
+  if (version.ok()) {
+    out.key = cache_key(source, *version);
+    if (!cache.root().empty()) out.directory = cache.root() + "/" + out.key;
+  }
+  Result<CompiledKernel> kernel = embedded_kernels().load(cache_key(source, ""));
+  if (kernel.ok()) {
+    out.where = KernelExplanation::Where::embedded;
+  } else if (version.ok()) {
+    kernel = cache.load(out.key);
+    if (kernel.ok()) out.where = KernelExplanation::Where::disk;
+  }
+  describe_image(kernel, out.info);
+  return out;
+}
+
+}  // namespace octavo

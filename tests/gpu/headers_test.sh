@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# headers_test.sh SRC CXX NVCC: each header of config/ and device/ compiles alone under nvcc for
+# sm_80 and sm_90a, and those that the host includes under the host's compiler. Exit code 77: there
+# is no nvcc, and the rest is fine.
+set -uo pipefail
+src=$1 cxx=$2 nvcc=$3
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# check HEADER: prints what went wrong, if anything did.
+check() {
+  local name=${1//\//_} flags=(-std=c++20 "-I$src")
+  printf '#include "%s"\n' "$1" >"$work/$name.cu"
+  case $1 in
+    config/* | device/core/params.cuh)
+      "$cxx" "${flags[@]}" -x c++ -Wall -Wextra -Werror \
+        -fsyntax-only "$work/$name.cu" >"$work/$name.log" 2>&1 ||
+        { echo "$1 under $cxx:" && cat "$work/$name.log"; }
+      ;;
+  esac
+  [[ -x $nvcc ]] || return 0
+  "$nvcc" "${flags[@]}" -Werror all-warnings -fatbin -gencode arch=compute_80,code=sm_80 \
+    -gencode arch=compute_90a,code=sm_90a -o "$work/$name.fatbin" "$work/$name.cu" \
+    >"$work/$name.log" 2>&1 ||
+    { echo "$1 under nvcc:" && cat "$work/$name.log"; }
+}
+export -f check
+export src cxx nvcc work
+
+headers=$(cd "$src" && find config device -name '*.h' -o -name '*.cuh' | sort)
+[[ -n $headers ]] || { echo "there is no header under $src"; exit 1; }
+xargs -P 2 -n 1 bash -c 'check "$0"' <<<"$headers" >"$work/failures"
+cat "$work/failures"
+[[ ! -s $work/failures ]] || exit 1
+[[ -x $nvcc ]] || { echo "no nvcc: only the host compiler was asked"; exit 77; }
