@@ -1,4 +1,6 @@
 // octavo cache: the kernels that were compiled on this machine and kept on disk.
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <ctime>
@@ -30,7 +32,7 @@ std::string kernel_text(const CachedKernelInfo& info) {
   return info.brief.empty() ? info.name_expression : info.brief;
 }
 
-std::string render(const std::vector<CachedKernelInfo>& list) {
+std::string cache_table(const std::vector<CachedKernelInfo>& list) {
   using enum Table::Align;
   Table table({{"key", left}, {"code", left}, {"size"}, {"age"}, {"compile"}, {"kernel", left}});
   std::size_t bytes = 0;
@@ -64,7 +66,7 @@ void list_entries(JsonFlag& json_flag) {
                                {"valid", info.status.ok()},
                                {"reason", info.status.message()}});
   }
-  report(json_flag, render(list), json_text(json));
+  report(json_flag, cache_table(list), json_text(json));
 }
 
 void remove_entries(const std::vector<std::string>& keys, bool all) {

@@ -1,4 +1,6 @@
 // octavo kernels: what was compiled ahead of time, read from the code itself.
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
@@ -40,7 +42,7 @@ std::vector<std::string> row(const KernelInfo& info) {
   return cells;
 }
 
-std::string render(const std::vector<KernelInfo>& list) {
+std::string kernel_table(const std::vector<KernelInfo>& list) {
   using enum Table::Align;
   Table table({{"code", left},
                {"config", left},
@@ -72,7 +74,7 @@ int kernels_command(JsonFlag& json_flag) {
   for (const KernelInfo& info : list) json["kernels"].push_back(kernel_json(info));
   const bool built = has_shipped_kernels();
   report(json_flag,
-         built ? render(list)
+         built ? kernel_table(list)
                : "No kernel was compiled ahead of time: this library was built without NVRTC.\n",
          json_text(json));
   const bool whole = std::all_of(list.begin(), list.end(),
