@@ -46,7 +46,7 @@ Result<Plan> plan(const Problem& problem, Device device) {
     case Device::Kind::emulator:
       break;
   }
-  return unsupported("device", name(device), "cpu, cuda");
+  return unsupported("device", "emulator (this version has none)", "cpu, cuda");
 }
 
 Result<Explanation> explain(const Problem& problem, Device device) {
