@@ -79,7 +79,7 @@ Result<Driver> open_driver(const std::string& library) {
 
 Result<const Driver*> driver() {
   // Never destroyed: other static objects may still free device memory at exit.
-  static const Result<Driver>* const opened = new Result<Driver>(open_driver("libcuda.so.1"));
+  static const Result<Driver>* opened = new Result<Driver>(open_driver("libcuda.so.1"));
   if (!opened->ok()) return opened->status();
   return &opened->value();
 }

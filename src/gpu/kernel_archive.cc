@@ -71,7 +71,7 @@ std::string KernelArchive::write(const std::vector<Item>& items) {
 }
 
 const KernelArchive& embedded_kernels() {
-  static const KernelArchive* const archive = [] {
+  static const KernelArchive* archive = [] {
     const std::span<const std::byte> bytes = detail::embedded_archive_bytes();
     Result<KernelArchive> opened =
         bytes.empty() ? Result<KernelArchive>(KernelArchive()) : KernelArchive::open(bytes);

@@ -74,7 +74,7 @@ Result<std::shared_ptr<const LoadedKernel>> KernelStore::get(const KernelSource&
 }
 
 KernelStore& kernel_store() {
-  static KernelStore* const store = new KernelStore();
+  static KernelStore* store = new KernelStore();
   return *store;
 }
 

@@ -98,7 +98,7 @@ Result<Opened> open_nvrtc() {
 }
 
 const Result<Opened>& nvrtc() {
-  static const Result<Opened>* const opened = new Result<Opened>(open_nvrtc());
+  static const Result<Opened>* opened = new Result<Opened>(open_nvrtc());
   return *opened;
 }
 

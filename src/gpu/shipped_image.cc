@@ -18,15 +18,17 @@ __asm__(
     "octavo_kernels_end:\n"
     ".byte 0\n"
     ".popsection\n");
-extern "C" [[gnu::visibility("hidden")]] const std::byte octavo_kernels_begin[];
-extern "C" [[gnu::visibility("hidden")]] const std::byte octavo_kernels_end[];
+extern "C"
+    [[gnu::visibility("hidden")]] const std::byte kKernelsBegin[] __asm__("octavo_kernels_begin");
+extern "C"
+    [[gnu::visibility("hidden")]] const std::byte kKernelsEnd[] __asm__("octavo_kernels_end");
 #endif
 
 namespace octavo::detail {
 
 std::span<const std::byte> embedded_archive_bytes() {
 #if defined(OCTAVO_KERNEL_ARCHIVE)
-  return {octavo_kernels_begin, octavo_kernels_end};
+  return {kKernelsBegin, kKernelsEnd};
 #else
   return {};
 #endif

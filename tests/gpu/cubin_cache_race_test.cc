@@ -50,6 +50,7 @@ TEST(CubinCacheRace, ThirtyTwoProcessesOneKey) {
     int gate[2];
     ASSERT_EQ(pipe(gate), 0);
     std::vector<pid_t> children;
+    children.reserve(32);
     for (int i = 0; i < 32; ++i) {
       children.push_back(in_child([&] {
         close(gate[1]);
@@ -81,6 +82,7 @@ TEST(CubinCacheRace, RealCompilationsOneKey) {
   const KernelSource source = kernel_source(config);
   const std::string key = cache_key(source, *nvrtc_version());
   std::vector<pid_t> children;
+  children.reserve(8);
   for (int i = 0; i < 4; ++i) {
     children.push_back(in_child([&] {
       const Result<Cached> got = get_or_compile(cache, key, [&] { return compile(source); });
@@ -129,6 +131,7 @@ TEST(CubinCacheRace, ReadersSeeWholeEntriesOrNone) {
   const CubinCache cache(directory.path());
   const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(1500);
   std::vector<pid_t> children;
+  children.reserve(8);
   for (int i = 0; i < 3; ++i) {
     children.push_back(in_child([&, i] {
       const std::string name = i % 2 == 0 ? "even" : "odd";
@@ -160,6 +163,7 @@ TEST(CubinCacheRace, ManyThreads) {
   const TemporaryDirectory directory;
   const CubinCache cache(directory.path());
   std::vector<std::thread> threads;
+  threads.reserve(8);
   std::atomic<int> good{0};
   for (int i = 0; i < 8; ++i) {
     threads.emplace_back([&] {

@@ -76,6 +76,7 @@ TEST_F(KernelStoreTest, OneCompilationHoweverManyAsk) {
   };
   KernelStore store(slow);
   std::vector<std::thread> threads;
+  threads.reserve(8);
   std::atomic<int> good{0};
   for (int i = 0; i < 8; ++i) threads.emplace_back([&] { good += store.get(source_).ok(); });
   for (std::thread& thread : threads) thread.join();

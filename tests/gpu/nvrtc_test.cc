@@ -83,6 +83,7 @@ TEST_F(NvrtcTest, AFailureHasTheErrorAndTheConfig) {
 TEST_F(NvrtcTest, ManyThreadsAtOnce) {
   std::vector<std::string> digests(3);
   std::vector<std::thread> threads;
+  threads.reserve(digests.size());
   for (std::string& digest : digests) {
     threads.emplace_back([&digest] {
       const Result<CompiledKernel> kernel = compile(kernel_source(small_config(80)));
