@@ -9,7 +9,7 @@ export CMAKE_GENERATOR ?= $(if $(shell command -v ninja),Ninja,Unix Makefiles)
 export CTEST_PARALLEL_LEVEL ?= $(JOBS)
 export JOBS
 
-.PHONY: help build demo test lint format fuzz install clean
+.PHONY: help build demo test lint format format-check fuzz install clean
 
 help:
 	@echo "make demo              install what is missing, build, run the five presets"
@@ -40,6 +40,11 @@ test:
 lint:
 	@tools/setup.sh lint
 	@tools/lint.sh
+
+format-check:
+	@tools/setup.sh lint
+	@tools/sources.sh | xargs clang-format --dry-run -Werror
+	@echo "clang-format: clean"
 
 format:
 	@tools/setup.sh lint
