@@ -19,6 +19,11 @@ void* counted(std::size_t bytes) {
 
 }  // namespace
 
+// g++ does not see that these two families are one when it inlines them.
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wmismatched-new-delete"
+#endif
+
 void* operator new(std::size_t bytes) { return counted(bytes); }
 void* operator new[](std::size_t bytes) { return counted(bytes); }
 void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
