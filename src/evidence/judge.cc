@@ -44,7 +44,9 @@ class Judge {
     const Bounds b = bounds(mode_bound(c_.input, c_.options.precision), c_.out,
                             kind != Device::Kind::cpu, truth_.magnitudes);
     check_dead_rows();
-    expect_within("kernel error", kernel_.max, b.kernel_max);
+    // A GPU rounds P to 16 bits, which the 16-bit gate below measures by the data itself.
+    if (kind == Device::Kind::cpu || truth_.reference16.empty() || is_8bit(c_.input))
+      expect_within("kernel error", kernel_.max, b.kernel_max);
     if (rounds()) {
       expect_within("total error", total_.max, b.total_max);
       expect_within("total rmse", total_.rms(), b.total_rmse);

@@ -39,16 +39,16 @@ int native_head_dim(std::int64_t head_dim) {
   return 0;
 }
 
-// Tiles by head dimension for grids that fill the chip. O and the scores of a warp must fit 255
-// registers: from 192 columns on a warp has sixteen rows instead of thirty-two.
+// Tiles by head dimension for grids that fill the chip. Thirty-two rows a warp read each fragment
+// of K and V half as often, but only 16-bit elements at 64 columns fit their O and scores into the
+// registers without spilling; the others have sixteen.
 void set_large_tiles(Sm80Forward& c) {
-  c.warps_m = 4;
-  c.warps_n = 1;
+  const bool wide_warps = c.head_dim <= 64 && element_bytes(c.element) == 2;
   c.block_m = c.head_dim <= 128 ? 128 : 64;
+  c.warps_m = c.block_m / (wide_warps ? 32 : 16);
+  c.warps_n = 1;
   c.block_n = c.head_dim <= 192 ? 64 : 32;
   c.q_in_registers = c.head_dim <= 64;
-  c.prefetch_k = c.head_dim <= 64;
-  c.v_tiles = c.head_dim <= 64 ? 8 : 4;
 }
 
 // Few rows: smaller tiles to reach all SMs, and warps that share out the keys to fill each of them.
@@ -58,8 +58,6 @@ void set_small_tiles(Sm80Forward& c, int block_m) {
   c.warps_n = 8 / c.warps_m;
   c.block_n = c.head_dim <= 128 ? 64 : 32;
   c.q_in_registers = c.head_dim <= 128;
-  c.prefetch_k = true;
-  c.v_tiles = 8;
 }
 
 }  // namespace

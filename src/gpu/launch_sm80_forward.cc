@@ -108,7 +108,9 @@ Result<LoadedSm80Forward> load_sm80_forward(const Gpu& gpu, const Sm80Forward& c
   const Driver& d = *gpu.driver;
   const CodeFor code = code_for(gpu.info.arch);
   const Result<std::shared_ptr<const LoadedKernel>> found =
-      kernel_store().get(kernel_source(config, code.ptx));
+      // The shipped kernels do not spill, which a test asserts. A rarer one that does is slower,
+      // and still better than no answer.
+      kernel_store().get(kernel_source(config, code.ptx), {.allow_spills = true});
   if (!found.ok()) return found.status();
   const CompiledKernel& compiled = (*found)->kernel;
   cuda::Module module = nullptr;
