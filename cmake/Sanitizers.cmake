@@ -15,5 +15,10 @@ if(OCTAVO_SANITIZE)
   add_compile_options(-fsanitize=${OCTAVO_SANITIZE} -fno-sanitize-recover=all
                       -fno-omit-frame-pointer)
   add_link_options(-fsanitize=${OCTAVO_SANITIZE} -fno-sanitize-recover=all)
+  # g++ takes twice as long over every file for these four. The address sanitizer sees a null pointer
+  # and a step outside an object by itself; the fuzz build, by clang, keeps them all.
+  if(OCTAVO_SANITIZE MATCHES "undefined" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    add_compile_options(-fno-sanitize=null,vptr,object-size,alignment)
+  endif()
   octavo_say("Sanitizers" "${OCTAVO_SANITIZE}")
 endif()
