@@ -118,9 +118,9 @@ ChosenSm80Forward choose_sm80_forward(const Problem& p, const GpuInfo& gpu, int 
     set_large_tiles(c);
     chosen.reason = fmt::format("tiles of {} rows fill the GPU", c.block_m);
   }
-  // Chips with little shared memory: fewer copies in flight, then fewer keys a step.
-  while (!feasible(c, gpu.arch, gpu.smem_per_block_optin).ok() && c.stages > 1) --c.stages;
+  // Chips with little shared memory: fewer keys a step, then fewer copies in flight.
   while (!feasible(c, gpu.arch, gpu.smem_per_block_optin).ok() && c.warps_n > 1) c.warps_n /= 2;
+  while (!feasible(c, gpu.arch, gpu.smem_per_block_optin).ok() && c.stages > 1) --c.stages;
   if (c.load_bytes < 16)
     chosen.reason += fmt::format("; rows are aligned to {} bytes, loads are narrow", c.load_bytes);
   return chosen;

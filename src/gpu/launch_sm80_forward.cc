@@ -37,8 +37,11 @@ ScaleParams scale_params(const Arguments& a, const ConstTensor& tensor, const Sc
   return p;
 }
 
+// Lengths end at 2^30, and so must what is added to them or taken away: compilers reorder the
+// kernel's comparisons as if no sum overflowed.
 i32 window_limit(std::int64_t window) {
-  return window < 0 || window > INT32_MAX ? INT32_MAX : static_cast<i32>(window);
+  constexpr std::int64_t kNoLimit = (std::int64_t{1} << 30) - 1;
+  return static_cast<i32>(window < 0 ? kNoLimit : std::min(window, kNoLimit));
 }
 
 }  // namespace
