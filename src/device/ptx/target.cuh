@@ -1,4 +1,7 @@
 // How device code is spelled for each compiler that sees it.
+//
+// A wrapper of device/ptx is its instruction under nvcc and NVRTC. Under g++ it is a declaration,
+// and the emulator defines it: there, a wrapper also learns the line it was called from.
 #pragma once
 
 #include "config/portable.h"
@@ -9,7 +12,31 @@
 #define OCTAVO_KERNEL(max_threads, min_blocks) \
   __global__ void __launch_bounds__(max_threads, min_blocks)
 #define OCTAVO_GRID_CONSTANT __grid_constant__
+#define OCTAVO_PTX __device__ __forceinline__
+#define OCTAVO_BODY(...) __VA_ARGS__
+#define OCTAVO_SITE
+#define OCTAVO_AND_SITE
 #else
 #define OCTAVO_DEVICE inline
 #define OCTAVO_UNROLL
+#define OCTAVO_KERNEL(max_threads, min_blocks) inline void
+#define OCTAVO_GRID_CONSTANT
+#define OCTAVO_PTX
+#define OCTAVO_BODY(...) ;
+#define OCTAVO_SITE ::octavo::Site site = ::octavo::Site::here()
+#define OCTAVO_AND_SITE , OCTAVO_SITE
+
+namespace octavo {
+
+// A line of device code.
+struct Site {
+  const char* file = "";
+  int line = 0;
+
+  static constexpr Site here(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+    return {file, line};
+  }
+};
+
+}  // namespace octavo
 #endif
