@@ -6,61 +6,63 @@
 namespace octavo::ptx {
 
 // ex2.approx.ftz.f32;  2^x, 2 ulp, 0 for -infinity
-OCTAVO_DEVICE float exp2_approx(float x) {
+OCTAVO_PTX float exp2_approx(float x) OCTAVO_BODY({
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
-}
+});
 // lg2.approx.ftz.f32
-OCTAVO_DEVICE float log2_approx(float x) {
+OCTAVO_PTX float log2_approx(float x) OCTAVO_BODY({
   float y;
   asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
-}
+});
 // rcp.approx.ftz.f32
-OCTAVO_DEVICE float reciprocal_approx(float x) {
+OCTAVO_PTX float reciprocal_approx(float x) OCTAVO_BODY({
   float y;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
-}
+});
 // fma.rn.f32
-OCTAVO_DEVICE float fused_multiply_add(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+OCTAVO_PTX float fused_multiply_add(float a, float b, float c)
+    OCTAVO_BODY({ return __fmaf_rn(a, b, c); });
 // max.f32;  the other operand when one is NaN
-OCTAVO_DEVICE float max_f32(float a, float b) { return fmaxf(a, b); }
+OCTAVO_PTX float max_f32(float a, float b) OCTAVO_BODY({ return fmaxf(a, b); });
 
 // cvt.rn.f16x2.f32 d, high, low;
-OCTAVO_DEVICE u32 f16x2_from_f32(float low, float high) {
+OCTAVO_PTX u32 f16x2_from_f32(float low, float high) OCTAVO_BODY({
   u32 d;
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low));
   return d;
-}
+});
 // cvt.rn.bf16x2.f32 d, high, low;   sm_80
-OCTAVO_DEVICE u32 bf16x2_from_f32(float low, float high) {
+OCTAVO_PTX u32 bf16x2_from_f32(float low, float high) OCTAVO_BODY({
   u32 d;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low));
   return d;
-}
+});
 // cvt.rn.satfinite.e4m3x2.f32 d, high, low;   sm_89
-OCTAVO_DEVICE u32 e4m3x2_from_f32(float low, float high) {
+OCTAVO_PTX u32 e4m3x2_from_f32(float low, float high) OCTAVO_BODY({
   u16 d;
   asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(d) : "f"(high), "f"(low));
   return d;
-}
+});
 // cvt.rn.satfinite.e5m2x2.f32 d, high, low;   sm_89
-OCTAVO_DEVICE u32 e5m2x2_from_f32(float low, float high) {
+OCTAVO_PTX u32 e5m2x2_from_f32(float low, float high) OCTAVO_BODY({
   u16 d;
   asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(d) : "f"(high), "f"(low));
   return d;
-}
+});
 // sub.f16x2
-OCTAVO_DEVICE u32 sub_f16x2(u32 a, u32 b) {
+OCTAVO_PTX u32 sub_f16x2(u32 a, u32 b) OCTAVO_BODY({
   u32 d;
   asm("sub.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
   return d;
-}
+});
 // prmt.b32 d, a, b, selector;  byte i of d is byte selector[4i+2:4i] of {b, a}
-OCTAVO_DEVICE u32 permute_bytes(u32 a, u32 b, u32 selector) { return __byte_perm(a, b, selector); }
-OCTAVO_DEVICE u32 bits_of(float x) { return __float_as_uint(x); }
-OCTAVO_DEVICE float float_of_int(i32 x) { return __int2float_rn(x); }
+OCTAVO_PTX u32 permute_bytes(u32 a, u32 b, u32 selector)
+    OCTAVO_BODY({ return __byte_perm(a, b, selector); });
+OCTAVO_PTX u32 bits_of(float x) OCTAVO_BODY({ return __float_as_uint(x); });
+OCTAVO_PTX float float_of_int(i32 x) OCTAVO_BODY({ return __int2float_rn(x); });
 
 }  // namespace octavo::ptx

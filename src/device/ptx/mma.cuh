@@ -12,67 +12,67 @@
 namespace octavo::ptx {
 
 // mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32   PTX 7.0, sm_80
-OCTAVO_DEVICE void mma_m16n8k16_f16(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2],
-                                    const float (&c)[4]) {
+OCTAVO_PTX void mma_m16n8k16_f16(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2],
+                                 const float (&c)[4] OCTAVO_AND_SITE) OCTAVO_BODY({
   asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "
       "{%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};"
       : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "f"(c[0]), "f"(c[1]),
         "f"(c[2]), "f"(c[3]));
-}
+});
 // mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32   PTX 7.0, sm_80
-OCTAVO_DEVICE void mma_m16n8k16_bf16(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2],
-                                     const float (&c)[4]) {
+OCTAVO_PTX void mma_m16n8k16_bf16(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2],
+                                  const float (&c)[4] OCTAVO_AND_SITE) OCTAVO_BODY({
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
       "{%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};"
       : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "f"(c[0]), "f"(c[1]),
         "f"(c[2]), "f"(c[3]));
-}
+});
 // mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32   PTX 8.4, sm_89
-OCTAVO_DEVICE void mma_m16n8k32_e4m3(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2],
-                                     const float (&c)[4]) {
+OCTAVO_PTX void mma_m16n8k32_e4m3(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2],
+                                  const float (&c)[4] OCTAVO_AND_SITE) OCTAVO_BODY({
   asm("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%0, %1, %2, %3}, "
       "{%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};"
       : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "f"(c[0]), "f"(c[1]),
         "f"(c[2]), "f"(c[3]));
-}
+});
 // mma.sync.aligned.m16n8k32.row.col.f32.e5m2.e5m2.f32   PTX 8.4, sm_89
-OCTAVO_DEVICE void mma_m16n8k32_e5m2(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2],
-                                     const float (&c)[4]) {
+OCTAVO_PTX void mma_m16n8k32_e5m2(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2],
+                                  const float (&c)[4] OCTAVO_AND_SITE) OCTAVO_BODY({
   asm("mma.sync.aligned.m16n8k32.row.col.f32.e5m2.e5m2.f32 {%0, %1, %2, %3}, "
       "{%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};"
       : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "f"(c[0]), "f"(c[1]),
         "f"(c[2]), "f"(c[3]));
-}
+});
 // mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e5m2.f32   PTX 8.4, sm_89
-OCTAVO_DEVICE void mma_m16n8k32_e4m3_e5m2(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2],
-                                          const float (&c)[4]) {
+OCTAVO_PTX void mma_m16n8k32_e4m3_e5m2(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2],
+                                       const float (&c)[4] OCTAVO_AND_SITE) OCTAVO_BODY({
   asm("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e5m2.f32 {%0, %1, %2, %3}, "
       "{%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};"
       : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "f"(c[0]), "f"(c[1]),
         "f"(c[2]), "f"(c[3]));
-}
+});
 // mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32   PTX 7.0, sm_80
-OCTAVO_DEVICE void mma_m16n8k32_s8(i32 (&d)[4], const u32 (&a)[4], const u32 (&b)[2],
-                                   const i32 (&c)[4]) {
+OCTAVO_PTX void mma_m16n8k32_s8(i32 (&d)[4], const u32 (&a)[4], const u32 (&b)[2],
+                                const i32 (&c)[4] OCTAVO_AND_SITE) OCTAVO_BODY({
   asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, "
       "{%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};"
       : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(c[0]), "r"(c[1]),
         "r"(c[2]), "r"(c[3]));
-}
+});
 // mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32   PTX 7.0, sm_80
-OCTAVO_DEVICE void mma_m16n8k32_u8_s8(i32 (&d)[4], const u32 (&a)[4], const u32 (&b)[2],
-                                      const i32 (&c)[4]) {
+OCTAVO_PTX void mma_m16n8k32_u8_s8(i32 (&d)[4], const u32 (&a)[4], const u32 (&b)[2],
+                                   const i32 (&c)[4] OCTAVO_AND_SITE) OCTAVO_BODY({
   asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, "
       "{%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};"
       : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(c[0]), "r"(c[1]),
         "r"(c[2]), "r"(c[3]));
-}
+});
 
 }  // namespace octavo::ptx

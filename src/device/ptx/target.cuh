@@ -2,6 +2,11 @@
 //
 // A wrapper of device/ptx is its instruction under nvcc and NVRTC. Under g++ it is a declaration,
 // and the emulator defines it: there, a wrapper also learns the line it was called from.
+//
+//   OCTAVO_PTX u32 f(u32 x OCTAVO_AND_SITE) OCTAVO_BODY({ asm volatile(...); });
+//
+// What touches memory or makes threads meet takes the site, arithmetic does not. Templates (an
+// argument must be an immediate) are instantiated by the emulator for the values kernels use.
 #pragma once
 
 #include "config/portable.h"
@@ -22,7 +27,7 @@
 #define OCTAVO_KERNEL(max_threads, min_blocks) inline void
 #define OCTAVO_GRID_CONSTANT
 #define OCTAVO_PTX
-#define OCTAVO_BODY(...) ;
+#define OCTAVO_BODY(...)
 #define OCTAVO_SITE ::octavo::Site site = ::octavo::Site::here()
 #define OCTAVO_AND_SITE , OCTAVO_SITE
 
