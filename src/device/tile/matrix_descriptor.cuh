@@ -1,0 +1,52 @@
+// How a matrix in shared memory is described to wgmma.
+//
+// Tiles are rows of swizzled atoms: eight rows (K-major) or eight keys (MN-major) of 128, 64 or 32
+// bytes, as TMA writes them, and lie on a 1024-byte boundary.
+#pragma once
+
+#include "config/portable.h"
+
+namespace octavo {
+
+enum class Swizzle : int { none = 0, b128 = 1, b64 = 2, b32 = 3 };  // as the hardware counts them
+
+OCTAVO_HD constexpr u32 swizzle_bytes(Swizzle s) {
+  return s == Swizzle::b128 ? 128 : s == Swizzle::b64 ? 64 : s == Swizzle::b32 ? 32 : 16;
+}
+
+// Where byte `offset` of an unswizzled tile lies: its 16-byte chunk is exchanged with others of the
+// same atom, by the number of the row.
+OCTAVO_HD constexpr u32 swizzled(Swizzle s, u32 offset) {
+  const u32 chunks = swizzle_bytes(s) / 16;
+  return offset ^ (((offset >> 7) & (chunks - 1)) << 4);
+}
+
+struct MatrixDescriptor {
+  u32 address = 0;        // of the first byte, in shared memory
+  u32 leading_bytes = 0;  // MN-major: to the next atom's width of columns; K-major: not used
+  u32 stride_bytes = 0;   // to the next eight rows, or keys
+  Swizzle swizzle = Swizzle::b128;
+
+  // Bits 0-13 address / 16, 16-29 leading / 16, 32-45 stride / 16, 49-51 base offset (0: atoms are
+  // aligned), 62-63 swizzle.
+  OCTAVO_HD constexpr u64 encoded() const {
+    return static_cast<u64>((address & 0x3ffff) >> 4) |
+           static_cast<u64>((leading_bytes & 0x3ffff) >> 4) << 16 |
+           static_cast<u64>((stride_bytes & 0x3ffff) >> 4) << 32 |
+           static_cast<u64>(static_cast<u32>(swizzle)) << 62;
+  }
+};
+
+// Rows of K: Q and K as they stand, V transposed in memory. One atom's width of columns.
+OCTAVO_HD constexpr u64 k_major(u32 address, Swizzle s = Swizzle::b128) {
+  return MatrixDescriptor{address, 16, 8 * swizzle_bytes(s), s}.encoded();
+}
+// Columns of K, 16-bit elements: V as it stands. `next_columns` is the way from one block of
+// columns (64 at 128 bytes) to the next.
+OCTAVO_HD constexpr u64 mn_major(u32 address, u32 next_columns, Swizzle s = Swizzle::b128) {
+  return MatrixDescriptor{address, next_columns, 8 * swizzle_bytes(s), s}.encoded();
+}
+// The same matrix from `bytes` further on: a multiple of 16 that no carry takes out of bits 0-13.
+OCTAVO_HD constexpr u64 advanced(u64 descriptor, u32 bytes) { return descriptor + (bytes >> 4); }
+
+}  // namespace octavo
