@@ -9,6 +9,7 @@
 
 #include "error.h"
 #include "exit.h"
+#include "octavo/emulator.hpp"
 
 namespace octavo::cli {
 namespace {
@@ -75,10 +76,14 @@ void DeviceFlags::add(CLI::App& app) {
   app.add_option("--threads", threads, "threads of the CPU; 0: one per core")
       ->type_name("N")
       ->capture_default_str();
+  app.add_option("--schedule", schedule,
+                 "the emulator's order of warps and completions; without: in turn, as late as may be")
+      ->type_name("SEED");
 }
 
 Device DeviceFlags::open() const {
   require(set_cpu_threads(threads));
+  set_emulator_schedule(schedule);
   return require(parse_device(device));
 }
 

@@ -23,10 +23,11 @@ Result<std::vector<std::int64_t>> parse_integers(std::string_view flag, std::str
 
 struct DeviceFlags {
   void add(CLI::App& app);
-  Device open() const;  // also sets the number of CPU threads
+  Device open() const;  // also sets the CPU's threads and the emulator's schedule
 
   std::string device = "auto";
   int threads = 0;
+  std::optional<std::uint64_t> schedule{};  // of the emulator
 };
 
 // Masks, precision and quantization: what becomes octavo::Options.

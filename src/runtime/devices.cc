@@ -4,7 +4,9 @@
 #include "attention/error.h"
 #include "cpu/attention.h"
 #include "gpu/driver.h"
+#include "octavo/emulator.hpp"
 #include "octavo/octavo.hpp"
+#include "runtime/emulator_plan.h"
 
 namespace octavo {
 namespace {
@@ -74,9 +76,9 @@ std::vector<DeviceInfo> devices() {
       {{Device::Kind::cpu, 0}, cpu::describe_config(typical), true, ""}};
   append_gpus(found);
   found.push_back({{Device::Kind::emulator, 0},
-                   "GPU kernels on the CPU",
-                   false,
-                   "this version has no emulator"});
+                   has_emulator() ? describe_emulator() : "GPU kernels on the CPU",
+                   has_emulator(),
+                   has_emulator() ? "" : "this library was built without Boost.Context"});
   return found;
 }
 

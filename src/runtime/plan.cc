@@ -4,6 +4,7 @@
 #include "octavo/octavo.hpp"
 #include "runtime/backend.h"
 #include "runtime/cpu_plan.h"
+#include "runtime/emulator_plan.h"
 #include "runtime/gpu_plan.h"
 
 namespace octavo {
@@ -43,10 +44,13 @@ Result<Plan> plan(const Problem& problem, Device device) {
       if (!made.ok()) return made.status();
       return Plan(*made);
     }
-    case Device::Kind::emulator:
-      break;
+    case Device::Kind::emulator: {
+      Result<std::shared_ptr<const Plan::Impl>> made = make_emulator_plan(problem, device);
+      if (!made.ok()) return made.status();
+      return Plan(*made);
+    }
   }
-  return unsupported("device", "emulator (this version has none)", "cpu, cuda");
+  return unsupported("device", "of no known kind", "cpu, cuda, emulator");
 }
 
 Result<Explanation> explain(const Problem& problem, Device device) {

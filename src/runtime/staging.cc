@@ -17,7 +17,8 @@ std::size_t extent_bytes(const ConstTensor& t) {
   return static_cast<std::size_t>(last + 1) * size_bytes(t.dtype);
 }
 
-// Floats from the first scale of an operand to its last.
+}  // namespace
+
 std::int64_t scales_extent(const Arguments& a, const ConstTensor& tensor, const Scales& scales,
                            std::int64_t max_len) {
   if (scales.granularity == Granularity::tensor) return 1;
@@ -28,8 +29,6 @@ std::int64_t scales_extent(const Arguments& a, const ConstTensor& tensor, const 
   return (shape[0] - 1) * index.stride[0] + (shape[1] - 1) * index.stride[1] +
          (per_head - 1) * index.stride[2] + 1;
 }
-
-}  // namespace
 
 Status StagedArguments::copy_tensor(const ConstTensor& host, Device device, std::size_t margin,
                                     Copy& copy, const void*& pointer) {

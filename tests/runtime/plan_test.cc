@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "attention/call.h"
+#include "octavo/emulator.hpp"
 
 namespace octavo {
 namespace {
@@ -57,6 +58,7 @@ TEST(Plan, RefusesAProblemOfAnotherKind) {
 }
 
 TEST(Plan, ADeviceThatIsNotThereIsRefusedWithItsReason) {
+  if (has_emulator()) GTEST_SKIP() << "this library has an emulator";
   Call call(1, 1, 1, 4, 4, 8);
   const auto made = octavo::plan(problem_of(call.arguments).value(), {Device::Kind::emulator, 0});
   ASSERT_FALSE(made.ok());

@@ -1,0 +1,75 @@
+#include "emulator/hazards.h"
+
+#include <fmt/format.h>
+
+#include "emulator/machine.h"
+
+namespace octavo::emulator {
+namespace {
+
+std::string subject(const Machine& machine, const Access& access) {
+  const Machine::ActorInfo& actor = machine.actor(access.actor);
+  switch (actor.acts) {
+    case Machine::Acts::thread:
+      return describe(*actor.thread);
+    case Machine::Acts::cp_async:
+      return fmt::format("group {} of {}", access.number, describe(*actor.thread));
+    case Machine::Acts::fence:
+      break;
+  }
+  return "nobody";
+}
+
+// What would have put `earlier` before the thread's access.
+std::string missing(const Machine& machine, const Access& earlier, const Thread& later) {
+  const Machine::ActorInfo& actor = machine.actor(earlier.actor);
+  const Thread& owner = *actor.thread;
+  if (actor.acts == Machine::Acts::cp_async && !owner.known.covers(earlier.actor, earlier.number))
+    return &owner == &later ? "cp.async.wait_group of this thread does not reach it"
+                            : "no cp.async.wait_group of its thread has reached it";
+  return owner.warp == later.warp ? "no barrier stands between two lanes of this warp"
+                                  : "no barrier stands between the two";
+}
+
+}  // namespace
+
+void report_conflict(Machine& machine, const By& later, const Access& earlier,
+                     const Conflict& conflict, std::uint32_t offset, std::uint32_t bytes) {
+  const std::string address =
+      fmt::format("shared {:#x}, {} bytes from there", offset + SharedMemory::kBase, bytes);
+  if (conflict.kind == Conflict::Kind::uninitialised) {
+    machine.find(Hazard::uninitialised_read, later.access.place, "bytes that nothing wrote",
+                 address, {}, later.thread);
+    return;
+  }
+  const bool copy = machine.actor(earlier.actor).acts != Machine::Acts::thread;
+  const std::string who = subject(machine, earlier);
+  const std::string why = missing(machine, earlier, *later.thread);
+  const auto find = [&](Hazard hazard, const std::string& text) {
+    machine.find(hazard, later.access.place, text, address, earlier.place, later.thread);
+  };
+  switch (conflict.kind) {
+    case Conflict::Kind::uninitialised:
+      break;
+    case Conflict::Kind::read_after_write:
+      find(copy ? Hazard::copy_in_flight : Hazard::read_write_race,
+           fmt::format("reads what {} may still write: {}", who, why));
+      break;
+    case Conflict::Kind::write_after_write:
+      find(copy ? Hazard::copy_in_flight : Hazard::write_write_race,
+           fmt::format("writes what {} may still write: {}", who, why));
+      break;
+    case Conflict::Kind::write_after_read:
+      find(copy ? Hazard::operand_in_flight : Hazard::read_write_race,
+           fmt::format("writes what {} may still read: {}", who, why));
+      break;
+    case Conflict::Kind::no_proxy_fence:
+      find(Hazard::missing_proxy_fence,
+           fmt::format("the async proxy need not see what {} wrote: no fence.proxy.async by that "
+                       "thread between its write and this",
+                       who));
+      break;
+  }
+}
+
+}  // namespace octavo::emulator

@@ -1,0 +1,189 @@
+#include "emulator/machine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+
+namespace octavo::emulator {
+namespace {
+
+// A launch and everything it does stay on one thread of the CPU.
+thread_local Thread* current = nullptr;
+
+}  // namespace
+
+Thread& self() { return *current; }
+
+std::string describe(const Thread& t) {
+  std::string text = fmt::format("thread {} (warp {}, lane {}) of CTA {}", t.index, t.warp->index,
+                                 t.lane, t.cta->block);
+  if (t.role[0] != '\0') text += fmt::format(", role {}", t.role);
+  return text;
+}
+
+Machine::Machine(const Launch& launch, const GlobalMemory& global, const Settings& settings)
+    : launch_(launch), global_(global), settings_(settings), schedule_(settings.seed) {
+  measures_.on = settings.measure;
+}
+
+Machine::~Machine() = default;
+
+Actor Machine::new_actor(Acts acts, const Thread* thread) {
+  actors_.push_back({acts, thread});
+  return static_cast<Actor>(actors_.size() - 1);
+}
+
+bool Machine::fenced(const Access& written, const Knowledge& known) const {
+  const ActorInfo& writer = actors_[written.actor];
+  if (writer.acts != Acts::thread) return true;
+  const Actor fences = writer.thread->fences;
+  return fences != kNobody &&
+         (known.covers(fences, written.number) ||
+          (known.self() == written.actor && writer.thread->fenced_until >= written.number));
+}
+
+bool Machine::mutated(Place place) {
+  if (std::find(mutable_calls_.begin(), mutable_calls_.end(), place) == mutable_calls_.end())
+    mutable_calls_.push_back(place);
+  return settings_.mutant && *settings_.mutant == place;
+}
+
+void Machine::find(Hazard hazard, Place place, std::string text, std::string address, Place other,
+                   const Thread* who) {
+  if (who == nullptr) who = current;
+  report_.add({.hazard = hazard,
+               .kernel = launch_.kernel,
+               .place = place,
+               .other = other,
+               .who = who != nullptr ? describe(*who) : "",
+               .address = std::move(address),
+               .text = std::move(text)});
+  if (report_.full()) stopped_ = true;
+}
+
+void Machine::stop(Hazard hazard, Place place, std::string text, std::string address) {
+  find(hazard, place, std::move(text), std::move(address));
+  stopped_ = true;
+  for (;;) block({Wait::For::nothing, place, 0});  // until the machine abandons the fiber
+}
+
+void Machine::block(const Wait& wait) {
+  Thread& t = *current;
+  t.wait = wait;
+  t.warp->runnable &= ~(1u << t.lane);
+  t.fiber.leave();
+}
+
+void Machine::wake(Thread& thread) {
+  thread.wait = {};
+  thread.warp->runnable |= 1u << thread.lane;
+}
+
+void Machine::build_cluster(std::int64_t first_block) {
+  actors_.clear();
+  ctas_.clear();
+  auto cta = std::make_unique<Cta>(*this, launch_.smem_bytes);
+  cta->block = static_cast<int>(first_block);
+  cta->running = launch_.threads;
+  cta->warps.resize(static_cast<std::size_t>(launch_.threads / kWarpSize));
+  for (int i = 0; i < launch_.threads; ++i) {
+    auto thread = std::make_unique<Thread>();
+    Thread& t = *thread;
+    t.machine = this;
+    t.cta = cta.get();
+    t.index = i;
+    t.lane = i % kWarpSize;
+    t.warp = &cta->warps[static_cast<std::size_t>(i / kWarpSize)];
+    t.warp->cta = cta.get();
+    t.warp->index = i / kWarpSize;
+    t.warp->lanes[static_cast<std::size_t>(t.lane)] = &t;
+    t.warp->runnable |= 1u << t.lane;
+    t.known = Knowledge(new_actor(Acts::thread, &t));
+    t.fiber.start(stacks_, [this] { launch_.entry(); });
+    cta->threads.push_back(std::move(thread));
+  }
+  ctas_.push_back(std::move(cta));
+}
+
+void Machine::run() {
+  for (std::int64_t block = 0; block < launch_.blocks && !stopped_; ++block) {
+    build_cluster(block);
+    run_cluster();
+    for (const auto& cta : ctas_)
+      for (const auto& thread : cta->threads)
+        if (!thread->done) {
+          current = thread.get();
+          thread->fiber.abandon();
+        }
+    current = nullptr;
+  }
+  ctas_.clear();
+}
+
+void Machine::run_lane(Warp& warp, int lane) {
+  Thread& t = *warp.lanes[static_cast<std::size_t>(lane)];
+  current = &t;
+  t.fiber.resume();
+  current = nullptr;
+  if (!t.fiber.ended()) return;
+  t.done = true;
+  warp.runnable &= ~(1u << lane);
+  warp.done |= 1u << lane;
+  --t.cta->running;
+  if (warp.done == ~0u) measures_.flush(warp.index);
+}
+
+bool Machine::run_in_turn() {
+  bool ran = false;
+  for (const auto& cta : ctas_)
+    for (Warp& warp : cta->warps) {
+      if (warp.runnable == 0) continue;
+      ran = true;
+      while (warp.runnable != 0 && !stopped_) run_lane(warp, std::countr_zero(warp.runnable));
+      if (!stopped_) check_convergence(warp);
+    }
+  return ran;
+}
+
+bool Machine::run_by_seed() {
+  std::vector<Warp*> ready;
+  for (const auto& cta : ctas_)
+    for (Warp& warp : cta->warps)
+      if (warp.runnable != 0) ready.push_back(&warp);
+  if (ready.empty()) return false;
+  Warp& warp = *ready[schedule_.below(static_cast<std::uint32_t>(ready.size()))];
+  // A warp keeps its turn for a while: lanes that take turns at every instruction find no more.
+  for (std::uint32_t turns = 1 + schedule_.below(256); turns > 0 && warp.runnable != 0; --turns) {
+    std::uint32_t lanes = warp.runnable;
+    for (std::uint32_t skip = schedule_.below(static_cast<std::uint32_t>(std::popcount(lanes)));
+         skip > 0; --skip)
+      lanes &= lanes - 1;
+    run_lane(warp, std::countr_zero(lanes));
+    if (stopped_) return true;
+    if (schedule_.arrives()) {
+      Cta& cta = *warp.cta;
+      Thread& t = *cta.threads[schedule_.below(static_cast<std::uint32_t>(cta.threads.size()))];
+      if (t.copies.in_flight() > 0)
+        t.copies.complete_one(schedule_.below(t.copies.in_flight()), cta.shared);
+    }
+  }
+  if (warp.runnable == 0) check_convergence(warp);
+  return true;
+}
+
+bool Machine::all_done() const {
+  return std::all_of(ctas_.begin(), ctas_.end(), [](const auto& c) { return c->running == 0; });
+}
+
+void Machine::run_cluster() {
+  while (!stopped_ && !all_done()) {
+    const bool ran = schedule_.seeded() ? run_by_seed() : run_in_turn();
+    if (!ran && !stopped_) {
+      report_deadlock();
+      stopped_ = true;
+    }
+  }
+}
+
+}  // namespace octavo::emulator

@@ -1,0 +1,193 @@
+// The machine: a launch is run cluster by cluster, each CTA a set of fibers on the calling thread.
+//
+// A thread runs until it waits: for its warp (every .sync and .aligned instruction is a meeting of
+// 32 lanes, and the last to arrive does the work of all), for a barrier, for an mbarrier. Without a
+// seed warps run in turn and copies complete as late as somebody's wait allows; with one, warps,
+// lanes and completions come in the seed's order. Hazards are found from what happened before what
+// (clock.h), not from what the order brought to light.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "emulator/barriers.h"
+#include "emulator/clock.h"
+#include "emulator/copies.h"
+#include "emulator/fiber.h"
+#include "emulator/global_memory.h"
+#include "emulator/measure.h"
+#include "emulator/report.h"
+#include "emulator/schedule.h"
+#include "emulator/shared_memory.h"
+
+namespace octavo::emulator {
+
+inline constexpr int kWarpSize = 32;
+
+struct Cta;
+struct Warp;
+
+// Why a thread does not run.
+struct Wait {
+  enum class For : std::uint8_t { nothing, warp, barrier };
+  For what = For::nothing;
+  Place place;
+  std::uint32_t object = 0;  // a barrier's number
+};
+
+struct Thread {
+  Machine* machine = nullptr;
+  Cta* cta = nullptr;
+  Warp* warp = nullptr;
+  int index = 0;  // in the CTA
+  int lane = 0;
+  bool done = false;
+  Wait wait;
+  const char* role = "";
+  Knowledge known;
+  CopyGroups copies;
+  // fence.proxy.async: what this thread wrote up to that number, the async proxy sees.
+  Actor fences = kNobody;
+  std::uint32_t fenced_until = 0;
+  bool barrier_opened = false;  // the one it came to last
+  Fiber fiber;
+
+  // An access of this thread, by an instruction that is complete when it returns.
+  By by(Place place) const { return {this, {known.self(), known.now(), place}, Proxy::generic}; }
+};
+
+struct Warp {
+  Cta* cta = nullptr;
+  int index = 0;
+  std::array<Thread*, kWarpSize> lanes{};
+  std::uint32_t runnable = 0;  // a bit per lane
+  std::uint32_t done = 0;
+  // The instruction that lanes have come to and others have not.
+  Place meeting;
+  std::uint32_t met = 0;
+  std::array<void*, kWarpSize> arguments{};
+};
+
+struct Cta {
+  Cta(Machine& machine, std::uint32_t smem_bytes) : shared(machine, smem_bytes) {}
+
+  int rank = 0;   // in its cluster
+  int block = 0;  // in the grid
+  SharedMemory shared;
+  std::vector<std::unique_ptr<Thread>> threads;
+  std::vector<Warp> warps;
+  std::array<NamedBarrier, 16> barriers;
+  int running = 0;  // threads that have not ended
+};
+
+struct Launch {
+  std::string kernel;  // for reports
+  int arch = 89;
+  std::int64_t blocks = 1;
+  int threads = kWarpSize;
+  std::uint32_t smem_bytes = 0;
+  std::function<void()> entry;  // what each thread runs
+};
+
+struct Settings {
+  std::optional<std::uint64_t> seed;  // of the schedule
+  std::optional<Place> mutant;        // this call does nothing
+  bool measure = false;
+};
+
+class Machine {
+ public:
+  Machine(const Launch& launch, const GlobalMemory& global, const Settings& settings);
+  ~Machine();
+
+  // Runs the grid, or as far as it gets.
+  void run();
+
+  const Report& report() const { return report_; }
+  const Measures& measures() const { return measures_; }
+  // Calls that can be switched off, each once, in the order they were first met.
+  const std::vector<Place>& mutable_calls() const { return mutable_calls_; }
+
+  // --- For the instructions.
+  const Launch& launch() const { return launch_; }
+  const GlobalMemory& global() const { return global_; }
+  Measures& measures() { return measures_; }
+  // Whether this call is the one that is switched off.
+  bool mutated(Place place);
+  // `who`: where it is not the thread that runs.
+  void find(Hazard hazard, Place place, std::string text, std::string address = "",
+            Place other = {}, const Thread* who = nullptr);
+  // The same, and nothing more is run: the calling thread does not come back from this.
+  [[noreturn]] void stop(Hazard hazard, Place place, std::string text, std::string address = "");
+  // The calling thread waits until somebody wakes it.
+  void block(const Wait& wait);
+  void wake(Thread& thread);
+
+  // Somebody who acts in his own order: a thread, its copies, its fences.
+  enum class Acts : std::uint8_t { thread, cp_async, fence };
+  struct ActorInfo {
+    Acts acts = Acts::thread;
+    const Thread* thread = nullptr;
+  };
+  Actor new_actor(Acts acts, const Thread* thread);
+  const ActorInfo& actor(Actor actor) const { return actors_[actor]; }
+  // Whether the writer of `written` made it visible to the async proxy, as far as `known` reaches.
+  bool fenced(const Access& written, const Knowledge& known) const;
+
+ private:
+  void build_cluster(std::int64_t first_block);
+  void run_cluster();
+  void run_lane(Warp& warp, int lane);
+  bool run_in_turn();
+  bool run_by_seed();
+  void check_convergence(Warp& warp);
+  bool all_done() const;
+  void report_deadlock();
+
+  Launch launch_;
+  const GlobalMemory& global_;
+  Settings settings_;
+  Report report_;
+  Measures measures_;
+  Schedule schedule_;
+  std::vector<Place> mutable_calls_;
+  StackPool stacks_;
+  std::vector<std::unique_ptr<Cta>> ctas_;
+  std::vector<ActorInfo> actors_;
+  bool stopped_ = false;
+};
+
+// The thread that runs now.
+Thread& self();
+
+std::string describe(const Thread& thread);
+
+// Meeting of a warp: called by each lane with its own arguments; `execute(warp, arguments)` is
+// called once, by the last to arrive.
+void arrive_at(Place place, void* arguments);
+bool last_of_warp();
+void finish_meeting();
+
+template <class Arguments, class Execute>
+void meet(Place place, Arguments& arguments, const Execute& execute) {
+  arrive_at(place, &arguments);
+  if (!last_of_warp()) {
+    self().machine->block({Wait::For::warp, place, 0});
+    return;
+  }
+  Warp& warp = *self().warp;
+  std::array<Arguments*, kWarpSize> lanes;
+  for (int lane = 0; lane < kWarpSize; ++lane)
+    lanes[static_cast<std::size_t>(lane)] =
+        static_cast<Arguments*>(warp.arguments[static_cast<std::size_t>(lane)]);
+  execute(warp, lanes);
+  finish_meeting();
+}
+
+}  // namespace octavo::emulator

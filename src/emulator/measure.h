@@ -1,0 +1,65 @@
+// What a kernel asks of the memory system and the units, counted: bank conflicts, sectors, tensor
+// and exponential instructions.
+//
+// Loads and stores of single threads are put together again into what the warp executed: between
+// two meetings of a warp, the n-th time a lane comes to a line belongs with the n-th time of the
+// others. That is exact where lanes leave a loop early, and wrong only for lanes that skip one
+// iteration and take the next.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "emulator/report.h"
+
+namespace octavo::emulator {
+
+class Measures {
+ public:
+  // A line of the kernel that accesses memory.
+  struct Line {
+    Place place;
+    bool shared = true;         // else global
+    std::int64_t requests = 0;  // by warps
+    std::int64_t needed = 0;    // wavefronts without a conflict; sectors if packed densely
+    std::int64_t taken = 0;     // wavefronts; sectors touched
+  };
+  struct Count {
+    const char* instruction = "";
+    std::int64_t times = 0;  // by warps for tensor instructions, by threads for others
+  };
+
+  bool on = false;
+
+  void count(const char* instruction, std::int64_t times = 1);
+  // One lane's part of a warp's access. `warp` is unique in the cluster.
+  void access(int warp, int lane, Place place, bool shared, std::uint64_t address,
+              std::uint32_t bytes);
+  // A whole warp's access of 16-byte rows to shared memory, eight at a time.
+  void rows(Place place, const std::uint32_t* addresses, int count);
+  // The warp has met: what its lanes do from here on is a new instruction.
+  void flush(int warp);
+
+  const std::vector<Line>& lines() const { return lines_; }
+  const std::vector<Count>& counts() const { return counts_; }
+  std::int64_t counted(const char* instruction) const;
+  std::int64_t bank_conflicts() const;
+
+ private:
+  struct Group {
+    Place place;
+    bool shared = true;
+    std::uint32_t bytes = 0;
+    std::uint32_t lanes = 0;
+    std::array<std::uint64_t, 32> addresses{};
+  };
+  Line& line(Place place, bool shared);
+  void add(const Group& group);
+
+  std::vector<std::vector<Group>> open_;  // by warp
+  std::vector<Line> lines_;
+  std::vector<Count> counts_;
+};
+
+}  // namespace octavo::emulator

@@ -1,0 +1,66 @@
+// device/ptx/math.cuh, defined: arithmetic of one thread.
+#include <bit>
+#include <cmath>
+
+#include "device/ptx/math.cuh"
+#include "emulator/machine.h"
+#include "numeric/formats.h"
+
+namespace octavo::ptx {
+namespace {
+
+using emulator::self;
+
+// .ftz: denormals count as zeros, on the way in and on the way out.
+float flushed(float x) { return std::fpclassify(x) == FP_SUBNORMAL ? std::copysign(0.0f, x) : x; }
+u32 pair(u32 low, u32 high, int bits) { return low | high << bits; }
+
+}  // namespace
+
+float exp2_approx(float x) {
+  self().machine->measures().count("ex2");
+  return flushed(std::exp2(flushed(x)));
+}
+float log2_approx(float x) { return std::log2(flushed(x)); }
+float reciprocal_approx(float x) { return flushed(1.0f / flushed(x)); }
+float fused_multiply_add(float a, float b, float c) { return std::fma(a, b, c); }
+float max_f32(float a, float b) { return std::fmax(a, b); }
+
+// A NaN becomes the canonical one of the format, as the instruction has it.
+u32 f16x2_from_f32(float low, float high) {
+  const auto half = [](float x) -> u32 { return std::isnan(x) ? 0x7fff : f16_from_f32(x); };
+  return pair(half(low), half(high), 16);
+}
+u32 bf16x2_from_f32(float low, float high) {
+  const auto half = [](float x) -> u32 { return std::isnan(x) ? 0x7fff : bf16_from_f32(x); };
+  return pair(half(low), half(high), 16);
+}
+u32 e4m3x2_from_f32(float low, float high) {
+  const auto byte = [](float x) -> u32 { return std::isnan(x) ? 0x7f : e4m3_from_f32(x); };
+  return pair(byte(low), byte(high), 8);
+}
+u32 e5m2x2_from_f32(float low, float high) {
+  const auto byte = [](float x) -> u32 { return std::isnan(x) ? 0x7f : e5m2_from_f32(x); };
+  return pair(byte(low), byte(high), 8);
+}
+
+u32 sub_f16x2(u32 a, u32 b) {
+  // Exact in float, so rounded once.
+  const auto half = [](u32 x, u32 y) -> u32 {
+    const float d = f32_from_f16(static_cast<u16>(x)) - f32_from_f16(static_cast<u16>(y));
+    return std::isnan(d) ? 0x7fff : f16_from_f32(d);
+  };
+  return pair(half(a & 0xffff, b & 0xffff), half(a >> 16, b >> 16), 16);
+}
+
+u32 permute_bytes(u32 a, u32 b, u32 selector) {
+  const u64 bytes = static_cast<u64>(b) << 32 | a;
+  u32 d = 0;
+  for (u32 i = 0; i < 4; ++i)
+    d |= static_cast<u32>(bytes >> (selector >> i * 4 & 7) * 8 & 0xff) << i * 8;
+  return d;
+}
+u32 bits_of(float x) { return std::bit_cast<u32>(x); }
+float float_of_int(i32 x) { return static_cast<float>(x); }
+
+}  // namespace octavo::ptx

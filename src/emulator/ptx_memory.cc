@@ -1,0 +1,187 @@
+// device/ptx/memory.cuh, defined: loads, stores, ldmatrix, cp.async.
+#include <cstring>
+
+#include "device/ptx/memory.cuh"
+#include "emulator/access.h"
+
+namespace octavo::ptx {
+
+using namespace emulator;
+
+namespace {
+
+template <class T>
+T loaded_shared(const char* name, u32 address, Site site) {
+  T x;
+  load_shared({name, site}, address, &x, sizeof x);
+  return x;
+}
+template <class T>
+T loaded_global(const char* name, const void* from, Site site) {
+  T x;
+  load_global({name, site}, from, &x, sizeof x);
+  return x;
+}
+
+struct MatrixLane {
+  Thread* thread;
+  u32* r;
+  u32 address;
+};
+
+// Lane 8i + j has the address of row j of matrix i.
+template <int kMatrices, bool kTransposed>
+void load_matrices(const char* name, u32 (&r)[kMatrices], u32 address, Site site) {
+  const Place place{name, site};
+  MatrixLane lane{&self(), r, address};
+  meet(place, lane, [&](Warp& warp, const std::array<MatrixLane*, kWarpSize>& lanes) {
+    u16 rows[kMatrices * 8][8] = {};
+    u32 addresses[kMatrices * 8];
+    SharedMemory& shared = warp.cta->shared;
+    for (std::size_t i = 0; i < kMatrices * 8; ++i) {
+      Thread& t = *lanes[i]->thread;
+      addresses[i] = lanes[i]->address;
+      const auto offset = shared_offset(t, place, lanes[i]->address, 16, 16);
+      if (!offset) continue;
+      shared.read(t.by(place), *offset, 16);
+      std::memcpy(rows[i], shared.at(*offset), 16);
+    }
+    warp.lanes[0]->machine->measures().rows(place, addresses, kMatrices * 8);
+    for (std::size_t l = 0; l < kWarpSize; ++l) {
+      const std::size_t g = l / 4, t = l % 4 * 2;
+      for (std::size_t m = 0; m < kMatrices; ++m) {
+        const u32 low = kTransposed ? rows[m * 8 + t][g] : rows[m * 8 + g][t];
+        const u32 high = kTransposed ? rows[m * 8 + t + 1][g] : rows[m * 8 + g][t + 1];
+        lanes[l]->r[m] = low | high << 16;
+      }
+    }
+  });
+}
+
+void copy_async(const char* name, u32 dst, const void* src, u32 bytes, int valid, Site site) {
+  Thread& t = self();
+  Machine& machine = *t.machine;
+  const Place place{name, site};
+  const u32 exists = valid < 0                         ? 0
+                     : static_cast<u32>(valid) > bytes ? bytes
+                                                       : static_cast<u32>(valid);
+  const auto offset = shared_offset(t, place, dst, bytes, bytes);
+  if (!offset ||
+      !global_allowed(place, src, exists, exists > 0 ? bytes : 1, GlobalMemory::Use::read))
+    return;
+  machine.measures().access(t.warp->index, t.lane, place, true, dst, bytes);
+  if (exists > 0)
+    machine.measures().access(t.warp->index, t.lane, place, false,
+                              reinterpret_cast<std::uintptr_t>(src), bytes);
+  if (t.copies.actor == kNobody) t.copies.actor = machine.new_actor(Machine::Acts::cp_async, &t);
+  // Written from now on, until somebody has waited.
+  t.cta->shared.write({&t, {t.copies.actor, t.copies.open_group(), place}, Proxy::generic}, *offset,
+                      bytes);
+  t.copies.add({*offset, static_cast<const u8*>(src), bytes, exists, t.copies.open_group(), false});
+}
+
+void wait_for_copies(u32 pending, Site site) {
+  Thread& t = self();
+  if (t.machine->mutated({"cp.async.wait_group", site})) return;
+  if (t.copies.actor == kNobody) return;
+  t.known.learn(t.copies.actor, t.copies.wait(pending, t.cta->shared));
+}
+
+}  // namespace
+
+u32 shared_base() { return SharedMemory::kBase; }
+
+float load_shared_f32(u32 address, Site site) {
+  return loaded_shared<float>("ld.shared.b32", address, site);
+}
+void store_shared_f32(u32 address, float x, Site site) {
+  store_shared({"st.shared.b32", site}, address, &x, 4);
+}
+void store_shared_b16(u32 address, u16 x, Site site) {
+  store_shared({"st.shared.b16", site}, address, &x, 2);
+}
+void store_shared_b8(u32 address, u8 x, Site site) {
+  store_shared({"st.shared.b8", site}, address, &x, 1);
+}
+void store_shared_b32(u32 address, u32 x, Site site) {
+  store_shared({"st.shared.b32", site}, address, &x, 4);
+}
+void load_shared_b128(u32 address, u32 (&x)[4], Site site) {
+  load_shared({"ld.shared.v4.b32", site}, address, x, 16);
+}
+void load_shared_b64(u32 address, u32& x0, u32& x1, Site site) {
+  u32 x[2];
+  load_shared({"ld.shared.v2.b32", site}, address, x, 8);
+  x0 = x[0];
+  x1 = x[1];
+}
+
+void ldmatrix_x4(u32 (&r)[4], u32 address, Site site) {
+  load_matrices<4, false>("ldmatrix.x4", r, address, site);
+}
+void ldmatrix_x4_trans(u32 (&r)[4], u32 address, Site site) {
+  load_matrices<4, true>("ldmatrix.x4.trans", r, address, site);
+}
+void ldmatrix_x2(u32 (&r)[2], u32 address, Site site) {
+  load_matrices<2, false>("ldmatrix.x2", r, address, site);
+}
+void ldmatrix_x2_trans(u32 (&r)[2], u32 address, Site site) {
+  load_matrices<2, true>("ldmatrix.x2.trans", r, address, site);
+}
+
+void cp_async_16(u32 dst, const void* src, int valid, Site site) {
+  copy_async("cp.async.cg", dst, src, 16, valid, site);
+}
+template <int kBytes>
+void cp_async_narrow(u32 dst, const void* src, int valid, Site site) {
+  copy_async("cp.async.ca", dst, src, kBytes, valid, site);
+}
+template void cp_async_narrow<4>(u32, const void*, int, Site);
+template void cp_async_narrow<8>(u32, const void*, int, Site);
+
+void cp_async_commit(Site site) {
+  Thread& t = self();
+  if (!t.machine->mutated({"cp.async.commit_group", site})) t.copies.commit();
+}
+template <int kPending>
+void cp_async_wait(Site site) {
+  wait_for_copies(kPending, site);
+}
+template void cp_async_wait<0>(Site);
+template void cp_async_wait<1>(Site);
+template void cp_async_wait<2>(Site);
+template void cp_async_wait<3>(Site);
+template void cp_async_wait<4>(Site);
+template void cp_async_wait<5>(Site);
+template void cp_async_wait<6>(Site);
+template void cp_async_wait<7>(Site);
+
+u16 load_global_b16(const void* p, Site site) {
+  return loaded_global<u16>("ld.global.b16", p, site);
+}
+u8 load_global_b8(const void* p, Site site) { return loaded_global<u8>("ld.global.b8", p, site); }
+float load_global_f32(const float* p, Site site) {
+  return loaded_global<float>("ld.global.b32", p, site);
+}
+i32 load_global_i32(const i32* p, Site site) {
+  return loaded_global<i32>("ld.global.b32", p, site);
+}
+
+void store_global_b16(void* p, u16 x, Site site) {
+  store_global({"st.global.b16", site}, p, &x, 2);
+}
+void store_global_b32(void* p, u32 x, Site site) {
+  store_global({"st.global.b32", site}, p, &x, 4);
+}
+void store_global_b64(void* p, u32 x0, u32 x1, Site site) {
+  const u32 x[2] = {x0, x1};
+  store_global({"st.global.v2.b32", site}, p, x, 8);
+}
+void store_global_b128(void* p, const u32 (&x)[4], Site site) {
+  store_global({"st.global.v4.b32", site}, p, x, 16);
+}
+void store_global_f32(float* p, float x, Site site) {
+  store_global({"st.global.b32", site}, p, &x, 4);
+}
+
+}  // namespace octavo::ptx

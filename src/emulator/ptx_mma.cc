@@ -1,0 +1,147 @@
+// device/ptx/mma.cuh, defined: mma.sync, from fragments to fragments.
+#include <cstring>
+
+#include "device/ptx/mma.cuh"
+#include "emulator/machine.h"
+#include "emulator/tensor_cores.h"
+
+namespace octavo::ptx {
+
+using namespace emulator;
+
+namespace {
+
+constexpr int kRows = 16, kColumns = kTileColumns;
+
+template <class Accumulator>
+struct MmaLane {
+  Accumulator* d;
+  const u32* a;
+  const u32* b;
+  const Accumulator* c;
+};
+template <class Accumulator>
+using MmaLanes = std::array<MmaLane<Accumulator>*, kWarpSize>;
+
+// The layouts at the head of mma.cuh: 32-bit word w of lane (g, t) of A holds row g + 8 (w % 2) and
+// the 4 bytes at 4t + 16 (w / 2) of the 32 bytes of k; of B column g, bytes 4t + 16 w.
+template <class Tile>
+void unpack(Number format, u32 word, Tile& to, int at, int stride) {
+  const int bytes = number_bytes(format);
+  for (int i = 0; i < 4 / bytes; ++i) {
+    const Parts parts = take_apart(format, word >> i * bytes * 8);
+    to.significand[at + i * stride] = parts.significand;
+    to.exponent[at + i * stride] = parts.exponent;
+  }
+}
+
+// A warp multiplies the same A with one B after the other: it is taken apart once.
+template <class Lanes>
+const TileA& gather_a(const Lanes& lanes, Number format) {
+  struct Last {
+    Number format = Number::u8;
+    u32 words[kWarpSize][4] = {};
+    bool any = false;
+    TileA tile;
+  };
+  static thread_local Last last;
+  u32 words[kWarpSize][4];
+  for (std::size_t lane = 0; lane < kWarpSize; ++lane)
+    std::memcpy(words[lane], lanes[lane]->a, sizeof words[lane]);
+  if (last.any && last.format == format && std::memcmp(words, last.words, sizeof words) == 0)
+    return last.tile;
+  last.any = true;
+  last.format = format;
+  std::memcpy(last.words, words, sizeof words);
+  const int per_word = 4 / number_bytes(format), k = 8 * per_word;
+  for (int lane = 0; lane < kWarpSize; ++lane)
+    for (int w = 0; w < 4; ++w)
+      unpack(format, words[lane][w], last.tile,
+             (lane / 4 + w % 2 * 8) * k + (lane % 4 + w / 2 * 4) * per_word, 1);
+  return last.tile;
+}
+
+template <class Lanes>
+void gather_b(const Lanes& lanes, Number format, TileB& b) {
+  const int per_word = 4 / number_bytes(format);
+  for (int lane = 0; lane < kWarpSize; ++lane)
+    for (int w = 0; w < 2; ++w)
+      unpack(format, lanes[static_cast<std::size_t>(lane)]->b[w], b,
+             (lane % 4 + w * 4) * per_word * kTileColumns + lane / 4, kTileColumns);
+}
+
+template <class Lanes, class D>
+void gather_c(const Lanes& lanes, D* d) {
+  for (int lane = 0; lane < kWarpSize; ++lane)
+    for (int e = 0; e < 4; ++e)
+      d[(lane / 4 + e / 2 * 8) * kColumns + lane % 4 * 2 + e % 2] =
+          lanes[static_cast<std::size_t>(lane)]->c[e];
+}
+template <class Lanes, class D>
+void scatter_d(const Lanes& lanes, const D* d) {
+  for (int lane = 0; lane < kWarpSize; ++lane)
+    for (int e = 0; e < 4; ++e)
+      lanes[static_cast<std::size_t>(lane)]->d[e] =
+          d[(lane / 4 + e / 2 * 8) * kColumns + lane % 4 * 2 + e % 2];
+}
+
+void mma(const char* name, Number a_format, Number b_format, MmaLane<float> lane, Site site) {
+  meet({name, site}, lane, [&](Warp& warp, const MmaLanes<float>& lanes) {
+    Machine& machine = *warp.lanes[0]->machine;
+    machine.measures().count(name);
+    const TileA& a = gather_a(lanes, a_format);
+    TileB b;
+    float d[kRows * kColumns];
+    gather_b(lanes, b_format, b);
+    gather_c(lanes, d);
+    multiply({kRows, 32 / number_bytes(a_format), a_format, b_format}, a, b,
+             mma_sync_rule(a_format, machine.launch().arch), d);
+    scatter_d(lanes, d);
+  });
+}
+
+void mma(const char* name, Number a_format, Number b_format, MmaLane<i32> lane, Site site) {
+  meet({name, site}, lane, [&](Warp& warp, const MmaLanes<i32>& lanes) {
+    warp.lanes[0]->machine->measures().count(name);
+    const TileA& a = gather_a(lanes, a_format);
+    TileB b;
+    u32 d[kRows * kColumns];
+    gather_b(lanes, b_format, b);
+    gather_c(lanes, d);
+    multiply({kRows, 32, a_format, b_format}, a, b, d);
+    scatter_d(lanes, d);
+  });
+}
+
+}  // namespace
+
+void mma_m16n8k16_f16(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2], const float (&c)[4],
+                      Site site) {
+  mma("mma.m16n8k16.f16", Number::f16, Number::f16, MmaLane<float>{d, a, b, c}, site);
+}
+void mma_m16n8k16_bf16(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2], const float (&c)[4],
+                       Site site) {
+  mma("mma.m16n8k16.bf16", Number::bf16, Number::bf16, MmaLane<float>{d, a, b, c}, site);
+}
+void mma_m16n8k32_e4m3(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2], const float (&c)[4],
+                       Site site) {
+  mma("mma.m16n8k32.e4m3", Number::e4m3, Number::e4m3, MmaLane<float>{d, a, b, c}, site);
+}
+void mma_m16n8k32_e5m2(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2], const float (&c)[4],
+                       Site site) {
+  mma("mma.m16n8k32.e5m2", Number::e5m2, Number::e5m2, MmaLane<float>{d, a, b, c}, site);
+}
+void mma_m16n8k32_e4m3_e5m2(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2],
+                            const float (&c)[4], Site site) {
+  mma("mma.m16n8k32.e4m3.e5m2", Number::e4m3, Number::e5m2, MmaLane<float>{d, a, b, c}, site);
+}
+void mma_m16n8k32_s8(i32 (&d)[4], const u32 (&a)[4], const u32 (&b)[2], const i32 (&c)[4],
+                     Site site) {
+  mma("mma.m16n8k32.s8", Number::s8, Number::s8, MmaLane<i32>{d, a, b, c}, site);
+}
+void mma_m16n8k32_u8_s8(i32 (&d)[4], const u32 (&a)[4], const u32 (&b)[2], const i32 (&c)[4],
+                        Site site) {
+  mma("mma.m16n8k32.u8.s8", Number::u8, Number::s8, MmaLane<i32>{d, a, b, c}, site);
+}
+
+}  // namespace octavo::ptx

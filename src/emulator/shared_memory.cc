@@ -1,0 +1,110 @@
+#include "emulator/shared_memory.h"
+
+#include <algorithm>
+
+#include "emulator/hazards.h"
+#include "emulator/machine.h"
+
+namespace octavo::emulator {
+
+SharedMemory::SharedMemory(Machine& machine, std::uint32_t bytes)
+    : machine_(machine), data_(bytes, 0xcd), chunks_((bytes + 15) / 16) {}
+
+void SharedMemory::read_state(State& state, const By& by, std::uint32_t offset,
+                              std::uint32_t bytes) {
+  const Knowledge& known = by.thread->known;
+  const Access& written = state.written;
+  const auto report = [&](const Conflict& conflict) {
+    report_conflict(machine_, by, written, conflict, offset, bytes);
+  };
+  if (written.actor == kNobody) {
+    report({.kind = Conflict::Kind::uninitialised});
+  } else if (!known.covers(written.actor, written.number)) {
+    report({.kind = Conflict::Kind::read_after_write});
+  } else if (by.proxy == Proxy::async && state.through == Proxy::generic &&
+             !machine_.fenced(written, known)) {
+    report({.kind = Conflict::Kind::no_proxy_fence});
+  }
+  // A read that this one follows needs no memory: whoever follows this one follows that.
+  std::erase_if(state.reads, [&](const Access& r) {
+    return r.actor == by.access.actor ||
+           (by.proxy == Proxy::generic && known.covers(r.actor, r.number));
+  });
+  state.reads.push_back(by.access);
+}
+
+void SharedMemory::check_write(const State& state, const By& by, std::uint32_t offset,
+                               std::uint32_t bytes) {
+  const Knowledge& known = by.thread->known;
+  const Access& written = state.written;
+  if (written.actor != kNobody) {
+    if (!known.covers(written.actor, written.number)) {
+      report_conflict(machine_, by, written, {.kind = Conflict::Kind::write_after_write}, offset,
+                      bytes);
+    } else if (by.proxy == Proxy::async && state.through == Proxy::generic &&
+               !machine_.fenced(written, known)) {
+      report_conflict(machine_, by, written, {.kind = Conflict::Kind::no_proxy_fence}, offset,
+                      bytes);
+    }
+  }
+  for (const Access& r : state.reads)
+    if (!known.covers(r.actor, r.number))
+      report_conflict(machine_, by, r, {.kind = Conflict::Kind::write_after_read}, offset, bytes);
+}
+
+template <class Visit>
+void SharedMemory::visit(std::uint32_t offset, std::uint32_t bytes, const Visit& visit) {
+  const std::uint32_t end = offset + bytes;
+  while (offset < end) {
+    const std::uint32_t in_chunk = offset % 16;
+    const std::uint32_t count = std::min(16 - in_chunk, end - offset);
+    visit(chunks_[offset / 16], offset, in_chunk, count);
+    offset += count;
+  }
+}
+
+void SharedMemory::read(const By& by, std::uint32_t offset, std::uint32_t bytes) {
+  visit(offset, bytes,
+        [&](Chunk& chunk, std::uint32_t at, std::uint32_t first, std::uint32_t count) {
+          if (count == 16 && !chunk.parts) {
+            read_state(chunk.whole, by, at, 16);
+            return;
+          }
+          if (!chunk.parts) {
+            chunk.parts = std::make_unique<Bytes>();
+            chunk.parts->fill(chunk.whole);
+          }
+          for (std::uint32_t i = 0; i < count; ++i)
+            read_state((*chunk.parts)[first + i], by, at + i, 1);
+        });
+}
+
+void SharedMemory::write(const By& by, std::uint32_t offset, std::uint32_t bytes) {
+  visit(offset, bytes,
+        [&](Chunk& chunk, std::uint32_t at, std::uint32_t first, std::uint32_t count) {
+          const auto set = [&](State& state) {
+            state.written = by.access;
+            state.through = by.proxy;
+            state.reads.clear();
+          };
+          if (count < 16 && !chunk.parts) {
+            chunk.parts = std::make_unique<Bytes>();
+            chunk.parts->fill(chunk.whole);
+          }
+          if (!chunk.parts) {
+            check_write(chunk.whole, by, at, 16);
+            set(chunk.whole);
+            return;
+          }
+          for (std::uint32_t i = 0; i < count; ++i) {
+            check_write((*chunk.parts)[first + i], by, at + i, 1);
+            set((*chunk.parts)[first + i]);
+          }
+          if (count == 16) {
+            chunk.parts.reset();
+            set(chunk.whole);
+          }
+        });
+}
+
+}  // namespace octavo::emulator

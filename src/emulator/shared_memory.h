@@ -1,0 +1,73 @@
+// A CTA's shared memory: its bytes, and who wrote and read each of them.
+//
+// Bytes are tracked in chunks of sixteen, which is what most instructions move; a chunk that is
+// touched in parts has a state per byte.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "emulator/clock.h"
+#include "emulator/report.h"
+
+namespace octavo::emulator {
+
+class Machine;
+struct Thread;
+
+// The two ways to shared memory that need a fence between them.
+enum class Proxy : std::uint8_t { generic, async };
+
+struct Access {
+  Actor actor = kNobody;
+  std::uint32_t number = 0;
+  Place place;
+};
+
+// An access about to be made, and the thread whose knowledge it starts from.
+struct By {
+  const Thread* thread = nullptr;
+  Access access;
+  Proxy proxy = Proxy::generic;
+};
+
+class SharedMemory {
+ public:
+  // The first address: not 0, so that an offset mistaken for an address is caught.
+  static constexpr std::uint32_t kBase = 1024;
+
+  SharedMemory(Machine& machine, std::uint32_t bytes);
+
+  std::uint32_t bytes() const { return static_cast<std::uint32_t>(data_.size()); }
+  std::uint8_t* at(std::uint32_t offset) { return data_.data() + offset; }
+  const std::uint8_t* at(std::uint32_t offset) const { return data_.data() + offset; }
+
+  // Looks for hazards and remembers. Offsets lie inside.
+  void read(const By& by, std::uint32_t offset, std::uint32_t bytes);
+  void write(const By& by, std::uint32_t offset, std::uint32_t bytes);
+
+ private:
+  struct State {
+    Access written;
+    Proxy through = Proxy::generic;
+    std::vector<Access> reads;  // since; those that a later one follows are dropped
+  };
+  using Bytes = std::array<State, 16>;
+  struct Chunk {
+    State whole;
+    std::unique_ptr<Bytes> parts;
+  };
+
+  template <class Visit>
+  void visit(std::uint32_t offset, std::uint32_t bytes, const Visit& visit);
+  void read_state(State& state, const By& by, std::uint32_t offset, std::uint32_t bytes);
+  void check_write(const State& state, const By& by, std::uint32_t offset, std::uint32_t bytes);
+
+  Machine& machine_;
+  std::vector<std::uint8_t> data_;
+  std::vector<Chunk> chunks_;
+};
+
+}  // namespace octavo::emulator

@@ -1,0 +1,20 @@
+// The sm80 forward kernels that are compiled for the emulator.
+#pragma once
+
+#include <vector>
+
+#include "config/sm80_forward.h"
+#include "device/core/params.cuh"
+
+namespace octavo::emulator {
+
+struct EmulatedSm80Forward {
+  Sm80Forward config;
+  void (*entry)(const ForwardParams&) = nullptr;
+};
+
+// Every shipped configuration, and a few for the paths that no shipped one takes: scales per row of
+// K, narrow loads. All for one chip: the configurations of the others differ in nothing else.
+const std::vector<EmulatedSm80Forward>& sm80_forward_kernels();
+
+}  // namespace octavo::emulator

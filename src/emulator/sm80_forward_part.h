@@ -1,0 +1,24 @@
+// Instantiates every OCTAVO_PARTS-th kernel of the table.
+#pragma once
+
+#include "device/sm80/forward.cuh"
+#include "emulator/sm80_forward_table.h"
+
+namespace octavo::emulator {
+
+template <int kIndex>
+void run_sm80_forward(const ForwardParams& p) {
+  sm80::sm80_forward<sm80::ConfigOf<sm80_kernel_config(kIndex)>>(p);
+}
+
+template <int kPart, int kParts>
+std::vector<EmulatedSm80Forward> instantiate() {
+  constexpr int kCount = (kSm80Kernels - kPart + kParts - 1) / kParts;
+  return []<int... i>(std::integer_sequence<int, i...>) {
+    return std::vector<EmulatedSm80Forward>{
+        {sm80_kernel_config(kPart + i * kParts), &run_sm80_forward<kPart + i * kParts>}...};
+  }
+  (std::make_integer_sequence<int, kCount>());
+}
+
+}  // namespace octavo::emulator

@@ -1,0 +1,56 @@
+// What the tensor cores compute, to the bit.
+//
+// Floating point: products are exact; the terms of a group and the accumulator are aligned to the
+// largest exponent among them and cut there (towards zero) to a fixed number of fraction bits;
+// their sum, exact, is cut to the accumulator's precision. A long product is a chain of groups.
+// Integers: exact, modulo 2^32.
+#pragma once
+
+#include <cstdint>
+
+namespace octavo::emulator {
+
+enum class Number : std::uint8_t { f16, bf16, e4m3, e5m2, s8, u8 };
+constexpr int number_bytes(Number n) { return n <= Number::bf16 ? 2 : 1; }
+
+struct Accumulation {
+  int group = 16;          // products that are summed at once
+  int fraction_bits = 25;  // kept of a term, below the largest exponent
+  int result_bits = 23;    // fraction bits of the sum that are kept
+};
+// mma.sync on a chip. Recorded on sm_90; of sm_80 and sm_89 what the literature has measured.
+Accumulation mma_sync_rule(Number a, int arch);
+// wgmma, sm_90, recorded.
+Accumulation wgmma_rule(Number a);
+
+// A number taken apart: significand * 2^(exponent - fraction bits of its format), not normalised.
+struct Parts {
+  std::int32_t significand = 0;
+  // kZero for 0; kSpecial for infinities (significand 1 or -1) and NaN (0). Far apart: a sum of
+  // two tells what took part.
+  std::int32_t exponent = 0;
+  static constexpr std::int32_t kZero = -4096, kSpecial = 100'000;
+};
+Parts take_apart(Number format, std::uint32_t bits);
+int fraction_bits(Number format);
+
+// One tile of D = A B + C with eight columns; k a multiple of the rule's group, at most 32.
+inline constexpr int kTileColumns = 8, kMostK = 32, kMostRows = 64;
+struct TileA {  // row-major
+  std::int32_t significand[kMostRows * kMostK];
+  std::int32_t exponent[kMostRows * kMostK];
+};
+struct TileB {  // [k][column]
+  std::int32_t significand[kMostK * kTileColumns];
+  std::int32_t exponent[kMostK * kTileColumns];
+};
+struct TileShape {
+  int rows = 16, k = 16;
+  Number a = Number::f16, b = Number::f16;
+};
+// d[row * kTileColumns + column], in and out.
+void multiply(const TileShape& shape, const TileA& a, const TileB& b, const Accumulation& rule,
+              float* d);
+void multiply(const TileShape& shape, const TileA& a, const TileB& b, std::uint32_t* d);
+
+}  // namespace octavo::emulator

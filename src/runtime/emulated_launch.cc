@@ -1,0 +1,92 @@
+#include "runtime/emulated_launch.h"
+
+#include <array>
+
+#include "emulator/sm80_forward_table.h"
+#include "gpu/choose_sm80_forward.h"
+#include "gpu/config_text.h"
+#include "gpu/launch_sm80_forward.h"
+#include "gpu/sm80_feasible.h"
+#include "runtime/staging.h"
+
+namespace octavo {
+namespace {
+
+// An L4: the chip the sm80 family was made for, the first of it with native FP8.
+GpuInfo emulated_gpu() {
+  GpuInfo gpu;
+  gpu.name = "emulator";
+  gpu.arch = emulator::kSm80Arch;
+  gpu.sms = 58;
+  gpu.smem_per_block_optin = max_smem_bytes(gpu.arch);
+  return gpu;
+}
+
+emulator::GlobalMemory global_memory(const Problem& posed, const Arguments& a) {
+  using Use = emulator::GlobalMemory::Use;
+  emulator::GlobalMemory memory;
+  const auto add = [&memory](const char* name, const ConstTensor& t, Use use) {
+    memory.add({name, t.data, size_bytes(t.dtype), t.shape, t.stride, use});
+  };
+  add("q", a.q, Use::read);
+  add("k", a.k, Use::read);
+  add("v", a.v, Use::read);
+  add("out", ConstTensor(a.out), Use::write);
+  if (a.lse.data != nullptr) add("lse", ConstTensor(a.lse), Use::write);
+  const auto add_scales = [&](const char* name, const ConstTensor& tensor, const Scales& scales,
+                              std::int64_t max_len) {
+    if (is_8bit(tensor.dtype))
+      memory.add_array(name, scales.data,
+                       static_cast<std::size_t>(scales_extent(a, tensor, scales, max_len)) * 4,
+                       Use::read);
+  };
+  add_scales("q_scales", a.q, a.q_scales, posed.len_q);
+  add_scales("k_scales", a.k, a.k_scales, posed.len_kv);
+  add_scales("v_scales", a.v, a.v_scales, posed.len_kv);
+  const auto spans = static_cast<std::size_t>(a.sequences + 1) * sizeof(std::int32_t);
+  if (a.cu_seqlens_q != nullptr) memory.add_array("cu_seqlens_q", a.cu_seqlens_q, spans, Use::read);
+  if (a.cu_seqlens_kv != nullptr)
+    memory.add_array("cu_seqlens_kv", a.cu_seqlens_kv, spans, Use::read);
+  return memory;
+}
+
+}  // namespace
+
+int emulated_sms() { return emulated_gpu().sms; }
+
+const emulator::EmulatedSm80Forward* emulated_sm80_forward(const Problem& problem, int alignment) {
+  const auto& kernels = emulator::sm80_forward_kernels();
+  const Sm80Forward wanted = choose_sm80_forward(problem, emulated_gpu(), alignment).config;
+  for (const auto& kernel : kernels)
+    if (kernel.config == wanted) return &kernel;
+  // Not the chooser's own: any that gives the same answer, the one with the least padding.
+  const emulator::EmulatedSm80Forward* best = nullptr;
+  for (const auto& kernel : kernels) {
+    const Sm80Forward& c = kernel.config;
+    const bool serves = c.element == wanted.element && c.out == wanted.out &&
+                        c.k_row_scales == wanted.k_row_scales && c.load_bytes <= alignment &&
+                        c.head_dim >= problem.head_dim;
+    const auto worse = [](const Sm80Forward& x) { return std::pair(x.head_dim, -x.load_bytes); };
+    if (serves && (best == nullptr || worse(c) < worse(best->config))) best = &kernel;
+  }
+  return best;
+}
+
+void run_emulated(const emulator::EmulatedSm80Forward& kernel, const Problem& posed,
+                  const Arguments& arguments, const emulator::Settings& settings,
+                  const std::function<void(const emulator::Machine&)>& then) {
+  const ForwardParams params = sm80_forward_params(posed, arguments, kernel.config);
+  emulator::Launch launch;
+  launch.kernel = "sm80_forward " + brief_text(kernel.config);
+  launch.arch = kernel.config.arch;
+  launch.blocks = sm80_forward_blocks(posed, kernel.config);
+  launch.threads = sm80::threads(kernel.config);
+  launch.smem_bytes = static_cast<std::uint32_t>(sm80::smem_bytes(kernel.config));
+  launch.entry = [&] { kernel.entry(params); };
+  const emulator::GlobalMemory memory = global_memory(posed, arguments);
+  emulator::Machine machine(launch, memory, settings);
+  machine.run();
+  then(machine);
+}
+
+}  // namespace octavo
