@@ -19,7 +19,7 @@ struct Sm80Forward {
   bool v_barrier = false;          // K is waited for alone, V by a second barrier of the step
   int load_bytes = 16;             // widest load that every row's address allows
   bool q_in_registers = true;      // else Q is read from shared memory at every step
-  bool prefetch_k = true;          // fragments of Q and K are read a step ahead
+  int k_tiles = 8;                 // most 8-key tiles of K whose fragments are read together
   int v_tiles = 8;                 // most 8-column tiles of V whose fragments are read together
   int rescale_log2 = 8;            // O is rescaled only when a maximum grows by 2^this
   bool k_row_scales = false;       // 8-bit K has a scale per row or block, not per head

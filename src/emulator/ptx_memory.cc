@@ -58,26 +58,24 @@ void load_matrices(const char* name, u32 (&r)[kMatrices], u32 address, Site site
   });
 }
 
-void copy_async(const char* name, u32 dst, const void* src, u32 bytes, int valid, Site site) {
+void copy_async(const char* name, u32 dst, const void* src, u32 bytes, bool exists, Site site) {
   Thread& t = self();
   Machine& machine = *t.machine;
   const Place place{name, site};
-  const u32 exists = valid < 0                         ? 0
-                     : static_cast<u32>(valid) > bytes ? bytes
-                                                       : static_cast<u32>(valid);
   const auto offset = shared_offset(t, place, dst, bytes, bytes);
   if (!offset ||
-      !global_allowed(place, src, exists, exists > 0 ? bytes : 1, GlobalMemory::Use::read))
+      !global_allowed(place, src, exists ? bytes : 0, exists ? bytes : 1, GlobalMemory::Use::read))
     return;
   machine.measures().access(t.warp->index, t.lane, place, true, dst, bytes);
-  if (exists > 0)
+  if (exists)
     machine.measures().access(t.warp->index, t.lane, place, false,
                               reinterpret_cast<std::uintptr_t>(src), bytes);
   if (t.copies.actor == kNobody) t.copies.actor = machine.new_actor(Machine::Acts::cp_async, &t);
   // Written from now on, until somebody has waited.
   t.cta->shared.write({&t, {t.copies.actor, t.copies.open_group(), place}, Proxy::generic}, *offset,
                       bytes);
-  t.copies.add({*offset, static_cast<const u8*>(src), bytes, exists, t.copies.open_group(), false});
+  t.copies.add({*offset, static_cast<const u8*>(src), bytes, exists ? bytes : 0,
+                t.copies.open_group(), false});
 }
 
 void wait_for_copies(u32 pending, Site site) {
@@ -129,15 +127,15 @@ void ldmatrix_x2_trans(u32 (&r)[2], u32 address, Site site) {
   load_matrices<2, true>("ldmatrix.x2.trans", r, address, site);
 }
 
-void cp_async_16(u32 dst, const void* src, int valid, Site site) {
-  copy_async("cp.async.cg", dst, src, 16, valid, site);
+void cp_async_16(u32 dst, const void* src, bool exists, Site site) {
+  copy_async("cp.async.cg", dst, src, 16, exists, site);
 }
 template <int kBytes>
-void cp_async_narrow(u32 dst, const void* src, int valid, Site site) {
-  copy_async("cp.async.ca", dst, src, kBytes, valid, site);
+void cp_async_narrow(u32 dst, const void* src, bool exists, Site site) {
+  copy_async("cp.async.ca", dst, src, kBytes, exists, site);
 }
-template void cp_async_narrow<4>(u32, const void*, int, Site);
-template void cp_async_narrow<8>(u32, const void*, int, Site);
+template void cp_async_narrow<4>(u32, const void*, bool, Site);
+template void cp_async_narrow<8>(u32, const void*, bool, Site);
 
 void cp_async_commit(Site site) {
   Thread& t = self();

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <numeric>
 
 #include "attention/error.h"
 #include "attention/operand.h"
@@ -40,15 +41,17 @@ int native_head_dim(std::int64_t head_dim) {
 }
 
 // Tiles by head dimension for grids that fill the chip. Thirty-two rows a warp read each fragment
-// of K and V half as often, but only 16-bit elements at 64 columns fit their O and scores into the
-// registers without spilling; the others have sixteen.
+// of K and V half as often, where their O and scores fit into the registers without spilling:
+// 16-bit elements to 128 columns, sim8 to 64. The others have sixteen.
 void set_large_tiles(Sm80Forward& c) {
-  const bool wide_warps = c.head_dim <= 64 && element_bytes(c.element) == 2;
+  const bool is_16bit = element_bytes(c.element) == 2;
+  const bool wide_warps = c.head_dim <= (is_16bit ? 128 : c.element == Element::sim8 ? 64 : 0);
   c.block_m = c.head_dim <= 128 ? 128 : 64;
   c.warps_m = c.block_m / (wide_warps ? 32 : 16);
   c.warps_n = 1;
-  c.block_n = c.head_dim <= 192 ? 64 : 32;
-  c.q_in_registers = c.head_dim <= 64;
+  c.block_n = is_16bit && c.head_dim <= 64 ? 128 : c.head_dim <= 192 ? 64 : 32;
+  c.q_in_registers = !wide_warps && c.head_dim <= 64;
+  if (is_16bit && c.head_dim == 128) c.k_tiles = 2;
 }
 
 // Few rows: smaller tiles to reach all SMs, and warps that share out the keys to fill each of them.
@@ -101,7 +104,9 @@ ChosenSm80Forward choose_sm80_forward(const Problem& p, const GpuInfo& gpu, int 
   c.element = element_of(p.q);
   c.out = element_of(p.out);
   c.head_dim = native_head_dim(p.head_dim);
-  c.load_bytes = std::clamp(load_bytes, element_bytes(c.element), 16);
+  c.load_bytes =
+      std::clamp(std::gcd(load_bytes, static_cast<int>(p.head_dim) * element_bytes(c.element)),
+                 element_bytes(c.element), 16);
   c.k_row_scales =
       is_8bit(p.k) && (p.k_scales == Granularity::row || p.k_scales == Granularity::block);
 
@@ -122,7 +127,8 @@ ChosenSm80Forward choose_sm80_forward(const Problem& p, const GpuInfo& gpu, int 
   while (!feasible(c, gpu.arch, gpu.smem_per_block_optin).ok() && c.warps_n > 1) c.warps_n /= 2;
   while (!feasible(c, gpu.arch, gpu.smem_per_block_optin).ok() && c.stages > 1) --c.stages;
   if (c.load_bytes < 16)
-    chosen.reason += fmt::format("; rows are aligned to {} bytes, loads are narrow", c.load_bytes);
+    chosen.reason +=
+        fmt::format("; rows are multiples of {} bytes, loads are narrow", c.load_bytes);
   return chosen;
 }
 

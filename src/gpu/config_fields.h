@@ -27,7 +27,7 @@ constexpr void visit_fields(Config& c, Visitor&& visit) {
   visit("v_barrier", c.v_barrier);
   visit("load_bytes", c.load_bytes);
   visit("q_in_registers", c.q_in_registers);
-  visit("prefetch_k", c.prefetch_k);
+  visit("k_tiles", c.k_tiles);
   visit("v_tiles", c.v_tiles);
   visit("rescale_log2", c.rescale_log2);
   visit("k_row_scales", c.k_row_scales);

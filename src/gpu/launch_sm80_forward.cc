@@ -40,8 +40,7 @@ ScaleParams scale_params(const Arguments& a, const ConstTensor& tensor, const Sc
 // Lengths end at 2^30, and so must what is added to them or taken away: compilers reorder the
 // kernel's comparisons as if no sum overflowed.
 i32 window_limit(std::int64_t window) {
-  constexpr std::int64_t kNoLimit = (std::int64_t{1} << 30) - 1;
-  return static_cast<i32>(window < 0 ? kNoLimit : std::min(window, kNoLimit));
+  return static_cast<i32>(window < 0 ? kNoLimit : std::min<std::int64_t>(window, kNoLimit));
 }
 
 }  // namespace

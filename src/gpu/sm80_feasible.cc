@@ -73,7 +73,10 @@ Status check_switches(const Sm80Forward& c) {
     return wrong("load_bytes", c.load_bytes,
                  fmt::format("powers of two from {} to 16 for this element", least));
   }
-  // V is read by groups of the largest number of tiles that divides both.
+  // K and V are read by groups of the largest number of tiles that divides both.
+  if (c.k_tiles < 2 || std::gcd(c.block_n / 8, c.k_tiles) % 2 != 0) {
+    return wrong("k_tiles", c.k_tiles, "even numbers from 2");
+  }
   if (c.v_tiles < 2 || std::gcd(c.head_dim / 8, c.v_tiles) % 2 != 0) {
     return wrong("v_tiles", c.v_tiles, "even numbers from 2");
   }

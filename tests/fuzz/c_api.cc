@@ -145,10 +145,12 @@ bool allocate_scales(Reader& in, const octavo_arguments& a, const octavo_tensor&
                      : s.granularity == OCTAVO_PER_CHANNEL ? t.shape[3]
                                                            : 1;
   Wide count = s.granularity == OCTAVO_PER_TENSOR ? 1 : batch * heads * inner;
-  if ((s.stride[0] != 0 || s.stride[1] != 0 || s.stride[2] != 0) && count > 0 &&
+  // Sizes beyond any memory are refused as they are: with strides, their product would overflow.
+  constexpr Wide kMost = Wide{1} << 58;
+  if ((s.stride[0] != 0 || s.stride[1] != 0 || s.stride[2] != 0) && count > 0 && count <= kMost &&
       s.granularity != OCTAVO_PER_TENSOR)
     count = (batch - 1) * s.stride[0] + (heads - 1) * s.stride[1] + (inner - 1) * s.stride[2] + 1;
-  const bool refused = count < 0 || count > (Wide{1} << 58);
+  const bool refused = count < 0 || count > kMost;
   if (!refused && count > (1 << 18)) return false;
   const auto n = static_cast<std::size_t>(refused ? 0 : count);
   memory = std::make_unique<float[]>(n);

@@ -42,7 +42,6 @@ struct KeyLimits {
 OCTAVO_DEVICE KeyLimits key_limits(const ForwardParams& p, const SequenceSpan& at, i32 row) {
   const i32 diagonal = row + (p.bottom_right ? at.len_kv - at.len_q : 0);
   KeyLimits keys{0, at.len_kv};
-  // Distances, not sums: the limits may be as large as i32 allows.
   if (diagonal > p.window_left) keys.begin = diagonal - p.window_left;
   if (p.window_right < at.len_kv - diagonal) keys.end = diagonal + p.window_right + 1;
   keys.end = max_of(min_of(keys.end, at.len_kv), 0);

@@ -23,6 +23,9 @@ struct ScaleParams {
   i32 by_token = 0;    // rows count from the tensor's first, not the sequence's
 };
 
+// A window limit beyond every length.
+inline constexpr i32 kNoLimit = (1 << 30) - 1;
+
 struct ForwardParams {
   const void* q = nullptr;
   const void* k = nullptr;
@@ -50,10 +53,10 @@ struct ForwardParams {
   float v_unit = 1;      // sim8: the step of V, in its scale
 
   // Row i's diagonal key is i, or i + len_kv - len_q when aligned to the bottom right. It sees the
-  // keys from diagonal - left to diagonal + right; i32 maximum: no limit.
+  // keys from diagonal - left to diagonal + right; kNoLimit, which no sum overflows: all of them.
   i32 bottom_right = 0;
-  i32 window_left = 0x7fffffff;
-  i32 window_right = 0x7fffffff;
+  i32 window_left = kNoLimit;
+  i32 window_right = kNoLimit;
 };
 
 }  // namespace octavo

@@ -14,6 +14,7 @@
 #if defined(__CUDACC__)
 #define OCTAVO_DEVICE __device__ __forceinline__
 #define OCTAVO_UNROLL _Pragma("unroll")
+#define OCTAVO_ROLLED _Pragma("unroll 1")
 #define OCTAVO_KERNEL(max_threads, min_blocks) \
   __global__ void __launch_bounds__(max_threads, min_blocks)
 #define OCTAVO_GRID_CONSTANT __grid_constant__
@@ -24,6 +25,7 @@
 #else
 #define OCTAVO_DEVICE inline
 #define OCTAVO_UNROLL
+#define OCTAVO_ROLLED
 #define OCTAVO_KERNEL(max_threads, min_blocks) inline void
 #define OCTAVO_GRID_CONSTANT
 #define OCTAVO_PTX

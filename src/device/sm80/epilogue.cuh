@@ -47,7 +47,7 @@ struct Epilogue {
     for (int m = 0; m < kTilesM; ++m) {
       OCTAVO_UNROLL
       for (int half = 0; half < 2; ++half) {
-        visit(state.max[m][half]);
+        visit(state.origin[m][half]);
         visit(state.sum[m][half]);
       }
       OCTAVO_UNROLL
@@ -63,12 +63,10 @@ struct Epilogue {
     for (int m = 0; m < kTilesM; ++m) {
       OCTAVO_UNROLL
       for (int half = 0; half < 2; ++half) {
-        const float scale = state.scale_of(m, half);
-        const float largest = ptx::max_f32(state.max[m][half], theirs.max[m][half]);
-        const float origin = origin_of(largest, scale);
-        const float ours_by = weight_of(state.max[m][half], scale, origin);
-        const float theirs_by = weight_of(theirs.max[m][half], scale, origin);
-        state.max[m][half] = largest;
+        const float origin = ptx::max_f32(state.origin[m][half], theirs.origin[m][half]);
+        const float ours_by = ptx::exp2_approx(state.origin[m][half] - origin);
+        const float theirs_by = ptx::exp2_approx(theirs.origin[m][half] - origin);
+        state.origin[m][half] = origin;
         state.sum[m][half] = state.sum[m][half] * ours_by + theirs.sum[m][half] * theirs_by;
         OCTAVO_UNROLL
         for (int n = 0; n < kTilesD; ++n) {
@@ -97,8 +95,8 @@ struct Epilogue {
         }
         const i32 row = w.first_row + static_cast<i32>(w.row(m, half));
         if (p.lse == nullptr || w.lane % 4 != 0 || row >= w.at.len_q) continue;
-        const float lse_log2 = state.max[m][half] * state.scale_of(m, half) +
-                               ptx::log2_approx(sum) - Operands::kProbabilityLog2;
+        const float lse_log2 =
+            state.origin[m][half] + ptx::log2_approx(sum) - Operands::kProbabilityLog2;
         ptx::store_global_f32(p.lse + w.batch * p.lse_strides.batch + w.head * p.lse_strides.head +
                                   (w.at.q_begin + row) * p.lse_strides.row,
                               sum == 0.0f ? -kInfinity : lse_log2 * kLn2);

@@ -37,38 +37,48 @@ struct ForwardKernel {
   static constexpr int kGroups = C.v_barrier ? 2 : 1;  // cp.async groups of a step
 
   static OCTAVO_DEVICE GlobalRows global_rows(const void* data, const Strides& s, const Place& w,
-                                              i32 head, i32 first, i32 rows, i32 head_dim) {
+                                              i32 head, i32 first, i32 head_dim) {
     constexpr int kBytes = element_bytes(C.element);
     const i64 offset = w.batch * s.batch + head * s.head + first * s.row;
-    return {static_cast<const u8*>(data) + offset * kBytes, s.row * kBytes, rows,
-            head_dim * kBytes};
+    return {static_cast<const u8*>(data) + offset * kBytes, s.row * kBytes, head_dim * kBytes};
   }
 
   static OCTAVO_DEVICE void load_q(const ForwardParams& p, const Place& w) {
-    load_rows<C.block_m, G::kThreads, C.load_bytes>(
-        G::q_tile(),
-        global_rows(p.q, p.q_strides, w, w.head, w.at.q_begin + w.first_row,
-                    w.at.len_q - w.first_row, p.head_dim),
-        w.thread);
+    RowLoader<C.block_m, G::kThreads, C.load_bytes, row_bytes(C)> loader(
+        global_rows(p.q, p.q_strides, w, w.head, w.at.q_begin + w.first_row, p.head_dim), w.thread);
+    loader.load(G::q_tile(), w.at.len_q - w.first_row);
   }
 
-  static OCTAVO_DEVICE void load_kv(const ForwardParams& p, const Place& w, i32 key, int stage) {
+  // What remains to be copied of K and V.
+  struct Copies {
+    RowLoader<step_keys(C), G::kThreads, C.load_bytes, row_bytes(C)> k, v;
+    i32 rows;  // that exist
+    i32 end;   // of those, how many are beyond the last step's first
+  };
+  static OCTAVO_DEVICE Copies copies_of(const ForwardParams& p, const Place& w,
+                                        const BlockRange& range) {
     const i32 head = w.head / p.heads_per_kv;
-    const i32 token = w.at.kv_begin + key;
-    const i32 rows = w.at.len_kv - key;
-    load_rows<step_keys(C), G::kThreads, C.load_bytes>(
-        G::k_tile(stage), global_rows(p.k, p.k_strides, w, head, token, rows, p.head_dim),
-        w.thread);
+    const i32 token = w.at.kv_begin + range.begin;
+    return {{global_rows(p.k, p.k_strides, w, head, token, p.head_dim), w.thread},
+            {global_rows(p.v, p.v_strides, w, head, token, p.head_dim), w.thread},
+            w.at.len_kv - range.begin,
+            w.at.len_kv - range.end};
+  }
+  // Starts the copies of a step, or none past the last: the count of groups stays the same.
+  static OCTAVO_DEVICE void load_step(Copies& copies, int stage) {
+    const bool any = copies.rows > copies.end;
+    if (any) copies.k.load(G::k_tile(stage), copies.rows);
     if constexpr (C.v_barrier) ptx::cp_async_commit();
-    load_rows<step_keys(C), G::kThreads, C.load_bytes>(
-        G::v_tile(stage), global_rows(p.v, p.v_strides, w, head, token, rows, p.head_dim),
-        w.thread);
+    if (any) copies.v.load(G::v_tile(stage), copies.rows);
+    ptx::cp_async_commit();
+    copies.rows -= step_keys(C);
   }
 
   // Columns that pad the head dimension arrive as zero bytes, which sim8 reads as -128: the zero
   // code in Q's makes their products vanish.
   static OCTAVO_DEVICE void clear_q_padding(const ForwardParams& p, const Place& w) {
     const u32 columns = static_cast<u32>(C.head_dim - p.head_dim);
+    OCTAVO_ROLLED
     for (u32 i = w.thread; i < C.block_m * columns; i += G::kThreads)
       ptx::store_shared_b8(
           G::q_tile().byte_address(i / columns, static_cast<u32>(p.head_dim) + i % columns), 128);
@@ -79,7 +89,7 @@ struct ForwardKernel {
     for (int m = 0; m < G::kTilesM; ++m) {
       OCTAVO_UNROLL
       for (int half = 0; half < 2; ++half) {
-        state.max[m][half] = -kInfinity;
+        state.origin[m][half] = kLowest;
         state.sum[m][half] = 0;
         state.scale[m][half] = p.scale_log2;
         if constexpr (G::kRowScales) state.scale[m][half] *= row_scale(p, w, m, half);
@@ -112,16 +122,6 @@ struct ForwardKernel {
     }
   }
 
-  // Copies of a step, or none past the last: the count of groups in flight stays the same.
-  static OCTAVO_DEVICE void load_step(const ForwardParams& p, const Place& w,
-                                      const BlockRange& range, int step, int steps, int stage) {
-    if (step < steps)
-      load_kv(p, w, range.begin + step * step_keys(C), stage);
-    else if (C.v_barrier)
-      ptx::cp_async_commit();
-    ptx::cp_async_commit();
-  }
-
   // One block of keys, from scores to O.
   static OCTAVO_DEVICE void block(State& state, const typename G::QFragments& q,
                                   const BlockRange& range, const ForwardParams& p, const Place& w,
@@ -137,7 +137,7 @@ struct ForwardKernel {
       wait_for_v();
       Products<G>::pv_folded(state, scores, fold, w, stage);
     } else {
-      Softmax<G>::step(scores, state);
+      Softmax<G>::raise_origins(scores, state);
       wait_for_v();
       Products<G>::pv(state, scores, w, stage);
     }
@@ -146,11 +146,10 @@ struct ForwardKernel {
   static OCTAVO_DEVICE void run(const ForwardParams& p, const Place& w) {
     const BlockRange range = block_range(p, w.at, w.first_row, C.block_m, step_keys(C));
     const int steps = div_up(max_of(range.end - range.begin, 0), step_keys(C));
-    load_q(p, w);
+    if (steps > 0) load_q(p, w);
+    Copies copies = copies_of(p, w, range);
     OCTAVO_UNROLL
-    for (int stage = 0; stage < C.stages - 1; ++stage) {
-      load_step(p, w, range, stage, steps, stage);
-    }
+    for (int stage = 0; stage < C.stages - 1; ++stage) load_step(copies, stage);
     State state;
     init(state, p, w);
     typename G::QFragments q;
@@ -158,7 +157,7 @@ struct ForwardKernel {
     for (int j = 0; j < steps; ++j) {
       if constexpr (C.stages == 1) {
         ptx::cta_sync();  // every warp is done with the only buffer
-        load_step(p, w, range, j, steps, 0);
+        load_step(copies, 0);
       }
       // Groups that may still be in flight: the later stages', and V's own.
       ptx::cp_async_wait<kGroups * max_of(C.stages - 2, 0) + kGroups - 1>();
@@ -170,8 +169,7 @@ struct ForwardKernel {
         }
         if constexpr (C.q_in_registers) Products<G>::load_q(q, w);
       }
-      if constexpr (C.stages > 1)
-        load_step(p, w, range, j + C.stages - 1, steps, stage == 0 ? C.stages - 1 : stage - 1);
+      if constexpr (C.stages > 1) load_step(copies, stage == 0 ? C.stages - 1 : stage - 1);
       const i32 key = range.begin + j * step_keys(C) + static_cast<i32>(w.warp_n) * C.block_n;
       block(state, q, range, p, w, key, stage);
       stage = stage + 1 == C.stages ? 0 : stage + 1;

@@ -18,7 +18,8 @@ struct ConfigOf {
   static constexpr Sm80Forward value = kConfig;
 };
 
-inline constexpr float kInfinity = __builtin_huge_valf();
+inline constexpr float kInfinity = __builtin_bit_cast(float, 0x7f800000u);
+inline constexpr float kLowest = -3.402823466e38f;  // where a row without keys counts from
 inline constexpr float kLn2 = 0.693147180559945f;
 
 template <class Config>
@@ -58,8 +59,8 @@ struct Geometry {
   };
   struct State {
     float o[kTilesM][kTilesD][4];
-    float max[kTilesM][2];    // of the raw scores
-    float sum[kTilesM][2];    // this thread's part, until `finish`
+    float origin[kTilesM][2];  // of a row's exponents: near its largest score so far, in log2
+    float sum[kTilesM][2];     // this thread's part, until `finish`
     float scale[kTilesM][2];  // from raw scores to powers of two; one value where kRowScales is off
     OCTAVO_DEVICE float scale_of(int m, int half) const {
       return kRowScales ? scale[m][half] : scale[0][0];
@@ -78,13 +79,13 @@ struct Geometry {
   }
 };
 
-// A row that has seen no key yet has maximum -infinity; 0 in its place keeps inf - inf away.
-OCTAVO_DEVICE float origin_of(float largest, float scale) {
-  return largest == -kInfinity ? 0.0f : largest * scale;
-}
 // 2^(scale * from - origin)
 OCTAVO_DEVICE float weight_of(float from, float scale, float origin) {
   return ptx::exp2_approx(ptx::fused_multiply_add(from, scale, -origin));
+}
+// The exponent of a raw score. Never -infinity, so that it can be subtracted from itself.
+OCTAVO_DEVICE float exponent_of(float score, float scale) {
+  return ptx::max_f32(score * scale, kLowest);
 }
 
 }  // namespace octavo::sm80

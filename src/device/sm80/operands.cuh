@@ -31,24 +31,36 @@ struct FragmentB2 {
 
 namespace sm80 {
 
-// Rows lane%16, chunk lane/16: the four 8x8 quarters of a 16-row A operand, in fragment order.
-template <int kRowBytes>
-OCTAVO_DEVICE void load_a(FragmentA& a, const SharedTile<kRowBytes>& tile, u32 row, u32 chunk,
-                          u32 lane) {
-  ptx::ldmatrix_x4(a.r, tile.chunk_address(row + lane % 16, chunk + lane / 16));
-}
-
-// Sixteen keys, two chunks: B fragments of two tiles of eight keys.
-template <int kRowBytes>
-OCTAVO_DEVICE void load_b(FragmentB2& b, const SharedTile<kRowBytes>& tile, u32 row, u32 chunk,
-                          u32 lane) {
-  u32 r[4];
-  ptx::ldmatrix_x4(r, tile.chunk_address(row + lane % 8 + lane / 16 * 8, chunk + lane / 8 % 2));
-  b = {{{r[0], r[1]}, {r[2], r[3]}}};
-}
+// Q and K, where a step of a product is two chunks of a row: all but sim8.
+struct OperandsByTwoChunks {
+  // Q: rows lane%16, chunk lane/16, the four 8x8 quarters of a 16-row A operand, in its order.
+  template <int kRowBytes>
+  static OCTAVO_DEVICE LaneAddress<kRowBytes> q_lane(const SharedTile<kRowBytes>& tile, u32 row,
+                                                     u32 lane) {
+    return {tile, row + lane % 16, lane / 16};
+  }
+  template <int kRowBytes>
+  static OCTAVO_DEVICE void load_q(FragmentA& a, const LaneAddress<kRowBytes>& q, u32 rows,
+                                   u32 step) {
+    ptx::ldmatrix_x4(a.r, q.at(rows, step * 2));
+  }
+  // K: sixteen keys, two chunks: B fragments of two tiles of eight keys.
+  template <int kRowBytes>
+  static OCTAVO_DEVICE LaneAddress<kRowBytes> k_lane(const SharedTile<kRowBytes>& tile, u32 key,
+                                                     u32 lane) {
+    return {tile, key + lane % 8 + lane / 16 * 8, lane / 8 % 2};
+  }
+  template <int kRowBytes>
+  static OCTAVO_DEVICE void load_k(FragmentB2& b, const LaneAddress<kRowBytes>& k, u32 keys,
+                                   u32 step) {
+    u32 r[4];
+    ptx::ldmatrix_x4(r, k.at(keys, step * 2));
+    b = {{{r[0], r[1]}, {r[2], r[3]}}};
+  }
+};
 
 // What 16-bit types share.
-struct Operands16 {
+struct Operands16 : OperandsByTwoChunks {
   using Accumulator = float;
   static constexpr int kQkColumns = 16;       // head-dim columns of one QK product
   static constexpr int kPvKeys = 16;          // keys of one PV product
@@ -58,23 +70,17 @@ struct Operands16 {
   static constexpr float kOutputFactor = 1;      // from accumulated O to O
   static constexpr bool kPairedColumns = false;  // O's columns come in order
 
-  // Q and K: two chunks are one step of 16 columns.
+  // V: sixteen keys, sixteen columns.
   template <int kRowBytes>
-  static OCTAVO_DEVICE void load_q(FragmentA& a, const SharedTile<kRowBytes>& tile, u32 row,
-                                   u32 step, u32 lane) {
-    load_a(a, tile, row, step * 2, lane);
+  static OCTAVO_DEVICE LaneAddress<kRowBytes> v_lane(const SharedTile<kRowBytes>& tile, u32 key,
+                                                     u32 lane) {
+    return {tile, key + lane % 16, lane / 16};
   }
   template <int kRowBytes>
-  static OCTAVO_DEVICE void load_k(FragmentB2& b, const SharedTile<kRowBytes>& tile, u32 key,
-                                   u32 step, u32 lane) {
-    load_b(b, tile, key, step * 2, lane);
-  }
-  // Sixteen keys, sixteen columns of V.
-  template <int kRowBytes>
-  static OCTAVO_DEVICE void load_v(FragmentB2& b, const SharedTile<kRowBytes>& tile, u32 key,
-                                   u32 tile16, u32 lane) {
+  static OCTAVO_DEVICE void load_v(FragmentB2& b, const LaneAddress<kRowBytes>& v, u32 keys,
+                                   u32 tile16) {
     u32 r[4];
-    ptx::ldmatrix_x4_trans(r, tile.chunk_address(key + lane % 16, tile16 * 2 + lane / 16));
+    ptx::ldmatrix_x4_trans(r, v.at(keys, tile16 * 2));
     b = {{{r[0], r[1]}, {r[2], r[3]}}};
   }
   // Column of O that accumulator tile `n` holds in its element e (0 or 1) of a row.
@@ -90,15 +96,9 @@ struct OperandsF16 : Operands16 {
                                    const float (&c)[4]) {
     ptx::mma_m16n8k16_f16(d, a.r, b, c);
   }
-  // P of one step as the A operand: keys 2t, 2t+1 of its first tile of eight, then of its second.
-  template <int kTiles>
-  static OCTAVO_DEVICE void pack_p(FragmentA& a, const float (&s)[kTiles][4], int step) {
-    const auto& low = s[step * 2];
-    const auto& high = s[step * 2 + 1];
-    a.r[0] = ptx::f16x2_from_f32(low[0], low[1]);
-    a.r[1] = ptx::f16x2_from_f32(low[2], low[3]);
-    a.r[2] = ptx::f16x2_from_f32(high[0], high[1]);
-    a.r[3] = ptx::f16x2_from_f32(high[2], high[3]);
+  // Two probabilities as a register of the A operand.
+  static OCTAVO_DEVICE u32 pack_pair(float low, float high) {
+    return ptx::f16x2_from_f32(low, high);
   }
 };
 
@@ -111,24 +111,10 @@ struct OperandsBf16 : Operands16 {
                                    const float (&c)[4]) {
     ptx::mma_m16n8k16_bf16(d, a.r, b, c);
   }
-  template <int kTiles>
-  static OCTAVO_DEVICE void pack_p(FragmentA& a, const float (&s)[kTiles][4], int step) {
-    const auto& low = s[step * 2];
-    const auto& high = s[step * 2 + 1];
-    a.r[0] = ptx::bf16x2_from_f32(low[0], low[1]);
-    a.r[1] = ptx::bf16x2_from_f32(low[2], low[3]);
-    a.r[2] = ptx::bf16x2_from_f32(high[0], high[1]);
-    a.r[3] = ptx::bf16x2_from_f32(high[2], high[3]);
+  static OCTAVO_DEVICE u32 pack_pair(float low, float high) {
+    return ptx::bf16x2_from_f32(low, high);
   }
 };
-
-// Four transposed 8x8 matrices of byte pairs: keys 8i to 8i+7 of sixteen columns. Word i of lane
-// (g, t) holds keys 8i+2t and 8i+2t+1, columns 2g and 2g+1 of each.
-template <int kRowBytes>
-OCTAVO_DEVICE void load_pairs(u32 (&r)[4], const SharedTile<kRowBytes>& tile, u32 key, u32 tile16,
-                              u32 lane) {
-  ptx::ldmatrix_x4_trans(r, tile.chunk_address(key + lane, tile16));
-}
 
 // Accumulator tiles of byte-wise V come in pairs: the even columns of sixteen, then the odd.
 OCTAVO_DEVICE u32 paired_column(u32 n, u32 e, u32 lane) {
@@ -136,28 +122,25 @@ OCTAVO_DEVICE u32 paired_column(u32 n, u32 e, u32 lane) {
 }
 
 // What the native 8-bit types share.
-struct Operands8 {
+struct Operands8 : OperandsByTwoChunks {
   static constexpr int kQkColumns = 32;
   static constexpr int kPvKeys = 32;
   static constexpr bool kFoldBlocks = true;  // PV of a block into a fresh accumulator, then into O
   static constexpr bool kPairedColumns = true;
 
+  // V: four transposed 8x8 matrices of byte pairs, keys 8i to 8i+7 of sixteen columns. Word i of
+  // lane (g, t) holds keys 8i+2t and 8i+2t+1, columns 2g and 2g+1 of each.
   template <int kRowBytes>
-  static OCTAVO_DEVICE void load_q(FragmentA& a, const SharedTile<kRowBytes>& tile, u32 row,
-                                   u32 step, u32 lane) {
-    load_a(a, tile, row, step * 2, lane);
+  static OCTAVO_DEVICE LaneAddress<kRowBytes> v_lane(const SharedTile<kRowBytes>& tile, u32 key,
+                                                     u32 lane) {
+    return {tile, key + lane, 0};
   }
   template <int kRowBytes>
-  static OCTAVO_DEVICE void load_k(FragmentB2& b, const SharedTile<kRowBytes>& tile, u32 key,
-                                   u32 step, u32 lane) {
-    load_b(b, tile, key, step * 2, lane);
-  }
-  template <int kRowBytes>
-  static OCTAVO_DEVICE void load_v(FragmentB2& b, const SharedTile<kRowBytes>& tile, u32 key,
-                                   u32 tile16, u32 lane) {
+  static OCTAVO_DEVICE void load_v(FragmentB2& b, const LaneAddress<kRowBytes>& v, u32 keys,
+                                   u32 tile16) {
     constexpr u32 kEven = 0x6420, kOdd = 0x7531;
     u32 r[4];
-    load_pairs(r, tile, key, tile16, lane);
+    ptx::ldmatrix_x4_trans(r, v.at(keys, tile16));
     b = {{{ptx::permute_bytes(r[0], r[1], kEven), ptx::permute_bytes(r[2], r[3], kEven)},
           {ptx::permute_bytes(r[0], r[1], kOdd), ptx::permute_bytes(r[2], r[3], kOdd)}}};
   }
@@ -262,26 +245,41 @@ struct OperandsSim8 : OperandsF16 {
   static constexpr u32 kEven = 0x4240, kOdd = 0x4341;          // every other
 
   template <int kRowBytes>
-  static OCTAVO_DEVICE void load_q(FragmentA& a, const SharedTile<kRowBytes>& tile, u32 row,
-                                   u32 step, u32 lane) {
+  static OCTAVO_DEVICE LaneAddress<kRowBytes> q_lane(const SharedTile<kRowBytes>& tile, u32 row,
+                                                     u32 lane) {
+    return {tile, row + lane % 16, 0};
+  }
+  template <int kRowBytes>
+  static OCTAVO_DEVICE void load_q(FragmentA& a, const LaneAddress<kRowBytes>& q, u32 rows,
+                                   u32 step) {
     u32 r[2];
-    ptx::ldmatrix_x2(r, tile.chunk_address(row + lane % 16, step));
+    ptx::ldmatrix_x2(r, q.at(rows, step));
     a = {{halves(r[0], kFirstTwo), halves(r[1], kFirstTwo), halves(r[0], kLastTwo),
           halves(r[1], kLastTwo)}};
   }
   template <int kRowBytes>
-  static OCTAVO_DEVICE void load_k(FragmentB2& b, const SharedTile<kRowBytes>& tile, u32 key,
-                                   u32 step, u32 lane) {
+  static OCTAVO_DEVICE LaneAddress<kRowBytes> k_lane(const SharedTile<kRowBytes>& tile, u32 key,
+                                                     u32 lane) {
+    return {tile, key + lane % 16, 0};
+  }
+  template <int kRowBytes>
+  static OCTAVO_DEVICE void load_k(FragmentB2& b, const LaneAddress<kRowBytes>& k, u32 keys,
+                                   u32 step) {
     u32 r[2];
-    ptx::ldmatrix_x2(r, tile.chunk_address(key + lane % 16, step));
+    ptx::ldmatrix_x2(r, k.at(keys, step));
     b = {{{halves(r[0], kFirstTwo), halves(r[0], kLastTwo)},
           {halves(r[1], kFirstTwo), halves(r[1], kLastTwo)}}};
   }
   template <int kRowBytes>
-  static OCTAVO_DEVICE void load_v(FragmentB2& b, const SharedTile<kRowBytes>& tile, u32 key,
-                                   u32 tile16, u32 lane) {
+  static OCTAVO_DEVICE LaneAddress<kRowBytes> v_lane(const SharedTile<kRowBytes>& tile, u32 key,
+                                                     u32 lane) {
+    return {tile, key + lane % 16, 0};
+  }
+  template <int kRowBytes>
+  static OCTAVO_DEVICE void load_v(FragmentB2& b, const LaneAddress<kRowBytes>& v, u32 keys,
+                                   u32 tile16) {
     u32 r[2];
-    ptx::ldmatrix_x2_trans(r, tile.chunk_address(key + lane % 16, tile16));
+    ptx::ldmatrix_x2_trans(r, v.at(keys, tile16));
     b = {{{halves(r[0], kEven), halves(r[1], kEven)}, {halves(r[0], kOdd), halves(r[1], kOdd)}}};
   }
   static OCTAVO_DEVICE u32 column(u32 n, u32 e, u32 lane) { return paired_column(n, e, lane); }

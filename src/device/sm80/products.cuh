@@ -21,52 +21,72 @@ struct Products {
   static constexpr Sm80Forward C = G::C;
   static constexpr int kTilesM = G::kTilesM, kTilesN = G::kTilesN, kTilesD = G::kTilesD;
 
+  using Lane = LaneAddress<row_bytes(C)>;
+  static OCTAVO_DEVICE Lane q_lane(const Place& w) {
+    return Operands::q_lane(G::q_tile(), w.warp_m * G::kRowsPerWarp, w.lane);
+  }
+
   static OCTAVO_DEVICE void load_q(typename G::QFragments& q, const Place& w) {
+    const Lane lane = q_lane(w);
     OCTAVO_UNROLL
     for (int m = 0; m < kTilesM; ++m) {
       OCTAVO_UNROLL
-      for (int k = 0; k < G::kQkSteps; ++k)
-        Operands::load_q(q.a[m][k], G::q_tile(), w.warp_m * G::kRowsPerWarp + m * 16, k, w.lane);
+      for (int k = 0; k < G::kQkSteps; ++k) Operands::load_q(q.a[m][k], lane, m * 16, k);
     }
   }
 
-  // Fragments of one step of the QK product.
-  struct QkStep {
-    FragmentA q[kTilesM];
-    FragmentB2 k[kTilesN / 2];
+  // Fragments of K for one step of columns and kKTiles tiles of keys.
+  static constexpr int kKTiles = gcd_of(kTilesN, C.k_tiles);
+  static_assert(kKTiles % 2 == 0, "keys are read in pairs of tiles");
+  struct KGroup {
+    FragmentB2 k[kKTiles / 2];
   };
-  static OCTAVO_DEVICE void load_qk(QkStep& f, const typename G::QFragments& q, const Place& w,
-                                    int stage, int step) {
+  static OCTAVO_DEVICE void load_k(KGroup& f, const Lane& lane, int step, int first) {
+    OCTAVO_UNROLL
+    for (int n = 0; n < kKTiles; n += 2) Operands::load_k(f.k[n / 2], lane, (first + n) * 8, step);
+  }
+
+  // Fragments of Q for one step of columns: a copy of registers, or read from shared memory.
+  struct QStep {
+    FragmentA q[kTilesM];
+  };
+  static OCTAVO_DEVICE void load_q_step(QStep& f, const typename G::QFragments& q, const Lane& lane,
+                                        int step) {
     OCTAVO_UNROLL
     for (int m = 0; m < kTilesM; ++m) {
       if constexpr (C.q_in_registers)
         f.q[m] = q.a[m][step];
       else
-        Operands::load_q(f.q[m], G::q_tile(), w.warp_m * G::kRowsPerWarp + m * 16, step, w.lane);
+        Operands::load_q(f.q[m], lane, m * 16, step);
     }
-    OCTAVO_UNROLL
-    for (int n = 0; n < kTilesN; n += 2)
-      Operands::load_k(f.k[n / 2], G::k_tile(stage), w.warp_n * C.block_n + n * 8, step, w.lane);
   }
 
   // s = q k^T, raw: the scale is folded into the exponential.
   static OCTAVO_DEVICE void qk(typename G::Scores& scores, const typename G::QFragments& q,
                                const Place& w, int stage) {
+    constexpr int kGroups = kTilesN / kKTiles;
+    constexpr int kItems = G::kQkSteps * kGroups;
     Accumulator s[kTilesM][kTilesN][4] = {};
-    QkStep f[C.prefetch_k ? 2 : 1];
-    if constexpr (C.prefetch_k) load_qk(f[0], q, w, stage, 0);
+    QStep fq[2];
+    KGroup fk[2];
+    const Lane lane_q = q_lane(w);
+    const Lane lane_k = Operands::k_lane(G::k_tile(stage), w.warp_n * C.block_n, w.lane);
+    load_q_step(fq[0], q, lane_q, 0);
+    load_k(fk[0], lane_k, 0, 0);
     OCTAVO_UNROLL
-    for (int step = 0; step < G::kQkSteps; ++step) {
-      QkStep& now = f[C.prefetch_k ? step % 2 : 0];
-      if constexpr (!C.prefetch_k)
-        load_qk(now, q, w, stage, step);
-      else if (step + 1 < G::kQkSteps)
-        load_qk(f[(step + 1) % 2], q, w, stage, step + 1);
+    for (int i = 0; i < kItems; ++i) {
+      const int step = i / kGroups, group = i % kGroups;
+      if (group == 0 && step + 1 < G::kQkSteps)
+        load_q_step(fq[(step + 1) % 2], q, lane_q, step + 1);
+      if (i + 1 < kItems)
+        load_k(fk[(i + 1) % 2], lane_k, (i + 1) / kGroups, (i + 1) % kGroups * kKTiles);
       OCTAVO_UNROLL
-      for (int n = 0; n < kTilesN; ++n) {
+      for (int n = 0; n < kKTiles; ++n) {
         OCTAVO_UNROLL
-        for (int m = 0; m < kTilesM; ++m)
-          Operands::mma_qk(s[m][n], now.q[m], now.k[n / 2].r[n % 2], s[m][n]);
+        for (int m = 0; m < kTilesM; ++m) {
+          auto& sum = s[m][group * kKTiles + n];
+          Operands::mma_qk(sum, fq[step % 2].q[m], fk[i % 2].k[n / 2].r[n % 2], sum);
+        }
       }
     }
     OCTAVO_UNROLL
@@ -79,8 +99,60 @@ struct Products {
     }
   }
 
-  // P in the format of the product. Packed before the product starts: half the registers or fewer
-  // of the scores it comes from.
+  // V's fragments for one step of keys and kVTiles tiles of columns.
+  static constexpr int kVTiles = gcd_of(kTilesD, C.v_tiles);
+  static_assert(kVTiles % 2 == 0, "columns of V are read in pairs of tiles");
+  struct VGroup {
+    FragmentB2 v[kVTiles / 2];
+  };
+  static OCTAVO_DEVICE Lane v_lane(const Place& w, int stage) {
+    return Operands::v_lane(G::v_tile(stage), w.warp_n * C.block_n, w.lane);
+  }
+  static OCTAVO_DEVICE void load_v(VGroup& f, const Lane& lane, int step, int first) {
+    OCTAVO_UNROLL
+    for (int n = 0; n < kVTiles; n += 2)
+      Operands::load_v(f.v[n / 2], lane, step * Operands::kPvKeys, (first + n) / 2);
+  }
+
+  // o += p v, columns inside keys; the next group's fragments are read ahead of the mma, and the
+  // probabilities of the next step are computed between them, register by register: the tensor
+  // cores do not stand still for the exponentials.
+  static OCTAVO_DEVICE void pv(typename G::State& state, const typename G::Scores& scores,
+                               const Place& w, int stage) {
+    constexpr int kGroups = kTilesD / kVTiles;
+    constexpr int kItems = G::kPvSteps * kGroups;
+    constexpr int kRegisters = 4 * kTilesM;  // of P in a step
+    FragmentA p[2][kTilesM];
+    const auto compute_p = [&](int step, int i) {
+      p[step % 2][i / 4].r[i % 4] = Softmax<G>::probabilities(scores, state, step, i);
+    };
+    OCTAVO_UNROLL
+    for (int i = 0; i < kRegisters; ++i) compute_p(0, i);
+    VGroup f[2];
+    const Lane lane = v_lane(w, stage);
+    load_v(f[0], lane, 0, 0);
+    OCTAVO_UNROLL
+    for (int i = 0; i < kItems; ++i) {
+      const int step = i / kGroups, group = i % kGroups;
+      if (i + 1 < kItems)
+        load_v(f[(i + 1) % 2], lane, (i + 1) / kGroups, (i + 1) % kGroups * kVTiles);
+      OCTAVO_UNROLL
+      for (int n = 0; n < kVTiles; ++n) {
+        const int column = group * kVTiles + n;
+        OCTAVO_UNROLL
+        for (int m = 0; m < kTilesM; ++m) {
+          auto& o = state.o[m][column];
+          Operands::mma_pv(o, p[step % 2][m], f[i % 2].v[n / 2].r[n % 2], o);
+        }
+        if (step + 1 == G::kPvSteps) continue;
+        OCTAVO_UNROLL
+        for (int r = column * kRegisters / kTilesD; r < (column + 1) * kRegisters / kTilesD; ++r)
+          compute_p(step + 1, r);
+      }
+    }
+  }
+
+  // P in the format of the product, packed before it starts: a quarter of the registers.
   struct PFragments {
     FragmentA p[kTilesM][G::kPvSteps];
   };
@@ -93,43 +165,6 @@ struct Products {
     }
   }
 
-  // V's fragments for one step of keys and kVTiles tiles of columns.
-  static constexpr int kVTiles = gcd_of(kTilesD, C.v_tiles);
-  static_assert(kVTiles % 2 == 0, "columns of V are read in pairs of tiles");
-  struct VGroup {
-    FragmentB2 v[kVTiles / 2];
-  };
-  static OCTAVO_DEVICE void load_v(VGroup& f, const Place& w, int stage, int step, int first) {
-    OCTAVO_UNROLL
-    for (int n = 0; n < kVTiles; n += 2)
-      Operands::load_v(f.v[n / 2], G::v_tile(stage),
-                       w.warp_n * C.block_n + step * Operands::kPvKeys, (first + n) / 2, w.lane);
-  }
-
-  // o += p v, columns inside keys; the next group's fragments are read ahead of the mma.
-  static OCTAVO_DEVICE void pv(typename G::State& state, const typename G::Scores& scores,
-                               const Place& w, int stage) {
-    constexpr int kGroups = kTilesD / kVTiles;
-    constexpr int kItems = G::kPvSteps * kGroups;
-    PFragments p;
-    pack(p, scores);
-    VGroup f[2];
-    load_v(f[0], w, stage, 0, 0);
-    OCTAVO_UNROLL
-    for (int i = 0; i < kItems; ++i) {
-      if (i + 1 < kItems)
-        load_v(f[(i + 1) % 2], w, stage, (i + 1) / kGroups, (i + 1) % kGroups * kVTiles);
-      OCTAVO_UNROLL
-      for (int n = 0; n < kVTiles; ++n) {
-        OCTAVO_UNROLL
-        for (int m = 0; m < kTilesM; ++m) {
-          auto& o = state.o[m][i % kGroups * kVTiles + n];
-          Operands::mma_pv(o, p.p[m][i / kGroups], f[i % 2].v[n / 2].r[n % 2], o);
-        }
-      }
-    }
-  }
-
   // The 8-bit form: a fresh accumulator for the block, a few columns at a time so that it fits
   // beside O, then o = o * keep + t * add in FP32. FP8 products keep some 14 bits of what they
   // accumulate, INT8 ones count in the block's own steps: neither may run on from block to block.
@@ -137,13 +172,14 @@ struct Products {
                                       const Fold& fold, const Place& w, int stage) {
     PFragments p;
     pack(p, scores);
+    const Lane lane = v_lane(w, stage);
     OCTAVO_UNROLL
     for (int first = 0; first < kTilesD; first += kVTiles) {
       Accumulator t[kTilesM][kVTiles][4] = {};
       OCTAVO_UNROLL
       for (int step = 0; step < G::kPvSteps; ++step) {
         VGroup f;
-        load_v(f, w, stage, step, first);
+        load_v(f, lane, step, first);
         OCTAVO_UNROLL
         for (int n = 0; n < kVTiles; ++n) {
           OCTAVO_UNROLL

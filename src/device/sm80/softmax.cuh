@@ -112,49 +112,47 @@ struct Softmax {
   // exponential: P and the sum stay far from overflow, and rescaling O, a multiplication per
   // element, is skipped by nearly every block. Each row decides for itself, so its bits do not
   // depend on its neighbours; the warp only skips the work when no row moved.
-  static OCTAVO_DEVICE void step(Scores& scores, State& state) {
+  static OCTAVO_DEVICE void raise_origins(const Scores& scores, State& state) {
     float largest[kTilesM][2];
     bool any_moves = false;
     OCTAVO_UNROLL
     for (int m = 0; m < kTilesM; ++m) {
       OCTAVO_UNROLL
       for (int half = 0; half < 2; ++half) {
-        largest[m][half] = block_max(scores, m, half);
+        largest[m][half] = exponent_of(block_max(scores, m, half), state.scale_of(m, half));
         any_moves = any_moves || moves(state, m, half, largest[m][half]);
       }
     }
-    if (ptx::warp_any(any_moves)) {
-      OCTAVO_UNROLL
-      for (int m = 0; m < kTilesM; ++m) {
-        OCTAVO_UNROLL
-        for (int half = 0; half < 2; ++half)
-          if (moves(state, m, half, largest[m][half])) rescale(state, m, half, largest[m][half]);
-      }
-    }
+    if (!ptx::warp_any(any_moves)) return;
     OCTAVO_UNROLL
     for (int m = 0; m < kTilesM; ++m) {
       OCTAVO_UNROLL
-      for (int half = 0; half < 2; ++half) {
-        const float scale = state.scale_of(m, half);
-        state.sum[m][half] +=
-            exponentiate(scores, m, half, scale, origin_of(state.max[m][half], scale));
-      }
+      for (int half = 0; half < 2; ++half)
+        if (moves(state, m, half, largest[m][half])) rescale(state, m, half, largest[m][half]);
     }
   }
   static OCTAVO_DEVICE bool moves(const State& state, int m, int half, float to) {
-    const float from = state.max[m][half];
-    return to > from && (to - from) * state.scale_of(m, half) > G::C.rescale_log2;
+    return to - state.origin[m][half] > G::C.rescale_log2;
   }
   static OCTAVO_DEVICE void rescale(State& state, int m, int half, float to) {
-    const float scale = state.scale_of(m, half);
-    const float alpha = weight_of(state.max[m][half], scale, origin_of(to, scale));
-    state.max[m][half] = to;
+    const float alpha = ptx::exp2_approx(state.origin[m][half] - to);
+    state.origin[m][half] = to;
     state.sum[m][half] *= alpha;
     OCTAVO_UNROLL
     for (int n = 0; n < kTilesD; ++n) {
       OCTAVO_UNROLL
       for (int e = half * 2; e < half * 2 + 2; ++e) state.o[m][n][e] *= alpha;
     }
+  }
+  // Register i of P's fragments of one step: two neighbouring keys of one row, added to its sum.
+  static OCTAVO_DEVICE u32 probabilities(const Scores& scores, State& state, int step, int i) {
+    const int m = i / 4, half = i % 2;
+    const float(&s)[4] = scores.s[m][step * 2 + i % 4 / 2];
+    const float scale = state.scale_of(m, half), origin = state.origin[m][half];
+    const float low = weight_of(s[half * 2], scale, origin);
+    const float high = weight_of(s[half * 2 + 1], scale, origin);
+    state.sum[m][half] += low + high;
+    return Operands::pack_pair(low, high);
   }
 
   // For products that are folded into O block by block: the rescale comes with the fold.
@@ -164,15 +162,14 @@ struct Softmax {
       OCTAVO_UNROLL
       for (int half = 0; half < 2; ++half) {
         const float scale = state.scale_of(m, half);
-        const float in_block = block_max(scores, m, half);
-        const float largest = ptx::max_f32(state.max[m][half], in_block);
-        const float origin = origin_of(largest, scale);
-        const float keep = weight_of(state.max[m][half], scale, origin);
-        const float add = Operands::kBlockMaximum ? weight_of(in_block, scale, origin) : 1.0f;
-        const float p_origin = Operands::kBlockMaximum ? origin_of(in_block, scale)
-                                                       : origin - Operands::kProbabilityLog2;
+        const float in_block = exponent_of(block_max(scores, m, half), scale);
+        const float origin = ptx::max_f32(state.origin[m][half], in_block);
+        const float keep = ptx::exp2_approx(state.origin[m][half] - origin);
+        const float add = Operands::kBlockMaximum ? ptx::exp2_approx(in_block - origin) : 1.0f;
+        const float p_origin =
+            Operands::kBlockMaximum ? in_block : origin - Operands::kProbabilityLog2;
         const float sum = exponentiate(scores, m, half, scale, p_origin);
-        state.max[m][half] = largest;
+        state.origin[m][half] = origin;
         state.sum[m][half] = ptx::fused_multiply_add(state.sum[m][half], keep, sum * add);
         fold.keep[m][half] = keep;
         fold.add[m][half] = add;

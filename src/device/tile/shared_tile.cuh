@@ -35,55 +35,123 @@ struct SharedTile {
   }
 };
 
-// Rows of a tensor in global memory, of which the first `rows` and the first `row_bytes` of each
-// exist; what lies beyond arrives as zeros.
+// Where one lane reads for ldmatrix, and by which constants it goes on from there. A swizzled chunk
+// is an exclusive or, so a step to another chunk is one too, with a constant: one instruction, and
+// no register but this. Rows are constant offsets.
+template <int kRowBytes>
+struct LaneAddress {
+  using Tile = SharedTile<kRowBytes>;
+  static constexpr bool kPowerOfTwo = (kRowBytes & (kRowBytes - 1)) == 0;
+
+  u32 row_address;  // with the chunk where rows are a power of two
+  u32 chunk_bytes;  // swizzled
+
+  // `chunk` has no bit in common with those that are added later.
+  OCTAVO_DEVICE LaneAddress(const Tile& tile, u32 row, u32 chunk)
+      : row_address(tile.base + row * kRowBytes),
+        chunk_bytes((chunk ^ (row / (8 / Tile::kGroups) % Tile::kGroups)) * 16) {
+    if (kPowerOfTwo) row_address |= chunk_bytes;
+  }
+  // `rows`, a multiple of 8, and `chunk` are constants.
+  OCTAVO_DEVICE u32 at(u32 rows, u32 chunk) const {
+    const u32 address =
+        kPowerOfTwo ? row_address ^ (chunk * 16) : row_address + (chunk_bytes ^ (chunk * 16));
+    return address + rows * kRowBytes;
+  }
+};
+
+// Rows of a tensor in global memory.
 struct GlobalRows {
   const u8* data = nullptr;
   i64 stride_bytes = 0;
-  i32 rows = 0;
-  i32 row_bytes = 0;
+  i32 row_bytes = 0;  // of a row that exist
 };
 
-// Copies piece `piece` of a tile's rows, counted row after row in units of kLoadBytes.
-template <int kLoadBytes, int kRowBytes>
-OCTAVO_DEVICE void load_piece(const SharedTile<kRowBytes>& tile, const GlobalRows& from,
-                              u32 piece) {
-  constexpr u32 kPieces = kRowBytes / kLoadBytes;
-  const u32 row = piece / kPieces;
-  const u32 byte = piece % kPieces * kLoadBytes;
-  const int valid = static_cast<int>(row) < from.rows
-                        ? max_of(min_of(from.row_bytes - static_cast<int>(byte), kLoadBytes), 0)
-                        : 0;
-  const u8* const source = from.data + (valid > 0 ? row * from.stride_bytes + byte : 0);
-  const u32 to = tile.byte_address(row, byte);
-  if constexpr (kLoadBytes == 16) {
-    ptx::cp_async_16(to, source, valid);
-  } else if constexpr (kLoadBytes >= 4) {
-    ptx::cp_async_narrow<kLoadBytes>(to, source, valid);
-  } else if constexpr (kLoadBytes == 2) {
-    ptx::store_shared_b16(to, valid > 0 ? ptx::load_global_b16(source) : u16{0});
-  } else {
-    ptx::store_shared_b8(to, valid > 0 ? ptx::load_global_b8(source) : u8{0});
-  }
-}
+// One thread's share of copying blocks of kRows rows, one block after the other, into tiles. What
+// does not exist arrives as zeros; its address, which may lie anywhere, is not read.
+//
+// With 16-byte pieces a thread keeps its column of the tile, and every kRowsAtOnce-th row of a
+// block is its own: a piece then costs an addition and a comparison, where dividing the piece's
+// number cost 22 instructions and a fifth of all that the kernel issued.
+template <int kRows, int kThreads, int kRowBytes>
+struct WideRowLoader {
+  static constexpr u32 kPieces = kRowBytes / 16;  // of a row
+  static constexpr u32 kRowsAtOnce = u32{kThreads} / kPieces;
+  static constexpr bool kEven = kThreads % kPieces == 0 && kRows % kRowsAtOnce == 0;
+  static_assert(kRowsAtOnce > 0, "a row has at most one piece per thread");
 
-// Starts copying kRows rows into the tile, by all kThreads threads. kLoadBytes is the widest access
-// the rows' addresses allow; from 4 bytes on it is asynchronous.
-template <int kRows, int kThreads, int kLoadBytes, int kRowBytes>
-OCTAVO_DEVICE void load_rows(const SharedTile<kRowBytes>& tile, const GlobalRows& from,
-                             u32 thread) {
-  constexpr u32 kTotal = kRows * (kRowBytes / kLoadBytes);
-  if constexpr (kLoadBytes == 16) {
-    OCTAVO_UNROLL
-    for (u32 i = 0; i < div_up(kTotal, u32{kThreads}); ++i) {
-      const u32 piece = i * kThreads + thread;
-      if (kTotal % kThreads == 0 || piece < kTotal) load_piece<kLoadBytes>(tile, from, piece);
-    }
-  } else {
-    // Narrow pieces are many: unrolled, their addresses alone would spill.
-    for (u32 piece = thread; piece < kTotal; piece += kThreads)
-      load_piece<kLoadBytes>(tile, from, piece);
+  const u8* source;  // this thread's piece of its first row in the next block
+  u32 stride;        // in pieces: 32 bits, and a product with it, reach any row
+  u32 row, byte;     // of this thread's piece
+  bool exists;       // else it lies past the end of the rows
+
+  OCTAVO_DEVICE WideRowLoader(const GlobalRows& from, u32 thread)
+      : stride(static_cast<u32>(from.stride_bytes / 16)),
+        row(thread / kPieces),
+        byte(thread % kPieces * 16),
+        exists(static_cast<i32>(byte) < from.row_bytes) {
+    source = from.data + row * from.stride_bytes + byte;
+    if (!kEven && row >= kRowsAtOnce) row = kRows;  // past the last whole set of rows: idle
   }
-}
+
+  OCTAVO_DEVICE const u8* rows_on(u32 rows) const { return source + u64{stride} * (rows * 16); }
+
+  // Starts copying a block, of which `rows` rows exist, and moves on to the next.
+  OCTAVO_DEVICE void load(const SharedTile<kRowBytes>& tile, i32 rows) {
+    OCTAVO_UNROLL
+    for (u32 i = 0; i < div_up(u32{kRows}, kRowsAtOnce); ++i) {
+      const u32 r = row + i * kRowsAtOnce;
+      if (kEven || r < kRows)
+        ptx::cp_async_16(tile.byte_address(r, byte), rows_on(i * kRowsAtOnce),
+                         exists && static_cast<i32>(r) < rows);
+    }
+    source = rows_on(kRows);
+  }
+};
+
+// The same for rows whose addresses or lengths allow only kLoadBytes at once, 1 to 8; from 4 on
+// copies are asynchronous.
+template <int kRows, int kThreads, int kLoadBytes, int kRowBytes>
+struct NarrowRowLoader {
+  static constexpr u32 kPieces = kRowBytes / kLoadBytes;
+
+  GlobalRows from;  // the next block
+  u32 thread;
+
+  OCTAVO_DEVICE NarrowRowLoader(const GlobalRows& rows, u32 this_thread)
+      : from(rows), thread(this_thread) {}
+
+  OCTAVO_DEVICE void load(const SharedTile<kRowBytes>& tile, i32 rows) {
+    // Pieces are many: unrolled, their addresses alone would spill.
+    for (u32 piece = thread; piece < kRows * kPieces; piece += kThreads)
+      load_piece(tile, rows, piece / kPieces, piece % kPieces * kLoadBytes);
+    from.data += kRows * from.stride_bytes;
+  }
+  OCTAVO_DEVICE void load_piece(const SharedTile<kRowBytes>& tile, i32 rows, u32 row,
+                                u32 byte) const {
+    const bool exists = static_cast<i32>(row) < rows && static_cast<i32>(byte) < from.row_bytes;
+    const u8* const source = from.data + row * from.stride_bytes + byte;
+    const u32 to = tile.byte_address(row, byte);
+    if constexpr (kLoadBytes >= 4) {
+      ptx::cp_async_narrow<kLoadBytes>(to, source, exists);
+    } else if constexpr (kLoadBytes == 2) {
+      ptx::store_shared_b16(to, exists ? ptx::load_global_b16(source) : u16{0});
+    } else {
+      ptx::store_shared_b8(to, exists ? ptx::load_global_b8(source) : u8{0});
+    }
+  }
+};
+
+template <int kRows, int kThreads, int kLoadBytes, int kRowBytes>
+struct RowLoaderFor {
+  using Type = NarrowRowLoader<kRows, kThreads, kLoadBytes, kRowBytes>;
+};
+template <int kRows, int kThreads, int kRowBytes>
+struct RowLoaderFor<kRows, kThreads, 16, kRowBytes> {
+  using Type = WideRowLoader<kRows, kThreads, kRowBytes>;
+};
+// kLoadBytes: the widest access that divides every row's address and length.
+template <int kRows, int kThreads, int kLoadBytes, int kRowBytes>
+using RowLoader = typename RowLoaderFor<kRows, kThreads, kLoadBytes, kRowBytes>::Type;
 
 }  // namespace octavo
