@@ -1,6 +1,7 @@
 // octavo check: the case tables against the fp64 oracle.
 #include <CLI/CLI.hpp>
 #include <memory>
+#include <optional>
 
 #include "commands.h"
 #include "exit.h"
@@ -17,6 +18,8 @@ struct CheckFlags {
   std::string suite = "all";
   std::string precision;
   std::uint64_t seed = 42;
+  int repeat = 2;
+  std::int64_t cases = 0;
 };
 
 int check_command(CheckFlags& flags) {
@@ -25,10 +28,19 @@ int check_command(CheckFlags& flags) {
   options.suite = flags.suite;
   if (!flags.precision.empty()) options.precision = require(parse_precision(flags.precision));
   options.seed = flags.seed;
+  options.repeat = flags.repeat;
+  options.cases = flags.cases;
   flags.json.open();
   const CheckReport result = [&] {
-    ProgressBar bar("check");
-    options.progress = [&bar](std::int64_t done, std::int64_t total) { bar.update(done, total); };
+    std::optional<ProgressBar> bar;
+    const auto progress_of = [&bar](const char* what) {
+      return [&bar, what](std::int64_t done, std::int64_t total) {
+        if (done == 1 || !bar) bar.emplace(what);
+        bar->update(done, total);
+      };
+    };
+    options.compile_progress = progress_of("compile");
+    options.progress = progress_of("check");
     return require(check(options));
   }();
   report(flags.json, render(result), to_json(result));
@@ -47,6 +59,12 @@ void add_check_command(CLI::App& app, int& exit_code) {
   command->add_option("--precision", flags->precision, "only this precision mode")
       ->type_name("MODE");
   add_seed(*command, flags->seed);
+  command->add_option("--repeat", flags->repeat, "runs of each case, which must agree in every bit")
+      ->type_name("N")
+      ->capture_default_str();
+  command->add_option("--cases", flags->cases, "only about so many, spread over the suite; 0: all")
+      ->type_name("N")
+      ->capture_default_str();
   flags->json.add(*command);
   add_example(*command, "octavo check --suite twelve --precision fp8");
   command->callback([flags, &exit_code] { exit_code = check_command(*flags); });

@@ -14,6 +14,16 @@ std::string or_dash(const std::optional<double>& value, std::string (*format)(do
   return value ? format(*value) : "-";
 }
 
+std::string oracle_line(const CheckReport& report) {
+  if (report.oracle_compared == 0) return "";
+  return fmt::format(
+      "\nfp64 attention on {}; on {} cases held against the CPU's: {} of what sums in another "
+      "order "
+      "may differ by\n",
+      report.oracle, report.oracle_compared,
+      fmt::format("{:.1f}%", 100 * report.oracle_difference));
+}
+
 std::string not_run_lines(const CheckReport& report) {
   if (report.not_run == 0) return "";
   std::string text = fmt::format("\n{} cases not run:\n", report.not_run);
@@ -80,10 +90,10 @@ std::string render(const CheckReport& report) {
              "check on {}, suite {}, seed {}: the worst of each precision and input type\n\n",
              report.device, report.suite, report.seed) +
          table.text() + "\nbounds and the case that came closest:\n" + bounds +
-         failure_lines(report.failures) + not_run_lines(report) +
-         fmt::format("\n{}: {} cases ({} distinct), {} failed\n",
+         oracle_line(report) + failure_lines(report.failures) + not_run_lines(report) +
+         fmt::format("\n{}: {} cases ({} distinct), {} runs each, {} failed\n",
                      report.passed() ? "passed" : "FAILED", report.cases, report.distinct,
-                     report.failures.size());
+                     report.repeat, report.failures.size());
 }
 
 std::string render(const BenchReport& report) {

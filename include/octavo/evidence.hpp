@@ -57,7 +57,10 @@ struct CheckOptions {
   std::string suite = "all";             // all, twelve, presets
   std::optional<Precision> precision{};  // only this one
   std::uint64_t seed = 42;
+  int repeat = 2;          // runs of each case; all must agree in every bit
+  std::int64_t cases = 0;  // only about so many, spread over the suite; 0: all
   Progress progress{};
+  Progress compile_progress{};  // on a GPU, while kernels are compiled, before the first case
 };
 
 // The worst of one precision and input format, over its cases.
@@ -78,8 +81,13 @@ struct CheckReport {
   std::string device;
   std::string suite;
   std::uint64_t seed = 0;
+  int repeat = 0;
   std::int64_t cases = 0;
   std::int64_t distinct = 0;
+  std::int64_t kernels = 0;          // how many different ones the cases took; 0: not on a GPU
+  std::string oracle;                // where fp64 attention was computed
+  std::int64_t oracle_compared = 0;  // cases on which that was held against the CPU's
+  double oracle_difference = 0;      // the largest, over what sums in another order may differ by
   std::vector<CheckRow> rows;
   std::vector<std::string> failures;         // one line each: case, what was expected, what came
   std::int64_t not_run = 0;                  // cases the device does not serve; not among `cases`

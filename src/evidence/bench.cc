@@ -12,12 +12,14 @@
 #include "config/portable.h"
 #include "cpu/attention.h"
 #include "evidence/cases.h"
+#include "evidence/gpu_suite.h"
 #include "evidence/inputs.h"
 #include "evidence/judge.h"
 #include "evidence/oracle.h"
 #include "evidence/three_loop.h"
 #include "gpu/timing.h"
 #include "octavo/evidence.hpp"
+#include "runtime/gpu_plan.h"
 #include "runtime/staging.h"
 
 namespace octavo {
@@ -66,7 +68,7 @@ Status validate_options(const BenchOptions& options, const std::vector<BenchCase
     return invalid("iters", fmt::format("{}", options.iters), "1 to 1000000");
   if (options.warmup < 0 || options.warmup > kMost)
     return invalid("warmup", fmt::format("{}", options.warmup), "0 to 1000000");
-  if (!options.config.empty())
+  if (!options.config.empty() && options.device.kind != Device::Kind::cuda)
     return invalid(
         "config", fmt::format("\"{}\"", options.config),
         fmt::format("no configuration on {}, which chooses its own", name(options.device)));
@@ -92,8 +94,8 @@ Status validate_options(const BenchOptions& options, const std::vector<BenchCase
 // One case under the clock.
 class CaseBench {
  public:
-  CaseBench(const BenchOptions& options, const BenchCase& shape)
-      : options_(options), shape_(shape), case_(case_of(options, shape)) {}
+  CaseBench(const BenchOptions& options, const BenchCase& shape, const evidence::Oracle& oracle)
+      : options_(options), shape_(shape), oracle_(oracle), case_(case_of(options, shape)) {}
 
   Status prepare() {
     Result<Inputs> inputs = evidence::make_inputs(case_);
@@ -101,9 +103,7 @@ class CaseBench {
     inputs_ = std::move(inputs).value();
     const Result<Problem> problem = problem_of(inputs_.given, case_.options);
     if (!problem.ok()) return problem.status();
-    Result<Plan> planned = plan(*problem, options_.device);
-    if (!planned.ok()) return planned.status();
-    plan_ = std::move(planned).value();
+    OCTAVO_RETURN_IF_ERROR(make_plan(*problem));
     if (!on_cpu()) {
       Result<StagedArguments> staged =
           StagedArguments::make(inputs_.given, *problem, options_.device, evidence::kGuardBytes);
@@ -126,7 +126,8 @@ class CaseBench {
 
   // The judge of `check`, on eight rows a head.
   Result<Verdict> verify() {
-    const Result<evidence::Truth> truth = evidence::make_truth(case_, inputs_);
+    const Result<evidence::Truth> truth =
+        evidence::make_truth(case_, inputs_, {oracle_, !on_cpu()});
     if (!truth.ok()) return truth.status();
     evidence::poison_outputs(inputs_);
     OCTAVO_RETURN_IF_ERROR(run());
@@ -145,13 +146,26 @@ class CaseBench {
   }
 
  private:
+  Status make_plan(const Problem& problem) {
+    if (options_.config.empty()) {
+      Result<Plan> planned = plan(problem, options_.device);
+      if (!planned.ok()) return planned.status();
+      plan_ = std::move(planned).value();
+      return {};
+    }
+    auto made = make_gpu_plan(problem, options_.device, options_.config);
+    if (!made.ok()) return made.status();
+    plan_.emplace(*made);
+    return {};
+  }
+
   bool on_cpu() const { return options_.device.kind == Device::Kind::cpu; }
 
   // A sample is the mean of the calls of one graph replay.
   Status time_by_graph(BenchRow& row, const std::function<void(int)>& done) {
+    constexpr int kFewestSamples = 15;  // a median of fewer moves with every visitor of the GPU
     GraphTiming timing;
-    timing.warmup = div_up(options_.warmup, timing.calls);
-    timing.samples = div_up(options_.iters, timing.calls);
+    timing.samples = std::max(div_up(options_.iters, timing.calls), kFewestSamples);
     Result<std::vector<double>> samples = graph_times_us(
         options_.device, timing,
         [this](Stream stream) { return plan_->run(staged_->on_device(), workspace_, stream); });
@@ -229,6 +243,7 @@ class CaseBench {
 
   const BenchOptions& options_;
   const BenchCase& shape_;
+  const evidence::Oracle& oracle_;
   const Case case_;
   Inputs inputs_;
   std::optional<Plan> plan_;
@@ -249,9 +264,10 @@ std::vector<BenchCase> cases_of(const BenchOptions& options) {
   return cases;
 }
 
-Status bench_case(const BenchOptions& options, const BenchCase& shape, BenchReport& report,
+Status bench_case(const BenchOptions& options, const BenchCase& shape,
+                  const evidence::Oracle& oracle, BenchReport& report,
                   const std::function<void(int)>& done) {
-  CaseBench bench(options, shape);
+  CaseBench bench(options, shape, oracle);
   OCTAVO_RETURN_IF_ERROR(bench.prepare());
   BenchRow row;
   if (options.check_correctness) {
@@ -281,6 +297,8 @@ Result<BenchReport> bench(const BenchOptions& options) {
   report.warmup = options.warmup;
   report.seed = options.seed;
   report.threads = cpu::thread_count();
+  const evidence::CheckOracle oracle =
+      options.check_correctness ? evidence::oracle_for(options.device) : evidence::CheckOracle{};
   const auto total = static_cast<std::int64_t>(cases.size()) * options.iters;
   for (std::size_t i = 0; i < cases.size(); ++i) {
     const auto done = [&](int runs) {
@@ -288,7 +306,7 @@ Result<BenchReport> bench(const BenchOptions& options) {
         options.progress(static_cast<std::int64_t>(i) * options.iters + runs, total);
     };
     try {
-      OCTAVO_RETURN_IF_ERROR(bench_case(options, cases[i], report, done));
+      OCTAVO_RETURN_IF_ERROR(bench_case(options, cases[i], oracle.oracle, report, done));
     } catch (const std::bad_alloc&) {
       return Status(ErrorCode::out_of_memory,
                     fmt::format("case {} does not fit into memory.", cases[i].name));

@@ -221,6 +221,102 @@ std::vector<Case> all_cases(std::uint64_t seed, std::size_t count) {
   return cases;
 }
 
+namespace {
+
+// Head dimensions between the axis values, and grids of more tiles than any GPU has SMs: what
+// kernels choose their tiles by.
+void enlarge(Case& c, bool fill_the_gpu, Draw& draw) {
+  constexpr std::int64_t kTiles = 200, kTileRows = 64, kMostHeads = 48;
+  if (draw.one_in(2)) c.head_dim = 8 * draw.between(1, 32);
+  if (c.len_kv == 0 || !fill_the_gpu) return;
+  c.len_q += kTileRows;
+  c.len_kv += kTileRows;
+  while (c.batch * c.heads_q * (c.len_q / kTileRows) < kTiles && c.heads_q < kMostHeads) {
+    c.heads_q *= 2;
+    if (c.heads_kv > 1) c.heads_kv *= 2;
+  }
+}
+
+// Keeps what a device serves, each case once, while its kernels may still be compiled.
+class ServedCases {
+ public:
+  ServedCases(const KernelsOf& kernels_of, std::size_t most_kernels)
+      : kernels_of_(kernels_of), most_kernels_(most_kernels) {}
+
+  bool add(const Case& c) {
+    const std::vector<std::string> needed = kernels_of_(c);
+    if (needed.empty()) return false;
+    std::set<std::string> kernels = kernels_;
+    kernels.insert(needed.begin(), needed.end());
+    if (kernels.size() > std::max(most_kernels_, kernels_.size())) return false;
+    if (!names_.insert(c.name()).second) return false;
+    kernels_ = std::move(kernels);
+    cases_.push_back(c);
+    return true;
+  }
+  bool serves(const Case& c) const { return !kernels_of_(c).empty(); }
+  std::vector<Case>& cases() { return cases_; }
+
+ private:
+  const KernelsOf& kernels_of_;
+  std::size_t most_kernels_;
+  std::set<std::string> kernels_, names_;
+  std::vector<Case> cases_;
+};
+
+// Scales of 8-bit inputs follow from the seed, and a device may serve some granularities only.
+constexpr int kSeedsTried = 40;
+
+std::vector<int> served_formats(const ServedCases& served) {
+  std::vector<int> formats;
+  for (int format = 0; format < kAxisSizes[kFormat]; ++format) {
+    bool found = false;
+    for (std::uint64_t seed = 0; seed < kSeedsTried && !found; ++seed) {
+      AxisValues plain{};
+      plain[kFormat] = format;
+      plain[kLength] = 2;
+      plain[kHeadDim] = 3;
+      found = served.serves(make_case(plain, seed));
+    }
+    if (found) formats.push_back(format);
+  }
+  return formats;
+}
+
+}  // namespace
+
+std::vector<Case> served_cases(std::uint64_t seed, std::size_t count, const KernelsOf& kernels_of,
+                               std::size_t most_kernels) {
+  ServedCases served(kernels_of, most_kernels);
+  const std::vector<int> formats = served_formats(served);
+  if (formats.empty()) return {};
+  AxisValues sizes = kAxisSizes;
+  sizes[kFormat] = static_cast<int>(formats.size());
+  std::uint64_t case_seed = seed * 1'000'000;
+  for (AxisValues row : covering_rows(sizes)) {
+    row[kFormat] = formats[static_cast<std::size_t>(row[kFormat])];
+    for (int tried = 0; tried < kSeedsTried; ++tried)
+      if (served.add(make_case(row, case_seed++))) break;
+  }
+  // Formats take turns, and every fourth case of each fills a GPU: where a draw is dropped, the
+  // next is of the same kind, so that the kinds that need many kernels are not crowded out.
+  const std::uint64_t last = case_seed + 100 * count;
+  for (std::size_t n = 0; served.cases().size() < count && case_seed < last; ++n) {
+    for (int tried = 0; tried < kSeedsTried; ++tried, ++case_seed) {
+      Draw draw(case_seed + 1'000'000'000);
+      AxisValues values;
+      for (int axis = 0; axis < kAxes; ++axis)
+        values[axis] = static_cast<int>(draw.between(0, sizes[axis] - 1));
+      values[kFormat] = formats[n % formats.size()];
+      Case c = make_case(values, case_seed);
+      enlarge(c, n / formats.size() % 4 == 0, draw);
+      if (served.add(c)) break;
+    }
+    ++case_seed;
+  }
+  return std::move(served.cases());
+}
+
 std::vector<Case> twelve_cases() {
   std::vector<Case> cases;
   const auto add = [&cases](DType input, Precision precision) {

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -63,6 +64,15 @@ Case make_case(const AxisValues& values, std::uint64_t seed);
 std::vector<Case> covering_cases(std::uint64_t seed);
 // The covering set, then random draws until there are `count` distinct names.
 std::vector<Case> all_cases(std::uint64_t seed, std::size_t count = 2400);
+
+// Names of the kernels a device runs a case with; none where it does not serve it.
+using KernelsOf = std::function<std::vector<std::string>(const Case&)>;
+// `count` distinct cases a device serves: every pair of the axis values that it does, then random
+// draws with all multiples of 8 to 256 as head dimensions, and grids that fill a GPU. Kernels are
+// compiled on demand: once the cases need `most_kernels`, a draw that needs another is dropped.
+std::vector<Case> served_cases(std::uint64_t seed, std::size_t count, const KernelsOf& kernels_of,
+                               std::size_t most_kernels);
+
 std::vector<Case> twelve_cases();
 std::vector<Case> preset_cases(std::uint64_t seed);
 

@@ -5,76 +5,101 @@
 
 #include <algorithm>
 #include <atomic>
-#include <memory>
-#include <optional>
 #include <set>
 #include <thread>
 
 #include "attention/error.h"
 #include "evidence/bounds.h"
+#include "evidence/gpu_oracle.h"
+#include "evidence/gpu_suite.h"
 #include "evidence/inputs.h"
 #include "evidence/judge.h"
-#include "evidence/oracle.h"
-#include "runtime/staging.h"
 
 namespace octavo::evidence {
 namespace {
 
-struct Prepared {
+// A case on its way: its memory and truth, then what a run left there, then the verdict.
+struct Work {
   Status status;
   Inputs inputs;
   Truth truth;
+  double oracle_difference = -1;  // not compared
+  Verdict verdict;
+  bool ran = false;
 };
 
-Prepared prepare(const Case& c) {
-  Prepared p;
-  Result<Inputs> inputs = make_inputs(c);
-  if (!inputs.ok()) return {inputs.status(), {}, {}};
-  p.inputs = std::move(inputs).value();
-  Result<Truth> truth = make_truth(c, p.inputs);
-  if (!truth.ok()) return {truth.status(), {}, {}};
-  p.truth = std::move(truth).value();
-  return p;
-}
-
-// The oracle has one thread a case; the cases of a chunk share the cores.
-std::vector<Prepared> prepare_all(const Case* cases, std::size_t count) {
-  std::vector<Prepared> prepared(count);
+// Calls work(i) for all i below count, on all cores.
+void on_all_cores(std::size_t count, const std::function<void(std::size_t)>& work) {
   std::atomic<std::size_t> next = 0;
-  const auto work = [&] {
-    for (std::size_t i = next++; i < count; i = next++) prepared[i] = prepare(cases[i]);
+  const auto loop = [&] {
+    for (std::size_t i = next++; i < count; i = next++) work(i);
   };
   std::vector<std::thread> helpers;
   const unsigned cores = std::max(std::thread::hardware_concurrency(), 1U);
-  for (unsigned t = 1; t < cores; ++t) helpers.emplace_back(work);
-  work();
+  for (unsigned t = 1; t < cores; ++t) helpers.emplace_back(loop);
+  loop();
   for (std::thread& helper : helpers) helper.join();
-  return prepared;
 }
 
-// Runs twice into fresh poison: the bits must repeat, and nothing may survive from the first run.
-Verdict run_case(const Case& c, Prepared& p, const Runner& runner, Device::Kind kind) {
-  Verdict verdict;
+// Every fourth case whose fp64 sums the CPU has done in a fraction of a second.
+bool compares_oracles(const Case& c, std::size_t number) {
+  constexpr double kMostProducts = 2e7;
+  const double products = static_cast<double>(c.batch * c.heads_q) *
+                          static_cast<double>(c.len_q * c.len_kv) * static_cast<double>(c.head_dim);
+  return number % 4 == 0 && products < kMostProducts && c.sampled_rows == 0;
+}
+
+Status prepare(const Case& c, std::size_t number, const CheckOracle& oracle, bool p_is_rounded,
+               Work& work) {
+  Result<Inputs> inputs = make_inputs(c);
+  if (!inputs.ok()) return inputs.status();
+  work.inputs = std::move(inputs).value();
+  Result<Truth> truth = make_truth(c, work.inputs, {oracle.oracle, p_is_rounded});
+  if (!truth.ok()) return truth.status();
+  work.truth = std::move(truth).value();
+  if (oracle.is_cpu() || !compares_oracles(c, number)) return {};
+  const Result<Truth> second = make_truth(c, work.inputs, {cpu_oracle, p_is_rounded});
+  if (!second.ok()) return second.status();
+  work.oracle_difference = oracle_difference(work.truth, *second);
+  return {};
+}
+
+// Runs `repeat` times into fresh poison: the bits must repeat, and nothing may survive from the run
+// before.
+void run_case(const Case& c, Work& work, const Runner& runner, const CheckOptions& options) {
+  const Result<Call> call = runner(work.inputs.given, c.options);
+  Status status = call.status();
   std::vector<std::byte> first_out, first_lse;
-  for (int run = 0; run < 2; ++run) {
-    first_out = p.inputs.out.bytes;
-    first_lse = p.inputs.lse.bytes;
-    poison_outputs(p.inputs);
-    const Status status = runner(p.inputs.given, c.options);
-    // The CPU serves everything: what it refuses is a failure.
-    if (status.code() == ErrorCode::unsupported && kind != Device::Kind::cpu) {
-      verdict.not_run = status.message();
-      return verdict;
-    }
-    if (!status.ok()) {
-      verdict.failures.push_back(fmt::format("run failed: {}", status.message()));
-      return verdict;
+  for (int run = 0; run < options.repeat && status.ok(); ++run) {
+    poison_outputs(work.inputs);
+    status = (*call)();
+    if (run == 0) {
+      first_out = work.inputs.out.bytes;
+      first_lse = work.inputs.lse.bytes;
+    } else if (first_out != work.inputs.out.bytes || first_lse != work.inputs.lse.bytes) {
+      work.verdict.failures.push_back(
+          fmt::format("run {} on the same inputs and the first differ in their bits", run + 1));
+      break;
     }
   }
-  verdict = judge(c, p.inputs, p.truth, kind);
-  if (first_out != p.inputs.out.bytes || first_lse != p.inputs.lse.bytes)
-    verdict.failures.push_back("two runs on the same inputs differ in their bits");
-  return verdict;
+  work.ran = status.ok();
+  if (status.ok()) return;
+  // The CPU serves everything: what it refuses is a failure.
+  if (status.code() == ErrorCode::unsupported && options.device.kind != Device::Kind::cpu)
+    work.verdict.not_run = status.message();
+  else
+    work.verdict.failures.push_back(fmt::format("run failed: {}", status.message()));
+}
+
+void judge_case(const Case& c, Work& work, Device::Kind kind) {
+  if (!work.ran) return;
+  Verdict verdict = judge(c, work.inputs, work.truth, kind);
+  for (std::string& failure : work.verdict.failures) verdict.failures.push_back(std::move(failure));
+  if (work.oracle_difference > 1)
+    verdict.failures.push_back(fmt::format(
+        "the device's oracle and the CPU's differ by {:.1f} times what sums in another order may",
+        work.oracle_difference));
+  work.verdict = std::move(verdict);
 }
 
 CheckRow& row_of(std::vector<CheckRow>& rows, const Case& c) {
@@ -90,7 +115,8 @@ CheckRow& row_of(std::vector<CheckRow>& rows, const Case& c) {
   return rows.back();
 }
 
-void add_verdict(CheckReport& report, const Case& c, const Verdict& verdict) {
+void add_verdict(CheckReport& report, const Case& c, const Work& work) {
+  const Verdict& verdict = work.verdict;
   if (!verdict.not_run.empty()) {
     ++report.not_run;
     auto& reasons = report.not_run_reasons;
@@ -111,6 +137,9 @@ void add_verdict(CheckReport& report, const Case& c, const Verdict& verdict) {
   }
   for (const std::string& failure : verdict.failures)
     report.failures.push_back(fmt::format("{}: {}", c.name(), failure));
+  if (work.oracle_difference < 0) return;
+  ++report.oracle_compared;
+  report.oracle_difference = std::max(report.oracle_difference, work.oracle_difference);
 }
 
 // By precision in the order of the API, then by format.
@@ -124,78 +153,49 @@ void sort_rows(std::vector<CheckRow>& rows) {
 
 }  // namespace
 
-namespace {
-
-// Tensors with their guards go to the device, and what it made of them comes back.
-Status run_staged(const Arguments& arguments, const Options& options, Device device) {
-  const Result<Problem> problem = problem_of(arguments, options);
-  if (!problem.ok()) return problem.status();
-  const Result<Plan> planned = plan(*problem, device);
-  if (!planned.ok()) return planned.status();
-  const Result<StagedArguments> staged =
-      StagedArguments::make(arguments, *problem, device, kGuardBytes);
-  if (!staged.ok()) return staged.status();
-  const Result<Buffer> workspace = Buffer::make(device, planned->workspace_bytes());
-  if (!workspace.ok()) return workspace.status();
-  OCTAVO_RETURN_IF_ERROR(
-      planned->run(staged->on_device(), {workspace->data(), workspace->bytes()}));
-  OCTAVO_RETURN_IF_ERROR(synchronize(device));
-  return staged->fetch();
-}
-
-}  // namespace
-
-Runner library_runner(Device device) {
-  if (device.kind != Device::Kind::cpu)
-    return [device](const Arguments& arguments, const Options& options) {
-      return run_staged(arguments, options, device);
-    };
-  return [device](const Arguments& arguments, const Options& options) -> Status {
-    const Result<Problem> problem = problem_of(arguments, options);
-    if (!problem.ok()) return problem.status();
-    const Result<Plan> planned = plan(*problem, device);
-    if (!planned.ok()) return planned.status();
-    constexpr std::size_t kAlignment = 64;
-    const std::size_t bytes = planned->workspace_bytes(arguments);
-    std::vector<std::byte> memory(bytes + 2 * kGuardBytes + kAlignment, kPoison);
-    void* aligned = memory.data() + kGuardBytes;
-    std::size_t room = memory.size() - kGuardBytes;
-    std::align(kAlignment, bytes + kGuardBytes, aligned, room);
-    auto* const begin = static_cast<std::byte*>(aligned);
-    OCTAVO_RETURN_IF_ERROR(planned->run(arguments, {begin, bytes}));
-    const auto intact = [](std::byte b) { return b == kPoison; };
-    if (!std::all_of(begin - kGuardBytes, begin, intact) ||
-        !std::all_of(begin + bytes, begin + bytes + kGuardBytes, intact))
-      return {ErrorCode::device_error,
-              fmt::format("memory beyond the workspace of {} bytes was overwritten.", bytes)};
-    return {};
-  };
+std::vector<Case> chosen_cases(const CheckOptions& options, const std::vector<Case>& suite) {
+  std::vector<Case> of_precision;
+  for (const Case& c : suite)
+    if (!options.precision || c.options.precision == *options.precision) of_precision.push_back(c);
+  if (options.cases == 0) return of_precision;
+  std::vector<Case> chosen;
+  for (const std::int64_t i :
+       spread_rows(static_cast<std::int64_t>(of_precision.size()), options.cases))
+    chosen.push_back(of_precision[static_cast<std::size_t>(i)]);
+  return chosen;
 }
 
 Result<CheckReport> check_cases(const CheckOptions& options, const std::vector<Case>& cases,
-                                const Runner& runner) {
+                                const Runner& runner, const CheckOracle& oracle) {
   CheckReport report;
   report.device = name(options.device);
   report.suite = options.suite;
   report.seed = options.seed;
-  std::vector<Case> chosen;
-  for (const Case& c : cases)
-    if (!options.precision || c.options.precision == *options.precision) chosen.push_back(c);
+  report.repeat = options.repeat;
+  report.oracle = oracle.name;
+  const bool p_is_rounded = options.device.kind != Device::Kind::cpu;
 
   constexpr std::size_t kChunk = 64;
   std::set<std::string> names;
-  for (std::size_t begin = 0; begin < chosen.size(); begin += kChunk) {
-    const std::size_t count = std::min(kChunk, chosen.size() - begin);
-    std::vector<Prepared> prepared = prepare_all(chosen.data() + begin, count);
+  for (std::size_t begin = 0; begin < cases.size(); begin += kChunk) {
+    const std::size_t count = std::min(kChunk, cases.size() - begin);
+    std::vector<Work> chunk(count);
+    // Inputs, oracle and judge have one thread a case; the runs come one after the other.
+    on_all_cores(count, [&](std::size_t i) {
+      chunk[i].status = prepare(cases[begin + i], begin + i, oracle, p_is_rounded, chunk[i]);
+    });
     for (std::size_t i = 0; i < count; ++i) {
-      const Case& c = chosen[begin + i];
-      if (!prepared[i].status.ok()) return prepared[i].status;
-      const std::int64_t cases_before = report.cases;
-      add_verdict(report, c, run_case(c, prepared[i], runner, options.device.kind));
-      if (report.cases > cases_before) names.insert(c.name());
+      if (!chunk[i].status.ok()) return chunk[i].status;
+      run_case(cases[begin + i], chunk[i], runner, options);
       if (options.progress)
         options.progress(static_cast<std::int64_t>(begin + i + 1),
-                         static_cast<std::int64_t>(chosen.size()));
+                         static_cast<std::int64_t>(cases.size()));
+    }
+    on_all_cores(
+        count, [&](std::size_t i) { judge_case(cases[begin + i], chunk[i], options.device.kind); });
+    for (std::size_t i = 0; i < count; ++i) {
+      add_verdict(report, cases[begin + i], chunk[i]);
+      if (chunk[i].verdict.not_run.empty()) names.insert(cases[begin + i].name());
     }
   }
   report.distinct = static_cast<std::int64_t>(names.size());
@@ -206,18 +206,41 @@ Result<CheckReport> check_cases(const CheckOptions& options, const std::vector<C
 }  // namespace octavo::evidence
 
 namespace octavo {
+namespace {
+
+Status validate_options(const CheckOptions& options) {
+  constexpr int kMost = 1'000'000;
+  if (options.repeat < 2 || options.repeat > kMost)
+    return invalid("repeat", fmt::format("{}", options.repeat), "2 to 1000000");
+  if (options.cases < 0) return invalid("cases", fmt::format("{}", options.cases), "0 or more");
+  return {};
+}
+
+// A device that is not there is the caller's to fix, not the failure of two thousand cases.
+Status probe(Device device) {
+  Problem typical;
+  typical.batch = typical.heads_q = typical.heads_kv = typical.len_q = typical.len_kv = 1;
+  typical.head_dim = typical.head_dim_v = 64;
+  return plan(typical, device).status();
+}
+
+}  // namespace
 
 Result<CheckReport> check(const CheckOptions& options) {
-  const Result<std::vector<evidence::Case>> cases =
-      evidence::suite_cases(options.suite, options.seed);
-  if (!cases.ok()) return cases.status();
-  // A device that is not there is the caller's to fix, not the failure of two thousand cases.
-  Problem probe;
-  probe.batch = probe.heads_q = probe.heads_kv = probe.len_q = probe.len_kv = 1;
-  probe.head_dim = probe.head_dim_v = 64;
-  if (const Result<Plan> planned = plan(probe, options.device); !planned.ok())
-    return planned.status();
-  return evidence::check_cases(options, *cases, evidence::library_runner(options.device));
+  OCTAVO_RETURN_IF_ERROR(validate_options(options));
+  Result<std::vector<evidence::Case>> suite = evidence::suite_cases(options.suite, options.seed);
+  if (!suite.ok()) return suite.status();
+  OCTAVO_RETURN_IF_ERROR(probe(options.device));
+  const bool on_gpu = options.device.kind == Device::Kind::cuda;
+  if (on_gpu && options.suite == "all") suite = evidence::gpu_cases(options.device, options.seed);
+  const std::vector<evidence::Case> cases = evidence::chosen_cases(options, *suite);
+  const std::int64_t kernels =
+      on_gpu ? evidence::compile_kernels(options.device, cases, options.compile_progress) : 0;
+  Result<CheckReport> report =
+      evidence::check_cases(options, cases, evidence::library_runner(options.device),
+                            evidence::oracle_for(options.device));
+  if (report.ok()) report->kernels = kernels;
+  return report;
 }
 
 }  // namespace octavo

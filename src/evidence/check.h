@@ -1,21 +1,28 @@
-// The check run with the library exchangeable, so that tests can put faulty ones in its place.
+// The check run with library and oracle exchangeable, so that tests can put faulty ones in their
+// place.
 #pragma once
 
-#include <functional>
+#include <string>
 #include <vector>
 
 #include "evidence/cases.h"
+#include "evidence/oracle.h"
+#include "evidence/runner.h"
 #include "octavo/evidence.hpp"
 
 namespace octavo::evidence {
 
-// Computes arguments.out and arguments.lse.
-using Runner = std::function<Status(const Arguments&, const Options&)>;
-
-// plan() and Plan::run() on the device, in a workspace of exactly the bytes asked for, guarded.
-Runner library_runner(Device device);
+// Who says what is right. An oracle that is not the CPU's is held against it on part of the cases.
+struct CheckOracle {
+  Oracle oracle = cpu_oracle;
+  std::string name = "cpu";
+  bool is_cpu() const { return name == "cpu"; }
+};
 
 Result<CheckReport> check_cases(const CheckOptions& options, const std::vector<Case>& cases,
-                                const Runner& runner);
+                                const Runner& runner, const CheckOracle& oracle = {});
+
+// Those of the precision asked for, and about as many as asked for, spread over them.
+std::vector<Case> chosen_cases(const CheckOptions& options, const std::vector<Case>& suite);
 
 }  // namespace octavo::evidence

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "attention/error.h"
+#include "gpu/launch_sm80_forward.h"
 #include "numeric/formats.h"
 #include "numeric/random.h"
 #include "octavo/evidence.hpp"
@@ -15,6 +16,10 @@ namespace {
 // In places of a scale array that belong to no value. Not NaN: the API refuses such scales wherever
 // they stand.
 constexpr float kUnusedScale = 1e6F;
+
+// Random streams of the lengths of a packed batch, and tokens before its first sequence.
+constexpr std::uint64_t kQuerySpans = 1001, kKeySpans = 1002;
+constexpr std::int64_t kTokensBeforeQueries = 2, kTokensBeforeKeys = 1;
 
 std::array<std::int64_t, 4> strides_of(Layout layout, const std::array<std::int64_t, 4>& n) {
   switch (layout) {
@@ -237,8 +242,8 @@ void set_arguments(const Case& c, Inputs& in) {
 
 Result<Inputs> make_inputs(const Case& c) {
   Inputs in;
-  in.spans_q = make_spans(c, c.len_q, 1001, 2);
-  in.spans_kv = make_spans(c, c.len_kv, 1002, 1);
+  in.spans_q = make_spans(c, c.len_q, kQuerySpans, kTokensBeforeQueries);
+  in.spans_kv = make_spans(c, c.len_kv, kKeySpans, kTokensBeforeKeys);
   in.cu_q = cumulative(in.spans_q);
   in.cu_kv = cumulative(in.spans_kv);
   OCTAVO_RETURN_IF_ERROR(make_operand(c, c.heads_q, c.len_q, in.spans_q, c.qk_scales, 0, in.q));
@@ -250,6 +255,42 @@ Result<Inputs> make_inputs(const Case& c) {
   in.lse = make_memory(c.layout, DType::f32, shape);
   set_arguments(c, in);
   return in;
+}
+
+Posed posed_by(const Case& c) {
+  Posed posed;
+  Problem& p = posed.problem;
+  p.batch = c.batch;
+  p.heads_q = c.heads_q;
+  p.heads_kv = c.heads_kv;
+  p.len_q = c.len_q;
+  p.len_kv = c.len_kv;
+  p.head_dim = p.head_dim_v = c.head_dim;
+  p.q = p.k = p.v = c.input;
+  p.out = c.out;
+  if (is_8bit(c.input)) {
+    p.q_scales = p.k_scales = c.qk_scales;
+    p.v_scales = c.v_scales;
+  }
+  p.lse = c.lse;
+  p.packed = c.layout == Layout::packed;
+  p.options = c.options;
+
+  Arguments a;  // without memory: its pointers count as aligned, as those of vectors are
+  const auto view = [&c](auto& t, DType dtype, std::int64_t heads, std::int64_t length,
+                         const std::vector<Span>& spans) {
+    t.dtype = dtype;
+    t.shape = tensor_shape(c, heads, length, spans);
+    t.stride = strides_of(c.layout, t.shape);
+  };
+  const std::vector<Span> spans_q = make_spans(c, c.len_q, kQuerySpans, kTokensBeforeQueries);
+  const std::vector<Span> spans_kv = make_spans(c, c.len_kv, kKeySpans, kTokensBeforeKeys);
+  view(a.q, c.input, c.heads_q, c.len_q, spans_q);
+  view(a.k, c.input, c.heads_kv, c.len_kv, spans_kv);
+  view(a.v, c.input, c.heads_kv, c.len_kv, spans_kv);
+  view(a.out, c.out, c.heads_q, c.len_q, spans_q);
+  posed.row_alignment = row_alignment(a);
+  return posed;
 }
 
 void poison_outputs(Inputs& inputs) {

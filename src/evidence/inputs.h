@@ -69,6 +69,14 @@ struct Inputs {
 };
 Result<Inputs> make_inputs(const Case& c);
 
+// What a case poses, without its values: the problem, and the widest power of two, up to 16 bytes,
+// that divides the address of every row.
+struct Posed {
+  Problem problem;
+  int row_alignment = 16;
+};
+Posed posed_by(const Case& c);
+
 // Fills out and lse with the poison, guards and gaps included.
 void poison_outputs(Inputs& inputs);
 // Bytes outside the rows of the sequences that no longer hold the poison.

@@ -91,8 +91,13 @@ std::string to_json(const CheckReport& report) {
   json["device"] = report.device;
   json["suite"] = report.suite;
   json["seed"] = report.seed;
+  json["repeat"] = report.repeat;
   json["cases"] = report.cases;
   json["distinct"] = report.distinct;
+  json["kernels"] = report.kernels;
+  json["oracle"] = {{"device", report.oracle},
+                    {"compared", report.oracle_compared},
+                    {"difference", number(report.oracle_difference)}};
   json["passed"] = report.passed();
   json["rows"] = rows_json(report.rows);
   json["failures"] = report.failures;

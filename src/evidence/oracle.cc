@@ -17,7 +17,7 @@
 namespace octavo::evidence {
 namespace {
 
-using Oracle = std::function<Status(const Arguments&, const Options&, double*, double*)>;
+bool rounds(const Case& c) { return is_8bit(c.input) || c.options.precision != Precision::native; }
 
 double scale_of(const Case& c) {
   return c.scale ? *c.scale : 1 / std::sqrt(static_cast<double>(c.head_dim));
@@ -76,44 +76,28 @@ Arguments one_row(const Arguments& a, std::int64_t i, const KeyRange& keys, Opti
   return one;
 }
 
-Status oracle_rows(const Oracle& oracle, const Arguments& a, const Options& options,
-                   const std::vector<std::int64_t>& rows, double* out, double* lse) {
-  const std::int64_t heads = a.q.shape[0] * a.q.shape[1];
-  const std::int64_t columns = a.q.shape[3];
-  const auto count = static_cast<std::int64_t>(rows.size());
-  std::vector<double> row_out(static_cast<std::size_t>(heads * columns));
-  std::vector<double> row_lse(static_cast<std::size_t>(heads));
-  for (std::int64_t n = 0; n < count; ++n) {
-    const std::int64_t i = rows[static_cast<std::size_t>(n)];
-    KeyRange keys = visible_keys(options, i, a.q.shape[2], a.k.shape[2]);
-    if (keys.begin == keys.end) keys.begin = keys.end = 0;
-    Options window;
-    const Arguments one = one_row(a, i, keys, window);
-    OCTAVO_RETURN_IF_ERROR(oracle(one, window, row_out.data(), row_lse.data()));
-    for (std::int64_t h = 0; h < heads; ++h) {
-      std::copy_n(row_out.data() + h * columns, columns, out + (h * count + n) * columns);
-      if (lse != nullptr) lse[h * count + n] = row_lse[static_cast<std::size_t>(h)];
-    }
-  }
-  return {};
+Status whole_reference(const Arguments& a, const Options& mask, std::optional<DType> rounding,
+                       double* out, double* lse) {
+  return rounding ? reference_16bit(a, mask, *rounding, out) : reference(a, mask, out, lse);
 }
 
 // The oracle on the judged rows of a case, in their order.
 Status evaluate(const Oracle& oracle, const Case& c, const Arguments& a,
-                const std::vector<JudgedRow>& rows, std::vector<double>& out,
-                std::vector<double>& lse) {
+                std::optional<DType> rounding, const std::vector<JudgedRow>& rows,
+                std::vector<double>& out, std::vector<double>& lse) {
   const auto columns = static_cast<std::size_t>(c.head_dim);
   out.assign(rows.size() * columns, 0);
   lse.assign(rows.size(), 0);
   if (rows.empty()) return {};
   const Options mask = mask_of(c.options);
-  if (c.sampled_rows > 0)
-    return oracle_rows(oracle, a, mask, spread_rows(c.len_q, c.sampled_rows), out.data(),
-                       lse.data());
+  if (c.sampled_rows > 0) {
+    const std::vector<std::int64_t> sampled = spread_rows(c.len_q, c.sampled_rows);
+    return oracle(a, mask, rounding, &sampled, out.data(), lse.data());
+  }
   const std::array<std::int64_t, 4>& n = a.q.shape;
   std::vector<double> all(static_cast<std::size_t>(n[0] * n[1] * n[2] * n[3]));
   std::vector<double> all_lse(static_cast<std::size_t>(n[0] * n[1] * n[2]));
-  OCTAVO_RETURN_IF_ERROR(oracle(a, mask, all.data(), all_lse.data()));
+  OCTAVO_RETURN_IF_ERROR(oracle(a, mask, rounding, nullptr, all.data(), all_lse.data()));
   for (std::size_t r = 0; r < rows.size(); ++r) {
     const auto place =
         static_cast<std::size_t>((rows[r].batch * n[1] + rows[r].head) * n[2] + rows[r].row);
@@ -176,7 +160,18 @@ void restore_mean(const Case& c, const Inputs& in, const std::vector<float>& mea
   }
 }
 
-Status quantized_truth(const Case& c, const Inputs& in, Truth& truth) {
+// The type whose unfused attention a result is held against: that of the output, or that of P where
+// the backend rounds P to a coarser one. None for f32, and for 8-bit operands.
+std::optional<DType> gate_type(const Case& c, const OperandFormats& formats, bool p_is_rounded) {
+  const DType v = formats.v.rounded.value_or(formats.v.stored);
+  if (is_8bit(c.input) || c.options.precision > Precision::bf16) return std::nullopt;
+  const DType p = p_is_rounded ? v : DType::f32;
+  if (p == DType::bf16 || c.out == DType::bf16) return DType::bf16;
+  if (p == DType::f16 || c.out == DType::f16) return DType::f16;
+  return std::nullopt;
+}
+
+Status quantized_truth(const Case& c, const Inputs& in, const TruthOptions& options, Truth& truth) {
   const Result<Problem> problem = problem_of(in.given, c.options);
   if (!problem.ok()) return problem.status();
   const OperandFormats formats = operand_formats(*problem);
@@ -185,17 +180,18 @@ Status quantized_truth(const Case& c, const Inputs& in, Truth& truth) {
   OCTAVO_RETURN_IF_ERROR(round_operand(c, formats.q, in.spans_q, c.len_q, a.q, a.q_scales, q));
   OCTAVO_RETURN_IF_ERROR(round_operand(c, formats.k, in.spans_kv, c.len_kv, a.k, a.k_scales, k));
   OCTAVO_RETURN_IF_ERROR(round_operand(c, formats.v, in.spans_kv, c.len_kv, a.v, a.v_scales, v));
-  OCTAVO_RETURN_IF_ERROR(
-      evaluate(reference, c, a, truth.rows, truth.quantized, truth.quantized_lse));
+  if (rounds(c)) {
+    OCTAVO_RETURN_IF_ERROR(evaluate(options.oracle, c, a, std::nullopt, truth.rows, truth.quantized,
+                                    truth.quantized_lse));
+  } else {
+    truth.quantized = truth.original;
+    truth.quantized_lse = truth.original_lse;
+  }
   if (formats.k.smooth) restore_mean(c, in, k.narrow.mean, truth);
-
-  const bool wide = !is_8bit(c.input) && c.options.precision <= Precision::bf16;
-  if (!wide || c.out == DType::f32) return {};
-  const Oracle unfused = [&c](const Arguments& one, const Options& mask, double* out, double*) {
-    return reference_16bit(one, mask, c.out, out);
-  };
+  truth.gate = gate_type(c, formats, options.p_is_rounded);
+  if (!truth.gate) return {};
   std::vector<double> no_lse;
-  return evaluate(unfused, c, a, truth.rows, truth.reference16, no_lse);
+  return evaluate(options.oracle, c, a, truth.gate, truth.rows, truth.reference16, no_lse);
 }
 
 struct Range {
@@ -227,11 +223,11 @@ Range range_of(const ConstTensor& t, const std::vector<Span>& spans) {
 double crest(const Range& range) { return range.rms > 0 ? range.amax / range.rms : 1; }
 
 // kappa^2 = sum p^2 = exp(lse(2 s) - 2 lse(s)): the oracle at twice the scale gives it.
-Status measure_kappa(const Case& c, const Inputs& in, Truth& truth) {
+Status measure_kappa(const Case& c, const Inputs& in, const Oracle& oracle, Truth& truth) {
   Arguments twice = in.original;
   twice.scale = static_cast<float>(2 * scale_of(c));
   std::vector<double> out, lse;
-  OCTAVO_RETURN_IF_ERROR(evaluate(reference, c, twice, truth.rows, out, lse));
+  OCTAVO_RETURN_IF_ERROR(evaluate(oracle, c, twice, std::nullopt, truth.rows, out, lse));
   double sum = 0;
   Magnitudes& m = truth.magnitudes;
   for (std::size_t r = 0; r < truth.rows.size(); ++r) {
@@ -276,20 +272,38 @@ std::vector<std::int64_t> spread_rows(std::int64_t length, std::int64_t count) {
   return rows;
 }
 
-Result<Truth> make_truth(const Case& c, const Inputs& inputs) {
+Status cpu_oracle(const Arguments& a, const Options& mask, std::optional<DType> rounding,
+                  const std::vector<std::int64_t>* rows, double* out, double* lse) {
+  if (rows == nullptr) return whole_reference(a, mask, rounding, out, lse);
+  const std::int64_t heads = a.q.shape[0] * a.q.shape[1];
+  const std::int64_t columns = a.q.shape[3];
+  const auto count = static_cast<std::int64_t>(rows->size());
+  std::vector<double> row_out(static_cast<std::size_t>(heads * columns));
+  std::vector<double> row_lse(static_cast<std::size_t>(heads));
+  for (std::int64_t n = 0; n < count; ++n) {
+    const std::int64_t i = (*rows)[static_cast<std::size_t>(n)];
+    KeyRange keys = visible_keys(mask, i, a.q.shape[2], a.k.shape[2]);
+    if (keys.begin == keys.end) keys.begin = keys.end = 0;
+    Options window;
+    const Arguments one = one_row(a, i, keys, window);
+    OCTAVO_RETURN_IF_ERROR(whole_reference(one, window, rounding, row_out.data(), row_lse.data()));
+    for (std::int64_t h = 0; h < heads; ++h) {
+      std::copy_n(row_out.data() + h * columns, columns, out + (h * count + n) * columns);
+      if (lse != nullptr) lse[h * count + n] = row_lse[static_cast<std::size_t>(h)];
+    }
+  }
+  return {};
+}
+
+Result<Truth> make_truth(const Case& c, const Inputs& inputs, const TruthOptions& options) {
   Truth truth;
   truth.rows = judged_rows(c, inputs);
-  OCTAVO_RETURN_IF_ERROR(
-      evaluate(reference, c, inputs.original, truth.rows, truth.original, truth.original_lse));
-  const bool rounds = is_8bit(c.input) || c.options.precision != Precision::native;
-  if (rounds || c.out != DType::f32) {
-    OCTAVO_RETURN_IF_ERROR(quantized_truth(c, inputs, truth));
-  } else {
-    truth.quantized = truth.original;
-    truth.quantized_lse = truth.original_lse;
-  }
+  OCTAVO_RETURN_IF_ERROR(evaluate(options.oracle, c, inputs.original, std::nullopt, truth.rows,
+                                  truth.original, truth.original_lse));
+  OCTAVO_RETURN_IF_ERROR(quantized_truth(c, inputs, options, truth));
   measure_magnitudes(c, inputs, truth);
-  if (rounds) OCTAVO_RETURN_IF_ERROR(measure_kappa(c, inputs, truth));
+  if (rounds(c) || options.p_is_rounded)
+    OCTAVO_RETURN_IF_ERROR(measure_kappa(c, inputs, options.oracle, truth));
   return truth;
 }
 

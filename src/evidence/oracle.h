@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <vector>
 
 #include "evidence/bounds.h"
@@ -23,11 +25,25 @@ struct Truth {
   // rows x head_dim, and one LSE a row.
   std::vector<double> original, original_lse;    // fp64 on the inputs before any quantization
   std::vector<double> quantized, quantized_lse;  // fp64 on what the mode makes of them
-  std::vector<double> reference16;  // unfused 16-bit attention; empty where no 16-bit gate applies
+  std::vector<double> reference16;               // unfused 16-bit attention in `gate`
+  std::optional<DType> gate;  // type of the 16-bit gate; none where that does not apply
   Magnitudes magnitudes;
 };
 
-Result<Truth> make_truth(const Case& c, const Inputs& inputs);
+// fp64 attention: out in the order of its shape, lse likewise or null. With `rounding`, P and O are
+// rounded to it. With `rows`, only those of every head, next to each other.
+using Oracle =
+    std::function<Status(const Arguments&, const Options& mask, std::optional<DType> rounding,
+                         const std::vector<std::int64_t>* rows, double* out, double* lse)>;
+// attention/reference.h.
+Status cpu_oracle(const Arguments& a, const Options& mask, std::optional<DType> rounding,
+                  const std::vector<std::int64_t>* rows, double* out, double* lse);
+
+struct TruthOptions {
+  Oracle oracle = cpu_oracle;
+  bool p_is_rounded = false;  // the backend that is judged rounds P to the type of V
+};
+Result<Truth> make_truth(const Case& c, const Inputs& inputs, const TruthOptions& options = {});
 
 // `count` rows spread over [0, length), the first and the last among them.
 std::vector<std::int64_t> spread_rows(std::int64_t length, std::int64_t count);

@@ -118,7 +118,7 @@ Status parse_field(std::string_view item, Config& config, std::vector<std::strin
 }
 
 template <class Config>
-Result<Config> parse(std::string_view type, std::string_view text) {
+Result<Config> parse(std::string_view type, std::string_view text, Config config) {
   text = trimmed(text);
   if (text.starts_with(type)) text = trimmed(text.substr(type.size()));
   const bool opened = text.starts_with('{');
@@ -126,7 +126,6 @@ Result<Config> parse(std::string_view type, std::string_view text) {
     return invalid("config", quoted(text), fmt::format("{}{{.field=value,...}}", type));
   }
   if (opened) text = trimmed(text.substr(1, text.size() - 2));
-  Config config;
   std::vector<std::string_view> seen;
   while (!text.empty()) {
     const std::size_t comma = text.find(',');
@@ -157,8 +156,8 @@ std::string brief_text(const Sm80Forward& config) {
 
 std::string to_text(const Sm80Forward& config) { return text_of("Sm80Forward", config); }
 
-Result<Sm80Forward> parse_sm80_forward(std::string_view text) {
-  return parse<Sm80Forward>("Sm80Forward", text);
+Result<Sm80Forward> parse_sm80_forward(std::string_view text, const Sm80Forward& defaults) {
+  return parse("Sm80Forward", text, defaults);
 }
 
 std::string sm80_forward_fields() { return field_names<Sm80Forward>(); }

@@ -18,9 +18,9 @@ std::string to_text(const Sm80Forward& config);
 // parser takes it too.
 std::string brief_text(const Sm80Forward& config);
 
-// Any subset of the fields in any order; the others keep their defaults. Whitespace, the type's
+// Any subset of the fields in any order; the others are those of `defaults`. Whitespace, the type's
 // name with its braces, the dots and "Element::" may be there or not.
-Result<Sm80Forward> parse_sm80_forward(std::string_view text);
+Result<Sm80Forward> parse_sm80_forward(std::string_view text, const Sm80Forward& defaults = {});
 
 // "arch, element, out, ...", for messages and help texts.
 std::string sm80_forward_fields();

@@ -1,5 +1,7 @@
 #include "gpu/timing.h"
 
+#include <chrono>
+
 #include "attention/error.h"
 #include "gpu/context.h"
 
@@ -35,7 +37,18 @@ Status capture(Handles& h, int calls, const std::function<Status(Stream)>& launc
   return {};
 }
 
+Status warm_up(Handles& h, double ms) {
+  const auto start = std::chrono::steady_clock::now();
+  do {
+    OCTAVO_GPU_TRY(h.d, h.d.graph_launch(h.replay, h.stream), "cuGraphLaunch");
+    OCTAVO_GPU_TRY(h.d, h.d.stream_synchronize(h.stream), "cuStreamSynchronize");
+  } while (std::chrono::steady_clock::now() - start <
+           std::chrono::duration<double, std::milli>(ms));
+  return {};
+}
+
 Result<double> replay_us(Handles& h, int calls) {
+  OCTAVO_GPU_TRY(h.d, h.d.graph_launch(h.replay, h.stream), "cuGraphLaunch");
   OCTAVO_GPU_TRY(h.d, h.d.event_record(h.begin, h.stream), "cuEventRecord");
   OCTAVO_GPU_TRY(h.d, h.d.graph_launch(h.replay, h.stream), "cuGraphLaunch");
   OCTAVO_GPU_TRY(h.d, h.d.event_record(h.end, h.stream), "cuEventRecord");
@@ -61,11 +74,12 @@ Result<std::vector<double>> graph_times_us(Device device, const GraphTiming& tim
   OCTAVO_RETURN_IF_ERROR(launch(h.stream));
   OCTAVO_GPU_TRY(d, d.stream_synchronize(h.stream), "cuStreamSynchronize");
   OCTAVO_RETURN_IF_ERROR(capture(h, timing.calls, launch));
+  OCTAVO_RETURN_IF_ERROR(warm_up(h, timing.warmup_ms));
   std::vector<double> samples;
-  for (int i = 0; i < timing.warmup + timing.samples; ++i) {
+  for (int i = 0; i < timing.samples; ++i) {
     const Result<double> us = replay_us(h, timing.calls);
     if (!us.ok()) return us.status();
-    if (i >= timing.warmup) samples.push_back(*us);
+    samples.push_back(*us);
   }
   return samples;
 }

@@ -9,13 +9,17 @@
 namespace octavo {
 
 struct GraphTiming {
-  int calls = 20;    // captured into the graph, back to back
-  int warmup = 2;    // replays before the first sample
-  int samples = 15;  // timed replays
+  int calls = 20;         // captured into the graph, back to back
+  double warmup_ms = 50;  // of replays before the first sample, for clocks and caches to settle
+  int samples = 15;       // timed replays
 };
 
 // Microseconds of one call, one value per timed replay. `launch` enqueues one call on the stream it
 // is given; it is first run once outside the capture, so that it may load what it needs.
+//
+// Each timed replay follows another that is still running when it is enqueued: between the events
+// stands the work alone, not the ten or twenty microseconds in which an idle GPU takes up a graph.
+// Inputs are the same in every call: what fits into L2 is found there.
 Result<std::vector<double>> graph_times_us(Device device, const GraphTiming& timing,
                                            const std::function<Status(Stream)>& launch);
 

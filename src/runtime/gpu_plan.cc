@@ -1,26 +1,41 @@
 #include "runtime/gpu_plan.h"
 
 #include <array>
+#include <map>
 #include <mutex>
 
 #include "attention/error.h"
 #include "gpu/choose_sm80_forward.h"
 #include "gpu/config_text.h"
 #include "gpu/launch_sm80_forward.h"
+#include "gpu/sm80_feasible.h"
 
 namespace octavo {
 namespace {
+
+// Kernels are loaded once a process, whatever plans they serve.
+Result<LoadedSm80Forward> loaded_kernel(const Gpu& gpu, const Sm80Forward& config) {
+  static std::mutex mutex;
+  static auto& loaded = *new std::map<std::string, LoadedSm80Forward>();
+  const std::string key = fmt::format("{} {}", gpu.info.index, to_text(config));
+  const std::lock_guard lock(mutex);
+  if (const auto found = loaded.find(key); found != loaded.end()) return found->second;
+  const Result<LoadedSm80Forward> made = load_sm80_forward(gpu, config);
+  if (made.ok()) loaded.emplace(key, *made);
+  return made;
+}
 
 // One kernel per alignment of the rows. That of 16 bytes is loaded with the plan; a narrower one
 // by the first run that needs it, which a CUDA graph capture must not be.
 class GpuPlan final : public Plan::Impl {
  public:
-  GpuPlan(const Problem& planned, Device on, const Gpu& gpu) : Impl(planned, on), gpu_(gpu) {}
+  GpuPlan(const Problem& planned, Device on, const Gpu& gpu, std::optional<Sm80Forward> forced)
+      : Impl(planned, on), gpu_(gpu), forced_(forced) {}
 
   Status load() { return kernel(16).status(); }
 
   Explanation explain() const override {
-    const ChosenSm80Forward chosen = choose_sm80_forward(problem, gpu_.info, 16);
+    const ChosenSm80Forward chosen = choose(16);
     Explanation e;
     e.device = name(device);
     e.kernel = "sm80_forward";
@@ -42,14 +57,21 @@ class GpuPlan final : public Plan::Impl {
  private:
   static constexpr std::array kAlignments = {1, 2, 4, 8, 16};
 
+  ChosenSm80Forward choose(int alignment) const {
+    if (forced_) return {*forced_, "asked for"};
+    return choose_sm80_forward(problem, gpu_.info, alignment);
+  }
+
   Result<const LoadedSm80Forward*> kernel(int alignment) const {
+    if (forced_ && alignment < forced_->load_bytes)
+      return invalid("config.load_bytes", fmt::format("{}", forced_->load_bytes),
+                     fmt::format("up to {}, the alignment of the rows", alignment));
     std::size_t slot = 0;
     while (kAlignments[slot] < alignment) ++slot;
     const std::lock_guard lock(mutex_);
     std::optional<LoadedSm80Forward>& loaded = kernels_[slot];
     if (!loaded) {
-      const ChosenSm80Forward chosen = choose_sm80_forward(problem, gpu_.info, alignment);
-      Result<LoadedSm80Forward> made = load_sm80_forward(gpu_, chosen.config);
+      const Result<LoadedSm80Forward> made = loaded_kernel(gpu_, choose(alignment).config);
       if (!made.ok()) return made.status();
       loaded = *made;
     }
@@ -57,24 +79,75 @@ class GpuPlan final : public Plan::Impl {
   }
 
   const Gpu& gpu_;
+  const std::optional<Sm80Forward> forced_;
   mutable std::mutex mutex_;
   mutable std::array<std::optional<LoadedSm80Forward>, kAlignments.size()> kernels_;
 };
 
-}  // namespace
+// A configuration that somebody asks for must still fit the problem.
+Result<Sm80Forward> forced_config(const Problem& problem, const GpuInfo& gpu,
+                                  std::string_view text) {
+  const Sm80Forward chosen = choose_sm80_forward(problem, gpu, 16).config;
+  Sm80Forward defaults;
+  defaults.arch = chosen.arch;
+  defaults.element = chosen.element;
+  defaults.out = chosen.out;
+  defaults.head_dim = chosen.head_dim;
+  defaults.load_bytes = chosen.load_bytes;
+  defaults.k_row_scales = chosen.k_row_scales;
+  const Result<Sm80Forward> config = parse_sm80_forward(text, defaults);
+  if (!config.ok()) return config;
+  OCTAVO_RETURN_IF_ERROR(feasible(*config, gpu.arch, gpu.smem_per_block_optin));
+  if (config->arch != chosen.arch || config->element != chosen.element ||
+      config->out != chosen.out || config->k_row_scales != chosen.k_row_scales ||
+      config->head_dim < problem.head_dim)
+    return invalid(
+        "config", brief_text(*config),
+        fmt::format("arch={},{} for this problem and chip", chosen.arch, brief_text(defaults)));
+  return config;
+}
 
-Result<std::shared_ptr<const Plan::Impl>> make_gpu_plan(const Problem& problem, Device device) {
+Result<const Gpu*> gpu_for(const Problem& problem, Device device) {
   OCTAVO_RETURN_IF_ERROR(sm80_forward_serves(problem));
   const Result<const Gpu*> gpu = open_gpu(device.index);
   if (!gpu.ok()) return gpu.status();
-  if ((*gpu)->info.arch < 80)
-    return unsupported(
-        "device", fmt::format("{} ({}, sm_{})", name(device), (*gpu)->info.name, (*gpu)->info.arch),
-        "sm_80 and later");
-  if ((problem.q == DType::e4m3 || problem.q == DType::e5m2) && (*gpu)->info.arch < 89)
-    return unsupported("q dtype", fmt::format("{} on sm_{}", name(problem.q), (*gpu)->info.arch),
+  const GpuInfo& info = (*gpu)->info;
+  if (info.arch < 80)
+    return unsupported("device", fmt::format("{} ({}, sm_{})", name(device), info.name, info.arch),
+                       "sm_80 and later");
+  if ((problem.q == DType::e4m3 || problem.q == DType::e5m2) && info.arch < 89)
+    return unsupported("q dtype", fmt::format("{} on sm_{}", name(problem.q), info.arch),
                        "FP8 from sm_89 on");
-  auto made = std::make_shared<GpuPlan>(problem, device, **gpu);
+  return gpu;
+}
+
+}  // namespace
+
+Result<std::vector<KernelSource>> gpu_kernels(const Problem& problem, Device device,
+                                              int row_alignment) {
+  const Result<const Gpu*> gpu = gpu_for(problem, device);
+  if (!gpu.ok()) return gpu.status();
+  const GpuInfo& info = (*gpu)->info;
+  std::vector<KernelSource> kernels;
+  for (const int alignment : {16, row_alignment}) {
+    const KernelSource source = kernel_source(choose_sm80_forward(problem, info, alignment).config,
+                                              code_for(info.arch).ptx);
+    if (kernels.empty() || kernels.back() != source) kernels.push_back(source);
+  }
+  return kernels;
+}
+
+Result<std::shared_ptr<const Plan::Impl>> make_gpu_plan(const Problem& problem, Device device,
+                                                        std::string_view config) {
+  const Result<const Gpu*> gpu = gpu_for(problem, device);
+  if (!gpu.ok()) return gpu.status();
+  std::optional<Sm80Forward> forced;
+  if (!config.empty()) {
+    const Result<Sm80Forward> parsed = forced_config(problem, (*gpu)->info, config);
+    if (!parsed.ok()) return parsed.status();
+    forced = *parsed;
+  }
+  auto made = std::make_shared<GpuPlan>(problem, device, **gpu, forced);
   OCTAVO_RETURN_IF_ERROR(made->load());
   return std::shared_ptr<const Plan::Impl>(std::move(made));
 }

@@ -89,6 +89,12 @@ Result<StagedArguments> StagedArguments::make(const Arguments& host, const Probl
   return staged;
 }
 
+Status StagedArguments::send_outputs() const {
+  for (const Copy* copy : {&out_, &lse_})
+    OCTAVO_RETURN_IF_ERROR(copy->buffer.upload(copy->host, copy->bytes, copy->offset));
+  return {};
+}
+
 Status StagedArguments::fetch() const {
   for (const Copy* copy : {&out_, &lse_})
     OCTAVO_RETURN_IF_ERROR(copy->buffer.download(copy->host, copy->bytes, copy->offset));

@@ -20,6 +20,8 @@ class StagedArguments {
                                       std::size_t margin = 0);
 
   const Arguments& on_device() const { return device_; }
+  // Copies out and lse, margins included, to the device again, as make() did.
+  Status send_outputs() const;
   // Copies out and lse, margins included, back to where they came from.
   Status fetch() const;
 

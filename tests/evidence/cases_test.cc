@@ -9,6 +9,8 @@
 #include <set>
 #include <string>
 
+#include "evidence/inputs.h"
+#include "gpu/launch_sm80_forward.h"
 #include "octavo/evidence.hpp"
 
 namespace octavo::evidence {
@@ -88,6 +90,62 @@ TEST(Cases, AllHasTwoThousandDistinctCases) {
   std::set<std::string> names;
   for (const Case& c : all_cases(42)) names.insert(c.name());
   EXPECT_GE(names.size(), 2000U);
+}
+
+// A device that serves 16-bit inputs as they are and e4m3 with head scales, by one kernel for every
+// type, width of head and length class.
+std::vector<std::string> some_kernels(const Case& c) {
+  const bool wide = c.input == DType::f16 || c.input == DType::bf16;
+  if (!wide && c.input != DType::e4m3) return {};
+  if (c.options.precision != Precision::native) return {};
+  if (!wide && (c.qk_scales != Granularity::head || c.v_scales != Granularity::head)) return {};
+  return {format_of(c) + "/" + std::string(name(c.out)) + "/" +
+          std::to_string((c.head_dim + 63) / 64) + "/" +
+          std::to_string(c.batch * c.heads_q * ((c.len_q + 63) / 64) > 150)};
+}
+
+TEST(Cases, ServedCasesAreServedAndCoverAllThatIs) {
+  constexpr std::size_t kMostKernels = 40;
+  const std::vector<Case> cases = served_cases(42, 2400, some_kernels, kMostKernels);
+  std::set<std::string> names, kernels, formats;
+  std::set<std::int64_t> head_dims;
+  std::set<std::pair<std::string, std::string>> format_and_mask, format_and_layout;
+  std::size_t large = 0;
+  for (const Case& c : cases) {
+    ASSERT_EQ(some_kernels(c).size(), 1U) << c.name();
+    names.insert(c.name());
+    kernels.insert(some_kernels(c)[0]);
+    formats.insert(format_of(c));
+    format_and_mask.insert({format_of(c), mask_of(c)});
+    format_and_layout.insert({format_of(c), std::to_string(static_cast<int>(c.layout))});
+    large += some_kernels(c)[0].ends_with("/1") ? 1 : 0;
+    if (c.head_dim % 8 == 0) head_dims.insert(c.head_dim);
+  }
+  EXPECT_EQ(names.size(), 2400U);
+  EXPECT_LE(kernels.size(), kMostKernels);
+  EXPECT_EQ(formats, (std::set<std::string>{"f16/native", "bf16/native", "e4m3/native"}));
+  EXPECT_EQ(format_and_mask.size(), 3U * 6);
+  EXPECT_EQ(format_and_layout.size(), 3U * 4);
+  EXPECT_EQ(head_dims.size(), 32U);
+  EXPECT_GT(large, 100U) << "grids that fill a GPU";
+}
+
+TEST(Cases, ADeviceThatServesNothingHasNone) {
+  const KernelsOf none = [](const Case&) { return std::vector<std::string>(); };
+  EXPECT_TRUE(served_cases(42, 100, none, 10).empty());
+}
+
+// What is said of a case without its values is what its values say.
+TEST(Cases, PosedWithoutValuesIsPosedWithThem) {
+  const std::vector<Case> cases = all_cases(3, 700);
+  for (std::size_t i = 0; i < cases.size(); i += 7) {
+    const auto inputs = make_inputs(cases[i]);
+    ASSERT_TRUE(inputs.ok());
+    const Posed posed = posed_by(cases[i]);
+    EXPECT_EQ(posed.problem, problem_of(inputs->given, cases[i].options).value())
+        << cases[i].name();
+    EXPECT_EQ(posed.row_alignment, row_alignment(inputs->given)) << cases[i].name();
+  }
 }
 
 TEST(Cases, TheSameSeedGivesTheSameCases) {

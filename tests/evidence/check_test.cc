@@ -43,11 +43,25 @@ TEST(Check, TheLibraryPassesASixthOfTheCoveringSet) {
 TEST(Check, OnePrecisionOnly) {
   CheckOptions options;
   options.precision = Precision::int8;
-  const auto report = check_cases(options, all_cases(42, 400), library_runner({}));
+  const auto report =
+      check_cases(options, chosen_cases(options, all_cases(42, 400)), library_runner({}));
   ASSERT_TRUE(report.ok());
   ASSERT_EQ(report->rows.size(), 3U);
   for (const CheckRow& row : report->rows) EXPECT_EQ(row.precision, "int8");
   EXPECT_TRUE(report->passed()) << joined(report->failures);
+}
+
+TEST(Check, AboutSoManyCasesSpreadOverTheSuite) {
+  const std::vector<Case> suite = all_cases(42, 400);
+  CheckOptions options;
+  EXPECT_EQ(chosen_cases(options, suite).size(), suite.size());
+  options.cases = 10;
+  const std::vector<Case> ten = chosen_cases(options, suite);
+  ASSERT_EQ(ten.size(), 10U);
+  EXPECT_EQ(ten.front().name(), suite.front().name());
+  EXPECT_EQ(ten.back().name(), suite.back().name());
+  options.cases = 1000;
+  EXPECT_EQ(chosen_cases(options, suite).size(), suite.size());
 }
 
 TEST(Check, NothingRunIsNotPassed) {
@@ -57,9 +71,9 @@ TEST(Check, NothingRunIsNotPassed) {
 }
 
 TEST(Check, AFailedRunIsAFailureWithItsSentence) {
-  const auto report = check_cases({}, {Case{}}, [](const Arguments&, const Options&) {
-    return Status(ErrorCode::device_error, "the device fell over.");
-  });
+  const auto report = check_cases({}, {Case{}}, plain_runner([](const Arguments&, const Options&) {
+                                    return Status(ErrorCode::device_error, "the device fell over.");
+                                  }));
   ASSERT_TRUE(report.ok());
   ASSERT_EQ(report->failures.size(), 1U);
   EXPECT_NE(report->failures[0].find(Case{}.name()), std::string::npos);
@@ -71,6 +85,12 @@ TEST(Check, BadOptionsGetASentence) {
   options.suite = "none";
   EXPECT_EQ(check(options).status().code(), ErrorCode::invalid_argument);
   options.suite = "twelve";
+  options.repeat = 1;
+  EXPECT_EQ(check(options).status().message(), "repeat is 1; supported: 2 to 1000000.");
+  options.repeat = 2;
+  options.cases = -1;
+  EXPECT_EQ(check(options).status().message(), "cases is -1; supported: 0 or more.");
+  options.cases = 0;
   options.device = {Device::Kind::cuda, 99};
   const auto report = check(options);
   ASSERT_FALSE(report.ok());

@@ -15,9 +15,10 @@
 namespace octavo::evidence {
 namespace {
 
-const Runner& library() {
-  static const Runner kRunner = library_runner({});
-  return kRunner;
+// The library, called once.
+Status library(const Arguments& arguments, const Options& options) {
+  const Result<Call> call = library_runner({})(arguments, options);
+  return call.ok() ? (*call)() : call.status();
 }
 
 Case base_case() {
@@ -39,7 +40,7 @@ Case dead_rows_case() {
 
 // Rejected by a gate whose line contains `gate`.
 void expect_rejected(const std::vector<Case>& cases, const Runner& faulty, const char* gate) {
-  const auto truth = check_cases({}, cases, library());
+  const auto truth = check_cases({}, cases, library_runner({}));
   ASSERT_TRUE(truth.ok()) << truth.status().message();
   ASSERT_TRUE(truth->passed()) << truth->failures[0];
   const auto report = check_cases({}, cases, faulty);
@@ -56,22 +57,22 @@ void expect_rejected(const std::vector<Case>& cases, const Runner& faulty, const
 // The library on changed options or arguments.
 using Change = std::function<void(Arguments&, Options&)>;
 Runner with_change(const Change& change) {
-  return [change](const Arguments& arguments, const Options& options) {
+  return plain_runner([change](const Arguments& arguments, const Options& options) {
     Arguments a = arguments;
     Options o = options;
     change(a, o);
-    return library()(a, o);
-  };
+    return library(a, o);
+  });
 }
 
 // The library, and then something done to what it wrote.
 using Damage = std::function<void(const Arguments&)>;
 Runner with_damage(const Damage& damage) {
-  return [damage](const Arguments& arguments, const Options& options) {
-    Status status = library()(arguments, options);
+  return plain_runner([damage](const Arguments& arguments, const Options& options) {
+    Status status = library(arguments, options);
     if (status.ok()) damage(arguments);
     return status;
-  };
+  });
 }
 
 void store_all(const Tensor& out, const std::vector<double>& values) {
@@ -138,9 +139,9 @@ TEST(PlantedFault, PreviousOutputReturned) {
 
 TEST(PlantedFault, NothingWrittenTheSecondTime) {
   int calls = 0;
-  const Runner lazy = [&calls](const Arguments& a, const Options& o) {
-    return calls++ == 0 ? library()(a, o) : Status();
-  };
+  const Runner lazy = plain_runner([&calls](const Arguments& a, const Options& o) {
+    return calls++ == 0 ? library(a, o) : Status();
+  });
   expect_rejected({base_case()}, lazy, "not written");
 }
 
@@ -220,6 +221,69 @@ TEST(PlantedFault, LowerPrecisionThanDeclared) {
   expect_rejected({base_case()}, coarse, "16-bit gate, rms");
 }
 
+// A kernel that keeps P in `p_format` and all else in fp32, as GPUs do, judged as one of a GPU.
+Result<CheckReport> check_as_gpu(const Case& c, DType p_format) {
+  CheckOptions options;
+  options.device.kind = Device::Kind::cuda;
+  return check_cases(
+      options, {c}, plain_runner([p_format](const Arguments& a, const Options& o) -> Status {
+        if (Status status = library(a, o); !status.ok()) return status;
+        std::vector<double> out(static_cast<std::size_t>(a.out.shape[0] * a.out.shape[1] *
+                                                         a.out.shape[2] * a.out.shape[3]));
+        TiledRounding rounding;
+        rounding.p_format = p_format;
+        if (p_format == DType::e4m3) rounding.p_scale = 256;
+        const Status status = reference_tiled(a, o, rounding, out.data());
+        if (status.ok()) store_all(a.out, out);
+        return status;
+      }));
+}
+
+TEST(PlantedFault, PIsRoundedOnAGpuButNotCoarserThanItsInputs) {
+  for (const DType input : {DType::f16, DType::bf16})
+    for (const DType out : {DType::f32, DType::f16, DType::bf16})
+      for (const std::int64_t keys : {1, 3, 80}) {
+        Case c = base_case();
+        c.input = input;
+        c.out = out;
+        c.len_kv = keys;
+        const auto right = check_as_gpu(c, input);
+        ASSERT_TRUE(right.ok()) << right.status().message();
+        EXPECT_TRUE(right->passed()) << right->failures[0];
+        if (keys == 1) continue;  // one key has all the weight, in any type
+        const auto coarse = check_as_gpu(c, DType::e4m3);
+        ASSERT_TRUE(coarse.ok()) << coarse.status().message();
+        EXPECT_FALSE(coarse->passed()) << c.name();
+      }
+  // An output in f32 shows what P was rounded to: f16 inputs with weights in bf16 are wrong.
+  Case c = base_case();
+  c.out = DType::f32;
+  const auto report = check_as_gpu(c, DType::bf16);
+  ASSERT_TRUE(report.ok()) << report.status().message();
+  EXPECT_FALSE(report->passed());
+}
+
+TEST(PlantedFault, AnOracleThatDiffersFromTheCpus) {
+  const auto with_error = [](double error) {
+    const Oracle other = [error](const Arguments& a, const Options& mask,
+                                 std::optional<DType> rounding,
+                                 const std::vector<std::int64_t>* rows, double* out, double* lse) {
+      Status status = cpu_oracle(a, mask, rounding, rows, out, lse);
+      if (!rounding) out[17] += error;
+      return status;
+    };
+    return check_cases({}, {base_case()}, library_runner({}), {other, "other"}).value();
+  };
+  const CheckReport good = with_error(1e-16);
+  EXPECT_TRUE(good.passed()) << good.failures[0];
+  EXPECT_EQ(good.oracle, "other");
+  EXPECT_EQ(good.oracle_compared, 1);
+  EXPECT_GT(good.oracle_difference, 0);
+  const CheckReport bad = with_error(1e-9);
+  ASSERT_FALSE(bad.passed());
+  EXPECT_NE(bad.failures[0].find("oracle"), std::string::npos) << bad.failures[0];
+}
+
 TEST(PlantedFault, PrecisionIgnored) {
   for (const Precision precision : {Precision::fp8, Precision::int8_mixed, Precision::sim8}) {
     Case c = base_case();
@@ -241,7 +305,7 @@ TEST(PlantedFault, CoarserScalesThanAskedFor) {
 TEST(PlantedFault, HeadsMappedWrong) {
   Case c = base_case();
   c.heads_q = 4;
-  const Runner mixed_up = [](const Arguments& arguments, const Options& options) {
+  const Runner mixed_up = plain_runner([](const Arguments& arguments, const Options& options) {
     for (std::int64_t h = 0; h < arguments.q.shape[1]; ++h) {
       Arguments a = arguments;
       const auto one_head = [](auto& t, std::int64_t head) {
@@ -256,10 +320,10 @@ TEST(PlantedFault, HeadsMappedWrong) {
       one_head(a.lse, h);
       one_head(a.k, h % 2);  // interleaved; right is h / 2
       one_head(a.v, h % 2);
-      if (Status status = library()(a, options); !status.ok()) return status;
+      if (Status status = library(a, options); !status.ok()) return status;
     }
     return Status();
-  };
+  });
   expect_rejected({c}, mixed_up, "kernel error");
 }
 
@@ -269,6 +333,20 @@ TEST(PlantedFault, BitsThatDoNotRepeat) {
     if (++calls % 2 == 0) static_cast<std::uint16_t*>(a.out.data)[7] ^= 1;
   });
   expect_rejected({base_case()}, shaky, "differ in their bits");
+}
+
+TEST(PlantedFault, ABitThatChangesOnceInAHundredRuns) {
+  int calls = 0;
+  const Runner shaky = with_damage([&calls](const Arguments& a) {
+    if (++calls == 90) static_cast<std::uint16_t*>(a.out.data)[7] ^= 1;
+  });
+  CheckOptions options;
+  options.repeat = 100;
+  const auto report = check_cases(options, {base_case()}, shaky);
+  ASSERT_TRUE(report.ok());
+  EXPECT_EQ(report->repeat, 100);
+  ASSERT_EQ(report->failures.size(), 1U);
+  EXPECT_NE(report->failures[0].find("run 90 "), std::string::npos) << report->failures[0];
 }
 
 }  // namespace

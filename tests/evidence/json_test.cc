@@ -33,6 +33,11 @@ TEST(JsonReport, Check) {
   report.seed = 42;
   report.cases = 2;
   report.distinct = 2;
+  report.repeat = 3;
+  report.kernels = 4;
+  report.oracle = "cuda:0";
+  report.oracle_compared = 1;
+  report.oracle_difference = 0.5;
   CheckRow row;
   row.precision = "fp8";
   row.format = "f16";
@@ -46,6 +51,11 @@ TEST(JsonReport, Check) {
   const Json json = Json::parse(to_json(report));
   expect_envelope(json, "check");
   EXPECT_EQ(json["passed"], false);
+  EXPECT_EQ(json["repeat"], 3);
+  EXPECT_EQ(json["kernels"], 4);
+  EXPECT_EQ(json["oracle"]["device"], "cuda:0");
+  EXPECT_EQ(json["oracle"]["compared"], 1);
+  EXPECT_EQ(json["oracle"]["difference"], 0.5);
   EXPECT_EQ(json["rows"][0]["worst_total_error"], 0.125);
   EXPECT_TRUE(json["rows"][0]["worst_bound_ratio"].is_null());
   EXPECT_EQ(json["rows"][0]["worst_case"], row.worst_case);

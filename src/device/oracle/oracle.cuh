@@ -1,0 +1,200 @@
+// Attention in fp64 and plain loops: what the other kernels are measured against.
+//
+//   s_j = scale * q . k_j          for the keys j the row may see
+//   p_j = exp(s_j - max s) / sum   o = sum_j p_j v_j      lse = max s + log(sum exp(s_j - max s))
+//
+// No tiles, no tensor cores, no shared memory. A warp owns a row: its lanes divide the keys while
+// there are scores, and the columns while there is output. It shares no code with the kernels it
+// judges: masks are written out again, and 16- and 8-bit formats are taken apart bit by bit.
+// The same formula on the CPU is attention/reference.cc, and `octavo check` holds the two together.
+#pragma once
+
+#include "device/oracle/params.cuh"
+#include "device/ptx/f64.cuh"
+#include "device/ptx/math.cuh"
+#include "device/ptx/memory.cuh"
+#include "device/ptx/thread.cuh"
+#include "device/ptx/warpgroup.cuh"
+
+namespace octavo::oracle {
+
+inline constexpr u32 kLanes = 32;
+inline constexpr u64 kInfinityBits = 0x7ff0000000000000;
+
+// ---------------------------------------------------------------------------------------------
+// Numbers
+
+OCTAVO_DEVICE double power_of_two(int exponent) {
+  return __builtin_bit_cast(double, static_cast<u64>(exponent + 1023) << 52);
+}
+
+// Sign, exponent and mantissa of an IEEE-like format. `has_infinity`: the largest exponent is kept
+// for infinity and NaN; e4m3 keeps only the code of all ones, for NaN.
+OCTAVO_DEVICE double decode_float(u32 bits, int exponent_bits, int mantissa_bits,
+                                  bool has_infinity) {
+  const int bias = (1 << (exponent_bits - 1)) - 1;
+  const u32 largest = (1u << exponent_bits) - 1;
+  const u32 exponent = (bits >> mantissa_bits) & largest;
+  const u32 mantissa = bits & ((1u << mantissa_bits) - 1);
+  const double sign = (bits >> (exponent_bits + mantissa_bits)) & 1 ? -1.0 : 1.0;
+  if (exponent == largest && (has_infinity || mantissa + 1 == 1u << mantissa_bits))
+    return __builtin_bit_cast(double, kInfinityBits | (mantissa != 0 ? 1 : 0)) * sign;
+  if (exponent == 0) return sign * mantissa * power_of_two(1 - bias - mantissa_bits);
+  return sign * ((1u << mantissa_bits) + mantissa) *
+         power_of_two(static_cast<int>(exponent) - bias - mantissa_bits);
+}
+
+OCTAVO_DEVICE double load_element(const Operand& x, i64 index) {
+  const u8* at = static_cast<const u8*>(x.data) + index * element_bytes(x.element);
+  switch (x.element) {
+    case Element::f32:
+      return ptx::load_global_f32(static_cast<const float*>(static_cast<const void*>(at)));
+    case Element::f16:
+      return decode_float(ptx::load_global_b16(at), 5, 10, true);
+    case Element::bf16:
+      return decode_float(ptx::load_global_b16(at), 8, 7, true);
+    case Element::e4m3:
+      return decode_float(ptx::load_global_b8(at), 4, 3, false);
+    case Element::e5m2:
+      return decode_float(ptx::load_global_b8(at), 5, 2, true);
+    case Element::int8:
+      return static_cast<i8>(ptx::load_global_b8(at));
+    case Element::sim8:
+      return ptx::load_global_b8(at) - 128;
+  }
+  return 0;
+}
+
+// As a 16-bit library stores it: through fp32, to nearest even.
+OCTAVO_DEVICE double rounded(Element format, double x) {
+  const float single = static_cast<float>(x);
+  if (format == Element::f16)
+    return decode_float(ptx::f16x2_from_f32(single, 0) & 0xffff, 5, 10, true);
+  if (format == Element::bf16)
+    return decode_float(ptx::bf16x2_from_f32(single, 0) & 0xffff, 8, 7, true);
+  return x;
+}
+
+// ---------------------------------------------------------------------------------------------
+// Rows
+
+struct Span {
+  i64 begin = 0, length = 0;
+};
+
+OCTAVO_DEVICE Span span_of(const i32* cu, i64 sequence, i64 tokens, i64 longest) {
+  if (cu == nullptr) return {0, longest};
+  const i64 begin = max_of<i64>(min_of<i64>(ptx::load_global_i32(cu + sequence), tokens), 0);
+  const i64 end = max_of(min_of<i64>(ptx::load_global_i32(cu + sequence + 1), tokens), begin);
+  return {begin, min_of(end - begin, longest)};
+}
+
+// A head of one operand of one sequence: element (row, column) of it.
+struct Head {
+  const Operand* x = nullptr;
+  i64 first = 0;  // element of the sequence's row 0
+  i64 first_scale = 0;
+
+  OCTAVO_DEVICE Head(const Operand& operand, i64 batch, i64 sequence, i64 head, i64 begin)
+      : x(&operand),
+        first(batch * operand.batch + head * operand.head + begin * operand.row),
+        first_scale(sequence * operand.scale_batch + head * operand.scale_head +
+                    (operand.scale_by_token ? begin * operand.scale_row : 0)) {}
+
+  OCTAVO_DEVICE double at(i64 row, i64 column) const {
+    const double value = load_element(*x, first + row * x->row + column);
+    if (x->scales == nullptr) return value;
+    const float scale = ptx::load_global_f32(
+        x->scales + first_scale + row / x->block_rows * x->scale_row + column * x->scale_column);
+    return value * (x->element == Element::sim8 ? scale / 127.0f : scale);
+  }
+};
+
+OCTAVO_DEVICE Span visible_keys(const Params& p, i64 row, i64 len_q, i64 len_kv) {
+  const i64 diagonal = row + (p.bottom_right ? len_kv - len_q : 0);
+  i64 begin = 0, end = len_kv;
+  if (p.causal) end = min_of(end, diagonal + 1);
+  if (p.window_left >= 0 && p.window_left < diagonal) begin = diagonal - p.window_left;
+  if (p.window_right >= 0 && p.window_right < len_kv - diagonal)
+    end = min_of(end, diagonal + p.window_right + 1);
+  return {begin, max_of<i64>(end - begin, 0)};
+}
+
+OCTAVO_DEVICE double warp_max(double x) {
+  for (int mask = 16; mask > 0; mask /= 2) x = max_of(x, ptx::shuffle_xor_f64(x, mask));
+  return x;
+}
+OCTAVO_DEVICE double warp_sum(double x) {
+  for (int mask = 16; mask > 0; mask /= 2) x += ptx::shuffle_xor_f64(x, mask);
+  return x;
+}
+
+// Scores of the keys into scores[0..keys.length), their maximum returned.
+OCTAVO_DEVICE double score_row(const Params& p, const Head& q, const Head& k, i64 row, Span keys,
+                               double* scores) {
+  double largest = -__builtin_bit_cast(double, kInfinityBits);
+  for (i64 j = ptx::lane_index(); j < keys.length; j += kLanes) {
+    double dot = 0;
+    for (i64 c = 0; c < p.head_dim; ++c) dot += q.at(row, c) * k.at(keys.begin + j, c);
+    ptx::store_global_f64(scores + j, p.scale * dot);
+    largest = max_of(largest, p.scale * dot);
+  }
+  return warp_max(largest);
+}
+
+// One row: `out` of head_dim, and its log-sum-exp.
+OCTAVO_DEVICE void compute_row(const Params& p, const Head& q, const Head& k, const Head& v,
+                               i64 row, Span keys, double* scores, double* out, double* lse) {
+  const double largest = score_row(p, q, k, row, keys, scores);
+  double part = 0;
+  for (i64 j = ptx::lane_index(); j < keys.length; j += kLanes) {
+    const double e = ptx::exp_f64(ptx::load_global_f64(scores + j) - largest);
+    ptx::store_global_f64(scores + j, e);
+    part += e;
+  }
+  const double sum = warp_sum(part);
+  for (i64 j = ptx::lane_index(); j < keys.length; j += kLanes)
+    ptx::store_global_f64(scores + j, rounded(p.rounding, ptx::load_global_f64(scores + j) / sum));
+  ptx::warp_sync();  // every lane reads the weights of all
+  for (i64 c = ptx::lane_index(); c < p.head_dim; c += kLanes) {
+    double o = 0;
+    for (i64 j = 0; j < keys.length; ++j)
+      o += ptx::load_global_f64(scores + j) * v.at(keys.begin + j, c);
+    ptx::store_global_f64(out + c, rounded(p.rounding, o));
+  }
+  if (ptx::lane_index() == 0) ptx::store_global_f64(lse, largest + ptx::log_f64(sum));
+  ptx::warp_sync();  // the next row overwrites the scores
+}
+
+// `index` counts the rows to compute of all heads of all sequences.
+OCTAVO_DEVICE void find_and_compute_row(const Params& p, i64 index, double* scores) {
+  const i64 per_head = p.rows == nullptr ? p.len_q : p.row_count;
+  const i64 n = index % per_head;
+  const i64 head = index / per_head % p.heads_q;
+  const i64 sequence = index / per_head / p.heads_q;
+  const i64 batch = p.cu_seqlens_q == nullptr ? sequence : 0;
+  const Span queries = span_of(p.cu_seqlens_q, sequence, p.tokens_q, p.len_q);
+  const Span all_keys = span_of(p.cu_seqlens_kv, sequence, p.tokens_kv, p.len_kv);
+  const i64 row = p.rows == nullptr ? n : ptx::load_global_i32(p.rows + n);
+  if (row >= queries.length) return;
+  const Span keys = visible_keys(p, row, queries.length, all_keys.length);
+  if (keys.length == 0) return;
+  const i64 head_kv = head / p.heads_per_kv;
+  const Head q(p.q, batch, sequence, head, queries.begin);
+  const Head k(p.k, batch, sequence, head_kv, all_keys.begin);
+  const Head v(p.v, batch, sequence, head_kv, all_keys.begin);
+  const i64 rows_of_head = p.rows == nullptr ? p.tokens_q : p.row_count;
+  const i64 place = (batch * p.heads_q + head) * rows_of_head + queries.begin + n;
+  compute_row(p, q, k, v, row, keys, scores, p.out + place * p.head_dim, p.lse + place);
+}
+
+// Rows without keys are not touched: the host wrote 0 and -infinity there.
+OCTAVO_KERNEL(kThreads, 1) oracle_forward(const OCTAVO_GRID_CONSTANT Params p) {
+  const i64 warps_of_cta = kThreads / kLanes;
+  const i64 warp = ptx::block_index_x() * warps_of_cta + ptx::warp_index();
+  const i64 per_head = p.rows == nullptr ? p.len_q : p.row_count;
+  for (i64 row = warp; row < p.sequences * p.heads_q * per_head; row += p.warps)
+    find_and_compute_row(p, row, p.scores + warp * p.len_kv);
+}
+
+}  // namespace octavo::oracle

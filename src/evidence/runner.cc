@@ -1,0 +1,99 @@
+#include "evidence/runner.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "attention/error.h"
+#include "evidence/inputs.h"
+#include "runtime/staging.h"
+
+namespace octavo::evidence {
+namespace {
+
+bool intact(const std::byte* begin, std::size_t bytes) {
+  return std::all_of(begin, begin + bytes, [](std::byte b) { return b == kPoison; });
+}
+
+Status overrun(std::size_t bytes) {
+  return {ErrorCode::device_error,
+          fmt::format("memory beyond the workspace of {} bytes was overwritten.", bytes)};
+}
+
+// A call on the CPU, with poison on both sides of its workspace.
+struct HostCall {
+  Plan plan;
+  Arguments arguments;
+
+  Status run() const {
+    constexpr std::size_t kAlignment = 64;
+    const std::size_t bytes = plan.workspace_bytes(arguments);
+    std::vector<std::byte> memory(bytes + 2 * kGuardBytes + kAlignment, kPoison);
+    void* aligned = memory.data() + kGuardBytes;
+    std::size_t room = memory.size() - kGuardBytes;
+    std::align(kAlignment, bytes + kGuardBytes, aligned, room);
+    auto* const begin = static_cast<std::byte*>(aligned);
+    OCTAVO_RETURN_IF_ERROR(plan.run(arguments, {begin, bytes}));
+    const bool whole =
+        intact(begin - kGuardBytes, kGuardBytes) && intact(begin + bytes, kGuardBytes);
+    return whole ? Status() : overrun(bytes);
+  }
+};
+
+// A call on another device: tensors with their guards go there once, outputs go and come each time.
+struct StagedCall {
+  Plan plan;
+  Device device;
+  StagedArguments staged;
+  Buffer workspace;  // between two guards
+
+  Status run() const {
+    const std::size_t bytes = workspace.bytes() - 2 * kGuardBytes;
+    std::vector<std::byte> guards(2 * kGuardBytes, kPoison);
+    OCTAVO_RETURN_IF_ERROR(workspace.upload(guards.data(), kGuardBytes));
+    OCTAVO_RETURN_IF_ERROR(workspace.upload(guards.data(), kGuardBytes, kGuardBytes + bytes));
+    OCTAVO_RETURN_IF_ERROR(staged.send_outputs());
+    std::byte* const begin = static_cast<std::byte*>(workspace.data()) + kGuardBytes;
+    OCTAVO_RETURN_IF_ERROR(plan.run(staged.on_device(), {begin, bytes}));
+    OCTAVO_RETURN_IF_ERROR(synchronize(device));
+    OCTAVO_RETURN_IF_ERROR(staged.fetch());
+    OCTAVO_RETURN_IF_ERROR(workspace.download(guards.data(), kGuardBytes));
+    OCTAVO_RETURN_IF_ERROR(
+        workspace.download(guards.data() + kGuardBytes, kGuardBytes, kGuardBytes + bytes));
+    return intact(guards.data(), guards.size()) ? Status() : overrun(bytes);
+  }
+};
+
+Result<Call> make_call(Device device, const Arguments& arguments, const Options& options) {
+  const Result<Problem> problem = problem_of(arguments, options);
+  if (!problem.ok()) return problem.status();
+  const Result<Plan> planned = plan(*problem, device);
+  if (!planned.ok()) return planned.status();
+  if (device.kind == Device::Kind::cpu)
+    return Call([call = HostCall{*planned, arguments}] { return call.run(); });
+  const Result<StagedArguments> staged =
+      StagedArguments::make(arguments, *problem, device, kGuardBytes);
+  if (!staged.ok()) return staged.status();
+  const Result<Buffer> workspace =
+      Buffer::make(device, planned->workspace_bytes() + 2 * kGuardBytes);
+  if (!workspace.ok()) return workspace.status();
+  return Call([call = StagedCall{*planned, device, *staged, *workspace}] { return call.run(); });
+}
+
+}  // namespace
+
+Runner library_runner(Device device) {
+  return [device](const Arguments& arguments, const Options& options) {
+    return make_call(device, arguments, options);
+  };
+}
+
+Runner plain_runner(std::function<Status(const Arguments&, const Options&)> run) {
+  return [run = std::move(run)](const Arguments& arguments, const Options& options) {
+    return Result<Call>(Call([run, arguments, options] { return run(arguments, options); }));
+  };
+}
+
+}  // namespace octavo::evidence

@@ -1,0 +1,31 @@
+// The fp64 oracle from the host's side: what it is told, and how it is launched.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "device/oracle/params.cuh"
+#include "gpu/context.h"
+#include "octavo/octavo.hpp"
+
+namespace octavo {
+
+struct OracleOutputs {
+  double* out = nullptr;  // on the device, filled with 0
+  double* lse = nullptr;  // filled with -infinity
+  double* scores = nullptr;
+  std::int64_t warps = 0;  // rows of `scores`, and warps of the grid
+};
+
+// How many warps a launch for this many rows has: enough to fill any GPU, while their scores still
+// fit into a few hundred megabytes.
+std::int64_t oracle_warps(std::int64_t rows, std::int64_t len_kv);
+
+// `rounding`: P and O are rounded to it. `rows`, on the device: those of each sequence to compute.
+oracle::Params oracle_params(const Problem& posed, const Arguments& on_device,
+                             std::optional<DType> rounding, const std::int32_t* rows,
+                             std::int64_t row_count, const OracleOutputs& outputs);
+
+Status launch_oracle(const Gpu& gpu, const oracle::Params& params);
+
+}  // namespace octavo

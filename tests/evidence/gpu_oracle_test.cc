@@ -1,0 +1,63 @@
+// The oracle on a GPU against the one on the CPU, where there is a GPU.
+#include "evidence/gpu_oracle.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace octavo::evidence {
+namespace {
+
+constexpr Device kGpu{Device::Kind::cuda, 0};
+
+TEST(GpuOracle, AgreesWithTheCpus) {
+  const Result<Oracle> oracle = gpu_oracle(kGpu);
+  if (!oracle.ok()) GTEST_SKIP() << oracle.status().message();
+  std::vector<Case> cases = covering_cases(11);
+  for (Case& c : preset_cases(11))
+    if (c.len_q < 1000) cases.push_back(c);  // these judge some rows only
+  for (const Case& c : cases) {
+    const auto inputs = make_inputs(c);
+    ASSERT_TRUE(inputs.ok());
+    const auto on_gpu = make_truth(c, *inputs, {*oracle, true});
+    const auto on_cpu = make_truth(c, *inputs, {cpu_oracle, true});
+    ASSERT_TRUE(on_gpu.ok()) << on_gpu.status().message();
+    ASSERT_TRUE(on_cpu.ok()) << on_cpu.status().message();
+    EXPECT_LE(oracle_difference(*on_gpu, *on_cpu), 1) << c.name();
+  }
+}
+
+TEST(GpuOracle, WithoutAGpuThereIsASentence) {
+  const Result<Oracle> oracle = gpu_oracle({Device::Kind::cuda, 99});
+  ASSERT_FALSE(oracle.ok());
+  EXPECT_FALSE(oracle.status().message().empty());
+}
+
+// Equal, apart by a rounding, apart by more than that, and of another size.
+TEST(GpuOracle, DifferencesAreMeasured) {
+  Case c;
+  c.heads_q = c.heads_kv = 2;
+  c.len_q = c.len_kv = 20;
+  const auto inputs = make_inputs(c);
+  ASSERT_TRUE(inputs.ok());
+  const Truth truth = make_truth(c, *inputs, {cpu_oracle, true}).value();
+  EXPECT_EQ(oracle_difference(truth, truth), 0);
+  Truth other = truth;
+  other.original[5] += 1e-16;
+  EXPECT_GT(oracle_difference(truth, other), 0);
+  EXPECT_LE(oracle_difference(truth, other), 1);
+  other.quantized_lse[3] += 1e-9;
+  EXPECT_GT(oracle_difference(truth, other), 1);
+  other = truth;
+  other.reference16[7] += 0.1;
+  EXPECT_GT(oracle_difference(truth, other), 1);
+  other = truth;
+  other.original.pop_back();
+  EXPECT_GT(oracle_difference(truth, other), 1);
+  other = truth;
+  other.original[0] = NAN;
+  EXPECT_GT(oracle_difference(truth, other), 1);
+}
+
+}  // namespace
+}  // namespace octavo::evidence
