@@ -47,6 +47,13 @@ TEST(MatrixDescriptor, ColumnsOfV) {
   EXPECT_EQ(advanced(kV, 16 * 128), kV + 128);
 }
 
+// A block of columns elsewhere stays where it is while the rows go on.
+TEST(MatrixDescriptor, NextColumnsMayStandStill) {
+  constexpr u64 kV = mn_major(0x8000, 0x5000);
+  for (const u32 bytes : {0u, 2048u, 8192u})
+    EXPECT_EQ(advanced_from_next(kV, bytes), mn_major(0x8000 + bytes, 0x5000 - bytes));
+}
+
 // The last byte of an H200's shared memory is still within the field.
 TEST(MatrixDescriptor, EveryAddressFits) {
   EXPECT_EQ(bits(k_major(227 * 1024 - 16), 0, 13), (227u * 1024 - 16) / 16);

@@ -5,7 +5,7 @@
 // that are not inside every row's interval need a mask at all.
 #pragma once
 
-#include "device/core/params.cuh"
+#include "config/portable.h"
 #include "device/ptx/memory.cuh"
 #include "device/ptx/target.cuh"
 
@@ -26,7 +26,8 @@ OCTAVO_DEVICE void clamp_span(const i32* cu, i32 sequence, i32 tokens, i32 longe
   length = min_of(end - begin, longest);
 }
 
-OCTAVO_DEVICE SequenceSpan sequence_span(const ForwardParams& p, i32 sequence) {
+template <class Params>
+OCTAVO_DEVICE SequenceSpan sequence_span(const Params& p, i32 sequence) {
   if (p.cu_seqlens_q == nullptr) return {0, p.len_q, 0, p.len_kv};
   SequenceSpan at;
   clamp_span(p.cu_seqlens_q, sequence, p.tokens_q, p.len_q, at.q_begin, at.len_q);
@@ -39,7 +40,8 @@ struct KeyLimits {
   i32 end = 0;    // one past the last
 };
 
-OCTAVO_DEVICE KeyLimits key_limits(const ForwardParams& p, const SequenceSpan& at, i32 row) {
+template <class Params>
+OCTAVO_DEVICE KeyLimits key_limits(const Params& p, const SequenceSpan& at, i32 row) {
   const i32 diagonal = row + (p.bottom_right ? at.len_kv - at.len_q : 0);
   KeyLimits keys{0, at.len_kv};
   if (diagonal > p.window_left) keys.begin = diagonal - p.window_left;
@@ -58,7 +60,8 @@ struct BlockRange {
   }
 };
 
-OCTAVO_DEVICE BlockRange block_range(const ForwardParams& p, const SequenceSpan& at, i32 first_row,
+template <class Params>
+OCTAVO_DEVICE BlockRange block_range(const Params& p, const SequenceSpan& at, i32 first_row,
                                      i32 rows, i32 block) {
   const KeyLimits first = key_limits(p, at, first_row);
   const KeyLimits last = key_limits(p, at, min_of(first_row + rows, at.len_q) - 1);

@@ -49,4 +49,11 @@ OCTAVO_HD constexpr u64 mn_major(u32 address, u32 next_columns, Swizzle s = Swiz
 // The same matrix from `bytes` further on: a multiple of 16 that no carry takes out of bits 0-13.
 OCTAVO_HD constexpr u64 advanced(u64 descriptor, u32 bytes) { return descriptor + (bytes >> 4); }
 
+// Rows `bytes` further on while the next block of columns stays where it is: the way there shrinks
+// as the address grows. In the low half alone, where no carry is to be expected.
+OCTAVO_HD constexpr u64 advanced_from_next(u64 descriptor, u32 bytes) {
+  const u32 low = static_cast<u32>(descriptor) + (bytes >> 4) - (bytes >> 4 << 16);
+  return descriptor >> 32 << 32 | low;
+}
+
 }  // namespace octavo

@@ -1,0 +1,106 @@
+// Configuration of the Hopper forward kernel (device/sm90/forward.cuh), as a value.
+#pragma once
+
+#include "config/element.h"
+#include "config/portable.h"
+
+namespace octavo {
+
+struct Sm90Forward {
+  int arch = 90;                   // the chip it is compiled for
+  Element element = Element::f16;  // of Q, K and V: f16 or bf16
+  Element out = Element::f16;      // f16, bf16 or f32
+  int head_dim = 64;               // columns of the tiles, 64, 96, 128, 192 or 256
+  int warpgroups = 3;              // that compute
+  int block_n = 128;               // keys of a step
+  int stages = 2;                  // K/V buffers in flight; of each warpgroup where they split keys
+  bool split_keys = false;         // warpgroups share 64 query rows and divide their keys, each
+                                   // loading for itself; else each has 64 rows of its own
+  int cluster = 1;                 // CTAs that divide the keys as well, where they are split
+  bool persistent = true;          // one CTA an SM, tile after tile; else a CTA a tile
+  bool own_o = true;               // O is staged beside Q, whose next tile then comes early
+  bool ones = true;                // row sums come from the tensor cores: a column of ones beside V
+  int rescale_log2 = 8;            // O is rescaled only when a maximum grows by 2^this
+
+  bool operator==(const Sm90Forward&) const = default;
+};
+
+namespace sm90 {
+
+inline constexpr int kWarpgroup = 128;  // threads
+inline constexpr int kRows = 64;        // of a warpgroup's tile
+
+// The warpgroups that compute, and one that loads for them.
+OCTAVO_HD constexpr int threads(const Sm90Forward& c) {
+  return (c.warpgroups + (c.split_keys ? 0 : 1)) * kWarpgroup;
+}
+OCTAVO_HD constexpr int q_tiles(const Sm90Forward& c) { return c.split_keys ? 1 : c.warpgroups; }
+OCTAVO_HD constexpr int block_m(const Sm90Forward& c) { return q_tiles(c) * kRows; }
+OCTAVO_HD constexpr int kv_buffers(const Sm90Forward& c) {
+  return c.split_keys ? c.warpgroups * c.stages : c.stages;
+}
+
+// The register file is shared out again after the launch: what is launched with, times the threads,
+// holds both (warpgroups 2, 3, 4: 168, 128, 96 at launch).
+OCTAVO_HD constexpr int math_registers(const Sm90Forward& c) {
+  return c.warpgroups <= 2 ? 240 : c.warpgroups == 3 ? 160 : 112;
+}
+OCTAVO_HD constexpr int load_registers(const Sm90Forward& c) { return c.warpgroups <= 2 ? 24 : 32; }
+
+// Rows lie in blocks of 64 columns, swizzled by 128 bytes; of 32 by 64 bytes where 64 do not
+// divide the head dimension.
+OCTAVO_HD constexpr int block_columns(const Sm90Forward& c) {
+  return c.head_dim % 64 == 0 ? 64 : 32;
+}
+OCTAVO_HD constexpr int column_blocks(const Sm90Forward& c) {
+  return c.head_dim / block_columns(c);
+}
+OCTAVO_HD constexpr int row_bytes(const Sm90Forward& c) { return 2 * block_columns(c); }
+
+// Columns of O that one of `parts` puts together, where keys are split: whole groups of eight.
+OCTAVO_HD constexpr int chunk_columns(const Sm90Forward& c, int parts) {
+  return c.head_dim / parts;
+}
+// Floats that a thread hands to another that holds the same rows: of O, and two maxima and sums.
+OCTAVO_HD constexpr int handed_floats(const Sm90Forward& c, int parts) {
+  return chunk_columns(c, parts) / 2 + 4;
+}
+
+struct SmemPlan {
+  int q, o, k, v, ones, combine, receive, barriers, total;  // bytes from the start
+  int q_tile, k_stage, v_stage;                             // bytes of one
+};
+OCTAVO_HD constexpr SmemPlan smem_plan(const Sm90Forward& c) {
+  constexpr int kAlignment = 1024;
+  SmemPlan s{};
+  s.q_tile = kRows * c.head_dim * 2;
+  s.k_stage = c.block_n * c.head_dim * 2;
+  // wgmma reads the ones as one block of columns more. With a single block before it, the way there
+  // is free, and one block of 16 keys serves all; else the ones lie behind each tile of V.
+  const bool ones_inside = c.ones && column_blocks(c) > 1;
+  s.v_stage = s.k_stage + (ones_inside ? c.block_n * row_bytes(c) : 0);
+  s.q = 0;
+  const int q_bytes = q_tiles(c) * s.q_tile;
+  s.o = c.own_o && !c.split_keys ? q_bytes : 0;
+  s.k = round_up(s.o + q_bytes, kAlignment);
+  s.v = s.k + kv_buffers(c) * s.k_stage;
+  s.ones = s.v + kv_buffers(c) * s.v_stage;
+  // What warpgroups hand each other lies over K and V; what comes from other CTAs may come early.
+  s.combine = s.k;
+  const int combine_bytes =
+      c.warpgroups * (c.warpgroups - 1) * handed_floats(c, c.warpgroups) * 4 * kWarpgroup;
+  const int end = max_of(s.ones + (c.ones && !ones_inside ? 16 * row_bytes(c) : 0),
+                         c.split_keys ? s.combine + combine_bytes : 0);
+  s.receive = end;
+  const int handed = handed_floats(c, c.warpgroups * c.cluster) * 4 * kWarpgroup * c.warpgroups;
+  s.barriers = end + (c.split_keys ? (c.cluster - 1) * handed : 0);
+  // of Q full and empty by tile; of K and V full and empty by buffer; one more: V's last rows, or
+  // what comes from other CTAs
+  s.total = s.barriers + 8 * (2 * q_tiles(c) + 4 * kv_buffers(c) + 1);
+  return s;
+}
+OCTAVO_HD constexpr int smem_bytes(const Sm90Forward& c) { return smem_plan(c).total; }
+
+}  // namespace sm90
+
+}  // namespace octavo

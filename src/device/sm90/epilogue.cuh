@@ -1,0 +1,135 @@
+// After the last block: O is normalised and stored, LSE written.
+#pragma once
+
+#include "device/ptx/fence.cuh"
+#include "device/ptx/stmatrix.cuh"
+#include "device/ptx/thread.cuh"
+#include "device/ptx/tma.cuh"
+#include "device/sm90/geometry.cuh"
+
+namespace octavo::sm90 {
+
+template <class G>
+struct Epilogue {
+  using State = typename G::State;
+  using Place = typename G::Place;
+  static constexpr Sm90Forward C = G::C;
+
+  // Named barriers of the warpgroups; 0 is the CTA's.
+  static OCTAVO_DEVICE void group_sync(const Place& w) {
+    ptx::named_barrier_sync(static_cast<int>(1 + w.group), kWarpgroup);
+  }
+
+  // Divides O by the sum and writes LSE. A row without keys gets 0 and -infinity.
+  static OCTAVO_DEVICE void finish(State& state, const Sm90ForwardParams& p, const Place& w) {
+    OCTAVO_UNROLL
+    for (u32 half = 0; half < 2; ++half) {
+      float sum;
+      if constexpr (C.ones) {
+        sum = state.o[G::kColumns + half * 2];
+      } else {
+        sum = state.sum[half];
+        sum += ptx::shuffle_xor(sum, 1);
+        sum += ptx::shuffle_xor(sum, 2);
+      }
+      const float inverse = sum == 0.0f ? 0.0f : 1.0f / sum;
+      OCTAVO_UNROLL
+      for (int i = 0; i < G::kColumns / 4; ++i) {
+        state.o[i * 4 + half * 2] *= inverse;
+        state.o[i * 4 + half * 2 + 1] *= inverse;
+      }
+      const i32 row = w.row(half);
+      if (row < w.at.len_q) store_lse(state.max[half], sum, p, w, row);
+    }
+  }
+
+  // `sum` is over the row, in every lane that holds it.
+  static OCTAVO_DEVICE void store_lse(float max, float sum, const Sm90ForwardParams& p,
+                                      const Place& w, i32 row) {
+    if (p.lse == nullptr || w.lane % 4 != 0) return;
+    const float lse_log2 = max * p.scale_log2 + ptx::log2_approx(sum);
+    ptx::store_global_f32(p.lse + w.batch * p.lse_strides.batch + w.head * p.lse_strides.head +
+                              (w.at.q_begin + row) * p.lse_strides.row,
+                          sum == 0.0f ? -kInfinity : lse_log2 * kLn2);
+  }
+
+  static OCTAVO_DEVICE u32 pack(float low, float high) {
+    return C.out == Element::f16 ? ptx::f16x2_from_f32(low, high) : ptx::bf16x2_from_f32(low, high);
+  }
+
+  // The warpgroup's 64 rows into its tile of shared memory, swizzled as the tensor map says.
+  static OCTAVO_DEVICE void stage_o(const State& state, const Place& w) {
+    const u32 row = w.warp * 16 + w.lane % 16;
+    OCTAVO_UNROLL
+    for (int i = 0; i < C.head_dim / 16; ++i) {
+      u32 x[4];
+      OCTAVO_UNROLL
+      for (int e = 0; e < 4; ++e) x[e] = pack(state.o[i * 8 + e * 2], state.o[i * 8 + e * 2 + 1]);
+      const u32 column = i * 16 + w.lane / 16 * 8;
+      const u32 block = i * 16 / block_columns(C);
+      const u32 offset = row * G::kRowBytes + column % block_columns(C) * 2;
+      ptx::stmatrix_x4(
+          G::o_tile(w.group) + block * kRows * G::kRowBytes + swizzled(G::kSwizzle, offset), x);
+    }
+  }
+
+  static OCTAVO_DEVICE u8* row_of(const Sm90ForwardParams& p, const Place& w, i32 row) {
+    return static_cast<u8*>(p.out) + (w.batch * p.o_strides.batch + w.head * p.o_strides.head +
+                                      (w.at.q_begin + row) * p.o_strides.row) *
+                                         element_bytes(C.out);
+  }
+  static OCTAVO_DEVICE void store_pair(u8* to, float low, float high) {
+    if constexpr (C.out == Element::f32)
+      ptx::store_global_b64(to, ptx::bits_of(low), ptx::bits_of(high));
+    else
+      ptx::store_global_b32(to, pack(low, high));
+  }
+
+  // Straight from registers: where O is wider than a tile of Q, and where a tile's last rows
+  // belong to the next sequence of a packed batch.
+  static OCTAVO_DEVICE void store_direct(const State& state, const Sm90ForwardParams& p,
+                                         const Place& w) {
+    constexpr int kBytes = element_bytes(C.out);
+    OCTAVO_UNROLL
+    for (u32 half = 0; half < 2; ++half) {
+      const i32 row = w.row(half);
+      if (row >= w.at.len_q) continue;
+      u8* const out = row_of(p, w, row);
+      OCTAVO_UNROLL
+      for (int i = 0; i < G::kColumns / 4; ++i) {
+        const i32 column = i * 8 + static_cast<i32>(w.lane % 4 * 2);
+        if (column >= p.head_dim) break;
+        store_pair(out + column * kBytes, state.o[i * 4 + half * 2], state.o[i * 4 + half * 2 + 1]);
+      }
+    }
+  }
+
+  // O through shared memory and TMA, which ends at the tensor's last row. Returns at once; the
+  // tile's bytes are free when `wait_for_store` says so.
+  static OCTAVO_DEVICE void store_o(const State& state, const Sm90ForwardParams& p,
+                                    const Place& w) {
+    const bool cuts_sequence = p.cu_seqlens_q != nullptr && w.first_row + kRows > w.at.len_q;
+    if (C.out == Element::f32 || cuts_sequence) {
+      store_direct(state, p, w);
+      return;
+    }
+    wait_for_store(w);
+    stage_o(state, w);
+    ptx::fence_proxy_async();
+    group_sync(w);
+    if (w.warp == 0 && w.lane == 0) {
+      OCTAVO_UNROLL
+      for (int block = 0; block < G::kColumnBlocks; ++block)
+        ptx::tma_store(&p.o, G::o_tile(w.group) + block * kRows * G::kRowBytes,
+                       {block * block_columns(C), w.at.q_begin + w.first_row, w.head, w.batch});
+      ptx::bulk_commit();
+    }
+  }
+  // By the whole warpgroup.
+  static OCTAVO_DEVICE void wait_for_store(const Place& w) {
+    if (w.warp == 0 && w.lane == 0) ptx::bulk_wait_read<0>();
+    group_sync(w);
+  }
+};
+
+}  // namespace octavo::sm90

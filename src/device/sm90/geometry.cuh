@@ -1,0 +1,161 @@
+// Sizes, shared memory and register state of the Hopper forward kernel, derived from its
+// configuration.
+#pragma once
+
+#include "config/sm90_forward.h"
+#include "device/core/block_range.cuh"
+#include "device/ptx/math.cuh"
+#include "device/ptx/mbarrier.cuh"
+#include "device/ptx/memory.cuh"
+#include "device/ptx/thread.cuh"
+#include "device/ptx/tma.cuh"
+#include "device/sm90/params.cuh"
+#include "device/tile/matrix_descriptor.cuh"
+
+namespace octavo::sm90 {
+
+// A configuration as a type: a class-type value as the argument of a kernel template would get a
+// broken host stub from nvcc.
+template <Sm90Forward kConfig>
+struct ConfigOf {
+  static constexpr Sm90Forward value = kConfig;
+};
+
+inline constexpr float kInfinity = __builtin_huge_valf();
+inline constexpr float kLn2 = 0.693147180559945f;
+
+// One of the buffers from `first` on, and the parity of the phase that fills it.
+template <int kStages>
+struct Ring {
+  u32 first = 0;
+  u32 stage = first;
+  u32 phase = 0;
+  OCTAVO_DEVICE void advance() {
+    if (++stage == first + kStages) {
+      stage = first;
+      phase ^= 1;
+    }
+  }
+  OCTAVO_DEVICE Ring next() const {
+    Ring ring = *this;
+    ring.advance();
+    return ring;
+  }
+};
+
+template <class Config>
+struct Geometry {
+  static constexpr Sm90Forward C = Config::value;
+  static constexpr SmemPlan S = smem_plan(C);
+  static_assert(C.element == Element::f16 || C.element == Element::bf16, "elements are 16-bit");
+  static_assert(C.head_dim % block_columns(C) == 0 && C.head_dim <= 256,
+                "rows are whole blocks of columns");
+  static_assert(C.block_n % 16 == 0 && C.block_n <= 256, "a block of keys is whole wgmma steps");
+  static_assert(C.warpgroups >= 1 && C.warpgroups <= 4, "one to four warpgroups compute");
+  static_assert(C.head_dim + (C.ones ? 8 : 0) <= 256, "wgmma has at most 256 columns");
+
+  static constexpr Swizzle kSwizzle = block_columns(C) == 64 ? Swizzle::b128 : Swizzle::b64;
+  static constexpr u32 kRowBytes = row_bytes(C);
+  static constexpr int kColumnBlocks = column_blocks(C);
+  static constexpr bool kOnesInside = C.ones && kColumnBlocks > 1;
+  static constexpr int kScores = C.block_n / 2;           // registers of the scores,
+  static constexpr int kColumns = C.head_dim / 2;         // of O,
+  static constexpr int kO = kColumns + (C.ones ? 4 : 0);  // and with the sums by ones
+  static constexpr int kPvSteps = C.block_n / 16;
+
+  using KvRing = Ring<C.stages>;
+  struct Scores {
+    float s[kScores];
+  };
+  // P as the A operand of one step of 16 keys each.
+  struct Probabilities {
+    u32 a[kPvSteps][4];
+  };
+  struct State {
+    float o[kO];
+    float max[2];  // of the raw scores, for rows g and g + 8
+    float sum[2];  // this thread's part; not used where the sums come by ones
+  };
+
+  // Where a warpgroup and a lane are, in a tile of work.
+  struct Place {
+    SequenceSpan at;
+    i32 batch, head;
+    i32 first_row;  // of the warpgroup, in the sequence
+    u32 group, warp, lane;
+    u32 q_tile;  // which of the CTA's
+    OCTAVO_DEVICE i32 row(u32 half) const {
+      return first_row + static_cast<i32>(warp * 16 + half * 8 + lane / 4);
+    }
+  };
+
+  static OCTAVO_DEVICE u32 q_tile(u32 group) { return ptx::shared_base() + S.q + group * S.q_tile; }
+  static OCTAVO_DEVICE u32 o_tile(u32 group) { return ptx::shared_base() + S.o + group * S.q_tile; }
+  static OCTAVO_DEVICE u32 k_tile(u32 stage) {
+    return ptx::shared_base() + S.k + stage * S.k_stage;
+  }
+  static OCTAVO_DEVICE u32 v_tile(u32 stage) {
+    return ptx::shared_base() + S.v + stage * S.v_stage;
+  }
+  static OCTAVO_DEVICE u32 barrier(u32 index) {
+    return ptx::shared_base() + S.barriers + index * ptx::kMbarrierBytes;
+  }
+  static OCTAVO_DEVICE u32 q_full(u32 group) { return barrier(group); }
+  static OCTAVO_DEVICE u32 q_empty(u32 group) { return barrier(q_tiles(C) + group); }
+  static OCTAVO_DEVICE u32 kv_barrier(u32 kind, u32 stage) {
+    return barrier(2 * q_tiles(C) + kind * kv_buffers(C) + stage);
+  }
+  static OCTAVO_DEVICE u32 k_full(u32 stage) { return kv_barrier(0, stage); }
+  static OCTAVO_DEVICE u32 v_full(u32 stage) { return kv_barrier(1, stage); }
+  static OCTAVO_DEVICE u32 k_empty(u32 stage) { return kv_barrier(2, stage); }
+  static OCTAVO_DEVICE u32 v_empty(u32 stage) { return kv_barrier(3, stage); }
+  static OCTAVO_DEVICE u32 last_barrier() { return kv_barrier(4, 0); }
+
+  // The blocks of columns of `rows` rows, from row `token` of a head on.
+  static OCTAVO_DEVICE void load_rows(const ptx::TensorMap& map, u32 to, u32 bar, int rows,
+                                      i32 token, i32 head, i32 batch) {
+    OCTAVO_UNROLL
+    for (int block = 0; block < kColumnBlocks; ++block)
+      ptx::tma_load(to + block * rows * kRowBytes, &map, bar,
+                    {block * block_columns(C), token, head, batch});
+  }
+
+  // By kThreads threads, of which this is `thread`.
+  template <int kThreads>
+  static OCTAVO_DEVICE void fill(u32 to, u32 bytes, u32 thread, u32 word) {
+    for (u32 at = thread * 4; at < bytes; at += kThreads * 4) ptx::store_shared_b32(to + at, word);
+  }
+  // What P is multiplied by to be summed.
+  static OCTAVO_DEVICE void fill_ones() {
+    constexpr u32 kPair = C.element == Element::f16 ? 0x3c003c00u : 0x3f803f80u;
+    if constexpr (kOnesInside) {
+      OCTAVO_UNROLL
+      for (u32 stage = 0; stage < kv_buffers(C); ++stage)
+        fill<threads(C)>(v_tile(stage) + S.k_stage, C.block_n * kRowBytes, ptx::thread_index(),
+                         kPair);
+    } else if constexpr (C.ones) {
+      fill<threads(C)>(ptx::shared_base() + S.ones, 16 * kRowBytes, ptx::thread_index(), kPair);
+    }
+  }
+  // Rows of V from `first` on, by kThreads threads: they belong to the next sequence of a packed
+  // batch. P is 0 there, and 0 times what they hold may be NaN.
+  template <int kThreads>
+  static OCTAVO_DEVICE void clear_rows(u32 tile, i32 first, u32 thread) {
+    const u32 from = static_cast<u32>(max_of(first, 0)) * kRowBytes;
+    constexpr u32 kBlockBytes = C.block_n * kRowBytes;
+    OCTAVO_UNROLL
+    for (u32 block = 0; block < kColumnBlocks; ++block)
+      fill<kThreads>(tile + block * kBlockBytes + from, kBlockBytes - from, thread, 0);
+  }
+};
+
+// A row that has seen no key yet has maximum -infinity; 0 in its place keeps inf - inf away.
+OCTAVO_DEVICE float origin_of(float largest, float scale) {
+  return largest == -kInfinity ? 0.0f : largest * scale;
+}
+// 2^(scale * from - origin)
+OCTAVO_DEVICE float weight_of(float from, float scale, float origin) {
+  return ptx::exp2_approx(ptx::fused_multiply_add(from, scale, -origin));
+}
+
+}  // namespace octavo::sm90

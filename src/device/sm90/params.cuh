@@ -1,0 +1,45 @@
+// What the Hopper forward kernel is told at launch. The names it shares with ForwardParams mean the
+// same; those of tensors have become tensor maps.
+#pragma once
+
+#include "device/core/params.cuh"
+#include "device/ptx/tma.cuh"
+
+namespace octavo {
+
+struct Sm90ForwardParams {
+  // (column, row, head, batch); rows are tokens and there is one batch where packed. O's is not
+  // used where O is written by plain stores.
+  ptx::TensorMap q, k, v, o;
+
+  void* out = nullptr;  // for plain stores
+  Strides o_strides;
+  float* lse = nullptr;
+  Strides lse_strides;
+
+  const i32* cu_seqlens_q = nullptr;
+  const i32* cu_seqlens_kv = nullptr;
+  i32 tokens_q = 0;
+  i32 tokens_kv = 0;
+
+  i32 tiles = 0;      // of all heads and sequences
+  i32 row_tiles = 0;  // of one head
+  i32 heads_q = 0;
+  i32 heads_per_kv = 1;
+  i32 sequences = 0;
+  // Heads (of all sequences) whose tiles are mixed, longest first: few enough that their keys and
+  // values stay in L2.
+  i32 mixed_heads = 1;
+  i32 len_q = 0;
+  i32 len_kv = 0;
+  i32 head_dim = 0;
+
+  float scale_log2 = 0;
+  i32 negate = 0;
+
+  i32 bottom_right = 0;
+  i32 window_left = 0;
+  i32 window_right = 0;
+};
+
+}  // namespace octavo

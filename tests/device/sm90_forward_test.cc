@@ -1,0 +1,86 @@
+// The Hopper forward kernel without a GPU: it compiles without spills, keeps its products
+// asynchronous, and its shared memory fits.
+#include "config/sm90_forward.h"
+
+#include <gtest/gtest.h>
+
+#include "gpu/cubin_info.h"
+#include "gpu/nvrtc.h"
+
+namespace octavo {
+namespace {
+
+struct Shape {
+  const char* text;
+  Sm90Forward config;
+};
+
+// One of each form: rows or keys divided, ones beside V or behind it, O over Q or beside it.
+const Shape kShapes[] = {
+    {"", {}},
+    {".head_dim=128,.warpgroups=2", {.head_dim = 128, .warpgroups = 2}},
+    {".element=Element::bf16,.out=Element::f32,.head_dim=256,.warpgroups=2,.block_n=80,"
+     ".own_o=false,.ones=false",
+     {.element = Element::bf16,
+      .out = Element::f32,
+      .head_dim = 256,
+      .warpgroups = 2,
+      .block_n = 80,
+      .own_o = false,
+      .ones = false}},
+    {".warpgroups=2,.stages=1,.split_keys=true,.cluster=2,.persistent=false",
+     {.warpgroups = 2, .stages = 1, .split_keys = true, .cluster = 2, .persistent = false}},
+};
+
+TEST(Sm90Forward, CompilesWithoutSpillsOrSerialisedProducts) {
+  if (!nvrtc_version().ok()) GTEST_SKIP() << nvrtc_version().status().message();
+  for (const Shape& shape : kShapes) {
+    ProgramText program;
+    program.text = "#include \"device/sm90/forward.cuh\"\nusing namespace octavo;\n";
+    program.name_expression =
+        std::string("sm90::sm90_forward<sm90::ConfigOf<Sm90Forward{") + shape.text + "}>>";
+    program.options = nvrtc_options(90, false);
+    const Result<CompiledKernel> kernel = compile(program);
+    ASSERT_TRUE(kernel.ok()) << kernel.status().message();
+    EXPECT_EQ(kernel->log.find("serialized"), std::string::npos) << kernel->log;
+    const Result<CubinInfo> info = read_cubin(kernel->image);
+    ASSERT_TRUE(info.ok()) << info.status().message();
+    const CubinKernel* found = info->find(kernel->lowered_name);
+    ASSERT_NE(found, nullptr);
+    EXPECT_FALSE(found->spills()) << shape.text;
+    // Twice q k^T and p v: before the loop and in it, in it and after it.
+    const Sm90Forward& c = shape.config;
+    EXPECT_EQ(found->instructions.wgmma_f16, 2 * (c.head_dim / 16 + c.block_n / 16)) << shape.text;
+    EXPECT_EQ(found->instructions.mma(), found->instructions.wgmma_f16) << shape.text;
+  }
+}
+
+// Areas follow each other, those that wgmma and TMA read on their boundaries, inside an H200's CTA.
+TEST(Sm90Forward, SharedMemoryIsPlanned) {
+  for (const Shape& shape : kShapes) {
+    const Sm90Forward& c = shape.config;
+    const sm90::SmemPlan s = sm90::smem_plan(c);
+    EXPECT_LE(s.total, 227 * 1024) << shape.text;
+    for (const int at : {s.q, s.o, s.k, s.v, s.q_tile, s.k_stage, s.v_stage})
+      EXPECT_EQ(at % 1024, 0) << shape.text;
+    EXPECT_EQ(s.barriers % 8, 0) << shape.text;
+    EXPECT_EQ(s.receive % 16, 0) << shape.text;
+    EXPECT_GE(s.k, s.o + sm90::q_tiles(c) * s.q_tile) << shape.text;
+    EXPECT_GE(s.v, s.k + sm90::kv_buffers(c) * s.k_stage) << shape.text;
+    EXPECT_GE(s.ones, s.v + sm90::kv_buffers(c) * s.v_stage) << shape.text;
+    EXPECT_GE(s.barriers, s.receive) << shape.text;
+  }
+}
+
+// What is launched with holds what the roles then take.
+TEST(Sm90Forward, RegistersAddUp) {
+  for (int warpgroups = 2; warpgroups <= 4; ++warpgroups) {
+    const Sm90Forward c{.warpgroups = warpgroups};
+    const int at_launch = 65536 / sm90::threads(c) / 8 * 8;
+    EXPECT_LE(warpgroups * sm90::math_registers(c) + sm90::load_registers(c),
+              at_launch * (warpgroups + 1));
+  }
+}
+
+}  // namespace
+}  // namespace octavo
