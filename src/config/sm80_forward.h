@@ -6,6 +6,13 @@
 
 namespace octavo {
 
+// How the probabilities' exponentials are computed.
+enum class ExpForm : int {
+  f32,         // ex2.approx.ftz.f32, on the special-function units
+  f16x2,       // ex2.approx.f16x2, two at once, of exponents rounded to fp16; f16 and sim8 only
+  polynomial,  // degree 4, on the FMA pipe, to 4e-5 of the value
+};
+
 struct Sm80Forward {
   int arch = 80;                   // 80, 89 (native FP8) or 90, the chip it is compiled for
   Element element = Element::f16;  // of Q, K and V in memory
@@ -23,13 +30,22 @@ struct Sm80Forward {
   int v_tiles = 8;                 // most 8-column tiles of V whose fragments are read together
   int rescale_log2 = 8;            // O is rescaled only when a maximum grows by 2^this
   bool k_row_scales = false;       // 8-bit K has a scale per row or block, not per head
+  int producer_warps = 0;          // warps that only copy K and V; 0: all warps share the copying
+  bool persistent = false;         // as many CTAs as the chip holds, each takes tiles in turn
+  int unroll = 1;                  // steps of the loop over keys that are written out
+  bool f16_scores = false;         // QK accumulates in fp16; f16 and sim8 only
+  ExpForm exp = ExpForm::f32;
+  bool keep_kv = false;  // K and V are the last to leave L2
 
   bool operator==(const Sm80Forward&) const = default;
 };
 
 namespace sm80 {
 
-OCTAVO_HD constexpr int threads(const Sm80Forward& c) { return 32 * c.warps_m * c.warps_n; }
+OCTAVO_HD constexpr int math_threads(const Sm80Forward& c) { return 32 * c.warps_m * c.warps_n; }
+OCTAVO_HD constexpr int threads(const Sm80Forward& c) {
+  return math_threads(c) + 32 * c.producer_warps;
+}
 OCTAVO_HD constexpr int step_keys(const Sm80Forward& c) { return c.block_n * c.warps_n; }
 OCTAVO_HD constexpr int row_bytes(const Sm80Forward& c) {
   return c.head_dim * element_bytes(c.element);

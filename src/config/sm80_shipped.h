@@ -26,7 +26,7 @@ inline constexpr ShippedTile kShippedTiles[] = {
     {3, {Element::f16, Element::bf16, Element::sim8}, 64, 32, 64, 2, 4, true},
     {2, {Element::f16, Element::bf16}, 128, 128, 64, 4, 1, false, 2},
     {2, {Element::f16, Element::bf16}, 128, 64, 64, 4, 2, true},
-    {2, {Element::f16, Element::bf16}, 128, 32, 64, 2, 4, true},
+    {2, {Element::f16, Element::bf16}, 128, 32, 64, 2, 2, true},
     {1, {Element::sim8}, 64, 128, 64, 4, 1, false},
     {1, {Element::sim8}, 128, 128, 64, 8, 1, false},
     {3, {Element::e4m3, Element::e5m2, Element::int8}, 64, 128, 64, 8, 1, true},

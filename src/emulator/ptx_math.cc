@@ -21,6 +21,14 @@ float exp2_approx(float x) {
   self().machine->measures().count("ex2");
   return flushed(std::exp2(flushed(x)));
 }
+u32 exp2_approx_f16x2(u32 x) {
+  self().machine->measures().count("ex2");
+  const auto half = [](u32 h) -> u32 {
+    const float y = std::exp2(f32_from_f16(static_cast<u16>(h)));
+    return std::isnan(y) ? 0x7fff : f16_from_f32(y);
+  };
+  return pair(half(x & 0xffff), half(x >> 16), 16);
+}
 float log2_approx(float x) { return std::log2(flushed(x)); }
 float reciprocal_approx(float x) { return flushed(1.0f / flushed(x)); }
 float fused_multiply_add(float a, float b, float c) { return std::fma(a, b, c); }
@@ -60,6 +68,11 @@ u32 permute_bytes(u32 a, u32 b, u32 selector) {
     d |= static_cast<u32>(bytes >> (selector >> i * 4 & 7) * 8 & 0xff) << i * 8;
   return d;
 }
+void f32_from_f16x2(float& low, float& high, u32 x) {
+  low = f32_from_f16(static_cast<u16>(x));
+  high = f32_from_f16(static_cast<u16>(x >> 16));
+}
+float float_of_bits(u32 x) { return std::bit_cast<float>(x); }
 u32 bits_of(float x) { return std::bit_cast<u32>(x); }
 float float_of_int(i32 x) { return static_cast<float>(x); }
 

@@ -130,6 +130,10 @@ void ldmatrix_x2_trans(u32 (&r)[2], u32 address, Site site) {
 void cp_async_16(u32 dst, const void* src, bool exists, Site site) {
   copy_async("cp.async.cg", dst, src, 16, exists, site);
 }
+u64 l2_evict_last() { return 0; }  // nothing is ever evicted here
+void cp_async_16_hinted(u32 dst, const void* src, bool exists, u64 /*policy*/, Site site) {
+  copy_async("cp.async.cg", dst, src, 16, exists, site);
+}
 template <int kBytes>
 void cp_async_narrow(u32 dst, const void* src, bool exists, Site site) {
   copy_async("cp.async.ca", dst, src, kBytes, exists, site);

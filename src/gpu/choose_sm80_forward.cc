@@ -8,31 +8,12 @@
 
 #include "attention/error.h"
 #include "attention/operand.h"
+#include "gpu/element_of.h"
 #include "gpu/kernel_source.h"
 #include "gpu/sm80_feasible.h"
 
 namespace octavo {
 namespace {
-
-Element element_of(DType dtype) {
-  switch (dtype) {
-    case DType::f32:
-      return Element::f32;
-    case DType::f16:
-      return Element::f16;
-    case DType::bf16:
-      return Element::bf16;
-    case DType::e4m3:
-      return Element::e4m3;
-    case DType::e5m2:
-      return Element::e5m2;
-    case DType::int8:
-      return Element::int8;
-    case DType::sim8:
-      return Element::sim8;
-  }
-  return Element::f32;
-}
 
 int native_head_dim(std::int64_t head_dim) {
   for (const int native : {64, 96, 128, 192, 256})

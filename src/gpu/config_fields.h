@@ -31,6 +31,12 @@ constexpr void visit_fields(Config& c, Visitor&& visit) {
   visit("v_tiles", c.v_tiles);
   visit("rescale_log2", c.rescale_log2);
   visit("k_row_scales", c.k_row_scales);
+  visit("producer_warps", c.producer_warps);
+  visit("persistent", c.persistent);
+  visit("unroll", c.unroll);
+  visit("f16_scores", c.f16_scores);
+  visit("exp", c.exp);
+  visit("keep_kv", c.keep_kv);
 }
 
 // Names of an enumeration's values, which count from 0, and the prefix C++ wants before them.
@@ -43,6 +49,12 @@ struct EnumText<Element> {
   static constexpr std::array<std::string_view, 7> kNames = {"f32",  "f16",  "bf16", "e4m3",
                                                              "e5m2", "int8", "sim8"};
 };
+template <>
+struct EnumText<ExpForm> {
+  static constexpr std::string_view kPrefix = "ExpForm::";
+  static constexpr std::array<std::string_view, 3> kNames = {"f32", "f16x2", "polynomial"};
+};
+static_assert(static_cast<int>(ExpForm::polynomial) + 1 == EnumText<ExpForm>::kNames.size());
 static_assert(static_cast<int>(Element::sim8) + 1 == EnumText<Element>::kNames.size());
 
 namespace detail {

@@ -5,23 +5,13 @@
 
 #include "attention/error.h"
 #include "attention/operand_scales.h"
+#include "gpu/element_of.h"
 #include "gpu/load_function.h"
 
 namespace octavo {
 namespace {
 
 constexpr std::int64_t kWarpsOfCta = oracle::kThreads / 32;
-
-Element element_of(DType dtype) {
-  static_assert(static_cast<int>(DType::f32) == static_cast<int>(Element::f32) &&
-                static_cast<int>(DType::f16) == static_cast<int>(Element::f16) &&
-                static_cast<int>(DType::bf16) == static_cast<int>(Element::bf16) &&
-                static_cast<int>(DType::e4m3) == static_cast<int>(Element::e4m3) &&
-                static_cast<int>(DType::e5m2) == static_cast<int>(Element::e5m2) &&
-                static_cast<int>(DType::int8) == static_cast<int>(Element::int8) &&
-                static_cast<int>(DType::sim8) == static_cast<int>(Element::sim8));
-  return static_cast<Element>(static_cast<int>(dtype));
-}
 
 oracle::Operand operand(const Arguments& a, const ConstTensor& t, const Scales& scales,
                         std::int64_t max_len) {

@@ -55,7 +55,7 @@ int row_alignment(const Arguments& a) {
   return static_cast<int>(bits & (~bits + 1));
 }
 
-std::int64_t sm80_forward_blocks(const Problem& posed, const Sm80Forward& config) {
+std::int64_t sm80_forward_tiles(const Problem& posed, const Sm80Forward& config) {
   return div_up<std::int64_t>(posed.len_q, config.block_m) * posed.heads_q * posed.batch;
 }
 
@@ -85,6 +85,7 @@ ForwardParams sm80_forward_params(const Problem& posed, const Arguments& a,
   p.len_kv = static_cast<i32>(posed.len_kv);
   p.head_dim = static_cast<i32>(posed.head_dim);
   p.row_tiles = static_cast<i32>(div_up<std::int64_t>(posed.len_q, config.block_m));
+  p.tiles = static_cast<i32>(sm80_forward_tiles(posed, config));
 
   const double scale = a.scale ? *a.scale : 1.0 / std::sqrt(static_cast<double>(posed.head_dim));
   double scale_log2 = std::abs(scale) * kLog2E;
@@ -127,6 +128,13 @@ Result<LoadedSm80Forward> load_sm80_forward(const Gpu& gpu, const Sm80Forward& c
       d.function_set_attribute(kernel.function, cuda::FunctionAttribute::max_dynamic_smem_bytes,
                                sm80::smem_bytes(config)),
       "cuFuncSetAttribute");
+  if (config.persistent) {
+    int per_sm = 0;
+    OCTAVO_GPU_TRY(
+        d, d.occupancy(&per_sm, kernel.function, sm80::threads(config), sm80::smem_bytes(config)),
+        "cuOccupancyMaxActiveBlocksPerMultiprocessor");
+    kernel.resident_blocks = per_sm * gpu.info.sms;
+  }
   return kernel;
 }
 
@@ -136,7 +144,8 @@ Status launch_sm80_forward(const Gpu& gpu, const LoadedSm80Forward& kernel, cons
   OCTAVO_RETURN_IF_ERROR(current.status());
   ForwardParams params = sm80_forward_params(posed, arguments, kernel.config);
   cuda::LaunchConfig launch;
-  launch.grid[0] = static_cast<unsigned>(sm80_forward_blocks(posed, kernel.config));
+  launch.grid[0] = static_cast<unsigned>(
+      kernel.config.persistent ? std::min(params.tiles, kernel.resident_blocks) : params.tiles);
   launch.block[0] = static_cast<unsigned>(sm80::threads(kernel.config));
   launch.smem_bytes = static_cast<unsigned>(sm80::smem_bytes(kernel.config));
   launch.stream = static_cast<cuda::StreamHandle>(stream);

@@ -15,13 +15,14 @@ int row_alignment(const Arguments& arguments);
 ForwardParams sm80_forward_params(const Problem& posed, const Arguments& arguments,
                                   const Sm80Forward& config);
 
-// CTAs of the launch; 0 when there is nothing to do.
-std::int64_t sm80_forward_blocks(const Problem& posed, const Sm80Forward& config);
+// Tiles of the launch; 0 when there is nothing to do.
+std::int64_t sm80_forward_tiles(const Problem& posed, const Sm80Forward& config);
 
 // A kernel in a GPU's memory.
 struct LoadedSm80Forward {
   Sm80Forward config;
   cuda::Function function = nullptr;
+  int resident_blocks = 0;  // CTAs the GPU holds at once; for persistent kernels
 };
 Result<LoadedSm80Forward> load_sm80_forward(const Gpu& gpu, const Sm80Forward& config);
 

@@ -49,6 +49,9 @@ Status check_shape(const Sm80Forward& c) {
   for (const auto& [name, warps] : {std::pair("warps_m", c.warps_m), {"warps_n", c.warps_n}}) {
     if (warps < 1 || warps > kMostThreads / 32) return wrong(name, warps, "1 to 32");
   }
+  if (c.producer_warps < 0 || c.producer_warps > 4) {
+    return wrong("producer_warps", c.producer_warps, "0 to 4");
+  }
   if (sm80::threads(c) > kMostThreads) {
     return wrong("warps_m * config.warps_n", c.warps_m * c.warps_n, "at most 32 warps");
   }
@@ -83,6 +86,22 @@ Status check_switches(const Sm80Forward& c) {
   // A row may run 2^rescale_log2 above its origin, and fp16's P ends at 2^16.
   if (c.rescale_log2 < 0 || c.rescale_log2 > 15) {
     return wrong("rescale_log2", c.rescale_log2, "0 to 15");
+  }
+  if (c.unroll < 1 || c.unroll > 4) return wrong("unroll", c.unroll, "1 to 4");
+  // Two named barriers a stage, of the sixteen, and two for other ends.
+  if (c.producer_warps > 0 && (c.stages > 7 || c.v_barrier)) {
+    return invalid("config.producer_warps", fmt::format("{}", c.producer_warps),
+                   "0 with more than 7 stages or with v_barrier");
+  }
+  const bool half = c.element == Element::f16 || c.element == Element::sim8;
+  if (c.f16_scores && !half) {
+    return invalid("config.f16_scores", "true", "false for this element: f16 and sim8 have it");
+  }
+  if (c.exp < ExpForm::f32 || c.exp > ExpForm::polynomial || (c.exp == ExpForm::f16x2 && !half)) {
+    return wrong("exp", static_cast<int>(c.exp), "f32, polynomial, and f16x2 for f16 and sim8");
+  }
+  if (c.keep_kv && c.load_bytes != 16) {
+    return invalid("config.keep_kv", "true", "false unless load_bytes is 16");
   }
   return {};
 }

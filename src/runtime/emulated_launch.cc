@@ -79,7 +79,7 @@ void run_emulated(const emulator::EmulatedSm80Forward& kernel, const Problem& po
   emulator::Launch launch;
   launch.kernel = "sm80_forward " + brief_text(kernel.config);
   launch.arch = kernel.config.arch;
-  launch.blocks = sm80_forward_blocks(posed, kernel.config);
+  launch.blocks = sm80_forward_tiles(posed, kernel.config);
   launch.threads = sm80::threads(kernel.config);
   launch.smem_bytes = static_cast<std::uint32_t>(sm80::smem_bytes(kernel.config));
   launch.entry = [&] { kernel.entry(params); };

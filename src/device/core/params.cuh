@@ -41,7 +41,8 @@ struct ForwardParams {
   i32 tokens_q = 0;
   i32 tokens_kv = 0;
 
-  i32 row_tiles = 0;  // CTAs along a head's rows; the grid is row_tiles * heads_q * sequences
+  i32 row_tiles = 0;  // along a head's rows
+  i32 tiles = 0;      // row_tiles * heads_q * sequences: as many CTAs, or fewer that are persistent
   i32 heads_q = 0;
   i32 heads_per_kv = 1;  // query heads that share a key head
   i32 len_q = 0;         // the maximum, where packed

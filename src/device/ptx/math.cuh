@@ -11,6 +11,12 @@ OCTAVO_PTX float exp2_approx(float x) OCTAVO_BODY({
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 });
+// ex2.approx.f16x2;  0 for -infinity
+OCTAVO_PTX u32 exp2_approx_f16x2(u32 x) OCTAVO_BODY({
+  u32 y;
+  asm("ex2.approx.f16x2 %0, %1;" : "=r"(y) : "r"(x));
+  return y;
+});
 // lg2.approx.ftz.f32
 OCTAVO_PTX float log2_approx(float x) OCTAVO_BODY({
   float y;
@@ -59,9 +65,16 @@ OCTAVO_PTX u32 sub_f16x2(u32 a, u32 b) OCTAVO_BODY({
   asm("sub.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
   return d;
 });
+// cvt.f32.f16;  of the low and of the high half
+OCTAVO_PTX void f32_from_f16x2(float& low, float& high, u32 x) OCTAVO_BODY({
+  asm("{ .reg .b16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h; }"
+      : "=f"(low), "=f"(high)
+      : "r"(x));
+});
 // prmt.b32 d, a, b, selector;  byte i of d is byte selector[4i+2:4i] of {b, a}
 OCTAVO_PTX u32 permute_bytes(u32 a, u32 b, u32 selector)
     OCTAVO_BODY({ return __byte_perm(a, b, selector); });
+OCTAVO_PTX float float_of_bits(u32 x) OCTAVO_BODY({ return __uint_as_float(x); });
 OCTAVO_PTX u32 bits_of(float x) OCTAVO_BODY({ return __float_as_uint(x); });
 OCTAVO_PTX float float_of_int(i32 x) OCTAVO_BODY({ return __int2float_rn(x); });
 

@@ -78,6 +78,21 @@ OCTAVO_PTX void cp_async_16(u32 dst, const void* src, bool exists OCTAVO_AND_SIT
       "l"(src), "r"(static_cast<int>(exists))
       : "memory");
 });
+// createpolicy.fractional.L2::evict_last.b64;  what is read with it leaves L2 last
+OCTAVO_PTX u64 l2_evict_last() OCTAVO_BODY({
+  u64 policy;
+  asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+});
+// cp.async.cg.shared.global.L2::cache_hint [dst], [src], 16, !exists, policy;
+OCTAVO_PTX void cp_async_16_hinted(u32 dst, const void* src, bool exists,
+                                   u64 policy OCTAVO_AND_SITE) OCTAVO_BODY({
+  asm volatile(
+      "{ .reg .pred ignore; setp.eq.s32 ignore, %2, 0;\n"
+      "cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, ignore, %3; }" ::"r"(dst),
+      "l"(src), "r"(static_cast<int>(exists)), "l"(policy)
+      : "memory");
+});
 // cp.async.ca.shared.global [dst], [src], 8 or 4, !exists;
 template <int kBytes>
 OCTAVO_PTX void cp_async_narrow(u32 dst, const void* src, bool exists OCTAVO_AND_SITE) OCTAVO_BODY({

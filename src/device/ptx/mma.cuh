@@ -20,6 +20,14 @@ OCTAVO_PTX void mma_m16n8k16_f16(float (&d)[4], const u32 (&a)[4], const u32 (&b
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "f"(c[0]), "f"(c[1]),
         "f"(c[2]), "f"(c[3]));
 });
+// mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16   PTX 7.0, sm_80;  d[0]: row g, d[1]: row g+8
+OCTAVO_PTX void mma_m16n8k16_f16_in_f16(u32 (&d)[2], const u32 (&a)[4], const u32 (&b)[2],
+                                        const u32 (&c)[2] OCTAVO_AND_SITE) OCTAVO_BODY({
+  asm("mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16 {%0, %1}, "
+      "{%2, %3, %4, %5}, {%6, %7}, {%8, %9};"
+      : "=r"(d[0]), "=r"(d[1])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(c[0]), "r"(c[1]));
+});
 // mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32   PTX 7.0, sm_80
 OCTAVO_PTX void mma_m16n8k16_bf16(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2],
                                   const float (&c)[4] OCTAVO_AND_SITE) OCTAVO_BODY({

@@ -15,6 +15,8 @@
 #define OCTAVO_DEVICE __device__ __forceinline__
 #define OCTAVO_UNROLL _Pragma("unroll")
 #define OCTAVO_ROLLED _Pragma("unroll 1")
+#define OCTAVO_PRAGMA(text) _Pragma(#text)
+#define OCTAVO_UNROLL_BY(n) OCTAVO_PRAGMA(unroll n)
 #define OCTAVO_KERNEL(max_threads, min_blocks) \
   __global__ void __launch_bounds__(max_threads, min_blocks)
 #define OCTAVO_GRID_CONSTANT __grid_constant__
@@ -26,6 +28,7 @@
 #define OCTAVO_DEVICE inline
 #define OCTAVO_UNROLL
 #define OCTAVO_ROLLED
+#define OCTAVO_UNROLL_BY(n)
 #define OCTAVO_KERNEL(max_threads, min_blocks) inline void
 #define OCTAVO_GRID_CONSTANT
 #define OCTAVO_PTX

@@ -7,6 +7,7 @@ namespace octavo::ptx {
 
 OCTAVO_PTX u32 thread_index() OCTAVO_BODY({ return threadIdx.x; });
 OCTAVO_PTX int block_index_x() OCTAVO_BODY({ return static_cast<int>(blockIdx.x); });
+OCTAVO_PTX int grid_size_x() OCTAVO_BODY({ return static_cast<int>(gridDim.x); });
 OCTAVO_DEVICE u32 lane_index() { return thread_index() % 32; }
 // The same in all lanes, and known to the compiler as such: branches on it stay uniform.
 OCTAVO_PTX u32 warp_index(OCTAVO_SITE)

@@ -25,12 +25,12 @@ struct Epilogue {
       const u32 warp = (warp_n - 1) * C.warps_m + w.warp_m;
       return ptx::shared_base() + ((warp * kFloats + i) * 32 + w.lane) * 4;
     };
-    ptx::cta_sync();  // K and V are no longer read
+    G::math_sync();  // K and V are no longer read
     if (w.warp_n > 0) {
       u32 i = 0;
       for_each_float(state, [&](float& x) { ptx::store_shared_f32(slot(w.warp_n, i++), x); });
     }
-    ptx::cta_sync();
+    G::math_sync();
     if (w.warp_n > 0) return;
     OCTAVO_UNROLL
     for (u32 other = 1; other < C.warps_n; ++other) {
@@ -160,9 +160,9 @@ struct Epilogue {
   // O through shared memory, so that global memory sees whole 16-byte pieces of rows.
   static OCTAVO_DEVICE void store_o(const State& state, const ForwardParams& p, const Place& w) {
     const OutTile tile{ptx::shared_base()};
-    ptx::cta_sync();  // Q, K, V and partial results are no longer read
+    G::math_sync();  // Q, K, V and partial results are no longer read
     if (w.warp_n == 0) stage_o(state, tile, w);
-    ptx::cta_sync();
+    G::math_sync();
     constexpr u32 kChunks = OutTile::kChunks;
     u8* const out =
         static_cast<u8*>(p.o) + (w.batch * p.o_strides.batch + w.head * p.o_strides.head +
@@ -171,8 +171,8 @@ struct Epilogue {
     const u32 rows = static_cast<u32>(min_of(w.at.len_q - w.first_row, C.block_m));
     const u32 valid_bytes = static_cast<u32>(p.head_dim * kOutBytes);
     OCTAVO_UNROLL
-    for (int i = 0; i < static_cast<int>(div_up(C.block_m * kChunks, u32{G::kThreads})); ++i) {
-      const u32 piece = i * G::kThreads + w.thread;
+    for (int i = 0; i < static_cast<int>(div_up(C.block_m * kChunks, u32{G::kMathThreads})); ++i) {
+      const u32 piece = i * G::kMathThreads + w.thread;
       const u32 row = piece / kChunks;
       const u32 byte = piece % kChunks * 16;
       if (row >= rows || byte >= valid_bytes) continue;

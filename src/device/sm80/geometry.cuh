@@ -3,9 +3,11 @@
 
 #include "config/sm80_forward.h"
 #include "device/core/block_range.cuh"
+#include "device/core/exp2.cuh"
 #include "device/core/params.cuh"
 #include "device/ptx/math.cuh"
 #include "device/ptx/memory.cuh"
+#include "device/ptx/thread.cuh"
 #include "device/sm80/operands.cuh"
 #include "device/tile/shared_tile.cuh"
 
@@ -29,7 +31,10 @@ struct Geometry {
   using Tile = SharedTile<row_bytes(C)>;
   using OutTile = SharedTile<C.head_dim * element_bytes(C.out)>;
 
+  static constexpr int kMathThreads = math_threads(C);
   static constexpr int kThreads = threads(C);
+  // Those that copy: the producers, which come last, or all.
+  static constexpr int kCopyThreads = C.producer_warps > 0 ? kThreads - kMathThreads : kThreads;
   static constexpr int kRowsPerWarp = C.block_m / C.warps_m;
   static constexpr int kTilesM = kRowsPerWarp / 16;  // mma tiles of a warp: rows,
   static constexpr int kTilesN = C.block_n / 8;      // keys,
@@ -70,6 +75,14 @@ struct Geometry {
     FragmentA a[C.q_in_registers ? kTilesM : 1][C.q_in_registers ? kQkSteps : 1];
   };
 
+  // Barrier of the threads that compute.
+  static OCTAVO_DEVICE void math_sync() {
+    if constexpr (C.producer_warps == 0)
+      ptx::cta_sync();
+    else
+      ptx::named_barrier_sync(1, kMathThreads);
+  }
+
   static OCTAVO_DEVICE Tile q_tile() { return {ptx::shared_base()}; }
   static OCTAVO_DEVICE Tile k_tile(int stage) {
     return {ptx::shared_base() + static_cast<u32>(q_bytes(C) + stage * kv_stage_bytes(C))};
@@ -79,9 +92,14 @@ struct Geometry {
   }
 };
 
-// 2^(scale * from - origin)
-OCTAVO_DEVICE float weight_of(float from, float scale, float origin) {
-  return ptx::exp2_approx(ptx::fused_multiply_add(from, scale, -origin));
+// 2^(scale * score - origin)
+template <ExpForm kForm>
+OCTAVO_DEVICE float weight_of(float score, float scale, float origin) {
+  const float x = ptx::fused_multiply_add(score, scale, -origin);
+  if constexpr (kForm == ExpForm::polynomial)
+    return exp2_polynomial(x);
+  else
+    return ptx::exp2_approx(x);
 }
 // The exponent of a raw score. Never -infinity, so that it can be subtracted from itself.
 OCTAVO_DEVICE float exponent_of(float score, float scale) {

@@ -12,6 +12,30 @@ namespace octavo::sm80 {
 OCTAVO_DEVICE float to_float(float x) { return x; }
 OCTAVO_DEVICE float to_float(i32 x) { return ptx::float_of_int(x); }
 
+// The accumulator of one tile of scores.
+template <class Operands, bool kInF16>
+struct ScoreAccumulator {
+  typename Operands::Accumulator s[4];
+
+  OCTAVO_DEVICE void add(const FragmentA& q, const u32 (&k)[2]) { Operands::mma_qk(s, q, k, s); }
+  OCTAVO_DEVICE void read(float (&to)[4]) const {
+    OCTAVO_UNROLL
+    for (int e = 0; e < 4; ++e) to[e] = to_float(s[e]);
+  }
+};
+template <class Operands>
+struct ScoreAccumulator<Operands, true> {
+  u32 s[2];
+
+  OCTAVO_DEVICE void add(const FragmentA& q, const u32 (&k)[2]) {
+    ptx::mma_m16n8k16_f16_in_f16(s, q.r, k, s);
+  }
+  OCTAVO_DEVICE void read(float (&to)[4]) const {
+    ptx::f32_from_f16x2(to[0], to[1], s[0]);
+    ptx::f32_from_f16x2(to[2], to[3], s[1]);
+  }
+};
+
 template <class G>
 struct Products {
   using Operands = typename G::Operands;
@@ -66,7 +90,8 @@ struct Products {
                                const Place& w, int stage) {
     constexpr int kGroups = kTilesN / kKTiles;
     constexpr int kItems = G::kQkSteps * kGroups;
-    Accumulator s[kTilesM][kTilesN][4] = {};
+    using Scores = ScoreAccumulator<Operands, C.f16_scores>;
+    Scores s[kTilesM][kTilesN] = {};
     QStep fq[2];
     KGroup fk[2];
     const Lane lane_q = q_lane(w);
@@ -84,18 +109,14 @@ struct Products {
       for (int n = 0; n < kKTiles; ++n) {
         OCTAVO_UNROLL
         for (int m = 0; m < kTilesM; ++m) {
-          auto& sum = s[m][group * kKTiles + n];
-          Operands::mma_qk(sum, fq[step % 2].q[m], fk[i % 2].k[n / 2].r[n % 2], sum);
+          s[m][group * kKTiles + n].add(fq[step % 2].q[m], fk[i % 2].k[n / 2].r[n % 2]);
         }
       }
     }
     OCTAVO_UNROLL
     for (int m = 0; m < kTilesM; ++m) {
       OCTAVO_UNROLL
-      for (int n = 0; n < kTilesN; ++n) {
-        OCTAVO_UNROLL
-        for (int e = 0; e < 4; ++e) scores.s[m][n][e] = to_float(s[m][n][e]);
-      }
+      for (int n = 0; n < kTilesN; ++n) s[m][n].read(scores.s[m][n]);
     }
   }
 

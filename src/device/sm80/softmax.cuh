@@ -99,7 +99,7 @@ struct Softmax {
       OCTAVO_UNROLL
       for (int e = 0; e < 2; ++e) {
         float& s = scores.s[m][n][half * 2 + e];
-        s = weight_of(s, scale, origin);
+        s = weight_of<G::C.exp>(s, scale, origin);
         sum += s;
       }
     }
@@ -149,10 +149,20 @@ struct Softmax {
     const int m = i / 4, half = i % 2;
     const float(&s)[4] = scores.s[m][step * 2 + i % 4 / 2];
     const float scale = state.scale_of(m, half), origin = state.origin[m][half];
-    const float low = weight_of(s[half * 2], scale, origin);
-    const float high = weight_of(s[half * 2 + 1], scale, origin);
-    state.sum[m][half] += low + high;
-    return Operands::pack_pair(low, high);
+    if constexpr (G::C.exp == ExpForm::f16x2) {
+      const u32 p = ptx::exp2_approx_f16x2(
+          ptx::f16x2_from_f32(ptx::fused_multiply_add(s[half * 2], scale, -origin),
+                              ptx::fused_multiply_add(s[half * 2 + 1], scale, -origin)));
+      float low, high;
+      ptx::f32_from_f16x2(low, high, p);
+      state.sum[m][half] += low + high;
+      return p;
+    } else {
+      const float low = weight_of<G::C.exp>(s[half * 2], scale, origin);
+      const float high = weight_of<G::C.exp>(s[half * 2 + 1], scale, origin);
+      state.sum[m][half] += low + high;
+      return Operands::pack_pair(low, high);
+    }
   }
 
   // For products that are folded into O block by block: the rescale comes with the fold.

@@ -73,7 +73,7 @@ struct GlobalRows {
 // With 16-byte pieces a thread keeps its column of the tile, and every kRowsAtOnce-th row of a
 // block is its own: a piece then costs an addition and a comparison, where dividing the piece's
 // number cost 22 instructions and a fifth of all that the kernel issued.
-template <int kRows, int kThreads, int kRowBytes>
+template <int kRows, int kThreads, int kRowBytes, bool kKeepInL2>
 struct WideRowLoader {
   static constexpr u32 kPieces = kRowBytes / 16;  // of a row
   static constexpr u32 kRowsAtOnce = u32{kThreads} / kPieces;
@@ -101,9 +101,13 @@ struct WideRowLoader {
     OCTAVO_UNROLL
     for (u32 i = 0; i < div_up(u32{kRows}, kRowsAtOnce); ++i) {
       const u32 r = row + i * kRowsAtOnce;
-      if (kEven || r < kRows)
-        ptx::cp_async_16(tile.byte_address(r, byte), rows_on(i * kRowsAtOnce),
-                         exists && static_cast<i32>(r) < rows);
+      if (!kEven && r >= kRows) continue;
+      const u32 to = tile.byte_address(r, byte);
+      const bool found = exists && static_cast<i32>(r) < rows;
+      if constexpr (kKeepInL2)
+        ptx::cp_async_16_hinted(to, rows_on(i * kRowsAtOnce), found, ptx::l2_evict_last());
+      else
+        ptx::cp_async_16(to, rows_on(i * kRowsAtOnce), found);
     }
     source = rows_on(kRows);
   }
@@ -142,16 +146,17 @@ struct NarrowRowLoader {
   }
 };
 
-template <int kRows, int kThreads, int kLoadBytes, int kRowBytes>
+template <int kRows, int kThreads, int kLoadBytes, int kRowBytes, bool kKeepInL2>
 struct RowLoaderFor {
   using Type = NarrowRowLoader<kRows, kThreads, kLoadBytes, kRowBytes>;
 };
-template <int kRows, int kThreads, int kRowBytes>
-struct RowLoaderFor<kRows, kThreads, 16, kRowBytes> {
-  using Type = WideRowLoader<kRows, kThreads, kRowBytes>;
+template <int kRows, int kThreads, int kRowBytes, bool kKeepInL2>
+struct RowLoaderFor<kRows, kThreads, 16, kRowBytes, kKeepInL2> {
+  using Type = WideRowLoader<kRows, kThreads, kRowBytes, kKeepInL2>;
 };
 // kLoadBytes: the widest access that divides every row's address and length.
-template <int kRows, int kThreads, int kLoadBytes, int kRowBytes>
-using RowLoader = typename RowLoaderFor<kRows, kThreads, kLoadBytes, kRowBytes>::Type;
+// kKeepInL2: what is read leaves L2 last.
+template <int kRows, int kThreads, int kLoadBytes, int kRowBytes, bool kKeepInL2 = false>
+using RowLoader = typename RowLoaderFor<kRows, kThreads, kLoadBytes, kRowBytes, kKeepInL2>::Type;
 
 }  // namespace octavo
