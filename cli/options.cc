@@ -76,8 +76,9 @@ void DeviceFlags::add(CLI::App& app) {
   app.add_option("--threads", threads, "threads of the CPU; 0: one per core")
       ->type_name("N")
       ->capture_default_str();
-  app.add_option("--schedule", schedule,
-                 "the emulator's order of warps and completions; without: in turn, as late as may be")
+  app.add_option(
+         "--schedule", schedule,
+         "the emulator's order of warps and completions; without: in turn, as late as may be")
       ->type_name("SEED");
 }
 

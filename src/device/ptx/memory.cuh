@@ -1,6 +1,7 @@
 // Shared and global memory: plain accesses, ldmatrix, cp.async. Shared addresses are 32 bits.
 #pragma once
 
+#include "device/ptx/l2_policy.cuh"
 #include "device/ptx/target.cuh"
 
 namespace octavo::ptx {
@@ -77,12 +78,6 @@ OCTAVO_PTX void cp_async_16(u32 dst, const void* src, bool exists OCTAVO_AND_SIT
       "cp.async.cg.shared.global.L2::128B [%0], [%1], 16, ignore; }" ::"r"(dst),
       "l"(src), "r"(static_cast<int>(exists))
       : "memory");
-});
-// createpolicy.fractional.L2::evict_last.b64;  what is read with it leaves L2 last
-OCTAVO_PTX u64 l2_evict_last() OCTAVO_BODY({
-  u64 policy;
-  asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
 });
 // cp.async.cg.shared.global.L2::cache_hint [dst], [src], 16, !exists, policy;
 OCTAVO_PTX void cp_async_16_hinted(u32 dst, const void* src, bool exists,

@@ -6,6 +6,7 @@
 // inside, and completes in a group of the thread that started it.
 #pragma once
 
+#include "device/ptx/l2_policy.cuh"
 #include "device/ptx/target.cuh"
 
 namespace octavo::ptx {
@@ -18,18 +19,6 @@ struct alignas(128) TensorMap {
 // prefetch.tensormap [map];
 OCTAVO_PTX void prefetch_tensor_map(const TensorMap* map OCTAVO_AND_SITE) OCTAVO_BODY({
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
-});
-// createpolicy.fractional.L2::evict_first.b64 policy, 1.0;  for what is read once
-OCTAVO_PTX u64 l2_evict_first() OCTAVO_BODY({
-  u64 policy;
-  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
-});
-// createpolicy.fractional.L2::evict_last.b64 policy, 1.0;  for what other CTAs read again
-OCTAVO_PTX u64 l2_evict_last() OCTAVO_BODY({
-  u64 policy;
-  asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
 });
 
 // For a tensor of `dim` dimensions; at1 to at4 are its coordinates as operands from %1, ... %4 on:

@@ -35,9 +35,6 @@ OCTAVO_PTX void named_barrier_arrive(int id, int count OCTAVO_AND_SITE) OCTAVO_B
 OCTAVO_PTX void warp_sync(OCTAVO_SITE) OCTAVO_BODY({
   asm volatile("bar.warp.sync 0xffffffff;" ::: "memory");
 });
-// mov.u32 r, %nctaid.x;
-OCTAVO_PTX u32 grid_size_x() OCTAVO_BODY({ return gridDim.x; });
-
 // griddepcontrol.wait;  until the grids this launch depends on are complete and their writes
 // seen. Nothing when the launch depends on none.
 OCTAVO_PTX void wait_for_earlier_grids(OCTAVO_SITE) OCTAVO_BODY({

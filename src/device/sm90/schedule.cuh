@@ -55,7 +55,7 @@ struct TileLoop {
     if constexpr (!kPersistent) {
       index = p.tiles;
     } else {
-      const i32 grid = static_cast<i32>(ptx::grid_size_x());
+      const i32 grid = ptx::grid_size_x();
       const i32 cta = ptx::block_index_x();
       ++round;
       index = round * grid + (round % 2 == 0 ? cta : grid - 1 - cta);
