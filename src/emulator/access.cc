@@ -6,9 +6,11 @@
 
 namespace octavo::emulator {
 
-std::optional<std::uint32_t> shared_offset(Thread& thread, Place place, std::uint32_t address,
-                                           std::uint32_t bytes, std::uint32_t alignment) {
-  const SharedMemory& shared = thread.cta->shared;
+namespace {
+
+std::optional<std::uint32_t> offset_in(const SharedMemory& shared, Thread& thread, Place place,
+                                       std::uint32_t address, std::uint32_t bytes,
+                                       std::uint32_t alignment) {
   const auto where = [&] { return fmt::format("shared {:#x}, {} bytes", address, bytes); };
   if (address % alignment != 0) {
     thread.machine->find(Hazard::misaligned, place,
@@ -25,6 +27,50 @@ std::optional<std::uint32_t> shared_offset(Thread& thread, Place place, std::uin
     return std::nullopt;
   }
   return address - SharedMemory::kBase;
+}
+
+}  // namespace
+
+std::optional<std::uint32_t> shared_offset(Thread& thread, Place place, std::uint32_t address,
+                                           std::uint32_t bytes, std::uint32_t alignment) {
+  return offset_in(thread.cta->shared, thread, place, address, bytes, alignment);
+}
+
+std::optional<SharedAt> locate(Thread& thread, Place place, std::uint32_t address,
+                               std::uint32_t bytes, std::uint32_t alignment) {
+  const std::uint32_t rank = address >> kCtaShift;
+  const auto& ctas = thread.machine->ctas();
+  if (rank > ctas.size()) {
+    thread.machine->find(Hazard::out_of_bounds, place,
+                         fmt::format("the cluster has {} CTAs", ctas.size()),
+                         fmt::format("shared::cluster {:#x}", address), {}, &thread);
+    return std::nullopt;
+  }
+  Cta& cta = rank == 0 ? *thread.cta : *ctas[rank - 1];
+  if (&cta != thread.cta) {
+    if (!thread.known.covers(cta.started, 1))
+      thread.machine->find(
+          Hazard::peer_gone, place,
+          fmt::format("CTA {} need not have started: no barrier.cluster was waited "
+                      "for",
+                      cta.block),
+          fmt::format("shared::cluster {:#x}", address), {}, &thread);
+    if (cta.running == 0) {
+      thread.machine->find(
+          Hazard::peer_gone, place,
+          fmt::format("CTA {} has ended, and its shared memory with it", cta.block),
+          fmt::format("shared::cluster {:#x}", address), {}, &thread);
+      return std::nullopt;
+    }
+  }
+  const auto offset =
+      offset_in(cta.shared, thread, place, address & ((1u << kCtaShift) - 1), bytes, alignment);
+  if (!offset) return std::nullopt;
+  return SharedAt{&cta, *offset};
+}
+
+void note_remote(Thread& thread, Cta& cta, const Access& access) {
+  if (&cta != thread.cta) cta.remote[access.actor] = access;
 }
 
 void load_shared(Place place, std::uint32_t address, void* to, std::uint32_t bytes) {
@@ -56,6 +102,11 @@ bool global_allowed(Place place, const void* data, std::uint32_t bytes, std::uin
                  machine.global().describe(data));
     return false;
   }
+  if (machine.launch().programmatic && !t.known.covers(machine.earlier_grids(), 1))
+    machine.find(
+        Hazard::missing_grid_wait, place,
+        "the grid this launch depends on may still run: no griddepcontrol.wait before this",
+        machine.global().describe(data));
   const std::string refused = machine.global().refuse(data, bytes, use);
   if (!refused.empty()) {
     machine.find(Hazard::out_of_bounds, place, refused, fmt::format("global, {} bytes", bytes));

@@ -12,6 +12,20 @@ namespace octavo::emulator {
 std::optional<std::uint32_t> shared_offset(Thread& thread, Place place, std::uint32_t address,
                                            std::uint32_t bytes, std::uint32_t alignment);
 
+// The same for an address that may lie in another CTA of the cluster (map_to_cta): there, the CTA
+// must be known to have started, and must not have ended.
+struct SharedAt {
+  Cta* cta = nullptr;
+  std::uint32_t offset = 0;
+};
+std::optional<SharedAt> locate(Thread& thread, Place place, std::uint32_t address,
+                               std::uint32_t bytes, std::uint32_t alignment);
+// The bits of an address above this one name a CTA of the cluster, plus one.
+inline constexpr std::uint32_t kCtaShift = 24;
+
+// Remembers an access to another CTA's shared memory: that CTA must not end before it.
+void note_remote(Thread& thread, Cta& cta, const Access& access);
+
 // What cannot be read comes as zeros, what cannot be written is dropped; both are findings.
 void load_shared(Place place, std::uint32_t address, void* to, std::uint32_t bytes);
 void store_shared(Place place, std::uint32_t address, const void* from, std::uint32_t bytes);

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "emulator/machine.h"
 
 namespace octavo::emulator {
@@ -48,6 +50,52 @@ void arrive_at_barrier(Warp& warp, int id, int count, bool wait, Place place) {
     if (thread->wait.what == Wait::For::barrier) machine.wake(*thread);
   }
   barrier = {};
+}
+
+void arrive_at_cluster(Warp& warp, bool release, Place place) {
+  Machine& machine = *warp.lanes[0]->machine;
+  ClusterBarrier& barrier = machine.cluster_barrier();
+  for (Thread* lane : warp.lanes) {
+    if (lane->cluster_turn.arrived != lane->cluster_turn.waited)
+      machine.find(Hazard::barrier_count, place,
+                   "a second arrival at the cluster's barrier without a wait between", "", {},
+                   lane);
+    ++lane->cluster_turn.arrived;
+    barrier.clock.raise(warp.cta->started, 1);
+    if (lane->init_fences.actor != kNobody)
+      barrier.clock.raise(lane->init_fences.actor, lane->init_fences.until);
+    if (release) lane->known.release_into(barrier.clock);
+  }
+  barrier.arrived += kWarpSize;
+  open_cluster_barrier(machine);
+}
+
+void open_cluster_barrier(Machine& machine) {
+  ClusterBarrier& barrier = machine.cluster_barrier();
+  int running = 0, arrived = 0;
+  for (const auto& cta : machine.ctas())
+    for (const auto& thread : cta->threads) {
+      running += thread->done ? 0 : 1;
+      arrived += !thread->done && thread->cluster_turn.arrived > barrier.turn ? 1 : 0;
+    }
+  if (arrived == 0 || arrived < running) return;
+  ++barrier.turn;
+  barrier.opened = std::make_shared<const Clock>(barrier.clock);
+  for (Thread* thread : std::exchange(barrier.waiting, {})) machine.wake(*thread);
+}
+
+void wait_for_cluster(Place place) {
+  Thread& t = self();
+  ClusterBarrier& barrier = t.machine->cluster_barrier();
+  if (t.cluster_turn.waited == t.cluster_turn.arrived)
+    t.machine->stop(Hazard::barrier_count, place,
+                    "a wait for the cluster's barrier without an arrival before it");
+  ++t.cluster_turn.waited;
+  while (barrier.turn < t.cluster_turn.waited) {
+    barrier.waiting.push_back(&t);
+    t.machine->block({Wait::For::cluster, place});
+  }
+  t.known.acquire(barrier.opened);
 }
 
 }  // namespace octavo::emulator

@@ -14,12 +14,17 @@ void CopyGroups::perform(Copy& copy, SharedMemory& shared) {
 }
 
 std::uint32_t CopyGroups::wait(std::uint32_t pending, SharedMemory& shared) {
-  const std::uint32_t complete = open_ - 1 > pending ? open_ - 1 - pending : 0;
+  if (ends_.size() <= pending) return 0;
+  const std::uint32_t number = ends_[ends_.size() - 1 - pending];
+  complete_to(number, shared);
+  return number;
+}
+
+void CopyGroups::complete_to(std::uint32_t number, SharedMemory& shared) {
   std::size_t done = 0;
-  while (done < pending_.size() && pending_[done].group <= complete)
+  while (done < pending_.size() && pending_[done].number <= number)
     perform(pending_[done++], shared);
   pending_.erase(pending_.begin(), pending_.begin() + static_cast<std::ptrdiff_t>(done));
-  return complete;
 }
 
 void CopyGroups::complete_one(std::uint32_t which, SharedMemory& shared) {

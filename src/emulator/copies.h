@@ -16,16 +16,22 @@ class CopyGroups {
     std::uint32_t offset = 0;
     const std::uint8_t* from = nullptr;
     std::uint32_t bytes = 0, valid = 0;  // what is not valid becomes zero
-    std::uint32_t group = 0;
+    std::uint32_t number = 0;
     bool done = false;
   };
 
-  // Groups are numbered from 1; the open one gets what is added.
-  std::uint32_t open_group() const { return open_; }
-  void add(const Copy& copy) { pending_.push_back(copy); }
-  void commit() { ++open_; }
-  // Completes all but the newest `pending` groups, and says which is the last of them.
+  // Copies are numbered from 1 on, as their actor's clock counts them.
+  std::uint32_t last() const { return last_; }
+  std::uint32_t add(Copy copy) {
+    copy.number = ++last_;
+    pending_.push_back(copy);
+    return last_;
+  }
+  void commit() { ends_.push_back(last_); }
+  // Completes all but the newest `pending` groups, and says which copy is the last of them.
   std::uint32_t wait(std::uint32_t pending, SharedMemory& shared);
+  // Completes the copies up to a number, committed or not.
+  void complete_to(std::uint32_t number, SharedMemory& shared);
   // Completes one copy, anyone: the ISA orders none of them before its group is waited for.
   void complete_one(std::uint32_t which, SharedMemory& shared);
   std::uint32_t in_flight() const { return static_cast<std::uint32_t>(pending_.size()); }
@@ -36,7 +42,8 @@ class CopyGroups {
   static void perform(Copy& copy, SharedMemory& shared);
 
   std::vector<Copy> pending_;
-  std::uint32_t open_ = 1;
+  std::vector<std::uint32_t> ends_;  // the last copy of each group
+  std::uint32_t last_ = 0;
 };
 
 }  // namespace octavo::emulator

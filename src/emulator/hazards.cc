@@ -13,8 +13,18 @@ std::string subject(const Machine& machine, const Access& access) {
     case Machine::Acts::thread:
       return describe(*actor.thread);
     case Machine::Acts::cp_async:
-      return fmt::format("group {} of {}", access.number, describe(*actor.thread));
+      return fmt::format("a cp.async of {}", describe(*actor.thread));
+    case Machine::Acts::bulk:
+      return fmt::format("a bulk store of {} (group {})", describe(*actor.thread), access.number);
+    case Machine::Acts::mbarrier:
+      return fmt::format("a copy that completes on mbarrier {:#x} (phase {})", actor.address,
+                         access.number - 1);
+    case Machine::Acts::wgmma:
+      return fmt::format("a wgmma of warp {} of CTA {} (group {})", actor.thread->warp->index,
+                         actor.thread->cta->block, access.number);
     case Machine::Acts::fence:
+    case Machine::Acts::grid:
+    case Machine::Acts::cta:
       break;
   }
   return "nobody";
@@ -27,6 +37,12 @@ std::string missing(const Machine& machine, const Access& earlier, const Thread&
   if (actor.acts == Machine::Acts::cp_async && !owner.known.covers(earlier.actor, earlier.number))
     return &owner == &later ? "cp.async.wait_group of this thread does not reach it"
                             : "no cp.async.wait_group of its thread has reached it";
+  const bool finished = owner.known.covers(earlier.actor, earlier.number);
+  if (actor.acts == Machine::Acts::bulk && !finished)
+    return "no cp.async.bulk.wait_group of its thread has reached it";
+  if (actor.acts == Machine::Acts::wgmma && !finished)
+    return "no wgmma.wait_group of its warp has reached it";
+  if (actor.acts == Machine::Acts::mbarrier) return "no wait for that phase stands between";
   return owner.warp == later.warp ? "no barrier stands between two lanes of this warp"
                                   : "no barrier stands between the two";
 }

@@ -25,22 +25,38 @@ std::string describe(const Thread& t) {
 Machine::Machine(const Launch& launch, const GlobalMemory& global, const Settings& settings)
     : launch_(launch), global_(global), settings_(settings), schedule_(settings.seed) {
   measures_.on = settings.measure;
+  // Registers are handed out to groups of four warps, eight at a time.
+  constexpr int kRegisterFile = 65536;
+  const int warps = (launch_.threads / kWarpSize + 3) / 4 * 4;
+  if (launch_.registers == 0)
+    launch_.registers = std::min(kRegisterFile / (warps * kWarpSize) / 8 * 8, 255);
 }
 
 Machine::~Machine() = default;
 
-Actor Machine::new_actor(Acts acts, const Thread* thread) {
-  actors_.push_back({acts, thread});
+Actor Machine::new_actor(Acts acts, const Thread* thread, std::uint32_t address) {
+  actors_.push_back({acts, thread, address});
   return static_cast<Actor>(actors_.size() - 1);
 }
 
+namespace {
+
+bool covered(const Fences& fences, const Access& access, const Knowledge& known) {
+  if (fences.actor == kNobody) return false;
+  if (known.self() == access.actor) return fences.until >= access.number;
+  return known.covers(fences.actor, access.number);
+}
+
+}  // namespace
+
 bool Machine::fenced(const Access& written, const Knowledge& known) const {
   const ActorInfo& writer = actors_[written.actor];
-  if (writer.acts != Acts::thread) return true;
-  const Actor fences = writer.thread->fences;
-  return fences != kNobody &&
-         (known.covers(fences, written.number) ||
-          (known.self() == written.actor && writer.thread->fenced_until >= written.number));
+  return writer.acts != Acts::thread || covered(writer.thread->proxy_fences, written, known);
+}
+
+bool Machine::init_fenced(const Access& init, const Knowledge& known) const {
+  const Thread& thread = *actors_[init.actor].thread;
+  return covered(thread.init_fences, init, known) || covered(thread.proxy_fences, init, known);
 }
 
 bool Machine::mutated(Place place) {
@@ -80,13 +96,13 @@ void Machine::wake(Thread& thread) {
   thread.warp->runnable |= 1u << thread.lane;
 }
 
-void Machine::build_cluster(std::int64_t first_block) {
-  actors_.clear();
-  ctas_.clear();
+void Machine::build_cta(std::int64_t block, int rank) {
   auto cta = std::make_unique<Cta>(*this, launch_.smem_bytes);
-  cta->block = static_cast<int>(first_block);
+  cta->block = static_cast<int>(block);
+  cta->rank = rank;
   cta->running = launch_.threads;
   cta->warps.resize(static_cast<std::size_t>(launch_.threads / kWarpSize));
+  cta->started = new_actor(Acts::cta, nullptr);
   for (int i = 0; i < launch_.threads; ++i) {
     auto thread = std::make_unique<Thread>();
     Thread& t = *thread;
@@ -97,6 +113,7 @@ void Machine::build_cluster(std::int64_t first_block) {
     t.warp = &cta->warps[static_cast<std::size_t>(i / kWarpSize)];
     t.warp->cta = cta.get();
     t.warp->index = i / kWarpSize;
+    t.warp->registers = launch_.registers;
     t.warp->lanes[static_cast<std::size_t>(t.lane)] = &t;
     t.warp->runnable |= 1u << t.lane;
     t.known = Knowledge(new_actor(Acts::thread, &t));
@@ -106,8 +123,17 @@ void Machine::build_cluster(std::int64_t first_block) {
   ctas_.push_back(std::move(cta));
 }
 
+void Machine::build_cluster(std::int64_t first_block) {
+  actors_.clear();
+  ctas_.clear();
+  async_.clear();
+  cluster_barrier_ = {};
+  earlier_grids_ = new_actor(Acts::grid, nullptr);
+  for (int rank = 0; rank < launch_.cluster; ++rank) build_cta(first_block + rank, rank);
+}
+
 void Machine::run() {
-  for (std::int64_t block = 0; block < launch_.blocks && !stopped_; ++block) {
+  for (std::int64_t block = 0; block < launch_.blocks && !stopped_; block += launch_.cluster) {
     build_cluster(block);
     run_cluster();
     for (const auto& cta : ctas_)
@@ -127,11 +153,39 @@ void Machine::run_lane(Warp& warp, int lane) {
   t.fiber.resume();
   current = nullptr;
   if (!t.fiber.ended()) return;
+  current = &t;
+  end_thread(t);
+  current = nullptr;
+}
+
+void Machine::end_thread(Thread& t) {
+  Warp& warp = *t.warp;
   t.done = true;
-  warp.runnable &= ~(1u << lane);
-  warp.done |= 1u << lane;
+  warp.runnable &= ~(1u << t.lane);
+  warp.done |= 1u << t.lane;
   --t.cta->running;
-  if (warp.done == ~0u) measures_.flush(warp.index);
+  if (t.bulk.used > t.bulk.read)
+    find(Hazard::unfinished_store, t.bulk.last,
+         "the thread ends before cp.async.bulk.wait_group(.read) says that its stores have read "
+         "shared memory");
+  if (warp.done == ~0u) {
+    measures_.flush(warp.index);
+    end_wgmma(warp);
+  }
+  if (launch_.cluster > 1) open_cluster_barrier(*this);
+  if (t.cta->running > 0) return;
+  // Whoever reached into this CTA must be known to be done by somebody who stayed until then.
+  for (const auto& [accessor, access] : t.cta->remote) {
+    const bool known = std::any_of(
+        t.cta->threads.begin(), t.cta->threads.end(),
+        [&](const auto& thread) { return thread->known.covers(access.actor, access.number); });
+    if (!known)
+      find(Hazard::peer_gone, access.place,
+           fmt::format(
+               "CTA {} may end before this access to its shared memory: nothing it waits for "
+               "comes after it",
+               t.cta->block));
+  }
 }
 
 bool Machine::run_in_turn() {
@@ -166,6 +220,8 @@ bool Machine::run_by_seed() {
       Thread& t = *cta.threads[schedule_.below(static_cast<std::uint32_t>(cta.threads.size()))];
       if (t.copies.in_flight() > 0)
         t.copies.complete_one(schedule_.below(t.copies.in_flight()), cta.shared);
+      async_.complete_any(schedule_);
+      compute_oldest_wgmma(*t.warp);
     }
   }
   if (warp.runnable == 0) check_convergence(warp);
@@ -179,7 +235,14 @@ bool Machine::all_done() const {
 void Machine::run_cluster() {
   while (!stopped_ && !all_done()) {
     const bool ran = schedule_.seeded() ? run_by_seed() : run_in_turn();
-    if (!ran && !stopped_) {
+    if (ran || stopped_) continue;
+    // Nobody can run: now at the latest, what is in flight arrives.
+    if (async_.any()) {
+      if (schedule_.seeded())
+        async_.complete_any(schedule_);
+      else
+        async_.complete_oldest();
+    } else {
       report_deadlock();
       stopped_ = true;
     }

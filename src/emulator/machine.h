@@ -11,20 +11,24 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "emulator/async.h"
 #include "emulator/barriers.h"
 #include "emulator/clock.h"
 #include "emulator/copies.h"
 #include "emulator/fiber.h"
 #include "emulator/global_memory.h"
+#include "emulator/mbarrier.h"
 #include "emulator/measure.h"
 #include "emulator/report.h"
 #include "emulator/schedule.h"
 #include "emulator/shared_memory.h"
+#include "emulator/wgmma.h"
 
 namespace octavo::emulator {
 
@@ -35,10 +39,11 @@ struct Warp;
 
 // Why a thread does not run.
 struct Wait {
-  enum class For : std::uint8_t { nothing, warp, barrier };
+  enum class For : std::uint8_t { nothing, warp, barrier, mbarrier, cluster, registers };
   For what = For::nothing;
   Place place;
-  std::uint32_t object = 0;  // a barrier's number
+  std::uint32_t object = 0;  // a barrier's number, an mbarrier's address, registers a thread
+  std::uint32_t parity = 0;
 };
 
 struct Thread {
@@ -52,10 +57,12 @@ struct Thread {
   const char* role = "";
   Knowledge known;
   CopyGroups copies;
-  // fence.proxy.async: what this thread wrote up to that number, the async proxy sees.
-  Actor fences = kNobody;
-  std::uint32_t fenced_until = 0;
+  BulkGroups bulk;
+  // What this thread did up to that number, the async proxy sees: fence.proxy.async for its writes,
+  // fence.mbarrier_init for the mbarriers it initialised.
+  Fences proxy_fences, init_fences;
   bool barrier_opened = false;  // the one it came to last
+  ClusterTurn cluster_turn;
   Fiber fiber;
 
   // An access of this thread, by an instruction that is complete when it returns.
@@ -72,6 +79,8 @@ struct Warp {
   Place meeting;
   std::uint32_t met = 0;
   std::array<void*, kWarpSize> arguments{};
+  WgmmaQueue wgmma;
+  int registers = 0;  // a thread, as setmaxnreg left them
 };
 
 struct Cta {
@@ -83,15 +92,22 @@ struct Cta {
   std::vector<std::unique_ptr<Thread>> threads;
   std::vector<Warp> warps;
   std::array<NamedBarrier, 16> barriers;
-  int running = 0;  // threads that have not ended
+  std::map<std::uint32_t, Mbarrier> mbarriers;  // by offset
+  int running = 0;                              // threads that have not ended
+  int free_registers = 0;
+  std::map<Actor, Access> remote;  // the last access of each actor of another CTA
+  Actor started = kNobody;         // what a cluster barrier tells of this CTA
 };
 
 struct Launch {
   std::string kernel;  // for reports
   int arch = 89;
-  std::int64_t blocks = 1;
+  std::int64_t blocks = 1;  // a multiple of the cluster
+  int cluster = 1;
   int threads = kWarpSize;
   std::uint32_t smem_bytes = 0;
+  int registers = 0;            // a thread; 0: as many as the register file allows
+  bool programmatic = false;    // the launch may start before the grid it depends on has ended
   std::function<void()> entry;  // what each thread runs
 };
 
@@ -129,21 +145,31 @@ class Machine {
   void block(const Wait& wait);
   void wake(Thread& thread);
 
-  // Somebody who acts in his own order: a thread, its copies, its fences.
-  enum class Acts : std::uint8_t { thread, cp_async, fence };
+  // Somebody who acts in an order of his own.
+  enum class Acts : std::uint8_t { thread, cp_async, fence, bulk, mbarrier, wgmma, grid, cta };
   struct ActorInfo {
     Acts acts = Acts::thread;
     const Thread* thread = nullptr;
+    std::uint32_t address = 0;  // of an mbarrier
   };
-  Actor new_actor(Acts acts, const Thread* thread);
+  Actor new_actor(Acts acts, const Thread* thread, std::uint32_t address = 0);
   const ActorInfo& actor(Actor actor) const { return actors_[actor]; }
   // Whether the writer of `written` made it visible to the async proxy, as far as `known` reaches.
   bool fenced(const Access& written, const Knowledge& known) const;
+  // The same of an mbarrier's initialisation.
+  bool init_fenced(const Access& init, const Knowledge& known) const;
+
+  std::vector<std::unique_ptr<Cta>>& ctas() { return ctas_; }
+  ClusterBarrier& cluster_barrier() { return cluster_barrier_; }
+  AsyncOperations& async() { return async_; }
+  Actor earlier_grids() const { return earlier_grids_; }
 
  private:
   void build_cluster(std::int64_t first_block);
   void run_cluster();
+  void build_cta(std::int64_t block, int rank);
   void run_lane(Warp& warp, int lane);
+  void end_thread(Thread& thread);
   bool run_in_turn();
   bool run_by_seed();
   void check_convergence(Warp& warp);
@@ -159,7 +185,10 @@ class Machine {
   std::vector<Place> mutable_calls_;
   StackPool stacks_;
   std::vector<std::unique_ptr<Cta>> ctas_;
+  ClusterBarrier cluster_barrier_;
+  AsyncOperations async_;
   std::vector<ActorInfo> actors_;
+  Actor earlier_grids_ = kNobody;
   bool stopped_ = false;
 };
 

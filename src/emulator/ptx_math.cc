@@ -22,9 +22,9 @@ float exp2_approx(float x) {
   return flushed(std::exp2(flushed(x)));
 }
 u32 exp2_approx_f16x2(u32 x) {
-  self().machine->measures().count("ex2");
-  const auto half = [](u32 h) -> u32 {
-    const float y = std::exp2(f32_from_f16(static_cast<u16>(h)));
+  self().machine->measures().count("ex2.f16x2");
+  const auto half = [](u32 bits) -> u32 {
+    const float y = std::exp2(f32_from_f16(static_cast<u16>(bits)));
     return std::isnan(y) ? 0x7fff : f16_from_f32(y);
   };
   return pair(half(x & 0xffff), half(x >> 16), 16);
@@ -61,16 +61,17 @@ u32 sub_f16x2(u32 a, u32 b) {
   return pair(half(a & 0xffff, b & 0xffff), half(a >> 16, b >> 16), 16);
 }
 
+void f32_from_f16x2(float& low, float& high, u32 x) {
+  low = f32_from_f16(static_cast<u16>(x));
+  high = f32_from_f16(static_cast<u16>(x >> 16));
+}
+
 u32 permute_bytes(u32 a, u32 b, u32 selector) {
   const u64 bytes = static_cast<u64>(b) << 32 | a;
   u32 d = 0;
   for (u32 i = 0; i < 4; ++i)
     d |= static_cast<u32>(bytes >> (selector >> i * 4 & 7) * 8 & 0xff) << i * 8;
   return d;
-}
-void f32_from_f16x2(float& low, float& high, u32 x) {
-  low = f32_from_f16(static_cast<u16>(x));
-  high = f32_from_f16(static_cast<u16>(x >> 16));
 }
 float float_of_bits(u32 x) { return std::bit_cast<float>(x); }
 u32 bits_of(float x) { return std::bit_cast<u32>(x); }

@@ -1,7 +1,8 @@
-// device/ptx/memory.cuh, defined: loads, stores, ldmatrix, cp.async.
+// device/ptx/memory.cuh and stmatrix.cuh, defined: loads, stores, matrices, cp.async.
 #include <cstring>
 
 #include "device/ptx/memory.cuh"
+#include "device/ptx/stmatrix.cuh"
 #include "emulator/access.h"
 
 namespace octavo::ptx {
@@ -58,6 +59,39 @@ void load_matrices(const char* name, u32 (&r)[kMatrices], u32 address, Site site
   });
 }
 
+// The inverse: lane l gives words (l % 4) * 2 and the next of row l / 4.
+struct StoredLane {
+  Thread* thread;
+  const u32* r;
+  u32 address;
+};
+template <int kMatrices, bool kTransposed>
+void store_matrices(const char* name, u32 address, const u32 (&r)[kMatrices], Site site) {
+  const Place place{name, site};
+  StoredLane lane{&self(), r, address};
+  meet(place, lane, [&](Warp& warp, const std::array<StoredLane*, kWarpSize>& lanes) {
+    u16 rows[kMatrices * 8][8];
+    u32 addresses[kMatrices * 8];
+    for (std::size_t l = 0; l < kWarpSize; ++l) {
+      const std::size_t g = l / 4, t = l % 4 * 2;
+      for (std::size_t m = 0; m < kMatrices; ++m)
+        for (std::size_t e = 0; e < 2; ++e)
+          (kTransposed ? rows[m * 8 + t + e][g] : rows[m * 8 + g][t + e]) =
+              static_cast<u16>(lanes[l]->r[m] >> e * 16);
+    }
+    SharedMemory& shared = warp.cta->shared;
+    for (std::size_t i = 0; i < kMatrices * 8; ++i) {
+      Thread& t = *lanes[i]->thread;
+      addresses[i] = lanes[i]->address;
+      const auto offset = shared_offset(t, place, lanes[i]->address, 16, 16);
+      if (!offset) continue;
+      shared.write(t.by(place), *offset, 16);
+      std::memcpy(shared.at(*offset), rows[i], 16);
+    }
+    warp.lanes[0]->machine->measures().rows(place, addresses, kMatrices * 8);
+  });
+}
+
 void copy_async(const char* name, u32 dst, const void* src, u32 bytes, bool exists, Site site) {
   Thread& t = self();
   Machine& machine = *t.machine;
@@ -72,10 +106,9 @@ void copy_async(const char* name, u32 dst, const void* src, u32 bytes, bool exis
                               reinterpret_cast<std::uintptr_t>(src), bytes);
   if (t.copies.actor == kNobody) t.copies.actor = machine.new_actor(Machine::Acts::cp_async, &t);
   // Written from now on, until somebody has waited.
-  t.cta->shared.write({&t, {t.copies.actor, t.copies.open_group(), place}, Proxy::generic}, *offset,
-                      bytes);
-  t.copies.add({*offset, static_cast<const u8*>(src), bytes, exists ? bytes : 0,
-                t.copies.open_group(), false});
+  const u32 number =
+      t.copies.add({*offset, static_cast<const u8*>(src), bytes, exists ? bytes : 0});
+  t.cta->shared.write({&t, {t.copies.actor, number, place}, Proxy::generic}, *offset, bytes);
 }
 
 void wait_for_copies(u32 pending, Site site) {
@@ -127,10 +160,19 @@ void ldmatrix_x2_trans(u32 (&r)[2], u32 address, Site site) {
   load_matrices<2, true>("ldmatrix.x2.trans", r, address, site);
 }
 
+void stmatrix_x4(u32 address, const u32 (&r)[4], Site site) {
+  store_matrices<4, false>("stmatrix.x4", address, r, site);
+}
+void stmatrix_x4_trans(u32 address, const u32 (&r)[4], Site site) {
+  store_matrices<4, true>("stmatrix.x4.trans", address, r, site);
+}
+void stmatrix_x2(u32 address, const u32 (&r)[2], Site site) {
+  store_matrices<2, false>("stmatrix.x2", address, r, site);
+}
+
 void cp_async_16(u32 dst, const void* src, bool exists, Site site) {
   copy_async("cp.async.cg", dst, src, 16, exists, site);
 }
-u64 l2_evict_last() { return 0; }  // nothing is ever evicted here
 void cp_async_16_hinted(u32 dst, const void* src, bool exists, u64 /*policy*/, Site site) {
   copy_async("cp.async.cg", dst, src, 16, exists, site);
 }

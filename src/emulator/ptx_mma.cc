@@ -4,6 +4,7 @@
 #include "device/ptx/mma.cuh"
 #include "emulator/machine.h"
 #include "emulator/tensor_cores.h"
+#include "numeric/formats.h"
 
 namespace octavo::ptx {
 
@@ -118,6 +119,15 @@ void mma(const char* name, Number a_format, Number b_format, MmaLane<i32> lane, 
 void mma_m16n8k16_f16(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2], const float (&c)[4],
                       Site site) {
   mma("mma.m16n8k16.f16", Number::f16, Number::f16, MmaLane<float>{d, a, b, c}, site);
+}
+// Halves in and out: d[0] has row g, d[1] row g + 8, two columns each.
+void mma_m16n8k16_f16_in_f16(u32 (&d)[2], const u32 (&a)[4], const u32 (&b)[2], const u32 (&c)[2],
+                             Site site) {
+  float wide[4], result[4];
+  for (int e = 0; e < 4; ++e) wide[e] = f32_from_f16(static_cast<u16>(c[e / 2] >> e % 2 * 16));
+  mma("mma.m16n8k16.f16.f16", Number::f16, Number::f16, MmaLane<float>{result, a, b, wide}, site);
+  for (int h = 0; h < 2; ++h)
+    d[h] = f16_from_f32(result[h * 2]) | static_cast<u32>(f16_from_f32(result[h * 2 + 1])) << 16;
 }
 void mma_m16n8k16_bf16(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2], const float (&c)[4],
                        Site site) {

@@ -28,6 +28,7 @@ void sync(const char* name, int id, int count, Site site) {
 
 u32 thread_index() { return static_cast<u32>(self().index); }
 int block_index_x() { return self().cta->block; }
+int grid_size_x() { return static_cast<int>(self().machine->launch().blocks); }
 
 u32 warp_index(Site site) {
   Thread& t = self();

@@ -1,5 +1,7 @@
 #include "emulator/shared_memory.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "emulator/hazards.h"
@@ -79,7 +81,17 @@ void SharedMemory::read(const By& by, std::uint32_t offset, std::uint32_t bytes)
         });
 }
 
+void SharedMemory::reserve(std::uint32_t offset, bool reserved) {
+  std::erase(mbarriers_, offset);
+  if (reserved) mbarriers_.push_back(offset);
+}
+
 void SharedMemory::write(const By& by, std::uint32_t offset, std::uint32_t bytes) {
+  for (const std::uint32_t mbarrier : mbarriers_)
+    if (offset < mbarrier + 8 && mbarrier < offset + bytes)
+      machine_.find(Hazard::mbarrier_misuse, by.access.place,
+                    "the bytes of an mbarrier in use are written",
+                    fmt::format("mbarrier {:#x}", mbarrier + kBase), {}, by.thread);
   visit(offset, bytes,
         [&](Chunk& chunk, std::uint32_t at, std::uint32_t first, std::uint32_t count) {
           const auto set = [&](State& state) {

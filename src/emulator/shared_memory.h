@@ -47,6 +47,8 @@ class SharedMemory {
   // Looks for hazards and remembers. Offsets lie inside.
   void read(const By& by, std::uint32_t offset, std::uint32_t bytes);
   void write(const By& by, std::uint32_t offset, std::uint32_t bytes);
+  // Eight bytes that are an mbarrier, and are not to be written; or are one no more.
+  void reserve(std::uint32_t offset, bool reserved);
 
  private:
   struct State {
@@ -68,6 +70,7 @@ class SharedMemory {
   Machine& machine_;
   std::vector<std::uint8_t> data_;
   std::vector<Chunk> chunks_;
+  std::vector<std::uint32_t> mbarriers_;
 };
 
 }  // namespace octavo::emulator

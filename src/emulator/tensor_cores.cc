@@ -124,6 +124,12 @@ Accumulation wgmma_rule(Number a) {
   return fp8 ? Accumulation{32, 13, 13} : Accumulation{16, 25, 23};
 }
 
+Accumulation wgmma_half_rule(Number a) {
+  Accumulation rule = wgmma_rule(a);
+  rule.result_bits = 23;
+  return rule;
+}
+
 namespace {
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)

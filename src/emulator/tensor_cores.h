@@ -22,6 +22,8 @@ struct Accumulation {
 Accumulation mma_sync_rule(Number a, int arch);
 // wgmma, sm_90, recorded.
 Accumulation wgmma_rule(Number a);
+// ... into FP16 accumulators, to which the sum is rounded, not cut.
+Accumulation wgmma_half_rule(Number a);
 
 // A number taken apart: significand * 2^(exponent - fraction bits of its format), not normalised.
 struct Parts {

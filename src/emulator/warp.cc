@@ -39,6 +39,18 @@ std::string waits_for(const Cta& cta, const Wait& wait) {
       return fmt::format("wait for barrier {} ({} of {} threads have come), {}", wait.object,
                          barrier.arrived, barrier.expected, describe(wait.place));
     }
+    case Wait::For::mbarrier: {
+      const auto at = cta.mbarriers.find(wait.object);
+      return fmt::format("wait for the phase of parity {} of mbarrier {:#x} ({}), {}", wait.parity,
+                         wait.object + SharedMemory::kBase,
+                         at == cta.mbarriers.end() ? "which is no more" : describe(at->second),
+                         describe(wait.place));
+    }
+    case Wait::For::cluster:
+      return fmt::format("wait for the other CTAs of the cluster, {}", describe(wait.place));
+    case Wait::For::registers:
+      return fmt::format("wait for {} registers a thread ({} are free in the CTA), {}", wait.object,
+                         cta.free_registers, describe(wait.place));
     case Wait::For::nothing:
       break;
   }

@@ -1,0 +1,85 @@
+// wgmma: products that run beside the warp until it waits for them.
+//
+// The four warps of a warpgroup execute the same instruction, and each has its own 16 rows of the
+// result: the emulator runs them warp by warp. From its start to the wait that covers it, a product
+// owns the registers of its accumulator: they hold a pattern meanwhile, and whoever reads it or
+// writes over it is found out.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "device/ptx/wgmma.cuh"
+#include "emulator/clock.h"
+#include "emulator/report.h"
+
+namespace octavo::emulator {
+
+class SharedMemory;
+struct Warp;
+
+// A matrix descriptor taken apart. Offsets in bytes.
+struct MatrixDescriptor {
+  std::uint32_t start = 0, leading = 0, stride = 0;
+  std::uint32_t swizzle_bytes = 0;
+};
+MatrixDescriptor take_apart_descriptor(std::uint64_t descriptor);
+// The address of byte `byte` (0 to 31) of K in row `index` of a K-major operand; of element (index,
+// k) of an MN-major one of 16-bit elements.
+std::uint32_t k_major_address(const MatrixDescriptor& d, std::uint32_t index, std::uint32_t byte);
+std::uint32_t mn_major_address(const MatrixDescriptor& d, std::uint32_t index, std::uint32_t k);
+
+// One lane's part of an instruction.
+struct WgmmaLane {
+  void* d = nullptr;
+  const std::uint32_t* a = nullptr;  // four registers, or null: a descriptor
+};
+struct WgmmaOperation {
+  ptx::WgmmaShape shape;
+  std::uint64_t a = 0, b = 0;
+  bool accumulate = false;
+  bool a_in_registers = false;
+  Place place;
+  std::uint32_t group = 0;
+  std::array<WgmmaLane, 32> lanes;
+  std::array<std::array<std::uint32_t, 4>, 32> a_values{};
+  bool computed = false;
+};
+
+struct WgmmaQueue {
+  Actor actor = kNobody;
+  std::uint32_t open = 1;  // the group that gets what is started
+  std::vector<WgmmaOperation> in_flight;
+  std::int64_t started = 0;
+  bool fenced = false;  // since the warp last had its registers back
+  // Accumulators in flight, by lane 0's register: what they hold, one block a lane.
+  struct Block {
+    std::size_t words = 0;
+    std::array<std::uint32_t*, 32> registers{};
+    std::vector<std::uint32_t> values;  // [lane][word]
+    int operations = 0;
+    Place place;
+  };
+  std::map<const void*, Block> accumulators;
+  // Registers that a lane has pinned, and what they held at the last fence.
+  struct Pinned {
+    const std::uint32_t* registers = nullptr;
+    std::vector<std::uint32_t> values;
+  };
+  std::array<std::vector<Pinned>, 32> pinned;
+};
+
+// By the last of a warp to arrive.
+void start_wgmma(Warp& warp, WgmmaOperation operation);
+void fence_wgmma(Warp& warp);
+void wait_wgmma(Warp& warp, std::uint32_t pending);
+// Computes the oldest that is in flight. Its registers come back only with the wait.
+void compute_oldest_wgmma(Warp& warp);
+// By each thread: registers that the kernel hands over or takes back.
+void pin_wgmma_registers(const void* first, std::uint32_t bytes, Place place);
+// The warp has ended: nothing may be in flight, and its warpgroup must have done the same.
+void end_wgmma(Warp& warp);
+
+}  // namespace octavo::emulator
