@@ -174,6 +174,7 @@ void Machine::end_thread(Thread& t) {
   }
   if (launch_.cluster > 1) open_cluster_barrier(*this);
   if (t.cta->running > 0) return;
+  end_warpgroups(*t.cta);
   // Whoever reached into this CTA must be known to be done by somebody who stayed until then.
   for (const auto& [accessor, access] : t.cta->remote) {
     const bool known = std::any_of(

@@ -173,6 +173,7 @@ void stmatrix_x2(u32 address, const u32 (&r)[2], Site site) {
 void cp_async_16(u32 dst, const void* src, bool exists, Site site) {
   copy_async("cp.async.cg", dst, src, 16, exists, site);
 }
+u64 l2_evict_last() { return 2; }  // nothing is ever evicted here
 void cp_async_16_hinted(u32 dst, const void* src, bool exists, u64 /*policy*/, Site site) {
   copy_async("cp.async.cg", dst, src, 16, exists, site);
 }

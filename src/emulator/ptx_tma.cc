@@ -211,7 +211,6 @@ void wait_for_groups(const char* name, u32 pending, Site site) {
 
 void prefetch_tensor_map(const TensorMap* /*map*/, Site /*site*/) {}
 u64 l2_evict_first() { return 1; }
-u64 l2_evict_last() { return 2; }
 
 #define OCTAVO_TMA(dim)                                                                         \
   void tma_load(u32 to, const TensorMap* map, u32 bar, const i32(&at)[dim], Site site) {        \

@@ -343,13 +343,18 @@ void end_wgmma(Warp& warp) {
   if (!queue.in_flight.empty())
     warp.lanes[0]->machine->find(Hazard::wgmma_order, queue.in_flight[0].place,
                                  "the warp ends before this was waited for", "", {}, warp.lanes[0]);
-  const Warp& leader = warp.cta->warps[static_cast<std::size_t>(warp.index / 4 * 4)];
-  if (warp.index % 4 == 3 && leader.wgmma.started != queue.started)
+}
+
+void end_warpgroups(Cta& cta) {
+  for (const Warp& warp : cta.warps) {
+    const Warp& leader = cta.warps[static_cast<std::size_t>(warp.index / 4 * 4)];
+    if (leader.wgmma.started == warp.wgmma.started) continue;
     warp.lanes[0]->machine->find(
         Hazard::partial_warp, {"wgmma", {}},
         fmt::format("warps {} and {} of a warpgroup executed {} and {} of them", leader.index,
-                    warp.index, leader.wgmma.started, queue.started),
+                    warp.index, leader.wgmma.started, warp.wgmma.started),
         "", {}, warp.lanes[0]);
+  }
 }
 
 }  // namespace octavo::emulator

@@ -18,6 +18,7 @@
 namespace octavo::emulator {
 
 class SharedMemory;
+struct Cta;
 struct Warp;
 
 // A matrix descriptor taken apart. Offsets in bytes.
@@ -79,7 +80,9 @@ void wait_wgmma(Warp& warp, std::uint32_t pending);
 void compute_oldest_wgmma(Warp& warp);
 // By each thread: registers that the kernel hands over or takes back.
 void pin_wgmma_registers(const void* first, std::uint32_t bytes, Place place);
-// The warp has ended: nothing may be in flight, and its warpgroup must have done the same.
+// The warp has ended: nothing may be in flight.
 void end_wgmma(Warp& warp);
+// The CTA has ended: the warps of a warpgroup must have done the same.
+void end_warpgroups(Cta& cta);
 
 }  // namespace octavo::emulator

@@ -1,0 +1,75 @@
+// Conversions, permutes and approximate functions, word by word.
+#pragma once
+
+#include "device/conformance/params.cuh"
+#include "device/ptx/math.cuh"
+#include "device/ptx/memory.cuh"
+#include "device/ptx/thread.cuh"
+
+namespace octavo::conformance {
+
+enum class Function : int {
+  exp2,
+  log2,
+  reciprocal,
+  f16x2,
+  bf16x2,
+  e4m3x2,
+  e5m2x2,
+  sub_f16x2,
+  permute,
+  fma,
+  max,
+  int_to_float
+};
+
+OCTAVO_DEVICE float as_float(u32 x) {
+  // Shared memory is the one place where a word has no type.
+  ptx::store_shared_b32(ptx::shared_base() + ptx::thread_index() * 4, x);
+  return ptx::load_shared_f32(ptx::shared_base() + ptx::thread_index() * 4);
+}
+
+template <Function kFunction>
+OCTAVO_DEVICE u32 apply(u32 a, u32 b, u32 c) {
+  switch (kFunction) {
+    case Function::exp2:
+      return ptx::bits_of(ptx::exp2_approx(as_float(a)));
+    case Function::log2:
+      return ptx::bits_of(ptx::log2_approx(as_float(a)));
+    case Function::reciprocal:
+      return ptx::bits_of(ptx::reciprocal_approx(as_float(a)));
+    case Function::f16x2:
+      return ptx::f16x2_from_f32(as_float(a), as_float(b));
+    case Function::bf16x2:
+      return ptx::bf16x2_from_f32(as_float(a), as_float(b));
+    case Function::e4m3x2:
+      return ptx::e4m3x2_from_f32(as_float(a), as_float(b));
+    case Function::e5m2x2:
+      return ptx::e5m2x2_from_f32(as_float(a), as_float(b));
+    case Function::sub_f16x2:
+      return ptx::sub_f16x2(a, b);
+    case Function::permute:
+      return ptx::permute_bytes(a, b, c & 0x7777);
+    case Function::fma:
+      return ptx::bits_of(ptx::fused_multiply_add(as_float(a), as_float(b), as_float(c)));
+    case Function::max:
+      return ptx::bits_of(ptx::max_f32(as_float(a), as_float(b)));
+    case Function::int_to_float:
+      return ptx::bits_of(ptx::float_of_int(static_cast<i32>(a)));
+  }
+  return 0;
+}
+
+// in: three words an item; out: one.
+template <Function kFunction>
+OCTAVO_KERNEL(128, 1)
+arithmetic(const OCTAVO_GRID_CONSTANT Params p) {
+  const auto word = [&p](i32 i) {
+    return static_cast<u32>(ptx::load_global_i32(reinterpret_cast<const i32*>(p.in) + i));
+  };
+  for (i32 i = static_cast<i32>(ptx::thread_index()); i < p.count; i += 128)
+    ptx::store_global_b32(p.out + i,
+                          apply<kFunction>(word(i * 3), word(i * 3 + 1), word(i * 3 + 2)));
+}
+
+}  // namespace octavo::conformance

@@ -1,0 +1,58 @@
+// Golden vectors: what the instructions did on a GPU, and what they do here.
+//
+// A set is a kernel of device/conformance with inputs made from its name. Its outputs, recorded on
+// a GPU by tools/record_conformance.cc, are kept in tests/emulator/conformance.golden.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "device/conformance/params.cuh"
+#include "emulator/tensor_map.h"
+
+namespace octavo::emulator {
+
+struct ConformanceSet {
+  std::string name;        // "mma.m16n8k16.f16"
+  std::string include;     // the header of its kernel
+  std::string expression;  // the kernel, as C++ spells it in namespace octavo
+  void (*entry)(const conformance::Params&) = nullptr;
+  int threads = 128;
+  int cluster = 1;
+  std::uint32_t smem_bytes = 0;
+  conformance::Params params;        // without pointers and map
+  std::vector<std::uint32_t> input;  // words
+  std::size_t output_words = 0;
+  enum class MapOf : std::uint8_t { none, input, output };
+  MapOf map_of = MapOf::none;
+  TensorMapFields map;
+  int ulps = 0;  // by which an approximate function may differ
+};
+std::vector<ConformanceSet> conformance_sets();
+
+// What outputs hold before the kernel runs: 1.0 in fp16, twice.
+inline constexpr std::uint32_t kUntouched = 0x3c003c00;
+
+struct GoldenSet {
+  std::string name;
+  std::uint64_t input_digest = 0;
+  std::vector<std::uint32_t> output;
+};
+std::uint64_t digest(const std::vector<std::uint32_t>& words);
+// The file: a line of text that says what it is, then the sets, little-endian.
+std::string to_bytes(const std::vector<GoldenSet>& sets, const std::string& device);
+// Empty where the bytes are not such a file.
+std::vector<GoldenSet> golden_from_bytes(const std::string& bytes);
+
+struct ConformanceResult {
+  std::string name;
+  std::int64_t words = 0;
+  std::int64_t wrong = 0;
+  std::string first;  // the first that differs, or why nothing was compared
+};
+// Runs the set here and compares.
+ConformanceResult conform(const ConformanceSet& set, const std::optional<GoldenSet>& golden);
+
+}  // namespace octavo::emulator
