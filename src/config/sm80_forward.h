@@ -30,6 +30,7 @@ struct Sm80Forward {
   int v_tiles = 8;                 // most 8-column tiles of V whose fragments are read together
   int rescale_log2 = 8;            // O is rescaled only when a maximum grows by 2^this
   bool k_row_scales = false;       // 8-bit K has a scale per row or block, not per head
+  int p_terms = 1;                 // FP8: E4M3 terms whose sum is P, 1 or 2
   int producer_warps = 0;          // warps that only copy K and V; 0: all warps share the copying
   bool persistent = false;         // as many CTAs as the chip holds, each takes tiles in turn
   int unroll = 1;                  // steps of the loop over keys that are written out

@@ -15,6 +15,7 @@ struct ShippedTile {
   int head_dim, block_m, block_n, warps_m, warps_n;
   bool q_in_registers;
   int k_tiles = 8;
+  int p_terms = 1;
 };
 
 // The tiles that choose_sm80_forward takes, for every element type that has them: of each head
@@ -32,6 +33,7 @@ inline constexpr ShippedTile kShippedTiles[] = {
     {3, {Element::e4m3, Element::e5m2, Element::int8}, 64, 128, 64, 8, 1, true},
     {3, {Element::e4m3, Element::e5m2, Element::int8}, 64, 32, 64, 2, 4, true},
     {3, {Element::e4m3, Element::e5m2, Element::int8}, 128, 128, 64, 8, 1, false},
+    {2, {Element::e4m3, Element::e5m2}, 64, 32, 64, 2, 4, true, 8, 2},
 };
 
 OCTAVO_HD constexpr int count_shipped() {
@@ -56,6 +58,7 @@ OCTAVO_HD constexpr Sm80Forward shipped_config(int arch, int index) {
       config.warps_n = tile.warps_n;
       config.q_in_registers = tile.q_in_registers;
       config.k_tiles = tile.k_tiles;
+      config.p_terms = tile.p_terms;
     }
     index -= tile.element_count;
   }

@@ -47,6 +47,13 @@ u32 e4m3x2_from_f32(float low, float high) {
   const auto byte = [](float x) -> u32 { return std::isnan(x) ? 0x7f : e4m3_from_f32(x); };
   return pair(byte(low), byte(high), 8);
 }
+u32 f16x2_from_e4m3x2(u32 x) {
+  const auto half = [](u32 byte) -> u32 {
+    const float y = f32_from_e4m3(static_cast<u8>(byte));
+    return std::isnan(y) ? 0x7fff : f16_from_f32(y);
+  };
+  return pair(half(x & 0xff), half(x >> 8 & 0xff), 16);
+}
 u32 e5m2x2_from_f32(float low, float high) {
   const auto byte = [](float x) -> u32 { return std::isnan(x) ? 0x7f : e5m2_from_f32(x); };
   return pair(byte(low), byte(high), 8);

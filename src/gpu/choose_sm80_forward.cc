@@ -91,6 +91,12 @@ ChosenSm80Forward choose_sm80_forward(const Problem& p, const GpuInfo& gpu, int 
   c.k_row_scales =
       is_8bit(p.k) && (p.k_scales == Granularity::row || p.k_scales == Granularity::block);
 
+  // With few keys the rounding of P to E4M3 averages out least (3.8e-3 rms at 128 standard normal
+  // keys), and a second term costs least.
+  constexpr std::int64_t kFewKeys = 256;
+  const bool fp8 = c.element == Element::e4m3 || c.element == Element::e5m2;
+  if (fp8 && p.len_kv < kFewKeys) c.p_terms = 2;
+
   // batch_invariant: the choice may not look at batch and heads.
   const std::int64_t heads = p.options.batch_invariant ? 1 : p.batch * p.heads_q;
   const auto tiles = [&](int block_m) { return heads * div_up<std::int64_t>(p.len_q, block_m); };

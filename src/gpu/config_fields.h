@@ -31,6 +31,7 @@ constexpr void visit_fields(Config& c, Visitor&& visit) {
   visit("v_tiles", c.v_tiles);
   visit("rescale_log2", c.rescale_log2);
   visit("k_row_scales", c.k_row_scales);
+  visit("p_terms", c.p_terms);
   visit("producer_warps", c.producer_warps);
   visit("persistent", c.persistent);
   visit("unroll", c.unroll);

@@ -87,6 +87,9 @@ Status check_switches(const Sm80Forward& c) {
   if (c.rescale_log2 < 0 || c.rescale_log2 > 15) {
     return wrong("rescale_log2", c.rescale_log2, "0 to 15");
   }
+  if (c.p_terms < 1 || c.p_terms > (is_fp8(c.element) ? 2 : 1)) {
+    return wrong("p_terms", c.p_terms, "1, and 2 for FP8 elements");
+  }
   if (c.unroll < 1 || c.unroll > 4) return wrong("unroll", c.unroll, "1 to 4");
   // Two named barriers a stage, of the sixteen, and two for other ends.
   if (c.producer_warps > 0 && (c.stages > 7 || c.v_barrier)) {

@@ -53,6 +53,12 @@ OCTAVO_PTX u32 e4m3x2_from_f32(float low, float high) OCTAVO_BODY({
   asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(d) : "f"(high), "f"(low));
   return d;
 });
+// cvt.rn.f16x2.e4m3x2;  exact   sm_89
+OCTAVO_PTX u32 f16x2_from_e4m3x2(u32 x) OCTAVO_BODY({
+  u32 d;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(d) : "h"(static_cast<u16>(x)));
+  return d;
+});
 // cvt.rn.satfinite.e5m2x2.f32 d, high, low;   sm_89
 OCTAVO_PTX u32 e5m2x2_from_f32(float low, float high) OCTAVO_BODY({
   u16 d;

@@ -168,6 +168,14 @@ struct OperandsFp8 : Operands8 {
       }
     }
   }
+  // What packing left over of a pair of neighbouring keys.
+  static OCTAVO_DEVICE void leave_rest(float& first, float& second) {
+    float packed_first, packed_second;
+    ptx::f32_from_f16x2(packed_first, packed_second,
+                        ptx::f16x2_from_e4m3x2(ptx::e4m3x2_from_f32(first, second)));
+    first -= packed_first;
+    second -= packed_second;
+  }
 };
 
 struct OperandsE4m3 : OperandsFp8 {

@@ -174,22 +174,33 @@ struct Products {
   }
 
   // P in the format of the product, packed before it starts: a quarter of the registers.
+  // In two terms, the second holds what the first rounded away.
   struct PFragments {
-    FragmentA p[kTilesM][G::kPvSteps];
+    FragmentA p[C.p_terms][kTilesM][G::kPvSteps];
   };
-  static OCTAVO_DEVICE void pack(PFragments& f, const typename G::Scores& scores) {
+  static OCTAVO_DEVICE void pack(PFragments& f, typename G::Scores& scores) {
     OCTAVO_UNROLL
-    for (int m = 0; m < kTilesM; ++m) {
+    for (int term = 0; term < C.p_terms; ++term) {
       OCTAVO_UNROLL
-      for (int step = 0; step < G::kPvSteps; ++step)
-        Operands::pack_p(f.p[m][step], scores.s[m], step);
+      for (int m = 0; m < kTilesM; ++m) {
+        OCTAVO_UNROLL
+        for (int step = 0; step < G::kPvSteps; ++step)
+          Operands::pack_p(f.p[term][m][step], scores.s[m], step);
+        if constexpr (C.p_terms > 1) {
+          OCTAVO_UNROLL
+          for (int n = 0; n < kTilesN; ++n) {
+            Operands::leave_rest(scores.s[m][n][0], scores.s[m][n][1]);
+            Operands::leave_rest(scores.s[m][n][2], scores.s[m][n][3]);
+          }
+        }
+      }
     }
   }
 
   // The 8-bit form: a fresh accumulator for the block, a few columns at a time so that it fits
   // beside O, then o = o * keep + t * add in FP32. FP8 products keep some 14 bits of what they
   // accumulate, INT8 ones count in the block's own steps: neither may run on from block to block.
-  static OCTAVO_DEVICE void pv_folded(typename G::State& state, const typename G::Scores& scores,
+  static OCTAVO_DEVICE void pv_folded(typename G::State& state, typename G::Scores& scores,
                                       const Fold& fold, const Place& w, int stage) {
     PFragments p;
     pack(p, scores);
@@ -204,8 +215,11 @@ struct Products {
         OCTAVO_UNROLL
         for (int n = 0; n < kVTiles; ++n) {
           OCTAVO_UNROLL
-          for (int m = 0; m < kTilesM; ++m)
-            Operands::mma_pv(t[m][n], p.p[m][step], f.v[n / 2].r[n % 2], t[m][n]);
+          for (int m = 0; m < kTilesM; ++m) {
+            OCTAVO_UNROLL
+            for (int term = 0; term < C.p_terms; ++term)
+              Operands::mma_pv(t[m][n], p.p[term][m][step], f.v[n / 2].r[n % 2], t[m][n]);
+          }
         }
       }
       fold_into(state, t, fold, first);
