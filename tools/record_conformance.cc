@@ -1,10 +1,16 @@
 // record_conformance FILE: runs every conformance set on the first GPU and writes what came out,
 // for the emulator to be held against (tests/emulator). Needs an sm_90 GPU.
 #include <fmt/format.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <thread>
 
 #include "emulator/conformance.h"
@@ -145,30 +151,78 @@ Status record(const Gpu& gpu, const ConformanceSet& set, GoldenSet& golden) {
   return {};
 }
 
-int run(const char* path) {
-  const std::vector<ConformanceSet> sets = emulator::conformance_sets();
-  if (!compile_all(sets)) return 1;
+std::string part_name(const std::string& path, std::size_t i) {
+  return fmt::format("{}.{}", path, i);
+}
+
+bool write_file(const std::string& path, const std::string& bytes) {
+  std::ofstream file(path, std::ios::binary);
+  file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  return file.good();
+}
+
+// Records sets from `first` on, each into a file of its own, until one fails.
+int record_from(const std::vector<ConformanceSet>& sets, std::size_t first,
+                const std::string& path) {
   const Result<const Gpu*> gpu = open_gpu(0);
   if (!gpu.ok()) {
     fmt::print(stderr, "{}\n", gpu.status().message());
     return 1;
   }
   const CurrentContext current(**gpu);
-  std::vector<GoldenSet> recorded;
-  for (const ConformanceSet& set : sets) {
+  for (std::size_t i = first; i < sets.size(); ++i) {
     GoldenSet golden;
-    const Status status = record(**gpu, set, golden);
+    const Status status = record(**gpu, sets[i], golden);
     if (!status.ok()) {
-      fmt::print(stderr, "{}: {}\n", set.name, status.message());
+      fmt::print(stderr, "{}: {}\n", sets[i].name, status.message());
       return 1;
     }
-    fmt::print("{}: {} words\n", set.name, golden.output.size());
-    recorded.push_back(std::move(golden));
+    if (!write_file(part_name(path, i), emulator::to_bytes({golden}, (*gpu)->info.name))) return 1;
   }
-  std::ofstream file(path, std::ios::binary);
-  const std::string bytes = emulator::to_bytes(recorded, (*gpu)->info.name);
-  file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-  return file.good() ? 0 : 1;
+  return 0;
+}
+
+// A kernel that faults takes its process's context with it, and one that hangs never ends: the work
+// is done by children, and the next goes on behind the set that was the last of the one before.
+std::size_t record_in_child(const std::vector<ConformanceSet>& sets, std::size_t first,
+                            const std::string& path) {
+  constexpr int kPatienceMs = 60'000, kStepMs = 100;
+  const pid_t child = fork();
+  if (child == 0) _exit(record_from(sets, first, path));
+  std::size_t next = first;
+  for (int waited = 0; waitpid(child, nullptr, WNOHANG) == 0; waited += kStepMs) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(kStepMs));
+    if (std::filesystem::exists(part_name(path, next))) {
+      ++next;
+      waited = 0;
+    }
+    if (waited < kPatienceMs) continue;
+    fmt::print(stderr, "{}: no answer\n", sets[next].name);
+    kill(child, SIGKILL);
+    waitpid(child, nullptr, 0);
+    break;
+  }
+  while (next < sets.size() && std::filesystem::exists(part_name(path, next))) ++next;
+  return next;
+}
+
+int run(const std::string& path) {
+  const std::vector<ConformanceSet> sets = emulator::conformance_sets();
+  if (!compile_all(sets)) return 1;
+  for (std::size_t next = 0; next < sets.size(); ++next) next = record_in_child(sets, next, path);
+  std::vector<GoldenSet> recorded;
+  std::string device;
+  for (std::size_t i = 0; i < sets.size(); ++i) {
+    std::ifstream file(part_name(path, i), std::ios::binary);
+    const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+    for (GoldenSet& set : emulator::golden_from_bytes(bytes)) recorded.push_back(std::move(set));
+    if (device.empty()) device = emulator::golden_device(bytes);
+    std::filesystem::remove(part_name(path, i));
+  }
+  fmt::print("{} of {} sets recorded on {}\n", recorded.size(), sets.size(), device);
+  return write_file(path, emulator::to_bytes(recorded, device)) && recorded.size() == sets.size()
+             ? 0
+             : 1;
 }
 
 }  // namespace

@@ -45,6 +45,8 @@ std::uint64_t digest(const std::vector<std::uint32_t>& words);
 std::string to_bytes(const std::vector<GoldenSet>& sets, const std::string& device);
 // Empty where the bytes are not such a file.
 std::vector<GoldenSet> golden_from_bytes(const std::string& bytes);
+// The GPU that made it.
+std::string golden_device(const std::string& bytes);
 
 struct ConformanceResult {
   std::string name;

@@ -45,6 +45,12 @@ std::string to_bytes(const std::vector<GoldenSet>& sets, const std::string& devi
   return bytes;
 }
 
+std::string golden_device(const std::string& bytes) {
+  const std::size_t end = bytes.find('\n');
+  if (!bytes.starts_with(kHeader) || end == std::string::npos) return "";
+  return bytes.substr(kHeader.size(), end - kHeader.size());
+}
+
 std::vector<GoldenSet> golden_from_bytes(const std::string& bytes) {
   std::vector<GoldenSet> sets;
   std::size_t at = bytes.find('\n');
