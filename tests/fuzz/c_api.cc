@@ -144,9 +144,13 @@ bool allocate_scales(Reader& in, const octavo_arguments& a, const octavo_tensor&
                      : s.granularity == OCTAVO_PER_ROW     ? rows
                      : s.granularity == OCTAVO_PER_CHANNEL ? t.shape[3]
                                                            : 1;
-  Wide count = s.granularity == OCTAVO_PER_TENSOR ? 1 : batch * heads * inner;
-  // Sizes beyond any memory are refused as they are: with strides, their product would overflow.
+  // Sizes beyond any memory are refused as they are: their product could overflow even here.
   constexpr Wide kMost = Wide{1} << 58;
+  const double rough =
+      static_cast<double>(batch) * static_cast<double>(heads) * static_cast<double>(inner);
+  Wide count = s.granularity == OCTAVO_PER_TENSOR                 ? 1
+               : std::abs(rough) > static_cast<double>(kMost) * 2 ? kMost + 1
+                                                                  : batch * heads * inner;
   if ((s.stride[0] != 0 || s.stride[1] != 0 || s.stride[2] != 0) && count > 0 && count <= kMost &&
       s.granularity != OCTAVO_PER_TENSOR)
     count = (batch - 1) * s.stride[0] + (heads - 1) * s.stride[1] + (inner - 1) * s.stride[2] + 1;
