@@ -132,9 +132,10 @@ void least_squares_of_head(const Preparation& p, std::int64_t number, std::int64
   ConstTensor view = p.operand.tensor;
   const std::int64_t first =
       rows.batch * view.stride[0] + head * view.stride[1] + rows.begin * view.stride[2];
-  view.data = static_cast<const std::byte*>(view.data) +
-              first * static_cast<std::int64_t>(size_bytes(view.dtype));
   view.shape = {1, 1, p.length(s), view.shape[3]};
+  if (view.shape[2] > 0)  // else there may be no memory to point into
+    view.data = static_cast<const std::byte*>(view.data) +
+                first * static_cast<std::int64_t>(size_bytes(view.dtype));
   least_squares(p, view, p.operand.mean(number, head),
                 p.scales + (number * p.heads() + head) * p.per_head());
 }
