@@ -7,6 +7,7 @@
 #include "attention/error.h"
 #include "gpu/choose_sm80_forward.h"
 #include "gpu/config_text.h"
+#include "gpu/kernel_family.h"
 #include "gpu/launch_sm80_forward.h"
 #include "gpu/sm80_feasible.h"
 
@@ -108,6 +109,7 @@ Result<Sm80Forward> forced_config(const Problem& problem, const GpuInfo& gpu,
 }
 
 Result<const Gpu*> gpu_for(const Problem& problem, Device device) {
+  OCTAVO_RETURN_IF_ERROR(forced_kernel_family().status());
   OCTAVO_RETURN_IF_ERROR(sm80_forward_serves(problem));
   const Result<const Gpu*> gpu = open_gpu(device.index);
   if (!gpu.ok()) return gpu.status();

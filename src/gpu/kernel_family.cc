@@ -1,0 +1,18 @@
+#include "gpu/kernel_family.h"
+
+#include <cstdlib>
+#include <string_view>
+
+#include "attention/error.h"
+
+namespace octavo {
+
+Result<std::optional<KernelFamily>> forced_kernel_family() {
+  const char* const value = std::getenv("OCTAVO_KERNELS");
+  const std::string_view named = value == nullptr ? "" : value;
+  if (named.empty()) return std::optional<KernelFamily>();
+  if (named == "sm80") return std::optional(KernelFamily::sm80);
+  return invalid("OCTAVO_KERNELS", fmt::format("'{}'", named), "sm80, or nothing");
+}
+
+}  // namespace octavo

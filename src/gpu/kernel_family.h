@@ -1,0 +1,18 @@
+// Which family of kernels a plan may take: a chip that has newer ones also runs the older, and who
+// measures those must be able to say so.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "octavo/octavo.hpp"
+
+namespace octavo {
+
+enum class KernelFamily : std::uint8_t { sm80 };
+
+// What $OCTAVO_KERNELS names; none if it is unset or empty, which leaves the choice to the problem
+// and the chip. Read at every plan.
+Result<std::optional<KernelFamily>> forced_kernel_family();
+
+}  // namespace octavo

@@ -1,0 +1,36 @@
+#include "gpu/kernel_family.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+namespace octavo {
+namespace {
+
+class KernelFamilyTest : public testing::Test {
+ protected:
+  ~KernelFamilyTest() override { unsetenv("OCTAVO_KERNELS"); }
+
+  static Result<std::optional<KernelFamily>> with(const char* value) {
+    setenv("OCTAVO_KERNELS", value, 1);
+    return forced_kernel_family();
+  }
+};
+
+TEST_F(KernelFamilyTest, NothingIsForcedUnlessNamed) {
+  unsetenv("OCTAVO_KERNELS");
+  EXPECT_EQ(forced_kernel_family().value(), std::nullopt);
+  EXPECT_EQ(with("").value(), std::nullopt);
+}
+
+TEST_F(KernelFamilyTest, TheNamedFamilyIsForced) {
+  EXPECT_EQ(with("sm80").value(), KernelFamily::sm80);
+}
+
+TEST_F(KernelFamilyTest, AnotherNameIsRefusedWithTheKnownOnes) {
+  EXPECT_EQ(with("sm70").status().message(),
+            "OCTAVO_KERNELS is 'sm70'; supported: sm80, or nothing.");
+}
+
+}  // namespace
+}  // namespace octavo

@@ -1,0 +1,303 @@
+#!/usr/bin/env python3
+"""Octavo beside PyTorch's flash backend: one process, one GPU, the same inputs, calls interleaved.
+
+A sample is the mean of the calls of one CUDA-graph replay; the replay before it is not timed, so
+that launching the graph is not in it. Ours and theirs take turns, sample by sample: the chip's
+clock moves with its heat, and both must see the same of it. $OCTAVO_KERNELS forces a family of
+kernels, and every case must then have run on it.
+
+usage: compare_torch.py --library build/liboctavo.so --command build/octavo --json FILE
+                        [--grid bench/grid.csv] [--commit HASH]
+"""
+
+import argparse
+import csv
+import json
+import math
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import threading
+
+import octavo_c
+
+SCHEMA = 1  # of docs/json.md
+SAMPLES = 15
+CALLS = 20  # of a graph; fewer where CALLS of them take longer than this:
+LONGEST_REPLAY_US = 8000
+WARMUP_MS = 50
+# Both round P and O to 16 bits in an order of their own; outputs reach 4, where the last bit is
+# 4e-3. Held here only so that both have computed the same thing: `octavo check` is the judge.
+MOST_DIFFERENCE = {"f16": 1e-2, "sim8": 6e-2}
+DEVICE = "cuda:0"
+
+
+def flops(case):
+    full = 4 * case["batch"] * case["heads"] * case["length"] ** 2 * case["head_dim"]
+    return full / 2 if case["causal"] != "none" else full
+
+
+def read_grid(path):
+    """The cases of the grid, in f16, and the mission's shape once more in sim8."""
+    sizes = ("batch", "heads", "length", "head_dim")
+    cases = []
+    with open(path, newline="") as lines:
+        for line in csv.DictReader(lines):
+            case = {"name": line["preset"] or ",".join(line[s] for s in sizes), "dtype": "f16"}
+            case.update({s: int(line[s]) for s in sizes}, causal=line["causal"])
+            cases.append(case)
+    return cases + [{**c, "dtype": "sim8"} for c in cases if c["name"] == "mission"]
+
+
+def calls_for(us):
+    return max(1, min(CALLS, int(LONGEST_REPLAY_US / us)))
+
+
+def smi(fields):
+    """nvidia-smi's answers, None for each it does not have."""
+    try:
+        text = subprocess.run(
+            ["nvidia-smi", "-i", "0", f"--query-gpu={','.join(fields)}",
+             "--format=csv,noheader,nounits"],
+            check=True, capture_output=True, text=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return dict.fromkeys(fields)
+    values = [v.strip() for v in text.splitlines()[0].split(",")]
+    return {f: None if v.startswith("[") else v for f, v in zip(fields, values)}
+
+
+def as_number(text):
+    return None if text is None else float(text)
+
+
+class Clock:
+    """The SM clock and the power, several times a second, for as long as the comparison runs."""
+
+    def __init__(self):
+        self.seen = []
+        try:
+            self.process = subprocess.Popen(
+                ["nvidia-smi", "-i", "0", "--query-gpu=clocks.sm,power.draw",
+                 "--format=csv,noheader,nounits", "-lms", "50"],
+                stdout=subprocess.PIPE, text=True)
+        except OSError:
+            self.process = None
+            return
+        threading.Thread(target=self.read, daemon=True).start()
+
+    def read(self):
+        for line in self.process.stdout:
+            try:
+                mhz, watts = (float(x) for x in line.split(","))
+            except ValueError:
+                continue
+            self.seen.append((mhz, watts))
+
+    def since(self, start):
+        """Medians of what was seen from the start-th reading on."""
+        seen = self.seen[start:]
+        if not seen:
+            return {"clock_mhz": None, "power_w": None}
+        mhz, watts = zip(*seen)
+        return {"clock_mhz": statistics.median(mhz), "power_w": statistics.median(watts)}
+
+    def stop(self):
+        if self.process:
+            self.process.terminate()
+
+
+class Graph:
+    """So many calls of a function, captured; it is called once before, for what it does lazily."""
+
+    def __init__(self, torch, call, calls):
+        self.torch, self.calls = torch, calls
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            call()
+        torch.cuda.synchronize()
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph, stream=stream, capture_error_mode="thread_local"):
+            for _ in range(calls):
+                call()
+
+    def sample_us(self):
+        begin, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self.graph.replay()
+        begin.record()
+        self.graph.replay()
+        end.record()
+        end.synchronize()
+        return begin.elapsed_time(end) * 1e3 / self.calls
+
+
+def take_turns(ours, theirs):
+    """Samples of both, after a warm-up of both."""
+    spent = 0.0
+    while spent < WARMUP_MS * 1e3:
+        spent += 2 * sum(g.sample_us() * g.calls for g in (ours, theirs))
+    samples = ([], [])
+    for _ in range(SAMPLES):
+        for graph, into in zip((ours, theirs), samples):
+            into.append(graph.sample_us())
+    return samples
+
+
+class Comparison:
+    def __init__(self, torch, octavo):
+        self.torch, self.octavo = torch, octavo
+        self.clock = Clock()
+
+    def flash(self, q, k, v, causal):
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+            return self.torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+    def operand(self, case, x, arguments, name, keep):
+        """Gives the plan's arguments a tensor: as it is, or quantized on the host."""
+        if case["dtype"] == "f16":
+            setattr(arguments, name, self.octavo.bhsd(x.data_ptr(), octavo_c.F16, x.shape))
+            return
+        host = x.cpu()
+        codes = self.torch.empty(x.shape, dtype=self.torch.uint8)
+        scales = self.torch.empty(x.shape[:2], dtype=self.torch.float32)
+        self.octavo.quantize_per_head(
+            self.octavo.bhsd(host.data_ptr(), octavo_c.F16, x.shape),
+            self.octavo.bhsd(codes.data_ptr(), octavo_c.SIM8, x.shape), scales.data_ptr())
+        codes, scales = codes.cuda(), scales.cuda()
+        keep += [codes, scales]
+        setattr(arguments, name, self.octavo.bhsd(codes.data_ptr(), octavo_c.SIM8, x.shape))
+        of = getattr(arguments, f"{name}_scales")
+        of.data, of.granularity = scales.data_ptr(), octavo_c.PER_HEAD
+
+    def measure(self, case):
+        torch = self.torch
+        shape = [case[s] for s in ("batch", "heads", "length", "head_dim")]
+        q, k, v = (torch.randn(shape, device="cuda", dtype=torch.float16) for _ in range(3))
+        out = torch.full_like(q, math.nan)
+        keep = []
+        arguments = self.octavo.arguments()
+        for name, x in (("q", q), ("k", k), ("v", v)):
+            self.operand(case, x, arguments, name, keep)
+        arguments.out = self.octavo.bhsd(out.data_ptr(), octavo_c.F16, shape)
+        plan = octavo_c.Plan(self.octavo, arguments, self.octavo.options(case["causal"]), DEVICE)
+        workspace = torch.empty(max(plan.workspace_bytes, 1), device="cuda", dtype=torch.uint8)
+
+        def ours():
+            plan.run(workspace.data_ptr(), torch.cuda.current_stream().cuda_stream)
+
+        def theirs():
+            return self.flash(q, k, v, case["causal"] != "none")
+
+        ours()
+        difference = (out.float() - theirs().float()).abs().max().item()
+        calls = calls_for(Graph(torch, theirs, 1).sample_us())
+        seen = len(self.clock.seen)
+        samples = take_turns(Graph(torch, ours, calls), Graph(torch, theirs, calls))
+        row = row_of(case, calls, samples, difference)
+        row.update(self.clock.since(seen), kernel=plan.kernel, config=plan.config,
+                   reason=plan.reason)
+        return row
+
+
+def row_of(case, calls, samples, difference):
+    row = {**case, "calls": calls}
+    for who, us in zip(("octavo", "peer"), samples):
+        low, median, high = statistics.quantiles(us, n=4, method="inclusive")
+        row.update({f"{who}_us": median, f"{who}_low_us": low, f"{who}_high_us": high,
+                    f"{who}_gflops": flops(case) / median / 1e3})
+    row["ratio"] = row["peer_us"] / row["octavo_us"]
+    row["max_difference"] = difference if math.isfinite(difference) else None
+    row["octavo_samples_us"], row["peer_samples_us"] = ([round(u, 4) for u in s] for s in samples)
+    return row
+
+
+def failures_of(rows, family):
+    for row in rows:
+        what = f"{row['name']} {row['dtype']} causal={row['causal']}"
+        if row["max_difference"] is None or row["max_difference"] > MOST_DIFFERENCE[row["dtype"]]:
+            yield (f"{what}: differs from the peer by {row['max_difference']}; "
+                   f"allowed: {MOST_DIFFERENCE[row['dtype']]}")
+        if row["ratio"] < 1:
+            yield f"{what}: {row['ratio']:.3f} times as fast as the peer; wanted: 1"
+        if family and not row["kernel"].startswith(family):
+            yield f"{what}: ran on {row['kernel']}; wanted: {family}"
+
+
+def summary_of(rows):
+    """Of the f16 cases, which are the same work for both."""
+    ratios = [r["ratio"] for r in rows if r["dtype"] == "f16"]
+    return {"geometric_mean": statistics.geometric_mean(ratios), "minimum": min(ratios)}
+
+
+def add_digests(rows, command):
+    """What was compiled: to each row the digests of its kernel and that kernel's sources. Returns
+    the compiler."""
+    told = {}
+    for config in {r["config"] for r in rows}:
+        told[config] = json.loads(
+            subprocess.run([command, "cache", "explain", config, "--json", "-"], check=True,
+                           capture_output=True, text=True).stdout)
+    for row in rows:
+        row["kernel_sha256"] = told[row["config"]]["kernel"].get("sha256")
+        row["sources_sha256"] = told[row["config"]]["sources_sha256"]
+    return "; ".join(sorted({a["compiler"] for a in told.values()}))
+
+
+def machine(torch):
+    told = smi(["driver_version", "clocks.max.sm", "power.limit"])
+    chip = torch.cuda.get_device_properties(0)
+    return {"device": DEVICE,
+            "gpu": {"name": chip.name, "sms": chip.multi_processor_count,
+                    "memory_bytes": chip.total_memory, "driver": told["driver_version"],
+                    "clock_max_mhz": as_number(told["clocks.max.sm"]),
+                    "power_limit_w": as_number(told["power.limit"])},
+            "peer": {"name": "PyTorch SDPA, flash backend", "torch": torch.__version__,
+                     "cuda": torch.version.cuda}}
+
+
+def compare(arguments):
+    try:
+        import torch
+    except ImportError:
+        sys.exit("compare_torch: this Python has no PyTorch; $PYTHON names another one")
+    if not torch.cuda.is_available():
+        sys.exit("compare_torch: PyTorch finds no GPU here")
+    octavo = octavo_c.Octavo(arguments.library)
+    family = os.environ.get("OCTAVO_KERNELS", "")
+    report = {"schema": SCHEMA, "kind": "compare", "version": octavo.version(), **machine(torch),
+              "commit": arguments.commit, "family": family or None, "samples": SAMPLES}
+    torch.manual_seed(42)
+    comparison = Comparison(torch, octavo)
+    rows = []
+    with torch.no_grad():
+        for case in read_grid(arguments.grid):
+            rows.append(comparison.measure(case))
+            r = rows[-1]
+            print(f"{r['name']:>16} {r['dtype']:>4} {r['causal']:>8} {r['octavo_us']:9.2f} us "
+                  f"{r['peer_us']:9.2f} us {r['ratio']:6.3f}", flush=True)
+    comparison.clock.stop()
+    report.update(compiler=add_digests(rows, arguments.command), **summary_of(rows))
+    failures = list(failures_of(rows, family))
+    report.update(passed=not failures, failures=failures, rows=rows)
+    pathlib.Path(arguments.json).write_text(json.dumps(report, indent=1) + "\n")
+    print(f"geometric mean {report['geometric_mean']:.3f}, minimum {report['minimum']:.3f}")
+    for sentence in failures:
+        print(sentence)
+    return 1 if failures else 0
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--library", required=True)
+    parser.add_argument("--command", required=True)
+    parser.add_argument("--json", required=True)
+    parser.add_argument("--grid", default="bench/grid.csv")
+    parser.add_argument("--commit")
+    sys.exit(compare(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+#!/usr/bin/env bash
+# evidence.sh: everything that is claimed of a family of kernels on the GPU of this machine, made
+# anew: build, check, repeats, sanitizers, times, and the comparison with PyTorch in one process.
+# A step that fails does not stop the others; its name and an exit code of 1 come at the end.
+#
+#   tools/evidence.sh FAMILY [--out FOLDER] [--commit HASH]
+#
+# FAMILY is what OCTAVO_KERNELS takes (docs/users.md). FOLDER is evidence/<the GPU's name> unless
+# given. HASH is asked of git unless given: a copy of the tree may have none. $PYTHON is the Python
+# that has PyTorch, python3 unless set.
+set -uo pipefail
+usage() {
+  sed -n 's/^#   //p' "$0" >&2
+  exit 2
+}
+
+(($#)) || usage
+family=$1 out='' commit=''
+shift
+while (($#)); do
+  case $1 in
+    --out) out=${2:?} ;;
+    --commit) commit=${2:?} ;;
+    *) usage ;;
+  esac
+  shift 2
+done
+[[ -z $out ]] || out=$(mkdir -p "$out" && cd "$out" && pwd)
+cd "$(dirname "$0")/.." || exit 2
+
+if [[ -z $out ]]; then
+  gpu=$(nvidia-smi -i 0 --query-gpu=name --format=csv,noheader) || exit 2
+  out=$PWD/evidence/$(tr '[:upper:] ' '[:lower:]-' <<<"$gpu")
+  mkdir -p "$out"
+fi
+if [[ -z $commit ]] && commit=$(git rev-parse HEAD 2>/dev/null); then
+  [[ -z $(git status --porcelain --untracked-files=no) ]] || commit+=-dirty
+fi
+
+failed=()
+step() {
+  local name=$1 start=$SECONDS
+  shift
+  printf '\n== %s: %s\n' "$name" "$*"
+  "$@" || failed+=("$name")
+  printf -- '-- %s: %s s\n' "$name" $((SECONDS - start))
+}
+
+if [[ ! -f build/CMakeCache.txt && -z ${CMAKE_GENERATOR:-} ]]; then
+  CMAKE_GENERATOR=$(command -v ninja >/dev/null && echo Ninja || echo 'Unix Makefiles')
+  export CMAKE_GENERATOR
+fi
+build() {
+  local log=build/evidence.log
+  mkdir -p build
+  if ! cmake --preset release -DOCTAVO_TESTS=OFF -DOCTAVO_SHIPPED_KERNELS=OFF >$log 2>&1 ||
+    ! cmake --build --preset release --parallel "$(nproc)" >>$log 2>&1; then
+    tail -n 40 $log
+    return 1
+  fi
+}
+step build build
+((${#failed[@]} == 0)) || exit 1
+
+# PyTorch brings an NVRTC of its own; all steps are to use the one compiler.
+nvrtc=$(sed -n 's/^OCTAVO_NVRTC:FILEPATH=//p' build/CMakeCache.txt)
+[[ -f $nvrtc ]] && export OCTAVO_NVRTC=$nvrtc
+export OCTAVO_KERNELS=$family OCTAVO_CACHE_DIR=${OCTAVO_CACHE_DIR:-$PWD/build/evidence-cache}
+
+octavo=build/octavo python=${PYTHON:-python3}
+step check $octavo check --device cuda --json "$out/${family}_check.json"
+step twelve $octavo check --device cuda --suite twelve --repeat 1000 --json "$out/${family}_twelve.json"
+step sanitize "$python" tools/sanitize.py --command $octavo --json "$out/${family}_sanitize.json"
+step bench $octavo bench --device cuda --iters 2000 --json "$out/${family}_bench.json"
+step compare "$python" tools/compare_torch.py --library build/liboctavo.so --command $octavo \
+  --json "$out/${family}_compare.json" ${commit:+--commit "$commit"}
+step tables "$python" tools/evidence_tables.py --folder "$out"
+
+printf '\n%s s in all; %s\n' "$SECONDS" "$out"
+if ((${#failed[@]})); then
+  echo "failed: ${failed[*]}"
+  exit 1
+fi
+echo "all steps passed"

@@ -1,0 +1,233 @@
+#!/usr/bin/env python3
+"""The tables of evidence/ and of the README, made from what the last run on each device said.
+
+usage: evidence_tables.py                      writes evidence/<device>/<family>.md and the README
+       evidence_tables.py --check              fails if any of them says something else
+       evidence_tables.py --folder FOLDER      only the tables of that folder
+       evidence_tables.py --command build/octavo
+           also holds the kernels that were measured against those built here: where one has
+           changed since, the tables say that they are stale
+"""
+
+import argparse
+import json
+import pathlib
+import statistics
+import subprocess
+import sys
+
+BEGIN = "<!-- evidence: made by tools/evidence_tables.py -->"
+END = "<!-- evidence: end -->"
+STALE = " **Stale**: the kernels have changed since."
+# What suite `twelve` must hold in 8 bits with scales per head: total error, kernel error.
+BARS = {"e4m3": (6e-2, 1.5e-2), "sim8": (6e-2, 1.5e-2)}
+PRESETS = ("mission", "small", "long", "wide", "stress")
+
+
+class Run:
+    """What one run on a device said of one family of kernels."""
+
+    def __init__(self, folder, family):
+        self.folder, self.family = folder, family
+        self.compare = self.read("compare")
+        self.stale = False
+
+    def read(self, kind):
+        path = self.folder / f"{self.family}_{kind}.json"
+        return json.loads(path.read_text()) if path.is_file() else None
+
+    def rows(self, dtype="f16"):
+        return [r for r in self.compare["rows"] if r["dtype"] == dtype]
+
+    def compare_with(self, built):
+        """`built`: (config, compiler) -> digest. Unknown there is not stale."""
+        self.stale = any(
+            built.get((r["config"], self.compare["compiler"]), r["kernel_sha256"])
+            != r["kernel_sha256"] for r in self.compare["rows"])
+
+
+def runs_in(folder):
+    return [Run(folder, path.name.removesuffix("_compare.json"))
+            for path in sorted(folder.glob("*_compare.json"))]
+
+
+def table(header, rows):
+    def line(cells):
+        return "| " + " | ".join(cells) + " |"
+    # The first column is words, the others are numbers.
+    return "\n".join([line(header), line(["---"] + ["---:"] * (len(header) - 1))] +
+                     [line(r) for r in rows])
+
+
+def us(value):
+    return f"{value:.2f}" if value < 100 else f"{value:.0f}"
+
+
+def named(row):
+    text = "{name} ({batch}, {heads}, {length}, {head_dim})" if row["name"] in PRESETS else "{name}"
+    return text.format(**row)
+
+
+def times(row):
+    return [us(row["octavo_us"]), us(row["peer_us"]), f"{row['ratio']:.2f}"]
+
+
+def where(run):
+    c, gpu = run.compare, run.compare["gpu"]
+    commit = f"commit {c['commit'][:12]}" if c["commit"] else "commit not recorded"
+    return (f"{gpu['name']}, driver {gpu['driver'] or 'unknown'}, PyTorch {c['peer']['torch']} "
+            f"(CUDA {c['peer']['cuda']}), {c['compiler']}, {commit}.{STALE if run.stale else ''}")
+
+
+def summary(run):
+    rows = run.rows()
+    parts = [f"Over the {len(rows)} cases in f16: geometric mean "
+             f"{run.compare['geometric_mean']:.3f}, minimum {run.compare['minimum']:.3f}"]
+    for dim in sorted({r["head_dim"] for r in rows}):
+        ratios = [r["ratio"] for r in rows if r["head_dim"] == dim]
+        parts.append(f"D={dim} {statistics.geometric_mean(ratios):.3f} "
+                     f"({min(ratios):.3f} to {max(ratios):.3f})")
+    return "; ".join(parts) + "."
+
+
+def checked(report):
+    if report is None:
+        return "not measured"
+    if not report["passed"]:
+        return f"FAILED, {len(report['failures'])} of {report['cases']} cases"
+    return (f"passed, {report['cases']} cases on {report['kernels']} kernels, "
+            f"{report['repeat']} runs each, all bitwise equal")
+
+
+def sanitized(report):
+    if report is None:
+        return "not measured"
+    tools = ", ".join(f"{t['tool']} {'clean' if t['passed'] else 'FAILED'}" for t in report["rows"])
+    return f"{tools}, on {report['cases']} cases"
+
+
+def checks(run):
+    return "\n".join([f"- Random problems against fp64: {checked(run.read('check'))}.",
+                      f"- Suite `twelve`: {checked(run.read('twelve'))}.",
+                      f"- compute-sanitizer: {sanitized(run.read('sanitize'))}."])
+
+
+def against_bar(row):
+    bar = BARS.get(row["format"])
+    if bar is None:
+        return ""
+    held = row["worst_total_error"] <= bar[0] and row["worst_kernel_error"] <= bar[1]
+    return f"{bar[0]:.1e}, {bar[1]:.1e}: {'held' if held else 'NOT HELD'}"
+
+
+def twelve_table(run):
+    report = run.read("twelve")
+    if report is None:
+        return ""
+    rows = [[f"{r['precision']} {r['format']}", str(r["cases"]), f"{r['worst_total_error']:.1e}",
+             f"{r['worst_kernel_error']:.1e}", f"{r['worst_bound_ratio']:.0%}", against_bar(r)]
+            for r in report["rows"]]
+    header = ["suite `twelve`", "cases", "worst total error", "worst kernel error", "of its bound",
+              "bar of both"]
+    return "\n" + table(header, rows) + "\n"
+
+
+def page(run):
+    """evidence/<device>/<family>.md"""
+    rows = [[named(r), "yes" if r["causal"] != "none" else "", r["dtype"], *times(r),
+             f"{r['octavo_gflops'] / 1e3:.0f}",
+             "" if r["clock_mhz"] is None else f"{r['clock_mhz']:.0f}"]
+            for r in run.compare["rows"]]
+    header = ["B, H, S, D", "causal", "inputs", "Octavo, us", "flash, us", "ratio", "TFLOP/s",
+              "MHz"]
+    failures = "".join(f"- {f}\n" for f in run.compare["failures"])
+    return f"""# {run.family} kernels on {run.compare['gpu']['name']}
+
+Made by `tools/evidence_tables.py` from the JSON files beside it
+([what they hold](../../docs/json.md)), which `tools/evidence.sh {run.family}` made. {where(run)}
+
+{checks(run)}
+{twelve_table(run)}
+## Beside PyTorch's flash backend
+
+{summary(run)}
+Times are per call, by CUDA-graph replay, the median of {run.compare['samples']} samples, ours and
+theirs taking turns in one process; MHz is the SM clock meanwhile. `sim8` inputs are 8-bit codes,
+held against flash on the f16 inputs they were made of.
+
+{table(header, rows)}
+{chr(10) + 'Failed:' + chr(10) + failures if failures else ''}"""
+
+
+def readme_part(run):
+    by_name = {(r["name"], r["dtype"]): r for r in run.compare["rows"] if r["causal"] == "none"}
+    rows = [[f"{named(r)}, {r['dtype']}", *times(r)]
+            for key in [(p, "f16") for p in PRESETS] + [("mission", "sim8")]
+            if (r := by_name.get(key))]
+    path = f"evidence/{run.folder.name}/{run.family}.md"
+    return "\n\n".join([
+        f"**{run.family} kernels** beside PyTorch's flash backend, microseconds per call. "
+        f"{where(run)}",
+        table(["preset (B, H, S, D)", "Octavo", "flash", "ratio"], rows),
+        f"{summary(run)} All of it: [{path}]({path})."])
+
+
+def readme_section(runs):
+    if not runs:
+        return "No GPU's measurements are on record here."
+    return "\n\n".join(readme_part(run) for run in runs)
+
+
+def with_section(text, section):
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"the README has no lines {BEGIN} and {END}")
+    return f"{before}{BEGIN}\n{section}\n{END}{after}"
+
+
+def built_kernels(command):
+    """(config, compiler) -> digest of the kernels compiled ahead of time."""
+    told = json.loads(subprocess.run([command, "kernels", "--json", "-"], capture_output=True,
+                                     text=True).stdout)
+    return {(k["config"], k["compiler"]): k["sha256"] for k in told["kernels"]
+            if k["available"] and k["kind"] == "cubin"}
+
+
+def write_or_check(path, text, check):
+    """Whether the file was right. That kernels changed since is for whoever has built them to say:
+    a file that says so, or does not, is not wrong by that."""
+    old = path.read_text() if path.is_file() else ""
+    right = old.replace(STALE, "") == text.replace(STALE, "")
+    if not check and old != text:
+        path.write_text(text)
+        print(f"wrote {path}")
+    if check and not right:
+        print(f"{path} does not say what evidence/ holds: run tools/evidence_tables.py")
+    return right or not check
+
+
+def main():
+    root = pathlib.Path(__file__).resolve().parent.parent
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--root", type=pathlib.Path, default=root, help="the repository")
+    parser.add_argument("--folder", type=pathlib.Path)
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--command", help="the octavo that was built here")
+    arguments = parser.parse_args()
+    folders = sorted(p for p in (arguments.root / "evidence").glob("*") if p.is_dir())
+    runs = [r for f in ([arguments.folder] if arguments.folder else folders) for r in runs_in(f)]
+    if arguments.command:
+        built = built_kernels(arguments.command)
+        for run in runs:
+            run.compare_with(built)
+    right = [write_or_check(r.folder / f"{r.family}.md", page(r), arguments.check) for r in runs]
+    if not arguments.folder:
+        readme = arguments.root / "README.md"
+        text = with_section(readme.read_text(), readme_section(runs))
+        right.append(write_or_check(readme, text, arguments.check))
+    sys.exit(0 if all(right) else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""Octavo's C interface (include/octavo/octavo.h) through ctypes: what the tools need of it.
+
+A test holds the sizes of these structs against those that the library's own _init functions set.
+"""
+
+import ctypes
+import re
+from ctypes import POINTER, byref, c_char_p, c_float, c_int32, c_int64, c_size_t, c_void_p
+
+F32, F16, SIM8 = 0, 1, 6
+PER_HEAD = 1
+CAUSAL = {"none": 0, "top_left": 1, "bottom_right": 2}
+
+
+class Tensor(ctypes.Structure):
+    _fields_ = [("data", c_void_p), ("dtype", c_int32), ("shape", c_int64 * 4),
+                ("stride", c_int64 * 4)]
+
+
+class Scales(ctypes.Structure):
+    _fields_ = [("data", c_void_p), ("granularity", c_int32), ("block_rows", c_int64),
+                ("stride", c_int64 * 3)]
+
+
+class Options(ctypes.Structure):
+    _fields_ = [("size", c_size_t), ("causal", c_int32), ("window_left", c_int64),
+                ("window_right", c_int64), ("precision", c_int32), ("granularity_qk", c_int32),
+                ("granularity_v", c_int32), ("block_rows", c_int64), ("scale_rule", c_int32),
+                ("smooth_k", c_int32), ("hadamard", c_int32), ("batch_invariant", c_int32)]
+
+
+class Arguments(ctypes.Structure):
+    _fields_ = [("size", c_size_t), ("q", Tensor), ("k", Tensor), ("v", Tensor), ("out", Tensor),
+                ("lse", Tensor), ("has_scale", c_int32), ("scale", c_float), ("q_scales", Scales),
+                ("k_scales", Scales), ("v_scales", Scales), ("cu_seqlens_q", c_void_p),
+                ("cu_seqlens_kv", c_void_p), ("sequences", c_int64), ("max_len_q", c_int64),
+                ("max_len_kv", c_int64), ("page_table", c_void_p)]
+
+
+class QuantizeOptions(ctypes.Structure):
+    _fields_ = [("size", c_size_t), ("granularity", c_int32), ("block_rows", c_int64),
+                ("scale_rule", c_int32), ("smooth", c_int32), ("hadamard", c_int32),
+                ("scales_given", c_int32)]
+
+
+class Octavo:
+    """The library; a failed call raises RuntimeError with its sentence."""
+
+    def __init__(self, path):
+        self.c = ctypes.CDLL(str(path))
+        self.c.octavo_version.restype = c_char_p
+        self.c.octavo_last_error.restype = c_char_p
+        self.c.octavo_tensor_bhsd.restype = Tensor
+        self.c.octavo_tensor_bhsd.argtypes = [c_void_p, c_int32] + [c_int64] * 4
+        self.c.octavo_plan_create.argtypes = [POINTER(Arguments), POINTER(Options), c_char_p,
+                                              POINTER(c_void_p)]
+        self.c.octavo_plan_destroy.argtypes = [c_void_p]
+        self.c.octavo_plan_destroy.restype = None
+        self.c.octavo_plan_workspace_bytes.argtypes = [c_void_p, POINTER(Arguments),
+                                                       POINTER(c_size_t)]
+        self.c.octavo_plan_run.argtypes = [c_void_p, POINTER(Arguments), c_void_p, c_size_t,
+                                           c_void_p]
+        self.c.octavo_explain.argtypes = [POINTER(Arguments), POINTER(Options), c_char_p, c_char_p,
+                                          c_size_t, POINTER(c_size_t)]
+        self.c.octavo_quantize.argtypes = [POINTER(Tensor), POINTER(QuantizeOptions),
+                                           POINTER(Tensor), c_void_p, c_void_p, c_void_p]
+        for name in ("arguments", "options", "quantize_options"):
+            getattr(self.c, f"octavo_{name}_init").restype = None
+
+    def check(self, status):
+        if status != 0:
+            raise RuntimeError(self.c.octavo_last_error().decode())
+
+    def version(self):
+        return self.c.octavo_version().decode()
+
+    def arguments(self):
+        made = Arguments()
+        self.c.octavo_arguments_init(byref(made))
+        return made
+
+    def options(self, causal="none"):
+        made = Options()
+        self.c.octavo_options_init(byref(made))
+        made.causal = CAUSAL[causal]
+        return made
+
+    def quantize_options(self):
+        made = QuantizeOptions()
+        self.c.octavo_quantize_options_init(byref(made))
+        return made
+
+    def bhsd(self, pointer, dtype, shape):
+        return self.c.octavo_tensor_bhsd(pointer, dtype, *shape)
+
+    def quantize_per_head(self, x, codes, scales):
+        """Host tensors x and codes; `scales`: the address of a float per head."""
+        options = self.quantize_options()
+        options.granularity = PER_HEAD
+        self.check(self.c.octavo_quantize(byref(x), byref(options), byref(codes), scales, None,
+                                          None))
+
+    def explain(self, arguments, options, device):
+        """(kernel, config, reason)"""
+        text = ctypes.create_string_buffer(8192)
+        self.check(self.c.octavo_explain(byref(arguments), byref(options), device.encode(), text,
+                                         len(text), None))
+        found = re.search(r"kernel (\S+), config (.*), workspace \d+ bytes: (.*)$",
+                          text.value.decode())
+        return found.groups()
+
+
+class Plan:
+    """A plan, and the arguments that every run of it takes."""
+
+    def __init__(self, octavo, arguments, options, device):
+        self.octavo, self.arguments, self.handle = octavo, arguments, c_void_p()
+        self.kernel, self.config, self.reason = octavo.explain(arguments, options, device)
+        octavo.check(octavo.c.octavo_plan_create(byref(arguments), byref(options), device.encode(),
+                                                 byref(self.handle)))
+        needed = c_size_t()
+        octavo.check(octavo.c.octavo_plan_workspace_bytes(self.handle, byref(arguments),
+                                                          byref(needed)))
+        self.workspace_bytes = needed.value
+
+    def __del__(self):
+        self.octavo.c.octavo_plan_destroy(self.handle)
+
+    def run(self, workspace, stream):
+        self.octavo.check(self.octavo.c.octavo_plan_run(
+            self.handle, byref(self.arguments), workspace, self.workspace_bytes, stream))
