@@ -87,5 +87,15 @@ TEST_F(GpuCommand, BadInputGetsOneSentence) {
   }
 }
 
+// Before a GPU is looked for, so that it says so everywhere.
+TEST_F(GpuCommand, AnUnknownFamilyOfKernelsIsRefused) {
+  setenv("OCTAVO_KERNELS", "sm75", 1);
+  const Finished finished =
+      octavo_command({"explain", "--device", "cuda", "--shape", "1,8,512,64", "--dtype", "f16"});
+  unsetenv("OCTAVO_KERNELS");
+  EXPECT_EQ(finished.code, 2);
+  EXPECT_EQ(finished.err, "octavo: OCTAVO_KERNELS is 'sm75'; supported: sm80, or nothing.\n");
+}
+
 }  // namespace
 }  // namespace octavo::cli
