@@ -5,6 +5,7 @@
 #include "commands.h"
 #include "exit.h"
 #include "options.h"
+#include "placement.h"
 #include "report.h"
 
 namespace octavo::cli {
@@ -42,7 +43,7 @@ int explain_command(ExplainFlags& flags) {
   const Device device = flags.device.open();
   const Problem problem = posed(flags);
   flags.json.open();
-  const Explanation explanation = require(explain(problem, device));
+  const Explanation explanation = place(problem, device, flags.device.device).explain();
   report(flags.json, render(explanation, describe(problem)), to_json(explanation));
   return kExitOk;
 }

@@ -14,6 +14,7 @@
 #include "json_text.h"
 #include "options.h"
 #include "outputs.h"
+#include "placement.h"
 #include "run_inputs.h"
 #include "table.h"
 
@@ -38,6 +39,7 @@ struct Summary {
 struct Outcome {
   Problem problem;
   Explanation kernel;
+  std::string note;  // why it was computed here and not on a GPU, if that needs to be said
   double time_us = 0;
   HostTensor out;
   HostTensor lse;
@@ -61,10 +63,11 @@ struct AlignedDelete {
 };
 
 // On a GPU the copies there and back are part of the time.
-double timed_run(const Plan& plan, const Arguments& arguments, Device device) {
+Result<double> timed_run(const Plan& plan, const Arguments& arguments, Device device) {
   if (device.kind != Device::Kind::cpu) {
     const auto start = std::chrono::steady_clock::now();
-    require(attention_from_host(arguments, plan.problem().options, device));
+    const Status done = attention_from_host(arguments, plan.problem().options, device);
+    if (!done.ok()) return done;
     return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start)
         .count();
   }
@@ -72,7 +75,8 @@ double timed_run(const Plan& plan, const Arguments& arguments, Device device) {
   const std::unique_ptr<std::byte, AlignedDelete> memory(
       static_cast<std::byte*>(::operator new (bytes, std::align_val_t{64})));
   const auto start = std::chrono::steady_clock::now();
-  require(plan.run(arguments, {memory.get(), bytes}));
+  const Status done = plan.run(arguments, {memory.get(), bytes});
+  if (!done.ok()) return done;
   return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start)
       .count();
 }
@@ -101,9 +105,16 @@ Outcome compute(const RunFlags& flags, Inputs& inputs, bool want_lse) {
     outcome.lse.shape.pop_back();  // in the file: (B, H, S)
   }
   outcome.problem = require(problem_of(arguments, options));
-  const Plan planned = require(plan(outcome.problem, device));
-  outcome.kernel = planned.explain();
-  outcome.time_us = timed_run(planned, arguments, device);
+  const std::string& asked = flags.device.device;
+  Placed placed = place(outcome.problem, device, asked);
+  Result<double> time_us = timed_run(placed.plan, arguments, placed.device);
+  if (!time_us.ok()) {
+    placed = place_after(time_us.status(), outcome.problem, placed.device, asked);
+    time_us = timed_run(placed.plan, arguments, placed.device);
+  }
+  outcome.kernel = placed.explain();
+  outcome.note = placed.note;
+  outcome.time_us = require(std::move(time_us));
   return outcome;
 }
 
@@ -142,6 +153,7 @@ std::string text_of(const Outcome& outcome, const Summary& s, const Outputs& out
       {"time", duration(outcome.time_us) + ", one run"},
       {"output", fmt::format("min {:.4g}, max {:.4g}, mean {:.4g}, rms {:.4g}, {} not finite",
                              s.min, s.max, s.mean, s.rms, s.not_finite)}};
+  if (!outcome.note.empty()) lines.emplace(lines.begin() + 2, "why", outcome.note);
   lines.insert(lines.end(), outputs.notes().begin(), outputs.notes().end());
   return field_lines(lines);
 }

@@ -1,5 +1,5 @@
 // The one way to a compiled kernel: memory, then the set compiled ahead of time, then the cache on
-// disk, then the compiler.
+// disk, then the compiler. Without a compiler the others still serve.
 #pragma once
 
 #include <functional>

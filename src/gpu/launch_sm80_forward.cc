@@ -8,8 +8,7 @@
 
 #include "attention/error.h"
 #include "attention/operand_scales.h"
-#include "gpu/config_text.h"
-#include "gpu/kernel_store.h"
+#include "gpu/load_function.h"
 
 namespace octavo {
 namespace {
@@ -108,31 +107,19 @@ ForwardParams sm80_forward_params(const Problem& posed, const Arguments& a,
 Result<LoadedSm80Forward> load_sm80_forward(const Gpu& gpu, const Sm80Forward& config) {
   const CurrentContext current(gpu);
   if (!current.status().ok()) return current.status();
-  const Driver& d = *gpu.driver;
-  const CodeFor code = code_for(gpu.info.arch);
-  const Result<std::shared_ptr<const LoadedKernel>> found =
-      // The shipped kernels do not spill, which a test asserts. A rarer one that does is slower,
-      // and still better than no answer.
-      kernel_store().get(kernel_source(config, code.ptx), {.allow_spills = true});
-  if (!found.ok()) return found.status();
-  const CompiledKernel& compiled = (*found)->kernel;
-  cuda::Module module = nullptr;
-  OCTAVO_GPU_TRY(d, d.module_load_data_ex(&module, compiled.image.data(), 0, nullptr, nullptr),
-                 "cuModuleLoadDataEx");
-  // The module stays loaded: plans of the whole process share it.
-  LoadedSm80Forward kernel{config, nullptr};
-  OCTAVO_GPU_TRY(d, d.module_get_function(&kernel.function, module, compiled.lowered_name.c_str()),
-                 "cuModuleGetFunction");
-  OCTAVO_GPU_TRY(
-      d,
-      d.function_set_attribute(kernel.function, cuda::FunctionAttribute::max_dynamic_smem_bytes,
-                               sm80::smem_bytes(config)),
-      "cuFuncSetAttribute");
+  // The shipped kernels do not spill, which a test asserts. A rarer one that does is slower, and
+  // still better than no answer.
+  const Result<cuda::Function> function =
+      load_function(gpu, kernel_source(config, code_for(gpu.info.arch).ptx),
+                    sm80::smem_bytes(config), {.allow_spills = true});
+  if (!function.ok()) return function.status();
+  LoadedSm80Forward kernel{config, *function};
   if (config.persistent) {
     int per_sm = 0;
-    OCTAVO_GPU_TRY(
-        d, d.occupancy(&per_sm, kernel.function, sm80::threads(config), sm80::smem_bytes(config)),
-        "cuOccupancyMaxActiveBlocksPerMultiprocessor");
+    OCTAVO_GPU_TRY(*gpu.driver,
+                   gpu.driver->occupancy(&per_sm, kernel.function, sm80::threads(config),
+                                         sm80::smem_bytes(config)),
+                   "cuOccupancyMaxActiveBlocksPerMultiprocessor");
     kernel.resident_blocks = per_sm * gpu.info.sms;
   }
   return kernel;

@@ -1,6 +1,8 @@
 // The sm80 forward kernel from the host's side: what it is told, and how it is launched.
 #pragma once
 
+#include <string>
+
 #include "config/sm80_forward.h"
 #include "device/core/params.cuh"
 #include "gpu/context.h"
@@ -23,8 +25,13 @@ struct LoadedSm80Forward {
   Sm80Forward config;
   cuda::Function function = nullptr;
   int resident_blocks = 0;  // CTAs the GPU holds at once; for persistent kernels
+  std::string note{};       // why it is not the one that was wanted; empty if it is
 };
 Result<LoadedSm80Forward> load_sm80_forward(const Gpu& gpu, const Sm80Forward& config);
+
+// Where that kernel is neither at hand nor can be compiled, the nearest shipped one that serves the
+// same problems.
+Result<LoadedSm80Forward> load_nearest_sm80_forward(const Gpu& gpu, const Sm80Forward& config);
 
 Status launch_sm80_forward(const Gpu& gpu, const LoadedSm80Forward& kernel, const Problem& posed,
                            const Arguments& arguments, Stream stream);

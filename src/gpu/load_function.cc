@@ -10,6 +10,17 @@
 namespace octavo {
 namespace {
 
+Result<cuda::Function> take_function(const Driver& d, cuda::Module module, const std::string& name,
+                                     int dynamic_smem_bytes) {
+  cuda::Function function = nullptr;
+  OCTAVO_GPU_TRY(d, d.module_get_function(&function, module, name.c_str()), "cuModuleGetFunction");
+  OCTAVO_GPU_TRY(d,
+                 d.function_set_attribute(function, cuda::FunctionAttribute::max_dynamic_smem_bytes,
+                                          dynamic_smem_bytes),
+                 "cuFuncSetAttribute");
+  return function;
+}
+
 Result<cuda::Function> load(const Gpu& gpu, const KernelSource& source, int dynamic_smem_bytes,
                             const CubinPolicy& policy) {
   const CurrentContext current(gpu);
@@ -21,13 +32,9 @@ Result<cuda::Function> load(const Gpu& gpu, const KernelSource& source, int dyna
   cuda::Module module = nullptr;
   OCTAVO_GPU_TRY(d, d.module_load_data_ex(&module, compiled.image.data(), 0, nullptr, nullptr),
                  "cuModuleLoadDataEx");
-  cuda::Function function = nullptr;
-  OCTAVO_GPU_TRY(d, d.module_get_function(&function, module, compiled.lowered_name.c_str()),
-                 "cuModuleGetFunction");
-  OCTAVO_GPU_TRY(d,
-                 d.function_set_attribute(function, cuda::FunctionAttribute::max_dynamic_smem_bytes,
-                                          dynamic_smem_bytes),
-                 "cuFuncSetAttribute");
+  Result<cuda::Function> function =
+      take_function(d, module, compiled.lowered_name, dynamic_smem_bytes);
+  if (!function.ok()) (void)d.module_unload(module);
   return function;
 }
 

@@ -1,7 +1,6 @@
 #include "runtime/gpu_plan.h"
 
 #include <array>
-#include <map>
 #include <mutex>
 
 #include "attention/error.h"
@@ -13,18 +12,6 @@
 
 namespace octavo {
 namespace {
-
-// Kernels are loaded once a process, whatever plans they serve.
-Result<LoadedSm80Forward> loaded_kernel(const Gpu& gpu, const Sm80Forward& config) {
-  static std::mutex mutex;
-  static auto& loaded = *new std::map<std::string, LoadedSm80Forward>();
-  const std::string key = fmt::format("{} {}", gpu.info.index, to_text(config));
-  const std::lock_guard lock(mutex);
-  if (const auto found = loaded.find(key); found != loaded.end()) return found->second;
-  const Result<LoadedSm80Forward> made = load_sm80_forward(gpu, config);
-  if (made.ok()) loaded.emplace(key, *made);
-  return made;
-}
 
 // One kernel per alignment of the rows. That of 16 bytes is loaded with the plan; a narrower one
 // by the first run that needs it, which a CUDA graph capture must not be.
@@ -42,6 +29,10 @@ class GpuPlan final : public Plan::Impl {
     e.kernel = "sm80_forward";
     e.config = to_text(chosen.config);
     e.reason = chosen.reason;
+    if (const auto loaded = kernel(16); loaded.ok() && !(*loaded)->note.empty()) {
+      e.config = to_text((*loaded)->config);
+      e.reason = (*loaded)->note;
+    }
     return e;
   }
 
@@ -72,7 +63,9 @@ class GpuPlan final : public Plan::Impl {
     const std::lock_guard lock(mutex_);
     std::optional<LoadedSm80Forward>& loaded = kernels_[slot];
     if (!loaded) {
-      const Result<LoadedSm80Forward> made = loaded_kernel(gpu_, choose(alignment).config);
+      const Result<LoadedSm80Forward> made =
+          forced_ ? load_sm80_forward(gpu_, *forced_)
+                  : load_nearest_sm80_forward(gpu_, choose(alignment).config);
       if (!made.ok()) return made.status();
       loaded = *made;
     }

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <fstream>
 #include <thread>
 
 #include "gpu/cache_kernels.h"
@@ -23,6 +24,10 @@ class KernelStoreTest : public testing::Test {
   KernelArchive archive_;
   std::atomic<int> compiled_{0};
   const KernelSource source_ = kernel_source(Sm80Forward{}, true);
+
+  static Result<std::string> no_compiler() {
+    return Status(ErrorCode::unsupported, "There is no compiler.");
+  }
 
   KernelStore::Parts parts() {
     KernelStore::Parts parts;
@@ -57,15 +62,53 @@ TEST_F(KernelStoreTest, TheAheadOfTimeSetNeedsNoCompiler) {
   const std::string bytes = KernelArchive::write({{cache_key(source_, ""), kernel}});
   archive_ = KernelArchive::open(std::as_bytes(std::span(bytes))).value();
   KernelStore::Parts without = parts();
-  without.compiler_version = [] {
-    return Result<std::string>(Status(ErrorCode::unsupported, "There is no compiler."));
-  };
+  without.compiler_version = no_compiler;
   KernelStore store(without);
   ASSERT_TRUE(store.get(source_).ok());
   EXPECT_EQ((*store.get(source_))->origin, KernelOrigin::embedded);
   EXPECT_EQ(compiled_, 0);
   const auto other = store.get(kernel_source(Sm80Forward{}));
   EXPECT_EQ(other.status().message(), "There is no compiler.");
+}
+
+TEST_F(KernelStoreTest, TheCacheNeedsNoCompiler) {
+  KernelStore::Parts older = parts();
+  older.compile = [](const KernelSource&) -> Result<CompiledKernel> {
+    CompiledKernel kernel = fake_kernel("older");
+    kernel.ptx = true;
+    kernel.compiler = "NVRTC 1.0";
+    return kernel;
+  };
+  ASSERT_TRUE(KernelStore(older).get(source_).ok());
+  KernelStore::Parts without = parts();
+  without.compiler_version = no_compiler;
+  const auto found = KernelStore(without).get(source_);
+  ASSERT_TRUE(found.ok()) << found.status().message();
+  EXPECT_EQ((*found)->origin, KernelOrigin::disk);
+  EXPECT_EQ((*found)->kernel.lowered_name, "_Zolder");
+  EXPECT_EQ(compiled_, 0);
+
+  Sm80Forward other;
+  other.stages = 3;
+  EXPECT_EQ(KernelStore(without).get(kernel_source(other, true)).status().message(),
+            "There is no compiler.");
+}
+
+TEST_F(KernelStoreTest, WithoutACompilerWhatIsDamagedOrMisnamedIsRefused) {
+  KernelStore::Parts without = parts();
+  without.compiler_version = no_compiler;
+  CompiledKernel kernel = fake_kernel("kernel");
+  kernel.ptx = true;
+  kernel.name_expression = source_.name_expression;
+  // An entry under the name of another source, whatever it says of itself.
+  ASSERT_TRUE(without.cache.store(fake_key("another source"), kernel).ok());
+  EXPECT_FALSE(KernelStore(without).get(source_).ok());
+
+  const std::string key = cache_key(source_, kernel.compiler);
+  ASSERT_TRUE(without.cache.store(key, kernel).ok());
+  ASSERT_TRUE(KernelStore(without).get(source_).ok());
+  std::ofstream(without.cache.root() + "/" + key + "/kernel.ptx") << "not what was compiled";
+  EXPECT_EQ(KernelStore(without).get(source_).status().message(), "There is no compiler.");
 }
 
 TEST_F(KernelStoreTest, OneCompilationHoweverManyAsk) {

@@ -1,0 +1,24 @@
+#include <fmt/format.h>
+
+#include "gpu/config_text.h"
+#include "gpu/launch_sm80_forward.h"
+#include "gpu/nearest_shipped.h"
+
+namespace octavo {
+
+Result<LoadedSm80Forward> load_nearest_sm80_forward(const Gpu& gpu, const Sm80Forward& config) {
+  Result<LoadedSm80Forward> loaded = load_sm80_forward(gpu, config);
+  // A compiler or a driver that fails is a fault to see, not one to work around.
+  if (loaded.ok() || loaded.status().code() != ErrorCode::unsupported) return loaded;
+  const std::string why = loaded.status().message();
+  const auto nearest = nearest_shipped(config, gpu.info.arch, gpu.info.smem_per_block_optin);
+  if (nearest) loaded = load_sm80_forward(gpu, *nearest);
+  if (!nearest || !loaded.ok())
+    return Status(ErrorCode::unsupported, fmt::format("{} No shipped kernel serves instead of {}.",
+                                                      why, brief_text(config)));
+  loaded->note =
+      fmt::format("the nearest shipped kernel instead of {}: {}", brief_text(config), why);
+  return loaded;
+}
+
+}  // namespace octavo

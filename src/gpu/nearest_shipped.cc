@@ -1,0 +1,38 @@
+#include "gpu/nearest_shipped.h"
+
+#include <cstdlib>
+#include <tuple>
+
+#include "gpu/shipped.h"
+#include "gpu/sm80_feasible.h"
+
+namespace octavo {
+namespace {
+
+bool stands_in(const Sm80Forward& shipped, const Sm80Forward& wanted) {
+  return shipped.arch == wanted.arch && shipped.element == wanted.element &&
+         shipped.out == wanted.out && shipped.k_row_scales == wanted.k_row_scales &&
+         shipped.head_dim >= wanted.head_dim && shipped.load_bytes <= wanted.load_bytes;
+}
+
+// Less is nearer: columns that are computed for nothing cost most, then what the precision of P
+// was wanted for, then tiles of another size, then keys shared out otherwise.
+auto distance(const Sm80Forward& shipped, const Sm80Forward& wanted) {
+  return std::tuple(shipped.head_dim, shipped.p_terms != wanted.p_terms,
+                    std::abs(shipped.block_m - wanted.block_m),
+                    std::abs(sm80::step_keys(shipped) - sm80::step_keys(wanted)));
+}
+
+}  // namespace
+
+std::optional<Sm80Forward> nearest_shipped(const Sm80Forward& wanted, int chip_arch,
+                                           int smem_bytes) {
+  std::optional<Sm80Forward> nearest;
+  for (const Sm80Forward& shipped : shipped_configs(wanted.arch)) {
+    if (!stands_in(shipped, wanted) || !feasible(shipped, chip_arch, smem_bytes).ok()) continue;
+    if (!nearest || distance(shipped, wanted) < distance(*nearest, wanted)) nearest = shipped;
+  }
+  return nearest;
+}
+
+}  // namespace octavo

@@ -1,0 +1,174 @@
+// A CUDA driver without a GPU: enough of libcuda to see what Octavo makes of one that is old, new,
+// short of memory or incomplete. Memory is the host's; kernels are loaded and never run.
+//
+//   FAKE_CUDA_ARCH      compute capability, 89 unless given
+//   FAKE_CUDA_MEMORY    bytes that can be allocated; no limit unless given
+//   FAKE_CUDA_INIT      what cuInit answers
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+
+namespace {
+
+constexpr int kOutOfMemory = 2;
+constexpr int kNoBinaryForGpu = 209;
+
+std::int64_t number(const char* variable, std::int64_t otherwise) {
+  const char* const text = std::getenv(variable);
+  return text == nullptr ? otherwise : std::atoll(text);
+}
+int arch() { return static_cast<int>(number("FAKE_CUDA_ARCH", 89)); }
+
+std::mutex mutex;
+std::map<std::uint64_t, std::size_t>& allocations() {
+  static auto& all = *new std::map<std::uint64_t, std::size_t>();
+  return all;
+}
+std::size_t live_bytes() {
+  std::size_t sum = 0;
+  for (const auto& [address, bytes] : allocations()) sum += bytes;
+  return sum;
+}
+
+template <class Handle>
+int give(Handle* handle) {
+  static char object;
+  *handle = &object;
+  return 0;
+}
+
+}  // namespace
+
+extern "C" {
+#pragma GCC visibility push(default)
+
+// What tests ask.
+std::size_t fake_cuda_live_bytes() {
+  const std::lock_guard lock(mutex);
+  return live_bytes();
+}
+
+int cuInit(unsigned) { return static_cast<int>(number("FAKE_CUDA_INIT", 0)); }
+int cuDriverGetVersion(int* version) { return *version = 13000, 0; }
+int cuGetErrorName(int error, const char** text) {
+  *text = error == kOutOfMemory ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR";
+  return 0;
+}
+int cuGetErrorString(int error, const char** text) {
+  *text = error == kOutOfMemory ? "out of memory" : "an error";
+  return 0;
+}
+
+int cuDeviceGetCount(int* count) { return *count = 1, 0; }
+int cuDeviceGet(int* device, int index) { return *device = index, 0; }
+int cuDeviceGetName(char* name, int size, int) {
+  std::strncpy(name, "Fake GPU", static_cast<std::size_t>(size));
+  return 0;
+}
+int cuDeviceTotalMem_v2(std::size_t* bytes, int) { return *bytes = std::size_t{8} << 30, 0; }
+int cuDeviceGetAttribute(int* value, int attribute, int) {
+  switch (attribute) {
+    case 75:
+      return *value = arch() / 10, 0;
+    case 76:
+      return *value = arch() % 10, 0;
+    case 16:  // SMs
+      return *value = 8, 0;
+    case 97:  // shared memory of a block
+      return *value = 99 * 1024, 0;
+    default:
+      return *value = 1 << 20, 0;
+  }
+}
+
+int cuDevicePrimaryCtxRetain(void** context, int) { return give(context); }
+int cuDevicePrimaryCtxRelease_v2(int) { return 0; }
+int cuCtxGetCurrent(void** context) { return *context = nullptr, 0; }
+int cuCtxSetCurrent(void*) { return 0; }
+int cuCtxPushCurrent_v2(void*) { return 0; }
+int cuCtxPopCurrent_v2(void** context) { return *context = nullptr, 0; }
+int cuCtxSynchronize() { return 0; }
+int cuCtxSetLimit(int, std::size_t) { return 0; }
+
+// A cubin is of one family of chips; what is not ELF is PTX.
+int cuModuleLoadDataEx(void** module, const void* image, unsigned, int*, void**) {
+  const bool cubin = std::memcmp(image, "\177ELF", 4) == 0;
+  return cubin && arch() > 90 ? kNoBinaryForGpu : give(module);
+}
+int cuModuleUnload(void*) { return 0; }
+int cuModuleGetFunction(void** function, void*, const char*) { return give(function); }
+int cuFuncGetAttribute(int* value, int, void*) { return *value = 0, 0; }
+int cuFuncSetAttribute(void*, int, int) { return 0; }
+#if !defined(FAKE_CUDA_WITHOUT_LAUNCH)
+int cuLaunchKernelEx(const void*, void*, void**, void**) { return 0; }
+#endif
+int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void*, int, std::size_t) {
+  return *blocks = 1, 0;
+}
+
+int cuMemAlloc_v2(std::uint64_t* address, std::size_t bytes) {
+  const std::lock_guard lock(mutex);
+  const std::int64_t limit = number("FAKE_CUDA_MEMORY", INT64_MAX);
+  if (bytes > static_cast<std::size_t>(limit) - live_bytes()) return kOutOfMemory;
+  void* const memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+  if (memory == nullptr) return kOutOfMemory;
+  *address = reinterpret_cast<std::uint64_t>(memory);
+  allocations()[*address] = bytes;
+  return 0;
+}
+int cuMemFree_v2(std::uint64_t address) {
+  const std::lock_guard lock(mutex);
+  if (allocations().erase(address) == 0) return 1;
+  std::free(reinterpret_cast<void*>(address));
+  return 0;
+}
+int cuMemGetInfo_v2(std::size_t* available, std::size_t* total) {
+  return *available = *total = std::size_t{8} << 30, 0;
+}
+int cuMemAllocHost_v2(void**, std::size_t) { return kOutOfMemory; }
+int cuMemFreeHost(void*) { return 0; }
+int cuMemcpyHtoD_v2(std::uint64_t to, const void* from, std::size_t bytes) {
+  return std::memcpy(reinterpret_cast<void*>(to), from, bytes), 0;
+}
+int cuMemcpyDtoH_v2(void* to, std::uint64_t from, std::size_t bytes) {
+  return std::memcpy(to, reinterpret_cast<const void*>(from), bytes), 0;
+}
+int cuMemcpyHtoDAsync_v2(std::uint64_t to, const void* from, std::size_t bytes, void*) {
+  return cuMemcpyHtoD_v2(to, from, bytes);
+}
+int cuMemcpyDtoHAsync_v2(void* to, std::uint64_t from, std::size_t bytes, void*) {
+  return cuMemcpyDtoH_v2(to, from, bytes);
+}
+int cuMemcpyDtoDAsync_v2(std::uint64_t to, std::uint64_t from, std::size_t bytes, void*) {
+  return cuMemcpyDtoH_v2(reinterpret_cast<void*>(to), from, bytes);
+}
+int cuMemsetD8Async(std::uint64_t, unsigned char, std::size_t, void*) { return 0; }
+int cuMemsetD32Async(std::uint64_t, unsigned, std::size_t, void*) { return 0; }
+int cuPointerGetAttribute(void*, int, std::uint64_t) { return 1; }
+
+int cuStreamCreate(void** stream, unsigned) { return give(stream); }
+int cuStreamDestroy_v2(void*) { return 0; }
+int cuStreamSynchronize(void*) { return 0; }
+int cuStreamQuery(void*) { return 0; }
+int cuStreamWaitEvent(void*, void*, unsigned) { return 0; }
+int cuStreamIsCapturing(void*, int* status) { return *status = 0, 0; }
+int cuStreamGetCtx(void*, void** context) { return give(context); }
+int cuEventCreate(void** event, unsigned) { return give(event); }
+int cuEventDestroy_v2(void*) { return 0; }
+int cuEventRecord(void*, void*) { return 0; }
+int cuEventQuery(void*) { return 0; }
+int cuEventSynchronize(void*) { return 0; }
+int cuEventElapsedTime(float* ms, void*, void*) { return *ms = 1, 0; }
+
+int cuStreamBeginCapture_v2(void*, int) { return 1; }
+int cuStreamEndCapture(void*, void**) { return 1; }
+int cuGraphInstantiateWithFlags(void**, void*, unsigned long long) { return 1; }
+int cuGraphLaunch(void*, void*) { return 1; }
+int cuGraphExecDestroy(void*) { return 0; }
+int cuGraphDestroy(void*) { return 0; }
+
+#pragma GCC visibility pop
+}

@@ -1,0 +1,98 @@
+// What stands in for a kernel that cannot be compiled: always right, and as near as may be.
+#include "gpu/nearest_shipped.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "gpu/config_text.h"
+#include "gpu/shipped.h"
+#include "gpu/sm80_feasible.h"
+
+namespace octavo {
+namespace {
+
+Sm80Forward config(const std::string& text) { return parse_sm80_forward(text).value(); }
+
+std::optional<Sm80Forward> nearest(const Sm80Forward& wanted) {
+  return nearest_shipped(wanted, wanted.arch, max_smem_bytes(wanted.arch));
+}
+
+TEST(NearestShipped, OfAShippedOneItself) {
+  for (const int arch : kShippedArchs) {
+    for (const Sm80Forward& shipped : shipped_configs(arch)) {
+      const std::optional<Sm80Forward> found = nearest(shipped);
+      ASSERT_TRUE(found) << to_text(shipped);
+      EXPECT_EQ(to_text(*found), to_text(shipped));
+    }
+  }
+}
+
+TEST(NearestShipped, WiderRowsAndTheNearestTile) {
+  for (const int block_m : {32, 64, 128}) {
+    Sm80Forward wanted = config("arch=90,element=bf16,out=bf16,head_dim=96,stages=3");
+    wanted.block_m = block_m;
+    const std::optional<Sm80Forward> found = nearest(wanted);
+    ASSERT_TRUE(found);
+    EXPECT_EQ(found->head_dim, 128);
+    EXPECT_EQ(found->block_m, block_m);
+    EXPECT_EQ(found->element, Element::bf16);
+  }
+  const std::optional<Sm80Forward> narrow = nearest(config("arch=80,head_dim=32"));
+  ASSERT_TRUE(narrow);
+  EXPECT_EQ(narrow->head_dim, 64);
+}
+
+TEST(NearestShipped, ThePrecisionOfPComesBeforeTheTile) {
+  const std::optional<Sm80Forward> two =
+      nearest(config("arch=89,element=e4m3,head_dim=64,block_m=128,warps_m=8,p_terms=2"));
+  ASSERT_TRUE(two);
+  EXPECT_EQ(two->p_terms, 2);
+  const std::optional<Sm80Forward> one =
+      nearest(config("arch=89,element=e4m3,head_dim=64,block_m=64,p_terms=1"));
+  ASSERT_TRUE(one);
+  EXPECT_EQ(one->p_terms, 1);
+}
+
+// Each of these would read or write something else than the problem's bytes.
+TEST(NearestShipped, NeverOneThatIsWrong) {
+  for (const char* wanted :
+       {"arch=90,head_dim=256,block_n=32", "arch=90,load_bytes=8", "arch=90,out=f32",
+        "arch=90,element=bf16,out=f16", "arch=89,element=int8,k_row_scales=true"}) {
+    EXPECT_FALSE(nearest(config(wanted))) << wanted;
+  }
+}
+
+TEST(NearestShipped, OnlyWhatFitsIntoTheChipsSharedMemory) {
+  Sm80Forward wanted = config("arch=80,element=int8,head_dim=64");
+  bool smaller = false;
+  for (const Sm80Forward& shipped : shipped_configs(80)) {
+    wanted.element = shipped.element;
+    wanted.out = shipped.out;
+    wanted.head_dim = shipped.head_dim;
+    const std::optional<Sm80Forward> largest = nearest(wanted);
+    ASSERT_TRUE(largest);
+    const int less = sm80::smem_bytes(*largest) - 1;
+    const std::optional<Sm80Forward> other = nearest_shipped(wanted, 80, less);
+    if (!other) continue;
+    EXPECT_LE(sm80::smem_bytes(*other), less);
+    smaller = true;
+  }
+  EXPECT_TRUE(smaller);
+  EXPECT_FALSE(nearest_shipped(wanted, 80, 1024));
+}
+
+// Chips later than the cubins compile the PTX of an older arch.
+TEST(NearestShipped, LaterChipsTakeThePtxOfTheirArch) {
+  const CodeFor code = code_for(120);
+  EXPECT_TRUE(code.ptx);
+  Sm80Forward wanted = config("head_dim=96");
+  wanted.arch = code.arch;
+  const std::optional<Sm80Forward> found = nearest_shipped(wanted, 120, max_smem_bytes(120));
+  ASSERT_TRUE(found);
+  const std::vector<KernelSource> shipped = shipped_kernels();
+  EXPECT_NE(std::find(shipped.begin(), shipped.end(), kernel_source(*found, true)), shipped.end());
+}
+
+}  // namespace
+}  // namespace octavo

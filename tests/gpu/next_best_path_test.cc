@@ -1,0 +1,174 @@
+// What is missing or too old on a machine, from outside, with a driver and a compiler that pretend:
+// a sentence and the next best path, never a crash.
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "cli/process.h"
+
+namespace octavo::cli {
+namespace {
+
+using nlohmann::json;
+
+class NextBestPath : public testing::Test {
+ protected:
+  void SetUp() override {
+    set("LD_LIBRARY_PATH", OCTAVO_FAKE_CUDA);
+    set("OCTAVO_NVRTC", OCTAVO_FAKE_NVRTC);
+    set("OCTAVO_CACHE_DIR", directory_ / "cache");
+  }
+  void TearDown() override {
+    for (const std::string& variable : variables_) unsetenv(variable.c_str());
+  }
+  void set(const std::string& variable, const std::string& value) {
+    setenv(variable.c_str(), value.c_str(), 1);
+    variables_.push_back(variable);
+  }
+
+  static std::vector<std::string> with_shape(const std::string& command, const std::string& device,
+                                             const std::string& shape) {
+    return {command, "--device", device, "--shape", shape, "--dtype", "f16", "--json", "-"};
+  }
+  // Of a command that must succeed.
+  static json said(const std::vector<std::string>& arguments) {
+    const Finished finished = octavo_command(arguments);
+    EXPECT_EQ(finished.code, 0) << finished.err;
+    return json::parse(finished.out, nullptr, false);
+  }
+  static json explained(const std::string& device, const std::string& shape = "1,8,512,64") {
+    return said(with_shape("explain", device, shape));
+  }
+  static json gpu() {
+    const json found = said({"devices", "--json", "-"});
+    for (const json& device : found.at("devices"))
+      if (device.at("name") == "cuda:0") return device;
+    ADD_FAILURE() << found;
+    return {};
+  }
+  // The sentence a command refuses with: one line, and nothing else.
+  static std::string refused(const std::vector<std::string>& arguments, int code) {
+    const Finished finished = octavo_command(arguments);
+    EXPECT_EQ(finished.code, code) << finished.err;
+    EXPECT_EQ(finished.out, "");
+    EXPECT_EQ(std::count(finished.err.begin(), finished.err.end(), '\n'), 1) << finished.err;
+    return finished.err;
+  }
+  static void expect_has(const std::string& text, const std::string& part) {
+    EXPECT_NE(text.find(part), std::string::npos) << text << "\n has no " << part;
+  }
+  // No GPU can be used: `why` is said everywhere, and "auto" computes on the CPU.
+  static void expect_cpu(const std::string& why) {
+    EXPECT_FALSE(gpu().at("available").get<bool>());
+    expect_has(gpu().at("reason"), why);
+    EXPECT_EQ(explained("auto").at("device"), "cpu");
+    expect_has(explained("auto").at("reason"), why);
+    EXPECT_EQ(said(with_shape("run", "auto", "1,1,32,64")).at("device"), "cpu");
+  }
+
+  const Directory directory_;
+  std::vector<std::string> variables_;
+};
+
+TEST_F(NextBestPath, AGpuOlderThanAmpere) {
+  set("FAKE_CUDA_ARCH", "75");
+  expect_cpu("older than sm_80");
+  for (const char* command : {"explain", "run"})
+    expect_has(refused(with_shape(command, "cuda", "1,1,32,64"), 2), "sm_80 and later");
+}
+
+TEST_F(NextBestPath, ADriverWithoutANeededSymbol) {
+  set("LD_LIBRARY_PATH", OCTAVO_FAKE_CUDA_WITHOUT_LAUNCH);
+  expect_cpu("libcuda.so.1 has no cuLaunchKernelEx");
+  expect_has(refused(with_shape("run", "cuda", "1,1,32,64"), 2), "has no cuLaunchKernelEx");
+}
+
+TEST_F(NextBestPath, ADriverThatIsNoLibrary) {
+  std::ofstream(directory_ / "libcuda.so.1") << "not a library";
+  set("LD_LIBRARY_PATH", std::filesystem::path(directory_ / "libcuda.so.1").parent_path());
+  expect_cpu("libcuda.so.1 cannot be opened");
+}
+
+TEST_F(NextBestPath, ADriverThatDoesNotStart) {
+  set("FAKE_CUDA_INIT", "999");
+  expect_cpu("cuInit failed with CUDA error 999");
+  set("FAKE_CUDA_INIT", "100");
+  expect_cpu("sees no GPU");
+}
+
+// The fake driver takes no cubin for such a chip.
+TEST_F(NextBestPath, AChipLaterThanTheCubinsGetsPtx) {
+  set("FAKE_CUDA_ARCH", "120");
+  EXPECT_TRUE(gpu().at("available").get<bool>());
+  for (const char* device : {"cuda", "auto"}) {
+    const json found = explained(device);
+    EXPECT_EQ(found.at("device"), "cuda:0");
+    EXPECT_EQ(found.at("kernel"), "sm80_forward");
+  }
+  EXPECT_EQ(said(with_shape("run", "cuda", "1,1,32,64")).at("device"), "cuda:0");
+}
+
+// Nothing of 256 columns is shipped.
+TEST_F(NextBestPath, WithoutACompilerTheCacheStillServes) {
+  const std::string shape = "1,8,512,256";
+  set("FAKE_CUDA_ARCH", "120");
+  EXPECT_EQ(explained("cuda", shape).at("device"), "cuda:0");
+  set("OCTAVO_NVRTC", "/not/there/libnvrtc.so");
+  EXPECT_EQ(explained("cuda", shape).at("device"), "cuda:0");
+
+  for (const auto& entry : std::filesystem::directory_iterator(directory_ / "cache"))
+    std::ofstream(entry.path() / "kernel.ptx") << "something else";
+  expect_has(refused(with_shape("explain", "cuda", shape), 2), "/not/there/libnvrtc.so");
+}
+
+TEST_F(NextBestPath, WithoutACompilerAndAKernelTheCpuServes) {
+  const std::string shape = "1,8,64,256";
+  set("FAKE_CUDA_ARCH", "120");
+  set("OCTAVO_NVRTC", "/not/there/libnvrtc.so");
+  const json found = explained("auto", shape);
+  EXPECT_EQ(found.at("device"), "cpu");
+  expect_has(found.at("reason"), "/not/there/libnvrtc.so");
+  expect_has(found.at("reason"), "No shipped kernel serves");
+  EXPECT_EQ(said(with_shape("run", "auto", shape)).at("device"), "cpu");
+  expect_has(refused(with_shape("explain", "cuda", shape), 2), "No shipped kernel serves");
+  // The fault is in the problem here, and no other device would do better.
+  expect_has(refused({"explain", "--shape", "1,3,64,64", "--kv-heads", "2"}, 2), "heads");
+}
+
+TEST_F(NextBestPath, WithoutACompilerTheNearestShippedKernelServes) {
+  set("FAKE_CUDA_ARCH", "120");
+  EXPECT_EQ(explained("cuda", "1,64,512,128").at("device"), "cuda:0");
+  const json wanted = explained("cuda", "1,64,512,96");
+  expect_has(wanted.at("config"), "head_dim=96");
+  set("OCTAVO_CACHE_DIR", directory_ / "another");
+  explained("cuda", "1,64,512,128");  // the cache now holds what is shipped, where nothing is
+  set("OCTAVO_NVRTC", "/not/there/libnvrtc.so");
+  const json nearest = explained("cuda", "1,64,512,96");
+  EXPECT_EQ(nearest.at("device"), "cuda:0");
+  expect_has(nearest.at("config"), "head_dim=128");
+  expect_has(nearest.at("reason"), "the nearest shipped kernel instead of");
+  expect_has(nearest.at("reason"), "head_dim=96");
+}
+
+TEST_F(NextBestPath, AnUnwritableCacheCostsNothingButTime) {
+  set("FAKE_CUDA_ARCH", "120");
+  set("OCTAVO_CACHE_DIR", "/proc/octavo");
+  EXPECT_EQ(explained("cuda", "1,8,512,256").at("device"), "cuda:0");
+}
+
+TEST_F(NextBestPath, OutOfMemory) {
+  set("FAKE_CUDA_ARCH", "120");
+  set("FAKE_CUDA_MEMORY", "10000");
+  const std::string sentence = refused(with_shape("run", "cuda", "1,1,64,64"), 1);
+  expect_has(sentence, "8192 bytes could not be allocated on cuda:0");
+  const json done = said(with_shape("run", "auto", "1,1,64,64"));
+  EXPECT_EQ(done.at("device"), "cpu");
+  expect_has(done.at("kernel").at("reason"), "could not be allocated on cuda:0");
+}
+
+}  // namespace
+}  // namespace octavo::cli
