@@ -8,6 +8,7 @@
 
 #include "attention/error.h"
 #include "attention/operand.h"
+#include "config/sm80_shipped.h"
 #include "gpu/element_of.h"
 #include "gpu/kernel_source.h"
 #include "gpu/sm80_feasible.h"
@@ -110,6 +111,7 @@ ChosenSm80Forward choose_sm80_forward(const Problem& p, const GpuInfo& gpu, int 
     set_large_tiles(c);
     chosen.reason = fmt::format("tiles of {} rows fill the GPU", c.block_m);
   }
+  sm80::fit_registers(c);
   // Chips with little shared memory: fewer keys a step, then fewer copies in flight.
   while (!feasible(c, gpu.arch, gpu.smem_per_block_optin).ok() && c.warps_n > 1) c.warps_n /= 2;
   while (!feasible(c, gpu.arch, gpu.smem_per_block_optin).ok() && c.stages > 1) --c.stages;

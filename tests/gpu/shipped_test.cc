@@ -115,7 +115,7 @@ TEST_F(ShippedTest, TheLoopBodyExistsOnce) {
     const int qk = rows * (c.block_n / 8) * (c.head_dim / step);
     const int pv = rows * (c.head_dim / 8) * (c.block_n / step);
     const int emulated = fp8 && c.arch == 90 ? 2 : 1;  // two k16 halves for each k32
-    EXPECT_EQ(s.info.instructions.mma(), (qk + pv) * emulated) << to_text(c);
+    EXPECT_EQ(s.info.instructions.mma(), (qk + pv * c.p_terms) * emulated) << to_text(c);
   }
 }
 
