@@ -332,4 +332,15 @@ Result<Cached> get_or_compile(const CubinCache& cache, std::string_view key,
   return cached;
 }
 
+Result<CompiledKernel> load_of_any_compiler(const CubinCache& cache, const KernelSource& source) {
+  const Result<std::vector<CubinCache::Entry>> entries = cache.list();
+  if (!entries.ok()) return entries.status();
+  for (auto entry = entries->rbegin(); entry != entries->rend(); ++entry) {
+    if (!entry->status.ok() || entry->key != cache_key(source, entry->kernel.compiler)) continue;
+    Result<CompiledKernel> kernel = cache.load(entry->key);
+    if (kernel.ok()) return kernel;
+  }
+  return Status(ErrorCode::unsupported, "The kernel is not in the cache.");
+}
+
 }  // namespace octavo

@@ -61,4 +61,9 @@ struct Cached {
 Result<Cached> get_or_compile(const CubinCache& cache, std::string_view key,
                               const std::function<Result<CompiledKernel>()>& compile);
 
+// For where there is no compiler: what any version of it once made of the same source, the latest
+// first. An entry's name covers the sources and the options too, so it is made again from the
+// version that the entry states; one that is damaged, or says what it is not, is passed over.
+Result<CompiledKernel> load_of_any_compiler(const CubinCache& cache, const KernelSource& source);
+
 }  // namespace octavo

@@ -11,6 +11,8 @@ using Error = int;  // CUresult
 inline constexpr Error kSuccess = 0;
 inline constexpr Error kOutOfMemory = 2;
 inline constexpr Error kNoDevice = 100;
+inline constexpr Error kInvalidImage = 200;
+inline constexpr Error kNoBinaryForGpu = 209;
 inline constexpr Error kNotReady = 600;
 
 using DeviceOrdinal = int;            // CUdevice

@@ -20,24 +20,6 @@ std::string_view name(KernelOrigin origin) {
   return "compiled";
 }
 
-namespace {
-
-// Where there is no compiler, what any version of it once made of the same source will do. An
-// entry's name covers the sources and the options too, so it is made again from the version that
-// the entry states, and one that is damaged, or says what it is not, is passed over.
-Result<CompiledKernel> load_of_any_compiler(const CubinCache& cache, const KernelSource& source) {
-  const Result<std::vector<CubinCache::Entry>> entries = cache.list();
-  if (!entries.ok()) return entries.status();
-  for (auto entry = entries->rbegin(); entry != entries->rend(); ++entry) {
-    if (!entry->status.ok() || entry->key != cache_key(source, entry->kernel.compiler)) continue;
-    Result<CompiledKernel> kernel = cache.load(entry->key);
-    if (kernel.ok()) return kernel;
-  }
-  return Status(ErrorCode::unsupported, "The kernel is not in the cache.");
-}
-
-}  // namespace
-
 KernelStore::KernelStore() {
   parts_.compiler_version = nvrtc_version;
   parts_.compile = [](const KernelSource& source) { return compile(source); };

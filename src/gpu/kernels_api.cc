@@ -146,8 +146,8 @@ Result<KernelExplanation> explain_kernel(std::string_view config_text) {
   Result<CompiledKernel> kernel = embedded_kernels().load(cache_key(source, ""));
   if (kernel.ok()) {
     out.where = KernelExplanation::Where::embedded;
-  } else if (version.ok()) {
-    kernel = cache.load(out.key);
+  } else {
+    kernel = version.ok() ? cache.load(out.key) : load_of_any_compiler(cache, source);
     if (kernel.ok()) out.where = KernelExplanation::Where::disk;
   }
   describe_image(kernel, out.info);

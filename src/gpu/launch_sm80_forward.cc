@@ -109,11 +109,13 @@ Result<LoadedSm80Forward> load_sm80_forward(const Gpu& gpu, const Sm80Forward& c
   if (!current.status().ok()) return current.status();
   // The shipped kernels do not spill, which a test asserts. A rarer one that does is slower, and
   // still better than no answer.
+  constexpr CubinPolicy kPolicy{.allow_spills = true};
+  const KernelSource source = kernel_source(config, code_for(gpu.info.arch).ptx);
   const Result<cuda::Function> function =
-      load_function(gpu, kernel_source(config, code_for(gpu.info.arch).ptx),
-                    sm80::smem_bytes(config), {.allow_spills = true});
+      load_function(gpu, source, sm80::smem_bytes(config), kPolicy);
   if (!function.ok()) return function.status();
   LoadedSm80Forward kernel{config, *function};
+  kernel.note = cache_note(source, kPolicy);
   if (config.persistent) {
     int per_sm = 0;
     OCTAVO_GPU_TRY(*gpu.driver,

@@ -25,7 +25,7 @@ struct LoadedSm80Forward {
   Sm80Forward config;
   cuda::Function function = nullptr;
   int resident_blocks = 0;  // CTAs the GPU holds at once; for persistent kernels
-  std::string note{};       // why it is not the one that was wanted; empty if it is
+  std::string note{};       // what was amiss: with the cache, or that it stands in for another
 };
 Result<LoadedSm80Forward> load_sm80_forward(const Gpu& gpu, const Sm80Forward& config);
 

@@ -21,20 +21,38 @@ Result<cuda::Function> take_function(const Driver& d, cuda::Module module, const
   return function;
 }
 
-Result<cuda::Function> load(const Gpu& gpu, const KernelSource& source, int dynamic_smem_bytes,
-                            const CubinPolicy& policy) {
-  const CurrentContext current(gpu);
-  if (!current.status().ok()) return current.status();
+struct LoadedModule {
+  cuda::Module module = nullptr;
+  std::string lowered_name;
+};
+
+Result<LoadedModule> load_module(const Gpu& gpu, KernelSource source, const CubinPolicy& policy) {
   const Result<std::shared_ptr<const LoadedKernel>> found = kernel_store().get(source, policy);
   if (!found.ok()) return found.status();
   const CompiledKernel& compiled = (*found)->kernel;
   const Driver& d = *gpu.driver;
-  cuda::Module module = nullptr;
-  OCTAVO_GPU_TRY(d, d.module_load_data_ex(&module, compiled.image.data(), 0, nullptr, nullptr),
-                 "cuModuleLoadDataEx");
+  LoadedModule loaded{nullptr, compiled.lowered_name};
+  const cuda::Error error =
+      d.module_load_data_ex(&loaded.module, compiled.image.data(), 0, nullptr, nullptr);
+  // A cubin that this driver does not know, or this chip does not run: its PTX may still do.
+  if (!source.ptx && (error == cuda::kInvalidImage || error == cuda::kNoBinaryForGpu)) {
+    source.ptx = true;
+    Result<LoadedModule> from_ptx = load_module(gpu, source, policy);
+    if (from_ptx.ok()) return from_ptx;
+  }
+  OCTAVO_GPU_TRY(d, error, "cuModuleLoadDataEx");
+  return loaded;
+}
+
+Result<cuda::Function> load(const Gpu& gpu, const KernelSource& source, int dynamic_smem_bytes,
+                            const CubinPolicy& policy) {
+  const CurrentContext current(gpu);
+  if (!current.status().ok()) return current.status();
+  const Result<LoadedModule> loaded = load_module(gpu, source, policy);
+  if (!loaded.ok()) return loaded.status();
   Result<cuda::Function> function =
-      take_function(d, module, compiled.lowered_name, dynamic_smem_bytes);
-  if (!function.ok()) (void)d.module_unload(module);
+      take_function(*gpu.driver, loaded->module, loaded->lowered_name, dynamic_smem_bytes);
+  if (!function.ok()) (void)gpu.driver->module_unload(loaded->module);
   return function;
 }
 
@@ -56,6 +74,11 @@ Result<cuda::Function> load_function(const Gpu& gpu, const KernelSource& source,
   if (!made.ok()) return made;
   const std::lock_guard lock(mutex);
   return loaded.emplace(key, *made).first->second;
+}
+
+std::string cache_note(const KernelSource& source, const CubinPolicy& policy) {
+  const Result<std::shared_ptr<const LoadedKernel>> found = kernel_store().get(source, policy);
+  return found.ok() ? (*found)->note : "";
 }
 
 }  // namespace octavo

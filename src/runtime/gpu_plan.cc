@@ -31,7 +31,7 @@ class GpuPlan final : public Plan::Impl {
     e.reason = chosen.reason;
     if (const auto loaded = kernel(16); loaded.ok() && !(*loaded)->note.empty()) {
       e.config = to_text((*loaded)->config);
-      e.reason = (*loaded)->note;
+      e.reason += "; " + (*loaded)->note;
     }
     return e;
   }

@@ -184,6 +184,8 @@ TEST(Driver, TypesAgreeWithTheToolkit) {
   const std::pair<int, int> values[] = {
       {CUDA_ERROR_OUT_OF_MEMORY, cuda::kOutOfMemory},
       {CUDA_ERROR_NO_DEVICE, cuda::kNoDevice},
+      {CUDA_ERROR_INVALID_IMAGE, cuda::kInvalidImage},
+      {CUDA_ERROR_NO_BINARY_FOR_GPU, cuda::kNoBinaryForGpu},
       {CUDA_ERROR_NOT_READY, cuda::kNotReady},
       {CU_DEVICE_ATTRIBUTE_CLOCK_RATE, int(cuda::DeviceAttribute::clock_khz)},
       {CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, int(cuda::DeviceAttribute::sms)},

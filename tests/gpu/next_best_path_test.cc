@@ -112,6 +112,25 @@ TEST_F(NextBestPath, AChipLaterThanTheCubinsGetsPtx) {
   EXPECT_EQ(said(with_shape("run", "cuda", "1,1,32,64")).at("device"), "cuda:0");
 }
 
+// The embedded cubin or the compiler's is turned down, as an older driver or another chip would.
+TEST_F(NextBestPath, ACubinThatIsRefusedGivesWayToPtx) {
+  unsetenv("OCTAVO_NVRTC");
+  set("FAKE_CUDA_ARCH", "89");
+  const auto arguments = with_shape("explain", "cuda", "1,8,512,64");
+  const Finished usual = octavo_command(arguments);
+  if (usual.err.find("NVRTC") != std::string::npos) GTEST_SKIP() << usual.err;
+  ASSERT_EQ(usual.code, 0) << usual.err;
+  for (const char* error : {"200", "209"}) {
+    set("FAKE_CUDA_NO_CUBINS", error);
+    EXPECT_EQ(said(arguments).at("device"), "cuda:0");
+  }
+  // Another fault is not hidden.
+  set("FAKE_CUDA_NO_CUBINS", "719");
+  expect_has(refused(arguments, 1), "cuModuleLoadDataEx failed with CUDA error 719");
+  EXPECT_EQ(explained("auto").at("device"), "cpu");
+  expect_has(explained("auto").at("reason"), "CUDA error 719");
+}
+
 // Nothing of 256 columns is shipped.
 TEST_F(NextBestPath, WithoutACompilerTheCacheStillServes) {
   const std::string shape = "1,8,512,256";
@@ -123,6 +142,19 @@ TEST_F(NextBestPath, WithoutACompilerTheCacheStillServes) {
   for (const auto& entry : std::filesystem::directory_iterator(directory_ / "cache"))
     std::ofstream(entry.path() / "kernel.ptx") << "something else";
   expect_has(refused(with_shape("explain", "cuda", shape), 2), "/not/there/libnvrtc.so");
+}
+
+TEST_F(NextBestPath, WhatTheCompilerMadeOutlivesIt) {
+  unsetenv("OCTAVO_NVRTC");
+  const auto arguments = with_shape("explain", "cuda", "1,8,512,256");
+  const Finished made = octavo_command(arguments);
+  if (made.err.find("NVRTC") != std::string::npos) GTEST_SKIP() << made.err;
+  ASSERT_EQ(made.code, 0) << made.err;
+  set("OCTAVO_NVRTC", "/not/there/libnvrtc.so");
+  const json found = said(arguments);
+  EXPECT_EQ(found, json::parse(made.out));
+  const json where = said({"cache", "explain", found.at("config"), "--json", "-"});
+  EXPECT_EQ(where.at("found"), "disk");
 }
 
 TEST_F(NextBestPath, WithoutACompilerAndAKernelTheCpuServes) {
@@ -157,7 +189,9 @@ TEST_F(NextBestPath, WithoutACompilerTheNearestShippedKernelServes) {
 TEST_F(NextBestPath, AnUnwritableCacheCostsNothingButTime) {
   set("FAKE_CUDA_ARCH", "120");
   set("OCTAVO_CACHE_DIR", "/proc/octavo");
-  EXPECT_EQ(explained("cuda", "1,8,512,256").at("device"), "cuda:0");
+  const json found = explained("cuda", "1,8,512,256");
+  EXPECT_EQ(found.at("device"), "cuda:0");
+  expect_has(found.at("reason"), "The kernel cache cannot open /proc/octavo");
 }
 
 TEST_F(NextBestPath, OutOfMemory) {

@@ -1,9 +1,10 @@
 // A CUDA driver without a GPU: enough of libcuda to see what Octavo makes of one that is old, new,
 // short of memory or incomplete. Memory is the host's; kernels are loaded and never run.
 //
-//   FAKE_CUDA_ARCH      compute capability, 89 unless given
-//   FAKE_CUDA_MEMORY    bytes that can be allocated; no limit unless given
-//   FAKE_CUDA_INIT      what cuInit answers
+//   FAKE_CUDA_ARCH       compute capability, 89 unless given
+//   FAKE_CUDA_MEMORY     bytes that can be allocated; no limit unless given
+//   FAKE_CUDA_INIT       what cuInit answers
+//   FAKE_CUDA_NO_CUBINS  what cuModuleLoadDataEx answers for a cubin
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -14,7 +15,7 @@
 namespace {
 
 constexpr int kOutOfMemory = 2;
-constexpr int kNoBinaryForGpu = 209;
+constexpr int kNotFound = 500;
 
 std::int64_t number(const char* variable, std::int64_t otherwise) {
   const char* const text = std::getenv(variable);
@@ -62,6 +63,9 @@ int cuGetErrorString(int error, const char** text) {
   return 0;
 }
 
+// NVIDIA's compiler asks any driver it finds for one.
+int cuGetExportTable(const void**, const void*) { return kNotFound; }
+
 int cuDeviceGetCount(int* count) { return *count = 1, 0; }
 int cuDeviceGet(int* device, int index) { return *device = index, 0; }
 int cuDeviceGetName(char* name, int size, int) {
@@ -93,10 +97,11 @@ int cuCtxPopCurrent_v2(void** context) { return *context = nullptr, 0; }
 int cuCtxSynchronize() { return 0; }
 int cuCtxSetLimit(int, std::size_t) { return 0; }
 
-// A cubin is of one family of chips; what is not ELF is PTX.
+// A cubin is of one family of chips, 209 says that of another; what is not ELF is PTX.
 int cuModuleLoadDataEx(void** module, const void* image, unsigned, int*, void**) {
   const bool cubin = std::memcmp(image, "\177ELF", 4) == 0;
-  return cubin && arch() > 90 ? kNoBinaryForGpu : give(module);
+  const auto error = static_cast<int>(number("FAKE_CUDA_NO_CUBINS", arch() > 90 ? 209 : 0));
+  return cubin && error != 0 ? error : give(module);
 }
 int cuModuleUnload(void*) { return 0; }
 int cuModuleGetFunction(void** function, void*, const char*) { return give(function); }
