@@ -359,7 +359,8 @@ class OCTAVO_API Plan {
   const Problem& problem() const;
   Explanation explain() const;
 
-  // Bytes `run` needs for these lengths; no more than for the plan's own when none is longer.
+  // Bytes `run` needs for these lengths; no more than for the plan's own when none is longer and
+  // packed tensors have no more tokens than their sequences at full length.
   std::size_t workspace_bytes() const;
   std::size_t workspace_bytes(const Arguments& arguments) const;
 

@@ -23,8 +23,9 @@ std::vector<KernelSource> kernels_of_case(Device device, const Case& c) {
 }  // namespace
 
 std::vector<Case> gpu_cases(Device device, std::uint64_t seed) {
-  // A kernel takes one to three seconds to compile: so many are half a minute of sixteen cores.
-  constexpr std::size_t kCases = 2400, kKernels = 240;
+  // A kernel takes one to three seconds to compile, a quantizer half of one: so many are less than
+  // a minute of sixteen cores.
+  constexpr std::size_t kCases = 2400, kKernels = 480;
   const KernelsOf kernels_of = [device](const Case& c) {
     std::vector<std::string> names;
     for (const KernelSource& kernel : kernels_of_case(device, c))

@@ -77,7 +77,7 @@ Result<Call> make_call(Device device, const Arguments& arguments, const Options&
       StagedArguments::make(arguments, *problem, device, kGuardBytes);
   if (!staged.ok()) return staged.status();
   const Result<Buffer> workspace =
-      Buffer::make(device, planned->workspace_bytes() + 2 * kGuardBytes);
+      Buffer::make(device, planned->workspace_bytes(arguments) + 2 * kGuardBytes);
   if (!workspace.ok()) return workspace.status();
   return Call([call = StagedCall{*planned, device, *staged, *workspace}] { return call.run(); });
 }

@@ -7,10 +7,10 @@
 #include <numeric>
 
 #include "attention/error.h"
-#include "attention/operand.h"
 #include "config/sm80_shipped.h"
 #include "gpu/element_of.h"
 #include "gpu/kernel_source.h"
+#include "gpu/prepare_operands.h"
 #include "gpu/sm80_feasible.h"
 
 namespace octavo {
@@ -47,17 +47,14 @@ void set_small_tiles(Sm80Forward& c, int block_m) {
 
 }  // namespace
 
-Status sm80_forward_serves(const Problem& p) {
+Status sm80_forward_serves(const Problem& problem) {
+  OCTAVO_RETURN_IF_ERROR(quantizers_serve(problem));
+  const Problem p = prepared_problem(problem);
   if (p.k != p.q || p.v != p.q)
     return unsupported("dtypes of q, k, v",
                        fmt::format("{}, {}, {}", name(p.q), name(p.k), name(p.v)),
                        "one dtype for all three on a GPU");
   if (p.q == DType::f32) return unsupported("q dtype", "f32", "16- and 8-bit dtypes on a GPU");
-  const OperandFormats formats = operand_formats(p);
-  if (formats.q.rounded || formats.k.rounded || formats.v.rounded)
-    return unsupported("precision",
-                       fmt::format("{} with {} inputs", name(p.options.precision), name(p.q)),
-                       "native on a GPU");
   if (p.head_dim > 256)
     return unsupported("head_dim", fmt::format("{}", p.head_dim), "1 to 256 on a GPU");
   if (is_8bit(p.q)) {
@@ -79,7 +76,8 @@ Status sm80_forward_serves(const Problem& p) {
   return {};
 }
 
-ChosenSm80Forward choose_sm80_forward(const Problem& p, const GpuInfo& gpu, int load_bytes) {
+ChosenSm80Forward choose_sm80_forward(const Problem& problem, const GpuInfo& gpu, int load_bytes) {
+  const Problem p = prepared_problem(problem);
   ChosenSm80Forward chosen;
   Sm80Forward& c = chosen.config;
   c.arch = code_for(gpu.arch).arch;

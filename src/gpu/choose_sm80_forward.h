@@ -9,14 +9,15 @@
 
 namespace octavo {
 
-// That the sm80 family serves the problem at all, whatever its alignment.
+// That the sm80 family serves the problem at all, whatever its alignment, once the operands that
+// its precision rounds are rounded (prepare_operands.h).
 Status sm80_forward_serves(const Problem& problem);
 
 struct ChosenSm80Forward {
   Sm80Forward config;
   std::string reason;
 };
-// `load_bytes`: the widest access every row allows.
+// `load_bytes`: the widest access that every row, of what the kernel sees, allows.
 ChosenSm80Forward choose_sm80_forward(const Problem& problem, const GpuInfo& gpu, int load_bytes);
 
 }  // namespace octavo

@@ -6,6 +6,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "config/quantize.h"
 #include "config/sm80_forward.h"
 
 namespace octavo {
@@ -40,6 +41,20 @@ constexpr void visit_fields(Config& c, Visitor&& visit) {
   visit("keep_kv", c.keep_kv);
 }
 
+template <class Config, class Visitor>
+requires std::is_same_v<std::remove_const_t<Config>, Quantize>
+constexpr void visit_fields(Config& c, Visitor&& visit) {
+  visit("arch", c.arch);
+  visit("from", c.from);
+  visit("to", c.to);
+  visit("group", c.group);
+  visit("amax_pass", c.amax_pass);
+  visit("hadamard", c.hadamard);
+  visit("columns", c.columns);
+  visit("load_bytes", c.load_bytes);
+  visit("threads", c.threads);
+}
+
 // Names of an enumeration's values, which count from 0, and the prefix C++ wants before them.
 template <class Enum>
 struct EnumText;
@@ -55,6 +70,13 @@ struct EnumText<ExpForm> {
   static constexpr std::string_view kPrefix = "ExpForm::";
   static constexpr std::array<std::string_view, 3> kNames = {"f32", "f16x2", "polynomial"};
 };
+template <>
+struct EnumText<ScaleGroup> {
+  static constexpr std::string_view kPrefix = "ScaleGroup::";
+  static constexpr std::array<std::string_view, 6> kNames = {"none", "row",    "block",
+                                                             "head", "tensor", "channel"};
+};
+static_assert(static_cast<int>(ScaleGroup::channel) + 1 == EnumText<ScaleGroup>::kNames.size());
 static_assert(static_cast<int>(ExpForm::polynomial) + 1 == EnumText<ExpForm>::kNames.size());
 static_assert(static_cast<int>(Element::sim8) + 1 == EnumText<Element>::kNames.size());
 
@@ -91,5 +113,8 @@ inline constexpr int kFieldCount = detail::count_fields<Aggregate>();
 static_assert(kFieldCount<Sm80Forward> == detail::count_visited<Sm80Forward>(),
               "visit_fields does not list every field of Sm80Forward: add the new one, or two "
               "different kernels will share a name and a cache entry");
+
+static_assert(kFieldCount<Quantize> == detail::count_visited<Quantize>(),
+              "visit_fields does not list every field of Quantize");
 
 }  // namespace octavo

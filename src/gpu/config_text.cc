@@ -135,13 +135,12 @@ Result<Config> parse(std::string_view type, std::string_view text, Config config
   return config;
 }
 
-}  // namespace
-
-std::string brief_text(const Sm80Forward& config) {
+template <class Config>
+std::string brief(const Config& config) {
   std::string text;
   visit_fields(config, [&](std::string_view name, const auto& field) {
     bool is_default = false;
-    const Sm80Forward defaults;
+    const Config defaults;
     visit_fields(defaults, [&](std::string_view other, const auto& value) {
       if constexpr (std::is_same_v<decltype(value), decltype(field)>) {
         is_default = is_default || (other == name && value == field);
@@ -154,10 +153,21 @@ std::string brief_text(const Sm80Forward& config) {
   return text;
 }
 
+}  // namespace
+
+std::string brief_text(const Sm80Forward& config) { return brief(config); }
+std::string brief_text(const Quantize& config) { return brief(config); }
+
 std::string to_text(const Sm80Forward& config) { return text_of("Sm80Forward", config); }
 
 Result<Sm80Forward> parse_sm80_forward(std::string_view text, const Sm80Forward& defaults) {
   return parse("Sm80Forward", text, defaults);
+}
+
+std::string to_text(const Quantize& config) { return text_of("Quantize", config); }
+
+Result<Quantize> parse_quantize(std::string_view text, const Quantize& defaults) {
+  return parse("Quantize", text, defaults);
 }
 
 std::string sm80_forward_fields() { return field_names<Sm80Forward>(); }

@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "config/quantize.h"
 #include "config/sm80_forward.h"
 #include "octavo/octavo.hpp"
 
@@ -13,14 +14,17 @@ namespace octavo {
 // "Sm80Forward{.arch=90,.element=Element::f16,...}", every field in the order of the struct: a
 // designated initialiser as it would stand in namespace octavo.
 std::string to_text(const Sm80Forward& config);
+std::string to_text(const Quantize& config);
 
 // What differs from the defaults, without the arch: "element=bf16,head_dim=128". For tables; the
 // parser takes it too.
 std::string brief_text(const Sm80Forward& config);
+std::string brief_text(const Quantize& config);
 
 // Any subset of the fields in any order; the others are those of `defaults`. Whitespace, the type's
 // name with its braces, the dots and "Element::" may be there or not.
 Result<Sm80Forward> parse_sm80_forward(std::string_view text, const Sm80Forward& defaults = {});
+Result<Quantize> parse_quantize(std::string_view text, const Quantize& defaults = {});
 
 // "arch, element, out, ...", for messages and help texts.
 std::string sm80_forward_fields();

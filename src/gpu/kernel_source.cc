@@ -14,6 +14,14 @@ KernelSource kernel_source(const Sm80Forward& config, bool ptx) {
           .ptx = ptx};
 }
 
+KernelSource kernel_source(const Quantize& config, bool ptx) {
+  return {.include = "device/quantize/quantize.cuh",
+          .name_expression =
+              fmt::format("quantizer::quantize_rows<quantizer::ConfigOf<{}>>", to_text(config)),
+          .arch = config.arch,
+          .ptx = ptx};
+}
+
 CodeFor code_for(int chip_arch) {
   if (chip_arch < 80) return {};
   if (chip_arch < 89) return {.arch = 80, .ptx = false};  // sm_86, sm_87 run sm_80 cubins

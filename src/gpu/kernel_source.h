@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "config/quantize.h"
 #include "config/sm80_forward.h"
 
 namespace octavo {
@@ -32,6 +33,7 @@ struct CompiledKernel {
 };
 
 KernelSource kernel_source(const Sm80Forward& config, bool ptx = false);
+KernelSource kernel_source(const Quantize& config, bool ptx = false);
 
 // The arch whose code a chip runs best: its own family's cubin, or PTX from the newest one for
 // chips that are later than all of them.

@@ -1,7 +1,7 @@
-// The one-call form: plans are kept by problem and device, the workspace by thread.
+// The one-call form: plans are kept by problem and device, workspaces by thread and stream.
+#include <algorithm>
 #include <list>
 #include <mutex>
-#include <new>
 
 #include "attention/error.h"
 #include "octavo/octavo.hpp"
@@ -42,26 +42,39 @@ PlanCache& plan_cache() {
   return cache;
 }
 
-// A thread's workspace grows to its largest call and is used again.
-class ThreadWorkspace {
+// A thread's workspaces, which grow to their largest call and are used again. On a GPU each stream
+// has its own: work of two streams may run side by side.
+class ThreadWorkspaces {
  public:
-  Workspace at_least(std::size_t bytes) {
-    if (bytes > bytes_) {
-      memory_.reset();
-      bytes_ = 0;
-      memory_.reset(::operator new (bytes, std::align_val_t{kAlignment}, std::nothrow));
-      if (memory_) bytes_ = bytes;
+  Result<Workspace> at_least(Device device, Stream stream, std::size_t bytes) {
+    if (bytes == 0) return Workspace{};
+    if (device.kind == Device::Kind::cpu) stream = nullptr;
+    const auto same = [&](const Entry& e) { return e.device == device && e.stream == stream; };
+    const auto found = std::find_if(entries_.begin(), entries_.end(), same);
+    if (found != entries_.end()) {
+      entries_.splice(entries_.begin(), entries_, found);
+    } else {
+      entries_.push_front({device, stream, {}});
+      if (entries_.size() > kStreams) entries_.pop_back();
     }
-    return {memory_.get(), bytes_};
+    Buffer& buffer = entries_.front().buffer;
+    if (buffer.bytes() < bytes) {
+      buffer = {};
+      Result<Buffer> made = Buffer::make(device, bytes);
+      if (!made.ok()) return made.status();
+      buffer = std::move(made).value();
+    }
+    return Workspace{buffer.data(), buffer.bytes()};
   }
 
  private:
-  static constexpr std::size_t kAlignment = 64;
-  struct Free {
-    void operator()(void* p) const { ::operator delete (p, std::align_val_t{kAlignment}); }
+  static constexpr std::size_t kStreams = 16;
+  struct Entry {
+    Device device;
+    Stream stream;
+    Buffer buffer;
   };
-  std::unique_ptr<void, Free> memory_;
-  std::size_t bytes_ = 0;
+  std::list<Entry> entries_;
 };
 
 }  // namespace
@@ -71,13 +84,11 @@ Status attention(const Arguments& arguments, const Options& options, Device devi
   if (!problem.ok()) return problem.status();
   const Result<Plan> made = plan_cache().get(*problem, device);
   if (!made.ok()) return made.status();
-  const std::size_t needed = made->workspace_bytes();
-  thread_local ThreadWorkspace workspace;
-  const Workspace memory = workspace.at_least(needed);
-  if (memory.bytes < needed)
-    return {ErrorCode::out_of_memory,
-            fmt::format("The workspace of {} bytes could not be allocated.", needed)};
-  return made->run(arguments, memory, stream);
+  thread_local ThreadWorkspaces workspaces;
+  const Result<Workspace> workspace =
+      workspaces.at_least(device, stream, made->workspace_bytes(arguments));
+  if (!workspace.ok()) return workspace.status();
+  return made->run(arguments, *workspace, stream);
 }
 
 }  // namespace octavo

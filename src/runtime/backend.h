@@ -15,8 +15,9 @@ class Plan::Impl {
   Impl& operator=(const Impl&) = delete;
 
   virtual Explanation explain() const = 0;
-  // `posed`: the problem with the lengths of this run.
-  virtual std::size_t workspace_bytes(const Problem& posed) const = 0;
+  // `posed`: the problem with the lengths of this run, whose arguments are null when it is the
+  // plan's own.
+  virtual std::size_t workspace_bytes(const Problem& posed, const Arguments* arguments) const = 0;
   virtual Status run(const Problem& posed, const Arguments& arguments, Workspace workspace,
                      Stream stream) const = 0;
 

@@ -73,11 +73,11 @@ class CpuPlan final : public Plan::Impl {
     e.reason = "the CPU backend has one kernel, which serves every problem";
     if (problem.options.precision == Precision::fp8_fast)
       e.reason += "; exp is exact here, so fp8_fast gives what fp8 gives";
-    e.workspace_bytes = workspace_bytes(problem);
+    e.workspace_bytes = workspace_bytes(problem, nullptr);
     return e;
   }
 
-  std::size_t workspace_bytes(const Problem& posed) const override {
+  std::size_t workspace_bytes(const Problem& posed, const Arguments* /*arguments*/) const override {
     return cpu::workspace_bytes(posed, cpu::thread_count());
   }
 

@@ -1,5 +1,7 @@
 #include "runtime/emulated_launch.h"
 
+#include <fmt/format.h>
+
 #include <array>
 
 #include "emulator/sm80_forward_table.h"
@@ -84,6 +86,35 @@ void run_emulated(const emulator::EmulatedSm80Forward& kernel, const Problem& po
   launch.smem_bytes = static_cast<std::uint32_t>(sm80::smem_bytes(kernel.config));
   launch.entry = [&] { kernel.entry(params); };
   const emulator::GlobalMemory memory = global_memory(posed, arguments);
+  emulator::Machine machine(launch, memory, settings);
+  machine.run();
+  then(machine);
+}
+
+void run_emulated_quantizer(const emulator::EmulatedQuantize& kernel, const QuantizeLaunch& pass,
+                            const emulator::Settings& settings,
+                            const std::function<void(const emulator::Machine&)>& then) {
+  using Use = emulator::GlobalMemory::Use;
+  const QuantizeParams& p = pass.params;
+  const bool first = kernel.config.amax_pass;
+  emulator::GlobalMemory memory;
+  memory.add({"x", pass.from.data, size_bytes(pass.from.dtype), pass.from.shape, pass.from.stride,
+              Use::read});
+  if (!first) memory.add_array("codes", p.out, pass.out_bytes, Use::write);
+  if (!first && pass.scale_bytes > 0)
+    memory.add_array("scales", p.scales, pass.scale_bytes, Use::write);
+  if (pass.partial_bytes > 0)
+    memory.add_array("amax", p.partial_amax, pass.partial_bytes, first ? Use::write : Use::read);
+  if (p.cu_seqlens != nullptr)
+    memory.add_array("cu_seqlens", p.cu_seqlens,
+                     (static_cast<std::size_t>(p.sequences) + 1) * sizeof(std::int32_t), Use::read);
+  emulator::Launch launch;
+  launch.kernel = fmt::format("quantize {}", brief_text(kernel.config));
+  launch.arch = emulated_gpu().arch;
+  launch.blocks = pass.blocks;
+  launch.threads = kernel.config.threads;
+  launch.smem_bytes = static_cast<std::uint32_t>(quantizer::smem_bytes(kernel.config));
+  launch.entry = [&] { kernel.entry(p); };
   emulator::Machine machine(launch, memory, settings);
   machine.run();
   then(machine);

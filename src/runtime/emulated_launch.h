@@ -2,7 +2,9 @@
 #pragma once
 
 #include "emulator/machine.h"
+#include "emulator/quantize.h"
 #include "emulator/sm80_forward.h"
+#include "gpu/prepare_operands.h"
 #include "octavo/octavo.hpp"
 
 namespace octavo {
@@ -17,5 +19,10 @@ const emulator::EmulatedSm80Forward* emulated_sm80_forward(const Problem& proble
 void run_emulated(const emulator::EmulatedSm80Forward& kernel, const Problem& posed,
                   const Arguments& arguments, const emulator::Settings& settings,
                   const std::function<void(const emulator::Machine&)>& then);
+
+// The same for the quantizers of a call, whose configurations are some of the emulator's.
+void run_emulated_quantizer(const emulator::EmulatedQuantize& kernel, const QuantizeLaunch& pass,
+                            const emulator::Settings& settings,
+                            const std::function<void(const emulator::Machine&)>& then);
 
 }  // namespace octavo

@@ -1,5 +1,6 @@
 #include "runtime/gpu_plan.h"
 
+#include <algorithm>
 #include <array>
 #include <mutex>
 
@@ -7,6 +8,7 @@
 #include "gpu/choose_sm80_forward.h"
 #include "gpu/config_text.h"
 #include "gpu/kernel_family.h"
+#include "gpu/launch_quantize.h"
 #include "gpu/launch_sm80_forward.h"
 #include "gpu/sm80_feasible.h"
 
@@ -18,9 +20,12 @@ namespace {
 class GpuPlan final : public Plan::Impl {
  public:
   GpuPlan(const Problem& planned, Device on, const Gpu& gpu, std::optional<Sm80Forward> forced)
-      : Impl(planned, on), gpu_(gpu), forced_(forced) {}
+      : Impl(planned, on), gpu_(gpu), forced_(forced), quantizers_(gpu) {}
 
-  Status load() { return kernel(16).status(); }
+  Status load() {
+    OCTAVO_RETURN_IF_ERROR(quantizers_.load(quantizers_of(problem, code_arch(), 16)));
+    return kernel(16).status();
+  }
 
   Explanation explain() const override {
     const ChosenSm80Forward chosen = choose(16);
@@ -33,21 +38,29 @@ class GpuPlan final : public Plan::Impl {
       e.config = to_text((*loaded)->config);
       e.reason += "; " + (*loaded)->note;
     }
+    e.reason += describe_quantizers(problem);
+    e.workspace_bytes = workspace_bytes(problem, nullptr);
     return e;
   }
 
-  std::size_t workspace_bytes(const Problem& /*posed*/) const override { return 0; }
+  std::size_t workspace_bytes(const Problem& posed, const Arguments* arguments) const override {
+    return prepared_bytes(posed, arguments);
+  }
 
-  Status run(const Problem& posed, const Arguments& arguments, Workspace /*workspace*/,
+  Status run(const Problem& posed, const Arguments& arguments, Workspace workspace,
              Stream stream) const override {
     OCTAVO_RETURN_IF_ERROR(sm80_forward_serves(posed));
-    const Result<const LoadedSm80Forward*> found = kernel(row_alignment(arguments));
+    const PreparedCall call = prepare_call(posed, arguments, workspace.data, code_arch());
+    const Result<const LoadedSm80Forward*> found = kernel(row_alignment(call.arguments));
     if (!found.ok()) return found.status();
-    return launch_sm80_forward(gpu_, **found, posed, arguments, stream);
+    OCTAVO_RETURN_IF_ERROR(quantizers_.launch(call, stream));
+    return launch_sm80_forward(gpu_, **found, call.problem, call.arguments, stream);
   }
 
  private:
   static constexpr std::array kAlignments = {1, 2, 4, 8, 16};
+
+  int code_arch() const { return code_for(gpu_.info.arch).arch; }
 
   ChosenSm80Forward choose(int alignment) const {
     if (forced_) return {*forced_, "asked for"};
@@ -74,6 +87,7 @@ class GpuPlan final : public Plan::Impl {
 
   const Gpu& gpu_;
   const std::optional<Sm80Forward> forced_;
+  mutable LoadedQuantizers quantizers_;
   mutable std::mutex mutex_;
   mutable std::array<std::optional<LoadedSm80Forward>, kAlignments.size()> kernels_;
 };
@@ -110,8 +124,9 @@ Result<const Gpu*> gpu_for(const Problem& problem, Device device) {
   if (info.arch < 80)
     return unsupported("device", fmt::format("{} ({}, sm_{})", name(device), info.name, info.arch),
                        "sm_80 and later");
-  if ((problem.q == DType::e4m3 || problem.q == DType::e5m2) && info.arch < 89)
-    return unsupported("q dtype", fmt::format("{} on sm_{}", name(problem.q), info.arch),
+  const DType element = prepared_problem(problem).q;
+  if ((element == DType::e4m3 || element == DType::e5m2) && info.arch < 89)
+    return unsupported("q dtype", fmt::format("{} on sm_{}", name(element), info.arch),
                        "FP8 from sm_89 on");
   return gpu;
 }
@@ -124,10 +139,14 @@ Result<std::vector<KernelSource>> gpu_kernels(const Problem& problem, Device dev
   if (!gpu.ok()) return gpu.status();
   const GpuInfo& info = (*gpu)->info;
   std::vector<KernelSource> kernels;
+  const auto add = [&kernels](const KernelSource& source) {
+    if (std::find(kernels.begin(), kernels.end(), source) == kernels.end())
+      kernels.push_back(source);
+  };
   for (const int alignment : {16, row_alignment}) {
-    const KernelSource source = kernel_source(choose_sm80_forward(problem, info, alignment).config,
-                                              code_for(info.arch).ptx);
-    if (kernels.empty() || kernels.back() != source) kernels.push_back(source);
+    add(kernel_source(choose_sm80_forward(problem, info, alignment).config,
+                      code_for(info.arch).ptx));
+    for (const KernelSource& source : quantizer_sources(problem, info, alignment)) add(source);
   }
   return kernels;
 }

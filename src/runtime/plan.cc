@@ -13,11 +13,13 @@ const Problem& Plan::problem() const { return impl_->problem; }
 
 Explanation Plan::explain() const { return impl_->explain(); }
 
-std::size_t Plan::workspace_bytes() const { return impl_->workspace_bytes(impl_->problem); }
+std::size_t Plan::workspace_bytes() const {
+  return impl_->workspace_bytes(impl_->problem, nullptr);
+}
 
 std::size_t Plan::workspace_bytes(const Arguments& arguments) const {
   const Result<Problem> posed = problem_of(arguments, impl_->problem.options);
-  return posed.ok() ? impl_->workspace_bytes(*posed) : 0;
+  return posed.ok() ? impl_->workspace_bytes(*posed, &arguments) : 0;
 }
 
 Status Plan::run(const Arguments& arguments, Workspace workspace, Stream stream) const {
@@ -25,7 +27,7 @@ Status Plan::run(const Arguments& arguments, Workspace workspace, Stream stream)
   if (!posed.ok()) return posed.status();
   OCTAVO_RETURN_IF_ERROR(validate_run(impl_->problem, *posed));
   if (posed->batch == 0 || posed->heads_q == 0 || posed->len_q == 0) return {};
-  const std::size_t needed = impl_->workspace_bytes(*posed);
+  const std::size_t needed = impl_->workspace_bytes(*posed, &arguments);
   if (workspace.bytes < needed || (workspace.data == nullptr && needed > 0))
     return invalid("workspace",
                    fmt::format("{} bytes at {}", workspace.bytes,

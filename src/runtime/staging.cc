@@ -109,7 +109,7 @@ Status attention_from_host(const Arguments& arguments, const Options& options, D
   if (!staged.ok()) return staged.status();
   const Result<Plan> made = plan(*posed, device);
   if (!made.ok()) return made.status();
-  const Result<Buffer> workspace = Buffer::make(device, made->workspace_bytes());
+  const Result<Buffer> workspace = Buffer::make(device, made->workspace_bytes(arguments));
   if (!workspace.ok()) return workspace.status();
   OCTAVO_RETURN_IF_ERROR(made->run(staged->on_device(), {workspace->data(), workspace->bytes()}));
   OCTAVO_RETURN_IF_ERROR(synchronize(device));

@@ -1,0 +1,34 @@
+// Arithmetic in f32 that is rounded once, denormals kept, and never fused with its neighbour: what
+// must give the same bits as a CPU is written with these.
+#pragma once
+
+#include "device/ptx/target.cuh"
+
+namespace octavo::ptx {
+
+// add.rn.f32
+OCTAVO_PTX float add_rn(float a, float b) OCTAVO_BODY({
+  float d;
+  asm("add.rn.f32 %0, %1, %2;" : "=f"(d) : "f"(a), "f"(b));
+  return d;
+});
+// sub.rn.f32
+OCTAVO_PTX float subtract_rn(float a, float b) OCTAVO_BODY({
+  float d;
+  asm("sub.rn.f32 %0, %1, %2;" : "=f"(d) : "f"(a), "f"(b));
+  return d;
+});
+// mul.rn.f32
+OCTAVO_PTX float multiply_rn(float a, float b) OCTAVO_BODY({
+  float d;
+  asm("mul.rn.f32 %0, %1, %2;" : "=f"(d) : "f"(a), "f"(b));
+  return d;
+});
+// div.rn.f32
+OCTAVO_PTX float divide_rn(float a, float b) OCTAVO_BODY({
+  float d;
+  asm("div.rn.f32 %0, %1, %2;" : "=f"(d) : "f"(a), "f"(b));
+  return d;
+});
+
+}  // namespace octavo::ptx

@@ -1,0 +1,20 @@
+// Wide loads from global memory into registers. The address is a multiple of the width.
+#pragma once
+
+#include "device/ptx/target.cuh"
+
+namespace octavo::ptx {
+
+// ld.global.nc.b32, .v4.b32;  of what no thread of the grid writes
+OCTAVO_PTX u32 load_global_b32(const void* p OCTAVO_AND_SITE) OCTAVO_BODY({
+  u32 x;
+  asm volatile("ld.global.nc.b32 %0, [%1];" : "=r"(x) : "l"(p));
+  return x;
+});
+OCTAVO_PTX void load_global_b128(const void* p, u32 (&x)[4] OCTAVO_AND_SITE) OCTAVO_BODY({
+  asm volatile("ld.global.nc.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+               : "l"(p));
+});
+
+}  // namespace octavo::ptx

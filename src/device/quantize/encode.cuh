@@ -1,0 +1,63 @@
+// From ranges to scales and from values to codes, in the very roundings of numeric/scale.h and
+// numeric/formats.h: the bits are the CPU's.
+#pragma once
+
+#include "config/element.h"
+#include "device/ptx/math.cuh"
+#include "device/ptx/rounded.cuh"
+#include "device/ptx/target.cuh"
+
+namespace octavo::quantizer {
+
+inline constexpr u32 kInfinityBits = 0x7f800000;
+inline constexpr float kSmallestStep = 1.17549435e-38f;  // the smallest normal float: 1/step exists
+inline constexpr float kSim8Steps = 127.0f;
+
+OCTAVO_HD constexpr float largest_code(Element format) {
+  return format == Element::e4m3 ? 448.0f : format == Element::e5m2 ? 57344.0f : 127.0f;
+}
+
+// |x|, and 0 for what is not finite: a range ignores NaN and Inf.
+OCTAVO_DEVICE float finite_magnitude(float x) {
+  const u32 bits = ptx::bits_of(x) & 0x7fffffff;
+  return ptx::float_of_bits(bits < kInfinityBits ? bits : 0);
+}
+
+template <Element kTo>
+OCTAVO_DEVICE float scale_from_amax(float amax) {
+  if (amax == 0.0f) return 1.0f;
+  if constexpr (kTo == Element::sim8) return ptx::max_f32(amax, kSim8Steps * kSmallestStep);
+  return ptx::max_f32(ptx::divide_rn(amax, largest_code(kTo)), kSmallestStep);
+}
+
+// What values are multiplied by.
+template <Element kTo>
+OCTAVO_DEVICE float inverse_step(float scale) {
+  const float step = kTo == Element::sim8 ? ptx::divide_rn(scale, kSim8Steps) : scale;
+  return ptx::divide_rn(1.0f, step);
+}
+
+// Nearest whole number, -127 to 127, ties to even; NaN: 0. Adding 1.5 * 2^23 leaves whole numbers
+// as the only neighbours.
+OCTAVO_DEVICE i32 round_to_int8(float x) {
+  const float y = x > 127.0f ? 127.0f : x < -127.0f ? -127.0f : x == x ? x : 0.0f;
+  return static_cast<i32>(ptx::bits_of(ptx::add_rn(y, 12582912.0f))) - 0x4b400000;
+}
+
+// Codes of two values in the low sixteen bits, the first lowest. FP8 keeps the sign of a NaN, which
+// the instruction drops; elsewhere it is there already.
+template <Element kTo>
+OCTAVO_DEVICE u32 encode_pair(float x0, float x1, float inverse0, float inverse1) {
+  const float y0 = ptx::multiply_rn(x0, inverse0);
+  const float y1 = ptx::multiply_rn(x1, inverse1);
+  if constexpr (kTo == Element::e4m3 || kTo == Element::e5m2) {
+    const u32 codes =
+        kTo == Element::e4m3 ? ptx::e4m3x2_from_f32(y0, y1) : ptx::e5m2x2_from_f32(y0, y1);
+    return codes | (ptx::bits_of(x0) >> 24 & 0x80) | (ptx::bits_of(x1) >> 16 & 0x8000);
+  }
+  constexpr i32 kZero = kTo == Element::sim8 ? 128 : 0;
+  const u32 low = static_cast<u32>(round_to_int8(y0) + kZero) & 0xff;
+  return low | (static_cast<u32>(round_to_int8(y1) + kZero) & 0xff) << 8;
+}
+
+}  // namespace octavo::quantizer

@@ -1,0 +1,216 @@
+// Quantizers: f32, f16 or bf16 in, 8-bit codes and their scales out; or 16 bits, without scales.
+//
+//   scale = scale_from_amax(max |x| of a group)     code = encode(x * (1 / step(scale)))
+//
+// A CTA owns a tile: rows of one head of one sequence. A row is shared by lanes(config)
+// neighbouring lanes, eight columns each. What comes before the codes depends on the group:
+//
+//   row      the maximum of the lanes of a row
+//   block    the tile is the block: its rows are read twice, the second time from a cache
+//   head     a launch before (amax_pass) leaves one maximum of every tile, and those of a head
+//   tensor   or of the tensor are put together by every CTA that needs them: a maximum is the same
+//   channel  in any order, so all find the same scale. The first tile writes it down.
+//
+// Shared memory: one float a warp, or a row of them in the first pass over channels. No barrier is
+// met twice.
+#pragma once
+
+#include "device/quantize/encode.cuh"
+#include "device/quantize/rows.cuh"
+
+namespace octavo::quantizer {
+
+template <Quantize kC>
+OCTAVO_DEVICE float tile_amax(const QuantizeParams& p, const Tile& t, const Place<kC>& at) {
+  float amax = 0;
+  for (i32 row = t.begin; row < t.end; row += rows_at_once(kC)) {
+    float x[kVector];
+    load_row<kC>(p, t, row + at.slot, at.column, x);
+    OCTAVO_UNROLL
+    for (int i = 0; i < kVector; ++i) amax = ptx::max_f32(amax, finite_magnitude(x[i]));
+  }
+  return amax;
+}
+
+// Columns of all rows of the tile, by way of lanes, then warps; `to` has config.columns floats.
+template <Quantize kC>
+OCTAVO_DEVICE void store_column_amax(const QuantizeParams& p, const Tile& t, const Place<kC>& at,
+                                     float* to) {
+  float amax[kVector] = {};
+  for (i32 row = t.begin; row < t.end; row += rows_at_once(kC)) {
+    float x[kVector];
+    load_row<kC>(p, t, row + at.slot, at.column, x);
+    OCTAVO_UNROLL
+    for (int i = 0; i < kVector; ++i) amax[i] = ptx::max_f32(amax[i], finite_magnitude(x[i]));
+  }
+  const u32 slots = ptx::shared_base();
+  const u32 own = slots + (ptx::warp_index() * kC.columns + static_cast<u32>(at.column)) * 4;
+  OCTAVO_UNROLL
+  for (int i = 0; i < kVector; ++i) {
+    const float of_warp = lanes_max(amax[i], lanes(kC), 32);
+    if (ptx::lane_index() < static_cast<u32>(lanes(kC)))
+      ptx::store_shared_f32(own + static_cast<u32>(i) * 4, of_warp);
+  }
+  ptx::cta_sync();
+  for (int c = static_cast<int>(ptx::thread_index()); c < kC.columns; c += kC.threads) {
+    float x = 0;
+    for (int warp = 0; warp < kC.threads / 32; ++warp)
+      x = ptx::max_f32(x,
+                       ptx::load_shared_f32(slots + static_cast<u32>(warp * kC.columns + c) * 4));
+    ptx::store_global_f32(to + c, x);
+  }
+}
+
+// The first of two passes.
+template <Quantize kC>
+OCTAVO_DEVICE void find_partial_amax(const QuantizeParams& p) {
+  const Place<kC> at;
+  const i32 block = ptx::block_index_x();
+  if constexpr (kC.group == ScaleGroup::channel) {
+    store_column_amax<kC>(p, find_tile(p, block), at,
+                          p.partial_amax + static_cast<i64>(block) * kC.columns);
+    return;
+  }
+  // One maximum a CTA. Of a whole tensor so many CTAs would be too many maxima: each takes tiles
+  // in turn.
+  float amax = 0;
+  for (i64 tile = block; tile < static_cast<i64>(p.sequences) * p.heads * p.tiles;
+       tile += ptx::grid_size_x())
+    amax = ptx::max_f32(amax, tile_amax<kC>(p, find_tile(p, static_cast<i32>(tile)), at));
+  amax = cta_max<kC>(amax);
+  if (ptx::thread_index() == 0) ptx::store_global_f32(p.partial_amax + block, amax);
+}
+
+// The range of a tile's group, the same in every thread of the CTA.
+template <Quantize kC>
+OCTAVO_DEVICE float group_amax(const QuantizeParams& p, const Tile& t, const Place<kC>& at) {
+  if constexpr (kC.group == ScaleGroup::block) return cta_max<kC>(tile_amax<kC>(p, t, at));
+  const float* from = p.partial_amax;
+  if constexpr (kC.group == ScaleGroup::head)
+    from += (static_cast<i64>(t.sequence) * p.heads + t.head) * p.partials;
+  float amax = 0;
+  for (i32 i = static_cast<i32>(ptx::thread_index()); i < p.partials; i += kC.threads)
+    amax = ptx::max_f32(amax, ptx::load_global_f32(from + i));
+  return cta_max<kC>(amax);
+}
+
+OCTAVO_DEVICE void fill(float (&x)[kVector], float value) {
+  OCTAVO_UNROLL
+  for (int i = 0; i < kVector; ++i) x[i] = value;
+}
+
+// Ranges of the lane's columns.
+template <Quantize kC>
+OCTAVO_DEVICE void column_amax(const QuantizeParams& p, const Tile& t, const Place<kC>& at,
+                               float (&amax)[kVector]) {
+  const float* from = p.partial_amax +
+                      (static_cast<i64>(t.sequence) * p.heads + t.head) * p.partials * kC.columns +
+                      at.column;
+  fill(amax, 0);
+  for (i32 n = 0; n < p.partials; ++n, from += kC.columns) {
+    OCTAVO_UNROLL
+    for (int i = 0; i < kVector; ++i)
+      amax[i] = ptx::max_f32(amax[i], ptx::load_global_f32(from + i));
+  }
+}
+
+template <Quantize kC>
+OCTAVO_DEVICE void store_row(const QuantizeParams& p, const Tile& t, i32 row, int column,
+                             const float (&x)[kVector], const float (&inverse)[kVector]) {
+  if (row >= t.end) return;
+  const i64 element = t.batch * p.out_strides.batch + t.head * p.out_strides.head +
+                      (static_cast<i64>(t.first_row) + row) * p.out_strides.row + column;
+  if (column >= p.out_strides.row) return;
+  u8* to = static_cast<u8*>(p.out) + element * element_bytes(kC.to);
+  if constexpr (kC.group == ScaleGroup::none) {
+    u32 words[4];
+    OCTAVO_UNROLL
+    for (int i = 0; i < 4; ++i)
+      words[i] = kC.to == Element::f16 ? ptx::f16x2_from_f32(x[2 * i], x[2 * i + 1])
+                                       : ptx::bf16x2_from_f32(x[2 * i], x[2 * i + 1]);
+    ptx::store_global_b128(to, words);
+  } else {
+    u32 words[2];
+    OCTAVO_UNROLL
+    for (int i = 0; i < 2; ++i)
+      words[i] =
+          encode_pair<kC.to>(x[4 * i], x[4 * i + 1], inverse[4 * i], inverse[4 * i + 1]) |
+          encode_pair<kC.to>(x[4 * i + 2], x[4 * i + 3], inverse[4 * i + 2], inverse[4 * i + 3])
+              << 16;
+    ptx::store_global_b64(to, words[0], words[1]);
+  }
+}
+
+OCTAVO_DEVICE float* scales_of(const QuantizeParams& p, const Tile& t) {
+  return p.scales + t.sequence * p.scale_batch + t.head * p.scale_head;
+}
+
+// What the lane's columns are multiplied by, where that does not depend on the row; writes the
+// scales of the group if this tile is the one to do so.
+template <Quantize kC>
+OCTAVO_DEVICE void find_inverses(const QuantizeParams& p, const Tile& t, const Place<kC>& at,
+                                 float (&inverse)[kVector]) {
+  if constexpr (kC.group == ScaleGroup::channel) {
+    float amax[kVector];
+    column_amax<kC>(p, t, at, amax);
+    OCTAVO_UNROLL
+    for (int i = 0; i < kVector; ++i) {
+      const float scale = scale_from_amax<kC.to>(amax[i]);
+      inverse[i] = inverse_step<kC.to>(scale);
+      if (t.number == 0 && at.slot == 0 && at.column + i < p.head_dim)
+        ptx::store_global_f32(scales_of(p, t) + at.column + i, scale);
+    }
+  } else if constexpr (kC.group != ScaleGroup::none && kC.group != ScaleGroup::row) {
+    const float scale = scale_from_amax<kC.to>(group_amax<kC>(p, t, at));
+    fill(inverse, inverse_step<kC.to>(scale));
+    if (ptx::thread_index() != 0) return;
+    if (kC.group == ScaleGroup::block)
+      ptx::store_global_f32(scales_of(p, t) + t.number, scale);
+    else if (t.number == 0)
+      ptx::store_global_f32(scales_of(p, t), scale);
+  }
+}
+
+// Every row of the tile once.
+template <Quantize kC>
+OCTAVO_DEVICE void write_codes(const QuantizeParams& p) {
+  const Place<kC> at;
+  const Tile t = find_tile(p, ptx::block_index_x());
+  float inverse[kVector] = {};
+  find_inverses<kC>(p, t, at, inverse);
+  for (i32 base = t.begin; base < t.end; base += rows_at_once(kC)) {
+    const i32 row = base + at.slot;
+    float x[kVector];
+    load_row<kC>(p, t, row, at.column, x);
+    if constexpr (kC.group == ScaleGroup::row) {
+      float amax = 0;
+      OCTAVO_UNROLL
+      for (int i = 0; i < kVector; ++i) amax = ptx::max_f32(amax, finite_magnitude(x[i]));
+      const float scale = scale_from_amax<kC.to>(lanes_max(amax, 1, lanes(kC)));
+      fill(inverse, inverse_step<kC.to>(scale));
+      const i64 index = row + (p.by_token ? static_cast<i64>(t.first_row) : 0);
+      if (at.column == 0 && row < t.end) ptx::store_global_f32(scales_of(p, t) + index, scale);
+    }
+    store_row<kC>(p, t, row, at.column, x, inverse);
+  }
+}
+
+template <class Config>
+OCTAVO_KERNEL(Config::value.threads, 1)
+quantize_rows(const OCTAVO_GRID_CONSTANT QuantizeParams p) {
+  constexpr Quantize kC = Config::value;
+  static_assert(
+      kC.columns >= kVector && kC.columns <= 32 * kVector && (kC.columns & (kC.columns - 1)) == 0,
+      "a row is shared by a power of two of lanes of one warp");
+  static_assert((kC.group == ScaleGroup::none) == (element_bytes(kC.to) == 2),
+                "8-bit results have scales, 16-bit ones have none");
+  static_assert(kC.load_bytes == 16 || kC.load_bytes == element_bytes(kC.from),
+                "a load has 16 bytes or one element");
+  static_assert(!kC.amax_pass || two_passes(kC.group), "rows and blocks need no first pass");
+  if constexpr (kC.amax_pass)
+    find_partial_amax<kC>(p);
+  else
+    write_codes<kC>(p);
+}
+
+}  // namespace octavo::quantizer

@@ -1,0 +1,159 @@
+// Rows in registers: lanes(config) neighbouring lanes share a row, eight columns each.
+#pragma once
+
+#include "config/quantize.h"
+#include "device/core/block_range.cuh"
+#include "device/ptx/math.cuh"
+#include "device/ptx/memory.cuh"
+#include "device/ptx/rounded.cuh"
+#include "device/ptx/thread.cuh"
+#include "device/ptx/vector_memory.cuh"
+#include "device/quantize/params.cuh"
+
+namespace octavo::quantizer {
+
+// A configuration as a type.
+template <Quantize kValue>
+struct ConfigOf {
+  static constexpr Quantize value = kValue;
+};
+
+// A thread's place among the rows that its CTA has in hand.
+template <Quantize kC>
+struct Place {
+  int slot = static_cast<int>(ptx::thread_index()) / lanes(kC);  // which of the rows
+  int column = static_cast<int>(ptx::thread_index()) % lanes(kC) * kVector;
+};
+
+// Rows [begin, end) of one head of one sequence, counted from the sequence's first.
+struct Tile {
+  i32 sequence = 0, head = 0, number = 0;
+  i32 begin = 0, end = 0;
+  i32 first_row = 0;  // of the sequence, in its tensor
+  i32 batch = 0;      // of the tensor
+};
+
+OCTAVO_DEVICE Tile find_tile(const QuantizeParams& p, i32 index) {
+  Tile t;
+  t.number = index % p.tiles;
+  t.head = index / p.tiles % p.heads;
+  t.sequence = index / p.tiles / p.heads;
+  i32 length = p.len;
+  if (p.cu_seqlens != nullptr)
+    clamp_span(p.cu_seqlens, t.sequence, p.tokens, p.len, t.first_row, length);
+  else
+    t.batch = t.sequence;
+  // in 64 bits, as rows and a tile of them may together pass 2^31
+  const i64 begin = static_cast<i64>(t.number) * p.tile_rows;
+  t.begin = static_cast<i32>(min_of<i64>(begin, length));
+  t.end = static_cast<i32>(min_of<i64>(begin + p.tile_rows, length));
+  return t;
+}
+
+// Words of the lane's eight columns; what lies outside the row is not read, and zero.
+template <Quantize kC>
+OCTAVO_DEVICE void load_words(const u8* row, int column, int columns,
+                              u32 (&words)[kVector * element_bytes(kC.from) / 4]) {
+  constexpr int kBytes = element_bytes(kC.from);
+  constexpr int kPiece = min_of(kC.load_bytes, kVector * kBytes);
+  constexpr int kPieces = kVector * kBytes / kPiece;
+  OCTAVO_UNROLL
+  for (int i = 0; i < kPieces; ++i) {
+    const int first = column + i * kPiece / kBytes;
+    const u8* from = row + first * kBytes;
+    const bool exists = first < columns;
+    if constexpr (kPiece == 16) {
+      u32 x[4] = {};
+      if (exists) ptx::load_global_b128(from, x);
+      OCTAVO_UNROLL
+      for (int j = 0; j < 4; ++j) words[i * 4 + j] = x[j];
+    } else if constexpr (kPiece == 4) {
+      words[i] = exists ? ptx::load_global_b32(from) : 0;
+    } else {
+      const u32 half = exists ? ptx::load_global_b16(from) : 0;
+      words[i / 2] = i % 2 == 0 ? half : words[i / 2] | half << 16;
+    }
+  }
+}
+
+template <Element kFrom>
+OCTAVO_DEVICE void widen(const u32 (&words)[kVector * element_bytes(kFrom) / 4],
+                         float (&x)[kVector]) {
+  OCTAVO_UNROLL
+  for (int i = 0; i < kVector; i += 2) {
+    if constexpr (kFrom == Element::f32) {
+      x[i] = ptx::float_of_bits(words[i]);
+      x[i + 1] = ptx::float_of_bits(words[i + 1]);
+    } else if constexpr (kFrom == Element::bf16) {
+      x[i] = ptx::float_of_bits(words[i / 2] << 16);
+      x[i + 1] = ptx::float_of_bits(words[i / 2] & 0xffff0000);
+    } else {
+      ptx::f32_from_f16x2(x[i], x[i + 1], words[i / 2]);
+    }
+  }
+}
+
+// Butterflies (a + b, a - b) at distance 1, 2, 4, ..., then one product by 1 / sqrt(n): the order
+// of numeric/quantize.h. Distances of eight and more are between lanes.
+template <Quantize kC>
+OCTAVO_DEVICE void rotate(const QuantizeParams& p, int column, float (&x)[kVector]) {
+  OCTAVO_UNROLL
+  for (int distance = 1; distance < kVector; distance *= 2) {
+    if (distance >= p.hadamard_size) break;
+    OCTAVO_UNROLL
+    for (int i = 0; i < kVector; ++i) {
+      if ((i & distance) != 0) continue;
+      const float a = x[i], b = x[i + distance];
+      x[i] = ptx::add_rn(a, b);
+      x[i + distance] = ptx::subtract_rn(a, b);
+    }
+  }
+  OCTAVO_UNROLL
+  for (int distance = kVector; distance < kC.columns; distance *= 2) {
+    if (distance >= p.hadamard_size) break;
+    OCTAVO_UNROLL
+    for (int i = 0; i < kVector; ++i) {
+      const float other = ptx::shuffle_xor(x[i], distance / kVector);
+      x[i] = (column & distance) == 0 ? ptx::add_rn(x[i], other) : ptx::subtract_rn(other, x[i]);
+    }
+  }
+  OCTAVO_UNROLL
+  for (int i = 0; i < kVector; ++i) x[i] = ptx::multiply_rn(x[i], p.hadamard_norm);
+}
+
+// The lane's columns of a row of the tile; zeros where the tile has no such row. All lanes of a
+// warp come here together.
+template <Quantize kC>
+OCTAVO_DEVICE void load_row(const QuantizeParams& p, const Tile& t, i32 row, int column,
+                            float (&x)[kVector]) {
+  const i64 element = t.batch * p.x_strides.batch + t.head * p.x_strides.head +
+                      (static_cast<i64>(t.first_row) + row) * p.x_strides.row;
+  const u8* from = static_cast<const u8*>(p.x) + element * element_bytes(kC.from);
+  u32 words[kVector * element_bytes(kC.from) / 4];
+  load_words<kC>(from, column, row < t.end ? p.head_dim : 0, words);
+  widen<kC.from>(words, x);
+  if constexpr (kC.hadamard) rotate<kC>(p, column, x);
+}
+
+// Largest of the lanes whose numbers differ in the bits from `first` up to `end`.
+OCTAVO_DEVICE float lanes_max(float x, int first, int end) {
+  OCTAVO_UNROLL
+  for (int mask = first; mask < end; mask *= 2) x = ptx::max_f32(x, ptx::shuffle_xor(x, mask));
+  return x;
+}
+
+// Largest of all threads of the CTA; once in a kernel, as nobody waits for the slots to be free.
+template <Quantize kC>
+OCTAVO_DEVICE float cta_max(float x) {
+  const u32 slots = ptx::shared_base();
+  const u32 own = slots + ptx::warp_index() * 4;
+  x = lanes_max(x, 1, 32);
+  if (ptx::lane_index() == 0) ptx::store_shared_f32(own, x);
+  ptx::cta_sync();
+  OCTAVO_UNROLL
+  for (int warp = 0; warp < kC.threads / 32; ++warp)
+    x = ptx::max_f32(x, ptx::load_shared_f32(slots + static_cast<u32>(warp) * 4));
+  return x;
+}
+
+}  // namespace octavo::quantizer

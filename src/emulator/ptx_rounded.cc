@@ -1,0 +1,22 @@
+// device/ptx/rounded.cuh and vector_memory.cuh, defined. The build fuses nothing.
+#include "device/ptx/rounded.cuh"
+#include "device/ptx/vector_memory.cuh"
+#include "emulator/access.h"
+
+namespace octavo::ptx {
+
+float add_rn(float a, float b) { return a + b; }
+float subtract_rn(float a, float b) { return a - b; }
+float multiply_rn(float a, float b) { return a * b; }
+float divide_rn(float a, float b) { return a / b; }
+
+u32 load_global_b32(const void* p, Site site) {
+  u32 x = 0;
+  emulator::load_global({"ld.global.b32", site}, p, &x, 4);
+  return x;
+}
+void load_global_b128(const void* p, u32 (&x)[4], Site site) {
+  emulator::load_global({"ld.global.v4.b32", site}, p, x, 16);
+}
+
+}  // namespace octavo::ptx

@@ -1,0 +1,100 @@
+#include "emulator/quantize.h"
+
+#include <iterator>
+#include <utility>
+
+#include "device/quantize/quantize.cuh"
+
+namespace octavo::emulator {
+namespace {
+
+constexpr Element kFrom[] = {Element::f16, Element::bf16, Element::f32};
+constexpr Element kTo[] = {Element::e4m3, Element::e5m2, Element::int8, Element::sim8};
+constexpr ScaleGroup kGroups[] = {ScaleGroup::row, ScaleGroup::block, ScaleGroup::head,
+                                  ScaleGroup::tensor, ScaleGroup::channel};
+constexpr int kFroms = int{std::size(kFrom)};
+constexpr int kTos = int{std::size(kTo)};
+constexpr int kAllGroups = int{std::size(kGroups)};
+
+constexpr Quantize kOthers[] = {
+    {.from = Element::f32, .to = Element::f16, .group = ScaleGroup::none},
+    {.from = Element::f32, .to = Element::bf16, .group = ScaleGroup::none},
+    {.from = Element::f16, .to = Element::bf16, .group = ScaleGroup::none},
+    {.from = Element::bf16, .to = Element::f16, .group = ScaleGroup::none},
+    {.from = Element::f16, .to = Element::e4m3, .hadamard = true},
+    {.from = Element::f32, .to = Element::e4m3, .hadamard = true, .columns = 256, .load_bytes = 4},
+    {.from = Element::f16, .to = Element::sim8, .group = ScaleGroup::head, .hadamard = true},
+    {.from = Element::f16, .group = ScaleGroup::head, .amax_pass = true, .hadamard = true},
+    {.from = Element::bf16, .to = Element::int8, .group = ScaleGroup::block, .hadamard = true},
+};
+
+constexpr int kCodes = kFroms * kTos * kAllGroups;
+constexpr int kFirstPasses = kFroms * 3;  // of the groups from head on
+constexpr int kWide = kFroms * kAllGroups;
+constexpr int kKernels = kCodes + 2 * kFirstPasses + kWide + int{std::size(kOthers)};
+
+constexpr void widen_rows(Quantize& c) {
+  c.columns = 256;
+  c.load_bytes = element_bytes(c.from);
+}
+
+constexpr Quantize kernel_config(int index) {
+  Quantize c;
+  if (index < kCodes) {
+    c.from = kFrom[index % kFroms];
+    c.to = kTo[index / kFroms % kTos];
+    c.group = kGroups[index / kFroms / kTos];
+    return c;
+  }
+  index -= kCodes;
+  if (index < 2 * kFirstPasses) {
+    c.from = kFrom[index % kFroms];
+    c.group = kGroups[2 + index / kFroms % 3];
+    c.amax_pass = true;
+    if (index >= kFirstPasses) widen_rows(c);
+    return c;
+  }
+  index -= 2 * kFirstPasses;
+  if (index < kWide) {
+    c.from = kFrom[index % kFroms];
+    c.group = kGroups[index / kFroms];
+    c.to = Element::e4m3;
+    widen_rows(c);
+    return c;
+  }
+  return kOthers[index - kWide];
+}
+
+template <int kIndex>
+void run(const QuantizeParams& p) {
+  quantizer::quantize_rows<quantizer::ConfigOf<kernel_config(kIndex)>>(p);
+}
+
+template <int... i>
+std::vector<EmulatedQuantize> instantiate(std::integer_sequence<int, i...>) {
+  return {{kernel_config(i), &run<i>}...};
+}
+
+}  // namespace
+
+const std::vector<EmulatedQuantize>& quantize_kernels() {
+  static const std::vector<EmulatedQuantize> kernels =
+      instantiate(std::make_integer_sequence<int, kKernels>());
+  return kernels;
+}
+
+const EmulatedQuantize* find_quantize(const Quantize& wanted, int head_dim) {
+  const EmulatedQuantize* best = nullptr;
+  for (const EmulatedQuantize& kernel : quantize_kernels()) {
+    Quantize c = kernel.config;
+    if (c.columns < head_dim || c.load_bytes > wanted.load_bytes) continue;
+    if (best != nullptr && best->config.columns < c.columns) continue;
+    c.arch = wanted.arch;
+    c.columns = wanted.columns;
+    c.load_bytes = wanted.load_bytes;
+    if (c == wanted) best = &kernel;
+  }
+  return best;
+}
+
+}  // namespace octavo::emulator

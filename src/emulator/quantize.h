@@ -1,0 +1,24 @@
+// The quantizers that are compiled for the emulator.
+#pragma once
+
+#include <vector>
+
+#include "config/quantize.h"
+#include "device/quantize/params.cuh"
+
+namespace octavo::emulator {
+
+struct EmulatedQuantize {
+  Quantize config;
+  void (*entry)(const QuantizeParams&) = nullptr;
+};
+
+// Every source, format and group for rows up to 64 columns at 16 bytes a load, and some of each for
+// rows up to 256, narrow loads and rotated rows.
+const std::vector<EmulatedQuantize>& quantize_kernels();
+
+// In place of `wanted`: the same result from a kernel of this list, for rows of so many columns;
+// null: there is none.
+const EmulatedQuantize* find_quantize(const Quantize& wanted, int head_dim);
+
+}  // namespace octavo::emulator

@@ -1,0 +1,52 @@
+#include "gpu/launch_quantize.h"
+
+#include "attention/error.h"
+#include "gpu/load_function.h"
+
+namespace octavo {
+
+Result<cuda::Function> LoadedQuantizers::function(const Quantize& config) {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [known, function] : loaded_)
+    if (known == config) return function;
+  const Result<cuda::Function> made = load_function(
+      gpu_, kernel_source(config, code_for(gpu_.info.arch).ptx), quantizer::smem_bytes(config));
+  if (made.ok()) loaded_.emplace_back(config, *made);
+  return made;
+}
+
+Status LoadedQuantizers::load(const std::vector<Quantize>& configs) {
+  for (const Quantize& config : configs) OCTAVO_RETURN_IF_ERROR(function(config).status());
+  return {};
+}
+
+Status LoadedQuantizers::launch(const PreparedCall& call, Stream stream) {
+  for (std::size_t i = 0; i < call.count; ++i) {
+    const Quantize& config = call.launches[i].config;
+    const Result<cuda::Function> loaded = function(config);
+    if (!loaded.ok()) return loaded.status();
+    const CurrentContext current(gpu_);
+    OCTAVO_RETURN_IF_ERROR(current.status());
+    QuantizeParams params = call.launches[i].params;
+    cuda::LaunchConfig launch;
+    launch.grid[0] = static_cast<unsigned>(call.launches[i].blocks);
+    launch.block[0] = static_cast<unsigned>(config.threads);
+    launch.smem_bytes = static_cast<unsigned>(quantizer::smem_bytes(config));
+    launch.stream = static_cast<cuda::StreamHandle>(stream);
+    void* arguments[] = {&params};
+    OCTAVO_GPU_TRY(*gpu_.driver, gpu_.driver->launch_kernel(&launch, *loaded, arguments, nullptr),
+                   "cuLaunchKernelEx");
+  }
+  return {};
+}
+
+std::vector<KernelSource> quantizer_sources(const Problem& problem, const GpuInfo& gpu,
+                                            int alignment) {
+  const CodeFor code = code_for(gpu.arch);
+  std::vector<KernelSource> sources;
+  for (const Quantize& config : quantizers_of(problem, code.arch, alignment))
+    sources.push_back(kernel_source(config, code.ptx));
+  return sources;
+}
+
+}  // namespace octavo

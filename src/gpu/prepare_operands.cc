@@ -1,0 +1,318 @@
+#include "gpu/prepare_operands.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "attention/error.h"
+#include "attention/operand.h"
+#include "attention/sequence.h"
+#include "gpu/element_of.h"
+#include "numeric/scale.h"
+
+namespace octavo {
+namespace {
+
+constexpr std::int64_t kAlignment = 64;  // of what lies in the workspace
+constexpr std::int64_t kRowBytes = 16;   // rows of the results are multiples of this
+// Maxima of the first of two passes. A head has no more than kMostChunks, so that putting them
+// together stays cheap; a tensor as many as it has CTAs.
+constexpr std::int64_t kChunks = 512, kMostChunks = 32, kTensorBlocks = 256;
+
+// One of Q, K and V.
+struct Conversion {
+  OperandFormat format;
+  std::int64_t sequences, heads, longest;  // rows of the longest sequence
+  std::int64_t batches, rows;              // of the tensor
+  std::int64_t head_dim, block_rows;
+
+  DType to() const { return *format.rounded; }
+  std::int64_t row_elements() const {
+    return round_up(head_dim, kRowBytes / static_cast<std::int64_t>(size_bytes(to())));
+  }
+  std::int64_t bytes() const {
+    return batches * heads * rows * row_elements() * static_cast<std::int64_t>(size_bytes(to()));
+  }
+};
+
+struct Conversions {
+  Conversion q, k, v;
+};
+
+Conversions conversions_of(const Problem& p, const Arguments* a) {
+  const OperandFormats formats = operand_formats(p);
+  const auto operand = [&](const OperandFormat& format, std::int64_t heads, std::int64_t len,
+                           std::int64_t tokens) -> Conversion {
+    const std::int64_t block_rows = p.options.quantization.block_rows;
+    if (p.packed) return {format, p.batch, heads, len, 1, tokens, p.head_dim, block_rows};
+    return {format, p.batch, heads, len, p.batch, len, p.head_dim, block_rows};
+  };
+  const std::int64_t tokens_q = a != nullptr ? a->q.shape[2] : p.batch * p.len_q;
+  const std::int64_t tokens_kv = a != nullptr ? a->k.shape[2] : p.batch * p.len_kv;
+  return {operand(formats.q, p.heads_q, p.len_q, tokens_q),
+          operand(formats.k, p.heads_kv, p.len_kv, tokens_kv),
+          operand(formats.v, p.heads_kv, p.len_kv, tokens_kv)};
+}
+
+ScaleGroup group_of(const OperandFormat& format) {
+  if (!format.scales_of_ours()) return ScaleGroup::none;
+  switch (format.granularity) {
+    case Granularity::tensor:
+      return ScaleGroup::tensor;
+    case Granularity::head:
+      return ScaleGroup::head;
+    case Granularity::block:
+      return ScaleGroup::block;
+    case Granularity::row:
+      return ScaleGroup::row;
+    case Granularity::channel:
+      return ScaleGroup::channel;
+  }
+  return ScaleGroup::none;
+}
+
+// In a packed batch, rows are those of the tensor, everything else counts by sequence: as the API
+// has it for scales of the caller.
+std::int64_t scale_floats(const Conversion& x, bool packed) {
+  if (!x.format.scales_of_ours()) return 0;
+  const bool by_token = packed && x.format.granularity == Granularity::row;
+  return scale_count(
+      {by_token ? x.batches : x.sequences, x.heads, by_token ? x.rows : x.longest, x.head_dim},
+      x.format.granularity, x.block_rows);
+}
+
+// Few widths, so that there are few kernels: what is short of one leaves lanes idle.
+std::int64_t columns_of(std::int64_t head_dim) {
+  return head_dim <= 64 ? 64 : head_dim <= 128 ? 128 : 256;
+}
+
+// Room for more maxima than a shorter or smaller batch could have.
+std::int64_t partial_floats(const Conversion& x) {
+  const ScaleGroup group = group_of(x.format);
+  if (!quantizer::two_passes(group)) return 0;
+  if (group == ScaleGroup::tensor) return kTensorBlocks;
+  const std::int64_t sets = std::max(kChunks, x.sequences * x.heads);
+  return group == ScaleGroup::channel ? sets * columns_of(x.head_dim) : sets;
+}
+
+// Where one operand's results lie.
+struct Room {
+  std::int64_t result, scales, partials, end;
+};
+
+Room room_of(const Conversion& x, bool packed, std::int64_t begin) {
+  if (!x.format.rounded) return {begin, begin, begin, begin};
+  Room room{};
+  room.result = begin;
+  room.scales = room.result + round_up(x.bytes(), kAlignment);
+  room.partials = room.scales + round_up(scale_floats(x, packed) * 4, kAlignment);
+  room.end = room.partials + round_up(partial_floats(x) * 4, kAlignment);
+  return room;
+}
+
+Quantize choose_quantize(const OperandFormat& format, std::int64_t head_dim, int arch,
+                         int alignment) {
+  Quantize c;
+  c.arch = arch;
+  c.from = element_of(format.stored);
+  c.to = element_of(*format.rounded);
+  c.group = group_of(format);
+  c.hadamard = format.hadamard;
+  c.columns = static_cast<int>(columns_of(head_dim));
+  const int bytes = element_bytes(c.from);
+  c.load_bytes = alignment >= 16 && head_dim * bytes % 16 == 0 ? 16 : bytes;
+  return c;
+}
+
+// Its kernel knows nothing of codes: one serves all formats.
+Quantize first_pass(Quantize c) {
+  c.amax_pass = true;
+  c.to = Quantize{}.to;
+  return c;
+}
+
+int alignment_of(const ConstTensor& t) {
+  std::uint64_t bits = 16 | reinterpret_cast<std::uintptr_t>(t.data);
+  for (std::size_t i = 0; i < 3; ++i)
+    if (t.shape[i] > 1) bits |= static_cast<std::uint64_t>(t.stride[i]) * size_bytes(t.dtype);
+  return static_cast<int>(bits & (~bits + 1));
+}
+
+// Rows of a CTA of the first pass: so many tiles a head that the chip is full and no more.
+std::int64_t amax_tile_rows(const Conversion& x, const Quantize& c) {
+  const std::int64_t at_once = quantizer::rows_at_once(c);
+  if (c.group == ScaleGroup::tensor) return 4 * at_once;
+  const std::int64_t chunks =
+      std::clamp<std::int64_t>(kChunks / (x.sequences * x.heads), 1, kMostChunks);
+  return round_up(std::max<std::int64_t>(div_up(x.longest, chunks), 1), at_once);
+}
+
+std::int64_t code_tile_rows(const Conversion& x, const Quantize& c) {
+  if (c.group == ScaleGroup::block)
+    return std::min(x.block_rows, std::max<std::int64_t>(x.longest, 1));
+  return 4 * quantizer::rows_at_once(c);
+}
+
+// The second pass keeps what the first set: how many maxima there are.
+void set_grid(const Conversion& x, QuantizeLaunch& launch) {
+  const Quantize& c = launch.config;
+  QuantizeParams& p = launch.params;
+  const std::int64_t tile_rows = c.amax_pass ? amax_tile_rows(x, c) : code_tile_rows(x, c);
+  p.tile_rows = static_cast<i32>(tile_rows);
+  p.tiles = static_cast<i32>(std::max<std::int64_t>(div_up(x.longest, tile_rows), 1));
+  launch.blocks = x.sequences * x.heads * p.tiles;
+  if (!c.amax_pass) return;
+  const bool by_tensor = c.group == ScaleGroup::tensor;
+  if (by_tensor) launch.blocks = std::min(launch.blocks, kTensorBlocks);
+  p.partials = static_cast<i32>(by_tensor ? launch.blocks : p.tiles);
+}
+
+QuantizeParams params_of(const Conversion& x, const ConstTensor& from, const std::int32_t* cu,
+                         const ConstTensor& to, const Scales& scales, float* partials) {
+  QuantizeParams p;
+  p.x = from.data;
+  p.x_strides = {from.stride[0], from.stride[1], from.stride[2]};
+  p.out = const_cast<void*>(to.data);
+  p.out_strides = {to.stride[0], to.stride[1], to.stride[2]};
+  p.scales = const_cast<float*>(scales.data);
+  p.by_token = cu != nullptr && scales.granularity == Granularity::row ? 1 : 0;
+  if (scales.granularity != Granularity::tensor) {
+    p.scale_head = scales_per_head({1, 1, p.by_token ? x.rows : x.longest, x.head_dim},
+                                   scales.granularity, scales.block_rows);
+    p.scale_batch = p.by_token ? 0 : p.scale_head * x.heads;
+  }
+  p.partial_amax = partials;
+  p.cu_seqlens = cu;
+  p.tokens = static_cast<i32>(x.rows);
+  p.len = static_cast<i32>(x.longest);
+  p.heads = static_cast<i32>(x.heads);
+  p.sequences = static_cast<i32>(x.sequences);
+  p.head_dim = static_cast<i32>(x.head_dim);
+  p.hadamard_size = static_cast<i32>(x.head_dim & -x.head_dim);
+  p.hadamard_norm = static_cast<float>(1.0 / std::sqrt(static_cast<double>(p.hadamard_size)));
+  return p;
+}
+
+}  // namespace
+
+Status quantizers_serve(const Problem& p) {
+  const OperandFormats formats = operand_formats(p);
+  if (!formats.q.rounded && !formats.k.rounded && !formats.v.rounded) return {};
+  const Quantization& z = p.options.quantization;
+  const Precision precision = p.options.precision;
+  if (precision == Precision::fp8_mixed || precision == Precision::int8_mixed)
+    return unsupported("precision", fmt::format("{} with {} inputs", name(precision), name(p.q)),
+                       "native, fp16, bf16, fp8, fp8_fast, int8, sim8 on a GPU");
+  if (z.smooth_k) return unsupported("smooth_k", "on", "off on a GPU");
+  for (const OperandFormat* format : {&formats.q, &formats.k, &formats.v})
+    if (format->scales_of_ours() && z.rule != ScaleRule::amax)
+      return unsupported("quantization.rule", name(z.rule), "amax on a GPU");
+  for (const OperandFormat* format : {&formats.q, &formats.k})
+    if (format->scales_of_ours() && format->granularity == Granularity::channel)
+      return unsupported("quantization.qk", "channel", "tensor, head, block, row on a GPU");
+  const Granularity v = formats.v.granularity;
+  if (formats.v.scales_of_ours() && (v == Granularity::row || v == Granularity::block))
+    return unsupported("quantization.v", name(v), "tensor, head, channel on a GPU");
+  if (p.batch * p.heads_kv > INT32_MAX / (p.len_kv + 1) ||
+      p.batch * p.heads_q > INT32_MAX / (p.len_q + 1))
+    return unsupported("problem", describe(p), "at most 2^31 rows that a GPU quantizes");
+  return {};
+}
+
+Problem prepared_problem(const Problem& problem) {
+  const OperandFormats formats = operand_formats(problem);
+  Problem p = problem;
+  const auto apply = [](const OperandFormat& format, DType& dtype, Granularity& scales) {
+    dtype = format.rounded.value_or(dtype);
+    if (format.scales_of_ours()) scales = format.granularity;
+  };
+  apply(formats.q, p.q, p.q_scales);
+  apply(formats.k, p.k, p.k_scales);
+  apply(formats.v, p.v, p.v_scales);
+  p.options.precision = Precision::native;
+  p.options.quantization = {};
+  return p;
+}
+
+std::string describe_quantizers(const Problem& problem) {
+  const OperandFormats formats = operand_formats(problem);
+  std::string text;
+  for (const auto& [what, format] :
+       {std::pair{"Q", &formats.q}, {"K", &formats.k}, {"V", &formats.v}})
+    if (format->rounded)
+      text +=
+          fmt::format("{} {} becomes {}", text.empty() ? ';' : ',', what, name(*format->rounded));
+  if (!text.empty()) text += " first";
+  if (problem.options.precision == Precision::fp8_fast && !text.empty())
+    text += "; exp is exact here, so fp8_fast gives what fp8 gives";
+  return text;
+}
+
+std::vector<Quantize> quantizers_of(const Problem& problem, int arch, int alignment) {
+  const OperandFormats formats = operand_formats(problem);
+  std::vector<Quantize> all;
+  const auto add = [&all](const Quantize& config) {
+    if (std::find(all.begin(), all.end(), config) == all.end()) all.push_back(config);
+  };
+  for (const OperandFormat* format : {&formats.q, &formats.k, &formats.v}) {
+    if (!format->rounded) continue;
+    const Quantize config = choose_quantize(*format, problem.head_dim, arch, alignment);
+    if (quantizer::two_passes(config.group)) add(first_pass(config));
+    add(config);
+  }
+  return all;
+}
+
+std::size_t prepared_bytes(const Problem& posed, const Arguments* arguments) {
+  const Conversions x = conversions_of(posed, arguments);
+  std::int64_t end = 0;
+  for (const Conversion* operand : {&x.q, &x.k, &x.v})
+    end = room_of(*operand, posed.packed, end).end;
+  return static_cast<std::size_t>(end);
+}
+
+PreparedCall prepare_call(const Problem& posed, const Arguments& a, void* workspace, int arch,
+                          const SubstituteQuantize& substitute) {
+  PreparedCall call{prepared_problem(posed), a, {}, 0};
+  const Conversions operands = conversions_of(posed, &a);
+  auto* const bytes = static_cast<std::byte*>(workspace);
+  std::int64_t end = 0;
+  const auto add = [&](const Quantize& chosen, const Conversion& x, QuantizeLaunch& launch) {
+    launch.config = substitute ? substitute(chosen, x.head_dim) : chosen;
+    set_grid(x, launch);
+    call.launches[call.count++] = launch;
+  };
+  const auto prepare = [&](const Conversion& x, const std::int32_t* cu, ConstTensor& tensor,
+                           Scales& scales) {
+    if (!x.format.rounded) return;
+    const Room room = room_of(x, posed.packed, end);
+    end = room.end;
+    const ConstTensor from = tensor;
+    const std::int64_t row = x.row_elements();
+    tensor = {bytes + room.result,
+              x.to(),
+              {x.batches, x.heads, x.rows, x.head_dim},
+              {x.heads * x.rows * row, x.rows * row, row, 1}};
+    if (x.format.scales_of_ours())
+      scales = {reinterpret_cast<const float*>(bytes + room.scales),
+                x.format.granularity,
+                x.block_rows,
+                {}};
+    const Quantize config = choose_quantize(x.format, x.head_dim, arch, alignment_of(from));
+    QuantizeLaunch launch{
+        {},
+        params_of(x, from, cu, tensor, scales, reinterpret_cast<float*>(bytes + room.partials)),
+        0,
+        from,
+        static_cast<std::size_t>(x.bytes()),
+        static_cast<std::size_t>(scale_floats(x, posed.packed)) * 4,
+        static_cast<std::size_t>(partial_floats(x)) * 4};
+    if (quantizer::two_passes(config.group)) add(first_pass(config), x, launch);
+    add(config, x, launch);
+  };
+  prepare(operands.q, a.cu_seqlens_q, call.arguments.q, call.arguments.q_scales);
+  prepare(operands.k, a.cu_seqlens_kv, call.arguments.k, call.arguments.k_scales);
+  prepare(operands.v, a.cu_seqlens_kv, call.arguments.v, call.arguments.v_scales);
+  return call;
+}
+
+}  // namespace octavo

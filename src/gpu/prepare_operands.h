@@ -1,0 +1,59 @@
+// Q, K and V that a precision mode rounds first: what the forward kernel then sees, the quantizers
+// that make it, and the workspace it lies in. Pure: nothing here touches a GPU.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "config/quantize.h"
+#include "device/quantize/params.cuh"
+#include "octavo/octavo.hpp"
+
+namespace octavo {
+
+// That the quantizers can do what the problem asks for.
+Status quantizers_serve(const Problem& problem);
+
+// The problem that the forward kernel is left with: the same where nothing is rounded.
+Problem prepared_problem(const Problem& problem);
+
+// "; Q becomes e4m3, K becomes e4m3 first", or nothing: for explanations.
+std::string describe_quantizers(const Problem& problem);
+
+// The quantizers that a problem needs, in the order of their launches, for a chip and rows aligned
+// to so many bytes.
+std::vector<Quantize> quantizers_of(const Problem& problem, int arch, int alignment);
+
+// Bytes of all results. Without arguments, packed batches count as many rows as sequences of the
+// maximum length have.
+std::size_t prepared_bytes(const Problem& posed, const Arguments* arguments);
+
+struct QuantizeLaunch {
+  Quantize config;
+  QuantizeParams params;
+  std::int64_t blocks = 0;
+  ConstTensor from{};  // what params.x points to
+  // Bytes behind params.out, scales and partial_amax.
+  std::size_t out_bytes = 0, scale_bytes = 0, partial_bytes = 0;
+};
+
+// A call on its way to the forward kernel.
+struct PreparedCall {
+  Problem problem;
+  Arguments arguments;
+  std::array<QuantizeLaunch, 6> launches;
+  std::size_t count = 0;  // of launches
+};
+
+// The configuration to launch in place of one that would be chosen: the emulator has not every one.
+// Both passes over channels must have the same columns.
+using SubstituteQuantize = std::function<Quantize(const Quantize& chosen, std::int64_t head_dim)>;
+
+// `workspace` has prepared_bytes and lies at a multiple of 64.
+PreparedCall prepare_call(const Problem& posed, const Arguments& arguments, void* workspace,
+                          int arch, const SubstituteQuantize& substitute = {});
+
+}  // namespace octavo

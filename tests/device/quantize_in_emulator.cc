@@ -1,0 +1,41 @@
+#include <gtest/gtest.h>
+
+#include "device/quantize_run.h"
+#include "emulator/sm80_forward_table.h"
+#include "gpu/element_of.h"
+#include "runtime/emulated_launch.h"
+
+namespace octavo::test {
+
+QuantizeLeft quantize_in_emulator(const QuantizeGiven& given) {
+  QuantizeLeft left;
+  const Result<Problem> posed = problem_of(given.arguments, given.options);
+  const Status served = posed.ok() ? quantizers_serve(*posed) : posed.status();
+  if (!served.ok()) {
+    ADD_FAILURE() << served.message();
+    return left;
+  }
+  const auto head_dim = static_cast<int>(posed->head_dim);
+  const auto substitute = [&](Quantize config, std::int64_t) {
+    if (config.to == Element::e4m3) config.to = element_of(given.format);
+    const emulator::EmulatedQuantize* const found = emulator::find_quantize(config, head_dim);
+    return found != nullptr ? found->config : config;
+  };
+  std::byte* const workspace = aligned_workspace(left, prepared_bytes(*posed, &given.arguments));
+  left.call = prepare_call(*posed, given.arguments, workspace, emulator::kSm80Arch, substitute);
+  set_format(given, left);
+  for (std::size_t i = 0; i < left.call.count; ++i) {
+    const QuantizeLaunch& pass = left.call.launches[i];
+    const emulator::EmulatedQuantize* const kernel = emulator::find_quantize(pass.config, head_dim);
+    if (kernel == nullptr) {
+      ADD_FAILURE() << "the emulator has no such kernel";
+      return left;
+    }
+    run_emulated_quantizer(*kernel, pass, {}, [](const emulator::Machine& machine) {
+      EXPECT_TRUE(machine.report().clean()) << machine.report().text();
+    });
+  }
+  return left;
+}
+
+}  // namespace octavo::test

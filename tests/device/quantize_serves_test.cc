@@ -1,0 +1,108 @@
+// What the quantizers take and what they refuse, in sentences; what the forward kernel is left
+// with; how much memory that takes.
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "gpu/choose_sm80_forward.h"
+#include "gpu/prepare_operands.h"
+
+namespace octavo {
+namespace {
+
+Problem wide_problem(DType input, Precision precision) {
+  Problem p;
+  p.batch = 2;
+  p.heads_q = p.heads_kv = 4;
+  p.len_q = p.len_kv = 100;
+  p.head_dim = p.head_dim_v = 64;
+  p.q = p.k = p.v = input;
+  p.options.precision = precision;
+  return p;
+}
+
+TEST(QuantizeServes, EveryModeOfOneFormat) {
+  struct Expected {
+    Precision precision;
+    DType element;
+    Granularity qk, v;
+  };
+  for (const DType input : {DType::f32, DType::f16, DType::bf16})
+    for (const Expected& e :
+         {Expected{Precision::fp8, DType::e4m3, Granularity::row, Granularity::channel},
+          {Precision::fp8_fast, DType::e4m3, Granularity::row, Granularity::channel},
+          {Precision::int8, DType::int8, Granularity::row, Granularity::channel},
+          {Precision::sim8, DType::sim8, Granularity::head, Granularity::head}}) {
+      const Problem p = wide_problem(input, e.precision);
+      EXPECT_TRUE(sm80_forward_serves(p).ok()) << sm80_forward_serves(p).message();
+      const Problem left = prepared_problem(p);
+      EXPECT_EQ(left.q, e.element);
+      EXPECT_EQ(left.k, e.element);
+      EXPECT_EQ(left.v, e.element);
+      EXPECT_EQ(left.q_scales, e.qk);
+      EXPECT_EQ(left.k_scales, e.qk);
+      EXPECT_EQ(left.v_scales, e.v);
+      EXPECT_EQ(left.options.precision, Precision::native);
+      EXPECT_GT(prepared_bytes(p, nullptr), std::size_t{3 * 2 * 4 * 100 * 64});
+    }
+}
+
+// Inputs of several types become one.
+TEST(QuantizeServes, MixedInputs) {
+  Problem p = wide_problem(DType::f16, Precision::fp8);
+  p.k = DType::bf16;
+  p.v = DType::f32;
+  EXPECT_TRUE(sm80_forward_serves(p).ok());
+  EXPECT_EQ(quantizers_of(p, 90, 16).size(), 4u);
+  p.options.precision = Precision::native;
+  EXPECT_FALSE(sm80_forward_serves(p).ok());
+}
+
+TEST(QuantizeServes, NothingToDoTakesNothing) {
+  for (const DType input : {DType::f16, DType::bf16, DType::e4m3, DType::sim8}) {
+    const Problem p = wide_problem(input, Precision::native);
+    EXPECT_EQ(prepared_bytes(p, nullptr), 0u);
+    EXPECT_TRUE(quantizers_of(p, 90, 16).empty());
+    EXPECT_EQ(prepared_problem(p), p);
+  }
+}
+
+TEST(QuantizeServes, RefusalsNameTheArgument) {
+  const auto message = [](const std::function<void(Problem&)>& bend) {
+    Problem p = wide_problem(DType::f16, Precision::fp8);
+    bend(p);
+    const Status status = sm80_forward_serves(p);
+    EXPECT_EQ(status.code(), ErrorCode::unsupported);
+    return status.message();
+  };
+  EXPECT_EQ(message([](Problem& p) { p.options.precision = Precision::fp8_mixed; }),
+            "precision is fp8_mixed with f16 inputs; supported here: native, fp16, bf16, fp8, "
+            "fp8_fast, int8, sim8 on a GPU.");
+  EXPECT_EQ(message([](Problem& p) { p.options.quantization.smooth_k = true; }),
+            "smooth_k is on; supported here: off on a GPU.");
+  EXPECT_EQ(message([](Problem& p) { p.options.quantization.rule = ScaleRule::least_squares; }),
+            "quantization.rule is least_squares; supported here: amax on a GPU.");
+  EXPECT_EQ(message([](Problem& p) { p.options.quantization.qk = Granularity::channel; }),
+            "quantization.qk is channel; supported here: tensor, head, block, row on a GPU.");
+  EXPECT_EQ(message([](Problem& p) { p.options.quantization.v = Granularity::row; }),
+            "quantization.v is row; supported here: tensor, head, channel on a GPU.");
+}
+
+// A smaller problem of the same plan needs no more than the plan's own.
+TEST(QuantizeServes, WorkspaceGrowsWithTheProblem) {
+  for (const Granularity v : {Granularity::tensor, Granularity::head, Granularity::channel}) {
+    Problem large = wide_problem(DType::f16, Precision::fp8);
+    large.batch = 130;  // beyond what a first pass divides
+    large.options.quantization.v = v;
+    for (const std::int64_t batch : {1, 2, 64, 100, 128, 129})
+      for (const std::int64_t length : {0, 1, 99, 100}) {
+        Problem small = large;
+        small.batch = batch;
+        small.len_q = small.len_kv = length;
+        EXPECT_LE(prepared_bytes(small, nullptr), prepared_bytes(large, nullptr));
+      }
+  }
+}
+
+}  // namespace
+}  // namespace octavo

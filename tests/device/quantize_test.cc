@@ -1,0 +1,406 @@
+// The quantizers give the bits of the CPU's quantize(): their own source in the emulator, and their
+// kernels on a GPU where there is one.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+#include <optional>
+#include <ostream>
+#include <vector>
+
+#include "attention/sequence.h"
+#include "device/quantize_run.h"
+#include "gpu/context.h"
+#include "numeric/formats.h"
+#include "numeric/random.h"
+#include "numeric/scale.h"
+
+namespace octavo {
+namespace {
+
+using Given = test::QuantizeGiven;
+using Left = test::QuantizeLeft;
+
+struct Where {
+  const char* name;
+  Left (*run)(const Given&);
+  bool needs_gpu;
+  friend void PrintTo(const Where& where, std::ostream* out) { *out << where.name; }
+};
+
+class QuantizeBits : public testing::TestWithParam<Where> {
+ protected:
+  void SetUp() override {
+    if (!GetParam().needs_gpu) return;
+    const Result<const Gpu*> gpu = open_gpu(0);
+    if (!gpu.ok()) GTEST_SKIP() << gpu.status().message();
+    if ((*gpu)->info.arch < 89) GTEST_SKIP() << "FP8 needs sm_89";
+  }
+};
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+enum class Values { normal, zeros, constant, tiny, huge, not_finite };
+
+float value_at(Values values, std::uint64_t stream, std::uint64_t i) {
+  const float x = random_normal_value(7, stream, i);
+  switch (values) {
+    case Values::zeros:
+      return i % 2 == 0 ? 0.0f : -0.0f;
+    case Values::constant:
+      return -2.5f;
+    case Values::tiny:
+      return x * 1e-39f;
+    case Values::huge:
+      return x * 8e37f;
+    case Values::not_finite:
+      return i % 37 == 0 ? kNan : i % 41 == 1 ? -kNan : i % 29 == 2 ? kInf : i % 31 ? x : -kInf;
+    default:
+      return i % 101 == 0 ? 30 * x : x;
+  }
+}
+
+// A tensor in memory whose gaps hold NaN.
+struct Source {
+  std::vector<std::byte> memory;
+  ConstTensor view;
+};
+
+Source make_source(DType dtype, std::array<std::int64_t, 4> shape,
+                   std::array<std::int64_t, 4> stride, Values values, std::uint64_t stream) {
+  Source s;
+  std::int64_t last = 0;
+  for (std::size_t i = 0; i < 4; ++i) last += std::max<std::int64_t>(shape[i] - 1, 0) * stride[i];
+  const auto count = static_cast<std::size_t>(last + 1);
+  s.memory.resize(count * size_bytes(dtype) + 16);
+  void* data = s.memory.data();
+  data = reinterpret_cast<void*>((reinterpret_cast<std::uintptr_t>(data) + 15) / 16 * 16);
+  for (std::size_t i = 0; i < count; ++i)
+    store_element(dtype, data, static_cast<std::int64_t>(i), kNan);
+  s.view = {data, dtype, shape, stride};
+  std::uint64_t n = 0;
+  for (std::int64_t b = 0; b < shape[0]; ++b)
+    for (std::int64_t h = 0; h < shape[1]; ++h)
+      for (std::int64_t r = 0; r < shape[2]; ++r)
+        for (std::int64_t c = 0; c < shape[3]; ++c)
+          store_element(dtype, data, b * stride[0] + h * stride[1] + r * stride[2] + c,
+                        value_at(values, stream, n++));
+  return s;
+}
+
+// An operand, or one sequence of it where packed.
+struct Part {
+  ConstTensor x;
+  std::int64_t longest = 0;  // rows of the longest sequence
+  bool packed = false;
+  std::int64_t sequence = 0, first_row = 0;
+  std::optional<float> scale{};  // of the whole tensor
+};
+
+// Against quantize(): every code, and the scale of every element.
+void compare(const Part& part, bool hadamard, const ConstTensor& codes, const Scales& scales) {
+  const ConstTensor& x = part.x;
+  QuantizeOptions options;
+  options.granularity = scales.granularity;
+  options.block_rows = scales.block_rows;
+  options.hadamard = hadamard;
+  options.scales_given = part.scale.has_value();
+  const auto [batch, heads, rows, columns] = x.shape;
+  std::vector<std::uint8_t> expected(static_cast<std::size_t>(batch * heads * rows * columns));
+  std::vector<float> expected_scales(
+      static_cast<std::size_t>(scale_count(x.shape, scales.granularity, scales.block_rows)),
+      part.scale.value_or(0));
+  const Status status =
+      quantize(x, options, Tensor::bhsd(expected.data(), codes.dtype, batch, heads, rows, columns),
+               expected_scales.data());
+  ASSERT_TRUE(status.ok()) << status.message();
+
+  const bool by_token = part.packed && scales.granularity == Granularity::row;
+  const Scales contiguous{nullptr, scales.granularity, scales.block_rows, {}};
+  const ScaleIndex cpu_at = scale_index(contiguous, x.shape);
+  const ScaleIndex gpu_at =
+      scale_index(contiguous, {1, heads, by_token ? codes.shape[2] : part.longest, columns});
+  const auto* const bytes = static_cast<const std::uint8_t*>(codes.data);
+  int wrong_codes = 0, wrong_scales = 0;
+  std::size_t n = 0;
+  for (std::int64_t b = 0; b < batch; ++b)
+    for (std::int64_t h = 0; h < heads; ++h)
+      for (std::int64_t r = 0; r < rows; ++r)
+        for (std::int64_t c = 0; c < columns; ++c) {
+          wrong_codes += bytes[b * codes.stride[0] + h * codes.stride[1] +
+                               (part.first_row + r) * codes.stride[2] + c] != expected[n++];
+          const float scale = scales.data[by_token ? gpu_at.at(0, h, part.first_row + r, c)
+                                                   : gpu_at.at(b + part.sequence, h, r, c)];
+          wrong_scales += std::bit_cast<std::uint32_t>(scale) !=
+                          std::bit_cast<std::uint32_t>(
+                              expected_scales[static_cast<std::size_t>(cpu_at.at(b, h, r, c))]);
+        }
+  EXPECT_EQ(wrong_codes, 0);
+  EXPECT_EQ(wrong_scales, 0);
+}
+
+struct Case {
+  DType from = DType::f16;
+  Precision precision = Precision::fp8;
+  DType format = DType::e4m3;
+  Granularity qk = Granularity::row;
+  Granularity v = Granularity::channel;
+  std::int64_t head_dim = 64;
+  std::int64_t len_q = 37, len_kv = 70;
+  Values values = Values::normal;
+  bool hadamard = false;
+  std::int64_t row_gap = 0;  // elements between rows
+  bool broadcast = false;    // one head of K and V for all
+};
+
+void check(const Where& where, const Case& c) {
+  SCOPED_TRACE(testing::Message() << name(c.from) << " to " << name(c.format) << " by "
+                                  << name(c.qk) << ", " << name(c.v) << " D=" << c.head_dim
+                                  << " Sq=" << c.len_q << " Skv=" << c.len_kv << " values="
+                                  << static_cast<int>(c.values) << " gap=" << c.row_gap);
+  const auto source = [&](std::int64_t heads, std::int64_t len, std::uint64_t stream) {
+    // (batch, rows, heads, columns) in memory
+    const std::int64_t row = c.head_dim + c.row_gap;
+    const bool shared = c.broadcast && stream > 0;
+    return make_source(c.from, {2, heads, len, c.head_dim},
+                       {len * heads * row, shared ? 0 : row, heads * row, 1}, c.values, stream);
+  };
+  const Source q = source(2, c.len_q, 0), k = source(2, c.len_kv, 1), v = source(2, c.len_kv, 2);
+  Given given;
+  given.format = c.format;
+  given.out.resize(static_cast<std::size_t>(4 * c.len_q * c.head_dim * 2));
+  given.arguments.q = q.view;
+  given.arguments.k = k.view;
+  given.arguments.v = v.view;
+  given.arguments.out = Tensor::bhsd(given.out.data(), DType::f16, 2, 2, c.len_q, c.head_dim);
+  given.options.precision = c.precision;
+  given.options.quantization.qk = c.qk;
+  given.options.quantization.v = c.v;
+  given.options.quantization.block_rows = 33;
+  given.options.quantization.hadamard = c.hadamard;
+  const Left left = where.run(given);
+  const Arguments& made = left.call.arguments;
+  compare({q.view, c.len_q}, c.hadamard, made.q, made.q_scales);
+  compare({k.view, c.len_kv}, c.hadamard, made.k, made.k_scales);
+  compare({v.view, c.len_kv}, false, made.v, made.v_scales);
+}
+
+constexpr std::array kSources = {DType::f16, DType::bf16, DType::f32};
+struct Mode {
+  Precision precision;
+  DType format;
+};
+constexpr std::array kModes = {Mode{Precision::fp8, DType::e4m3}, Mode{Precision::fp8, DType::e5m2},
+                               Mode{Precision::int8, DType::int8},
+                               Mode{Precision::sim8, DType::sim8}};
+constexpr std::array kQk = {Granularity::row, Granularity::block, Granularity::head,
+                            Granularity::tensor};
+constexpr std::array kV = {Granularity::channel, Granularity::head, Granularity::tensor,
+                           Granularity::channel};
+
+TEST_P(QuantizeBits, EverySourceFormatAndGroup) {
+  for (const DType from : kSources)
+    for (const Mode& mode : kModes)
+      for (std::size_t i = 0; i < kQk.size(); ++i)
+        check(GetParam(), {.from = from,
+                           .precision = mode.precision,
+                           .format = mode.format,
+                           .qk = kQk[i],
+                           .v = kV[i]});
+}
+
+TEST_P(QuantizeBits, EveryKindOfValue) {
+  for (const Values values :
+       {Values::zeros, Values::constant, Values::tiny, Values::huge, Values::not_finite})
+    for (const Mode& mode : kModes)
+      for (std::size_t i = 0; i < kQk.size(); ++i)
+        check(GetParam(), {.from = i % 2 == 0 ? DType::f32 : DType::bf16,
+                           .precision = mode.precision,
+                           .format = mode.format,
+                           .qk = kQk[i],
+                           .v = kV[i],
+                           .len_q = 5,
+                           .len_kv = 34,
+                           .values = values});
+}
+
+// Rows that start anywhere, with columns that no vector divides: the emulator watches that nothing
+// outside them is read.
+TEST_P(QuantizeBits, OddColumnsAndGaps) {
+  for (const DType from : kSources)
+    for (const std::int64_t head_dim : {1, 5, 8, 40, 72, 100, 256})
+      for (std::size_t i = 0; i < kQk.size(); ++i)
+        check(GetParam(), {.from = from,
+                           .qk = kQk[i],
+                           .v = kV[i],
+                           .head_dim = head_dim,
+                           .len_q = 6,
+                           .len_kv = 9,
+                           .row_gap = 3});
+}
+
+TEST_P(QuantizeBits, OneHeadForAll) {
+  for (const DType from : kSources)
+    check(GetParam(), {.from = from, .len_q = 3, .len_kv = 20, .broadcast = true});
+}
+
+// The forward kernel multiplies by them although there is nothing to multiply.
+TEST_P(QuantizeBits, NoKeysStillHaveScales) {
+  const Source q = make_source(DType::f16, {1, 2, 3, 64}, {384, 192, 64, 1}, Values::normal, 0);
+  const Source k = make_source(DType::f16, {1, 2, 0, 64}, {0, 0, 64, 1}, Values::normal, 1);
+  Given given;
+  given.out.resize(2 * 3 * 64 * 2);
+  given.arguments.q = q.view;
+  given.arguments.k = given.arguments.v = k.view;
+  given.arguments.out = Tensor::bhsd(given.out.data(), DType::f16, 1, 2, 3, 64);
+  given.options.precision = Precision::int8;
+  given.options.quantization.qk = Granularity::head;
+  const Left left = GetParam().run(given);
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(left.call.arguments.k_scales.data[i], 1.0f);
+  for (int i = 0; i < 2 * 64; ++i) EXPECT_EQ(left.call.arguments.v_scales.data[i], 1.0f);
+}
+
+// More rows than a tile of the first pass has.
+TEST_P(QuantizeBits, ManyTiles) {
+  for (std::size_t i = 0; i < kQk.size(); ++i)
+    check(GetParam(), {.precision = Precision::sim8,
+                       .format = DType::sim8,
+                       .qk = kQk[i],
+                       .v = kV[i],
+                       .len_q = 700,
+                       .len_kv = 1100});
+}
+
+TEST_P(QuantizeBits, Rotated) {
+  check(GetParam(), {.hadamard = true});
+  check(GetParam(), {.head_dim = 40, .hadamard = true});
+  check(GetParam(),
+        {.from = DType::f32, .head_dim = 12, .len_q = 4, .len_kv = 5, .hadamard = true});
+  check(GetParam(), {.precision = Precision::sim8,
+                     .format = DType::sim8,
+                     .qk = Granularity::head,
+                     .v = Granularity::head,
+                     .hadamard = true});
+  check(GetParam(), {.from = DType::bf16,
+                     .precision = Precision::int8,
+                     .format = DType::int8,
+                     .qk = Granularity::block,
+                     .hadamard = true});
+  check(GetParam(),
+        {.from = DType::f32, .head_dim = 96, .len_q = 9, .len_kv = 5, .hadamard = true});
+  check(GetParam(),
+        {.from = DType::f32, .head_dim = 256, .len_q = 9, .len_kv = 5, .hadamard = true});
+}
+
+// Spans that are empty, run backwards, end outside or are longer than the maximum. What belongs to
+// no sequence is far larger than the rest, and no scale may know of it.
+TEST_P(QuantizeBits, PackedBatches) {
+  constexpr std::int64_t kTokens = 90, kHeads = 2, kColumns = 64, kLongest = 40;
+  const std::vector<std::int32_t> cu = {3, 10, 10, 75, 70, 400};
+  for (const Granularity qk : kQk) {
+    SCOPED_TRACE(name(qk));
+    Source source = make_source(DType::bf16, {1, kHeads, kTokens, kColumns},
+                                {0, kColumns, kHeads * kColumns, 1}, Values::normal, 4);
+    Given given;
+    given.out.resize(kTokens * kHeads * kColumns * 2);
+    Arguments& a = given.arguments;
+    a.q = a.k = a.v = source.view;
+    a.out = Tensor::packed(given.out.data(), DType::bf16, kTokens, kHeads, kColumns);
+    a.cu_seqlens_q = a.cu_seqlens_kv = cu.data();
+    a.sequences = static_cast<std::int64_t>(cu.size()) - 1;
+    a.max_len_q = a.max_len_kv = kLongest;
+    given.options.precision = Precision::fp8;
+    given.options.quantization.qk = qk;
+    given.options.quantization.block_rows = 16;
+    for (std::int64_t t = 0; t < kTokens; ++t) {
+      bool used = false;
+      for (std::int64_t n = 0; n < a.sequences; ++n) {
+        const Sequence s = sequence(a, n);
+        used |= t >= s.q_begin && t < s.q_begin + s.len_q;
+      }
+      for (std::int64_t i = 0; i < kHeads * kColumns && !used; ++i)
+        store_element(DType::bf16, const_cast<void*>(source.view.data), t * kHeads * kColumns + i,
+                      1e6f);
+    }
+    const Left left = GetParam().run(given);
+    const Arguments& made = left.call.arguments;
+    std::vector<Part> parts;
+    for (std::int64_t n = 0; n < a.sequences; ++n) {
+      const Sequence s = sequence(a, n);
+      ConstTensor view = source.view;
+      view.data = static_cast<const std::uint16_t*>(view.data) + s.q_begin * view.stride[2];
+      view.shape[2] = s.len_q;
+      parts.push_back({view, kLongest, true, n, s.q_begin, {}});
+    }
+    if (qk == Granularity::tensor) {
+      // The largest of the sequences' own; an empty one would count as 1.
+      float scale = 0;
+      for (const Part& part : parts) {
+        if (part.x.shape[2] == 0) continue;
+        std::vector<std::uint8_t> codes(
+            static_cast<std::size_t>(part.x.shape[2] * kHeads * kColumns));
+        float own = 0;
+        QuantizeOptions by_tensor;
+        by_tensor.granularity = Granularity::tensor;
+        ASSERT_TRUE(
+            quantize(part.x, by_tensor,
+                     Tensor::bhsd(codes.data(), DType::e4m3, 1, kHeads, part.x.shape[2], kColumns),
+                     &own)
+                .ok());
+        scale = std::max(scale, own);
+      }
+      for (Part& part : parts) part.scale = scale;
+    }
+    for (Part& part : parts) {
+      compare(part, false, made.q, made.q_scales);
+      part.scale.reset();
+      compare(part, false, made.v, made.v_scales);
+    }
+  }
+}
+
+TEST_P(QuantizeBits, PlainConversions) {
+  constexpr std::int64_t kRows = 21, kColumns = 56;
+  for (const DType from : kSources)
+    for (const auto& [precision, to] :
+         {std::pair{Precision::fp16, DType::f16}, {Precision::bf16, DType::bf16}}) {
+      if (from == to) continue;
+      SCOPED_TRACE(testing::Message() << name(from) << " to " << name(to));
+      const Source x =
+          make_source(from, {1, 1, kRows, kColumns}, {0, 0, kColumns + 8, 1}, Values::normal, 5);
+      Given given;
+      given.out.resize(kRows * kColumns * 2);
+      Arguments& a = given.arguments;
+      a.q = a.k = a.v = x.view;
+      a.out = Tensor::bhsd(given.out.data(), to, 1, 1, kRows, kColumns);
+      given.options.precision = precision;
+      const Left left = GetParam().run(given);
+      for (const ConstTensor* made :
+           {&left.call.arguments.q, &left.call.arguments.k, &left.call.arguments.v}) {
+        ASSERT_EQ(made->dtype, to);
+        for (std::int64_t r = 0; r < kRows; ++r)
+          for (std::int64_t c = 0; c < kColumns; ++c) {
+            std::uint16_t expected = 0;
+            store_element(to, &expected, 0,
+                          load_element(from, x.view.data, r * x.view.stride[2] + c));
+            ASSERT_EQ(static_cast<const std::uint16_t*>(made->data)[r * made->stride[2] + c],
+                      expected);
+          }
+      }
+    }
+}
+
+std::string name_of(const testing::TestParamInfo<Where>& info) { return info.param.name; }
+
+#if defined(OCTAVO_HAS_EMULATOR)
+INSTANTIATE_TEST_SUITE_P(Emulator, QuantizeBits,
+                         testing::Values(Where{"emulator", &test::quantize_in_emulator, false}),
+                         name_of);
+#endif
+INSTANTIATE_TEST_SUITE_P(Gpu, QuantizeBits,
+                         testing::Values(Where{"gpu", &test::quantize_on_gpu, true}), name_of);
+
+}  // namespace
+}  // namespace octavo
