@@ -83,8 +83,8 @@ std::string field_names() {
 }
 
 template <class Config>
-std::string text_of(std::string_view type, const Config& config) {
-  std::string text = fmt::format("{}{{", type);
+std::string text_of(const Config& config) {
+  std::string text = fmt::format("{}{{", kTypeName<Config>);
   visit_fields(config, [&](std::string_view name, const auto& field) {
     fmt::format_to(std::back_inserter(text), "{}.{}={}", text.back() == '{' ? "" : ",", name,
                    value_text(field));
@@ -118,7 +118,26 @@ Status parse_field(std::string_view item, Config& config, std::vector<std::strin
 }
 
 template <class Config>
-Result<Config> parse(std::string_view type, std::string_view text, Config config) {
+std::string brief_of(const Config& config) {
+  std::string text;
+  visit_fields(config, [&](std::string_view name, const auto& field) {
+    bool is_default = false;
+    const Config defaults;
+    visit_fields(defaults, [&](std::string_view other, const auto& value) {
+      if constexpr (std::is_same_v<decltype(value), decltype(field)>) {
+        is_default = is_default || (other == name && value == field);
+      }
+    });
+    if (is_default || name == "arch") return;
+    fmt::format_to(std::back_inserter(text), "{}{}={}", text.empty() ? "" : ",", name,
+                   short_value(field));
+  });
+  return text;
+}
+
+template <class Config>
+Result<Config> parse(std::string_view text, Config config) {
+  constexpr std::string_view type = kTypeName<Config>;
   text = trimmed(text);
   if (text.starts_with(type)) text = trimmed(text.substr(type.size()));
   const bool opened = text.starts_with('{');
@@ -137,27 +156,21 @@ Result<Config> parse(std::string_view type, std::string_view text, Config config
 
 }  // namespace
 
-std::string brief_text(const Sm80Forward& config) {
-  std::string text;
-  visit_fields(config, [&](std::string_view name, const auto& field) {
-    bool is_default = false;
-    const Sm80Forward defaults;
-    visit_fields(defaults, [&](std::string_view other, const auto& value) {
-      if constexpr (std::is_same_v<decltype(value), decltype(field)>) {
-        is_default = is_default || (other == name && value == field);
-      }
-    });
-    if (is_default || name == "arch") return;
-    fmt::format_to(std::back_inserter(text), "{}{}={}", text.empty() ? "" : ",", name,
-                   short_value(field));
-  });
-  return text;
-}
+std::string brief_text(const Sm80Forward& config) { return brief_of(config); }
+std::string brief_text(const Sm90Forward& config) { return brief_of(config); }
 
-std::string to_text(const Sm80Forward& config) { return text_of("Sm80Forward", config); }
+std::string to_text(const Sm80Forward& config) { return text_of(config); }
+std::string to_text(const Sm90Forward& config) { return text_of(config); }
 
 Result<Sm80Forward> parse_sm80_forward(std::string_view text, const Sm80Forward& defaults) {
-  return parse("Sm80Forward", text, defaults);
+  return parse(text, defaults);
+}
+Result<Sm90Forward> parse_sm90_forward(std::string_view text, const Sm90Forward& defaults) {
+  return parse(text, defaults);
+}
+
+bool names_sm90_forward(std::string_view text) {
+  return trimmed(text).starts_with(kTypeName<Sm90Forward>);
 }
 
 std::string sm80_forward_fields() { return field_names<Sm80Forward>(); }
