@@ -28,7 +28,7 @@ std::string tensor_text(const KernelCode& code) {
 std::vector<std::string> row(const KernelInfo& info) {
   const std::string code = info.ptx ? fmt::format("compute_{}", info.arch)
                                     : fmt::format("sm_{}{}", info.arch, info.arch == 90 ? "a" : "");
-  std::vector<std::string> cells = {code, info.brief};
+  std::vector<std::string> cells = {code, info.kernel, info.brief};
   if (info.code) {
     cells.insert(cells.end(), {fmt::format("{}", info.code->registers),
                                byte_count(static_cast<std::size_t>(info.code->static_smem_bytes) +
@@ -45,6 +45,7 @@ std::vector<std::string> row(const KernelInfo& info) {
 std::string kernel_table(const std::vector<KernelInfo>& list) {
   using enum Table::Align;
   Table table({{"code", left},
+               {"kernel", left},
                {"config", left},
                {"registers"},
                {"smem"},

@@ -30,7 +30,7 @@ struct KernelCode {
 };
 
 struct KernelInfo {
-  std::string kernel;  // "sm80_forward"
+  std::string kernel;  // "sm80_forward", "sm90_forward"
   std::string config;  // the text that --config takes
   std::string brief;   // of it, what differs from the defaults; without the arch
   int arch = 0;        // 80, 89, 90

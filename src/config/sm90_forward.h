@@ -45,6 +45,17 @@ OCTAVO_HD constexpr int kv_buffers(const Sm90Forward& c) {
 OCTAVO_HD constexpr int math_registers(const Sm90Forward& c) {
   return c.warpgroups <= 2 ? 240 : c.warpgroups == 3 ? 160 : 112;
 }
+// What a thread that computes may have.
+OCTAVO_HD constexpr int register_budget(const Sm90Forward& c) {
+  constexpr int kFile = 65536, kMost = 255;
+  return c.split_keys || c.warpgroups == 1 ? min_of(kMost, kFile / threads(c)) : math_registers(c);
+}
+// What it holds at once where scores become probabilities: both, O, and about so much beside them.
+OCTAVO_HD constexpr int registers_held(const Sm90Forward& c) {
+  constexpr int kRest = 24;
+  return c.block_n / 2 + c.block_n / 4 + (c.head_dim + (c.ones ? 8 : 0)) / 2 + kRest;
+}
+
 OCTAVO_HD constexpr int load_registers(const Sm90Forward& c) { return c.warpgroups <= 2 ? 24 : 32; }
 
 // Rows lie in blocks of 64 columns, swizzled by 128 bytes; of 32 by 64 bytes where 64 do not

@@ -8,6 +8,7 @@
 
 #include "config/quantize.h"
 #include "config/sm80_forward.h"
+#include "config/sm90_forward.h"
 
 namespace octavo {
 
@@ -54,6 +55,34 @@ constexpr void visit_fields(Config& c, Visitor&& visit) {
   visit("load_bytes", c.load_bytes);
   visit("threads", c.threads);
 }
+
+template <class Config, class Visitor>
+requires std::is_same_v<std::remove_const_t<Config>, Sm90Forward>
+constexpr void visit_fields(Config& c, Visitor&& visit) {
+  visit("arch", c.arch);
+  visit("element", c.element);
+  visit("out", c.out);
+  visit("head_dim", c.head_dim);
+  visit("warpgroups", c.warpgroups);
+  visit("block_n", c.block_n);
+  visit("stages", c.stages);
+  visit("split_keys", c.split_keys);
+  visit("cluster", c.cluster);
+  visit("persistent", c.persistent);
+  visit("own_o", c.own_o);
+  visit("ones", c.ones);
+  visit("rescale_log2", c.rescale_log2);
+}
+
+// What a configuration's type is called, in C++ and in texts.
+template <class Config>
+inline constexpr std::string_view kTypeName;
+template <>
+inline constexpr std::string_view kTypeName<Sm80Forward> = "Sm80Forward";
+template <>
+inline constexpr std::string_view kTypeName<Sm90Forward> = "Sm90Forward";
+template <>
+inline constexpr std::string_view kTypeName<Quantize> = "Quantize";
 
 // Names of an enumeration's values, which count from 0, and the prefix C++ wants before them.
 template <class Enum>
@@ -110,11 +139,12 @@ constexpr int count_visited() {
 template <class Aggregate>
 inline constexpr int kFieldCount = detail::count_fields<Aggregate>();
 
-static_assert(kFieldCount<Sm80Forward> == detail::count_visited<Sm80Forward>(),
-              "visit_fields does not list every field of Sm80Forward: add the new one, or two "
-              "different kernels will share a name and a cache entry");
+template <class Config>
+inline constexpr bool kEveryFieldVisited = kFieldCount<Config> == detail::count_visited<Config>();
 
-static_assert(kFieldCount<Quantize> == detail::count_visited<Quantize>(),
-              "visit_fields does not list every field of Quantize");
+static_assert(kEveryFieldVisited<Sm80Forward> && kEveryFieldVisited<Sm90Forward> &&
+                  kEveryFieldVisited<Quantize>,
+              "visit_fields does not list every field: add the new one, or two different kernels "
+              "will share a name and a cache entry");
 
 }  // namespace octavo

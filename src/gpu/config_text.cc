@@ -83,8 +83,8 @@ std::string field_names() {
 }
 
 template <class Config>
-std::string text_of(std::string_view type, const Config& config) {
-  std::string text = fmt::format("{}{{", type);
+std::string text_of(const Config& config) {
+  std::string text = fmt::format("{}{{", kTypeName<Config>);
   visit_fields(config, [&](std::string_view name, const auto& field) {
     fmt::format_to(std::back_inserter(text), "{}.{}={}", text.back() == '{' ? "" : ",", name,
                    value_text(field));
@@ -118,25 +118,7 @@ Status parse_field(std::string_view item, Config& config, std::vector<std::strin
 }
 
 template <class Config>
-Result<Config> parse(std::string_view type, std::string_view text, Config config) {
-  text = trimmed(text);
-  if (text.starts_with(type)) text = trimmed(text.substr(type.size()));
-  const bool opened = text.starts_with('{');
-  if (opened != text.ends_with('}') || (opened && text.size() < 2)) {
-    return invalid("config", quoted(text), fmt::format("{}{{.field=value,...}}", type));
-  }
-  if (opened) text = trimmed(text.substr(1, text.size() - 2));
-  std::vector<std::string_view> seen;
-  while (!text.empty()) {
-    const std::size_t comma = text.find(',');
-    OCTAVO_RETURN_IF_ERROR(parse_field(trimmed(text.substr(0, comma)), config, seen));
-    text = comma == std::string_view::npos ? std::string_view() : trimmed(text.substr(comma + 1));
-  }
-  return config;
-}
-
-template <class Config>
-std::string brief(const Config& config) {
+std::string brief_of(const Config& config) {
   std::string text;
   visit_fields(config, [&](std::string_view name, const auto& field) {
     bool is_default = false;
@@ -153,21 +135,48 @@ std::string brief(const Config& config) {
   return text;
 }
 
-}  // namespace
-
-std::string brief_text(const Sm80Forward& config) { return brief(config); }
-std::string brief_text(const Quantize& config) { return brief(config); }
-
-std::string to_text(const Sm80Forward& config) { return text_of("Sm80Forward", config); }
-
-Result<Sm80Forward> parse_sm80_forward(std::string_view text, const Sm80Forward& defaults) {
-  return parse("Sm80Forward", text, defaults);
+template <class Config>
+Result<Config> parse(std::string_view text, Config config) {
+  constexpr std::string_view type = kTypeName<Config>;
+  text = trimmed(text);
+  if (text.starts_with(type)) text = trimmed(text.substr(type.size()));
+  const bool opened = text.starts_with('{');
+  if (opened != text.ends_with('}') || (opened && text.size() < 2)) {
+    return invalid("config", quoted(text), fmt::format("{}{{.field=value,...}}", type));
+  }
+  if (opened) text = trimmed(text.substr(1, text.size() - 2));
+  std::vector<std::string_view> seen;
+  while (!text.empty()) {
+    const std::size_t comma = text.find(',');
+    OCTAVO_RETURN_IF_ERROR(parse_field(trimmed(text.substr(0, comma)), config, seen));
+    text = comma == std::string_view::npos ? std::string_view() : trimmed(text.substr(comma + 1));
+  }
+  return config;
 }
 
-std::string to_text(const Quantize& config) { return text_of("Quantize", config); }
+}  // namespace
+
+std::string brief_text(const Sm80Forward& config) { return brief_of(config); }
+std::string brief_text(const Sm90Forward& config) { return brief_of(config); }
+std::string brief_text(const Quantize& config) { return brief_of(config); }
+
+std::string to_text(const Sm80Forward& config) { return text_of(config); }
+std::string to_text(const Sm90Forward& config) { return text_of(config); }
+std::string to_text(const Quantize& config) { return text_of(config); }
+
+Result<Sm80Forward> parse_sm80_forward(std::string_view text, const Sm80Forward& defaults) {
+  return parse(text, defaults);
+}
+Result<Sm90Forward> parse_sm90_forward(std::string_view text, const Sm90Forward& defaults) {
+  return parse(text, defaults);
+}
+
+bool names_sm90_forward(std::string_view text) {
+  return trimmed(text).starts_with(kTypeName<Sm90Forward>);
+}
 
 Result<Quantize> parse_quantize(std::string_view text, const Quantize& defaults) {
-  return parse("Quantize", text, defaults);
+  return parse(text, defaults);
 }
 
 std::string sm80_forward_fields() { return field_names<Sm80Forward>(); }

@@ -7,6 +7,7 @@
 
 #include "config/quantize.h"
 #include "config/sm80_forward.h"
+#include "config/sm90_forward.h"
 #include "octavo/octavo.hpp"
 
 namespace octavo {
@@ -15,16 +16,23 @@ namespace octavo {
 // designated initialiser as it would stand in namespace octavo.
 std::string to_text(const Sm80Forward& config);
 std::string to_text(const Quantize& config);
+std::string to_text(const Sm90Forward& config);
 
 // What differs from the defaults, without the arch: "element=bf16,head_dim=128". For tables; the
 // parser takes it too.
 std::string brief_text(const Sm80Forward& config);
 std::string brief_text(const Quantize& config);
+std::string brief_text(const Sm90Forward& config);
 
 // Any subset of the fields in any order; the others are those of `defaults`. Whitespace, the type's
 // name with its braces, the dots and "Element::" may be there or not.
 Result<Sm80Forward> parse_sm80_forward(std::string_view text, const Sm80Forward& defaults = {});
 Result<Quantize> parse_quantize(std::string_view text, const Quantize& defaults = {});
+Result<Sm90Forward> parse_sm90_forward(std::string_view text, const Sm90Forward& defaults = {});
+
+// Whether a text is of the Hopper kernel: it starts with that type's name. Fields alone are the
+// sm80 kernel's.
+bool names_sm90_forward(std::string_view text);
 
 // "arch, element, out, ...", for messages and help texts.
 std::string sm80_forward_fields();

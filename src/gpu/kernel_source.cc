@@ -22,6 +22,12 @@ KernelSource kernel_source(const Quantize& config, bool ptx) {
           .ptx = ptx};
 }
 
+KernelSource kernel_source(const Sm90Forward& config) {
+  return {.include = "device/sm90/forward.cuh",
+          .name_expression = fmt::format("sm90::sm90_forward<sm90::ConfigOf<{}>>", to_text(config)),
+          .arch = config.arch};
+}
+
 CodeFor code_for(int chip_arch) {
   if (chip_arch < 80) return {};
   if (chip_arch < 89) return {.arch = 80, .ptx = false};  // sm_86, sm_87 run sm_80 cubins

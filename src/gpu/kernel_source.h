@@ -7,6 +7,7 @@
 
 #include "config/quantize.h"
 #include "config/sm80_forward.h"
+#include "config/sm90_forward.h"
 
 namespace octavo {
 
@@ -34,6 +35,8 @@ struct CompiledKernel {
 
 KernelSource kernel_source(const Sm80Forward& config, bool ptx = false);
 KernelSource kernel_source(const Quantize& config, bool ptx = false);
+// Of wgmma there is no PTX for later chips.
+KernelSource kernel_source(const Sm90Forward& config);
 
 // The arch whose code a chip runs best: its own family's cubin, or PTX from the newest one for
 // chips that are later than all of them.

@@ -11,6 +11,7 @@
 #include "gpu/nvrtc.h"
 #include "gpu/shipped.h"
 #include "gpu/sm80_feasible.h"
+#include "gpu/sm90_feasible.h"
 #include "octavo/kernels.hpp"
 
 namespace octavo {
@@ -34,15 +35,25 @@ KernelCode code_of(const CubinKernel& kernel, bool debug) {
   return code;
 }
 
-KernelInfo describe(const Sm80Forward& config, bool ptx) {
+KernelInfo described(std::string_view kernel, const auto& config, bool ptx) {
   KernelInfo info;
-  info.kernel = "sm80_forward";
+  info.kernel = kernel;
   info.config = to_text(config);
   info.brief = brief_text(config);
   info.arch = config.arch;
   info.ptx = ptx;
+  return info;
+}
+KernelInfo describe(const Sm80Forward& config, bool ptx) {
+  KernelInfo info = described("sm80_forward", config, ptx);
   info.threads = sm80::threads(config);
   info.dynamic_smem_bytes = sm80::smem_bytes(config);
+  return info;
+}
+KernelInfo describe(const Sm90Forward& config) {
+  KernelInfo info = described("sm90_forward", config, false);
+  info.threads = sm90::threads(config);
+  info.dynamic_smem_bytes = sm90::smem_bytes(config);
   return info;
 }
 
@@ -65,18 +76,38 @@ void describe_image(const Result<CompiledKernel>& kernel, KernelInfo& info) {
 
 // The configuration in "kernel<ConfigOf<Config{...}>>".
 std::string brief_of(std::string_view name_expression) {
-  const std::size_t start = name_expression.find("Sm80Forward{");
+  constexpr std::string_view kBefore = "ConfigOf<";
+  const std::size_t before = name_expression.find(kBefore);
   const std::size_t end = name_expression.rfind('}');
-  if (start == std::string_view::npos || end == std::string_view::npos || end < start) return {};
-  const Result<Sm80Forward> config =
-      parse_sm80_forward(name_expression.substr(start, end + 1 - start));
-  return config.ok() ? brief_text(*config) : std::string();
+  if (before == std::string_view::npos || end == std::string_view::npos || end < before) return {};
+  const std::size_t start = before + kBefore.size();
+  const std::string_view text = name_expression.substr(start, end + 1 - start);
+  const auto brief = [](const auto& config) {
+    return config.ok() ? brief_text(*config) : std::string();
+  };
+  return names_sm90_forward(text) ? brief(parse_sm90_forward(text))
+                                  : brief(parse_sm80_forward(text));
 }
 
-KernelInfo shipped_info(const Sm80Forward& config, bool ptx) {
-  KernelInfo info = describe(config, ptx);
-  describe_image(embedded_kernels().load(cache_key(kernel_source(config, ptx), "")), info);
+KernelInfo with_shipped_image(KernelInfo info, const KernelSource& source) {
+  describe_image(embedded_kernels().load(cache_key(source, "")), info);
   return info;
+}
+
+struct Asked {
+  KernelInfo info;
+  KernelSource source;
+};
+template <class Config>
+Result<Asked> asked(const Result<Config>& config, const auto& describe_it) {
+  if (!config.ok()) return config.status();
+  OCTAVO_RETURN_IF_ERROR(feasible(*config, config->arch));
+  return Asked{describe_it(*config), kernel_source(*config)};
+}
+Result<Asked> asked(std::string_view text) {
+  if (names_sm90_forward(text))
+    return asked(parse_sm90_forward(text), [](const auto& c) { return describe(c); });
+  return asked(parse_sm80_forward(text), [](const auto& c) { return describe(c, false); });
 }
 
 }  // namespace
@@ -85,12 +116,15 @@ std::vector<KernelInfo> shipped_kernel_list() {
   std::vector<KernelInfo> list;
   for (const int arch : kShippedArchs) {
     for (const Sm80Forward& config : shipped_configs(arch)) {
-      list.push_back(shipped_info(config, false));
+      list.push_back(with_shipped_image(describe(config, false), kernel_source(config)));
     }
+  }
+  for (const Sm90Forward& config : shipped_sm90_configs()) {
+    list.push_back(with_shipped_image(describe(config), kernel_source(config)));
   }
   for (const int arch : kShippedPtxArchs) {
     for (const Sm80Forward& config : shipped_configs(arch)) {
-      list.push_back(shipped_info(config, true));
+      list.push_back(with_shipped_image(describe(config, true), kernel_source(config, true)));
     }
   }
   return list;
@@ -127,12 +161,11 @@ Result<int> remove_cached_kernels(std::string_view prefix) {
 }
 
 Result<KernelExplanation> explain_kernel(std::string_view config_text) {
-  const Result<Sm80Forward> config = parse_sm80_forward(config_text);
-  if (!config.ok()) return config.status();
-  OCTAVO_RETURN_IF_ERROR(feasible(*config, config->arch));
-  const KernelSource source = kernel_source(*config);
+  const Result<Asked> kernel_asked = asked(config_text);
+  if (!kernel_asked.ok()) return kernel_asked.status();
+  const KernelSource& source = kernel_asked->source;
   KernelExplanation out;
-  out.info = describe(*config, false);
+  out.info = kernel_asked->info;
   out.name_expression = source.name_expression;
   out.options = fmt::format("{}", fmt::join(nvrtc_options(source.arch, source.ptx), " "));
   out.sources_sha256 = sources_digest(source.include);

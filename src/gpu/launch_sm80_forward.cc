@@ -3,20 +3,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 
 #include "attention/error.h"
 #include "attention/operand_scales.h"
+#include "gpu/forward_params.h"
 #include "gpu/load_function.h"
 
 namespace octavo {
 namespace {
 
-constexpr double kLog2E = 1.4426950408889634;
 constexpr float kSim8Step = 1.0f / 127.0f;
-
-Strides strides(const ConstTensor& t) { return {t.stride[0], t.stride[1], t.stride[2]}; }
 
 // A row or block scale is found by its row, a column scale by its column, one of a head by neither.
 ScaleParams scale_params(const Arguments& a, const ConstTensor& tensor, const Scales& scales,
@@ -34,12 +31,6 @@ ScaleParams scale_params(const Arguments& a, const ConstTensor& tensor, const Sc
   if (scales.granularity == Granularity::block)
     p.block_rows = static_cast<i32>(std::min<std::int64_t>(scales.block_rows, INT32_MAX));
   return p;
-}
-
-// Lengths end at 2^30, and so must what is added to them or taken away: compilers reorder the
-// kernel's comparisons as if no sum overflowed.
-i32 window_limit(std::int64_t window) {
-  return static_cast<i32>(window < 0 ? kNoLimit : std::min<std::int64_t>(window, kNoLimit));
 }
 
 }  // namespace
@@ -65,42 +56,15 @@ ForwardParams sm80_forward_params(const Problem& posed, const Arguments& a,
   p.k = a.k.data;
   p.v = a.v.data;
   p.o = a.out.data;
-  p.lse = static_cast<float*>(a.lse.data);
-  p.q_strides = strides(a.q);
-  p.k_strides = strides(a.k);
-  p.v_strides = strides(a.v);
-  p.o_strides = strides(a.out);
-  p.lse_strides = strides(a.lse);
+  p.q_strides = strides_of(a.q);
+  p.k_strides = strides_of(a.k);
+  p.v_strides = strides_of(a.v);
   p.q_scales = scale_params(a, a.q, a.q_scales, posed.len_q);
   p.k_scales = scale_params(a, a.k, a.k_scales, posed.len_kv);
   p.v_scales = scale_params(a, a.v, a.v_scales, posed.len_kv);
-  p.cu_seqlens_q = a.cu_seqlens_q;
-  p.cu_seqlens_kv = a.cu_seqlens_kv;
-  p.tokens_q = static_cast<i32>(a.q.shape[2]);
-  p.tokens_kv = static_cast<i32>(a.k.shape[2]);
-  p.heads_q = static_cast<i32>(posed.heads_q);
-  p.heads_per_kv = static_cast<i32>(posed.heads_q / posed.heads_kv);
-  p.len_q = static_cast<i32>(posed.len_q);
-  p.len_kv = static_cast<i32>(posed.len_kv);
-  p.head_dim = static_cast<i32>(posed.head_dim);
-  p.row_tiles = static_cast<i32>(div_up<std::int64_t>(posed.len_q, config.block_m));
-  p.tiles = static_cast<i32>(sm80_forward_tiles(posed, config));
-
-  const double scale = a.scale ? *a.scale : 1.0 / std::sqrt(static_cast<double>(posed.head_dim));
-  double scale_log2 = std::abs(scale) * kLog2E;
-  if (posed.q == DType::sim8) {
-    scale_log2 *= kSim8Step * kSim8Step;
-    p.v_unit = kSim8Step;
-  }
-  // A masked score is -infinity, and must stay so when the scale is 0.
-  constexpr double kSmallestScale = 1e-30;
-  p.scale_log2 = static_cast<float>(std::max(scale_log2, kSmallestScale));
-  p.negate = scale < 0 ? 1 : 0;
-
-  const Options& o = posed.options;
-  p.bottom_right = o.causal == Causal::top_left ? 0 : 1;
-  p.window_left = window_limit(o.window_left);
-  p.window_right = o.causal == Causal::none ? window_limit(o.window_right) : 0;
+  const bool sim8 = posed.q == DType::sim8;
+  if (sim8) p.v_unit = kSim8Step;
+  set_shared_params(p, posed, a, config.block_m, sim8 ? kSim8Step : 1);
   return p;
 }
 

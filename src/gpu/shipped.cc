@@ -2,6 +2,7 @@
 #include "gpu/shipped.h"
 
 #include "config/sm80_shipped.h"
+#include "config/sm90_shipped.h"
 #include "gpu/sm80_feasible.h"
 
 namespace octavo {
@@ -15,12 +16,25 @@ std::vector<Sm80Forward> shipped_configs(int arch) {
   return configs;
 }
 
+std::vector<Sm90Forward> shipped_sm90_configs() {
+  std::vector<Sm90Forward> configs;
+  for (const sm90::TableRow& row : sm90::kTable) {
+    for (const Element element : sm90::kShippedElements) {
+      if (sm90::is_shipped(row)) configs.push_back(sm90::config_of(row, element));
+    }
+  }
+  return configs;
+}
+
 std::vector<KernelSource> shipped_kernels() {
   std::vector<KernelSource> kernels;
   for (const int arch : kShippedArchs) {
     for (const Sm80Forward& config : shipped_configs(arch)) {
       kernels.push_back(kernel_source(config));
     }
+  }
+  for (const Sm90Forward& config : shipped_sm90_configs()) {
+    kernels.push_back(kernel_source(config));
   }
   for (const int arch : kShippedPtxArchs) {
     for (const Sm80Forward& config : shipped_configs(arch)) {

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "config/sm80_forward.h"
+#include "config/sm90_forward.h"
 #include "gpu/kernel_source.h"
 
 namespace octavo {
@@ -14,6 +15,9 @@ inline constexpr int kShippedPtxArchs[] = {80, 89};
 
 // Configurations, each for every arch on which it is feasible.
 std::vector<Sm80Forward> shipped_configs(int arch);
+
+// Those of the Hopper kernel.
+std::vector<Sm90Forward> shipped_sm90_configs();
 
 // All of the above, as what the compiler is given.
 std::vector<KernelSource> shipped_kernels();

@@ -6,7 +6,7 @@
 
 #include <numeric>
 
-#include "attention/error.h"
+#include "gpu/config_error.h"
 
 namespace octavo {
 namespace {
@@ -20,19 +20,15 @@ bool is_fp8(Element e) { return e == Element::e4m3 || e == Element::e5m2; }
 // Bytes go to the tensor cores as they are; sim8 becomes fp16 on the way.
 bool is_native_8bit(Element e) { return is_fp8(e) || e == Element::int8; }
 
-Status wrong(std::string_view field, int value, std::string_view supported) {
-  return invalid(fmt::format("config.{}", field), fmt::format("{}", value), supported);
-}
-
 Status check_types(const Sm80Forward& c) {
   if (c.element <= Element::f32 || c.element > Element::sim8) {
-    return wrong("element", static_cast<int>(c.element), "f16, bf16, e4m3, e5m2, int8, sim8");
+    return wrong_field("element", static_cast<int>(c.element), "f16, bf16, e4m3, e5m2, int8, sim8");
   }
   if (c.out < Element::f32 || c.out > Element::bf16) {
-    return wrong("out", static_cast<int>(c.out), "f32, f16, bf16");
+    return wrong_field("out", static_cast<int>(c.out), "f32, f16, bf16");
   }
   if (is_fp8(c.element) && c.arch < 89) {
-    return wrong("arch", c.arch, "89 or later for FP8 elements");
+    return wrong_field("arch", c.arch, "89 or later for FP8 elements");
   }
   if (c.k_row_scales && element_bytes(c.element) != 1) {
     return invalid("config.k_row_scales", "true", "false for 16-bit elements");
@@ -43,54 +39,56 @@ Status check_types(const Sm80Forward& c) {
 Status check_shape(const Sm80Forward& c) {
   const int step = is_native_8bit(c.element) ? 32 : 16;
   if (c.head_dim < step || c.head_dim > kMostHeadDim || c.head_dim % step != 0) {
-    return wrong("head_dim", c.head_dim,
-                 fmt::format("multiples of {} up to {} for this element", step, kMostHeadDim));
+    return wrong_field(
+        "head_dim", c.head_dim,
+        fmt::format("multiples of {} up to {} for this element", step, kMostHeadDim));
   }
   for (const auto& [name, warps] : {std::pair("warps_m", c.warps_m), {"warps_n", c.warps_n}}) {
-    if (warps < 1 || warps > kMostThreads / 32) return wrong(name, warps, "1 to 32");
+    if (warps < 1 || warps > kMostThreads / 32) return wrong_field(name, warps, "1 to 32");
   }
   if (c.producer_warps < 0 || c.producer_warps > 4) {
-    return wrong("producer_warps", c.producer_warps, "0 to 4");
+    return wrong_field("producer_warps", c.producer_warps, "0 to 4");
   }
   if (sm80::threads(c) > kMostThreads) {
-    return wrong("warps_m * config.warps_n", c.warps_m * c.warps_n, "at most 32 warps");
+    return wrong_field("warps_m * config.warps_n", c.warps_m * c.warps_n, "at most 32 warps");
   }
   constexpr int kMostRows = 1024;
   if (c.block_m < 1 || c.block_m > kMostRows || c.block_m % (16 * c.warps_m) != 0) {
-    return wrong("block_m", c.block_m,
-                 fmt::format("multiples of 16 warps_m = {} up to {}", 16 * c.warps_m, kMostRows));
+    return wrong_field(
+        "block_m", c.block_m,
+        fmt::format("multiples of 16 warps_m = {} up to {}", 16 * c.warps_m, kMostRows));
   }
   const int most_keys = is_fp8(c.element) ? kMostFp8Keys : kMostRows;
   if (c.block_n < step || c.block_n > most_keys || c.block_n % step != 0) {
-    return wrong("block_n", c.block_n,
-                 fmt::format("multiples of {} up to {} for this element", step, most_keys));
+    return wrong_field("block_n", c.block_n,
+                       fmt::format("multiples of {} up to {} for this element", step, most_keys));
   }
   return {};
 }
 
 Status check_switches(const Sm80Forward& c) {
-  if (c.stages < 1 || c.stages > 8) return wrong("stages", c.stages, "1 to 8");
+  if (c.stages < 1 || c.stages > 8) return wrong_field("stages", c.stages, "1 to 8");
   const int least = element_bytes(c.element);
   const bool power = c.load_bytes > 0 && (c.load_bytes & (c.load_bytes - 1)) == 0;
   if (!power || c.load_bytes < least || c.load_bytes > 16) {
-    return wrong("load_bytes", c.load_bytes,
-                 fmt::format("powers of two from {} to 16 for this element", least));
+    return wrong_field("load_bytes", c.load_bytes,
+                       fmt::format("powers of two from {} to 16 for this element", least));
   }
   // K and V are read by groups of the largest number of tiles that divides both.
   if (c.k_tiles < 2 || std::gcd(c.block_n / 8, c.k_tiles) % 2 != 0) {
-    return wrong("k_tiles", c.k_tiles, "even numbers from 2");
+    return wrong_field("k_tiles", c.k_tiles, "even numbers from 2");
   }
   if (c.v_tiles < 2 || std::gcd(c.head_dim / 8, c.v_tiles) % 2 != 0) {
-    return wrong("v_tiles", c.v_tiles, "even numbers from 2");
+    return wrong_field("v_tiles", c.v_tiles, "even numbers from 2");
   }
   // A row may run 2^rescale_log2 above its origin, and fp16's P ends at 2^16.
   if (c.rescale_log2 < 0 || c.rescale_log2 > 15) {
-    return wrong("rescale_log2", c.rescale_log2, "0 to 15");
+    return wrong_field("rescale_log2", c.rescale_log2, "0 to 15");
   }
   if (c.p_terms < 1 || c.p_terms > (is_fp8(c.element) ? 2 : 1)) {
-    return wrong("p_terms", c.p_terms, "1, and 2 for FP8 elements");
+    return wrong_field("p_terms", c.p_terms, "1, and 2 for FP8 elements");
   }
-  if (c.unroll < 1 || c.unroll > 4) return wrong("unroll", c.unroll, "1 to 4");
+  if (c.unroll < 1 || c.unroll > 4) return wrong_field("unroll", c.unroll, "1 to 4");
   // Two named barriers a stage, of the sixteen, and two for other ends.
   if (c.producer_warps > 0 && (c.stages > 7 || c.v_barrier)) {
     return invalid("config.producer_warps", fmt::format("{}", c.producer_warps),
@@ -101,7 +99,8 @@ Status check_switches(const Sm80Forward& c) {
     return invalid("config.f16_scores", "true", "false for this element: f16 and sim8 have it");
   }
   if (c.exp < ExpForm::f32 || c.exp > ExpForm::polynomial || (c.exp == ExpForm::f16x2 && !half)) {
-    return wrong("exp", static_cast<int>(c.exp), "f32, polynomial, and f16x2 for f16 and sim8");
+    return wrong_field("exp", static_cast<int>(c.exp),
+                       "f32, polynomial, and f16x2 for f16 and sim8");
   }
   if (c.keep_kv && c.load_bytes != 16) {
     return invalid("config.keep_kv", "true", "false unless load_bytes is 16");
@@ -128,10 +127,10 @@ int max_smem_bytes(int arch) {
 
 Status feasible(const Sm80Forward& config, int arch, int smem_bytes) {
   if (config.arch != 80 && config.arch != 89 && config.arch != 90) {
-    return wrong("arch", config.arch, "80, 89, 90");
+    return wrong_field("arch", config.arch, "80, 89, 90");
   }
   if (config.arch > arch) {
-    return wrong("arch", config.arch, fmt::format("up to {} on this chip", arch));
+    return wrong_field("arch", config.arch, fmt::format("up to {} on this chip", arch));
   }
   OCTAVO_RETURN_IF_ERROR(check_types(config));
   OCTAVO_RETURN_IF_ERROR(check_shape(config));

@@ -3,71 +3,49 @@
 #include <algorithm>
 #include <array>
 #include <mutex>
+#include <optional>
 
 #include "attention/error.h"
 #include "gpu/choose_sm80_forward.h"
+#include "gpu/choose_sm90_forward.h"
 #include "gpu/config_text.h"
 #include "gpu/kernel_family.h"
 #include "gpu/launch_quantize.h"
 #include "gpu/launch_sm80_forward.h"
+#include "gpu/launch_sm90_forward.h"
 #include "gpu/sm80_feasible.h"
+#include "gpu/sm90_feasible.h"
 
 namespace octavo {
 namespace {
 
-// One kernel per alignment of the rows. That of 16 bytes is loaded with the plan; a narrower one
-// by the first run that needs it, which a CUDA graph capture must not be.
-class GpuPlan final : public Plan::Impl {
+// A configuration that somebody asks for, of one kernel or the other.
+struct Forced {
+  std::optional<Sm80Forward> sm80;
+  std::optional<Sm90Forward> sm90;
+};
+
+// Read at every plan, as the family may be forced.
+bool takes_sm90(const Problem& problem, const GpuInfo& gpu) {
+  const Result<std::optional<KernelFamily>> family = forced_kernel_family();
+  return family.ok() && *family != KernelFamily::sm80 && sm90_forward_serves(problem, gpu);
+}
+
+// The sm80 family: one kernel per alignment of the rows. Each is loaded by the first who needs it,
+// which a CUDA graph capture must not be.
+class Sm80Kernels {
  public:
-  GpuPlan(const Problem& planned, Device on, const Gpu& gpu, std::optional<Sm80Forward> forced)
-      : Impl(planned, on), gpu_(gpu), forced_(forced), quantizers_(gpu) {}
-
-  Status load() {
-    OCTAVO_RETURN_IF_ERROR(quantizers_.load(quantizers_of(problem, code_arch(), 16)));
-    return kernel(16).status();
-  }
-
-  Explanation explain() const override {
-    const ChosenSm80Forward chosen = choose(16);
-    Explanation e;
-    e.device = name(device);
-    e.kernel = "sm80_forward";
-    e.config = to_text(chosen.config);
-    e.reason = chosen.reason;
-    if (const auto loaded = kernel(16); loaded.ok() && !(*loaded)->note.empty()) {
-      e.config = to_text((*loaded)->config);
-      e.reason += "; " + (*loaded)->note;
-    }
-    e.reason += describe_quantizers(problem);
-    e.workspace_bytes = workspace_bytes(problem, nullptr);
-    return e;
-  }
-
-  std::size_t workspace_bytes(const Problem& posed, const Arguments* arguments) const override {
-    return prepared_bytes(posed, arguments);
-  }
-
-  Status run(const Problem& posed, const Arguments& arguments, Workspace workspace,
-             Stream stream) const override {
-    OCTAVO_RETURN_IF_ERROR(sm80_forward_serves(posed));
-    const PreparedCall call = prepare_call(posed, arguments, workspace.data, code_arch());
-    const Result<const LoadedSm80Forward*> found = kernel(row_alignment(call.arguments));
-    if (!found.ok()) return found.status();
-    OCTAVO_RETURN_IF_ERROR(quantizers_.launch(call, stream));
-    return launch_sm80_forward(gpu_, **found, call.problem, call.arguments, stream);
-  }
-
- private:
-  static constexpr std::array kAlignments = {1, 2, 4, 8, 16};
+  Sm80Kernels(const Problem& problem, const Gpu& gpu, std::optional<Sm80Forward> forced)
+      : problem_(problem), gpu_(gpu), forced_(forced) {}
 
   int code_arch() const { return code_for(gpu_.info.arch).arch; }
 
   ChosenSm80Forward choose(int alignment) const {
     if (forced_) return {*forced_, "asked for"};
-    return choose_sm80_forward(problem, gpu_.info, alignment);
+    return choose_sm80_forward(problem_, gpu_.info, alignment);
   }
 
-  Result<const LoadedSm80Forward*> kernel(int alignment) const {
+  Result<const LoadedSm80Forward*> get(int alignment) const {
     if (forced_ && alignment < forced_->load_bytes)
       return invalid("config.load_bytes", fmt::format("{}", forced_->load_bytes),
                      fmt::format("up to {}, the alignment of the rows", alignment));
@@ -85,16 +63,99 @@ class GpuPlan final : public Plan::Impl {
     return &*loaded;
   }
 
+ private:
+  static constexpr std::array kAlignments = {1, 2, 4, 8, 16};
+
+  const Problem& problem_;
   const Gpu& gpu_;
   const std::optional<Sm80Forward> forced_;
-  mutable LoadedQuantizers quantizers_;
   mutable std::mutex mutex_;
   mutable std::array<std::optional<LoadedSm80Forward>, kAlignments.size()> kernels_;
 };
 
+// The Hopper kernel where it serves the problem and TMA reaches its tensors, else the sm80 family.
+// What rows of 16 bytes need is loaded with the plan.
+class GpuPlan final : public Plan::Impl {
+ public:
+  GpuPlan(const Problem& planned, Device on, const Gpu& gpu, const Forced& forced)
+      : Impl(planned, on),
+        gpu_(gpu),
+        forced_(forced),
+        uses_sm90_(forced.sm90 || (!forced.sm80 && takes_sm90(problem, gpu.info))),
+        sm80_(problem, gpu, forced.sm80),
+        quantizers_(gpu) {}
+
+  Status load() {
+    OCTAVO_RETURN_IF_ERROR(quantizers_.load(quantizers_of(problem, sm80_.code_arch(), 16)));
+    if (!uses_sm90_) return sm80_.get(16).status();
+    const Result<LoadedSm90Forward> made = load_sm90_forward(gpu_, choose_sm90().config);
+    // Without a compiler, what is not shipped is left to the sm80 family, which always has
+    // something.
+    if (!made.ok() && made.status().code() == ErrorCode::unsupported && !forced_.sm90)
+      return sm80_.get(16).status();
+    if (!made.ok()) return made.status();
+    sm90_ = *made;
+    return {};
+  }
+
+  Explanation explain() const override {
+    Explanation e;
+    e.device = name(device);
+    if (sm90_) {
+      e.kernel = "sm90_forward";
+      e.config = to_text(sm90_->config);
+      e.reason = choose_sm90().reason;
+      return e;
+    }
+    const ChosenSm80Forward chosen = sm80_.choose(16);
+    e.kernel = "sm80_forward";
+    e.config = to_text(chosen.config);
+    e.reason = chosen.reason;
+    if (const auto loaded = sm80_.get(16); loaded.ok() && !(*loaded)->note.empty()) {
+      e.config = to_text((*loaded)->config);
+      e.reason += "; " + (*loaded)->note;
+    }
+    if (uses_sm90_) e.reason += "; there is no compiler for a Hopper kernel";
+    e.reason += describe_quantizers(problem);
+    e.workspace_bytes = workspace_bytes(problem, nullptr);
+    return e;
+  }
+
+  std::size_t workspace_bytes(const Problem& posed, const Arguments* arguments) const override {
+    return prepared_bytes(posed, arguments);
+  }
+
+  Status run(const Problem& posed, const Arguments& arguments, Workspace workspace,
+             Stream stream) const override {
+    OCTAVO_RETURN_IF_ERROR(sm80_forward_serves(posed));
+    if (sm90_ && sm90_forward_reaches(arguments))
+      return launch_sm90_forward(gpu_, *sm90_, posed, arguments, stream);
+    if (forced_.sm90)
+      return invalid("config", "of sm90_forward",
+                     "one of sm80_forward where strides or addresses are no multiples of 16 bytes");
+    const PreparedCall call = prepare_call(posed, arguments, workspace.data, sm80_.code_arch());
+    const Result<const LoadedSm80Forward*> found = sm80_.get(row_alignment(call.arguments));
+    if (!found.ok()) return found.status();
+    OCTAVO_RETURN_IF_ERROR(quantizers_.launch(call, stream));
+    return launch_sm80_forward(gpu_, **found, call.problem, call.arguments, stream);
+  }
+
+ private:
+  ChosenSm90Forward choose_sm90() const {
+    if (forced_.sm90) return {*forced_.sm90, "asked for"};
+    return choose_sm90_forward(problem, gpu_.info);
+  }
+
+  const Gpu& gpu_;
+  const Forced forced_;
+  const bool uses_sm90_;
+  std::optional<LoadedSm90Forward> sm90_;
+  const Sm80Kernels sm80_;
+  mutable LoadedQuantizers quantizers_;
+};
+
 // A configuration that somebody asks for must still fit the problem.
-Result<Sm80Forward> forced_config(const Problem& problem, const GpuInfo& gpu,
-                                  std::string_view text) {
+Result<Sm80Forward> forced_sm80(const Problem& problem, const GpuInfo& gpu, std::string_view text) {
   const Sm80Forward chosen = choose_sm80_forward(problem, gpu, 16).config;
   Sm80Forward defaults;
   defaults.arch = chosen.arch;
@@ -112,6 +173,26 @@ Result<Sm80Forward> forced_config(const Problem& problem, const GpuInfo& gpu,
     return invalid(
         "config", brief_text(*config),
         fmt::format("arch={},{} for this problem and chip", chosen.arch, brief_text(defaults)));
+  return config;
+}
+
+Result<Sm90Forward> forced_sm90(const Problem& problem, const GpuInfo& gpu, std::string_view text) {
+  if (!sm90_forward_serves(problem, gpu))
+    return invalid("config", "of sm90_forward",
+                   fmt::format("one of sm80_forward for {} on sm_{}", describe(problem), gpu.arch));
+  const Sm90Forward chosen = choose_sm90_forward(problem, gpu).config;
+  Sm90Forward defaults;
+  defaults.element = chosen.element;
+  defaults.out = chosen.out;
+  defaults.head_dim = chosen.head_dim;
+  const Result<Sm90Forward> config = parse_sm90_forward(text, defaults);
+  if (!config.ok()) return config;
+  OCTAVO_RETURN_IF_ERROR(feasible(*config, gpu.arch, gpu.smem_per_block_optin));
+  if (config->element != chosen.element || config->out != chosen.out ||
+      config->head_dim < problem.head_dim || (config->split_keys && problem.packed))
+    return invalid("config", brief_text(*config),
+                   fmt::format("{} for this problem{}", brief_text(defaults),
+                               problem.packed ? ", without split_keys" : ""));
   return config;
 }
 
@@ -144,8 +225,10 @@ Result<std::vector<KernelSource>> gpu_kernels(const Problem& problem, Device dev
       kernels.push_back(source);
   };
   for (const int alignment : {16, row_alignment}) {
-    add(kernel_source(choose_sm80_forward(problem, info, alignment).config,
-                      code_for(info.arch).ptx));
+    add(alignment == 16 && takes_sm90(problem, info)
+            ? kernel_source(choose_sm90_forward(problem, info).config)
+            : kernel_source(choose_sm80_forward(problem, info, alignment).config,
+                            code_for(info.arch).ptx));
     for (const KernelSource& source : quantizer_sources(problem, info, alignment)) add(source);
   }
   return kernels;
@@ -155,11 +238,15 @@ Result<std::shared_ptr<const Plan::Impl>> make_gpu_plan(const Problem& problem, 
                                                         std::string_view config) {
   const Result<const Gpu*> gpu = gpu_for(problem, device);
   if (!gpu.ok()) return gpu.status();
-  std::optional<Sm80Forward> forced;
-  if (!config.empty()) {
-    const Result<Sm80Forward> parsed = forced_config(problem, (*gpu)->info, config);
+  Forced forced;
+  if (names_sm90_forward(config)) {
+    const Result<Sm90Forward> parsed = forced_sm90(problem, (*gpu)->info, config);
     if (!parsed.ok()) return parsed.status();
-    forced = *parsed;
+    forced.sm90 = *parsed;
+  } else if (!config.empty()) {
+    const Result<Sm80Forward> parsed = forced_sm80(problem, (*gpu)->info, config);
+    if (!parsed.ok()) return parsed.status();
+    forced.sm80 = *parsed;
   }
   auto made = std::make_shared<GpuPlan>(problem, device, **gpu, forced);
   OCTAVO_RETURN_IF_ERROR(made->load());

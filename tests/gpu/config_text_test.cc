@@ -23,22 +23,48 @@ void change(bool& x) { x = !x; }
 void change(Element& x) { x = x == Element::sim8 ? Element::f32 : Element::sim8; }
 void change(ExpForm& x) { x = x == ExpForm::f16x2 ? ExpForm::f32 : ExpForm::f16x2; }
 
-TEST(ConfigText, EveryFieldIsWrittenAndRead) {
+Result<Sm80Forward> parsed_as(const Sm80Forward&, std::string_view text) {
+  return parse_sm80_forward(text);
+}
+Result<Sm90Forward> parsed_as(const Sm90Forward&, std::string_view text) {
+  return parse_sm90_forward(text);
+}
+
+template <class Config>
+void every_field_is_written_and_read() {
   int fields = 0;
-  std::set<std::string> texts = {to_text(Sm80Forward{})};
-  Sm80Forward probe;
+  std::set<std::string> texts = {to_text(Config{})};
+  Config probe;
   visit_fields(probe, [&](std::string_view name, auto&) {
-    Sm80Forward config;
+    Config config;
     visit_fields(config, [&](std::string_view other, auto& field) {
       if (other == name) change(field);
     });
     ++fields;
     EXPECT_TRUE(texts.insert(to_text(config)).second) << name;
-    const Result<Sm80Forward> parsed = parse_sm80_forward(to_text(config));
+    const Result<Config> parsed = parsed_as(config, to_text(config));
     ASSERT_TRUE(parsed.ok()) << parsed.status().message();
     EXPECT_EQ(*parsed, config) << to_text(config);
   });
-  EXPECT_EQ(fields, kFieldCount<Sm80Forward>);
+  EXPECT_EQ(fields, kFieldCount<Config>);
+}
+
+TEST(ConfigText, EveryFieldIsWrittenAndRead) {
+  every_field_is_written_and_read<Sm80Forward>();
+  every_field_is_written_and_read<Sm90Forward>();
+}
+
+TEST(ConfigText, TheTypeSaysWhichKernel) {
+  EXPECT_TRUE(names_sm90_forward(to_text(Sm90Forward{})));
+  EXPECT_TRUE(names_sm90_forward("  Sm90Forward { .stages=3 }"));
+  EXPECT_FALSE(names_sm90_forward(to_text(Sm80Forward{})));
+  EXPECT_FALSE(names_sm90_forward("arch=90"));
+  EXPECT_FALSE(names_sm90_forward(""));
+  EXPECT_FALSE(parse_sm90_forward(to_text(Sm80Forward{})).ok());
+  EXPECT_FALSE(parse_sm80_forward(to_text(Sm90Forward{})).ok());
+  Sm90Forward config;
+  config.stages = 3;
+  EXPECT_EQ(brief_text(config), "stages=3");
 }
 
 // The count must see what it is there to see: a field more.
@@ -57,13 +83,18 @@ TEST(ConfigText, FieldsAreCounted) {
 }
 
 // Designated initialisers must come in the order of the declaration.
-TEST(ConfigText, FieldsAreInOrder) {
-  const Sm80Forward config;
+template <class Config>
+void fields_are_in_order() {
+  const Config config;
   const void* last = nullptr;
   visit_fields(config, [&](std::string_view name, const auto& field) {
     EXPECT_TRUE(last < static_cast<const void*>(&field)) << name;
     last = &field;
   });
+}
+TEST(ConfigText, FieldsAreInOrder) {
+  fields_are_in_order<Sm80Forward>();
+  fields_are_in_order<Sm90Forward>();
 }
 
 TEST(ConfigText, RoundTripOfManyConfigs) {

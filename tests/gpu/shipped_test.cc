@@ -12,6 +12,7 @@
 #include "gpu/kernel_archive.h"
 #include "gpu/kernel_entry.h"
 #include "gpu/sm80_feasible.h"
+#include "gpu/sm90_feasible.h"
 
 namespace octavo {
 namespace {
@@ -25,6 +26,13 @@ TEST(ShippedTable, IsFeasibleAndHasNoDoubles) {
       EXPECT_TRUE(feasible(config, arch).ok()) << to_text(config);
       EXPECT_TRUE(texts.insert(to_text(config)).second) << to_text(config);
     }
+  }
+  const std::vector<Sm90Forward> hopper = shipped_sm90_configs();
+  EXPECT_GE(hopper.size(), 12u);
+  EXPECT_LE(hopper.size(), 24u) << "each costs the build a second and more";
+  for (const Sm90Forward& config : hopper) {
+    EXPECT_TRUE(feasible(config, 90).ok()) << to_text(config);
+    EXPECT_TRUE(texts.insert(to_text(config)).second) << to_text(config);
   }
 }
 
@@ -139,6 +147,23 @@ TEST_F(ShippedTest, NoSharedMemoryRoundTripOfP) {
 
 TEST_F(ShippedTest, CompileInUnderFiveSeconds) {
   for (const Shipped& s : shipped_) EXPECT_LT(s.kernel.compile_ms, 5000) << to_text(s.config);
+}
+
+// The Hopper kernels are there, without spills, and multiply by wgmma alone.
+TEST_F(ShippedTest, HopperKernels) {
+  for (const Sm90Forward& config : shipped_sm90_configs()) {
+    const Result<CompiledKernel> kernel =
+        embedded_kernels().load(cache_key(kernel_source(config), ""));
+    ASSERT_TRUE(kernel.ok()) << to_text(config) << kernel.status().message();
+    EXPECT_LT(kernel->compile_ms, 5000) << to_text(config);
+    const Result<CubinInfo> info = read_cubin(kernel->image);
+    ASSERT_TRUE(info.ok()) << info.status().message();
+    const CubinKernel* found = info->find(kernel->lowered_name);
+    ASSERT_NE(found, nullptr) << kernel->lowered_name;
+    EXPECT_FALSE(found->spills()) << to_text(config);
+    EXPECT_GT(found->instructions.wgmma_f16, 0) << to_text(config);
+    EXPECT_EQ(found->instructions.mma(), found->instructions.wgmma_f16) << to_text(config);
+  }
 }
 
 TEST_F(ShippedTest, PtxForChipsToCome) {

@@ -27,9 +27,9 @@ struct Sm90ForwardParams {
   i32 heads_q = 0;
   i32 heads_per_kv = 1;
   i32 sequences = 0;
-  // Heads (of all sequences) whose tiles are mixed, longest first: few enough that their keys and
-  // values stay in L2.
+  // Heads (of all sequences) whose tiles are mixed, longest first; the last group has the rest too.
   i32 mixed_heads = 1;
+  i32 head_groups = 1;
   i32 len_q = 0;
   i32 len_kv = 0;
   i32 head_dim = 0;

@@ -1,9 +1,11 @@
 // Which tiles of query rows a CTA works on, and in which order.
 //
-// Heads are taken in groups whose keys and values fit in L2; inside a group tiles are ordered by
-// their row, the last rows first: under a causal mask those see the most keys, and the short tiles
-// are left to fill the gaps at the end. CTAs that stay take every grid-th tile, from left to right
-// and back again, so that who got the longer tile of one round gets the shorter one of the next.
+// Heads are taken in groups; inside a group tiles are ordered by their row, the last rows first:
+// under a causal mask those see the most keys, and the short tiles are left to fill the gaps at the
+// end. CTAs that stay take every grid-th tile, from left to right and back again, so that who got
+// the longer tile of one round gets the shorter one of the next. That balances only over a whole
+// number of such pairs of rounds, which the host sees to (gpu/launch_sm90_forward.cc); it needs no
+// counter in memory, and the same CTA gets the same tiles every time.
 #pragma once
 
 #include "device/core/block_range.cuh"
@@ -23,9 +25,10 @@ struct Tile {
 
 template <int kBlockM, int kBlockN>
 OCTAVO_DEVICE Tile tile_at(const Sm90ForwardParams& p, i32 index) {
-  const i32 heads = p.heads_q * p.sequences;
-  const i32 first_head = index / (p.row_tiles * p.mixed_heads) * p.mixed_heads;
-  const i32 mixed = min_of(p.mixed_heads, heads - first_head);
+  const i32 group = min_of(index / (p.row_tiles * p.mixed_heads), p.head_groups - 1);
+  const i32 first_head = group * p.mixed_heads;
+  const i32 mixed =
+      group + 1 < p.head_groups ? p.mixed_heads : p.heads_q * p.sequences - first_head;
   const i32 in_group = index - first_head * p.row_tiles;
   const i32 head = first_head + in_group % mixed;
   Tile t;

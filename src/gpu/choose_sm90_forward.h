@@ -1,0 +1,25 @@
+// Which configuration of the Hopper forward kernel serves a problem.
+#pragma once
+
+#include <string>
+
+#include "config/sm90_shipped.h"
+#include "gpu/driver.h"
+#include "octavo/octavo.hpp"
+
+namespace octavo {
+
+// That the Hopper kernel serves a problem that the sm80 family serves, where TMA reaches its
+// tensors: 16-bit elements, on that chip.
+bool sm90_forward_serves(const Problem& problem, const GpuInfo& gpu);
+
+// The table's guess at how long a problem takes with one of its rows.
+double estimated_us(const sm90::TableRow& row, const Problem& problem, int sms);
+
+struct ChosenSm90Forward {
+  Sm90Forward config;
+  std::string reason;
+};
+ChosenSm90Forward choose_sm90_forward(const Problem& problem, const GpuInfo& gpu);
+
+}  // namespace octavo

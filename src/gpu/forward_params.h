@@ -1,0 +1,54 @@
+// What the host tells every forward kernel in the same words: lengths, heads, scale and mask.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include "device/core/params.cuh"
+#include "octavo/octavo.hpp"
+
+namespace octavo {
+
+inline Strides strides_of(const ConstTensor& t) { return {t.stride[0], t.stride[1], t.stride[2]}; }
+
+// Lengths end at 2^30, and so must what is added to them or taken away: compilers reorder the
+// kernel's comparisons as if no sum overflowed.
+inline i32 window_limit(std::int64_t window) {
+  return static_cast<i32>(window < 0 ? kNoLimit : std::min<std::int64_t>(window, kNoLimit));
+}
+
+// `code_step` is what Q's and K's codes count in: 1 but for sim8.
+template <class Params>
+void set_shared_params(Params& p, const Problem& posed, const Arguments& a, int block_m,
+                       double code_step = 1) {
+  p.lse = static_cast<float*>(a.lse.data);
+  p.o_strides = strides_of(a.out);
+  p.lse_strides = strides_of(a.lse);
+  p.cu_seqlens_q = a.cu_seqlens_q;
+  p.cu_seqlens_kv = a.cu_seqlens_kv;
+  p.tokens_q = static_cast<i32>(a.q.shape[2]);
+  p.tokens_kv = static_cast<i32>(a.k.shape[2]);
+  p.heads_q = static_cast<i32>(posed.heads_q);
+  p.heads_per_kv = static_cast<i32>(posed.heads_q / posed.heads_kv);
+  p.len_q = static_cast<i32>(posed.len_q);
+  p.len_kv = static_cast<i32>(posed.len_kv);
+  p.head_dim = static_cast<i32>(posed.head_dim);
+  p.row_tiles = static_cast<i32>(div_up<std::int64_t>(posed.len_q, block_m));
+  p.tiles = static_cast<i32>(p.row_tiles * posed.heads_q * posed.batch);
+
+  constexpr double kLog2E = 1.4426950408889634;
+  const double scale = a.scale ? *a.scale : 1.0 / std::sqrt(static_cast<double>(posed.head_dim));
+  // A masked score is -infinity, and must stay so when the scale is 0.
+  constexpr double kSmallestScale = 1e-30;
+  p.scale_log2 = static_cast<float>(
+      std::max(std::abs(scale) * kLog2E * code_step * code_step, kSmallestScale));
+  p.negate = scale < 0 ? 1 : 0;
+
+  const Options& o = posed.options;
+  p.bottom_right = o.causal == Causal::top_left ? 0 : 1;
+  p.window_left = window_limit(o.window_left);
+  p.window_right = o.causal == Causal::none ? window_limit(o.window_right) : 0;
+}
+
+}  // namespace octavo

@@ -1,0 +1,111 @@
+#include "gpu/launch_sm90_forward.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+
+#include "attention/error.h"
+#include "gpu/forward_params.h"
+#include "gpu/load_function.h"
+#include "gpu/tensor_map.h"
+
+namespace octavo {
+namespace {
+
+bool is_masked(const Options& o) {
+  return o.causal != Causal::none || o.window_left >= 0 || o.window_right >= 0;
+}
+
+bool is_empty(const ConstTensor& t) {
+  return std::any_of(t.shape.begin(), t.shape.end(), [](std::int64_t n) { return n == 0; });
+}
+
+Status set_tensor_maps(const Driver& driver, const Arguments& a, const Sm90Forward& c,
+                       Sm90ForwardParams& p) {
+  const int columns = sm90::block_columns(c);
+  OCTAVO_RETURN_IF_ERROR(encode(driver, row_boxes(a.q, sm90::kRows, columns), p.q));
+  // Without keys nothing is loaded, and there is nothing to describe.
+  const bool no_keys = is_empty(a.k);
+  OCTAVO_RETURN_IF_ERROR(encode(driver, row_boxes(no_keys ? a.q : a.k, c.block_n, columns), p.k));
+  OCTAVO_RETURN_IF_ERROR(encode(driver, row_boxes(no_keys ? a.q : a.v, c.block_n, columns), p.v));
+  if (c.out == Element::f32) return {};
+  return encode(driver, row_boxes(a.out, sm90::kRows, columns), p.o);
+}
+
+}  // namespace
+
+bool sm90_forward_reaches(const Arguments& a) {
+  return tma_reaches(a.q) && tma_reaches(a.k) && tma_reaches(a.v) && tma_reaches(a.out);
+}
+
+HeadGroups head_groups(const Problem& posed, const Sm90Forward& c, const GpuInfo& gpu) {
+  const std::int64_t heads = posed.heads_q * posed.batch;
+  if (!is_masked(posed.options)) return {1, static_cast<i32>(heads)};
+  // Work is even after a whole number of ways there and back.
+  const std::int64_t row_tiles = div_up<std::int64_t>(posed.len_q, sm90::block_m(c));
+  const std::int64_t round_trip = 2 * std::int64_t{gpu.sms};
+  const std::int64_t unit = round_trip / std::gcd(round_trip, row_tiles);
+  // As many as leave their keys and values in half of L2. Where the unit does not, all heads: at
+  // such lengths a tile reads little for its work, and several tiles of a head are on their way
+  // at once.
+  const std::int64_t kv_bytes = 4 * posed.len_kv * posed.head_dim;
+  const std::int64_t fitting =
+      gpu.l2_bytes / 2 / std::max<std::int64_t>(kv_bytes, 1) * (posed.heads_q / posed.heads_kv);
+  const std::int64_t mixed = unit <= fitting ? std::min(fitting / unit * unit, heads) : heads;
+  return {static_cast<i32>(mixed), static_cast<i32>(std::max<std::int64_t>(heads / mixed, 1))};
+}
+
+Sm90ForwardParams sm90_forward_params(const Problem& posed, const Arguments& a,
+                                      const Sm90Forward& c, const GpuInfo& gpu) {
+  Sm90ForwardParams p{};
+  p.out = a.out.data;
+  p.sequences = static_cast<i32>(posed.batch);
+  set_shared_params(p, posed, a, sm90::block_m(c));
+  const HeadGroups groups = head_groups(posed, c, gpu);
+  p.mixed_heads = groups.mixed_heads;
+  p.head_groups = groups.groups;
+  return p;
+}
+
+Result<LoadedSm90Forward> load_sm90_forward(const Gpu& gpu, const Sm90Forward& config) {
+  const Result<cuda::Function> function =
+      load_function(gpu, kernel_source(config), sm90::smem_bytes(config), {.allow_spills = true});
+  if (!function.ok()) return function.status();
+  return LoadedSm90Forward{config, *function};
+}
+
+Status launch_sm90_forward(const Gpu& gpu, const LoadedSm90Forward& kernel, const Problem& posed,
+                           const Arguments& arguments, Stream stream) {
+  // A packed batch of no tokens.
+  if (is_empty(arguments.q)) return {};
+  const CurrentContext current(gpu);
+  OCTAVO_RETURN_IF_ERROR(current.status());
+  const Sm90Forward& c = kernel.config;
+  Sm90ForwardParams params = sm90_forward_params(posed, arguments, c, gpu.info);
+  OCTAVO_RETURN_IF_ERROR(set_tensor_maps(*gpu.driver, arguments, c, params));
+  cuda::LaunchConfig launch;
+  // Lengths of a packed batch are not known here: its tiles go to whoever is free.
+  const bool stays = c.persistent && !posed.packed;
+  launch.grid[0] = static_cast<unsigned>(stays ? std::min(params.tiles, gpu.info.sms)
+                                               : params.tiles * c.cluster);
+  launch.block[0] = static_cast<unsigned>(sm90::threads(c));
+  launch.smem_bytes = static_cast<unsigned>(sm90::smem_bytes(c));
+  launch.stream = static_cast<cuda::StreamHandle>(stream);
+  cuda::LaunchAttribute cluster;
+  if (c.cluster > 1) {
+    cluster.id = cuda::LaunchAttributeId::cluster_dimension;
+    cluster.value.cluster_dim[0] = static_cast<unsigned>(c.cluster);
+    cluster.value.cluster_dim[1] = cluster.value.cluster_dim[2] = 1;
+    launch.attributes = &cluster;
+    launch.attribute_count = 1;
+  }
+  void* arguments_of_kernel[] = {&params};
+  OCTAVO_GPU_TRY(*gpu.driver,
+                 gpu.driver->launch_kernel(&launch, kernel.function, arguments_of_kernel, nullptr),
+                 "cuLaunchKernelEx");
+  return {};
+}
+
+}  // namespace octavo

@@ -1,0 +1,36 @@
+// The Hopper forward kernel from the host's side: what it is told, and how it is launched.
+#pragma once
+
+#include "config/sm90_forward.h"
+#include "device/sm90/params.cuh"
+#include "gpu/context.h"
+#include "octavo/octavo.hpp"
+
+namespace octavo {
+
+// That TMA reaches every tensor of a call.
+bool sm90_forward_reaches(const Arguments& arguments);
+
+// Heads whose tiles are mixed, so that CTAs which take them in turns, forwards and backwards, get
+// the same work under a mask that gives tiles different lengths.
+struct HeadGroups {
+  i32 mixed_heads = 1;
+  i32 groups = 1;
+};
+HeadGroups head_groups(const Problem& posed, const Sm90Forward& config, const GpuInfo& gpu);
+
+// All but the tensor maps. `posed` is validated and served by the kernel; `config` fits it.
+Sm90ForwardParams sm90_forward_params(const Problem& posed, const Arguments& arguments,
+                                      const Sm90Forward& config, const GpuInfo& gpu);
+
+// A kernel in a GPU's memory.
+struct LoadedSm90Forward {
+  Sm90Forward config;
+  cuda::Function function = nullptr;
+};
+Result<LoadedSm90Forward> load_sm90_forward(const Gpu& gpu, const Sm90Forward& config);
+
+Status launch_sm90_forward(const Gpu& gpu, const LoadedSm90Forward& kernel, const Problem& posed,
+                           const Arguments& arguments, Stream stream);
+
+}  // namespace octavo

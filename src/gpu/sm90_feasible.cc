@@ -1,0 +1,67 @@
+// The rules of sm90_feasible.h, one sentence each. Those of shape are the static_asserts of
+// device/sm90, said before a compiler is started.
+#include "gpu/sm90_feasible.h"
+
+#include <fmt/format.h>
+
+#include "gpu/config_error.h"
+
+namespace octavo {
+namespace {
+
+Status check_shape(const Sm90Forward& c) {
+  if (c.element != Element::f16 && c.element != Element::bf16)
+    return wrong_field("element", static_cast<int>(c.element), "f16, bf16");
+  if (c.out < Element::f32 || c.out > Element::bf16)
+    return wrong_field("out", static_cast<int>(c.out), "f32, f16, bf16");
+  constexpr int kHeadDims[] = {64, 96, 128, 192, 256};
+  bool known = false;
+  for (const int head_dim : kHeadDims) known = known || c.head_dim == head_dim;
+  if (!known) return wrong_field("head_dim", c.head_dim, "64, 96, 128, 192, 256");
+  if (c.ones && c.head_dim == 256)
+    return invalid("config.ones", "true", "false with 256 columns: wgmma has no more");
+  if (c.warpgroups < 1 || c.warpgroups > 4)
+    return wrong_field("warpgroups", c.warpgroups, "1 to 4");
+  if (c.block_n < 16 || c.block_n > 256 || c.block_n % 16 != 0)
+    return wrong_field("block_n", c.block_n, "multiples of 16 up to 256");
+  return {};
+}
+
+Status check_switches(const Sm90Forward& c) {
+  if (c.stages < 1 || c.stages > 8) return wrong_field("stages", c.stages, "1 to 8");
+  // P may run 2^rescale_log2 above 1, and fp16 ends at 2^16.
+  if (c.rescale_log2 < 0 || c.rescale_log2 > 15)
+    return wrong_field("rescale_log2", c.rescale_log2, "0 to 15");
+  if (!c.split_keys) {
+    if (c.cluster != 1) return wrong_field("cluster", c.cluster, "1 unless split_keys");
+    return {};
+  }
+  if (c.cluster != 1 && c.cluster != 2 && c.cluster != 4 && c.cluster != 8)
+    return wrong_field("cluster", c.cluster, "1, 2, 4, 8");
+  if (c.persistent) return invalid("config.persistent", "true", "false with split_keys");
+  const int parts = c.warpgroups * c.cluster;
+  if (c.head_dim % (8 * parts) != 0)
+    return wrong_field("cluster * config.warpgroups", parts,
+                       fmt::format("numbers that divide {} columns into eights", c.head_dim));
+  return {};
+}
+
+}  // namespace
+
+Status feasible(const Sm90Forward& c, int arch, int smem_bytes) {
+  if (c.arch != 90) return wrong_field("arch", c.arch, "90");
+  if (arch != 90)
+    return wrong_field("arch", c.arch, fmt::format("none on sm_{}: sm_90 alone", arch));
+  OCTAVO_RETURN_IF_ERROR(check_shape(c));
+  OCTAVO_RETURN_IF_ERROR(check_switches(c));
+  if (sm90::registers_held(c) > sm90::register_budget(c))
+    return invalid(
+        "config", fmt::format("{} registers for scores, P and O", sm90::registers_held(c)),
+        fmt::format("up to {} with {} warpgroups", sm90::register_budget(c), c.warpgroups));
+  if (sm90::smem_bytes(c) > smem_bytes)
+    return invalid("config", fmt::format("{} bytes of shared memory", sm90::smem_bytes(c)),
+                   fmt::format("up to {} on sm_{}", smem_bytes, arch));
+  return {};
+}
+
+}  // namespace octavo

@@ -1,0 +1,17 @@
+// Which configurations of the Hopper forward kernel a chip can run, and why not the others.
+#pragma once
+
+#include "config/sm90_forward.h"
+#include "gpu/sm80_feasible.h"
+#include "octavo/octavo.hpp"
+
+namespace octavo {
+
+// Pure: the same answer to chooser, tuner and tests. `arch` and `smem_bytes` are the chip's: only
+// sm_90 itself has these instructions.
+Status feasible(const Sm90Forward& config, int arch, int smem_bytes);
+inline Status feasible(const Sm90Forward& config, int arch) {
+  return feasible(config, arch, max_smem_bytes(arch));
+}
+
+}  // namespace octavo

@@ -1,0 +1,62 @@
+#include "gpu/tensor_map.h"
+
+#include <fmt/format.h>
+
+#include "attention/error.h"
+
+namespace octavo {
+namespace {
+
+constexpr std::uint64_t kAlignment = 16;
+constexpr std::uint64_t kLongestStride = std::uint64_t{1} << 40;  // exclusive
+
+std::uint64_t stride_bytes(const ConstTensor& t, std::size_t dimension) {
+  return static_cast<std::uint64_t>(t.stride[dimension]) * size_bytes(t.dtype);
+}
+
+}  // namespace
+
+bool tma_reaches(const ConstTensor& t) {
+  if (reinterpret_cast<std::uintptr_t>(t.data) % kAlignment != 0) return false;
+  for (std::size_t i = 0; i < 3; ++i) {
+    const std::uint64_t bytes = stride_bytes(t, i);
+    if (t.shape[i] > 1 && (bytes % kAlignment != 0 || bytes == 0 || bytes >= kLongestStride))
+      return false;
+  }
+  return true;
+}
+
+TensorMapFields row_boxes(const ConstTensor& t, int box_rows, int box_columns) {
+  TensorMapFields f;
+  f.address = t.data;
+  f.type = t.dtype == DType::bf16 ? cuda::TensorMapType::bf16 : cuda::TensorMapType::f16;
+  for (std::size_t i = 0; i < 4; ++i) f.shape[i] = static_cast<std::uint64_t>(t.shape[3 - i]);
+  // Nothing steps along a dimension of one; its stride, which may be anything, would be checked.
+  for (std::size_t i = 0; i < 3; ++i)
+    f.stride_bytes[i] = t.shape[2 - i] > 1 ? stride_bytes(t, 2 - i) : kAlignment;
+  f.box = {static_cast<std::uint32_t>(box_columns), static_cast<std::uint32_t>(box_rows), 1, 1};
+  f.swizzle =
+      box_columns == 64 ? cuda::TensorMapSwizzle::bytes_128 : cuda::TensorMapSwizzle::bytes_64;
+  return f;
+}
+
+Status encode(const Driver& driver, const TensorMapFields& f, ptx::TensorMap& map) {
+  static_assert(sizeof(ptx::TensorMap) == sizeof(cuda::TensorMap) &&
+                alignof(ptx::TensorMap) == alignof(cuda::TensorMap));
+  if (driver.tensor_map_encode_tiled == nullptr)
+    return unsupported("driver", "without cuTensorMapEncodeTiled", "drivers of CUDA 12 and later");
+  constexpr std::array<std::uint32_t, 4> kEveryElement = {1, 1, 1, 1};
+  const cuda::Error error = driver.tensor_map_encode_tiled(
+      reinterpret_cast<cuda::TensorMap*>(&map), f.type, 4, const_cast<void*>(f.address),
+      f.shape.data(), f.stride_bytes.data(), f.box.data(), kEveryElement.data(),
+      cuda::TensorMapInterleave::none, f.swizzle, cuda::TensorMapL2Promotion::bytes_128,
+      cuda::TensorMapFill::zeros);
+  if (error == cuda::kSuccess) return {};
+  // The driver says only that something is wrong.
+  return driver.status(
+      error, fmt::format("cuTensorMapEncodeTiled(shape {}, stride_bytes {}, box {}, address {})",
+                         fmt::join(f.shape, "x"), fmt::join(f.stride_bytes, ","),
+                         fmt::join(f.box, "x"), fmt::ptr(f.address)));
+}
+
+}  // namespace octavo

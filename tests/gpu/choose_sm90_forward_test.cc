@@ -1,0 +1,210 @@
+// Which problems the Hopper kernel gets, with which configuration, and how their tiles are shared
+// out.
+#include "gpu/choose_sm90_forward.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "gpu/launch_sm90_forward.h"
+#include "gpu/sm90_feasible.h"
+
+namespace octavo {
+namespace {
+
+GpuInfo h200() {
+  GpuInfo gpu;
+  gpu.arch = 90;
+  gpu.sms = 132;
+  gpu.smem_per_block_optin = max_smem_bytes(90);
+  gpu.l2_bytes = 50 << 20;
+  return gpu;
+}
+
+Problem problem(std::int64_t b, std::int64_t h, std::int64_t s, std::int64_t d,
+                Causal causal = Causal::none) {
+  Problem p;
+  p.batch = b;
+  p.heads_q = p.heads_kv = h;
+  p.len_q = p.len_kv = s;
+  p.head_dim = p.head_dim_v = d;
+  p.options.causal = causal;
+  return p;
+}
+
+TEST(ChooseSm90, Serves16BitsOnHopper) {
+  GpuInfo gpu = h200();
+  Problem p = problem(1, 8, 512, 64);
+  EXPECT_TRUE(sm90_forward_serves(p, gpu));
+  p.q = p.k = p.v = DType::bf16;
+  EXPECT_TRUE(sm90_forward_serves(p, gpu));
+  p.head_dim = 60;
+  EXPECT_FALSE(sm90_forward_serves(p, gpu));
+  p.head_dim = 8;
+  EXPECT_TRUE(sm90_forward_serves(p, gpu));
+  p.q = p.k = p.v = DType::e4m3;
+  EXPECT_FALSE(sm90_forward_serves(p, gpu));
+  for (const int arch : {80, 89, 100}) {
+    gpu.arch = arch;
+    EXPECT_FALSE(sm90_forward_serves(problem(1, 8, 512, 64), gpu)) << arch;
+  }
+}
+
+TEST(ChooseSm90, EveryHeadDimAndLengthGetsWhatTheChipRuns) {
+  for (std::int64_t d = 8; d <= 256; d += 8) {
+    for (const std::int64_t s : {0, 1, 64, 512, 2048, 16384, 1 << 20}) {
+      for (const bool packed : {false, true}) {
+        for (const bool lse : {false, true}) {
+          Problem p = problem(2, 8, s, d);
+          p.packed = packed;
+          p.lse = lse;
+          p.out = DType::f32;
+          const Sm90Forward c = choose_sm90_forward(p, h200()).config;
+          EXPECT_TRUE(feasible(c, 90).ok()) << d << " " << s << feasible(c, 90).message();
+          EXPECT_GE(c.head_dim, d);
+          EXPECT_EQ(c.out, Element::f32);
+          EXPECT_FALSE(packed && c.split_keys) << d << " " << s;
+          EXPECT_FALSE(lse && c.ones) << d << " " << s;
+        }
+      }
+    }
+  }
+}
+
+TEST(ChooseSm90, SmallGridsDivideKeysAndLargeOnesRows) {
+  for (const std::int64_t d : {64, 128}) {
+    EXPECT_TRUE(choose_sm90_forward(problem(1, 8, 512, d), h200()).config.split_keys) << d;
+    EXPECT_FALSE(choose_sm90_forward(problem(8, 32, 2048, d), h200()).config.split_keys) << d;
+  }
+}
+
+// 176 tiles of 192 rows are two rounds of 132 SMs, 128 of 256 rows are one: what the larger tile
+// wastes inside, the smaller one wastes twice over.
+TEST(ChooseSm90, RoundsCount) {
+  EXPECT_EQ(choose_sm90_forward(problem(2, 8, 2048, 64), h200()).config.warpgroups, 4);
+  EXPECT_EQ(choose_sm90_forward(problem(1, 32, 16384, 64), h200()).config.warpgroups, 3);
+}
+
+TEST(ChooseSm90, BatchInvariantLooksAtNeitherBatchNorHeads) {
+  for (const std::int64_t s : {64, 512, 4096}) {
+    Problem one = problem(1, 1, s, 64);
+    Problem many = problem(64, 32, s, 64);
+    one.options.batch_invariant = many.options.batch_invariant = true;
+    EXPECT_EQ(choose_sm90_forward(one, h200()).config, choose_sm90_forward(many, h200()).config);
+  }
+}
+
+TEST(ChooseSm90, TheReasonNamesTheEstimate) {
+  const Problem p = problem(1, 8, 512, 64);
+  double least = 1e9;
+  for (const sm90::TableRow& row : sm90::kTable)
+    if (row.head_dim == 64) least = std::min(least, estimated_us(row, p, 132));
+  const std::string reason = choose_sm90_forward(p, h200()).reason;
+  EXPECT_NE(reason.find(fmt::format("{:.3g} us", least)), std::string::npos) << reason;
+}
+
+// The order of device/sm90/schedule.cuh: which row of tiles, of the longest to the shortest, is the
+// `index`-th.
+i64 row_of_tile(const HeadGroups& groups, i64 row_tiles, i64 heads, i64 index) {
+  const i64 group = std::min<i64>(index / (row_tiles * groups.mixed_heads), groups.groups - 1);
+  const i64 first = group * groups.mixed_heads;
+  const i64 mixed = group + 1 < groups.groups ? groups.mixed_heads : heads - first;
+  return row_tiles - 1 - (index - first * row_tiles) / mixed;
+}
+
+// CTAs that take tiles there and back get even work under a causal mask: the busiest at most 3.5%
+// more than the average.
+TEST(LaunchSm90, CausalWorkIsEven) {
+  const Sm90Forward config;
+  for (const auto& [b, h, s] : {std::array{1, 32, 16384},
+                                {2, 32, 8192},
+                                {4, 32, 4096},
+                                {8, 32, 2048},
+                                {16, 32, 1024},
+                                {32, 32, 512},
+                                {1, 16, 30000}}) {
+    const Problem p = problem(b, h, s, 64, Causal::top_left);
+    const HeadGroups groups = head_groups(p, config, h200());
+    const i64 row_tiles = div_up<i64>(s, sm90::block_m(config));
+    const i64 heads = i64{b} * h, tiles = row_tiles * heads, grid = 132;
+    std::vector<double> work(132);
+    std::vector<int> seen(static_cast<std::size_t>(row_tiles));
+    for (i64 round = 0; round * grid < tiles; ++round) {
+      for (i64 cta = 0; cta < grid; ++cta) {
+        const i64 index = round * grid + (round % 2 == 0 ? cta : grid - 1 - cta);
+        if (index >= tiles) continue;
+        const i64 row = row_of_tile(groups, row_tiles, heads, index);
+        ++seen.at(static_cast<std::size_t>(row));
+        const i64 keys = std::min<i64>((row + 1) * sm90::block_m(config), s);
+        work[static_cast<std::size_t>(cta)] += static_cast<double>(div_up<i64>(keys, 128)) + 1;
+      }
+    }
+    for (const int times : seen) EXPECT_EQ(times, heads);
+    double sum = 0;
+    for (const double w : work) sum += w;
+    EXPECT_LT(*std::max_element(work.begin(), work.end()), sum / 132 * 1.035) << b << " " << s;
+  }
+}
+
+// Keys of the heads that are mixed stay in L2 where that is possible, and heads that share keys
+// count once.
+TEST(LaunchSm90, MixedHeadsFitL2) {
+  Problem p = problem(32, 32, 512, 64, Causal::top_left);
+  const i64 kv_bytes = 4 * 512 * 64;
+  const i64 mixed = head_groups(p, {}, h200()).mixed_heads;
+  EXPECT_LE(mixed * kv_bytes, 25 << 20);
+  EXPECT_GE(mixed * kv_bytes, 12 << 20);
+  p.heads_kv = 8;
+  EXPECT_GE(head_groups(p, {}, h200()).mixed_heads, 3 * mixed);
+  p.options.causal = Causal::none;
+  EXPECT_EQ(head_groups(p, {}, h200()).mixed_heads, 1);
+  EXPECT_EQ(head_groups(p, {}, h200()).groups, 32 * 32);
+}
+
+TEST(LaunchSm90, ParamsSayWhatTheArgumentsSay) {
+  Arguments a;
+  a.q = ConstTensor::bshd(reinterpret_cast<void*>(0x1000), DType::f16, 2, 6, 100, 72);
+  a.k = a.v = ConstTensor::bhsd(reinterpret_cast<void*>(0x2000), DType::f16, 2, 3, 300, 72);
+  a.out = Tensor::bshd(reinterpret_cast<void*>(0x3000), DType::f16, 2, 6, 100, 72);
+  a.lse = Tensor::bhsd(reinterpret_cast<void*>(0x4000), DType::f32, 2, 6, 100, 1);
+  a.scale = -0.5f;
+  Problem p = problem(2, 6, 100, 72);
+  p.heads_kv = 3;
+  p.len_kv = 300;
+  p.options.window_left = 17;
+  const Sm90ForwardParams params = sm90_forward_params(p, a, {}, h200());
+  EXPECT_EQ(params.out, a.out.data);
+  EXPECT_EQ(params.o_strides.row, 6 * 72);
+  EXPECT_EQ(params.lse, a.lse.data);
+  EXPECT_EQ(params.lse_strides.head, 100);
+  EXPECT_EQ(params.row_tiles, 1);
+  EXPECT_EQ(params.tiles, 12);
+  EXPECT_EQ(params.heads_per_kv, 2);
+  EXPECT_EQ(params.sequences, 2);
+  EXPECT_EQ(params.len_kv, 300);
+  EXPECT_EQ(params.head_dim, 72);
+  EXPECT_NEAR(params.scale_log2, 0.5 * 1.4426950408889634, 1e-7);
+  EXPECT_EQ(params.negate, 1);
+  EXPECT_EQ(params.bottom_right, 1);
+  EXPECT_EQ(params.window_left, 17);
+  EXPECT_EQ(params.window_right, kNoLimit);
+}
+
+TEST(LaunchSm90, OneTensorThatTmaDoesNotReachIsEnough) {
+  Arguments a;
+  a.q = a.k = a.v = ConstTensor::bhsd(reinterpret_cast<void*>(0x1000), DType::f16, 2, 6, 100, 64);
+  a.out = Tensor::bhsd(reinterpret_cast<void*>(0x3000), DType::f16, 2, 6, 100, 64);
+  EXPECT_TRUE(sm90_forward_reaches(a));
+  for (ConstTensor* t : {&a.q, &a.k, &a.v}) {
+    t->data = reinterpret_cast<void*>(0x1002);
+    EXPECT_FALSE(sm90_forward_reaches(a));
+    t->data = reinterpret_cast<void*>(0x1000);
+  }
+  a.out.stride[2] = 68;
+  EXPECT_FALSE(sm90_forward_reaches(a));
+}
+
+}  // namespace
+}  // namespace octavo

@@ -1,0 +1,75 @@
+// What sm90_feasible refuses, each rule by a config that breaks only it, and what it must not.
+#include "gpu/sm90_feasible.h"
+
+#include <gtest/gtest.h>
+
+#include "config/sm90_shipped.h"
+#include "gpu/config_text.h"
+
+namespace octavo {
+namespace {
+
+Status check_sm90(std::string_view text, int chip = 90) {
+  return feasible(parse_sm90_forward(text).value(), chip);
+}
+
+TEST(Sm90Feasible, WhatRuns) {
+  for (const char* text :
+       {"", "element=bf16,out=f32", "head_dim=96,block_n=96", "head_dim=128,block_n=80",
+        "head_dim=256,warpgroups=2,block_n=80,own_o=false,ones=false", "warpgroups=4,block_n=64",
+        "split_keys=true,persistent=false,warpgroups=2,cluster=2,stages=1",
+        "split_keys=true,persistent=false,warpgroups=1,cluster=8", "rescale_log2=0"}) {
+    EXPECT_TRUE(check_sm90(text).ok()) << text << ": " << check_sm90(text).message();
+  }
+}
+
+TEST(Sm90Feasible, WhatDoesNotAndWhy) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"arch=89", "config.arch"},
+      {"element=e4m3", "config.element"},
+      {"out=int8", "config.out"},
+      {"head_dim=80", "64, 96, 128, 192, 256"},
+      {"head_dim=256,warpgroups=2,block_n=80,own_o=false", "wgmma has no more"},
+      {"warpgroups=0", "config.warpgroups"},
+      {"warpgroups=5", "config.warpgroups"},
+      {"block_n=24", "config.block_n"},
+      {"block_n=272", "config.block_n"},
+      {"block_n=0", "config.block_n"},
+      {"stages=0", "config.stages"},
+      {"stages=9", "config.stages"},
+      {"rescale_log2=16", "config.rescale_log2"},
+      {"cluster=2", "1 unless split_keys"},
+      {"split_keys=true,persistent=false,cluster=3", "1, 2, 4, 8"},
+      {"split_keys=true", "config.persistent"},
+      {"split_keys=true,persistent=false,warpgroups=4,block_n=64,cluster=4", "divide 64 columns"},
+      {"block_n=192", "registers for scores"},
+      {"head_dim=128,warpgroups=2,stages=3", "bytes of shared memory"},
+  };
+  for (const auto& [text, part] : cases) {
+    const Status status = check_sm90(text);
+    EXPECT_EQ(status.code(), ErrorCode::invalid_argument) << text;
+    EXPECT_NE(status.message().find(part), std::string::npos) << text << ": " << status.message();
+  }
+}
+
+// Its instructions are of sm_90 alone: neither an older nor a newer chip has them.
+TEST(Sm90Feasible, OneChip) {
+  for (const int chip : {80, 89, 100, 120}) EXPECT_FALSE(check_sm90("", chip).ok()) << chip;
+  const Sm90Forward config;
+  EXPECT_TRUE(feasible(config, 90, sm90::smem_bytes(config)).ok());
+  EXPECT_FALSE(feasible(config, 90, sm90::smem_bytes(config) - 1).ok());
+}
+
+TEST(Sm90Feasible, TheWholeTableWithLseAndWithout) {
+  for (const sm90::TableRow& row : sm90::kTable) {
+    for (const Element element : sm90::kShippedElements) {
+      Sm90Forward config = sm90::config_of(row, element);
+      EXPECT_TRUE(feasible(config, 90).ok()) << feasible(config, 90).message();
+      config.ones = false;
+      EXPECT_TRUE(feasible(config, 90).ok()) << feasible(config, 90).message();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace octavo
