@@ -89,7 +89,7 @@ class CubinInfoTest : public CubinBytesTest, public testing::WithParamInterface<
 INSTANTIATE_TEST_SUITE_P(Archs, CubinInfoTest, testing::Values(80, 89, 90));
 
 TEST_P(CubinInfoTest, AgreesWithPtxas) {
-  const Result<CompiledKernel>& kernel = compiled(kKernels, GetParam());
+  const Result<CompiledKernel> kernel = compiled(kKernels, GetParam());
   ASSERT_TRUE(kernel.ok()) << kernel.status().message();
   const Result<CubinInfo> info = read_cubin(kernel->image);
   ASSERT_TRUE(info.ok()) << info.status().message();
@@ -120,7 +120,7 @@ TEST_P(CubinInfoTest, AgreesWithPtxas) {
 }
 
 TEST_P(CubinInfoTest, KnowsWhatSpills) {
-  const Result<CompiledKernel>& kernel = compiled(kKernels, GetParam());
+  const Result<CompiledKernel> kernel = compiled(kKernels, GetParam());
   ASSERT_TRUE(kernel.ok()) << kernel.status().message();
   const CubinInfo info = read_cubin(kernel->image).value();
   for (const char* name : {"spilling", "indexed"}) {
@@ -144,7 +144,7 @@ TEST_P(CubinInfoTest, KnowsWhatSpills) {
 }
 
 TEST_P(CubinInfoTest, DebugBuildsAreRefusedLineInfoIsNot) {
-  const Result<CompiledKernel>& debug = compiled(kKernels, GetParam(), "-G");
+  const Result<CompiledKernel> debug = compiled(kKernels, GetParam(), "-G");
   ASSERT_TRUE(debug.ok()) << debug.status().message();
   const CubinInfo info = read_cubin(debug->image).value();
   EXPECT_TRUE(info.debug);
@@ -153,13 +153,13 @@ TEST_P(CubinInfoTest, DebugBuildsAreRefusedLineInfoIsNot) {
   EXPECT_EQ(check_cubin(info, "empty", policy).code(), ErrorCode::unsupported);
   policy.allow_debug = true;
   EXPECT_TRUE(check_cubin(info, "empty", policy).ok());
-  const Result<CompiledKernel>& lines = compiled(kKernels, GetParam(), "-lineinfo");
+  const Result<CompiledKernel> lines = compiled(kKernels, GetParam(), "-lineinfo");
   ASSERT_TRUE(lines.ok()) << lines.status().message();
   EXPECT_FALSE(read_cubin(lines->image)->debug);
 }
 
 TEST_F(CubinBytesTest, Wgmma) {
-  const Result<CompiledKernel>& kernel = compiled(kWgmma, 90);
+  const Result<CompiledKernel> kernel = compiled(kWgmma, 90);
   ASSERT_TRUE(kernel.ok()) << kernel.status().message();
   const CubinInfo info = read_cubin(kernel->image).value();
   EXPECT_EQ(info.find("wgmma_f16")->instructions.wgmma_f16, 1);
@@ -170,7 +170,7 @@ TEST_F(CubinBytesTest, Wgmma) {
 
 // Every answer is fine, a crash is not (and the sanitizers watch).
 TEST_F(CubinBytesTest, HostileBytes) {
-  const Result<CompiledKernel>& kernel = compiled(kKernels, 90);
+  const Result<CompiledKernel> kernel = compiled(kKernels, 90);
   ASSERT_TRUE(kernel.ok()) << kernel.status().message();
   const std::vector<std::byte>& good = kernel->image;
   for (std::size_t size = 0; size < good.size(); size += 37) {
