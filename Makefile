@@ -9,11 +9,12 @@ export CMAKE_GENERATOR ?= $(if $(shell command -v ninja),Ninja,Unix Makefiles)
 export CTEST_PARALLEL_LEVEL ?= $(JOBS)
 export JOBS
 
-.PHONY: help build demo test lint format format-check fuzz install clean
+.PHONY: help build demo test test-long lint format format-check fuzz install clean
 
 help:
 	@echo "make demo              install what is missing, build, run the five presets"
 	@echo "make test              install what is missing, build, run the tests (sanitizers too)"
+	@echo "make test-long         the emulator's tests with 20 schedules and every kernel's mutants"
 	@echo "make build             the release build, in build/"
 	@echo "make lint              clang-format and clang-tidy"
 	@echo "make format            clang-format, in place"
@@ -36,6 +37,10 @@ demo:
 test:
 	@tools/setup.sh test
 	@tools/test.sh
+
+# The emulator under twenty schedules, and the mutants of every kernel: about half an hour of CPU.
+test-long: build
+	OCTAVO_TEST_LONG=1 ctest --preset release -R Emulator
 
 lint:
 	@tools/setup.sh lint

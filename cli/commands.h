@@ -16,5 +16,6 @@ void add_explain_command(CLI::App& app, int& exit_code);
 void add_devices_command(CLI::App& app, int& exit_code);
 void add_kernels_command(CLI::App& app, int& exit_code);
 void add_cache_command(CLI::App& app, int& exit_code);
+void add_emulator_command(CLI::App& app, int& exit_code);
 
 }  // namespace octavo::cli

@@ -28,7 +28,8 @@ std::string usage_message(const CLI::App& app, const CLI::ParseError& error, int
                           char** argv) {
   if (app.get_subcommands().empty() && argc > 1 && argv[1][0] != '-') {
     return octavo::cli::bad_input("the subcommand", in_quotes(argv[1]),
-                                  "run, check, bench, quantize, explain, devices, kernels, cache")
+                                  "run, check, bench, quantize, explain, devices, kernels, cache, "
+                                  "emulator")
         .message();
   }
   return fmt::format("{} (--help says more)", error.what());
@@ -69,6 +70,7 @@ int main(int argc, char** argv) {
   add_devices_command(app, exit_code);
   add_kernels_command(app, exit_code);
   add_cache_command(app, exit_code);
+  add_emulator_command(app, exit_code);
   const int code = parse_and_run(app, argc, argv, exit_code);
   if (std::fflush(stdout) != 0 && code == kExitOk) {
     return fail(kExitFailed, "standard output cannot be written.");

@@ -112,7 +112,7 @@ void add_arithmetic(std::vector<ConformanceSet>& sets) {
   const auto any = [](Draw& draw, int) { return draw.word(); };
   add("ex2.approx.ftz.f32", {OCTAVO_KERNEL_OF(arithmetic<conformance::Function::exp2>)}, 2,
       [](Draw& draw, int i) { return i % 8 == 0 ? draw.word() : draw.f32(-24, 7); });
-  add("lg2.approx.ftz.f32", {OCTAVO_KERNEL_OF(arithmetic<conformance::Function::log2>)}, -1,
+  add("lg2.approx.ftz.f32", {OCTAVO_KERNEL_OF(arithmetic<conformance::Function::log2>)}, kLog2,
       [](Draw& draw, int) { return draw.f32(-60, 60) & 0x7fffffff; });
   add("rcp.approx.ftz.f32", {OCTAVO_KERNEL_OF(arithmetic<conformance::Function::reciprocal>)}, 1,
       [](Draw& draw, int i) { return i % 8 == 0 ? draw.word() : draw.f32(-100, 100); });
@@ -132,6 +132,14 @@ void add_arithmetic(std::vector<ConformanceSet>& sets) {
       [](Draw& draw, int i) { return i % 4 == 0 ? draw.word() | 0x7f800000 : draw.word(); });
   add("cvt.rn.f32.s32", {OCTAVO_KERNEL_OF(arithmetic<conformance::Function::int_to_float>)}, 0,
       any);
+  add("ex2.approx.f16x2", {OCTAVO_KERNEL_OF(arithmetic<conformance::Function::exp2_f16x2>)},
+      kHalfUlp, any);
+  add("cvt.f32.f16 low", {OCTAVO_KERNEL_OF(arithmetic<conformance::Function::f32_low_of_f16x2>)}, 0,
+      any);
+  add("cvt.f32.f16 high", {OCTAVO_KERNEL_OF(arithmetic<conformance::Function::f32_high_of_f16x2>)},
+      0, any);
+  add("cvt.rn.f16x2.e4m3x2", {OCTAVO_KERNEL_OF(arithmetic<conformance::Function::f16x2_of_e4m3x2>)},
+      0, any);
 }
 
 void add_matrices(std::vector<ConformanceSet>& sets) {
@@ -154,6 +162,7 @@ void add_matrices(std::vector<ConformanceSet>& sets) {
   add("stmatrix.x2", {OCTAVO_KERNEL_OF(matrix<conformance::Matrix::st_x2>)}, 512);
   add("cp.async", {OCTAVO_KERNEL_OF(cp_async<32>)}, 512);
   add("shfl, vote, elect", {OCTAVO_KERNEL_OF(lanes<32>)}, 256);
+  add("cp.async.L2::cache_hint", {OCTAVO_KERNEL_OF(cp_async_hinted<32>)}, 512);
 }
 
 void add_mma(std::vector<ConformanceSet>& sets) {
@@ -186,6 +195,7 @@ void add_mma(std::vector<ConformanceSet>& sets) {
       N::e5m2);
   add("mma.m16n8k32.s8", {OCTAVO_KERNEL_OF(mma<conformance::Mma::s8>)}, N::s8, N::s8);
   add("mma.m16n8k32.u8.s8", {OCTAVO_KERNEL_OF(mma<conformance::Mma::u8_s8>)}, N::u8, N::s8);
+  add("mma.m16n8k16.f16.f16", {OCTAVO_KERNEL_OF(mma_in_f16<32>)}, N::f16, N::f16);
 }
 
 struct Boxed {

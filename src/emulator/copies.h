@@ -28,6 +28,11 @@ class CopyGroups {
     return last_;
   }
   void commit() { ends_.push_back(last_); }
+  // Whether any copy would be waited for.
+  bool would_wait(std::uint32_t pending) const {
+    return !pending_.empty() && ends_.size() > pending &&
+           pending_.front().number <= ends_[ends_.size() - 1 - pending];
+  }
   // Completes all but the newest `pending` groups, and says which copy is the last of them.
   std::uint32_t wait(std::uint32_t pending, SharedMemory& shared);
   // Completes the copies up to a number, committed or not.

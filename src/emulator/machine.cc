@@ -59,9 +59,12 @@ bool Machine::init_fenced(const Access& init, const Knowledge& known) const {
   return covered(thread.init_fences, init, known) || covered(thread.proxy_fences, init, known);
 }
 
-bool Machine::mutated(Place place) {
-  if (std::find(mutable_calls_.begin(), mutable_calls_.end(), place) == mutable_calls_.end())
-    mutable_calls_.push_back(place);
+bool Machine::mutated(Place place, bool useful) {
+  auto call = std::find_if(calls_.begin(), calls_.end(),
+                           [&](const CallUse& use) { return use.place == place; });
+  if (call == calls_.end()) call = calls_.insert(call, CallUse{place});
+  ++call->times;
+  call->useful += useful ? 1 : 0;
   return settings_.mutant && *settings_.mutant == place;
 }
 

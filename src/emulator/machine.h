@@ -128,14 +128,19 @@ class Machine {
   const Report& report() const { return report_; }
   const Measures& measures() const { return measures_; }
   // Calls that can be switched off, each once, in the order they were first met.
-  const std::vector<Place>& mutable_calls() const { return mutable_calls_; }
+  struct CallUse {
+    Place place;
+    std::int64_t times = 0;   // called by a thread
+    std::int64_t useful = 0;  // of those, how often anything was in flight for it to act on
+  };
+  const std::vector<CallUse>& calls() const { return calls_; }
 
   // --- For the instructions.
   const Launch& launch() const { return launch_; }
   const GlobalMemory& global() const { return global_; }
   Measures& measures() { return measures_; }
-  // Whether this call is the one that is switched off.
-  bool mutated(Place place);
+  // Whether this call is the one that is switched off. `useful`: it has something to do.
+  bool mutated(Place place, bool useful = true);
   // `who`: where it is not the thread that runs.
   void find(Hazard hazard, Place place, std::string text, std::string address = "",
             Place other = {}, const Thread* who = nullptr);
@@ -182,7 +187,7 @@ class Machine {
   Report report_;
   Measures measures_;
   Schedule schedule_;
-  std::vector<Place> mutable_calls_;
+  std::vector<CallUse> calls_;
   StackPool stacks_;
   std::vector<std::unique_ptr<Cta>> ctas_;
   ClusterBarrier cluster_barrier_;

@@ -4,11 +4,13 @@
 
 #include "device/ptx/math.cuh"
 #include "emulator/machine.h"
+#include "emulator/tensor_cores.h"
 #include "numeric/formats.h"
 
 namespace octavo::ptx {
 namespace {
 
+using emulator::canonical;
 using emulator::self;
 
 // .ftz: denormals count as zeros, on the way in and on the way out.
@@ -31,8 +33,13 @@ u32 exp2_approx_f16x2(u32 x) {
 }
 float log2_approx(float x) { return std::log2(flushed(x)); }
 float reciprocal_approx(float x) { return flushed(1.0f / flushed(x)); }
-float fused_multiply_add(float a, float b, float c) { return std::fma(a, b, c); }
-float max_f32(float a, float b) { return std::fmax(a, b); }
+// A NaN that arithmetic makes is always the same one.
+float fused_multiply_add(float a, float b, float c) { return canonical(std::fma(a, b, c)); }
+// Not std::fmax alone: there a signalling NaN wins over a number.
+float max_f32(float a, float b) {
+  if (std::isnan(a)) return canonical(b);
+  return std::isnan(b) ? a : std::fmax(a, b);
+}
 
 // A NaN becomes the canonical one of the format, as the instruction has it.
 u32 f16x2_from_f32(float low, float high) {

@@ -113,7 +113,7 @@ void copy_async(const char* name, u32 dst, const void* src, u32 bytes, bool exis
 
 void wait_for_copies(u32 pending, Site site) {
   Thread& t = self();
-  if (t.machine->mutated({"cp.async.wait_group", site})) return;
+  if (t.machine->mutated({"cp.async.wait_group", site}, t.copies.would_wait(pending))) return;
   if (t.copies.actor == kNobody) return;
   t.known.learn(t.copies.actor, t.copies.wait(pending, t.cta->shared));
 }
@@ -186,7 +186,8 @@ template void cp_async_narrow<8>(u32, const void*, bool, Site);
 
 void cp_async_commit(Site site) {
   Thread& t = self();
-  if (!t.machine->mutated({"cp.async.commit_group", site})) t.copies.commit();
+  // An empty group counts among the others, but not where there never was a copy.
+  if (!t.machine->mutated({"cp.async.commit_group", site}, t.copies.last() > 0)) t.copies.commit();
 }
 template <int kPending>
 void cp_async_wait(Site site) {

@@ -1,4 +1,5 @@
 // device/ptx/mma.cuh, defined: mma.sync, from fragments to fragments.
+#include <algorithm>
 #include <cstring>
 
 #include "device/ptx/mma.cuh"
@@ -24,23 +25,29 @@ struct MmaLane {
 template <class Accumulator>
 using MmaLanes = std::array<MmaLane<Accumulator>*, kWarpSize>;
 
+// sm_90 has no FP8 mma.sync: the bytes become halves and take two steps of 16, first the first two
+// of every four, then the others; the accumulator is added to their sum afterwards, and rounded.
+constexpr int paired_place(int k) { return k % 4 / 2 * 16 + k / 4 * 2 + k % 2; }
+
 // The layouts at the head of mma.cuh: 32-bit word w of lane (g, t) of A holds row g + 8 (w % 2) and
 // the 4 bytes at 4t + 16 (w / 2) of the 32 bytes of k; of B column g, bytes 4t + 16 w.
 template <class Tile>
-void unpack(Number format, u32 word, Tile& to, int at, int stride) {
+void unpack(Number format, bool paired, u32 word, Tile& to, int at, int k, int stride) {
   const int bytes = number_bytes(format);
   for (int i = 0; i < 4 / bytes; ++i) {
     const Parts parts = take_apart(format, word >> i * bytes * 8);
-    to.significand[at + i * stride] = parts.significand;
-    to.exponent[at + i * stride] = parts.exponent;
+    const int place = at + (paired ? paired_place(k + i) : k + i) * stride;
+    to.significand[place] = parts.significand;
+    to.exponent[place] = parts.exponent;
   }
 }
 
 // A warp multiplies the same A with one B after the other: it is taken apart once.
 template <class Lanes>
-const TileA& gather_a(const Lanes& lanes, Number format) {
+const TileA& gather_a(const Lanes& lanes, Number format, bool paired) {
   struct Last {
     Number format = Number::u8;
+    bool paired = false;
     u32 words[kWarpSize][4] = {};
     bool any = false;
     TileA tile;
@@ -49,26 +56,28 @@ const TileA& gather_a(const Lanes& lanes, Number format) {
   u32 words[kWarpSize][4];
   for (std::size_t lane = 0; lane < kWarpSize; ++lane)
     std::memcpy(words[lane], lanes[lane]->a, sizeof words[lane]);
-  if (last.any && last.format == format && std::memcmp(words, last.words, sizeof words) == 0)
+  if (last.any && last.format == format && last.paired == paired &&
+      std::memcmp(words, last.words, sizeof words) == 0)
     return last.tile;
   last.any = true;
   last.format = format;
+  last.paired = paired;
   std::memcpy(last.words, words, sizeof words);
   const int per_word = 4 / number_bytes(format), k = 8 * per_word;
   for (int lane = 0; lane < kWarpSize; ++lane)
     for (int w = 0; w < 4; ++w)
-      unpack(format, words[lane][w], last.tile,
-             (lane / 4 + w % 2 * 8) * k + (lane % 4 + w / 2 * 4) * per_word, 1);
+      unpack(format, paired, words[lane][w], last.tile, (lane / 4 + w % 2 * 8) * k,
+             (lane % 4 + w / 2 * 4) * per_word, 1);
   return last.tile;
 }
 
 template <class Lanes>
-void gather_b(const Lanes& lanes, Number format, TileB& b) {
+void gather_b(const Lanes& lanes, Number format, bool paired, TileB& b) {
   const int per_word = 4 / number_bytes(format);
   for (int lane = 0; lane < kWarpSize; ++lane)
     for (int w = 0; w < 2; ++w)
-      unpack(format, lanes[static_cast<std::size_t>(lane)]->b[w], b,
-             (lane % 4 + w * 4) * per_word * kTileColumns + lane / 4, kTileColumns);
+      unpack(format, paired, lanes[static_cast<std::size_t>(lane)]->b[w], b, lane / 4,
+             (lane % 4 + w * 4) * per_word, kTileColumns);
 }
 
 template <class Lanes, class D>
@@ -90,13 +99,17 @@ void mma(const char* name, Number a_format, Number b_format, MmaLane<float> lane
   meet({name, site}, lane, [&](Warp& warp, const MmaLanes<float>& lanes) {
     Machine& machine = *warp.lanes[0]->machine;
     machine.measures().count(name);
-    const TileA& a = gather_a(lanes, a_format);
+    const bool paired = number_bytes(a_format) == 1 && machine.launch().arch >= 90;
+    const TileA& a = gather_a(lanes, a_format, paired);
     TileB b;
-    float d[kRows * kColumns];
-    gather_b(lanes, b_format, b);
-    gather_c(lanes, d);
+    float c[kRows * kColumns], d[kRows * kColumns] = {};
+    gather_b(lanes, b_format, paired, b);
+    gather_c(lanes, c);
+    if (!paired) std::copy(std::begin(c), std::end(c), d);
     multiply({kRows, 32 / number_bytes(a_format), a_format, b_format}, a, b,
              mma_sync_rule(a_format, machine.launch().arch), d);
+    if (paired)
+      for (int i = 0; i < kRows * kColumns; ++i) d[i] = canonical(d[i] + c[i]);
     scatter_d(lanes, d);
   });
 }
@@ -104,10 +117,10 @@ void mma(const char* name, Number a_format, Number b_format, MmaLane<float> lane
 void mma(const char* name, Number a_format, Number b_format, MmaLane<i32> lane, Site site) {
   meet({name, site}, lane, [&](Warp& warp, const MmaLanes<i32>& lanes) {
     warp.lanes[0]->machine->measures().count(name);
-    const TileA& a = gather_a(lanes, a_format);
+    const TileA& a = gather_a(lanes, a_format, false);
     TileB b;
     u32 d[kRows * kColumns];
-    gather_b(lanes, b_format, b);
+    gather_b(lanes, b_format, false, b);
     gather_c(lanes, d);
     multiply({kRows, 32, a_format, b_format}, a, b, d);
     scatter_d(lanes, d);

@@ -1,4 +1,5 @@
-// device/ptx/thread.cuh, defined: who a thread is, barriers, shuffles, votes.
+// device/ptx/thread.cuh and term.cuh, defined: who a thread is, barriers, shuffles, votes.
+#include "device/ptx/term.cuh"
 #include "device/ptx/thread.cuh"
 #include "emulator/machine.h"
 
@@ -25,6 +26,8 @@ void sync(const char* name, int id, int count, Site site) {
 }
 
 }  // namespace
+
+bool mask_term_is_off(Site site) { return self().machine->mutated({"mask term", site}); }
 
 u32 thread_index() { return static_cast<u32>(self().index); }
 int block_index_x() { return self().cta->block; }

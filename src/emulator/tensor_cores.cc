@@ -113,7 +113,7 @@ Parts take_apart(Number format, std::uint32_t bits) {
 
 Accumulation mma_sync_rule(Number a, int arch) {
   const bool fp8 = a == Number::e4m3 || a == Number::e5m2;
-  // sm_90 has no FP8 mma.sync: the bytes become halves and take two steps of 16.
+  // sm_90 computes FP8 mma.sync with halves (ptx_mma.cc).
   if (arch >= 90) return {16, 25, 23};
   if (fp8) return {16, 13, 13};
   return {8, 24, 23};

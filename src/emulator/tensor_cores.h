@@ -6,9 +6,14 @@
 // Integers: exact, modulo 2^32.
 #pragma once
 
+#include <bit>
+#include <cmath>
 #include <cstdint>
 
 namespace octavo::emulator {
+
+// The one NaN that arithmetic makes.
+inline float canonical(float x) { return std::isnan(x) ? std::bit_cast<float>(0x7fffffffu) : x; }
 
 enum class Number : std::uint8_t { f16, bf16, e4m3, e5m2, s8, u8 };
 constexpr int number_bytes(Number n) { return n <= Number::bf16 ? 2 : 1; }

@@ -104,9 +104,11 @@ void Machine::report_deadlock() {
   // Threads by what they wait for.
   std::map<std::string, std::vector<int>> groups;
   const Thread* first = nullptr;
+  bool registers = false;
   for (const auto& cta : ctas_)
     for (const auto& thread : cta->threads) {
       if (first == nullptr && !thread->done) first = thread.get();
+      registers = registers || thread->wait.what == Wait::For::registers;
       groups[fmt::format("CTA {}: threads {{}} {}", cta->block,
                          thread->done ? "have ended" : waits_for(*cta, thread->wait))]
           .push_back(thread->index);
@@ -114,7 +116,7 @@ void Machine::report_deadlock() {
   std::string text = "no thread can run";
   for (const auto& [what, threads] : groups)
     text += "\n    " + fmt::format(fmt::runtime(what), ranges(threads));
-  report_.add({.hazard = Hazard::deadlock,
+  report_.add({.hazard = registers ? Hazard::register_budget : Hazard::deadlock,
                .kernel = launch_.kernel,
                .place = first->wait.place,
                .other = {},

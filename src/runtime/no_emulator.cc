@@ -4,10 +4,17 @@
 #include "runtime/emulator_plan.h"
 
 namespace octavo {
+namespace {
+
+Status absent() {
+  return unsupported("device", "emulator (this library was built without it)", "cpu, cuda");
+}
+
+}  // namespace
 
 Result<std::shared_ptr<const Plan::Impl>> make_emulator_plan(const Problem& /*problem*/,
                                                              Device /*device*/) {
-  return unsupported("device", "emulator (this library was built without it)", "cpu, cuda");
+  return absent();
 }
 
 std::string describe_emulator() { return ""; }
@@ -17,5 +24,19 @@ bool has_emulator() { return false; }
 void set_emulator_schedule(std::optional<std::uint64_t> /*seed*/) {}
 
 std::vector<EmulatedKernel> emulated_kernels() { return {}; }
+
+std::vector<SelftestResult> emulator_selftest(int /*schedules*/) { return {}; }
+
+Result<ConformanceReport> emulator_conformance(const std::string& /*golden*/) { return absent(); }
+
+Result<std::vector<MutantReport>> emulator_mutants(const std::string& /*kernel*/,
+                                                   const EmulatorProgress& /*progress*/) {
+  return absent();
+}
+
+Result<std::vector<MeasureReport>> emulator_measure(const std::string& /*kernel*/,
+                                                    const EmulatorProgress& /*progress*/) {
+  return absent();
+}
 
 }  // namespace octavo

@@ -20,7 +20,11 @@ enum class Function : int {
   permute,
   fma,
   max,
-  int_to_float
+  int_to_float,
+  exp2_f16x2,
+  f32_low_of_f16x2,
+  f32_high_of_f16x2,
+  f16x2_of_e4m3x2
 };
 
 OCTAVO_DEVICE float as_float(u32 x) {
@@ -56,6 +60,16 @@ OCTAVO_DEVICE u32 apply(u32 a, u32 b, u32 c) {
       return ptx::bits_of(ptx::max_f32(as_float(a), as_float(b)));
     case Function::int_to_float:
       return ptx::bits_of(ptx::float_of_int(static_cast<i32>(a)));
+    case Function::exp2_f16x2:
+      return ptx::exp2_approx_f16x2(a);
+    case Function::f32_low_of_f16x2:
+    case Function::f32_high_of_f16x2: {
+      float low, high;
+      ptx::f32_from_f16x2(low, high, a);
+      return ptx::bits_of(kFunction == Function::f32_low_of_f16x2 ? low : high);
+    }
+    case Function::f16x2_of_e4m3x2:
+      return ptx::f16x2_from_e4m3x2(a & 0xffff);
   }
   return 0;
 }

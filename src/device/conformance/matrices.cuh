@@ -109,6 +109,41 @@ cp_async(const OCTAVO_GRID_CONSTANT Params p) {
                           ptx::load_shared_f32(shared_word(i)));
 }
 
+// The same, 16 bytes at a time, with a word on what L2 should keep; and the size of the grid.
+template <int kThreads>
+OCTAVO_KERNEL(kThreads, 1)
+cp_async_hinted(const OCTAVO_GRID_CONSTANT Params p) {
+  const u32 lane = ptx::thread_index();
+  for (u32 i = lane; i < 512; i += 32)
+    ptx::store_shared_b32(shared_word(i), static_cast<u32>(ptx::grid_size_x()));
+  ptx::cta_sync();
+  const bool exists = input(p, 512 + lane) % 3 != 0;
+  ptx::cp_async_16_hinted(shared_word(lane * 8), p.in + lane * 4, exists, ptx::l2_evict_last());
+  ptx::cp_async_commit();
+  ptx::cp_async_wait<0>();
+  ptx::cta_sync();
+  for (u32 i = lane; i < 512; i += 32)
+    ptx::store_global_f32(reinterpret_cast<float*>(p.out) + i,
+                          ptx::load_shared_f32(shared_word(i)));
+}
+
+// As mma, with C and D in halves: of C's four words the first two, D's are the first two.
+template <int kThreads>
+OCTAVO_KERNEL(kThreads, 1)
+mma_in_f16(const OCTAVO_GRID_CONSTANT Params p) {
+  const u32 lane = ptx::thread_index();
+  for (u32 n = 0; n < static_cast<u32>(p.count); ++n) {
+    const u32 first = (n * 32 + lane) * 10;
+    u32 a[4], b[2], c[2], d[2];
+    for (u32 i = 0; i < 4; ++i) a[i] = input(p, first + i);
+    for (u32 i = 0; i < 2; ++i) b[i] = input(p, first + 4 + i);
+    // Floats as they are would be no halves near 1: the high half of each, without its exponent.
+    for (u32 i = 0; i < 2; ++i) c[i] = (input(p, first + 6 + i) & 0x83ff83ffu) | 0x38003800u;
+    ptx::mma_m16n8k16_f16_in_f16(d, a, b, c);
+    for (u32 i = 0; i < 2; ++i) ptx::store_global_b32(p.out + (n * 32 + lane) * 4 + i, d[i]);
+  }
+}
+
 // out: per lane a shuffle by each power of two, a vote, the elected lane.
 template <int kThreads>
 OCTAVO_KERNEL(kThreads, 1)

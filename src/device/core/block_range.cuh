@@ -8,6 +8,7 @@
 #include "config/portable.h"
 #include "device/ptx/memory.cuh"
 #include "device/ptx/target.cuh"
+#include "device/ptx/term.cuh"
 
 namespace octavo {
 
@@ -44,8 +45,9 @@ template <class Params>
 OCTAVO_DEVICE KeyLimits key_limits(const Params& p, const SequenceSpan& at, i32 row) {
   const i32 diagonal = row + (p.bottom_right ? at.len_kv - at.len_q : 0);
   KeyLimits keys{0, at.len_kv};
-  if (diagonal > p.window_left) keys.begin = diagonal - p.window_left;
-  if (p.window_right < at.len_kv - diagonal) keys.end = diagonal + p.window_right + 1;
+  if (ptx::mask_term(diagonal > p.window_left, false)) keys.begin = diagonal - p.window_left;
+  if (ptx::mask_term(p.window_right < at.len_kv - diagonal, false))
+    keys.end = diagonal + p.window_right + 1;
   keys.end = max_of(min_of(keys.end, at.len_kv), 0);
   return keys;
 }
@@ -56,7 +58,8 @@ struct BlockRange {
   i32 full_begin = 0, full_end = 0;
 
   OCTAVO_DEVICE bool needs_mask(i32 first_key, i32 keys) const {
-    return first_key < full_begin || first_key + keys > full_end;
+    return ptx::mask_term(first_key < full_begin, false) ||
+           ptx::mask_term(first_key + keys > full_end, false);
   }
 };
 

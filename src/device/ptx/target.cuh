@@ -5,7 +5,9 @@
 //
 //   OCTAVO_PTX u32 f(u32 x OCTAVO_AND_SITE) OCTAVO_BODY({ asm volatile(...); });
 //
-// What touches memory or makes threads meet takes the site, arithmetic does not. Templates (an
+// What touches memory or makes threads meet takes the site, arithmetic does not. A function that
+// takes one hands it on as
+// OCTAVO_SAME_SITE. Templates (an
 // argument must be an immediate) are instantiated by the emulator for the values kernels use.
 #pragma once
 
@@ -24,6 +26,8 @@
 #define OCTAVO_BODY(...) __VA_ARGS__
 #define OCTAVO_SITE
 #define OCTAVO_AND_SITE
+#define OCTAVO_SAME_SITE
+#define OCTAVO_AND_SAME_SITE
 #else
 #define OCTAVO_DEVICE inline
 #define OCTAVO_UNROLL
@@ -35,6 +39,8 @@
 #define OCTAVO_BODY(...)
 #define OCTAVO_SITE ::octavo::Site site = ::octavo::Site::here()
 #define OCTAVO_AND_SITE , OCTAVO_SITE
+#define OCTAVO_SAME_SITE site
+#define OCTAVO_AND_SAME_SITE , site
 
 namespace octavo {
 

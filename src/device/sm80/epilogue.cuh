@@ -124,9 +124,21 @@ struct Epilogue {
     }
   }
 
-  static OCTAVO_DEVICE u16 narrow(float x) {
-    return static_cast<u16>(C.out == Element::f16 ? ptx::f16x2_from_f32(x, x)
-                                                  : ptx::bf16x2_from_f32(x, x));
+  static OCTAVO_DEVICE u32 narrow(float low, float high) {
+    return C.out == Element::f16 ? ptx::f16x2_from_f32(low, high) : ptx::bf16x2_from_f32(low, high);
+  }
+
+  // Of a pair of tiles, whose columns alternate, a lane has two words side by side. Swizzled rows r
+  // and r + 1 exchange the chunks that these lie in: if both wrote their first word first, they
+  // would meet in its bank.
+  static OCTAVO_DEVICE void stage_pair(const float (&even)[4], const float (&odd)[4], int half,
+                                       const OutTile& tile, u32 row, u32 column) {
+    const u32 first = narrow(even[half * 2], odd[half * 2]);
+    const u32 second = narrow(even[half * 2 + 1], odd[half * 2 + 1]);
+    const u32 address = tile.byte_address(row, column * 2);
+    const bool swapped = row % 2 != 0;
+    ptx::store_shared_b32(address + (swapped ? 4 : 0), swapped ? second : first);
+    ptx::store_shared_b32(address + (swapped ? 0 : 4), swapped ? first : second);
   }
 
   static OCTAVO_DEVICE void stage_o(const State& state, const OutTile& tile, const Place& w) {
@@ -140,17 +152,13 @@ struct Epilogue {
           const float high = state.o[m][n][half * 2 + 1];
           const u32 row = w.row(m, half);
           const u32 column = Operands::column(n, 0, w.lane);
-          const u32 next = Operands::column(n, 1, w.lane);
           if constexpr (C.out == Element::f32) {
             ptx::store_shared_f32(tile.byte_address(row, column * 4), low);
-            ptx::store_shared_f32(tile.byte_address(row, next * 4), high);
+            ptx::store_shared_f32(tile.byte_address(row, Operands::column(n, 1, w.lane) * 4), high);
           } else if constexpr (Operands::kPairedColumns) {
-            ptx::store_shared_b16(tile.byte_address(row, column * 2), narrow(low));
-            ptx::store_shared_b16(tile.byte_address(row, next * 2), narrow(high));
+            if (n % 2 == 0) stage_pair(state.o[m][n], state.o[m][n + 1], half, tile, row, column);
           } else {
-            ptx::store_shared_b32(tile.byte_address(row, column * 2),
-                                  C.out == Element::f16 ? ptx::f16x2_from_f32(low, high)
-                                                        : ptx::bf16x2_from_f32(low, high));
+            ptx::store_shared_b32(tile.byte_address(row, column * 2), narrow(low, high));
           }
         }
       }

@@ -76,11 +76,11 @@ struct Geometry {
   };
 
   // Barrier of the threads that compute.
-  static OCTAVO_DEVICE void math_sync() {
+  static OCTAVO_DEVICE void math_sync(OCTAVO_SITE) {
     if constexpr (C.producer_warps == 0)
-      ptx::cta_sync();
+      ptx::cta_sync(OCTAVO_SAME_SITE);
     else
-      ptx::named_barrier_sync(1, kMathThreads);
+      ptx::named_barrier_sync(1, kMathThreads OCTAVO_AND_SAME_SITE);
   }
 
   static OCTAVO_DEVICE Tile q_tile() { return {ptx::shared_base()}; }

@@ -1,6 +1,7 @@
 // Mask, scales and online softmax on the score registers of one warp.
 #pragma once
 
+#include "device/ptx/term.cuh"
 #include "device/ptx/thread.cuh"
 #include "device/sm80/geometry.cuh"
 
@@ -30,8 +31,8 @@ struct Softmax {
         const i32 row = w.first_row + static_cast<i32>(w.row(m, half));
         const KeyLimits keys = key_limits(p, w.at, row);
         const i32 first_column = key + static_cast<i32>(w.lane % 4 * 2);
-        const i32 begin = keys.begin - first_column;
-        const i32 end = keys.end - first_column;
+        const i32 begin = ptx::mask_term(keys.begin - first_column, -G::C.block_n);
+        const i32 end = ptx::mask_term(keys.end - first_column, 2 * G::C.block_n);
         OCTAVO_UNROLL
         for (int n = 0; n < kTilesN; ++n) {
           OCTAVO_UNROLL

@@ -1,0 +1,59 @@
+#include "emulator/selftest.h"
+
+#include "emulator/machine.h"
+#include "emulator/tensor_map.h"
+
+namespace octavo::emulator {
+namespace {
+
+ptx::TensorMap map_of(const void* data) {
+  TensorMapFields map;
+  map.data = data;
+  map.rank = 2;
+  map.shape = {64, 32, 1, 1, 1};
+  map.stride_bytes = {128};
+  map.box = {64, 8, 1, 1, 1};
+  map.swizzle_bytes = 128;
+  return encode(map);
+}
+
+}  // namespace
+
+const std::vector<SelftestCase>& selftest_cases() {
+  static const std::vector<SelftestCase> cases = [] {
+    std::vector<SelftestCase> all = general_selftest_cases();
+    for (const auto& part : {copy_selftest_cases(), warpgroup_selftest_cases()})
+      all.insert(all.end(), part.begin(), part.end());
+    return all;
+  }();
+  return cases;
+}
+
+Report run_selftest(const SelftestCase& test, bool right, std::optional<std::uint64_t> seed) {
+  // Bytes between the two belong to neither: who leaves one does not land in the other.
+  struct alignas(128) Tensors {
+    std::uint32_t in[kSelftestWords], between[kSelftestWords], out[kSelftestWords];
+  };
+  Tensors tensors = {};
+  for (std::uint32_t i = 0; i < kSelftestWords; ++i) tensors.in[i] = i;
+  const SelftestMemory arguments{tensors.in, tensors.out, map_of(tensors.in), map_of(tensors.out)};
+  GlobalMemory memory;
+  memory.add_array("in", tensors.in, sizeof tensors.in, GlobalMemory::Use::read);
+  memory.add_array("out", tensors.out, sizeof tensors.out, GlobalMemory::Use::write);
+  Launch launch;
+  launch.kernel = test.what;
+  launch.arch = right ? 90 : test.faulty_arch;
+  launch.blocks = launch.cluster = test.cluster;
+  launch.threads = test.threads;
+  launch.smem_bytes = kSelftestSmemBytes;
+  launch.registers = test.registers;
+  launch.programmatic = test.programmatic;
+  launch.entry = [&] { test.kernel(arguments, right); };
+  Settings settings;
+  settings.seed = seed;
+  Machine machine(launch, memory, settings);
+  machine.run();
+  return machine.report();
+}
+
+}  // namespace octavo::emulator
