@@ -20,15 +20,25 @@ class OutOfMemory : public testing::Test {
     void* const library = dlopen(OCTAVO_FAKE_CUDA "/libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     ASSERT_NE(library, nullptr) << dlerror();
     live_bytes_ = reinterpret_cast<std::size_t (*)()>(dlsym(library, "fake_cuda_live_bytes"));
+    live_modules_ = reinterpret_cast<int (*)()>(dlsym(library, "fake_cuda_live_modules"));
     ASSERT_NE(live_bytes_, nullptr);
+    ASSERT_NE(live_modules_, nullptr);
+    // PTX of a compiler that pretends: no kernel takes time.
+    setenv("FAKE_CUDA_ARCH", "120", 1);
+    setenv("OCTAVO_NVRTC", OCTAVO_FAKE_NVRTC, 1);
+    setenv("OCTAVO_CACHE_DIR", "/proc/octavo", 1);
     ASSERT_EQ(devices()[1].description.substr(0, 8), "Fake GPU");
   }
-  void TearDown() override { unsetenv("FAKE_CUDA_MEMORY"); }
+  void TearDown() override {
+    unsetenv("FAKE_CUDA_MEMORY");
+    unsetenv("FAKE_CUDA_NO_FUNCTION");
+  }
   static void limit(std::size_t bytes) {
     setenv("FAKE_CUDA_MEMORY", std::to_string(bytes).c_str(), 1);
   }
 
   std::size_t (*live_bytes_)() = nullptr;
+  int (*live_modules_)() = nullptr;
 };
 
 TEST_F(OutOfMemory, ABufferSaysItsSize) {
@@ -67,6 +77,28 @@ TEST_F(OutOfMemory, ACallFromTheHostGivesBackWhatItTook) {
         << status.message();
     EXPECT_EQ(live_bytes_(), 0u) << tensors;
   }
+  limit(1 << 20);
+  EXPECT_TRUE(attention_from_host(arguments, {}, kGpu).ok());
+  EXPECT_EQ(live_bytes_(), 0u);
+}
+
+TEST_F(OutOfMemory, AModuleThatCannotBeUsedIsUnloaded) {
+  Problem problem;
+  problem.batch = problem.heads_q = problem.heads_kv = 1;
+  problem.len_q = problem.len_kv = 64;
+  problem.head_dim = problem.head_dim_v = 256;
+  problem.q = problem.k = problem.v = problem.out = DType::f16;
+  const int before = live_modules_();
+  setenv("FAKE_CUDA_NO_FUNCTION", "2", 1);
+  const Result<Plan> refused = plan(problem, kGpu);
+  EXPECT_EQ(refused.status().code(), ErrorCode::out_of_memory);
+  EXPECT_EQ(refused.status().message(),
+            "cuModuleGetFunction failed with CUDA error 2: CUDA_ERROR_OUT_OF_MEMORY, out of "
+            "memory.");
+  EXPECT_EQ(live_modules_(), before);
+  unsetenv("FAKE_CUDA_NO_FUNCTION");
+  EXPECT_TRUE(plan(problem, kGpu).ok()) << "the failure is not remembered";
+  EXPECT_EQ(live_modules_(), before + 1);
 }
 
 }  // namespace

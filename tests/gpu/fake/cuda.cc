@@ -1,10 +1,12 @@
 // A CUDA driver without a GPU: enough of libcuda to see what Octavo makes of one that is old, new,
 // short of memory or incomplete. Memory is the host's; kernels are loaded and never run.
 //
-//   FAKE_CUDA_ARCH       compute capability, 89 unless given
-//   FAKE_CUDA_MEMORY     bytes that can be allocated; no limit unless given
-//   FAKE_CUDA_INIT       what cuInit answers
-//   FAKE_CUDA_NO_CUBINS  what cuModuleLoadDataEx answers for a cubin
+//   FAKE_CUDA_ARCH         compute capability, 89 unless given
+//   FAKE_CUDA_MEMORY       bytes that can be allocated; no limit unless given
+//   FAKE_CUDA_INIT         what cuInit answers
+//   FAKE_CUDA_NO_CUBINS    what cuModuleLoadDataEx answers for a cubin
+//   FAKE_CUDA_NO_FUNCTION  what cuModuleGetFunction answers
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -34,6 +36,8 @@ std::size_t live_bytes() {
   return sum;
 }
 
+std::atomic<int> live_modules{0};
+
 template <class Handle>
 int give(Handle* handle) {
   static char object;
@@ -51,6 +55,8 @@ std::size_t fake_cuda_live_bytes() {
   const std::lock_guard lock(mutex);
   return live_bytes();
 }
+
+int fake_cuda_live_modules() { return live_modules; }
 
 int cuInit(unsigned) { return static_cast<int>(number("FAKE_CUDA_INIT", 0)); }
 int cuDriverGetVersion(int* version) { return *version = 13000, 0; }
@@ -101,10 +107,15 @@ int cuCtxSetLimit(int, std::size_t) { return 0; }
 int cuModuleLoadDataEx(void** module, const void* image, unsigned, int*, void**) {
   const bool cubin = std::memcmp(image, "\177ELF", 4) == 0;
   const auto error = static_cast<int>(number("FAKE_CUDA_NO_CUBINS", arch() > 90 ? 209 : 0));
-  return cubin && error != 0 ? error : give(module);
+  if (cubin && error != 0) return error;
+  ++live_modules;
+  return give(module);
 }
-int cuModuleUnload(void*) { return 0; }
-int cuModuleGetFunction(void** function, void*, const char*) { return give(function); }
+int cuModuleUnload(void*) { return --live_modules, 0; }
+int cuModuleGetFunction(void** function, void*, const char*) {
+  const auto error = static_cast<int>(number("FAKE_CUDA_NO_FUNCTION", 0));
+  return error != 0 ? error : give(function);
+}
 int cuFuncGetAttribute(int* value, int, void*) { return *value = 0, 0; }
 int cuFuncSetAttribute(void*, int, int) { return 0; }
 #if !defined(FAKE_CUDA_WITHOUT_LAUNCH)
