@@ -3,6 +3,7 @@
 // Small shapes run under three schedules each, whose bits must agree; the mission shape, nine
 // tenths of the time, under one schedule for each of its three inputs. `make test-long`: all under
 // twenty.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "emulator/long.h"
@@ -13,8 +14,22 @@ namespace octavo::evidence {
 namespace {
 
 constexpr int kSchedules = 3, kLongSchedules = 20;
-constexpr DType kFormats[] = {DType::f16,  DType::bf16, DType::e4m3,
-                              DType::e5m2, DType::int8, DType::sim8};
+
+struct Mode {
+  DType input;
+  Precision precision = Precision::native;
+};
+// Inputs as they are, and 16-bit inputs that the quantizers prepare.
+constexpr Mode kModes[] = {{DType::f16},
+                           {DType::bf16},
+                           {DType::e4m3},
+                           {DType::e5m2},
+                           {DType::int8},
+                           {DType::sim8},
+                           {DType::f16, Precision::fp8},
+                           {DType::f16, Precision::fp8_fast},
+                           {DType::f16, Precision::int8},
+                           {DType::f16, Precision::sim8}};
 
 // Each call of a case takes the next schedule.
 Runner scheduled_runner(std::uint64_t first) {
@@ -43,23 +58,23 @@ void check(const std::vector<Case>& cases, int schedules, std::uint64_t first) {
   for (const std::string& failure : report->failures) ADD_FAILURE() << failure;
 }
 
-std::vector<Case> twelve_of(DType format, bool mission) {
+std::vector<Case> twelve_of(const Mode& mode, bool mission) {
   std::vector<Case> cases;
   for (const Case& c : twelve_cases())
-    if (c.input == format && c.options.precision == Precision::native &&
+    if (c.input == mode.input && c.options.precision == mode.precision &&
         (c.len_q == 512) == mission)
       cases.push_back(c);
   return cases;
 }
 
-class EmulatorSuite : public testing::TestWithParam<DType> {};
+class EmulatorSuite : public testing::TestWithParam<Mode> {};
 
 TEST_P(EmulatorSuite, SmallShapesUnderEverySchedule) {
   check(twelve_of(GetParam(), false), test_long() ? kLongSchedules : kSchedules, 1);
 }
 
-void mission(DType format, std::size_t input) {
-  const std::vector<Case> cases = twelve_of(format, true);
+void mission(const Mode& mode, std::size_t input) {
+  const std::vector<Case> cases = twelve_of(mode, true);
   ASSERT_EQ(cases.size(), 3U);
   check({cases[input]}, test_long() ? kLongSchedules : 1, 1 + input);
 }
@@ -67,8 +82,26 @@ TEST_P(EmulatorSuite, MissionShapeFirstInput) { mission(GetParam(), 0); }
 TEST_P(EmulatorSuite, MissionShapeSecondInput) { mission(GetParam(), 1); }
 TEST_P(EmulatorSuite, MissionShapeThirdInput) { mission(GetParam(), 2); }
 
-INSTANTIATE_TEST_SUITE_P(Formats, EmulatorSuite, testing::ValuesIn(kFormats),
-                         [](const auto& format) { return std::string(name(format.param)); });
+// A problem whose own kernel is not compiled in takes the one with the least padding that serves
+// it.
+TEST(EmulatorSuiteOf, HeadDimensionsWithoutAKernelOfTheirOwn) {
+  std::vector<Case> cases;
+  for (const std::int64_t head_dim : {40, 48, 80, 96}) {
+    Case c;
+    c.head_dim = head_dim;
+    c.len_q = c.len_kv = 70;
+    c.options.causal = Causal::top_left;
+    for (const DType input : {DType::f16, DType::bf16}) {
+      c.input = c.out = input;
+      cases.push_back(c);
+    }
+  }
+  check(cases, 2, 1);
+}
+
+INSTANTIATE_TEST_SUITE_P(Modes, EmulatorSuite, testing::ValuesIn(kModes), [](const auto& mode) {
+  return fmt::format("{}_{}", name(mode.param.input), name(mode.param.precision));
+});
 
 }  // namespace
 }  // namespace octavo::evidence
