@@ -76,8 +76,12 @@ u32 sub_f16x2(u32 a, u32 b) {
 }
 
 void f32_from_f16x2(float& low, float& high, u32 x) {
-  low = f32_from_f16(static_cast<u16>(x));
-  high = f32_from_f16(static_cast<u16>(x >> 16));
+  const auto wide = [](u32 half) {
+    const float y = f32_from_f16(static_cast<u16>(half));
+    return std::isnan(y) ? std::bit_cast<float>(0x7fffffffu) : y;
+  };
+  low = wide(x & 0xffff);
+  high = wide(x >> 16);
 }
 
 u32 permute_bytes(u32 a, u32 b, u32 selector) {
