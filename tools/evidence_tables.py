@@ -19,8 +19,9 @@ import sys
 BEGIN = "<!-- evidence: made by tools/evidence_tables.py -->"
 END = "<!-- evidence: end -->"
 STALE = " **Stale**: the kernels have changed since."
-# What suite `twelve` must hold in 8 bits with scales per head: total error, kernel error.
-BARS = {"e4m3": (6e-2, 1.5e-2), "sim8": (6e-2, 1.5e-2)}
+# What the 8-bit modes must hold on suite `twelve`: total error, kernel error. Inputs that come in
+# 8 bits have none: E4M3 with one scale a head is 7.8e-2 off before a kernel sees it.
+BARS = {"fp8": (6e-2, 1.5e-2), "sim8": (6e-2, 1.5e-2)}
 PRESETS = ("mission", "small", "long", "wide", "stress")
 
 
@@ -113,7 +114,7 @@ def checks(run):
 
 
 def against_bar(row):
-    bar = BARS.get(row["format"])
+    bar = BARS.get(row["precision"])
     if bar is None:
         return ""
     held = row["worst_total_error"] <= bar[0] and row["worst_kernel_error"] <= bar[1]

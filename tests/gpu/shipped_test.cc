@@ -134,8 +134,8 @@ TEST_F(ShippedTest, NoSharedMemoryRoundTripOfP) {
   for (const Shipped& s : shipped_) {
     const Sm80Forward& c = s.config;
     const int rows = c.block_m / c.warps_m / 16;
-    const int values = rows * (c.head_dim / 8) * 4;           // of O, in a thread
-    const int state = c.warps_n > 1 ? values + rows * 4 : 0;  // and two maxima, two sums
+    const int values = rows * (c.head_dim / 8) * 4;             // of O, in a thread
+    const int state = c.warps_n > 1 ? values + rows * 4 : 0;    // and two maxima, two sums
     const int o = c.out != Element::f32 ? values / 2 : values;  // 16-bit values go in pairs
     const int clearing = c.element == Element::sim8 ? 1 : 0;
     EXPECT_LE(s.info.instructions.shared_stores, state + o + clearing) << to_text(c);
