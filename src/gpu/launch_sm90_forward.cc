@@ -63,6 +63,9 @@ Sm90ForwardParams sm90_forward_params(const Problem& posed, const Arguments& a,
   p.out = a.out.data;
   p.sequences = static_cast<i32>(posed.batch);
   set_shared_params(p, posed, a, sm90::block_m(c));
+  p.by_row_tiles = divider(p.row_tiles);
+  p.by_heads_q = divider(p.heads_q);
+  p.by_heads_per_kv = divider(p.heads_per_kv);
   const HeadGroups groups = head_groups(posed, c, gpu);
   p.mixed_heads = groups.mixed_heads;
   p.head_groups = groups.groups;

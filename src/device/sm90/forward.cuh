@@ -229,7 +229,7 @@ struct ForwardKernel {
       ptx::prefetch_tensor_map(&p.v);
       init_barriers();
     }
-    G::fill_ones();
+    G::template fill_ones<threads(C)>(ptx::thread_index());
     ptx::fence_proxy_async();
     ptx::cta_sync();
     const u32 group = ptx::warp_index() / 4;

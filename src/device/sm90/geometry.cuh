@@ -125,16 +125,16 @@ struct Geometry {
   static OCTAVO_DEVICE void fill(u32 to, u32 bytes, u32 thread, u32 word) {
     for (u32 at = thread * 4; at < bytes; at += kThreads * 4) ptx::store_shared_b32(to + at, word);
   }
-  // What P is multiplied by to be summed.
-  static OCTAVO_DEVICE void fill_ones() {
+  // What P is multiplied by to be summed; by kThreads threads, of which this is `thread`.
+  template <int kThreads>
+  static OCTAVO_DEVICE void fill_ones(u32 thread) {
     constexpr u32 kPair = C.element == Element::f16 ? 0x3c003c00u : 0x3f803f80u;
     if constexpr (kOnesInside) {
       OCTAVO_UNROLL
       for (u32 stage = 0; stage < kv_buffers(C); ++stage)
-        fill<threads(C)>(v_tile(stage) + S.k_stage, C.block_n * kRowBytes, ptx::thread_index(),
-                         kPair);
+        fill<kThreads>(v_tile(stage) + S.k_stage, C.block_n * kRowBytes, thread, kPair);
     } else if constexpr (C.ones) {
-      fill<threads(C)>(ptx::shared_base() + S.ones, 16 * kRowBytes, ptx::thread_index(), kPair);
+      fill<kThreads>(ptx::shared_base() + S.ones, 16 * kRowBytes, thread, kPair);
     }
   }
   // Rows of V from `first` on, by kThreads threads: they belong to the next sequence of a packed

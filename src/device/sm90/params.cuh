@@ -2,6 +2,7 @@
 // same; those of tensors have become tensor maps.
 #pragma once
 
+#include "device/core/divider.cuh"
 #include "device/core/params.cuh"
 #include "device/ptx/tma.cuh"
 
@@ -26,6 +27,7 @@ struct Sm90ForwardParams {
   i32 row_tiles = 0;  // of one head
   i32 heads_q = 0;
   i32 heads_per_kv = 1;
+  Divider by_row_tiles, by_heads_q, by_heads_per_kv;
   i32 sequences = 0;
   // Heads (of all sequences) whose tiles are mixed, longest first; the last group has the rest too.
   i32 mixed_heads = 1;

@@ -42,6 +42,20 @@ struct SplitKernel {
   static_assert(!C.split_keys || chunk_columns(C, kParts) % 8 == 0,
                 "pieces of O are whole groups of eight columns");
 
+  // Every tile has rows, and its length is known: batches are not packed here.
+  static OCTAVO_DEVICE Tile tile_of(const Sm90ForwardParams& p, i32 index) {
+    const i32 head = p.by_row_tiles.quotient(index);
+    Tile t;
+    t.first_row = (index - head * p.row_tiles) * kRows;
+    t.sequence = t.batch = p.by_heads_q.quotient(head);
+    t.head = head - t.sequence * p.heads_q;
+    t.at = {0, p.len_q, 0, p.len_kv};
+    const BlockRange range = block_range(p, t.at, t.first_row, kRows, C.block_n);
+    t.begin = range.begin;
+    t.blocks = div_up(max_of(range.end - range.begin, 0), C.block_n);
+    return t;
+  }
+
   // A part's blocks of keys.
   struct Share {
     i32 key = 0;
@@ -57,19 +71,18 @@ struct SplitKernel {
 
   static OCTAVO_DEVICE void load_k(const Sm90ForwardParams& p, const Tile& t, i32 key, u32 stage) {
     ptx::mbarrier_arrive_expect_tx(G::k_full(stage), G::S.k_stage);
-    G::load_rows(p.k, G::k_tile(stage), G::k_full(stage), C.block_n, t.at.kv_begin + key,
-                 t.head / p.heads_per_kv, t.batch);
+    G::load_rows(p.k, G::k_tile(stage), G::k_full(stage), C.block_n, key,
+                 p.by_heads_per_kv.quotient(t.head), t.batch);
   }
   static OCTAVO_DEVICE void load_v(const Sm90ForwardParams& p, const Tile& t, i32 key, u32 stage) {
     ptx::mbarrier_arrive_expect_tx(G::v_full(stage), G::S.k_stage);
-    G::load_rows(p.v, G::v_tile(stage), G::v_full(stage), C.block_n, t.at.kv_begin + key,
-                 t.head / p.heads_per_kv, t.batch);
+    G::load_rows(p.v, G::v_tile(stage), G::v_full(stage), C.block_n, key,
+                 p.by_heads_per_kv.quotient(t.head), t.batch);
   }
   // Everything the CTA's buffers hold at first, by one thread, in the order it is needed.
   static OCTAVO_DEVICE void load_first(const Sm90ForwardParams& p, const Tile& t, u32 rank) {
     ptx::mbarrier_arrive_expect_tx(G::q_full(0), G::S.q_tile);
-    G::load_rows(p.q, G::q_tile(0), G::q_full(0), kRows, t.at.q_begin + t.first_row, t.head,
-                 t.batch);
+    G::load_rows(p.q, G::q_tile(0), G::q_full(0), kRows, t.first_row, t.head, t.batch);
     OCTAVO_UNROLL
     for (int stage = 0; stage < C.stages; ++stage) {
       OCTAVO_UNROLL
@@ -267,7 +280,7 @@ struct SplitKernel {
       const i32 row = w.row(half);
       if (row >= w.at.len_q) continue;
       const float sum = mine.sum[half];
-      const float inverse = sum == 0.0f ? 0.0f : 1.0f / sum;
+      const float inverse = sum == 0.0f ? 0.0f : ptx::reciprocal_approx(sum);
       u8* const out = Epilogue<G>::row_of(p, w, row);
       OCTAVO_UNROLL
       for (int i = 0; i < kSize / 4; ++i) {
@@ -335,21 +348,21 @@ struct SplitKernel {
     ptx::fence_mbarrier_init();
   }
 
+  // Thread 0 has the longest way before the first keys arrive: it starts with what needs no
+  // parameter, whose first read is slow, and the other warps write the ones.
   static OCTAVO_DEVICE void entry(const Sm90ForwardParams& p) {
+    const u32 thread = ptx::thread_index();
+    if (thread == 0) init_barriers();
     const u32 rank = C.cluster > 1 ? ptx::cluster_cta_rank() : 0;
-    const Tile t = tile_at<kRows, C.block_n>(p, ptx::block_index_x() / C.cluster);
-    if (ptx::thread_index() == 0) {
-      init_barriers();
-      if (t.blocks > 0) load_first(p, t, rank);
-    }
+    const Tile t = tile_of(p, ptx::block_index_x() / C.cluster);
+    if (thread == 0 && t.blocks > 0) load_first(p, t, rank);
     if constexpr (C.cluster > 1) ptx::cluster_arrive_relaxed();
-    G::fill_ones();
-    ptx::fence_proxy_async();
+    if (C.ones && thread >= 32) {
+      G::template fill_ones<threads(C) - 32>(thread - 32);
+      ptx::fence_proxy_async();
+    }
     ptx::cta_sync();
-    if (t.blocks >= 0)
-      math(p, t, rank);
-    else if constexpr (C.cluster > 1)
-      ptx::cluster_wait();
+    math(p, t, rank);
   }
 };
 
