@@ -2,8 +2,9 @@
 // to take on an H200; those of the usual head dimensions are compiled when the library is built.
 //
 // A launch takes about fixed_us + tiles * tile_us + blocks * block_us, where tiles and blocks (of
-// block_n keys) are those of the busiest SM: fitted to the times of docs/kernels/sm90_forward.md,
-// which it meets to 3 to 7% from 4 us to 4 ms. choose_sm90_forward takes the smallest.
+// block_n keys) are those of the busiest SM: fitted to the times of docs/kernels/sm90_forward.md
+// for 64 and 128 columns, which it meets to 3 to 7%, and in block_us for 256; the rows of 96 and
+// 192 are estimates. choose_sm90_forward takes the smallest.
 #pragma once
 
 #include "config/element.h"
