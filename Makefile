@@ -36,6 +36,7 @@ demo:
 
 test:
 	@tools/setup.sh test
+	@tools/python_env.sh
 	@tools/test.sh
 
 # The emulator under twenty schedules, and the mutants of every kernel: about half an hour of CPU.
@@ -63,4 +64,4 @@ install: build
 	cmake --install build --prefix $(PREFIX)
 
 clean:
-	rm -rf build build-debug build-asan build-tsan build-fuzz
+	rm -rf build build-debug build-asan build-tsan build-fuzz build-python

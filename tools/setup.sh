@@ -18,11 +18,12 @@ present() {
   case $kind in
     cmd) command -v "$what" >/dev/null ;;
     header) echo "#include <$what>" | g++ -std=c++20 -E -x c++ - >/dev/null 2>&1 ;;
+    python) python3 -c "import $what" 2>/dev/null ;;
     link)
       echo 'extern "C" int LLVMFuzzerTestOneInput(const char*, unsigned long) { return 0; }' |
         clang++ "$what" -x c++ - -o /dev/null >/dev/null 2>&1
       ;;
-    *) echo "packages.txt: probe is $1; supported: cmd:, header:, link:." >&2; exit 2 ;;
+    *) echo "packages.txt: probe is $1; supported: cmd:, header:, link:, python:." >&2; exit 2 ;;
   esac
 }
 

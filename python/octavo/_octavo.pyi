@@ -1,0 +1,87 @@
+from typing import Any, Literal, TypedDict, TypeVar
+
+from ._quantized import Quantized
+from ._told import DeviceInfo, Explanation
+
+__version__: str
+
+# An array of NumPy, PyTorch, CuPy, JAX, or any other with __dlpack__.
+_Array = TypeVar("_Array")
+_Causal = bool | Literal["none", "top_left", "bottom_right"] | None
+_Precision = (
+    Literal[
+        "native", "fp16", "bf16", "fp8", "fp8_mixed", "fp8_fast", "int8", "int8_mixed", "sim8"
+    ]
+    | None
+)
+_Granularity = Literal["tensor", "head", "block", "row", "channel"]
+_Rule = Literal["amax", "least_squares"]
+_Layout = Literal["bhsd", "bshd"]
+
+class _Quantization(TypedDict, total=False):
+    qk: _Granularity
+    v: _Granularity
+    block_rows: int
+    rule: _Rule
+    smooth_k: bool
+    hadamard: bool
+
+def attention(
+    q: _Array | Quantized,
+    k: _Array | Quantized,
+    v: _Array | Quantized,
+    *,
+    causal: _Causal = False,
+    window: tuple[int | None, int | None] | None = None,
+    scale: float | None = None,
+    precision: _Precision = None,
+    out: _Array | None = None,
+    return_lse: bool = False,
+    layout: _Layout = "bhsd",
+    out_dtype: Any = None,
+    cu_seqlens_q: _Array | None = None,
+    cu_seqlens_kv: _Array | None = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_kv: int | None = None,
+    quantization: _Quantization | None = None,
+    batch_invariant: bool = False,
+    stream: Any = None,
+) -> Any: ...
+def explain(
+    q: _Array | Quantized,
+    k: _Array | Quantized,
+    v: _Array | Quantized,
+    *,
+    causal: _Causal = False,
+    window: tuple[int | None, int | None] | None = None,
+    scale: float | None = None,
+    precision: _Precision = None,
+    out: _Array | None = None,
+    return_lse: bool = False,
+    layout: _Layout = "bhsd",
+    out_dtype: Any = None,
+    cu_seqlens_q: _Array | None = None,
+    cu_seqlens_kv: _Array | None = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_kv: int | None = None,
+    quantization: _Quantization | None = None,
+    batch_invariant: bool = False,
+    stream: Any = None,
+    device: str | None = None,
+) -> Explanation: ...
+def devices() -> list[DeviceInfo]: ...
+def quantize(
+    x: Any,
+    format: Literal["e4m3", "e5m2", "int8", "sim8"] = "e4m3",
+    *,
+    granularity: _Granularity = "head",
+    block_rows: int = 64,
+    rule: _Rule = "amax",
+    smooth: bool = False,
+    hadamard: bool = False,
+    scales: Any = None,
+    layout: _Layout = "bhsd",
+) -> Quantized: ...
+def dequantize(quantized: Quantized, dtype: Any = "float32", layout: _Layout = "bhsd") -> Any: ...
+def set_cpu_threads(threads: int) -> None: ...
+def random_normal(array: Any, seed: int, stream: int = 0) -> None: ...

@@ -1,0 +1,95 @@
+// What attention() and explain() are given by Python, read into the library's terms.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <array>
+#include <string_view>
+#include <vector>
+
+#include "array.h"
+#include "octavo/octavo.hpp"
+
+namespace octavo::python {
+
+// The parameters, in the order of kParameters.
+enum Parameter : int {
+  kQ,
+  kK,
+  kV,
+  kCausal,
+  kWindow,
+  kScale,
+  kPrecision,
+  kOut,
+  kReturnLse,
+  kLayout,
+  kOutDtype,
+  kCuSeqlensQ,
+  kCuSeqlensKv,
+  kMaxSeqlenQ,
+  kMaxSeqlenKv,
+  kQuantization,
+  kBatchInvariant,
+  kStream,
+  kDevice,  // explain's only
+  kParameterCount
+};
+inline constexpr std::array<const char*, kParameterCount> kParameters = {"q",
+                                                                         "k",
+                                                                         "v",
+                                                                         "causal",
+                                                                         "window",
+                                                                         "scale",
+                                                                         "precision",
+                                                                         "out",
+                                                                         "return_lse",
+                                                                         "layout",
+                                                                         "out_dtype",
+                                                                         "cu_seqlens_q",
+                                                                         "cu_seqlens_kv",
+                                                                         "max_seqlen_q",
+                                                                         "max_seqlen_kv",
+                                                                         "quantization",
+                                                                         "batch_invariant",
+                                                                         "stream",
+                                                                         "device"};
+
+// The arguments of one call, borrowed; None where one is not given.
+using Given = std::array<nanobind::handle, kParameterCount>;
+
+// By vectorcall's convention.
+Given read_parameters(const char* function, int parameters, PyObject* const* values,
+                      Py_ssize_t positional, PyObject* names);
+
+// A call as the library takes it, and what keeps its memory.
+struct Call {
+  Array q{};
+  std::vector<nanobind::object> kept{};  // exporters' capsules; none where types have an exchange
+  Arguments arguments{};
+  Options options{};
+  Device device{};
+  Stream stream = nullptr;
+  bool stream_given = false;
+  nanobind::object out, lse;  // lse is null where it was not asked for
+};
+
+Call read_call(const Given& given);
+
+std::string_view text_of(nanobind::handle value, const char* what, const char* supported);
+std::int64_t number_of(nanobind::handle value, const char* what, const char* supported);
+bool is_true(nanobind::handle value);  // as Python's `if`
+Layout layout_of(nanobind::handle value);
+DType dtype_of(nanobind::handle value, const char* what);
+
+// codes, scales, format, granularity and block_rows of an octavo.Quantized; null if it is none.
+bool is_quantized(nanobind::handle value);
+struct QuantizedArray {
+  Array codes, scales;
+  DType format = DType::e4m3;
+  Scales view{};
+  std::int64_t scale_count = 1;
+};
+QuantizedArray read_quantized(nanobind::handle value, const char* what);
+
+}  // namespace octavo::python

@@ -1,0 +1,127 @@
+// Arrays that a call makes for its results, of the framework of its inputs.
+#include <nanobind/stl/string.h>
+
+#include <algorithm>
+
+#include "array.h"
+#include "errors.h"
+
+namespace nb = nanobind;
+
+namespace octavo::python {
+namespace {
+
+const char* torch_name(DType dtype) {
+  switch (dtype) {
+    case DType::f32:
+      return "float32";
+    case DType::f16:
+      return "float16";
+    case DType::bf16:
+      return "bfloat16";
+    case DType::e4m3:
+      return "float8_e4m3fn";
+    case DType::e5m2:
+      return "float8_e5m2";
+    case DType::int8:
+      return "int8";
+    case DType::sim8:
+      return "uint8";
+  }
+  return "";
+}
+
+// NumPy has no bfloat16 of its own: ml_dtypes' is what its users have. 8-bit floats are bytes.
+nb::object numpy_dtype(DType dtype) {
+  if (dtype == DType::bf16) return nb::module_::import_("ml_dtypes").attr("bfloat16");
+  if (dtype == DType::e4m3 || dtype == DType::e5m2) return nb::str("uint8");
+  return nb::str(torch_name(dtype));
+}
+
+nb::dlpack::dtype exported_type(DType dtype) {
+  switch (dtype) {
+    case DType::bf16:
+      return dlpack_type(nb::dlpack::dtype_code::Bfloat, 16);
+    case DType::f32:
+    case DType::f16:
+      return dlpack_type(nb::dlpack::dtype_code::Float, dtype == DType::f32 ? 32 : 16);
+    case DType::int8:
+      return dlpack_type(nb::dlpack::dtype_code::Int, 8);
+    default:
+      return dlpack_type(nb::dlpack::dtype_code::UInt, 8);
+  }
+}
+
+nb::object make_buffer(Device device, DType dtype, int dimensions, const std::int64_t* shape) {
+  std::array<std::size_t, kMostDimensions> sizes{};
+  std::size_t bytes = size_bytes(dtype);
+  for (int i = 0; i < dimensions; ++i) bytes *= sizes[i] = static_cast<std::size_t>(shape[i]);
+  auto* const buffer = new Buffer(check(Buffer::make(device, std::max<std::size_t>(bytes, 1))));
+  nb::capsule owner(buffer, [](void* held) noexcept { delete static_cast<Buffer*>(held); });
+  const bool on_gpu = device.kind == Device::Kind::cuda;
+  return nb::cast(nb::ndarray<nb::array_api>(
+      buffer->data(), static_cast<std::size_t>(dimensions), sizes.data(), owner, nullptr,
+      exported_type(dtype), on_gpu ? kDlpackCuda : kDlpackCpu, on_gpu ? device.index : 0));
+}
+
+nb::tuple tuple_of(int dimensions, const std::int64_t* shape) {
+  nb::list sizes;
+  for (int i = 0; i < dimensions; ++i) sizes.append(shape[i]);
+  return nb::tuple(sizes);
+}
+
+}  // namespace
+
+const Torch& Torch::get() {
+  static const Torch& torch = *[] {
+    const nb::object module = nb::module_::import_("torch");
+    return new Torch{module,
+                     module.attr("empty"),
+                     module.attr("empty_like"),
+                     module.attr("is_grad_enabled"),
+                     module.attr("uint8"),
+                     module.attr("float32")};
+  }();
+  return torch;
+}
+
+nb::object make_like(const Array& like, DType dtype) {
+  switch (like.type->framework) {
+    case Framework::torch: {
+      const Torch& torch = Torch::get();
+      if (exported_type(dtype) == like.dtype) return torch.empty_like(like.object);
+      return torch.empty_like(like.object, nb::arg("dtype") = torch.module.attr(torch_name(dtype)));
+    }
+    case Framework::numpy:
+      return nb::module_::import_("numpy").attr("empty_like")(
+          like.object, nb::arg("dtype") = numpy_dtype(dtype), nb::arg("subok") = false);
+    default:
+      return make_buffer(like.device, dtype, like.dimensions, like.shape.data());
+  }
+}
+
+nb::object make_array(const Array& like, DType dtype, int dimensions, const std::int64_t* shape) {
+  switch (like.type->framework) {
+    case Framework::torch: {
+      const Torch& torch = Torch::get();
+      return torch.empty(tuple_of(dimensions, shape),
+                         nb::arg("dtype") = torch.module.attr(torch_name(dtype)),
+                         nb::arg("device") = like.object.attr("device"));
+    }
+    case Framework::numpy:
+      return nb::module_::import_("numpy").attr("empty")(tuple_of(dimensions, shape),
+                                                         nb::arg("dtype") = numpy_dtype(dtype));
+    default:
+      return make_buffer(like.device, dtype, dimensions, shape);
+  }
+}
+
+nb::object finish(const Array& like, nb::object made) {
+  if (like.type->framework != Framework::other) return made;
+  if (nb::hasattr(like.object, "__array_namespace__"))
+    return like.object.attr("__array_namespace__")().attr("from_dlpack")(made);
+  const std::string module = module_of(*like.type);
+  return nb::module_::import_(module.substr(0, module.find('.')).c_str()).attr("from_dlpack")(made);
+}
+
+}  // namespace octavo::python

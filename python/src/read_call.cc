@@ -1,0 +1,259 @@
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "call.h"
+#include "errors.h"
+
+namespace nb = nanobind;
+
+namespace octavo::python {
+namespace {
+
+Causal causal_of(nb::handle value) {
+  if (value.is_none() || value.ptr() == Py_False) return Causal::none;
+  if (value.ptr() == Py_True) return Causal::top_left;
+  constexpr const char* kSupported = "False, True (top_left), 'top_left', 'bottom_right'";
+  return check(parse_causal(text_of(value, "causal", kSupported)));
+}
+
+void read_window(nb::handle value, Options& options) {
+  if (value.is_none()) return;
+  constexpr const char* kSupported = "None or a pair (left, right), -1 or None for no limit";
+  if (!PySequence_Check(value.ptr()) || nb::len(value) != 2)
+    refuse(PyExc_TypeError, "window", shown(value), kSupported);
+  const auto side = [&](int i) -> std::int64_t {
+    const nb::object one = value[i];
+    return one.is_none() ? -1 : number_of(one, "window", kSupported);
+  };
+  options.window_left = side(0);
+  options.window_right = side(1);
+}
+
+void read_quantization(nb::handle value, Quantization& q) {
+  if (value.is_none()) return;
+  constexpr const char* kKeys = "a dict with qk, v, block_rows, rule, smooth_k, hadamard";
+  if (!PyDict_Check(value.ptr())) refuse(PyExc_TypeError, "quantization", shown(value), kKeys);
+  for (auto [key, one] : nb::borrow<nb::dict>(value)) {
+    const std::string_view name = text_of(key, "quantization", kKeys);
+    const auto granularity = [&, given = one] {
+      return check(parse_granularity(text_of(given, "granularity", "its name")));
+    };
+    if (name == "qk") {
+      q.qk = granularity();
+    } else if (name == "v") {
+      q.v = granularity();
+    } else if (name == "block_rows") {
+      q.block_rows = number_of(one, "block_rows", "a number of rows");
+    } else if (name == "rule") {
+      q.rule = check(parse_scale_rule(text_of(one, "rule", "its name")));
+    } else if (name == "smooth_k") {
+      q.smooth_k = is_true(one);
+    } else if (name == "hadamard") {
+      q.hadamard = is_true(one);
+    } else {
+      refuse(PyExc_ValueError, "quantization", "a dict with " + quoted(name), kKeys);
+    }
+  }
+}
+
+Options options_of(const Given& given) {
+  Options options;
+  options.causal = causal_of(given[kCausal]);
+  read_window(given[kWindow], options);
+  if (!given[kPrecision].is_none())
+    options.precision =
+        check(parse_precision(text_of(given[kPrecision], "precision", "its name, or None")));
+  read_quantization(given[kQuantization], options.quantization);
+  options.batch_invariant = is_true(given[kBatchInvariant]);
+  return options;
+}
+
+// The array without what holds its memory, which goes to the call.
+Array keep(Call& call, Array array) {
+  if (array.keep.is_valid()) call.kept.push_back(std::move(array.keep));
+  return array;
+}
+
+// One of q, k and v: where it goes, and how many scales it came with; -1: none.
+struct Operand {
+  const char* what;
+  ConstTensor* tensor;
+  Scales* scales;
+  std::int64_t scale_count = -1;
+};
+
+void check_device(const Call& call, const Array& array, const char* what) {
+  if (array.device == call.q.device) return;
+  refuse(PyExc_ValueError, what, "on " + name(array.device), name(call.q.device) + ", where q is");
+}
+
+// The scales' memory must be as long as the library is going to read.
+void check_scale_count(const Call& call, const Operand& operand, std::int64_t max_len) {
+  const Scales& scales = *operand.scales;
+  std::array<std::int64_t, 4> shape = operand.tensor->shape;
+  const bool by_sequence =
+      scales.granularity != Granularity::row && scales.granularity != Granularity::tensor;
+  if (call.arguments.cu_seqlens_q != nullptr && by_sequence) {
+    shape[0] = call.arguments.sequences;
+    shape[2] = max_len;
+  }
+  const std::int64_t wanted = scale_count(shape, scales.granularity, scales.block_rows);
+  if (operand.scale_count == wanted) return;
+  refuse(PyExc_ValueError, std::string(operand.what) + ".scales",
+         std::to_string(operand.scale_count) + " numbers",
+         std::to_string(wanted) + ", one per " + std::string(name(scales.granularity)));
+}
+
+// q, k or v: an array, or codes with their scales.
+void read_operand(Call& call, Operand& operand, nb::handle value, Layout layout) {
+  const char* const what = operand.what;
+  const bool is_q = call.q.type == nullptr;
+  const bool quantized = array_type(value).framework == Framework::none && is_quantized(value);
+  QuantizedArray found;
+  Array array;
+  if (quantized) {
+    found = read_quantized(value, what);
+    array = keep(call, std::move(found.codes));
+  } else {
+    array = keep(call, read_array(value, what));
+  }
+  if (is_q) call.q = array;
+  check_device(call, array, what);
+  const DType dtype = quantized ? found.format : element_type(array, what);
+  *operand.tensor = tensor_view(array, dtype, layout, what);
+  if (!quantized) return;
+  check_device(call, keep(call, std::move(found.scales)), (std::string(what) + ".scales").c_str());
+  *operand.scales = found.view;
+  operand.scale_count = found.scale_count;
+}
+
+// The address of sequence starts; their number with it.
+const std::int32_t* read_starts(Call& call, nb::handle value, const char* what,
+                                std::int64_t& sequences) {
+  const Array array = keep(call, read_array(value, what));
+  check_device(call, array, what);
+  if (array.dtype != dlpack_type(nb::dlpack::dtype_code::Int, 32))
+    refuse(PyExc_TypeError, what, "of " + dtype_name(array.dtype), "int32");
+  if (array.dimensions != 1 || array.shape[0] < 1 || (array.shape[0] > 1 && array.stride[0] != 1))
+    refuse(PyExc_ValueError, what, "no contiguous row of at least one number",
+           "(sequences + 1), contiguous");
+  if (sequences >= 0 && sequences != array.shape[0] - 1)
+    refuse(PyExc_ValueError, what, "of " + std::to_string(array.shape[0]) + " entries",
+           "as many as cu_seqlens_q has, here " + std::to_string(sequences + 1));
+  sequences = array.shape[0] - 1;
+  return static_cast<const std::int32_t*>(array.data);
+}
+
+std::int64_t longest(const Call& call, nb::handle given, const char* what,
+                     const std::int32_t* starts) {
+  if (!given.is_none()) return number_of(given, what, "the length of the longest sequence");
+  if (call.q.device.kind != Device::Kind::cpu)
+    refuse(PyExc_ValueError, what, "None",
+           "a number where cu_seqlens are on a GPU: to read them here would wait for it");
+  std::int64_t most = 0;
+  for (std::int64_t i = 0; i < call.arguments.sequences; ++i)
+    most = std::max(most, std::int64_t{starts[i + 1]} - starts[i]);
+  return most;
+}
+
+void read_packed(Call& call, const Given& given) {
+  Arguments& a = call.arguments;
+  if (given[kCuSeqlensQ].is_none() || given[kCuSeqlensKv].is_none())
+    refuse(PyExc_ValueError, given[kCuSeqlensQ].is_none() ? "cu_seqlens_q" : "cu_seqlens_kv",
+           "None", "both of cu_seqlens_q and cu_seqlens_kv, or neither");
+  std::int64_t sequences = -1;
+  a.cu_seqlens_q = read_starts(call, given[kCuSeqlensQ], "cu_seqlens_q", sequences);
+  a.cu_seqlens_kv = read_starts(call, given[kCuSeqlensKv], "cu_seqlens_kv", sequences);
+  a.sequences = sequences;
+  a.max_len_q = longest(call, given[kMaxSeqlenQ], "max_seqlen_q", a.cu_seqlens_q);
+  a.max_len_kv = longest(call, given[kMaxSeqlenKv], "max_seqlen_kv", a.cu_seqlens_kv);
+}
+
+// The result's type: asked for, else that of the first operand that has 16 or 32 bits.
+DType out_type(const Call& call, nb::handle asked) {
+  if (!asked.is_none()) return dtype_of(asked, "out_dtype");
+  for (const ConstTensor* t : {&call.arguments.q, &call.arguments.v, &call.arguments.k})
+    if (!is_8bit(t->dtype)) return t->dtype;
+  return DType::f16;
+}
+
+void prepare_out(Call& call, const Given& given, Layout layout) {
+  if (given[kOut].is_none()) {
+    const DType dtype = out_type(call, given[kOutDtype]);
+    call.out = make_like(call.q, dtype);
+    call.arguments.out = tensor_view(keep(call, read_array(call.out, "out")), dtype, layout, "out");
+    return;
+  }
+  const Array out = keep(call, read_output(given[kOut], "out"));
+  check_device(call, out, "out");
+  call.out = nb::borrow(given[kOut]);
+  call.arguments.out = tensor_view(out, element_type(out, "out"), layout, "out");
+}
+
+// (batch, heads, rows), or (heads, tokens) of a packed batch.
+void prepare_lse(Call& call, Layout layout) {
+  const auto& shape = call.arguments.q.shape;
+  const bool packed = layout == Layout::packed;
+  call.lse = make_array(call.q, DType::f32, packed ? 2 : 3, shape.data() + (packed ? 1 : 0));
+  const Array lse = keep(call, read_array(call.lse, "lse"));
+  call.arguments.lse = Tensor::bhsd(lse.data, DType::f32, shape[0], shape[1], shape[2], 1);
+}
+
+// A pointer, or a stream of PyTorch or CuPy.
+Stream stream_of(nb::handle value) {
+  for (const char* pointer : {"cuda_stream", "ptr"})
+    if (nb::hasattr(value, pointer)) return stream_of(value.attr(pointer));
+  const std::int64_t address =
+      number_of(value, "stream", "None, a CUstream's address, a stream of PyTorch or CuPy");
+  return reinterpret_cast<Stream>(static_cast<std::uintptr_t>(address));
+}
+
+Stream current_stream(const Array& q) {
+  void* stream = nullptr;
+  if (q.type->exchange != nullptr && q.type->exchange->current_stream != nullptr) {
+    if (q.type->exchange->current_stream(kDlpackCuda, q.device.index, &stream) != 0)
+      throw nb::python_error();
+    return stream;
+  }
+  if (q.type->framework == Framework::torch)
+    return stream_of(Torch::get().module.attr("cuda").attr("current_stream")(q.device.index));
+  if (module_of(*q.type).starts_with("cupy"))
+    return stream_of(nb::module_::import_("cupy").attr("cuda").attr("get_current_stream")());
+  return nullptr;  // the legacy stream, which waits for the others: what __dlpack__ promises
+}
+
+}  // namespace
+
+Call read_call(const Given& given) {
+  Call call;
+  Arguments& a = call.arguments;
+  const bool packed = !given[kCuSeqlensQ].is_none() || !given[kCuSeqlensKv].is_none();
+  const Layout layout = packed ? Layout::packed : layout_of(given[kLayout]);
+  std::array<Operand, 3> operands = {
+      {{"q", &a.q, &a.q_scales}, {"k", &a.k, &a.k_scales}, {"v", &a.v, &a.v_scales}}};
+  for (int i = 0; i < 3; ++i) read_operand(call, operands[i], given[kQ + i], layout);
+  call.device = call.q.device;
+  call.options = options_of(given);
+  if (!given[kScale].is_none()) {
+    const double scale = PyFloat_AsDouble(given[kScale].ptr());
+    if (scale == -1 && PyErr_Occurred()) throw nb::python_error();
+    a.scale = static_cast<float>(scale);
+  }
+  if (packed) read_packed(call, given);
+  for (const Operand& one : operands)
+    if (one.scale_count >= 0)
+      check_scale_count(call, one, one.tensor == &a.q ? a.max_len_q : a.max_len_kv);
+  prepare_out(call, given, layout);
+  if (is_true(given[kReturnLse])) prepare_lse(call, layout);
+  call.stream_given = !given[kStream].is_none();
+  if (call.stream_given)
+    call.stream = stream_of(given[kStream]);
+  else if (call.device.kind == Device::Kind::cuda)
+    call.stream = current_stream(call.q);
+  return call;
+}
+
+}  // namespace octavo::python

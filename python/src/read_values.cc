@@ -1,0 +1,155 @@
+// Single values of Python, and the parameters of a call by name.
+#include <nanobind/stl/string.h>
+
+#include <string>
+
+#include "call.h"
+#include "errors.h"
+
+namespace nb = nanobind;
+
+namespace octavo::python {
+namespace {
+
+// The parameters' names as Python's compiler makes them, so that equal ones are the same object.
+PyObject* interned(int parameter) {
+  static const auto& names = *[] {
+    auto* made = new std::array<PyObject*, kParameterCount>();
+    for (int i = 0; i < kParameterCount; ++i)
+      (*made)[i] = PyUnicode_InternFromString(kParameters[i]);
+    return made;
+  }();
+  return names[parameter];
+}
+
+int parameter_of(PyObject* name, int parameters) {
+  for (int i = 0; i < parameters; ++i)
+    if (name == interned(i)) return i;
+  for (int i = 0; i < parameters; ++i)
+    if (PyUnicode_Compare(name, interned(i)) == 0) return i;
+  return -1;
+}
+
+[[noreturn]] void refuse_call(const char* function, const std::string& why) {
+  PyErr_SetString(PyExc_TypeError, (std::string(function) + "() " + why).c_str());
+  throw nb::python_error();
+}
+
+const nb::object& quantized_class() {
+  static const auto& found =
+      *new nb::object(nb::module_::import_("octavo._quantized").attr("Quantized"));
+  return found;
+}
+
+}  // namespace
+
+Given read_parameters(const char* function, int parameters, PyObject* const* values,
+                      Py_ssize_t positional, PyObject* names) {
+  constexpr Py_ssize_t kPositional = 3;
+  Given given;
+  given.fill(nb::handle(Py_None));
+  if (positional > kPositional)
+    refuse_call(function, "takes 3 positional arguments, q, k and v, but " +
+                              std::to_string(positional) + " were given");
+  std::array<bool, kPositional> present{};
+  for (Py_ssize_t i = 0; i < positional; ++i) {
+    given[i] = values[i];
+    present[i] = true;
+  }
+  const Py_ssize_t named = names == nullptr ? 0 : PyTuple_GET_SIZE(names);
+  for (Py_ssize_t i = 0; i < named; ++i) {
+    PyObject* const name = PyTuple_GET_ITEM(names, i);
+    const int found = parameter_of(name, parameters);
+    if (found < 0)
+      refuse_call(function, "got an unexpected keyword argument " +
+                                nb::cast<std::string>(nb::repr(nb::handle(name))));
+    if (found < kPositional) {
+      if (present[found])
+        refuse_call(function, std::string("got several values for ") + kParameters[found]);
+      present[found] = true;
+    }
+    given[found] = values[positional + i];
+  }
+  for (int i = 0; i < kPositional; ++i)
+    if (!present[i]) refuse_call(function, std::string("needs ") + kParameters[i]);
+  return given;
+}
+
+std::string_view text_of(nb::handle value, const char* what, const char* supported) {
+  if (!PyUnicode_Check(value.ptr())) refuse(PyExc_TypeError, what, shown(value), supported);
+  Py_ssize_t length = 0;
+  const char* const text = PyUnicode_AsUTF8AndSize(value.ptr(), &length);
+  if (text == nullptr) throw nb::python_error();
+  return {text, static_cast<std::size_t>(length)};
+}
+
+std::int64_t number_of(nb::handle value, const char* what, const char* supported) {
+  if (!PyIndex_Check(value.ptr())) refuse(PyExc_TypeError, what, shown(value), supported);
+  const nb::object index = nb::steal(PyNumber_Index(value.ptr()));
+  if (!index.is_valid()) throw nb::python_error();
+  const std::int64_t number = PyLong_AsLongLong(index.ptr());
+  if (number == -1 && PyErr_Occurred()) throw nb::python_error();
+  return number;
+}
+
+bool is_true(nb::handle value) {
+  const int truth = PyObject_IsTrue(value.ptr());
+  if (truth < 0) throw nb::python_error();
+  return truth == 1;
+}
+
+Layout layout_of(nb::handle value) {
+  if (value.is_none()) return Layout::bhsd;
+  constexpr const char* kLayouts = "bhsd, bshd";
+  const std::string_view text = text_of(value, "layout", kLayouts);
+  if (text == "bhsd") return Layout::bhsd;
+  if (text == "bshd") return Layout::bshd;
+  refuse(PyExc_ValueError, "layout", quoted(text), kLayouts);
+}
+
+// "float16", torch.float16, numpy.float16, numpy.dtype("float16").
+DType dtype_of(nb::handle value, const char* what) {
+  const nb::object named = nb::getattr(value, "__name__", nb::str(value));
+  std::string text = nb::cast<std::string>(named);
+  text = text.substr(text.rfind('.') + 1);
+  if (text == "float32") return DType::f32;
+  if (text == "float16") return DType::f16;
+  if (text == "bfloat16") return DType::bf16;
+  refuse(PyExc_ValueError, what, quoted(text), "float32, float16, bfloat16");
+}
+
+bool is_quantized(nb::handle value) { return nb::isinstance(value, quantized_class()); }
+
+QuantizedArray read_quantized(nb::handle value, const char* what) {
+  const std::string scales_name = std::string(what) + ".scales";
+  const nb::object codes = value.attr("codes"), scales = value.attr("scales");
+  // The object holds both arrays, and the caller the object, for as long as the call lasts.
+  QuantizedArray found{read_array(codes, what), read_array(scales, scales_name.c_str())};
+  if (found.codes.dtype.bits != 8)
+    refuse(PyExc_TypeError, std::string(what) + ".codes", "of " + dtype_name(found.codes.dtype),
+           "8-bit types");
+  const nb::object format = value.attr("format"), granularity = value.attr("granularity"),
+                   block_rows = value.attr("block_rows");
+  found.format = check(parse_dtype(text_of(format, "format", "e4m3, e5m2, int8, sim8")));
+  if (!is_8bit(found.format))
+    refuse(PyExc_ValueError, std::string(what) + ".format", std::string(name(found.format)),
+           "e4m3, e5m2, int8, sim8");
+  found.view.granularity =
+      check(parse_granularity(text_of(granularity, "granularity", "its name")));
+  found.view.block_rows = number_of(block_rows, "block_rows", "a number of rows");
+  if (element_type(found.scales, scales_name.c_str()) != DType::f32)
+    refuse(PyExc_TypeError, scales_name, "of " + dtype_name(found.scales.dtype), "float32");
+  if (found.scales.dimensions > kMostDimensions)
+    refuse(PyExc_ValueError, scales_name,
+           "of " + std::to_string(found.scales.dimensions) + " dimensions", "at most 3");
+  for (int i = found.scales.dimensions - 1; i >= 0; --i) {
+    if (found.scales.shape[i] != 1 && found.scales.stride[i] != found.scale_count)
+      refuse(PyExc_ValueError, scales_name, "not contiguous",
+             "contiguous arrays in the shape of the granularity");
+    found.scale_count *= found.scales.shape[i];
+  }
+  found.view.data = static_cast<const float*>(found.scales.data);
+  return found;
+}
+
+}  // namespace octavo::python

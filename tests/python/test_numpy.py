@@ -1,0 +1,370 @@
+"""octavo.attention and its company with NumPy arrays."""
+
+import ast
+import inspect
+import pathlib
+import threading
+import time
+import tracemalloc
+
+import numpy
+import pytest
+
+import octavo
+from conftest import reference
+
+TOLERANCE = {"float32": 2e-6, "float16": 2e-3, "bfloat16": 2e-2}
+
+
+def close(out, wanted, dtype="float32"):
+    numpy.testing.assert_allclose(numpy.asarray(out, numpy.float64), wanted,
+                                  atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("causal", [False, True, "top_left", "bottom_right"])
+@pytest.mark.parametrize("sizes", [(2, 4, 4, 33, 33, 64), (1, 6, 2, 17, 40, 24), (1, 4, 1, 1, 70, 8)])
+def test_agrees_with_float64(normal, dtype, causal, sizes):
+    b, hq, hkv, sq, skv, d = sizes
+    q = normal(b, hq, sq, d, dtype=dtype)
+    k, v = (normal(b, hkv, skv, d, dtype=dtype) for _ in range(2))
+    out = octavo.attention(q, k, v, causal=causal)
+    assert type(out) is numpy.ndarray and out.dtype == q.dtype and out.shape == q.shape
+    alignment = {False: None, True: "top_left"}.get(causal, causal)
+    close(out, reference(q, k, v, alignment)[0], dtype)
+
+
+@pytest.mark.parametrize("window", [(3, 0), (0, 2), (None, 4), (5, -1)])
+def test_window(normal, window):
+    q, k, v = normal(1, 2, 20, 16), normal(1, 2, 26, 16), normal(1, 2, 26, 16)
+    sides = tuple(-1 if side is None else side for side in window)
+    close(octavo.attention(q, k, v, window=window), reference(q, k, v, window=sides)[0])
+
+
+def test_scale_and_lse(normal):
+    q, k, v = (normal(2, 3, 19, 16) for _ in range(3))
+    out, lse = octavo.attention(q, k, v, scale=0.5, return_lse=True, causal="bottom_right")
+    wanted, wanted_lse = reference(q, k, v, "bottom_right", scale=0.5)
+    assert lse.shape == (2, 3, 19) and lse.dtype == numpy.float32
+    close(out, wanted)
+    close(lse, wanted_lse)
+
+
+def test_a_row_without_keys(normal):
+    q, k, v = normal(1, 1, 6, 8), normal(1, 1, 2, 8), normal(1, 1, 2, 8)
+    out, lse = octavo.attention(q, k, v, causal="bottom_right", return_lse=True)
+    assert not out[:, :, :4].any() and numpy.isneginf(lse[:, :, :4]).all()
+    close(out, reference(q, k, v, "bottom_right")[0])
+
+
+def test_layouts_are_views(normal):
+    q, k, v = (normal(2, 21, 3, 16) for _ in range(3))  # batch, rows, heads, columns
+    swapped = [x.swapaxes(1, 2) for x in (q, k, v)]
+    wanted = reference(*swapped)[0]
+    out = octavo.attention(q, k, v, layout="bshd")
+    assert out.shape == q.shape
+    close(out.swapaxes(1, 2), wanted)
+    seen = octavo.attention(*swapped)
+    close(seen, wanted)
+    assert seen.strides == swapped[0].strides  # the memory order of the query
+    fused = normal(2, 21, 3, 3 * 16)
+    parts = [fused[..., 16 * i:16 * (i + 1)] for i in range(3)]
+    close(octavo.attention(*parts, layout="bshd").swapaxes(1, 2),
+          reference(*(x.swapaxes(1, 2) for x in parts))[0])
+
+
+def test_inputs_are_not_copied(normal):
+    q = normal(1, 1, 1, 512)
+    k = numpy.broadcast_to(normal(1, 1, 1, 512), (1, 1, 8000, 512))  # 16 MB, if it were copied
+    tracemalloc.start()
+    out = octavo.attention(q, k, k)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    close(out, k[:, :, :1], "float16")  # a sum of 8000 in float32
+    assert peak < 1e6
+
+
+def test_out_is_written_in_place(normal):
+    q, k, v = (normal(1, 2, 12, 8) for _ in range(3))
+    room = numpy.full((1, 2, 12, 16), numpy.nan, numpy.float32)
+    out = room[..., :8]
+    assert octavo.attention(q, k, v, out=out) is out
+    close(out, reference(q, k, v)[0])
+    assert numpy.isnan(room[..., 8:]).all()
+
+
+def test_out_dtype(normal):
+    q, k, v = (normal(1, 2, 12, 8, dtype="float16") for _ in range(3))
+    for asked in ("float32", numpy.float32, numpy.dtype("float32")):
+        out = octavo.attention(q, k, v, out_dtype=asked)
+        assert out.dtype == numpy.float32
+        close(out, reference(q, k, v)[0], "float16")
+
+
+def test_packed_batch(normal):
+    lengths_q, lengths_kv = [5, 0, 9], [7, 3, 9]
+    q, k, v = normal(14, 4, 16), normal(19, 2, 16), normal(19, 2, 16)
+    starts = [numpy.cumsum([0, *lengths]).astype(numpy.int32) for lengths in (lengths_q, lengths_kv)]
+    for longest in ({}, {"max_seqlen_q": 9, "max_seqlen_kv": 9}):
+        out, lse = octavo.attention(q, k, v, causal="bottom_right", cu_seqlens_q=starts[0],
+                                    cu_seqlens_kv=starts[1], return_lse=True, **longest)
+        assert out.shape == q.shape and lse.shape == (4, 14)
+        for i in range(3):
+            rows = slice(*starts[0][i:i + 2])
+            keys = slice(*starts[1][i:i + 2])
+            wanted, wanted_lse = reference(*(x.swapaxes(0, 1)[None] for x in (q[rows], k[keys], v[keys])),
+                                           "bottom_right")
+            close(out[rows].swapaxes(0, 1)[None], wanted)
+            close(lse[None, :, rows], wanted_lse)
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16", "fp8", "fp8_mixed", "fp8_fast", "int8",
+                                       "int8_mixed", "sim8"])
+def test_precision_modes(normal, precision):
+    q, k, v = (normal(1, 2, 64, 32) for _ in range(3))
+    out = octavo.attention(q, k, v, precision=precision)
+    error = numpy.abs(out - reference(q, k, v)[0]).max()
+    assert 1e-5 < error < 0.2  # rounded, and not too much
+
+
+def test_quantization_options_are_read(normal):
+    q, k, v = (normal(1, 2, 64, 32) for _ in range(3))
+    q[..., 3] *= 30  # an outlier, which the rotation spreads
+    wanted = reference(q, k, v)[0]
+    error = {}
+    for name, options in {"row": {}, "tensor": {"qk": "tensor", "v": "tensor"},
+                          "block": {"qk": "block", "block_rows": 16},
+                          "rotated": {"hadamard": True},
+                          "smooth": {"smooth_k": True, "rule": "least_squares"}}.items():
+        out = octavo.attention(q, k, v, precision="int8", quantization=options)
+        error[name] = float(numpy.abs(out - wanted).mean())
+    assert len(set(error.values())) == len(error), error
+    assert error["rotated"] < error["row"] < error["tensor"], error
+
+
+@pytest.mark.parametrize("format", ["e4m3", "e5m2", "int8", "sim8"])
+@pytest.mark.parametrize("granularity", ["tensor", "head", "block", "row", "channel"])
+def test_quantized_inputs(normal, format, granularity):
+    made = [octavo.quantize(normal(2, 2, 40, 16), format, granularity=granularity, block_rows=16)
+            for _ in range(3)]
+    shape = {"tensor": (1,), "head": (2, 2), "block": (2, 2, 3), "row": (2, 2, 40),
+             "channel": (2, 2, 16)}[granularity]
+    assert all(x.scales.shape == shape and x.codes.dtype.itemsize == 1 for x in made)
+    out = octavo.attention(*made)
+    assert out.dtype == numpy.float16 and out.shape == (2, 2, 40, 16)
+    wanted = reference(*(octavo.dequantize(x) for x in made))[0]
+    assert numpy.abs(out - wanted).max() < 0.1
+    assert octavo.attention(*made, out_dtype="float32").dtype == numpy.float32
+
+
+def test_quantize_says_what_it_did(normal):
+    x = normal(1, 2, 8, 16)
+    made = octavo.quantize(x, "int8", smooth=True)
+    assert made.mean.shape == (1, 2, 16)
+    close(made.mean, x.mean(2))
+    assert made.stats["values"] == x.size and made.stats["sqnr_db"] > 20
+    again = octavo.quantize(x, "int8", scales=numpy.full((1, 2), 0.5, numpy.float32))
+    numpy.testing.assert_array_equal(again.codes, numpy.clip(numpy.rint(x / 0.5), -127, 127))
+    assert numpy.abs(octavo.dequantize(octavo.quantize(x, "e4m3"), "float16") - x).max() < 0.3
+
+
+def test_empty_sizes(normal):
+    assert octavo.attention(*(normal(0, 2, 4, 8) for _ in range(3))).shape == (0, 2, 4, 8)
+    out = octavo.attention(normal(1, 2, 4, 8), *(normal(1, 2, 0, 8) for _ in range(2)))
+    assert not out.any()
+
+
+def test_devices_and_explain(normal):
+    found = octavo.devices()
+    assert found[0].name == "cpu" and found[0].available and found[0].reason == ""
+    assert all(d.available or d.reason for d in found)
+    x = normal(1, 2, 4, 8)
+    told = octavo.explain(x, x, x, causal=True)
+    assert (told.device, told.kernel) == ("cpu", "cpu_forward") and told.reason
+    assert octavo.explain(x, x, x, device="auto").kernel
+
+
+def test_same_normal_numbers_as_the_library():
+    x = numpy.empty((1, 2, 3, 4), numpy.float32)
+    y = numpy.empty((1, 3, 2, 4), numpy.float32).swapaxes(1, 2)  # by index, whatever the strides
+    octavo.random_normal(x, 42)
+    octavo.random_normal(y, 42)
+    numpy.testing.assert_array_equal(x, y)
+    octavo.random_normal(y, 42, 1)
+    assert (x != y).all()
+
+
+def test_threads_work_side_by_side(normal):
+    inputs = [[normal(1, 2, 50 + i, 16) for _ in range(3)] for i in range(4)]
+    wrong = []
+
+    def work(q, k, v):
+        wanted = reference(q, k, v)[0]
+        for _ in range(20):
+            if numpy.abs(octavo.attention(q, k, v) - wanted).max() > 1e-5:
+                wrong.append(q.shape)
+
+    threads = [threading.Thread(target=work, args=x) for x in inputs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_other_threads_run_meanwhile(normal):
+    x = normal(1, 8, 1500, 64)
+    begin = time.perf_counter()
+    thread = threading.Thread(target=octavo.attention, args=(x, x, x))
+    thread.start()
+    longest, last = 0.0, time.perf_counter()
+    while thread.is_alive():
+        now = time.perf_counter()
+        longest, last = max(longest, now - last), now
+    took = time.perf_counter() - begin
+    # With the interpreter held, this loop would stand still for all of the call.
+    assert longest < 0.7 * took, (longest, took)
+
+
+# ---------------------------------------------------------------------------------------- ml_dtypes
+
+
+@pytest.mark.parametrize("layout", ["bhsd", "bshd"])
+def test_bfloat16_of_ml_dtypes(normal, layout):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    q, k, v = (normal(1, 18, 18, 16).astype(ml_dtypes.bfloat16) for _ in range(3))
+    out = octavo.attention(q, k, v, layout=layout, causal=True)
+    assert out.dtype == ml_dtypes.bfloat16
+    turned = [x.swapaxes(1, 2) if layout == "bshd" else x for x in (q, k, v, out)]
+    close(turned[3], reference(*turned[:3], "top_left")[0], "bfloat16")
+    out = octavo.attention(*(normal(1, 2, 4, 8) for _ in range(3)), out_dtype="bfloat16")
+    assert out.dtype == ml_dtypes.bfloat16
+
+
+@pytest.mark.parametrize("name, format", [("float8_e4m3fn", "e4m3"), ("float8_e5m2", "e5m2")])
+def test_float8_of_ml_dtypes(normal, name, format):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    q, k, v = (normal(1, 2, 20, 16).astype(getattr(ml_dtypes, name)) for _ in range(3))
+    one = numpy.ones(1, numpy.float32)
+    out = octavo.attention(*(octavo.Quantized(x, one, format, "tensor") for x in (q, k, v)),
+                           out_dtype="float32")
+    assert numpy.abs(out - reference(q, k, v)[0]).max() < 0.15
+    with pytest.raises(ValueError, match="q_scales"):
+        octavo.attention(q, k, v)
+
+
+# ------------------------------------------------------------------------------------------- errors
+
+X = numpy.zeros((1, 2, 4, 8), numpy.float32)
+LOCKED = X.copy()
+LOCKED.flags.writeable = False
+STARTS = numpy.array([0, 2, 4], numpy.int32)
+P = numpy.zeros((4, 2, 8), numpy.float32)
+
+
+def refused(given, exception, *parts):
+    arguments = {"q": X, "k": X, "v": X, **given}
+    with pytest.raises(exception) as caught:
+        octavo.attention(arguments.pop("q"), arguments.pop("k"), arguments.pop("v"), **arguments)
+    assert type(caught.value) is exception
+    for part in parts:
+        assert part in str(caught.value), str(caught.value)
+
+
+@pytest.mark.parametrize("given, exception, parts", [
+    ({"k": X[:, :, :, :4]}, ValueError, ["k"]),
+    ({"q": X[0]}, ValueError, ["q is of 3 dimensions; supported: 4"]),
+    ({"q": numpy.zeros((1, 3, 4, 8), numpy.float32)}, ValueError, ["heads_kv is 2", "heads_q, here 3"]),
+    ({"q": X[:, :, :, ::2], "k": X[:, :, :, :4], "v": X[:, :, :, :4]}, ValueError, ["stride"]),
+    ({"scale": float("nan")}, ValueError, ["scale is nan"]),
+    ({"causal": "left"}, ValueError, ["causal", "left", "top_left"]),
+    ({"precision": "fp4"}, ValueError, ["precision", "fp4", "fp8"]),
+    ({"layout": "sbhd"}, ValueError, ["layout is 'sbhd'; supported: bhsd, bshd."]),
+    ({"window": (1, -5)}, ValueError, ["window", "-5"]),
+    ({"out": LOCKED}, ValueError, ["out is an array that may not be written"]),
+    ({"out": X}, ValueError, ["out"]),  # overlaps the inputs
+    ({"out_dtype": "int8"}, ValueError, ["out_dtype is 'int8'"]),
+    ({"quantization": {"qkv": "row"}}, ValueError, ["quantization", "qkv"]),
+    ({"quantization": {"qk": "rows"}}, ValueError, ["granularity", "rows"]),
+    ({"q": P, "k": P, "v": P, "cu_seqlens_q": STARTS}, ValueError, ["cu_seqlens_kv is None"]),
+    ({"q": P, "k": P, "v": P, "cu_seqlens_q": STARTS, "cu_seqlens_kv": STARTS[:2]}, ValueError,
+     ["cu_seqlens_kv is of 2 entries", "here 3"]),
+    ({"cu_seqlens_q": STARTS, "cu_seqlens_kv": STARTS}, ValueError, ["q is of 4 dimensions"]),
+    ({"q": P, "k": P, "v": P, "cu_seqlens_q": STARTS.astype("int64"), "cu_seqlens_kv": STARTS},
+     TypeError, ["cu_seqlens_q is of int64; supported: int32."]),
+    ({"q": [1.0]}, TypeError, ["q is of type list; supported: arrays of NumPy, PyTorch"]),
+    ({"v": None}, TypeError, ["v is of type NoneType"]),
+    ({"q": X.astype("float64")}, TypeError, ["q dtype is float64; supported: float32"]),
+    ({"q": X.astype("uint8")}, TypeError, ["q dtype is uint8", "octavo.Quantized"]),
+    ({"q": numpy.array([["a"]], object)}, TypeError, ["q is object"]),
+    ({"causal": 3}, TypeError, ["causal is 3 (int)"]),
+    ({"scale": "x"}, TypeError, []),
+    ({"window": 3}, TypeError, ["window is 3 (int)"]),
+    ({"stream": "x"}, TypeError, ["stream is 'x' (str)"]),
+    ({"quantization": 1}, TypeError, ["quantization is 1 (int)"]),
+    ({"casual": True}, TypeError, ["attention() got an unexpected keyword argument 'casual'"]),
+])
+def test_errors_are_sentences(given, exception, parts):
+    refused(given, exception, *parts)
+
+
+def test_errors_of_the_call_itself():
+    for arguments, named, part in (((X, X), {}, "needs v"), ((X, X, X, True), {}, "takes 3"),
+                                   ((X, X, X), {"q": X}, "several values for q")):
+        with pytest.raises(TypeError, match=part):
+            octavo.attention(*arguments, **named)
+
+
+def test_errors_of_quantized():
+    codes, one = X.astype("uint8"), numpy.ones(1, numpy.float32)
+    for made, exception, part in (
+            (octavo.Quantized(codes, one, "e4m3", "head"), ValueError, "q.scales is 1 numbers; supported: 2, one per head"),
+            (octavo.Quantized(codes, one, "f16", "tensor"), ValueError, "q.format is f16"),
+            (octavo.Quantized(codes, one, "e4m3", "all"), ValueError, "granularity"),
+            (octavo.Quantized(X, one, "e4m3", "tensor"), TypeError, "q.codes is of float32"),
+            (octavo.Quantized(codes, one.astype("float64"), "e4m3", "tensor"), TypeError, "q.scales"),
+            (octavo.Quantized(codes, one * 0, "e4m3", "tensor"), ValueError, "positive finite")):
+        refused({"q": made}, exception, part)
+    with pytest.raises(ValueError, match="format is 'f16'"):
+        octavo.quantize(X, "f16")
+    with pytest.raises(ValueError, match="scales is 3 numbers; supported: 2"):
+        octavo.quantize(X, scales=numpy.ones(3, numpy.float32))
+    with pytest.raises(ValueError, match="threads is -1"):
+        octavo.set_cpu_threads(-1)
+
+
+def test_nothing_is_written_on_failure():
+    out = numpy.full((1, 2, 4, 8), 7, numpy.float32)
+    refused({"out": out, "scale": float("inf")}, ValueError)
+    assert (out == 7).all()
+
+
+# -------------------------------------------------------------------------------------------- stubs
+
+
+def test_stubs_name_what_is_there():
+    path = pathlib.Path(octavo.__file__).parent / "_octavo.pyi"
+    stubs = {node.name: node.args for node in ast.parse(path.read_text()).body
+             if isinstance(node, ast.FunctionDef)}
+    assert set(stubs) == {name for name in dir(octavo._octavo)
+                          if not name.startswith("_") and callable(getattr(octavo._octavo, name))}
+    for name, stub in stubs.items():
+        function = getattr(octavo._octavo, name)
+        assert function.__doc__
+        names = [a.arg for a in stub.args + stub.kwonlyargs]
+        if hasattr(function, "__text_signature__"):
+            parameters = inspect.signature(function).parameters
+            assert list(parameters) == names
+            defaults = [ast.literal_eval(d) for d in stub.kw_defaults]
+            assert defaults == [p.default for p in parameters.values()
+                                if p.kind is p.KEYWORD_ONLY]
+        else:
+            written = function.__nb_signature__[0][0]
+            parsed = ast.parse(written.replace("\\", "") + ": ...").body[0].args
+            assert [a.arg for a in parsed.args + parsed.kwonlyargs] == names
+
+
+def test_every_parameter_of_attention_is_documented():
+    for name in inspect.signature(octavo.attention).parameters:
+        assert name in octavo.attention.__doc__.split("--", 1)[-1], name
+    assert (pathlib.Path(octavo.__file__).parent / "py.typed").exists()
