@@ -1,0 +1,214 @@
+"""PyTorch on a GPU: parity with SDPA, streams, graphs, torch.compile, Hugging Face, and what a call
+costs."""
+
+import time
+
+import numpy
+import pytest
+
+torch = pytest.importorskip("torch")
+if not torch.cuda.is_available():
+    pytest.skip("PyTorch finds no GPU here", allow_module_level=True)
+
+import torch.nn.functional as F  # noqa: E402
+
+import octavo  # noqa: E402
+import octavo.torch  # noqa: E402
+
+CASES = 300
+
+
+def tensors(*shape, dtype=torch.float16):
+    return [torch.randn(shape, device="cuda", dtype=dtype) for _ in range(3)]
+
+
+def check_16_bits(out, q, k, v, **options):
+    """Twice the error of the same attention in 16 bits, and what rounding the output costs."""
+    exact = F.scaled_dot_product_attention(q.double(), k.double(), v.double(), **options)
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        rounded = F.scaled_dot_product_attention(q, k, v, **options)
+    floor = ((exact.to(out.dtype) + 0.3 - 0.3).double() - exact).abs().max()
+    error = (out.double() - exact).abs().max()
+    assert error <= 2 * (rounded.double() - exact).abs().max() + 2 * floor, float(error)
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch.manual_seed(42)
+    octavo.torch.reset_fallbacks()
+
+
+def random_case(draw):
+    b, h, group = (int(draw.integers(1, 4)) for _ in range(3))
+    sq, skv = (int(draw.integers(1, 400)) for _ in range(2))
+    d = 8 * int(draw.integers(1, 33))
+    dtype = [torch.float16, torch.bfloat16][draw.integers(2)]
+    q = torch.randn(b, h * group, sq, d, device="cuda", dtype=dtype)
+    k, v = (torch.randn(b, h, skv, d, device="cuda", dtype=dtype) for _ in range(2))
+    if draw.integers(2):  # (batch, rows, heads, columns) in memory
+        q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v))
+    options = {"is_causal": bool(draw.integers(2)), "enable_gqa": group > 1,
+               "scale": [None, 0.1][draw.integers(2)]}
+    if draw.integers(20) == 0:
+        options["attn_mask"] = torch.rand(sq, skv, device="cuda") < 0.9
+        options["is_causal"] = False
+    return (q, k, v), options
+
+
+@pytest.mark.filterwarnings("ignore::octavo.torch.FallbackWarning")
+def test_parity_with_sdpa():
+    draw = numpy.random.default_rng(42)
+    for _ in range(CASES):
+        inputs, options = random_case(draw)
+        check_16_bits(octavo.torch.sdpa(*inputs, **options), *inputs, **options)
+    fell_back = sum(octavo.torch.fallbacks().values())
+    print(f"\n{CASES} cases, {CASES - fell_back} by Octavo, fallbacks {octavo.torch.fallbacks()}")
+    assert CASES - fell_back >= 0.9 * CASES
+    assert set(octavo.torch.fallbacks()) == {"attn_mask is given"}
+
+
+def test_out_lse_and_packed():
+    q, k, v = tensors(2, 4, 130, 64)
+    out = torch.empty_like(q)
+    given, lse = octavo.attention(q, k, v, causal=True, out=out, return_lse=True)
+    assert given is out and lse.device == q.device
+    check_16_bits(out, q, k, v, is_causal=True)
+    s = q.double() @ k.double().transpose(2, 3) / 8
+    s.masked_fill_(torch.ones(130, 130, device="cuda").triu(1).bool(), -torch.inf)
+    torch.testing.assert_close(lse.double(), s.logsumexp(-1), atol=1e-3, rtol=1e-3)
+    starts = torch.tensor([0, 100, 260], dtype=torch.int32, device="cuda")
+    packed = [x.transpose(1, 2).reshape(260, 4, 64) for x in (q, k, v)]
+    with pytest.raises(ValueError, match="max_seqlen_q is None"):
+        octavo.attention(*packed, cu_seqlens_q=starts, cu_seqlens_kv=starts)
+    out = octavo.attention(*packed, cu_seqlens_q=starts, cu_seqlens_kv=starts, max_seqlen_q=160,
+                           max_seqlen_kv=160)
+    for rows in (slice(0, 100), slice(100, 260)):
+        part = [x[rows].transpose(0, 1)[None] for x in packed]
+        check_16_bits(out[rows].transpose(0, 1)[None], *part)
+
+
+@pytest.mark.parametrize("precision, most", [("fp8", 0.15), ("int8", 0.1), ("sim8", 0.15)])
+def test_8_bit_modes_and_inputs(precision, most):
+    q, k, v = tensors(1, 8, 512, 64)
+    exact = F.scaled_dot_product_attention(q.double(), k.double(), v.double())
+    out = octavo.attention(q, k, v, precision=precision)
+    assert 1e-4 < (out.double() - exact).abs().max() < most
+    format = {"fp8": "e4m3"}.get(precision, precision)
+    made = [octavo.quantize(x.cpu(), format) for x in (q, k, v)]
+    made = [octavo.Quantized(x.codes.cuda(), x.scales.cuda(), x.format, x.granularity) for x in made]
+    assert (octavo.attention(*made).double() - exact).abs().max() < most
+    with pytest.raises(NotImplementedError, match="x is on cuda:0"):
+        octavo.quantize(q)
+
+
+def test_what_a_gpu_does_not_serve():
+    q, k, v = tensors(1, 2, 8, 64, dtype=torch.float32)
+    with pytest.raises(NotImplementedError):
+        octavo.attention(q, k, v)
+    with pytest.warns(octavo.torch.FallbackWarning, match="dtypes are not served on cuda"):
+        octavo.torch.sdpa(q, k, v)
+    with pytest.raises(ValueError, match="k is on cpu; supported: cuda:0, where q is"):
+        octavo.attention(q, k.cpu(), v)
+
+
+def test_the_current_stream_and_a_given_one():
+    q, k, v = tensors(1, 8, 512, 64)
+    wanted = octavo.attention(q, k, v)
+    torch.cuda.synchronize()
+    side = torch.cuda.Stream()
+    late = torch.empty_like(q)
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(200_000_000)  # q arrives long after the call, but on the same stream
+        late.copy_(q)
+        out = octavo.attention(late, k, v)
+    side.synchronize()
+    assert torch.equal(out, wanted)
+    for stream in (side, side.cuda_stream):
+        late = torch.zeros_like(q)
+        torch.cuda.synchronize()
+        with torch.cuda.stream(side):
+            torch.cuda._sleep(200_000_000)
+            late.copy_(q)
+        out = octavo.attention(late, k, v, stream=stream, precision="fp16")
+        side.synchronize()
+        assert torch.equal(out, wanted)
+
+
+@pytest.mark.parametrize("precision", [None, "fp8"])
+def test_graph_capture(precision):
+    q, k, v = tensors(1, 8, 512, 64)
+    octavo.attention(q, k, v, precision=precision)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = octavo.attention(q, k, v, precision=precision)
+        out = octavo.attention(out, k, v, precision=precision)
+    for _ in range(3):
+        for x in (q, k, v):
+            x.normal_()
+        # What else is allocated must not be in the graph's memory.
+        other = octavo.attention(*tensors(1, 8, 512, 64), precision=precision)
+        graph.replay()
+        first = octavo.attention(q, k, v, precision=precision)
+        assert torch.equal(out, octavo.attention(first, k, v, precision=precision))
+        del other
+
+
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+def test_compile(mode):
+    def model(q, k, v):
+        return octavo.torch.sdpa(q * 2, k, v, is_causal=True) + octavo.attention(q, k, v)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(model, fullgraph=True, mode=mode)
+    with torch.no_grad():
+        for _ in range(4):
+            q, k, v = tensors(2, 4, 128, 64)
+            torch.testing.assert_close(compiled(q, k, v).clone(), model(q, k, v), atol=2e-3,
+                                       rtol=2e-3)
+    assert octavo.torch.fallbacks() == {}
+
+
+@pytest.mark.parametrize("which", ["decoder", "encoder"])
+def test_hugging_face(which):
+    pytest.importorskip("transformers")
+    import huggingface
+    import octavo.transformers
+
+    octavo.transformers.register()
+    make = getattr(huggingface, which)
+    ours, theirs = (huggingface.logits_of(make, name, "cuda", torch.float16)
+                    for name in ("octavo", "sdpa"))
+    torch.testing.assert_close(ours, theirs, atol=1e-2, rtol=1e-2)
+    assert octavo.torch.fallbacks() == {}
+
+
+def cost_us(call, calls=2000):
+    """Of one of many calls in a row: the host's work, or the GPU's if that is more."""
+    for _ in range(200):
+        call()
+    best = float("inf")
+    for _ in range(5):
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        for _ in range(calls):
+            call()
+        torch.cuda.synchronize()
+        best = min(best, (time.perf_counter() - begin) / calls * 1e6)
+    return best
+
+
+def test_cost_of_calls_in_a_row():
+    q, k, v = tensors(1, 8, 512, 64)
+    out = torch.empty_like(q)
+    with torch.no_grad():
+        cost = {
+            "octavo.attention": cost_us(lambda: octavo.attention(q, k, v)),
+            "octavo.attention, out given": cost_us(lambda: octavo.attention(q, k, v, out=out)),
+            "octavo.torch.sdpa": cost_us(lambda: octavo.torch.sdpa(q, k, v)),
+            "F.scaled_dot_product_attention": cost_us(
+                lambda: F.scaled_dot_product_attention(q, k, v)),
+            "torch.empty_like": cost_us(lambda: torch.empty_like(q)),
+        }
+    for name, us in cost.items():
+        print(f"\n{name}: {us:.2f} us", end="")
+    assert cost["octavo.attention"] <= 12

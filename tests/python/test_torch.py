@@ -1,0 +1,284 @@
+"""octavo.attention and octavo.torch with tensors of PyTorch on the CPU."""
+
+import warnings
+
+import numpy
+import pytest
+
+import octavo
+from conftest import reference
+
+torch = pytest.importorskip("torch")
+import torch.nn.functional as F  # noqa: E402
+
+import octavo.torch  # noqa: E402
+
+
+@pytest.fixture
+def tensors(normal):
+    """tensors(dtype, *shape): three of them."""
+    return lambda dtype, *shape: [torch.from_numpy(normal(*shape)).to(dtype) for _ in range(3)]
+
+
+@pytest.fixture(autouse=True)
+def no_fallbacks_before():
+    octavo.torch.reset_fallbacks()
+
+
+def close(out, wanted):
+    tolerance = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 2e-2}[out.dtype]
+    torch.testing.assert_close(out.double(), torch.as_tensor(wanted), atol=tolerance, rtol=tolerance)
+
+
+def truth(q, k, v, *options, **named):
+    return reference(*(x.detach().double().numpy() for x in (q, k, v)), *options, **named)[0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("causal", [False, True])
+def test_tensor_in_tensor_out(tensors, dtype, causal):
+    q, k, v = tensors(dtype, 2, 3, 33, 16)
+    out, lse = octavo.attention(q, k, v, causal=causal, return_lse=True)
+    assert type(out) is torch.Tensor and out.dtype == dtype and out.shape == q.shape
+    assert lse.shape == (2, 3, 33) and lse.dtype == torch.float32
+    close(out, truth(q, k, v, "top_left" if causal else None))
+
+
+def test_memory_order_is_the_query_s(tensors):
+    q, k, v = (x.transpose(1, 2) for x in tensors(torch.float32, 2, 21, 3, 16))
+    out = octavo.attention(q, k, v)
+    assert out.stride() == q.stride() and out.transpose(1, 2).is_contiguous()
+    close(out, truth(q, k, v))
+
+
+def test_views_offsets_and_out(tensors):
+    q, k, v = (x[1:, :, 3:, 8:] for x in tensors(torch.float32, 3, 2, 20, 24))
+    out = torch.full((2, 2, 17, 20), torch.nan)[..., 2:18]
+    assert octavo.attention(q, k, v, out=out) is out
+    close(out, truth(q, k, v))
+    parameter = torch.nn.Parameter(q.clone(), requires_grad=False)
+    close(octavo.attention(parameter, k, v), truth(q, k, v))
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_float8(tensors, dtype):
+    q, k, v = (x.to(dtype) for x in tensors(torch.float32, 1, 2, 20, 16))
+    format = "e4m3" if dtype == torch.float8_e4m3fn else "e5m2"
+    one = torch.ones(1)
+    out = octavo.attention(*(octavo.Quantized(x, one, format, "tensor") for x in (q, k, v)),
+                           out_dtype=torch.bfloat16)
+    assert out.dtype == torch.bfloat16
+    assert (out.double() - torch.as_tensor(truth(q, k, v))).abs().max() < 0.15
+    with pytest.raises(ValueError, match="q_scales"):
+        octavo.attention(q, k, v)
+
+
+def test_quantize(tensors):
+    x = tensors(torch.float32, 1, 2, 20, 16)[0]
+    for format, dtype in (("e4m3", torch.float8_e4m3fn), ("e5m2", torch.float8_e5m2),
+                          ("int8", torch.int8), ("sim8", torch.uint8)):
+        made = octavo.quantize(x, format, granularity="row")
+        assert made.codes.dtype == dtype and made.scales.shape == (1, 2, 20)
+        assert (octavo.dequantize(made) - x).abs().max() < 0.5
+    made = octavo.quantize(x, "e4m3", granularity="tensor")  # the codes are PyTorch's
+    torch.testing.assert_close(octavo.dequantize(made), made.codes.float() * made.scales)
+
+
+def test_workspace_of_an_8_bit_mode(tensors):
+    q, k, v = tensors(torch.float16, 1, 2, 64, 32)
+    assert octavo.explain(q, k, v, precision="int8").workspace_bytes > 0
+    out = octavo.attention(q, k, v, precision="int8")
+    assert (out.double() - torch.as_tensor(truth(q, k, v))).abs().max() < 0.1
+
+
+def test_packed(tensors):
+    q, k, v = tensors(torch.float32, 14, 2, 16)
+    starts = torch.tensor([0, 5, 14], dtype=torch.int32)
+    out = octavo.attention(q, k, v, causal=True, cu_seqlens_q=starts, cu_seqlens_kv=starts)
+    for rows in (slice(0, 5), slice(5, 14)):
+        parts = [x[rows].transpose(0, 1)[None] for x in (q, k, v)]
+        close(out[rows].transpose(0, 1)[None], truth(*parts, "top_left"))
+
+
+def test_gradients_are_not_lost_silently(tensors):
+    q, k, v = tensors(torch.float32, 1, 2, 8, 8)
+    v.requires_grad_()
+    with pytest.raises(ValueError, match="v is a tensor that requires grad"):
+        octavo.attention(q, k, v)
+    with torch.no_grad():
+        close(octavo.attention(q, k, v), truth(q, k, v))
+    with torch.inference_mode():
+        close(octavo.attention(q, k, v), truth(q, k, v))
+
+
+def test_arguments_of_different_kinds(tensors):
+    q, k, v = tensors(torch.float32, 1, 2, 8, 8)
+    assert type(octavo.attention(q, k.numpy(), v)) is torch.Tensor
+    with pytest.raises(TypeError, match="q dtype is float64"):
+        octavo.attention(q.double(), k, v)
+    with pytest.raises(ValueError, match="head_dim|k"):
+        octavo.attention(q, k[..., :4], v)
+
+
+# The first call of a shape plans, the others find the plan; many shapes share the table's places.
+def test_plans_are_found_again(normal):
+    for _ in range(2):
+        for rows in range(1, 600, 7):
+            x = torch.from_numpy(normal(1, 1, rows, 8))
+            torch.testing.assert_close(octavo.attention(x, x, x).double(),
+                                       torch.as_tensor(truth(x, x, x)), atol=1e-4, rtol=1e-4)
+
+
+# -------------------------------------------------------------------------------------- the operator
+
+CASES = {
+    "plain": ({}, {}),
+    "causal": ({"causal": "top_left"}, {}),
+    "window": ({"causal": "bottom_right", "window_left": 3}, {}),
+    "bshd": ({"layout": "bshd"}, {}),
+    "precision": ({"precision": "fp8", "scale": 0.3}, {}),
+    "out_dtype": ({"out_dtype": torch.bfloat16}, {}),
+    "packed": ({"max_seqlen_q": 6, "max_seqlen_kv": 6, "causal": "top_left"}, {"packed": True}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("operator", ["attention", "attention_lse"])
+def test_opcheck(tensors, name, operator):
+    options, how = CASES[name]
+    options = dict(options)
+    if how.get("packed"):
+        inputs = tensors(torch.float16, 12, 2, 16)
+        options["cu_seqlens_q"] = options["cu_seqlens_kv"] = torch.tensor([0, 6, 12],
+                                                                          dtype=torch.int32)
+    else:
+        inputs = [x.transpose(1, 2) for x in tensors(torch.float16, 2, 5, 4, 16)]
+    torch.library.opcheck(getattr(torch.ops.octavo, operator), tuple(inputs), options)
+
+
+def test_fake_tensors(tensors):
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    q, k, v = (x.transpose(1, 2) for x in tensors(torch.float16, 2, 5, 4, 16))
+    real, real_lse = octavo.attention(q, k, v, return_lse=True)
+    with FakeTensorMode() as mode:
+        fake = [mode.from_tensor(x) for x in (q, k, v)]
+        for call in (octavo.attention, octavo.torch.attention):
+            out, lse = call(*fake, causal=True, return_lse=True)
+            assert type(out) is type(fake[0])
+            assert (out.shape, out.stride(), out.dtype) == (real.shape, real.stride(), real.dtype)
+            assert (lse.shape, lse.stride()) == (real_lse.shape, real_lse.stride())
+    on_meta = torch.ops.octavo.attention(*(x.to("meta") for x in (q, k, v)))
+    assert on_meta.shape == q.shape and on_meta.device.type == "meta"
+
+
+@pytest.mark.parametrize("function", ["octavo.attention", "octavo.torch.attention", "sdpa"])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_compile_without_graph_breaks(tensors, function, dynamic):
+    def model(q, k, v):
+        if function == "octavo.attention":
+            out = octavo.attention(q * 2, k, v, causal=True)
+        elif function == "octavo.torch.attention":
+            out = octavo.torch.attention(q * 2, k, v, causal=True, window=(9, None))
+        else:
+            out = octavo.torch.sdpa(q * 2, k, v, is_causal=True)
+        return out + 1
+
+    torch._dynamo.reset()
+    compiled = torch.compile(model, fullgraph=True, dynamic=dynamic, backend="aot_eager")
+    for rows in (12, 9):
+        q, k, v = tensors(torch.float32, 2, 3, rows, 16)
+        torch.testing.assert_close(compiled(q, k, v), model(q, k, v))
+    assert octavo.torch.fallbacks() == {}
+
+
+def test_traced_code_says_what_it_cannot_take(tensors):
+    q, k, v = tensors(torch.float32, 1, 2, 8, 8)
+    for given in ({"out": q}, {"stream": 0}, {"quantization": {}}):
+        with pytest.raises(TypeError, match=f"{list(given)[0]} is given; supported: None in traced"):
+            octavo.torch._traced(q, k, v, **given)
+
+
+def test_eager_calls_do_not_pass_through_the_operator(tensors):
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    seen = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, arguments=(), named=None):
+            seen.append(str(function))
+            return function(*arguments, **(named or {}))
+
+    q, k, v = tensors(torch.float32, 1, 2, 8, 8)
+    with Watch():
+        octavo.attention(q, k, v)
+        octavo.torch.attention(q, k, v)
+        octavo.torch.sdpa(q, k, v)
+    assert not [name for name in seen if name.startswith("octavo")]
+    with Watch():
+        torch.ops.octavo.attention(q, k, v)
+    assert [name for name in seen if name.startswith("octavo")] == ["octavo.attention.default"]
+
+
+# -------------------------------------------------------------------------------------- the drop-in
+
+
+def test_sdpa_agrees_over_random_cases(normal):
+    draw = numpy.random.default_rng(7)
+    for _ in range(200):
+        b, h, group = (int(draw.integers(1, 4)) for _ in range(3))
+        sq, skv, d = (int(draw.integers(1, 50)) for _ in range(3))
+        dtype = [torch.float32, torch.float16, torch.bfloat16][draw.integers(3)]
+        q = torch.from_numpy(normal(b, h * group, sq, d)).to(dtype)
+        k, v = (torch.from_numpy(normal(b, h, skv, d)).to(dtype) for _ in range(2))
+        options = {"is_causal": bool(draw.integers(2)), "enable_gqa": group > 1,
+                   "scale": [None, 0.2][draw.integers(2)]}
+        close(octavo.torch.sdpa(q, k, v, **options),
+              F.scaled_dot_product_attention(q.double(), k.double(), v.double(), **options))
+    assert octavo.torch.fallbacks() == {}
+
+
+@pytest.mark.parametrize("reason, change", [
+    ("attn_mask", {"attn_mask": torch.ones(8, 8, dtype=torch.bool).tril()}),
+    ("dropout_p", {"dropout_p": 0.5}),
+    ("gradient", {"grad": True}),
+    ("dtypes", {"dtype": torch.float64}),
+    ("shapes", {"shape": (2, 8, 16)}),
+    ("columns are not contiguous", {"transposed": True}),
+])
+def test_sdpa_falls_back_visibly(tensors, reason, change):
+    change = dict(change)
+    dtype, shape = change.pop("dtype", torch.float32), change.pop("shape", (1, 2, 8, 8))
+    q, k, v = tensors(dtype, *shape)
+    if change.pop("transposed", False):
+        q = q.transpose(2, 3)
+    if change.pop("grad", False):
+        q.requires_grad_()
+    with pytest.warns(octavo.torch.FallbackWarning, match=reason):
+        torch.manual_seed(0)
+        out = octavo.torch.sdpa(q, k, v, **change)
+    torch.manual_seed(0)
+    torch.testing.assert_close(out, F.scaled_dot_product_attention(q, k, v, **change))
+    assert out.requires_grad == q.requires_grad
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # once for each reason
+        octavo.torch.sdpa(q, k, v, **change)
+    (found, count), = octavo.torch.fallbacks().items()
+    assert reason in found and count == 2
+
+
+def test_sdpa_raises_what_pytorch_raises(tensors):
+    q, k, v = tensors(torch.float32, 1, 4, 8, 8)
+    with pytest.warns(octavo.torch.FallbackWarning), pytest.raises(RuntimeError):
+        octavo.torch.sdpa(q, k[:, :2], v[:, :2])  # enable_gqa was not said
+
+
+def test_compiled_sdpa_falls_back_visibly(tensors):
+    q, k, v = tensors(torch.float32, 1, 2, 8, 8)
+    mask = torch.ones(8, 8, dtype=torch.bool).tril()
+    torch._dynamo.reset()
+    compiled = torch.compile(octavo.torch.sdpa, fullgraph=True, backend="aot_eager")
+    with pytest.warns(octavo.torch.FallbackWarning, match="attn_mask"):
+        out = compiled(q, k, v, attn_mask=mask)
+    torch.testing.assert_close(out, F.scaled_dot_product_attention(q, k, v, attn_mask=mask))
+    assert octavo.torch.fallbacks() == {"attn_mask is given": 1}
