@@ -1,0 +1,296 @@
+"""Octavo beside PyTorch's scaled_dot_product_attention: python -m octavo.bench
+
+Both compute the same inputs in the same process, sample by sample in turn: a chip's clock moves
+with its heat, and both must see the same of it. On a GPU a sample is one replay of a CUDA graph of
+some calls, with one that is not timed before it, so that launching the graph is not in it; on the
+CPU it is one call. Octavo is timed twice, as if it were its own peer: what that ratio is away from
+1 is what the others cannot be believed beyond.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import pathlib
+import random
+import statistics
+import sys
+import time
+
+import octavo
+
+SHAPES = {  # batch, heads, length, head dimension
+    "mission": (1, 8, 512, 64),
+    "small": (2, 8, 512, 64),
+    "long": (2, 8, 2048, 64),
+    "wide": (2, 8, 512, 128),
+    "stress": (4, 8, 2048, 64),
+}
+BACKENDS = {
+    "auto": None,
+    "flash": "FLASH_ATTENTION",
+    "mem_efficient": "EFFICIENT_ATTENTION",
+    "math": "MATH",
+    "cudnn": "CUDNN_ATTENTION",
+}
+SCHEMA = 1
+GRAPH_CALLS = 20  # fewer where they take longer than this:
+LONGEST_REPLAY_US = 8000
+BOOTSTRAP = 1000
+
+
+class Graph:
+    """So many calls of a function in a CUDA graph."""
+
+    def __init__(self, torch, call, calls):
+        self.torch, self.calls = torch, calls
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            call()
+        torch.cuda.synchronize()
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph, stream=stream):
+            for _ in range(calls):
+                call()
+
+    def sample_us(self):
+        begin, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self.graph.replay()
+        begin.record()
+        self.graph.replay()
+        end.record()
+        end.synchronize()
+        return begin.elapsed_time(end) * 1e3 / self.calls
+
+
+class Calls:
+    """One call on the CPU."""
+
+    calls = 1
+
+    def __init__(self, call):
+        self.call = call
+
+    def sample_us(self):
+        begin = time.perf_counter()
+        self.call()
+        return (time.perf_counter() - begin) * 1e6
+
+
+def timer(torch, device, call):
+    if device != "cuda":
+        return Calls(call)
+    once = Graph(torch, call, 1).sample_us()
+    return Graph(torch, call, max(1, min(GRAPH_CALLS, int(LONGEST_REPLAY_US / once))))
+
+
+def take_turns(timers, warmup, iters):
+    """So many samples of each, in turn."""
+    for _ in range(warmup):
+        for one in timers:
+            one.sample_us()
+    samples = [[] for _ in timers]
+    for _ in range(iters):
+        for one, into in zip(timers, samples):
+            into.append(one.sample_us())
+    return samples
+
+
+def summary_of(samples):
+    if len(samples) < 2:
+        low = median = high = samples[0]
+    else:
+        low, median, high = statistics.quantiles(samples, n=4, method="inclusive")
+    return {"median_us": median, "low_us": low, "high_us": high,
+            "samples_us": [round(s, 4) for s in samples]}
+
+
+def ratio_interval(theirs, ours):
+    """What 95 of 100 ratios of medians of resampled samples lie between."""
+    draw = random.Random(0)
+    ratios = sorted(statistics.median(draw.choices(theirs, k=len(theirs))) /
+                    statistics.median(draw.choices(ours, k=len(ours))) for _ in range(BOOTSTRAP))
+    return [ratios[int(BOOTSTRAP * 0.025)], ratios[int(BOOTSTRAP * 0.975)]]
+
+
+class Bench:
+    def __init__(self, torch, arguments):
+        self.torch, self.arguments = torch, arguments
+        self.device = arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
+        self.dtype = getattr(torch, arguments.dtype or
+                             ("float16" if self.device == "cuda" else "float32"))
+        self.options = {"causal": arguments.causal}
+        if arguments.precision:
+            self.options["precision"] = arguments.precision
+
+    def inputs(self, shape):
+        """The inputs of the command `octavo bench` for the same seed."""
+        made = []
+        for stream in range(3):
+            x = self.torch.empty(shape, dtype=self.dtype)
+            octavo.random_normal(x, self.arguments.seed, stream)
+            made.append(x.to(self.device))
+        return made
+
+    def theirs(self, backend, q, k, v):
+        """The peer's call, or why it cannot be made."""
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+
+        chosen = BACKENDS[backend]
+        causal = self.arguments.causal
+
+        def call():
+            with contextlib.nullcontext() if chosen is None else sdpa_kernel(
+                    getattr(SDPBackend, chosen)):
+                return self.torch.nn.functional.scaled_dot_product_attention(
+                    q, k, v, is_causal=causal)
+
+        try:
+            call()
+        except RuntimeError as refused:
+            return None, str(refused).splitlines()[0]
+        return call, None
+
+    def truth(self, q, k, v):
+        """Attention in float64, head by head: no memory that grows with the batch."""
+        torch = self.torch
+        out = torch.empty(q.shape, dtype=torch.float64, device=q.device)
+        rows = torch.arange(q.shape[2], device=q.device)
+        for b in range(q.shape[0]):
+            for h in range(q.shape[1]):
+                s = q[b, h].double() @ k[b, h].double().T / q.shape[3] ** 0.5
+                if self.arguments.causal:
+                    s.masked_fill_(rows[None, :] > rows[:, None], float("-inf"))
+                out[b, h] = s.softmax(-1) @ v[b, h].double()
+        return out
+
+    def row(self, name, backend):
+        shape = SHAPES[name]
+        q, k, v = self.inputs(shape)
+        row = {"name": name, "shape": list(shape), "backend": backend}
+
+        def ours():
+            return octavo.attention(q, k, v, **self.options)
+
+        told = octavo.explain(q, k, v, **self.options)
+        row.update(kernel=told.kernel, config=told.config)
+        theirs, refused = self.theirs(backend, q, k, v)
+        if not self.arguments.skip_correctness:
+            truth = self.truth(q, k, v)
+            row["max_error"] = (ours().double() - truth).abs().max().item()
+            if theirs:
+                row["peer_max_error"] = (theirs().double() - truth).abs().max().item()
+            del truth
+        timed = [timer(self.torch, self.device, call) for call in (ours, theirs, ours) if call]
+        samples = take_turns(timed, self.arguments.warmup, self.arguments.iters)
+        row.update(calls=timed[0].calls, octavo=summary_of(samples[0]),
+                   octavo_again=summary_of(samples[-1]))
+        row["same_ratio"] = row["octavo_again"]["median_us"] / row["octavo"]["median_us"]
+        if not theirs:
+            return {**row, "peer": None, "not_available": refused}
+        row["peer"] = summary_of(samples[1])
+        row["ratio"] = row["peer"]["median_us"] / row["octavo"]["median_us"]
+        row["ratio_interval"] = ratio_interval(samples[1], samples[0])
+        return row
+
+    def machine(self):
+        made = {"device": self.device, "torch": self.torch.__version__,
+                "dtype": str(self.dtype).removeprefix("torch.")}
+        if self.device == "cuda":
+            made["gpu"] = self.torch.cuda.get_device_name()
+            made["cuda"] = self.torch.version.cuda
+        else:
+            made["threads"] = self.torch.get_num_threads()
+        return made
+
+
+def line_of(row):
+    shape = ",".join(str(n) for n in row["shape"])
+    ours = row["octavo"]
+    spread = f"{ours['low_us']:.2f}-{ours['high_us']:.2f}"
+    text = f"{row['name']:>8} {shape:>14} {row['backend']:>13} {ours['median_us']:11.2f} {spread:>19} "
+    if row["peer"]:
+        peer = row["peer"]
+        low, high = row["ratio_interval"]
+        spread = f"{peer['low_us']:.2f}-{peer['high_us']:.2f}"
+        text += (f"{peer['median_us']:11.2f} {spread:>19} {row['ratio']:6.3f} "
+                 f"{f'{low:.3f}-{high:.3f}':>12}")
+    else:
+        text += f"{'not available':>51}"
+    text += f" {row['same_ratio']:6.3f}"
+    if "max_error" in row:
+        peer = f"{row['peer_max_error']:.1e}" if "peer_max_error" in row else "-"
+        text += f" {row['max_error']:9.1e} {peer:>9}"
+    return text
+
+
+def heading(with_errors):
+    text = (f"{'shape':>8} {'B,H,S,D':>14} {'peer':>13} {'octavo us':>11} {'quartiles':>19} "
+            f"{'peer us':>11} {'quartiles':>19} {'ratio':>6} {'95%':>12} {'A/A':>6}")
+    return text + (f" {'error':>9} {'of peer':>9}" if with_errors else "")
+
+
+def names_of(text, known, what):
+    names = [n for n in text.split(",") if n]
+    for one in names:
+        if one not in known:
+            raise argparse.ArgumentTypeError(
+                f"{what} is '{one}'; supported: {', '.join(known)}.")
+    return names
+
+
+def parse(words):
+    parser = argparse.ArgumentParser(prog="python -m octavo.bench",
+                                     description=__doc__.splitlines()[0])
+    parser.add_argument("--shapes", default=list(SHAPES), help="comma separated, of " + ", ".join(SHAPES),
+                        type=lambda text: names_of(text, SHAPES, "a shape"))
+    parser.add_argument("--backend", default=["auto"],
+                        help="of PyTorch, comma separated, of " + ", ".join(BACKENDS),
+                        type=lambda text: names_of(text, BACKENDS, "a backend"))
+    parser.add_argument("--iters", type=int, default=100, help="samples of each (100)")
+    parser.add_argument("--warmup", type=int, default=20, help="samples before those (20)")
+    parser.add_argument("--seed", type=int, default=42)
+    parser.add_argument("--skip-correctness", action="store_true",
+                        help="do not hold both against float64 first")
+    parser.add_argument("--causal", action="store_true")
+    parser.add_argument("--dtype", choices=("float16", "bfloat16", "float32"),
+                        help="float16 on a GPU, float32 on the CPU")
+    parser.add_argument("--precision", help="of octavo.attention, e.g. fp8")
+    parser.add_argument("--device", choices=("cuda", "cpu"), help="cuda where there is a GPU")
+    parser.add_argument("--json", default="runs/summary.json", help="where the samples go")
+    arguments = parser.parse_args(words)
+    if arguments.iters < 1 or arguments.warmup < 0:
+        parser.error("--iters is at least 1 and --warmup at least 0")
+    return arguments
+
+
+def main(words=None):
+    arguments = parse(words)
+    try:
+        import torch
+    except ImportError:
+        sys.exit("octavo.bench: this Python has no PyTorch, which is what Octavo is held against")
+    bench = Bench(torch, arguments)
+    report = {"schema": SCHEMA, "kind": "python_bench", "version": octavo.__version__,
+              **bench.machine(), "seed": arguments.seed, "warmup": arguments.warmup,
+              "iters": arguments.iters, "causal": arguments.causal,
+              "precision": arguments.precision, "rows": []}
+    print(f"octavo {octavo.__version__}, PyTorch {torch.__version__}, "
+          f"{report.get('gpu', 'CPU')}, {report['dtype']}, medians of {arguments.iters}")
+    print(heading(not arguments.skip_correctness))
+    with torch.no_grad():
+        for name in arguments.shapes:
+            for backend in arguments.backend:
+                report["rows"].append(bench.row(name, backend))
+                print(line_of(report["rows"][-1]), flush=True)
+    path = pathlib.Path(arguments.json)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(report, indent=1) + "\n")
+    print(f"written: {path}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
