@@ -14,11 +14,14 @@ struct Sm90Forward {
   int warpgroups = 3;              // that compute
   int block_n = 128;               // keys of a step
   int stages = 2;                  // K/V buffers in flight; of each warpgroup where they split keys
-  bool split_keys = false;         // warpgroups share 64 query rows and divide their keys, each
+  bool split_keys = false;         // warpgroups share query rows and divide their keys, each
                                    // loading for itself; else each has 64 rows of its own
+  int row_groups = 1;              // where they do: warpgroups along the rows, 64 for each
   int cluster = 1;                 // CTAs that divide the keys as well, where they are split
+  bool overlap = true;             // a block's scores are computed while the last one's P V is;
+                                   // else one after the other, with fewer registers
   bool persistent = true;          // one CTA an SM, tile after tile; else a CTA a tile
-  bool own_o = true;               // O is staged beside Q, whose next tile then comes early
+  bool own_o = true;               // O is stored through shared memory; else from registers
   bool ones = true;                // row sums come from the tensor cores: a column of ones beside V
   int rescale_log2 = 8;            // O is rescaled only when a maximum grows by 2^this
 
@@ -34,11 +37,15 @@ inline constexpr int kRows = 64;        // of a warpgroup's tile
 OCTAVO_HD constexpr int threads(const Sm90Forward& c) {
   return (c.warpgroups + (c.split_keys ? 0 : 1)) * kWarpgroup;
 }
-OCTAVO_HD constexpr int q_tiles(const Sm90Forward& c) { return c.split_keys ? 1 : c.warpgroups; }
-OCTAVO_HD constexpr int block_m(const Sm90Forward& c) { return q_tiles(c) * kRows; }
-OCTAVO_HD constexpr int kv_buffers(const Sm90Forward& c) {
-  return c.split_keys ? c.warpgroups * c.stages : c.stages;
+// Warpgroups along the rows, and along the keys.
+OCTAVO_HD constexpr int q_tiles(const Sm90Forward& c) {
+  return c.split_keys ? c.row_groups : c.warpgroups;
 }
+OCTAVO_HD constexpr int key_groups(const Sm90Forward& c) { return c.warpgroups / q_tiles(c); }
+// Parts into which a tile's keys are divided.
+OCTAVO_HD constexpr int key_parts(const Sm90Forward& c) { return key_groups(c) * c.cluster; }
+OCTAVO_HD constexpr int block_m(const Sm90Forward& c) { return q_tiles(c) * kRows; }
+OCTAVO_HD constexpr int kv_buffers(const Sm90Forward& c) { return key_groups(c) * c.stages; }
 
 // The register file is shared out again after the launch: what is launched with, times the threads,
 // holds both (warpgroups 2, 3, 4: 168, 128, 96 at launch).
@@ -53,7 +60,8 @@ OCTAVO_HD constexpr int register_budget(const Sm90Forward& c) {
 // What it holds at once where scores become probabilities: both, O, and about so much beside them.
 OCTAVO_HD constexpr int registers_held(const Sm90Forward& c) {
   constexpr int kRest = 24;
-  return c.block_n / 2 + c.block_n / 4 + (c.head_dim + (c.ones ? 8 : 0)) / 2 + kRest;
+  const int p = c.overlap ? c.block_n / 4 : 0;
+  return c.block_n / 2 + p + (c.head_dim + (c.ones ? 8 : 0)) / 2 + kRest;
 }
 
 OCTAVO_HD constexpr int load_registers(const Sm90Forward& c) { return c.warpgroups <= 2 ? 24 : 32; }
@@ -66,20 +74,24 @@ OCTAVO_HD constexpr int block_columns(const Sm90Forward& c) {
 OCTAVO_HD constexpr int column_blocks(const Sm90Forward& c) {
   return c.head_dim / block_columns(c);
 }
+// O goes through shared memory and TMA.
+OCTAVO_HD constexpr bool stages_o(const Sm90Forward& c) {
+  return c.own_o && !c.split_keys && c.out != Element::f32;
+}
 OCTAVO_HD constexpr int row_bytes(const Sm90Forward& c) { return 2 * block_columns(c); }
 
-// Columns of O that one of `parts` puts together, where keys are split: whole groups of eight.
-OCTAVO_HD constexpr int chunk_columns(const Sm90Forward& c, int parts) {
-  return c.head_dim / parts;
-}
+// Columns of O that one part puts together, where keys are split: whole groups of eight.
+OCTAVO_HD constexpr int piece_columns(const Sm90Forward& c) { return c.head_dim / key_parts(c); }
 // Floats that a thread hands to another that holds the same rows: of O, and two maxima and sums.
-OCTAVO_HD constexpr int handed_floats(const Sm90Forward& c, int parts) {
-  return chunk_columns(c, parts) / 2 + 4;
-}
+OCTAVO_HD constexpr int handed_floats(const Sm90Forward& c) { return piece_columns(c) / 2 + 4; }
+
+// Tiles that the loader announces to those who compute, before they are done with the last ones.
+inline constexpr int kBoardSlots = 4;
+inline constexpr int kBoardBytes = 32;  // of a slot
 
 struct SmemPlan {
-  int q, o, k, v, ones, combine, receive, barriers, total;  // bytes from the start
-  int q_tile, k_stage, v_stage;                             // bytes of one
+  int q, o, k, v, ones, receive, board, barriers, total;  // bytes from the start
+  int q_tile, k_stage, v_stage;                           // bytes of one
 };
 OCTAVO_HD constexpr SmemPlan smem_plan(const Sm90Forward& c) {
   constexpr int kAlignment = 1024;
@@ -92,22 +104,17 @@ OCTAVO_HD constexpr SmemPlan smem_plan(const Sm90Forward& c) {
   s.v_stage = s.k_stage + (ones_inside ? c.block_n * row_bytes(c) : 0);
   s.q = 0;
   const int q_bytes = q_tiles(c) * s.q_tile;
-  s.o = c.own_o && !c.split_keys ? q_bytes : 0;
-  s.k = round_up(s.o + q_bytes, kAlignment);
+  s.o = q_bytes;
+  s.k = round_up(s.o + (stages_o(c) ? q_bytes : 0), kAlignment);
   s.v = s.k + kv_buffers(c) * s.k_stage;
   s.ones = s.v + kv_buffers(c) * s.v_stage;
-  // What warpgroups hand each other lies over K and V; what comes from other CTAs may come early.
-  s.combine = s.k;
-  const int combine_bytes =
-      c.warpgroups * (c.warpgroups - 1) * handed_floats(c, c.warpgroups) * 4 * kWarpgroup;
-  const int end = max_of(s.ones + (c.ones && !ones_inside ? 16 * row_bytes(c) : 0),
-                         c.split_keys ? s.combine + combine_bytes : 0);
-  s.receive = end;
-  const int handed = handed_floats(c, c.warpgroups * c.cluster) * 4 * kWarpgroup * c.warpgroups;
-  s.barriers = end + (c.split_keys ? (c.cluster - 1) * handed : 0);
-  // of Q full and empty by tile; of K and V full and empty by buffer; one more: V's last rows, or
-  // what comes from other CTAs
-  s.total = s.barriers + 8 * (2 * q_tiles(c) + 4 * kv_buffers(c) + 1);
+  // What comes from other parts may come while K and V are still read.
+  s.receive = s.ones + (c.ones && !ones_inside ? 16 * row_bytes(c) : 0);
+  s.board = s.receive + (key_parts(c) - 1) * handed_floats(c) * 4 * kWarpgroup * c.warpgroups;
+  s.barriers = s.board + (c.split_keys ? 0 : kBoardSlots * kBoardBytes);
+  // of Q full and empty by tile; of K and V full and empty by buffer; and more: V's last rows, or
+  // what a warpgroup gets from other CTAs
+  s.total = s.barriers + 8 * (2 * q_tiles(c) + 4 * kv_buffers(c) + c.warpgroups);
   return s;
 }
 OCTAVO_HD constexpr int smem_bytes(const Sm90Forward& c) { return smem_plan(c).total; }

@@ -1,10 +1,10 @@
 // The table of Hopper forward kernels that problems are given to, with what each of them was seen
 // to take on an H200; those of the usual head dimensions are compiled when the library is built.
 //
-// A launch takes about fixed_us + tiles * tile_us + blocks * block_us, where tiles and blocks (of
-// block_n keys) are those of the busiest SM: fitted to the times of docs/kernels/sm90_forward.md
-// for 64 and 128 columns, which it meets to 3 to 7%, and in block_us for 256; the rows of 96 and
-// 192 are estimates. choose_sm90_forward takes the smallest.
+// A launch takes about fixed_us + waves * wave_us + blocks * block_us, where waves of tiles and
+// blocks of block_n keys are those of the busiest SM. tools/search_sm90.cc times the kernels, fits
+// the rows and writes them here (docs/kernels/sm90_forward.md). choose_sm90_forward takes the
+// smallest.
 #pragma once
 
 #include "config/element.h"
@@ -16,29 +16,57 @@ namespace sm90 {
 
 struct TableRow {
   int head_dim, warpgroups, block_n, stages;
-  int cluster;  // CTAs that divide the keys, as their warpgroups do; 0: warpgroups divide the rows
-  bool own_o, ones;
-  double fixed_us, tile_us, block_us;
+  int row_groups, cluster;  // of the form that divides keys; 0: warpgroups divide the rows
+  bool overlap, own_o, ones;
+  int resident;  // CTAs that an SM holds at once
+  double fixed_us, wave_us, block_us;
 };
 
 inline constexpr TableRow kTable[] = {
-    {64, 3, 128, 2, 0, true, true, 2.89, 1.505, 1.5067},
-    {64, 4, 64, 4, 0, true, true, 1.64, 1.833, 1.1786},
-    {64, 2, 128, 2, 0, true, true, 3.39, 1.672, 1.2652},
-    {64, 1, 128, 2, 2, false, true, 2.80, 1.054, 0.7254},
-    {64, 2, 128, 1, 2, false, true, 0.60, 2.295, 1.9744},
-    {96, 3, 96, 2, 0, true, true, 2, 2, 1.4},
-    {128, 3, 80, 2, 0, true, true, 0.5, 2.904, 1.4738},
-    {128, 2, 128, 2, 0, true, true, 1.82, 2.478, 1.7106},
-    {128, 2, 128, 1, 1, false, true, 0.60, 3.446, 2.5754},
-    {128, 2, 128, 1, 2, false, true, 2.05, 2.3, 2.95},
-    {192, 2, 96, 2, 0, false, false, 2, 3, 1.9},
-    {256, 2, 80, 2, 0, false, false, 2, 4, 1.7898},
-    {256, 2, 64, 2, 0, false, false, 2, 3.6, 1.4785},
+    {64, 2, 128, 1, 1, 1, false, false, true, 2, 1.917, 1.4462, 1.04410},
+    {64, 1, 128, 1, 1, 1, false, false, true, 4, 3.601, 0.6255, 0.55393},
+    {64, 2, 256, 1, 1, 1, false, false, true, 1, 0.176, 2.0333, 2.54772},
+    {64, 3, 128, 3, 0, 0, true, false, true, 1, 2.897, 1.4138, 1.49704},
+    {64, 1, 128, 2, 1, 2, false, false, true, 2, 1.700, 1.4994, 0.68567},
+    {64, 4, 64, 4, 0, 0, true, false, true, 1, 2.595, 1.5576, 1.04174},
+    {64, 1, 64, 2, 1, 1, true, false, true, 4, 4.181, 0.5903, 0.29926},
+    {64, 2, 128, 2, 0, 0, true, false, true, 1, 2.456, 1.5871, 1.22617},
+    {64, 1, 256, 1, 1, 2, false, false, true, 2, 1.533, 1.9138, 1.17704},
+    {64, 2, 128, 1, 1, 1, false, false, false, 1, 0.788, 1.8774, 1.42847},
+    {96, 1, 256, 1, 1, 1, false, false, false, 2, 1.995, 1.7526, 1.58718},
+    {96, 2, 128, 3, 0, 0, true, true, true, 1, 3.580, 1.6590, 1.46152},
+    {96, 1, 128, 2, 1, 2, false, false, false, 1, 1.312, 2.0933, 1.30245},
+    {96, 3, 96, 2, 0, 0, true, true, true, 1, 0.851, 2.8453, 1.45768},
+    {96, 2, 128, 1, 1, 1, false, false, true, 1, 1.422, 2.2357, 1.61885},
+    {96, 3, 64, 4, 0, 0, true, true, true, 1, 2.004, 1.3733, 1.10959},
+    {96, 2, 64, 2, 2, 1, true, false, false, 2, 1.384, 4.4906, 0.72210},
+    {96, 1, 256, 1, 1, 2, false, false, false, 1, 1.184, 2.3267, 2.09624},
+    {96, 2, 128, 3, 0, 0, true, false, true, 1, 2.540, 1.9908, 1.46045},
+    {96, 2, 80, 2, 0, 0, true, false, true, 1, 1.687, 2.6041, 0.96697},
+    {128, 2, 128, 2, 0, 0, true, false, true, 1, 1.410, 3.0528, 1.67542},
+    {128, 2, 128, 1, 1, 1, false, false, false, 1, 0.819, 2.2716, 1.99921},
+    {128, 3, 80, 2, 0, 0, true, true, true, 1, 0.000, 3.8248, 1.42817},
+    {128, 2, 64, 4, 0, 0, true, true, true, 1, 2.876, 1.2554, 0.97206},
+    {128, 1, 256, 1, 1, 2, false, false, true, 1, 1.201, 2.5223, 2.48890},
+    {128, 3, 64, 4, 0, 0, true, false, true, 1, 0.671, 2.4139, 1.23497},
+    {128, 2, 128, 2, 0, 0, true, true, true, 1, 2.195, 2.8916, 1.65002},
+    {128, 2, 80, 2, 0, 0, true, false, true, 1, 0.909, 2.8661, 1.11381},
+    {128, 3, 80, 2, 0, 0, true, false, true, 1, 0.000, 3.2787, 1.46565},
+    {128, 1, 64, 2, 1, 2, true, false, false, 2, 2.326, 2.0538, 0.53739},
+    {192, 2, 64, 2, 0, 0, true, true, true, 1, 0.759, 3.3710, 1.12801},
+    {192, 1, 128, 1, 1, 2, false, false, false, 1, 1.591, 3.0248, 1.82571},
+    {192, 2, 128, 1, 2, 2, false, false, false, 1, 1.483, 3.7124, 2.90404},
+    {192, 2, 80, 2, 0, 0, true, false, true, 1, 0.853, 2.9574, 1.44965},
+    {192, 1, 64, 2, 1, 2, true, false, false, 1, 1.573, 3.1637, 0.96949},
+    {192, 2, 64, 2, 0, 0, true, false, true, 1, 0.502, 3.1229, 1.18803},
+    {192, 1, 128, 2, 1, 1, true, false, false, 1, 1.933, 2.3876, 1.61756},
+    {256, 2, 64, 2, 0, 0, true, false, false, 1, 0.000, 4.0673, 1.39519},
+    {256, 1, 64, 2, 1, 2, true, false, false, 1, 1.532, 3.9305, 1.14847},
+    {256, 2, 80, 2, 0, 0, true, false, false, 1, 0.000, 3.1090, 1.86350},
+    {256, 1, 128, 1, 1, 1, false, false, false, 1, 1.357, 3.0352, 2.35217},
 };
-inline constexpr int kRowsOfTable = static_cast<int>(sizeof(kTable) / sizeof(kTable[0]));
 
-// Without LSE.
+// For outputs without LSE.
 OCTAVO_HD constexpr Sm90Forward config_of(const TableRow& row, Element element) {
   Sm90Forward c;
   c.element = element;
@@ -48,7 +76,9 @@ OCTAVO_HD constexpr Sm90Forward config_of(const TableRow& row, Element element) 
   c.block_n = row.block_n;
   c.stages = row.stages;
   c.split_keys = row.cluster > 0;
+  c.row_groups = max_of(row.row_groups, 1);
   c.cluster = max_of(row.cluster, 1);
+  c.overlap = row.overlap;
   c.persistent = !c.split_keys;
   c.own_o = row.own_o;
   c.ones = row.ones;

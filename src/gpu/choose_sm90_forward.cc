@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <vector>
 
 #include "attention/mask.h"
 #include "attention/operand.h"
 #include "gpu/element_of.h"
+#include "gpu/launch_sm90_forward.h"
 #include "gpu/sm90_feasible.h"
 
 namespace octavo {
@@ -21,7 +23,15 @@ bool fits(const sm90::TableRow& row, const Problem& p) {
          !(p.packed && row.cluster > 0);
 }
 
-// Blocks of keys that one tile of rows visits.
+// Blocks of keys that a tile of rows visits.
+double blocks_of_tile(const Problem& p, std::int64_t first_row, std::int64_t block_m,
+                      std::int64_t block_n) {
+  const std::int64_t last_row =
+      std::max<std::int64_t>(std::min(first_row + block_m, p.len_q) - 1, 0);
+  const KeyRange first = visible_keys(p.options, first_row, p.len_q, p.len_kv);
+  const KeyRange last = visible_keys(p.options, last_row, p.len_q, p.len_kv);
+  return static_cast<double>(div_up(std::max<std::int64_t>(last.end - first.begin, 0), block_n));
+}
 struct Blocks {
   double mean = 0, least = 0, most = 0;
 };
@@ -32,12 +42,7 @@ Blocks blocks_of(const Problem& p, std::int64_t block_m, std::int64_t block_n) {
   Blocks blocks;
   for (std::int64_t i = 0; i < samples; ++i) {
     const std::int64_t first_row = (samples == 1 ? 0 : i * (tiles - 1) / (samples - 1)) * block_m;
-    const std::int64_t last_row =
-        std::max<std::int64_t>(std::min(first_row + block_m, p.len_q) - 1, 0);
-    const KeyRange first = visible_keys(p.options, first_row, p.len_q, p.len_kv);
-    const KeyRange last = visible_keys(p.options, last_row, p.len_q, p.len_kv);
-    const double here =
-        static_cast<double>(div_up(std::max<std::int64_t>(last.end - first.begin, 0), block_n));
+    const double here = blocks_of_tile(p, first_row, block_m, block_n);
     blocks.mean += here / static_cast<double>(samples);
     blocks.least = i == 0 ? here : std::min(blocks.least, here);
     blocks.most = std::max(blocks.most, here);
@@ -45,11 +50,55 @@ Blocks blocks_of(const Problem& p, std::int64_t block_m, std::int64_t block_n) {
   return blocks;
 }
 
+std::vector<double> blocks_by_tile(const Sm90Forward& c, const Problem& p) {
+  const std::int64_t block_n = std::int64_t{c.block_n} * sm90::key_parts(c);
+  std::vector<double> blocks;
+  for (std::int64_t row = 0; row < p.len_q; row += sm90::block_m(c))
+    blocks.push_back(blocks_of_tile(p, row, sm90::block_m(c), block_n));
+  return blocks;
+}
+bool has_fewer_blocks(const SmLoad& a, const SmLoad& b) { return a.blocks < b.blocks; }
+
+// Under a mask that makes tiles differ, what the CTA that stays gets with the most blocks, in the
+// order of device/sm90/schedule.cuh.
+SmLoad longest_course(const Sm90Forward& c, const Problem& p, const GpuInfo& gpu) {
+  const std::vector<double> blocks = blocks_by_tile(c, p);
+  const auto row_tiles = static_cast<std::int64_t>(blocks.size());
+  const std::int64_t heads = p.batch * p.heads_q, sms = gpu.sms;
+  const HeadGroups groups = head_groups(p, c, gpu);
+  std::vector<SmLoad> loads(static_cast<std::size_t>(sms));
+  for (std::int64_t index = 0; index < heads * row_tiles; ++index) {
+    const std::int64_t round = index / sms, at = index % sms;
+    SmLoad& load = loads[static_cast<std::size_t>(round % 2 == 0 ? at : sms - 1 - at)];
+    load.waves += 1;
+    load.blocks += blocks[static_cast<std::size_t>(row_of_tile(groups, row_tiles, heads, index))];
+  }
+  return *std::max_element(loads.begin(), loads.end(), has_fewer_blocks);
+}
+
+// The same of CTAs that come and go: whoever is free first takes the next tile, of each head the
+// longest first. CTAs that share an SM share its speed.
+SmLoad longest_queue(const Sm90Forward& c, int resident, const Problem& p, const GpuInfo& gpu) {
+  const std::vector<double> blocks = blocks_by_tile(c, p);
+  const auto later = [](const SmLoad& a, const SmLoad& b) { return has_fewer_blocks(b, a); };
+  std::vector<SmLoad> queues(static_cast<std::size_t>(
+      std::max<std::int64_t>(std::int64_t{gpu.sms} * resident / c.cluster, 1)));
+  for (std::int64_t head = 0; head < p.batch * p.heads_q; ++head)
+    for (auto tile = blocks.rbegin(); tile != blocks.rend(); ++tile) {
+      std::pop_heap(queues.begin(), queues.end(), later);
+      queues.back().waves += 1;
+      queues.back().blocks += *tile;
+      std::push_heap(queues.begin(), queues.end(), later);
+    }
+  SmLoad longest = *std::max_element(queues.begin(), queues.end(), has_fewer_blocks);
+  longest.blocks *= resident;
+  return longest;
+}
+
 std::string shape_text(const Sm90Forward& c) {
   if (!c.split_keys) return fmt::format("tiles of {} rows by {} keys", sm90::block_m(c), c.block_n);
-  return fmt::format("64 rows at a time, their keys divided among {} warpgroup{}{}", c.warpgroups,
-                     c.warpgroups > 1 ? "s" : "",
-                     c.cluster > 1 ? fmt::format(" of each of {} CTAs", c.cluster) : "");
+  return fmt::format("{} rows at a time, their keys divided into {} parts", sm90::block_m(c),
+                     sm90::key_parts(c));
 }
 
 }  // namespace
@@ -61,21 +110,34 @@ bool sm90_forward_serves(const Problem& p, const GpuInfo& gpu) {
          as_given;
 }
 
-double estimated_us(const sm90::TableRow& row, const Problem& p, int sms) {
+SmLoad busiest_sm(const sm90::TableRow& row, const Problem& posed, const GpuInfo& gpu) {
   const Sm90Forward c = sm90::config_of(row, Element::f16);
-  const int parts = c.split_keys ? c.warpgroups * c.cluster : 1;
-  // batch_invariant: the choice may not look at batch and heads, and takes them for many.
-  constexpr double kMany = 1024;
-  const double heads = p.options.batch_invariant ? kMany : static_cast<double>(p.batch * p.heads_q);
-  const Blocks blocks = blocks_of(p, sm90::block_m(c), std::int64_t{c.block_n} * parts);
-  const double slots = std::max(sms / c.cluster, 1);
-  const double tiles = heads * static_cast<double>(div_up<std::int64_t>(p.len_q, sm90::block_m(c)));
-  // Tiles that differ are shared out evenly, the longest first; tiles that do not, in rounds.
-  const double rounds = std::ceil(tiles / slots);
+  Problem p = posed;
+  if (p.options.batch_invariant) {
+    // The choice may not look at batch and heads, and takes them for many.
+    constexpr std::int64_t kMany = 1024;
+    p.batch = 1;
+    p.heads_q = p.heads_kv = kMany;
+  }
+  const Blocks blocks =
+      blocks_of(p, sm90::block_m(c), std::int64_t{c.block_n} * sm90::key_parts(c));
   const bool even = blocks.least == blocks.most;
-  const double tiles_here = even ? rounds : std::max(tiles / slots, 1.0);
-  const double blocks_here = std::max(tiles_here * blocks.mean, blocks.most);
-  return row.fixed_us + tiles_here * row.tile_us + blocks_here * row.block_us;
+  const std::int64_t tiles = p.batch * p.heads_q * div_up<std::int64_t>(p.len_q, sm90::block_m(c));
+  // Tiles that differ are counted one by one, unless they are many: then all SMs get their share.
+  constexpr std::int64_t kCounted = 1 << 16, kQueued = 1 << 12;
+  if (!even && !p.packed && c.persistent && tiles <= kCounted) return longest_course(c, p, gpu);
+  if (!even && !p.packed && !c.persistent && tiles <= kQueued)
+    return longest_queue(c, row.resident, p, gpu);
+  const double share = static_cast<double>(tiles * c.cluster) / gpu.sms;
+  const double here = even ? std::ceil(share) : std::max(share, 1.0);
+  const double waves = here / row.resident;
+  return {even ? std::ceil(waves) : std::max(waves, 1.0),
+          std::max(here * blocks.mean, blocks.most)};
+}
+
+double estimated_us(const sm90::TableRow& row, const Problem& p, const GpuInfo& gpu) {
+  const SmLoad load = busiest_sm(row, p, gpu);
+  return row.fixed_us + load.waves * row.wave_us + load.blocks * row.block_us;
 }
 
 ChosenSm90Forward choose_sm90_forward(const Problem& p, const GpuInfo& gpu) {
@@ -83,7 +145,7 @@ ChosenSm90Forward choose_sm90_forward(const Problem& p, const GpuInfo& gpu) {
   double best = std::numeric_limits<double>::infinity();
   for (const sm90::TableRow& row : sm90::kTable) {
     if (!fits(row, p)) continue;
-    const double us = estimated_us(row, p, gpu.sms);
+    const double us = estimated_us(row, p, gpu);
     if (us >= best) continue;
     best = us;
     chosen.config = sm90::config_of(row, element_of(p.q));

@@ -13,8 +13,15 @@ namespace octavo {
 // tensors: 16-bit elements, on that chip.
 bool sm90_forward_serves(const Problem& problem, const GpuInfo& gpu);
 
+// What the SM with the most work gets of a problem: the terms of the table's estimate.
+struct SmLoad {
+  double waves = 0;   // of tiles, as many at once as an SM holds
+  double blocks = 0;  // of block_n keys, in all of them
+};
+SmLoad busiest_sm(const sm90::TableRow& row, const Problem& problem, const GpuInfo& gpu);
+
 // The table's guess at how long a problem takes with one of its rows.
-double estimated_us(const sm90::TableRow& row, const Problem& problem, int sms);
+double estimated_us(const sm90::TableRow& row, const Problem& problem, const GpuInfo& gpu);
 
 struct ChosenSm90Forward {
   Sm90Forward config;

@@ -67,7 +67,9 @@ constexpr void visit_fields(Config& c, Visitor&& visit) {
   visit("block_n", c.block_n);
   visit("stages", c.stages);
   visit("split_keys", c.split_keys);
+  visit("row_groups", c.row_groups);
   visit("cluster", c.cluster);
+  visit("overlap", c.overlap);
   visit("persistent", c.persistent);
   visit("own_o", c.own_o);
   visit("ones", c.ones);

@@ -43,18 +43,27 @@ bool sm90_forward_reaches(const Arguments& a) {
 HeadGroups head_groups(const Problem& posed, const Sm90Forward& c, const GpuInfo& gpu) {
   const std::int64_t heads = posed.heads_q * posed.batch;
   if (!is_masked(posed.options)) return {1, static_cast<i32>(heads)};
-  // Work is even after a whole number of ways there and back.
   const std::int64_t row_tiles = div_up<std::int64_t>(posed.len_q, sm90::block_m(c));
-  const std::int64_t round_trip = 2 * std::int64_t{gpu.sms};
-  const std::int64_t unit = round_trip / std::gcd(round_trip, row_tiles);
-  // As many as leave their keys and values in half of L2. Where the unit does not, all heads: at
-  // such lengths a tile reads little for its work, and several tiles of a head are on their way
-  // at once.
+  // All heads, unless their keys and values do not stay in L2: then the fewest whose tiles fill
+  // whole rounds, since who gets a long tile in one round gets a short one in the next. Where so
+  // many do not stay there either, a tile reads little for its work, and several tiles of a head
+  // are on their way at once.
+  const std::int64_t round = gpu.sms / std::gcd<std::int64_t>(gpu.sms, row_tiles);
   const std::int64_t kv_bytes = 4 * posed.len_kv * posed.head_dim;
-  const std::int64_t fitting =
-      gpu.l2_bytes / 2 / std::max<std::int64_t>(kv_bytes, 1) * (posed.heads_q / posed.heads_kv);
-  const std::int64_t mixed = unit <= fitting ? std::min(fitting / unit * unit, heads) : heads;
+  const std::int64_t fitting = std::int64_t{gpu.l2_bytes} * 2 / 3 /
+                               std::max<std::int64_t>(kv_bytes, 1) *
+                               (posed.heads_q / posed.heads_kv);
+  const std::int64_t mixed = heads > fitting && round <= fitting ? round : heads;
   return {static_cast<i32>(mixed), static_cast<i32>(std::max<std::int64_t>(heads / mixed, 1))};
+}
+
+std::int64_t row_of_tile(const HeadGroups& groups, std::int64_t row_tiles, std::int64_t heads,
+                         std::int64_t index) {
+  const std::int64_t group =
+      std::min<std::int64_t>(index / (row_tiles * groups.mixed_heads), groups.groups - 1);
+  const std::int64_t first = group * groups.mixed_heads;
+  const std::int64_t mixed = group + 1 < groups.groups ? groups.mixed_heads : heads - first;
+  return row_tiles - 1 - (index - first * row_tiles) / mixed;
 }
 
 Sm90ForwardParams sm90_forward_params(const Problem& posed, const Arguments& a,
@@ -73,10 +82,12 @@ Sm90ForwardParams sm90_forward_params(const Problem& posed, const Arguments& a,
 }
 
 Result<LoadedSm90Forward> load_sm90_forward(const Gpu& gpu, const Sm90Forward& config) {
+  constexpr CubinPolicy kPolicy{.allow_spills = true};  // as for sm80: better than no answer
+  const KernelSource source = kernel_source(config);
   const Result<cuda::Function> function =
-      load_function(gpu, kernel_source(config), sm90::smem_bytes(config), {.allow_spills = true});
+      load_function(gpu, source, sm90::smem_bytes(config), kPolicy);
   if (!function.ok()) return function.status();
-  return LoadedSm90Forward{config, *function};
+  return LoadedSm90Forward{config, *function, cache_note(source, kPolicy)};
 }
 
 Status launch_sm90_forward(const Gpu& gpu, const LoadedSm90Forward& kernel, const Problem& posed,

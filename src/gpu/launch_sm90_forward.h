@@ -1,6 +1,9 @@
 // The Hopper forward kernel from the host's side: what it is told, and how it is launched.
 #pragma once
 
+#include <cstdint>
+#include <string>
+
 #include "config/sm90_forward.h"
 #include "device/sm90/params.cuh"
 #include "gpu/context.h"
@@ -19,6 +22,10 @@ struct HeadGroups {
 };
 HeadGroups head_groups(const Problem& posed, const Sm90Forward& config, const GpuInfo& gpu);
 
+// Which row of tiles the index-th tile is of, as device/sm90/schedule.cuh has it.
+std::int64_t row_of_tile(const HeadGroups& groups, std::int64_t row_tiles, std::int64_t heads,
+                         std::int64_t index);
+
 // All but the tensor maps. `posed` is validated and served by the kernel; `config` fits it.
 Sm90ForwardParams sm90_forward_params(const Problem& posed, const Arguments& arguments,
                                       const Sm90Forward& config, const GpuInfo& gpu);
@@ -27,6 +34,7 @@ Sm90ForwardParams sm90_forward_params(const Problem& posed, const Arguments& arg
 struct LoadedSm90Forward {
   Sm90Forward config;
   cuda::Function function = nullptr;
+  std::string note{};  // what was wrong with the cache
 };
 Result<LoadedSm90Forward> load_sm90_forward(const Gpu& gpu, const Sm90Forward& config);
 

@@ -34,14 +34,18 @@ Status check_switches(const Sm90Forward& c) {
     return wrong_field("rescale_log2", c.rescale_log2, "0 to 15");
   if (!c.split_keys) {
     if (c.cluster != 1) return wrong_field("cluster", c.cluster, "1 unless split_keys");
+    if (c.row_groups != 1) return wrong_field("row_groups", c.row_groups, "1 unless split_keys");
+    if (!c.overlap) return invalid("config.overlap", "false", "true unless split_keys");
     return {};
   }
+  if (c.row_groups < 1 || c.warpgroups % c.row_groups != 0)
+    return wrong_field("row_groups", c.row_groups, "divisors of warpgroups");
   if (c.cluster != 1 && c.cluster != 2 && c.cluster != 4 && c.cluster != 8)
     return wrong_field("cluster", c.cluster, "1, 2, 4, 8");
   if (c.persistent) return invalid("config.persistent", "true", "false with split_keys");
-  const int parts = c.warpgroups * c.cluster;
+  const int parts = sm90::key_parts(c);
   if (c.head_dim % (8 * parts) != 0)
-    return wrong_field("cluster * config.warpgroups", parts,
+    return wrong_field("cluster * config.warpgroups / config.row_groups", parts,
                        fmt::format("numbers that divide {} columns into eights", c.head_dim));
   return {};
 }

@@ -105,6 +105,7 @@ class GpuPlan final : public Plan::Impl {
       e.kernel = "sm90_forward";
       e.config = to_text(sm90_->config);
       e.reason = choose_sm90().reason;
+      if (!sm90_->note.empty()) e.reason += "; " + sm90_->note;
       return e;
     }
     const ChosenSm80Forward chosen = sm80_.choose(16);

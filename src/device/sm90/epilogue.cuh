@@ -12,42 +12,46 @@ namespace octavo::sm90 {
 template <class G>
 struct Epilogue {
   using State = typename G::State;
+  using Rows = typename G::Rows;
+  using Lane = typename G::Lane;
   using Place = typename G::Place;
   static constexpr Sm90Forward C = G::C;
+  static constexpr bool kStages = stages_o(C);
 
   // Named barriers of the warpgroups; 0 is the CTA's.
-  static OCTAVO_DEVICE void group_sync(const Place& w) {
+  static OCTAVO_DEVICE void group_sync(const Lane& w) {
     ptx::named_barrier_sync(static_cast<int>(1 + w.group), kWarpgroup);
   }
 
   // Divides O by the sum and writes LSE. A row without keys gets 0 and -infinity.
-  static OCTAVO_DEVICE void finish(State& state, const Sm90ForwardParams& p, const Place& w) {
+  static OCTAVO_DEVICE void finish(State& state, const Rows& rows, const Sm90ForwardParams& p,
+                                   const Place& w) {
     OCTAVO_UNROLL
     for (u32 half = 0; half < 2; ++half) {
       float sum;
       if constexpr (C.ones) {
         sum = state.o[G::kColumns + half * 2];
       } else {
-        sum = state.sum[half];
+        sum = rows.sum[half];
         sum += ptx::shuffle_xor(sum, 1);
         sum += ptx::shuffle_xor(sum, 2);
       }
-      const float inverse = sum == 0.0f ? 0.0f : 1.0f / sum;
+      const float inverse = sum == 0.0f ? 0.0f : ptx::reciprocal_approx(sum);
       OCTAVO_UNROLL
       for (int i = 0; i < G::kColumns / 4; ++i) {
         state.o[i * 4 + half * 2] *= inverse;
         state.o[i * 4 + half * 2 + 1] *= inverse;
       }
       const i32 row = w.row(half);
-      if (row < w.at.len_q) store_lse(state.max[half], sum, p, w, row);
+      if (row < w.at.len_q) store_lse(rows.origin[half], sum, p, w, row);
     }
   }
 
   // `sum` is over the row, in every lane that holds it.
-  static OCTAVO_DEVICE void store_lse(float max, float sum, const Sm90ForwardParams& p,
+  static OCTAVO_DEVICE void store_lse(float origin, float sum, const Sm90ForwardParams& p,
                                       const Place& w, i32 row) {
     if (p.lse == nullptr || w.lane % 4 != 0) return;
-    const float lse_log2 = max * p.scale_log2 + ptx::log2_approx(sum);
+    const float lse_log2 = origin + ptx::log2_approx(sum);
     ptx::store_global_f32(p.lse + w.batch * p.lse_strides.batch + w.head * p.lse_strides.head +
                               (w.at.q_begin + row) * p.lse_strides.row,
                           sum == 0.0f ? -kInfinity : lse_log2 * kLn2);
@@ -85,22 +89,88 @@ struct Epilogue {
       ptx::store_global_b32(to, pack(low, high));
   }
 
-  // Straight from registers: where O is wider than a tile of Q, and where a tile's last rows
-  // belong to the next sequence of a packed batch.
+  static OCTAVO_DEVICE u32 exchanged(u32 x, int mask) {
+    return ptx::bits_of(ptx::shuffle_xor(ptx::float_of_bits(x), mask));
+  }
+  // Lane i of each four has word i of what it needs from all of them, x[0] to x[3]: after this, the
+  // words x[i] of lanes 0 to 3.
+  static OCTAVO_DEVICE void transpose(u32 (&x)[4], u32 lane) {
+    OCTAVO_UNROLL
+    for (int bit = 1; bit <= 2; bit *= 2) {
+      const bool upper = (lane & bit) != 0;
+      OCTAVO_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        if ((i & bit) != 0) continue;
+        const u32 received = exchanged(upper ? x[i] : x[i + bit], bit);
+        if (upper)
+          x[i] = received;
+        else
+          x[i + bit] = received;
+      }
+    }
+  }
+
+  // How many columns from the lane's first on it stores, of a row that may not exist.
+  static OCTAVO_DEVICE i32 columns_left(const Sm90ForwardParams& p, const Place& w, i32 row,
+                                        i32 first) {
+    return row < w.at.len_q ? p.head_dim - first : 0;
+  }
+
+  // Straight from registers: where O has no room of its own, and where a tile's last rows belong to
+  // the next sequence of a packed batch. Four lanes share a row: each stores eight columns of 32.
   static OCTAVO_DEVICE void store_direct(const State& state, const Sm90ForwardParams& p,
                                          const Place& w) {
-    constexpr int kBytes = element_bytes(C.out);
+    const i32 first = static_cast<i32>(w.lane % 4 * 8);
+    OCTAVO_UNROLL
+    for (u32 half = 0; half < 2; ++half) {
+      const i32 row = w.row(half);
+      const i32 columns = columns_left(p, w, row, first);
+      u8* const out = row_of(p, w, row) + first * element_bytes(C.out);
+      OCTAVO_UNROLL
+      for (int i = 0; i < G::kColumns / 4; i += 4) {
+        u32 x[4];
+        OCTAVO_UNROLL
+        for (int b = 0; b < 4; ++b)
+          x[b] = pack(state.o[(i + b) * 4 + half * 2], state.o[(i + b) * 4 + half * 2 + 1]);
+        transpose(x, w.lane);
+        if (i * 8 < columns) ptx::store_global_b128(out + i * 8 * element_bytes(C.out), x);
+      }
+    }
+  }
+  // Two lanes share four columns of each eight, in two rows: the even one stores those of the
+  // first, the odd one those of the second.
+  static OCTAVO_DEVICE void store_f32(const State& state, const Sm90ForwardParams& p,
+                                      const Place& w) {
+    const bool odd = w.lane % 2 != 0;
+    const i32 first = static_cast<i32>(w.lane % 4 / 2 * 4);
+    const i32 row = w.row(w.lane % 2);
+    const i32 columns = columns_left(p, w, row, first);
+    u8* const out = row_of(p, w, row) + first * 4;
+    OCTAVO_UNROLL
+    for (int i = 0; i < G::kColumns / 4; ++i) {
+      u32 x[4];
+      OCTAVO_UNROLL
+      for (int e = 0; e < 2; ++e) {
+        const u32 upper = ptx::bits_of(state.o[i * 4 + e]);
+        const u32 lower = ptx::bits_of(state.o[i * 4 + 2 + e]);
+        const u32 received = exchanged(odd ? upper : lower, 1);
+        x[e] = odd ? received : upper;
+        x[2 + e] = odd ? lower : received;
+      }
+      if (i * 8 < columns) ptx::store_global_b128(out + i * 8 * 4, x);
+    }
+  }
+
+  // Rows that see no key: 0, and -infinity.
+  static OCTAVO_DEVICE void store_nothing(const Sm90ForwardParams& p, const Place& w) {
     OCTAVO_UNROLL
     for (u32 half = 0; half < 2; ++half) {
       const i32 row = w.row(half);
       if (row >= w.at.len_q) continue;
       u8* const out = row_of(p, w, row);
-      OCTAVO_UNROLL
-      for (int i = 0; i < G::kColumns / 4; ++i) {
-        const i32 column = i * 8 + static_cast<i32>(w.lane % 4 * 2);
-        if (column >= p.head_dim) break;
-        store_pair(out + column * kBytes, state.o[i * 4 + half * 2], state.o[i * 4 + half * 2 + 1]);
-      }
+      for (i32 column = static_cast<i32>(w.lane % 4 * 2); column < p.head_dim; column += 8)
+        store_pair(out + column * element_bytes(C.out), 0, 0);
+      store_lse(0, 0, p, w, row);
     }
   }
 
@@ -109,10 +179,15 @@ struct Epilogue {
   static OCTAVO_DEVICE void store_o(const State& state, const Sm90ForwardParams& p,
                                     const Place& w) {
     const bool cuts_sequence = p.cu_seqlens_q != nullptr && w.first_row + kRows > w.at.len_q;
-    if (C.out == Element::f32 || cuts_sequence) {
+    if constexpr (C.out == Element::f32)
+      store_f32(state, p, w);
+    else if (!kStages || cuts_sequence)
       store_direct(state, p, w);
-      return;
-    }
+    else
+      store_tile(state, p, w);
+  }
+  static OCTAVO_DEVICE void store_tile(const State& state, const Sm90ForwardParams& p,
+                                       const Place& w) {
     wait_for_store(w);
     stage_o(state, w);
     ptx::fence_proxy_async();
@@ -126,7 +201,7 @@ struct Epilogue {
     }
   }
   // By the whole warpgroup.
-  static OCTAVO_DEVICE void wait_for_store(const Place& w) {
+  static OCTAVO_DEVICE void wait_for_store(const Lane& w) {
     if (w.warp == 0 && w.lane == 0) ptx::bulk_wait_read<0>();
     group_sync(w);
   }

@@ -10,18 +10,20 @@
 //
 //   shared memory   what                                       bytes
 //   q               64 rows a warpgroup                        warpgroups * q_tile
-//   o               the same (over q where own_o is off)
+//   o               the same, where own_o is on
 //   k[stages]       block_n rows, blocks of 64 columns         k_stage each
 //   v[stages]       the same; with ones, a block more          v_stage each
 //   ones            16 rows of them, where V is one block wide
 //
-//   barrier       who arrives                         who waits            becomes true
-//   q_full[g]     the loader, and Q's bytes           warpgroup g          Q of the tile is there
-//   q_empty[g]    the 4 warps of warpgroup g          the loader           Q (and O) may be
-//   replaced k_full[s]     the loader, and K's bytes           all math warpgroups  K of a block is
-//   there k_empty[s]    4 warps a warpgroup                 the loader           all scores are
-//   computed v_full[s], v_empty[s]                             the same for V last_barrier  the
-//   loader, and V's bytes           the loader           V's last rows can be cleared
+// clang-format off
+//   barrier       who arrives                  who waits              becomes true
+//   q_full[g]     the loader, and Q's bytes    warpgroup g            Q of the tile is there
+//   q_empty[g]    4 warps of warpgroup g       the loader             Q may be replaced
+//   k_full[s]     the loader, and K's bytes    all that compute       K of a block is there
+//   k_empty[s]    4 warps a warpgroup          the loader             all scores are computed
+//   v_full[s], v_empty[s]                                             the same for V
+//   tail_full     the loader, and V's bytes    the loader             V's last rows can be cleared
+// clang-format on
 //
 // A block's timeline is in mainloop.cuh. While one warpgroup is in its softmax, the others keep the
 // tensor cores busy.
@@ -45,7 +47,11 @@ template <class Config>
 struct ForwardKernel {
   using G = Geometry<Config>;
   using Place = typename G::Place;
+  using Lane = typename G::Lane;
+  using Rows = typename G::Rows;
   using State = typename G::State;
+  using Scores = typename G::Scores;
+  using Probabilities = typename G::Probabilities;
   using KvRing = typename G::KvRing;
   using Tiles = TileLoop<G::C.persistent>;
   static constexpr Sm90Forward C = G::C;
@@ -57,12 +63,25 @@ struct ForwardKernel {
 
   // --- load -------------------------------------------------------------------------------------
 
-  static OCTAVO_DEVICE void load_q(const Sm90ForwardParams& p, const Tile& t, u32 phase,
+  // One lane loads, and what it starts may let the next phase of a barrier pass: by then all lanes
+  // must have seen this one.
+  static OCTAVO_DEVICE void wait_together(u32 bar, u32 parity) {
+    ptx::mbarrier_wait(bar, parity);
+    ptx::warp_sync();
+  }
+
+  // Announces the tile to every warpgroup, with its rows of Q unless it has no keys.
+  static OCTAVO_DEVICE void load_q(const Sm90ForwardParams& p, const Tile& t, u32 count,
                                    bool leader) {
     OCTAVO_UNROLL
     for (u32 group = 0; group < C.warpgroups; ++group) {
-      ptx::mbarrier_wait(G::q_empty(group), phase);
+      wait_together(G::q_empty(group), ~count & 1);
       if (!leader) continue;
+      if (group == 0) TileBoard<G>::write(count, t);
+      if (t.blocks <= 0) {
+        ptx::mbarrier_arrive(G::q_full(group));
+        continue;
+      }
       ptx::mbarrier_arrive_expect_tx(G::q_full(group), G::S.q_tile);
       G::load_rows(p.q, G::q_tile(group), G::q_full(group), kRows,
                    t.at.q_begin + t.first_row + static_cast<i32>(group) * kRows, t.head, t.batch);
@@ -71,33 +90,34 @@ struct ForwardKernel {
 
   static OCTAVO_DEVICE void load_k(const Sm90ForwardParams& p, const Tile& t, i32 block,
                                    KvRing& ring, bool leader) {
-    ptx::mbarrier_wait(G::k_empty(ring.stage), ring.phase ^ 1);
+    wait_together(G::k_empty(ring.stage()), ring.phase() ^ 1);
     if (leader) {
-      ptx::mbarrier_arrive_expect_tx(G::k_full(ring.stage), G::S.k_stage);
-      G::load_rows(p.k, G::k_tile(ring.stage), G::k_full(ring.stage), C.block_n,
-                   t.at.kv_begin + t.begin + block * C.block_n, t.head / p.heads_per_kv, t.batch);
+      ptx::mbarrier_arrive_expect_tx(G::k_full(ring.stage()), G::S.k_stage);
+      G::load_rows(p.k, G::k_tile(ring.stage()), G::k_full(ring.stage()), C.block_n,
+                   t.at.kv_begin + t.begin + block * C.block_n, p.by_heads_per_kv.quotient(t.head),
+                   t.batch);
     }
     ring.advance();
   }
 
   static OCTAVO_DEVICE void load_v(const Sm90ForwardParams& p, const Tile& t, i32 block,
                                    KvRing& ring, u32& tail_phase, bool leader) {
-    ptx::mbarrier_wait(G::v_empty(ring.stage), ring.phase ^ 1);
+    wait_together(G::v_empty(ring.stage()), ring.phase() ^ 1);
     const i32 key = t.begin + block * C.block_n;
     const bool cuts_sequence = p.cu_seqlens_kv != nullptr && key + C.block_n > t.at.len_kv;
-    const u32 bar = cuts_sequence ? G::last_barrier() : G::v_full(ring.stage);
+    const u32 bar = cuts_sequence ? G::tail_full() : G::v_full(ring.stage());
     if (leader) {
       ptx::mbarrier_arrive_expect_tx(bar, G::S.k_stage);
-      G::load_rows(p.v, G::v_tile(ring.stage), bar, C.block_n, t.at.kv_begin + key,
-                   t.head / p.heads_per_kv, t.batch);
+      G::load_rows(p.v, G::v_tile(ring.stage()), bar, C.block_n, t.at.kv_begin + key,
+                   p.by_heads_per_kv.quotient(t.head), t.batch);
     }
     if (cuts_sequence) {
-      ptx::mbarrier_wait(bar, tail_phase);
+      wait_together(bar, tail_phase);
       tail_phase ^= 1;
-      G::template clear_rows<32>(G::v_tile(ring.stage), t.at.len_kv - key, ptx::lane_index());
+      G::template clear_rows<32>(G::v_tile(ring.stage()), t.at.len_kv - key, ptx::lane_index());
       ptx::fence_proxy_async();
       ptx::warp_sync();
-      if (leader) ptx::mbarrier_arrive(G::v_full(ring.stage));
+      if (leader) ptx::mbarrier_arrive(G::v_full(ring.stage()));
     }
     ring.advance();
   }
@@ -106,101 +126,204 @@ struct ForwardKernel {
   static OCTAVO_DEVICE void load(const Sm90ForwardParams& p) {
     const bool leader = ptx::elect_one();
     KvRing k, v;
-    u32 q_phase = 1, tail_phase = 0;
+    u32 count = 0, tail_phase = 0;
     for (Tiles tiles; tiles.more(p); tiles.next(p)) {
       const Tile t = tile_of(p, tiles);
-      if (t.blocks <= 0) continue;
-      load_k(p, t, 0, k, leader);
-      load_q(p, t, q_phase, leader);
-      q_phase ^= 1;
+      if (t.blocks < 0) continue;
+      if (t.blocks > 0) load_k(p, t, 0, k, leader);
+      load_q(p, t, count++, leader);
       for (i32 block = 1; block < t.blocks; ++block) {
         load_k(p, t, block, k, leader);
         load_v(p, t, block - 1, v, tail_phase, leader);
       }
-      load_v(p, t, t.blocks - 1, v, tail_phase, leader);
+      if (t.blocks > 0) load_v(p, t, t.blocks - 1, v, tail_phase, leader);
     }
+    Tile end{};
+    end.blocks = TileBoard<G>::kNoMore;
+    load_q(p, end, count, leader);
   }
 
   // --- math -------------------------------------------------------------------------------------
 
-  static OCTAVO_DEVICE void arrive(u32 bar, const Place& w) {
+  static OCTAVO_DEVICE void arrive(u32 bar, const Lane& w) {
     if (w.lane == 0) ptx::mbarrier_arrive(bar);
   }
 
   // Buffers that the loader fills, and is told to fill again.
   struct Feed {
     KvRing k, v;
-    OCTAVO_DEVICE void release_k(const Place& w) {
-      arrive(G::k_empty(k.stage), w);
+    OCTAVO_DEVICE void release_k(const Lane& w) {
+      arrive(G::k_empty(k.stage()), w);
       k.advance();
     }
-    OCTAVO_DEVICE void release_v(const Place& w) {
-      arrive(G::v_empty(v.stage), w);
+    OCTAVO_DEVICE void release_v(const Lane& w) {
+      arrive(G::v_empty(v.stage()), w);
       v.advance();
     }
-    OCTAVO_DEVICE void release_q(const Place& w) {
-      if constexpr (C.own_o) arrive(G::q_empty(w.group), w);
+    // What a lane has read of earlier tiles on the board, another one answers for.
+    OCTAVO_DEVICE void release_q(const Lane& w) {
+      ptx::warp_sync();
+      arrive(G::q_empty(w.group), w);
     }
-    // Blocks that other warpgroups need and this one does not.
-    OCTAVO_DEVICE void pass(i32 blocks, const Place& w) {
+    // Blocks that other warpgroups need and this one does not. One lane speaks for its warp, so
+    // the others must have come too: nothing else keeps them together here.
+    OCTAVO_DEVICE void pass_k(const Lane& w) {
+      ptx::mbarrier_wait(G::k_full(k.stage()), k.phase());
+      ptx::warp_sync();
+      release_k(w);
+    }
+    OCTAVO_DEVICE void pass_v(const Lane& w) {
+      ptx::mbarrier_wait(G::v_full(v.stage()), v.phase());
+      ptx::warp_sync();
+      release_v(w);
+    }
+    OCTAVO_DEVICE void pass(i32 blocks, const Lane& w) {
       for (i32 i = 0; i < blocks; ++i) {
-        ptx::mbarrier_wait(G::k_full(k.stage), k.phase);
-        release_k(w);
-        ptx::mbarrier_wait(G::v_full(v.stage), v.phase);
-        release_v(w);
+        pass_k(w);
+        pass_v(w);
       }
     }
   };
 
-  // The tile's blocks: those of this warpgroup's rows, and those it only lets pass.
-  static OCTAVO_DEVICE void attend(State& state, const Sm90ForwardParams& p, const Tile& t,
-                                   const Place& w, u32 q_phase, Feed& feed) {
-    BlockRange range;
-    i32 first = 0, last = 0;
-    if (w.first_row < w.at.len_q) {
-      range = block_range(p, w.at, w.first_row, kRows, C.block_n);
-      if (range.begin < range.end) {
-        first = (range.begin - t.begin) / C.block_n;
-        last = div_up(range.end - t.begin, C.block_n);
+  // A warpgroup's way through a tile.
+  struct Course {
+    i32 left;     // blocks of its own to come; below 0: there are no more tiles
+    i32 key;      // of the next one
+    i32 skipped;  // blocks of the tile before them, that only others need,
+    i32 rest;     // and after them
+    i32 full_begin, full_end;
+
+    OCTAVO_DEVICE bool needs_mask() const { return key < full_begin || key + C.block_n > full_end; }
+  };
+
+  static OCTAVO_DEVICE Course course_of(const Sm90ForwardParams& p, const Lane& lane, u32 tile) {
+    const Tile t = TileBoard<G>::read(tile);
+    if (t.blocks == TileBoard<G>::kNoMore) return {-1, 0, 0, 0, 0, 0};
+    const i32 first_row = t.first_row + static_cast<i32>(lane.group) * kRows;
+    if (first_row >= t.at.len_q) return {0, 0, 0, t.blocks, 0, 0};
+    const BlockRange range = block_range(p, t.at, first_row, kRows, C.block_n);
+    if (range.begin >= range.end) return {0, 0, 0, t.blocks, 0, 0};
+    const i32 first = (range.begin - t.begin) / C.block_n;
+    const i32 last = div_up(range.end - t.begin, C.block_n);
+    return {last - first, range.begin, first, t.blocks - last, range.full_begin, range.full_end};
+  }
+  // Waits for the tile and its Q.
+  static OCTAVO_DEVICE Course await_tile(const Sm90ForwardParams& p, const Lane& lane, u32 tile) {
+    ptx::mbarrier_wait(G::q_full(lane.group), tile & 1);
+    return course_of(p, lane, tile);
+  }
+  static OCTAVO_DEVICE Place place_of(const Lane& lane, u32 tile) {
+    const Tile t = TileBoard<G>::read(tile);
+    Place w;
+    static_cast<Lane&>(w) = lane;
+    w.at = t.at;
+    w.batch = t.batch;
+    w.head = t.head;
+    w.first_row = t.first_row + static_cast<i32>(lane.group) * kRows;
+    return w;
+  }
+
+  // What a few blocks need before the softmax.
+  static OCTAVO_DEVICE void prepare(Scores& scores, const Sm90ForwardParams& p, const Lane& lane,
+                                    const Course& c, u32 tile) {
+    if (!c.needs_mask() && !p.negate) return;
+    if (p.negate) Softmax<G>::negate(scores);
+    Softmax<G>::apply_mask(scores, p, place_of(lane, tile), c.key);
+  }
+
+  static OCTAVO_DEVICE void store(State& state, const Rows& rows, const Sm90ForwardParams& p,
+                                  const Lane& lane, u32 tile) {
+    Place w = place_of(lane, tile);
+    ptx::pin(w.lane);  // addresses made from it are not kept over the loop
+    Epilogue<G>::finish(state, rows, p, w);
+    Epilogue<G>::store_o(state, p, w);
+  }
+
+  static OCTAVO_DEVICE void release_scores(const Lane& lane, Course& c, Feed& feed) {
+    feed.release_k(lane);
+    if (--c.left == 0) feed.release_q(lane);
+  }
+
+  // The blocks of tile after tile, as if they were one row of blocks: while the tensor cores are
+  // busy with the last product of a tile, the softmax of the next one is computed. V of that
+  // product is then still held while K of the next tile is waited for, and the loader must come so
+  // far with the other buffers: not where as many blocks as there are buffers are left to other
+  // warpgroups.
+  static OCTAVO_DEVICE void stream(const Sm90ForwardParams& p, const Lane& lane, Course c,
+                                   u32& tile, Feed& feed) {
+    using Loop = Mainloop<G>;
+    const u32 q = Products<G>::q_descriptor(lane.group);
+    State state;
+    Scores scores;
+    Probabilities prob;
+    bool adds = false;
+    Loop::init(state.rows);
+    Loop::start_qk(scores, q, feed.k);
+    ptx::wgmma_wait<0>();
+    ptx::pin(scores.s);
+    release_scores(lane, c, feed);
+    prepare(scores, p, lane, c, tile);
+    Loop::softmax(scores, state, p.scale_log2, true);
+    Loop::wait_for_v(feed.v);
+    Softmax<G>::pack_p(prob, scores);
+    while (true) {
+      const bool crosses = c.left == 0;
+      if (crosses) {
+        const i32 rest = course_of(p, lane, tile).rest;
+        if (rest >= C.stages) break;
+        const Course next = await_tile(p, lane, tile + 1);
+        if (next.left <= 0 || next.skipped > 0) break;
+        for (i32 i = 0; i < rest; ++i) feed.pass_k(lane);
+        c = next;
+        ++tile;
+      } else {
+        c.key += C.block_n;
       }
+      Loop::start_qk(scores, q, feed.k);
+      Loop::start_pv(state, prob, feed.v, adds);
+      ptx::wgmma_wait<1>();
+      ptx::pin(scores.s);
+      release_scores(lane, c, feed);
+      prepare(scores, p, lane, c, tile);
+      const Rows before = state.rows;
+      if (crosses) Loop::init(state.rows);
+      Loop::softmax(scores, state, p.scale_log2, crosses);
+      // V of a next tile, or of a single buffer, comes only after the release.
+      const bool early = C.stages > 1 && !crosses;
+      if (early) Loop::wait_for_v(feed.v.next());
+      Loop::finish_pv(state, prob);
+      feed.release_v(lane);
+      if (crosses) {
+        const i32 rest = course_of(p, lane, tile - 1).rest;
+        for (i32 i = 0; i < rest; ++i) feed.pass_v(lane);
+        store(state, before, p, lane, tile - 1);
+      }
+      if (!early) Loop::wait_for_v(feed.v);
+      adds = !crosses;
+      Softmax<G>::pack_p(prob, scores);
     }
-    ptx::mbarrier_wait(G::q_full(w.group), q_phase);
-    feed.pass(first, w);
-    if (first < last)
-      Mainloop<G>::run(state, p, w, range, t.begin + first * C.block_n, last - first, feed);
-    else
-      feed.release_q(w);
-    feed.pass(t.blocks - last, w);
+    Loop::start_pv(state, prob, feed.v, adds);
+    Loop::finish_pv(state, prob);
+    feed.release_v(lane);
+    feed.pass(course_of(p, lane, tile).rest, lane);
+    store(state, state.rows, p, lane, tile);
   }
 
   static OCTAVO_DEVICE void math(const Sm90ForwardParams& p, u32 group) {
-    Place w;
-    w.group = w.q_tile = group;
-    w.warp = ptx::warp_index() % 4;
-    w.lane = ptx::lane_index();
+    const Lane lane{group, ptx::warp_index() % 4, ptx::lane_index()};
     Feed feed;
-    u32 q_phase = 0;
-    for (Tiles tiles; tiles.more(p); tiles.next(p)) {
-      const Tile t = tile_of(p, tiles);
-      if (t.blocks < 0) continue;
-      w.at = t.at;
-      w.batch = t.batch;
-      w.head = t.head;
-      w.first_row = t.first_row + static_cast<i32>(group) * kRows;
-      State state;
-      Mainloop<G>::init(state);
-      if (t.blocks > 0) attend(state, p, t, w, q_phase, feed);
-      Epilogue<G>::finish(state, p, w);
-      Epilogue<G>::store_o(state, p, w);
-      if (t.blocks > 0) {
-        q_phase ^= 1;
-        if constexpr (!C.own_o) {
-          Epilogue<G>::wait_for_store(w);
-          arrive(G::q_empty(group), w);
-        }
+    u32 tile = 0;
+    for (Course c = await_tile(p, lane, 0); c.left >= 0; c = await_tile(p, lane, ++tile)) {
+      feed.pass(c.skipped, lane);
+      if (c.left > 0) {
+        stream(p, lane, c, tile, feed);
+      } else {
+        feed.pass(c.rest, lane);
+        Epilogue<G>::store_nothing(p, place_of(lane, tile));
+        feed.release_q(lane);
       }
     }
-    Epilogue<G>::wait_for_store(w);  // its source goes with the CTA
+    if constexpr (Epilogue<G>::kStages) Epilogue<G>::wait_for_store(lane);  // goes with the CTA
   }
 
   // --- entry ------------------------------------------------------------------------------------
@@ -218,7 +341,7 @@ struct ForwardKernel {
       ptx::mbarrier_init(G::v_full(stage), 1);
       ptx::mbarrier_init(G::v_empty(stage), kWarps);
     }
-    ptx::mbarrier_init(G::last_barrier(), 1);
+    ptx::mbarrier_init(G::tail_full(), 1);
     ptx::fence_mbarrier_init();
   }
 

@@ -24,23 +24,16 @@ struct ConfigOf {
 inline constexpr float kInfinity = __builtin_huge_valf();
 inline constexpr float kLn2 = 0.693147180559945f;
 
-// One of the buffers from `first` on, and the parity of the phase that fills it.
+// Buffers from `first` on, used in turn: which one is next, and the parity of the phase that fills
+// it. A count is one register where stage and phase are two.
 template <int kStages>
 struct Ring {
   u32 first = 0;
-  u32 stage = first;
-  u32 phase = 0;
-  OCTAVO_DEVICE void advance() {
-    if (++stage == first + kStages) {
-      stage = first;
-      phase ^= 1;
-    }
-  }
-  OCTAVO_DEVICE Ring next() const {
-    Ring ring = *this;
-    ring.advance();
-    return ring;
-  }
+  u32 count = 0;
+  OCTAVO_DEVICE u32 stage() const { return first + count % kStages; }
+  OCTAVO_DEVICE u32 phase() const { return count / kStages & 1; }
+  OCTAVO_DEVICE void advance() { ++count; }
+  OCTAVO_DEVICE Ring next() const { return {first, count + 1}; }
 };
 
 template <class Config>
@@ -71,21 +64,29 @@ struct Geometry {
   struct Probabilities {
     u32 a[kPvSteps][4];
   };
-  struct State {
-    float o[kO];
-    float max[2];  // of the raw scores, for rows g and g + 8
+  // Of a thread's two rows, g and g + 8: P is 2^(scale * s - origin) until a raw score passes the
+  // limit. The limit is -infinity, and the origin 0, until a row has seen a key.
+  struct Rows {
+    float limit[2];
+    float origin[2];
     float sum[2];  // this thread's part; not used where the sums come by ones
   };
+  struct State {
+    float o[kO];
+    Rows rows;
+  };
 
-  // Where a warpgroup and a lane are, in a tile of work.
-  struct Place {
+  // Who a thread is, among those that compute.
+  struct Lane {
+    u32 group, warp, lane;
+  };
+  // And where it is, in a tile of work.
+  struct Place : Lane {
     SequenceSpan at;
     i32 batch, head;
     i32 first_row;  // of the warpgroup, in the sequence
-    u32 group, warp, lane;
-    u32 q_tile;  // which of the CTA's
     OCTAVO_DEVICE i32 row(u32 half) const {
-      return first_row + static_cast<i32>(warp * 16 + half * 8 + lane / 4);
+      return first_row + static_cast<i32>(this->warp * 16 + half * 8 + this->lane / 4);
     }
   };
 
@@ -109,7 +110,8 @@ struct Geometry {
   static OCTAVO_DEVICE u32 v_full(u32 stage) { return kv_barrier(1, stage); }
   static OCTAVO_DEVICE u32 k_empty(u32 stage) { return kv_barrier(2, stage); }
   static OCTAVO_DEVICE u32 v_empty(u32 stage) { return kv_barrier(3, stage); }
-  static OCTAVO_DEVICE u32 last_barrier() { return kv_barrier(4, 0); }
+  static OCTAVO_DEVICE u32 tail_full() { return kv_barrier(4, 0); }
+  static OCTAVO_DEVICE u32 pieces_full(u32 group) { return kv_barrier(4, 0) + group * 8; }
 
   // The blocks of columns of `rows` rows, from row `token` of a head on.
   static OCTAVO_DEVICE void load_rows(const ptx::TensorMap& map, u32 to, u32 bar, int rows,
@@ -149,13 +151,9 @@ struct Geometry {
   }
 };
 
-// A row that has seen no key yet has maximum -infinity; 0 in its place keeps inf - inf away.
-OCTAVO_DEVICE float origin_of(float largest, float scale) {
-  return largest == -kInfinity ? 0.0f : largest * scale;
-}
-// 2^(scale * from - origin)
-OCTAVO_DEVICE float weight_of(float from, float scale, float origin) {
-  return ptx::exp2_approx(ptx::fused_multiply_add(from, scale, -origin));
+// 2^(scale * s - origin)
+OCTAVO_DEVICE float weight_of(float s, float scale, float origin) {
+  return ptx::exp2_approx(ptx::fused_multiply_add(s, scale, -origin));
 }
 
 }  // namespace octavo::sm90

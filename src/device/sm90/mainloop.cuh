@@ -24,34 +24,40 @@ struct Mainloop {
   using KvRing = typename G::KvRing;
   static constexpr Sm90Forward C = G::C;
 
+  static OCTAVO_DEVICE void init(typename G::Rows& rows) {
+    OCTAVO_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      rows.limit[half] = -kInfinity;
+      rows.origin[half] = 0;
+      rows.sum[half] = 0;
+    }
+  }
   static OCTAVO_DEVICE void init(State& state) {
     OCTAVO_UNROLL
     for (int i = 0; i < G::kO; ++i) state.o[i] = 0;
-    OCTAVO_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      state.max[half] = -kInfinity;
-      state.sum[half] = 0;
-    }
+    init(state.rows);
   }
 
-  static OCTAVO_DEVICE void start_qk(Scores& scores, u64 q, const KvRing& k) {
-    ptx::mbarrier_wait(G::k_full(k.stage), k.phase);
+  static OCTAVO_DEVICE void start_qk(Scores& scores, u32 q, const KvRing& k) {
+    ptx::mbarrier_wait(G::k_full(k.stage()), k.phase());
     ptx::pin(scores.s);
     ptx::wgmma_fence();
-    Products<G>::qk(scores, q, k.stage);
+    Products<G>::qk(scores, q, k.stage());
     ptx::wgmma_commit();
   }
-  static OCTAVO_DEVICE void start_pv(State& state, Probabilities& prob, const KvRing& v) {
+  // `adds`: to what O holds, else in its place.
+  static OCTAVO_DEVICE void start_pv(State& state, Probabilities& prob, const KvRing& v,
+                                     bool adds) {
     ptx::pin(state.o);
     Products<G>::pin_probabilities(prob);
     ptx::wgmma_fence();
-    Products<G>::pv(state, prob, v.stage);
+    Products<G>::pv(state, prob, v.stage(), adds);
     ptx::wgmma_commit();
   }
   // V is waited for where the softmax ends: the wait also ends its basic block, without which the
   // compiler moves the wait for the product before the exponentials that are meant to hide it.
   static OCTAVO_DEVICE void wait_for_v(const KvRing& v) {
-    ptx::mbarrier_wait(G::v_full(v.stage), v.phase);
+    ptx::mbarrier_wait(G::v_full(v.stage()), v.phase());
   }
   static OCTAVO_DEVICE void finish_pv(State& state, Probabilities& prob) {
     ptx::wgmma_wait<0>();
@@ -62,15 +68,33 @@ struct Mainloop {
   // What a few blocks need before the softmax.
   static OCTAVO_DEVICE void prepare(Scores& scores, const Sm90ForwardParams& p, const Place& w,
                                     const BlockRange& range, i32 key) {
+    if (!range.needs_mask(key, C.block_n) && !p.negate) return;
     if (p.negate) Softmax<G>::negate(scores);
-    if (range.needs_mask(key, C.block_n)) Softmax<G>::apply_mask(scores, p, w, key);
+    Softmax<G>::apply_mask(scores, p, w, key);
+  }
+
+  // Scores become P. When a row's origin moves, which is rare after the first block, O and the
+  // product that still adds to it are waited for; `fresh`: there is no O yet.
+  static OCTAVO_DEVICE void softmax(Scores& scores, State& state, float scale, bool fresh) {
+    float largest[2];
+    if (Softmax<G>::passes_limit(scores, state.rows, largest)) {
+      float alpha[2];
+      Softmax<G>::move_origins(state.rows, largest, scale, alpha);
+      if (!fresh) {
+        ptx::wgmma_wait<0>();
+        ptx::pin(state.o);
+        Softmax<G>::rescale(state, alpha);
+      }
+    }
+    Softmax<G>::exponentials(scores, state.rows, scale);
   }
 
   // Blocks of keys from `key` on, at least one. Q is there.
   template <class Feed>
   static OCTAVO_DEVICE void run(State& state, const Sm90ForwardParams& p, const Place& w,
-                                const BlockRange& range, i32 key, i32 blocks, Feed& feed) {
-    const u64 q = Products<G>::q_descriptor(w.q_tile);
+                                const BlockRange& range, i32 key, i32 blocks, u32 q_tile,
+                                Feed& feed) {
+    const u32 q = Products<G>::q_descriptor(q_tile);
     Scores scores;
     Probabilities prob;
     start_qk(scores, q, feed.k);
@@ -78,30 +102,72 @@ struct Mainloop {
     ptx::pin(scores.s);
     feed.release_k(w);
     prepare(scores, p, w, range, key);
-    Softmax<G>::step(scores, state, p.scale_log2);
+    softmax(scores, state, p.scale_log2, true);
     wait_for_v(feed.v);
     Softmax<G>::pack_p(prob, scores);
     for (i32 block = 1; block < blocks; ++block) {
       key += C.block_n;
       start_qk(scores, q, feed.k);
-      start_pv(state, prob, feed.v);
+      start_pv(state, prob, feed.v, block > 1);
       ptx::wgmma_wait<1>();
       ptx::pin(scores.s);
       feed.release_k(w);
       prepare(scores, p, w, range, key);
-      const auto rescale = Softmax<G>::step(scores, state, p.scale_log2);
+      softmax(scores, state, p.scale_log2, false);
       // With a single buffer it comes only after the release.
       if constexpr (C.stages > 1) wait_for_v(feed.v.next());
       finish_pv(state, prob);
       feed.release_v(w);
       if constexpr (C.stages == 1) wait_for_v(feed.v);
-      Softmax<G>::rescale(state, rescale);
       Softmax<G>::pack_p(prob, scores);
     }
-    feed.release_q(w);
-    start_pv(state, prob, feed.v);
+    start_pv(state, prob, feed.v, blocks > 1);
     finish_pv(state, prob);
     feed.release_v(w);
+  }
+
+  // The same, one product after the other. P V of a block begins with its first keys, while the
+  // exponentials of the others are computed.
+  template <class Feed>
+  static OCTAVO_DEVICE void run_in_turn(State& state, const Sm90ForwardParams& p, const Place& w,
+                                        const BlockRange& range, i32 key, i32 blocks, u32 q_tile,
+                                        Feed& feed) {
+    constexpr int kSteps = G::kPvSteps % 4 == 0 ? 4 : G::kPvSteps;  // at once
+    const u32 q = Products<G>::q_descriptor(q_tile);
+    for (i32 block = 0; block < blocks; ++block) {
+      Scores scores;
+      start_qk(scores, q, feed.k);
+      ptx::wgmma_wait<0>();
+      ptx::pin(scores.s);
+      feed.release_k(w);
+      prepare(scores, p, w, range, key);
+      float largest[2];
+      if (Softmax<G>::passes_limit(scores, state.rows, largest)) {
+        float alpha[2];
+        Softmax<G>::move_origins(state.rows, largest, p.scale_log2, alpha);
+        if (block > 0) Softmax<G>::rescale(state, alpha);
+      }
+      wait_for_v(feed.v);
+      ptx::pin(state.o);
+      Probabilities prob;
+      OCTAVO_UNROLL
+      for (int from = 0; from < G::kPvSteps; from += kSteps) {
+        Softmax<G>::template exponentials<kSteps>(scores, state.rows, p.scale_log2, from);
+        OCTAVO_UNROLL
+        for (int step = from; step < from + kSteps; ++step) {
+          Softmax<G>::pack_step(prob, scores, step);
+          ptx::pin(prob.a[step]);
+        }
+        ptx::wgmma_fence();
+        OCTAVO_UNROLL
+        for (int step = from; step < from + kSteps; ++step)
+          Products<G>::pv_step(state, prob, feed.v.stage(), step, step > 0 || block > 0);
+        ptx::wgmma_commit();
+      }
+      finish_pv(state, prob);
+      feed.release_v(w);
+      key += C.block_n;
+    }
   }
 };
 

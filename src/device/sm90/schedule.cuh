@@ -3,11 +3,12 @@
 // Heads are taken in groups; inside a group tiles are ordered by their row, the last rows first:
 // under a causal mask those see the most keys, and the short tiles are left to fill the gaps at the
 // end. CTAs that stay take every grid-th tile, from left to right and back again, so that who got
-// the longer tile of one round gets the shorter one of the next. That balances only over a whole
-// number of such pairs of rounds, which the host sees to (gpu/launch_sm90_forward.cc); it needs no
-// counter in memory, and the same CTA gets the same tiles every time.
+// the longer tile of one round gets the shorter one of the next. That balances only where a group's
+// tiles fill whole rounds, which the host sees to (gpu/launch_sm90_forward.cc); it needs no counter
+// in memory, and the same CTA gets the same tiles every time.
 #pragma once
 
+#include "config/sm90_forward.h"
 #include "device/core/block_range.cuh"
 #include "device/ptx/thread.cuh"
 #include "device/ptx/warpgroup.cuh"
@@ -63,6 +64,40 @@ struct TileLoop {
       ++round;
       index = round * grid + (round % 2 == 0 ? cta : grid - 1 - cta);
     }
+  }
+};
+
+// Tiles that the loader has announced, in shared memory: who computes reads there what it needs
+// when it needs it, and keeps it in no register over the loop. A slot is written again only four
+// tiles later, when no warpgroup can be so far behind.
+template <class G>
+struct TileBoard {
+  static constexpr i32 kNoMore = -2;  // blocks of the tile after the last
+
+  static OCTAVO_DEVICE u32 slot(u32 tile) {
+    return ptx::shared_base() + G::S.board + tile % kBoardSlots * kBoardBytes;
+  }
+  // By one thread, before it arrives at a barrier that readers wait for.
+  static OCTAVO_DEVICE void write(u32 tile, const Tile& t) {
+    const i32 words[] = {t.at.q_begin, t.at.len_q,  t.at.len_kv, t.batch,
+                         t.head,       t.first_row, t.begin,     t.blocks};
+    OCTAVO_UNROLL
+    for (u32 i = 0; i < 8; ++i)
+      ptx::store_shared_b32(slot(tile) + i * 4, static_cast<u32>(words[i]));
+  }
+  static OCTAVO_DEVICE Tile read(u32 tile) {
+    u32 a[4], b[4];
+    ptx::load_shared_b128(slot(tile), a);
+    ptx::load_shared_b128(slot(tile) + 16, b);
+    Tile t;
+    t.at = {static_cast<i32>(a[0]), static_cast<i32>(a[1]), 0, static_cast<i32>(a[2])};
+    t.sequence = 0;
+    t.batch = static_cast<i32>(a[3]);
+    t.head = static_cast<i32>(b[0]);
+    t.first_row = static_cast<i32>(b[1]);
+    t.begin = static_cast<i32>(b[2]);
+    t.blocks = static_cast<i32>(b[3]);
+    return t;
   }
 };
 

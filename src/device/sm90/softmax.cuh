@@ -10,14 +10,9 @@ template <class G>
 struct Softmax {
   using Scores = typename G::Scores;
   using State = typename G::State;
+  using Rows = typename G::Rows;
   using Place = typename G::Place;
   static constexpr Sm90Forward C = G::C;
-
-  // What happens to O and the sums when the maximum moves.
-  struct Rescale {
-    float alpha[2];
-    bool any;  // in this warp
-  };
 
   // Keys that a row does not see get -infinity: those before `begin` and from `end` on.
   static OCTAVO_DEVICE void apply_mask(Scores& scores, const Sm90ForwardParams& p, const Place& w,
@@ -60,47 +55,58 @@ struct Softmax {
     return ptx::max_f32(largest, ptx::shuffle_xor(largest, 2));
   }
 
-  // Scores become 2^(scale * (s - maximum)). A row's maximum moves only when a score exceeds it by
-  // more than 2^rescale_log2 after the exponential: P and the sums stay far from overflow, and
-  // rescaling O is skipped by nearly every block. Each row decides for itself, so its bits do not
-  // depend on its neighbours.
-  static OCTAVO_DEVICE Rescale step(Scores& scores, State& state, float scale) {
-    Rescale r;
-    bool moves_any = false;
+  // Whether a row of the warp has to move its origin, by the largest of the block's scores.
+  static OCTAVO_DEVICE bool passes_limit(const Scores& scores, const Rows& rows,
+                                         float (&largest)[2]) {
+    largest[0] = block_max(scores, 0);
+    largest[1] = block_max(scores, 1);
+    return ptx::warp_any(largest[0] > rows.limit[0] || largest[1] > rows.limit[1]);
+  }
+  // A row's origin moves only when a score exceeds it by more than 2^rescale_log2 after the
+  // exponential: P and the sums stay far from overflow, and nearly every block leaves O as it is.
+  // Each row decides for itself, so its bits do not depend on its neighbours. `alpha`: by what the
+  // row's O is to be multiplied.
+  static OCTAVO_DEVICE void move_origins(Rows& rows, const float (&largest)[2], float scale,
+                                         float (&alpha)[2]) {
+    const float slack = C.rescale_log2 * ptx::reciprocal_approx(scale);
     OCTAVO_UNROLL
     for (int half = 0; half < 2; ++half) {
-      const float from = state.max[half];
-      const float largest = block_max(scores, half);
-      const bool moves = largest > from && (largest - from) * scale > C.rescale_log2;
-      const float to = moves ? largest : from;
-      const float origin = origin_of(to, scale);
-      r.alpha[half] = moves ? weight_of(from, scale, origin) : 1.0f;
-      moves_any = moves_any || moves;
-      state.max[half] = to;
+      const bool moves = largest[half] > rows.limit[half];
+      const bool first = rows.limit[half] == -kInfinity;
+      const float to = largest[half] * scale;
+      const float by = first ? 0.0f : ptx::exp2_approx(rows.origin[half] - to);
+      alpha[half] = moves ? by : 1.0f;
+      rows.origin[half] = moves ? to : rows.origin[half];
+      rows.limit[half] = moves ? largest[half] + slack : rows.limit[half];
+      if constexpr (!C.ones) rows.sum[half] *= alpha[half];
+    }
+  }
+  // Scores become 2^(scale * s - origin): those of kSteps times 16 keys, from step `from` on.
+  template <int kSteps>
+  static OCTAVO_DEVICE void exponentials(Scores& scores, Rows& rows, float scale, int from) {
+    OCTAVO_UNROLL
+    for (int half = 0; half < 2; ++half) {
       float sum[2] = {0, 0};
       OCTAVO_UNROLL
-      for (int i = 0; i < G::kScores / 4; ++i) {
+      for (int i = from * 2; i < (from + kSteps) * 2; ++i) {
         OCTAVO_UNROLL
         for (int e = 0; e < 2; ++e) {
           float& s = scores.s[i * 4 + half * 2 + e];
-          s = weight_of(s, scale, origin);
+          s = weight_of(s, scale, rows.origin[half]);
           if constexpr (!C.ones) sum[e] += s;
         }
       }
-      if constexpr (!C.ones)
-        state.sum[half] = ptx::fused_multiply_add(state.sum[half], r.alpha[half], sum[0] + sum[1]);
+      if constexpr (!C.ones) rows.sum[half] += sum[0] + sum[1];
     }
-    r.any = ptx::warp_any(moves_any);
-    return r;
   }
-
-  // After P V of the block before, which was still written with the old maximum.
-  static OCTAVO_DEVICE void rescale(State& state, const Rescale& r) {
-    if (!r.any) return;
+  static OCTAVO_DEVICE void exponentials(Scores& scores, Rows& rows, float scale) {
+    exponentials<G::kPvSteps>(scores, rows, scale, 0);
+  }
+  static OCTAVO_DEVICE void rescale(State& state, const float (&alpha)[2]) {
     OCTAVO_UNROLL
     for (int i = 0; i < G::kO / 4; ++i) {
       OCTAVO_UNROLL
-      for (int e = 0; e < 4; ++e) state.o[i * 4 + e] *= r.alpha[e / 2];
+      for (int e = 0; e < 4; ++e) state.o[i * 4 + e] *= alpha[e / 2];
     }
   }
 
@@ -109,13 +115,15 @@ struct Softmax {
                                      : ptx::bf16x2_from_f32(low, high);
   }
   // The accumulator's layout is the operand's: four pairs for each 16 keys.
+  static OCTAVO_DEVICE void pack_step(typename G::Probabilities& p, const Scores& scores,
+                                      int step) {
+    OCTAVO_UNROLL
+    for (int i = 0; i < 4; ++i)
+      p.a[step][i] = pack(scores.s[step * 8 + i * 2], scores.s[step * 8 + i * 2 + 1]);
+  }
   static OCTAVO_DEVICE void pack_p(typename G::Probabilities& p, const Scores& scores) {
     OCTAVO_UNROLL
-    for (int step = 0; step < G::kPvSteps; ++step) {
-      OCTAVO_UNROLL
-      for (int i = 0; i < 4; ++i)
-        p.a[step][i] = pack(scores.s[step * 8 + i * 2], scores.s[step * 8 + i * 2 + 1]);
-    }
+    for (int step = 0; step < G::kPvSteps; ++step) pack_step(p, scores, step);
   }
 };
 

@@ -1,19 +1,19 @@
 // The forward kernel for grids too small to fill the chip: warpgroups, and CTAs of a cluster,
-// divide the keys of the same 64 query rows, and put their results together in the same launch.
+// divide the keys of the same query rows, and put their results together in the same launch.
 //
-// Not for packed batches. Nobody only loads: each warpgroup has buffers of its own, filled before
-// the CTA's first barrier, and filled again by itself where its blocks are more than its buffers.
+// Not for packed batches. Nobody only loads: one thread starts everything that the buffers hold
+// before the CTA's first barrier, and a part fills its own again where its blocks are more.
 //
-//   at the end     each part (warpgroup, CTA) has o, maximum and sum over its own keys
-//   in the CTA     warpgroup g gathers the columns of chunk g of all, through shared memory
-//   in the cluster CTA r gathers the r-th piece of those, sent by st.async to its `receive` area
-//   then           o / sum is written from registers
+//   a part       has o, maximum and sum over its own keys, for all columns,
+//   hands        to each other part the columns that it puts together (st.async in a cluster), and
+//   gathers      its own columns from all of them: o / sum is written from registers.
 //
-//   barrier        who arrives                    who waits         becomes true
-//   q_full         thread 0, and Q's bytes        all               Q is there
-//   k_full, v_full the buffer's loader, bytes     its warpgroup     a block is there
-//   last_barrier   thread 0, and all pieces       all               pieces of the other CTAs are
-//   there
+// clang-format off
+//   barrier         who arrives                 who waits             becomes true
+//   q_full          thread 0, and Q's bytes     all                   Q is there
+//   k_full, v_full  the loader, and the bytes   the part's threads    a block is there
+//   pieces_full[g]  thread 0, and the pieces    warpgroup g           the other parts' pieces are there
+// clang-format on
 #pragma once
 
 #include "device/ptx/cluster.cuh"
@@ -31,30 +31,17 @@ namespace octavo::sm90 {
 template <class Config>
 struct SplitKernel {
   using G = Geometry<Config>;
+  using Lane = typename G::Lane;
   using Place = typename G::Place;
   using State = typename G::State;
   using KvRing = typename G::KvRing;
   static constexpr Sm90Forward C = G::C;
-  static constexpr int kParts = C.warpgroups * C.cluster;
-  static constexpr int kChunk = chunk_columns(C, C.warpgroups) / 2;  // registers of a chunk
-  static constexpr int kPiece = chunk_columns(C, kParts) / 2;        // and of a piece of it
-  static constexpr int kHanded = handed_floats(C, kParts);
-  static_assert(!C.split_keys || chunk_columns(C, kParts) % 8 == 0,
+  static constexpr int kKeyGroups = key_groups(C);
+  static constexpr int kParts = key_parts(C);
+  static constexpr int kPiece = piece_columns(C) / 2;  // registers of a piece
+  static constexpr int kHanded = handed_floats(C);
+  static_assert(!C.split_keys || piece_columns(C) % 8 == 0,
                 "pieces of O are whole groups of eight columns");
-
-  // Every tile has rows, and its length is known: batches are not packed here.
-  static OCTAVO_DEVICE Tile tile_of(const Sm90ForwardParams& p, i32 index) {
-    const i32 head = p.by_row_tiles.quotient(index);
-    Tile t;
-    t.first_row = (index - head * p.row_tiles) * kRows;
-    t.sequence = t.batch = p.by_heads_q.quotient(head);
-    t.head = head - t.sequence * p.heads_q;
-    t.at = {0, p.len_q, 0, p.len_kv};
-    const BlockRange range = block_range(p, t.at, t.first_row, kRows, C.block_n);
-    t.begin = range.begin;
-    t.blocks = div_up(max_of(range.end - range.begin, 0), C.block_n);
-    return t;
-  }
 
   // A part's blocks of keys.
   struct Share {
@@ -81,199 +68,203 @@ struct SplitKernel {
   }
   // Everything the CTA's buffers hold at first, by one thread, in the order it is needed.
   static OCTAVO_DEVICE void load_first(const Sm90ForwardParams& p, const Tile& t, u32 rank) {
-    ptx::mbarrier_arrive_expect_tx(G::q_full(0), G::S.q_tile);
-    G::load_rows(p.q, G::q_tile(0), G::q_full(0), kRows, t.first_row, t.head, t.batch);
+    ptx::mbarrier_arrive_expect_tx(G::q_full(0), C.row_groups * G::S.q_tile);
+    OCTAVO_UNROLL
+    for (int group = 0; group < C.row_groups; ++group)
+      G::load_rows(p.q, G::q_tile(group), G::q_full(0), kRows, t.first_row + group * kRows, t.head,
+                   t.batch);
     OCTAVO_UNROLL
     for (int stage = 0; stage < C.stages; ++stage) {
       OCTAVO_UNROLL
-      for (u32 group = 0; group < C.warpgroups; ++group) {
-        const Share share = share_of(t, rank * C.warpgroups + group);
+      for (u32 group = 0; group < kKeyGroups; ++group) {
+        const Share share = share_of(t, rank * kKeyGroups + group);
         if (stage < share.blocks)
           load_k(p, t, share.key + stage * C.block_n, group * C.stages + stage);
       }
       OCTAVO_UNROLL
-      for (u32 group = 0; group < C.warpgroups; ++group) {
-        const Share share = share_of(t, rank * C.warpgroups + group);
+      for (u32 group = 0; group < kKeyGroups; ++group) {
+        const Share share = share_of(t, rank * kKeyGroups + group);
         if (stage < share.blocks)
           load_v(p, t, share.key + stage * C.block_n, group * C.stages + stage);
       }
     }
   }
 
-  // Buffers that this warpgroup fills itself.
+  static OCTAVO_DEVICE u32 key_group(const Lane& w) { return w.group / C.row_groups; }
+
+  // Buffers that this part fills itself.
   struct Feed {
     const Sm90ForwardParams& p;
     const Tile& t;
     KvRing k, v;
     i32 k_key, v_key, end;  // the next blocks to load, and where they end
 
-    OCTAVO_DEVICE void release_k(const Place& w) {
+    // Whether this thread loads into a buffer that nobody of the part reads any more.
+    OCTAVO_DEVICE static bool may_load(const Lane& w) {
+      ptx::named_barrier_sync(static_cast<int>(1 + key_group(w)), C.row_groups * kWarpgroup);
+      return w.group % C.row_groups == 0 && w.warp == 0 && w.lane == 0;
+    }
+    OCTAVO_DEVICE void release_k(const Lane& w) {
       if (k_key < end) {
-        Epilogue<G>::group_sync(w);
-        if (w.warp == 0 && w.lane == 0) load_k(p, t, k_key, k.stage);
+        if (may_load(w)) load_k(p, t, k_key, k.stage());
         k_key += C.block_n;
       }
       k.advance();
     }
-    OCTAVO_DEVICE void release_v(const Place& w) {
+    OCTAVO_DEVICE void release_v(const Lane& w) {
       if (v_key < end) {
-        Epilogue<G>::group_sync(w);
-        if (w.warp == 0 && w.lane == 0) load_v(p, t, v_key, v.stage);
+        if (may_load(w)) load_v(p, t, v_key, v.stage());
         v_key += C.block_n;
       }
       v.advance();
     }
-    OCTAVO_DEVICE void release_q(const Place& /*w*/) {}
   };
 
-  // --- math -------------------------------------------------------------------------------------
+  // --- combine ----------------------------------------------------------------------------------
 
-  // A thread's results on the way to the thread that puts the same rows together.
   static OCTAVO_DEVICE float sum_of(const State& state, u32 half) {
     if constexpr (C.ones) return state.o[G::kColumns + half * 2];
-    float sum = state.sum[half];
+    float sum = state.rows.sum[half];
     sum += ptx::shuffle_xor(sum, 1);
     return sum + ptx::shuffle_xor(sum, 2);
   }
 
-  // kSize registers of O with the maxima and sums they stand on.
-  template <int kSize>
-  struct Partial {
-    float o[kSize];
-    float max[2];
+  // One part's columns of O with the maxima and sums they stand on.
+  struct Piece {
+    float o[kPiece];
+    float origin[2];
     float sum[2];
   };
 
-  template <int kSize>
-  static OCTAVO_DEVICE void merge(Partial<kSize>& mine, const Partial<kSize>& other, float scale) {
-    OCTAVO_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      const float largest = ptx::max_f32(mine.max[half], other.max[half]);
-      const float origin = origin_of(largest, scale);
-      const float by = weight_of(mine.max[half], scale, origin);
-      const float other_by = weight_of(other.max[half], scale, origin);
-      mine.max[half] = largest;
-      mine.sum[half] = mine.sum[half] * by + other.sum[half] * other_by;
-      OCTAVO_UNROLL
-      for (int i = 0; i < kSize / 4; ++i) {
-        OCTAVO_UNROLL
-        for (int e = half * 2; e < half * 2 + 2; ++e)
-          mine.o[i * 4 + e] = mine.o[i * 4 + e] * by + other.o[i * 4 + e] * other_by;
-      }
-    }
-  }
-
-  // Registers of chunk `index`, which is not known to the compiler: a choice, not an address.
-  template <int kSize, int kCount>
-  static OCTAVO_DEVICE void select(float (&to)[kSize], const float (&from)[kCount], int columns,
-                                   u32 index) {
-    OCTAVO_UNROLL
-    for (int i = 0; i < kSize; ++i) {
-      float x = from[i];
-      OCTAVO_UNROLL
-      for (u32 c = 1; c < static_cast<u32>(columns / kSize); ++c)
-        x = index == c ? from[c * kSize + i] : x;
-      to[i] = x;
-    }
-  }
-
-  // Slot of one float that warpgroup `from` leaves for the one `step` after it: a thread meets the
-  // one with its own rows and columns, so that neither needs an address but its number.
-  static OCTAVO_DEVICE u32 slot(u32 from, u32 step, u32 i, u32 thread) {
-    constexpr u32 kFloats = handed_floats(C, C.warpgroups);
-    return ptx::shared_base() + G::S.combine +
-           (((from * (C.warpgroups - 1) + step - 1) * kFloats + i) * kWarpgroup + thread) * 4;
-  }
-
-  // This warpgroup's chunk over all warpgroups of the CTA.
-  static OCTAVO_DEVICE void combine_groups(Partial<kChunk>& mine, const State& state,
-                                           const Place& w, float scale) {
-    const u32 thread = w.warp * 32 + w.lane;
-    ptx::cta_sync();  // K and V are no longer read
-    OCTAVO_UNROLL
-    for (u32 step = 1; step < C.warpgroups; ++step) {
-      float o[kChunk];
-      select(o, state.o, G::kColumns, (w.group + step) % C.warpgroups);
-      OCTAVO_UNROLL
-      for (u32 i = 0; i < kChunk; ++i) ptx::store_shared_f32(slot(w.group, step, i, thread), o[i]);
-      OCTAVO_UNROLL
-      for (u32 half = 0; half < 2; ++half) {
-        ptx::store_shared_f32(slot(w.group, step, kChunk + half, thread), mine.max[half]);
-        ptx::store_shared_f32(slot(w.group, step, kChunk + 2 + half, thread), mine.sum[half]);
-      }
-    }
-    ptx::cta_sync();
-    OCTAVO_UNROLL
-    for (u32 step = 1; step < C.warpgroups; ++step) {
-      const u32 from = (w.group + step) % C.warpgroups;
-      const u32 back = C.warpgroups - step;
-      Partial<kChunk> other;
-      OCTAVO_UNROLL
-      for (u32 i = 0; i < kChunk; ++i)
-        other.o[i] = ptx::load_shared_f32(slot(from, back, i, thread));
-      OCTAVO_UNROLL
-      for (u32 half = 0; half < 2; ++half) {
-        other.max[half] = ptx::load_shared_f32(slot(from, back, kChunk + half, thread));
-        other.sum[half] = ptx::load_shared_f32(slot(from, back, kChunk + 2 + half, thread));
-      }
-      merge(mine, other, scale);
-    }
-  }
-
-  // Where the piece of CTA `step` places after this one, of 16 bytes each, arrives.
-  static OCTAVO_DEVICE u32 received(u32 step, u32 i, u32 thread) {
+  // Where thread `thread` of a CTA finds 16 bytes of what part `from` hands it. Its own part's
+  // place is that of the last.
+  static OCTAVO_DEVICE u32 received(u32 from, u32 part, u32 i, u32 thread) {
+    const u32 slot = from > part ? from - 1 : from;
     return ptx::shared_base() + G::S.receive +
-           (((step - 1) * (kHanded / 4) + i) * threads(C) + thread) * 16;
+           ((slot * (kHanded / 4) + i) * threads(C) + thread) * 16;
   }
 
-  // This CTA's piece of the chunk over all CTAs of the cluster.
-  static OCTAVO_DEVICE void combine_ctas(Partial<kPiece>& mine, const Partial<kChunk>& chunk,
-                                         u32 rank, float scale) {
-    const u32 thread = ptx::thread_index();
-    ptx::cluster_wait();  // the others' barriers are ready
-    OCTAVO_UNROLL
-    for (u32 step = 1; step < C.cluster; ++step) {
-      const u32 to = (rank + step) % C.cluster;
-      float o[kPiece];
-      select(o, chunk.o, kChunk, to);
-      const u32 bar = ptx::map_to_cta(G::last_barrier(), to);
+  static OCTAVO_DEVICE void hand(u32 to, u32 cta, u32 bar, const float (&x)[4]) {
+    const u32 words[4] = {ptx::bits_of(x[0]), ptx::bits_of(x[1]), ptx::bits_of(x[2]),
+                          ptx::bits_of(x[3])};
+    if constexpr (C.cluster > 1) {
+      ptx::st_async_b128(ptx::map_to_cta(to, cta), words, ptx::map_to_cta(bar, cta));
+    } else {
       OCTAVO_UNROLL
-      for (u32 i = 0; i < kPiece / 4; ++i)
-        ptx::st_async_b128(ptx::map_to_cta(received(C.cluster - step, i, thread), to),
-                           {ptx::bits_of(o[i * 4]), ptx::bits_of(o[i * 4 + 1]),
-                            ptx::bits_of(o[i * 4 + 2]), ptx::bits_of(o[i * 4 + 3])},
-                           bar);
-      ptx::st_async_b128(ptx::map_to_cta(received(C.cluster - step, kPiece / 4, thread), to),
-                         {ptx::bits_of(chunk.max[0]), ptx::bits_of(chunk.max[1]),
-                          ptx::bits_of(chunk.sum[0]), ptx::bits_of(chunk.sum[1])},
-                         bar);
+      for (u32 i = 0; i < 4; ++i) ptx::store_shared_b32(to + i * 4, words[i]);
     }
-    select(mine.o, chunk.o, kChunk, rank);
+  }
+
+  // To every other part, to the thread there that has the same rows.
+  static OCTAVO_DEVICE void hand_out(const State& state, const Piece& mine, const Lane& w,
+                                     u32 part) {
+    const u32 row_group = w.group % C.row_groups;
+    OCTAVO_UNROLL
+    for (u32 to = 0; to < kParts; ++to) {
+      if (to == part) continue;
+      const u32 group = to % kKeyGroups * C.row_groups + row_group;
+      const u32 thread = group * kWarpgroup + w.warp * 32 + w.lane;
+      const u32 cta = to / kKeyGroups;
+      OCTAVO_UNROLL
+      for (u32 i = 0; i < kPiece / 4; ++i) {
+        const float* const o = state.o + to * kPiece + i * 4;
+        hand(received(part, to, i, thread), cta, G::pieces_full(group), {o[0], o[1], o[2], o[3]});
+      }
+      hand(received(part, to, kPiece / 4, thread), cta, G::pieces_full(group),
+           {mine.origin[0], mine.origin[1], mine.sum[0], mine.sum[1]});
+    }
+  }
+
+  static OCTAVO_DEVICE void load_received(float (&x)[4], u32 from, u32 part, u32 i) {
+    u32 words[4];
+    ptx::load_shared_b128(received(from, part, i, ptx::thread_index()), words);
+    OCTAVO_UNROLL
+    for (int e = 0; e < 4; ++e) x[e] = ptx::float_of_bits(words[e]);
+  }
+
+  // The weights of all parts' results, in the order of the parts; then what they add up to.
+  static OCTAVO_DEVICE void gather(Piece& mine, u32 part) {
+    float weight[kParts][2];
+    float stats[kParts][4];
+    OCTAVO_UNROLL
+    for (u32 from = 0; from < kParts; ++from) {
+      if (from == part) {
+        stats[from][0] = mine.origin[0], stats[from][1] = mine.origin[1];
+        stats[from][2] = mine.sum[0], stats[from][3] = mine.sum[1];
+      } else {
+        load_received(stats[from], from, part, kPiece / 4);
+      }
+    }
     OCTAVO_UNROLL
     for (int half = 0; half < 2; ++half) {
-      mine.max[half] = chunk.max[half];
-      mine.sum[half] = chunk.sum[half];
-    }
-    ptx::mbarrier_wait_cluster(G::last_barrier(), 0);
-    OCTAVO_UNROLL
-    for (u32 step = 1; step < C.cluster; ++step) {
-      Partial<kPiece> other;
+      // A part without a key for the row has no say, and may be at any origin.
+      float origin = -kInfinity;
       OCTAVO_UNROLL
-      for (u32 i = 0; i < kPiece; ++i)
-        other.o[i] = ptx::load_shared_f32(received(step, i / 4, thread) + i % 4 * 4);
-      OCTAVO_UNROLL
-      for (u32 half = 0; half < 2; ++half) {
-        other.max[half] = ptx::load_shared_f32(received(step, kPiece / 4, thread) + half * 4);
-        other.sum[half] = ptx::load_shared_f32(received(step, kPiece / 4, thread) + 8 + half * 4);
+      for (u32 from = 0; from < kParts; ++from) {
+        if (stats[from][2 + half] == 0.0f) stats[from][half] = -kInfinity;
+        origin = ptx::max_f32(origin, stats[from][half]);
       }
-      merge(mine, other, scale);
+      if (origin == -kInfinity) origin = 0;
+      float sum = 0;
+      OCTAVO_UNROLL
+      for (u32 from = 0; from < kParts; ++from) {
+        weight[from][half] = ptx::exp2_approx(stats[from][half] - origin);
+        sum += weight[from][half] * stats[from][2 + half];
+      }
+      mine.origin[half] = origin;
+      mine.sum[half] = sum;
+    }
+    OCTAVO_UNROLL
+    for (u32 i = 0; i < kPiece / 4; ++i) {
+      float total[4] = {0, 0, 0, 0};
+      OCTAVO_UNROLL
+      for (u32 from = 0; from < kParts; ++from) {
+        float x[4] = {mine.o[i * 4], mine.o[i * 4 + 1], mine.o[i * 4 + 2], mine.o[i * 4 + 3]};
+        if (from != part) load_received(x, from, part, i);
+        OCTAVO_UNROLL
+        for (int e = 0; e < 4; ++e) total[e] += weight[from][e / 2] * x[e];
+      }
+      OCTAVO_UNROLL
+      for (int e = 0; e < 4; ++e) mine.o[i * 4 + e] = total[e];
     }
   }
 
-  // kSize registers of O, from column `first` on, and LSE.
-  template <int kSize>
-  static OCTAVO_DEVICE void store(const Partial<kSize>& mine, const Sm90ForwardParams& p,
-                                  const Place& w, i32 first) {
+  // Registers of a part's columns; which part is not known to the compiler: a choice, not an
+  // address.
+  static OCTAVO_DEVICE Piece piece_of(const State& state, u32 part) {
+    Piece mine;
+    OCTAVO_UNROLL
+    for (int i = 0; i < kPiece; ++i) {
+      float x = state.o[i];
+      OCTAVO_UNROLL
+      for (u32 c = 1; c < kParts; ++c) x = part == c ? state.o[c * kPiece + i] : x;
+      mine.o[i] = x;
+    }
+    OCTAVO_UNROLL
+    for (u32 half = 0; half < 2; ++half) {
+      mine.origin[half] = state.rows.origin[half];
+      mine.sum[half] = sum_of(state, half);
+    }
+    return mine;
+  }
+
+  static OCTAVO_DEVICE Piece combine(const State& state, const Lane& w, u32 part) {
+    Piece mine = piece_of(state, part);
+    if constexpr (kParts > 1) {
+      if constexpr (C.cluster > 1) ptx::cluster_wait();  // the others' barriers are ready
+      hand_out(state, mine, w, part);
+      if constexpr (C.cluster > 1)
+        ptx::mbarrier_wait_cluster(G::pieces_full(w.group), 0);
+      else
+        ptx::cta_sync();
+      gather(mine, part);
+    }
+    return mine;
+  }
+
+  // A piece of O, from column `first` on, and LSE.
+  static OCTAVO_DEVICE void store(const Piece& mine, const Sm90ForwardParams& p, const Place& w,
+                                  i32 first) {
     constexpr int kBytes = element_bytes(C.out);
     OCTAVO_UNROLL
     for (u32 half = 0; half < 2; ++half) {
@@ -283,53 +274,47 @@ struct SplitKernel {
       const float inverse = sum == 0.0f ? 0.0f : ptx::reciprocal_approx(sum);
       u8* const out = Epilogue<G>::row_of(p, w, row);
       OCTAVO_UNROLL
-      for (int i = 0; i < kSize / 4; ++i) {
+      for (int i = 0; i < kPiece / 4; ++i) {
         const i32 column = first + i * 8 + static_cast<i32>(w.lane % 4 * 2);
-        if (column >= p.head_dim) break;
-        Epilogue<G>::store_pair(out + column * kBytes, mine.o[i * 4 + half * 2] * inverse,
-                                mine.o[i * 4 + half * 2 + 1] * inverse);
+        if (column < p.head_dim)
+          Epilogue<G>::store_pair(out + column * kBytes, mine.o[i * 4 + half * 2] * inverse,
+                                  mine.o[i * 4 + half * 2 + 1] * inverse);
       }
-      if (first == 0) Epilogue<G>::store_lse(mine.max[half], sum, p, w, row);
+      if (first == 0) Epilogue<G>::store_lse(mine.origin[half], sum, p, w, row);
     }
   }
+
+  // --- math -------------------------------------------------------------------------------------
 
   static OCTAVO_DEVICE void math(const Sm90ForwardParams& p, const Tile& t, u32 rank) {
     Place w;
     w.group = ptx::warp_index() / 4;
-    w.q_tile = 0;
     w.warp = ptx::warp_index() % 4;
     w.lane = ptx::lane_index();
+    const u32 row_group = w.group % C.row_groups;
+    const u32 part = rank * kKeyGroups + key_group(w);
     w.at = t.at;
     w.batch = t.batch;
     w.head = t.head;
-    w.first_row = t.first_row;
+    w.first_row = t.first_row + static_cast<i32>(row_group) * kRows;
     State state;
-    Mainloop<G>::init(state);
-    const Share share = share_of(t, rank * C.warpgroups + w.group);
+    const Share share = share_of(t, part);
     if (share.blocks > 0) {
+      Mainloop<G>::init(state.rows);
       const BlockRange range = block_range(p, w.at, w.first_row, kRows, C.block_n);
-      const KvRing ring{w.group * C.stages};
+      const KvRing ring{key_group(w) * C.stages};
       const i32 next = share.key + C.stages * C.block_n;
       Feed feed{p, t, ring, ring, next, next, share.key + share.blocks * C.block_n};
       ptx::mbarrier_wait(G::q_full(0), 0);
-      Mainloop<G>::run(state, p, w, range, share.key, share.blocks, feed);
-    }
-    Partial<kChunk> chunk;
-    select(chunk.o, state.o, G::kColumns, w.group);
-    OCTAVO_UNROLL
-    for (u32 half = 0; half < 2; ++half) {
-      chunk.max[half] = state.max[half];
-      chunk.sum[half] = sum_of(state, half);
-    }
-    if constexpr (C.warpgroups > 1) combine_groups(chunk, state, w, p.scale_log2);
-    const i32 first = static_cast<i32>(w.group) * kChunk * 2;
-    if constexpr (C.cluster > 1) {
-      Partial<kPiece> piece;
-      combine_ctas(piece, chunk, rank, p.scale_log2);
-      store(piece, p, w, first + static_cast<i32>(rank) * kPiece * 2);
+      if constexpr (C.overlap)
+        Mainloop<G>::run(state, p, w, range, share.key, share.blocks, row_group, feed);
+      else
+        Mainloop<G>::run_in_turn(state, p, w, range, share.key, share.blocks, row_group, feed);
     } else {
-      store(chunk, p, w, first);
+      Mainloop<G>::init(state);
     }
+    const Piece piece = combine(state, w, part);
+    store(piece, p, w, static_cast<i32>(part) * kPiece * 2);
   }
 
   // --- entry ------------------------------------------------------------------------------------
@@ -342,10 +327,28 @@ struct SplitKernel {
       ptx::mbarrier_init(G::v_full(stage), 1);
     }
     if constexpr (C.cluster > 1) {
-      ptx::mbarrier_init(G::last_barrier(), 1);
-      ptx::mbarrier_arrive_expect_tx(G::last_barrier(), (C.cluster - 1) * kHanded * 4 * threads(C));
+      OCTAVO_UNROLL
+      for (u32 group = 0; group < C.warpgroups; ++group) {
+        ptx::mbarrier_init(G::pieces_full(group), 1);
+        ptx::mbarrier_arrive_expect_tx(G::pieces_full(group),
+                                       (kParts - 1) * kHanded * 4 * kWarpgroup);
+      }
     }
     ptx::fence_mbarrier_init();
+  }
+
+  // Every tile has rows, and its length is known: batches are not packed here.
+  static OCTAVO_DEVICE Tile tile_of(const Sm90ForwardParams& p, i32 index) {
+    const i32 head = p.by_row_tiles.quotient(index);
+    Tile t;
+    t.first_row = ((head + 1) * p.row_tiles - 1 - index) * block_m(C);  // the longest first
+    t.sequence = t.batch = p.by_heads_q.quotient(head);
+    t.head = head - t.sequence * p.heads_q;
+    t.at = {0, p.len_q, 0, p.len_kv};
+    const BlockRange range = block_range(p, t.at, t.first_row, block_m(C), C.block_n);
+    t.begin = range.begin;
+    t.blocks = div_up(max_of(range.end - range.begin, 0), C.block_n);
+    return t;
   }
 
   // Thread 0 has the longest way before the first keys arrive: it starts with what needs no
