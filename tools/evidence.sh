@@ -7,7 +7,8 @@
 #
 # FAMILY is what OCTAVO_KERNELS takes (docs/users.md). FOLDER is evidence/<the GPU's name> unless
 # given. HASH is asked of git unless given: a copy of the tree may have none. $PYTHON is the Python
-# that has PyTorch, python3 unless set.
+# that has PyTorch, python3 unless set. Of sm90 three times as many random problems are checked, and
+# it is held against every peer on record.
 set -uo pipefail
 usage() {
   sed -n 's/^#   //p' "$0" >&2
@@ -20,7 +21,10 @@ shift
 while (($#)); do
   case $1 in
     --out) out=${2:?} ;;
-    --commit) commit=${2:?} ;;
+    --commit)
+      commit=${2:?}
+      [[ $commit =~ ^[0-9a-f]{40}$ ]] || usage
+      ;;
     *) usage ;;
   esac
   shift 2
@@ -69,11 +73,20 @@ export OCTAVO_KERNELS=$family OCTAVO_CACHE_DIR=${OCTAVO_CACHE_DIR:-$PWD/build/ev
 
 octavo=build/octavo python=${PYTHON:-python3}
 step check $octavo check --device cuda --json "$out/${family}_check.json"
+if [[ $family == sm90 ]]; then
+  for seed in 1 2; do
+    step "check, seed $seed" $octavo check --device cuda --seed $seed \
+      --json "$out/${family}_check_$seed.json"
+  done
+fi
 step twelve $octavo check --device cuda --suite twelve --repeat 1000 --json "$out/${family}_twelve.json"
 step sanitize "$python" tools/sanitize.py --command $octavo --json "$out/${family}_sanitize.json"
 step bench $octavo bench --device cuda --iters 2000 --json "$out/${family}_bench.json"
+against=()
+[[ $family != sm90 ]] || against=(--grid bench/grid_sm90.csv --peers "flash,cudnn" --least 0.97
+  --recorded bench/peers_h200.csv)
 step compare "$python" tools/compare_torch.py --library build/liboctavo.so --command $octavo \
-  --json "$out/${family}_compare.json" ${commit:+--commit "$commit"}
+  --json "$out/${family}_compare.json" "${against[@]}" ${commit:+--commit "$commit"}
 step tables "$python" tools/evidence_tables.py --folder "$out"
 
 printf '\n%s s in all; %s\n' "$SECONDS" "$out"

@@ -40,11 +40,25 @@ class Run:
     def rows(self, dtype="f16"):
         return [r for r in self.compare["rows"] if r["dtype"] == dtype]
 
+    def peers(self):
+        """Their names, those that ran and those on record."""
+        names = {}
+        for r in self.compare["rows"]:
+            names.update(peers_of(r))
+        return list(names)
+
     def compare_with(self, built):
         """`built`: (config, compiler) -> digest. Unknown there is not stale."""
         self.stale = any(
             built.get((r["config"], self.compare["compiler"]), r["kernel_sha256"])
             != r["kernel_sha256"] for r in self.compare["rows"])
+
+
+def peers_of(row):
+    """What each peer took; recorded ones in the name."""
+    if "peers_us" not in row:
+        return {"flash": row["peer_us"]}
+    return {**row["peers_us"], **{f"{n} (recorded)": t for n, t in row["recorded_us"].items()}}
 
 
 def runs_in(folder):
@@ -69,8 +83,10 @@ def named(row):
     return text.format(**row)
 
 
-def times(row):
-    return [us(row["octavo_us"]), us(row["peer_us"]), f"{row['ratio']:.2f}"]
+def times(row, peers):
+    theirs = peers_of(row)
+    return [us(row["octavo_us"]), *(us(theirs[p]) if p in theirs else "" for p in peers),
+            f"{row['ratio']:.2f}"]
 
 
 def where(run):
@@ -88,6 +104,13 @@ def summary(run):
         ratios = [r["ratio"] for r in rows if r["head_dim"] == dim]
         parts.append(f"D={dim} {statistics.geometric_mean(ratios):.3f} "
                      f"({min(ratios):.3f} to {max(ratios):.3f})")
+    for dtype in sorted({r["dtype"] for r in run.compare["rows"]} & {"bf16"}):
+        of_f16 = {(r["name"], r["causal"]): r["octavo_us"] for r in rows}
+        slower = [r["octavo_us"] / of_f16[r["name"], r["causal"]] for r in run.rows(dtype)]
+        parts.append(f"{dtype} takes {min(slower):.3f} to {max(slower):.3f} times as long as f16")
+    if "resolution" in run.compare:
+        parts.append(f"two turns of the same kernel were at most "
+                     f"{run.compare['resolution']:.1%} apart")
     return "; ".join(parts) + "."
 
 
@@ -108,7 +131,9 @@ def sanitized(report):
 
 
 def checks(run):
-    return "\n".join([f"- Random problems against fp64: {checked(run.read('check'))}.",
+    seeds = [run.read(f"check_{seed}") for seed in (1, 2)]
+    more = [f"- And of another seed: {checked(r)}." for r in seeds if r]
+    return "\n".join([f"- Random problems against fp64: {checked(run.read('check'))}.", *more,
                       f"- Suite `twelve`: {checked(run.read('twelve'))}.",
                       f"- compute-sanitizer: {sanitized(run.read('sanitize'))}."])
 
@@ -133,14 +158,28 @@ def twelve_table(run):
     return "\n" + table(header, rows) + "\n"
 
 
+def beside(run):
+    return "PyTorch's flash backend" if run.peers() == ["flash"] else "its peers"
+
+
+def inputs(run):
+    if run.rows("sim8"):
+        return ("`sim8` inputs are 8-bit codes,\nheld against flash on the f16 inputs they were "
+                "made of.")
+    return ("The ratio is to the\nfastest of them. Peers that did not run here are recorded times "
+            "(bench/peers_h200.csv), scaled by\nPyTorch's cuDNN backend in this run and in that "
+            "one: cudnn_graph is cuDNN's own interface, fa3 is\nFlashAttention-3.")
+
+
 def page(run):
     """evidence/<device>/<family>.md"""
-    rows = [[named(r), "yes" if r["causal"] != "none" else "", r["dtype"], *times(r),
+    peers = run.peers()
+    rows = [[named(r), "yes" if r["causal"] != "none" else "", r["dtype"], *times(r, peers),
              f"{r['octavo_gflops'] / 1e3:.0f}",
              "" if r["clock_mhz"] is None else f"{r['clock_mhz']:.0f}"]
             for r in run.compare["rows"]]
-    header = ["B, H, S, D", "causal", "inputs", "Octavo, us", "flash, us", "ratio", "TFLOP/s",
-              "MHz"]
+    header = ["B, H, S, D", "causal", "inputs", "Octavo, us", *(f"{p}, us" for p in peers),
+              "ratio", "TFLOP/s", "MHz"]
     failures = "".join(f"- {f}\n" for f in run.compare["failures"])
     return f"""# {run.family} kernels on {run.compare['gpu']['name']}
 
@@ -149,12 +188,11 @@ Made by `tools/evidence_tables.py` from the JSON files beside it
 
 {checks(run)}
 {twelve_table(run)}
-## Beside PyTorch's flash backend
+## Beside {beside(run)}
 
 {summary(run)}
 Times are per call, by CUDA-graph replay, the median of {run.compare['samples']} samples, ours and
-theirs taking turns in one process; MHz is the SM clock meanwhile. `sim8` inputs are 8-bit codes,
-held against flash on the f16 inputs they were made of.
+theirs taking turns in one process; MHz is the SM clock meanwhile. {inputs(run)}
 
 {table(header, rows)}
 {chr(10) + 'Failed:' + chr(10) + failures if failures else ''}"""
@@ -162,14 +200,15 @@ held against flash on the f16 inputs they were made of.
 
 def readme_part(run):
     by_name = {(r["name"], r["dtype"]): r for r in run.compare["rows"] if r["causal"] == "none"}
-    rows = [[f"{named(r)}, {r['dtype']}", *times(r)]
+    peers = [p for p in run.peers() if not p.endswith("(recorded)")]
+    rows = [[f"{named(r)}, {r['dtype']}", *times(r, peers)]
             for key in [(p, "f16") for p in PRESETS] + [("mission", "sim8")]
             if (r := by_name.get(key))]
     path = f"evidence/{run.folder.name}/{run.family}.md"
     return "\n\n".join([
-        f"**{run.family} kernels** beside PyTorch's flash backend, microseconds per call. "
+        f"**{run.family} kernels** beside {beside(run)}, microseconds per call. "
         f"{where(run)}",
-        table(["preset (B, H, S, D)", "Octavo", "flash", "ratio"], rows),
+        table(["preset (B, H, S, D)", "Octavo", *peers, "ratio"], rows),
         f"{summary(run)} All of it: [{path}]({path})."])
 
 

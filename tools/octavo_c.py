@@ -7,7 +7,8 @@ import ctypes
 import re
 from ctypes import POINTER, byref, c_char_p, c_float, c_int32, c_int64, c_size_t, c_void_p
 
-F32, F16, SIM8 = 0, 1, 6
+F32, F16, BF16, SIM8 = 0, 1, 2, 6
+WIDE = {"f16": F16, "bf16": BF16}
 PER_HEAD = 1
 CAUSAL = {"none": 0, "top_left": 1, "bottom_right": 2}
 

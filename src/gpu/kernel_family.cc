@@ -12,7 +12,8 @@ Result<std::optional<KernelFamily>> forced_kernel_family() {
   const std::string_view named = value == nullptr ? "" : value;
   if (named.empty()) return std::optional<KernelFamily>();
   if (named == "sm80") return std::optional(KernelFamily::sm80);
-  return invalid("OCTAVO_KERNELS", fmt::format("'{}'", named), "sm80, or nothing");
+  if (named == "sm90") return std::optional(KernelFamily::sm90);
+  return invalid("OCTAVO_KERNELS", fmt::format("'{}'", named), "sm80, sm90, or nothing");
 }
 
 }  // namespace octavo

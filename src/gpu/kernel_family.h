@@ -9,7 +9,7 @@
 
 namespace octavo {
 
-enum class KernelFamily : std::uint8_t { sm80 };
+enum class KernelFamily : std::uint8_t { sm80, sm90 };
 
 // What $OCTAVO_KERNELS names; none if it is unset or empty, which leaves the choice to the problem
 // and the chip. Read at every plan.

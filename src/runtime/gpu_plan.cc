@@ -26,9 +26,15 @@ struct Forced {
 };
 
 // Read at every plan, as the family may be forced.
-bool takes_sm90(const Problem& problem, const GpuInfo& gpu) {
+bool is_forced(KernelFamily wanted) {
   const Result<std::optional<KernelFamily>> family = forced_kernel_family();
-  return family.ok() && *family != KernelFamily::sm80 && sm90_forward_serves(problem, gpu);
+  return family.ok() && *family == wanted;
+}
+bool takes_sm90(const Problem& problem, const GpuInfo& gpu) {
+  return !is_forced(KernelFamily::sm80) && sm90_forward_serves(problem, gpu);
+}
+Status no_other_family(std::string_view what) {
+  return invalid("OCTAVO_KERNELS", "'sm90'", fmt::format("sm80, or nothing, {}", what));
 }
 
 // The sm80 family: one kernel per alignment of the rows. Each is loaded by the first who needs it,
@@ -82,6 +88,7 @@ class GpuPlan final : public Plan::Impl {
         gpu_(gpu),
         forced_(forced),
         uses_sm90_(forced.sm90 || (!forced.sm80 && takes_sm90(problem, gpu.info))),
+        only_sm90_(is_forced(KernelFamily::sm90)),
         sm80_(problem, gpu, forced.sm80),
         quantizers_(gpu) {}
 
@@ -91,7 +98,8 @@ class GpuPlan final : public Plan::Impl {
     const Result<LoadedSm90Forward> made = load_sm90_forward(gpu_, choose_sm90().config);
     // Without a compiler, what is not shipped is left to the sm80 family, which always has
     // something.
-    if (!made.ok() && made.status().code() == ErrorCode::unsupported && !forced_.sm90)
+    const bool may_be_another = !forced_.sm90 && !only_sm90_;
+    if (!made.ok() && made.status().code() == ErrorCode::unsupported && may_be_another)
       return sm80_.get(16).status();
     if (!made.ok()) return made.status();
     sm90_ = *made;
@@ -134,6 +142,8 @@ class GpuPlan final : public Plan::Impl {
     if (forced_.sm90)
       return invalid("config", "of sm90_forward",
                      "one of sm80_forward where strides or addresses are no multiples of 16 bytes");
+    if (only_sm90_)
+      return no_other_family("where strides or addresses are no multiples of 16 bytes");
     const PreparedCall call = prepare_call(posed, arguments, workspace.data, sm80_.code_arch());
     const Result<const LoadedSm80Forward*> found = sm80_.get(row_alignment(call.arguments));
     if (!found.ok()) return found.status();
@@ -150,6 +160,7 @@ class GpuPlan final : public Plan::Impl {
   const Gpu& gpu_;
   const Forced forced_;
   const bool uses_sm90_;
+  const bool only_sm90_;
   std::optional<LoadedSm90Forward> sm90_;
   const Sm80Kernels sm80_;
   mutable LoadedQuantizers quantizers_;
@@ -206,6 +217,8 @@ Result<const Gpu*> gpu_for(const Problem& problem, Device device) {
   if (info.arch < 80)
     return unsupported("device", fmt::format("{} ({}, sm_{})", name(device), info.name, info.arch),
                        "sm_80 and later");
+  if (is_forced(KernelFamily::sm90) && !sm90_forward_serves(problem, info))
+    return no_other_family(fmt::format("for {} on sm_{}", describe(problem), info.arch));
   const DType element = prepared_problem(problem).q;
   if ((element == DType::e4m3 || element == DType::e5m2) && info.arch < 89)
     return unsupported("q dtype", fmt::format("{} on sm_{}", name(element), info.arch),
@@ -220,6 +233,8 @@ Result<std::vector<KernelSource>> gpu_kernels(const Problem& problem, Device dev
   const Result<const Gpu*> gpu = gpu_for(problem, device);
   if (!gpu.ok()) return gpu.status();
   const GpuInfo& info = (*gpu)->info;
+  if (is_forced(KernelFamily::sm90) && row_alignment < 16)
+    return no_other_family(fmt::format("for rows aligned to {} bytes", row_alignment));
   std::vector<KernelSource> kernels;
   const auto add = [&kernels](const KernelSource& source) {
     if (std::find(kernels.begin(), kernels.end(), source) == kernels.end())

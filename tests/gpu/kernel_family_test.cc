@@ -25,11 +25,12 @@ TEST_F(KernelFamilyTest, NothingIsForcedUnlessNamed) {
 
 TEST_F(KernelFamilyTest, TheNamedFamilyIsForced) {
   EXPECT_EQ(with("sm80").value(), KernelFamily::sm80);
+  EXPECT_EQ(with("sm90").value(), KernelFamily::sm90);
 }
 
 TEST_F(KernelFamilyTest, AnotherNameIsRefusedWithTheKnownOnes) {
   EXPECT_EQ(with("sm70").status().message(),
-            "OCTAVO_KERNELS is 'sm70'; supported: sm80, or nothing.");
+            "OCTAVO_KERNELS is 'sm70'; supported: sm80, sm90, or nothing.");
 }
 
 }  // namespace

@@ -27,7 +27,8 @@ CASE = {"name": "mission", "dtype": "f16", "batch": 1, "heads": 8, "length": 512
 
 
 def row(ours=5.0, theirs=7.5, difference=1e-3, **changes):
-    made = compare_torch.row_of({**CASE, **changes}, 20, ([ours] * 15, [theirs] * 15), difference)
+    made = compare_torch.row_of({**CASE, **changes}, 20, [ours] * 15, [ours * 1.01] * 15,
+                                {"flash": [theirs] * 15}, {}, difference)
     return {**made, "clock_mhz": 1980.0, "power_w": None, "kernel": "sm80_forward",
             "config": "c", "reason": "", "kernel_sha256": "d1", "sources_sha256": "s"}
 
@@ -79,6 +80,17 @@ class Tables(unittest.TestCase):
         self.assertIn("geometric mean 1.285, minimum 1.100", text)
         self.assertIn("compute-sanitizer: not measured", (self.folder / "sm80.md").read_text())
 
+    def test_peers_that_ran_and_those_on_record_have_their_columns(self):
+        made = row()
+        made.update(peer="cudnn", peers_us={"flash": 9.0, "cudnn": 7.5}, recorded_us={"fa3": 8.25})
+        self.write([made, row(dtype="bf16", ours=5.25)])
+        self.assertEqual(self.tables(), 0)
+        text = (self.folder / "sm80.md").read_text()
+        self.assertIn("| Octavo, us | flash, us | cudnn, us | fa3 (recorded), us | ratio |", text)
+        self.assertIn("| f16 | 5.00 | 9.00 | 7.50 | 8.25 | 1.50 |", text)
+        self.assertIn("bf16 takes 1.050 to 1.050 times as long as f16", text)
+        self.assertIn("at most 1.0% apart", text)
+
     def test_a_number_changed_by_hand_is_found(self):
         self.tables()
         self.readme.write_text(self.readme.read_text().replace("| 1.50 |", "| 1.60 |"))
@@ -123,22 +135,47 @@ class Comparison(unittest.TestCase):
                                   "stress": (4, 8, 2048, 64)})
         self.assertEqual([c["name"] for c in cases if c["dtype"] == "sim8"], ["mission"])
 
+    def test_hoppers_grid_has_more_head_dimensions_and_bf16(self):
+        cases = compare_torch.read_grid(ROOT / "bench/grid_sm90.csv", "sm90")
+        self.assertEqual({c["head_dim"] for c in cases}, {64, 128, 256})
+        self.assertEqual({c["dtype"] for c in cases}, {"f16", "bf16"})
+        bf16 = [c for c in cases if c["dtype"] == "bf16"]
+        self.assertEqual(len(bf16), 5 + 6)
+
     def test_long_calls_are_fewer_in_a_graph(self):
         self.assertEqual([compare_torch.calls_for(us) for us in (5, 400, 1000, 1e5)],
                          [20, 20, 8, 1])
 
     def test_a_row_has_medians_their_ratio_and_the_rate(self):
-        made = compare_torch.row_of(CASE, 20, ([9, 4, 5], [10, 9, 30]), math.nan)
+        made = compare_torch.row_of(CASE, 20, [9, 4, 5], [6, 6, 6], {"flash": [10, 9, 30]}, {},
+                                    math.nan)
         self.assertEqual((made["octavo_us"], made["peer_us"], made["ratio"]), (5, 10, 2))
         self.assertEqual(made["octavo_gflops"], 4 * 8 * 512 * 512 * 64 / 5e3)
         self.assertEqual(row(causal="top_left")["octavo_gflops"], row()["octavo_gflops"] / 2)
         self.assertIsNone(made["max_difference"])
+        self.assertEqual(made["again_ratio"], 1.2)
+
+    def test_the_ratio_is_to_the_fastest_also_of_those_on_record(self):
+        recorded = {("1", "8", "512", "64", "none"): {"cudnn": 10.0, "fa3": 6.0}}
+        theirs = {"flash": [9] * 3, "cudnn": [8] * 3}
+        made = compare_torch.row_of(CASE, 20, [4] * 3, [4] * 3, theirs, {}, 0)
+        self.assertEqual((made["peer"], made["ratio"]), ("cudnn", 2))
+        made = compare_torch.row_of(CASE, 20, [4] * 3, [4] * 3, theirs, recorded, 0)
+        self.assertAlmostEqual(made["ratio"], 6.0 * 8 / 10 / 4)
+        self.assertAlmostEqual(made["recorded_us"]["fa3"], 4.8)
+        for other in ({**CASE, "dtype": "bf16"}, {**CASE, "heads": 9}):
+            made = compare_torch.row_of(other, 20, [4] * 3, [4] * 3, theirs, recorded, 0)
+            self.assertEqual(made["recorded_us"], {})
+        peers = compare_torch.read_recorded(ROOT / "bench/peers_h200.csv")
+        self.assertEqual(set(peers["1", "8", "512", "64", "none"]),
+                         {"cudnn", "cudnn_graph", "fa3"})
 
     def test_what_must_not_be_is_a_failure(self):
         def failures(made, family="sm80"):
             return list(compare_torch.failures_of([made], family))
         self.assertEqual(failures(row()), [])
         self.assertIn("0.667 times as fast", failures(row(theirs=10 / 3))[0])
+        self.assertEqual(list(compare_torch.failures_of([row(theirs=10 / 3)], "sm80", 0.6)), [])
         self.assertIn("differs", failures(row(difference=0.02))[0])
         self.assertIn("differs", failures(row(difference=math.nan))[0])
         self.assertEqual(failures(row(difference=0.02, dtype="sim8")), [])
