@@ -2,9 +2,9 @@
 
 Both compute the same inputs in the same process, sample by sample in turn: a chip's clock moves
 with its heat, and both must see the same of it. On a GPU a sample is one replay of a CUDA graph of
-some calls, with one that is not timed before it, so that launching the graph is not in it; on the
-CPU it is one call. Octavo is timed twice, as if it were its own peer: what that ratio is away from
-1 is what the others cannot be believed beyond.
+some calls, on the CPU it is one call; one that is not timed goes before it, so that launching the
+graph, or what the other left in the caches, is not in it. Octavo is timed twice, as if it were its
+own peer: what that ratio is away from 1 is what the others cannot be believed beyond.
 """
 
 from __future__ import annotations
@@ -74,6 +74,7 @@ class Calls:
         self.call = call
 
     def sample_us(self):
+        self.call()
         begin = time.perf_counter()
         self.call()
         return (time.perf_counter() - begin) * 1e6
@@ -87,15 +88,18 @@ def timer(torch, device, call):
 
 
 def take_turns(timers, warmup, iters):
-    """So many samples of each, in turn."""
-    for _ in range(warmup):
-        for one in timers:
-            one.sample_us()
-    samples = [[] for _ in timers]
-    for _ in range(iters):
-        for one, into in zip(timers, samples):
-            into.append(one.sample_us())
-    return samples
+    """So many samples of each, in turn.
+
+    The order changes from round to round: threads of one that still spin slow down the next.
+    """
+    draw = random.Random(0)
+    turns = [(one, []) for one in timers]
+    for i in range(warmup + iters):
+        for one, samples in draw.sample(turns, len(turns)):
+            taken = one.sample_us()
+            if i >= warmup:
+                samples.append(taken)
+    return [samples for _, samples in turns]
 
 
 def summary_of(samples):

@@ -101,6 +101,16 @@ def test_out_dtype(normal):
         close(out, reference(q, k, v)[0], "float16")
 
 
+def test_subclasses_are_arrays(normal):
+    class Named(numpy.ndarray):
+        pass
+
+    q, k, v = (normal(1, 2, 12, 8).view(Named) for _ in range(3))
+    out = octavo.attention(q, k, v)
+    assert type(out) is numpy.ndarray
+    close(out, reference(q, k, v)[0])
+
+
 def test_packed_batch(normal):
     lengths_q, lengths_kv = [5, 0, 9], [7, 3, 9]
     q, k, v = normal(14, 4, 16), normal(19, 2, 16), normal(19, 2, 16)
@@ -331,6 +341,12 @@ def test_errors_of_quantized():
         octavo.quantize(X, scales=numpy.ones(3, numpy.float32))
     with pytest.raises(ValueError, match="threads is -1"):
         octavo.set_cpu_threads(-1)
+
+
+def test_what_a_device_does_not_serve():
+    with pytest.raises(NotImplementedError, match="supported here") as caught:
+        octavo.explain(X, X, X, device="cuda:0")  # float32 as it is
+    assert "f32" in str(caught.value)
 
 
 def test_nothing_is_written_on_failure():
