@@ -159,7 +159,7 @@ def twelve_table(run):
 
 
 def beside(run):
-    return "PyTorch's flash backend" if run.peers() == ["flash"] else "its peers"
+    return "PyTorch's flash backend" if run.peers() == ["flash"] else "their peers"
 
 
 def inputs(run):

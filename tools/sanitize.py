@@ -31,7 +31,8 @@ def run_tool(sanitizer, tool, command, cases):
            "passed": errors == 0 and ran.returncode == 0}
     print(f"{tool}: {errors} errors, exit code {ran.returncode}")
     if not row["passed"]:
-        print(ran.stdout[-4000:], ran.stderr[-4000:], sep="\n")
+        told = [line for line in (ran.stdout + ran.stderr).splitlines() if line.startswith("====")]
+        print("\n".join(told[:100]), ran.stdout[-4000:], sep="\n")
     return row
 
 

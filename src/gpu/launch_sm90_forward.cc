@@ -37,7 +37,9 @@ Status set_tensor_maps(const Driver& driver, const Arguments& a, const Sm90Forwa
 }  // namespace
 
 bool sm90_forward_reaches(const Arguments& a) {
-  return tma_reaches(a.q) && tma_reaches(a.k) && tma_reaches(a.v) && tma_reaches(a.out);
+  // Without keys none are loaded.
+  const bool keys = is_empty(a.k) || (tma_reaches(a.k) && tma_reaches(a.v));
+  return tma_reaches(a.q) && keys && tma_reaches(a.out);
 }
 
 HeadGroups head_groups(const Problem& posed, const Sm90Forward& c, const GpuInfo& gpu) {

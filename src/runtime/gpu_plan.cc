@@ -34,7 +34,7 @@ bool takes_sm90(const Problem& problem, const GpuInfo& gpu) {
   return !is_forced(KernelFamily::sm80) && sm90_forward_serves(problem, gpu);
 }
 Status no_other_family(std::string_view what) {
-  return invalid("OCTAVO_KERNELS", "'sm90'", fmt::format("sm80, or nothing, {}", what));
+  return unsupported("OCTAVO_KERNELS", "'sm90'", fmt::format("sm80, or nothing, {}", what));
 }
 
 // The sm80 family: one kernel per alignment of the rows. Each is loaded by the first who needs it,

@@ -200,6 +200,9 @@ TEST(LaunchSm90, OneTensorThatTmaDoesNotReachIsEnough) {
     EXPECT_FALSE(sm90_forward_reaches(a));
     t->data = reinterpret_cast<void*>(0x1000);
   }
+  // Keys that are not there are not loaded.
+  a.k = a.v = ConstTensor::bhsd(reinterpret_cast<void*>(0x1002), DType::f16, 2, 6, 0, 64);
+  EXPECT_TRUE(sm90_forward_reaches(a));
   a.out.stride[2] = 68;
   EXPECT_FALSE(sm90_forward_reaches(a));
 }
