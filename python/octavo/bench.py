@@ -191,7 +191,7 @@ class Bench:
         samples = take_turns(timed, self.arguments.warmup, self.arguments.iters)
         row.update(calls=timed[0].calls, octavo=summary_of(samples[0]),
                    octavo_again=summary_of(samples[-1]))
-        row["same_ratio"] = row["octavo_again"]["median_us"] / row["octavo"]["median_us"]
+        row["again_ratio"] = row["octavo_again"]["median_us"] / row["octavo"]["median_us"]
         if not theirs:
             return {**row, "peer": None, "not_available": refused}
         row["peer"] = summary_of(samples[1])
@@ -223,7 +223,7 @@ def line_of(row):
                  f"{f'{low:.3f}-{high:.3f}':>12}")
     else:
         text += f"{'not available':>51}"
-    text += f" {row['same_ratio']:6.3f}"
+    text += f" {row['again_ratio']:6.3f}"
     if "max_error" in row:
         peer = f"{row['peer_max_error']:.1e}" if "peer_max_error" in row else "-"
         text += f" {row['max_error']:9.1e} {peer:>9}"
