@@ -12,6 +12,7 @@ import pytest
 
 import octavo
 from conftest import reference
+from pretend import OnGpu
 
 TOLERANCE = {"float32": 2e-6, "float16": 2e-3, "bfloat16": 2e-2}
 
@@ -347,6 +348,21 @@ def test_what_a_device_does_not_serve():
     with pytest.raises(NotImplementedError, match="supported here") as caught:
         octavo.explain(X, X, X, device="cuda:0")  # float32 as it is
     assert "f32" in str(caught.value)
+
+
+def test_what_is_checked_before_a_gpu_is_asked():
+    x, packed, starts = OnGpu(X), OnGpu(P), OnGpu(STARTS)
+    refused({"k": x}, ValueError, "k is on cuda:0; supported: cpu, where q is.")
+    refused({"q": x, "k": x, "v": OnGpu(X, 1)}, ValueError, "v is on cuda:1; supported: cuda:0")
+    refused({"q": packed, "k": packed, "v": packed, "cu_seqlens_q": starts,
+             "cu_seqlens_kv": STARTS}, ValueError, "cu_seqlens_kv is on cpu; supported: cuda:0")
+    refused({"q": packed, "k": packed, "v": packed, "cu_seqlens_q": starts,
+             "cu_seqlens_kv": starts, "max_seqlen_kv": 2}, ValueError,
+            "max_seqlen_q is None; supported: a number where cu_seqlens are on a GPU")
+    with pytest.raises(NotImplementedError, match="x is on cuda:0; supported: arrays in host memory"):
+        octavo.quantize(x)
+    with pytest.raises(NotImplementedError, match="array is on cuda:0"):
+        octavo.random_normal(x, 42)
 
 
 def test_nothing_is_written_on_failure():

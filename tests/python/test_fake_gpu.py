@@ -1,0 +1,67 @@
+"""The way to a GPU and back, of arrays with nothing but __dlpack__: a driver that loads kernels and
+does not run them (tests/gpu/fake), and arrays that say they are there."""
+
+import ctypes
+import os
+
+import numpy
+import pytest
+
+import octavo
+from pretend import CUDA, OnGpu
+
+if "OCTAVO_FAKE_CUDA" not in os.environ:
+    pytest.skip("ctest says where the driver without a GPU is", allow_module_level=True)
+
+# A library of that name that is loaded already is the one the driver is looked for in. The compiler
+# pretends too, and writes PTX.
+ctypes.CDLL(os.environ["OCTAVO_FAKE_CUDA"])
+os.environ.update(FAKE_CUDA_ARCH="120", OCTAVO_NVRTC=os.environ["OCTAVO_FAKE_NVRTC"],
+                  OCTAVO_CACHE_DIR="/proc/octavo")
+
+
+class Namespace:
+    """What an array's __array_namespace__() gives: takes anything with __dlpack__."""
+
+    @staticmethod
+    def from_dlpack(made):
+        assert made.__dlpack_device__() == (CUDA, 0)
+        return "taken", made
+
+
+@pytest.fixture
+def three(monkeypatch):
+    monkeypatch.setattr(OnGpu, "__array_namespace__", lambda self: Namespace, raising=False)
+    return lambda *shape: [OnGpu(numpy.zeros(shape, numpy.float16)) for _ in range(3)]
+
+
+# The first: nothing is allocated yet, and the driver counts.
+def test_too_little_memory(three, monkeypatch):
+    q, k, v = three(1, 2, 64, 64)
+    monkeypatch.setenv("FAKE_CUDA_MEMORY", "1000")
+    with pytest.raises(MemoryError, match="16384 bytes could not be allocated on cuda:0"):
+        octavo.attention(q, k, v)
+
+
+def test_the_gpu_is_seen_and_takes_the_call(three):
+    assert octavo.devices()[1].available and "sm_120" in octavo.devices()[1].description
+    q, k, v = three(1, 8, 512, 64)
+    assert octavo.explain(q, k, v).kernel == "sm80_forward"
+    assert octavo.attention(q, k, v)[0] == "taken"
+    out, lse = octavo.attention(q, k, v, causal=True, return_lse=True, precision="fp8", stream=0)
+    assert out[0] == lse[0] == "taken"
+    mine, = three(1, 8, 512, 64)[:1]
+    assert octavo.attention(q, k, v, out=mine) is mine
+
+
+def test_packed(three):
+    starts = OnGpu(numpy.array([0, 4, 12], numpy.int32))
+    out = octavo.attention(*three(12, 2, 64), cu_seqlens_q=starts, cu_seqlens_kv=starts,
+                           max_seqlen_q=8, max_seqlen_kv=8)
+    assert out[0] == "taken"
+
+
+def test_what_it_does_not_serve():
+    q, k, v = (OnGpu(numpy.zeros((1, 2, 8, 64), numpy.float32)) for _ in range(3))
+    with pytest.raises(NotImplementedError, match="f32"):
+        octavo.attention(q, k, v)
