@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 
 #include "octavo/octavo.hpp"
@@ -21,7 +22,14 @@ std::string describe_config(const Problem& problem);
 int thread_count();
 void set_thread_count(int threads);  // 0: one per core
 
-// fp32 multiply-adds per second of all threads, in GFLOP/s, measured now (about 0.2 s).
-double measure_fma_peak_gflops();
+// fp32 multiply-adds of all threads, from registers alone: what the machine could do at best.
+class FmaMeter {
+ public:
+  FmaMeter();
+  double gflops(double seconds) const;  // over so long, now
+
+ private:
+  std::int64_t rounds_;
+};
 
 }  // namespace octavo::cpu

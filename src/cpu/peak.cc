@@ -1,5 +1,4 @@
 // The machine's fp32 multiply-add rate, measured: what the backend's speed is a fraction of.
-#include <algorithm>
 #include <chrono>
 
 #include "cpu/attention.h"
@@ -15,32 +14,32 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// A round long enough (about 2 ms a thread) that starting the threads does not show.
+// A task long enough (about 0.5 ms a thread) that handing it out does not show.
 std::int64_t rounds_per_task(const Kernels& in_use) {
-  std::int64_t rounds = 1 << 14;
+  std::int64_t rounds = 1 << 12;
   for (;; rounds *= 2) {
     const auto start = Clock::now();
     in_use.multiply_adds(rounds);
-    if (seconds_since(start) > 2e-3) return rounds;
+    if (seconds_since(start) > 5e-4) return rounds;
   }
 }
 
 }  // namespace
 
-double measure_fma_peak_gflops() {
+FmaMeter::FmaMeter() : rounds_(rounds_per_task(kernels())) {}
+
+double FmaMeter::gflops(double seconds) const {
   const Kernels& in_use = kernels();
-  const std::int64_t rounds = rounds_per_task(in_use);
   const int threads = thread_count();
   const std::int64_t tasks = std::int64_t{4} * threads;
-  const double operations = in_use.multiply_adds(1) * static_cast<double>(rounds * tasks);
-  double best = 0;
+  const double operations = in_use.multiply_adds(1) * static_cast<double>(rounds_ * tasks);
+  double done = 0;
   const auto start = Clock::now();
-  while (seconds_since(start) < 0.2) {
-    const auto round_start = Clock::now();
-    parallel_for(tasks, threads, [&](std::int64_t, int) { in_use.multiply_adds(rounds); });
-    best = std::max(best, operations / seconds_since(round_start));
-  }
-  return best * 1e-9;
+  do {
+    parallel_for(tasks, threads, [&](std::int64_t, int) { in_use.multiply_adds(rounds_); });
+    done += operations;
+  } while (seconds_since(start) < seconds);
+  return done / seconds_since(start) * 1e-9;
 }
 
 }  // namespace octavo::cpu
