@@ -11,6 +11,8 @@ namespace octavo::cli {
 void add_run_command(CLI::App& app, int& exit_code);
 void add_check_command(CLI::App& app, int& exit_code);
 void add_bench_command(CLI::App& app, int& exit_code);
+void add_gate_command(CLI::App& app, int& exit_code);
+void add_evidence_command(CLI::App& app, int& exit_code);
 void add_quantize_command(CLI::App& app, int& exit_code);
 void add_explain_command(CLI::App& app, int& exit_code);
 void add_devices_command(CLI::App& app, int& exit_code);

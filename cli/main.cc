@@ -28,8 +28,8 @@ std::string usage_message(const CLI::App& app, const CLI::ParseError& error, int
                           char** argv) {
   if (app.get_subcommands().empty() && argc > 1 && argv[1][0] != '-') {
     return octavo::cli::bad_input("the subcommand", in_quotes(argv[1]),
-                                  "run, check, bench, quantize, explain, devices, kernels, cache, "
-                                  "emulator")
+                                  "run, check, bench, gate, evidence, quantize, explain, devices, "
+                                  "kernels, cache, emulator")
         .message();
   }
   return fmt::format("{} (--help says more)", error.what());
@@ -65,6 +65,8 @@ int main(int argc, char** argv) {
   add_run_command(app, exit_code);
   add_check_command(app, exit_code);
   add_bench_command(app, exit_code);
+  add_gate_command(app, exit_code);
+  add_evidence_command(app, exit_code);
   add_quantize_command(app, exit_code);
   add_explain_command(app, exit_code);
   add_devices_command(app, exit_code);

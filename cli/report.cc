@@ -53,6 +53,19 @@ std::string spread(const BenchRow& row) {
   return fmt::format("{:.1f}%", 100 * (row.high_us - row.low_us) / row.median_us);
 }
 
+std::string timing_lines(const GateResult& gate) {
+  if (gate.timings.empty()) return "";
+  using enum Table::Align;
+  Table table(
+      {{"shape", left}, {"median us"}, {"on record"}, {"ratio"}, {"95%"}, {"A/A"}, {"", left}});
+  for (const GateTiming& t : gate.timings)
+    table.add_row({t.shape.name, short_number(t.median_us), short_number(t.baseline_us),
+                   fmt::format("{:.3f}", t.ratio),
+                   fmt::format("{:.3f} to {:.3f}", t.ratio_low, t.ratio_high),
+                   percent(t.resolution), t.verdict});
+  return "\n" + table.text();
+}
+
 std::string options_text(const Options& options) {
   std::string text = fmt::format("precision {}", name(options.precision));
   if (options.causal != Causal::none) text += fmt::format(", causal {}", name(options.causal));
@@ -126,6 +139,43 @@ std::string render(const BenchReport& report) {
                         short_number(*report.fma_peak_gflops));
   }
   return text + failure_lines(report.failures);
+}
+
+std::string render(const GateReport& report) {
+  using enum Table::Align;
+  Table states({{"gate", left}, {"state", left}, {"what", left}});
+  Table findings(
+      {{"gate", left}, {"threshold", left}, {"value"}, {"limit", left}, {"", left}, {"of", left}});
+  std::string more;
+  for (const GateResult& gate : report.gates) {
+    states.add_row({gate.name, std::string(name(gate.state)), gate.reason});
+    for (const GateFinding& f : gate.findings)
+      findings.add_row({gate.name, f.threshold, short_number(f.value), f.limit,
+                        f.held       ? "held"
+                        : f.enforced ? "NOT HELD"
+                                     : "not held, not enforced",
+                        f.subject});
+    more += timing_lines(gate);
+    for (const std::string& part : gate.left_out)
+      more += "  " + wrapped(fmt::format("{}: not measured: {}", gate.name, part), 4) + "\n";
+    more += failure_lines(gate.failures);
+  }
+  return fmt::format("gates on {}, {}, seed {}\n\n", report.device, report.machine, report.seed) +
+         states.text() + "\n" + findings.text() + more +
+         fmt::format("\n{}\n", report.passed() ? "passed, as far as it was measured" : "FAILED");
+}
+
+std::string render(const BundleReport& report) {
+  std::string text =
+      field_lines({{"commit", report.commit.empty() ? "not recorded" : report.commit},
+                   {"GPU", report.gpu.empty() ? "none" : report.gpu},
+                   {"files", fmt::format("{}", report.files)},
+                   {"kernels", fmt::format("{}, of which {} are also built here", report.kernels,
+                                           report.kernels_compared)}});
+  for (const std::string& part : report.not_compared)
+    text += "  " + wrapped("not compared: " + part, 4) + "\n";
+  return text + failure_lines(report.failures) +
+         fmt::format("\n{}\n", report.passed() ? "the bundle is what its manifest says" : "FAILED");
 }
 
 std::string render(const Explanation& e, const std::string& problem) {

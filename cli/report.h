@@ -3,12 +3,16 @@
 
 #include <string>
 
+#include "octavo/bundle.hpp"
 #include "octavo/evidence.hpp"
+#include "octavo/gate.hpp"
 
 namespace octavo::cli {
 
 std::string render(const CheckReport& report);
 std::string render(const BenchReport& report);
+std::string render(const GateReport& report);
+std::string render(const BundleReport& report);
 std::string render(const Explanation& explanation, const std::string& problem);
 std::string render(const std::vector<DeviceInfo>& devices);
 

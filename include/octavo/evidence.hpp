@@ -135,6 +135,7 @@ struct BenchRow {
 
 struct BenchReport {
   std::string device;
+  std::string machine;  // what the device says of itself
   std::string dtype;
   Options attention{};
   int iters = 0;

@@ -80,6 +80,9 @@ struct KernelExplanation {
   enum class Where : std::uint8_t { embedded, disk, nowhere } where = Where::nowhere;
   KernelInfo info{};
 };
+// The kernel of a configuration with what its code holds, whether or not it may be used: from the
+// library or the cache, else compiled.
+OCTAVO_API Result<KernelInfo> compile_kernel(std::string_view config);
 // Where the kernel of a configuration would come from. Compiles nothing.
 OCTAVO_API Result<KernelExplanation> explain_kernel(std::string_view config);
 

@@ -316,7 +316,7 @@ OCTAVO_API std::vector<DeviceInfo> devices();
 using Stream = void*;  // a CUstream on a GPU; ignored by the CPU
 
 // Memory of a device, freed with its last copy. Copies to and from it are finished when they
-// return.
+// return; one from it comes after the work of the stream it is given.
 class OCTAVO_API Buffer {
  public:
   class Impl;
@@ -327,7 +327,8 @@ class OCTAVO_API Buffer {
   void* data() const;
   std::size_t bytes() const;
   Status upload(const void* from, std::size_t bytes, std::size_t offset = 0) const;
-  Status download(void* to, std::size_t bytes, std::size_t offset = 0) const;
+  Status download(void* to, std::size_t bytes, std::size_t offset = 0,
+                  Stream stream = nullptr) const;
 
  private:
   std::shared_ptr<const Impl> impl_;

@@ -15,7 +15,9 @@
 #include "evidence/gpu_suite.h"
 #include "evidence/inputs.h"
 #include "evidence/judge.h"
+#include "evidence/machine.h"
 #include "evidence/oracle.h"
+#include "evidence/stats.h"
 #include "evidence/three_loop.h"
 #include "gpu/timing.h"
 #include "octavo/evidence.hpp"
@@ -27,6 +29,7 @@ namespace {
 
 using evidence::Case;
 using evidence::Inputs;
+using evidence::quantile;
 using evidence::Verdict;
 
 constexpr int kGroups = 10;  // the timed runs, in groups with the three-loop code in between
@@ -36,15 +39,6 @@ double microseconds(const std::function<void()>& work) {
   work();
   return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start)
       .count();
-}
-
-// By linear interpolation between the two nearest samples.
-double quantile(std::vector<double> samples, double q) {
-  std::sort(samples.begin(), samples.end());
-  const double at = q * static_cast<double>(samples.size() - 1);
-  const auto low = static_cast<std::size_t>(at);
-  const std::size_t high = std::min(low + 1, samples.size() - 1);
-  return samples[low] + (at - static_cast<double>(low)) * (samples[high] - samples[low]);
 }
 
 Case case_of(const BenchOptions& options, const BenchCase& shape) {
@@ -296,6 +290,7 @@ Result<BenchReport> bench(const BenchOptions& options) {
   OCTAVO_RETURN_IF_ERROR(validate_options(options, cases));
   BenchReport report;
   report.device = name(options.device);
+  report.machine = evidence::machine_of(options.device);
   report.dtype = name(options.dtype);
   report.attention = options.attention;
   report.iters = options.iters;

@@ -109,6 +109,7 @@ std::string to_json(const CheckReport& report) {
 std::string to_json(const BenchReport& report) {
   Json json = envelope("bench");
   json["device"] = report.device;
+  json["machine"] = report.machine;
   json["dtype"] = report.dtype;
   json["attention"] = attention_json(report.attention);
   json["iters"] = report.iters;

@@ -8,6 +8,7 @@
 
 #include "attention/error.h"
 #include "evidence/inputs.h"
+#include "gpu/stream.h"
 #include "runtime/staging.h"
 
 namespace octavo::evidence {
@@ -24,18 +25,18 @@ Status overrun(std::size_t bytes) {
 
 // A call on the CPU, with poison on both sides of its workspace.
 struct HostCall {
-  Plan plan;
+  Kernel kernel;
   Arguments arguments;
 
   Status run() const {
     constexpr std::size_t kAlignment = 64;
-    const std::size_t bytes = plan.workspace_bytes(arguments);
+    const std::size_t bytes = kernel.workspace_bytes(arguments);
     std::vector<std::byte> memory(bytes + 2 * kGuardBytes + kAlignment, kPoison);
     void* aligned = memory.data() + kGuardBytes;
     std::size_t room = memory.size() - kGuardBytes;
     std::align(kAlignment, bytes + kGuardBytes, aligned, room);
     auto* const begin = static_cast<std::byte*>(aligned);
-    OCTAVO_RETURN_IF_ERROR(plan.run(arguments, {begin, bytes}));
+    OCTAVO_RETURN_IF_ERROR(kernel.run(arguments, {begin, bytes}, nullptr));
     const bool whole =
         intact(begin - kGuardBytes, kGuardBytes) && intact(begin + bytes, kGuardBytes);
     return whole ? Status() : overrun(bytes);
@@ -44,8 +45,9 @@ struct HostCall {
 
 // A call on another device: tensors with their guards go there once, outputs go and come each time.
 struct StagedCall {
-  Plan plan;
+  Kernel kernel;
   Device device;
+  std::shared_ptr<const OwnStream> stream;  // null: the default one
   StagedArguments staged;
   Buffer workspace;  // between two guards
 
@@ -56,9 +58,12 @@ struct StagedCall {
     OCTAVO_RETURN_IF_ERROR(workspace.upload(guards.data(), kGuardBytes, kGuardBytes + bytes));
     OCTAVO_RETURN_IF_ERROR(staged.send_outputs());
     std::byte* const begin = static_cast<std::byte*>(workspace.data()) + kGuardBytes;
-    OCTAVO_RETURN_IF_ERROR(plan.run(staged.on_device(), {begin, bytes}));
-    OCTAVO_RETURN_IF_ERROR(synchronize(device));
-    OCTAVO_RETURN_IF_ERROR(staged.fetch());
+    const Stream on = stream == nullptr ? nullptr : stream->handle();
+    // What went there on the default stream must be there before another one starts.
+    if (on != nullptr) OCTAVO_RETURN_IF_ERROR(synchronize(device));
+    OCTAVO_RETURN_IF_ERROR(kernel.run(staged.on_device(), {begin, bytes}, on));
+    OCTAVO_RETURN_IF_ERROR(synchronize(device, on));
+    OCTAVO_RETURN_IF_ERROR(staged.fetch(on));
     OCTAVO_RETURN_IF_ERROR(workspace.download(guards.data(), kGuardBytes));
     OCTAVO_RETURN_IF_ERROR(
         workspace.download(guards.data() + kGuardBytes, kGuardBytes, kGuardBytes + bytes));
@@ -66,28 +71,52 @@ struct StagedCall {
   }
 };
 
-Result<Call> make_call(Device device, const Arguments& arguments, const Options& options) {
+Result<Call> make_call(Device device, const MakeKernel& make_kernel,
+                       const std::shared_ptr<const OwnStream>& stream, const Arguments& arguments,
+                       const Options& options) {
   const Result<Problem> problem = problem_of(arguments, options);
   if (!problem.ok()) return problem.status();
-  const Result<Plan> planned = plan(*problem, device);
-  if (!planned.ok()) return planned.status();
+  const Result<Kernel> kernel = make_kernel(*problem, device);
+  if (!kernel.ok()) return kernel.status();
   if (device.kind == Device::Kind::cpu)
-    return Call([call = HostCall{*planned, arguments}] { return call.run(); });
+    return Call([call = HostCall{*kernel, arguments}] { return call.run(); });
   const Result<StagedArguments> staged =
       StagedArguments::make(arguments, *problem, device, kGuardBytes);
   if (!staged.ok()) return staged.status();
   const Result<Buffer> workspace =
-      Buffer::make(device, planned->workspace_bytes(arguments) + 2 * kGuardBytes);
+      Buffer::make(device, kernel->workspace_bytes(arguments) + 2 * kGuardBytes);
   if (!workspace.ok()) return workspace.status();
-  return Call([call = StagedCall{*planned, device, *staged, *workspace}] { return call.run(); });
+  return Call(
+      [call = StagedCall{*kernel, device, stream, *staged, *workspace}] { return call.run(); });
 }
 
 }  // namespace
 
-Runner library_runner(Device device) {
-  return [device](const Arguments& arguments, const Options& options) {
-    return make_call(device, arguments, options);
+Result<Kernel> library_kernel(const Problem& problem, Device device) {
+  const Result<Plan> planned = plan(problem, device);
+  if (!planned.ok()) return planned.status();
+  return Kernel{
+      [plan = *planned](const Arguments& arguments) { return plan.workspace_bytes(arguments); },
+      [plan = *planned](const Arguments& arguments, Workspace workspace, Stream stream) {
+        return plan.run(arguments, workspace, stream);
+      }};
+}
+
+Runner runner_of(Device device, MakeKernel make_kernel, OnStream on) {
+  return [device, make_kernel = std::move(make_kernel), on,
+          stream = std::shared_ptr<const OwnStream>()](
+             const Arguments& arguments, const Options& options) mutable -> Result<Call> {
+    if (on == OnStream::own && device.kind == Device::Kind::cuda && stream == nullptr) {
+      Result<std::shared_ptr<const OwnStream>> made = OwnStream::make(device.index);
+      if (!made.ok()) return made.status();
+      stream = std::move(made).value();
+    }
+    return make_call(device, make_kernel, stream, arguments, options);
   };
+}
+
+Runner library_runner(Device device) {
+  return runner_of(device, library_kernel, OnStream::standard);
 }
 
 Runner plain_runner(std::function<Status(const Arguments&, const Options&)> run) {

@@ -1,6 +1,7 @@
 // How a case is run: by the library on a device, or by what a test puts in its place.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 
 #include "octavo/octavo.hpp"
@@ -13,7 +14,21 @@ using Call = std::function<Status()>;
 // Makes a call of arguments in host memory, which must stay where they are.
 using Runner = std::function<Result<Call>(const Arguments&, const Options&)>;
 
-// plan() and Plan::run() on the device, in a workspace of exactly the bytes asked for, guarded.
+// What computes: a plan of the library, or what a test puts in its place.
+struct Kernel {
+  std::function<std::size_t(const Arguments&)> workspace_bytes;
+  std::function<Status(const Arguments&, Workspace, Stream)> run;
+};
+using MakeKernel = std::function<Result<Kernel>(const Problem&, Device)>;
+// plan() and Plan::run().
+Result<Kernel> library_kernel(const Problem& problem, Device device);
+
+// The stream that calls are given on a GPU, and the only one they wait for. The default stream
+// waits for others; one of their own does not, so that work a kernel puts elsewhere is missed.
+enum class OnStream : std::uint8_t { standard, own };
+
+// Runs kernels on the device, in a workspace of exactly the bytes asked for, guarded.
+Runner runner_of(Device device, MakeKernel make_kernel, OnStream stream);
 Runner library_runner(Device device);
 
 // A runner that has nothing to prepare.

@@ -8,6 +8,7 @@
 #include "gpu/embedded_sources.h"
 #include "gpu/kernel_archive.h"
 #include "gpu/kernel_entry.h"
+#include "gpu/kernel_store.h"
 #include "gpu/nvrtc.h"
 #include "gpu/shipped.h"
 #include "gpu/sm80_feasible.h"
@@ -158,6 +159,16 @@ Result<std::vector<CachedKernelInfo>> cached_kernels() {
 
 Result<int> remove_cached_kernels(std::string_view prefix) {
   return CubinCache(CubinCache::default_root()).remove(prefix);
+}
+
+Result<KernelInfo> compile_kernel(std::string_view config_text) {
+  Result<Asked> kernel_asked = asked(config_text);
+  if (!kernel_asked.ok()) return kernel_asked.status();
+  const auto loaded =
+      kernel_store().get(kernel_asked->source, {.allow_spills = true, .allow_debug = true});
+  if (!loaded.ok()) return loaded.status();
+  describe_image((*loaded)->kernel, kernel_asked->info);
+  return std::move(kernel_asked->info);
 }
 
 Result<KernelExplanation> explain_kernel(std::string_view config_text) {

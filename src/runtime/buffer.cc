@@ -22,7 +22,7 @@ class HostBuffer final : public Buffer::Impl {
     std::memcpy(static_cast<std::byte*>(data) + offset, from, count);
     return {};
   }
-  Status download(void* to, std::size_t count, std::size_t offset) const override {
+  Status download(void* to, std::size_t count, std::size_t offset, Stream) const override {
     std::memcpy(to, static_cast<const std::byte*>(data) + offset, count);
     return {};
   }
@@ -56,15 +56,25 @@ class GpuBuffer final : public Buffer::Impl {
                    "cuMemcpyHtoD");
     return {};
   }
-  Status download(void* to, std::size_t count, std::size_t offset) const override {
+  Status download(void* to, std::size_t count, std::size_t offset, Stream stream) const override {
     const CurrentContext current(gpu_);
     OCTAVO_RETURN_IF_ERROR(current.status());
+    if (stream != nullptr) return download_on(stream, to, count, offset);
     OCTAVO_GPU_TRY(*gpu_.driver, gpu_.driver->memcpy_dtoh(to, address() + offset, count),
                    "cuMemcpyDtoH");
     return {};
   }
 
  private:
+  // The copy without a stream waits for the default one, and so for most others.
+  Status download_on(Stream stream, void* to, std::size_t count, std::size_t offset) const {
+    const Driver& d = *gpu_.driver;
+    auto* const handle = static_cast<cuda::StreamHandle>(stream);
+    OCTAVO_GPU_TRY(d, d.memcpy_dtoh_async(to, address() + offset, count, handle),
+                   "cuMemcpyDtoHAsync");
+    OCTAVO_GPU_TRY(d, d.stream_synchronize(handle), "cuStreamSynchronize");
+    return {};
+  }
   cuda::DevicePointer address() const { return reinterpret_cast<std::uintptr_t>(data); }
   const Gpu& gpu_;
 };
@@ -100,9 +110,9 @@ Status Buffer::upload(const void* from, std::size_t bytes, std::size_t offset) c
   return bytes == 0 ? Status() : impl_->upload(from, bytes, offset);
 }
 
-Status Buffer::download(void* to, std::size_t bytes, std::size_t offset) const {
+Status Buffer::download(void* to, std::size_t bytes, std::size_t offset, Stream stream) const {
   OCTAVO_RETURN_IF_ERROR(check_span("download", bytes, offset, this->bytes()));
-  return bytes == 0 ? Status() : impl_->download(to, bytes, offset);
+  return bytes == 0 ? Status() : impl_->download(to, bytes, offset, stream);
 }
 
 Status synchronize(Device device, Stream stream) {

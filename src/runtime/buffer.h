@@ -15,7 +15,7 @@ class Buffer::Impl {
   Impl& operator=(const Impl&) = delete;
 
   virtual Status upload(const void* from, std::size_t bytes, std::size_t offset) const = 0;
-  virtual Status download(void* to, std::size_t bytes, std::size_t offset) const = 0;
+  virtual Status download(void* to, std::size_t bytes, std::size_t offset, Stream stream) const = 0;
 
   void* data = nullptr;
   std::size_t bytes = 0;

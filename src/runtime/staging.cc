@@ -95,9 +95,9 @@ Status StagedArguments::send_outputs() const {
   return {};
 }
 
-Status StagedArguments::fetch() const {
+Status StagedArguments::fetch(Stream stream) const {
   for (const Copy* copy : {&out_, &lse_})
-    OCTAVO_RETURN_IF_ERROR(copy->buffer.download(copy->host, copy->bytes, copy->offset));
+    OCTAVO_RETURN_IF_ERROR(copy->buffer.download(copy->host, copy->bytes, copy->offset, stream));
   return {};
 }
 

@@ -22,8 +22,8 @@ class StagedArguments {
   const Arguments& on_device() const { return device_; }
   // Copies out and lse, margins included, to the device again, as make() did.
   Status send_outputs() const;
-  // Copies out and lse, margins included, back to where they came from.
-  Status fetch() const;
+  // Copies out and lse, margins included, back to where they came from, after the work of a stream.
+  Status fetch(Stream stream = nullptr) const;
 
  private:
   struct Copy {

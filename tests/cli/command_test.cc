@@ -63,7 +63,7 @@ TEST_F(Command, HelpAndVersion) {
   EXPECT_EQ(version_line.out, "octavo " + std::string(version()) + "\n");
   const Finished help = octavo_command({"--help"});
   EXPECT_EQ(help.code, 0);
-  for (const char* name : {"run", "check", "bench", "quantize", "explain", "devices"}) {
+  for (const char* name : {"run", "check", "bench", "gate", "quantize", "explain", "devices"}) {
     EXPECT_NE(help.out.find(name), std::string::npos);
     const Finished own = octavo_command({name, "--help"});
     EXPECT_EQ(own.code, 0);

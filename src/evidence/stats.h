@@ -1,0 +1,20 @@
+// What is said of samples: quantiles, and how sure a ratio of medians is.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace octavo::evidence {
+
+// By linear interpolation between the two nearest samples, of which there is at least one.
+double quantile(std::vector<double> samples, double q);
+
+struct Interval {
+  double low = 0;
+  double high = 0;
+};
+// 95% bootstrap interval of median(a) / median(b): the same for the same samples and seed.
+Interval ratio_interval(const std::vector<double>& a, const std::vector<double>& b,
+                        std::uint64_t seed = 42);
+
+}  // namespace octavo::evidence

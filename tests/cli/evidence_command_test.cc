@@ -1,0 +1,104 @@
+// The gates and the bundles from outside: exit codes, sentences, JSON.
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "cli/process.h"
+
+namespace octavo::cli {
+namespace {
+
+TEST(GateCommand, SaysWhatIsNotMeasuredAndWritesJson) {
+  const Finished finished =
+      octavo_command({"gate", "--device", "cpu", "--cases", "2", "--kernels", "1", "--json", "-"});
+  ASSERT_EQ(finished.code, 0) << finished.err << finished.out;
+  const nlohmann::json told = nlohmann::json::parse(finished.out);
+  EXPECT_EQ(told["kind"], "gate");
+  EXPECT_EQ(told["device"], "cpu");
+  EXPECT_EQ(told["gates"][1]["name"], "correctness");
+  EXPECT_EQ(told["gates"][1]["state"], "passed");
+  EXPECT_EQ(told["gates"][2]["state"], "not measured");
+  EXPECT_EQ(told["gates"][3]["reason"], "no counters were given.");
+  EXPECT_GT(told["thresholds"].size(), 12U);
+}
+
+TEST(GateCommand, AThresholdThatIsNotHeldIsOne) {
+  const Directory directory;
+  write_file(directory / "limits.json",
+             R"({"kind": "thresholds", "thresholds": [{"gate": "correctness", "name": "cases",
+                "at_least": 1000000, "verdict": "for this test", "reason": "cannot be held"}]})");
+  const Finished finished = octavo_command({"gate", "--device", "cpu", "--cases", "1", "--kernels",
+                                            "1", "--thresholds", directory / "limits.json"});
+  EXPECT_EQ(finished.code, 1);
+  EXPECT_NE(finished.out.find("at least 1000000"), std::string::npos) << finished.out;
+  EXPECT_NE(finished.out.find("blocked"), std::string::npos) << finished.out;
+}
+
+TEST(GateCommand, ABadFileIsTwo) {
+  const Directory directory;
+  EXPECT_EQ(octavo_command({"gate", "--baseline", directory / "none.json"}).code, 2);
+  write_file(directory / "bad.json", "{");
+  const Finished finished =
+      octavo_command({"gate", "--device", "cpu", "--thresholds", directory / "bad.json"});
+  EXPECT_EQ(finished.code, 2);
+  EXPECT_TRUE(finished.err.starts_with("octavo: thresholds is ")) << finished.err;
+}
+
+TEST(GateCommand, AFamilyThatIsNoneIsTwo) {
+  const Finished finished = octavo_command({"gate", "--device", "cpu", "--kernel-family", "sm70"});
+  EXPECT_EQ(finished.code, 2);
+  EXPECT_EQ(finished.err, "octavo: kernel_family is \"sm70\"; supported: sm80, sm90.\n");
+}
+
+class EvidenceCommand : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    write_file(directory_ / "manifest.yaml",
+               "octavo_bundle: 1\ncommit: \"1a2b3c\"\ngpu: null\nkernels:\nfiles:\n"
+               "  - {\"path\": \"gate.json\", \"sha256\": "
+               "\"44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a\"}\n");
+    write_file(directory_ / "gate.json", "{}");
+  }
+  // The folder as repro.sh packs it.
+  std::string packed() {
+    const std::string archive = elsewhere_ / "bundle.tar.gz";
+    EXPECT_EQ(run_program("tar", {"-czf", archive, "--transform", "s,^\\.,bundle,", "-C",
+                                  directory_ / ".", "."})
+                  .code,
+              0);
+    return archive;
+  }
+  Directory directory_, elsewhere_;
+};
+
+TEST_F(EvidenceCommand, ABundleThatIsWhatItSaysIsZero) {
+  for (const std::string& bundle : {directory_ / ".", packed()}) {
+    const Finished finished = octavo_command({"evidence", "verify", bundle});
+    EXPECT_EQ(finished.code, 0) << finished.out << finished.err;
+    EXPECT_NE(finished.out.find("1a2b3c"), std::string::npos) << finished.out;
+  }
+}
+
+TEST_F(EvidenceCommand, ATamperedOrMissingFileIsOne) {
+  write_file(directory_ / "gate.json", "[]");
+  Finished finished = octavo_command({"evidence", "verify", packed()});
+  EXPECT_EQ(finished.code, 1) << finished.err;
+  EXPECT_NE(finished.out.find("gate.json: is not the file"), std::string::npos) << finished.out;
+  std::filesystem::remove(directory_ / "gate.json");
+  finished = octavo_command({"evidence", "verify", packed(), "--json", "-"});
+  EXPECT_EQ(finished.code, 1) << finished.err;
+  const nlohmann::json told = nlohmann::json::parse(finished.out);
+  EXPECT_EQ(told["failures"][0], "gate.json: is missing.");
+}
+
+TEST_F(EvidenceCommand, WhatIsNoBundleIsTwo) {
+  for (const std::string& bundle :
+       {directory_ / "gate.json", directory_ / "none", elsewhere_ / "."}) {
+    const Finished finished = octavo_command({"evidence", "verify", bundle});
+    EXPECT_EQ(finished.code, 2) << bundle;
+    EXPECT_EQ(std::count(finished.err.begin(), finished.err.end(), '\n'), 1) << finished.err;
+  }
+}
+
+}  // namespace
+}  // namespace octavo::cli

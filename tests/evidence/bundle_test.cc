@@ -1,0 +1,137 @@
+// A bundle is what its manifest says, or the file that is not is named.
+#include "octavo/bundle.hpp"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "gpu/sha256.h"
+#include "gpu/temporary_directory.h"
+#include "octavo/kernels.hpp"
+
+namespace octavo {
+namespace {
+
+namespace fs = std::filesystem;
+
+class BundleTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    write("bench/bench.json", "{\"kind\": \"bench\"}");
+    write("repro/gate.json", "{}");
+    write_manifest();
+  }
+  void write(const std::string& path, const std::string& text) {
+    fs::create_directories((folder_ / path).parent_path());
+    std::ofstream(folder_ / path) << text;
+  }
+  void write_manifest(const std::string& kernels = "") {
+    std::string text = "# made by a test\noctavo_bundle: 1\ncommit: \"1a2b3c\"\ngpu: null\n";
+    text += "kernels:\n" + kernels + "files:\n";
+    for (const char* path : {"bench/bench.json", "repro/gate.json"}) {
+      std::ifstream file(folder_ / path);
+      const std::string content((std::istreambuf_iterator<char>(file)), {});
+      const nlohmann::json entry = {{"path", path}, {"sha256", sha256_hex(content)}};
+      text += "  - " + entry.dump() + "\n";
+    }
+    write("manifest.yaml", text);
+  }
+  BundleReport verify() const {
+    const Result<BundleReport> report = verify_bundle(folder_.string());
+    EXPECT_TRUE(report.ok()) << report.status().message();
+    return report.ok() ? *report : BundleReport{};
+  }
+  std::string refusal() const { return verify_bundle(folder_.string()).status().message(); }
+
+  TemporaryDirectory directory_;
+  fs::path folder_ = directory_.path();
+};
+
+TEST_F(BundleTest, IsWhatItsManifestSays) {
+  const BundleReport report = verify();
+  EXPECT_TRUE(report.passed()) << report.failures[0];
+  EXPECT_EQ(report.files, 2);
+  EXPECT_EQ(report.commit, "1a2b3c");
+  EXPECT_EQ(report.gpu, "");
+  EXPECT_EQ(report.not_compared, std::vector<std::string>{"kernels: the bundle has none."});
+  const nlohmann::json json = nlohmann::json::parse(to_json(report));
+  EXPECT_EQ(json["passed"], true);
+  EXPECT_TRUE(json["gpu"].is_null());
+}
+
+TEST_F(BundleTest, AChangedByteIsSeen) {
+  write("bench/bench.json", "{\"kind\": \"bencH\"}");
+  const BundleReport report = verify();
+  ASSERT_EQ(report.failures.size(), 1U);
+  EXPECT_EQ(report.failures[0],
+            "bench/bench.json: is not the file that the manifest has the digest of.");
+}
+
+TEST_F(BundleTest, AMissingAndAnAddedFileAreSeen) {
+  fs::remove(folder_ / "repro/gate.json");
+  write("repro/more.json", "{}");
+  const BundleReport report = verify();
+  ASSERT_EQ(report.failures.size(), 2U);
+  EXPECT_EQ(report.failures[0], "repro/gate.json: is missing.");
+  EXPECT_EQ(report.failures[1], "repro/more.json: is not in the manifest.");
+}
+
+TEST_F(BundleTest, ALinkAndAPathThatLeadsOutAreNotFollowed) {
+  fs::rename(folder_ / "repro/gate.json", folder_ / "repro/real.json");
+  fs::create_symlink("real.json", folder_ / "repro/gate.json");
+  EXPECT_EQ(verify().failures[0], "repro/gate.json: is not a regular file.");
+  std::ofstream(folder_ / "manifest.yaml", std::ios::app)
+      << "  - {\"path\": \"../outside\", \"sha256\": \"\"}\n";
+  EXPECT_EQ(verify().failures[1], "../outside: is not a path inside the bundle.");
+}
+
+TEST_F(BundleTest, KernelsAreHeldAgainstThoseBuiltHere) {
+  const auto entry = [](const KernelInfo& info, const std::string& sha256) {
+    return "  - " +
+           nlohmann::json{{"config", info.config},
+                          {"arch", info.arch},
+                          {"kind", info.ptx ? "ptx" : "cubin"},
+                          {"compiler", info.compiler},
+                          {"sha256", sha256}}
+               .dump() +
+           "\n";
+  };
+  KernelInfo unknown;
+  unknown.config = "Sm70Forward{}";
+  unknown.compiler = "NVRTC 1.0";
+  write_manifest(entry(unknown, "00"));
+  BundleReport report = verify();
+  EXPECT_TRUE(report.passed());
+  EXPECT_EQ(report.kernels, 1);
+  EXPECT_EQ(report.kernels_compared, 0);
+  EXPECT_EQ(report.not_compared.size(), 1U);
+
+  if (!has_shipped_kernels()) GTEST_SKIP() << "built without kernels: nothing to hold against";
+  const KernelInfo built = shipped_kernel_list().front();
+  write_manifest(entry(built, built.sha256));
+  report = verify();
+  EXPECT_TRUE(report.passed());
+  EXPECT_EQ(report.kernels_compared, 1);
+  write_manifest(entry(built, std::string(64, '0')));
+  report = verify();
+  ASSERT_EQ(report.failures.size(), 1U);
+  EXPECT_NE(report.failures[0].find("the one built here is another"), std::string::npos);
+}
+
+TEST_F(BundleTest, WhatIsNoBundleIsRefused) {
+  write("manifest.yaml", "octavo_bundle: 2\nfiles:\nkernels:\n");
+  EXPECT_EQ(refusal(), "bundle is version 2; supported: 1.");
+  write("manifest.yaml", "octavo_bundle: 1\nfiles:\n");
+  EXPECT_EQ(refusal(), "bundle is a manifest without files or kernels; supported: lists of both.");
+  write("manifest.yaml", "octavo_bundle: 1\nfiles:\n  - {\"path\"\nkernels:\n");
+  EXPECT_NE(refusal().find("line 3 of its manifest"), std::string::npos) << refusal();
+  write("manifest.yaml", "octavo_bundle: 1\nfiles:\n  - {\"sha256\": \"\"}\nkernels:\n");
+  EXPECT_NE(refusal().find("repro.sh writes it"), std::string::npos) << refusal();
+  fs::remove(folder_ / "manifest.yaml");
+  EXPECT_NE(refusal().find("a folder with a manifest.yaml"), std::string::npos) << refusal();
+}
+
+}  // namespace
+}  // namespace octavo
