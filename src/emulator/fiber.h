@@ -36,6 +36,8 @@ class Fiber {
   // Ends a body that will not be resumed: its stack is unwound.
   void abandon() { inside_ = boost::context::fiber(); }
   bool ended() const { return !inside_; }
+  // That the caller is inside the body.
+  bool running() const { return static_cast<bool>(outside_); }
 
  private:
   boost::context::fiber inside_, outside_;

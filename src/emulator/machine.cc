@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 namespace octavo::emulator {
 namespace {
@@ -64,6 +65,7 @@ bool Machine::mutated(Place place, bool useful) {
                            [&](const CallUse& use) { return use.place == place; });
   if (call == calls_.end()) call = calls_.insert(call, CallUse{place});
   ++call->times;
+  if (current->spare != nullptr) call->spare = std::exchange(current->spare, nullptr);
   call->useful += useful ? 1 : 0;
   return settings_.mutant && *settings_.mutant == place;
 }
@@ -78,12 +80,19 @@ void Machine::find(Hazard hazard, Place place, std::string text, std::string add
                .who = who != nullptr ? describe(*who) : "",
                .address = std::move(address),
                .text = std::move(text)});
-  if (report_.full()) stopped_ = true;
+  if (!report_.full() && !settings_.mutant) return;
+  stopped_ = true;
+  // What a thread has read wrongly may keep it in a loop for ever.
+  if (current != nullptr && current->fiber.running()) leave_for_good(place);
 }
 
 void Machine::stop(Hazard hazard, Place place, std::string text, std::string address) {
   find(hazard, place, std::move(text), std::move(address));
   stopped_ = true;
+  leave_for_good(place);
+}
+
+void Machine::leave_for_good(Place place) {
   for (;;) block({Wait::For::nothing, place, 0});  // until the machine abandons the fiber
 }
 

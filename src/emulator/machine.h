@@ -62,6 +62,7 @@ struct Thread {
   // fence.mbarrier_init for the mbarriers it initialised.
   Fences proxy_fences, init_fences;
   bool barrier_opened = false;  // the one it came to last
+  const char* spare = nullptr;  // what it says about its next call
   ClusterTurn cluster_turn;
   Fiber fiber;
 
@@ -79,6 +80,7 @@ struct Warp {
   Place meeting;
   std::uint32_t met = 0;
   std::array<void*, kWarpSize> arguments{};
+  std::vector<std::shared_ptr<PastWait>> past_waits;  // since it last met
   WgmmaQueue wgmma;
   int registers = 0;  // a thread, as setmaxnreg left them
 };
@@ -113,7 +115,7 @@ struct Launch {
 
 struct Settings {
   std::optional<std::uint64_t> seed;  // of the schedule
-  std::optional<Place> mutant;        // this call does nothing
+  std::optional<Place> mutant;        // this call does nothing; ends with the first finding
   bool measure = false;
 };
 
@@ -130,8 +132,9 @@ class Machine {
   // Calls that can be switched off, each once, in the order they were first met.
   struct CallUse {
     Place place;
-    std::int64_t times = 0;   // called by a thread
-    std::int64_t useful = 0;  // of those, how often anything was in flight for it to act on
+    std::int64_t times = 0;       // called by a thread
+    std::int64_t useful = 0;      // of those, how often anything was in flight for it to act on
+    const char* spare = nullptr;  // why nothing notices when it is switched off
   };
   const std::vector<CallUse>& calls() const { return calls_; }
 
@@ -175,6 +178,7 @@ class Machine {
   void build_cta(std::int64_t block, int rank);
   void run_lane(Warp& warp, int lane);
   void end_thread(Thread& thread);
+  [[noreturn]] void leave_for_good(Place place);
   bool run_in_turn();
   bool run_by_seed();
   void check_convergence(Warp& warp);

@@ -10,10 +10,26 @@
 namespace octavo::emulator {
 namespace {
 
+// A wait goes by the parity of phases: one that may come after the next phase has ended too would
+// wait for yet another.
+void check_past_waits(Thread& thread, const MbarrierAt& at, Place place) {
+  const Mbarrier& b = *at.barrier;
+  for (const auto& wait : b.seen)
+    if (!covers(b.clock, *wait))
+      thread.machine->find(
+          Hazard::mbarrier_misuse, place,
+          fmt::format("the phase ends while {} may still wait for the one before it: nothing that "
+                      "has arrived comes after that wait",
+                      describe(*wait->thread)),
+          fmt::format("mbarrier {:#x}", at.offset + SharedMemory::kBase), wait->place, &thread);
+}
+
 void end_phase_if_complete(Thread& thread, const MbarrierAt& at, Place place) {
   Mbarrier& b = *at.barrier;
   if (b.pending != 0 || b.bytes != 0) return;
   Machine& machine = *thread.machine;
+  check_past_waits(thread, at, place);
+  b.seen.clear();
   if (b.copies > 0) {
     machine.find(Hazard::transaction_bytes, place,
                  fmt::format("the phase ends while {} copies that complete on it are in flight: "
@@ -46,6 +62,14 @@ void take_arrival(Thread& thread, const MbarrierAt& at, Place place) {
 
 }  // namespace
 
+bool covers(const Clock& clock, const PastWait& wait) {
+  if (clock.at(wait.thread->known.self()) >= wait.number) return true;
+  const auto& lanes = wait.thread->warp->lanes;
+  for (std::size_t i = 0; i < wait.met.size(); ++i)
+    if (clock.at(lanes[i]->known.self()) >= wait.met[i]) return true;
+  return false;
+}
+
 std::string describe(const Mbarrier& b) {
   std::string text =
       fmt::format("its phase {} lacks {} of {} arrivals", b.phase, b.pending, b.count);
@@ -76,6 +100,13 @@ MbarrierAt mbarrier_at(Thread& thread, Place place, std::uint32_t address, Reach
 }
 
 void mbarrier_arrive(Thread& thread, const MbarrierAt& at, Place place) {
+  const Mbarrier& b = *at.barrier;
+  if (b.phase > 0 && !thread.known.covers(b.actor, b.phase))
+    thread.machine->find(Hazard::mbarrier_misuse, place,
+                         "the arrival may count for the phase before: nothing that the thread "
+                         "waited for comes after that phase's end",
+                         fmt::format("mbarrier {:#x}", at.offset + SharedMemory::kBase), {},
+                         &thread);
   thread.known.release_into(at.barrier->clock);
   take_arrival(thread, at, place);
 }
@@ -100,6 +131,9 @@ void mbarrier_wait(const MbarrierAt& at, std::uint32_t parity, Place place) {
     t.machine->block({Wait::For::mbarrier, place, at.offset, parity});
   }
   t.known.acquire(at.barrier->ended);
+  const auto past = std::make_shared<PastWait>(PastWait{&t, t.known.now(), place, {}});
+  at.barrier->seen.push_back(past);
+  t.warp->past_waits.push_back(past);
 }
 
 }  // namespace octavo::emulator

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "emulator/clock.h"
@@ -14,6 +15,16 @@ namespace octavo::emulator {
 
 struct Cta;
 struct Thread;
+
+// A wait that is over. Its thread may have looked at any time until somebody says otherwise: it
+// itself, or, once its warp has met, any lane of the warp.
+struct PastWait {
+  const Thread* thread = nullptr;
+  std::uint32_t number = 0;  // of the thread's deeds
+  Place place;
+  std::vector<std::uint32_t> met;  // the same of every lane, where the warp met next
+};
+bool covers(const Clock& clock, const PastWait& wait);
 
 struct Mbarrier {
   std::uint32_t count = 0;    // arrivals of a phase
@@ -27,6 +38,7 @@ struct Mbarrier {
   std::uint32_t copies = 0;  // in flight that will complete on this phase
   Place last_copy;
   std::vector<Thread*> waiting;
+  std::vector<std::shared_ptr<PastWait>> seen;  // waits that the last phase ended
 };
 
 // An mbarrier somewhere in the cluster.

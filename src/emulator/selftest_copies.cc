@@ -1,5 +1,6 @@
 // Kernels of the selftest for mbarriers, TMA, bulk copies and their proxy. In each, `right` is the
 // one thing that its faulty form lacks.
+#include "device/ptx/warpgroup.cuh"
 #include "emulator/selftest_kernels.h"
 
 namespace octavo::emulator {
@@ -143,6 +144,37 @@ void too_many_arrivals(const Memory& m, bool right) {
   ptx::mbarrier_wait(bar(), 0);
 }
 
+// Warp 0 waits for each of two phases that warp 1 ends; the second may end before every lane has
+// seen the first.
+void a_wait_overtaken(const Memory&, bool right) {
+  const u32 full = bar(), empty = bar() + 8;
+  if (me() == 0) {
+    ptx::mbarrier_init(full, 1);
+    ptx::mbarrier_init(empty, 1);
+  }
+  ptx::cta_sync();
+  if (me() >= 32) {
+    if (me() > 32) return;
+    ptx::mbarrier_arrive(full);
+    ptx::mbarrier_wait(empty, 0);
+    ptx::mbarrier_arrive(full);
+    return;
+  }
+  ptx::mbarrier_wait(full, 0);
+  if (right) ptx::warp_sync();
+  if (me() == 0) ptx::mbarrier_arrive(empty);
+  ptx::mbarrier_wait(full, 1);
+}
+
+// Two threads arrive in each of two phases.
+void an_arrival_too_early(const Memory&, bool right) {
+  make_mbarrier(2);
+  if (me() % 32 != 0) return;
+  ptx::mbarrier_arrive(bar());
+  if (right) ptx::mbarrier_wait(bar(), 0);
+  ptx::mbarrier_arrive(bar());
+}
+
 void mbarrier_made_twice(const Memory&, bool right) {
   make_mbarrier(1);
   if (me() != 0) return;
@@ -231,6 +263,9 @@ std::vector<SelftestCase> copy_selftest_cases() {
       {mbarrier_misuse, "mbarrier: TMA uses it, no fence.mbarrier_init", 64,
        mbarrier_without_init_fence},
       {mbarrier_misuse, "mbarrier: an arrival too many", 64, too_many_arrivals},
+      {mbarrier_misuse, "mbarrier: a wait that the next phase may overtake", 64, a_wait_overtaken},
+      {mbarrier_misuse, "mbarrier: an arrival that may count for the phase before", 64,
+       an_arrival_too_early},
       {mbarrier_misuse, "mbarrier: a second init, no inval", 64, mbarrier_made_twice},
       {mbarrier_misuse, "mbarrier: its bytes are written, no inval", 64, mbarrier_overwritten},
       {transaction_bytes, "mbarrier: fewer bytes expected than come", 64, fewer_bytes_expected},

@@ -3,6 +3,7 @@
 
 #include <bit>
 #include <map>
+#include <utility>
 
 #include "emulator/machine.h"
 
@@ -81,6 +82,11 @@ void finish_meeting() {
   Warp& w = *t.warp;
   w.met = 0;
   t.machine->measures().flush(w.index);
+  if (!w.past_waits.empty()) {
+    std::vector<std::uint32_t> numbers;
+    for (const Thread* lane : w.lanes) numbers.push_back(lane->known.now());
+    for (const auto& wait : std::exchange(w.past_waits, {})) wait->met = numbers;
+  }
   for (Thread* lane : w.lanes)
     if (lane != &t) t.machine->wake(*lane);
 }
