@@ -251,7 +251,7 @@ void add_of_kernel(CLI::App& app, int& exit_code, const char* name, const char* 
   const auto flags = std::make_shared<KernelFlags>();
   command
       ->add_option("--kernel", flags->kernel,
-                   "all, or a number or config that `octavo emulator kernels` lists")
+                   "all, a family, or a number or config that `octavo emulator kernels` lists")
       ->type_name("KERNEL")
       ->capture_default_str();
   flags->json.add(*command);

@@ -70,7 +70,7 @@ Result<std::vector<std::int64_t>> parse_integers(std::string_view flag, std::str
 }
 
 void DeviceFlags::add(CLI::App& app) {
-  app.add_option("--device", device, "where to run: cpu, cuda, cuda:N, emulator, auto")
+  app.add_option("--device", device, "where to run: cpu, cuda, cuda:N, emulator, emulator:90, auto")
       ->type_name("NAME")
       ->capture_default_str();
   app.add_option("--threads", threads, "threads of the CPU; 0: one per core")

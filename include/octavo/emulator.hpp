@@ -1,5 +1,5 @@
-// The emulator: the GPU kernels' own source on the CPU, watched for hazards. `Device` "emulator"
-// runs problems in it; what is here looks at the kernels themselves.
+// The emulator: the GPU kernels' own source on the CPU, watched for hazards. The devices "emulator"
+// and "emulator:90" run problems in it; what is here looks at the kernels themselves.
 #pragma once
 
 #include <cstdint>
@@ -86,8 +86,7 @@ struct MutantReport {
     return failure.empty() && !mutants.empty();
   }
 };
-// `kernel`: "all", a number of emulated_kernels(), or a config as it is spelled there. Forward
-// kernels only.
+// `kernel`: "all", a family, a number of emulated_kernels(), or a config as it is spelled there.
 OCTAVO_API Result<std::vector<MutantReport>> emulator_mutants(
     const std::string& kernel, const EmulatorProgress& progress = {});
 

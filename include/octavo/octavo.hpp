@@ -299,7 +299,7 @@ OCTAVO_API std::string describe(const Problem& problem);
 struct Device {
   enum class Kind : std::uint8_t { cpu, cuda, emulator };
   Kind kind = Kind::cpu;
-  int index = 0;
+  int index = 0;  // which GPU; of the emulator which chip: 0 for sm_89, 90 for sm_90
   bool operator==(const Device&) const = default;
 };
 OCTAVO_API std::string name(Device device);                     // "cpu", "cuda:0"

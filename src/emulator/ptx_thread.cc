@@ -27,6 +27,7 @@ void sync(const char* name, int id, int count, Site site) {
 
 }  // namespace
 
+void spare(const char* why) { self().spare = why; }
 bool mask_term_is_off(Site site) { return self().machine->mutated({"mask term", site}); }
 
 u32 thread_index() { return static_cast<u32>(self().index); }

@@ -5,13 +5,14 @@
 namespace octavo::emulator {
 namespace {
 
+// Each part has every OCTAVO_PARTS-th kernel; put together they are in the table's order.
 template <int... kPart>
-std::vector<EmulatedSm80Forward> all_parts(std::integer_sequence<int, kPart...>) {
-  std::vector<EmulatedSm80Forward> all;
-  const auto append = [&all](const std::vector<EmulatedSm80Forward>& part) {
-    all.insert(all.end(), part.begin(), part.end());
+std::vector<EmulatedSm80Forward> all_sm80_parts(std::integer_sequence<int, kPart...>) {
+  std::vector<EmulatedSm80Forward> all(kSm80Configs.size());
+  const auto place = [&all](std::size_t first, const std::vector<EmulatedSm80Forward>& part) {
+    for (std::size_t i = 0; i < part.size(); ++i) all[first + i * OCTAVO_PARTS] = part[i];
   };
-  (append(sm80_forward_part<kPart>()), ...);
+  (place(kPart, sm80_forward_part<kPart>()), ...);
   return all;
 }
 
@@ -19,7 +20,7 @@ std::vector<EmulatedSm80Forward> all_parts(std::integer_sequence<int, kPart...>)
 
 const std::vector<EmulatedSm80Forward>& sm80_forward_kernels() {
   static const std::vector<EmulatedSm80Forward> kernels =
-      all_parts(std::make_integer_sequence<int, OCTAVO_PARTS>());
+      all_sm80_parts(std::make_integer_sequence<int, OCTAVO_PARTS>());
   return kernels;
 }
 

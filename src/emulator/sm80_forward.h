@@ -13,8 +13,8 @@ struct EmulatedSm80Forward {
   void (*entry)(const ForwardParams&) = nullptr;
 };
 
-// Every shipped configuration, and a few for the paths that no shipped one takes: scales per row of
-// K, narrow loads. All for one chip: the configurations of the others differ in nothing else.
+// Every shipped configuration, and some for the paths that no shipped one takes: scales per row of
+// K, narrow loads, FP32 output. All say one chip: nothing that is compiled depends on it.
 const std::vector<EmulatedSm80Forward>& sm80_forward_kernels();
 
 }  // namespace octavo::emulator

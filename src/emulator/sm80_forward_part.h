@@ -8,15 +8,15 @@ namespace octavo::emulator {
 
 template <int kIndex>
 void run_sm80_forward(const ForwardParams& p) {
-  sm80::sm80_forward<sm80::ConfigOf<sm80_kernel_config(kIndex)>>(p);
+  sm80::sm80_forward<sm80::ConfigOf<kSm80Configs[kIndex]>>(p);
 }
 
 template <int kPart, int kParts>
 std::vector<EmulatedSm80Forward> instantiate() {
-  constexpr int kCount = (kSm80Kernels - kPart + kParts - 1) / kParts;
+  constexpr int kCount = (int{kSm80Configs.size()} - kPart + kParts - 1) / kParts;
   return []<int... i>(std::integer_sequence<int, i...>) {
     return std::vector<EmulatedSm80Forward>{
-        {sm80_kernel_config(kPart + i * kParts), &run_sm80_forward<kPart + i * kParts>}...};
+        {kSm80Configs[kPart + i * kParts], &run_sm80_forward<kPart + i * kParts>}...};
   }
   (std::make_integer_sequence<int, kCount>());
 }

@@ -1,7 +1,7 @@
 // Which configurations are instantiated, and in which of the files that share the work.
 #pragma once
 
-#include <iterator>
+#include <array>
 #include <utility>
 #include <vector>
 
@@ -13,35 +13,61 @@ namespace octavo::emulator {
 // The chip of the emulator's kernels: an L4, the first with native FP8.
 inline constexpr int kSm80Arch = 89;
 
-// A small tile of an element type, with a change that no shipped kernel has.
-inline constexpr Element kRowScaleElements[] = {Element::e4m3, Element::e5m2, Element::int8,
-                                                Element::sim8};
-inline constexpr int kNarrowLoads[] = {8, 4, 2};
-inline constexpr int kSm80Kernels =
-    sm80::kShippedConfigs + int{std::size(kRowScaleElements)} + int{std::size(kNarrowLoads)};
+inline constexpr Element kSm80Elements[] = {Element::f16,  Element::bf16, Element::e4m3,
+                                            Element::e5m2, Element::int8, Element::sim8};
 
+// A small tile of an element type, to be given a change that no shipped kernel has.
 constexpr Sm80Forward small_config(Element element) {
   Sm80Forward config;
   config.arch = kSm80Arch;
   config.element = element;
+  config.out = element == Element::bf16 ? Element::bf16 : Element::f16;
   config.block_m = 32;
   config.warps_m = 2;
   config.warps_n = 4;
   return config;
 }
 
-constexpr Sm80Forward sm80_kernel_config(int index) {
-  if (index < sm80::kShippedConfigs) return sm80::shipped_config(kSm80Arch, index);
-  index -= sm80::kShippedConfigs;
-  if (index < int{std::size(kRowScaleElements)}) {
-    Sm80Forward config = small_config(kRowScaleElements[index]);
-    config.k_row_scales = true;
-    return config;
+template <class Take>
+constexpr void for_each_sm80_config(const Take& take) {
+  for (int i = 0; i < sm80::kShippedConfigs; ++i) {
+    Sm80Forward config = sm80::shipped_config(kSm80Arch, i);
+    take(config);
+    // Hopper's may be another.
+    Sm80Forward of_hopper = sm80::shipped_config(90, i);
+    of_hopper.arch = kSm80Arch;
+    if (of_hopper != config) take(of_hopper);
   }
-  Sm80Forward config = small_config(Element::f16);
-  config.load_bytes = kNarrowLoads[index - int{std::size(kRowScaleElements)}];
-  return config;
+  for (const Element element : kSm80Elements) {
+    Sm80Forward config = small_config(element);
+    if (element_bytes(element) == 1) {
+      config.k_row_scales = true;
+      take(config);
+      config.k_row_scales = false;
+    } else {
+      for (const int load_bytes : {8, 4, 2}) {
+        config.load_bytes = load_bytes;
+        take(config);
+      }
+      config.load_bytes = 16;
+    }
+    config.out = Element::f32;
+    take(config);
+  }
 }
+
+constexpr int count_sm80_configs() {
+  int count = 0;
+  for_each_sm80_config([&count](const Sm80Forward&) { ++count; });
+  return count;
+}
+
+inline constexpr auto kSm80Configs = [] {
+  std::array<Sm80Forward, count_sm80_configs()> configs{};
+  std::size_t count = 0;
+  for_each_sm80_config([&](const Sm80Forward& c) { configs[count++] = c; });
+  return configs;
+}();
 
 template <int kPart>
 std::vector<EmulatedSm80Forward> sm80_forward_part();

@@ -4,35 +4,220 @@
 
 #include <algorithm>
 #include <charconv>
+#include <memory>
 
 #include "attention/error.h"
+#include "evidence/inputs.h"
 #include "gpu/config_text.h"
 #include "runtime/emulated_launch.h"
 
 namespace octavo::evidence {
+namespace {
 
-Result<std::vector<const emulator::EmulatedSm80Forward*>> kernels_by_name(const std::string& name) {
-  const auto& kernels = emulator::sm80_forward_kernels();
-  std::vector<const emulator::EmulatedSm80Forward*> chosen;
-  std::size_t number = kernels.size();
+constexpr Device kSm89{Device::Kind::emulator, 0};
+constexpr Device kSm90{Device::Kind::emulator, 90};
+
+// A case with its memory.
+struct Posing {
+  Inputs inputs;
+  Problem problem;
+};
+Result<std::shared_ptr<Posing>> pose(const Case& c) {
+  Result<Inputs> inputs = make_inputs(c);
+  if (!inputs.ok()) return inputs.status();
+  const auto posing = std::make_shared<Posing>(Posing{std::move(inputs).value(), {}});
+  const Result<Problem> problem = problem_of(posing->inputs.given, c.options);
+  if (!problem.ok()) return problem.status();
+  posing->problem = *problem;
+  return posing;
+}
+
+template <class Kernel>
+Result<EmulatedCase> forward_case(const Kernel& kernel, const GpuInfo& chip, const Case& c) {
+  const Result<std::shared_ptr<Posing>> posed = pose(c);
+  if (!posed.ok()) return posed.status();
+  EmulatedCase made;
+  made.name = c.name();
+  made.run = [&kernel, chip, posing = *posed](const emulator::Settings& settings,
+                                              const EmulatorThen& then) {
+    poison_outputs(posing->inputs);
+    return run_emulated(kernel, chip, posing->problem, posing->inputs.given, settings, then);
+  };
+  made.outputs = [posing = *posed] {
+    std::vector<std::byte> bytes = posing->inputs.out.bytes;
+    const std::vector<std::byte>& lse = posing->inputs.lse.bytes;
+    bytes.insert(bytes.end(), lse.begin(), lse.end());
+    return bytes;
+  };
+  return made;
+}
+
+// The quantizers of one call, of which those with this configuration are looked at.
+struct QuantizedCall {
+  std::shared_ptr<Posing> posing;
+  const emulator::EmulatedQuantize* subject;
+  std::vector<std::byte> memory;
+
+  Status run(const emulator::Settings& settings, const EmulatorThen& then) {
+    constexpr std::size_t kAlignment = 64;
+    const Problem& problem = posing->problem;
+    const std::size_t bytes = prepared_bytes(problem, &posing->inputs.given);
+    memory.assign(bytes + kAlignment, kPoison);
+    void* workspace = memory.data();
+    std::size_t room = memory.size();
+    std::align(kAlignment, bytes, workspace, room);
+    const PreparedCall call = prepare_call(problem, posing->inputs.given, workspace, kSm89Arch,
+                                           [this](const Quantize& chosen, std::int64_t head_dim) {
+                                             return substitute(chosen, static_cast<int>(head_dim));
+                                           });
+    for (std::size_t i = 0; i < call.count; ++i) {
+      const QuantizeLaunch& pass = call.launches[i];
+      const bool looked_at = pass.config == subject->config;
+      const emulator::EmulatedQuantize* const kernel =
+          looked_at ? subject
+                    : emulator::find_quantize(pass.config, static_cast<int>(problem.head_dim));
+      if (kernel == nullptr)
+        return unsupported("quantizer", to_text(pass.config), "those of the emulator");
+      run_emulated_quantizer(
+          *kernel, *emulated_chip(kSm89), pass, looked_at ? settings : emulator::Settings{},
+          looked_at ? then : [](const emulator::Machine&) {});
+    }
+    return {};
+  }
+
+ private:
+  static constexpr int kSm89Arch = 89;
+
+  // The subject where it does the same to these rows, whatever it loads at once; e5m2, which no
+  // mode has, in place of e4m3.
+  Quantize substitute(Quantize chosen, int head_dim) const {
+    Quantize same = subject->config;
+    if (same.to == Element::e5m2 && chosen.to == Element::e4m3) chosen.to = Element::e5m2;
+    same.arch = chosen.arch;
+    same.columns = chosen.columns;
+    same.load_bytes = chosen.load_bytes;
+    if (same == chosen) return subject->config;
+    const emulator::EmulatedQuantize* const found = emulator::find_quantize(chosen, head_dim);
+    return found != nullptr ? found->config : chosen;
+  }
+};
+
+Result<EmulatedCase> quantize_case(const emulator::EmulatedQuantize& kernel, const Case& c) {
+  const Result<std::shared_ptr<Posing>> posed = pose(c);
+  if (!posed.ok()) return posed.status();
+  const auto call = std::make_shared<QuantizedCall>(QuantizedCall{*posed, &kernel, {}});
+  EmulatedCase made;
+  made.name = c.name();
+  made.run = [call](const emulator::Settings& settings, const EmulatorThen& then) {
+    return call->run(settings, then);
+  };
+  made.outputs = [call] { return call->memory; };
+  return made;
+}
+
+template <class Config, class Make>
+Result<std::vector<EmulatedCase>> make_cases(const Config& config, const Make& make) {
+  std::vector<EmulatedCase> cases;
+  for (const Case& c : cases_for(config)) {
+    Result<EmulatedCase> made = make(c);
+    if (!made.ok()) return made.status();
+    cases.push_back(std::move(made).value());
+  }
+  return cases;
+}
+
+// In the order of emulated_kernels().
+std::vector<EmulatedSubject> all_subjects() {
+  std::vector<EmulatedSubject> all;
+  const auto add = [&all](const char* family, const auto& kernels, const auto& make) {
+    for (const auto& kernel : kernels)
+      all.push_back({family, to_text(kernel.config), brief_text(kernel.config), [&kernel, make] {
+                       return make_cases(kernel.config,
+                                         [&](const Case& c) { return make(kernel, c); });
+                     }});
+  };
+  add("sm80_forward", emulator::sm80_forward_kernels(), [](const auto& kernel, const Case& c) {
+    return forward_case(kernel, *emulated_chip(kSm89), c);
+  });
+  add("sm90_forward", emulator::sm90_forward_kernels(), [](const auto& kernel, const Case& c) {
+    return forward_case(kernel, narrow_sm90_chip(), c);
+  });
+  add("quantize", emulator::quantize_kernels(),
+      [](const auto& kernel, const Case& c) { return quantize_case(kernel, c); });
+  return all;
+}
+
+DType dtype_of(Element element) { return static_cast<DType>(element); }
+
+Precision precision_to(Element element) {
+  switch (element) {
+    case Element::f16:
+      return Precision::fp16;
+    case Element::bf16:
+      return Precision::bf16;
+    case Element::int8:
+      return Precision::int8;
+    case Element::sim8:
+      return Precision::sim8;
+    default:
+      return Precision::fp8;
+  }
+}
+
+// A first pass is that of any format; the second pass that follows it here is in the list.
+Element codes_of(const Quantize& config) {
+  if (!config.amax_pass) return config.to;
+  return config.hadamard ? Element::sim8 : Element::e4m3;
+}
+
+Granularity granularity_of(ScaleGroup group) {
+  switch (group) {
+    case ScaleGroup::block:
+      return Granularity::block;
+    case ScaleGroup::head:
+      return Granularity::head;
+    case ScaleGroup::tensor:
+      return Granularity::tensor;
+    case ScaleGroup::channel:
+      return Granularity::channel;
+    default:
+      return Granularity::row;
+  }
+}
+
+}  // namespace
+
+GpuInfo narrow_sm90_chip() {
+  GpuInfo chip = *emulated_chip(kSm90);
+  chip.sms = 1;
+  return chip;
+}
+
+Result<std::vector<EmulatedSubject>> subjects_by_name(const std::string& name) {
+  const std::vector<EmulatedSubject> all = all_subjects();
+  std::size_t number = all.size();
   const char* const end = name.data() + name.size();
   const auto [rest, error] = std::from_chars(name.data(), end, number);
   const bool numbered = error == std::errc() && rest == end;
-  for (std::size_t i = 0; i < kernels.size(); ++i)
-    if (name == "all" || (numbered && number == i) || name == to_text(kernels[i].config) ||
-        name == brief_text(kernels[i].config))
-      chosen.push_back(&kernels[i]);
+  std::vector<EmulatedSubject> chosen;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const EmulatedSubject& s = all[i];
+    if (name == "all" || (numbered && number == i) || name == s.config || name == s.brief ||
+        name == s.kernel || name == s.kernel + " " + s.brief)
+      chosen.push_back(s);
+  }
   if (chosen.empty())
     return invalid("kernel", fmt::format("\"{}\"", name),
-                   fmt::format("all, 0 to {}, or a config that `octavo emulator kernels` lists",
-                               kernels.size() - 1));
+                   fmt::format("all, a family, 0 to {}, or a config that `octavo emulator "
+                               "kernels` lists",
+                               all.size() - 1));
   return chosen;
 }
 
 std::vector<Case> cases_for(const Sm80Forward& config) {
   Case c;
-  c.input = static_cast<DType>(config.element);
-  c.out = static_cast<DType>(config.out);
+  c.input = dtype_of(config.element);
+  c.out = dtype_of(config.out);
   c.head_dim = config.head_dim;
   if (config.k_row_scales) c.qk_scales = Granularity::row;
   const std::int64_t rows = config.block_m, keys = sm80::step_keys(config);
@@ -57,21 +242,73 @@ std::vector<Case> cases_for(const Sm80Forward& config) {
   return cases;
 }
 
-Result<EmulatedCase> make_emulated_case(const Case& c) {
-  Result<Inputs> inputs = make_inputs(c);
-  if (!inputs.ok()) return inputs.status();
-  EmulatedCase made{c, std::move(inputs).value(), {}};
-  const Result<Problem> problem = problem_of(made.inputs.given, c.options);
-  if (!problem.ok()) return problem.status();
-  made.problem = *problem;
-  return made;
+std::vector<Case> cases_for(const Sm90Forward& config) {
+  Case c;
+  c.input = dtype_of(config.element);
+  c.out = dtype_of(config.out);
+  c.head_dim = config.head_dim;
+  c.lse = !config.ones;
+  const std::int64_t rows = sm90::block_m(config), keys = config.block_n;
+  const std::int64_t parts = sm90::key_parts(config);
+  std::vector<Case> cases;
+  // No mask but the last keys'; every buffer is filled again, by every part; scores so large that
+  // maxima grow on the way.
+  c.scale = 2.0f;
+  c.len_q = rows + 5;
+  c.len_kv = parts * (config.stages + 1) * keys + 7;
+  cases.push_back(c);
+  c.scale = {};
+  // Both ends of a window inside blocks; warpgroups that need fewer blocks than their neighbours.
+  c.len_kv = 2 * keys + rows;
+  c.options.causal = Causal::bottom_right;
+  c.options.window_left = keys + 3;
+  cases.push_back(c);
+  // Tiles that see no key beside such that do, more of them than can be announced at once; a
+  // negative scale.
+  c.options.window_left = -1;
+  c.heads_q = c.heads_kv = config.split_keys ? 1 : 3;
+  c.scale = -0.3f;
+  c.len_kv = 9;
+  c.len_q = rows + 9;
+  cases.push_back(c);
+  if (config.split_keys) return cases;
+  // Tiles whose first warpgroups need fewer blocks than the others, again and again.
+  c.scale = {};
+  c.len_q = c.len_kv = rows;
+  cases.push_back(c);
+  // Fewer columns than the kernel's tiles; sequences that end inside tiles, strangers around.
+  c.options = {};
+  c.head_dim = config.head_dim - 8;
+  c.batch = 2;
+  c.heads_q = c.heads_kv = 1;
+  c.layout = Layout::packed;
+  c.len_q = 70;
+  c.len_kv = keys + 3;
+  cases.push_back(c);
+  return cases;
 }
 
-void run_emulated_case(const emulator::EmulatedSm80Forward& kernel, EmulatedCase& c,
-                       const emulator::Settings& settings,
-                       const std::function<void(const emulator::Machine&)>& then) {
-  poison_outputs(c.inputs);
-  run_emulated(kernel, c.problem, c.inputs.given, settings, then);
+std::vector<Case> cases_for(const Quantize& config) {
+  Case c;
+  c.input = c.out = dtype_of(config.from);
+  c.lse = false;
+  c.options.precision = precision_to(codes_of(config));
+  c.options.quantization.hadamard = config.hadamard;
+  const Granularity granularity = granularity_of(config.group);
+  if (granularity == Granularity::channel)
+    c.options.quantization.v = granularity;
+  else
+    c.options.quantization.qk = granularity;
+  // Lanes beyond the result's rows, which are rounded up.
+  c.head_dim = config.columns - 24;
+  c.heads_q = c.heads_kv = 2;
+  c.len_q = c.len_kv = 4 * quantizer::rows_at_once(config) + 3;
+  std::vector<Case> cases = {c};
+  c.layout = Layout::packed;
+  c.batch = 2;
+  c.len_q = c.len_kv = quantizer::rows_at_once(config) + 3;
+  cases.push_back(c);
+  return cases;
 }
 
 }  // namespace octavo::evidence

@@ -16,4 +16,13 @@ Result<std::optional<KernelFamily>> forced_kernel_family() {
   return invalid("OCTAVO_KERNELS", fmt::format("'{}'", named), "sm80, sm90, or nothing");
 }
 
+bool is_forced(KernelFamily wanted) {
+  const Result<std::optional<KernelFamily>> family = forced_kernel_family();
+  return family.ok() && *family == wanted;
+}
+
+Status no_other_family(std::string_view what) {
+  return unsupported("OCTAVO_KERNELS", "'sm90'", fmt::format("sm80, or nothing, {}", what));
+}
+
 }  // namespace octavo

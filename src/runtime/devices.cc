@@ -11,7 +11,7 @@
 namespace octavo {
 namespace {
 
-constexpr std::string_view kDeviceNames = "cpu, cuda, cuda:N, emulator, auto";
+constexpr std::string_view kDeviceNames = "cpu, cuda, cuda:N, emulator, emulator:90, auto";
 
 void append_gpus(std::vector<DeviceInfo>& found) {
   const Result<std::vector<GpuInfo>> all = gpus();
@@ -41,7 +41,7 @@ std::string name(Device device) {
     case Device::Kind::cuda:
       return fmt::format("cuda:{}", device.index);
     case Device::Kind::emulator:
-      return "emulator";
+      return device.index == 0 ? "emulator" : fmt::format("emulator:{}", device.index);
   }
   return "unknown";
 }
@@ -49,6 +49,7 @@ std::string name(Device device) {
 Result<Device> parse_device(std::string_view text) {
   if (text == "cpu") return Device{Device::Kind::cpu, 0};
   if (text == "emulator") return Device{Device::Kind::emulator, 0};
+  if (text == "emulator:90") return Device{Device::Kind::emulator, 90};
   if (text == "cuda") return Device{Device::Kind::cuda, 0};
   if (text == "auto") {
     Device best{};
@@ -75,10 +76,12 @@ std::vector<DeviceInfo> devices() {
   std::vector<DeviceInfo> found = {
       {{Device::Kind::cpu, 0}, cpu::describe_config(typical), true, ""}};
   append_gpus(found);
-  found.push_back({{Device::Kind::emulator, 0},
-                   has_emulator() ? describe_emulator() : "GPU kernels on the CPU",
-                   has_emulator(),
-                   has_emulator() ? "" : "this library was built without Boost.Context"});
+  for (const int chip : {0, 90}) {
+    const Device device{Device::Kind::emulator, chip};
+    found.push_back({device, has_emulator() ? describe_emulator(device) : "GPU kernels on the CPU",
+                     has_emulator(),
+                     has_emulator() ? "" : "this library was built without Boost.Context"});
+  }
   return found;
 }
 

@@ -6,22 +6,25 @@
 
 #include "emulator/sm80_forward_table.h"
 #include "gpu/choose_sm80_forward.h"
+#include "gpu/choose_sm90_forward.h"
 #include "gpu/config_text.h"
 #include "gpu/launch_sm80_forward.h"
+#include "gpu/launch_sm90_forward.h"
 #include "gpu/sm80_feasible.h"
 #include "runtime/staging.h"
 
 namespace octavo {
 namespace {
 
-// An L4: the chip the sm80 family was made for, the first of it with native FP8.
-GpuInfo emulated_gpu() {
-  GpuInfo gpu;
-  gpu.name = "emulator";
-  gpu.arch = emulator::kSm80Arch;
-  gpu.sms = 58;
-  gpu.smem_per_block_optin = max_smem_bytes(gpu.arch);
-  return gpu;
+// An L4: the chip the sm80 family was made for, the first of it with native FP8; and an H200.
+GpuInfo make_chip(int arch, int sms, int l2_bytes) {
+  GpuInfo chip;
+  chip.name = "emulator";
+  chip.arch = arch;
+  chip.sms = sms;
+  chip.smem_per_block_optin = max_smem_bytes(arch);
+  chip.l2_bytes = l2_bytes;
+  return chip;
 }
 
 emulator::GlobalMemory global_memory(const Problem& posed, const Arguments& a) {
@@ -54,11 +57,17 @@ emulator::GlobalMemory global_memory(const Problem& posed, const Arguments& a) {
 
 }  // namespace
 
-int emulated_sms() { return emulated_gpu().sms; }
+const GpuInfo* emulated_chip(Device device) {
+  static const GpuInfo l4 = make_chip(emulator::kSm80Arch, 58, 48 << 20);
+  static const GpuInfo h200 = make_chip(90, 132, 50 << 20);
+  return device.index == 0 ? &l4 : device.index == h200.arch ? &h200 : nullptr;
+}
 
-const emulator::EmulatedSm80Forward* emulated_sm80_forward(const Problem& problem, int alignment) {
+const emulator::EmulatedSm80Forward* emulated_sm80_forward(const Problem& problem,
+                                                           const GpuInfo& chip, int alignment) {
   const auto& kernels = emulator::sm80_forward_kernels();
-  const Sm80Forward wanted = choose_sm80_forward(problem, emulated_gpu(), alignment).config;
+  Sm80Forward wanted = choose_sm80_forward(problem, chip, alignment).config;
+  wanted.arch = emulator::kSm80Arch;  // nothing that is compiled depends on it
   for (const auto& kernel : kernels)
     if (kernel.config == wanted) return &kernel;
   // Not the chooser's own: any that gives the same answer, the one with the least padding.
@@ -74,26 +83,61 @@ const emulator::EmulatedSm80Forward* emulated_sm80_forward(const Problem& proble
   return best;
 }
 
-void run_emulated(const emulator::EmulatedSm80Forward& kernel, const Problem& posed,
-                  const Arguments& arguments, const emulator::Settings& settings,
-                  const std::function<void(const emulator::Machine&)>& then) {
-  const ForwardParams params = sm80_forward_params(posed, arguments, kernel.config);
-  emulator::Launch launch;
-  launch.kernel = "sm80_forward " + brief_text(kernel.config);
-  launch.arch = kernel.config.arch;
-  launch.blocks = sm80_forward_tiles(posed, kernel.config);
-  launch.threads = sm80::threads(kernel.config);
-  launch.smem_bytes = static_cast<std::uint32_t>(sm80::smem_bytes(kernel.config));
-  launch.entry = [&] { kernel.entry(params); };
-  const emulator::GlobalMemory memory = global_memory(posed, arguments);
-  emulator::Machine machine(launch, memory, settings);
-  machine.run();
-  then(machine);
+const emulator::EmulatedSm90Forward* emulated_sm90_forward(const Problem& problem,
+                                                           const GpuInfo& chip) {
+  if (!sm90_forward_serves(problem, chip)) return nullptr;
+  const Sm90Forward wanted = choose_sm90_forward(problem, chip).config;
+  const auto& kernels = emulator::sm90_forward_kernels();
+  for (const auto& kernel : kernels)
+    if (kernel.config == wanted) return &kernel;
+  const emulator::EmulatedSm90Forward* best = nullptr;
+  for (const auto& kernel : kernels) {
+    const Sm90Forward& c = kernel.config;
+    const bool serves = c.element == wanted.element && c.out == wanted.out &&
+                        c.head_dim == wanted.head_dim && !(c.ones && problem.lse) &&
+                        !(c.split_keys && problem.packed);
+    const auto strangeness = [&wanted](const Sm90Forward& x) {
+      return std::pair(x.split_keys != wanted.split_keys, x.block_n != wanted.block_n);
+    };
+    if (serves && (best == nullptr || strangeness(c) < strangeness(best->config))) best = &kernel;
+  }
+  return best;
 }
 
-void run_emulated_quantizer(const emulator::EmulatedQuantize& kernel, const QuantizeLaunch& pass,
-                            const emulator::Settings& settings,
-                            const std::function<void(const emulator::Machine&)>& then) {
+Status run_emulated(const emulator::EmulatedSm80Forward& kernel, const GpuInfo& chip,
+                    const Problem& posed, const Arguments& arguments,
+                    const emulator::Settings& settings, const EmulatorThen& then) {
+  const auto entry = [&](const void* p) { kernel.entry(*static_cast<const ForwardParams*>(p)); };
+  EmulatedFunction function{"sm80_forward " + brief_text(kernel.config),
+                            chip.arch,
+                            entry,
+                            global_memory(posed, arguments),
+                            settings,
+                            then};
+  const Gpu gpu{chip, &emulated_driver(), nullptr};
+  return launch_sm80_forward(gpu, {kernel.config, function.handle(), chip.sms}, posed, arguments,
+                             nullptr);
+}
+
+Status run_emulated(const emulator::EmulatedSm90Forward& kernel, const GpuInfo& chip,
+                    const Problem& posed, const Arguments& arguments,
+                    const emulator::Settings& settings, const EmulatorThen& then) {
+  const auto entry = [&](const void* p) {
+    kernel.entry(*static_cast<const Sm90ForwardParams*>(p));
+  };
+  EmulatedFunction function{"sm90_forward " + brief_text(kernel.config),
+                            chip.arch,
+                            entry,
+                            global_memory(posed, arguments),
+                            settings,
+                            then};
+  const Gpu gpu{chip, &emulated_driver(), nullptr};
+  return launch_sm90_forward(gpu, {kernel.config, function.handle()}, posed, arguments, nullptr);
+}
+
+void run_emulated_quantizer(const emulator::EmulatedQuantize& kernel, const GpuInfo& chip,
+                            const QuantizeLaunch& pass, const emulator::Settings& settings,
+                            const EmulatorThen& then) {
   using Use = emulator::GlobalMemory::Use;
   const QuantizeParams& p = pass.params;
   const bool first = kernel.config.amax_pass;
@@ -110,7 +154,7 @@ void run_emulated_quantizer(const emulator::EmulatedQuantize& kernel, const Quan
                      (static_cast<std::size_t>(p.sequences) + 1) * sizeof(std::int32_t), Use::read);
   emulator::Launch launch;
   launch.kernel = fmt::format("quantize {}", brief_text(kernel.config));
-  launch.arch = emulated_gpu().arch;
+  launch.arch = chip.arch;
   launch.blocks = pass.blocks;
   launch.threads = kernel.config.threads;
   launch.smem_bytes = static_cast<std::uint32_t>(quantizer::smem_bytes(kernel.config));

@@ -3,10 +3,11 @@
 #include <atomic>
 
 #include "attention/error.h"
-#include "emulator/sm80_forward_table.h"
 #include "gpu/choose_sm80_forward.h"
 #include "gpu/config_text.h"
+#include "gpu/kernel_family.h"
 #include "gpu/launch_sm80_forward.h"
+#include "gpu/launch_sm90_forward.h"
 #include "gpu/prepare_operands.h"
 #include "octavo/emulator.hpp"
 #include "runtime/emulated_launch.h"
@@ -29,18 +30,31 @@ Status no_kernel(const Problem& p, int alignment) {
       "on the emulator those that one of its kernels serves (octavo emulator kernels)");
 }
 
+// The plan of a GPU, with kernels that are compiled in: Hopper's where one serves the problem and
+// TMA reaches its tensors, else the sm80 family's.
 class EmulatorPlan final : public Plan::Impl {
  public:
-  using Plan::Impl::Impl;
+  EmulatorPlan(const Problem& planned, Device on, const GpuInfo& chip)
+      : Impl(planned, on),
+        chip_(chip),
+        sm90_(is_forced(KernelFamily::sm80) ? nullptr : emulated_sm90_forward(problem, chip)),
+        only_sm90_(is_forced(KernelFamily::sm90)) {}
+
+  Status serves() const {
+    if (only_sm90_ && sm90_ == nullptr)
+      return no_other_family(fmt::format("for {} on sm_{}", describe(problem), chip_.arch));
+    const bool any = sm90_ != nullptr || emulated_sm80_forward(problem, chip_, 16) != nullptr;
+    return any ? Status() : no_kernel(problem, 16);
+  }
 
   Explanation explain() const override {
-    const emulator::EmulatedSm80Forward* const kernel = emulated_sm80_forward(problem, 16);
     Explanation e;
     e.device = name(device);
-    e.kernel = "sm80_forward";
-    e.config = to_text(kernel->config);
-    e.reason = fmt::format("of the kernels compiled for the emulator, the one for {} SMs",
-                           emulated_sms()) +
+    e.kernel = sm90_ != nullptr ? "sm90_forward" : "sm80_forward";
+    e.config = sm90_ != nullptr ? to_text(sm90_->config)
+                                : to_text(emulated_sm80_forward(problem, chip_, 16)->config);
+    e.reason = fmt::format("of the kernels compiled for the emulator, the one for {} SMs of sm_{}",
+                           chip_.sms, chip_.arch) +
                describe_quantizers(problem);
     e.workspace_bytes = workspace_bytes(problem, nullptr);
     return e;
@@ -53,26 +67,34 @@ class EmulatorPlan final : public Plan::Impl {
   Status run(const Problem& posed, const Arguments& arguments, Workspace workspace,
              Stream /*stream*/) const override {
     OCTAVO_RETURN_IF_ERROR(sm80_forward_serves(posed));
-    const PreparedCall call =
-        prepare_call(posed, arguments, workspace.data, emulator::kSm80Arch, emulated_config);
-    const int alignment = row_alignment(call.arguments);
-    const emulator::EmulatedSm80Forward* const kernel = emulated_sm80_forward(problem, alignment);
-    if (kernel == nullptr) return no_kernel(posed, alignment);
     const emulator::Settings settings = current_settings();
-    Status status;
+    Status found;
     const auto judge = [&](const emulator::Machine& machine) {
-      if (!machine.report().clean()) status = hazards(machine.report(), settings);
+      if (!machine.report().clean()) found = hazards(machine.report(), settings);
     };
-    for (std::size_t i = 0; i < call.count && status.ok(); ++i) {
+    if (sm90_ != nullptr && sm90_forward_reaches(arguments)) {
+      OCTAVO_RETURN_IF_ERROR(run_emulated(*sm90_, chip_, posed, arguments, settings, judge));
+      return found;
+    }
+    if (only_sm90_)
+      return no_other_family("where strides or addresses are no multiples of 16 bytes");
+    const PreparedCall call =
+        prepare_call(posed, arguments, workspace.data, chip_.arch, emulated_config);
+    const int alignment = row_alignment(call.arguments);
+    const auto* const kernel = emulated_sm80_forward(problem, chip_, alignment);
+    if (kernel == nullptr) return no_kernel(posed, alignment);
+    for (std::size_t i = 0; i < call.count && found.ok(); ++i) {
       const QuantizeLaunch& pass = call.launches[i];
       const auto head_dim = static_cast<int>(posed.head_dim);
       const emulator::EmulatedQuantize* const quantizer =
           emulator::find_quantize(pass.config, head_dim);
       if (quantizer == nullptr) return no_kernel(posed, row_alignment(arguments));
-      run_emulated_quantizer(*quantizer, pass, settings, judge);
+      run_emulated_quantizer(*quantizer, chip_, pass, settings, judge);
     }
-    if (status.ok()) run_emulated(*kernel, call.problem, call.arguments, settings, judge);
-    return status;
+    if (found.ok())
+      OCTAVO_RETURN_IF_ERROR(
+          run_emulated(*kernel, chip_, call.problem, call.arguments, settings, judge));
+    return found;
   }
 
  private:
@@ -88,20 +110,30 @@ class EmulatorPlan final : public Plan::Impl {
                 settings.seed ? fmt::format("schedule {}", *settings.seed) : std::string("in turn"),
                 report.text())};
   }
+
+  const GpuInfo& chip_;
+  const emulator::EmulatedSm90Forward* const sm90_;
+  const bool only_sm90_;
 };
 
 }  // namespace
 
 Result<std::shared_ptr<const Plan::Impl>> make_emulator_plan(const Problem& problem,
                                                              Device device) {
+  OCTAVO_RETURN_IF_ERROR(forced_kernel_family().status());
   OCTAVO_RETURN_IF_ERROR(sm80_forward_serves(problem));
-  if (emulated_sm80_forward(problem, 16) == nullptr) return no_kernel(problem, 16);
-  return std::shared_ptr<const Plan::Impl>(std::make_shared<EmulatorPlan>(problem, device));
+  const GpuInfo* const chip = emulated_chip(device);
+  if (chip == nullptr) return unsupported("device", name(device), "emulator, emulator:90");
+  auto made = std::make_shared<EmulatorPlan>(problem, device, *chip);
+  OCTAVO_RETURN_IF_ERROR(made->serves());
+  return std::shared_ptr<const Plan::Impl>(std::move(made));
 }
 
-std::string describe_emulator() {
-  return fmt::format("sm_{} on the CPU, {} kernels",
-                     emulator::sm80_forward_kernels()[0].config.arch, emulated_kernels().size());
+std::string describe_emulator(Device device) {
+  const GpuInfo& chip = *emulated_chip(device);
+  return fmt::format(
+      "sm_{} on the CPU, {} SMs, {} kernels", chip.arch, chip.sms,
+      emulated_kernels().size() - (chip.arch == 90 ? 0 : emulator::sm90_forward_kernels().size()));
 }
 
 bool has_emulator() { return true; }
@@ -112,6 +144,8 @@ std::vector<EmulatedKernel> emulated_kernels() {
   std::vector<EmulatedKernel> kernels;
   for (const auto& kernel : emulator::sm80_forward_kernels())
     kernels.push_back({"sm80_forward", to_text(kernel.config), brief_text(kernel.config)});
+  for (const auto& kernel : emulator::sm90_forward_kernels())
+    kernels.push_back({"sm90_forward", to_text(kernel.config), brief_text(kernel.config)});
   for (const auto& kernel : emulator::quantize_kernels())
     kernels.push_back({"quantize", to_text(kernel.config), brief_text(kernel.config)});
   return kernels;

@@ -9,7 +9,7 @@ namespace octavo {
 
 Result<std::shared_ptr<const Plan::Impl>> make_emulator_plan(const Problem& problem, Device device);
 
-// "sm_89, 31 kernels", or why there is no emulator in this library.
-std::string describe_emulator();
+// "sm_89 on the CPU, 58 SMs, 31 kernels", of a device that is emulated.
+std::string describe_emulator(Device device);
 
 }  // namespace octavo

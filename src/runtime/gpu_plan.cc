@@ -26,15 +26,8 @@ struct Forced {
 };
 
 // Read at every plan, as the family may be forced.
-bool is_forced(KernelFamily wanted) {
-  const Result<std::optional<KernelFamily>> family = forced_kernel_family();
-  return family.ok() && *family == wanted;
-}
 bool takes_sm90(const Problem& problem, const GpuInfo& gpu) {
   return !is_forced(KernelFamily::sm80) && sm90_forward_serves(problem, gpu);
-}
-Status no_other_family(std::string_view what) {
-  return unsupported("OCTAVO_KERNELS", "'sm90'", fmt::format("sm80, or nothing, {}", what));
 }
 
 // The sm80 family: one kernel per alignment of the rows. Each is loaded by the first who needs it,

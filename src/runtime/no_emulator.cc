@@ -17,7 +17,7 @@ Result<std::shared_ptr<const Plan::Impl>> make_emulator_plan(const Problem& /*pr
   return absent();
 }
 
-std::string describe_emulator() { return ""; }
+std::string describe_emulator(Device /*device*/) { return ""; }
 
 bool has_emulator() { return false; }
 

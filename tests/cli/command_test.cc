@@ -393,7 +393,7 @@ TEST_F(Command, ExplainAndDevices) {
 
   const Finished table = octavo_command({"devices"});
   EXPECT_EQ(table.code, 0);
-  EXPECT_NE(table.out.find("cpu       yes"), std::string::npos) << table.out;
+  EXPECT_NE(table.out.find("cpu          yes"), std::string::npos) << table.out;
   const json devices = json::parse(octavo_command({"devices", "--json", "-"}).out);
   expect_envelope(devices, "devices");
   EXPECT_EQ(devices.at("devices").at(0).at("name"), "cpu");

@@ -31,9 +31,10 @@ QuantizeLeft quantize_in_emulator(const QuantizeGiven& given) {
       ADD_FAILURE() << "the emulator has no such kernel";
       return left;
     }
-    run_emulated_quantizer(*kernel, pass, {}, [](const emulator::Machine& machine) {
-      EXPECT_TRUE(machine.report().clean()) << machine.report().text();
-    });
+    run_emulated_quantizer(*kernel, *emulated_chip({Device::Kind::emulator, 0}), pass, {},
+                           [](const emulator::Machine& machine) {
+                             EXPECT_TRUE(machine.report().clean()) << machine.report().text();
+                           });
   }
   return left;
 }

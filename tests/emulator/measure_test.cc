@@ -5,25 +5,46 @@
 
 #include "device/ptx/memory.cuh"
 #include "device/ptx/thread.cuh"
+#include "emulator/long.h"
 #include "emulator/machine.h"
 #include "octavo/emulator.hpp"
 
 namespace octavo {
 namespace {
 
+// Stores that conflict, once a tile, where docs/emulator.md says so.
+bool is_known_conflict(const EmulatedKernel& kernel, const std::string& place) {
+  const auto at = [&place](const char* file) { return place.find(file) != std::string::npos; };
+  const auto has = [&kernel](const char* field) {
+    return kernel.config.find(field) != std::string::npos;
+  };
+  return (at("sm80/epilogue.cuh") && has(".out=Element::f32")) ||
+         (at("sm90/split.cuh") && has(".cluster=1,")) ||
+         (at("quantize/quantize.cuh") && has(".group=ScaleGroup::channel") &&
+          has(".amax_pass=true"));
+}
+
+// bf16 kernels of Hopper reach the same addresses as those of f16: only in `make test-long`.
 TEST(EmulatorMeasure, NoKernelHasBankConflicts) {
-  const Result<std::vector<MeasureReport>> reports = emulator_measure("all");
-  ASSERT_TRUE(reports.ok()) << reports.status().message();
-  const auto kernels = emulated_kernels();
-  EXPECT_EQ(static_cast<std::ptrdiff_t>(reports->size()),
-            std::count_if(kernels.begin(), kernels.end(),
-                          [](const auto& k) { return k.kernel == "sm80_forward"; }));
-  for (const MeasureReport& report : *reports) {
+  const std::vector<EmulatedKernel> kernels = emulated_kernels();
+  for (std::size_t i = 0; i < kernels.size(); ++i) {
+    const EmulatedKernel& kernel = kernels[i];
+    const bool is_bf16 = kernel.config.find("=Element::bf16") != std::string::npos;
+    if (!test_long() && kernel.kernel == "sm90_forward" && is_bf16) continue;
+    const Result<std::vector<MeasureReport>> reports = emulator_measure(std::to_string(i));
+    ASSERT_TRUE(reports.ok()) << reports.status().message();
+    const MeasureReport& report = reports->at(0);
     EXPECT_EQ(report.failure, "") << report.brief;
-    EXPECT_EQ(report.bank_conflicts, 0) << report.brief;
-    for (const MeasuredLine& line : report.lines)
-      EXPECT_TRUE(!line.shared || line.taken == line.needed) << report.brief << ": " << line.place;
     EXPECT_FALSE(report.lines.empty()) << report.brief;
+    std::int64_t known = 0;
+    for (const MeasuredLine& line : report.lines) {
+      if (!line.shared) continue;
+      if (is_known_conflict(kernel, line.place))
+        known += line.taken - line.needed;
+      else
+        EXPECT_EQ(line.taken, line.needed) << report.brief << ": " << line.place;
+    }
+    EXPECT_EQ(report.bank_conflicts, known) << report.brief;
   }
 }
 
@@ -76,7 +97,7 @@ TEST(EmulatorMeasure, SectorsAreCountedExactly) {
 }
 
 TEST(EmulatorMeasure, TensorAndExponentialCountsFollowFromTheShape) {
-  const Result<std::vector<MeasureReport>> reports = emulator_measure("all");
+  const Result<std::vector<MeasureReport>> reports = emulator_measure("0");
   ASSERT_TRUE(reports.ok());
   std::int64_t mma = 0, ex2 = 0;
   // The first kernel: f16, D = 64, tiles of 128 x 128, 133 queries and 3 * 128 + 7 keys: two tiles

@@ -2,17 +2,19 @@
 #include <gtest/gtest.h>
 
 #include "emulator/long.h"
+#include "emulator/sm90_forward.h"
+#include "gpu/config_text.h"
 #include "octavo/emulator.hpp"
 
 namespace octavo {
 namespace {
 
-void expect_accounted_for(const std::string& kernel) {
+void expect_accounted_for(const std::string& kernel, std::size_t at_least = 10) {
   const Result<std::vector<MutantReport>> reports = emulator_mutants(kernel);
   ASSERT_TRUE(reports.ok()) << reports.status().message();
   for (const MutantReport& report : *reports) {
     EXPECT_EQ(report.failure, "") << report.brief;
-    EXPECT_GE(report.mutants.size(), 10U) << report.brief;
+    EXPECT_GE(report.mutants.size(), at_least) << report.brief;
     for (const Mutant& mutant : report.mutants)
       EXPECT_TRUE(mutant.accounted_for()) << report.brief << ": " << mutant.call << " survives";
     EXPECT_TRUE(report.passed());
@@ -26,9 +28,44 @@ TEST(EmulatorMutants, OfKernelsWithWarpsAlongTheKeys) {
   expect_accounted_for("element=sim8,block_m=32,warps_m=2,warps_n=4");
 }
 
-TEST(EmulatorMutants, OfEveryKernel) {
+// The smallest of the form that divides keys over a cluster, and of the form with a loader.
+TEST(EmulatorMutants, OfHopperKernels) {
+  const auto work = [](const Sm90Forward& c) {
+    return c.warpgroups * c.head_dim * c.block_n * c.stages * (c.element == Element::f16 ? 1 : 2);
+  };
+  const emulator::EmulatedSm90Forward* clustered = nullptr;
+  const emulator::EmulatedSm90Forward* loading = nullptr;
+  for (const auto& kernel : emulator::sm90_forward_kernels()) {
+    if (kernel.config.split_keys && kernel.config.cluster == 1) continue;
+    const auto*& least = kernel.config.split_keys ? clustered : loading;
+    if (least == nullptr || work(kernel.config) < work(least->config)) least = &kernel;
+  }
+  for (const auto* kernel : {clustered, loading}) {
+    ASSERT_NE(kernel, nullptr);
+    expect_accounted_for("sm90_forward " + brief_text(kernel->config));
+  }
+}
+
+// Rows have no barrier, only ends; channels have both.
+TEST(EmulatorMutants, OfQuantizers) {
+  expect_accounted_for("quantize to=e4m3", 4);
+  expect_accounted_for("quantize group=channel,amax_pass=true", 3);
+}
+
+TEST(EmulatorMutants, OfEverySm80Kernel) {
   if (!test_long()) GTEST_SKIP() << "make test-long";
-  expect_accounted_for("all");
+  expect_accounted_for("sm80_forward");
+}
+// Those of bf16 are the same lines.
+TEST(EmulatorMutants, OfEveryHopperKernel) {
+  if (!test_long()) GTEST_SKIP() << "make test-long";
+  for (const auto& kernel : emulator::sm90_forward_kernels())
+    if (kernel.config.element == Element::f16)
+      expect_accounted_for("sm90_forward " + brief_text(kernel.config));
+}
+TEST(EmulatorMutants, OfEveryQuantizer) {
+  if (!test_long()) GTEST_SKIP() << "make test-long";
+  expect_accounted_for("quantize", 3);
 }
 
 TEST(EmulatorMutants, AnUnknownKernelIsNamed) {

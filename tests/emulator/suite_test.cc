@@ -1,4 +1,5 @@
-// The twelve cases of every precision of the sm80 family, in the emulator, under many schedules.
+// The twelve cases of every precision of the sm80 family, and of the Hopper kernels, in the
+// emulator, under many schedules.
 //
 // Small shapes run under three schedules each, whose bits must agree; the mission shape, nine
 // tenths of the time, under one schedule for each of its three inputs. `make test-long`: all under
@@ -18,8 +19,10 @@ constexpr int kSchedules = 3, kLongSchedules = 20;
 struct Mode {
   DType input;
   Precision precision = Precision::native;
+  int chip = 0;  // of the emulator
+  Device device() const { return {Device::Kind::emulator, chip}; }
 };
-// Inputs as they are, and 16-bit inputs that the quantizers prepare.
+// Inputs as they are, and 16-bit inputs that the quantizers prepare; then the Hopper kernels.
 constexpr Mode kModes[] = {{DType::f16},
                            {DType::bf16},
                            {DType::e4m3},
@@ -29,12 +32,14 @@ constexpr Mode kModes[] = {{DType::f16},
                            {DType::f16, Precision::fp8},
                            {DType::f16, Precision::fp8_fast},
                            {DType::f16, Precision::int8},
-                           {DType::f16, Precision::sim8}};
+                           {DType::f16, Precision::sim8},
+                           {DType::f16, Precision::native, 90},
+                           {DType::bf16, Precision::native, 90}};
 
 // Each call of a case takes the next schedule.
-Runner scheduled_runner(std::uint64_t first) {
-  return [=, runner = library_runner({Device::Kind::emulator, 0})](
-             const Arguments& arguments, const Options& options) -> Result<Call> {
+Runner scheduled_runner(Device device, std::uint64_t first) {
+  return [=, runner = library_runner(device)](const Arguments& arguments,
+                                              const Options& options) -> Result<Call> {
     const Result<Call> call = runner(arguments, options);
     if (!call.ok()) return call.status();
     return Call([call = *call, seed = first]() mutable {
@@ -46,12 +51,12 @@ Runner scheduled_runner(std::uint64_t first) {
   };
 }
 
-void check(const std::vector<Case>& cases, int schedules, std::uint64_t first) {
+void check(Device device, const std::vector<Case>& cases, int schedules, std::uint64_t first) {
   ASSERT_FALSE(cases.empty());
   CheckOptions options;
-  options.device = {Device::Kind::emulator, 0};
+  options.device = device;
   options.repeat = schedules;
-  const Result<CheckReport> report = check_cases(options, cases, scheduled_runner(first));
+  const Result<CheckReport> report = check_cases(options, cases, scheduled_runner(device, first));
   ASSERT_TRUE(report.ok()) << report.status().message();
   EXPECT_EQ(report->cases, static_cast<std::int64_t>(cases.size()));
   EXPECT_EQ(report->not_run, 0);
@@ -70,13 +75,14 @@ std::vector<Case> twelve_of(const Mode& mode, bool mission) {
 class EmulatorSuite : public testing::TestWithParam<Mode> {};
 
 TEST_P(EmulatorSuite, SmallShapesUnderEverySchedule) {
-  check(twelve_of(GetParam(), false), test_long() ? kLongSchedules : kSchedules, 1);
+  check(GetParam().device(), twelve_of(GetParam(), false),
+        test_long() ? kLongSchedules : kSchedules, 1);
 }
 
 void mission(const Mode& mode, std::size_t input) {
   const std::vector<Case> cases = twelve_of(mode, true);
   ASSERT_EQ(cases.size(), 3U);
-  check({cases[input]}, test_long() ? kLongSchedules : 1, 1 + input);
+  check(mode.device(), {cases[input]}, test_long() ? kLongSchedules : 1, 1 + input);
 }
 TEST_P(EmulatorSuite, MissionShapeFirstInput) { mission(GetParam(), 0); }
 TEST_P(EmulatorSuite, MissionShapeSecondInput) { mission(GetParam(), 1); }
@@ -96,11 +102,12 @@ TEST(EmulatorSuiteOf, HeadDimensionsWithoutAKernelOfTheirOwn) {
       cases.push_back(c);
     }
   }
-  check(cases, 2, 1);
+  check({Device::Kind::emulator, 0}, cases, 2, 1);
 }
 
 INSTANTIATE_TEST_SUITE_P(Modes, EmulatorSuite, testing::ValuesIn(kModes), [](const auto& mode) {
-  return fmt::format("{}_{}", name(mode.param.input), name(mode.param.precision));
+  return fmt::format("{}_{}{}", name(mode.param.input), name(mode.param.precision),
+                     mode.param.chip == 0 ? "" : fmt::format("_sm{}", mode.param.chip));
 });
 
 }  // namespace

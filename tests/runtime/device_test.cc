@@ -6,17 +6,19 @@ namespace octavo {
 namespace {
 
 TEST(Device, NamesRoundTrip) {
-  for (const char* text : {"cpu", "cuda:0", "cuda:3", "emulator"})
+  for (const char* text : {"cpu", "cuda:0", "cuda:3", "emulator", "emulator:90"})
     EXPECT_EQ(name(parse_device(text).value()), text);
   EXPECT_EQ(name(parse_device("cuda").value()), "cuda:0");
 }
 
 TEST(Device, UnknownNamesAreRefusedWithTheKnownOnes) {
-  for (const char* text : {"", "gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:1x", "CPU"}) {
+  for (const char* text :
+       {"", "gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:1x", "CPU", "emulator:", "emulator:75"}) {
     const Result<Device> parsed = parse_device(text);
     ASSERT_FALSE(parsed.ok()) << text;
-    EXPECT_EQ(parsed.status().message(), std::string("device is '") + text +
-                                             "'; supported: cpu, cuda, cuda:N, emulator, auto.");
+    EXPECT_EQ(parsed.status().message(),
+              std::string("device is '") + text +
+                  "'; supported: cpu, cuda, cuda:N, emulator, emulator:90, auto.");
   }
 }
 

@@ -1,4 +1,5 @@
-// Terms of a mask that the emulator can switch off, to see whether anything notices.
+// What concerns only the emulator, which switches off calls and terms of a mask to see whether
+// anything notices.
 #pragma once
 
 #include "device/ptx/target.cuh"
@@ -11,8 +12,12 @@ template <class T>
 OCTAVO_DEVICE T mask_term(T x, T /*without*/) {
   return x;
 }
+OCTAVO_DEVICE void spare(const char* /*why*/) {}
 
 #else
+
+// Says why nothing notices when the next call is switched off.
+void spare(const char* why);
 
 bool mask_term_is_off(Site site);
 

@@ -117,10 +117,10 @@ OCTAVO_DEVICE void column_amax(const QuantizeParams& p, const Tile& t, const Pla
 template <Quantize kC>
 OCTAVO_DEVICE void store_row(const QuantizeParams& p, const Tile& t, i32 row, int column,
                              const float (&x)[kVector], const float (&inverse)[kVector]) {
-  if (row >= t.end) return;
+  if (ptx::mask_term(row >= t.end, false)) return;
   const i64 element = t.batch * p.out_strides.batch + t.head * p.out_strides.head +
                       (static_cast<i64>(t.first_row) + row) * p.out_strides.row + column;
-  if (column >= p.out_strides.row) return;
+  if (ptx::mask_term(column >= p.out_strides.row, false)) return;
   u8* to = static_cast<u8*>(p.out) + element * element_bytes(kC.to);
   if constexpr (kC.group == ScaleGroup::none) {
     u32 words[4];
@@ -157,7 +157,7 @@ OCTAVO_DEVICE void find_inverses(const QuantizeParams& p, const Tile& t, const P
     for (int i = 0; i < kVector; ++i) {
       const float scale = scale_from_amax<kC.to>(amax[i]);
       inverse[i] = inverse_step<kC.to>(scale);
-      if (t.number == 0 && at.slot == 0 && at.column + i < p.head_dim)
+      if (t.number == 0 && at.slot == 0 && ptx::mask_term(at.column + i < p.head_dim, true))
         ptx::store_global_f32(scales_of(p, t) + at.column + i, scale);
     }
   } else if constexpr (kC.group != ScaleGroup::none && kC.group != ScaleGroup::row) {
@@ -189,7 +189,8 @@ OCTAVO_DEVICE void write_codes(const QuantizeParams& p) {
       const float scale = scale_from_amax<kC.to>(lanes_max(amax, 1, lanes(kC)));
       fill(inverse, inverse_step<kC.to>(scale));
       const i64 index = row + (p.by_token ? static_cast<i64>(t.first_row) : 0);
-      if (at.column == 0 && row < t.end) ptx::store_global_f32(scales_of(p, t) + index, scale);
+      if (at.column == 0 && ptx::mask_term(row < t.end, true))
+        ptx::store_global_f32(scales_of(p, t) + index, scale);
     }
     store_row<kC>(p, t, row, at.column, x, inverse);
   }

@@ -6,6 +6,7 @@
 #include "device/ptx/math.cuh"
 #include "device/ptx/memory.cuh"
 #include "device/ptx/rounded.cuh"
+#include "device/ptx/term.cuh"
 #include "device/ptx/thread.cuh"
 #include "device/ptx/vector_memory.cuh"
 #include "device/quantize/params.cuh"
@@ -61,7 +62,7 @@ OCTAVO_DEVICE void load_words(const u8* row, int column, int columns,
   for (int i = 0; i < kPieces; ++i) {
     const int first = column + i * kPiece / kBytes;
     const u8* from = row + first * kBytes;
-    const bool exists = first < columns;
+    const bool exists = ptx::mask_term(first < columns, true);
     if constexpr (kPiece == 16) {
       u32 x[4] = {};
       if (exists) ptx::load_global_b128(from, x);
@@ -130,7 +131,7 @@ OCTAVO_DEVICE void load_row(const QuantizeParams& p, const Tile& t, i32 row, int
                       (static_cast<i64>(t.first_row) + row) * p.x_strides.row;
   const u8* from = static_cast<const u8*>(p.x) + element * element_bytes(kC.from);
   u32 words[kVector * element_bytes(kC.from) / 4];
-  load_words<kC>(from, column, row < t.end ? p.head_dim : 0, words);
+  load_words<kC>(from, column, ptx::mask_term(row < t.end ? p.head_dim : 0, p.head_dim), words);
   widen<kC.from>(words, x);
   if constexpr (kC.hadamard) rotate<kC>(p, column, x);
 }

@@ -32,6 +32,7 @@
 #include "config/sm90_forward.h"
 #include "device/ptx/fence.cuh"
 #include "device/ptx/mbarrier.cuh"
+#include "device/ptx/term.cuh"
 #include "device/ptx/thread.cuh"
 #include "device/ptx/tma.cuh"
 #include "device/ptx/warpgroup.cuh"
@@ -116,6 +117,7 @@ struct ForwardKernel {
       tail_phase ^= 1;
       G::template clear_rows<32>(G::v_tile(ring.stage()), t.at.len_kv - key, ptx::lane_index());
       ptx::fence_proxy_async();
+      ptx::spare("it is used only after the next tile is announced, before which these lanes meet");
       ptx::warp_sync();
       if (leader) ptx::mbarrier_arrive(G::v_full(ring.stage()));
     }
@@ -168,6 +170,7 @@ struct ForwardKernel {
     // Blocks that other warpgroups need and this one does not. One lane speaks for its warp, so
     // the others must have come too: nothing else keeps them together here.
     OCTAVO_DEVICE void pass_k(const Lane& w) {
+      ptx::spare("V of the block before, or the next tile, came: the loader found this one empty");
       ptx::mbarrier_wait(G::k_full(k.stage()), k.phase());
       ptx::warp_sync();
       release_k(w);
@@ -193,7 +196,10 @@ struct ForwardKernel {
     i32 rest;     // and after them
     i32 full_begin, full_end;
 
-    OCTAVO_DEVICE bool needs_mask() const { return key < full_begin || key + C.block_n > full_end; }
+    OCTAVO_DEVICE bool needs_mask() const {
+      return ptx::mask_term(key < full_begin, false) ||
+             ptx::mask_term(key + C.block_n > full_end, false);
+    }
   };
 
   static OCTAVO_DEVICE Course course_of(const Sm90ForwardParams& p, const Lane& lane, u32 tile) {
@@ -342,6 +348,7 @@ struct ForwardKernel {
       ptx::mbarrier_init(G::v_empty(stage), kWarps);
     }
     ptx::mbarrier_init(G::tail_full(), 1);
+    ptx::spare("fence.proxy.async of the same thread follows");
     ptx::fence_mbarrier_init();
   }
 

@@ -1,6 +1,7 @@
 // Online softmax on one warpgroup's scores: a thread has two rows, and of every eight columns two.
 #pragma once
 
+#include "device/ptx/term.cuh"
 #include "device/ptx/thread.cuh"
 #include "device/sm90/geometry.cuh"
 
@@ -21,8 +22,8 @@ struct Softmax {
     for (u32 half = 0; half < 2; ++half) {
       const KeyLimits keys = key_limits(p, w.at, w.row(half));
       const i32 first_column = key + static_cast<i32>(w.lane % 4 * 2);
-      const i32 begin = keys.begin - first_column;
-      const i32 end = keys.end - first_column;
+      const i32 begin = ptx::mask_term(keys.begin - first_column, -C.block_n);
+      const i32 end = ptx::mask_term(keys.end - first_column, 2 * C.block_n);
       OCTAVO_UNROLL
       for (int i = 0; i < G::kScores / 4; ++i) {
         OCTAVO_UNROLL

@@ -1,0 +1,27 @@
+#include "emulator/sm90_forward.h"
+
+#include "emulator/sm90_forward_table.h"
+
+namespace octavo::emulator {
+namespace {
+
+// Each part has every OCTAVO_PARTS-th kernel; put together they are in the table's order.
+template <int... kPart>
+std::vector<EmulatedSm90Forward> all_sm90_parts(std::integer_sequence<int, kPart...>) {
+  std::vector<EmulatedSm90Forward> all(kSm90Configs.size());
+  const auto place = [&all](std::size_t first, const std::vector<EmulatedSm90Forward>& part) {
+    for (std::size_t i = 0; i < part.size(); ++i) all[first + i * OCTAVO_PARTS] = part[i];
+  };
+  (place(kPart, sm90_forward_part<kPart>()), ...);
+  return all;
+}
+
+}  // namespace
+
+const std::vector<EmulatedSm90Forward>& sm90_forward_kernels() {
+  static const std::vector<EmulatedSm90Forward> kernels =
+      all_sm90_parts(std::make_integer_sequence<int, OCTAVO_PARTS>());
+  return kernels;
+}
+
+}  // namespace octavo::emulator

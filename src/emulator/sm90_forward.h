@@ -1,0 +1,20 @@
+// The Hopper forward kernels that are compiled for the emulator.
+#pragma once
+
+#include <vector>
+
+#include "config/sm90_forward.h"
+#include "device/sm90/params.cuh"
+
+namespace octavo::emulator {
+
+struct EmulatedSm90Forward {
+  Sm90Forward config;
+  void (*entry)(const Sm90ForwardParams&) = nullptr;
+};
+
+// Every row of the table that problems are given to, in both element types; again as LSE needs it,
+// where that differs; and some with FP32 output.
+const std::vector<EmulatedSm90Forward>& sm90_forward_kernels();
+
+}  // namespace octavo::emulator

@@ -1,0 +1,62 @@
+// Which configurations are instantiated, and in which of the files that share the work.
+#pragma once
+
+#include <array>
+#include <utility>
+#include <vector>
+
+#include "config/sm90_shipped.h"
+#include "emulator/sm90_forward.h"
+
+namespace octavo::emulator {
+
+// The first row of the table with its columns that divides, or does not divide, keys.
+constexpr bool is_first_of_form(const sm90::TableRow& row) {
+  for (const sm90::TableRow& other : sm90::kTable)
+    if (other.head_dim == row.head_dim && (other.cluster > 0) == (row.cluster > 0))
+      return &other == &row;
+  return false;
+}
+
+constexpr bool is_in_table(const Sm90Forward& config) {
+  for (const sm90::TableRow& row : sm90::kTable)
+    if (sm90::config_of(row, config.element) == config) return true;
+  return false;
+}
+
+// In the order of the list: as problems are given to them, with the exact sums that LSE needs, with
+// FP32 output. Those sums serve a problem without LSE too, so FP32 needs no other; and one of each
+// form is enough for what it does otherwise.
+template <class Take>
+constexpr void for_each_sm90_config(const Take& take) {
+  for (const sm90::TableRow& row : sm90::kTable)
+    for (const Element element : sm90::kShippedElements) {
+      Sm90Forward c = sm90::config_of(row, element);
+      take(c);
+      if (c.ones) {
+        c.ones = false;
+        if (!is_in_table(c)) take(c);
+      }
+      if (element != Element::f16 || !is_first_of_form(row)) continue;
+      c.out = Element::f32;
+      take(c);
+    }
+}
+
+constexpr int count_sm90_configs() {
+  int count = 0;
+  for_each_sm90_config([&count](const Sm90Forward&) { ++count; });
+  return count;
+}
+
+inline constexpr auto kSm90Configs = [] {
+  std::array<Sm90Forward, count_sm90_configs()> configs{};
+  std::size_t count = 0;
+  for_each_sm90_config([&](const Sm90Forward& c) { configs[count++] = c; });
+  return configs;
+}();
+
+template <int kPart>
+std::vector<EmulatedSm90Forward> sm90_forward_part();
+
+}  // namespace octavo::emulator

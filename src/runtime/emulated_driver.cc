@@ -1,0 +1,121 @@
+#include "runtime/emulated_driver.h"
+
+#include <optional>
+#include <string_view>
+
+#include "emulator/tensor_map.h"
+
+namespace octavo {
+namespace {
+
+constexpr cuda::Error kInvalidValue = 1;
+
+cuda::Error name_of_error(cuda::Error /*error*/, const char** text) {
+  *text = "CUDA_ERROR_INVALID_VALUE";
+  return cuda::kSuccess;
+}
+cuda::Error text_of_error(cuda::Error /*error*/, const char** text) {
+  *text = "refused by the emulator";
+  return cuda::kSuccess;
+}
+// That of every emulated GPU: none has to be made current.
+cuda::Error current_context(cuda::Context* context) {
+  *context = nullptr;
+  return cuda::kSuccess;
+}
+
+std::optional<emulator::MapType> map_type(cuda::TensorMapType type) {
+  switch (type) {
+    case cuda::TensorMapType::u8:
+      return emulator::MapType::u8;
+    case cuda::TensorMapType::u16:
+      return emulator::MapType::u16;
+    case cuda::TensorMapType::u32:
+      return emulator::MapType::u32;
+    case cuda::TensorMapType::f16:
+      return emulator::MapType::f16;
+    case cuda::TensorMapType::f32:
+      return emulator::MapType::f32;
+    case cuda::TensorMapType::bf16:
+      return emulator::MapType::bf16;
+    case cuda::TensorMapType::i32:
+      break;
+  }
+  return {};
+}
+
+std::uint16_t swizzle_bytes(cuda::TensorMapSwizzle swizzle) {
+  constexpr std::uint16_t kBytes[] = {0, 32, 64, 128};
+  return kBytes[static_cast<int>(swizzle)];
+}
+
+cuda::Error encode_tensor_map(cuda::TensorMap* map, cuda::TensorMapType type, std::uint32_t rank,
+                              void* address, const std::uint64_t* shape,
+                              const std::uint64_t* stride_bytes, const std::uint32_t* box,
+                              const std::uint32_t* element_strides, cuda::TensorMapInterleave,
+                              cuda::TensorMapSwizzle swizzle, cuda::TensorMapL2Promotion,
+                              cuda::TensorMapFill) {
+  const std::optional<emulator::MapType> element = map_type(type);
+  if (!element || rank < 1 || rank > 5) return kInvalidValue;
+  emulator::TensorMapFields fields;
+  fields.data = address;
+  fields.type = *element;
+  fields.rank = rank;
+  fields.swizzle_bytes = swizzle_bytes(swizzle);
+  for (std::uint32_t i = 0; i < rank; ++i) {
+    if (shape[i] > UINT32_MAX || box[i] > 256 || element_strides[i] != 1) return kInvalidValue;
+    fields.shape[i] = static_cast<std::uint32_t>(shape[i]);
+    fields.box[i] = static_cast<std::uint16_t>(box[i]);
+    if (i > 0) fields.stride_bytes[i - 1] = stride_bytes[i - 1];
+  }
+  if (emulator::refuse(fields) != nullptr) return kInvalidValue;
+  const ptx::TensorMap encoded = emulator::encode(fields);
+  static_assert(sizeof(ptx::TensorMap) == sizeof(cuda::TensorMap));
+  *reinterpret_cast<ptx::TensorMap*>(map) = encoded;
+  return cuda::kSuccess;
+}
+
+cuda::Error launch_kernel(const cuda::LaunchConfig* config, cuda::Function handle, void** arguments,
+                          void** /*extra*/) {
+  const auto& function = *reinterpret_cast<const EmulatedFunction*>(handle);
+  emulator::Launch launch;
+  launch.kernel = function.name;
+  launch.arch = function.arch;
+  launch.blocks = config->grid[0];
+  launch.threads = static_cast<int>(config->block[0]);
+  launch.smem_bytes = config->smem_bytes;
+  for (unsigned i = 0; i < config->attribute_count; ++i) {
+    const cuda::LaunchAttribute& attribute = config->attributes[i];
+    if (attribute.id == cuda::LaunchAttributeId::cluster_dimension)
+      launch.cluster = static_cast<int>(attribute.value.cluster_dim[0]);
+    if (attribute.id == cuda::LaunchAttributeId::programmatic_stream_serialization)
+      launch.programmatic = attribute.value.programmatic_stream_serialization != 0;
+  }
+  if (launch.blocks == 0 || launch.blocks % launch.cluster != 0) return kInvalidValue;
+  launch.entry = [&] { function.entry(arguments[0]); };
+  emulator::Machine machine(launch, function.memory, function.settings);
+  machine.run();
+  function.then(machine);
+  return cuda::kSuccess;
+}
+
+void* symbol(std::string_view name) {
+  if (name == "cuGetErrorName") return reinterpret_cast<void*>(&name_of_error);
+  if (name == "cuGetErrorString") return reinterpret_cast<void*>(&text_of_error);
+  if (name == "cuCtxGetCurrent") return reinterpret_cast<void*>(&current_context);
+  if (name == "cuLaunchKernelEx") return reinterpret_cast<void*>(&launch_kernel);
+  if (name == "cuTensorMapEncodeTiled") return reinterpret_cast<void*>(&encode_tensor_map);
+  return nullptr;
+}
+
+}  // namespace
+
+const Driver& emulated_driver() {
+  static const Driver driver = [] {
+    SymbolLoader loader([](const char* name) { return symbol(name); });
+    return Driver(loader);
+  }();
+  return driver;
+}
+
+}  // namespace octavo

@@ -1,0 +1,224 @@
+// The Hopper kernels in the emulator: each of them by name, on problems at the edges of what it
+// serves, on a chip so narrow that a CTA works through many tiles.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "emulator/long.h"
+#include "evidence/check.h"
+#include "evidence/emulated_cases.h"
+#include "gpu/config_text.h"
+#include "gpu/launch_sm90_forward.h"
+#include "gpu/shipped.h"
+#include "octavo/emulator.hpp"
+#include "runtime/emulated_launch.h"
+
+namespace octavo::evidence {
+namespace {
+
+constexpr Device kSm90{Device::Kind::emulator, 90};
+
+// A problem whose head dimension is the kernel's, or so many columns less.
+struct Edge {
+  std::int64_t len_q, len_kv;
+  Causal causal = Causal::none;
+  std::int64_t window_left = -1, window_right = -1;
+  std::int64_t batch = 1, heads_q = 1, heads_kv = 1;
+  Layout layout = Layout::bhsd;
+  std::int64_t columns_less = 0;
+  std::optional<float> scale{};
+};
+constexpr auto kNone = Causal::none, kTop = Causal::top_left, kBottom = Causal::bottom_right;
+constexpr auto kBhsd = Layout::bhsd, kBshd = Layout::bshd, kPacked = Layout::packed;
+const Edge kEdges[] = {
+    {1, 1},
+    {64, 128},
+    {65, 129, kTop},
+    {7, 300},
+    {200, 40},
+    {5, 0},
+    {130, 130, kTop},
+    {130, 130, kBottom},
+    {70, 200, kBottom},
+    {200, 70, kBottom},  // rows that see no key
+    {200, 70, kTop},
+    {100, 260, kBottom, 33},
+    {260, 100, kTop, 0},
+    {150, 150, kNone, 20, 15},
+    {90, 210, kNone, -1, 40},
+    {90, 210, kNone, 64, -1},
+    {210, 90, kNone, 0, 0},
+    {40, 90, kNone, -1, -1, 2, 4, 2},
+    {66, 66, kTop, -1, -1, 1, 6, 1},
+    {30, 140, kBottom, -1, -1, 3, 2, 1, kBshd},
+    {100, 100, kTop, -1, -1, 2, 2, 2, kBshd, 8},
+    {70, 140, kNone, -1, -1, 3, 1, 1, kPacked},
+    {140, 70, kTop, -1, -1, 3, 2, 1, kPacked},
+    {90, 190, kBottom, 50, -1, 2, 2, 2, kPacked, 8},
+    {20, 10, kBottom, -1, -1, 4, 1, 1, kPacked, 24},
+    {64, 64, kNone, -1, -1, 2, 1, 1, kPacked},
+    {33, 77, kNone, -1, -1, 1, 1, 1, kBhsd, 8},
+    {80, 90, kTop, -1, -1, 1, 2, 2, kBhsd, 16},
+    {60, 100, kNone, -1, -1, 1, 1, 1, kBhsd, 24, -0.3f},
+    {100, 60, kBottom, -1, -1, 1, 2, 1, kBhsd, 0, -1.0f},
+    {60, 100, kNone, -1, -1, 1, 1, 1, kBhsd, 0, 0.0f},
+    {50, 400, kNone, -1, -1, 1, 1, 1, kBhsd, 0, 4.0f},  // maxima that grow
+};
+
+Case case_of(const Edge& edge, const Sm90Forward& config, std::uint64_t seed) {
+  Case c;
+  c.batch = edge.batch;
+  c.heads_q = edge.heads_q;
+  c.heads_kv = edge.heads_kv;
+  c.len_q = edge.len_q;
+  c.len_kv = edge.len_kv;
+  c.head_dim = config.head_dim - edge.columns_less;
+  c.input = static_cast<DType>(config.element);
+  c.out = static_cast<DType>(config.out);
+  c.options.causal = edge.causal;
+  c.options.window_left = edge.window_left;
+  c.options.window_right = edge.window_right;
+  c.layout = edge.layout;
+  c.scale = edge.scale;
+  c.lse = !config.ones;
+  c.seed = seed;
+  return c;
+}
+
+Runner runner_of(const emulator::EmulatedSm90Forward& kernel, std::optional<std::uint64_t> seed) {
+  return plain_runner([&kernel, seed](const Arguments& arguments, const Options& options) {
+    const Result<Problem> posed = problem_of(arguments, options);
+    if (!posed.ok()) return posed.status();
+    if (!sm90_forward_reaches(arguments))
+      return Status{ErrorCode::device_error, "TMA does not reach the tensors"};
+    emulator::Settings settings;
+    settings.seed = seed;
+    Status found;
+    const Status status =
+        run_emulated(kernel, narrow_sm90_chip(), *posed, arguments, settings,
+                     [&found](const emulator::Machine& machine) {
+                       if (!machine.report().clean())
+                         found = {ErrorCode::device_error, machine.report().text()};
+                     });
+    return status.ok() ? found : status;
+  });
+}
+
+// Every kernel meets some of the edges, and every edge some of the kernels; `make test-long`: all
+// meet all.
+TEST(EmulatorSm90, EveryKernelAtTheEdges) {
+  constexpr std::size_t kEdgeCount = std::size(kEdges);
+  const auto& kernels = emulator::sm90_forward_kernels();
+  const std::size_t edges_each = test_long() ? kEdgeCount : 1;
+  std::vector<int> met(kEdgeCount);
+  for (std::size_t k = 0; k < kernels.size(); ++k) {
+    const emulator::EmulatedSm90Forward& kernel = kernels[k];
+    std::size_t taken = 0;
+    for (std::size_t i = 0; i < kEdgeCount && taken < edges_each; ++i) {
+      const std::size_t at = (k * edges_each + i) % kEdgeCount;
+      if (kEdges[at].layout == Layout::packed && kernel.config.split_keys) continue;
+      ++taken;
+      ++met[at];
+      const std::optional<std::uint64_t> seed =
+          (k + taken) % 2 == 0 ? std::optional<std::uint64_t>(k) : std::nullopt;
+      CheckOptions options;
+      options.device = kSm90;
+      options.repeat = 1;
+      const Result<CheckReport> report =
+          check_cases(options, {case_of(kEdges[at], kernel.config, k)}, runner_of(kernel, seed));
+      ASSERT_TRUE(report.ok()) << report.status().message();
+      for (const std::string& failure : report->failures)
+        ADD_FAILURE() << brief_text(kernel.config) << ": " << failure;
+    }
+  }
+  EXPECT_EQ(std::count(met.begin(), met.end(), 0), 0);
+}
+
+// Of the case without a mask: one tile of all rows and one of five, whole blocks of keys.
+TEST(EmulatorSm90, TensorAndExponentialCountsFollowFromTheShape) {
+  const auto& kernels = emulator::sm90_forward_kernels();
+  for (std::size_t k = 0; k < kernels.size(); k += 12) {
+    const Sm90Forward& c = kernels[k].config;
+    const Result<std::vector<MeasureReport>> reports =
+        emulator_measure("sm90_forward " + brief_text(c));
+    ASSERT_TRUE(reports.ok()) << reports.status().message();
+    std::int64_t wgmma = 0, ex2 = 0;
+    for (const MeasuredCount& count : reports->at(0).counts) {
+      if (count.instruction == "wgmma") wgmma += count.times;
+      if (count.instruction == "ex2") ex2 += count.times;
+    }
+    // Where warpgroups divide the rows, one has the five; else all see them.
+    const std::int64_t tiles = c.split_keys ? 2 * c.row_groups : c.warpgroups + 1;
+    const std::int64_t blocks = tiles * (sm90::key_parts(c) * (c.stages + 1) + 1);
+    EXPECT_EQ(wgmma, 4 * blocks * (c.head_dim + c.block_n) / 16) << brief_text(c);  // by warps
+    EXPECT_GE(ex2, blocks * sm90::kRows * c.block_n) << brief_text(c);
+    EXPECT_LE(ex2, blocks * sm90::kRows * (c.block_n + 16)) << brief_text(c);
+  }
+}
+
+TEST(EmulatorSm90, EveryShippedConfigurationIsListed) {
+  const std::vector<EmulatedKernel> kernels = emulated_kernels();
+  for (const Sm90Forward& config : shipped_sm90_configs())
+    EXPECT_TRUE(std::any_of(kernels.begin(), kernels.end(), [&](const EmulatedKernel& k) {
+      return k.kernel == "sm90_forward" && k.config == to_text(config);
+    })) << to_text(config);
+  for (const int arch : {89, 90})
+    for (Sm80Forward config : shipped_configs(arch)) {
+      config.arch = 89;
+      EXPECT_TRUE(std::any_of(kernels.begin(), kernels.end(), [&](const EmulatedKernel& k) {
+        return k.kernel == "sm80_forward" && k.config == to_text(config);
+      })) << to_text(config);
+    }
+}
+
+// On a chip of its own, as on a GPU: TMA needs 16 bytes, 8-bit inputs and other chips the sm80
+// family.
+TEST(EmulatorSm90, ServesAlignedProblemsOf16Bits) {
+  Problem p;
+  p.batch = 1;
+  p.heads_q = p.heads_kv = 8;
+  p.len_q = p.len_kv = 512;
+  p.head_dim = p.head_dim_v = 64;
+  const auto kernel_of = [&p](Device device) { return explain(p, device).value().kernel; };
+  EXPECT_EQ(kernel_of(kSm90), "sm90_forward");
+  EXPECT_EQ(kernel_of({Device::Kind::emulator, 0}), "sm80_forward");
+  p.out = DType::f32;
+  EXPECT_EQ(kernel_of(kSm90), "sm90_forward");
+  p.out = DType::f16;
+  p.head_dim = p.head_dim_v = 60;
+  EXPECT_EQ(kernel_of(kSm90), "sm80_forward");
+  p.head_dim = p.head_dim_v = 64;
+  p.options.precision = Precision::fp8;
+  EXPECT_EQ(kernel_of(kSm90), "sm80_forward");
+}
+
+TEST(EmulatorSm90, AForcedFamilyIsTheOnlyOne) {
+  Problem p;
+  p.batch = p.heads_q = p.heads_kv = 1;
+  p.len_q = p.len_kv = 64;
+  p.head_dim = p.head_dim_v = 64;
+  setenv("OCTAVO_KERNELS", "sm80", 1);
+  EXPECT_EQ(explain(p, kSm90).value().kernel, "sm80_forward");
+  setenv("OCTAVO_KERNELS", "sm90", 1);
+  EXPECT_EQ(explain(p, kSm90).value().kernel, "sm90_forward");
+  const Status refused = plan(p, {Device::Kind::emulator, 0}).status();
+  unsetenv("OCTAVO_KERNELS");
+  EXPECT_EQ(
+      refused.message().find("OCTAVO_KERNELS is 'sm90'; supported here: sm80, or nothing, for "),
+      0U)
+      << refused.message();
+}
+
+TEST(EmulatorSm90, ThereIsNoOtherChip) {
+  Problem p;
+  p.batch = p.heads_q = p.heads_kv = p.len_q = p.len_kv = 1;
+  p.head_dim = p.head_dim_v = 64;
+  const Result<Plan> made = plan(p, {Device::Kind::emulator, 75});
+  ASSERT_FALSE(made.ok());
+  EXPECT_EQ(made.status().message(),
+            "device is emulator:75; supported here: emulator, emulator:90.");
+}
+
+}  // namespace
+}  // namespace octavo::evidence
