@@ -39,7 +39,7 @@ test:
 	@tools/python_env.sh
 	@tools/test.sh
 
-# The emulator under twenty schedules, and the mutants of every kernel: about half an hour of CPU.
+# The emulator under twenty schedules, and the mutants of every kernel: about two hours of CPU.
 test-long: build
 	OCTAVO_TEST_LONG=1 ctest --preset release -R Emulator
 
