@@ -64,4 +64,4 @@ install: build
 	cmake --install build --prefix $(PREFIX)
 
 clean:
-	rm -rf build build-debug build-asan build-tsan build-fuzz build-python
+	rm -rf build build-debug build-asan build-tsan build-fuzz build-python build-repro

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -32,11 +33,10 @@ struct Manifest {
 
 Result<std::string> file_text(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (!file || !text)
+  std::string text((std::istreambuf_iterator<char>(file)), {});
+  if (!file.is_open() || file.bad())
     return invalid("bundle", fmt::format("\"{}\"", path.string()), "files that can be read");
-  return std::move(text).str();
+  return text;
 }
 
 Status bad_line(int number, std::string_view what) {

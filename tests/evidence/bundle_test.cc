@@ -21,6 +21,7 @@ class BundleTest : public testing::Test {
   void SetUp() override {
     write("bench/bench.json", "{\"kind\": \"bench\"}");
     write("repro/gate.json", "{}");
+    write("repro/empty.log", "");
     write_manifest();
   }
   void write(const std::string& path, const std::string& text) {
@@ -30,7 +31,7 @@ class BundleTest : public testing::Test {
   void write_manifest(const std::string& kernels = "") {
     std::string text = "# made by a test\noctavo_bundle: 1\ncommit: \"1a2b3c\"\ngpu: null\n";
     text += "kernels:\n" + kernels + "files:\n";
-    for (const char* path : {"bench/bench.json", "repro/gate.json"}) {
+    for (const char* path : {"bench/bench.json", "repro/gate.json", "repro/empty.log"}) {
       std::ifstream file(folder_ / path);
       const std::string content((std::istreambuf_iterator<char>(file)), {});
       const nlohmann::json entry = {{"path", path}, {"sha256", sha256_hex(content)}};
@@ -52,7 +53,7 @@ class BundleTest : public testing::Test {
 TEST_F(BundleTest, IsWhatItsManifestSays) {
   const BundleReport report = verify();
   EXPECT_TRUE(report.passed()) << report.failures[0];
-  EXPECT_EQ(report.files, 2);
+  EXPECT_EQ(report.files, 3);
   EXPECT_EQ(report.commit, "1a2b3c");
   EXPECT_EQ(report.gpu, "");
   EXPECT_EQ(report.not_compared, std::vector<std::string>{"kernels: the bundle has none."});

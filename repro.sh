@@ -1,0 +1,166 @@
+#!/usr/bin/env bash
+# repro.sh: everything that is claimed, made again: builds clean, runs tests, gates, benchmarks and
+# counters, and packs what they said into a bundle that `octavo evidence verify` checks.
+#
+# usage: ./repro.sh [--tests quick|all|none] [--out FOLDER] [--build FOLDER] [--device NAME]
+#                   [--baseline BENCH_JSON] [--counters COUNTERS_JSON] [--cases N] [--iters N]
+#   --tests     quick (default): the rooms of numbers, plans and evidence; all: every release test
+#   --out       where the artifacts go (artifacts)
+#   --build     a build folder that is taken as it is, instead of a clean one in build-repro
+#   --device    cpu, emulator, cuda; auto (default): the GPU where there is one
+#   --baseline  what the performance gate holds against
+#   --counters  what the counters gate reads
+#   --cases     about so many of each part of what is checked; 0 (default): all
+#   --iters     timed runs of a benchmark (2000 on a GPU, else 10)
+#
+# Without a GPU it does what can be done, and its last lines say what it did not do.
+set -uo pipefail
+cd "$(dirname "$0")"
+
+tests=quick out=artifacts build= device=auto baseline= counters= cases=0 iters=
+while (($#)); do
+  case $1 in
+    --tests | --out | --build | --device | --baseline | --counters | --cases | --iters)
+      (($# > 1)) || { echo "repro.sh: $1 has no value" >&2; exit 2; }
+      printf -v "${1#--}" %s "$2"
+      shift 2
+      ;;
+    --help) sed -n '2,/^set/s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    *) echo "repro.sh: the option is '$1'; supported: those of --help." >&2; exit 2 ;;
+  esac
+done
+case $tests in
+  quick | all | none) ;;
+  *) echo "repro.sh: --tests is '$tests'; supported: quick, all, none." >&2; exit 2 ;;
+esac
+
+python=${PYTHON:-python3}
+for tool in cmake tar "$python"; do
+  command -v "$tool" >/dev/null || { echo "repro.sh: $tool is missing (tools/setup.sh)" >&2; exit 2; }
+done
+mkdir -p "$out"
+rm -rf "${out:?}"/{bench,ncu,repro,manifest.yaml,report.html,report.md}
+mkdir -p "$out"/{bench,ncu,repro}
+steps=$out/repro/steps.csv
+echo "step,state,seconds,what" >"$steps"
+failed=() skipped=()
+
+# step NAME COMMAND...: its output goes into a file of that name.
+step() {
+  local name=$1 start=$SECONDS state=done
+  shift
+  printf '%-12s ' "$name"
+  if ! "$@" >"$out/repro/$name.log" 2>&1; then
+    state=failed
+    failed+=("$name")
+    tail -n 5 "$out/repro/$name.log" | sed 's/^/    /'
+  fi
+  echo "$state, $((SECONDS - start)) s"
+  echo "$name,$state,$((SECONDS - start))," >>"$steps"
+}
+# skip NAME REASON
+skip() {
+  skipped+=("$1: $2")
+  echo "$1,not done,0,$2" >>"$steps"
+}
+
+# --- environment
+environment() {
+  uname -srm
+  cmake --version | head -1
+  "${CXX:-c++}" --version | head -1
+  "$python" --version
+  "$python" -c 'import torch; print("PyTorch", torch.__version__)' 2>/dev/null || echo "no PyTorch"
+  nvidia-smi 2>/dev/null || echo "no nvidia-smi"
+}
+step environment environment
+
+# --- build
+rooms="numeric;attention;runtime;evidence"
+fresh_build() {
+  local generator
+  generator=$(command -v ninja >/dev/null && echo Ninja || echo 'Unix Makefiles')
+  rm -rf build-repro
+  local options=(-DOCTAVO_TESTS=OFF)
+  [[ $tests == all ]] && options=(-DOCTAVO_TESTS=ON)
+  [[ $tests == quick ]] && options=(-DOCTAVO_TESTS=ON "-DOCTAVO_TEST_ROOMS=$rooms")
+  CMAKE_GENERATOR=${CMAKE_GENERATOR:-$generator} cmake --preset release -B build-repro "${options[@]}" &&
+    cmake --build build-repro --parallel "${JOBS:-$(nproc)}"
+}
+if [[ -n $build ]]; then
+  skip build "--build $build was taken as it is"
+else
+  build=build-repro
+  step build fresh_build
+fi
+octavo=$build/octavo
+[[ -x $octavo ]] || { echo "repro.sh: there is no $octavo" >&2; exit 1; }
+
+if [[ $device == auto ]]; then
+  device=cpu
+  "$octavo" devices | grep -Eq '^cuda:0 +yes' && device=cuda
+fi
+
+# --- tests
+if [[ $tests == none ]]; then
+  skip tests "--tests none"
+else
+  step tests ctest --test-dir "$build" --output-on-failure --parallel "${JOBS:-$(nproc)}"
+fi
+
+# --- what is measured
+step kernels "$octavo" kernels --json "$out/repro/kernels.json"
+step check "$octavo" check --device "$device" --suite twelve --cases "$cases" --json "$out/bench/twelve.json"
+gate_flags=(--device "$device" --cases "$cases")
+[[ -n $baseline ]] && gate_flags+=(--baseline "$baseline")
+[[ -n $counters ]] && gate_flags+=(--counters "$counters") && cp "$counters" "$out/ncu/counters.json"
+step gate "$octavo" gate "${gate_flags[@]}" --json "$out/repro/gate.json"
+[[ -n $baseline ]] || skip "gate: performance" "no --baseline"
+[[ -n $counters ]] || skip "gate: counters" "no --counters"
+
+case $device in
+  cuda)
+    step bench "$octavo" bench --device cuda --iters "${iters:-2000}" --json "$out/bench/bench.json"
+    if "$python" -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null; then
+      step compare "$python" tools/compare_torch.py --library "$build/liboctavo.so" \
+        --command "$octavo" --json "$out/bench/compare.json"
+    else
+      skip compare "no PyTorch that sees the GPU"
+    fi
+    ;;
+  cpu)
+    step bench "$octavo" bench --device cpu --iters "${iters:-10}" --warmup 2 --no-three-loop \
+      --json "$out/bench/bench.json"
+    skip compare "no GPU"
+    skip "GPU kernels" "no GPU: they were not run"
+    ;;
+  *)
+    skip bench "the emulator's time is not a kernel's"
+    skip compare "no GPU"
+    ;;
+esac
+[[ -n $counters ]] || skip counters "no file of counters: give --counters"
+
+# --- report, manifest, bundle
+step report "$python" tools/report.py --folder "$out" --out "$out/report"
+commit=$(git rev-parse --short=7 HEAD 2>/dev/null || echo unknown)
+bundle=repro_bundle_${commit}_$(date -u +%Y%m%dT%H%M%SZ)
+# No steps from here on: they would change files whose digests the manifest has.
+if "$python" tools/manifest.py --folder "$out" --command "$octavo" &&
+  tar -czf "$out/$bundle.tar.gz" --transform "s,^\.,$bundle," -C "$out" \
+  ./bench ./ncu ./repro ./manifest.yaml ./report.html ./report.md &&
+  "$octavo" evidence verify "$out/$bundle.tar.gz"; then
+  printf '\n%s\n' "$out/$bundle.tar.gz"
+else
+  failed+=(bundle)
+fi
+
+if ((${#skipped[@]})); then
+  echo "not done:"
+  printf '  %s\n' "${skipped[@]}"
+fi
+if ((${#failed[@]})); then
+  echo "failed: ${failed[*]}"
+  exit 1
+fi
+echo "all that could be done here passed, in $SECONDS s"

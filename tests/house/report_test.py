@@ -1,0 +1,186 @@
+#!/usr/bin/env python3
+"""The report says what the JSON files say: its page is parsed, and every number is held against them.
+
+usage: report_test.py ROOT
+"""
+
+import html.parser
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(sys.argv.pop(1)).resolve()
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+
+
+class Page(html.parser.HTMLParser):
+    """The tables of a page by name, as rows of (shown, value); bars; points; and what it refers to."""
+
+    VOID = ("meta", "link", "img", "br", "rect", "circle", "line", "polyline")
+
+    def __init__(self, text):
+        super().__init__()
+        self.tables, self.bars, self.points, self.references, self.open = {}, [], [], [], []
+        self.cell = None
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        attrs = dict(attrs)
+        self.references += [v for k, v in attrs.items() if k in ("src", "href")]
+        if tag not in self.VOID:
+            self.open.append(tag)
+        if tag == "table":
+            self.rows = self.tables[attrs["id"]] = []
+        elif tag == "tr":
+            self.rows.append([])
+        elif tag == "td":
+            self.cell = ["", attrs.get("data-value")]
+        elif tag == "rect" and "data-value" in attrs:
+            self.bars.append((float(attrs["data-value"]), float(attrs["width"])))
+        elif tag == "circle":
+            self.points.append((float(attrs["data-x"]), float(attrs["data-y"])))
+
+    def handle_endtag(self, tag):
+        if tag in self.VOID:
+            return
+        if not self.open or self.open.pop() != tag:
+            raise AssertionError(f"</{tag}> closes nothing")
+        if tag == "td":
+            self.rows[-1].append(tuple(self.cell))
+            self.cell = None
+
+    def handle_data(self, data):
+        if self.cell is not None:
+            self.cell[0] += data
+
+
+def compare_report():
+    rows = [{"name": name, "batch": 1, "heads": 8, "length": length, "head_dim": 64, "dtype": "f16",
+             "causal": "none", "octavo_us": us, "peer_us": us * 1.5, "octavo_gflops": 1e5 + length,
+             "peer": "flash", "peers_us": {"flash": us * 2, "cudnn": us * 1.5},
+             "recorded_us": {"fa3": us * 1.25}, "ratio": 1.25}
+            for name, length, us in (("mission", 512, 4.9584), ("1,8,1024,64", 1024, 123.456))]
+    rows[1]["ratio"] = 0.875
+    return {"schema": 1, "kind": "compare", "gpu": {"name": "A <GPU>", "driver": None},
+            "peer": {"torch": "2"}, "compiler": "NVRTC 1", "commit": None, "geometric_mean": 1.0458,
+            "minimum": 0.875, "failures": ["1,8,1024,64: slow & sad"], "rows": rows}
+
+
+def check_report():
+    return {"schema": 1, "kind": "check", "suite": "twelve", "device": "cuda:0", "passed": True,
+            "cases": 3, "repeat": 2, "not_run": 0, "failures": [],
+            "rows": [{"precision": "native", "format": "f16", "cases": 3, "worst_total_error": 1.24e-3,
+                      "worst_kernel_error": None, "worst_bound_ratio": 0.5}]}
+
+
+class ReportTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, self.folder)
+        self.evidence = self.folder / "evidence"
+        self.evidence.mkdir()
+
+    def write(self, name, report, folder=None):
+        folder = folder or self.evidence
+        folder.mkdir(exist_ok=True)
+        (folder / f"{name}.json").write_text(json.dumps(report))
+
+    def run_report(self, *more, folder=None):
+        return subprocess.run([sys.executable, str(ROOT / "tools/report.py"), "--folder",
+                               str(folder or self.evidence), "--out", str(self.folder / "page"), *more],
+                              capture_output=True, text=True)
+
+    def page(self, *more, folder=None):
+        done = self.run_report(*more, folder=folder)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return Page((self.folder / "page.html").read_text())
+
+    def test_the_numbers_are_those_of_the_json(self):
+        self.write("sm90_compare", compare_report())
+        self.write("sm90_twelve", check_report())
+        page = self.page()
+        rows = page.tables["sm90_compare-cases"][1:]
+        for shown, row in zip(rows, compare_report()["rows"], strict=True):
+            self.assertEqual(float(shown[2][1]), row["octavo_us"])
+            self.assertAlmostEqual(float(shown[2][0]), row["octavo_us"], delta=0.5)
+            self.assertEqual(float(shown[4][1]), row["ratio"])
+            self.assertEqual(shown[4][0], f"{row['ratio']:.3f}")
+        self.assertEqual(rows[0][2][0], "4.96")
+        errors = page.tables["sm90_twelve-errors"][1]
+        self.assertEqual(errors[2], ("1.2e-03", "0.00124"))
+        self.assertEqual(errors[3], ("not measured", "None"))
+        self.assertIn((4.9584, 1.24e-3), page.points, "error against speed")
+        self.assertIn((1024.0, 123.456), page.points, "latency against length")
+
+    def test_bars_are_as_long_as_they_say(self):
+        self.write("sm90_compare", compare_report())
+        page = self.page()
+        means, cases = page.bars[:3], page.bars[3:]
+        for (value, _), wanted in zip(means, (1.5, 1.25, 2.0), strict=True):  # cudnn, fa3, flash
+            self.assertAlmostEqual(value, wanted)
+        self.assertEqual([value for value, _ in cases], [1.25, 0.875])
+        for bars in (means, cases):
+            for value, width in bars:
+                self.assertAlmostEqual(width / value, bars[0][1] / bars[0][0], places=1)
+
+    def test_one_file_that_needs_nothing_else(self):
+        self.write("sm90_compare", compare_report())
+        page = self.page()
+        self.assertEqual(page.references, [])
+        self.assertEqual(page.open, [], "every element is closed")
+        text = (self.folder / "page.html").read_text()
+        for wanted in ('name="viewport"', "prefers-color-scheme: dark", "@media print",
+                       "A &lt;GPU&gt;", "slow &amp; sad"):
+            self.assertIn(wanted, text)
+
+    def test_what_changed_since(self):
+        self.write("sm90_compare", compare_report())
+        old = compare_report()
+        old["rows"][0]["octavo_us"] *= 2
+        old["rows"][1]["name"] = "gone"
+        self.write("sm90_compare", old, self.folder / "before")
+        changes = self.page("--before", str(self.folder / "before")).tables["changes"][1:]
+        self.assertEqual(len(changes), 1)
+        self.assertEqual(changes[0][4][0], "-50.0%")
+        self.assertIn("1 are new, 1 are gone", (self.folder / "page.md").read_text())
+
+    def test_markdown_has_the_tables(self):
+        self.write("sm90_compare", compare_report())
+        self.page()
+        text = (self.folder / "page.md").read_text()
+        self.assertIn("| mission 1,8,512,64 | f16 | 4.96 | 6.20 | 1.250 | 101 |", text)
+        self.assertNotIn("<svg", text)
+
+    def test_the_evidence_of_this_repository(self):
+        folders = [p for p in (ROOT / "evidence").glob("*") if list(p.glob("*_compare.json"))]
+        for folder in folders:
+            page = self.page(folder=folder)
+            for path in folder.glob("*_compare.json"):
+                rows = json.loads(path.read_text())["rows"]
+                shown = page.tables[f"{path.stem}-cases"][1:]
+                self.assertEqual([float(s[2][1]) for s in shown], [r["octavo_us"] for r in rows])
+
+    def test_a_folder_without_reports_is_refused(self):
+        done = self.run_report()
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("has no reports", done.stderr)
+
+    @unittest.skipUnless(any(map(shutil.which, BROWSERS)), "no browser here")
+    def test_in_a_browser(self):
+        self.write("sm90_compare", compare_report())
+        self.page()
+        browser = next(filter(None, map(shutil.which, BROWSERS)))
+        shown = subprocess.run([browser, "--headless", "--no-sandbox", "--dump-dom",
+                                (self.folder / "page.html").as_uri()], capture_output=True, text=True,
+                               timeout=60)
+        page = Page(shown.stdout.replace("</rect>", "").replace("</circle>", ""))
+        self.assertEqual(float(page.tables["sm90_compare-cases"][1][2][1]), 4.9584)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,324 @@
+#!/usr/bin/env python3
+"""The report: one self-contained HTML page, and the same in Markdown, from files of evidence.
+
+usage: report.py --folder evidence/nvidia-h200 [--before FOLDER] --out report
+
+Reads every JSON file of ours under the folder by its kind (docs/json.md) and writes report.html and
+report.md. With --before, the times of that folder's comparisons are held against this one's.
+"""
+
+import argparse
+import html
+import json
+import pathlib
+import statistics
+import sys
+
+import report_charts as charts
+
+KINDS = ("gate", "compare", "bench", "check", "sanitize")
+STYLE = """
+:root { color-scheme: light dark; --ink: #1c1c1e; --paper: #fff; --soft: #667; --rule: #d6d6dc;
+  --good: #2a7f62; --bad: #b8402a; --a: #1f5fa8; --b: #c06a12; --c: #7a3e9d; --d: #2a7f62; --e: #a8385d;
+  --f: #666; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e8e8ea; --paper: #17181b; --soft: #9a9aa4;
+  --rule: #3a3b40; --good: #55b894; --bad: #e27a62; --a: #6aa5ea; --b: #e6a052; --c: #bd8ae0; --d: #55b894;
+  --e: #e585a8; --f: #aaa; } }
+@media print { :root { --ink: #000; --paper: #fff; --soft: #444; --rule: #bbb; }
+  section { break-inside: avoid; } }
+* { box-sizing: border-box; }
+body { margin: 0 auto; padding: 1rem; max-width: 60rem; background: var(--paper); color: var(--ink);
+  font: 16px/1.5 system-ui, sans-serif; }
+h1 { font-size: 1.5rem; } h2 { font-size: 1.2rem; margin-top: 2rem; } h3 { font-size: 1rem; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; font-size: 0.875rem; font-variant-numeric: tabular-nums; }
+th, td { padding: 0.2rem 0.7rem 0.2rem 0; border-bottom: 1px solid var(--rule); text-align: right;
+  white-space: nowrap; }
+th:first-child, td:first-child { text-align: left; }
+td.words { text-align: left; white-space: normal; min-width: 12rem; }
+svg { width: 100%; height: auto; font: 12px system-ui, sans-serif; }
+svg text { fill: var(--ink); } .grid { stroke: var(--rule); } .mark { stroke: var(--soft);
+  stroke-dasharray: 3 3; }
+.bar.good { fill: var(--good); } .bar.bad { fill: var(--bad); }
+.line { fill: none; stroke-width: 2; }
+.line.a { stroke: var(--a); } .line.b { stroke: var(--b); } .line.c { stroke: var(--c); }
+.line.d { stroke: var(--d); } .line.e { stroke: var(--e); } .line.f { stroke: var(--f); }
+.dot.a { fill: var(--a); } .dot.b { fill: var(--b); } .dot.c { fill: var(--c); } .dot.d { fill: var(--d); }
+.dot.e { fill: var(--e); } .dot.f { fill: var(--f); }
+"""
+
+
+class Evidence:
+    """The reports under a folder, by kind: a list of (name, report)."""
+
+    def __init__(self, folder):
+        self.by_kind = {kind: [] for kind in KINDS}
+        for path in sorted(folder.rglob("*.json")):
+            try:
+                report = json.loads(path.read_text())
+            except ValueError:
+                sys.exit(f"report: {path} is not JSON")
+            kind = report.get("kind") if isinstance(report, dict) else None
+            if kind in self.by_kind:
+                self.by_kind[kind].append((path.relative_to(folder).with_suffix("").as_posix(), report))
+
+    def __getitem__(self, kind):
+        return self.by_kind[kind]
+
+
+# --- blocks: what a page is made of, each as HTML and as Markdown
+
+class Paragraph:
+    def __init__(self, words):
+        self.words = words
+
+    def html(self):
+        return f"<p>{html.escape(self.words)}</p>"
+
+    def markdown(self):
+        return self.words
+
+
+class Table:
+    """Cells are words, or (shown, value): the value stands in the page for who reads it by program."""
+
+    def __init__(self, header, rows, name):
+        self.header, self.rows, self.name = header, rows, name
+
+    def html(self):
+        def cell(c):
+            if isinstance(c, tuple):
+                return f'<td data-value="{html.escape(repr(c[1]))}">{html.escape(c[0])}</td>'
+            words = ' class="words"' if len(c) > 40 else ""
+            return f"<td{words}>{html.escape(c)}</td>"
+        head = "".join(f"<th>{html.escape(h)}</th>" for h in self.header)
+        body = "".join("<tr>" + "".join(map(cell, r)) + "</tr>" for r in self.rows)
+        return (f'<div class="wide"><table id="{html.escape(self.name)}"><thead><tr>{head}</tr></thead>'
+                f"<tbody>{body}</tbody></table></div>")
+
+    def markdown(self):
+        def line(cells):
+            words = [(c[0] if isinstance(c, tuple) else c).replace("|", "\\|") for c in cells]
+            return "| " + " | ".join(words) + " |"
+        rule = line(["---"] + ["---:"] * (len(self.header) - 1))
+        return "\n".join([line(self.header), rule, *map(line, self.rows)])
+
+
+class Chart:
+    def __init__(self, title, svg):
+        self.title, self.svg = title, svg
+
+    def html(self):
+        return f"<h3>{html.escape(self.title)}</h3>{self.svg}" if self.svg else ""
+
+    def markdown(self):
+        return ""  # the tables have its numbers
+
+
+# --- numbers as cells
+
+def us(value):
+    return (f"{value:.2f}" if value < 100 else f"{value:.0f}", value)
+
+
+def ratio(value):
+    return (f"{value:.3f}", value)
+
+
+def error(value):
+    return ("not measured", None) if value is None else (f"{value:.1e}", value)
+
+
+def named(row):
+    shape = "{batch},{heads},{length},{head_dim}".format(**row)
+    what = shape if row["name"] == shape else f"{row['name']} {shape}"
+    return what + (" causal" if row.get("causal", "none") != "none" else "")
+
+
+def peers_of(row):
+    """Microseconds of every peer of a row: measured beside it, then those on record."""
+    measured = row.get("peers_us") or {row.get("peer", "flash"): row["peer_us"]}
+    return {**measured, **{f"{k} (recorded)": v for k, v in row.get("recorded_us", {}).items()}}
+
+
+# --- sections: a title and blocks
+
+def gate_section(name, report):
+    rows = [[g["name"], g["state"], g["reason"]] for g in report["gates"]]
+    blocks = [Paragraph(f"On {report['device']}: {report['machine']}."),
+              Table(["gate", "state", "what"], rows, f"{name}-gates")]
+    timed = [r for g in report["gates"] for r in g["rows"]]
+    if timed:
+        blocks.append(Table(["shape", "us", "on record", "ratio", "A/A", "verdict"],
+                            [[named(r), us(r["median_us"]), us(r["baseline_us"]), ratio(r["ratio"]),
+                              (f"{r['resolution']:.1%}", r["resolution"]), r["verdict"]]
+                             for r in timed], f"{name}-timings"))
+    blocks += [Paragraph(f"{g['name']}: {f}") for g in report["gates"] for f in g["failures"]]
+    return f"Gates ({name})", blocks
+
+
+def latency_series(rows, head_dim):
+    """Per length the case with the most heads: Octavo's time and each peer's."""
+    largest = {}
+    for row in rows:
+        if row["head_dim"] == head_dim and row["causal"] == "none" and row["dtype"] == "f16":
+            old = largest.get(row["length"])
+            if old is None or row["batch"] * row["heads"] > old["batch"] * old["heads"]:
+                largest[row["length"]] = row
+    series = {"Octavo": []}
+    for length, row in sorted(largest.items()):
+        series["Octavo"].append((length, row["octavo_us"]))
+        for peer, time in peers_of(row).items():
+            series.setdefault(peer.removesuffix(" (recorded)"), []).append((length, time))
+    return series
+
+
+def compare_section(name, report):
+    rows, gpu = report["rows"], report["gpu"]
+    peers = sorted({p for r in rows for p in peers_of(r)})
+    means = [(f"{peer}, {len(of)} cases", statistics.geometric_mean(of)) for peer in peers
+             if (of := [peers_of(r)[peer] / r["octavo_us"] for r in rows if peer in peers_of(r)])]
+    blocks = [
+        Paragraph(f"{gpu['name']}, driver {gpu['driver'] or 'unknown'}, PyTorch "
+                  f"{report['peer']['torch']}, {report['compiler']}, commit "
+                  f"{report['commit'] or 'not recorded'}. Over the cases in f16: geometric mean "
+                  f"{report['geometric_mean']:.3f}, minimum {report['minimum']:.3f} (above 1: Octavo is "
+                  "faster)."),
+        Chart("Times as fast as each peer, geometric mean", charts.bars(means, "ratio to each peer")),
+        Chart("Times as fast as the best peer, case by case",
+              charts.bars([(f"{named(r)} {r['dtype']}", r["ratio"]) for r in rows], "ratio by case"))]
+    for head_dim in sorted({r["head_dim"] for r in rows}):
+        blocks.append(Chart(f"Microseconds against length, D={head_dim}, the largest batch of each",
+                            charts.lines(latency_series(rows, head_dim), "length", "us", "latency")))
+    blocks.append(Table(["case", "inputs", "Octavo, us", "best peer, us", "ratio", "TFLOP/s"],
+                        [[named(r), r["dtype"], us(r["octavo_us"]), us(r["ratio"] * r["octavo_us"]),
+                          ratio(r["ratio"]), (f"{r['octavo_gflops'] / 1e3:.0f}", r["octavo_gflops"] / 1e3)]
+                         for r in rows], f"{name}-cases"))
+    blocks += [Paragraph(f"Failed: {f}") for f in report["failures"]]
+    return f"Beside other libraries ({name})", blocks
+
+
+def check_section(name, report):
+    state = "passed" if report["passed"] else "FAILED"
+    rows = [[f"{r['precision']} {r['format']}", (str(r["cases"]), r["cases"]), error(r["worst_total_error"]),
+             error(r["worst_kernel_error"]), (f"{r['worst_bound_ratio']:.0%}", r["worst_bound_ratio"])]
+            for r in report["rows"]]
+    return f"Against fp64 ({name})", [
+        Paragraph(f"Suite {report['suite']} on {report['device']}: {state}, {report['cases']} cases, "
+                  f"{report['repeat']} runs each, {report['not_run']} not served."),
+        Table(["mode, inputs", "cases", "total error", "kernel error", "of its bound"], rows,
+              f"{name}-errors"),
+        *[Paragraph(f"Failed: {f}") for f in report["failures"][:20]]]
+
+
+def bench_section(name, report):
+    rows = [[named(r), us(r["median_us"]), us(r["low_us"]), us(r["high_us"]),
+             (f"{r['gflops'] / 1e3:.2f}", r["gflops"] / 1e3), error(r["max_error"]), r["kernel"]]
+            for r in report["rows"]]
+    return f"Times ({name})", [
+        Paragraph(f"On {report['device']}, {report['dtype']}, precision "
+                  f"{report['attention']['precision']}."),
+        Table(["case", "median, us", "1st quartile", "3rd quartile", "TFLOP/s", "max error", "kernel"],
+              rows, f"{name}-times")]
+
+
+def error_points(evidence):
+    """(mode, us at the mission's shape, worst total error of the mode)."""
+    errors = {(r["precision"], r["format"]): r["worst_total_error"]
+              for _, c in evidence["check"] if c["suite"] == "twelve" for r in c["rows"]}
+    times = {}
+    for _, report in evidence["bench"]:
+        for row in report["rows"]:
+            if row["name"] == "mission":
+                key = (report["attention"]["precision"], report["dtype"])
+                times[key] = min(times.get(key, row["median_us"]), row["median_us"])
+    for _, report in evidence["compare"]:
+        for row in report["rows"]:
+            if row["name"] == "mission" and row["causal"] == "none":
+                key = ("native", row["dtype"])
+                times[key] = min(times.get(key, row["octavo_us"]), row["octavo_us"])
+    return [(f"{mode} {dtype}" if mode != "native" else dtype, time, errors[mode, dtype])
+            for (mode, dtype), time in times.items() if errors.get((mode, dtype))]
+
+
+def error_section(evidence):
+    points = error_points(evidence)
+    if not points:
+        return None
+    rows = [[name, us(time), error(worst)] for name, time, worst in points]
+    return "Error against speed", [
+        Chart("Largest total error in suite twelve, against the time of the mission's shape",
+              charts.scatter(points, "us", "max error", "error against speed")),
+        Table(["inputs", "mission, us", "total error"], rows, "error-speed")]
+
+
+def change_section(evidence, before):
+    def times(of):
+        return {(name, named(r), r["dtype"]): r["octavo_us"]
+                for name, report in of["compare"] for r in report["rows"]}
+    old, new = times(before), times(evidence)
+    both = [key for key in new if key in old]
+    if not both:
+        return "Since the last one", [Paragraph("No case is in both.")]
+    rows = [[f"{key[0]}: {key[1]}", key[2], us(old[key]), us(new[key]),
+             (f"{new[key] / old[key] - 1:+.1%}", new[key] / old[key] - 1)] for key in both]
+    gone = len([key for key in old if key not in new])
+    mean = statistics.geometric_mean(new[key] / old[key] for key in both)
+    return "Since the last one", [
+        Paragraph(f"{len(both)} cases are in both: {mean - 1:+.1%} in time on the geometric mean; "
+                  f"{len(new) - len(both)} are new, {gone} are gone."),
+        Table(["case", "inputs", "before, us", "now, us", "change"], rows, "changes")]
+
+
+def sanitize_section(name, report):
+    rows = [[t["tool"], "clean" if t["passed"] else "FAILED"] for t in report["rows"]]
+    return f"compute-sanitizer ({name})", [Table(["tool", "state"], rows, f"{name}-sanitize")]
+
+
+SECTIONS = {"gate": gate_section, "compare": compare_section, "bench": bench_section,
+            "check": check_section, "sanitize": sanitize_section}
+
+
+def sections(evidence, before):
+    found = [SECTIONS[kind](name, report) for kind in ("gate", "compare") for name, report in evidence[kind]]
+    found.append(error_section(evidence))
+    if before:
+        found.append(change_section(evidence, before))
+    found += [SECTIONS[kind](name, report) for kind in ("check", "bench", "sanitize")
+              for name, report in evidence[kind]]
+    return [section for section in found if section]
+
+
+def as_html(title, parts):
+    body = "".join(f"<section><h2>{html.escape(head)}</h2>" + "".join(b.html() for b in blocks) + "</section>"
+                   for head, blocks in parts)
+    return ('<!doctype html><html lang="en"><head><meta charset="utf-8">'
+            '<meta name="viewport" content="width=device-width, initial-scale=1">'
+            f"<title>{html.escape(title)}</title><style>{STYLE}</style></head>"
+            f"<body><h1>{html.escape(title)}</h1>{body}</body></html>\n")
+
+
+def as_markdown(title, parts):
+    lines = [f"# {title}"]
+    for head, blocks in parts:
+        lines += [f"## {head}"] + [m for b in blocks if (m := b.markdown())]
+    return "\n\n".join(lines) + "\n"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--folder", type=pathlib.Path, required=True)
+    parser.add_argument("--before", type=pathlib.Path, help="the folder of an earlier run")
+    parser.add_argument("--out", type=pathlib.Path, required=True, help="without .html and .md")
+    arguments = parser.parse_args()
+    evidence = Evidence(arguments.folder)
+    parts = sections(evidence, Evidence(arguments.before) if arguments.before else None)
+    if not parts:
+        sys.exit(f"report: {arguments.folder} has no reports; supported: files of {', '.join(KINDS)}")
+    title = f"Octavo: {arguments.folder.resolve().name}"
+    arguments.out.with_name(arguments.out.name + ".html").write_text(as_html(title, parts))
+    arguments.out.with_name(arguments.out.name + ".md").write_text(as_markdown(title, parts))
+
+
+if __name__ == "__main__":
+    main()
