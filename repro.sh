@@ -15,9 +15,9 @@
 #
 # Without a GPU it does what can be done, and its last lines say what it did not do.
 set -uo pipefail
-cd "$(dirname "$0")"
+cd "$(dirname "$0")" || exit 2
 
-tests=quick out=artifacts build= device=auto baseline= counters= cases=0 iters=
+tests=quick out=artifacts build='' device=auto baseline='' counters='' cases=0 iters=''
 while (($#)); do
   case $1 in
     --tests | --out | --build | --device | --baseline | --counters | --cases | --iters)
@@ -47,7 +47,7 @@ failed=() skipped=()
 
 # step NAME COMMAND...: its output goes into a file of that name.
 step() {
-  local name=$1 start=$SECONDS state=done
+  local name=$1 start=$SECONDS state="done"
   shift
   printf '%-12s ' "$name"
   if ! "$@" >"$out/repro/$name.log" 2>&1; then
@@ -90,7 +90,7 @@ fresh_build() {
 if [[ -n $build ]]; then
   skip build "--build $build was taken as it is"
 else
-  build=build-repro
+  build="build-repro"
   step build fresh_build
 fi
 octavo=$build/octavo

@@ -2,7 +2,7 @@
 //
 // manifest.yaml is the YAML that repro.sh writes: "key: value" with JSON's scalars, and the lists
 // `files` and `kernels`, whose items are JSON objects on one line each.
-#include "octavo/bundle.hpp"
+#include "evidence/bundle.h"
 
 #include <fmt/format.h>
 
@@ -18,7 +18,6 @@
 #include "attention/error.h"
 #include "gpu/sha256.h"
 #include "octavo/evidence.hpp"
-#include "octavo/kernels.hpp"
 
 namespace octavo {
 namespace {
@@ -116,9 +115,10 @@ void check_unlisted(const fs::path& folder, const std::set<std::string>& listed,
 
 using KernelKey = std::tuple<std::string, int, std::string, std::string>;
 
-void check_kernels(const std::vector<nlohmann::json>& kernels, BundleReport& report) {
+void check_kernels(const std::vector<nlohmann::json>& kernels,
+                   const std::vector<KernelInfo>& built_here, BundleReport& report) {
   std::map<KernelKey, std::string> built;
-  for (const KernelInfo& info : shipped_kernel_list())
+  for (const KernelInfo& info : built_here)
     if (!info.sha256.empty())
       built[{info.config, info.arch, info.ptx ? "ptx" : "cubin", info.compiler}] = info.sha256;
   for (const nlohmann::json& entry : kernels) {
@@ -145,6 +145,11 @@ void check_kernels(const std::vector<nlohmann::json>& kernels, BundleReport& rep
 }  // namespace
 
 Result<BundleReport> verify_bundle(const std::string& folder) {
+  return evidence::verify_bundle_with(folder, shipped_kernel_list());
+}
+
+Result<BundleReport> evidence::verify_bundle_with(const std::string& folder,
+                                                  const std::vector<KernelInfo>& built_here) {
   std::error_code error;
   if (!fs::is_directory(folder, error) || !fs::exists(fs::path(folder) / kManifest, error))
     return invalid("bundle", fmt::format("\"{}\"", folder), "a folder with a manifest.yaml");
@@ -160,7 +165,7 @@ Result<BundleReport> verify_bundle(const std::string& folder) {
       listed.insert(entry.at("path").get<std::string>());
     }
     check_unlisted(folder, listed, report);
-    check_kernels(manifest->lists["kernels"], report);
+    check_kernels(manifest->lists["kernels"], built_here, report);
   } catch (const nlohmann::json::exception& wrong) {
     return invalid("bundle", wrong.what(), "a manifest.yaml as repro.sh writes it");
   } catch (const fs::filesystem_error& wrong) {

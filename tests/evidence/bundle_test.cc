@@ -1,5 +1,5 @@
 // A bundle is what its manifest says, or the file that is not is named.
-#include "octavo/bundle.hpp"
+#include "evidence/bundle.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,6 @@
 
 #include "gpu/sha256.h"
 #include "gpu/temporary_directory.h"
-#include "octavo/kernels.hpp"
 
 namespace octavo {
 namespace {
@@ -99,26 +98,33 @@ TEST_F(BundleTest, KernelsAreHeldAgainstThoseBuiltHere) {
                .dump() +
            "\n";
   };
-  KernelInfo unknown;
-  unknown.config = "Sm70Forward{}";
-  unknown.compiler = "NVRTC 1.0";
-  write_manifest(entry(unknown, "00"));
-  BundleReport report = verify();
-  EXPECT_TRUE(report.passed());
-  EXPECT_EQ(report.kernels, 1);
-  EXPECT_EQ(report.kernels_compared, 0);
-  EXPECT_EQ(report.not_compared.size(), 1U);
+  KernelInfo built;
+  built.config = "Sm90Forward{.arch=90}";
+  built.arch = 90;
+  built.compiler = "NVRTC 13.0";
+  built.sha256 = std::string(64, 'a');
+  KernelInfo older = built;
+  older.compiler = "NVRTC 12.8";
+  const auto verify_with = [this](const std::vector<KernelInfo>& here) {
+    return evidence::verify_bundle_with(folder_.string(), here).value();
+  };
 
-  if (!has_shipped_kernels()) GTEST_SKIP() << "built without kernels: nothing to hold against";
-  const KernelInfo built = shipped_kernel_list().front();
-  write_manifest(entry(built, built.sha256));
-  report = verify();
-  EXPECT_TRUE(report.passed());
-  EXPECT_EQ(report.kernels_compared, 1);
+  write_manifest(entry(built, built.sha256) + entry(older, "bb"));
+  BundleReport report = verify_with({built});
+  EXPECT_TRUE(report.passed()) << report.failures[0];
+  EXPECT_EQ(report.kernels, 2);
+  EXPECT_EQ(report.kernels_compared, 1) << "another compiler makes another image";
+  ASSERT_EQ(report.not_compared.size(), 1U);
+  EXPECT_TRUE(report.not_compared[0].starts_with("1 kernels:")) << report.not_compared[0];
+
   write_manifest(entry(built, std::string(64, '0')));
-  report = verify();
+  report = verify_with({built});
   ASSERT_EQ(report.failures.size(), 1U);
-  EXPECT_NE(report.failures[0].find("the one built here is another"), std::string::npos);
+  EXPECT_EQ(report.failures[0],
+            "kernel Sm90Forward{.arch=90} sm_90: the one built here is another.");
+  report = verify_with({});
+  EXPECT_TRUE(report.passed());
+  EXPECT_EQ(report.not_compared[0], "kernels: none is compiled into this library.");
 }
 
 TEST_F(BundleTest, WhatIsNoBundleIsRefused) {
