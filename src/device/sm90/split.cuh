@@ -54,6 +54,12 @@ struct SplitKernel {
     return {t.begin + first * C.block_n, last - first};
   }
 
+  // Whether any part of a CTA has some: nobody would wait for what another loads.
+  static OCTAVO_DEVICE bool has_blocks(const Tile& t, u32 rank) {
+    const Share last = share_of(t, rank * kKeyGroups + kKeyGroups - 1);
+    return share_of(t, rank * kKeyGroups).key < last.key + last.blocks * C.block_n;
+  }
+
   // --- load -------------------------------------------------------------------------------------
 
   static OCTAVO_DEVICE void load_k(const Sm90ForwardParams& p, const Tile& t, i32 key, u32 stage) {
@@ -358,7 +364,7 @@ struct SplitKernel {
     if (thread == 0) init_barriers();
     const u32 rank = C.cluster > 1 ? ptx::cluster_cta_rank() : 0;
     const Tile t = tile_of(p, ptx::block_index_x() / C.cluster);
-    if (thread == 0 && t.blocks > 0) load_first(p, t, rank);
+    if (thread == 0 && has_blocks(t, rank)) load_first(p, t, rank);
     if constexpr (C.cluster > 1) ptx::cluster_arrive_relaxed();
     if (C.ones && thread >= 32) {
       G::template fill_ones<threads(C) - 32>(thread - 32);
