@@ -358,6 +358,29 @@ TEST(Gate, AClockThatCannotTellIsNotMeasured) {
   EXPECT_NEAR(report.gates[kPerformance].timings[0].resolution, 1.0 / 3, 0.02);
 }
 
+TEST(Gate, AShapeAloneCannotPass) {
+  // Two of three shapes are noise, the third is slower: one may be, so nothing would be rejected.
+  GateSubject subject = sound_subject();
+  subject.time = [calls = 0](const BenchOptions&,
+                             const BenchCase& shape) mutable -> Result<std::vector<double>> {
+    const bool second_series = ++calls > 3;
+    const double us = kRecordedUs.at(shape.name);
+    return samples_around(shape.name == "long" ? 1.5 * us : us * (second_series ? 1.3 : 1.0), 3);
+  };
+  const GateReport report = gates_of(subject, quickest_options());
+  EXPECT_EQ(report.gates[kPerformance].state, GateState::not_measured);
+  EXPECT_EQ(report.gates[kPerformance].reason, "1 of 3 shapes could be told apart from the noise.");
+}
+
+TEST(GateFault, SlowerBeyondTheNoise) {
+  GateSubject subject = sound_subject();
+  subject.time = [calls = 0](const BenchOptions&,
+                             const BenchCase& shape) mutable -> Result<std::vector<double>> {
+    return samples_around(kRecordedUs.at(shape.name) * (++calls > 3 ? 2.3 : 2.0), 3);
+  };
+  expect_rejected_by(kPerformance, gates_of(subject, quickest_options()), "slower than the");
+}
+
 TEST(Gate, ABaselineOfAnotherMachineIsNotHeldAgainst) {
   GateOptions options = quickest_options();
   Json baseline = Json::parse(options.baseline);
