@@ -2,7 +2,7 @@
 // to take on an H200; those of the usual head dimensions are compiled when the library is built.
 //
 // A launch takes about fixed_us + waves * wave_us + blocks * block_us, where waves of tiles and
-// blocks of block_n keys are those of the busiest SM. tools/search_sm90.cc times the kernels, fits
+// blocks of block_n keys are those of the busiest SM. tools/search_sm90 times the kernels, fits
 // the rows and writes them here (docs/kernels/sm90_forward.md). choose_sm90_forward takes the
 // smallest.
 #pragma once

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 
 #include "emulator/sm80_forward_table.h"
@@ -55,11 +56,18 @@ emulator::GlobalMemory global_memory(const Problem& posed, const Arguments& a) {
   return memory;
 }
 
+template <class Kernels, class Config>
+const auto* with_config(const Kernels& kernels, const Config& wanted) {
+  const auto found = std::find_if(kernels.begin(), kernels.end(),
+                                  [&wanted](const auto& k) { return k.config == wanted; });
+  return found == kernels.end() ? nullptr : &*found;
+}
+
 }  // namespace
 
 const GpuInfo* emulated_chip(Device device) {
   static const GpuInfo l4 = make_chip(emulator::kSm80Arch, 58, 48 << 20);
-  static const GpuInfo h200 = make_chip(90, 132, 50 << 20);
+  static const GpuInfo h200 = make_chip(90, 132, 60 << 20);
   return device.index == 0 ? &l4 : device.index == h200.arch ? &h200 : nullptr;
 }
 
@@ -68,8 +76,7 @@ const emulator::EmulatedSm80Forward* emulated_sm80_forward(const Problem& proble
   const auto& kernels = emulator::sm80_forward_kernels();
   Sm80Forward wanted = choose_sm80_forward(problem, chip, alignment).config;
   wanted.arch = emulator::kSm80Arch;  // nothing that is compiled depends on it
-  for (const auto& kernel : kernels)
-    if (kernel.config == wanted) return &kernel;
+  if (const auto* chosen = with_config(kernels, wanted)) return chosen;
   // Not the chooser's own: any that gives the same answer, the one with the least padding.
   const emulator::EmulatedSm80Forward* best = nullptr;
   for (const auto& kernel : kernels) {
@@ -88,8 +95,7 @@ const emulator::EmulatedSm90Forward* emulated_sm90_forward(const Problem& proble
   if (!sm90_forward_serves(problem, chip)) return nullptr;
   const Sm90Forward wanted = choose_sm90_forward(problem, chip).config;
   const auto& kernels = emulator::sm90_forward_kernels();
-  for (const auto& kernel : kernels)
-    if (kernel.config == wanted) return &kernel;
+  if (const auto* chosen = with_config(kernels, wanted)) return chosen;
   const emulator::EmulatedSm90Forward* best = nullptr;
   for (const auto& kernel : kernels) {
     const Sm90Forward& c = kernel.config;

@@ -88,7 +88,8 @@ class GpuPlan final : public Plan::Impl {
   Status load() {
     OCTAVO_RETURN_IF_ERROR(quantizers_.load(quantizers_of(problem, sm80_.code_arch(), 16)));
     if (!uses_sm90_) return sm80_.get(16).status();
-    const Result<LoadedSm90Forward> made = load_sm90_forward(gpu_, choose_sm90().config);
+    const ChosenSm90Forward chosen = choose_sm90();
+    const Result<LoadedSm90Forward> made = load_sm90_forward(gpu_, chosen.config);
     // Without a compiler, what is not shipped is left to the sm80 family, which always has
     // something.
     const bool may_be_another = !forced_.sm90 && !only_sm90_;
@@ -96,6 +97,7 @@ class GpuPlan final : public Plan::Impl {
       return sm80_.get(16).status();
     if (!made.ok()) return made.status();
     sm90_ = *made;
+    sm90_reason_ = chosen.reason;
     return {};
   }
 
@@ -105,7 +107,7 @@ class GpuPlan final : public Plan::Impl {
     if (sm90_) {
       e.kernel = "sm90_forward";
       e.config = to_text(sm90_->config);
-      e.reason = choose_sm90().reason;
+      e.reason = sm90_reason_;
       if (!sm90_->note.empty()) e.reason += "; " + sm90_->note;
       return e;
     }
@@ -155,6 +157,7 @@ class GpuPlan final : public Plan::Impl {
   const bool uses_sm90_;
   const bool only_sm90_;
   std::optional<LoadedSm90Forward> sm90_;
+  std::string sm90_reason_;
   const Sm80Kernels sm80_;
   mutable LoadedQuantizers quantizers_;
 };

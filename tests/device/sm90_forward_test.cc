@@ -61,6 +61,7 @@ TEST(Sm90Forward, CompilesWithoutSpillsOrSerialisedProducts) {
     const CubinKernel* found = info->find(kernel->lowered_name);
     ASSERT_NE(found, nullptr);
     EXPECT_LE(found->stack_bytes, shape.stack_bytes) << shape.text;
+    EXPECT_EQ(found->spills(), shape.stack_bytes > 0) << shape.text;
     // Twice q k^T and p v: before the loop and in it, in it and after it.
     const Sm90Forward& c = shape.config;
     EXPECT_EQ(found->instructions.wgmma_f16, 2 * (c.head_dim / 16 + c.block_n / 16)) << shape.text;

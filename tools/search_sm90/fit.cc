@@ -1,0 +1,206 @@
+// The second step: the cost model fitted to each row's times, and the rows that are worth a kernel.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <fstream>
+#include <iterator>
+#include <limits>
+#include <optional>
+
+#include "gpu/choose_sm90_forward.h"
+#include "gpu/config_text.h"
+#include "times.h"
+
+namespace octavo::search_sm90 {
+namespace {
+
+// The chip that the table is for.
+GpuInfo h200() {
+  GpuInfo gpu;
+  gpu.arch = 90;
+  gpu.sms = 132;
+  gpu.l2_bytes = 60 << 20;
+  return gpu;
+}
+
+struct Sample {
+  SmLoad load;
+  double us;
+};
+
+// Least squares of the relative error over fixed, wave and block time, none of them negative: the
+// best of the solutions in which some of them are 0.
+void fit(sm90::TableRow& row, const std::vector<Sample>& samples) {
+  double best = std::numeric_limits<double>::infinity();
+  for (unsigned used = 1; used < 8; ++used) {
+    std::array<std::array<double, 4>, 3> m{};  // normal equations
+    for (const Sample& s : samples) {
+      const std::array<double, 3> x = {1 / s.us, s.load.waves / s.us, s.load.blocks / s.us};
+      for (int i = 0; i < 3; ++i) {
+        for (int j = 0; j < 3; ++j) m[i][j] += x[i] * x[j];
+        m[i][3] += x[i];
+      }
+    }
+    for (int i = 0; i < 3; ++i)
+      if ((used >> i & 1) == 0) m[i] = {i == 0 ? 1.0 : 0, i == 1 ? 1.0 : 0, i == 2 ? 1.0 : 0, 0};
+    bool solved = true;
+    for (int i = 0; i < 3 && solved; ++i) {
+      solved = std::abs(m[i][i]) > 1e-12;
+      for (int j = 0; j < 3 && solved; ++j) {
+        if (j == i) continue;
+        const double factor = m[j][i] / m[i][i];
+        for (int c = 0; c < 4; ++c) m[j][c] -= factor * m[i][c];
+      }
+    }
+    if (!solved) continue;
+    std::array<double, 3> x{};
+    for (int i = 0; i < 3; ++i) x[i] = m[i][3] / m[i][i];
+    if (*std::min_element(x.begin(), x.end()) < 0) continue;
+    double error = 0;
+    for (const Sample& s : samples)
+      error += std::pow((x[0] + x[1] * s.load.waves + x[2] * s.load.blocks) / s.us - 1, 2);
+    if (error >= best) continue;
+    best = error;
+    row.fixed_us = x[0];
+    row.wave_us = x[1];
+    row.block_us = x[2];
+  }
+}
+
+// What the model says of every row and problem.
+using Estimates = std::vector<std::vector<double>>;
+Estimates estimates_of(const Rows& rows, const std::vector<Problem>& problems) {
+  Estimates by_row;
+  for (const sm90::TableRow& row : rows) {
+    std::vector<double>& here = by_row.emplace_back();
+    for (const Problem& p : problems) here.push_back(estimated_us(row, p, h200()));
+  }
+  return by_row;
+}
+
+// Problems that nobody timed: grids of all sizes.
+std::vector<Problem> imagined(int head_dim) {
+  std::vector<Problem> problems;
+  for (const std::int64_t heads : {5, 10, 20, 40, 80, 160, 320})
+    for (const std::int64_t length : {160, 320, 700, 1400, 2800, 5600})
+      for (const Causal causal : {Causal::none, Causal::top_left})
+        problems.push_back(problem_of(heads, length, causal, head_dim));
+  return problems;
+}
+
+// Which of some rows is taken for a problem.
+std::size_t taken(const Estimates& by_row, const std::vector<std::size_t>& of,
+                  std::size_t problem) {
+  return *std::min_element(of.begin(), of.end(), [&](std::size_t a, std::size_t b) {
+    return by_row[a][problem] < by_row[b][problem];
+  });
+}
+// How much longer than necessary a choice among some rows takes: `us` by row and problem.
+double mean_loss(const Estimates& us, const Estimates& estimates,
+                 const std::vector<std::size_t>& of) {
+  double sum = 0;
+  for (std::size_t problem = 0; problem < us[0].size(); ++problem) {
+    double best = std::numeric_limits<double>::infinity();
+    for (const auto& row : us) best = std::min(best, row[problem]);
+    sum += std::log(us[taken(estimates, of, problem)][problem] / best);
+  }
+  return sum / static_cast<double>(us[0].size());
+}
+
+// Rows are added while that brings the choice nearer to the best of all, for what was timed and, by
+// half, for what was not; each is a kernel to ship.
+std::vector<std::size_t> picked(const Timed& fitted, const Estimates& estimates,
+                                const Estimates& elsewhere) {
+  constexpr std::size_t kMost = 10;
+  constexpr double kWorthIt = 0.0003;
+  std::vector<std::size_t> chosen;
+  double loss = std::numeric_limits<double>::infinity();
+  while (chosen.size() < kMost) {
+    std::optional<std::size_t> added;
+    double least = loss - kWorthIt;
+    for (std::size_t row = 0; row < fitted.rows.size(); ++row) {
+      std::vector<std::size_t> with = chosen;
+      with.push_back(row);
+      const double here =
+          mean_loss(fitted.us, estimates, with) + 0.5 * mean_loss(elsewhere, elsewhere, with);
+      if (here < least) added = row, least = here;
+    }
+    if (!added) break;
+    chosen.push_back(*added);
+    loss = least;
+  }
+  return chosen;
+}
+
+std::string line_of(const sm90::TableRow& r) {
+  return fmt::format("    {{{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {:.3f}, {:.4f}, {:.5f}}},\n",
+                     r.head_dim, r.warpgroups, r.block_n, r.stages, r.row_groups, r.cluster,
+                     r.overlap, r.own_o, r.ones, r.resident, r.fixed_us, r.wave_us, r.block_us);
+}
+
+bool replace_rows(const char* path, const std::string& rows) {
+  std::ifstream in(path);
+  std::string text{std::istreambuf_iterator<char>(in), {}};
+  const std::string begin = "inline constexpr TableRow kTable[] = {\n";
+  const std::size_t from = text.find(begin);
+  const std::size_t to = text.find("};\n", from);
+  if (from == std::string::npos || to == std::string::npos) return false;
+  text.replace(from + begin.size(), to - from - begin.size(), rows);
+  return static_cast<bool>(std::ofstream(path) << text);
+}
+
+// The problems that rows are fitted to.
+Timed without_unseen(const Timed& t) {
+  Timed kept{t.rows, {}, std::vector<std::vector<double>>(t.rows.size())};
+  for (std::size_t problem = 0; problem < t.problems.size(); ++problem) {
+    if (is_unseen(t.problems[problem])) continue;
+    kept.problems.push_back(t.problems[problem]);
+    for (std::size_t row = 0; row < t.rows.size(); ++row)
+      kept.us[row].push_back(t.us[row][problem]);
+  }
+  return kept;
+}
+
+}  // namespace
+
+Status fit_table(const char* times, const char* header) {
+  Result<std::map<int, Timed>> all = read_times(times);
+  if (!all.ok()) return all.status();
+  std::string lines;
+  double worst = 1;
+  for (auto& [head_dim, t] : *all) {
+    Timed fitted = without_unseen(t);
+    for (std::size_t row = 0; row < t.rows.size(); ++row) {
+      std::vector<Sample> samples;
+      // CTAs that come and go finish a masked problem at times that no line is good for.
+      const bool stays = t.rows[row].cluster == 0;
+      for (std::size_t problem = 0; problem < fitted.problems.size(); ++problem)
+        if (stays || fitted.problems[problem].options.causal == Causal::none)
+          samples.push_back(
+              {busiest_sm(t.rows[row], fitted.problems[problem], h200()), fitted.us[row][problem]});
+      fit(t.rows[row], samples);
+    }
+    const std::vector<std::size_t> chosen = picked(fitted, estimates_of(t.rows, fitted.problems),
+                                                   estimates_of(t.rows, imagined(head_dim)));
+    for (const std::size_t row : chosen) lines += line_of(t.rows[row]);
+    const Estimates estimates = estimates_of(t.rows, t.problems);
+    for (std::size_t problem = 0; problem < t.problems.size(); ++problem) {
+      const std::size_t row = taken(estimates, chosen, problem);
+      const double ratio = t.us[row][problem] / best_of(t, problem);
+      const bool unseen = is_unseen(t.problems[problem]);
+      if (unseen) worst = std::max(worst, ratio);
+      fmt::print("{:<6} {:<56} {:>9.2f} us, estimated {:>9.2f}, best {:>9.2f}: {:.3f}  {}\n",
+                 unseen ? "unseen" : "", describe(t.problems[problem]), t.us[row][problem],
+                 estimates[row][problem], best_of(t, problem), ratio,
+                 brief_text(sm90::config_of(t.rows[row], Element::f16)));
+    }
+  }
+  fmt::print("worst of the unseen: {:.3f} of the best\n", worst);
+  if (!replace_rows(header, lines))
+    return Status(ErrorCode::invalid_argument, fmt::format("{} has no table.", header));
+  return {};
+}
+
+}  // namespace octavo::search_sm90

@@ -1,0 +1,140 @@
+#include "times.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <limits>
+#include <sstream>
+
+namespace octavo::search_sm90 {
+namespace {
+
+struct Shape {
+  std::int64_t batch, heads, length;
+  Causal causal = Causal::none;
+};
+// Few and many heads, short and long, with a mask and without: what a row is fitted to.
+constexpr Shape kFitted[] = {{1, 8, 256},
+                             {1, 8, 512},
+                             {2, 8, 512},
+                             {1, 8, 1024},
+                             {2, 8, 1024},
+                             {2, 8, 2048},
+                             {4, 8, 2048},
+                             {32, 16, 512},
+                             {16, 16, 1024},
+                             {8, 16, 2048},
+                             {2, 16, 8192},
+                             {1, 16, 16384},
+                             {1, 8, 512, Causal::top_left},
+                             {2, 8, 2048, Causal::top_left},
+                             {32, 16, 512, Causal::top_left},
+                             {8, 16, 2048, Causal::top_left},
+                             {2, 16, 8192, Causal::top_left},
+                             {1, 16, 16384, Causal::top_left}};
+constexpr Shape kUnseen[] = {
+    {1, 12, 384}, {3, 8, 640}, {1, 16, 3000}, {6, 12, 1536, Causal::top_left}};
+static_assert(std::size(kUnseen) * std::size(kHeadDims) == 20);
+
+Problem problem_of(const Shape& s, int head_dim) {
+  Problem p;
+  p.batch = s.batch;
+  p.heads_q = p.heads_kv = s.heads;
+  p.len_q = p.len_kv = s.length;
+  p.head_dim = p.head_dim_v = head_dim;
+  p.options.causal = s.causal;
+  return p;
+}
+
+}  // namespace
+
+Problem problem_of(std::int64_t heads, std::int64_t length, Causal causal, int head_dim) {
+  return problem_of({1, heads, length, causal}, head_dim);
+}
+
+std::vector<Problem> problems_of(int head_dim, std::int64_t longest) {
+  std::vector<Problem> problems;
+  for (const Shape& s : kFitted)
+    if (s.length <= longest) problems.push_back(problem_of(s, head_dim));
+  for (const Shape& s : kUnseen)
+    if (s.length <= longest) problems.push_back(problem_of(s, head_dim));
+  return problems;
+}
+
+bool is_unseen(const Problem& p) {
+  return std::any_of(std::begin(kUnseen), std::end(kUnseen), [&](const Shape& s) {
+    return problem_of(s, static_cast<int>(p.head_dim)) == p;
+  });
+}
+
+double best_of(const Timed& t, std::size_t problem) {
+  double best = std::numeric_limits<double>::infinity();
+  for (const auto& us : t.us) best = std::min(best, us[problem]);
+  return best;
+}
+
+bool same_config(const sm90::TableRow& a, const sm90::TableRow& b) {
+  return sm90::config_of(a, Element::f16) == sm90::config_of(b, Element::f16);
+}
+
+const char* const kColumns =
+    "head_dim,warpgroups,block_n,stages,row_groups,cluster,overlap,own_o,ones,resident,batch,heads,"
+    "length,causal,us\n";
+
+std::string csv_of(const Timed& t) {
+  std::string text;
+  for (std::size_t row = 0; row < t.rows.size(); ++row)
+    for (std::size_t problem = 0; problem < t.problems.size(); ++problem) {
+      const sm90::TableRow& r = t.rows[row];
+      const Problem& p = t.problems[problem];
+      text += fmt::format("{},{},{},{},{},{},{:d},{:d},{:d},{},{},{},{},{:d},{:.3f}\n", r.head_dim,
+                          r.warpgroups, r.block_n, r.stages, r.row_groups, r.cluster, r.overlap,
+                          r.own_o, r.ones, r.resident, p.batch, p.heads_q, p.len_q,
+                          p.options.causal != Causal::none, t.us[row][problem]);
+    }
+  return text;
+}
+
+Result<std::map<int, Timed>> read_times(const char* path) {
+  std::map<int, Timed> all;
+  std::ifstream in(path);
+  std::string line;
+  std::getline(in, line);
+  while (std::getline(in, line)) {
+    sm90::TableRow r{};
+    Problem p;
+    int overlap = 0, own_o = 0, ones = 0, causal = 0;
+    double us = 0;
+    std::replace(line.begin(), line.end(), ',', ' ');
+    std::istringstream fields(line);
+    if (!(fields >> r.head_dim >> r.warpgroups >> r.block_n >> r.stages >> r.row_groups >>
+          r.cluster >> overlap >> own_o >> ones >> r.resident >> p.batch >> p.heads_q >> p.len_q >>
+          causal >> us))
+      return Status(ErrorCode::invalid_argument, fmt::format("{} has a line '{}'.", path, line));
+    r.overlap = overlap != 0;
+    r.own_o = own_o != 0;
+    r.ones = ones != 0;
+    p = problem_of({p.batch, p.heads_q, p.len_q, causal != 0 ? Causal::top_left : Causal::none},
+                   r.head_dim);
+    Timed& t = all[r.head_dim];
+    auto row = std::find_if(t.rows.begin(), t.rows.end(),
+                            [&](const sm90::TableRow& other) { return same_config(other, r); });
+    if (row == t.rows.end()) {
+      row = t.rows.insert(row, r);
+      t.us.emplace_back();
+    }
+    auto problem = std::find(t.problems.begin(), t.problems.end(), p);
+    if (problem == t.problems.end()) problem = t.problems.insert(problem, p);
+    std::vector<double>& times = t.us[static_cast<std::size_t>(row - t.rows.begin())];
+    times.resize(t.problems.size());
+    double& known = times[static_cast<std::size_t>(problem - t.problems.begin())];
+    known = known == 0 ? us : std::min(known, us);
+  }
+  if (all.empty())
+    return Status(ErrorCode::invalid_argument, fmt::format("{} has no times.", path));
+  return all;
+}
+
+}  // namespace octavo::search_sm90

@@ -1,0 +1,41 @@
+// What is timed, and the times: rows of the table against problems, in memory and as a file.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "config/sm90_shipped.h"
+#include "octavo/octavo.hpp"
+
+namespace octavo::search_sm90 {
+
+inline constexpr int kHeadDims[] = {64, 96, 128, 192, 256};
+
+using Rows = std::vector<sm90::TableRow>;
+
+// Those that rows are fitted to, up to a length, and then those that they are not.
+std::vector<Problem> problems_of(int head_dim, std::int64_t longest);
+bool is_unseen(const Problem& problem);
+
+// One head a sequence and length; for problems that nobody times.
+Problem problem_of(std::int64_t heads, std::int64_t length, Causal causal, int head_dim);
+
+struct Timed {
+  Rows rows;
+  std::vector<Problem> problems;
+  std::vector<std::vector<double>> us;  // by row, by problem
+};
+double best_of(const Timed& timed, std::size_t problem);
+bool same_config(const sm90::TableRow& a, const sm90::TableRow& b);
+
+// A file has one line for every row and problem; of what stands there twice the better counts.
+extern const char* const kColumns;
+std::string csv_of(const Timed& timed);
+Result<std::map<int, Timed>> read_times(const char* path);  // by head dimension
+
+Status measure(const char* path);
+Status fit_table(const char* times, const char* header);
+
+}  // namespace octavo::search_sm90
