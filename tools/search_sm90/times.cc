@@ -38,7 +38,7 @@ constexpr Shape kUnseen[] = {
     {1, 12, 384}, {3, 8, 640}, {1, 16, 3000}, {6, 12, 1536, Causal::top_left}};
 static_assert(std::size(kUnseen) * std::size(kHeadDims) == 20);
 
-Problem problem_of(const Shape& s, int head_dim) {
+Problem posed_by(const Shape& s, int head_dim) {
   Problem p;
   p.batch = s.batch;
   p.heads_q = p.heads_kv = s.heads;
@@ -51,21 +51,21 @@ Problem problem_of(const Shape& s, int head_dim) {
 }  // namespace
 
 Problem problem_of(std::int64_t heads, std::int64_t length, Causal causal, int head_dim) {
-  return problem_of({1, heads, length, causal}, head_dim);
+  return posed_by({1, heads, length, causal}, head_dim);
 }
 
 std::vector<Problem> problems_of(int head_dim, std::int64_t longest) {
   std::vector<Problem> problems;
   for (const Shape& s : kFitted)
-    if (s.length <= longest) problems.push_back(problem_of(s, head_dim));
+    if (s.length <= longest) problems.push_back(posed_by(s, head_dim));
   for (const Shape& s : kUnseen)
-    if (s.length <= longest) problems.push_back(problem_of(s, head_dim));
+    if (s.length <= longest) problems.push_back(posed_by(s, head_dim));
   return problems;
 }
 
 bool is_unseen(const Problem& p) {
   return std::any_of(std::begin(kUnseen), std::end(kUnseen), [&](const Shape& s) {
-    return problem_of(s, static_cast<int>(p.head_dim)) == p;
+    return posed_by(s, static_cast<int>(p.head_dim)) == p;
   });
 }
 
@@ -116,8 +116,8 @@ Result<std::map<int, Timed>> read_times(const char* path) {
     r.overlap = overlap != 0;
     r.own_o = own_o != 0;
     r.ones = ones != 0;
-    p = problem_of({p.batch, p.heads_q, p.len_q, causal != 0 ? Causal::top_left : Causal::none},
-                   r.head_dim);
+    p = posed_by({p.batch, p.heads_q, p.len_q, causal != 0 ? Causal::top_left : Causal::none},
+                 r.head_dim);
     Timed& t = all[r.head_dim];
     auto row = std::find_if(t.rows.begin(), t.rows.end(),
                             [&](const sm90::TableRow& other) { return same_config(other, r); });

@@ -19,7 +19,7 @@ using Rows = std::vector<sm90::TableRow>;
 std::vector<Problem> problems_of(int head_dim, std::int64_t longest);
 bool is_unseen(const Problem& problem);
 
-// One head a sequence and length; for problems that nobody times.
+// Of one batch; for problems that nobody times.
 Problem problem_of(std::int64_t heads, std::int64_t length, Causal causal, int head_dim);
 
 struct Timed {
