@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "attention/error.h"
 #include "attention/operand.h"
@@ -159,8 +160,10 @@ Status validate_tensor(std::string_view what, const ConstTensor& t) {
 // Sufficient, not necessary: by ascending stride, each step must leap over all that lies below.
 Status validate_no_self_overlap(std::string_view what, const Tensor& t) {
   std::array<std::size_t, 4> order = {0, 1, 2, 3};
-  std::stable_sort(order.begin(), order.end(),
-                   [&t](std::size_t a, std::size_t b) { return t.stride[a] < t.stride[b]; });
+  // Not stable_sort, which allocates; equal strides in the order of the dimensions.
+  std::sort(order.begin(), order.end(), [&t](std::size_t a, std::size_t b) {
+    return std::pair(t.stride[a], a) < std::pair(t.stride[b], b);
+  });
   std::int64_t below = 0;  // offset of the last element of the dimensions so far
   if (is_empty(t)) return {};
   for (const std::size_t i : order) {
@@ -186,8 +189,9 @@ bool interleaved(const ConstTensor& a, const ConstTensor& b) {
   distance /= bytes;
 
   std::array<std::size_t, 3> order = {0, 1, 2};
-  std::stable_sort(order.begin(), order.end(),
-                   [&a](std::size_t x, std::size_t y) { return a.stride[x] > a.stride[y]; });
+  std::sort(order.begin(), order.end(), [&a](std::size_t x, std::size_t y) {
+    return std::pair(-a.stride[x], x) < std::pair(-a.stride[y], y);
+  });
   bool apart = false;
   std::int64_t room = INT64_MAX;  // elements in one step of the dimension above
   for (const std::size_t i : order) {

@@ -106,8 +106,8 @@ std::string shape_text(const Sm90Forward& c) {
 bool sm90_forward_serves(const Problem& p, const GpuInfo& gpu) {
   const OperandFormats formats = operand_formats(p);
   const bool as_given = !formats.q.rounded && !formats.k.rounded && !formats.v.rounded;
-  return gpu.arch == 90 && (p.q == DType::f16 || p.q == DType::bf16) && p.head_dim % 8 == 0 &&
-         as_given;
+  return gpu.arch == 90 && gpu.tensor_maps && (p.q == DType::f16 || p.q == DType::bf16) &&
+         p.head_dim % 8 == 0 && as_given;
 }
 
 SmLoad busiest_sm(const sm90::TableRow& row, const Problem& posed, const GpuInfo& gpu) {

@@ -10,7 +10,7 @@
 namespace octavo {
 
 // That the Hopper kernel serves a problem that the sm80 family serves, where TMA reaches its
-// tensors: 16-bit elements, on that chip.
+// tensors: 16-bit elements, on that chip, by a driver that tells TMA of them.
 bool sm90_forward_serves(const Problem& problem, const GpuInfo& gpu);
 
 // What the SM with the most work gets of a problem: the terms of the table's estimate.

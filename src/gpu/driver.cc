@@ -37,6 +37,7 @@ Result<GpuInfo> gpu_info(const Driver& d, int index) {
   if (d.device_get_attribute(&info.clock_khz, clock_khz, device) != cuda::kSuccess) {
     info.clock_khz = 0;
   }
+  info.tensor_maps = d.tensor_map_encode_tiled != nullptr;
   return info;
 }
 

@@ -93,6 +93,7 @@ struct Driver {
                                    const std::uint32_t* box, const std::uint32_t* element_strides,
                                    cuda::TensorMapInterleave, cuda::TensorMapSwizzle,
                                    cuda::TensorMapL2Promotion, cuda::TensorMapFill) = from_->optional("cuTensorMapEncodeTiled");
+  Error (*tensor_map_replace_address)(cuda::TensorMap*, void* address) = from_->optional("cuTensorMapReplaceAddress");
   // clang-format on
 
   // "cuMemAlloc failed: CUDA_ERROR_OUT_OF_MEMORY, out of memory." `call` says what was tried.
@@ -117,6 +118,7 @@ struct GpuInfo {
   std::size_t memory_bytes = 0;
   int clock_khz = 0;  // 0 where the driver does not say
   int driver_version = 0;
+  bool tensor_maps = true;  // the driver can encode them
 };
 Result<std::vector<GpuInfo>> gpus();
 Result<std::vector<GpuInfo>> gpus(const Driver& driver);

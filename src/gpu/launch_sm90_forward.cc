@@ -25,13 +25,15 @@ bool is_empty(const ConstTensor& t) {
 Status set_tensor_maps(const Driver& driver, const Arguments& a, const Sm90Forward& c,
                        Sm90ForwardParams& p) {
   const int columns = sm90::block_columns(c);
-  OCTAVO_RETURN_IF_ERROR(encode(driver, row_boxes(a.q, sm90::kRows, columns), p.q));
+  OCTAVO_RETURN_IF_ERROR(encode_again(driver, row_boxes(a.q, sm90::kRows, columns), p.q));
   // Without keys nothing is loaded, and there is nothing to describe.
   const bool no_keys = is_empty(a.k);
-  OCTAVO_RETURN_IF_ERROR(encode(driver, row_boxes(no_keys ? a.q : a.k, c.block_n, columns), p.k));
-  OCTAVO_RETURN_IF_ERROR(encode(driver, row_boxes(no_keys ? a.q : a.v, c.block_n, columns), p.v));
+  OCTAVO_RETURN_IF_ERROR(
+      encode_again(driver, row_boxes(no_keys ? a.q : a.k, c.block_n, columns), p.k));
+  OCTAVO_RETURN_IF_ERROR(
+      encode_again(driver, row_boxes(no_keys ? a.q : a.v, c.block_n, columns), p.v));
   if (c.out == Element::f32) return {};
-  return encode(driver, row_boxes(a.out, sm90::kRows, columns), p.o);
+  return encode_again(driver, row_boxes(a.out, sm90::kRows, columns), p.o);
 }
 
 }  // namespace
@@ -92,36 +94,45 @@ Result<LoadedSm90Forward> load_sm90_forward(const Gpu& gpu, const Sm90Forward& c
   return LoadedSm90Forward{config, *function, cache_note(source, kPolicy)};
 }
 
+Status Sm90ForwardLaunch::prepare(const Gpu& gpu, const LoadedSm90Forward& kernel,
+                                  const Problem& posed, const Arguments& arguments, Stream stream) {
+  const Sm90Forward& c = kernel.config;
+  function_ = kernel.function;
+  params_ = sm90_forward_params(posed, arguments, c, gpu.info);
+  OCTAVO_RETURN_IF_ERROR(set_tensor_maps(*gpu.driver, arguments, c, params_));
+  // Lengths of a packed batch are not known here: its tiles go to whoever is free.
+  const bool stays = c.persistent && !posed.packed;
+  config_.grid[0] = static_cast<unsigned>(stays ? std::min(params_.tiles, gpu.info.sms)
+                                                : params_.tiles * c.cluster);
+  config_.block[0] = static_cast<unsigned>(sm90::threads(c));
+  config_.smem_bytes = static_cast<unsigned>(sm90::smem_bytes(c));
+  config_.stream = static_cast<cuda::StreamHandle>(stream);
+  if (c.cluster > 1) {
+    cluster_.id = cuda::LaunchAttributeId::cluster_dimension;
+    cluster_.value.cluster_dim[0] = static_cast<unsigned>(c.cluster);
+    cluster_.value.cluster_dim[1] = cluster_.value.cluster_dim[2] = 1;
+    config_.attributes = &cluster_;
+    config_.attribute_count = 1;
+  }
+  return {};
+}
+
+Status Sm90ForwardLaunch::launch(const Driver& driver) {
+  void* arguments_of_kernel[] = {&params_};
+  OCTAVO_GPU_TRY(driver, driver.launch_kernel(&config_, function_, arguments_of_kernel, nullptr),
+                 "cuLaunchKernelEx");
+  return {};
+}
+
 Status launch_sm90_forward(const Gpu& gpu, const LoadedSm90Forward& kernel, const Problem& posed,
                            const Arguments& arguments, Stream stream) {
   // A packed batch of no tokens.
   if (is_empty(arguments.q)) return {};
   const CurrentContext current(gpu);
   OCTAVO_RETURN_IF_ERROR(current.status());
-  const Sm90Forward& c = kernel.config;
-  Sm90ForwardParams params = sm90_forward_params(posed, arguments, c, gpu.info);
-  OCTAVO_RETURN_IF_ERROR(set_tensor_maps(*gpu.driver, arguments, c, params));
-  cuda::LaunchConfig launch;
-  // Lengths of a packed batch are not known here: its tiles go to whoever is free.
-  const bool stays = c.persistent && !posed.packed;
-  launch.grid[0] = static_cast<unsigned>(stays ? std::min(params.tiles, gpu.info.sms)
-                                               : params.tiles * c.cluster);
-  launch.block[0] = static_cast<unsigned>(sm90::threads(c));
-  launch.smem_bytes = static_cast<unsigned>(sm90::smem_bytes(c));
-  launch.stream = static_cast<cuda::StreamHandle>(stream);
-  cuda::LaunchAttribute cluster;
-  if (c.cluster > 1) {
-    cluster.id = cuda::LaunchAttributeId::cluster_dimension;
-    cluster.value.cluster_dim[0] = static_cast<unsigned>(c.cluster);
-    cluster.value.cluster_dim[1] = cluster.value.cluster_dim[2] = 1;
-    launch.attributes = &cluster;
-    launch.attribute_count = 1;
-  }
-  void* arguments_of_kernel[] = {&params};
-  OCTAVO_GPU_TRY(*gpu.driver,
-                 gpu.driver->launch_kernel(&launch, kernel.function, arguments_of_kernel, nullptr),
-                 "cuLaunchKernelEx");
-  return {};
+  Sm90ForwardLaunch launch;
+  OCTAVO_RETURN_IF_ERROR(launch.prepare(gpu, kernel, posed, arguments, stream));
+  return launch.launch(*gpu.driver);
 }
 
 }  // namespace octavo

@@ -38,6 +38,25 @@ struct LoadedSm90Forward {
 };
 Result<LoadedSm90Forward> load_sm90_forward(const Gpu& gpu, const Sm90Forward& config);
 
+// A launch as the driver is given it: what it costs beyond that is the host's.
+class Sm90ForwardLaunch {
+ public:
+  Sm90ForwardLaunch() = default;
+  Sm90ForwardLaunch(const Sm90ForwardLaunch&) = delete;
+  Sm90ForwardLaunch& operator=(const Sm90ForwardLaunch&) = delete;
+
+  // Where there are queries.
+  Status prepare(const Gpu& gpu, const LoadedSm90Forward& kernel, const Problem& posed,
+                 const Arguments& arguments, Stream stream);
+  Status launch(const Driver& driver);
+
+ private:
+  cuda::Function function_ = nullptr;
+  Sm90ForwardParams params_{};
+  cuda::LaunchConfig config_;
+  cuda::LaunchAttribute cluster_;
+};
+
 Status launch_sm90_forward(const Gpu& gpu, const LoadedSm90Forward& kernel, const Problem& posed,
                            const Arguments& arguments, Stream stream);
 

@@ -31,4 +31,8 @@ TensorMapFields row_boxes(const ConstTensor& tensor, int box_rows, int box_colum
 
 Status encode(const Driver& driver, const TensorMapFields& fields, ptx::TensorMap& map);
 
+// The same, from what this thread last encoded: a map that differs in its address alone gets that
+// one changed. Threads share nothing, and so none waits for another.
+Status encode_again(const Driver& driver, const TensorMapFields& fields, ptx::TensorMap& map);
+
 }  // namespace octavo

@@ -5,41 +5,59 @@
 
 #include "attention/error.h"
 #include "octavo/octavo.hpp"
+#include "runtime/backend.h"
 
 namespace octavo {
 namespace {
+
+using SharedPlan = std::shared_ptr<const Plan::Impl>;
 
 // The most recently used plans. A plan is small and cheap to look through; what it holds (a
 // loaded kernel) is worth keeping, but a server that sees every length must not grow without end.
 class PlanCache {
  public:
-  Result<Plan> get(const Problem& problem, Device device) {
-    const std::lock_guard lock(mutex_);
+  explicit PlanCache(std::size_t most) : most_(most) {}
+
+  const SharedPlan* find(const Problem& problem, Device device) {
     for (auto entry = entries_.begin(); entry != entries_.end(); ++entry)
-      if (entry->device == device && entry->plan.problem() == problem) {
+      if ((*entry)->device == device && (*entry)->problem == problem) {
         entries_.splice(entries_.begin(), entries_, entry);
-        return entry->plan;
+        return &entries_.front();
       }
-    Result<Plan> made = plan(problem, device);
-    if (!made.ok()) return made;
-    entries_.push_front({device, *made});
-    if (entries_.size() > kPlans) entries_.pop_back();
-    return made;
+    return nullptr;
+  }
+  const SharedPlan* add(SharedPlan plan) {
+    entries_.push_front(std::move(plan));
+    if (entries_.size() > most_) entries_.pop_back();
+    return &entries_.front();
   }
 
  private:
-  static constexpr std::size_t kPlans = 64;
-  struct Entry {
-    Device device;
-    Plan plan;
-  };
-  std::mutex mutex_;
-  std::list<Entry> entries_;
+  const std::size_t most_;
+  std::list<SharedPlan> entries_;
 };
 
-PlanCache& plan_cache() {
-  static PlanCache cache;
-  return cache;
+// Of all threads. Who plans holds the lock: others that wait for the same kernel need not compile
+// it too.
+Result<SharedPlan> plan_of_all(const Problem& problem, Device device) {
+  constexpr std::size_t kPlans = 64;
+  static std::mutex mutex;
+  static PlanCache cache(kPlans);
+  const std::lock_guard lock(mutex);
+  if (const SharedPlan* const found = cache.find(problem, device)) return *found;
+  Result<SharedPlan> made = make_plan(problem, device);
+  if (!made.ok()) return made;
+  return *cache.add(*std::move(made));
+}
+
+// Of this thread first, where nobody has to wait. Good until its next call.
+Result<const Plan::Impl*> plan_for(const Problem& problem, Device device) {
+  constexpr std::size_t kPlans = 8;
+  thread_local PlanCache cache(kPlans);
+  if (const SharedPlan* const found = cache.find(problem, device)) return found->get();
+  Result<SharedPlan> made = plan_of_all(problem, device);
+  if (!made.ok()) return made.status();
+  return cache.add(*std::move(made))->get();
 }
 
 // A thread's workspaces, which grow to their largest call and are used again. On a GPU each stream
@@ -82,13 +100,14 @@ class ThreadWorkspaces {
 Status attention(const Arguments& arguments, const Options& options, Device device, Stream stream) {
   const Result<Problem> problem = problem_of(arguments, options);
   if (!problem.ok()) return problem.status();
-  const Result<Plan> made = plan_cache().get(*problem, device);
+  const Result<const Plan::Impl*> made = plan_for(*problem, device);
   if (!made.ok()) return made.status();
+  const Plan::Impl& plan = **made;
   thread_local ThreadWorkspaces workspaces;
   const Result<Workspace> workspace =
-      workspaces.at_least(device, stream, made->workspace_bytes(arguments));
+      workspaces.at_least(device, stream, plan.workspace_bytes(*problem, &arguments));
   if (!workspace.ok()) return workspace.status();
-  return made->run(arguments, *workspace, stream);
+  return run_posed(plan, *problem, arguments, *workspace, stream);
 }
 
 }  // namespace octavo

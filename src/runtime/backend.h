@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 
 #include "octavo/octavo.hpp"
 
@@ -24,5 +25,11 @@ class Plan::Impl {
   const Problem problem;
   const Device device;
 };
+
+Result<std::shared_ptr<const Plan::Impl>> make_plan(const Problem& problem, Device device);
+
+// Runs what is known to be the plan's problem, up to its lengths and batch.
+Status run_posed(const Plan::Impl& plan, const Problem& posed, const Arguments& arguments,
+                 Workspace workspace, Stream stream);
 
 }  // namespace octavo

@@ -75,6 +75,16 @@ cuda::Error encode_tensor_map(cuda::TensorMap* map, cuda::TensorMapType type, st
   return cuda::kSuccess;
 }
 
+cuda::Error replace_map_address(cuda::TensorMap* map, void* address) {
+  auto& encoded = *reinterpret_cast<ptx::TensorMap*>(map);
+  emulator::TensorMapFields fields;
+  if (!emulator::decode(encoded, fields)) return kInvalidValue;
+  fields.data = address;
+  if (emulator::refuse(fields) != nullptr) return kInvalidValue;
+  encoded = emulator::encode(fields);
+  return cuda::kSuccess;
+}
+
 cuda::Error launch_kernel(const cuda::LaunchConfig* config, cuda::Function handle, void** arguments,
                           void** /*extra*/) {
   const auto& function = *reinterpret_cast<const EmulatedFunction*>(handle);
@@ -105,6 +115,7 @@ void* symbol(std::string_view name) {
   if (name == "cuCtxGetCurrent") return reinterpret_cast<void*>(&current_context);
   if (name == "cuLaunchKernelEx") return reinterpret_cast<void*>(&launch_kernel);
   if (name == "cuTensorMapEncodeTiled") return reinterpret_cast<void*>(&encode_tensor_map);
+  if (name == "cuTensorMapReplaceAddress") return reinterpret_cast<void*>(&replace_map_address);
   return nullptr;
 }
 

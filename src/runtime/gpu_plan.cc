@@ -25,6 +25,17 @@ struct Forced {
   std::optional<Sm90Forward> sm90;
 };
 
+// What keeps a Hopper chip from its own kernels; empty: nothing of the driver's.
+std::string missing_of_driver(const GpuInfo& gpu) {
+  if (gpu.arch != 90 || gpu.tensor_maps) return "";
+  return "; the driver has no cuTensorMapEncodeTiled, which Hopper kernels need";
+}
+
+// "B=1 ... f16 on sm_89", for refusals of the sm90 family.
+std::string unserved(const Problem& problem, const GpuInfo& gpu) {
+  return fmt::format("{} on sm_{}{}", describe(problem), gpu.arch, missing_of_driver(gpu));
+}
+
 // Read at every plan, as the family may be forced.
 bool takes_sm90(const Problem& problem, const GpuInfo& gpu) {
   return !is_forced(KernelFamily::sm80) && sm90_forward_serves(problem, gpu);
@@ -120,6 +131,7 @@ class GpuPlan final : public Plan::Impl {
       e.reason += "; " + (*loaded)->note;
     }
     if (uses_sm90_) e.reason += "; there is no compiler for a Hopper kernel";
+    e.reason += missing_of_driver(gpu_.info);
     e.reason += describe_quantizers(problem);
     e.workspace_bytes = workspace_bytes(problem, nullptr);
     return e;
@@ -187,7 +199,7 @@ Result<Sm80Forward> forced_sm80(const Problem& problem, const GpuInfo& gpu, std:
 Result<Sm90Forward> forced_sm90(const Problem& problem, const GpuInfo& gpu, std::string_view text) {
   if (!sm90_forward_serves(problem, gpu))
     return invalid("config", "of sm90_forward",
-                   fmt::format("one of sm80_forward for {} on sm_{}", describe(problem), gpu.arch));
+                   fmt::format("one of sm80_forward for {}", unserved(problem, gpu)));
   const Sm90Forward chosen = choose_sm90_forward(problem, gpu).config;
   Sm90Forward defaults;
   defaults.element = chosen.element;
@@ -214,7 +226,7 @@ Result<const Gpu*> gpu_for(const Problem& problem, Device device) {
     return unsupported("device", fmt::format("{} ({}, sm_{})", name(device), info.name, info.arch),
                        "sm_80 and later");
   if (is_forced(KernelFamily::sm90) && !sm90_forward_serves(problem, info))
-    return no_other_family(fmt::format("for {} on sm_{}", describe(problem), info.arch));
+    return no_other_family("for " + unserved(problem, info));
   const DType element = prepared_problem(problem).q;
   if ((element == DType::e4m3 || element == DType::e5m2) && info.arch < 89)
     return unsupported("q dtype", fmt::format("{} on sm_{}", name(element), info.arch),

@@ -26,33 +26,38 @@ Status Plan::run(const Arguments& arguments, Workspace workspace, Stream stream)
   const Result<Problem> posed = problem_of(arguments, impl_->problem.options);
   if (!posed.ok()) return posed.status();
   OCTAVO_RETURN_IF_ERROR(validate_run(impl_->problem, *posed));
-  if (posed->batch == 0 || posed->heads_q == 0 || posed->len_q == 0) return {};
-  const std::size_t needed = impl_->workspace_bytes(*posed, &arguments);
+  return run_posed(*impl_, *posed, arguments, workspace, stream);
+}
+
+Status run_posed(const Plan::Impl& plan, const Problem& posed, const Arguments& arguments,
+                 Workspace workspace, Stream stream) {
+  if (posed.batch == 0 || posed.heads_q == 0 || posed.len_q == 0) return {};
+  const std::size_t needed = plan.workspace_bytes(posed, &arguments);
   if (workspace.bytes < needed || (workspace.data == nullptr && needed > 0))
     return invalid("workspace",
                    fmt::format("{} bytes at {}", workspace.bytes,
                                workspace.data == nullptr ? "null" : "a pointer"),
                    fmt::format("at least {} bytes for this problem", needed));
-  return impl_->run(*posed, arguments, workspace, stream);
+  return plan.run(posed, arguments, workspace, stream);
 }
 
-Result<Plan> plan(const Problem& problem, Device device) {
+Result<std::shared_ptr<const Plan::Impl>> make_plan(const Problem& problem, Device device) {
   OCTAVO_RETURN_IF_ERROR(validate(problem));
   switch (device.kind) {
     case Device::Kind::cpu:
-      return Plan(make_cpu_plan(problem, device));
-    case Device::Kind::cuda: {
-      Result<std::shared_ptr<const Plan::Impl>> made = make_gpu_plan(problem, device);
-      if (!made.ok()) return made.status();
-      return Plan(*made);
-    }
-    case Device::Kind::emulator: {
-      Result<std::shared_ptr<const Plan::Impl>> made = make_emulator_plan(problem, device);
-      if (!made.ok()) return made.status();
-      return Plan(*made);
-    }
+      return make_cpu_plan(problem, device);
+    case Device::Kind::cuda:
+      return make_gpu_plan(problem, device);
+    case Device::Kind::emulator:
+      return make_emulator_plan(problem, device);
   }
   return unsupported("device", "of no known kind", "cpu, cuda, emulator");
+}
+
+Result<Plan> plan(const Problem& problem, Device device) {
+  Result<std::shared_ptr<const Plan::Impl>> made = make_plan(problem, device);
+  if (!made.ok()) return made.status();
+  return Plan(*std::move(made));
 }
 
 Result<Explanation> explain(const Problem& problem, Device device) {

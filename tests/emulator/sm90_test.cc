@@ -134,6 +134,27 @@ TEST(EmulatorSm90, EveryKernelAtTheEdges) {
   EXPECT_EQ(std::count(met.begin(), met.end(), 0), 0);
 }
 
+// What stays of a run in tensor maps fits the next one: the same shapes in other memory, other
+// strides, other lengths, and the first again.
+TEST(EmulatorSm90, RunAfterRun) {
+  Case c;
+  c.batch = 2;
+  c.heads_q = c.heads_kv = 2;
+  c.len_q = c.len_kv = 70;
+  c.head_dim = 64;
+  c.input = c.out = DType::f16;
+  std::vector<Case> cases(5, c);
+  for (std::size_t i = 0; i < cases.size(); ++i) cases[i].seed = i;
+  cases[2].layout = Layout::bshd;
+  cases[3].len_kv = 90;
+  CheckOptions options;
+  options.device = kSm90;
+  options.repeat = 2;
+  const Result<CheckReport> report = check_cases(options, cases, library_runner(kSm90));
+  ASSERT_TRUE(report.ok()) << report.status().message();
+  for (const std::string& failure : report->failures) ADD_FAILURE() << failure;
+}
+
 // Of the case without a mask: one tile of all rows and one of five, whole blocks of keys.
 TEST(EmulatorSm90, TensorAndExponentialCountsFollowFromTheShape) {
   const auto& kernels = emulator::sm90_forward_kernels();

@@ -87,6 +87,19 @@ TEST_F(NextBestPath, ADriverWithoutANeededSymbol) {
   expect_has(refused(with_shape("run", "cuda", "1,1,32,64"), 2), "has no cuLaunchKernelEx");
 }
 
+// A Hopper chip whose driver is older than its TMA: the kernels of every chip since Ampere.
+TEST_F(NextBestPath, ADriverWithoutTensorMaps) {
+  set("FAKE_CUDA_ARCH", "90");
+  EXPECT_EQ(explained("cuda").at("kernel"), "sm90_forward");
+  set("LD_LIBRARY_PATH", OCTAVO_FAKE_CUDA_WITHOUT_TENSOR_MAPS);
+  const json found = explained("cuda");
+  EXPECT_EQ(found.at("kernel"), "sm80_forward");
+  expect_has(found.at("reason"), "the driver has no cuTensorMapEncodeTiled");
+  EXPECT_EQ(said(with_shape("run", "cuda", "1,1,32,64")).at("device"), "cuda:0");
+  set("OCTAVO_KERNELS", "sm90");
+  expect_has(refused(with_shape("explain", "cuda", "1,8,512,64"), 2), "cuTensorMapEncodeTiled");
+}
+
 TEST_F(NextBestPath, ADriverThatIsNoLibrary) {
   std::ofstream(directory_ / "libcuda.so.1") << "not a library";
   set("LD_LIBRARY_PATH", std::filesystem::path(directory_ / "libcuda.so.1").parent_path());

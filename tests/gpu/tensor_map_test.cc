@@ -3,6 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <string_view>
+#include <vector>
+
 namespace octavo {
 namespace {
 
@@ -54,6 +58,79 @@ TEST(TensorMap, InnermostFirst) {
   EXPECT_EQ(row_boxes(t, 64, 64).swizzle, cuda::TensorMapSwizzle::bytes_128);
   t.dtype = DType::f16;
   EXPECT_EQ(row_boxes(t, 64, 64).type, cuda::TensorMapType::f16);
+}
+
+// A driver that writes the address first, and what else it is told behind it.
+int encoded = 0;
+cuda::Error encode_fields(cuda::TensorMap* map, cuda::TensorMapType type, std::uint32_t rank,
+                          void* address, const std::uint64_t* shape, const std::uint64_t* strides,
+                          const std::uint32_t* box, const std::uint32_t*, cuda::TensorMapInterleave,
+                          cuda::TensorMapSwizzle swizzle, cuda::TensorMapL2Promotion,
+                          cuda::TensorMapFill) {
+  ++encoded;
+  std::uint64_t* to = map->opaque;
+  *to++ = reinterpret_cast<std::uintptr_t>(address);
+  *to++ = static_cast<std::uint64_t>(type);
+  *to++ = static_cast<std::uint64_t>(swizzle);
+  for (std::uint32_t i = 0; i < rank; ++i) *to++ = shape[i];
+  for (std::uint32_t i = 0; i + 1 < rank; ++i) *to++ = strides[i];
+  for (std::uint32_t i = 0; i < rank; ++i) *to++ = box[i];
+  return cuda::kSuccess;
+}
+cuda::Error replace_address(cuda::TensorMap* map, void* address) {
+  map->opaque[0] = reinterpret_cast<std::uintptr_t>(address);
+  return cuda::kSuccess;
+}
+Driver driver_with(bool replaces) {
+  SymbolLoader loader([replaces](const char* symbol) -> void* {
+    const std::string_view name = symbol;
+    if (name == "cuTensorMapEncodeTiled") return reinterpret_cast<void*>(&encode_fields);
+    if (name == "cuTensorMapReplaceAddress" && replaces)
+      return reinterpret_cast<void*>(&replace_address);
+    return nullptr;
+  });
+  return Driver(loader);
+}
+
+// Whatever was encoded before, and whoever encoded it.
+TEST(TensorMap, EncodedAgainIsAsEncodedAnew) {
+  const Driver driver = driver_with(true), another = driver_with(true), plain = driver_with(false);
+  std::vector<TensorMapFields> all;
+  for (const std::int64_t rows : {1, 64, 100})
+    for (const std::uintptr_t address : {0x10000, 0x20000})
+      for (const int box_rows : {64, 128}) {
+        ConstTensor t = bhsd(2, 3, rows, 64);
+        t.data = reinterpret_cast<const void*>(address);
+        all.push_back(row_boxes(t, box_rows, 64));
+        all.push_back(
+            row_boxes(ConstTensor::bshd(t.data, DType::bf16, 2, 3, rows, 64), box_rows, 32));
+      }
+  for (int round = 0; round < 3; ++round)
+    for (const Driver* d : {&driver, &plain, &another})
+      for (const TensorMapFields& fields : all) {
+        ptx::TensorMap anew{}, again{};
+        ASSERT_TRUE(encode(*d, fields, anew).ok());
+        ASSERT_TRUE(encode_again(*d, fields, again).ok());
+        EXPECT_TRUE(std::equal(std::begin(anew.opaque), std::end(anew.opaque), again.opaque));
+      }
+}
+
+TEST(TensorMap, AnAddressIsReplacedAndNothingEncoded) {
+  const Driver driver = driver_with(true), plain = driver_with(false);
+  TensorMapFields fields = row_boxes(bhsd(4, 3, 77, 64), 64, 64);
+  ptx::TensorMap map{};
+  const auto encodings = [&](const Driver& d) {
+    const int before = encoded;
+    EXPECT_TRUE(encode_again(d, fields, map).ok());
+    return encoded - before;
+  };
+  EXPECT_EQ(encodings(driver), 1);
+  EXPECT_EQ(encodings(driver), 0);
+  fields.address = reinterpret_cast<const void*>(0x30000);
+  EXPECT_EQ(encodings(driver), 0);
+  fields.shape[1] = 78;
+  EXPECT_EQ(encodings(driver), 1);
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(encodings(plain), 1);
 }
 
 }  // namespace

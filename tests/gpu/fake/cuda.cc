@@ -37,6 +37,8 @@ std::size_t live_bytes() {
 }
 
 std::atomic<int> live_modules{0};
+std::atomic<int> encoded_maps{0};
+std::atomic<int> launches{0};
 
 template <class Handle>
 int give(Handle* handle) {
@@ -57,6 +59,8 @@ std::size_t fake_cuda_live_bytes() {
 }
 
 int fake_cuda_live_modules() { return live_modules; }
+int fake_cuda_encoded_maps() { return encoded_maps; }
+int fake_cuda_launches() { return launches; }
 
 int cuInit(unsigned) { return static_cast<int>(number("FAKE_CUDA_INIT", 0)); }
 int cuDriverGetVersion(int* version) { return *version = 13000, 0; }
@@ -88,7 +92,7 @@ int cuDeviceGetAttribute(int* value, int attribute, int) {
     case 16:  // SMs
       return *value = 8, 0;
     case 97:  // shared memory of a block
-      return *value = 99 * 1024, 0;
+      return *value = (arch() == 90 ? 227 : 99) * 1024, 0;
     default:
       return *value = 1 << 20, 0;
   }
@@ -119,7 +123,7 @@ int cuModuleGetFunction(void** function, void*, const char*) {
 int cuFuncGetAttribute(int* value, int, void*) { return *value = 0, 0; }
 int cuFuncSetAttribute(void*, int, int) { return 0; }
 #if !defined(FAKE_CUDA_WITHOUT_LAUNCH)
-int cuLaunchKernelEx(const void*, void*, void**, void**) { return 0; }
+int cuLaunchKernelEx(const void*, void*, void**, void**) { return ++launches, 0; }
 #endif
 int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void*, int, std::size_t) {
   return *blocks = 1, 0;
@@ -185,6 +189,14 @@ int cuGraphInstantiateWithFlags(void**, void*, unsigned long long) { return 1; }
 int cuGraphLaunch(void*, void*) { return 1; }
 int cuGraphExecDestroy(void*) { return 0; }
 int cuGraphDestroy(void*) { return 0; }
+
+#if !defined(FAKE_CUDA_WITHOUT_TENSOR_MAPS)
+int cuTensorMapEncodeTiled(void*, int, std::uint32_t, void*, const void*, const void*, const void*,
+                           const void*, int, int, int, int) {
+  return ++encoded_maps, 0;
+}
+int cuTensorMapReplaceAddress(void*, void*) { return 0; }
+#endif
 
 #pragma GCC visibility pop
 }

@@ -1,11 +1,35 @@
-// A run-time compiler that makes the same PTX of everything, at once; it makes no cubins.
+// A run-time compiler that makes the same of everything, at once: PTX of nothing, or a cubin whose
+// one kernel has no instruction.
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 
 namespace {
 
 constexpr char kPtx[] = "// PTX of nothing\n";
-constexpr int kInvalidInput = 3;
+
+struct SectionHeader {
+  std::uint32_t name = 0, type = 0;
+  std::uint64_t flags = 0, address = 0, offset = 0, bytes = 0;
+  std::uint32_t link = 0, info = 0;
+  std::uint64_t alignment = 0, entry_bytes = 0;
+};
+// An ELF file as far as the library reads it: of sections, and the names of those.
+struct Cubin {
+  unsigned char identity[16] = {0x7f, 'E', 'L', 'F', 2, 1, 1};
+  std::uint16_t type = 2, machine = 190;
+  std::uint32_t version = 1;
+  std::uint64_t entry = 0, program_headers = 0, section_headers = offsetof(Cubin, sections);
+  std::uint32_t flags = 90;
+  std::uint16_t header_bytes = 64, program_header_bytes = 0, program_header_count = 0,
+                section_header_bytes = sizeof(SectionHeader), section_count = 3, names_index = 1;
+  SectionHeader sections[3] = {
+      {},
+      {.name = 1, .type = 3, .offset = offsetof(Cubin, names), .bytes = sizeof(names)},
+      {.name = 11, .type = 1, .offset = offsetof(Cubin, names)}};
+  char names[24] = "\0.shstrtab\0.text.kernel";
+};
+static_assert(offsetof(Cubin, sections) == 64 && sizeof(SectionHeader) == 64);
 
 }  // namespace
 
@@ -25,8 +49,11 @@ int nvrtcCompileProgram(void*, int, const char* const*) { return 0; }
 int nvrtcGetLoweredName(void*, const char*, const char** name) { return *name = "kernel", 0; }
 int nvrtcGetProgramLogSize(void*, std::size_t* bytes) { return *bytes = 0, 0; }
 int nvrtcGetProgramLog(void*, char*) { return 0; }
-int nvrtcGetCUBINSize(void*, std::size_t*) { return kInvalidInput; }
-int nvrtcGetCUBIN(void*, char*) { return kInvalidInput; }
+int nvrtcGetCUBINSize(void*, std::size_t* bytes) { return *bytes = sizeof(Cubin), 0; }
+int nvrtcGetCUBIN(void*, char* to) {
+  const Cubin cubin;
+  return std::memcpy(to, &cubin, sizeof cubin), 0;
+}
 int nvrtcGetPTXSize(void*, std::size_t* bytes) { return *bytes = sizeof(kPtx), 0; }
 int nvrtcGetPTX(void*, char* to) { return std::memcpy(to, kPtx, sizeof(kPtx)), 0; }
 

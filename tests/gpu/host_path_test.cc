@@ -1,0 +1,162 @@
+// What a call costs the host beside its launch, counted on a driver that only counts: one launch,
+// no tensor map encoded twice, no memory, whatever the threads.
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <new>
+#include <thread>
+#include <vector>
+
+#include "octavo/octavo.hpp"
+
+namespace {
+
+std::atomic<std::int64_t> allocations = 0;
+
+void* counted(std::size_t bytes) {
+  ++allocations;
+  if (void* p = std::malloc(bytes)) return p;
+  throw std::bad_alloc();
+}
+
+}  // namespace
+
+// g++ does not see that these two families are one when it inlines them.
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wmismatched-new-delete"
+#endif
+
+void* operator new(std::size_t bytes) { return counted(bytes); }
+void* operator new[](std::size_t bytes) { return counted(bytes); }
+void operator delete(void* p) noexcept { std::free(p); }
+void operator delete[](void* p) noexcept { std::free(p); }
+void operator delete(void* p, std::size_t) noexcept { std::free(p); }
+void operator delete[](void* p, std::size_t) noexcept { std::free(p); }
+
+namespace octavo {
+namespace {
+
+constexpr Device kGpu{Device::Kind::cuda, 0};
+
+class HostPath : public testing::Test {
+ protected:
+  // A library of that name that is loaded already is the one the driver is looked for in.
+  static void SetUpTestSuite() {
+    void* const library = dlopen(OCTAVO_FAKE_CUDA "/libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    ASSERT_NE(library, nullptr) << dlerror();
+    encoded_maps = reinterpret_cast<int (*)()>(dlsym(library, "fake_cuda_encoded_maps"));
+    launches = reinterpret_cast<int (*)()>(dlsym(library, "fake_cuda_launches"));
+    ASSERT_TRUE(encoded_maps != nullptr && launches != nullptr);
+    setenv("FAKE_CUDA_ARCH", "90", 1);
+    setenv("OCTAVO_NVRTC", OCTAVO_FAKE_NVRTC, 1);
+    setenv("OCTAVO_CACHE_DIR", "/proc/octavo", 1);
+  }
+
+  // Nobody reads what is there: addresses are all it takes.
+  static Arguments arguments(std::int64_t len_q, std::int64_t len_kv, std::uintptr_t at = 1 << 20) {
+    const auto place = [at](std::uintptr_t i) { return reinterpret_cast<void*>(at + (i << 32)); };
+    Arguments a;
+    a.q = Tensor::bhsd(place(1), DType::f16, 2, 8, len_q, 64);
+    a.k = Tensor::bhsd(place(2), DType::f16, 2, 8, len_kv, 64);
+    a.v = Tensor::bhsd(place(3), DType::f16, 2, 8, len_kv, 64);
+    a.out = Tensor::bhsd(place(4), DType::f16, 2, 8, len_q, 64);
+    return a;
+  }
+  static Plan planned(const Arguments& a) { return *plan(*problem_of(a), kGpu); }
+
+  struct Cost {
+    int maps = 0, launches = 0;
+    std::int64_t allocations = 0;
+    bool operator==(const Cost&) const = default;
+  };
+  template <class Work>
+  static Cost cost(const Work& work) {
+    const int maps = encoded_maps(), launched = launches();
+    const std::int64_t allocated = allocations;
+    EXPECT_TRUE(work());
+    const std::int64_t allocated_then = allocations;
+    return {encoded_maps() - maps, launches() - launched, allocated_then - allocated};
+  }
+  static constexpr Cost kOneLaunch{0, 1, 0};
+
+  static inline int (*encoded_maps)() = nullptr;
+  static inline int (*launches)() = nullptr;
+};
+
+TEST_F(HostPath, TheSecondRunIsOneLaunch) {
+  const Arguments a = arguments(512, 384);
+  const Plan plan = planned(a);
+  ASSERT_EQ(plan.explain().kernel, "sm90_forward");
+  const Cost first = cost([&] { return plan.run(a).ok(); });
+  EXPECT_EQ(first.launches, 1);
+  EXPECT_GT(first.maps, 0);
+  EXPECT_GT(allocations, 0) << "the counter is not connected";
+  EXPECT_EQ(cost([&] { return plan.run(a).ok(); }), kOneLaunch);
+  const Arguments elsewhere = arguments(512, 384, 1 << 24);
+  EXPECT_EQ(cost([&] { return plan.run(elsewhere).ok(); }), kOneLaunch) << "other addresses";
+  EXPECT_EQ(cost([&] { return plan.run(a).ok(); }), kOneLaunch);
+}
+
+TEST_F(HostPath, ANewLengthOrStrideIsEncodedOnce) {
+  const Plan plan = planned(arguments(512, 512));
+  for (const std::int64_t length : {448, 320}) {
+    const Arguments a = arguments(512, length);
+    EXPECT_GT(cost([&] { return plan.run(a).ok(); }).maps, 0) << length;
+    EXPECT_EQ(cost([&] { return plan.run(a).ok(); }), kOneLaunch) << length;
+  }
+  Arguments strided = arguments(512, 512);
+  strided.k.stride[2] = 128;
+  strided.k.stride[1] *= 2;
+  strided.k.stride[0] *= 2;
+  EXPECT_GT(cost([&] { return plan.run(strided).ok(); }).maps, 0);
+  EXPECT_EQ(cost([&] { return plan.run(strided).ok(); }), kOneLaunch);
+  EXPECT_EQ(cost([&] { return plan.run(arguments(512, 448)).ok(); }), kOneLaunch)
+      << "an earlier one is still known";
+}
+
+// A server that sees every length keeps a bounded number of them, and is still served.
+TEST_F(HostPath, ManyLengths) {
+  const Plan plan = planned(arguments(512, 512));
+  for (std::int64_t length = 8; length < 512; length += 8) {
+    const Cost here = cost([&] { return plan.run(arguments(512, length)).ok(); });
+    EXPECT_EQ(here.launches, 1) << length;
+    EXPECT_EQ(here.allocations, 0) << length;
+  }
+}
+
+TEST_F(HostPath, TheOneCallFormIsOneLaunchToo) {
+  const Arguments a = arguments(256, 256);
+  Options masked;
+  masked.causal = Causal::bottom_right;
+  for (const Options& options : {Options{}, masked}) {
+    ASSERT_TRUE(attention(a, options, kGpu).ok());
+    EXPECT_EQ(cost([&] { return attention(a, options, kGpu).ok(); }), kOneLaunch);
+  }
+  EXPECT_EQ(cost([&] { return attention(a, {}, kGpu).ok(); }), kOneLaunch);
+}
+
+TEST_F(HostPath, EveryThreadLaunchesItsOwn) {
+  constexpr int kThreads = 8, kRuns = 200;
+  const Plan plan = planned(arguments(512, 512));
+  std::atomic<int> failed = 0;
+  const int before = launches();
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t)
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < kRuns; ++i) {
+        const Arguments a = arguments(512, 64 + 8 * ((t + i) % 40));
+        const Status status = i % 2 == 0 ? plan.run(a) : attention(a, {}, kGpu);
+        failed += status.ok() ? 0 : 1;
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(failed, 0);
+  EXPECT_EQ(launches() - before, kThreads * kRuns);
+}
+
+}  // namespace
+}  // namespace octavo
