@@ -22,6 +22,7 @@ struct BenchFlags {
   std::uint64_t seed = 42;
   bool skip_correctness = false;
   bool no_three_loop = false;
+  bool host = false;
   std::string config;
 };
 
@@ -37,6 +38,7 @@ int bench_command(BenchFlags& flags) {
   options.check_correctness = !flags.skip_correctness;
   options.three_loop = !flags.no_three_loop;
   options.config = flags.config;
+  options.host = flags.host;
   flags.json.open();
   const BenchReport result = [&] {
     ProgressBar bar("bench");
@@ -63,6 +65,7 @@ void add_bench_command(CLI::App& app, int& exit_code) {
   command->add_flag("--skip-correctness", flags->skip_correctness,
                     "do not compare the result with fp64 attention");
   command->add_flag("--no-three-loop", flags->no_three_loop, "do not time plain loops beside it");
+  command->add_flag("--host", flags->host, "time the host's part of a call too (GPU)");
   command->add_option("--config", flags->config, "a kernel configuration to force")
       ->type_name("CONFIG");
   flags->json.add(*command);

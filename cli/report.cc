@@ -109,6 +109,20 @@ std::string render(const CheckReport& report) {
                      report.repeat, report.failures.size());
 }
 
+// A line for each case whose host's part was timed.
+std::string host_lines(const BenchReport& report) {
+  std::string text;
+  for (const BenchRow& row : report.rows) {
+    if (!row.host) continue;
+    text += fmt::format("host, {}: {:.0f} ns a run of a plan, {:.0f} ns a call", row.shape.name,
+                        row.host->run_ns, row.host->call_ns);
+    if (row.host->bare_launch_ns)
+      text += fmt::format(", {:.0f} ns the launch alone", *row.host->bare_launch_ns);
+    text += "\n";
+  }
+  return text;
+}
+
 std::string render(const BenchReport& report) {
   using enum Table::Align;
   Table table({{"case", left},
@@ -138,7 +152,7 @@ std::string render(const BenchReport& report) {
     text += fmt::format("fp32 FMA peak, measured in this run: {} GFLOP/s\n",
                         short_number(*report.fma_peak_gflops));
   }
-  return text + failure_lines(report.failures);
+  return text + host_lines(report) + failure_lines(report.failures);
 }
 
 std::string render(const GateReport& report) {

@@ -115,7 +115,16 @@ struct BenchOptions {
   bool check_correctness = true;
   bool three_loop = true;  // time the straightforward code beside it (CPU)
   std::string config;      // a kernel configuration to force; empty: the chosen one
+  bool host = false;       // time the host's part too (GPU)
   Progress progress{};
+};
+
+// What a call costs the host on a GPU that is not waited for, in nanoseconds, medians taken in
+// turns.
+struct HostCost {
+  double run_ns = 0;                       // Plan::run
+  double call_ns = 0;                      // attention(), whose plan is known
+  std::optional<double> bare_launch_ns{};  // the driver's part: the same launch, the same bytes
 };
 
 struct BenchRow {
@@ -130,6 +139,7 @@ struct BenchRow {
   std::optional<double> three_loop_us{};
   std::optional<double> three_loop_ratio{};
   std::optional<double> max_error{};  // not measured with check_correctness off
+  std::optional<HostCost> host{};
   std::vector<double> samples_us;
 };
 

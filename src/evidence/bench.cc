@@ -13,6 +13,7 @@
 #include "cpu/attention.h"
 #include "evidence/cases.h"
 #include "evidence/gpu_suite.h"
+#include "evidence/host_cost.h"
 #include "evidence/inputs.h"
 #include "evidence/judge.h"
 #include "evidence/machine.h"
@@ -66,6 +67,9 @@ Status validate_options(const BenchOptions& options, const std::vector<BenchCase
     return invalid(
         "config", fmt::format("\"{}\"", options.config),
         fmt::format("no configuration on {}, which chooses its own", name(options.device)));
+  if (options.host && options.device.kind != Device::Kind::cuda)
+    return invalid("host", fmt::format("on with {}", name(options.device)),
+                   "on with a GPU, off elsewhere");
   for (const BenchCase& shape : cases) {
     for (const auto& [what, n] : {std::pair{"batch", shape.batch},
                                   {"heads", shape.heads},
@@ -136,20 +140,22 @@ class CaseBench {
   Status time(BenchRow& row, const std::function<void(int)>& done) {
     row.shape = shape_;
     row.kernel = plan_->explain();
+    if (options_.host) {
+      const Result<HostCost> cost = evidence::host_cost(*impl_, staged_->on_device(), workspace_);
+      if (!cost.ok()) return cost.status();
+      row.host = *cost;
+    }
     return on_cpu() ? time_on_cpu(row, done) : time_by_graph(row, done);
   }
 
  private:
   Status make_plan(const Problem& problem) {
-    if (options_.config.empty()) {
-      Result<Plan> planned = plan(problem, options_.device);
-      if (!planned.ok()) return planned.status();
-      plan_ = std::move(planned).value();
-      return {};
-    }
-    auto made = make_gpu_plan(problem, options_.device, options_.config);
+    Result<std::shared_ptr<const Plan::Impl>> made =
+        options_.config.empty() ? octavo::make_plan(problem, options_.device)
+                                : make_gpu_plan(problem, options_.device, options_.config);
     if (!made.ok()) return made.status();
-    plan_.emplace(*made);
+    impl_ = *std::move(made);
+    plan_.emplace(impl_);
     return {};
   }
 
@@ -245,6 +251,7 @@ class CaseBench {
   const evidence::Oracle& oracle_;
   const Case case_;
   Inputs inputs_;
+  std::shared_ptr<const Plan::Impl> impl_;
   std::optional<Plan> plan_;
   std::vector<std::byte> memory_;
   Workspace workspace_;

@@ -54,6 +54,13 @@ Json row_json(const CheckRow& row) {
           {"worst_case", row.worst_case}};
 }
 
+Json host_json(const std::optional<HostCost>& host) {
+  if (!host) return nullptr;
+  return {{"run_ns", number(host->run_ns)},
+          {"call_ns", number(host->call_ns)},
+          {"bare_launch_ns", number(host->bare_launch_ns)}};
+}
+
 Json row_json(const BenchRow& row) {
   Json samples = Json::array();
   for (const double sample : row.samples_us) samples.push_back(number(sample));
@@ -71,6 +78,7 @@ Json row_json(const BenchRow& row) {
           {"three_loop_us", number(row.three_loop_us)},
           {"three_loop_ratio", number(row.three_loop_ratio)},
           {"max_error", number(row.max_error)},
+          {"host", host_json(row.host)},
           {"kernel", row.kernel.kernel},
           {"config", row.kernel.config},
           {"reason", row.kernel.reason},

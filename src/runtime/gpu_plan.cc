@@ -143,7 +143,7 @@ class GpuPlan final : public Plan::Impl {
 
   Status run(const Problem& posed, const Arguments& arguments, Workspace workspace,
              Stream stream) const override {
-    OCTAVO_RETURN_IF_ERROR(sm80_forward_serves(posed));
+    if (posed != problem) OCTAVO_RETURN_IF_ERROR(sm80_forward_serves(posed));
     if (sm90_ && sm90_forward_reaches(arguments))
       return launch_sm90_forward(gpu_, *sm90_, posed, arguments, stream);
     if (forced_.sm90)
@@ -156,6 +156,14 @@ class GpuPlan final : public Plan::Impl {
     if (!found.ok()) return found.status();
     OCTAVO_RETURN_IF_ERROR(quantizers_.launch(call, stream));
     return launch_sm80_forward(gpu_, **found, call.problem, call.arguments, stream);
+  }
+
+  Result<std::function<Status()>> bare_launch(const Problem& posed, const Arguments& arguments,
+                                              Stream stream) const {
+    if (!sm90_ || !sm90_forward_reaches(arguments)) return std::function<Status()>();
+    const auto launch = std::make_shared<Sm90ForwardLaunch>();
+    OCTAVO_RETURN_IF_ERROR(launch->prepare(gpu_, *sm90_, posed, arguments, stream));
+    return std::function<Status()>([launch, &d = *gpu_.driver] { return launch->launch(d); });
   }
 
  private:
@@ -235,6 +243,15 @@ Result<const Gpu*> gpu_for(const Problem& problem, Device device) {
 }
 
 }  // namespace
+
+Result<std::function<Status()>> bare_launch(const Plan::Impl& plan, const Arguments& arguments,
+                                            Stream stream) {
+  const auto* const on_gpu = dynamic_cast<const GpuPlan*>(&plan);
+  if (on_gpu == nullptr) return std::function<Status()>();
+  const Result<Problem> posed = problem_of(arguments, plan.problem.options);
+  if (!posed.ok()) return posed.status();
+  return on_gpu->bare_launch(*posed, arguments, stream);
+}
 
 Result<std::vector<KernelSource>> gpu_kernels(const Problem& problem, Device device,
                                               int row_alignment) {

@@ -25,7 +25,7 @@ std::size_t Plan::workspace_bytes(const Arguments& arguments) const {
 Status Plan::run(const Arguments& arguments, Workspace workspace, Stream stream) const {
   const Result<Problem> posed = problem_of(arguments, impl_->problem.options);
   if (!posed.ok()) return posed.status();
-  OCTAVO_RETURN_IF_ERROR(validate_run(impl_->problem, *posed));
+  if (*posed != impl_->problem) OCTAVO_RETURN_IF_ERROR(validate_run(impl_->problem, *posed));
   return run_posed(*impl_, *posed, arguments, workspace, stream);
 }
 

@@ -207,6 +207,25 @@ TEST_F(NextBestPath, AnUnwritableCacheCostsNothingButTime) {
   expect_has(found.at("reason"), "The kernel cache cannot open /proc/octavo");
 }
 
+// Not a path of its own, but the driver that takes every launch shows what the rest costs.
+TEST_F(NextBestPath, TheHostsPartOfACallIsTimed) {
+  set("FAKE_CUDA_ARCH", "90");
+  const auto timed = [](std::vector<std::string> more) {
+    std::vector<std::string> arguments = {"bench",   "--device",           "cuda",   "--preset",
+                                          "mission", "--skip-correctness", "--json", "-"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return said(arguments).at("rows").at(0).at("host");
+  };
+  EXPECT_TRUE(timed({}).is_null());
+  const json host = timed({"--host"});
+  EXPECT_GT(host.at("run_ns"), host.at("bare_launch_ns"));
+  EXPECT_GT(host.at("call_ns"), host.at("bare_launch_ns"));
+  EXPECT_GT(host.at("bare_launch_ns"), 0);
+  set("OCTAVO_KERNELS", "sm80");
+  EXPECT_TRUE(timed({"--host"}).at("bare_launch_ns").is_null());
+  expect_has(refused({"bench", "--device", "cpu", "--host"}, 2), "host is on with cpu");
+}
+
 TEST_F(NextBestPath, OutOfMemory) {
   set("FAKE_CUDA_ARCH", "120");
   set("FAKE_CUDA_MEMORY", "10000");

@@ -183,10 +183,10 @@ int cuEventQuery(void*) { return 0; }
 int cuEventSynchronize(void*) { return 0; }
 int cuEventElapsedTime(float* ms, void*, void*) { return *ms = 1, 0; }
 
-int cuStreamBeginCapture_v2(void*, int) { return 1; }
-int cuStreamEndCapture(void*, void**) { return 1; }
-int cuGraphInstantiateWithFlags(void**, void*, unsigned long long) { return 1; }
-int cuGraphLaunch(void*, void*) { return 1; }
+int cuStreamBeginCapture_v2(void*, int) { return 0; }
+int cuStreamEndCapture(void*, void** graph) { return give(graph); }
+int cuGraphInstantiateWithFlags(void** replay, void*, unsigned long long) { return give(replay); }
+int cuGraphLaunch(void*, void*) { return 0; }
 int cuGraphExecDestroy(void*) { return 0; }
 int cuGraphDestroy(void*) { return 0; }
 

@@ -1,0 +1,72 @@
+#include "evidence/host_cost.h"
+
+#include <array>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "attention/error.h"
+#include "evidence/stats.h"
+#include "gpu/stream.h"
+#include "runtime/gpu_plan.h"
+
+namespace octavo::evidence {
+namespace {
+
+// Few enough that the stream takes them all before the GPU has done one: a full stream would make
+// the host wait for the GPU.
+constexpr int kCallsInTurn = 100;
+constexpr int kTurns = 51;
+
+using Enqueue = std::function<Status()>;
+
+Result<double> nanoseconds_per_call(const Enqueue& work) {
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point start = Clock::now();
+  for (int i = 0; i < kCallsInTurn; ++i) OCTAVO_RETURN_IF_ERROR(work());
+  return std::chrono::duration<double, std::nano>(Clock::now() - start).count() / kCallsInTurn;
+}
+
+// Each takes its turn, so that clocks and visitors are the same for all.
+Result<std::vector<double>> medians_ns(Device device, Stream stream,
+                                       const std::vector<Enqueue>& all) {
+  std::vector<std::vector<double>> samples(all.size());
+  for (int i = -1; i < kTurns; ++i)  // the first turn warms up
+    for (std::size_t w = 0; w < all.size(); ++w) {
+      const Result<double> ns = nanoseconds_per_call(all[w]);
+      if (!ns.ok()) return ns.status();
+      if (i >= 0) samples[w].push_back(*ns);
+      OCTAVO_RETURN_IF_ERROR(synchronize(device, stream));
+    }
+  std::vector<double> medians;
+  for (const std::vector<double>& ns : samples) medians.push_back(quantile(ns, 0.5));
+  return medians;
+}
+
+}  // namespace
+
+Result<HostCost> host_cost(const Plan::Impl& plan, const Arguments& arguments,
+                           Workspace workspace) {
+  const Result<const Gpu*> gpu = open_gpu(plan.device.index);
+  if (!gpu.ok()) return gpu.status();
+  const CurrentContext current(**gpu);
+  OCTAVO_RETURN_IF_ERROR(current.status());
+  const Result<std::shared_ptr<const OwnStream>> own = OwnStream::make(plan.device.index);
+  if (!own.ok()) return own.status();
+  const Stream stream = (*own)->handle();
+  const Plan shared(std::shared_ptr<const Plan::Impl>(std::shared_ptr<void>(), &plan));
+  std::vector<Enqueue> all = {
+      [&] { return shared.run(arguments, workspace, stream); },
+      [&] { return attention(arguments, plan.problem.options, plan.device, stream); }};
+  const Result<Enqueue> bare = bare_launch(plan, arguments, stream);
+  if (!bare.ok()) return bare.status();
+  if (*bare) all.push_back(*bare);
+  const Result<std::vector<double>> ns = medians_ns(plan.device, stream, all);
+  if (!ns.ok()) return ns.status();
+  HostCost cost{(*ns)[0], (*ns)[1]};
+  if (*bare) cost.bare_launch_ns = (*ns)[2];
+  return cost;
+}
+
+}  // namespace octavo::evidence
