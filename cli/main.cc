@@ -27,9 +27,10 @@ int fail(int code, std::string message) {
 std::string usage_message(const CLI::App& app, const CLI::ParseError& error, int argc,
                           char** argv) {
   if (app.get_subcommands().empty() && argc > 1 && argv[1][0] != '-') {
-    return octavo::cli::bad_input("the subcommand", in_quotes(argv[1]),
-                                  "run, check, bench, gate, evidence, quantize, explain, devices, "
-                                  "kernels, cache, emulator")
+    return octavo::cli::bad_input(
+               "the subcommand", in_quotes(argv[1]),
+               "run, check, bench, counters, gate, evidence, quantize, explain, devices, "
+               "kernels, cache, emulator")
         .message();
   }
   return fmt::format("{} (--help says more)", error.what());
@@ -65,6 +66,7 @@ int main(int argc, char** argv) {
   add_run_command(app, exit_code);
   add_check_command(app, exit_code);
   add_bench_command(app, exit_code);
+  add_counters_command(app, exit_code);
   add_gate_command(app, exit_code);
   add_evidence_command(app, exit_code);
   add_quantize_command(app, exit_code);

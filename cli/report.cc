@@ -155,6 +155,28 @@ std::string render(const BenchReport& report) {
   return text + host_lines(report) + failure_lines(report.failures);
 }
 
+std::string render(const CountersReport& report) {
+  std::string text = fmt::format("counters on {}, {}, {} inputs, {}", report.device, report.machine,
+                                 report.dtype, options_text(report.attention));
+  if (!report.measured()) return text + fmt::format("\n\nnot measured: {}\n", report.not_measured);
+  text += fmt::format("; {}, CUPTI {}, {} passes\n", report.chip, report.cupti, report.passes);
+  using enum Table::Align;
+  for (const CounterRow& row : report.rows) {
+    const BenchCase& c = row.shape;
+    text += fmt::format("\n{} {},{},{},{}: {}, launch {} of {}\n", c.name, c.batch, c.heads,
+                        c.length, c.head_dim, row.main ? row.kernel.kernel : "preparation",
+                        row.launch + 1, row.launches);
+    Table table({{"counter", left}, {"value"}, {"unit", left}, {"metric", left}});
+    for (std::size_t i = 0; i < report.names.size(); ++i)
+      table.add_row({report.names[i].key, or_dash(row.values[i], short_number),
+                     report.names[i].unit, report.names[i].metric});
+    text += table.text();
+  }
+  if (!report.not_counted.empty()) text += "\nnot counted:\n";
+  for (const std::string& part : report.not_counted) text += "  " + wrapped(part, 4) + "\n";
+  return text;
+}
+
 std::string render(const GateReport& report) {
   using enum Table::Align;
   Table states({{"gate", left}, {"state", left}, {"what", left}});

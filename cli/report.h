@@ -4,6 +4,7 @@
 #include <string>
 
 #include "octavo/bundle.hpp"
+#include "octavo/counters.hpp"
 #include "octavo/evidence.hpp"
 #include "octavo/gate.hpp"
 
@@ -11,6 +12,7 @@ namespace octavo::cli {
 
 std::string render(const CheckReport& report);
 std::string render(const BenchReport& report);
+std::string render(const CountersReport& report);
 std::string render(const GateReport& report);
 std::string render(const BundleReport& report);
 std::string render(const Explanation& explanation, const std::string& problem);

@@ -4,32 +4,29 @@
 
 #include <algorithm>
 #include <chrono>
-#include <memory>
 #include <new>
 
 #include "attention/error.h"
-#include "attention/validate.h"
 #include "config/portable.h"
 #include "cpu/attention.h"
-#include "evidence/cases.h"
 #include "evidence/gpu_suite.h"
 #include "evidence/host_cost.h"
 #include "evidence/inputs.h"
 #include "evidence/judge.h"
 #include "evidence/machine.h"
 #include "evidence/oracle.h"
+#include "evidence/planned_case.h"
 #include "evidence/stats.h"
 #include "evidence/three_loop.h"
 #include "gpu/timing.h"
 #include "octavo/evidence.hpp"
-#include "runtime/gpu_plan.h"
-#include "runtime/staging.h"
 
 namespace octavo {
 namespace {
 
-using evidence::Case;
 using evidence::Inputs;
+using evidence::PlannedCase;
+using evidence::PlannedCaseOptions;
 using evidence::quantile;
 using evidence::Verdict;
 
@@ -42,19 +39,8 @@ double microseconds(const std::function<void()>& work) {
       .count();
 }
 
-Case case_of(const BenchOptions& options, const BenchCase& shape) {
-  Case c;
-  c.batch = shape.batch;
-  c.heads_q = c.heads_kv = shape.heads;
-  c.len_q = c.len_kv = shape.length;
-  c.head_dim = shape.head_dim;
-  c.input = options.dtype;
-  c.out = is_8bit(options.dtype) ? DType::f16 : options.dtype;
-  c.options = options.attention;
-  c.lse = false;
-  c.sampled_rows = 8;
-  c.seed = options.seed;
-  return c;
+PlannedCaseOptions planned(const BenchOptions& options) {
+  return {options.device, options.dtype, options.attention, options.seed, options.config};
 }
 
 Status validate_options(const BenchOptions& options, const std::vector<BenchCase>& cases) {
@@ -63,112 +49,52 @@ Status validate_options(const BenchOptions& options, const std::vector<BenchCase
     return invalid("iters", fmt::format("{}", options.iters), "1 to 1000000");
   if (options.warmup < 0 || options.warmup > kMost)
     return invalid("warmup", fmt::format("{}", options.warmup), "0 to 1000000");
-  if (!options.config.empty() && options.device.kind != Device::Kind::cuda)
-    return invalid(
-        "config", fmt::format("\"{}\"", options.config),
-        fmt::format("no configuration on {}, which chooses its own", name(options.device)));
   if (options.host && options.device.kind != Device::Kind::cuda)
     return invalid("host", fmt::format("on with {}", name(options.device)),
                    "on with a GPU, off elsewhere");
-  for (const BenchCase& shape : cases) {
-    for (const auto& [what, n] : {std::pair{"batch", shape.batch},
-                                  {"heads", shape.heads},
-                                  {"length", shape.length},
-                                  {"head_dim", shape.head_dim}})
-      if (n < 1) return invalid(what, fmt::format("{}", n), "1 or more");
-    Problem problem;
-    problem.batch = shape.batch;
-    problem.heads_q = problem.heads_kv = shape.heads;
-    problem.len_q = problem.len_kv = shape.length;
-    problem.head_dim = problem.head_dim_v = shape.head_dim;
-    problem.q = problem.k = problem.v = options.dtype;
-    problem.out = is_8bit(options.dtype) ? DType::f16 : options.dtype;
-    problem.options = options.attention;
-    OCTAVO_RETURN_IF_ERROR(validate(problem));
-  }
-  return {};
+  return evidence::validate_cases(planned(options), cases);
 }
 
 // One case under the clock.
 class CaseBench {
  public:
   CaseBench(const BenchOptions& options, const BenchCase& shape, const evidence::Oracle& oracle)
-      : options_(options), shape_(shape), oracle_(oracle), case_(case_of(options, shape)) {}
+      : options_(options), shape_(shape), oracle_(oracle), case_(planned(options), shape) {}
 
-  Status prepare() {
-    Result<Inputs> inputs = evidence::make_inputs(case_);
-    if (!inputs.ok()) return inputs.status();
-    inputs_ = std::move(inputs).value();
-    const Result<Problem> problem = problem_of(inputs_.given, case_.options);
-    if (!problem.ok()) return problem.status();
-    OCTAVO_RETURN_IF_ERROR(make_plan(*problem));
-    if (!on_cpu()) {
-      Result<StagedArguments> staged =
-          StagedArguments::make(inputs_.given, *problem, options_.device, evidence::kGuardBytes);
-      if (!staged.ok()) return staged.status();
-      staged_ = std::move(staged).value();
-      Result<Buffer> memory = Buffer::make(options_.device, plan_->workspace_bytes());
-      if (!memory.ok()) return memory.status();
-      device_memory_ = *memory;
-      workspace_ = {device_memory_.data(), device_memory_.bytes()};
-      return {};
-    }
-    constexpr std::size_t kAlignment = 64;
-    workspace_.bytes = plan_->workspace_bytes();
-    std::size_t room = workspace_.bytes + kAlignment;
-    memory_.resize(room);
-    workspace_.data = memory_.data();
-    std::align(kAlignment, workspace_.bytes, workspace_.data, room);
-    return {};
-  }
+  Status prepare() { return case_.prepare(); }
 
   // The judge of `check`, on eight rows a head.
   Result<Verdict> verify() {
     const Result<evidence::Truth> truth =
-        evidence::make_truth(case_, inputs_, {oracle_, !on_cpu()});
+        evidence::make_truth(case_.of(), case_.inputs(), {oracle_, !case_.on_cpu()});
     if (!truth.ok()) return truth.status();
-    evidence::poison_outputs(inputs_);
-    OCTAVO_RETURN_IF_ERROR(run());
-    if (!on_cpu()) {
-      OCTAVO_RETURN_IF_ERROR(synchronize(options_.device));
-      OCTAVO_RETURN_IF_ERROR(staged_->fetch());
-    }
-    return evidence::judge(case_, inputs_, *truth, options_.device.kind);
+    evidence::poison_outputs(case_.inputs());
+    OCTAVO_RETURN_IF_ERROR(case_.run());
+    OCTAVO_RETURN_IF_ERROR(case_.fetch());
+    return evidence::judge(case_.of(), case_.inputs(), *truth, options_.device.kind);
   }
 
   // `done` is told how many timed runs are behind us.
   Status time(BenchRow& row, const std::function<void(int)>& done) {
     row.shape = shape_;
-    row.kernel = plan_->explain();
+    row.kernel = case_.explain();
     if (options_.host) {
-      const Result<HostCost> cost = evidence::host_cost(*impl_, staged_->on_device(), workspace_);
+      const Result<HostCost> cost =
+          evidence::host_cost(case_.impl(), case_.on_device(), case_.workspace());
       if (!cost.ok()) return cost.status();
       row.host = *cost;
     }
-    return on_cpu() ? time_on_cpu(row, done) : time_by_graph(row, done);
+    return case_.on_cpu() ? time_on_cpu(row, done) : time_by_graph(row, done);
   }
 
  private:
-  Status make_plan(const Problem& problem) {
-    Result<std::shared_ptr<const Plan::Impl>> made =
-        options_.config.empty() ? octavo::make_plan(problem, options_.device)
-                                : make_gpu_plan(problem, options_.device, options_.config);
-    if (!made.ok()) return made.status();
-    impl_ = *std::move(made);
-    plan_.emplace(impl_);
-    return {};
-  }
-
-  bool on_cpu() const { return options_.device.kind == Device::Kind::cpu; }
-
   // A sample is the mean of the calls of one graph replay.
   Status time_by_graph(BenchRow& row, const std::function<void(int)>& done) {
     constexpr int kFewestSamples = 15;  // a median of fewer moves with every visitor of the GPU
     GraphTiming timing;
     timing.samples = std::max(div_up(options_.iters, timing.calls), kFewestSamples);
     Result<std::vector<double>> samples = graph_times_us(
-        options_.device, timing,
-        [this](Stream stream) { return plan_->run(staged_->on_device(), workspace_, stream); });
+        options_.device, timing, [this](Stream stream) { return case_.run(stream); });
     if (!samples.ok()) return samples.status();
     row.samples_us = std::move(samples).value();
     done(options_.iters);
@@ -186,7 +112,7 @@ class CaseBench {
       constexpr double kAllowedUs = 2e6;
       three_loop_runs = static_cast<int>(std::clamp(kAllowedUs / three_loop_us[0], 1.0, 5.0)) - 1;
     }
-    for (int i = 0; i < options_.warmup; ++i) OCTAVO_RETURN_IF_ERROR(run());
+    for (int i = 0; i < options_.warmup; ++i) OCTAVO_RETURN_IF_ERROR(case_.run());
     // What else runs on the machine slows the peak and the kernel down alike: they take turns, each
     // for as long as the other, and both are medians.
     const cpu::FmaMeter meter;
@@ -195,7 +121,7 @@ class CaseBench {
     for (int group = 0; group < kGroups; ++group) {
       const int end = options_.iters * (group + 1) / kGroups;
       for (int i = options_.iters * group / kGroups; i < end && status.ok(); ++i)
-        row.samples_us.push_back(microseconds([&] { status = run(); }));
+        row.samples_us.push_back(microseconds([&] { status = case_.run(); }));
       OCTAVO_RETURN_IF_ERROR(status);
       if (!row.samples_us.empty())
         peak_gflops.push_back(meter.gflops(row.samples_us.back() * 1e-6));
@@ -207,8 +133,6 @@ class CaseBench {
     return {};
   }
 
-  Status run() { return plan_->run(on_cpu() ? inputs_.given : staged_->on_device(), workspace_); }
-
   // fp32 copies for the three-loop code, made once: conversion is not part of its time.
   Status widen() {
     const auto copy = [](const Inputs::Operand& operand, std::vector<float>& values) {
@@ -217,9 +141,9 @@ class CaseBench {
       return convert(x, Tensor::bhsd(values.data(), DType::f32, x.shape[0], x.shape[1], x.shape[2],
                                      x.shape[3]));
     };
-    OCTAVO_RETURN_IF_ERROR(copy(inputs_.q, q_));
-    OCTAVO_RETURN_IF_ERROR(copy(inputs_.k, k_));
-    OCTAVO_RETURN_IF_ERROR(copy(inputs_.v, v_));
+    OCTAVO_RETURN_IF_ERROR(copy(case_.inputs().q, q_));
+    OCTAVO_RETURN_IF_ERROR(copy(case_.inputs().k, k_));
+    OCTAVO_RETURN_IF_ERROR(copy(case_.inputs().v, v_));
     out_.resize(q_.size());
     return {};
   }
@@ -227,7 +151,7 @@ class CaseBench {
   double time_three_loop() {
     return microseconds([this] {
       evidence::three_loop(q_.data(), k_.data(), v_.data(), out_.data(), shape_.batch, shape_.heads,
-                           shape_.length, shape_.head_dim, case_.options, cpu::thread_count());
+                           shape_.length, shape_.head_dim, options_.attention, cpu::thread_count());
     });
   }
 
@@ -235,11 +159,7 @@ class CaseBench {
     row.median_us = quantile(row.samples_us, 0.5);
     row.low_us = quantile(row.samples_us, 0.25);
     row.high_us = quantile(row.samples_us, 0.75);
-    const double flop = 4.0 * static_cast<double>(shape_.batch * shape_.heads) *
-                        static_cast<double>(shape_.length) * static_cast<double>(shape_.length) *
-                        static_cast<double>(shape_.head_dim) *
-                        (options_.attention.causal == Causal::none ? 1.0 : 0.5);
-    row.gflops = flop / row.median_us * 1e-3;
+    row.gflops = evidence::flop_of(shape_, options_.attention.causal) / row.median_us * 1e-3;
     if (row.fma_peak_gflops) row.fma_peak_fraction = row.gflops / *row.fma_peak_gflops;
     if (three_loop_us.empty()) return;
     row.three_loop_us = quantile(three_loop_us, 0.5);
@@ -249,26 +169,9 @@ class CaseBench {
   const BenchOptions& options_;
   const BenchCase& shape_;
   const evidence::Oracle& oracle_;
-  const Case case_;
-  Inputs inputs_;
-  std::shared_ptr<const Plan::Impl> impl_;
-  std::optional<Plan> plan_;
-  std::vector<std::byte> memory_;
-  Workspace workspace_;
-  std::optional<StagedArguments> staged_;  // on a GPU
-  Buffer device_memory_;
+  PlannedCase case_;
   std::vector<float> q_, k_, v_, out_;
 };
-
-std::vector<BenchCase> cases_of(const BenchOptions& options) {
-  std::vector<BenchCase> cases = options.cases;
-  if (cases.empty())
-    for (const Preset& p : presets())
-      cases.push_back({std::string(p.name), p.batch, p.heads, p.length, p.head_dim});
-  for (BenchCase& c : cases)
-    if (c.name.empty()) c.name = fmt::format("{},{},{},{}", c.batch, c.heads, c.length, c.head_dim);
-  return cases;
-}
 
 Status bench_case(const BenchOptions& options, const BenchCase& shape,
                   const evidence::Oracle& oracle, BenchReport& report,
@@ -293,7 +196,7 @@ Status bench_case(const BenchOptions& options, const BenchCase& shape,
 }  // namespace
 
 Result<BenchReport> bench(const BenchOptions& options) {
-  const std::vector<BenchCase> cases = cases_of(options);
+  const std::vector<BenchCase> cases = evidence::named_cases(options.cases);
   OCTAVO_RETURN_IF_ERROR(validate_options(options, cases));
   BenchReport report;
   report.device = name(options.device);

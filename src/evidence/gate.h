@@ -20,6 +20,8 @@ struct GateSubject {
   MakeKernel make_kernel;
   // Samples of one series of a shape, in microseconds; a sentence where the device has no clock.
   std::function<Result<std::vector<double>>(const BenchOptions&, const BenchCase&)> time;
+  // A report of kind `counters`; null where only a given one is looked at.
+  std::function<Result<std::string>()> count{};
 };
 GateSubject library_subject(const GateOptions& options);
 
@@ -34,7 +36,8 @@ Result<GateResult> performance_gate(const GateOptions& options,
                                     const std::vector<Threshold>& thresholds,
                                     const GateSubject& subject, const std::string& machine);
 Result<GateResult> counters_gate(const GateOptions& options,
-                                 const std::vector<Threshold>& thresholds);
+                                 const std::vector<Threshold>& thresholds,
+                                 const GateSubject& subject);
 
 // The cases of the correctness gate: the twelve, random problems of every seed, all key tails.
 std::vector<Case> gate_cases(const GateOptions& options);

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "octavo/counters.hpp"
 #include "octavo/evidence.hpp"
 
 namespace octavo {
@@ -85,6 +86,22 @@ Json row_json(const BenchRow& row) {
           {"samples_us", std::move(samples)}};
 }
 
+Json row_json(const CounterRow& row, const std::vector<CounterName>& names) {
+  Json metrics = Json::object();
+  for (std::size_t i = 0; i < names.size(); ++i) metrics[names[i].key] = number(row.values[i]);
+  return {{"name", row.shape.name},
+          {"batch", row.shape.batch},
+          {"heads", row.shape.heads},
+          {"length", row.shape.length},
+          {"head_dim", row.shape.head_dim},
+          {"kernel", row.main ? row.kernel.kernel : "preparation"},
+          {"config", row.main ? row.kernel.config : ""},
+          {"launch", row.launch},
+          {"launches", row.launches},
+          {"gflop", row.main ? number(row.gflop) : Json(0)},
+          {"metrics", std::move(metrics)}};
+}
+
 template <class Row>
 Json rows_json(const std::vector<Row>& rows) {
   Json array = Json::array();
@@ -128,6 +145,29 @@ std::string to_json(const BenchReport& report) {
   json["passed"] = report.passed();
   json["rows"] = rows_json(report.rows);
   json["failures"] = report.failures;
+  return dump(json);
+}
+
+std::string to_json(const CountersReport& report) {
+  Json json = envelope("counters");
+  json["device"] = report.device;
+  json["machine"] = report.machine;
+  json["chip"] = report.chip;
+  json["cupti"] = report.cupti;
+  json["dtype"] = report.dtype;
+  json["attention"] = attention_json(report.attention);
+  json["seed"] = report.seed;
+  json["passes"] = report.passes;
+  json["measured"] = report.measured();
+  json["not_measured"] = report.not_measured;
+  json["not_counted"] = report.not_counted;
+  json["names"] = Json::array();
+  for (const CounterName& name : report.names)
+    json["names"].push_back({{"key", name.key},
+                             {"unit", name.unit},
+                             {"metric", name.metric.empty() ? Json(nullptr) : Json(name.metric)}});
+  json["rows"] = Json::array();
+  for (const CounterRow& row : report.rows) json["rows"].push_back(row_json(row, report.names));
   return dump(json);
 }
 

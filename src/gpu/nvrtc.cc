@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <ctime>
 #include <memory>
 #include <sstream>
@@ -14,6 +13,7 @@
 #include "gpu/embedded_sources.h"
 #include "gpu/sha256.h"
 #include "gpu/symbol_loader.h"
+#include "gpu/toolkit_library.h"
 
 namespace octavo {
 namespace {
@@ -54,28 +54,9 @@ struct Opened {
 
 Status missing(std::string message) { return {ErrorCode::unsupported, std::move(message)}; }
 
-std::vector<std::string> candidates() {
-  if (const char* named = std::getenv("OCTAVO_NVRTC"); named != nullptr && *named != '\0') {
-    return {named};
-  }
-  constexpr const char* kNames[] = {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"};
-  std::vector<std::string> list(std::begin(kNames), std::end(kNames));
-  std::vector<std::string> roots = {"/usr/local/cuda", "/opt/cuda"};
-  for (const char* variable : {"CUDA_HOME", "CUDA_PATH"}) {
-    if (const char* root = std::getenv(variable); root != nullptr && *root != '\0') {
-      roots.insert(roots.begin(), root);
-    }
-  }
-  for (const std::string& root : roots) {
-    for (const char* folder : {"lib64", "lib"}) {
-      for (const char* name : kNames) list.push_back(fmt::format("{}/{}/{}", root, folder, name));
-    }
-  }
-  return list;
-}
-
 Result<Opened> open_nvrtc() {
-  const std::vector<std::string> names = candidates();
+  const std::vector<std::string> names =
+      toolkit_libraries("OCTAVO_NVRTC", {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"});
   for (const std::string& name : names) {
     void* const handle = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (handle == nullptr) continue;

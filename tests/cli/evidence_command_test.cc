@@ -18,8 +18,16 @@ TEST(GateCommand, SaysWhatIsNotMeasuredAndWritesJson) {
   EXPECT_EQ(told["gates"][1]["name"], "correctness");
   EXPECT_EQ(told["gates"][1]["state"], "passed");
   EXPECT_EQ(told["gates"][2]["state"], "not measured");
-  EXPECT_EQ(told["gates"][3]["reason"], "no counters were given.");
+  EXPECT_EQ(told["gates"][3]["reason"], "cpu has no counters; supported: GPUs.");
   EXPECT_GT(told["thresholds"].size(), 12U);
+}
+
+TEST(CountersCommand, WithoutAGpuItIsNotMeasuredAndNotAPass) {
+  const Finished finished = octavo_command({"counters", "--device", "cpu", "--preset", "mission"});
+  EXPECT_EQ(finished.code, 1);
+  EXPECT_NE(finished.out.find("not measured: cpu has no counters"), std::string::npos)
+      << finished.out;
+  EXPECT_EQ(octavo_command({"counters", "--device", "cpu", "--shape", "1,0,512,64"}).code, 2);
 }
 
 TEST(GateCommand, AThresholdThatIsNotHeldIsOne) {

@@ -403,6 +403,34 @@ TEST(GateFault, CountersBeyondTheirThresholds) {
   EXPECT_TRUE(gates_of(sound_subject(), options).passed());
 }
 
+TEST(Gate, CountersAreCountedWhereNoneAreGiven) {
+  GateOptions options = quickest_options();
+  options.counters.clear();
+  GateSubject subject = sound_subject();
+  EXPECT_EQ(gates_of(subject, options).gates[kCounters].reason, "no counters were given.");
+  subject.count = [] { return Result<std::string>(counters_text(61, 0)); };
+  EXPECT_EQ(gates_of(subject, options).gates[kCounters].state, GateState::passed);
+  subject.count = [] { return Result<std::string>(counters_text(31, 0)); };
+  expect_rejected_by(kCounters, gates_of(subject, options), "tensor_active_pct");
+}
+
+TEST(Gate, CountersThatCannotBeCountedAreNotMeasured) {
+  GateOptions options = quickest_options();
+  options.counters.clear();
+  GateSubject subject = sound_subject();
+  subject.count = [] {
+    return Result<std::string>(
+        R"({"kind": "counters", "rows": [], "not_measured": "only administrators."})");
+  };
+  const GateResult of_report = gates_of(subject, options).gates[kCounters];
+  EXPECT_EQ(of_report.state, GateState::not_measured);
+  EXPECT_EQ(of_report.reason, "only administrators.");
+  subject.count = [] { return Result<std::string>(Status(ErrorCode::device_error, "broken.")); };
+  const GateResult of_status = gates_of(subject, options).gates[kCounters];
+  EXPECT_EQ(of_status.state, GateState::not_measured);
+  EXPECT_EQ(of_status.reason, "broken.");
+}
+
 TEST(Gate, TheCasesHaveEveryKeyTailAndSeveralSeeds) {
   std::map<std::int64_t, int> tails;
   std::map<std::uint64_t, int> seeds;

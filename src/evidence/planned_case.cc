@@ -1,0 +1,126 @@
+#include "evidence/planned_case.h"
+
+#include <fmt/format.h>
+
+#include "attention/error.h"
+#include "attention/validate.h"
+#include "runtime/gpu_plan.h"
+
+namespace octavo::evidence {
+namespace {
+
+DType out_type_of(DType input) { return is_8bit(input) ? DType::f16 : input; }
+
+Case case_of(const PlannedCaseOptions& options, const BenchCase& shape) {
+  Case c;
+  c.batch = shape.batch;
+  c.heads_q = c.heads_kv = shape.heads;
+  c.len_q = c.len_kv = shape.length;
+  c.head_dim = shape.head_dim;
+  c.input = options.dtype;
+  c.out = out_type_of(options.dtype);
+  c.options = options.attention;
+  c.lse = false;
+  c.sampled_rows = 8;
+  c.seed = options.seed;
+  return c;
+}
+
+}  // namespace
+
+std::vector<BenchCase> named_cases(std::vector<BenchCase> cases) {
+  if (cases.empty())
+    for (const Preset& p : presets())
+      cases.push_back({std::string(p.name), p.batch, p.heads, p.length, p.head_dim});
+  for (BenchCase& c : cases)
+    if (c.name.empty()) c.name = fmt::format("{},{},{},{}", c.batch, c.heads, c.length, c.head_dim);
+  return cases;
+}
+
+Status validate_cases(const PlannedCaseOptions& options, const std::vector<BenchCase>& cases) {
+  if (!options.config.empty() && options.device.kind != Device::Kind::cuda)
+    return invalid(
+        "config", fmt::format("\"{}\"", options.config),
+        fmt::format("no configuration on {}, which chooses its own", name(options.device)));
+  for (const BenchCase& shape : cases) {
+    for (const auto& [what, n] : {std::pair{"batch", shape.batch},
+                                  {"heads", shape.heads},
+                                  {"length", shape.length},
+                                  {"head_dim", shape.head_dim}})
+      if (n < 1) return invalid(what, fmt::format("{}", n), "1 or more");
+    Problem problem;
+    problem.batch = shape.batch;
+    problem.heads_q = problem.heads_kv = shape.heads;
+    problem.len_q = problem.len_kv = shape.length;
+    problem.head_dim = problem.head_dim_v = shape.head_dim;
+    problem.q = problem.k = problem.v = options.dtype;
+    problem.out = out_type_of(options.dtype);
+    problem.options = options.attention;
+    OCTAVO_RETURN_IF_ERROR(validate(problem));
+  }
+  return {};
+}
+
+double flop_of(const BenchCase& shape, Causal causal) {
+  return 4.0 * static_cast<double>(shape.batch * shape.heads) * static_cast<double>(shape.length) *
+         static_cast<double>(shape.length) * static_cast<double>(shape.head_dim) *
+         (causal == Causal::none ? 1.0 : 0.5);
+}
+
+PlannedCase::PlannedCase(const PlannedCaseOptions& options, const BenchCase& shape)
+    : options_(options), case_(case_of(options, shape)) {}
+
+Status PlannedCase::prepare() {
+  Result<Inputs> inputs = make_inputs(case_);
+  if (!inputs.ok()) return inputs.status();
+  inputs_ = std::move(inputs).value();
+  const Result<Problem> problem = problem_of(inputs_.given, case_.options);
+  if (!problem.ok()) return problem.status();
+  OCTAVO_RETURN_IF_ERROR(make_plan(*problem));
+  OCTAVO_RETURN_IF_ERROR(make_workspace());
+  if (on_cpu()) return {};
+  Result<StagedArguments> staged =
+      StagedArguments::make(inputs_.given, *problem, options_.device, kGuardBytes);
+  if (!staged.ok()) return staged.status();
+  staged_ = std::move(staged).value();
+  return {};
+}
+
+Status PlannedCase::run(Stream stream) const {
+  return plan_->run(on_cpu() ? inputs_.given : staged_->on_device(), workspace_, stream);
+}
+
+Status PlannedCase::fetch() const {
+  if (on_cpu()) return {};
+  OCTAVO_RETURN_IF_ERROR(synchronize(options_.device));
+  return staged_->fetch();
+}
+
+Status PlannedCase::make_plan(const Problem& problem) {
+  Result<std::shared_ptr<const Plan::Impl>> made =
+      options_.config.empty() ? octavo::make_plan(problem, options_.device)
+                              : make_gpu_plan(problem, options_.device, options_.config);
+  if (!made.ok()) return made.status();
+  impl_ = *std::move(made);
+  plan_.emplace(impl_);
+  return {};
+}
+
+Status PlannedCase::make_workspace() {
+  workspace_.bytes = plan_->workspace_bytes();
+  if (!on_cpu()) {
+    Result<Buffer> memory = Buffer::make(options_.device, workspace_.bytes);
+    if (!memory.ok()) return memory.status();
+    device_memory_ = *memory;
+    workspace_.data = device_memory_.data();
+    return {};
+  }
+  constexpr std::size_t kAlignment = 64;
+  std::size_t room = workspace_.bytes + kAlignment;
+  memory_.resize(room);
+  workspace_.data = memory_.data();
+  std::align(kAlignment, workspace_.bytes, workspace_.data, room);
+  return {};
+}
+
+}  // namespace octavo::evidence
