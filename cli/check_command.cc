@@ -20,6 +20,7 @@ struct CheckFlags {
   std::uint64_t seed = 42;
   int repeat = 2;
   std::int64_t cases = 0;
+  int streams = 0;
 };
 
 int check_command(CheckFlags& flags) {
@@ -30,6 +31,7 @@ int check_command(CheckFlags& flags) {
   options.seed = flags.seed;
   options.repeat = flags.repeat;
   options.cases = flags.cases;
+  options.streams = flags.streams;
   flags.json.open();
   const CheckReport result = [&] {
     std::optional<ProgressBar> bar;
@@ -53,7 +55,7 @@ void add_check_command(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand("check", "Check results against fp64 attention");
   const auto flags = std::make_shared<CheckFlags>();
   flags->device.add(*command);
-  command->add_option("--suite", flags->suite, "which cases: all, twelve, presets")
+  command->add_option("--suite", flags->suite, "which cases: all, twelve, presets, configs (GPU)")
       ->type_name("NAME")
       ->capture_default_str();
   command->add_option("--precision", flags->precision, "only this precision mode")
@@ -63,6 +65,11 @@ void add_check_command(CLI::App& app, int& exit_code) {
       ->type_name("N")
       ->capture_default_str();
   command->add_option("--cases", flags->cases, "only about so many, spread over the suite; 0: all")
+      ->type_name("N")
+      ->capture_default_str();
+  command
+      ->add_option("--streams", flags->streams,
+                   "run by so many threads, on a GPU each with its stream; 0: by one")
       ->type_name("N")
       ->capture_default_str();
   flags->json.add(*command);

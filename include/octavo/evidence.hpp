@@ -54,11 +54,14 @@ using Progress = std::function<void(std::int64_t, std::int64_t)>;
 
 struct CheckOptions {
   Device device{};
-  std::string suite = "all";             // all, twelve, presets
+  std::string suite = "all";             // all, twelve, presets, configs (GPU)
   std::optional<Precision> precision{};  // only this one
   std::uint64_t seed = 42;
   int repeat = 2;          // runs of each case; all must agree in every bit
   std::int64_t cases = 0;  // only about so many, spread over the suite; 0: all
+  // Run by so many threads, on a GPU each with a stream of its own; every other calls attention().
+  // 0: by one, on the default stream.
+  int streams = 0;
   Progress progress{};
   Progress compile_progress{};  // on a GPU, while kernels are compiled, before the first case
 };
@@ -82,6 +85,7 @@ struct CheckReport {
   std::string suite;
   std::uint64_t seed = 0;
   int repeat = 0;
+  int streams = 0;
   std::int64_t cases = 0;
   std::int64_t distinct = 0;
   std::int64_t kernels = 0;          // how many different ones the cases took; 0: not on a GPU

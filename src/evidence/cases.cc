@@ -172,7 +172,8 @@ std::string Case::name() const {
   if (lse) text += " lse";
   if (outliers) text += " outliers";
   if (sampled_rows > 0) text += fmt::format(" rows={}", sampled_rows);
-  return text + fmt::format(" seed={}", seed);
+  text += fmt::format(" seed={}", seed);
+  return config.empty() ? text : text + " " + config;
 }
 
 Case make_case(const AxisValues& values, std::uint64_t seed) {
@@ -190,6 +191,14 @@ Case make_case(const AxisValues& values, std::uint64_t seed) {
   c.lse = !draw.one_in(4);
   c.outliers = draw.one_in(12);
   return c;
+}
+
+Case random_case(std::uint64_t seed) {
+  Draw draw(seed + 1'000'000'000);
+  AxisValues values;
+  for (int axis = 0; axis < kAxes; ++axis)
+    values[axis] = static_cast<int>(draw.between(0, kAxisSizes[axis] - 1));
+  return make_case(values, seed);
 }
 
 std::vector<Case> covering_cases(std::uint64_t seed) {
@@ -360,7 +369,8 @@ Result<std::vector<Case>> suite_cases(const std::string& suite, std::uint64_t se
   if (suite == "all") return all_cases(seed);
   if (suite == "twelve") return twelve_cases();
   if (suite == "presets") return preset_cases(seed);
-  return invalid("suite", fmt::format("\"{}\"", suite), "all, twelve, presets");
+  return invalid("suite", fmt::format("\"{}\"", suite),
+                 "all, twelve, presets, and configs on a GPU");
 }
 
 }  // namespace octavo::evidence

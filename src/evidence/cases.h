@@ -40,6 +40,7 @@ struct Case {
   bool outliers = false;          // a channel of Q, K and V that is far larger than the others
   std::int64_t sampled_rows = 0;  // judge this many rows a head; 0: all of them
   std::uint64_t seed = 0;
+  std::string config{};  // the kernel configuration to force on a GPU; empty: the chosen one
 
   std::string name() const;
 };
@@ -60,6 +61,9 @@ std::vector<AxisValues> covering_rows(const AxisValues& sizes);
 
 // A case with these values of the axes; what they leave open follows from the seed.
 Case make_case(const AxisValues& values, std::uint64_t seed);
+
+// With values drawn by the seed too.
+Case random_case(std::uint64_t seed);
 
 std::vector<Case> covering_cases(std::uint64_t seed);
 // The covering set, then random draws until there are `count` distinct names.

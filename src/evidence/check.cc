@@ -29,17 +29,21 @@ struct Work {
   std::vector<std::byte> out, lse;  // as the last call left them
 };
 
-// Calls work(i) for all i below count, on all cores.
-void on_all_cores(std::size_t count, const std::function<void(std::size_t)>& work) {
+// Calls work(i, thread) for all i below count, on so many threads, of which the caller's is 0.
+void on_threads(std::size_t threads, std::size_t count,
+                const std::function<void(std::size_t, std::size_t)>& work) {
   std::atomic<std::size_t> next = 0;
-  const auto loop = [&] {
-    for (std::size_t i = next++; i < count; i = next++) work(i);
+  const auto loop = [&](std::size_t thread) {
+    for (std::size_t i = next++; i < count; i = next++) work(i, thread);
   };
   std::vector<std::thread> helpers;
-  const unsigned cores = std::max(std::thread::hardware_concurrency(), 1U);
-  for (unsigned t = 1; t < cores; ++t) helpers.emplace_back(loop);
-  loop();
+  for (std::size_t t = 1; t < threads; ++t) helpers.emplace_back(loop, t);
+  loop(0);
   for (std::thread& helper : helpers) helper.join();
+}
+void on_all_cores(std::size_t count, const std::function<void(std::size_t)>& work) {
+  on_threads(std::max(std::thread::hardware_concurrency(), 1U), count,
+             [&work](std::size_t i, std::size_t) { work(i); });
 }
 
 // Every fourth case whose fp64 sums the CPU has done in a fraction of a second.
@@ -68,7 +72,10 @@ Status prepare(const Case& c, std::size_t number, const CheckOracle& oracle, boo
 // Runs `repeat` times into fresh poison: the bits must repeat, and nothing may survive from the run
 // before.
 void run_case(const Case& c, Work& work, const Runner& runner, const CheckOptions& options) {
-  const Result<Call> call = runner(work.inputs.given, c.options);
+  const Runner forced =
+      c.config.empty() ? runner
+                       : runner_of(options.device, kernel_of_config(c.config), OnStream::standard);
+  const Result<Call> call = forced(work.inputs.given, c.options);
   Status status = call.status();
   std::vector<std::byte> first_out, first_lse;
   for (int run = 0; run < options.repeat && status.ok(); ++run) {
@@ -174,11 +181,17 @@ std::vector<Case> chosen_cases(const CheckOptions& options, const std::vector<Ca
 
 Result<CheckReport> check_cases(const CheckOptions& options, const std::vector<Case>& cases,
                                 const Runner& runner, const CheckOracle& oracle) {
+  return check_cases(options, cases, std::vector<Runner>{runner}, oracle);
+}
+
+Result<CheckReport> check_cases(const CheckOptions& options, const std::vector<Case>& cases,
+                                const std::vector<Runner>& runners, const CheckOracle& oracle) {
   CheckReport report;
   report.device = name(options.device);
   report.suite = options.suite;
   report.seed = options.seed;
   report.repeat = options.repeat;
+  report.streams = options.streams;
   report.oracle = oracle.name;
   const bool p_is_rounded = options.device.kind != Device::Kind::cpu;
 
@@ -187,17 +200,18 @@ Result<CheckReport> check_cases(const CheckOptions& options, const std::vector<C
   for (std::size_t begin = 0; begin < cases.size(); begin += kChunk) {
     const std::size_t count = std::min(kChunk, cases.size() - begin);
     std::vector<Work> chunk(count);
-    // Inputs, oracle and judge have one thread a case; the runs come one after the other.
+    // Inputs, oracle and judge have one thread a case; runs have one for each runner.
     on_all_cores(count, [&](std::size_t i) {
       chunk[i].status = prepare(cases[begin + i], begin + i, oracle, p_is_rounded, chunk[i]);
     });
-    for (std::size_t i = 0; i < count; ++i) {
-      if (!chunk[i].status.ok()) return chunk[i].status;
-      run_case(cases[begin + i], chunk[i], runner, options);
-      if (options.progress)
+    for (const Work& work : chunk)
+      if (!work.status.ok()) return work.status;
+    on_threads(runners.size(), count, [&](std::size_t i, std::size_t thread) {
+      run_case(cases[begin + i], chunk[i], runners[thread], options);
+      if (options.progress && thread == 0)
         options.progress(static_cast<std::int64_t>(begin + i + 1),
                          static_cast<std::int64_t>(cases.size()));
-    }
+    });
     on_all_cores(
         count, [&](std::size_t i) { judge_case(cases[begin + i], chunk[i], options.device.kind); });
     for (std::size_t i = 0; i < count; ++i) {
@@ -216,9 +230,15 @@ namespace octavo {
 namespace {
 
 Status validate_options(const CheckOptions& options) {
-  constexpr int kMost = 1'000'000;
+  constexpr int kMost = 1'000'000, kMostStreams = 64;
   if (options.repeat < 2 || options.repeat > kMost)
     return invalid("repeat", fmt::format("{}", options.repeat), "2 to 1000000");
+  if (options.streams < 0 || options.streams > kMostStreams)
+    return invalid("streams", fmt::format("{}", options.streams),
+                   fmt::format("0 to {}", kMostStreams));
+  if (options.suite == "configs" && options.device.kind != Device::Kind::cuda)
+    return invalid("suite", fmt::format("\"configs\" on {}", name(options.device)),
+                   "all, twelve, presets");
   if (options.cases < 0) return invalid("cases", fmt::format("{}", options.cases), "0 or more");
   return {};
 }
@@ -231,21 +251,38 @@ Status probe(Device device) {
   return plan(typical, device).status();
 }
 
+Result<std::vector<evidence::Case>> suite_of(const CheckOptions& options) {
+  if (options.suite == "configs") return evidence::config_cases(options.seed);
+  if (options.suite == "all" && options.device.kind == Device::Kind::cuda)
+    return evidence::gpu_cases(options.device, options.seed);
+  return evidence::suite_cases(options.suite, options.seed);
+}
+
+// One, or as many as there shall be streams: every other calls attention(), so that plans are
+// shared as well as not.
+std::vector<evidence::Runner> runners_of(const CheckOptions& options) {
+  using namespace evidence;
+  if (options.streams == 0) return {library_runner(options.device)};
+  std::vector<Runner> runners;
+  for (int i = 0; i < options.streams; ++i)
+    runners.push_back(
+        runner_of(options.device, i % 2 == 0 ? library_kernel : one_call_kernel, OnStream::own));
+  return runners;
+}
+
 }  // namespace
 
 Result<CheckReport> check(const CheckOptions& options) {
   OCTAVO_RETURN_IF_ERROR(validate_options(options));
-  Result<std::vector<evidence::Case>> suite = evidence::suite_cases(options.suite, options.seed);
-  if (!suite.ok()) return suite.status();
   OCTAVO_RETURN_IF_ERROR(probe(options.device));
+  const Result<std::vector<evidence::Case>> suite = suite_of(options);
+  if (!suite.ok()) return suite.status();
   const bool on_gpu = options.device.kind == Device::Kind::cuda;
-  if (on_gpu && options.suite == "all") suite = evidence::gpu_cases(options.device, options.seed);
   const std::vector<evidence::Case> cases = evidence::chosen_cases(options, *suite);
   const std::int64_t kernels =
       on_gpu ? evidence::compile_kernels(options.device, cases, options.compile_progress) : 0;
-  Result<CheckReport> report =
-      evidence::check_cases(options, cases, evidence::library_runner(options.device),
-                            evidence::oracle_for(options.device));
+  Result<CheckReport> report = evidence::check_cases(options, cases, runners_of(options),
+                                                     evidence::oracle_for(options.device));
   if (report.ok()) report->kernels = kernels;
   return report;
 }

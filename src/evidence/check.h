@@ -21,6 +21,9 @@ struct CheckOracle {
 
 Result<CheckReport> check_cases(const CheckOptions& options, const std::vector<Case>& cases,
                                 const Runner& runner, const CheckOracle& oracle = {});
+// The same, with a thread for each runner.
+Result<CheckReport> check_cases(const CheckOptions& options, const std::vector<Case>& cases,
+                                const std::vector<Runner>& runners, const CheckOracle& oracle);
 
 // Those of the precision asked for, and about as many as asked for, spread over them.
 std::vector<Case> chosen_cases(const CheckOptions& options, const std::vector<Case>& suite);

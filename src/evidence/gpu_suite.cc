@@ -5,15 +5,67 @@
 #include <map>
 #include <thread>
 
+#include "config/sm90_shipped.h"
 #include "evidence/gpu_oracle.h"
 #include "evidence/inputs.h"
+#include "gpu/config_text.h"
+#include "gpu/context.h"
 #include "gpu/kernel_store.h"
+#include "gpu/sm90_feasible.h"
 #include "runtime/gpu_plan.h"
 
 namespace octavo::evidence {
 namespace {
 
+// What a forced configuration needs, if the device has a place for it.
+std::vector<KernelSource> forced_kernel(Device device, const Case& c) {
+  const Result<const Gpu*> gpu = open_gpu(device.index);
+  const Result<Sm90Forward> config = parse_sm90_forward(c.config);
+  if (!gpu.ok() || !config.ok()) return {};
+  const GpuInfo& info = (*gpu)->info;
+  if (!feasible(*config, info.arch, info.smem_per_block_optin).ok()) return {};
+  return {kernel_source(*config)};
+}
+
+// Every way in which warpgroups and CTAs divide keys, with the least of everything else.
+std::vector<Sm90Forward> key_divisions(int head_dim) {
+  std::vector<Sm90Forward> configs;
+  for (const int warpgroups : {1, 2, 4})
+    for (int row_groups = 1; row_groups <= warpgroups; row_groups *= 2)
+      for (const int cluster : {1, 2, 4, 8}) {
+        Sm90Forward c;
+        c.head_dim = head_dim;
+        c.warpgroups = warpgroups;
+        c.block_n = 64;
+        c.stages = 1;
+        c.split_keys = true;
+        c.row_groups = row_groups;
+        c.cluster = cluster;
+        c.overlap = c.persistent = c.own_o = c.ones = false;
+        configs.push_back(c);
+      }
+  return configs;
+}
+
+void add_config_cases(std::vector<Case>& cases, const Sm90Forward& config, std::size_t count,
+                      std::uint64_t seed) {
+  for (std::size_t i = 0; i < count; ++i) {
+    Case c = random_case(seed + cases.size());
+    c.input = static_cast<DType>(config.element);
+    c.out = static_cast<DType>(config.out);
+    c.options.precision = Precision::native;
+    c.options.quantization = {};
+    // Of every other case some columns are padding.
+    c.head_dim = config.head_dim - static_cast<std::int64_t>(i % 2 == 0 ? 0 : 8 * (1 + i / 2 % 3));
+    Sm90Forward forced = config;
+    forced.ones = config.ones && !c.lse;  // as choose_sm90_forward has it
+    c.config = to_text(forced);
+    cases.push_back(c);
+  }
+}
+
 std::vector<KernelSource> kernels_of_case(Device device, const Case& c) {
+  if (!c.config.empty()) return forced_kernel(device, c);
   const Posed posed = posed_by(c);
   const Result<std::vector<KernelSource>> kernels =
       gpu_kernels(posed.problem, device, posed.row_alignment);
@@ -33,6 +85,19 @@ std::vector<Case> gpu_cases(Device device, std::uint64_t seed) {
     return names;
   };
   return served_cases(seed, kCases, kernels_of, kKernels);
+}
+
+std::vector<Case> config_cases(std::uint64_t seed) {
+  constexpr std::size_t kCasesOfRow = 56, kCasesOfDivision = 12;
+  const std::uint64_t first = seed * 1'000'000;
+  std::vector<Case> cases;
+  for (const sm90::TableRow& row : sm90::kTable)
+    for (const Element element : sm90::kShippedElements)
+      add_config_cases(cases, sm90::config_of(row, element), kCasesOfRow, first);
+  for (const int head_dim : {64, 96, 128, 192, 256})
+    for (const Sm90Forward& config : key_divisions(head_dim))
+      add_config_cases(cases, config, kCasesOfDivision, first);
+  return cases;
 }
 
 std::int64_t compile_kernels(Device device, const std::vector<Case>& cases,

@@ -13,6 +13,11 @@ namespace octavo::evidence {
 // The suite `all` of a GPU: 2,400 cases that it serves.
 std::vector<Case> gpu_cases(Device device, std::uint64_t seed);
 
+// The suite `configs`: every configuration of the Hopper kernel's table in both 16-bit types, and
+// every way in which it divides keys, each over random problems of its head dimension. What it
+// does not serve, a packed batch among them where keys are divided, is refused and counted.
+std::vector<Case> config_cases(std::uint64_t seed);
+
 // Compiles on all cores what the cases will need and no cache has. How many kernels that are, of
 // compiled ones and others. A failure is left to the case that needs the kernel.
 std::int64_t compile_kernels(Device device, const std::vector<Case>& cases,

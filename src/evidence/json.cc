@@ -117,6 +117,7 @@ std::string to_json(const CheckReport& report) {
   json["suite"] = report.suite;
   json["seed"] = report.seed;
   json["repeat"] = report.repeat;
+  json["streams"] = report.streams;
   json["cases"] = report.cases;
   json["distinct"] = report.distinct;
   json["kernels"] = report.kernels;

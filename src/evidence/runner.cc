@@ -9,6 +9,7 @@
 #include "attention/error.h"
 #include "evidence/inputs.h"
 #include "gpu/stream.h"
+#include "runtime/gpu_plan.h"
 #include "runtime/staging.h"
 
 namespace octavo::evidence {
@@ -90,16 +91,47 @@ Result<Call> make_call(Device device, const MakeKernel& make_kernel,
       [call = StagedCall{*kernel, device, stream, *staged, *workspace}] { return call.run(); });
 }
 
+Kernel kernel_of(const Plan& plan) {
+  return {[plan](const Arguments& arguments) { return plan.workspace_bytes(arguments); },
+          [plan](const Arguments& arguments, Workspace workspace, Stream stream) {
+            return plan.run(arguments, workspace, stream);
+          }};
+}
+
+// That a configuration does not serve a problem is a sentence about the configuration.
+Status refusal(const Status& status) {
+  const bool of_config =
+      status.code() == ErrorCode::invalid_argument && status.message().starts_with("config");
+  return of_config ? Status(ErrorCode::unsupported, status.message()) : status;
+}
+
 }  // namespace
 
 Result<Kernel> library_kernel(const Problem& problem, Device device) {
   const Result<Plan> planned = plan(problem, device);
   if (!planned.ok()) return planned.status();
+  return kernel_of(*planned);
+}
+
+Result<Kernel> one_call_kernel(const Problem& problem, Device device) {
   return Kernel{
-      [plan = *planned](const Arguments& arguments) { return plan.workspace_bytes(arguments); },
-      [plan = *planned](const Arguments& arguments, Workspace workspace, Stream stream) {
-        return plan.run(arguments, workspace, stream);
+      [](const Arguments&) { return std::size_t{0}; },
+      [options = problem.options, device](const Arguments& arguments, Workspace, Stream stream) {
+        return attention(arguments, options, device, stream);
       }};
+}
+
+MakeKernel kernel_of_config(std::string config) {
+  return [config = std::move(config)](const Problem& problem, Device device) -> Result<Kernel> {
+    const auto made = make_gpu_plan(problem, device, config);
+    if (!made.ok()) return refusal(made.status());
+    Kernel kernel = kernel_of(Plan(*made));
+    kernel.run = [run = kernel.run](const Arguments& arguments, Workspace workspace,
+                                    Stream stream) {
+      return refusal(run(arguments, workspace, stream));
+    };
+    return kernel;
+  };
 }
 
 Runner runner_of(Device device, MakeKernel make_kernel, OnStream on) {

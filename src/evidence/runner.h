@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 
 #include "octavo/octavo.hpp"
 
@@ -22,6 +23,11 @@ struct Kernel {
 using MakeKernel = std::function<Result<Kernel>(const Problem&, Device)>;
 // plan() and Plan::run().
 Result<Kernel> library_kernel(const Problem& problem, Device device);
+
+// The same with a configuration forced. What that does not serve is unsupported, not wrong.
+MakeKernel kernel_of_config(std::string config);
+// attention(), with plans and workspaces of its own.
+Result<Kernel> one_call_kernel(const Problem& problem, Device device);
 
 // The stream that calls are given on a GPU, and the only one they wait for. The default stream
 // waits for others; one of their own does not, so that work a kernel puts elsewhere is missed.

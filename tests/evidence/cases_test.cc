@@ -194,7 +194,8 @@ TEST(Cases, PresetsAreTheFiveSizes) {
 TEST(Cases, AnUnknownSuiteGetsASentence) {
   const auto cases = suite_cases("eleven", 42);
   ASSERT_FALSE(cases.ok());
-  EXPECT_EQ(cases.status().message(), "suite is \"eleven\"; supported: all, twelve, presets.");
+  EXPECT_EQ(cases.status().message(),
+            "suite is \"eleven\"; supported: all, twelve, presets, and configs on a GPU.");
 }
 
 }  // namespace

@@ -3,7 +3,16 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
+#include <set>
+#include <thread>
+
+#include "config/sm90_shipped.h"
+#include "evidence/gpu_suite.h"
 #include "evidence/inputs.h"
+#include "gpu/config_text.h"
+#include "gpu/sm90_feasible.h"
 #include "numeric/formats.h"
 
 namespace octavo::evidence {
@@ -80,6 +89,64 @@ TEST(Check, AFailedRunIsAFailureWithItsSentence) {
   EXPECT_NE(report->failures[0].find("the device fell over."), std::string::npos);
 }
 
+TEST(Check, ManyThreadsAtOnce) {
+  CheckOptions options;
+  options.suite = "twelve";
+  options.precision = Precision::fp16;
+  options.streams = 4;
+  const auto report = check(options);
+  ASSERT_TRUE(report.ok()) << report.status().message();
+  EXPECT_TRUE(report->passed()) << joined(report->failures);
+  EXPECT_EQ(report->streams, 4);
+}
+
+// Each waits, in its first call, for one of every other.
+TEST(Check, EveryRunnerHasAThread) {
+  constexpr int kRunners = 3;
+  std::atomic<int> inside = 0;
+  const auto waits = [&inside](const Arguments& arguments, const Options& options) {
+    ++inside;
+    const auto late = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (inside < kRunners && std::chrono::steady_clock::now() < late) std::this_thread::yield();
+    if (inside < kRunners) return Status(ErrorCode::device_error, "alone");
+    return attention(arguments, options);
+  };
+  const std::vector<Case> cases = twelve_cases();
+  const auto report =
+      check_cases({}, {cases.begin(), cases.begin() + 12},
+                  std::vector<Runner>(kRunners, plain_runner(waits)), CheckOracle{});
+  ASSERT_TRUE(report.ok()) << report.status().message();
+  EXPECT_TRUE(report->passed()) << joined(report->failures);
+  EXPECT_EQ(report->cases, 12);
+}
+
+// What each configuration is run with is its own: type, columns, and no ones beside an LSE.
+TEST(Check, ConfigurationsAndTheirCases) {
+  std::set<std::string> configs;
+  std::int64_t refused = 0;
+  const std::vector<Case> cases = config_cases(42);
+  EXPECT_GT(cases.size(), 5000U);
+  for (const Case& c : cases) {
+    const Result<Sm90Forward> config = parse_sm90_forward(c.config);
+    ASSERT_TRUE(config.ok()) << config.status().message();
+    EXPECT_EQ(static_cast<DType>(config->element), c.input);
+    EXPECT_EQ(static_cast<DType>(config->out), c.out);
+    EXPECT_LE(c.head_dim, config->head_dim);
+    EXPECT_EQ(c.head_dim % 8, 0);
+    EXPECT_FALSE(config->ones && c.lse);
+    EXPECT_NE(c.name().find(c.config), std::string::npos);
+    refused += feasible(*config, 90, 227 * 1024).ok() ? 0 : 1;
+    configs.insert(c.config);
+  }
+  EXPECT_LT(refused, static_cast<std::int64_t>(cases.size()) / 8);
+  for (const sm90::TableRow& row : sm90::kTable) {
+    Sm90Forward config = sm90::config_of(row, Element::bf16);
+    EXPECT_TRUE(configs.contains(to_text(config))) << to_text(config);
+    config.ones = false;
+    EXPECT_TRUE(configs.contains(to_text(config))) << to_text(config);
+  }
+}
+
 TEST(Check, BadOptionsGetASentence) {
   CheckOptions options;
   options.suite = "none";
@@ -91,6 +158,13 @@ TEST(Check, BadOptionsGetASentence) {
   options.cases = -1;
   EXPECT_EQ(check(options).status().message(), "cases is -1; supported: 0 or more.");
   options.cases = 0;
+  options.streams = -1;
+  EXPECT_EQ(check(options).status().message(), "streams is -1; supported: 0 to 64.");
+  options.streams = 0;
+  options.suite = "configs";
+  EXPECT_EQ(check(options).status().message(),
+            "suite is \"configs\" on cpu; supported: all, twelve, presets.");
+  options.suite = "twelve";
   options.device = {Device::Kind::cuda, 99};
   const auto report = check(options);
   ASSERT_FALSE(report.ok());

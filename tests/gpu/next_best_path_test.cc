@@ -207,7 +207,25 @@ TEST_F(NextBestPath, AnUnwritableCacheCostsNothingButTime) {
   expect_has(found.at("reason"), "The kernel cache cannot open /proc/octavo");
 }
 
-// Not a path of its own, but the driver that takes every launch shows what the rest costs.
+// The GPU of this driver computes nothing: every case that is run fails, and only those that a
+// configuration refuses are not run.
+TEST_F(NextBestPath, ConfigurationsThatRefuseACaseDoNotFailIt) {
+  set("FAKE_CUDA_ARCH", "90");
+  const Finished finished = octavo_command(
+      {"check", "--device", "cuda", "--suite", "configs", "--cases", "120", "--json", "-"});
+  EXPECT_EQ(finished.code, 1) << finished.err;
+  const json report = json::parse(finished.out, nullptr, false);
+  const auto not_run = report.at("not_run").get<std::int64_t>();
+  EXPECT_GT(not_run, 0);
+  EXPECT_LT(not_run, 60);
+  EXPECT_GT(report.at("cases"), 60);
+  for (const json& reason : report.at("not_run_reasons"))
+    EXPECT_EQ(reason.get<std::string>().find("config"), 0U) << reason;
+  for (const json& failure : report.at("failures"))
+    EXPECT_EQ(failure.get<std::string>().find("run failed"), std::string::npos) << failure;
+}
+
+// No path of its own either, but the driver that takes every launch shows what the rest costs.
 TEST_F(NextBestPath, TheHostsPartOfACallIsTimed) {
   set("FAKE_CUDA_ARCH", "90");
   const auto timed = [](std::vector<std::string> more) {
