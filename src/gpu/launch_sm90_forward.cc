@@ -100,6 +100,7 @@ Status Sm90ForwardLaunch::prepare(const Gpu& gpu, const LoadedSm90Forward& kerne
   function_ = kernel.function;
   params_ = sm90_forward_params(posed, arguments, c, gpu.info);
   OCTAVO_RETURN_IF_ERROR(set_tensor_maps(*gpu.driver, arguments, c, params_));
+  has_o_map_ = c.out != Element::f32;
   // Lengths of a packed batch are not known here: its tiles go to whoever is free.
   const bool stays = c.persistent && !posed.packed;
   config_.grid[0] = static_cast<unsigned>(stays ? std::min(params_.tiles, gpu.info.sms)
@@ -107,6 +108,7 @@ Status Sm90ForwardLaunch::prepare(const Gpu& gpu, const LoadedSm90Forward& kerne
   config_.block[0] = static_cast<unsigned>(sm90::threads(c));
   config_.smem_bytes = static_cast<unsigned>(sm90::smem_bytes(c));
   config_.stream = static_cast<cuda::StreamHandle>(stream);
+  config_.attribute_count = 0;
   if (c.cluster > 1) {
     cluster_.id = cuda::LaunchAttributeId::cluster_dimension;
     cluster_.value.cluster_dim[0] = static_cast<unsigned>(c.cluster);
@@ -114,6 +116,21 @@ Status Sm90ForwardLaunch::prepare(const Gpu& gpu, const LoadedSm90Forward& kerne
     config_.attributes = &cluster_;
     config_.attribute_count = 1;
   }
+  return {};
+}
+
+Status Sm90ForwardLaunch::move(const Driver& driver, const Arguments& from, const Arguments& to,
+                               Stream stream) {
+  if (from.q.data != to.q.data) OCTAVO_RETURN_IF_ERROR(move_map(driver, to.q.data, params_.q));
+  if (from.k.data != to.k.data) OCTAVO_RETURN_IF_ERROR(move_map(driver, to.k.data, params_.k));
+  if (from.v.data != to.v.data) OCTAVO_RETURN_IF_ERROR(move_map(driver, to.v.data, params_.v));
+  if (from.out.data != to.out.data && has_o_map_)
+    OCTAVO_RETURN_IF_ERROR(move_map(driver, to.out.data, params_.o));
+  params_.out = to.out.data;
+  params_.lse = static_cast<float*>(to.lse.data);
+  params_.cu_seqlens_q = to.cu_seqlens_q;
+  params_.cu_seqlens_kv = to.cu_seqlens_kv;
+  config_.stream = static_cast<cuda::StreamHandle>(stream);
   return {};
 }
 

@@ -48,11 +48,14 @@ class Sm90ForwardLaunch {
   // Where there are queries.
   Status prepare(const Gpu& gpu, const LoadedSm90Forward& kernel, const Problem& posed,
                  const Arguments& arguments, Stream stream);
+  // To other addresses, where all else is as it was.
+  Status move(const Driver& driver, const Arguments& from, const Arguments& to, Stream stream);
   Status launch(const Driver& driver);
 
  private:
   cuda::Function function_ = nullptr;
   Sm90ForwardParams params_{};
+  bool has_o_map_ = false;
   cuda::LaunchConfig config_;
   cuda::LaunchAttribute cluster_;
 };

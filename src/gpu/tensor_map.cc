@@ -108,16 +108,19 @@ Status encode(const Driver& driver, const TensorMapFields& f, ptx::TensorMap& ma
                          fmt::join(f.box, "x"), fmt::ptr(f.address)));
 }
 
+Status move_map(const Driver& driver, const void* address, ptx::TensorMap& map) {
+  OCTAVO_GPU_TRY(driver,
+                 driver.tensor_map_replace_address(reinterpret_cast<cuda::TensorMap*>(&map),
+                                                   const_cast<void*>(address)),
+                 "cuTensorMapReplaceAddress");
+  return {};
+}
+
 Status encode_again(const Driver& driver, const TensorMapFields& f, ptx::TensorMap& map) {
   thread_local RecentMaps recent;
   if (const RecentMaps::Entry* const found = recent.find(driver, f)) {
     map = found->map;
-    if (found->fields.address == f.address) return {};
-    OCTAVO_GPU_TRY(driver,
-                   driver.tensor_map_replace_address(reinterpret_cast<cuda::TensorMap*>(&map),
-                                                     const_cast<void*>(f.address)),
-                   "cuTensorMapReplaceAddress");
-    return {};
+    return found->fields.address == f.address ? Status() : move_map(driver, f.address, map);
   }
   OCTAVO_RETURN_IF_ERROR(encode(driver, f, map));
   if (driver.tensor_map_replace_address != nullptr) recent.add(driver, f, map);

@@ -31,8 +31,11 @@ TensorMapFields row_boxes(const ConstTensor& tensor, int box_rows, int box_colum
 
 Status encode(const Driver& driver, const TensorMapFields& fields, ptx::TensorMap& map);
 
-// The same, from what this thread last encoded: a map that differs in its address alone gets that
-// one changed. Threads share nothing, and so none waits for another.
+// The same tensor elsewhere, by a driver that can (CUDA 12 and later).
+Status move_map(const Driver& driver, const void* address, ptx::TensorMap& map);
+
+// As encode(), from what this thread last encoded: a map that differs in its address alone gets
+// that one changed. Threads share nothing, and so none waits for another.
 Status encode_again(const Driver& driver, const TensorMapFields& fields, ptx::TensorMap& map);
 
 }  // namespace octavo

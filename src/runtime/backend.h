@@ -22,6 +22,13 @@ class Plan::Impl {
   virtual Status run(const Problem& posed, const Arguments& arguments, Workspace workspace,
                      Stream stream) const = 0;
 
+  // A run whose arguments differ from this thread's last ones in addresses alone, checked as far as
+  // that takes; false where they do not, or no such run is kept.
+  virtual bool run_again(const Arguments& /*arguments*/, Stream /*stream*/,
+                         Status& /*status*/) const {
+    return false;
+  }
+
   const Problem problem;
   const Device device;
 };

@@ -13,6 +13,7 @@
 #include "gpu/launch_quantize.h"
 #include "gpu/launch_sm80_forward.h"
 #include "gpu/launch_sm90_forward.h"
+#include "gpu/repeat_sm90_forward.h"
 #include "gpu/sm80_feasible.h"
 #include "gpu/sm90_feasible.h"
 
@@ -145,7 +146,7 @@ class GpuPlan final : public Plan::Impl {
              Stream stream) const override {
     if (posed != problem) OCTAVO_RETURN_IF_ERROR(sm80_forward_serves(posed));
     if (sm90_ && sm90_forward_reaches(arguments))
-      return launch_sm90_forward(gpu_, *sm90_, posed, arguments, stream);
+      return repeated_.launch(gpu_, *sm90_, posed, arguments, stream);
     if (forced_.sm90)
       return invalid("config", "of sm90_forward",
                      "one of sm80_forward where strides or addresses are no multiples of 16 bytes");
@@ -156,6 +157,10 @@ class GpuPlan final : public Plan::Impl {
     if (!found.ok()) return found.status();
     OCTAVO_RETURN_IF_ERROR(quantizers_.launch(call, stream));
     return launch_sm80_forward(gpu_, **found, call.problem, call.arguments, stream);
+  }
+
+  bool run_again(const Arguments& arguments, Stream stream, Status& status) const override {
+    return sm90_ && repeated_.launch_again(gpu_, arguments, stream, status);
   }
 
   Result<std::function<Status()>> bare_launch(const Problem& posed, const Arguments& arguments,
@@ -178,6 +183,7 @@ class GpuPlan final : public Plan::Impl {
   const bool only_sm90_;
   std::optional<LoadedSm90Forward> sm90_;
   std::string sm90_reason_;
+  const RepeatedSm90Forward repeated_;
   const Sm80Kernels sm80_;
   mutable LoadedQuantizers quantizers_;
 };

@@ -23,6 +23,7 @@ std::size_t Plan::workspace_bytes(const Arguments& arguments) const {
 }
 
 Status Plan::run(const Arguments& arguments, Workspace workspace, Stream stream) const {
+  if (Status status; impl_->run_again(arguments, stream, status)) return status;
   const Result<Problem> posed = problem_of(arguments, impl_->problem.options);
   if (!posed.ok()) return posed.status();
   if (*posed != impl_->problem) OCTAVO_RETURN_IF_ERROR(validate_run(impl_->problem, *posed));

@@ -139,6 +139,35 @@ TEST_F(HostPath, TheOneCallFormIsOneLaunchToo) {
   EXPECT_EQ(cost([&] { return attention(a, {}, kGpu).ok(); }), kOneLaunch);
 }
 
+// A run that is like the last one is checked all the same.
+TEST_F(HostPath, WhatWasRightOnceIsLookedAtAgain) {
+  const Arguments a = arguments(512, 384);
+  const Plan plan = planned(a);
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(plan.run(a).ok());
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(attention(a, {}, kGpu).ok());
+  const auto refusals = [&](const Arguments& b) {
+    const Status status = plan.run(b);
+    EXPECT_EQ(status.code(), ErrorCode::invalid_argument) << status.message();
+    EXPECT_EQ(attention(b, {}, kGpu).code(), ErrorCode::invalid_argument);
+    EXPECT_TRUE(plan.run(a).ok());
+    return status.message();
+  };
+  Arguments b = a;
+  b.out.data = const_cast<void*>(a.v.data);
+  EXPECT_EQ(refusals(b), "out is in memory that v also covers; supported: memory apart from v.");
+  b = a;
+  b.k.data = nullptr;
+  EXPECT_EQ(refusals(b).substr(0, 6), "k.data");
+  b = a;
+  b.k.shape[2] = 383;
+  EXPECT_EQ(refusals(b).substr(0, 7), "v.shape");
+  // Where TMA does not reach, the other family.
+  b = a;
+  b.k.data = static_cast<const std::byte*>(a.k.data) + 8;
+  ASSERT_TRUE(plan.run(b).ok());
+  EXPECT_EQ(cost([&] { return plan.run(b).ok(); }), kOneLaunch);
+}
+
 TEST_F(HostPath, EveryThreadLaunchesItsOwn) {
   constexpr int kThreads = 8, kRuns = 200;
   const Plan plan = planned(arguments(512, 512));

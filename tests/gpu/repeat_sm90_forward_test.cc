@@ -1,0 +1,201 @@
+// A launch that is made again in other memory is, bit for bit, the one that would be made anew.
+#include "gpu/repeat_sm90_forward.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <string_view>
+#include <vector>
+
+#include "gpu/choose_sm90_forward.h"
+
+namespace octavo {
+namespace {
+
+// What a driver is given at a launch.
+struct Seen {
+  std::vector<unsigned char> bytes;
+  cuda::StreamHandle stream = nullptr;
+  unsigned grid = 0;
+  int cluster = 1;
+  bool operator==(const Seen&) const = default;
+};
+std::vector<Seen> launches;
+int encoded = 0;
+cuda::Error refusal = cuda::kSuccess;  // of a moved map
+
+cuda::Error current_context(cuda::Context* context) { return *context = nullptr, cuda::kSuccess; }
+cuda::Error encode_map(cuda::TensorMap* map, cuda::TensorMapType, std::uint32_t rank, void* address,
+                       const std::uint64_t* shape, const std::uint64_t* strides,
+                       const std::uint32_t* box, const std::uint32_t*, cuda::TensorMapInterleave,
+                       cuda::TensorMapSwizzle, cuda::TensorMapL2Promotion, cuda::TensorMapFill) {
+  ++encoded;
+  map->opaque[0] = reinterpret_cast<std::uintptr_t>(address);
+  for (std::uint32_t i = 0; i < rank; ++i) {
+    map->opaque[1 + i] = shape[i];
+    map->opaque[6 + i] = i == 0 ? box[0] : strides[i - 1];
+    map->opaque[11 + i] = box[i];
+  }
+  return cuda::kSuccess;
+}
+cuda::Error replace_address(cuda::TensorMap* map, void* address) {
+  map->opaque[0] = reinterpret_cast<std::uintptr_t>(address);
+  return refusal;
+}
+cuda::Error launch_kernel(const cuda::LaunchConfig* config, cuda::Function, void** arguments,
+                          void**) {
+  const auto* const bytes = static_cast<const unsigned char*>(arguments[0]);
+  Seen seen{{bytes, bytes + sizeof(Sm90ForwardParams)}, config->stream, config->grid[0]};
+  for (unsigned i = 0; i < config->attribute_count; ++i)
+    if (config->attributes[i].id == cuda::LaunchAttributeId::cluster_dimension)
+      seen.cluster = static_cast<int>(config->attributes[i].value.cluster_dim[0]);
+  launches.push_back(seen);
+  return cuda::kSuccess;
+}
+cuda::Error text_of_error(cuda::Error, const char** text) { return *text = "error", 0; }
+
+Driver make_recording_driver() {
+  SymbolLoader loader([](const char* symbol) -> void* {
+    const std::string_view name = symbol;
+    if (name == "cuCtxGetCurrent") return reinterpret_cast<void*>(&current_context);
+    if (name == "cuTensorMapEncodeTiled") return reinterpret_cast<void*>(&encode_map);
+    if (name == "cuTensorMapReplaceAddress") return reinterpret_cast<void*>(&replace_address);
+    if (name == "cuLaunchKernelEx") return reinterpret_cast<void*>(&launch_kernel);
+    if (name == "cuGetErrorName" || name == "cuGetErrorString")
+      return reinterpret_cast<void*>(&text_of_error);
+    return nullptr;
+  });
+  return Driver(loader);
+}
+
+class Repeated : public testing::Test {
+ protected:
+  Repeated() {
+    gpu_.info.arch = 90;
+    gpu_.info.sms = 132;
+    gpu_.info.l2_bytes = 50 << 20;
+    gpu_.driver = &driver_;
+    refusal = cuda::kSuccess;
+  }
+
+  static Arguments arguments(std::int64_t len_q, std::int64_t len_kv, std::uintptr_t at,
+                             DType out = DType::f16) {
+    const auto place = [at](std::uintptr_t i) { return reinterpret_cast<void*>(at + (i << 32)); };
+    Arguments a;
+    a.q = Tensor::bhsd(place(1), DType::f16, 2, 4, len_q, 64);
+    a.k = Tensor::bshd(place(2), DType::f16, 2, 4, len_kv, 64);
+    a.v = Tensor::bhsd(place(3), DType::f16, 2, 4, len_kv, 64);
+    a.out = Tensor::bhsd(place(4), out, 2, 4, len_q, 64);
+    a.lse = Tensor::bhsd(place(5), DType::f32, 2, 4, len_q, 1);
+    return a;
+  }
+  LoadedSm90Forward kernel_for(const Arguments& a) const {
+    return {choose_sm90_forward(*problem_of(a), gpu_.info).config, nullptr};
+  }
+  // Launches `a`, and expects of `b` what a launch of its own would be.
+  void expect_the_same(const Arguments& a, const Arguments& b) {
+    const LoadedSm90Forward kernel = kernel_for(a);
+    const RepeatedSm90Forward repeated, another;
+    const Stream stream = reinterpret_cast<Stream>(0x77);
+    ASSERT_TRUE(repeated.launch(gpu_, kernel, *problem_of(a), a, nullptr).ok());
+    Status status;
+    const int before = encoded;
+    ASSERT_TRUE(repeated.launch_again(gpu_, b, stream, status));
+    EXPECT_TRUE(status.ok()) << status.message();
+    EXPECT_EQ(encoded, before);
+    const Seen moved = launches.back();
+    ASSERT_TRUE(another.launch(gpu_, kernel, *problem_of(b), b, stream).ok());
+    EXPECT_TRUE(moved == launches.back());
+  }
+  bool again(const RepeatedSm90Forward& repeated, const Arguments& a) {
+    Status status;
+    return repeated.launch_again(gpu_, a, nullptr, status);
+  }
+
+  const Driver driver_ = make_recording_driver();
+  Gpu gpu_;
+};
+
+TEST_F(Repeated, InOtherMemory) {
+  expect_the_same(arguments(512, 512, 1 << 20), arguments(512, 512, 1 << 24));
+  expect_the_same(arguments(2048, 77, 1 << 20), arguments(2048, 77, 1 << 20));
+  expect_the_same(arguments(40, 300, 1 << 20, DType::f32), arguments(40, 300, 1 << 24, DType::f32));
+  // Of some tensors only, and without an LSE.
+  Arguments a = arguments(128, 256, 1 << 20);
+  a.lse = {};
+  Arguments b = a;
+  b.v.data = arguments(128, 256, 1 << 25).v.data;
+  expect_the_same(a, b);
+  b = a;
+  b.out.data = arguments(128, 256, 1 << 25).out.data;
+  expect_the_same(a, b);
+}
+
+TEST_F(Repeated, NotWhereMoreThanAddressesDiffers) {
+  const Arguments a = arguments(128, 256, 1 << 20);
+  const RepeatedSm90Forward repeated, never;
+  EXPECT_FALSE(again(repeated, a));
+  ASSERT_TRUE(repeated.launch(gpu_, kernel_for(a), *problem_of(a), a, nullptr).ok());
+  EXPECT_TRUE(again(repeated, a));
+  EXPECT_FALSE(again(never, a));
+  const auto expect_refused = [&](auto change) {
+    Arguments b = a;
+    change(b);
+    EXPECT_FALSE(again(repeated, b));
+    EXPECT_TRUE(again(repeated, a));
+  };
+  expect_refused([](Arguments& b) { b.k.shape[2] = b.v.shape[2] = 255; });
+  expect_refused([](Arguments& b) { b.q.stride[1] += 64; });
+  expect_refused([](Arguments& b) { b.out.dtype = DType::bf16; });
+  expect_refused([](Arguments& b) { b.scale = 0.5f; });
+  expect_refused([](Arguments& b) { b.lse = {}; });
+  expect_refused([](Arguments& b) { b.lse.stride[1] += 1; });
+  expect_refused([](Arguments& b) { b.max_len_q = 1; });
+  static const std::int32_t starts[3] = {};
+  expect_refused([](Arguments& b) { b.cu_seqlens_q = b.cu_seqlens_kv = starts; });
+}
+
+// What validation would refuse, or another kernel would serve.
+TEST_F(Repeated, NotAtAddressesThatNeedACloserLook) {
+  const Arguments a = arguments(128, 256, 1 << 20);
+  const RepeatedSm90Forward repeated;
+  ASSERT_TRUE(repeated.launch(gpu_, kernel_for(a), *problem_of(a), a, nullptr).ok());
+  const auto expect_refused = [&](auto change) {
+    Arguments b = a;
+    change(b);
+    EXPECT_FALSE(again(repeated, b));
+    EXPECT_TRUE(again(repeated, a));
+  };
+  const auto past = [](const void* data, std::intptr_t bytes) {
+    return reinterpret_cast<void*>(reinterpret_cast<std::intptr_t>(data) + bytes);
+  };
+  for (ConstTensor Arguments::*input : {&Arguments::q, &Arguments::k, &Arguments::v}) {
+    expect_refused([&](Arguments& b) { (b.*input).data = nullptr; });
+    expect_refused([&](Arguments& b) { (b.*input).data = past((a.*input).data, 8); });
+    expect_refused([&](Arguments& b) { b.out.data = const_cast<void*>((a.*input).data); });
+    expect_refused([&](Arguments& b) { b.out.data = past((a.*input).data, 16); });
+    expect_refused([&](Arguments& b) { b.out.data = past((a.*input).data, -16); });
+    expect_refused([&](Arguments& b) { b.lse.data = past((a.*input).data, 16); });
+    expect_refused([&](Arguments& b) { (b.*input).data = past(nullptr, -16); });
+  }
+  expect_refused([&](Arguments& b) { b.out.data = nullptr; });
+  expect_refused([&](Arguments& b) { b.out.data = past(a.out.data, 2); });
+  expect_refused([&](Arguments& b) { b.lse.data = past(a.lse.data, 2); });
+  expect_refused([&](Arguments& b) { b.lse.data = past(a.out.data, 64); });
+}
+
+// A move that failed half-way is not built upon.
+TEST_F(Repeated, AfterAFailureAnew) {
+  const Arguments a = arguments(128, 256, 1 << 20), b = arguments(128, 256, 1 << 24);
+  const RepeatedSm90Forward repeated;
+  ASSERT_TRUE(repeated.launch(gpu_, kernel_for(a), *problem_of(a), a, nullptr).ok());
+  refusal = 1;
+  Status status;
+  EXPECT_TRUE(repeated.launch_again(gpu_, b, nullptr, status));
+  EXPECT_FALSE(status.ok());
+  refusal = cuda::kSuccess;
+  EXPECT_FALSE(again(repeated, a));
+}
+
+}  // namespace
+}  // namespace octavo
