@@ -15,8 +15,9 @@ import statistics
 import sys
 
 import report_charts as charts
+import report_roofline
 
-KINDS = ("gate", "compare", "bench", "check", "sanitize")
+KINDS = ("gate", "compare", "bench", "check", "counters", "sanitize")
 STYLE = """
 :root { color-scheme: light dark; --ink: #1c1c1e; --paper: #fff; --soft: #667; --rule: #d6d6dc;
   --good: #2a7f62; --bad: #b8402a; --a: #1f5fa8; --b: #c06a12; --c: #7a3e9d; --d: #2a7f62; --e: #a8385d;
@@ -252,6 +253,53 @@ def error_section(evidence):
         Table(["inputs", "mission, us", "total error"], rows, "error-speed")]
 
 
+COUNTERS = (("tensor_active_pct", "tensor cores, %"), ("exp_unit_pct", "exp unit, %"),
+            ("issue_active_pct", "issue, %"), ("dram_pct", "DRAM, %"), ("l2_hit_pct", "L2 hits, %"),
+            ("warps_active_pct", "warps, %"), ("bank_conflicts_per_wavefront", "conflicts a wavefront"),
+            ("sm_clock_hz", "clock, MHz"))
+
+
+def counters_section(name, report):
+    if not report.get("measured", True):
+        return f"Counters ({name})", [Paragraph(f"Not measured: {report['not_measured']}")]
+
+    def cell(row, key):
+        value = row["metrics"].get(key)
+        if value is None:
+            return ("not counted", None)
+        value = value / 1e6 if key == "sm_clock_hz" else value
+        return (f"{value:.0f}" if key == "sm_clock_hz" else f"{value:.3g}", value)
+    attention = report.get("attention", {"causal": "none", "precision": "native"})
+    rows = [[named({**r, "causal": attention["causal"]}), r["kernel"], *(cell(r, key) for key, _ in COUNTERS)]
+            for r in report["rows"]]
+    return f"Counters ({name})", [
+        Paragraph(f"On {report['device']}, {report['dtype']}, precision {attention['precision']}, by CUPTI "
+                  f"{report['cupti']} in {report['passes']} runs of each kernel, with a warm L2."),
+        Table(["case", "kernel", *(title for _, title in COUNTERS)], rows, f"{name}-counters"),
+        *[Paragraph(f"Not counted: {n}") for n in report["not_counted"]]]
+
+
+def roofline_section(evidence):
+    found = report_roofline.rooflines(evidence, named)
+    if not found:
+        return None
+    chip, roofs = found
+    rows = [[r.name, "counted" if r.counted else "model", (f"{r.flop / 1e9:.3g}", r.flop / 1e9),
+             (f"{r.dram_bytes / 1e6:.3g}", r.dram_bytes / 1e6), us(r.seconds * 1e6), us(r.roof_seconds * 1e6),
+             (f"{r.share:.0%}", r.share), r.bound] for r in roofs]
+    return "Rooflines", [
+        Paragraph("The least time that tensor cores, DRAM and L2 leave a case, and the share of it that was "
+                  "reached. Counted: bytes, clock and bandwidths are the hardware's counters of a call with a warm "
+                  "L2. Model: Q, K and V read once and O written once at the bandwidth of the data sheet, the tensor "
+                  "cores at the clock recorded beside the time; L2 is not in it."),
+        Chart("TFLOP/s against operations a byte of DRAM",
+              charts.roofline([(r.name, r.intensity, r.flop / r.seconds / 1e12) for r in roofs],
+                              chip.sms * chip.flop_per_clock[2] * chip.clock_mhz / 1e6,
+                              chip.dram_bytes_per_second / 1e12, "rooflines")),
+        Table(["case", "bytes", "GFLOP", "DRAM, MB", "measured, us", "roof, us", "of the roof", "bound by"], rows,
+              "rooflines")]
+
+
 def change_section(evidence, before):
     def times(of):
         return {(name, named(r), r["dtype"]): r["octavo_us"]
@@ -276,15 +324,16 @@ def sanitize_section(name, report):
 
 
 SECTIONS = {"gate": gate_section, "compare": compare_section, "bench": bench_section,
-            "check": check_section, "sanitize": sanitize_section}
+            "check": check_section, "counters": counters_section, "sanitize": sanitize_section}
 
 
 def sections(evidence, before):
     found = [SECTIONS[kind](name, report) for kind in ("gate", "compare") for name, report in evidence[kind]]
     found.append(error_section(evidence))
+    found.append(roofline_section(evidence))
     if before:
         found.append(change_section(evidence, before))
-    found += [SECTIONS[kind](name, report) for kind in ("check", "bench", "sanitize")
+    found += [SECTIONS[kind](name, report) for kind in ("counters", "check", "bench", "sanitize")
               for name, report in evidence[kind]]
     return [section for section in found if section]
 

@@ -105,3 +105,22 @@ def scatter(points, x_title, y_title, label):
                      f'data-x="{a!r}" data-y="{b!r}"/>')
         parts.append(text(x.at(a) + 8, y.at(b) + 4, name))
     return svg(bottom, parts, label)
+
+
+def roofline(points, peak, slope, label):
+    """(name, x, y) under a roof: y is at most slope * x, and at most peak. Names are titles of the
+    points, as there are too many to stand beside them."""
+    if not points:
+        return ""
+    bottom, knee = 340, peak / slope
+    x = LogAxis([p[1] for p in points] + [knee / 4, knee * 16], 60, WIDTH - 30, 10)
+    y = LogAxis([p[2] for p in points] + [peak], bottom - 40, 24, 10)
+    parts = axes(x, y, "FLOP a byte", "TFLOP/s", bottom)
+    left = max(x.base ** x.low, y.base ** y.low / slope)
+    corners = [(left, slope * left), (knee, peak), (x.base ** x.high, peak)]
+    path = " ".join(f"{x.at(a):.1f},{y.at(b):.1f}" for a, b in corners)
+    parts.append(f'<polyline class="line f" points="{path}"/>')
+    for name, a, b in points:
+        parts.append(f'<circle class="dot a" cx="{x.at(a):.1f}" cy="{y.at(b):.1f}" r="4" data-x="{a!r}" '
+                     f'data-y="{b!r}"><title>{html.escape(name)}</title></circle>')
+    return svg(bottom, parts, label)

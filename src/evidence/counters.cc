@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 
 #include "attention/error.h"
 #include "evidence/counter_plan.h"
@@ -18,7 +19,6 @@ namespace {
 
 using evidence::CounterBatch;
 using evidence::CounterValues;
-using evidence::KernelCounter;
 using evidence::MetricSet;
 using evidence::PlannedCase;
 using evidence::ResolvedCounter;
@@ -35,7 +35,6 @@ struct Session {
   evidence::Chip chip;
   std::vector<ResolvedCounter> resolved;
   std::vector<std::shared_ptr<const MetricSet>> batches;
-  std::shared_ptr<const KernelCounter> counter;
 };
 
 // Which metrics the chip has, and in which batches they are counted.
@@ -65,12 +64,8 @@ Result<Session> open_session(const Gpu& gpu) {
   if (!cupti.ok()) return cupti.status();
   Result<evidence::Chip> chip = evidence::chip_of(**cupti, gpu.info.index, gpu.context);
   if (!chip.ok()) return chip.status();
-  Session session{gpu, **cupti, std::move(chip).value(), {}, {}, nullptr};
+  Session session{gpu, **cupti, std::move(chip).value(), {}, {}};
   OCTAVO_RETURN_IF_ERROR(plan_batches(session));
-  Result<std::shared_ptr<const KernelCounter>> counter =
-      KernelCounter::make(session.cupti, gpu.context);
-  if (!counter.ok()) return counter.status();
-  session.counter = std::move(counter).value();
   return session;
 }
 
@@ -90,22 +85,22 @@ void say_once(std::vector<std::string>& said, std::string sentence) {
     said.push_back(std::move(sentence));
 }
 
-// The values of every kernel of a call, by the chip's names. What one batch cannot count is said,
-// and left out.
-Result<std::vector<CounterValues>> count_kernels(const Session& session, const PlannedCase& planned,
-                                                 Device device,
-                                                 std::vector<std::string>& not_counted) {
+// The values of every kernel of a call, by the chip's names. What a batch cannot count is said, and
+// left out; nothing at all is an empty list.
+Result<std::vector<CounterValues>> count_call(const Session& session, const PlannedCase& planned,
+                                              Device device,
+                                              std::vector<std::string>& not_counted) {
   std::vector<CounterValues> kernels;
-  Status failed;
   for (const auto& batch : session.batches) {
     OCTAVO_RETURN_IF_ERROR(warm_up(planned, device));
-    const Result<std::vector<std::vector<double>>> counted = session.counter->count(*batch, [&] {
-      OCTAVO_RETURN_IF_ERROR(planned.run());
-      return synchronize(device);
-    });
+    const Result<std::vector<std::vector<double>>> counted =
+        evidence::count_kernels(session.cupti, session.gpu.context, *batch, [&] {
+          OCTAVO_RETURN_IF_ERROR(planned.run());
+          return synchronize(device);
+        });
     if (!counted.ok()) {
-      failed = counted.status();
-      say_once(not_counted, fmt::format("{}: {}", fmt::join(batch->names(), ", "), failed.what()));
+      say_once(not_counted,
+               fmt::format("{}: {}", fmt::join(batch->names(), ", "), counted.status().what()));
       continue;
     }
     if (kernels.empty()) kernels.resize(counted->size());
@@ -114,11 +109,14 @@ Result<std::vector<CounterValues>> count_kernels(const Session& session, const P
                     fmt::format("one call launched {} kernels, the next {}.", kernels.size(),
                                 counted->size()));
     for (std::size_t k = 0; k < kernels.size(); ++k)
-      for (std::size_t i = 0; i < batch->names().size(); ++i)
-        kernels[k][batch->names()[i]] = (*counted)[k][i];
+      for (std::size_t i = 0; i < batch->names().size(); ++i) {
+        const double value = (*counted)[k][i];
+        if (std::isfinite(value))
+          kernels[k][batch->names()[i]] = value;
+        else
+          say_once(not_counted, fmt::format("{}: CUPTI has no value.", batch->names()[i]));
+      }
   }
-  if (kernels.empty())
-    return failed.ok() ? Status(ErrorCode::device_error, "CUPTI saw no kernel.") : failed;
   return kernels;
 }
 
@@ -149,8 +147,13 @@ Status count_case(const Session& session, const CountersOptions& options,
   PlannedCase planned(planned_options, shape);
   OCTAVO_RETURN_IF_ERROR(planned.prepare());
   Result<std::vector<CounterValues>> kernels =
-      count_kernels(session, planned, options.device, report.not_counted);
+      count_call(session, planned, options.device, report.not_counted);
   if (!kernels.ok()) return kernels.status();
+  if (kernels->empty()) {
+    report.not_measured =
+        report.not_counted.empty() ? "CUPTI saw no kernel." : report.not_counted.back();
+    return {};
+  }
   for (CounterValues& values : *kernels) values = by_key(session, values);
   const std::size_t main = main_kernel(*kernels);
   for (std::size_t k = 0; k < kernels->size(); ++k) {
@@ -182,7 +185,7 @@ void name_counters(const Session& session, CountersReport& report) {
     report.names.push_back({std::string(key), std::string(unit), ""});
 }
 
-// A failure to count is what the report says; any other is the caller's.
+// A failure to count is said in the report; any other is the caller's.
 Status count_cases(const CountersOptions& options, const std::vector<BenchCase>& cases,
                    const evidence::PlannedCaseOptions& planned, CountersReport& report) {
   const Result<const Gpu*> gpu = open_gpu(options.device.index);
@@ -199,13 +202,8 @@ Status count_cases(const CountersOptions& options, const std::vector<BenchCase>&
   for (const auto& batch : session->batches) report.passes += static_cast<int>(batch->passes());
   name_counters(*session, report);
   for (std::size_t i = 0; i < cases.size(); ++i) {
-    if (const Status counted = count_case(*session, options, planned, cases[i], report);
-        !counted.ok()) {
-      // The first case also finds out whether counting is allowed at all.
-      if (counted.code() != ErrorCode::device_error || !report.rows.empty()) return counted;
-      report.not_measured = counted.what();
-      return {};
-    }
+    OCTAVO_RETURN_IF_ERROR(count_case(*session, options, planned, cases[i], report));
+    if (!report.not_measured.empty()) return {};
     if (options.progress)
       options.progress(static_cast<std::int64_t>(i) + 1, static_cast<std::int64_t>(cases.size()));
   }

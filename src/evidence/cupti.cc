@@ -150,79 +150,110 @@ Result<std::vector<double>> MetricSet::evaluate(const std::vector<std::uint8_t>&
 
 // --- counting
 
-Result<std::shared_ptr<const KernelCounter>> KernelCounter::make(const Cupti& cupti,
-                                                                 cuda::Context context) {
-  cupti::Enable enable;
-  enable.context = context;
-  OCTAVO_CUPTI_TRY(cupti, cupti.enable(&enable), "cuptiRangeProfilerEnable");
-  return std::make_shared<const KernelCounter>(cupti, enable.profiler);
-}
+namespace {
 
-KernelCounter::~KernelCounter() {
-  cupti::OfProfiler disable;
-  disable.profiler = profiler_;
-  (void)cupti_.disable(&disable);
-}
-
-Result<std::vector<std::vector<double>>> KernelCounter::count(
-    const MetricSet& metrics, const std::function<Status()>& call) const {
-  std::vector<const char*> pointers = metrics.name_pointers();
-  cupti::DataSize size;
-  size.profiler = profiler_;
-  size.names = pointers.data();
-  size.count = pointers.size();
-  size.max_ranges = kMostKernels;
-  size.max_nodes = kMostKernels;
-  OCTAVO_CUPTI_TRY(cupti_, cupti_.data_size(&size), "cuptiRangeProfilerGetCounterDataSize");
-  std::vector<std::uint8_t> data(size.data_bytes);
-  cupti::DataInitialize initialize;
-  initialize.profiler = profiler_;
-  initialize.data_bytes = data.size();
-  initialize.data = data.data();
-  OCTAVO_CUPTI_TRY(cupti_, cupti_.data_initialize(&initialize),
-                   "cuptiRangeProfilerCounterDataImageInitialize");
-  cupti::SetConfig config;
-  config.profiler = profiler_;
-  config.config_bytes = metrics.config().size();
-  config.config = metrics.config().data();
-  config.data_bytes = data.size();
-  config.data = data.data();
-  config.max_ranges = kMostKernels;
-  OCTAVO_CUPTI_TRY(cupti_, cupti_.set_config(&config), "cuptiRangeProfilerSetConfig");
-
-  cupti::Stop stop;
-  stop.profiler = profiler_;
-  for (std::size_t pass = 0; pass < metrics.passes() && stop.all_submitted == 0; ++pass) {
-    cupti::OfProfiler start;
-    start.profiler = profiler_;
-    OCTAVO_CUPTI_TRY(cupti_, cupti_.start(&start), "cuptiRangeProfilerStart");
-    const Status called = call();
-    // What was started must be stopped, whatever was called in between.
-    const cupti::Code stopped = cupti_.stop(&stop);
-    OCTAVO_RETURN_IF_ERROR(called);
-    OCTAVO_CUPTI_TRY(cupti_, stopped, "cuptiRangeProfilerStop");
+// The range profiler of a context, while it is on.
+class Profiler {
+ public:
+  explicit Profiler(const Cupti& cupti) : cupti_(cupti) {}
+  Profiler(const Profiler&) = delete;
+  Profiler& operator=(const Profiler&) = delete;
+  ~Profiler() {
+    cupti::OfProfiler off;
+    off.profiler = handle_;
+    if (handle_ != nullptr) (void)cupti_.disable(&off);
   }
-  if (stop.all_submitted == 0)
-    return Status(ErrorCode::device_error,
-                  fmt::format("CUPTI was not done after {} passes.", metrics.passes()));
-  cupti::Decode decode;
-  decode.profiler = profiler_;
-  OCTAVO_CUPTI_TRY(cupti_, cupti_.decode(&decode), "cuptiRangeProfilerDecodeData");
-  if (decode.dropped > 0)
-    return Status(ErrorCode::device_error,
-                  fmt::format("a call launches {} kernels; supported: {}.",
-                              decode.dropped + kMostKernels, kMostKernels));
-  cupti::DataInfo info;
-  info.data = data.data();
-  info.data_bytes = data.size();
-  OCTAVO_CUPTI_TRY(cupti_, cupti_.data_info(&info), "cuptiRangeProfilerGetCounterDataInfo");
-  std::vector<std::vector<double>> kernels;
-  for (std::size_t range = 0; range < info.ranges; ++range) {
-    Result<std::vector<double>> values = metrics.evaluate(data, range);
-    if (!values.ok()) return values.status();
-    kernels.push_back(std::move(values).value());
+
+  Status enable(cuda::Context context) {
+    cupti::Enable on;
+    on.context = context;
+    OCTAVO_CUPTI_TRY(cupti_, cupti_.enable(&on), "cuptiRangeProfilerEnable");
+    handle_ = on.profiler;
+    return {};
   }
-  return kernels;
+
+  // `data_` gets room for the values of the set.
+  Status configure(const MetricSet& metrics) {
+    std::vector<const char*> pointers = metrics.name_pointers();
+    cupti::DataSize size;
+    size.profiler = handle_;
+    size.names = pointers.data();
+    size.count = pointers.size();
+    size.max_ranges = kMostKernels;
+    size.max_nodes = kMostKernels;
+    OCTAVO_CUPTI_TRY(cupti_, cupti_.data_size(&size), "cuptiRangeProfilerGetCounterDataSize");
+    data_.resize(size.data_bytes);
+    cupti::DataInitialize initialize;
+    initialize.profiler = handle_;
+    initialize.data_bytes = data_.size();
+    initialize.data = data_.data();
+    OCTAVO_CUPTI_TRY(cupti_, cupti_.data_initialize(&initialize),
+                     "cuptiRangeProfilerCounterDataImageInitialize");
+    cupti::SetConfig config;
+    config.profiler = handle_;
+    config.config_bytes = metrics.config().size();
+    config.config = metrics.config().data();
+    config.data_bytes = data_.size();
+    config.data = data_.data();
+    config.max_ranges = kMostKernels;
+    OCTAVO_CUPTI_TRY(cupti_, cupti_.set_config(&config), "cuptiRangeProfilerSetConfig");
+    return {};
+  }
+
+  Status run(std::size_t passes, const std::function<Status()>& call) const {
+    cupti::Stop stop;
+    stop.profiler = handle_;
+    for (std::size_t pass = 0; pass < passes && stop.all_submitted == 0; ++pass) {
+      cupti::OfProfiler start;
+      start.profiler = handle_;
+      OCTAVO_CUPTI_TRY(cupti_, cupti_.start(&start), "cuptiRangeProfilerStart");
+      const Status called = call();
+      // What was started must be stopped, whatever was called in between.
+      const cupti::Code stopped = cupti_.stop(&stop);
+      OCTAVO_RETURN_IF_ERROR(called);
+      OCTAVO_CUPTI_TRY(cupti_, stopped, "cuptiRangeProfilerStop");
+    }
+    if (stop.all_submitted == 0)
+      return {ErrorCode::device_error, fmt::format("CUPTI was not done after {} passes.", passes)};
+    cupti::Decode decode;
+    decode.profiler = handle_;
+    OCTAVO_CUPTI_TRY(cupti_, cupti_.decode(&decode), "cuptiRangeProfilerDecodeData");
+    if (decode.dropped > 0)
+      return {ErrorCode::device_error, fmt::format("a call launches {} kernels; supported: {}.",
+                                                   decode.dropped + kMostKernels, kMostKernels)};
+    return {};
+  }
+
+  Result<std::vector<std::vector<double>>> values(const MetricSet& metrics) const {
+    cupti::DataInfo info;
+    info.data = data_.data();
+    info.data_bytes = data_.size();
+    OCTAVO_CUPTI_TRY(cupti_, cupti_.data_info(&info), "cuptiRangeProfilerGetCounterDataInfo");
+    std::vector<std::vector<double>> kernels;
+    for (std::size_t range = 0; range < info.ranges; ++range) {
+      Result<std::vector<double>> of_kernel = metrics.evaluate(data_, range);
+      if (!of_kernel.ok()) return of_kernel.status();
+      kernels.push_back(std::move(of_kernel).value());
+    }
+    return kernels;
+  }
+
+ private:
+  const Cupti& cupti_;
+  cupti::Profiler handle_ = nullptr;
+  std::vector<std::uint8_t> data_;
+};
+
+}  // namespace
+
+Result<std::vector<std::vector<double>>> count_kernels(const Cupti& cupti, cuda::Context context,
+                                                       const MetricSet& metrics,
+                                                       const std::function<Status()>& call) {
+  Profiler profiler(cupti);
+  OCTAVO_RETURN_IF_ERROR(profiler.enable(context));
+  OCTAVO_RETURN_IF_ERROR(profiler.configure(metrics));
+  OCTAVO_RETURN_IF_ERROR(profiler.run(metrics.passes(), call));
+  return profiler.values(metrics);
 }
 
 }  // namespace octavo::evidence

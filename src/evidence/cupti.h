@@ -93,25 +93,13 @@ class MetricSet {
   std::size_t passes_ = 0;
 };
 
-// Counts what kernels do, each kernel for itself.
-class KernelCounter {
- public:
-  static Result<std::shared_ptr<const KernelCounter>> make(const Cupti& cupti,
-                                                           cuda::Context context);
-  KernelCounter(const Cupti& cupti, cupti::Profiler profiler)
-      : cupti_(cupti), profiler_(profiler) {}
-  KernelCounter(const KernelCounter&) = delete;
-  KernelCounter& operator=(const KernelCounter&) = delete;
-  ~KernelCounter();
-
-  // The values of every kernel that `call` launches, in the order of the launches. `call` returns
-  // when they are done; CUPTI repeats the kernels of a set that takes more than one pass.
-  Result<std::vector<std::vector<double>>> count(const MetricSet& metrics,
-                                                 const std::function<Status()>& call) const;
-
- private:
-  const Cupti& cupti_;
-  cupti::Profiler profiler_;
-};
+// Counts what every kernel does that `call` launches: values in the order of the launches. `call`
+// returns when they are done; CUPTI repeats the kernels of a set that takes more than one pass.
+//
+// The profiler is switched on for this set and off again: one that stays on goes on counting by the
+// configuration it was given first, whatever it is told later (CUPTI 13.0).
+Result<std::vector<std::vector<double>>> count_kernels(const Cupti& cupti, cuda::Context context,
+                                                       const MetricSet& metrics,
+                                                       const std::function<Status()>& call);
 
 }  // namespace octavo::evidence

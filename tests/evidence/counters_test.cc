@@ -306,36 +306,172 @@ TEST(Cupti, OtherChipsHaveMostOfThem) {
   }
 }
 
-// --- a CUPTI of plain functions
+// --- a CUPTI of plain functions: one chip, two kernels a call, metrics that are numbers
 
-cupti::Code forbidden(void*) { return cupti::kInsufficientPrivileges; }
-cupti::Code says_no(cupti::Code, const char** text) {
-  *text = "CUPTI_ERROR_INSUFFICIENT_PRIVILEGES";
+namespace fake {
+
+int enabled = 0, started = 0, deinitialized = 0;
+std::size_t passes = 1, dropped = 0;
+cupti::Code enable_code = cupti::kSuccess;
+std::vector<std::string> calls;
+
+cupti::Code say(const char* call) { return calls.emplace_back(call), cupti::kSuccess; }
+cupti::Code version(std::uint32_t* v) { return *v = 130001, cupti::kSuccess; }
+cupti::Code text(cupti::Code code, const char** words) {
+  *words = code == cupti::kInsufficientPrivileges ? "CUPTI_ERROR_INSUFFICIENT_PRIVILEGES" : nullptr;
+  return *words == nullptr ? 1 : cupti::kSuccess;
+}
+cupti::Code chip_name(cupti::ChipName* p) { return p->name = "GX100", cupti::kSuccess; }
+cupti::Code availability(cupti::CounterAvailability* p) {
+  if (p->image == nullptr) return p->image_bytes = 3, cupti::kSuccess;
+  return p->image[2] = 7, cupti::kSuccess;
+}
+cupti::Code host_initialize(cupti::HostInitialize* p) {
+  p->host = reinterpret_cast<cupti::Host>(&enabled);
+  return std::string_view(p->chip) == "GX100" ? cupti::kSuccess : 46;
+}
+cupti::Code host_deinitialize(cupti::HostDeinitialize*) { return ++deinitialized, cupti::kSuccess; }
+cupti::Code add_metrics(cupti::ConfigAddMetrics* p) {
+  for (std::size_t i = 0; i < p->count; ++i)
+    if (p->names[i][0] == '?') return 17;
   return cupti::kSuccess;
 }
+cupti::Code config_size(cupti::ConfigImageSize* p) { return p->image_bytes = 5, cupti::kSuccess; }
+cupti::Code config(cupti::ConfigImage* p) { return p->image[4] = 9, cupti::kSuccess; }
+cupti::Code number_of_passes(cupti::NumberOfPasses* p) {
+  return p->passes = passes, p->image[4] == 9 ? cupti::kSuccess : 1;
+}
+cupti::Code enable(cupti::Enable* p) {
+  if (enable_code != cupti::kSuccess) return enable_code;
+  p->profiler = reinterpret_cast<cupti::Profiler>(&enabled);
+  return ++enabled, say("enable");
+}
+cupti::Code disable(cupti::OfProfiler*) { return --enabled, say("disable"); }
+cupti::Code data_size(cupti::DataSize* p) { return p->data_bytes = 8, cupti::kSuccess; }
+cupti::Code data_initialize(cupti::DataInitialize*) { return cupti::kSuccess; }
+cupti::Code set_config(cupti::SetConfig* p) {
+  EXPECT_EQ(p->config_bytes, 5);
+  EXPECT_EQ(p->data_bytes, 8);
+  return say("config");
+}
+cupti::Code start(cupti::OfProfiler*) { return ++started, say("start"); }
+cupti::Code stop(cupti::Stop* p) {
+  --started;
+  static std::size_t pass = 0;
+  p->all_submitted = ++pass % passes == 0;
+  return say("stop");
+}
+cupti::Code decode(cupti::Decode* p) { return p->dropped = dropped, cupti::kSuccess; }
+cupti::Code data_info(cupti::DataInfo* p) { return p->ranges = 2, cupti::kSuccess; }
+cupti::Code evaluate(cupti::Evaluate* p) {
+  for (std::size_t i = 0; i < p->count; ++i)
+    p->values[i] = std::stod(p->names[i]) + 100.0 * static_cast<double>(p->range);
+  return cupti::kSuccess;
+}
+cupti::Code initialize(cupti::Initialize*) { return cupti::kSuccess; }
 
-TEST(Cupti, WhatIsMissingOrForbiddenIsSaid) {
-  SymbolLoader without([](const char* symbol) -> void* {
-    return std::string_view(symbol) == "cuptiRangeProfilerEnable"
-               ? nullptr
-               : reinterpret_cast<void*>(forbidden);
+template <class F>
+void* address(F* function) {
+  return reinterpret_cast<void*>(function);
+}
+void* symbol(std::string_view name) {
+  const std::map<std::string_view, void*> known = {
+      {"cuptiGetVersion", address(version)},
+      {"cuptiGetResultString", address(text)},
+      {"cuptiProfilerInitialize", address(initialize)},
+      {"cuptiDeviceGetChipName", address(chip_name)},
+      {"cuptiProfilerGetCounterAvailability", address(availability)},
+      {"cuptiProfilerHostInitialize", address(host_initialize)},
+      {"cuptiProfilerHostDeinitialize", address(host_deinitialize)},
+      {"cuptiProfilerHostConfigAddMetrics", address(add_metrics)},
+      {"cuptiProfilerHostGetConfigImageSize", address(config_size)},
+      {"cuptiProfilerHostGetConfigImage", address(config)},
+      {"cuptiProfilerHostGetNumOfPasses", address(number_of_passes)},
+      {"cuptiProfilerHostEvaluateToGpuValues", address(evaluate)},
+      {"cuptiRangeProfilerEnable", address(enable)},
+      {"cuptiRangeProfilerDisable", address(disable)},
+      {"cuptiRangeProfilerSetConfig", address(set_config)},
+      {"cuptiRangeProfilerStart", address(start)},
+      {"cuptiRangeProfilerStop", address(stop)},
+      {"cuptiRangeProfilerDecodeData", address(decode)},
+      {"cuptiRangeProfilerGetCounterDataSize", address(data_size)},
+      {"cuptiRangeProfilerCounterDataImageInitialize", address(data_initialize)},
+      {"cuptiRangeProfilerGetCounterDataInfo", address(data_info)},
+  };
+  const auto found = known.find(name);
+  return found == known.end() ? nullptr : found->second;
+}
+
+Cupti make() {
+  passes = 1, dropped = 0, enable_code = cupti::kSuccess;
+  calls.clear();
+  SymbolLoader loader([](const char* name) { return symbol(name); });
+  const Result<Cupti> made = make_cupti(loader, "libcupti.so.13");
+  EXPECT_TRUE(made.ok()) << made.status().message();
+  return *made;
+}
+
+}  // namespace fake
+
+TEST(FakeCupti, EveryKernelOfACallHasItsValuesAndTheProfilerIsOffAgain) {
+  const Cupti cupti = fake::make();
+  const Result<Chip> chip = chip_of(cupti, 0, nullptr);
+  ASSERT_TRUE(chip.ok());
+  EXPECT_EQ(chip->name, "GX100");
+  EXPECT_EQ(chip->availability, (std::vector<std::uint8_t>{0, 0, 7}));
+  fake::passes = 2;
+  const int before = fake::deinitialized;
+  {
+    const auto set = MetricSet::make(cupti, *chip, {"3", "5"});
+    ASSERT_TRUE(set.ok());
+    EXPECT_EQ((*set)->passes(), 2);
+    int called = 0;
+    const auto values = count_kernels(cupti, nullptr, **set, [&] {
+      EXPECT_EQ(fake::started, 1);
+      return ++called, Status();
+    });
+    ASSERT_TRUE(values.ok()) << values.status().message();
+    EXPECT_EQ(called, 2) << "once a pass";
+    EXPECT_EQ(*values, (std::vector<std::vector<double>>{{3, 5}, {103, 105}}));
+  }
+  EXPECT_EQ(fake::deinitialized, before + 1);
+  EXPECT_EQ(fake::enabled, 0);
+  EXPECT_EQ(fake::calls, (std::vector<std::string>{"enable", "config", "start", "stop", "start",
+                                                   "stop", "disable"}));
+}
+
+TEST(FakeCupti, WhatFailsIsSaidAndStopped) {
+  const Cupti cupti = fake::make();
+  const Chip chip{"GX100", {}};
+  EXPECT_FALSE(MetricSet::make(cupti, chip, {"1", "?"}).ok());
+  EXPECT_FALSE(MetricSet::make(cupti, Chip{"GX101", {}}, {"1"}).ok());
+  const auto set = MetricSet::make(cupti, chip, {"1"});
+  ASSERT_TRUE(set.ok());
+  const auto none = [] { return Status(); };
+  const auto failed = count_kernels(cupti, nullptr, **set,
+                                    [] { return Status(ErrorCode::out_of_memory, "no room."); });
+  EXPECT_EQ(failed.status().message(), "no room.");
+  EXPECT_EQ(fake::started, 0);
+  fake::dropped = 3;
+  EXPECT_EQ(count_kernels(cupti, nullptr, **set, none).status().message(),
+            "a call launches 35 kernels; supported: 32.");
+  fake::enable_code = cupti::kInsufficientPrivileges;
+  const Status forbidden = count_kernels(cupti, nullptr, **set, none).status();
+  EXPECT_EQ(forbidden.code(), ErrorCode::unsupported);
+  EXPECT_EQ(forbidden.message(),
+            "cuptiRangeProfilerEnable failed with CUPTI error 35: "
+            "CUPTI_ERROR_INSUFFICIENT_PRIVILEGES; the driver lets only administrators count "
+            "(NVreg_RestrictProfilingToAdminUsers).");
+  EXPECT_EQ(fake::enabled, 0);
+}
+
+TEST(FakeCupti, AnOlderLibraryIsNamed) {
+  SymbolLoader loader([](const char* name) {
+    return std::string_view(name) == "cuptiRangeProfilerEnable" ? nullptr : fake::symbol(name);
   });
-  const Result<Cupti> old = make_cupti(without, "libcupti.so.12");
-  ASSERT_FALSE(old.ok());
-  EXPECT_EQ(old.status().message(),
+  EXPECT_EQ(make_cupti(loader, "libcupti.so.12").status().message(),
             "libcupti.so.12 has no cuptiRangeProfilerEnable; supported: CUPTI of CUDA 12.6 and "
             "later.");
-  SymbolLoader loader([](const char* symbol) {
-    return std::string_view(symbol) == "cuptiGetResultString" ? reinterpret_cast<void*>(says_no)
-                                                              : reinterpret_cast<void*>(forbidden);
-  });
-  const Result<Cupti> made = make_cupti(loader, "libcupti.so.13");
-  ASSERT_TRUE(made.ok());
-  const auto counter = KernelCounter::make(*made, nullptr);
-  ASSERT_FALSE(counter.ok());
-  EXPECT_EQ(counter.status().code(), ErrorCode::unsupported);
-  EXPECT_NE(counter.status().message().find("only administrators"), std::string::npos)
-      << counter.status().message();
 }
 
 // --- the report
