@@ -1,8 +1,11 @@
 // octavo bench: how fast, how close to the machine's peak, and how far off.
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <memory>
 
 #include "commands.h"
+#include "error.h"
 #include "exit.h"
 #include "options.h"
 #include "progress.h"
@@ -23,8 +26,18 @@ struct BenchFlags {
   bool skip_correctness = false;
   bool no_three_loop = false;
   bool host = false;
+  std::string launch = "graph", l2 = "warm";
+  int buffers = 1;
   std::string config;
 };
+
+// Whether a flag of two words is the second.
+bool second_of(const char* flag, const std::string& word, std::string_view first,
+               std::string_view second) {
+  if (word != first && word != second)
+    require(bad_input(flag, in_quotes(word), fmt::format("{}, {}", first, second)));
+  return word == second;
+}
 
 int bench_command(BenchFlags& flags) {
   BenchOptions options;
@@ -39,6 +52,9 @@ int bench_command(BenchFlags& flags) {
   options.three_loop = !flags.no_three_loop;
   options.config = flags.config;
   options.host = flags.host;
+  options.stream = second_of("--launch", flags.launch, "graph", "stream");
+  options.cold_l2 = second_of("--l2", flags.l2, "warm", "cold");
+  options.buffers = flags.buffers;
   flags.json.open();
   const BenchReport result = [&] {
     ProgressBar bar("bench");
@@ -68,6 +84,19 @@ void add_bench_command(CLI::App& app, int& exit_code) {
   command->add_flag("--host", flags->host, "time the host's part of a call too (GPU)");
   command->add_option("--config", flags->config, "a kernel configuration to force")
       ->type_name("CONFIG");
+  command
+      ->add_option("--launch", flags->launch,
+                   "on a GPU: replays of a CUDA graph, or calls from the host: graph, stream")
+      ->type_name("HOW")
+      ->capture_default_str();
+  command
+      ->add_option("--l2", flags->l2,
+                   "on a GPU: as the last call left it, or overwritten: warm, cold")
+      ->type_name("STATE")
+      ->capture_default_str();
+  command->add_option("--buffers", flags->buffers, "on a GPU: copies of the inputs, in turn")
+      ->type_name("N")
+      ->capture_default_str();
   flags->json.add(*command);
   flags->attention.add(*command);
   add_example(*command, "octavo bench --preset mission --shape 1,8,4096,128 --json bench.json");

@@ -66,6 +66,28 @@ std::string timing_lines(const GateResult& gate) {
   return "\n" + table.text();
 }
 
+// What is not the default, of the ways to time a GPU.
+std::string timing_text(const BenchReport& report) {
+  std::string text;
+  if (report.stream) text += ", launched from the host";
+  if (report.cold_l2) text += ", L2 cold";
+  if (report.buffers > 1) text += fmt::format(", {} buffers in turn", report.buffers);
+  return text;
+}
+
+std::string clock_lines(const BenchReport& report) {
+  std::string text;
+  for (const BenchRow& row : report.rows) {
+    if (!row.clock_mhz || !row.power_w || !row.throttle) continue;
+    text += fmt::format("{}: {:.0f} MHz, {:.0f} W", row.shape.name, *row.clock_mhz, *row.power_w);
+    if (!row.throttle->empty())
+      text += fmt::format(", held back by {}", fmt::join(*row.throttle, ", "));
+    if (row.empty_us) text += fmt::format("; a sample without a call: {:.2f} us", *row.empty_us);
+    text += "\n";
+  }
+  return text;
+}
+
 std::string options_text(const Options& options) {
   std::string text = fmt::format("precision {}", name(options.precision));
   if (options.causal != Causal::none) text += fmt::format(", causal {}", name(options.causal));
@@ -144,9 +166,9 @@ std::string render(const BenchReport& report) {
                    or_dash(row.max_error, error_number), row.kernel.kernel});
   }
   std::string text =
-      fmt::format("bench on {}, {} inputs, {}, {} threads, {} runs after {}\n\n", report.device,
+      fmt::format("bench on {}, {} inputs, {}, {} threads, {} runs after {}{}\n\n", report.device,
                   report.dtype, options_text(report.attention), report.threads, report.iters,
-                  report.warmup) +
+                  report.warmup, timing_text(report)) +
       table.text() +
       "\nspread: between the quartiles, of the median; three-loop: times faster than "
       "plain loops\n";
@@ -154,7 +176,7 @@ std::string render(const BenchReport& report) {
     text += fmt::format("fp32 FMA peak, measured in this run: {} GFLOP/s\n",
                         short_number(*report.fma_peak_gflops));
   }
-  return text + host_lines(report) + failure_lines(report.failures);
+  return text + clock_lines(report) + host_lines(report) + failure_lines(report.failures);
 }
 
 std::string render(const CountersReport& report) {

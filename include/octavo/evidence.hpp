@@ -119,7 +119,11 @@ struct BenchOptions {
   bool check_correctness = true;
   bool three_loop = true;  // time the straightforward code beside it (CPU)
   std::string config;      // a kernel configuration to force; empty: the chosen one
-  bool host = false;       // time the host's part too (GPU)
+  // On a GPU. Unless told: replays of a CUDA graph, with inputs that L2 may still hold.
+  bool stream = false;   // launched by the host one after the other
+  bool cold_l2 = false;  // L2 overwritten before each call
+  int buffers = 1;       // copies of inputs and outputs that calls take in turn
+  bool host = false;     // time the host's part too (GPU)
   Progress progress{};
 };
 
@@ -144,6 +148,10 @@ struct BenchRow {
   std::optional<double> three_loop_ratio{};
   std::optional<double> max_error{};  // not measured with check_correctness off
   std::optional<HostCost> host{};
+  std::optional<double> empty_us{};  // cold L2: what a sample without a call takes; not subtracted
+  // By NVML, while it was timed: medians, and what held the clock back.
+  std::optional<double> clock_mhz{}, power_w{};
+  std::optional<std::vector<std::string>> throttle{};
   std::vector<double> samples_us;
 };
 
@@ -155,6 +163,9 @@ struct BenchReport {
   int iters = 0;
   int warmup = 0;
   std::uint64_t seed = 0;
+  bool stream = false;
+  bool cold_l2 = false;
+  int buffers = 1;
   int threads = 0;
   std::optional<double> fma_peak_gflops{};  // fp32, all threads, the largest of the rows
   std::vector<BenchRow> rows;

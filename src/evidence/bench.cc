@@ -18,6 +18,7 @@
 #include "evidence/planned_case.h"
 #include "evidence/stats.h"
 #include "evidence/three_loop.h"
+#include "gpu/clock_watch.h"
 #include "gpu/timing.h"
 #include "octavo/evidence.hpp"
 
@@ -40,7 +41,8 @@ double microseconds(const std::function<void()>& work) {
 }
 
 PlannedCaseOptions planned(const BenchOptions& options) {
-  return {options.device, options.dtype, options.attention, options.seed, options.config};
+  return {options.device, options.dtype,  options.attention,
+          options.seed,   options.config, options.buffers};
 }
 
 Status validate_options(const BenchOptions& options, const std::vector<BenchCase>& cases) {
@@ -52,6 +54,16 @@ Status validate_options(const BenchOptions& options, const std::vector<BenchCase
   if (options.host && options.device.kind != Device::Kind::cuda)
     return invalid("host", fmt::format("on with {}", name(options.device)),
                    "on with a GPU, off elsewhere");
+  if ((options.stream || options.cold_l2 || options.buffers != 1) &&
+      options.device.kind != Device::Kind::cuda)
+    return invalid(
+        "the timing",
+        fmt::format("launch {}, L2 {}, {} buffers on {}", options.stream ? "stream" : "graph",
+                    options.cold_l2 ? "cold" : "warm", options.buffers, name(options.device)),
+        "those of a GPU there, none elsewhere");
+  constexpr int kMostBuffers = 1000;
+  if (options.buffers < 1 || options.buffers > kMostBuffers)
+    return invalid("buffers", fmt::format("{}", options.buffers), "1 to 1000");
   return evidence::validate_cases(planned(options), cases);
 }
 
@@ -84,19 +96,29 @@ class CaseBench {
       if (!cost.ok()) return cost.status();
       row.host = *cost;
     }
-    return case_.on_cpu() ? time_on_cpu(row, done) : time_by_graph(row, done);
+    return case_.on_cpu() ? time_on_cpu(row, done) : time_on_gpu(row, done);
   }
 
  private:
-  // A sample is the mean of the calls of one graph replay.
-  Status time_by_graph(BenchRow& row, const std::function<void(int)>& done) {
+  // A sample is the mean of some calls; with a cold L2 it is one.
+  Status time_on_gpu(BenchRow& row, const std::function<void(int)>& done) {
     constexpr int kFewestSamples = 15;  // a median of fewer moves with every visitor of the GPU
-    GraphTiming timing;
+    GpuTiming timing;
+    timing.stream = options_.stream;
+    timing.cold = options_.cold_l2;
     timing.samples = std::max(div_up(options_.iters, timing.calls), kFewestSamples);
-    Result<std::vector<double>> samples = graph_times_us(
-        options_.device, timing, [this](Stream stream) { return case_.run(stream); });
-    if (!samples.ok()) return samples.status();
-    row.samples_us = std::move(samples).value();
+    ClockWatch watch(options_.device);
+    int calls = 0;
+    Result<GpuTimes> times = gpu_times(options_.device, timing, [&](Stream stream) {
+      return case_.run(stream, calls++ % options_.buffers);
+    });
+    const ClockSummary clock = watch.finish();
+    if (!times.ok()) return times.status();
+    row.samples_us = std::move(times->samples_us);
+    if (timing.cold) row.empty_us = times->empty_us;
+    row.clock_mhz = clock.clock_mhz;
+    row.power_w = clock.power_w;
+    row.throttle = clock.throttle;
     done(options_.iters);
     summarise(row, {});
     return {};
@@ -206,6 +228,9 @@ Result<BenchReport> bench(const BenchOptions& options) {
   report.iters = options.iters;
   report.warmup = options.warmup;
   report.seed = options.seed;
+  report.stream = options.stream;
+  report.cold_l2 = options.cold_l2;
+  report.buffers = options.buffers;
   report.threads = cpu::thread_count();
   const evidence::CheckOracle oracle =
       options.check_correctness ? evidence::oracle_for(options.device) : evidence::CheckOracle{};

@@ -50,6 +50,7 @@ const std::vector<Counter>& counters_table() {
       {"sm_clock_hz", "Hz", "time", {"sm__cycles_elapsed.avg.per_second"}},
       {"sm_cycles", "cycles", "time", {"sm__cycles_elapsed.max"}},
       {"sm_active_cycles", "cycles", "time", {"sm__cycles_active.avg"}},
+      {"sm_active_cycles_all", "cycles", "time", {"sm__cycles_active.sum"}},
       {"tensor_active_pct",
        "%",
        "tensor",
@@ -165,6 +166,7 @@ Result<std::vector<CounterBatch>> plan_counters(const std::vector<ResolvedCounte
 const std::vector<std::pair<std::string_view, std::string_view>>& derived_counters() {
   static const std::vector<std::pair<std::string_view, std::string_view>> kDerived = {
       {"bank_conflicts_per_wavefront", ""},
+      {"bank_conflict_cycles_pct", "%"},
       {"memory_efficiency_pct", "%"},
       {"l2_hit_pct", "%"},
       {"dram_peak_bytes_per_second", "bytes/s"},
@@ -176,8 +178,11 @@ const std::vector<std::pair<std::string_view, std::string_view>>& derived_counte
 void derive_counters(CounterValues& values) {
   constexpr double kSectorBytes = 32;
   const auto wavefronts = sum(values, "smem_load_wavefronts", "smem_store_wavefronts");
-  put_ratio(values, "bank_conflicts_per_wavefront",
-            sum(values, "smem_load_conflicts", "smem_store_conflicts"), wavefronts, 1);
+  const auto conflicts = sum(values, "smem_load_conflicts", "smem_store_conflicts");
+  put_ratio(values, "bank_conflicts_per_wavefront", conflicts, wavefronts, 1);
+  // Each costs the SM's shared memory one cycle.
+  put_ratio(values, "bank_conflict_cycles_pct", conflicts, value_of(values, "sm_active_cycles_all"),
+            100);
   // A kernel that has no such loads and stores has no conflicts in them.
   if (wavefronts && *wavefronts == 0) values["bank_conflicts_per_wavefront"] = 0;
   put_ratio(values, "memory_efficiency_pct", value_of(values, "bytes_per_sector"), kSectorBytes,

@@ -31,6 +31,10 @@ Result<Baseline> read_baseline(const std::string& text) {
     const nlohmann::json json = nlohmann::json::parse(text);
     if (json.at("kind") != "bench")
       return invalid("baseline", fmt::format("kind {}", json.at("kind").dump()), "kind \"bench\"");
+    if (json.value("launch", "graph") != "graph" || json.value("l2", "warm") != "warm" ||
+        json.value("buffers", 1) != 1)
+      return invalid("baseline", "of another way of timing",
+                     "replays of a graph with one set of buffers in a warm L2");
     if (json.contains("machine") && json["machine"].is_string()) baseline.machine = json["machine"];
     const auto dtype = parse_dtype(json.at("dtype").get<std::string>());
     if (!dtype.ok()) return dtype.status();

@@ -83,6 +83,10 @@ Json row_json(const BenchRow& row) {
           {"kernel", row.kernel.kernel},
           {"config", row.kernel.config},
           {"reason", row.kernel.reason},
+          {"empty_us", number(row.empty_us)},
+          {"clock_mhz", number(row.clock_mhz)},
+          {"power_w", number(row.power_w)},
+          {"throttle", row.throttle ? Json(*row.throttle) : Json(nullptr)},
           {"samples_us", std::move(samples)}};
 }
 
@@ -141,6 +145,9 @@ std::string to_json(const BenchReport& report) {
   json["iters"] = report.iters;
   json["warmup"] = report.warmup;
   json["seed"] = report.seed;
+  json["launch"] = report.stream ? "stream" : "graph";
+  json["l2"] = report.cold_l2 ? "cold" : "warm";
+  json["buffers"] = report.buffers;
   json["threads"] = report.threads;
   json["fma_peak_gflops"] = number(report.fma_peak_gflops);
   json["passed"] = report.passed();

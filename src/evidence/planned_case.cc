@@ -79,21 +79,24 @@ Status PlannedCase::prepare() {
   OCTAVO_RETURN_IF_ERROR(make_plan(*problem));
   OCTAVO_RETURN_IF_ERROR(make_workspace());
   if (on_cpu()) return {};
-  Result<StagedArguments> staged =
-      StagedArguments::make(inputs_.given, *problem, options_.device, kGuardBytes);
-  if (!staged.ok()) return staged.status();
-  staged_ = std::move(staged).value();
+  for (int copy = 0; copy < options_.copies; ++copy) {
+    Result<StagedArguments> staged =
+        StagedArguments::make(inputs_.given, *problem, options_.device, kGuardBytes);
+    if (!staged.ok()) return staged.status();
+    staged_.push_back(std::move(staged).value());
+  }
   return {};
 }
 
-Status PlannedCase::run(Stream stream) const {
-  return plan_->run(on_cpu() ? inputs_.given : staged_->on_device(), workspace_, stream);
+Status PlannedCase::run(Stream stream, int copy) const {
+  return plan_->run(on_cpu() ? inputs_.given : staged_[static_cast<std::size_t>(copy)].on_device(),
+                    workspace_, stream);
 }
 
 Status PlannedCase::fetch() const {
   if (on_cpu()) return {};
   OCTAVO_RETURN_IF_ERROR(synchronize(options_.device));
-  return staged_->fetch();
+  return staged_[0].fetch();
 }
 
 Status PlannedCase::make_plan(const Problem& problem) {

@@ -22,6 +22,7 @@ struct PlannedCaseOptions {
   Options attention{};
   std::uint64_t seed = 42;
   std::string config{};  // a kernel configuration to force; empty: the chosen one
+  int copies = 1;        // of inputs and outputs in the memory of a GPU
 };
 
 // The five presets where none is given; those without a name are called by their shape.
@@ -38,14 +39,14 @@ class PlannedCase {
   PlannedCase(const PlannedCaseOptions& options, const BenchCase& shape);
 
   Status prepare();
-  Status run(Stream stream = nullptr) const;
+  Status run(Stream stream = nullptr, int copy = 0) const;
   Status fetch() const;  // the outputs, to where inputs() has them; on the CPU they are there
 
   const Case& of() const { return case_; }
   Inputs& inputs() { return inputs_; }
   Explanation explain() const { return plan_->explain(); }
   const Plan::Impl& impl() const { return *impl_; }
-  const Arguments& on_device() const { return staged_->on_device(); }  // not on the CPU
+  const Arguments& on_device() const { return staged_[0].on_device(); }  // not on the CPU
   Workspace workspace() const { return workspace_; }
   bool on_cpu() const { return options_.device.kind == Device::Kind::cpu; }
 
@@ -61,7 +62,7 @@ class PlannedCase {
   std::vector<std::byte> memory_;  // on the CPU
   Buffer device_memory_;           // elsewhere
   Workspace workspace_;
-  std::optional<StagedArguments> staged_;
+  std::vector<StagedArguments> staged_;  // none on the CPU
 };
 
 }  // namespace octavo::evidence

@@ -35,6 +35,9 @@ struct Driver {
   Error (*device_total_mem)(std::size_t*, cuda::DeviceOrdinal) = from_->needed("cuDeviceTotalMem_v2");
   Error (*device_get_attribute)(int*, cuda::DeviceAttribute, cuda::DeviceOrdinal) = from_->needed("cuDeviceGetAttribute");
 
+  // Null where the driver does not tell.
+  Error (*device_get_pci_bus_id)(char*, int, cuda::DeviceOrdinal) = from_->optional("cuDeviceGetPCIBusId");
+
   Error (*primary_context_retain)(cuda::Context*, cuda::DeviceOrdinal) = from_->needed("cuDevicePrimaryCtxRetain");
   Error (*primary_context_release)(cuda::DeviceOrdinal) = from_->needed("cuDevicePrimaryCtxRelease_v2");
   Error (*context_get_current)(cuda::Context*) = from_->needed("cuCtxGetCurrent");

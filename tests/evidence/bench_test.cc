@@ -91,6 +91,17 @@ TEST(Bench, BadOptionsGetASentence) {
   EXPECT_EQ(message(options),
             "config is \"tile=1\"; supported: no configuration on cpu, which chooses its own.");
   options = tiny();
+  options.cold_l2 = true;
+  options.buffers = 3;
+  EXPECT_EQ(
+      message(options),
+      "the timing is launch graph, L2 cold, 3 buffers on cpu; supported: those of a GPU there, "
+      "none elsewhere.");
+  options = tiny();
+  options.device.kind = Device::Kind::cuda;
+  options.buffers = 0;
+  EXPECT_EQ(message(options), "buffers is 0; supported: 1 to 1000.");
+  options = tiny();
   options.cases[0].heads = 0;
   EXPECT_EQ(message(options), "heads is 0; supported: 1 or more.");
   options = tiny();

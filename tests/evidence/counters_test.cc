@@ -243,13 +243,19 @@ TEST(CounterPlan, KeysAreDistinctAndEachIsNamedInThePage) {
 }
 
 TEST(CounterPlan, WhatFollowsFromValues) {
-  CounterValues values = {{"smem_load_conflicts", 3},   {"smem_store_conflicts", 1},
-                          {"smem_load_wavefronts", 30}, {"smem_store_wavefronts", 10},
-                          {"bytes_per_sector", 24},     {"l2_hit_sectors", 9},
-                          {"l2_miss_sectors", 1},       {"dram_peak_bytes_per_cycle", 1000},
+  CounterValues values = {{"smem_load_conflicts", 3},
+                          {"smem_store_conflicts", 1},
+                          {"smem_load_wavefronts", 30},
+                          {"smem_store_wavefronts", 10},
+                          {"sm_active_cycles_all", 800},
+                          {"bytes_per_sector", 24},
+                          {"l2_hit_sectors", 9},
+                          {"l2_miss_sectors", 1},
+                          {"dram_peak_bytes_per_cycle", 1000},
                           {"dram_clock_hz", 3e9}};
   derive_counters(values);
   EXPECT_DOUBLE_EQ(values["bank_conflicts_per_wavefront"], 0.1);
+  EXPECT_DOUBLE_EQ(values["bank_conflict_cycles_pct"], 0.5);
   EXPECT_DOUBLE_EQ(values["memory_efficiency_pct"], 75);
   EXPECT_DOUBLE_EQ(values["l2_hit_pct"], 90);
   EXPECT_DOUBLE_EQ(values["dram_peak_bytes_per_second"], 3e12);

@@ -75,6 +75,10 @@ TEST(JsonReport, Bench) {
   row.median_us = 12.5;
   row.samples_us = {12, 12.5, 13};
   row.three_loop_ratio = 9;
+  row.clock_mhz = 1755;
+  row.throttle = {"power cap"};
+  report.stream = true;
+  report.buffers = 4;
   report.rows.push_back(row);
   const Json json = Json::parse(to_json(report));
   expect_envelope(json, "bench");
@@ -89,7 +93,13 @@ TEST(JsonReport, Bench) {
   EXPECT_EQ(read["samples_us"].size(), 3U);
   EXPECT_EQ(read["three_loop_ratio"], 9);
   EXPECT_EQ(read["kernel"], "cpu_tiled");
-  for (const char* absent : {"fma_peak_fraction", "three_loop_us", "max_error"})
+  EXPECT_EQ(json["launch"], "stream");
+  EXPECT_EQ(json["l2"], "warm");
+  EXPECT_EQ(json["buffers"], 4);
+  EXPECT_EQ(read["clock_mhz"], 1755);
+  EXPECT_EQ(read["throttle"][0], "power cap");
+  for (const char* absent :
+       {"fma_peak_fraction", "three_loop_us", "max_error", "power_w", "empty_us"})
     EXPECT_TRUE(read.contains(absent) && read[absent].is_null()) << absent;
 }
 

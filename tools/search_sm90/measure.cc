@@ -112,15 +112,16 @@ class Bench {
     const Plan ready(*plan);
     const double work = 4.0 * static_cast<double>(p.batch * p.heads_q * p.len_q * p.len_kv) *
                         static_cast<double>(p.head_dim);
-    GraphTiming timing;
+    GpuTiming timing;
     timing.calls = work > 1e11 ? 2 : 20;
     timing.samples = 5;
     timing.warmup_ms = 3;
-    auto samples =
-        graph_times_us(kDevice, timing, [&](Stream stream) { return ready.run(a, {}, stream); });
-    if (!samples.ok()) return samples.status();
-    std::sort(samples->begin(), samples->end());
-    return (*samples)[samples->size() / 2];
+    auto times =
+        gpu_times(kDevice, timing, [&](Stream stream) { return ready.run(a, {}, stream); });
+    if (!times.ok()) return times.status();
+    std::vector<double>& samples = times->samples_us;
+    std::sort(samples.begin(), samples.end());
+    return samples[samples.size() / 2];
   }
 
  private:
