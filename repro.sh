@@ -4,23 +4,26 @@
 #
 # usage: ./repro.sh [--tests quick|all|none] [--out FOLDER] [--build FOLDER] [--device NAME]
 #                   [--baseline BENCH_JSON] [--counters COUNTERS_JSON] [--cases N] [--iters N]
+#                   [--limit SECONDS] [--commit HASH]
 #   --tests     quick (default): the rooms of numbers, plans and evidence; all: every release test
 #   --out       where the artifacts go (artifacts)
 #   --build     a build folder that is taken as it is, instead of a clean one in build-repro
 #   --device    cpu, emulator, cuda; auto (default): the GPU where there is one
 #   --baseline  what the performance gate holds against
-#   --counters  what the counters gate reads
+#   --counters  what the counters gate reads, instead of what is counted here
 #   --cases     about so many of each part of what is checked; 0 (default): all
 #   --iters     timed runs of a benchmark (2000 on a GPU, else 10)
+#   --limit     of one step; one that takes longer has failed (1800)
+#   --commit    of the sources; asked of git unless given, as a copy of the tree may have none
 #
 # Without a GPU it does what can be done, and its last lines say what it did not do.
 set -uo pipefail
 cd "$(dirname "$0")" || exit 2
 
-tests=quick out=artifacts build='' device=auto baseline='' counters='' cases=0 iters=''
+tests=quick out=artifacts build='' device=auto baseline='' counters='' cases=0 iters='' limit=1800 commit=''
 while (($#)); do
   case $1 in
-    --tests | --out | --build | --device | --baseline | --counters | --cases | --iters)
+    --tests | --out | --build | --device | --baseline | --counters | --cases | --iters | --limit | --commit)
       (($# > 1)) || { echo "repro.sh: $1 has no value" >&2; exit 2; }
       printf -v "${1#--}" %s "$2"
       shift 2
@@ -38,6 +41,7 @@ python=${PYTHON:-python3}
 for tool in cmake tar "$python"; do
   command -v "$tool" >/dev/null || { echo "repro.sh: $tool is missing (tools/setup.sh)" >&2; exit 2; }
 done
+[[ -n $commit ]] || commit=$(git rev-parse HEAD 2>/dev/null) || commit=unknown
 mkdir -p "$out"
 rm -rf "${out:?}"/{bench,ncu,repro,manifest.yaml,report.html,report.md}
 mkdir -p "$out"/{bench,ncu,repro}
@@ -45,12 +49,16 @@ steps=$out/repro/steps.csv
 echo "step,state,seconds,what" >"$steps"
 failed=() skipped=()
 
+# limited COMMAND...: a function of this file has its own limits.
+limited() {
+  if [[ $(type -t "$1") == function ]]; then "$@"; else timeout -k 10 "$limit" "$@"; fi
+}
 # step NAME COMMAND...: its output goes into a file of that name.
 step() {
   local name=$1 start=$SECONDS state="done"
   shift
   printf '%-12s ' "$name"
-  if ! "$@" >"$out/repro/$name.log" 2>&1; then
+  if ! limited "$@" >"$out/repro/$name.log" 2>&1; then
     state=failed
     failed+=("$name")
     tail -n 5 "$out/repro/$name.log" | sed 's/^/    /'
@@ -85,7 +93,7 @@ fresh_build() {
   [[ $tests == all ]] && options=(-DOCTAVO_TESTS=ON)
   [[ $tests == quick ]] && options=(-DOCTAVO_TESTS=ON "-DOCTAVO_TEST_ROOMS=$rooms")
   CMAKE_GENERATOR=${CMAKE_GENERATOR:-$generator} cmake --preset release -B build-repro "${options[@]}" &&
-    cmake --build build-repro --parallel "${JOBS:-$(nproc)}"
+    limited cmake --build build-repro --parallel "${JOBS:-$(nproc)}"
 }
 if [[ -n $build ]]; then
   skip build "--build $build was taken as it is"
@@ -111,19 +119,56 @@ fi
 # --- what is measured
 step kernels "$octavo" kernels --json "$out/repro/kernels.json"
 step check "$octavo" check --device "$device" --suite twelve --cases "$cases" --json "$out/bench/twelve.json"
+# count NAME FLAGS...: what CUPTI counts. A machine that cannot is not a failure, and not measured.
+count() {
+  local file=$out/ncu/$1.json
+  shift
+  limited "$octavo" counters --device cuda "$@" --json "$file" || grep -q '"measured": false' "$file"
+}
+# Those that fill the chip, at every head dimension.
+long=(--shape "1,32,16384,64" --shape "1,16,16384,128" --shape "1,8,16384,256")
+if [[ $device == cuda && -z $counters ]]; then
+  presets=(--preset mission --preset small --preset long --preset wide --preset stress)
+  step counters count counters "${presets[@]}" "${long[@]}"
+  step counters_causal count counters_causal --causal top_left "${long[@]}"
+  if grep -q '"measured": true' "$out/ncu/counters.json" 2>/dev/null; then
+    counters=$out/ncu/counters.json
+    if command -v ncu >/dev/null; then
+      step ncu env OCTAVO="$octavo" PYTHON="$python" tools/profile_ncu.sh mission 3 --out "$out/ncu"
+    else
+      skip ncu "no ncu"
+    fi
+  fi
+elif [[ -n $counters ]]; then
+  cp "$counters" "$out/ncu/counters.json"
+fi
 gate_flags=(--device "$device" --cases "$cases")
 [[ -n $baseline ]] && gate_flags+=(--baseline "$baseline")
-[[ -n $counters ]] && gate_flags+=(--counters "$counters") && cp "$counters" "$out/ncu/counters.json"
+[[ -n $counters ]] && gate_flags+=(--counters "$counters")
 step gate "$octavo" gate "${gate_flags[@]}" --json "$out/repro/gate.json"
 [[ -n $baseline ]] || skip "gate: performance" "no --baseline"
-[[ -n $counters ]] || skip "gate: counters" "no --counters"
+[[ -n $counters ]] || skip "gate: counters" "nothing was counted"
 
 case $device in
   cuda)
-    step bench "$octavo" bench --device cuda --iters "${iters:-2000}" --json "$out/bench/bench.json"
+    timed=("$octavo" bench --device cuda --iters "${iters:-2000}")
+    step bench "${timed[@]}" --json "$out/bench/bench.json"
+    step bench_stream "${timed[@]}" --skip-correctness --launch stream --json "$out/bench/stream.json"
+    step bench_cold "${timed[@]}" --skip-correctness --l2 cold --json "$out/bench/cold.json"
+    step bench_rotating "${timed[@]}" --skip-correctness --buffers 64 --json "$out/bench/rotating.json"
     if "$python" -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null; then
-      step compare "$python" tools/compare_torch.py --library "$build/liboctavo.so" \
-        --command "$octavo" --json "$out/bench/compare.json"
+      # On Hopper its own kernels against every peer on record, as tools/evidence.sh has it.
+      against=() family=()
+      if "$octavo" devices | grep -q 'sm_90'; then
+        against=(--grid bench/grid_sm90.csv --peers "flash,cudnn" --least 0.97)
+        against+=(--recorded bench/peers_h200.csv)
+        family=(OCTAVO_KERNELS=sm90)
+      fi
+      # PyTorch brings an NVRTC of its own; all steps are to use the one compiler.
+      nvrtc=$(sed -n 's/^OCTAVO_NVRTC:FILEPATH=//p' "$build/CMakeCache.txt" 2>/dev/null)
+      [[ -f $nvrtc ]] && family+=(OCTAVO_NVRTC="$nvrtc")
+      step compare env "${family[@]}" "$python" tools/compare_torch.py --library "$build/liboctavo.so" \
+        --command "$octavo" --json "$out/bench/compare.json" "${against[@]}" ${commit:+--commit "$commit"}
     else
       skip compare "no PyTorch that sees the GPU"
     fi
@@ -139,14 +184,16 @@ case $device in
     skip compare "no GPU"
     ;;
 esac
-[[ -n $counters ]] || skip counters "no file of counters: give --counters"
+[[ -n $counters ]] || skip counters "$([[ $device == cuda ]] && echo "CUPTI cannot count here" || echo "no GPU")"
 
 # --- report, manifest, bundle
-step report "$python" tools/report.py --folder "$out" --out "$out/report"
-commit=$(git rev-parse --short=7 HEAD 2>/dev/null || echo unknown)
-bundle=repro_bundle_${commit}_$(date -u +%Y%m%dT%H%M%SZ)
+before=()
+gpu=$(nvidia-smi -i 0 --query-gpu=name --format=csv,noheader 2>/dev/null | tr '[:upper:] ' '[:lower:]-')
+[[ -n $gpu && -d evidence/$gpu ]] && before=(--before "evidence/$gpu")
+step report "$python" tools/report.py --folder "$out" "${before[@]}" --out "$out/report"
+bundle=repro_bundle_${commit:0:7}_$(date -u +%Y%m%dT%H%M%SZ)
 # No steps from here on: they would change files whose digests the manifest has.
-if "$python" tools/manifest.py --folder "$out" --command "$octavo" &&
+if "$python" tools/manifest.py --folder "$out" --command "$octavo" --commit "$commit" &&
   tar -czf "$out/$bundle.tar.gz" --transform "s,^\.,$bundle," -C "$out" \
   ./bench ./ncu ./repro ./manifest.yaml ./report.html ./report.md &&
   "$octavo" evidence verify "$out/$bundle.tar.gz"; then

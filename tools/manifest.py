@@ -74,13 +74,13 @@ def listed_files(folder):
         yield {"path": name, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
-def manifest(folder, command):
+def manifest(folder, command, commit):
     built = list(kernels(command))
     compilers = sorted({k["compiler"] for k in built})
     digest = hashlib.sha256("".join(sorted(k["sha256"] for k in built)).encode()).hexdigest()
     values = {
         "octavo_bundle": 1,
-        "commit": told(["git", "rev-parse", "HEAD"]),
+        "commit": None if commit == "unknown" else commit or told(["git", "rev-parse", "HEAD"]),
         "changed_since_commit": None if told(["git", "rev-parse", "HEAD"]) is None
         else told(["git", "status", "--porcelain"]) is not None,
         "made": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
@@ -100,8 +100,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=pathlib.Path, required=True)
     parser.add_argument("--command", required=True, help="the octavo that was built")
+    parser.add_argument("--commit", help="of the sources; asked of git unless given")
     arguments = parser.parse_args()
-    text = manifest(arguments.folder, arguments.command)
+    text = manifest(arguments.folder, arguments.command, arguments.commit)
     (arguments.folder / "manifest.yaml").write_text(text)
 
 

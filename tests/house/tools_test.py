@@ -1,0 +1,124 @@
+#!/usr/bin/env python3
+"""The tools around the evidence with an octavo and an ncu that pretend: what they are called with,
+what becomes of what they say, and what happens when one does not end.
+
+usage: tools_test.py ROOT
+"""
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+import unittest
+
+ROOT = pathlib.Path(sys.argv.pop(1)).resolve()
+
+COUNTERS = {"kind": "counters", "measured": True,
+            "names": [{"key": "a", "metric": "sm__a.sum"}, {"key": "b", "metric": None},
+                      {"key": "c", "metric": "dram__c.avg"}]}
+# Writes what it was called with into calls, and a counters report where one is asked for.
+OCTAVO = f"""#!/bin/sh
+echo octavo "$@" >>"$CALLS"
+case "$1" in
+  counters) while [ "$1" != --json ]; do shift; done; echo '{json.dumps(COUNTERS)}' >"$2" ;;
+  check) sleep "${{SLOW:-0}}" ;;
+  evidence) exit "${{VERIFY:-0}}" ;;
+esac
+"""
+NCU = """#!/bin/sh
+echo ncu "$@" >>"$CALLS"
+case "$1" in
+  --import) echo '"ID","sm__a.sum"' ;;
+  *) while [ "$1" != --export ]; do shift; done; [ -n "$NCU_FAILS" ] || echo report >"$2.ncu-rep"; exit 9 ;;
+esac
+"""
+
+
+class ToolsTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, self.folder)
+        for name, text in (("octavo", OCTAVO), ("ncu", NCU)):
+            (self.folder / name).write_text(text)
+            (self.folder / name).chmod(0o755)
+        self.environment = {**os.environ, "PATH": f"{self.folder}:{os.environ['PATH']}",
+                            "CALLS": str(self.folder / "calls"), "OCTAVO": str(self.folder / "octavo"),
+                            "PYTHON": sys.executable}
+
+    def run_tool(self, *words, **more):
+        return subprocess.run([str(ROOT / words[0]), *words[1:]], capture_output=True, text=True,
+                              env={**self.environment, **more}, cwd=self.folder)
+
+    def calls(self):
+        return (self.folder / "calls").read_text().splitlines()
+
+    def test_ncu_is_asked_for_the_metrics_that_octavo_counts(self):
+        out = self.folder / "out"
+        done = self.run_tool("tools/profile_ncu.sh", "1,8,512,64", "3", "--config", "stages=2", "--causal",
+                             "top_left", "--out", str(out))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        count, profile, read = self.calls()
+        self.assertIn("counters --device cuda --shape 1,8,512,64 --config stages=2 --causal top_left", count)
+        self.assertIn("--metrics sm__a.sum,dram__c.avg ", profile)
+        self.assertIn("--launch-count 3 ", profile)
+        self.assertIn("bench --device cuda", profile)
+        self.assertIn("--config stages=2 --causal top_left", profile)
+        self.assertIn("--import", read)
+        for end in ("ncu-rep", "csv", "counters.json"):
+            self.assertTrue((out / f"1x8x512x64_top_left.{end}").stat().st_size > 0, end)
+
+    def test_a_profile_that_was_not_made_is_a_failure(self):
+        done = self.run_tool("tools/profile_ncu.sh", "mission", "3", "--out", str(self.folder), NCU_FAILS="1")
+        self.assertEqual(done.returncode, 1)
+
+    def test_bad_words_are_two(self):
+        for words in (["mission"], ["mission", "0"], ["mission", "x"], ["mission", "1", "--speed", "2"]):
+            self.assertEqual(self.run_tool("tools/profile_ncu.sh", *words).returncode, 2, words)
+
+    def test_a_step_that_does_not_end_has_failed(self):
+        out, begin = self.folder / "artifacts", time.monotonic()
+        done = self.run_tool("repro.sh", "--build", str(self.folder), "--tests", "none", "--device", "emulator",
+                             "--limit", "1", "--out", str(out), SLOW="60")
+        self.assertEqual(done.returncode, 1)
+        self.assertLess(time.monotonic() - begin, 30)
+        self.assertIn("\ncheck,failed,", (out / "repro/steps.csv").read_text())
+        self.assertIn("\nkernels,done,", (out / "repro/steps.csv").read_text())
+
+    def bundle(self, gpu):
+        made = self.folder / "bundle"
+        for name in ("bench", "ncu", "repro"):
+            (made / name).mkdir(parents=True, exist_ok=True)
+        (made / "manifest.yaml").write_text(f"octavo_bundle: 1\ngpu: {json.dumps(gpu)}\n")
+        compare = json.loads((ROOT / "evidence/nvidia-h200/sm90_compare.json").read_text())
+        (made / "bench/compare.json").write_text(json.dumps(compare))
+        (made / "ncu/counters.json").write_text(json.dumps(COUNTERS))
+        path = self.folder / "bundle.tar.gz"
+        with tarfile.open(path, "w:gz") as packed:
+            packed.add(made, "repro_bundle_x")
+        return path
+
+    def adopt(self, path, **more):
+        return self.run_tool("tools/adopt_bundle.sh", str(path), "--command", str(self.folder / "octavo"), "--root",
+                             str(self.folder), **more)
+
+    def test_a_bundle_becomes_the_evidence_of_its_gpu(self):
+        done = self.adopt(self.bundle("Fake GPU 9"))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        into = self.folder / "evidence/fake-gpu-9"
+        self.assertEqual(sorted(p.name for p in into.iterdir()),
+                         ["manifest.yaml", "sm90.md", "sm90_compare.json", "sm90_counters.json"])
+        self.assertEqual(json.loads((into / "sm90_counters.json").read_text()), COUNTERS)
+
+    def test_a_bundle_that_does_not_verify_is_not_adopted(self):
+        self.assertNotEqual(self.adopt(self.bundle("Fake GPU 9"), VERIFY="1").returncode, 0)
+        self.assertNotEqual(self.adopt(self.bundle(None)).returncode, 0)
+        self.assertFalse((self.folder / "evidence").exists())
+
+
+if __name__ == "__main__":
+    unittest.main()
