@@ -23,9 +23,12 @@ import pathlib
 import statistics
 import subprocess
 import sys
-import threading
 
 import octavo_c
+
+# Of the package, which need not be installed.
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "python/octavo"))
+import _timers  # noqa: E402
 
 SCHEMA = 1  # of docs/json.md
 SAMPLES = 15
@@ -103,67 +106,6 @@ def as_number(text):
     return None if text is None else float(text)
 
 
-class Clock:
-    """The SM clock and the power, several times a second, for as long as the comparison runs."""
-
-    def __init__(self):
-        self.seen = []
-        try:
-            self.process = subprocess.Popen(
-                ["nvidia-smi", "-i", "0", "--query-gpu=clocks.sm,power.draw",
-                 "--format=csv,noheader,nounits", "-lms", "50"],
-                stdout=subprocess.PIPE, text=True)
-        except OSError:
-            self.process = None
-            return
-        threading.Thread(target=self.read, daemon=True).start()
-
-    def read(self):
-        for line in self.process.stdout:
-            try:
-                mhz, watts = (float(x) for x in line.split(","))
-            except ValueError:
-                continue
-            self.seen.append((mhz, watts))
-
-    def since(self, start):
-        """Medians of what was seen from the start-th reading on."""
-        seen = self.seen[start:]
-        if not seen:
-            return {"clock_mhz": None, "power_w": None}
-        mhz, watts = zip(*seen)
-        return {"clock_mhz": statistics.median(mhz), "power_w": statistics.median(watts)}
-
-    def stop(self):
-        if self.process:
-            self.process.terminate()
-
-
-class Graph:
-    """So many calls of a function, captured; it is called once before, for what it does lazily."""
-
-    def __init__(self, torch, call, calls):
-        self.torch, self.calls = torch, calls
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            call()
-        torch.cuda.synchronize()
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph, stream=stream, capture_error_mode="thread_local"):
-            for _ in range(calls):
-                call()
-
-    def sample_us(self):
-        begin, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
-        self.graph.replay()
-        begin.record()
-        self.graph.replay()
-        end.record()
-        end.synchronize()
-        return begin.elapsed_time(end) * 1e3 / self.calls
-
-
 def take_turns(graphs):
     """Samples of all, after a warm-up of all."""
     spent = 0.0
@@ -179,7 +121,7 @@ def take_turns(graphs):
 class Comparison:
     def __init__(self, torch, octavo, peers, recorded):
         self.torch, self.octavo, self.peers, self.recorded = torch, octavo, peers, recorded
-        self.clock = Clock()
+        self.clock = _timers.Clock()
 
     def sdpa(self, peer, q, k, v, causal):
         from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -228,9 +170,9 @@ class Comparison:
         ours()
         first = next(iter(theirs.values()))
         difference = (out.float() - first().float()).abs().max().item()
-        calls = calls_for(Graph(torch, first, 1).sample_us())
+        calls = calls_for(_timers.Graph(torch, first, 1).sample_us())
         seen = len(self.clock.seen)
-        samples = take_turns([Graph(torch, c, calls) for c in (ours, ours, *theirs.values())])
+        samples = take_turns([_timers.Graph(torch, c, calls) for c in (ours, ours, *theirs.values())])
         row = row_of(case, calls, samples[0], samples[1], dict(zip(theirs, samples[2:])),
                      self.recorded, difference)
         row.update(self.clock.since(seen), kernel=plan.kernel, config=plan.config,
@@ -249,6 +191,7 @@ def row_of(case, calls, ours, again, theirs, recorded, difference):
     row.update(peer=fastest, peers_us=medians, recorded_us=scaled(recorded, case, medians))
     best = min([row["peer_us"], *row["recorded_us"].values()])
     row["ratio"] = best / row["octavo_us"]
+    row["ratio_interval"] = (_timers.ratio_interval(theirs[fastest], ours) if best == row["peer_us"] else None)
     row["again_ratio"] = statistics.median(again) / row["octavo_us"]
     row["max_difference"] = difference if math.isfinite(difference) else None
     row["octavo_samples_us"] = [round(u, 4) for u in ours]

@@ -3,7 +3,9 @@
 Both compute the same inputs in the same process, sample by sample in turn: a chip's clock moves
 with its heat, and both must see the same of it. On a GPU a sample is one replay of a CUDA graph of
 some calls, on the CPU it is one call; one that is not timed goes before it, so that launching the
-graph, or what the other left in the caches, is not in it. Octavo is timed twice, as if it were its
+graph, or what the other left in the caches, is not in it. --launch stream times calls from the host
+instead, --l2 cold overwrites L2 before each, --buffers N lets calls take N copies of the inputs in
+turn. Octavo is timed twice, as if it were its
 own peer: what that ratio is away from 1 is what the others cannot be believed beyond.
 """
 
@@ -11,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import json
 import pathlib
 import random
@@ -19,6 +22,7 @@ import sys
 import time
 
 import octavo
+from octavo import _timers
 
 SHAPES = {  # batch, heads, length, head dimension
     "mission": (1, 8, 512, 64),
@@ -34,35 +38,11 @@ BACKENDS = {
     "math": "MATH",
     "cudnn": "CUDNN_ATTENTION",
 }
+# Packages that are timed where they are installed.
+PACKAGES = ("flash_attn", "xformers", "cutlass")
 SCHEMA = 1
 GRAPH_CALLS = 20  # fewer where they take longer than this:
 LONGEST_REPLAY_US = 8000
-BOOTSTRAP = 1000
-
-
-class Graph:
-    """So many calls of a function in a CUDA graph."""
-
-    def __init__(self, torch, call, calls):
-        self.torch, self.calls = torch, calls
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            call()
-        torch.cuda.synchronize()
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph, stream=stream):
-            for _ in range(calls):
-                call()
-
-    def sample_us(self):
-        begin, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
-        self.graph.replay()
-        begin.record()
-        self.graph.replay()
-        end.record()
-        end.synchronize()
-        return begin.elapsed_time(end) * 1e3 / self.calls
 
 
 class Calls:
@@ -80,11 +60,12 @@ class Calls:
         return (time.perf_counter() - begin) * 1e6
 
 
-def timer(torch, device, call):
+def timer(torch, arguments, device, call):
     if device != "cuda":
         return Calls(call)
-    once = Graph(torch, call, 1).sample_us()
-    return Graph(torch, call, max(1, min(GRAPH_CALLS, int(LONGEST_REPLAY_US / once))))
+    once = _timers.Graph(torch, call, 1).sample_us()
+    calls = max(1, min(GRAPH_CALLS, int(LONGEST_REPLAY_US / once)))
+    return _timers.timer_of(torch, call, arguments.launch, arguments.l2, calls)
 
 
 def take_turns(timers, warmup, iters):
@@ -111,12 +92,28 @@ def summary_of(samples):
             "samples_us": [round(s, 4) for s in samples]}
 
 
-def ratio_interval(theirs, ours):
-    """What 95 of 100 ratios of medians of resampled samples lie between."""
-    draw = random.Random(0)
-    ratios = sorted(statistics.median(draw.choices(theirs, k=len(theirs))) /
-                    statistics.median(draw.choices(ours, k=len(ours))) for _ in range(BOOTSTRAP))
-    return [ratios[int(BOOTSTRAP * 0.025)], ratios[int(BOOTSTRAP * 0.975)]]
+def package_call(package, q, k, v, causal):
+    """A call of another package, which takes heads after rows; ImportError where it is not here."""
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    if package == "flash_attn":
+        from flash_attn import flash_attn_func
+        return lambda: flash_attn_func(q, k, v, causal=causal).transpose(1, 2)
+    from xformers import ops
+    bias = ops.LowerTriangularMask() if causal else None
+    op = (ops.fmha.cutlass.FwOp, None) if package == "cutlass" else None
+    return lambda: ops.memory_efficient_attention(q, k, v, attn_bias=bias, op=op).transpose(1, 2)
+
+
+class NoClock:
+    """The CPU's, of which nothing is known."""
+
+    seen = ()
+
+    def since(self, start):
+        return {"clock_mhz": None, "power_w": None, "throttle": None}
+
+    def stop(self):
+        pass
 
 
 class Bench:
@@ -125,6 +122,7 @@ class Bench:
         self.device = arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
         self.dtype = getattr(torch, arguments.dtype or
                              ("float16" if self.device == "cuda" else "float32"))
+        self.clock = _timers.Clock() if self.device == "cuda" else NoClock()
         self.options = {"causal": arguments.causal}
         if arguments.precision:
             self.options["precision"] = arguments.precision
@@ -140,10 +138,18 @@ class Bench:
 
     def theirs(self, backend, q, k, v):
         """The peer's call, or why it cannot be made."""
+        try:
+            call = (package_call if backend in PACKAGES else self.sdpa_call)(backend, q, k, v,
+                                                                             self.arguments.causal)
+            call()
+        except (ImportError, RuntimeError, ValueError, NotImplementedError) as refused:
+            return None, str(refused).splitlines()[0]
+        return call, None
+
+    def sdpa_call(self, backend, q, k, v, causal):
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
         chosen = BACKENDS[backend]
-        causal = self.arguments.causal
 
         def call():
             with contextlib.nullcontext() if chosen is None else sdpa_kernel(
@@ -151,11 +157,7 @@ class Bench:
                 return self.torch.nn.functional.scaled_dot_product_attention(
                     q, k, v, is_causal=causal)
 
-        try:
-            call()
-        except RuntimeError as refused:
-            return None, str(refused).splitlines()[0]
-        return call, None
+        return call
 
     def truth(self, q, k, v):
         """Attention in float64, head by head: no memory that grows with the batch."""
@@ -173,9 +175,10 @@ class Bench:
     def row(self, name, backend):
         shape = SHAPES[name]
         q, k, v = self.inputs(shape)
+        copies = [(q, k, v)] + [tuple(x.clone() for x in (q, k, v)) for _ in range(1, self.arguments.buffers)]
         row = {"name": name, "shape": list(shape), "backend": backend}
 
-        def ours():
+        def ours(q=q, k=k, v=v):
             return octavo.attention(q, k, v, **self.options)
 
         told = octavo.explain(q, k, v, **self.options)
@@ -187,8 +190,13 @@ class Bench:
             if theirs:
                 row["peer_max_error"] = (theirs().double() - truth).abs().max().item()
             del truth
-        timed = [timer(self.torch, self.device, call) for call in (ours, theirs, ours) if call]
+        of_ours = [functools.partial(ours, *copy) for copy in copies]
+        of_theirs = [self.theirs(backend, *copy)[0] for copy in copies] if theirs else []
+        timed = [timer(self.torch, self.arguments, self.device, _timers.in_turn(calls))
+                 for calls in (of_ours, of_theirs, of_ours) if calls]
+        seen = len(self.clock.seen)
         samples = take_turns(timed, self.arguments.warmup, self.arguments.iters)
+        row.update(self.clock.since(seen))
         row.update(calls=timed[0].calls, octavo=summary_of(samples[0]),
                    octavo_again=summary_of(samples[-1]))
         row["again_ratio"] = row["octavo_again"]["median_us"] / row["octavo"]["median_us"]
@@ -196,7 +204,7 @@ class Bench:
             return {**row, "peer": None, "not_available": refused}
         row["peer"] = summary_of(samples[1])
         row["ratio"] = row["peer"]["median_us"] / row["octavo"]["median_us"]
-        row["ratio_interval"] = ratio_interval(samples[1], samples[0])
+        row["ratio_interval"] = _timers.ratio_interval(samples[1], samples[0])
         return row
 
     def machine(self):
@@ -251,8 +259,15 @@ def parse(words):
     parser.add_argument("--shapes", default=list(SHAPES), help="comma separated, of " + ", ".join(SHAPES),
                         type=lambda text: names_of(text, SHAPES, "a shape"))
     parser.add_argument("--backend", default=["auto"],
-                        help="of PyTorch, comma separated, of " + ", ".join(BACKENDS),
-                        type=lambda text: names_of(text, BACKENDS, "a backend"))
+                        help="of PyTorch, comma separated, of " + ", ".join(BACKENDS) + "; and "
+                        + ", ".join(PACKAGES) + ", where they are installed",
+                        type=lambda text: names_of(text, (*BACKENDS, *PACKAGES), "a backend"))
+    parser.add_argument("--launch", choices=("graph", "stream"), default="graph",
+                        help="on a GPU: replays of a CUDA graph, or calls from the host")
+    parser.add_argument("--l2", choices=("warm", "cold"), default="warm",
+                        help="on a GPU: as the last call left it, or overwritten before each")
+    parser.add_argument("--buffers", type=int, default=1,
+                        help="copies of the inputs that calls take in turn (1)")
     parser.add_argument("--iters", type=int, default=100, help="samples of each (100)")
     parser.add_argument("--warmup", type=int, default=20, help="samples before those (20)")
     parser.add_argument("--seed", type=int, default=42)
@@ -267,6 +282,8 @@ def parse(words):
     arguments = parser.parse_args(words)
     if arguments.iters < 1 or arguments.warmup < 0:
         parser.error("--iters is at least 1 and --warmup at least 0")
+    if arguments.buffers < 1:
+        parser.error(f"--buffers is {arguments.buffers}; supported: 1 or more.")
     return arguments
 
 
@@ -277,9 +294,13 @@ def main(words=None):
     except ImportError:
         sys.exit("octavo.bench: this Python has no PyTorch, which is what Octavo is held against")
     bench = Bench(torch, arguments)
+    if bench.device == "cpu" and (arguments.launch, arguments.l2) != ("graph", "warm"):
+        sys.exit(f"octavo.bench: the timing is launch {arguments.launch}, L2 {arguments.l2} on cpu; "
+                 "supported: those of a GPU there, none elsewhere.")
     report = {"schema": SCHEMA, "kind": "python_bench", "version": octavo.__version__,
               **bench.machine(), "seed": arguments.seed, "warmup": arguments.warmup,
-              "iters": arguments.iters, "causal": arguments.causal,
+              "iters": arguments.iters, "launch": arguments.launch, "l2": arguments.l2,
+              "buffers": arguments.buffers, "causal": arguments.causal,
               "precision": arguments.precision, "rows": []}
     print(f"octavo {octavo.__version__}, PyTorch {torch.__version__}, "
           f"{report.get('gpu', 'CPU')}, {report['dtype']}, medians of {arguments.iters}")
@@ -289,6 +310,7 @@ def main(words=None):
             for backend in arguments.backend:
                 report["rows"].append(bench.row(name, backend))
                 print(line_of(report["rows"][-1]), flush=True)
+    bench.clock.stop()
     path = pathlib.Path(arguments.json)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(report, indent=1) + "\n")

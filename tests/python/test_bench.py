@@ -63,3 +63,55 @@ def test_errors_are_sentences(capsys):
     with pytest.raises(SystemExit):
         bench.parse(["--shapes", "mission,tiny"])
     assert "a shape is 'tiny'; supported: mission, small" in capsys.readouterr().err
+
+
+def test_packages_are_not_available_or_timed(tiny, monkeypatch):
+    import sys
+    import types
+
+    import torch
+
+    for package in bench.PACKAGES:
+        monkeypatch.setitem(sys.modules, "flash_attn" if package == "flash_attn" else "xformers", None)
+    report = tiny("--backend", ",".join(bench.PACKAGES))
+    for row in report["rows"]:
+        assert row["peer"] is None and row["not_available"], row["backend"]
+
+    def theirs(q, k, v, causal=False, attn_bias=None, op=None):
+        called.append(op)
+        out = torch.nn.functional.scaled_dot_product_attention(
+            *(x.transpose(1, 2) for x in (q, k, v)), is_causal=causal or attn_bias is not None)
+        return out.transpose(1, 2)
+
+    called = []
+    fmha = types.SimpleNamespace(cutlass=types.SimpleNamespace(FwOp="cutlass"))
+    ops = types.SimpleNamespace(memory_efficient_attention=theirs, LowerTriangularMask=object, fmha=fmha)
+    monkeypatch.setitem(sys.modules, "flash_attn", types.SimpleNamespace(flash_attn_func=theirs))
+    monkeypatch.setitem(sys.modules, "xformers", types.SimpleNamespace(ops=ops))
+    report = tiny("--backend", ",".join(bench.PACKAGES), "--causal")
+    for row in report["rows"]:
+        assert row["peer_max_error"] < 1e-5, row
+    assert ("cutlass", None) in called
+
+
+def test_buffers_are_taken_in_turn(tiny, monkeypatch):
+    seen = set()
+    real = bench.octavo.attention
+
+    def attention(q, k, v, **options):
+        seen.add(q.data_ptr())
+        return real(q, k, v, **options)
+
+    monkeypatch.setattr(bench.octavo, "attention", attention)
+    report = tiny("--buffers", "3")
+    assert report["buffers"] == 3 and len(seen) == 3
+    assert (report["launch"], report["l2"]) == ("graph", "warm")
+    assert report["rows"][0]["throttle"] is None
+
+
+def test_ways_of_a_gpu_are_refused_on_the_cpu(tiny):
+    for words in (("--launch", "stream"), ("--l2", "cold")):
+        with pytest.raises(SystemExit, match="the timing is launch .* on cpu; supported"):
+            tiny(*words)
+    with pytest.raises(SystemExit):
+        tiny("--buffers", "0")

@@ -1,0 +1,149 @@
+"""Ways to time a call of PyTorch's or of ours on a GPU, how sure a ratio is, and the clock meanwhile.
+
+A timer gives samples, microseconds of one call each. The call it is given launches work on the
+current stream; calls that are to take their inputs in turn are put into one by `in_turn`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import statistics
+import subprocess
+import threading
+
+REASONS = {  # bits of NVML; an idle GPU is no reason
+    0x2: "application clocks", 0x4: "power cap", 0x8: "hardware slowdown", 0x10: "sync boost",
+    0x20: "software thermal slowdown", 0x40: "hardware thermal slowdown", 0x80: "hardware power brake",
+    0x100: "display clock"}
+
+BOOTSTRAP = 1000
+
+
+def in_turn(calls):
+    """One call out of some, each time the next."""
+    cycle = itertools.cycle(calls)
+    return lambda: next(cycle)()
+
+
+class Timer:
+    """What is timed comes after a part that is not, and that still runs when it is enqueued."""
+
+    calls = 1
+
+    def __init__(self, torch):
+        self.torch = torch
+
+    def lead_in(self):
+        self.timed()
+
+    def sample_us(self):
+        begin, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self.lead_in()
+        begin.record()
+        self.timed()
+        end.record()
+        end.synchronize()
+        return begin.elapsed_time(end) * 1e3 / self.calls
+
+
+class Graph(Timer):
+    """So many calls, replayed from a CUDA graph; called once before, for what they do lazily."""
+
+    def __init__(self, torch, call, calls):
+        super().__init__(torch)
+        self.calls = calls
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            call()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+            for _ in range(calls):
+                call()
+        self.timed = graph.replay
+
+
+class Stream(Timer):
+    """So many calls, launched by the host one after the other."""
+
+    def __init__(self, torch, call, calls):
+        super().__init__(torch)
+        self.call, self.calls = call, calls
+
+    def lead_in(self):
+        self.call()
+
+    def timed(self):
+        for _ in range(self.calls):
+            self.call()
+
+
+def cold(timer):
+    """The same timer, of one call, with L2 overwritten before it."""
+    torch = timer.torch
+    size = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
+    memory = torch.empty(2 * size, dtype=torch.uint8, device="cuda")
+    timer.lead_in = memory.zero_
+    return timer
+
+
+def timer_of(torch, call, launch, l2, calls):
+    """launch: graph, stream; l2: warm, cold, which times one call at a time."""
+    kind = Graph if launch == "graph" else Stream
+    return kind(torch, call, calls) if l2 == "warm" else cold(kind(torch, call, 1))
+
+
+def ratio_interval(theirs, ours):
+    """What 95 of 100 ratios of medians of resampled samples lie between."""
+    draw = random.Random(0)
+    ratios = sorted(statistics.median(draw.choices(theirs, k=len(theirs))) /
+                    statistics.median(draw.choices(ours, k=len(ours))) for _ in range(BOOTSTRAP))
+    return [ratios[int(BOOTSTRAP * 0.025)], ratios[int(BOOTSTRAP * 0.975)]]
+
+
+def throttle_of(bits):
+    return [name for bit, name in REASONS.items() if bits & bit]
+
+
+class Clock:
+    """SM clock, power and what holds the clock back, by nvidia-smi, until it is stopped."""
+
+    FIELDS = "clocks.sm,power.draw,clocks_throttle_reasons.active"
+
+    def __init__(self, command="nvidia-smi"):
+        self.seen, self.process = [], None
+        try:
+            self.process = subprocess.Popen(
+                [command, "-i", "0", f"--query-gpu={self.FIELDS}", "--format=csv,noheader,nounits", "-lms", "50"],
+                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        except OSError:
+            return
+        self.thread = threading.Thread(target=self.read, daemon=True)
+        self.thread.start()
+
+    def read(self):
+        for line in self.process.stdout:
+            try:
+                mhz, watts, bits = line.split(",")
+                self.seen.append((float(mhz), float(watts), int(bits, 16)))
+            except ValueError:
+                continue
+
+    def since(self, start):
+        """Medians of what was seen from the start-th reading on, and every reason."""
+        seen = self.seen[start:]
+        if not seen:
+            return {"clock_mhz": None, "power_w": None, "throttle": None}
+        mhz, watts, bits = zip(*seen)
+        together = 0
+        for one in bits:
+            together |= one
+        return {"clock_mhz": statistics.median(mhz), "power_w": statistics.median(watts),
+                "throttle": throttle_of(together)}
+
+    def stop(self):
+        if self.process:
+            self.process.terminate()
+            self.process.wait()
