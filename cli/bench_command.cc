@@ -17,6 +17,7 @@ namespace {
 struct BenchFlags {
   DeviceFlags device;
   ShapeFlags shape;
+  KeyValueFlags kv;
   AttentionFlags attention;
   JsonFlag json;
   std::string dtype = "f16";
@@ -43,6 +44,10 @@ int bench_command(BenchFlags& flags) {
   BenchOptions options;
   options.device = flags.device.open();
   options.cases = flags.shape.cases();
+  for (BenchCase& c : options.cases) {
+    c.heads_kv = flags.kv.heads;
+    c.length_kv = flags.kv.length;
+  }
   options.dtype = require(parse_dtype(flags.dtype));
   options.attention = flags.attention.options();
   options.iters = flags.iters;
@@ -72,6 +77,7 @@ void add_bench_command(CLI::App& app, int& exit_code) {
   const auto flags = std::make_shared<BenchFlags>();
   flags->device.add(*command);
   flags->shape.add(*command, ShapeFlags::Count::many);
+  flags->kv.add(*command);
   add_dtype(*command, flags->dtype, "of the random inputs: f32, f16, bf16");
   add_seed(*command, flags->seed);
   command->add_option("--iters", flags->iters, "timed runs")->type_name("N")->capture_default_str();

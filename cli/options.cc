@@ -105,6 +105,9 @@ void AttentionFlags::add(CLI::App& app) {
   app.add_flag("--batch-invariant", batch_invariant,
                "a row's bits do not depend on its company in the batch")
       ->group("Attention");
+  app.add_flag("--overlap-launch", overlap_launch,
+               "may start before what precedes it in the stream has ended (GPU)")
+      ->group("Attention");
   app.add_option("--granularity-qk", granularity_qk,
                  "scales of Q and K: tensor, head, block, row, channel")
       ->type_name("G")
@@ -148,6 +151,7 @@ Options AttentionFlags::options() const {
   options.quantization.smooth_k = smooth_k;
   options.quantization.hadamard = hadamard;
   options.batch_invariant = batch_invariant;
+  options.overlap_launch = overlap_launch;
   return options;
 }
 

@@ -41,7 +41,7 @@ struct AttentionFlags {
   std::string granularity_qk, granularity_v;
   std::int64_t block_rows = 64;
   std::string rule = "amax";
-  bool smooth_k = false, hadamard = false, batch_invariant = false;
+  bool smooth_k = false, hadamard = false, batch_invariant = false, overlap_launch = false;
 };
 
 // Problems by name or by size.

@@ -27,7 +27,8 @@ class Options(ctypes.Structure):
     _fields_ = [("size", c_size_t), ("causal", c_int32), ("window_left", c_int64),
                 ("window_right", c_int64), ("precision", c_int32), ("granularity_qk", c_int32),
                 ("granularity_v", c_int32), ("block_rows", c_int64), ("scale_rule", c_int32),
-                ("smooth_k", c_int32), ("hadamard", c_int32), ("batch_invariant", c_int32)]
+                ("smooth_k", c_int32), ("hadamard", c_int32), ("batch_invariant", c_int32),
+                ("overlap_launch", c_int32)]
 
 
 class Arguments(ctypes.Structure):

@@ -106,6 +106,7 @@ OCTAVO_API Result<CheckReport> check(const CheckOptions& options);
 struct BenchCase {
   std::string name;  // a preset's, or its shape
   std::int64_t batch = 1, heads = 1, length = 1, head_dim = 64;
+  std::optional<std::int64_t> heads_kv{}, length_kv{};  // of K and V, where not those of Q
 };
 
 struct BenchOptions {

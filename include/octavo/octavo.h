@@ -99,6 +99,7 @@ typedef struct octavo_options {
   int32_t smooth_k;
   int32_t hadamard;
   int32_t batch_invariant;
+  int32_t overlap_launch; /* may start before what precedes it in the stream has ended */
 } octavo_options;
 
 typedef struct octavo_arguments {

@@ -239,6 +239,9 @@ struct Options {
   Precision precision = Precision::native;
   Quantization quantization{};
   bool batch_invariant = false;  // a row's bits do not depend on its company in the batch
+  // On a GPU the kernel may start before what precedes it in the stream has ended, whose results it
+  // waits for itself; where a kernel cannot, it starts as always.
+  bool overlap_launch = false;
   bool operator==(const Options&) const = default;
 };
 

@@ -45,6 +45,7 @@ def attention(
     max_seqlen_kv: int | None = None,
     quantization: _Quantization | None = None,
     batch_invariant: bool = False,
+    overlap_launch: bool = False,
     stream: Any = None,
 ) -> Any: ...
 def explain(
@@ -66,6 +67,7 @@ def explain(
     max_seqlen_kv: int | None = None,
     quantization: _Quantization | None = None,
     batch_invariant: bool = False,
+    overlap_launch: bool = False,
     stream: Any = None,
     device: str | None = None,
 ) -> Explanation: ...

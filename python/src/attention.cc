@@ -65,7 +65,7 @@ class Plans {
     add((q.smooth_k ? 1 : 0) | (q.hadamard ? 2 : 0) | (o.batch_invariant ? 4 : 0) |
         (a.lse.data != nullptr ? 8 : 0));
     add(call.device.kind);
-    add(a.cu_seqlens_q != nullptr);
+    add((a.cu_seqlens_q != nullptr ? 1 : 0) | (o.overlap_launch ? 2 : 0));
     const auto word = [](std::int64_t n) { return static_cast<std::uint64_t>(n); };
     return {kinds,
             word(call.device.index),

@@ -31,6 +31,7 @@ enum Parameter : int {
   kMaxSeqlenKv,
   kQuantization,
   kBatchInvariant,
+  kOverlapLaunch,
   kStream,
   kDevice,  // explain's only
   kParameterCount
@@ -52,6 +53,7 @@ inline constexpr std::array<const char*, kParameterCount> kParameters = {"q",
                                                                          "max_seqlen_kv",
                                                                          "quantization",
                                                                          "batch_invariant",
+                                                                         "overlap_launch",
                                                                          "stream",
                                                                          "device"};
 

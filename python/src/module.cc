@@ -76,7 +76,8 @@ void fill_normal(nb::handle array, std::uint64_t seed, std::uint64_t stream) {
 #define OCTAVO_PARAMETERS                                                                    \
   "q, k, v, *, causal=False, window=None, scale=None, precision=None, out=None, "            \
   "return_lse=False, layout='bhsd', out_dtype=None, cu_seqlens_q=None, cu_seqlens_kv=None, " \
-  "max_seqlen_q=None, max_seqlen_kv=None, quantization=None, batch_invariant=False, stream=None"
+  "max_seqlen_q=None, max_seqlen_kv=None, quantization=None, batch_invariant=False, "        \
+  "overlap_launch=False, stream=None"
 
 constexpr const char* kAttentionDoc = "attention(" OCTAVO_PARAMETERS R"doc()
 --
@@ -100,6 +101,8 @@ max_seqlen_q, max_seqlen_kv    the longest of them; may be None in host memory
 quantization how a precision of 8 bits quantizes: a dict with qk, v, block_rows, rule, smooth_k,
              hadamard
 batch_invariant    a row's bits do not depend on its company in the batch
+overlap_launch     on a GPU it may start before what precedes it in the stream has ended, whose
+             results it waits for itself
 stream       a CUDA stream; the framework's current one if None
 
 Raises ValueError and TypeError for arguments, NotImplementedError for what this device does not

@@ -68,6 +68,7 @@ Options options_of(const Given& given) {
         check(parse_precision(text_of(given[kPrecision], "precision", "its name, or None")));
   read_quantization(given[kQuantization], options.quantization);
   options.batch_invariant = is_true(given[kBatchInvariant]);
+  options.overlap_launch = is_true(given[kOverlapLaunch]);
   return options;
 }
 

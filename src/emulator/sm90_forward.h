@@ -14,7 +14,7 @@ struct EmulatedSm90Forward {
 };
 
 // Every row of the table that problems are given to, in both element types; again as LSE needs it,
-// where that differs; and some with FP32 output.
+// where that differs; and some with FP32 output, launched early, or with packed heads.
 const std::vector<EmulatedSm90Forward>& sm90_forward_kernels();
 
 }  // namespace octavo::emulator

@@ -24,9 +24,19 @@ constexpr bool is_in_table(const Sm90Forward& config) {
   return false;
 }
 
+// Heads packed over a cluster and over row groups.
+constexpr bool is_packed_too(const sm90::TableRow& row) {
+  for (const sm90::TableRow& other : sm90::kTable)
+    if (other.head_dim == row.head_dim && other.cluster > 1)
+      return (&other == &row && (row.head_dim == 64 || row.head_dim == 128)) ||
+             (row.head_dim == 96 && row.row_groups > 1);
+  return false;
+}
+
 // In the order of the list: as problems are given to them, with the exact sums that LSE needs, with
 // FP32 output. Those sums serve a problem without LSE too, so FP32 needs no other; and one of each
-// form is enough for what it does otherwise.
+// form is enough for what it does otherwise, and for launches that may start early. Last those with
+// packed heads.
 template <class Take>
 constexpr void for_each_sm90_config(const Take& take) {
   for (const sm90::TableRow& row : sm90::kTable)
@@ -39,6 +49,17 @@ constexpr void for_each_sm90_config(const Take& take) {
       }
       if (element != Element::f16 || !is_first_of_form(row)) continue;
       c.out = Element::f32;
+      take(c);
+      if (row.head_dim != 64) continue;
+      c.out = Element::f16;
+      c.early_start = true;
+      take(c);
+    }
+  for (const sm90::TableRow& row : sm90::kTable)
+    if (is_packed_too(row)) {
+      Sm90Forward c = sm90::config_of(row, Element::f16);
+      c.ones = false;
+      c.pack_heads = true;
       take(c);
     }
 }

@@ -248,8 +248,13 @@ std::vector<Case> cases_for(const Sm90Forward& config) {
   c.out = dtype_of(config.out);
   c.head_dim = config.head_dim;
   c.lse = !config.ones;
-  const std::int64_t rows = sm90::block_m(config), keys = config.block_n;
+  // Packed heads: three that share keys, and a fourth of a tile that is another's.
+  const std::int64_t rows = config.pack_heads ? 6 : sm90::block_m(config), keys = config.block_n;
   const std::int64_t parts = sm90::key_parts(config);
+  if (config.pack_heads) {
+    c.heads_q = 6;
+    c.heads_kv = 2;
+  }
   std::vector<Case> cases;
   // No mask but the last keys'; every buffer is filled again, by every part; scores so large that
   // maxima grow on the way.
@@ -266,7 +271,7 @@ std::vector<Case> cases_for(const Sm90Forward& config) {
   // Tiles that see no key beside such that do, more of them than can be announced at once; a
   // negative scale.
   c.options.window_left = -1;
-  c.heads_q = c.heads_kv = config.split_keys ? 1 : 3;
+  if (!config.pack_heads) c.heads_q = c.heads_kv = config.split_keys ? 1 : 3;
   c.scale = -0.3f;
   c.len_kv = 9;
   c.len_q = rows + 9;

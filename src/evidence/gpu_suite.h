@@ -14,8 +14,8 @@ namespace octavo::evidence {
 std::vector<Case> gpu_cases(Device device, std::uint64_t seed);
 
 // The suite `configs`: every configuration of the Hopper kernel's table in both 16-bit types, and
-// every way in which it divides keys, each over random problems of its head dimension. What it
-// does not serve, a packed batch among them where keys are divided, is refused and counted.
+// every way in which it divides keys, with heads packed as well as not, each over random problems
+// of its head dimension. Divisions for which a chip has no room are refused and counted.
 std::vector<Case> config_cases(std::uint64_t seed);
 
 // Compiles on all cores what the cases will need and no cache has. How many kernels that are, of

@@ -39,7 +39,8 @@ Json attention_json(const Options& o) {
             {"rule", name(q.rule)},
             {"smooth_k", q.smooth_k},
             {"hadamard", q.hadamard}}},
-          {"batch_invariant", o.batch_invariant}};
+          {"batch_invariant", o.batch_invariant},
+          {"overlap_launch", o.overlap_launch}};
 }
 
 Json row_json(const CheckRow& row) {
@@ -70,6 +71,8 @@ Json row_json(const BenchRow& row) {
           {"heads", row.shape.heads},
           {"length", row.shape.length},
           {"head_dim", row.shape.head_dim},
+          {"heads_kv", row.shape.heads_kv.value_or(row.shape.heads)},
+          {"length_kv", row.shape.length_kv.value_or(row.shape.length)},
           {"median_us", number(row.median_us)},
           {"low_us", number(row.low_us)},
           {"high_us", number(row.high_us)},

@@ -14,8 +14,10 @@ DType out_type_of(DType input) { return is_8bit(input) ? DType::f16 : input; }
 Case case_of(const PlannedCaseOptions& options, const BenchCase& shape) {
   Case c;
   c.batch = shape.batch;
-  c.heads_q = c.heads_kv = shape.heads;
-  c.len_q = c.len_kv = shape.length;
+  c.heads_q = shape.heads;
+  c.heads_kv = shape.heads_kv.value_or(shape.heads);
+  c.len_q = shape.length;
+  c.len_kv = shape.length_kv.value_or(shape.length);
   c.head_dim = shape.head_dim;
   c.input = options.dtype;
   c.out = out_type_of(options.dtype);
@@ -34,6 +36,10 @@ std::vector<BenchCase> named_cases(std::vector<BenchCase> cases) {
       cases.push_back({std::string(p.name), p.batch, p.heads, p.length, p.head_dim});
   for (BenchCase& c : cases)
     if (c.name.empty()) c.name = fmt::format("{},{},{},{}", c.batch, c.heads, c.length, c.head_dim);
+  for (BenchCase& c : cases) {
+    if (c.heads_kv) c.name += fmt::format(" kv-heads={}", *c.heads_kv);
+    if (c.length_kv) c.name += fmt::format(" kv-length={}", *c.length_kv);
+  }
   return cases;
 }
 
@@ -46,12 +52,16 @@ Status validate_cases(const PlannedCaseOptions& options, const std::vector<Bench
     for (const auto& [what, n] : {std::pair{"batch", shape.batch},
                                   {"heads", shape.heads},
                                   {"length", shape.length},
-                                  {"head_dim", shape.head_dim}})
+                                  {"head_dim", shape.head_dim},
+                                  {"heads_kv", shape.heads_kv.value_or(1)},
+                                  {"length_kv", shape.length_kv.value_or(1)}})
       if (n < 1) return invalid(what, fmt::format("{}", n), "1 or more");
     Problem problem;
     problem.batch = shape.batch;
-    problem.heads_q = problem.heads_kv = shape.heads;
-    problem.len_q = problem.len_kv = shape.length;
+    problem.heads_q = shape.heads;
+    problem.heads_kv = shape.heads_kv.value_or(shape.heads);
+    problem.len_q = shape.length;
+    problem.len_kv = shape.length_kv.value_or(shape.length);
     problem.head_dim = problem.head_dim_v = shape.head_dim;
     problem.q = problem.k = problem.v = options.dtype;
     problem.out = out_type_of(options.dtype);
@@ -63,8 +73,8 @@ Status validate_cases(const PlannedCaseOptions& options, const std::vector<Bench
 
 double flop_of(const BenchCase& shape, Causal causal) {
   return 4.0 * static_cast<double>(shape.batch * shape.heads) * static_cast<double>(shape.length) *
-         static_cast<double>(shape.length) * static_cast<double>(shape.head_dim) *
-         (causal == Causal::none ? 1.0 : 0.5);
+         static_cast<double>(shape.length_kv.value_or(shape.length)) *
+         static_cast<double>(shape.head_dim) * (causal == Causal::none ? 1.0 : 0.5);
 }
 
 PlannedCase::PlannedCase(const PlannedCaseOptions& options, const BenchCase& shape)

@@ -31,7 +31,7 @@ std::vector<BenchCase> named_cases(std::vector<BenchCase> cases);
 // The first thing that is wrong with the options or a shape, in one sentence.
 Status validate_cases(const PlannedCaseOptions& options, const std::vector<BenchCase>& cases);
 
-// 4 B H S S D, half of it when causal.
+// 4 B H S D times the length of K, half of it when causal.
 double flop_of(const BenchCase& shape, Causal causal);
 
 class PlannedCase {

@@ -95,10 +95,23 @@ SmLoad longest_queue(const Sm90Forward& c, int resident, const Problem& p, const
   return longest;
 }
 
+// A tile with queries of one head alone would be at least half empty, and others share its keys.
+bool may_pack(const sm90::TableRow& row, const Problem& p) {
+  return row.cluster > 0 && !p.packed && !p.options.batch_invariant && p.heads_q > p.heads_kv &&
+         2 * p.len_q <= sm90::kRows && row.row_groups != 3;
+}
+// The problem whose tiles are those of packed heads: each stands for the heads that fill one.
+Problem packed_heads(const Problem& p, std::int64_t block_m) {
+  Problem packed = p;
+  const std::int64_t rows = (p.heads_q / p.heads_kv) << query_bits(p.len_q);
+  packed.heads_q = p.heads_kv * div_up(rows, block_m);
+  return packed;
+}
+
 std::string shape_text(const Sm90Forward& c) {
   if (!c.split_keys) return fmt::format("tiles of {} rows by {} keys", sm90::block_m(c), c.block_n);
-  return fmt::format("{} rows at a time, their keys divided into {} parts", sm90::block_m(c),
-                     sm90::key_parts(c));
+  return fmt::format("{} rows{} at a time, their keys divided into {} parts", sm90::block_m(c),
+                     c.pack_heads ? " of several heads" : "", sm90::key_parts(c));
 }
 
 }  // namespace
@@ -143,14 +156,21 @@ double estimated_us(const sm90::TableRow& row, const Problem& p, const GpuInfo& 
 ChosenSm90Forward choose_sm90_forward(const Problem& p, const GpuInfo& gpu) {
   ChosenSm90Forward chosen;
   double best = std::numeric_limits<double>::infinity();
-  for (const sm90::TableRow& row : sm90::kTable) {
-    if (!fits(row, p)) continue;
-    const double us = estimated_us(row, p, gpu);
-    if (us >= best) continue;
+  const auto consider = [&](const sm90::TableRow& row, const Problem& counted, bool pack_heads) {
+    const double us = estimated_us(row, counted, gpu);
+    if (us >= best) return;
     best = us;
     chosen.config = sm90::config_of(row, element_of(p.q));
+    chosen.config.pack_heads = pack_heads;
+  };
+  for (const sm90::TableRow& row : sm90::kTable) {
+    if (!fits(row, p)) continue;
+    consider(row, p, false);
+    const std::int64_t block_m = sm90::block_m(sm90::config_of(row, Element::f16));
+    if (may_pack(row, p)) consider(row, packed_heads(p, block_m), true);
   }
   chosen.config.out = element_of(p.out);
+  chosen.config.early_start = p.options.overlap_launch;
   chosen.reason =
       fmt::format("{}: {:.3g} us by the table, the least", shape_text(chosen.config), best);
   // A sum of rounded probabilities is what O wants divided by, and not exact enough for LSE.

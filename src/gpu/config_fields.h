@@ -74,6 +74,8 @@ constexpr void visit_fields(Config& c, Visitor&& visit) {
   visit("own_o", c.own_o);
   visit("ones", c.ones);
   visit("rescale_log2", c.rescale_log2);
+  visit("pack_heads", c.pack_heads);
+  visit("early_start", c.early_start);
 }
 
 // What a configuration's type is called, in C++ and in texts.

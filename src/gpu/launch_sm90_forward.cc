@@ -22,10 +22,25 @@ bool is_empty(const ConstTensor& t) {
   return std::any_of(t.shape.begin(), t.shape.end(), [](std::int64_t n) { return n == 0; });
 }
 
+// Tiles of heads that share keys, in place of those of each.
+void pack_heads(Sm90ForwardParams& p, const Problem& posed, int block_m) {
+  p.query_bits = query_bits(posed.len_q);
+  p.row_tiles =
+      static_cast<i32>(div_up<std::int64_t>(std::int64_t{p.heads_per_kv} << p.query_bits, block_m));
+  p.heads_q = static_cast<i32>(posed.heads_kv);
+  p.tiles = static_cast<i32>(p.row_tiles * posed.heads_kv * posed.batch);
+}
+
 Status set_tensor_maps(const Driver& driver, const Arguments& a, const Sm90Forward& c,
                        Sm90ForwardParams& p) {
   const int columns = sm90::block_columns(c);
-  OCTAVO_RETURN_IF_ERROR(encode_again(driver, row_boxes(a.q, sm90::kRows, columns), p.q));
+  TensorMapFields q = row_boxes(a.q, sm90::kRows, columns);
+  if (c.pack_heads) {
+    const int queries = std::min(1 << p.query_bits, sm90::kRows);
+    q.box[1] = static_cast<std::uint32_t>(queries);
+    q.box[2] = static_cast<std::uint32_t>(sm90::kRows / queries);
+  }
+  OCTAVO_RETURN_IF_ERROR(encode_again(driver, q, p.q));
   // Without keys nothing is loaded, and there is nothing to describe.
   const bool no_keys = is_empty(a.k);
   OCTAVO_RETURN_IF_ERROR(
@@ -37,6 +52,12 @@ Status set_tensor_maps(const Driver& driver, const Arguments& a, const Sm90Forwa
 }
 
 }  // namespace
+
+int query_bits(std::int64_t len_q) {
+  int bits = 0;
+  while ((std::int64_t{1} << bits) < len_q) ++bits;
+  return bits;
+}
 
 bool sm90_forward_reaches(const Arguments& a) {
   // Without keys none are loaded.
@@ -76,6 +97,7 @@ Sm90ForwardParams sm90_forward_params(const Problem& posed, const Arguments& a,
   p.out = a.out.data;
   p.sequences = static_cast<i32>(posed.batch);
   set_shared_params(p, posed, a, sm90::block_m(c));
+  if (c.pack_heads) pack_heads(p, posed, sm90::block_m(c));
   p.by_row_tiles = divider(p.row_tiles);
   p.by_heads_q = divider(p.heads_q);
   p.by_heads_per_kv = divider(p.heads_per_kv);
@@ -108,13 +130,18 @@ Status Sm90ForwardLaunch::prepare(const Gpu& gpu, const LoadedSm90Forward& kerne
   config_.block[0] = static_cast<unsigned>(sm90::threads(c));
   config_.smem_bytes = static_cast<unsigned>(sm90::smem_bytes(c));
   config_.stream = static_cast<cuda::StreamHandle>(stream);
+  config_.attributes = attributes_.data();
   config_.attribute_count = 0;
   if (c.cluster > 1) {
-    cluster_.id = cuda::LaunchAttributeId::cluster_dimension;
-    cluster_.value.cluster_dim[0] = static_cast<unsigned>(c.cluster);
-    cluster_.value.cluster_dim[1] = cluster_.value.cluster_dim[2] = 1;
-    config_.attributes = &cluster_;
-    config_.attribute_count = 1;
+    cuda::LaunchAttribute& cluster = attributes_[config_.attribute_count++];
+    cluster.id = cuda::LaunchAttributeId::cluster_dimension;
+    cluster.value.cluster_dim[0] = static_cast<unsigned>(c.cluster);
+    cluster.value.cluster_dim[1] = cluster.value.cluster_dim[2] = 1;
+  }
+  if (c.early_start) {
+    cuda::LaunchAttribute& early = attributes_[config_.attribute_count++];
+    early.id = cuda::LaunchAttributeId::programmatic_stream_serialization;
+    early.value.programmatic_stream_serialization = 1;
   }
   return {};
 }

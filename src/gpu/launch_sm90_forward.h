@@ -1,6 +1,7 @@
 // The Hopper forward kernel from the host's side: what it is told, and how it is launched.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 
@@ -10,6 +11,9 @@
 #include "octavo/octavo.hpp"
 
 namespace octavo {
+
+// Where heads are packed, each has 2^this rows: its queries, and no more than twice as many.
+int query_bits(std::int64_t len_q);
 
 // That TMA reaches every tensor of a call.
 bool sm90_forward_reaches(const Arguments& arguments);
@@ -57,7 +61,7 @@ class Sm90ForwardLaunch {
   Sm90ForwardParams params_{};
   bool has_o_map_ = false;
   cuda::LaunchConfig config_;
-  cuda::LaunchAttribute cluster_;
+  std::array<cuda::LaunchAttribute, 2> attributes_;
 };
 
 Status launch_sm90_forward(const Gpu& gpu, const LoadedSm90Forward& kernel, const Problem& posed,

@@ -35,6 +35,7 @@ Status check_switches(const Sm90Forward& c) {
   if (!c.split_keys) {
     if (c.cluster != 1) return wrong_field("cluster", c.cluster, "1 unless split_keys");
     if (c.row_groups != 1) return wrong_field("row_groups", c.row_groups, "1 unless split_keys");
+    if (c.pack_heads) return invalid("config.pack_heads", "true", "false unless split_keys");
     if (!c.overlap) return invalid("config.overlap", "false", "true unless split_keys");
     return {};
   }
@@ -42,6 +43,8 @@ Status check_switches(const Sm90Forward& c) {
     return wrong_field("row_groups", c.row_groups, "divisors of warpgroups");
   if (c.cluster != 1 && c.cluster != 2 && c.cluster != 4 && c.cluster != 8)
     return wrong_field("cluster", c.cluster, "1, 2, 4, 8");
+  if (c.pack_heads && c.row_groups == 3)
+    return wrong_field("row_groups", c.row_groups, "1, 2, 4 with pack_heads");
   if (c.persistent) return invalid("config.persistent", "true", "false with split_keys");
   const int parts = sm90::key_parts(c);
   if (c.head_dim % (8 * parts) != 0)

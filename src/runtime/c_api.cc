@@ -143,6 +143,7 @@ Status read_options(const octavo_options* given, Options& out) {
   out.window_left = c.window_left;
   out.window_right = c.window_right;
   out.batch_invariant = c.batch_invariant != 0;
+  out.overlap_launch = c.overlap_launch != 0;
   return {};
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <tuple>
 
 #include "emulator/sm80_forward_table.h"
 #include "gpu/choose_sm80_forward.h"
@@ -103,7 +104,8 @@ const emulator::EmulatedSm90Forward* emulated_sm90_forward(const Problem& proble
                         c.head_dim == wanted.head_dim && !(c.ones && problem.lse) &&
                         !(c.split_keys && problem.packed);
     const auto strangeness = [&wanted](const Sm90Forward& x) {
-      return std::pair(x.split_keys != wanted.split_keys, x.block_n != wanted.block_n);
+      return std::tuple(x.pack_heads != wanted.pack_heads, x.early_start != wanted.early_start,
+                        x.split_keys != wanted.split_keys, x.block_n != wanted.block_n);
     };
     if (serves && (best == nullptr || strangeness(c) < strangeness(best->config))) best = &kernel;
   }

@@ -42,6 +42,11 @@ bool takes_sm90(const Problem& problem, const GpuInfo& gpu) {
   return !is_forced(KernelFamily::sm80) && sm90_forward_serves(problem, gpu);
 }
 
+Sm90Forward without_extras(Sm90Forward config) {
+  config.pack_heads = config.early_start = false;
+  return config;
+}
+
 // The sm80 family: one kernel per alignment of the rows. Each is loaded by the first who needs it,
 // which a CUDA graph capture must not be.
 class Sm80Kernels {
@@ -100,10 +105,16 @@ class GpuPlan final : public Plan::Impl {
   Status load() {
     OCTAVO_RETURN_IF_ERROR(quantizers_.load(quantizers_of(problem, sm80_.code_arch(), 16)));
     if (!uses_sm90_) return sm80_.get(16).status();
-    const ChosenSm90Forward chosen = choose_sm90();
-    const Result<LoadedSm90Forward> made = load_sm90_forward(gpu_, chosen.config);
-    // Without a compiler, what is not shipped is left to the sm80 family, which always has
-    // something.
+    ChosenSm90Forward chosen = choose_sm90();
+    Result<LoadedSm90Forward> made = load_sm90_forward(gpu_, chosen.config);
+    // Without a compiler, what is shipped: the same without what is gained by a kernel of its own.
+    const Sm90Forward plain = without_extras(chosen.config);
+    if (!made.ok() && made.status().code() == ErrorCode::unsupported && !forced_.sm90 &&
+        plain != chosen.config) {
+      chosen = {plain, chosen.reason + "; there is no compiler for packed heads or an early start"};
+      made = load_sm90_forward(gpu_, plain);
+    }
+    // What is not shipped either is left to the sm80 family, which always has something.
     const bool may_be_another = !forced_.sm90 && !only_sm90_;
     if (!made.ok() && made.status().code() == ErrorCode::unsupported && may_be_another)
       return sm80_.get(16).status();

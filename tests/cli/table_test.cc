@@ -130,14 +130,14 @@ TEST(Flags, BecomeOptions) {
   flags.granularity_v = "tensor";
   flags.block_rows = 32;
   flags.rule = "least_squares";
-  flags.smooth_k = flags.hadamard = flags.batch_invariant = true;
+  flags.smooth_k = flags.hadamard = flags.batch_invariant = flags.overlap_launch = true;
   Options expected;
   expected.causal = Causal::bottom_right;
   expected.window_left = 128;
   expected.precision = Precision::int8_mixed;
   expected.quantization = {
       Granularity::block, Granularity::tensor, 32, ScaleRule::least_squares, true, true};
-  expected.batch_invariant = true;
+  expected.batch_invariant = expected.overlap_launch = true;
   EXPECT_EQ(flags.options(), expected);
 }
 

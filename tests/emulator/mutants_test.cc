@@ -46,6 +46,29 @@ TEST(EmulatorMutants, OfHopperKernels) {
   }
 }
 
+// Who starts early must wait; rows of packed heads have ends of their own.
+TEST(EmulatorMutants, OfHopperKernelsThatStartEarlyOrPackHeads) {
+  int waits = 0, packed = 0;
+  for (const auto& kernel : emulator::sm90_forward_kernels()) {
+    const std::string name = "sm90_forward " + brief_text(kernel.config);
+    if (kernel.config.pack_heads && kernel.config.head_dim == 64) {
+      ++packed;
+      expect_accounted_for(name);
+    }
+    if (!kernel.config.early_start) continue;
+    const Result<std::vector<MutantReport>> reports = emulator_mutants(name);
+    ASSERT_TRUE(reports.ok()) << reports.status().message();
+    for (const Mutant& mutant : reports->at(0).mutants) {
+      EXPECT_TRUE(mutant.accounted_for()) << name << ": " << mutant.call << " survives";
+      if (mutant.call.find("griddepcontrol.wait") == std::string::npos) continue;
+      ++waits;
+      EXPECT_NE(mutant.caught_by, "") << name;
+    }
+  }
+  EXPECT_EQ(waits, 2);
+  EXPECT_EQ(packed, 1);
+}
+
 // Rows have no barrier, only ends; channels have both.
 TEST(EmulatorMutants, OfQuantizers) {
   expect_accounted_for("quantize to=e4m3", 4);

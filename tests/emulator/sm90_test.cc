@@ -134,6 +134,44 @@ TEST(EmulatorSm90, EveryKernelAtTheEdges) {
   EXPECT_EQ(std::count(met.begin(), met.end(), 0), 0);
 }
 
+// Heads whose queries share tiles: fewer than a tile takes, more, as many as fill it, and so many
+// queries that a head has tiles of its own.
+const Edge kPackedEdges[] = {
+    {1, 300, kNone, -1, -1, 2, 8, 2},
+    {5, 70, kBottom, -1, -1, 1, 6, 2},
+    {7, 129, kTop, -1, -1, 1, 4, 1},
+    {16, 40, kNone, 20, 15, 1, 12, 3},
+    {32, 100, kBottom, 33, -1, 2, 4, 2, kBshd},
+    {33, 90, kNone, -1, -1, 1, 4, 2},
+    {70, 140, kBottom, -1, -1, 1, 4, 2},
+    {130, 60, kTop, -1, -1, 1, 3, 1},
+    {3, 0, kNone, -1, -1, 1, 4, 1},
+    {5, 66, kTop, -1, -1, 1, 40, 2},
+    {16, 9, kBottom, -1, -1, 1, 8, 1},
+    {2, 77, kNone, -1, -1, 2, 6, 3, kBhsd, 8, -0.3f},
+    {9, 130, kNone, -1, 0, 3, 2, 2},
+};
+
+TEST(EmulatorSm90, PackedHeads) {
+  std::size_t packed = 0;
+  for (const auto& kernel : emulator::sm90_forward_kernels()) {
+    if (!kernel.config.pack_heads) continue;
+    ++packed;
+    std::vector<Case> cases;
+    for (const Edge& edge : kPackedEdges)
+      cases.push_back(case_of(edge, kernel.config, cases.size()));
+    CheckOptions options;
+    options.device = kSm90;
+    options.repeat = 1;
+    const Result<CheckReport> report = check_cases(options, cases, runner_of(kernel, {}));
+    ASSERT_TRUE(report.ok()) << report.status().message();
+    EXPECT_EQ(report->cases, static_cast<std::int64_t>(std::size(kPackedEdges)));
+    for (const std::string& failure : report->failures)
+      ADD_FAILURE() << brief_text(kernel.config) << ": " << failure;
+  }
+  EXPECT_EQ(packed, 3U);
+}
+
 // What stays of a run in tensor maps fits the next one: the same shapes in other memory, other
 // strides, other lengths, and the first again.
 TEST(EmulatorSm90, RunAfterRun) {
@@ -160,6 +198,7 @@ TEST(EmulatorSm90, TensorAndExponentialCountsFollowFromTheShape) {
   const auto& kernels = emulator::sm90_forward_kernels();
   for (std::size_t k = 0; k < kernels.size(); k += 12) {
     const Sm90Forward& c = kernels[k].config;
+    if (c.pack_heads) continue;
     const Result<std::vector<MeasureReport>> reports =
         emulator_measure("sm90_forward " + brief_text(c));
     ASSERT_TRUE(reports.ok()) << reports.status().message();
@@ -211,6 +250,25 @@ TEST(EmulatorSm90, ServesAlignedProblemsOf16Bits) {
   p.head_dim = p.head_dim_v = 64;
   p.options.precision = Precision::fp8;
   EXPECT_EQ(kernel_of(kSm90), "sm80_forward");
+}
+
+TEST(EmulatorSm90, ServesFewQueriesOfHeadsThatShareKeysTogether) {
+  Problem p;
+  p.batch = 8;
+  p.heads_q = 64;
+  p.heads_kv = 8;
+  p.len_q = 4;
+  p.len_kv = 512;
+  p.head_dim = p.head_dim_v = 64;
+  const auto packs = [&p] {
+    return explain(p, kSm90).value().config.find("pack_heads=true") != std::string::npos;
+  };
+  EXPECT_TRUE(packs());
+  p.len_q = 64;
+  EXPECT_FALSE(packs());
+  p.len_q = 4;
+  p.heads_kv = 64;
+  EXPECT_FALSE(packs());
 }
 
 TEST(EmulatorSm90, AForcedFamilyIsTheOnlyOne) {

@@ -73,6 +73,25 @@ TEST(Bench, EveryKindOfInputAndMask) {
   EXPECT_EQ(report->rows[0].shape.name, "tiny");
 }
 
+TEST(Bench, FewQueriesOfHeadsThatShareKeys) {
+  BenchOptions options;
+  options.cases = {{"", 1, 4, 3, 32, 2, 90}};
+  options.iters = 2;
+  const auto report = bench(options);
+  ASSERT_TRUE(report.ok()) << report.status().message();
+  EXPECT_TRUE(report->passed()) << report->failures[0];
+  const BenchRow& row = report->rows.at(0);
+  EXPECT_EQ(row.shape.name, "1,4,3,32 kv-heads=2 kv-length=90");
+  EXPECT_NEAR(row.gflops, 4.0 * 4 * 3 * 90 * 32 / row.median_us * 1e-3, 1e-9);
+  EXPECT_FALSE(row.three_loop_us);
+  ASSERT_TRUE(row.max_error);
+  options.cases[0].heads_kv = 3;
+  EXPECT_EQ(bench(options).status().message(),
+            "heads_kv is 3; supported: divisors of heads_q, here 4.");
+  options.cases[0].heads_kv = 0;
+  EXPECT_EQ(bench(options).status().message(), "heads_kv is 0; supported: 1 or more.");
+}
+
 TEST(Bench, BadOptionsGetASentence) {
   const auto message = [](const BenchOptions& options) {
     const auto report = bench(options);

@@ -138,7 +138,7 @@ TEST(Check, ConfigurationsAndTheirCases) {
     refused += feasible(*config, 90, 227 * 1024).ok() ? 0 : 1;
     configs.insert(c.config);
   }
-  EXPECT_LT(refused, static_cast<std::int64_t>(cases.size()) / 8);
+  EXPECT_GT(static_cast<std::int64_t>(cases.size()) - refused, 5000);
   for (const sm90::TableRow& row : sm90::kTable) {
     Sm90Forward config = sm90::config_of(row, Element::bf16);
     EXPECT_TRUE(configs.contains(to_text(config))) << to_text(config);

@@ -79,6 +79,7 @@ void choose_options(Reader& in, Call& call) {
   o.smooth_k = in.one_in(4);
   o.hadamard = in.one_in(4);
   o.batch_invariant = in.one_in(2);
+  o.overlap_launch = in.one_in(2);
   call.device = in.one_in(32) ? in.pick({"cuda:7", "", "gpu", "emulator", "cpu:1", "cuda:-1"})
                               : in.pick({"cpu", static_cast<const char*>(nullptr)});
 }

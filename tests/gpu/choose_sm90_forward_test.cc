@@ -96,6 +96,45 @@ TEST(ChooseSm90, BatchInvariantLooksAtNeitherBatchNorHeads) {
   }
 }
 
+Problem few_queries(std::int64_t batch, std::int64_t heads_q, std::int64_t heads_kv,
+                    std::int64_t len_q) {
+  Problem p = problem(batch, heads_q, 4096, 128);
+  p.heads_kv = heads_kv;
+  p.len_q = len_q;
+  return p;
+}
+
+TEST(ChooseSm90, FewQueriesOfHeadsThatShareKeysArePacked) {
+  for (const std::int64_t len_q : {1, 4, 16, 32}) {
+    const ChosenSm90Forward chosen = choose_sm90_forward(few_queries(8, 32, 8, len_q), h200());
+    EXPECT_TRUE(chosen.config.pack_heads) << len_q;
+    EXPECT_TRUE(feasible(chosen.config, 90).ok());
+    EXPECT_NE(chosen.reason.find("of several heads"), std::string::npos) << chosen.reason;
+  }
+  EXPECT_FALSE(choose_sm90_forward(few_queries(8, 32, 32, 4), h200()).config.pack_heads);
+  EXPECT_FALSE(choose_sm90_forward(few_queries(8, 32, 8, 33), h200()).config.pack_heads);
+  Problem p = few_queries(8, 32, 8, 4);
+  p.packed = true;
+  EXPECT_FALSE(choose_sm90_forward(p, h200()).config.pack_heads);
+  // The head ratio is of the company that a row's bits must not depend on.
+  p.packed = false;
+  p.options.batch_invariant = true;
+  const Sm90Forward config = choose_sm90_forward(p, h200()).config;
+  EXPECT_FALSE(config.pack_heads);
+  p.batch = 1;
+  p.heads_q = p.heads_kv = 1;
+  EXPECT_EQ(choose_sm90_forward(p, h200()).config, config);
+}
+
+TEST(ChooseSm90, WhoMayStartEarlyDoes) {
+  Problem p = problem(1, 8, 512, 64);
+  Sm90Forward config = choose_sm90_forward(p, h200()).config;
+  EXPECT_FALSE(config.early_start);
+  p.options.overlap_launch = true;
+  config.early_start = true;
+  EXPECT_EQ(choose_sm90_forward(p, h200()).config, config);
+}
+
 TEST(ChooseSm90, TheReasonNamesTheEstimate) {
   const Problem p = problem(1, 8, 512, 64);
   double least = 1e9;
@@ -188,6 +227,24 @@ TEST(LaunchSm90, ParamsSayWhatTheArgumentsSay) {
   EXPECT_EQ(params.bottom_right, 1);
   EXPECT_EQ(params.window_left, 17);
   EXPECT_EQ(params.window_right, kNoLimit);
+}
+
+// Five queries are eight rows of a head: three heads that share keys are 24 of a tile's 64.
+TEST(LaunchSm90, ParamsOfPackedHeads) {
+  Arguments a;
+  a.q = ConstTensor::bhsd(reinterpret_cast<void*>(0x1000), DType::f16, 2, 6, 5, 64);
+  a.k = a.v = ConstTensor::bhsd(reinterpret_cast<void*>(0x20000), DType::f16, 2, 2, 300, 64);
+  a.out = Tensor::bhsd(reinterpret_cast<void*>(0x900000), DType::f16, 2, 6, 5, 64);
+  const Sm90Forward config{
+      .warpgroups = 1, .split_keys = true, .persistent = false, .pack_heads = true};
+  const Sm90ForwardParams params = sm90_forward_params(*problem_of(a), a, config, h200());
+  EXPECT_EQ(params.query_bits, 3);
+  EXPECT_EQ(params.row_tiles, 1);
+  EXPECT_EQ(params.tiles, 4);
+  EXPECT_EQ(params.heads_q, 2);
+  EXPECT_EQ(params.heads_per_kv, 3);
+  for (const auto& [len_q, bits] : {std::pair{1, 0}, {2, 1}, {3, 2}, {4, 2}, {64, 6}, {65, 7}})
+    EXPECT_EQ(query_bits(len_q), bits) << len_q;
 }
 
 TEST(LaunchSm90, OneTensorThatTmaDoesNotReachIsEnough) {

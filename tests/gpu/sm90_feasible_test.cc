@@ -42,6 +42,8 @@ TEST(Sm90Feasible, WhatDoesNotAndWhy) {
       {"split_keys=true,persistent=false,cluster=3", "1, 2, 4, 8"},
       {"split_keys=true", "config.persistent"},
       {"split_keys=true,persistent=false,warpgroups=4,block_n=64,cluster=4", "divide 64 columns"},
+      {"pack_heads=true", "false unless split_keys"},
+      {"split_keys=true,persistent=false,row_groups=3,pack_heads=true", "1, 2, 4 with pack_heads"},
       {"block_n=192", "registers for scores"},
       {"head_dim=128,warpgroups=2,stages=3", "bytes of shared memory"},
   };

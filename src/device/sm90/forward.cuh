@@ -126,6 +126,8 @@ struct ForwardKernel {
 
   // K comes a block ahead of V, as it is used.
   static OCTAVO_DEVICE void load(const Sm90ForwardParams& p) {
+    // All who touch memory wait for what this warp loads or announces.
+    if constexpr (C.early_start) ptx::wait_for_earlier_grids();
     const bool leader = ptx::elect_one();
     KvRing k, v;
     u32 count = 0, tail_phase = 0;
@@ -140,6 +142,7 @@ struct ForwardKernel {
       }
       if (t.blocks > 0) load_v(p, t, t.blocks - 1, v, tail_phase, leader);
     }
+    if constexpr (C.early_start) ptx::launch_dependent_grids();
     Tile end{};
     end.blocks = TileBoard<G>::kNoMore;
     load_q(p, end, count, leader);

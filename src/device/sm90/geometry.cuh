@@ -88,7 +88,18 @@ struct Geometry {
     OCTAVO_DEVICE i32 row(u32 half) const {
       return first_row + static_cast<i32>(this->warp * 16 + half * 8 + this->lane / 4);
     }
+    // Where heads are packed, rows go on from one head's queries to the next one's.
+    OCTAVO_DEVICE i32 query(const Sm90ForwardParams& p, u32 half) const {
+      return query_of(p, row(half));
+    }
   };
+  static OCTAVO_DEVICE i32 query_of(const Sm90ForwardParams& p, i32 row) {
+    return C.pack_heads ? row & ((1 << p.query_bits) - 1) : row;
+  }
+  // Heads from the first of those that are packed.
+  static OCTAVO_DEVICE i32 head_of(const Sm90ForwardParams& p, i32 row) {
+    return C.pack_heads ? row >> p.query_bits : 0;
+  }
 
   static OCTAVO_DEVICE u32 q_tile(u32 group) { return ptx::shared_base() + S.q + group * S.q_tile; }
   static OCTAVO_DEVICE u32 o_tile(u32 group) { return ptx::shared_base() + S.o + group * S.q_tile; }

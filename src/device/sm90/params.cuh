@@ -24,8 +24,8 @@ struct Sm90ForwardParams {
   i32 tokens_kv = 0;
 
   i32 tiles = 0;      // of all heads and sequences
-  i32 row_tiles = 0;  // of one head
-  i32 heads_q = 0;
+  i32 row_tiles = 0;  // of one head; where heads are packed, of one that they share
+  i32 heads_q = 0;    // whose tiles are counted: where heads are packed, those that they share
   i32 heads_per_kv = 1;
   Divider by_row_tiles, by_heads_q, by_heads_per_kv;
   i32 sequences = 0;
@@ -35,6 +35,7 @@ struct Sm90ForwardParams {
   i32 len_q = 0;
   i32 len_kv = 0;
   i32 head_dim = 0;
+  i32 query_bits = 0;  // where heads are packed: each has 2^this rows, of which len_q are queries
 
   float scale_log2 = 0;
   i32 negate = 0;

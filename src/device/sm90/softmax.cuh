@@ -20,7 +20,7 @@ struct Softmax {
                                        i32 key) {
     OCTAVO_UNROLL
     for (u32 half = 0; half < 2; ++half) {
-      const KeyLimits keys = key_limits(p, w.at, w.row(half));
+      const KeyLimits keys = key_limits(p, w.at, w.query(p, half));
       const i32 first_column = key + static_cast<i32>(w.lane % 4 * 2);
       const i32 begin = ptx::mask_term(keys.begin - first_column, -C.block_n);
       const i32 end = ptx::mask_term(keys.end - first_column, 2 * C.block_n);

@@ -8,6 +8,10 @@
 //   hands        to each other part the columns that it puts together (st.async in a cluster), and
 //   gathers      its own columns from all of them: o / sum is written from registers.
 //
+// Where heads are packed, a tile's rows are the queries of several heads that share keys: those of
+// one head padded to a power of two, then the next one's. The tensor map of Q has boxes of as many
+// heads; rows of heads that do not share the keys are computed and not stored.
+//
 // clang-format off
 //   barrier         who arrives                 who waits             becomes true
 //   q_full          thread 0, and Q's bytes     all                   Q is there
@@ -42,6 +46,8 @@ struct SplitKernel {
   static constexpr int kHanded = handed_floats(C);
   static_assert(!C.split_keys || piece_columns(C) % 8 == 0,
                 "pieces of O are whole groups of eight columns");
+  static_assert(!C.pack_heads || C.row_groups != 3,
+                "a tile of packed heads has whole heads, or a part of one");
 
   // A part's blocks of keys.
   struct Share {
@@ -76,9 +82,11 @@ struct SplitKernel {
   static OCTAVO_DEVICE void load_first(const Sm90ForwardParams& p, const Tile& t, u32 rank) {
     ptx::mbarrier_arrive_expect_tx(G::q_full(0), C.row_groups * G::S.q_tile);
     OCTAVO_UNROLL
-    for (int group = 0; group < C.row_groups; ++group)
-      G::load_rows(p.q, G::q_tile(group), G::q_full(0), kRows, t.first_row + group * kRows, t.head,
-                   t.batch);
+    for (int group = 0; group < C.row_groups; ++group) {
+      const i32 row = t.first_row + group * kRows;
+      G::load_rows(p.q, G::q_tile(group), G::q_full(0), kRows, G::query_of(p, row),
+                   t.head + G::head_of(p, row), t.batch);
+    }
     OCTAVO_UNROLL
     for (int stage = 0; stage < C.stages; ++stage) {
       OCTAVO_UNROLL
@@ -274,11 +282,14 @@ struct SplitKernel {
     constexpr int kBytes = element_bytes(C.out);
     OCTAVO_UNROLL
     for (u32 half = 0; half < 2; ++half) {
-      const i32 row = w.row(half);
-      if (row >= w.at.len_q) continue;
+      const i32 row = w.query(p, half);
+      const i32 head = G::head_of(p, w.row(half));
+      if (row >= w.at.len_q || (C.pack_heads && head >= p.heads_per_kv)) continue;
+      Place at = w;
+      at.head += head;
       const float sum = mine.sum[half];
       const float inverse = sum == 0.0f ? 0.0f : ptx::reciprocal_approx(sum);
-      u8* const out = Epilogue<G>::row_of(p, w, row);
+      u8* const out = Epilogue<G>::row_of(p, at, row);
       OCTAVO_UNROLL
       for (int i = 0; i < kPiece / 4; ++i) {
         const i32 column = first + i * 8 + static_cast<i32>(w.lane % 4 * 2);
@@ -286,7 +297,7 @@ struct SplitKernel {
           Epilogue<G>::store_pair(out + column * kBytes, mine.o[i * 4 + half * 2] * inverse,
                                   mine.o[i * 4 + half * 2 + 1] * inverse);
       }
-      if (first == 0) Epilogue<G>::store_lse(mine.origin[half], sum, p, w, row);
+      if (first == 0) Epilogue<G>::store_lse(mine.origin[half], sum, p, at, row);
     }
   }
 
@@ -307,11 +318,13 @@ struct SplitKernel {
     const Share share = share_of(t, part);
     if (share.blocks > 0) {
       Mainloop<G>::init(state.rows);
-      const BlockRange range = block_range(p, w.at, w.first_row, kRows, C.block_n);
+      const BlockRange range = block_range(p, w.at, G::query_of(p, w.first_row), kRows, C.block_n);
       const KvRing ring{key_group(w) * C.stages};
       const i32 next = share.key + C.stages * C.block_n;
       Feed feed{p, t, ring, ring, next, next, share.key + share.blocks * C.block_n};
       ptx::mbarrier_wait(G::q_full(0), 0);
+      // Not earlier: the next grid's CTAs would crowd on the SMs where this one's have not come.
+      if constexpr (C.early_start) ptx::launch_dependent_grids();
       if constexpr (C.overlap)
         Mainloop<G>::run(state, p, w, range, share.key, share.blocks, row_group, feed);
       else
@@ -350,8 +363,10 @@ struct SplitKernel {
     t.first_row = ((head + 1) * p.row_tiles - 1 - index) * block_m(C);  // the longest first
     t.sequence = t.batch = p.by_heads_q.quotient(head);
     t.head = head - t.sequence * p.heads_q;
+    if constexpr (C.pack_heads) t.head *= p.heads_per_kv;  // the first of them
     t.at = {0, p.len_q, 0, p.len_kv};
-    const BlockRange range = block_range(p, t.at, t.first_row, block_m(C), C.block_n);
+    const BlockRange range =
+        block_range(p, t.at, G::query_of(p, t.first_row), block_m(C), C.block_n);
     t.begin = range.begin;
     t.blocks = div_up(max_of(range.end - range.begin, 0), C.block_n);
     return t;
@@ -364,6 +379,8 @@ struct SplitKernel {
     if (thread == 0) init_barriers();
     const u32 rank = C.cluster > 1 ? ptx::cluster_cta_rank() : 0;
     const Tile t = tile_of(p, ptx::block_index_x() / C.cluster);
+    // Who stores waits for this thread before.
+    if (C.early_start && thread == 0) ptx::wait_for_earlier_grids();
     if (thread == 0 && has_blocks(t, rank)) load_first(p, t, rank);
     if constexpr (C.cluster > 1) ptx::cluster_arrive_relaxed();
     if (C.ones && thread >= 32) {
