@@ -43,6 +43,18 @@ const Shape kShapes[] = {
      {.out = Element::f32, .head_dim = 128, .warpgroups = 2, .ones = false}},
     {".warpgroups=2,.stages=1,.split_keys=true,.cluster=2,.persistent=false",
      {.warpgroups = 2, .stages = 1, .split_keys = true, .cluster = 2, .persistent = false}},
+    {".head_dim=128,.warpgroups=1,.split_keys=true,.cluster=2,.persistent=false,.own_o=false,"
+     ".ones=false,.pack_heads=true,.early_start=true",
+     {.head_dim = 128,
+      .warpgroups = 1,
+      .split_keys = true,
+      .cluster = 2,
+      .persistent = false,
+      .own_o = false,
+      .ones = false,
+      .pack_heads = true,
+      .early_start = true}},
+    {".early_start=true", {.early_start = true}},
 };
 
 TEST(Sm90Forward, CompilesWithoutSpillsOrSerialisedProducts) {

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <string_view>
 
 #include "emulator/long.h"
 #include "evidence/check.h"
@@ -12,6 +14,7 @@
 #include "gpu/launch_sm90_forward.h"
 #include "gpu/shipped.h"
 #include "octavo/emulator.hpp"
+#include "octavo/octavo.h"
 #include "runtime/emulated_launch.h"
 
 namespace octavo::evidence {
@@ -269,6 +272,29 @@ TEST(EmulatorSm90, ServesFewQueriesOfHeadsThatShareKeysTogether) {
   p.len_q = 4;
   p.heads_kv = 64;
   EXPECT_FALSE(packs());
+}
+
+// From C as from C++; a struct of before the option was there is without it.
+TEST(EmulatorSm90, StartsEarlyWhereAsked) {
+  octavo_arguments a;
+  octavo_arguments_init(&a);
+  const auto place = [](std::uintptr_t i) { return reinterpret_cast<void*>(i << 32); };
+  a.q = octavo_tensor_bhsd(place(1), OCTAVO_F16, 1, 8, 512, 64);
+  a.k = octavo_tensor_bhsd(place(2), OCTAVO_F16, 1, 8, 512, 64);
+  a.v = octavo_tensor_bhsd(place(3), OCTAVO_F16, 1, 8, 512, 64);
+  a.out = octavo_tensor_bhsd(place(4), OCTAVO_F16, 1, 8, 512, 64);
+  octavo_options options;
+  octavo_options_init(&options);
+  const auto early = [&] {
+    char text[2048];
+    EXPECT_EQ(octavo_explain(&a, &options, "emulator:90", text, sizeof text, nullptr), OCTAVO_OK);
+    return std::string_view(text).find("early_start=true") != std::string_view::npos;
+  };
+  EXPECT_FALSE(early());
+  options.overlap_launch = 1;
+  EXPECT_TRUE(early());
+  options.size = offsetof(octavo_options, overlap_launch);
+  EXPECT_FALSE(early());
 }
 
 TEST(EmulatorSm90, AForcedFamilyIsTheOnlyOne) {
