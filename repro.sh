@@ -169,6 +169,12 @@ case $device in
       [[ -f $nvrtc ]] && family+=(OCTAVO_NVRTC="$nvrtc")
       step compare env "${family[@]}" "$python" tools/compare_torch.py --library "$build/liboctavo.so" \
         --command "$octavo" --json "$out/bench/compare.json" "${against[@]}" ${commit:+--commit "$commit"}
+      if PYTHONPATH=$build/python "$python" -c 'import octavo' 2>/dev/null; then
+        step python_bench env PYTHONPATH="$build/python" "$python" -m octavo.bench \
+          --backend flash,cudnn,mem_efficient,flash_attn,xformers,cutlass --iters 30 --json "$out/bench/python.json"
+      else
+        skip python_bench "the Python module was not built"
+      fi
     else
       skip compare "no PyTorch that sees the GPU"
     fi

@@ -44,6 +44,7 @@ take() {
 take bench/compare.json "${family}_compare.json"
 take bench/bench.json "${family}_bench.json"
 for way in stream cold rotating; do take "bench/$way.json" "${family}_bench_$way.json"; done
+take bench/python.json "${family}_python.json"
 take bench/twelve.json "${family}_twelve.json"
 take ncu/counters.json "${family}_counters.json"
 take ncu/counters_causal.json "${family}_counters_causal.json"

@@ -17,7 +17,7 @@ import sys
 import report_charts as charts
 import report_roofline
 
-KINDS = ("gate", "compare", "bench", "check", "counters", "sanitize")
+KINDS = ("gate", "compare", "bench", "python_bench", "check", "counters", "sanitize")
 STYLE = """
 :root { color-scheme: light dark; --ink: #1c1c1e; --paper: #fff; --soft: #667; --rule: #d6d6dc;
   --good: #2a7f62; --bad: #b8402a; --a: #1f5fa8; --b: #c06a12; --c: #7a3e9d; --d: #2a7f62; --e: #a8385d;
@@ -231,6 +231,20 @@ def bench_section(name, report):
               rows, f"{name}-times")]
 
 
+def python_section(name, report):
+    def cells(row):
+        if not row["peer"]:
+            return [("not available", None)] * 3
+        low, high = row["ratio_interval"]
+        return [us(row["peer"]["median_us"]), ratio(row["ratio"]), (f"{low:.3f} to {high:.3f}", [low, high])]
+    rows = [[f"{r['name']} {','.join(map(str, r['shape']))}", r["backend"], us(r["octavo"]["median_us"]), *cells(r),
+             ratio(r["again_ratio"])] for r in report["rows"]]
+    return f"From Python ({name})", [
+        Paragraph(f"{report.get('gpu', 'CPU')}, PyTorch {report['torch']}, {report['dtype']}{timing_words(report)}. A/A: "
+                  "Octavo's second turn over its first."),
+        Table(["case", "peer", "Octavo, us", "peer, us", "ratio", "95%", "A/A"], rows, f"{name}-python")]
+
+
 def error_points(evidence):
     """(mode, us at the mission's shape, worst total error of the mode)."""
     errors = {(r["precision"], r["format"]): r["worst_total_error"]
@@ -332,11 +346,11 @@ def sanitize_section(name, report):
 
 
 SECTIONS = {"gate": gate_section, "compare": compare_section, "bench": bench_section,
-            "check": check_section, "counters": counters_section, "sanitize": sanitize_section}
+            "python_bench": python_section, "check": check_section, "counters": counters_section, "sanitize": sanitize_section}
 
 
 def sections(evidence, before):
-    found = [SECTIONS[kind](name, report) for kind in ("gate", "compare") for name, report in evidence[kind]]
+    found = [SECTIONS[kind](name, report) for kind in ("gate", "compare", "python_bench") for name, report in evidence[kind]]
     found.append(error_section(evidence))
     found.append(roofline_section(evidence))
     if before:

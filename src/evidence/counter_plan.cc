@@ -165,6 +165,7 @@ Result<std::vector<CounterBatch>> plan_counters(const std::vector<ResolvedCounte
 
 const std::vector<std::pair<std::string_view, std::string_view>>& derived_counters() {
   static const std::vector<std::pair<std::string_view, std::string_view>> kDerived = {
+      {"occupancy_pct", "%"},
       {"bank_conflicts_per_wavefront", ""},
       {"bank_conflict_cycles_pct", "%"},
       {"memory_efficiency_pct", "%"},

@@ -11,8 +11,10 @@
 #include "evidence/counter_plan.h"
 #include "evidence/cupti.h"
 #include "evidence/machine.h"
+#include "evidence/occupancy.h"
 #include "evidence/planned_case.h"
 #include "gpu/context.h"
+#include "octavo/kernels.hpp"
 
 namespace octavo {
 namespace {
@@ -156,6 +158,10 @@ Status count_case(const Session& session, const CountersOptions& options,
   }
   for (CounterValues& values : *kernels) values = by_key(session, values);
   const std::size_t main = main_kernel(*kernels);
+  // Not counted, but known of the code: the plan has just loaded it.
+  if (const Result<KernelInfo> info = compile_kernel(planned.explain().config); info.ok())
+    if (const std::optional<double> percent = evidence::occupancy_pct(*info))
+      (*kernels)[main]["occupancy_pct"] = *percent;
   for (std::size_t k = 0; k < kernels->size(); ++k) {
     CounterRow row{shape,
                    planned.explain(),

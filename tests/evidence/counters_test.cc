@@ -11,6 +11,7 @@
 
 #include "evidence/counter_plan.h"
 #include "evidence/cupti.h"
+#include "evidence/occupancy.h"
 
 #if __has_include(<cupti_range_profiler.h>) && __has_include(<cupti_profiler_host.h>)
 #include <cuda.h>
@@ -264,6 +265,30 @@ TEST(CounterPlan, WhatFollowsFromValues) {
   derive_counters(none);
   EXPECT_EQ(none.count("bank_conflicts_per_wavefront"), 0) << "stores were not counted";
   EXPECT_EQ(none.count("l2_hit_pct"), 0) << "0 of 0";
+}
+
+// --- occupancy
+
+KernelInfo kernel_of(int arch, int threads, int registers, int smem) {
+  KernelInfo info;
+  info.arch = arch;
+  info.threads = threads;
+  info.dynamic_smem_bytes = smem;
+  info.code = KernelCode{.registers = registers};
+  return info;
+}
+
+TEST(Occupancy, TheFirstLimitCounts) {
+  // As ncu has it of the Hopper kernel at 1,16,16384,128: registers and shared memory, one block.
+  EXPECT_EQ(occupancy_pct(kernel_of(90, 512, 128, 200968)), 25);
+  EXPECT_EQ(occupancy_pct(kernel_of(90, 384, 168, 1000)), 18.75) << "registers: one block";
+  EXPECT_EQ(occupancy_pct(kernel_of(90, 256, 32, 1000)), 100);
+  EXPECT_EQ(occupancy_pct(kernel_of(90, 256, 33, 1000)), 75) << "33 registers are taken as 40";
+  EXPECT_EQ(occupancy_pct(kernel_of(80, 128, 64, 80 * 1024)), 12.5) << "shared memory: two blocks";
+  EXPECT_EQ(occupancy_pct(kernel_of(89, 32, 16, 0)), 50) << "24 blocks of one warp, of 48";
+  EXPECT_FALSE(occupancy_pct(kernel_of(90, 512, 128, 300000)).has_value());
+  EXPECT_FALSE(occupancy_pct(kernel_of(70, 512, 128, 0)).has_value());
+  EXPECT_FALSE(occupancy_pct(KernelInfo{}).has_value());
 }
 
 // --- CUPTI itself, where its library is

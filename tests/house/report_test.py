@@ -162,6 +162,19 @@ class ReportTest(unittest.TestCase):
         self.page()
         self.assertIn("Not measured: no CUPTI.", (self.folder / "page.md").read_text())
 
+    def test_times_from_python(self):
+        times = {"median_us": 5.25, "samples_us": [5.25]}
+        row = {"name": "mission", "shape": [1, 8, 512, 64], "backend": "flash", "octavo": times,
+               "peer": {"median_us": 10.5}, "ratio": 2.0, "ratio_interval": [1.9, 2.1], "again_ratio": 0.99}
+        missing = {**row, "backend": "xformers", "peer": None, "not_available": "no module"}
+        self.write("python", {"kind": "python_bench", "torch": "2", "dtype": "float16", "gpu": "A GPU", "l2": "cold",
+                              "rows": [row, missing]})
+        there, not_there = self.page().tables["python-python"][1:]
+        self.assertEqual([c[0] for c in there], ["mission 1,8,512,64", "flash", "5.25", "10.50", "2.000",
+                                                 "1.900 to 2.100", "0.990"])
+        self.assertEqual(not_there[3][0], "not available")
+        self.assertIn("L2 overwritten before each call", (self.folder / "page.md").read_text())
+
     def test_no_roofline_of_a_gpu_that_is_not_known(self):
         self.write("sm90_compare", compare_report())
         self.assertNotIn("rooflines", self.page().tables)
