@@ -24,6 +24,13 @@ struct OperandScales {
   }
 };
 
+// V with K's shape, by rows: what its scales follow, however it lies in memory.
+inline ConstTensor v_by_rows(const Arguments& a) {
+  ConstTensor v = a.v;
+  v.shape = a.k.shape;
+  return v;
+}
+
 // Shape whose contiguous scale array `scales` is, unless it has strides of its own.
 inline std::array<std::int64_t, 4> scale_shape(const Arguments& a, const ConstTensor& tensor,
                                                const Scales& scales, std::int64_t max_len) {

@@ -8,7 +8,7 @@ namespace octavo {
 
 struct Sm90Forward {
   int arch = 90;                   // the chip it is compiled for
-  Element element = Element::f16;  // of Q, K and V: f16 or bf16
+  Element element = Element::f16;  // of Q, K and V: f16, bf16, e4m3 or e5m2
   Element out = Element::f16;      // f16, bf16 or f32
   int head_dim = 64;               // columns of the tiles, 64, 96, 128, 192 or 256
   int warpgroups = 3;              // that compute
@@ -24,10 +24,13 @@ struct Sm90Forward {
   bool own_o = true;               // O is stored through shared memory; else from registers
   bool ones = true;                // row sums come from the tensor cores: a column of ones beside V
   int rescale_log2 = 8;            // O is rescaled only when a maximum grows by 2^this
-  bool pack_heads = false;   // where keys are split: a tile's rows are queries of several heads
-                             // that share keys, so that a few queries of each fill it
-  bool early_start = false;  // launched so that it may start before what precedes it in the
-                             // stream has ended; it waits for that before it touches memory
+  bool pack_heads = false;    // where keys are split: a tile's rows are queries of several heads
+                              // that share keys, so that a few queries of each fill it
+  bool early_start = false;   // launched so that it may start before what precedes it in the
+                              // stream has ended; it waits for that before it touches memory
+  int fold_columns = 0;       // 8 bits: columns of O that one product computes before they
+                              // are folded into FP32; 0 in 16 bits, which folds nothing
+  bool k_row_scales = false;  // 8-bit K has a scale per row or block, not per head
 
   bool operator==(const Sm90Forward&) const = default;
 };
@@ -61,19 +64,26 @@ OCTAVO_HD constexpr int register_budget(const Sm90Forward& c) {
   constexpr int kFile = 65536, kMost = 255;
   return c.split_keys || c.warpgroups == 1 ? min_of(kMost, kFile / threads(c)) : math_registers(c);
 }
-// What it holds at once where scores become probabilities: both, O, and about so much beside them.
+// What it holds at once where scores become probabilities: both, O, what is to be folded into it,
+// and about so much beside them.
 OCTAVO_HD constexpr int registers_held(const Sm90Forward& c) {
   constexpr int kRest = 24;
-  const int p = c.overlap ? c.block_n / 4 : 0;
-  return c.block_n / 2 + p + (c.head_dim + (c.ones ? 8 : 0)) / 2 + kRest;
+  const int p = c.overlap ? c.block_n * element_bytes(c.element) / 8 : 0;
+  return c.block_n / 2 + p + (c.head_dim + (c.ones ? 8 : 0) + c.fold_columns) / 2 + kRest;
 }
 
 OCTAVO_HD constexpr int load_registers(const Sm90Forward& c) { return c.warpgroups <= 2 ? 24 : 32; }
 
-// Rows lie in blocks of 64 columns, swizzled by 128 bytes; of 32 by 64 bytes where 64 do not
-// divide the head dimension.
+OCTAVO_HD constexpr bool is_8bit(const Sm90Forward& c) { return element_bytes(c.element) == 1; }
+
+// Rows lie in blocks of columns, swizzled by 128 bytes; by 64 or 32 where so many do not divide the
+// head dimension.
+OCTAVO_HD constexpr int row_bytes(const Sm90Forward& c) {
+  const int bytes = c.head_dim * element_bytes(c.element);
+  return bytes % 128 == 0 ? 128 : bytes % 64 == 0 ? 64 : 32;
+}
 OCTAVO_HD constexpr int block_columns(const Sm90Forward& c) {
-  return c.head_dim % 64 == 0 ? 64 : 32;
+  return row_bytes(c) / element_bytes(c.element);
 }
 OCTAVO_HD constexpr int column_blocks(const Sm90Forward& c) {
   return c.head_dim / block_columns(c);
@@ -82,7 +92,11 @@ OCTAVO_HD constexpr int column_blocks(const Sm90Forward& c) {
 OCTAVO_HD constexpr bool stages_o(const Sm90Forward& c) {
   return c.own_o && !c.split_keys && c.out != Element::f32;
 }
-OCTAVO_HD constexpr int row_bytes(const Sm90Forward& c) { return 2 * block_columns(c); }
+// Where V comes transposed, in 8 bits: keys of a tile lie in chunks of so many bytes, the width of
+// their swizzle.
+OCTAVO_HD constexpr int chunk_keys(const Sm90Forward& c) {
+  return c.block_n % 128 == 0 ? 128 : c.block_n % 64 == 0 ? 64 : 32;
+}
 
 // Columns of O that one part puts together, where keys are split: whole groups of eight.
 OCTAVO_HD constexpr int piece_columns(const Sm90Forward& c) { return c.head_dim / key_parts(c); }
@@ -91,17 +105,18 @@ OCTAVO_HD constexpr int handed_floats(const Sm90Forward& c) { return piece_colum
 
 // Tiles that the loader announces to those who compute, before they are done with the last ones.
 inline constexpr int kBoardSlots = 4;
-inline constexpr int kBoardBytes = 32;  // of a slot
+// Of a slot. Scales need to know more of a tile.
+OCTAVO_HD constexpr int board_bytes(const Sm90Forward& c) { return is_8bit(c) ? 48 : 32; }
 
 struct SmemPlan {
-  int q, o, k, v, ones, receive, board, barriers, total;  // bytes from the start
-  int q_tile, k_stage, v_stage;                           // bytes of one
+  int q, o, k, v, ones, receive, key_scales, board, barriers, total;  // bytes from the start
+  int q_tile, k_stage, v_stage, scales_stage;                         // bytes of one
 };
 OCTAVO_HD constexpr SmemPlan smem_plan(const Sm90Forward& c) {
   constexpr int kAlignment = 1024;
   SmemPlan s{};
-  s.q_tile = kRows * c.head_dim * 2;
-  s.k_stage = c.block_n * c.head_dim * 2;
+  s.q_tile = kRows * c.head_dim * element_bytes(c.element);
+  s.k_stage = c.block_n * c.head_dim * element_bytes(c.element);
   // wgmma reads the ones as one block of columns more. With a single block before it, the way there
   // is free, and one block of 16 keys serves all; else the ones lie behind each tile of V.
   const bool ones_inside = c.ones && column_blocks(c) > 1;
@@ -114,8 +129,10 @@ OCTAVO_HD constexpr SmemPlan smem_plan(const Sm90Forward& c) {
   s.ones = s.v + kv_buffers(c) * s.v_stage;
   // What comes from other parts may come while K and V are still read.
   s.receive = s.ones + (c.ones && !ones_inside ? 16 * row_bytes(c) : 0);
-  s.board = s.receive + (key_parts(c) - 1) * handed_floats(c) * 4 * kWarpgroup * c.warpgroups;
-  s.barriers = s.board + (c.split_keys ? 0 : kBoardSlots * kBoardBytes);
+  s.key_scales = s.receive + (key_parts(c) - 1) * handed_floats(c) * 4 * kWarpgroup * c.warpgroups;
+  s.scales_stage = c.k_row_scales ? c.block_n * 4 : 0;
+  s.board = s.key_scales + kv_buffers(c) * s.scales_stage;
+  s.barriers = s.board + (c.split_keys ? 0 : kBoardSlots * board_bytes(c));
   // of Q full and empty by tile; of K and V full and empty by buffer; and more: V's last rows, or
   // what a warpgroup gets from other CTAs
   s.total = s.barriers + 8 * (2 * q_tiles(c) + 4 * kv_buffers(c) + c.warpgroups);

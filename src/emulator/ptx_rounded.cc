@@ -15,6 +15,12 @@ u32 load_global_b32(const void* p, Site site) {
   emulator::load_global({"ld.global.b32", site}, p, &x, 4);
   return x;
 }
+void load_global_b64(const void* p, u32& x0, u32& x1, Site site) {
+  u32 x[2] = {};
+  emulator::load_global({"ld.global.v2.b32", site}, p, x, 8);
+  x0 = x[0];
+  x1 = x[1];
+}
 void load_global_b128(const void* p, u32 (&x)[4], Site site) {
   emulator::load_global({"ld.global.v4.b32", site}, p, x, 16);
 }

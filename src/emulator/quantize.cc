@@ -26,12 +26,21 @@ constexpr Quantize kOthers[] = {
     {.from = Element::f16, .to = Element::sim8, .group = ScaleGroup::head, .hadamard = true},
     {.from = Element::f16, .group = ScaleGroup::head, .amax_pass = true, .hadamard = true},
     {.from = Element::bf16, .to = Element::int8, .group = ScaleGroup::block, .hadamard = true},
+    // V of the caller, transposed.
+    {.from = Element::e4m3, .to = Element::e4m3, .group = ScaleGroup::none, .transposed = true},
+    {.from = Element::e4m3,
+     .to = Element::e4m3,
+     .group = ScaleGroup::none,
+     .columns = 256,
+     .load_bytes = 1,
+     .transposed = true},
 };
 
 constexpr int kCodes = kFroms * kTos * kAllGroups;
 constexpr int kFirstPasses = kFroms * 3;  // of the groups from head on
 constexpr int kWide = kFroms * kAllGroups;
-constexpr int kKernels = kCodes + 2 * kFirstPasses + kWide + int{std::size(kOthers)};
+constexpr int kTransposed = 2 * kFirstPasses;  // as what comes before them
+constexpr int kKernels = kCodes + 2 * kFirstPasses + kWide + kTransposed + int{std::size(kOthers)};
 
 constexpr void widen_rows(Quantize& c) {
   c.columns = 256;
@@ -62,7 +71,16 @@ constexpr Quantize kernel_config(int index) {
     widen_rows(c);
     return c;
   }
-  return kOthers[index - kWide];
+  index -= kWide;
+  if (index < kTransposed) {
+    c.from = kFrom[index % kFroms];
+    c.group = kGroups[2 + index / kFroms % 3];
+    c.to = Element::e4m3;
+    c.transposed = true;
+    if (index >= kFirstPasses) widen_rows(c);
+    return c;
+  }
+  return kOthers[index - kTransposed];
 }
 
 template <int kIndex>

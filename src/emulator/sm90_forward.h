@@ -10,11 +10,12 @@ namespace octavo::emulator {
 
 struct EmulatedSm90Forward {
   Sm90Forward config;
-  void (*entry)(const Sm90ForwardParams&) = nullptr;
+  void (*entry)(const Sm90ForwardParams&) = nullptr;  // in 8 bits of the longer parameters
 };
 
-// Every row of the table that problems are given to, in both element types; again as LSE needs it,
-// where that differs; and some with FP32 output, launched early, or with packed heads.
+// Every row of the table that problems are given to, in both 16-bit types; again as LSE needs it,
+// where that differs; and some with FP32 output, launched early, or with packed heads. The rows of
+// 8 bits in E4M3, with K's scales by head and by row, and some in E5M2 or with other outputs.
 const std::vector<EmulatedSm90Forward>& sm90_forward_kernels();
 
 }  // namespace octavo::emulator

@@ -8,7 +8,8 @@ namespace octavo::emulator {
 
 template <int kIndex>
 void run_sm90_forward(const Sm90ForwardParams& p) {
-  sm90::sm90_forward<sm90::ConfigOf<kSm90Configs[kIndex]>>(p);
+  using Config = sm90::ConfigOf<kSm90Configs[kIndex]>;
+  sm90::sm90_forward<Config>(static_cast<const sm90::ParamsOf<Config>&>(p));
 }
 
 template <int kPart, int kParts>

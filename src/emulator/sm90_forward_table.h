@@ -10,9 +10,10 @@
 
 namespace octavo::emulator {
 
-// The first row of the table with its columns that divides, or does not divide, keys.
-constexpr bool is_first_of_form(const sm90::TableRow& row) {
-  for (const sm90::TableRow& other : sm90::kTable)
+// The first row of a table with its columns that divides, or does not divide, keys.
+template <std::size_t kRows>
+constexpr bool is_first_of_form(const sm90::TableRow& row, const sm90::TableRow (&table)[kRows]) {
+  for (const sm90::TableRow& other : table)
     if (other.head_dim == row.head_dim && (other.cluster > 0) == (row.cluster > 0))
       return &other == &row;
   return false;
@@ -47,7 +48,7 @@ constexpr void for_each_sm90_config(const Take& take) {
         c.ones = false;
         if (!is_in_table(c)) take(c);
       }
-      if (element != Element::f16 || !is_first_of_form(row)) continue;
+      if (element != Element::f16 || !is_first_of_form(row, sm90::kTable)) continue;
       c.out = Element::f32;
       take(c);
       if (row.head_dim != 64) continue;
@@ -64,9 +65,32 @@ constexpr void for_each_sm90_config(const Take& take) {
     }
 }
 
+// In 8 bits; the scales of every key, the other format and other outputs for one of each form.
+template <class Take>
+constexpr void for_each_8bit_sm90_config(const Take& take) {
+  for (const sm90::TableRow& row : sm90::kTable8Bit) {
+    Sm90Forward c = sm90::config_of(row, Element::e4m3);
+    take(c);
+    if (!is_first_of_form(row, sm90::kTable8Bit)) continue;
+    c.k_row_scales = true;
+    take(c);
+    if (row.head_dim != 64) continue;
+    c.element = Element::e5m2;
+    take(c);
+    c.k_row_scales = false;
+    take(c);
+    for (const Element out : {Element::bf16, Element::f32}) {
+      c.element = Element::e4m3;
+      c.out = out;
+      take(c);
+    }
+  }
+}
+
 constexpr int count_sm90_configs() {
   int count = 0;
   for_each_sm90_config([&count](const Sm90Forward&) { ++count; });
+  for_each_8bit_sm90_config([&count](const Sm90Forward&) { ++count; });
   return count;
 }
 
@@ -74,6 +98,7 @@ inline constexpr auto kSm90Configs = [] {
   std::array<Sm90Forward, count_sm90_configs()> configs{};
   std::size_t count = 0;
   for_each_sm90_config([&](const Sm90Forward& c) { configs[count++] = c; });
+  for_each_8bit_sm90_config([&](const Sm90Forward& c) { configs[count++] = c; });
   return configs;
 }();
 

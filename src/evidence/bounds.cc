@@ -84,6 +84,15 @@ double format_noise(DType format, double crest) {
   return 0;
 }
 
+// What FP8 tensor cores leave out of a score, relative to the scores' spread. They add 32 products
+// and the sum so far with 13 bits behind the leading one of the largest, and cut off the rest of
+// each: 33 errors, uniform below 2^-13 of a number that is at most the largest score, four times
+// the spread; D / 32 times.
+double fp8_sum_noise(DType qk, double head_dim) {
+  if (qk != DType::e4m3 && qk != DType::e5m2) return 0;
+  return 4 * 0x1p-13 * std::sqrt(33.0 / 3 * head_dim / 32);
+}
+
 Bounds bounds(const ModeBound& mode, DType out, bool p_is_rounded, const Magnitudes& m) {
   // fp32 arithmetic, in half ulps. A weight is off by what its score is off; of that V sees the
   // part that the keys do not share (measured: 0.5 (8 + score_amax), with outliers 1.2). The LSE
@@ -95,7 +104,9 @@ Bounds bounds(const ModeBound& mode, DType out, bool p_is_rounded, const Magnitu
   const double qk = format_noise(mode.qk, m.qk_crest);
   const double scores = std::sqrt(2.0) * qk * m.tau;
   const double values = format_noise(mode.v, m.v_crest);
-  const double weights = p_is_rounded ? mode.p_noise : 0;
+  const double sums = p_is_rounded ? fp8_sum_noise(mode.qk, m.head_dim) : 0;
+  const double p_noise = p_is_rounded ? mode.p_noise : 0;
+  const double weights = std::hypot(p_noise, sums * m.tau);
   const double noise = std::sqrt(scores * scores + values * values + weights * weights);
   const double few_rows = 1 + 3 / std::sqrt(static_cast<double>(std::max<std::int64_t>(m.rows, 1)));
 
@@ -105,8 +116,8 @@ Bounds bounds(const ModeBound& mode, DType out, bool p_is_rounded, const Magnitu
   b.total_max =
       fp32 * m.v_amax + rounding + std::min(kMaxSlack * m.kappa_max * noise, 2.1) * m.v_amax;
   b.total_rmse = fp32 * m.v_amax + rounding + kRmsSlack * few_rows * m.kappa_rms * m.v_rms * noise;
-  b.kernel_lse = fp32_lse + weights;
-  b.total_lse = fp32_lse + weights + kLseSlack * std::sqrt(2.0) * qk * m.tau_peak;
+  b.kernel_lse = fp32_lse + p_noise + sums * m.tau_peak;
+  b.total_lse = b.kernel_lse + kLseSlack * std::sqrt(2.0) * qk * m.tau_peak;
   return b;
 }
 

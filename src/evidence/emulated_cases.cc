@@ -32,6 +32,16 @@ Result<std::shared_ptr<Posing>> pose(const Case& c) {
   return posing;
 }
 
+// As a kernel wants them; what it wants otherwise lies in `memory`.
+Result<Arguments> arguments_for(const Sm80Forward& /*config*/, const Posing& posing,
+                                std::vector<std::byte>& /*memory*/) {
+  return posing.inputs.given;
+}
+Result<Arguments> arguments_for(const Sm90Forward& config, const Posing& posing,
+                                std::vector<std::byte>& memory) {
+  return with_v_for(config, posing.problem, posing.inputs.given, memory);
+}
+
 template <class Kernel>
 Result<EmulatedCase> forward_case(const Kernel& kernel, const GpuInfo& chip, const Case& c) {
   const Result<std::shared_ptr<Posing>> posed = pose(c);
@@ -41,7 +51,10 @@ Result<EmulatedCase> forward_case(const Kernel& kernel, const GpuInfo& chip, con
   made.run = [&kernel, chip, posing = *posed](const emulator::Settings& settings,
                                               const EmulatorThen& then) {
     poison_outputs(posing->inputs);
-    return run_emulated(kernel, chip, posing->problem, posing->inputs.given, settings, then);
+    std::vector<std::byte> memory;
+    const Result<Arguments> arguments = arguments_for(kernel.config, *posing, memory);
+    if (!arguments.ok()) return arguments.status();
+    return run_emulated(kernel, chip, posing->problem, *arguments, settings, then);
   };
   made.outputs = [posing = *posed] {
     std::vector<std::byte> bytes = posing->inputs.out.bytes;
@@ -61,15 +74,18 @@ struct QuantizedCall {
   Status run(const emulator::Settings& settings, const EmulatorThen& then) {
     constexpr std::size_t kAlignment = 64;
     const Problem& problem = posing->problem;
-    const std::size_t bytes = prepared_bytes(problem, &posing->inputs.given);
+    const VLayout layout = subject->config.transposed ? VLayout::transposed : VLayout::rows;
+    const std::size_t bytes = prepared_bytes(problem, &posing->inputs.given, layout);
     memory.assign(bytes + kAlignment, kPoison);
     void* workspace = memory.data();
     std::size_t room = memory.size();
     std::align(kAlignment, bytes, workspace, room);
-    const PreparedCall call = prepare_call(problem, posing->inputs.given, workspace, kSm89Arch,
-                                           [this](const Quantize& chosen, std::int64_t head_dim) {
-                                             return substitute(chosen, static_cast<int>(head_dim));
-                                           });
+    const PreparedCall call = prepare_call(
+        problem, posing->inputs.given, workspace, kSm89Arch,
+        [this](const Quantize& chosen, std::int64_t head_dim) {
+          return substitute(chosen, static_cast<int>(head_dim));
+        },
+        layout);
     for (std::size_t i = 0; i < call.count; ++i) {
       const QuantizeLaunch& pass = call.launches[i];
       const bool looked_at = pass.config == subject->config;
@@ -247,6 +263,10 @@ std::vector<Case> cases_for(const Sm90Forward& config) {
   c.input = dtype_of(config.element);
   c.out = dtype_of(config.out);
   c.head_dim = config.head_dim;
+  if (config.k_row_scales) {
+    c.qk_scales = Granularity::row;
+    c.v_scales = Granularity::channel;
+  }
   c.lse = !config.ones;
   // Packed heads: three that share keys, and a fourth of a tile that is another's.
   const std::int64_t rows = config.pack_heads ? 6 : sm90::block_m(config), keys = config.block_n;
@@ -283,7 +303,7 @@ std::vector<Case> cases_for(const Sm90Forward& config) {
   cases.push_back(c);
   // Fewer columns than the kernel's tiles; sequences that end inside tiles, strangers around.
   c.options = {};
-  c.head_dim = config.head_dim - 8;
+  c.head_dim = config.head_dim - 16 / element_bytes(config.element);
   c.batch = 2;
   c.heads_q = c.heads_kv = 1;
   c.layout = Layout::packed;
@@ -295,19 +315,24 @@ std::vector<Case> cases_for(const Sm90Forward& config) {
 
 std::vector<Case> cases_for(const Quantize& config) {
   Case c;
-  c.input = c.out = dtype_of(config.from);
+  const bool from_codes = element_bytes(config.from) == 1;
+  c.input = dtype_of(config.from);
+  c.out = from_codes ? DType::f16 : c.input;
   c.lse = false;
-  c.options.precision = precision_to(codes_of(config));
+  c.options.precision = from_codes ? Precision::native : precision_to(codes_of(config));
   c.options.quantization.hadamard = config.hadamard;
   const Granularity granularity = granularity_of(config.group);
-  if (granularity == Granularity::channel)
+  if (from_codes)
+    c.v_scales = Granularity::channel;
+  else if (config.transposed || granularity == Granularity::channel)
     c.options.quantization.v = granularity;
   else
     c.options.quantization.qk = granularity;
   // Lanes beyond the result's rows, which are rounded up.
   c.head_dim = config.columns - 24;
   c.heads_q = c.heads_kv = 2;
-  c.len_q = c.len_kv = 4 * quantizer::rows_at_once(config) + 3;
+  c.len_q = c.len_kv = config.transposed ? quantizer::value_keys(config) + 35
+                                         : 4 * quantizer::rows_at_once(config) + 3;
   std::vector<Case> cases = {c};
   c.layout = Layout::packed;
   c.batch = 2;

@@ -11,16 +11,17 @@
 #include "attention/operand.h"
 #include "gpu/element_of.h"
 #include "gpu/launch_sm90_forward.h"
+#include "gpu/prepare_operands.h"
 #include "gpu/sm90_feasible.h"
 
 namespace octavo {
 namespace {
 
 bool fits(const sm90::TableRow& row, const Problem& p) {
-  const auto next = std::find_if(std::begin(sm90::kTable), std::end(sm90::kTable),
+  const std::span<const sm90::TableRow> table = sm90_table(p.q);
+  const auto next = std::find_if(table.begin(), table.end(),
                                  [&p](const auto& other) { return other.head_dim >= p.head_dim; });
-  return next != std::end(sm90::kTable) && row.head_dim == next->head_dim &&
-         !(p.packed && row.cluster > 0);
+  return next != table.end() && row.head_dim == next->head_dim && !(p.packed && row.cluster > 0);
 }
 
 // Blocks of keys that a tile of rows visits.
@@ -97,8 +98,8 @@ SmLoad longest_queue(const Sm90Forward& c, int resident, const Problem& p, const
 
 // A tile with queries of one head alone would be at least half empty, and others share its keys.
 bool may_pack(const sm90::TableRow& row, const Problem& p) {
-  return row.cluster > 0 && !p.packed && !p.options.batch_invariant && p.heads_q > p.heads_kv &&
-         2 * p.len_q <= sm90::kRows && row.row_groups != 3;
+  return row.cluster > 0 && !is_8bit(p.q) && !p.packed && !p.options.batch_invariant &&
+         p.heads_q > p.heads_kv && 2 * p.len_q <= sm90::kRows && row.row_groups != 3;
 }
 // The problem whose tiles are those of packed heads: each stands for the heads that fill one.
 Problem packed_heads(const Problem& p, std::int64_t block_m) {
@@ -116,11 +117,18 @@ std::string shape_text(const Sm90Forward& c) {
 
 }  // namespace
 
-bool sm90_forward_serves(const Problem& p, const GpuInfo& gpu) {
-  const OperandFormats formats = operand_formats(p);
+bool sm90_forward_serves(const Problem& problem, const GpuInfo& gpu) {
+  const Problem p = prepared_problem(problem);
+  const OperandFormats formats = operand_formats(problem);
   const bool as_given = !formats.q.rounded && !formats.k.rounded && !formats.v.rounded;
-  return gpu.arch == 90 && gpu.tensor_maps && (p.q == DType::f16 || p.q == DType::bf16) &&
-         p.head_dim % 8 == 0 && as_given;
+  const bool in_16_bits = as_given && (p.q == DType::f16 || p.q == DType::bf16);
+  const bool in_fp8 = p.q == DType::e4m3 || p.q == DType::e5m2;
+  return gpu.arch == 90 && gpu.tensor_maps && (in_16_bits || in_fp8) && p.head_dim % 8 == 0;
+}
+
+std::span<const sm90::TableRow> sm90_table(DType element) {
+  if (is_8bit(element)) return sm90::kTable8Bit;
+  return sm90::kTable;
 }
 
 SmLoad busiest_sm(const sm90::TableRow& row, const Problem& posed, const GpuInfo& gpu) {
@@ -153,7 +161,8 @@ double estimated_us(const sm90::TableRow& row, const Problem& p, const GpuInfo& 
   return row.fixed_us + load.waves * row.wave_us + load.blocks * row.block_us;
 }
 
-ChosenSm90Forward choose_sm90_forward(const Problem& p, const GpuInfo& gpu) {
+ChosenSm90Forward choose_sm90_forward(const Problem& problem, const GpuInfo& gpu) {
+  const Problem p = prepared_problem(problem);
   ChosenSm90Forward chosen;
   double best = std::numeric_limits<double>::infinity();
   const auto consider = [&](const sm90::TableRow& row, const Problem& counted, bool pack_heads) {
@@ -163,14 +172,17 @@ ChosenSm90Forward choose_sm90_forward(const Problem& p, const GpuInfo& gpu) {
     chosen.config = sm90::config_of(row, element_of(p.q));
     chosen.config.pack_heads = pack_heads;
   };
-  for (const sm90::TableRow& row : sm90::kTable) {
+  for (const sm90::TableRow& row : sm90_table(p.q)) {
     if (!fits(row, p)) continue;
     consider(row, p, false);
     const std::int64_t block_m = sm90::block_m(sm90::config_of(row, Element::f16));
     if (may_pack(row, p)) consider(row, packed_heads(p, block_m), true);
   }
   chosen.config.out = element_of(p.out);
-  chosen.config.early_start = p.options.overlap_launch;
+  chosen.config.k_row_scales =
+      is_8bit(p.k) && (p.k_scales == Granularity::row || p.k_scales == Granularity::block);
+  // Where all threads read scales, one that waits for what precedes the launch is not enough.
+  chosen.config.early_start = p.options.overlap_launch && !is_8bit(p.q);
   chosen.reason =
       fmt::format("{}: {:.3g} us by the table, the least", shape_text(chosen.config), best);
   // A sum of rounded probabilities is what O wants divided by, and not exact enough for LSE.

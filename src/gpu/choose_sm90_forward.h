@@ -1,6 +1,7 @@
 // Which configuration of the Hopper forward kernel serves a problem.
 #pragma once
 
+#include <span>
 #include <string>
 
 #include "config/sm90_shipped.h"
@@ -10,8 +11,12 @@
 namespace octavo {
 
 // That the Hopper kernel serves a problem that the sm80 family serves, where TMA reaches its
-// tensors: 16-bit elements, on that chip, by a driver that tells TMA of them.
+// tensors: 16-bit elements, or FP8, given or made first, on that chip, by a driver that tells TMA
+// of them.
 bool sm90_forward_serves(const Problem& problem, const GpuInfo& gpu);
+
+// The rows that problems with such elements are given to.
+std::span<const sm90::TableRow> sm90_table(DType element);
 
 // What the SM with the most work gets of a problem: the terms of the table's estimate.
 struct SmLoad {

@@ -54,6 +54,7 @@ constexpr void visit_fields(Config& c, Visitor&& visit) {
   visit("columns", c.columns);
   visit("load_bytes", c.load_bytes);
   visit("threads", c.threads);
+  visit("transposed", c.transposed);
 }
 
 template <class Config, class Visitor>
@@ -76,6 +77,8 @@ constexpr void visit_fields(Config& c, Visitor&& visit) {
   visit("rescale_log2", c.rescale_log2);
   visit("pack_heads", c.pack_heads);
   visit("early_start", c.early_start);
+  visit("fold_columns", c.fold_columns);
+  visit("k_row_scales", c.k_row_scales);
 }
 
 // What a configuration's type is called, in C++ and in texts.

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "attention/operand_scales.h"
 #include "device/core/params.cuh"
 #include "octavo/octavo.hpp"
 
@@ -16,6 +17,24 @@ inline Strides strides_of(const ConstTensor& t) { return {t.stride[0], t.stride[
 // kernel's comparisons as if no sum overflowed.
 inline i32 window_limit(std::int64_t window) {
   return static_cast<i32>(window < 0 ? kNoLimit : std::min<std::int64_t>(window, kNoLimit));
+}
+
+// A row or block scale is found by its row, a column scale by its column, one of a head by neither.
+inline ScaleParams scale_params(const Arguments& a, const ConstTensor& tensor, const Scales& scales,
+                                std::int64_t max_len) {
+  if (!is_8bit(tensor.dtype)) return {};
+  const OperandScales found = operand_scales(a, tensor, scales, max_len);
+  ScaleParams p;
+  p.data = scales.data;
+  p.by_token = found.by_token ? 1 : 0;
+  if (scales.granularity == Granularity::tensor) return p;
+  p.batch = found.by_token ? 0 : found.index.stride[0];
+  p.head = found.index.stride[1];
+  if (scales.granularity == Granularity::head) return p;
+  p.stride = static_cast<i32>(found.index.stride[2]);
+  if (scales.granularity == Granularity::block)
+    p.block_rows = static_cast<i32>(std::min<std::int64_t>(scales.block_rows, INT32_MAX));
+  return p;
 }
 
 // `code_step` is what Q's and K's codes count in: 1 but for sim8.

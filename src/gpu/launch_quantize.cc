@@ -41,10 +41,10 @@ Status LoadedQuantizers::launch(const PreparedCall& call, Stream stream) {
 }
 
 std::vector<KernelSource> quantizer_sources(const Problem& problem, const GpuInfo& gpu,
-                                            int alignment) {
+                                            int alignment, VLayout layout) {
   const CodeFor code = code_for(gpu.arch);
   std::vector<KernelSource> sources;
-  for (const Quantize& config : quantizers_of(problem, code.arch, alignment))
+  for (const Quantize& config : quantizers_of(problem, code.arch, alignment, layout))
     sources.push_back(kernel_source(config, code.ptx));
   return sources;
 }

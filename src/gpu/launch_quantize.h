@@ -30,6 +30,6 @@ class LoadedQuantizers {
 
 // What the compiler is given for them.
 std::vector<KernelSource> quantizer_sources(const Problem& problem, const GpuInfo& gpu,
-                                            int alignment);
+                                            int alignment, VLayout layout = VLayout::rows);
 
 }  // namespace octavo

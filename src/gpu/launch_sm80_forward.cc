@@ -6,7 +6,6 @@
 #include <cstdint>
 
 #include "attention/error.h"
-#include "attention/operand_scales.h"
 #include "gpu/forward_params.h"
 #include "gpu/load_function.h"
 
@@ -14,24 +13,6 @@ namespace octavo {
 namespace {
 
 constexpr float kSim8Step = 1.0f / 127.0f;
-
-// A row or block scale is found by its row, a column scale by its column, one of a head by neither.
-ScaleParams scale_params(const Arguments& a, const ConstTensor& tensor, const Scales& scales,
-                         std::int64_t max_len) {
-  if (!is_8bit(tensor.dtype)) return {};
-  const OperandScales found = operand_scales(a, tensor, scales, max_len);
-  ScaleParams p;
-  p.data = scales.data;
-  p.by_token = found.by_token ? 1 : 0;
-  if (scales.granularity == Granularity::tensor) return p;
-  p.batch = found.by_token ? 0 : found.index.stride[0];
-  p.head = found.index.stride[1];
-  if (scales.granularity == Granularity::head) return p;
-  p.stride = static_cast<i32>(found.index.stride[2]);
-  if (scales.granularity == Granularity::block)
-    p.block_rows = static_cast<i32>(std::min<std::int64_t>(scales.block_rows, INT32_MAX));
-  return p;
-}
 
 }  // namespace
 

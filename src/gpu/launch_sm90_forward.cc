@@ -45,10 +45,22 @@ Status set_tensor_maps(const Driver& driver, const Arguments& a, const Sm90Forwa
   const bool no_keys = is_empty(a.k);
   OCTAVO_RETURN_IF_ERROR(
       encode_again(driver, row_boxes(no_keys ? a.q : a.k, c.block_n, columns), p.k));
-  OCTAVO_RETURN_IF_ERROR(
-      encode_again(driver, row_boxes(no_keys ? a.q : a.v, c.block_n, columns), p.v));
-  if (c.out == Element::f32) return {};
+  const ConstTensor& v = no_keys ? a.q : a.v;
+  OCTAVO_RETURN_IF_ERROR(encode_again(driver,
+                                      sm90::is_8bit(c)
+                                          ? row_boxes(v, c.head_dim, sm90::chunk_keys(c))
+                                          : row_boxes(v, c.block_n, columns),
+                                      p.v));
+  if (!sm90::stages_o(c)) return {};
   return encode_again(driver, row_boxes(a.out, sm90::kRows, columns), p.o);
+}
+
+void set_scales(Sm90Forward8BitParams& p, const Problem& posed, const Arguments& a) {
+  p.q_scales = scale_params(a, a.q, a.q_scales, posed.len_q);
+  p.k_scales = scale_params(a, a.k, a.k_scales, posed.len_kv);
+  p.v_scales = scale_params(a, v_by_rows(a), a.v_scales, posed.len_kv);
+  p.by_q_block_rows = divider(p.q_scales.block_rows);
+  p.by_k_block_rows = divider(p.k_scales.block_rows);
 }
 
 }  // namespace
@@ -91,9 +103,9 @@ std::int64_t row_of_tile(const HeadGroups& groups, std::int64_t row_tiles, std::
   return row_tiles - 1 - (index - first * row_tiles) / mixed;
 }
 
-Sm90ForwardParams sm90_forward_params(const Problem& posed, const Arguments& a,
-                                      const Sm90Forward& c, const GpuInfo& gpu) {
-  Sm90ForwardParams p{};
+Sm90Forward8BitParams sm90_forward_params(const Problem& posed, const Arguments& a,
+                                          const Sm90Forward& c, const GpuInfo& gpu) {
+  Sm90Forward8BitParams p{};
   p.out = a.out.data;
   p.sequences = static_cast<i32>(posed.batch);
   set_shared_params(p, posed, a, sm90::block_m(c));
@@ -104,6 +116,7 @@ Sm90ForwardParams sm90_forward_params(const Problem& posed, const Arguments& a,
   const HeadGroups groups = head_groups(posed, c, gpu);
   p.mixed_heads = groups.mixed_heads;
   p.head_groups = groups.groups;
+  if (sm90::is_8bit(c)) set_scales(p, posed, a);
   return p;
 }
 
@@ -122,7 +135,7 @@ Status Sm90ForwardLaunch::prepare(const Gpu& gpu, const LoadedSm90Forward& kerne
   function_ = kernel.function;
   params_ = sm90_forward_params(posed, arguments, c, gpu.info);
   OCTAVO_RETURN_IF_ERROR(set_tensor_maps(*gpu.driver, arguments, c, params_));
-  has_o_map_ = c.out != Element::f32;
+  has_o_map_ = sm90::stages_o(c);
   // Lengths of a packed batch are not known here: its tiles go to whoever is free.
   const bool stays = c.persistent && !posed.packed;
   config_.grid[0] = static_cast<unsigned>(stays ? std::min(params_.tiles, gpu.info.sms)

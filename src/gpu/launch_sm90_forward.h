@@ -8,6 +8,7 @@
 #include "config/sm90_forward.h"
 #include "device/sm90/params.cuh"
 #include "gpu/context.h"
+#include "gpu/prepare_operands.h"
 #include "octavo/octavo.hpp"
 
 namespace octavo {
@@ -15,7 +16,12 @@ namespace octavo {
 // Where heads are packed, each has 2^this rows: its queries, and no more than twice as many.
 int query_bits(std::int64_t len_q);
 
-// That TMA reaches every tensor of a call.
+// How the kernel with a configuration wants V.
+inline VLayout v_layout(const Sm90Forward& config) {
+  return sm90::is_8bit(config) ? VLayout::transposed : VLayout::rows;
+}
+
+// That TMA reaches every tensor of a call, as the kernel is to get them.
 bool sm90_forward_reaches(const Arguments& arguments);
 
 // Heads whose tiles are mixed, so that CTAs which take them in turns, forwards and backwards, get
@@ -30,9 +36,10 @@ HeadGroups head_groups(const Problem& posed, const Sm90Forward& config, const Gp
 std::int64_t row_of_tile(const HeadGroups& groups, std::int64_t row_tiles, std::int64_t heads,
                          std::int64_t index);
 
-// All but the tensor maps. `posed` is validated and served by the kernel; `config` fits it.
-Sm90ForwardParams sm90_forward_params(const Problem& posed, const Arguments& arguments,
-                                      const Sm90Forward& config, const GpuInfo& gpu);
+// All but the tensor maps. `posed` is validated and served by the kernel; `config` fits it. A
+// kernel of 16 bits takes the first part of this. In 8 bits the arguments' V is transposed.
+Sm90Forward8BitParams sm90_forward_params(const Problem& posed, const Arguments& arguments,
+                                          const Sm90Forward& config, const GpuInfo& gpu);
 
 // A kernel in a GPU's memory.
 struct LoadedSm90Forward {
@@ -58,7 +65,7 @@ class Sm90ForwardLaunch {
 
  private:
   cuda::Function function_ = nullptr;
-  Sm90ForwardParams params_{};
+  Sm90Forward8BitParams params_{};
   bool has_o_map_ = false;
   cuda::LaunchConfig config_;
   std::array<cuda::LaunchAttribute, 2> attributes_;

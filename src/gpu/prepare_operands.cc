@@ -6,6 +6,7 @@
 #include "attention/error.h"
 #include "attention/operand.h"
 #include "attention/sequence.h"
+#include "config/v_layout.h"
 #include "gpu/element_of.h"
 #include "numeric/scale.h"
 
@@ -24,13 +25,31 @@ struct Conversion {
   std::int64_t sequences, heads, longest;  // rows of the longest sequence
   std::int64_t batches, rows;              // of the tensor
   std::int64_t head_dim, block_rows;
+  bool packed;
+  bool transposed = false;
 
-  DType to() const { return *format.rounded; }
+  bool needed() const { return format.rounded || transposed; }
+  DType to() const { return format.rounded.value_or(format.stored); }
   std::int64_t row_elements() const {
     return round_up(head_dim, kRowBytes / static_cast<std::int64_t>(size_bytes(to())));
   }
+  std::int64_t column_bytes() const {
+    return packed ? packed_v_column_bytes(rows, sequences) : v_column_bytes(rows);
+  }
+  // Of a head.
+  std::int64_t head_elements() const {
+    return transposed ? head_dim * column_bytes() : rows * row_elements();
+  }
   std::int64_t bytes() const {
-    return batches * heads * rows * row_elements() * static_cast<std::int64_t>(size_bytes(to()));
+    return batches * heads * head_elements() * static_cast<std::int64_t>(size_bytes(to()));
+  }
+  // The result, as the forward kernel sees it.
+  ConstTensor tensor(const void* data) const {
+    const std::int64_t row = transposed ? column_bytes() : row_elements();
+    return {data,
+            to(),
+            {batches, heads, transposed ? head_dim : rows, transposed ? column_bytes() : head_dim},
+            {heads * head_elements(), head_elements(), row, 1}};
   }
 };
 
@@ -38,19 +57,21 @@ struct Conversions {
   Conversion q, k, v;
 };
 
-Conversions conversions_of(const Problem& p, const Arguments* a) {
+Conversions conversions_of(const Problem& p, const Arguments* a, VLayout layout) {
   const OperandFormats formats = operand_formats(p);
   const auto operand = [&](const OperandFormat& format, std::int64_t heads, std::int64_t len,
                            std::int64_t tokens) -> Conversion {
     const std::int64_t block_rows = p.options.quantization.block_rows;
-    if (p.packed) return {format, p.batch, heads, len, 1, tokens, p.head_dim, block_rows};
-    return {format, p.batch, heads, len, p.batch, len, p.head_dim, block_rows};
+    if (p.packed) return {format, p.batch, heads, len, 1, tokens, p.head_dim, block_rows, true};
+    return {format, p.batch, heads, len, p.batch, len, p.head_dim, block_rows, false};
   };
   const std::int64_t tokens_q = a != nullptr ? a->q.shape[2] : p.batch * p.len_q;
   const std::int64_t tokens_kv = a != nullptr ? a->k.shape[2] : p.batch * p.len_kv;
-  return {operand(formats.q, p.heads_q, p.len_q, tokens_q),
-          operand(formats.k, p.heads_kv, p.len_kv, tokens_kv),
-          operand(formats.v, p.heads_kv, p.len_kv, tokens_kv)};
+  Conversions all{operand(formats.q, p.heads_q, p.len_q, tokens_q),
+                  operand(formats.k, p.heads_kv, p.len_kv, tokens_kv),
+                  operand(formats.v, p.heads_kv, p.len_kv, tokens_kv)};
+  all.v.transposed = layout == VLayout::transposed;
+  return all;
 }
 
 ScaleGroup group_of(const OperandFormat& format) {
@@ -100,7 +121,7 @@ struct Room {
 };
 
 Room room_of(const Conversion& x, bool packed, std::int64_t begin) {
-  if (!x.format.rounded) return {begin, begin, begin, begin};
+  if (!x.needed()) return {begin, begin, begin, begin};
   Room room{};
   room.result = begin;
   room.scales = room.result + round_up(x.bytes(), kAlignment);
@@ -109,17 +130,20 @@ Room room_of(const Conversion& x, bool packed, std::int64_t begin) {
   return room;
 }
 
-Quantize choose_quantize(const OperandFormat& format, std::int64_t head_dim, int arch,
-                         int alignment) {
+Quantize choose_quantize(const Conversion& x, int arch, int alignment) {
+  const OperandFormat& format = x.format;
   Quantize c;
   c.arch = arch;
-  c.from = element_of(format.stored);
-  c.to = element_of(*format.rounded);
+  c.transposed = x.transposed;
+  // Codes are moved alike, whatever they mean.
+  c.from = format.rounded ? element_of(format.stored) : Element::e4m3;
+  c.to = format.rounded ? element_of(*format.rounded) : c.from;
   c.group = group_of(format);
   c.hadamard = format.hadamard;
-  c.columns = static_cast<int>(columns_of(head_dim));
+  c.columns = static_cast<int>(columns_of(x.head_dim));
   const int bytes = element_bytes(c.from);
-  c.load_bytes = alignment >= 16 && head_dim * bytes % 16 == 0 ? 16 : bytes;
+  const int vector = min_of(quantizer::kVector * bytes, 16);  // of a load
+  c.load_bytes = alignment >= vector && x.head_dim * bytes % vector == 0 ? 16 : bytes;
   return c;
 }
 
@@ -127,6 +151,7 @@ Quantize choose_quantize(const OperandFormat& format, std::int64_t head_dim, int
 Quantize first_pass(Quantize c) {
   c.amax_pass = true;
   c.to = Quantize{}.to;
+  c.transposed = false;
   return c;
 }
 
@@ -147,6 +172,7 @@ std::int64_t amax_tile_rows(const Conversion& x, const Quantize& c) {
 }
 
 std::int64_t code_tile_rows(const Conversion& x, const Quantize& c) {
+  if (c.transposed) return quantizer::value_keys(c);
   if (c.group == ScaleGroup::block)
     return std::min(x.block_rows, std::max<std::int64_t>(x.longest, 1));
   return 4 * quantizer::rows_at_once(c);
@@ -233,7 +259,7 @@ Problem prepared_problem(const Problem& problem) {
   return p;
 }
 
-std::string describe_quantizers(const Problem& problem) {
+std::string describe_quantizers(const Problem& problem, VLayout layout) {
   const OperandFormats formats = operand_formats(problem);
   std::string text;
   for (const auto& [what, format] :
@@ -241,29 +267,32 @@ std::string describe_quantizers(const Problem& problem) {
     if (format->rounded)
       text +=
           fmt::format("{} {} becomes {}", text.empty() ? ';' : ',', what, name(*format->rounded));
+  if (layout == VLayout::transposed && !formats.v.rounded)
+    text += fmt::format("{} V is transposed", text.empty() ? ';' : ',');
   if (!text.empty()) text += " first";
   if (problem.options.precision == Precision::fp8_fast && !text.empty())
     text += "; exp is exact here, so fp8_fast gives what fp8 gives";
   return text;
 }
 
-std::vector<Quantize> quantizers_of(const Problem& problem, int arch, int alignment) {
-  const OperandFormats formats = operand_formats(problem);
+std::vector<Quantize> quantizers_of(const Problem& problem, int arch, int alignment,
+                                    VLayout layout) {
+  const Conversions x = conversions_of(problem, nullptr, layout);
   std::vector<Quantize> all;
   const auto add = [&all](const Quantize& config) {
     if (std::find(all.begin(), all.end(), config) == all.end()) all.push_back(config);
   };
-  for (const OperandFormat* format : {&formats.q, &formats.k, &formats.v}) {
-    if (!format->rounded) continue;
-    const Quantize config = choose_quantize(*format, problem.head_dim, arch, alignment);
+  for (const Conversion* operand : {&x.q, &x.k, &x.v}) {
+    if (!operand->needed()) continue;
+    const Quantize config = choose_quantize(*operand, arch, alignment);
     if (quantizer::two_passes(config.group)) add(first_pass(config));
     add(config);
   }
   return all;
 }
 
-std::size_t prepared_bytes(const Problem& posed, const Arguments* arguments) {
-  const Conversions x = conversions_of(posed, arguments);
+std::size_t prepared_bytes(const Problem& posed, const Arguments* arguments, VLayout layout) {
+  const Conversions x = conversions_of(posed, arguments, layout);
   std::int64_t end = 0;
   for (const Conversion* operand : {&x.q, &x.k, &x.v})
     end = room_of(*operand, posed.packed, end).end;
@@ -271,9 +300,9 @@ std::size_t prepared_bytes(const Problem& posed, const Arguments* arguments) {
 }
 
 PreparedCall prepare_call(const Problem& posed, const Arguments& a, void* workspace, int arch,
-                          const SubstituteQuantize& substitute) {
+                          const SubstituteQuantize& substitute, VLayout layout) {
   PreparedCall call{prepared_problem(posed), a, {}, 0};
-  const Conversions operands = conversions_of(posed, &a);
+  const Conversions operands = conversions_of(posed, &a, layout);
   auto* const bytes = static_cast<std::byte*>(workspace);
   std::int64_t end = 0;
   const auto add = [&](const Quantize& chosen, const Conversion& x, QuantizeLaunch& launch) {
@@ -283,21 +312,17 @@ PreparedCall prepare_call(const Problem& posed, const Arguments& a, void* worksp
   };
   const auto prepare = [&](const Conversion& x, const std::int32_t* cu, ConstTensor& tensor,
                            Scales& scales) {
-    if (!x.format.rounded) return;
+    if (!x.needed()) return;
     const Room room = room_of(x, posed.packed, end);
     end = room.end;
     const ConstTensor from = tensor;
-    const std::int64_t row = x.row_elements();
-    tensor = {bytes + room.result,
-              x.to(),
-              {x.batches, x.heads, x.rows, x.head_dim},
-              {x.heads * x.rows * row, x.rows * row, row, 1}};
+    tensor = x.tensor(bytes + room.result);
     if (x.format.scales_of_ours())
       scales = {reinterpret_cast<const float*>(bytes + room.scales),
                 x.format.granularity,
                 x.block_rows,
                 {}};
-    const Quantize config = choose_quantize(x.format, x.head_dim, arch, alignment_of(from));
+    const Quantize config = choose_quantize(x, arch, alignment_of(from));
     QuantizeLaunch launch{
         {},
         params_of(x, from, cu, tensor, scales, reinterpret_cast<float*>(bytes + room.partials)),

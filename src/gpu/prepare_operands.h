@@ -1,5 +1,6 @@
-// Q, K and V that a precision mode rounds first: what the forward kernel then sees, the quantizers
-// that make it, and the workspace it lies in. Pure: nothing here touches a GPU.
+// Q, K and V that a precision mode rounds first, or that a kernel wants otherwise than they come:
+// what the forward kernel then sees, the quantizers that make it, and the workspace it lies in.
+// Pure: nothing here touches a GPU.
 #pragma once
 
 #include <array>
@@ -14,6 +15,10 @@
 
 namespace octavo {
 
+// How the forward kernel wants V: as it comes, or as config/v_layout.h has it, which 8-bit V alone
+// can be; its tensor is then (batch, head, column, key).
+enum class VLayout { rows, transposed };
+
 // That the quantizers can do what the problem asks for.
 Status quantizers_serve(const Problem& problem);
 
@@ -21,15 +26,17 @@ Status quantizers_serve(const Problem& problem);
 Problem prepared_problem(const Problem& problem);
 
 // "; Q becomes e4m3, K becomes e4m3 first", or nothing: for explanations.
-std::string describe_quantizers(const Problem& problem);
+std::string describe_quantizers(const Problem& problem, VLayout layout = VLayout::rows);
 
 // The quantizers that a problem needs, in the order of their launches, for a chip and rows aligned
 // to so many bytes.
-std::vector<Quantize> quantizers_of(const Problem& problem, int arch, int alignment);
+std::vector<Quantize> quantizers_of(const Problem& problem, int arch, int alignment,
+                                    VLayout layout = VLayout::rows);
 
 // Bytes of all results. Without arguments, packed batches count as many rows as sequences of the
 // maximum length have.
-std::size_t prepared_bytes(const Problem& posed, const Arguments* arguments);
+std::size_t prepared_bytes(const Problem& posed, const Arguments* arguments,
+                           VLayout layout = VLayout::rows);
 
 struct QuantizeLaunch {
   Quantize config;
@@ -54,6 +61,7 @@ using SubstituteQuantize = std::function<Quantize(const Quantize& chosen, std::i
 
 // `workspace` has prepared_bytes and lies at a multiple of 64.
 PreparedCall prepare_call(const Problem& posed, const Arguments& arguments, void* workspace,
-                          int arch, const SubstituteQuantize& substitute = {});
+                          int arch, const SubstituteQuantize& substitute = {},
+                          VLayout layout = VLayout::rows);
 
 }  // namespace octavo

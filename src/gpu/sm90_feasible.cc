@@ -10,8 +10,8 @@ namespace octavo {
 namespace {
 
 Status check_shape(const Sm90Forward& c) {
-  if (c.element != Element::f16 && c.element != Element::bf16)
-    return wrong_field("element", static_cast<int>(c.element), "f16, bf16");
+  if (c.element < Element::f16 || c.element > Element::e5m2)
+    return wrong_field("element", static_cast<int>(c.element), "f16, bf16, e4m3, e5m2");
   if (c.out < Element::f32 || c.out > Element::bf16)
     return wrong_field("out", static_cast<int>(c.out), "f32, f16, bf16");
   constexpr int kHeadDims[] = {64, 96, 128, 192, 256};
@@ -22,8 +22,26 @@ Status check_shape(const Sm90Forward& c) {
     return invalid("config.ones", "true", "false with 256 columns: wgmma has no more");
   if (c.warpgroups < 1 || c.warpgroups > 4)
     return wrong_field("warpgroups", c.warpgroups, "1 to 4");
-  if (c.block_n < 16 || c.block_n > 256 || c.block_n % 16 != 0)
-    return wrong_field("block_n", c.block_n, "multiples of 16 up to 256");
+  const int step = sm90::is_8bit(c) ? 32 : 16;
+  if (c.block_n < step || c.block_n > 256 || c.block_n % step != 0)
+    return wrong_field("block_n", c.block_n, fmt::format("multiples of {} up to 256", step));
+  return {};
+}
+
+Status check_8bit(const Sm90Forward& c) {
+  if (!sm90::is_8bit(c)) {
+    if (c.fold_columns != 0)
+      return wrong_field("fold_columns", c.fold_columns, "0 with 16-bit elements");
+    if (c.k_row_scales) return invalid("config.k_row_scales", "true", "false with 16-bit elements");
+    return {};
+  }
+  if (c.fold_columns < 16 || c.fold_columns % 16 != 0 || c.head_dim % c.fold_columns != 0)
+    return wrong_field("fold_columns", c.fold_columns,
+                       fmt::format("multiples of 16 that divide {} columns", c.head_dim));
+  if (c.ones) return invalid("config.ones", "true", "false with 8-bit elements");
+  if (c.own_o) return invalid("config.own_o", "true", "false with 8-bit elements");
+  if (c.pack_heads) return invalid("config.pack_heads", "true", "false with 8-bit elements");
+  if (c.early_start) return invalid("config.early_start", "true", "false with 8-bit elements");
   return {};
 }
 
@@ -60,6 +78,7 @@ Status feasible(const Sm90Forward& c, int arch, int smem_bytes) {
   if (arch != 90)
     return wrong_field("arch", c.arch, fmt::format("none on sm_{}: sm_90 alone", arch));
   OCTAVO_RETURN_IF_ERROR(check_shape(c));
+  OCTAVO_RETURN_IF_ERROR(check_8bit(c));
   OCTAVO_RETURN_IF_ERROR(check_switches(c));
   if (sm90::registers_held(c) > sm90::register_budget(c))
     return invalid(

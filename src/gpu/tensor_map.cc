@@ -78,14 +78,18 @@ bool tma_reaches(const ConstTensor& t) {
 TensorMapFields row_boxes(const ConstTensor& t, int box_rows, int box_columns) {
   TensorMapFields f;
   f.address = t.data;
-  f.type = t.dtype == DType::bf16 ? cuda::TensorMapType::bf16 : cuda::TensorMapType::f16;
+  f.type = is_8bit(t.dtype)         ? cuda::TensorMapType::u8
+           : t.dtype == DType::bf16 ? cuda::TensorMapType::bf16
+                                    : cuda::TensorMapType::f16;
   for (std::size_t i = 0; i < 4; ++i) f.shape[i] = static_cast<std::uint64_t>(t.shape[3 - i]);
   // Nothing steps along a dimension of one; its stride, which may be anything, would be checked.
   for (std::size_t i = 0; i < 3; ++i)
     f.stride_bytes[i] = t.shape[2 - i] > 1 ? stride_bytes(t, 2 - i) : kAlignment;
   f.box = {static_cast<std::uint32_t>(box_columns), static_cast<std::uint32_t>(box_rows), 1, 1};
-  f.swizzle =
-      box_columns == 64 ? cuda::TensorMapSwizzle::bytes_128 : cuda::TensorMapSwizzle::bytes_64;
+  const auto bytes = static_cast<std::size_t>(box_columns) * size_bytes(t.dtype);
+  f.swizzle = bytes == 128  ? cuda::TensorMapSwizzle::bytes_128
+              : bytes == 64 ? cuda::TensorMapSwizzle::bytes_64
+                            : cuda::TensorMapSwizzle::bytes_32;
   return f;
 }
 

@@ -25,8 +25,8 @@ struct TensorMapFields {
 // multiples of 16 bytes, none is 0, and none is too long.
 bool tma_reaches(const ConstTensor& tensor);
 
-// `tensor` is 16-bit, not empty, and TMA reaches it. A box's row is a swizzle's width: 64 or 32
-// columns.
+// `tensor` has 16 or 8 bits, is not empty, and TMA reaches it. A box's row is a swizzle's width:
+// 128, 64 or 32 bytes.
 TensorMapFields row_boxes(const ConstTensor& tensor, int box_rows, int box_columns);
 
 Status encode(const Driver& driver, const TensorMapFields& fields, ptx::TensorMap& map);

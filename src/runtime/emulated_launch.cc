@@ -4,8 +4,11 @@
 
 #include <algorithm>
 #include <array>
+#include <memory>
 #include <tuple>
 
+#include "attention/error.h"
+#include "attention/operand_scales.h"
 #include "emulator/sm80_forward_table.h"
 #include "gpu/choose_sm80_forward.h"
 #include "gpu/choose_sm90_forward.h"
@@ -49,7 +52,7 @@ emulator::GlobalMemory global_memory(const Problem& posed, const Arguments& a) {
   };
   add_scales("q_scales", a.q, a.q_scales, posed.len_q);
   add_scales("k_scales", a.k, a.k_scales, posed.len_kv);
-  add_scales("v_scales", a.v, a.v_scales, posed.len_kv);
+  add_scales("v_scales", v_by_rows(a), a.v_scales, posed.len_kv);
   const auto spans = static_cast<std::size_t>(a.sequences + 1) * sizeof(std::int32_t);
   if (a.cu_seqlens_q != nullptr) memory.add_array("cu_seqlens_q", a.cu_seqlens_q, spans, Use::read);
   if (a.cu_seqlens_kv != nullptr)
@@ -101,8 +104,8 @@ const emulator::EmulatedSm90Forward* emulated_sm90_forward(const Problem& proble
   for (const auto& kernel : kernels) {
     const Sm90Forward& c = kernel.config;
     const bool serves = c.element == wanted.element && c.out == wanted.out &&
-                        c.head_dim == wanted.head_dim && !(c.ones && problem.lse) &&
-                        !(c.split_keys && problem.packed);
+                        c.head_dim == wanted.head_dim && c.k_row_scales == wanted.k_row_scales &&
+                        !(c.ones && problem.lse) && !(c.split_keys && problem.packed);
     const auto strangeness = [&wanted](const Sm90Forward& x) {
       return std::tuple(x.pack_heads != wanted.pack_heads, x.early_start != wanted.early_start,
                         x.split_keys != wanted.split_keys, x.block_n != wanted.block_n);
@@ -141,6 +144,40 @@ Status run_emulated(const emulator::EmulatedSm90Forward& kernel, const GpuInfo& 
                             then};
   const Gpu gpu{chip, &emulated_driver(), nullptr};
   return launch_sm90_forward(gpu, {kernel.config, function.handle()}, posed, arguments, nullptr);
+}
+
+Result<Arguments> with_v_for(const Sm90Forward& config, const Problem& posed,
+                             const Arguments& arguments, std::vector<std::byte>& memory) {
+  const VLayout layout = v_layout(config);
+  if (layout == VLayout::rows) return arguments;
+  constexpr std::size_t kAlignment = 64;
+  constexpr std::byte kPoison{0x7f};  // NaN in FP8
+  const GpuInfo& chip = *emulated_chip({Device::Kind::emulator, 90});
+  const std::size_t bytes = prepared_bytes(posed, &arguments, layout);
+  memory.assign(bytes + kAlignment, kPoison);
+  void* workspace = memory.data();
+  std::size_t room = memory.size();
+  std::align(kAlignment, bytes, workspace, room);
+  const PreparedCall call =
+      prepare_call(posed, arguments, workspace, chip.arch, emulated_quantize, layout);
+  Status found;
+  for (std::size_t i = 0; i < call.count; ++i) {
+    const QuantizeLaunch& pass = call.launches[i];
+    const auto* const quantizer =
+        emulator::find_quantize(pass.config, static_cast<int>(posed.head_dim));
+    if (quantizer == nullptr)
+      return unsupported("quantizer", to_text(pass.config), "those of the emulator");
+    run_emulated_quantizer(*quantizer, chip, pass, {}, [&found](const emulator::Machine& machine) {
+      if (!machine.report().clean()) found = {ErrorCode::device_error, machine.report().text()};
+    });
+  }
+  if (!found.ok()) return found;
+  return call.arguments;
+}
+
+Quantize emulated_quantize(const Quantize& chosen, std::int64_t head_dim) {
+  const auto* const found = emulator::find_quantize(chosen, static_cast<int>(head_dim));
+  return found != nullptr ? found->config : chosen;
 }
 
 void run_emulated_quantizer(const emulator::EmulatedQuantize& kernel, const GpuInfo& chip,

@@ -1,6 +1,9 @@
 // A launch of a GPU kernel in the emulator: what the plan, the mutants and the measures share.
 #pragma once
 
+#include <cstddef>
+#include <vector>
+
 #include "emulator/quantize.h"
 #include "emulator/sm80_forward.h"
 #include "emulator/sm90_forward.h"
@@ -27,6 +30,14 @@ Status run_emulated(const emulator::EmulatedSm80Forward& kernel, const GpuInfo& 
 Status run_emulated(const emulator::EmulatedSm90Forward& kernel, const GpuInfo& chip,
                     const Problem& posed, const Arguments& arguments,
                     const emulator::Settings& settings, const EmulatorThen& then);
+
+// The arguments as that kernel wants them: 8-bit V transposed, into `memory`, by the emulator's own
+// quantizer. Its findings are a failure.
+Result<Arguments> with_v_for(const Sm90Forward& config, const Problem& posed,
+                             const Arguments& arguments, std::vector<std::byte>& memory);
+
+// In place of a quantizer that would be chosen: one that the emulator has, if any.
+Quantize emulated_quantize(const Quantize& chosen, std::int64_t head_dim);
 
 // The same for the quantizers of a call, whose configurations are some of the emulator's.
 void run_emulated_quantizer(const emulator::EmulatedQuantize& kernel, const GpuInfo& chip,

@@ -1,5 +1,6 @@
 #include "runtime/emulator_plan.h"
 
+#include <algorithm>
 #include <atomic>
 
 #include "attention/error.h"
@@ -55,13 +56,13 @@ class EmulatorPlan final : public Plan::Impl {
                                 : to_text(emulated_sm80_forward(problem, chip_, 16)->config);
     e.reason = fmt::format("of the kernels compiled for the emulator, the one for {} SMs of sm_{}",
                            chip_.sms, chip_.arch) +
-               describe_quantizers(problem);
+               describe_quantizers(problem, layout());
     e.workspace_bytes = workspace_bytes(problem, nullptr);
     return e;
   }
 
   std::size_t workspace_bytes(const Problem& posed, const Arguments* arguments) const override {
-    return prepared_bytes(posed, arguments);
+    return std::max(prepared_bytes(posed, arguments), prepared_bytes(posed, arguments, layout()));
   }
 
   Status run(const Problem& posed, const Arguments& arguments, Workspace workspace,
@@ -72,25 +73,35 @@ class EmulatorPlan final : public Plan::Impl {
     const auto judge = [&](const emulator::Machine& machine) {
       if (!machine.report().clean()) found = hazards(machine.report(), settings);
     };
-    if (sm90_ != nullptr && sm90_forward_reaches(arguments)) {
-      OCTAVO_RETURN_IF_ERROR(run_emulated(*sm90_, chip_, posed, arguments, settings, judge));
-      return found;
+    const auto quantize = [&](const PreparedCall& call) {
+      for (std::size_t i = 0; i < call.count && found.ok(); ++i) {
+        const QuantizeLaunch& pass = call.launches[i];
+        const emulator::EmulatedQuantize* const quantizer =
+            emulator::find_quantize(pass.config, static_cast<int>(posed.head_dim));
+        if (quantizer == nullptr) return no_kernel(posed, row_alignment(arguments));
+        run_emulated_quantizer(*quantizer, chip_, pass, settings, judge);
+      }
+      return Status();
+    };
+    if (sm90_ != nullptr) {
+      const PreparedCall call =
+          prepare_call(posed, arguments, workspace.data, chip_.arch, emulated_quantize, layout());
+      if (sm90_forward_reaches(call.arguments)) {
+        OCTAVO_RETURN_IF_ERROR(quantize(call));
+        if (found.ok())
+          OCTAVO_RETURN_IF_ERROR(
+              run_emulated(*sm90_, chip_, call.problem, call.arguments, settings, judge));
+        return found;
+      }
     }
     if (only_sm90_)
       return no_other_family("where strides or addresses are no multiples of 16 bytes");
     const PreparedCall call =
-        prepare_call(posed, arguments, workspace.data, chip_.arch, emulated_config);
+        prepare_call(posed, arguments, workspace.data, chip_.arch, emulated_quantize);
     const int alignment = row_alignment(call.arguments);
     const auto* const kernel = emulated_sm80_forward(problem, chip_, alignment);
     if (kernel == nullptr) return no_kernel(posed, alignment);
-    for (std::size_t i = 0; i < call.count && found.ok(); ++i) {
-      const QuantizeLaunch& pass = call.launches[i];
-      const auto head_dim = static_cast<int>(posed.head_dim);
-      const emulator::EmulatedQuantize* const quantizer =
-          emulator::find_quantize(pass.config, head_dim);
-      if (quantizer == nullptr) return no_kernel(posed, row_alignment(arguments));
-      run_emulated_quantizer(*quantizer, chip_, pass, settings, judge);
-    }
+    OCTAVO_RETURN_IF_ERROR(quantize(call));
     if (found.ok())
       OCTAVO_RETURN_IF_ERROR(
           run_emulated(*kernel, chip_, call.problem, call.arguments, settings, judge));
@@ -98,10 +109,7 @@ class EmulatorPlan final : public Plan::Impl {
   }
 
  private:
-  static Quantize emulated_config(const Quantize& chosen, std::int64_t head_dim) {
-    const auto* const found = emulator::find_quantize(chosen, static_cast<int>(head_dim));
-    return found != nullptr ? found->config : chosen;
-  }
+  VLayout layout() const { return sm90_ != nullptr ? v_layout(sm90_->config) : VLayout::rows; }
 
   static Status hazards(const emulator::Report& report, const emulator::Settings& settings) {
     return {ErrorCode::device_error,

@@ -103,8 +103,7 @@ class GpuPlan final : public Plan::Impl {
         quantizers_(gpu) {}
 
   Status load() {
-    OCTAVO_RETURN_IF_ERROR(quantizers_.load(quantizers_of(problem, sm80_.code_arch(), 16)));
-    if (!uses_sm90_) return sm80_.get(16).status();
+    if (!uses_sm90_) return load_sm80();
     ChosenSm90Forward chosen = choose_sm90();
     Result<LoadedSm90Forward> made = load_sm90_forward(gpu_, chosen.config);
     // Without a compiler, what is shipped: the same without what is gained by a kernel of its own.
@@ -117,8 +116,10 @@ class GpuPlan final : public Plan::Impl {
     // What is not shipped either is left to the sm80 family, which always has something.
     const bool may_be_another = !forced_.sm90 && !only_sm90_;
     if (!made.ok() && made.status().code() == ErrorCode::unsupported && may_be_another)
-      return sm80_.get(16).status();
+      return load_sm80();
     if (!made.ok()) return made.status();
+    OCTAVO_RETURN_IF_ERROR(
+        quantizers_.load(quantizers_of(problem, sm80_.code_arch(), 16, v_layout(made->config))));
     sm90_ = *made;
     sm90_reason_ = chosen.reason;
     return {};
@@ -132,6 +133,8 @@ class GpuPlan final : public Plan::Impl {
       e.config = to_text(sm90_->config);
       e.reason = sm90_reason_;
       if (!sm90_->note.empty()) e.reason += "; " + sm90_->note;
+      e.reason += describe_quantizers(problem, v_layout(sm90_->config));
+      e.workspace_bytes = workspace_bytes(problem, nullptr);
       return e;
     }
     const ChosenSm80Forward chosen = sm80_.choose(16);
@@ -150,14 +153,25 @@ class GpuPlan final : public Plan::Impl {
   }
 
   std::size_t workspace_bytes(const Problem& posed, const Arguments* arguments) const override {
-    return prepared_bytes(posed, arguments);
+    // Which of the two families runs depends on strides and addresses.
+    const std::size_t of_sm80 = prepared_bytes(posed, arguments);
+    if (!sm90_) return of_sm80;
+    return std::max(of_sm80, prepared_bytes(posed, arguments, v_layout(sm90_->config)));
   }
 
   Status run(const Problem& posed, const Arguments& arguments, Workspace workspace,
              Stream stream) const override {
     if (posed != problem) OCTAVO_RETURN_IF_ERROR(sm80_forward_serves(posed));
-    if (sm90_ && sm90_forward_reaches(arguments))
+    if (sm90_ && v_layout(sm90_->config) == VLayout::transposed) {
+      const PreparedCall call = prepare_call(posed, arguments, workspace.data, sm80_.code_arch(),
+                                             {}, VLayout::transposed);
+      if (sm90_forward_reaches(call.arguments)) {
+        OCTAVO_RETURN_IF_ERROR(quantizers_.launch(call, stream));
+        return launch_sm90_forward(gpu_, *sm90_, call.problem, call.arguments, stream);
+      }
+    } else if (sm90_ && sm90_forward_reaches(arguments)) {
       return repeated_.launch(gpu_, *sm90_, posed, arguments, stream);
+    }
     if (forced_.sm90)
       return invalid("config", "of sm90_forward",
                      "one of sm80_forward where strides or addresses are no multiples of 16 bytes");
@@ -176,13 +190,19 @@ class GpuPlan final : public Plan::Impl {
 
   Result<std::function<Status()>> bare_launch(const Problem& posed, const Arguments& arguments,
                                               Stream stream) const {
-    if (!sm90_ || !sm90_forward_reaches(arguments)) return std::function<Status()>();
+    if (!sm90_ || v_layout(sm90_->config) != VLayout::rows || !sm90_forward_reaches(arguments))
+      return std::function<Status()>();
     const auto launch = std::make_shared<Sm90ForwardLaunch>();
     OCTAVO_RETURN_IF_ERROR(launch->prepare(gpu_, *sm90_, posed, arguments, stream));
     return std::function<Status()>([launch, &d = *gpu_.driver] { return launch->launch(d); });
   }
 
  private:
+  Status load_sm80() {
+    OCTAVO_RETURN_IF_ERROR(quantizers_.load(quantizers_of(problem, sm80_.code_arch(), 16)));
+    return sm80_.get(16).status();
+  }
+
   ChosenSm90Forward choose_sm90() const {
     if (forced_.sm90) return {*forced_.sm90, "asked for"};
     return choose_sm90_forward(problem, gpu_.info);
@@ -230,11 +250,17 @@ Result<Sm90Forward> forced_sm90(const Problem& problem, const GpuInfo& gpu, std:
   defaults.element = chosen.element;
   defaults.out = chosen.out;
   defaults.head_dim = chosen.head_dim;
+  defaults.k_row_scales = chosen.k_row_scales;
+  if (sm90::is_8bit(defaults)) {
+    defaults.own_o = defaults.ones = false;
+    defaults.fold_columns = chosen.fold_columns;
+  }
   const Result<Sm90Forward> config = parse_sm90_forward(text, defaults);
   if (!config.ok()) return config;
   OCTAVO_RETURN_IF_ERROR(feasible(*config, gpu.arch, gpu.smem_per_block_optin));
   if (config->element != chosen.element || config->out != chosen.out ||
-      config->head_dim < problem.head_dim || (config->split_keys && problem.packed))
+      config->k_row_scales != chosen.k_row_scales || config->head_dim < problem.head_dim ||
+      (config->split_keys && problem.packed))
     return invalid("config", brief_text(*config),
                    fmt::format("{} for this problem{}", brief_text(defaults),
                                problem.packed ? ", without split_keys" : ""));
@@ -287,7 +313,11 @@ Result<std::vector<KernelSource>> gpu_kernels(const Problem& problem, Device dev
             ? kernel_source(choose_sm90_forward(problem, info).config)
             : kernel_source(choose_sm80_forward(problem, info, alignment).config,
                             code_for(info.arch).ptx));
-    for (const KernelSource& source : quantizer_sources(problem, info, alignment)) add(source);
+    const VLayout layout = alignment == 16 && takes_sm90(problem, info)
+                               ? v_layout(choose_sm90_forward(problem, info).config)
+                               : VLayout::rows;
+    for (const KernelSource& source : quantizer_sources(problem, info, alignment, layout))
+      add(source);
   }
   return kernels;
 }

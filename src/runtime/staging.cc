@@ -81,7 +81,7 @@ Result<StagedArguments> StagedArguments::make(const Arguments& host, const Probl
   };
   OCTAVO_RETURN_IF_ERROR(copy_scales(host.q, host.q_scales, on.q_scales, posed.len_q));
   OCTAVO_RETURN_IF_ERROR(copy_scales(host.k, host.k_scales, on.k_scales, posed.len_kv));
-  OCTAVO_RETURN_IF_ERROR(copy_scales(host.v, host.v_scales, on.v_scales, posed.len_kv));
+  OCTAVO_RETURN_IF_ERROR(copy_scales(v_by_rows(host), host.v_scales, on.v_scales, posed.len_kv));
   OCTAVO_RETURN_IF_ERROR(
       staged.copy_array(host.cu_seqlens_q, host.sequences + 1, device, on.cu_seqlens_q));
   OCTAVO_RETURN_IF_ERROR(

@@ -21,8 +21,10 @@ QuantizeLeft quantize_in_emulator(const QuantizeGiven& given) {
     const emulator::EmulatedQuantize* const found = emulator::find_quantize(config, head_dim);
     return found != nullptr ? found->config : config;
   };
-  std::byte* const workspace = aligned_workspace(left, prepared_bytes(*posed, &given.arguments));
-  left.call = prepare_call(*posed, given.arguments, workspace, emulator::kSm80Arch, substitute);
+  std::byte* const workspace =
+      aligned_workspace(left, prepared_bytes(*posed, &given.arguments, given.layout));
+  left.call = prepare_call(*posed, given.arguments, workspace, emulator::kSm80Arch, substitute,
+                           given.layout);
   set_format(given, left);
   for (std::size_t i = 0; i < left.call.count; ++i) {
     const QuantizeLaunch& pass = left.call.launches[i];

@@ -13,7 +13,7 @@ Status quantize_on(const Gpu& gpu, Device device, const QuantizeGiven& given, Qu
   if (!posed.ok()) return posed.status();
   const Result<StagedArguments> staged = StagedArguments::make(given.arguments, *posed, device);
   if (!staged.ok()) return staged.status();
-  const std::size_t bytes = prepared_bytes(*posed, &given.arguments);
+  const std::size_t bytes = prepared_bytes(*posed, &given.arguments, given.layout);
   std::byte* const host = aligned_workspace(left, bytes);
   const Result<Buffer> memory = Buffer::make(device, bytes);
   if (!memory.ok()) return memory.status();
@@ -24,21 +24,26 @@ Status quantize_on(const Gpu& gpu, Device device, const QuantizeGiven& given, Qu
     return config;
   };
   left.call = prepare_call(*posed, staged->on_device(), memory->data(),
-                           code_for(gpu.info.arch).arch, substitute);
+                           code_for(gpu.info.arch).arch, substitute, given.layout);
   LoadedQuantizers quantizers(gpu);
   if (const Status ran = quantizers.launch(left.call, nullptr); !ran.ok()) return ran;
   if (const Status done = synchronize(device); !done.ok()) return done;
   if (const Status got = memory->download(host, bytes); !got.ok()) return got;
 
-  // The same places on the host.
+  // The same places on the host; what was not made keeps its own.
   const auto* const base = static_cast<const std::byte*>(memory->data());
+  const auto on_host = [&](const void* made, const void* given_to_it) {
+    const auto* const at = static_cast<const std::byte*>(made);
+    return at >= base && at < base + bytes ? host + (at - base) : given_to_it;
+  };
   Arguments& a = left.call.arguments;
-  for (ConstTensor* t : {&a.q, &a.k, &a.v})
-    t->data = host + (static_cast<const std::byte*>(t->data) - base);
-  for (Scales* s : {&a.q_scales, &a.k_scales, &a.v_scales})
-    if (s->data != nullptr)
-      s->data = reinterpret_cast<const float*>(
-          host + (reinterpret_cast<const std::byte*>(s->data) - base));
+  const Arguments& from = given.arguments;
+  for (const auto& [t, g] : {std::pair{&a.q, &from.q}, {&a.k, &from.k}, {&a.v, &from.v}})
+    t->data = on_host(t->data, g->data);
+  for (const auto& [s, g] : {std::pair{&a.q_scales, &from.q_scales},
+                             {&a.k_scales, &from.k_scales},
+                             {&a.v_scales, &from.v_scales}})
+    s->data = static_cast<const float*>(on_host(s->data, g->data));
   set_format(given, left);
   return {};
 }

@@ -14,6 +14,7 @@ struct QuantizeGiven {
   Options options;
   std::vector<std::byte> out;  // never written
   DType format = DType::e4m3;  // e5m2, which no mode has, in place of e4m3
+  VLayout layout = VLayout::rows;
 };
 
 // What a run left: the call's arguments point into `memory`, on the host.

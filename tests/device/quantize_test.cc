@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "attention/sequence.h"
+#include "config/v_layout.h"
 #include "device/quantize_run.h"
 #include "gpu/context.h"
 #include "numeric/formats.h"
@@ -99,8 +100,40 @@ struct Part {
   std::optional<float> scale{};  // of the whole tensor
 };
 
+// Where key `r` of a part lies in a column of V transposed.
+std::int64_t place_in_column(const Part& part, std::int64_t r) {
+  int byte = 0;
+  while (key_of_byte(byte / 4, byte % 4) != r % kKeyGroup) ++byte;
+  const std::int64_t begin = part.packed ? packed_v_begin(static_cast<i32>(part.first_row),
+                                                          static_cast<i32>(part.sequence))
+                                         : 0;
+  return begin + r / kKeyGroup * kKeyGroup + byte;
+}
+
+std::uint8_t code_at(const Part& part, VLayout layout, const ConstTensor& codes, std::int64_t b,
+                     std::int64_t h, std::int64_t r, std::int64_t c) {
+  const auto* const bytes = static_cast<const std::uint8_t*>(codes.data);
+  const std::int64_t head = b * codes.stride[0] + h * codes.stride[1];
+  return layout == VLayout::transposed
+             ? bytes[head + c * codes.stride[2] + place_in_column(part, r)]
+             : bytes[head + (part.first_row + r) * codes.stride[2] + c];
+}
+
+// The last sixteen keys of a sequence are filled up with zeros.
+void expect_filled_up(const Part& part, const ConstTensor& codes) {
+  const auto [batch, heads, rows, columns] = part.x.shape;
+  int wrong = 0;
+  for (std::int64_t b = 0; b < batch; ++b)
+    for (std::int64_t h = 0; h < heads; ++h)
+      for (std::int64_t c = 0; c < columns; ++c)
+        for (std::int64_t r = rows; r % kKeyGroup != 0; ++r)
+          wrong += code_at(part, VLayout::transposed, codes, b, h, r, c) != 0;
+  EXPECT_EQ(wrong, 0);
+}
+
 // Against quantize(): every code, and the scale of every element.
-void compare(const Part& part, bool hadamard, const ConstTensor& codes, const Scales& scales) {
+void compare(const Part& part, bool hadamard, const ConstTensor& codes, const Scales& scales,
+             VLayout layout = VLayout::rows) {
   const ConstTensor& x = part.x;
   QuantizeOptions options;
   options.granularity = scales.granularity;
@@ -122,15 +155,13 @@ void compare(const Part& part, bool hadamard, const ConstTensor& codes, const Sc
   const ScaleIndex cpu_at = scale_index(contiguous, x.shape);
   const ScaleIndex gpu_at =
       scale_index(contiguous, {1, heads, by_token ? codes.shape[2] : part.longest, columns});
-  const auto* const bytes = static_cast<const std::uint8_t*>(codes.data);
   int wrong_codes = 0, wrong_scales = 0;
   std::size_t n = 0;
   for (std::int64_t b = 0; b < batch; ++b)
     for (std::int64_t h = 0; h < heads; ++h)
       for (std::int64_t r = 0; r < rows; ++r)
         for (std::int64_t c = 0; c < columns; ++c) {
-          wrong_codes += bytes[b * codes.stride[0] + h * codes.stride[1] +
-                               (part.first_row + r) * codes.stride[2] + c] != expected[n++];
+          wrong_codes += code_at(part, layout, codes, b, h, r, c) != expected[n++];
           const float scale = scales.data[by_token ? gpu_at.at(0, h, part.first_row + r, c)
                                                    : gpu_at.at(b + part.sequence, h, r, c)];
           wrong_scales += std::bit_cast<std::uint32_t>(scale) !=
@@ -153,6 +184,7 @@ struct Case {
   bool hadamard = false;
   std::int64_t row_gap = 0;  // elements between rows
   bool broadcast = false;    // one head of K and V for all
+  VLayout layout = VLayout::rows;
 };
 
 void check(const Where& where, const Case& c) {
@@ -170,6 +202,7 @@ void check(const Where& where, const Case& c) {
   const Source q = source(2, c.len_q, 0), k = source(2, c.len_kv, 1), v = source(2, c.len_kv, 2);
   Given given;
   given.format = c.format;
+  given.layout = c.layout;
   given.out.resize(static_cast<std::size_t>(4 * c.len_q * c.head_dim * 2));
   given.arguments.q = q.view;
   given.arguments.k = k.view;
@@ -184,7 +217,8 @@ void check(const Where& where, const Case& c) {
   const Arguments& made = left.call.arguments;
   compare({q.view, c.len_q}, c.hadamard, made.q, made.q_scales);
   compare({k.view, c.len_kv}, c.hadamard, made.k, made.k_scales);
-  compare({v.view, c.len_kv}, false, made.v, made.v_scales);
+  compare({v.view, c.len_kv}, false, made.v, made.v_scales, c.layout);
+  if (c.layout == VLayout::transposed) expect_filled_up({v.view, c.len_kv}, made.v);
 }
 
 constexpr std::array kSources = {DType::f16, DType::bf16, DType::f32};
@@ -294,9 +328,67 @@ TEST_P(QuantizeBits, Rotated) {
         {.from = DType::f32, .head_dim = 256, .len_q = 9, .len_kv = 5, .hadamard = true});
 }
 
+TEST_P(QuantizeBits, Transposed) {
+  constexpr auto kLayout = VLayout::transposed;
+  for (const DType from : kSources)
+    for (const Granularity v : {Granularity::channel, Granularity::head, Granularity::tensor})
+      for (const std::int64_t head_dim : {8, 64, 100, 256})
+        check(GetParam(), {.from = from,
+                           .v = v,
+                           .head_dim = head_dim,
+                           .len_q = 3,
+                           .len_kv = head_dim == 64 ? 300 : 41,
+                           .row_gap = head_dim == 100 ? 3 : 0,
+                           .layout = kLayout});
+  check(GetParam(), {.len_q = 3, .len_kv = 20, .broadcast = true, .layout = kLayout});
+  check(GetParam(), {.from = DType::f32,
+                     .len_q = 3,
+                     .len_kv = 16,
+                     .values = Values::not_finite,
+                     .layout = kLayout});
+}
+
+// Codes of the caller are moved and stay as they are, whatever they mean.
+TEST_P(QuantizeBits, CodesAreTransposed) {
+  for (const std::int64_t head_dim : {16, 64, 72, 100, 128, 256})
+    for (const std::int64_t gap : {0, 5}) {
+      constexpr std::int64_t kBatch = 2, kHeads = 3, kRows = 150;
+      const std::int64_t row = head_dim + gap;
+      std::vector<std::uint8_t> codes(static_cast<std::size_t>(kBatch * kHeads * kRows * row) + 16);
+      for (std::size_t i = 0; i < codes.size(); ++i)
+        codes[i] = static_cast<std::uint8_t>(random_below(9, 1, i, 256));
+      const auto begin = (reinterpret_cast<std::uintptr_t>(codes.data()) + 15) / 16 * 16;
+      const ConstTensor v{reinterpret_cast<const void*>(begin),
+                          DType::e5m2,
+                          {kBatch, kHeads, kRows, head_dim},
+                          {kHeads * kRows * row, kRows * row, row, 1}};
+      const float one = 1;
+      Given given;
+      given.layout = VLayout::transposed;
+      given.out.resize(static_cast<std::size_t>(kBatch * kHeads * kRows * head_dim * 2));
+      Arguments& a = given.arguments;
+      a.q = a.k = a.v = v;
+      a.q_scales = a.k_scales = a.v_scales = {&one, Granularity::tensor, 64, {}};
+      a.out = Tensor::bhsd(given.out.data(), DType::f16, kBatch, kHeads, kRows, head_dim);
+      const Left left = GetParam().run(given);
+      const ConstTensor& made = left.call.arguments.v;
+      ASSERT_NE(made.data, v.data);
+      const Part part{v, kRows};
+      int wrong = 0;
+      for (std::int64_t b = 0; b < kBatch; ++b)
+        for (std::int64_t h = 0; h < kHeads; ++h)
+          for (std::int64_t r = 0; r < kRows; ++r)
+            for (std::int64_t c = 0; c < head_dim; ++c)
+              wrong += code_at(part, VLayout::transposed, made, b, h, r, c) !=
+                       code_at(part, VLayout::rows, v, b, h, r, c);
+      EXPECT_EQ(wrong, 0) << head_dim << ", " << gap;
+      expect_filled_up(part, made);
+    }
+}
+
 // Spans that are empty, run backwards, end outside or are longer than the maximum. What belongs to
 // no sequence is far larger than the rest, and no scale may know of it.
-TEST_P(QuantizeBits, PackedBatches) {
+void packed_batches(const Where& where, VLayout layout) {
   constexpr std::int64_t kTokens = 90, kHeads = 2, kColumns = 64, kLongest = 40;
   const std::vector<std::int32_t> cu = {3, 10, 10, 75, 70, 400};
   for (const Granularity qk : kQk) {
@@ -314,6 +406,7 @@ TEST_P(QuantizeBits, PackedBatches) {
     given.options.precision = Precision::fp8;
     given.options.quantization.qk = qk;
     given.options.quantization.block_rows = 16;
+    given.layout = layout;
     for (std::int64_t t = 0; t < kTokens; ++t) {
       bool used = false;
       for (std::int64_t n = 0; n < a.sequences; ++n) {
@@ -324,7 +417,7 @@ TEST_P(QuantizeBits, PackedBatches) {
         store_element(DType::bf16, const_cast<void*>(source.view.data), t * kHeads * kColumns + i,
                       1e6f);
     }
-    const Left left = GetParam().run(given);
+    const Left left = where.run(given);
     const Arguments& made = left.call.arguments;
     std::vector<Part> parts;
     for (std::int64_t n = 0; n < a.sequences; ++n) {
@@ -356,10 +449,13 @@ TEST_P(QuantizeBits, PackedBatches) {
     for (Part& part : parts) {
       compare(part, false, made.q, made.q_scales);
       part.scale.reset();
-      compare(part, false, made.v, made.v_scales);
+      compare(part, false, made.v, made.v_scales, layout);
+      if (layout == VLayout::transposed) expect_filled_up(part, made.v);
     }
   }
 }
+TEST_P(QuantizeBits, PackedBatches) { packed_batches(GetParam(), VLayout::rows); }
+TEST_P(QuantizeBits, PackedBatchesTransposed) { packed_batches(GetParam(), VLayout::transposed); }
 
 TEST_P(QuantizeBits, PlainConversions) {
   constexpr std::int64_t kRows = 21, kColumns = 56;

@@ -4,6 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <iterator>
+#include <vector>
+
 #include "gpu/cubin_info.h"
 #include "gpu/nvrtc.h"
 
@@ -57,33 +60,97 @@ const Shape kShapes[] = {
     {".early_start=true", {.early_start = true}},
 };
 
+// In 8 bits: those of three and of two warpgroups, O in one part and in several, keys divided; with
+// scales of every key, which are read in the loop.
+const Shape k8BitShapes[] = {
+    {".element=Element::e4m3,.own_o=false,.ones=false,.fold_columns=32,.k_row_scales=true",
+     {.element = Element::e4m3,
+      .own_o = false,
+      .ones = false,
+      .fold_columns = 32,
+      .k_row_scales = true}},
+    {".element=Element::e5m2,.head_dim=128,.warpgroups=2,.own_o=false,.ones=false,"
+     ".fold_columns=128,.k_row_scales=true",
+     {.element = Element::e5m2,
+      .head_dim = 128,
+      .warpgroups = 2,
+      .own_o = false,
+      .ones = false,
+      .fold_columns = 128,
+      .k_row_scales = true}},
+    {".element=Element::e4m3,.head_dim=256,.warpgroups=2,.block_n=64,.own_o=false,.ones=false,"
+     ".fold_columns=64",
+     {.element = Element::e4m3,
+      .head_dim = 256,
+      .warpgroups = 2,
+      .block_n = 64,
+      .own_o = false,
+      .ones = false,
+      .fold_columns = 64}},
+    {".element=Element::e4m3,.head_dim=128,.warpgroups=1,.split_keys=true,.cluster=2,"
+     ".overlap=false,.persistent=false,.own_o=false,.ones=false,.fold_columns=128",
+     {.element = Element::e4m3,
+      .head_dim = 128,
+      .warpgroups = 1,
+      .split_keys = true,
+      .cluster = 2,
+      .overlap = false,
+      .persistent = false,
+      .own_o = false,
+      .ones = false,
+      .fold_columns = 128}},
+};
+
+CubinKernel compiled(const Shape& shape) {
+  ProgramText program;
+  program.text = "#include \"device/sm90/forward.cuh\"\nusing namespace octavo;\n";
+  program.name_expression =
+      std::string("sm90::sm90_forward<sm90::ConfigOf<Sm90Forward{") + shape.text + "}>>";
+  program.options = nvrtc_options(90, false);
+  const Result<CompiledKernel> kernel = compile(program);
+  EXPECT_TRUE(kernel.ok()) << kernel.status().message();
+  if (!kernel.ok()) return {};
+  EXPECT_EQ(kernel->log.find("serialized"), std::string::npos) << kernel->log;
+  const Result<CubinInfo> info = read_cubin(kernel->image);
+  EXPECT_TRUE(info.ok()) << info.status().message();
+  const CubinKernel* const found = info.ok() ? info->find(kernel->lowered_name) : nullptr;
+  EXPECT_NE(found, nullptr);
+  return found != nullptr ? *found : CubinKernel{};
+}
+
 TEST(Sm90Forward, CompilesWithoutSpillsOrSerialisedProducts) {
   if (!nvrtc_version().ok()) GTEST_SKIP() << nvrtc_version().status().message();
   for (const Shape& shape : kShapes) {
-    ProgramText program;
-    program.text = "#include \"device/sm90/forward.cuh\"\nusing namespace octavo;\n";
-    program.name_expression =
-        std::string("sm90::sm90_forward<sm90::ConfigOf<Sm90Forward{") + shape.text + "}>>";
-    program.options = nvrtc_options(90, false);
-    const Result<CompiledKernel> kernel = compile(program);
-    ASSERT_TRUE(kernel.ok()) << kernel.status().message();
-    EXPECT_EQ(kernel->log.find("serialized"), std::string::npos) << kernel->log;
-    const Result<CubinInfo> info = read_cubin(kernel->image);
-    ASSERT_TRUE(info.ok()) << info.status().message();
-    const CubinKernel* found = info->find(kernel->lowered_name);
-    ASSERT_NE(found, nullptr);
-    EXPECT_LE(found->stack_bytes, shape.stack_bytes) << shape.text;
-    EXPECT_EQ(found->spills(), shape.stack_bytes > 0) << shape.text;
+    const CubinKernel kernel = compiled(shape);
+    EXPECT_LE(kernel.stack_bytes, shape.stack_bytes) << shape.text;
+    EXPECT_EQ(kernel.spills(), shape.stack_bytes > 0) << shape.text;
     // Twice q k^T and p v: before the loop and in it, in it and after it.
     const Sm90Forward& c = shape.config;
-    EXPECT_EQ(found->instructions.wgmma_f16, 2 * (c.head_dim / 16 + c.block_n / 16)) << shape.text;
-    EXPECT_EQ(found->instructions.mma(), found->instructions.wgmma_f16) << shape.text;
+    EXPECT_EQ(kernel.instructions.wgmma_f16, 2 * (c.head_dim / 16 + c.block_n / 16)) << shape.text;
+    EXPECT_EQ(kernel.instructions.mma(), kernel.instructions.wgmma_f16) << shape.text;
+  }
+}
+
+TEST(Sm90Forward, CompilesIn8BitsWithoutSpillsOrSerialisedProducts) {
+  if (!nvrtc_version().ok()) GTEST_SKIP() << nvrtc_version().status().message();
+  for (const Shape& shape : k8BitShapes) {
+    const CubinKernel kernel = compiled(shape);
+    EXPECT_FALSE(kernel.spills()) << shape.text;
+    EXPECT_EQ(kernel.stack_bytes, 0) << shape.text;
+    // p v once for every part of O.
+    const Sm90Forward& c = shape.config;
+    const int parts = c.head_dim / c.fold_columns;
+    const int in_loop = c.head_dim / 32 + parts * c.block_n / 32;
+    EXPECT_EQ(kernel.instructions.wgmma_fp8, (c.overlap ? 2 : 1) * in_loop) << shape.text;
+    EXPECT_EQ(kernel.instructions.mma(), kernel.instructions.wgmma_fp8) << shape.text;
   }
 }
 
 // Areas follow each other, those that wgmma and TMA read on their boundaries, inside an H200's CTA.
 TEST(Sm90Forward, SharedMemoryIsPlanned) {
-  for (const Shape& shape : kShapes) {
+  std::vector<Shape> shapes(std::begin(kShapes), std::end(kShapes));
+  shapes.insert(shapes.end(), std::begin(k8BitShapes), std::end(k8BitShapes));
+  for (const Shape& shape : shapes) {
     const Sm90Forward& c = shape.config;
     const sm90::SmemPlan s = sm90::smem_plan(c);
     EXPECT_LE(s.total, 227 * 1024) << shape.text;

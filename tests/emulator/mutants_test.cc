@@ -69,21 +69,37 @@ TEST(EmulatorMutants, OfHopperKernelsThatStartEarlyOrPackHeads) {
   EXPECT_EQ(packed, 1);
 }
 
+// In 8 bits, with scales of every key.
+TEST(EmulatorMutants, OfHopperKernelsIn8Bits) {
+  const emulator::EmulatedSm90Forward* clustered = nullptr;
+  const emulator::EmulatedSm90Forward* loading = nullptr;
+  for (const auto& kernel : emulator::sm90_forward_kernels()) {
+    const Sm90Forward& c = kernel.config;
+    if (c.element == Element::e4m3 && c.k_row_scales && c.head_dim == 64)
+      (c.split_keys ? clustered : loading) = &kernel;
+  }
+  for (const auto* kernel : {clustered, loading}) {
+    ASSERT_NE(kernel, nullptr);
+    expect_accounted_for("sm90_forward " + brief_text(kernel->config));
+  }
+}
+
 // Rows have no barrier, only ends; channels have both.
 TEST(EmulatorMutants, OfQuantizers) {
   expect_accounted_for("quantize to=e4m3", 4);
   expect_accounted_for("quantize group=channel,amax_pass=true", 3);
+  expect_accounted_for("quantize to=e4m3,group=channel,transposed=true", 4);
 }
 
 TEST(EmulatorMutants, OfEverySm80Kernel) {
   if (!test_long()) GTEST_SKIP() << "make test-long";
   expect_accounted_for("sm80_forward");
 }
-// Those of bf16 are the same lines.
+// Those of bf16 and e5m2 are the same lines.
 TEST(EmulatorMutants, OfEveryHopperKernel) {
   if (!test_long()) GTEST_SKIP() << "make test-long";
   for (const auto& kernel : emulator::sm90_forward_kernels())
-    if (kernel.config.element == Element::f16)
+    if (kernel.config.element == Element::f16 || kernel.config.element == Element::e4m3)
       expect_accounted_for("sm90_forward " + brief_text(kernel.config));
 }
 TEST(EmulatorMutants, OfEveryQuantizer) {

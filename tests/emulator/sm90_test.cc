@@ -22,7 +22,7 @@ namespace {
 
 constexpr Device kSm90{Device::Kind::emulator, 90};
 
-// A problem whose head dimension is the kernel's, or so many columns less.
+// A problem whose head dimension is the kernel's, or so many columns of 16 bits less.
 struct Edge {
   std::int64_t len_q, len_kv;
   Causal causal = Causal::none;
@@ -76,7 +76,11 @@ Case case_of(const Edge& edge, const Sm90Forward& config, std::uint64_t seed) {
   c.heads_kv = edge.heads_kv;
   c.len_q = edge.len_q;
   c.len_kv = edge.len_kv;
-  c.head_dim = config.head_dim - edge.columns_less;
+  c.head_dim = config.head_dim - edge.columns_less * 2 / element_bytes(config.element);
+  if (config.k_row_scales) {
+    c.qk_scales = edge.len_q % 3 == 0 ? Granularity::block : Granularity::row;
+    c.v_scales = Granularity::channel;
+  }
   c.input = static_cast<DType>(config.element);
   c.out = static_cast<DType>(config.out);
   c.options.causal = edge.causal;
@@ -93,13 +97,16 @@ Runner runner_of(const emulator::EmulatedSm90Forward& kernel, std::optional<std:
   return plain_runner([&kernel, seed](const Arguments& arguments, const Options& options) {
     const Result<Problem> posed = problem_of(arguments, options);
     if (!posed.ok()) return posed.status();
-    if (!sm90_forward_reaches(arguments))
+    std::vector<std::byte> memory;
+    const Result<Arguments> given = with_v_for(kernel.config, *posed, arguments, memory);
+    if (!given.ok()) return given.status();
+    if (!sm90_forward_reaches(*given))
       return Status{ErrorCode::device_error, "TMA does not reach the tensors"};
     emulator::Settings settings;
     settings.seed = seed;
     Status found;
     const Status status =
-        run_emulated(kernel, narrow_sm90_chip(), *posed, arguments, settings,
+        run_emulated(kernel, narrow_sm90_chip(), *posed, *given, settings,
                      [&found](const emulator::Machine& machine) {
                        if (!machine.report().clean())
                          found = {ErrorCode::device_error, machine.report().text()};
@@ -213,7 +220,10 @@ TEST(EmulatorSm90, TensorAndExponentialCountsFollowFromTheShape) {
     // Where warpgroups divide the rows, one has the five; else all see them.
     const std::int64_t tiles = c.split_keys ? 2 * c.row_groups : c.warpgroups + 1;
     const std::int64_t blocks = tiles * (sm90::key_parts(c) * (c.stages + 1) + 1);
-    EXPECT_EQ(wgmma, 4 * blocks * (c.head_dim + c.block_n) / 16) << brief_text(c);  // by warps
+    const int step = 32 / element_bytes(c.element);
+    const int parts = c.fold_columns == 0 ? 1 : c.head_dim / c.fold_columns;
+    EXPECT_EQ(wgmma, 4 * blocks * (c.head_dim + parts * c.block_n) / step)  // by warps
+        << brief_text(c);
     EXPECT_GE(ex2, blocks * sm90::kRows * c.block_n) << brief_text(c);
     EXPECT_LE(ex2, blocks * sm90::kRows * (c.block_n + 16)) << brief_text(c);
   }
@@ -234,9 +244,9 @@ TEST(EmulatorSm90, EveryShippedConfigurationIsListed) {
     }
 }
 
-// On a chip of its own, as on a GPU: TMA needs 16 bytes, 8-bit inputs and other chips the sm80
-// family.
-TEST(EmulatorSm90, ServesAlignedProblemsOf16Bits) {
+// On a chip of its own, as on a GPU: TMA needs 16 bytes, formats other than FP8 and other chips the
+// sm80 family.
+TEST(EmulatorSm90, ServesAlignedProblemsOf16BitsAndFp8) {
   Problem p;
   p.batch = 1;
   p.heads_q = p.heads_kv = 8;
@@ -252,7 +262,17 @@ TEST(EmulatorSm90, ServesAlignedProblemsOf16Bits) {
   EXPECT_EQ(kernel_of(kSm90), "sm80_forward");
   p.head_dim = p.head_dim_v = 64;
   p.options.precision = Precision::fp8;
+  EXPECT_EQ(kernel_of(kSm90), "sm90_forward");
+  EXPECT_NE(explain(p, kSm90)->reason.find("V becomes e4m3 first"), std::string::npos);
+  p.options.precision = Precision::int8;
   EXPECT_EQ(kernel_of(kSm90), "sm80_forward");
+  p.options.precision = Precision::native;
+  for (const DType input : {DType::e4m3, DType::e5m2}) {
+    p.q = p.k = p.v = input;
+    EXPECT_EQ(kernel_of(kSm90), "sm90_forward");
+    EXPECT_NE(explain(p, kSm90)->reason.find("; V is transposed first"), std::string::npos);
+    EXPECT_EQ(explain(p, kSm90)->workspace_bytes, 8U * 512 * 64);
+  }
 }
 
 TEST(EmulatorSm90, ServesFewQueriesOfHeadsThatShareKeysTogether) {

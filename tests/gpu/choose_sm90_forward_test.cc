@@ -34,7 +34,7 @@ Problem problem(std::int64_t b, std::int64_t h, std::int64_t s, std::int64_t d,
   return p;
 }
 
-TEST(ChooseSm90, Serves16BitsOnHopper) {
+TEST(ChooseSm90, Serves16BitsAndFp8OnHopper) {
   GpuInfo gpu = h200();
   Problem p = problem(1, 8, 512, 64);
   EXPECT_TRUE(sm90_forward_serves(p, gpu));
@@ -44,8 +44,21 @@ TEST(ChooseSm90, Serves16BitsOnHopper) {
   EXPECT_FALSE(sm90_forward_serves(p, gpu));
   p.head_dim = 8;
   EXPECT_TRUE(sm90_forward_serves(p, gpu));
-  p.q = p.k = p.v = DType::e4m3;
-  EXPECT_FALSE(sm90_forward_serves(p, gpu));
+  for (const DType fp8 : {DType::e4m3, DType::e5m2}) {
+    p.q = p.k = p.v = fp8;
+    EXPECT_TRUE(sm90_forward_serves(p, gpu));
+  }
+  for (const DType other : {DType::int8, DType::sim8}) {
+    p.q = p.k = p.v = other;
+    EXPECT_FALSE(sm90_forward_serves(p, gpu));
+  }
+  // Made first: FP8 alone.
+  p.q = p.k = p.v = DType::f32;
+  for (const auto& [precision, serves] :
+       {std::pair{Precision::fp8, true}, {Precision::fp8_fast, true}, {Precision::fp16, false}}) {
+    p.options.precision = precision;
+    EXPECT_EQ(sm90_forward_serves(p, gpu), serves) << name(precision);
+  }
   for (const int arch : {80, 89, 100}) {
     gpu.arch = arch;
     EXPECT_FALSE(sm90_forward_serves(problem(1, 8, 512, 64), gpu)) << arch;
@@ -71,6 +84,26 @@ TEST(ChooseSm90, EveryHeadDimAndLengthGetsWhatTheChipRuns) {
       }
     }
   }
+}
+
+TEST(ChooseSm90, ScalesOfKByRowAreTheKernelsConcern) {
+  Problem p = problem(1, 8, 512, 64);
+  p.q = p.k = p.v = DType::e5m2;
+  for (const auto& [granularity, by_row] : {std::pair{Granularity::tensor, false},
+                                            {Granularity::head, false},
+                                            {Granularity::block, true},
+                                            {Granularity::row, true}}) {
+    p.k_scales = granularity;
+    const Sm90Forward c = choose_sm90_forward(p, h200()).config;
+    EXPECT_EQ(c.k_row_scales, by_row) << name(granularity);
+    EXPECT_EQ(c.element, Element::e5m2);
+    EXPECT_TRUE(feasible(c, 90).ok()) << feasible(c, 90).message();
+  }
+  // The default of a mode: rows.
+  p.q = p.k = p.v = DType::bf16;
+  p.options.precision = Precision::fp8;
+  EXPECT_TRUE(choose_sm90_forward(p, h200()).config.k_row_scales);
+  EXPECT_EQ(choose_sm90_forward(p, h200()).config.element, Element::e4m3);
 }
 
 TEST(ChooseSm90, SmallGridsDivideKeysAndLargeOnesRows) {

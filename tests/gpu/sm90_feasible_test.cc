@@ -18,7 +18,9 @@ TEST(Sm90Feasible, WhatRuns) {
        {"", "element=bf16,out=f32", "head_dim=96,block_n=96", "head_dim=128,block_n=80",
         "head_dim=256,warpgroups=2,block_n=80,own_o=false,ones=false", "warpgroups=4,block_n=64",
         "split_keys=true,persistent=false,warpgroups=2,cluster=2,stages=1",
-        "split_keys=true,persistent=false,warpgroups=1,cluster=8", "rescale_log2=0"}) {
+        "split_keys=true,persistent=false,warpgroups=1,cluster=8", "rescale_log2=0",
+        "element=e4m3,own_o=false,ones=false,fold_columns=32",
+        "element=e5m2,own_o=false,ones=false,fold_columns=16,k_row_scales=true"}) {
     EXPECT_TRUE(check_sm90(text).ok()) << text << ": " << check_sm90(text).message();
   }
 }
@@ -26,7 +28,18 @@ TEST(Sm90Feasible, WhatRuns) {
 TEST(Sm90Feasible, WhatDoesNotAndWhy) {
   const std::pair<const char*, const char*> cases[] = {
       {"arch=89", "config.arch"},
-      {"element=e4m3", "config.element"},
+      {"element=int8", "config.element"},
+      {"element=e4m3", "config.fold_columns"},
+      {"element=e4m3,fold_columns=48", "divide 64 columns"},
+      {"element=e4m3,fold_columns=32", "config.ones"},
+      {"element=e4m3,fold_columns=32,ones=false", "config.own_o"},
+      {"element=e4m3,fold_columns=32,ones=false,own_o=false,block_n=80", "multiples of 32"},
+      {"element=e4m3,fold_columns=64,ones=false,own_o=false,block_n=160", "registers for scores"},
+      {"element=e4m3,fold_columns=32,ones=false,own_o=false,pack_heads=true", "config.pack_heads"},
+      {"element=e4m3,fold_columns=32,ones=false,own_o=false,early_start=true",
+       "config.early_start"},
+      {"fold_columns=64", "0 with 16-bit elements"},
+      {"k_row_scales=true", "false with 16-bit elements"},
       {"out=int8", "config.out"},
       {"head_dim=80", "64, 96, 128, 192, 256"},
       {"head_dim=256,warpgroups=2,block_n=80,own_o=false", "wgmma has no more"},
@@ -71,6 +84,14 @@ TEST(Sm90Feasible, TheWholeTableWithLseAndWithout) {
       EXPECT_TRUE(feasible(config, 90).ok()) << feasible(config, 90).message();
     }
   }
+}
+
+TEST(Sm90Feasible, TheWholeTableOf8Bits) {
+  for (const sm90::TableRow& row : sm90::kTable8Bit)
+    for (const Element element : {Element::e4m3, Element::e5m2}) {
+      const Sm90Forward config = sm90::config_of(row, element);
+      EXPECT_TRUE(feasible(config, 90).ok()) << feasible(config, 90).message();
+    }
 }
 
 }  // namespace

@@ -5,11 +5,14 @@
 
 namespace octavo::ptx {
 
-// ld.global.nc.b32, .v4.b32;  of what no thread of the grid writes
+// ld.global.nc.b32, .v2.b32, .v4.b32;  of what no thread of the grid writes
 OCTAVO_PTX u32 load_global_b32(const void* p OCTAVO_AND_SITE) OCTAVO_BODY({
   u32 x;
   asm volatile("ld.global.nc.b32 %0, [%1];" : "=r"(x) : "l"(p));
   return x;
+});
+OCTAVO_PTX void load_global_b64(const void* p, u32& x0, u32& x1 OCTAVO_AND_SITE) OCTAVO_BODY({
+  asm volatile("ld.global.nc.v2.b32 {%0, %1}, [%2];" : "=r"(x0), "=r"(x1) : "l"(p));
 });
 OCTAVO_PTX void load_global_b128(const void* p, u32 (&x)[4] OCTAVO_AND_SITE) OCTAVO_BODY({
   asm volatile("ld.global.nc.v4.b32 {%0, %1, %2, %3}, [%4];"

@@ -11,12 +11,13 @@
 //   tensor   or of the tensor are put together by every CTA that needs them: a maximum is the same
 //   channel  in any order, so all find the same scale. The first tile writes it down.
 //
-// Shared memory: one float a warp, or a row of them in the first pass over channels. No barrier is
-// met twice.
+// Shared memory: one float a warp, or a row of them in the first pass over channels; behind them
+// the tile that is transposed. No barrier is met twice.
 #pragma once
 
 #include "device/quantize/encode.cuh"
 #include "device/quantize/rows.cuh"
+#include "device/quantize/values.cuh"
 
 namespace octavo::quantizer {
 
@@ -196,6 +197,35 @@ OCTAVO_DEVICE void write_codes(const QuantizeParams& p) {
   }
 }
 
+// The same, transposed: values.cuh.
+template <Quantize kC>
+OCTAVO_DEVICE void write_values(const QuantizeParams& p) {
+  constexpr int kGroups = value_keys(kC) / kKeyGroup, kSlab = 8 * kVector;
+  const Tile t = find_tile(p, ptx::block_index_x());
+  const int lane = static_cast<int>(ptx::lane_index()), warp = static_cast<int>(ptx::warp_index());
+  const int word = lane / 8;
+  Place<kC> at;
+  at.slot = static_cast<int>(ptx::thread_index()) / 8;
+  at.column = lane % 8 * kVector;
+  float inverse[kVector] = {};
+  if constexpr (kC.group != ScaleGroup::channel) find_inverses<kC>(p, t, at, inverse);
+  OCTAVO_UNROLL
+  for (int slab = 0; slab < kC.columns; slab += kSlab) {
+    at.column = slab + lane % 8 * kVector;
+    if constexpr (kC.group == ScaleGroup::channel) find_inverses<kC>(p, t, at, inverse);
+    for (int group = warp; group < kGroups; group += kC.threads / 32) {
+      u32 words[kVector];
+      load_four_keys<kC>(p, t, t.begin + group * kKeyGroup, word, at.column, inverse, words);
+      OCTAVO_UNROLL
+      for (int i = 0; i < kVector; ++i)
+        ptx::store_shared_b32(staged_group<kC>(at.column + i, group) + static_cast<u32>(word) * 4,
+                              words[i]);
+    }
+  }
+  ptx::cta_sync();
+  store_columns<kC>(p, t);
+}
+
 template <class Config>
 OCTAVO_KERNEL(Config::value.threads, 1)
 quantize_rows(const OCTAVO_GRID_CONSTANT QuantizeParams p) {
@@ -203,13 +233,19 @@ quantize_rows(const OCTAVO_GRID_CONSTANT QuantizeParams p) {
   static_assert(
       kC.columns >= kVector && kC.columns <= 32 * kVector && (kC.columns & (kC.columns - 1)) == 0,
       "a row is shared by a power of two of lanes of one warp");
-  static_assert((kC.group == ScaleGroup::none) == (element_bytes(kC.to) == 2),
-                "8-bit results have scales, 16-bit ones have none");
+  constexpr bool kCodes = element_bytes(kC.from) == 1;
+  static_assert((kC.group == ScaleGroup::none) == (kCodes || element_bytes(kC.to) == 2),
+                "8-bit results have scales, 16-bit ones and codes have none");
+  static_assert(!kCodes || (kC.transposed && kC.from == kC.to), "codes are only transposed");
+  static_assert(!kC.transposed || (kC.columns % 64 == 0 && !kC.hadamard),
+                "V is transposed by 64 columns, and not rotated");
   static_assert(kC.load_bytes == 16 || kC.load_bytes == element_bytes(kC.from),
                 "a load has 16 bytes or one element");
   static_assert(!kC.amax_pass || two_passes(kC.group), "rows and blocks need no first pass");
   if constexpr (kC.amax_pass)
     find_partial_amax<kC>(p);
+  else if constexpr (kC.transposed)
+    write_values<kC>(p);
   else
     write_codes<kC>(p);
 }

@@ -68,6 +68,12 @@ OCTAVO_DEVICE void load_words(const u8* row, int column, int columns,
       if (exists) ptx::load_global_b128(from, x);
       OCTAVO_UNROLL
       for (int j = 0; j < 4; ++j) words[i * 4 + j] = x[j];
+    } else if constexpr (kPiece == 8) {
+      words[0] = words[1] = 0;
+      if (exists) ptx::load_global_b64(from, words[0], words[1]);
+    } else if constexpr (kPiece == 1) {
+      const u32 code = exists ? ptx::load_global_b8(from) : 0;
+      words[i / 4] = i % 4 == 0 ? code : words[i / 4] | code << i % 4 * 8;
     } else if constexpr (kPiece == 4) {
       words[i] = exists ? ptx::load_global_b32(from) : 0;
     } else {
@@ -122,16 +128,23 @@ OCTAVO_DEVICE void rotate(const QuantizeParams& p, int column, float (&x)[kVecto
   for (int i = 0; i < kVector; ++i) x[i] = ptx::multiply_rn(x[i], p.hadamard_norm);
 }
 
-// The lane's columns of a row of the tile; zeros where the tile has no such row. All lanes of a
-// warp come here together.
+// The lane's columns of a row of the tile, as they are in memory; zeros where the tile has no such
+// row.
 template <Quantize kC>
-OCTAVO_DEVICE void load_row(const QuantizeParams& p, const Tile& t, i32 row, int column,
-                            float (&x)[kVector]) {
+OCTAVO_DEVICE void load_row_words(const QuantizeParams& p, const Tile& t, i32 row, int column,
+                                  u32 (&words)[kVector * element_bytes(kC.from) / 4]) {
   const i64 element = t.batch * p.x_strides.batch + t.head * p.x_strides.head +
                       (static_cast<i64>(t.first_row) + row) * p.x_strides.row;
   const u8* from = static_cast<const u8*>(p.x) + element * element_bytes(kC.from);
-  u32 words[kVector * element_bytes(kC.from) / 4];
   load_words<kC>(from, column, ptx::mask_term(row < t.end ? p.head_dim : 0, p.head_dim), words);
+}
+
+// The same as floats. All lanes of a warp come here together.
+template <Quantize kC>
+OCTAVO_DEVICE void load_row(const QuantizeParams& p, const Tile& t, i32 row, int column,
+                            float (&x)[kVector]) {
+  u32 words[kVector * element_bytes(kC.from) / 4];
+  load_row_words<kC>(p, t, row, column, words);
   widen<kC.from>(words, x);
   if constexpr (kC.hadamard) rotate<kC>(p, column, x);
 }

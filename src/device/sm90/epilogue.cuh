@@ -45,13 +45,58 @@ struct Epilogue {
       const i32 row = w.row(half);
       if (row < w.at.len_q) store_lse(rows.origin[half], sum, p, w, row);
     }
+    if constexpr (is_8bit(C)) scale_values(state, p, w);
+  }
+
+  // Where the scale of a column of V is, which one lane has with the next.
+  static OCTAVO_DEVICE const float* v_scale(const Sm90ForwardParams& p, const Place& w,
+                                            i32 column) {
+    const ScaleParams& v = G::in_8_bits(p).v_scales;
+    return v.data + w.sequence * v.batch + p.by_heads_per_kv.quotient(w.head) * v.head +
+           i64{column} * v.stride;
+  }
+  // All columns of O times the scales of V: by column, or one for all of a head. One address that
+  // moves: as many as there are columns would not fit beside O.
+  static OCTAVO_DEVICE void scale_values(State& state, const Sm90ForwardParams& p, const Place& w) {
+    const i32 stride = G::in_8_bits(p).v_scales.stride;
+    const i32 mine = static_cast<i32>(w.lane % 4 * 2);
+    const float* scale = v_scale(p, w, mine);
+    OCTAVO_UNROLL
+    for (int i = 0; i < G::kColumns / 4; ++i) {
+      if (mine + i * 8 >= p.head_dim) break;
+      OCTAVO_UNROLL
+      for (int e = 0; e < 2; ++e) {
+        const float by = ptx::load_global_f32(scale + e * stride);
+        state.o[i * 4 + e] *= by;
+        state.o[i * 4 + 2 + e] *= by;
+      }
+      scale += 8 * stride;
+    }
+  }
+  // The same of columns from `first` on, in two steps.
+  template <int kScales>
+  static OCTAVO_DEVICE void load_v_scales(float (&by)[kScales], const Sm90ForwardParams& p,
+                                          const Place& w, i32 first) {
+    const i32 stride = G::in_8_bits(p).v_scales.stride;
+    const i32 mine = first + static_cast<i32>(w.lane % 4 * 2);
+    const float* const scale = v_scale(p, w, mine);
+    OCTAVO_UNROLL
+    for (int i = 0; i < kScales; ++i) {
+      const bool exists = mine + i / 2 * 8 < p.head_dim;
+      by[i] = exists ? ptx::load_global_f32(scale + (i / 2 * 8 + i % 2) * stride) : 0.0f;
+    }
+  }
+  template <int kScales>
+  static OCTAVO_DEVICE void scale_values(float (&o)[kScales * 2], const float (&by)[kScales]) {
+    OCTAVO_UNROLL
+    for (int i = 0; i < kScales * 2; ++i) o[i] *= by[i / 4 * 2 + i % 2];
   }
 
   // `sum` is over the row, in every lane that holds it.
   static OCTAVO_DEVICE void store_lse(float origin, float sum, const Sm90ForwardParams& p,
                                       const Place& w, i32 row) {
     if (p.lse == nullptr || w.lane % 4 != 0) return;
-    const float lse_log2 = origin + ptx::log2_approx(sum);
+    const float lse_log2 = origin + ptx::log2_approx(sum) - G::kProbabilityLog2;
     ptx::store_global_f32(p.lse + w.batch * p.lse_strides.batch + w.head * p.lse_strides.head +
                               (w.at.q_begin + row) * p.lse_strides.row,
                           sum == 0.0f ? -kInfinity : lse_log2 * kLn2);

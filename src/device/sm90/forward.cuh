@@ -11,15 +11,18 @@
 //   shared memory   what                                       bytes
 //   q               64 rows a warpgroup                        warpgroups * q_tile
 //   o               the same, where own_o is on
-//   k[stages]       block_n rows, blocks of 64 columns         k_stage each
-//   v[stages]       the same; with ones, a block more          v_stage each
+//   k[stages]       block_n rows, in blocks of columns         k_stage each
+//   v[stages]       the same; with ones, a block more; in      v_stage each
+//                   8 bits head_dim rows, in chunks of keys
 //   ones            16 rows of them, where V is one block wide
+//   key_scales      block_n floats a stage, with k_row_scales
 //
 // clang-format off
 //   barrier       who arrives                  who waits              becomes true
 //   q_full[g]     the loader, and Q's bytes    warpgroup g            Q of the tile is there
 //   q_empty[g]    4 warps of warpgroup g       the loader             Q may be replaced
-//   k_full[s]     the loader, and K's bytes    all that compute       K of a block is there
+//   k_full[s]     the loader, and K's bytes    all that compute       K of a block is there, and its
+//                 (twice with scales)                                 keys' scales
 //   k_empty[s]    4 warps a warpgroup          the loader             all scores are computed
 //   v_full[s], v_empty[s]                                             the same for V
 //   tail_full     the loader, and V's bytes    the loader             V's last rows can be cleared
@@ -98,6 +101,14 @@ struct ForwardKernel {
                    t.at.kv_begin + t.begin + block * C.block_n, p.by_heads_per_kv.quotient(t.head),
                    t.batch);
     }
+    if constexpr (C.k_row_scales) {
+      G::template load_key_scales<32>(p, t.at, t.sequence, t.begin + block * C.block_n,
+                                      p.by_heads_per_kv.quotient(t.head), ring.stage(),
+                                      ptx::lane_index());
+      ptx::spare("they are read after V of the block before, or the tile, for which lanes met");
+      ptx::warp_sync();
+      if (leader) ptx::mbarrier_arrive(G::k_full(ring.stage()));
+    }
     ring.advance();
   }
 
@@ -109,13 +120,13 @@ struct ForwardKernel {
     const u32 bar = cuts_sequence ? G::tail_full() : G::v_full(ring.stage());
     if (leader) {
       ptx::mbarrier_arrive_expect_tx(bar, G::S.k_stage);
-      G::load_rows(p.v, G::v_tile(ring.stage()), bar, C.block_n, t.at.kv_begin + key,
-                   p.by_heads_per_kv.quotient(t.head), t.batch);
+      G::load_v(p, G::v_tile(ring.stage()), bar, t.at, t.sequence, key,
+                p.by_heads_per_kv.quotient(t.head), t.batch);
     }
     if (cuts_sequence) {
       wait_together(bar, tail_phase);
       tail_phase ^= 1;
-      G::template clear_rows<32>(G::v_tile(ring.stage()), t.at.len_kv - key, ptx::lane_index());
+      G::template clear_keys<32>(G::v_tile(ring.stage()), t.at.len_kv - key, ptx::lane_index());
       ptx::fence_proxy_async();
       ptx::spare("it is used only after the next tile is announced, before which these lanes meet");
       ptx::warp_sync();
@@ -226,6 +237,7 @@ struct ForwardKernel {
     Place w;
     static_cast<Lane&>(w) = lane;
     w.at = t.at;
+    w.sequence = t.sequence;
     w.batch = t.batch;
     w.head = t.head;
     w.first_row = t.first_row + static_cast<i32>(lane.group) * kRows;
@@ -248,7 +260,16 @@ struct ForwardKernel {
     Epilogue<G>::store_o(state, p, w);
   }
 
+  static OCTAVO_DEVICE void begin_rows(Rows& rows, const Sm90ForwardParams& p, const Lane& lane,
+                                       u32 tile) {
+    if constexpr (G::kFolds)
+      Mainloop<G>::begin_rows(rows, p, place_of(lane, tile));
+    else
+      Mainloop<G>::init(rows);
+  }
+
   static OCTAVO_DEVICE void release_scores(const Lane& lane, Course& c, Feed& feed) {
+    if constexpr (C.k_row_scales) ptx::warp_sync();  // every lane has read the scales
     feed.release_k(lane);
     if (--c.left == 0) feed.release_q(lane);
   }
@@ -266,10 +287,11 @@ struct ForwardKernel {
     Scores scores;
     Probabilities prob;
     bool adds = false;
-    Loop::init(state.rows);
+    Loop::begin_o(state);
+    begin_rows(state.rows, p, lane, tile);
     Loop::start_qk(scores, q, feed.k);
     ptx::wgmma_wait<0>();
-    ptx::pin(scores.s);
+    Loop::finish_qk(scores, feed.k, lane.lane);
     release_scores(lane, c, feed);
     prepare(scores, p, lane, c, tile);
     Loop::softmax(scores, state, p.scale_log2, true);
@@ -291,28 +313,29 @@ struct ForwardKernel {
       Loop::start_qk(scores, q, feed.k);
       Loop::start_pv(state, prob, feed.v, adds);
       ptx::wgmma_wait<1>();
-      ptx::pin(scores.s);
+      Loop::finish_qk(scores, feed.k, lane.lane);
       release_scores(lane, c, feed);
       prepare(scores, p, lane, c, tile);
       const Rows before = state.rows;
-      if (crosses) Loop::init(state.rows);
+      if (crosses) begin_rows(state.rows, p, lane, tile);
       Loop::softmax(scores, state, p.scale_log2, crosses);
       // V of a next tile, or of a single buffer, comes only after the release.
       const bool early = C.stages > 1 && !crosses;
       if (early) Loop::wait_for_v(feed.v.next());
-      Loop::finish_pv(state, prob);
+      Loop::finish_pv(state, prob, feed.v, before);
       feed.release_v(lane);
       if (crosses) {
         const i32 rest = course_of(p, lane, tile - 1).rest;
         for (i32 i = 0; i < rest; ++i) feed.pass_v(lane);
         store(state, before, p, lane, tile - 1);
+        Loop::begin_o(state);
       }
       if (!early) Loop::wait_for_v(feed.v);
       adds = !crosses;
       Softmax<G>::pack_p(prob, scores);
     }
     Loop::start_pv(state, prob, feed.v, adds);
-    Loop::finish_pv(state, prob);
+    Loop::finish_pv(state, prob, feed.v, state.rows);
     feed.release_v(lane);
     feed.pass(course_of(p, lane, tile).rest, lane);
     store(state, state.rows, p, lane, tile);
@@ -345,7 +368,7 @@ struct ForwardKernel {
     }
     OCTAVO_UNROLL
     for (u32 stage = 0; stage < C.stages; ++stage) {
-      ptx::mbarrier_init(G::k_full(stage), 1);
+      ptx::mbarrier_init(G::k_full(stage), C.k_row_scales ? 2 : 1);
       ptx::mbarrier_init(G::k_empty(stage), kWarps);
       ptx::mbarrier_init(G::v_full(stage), 1);
       ptx::mbarrier_init(G::v_empty(stage), kWarps);
@@ -379,7 +402,7 @@ struct ForwardKernel {
 
 template <class Config>
 OCTAVO_KERNEL(threads(Config::value), 1)
-sm90_forward(const OCTAVO_GRID_CONSTANT Sm90ForwardParams p) {
+sm90_forward(const OCTAVO_GRID_CONSTANT ParamsOf<Config> p) {
   if constexpr (Config::value.split_keys)
     SplitKernel<Config>::entry(p);
   else

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "config/sm90_forward.h"
+#include "config/v_layout.h"
 #include "device/core/block_range.cuh"
 #include "device/ptx/math.cuh"
 #include "device/ptx/mbarrier.cuh"
@@ -22,7 +23,20 @@ struct ConfigOf {
 };
 
 inline constexpr float kInfinity = __builtin_huge_valf();
+inline constexpr float kLowest = -3.402823466e38f;
 inline constexpr float kLn2 = 0.693147180559945f;
+
+// The parameters of the kernel with a configuration.
+template <bool k8Bit>
+struct ParamsBySize {
+  using Type = Sm90ForwardParams;
+};
+template <>
+struct ParamsBySize<true> {
+  using Type = Sm90Forward8BitParams;
+};
+template <class Config>
+using ParamsOf = typename ParamsBySize<is_8bit(Config::value)>::Type;
 
 // Buffers from `first` on, used in turn: which one is next, and the parity of the phase that fills
 // it. A count is one register where stage and phase are two.
@@ -40,39 +54,64 @@ template <class Config>
 struct Geometry {
   static constexpr Sm90Forward C = Config::value;
   static constexpr SmemPlan S = smem_plan(C);
-  static_assert(C.element == Element::f16 || C.element == Element::bf16, "elements are 16-bit");
+  static_assert(C.element >= Element::f16 && C.element <= Element::e5m2,
+                "elements are 16-bit or FP8");
   static_assert(C.head_dim % block_columns(C) == 0 && C.head_dim <= 256,
                 "rows are whole blocks of columns");
-  static_assert(C.block_n % 16 == 0 && C.block_n <= 256, "a block of keys is whole wgmma steps");
+  static constexpr int kStepKeys = is_8bit(C) ? 32 : 16;  // of a product P V
+  static_assert(C.block_n % kStepKeys == 0 && C.block_n <= 256,
+                "a block of keys is whole wgmma steps");
   static_assert(C.warpgroups >= 1 && C.warpgroups <= 4, "one to four warpgroups compute");
   static_assert(C.head_dim + (C.ones ? 8 : 0) <= 256, "wgmma has at most 256 columns");
 
-  static constexpr Swizzle kSwizzle = block_columns(C) == 64 ? Swizzle::b128 : Swizzle::b64;
+  // In 8 bits a block's P V is a product of its own, that is folded into O in FP32: the tensor
+  // cores keep some 14 bits of what they accumulate in FP8, and would lose mass from block to
+  // block.
+  static constexpr bool kFolds = is_8bit(C);
+  static_assert(kFolds ? C.fold_columns > 0 && C.fold_columns % 16 == 0 &&
+                             C.head_dim % C.fold_columns == 0
+                       : C.fold_columns == 0,
+                "8 bits fold whole parts of O, 16 bits nothing");
+  static_assert(!kFolds || (!C.ones && !stages_o(C)),
+                "in 8 bits sums are added up and O is stored from registers");
+  static_assert(!kFolds || (!C.pack_heads && !C.early_start),
+                "in 8 bits a tile's scales are of one head, and read by all threads");
+  // P is held times 2^this: e4m3 ends at 448, and its smallest normal is then 2^-14.
+  static constexpr int kProbabilityLog2 = kFolds ? 8 : 0;
+
+  static constexpr Swizzle kSwizzle = swizzle_of(row_bytes(C));
   static constexpr u32 kRowBytes = row_bytes(C);
   static constexpr int kColumnBlocks = column_blocks(C);
   static constexpr bool kOnesInside = C.ones && kColumnBlocks > 1;
   static constexpr int kScores = C.block_n / 2;           // registers of the scores,
   static constexpr int kColumns = C.head_dim / 2;         // of O,
   static constexpr int kO = kColumns + (C.ones ? 4 : 0);  // and with the sums by ones
-  static constexpr int kPvSteps = C.block_n / 16;
+  static constexpr int kPvSteps = C.block_n / kStepKeys;
+  static constexpr int kFolded = kFolds ? C.fold_columns / 2 : 1;  // registers of what is folded
+  static constexpr u32 kChunkKeys = chunk_keys(C);                 // of V transposed,
+  static constexpr u32 kChunkBytes = C.head_dim * chunk_keys(C);   // all columns of them
 
   using KvRing = Ring<C.stages>;
   struct Scores {
     float s[kScores];
   };
-  // P as the A operand of one step of 16 keys each.
+  // P as the A operand of one step of keys each.
   struct Probabilities {
     u32 a[kPvSteps][4];
   };
   // Of a thread's two rows, g and g + 8: P is 2^(scale * s - origin) until a raw score passes the
   // limit. The limit is -infinity, and the origin 0, until a row has seen a key.
+  // Where blocks are folded, the scale is the row's own, its origin is the largest exponent so far
+  // (kLowest: none), and `keep` is what the last block multiplied the rest by.
   struct Rows {
     float limit[2];
     float origin[2];
     float sum[2];  // this thread's part; not used where the sums come by ones
+    float scale[2], keep[2];
   };
   struct State {
     float o[kO];
+    float t[kFolded];  // P V of the last block, some columns at a time
     Rows rows;
   };
 
@@ -83,7 +122,7 @@ struct Geometry {
   // And where it is, in a tile of work.
   struct Place : Lane {
     SequenceSpan at;
-    i32 batch, head;
+    i32 sequence, batch, head;
     i32 first_row;  // of the warpgroup, in the sequence
     OCTAVO_DEVICE i32 row(u32 half) const {
       return first_row + static_cast<i32>(this->warp * 16 + half * 8 + this->lane / 4);
@@ -109,6 +148,9 @@ struct Geometry {
   static OCTAVO_DEVICE u32 v_tile(u32 stage) {
     return ptx::shared_base() + S.v + stage * S.v_stage;
   }
+  static OCTAVO_DEVICE u32 key_scales(u32 stage) {
+    return ptx::shared_base() + S.key_scales + stage * S.scales_stage;
+  }
   static OCTAVO_DEVICE u32 barrier(u32 index) {
     return ptx::shared_base() + S.barriers + index * ptx::kMbarrierBytes;
   }
@@ -133,6 +175,52 @@ struct Geometry {
                     {block * block_columns(C), token, head, batch});
   }
 
+  // What the kernels of 8 bits are told beside the rest.
+  static OCTAVO_DEVICE const Sm90Forward8BitParams& in_8_bits(const Sm90ForwardParams& p) {
+    return static_cast<const Sm90Forward8BitParams&>(p);
+  }
+
+  // Where a sequence's keys begin in V transposed.
+  static OCTAVO_DEVICE i32 v_begin(const Sm90ForwardParams& p, const SequenceSpan& at,
+                                   i32 sequence) {
+    return p.cu_seqlens_kv == nullptr ? 0 : packed_v_begin(at.kv_begin, sequence);
+  }
+  // The keys of a block of V, from `key` of its sequence on.
+  static OCTAVO_DEVICE void load_v(const Sm90ForwardParams& p, u32 to, u32 bar,
+                                   const SequenceSpan& at, i32 sequence, i32 key, i32 head,
+                                   i32 batch) {
+    if constexpr (!is_8bit(C)) {
+      load_rows(p.v, to, bar, C.block_n, at.kv_begin + key, head, batch);
+    } else {
+      const i32 first = v_begin(p, at, sequence) + key;
+      OCTAVO_UNROLL
+      for (u32 chunk = 0; chunk < C.block_n / kChunkKeys; ++chunk)
+        ptx::tma_load(to + chunk * kChunkBytes, &p.v, bar,
+                      {first + static_cast<i32>(chunk * kChunkKeys), 0, head, batch});
+    }
+  }
+
+  // The scales of a block's keys, by kThreads threads, of which this is `thread`. They come with K:
+  // read from global memory by those who compute, they took as long as all the rest.
+  template <int kThreads>
+  static OCTAVO_DEVICE void load_key_scales(const Sm90ForwardParams& params, const SequenceSpan& at,
+                                            i32 sequence, i32 key, i32 head, u32 stage,
+                                            u32 thread) {
+    const Sm90Forward8BitParams& p = in_8_bits(params);
+    const ScaleParams& k = p.k_scales;
+    const float* const scales = k.data + sequence * k.batch + head * k.head;
+    const i32 token = k.by_token ? at.kv_begin : 0;
+    OCTAVO_UNROLL
+    for (u32 i = 0; i < C.block_n; i += kThreads) {
+      if (i + thread >= C.block_n) break;
+      const i32 row = token + min_of(key + static_cast<i32>(i + thread), at.len_kv - 1);
+      ptx::store_shared_f32(
+          key_scales(stage) + (i + thread) * 4,
+          ptx::load_global_f32(scales +
+                               static_cast<i64>(p.by_k_block_rows.quotient(row)) * k.stride));
+    }
+  }
+
   // By kThreads threads, of which this is `thread`.
   template <int kThreads>
   static OCTAVO_DEVICE void fill(u32 to, u32 bytes, u32 thread, u32 word) {
@@ -150,15 +238,32 @@ struct Geometry {
       fill<kThreads>(ptx::shared_base() + S.ones, 16 * kRowBytes, thread, kPair);
     }
   }
-  // Rows of V from `first` on, by kThreads threads: they belong to the next sequence of a packed
+  // Keys of V from `first` on, by kThreads threads: they belong to the next sequence of a packed
   // batch. P is 0 there, and 0 times what they hold may be NaN.
   template <int kThreads>
-  static OCTAVO_DEVICE void clear_rows(u32 tile, i32 first, u32 thread) {
+  static OCTAVO_DEVICE void clear_keys(u32 tile, i32 first, u32 thread) {
+    if constexpr (is_8bit(C)) {
+      clear_sixteens<kThreads>(tile, static_cast<u32>(div_up(max_of(first, 0), 16)), thread);
+      return;
+    }
     const u32 from = static_cast<u32>(max_of(first, 0)) * kRowBytes;
     constexpr u32 kBlockBytes = C.block_n * kRowBytes;
     OCTAVO_UNROLL
     for (u32 block = 0; block < kColumnBlocks; ++block)
       fill<kThreads>(tile + block * kBlockBytes + from, kBlockBytes - from, thread, 0);
+  }
+  // The same of V transposed, where a sequence's last sixteen keys are filled up with zeros: a
+  // column's sixteens from `first` on.
+  template <int kThreads>
+  static OCTAVO_DEVICE void clear_sixteens(u32 tile, u32 first, u32 thread) {
+    constexpr u32 kWords = C.head_dim * 4;  // of sixteen keys
+    for (u32 sixteen = first; sixteen < C.block_n / 16; ++sixteen) {
+      const u32 chunk = tile + sixteen * 16 / kChunkKeys * kChunkBytes;
+      for (u32 i = thread; i < kWords; i += kThreads) {
+        const u32 offset = i / 4 * kChunkKeys + sixteen * 16 % kChunkKeys + i % 4 * 4;
+        ptx::store_shared_b32(chunk + swizzled(swizzle_of(kChunkKeys), offset), 0);
+      }
+    }
   }
 };
 

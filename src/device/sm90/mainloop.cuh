@@ -4,6 +4,8 @@
 //   block j   scores(j), then p(j-1) v(j-1)  waits for scores(j); mask, maximum, exponentials;
 //                                            waits for p(j-1) v(j-1); rescales o, rounds p(j)
 //
+// In 8 bits p(j-1) v(j-1) is a product of its own, o = o * keep + p v: the rescale comes with it.
+//
 // Where blocks come from is the caller's: `feed` has the rings k and v, and is told which of their
 // buffers are no longer needed.
 #pragma once
@@ -19,23 +21,35 @@ template <class G>
 struct Mainloop {
   using Place = typename G::Place;
   using State = typename G::State;
+  using Rows = typename G::Rows;
   using Scores = typename G::Scores;
   using Probabilities = typename G::Probabilities;
   using KvRing = typename G::KvRing;
   static constexpr Sm90Forward C = G::C;
 
-  static OCTAVO_DEVICE void init(typename G::Rows& rows) {
+  static OCTAVO_DEVICE void init(Rows& rows) {
     OCTAVO_UNROLL
     for (int half = 0; half < 2; ++half) {
       rows.limit[half] = -kInfinity;
-      rows.origin[half] = 0;
+      rows.origin[half] = G::kFolds ? kLowest : 0;
       rows.sum[half] = 0;
     }
   }
-  static OCTAVO_DEVICE void init(State& state) {
+  static OCTAVO_DEVICE void clear_o(State& state) {
     OCTAVO_UNROLL
     for (int i = 0; i < G::kO; ++i) state.o[i] = 0;
+  }
+  static OCTAVO_DEVICE void init(State& state) {
+    clear_o(state);
     init(state.rows);
+  }
+  // Before a tile's first block; in 16 bits its product replaces O.
+  static OCTAVO_DEVICE void begin_o(State& state) {
+    if constexpr (G::kFolds) clear_o(state);
+  }
+  static OCTAVO_DEVICE void begin_rows(Rows& rows, const Sm90ForwardParams& p, const Place& w) {
+    init(rows);
+    if constexpr (G::kFolds) Softmax<G>::find_scales(rows, p, w);
   }
 
   static OCTAVO_DEVICE void start_qk(Scores& scores, u32 q, const KvRing& k) {
@@ -45,13 +59,30 @@ struct Mainloop {
     Products<G>::qk(scores, q, k.stage());
     ptx::wgmma_commit();
   }
+  // Scores are there but for the scales of their keys, which go with K.
+  static OCTAVO_DEVICE void finish_qk(Scores& scores, const KvRing& k, u32 lane) {
+    ptx::pin(scores.s);
+    if constexpr (C.k_row_scales) Softmax<G>::scale_keys(scores, k.stage(), lane);
+  }
   // `adds`: to what O holds, else in its place.
   static OCTAVO_DEVICE void start_pv(State& state, Probabilities& prob, const KvRing& v,
                                      bool adds) {
+    if constexpr (G::kFolds) {
+      start_part(state, prob, v, 0);
+      return;
+    }
     ptx::pin(state.o);
     Products<G>::pin_probabilities(prob);
     ptx::wgmma_fence();
     Products<G>::pv(state, prob, v.stage(), adds);
+    ptx::wgmma_commit();
+  }
+  static OCTAVO_DEVICE void start_part(State& state, Probabilities& prob, const KvRing& v,
+                                       int part) {
+    ptx::pin(state.t);
+    Products<G>::pin_probabilities(prob);
+    ptx::wgmma_fence();
+    Products<G>::pv_part(state, prob, v.stage(), part);
     ptx::wgmma_commit();
   }
   // V is waited for where the softmax ends: the wait also ends its basic block, without which the
@@ -59,10 +90,28 @@ struct Mainloop {
   static OCTAVO_DEVICE void wait_for_v(const KvRing& v) {
     ptx::mbarrier_wait(G::v_full(v.stage()), v.phase());
   }
-  static OCTAVO_DEVICE void finish_pv(State& state, Probabilities& prob) {
+  // `rows`: as they were after the block's own softmax.
+  static OCTAVO_DEVICE void finish_pv(State& state, Probabilities& prob, const KvRing& v,
+                                      const Rows& rows) {
+    if constexpr (G::kFolds) {
+      finish_parts(state, prob, v, rows);
+      return;
+    }
     ptx::wgmma_wait<0>();
     ptx::pin(state.o);
     Products<G>::pin_probabilities(prob);
+  }
+  // The first part is on its way.
+  static OCTAVO_DEVICE void finish_parts(State& state, Probabilities& prob, const KvRing& v,
+                                         const Rows& rows) {
+    OCTAVO_UNROLL
+    for (int part = 0; part < C.head_dim / C.fold_columns; ++part) {
+      if (part > 0) start_part(state, prob, v, part);
+      ptx::wgmma_wait<0>();
+      ptx::pin(state.t);
+      Products<G>::pin_probabilities(prob);
+      Softmax<G>::fold(state, rows, part);
+    }
   }
 
   // What a few blocks need before the softmax.
@@ -77,7 +126,9 @@ struct Mainloop {
   // product that still adds to it are waited for; `fresh`: there is no O yet.
   static OCTAVO_DEVICE void softmax(Scores& scores, State& state, float scale, bool fresh) {
     float largest[2];
-    if (Softmax<G>::passes_limit(scores, state.rows, largest)) {
+    if constexpr (G::kFolds) {
+      Softmax<G>::raise_origins(scores, state.rows);
+    } else if (Softmax<G>::passes_limit(scores, state.rows, largest)) {
       float alpha[2];
       Softmax<G>::move_origins(state.rows, largest, scale, alpha);
       if (!fresh) {
@@ -99,7 +150,7 @@ struct Mainloop {
     Probabilities prob;
     start_qk(scores, q, feed.k);
     ptx::wgmma_wait<0>();
-    ptx::pin(scores.s);
+    finish_qk(scores, feed.k, w.lane);
     feed.release_k(w);
     prepare(scores, p, w, range, key);
     softmax(scores, state, p.scale_log2, true);
@@ -110,19 +161,20 @@ struct Mainloop {
       start_qk(scores, q, feed.k);
       start_pv(state, prob, feed.v, block > 1);
       ptx::wgmma_wait<1>();
-      ptx::pin(scores.s);
+      finish_qk(scores, feed.k, w.lane);
       feed.release_k(w);
       prepare(scores, p, w, range, key);
+      const Rows before = state.rows;
       softmax(scores, state, p.scale_log2, false);
       // With a single buffer it comes only after the release.
       if constexpr (C.stages > 1) wait_for_v(feed.v.next());
-      finish_pv(state, prob);
+      finish_pv(state, prob, feed.v, before);
       feed.release_v(w);
       if constexpr (C.stages == 1) wait_for_v(feed.v);
       Softmax<G>::pack_p(prob, scores);
     }
     start_pv(state, prob, feed.v, blocks > 1);
-    finish_pv(state, prob);
+    finish_pv(state, prob, feed.v, state.rows);
     feed.release_v(w);
   }
 
@@ -132,23 +184,29 @@ struct Mainloop {
   static OCTAVO_DEVICE void run_in_turn(State& state, const Sm90ForwardParams& p, const Place& w,
                                         const BlockRange& range, i32 key, i32 blocks, u32 q_tile,
                                         Feed& feed) {
-    constexpr int kSteps = G::kPvSteps % 4 == 0 ? 4 : G::kPvSteps;  // at once
+    // At once: 64 keys, or all.
+    constexpr int kSteps = C.block_n % 64 == 0 ? 64 / G::kStepKeys : G::kPvSteps;
     const u32 q = Products<G>::q_descriptor(q_tile);
     for (i32 block = 0; block < blocks; ++block) {
       Scores scores;
       start_qk(scores, q, feed.k);
       ptx::wgmma_wait<0>();
-      ptx::pin(scores.s);
+      finish_qk(scores, feed.k, w.lane);
       feed.release_k(w);
       prepare(scores, p, w, range, key);
       float largest[2];
-      if (Softmax<G>::passes_limit(scores, state.rows, largest)) {
+      if constexpr (G::kFolds) {
+        Softmax<G>::raise_origins(scores, state.rows);
+      } else if (Softmax<G>::passes_limit(scores, state.rows, largest)) {
         float alpha[2];
         Softmax<G>::move_origins(state.rows, largest, p.scale_log2, alpha);
         if (block > 0) Softmax<G>::rescale(state, alpha);
       }
       wait_for_v(feed.v);
-      ptx::pin(state.o);
+      if constexpr (G::kFolds)
+        ptx::pin(state.t);
+      else
+        ptx::pin(state.o);
       Probabilities prob;
       OCTAVO_UNROLL
       for (int from = 0; from < G::kPvSteps; from += kSteps) {
@@ -160,11 +218,15 @@ struct Mainloop {
         }
         ptx::wgmma_fence();
         OCTAVO_UNROLL
-        for (int step = from; step < from + kSteps; ++step)
-          Products<G>::pv_step(state, prob, feed.v.stage(), step, step > 0 || block > 0);
+        for (int step = from; step < from + kSteps; ++step) {
+          if constexpr (G::kFolds)
+            Products<G>::pv_part_step(state, prob, feed.v.stage(), step, 0);
+          else
+            Products<G>::pv_step(state, prob, feed.v.stage(), step, step > 0 || block > 0);
+        }
         ptx::wgmma_commit();
       }
-      finish_pv(state, prob);
+      finish_pv(state, prob, feed.v, state.rows);
       feed.release_v(w);
       key += C.block_n;
     }

@@ -1,8 +1,9 @@
 // The two products of attention as wgmma: scores s = q k^T from shared memory, o += p v with P in
-// registers. Both only start; who calls fences before, commits and waits.
+// registers, or t = p v in 8 bits. Both only start; who calls fences before, commits and waits.
 #pragma once
 
 #include "device/ptx/wgmma_f16.cuh"
+#include "device/ptx/wgmma_f8.cuh"
 #include "device/sm90/geometry.cuh"
 
 namespace octavo::sm90 {
@@ -10,7 +11,8 @@ namespace octavo::sm90 {
 template <class G>
 struct Products {
   static constexpr Sm90Forward C = G::C;
-  static constexpr int kStepsInBlock = block_columns(C) / 16;
+  static constexpr int kStepBytes = 32;
+  static constexpr int kStepsInBlock = row_bytes(C) / kStepBytes;
 
   // Descriptors are put together from a low half that moves (address, and the way to the next
   // columns) and a high half that does not: 32-bit sums, one for an operand.
@@ -25,14 +27,18 @@ struct Products {
     const u32 k =
         static_cast<u32>(k_major(G::k_tile(0), G::kSwizzle)) + stage * (G::S.k_stage >> 4);
     OCTAVO_UNROLL
-    for (int step = 0; step < C.head_dim / 16; ++step) {
-      const u32 block = step / kStepsInBlock, bytes = step % kStepsInBlock * 32;
+    for (int step = 0; step < G::kColumnBlocks * kStepsInBlock; ++step) {
+      const u32 block = step / kStepsInBlock, bytes = step % kStepsInBlock * kStepBytes;
       const u64 a = descriptor(q + ((block * kRows * G::kRowBytes + bytes) >> 4));
       const u64 b = descriptor(k + ((block * C.block_n * G::kRowBytes + bytes) >> 4));
       if constexpr (C.element == Element::f16)
         ptx::wgmma_f16<false, false>(scores.s, a, b, step > 0);
-      else
+      else if constexpr (C.element == Element::bf16)
         ptx::wgmma_bf16<false, false>(scores.s, a, b, step > 0);
+      else if constexpr (C.element == Element::e4m3)
+        ptx::wgmma_e4m3(scores.s, a, b, step > 0);
+      else
+        ptx::wgmma_e5m2(scores.s, a, b, step > 0);
     }
   }
 
@@ -61,6 +67,34 @@ struct Products {
                                u32 stage, bool adds) {
     OCTAVO_UNROLL
     for (int step = 0; step < G::kPvSteps; ++step) pv_step(state, p, stage, step, step > 0 || adds);
+  }
+
+  // --- 8 bits -----------------------------------------------------------------------------------
+
+  // V transposed: rows are columns of O, and fold_columns of them one part.
+  static OCTAVO_DEVICE u64 v_part_descriptor(u32 stage, int step, int part) {
+    constexpr Swizzle kSwizzle = swizzle_of(G::kChunkKeys);
+    const u32 first = static_cast<u32>(k_major(G::v_tile(0), kSwizzle));
+    const u32 key = step * G::kStepKeys;
+    const u32 bytes = key / G::kChunkKeys * G::kChunkBytes + key % G::kChunkKeys +
+                      part * C.fold_columns * G::kChunkKeys;
+    constexpr u32 kVHigh = static_cast<u32>(k_major(0, kSwizzle) >> 32);
+    return static_cast<u64>(kVHigh) << 32 | (first + stage * (G::S.v_stage >> 4) + (bytes >> 4));
+  }
+  // P is e4m3 whatever V is: with e5m2 it would have two bits less.
+  static OCTAVO_DEVICE void pv_part_step(typename G::State& state,
+                                         const typename G::Probabilities& p, u32 stage, int step,
+                                         int part) {
+    const u64 v = v_part_descriptor(stage, step, part);
+    if constexpr (C.element == Element::e4m3)
+      ptx::wgmma_e4m3(state.t, p.a[step], v, step > 0);
+    else
+      ptx::wgmma_e4m3_e5m2(state.t, p.a[step], v, step > 0);
+  }
+  static OCTAVO_DEVICE void pv_part(typename G::State& state, const typename G::Probabilities& p,
+                                    u32 stage, int part) {
+    OCTAVO_UNROLL
+    for (int step = 0; step < G::kPvSteps; ++step) pv_part_step(state, p, stage, step, part);
   }
 
   static OCTAVO_DEVICE void pin_probabilities(typename G::Probabilities& p) {

@@ -75,7 +75,7 @@ struct TileBoard {
   static constexpr i32 kNoMore = -2;  // blocks of the tile after the last
 
   static OCTAVO_DEVICE u32 slot(u32 tile) {
-    return ptx::shared_base() + G::S.board + tile % kBoardSlots * kBoardBytes;
+    return ptx::shared_base() + G::S.board + tile % kBoardSlots * board_bytes(G::C);
   }
   // By one thread, before it arrives at a barrier that readers wait for.
   static OCTAVO_DEVICE void write(u32 tile, const Tile& t) {
@@ -84,6 +84,10 @@ struct TileBoard {
     OCTAVO_UNROLL
     for (u32 i = 0; i < 8; ++i)
       ptx::store_shared_b32(slot(tile) + i * 4, static_cast<u32>(words[i]));
+    if constexpr (is_8bit(G::C)) {
+      ptx::store_shared_b32(slot(tile) + 32, static_cast<u32>(t.at.kv_begin));
+      ptx::store_shared_b32(slot(tile) + 36, static_cast<u32>(t.sequence));
+    }
   }
   static OCTAVO_DEVICE Tile read(u32 tile) {
     u32 a[4], b[4];
@@ -97,6 +101,12 @@ struct TileBoard {
     t.first_row = static_cast<i32>(b[1]);
     t.begin = static_cast<i32>(b[2]);
     t.blocks = static_cast<i32>(b[3]);
+    if constexpr (is_8bit(G::C)) {
+      u32 begin, sequence;
+      ptx::load_shared_b64(slot(tile) + 32, begin, sequence);
+      t.at.kv_begin = static_cast<i32>(begin);
+      t.sequence = static_cast<i32>(sequence);
+    }
     return t;
   }
 };

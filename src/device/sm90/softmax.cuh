@@ -82,18 +82,21 @@ struct Softmax {
       if constexpr (!C.ones) rows.sum[half] *= alpha[half];
     }
   }
-  // Scores become 2^(scale * s - origin): those of kSteps times 16 keys, from step `from` on.
+  // Scores become 2^(scale * s - origin): those of kSteps steps of keys, from step `from` on.
   template <int kSteps>
   static OCTAVO_DEVICE void exponentials(Scores& scores, Rows& rows, float scale, int from) {
+    constexpr int kTiles = G::kStepKeys / 8;
     OCTAVO_UNROLL
     for (int half = 0; half < 2; ++half) {
+      const float by = G::kFolds ? rows.scale[half] : scale;
+      const float origin = rows.origin[half] - G::kProbabilityLog2;
       float sum[2] = {0, 0};
       OCTAVO_UNROLL
-      for (int i = from * 2; i < (from + kSteps) * 2; ++i) {
+      for (int i = from * kTiles; i < (from + kSteps) * kTiles; ++i) {
         OCTAVO_UNROLL
         for (int e = 0; e < 2; ++e) {
           float& s = scores.s[i * 4 + half * 2 + e];
-          s = weight_of(s, scale, rows.origin[half]);
+          s = weight_of(s, by, origin);
           if constexpr (!C.ones) sum[e] += s;
         }
       }
@@ -112,19 +115,85 @@ struct Softmax {
   }
 
   static OCTAVO_DEVICE u32 pack(float low, float high) {
-    return C.element == Element::f16 ? ptx::f16x2_from_f32(low, high)
-                                     : ptx::bf16x2_from_f32(low, high);
+    return C.element == Element::f16    ? ptx::f16x2_from_f32(low, high)
+           : C.element == Element::bf16 ? ptx::bf16x2_from_f32(low, high)
+                                        : ptx::e4m3x2_from_f32(low, high);
   }
-  // The accumulator's layout is the operand's: four pairs for each 16 keys.
+  // The accumulator's layout is the operand's: four pairs for each 16 keys. In 8 bits two pairs a
+  // register, of keys that V has side by side (config/v_layout.h).
   static OCTAVO_DEVICE void pack_step(typename G::Probabilities& p, const Scores& scores,
                                       int step) {
     OCTAVO_UNROLL
-    for (int i = 0; i < 4; ++i)
-      p.a[step][i] = pack(scores.s[step * 8 + i * 2], scores.s[step * 8 + i * 2 + 1]);
+    for (int i = 0; i < 4; ++i) {
+      if constexpr (is_8bit(C)) {
+        const float* const s = scores.s + step * 16 + i / 2 * 8 + i % 2 * 2;
+        p.a[step][i] = pack(s[0], s[1]) | pack(s[4], s[5]) << 16;
+      } else {
+        p.a[step][i] = pack(scores.s[step * 8 + i * 2], scores.s[step * 8 + i * 2 + 1]);
+      }
+    }
   }
   static OCTAVO_DEVICE void pack_p(typename G::Probabilities& p, const Scores& scores) {
     OCTAVO_UNROLL
     for (int step = 0; step < G::kPvSteps; ++step) pack_step(p, scores, step);
+  }
+
+  // --- 8 bits -----------------------------------------------------------------------------------
+
+  // From raw scores to powers of two: the scale of a row of Q, and that of K where a whole head has
+  // one.
+  static OCTAVO_DEVICE void find_scales(Rows& rows, const Sm90ForwardParams& params,
+                                        const Place& w) {
+    const Sm90Forward8BitParams& p = G::in_8_bits(params);
+    const ScaleParams& q = p.q_scales;
+    const ScaleParams& k = p.k_scales;
+    float of_head = p.scale_log2;
+    if constexpr (!C.k_row_scales)
+      of_head *= ptx::load_global_f32(k.data + w.sequence * k.batch +
+                                      p.by_heads_per_kv.quotient(w.head) * k.head);
+    OCTAVO_UNROLL
+    for (u32 half = 0; half < 2; ++half) {
+      const i32 row = (q.by_token ? w.at.q_begin : 0) + min_of(w.row(half), w.at.len_q - 1);
+      rows.scale[half] =
+          of_head *
+          ptx::load_global_f32(q.data + w.sequence * q.batch + w.head * q.head +
+                               static_cast<i64>(p.by_q_block_rows.quotient(row)) * q.stride);
+    }
+  }
+
+  // Scores times the scale of their key, where keys have scales of their own.
+  static OCTAVO_DEVICE void scale_keys(Scores& scores, u32 stage, u32 lane) {
+    const u32 scales = G::key_scales(stage) + lane % 4 * 8;
+    OCTAVO_UNROLL
+    for (int i = 0; i < G::kScores / 4; ++i) {
+      u32 low, high;
+      ptx::load_shared_b64(scales + i * 32, low, high);
+      const float by[2] = {ptx::float_of_bits(low), ptx::float_of_bits(high)};
+      OCTAVO_UNROLL
+      for (int e = 0; e < 4; ++e) scores.s[i * 4 + e] *= by[e % 2];
+    }
+  }
+
+  // A row's origin follows its largest score: P stays below 2^kProbabilityLog2, and what came
+  // before is multiplied when the block is folded in, which costs nothing.
+  static OCTAVO_DEVICE void raise_origins(const Scores& scores, Rows& rows) {
+    OCTAVO_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const float in_block = ptx::max_f32(block_max(scores, half) * rows.scale[half], kLowest);
+      const float origin = ptx::max_f32(rows.origin[half], in_block);
+      rows.keep[half] = ptx::exp2_approx(rows.origin[half] - origin);
+      rows.origin[half] = origin;
+      rows.sum[half] *= rows.keep[half];
+    }
+  }
+
+  // Part `part` of O's columns: o = o * keep + t.
+  static OCTAVO_DEVICE void fold(State& state, const Rows& rows, int part) {
+    OCTAVO_UNROLL
+    for (int i = 0; i < G::kFolded; ++i) {
+      float& o = state.o[part * G::kFolded + i];
+      o = ptx::fused_multiply_add(o, rows.keep[i % 4 / 2], state.t[i]);
+    }
   }
 };
 

@@ -16,6 +16,7 @@
 //   barrier         who arrives                 who waits             becomes true
 //   q_full          thread 0, and Q's bytes     all                   Q is there
 //   k_full, v_full  the loader, and the bytes   the part's threads    a block is there
+//                   (k_full: its warps too, with scales of keys)
 //   pieces_full[g]  thread 0, and the pieces    warpgroup g           the other parts' pieces are there
 // clang-format on
 #pragma once
@@ -75,8 +76,8 @@ struct SplitKernel {
   }
   static OCTAVO_DEVICE void load_v(const Sm90ForwardParams& p, const Tile& t, i32 key, u32 stage) {
     ptx::mbarrier_arrive_expect_tx(G::v_full(stage), G::S.k_stage);
-    G::load_rows(p.v, G::v_tile(stage), G::v_full(stage), C.block_n, key,
-                 p.by_heads_per_kv.quotient(t.head), t.batch);
+    G::load_v(p, G::v_tile(stage), G::v_full(stage), t.at, t.sequence, key,
+              p.by_heads_per_kv.quotient(t.head), t.batch);
   }
   // Everything the CTA's buffers hold at first, by one thread, in the order it is needed.
   static OCTAVO_DEVICE void load_first(const Sm90ForwardParams& p, const Tile& t, u32 rank) {
@@ -106,6 +107,18 @@ struct SplitKernel {
 
   static OCTAVO_DEVICE u32 key_group(const Lane& w) { return w.group / C.row_groups; }
 
+  // The scales of a block's keys, by all threads of the part.
+  static OCTAVO_DEVICE void load_scales(const Sm90ForwardParams& p, const Tile& t, i32 key,
+                                        u32 stage, const Lane& w) {
+    if constexpr (C.k_row_scales) {
+      const u32 thread = (w.group % C.row_groups * 4 + w.warp) * 32 + w.lane;
+      G::template load_key_scales<C.row_groups * kWarpgroup>(
+          p, t.at, t.sequence, key, p.by_heads_per_kv.quotient(t.head), stage, thread);
+      ptx::warp_sync();
+      if (w.lane == 0) ptx::mbarrier_arrive(G::k_full(stage));
+    }
+  }
+
   // Buffers that this part fills itself.
   struct Feed {
     const Sm90ForwardParams& p;
@@ -121,6 +134,7 @@ struct SplitKernel {
     OCTAVO_DEVICE void release_k(const Lane& w) {
       if (k_key < end) {
         if (may_load(w)) load_k(p, t, k_key, k.stage());
+        load_scales(p, t, k_key, k.stage(), w);
         k_key += C.block_n;
       }
       k.advance();
@@ -311,15 +325,25 @@ struct SplitKernel {
     const u32 row_group = w.group % C.row_groups;
     const u32 part = rank * kKeyGroups + key_group(w);
     w.at = t.at;
+    w.sequence = t.sequence;
     w.batch = t.batch;
     w.head = t.head;
     w.first_row = t.first_row + static_cast<i32>(row_group) * kRows;
     State state;
     const Share share = share_of(t, part);
+    const i32 first = static_cast<i32>(part) * kPiece * 2;
+    // Long before they are needed: at the end nothing would hide that they are on their way.
+    float v_scales[kPiece / 2];
+    if constexpr (is_8bit(C)) Epilogue<G>::load_v_scales(v_scales, p, w, first);
     if (share.blocks > 0) {
-      Mainloop<G>::init(state.rows);
+      Mainloop<G>::begin_o(state);
+      Mainloop<G>::begin_rows(state.rows, p, w);
       const BlockRange range = block_range(p, w.at, G::query_of(p, w.first_row), kRows, C.block_n);
       const KvRing ring{key_group(w) * C.stages};
+      OCTAVO_UNROLL
+      for (int stage = 0; stage < C.stages; ++stage)
+        if (stage < share.blocks)
+          load_scales(p, t, share.key + stage * C.block_n, ring.first + stage, w);
       const i32 next = share.key + C.stages * C.block_n;
       Feed feed{p, t, ring, ring, next, next, share.key + share.blocks * C.block_n};
       ptx::mbarrier_wait(G::q_full(0), 0);
@@ -332,8 +356,9 @@ struct SplitKernel {
     } else {
       Mainloop<G>::init(state);
     }
-    const Piece piece = combine(state, w, part);
-    store(piece, p, w, static_cast<i32>(part) * kPiece * 2);
+    Piece piece = combine(state, w, part);
+    if constexpr (is_8bit(C)) Epilogue<G>::scale_values(piece.o, v_scales);
+    store(piece, p, w, first);
   }
 
   // --- entry ------------------------------------------------------------------------------------
@@ -342,7 +367,7 @@ struct SplitKernel {
     ptx::mbarrier_init(G::q_full(0), 1);
     OCTAVO_UNROLL
     for (u32 stage = 0; stage < kv_buffers(C); ++stage) {
-      ptx::mbarrier_init(G::k_full(stage), 1);
+      ptx::mbarrier_init(G::k_full(stage), C.k_row_scales ? 1 + 4 * C.row_groups : 1);
       ptx::mbarrier_init(G::v_full(stage), 1);
     }
     if constexpr (C.cluster > 1) {

@@ -13,6 +13,9 @@ enum class Swizzle : int { none = 0, b128 = 1, b64 = 2, b32 = 3 };  // as the ha
 OCTAVO_HD constexpr u32 swizzle_bytes(Swizzle s) {
   return s == Swizzle::b128 ? 128 : s == Swizzle::b64 ? 64 : s == Swizzle::b32 ? 32 : 16;
 }
+OCTAVO_HD constexpr Swizzle swizzle_of(u32 bytes) {
+  return bytes == 128 ? Swizzle::b128 : bytes == 64 ? Swizzle::b64 : Swizzle::b32;
+}
 
 // Where byte `offset` of an unswizzled tile lies: its 16-byte chunk is exchanged with others of the
 // same atom, by the number of the row.
