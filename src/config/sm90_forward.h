@@ -8,7 +8,7 @@ namespace octavo {
 
 struct Sm90Forward {
   int arch = 90;                   // the chip it is compiled for
-  Element element = Element::f16;  // of Q, K and V: f16, bf16, e4m3 or e5m2
+  Element element = Element::f16;  // of Q, K and V: f16, bf16, e4m3, e5m2 or int8
   Element out = Element::f16;      // f16, bf16 or f32
   int head_dim = 64;               // columns of the tiles, 64, 96, 128, 192 or 256
   int warpgroups = 3;              // that compute

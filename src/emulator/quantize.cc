@@ -26,6 +26,13 @@ constexpr Quantize kOthers[] = {
     {.from = Element::f16, .to = Element::sim8, .group = ScaleGroup::head, .hadamard = true},
     {.from = Element::f16, .group = ScaleGroup::head, .amax_pass = true, .hadamard = true},
     {.from = Element::bf16, .to = Element::int8, .group = ScaleGroup::block, .hadamard = true},
+    {.from = Element::f16, .to = Element::int8, .group = ScaleGroup::channel, .transposed = true},
+    {.from = Element::f16,
+     .to = Element::int8,
+     .group = ScaleGroup::channel,
+     .columns = 256,
+     .load_bytes = 2,
+     .transposed = true},
     // V of the caller, transposed.
     {.from = Element::e4m3, .to = Element::e4m3, .group = ScaleGroup::none, .transposed = true},
     {.from = Element::e4m3,

@@ -74,11 +74,17 @@ constexpr void for_each_8bit_sm90_config(const Take& take) {
     if (!is_first_of_form(row, sm90::kTable8Bit)) continue;
     c.k_row_scales = true;
     take(c);
-    if (row.head_dim != 64) continue;
-    c.element = Element::e5m2;
+    if (row.head_dim != 64 && row.head_dim != 128) continue;
+    c.element = Element::int8;
     take(c);
     c.k_row_scales = false;
     take(c);
+    if (row.head_dim != 64) continue;
+    c.element = Element::e5m2;
+    take(c);
+    c.k_row_scales = true;
+    take(c);
+    c.k_row_scales = false;
     for (const Element out : {Element::bf16, Element::f32}) {
       c.element = Element::e4m3;
       c.out = out;

@@ -122,8 +122,8 @@ bool sm90_forward_serves(const Problem& problem, const GpuInfo& gpu) {
   const OperandFormats formats = operand_formats(problem);
   const bool as_given = !formats.q.rounded && !formats.k.rounded && !formats.v.rounded;
   const bool in_16_bits = as_given && (p.q == DType::f16 || p.q == DType::bf16);
-  const bool in_fp8 = p.q == DType::e4m3 || p.q == DType::e5m2;
-  return gpu.arch == 90 && gpu.tensor_maps && (in_16_bits || in_fp8) && p.head_dim % 8 == 0;
+  const bool in_8_bits = is_8bit(p.q) && p.q != DType::sim8;
+  return gpu.arch == 90 && gpu.tensor_maps && (in_16_bits || in_8_bits) && p.head_dim % 8 == 0;
 }
 
 std::span<const sm90::TableRow> sm90_table(DType element) {

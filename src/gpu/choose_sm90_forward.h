@@ -11,8 +11,8 @@
 namespace octavo {
 
 // That the Hopper kernel serves a problem that the sm80 family serves, where TMA reaches its
-// tensors: 16-bit elements, or FP8, given or made first, on that chip, by a driver that tells TMA
-// of them.
+// tensors: 16-bit elements, FP8 or INT8, given or made first, on that chip, by a driver that tells
+// TMA of them.
 bool sm90_forward_serves(const Problem& problem, const GpuInfo& gpu);
 
 // The rows that problems with such elements are given to.

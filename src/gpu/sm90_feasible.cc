@@ -10,8 +10,8 @@ namespace octavo {
 namespace {
 
 Status check_shape(const Sm90Forward& c) {
-  if (c.element < Element::f16 || c.element > Element::e5m2)
-    return wrong_field("element", static_cast<int>(c.element), "f16, bf16, e4m3, e5m2");
+  if (c.element < Element::f16 || c.element > Element::int8)
+    return wrong_field("element", static_cast<int>(c.element), "f16, bf16, e4m3, e5m2, int8");
   if (c.out < Element::f32 || c.out > Element::bf16)
     return wrong_field("out", static_cast<int>(c.out), "f32, f16, bf16");
   constexpr int kHeadDims[] = {64, 96, 128, 192, 256};

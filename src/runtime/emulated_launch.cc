@@ -98,6 +98,9 @@ const emulator::EmulatedSm90Forward* emulated_sm90_forward(const Problem& proble
                                                            const GpuInfo& chip) {
   if (!sm90_forward_serves(problem, chip)) return nullptr;
   const Sm90Forward wanted = choose_sm90_forward(problem, chip).config;
+  for (const Quantize& config : quantizers_of(problem, chip.arch, 16, v_layout(wanted)))
+    if (emulator::find_quantize(config, static_cast<int>(problem.head_dim)) == nullptr)
+      return nullptr;
   const auto& kernels = emulator::sm90_forward_kernels();
   if (const auto* chosen = with_config(kernels, wanted)) return chosen;
   const emulator::EmulatedSm90Forward* best = nullptr;

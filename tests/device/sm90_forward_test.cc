@@ -78,6 +78,14 @@ const Shape k8BitShapes[] = {
       .ones = false,
       .fold_columns = 128,
       .k_row_scales = true}},
+    {".element=Element::int8,.head_dim=128,.warpgroups=2,.own_o=false,.ones=false,"
+     ".fold_columns=128",
+     {.element = Element::int8,
+      .head_dim = 128,
+      .warpgroups = 2,
+      .own_o = false,
+      .ones = false,
+      .fold_columns = 128}},
     {".element=Element::e4m3,.head_dim=256,.warpgroups=2,.block_n=64,.own_o=false,.ones=false,"
      ".fold_columns=64",
      {.element = Element::e4m3,
@@ -141,8 +149,10 @@ TEST(Sm90Forward, CompilesIn8BitsWithoutSpillsOrSerialisedProducts) {
     const Sm90Forward& c = shape.config;
     const int parts = c.head_dim / c.fold_columns;
     const int in_loop = c.head_dim / 32 + parts * c.block_n / 32;
-    EXPECT_EQ(kernel.instructions.wgmma_fp8, (c.overlap ? 2 : 1) * in_loop) << shape.text;
-    EXPECT_EQ(kernel.instructions.mma(), kernel.instructions.wgmma_fp8) << shape.text;
+    const int wgmma =
+        c.element == Element::int8 ? kernel.instructions.wgmma_int8 : kernel.instructions.wgmma_fp8;
+    EXPECT_EQ(wgmma, (c.overlap ? 2 : 1) * in_loop) << shape.text;
+    EXPECT_EQ(kernel.instructions.mma(), wgmma) << shape.text;
   }
 }
 

@@ -244,9 +244,8 @@ TEST(EmulatorSm90, EveryShippedConfigurationIsListed) {
     }
 }
 
-// On a chip of its own, as on a GPU: TMA needs 16 bytes, formats other than FP8 and other chips the
-// sm80 family.
-TEST(EmulatorSm90, ServesAlignedProblemsOf16BitsAndFp8) {
+// On a chip of its own, as on a GPU: TMA needs 16 bytes, sim8 and other chips the sm80 family.
+TEST(EmulatorSm90, ServesAlignedProblemsOf16And8Bits) {
   Problem p;
   p.batch = 1;
   p.heads_q = p.heads_kv = 8;
@@ -265,9 +264,11 @@ TEST(EmulatorSm90, ServesAlignedProblemsOf16BitsAndFp8) {
   EXPECT_EQ(kernel_of(kSm90), "sm90_forward");
   EXPECT_NE(explain(p, kSm90)->reason.find("V becomes e4m3 first"), std::string::npos);
   p.options.precision = Precision::int8;
+  EXPECT_EQ(kernel_of(kSm90), "sm90_forward");
+  p.options.precision = Precision::sim8;
   EXPECT_EQ(kernel_of(kSm90), "sm80_forward");
   p.options.precision = Precision::native;
-  for (const DType input : {DType::e4m3, DType::e5m2}) {
+  for (const DType input : {DType::e4m3, DType::e5m2, DType::int8}) {
     p.q = p.k = p.v = input;
     EXPECT_EQ(kernel_of(kSm90), "sm90_forward");
     EXPECT_NE(explain(p, kSm90)->reason.find("; V is transposed first"), std::string::npos);

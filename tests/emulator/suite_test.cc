@@ -37,7 +37,9 @@ constexpr Mode kModes[] = {{DType::f16},
                            {DType::bf16, Precision::native, 90},
                            {DType::e4m3, Precision::native, 90},
                            {DType::e5m2, Precision::native, 90},
-                           {DType::f16, Precision::fp8, 90}};
+                           {DType::f16, Precision::fp8, 90},
+                           {DType::int8, Precision::native, 90},
+                           {DType::f16, Precision::int8, 90}};
 
 // Each call of a case takes the next schedule.
 Runner scheduled_runner(Device device, std::uint64_t first) {

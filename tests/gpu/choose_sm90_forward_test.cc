@@ -34,7 +34,7 @@ Problem problem(std::int64_t b, std::int64_t h, std::int64_t s, std::int64_t d,
   return p;
 }
 
-TEST(ChooseSm90, Serves16BitsAndFp8OnHopper) {
+TEST(ChooseSm90, Serves16And8BitsOnHopper) {
   GpuInfo gpu = h200();
   Problem p = problem(1, 8, 512, 64);
   EXPECT_TRUE(sm90_forward_serves(p, gpu));
@@ -44,18 +44,16 @@ TEST(ChooseSm90, Serves16BitsAndFp8OnHopper) {
   EXPECT_FALSE(sm90_forward_serves(p, gpu));
   p.head_dim = 8;
   EXPECT_TRUE(sm90_forward_serves(p, gpu));
-  for (const DType fp8 : {DType::e4m3, DType::e5m2}) {
-    p.q = p.k = p.v = fp8;
+  for (const DType given : {DType::e4m3, DType::e5m2, DType::int8}) {
+    p.q = p.k = p.v = given;
     EXPECT_TRUE(sm90_forward_serves(p, gpu));
   }
-  for (const DType other : {DType::int8, DType::sim8}) {
-    p.q = p.k = p.v = other;
-    EXPECT_FALSE(sm90_forward_serves(p, gpu));
-  }
-  // Made first: FP8 alone.
+  p.q = p.k = p.v = DType::sim8;
+  EXPECT_FALSE(sm90_forward_serves(p, gpu));
+  // Made first: 8 bits alone.
   p.q = p.k = p.v = DType::f32;
   for (const auto& [precision, serves] :
-       {std::pair{Precision::fp8, true}, {Precision::fp8_fast, true}, {Precision::fp16, false}}) {
+       {std::pair{Precision::fp8, true}, {Precision::int8, true}, {Precision::fp16, false}}) {
     p.options.precision = precision;
     EXPECT_EQ(sm90_forward_serves(p, gpu), serves) << name(precision);
   }

@@ -28,7 +28,7 @@ TEST(Sm90Feasible, WhatRuns) {
 TEST(Sm90Feasible, WhatDoesNotAndWhy) {
   const std::pair<const char*, const char*> cases[] = {
       {"arch=89", "config.arch"},
-      {"element=int8", "config.element"},
+      {"element=sim8", "config.element"},
       {"element=e4m3", "config.fold_columns"},
       {"element=e4m3,fold_columns=48", "divide 64 columns"},
       {"element=e4m3,fold_columns=32", "config.ones"},
@@ -88,7 +88,7 @@ TEST(Sm90Feasible, TheWholeTableWithLseAndWithout) {
 
 TEST(Sm90Feasible, TheWholeTableOf8Bits) {
   for (const sm90::TableRow& row : sm90::kTable8Bit)
-    for (const Element element : {Element::e4m3, Element::e5m2}) {
+    for (const Element element : {Element::e4m3, Element::e5m2, Element::int8}) {
       const Sm90Forward config = sm90::config_of(row, element);
       EXPECT_TRUE(feasible(config, 90).ok()) << feasible(config, 90).message();
     }

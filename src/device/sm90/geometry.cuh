@@ -54,8 +54,8 @@ template <class Config>
 struct Geometry {
   static constexpr Sm90Forward C = Config::value;
   static constexpr SmemPlan S = smem_plan(C);
-  static_assert(C.element >= Element::f16 && C.element <= Element::e5m2,
-                "elements are 16-bit or FP8");
+  static_assert(C.element >= Element::f16 && C.element <= Element::int8,
+                "elements are 16-bit, FP8 or INT8");
   static_assert(C.head_dim % block_columns(C) == 0 && C.head_dim <= 256,
                 "rows are whole blocks of columns");
   static constexpr int kStepKeys = is_8bit(C) ? 32 : 16;  // of a product P V
@@ -76,8 +76,12 @@ struct Geometry {
                 "in 8 bits sums are added up and O is stored from registers");
   static_assert(!kFolds || (!C.pack_heads && !C.early_start),
                 "in 8 bits a tile's scales are of one head, and read by all threads");
-  // P is held times 2^this: e4m3 ends at 448, and its smallest normal is then 2^-14.
-  static constexpr int kProbabilityLog2 = kFolds ? 8 : 0;
+  // INT8 products add up exactly, in integers.
+  static constexpr bool kIntegers = C.element == Element::int8;
+  // P is held times 2^this: e4m3 ends at 448, and its smallest normal is then 2^-14. As an unsigned
+  // byte it has 255 steps, of its block's largest: a row whose weight sits in another block still
+  // spends all of them on this one.
+  static constexpr float kProbabilityLog2 = kIntegers ? 7.99435344f : kFolds ? 8.0f : 0.0f;
 
   static constexpr Swizzle kSwizzle = swizzle_of(row_bytes(C));
   static constexpr u32 kRowBytes = row_bytes(C);
@@ -94,6 +98,7 @@ struct Geometry {
   using KvRing = Ring<C.stages>;
   struct Scores {
     float s[kScores];
+    i32 sums[kIntegers ? kScores : 1];  // as the products leave them
   };
   // P as the A operand of one step of keys each.
   struct Probabilities {
@@ -102,16 +107,19 @@ struct Geometry {
   // Of a thread's two rows, g and g + 8: P is 2^(scale * s - origin) until a raw score passes the
   // limit. The limit is -infinity, and the origin 0, until a row has seen a key.
   // Where blocks are folded, the scale is the row's own, its origin is the largest exponent so far
-  // (kLowest: none), and `keep` is what the last block multiplied the rest by.
+  // (kLowest: none), and `keep` is what the last block multiplied the rest by. P of integers counts
+  // from the block's own largest exponent, and enters O times `add`.
   struct Rows {
     float limit[2];
     float origin[2];
     float sum[2];  // this thread's part; not used where the sums come by ones
     float scale[2], keep[2];
+    float block_origin[2], add[2];
   };
   struct State {
     float o[kO];
-    float t[kFolded];  // P V of the last block, some columns at a time
+    float t[kIntegers ? 1 : kFolded];     // P V of the last block, some columns at a time,
+    i32 t_sums[kIntegers ? kFolded : 1];  // or in integers
     Rows rows;
   };
 

@@ -54,14 +54,15 @@ struct Mainloop {
 
   static OCTAVO_DEVICE void start_qk(Scores& scores, u32 q, const KvRing& k) {
     ptx::mbarrier_wait(G::k_full(k.stage()), k.phase());
-    ptx::pin(scores.s);
+    ptx::pin(Products<G>::sums_of(scores));
     ptx::wgmma_fence();
     Products<G>::qk(scores, q, k.stage());
     ptx::wgmma_commit();
   }
   // Scores are there but for the scales of their keys, which go with K.
   static OCTAVO_DEVICE void finish_qk(Scores& scores, const KvRing& k, u32 lane) {
-    ptx::pin(scores.s);
+    ptx::pin(Products<G>::sums_of(scores));
+    if constexpr (G::kIntegers) Softmax<G>::convert(scores);
     if constexpr (C.k_row_scales) Softmax<G>::scale_keys(scores, k.stage(), lane);
   }
   // `adds`: to what O holds, else in its place.
@@ -79,7 +80,7 @@ struct Mainloop {
   }
   static OCTAVO_DEVICE void start_part(State& state, Probabilities& prob, const KvRing& v,
                                        int part) {
-    ptx::pin(state.t);
+    ptx::pin(Products<G>::folded_of(state));
     Products<G>::pin_probabilities(prob);
     ptx::wgmma_fence();
     Products<G>::pv_part(state, prob, v.stage(), part);
@@ -108,7 +109,7 @@ struct Mainloop {
     for (int part = 0; part < C.head_dim / C.fold_columns; ++part) {
       if (part > 0) start_part(state, prob, v, part);
       ptx::wgmma_wait<0>();
-      ptx::pin(state.t);
+      ptx::pin(Products<G>::folded_of(state));
       Products<G>::pin_probabilities(prob);
       Softmax<G>::fold(state, rows, part);
     }
@@ -204,7 +205,7 @@ struct Mainloop {
       }
       wait_for_v(feed.v);
       if constexpr (G::kFolds)
-        ptx::pin(state.t);
+        ptx::pin(Products<G>::folded_of(state));
       else
         ptx::pin(state.o);
       Probabilities prob;

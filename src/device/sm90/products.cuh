@@ -4,6 +4,7 @@
 
 #include "device/ptx/wgmma_f16.cuh"
 #include "device/ptx/wgmma_f8.cuh"
+#include "device/ptx/wgmma_s8.cuh"
 #include "device/sm90/geometry.cuh"
 
 namespace octavo::sm90 {
@@ -23,6 +24,20 @@ struct Products {
     return static_cast<u32>(k_major(G::q_tile(tile), G::kSwizzle));
   }
 
+  // The registers that the tensor cores write.
+  static OCTAVO_DEVICE auto& sums_of(typename G::Scores& scores) {
+    if constexpr (G::kIntegers)
+      return scores.sums;
+    else
+      return scores.s;
+  }
+  static OCTAVO_DEVICE auto& folded_of(typename G::State& state) {
+    if constexpr (G::kIntegers)
+      return state.t_sums;
+    else
+      return state.t;
+  }
+
   static OCTAVO_DEVICE void qk(typename G::Scores& scores, u32 q, u32 stage) {
     const u32 k =
         static_cast<u32>(k_major(G::k_tile(0), G::kSwizzle)) + stage * (G::S.k_stage >> 4);
@@ -37,8 +52,10 @@ struct Products {
         ptx::wgmma_bf16<false, false>(scores.s, a, b, step > 0);
       else if constexpr (C.element == Element::e4m3)
         ptx::wgmma_e4m3(scores.s, a, b, step > 0);
-      else
+      else if constexpr (C.element == Element::e5m2)
         ptx::wgmma_e5m2(scores.s, a, b, step > 0);
+      else
+        ptx::wgmma_s8(scores.sums, a, b, step > 0);
     }
   }
 
@@ -81,15 +98,17 @@ struct Products {
     constexpr u32 kVHigh = static_cast<u32>(k_major(0, kSwizzle) >> 32);
     return static_cast<u64>(kVHigh) << 32 | (first + stage * (G::S.v_stage >> 4) + (bytes >> 4));
   }
-  // P is e4m3 whatever V is: with e5m2 it would have two bits less.
+  // P is e4m3 whatever V is: with e5m2 it would have two bits less. Or unsigned, beside signed V.
   static OCTAVO_DEVICE void pv_part_step(typename G::State& state,
                                          const typename G::Probabilities& p, u32 stage, int step,
                                          int part) {
     const u64 v = v_part_descriptor(stage, step, part);
     if constexpr (C.element == Element::e4m3)
       ptx::wgmma_e4m3(state.t, p.a[step], v, step > 0);
-    else
+    else if constexpr (C.element == Element::e5m2)
       ptx::wgmma_e4m3_e5m2(state.t, p.a[step], v, step > 0);
+    else
+      ptx::wgmma_u8_s8(state.t_sums, p.a[step], v, step > 0);
   }
   static OCTAVO_DEVICE void pv_part(typename G::State& state, const typename G::Probabilities& p,
                                     u32 stage, int part) {

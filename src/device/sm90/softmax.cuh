@@ -89,7 +89,8 @@ struct Softmax {
     OCTAVO_UNROLL
     for (int half = 0; half < 2; ++half) {
       const float by = G::kFolds ? rows.scale[half] : scale;
-      const float origin = rows.origin[half] - G::kProbabilityLog2;
+      const float origin =
+          (G::kIntegers ? rows.block_origin[half] : rows.origin[half]) - G::kProbabilityLog2;
       float sum[2] = {0, 0};
       OCTAVO_UNROLL
       for (int i = from * kTiles; i < (from + kSteps) * kTiles; ++i) {
@@ -100,7 +101,10 @@ struct Softmax {
           if constexpr (!C.ones) sum[e] += s;
         }
       }
-      if constexpr (!C.ones) rows.sum[half] += sum[0] + sum[1];
+      if constexpr (G::kIntegers)
+        rows.sum[half] = ptx::fused_multiply_add(sum[0] + sum[1], rows.add[half], rows.sum[half]);
+      else if constexpr (!C.ones)
+        rows.sum[half] += sum[0] + sum[1];
     }
   }
   static OCTAVO_DEVICE void exponentials(Scores& scores, Rows& rows, float scale) {
@@ -119,6 +123,12 @@ struct Softmax {
            : C.element == Element::bf16 ? ptx::bf16x2_from_f32(low, high)
                                         : ptx::e4m3x2_from_f32(low, high);
   }
+  // Adding 1.5 * 2^23 leaves round(p) in the low byte of the float: no F2I, which runs at an eighth
+  // of the rate. Two of them in the low half.
+  static OCTAVO_DEVICE u32 pack_bytes(float low, float high) {
+    constexpr float kMagic = 12582912;
+    return ptx::permute_bytes(ptx::bits_of(low + kMagic), ptx::bits_of(high + kMagic), 0x0040);
+  }
   // The accumulator's layout is the operand's: four pairs for each 16 keys. In 8 bits two pairs a
   // register, of keys that V has side by side (config/v_layout.h).
   static OCTAVO_DEVICE void pack_step(typename G::Probabilities& p, const Scores& scores,
@@ -127,7 +137,10 @@ struct Softmax {
     for (int i = 0; i < 4; ++i) {
       if constexpr (is_8bit(C)) {
         const float* const s = scores.s + step * 16 + i / 2 * 8 + i % 2 * 2;
-        p.a[step][i] = pack(s[0], s[1]) | pack(s[4], s[5]) << 16;
+        if constexpr (G::kIntegers)
+          p.a[step][i] = ptx::permute_bytes(pack_bytes(s[0], s[1]), pack_bytes(s[4], s[5]), 0x5410);
+        else
+          p.a[step][i] = pack(s[0], s[1]) | pack(s[4], s[5]) << 16;
       } else {
         p.a[step][i] = pack(scores.s[step * 8 + i * 2], scores.s[step * 8 + i * 2 + 1]);
       }
@@ -182,17 +195,32 @@ struct Softmax {
       const float in_block = ptx::max_f32(block_max(scores, half) * rows.scale[half], kLowest);
       const float origin = ptx::max_f32(rows.origin[half], in_block);
       rows.keep[half] = ptx::exp2_approx(rows.origin[half] - origin);
+      if constexpr (G::kIntegers) {
+        rows.block_origin[half] = in_block;
+        rows.add[half] = ptx::exp2_approx(in_block - origin);
+      }
       rows.origin[half] = origin;
       rows.sum[half] *= rows.keep[half];
     }
   }
 
-  // Part `part` of O's columns: o = o * keep + t.
+  static OCTAVO_DEVICE void convert(Scores& scores) {
+    OCTAVO_UNROLL
+    for (int i = 0; i < G::kScores; ++i) scores.s[i] = ptx::float_of_int(scores.sums[i]);
+    ptx::pin(scores.s);  // or the compiler keeps both
+  }
+
+  // Part `part` of O's columns: o = o * keep + t, or + t * add.
   static OCTAVO_DEVICE void fold(State& state, const Rows& rows, int part) {
     OCTAVO_UNROLL
     for (int i = 0; i < G::kFolded; ++i) {
       float& o = state.o[part * G::kFolded + i];
-      o = ptx::fused_multiply_add(o, rows.keep[i % 4 / 2], state.t[i]);
+      const int half = i % 4 / 2;
+      if constexpr (G::kIntegers)
+        o = ptx::fused_multiply_add(ptx::float_of_int(state.t_sums[i]), rows.add[half],
+                                    o * rows.keep[half]);
+      else
+        o = ptx::fused_multiply_add(o, rows.keep[half], state.t[i]);
     }
   }
 };
