@@ -37,8 +37,9 @@ struct Sm90Forward {
 
 namespace sm90 {
 
-inline constexpr int kWarpgroup = 128;  // threads
-inline constexpr int kRows = 64;        // of a warpgroup's tile
+inline constexpr int kWarpgroup = 128;         // threads
+inline constexpr int kRows = 64;               // of a warpgroup's tile
+inline constexpr int kSmemBytes = 227 * 1024;  // that CTAs of an SM can have
 
 // The warpgroups that compute, and one that loads for them.
 OCTAVO_HD constexpr int threads(const Sm90Forward& c) {
@@ -100,8 +101,8 @@ OCTAVO_HD constexpr int chunk_keys(const Sm90Forward& c) {
 
 // Columns of O that one part puts together, where keys are split: whole groups of eight.
 OCTAVO_HD constexpr int piece_columns(const Sm90Forward& c) { return c.head_dim / key_parts(c); }
-// Floats that a thread hands to another that holds the same rows: of O, and two maxima and sums.
-OCTAVO_HD constexpr int handed_floats(const Sm90Forward& c) { return piece_columns(c) / 2 + 4; }
+// Bytes that a warpgroup hands to another: so many columns of O, and of each row maximum and sum.
+OCTAVO_HD constexpr int handed_bytes(int columns) { return kRows * (columns + 2) * 4; }
 
 // Tiles that the loader announces to those who compute, before they are done with the last ones.
 inline constexpr int kBoardSlots = 4;
@@ -109,8 +110,9 @@ inline constexpr int kBoardSlots = 4;
 OCTAVO_HD constexpr int board_bytes(const Sm90Forward& c) { return is_8bit(c) ? 48 : 32; }
 
 struct SmemPlan {
-  int q, o, k, v, ones, receive, key_scales, board, barriers, total;  // bytes from the start
-  int q_tile, k_stage, v_stage, scales_stage;                         // bytes of one
+  // bytes from the start
+  int q, o, k, v, ones, receive, receive_across, key_scales, board, barriers, total;
+  int q_tile, k_stage, v_stage, scales_stage;  // bytes of one
 };
 OCTAVO_HD constexpr SmemPlan smem_plan(const Sm90Forward& c) {
   constexpr int kAlignment = 1024;
@@ -127,9 +129,11 @@ OCTAVO_HD constexpr SmemPlan smem_plan(const Sm90Forward& c) {
   s.k = round_up(s.o + (stages_o(c) ? q_bytes : 0), kAlignment);
   s.v = s.k + kv_buffers(c) * s.k_stage;
   s.ones = s.v + kv_buffers(c) * s.v_stage;
-  // What comes from other parts may come while K and V are still read.
+  // What comes from other warpgroups, and CTAs, may come while K and V are still read.
   s.receive = s.ones + (c.ones && !ones_inside ? 16 * row_bytes(c) : 0);
-  s.key_scales = s.receive + (key_parts(c) - 1) * handed_floats(c) * 4 * kWarpgroup * c.warpgroups;
+  s.receive_across =
+      s.receive + c.warpgroups * (key_groups(c) - 1) * handed_bytes(c.head_dim / key_groups(c));
+  s.key_scales = s.receive_across + c.warpgroups * (c.cluster - 1) * handed_bytes(piece_columns(c));
   s.scales_stage = c.k_row_scales ? c.block_n * 4 : 0;
   s.board = s.key_scales + kv_buffers(c) * s.scales_stage;
   s.barriers = s.board + (c.split_keys ? 0 : kBoardSlots * board_bytes(c));

@@ -114,6 +114,7 @@ void Machine::build_cta(std::int64_t block, int rank) {
   cta->rank = rank;
   cta->running = launch_.threads;
   cta->warps.resize(static_cast<std::size_t>(launch_.threads / kWarpSize));
+  cta->warpgroups.resize(cta->warps.size() / 4 + 1);
   cta->started = new_actor(Acts::cta, nullptr);
   for (int i = 0; i < launch_.threads; ++i) {
     auto thread = std::make_unique<Thread>();

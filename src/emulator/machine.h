@@ -93,6 +93,7 @@ struct Cta {
   SharedMemory shared;
   std::vector<std::unique_ptr<Thread>> threads;
   std::vector<Warp> warps;
+  std::vector<WarpgroupCourse> warpgroups;
   std::array<NamedBarrier, 16> barriers;
   std::map<std::uint32_t, Mbarrier> mbarriers;  // by offset
   int running = 0;                              // threads that have not ended

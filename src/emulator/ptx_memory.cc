@@ -137,6 +137,9 @@ void store_shared_b8(u32 address, u8 x, Site site) {
 void store_shared_b32(u32 address, u32 x, Site site) {
   store_shared({"st.shared.b32", site}, address, &x, 4);
 }
+void store_shared_b128(u32 address, const u32 (&x)[4], Site site) {
+  store_shared({"st.shared.v4.b32", site}, address, x, 16);
+}
 void load_shared_b128(u32 address, u32 (&x)[4], Site site) {
   load_shared({"ld.shared.v4.b32", site}, address, x, 16);
 }

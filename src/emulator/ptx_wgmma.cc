@@ -15,6 +15,7 @@ void issue(const WgmmaShape& shape, WgmmaLane lane, u64 a, u64 b, bool accumulat
   const Place place{"wgmma", site};
   meet(place, lane, [&](Warp& warp, const std::array<WgmmaLane*, kWarpSize>& lanes) {
     Machine& machine = *warp.lanes[0]->machine;
+    follow_warpgroup(warp, place);
     if (machine.launch().arch != 90)
       machine.stop(Hazard::unknown_instruction, place, "wgmma needs sm_90a");
     WgmmaOperation op;
@@ -85,20 +86,29 @@ void wgmma_fence(Site site) {
   Thread& t = self();
   const Place place{"wgmma.fence", site};
   if (t.machine->mutated(place)) return;
-  meet(place, t, [](Warp& warp, const auto&) { fence_wgmma(warp); });
+  meet(place, t, [&](Warp& warp, const auto&) {
+    follow_warpgroup(warp, place);
+    fence_wgmma(warp);
+  });
 }
 void wgmma_commit(Site site) {
   Thread& t = self();
   const Place place{"wgmma.commit_group", site};
   if (t.machine->mutated(place)) return;
-  meet(place, t, [](Warp& warp, const auto&) { ++warp.wgmma.open; });
+  meet(place, t, [&](Warp& warp, const auto&) {
+    follow_warpgroup(warp, place);
+    ++warp.wgmma.open;
+  });
 }
 template <int kPending>
 void wgmma_wait(Site site) {
   Thread& t = self();
   const Place place{"wgmma.wait_group", site};
   if (t.machine->mutated(place)) return;
-  meet(place, t, [](Warp& warp, const auto&) { wait_wgmma(warp, kPending); });
+  meet(place, t, [&](Warp& warp, const auto&) {
+    follow_warpgroup(warp, place);
+    wait_wgmma(warp, kPending);
+  });
 }
 template void wgmma_wait<0>(Site);
 template void wgmma_wait<1>(Site);

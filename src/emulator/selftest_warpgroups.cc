@@ -158,6 +158,18 @@ void three_warps_of_four(const Memory&, bool right) {
   finish(d);
 }
 
+void one_warp_waits_first(const Memory&, bool right) {
+  operands_ready();
+  float d[4] = {};
+  ptx::pin(d);
+  ptx::wgmma_fence();
+  product(d);
+  ptx::wgmma_commit();
+  if (right || me() < 32) ptx::wgmma_wait<0>();
+  ptx::wgmma_wait<0>();
+  ptx::pin(d);
+}
+
 void descriptor_out_of_bounds(const Memory&, bool right) {
   operands_ready();
   float d[4] = {};
@@ -299,6 +311,8 @@ std::vector<SelftestCase> warpgroup_selftest_cases() {
       {register_in_flight, "wgmma: A's registers are changed before the wait", 128,
        a_changed_in_flight},
       {partial_warp, "wgmma by three warps of four", 128, three_warps_of_four},
+      {partial_warp, "a wait_group in a branch that one warp of four takes", 128,
+       one_warp_waits_first},
       {mbarrier_misuse, "mbarrier: another CTA uses it, no fence.mbarrier_init", 64,
        remote_mbarrier_without_init_fence, 2},
       {barrier_count, "barrier.cluster: two arrivals, no wait between", 64, cluster_arrives_twice,

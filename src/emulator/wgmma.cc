@@ -257,7 +257,6 @@ void start_wgmma(Warp& warp, WgmmaOperation op) {
     machine.find(Hazard::wgmma_order, op.place,
                  "no wgmma.fence since the warp last had its registers", "", {}, warp.lanes[0]);
   op.group = queue.open;
-  ++queue.started;
   const Number a = number_of(op.shape.a), b = number_of(op.shape.b);
   if (!op.a_in_registers)
     note_reads(warp, op, op.a, op.shape.transpose_a,
@@ -345,14 +344,32 @@ void end_wgmma(Warp& warp) {
                                  "the warp ends before this was waited for", "", {}, warp.lanes[0]);
 }
 
+void follow_warpgroup(Warp& warp, Place place) {
+  WarpgroupCourse& course = warp.cta->warpgroups[static_cast<std::size_t>(warp.index / 4)];
+  const auto at = static_cast<std::size_t>(warp.wgmma.steps++ - course.first);
+  if (at == course.places.size())
+    course.places.push_back(place);
+  else if (!(course.places[at] == place))
+    warp.lanes[0]->machine->find(
+        Hazard::partial_warp, place,
+        "another warp of the warpgroup came to another instruction, and all four must come to the "
+        "same",
+        "", course.places[at], warp.lanes[0]);
+  const std::size_t leader = static_cast<std::size_t>(warp.index / 4 * 4);
+  std::int64_t slowest = warp.wgmma.steps;
+  for (std::size_t i = leader; i < std::min(leader + 4, warp.cta->warps.size()); ++i)
+    slowest = std::min(slowest, warp.cta->warps[i].wgmma.steps);
+  for (; course.first < slowest; ++course.first) course.places.pop_front();
+}
+
 void end_warpgroups(Cta& cta) {
   for (const Warp& warp : cta.warps) {
     const Warp& leader = cta.warps[static_cast<std::size_t>(warp.index / 4 * 4)];
-    if (leader.wgmma.started == warp.wgmma.started) continue;
+    if (leader.wgmma.steps == warp.wgmma.steps) continue;
     warp.lanes[0]->machine->find(
         Hazard::partial_warp, {"wgmma", {}},
-        fmt::format("warps {} and {} of a warpgroup executed {} and {} of them", leader.index,
-                    warp.index, leader.wgmma.started, warp.wgmma.started),
+        fmt::format("warps {} and {} of a warpgroup executed {} and {} instructions of wgmma",
+                    leader.index, warp.index, leader.wgmma.steps, warp.wgmma.steps),
         "", {}, warp.lanes[0]);
   }
 }

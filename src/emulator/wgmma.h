@@ -8,6 +8,7 @@
 
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <vector>
 
@@ -53,8 +54,8 @@ struct WgmmaQueue {
   Actor actor = kNobody;
   std::uint32_t open = 1;  // the group that gets what is started
   std::vector<WgmmaOperation> in_flight;
-  std::int64_t started = 0;
-  bool fenced = false;  // since the warp last had its registers back
+  std::int64_t steps = 0;  // instructions that the warpgroup must execute together
+  bool fenced = false;     // since the warp last had its registers back
   // Accumulators in flight, by lane 0's register: what they hold, one block a lane.
   struct Block {
     std::size_t words = 0;
@@ -72,7 +73,16 @@ struct WgmmaQueue {
   std::array<std::vector<Pinned>, 32> pinned;
 };
 
+// What the warps of a warpgroup have executed of wgmma and its fences, commits and waits, from the
+// first on that one of them has still to come to.
+struct WarpgroupCourse {
+  std::int64_t first = 0;
+  std::deque<Place> places;
+};
+
 // By the last of a warp to arrive.
+// All four warps must come to the same instructions in the same order.
+void follow_warpgroup(Warp& warp, Place place);
 void start_wgmma(Warp& warp, WgmmaOperation operation);
 void fence_wgmma(Warp& warp);
 void wait_wgmma(Warp& warp, std::uint32_t pending);

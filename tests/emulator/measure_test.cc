@@ -19,7 +19,6 @@ bool is_known_conflict(const EmulatedKernel& kernel, const std::string& place) {
     return kernel.config.find(field) != std::string::npos;
   };
   return (at("sm80/epilogue.cuh") && has(".out=Element::f32")) ||
-         (at("sm90/split.cuh") && has(".cluster=1,")) ||
          (at("quantize/quantize.cuh") && has(".group=ScaleGroup::channel") &&
           has(".amax_pass=true"));
 }

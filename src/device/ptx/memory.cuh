@@ -30,6 +30,11 @@ OCTAVO_PTX void store_shared_b8(u32 address, u8 x OCTAVO_AND_SITE) OCTAVO_BODY({
 OCTAVO_PTX void store_shared_b32(u32 address, u32 x OCTAVO_AND_SITE) OCTAVO_BODY({
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(x) : "memory");
 });
+OCTAVO_PTX void store_shared_b128(u32 address, const u32 (&x)[4] OCTAVO_AND_SITE) OCTAVO_BODY({
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(x[0]), "r"(x[1]),
+               "r"(x[2]), "r"(x[3])
+               : "memory");
+});
 OCTAVO_PTX void load_shared_b128(u32 address, u32 (&x)[4] OCTAVO_AND_SITE) OCTAVO_BODY({
   asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
                : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])

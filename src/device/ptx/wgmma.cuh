@@ -35,6 +35,7 @@ OCTAVO_PTX void wgmma_wait(OCTAVO_SITE) OCTAVO_BODY({
 OCTAVO_PTX void pin(float& x) { asm volatile("" : "+f"(x)::"memory"); }
 OCTAVO_PTX void pin(u32& x) { asm volatile("" : "+r"(x)::"memory"); }
 OCTAVO_PTX void pin(i32& x) { asm volatile("" : "+r"(x)::"memory"); }
+OCTAVO_PTX void pin(u8*& x) { asm volatile("" : "+l"(x)::"memory"); }
 
 #else
 
@@ -57,6 +58,7 @@ void pin_registers(const void* first, u32 bytes, Site site);
 inline void pin(float& x, Site site = Site::here()) { pin_registers(&x, sizeof x, site); }
 inline void pin(u32& x, Site site = Site::here()) { pin_registers(&x, sizeof x, site); }
 inline void pin(i32& x, Site site = Site::here()) { pin_registers(&x, sizeof x, site); }
+inline void pin(u8*& x, Site site = Site::here()) { pin_registers(&x, sizeof x, site); }
 
 #endif
 

@@ -294,7 +294,7 @@ struct ForwardKernel {
     Loop::finish_qk(scores, feed.k, lane.lane);
     release_scores(lane, c, feed);
     prepare(scores, p, lane, c, tile);
-    Loop::softmax(scores, state, p.scale_log2, true);
+    Loop::softmax(scores, state.rows, p.scale_log2);
     Loop::wait_for_v(feed.v);
     Softmax<G>::pack_p(prob, scores);
     while (true) {
@@ -318,7 +318,7 @@ struct ForwardKernel {
       prepare(scores, p, lane, c, tile);
       const Rows before = state.rows;
       if (crosses) begin_rows(state.rows, p, lane, tile);
-      Loop::softmax(scores, state, p.scale_log2, crosses);
+      const auto behind = Loop::softmax(scores, state.rows, p.scale_log2);
       // V of a next tile, or of a single buffer, comes only after the release.
       const bool early = C.stages > 1 && !crosses;
       if (early) Loop::wait_for_v(feed.v.next());
@@ -329,6 +329,8 @@ struct ForwardKernel {
         for (i32 i = 0; i < rest; ++i) feed.pass_v(lane);
         store(state, before, p, lane, tile - 1);
         Loop::begin_o(state);
+      } else {
+        Loop::catch_up(state, behind);
       }
       if (!early) Loop::wait_for_v(feed.v);
       adds = !crosses;

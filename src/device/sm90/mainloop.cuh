@@ -123,22 +123,27 @@ struct Mainloop {
     Softmax<G>::apply_mask(scores, p, w, key);
   }
 
-  // Scores become P. When a row's origin moves, which is rare after the first block, O and the
-  // product that still adds to it are waited for; `fresh`: there is no O yet.
-  static OCTAVO_DEVICE void softmax(Scores& scores, State& state, float scale, bool fresh) {
+  // Scores become P. When a row's origin moves, which is rare after the first block, O is behind by
+  // alpha until the product that still adds to it is done. Other warps of the warpgroup may have no
+  // such row: only they all together may wait for a product.
+  struct Behind {
+    bool any;
+    float alpha[2];
+  };
+  static OCTAVO_DEVICE Behind softmax(Scores& scores, typename G::Rows& rows, float scale) {
+    Behind behind{false, {1, 1}};
     float largest[2];
     if constexpr (G::kFolds) {
-      Softmax<G>::raise_origins(scores, state.rows);
-    } else if (Softmax<G>::passes_limit(scores, state.rows, largest)) {
-      float alpha[2];
-      Softmax<G>::move_origins(state.rows, largest, scale, alpha);
-      if (!fresh) {
-        ptx::wgmma_wait<0>();
-        ptx::pin(state.o);
-        Softmax<G>::rescale(state, alpha);
-      }
+      Softmax<G>::raise_origins(scores, rows);
+    } else if (Softmax<G>::passes_limit(scores, rows, largest)) {
+      Softmax<G>::move_origins(rows, largest, scale, behind.alpha);
+      behind.any = true;
     }
-    Softmax<G>::exponentials(scores, state.rows, scale);
+    Softmax<G>::exponentials(scores, rows, scale);
+    return behind;
+  }
+  static OCTAVO_DEVICE void catch_up(State& state, const Behind& behind) {
+    if (behind.any) Softmax<G>::rescale(state, behind.alpha);
   }
 
   // Blocks of keys from `key` on, at least one. Q is there.
@@ -154,7 +159,7 @@ struct Mainloop {
     finish_qk(scores, feed.k, w.lane);
     feed.release_k(w);
     prepare(scores, p, w, range, key);
-    softmax(scores, state, p.scale_log2, true);
+    softmax(scores, state.rows, p.scale_log2);
     wait_for_v(feed.v);
     Softmax<G>::pack_p(prob, scores);
     for (i32 block = 1; block < blocks; ++block) {
@@ -166,11 +171,12 @@ struct Mainloop {
       feed.release_k(w);
       prepare(scores, p, w, range, key);
       const Rows before = state.rows;
-      softmax(scores, state, p.scale_log2, false);
+      const Behind behind = softmax(scores, state.rows, p.scale_log2);
       // With a single buffer it comes only after the release.
       if constexpr (C.stages > 1) wait_for_v(feed.v.next());
       finish_pv(state, prob, feed.v, before);
       feed.release_v(w);
+      catch_up(state, behind);
       if constexpr (C.stages == 1) wait_for_v(feed.v);
       Softmax<G>::pack_p(prob, scores);
     }

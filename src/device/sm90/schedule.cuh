@@ -79,11 +79,12 @@ struct TileBoard {
   }
   // By one thread, before it arrives at a barrier that readers wait for.
   static OCTAVO_DEVICE void write(u32 tile, const Tile& t) {
-    const i32 words[] = {t.at.q_begin, t.at.len_q,  t.at.len_kv, t.batch,
-                         t.head,       t.first_row, t.begin,     t.blocks};
-    OCTAVO_UNROLL
-    for (u32 i = 0; i < 8; ++i)
-      ptx::store_shared_b32(slot(tile) + i * 4, static_cast<u32>(words[i]));
+    ptx::store_shared_b128(slot(tile),
+                           {static_cast<u32>(t.at.q_begin), static_cast<u32>(t.at.len_q),
+                            static_cast<u32>(t.at.len_kv), static_cast<u32>(t.batch)});
+    ptx::store_shared_b128(slot(tile) + 16,
+                           {static_cast<u32>(t.head), static_cast<u32>(t.first_row),
+                            static_cast<u32>(t.begin), static_cast<u32>(t.blocks)});
     if constexpr (is_8bit(G::C)) {
       ptx::store_shared_b32(slot(tile) + 32, static_cast<u32>(t.at.kv_begin));
       ptx::store_shared_b32(slot(tile) + 36, static_cast<u32>(t.sequence));

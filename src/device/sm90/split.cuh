@@ -5,8 +5,11 @@
 // before the CTA's first barrier, and a part fills its own again where its blocks are more.
 //
 //   a part       has o, maximum and sum over its own keys, for all columns,
-//   hands        to each other part the columns that it puts together (st.async in a cluster), and
+//   hands        to each other part the columns that it puts together, and
 //   gathers      its own columns from all of them: o / sum is written from registers.
+//
+// That happens twice: among the warpgroups of a CTA, by plain stores, then among the CTAs of a
+// cluster, by st.async.
 //
 // Where heads are packed, a tile's rows are the queries of several heads that share keys: those of
 // one head padded to a power of two, then the next one's. The tensor map of Q has boxes of as many
@@ -43,8 +46,6 @@ struct SplitKernel {
   static constexpr Sm90Forward C = G::C;
   static constexpr int kKeyGroups = key_groups(C);
   static constexpr int kParts = key_parts(C);
-  static constexpr int kPiece = piece_columns(C) / 2;  // registers of a piece
-  static constexpr int kHanded = handed_floats(C);
   static_assert(!C.split_keys || piece_columns(C) % 8 == 0,
                 "pieces of O are whole groups of eight columns");
   static_assert(!C.pack_heads || C.row_groups != 3,
@@ -157,161 +158,256 @@ struct SplitKernel {
     return sum + ptx::shuffle_xor(sum, 2);
   }
 
-  // One part's columns of O with the maxima and sums they stand on.
+  // Some columns of O, in kRegisters of each thread, with the maxima and sums they stand on.
+  template <int kRegisters>
   struct Piece {
-    float o[kPiece];
+    float o[kRegisters];
     float origin[2];
     float sum[2];
   };
 
-  // Where thread `thread` of a CTA finds 16 bytes of what part `from` hands it. Its own part's
-  // place is that of the last.
-  static OCTAVO_DEVICE u32 received(u32 from, u32 part, u32 i, u32 thread) {
-    const u32 slot = from > part ? from - 1 : from;
-    return ptx::shared_base() + G::S.receive +
-           ((slot * (kHanded / 4) + i) * threads(C) + thread) * 16;
+  static OCTAVO_DEVICE Piece<G::kColumns> all_of(const State& state) {
+    Piece<G::kColumns> all;
+    OCTAVO_UNROLL
+    for (int i = 0; i < G::kColumns; ++i) all.o[i] = state.o[i];
+    OCTAVO_UNROLL
+    for (u32 half = 0; half < 2; ++half) {
+      all.origin[half] = state.rows.origin[half];
+      all.sum[half] = sum_of(state, half);
+    }
+    return all;
   }
 
-  static OCTAVO_DEVICE void hand(u32 to, u32 cta, u32 bar, const float (&x)[4]) {
-    const u32 words[4] = {ptx::bits_of(x[0]), ptx::bits_of(x[1]), ptx::bits_of(x[2]),
-                          ptx::bits_of(x[3])};
-    if constexpr (C.cluster > 1) {
-      ptx::st_async_b128(ptx::map_to_cta(to, cta), words, ptx::map_to_cta(bar, cta));
+  // What one of kPeers, warpgroups of a CTA or CTAs of a cluster, does with results of kAll
+  // registers over its own keys, to have 1 / kPeers of the columns over the keys of all. A peer
+  // counts from itself: number n is n places after it, so that all of them run the same code. A
+  // path of its own for each costs up to 1400 cycles, as all of it is executed for the first time.
+  template <bool kAcross, int kPeers, int kAll>
+  struct Exchange {
+    static constexpr int kMine = kAll / kPeers;
+    static constexpr int kVectors = kMine / 4;  // of four floats a thread
+    static constexpr u32 kPlace = kAcross ? G::S.receive_across : G::S.receive;
+    static constexpr u32 kStats = kPlace + (kPeers - 1) * kVectors * threads(C) * 16;
+    using All = Piece<kAll>;
+    using Mine = Piece<kMine>;
+
+    // Where `thread` finds 16 bytes of what number n hands it: of O, and, once for the four lanes
+    // that share its rows, maxima and sums.
+    static OCTAVO_DEVICE u32 received(u32 n, u32 i, u32 thread) {
+      return ptx::shared_base() + kPlace + (((n - 1) * kVectors + i) * threads(C) + thread) * 16;
+    }
+    static OCTAVO_DEVICE u32 received_stats(u32 n, u32 thread) {
+      return ptx::shared_base() + kStats + ((n - 1) * (threads(C) / 4) + thread / 4) * 16;
+    }
+
+    static OCTAVO_DEVICE void hand(u32 place, u32 to, const Lane& w, const float (&x)[4]) {
+      const u32 words[4] = {ptx::bits_of(x[0]), ptx::bits_of(x[1]), ptx::bits_of(x[2]),
+                            ptx::bits_of(x[3])};
+      if constexpr (kAcross)
+        ptx::st_async_b128(ptx::map_to_cta(place, to), words,
+                           ptx::map_to_cta(G::pieces_full(w.group), to));
+      else
+        ptx::store_shared_b128(place, words);
+    }
+
+    // One of them by each of the four lanes.
+    static OCTAVO_DEVICE void hand_stats(u32 place, u32 to, const Lane& w, const All& all) {
+      const u32 t = w.lane % 4;
+      const float low = t == 0 ? all.origin[0] : all.origin[1];
+      const u32 word = ptx::bits_of(t < 2 ? low : t == 2 ? all.sum[0] : all.sum[1]);
+      if constexpr (kAcross)
+        ptx::st_async_b32(ptx::map_to_cta(place, to), word,
+                          ptx::map_to_cta(G::pieces_full(w.group), to));
+      else
+        ptx::store_shared_b32(place, word);
+    }
+
+    static OCTAVO_DEVICE u32 number(u32 self, u32 n) { return (self + n) % kPeers; }
+
+    // Columns of O by the number of the peer that puts them together: a choice of registers, as
+    // nobody's place is known to the compiler.
+    static OCTAVO_DEVICE All by_number(const All& all, u32 self) {
+      All turned = all;
+      OCTAVO_UNROLL
+      for (u32 n = 0; n < kPeers; ++n) {
+        OCTAVO_UNROLL
+        for (int i = 0; i < kMine; ++i) {
+          OCTAVO_UNROLL
+          for (u32 c = 1; c < kPeers; ++c)
+            if (self == c) turned.o[n * kMine + i] = all.o[(n + c) % kPeers * kMine + i];
+        }
+      }
+      return turned;
+    }
+
+    // To every other one, to the thread there that has the same rows: it counts on from there.
+    static OCTAVO_DEVICE void hand_out(const All& turned, u32 self, const Lane& w) {
+      OCTAVO_UNROLL
+      for (u32 n = 1; n < kPeers; ++n) {
+        const u32 to = number(self, n);
+        const u32 group = kAcross ? w.group : to * C.row_groups + w.group % C.row_groups;
+        const u32 thread = group * kWarpgroup + w.warp * 32 + w.lane;
+        hand_stats(received_stats(kPeers - n, thread) + w.lane % 4 * 4, to, w, turned);
+        OCTAVO_UNROLL
+        for (u32 i = 0; i < kVectors; ++i) {
+          const float* const o = turned.o + n * kMine + i * 4;
+          hand(received(kPeers - n, i, thread), to, w, {o[0], o[1], o[2], o[3]});
+        }
+      }
+    }
+
+    static OCTAVO_DEVICE void load(float (&x)[4], u32 place) {
+      u32 words[4];
+      ptx::load_shared_b128(place, words);
+      OCTAVO_UNROLL
+      for (int e = 0; e < 4; ++e) x[e] = ptx::float_of_bits(words[e]);
+    }
+
+    // The weights of all results; then what they add up to.
+    static OCTAVO_DEVICE Mine gather(const All& turned) {
+      Mine mine;
+      float weight[kPeers][2];
+      float stats[kPeers][4] = {{turned.origin[0], turned.origin[1], turned.sum[0], turned.sum[1]}};
+      const u32 thread = ptx::thread_index();
+      OCTAVO_UNROLL
+      for (u32 n = 1; n < kPeers; ++n) load(stats[n], received_stats(n, thread));
+      OCTAVO_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        // Who has no key for the row has no say, and may be at any origin.
+        float origin = -kInfinity;
+        OCTAVO_UNROLL
+        for (u32 n = 0; n < kPeers; ++n) {
+          if (stats[n][2 + half] == 0.0f) stats[n][half] = -kInfinity;
+          origin = ptx::max_f32(origin, stats[n][half]);
+        }
+        if (origin == -kInfinity) origin = 0;
+        float sum = 0;
+        OCTAVO_UNROLL
+        for (u32 n = 0; n < kPeers; ++n) {
+          weight[n][half] = ptx::exp2_approx(stats[n][half] - origin);
+          sum += weight[n][half] * stats[n][2 + half];
+        }
+        mine.origin[half] = origin;
+        mine.sum[half] = sum;
+      }
+      OCTAVO_UNROLL
+      for (u32 i = 0; i < kVectors; ++i) {
+        OCTAVO_UNROLL
+        for (int e = 0; e < 4; ++e) mine.o[i * 4 + e] = weight[0][e / 2] * turned.o[i * 4 + e];
+        OCTAVO_UNROLL
+        for (u32 n = 1; n < kPeers; ++n) {
+          float x[4];
+          load(x, received(n, i, thread));
+          OCTAVO_UNROLL
+          for (int e = 0; e < 4; ++e) mine.o[i * 4 + e] += weight[n][e / 2] * x[e];
+        }
+      }
+      return mine;
+    }
+
+    static OCTAVO_DEVICE Mine run(const All& all, u32 self, const Lane& w) {
+      if constexpr (kPeers == 1) {
+        return all;
+      } else {
+        const All turned = by_number(all, self);
+        if constexpr (kAcross) ptx::cluster_wait();  // the others' barriers are ready
+        hand_out(turned, self, w);
+        if constexpr (kAcross)
+          ptx::mbarrier_wait_cluster(G::pieces_full(w.group), 0);
+        else
+          ptx::cta_sync();
+        return gather(turned);
+      }
+    }
+  };
+
+  // First in the CTA: what then goes over to the others is so much less.
+  using InCta = Exchange<false, kKeyGroups, G::kColumns>;
+  using InCluster = Exchange<true, C.cluster, InCta::kMine>;
+  static constexpr int kPiece = InCluster::kMine;
+
+  // Two lanes that share four columns of each eight: of 16 columns the even one stores those of the
+  // first eight, the odd one those of the second. Four lanes then fill whole sectors of a row;
+  // pairs of columns fill half of one, and at (2,8,512,128), where all CTAs store at once, take 1.4
+  // us.
+  static constexpr bool kByFour = C.out != Element::f32 && kPiece % 8 == 0;
+
+  // A thread's part of O: where it stores in its two rows. All of it is known while the keys are on
+  // their way, and at the end each of these reads would be waited for (0.1 to 0.2 us). Where an SM
+  // has several CTAs others fill that wait, and the registers would cost one of them.
+  static constexpr bool kDestinationFirst = C.cluster > 1 || 2 * G::S.total > kSmemBytes;
+  struct Destination {
+    u8* row[2];
+    i32 columns[2];  // of the row from there on; none where there is no such row
+  };
+  // The first column of a thread's piece.
+  static OCTAVO_DEVICE i32 piece_begin(const Lane& w, u32 rank) {
+    return static_cast<i32>(key_group(w) * InCta::kMine + rank * kPiece) * 2;
+  }
+  static OCTAVO_DEVICE bool exists(const Sm90ForwardParams& p, const Place& w, u32 half) {
+    const bool shares_keys = !C.pack_heads || G::head_of(p, w.row(half)) < p.heads_per_kv;
+    return w.query(p, half) < w.at.len_q && shares_keys;
+  }
+  // The head that a row belongs to.
+  static OCTAVO_DEVICE Place in_head(const Sm90ForwardParams& p, const Place& w, u32 half) {
+    Place at = w;
+    at.head += G::head_of(p, w.row(half));
+    return at;
+  }
+  static OCTAVO_DEVICE Destination destination(const Sm90ForwardParams& p, const Place& w,
+                                               u32 rank) {
+    const u32 t = w.lane % 4;
+    const i32 column =
+        piece_begin(w, rank) + static_cast<i32>(kByFour ? t % 2 * 8 + t / 2 * 4 : t * 2);
+    Destination to;
+    OCTAVO_UNROLL
+    for (u32 half = 0; half < 2; ++half) {
+      to.row[half] = Epilogue<G>::row_of(p, in_head(p, w, half), w.query(p, half)) +
+                     column * element_bytes(C.out);
+      to.columns[half] = exists(p, w, half) ? p.head_dim - column : 0;
+      ptx::pin(to.row[half]);
+      ptx::pin(to.columns[half]);
+    }
+    return to;
+  }
+
+  // A piece of a row: pairs of columns, eight apart.
+  static OCTAVO_DEVICE void store_row(const float (&pairs)[kPiece / 4][2], u8* to, i32 columns,
+                                      bool odd) {
+    if constexpr (kByFour) {
+      OCTAVO_UNROLL
+      for (int i = 0; i < kPiece / 4; i += 2) {
+        const u32 first = Epilogue<G>::pack(pairs[i][0], pairs[i][1]);
+        const u32 second = Epilogue<G>::pack(pairs[i + 1][0], pairs[i + 1][1]);
+        const u32 received = Epilogue<G>::exchanged(odd ? first : second, 1);
+        if (i * 8 < columns)
+          ptx::store_global_b64(to + i * 8 * element_bytes(C.out), odd ? received : first,
+                                odd ? second : received);
+      }
     } else {
       OCTAVO_UNROLL
-      for (u32 i = 0; i < 4; ++i) ptx::store_shared_b32(to + i * 4, words[i]);
+      for (int i = 0; i < kPiece / 4; ++i)
+        if (i * 8 < columns)
+          Epilogue<G>::store_pair(to + i * 8 * element_bytes(C.out), pairs[i][0], pairs[i][1]);
     }
   }
 
-  // To every other part, to the thread there that has the same rows.
-  static OCTAVO_DEVICE void hand_out(const State& state, const Piece& mine, const Lane& w,
-                                     u32 part) {
-    const u32 row_group = w.group % C.row_groups;
-    OCTAVO_UNROLL
-    for (u32 to = 0; to < kParts; ++to) {
-      if (to == part) continue;
-      const u32 group = to % kKeyGroups * C.row_groups + row_group;
-      const u32 thread = group * kWarpgroup + w.warp * 32 + w.lane;
-      const u32 cta = to / kKeyGroups;
-      OCTAVO_UNROLL
-      for (u32 i = 0; i < kPiece / 4; ++i) {
-        const float* const o = state.o + to * kPiece + i * 4;
-        hand(received(part, to, i, thread), cta, G::pieces_full(group), {o[0], o[1], o[2], o[3]});
-      }
-      hand(received(part, to, kPiece / 4, thread), cta, G::pieces_full(group),
-           {mine.origin[0], mine.origin[1], mine.sum[0], mine.sum[1]});
-    }
-  }
-
-  static OCTAVO_DEVICE void load_received(float (&x)[4], u32 from, u32 part, u32 i) {
-    u32 words[4];
-    ptx::load_shared_b128(received(from, part, i, ptx::thread_index()), words);
-    OCTAVO_UNROLL
-    for (int e = 0; e < 4; ++e) x[e] = ptx::float_of_bits(words[e]);
-  }
-
-  // The weights of all parts' results, in the order of the parts; then what they add up to.
-  static OCTAVO_DEVICE void gather(Piece& mine, u32 part) {
-    float weight[kParts][2];
-    float stats[kParts][4];
-    OCTAVO_UNROLL
-    for (u32 from = 0; from < kParts; ++from) {
-      if (from == part) {
-        stats[from][0] = mine.origin[0], stats[from][1] = mine.origin[1];
-        stats[from][2] = mine.sum[0], stats[from][3] = mine.sum[1];
-      } else {
-        load_received(stats[from], from, part, kPiece / 4);
-      }
-    }
-    OCTAVO_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      // A part without a key for the row has no say, and may be at any origin.
-      float origin = -kInfinity;
-      OCTAVO_UNROLL
-      for (u32 from = 0; from < kParts; ++from) {
-        if (stats[from][2 + half] == 0.0f) stats[from][half] = -kInfinity;
-        origin = ptx::max_f32(origin, stats[from][half]);
-      }
-      if (origin == -kInfinity) origin = 0;
-      float sum = 0;
-      OCTAVO_UNROLL
-      for (u32 from = 0; from < kParts; ++from) {
-        weight[from][half] = ptx::exp2_approx(stats[from][half] - origin);
-        sum += weight[from][half] * stats[from][2 + half];
-      }
-      mine.origin[half] = origin;
-      mine.sum[half] = sum;
-    }
-    OCTAVO_UNROLL
-    for (u32 i = 0; i < kPiece / 4; ++i) {
-      float total[4] = {0, 0, 0, 0};
-      OCTAVO_UNROLL
-      for (u32 from = 0; from < kParts; ++from) {
-        float x[4] = {mine.o[i * 4], mine.o[i * 4 + 1], mine.o[i * 4 + 2], mine.o[i * 4 + 3]};
-        if (from != part) load_received(x, from, part, i);
-        OCTAVO_UNROLL
-        for (int e = 0; e < 4; ++e) total[e] += weight[from][e / 2] * x[e];
-      }
-      OCTAVO_UNROLL
-      for (int e = 0; e < 4; ++e) mine.o[i * 4 + e] = total[e];
-    }
-  }
-
-  // Registers of a part's columns; which part is not known to the compiler: a choice, not an
-  // address.
-  static OCTAVO_DEVICE Piece piece_of(const State& state, u32 part) {
-    Piece mine;
-    OCTAVO_UNROLL
-    for (int i = 0; i < kPiece; ++i) {
-      float x = state.o[i];
-      OCTAVO_UNROLL
-      for (u32 c = 1; c < kParts; ++c) x = part == c ? state.o[c * kPiece + i] : x;
-      mine.o[i] = x;
-    }
+  // A piece of O, and LSE.
+  static OCTAVO_DEVICE void store(const Piece<kPiece>& mine, const Destination& to,
+                                  const Sm90ForwardParams& p, const Place& w, bool first) {
     OCTAVO_UNROLL
     for (u32 half = 0; half < 2; ++half) {
-      mine.origin[half] = state.rows.origin[half];
-      mine.sum[half] = sum_of(state, half);
-    }
-    return mine;
-  }
-
-  static OCTAVO_DEVICE Piece combine(const State& state, const Lane& w, u32 part) {
-    Piece mine = piece_of(state, part);
-    if constexpr (kParts > 1) {
-      if constexpr (C.cluster > 1) ptx::cluster_wait();  // the others' barriers are ready
-      hand_out(state, mine, w, part);
-      if constexpr (C.cluster > 1)
-        ptx::mbarrier_wait_cluster(G::pieces_full(w.group), 0);
-      else
-        ptx::cta_sync();
-      gather(mine, part);
-    }
-    return mine;
-  }
-
-  // A piece of O, from column `first` on, and LSE.
-  static OCTAVO_DEVICE void store(const Piece& mine, const Sm90ForwardParams& p, const Place& w,
-                                  i32 first) {
-    constexpr int kBytes = element_bytes(C.out);
-    OCTAVO_UNROLL
-    for (u32 half = 0; half < 2; ++half) {
-      const i32 row = w.query(p, half);
-      const i32 head = G::head_of(p, w.row(half));
-      if (row >= w.at.len_q || (C.pack_heads && head >= p.heads_per_kv)) continue;
-      Place at = w;
-      at.head += head;
       const float sum = mine.sum[half];
       const float inverse = sum == 0.0f ? 0.0f : ptx::reciprocal_approx(sum);
-      u8* const out = Epilogue<G>::row_of(p, at, row);
+      float pairs[kPiece / 4][2];
       OCTAVO_UNROLL
       for (int i = 0; i < kPiece / 4; ++i) {
-        const i32 column = first + i * 8 + static_cast<i32>(w.lane % 4 * 2);
-        if (column < p.head_dim)
-          Epilogue<G>::store_pair(out + column * kBytes, mine.o[i * 4 + half * 2] * inverse,
-                                  mine.o[i * 4 + half * 2 + 1] * inverse);
+        OCTAVO_UNROLL
+        for (int e = 0; e < 2; ++e) pairs[i][e] = mine.o[i * 4 + half * 2 + e] * inverse;
       }
-      if (first == 0) Epilogue<G>::store_lse(mine.origin[half], sum, p, at, row);
+      store_row(pairs, to.row[half], to.columns[half], w.lane % 2 != 0);
+      if (first && exists(p, w, half))
+        Epilogue<G>::store_lse(mine.origin[half], sum, p, in_head(p, w, half), w.query(p, half));
     }
   }
 
@@ -329,12 +425,13 @@ struct SplitKernel {
     w.batch = t.batch;
     w.head = t.head;
     w.first_row = t.first_row + static_cast<i32>(row_group) * kRows;
+    Destination to;
+    if constexpr (kDestinationFirst) to = destination(p, w, rank);
     State state;
     const Share share = share_of(t, part);
-    const i32 first = static_cast<i32>(part) * kPiece * 2;
     // Long before they are needed: at the end nothing would hide that they are on their way.
     float v_scales[kPiece / 2];
-    if constexpr (is_8bit(C)) Epilogue<G>::load_v_scales(v_scales, p, w, first);
+    if constexpr (is_8bit(C)) Epilogue<G>::load_v_scales(v_scales, p, w, piece_begin(w, rank));
     if (share.blocks > 0) {
       Mainloop<G>::begin_o(state);
       Mainloop<G>::begin_rows(state.rows, p, w);
@@ -356,27 +453,30 @@ struct SplitKernel {
     } else {
       Mainloop<G>::init(state);
     }
-    Piece piece = combine(state, w, part);
-    if constexpr (is_8bit(C)) Epilogue<G>::scale_values(piece.o, v_scales);
-    store(piece, p, w, first);
+    const auto of_cta = InCta::run(all_of(state), key_group(w), w);
+    Piece<kPiece> mine = InCluster::run(of_cta, rank, w);
+    if constexpr (is_8bit(C)) Epilogue<G>::scale_values(mine.o, v_scales);
+    if constexpr (!kDestinationFirst) to = destination(p, w, rank);
+    store(mine, to, p, w, part == 0);
   }
 
   // --- entry ------------------------------------------------------------------------------------
 
-  static OCTAVO_DEVICE void init_barriers() {
+  static OCTAVO_DEVICE void init_load_barriers() {
     ptx::mbarrier_init(G::q_full(0), 1);
     OCTAVO_UNROLL
     for (u32 stage = 0; stage < kv_buffers(C); ++stage) {
       ptx::mbarrier_init(G::k_full(stage), C.k_row_scales ? 1 + 4 * C.row_groups : 1);
       ptx::mbarrier_init(G::v_full(stage), 1);
     }
-    if constexpr (C.cluster > 1) {
-      OCTAVO_UNROLL
-      for (u32 group = 0; group < C.warpgroups; ++group) {
-        ptx::mbarrier_init(G::pieces_full(group), 1);
-        ptx::mbarrier_arrive_expect_tx(G::pieces_full(group),
-                                       (kParts - 1) * kHanded * 4 * kWarpgroup);
-      }
+    ptx::fence_mbarrier_init();
+  }
+  static OCTAVO_DEVICE void init_piece_barriers() {
+    OCTAVO_UNROLL
+    for (u32 group = 0; group < C.warpgroups; ++group) {
+      ptx::mbarrier_init(G::pieces_full(group), 1);
+      ptx::mbarrier_arrive_expect_tx(G::pieces_full(group),
+                                     (C.cluster - 1) * handed_bytes(piece_columns(C)));
     }
     ptx::fence_mbarrier_init();
   }
@@ -398,10 +498,11 @@ struct SplitKernel {
   }
 
   // Thread 0 has the longest way before the first keys arrive: it starts with what needs no
-  // parameter, whose first read is slow, and the other warps write the ones.
+  // parameter, whose first read is slow, and the other warps do the rest.
   static OCTAVO_DEVICE void entry(const Sm90ForwardParams& p) {
     const u32 thread = ptx::thread_index();
-    if (thread == 0) init_barriers();
+    if (thread == 0) init_load_barriers();
+    if (C.cluster > 1 && thread == 32) init_piece_barriers();
     const u32 rank = C.cluster > 1 ? ptx::cluster_cta_rank() : 0;
     const Tile t = tile_of(p, ptx::block_index_x() / C.cluster);
     // Who stores waits for this thread before.
