@@ -2,7 +2,8 @@
 // to take on an H200; those of the usual head dimensions are compiled when the library is built.
 //
 // A launch takes about fixed_us + waves * wave_us + blocks * block_us, where waves of tiles and
-// blocks of block_n keys are those of the busiest SM. tools/search_sm90 times the kernels, fits
+// blocks of block_n keys are those of the busiest SM; a CTA by itself takes `alone` times as long
+// for a block as it does among as many as an SM holds. tools/search_sm90 times the kernels, fits
 // the rows and writes them here (docs/kernels/sm90_forward.md). choose_sm90_forward takes the
 // smallest.
 #pragma once
@@ -19,70 +20,71 @@ struct TableRow {
   int row_groups, cluster;  // of the form that divides keys; 0: warpgroups divide the rows
   bool overlap, own_o, ones;
   int resident;  // CTAs that an SM holds at once
+  double alone;  // 1 where that is one
   double fixed_us, wave_us, block_us;
   int fold_columns = 0;  // in 8 bits
 };
 
 inline constexpr TableRow kTable[] = {
-    {64, 2, 128, 1, 1, 1, false, false, true, 2, 1.917, 1.4462, 1.04410},
-    {64, 1, 128, 1, 1, 1, false, false, true, 4, 3.601, 0.6255, 0.55393},
-    {64, 2, 256, 1, 1, 1, false, false, true, 1, 0.176, 2.0333, 2.54772},
-    {64, 3, 128, 3, 0, 0, true, false, true, 1, 2.897, 1.4138, 1.49704},
-    {64, 1, 128, 2, 1, 2, false, false, true, 2, 1.700, 1.4994, 0.68567},
-    {64, 4, 64, 4, 0, 0, true, false, true, 1, 2.595, 1.5576, 1.04174},
-    {64, 1, 64, 2, 1, 1, true, false, true, 4, 4.181, 0.5903, 0.29926},
-    {64, 2, 128, 2, 0, 0, true, false, true, 1, 2.456, 1.5871, 1.22617},
-    {64, 1, 256, 1, 1, 2, false, false, true, 2, 1.533, 1.9138, 1.17704},
-    {64, 2, 128, 1, 1, 1, false, false, false, 1, 0.788, 1.8774, 1.42847},
-    {96, 1, 256, 1, 1, 1, false, false, false, 2, 1.995, 1.7526, 1.58718},
-    {96, 2, 128, 3, 0, 0, true, true, true, 1, 3.580, 1.6590, 1.46152},
-    {96, 1, 128, 2, 1, 2, false, false, false, 1, 1.312, 2.0933, 1.30245},
-    {96, 3, 96, 2, 0, 0, true, true, true, 1, 0.851, 2.8453, 1.45768},
-    {96, 2, 128, 1, 1, 1, false, false, true, 1, 1.422, 2.2357, 1.61885},
-    {96, 3, 64, 4, 0, 0, true, true, true, 1, 2.004, 1.3733, 1.10959},
-    {96, 2, 64, 2, 2, 1, true, false, false, 2, 1.384, 4.4906, 0.72210},
-    {96, 1, 256, 1, 1, 2, false, false, false, 1, 1.184, 2.3267, 2.09624},
-    {96, 2, 128, 3, 0, 0, true, false, true, 1, 2.540, 1.9908, 1.46045},
-    {96, 2, 80, 2, 0, 0, true, false, true, 1, 1.687, 2.6041, 0.96697},
-    {128, 2, 128, 2, 0, 0, true, false, true, 1, 1.410, 3.0528, 1.67542},
-    {128, 2, 128, 1, 1, 1, false, false, false, 1, 0.819, 2.2716, 1.99921},
-    {128, 3, 80, 2, 0, 0, true, true, true, 1, 0.000, 3.8248, 1.42817},
-    {128, 2, 64, 4, 0, 0, true, true, true, 1, 2.876, 1.2554, 0.97206},
-    {128, 1, 256, 1, 1, 2, false, false, true, 1, 1.201, 2.5223, 2.48890},
-    {128, 3, 64, 4, 0, 0, true, false, true, 1, 0.671, 2.4139, 1.23497},
-    {128, 2, 128, 2, 0, 0, true, true, true, 1, 2.195, 2.8916, 1.65002},
-    {128, 2, 80, 2, 0, 0, true, false, true, 1, 0.909, 2.8661, 1.11381},
-    {128, 3, 80, 2, 0, 0, true, false, true, 1, 0.000, 3.2787, 1.46565},
-    {128, 1, 64, 2, 1, 2, true, false, false, 2, 2.326, 2.0538, 0.53739},
-    {192, 2, 64, 2, 0, 0, true, true, true, 1, 0.759, 3.3710, 1.12801},
-    {192, 1, 128, 1, 1, 2, false, false, false, 1, 1.591, 3.0248, 1.82571},
-    {192, 2, 128, 1, 2, 2, false, false, false, 1, 1.483, 3.7124, 2.90404},
-    {192, 2, 80, 2, 0, 0, true, false, true, 1, 0.853, 2.9574, 1.44965},
-    {192, 1, 64, 2, 1, 2, true, false, false, 1, 1.573, 3.1637, 0.96949},
-    {192, 2, 64, 2, 0, 0, true, false, true, 1, 0.502, 3.1229, 1.18803},
-    {192, 1, 128, 2, 1, 1, true, false, false, 1, 1.933, 2.3876, 1.61756},
-    {256, 2, 64, 2, 0, 0, true, false, false, 1, 0.000, 4.0673, 1.39519},
-    {256, 1, 64, 2, 1, 2, true, false, false, 1, 1.532, 3.9305, 1.14847},
-    {256, 2, 80, 2, 0, 0, true, false, false, 1, 0.000, 3.1090, 1.86350},
-    {256, 1, 128, 1, 1, 1, false, false, false, 1, 1.357, 3.0352, 2.35217},
+    {64, 2, 128, 1, 1, 1, false, false, true, 2, 1.3, 1.329, 1.0889, 1.08518},
+    {64, 1, 64, 2, 1, 1, true, false, true, 4, 2.4, 0.928, 0.7755, 0.30209},
+    {64, 3, 128, 3, 0, 0, true, false, true, 1, 1.0, 2.927, 1.4659, 1.47477},
+    {64, 2, 256, 1, 1, 1, false, false, true, 1, 1.0, 0.060, 1.7465, 2.58289},
+    {64, 2, 128, 1, 1, 2, false, false, true, 1, 1.0, 0.520, 2.1095, 1.36395},
+    {64, 1, 128, 2, 1, 2, false, false, false, 2, 1.4, 1.266, 1.3615, 0.69826},
+    {64, 4, 64, 4, 0, 0, true, false, true, 1, 1.0, 2.595, 1.5576, 1.04174},
+    {64, 2, 128, 2, 2, 1, false, false, true, 2, 1.4, 1.002, 0.8435, 1.12973},
+    {64, 2, 128, 3, 0, 0, true, true, true, 1, 1.0, 3.416, 1.1419, 1.24781},
+    {64, 1, 128, 1, 1, 2, true, false, false, 3, 2.5, 0.137, 1.8555, 0.65706},
+    {96, 1, 256, 1, 1, 1, false, false, false, 2, 1.4, 0.859, 1.1880, 1.58973},
+    {96, 2, 128, 2, 0, 0, true, false, true, 1, 1.0, 2.435, 2.0879, 1.43114},
+    {96, 2, 128, 1, 1, 2, false, false, false, 1, 1.0, 0.693, 2.3115, 1.78919},
+    {96, 1, 64, 2, 1, 1, true, false, true, 3, 2.3, 0.000, 1.1654, 0.42853},
+    {96, 2, 128, 1, 1, 1, false, false, true, 1, 1.0, 0.994, 1.6174, 1.74277},
+    {96, 3, 96, 2, 0, 0, true, false, true, 1, 1.0, 0.614, 3.0638, 1.42819},
+    {96, 2, 64, 2, 2, 1, true, false, true, 2, 1.4, 0.456, 2.0000, 0.75398},
+    {96, 1, 128, 2, 1, 2, false, false, true, 1, 1.0, 1.121, 1.6672, 1.33511},
+    {96, 3, 64, 4, 0, 0, true, true, true, 1, 1.0, 2.203, 1.3194, 1.08493},
+    {96, 2, 64, 2, 1, 1, true, false, true, 1, 1.0, 1.146, 1.5964, 1.00046},
+    {128, 2, 128, 2, 0, 0, true, true, true, 1, 1.0, 2.096, 2.6697, 1.65651},
+    {128, 2, 128, 1, 1, 1, false, false, false, 1, 1.0, 0.298, 1.9576, 2.04285},
+    {128, 3, 80, 2, 0, 0, true, true, true, 1, 1.0, 0.000, 3.8033, 1.41491},
+    {128, 2, 128, 1, 1, 2, false, false, true, 1, 1.0, 0.652, 2.4404, 2.06491},
+    {128, 2, 64, 2, 2, 1, false, false, true, 2, 1.4, 0.000, 2.4705, 0.91674},
+    {128, 3, 64, 4, 0, 0, true, false, true, 1, 1.0, 0.630, 2.4577, 1.22948},
+    {128, 2, 64, 4, 0, 0, true, true, true, 1, 1.0, 2.849, 1.2553, 0.97086},
+    {128, 2, 80, 2, 0, 0, true, false, true, 1, 1.0, 0.955, 2.8122, 1.11209},
+    {128, 3, 80, 2, 0, 0, true, false, true, 1, 1.0, 0.000, 3.3305, 1.45161},
+    {128, 2, 64, 2, 1, 1, true, false, false, 1, 1.0, 0.894, 1.4953, 1.14770},
+    {192, 2, 64, 2, 0, 0, true, true, true, 1, 1.0, 0.732, 3.4569, 1.11830},
+    {192, 1, 128, 2, 1, 1, true, false, false, 1, 1.0, 1.124, 1.7178, 1.59630},
+    {192, 1, 128, 1, 1, 2, false, false, true, 1, 1.0, 1.062, 2.6659, 1.79271},
+    {192, 2, 80, 2, 0, 0, true, false, true, 1, 1.0, 0.904, 2.9369, 1.44337},
+    {192, 1, 64, 2, 1, 2, true, false, false, 1, 1.0, 1.082, 2.6195, 1.00015},
+    {192, 2, 64, 2, 0, 0, true, false, true, 1, 1.0, 0.505, 3.1150, 1.18755},
+    {256, 2, 64, 2, 0, 0, true, false, false, 1, 1.0, 0.000, 4.0289, 1.39576},
+    {256, 1, 128, 1, 1, 2, false, false, false, 1, 1.0, 0.415, 3.5213, 2.28414},
+    {256, 1, 128, 1, 1, 1, false, false, false, 1, 1.0, 0.174, 1.9388, 2.36555},
+    {256, 2, 80, 2, 0, 0, true, false, false, 1, 1.0, 0.000, 3.0404, 1.85350},
+    {256, 1, 64, 2, 1, 2, true, false, false, 1, 1.0, 0.779, 3.3480, 1.18061},
 };
 
 // The same in 8 bits, where sums are exact and O is stored from registers; timed at 64 and 128
 // columns and in part at 256, guessed at 96 and 192.
 inline constexpr TableRow kTable8Bit[] = {
-    {64, 3, 128, 2, 0, 0, true, false, false, 1, 4.113, 2.1062, 1.34740, 32},
-    {64, 1, 128, 1, 1, 1, false, false, false, 3, 3.372, 1.5886, 0.49995, 64},
-    {64, 4, 64, 4, 0, 0, true, false, false, 1, 3.755, 2.2820, 1.00640, 32},
-    {64, 1, 256, 1, 1, 2, false, false, false, 2, 2.107, 2.2102, 0.93641, 64},
-    {64, 2, 256, 1, 1, 1, false, false, false, 1, 1.330, 2.1879, 2.15091, 64},
-    {96, 2, 128, 2, 0, 0, true, false, false, 1, 2.5, 1.9, 1.2, 96},
-    {96, 2, 128, 1, 1, 1, false, false, false, 1, 1.3, 2.0, 1.3, 96},
-    {128, 2, 128, 2, 0, 0, true, false, false, 1, 2.710, 2.7717, 1.24709, 128},
-    {128, 2, 128, 1, 1, 1, false, false, false, 1, 1.667, 2.9731, 1.52498, 128},
-    {192, 2, 64, 4, 0, 0, true, false, false, 1, 2.0, 3.3, 0.9, 64},
-    {192, 1, 128, 1, 1, 2, false, false, false, 1, 1.6, 3.0, 1.5, 96},
-    {256, 2, 64, 4, 0, 0, true, false, false, 1, 2.0, 4.0, 1.1, 64},
-    {256, 1, 64, 2, 1, 2, false, false, false, 1, 1.5, 3.0, 1.0, 128},
+    {64, 3, 128, 2, 0, 0, true, false, false, 1, 1.0, 4.113, 2.1062, 1.34740, 32},
+    {64, 1, 128, 1, 1, 1, false, false, false, 3, 1.0, 3.372, 1.5886, 0.49995, 64},
+    {64, 4, 64, 4, 0, 0, true, false, false, 1, 1.0, 3.755, 2.2820, 1.00640, 32},
+    {64, 1, 256, 1, 1, 2, false, false, false, 2, 1.0, 2.107, 2.2102, 0.93641, 64},
+    {64, 2, 256, 1, 1, 1, false, false, false, 1, 1.0, 1.330, 2.1879, 2.15091, 64},
+    {96, 2, 128, 2, 0, 0, true, false, false, 1, 1.0, 2.5, 1.9, 1.2, 96},
+    {96, 2, 128, 1, 1, 1, false, false, false, 1, 1.0, 1.3, 2.0, 1.3, 96},
+    {128, 2, 128, 2, 0, 0, true, false, false, 1, 1.0, 2.710, 2.7717, 1.24709, 128},
+    {128, 2, 128, 1, 1, 1, false, false, false, 1, 1.0, 1.667, 2.9731, 1.52498, 128},
+    {192, 2, 64, 4, 0, 0, true, false, false, 1, 1.0, 2.0, 3.3, 0.9, 64},
+    {192, 1, 128, 1, 1, 2, false, false, false, 1, 1.0, 1.6, 3.0, 1.5, 96},
+    {256, 2, 64, 4, 0, 0, true, false, false, 1, 1.0, 2.0, 4.0, 1.1, 64},
+    {256, 1, 64, 2, 1, 2, false, false, false, 1, 1.0, 1.5, 3.0, 1.0, 128},
 };
 
 // For outputs without LSE; in 8 bits for one scale of K a head.

@@ -74,7 +74,9 @@ SmLoad longest_course(const Sm90Forward& c, const Problem& p, const GpuInfo& gpu
     load.waves += 1;
     load.blocks += blocks[static_cast<std::size_t>(row_of_tile(groups, row_tiles, heads, index))];
   }
-  return *std::max_element(loads.begin(), loads.end(), has_fewer_blocks);
+  SmLoad longest = *std::max_element(loads.begin(), loads.end(), has_fewer_blocks);
+  longest.chain = longest.blocks;
+  return longest;
 }
 
 // The same of CTAs that come and go: whoever is free first takes the next tile, of each head the
@@ -92,6 +94,7 @@ SmLoad longest_queue(const Sm90Forward& c, int resident, const Problem& p, const
       std::push_heap(queues.begin(), queues.end(), later);
     }
   SmLoad longest = *std::max_element(queues.begin(), queues.end(), has_fewer_blocks);
+  longest.chain = longest.blocks;
   longest.blocks *= resident;
   return longest;
 }
@@ -151,14 +154,16 @@ SmLoad busiest_sm(const sm90::TableRow& row, const Problem& posed, const GpuInfo
     return longest_queue(c, row.resident, p, gpu);
   const double share = static_cast<double>(tiles * c.cluster) / gpu.sms;
   const double here = even ? std::ceil(share) : std::max(share, 1.0);
-  const double waves = here / row.resident;
-  return {even ? std::ceil(waves) : std::max(waves, 1.0),
-          std::max(here * blocks.mean, blocks.most)};
+  const double parallel = here / row.resident;
+  const double waves = even ? std::ceil(parallel) : std::max(parallel, 1.0);
+  return {waves, std::max(here * blocks.mean, blocks.most),
+          std::max(waves * blocks.mean, blocks.most)};
 }
 
 double estimated_us(const sm90::TableRow& row, const Problem& p, const GpuInfo& gpu) {
   const SmLoad load = busiest_sm(row, p, gpu);
-  return row.fixed_us + load.waves * row.wave_us + load.blocks * row.block_us;
+  return row.fixed_us + load.waves * row.wave_us +
+         std::max(load.blocks, row.alone * load.chain) * row.block_us;
 }
 
 ChosenSm90Forward choose_sm90_forward(const Problem& problem, const GpuInfo& gpu) {

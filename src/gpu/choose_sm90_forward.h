@@ -22,6 +22,7 @@ std::span<const sm90::TableRow> sm90_table(DType element);
 struct SmLoad {
   double waves = 0;   // of tiles, as many at once as an SM holds
   double blocks = 0;  // of block_n keys, in all of them
+  double chain = 0;   // of these, what follows one another in the place of one CTA
 };
 SmLoad busiest_sm(const sm90::TableRow& row, const Problem& problem, const GpuInfo& gpu);
 

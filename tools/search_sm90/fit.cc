@@ -30,14 +30,24 @@ struct Sample {
   double us;
 };
 
+double blocks_of(const sm90::TableRow& row, const SmLoad& load) {
+  return std::max(load.blocks, row.alone * load.chain);
+}
+
+struct Fitted {
+  std::array<double, 3> us{};  // fixed, wave and block
+  double error = std::numeric_limits<double>::infinity();
+};
+
 // Least squares of the relative error over fixed, wave and block time, none of them negative: the
 // best of the solutions in which some of them are 0.
-void fit(sm90::TableRow& row, const std::vector<Sample>& samples) {
-  double best = std::numeric_limits<double>::infinity();
+Fitted least_squares(const sm90::TableRow& row, const std::vector<Sample>& samples) {
+  Fitted best;
   for (unsigned used = 1; used < 8; ++used) {
     std::array<std::array<double, 4>, 3> m{};  // normal equations
     for (const Sample& s : samples) {
-      const std::array<double, 3> x = {1 / s.us, s.load.waves / s.us, s.load.blocks / s.us};
+      const std::array<double, 3> x = {1 / s.us, s.load.waves / s.us,
+                                       blocks_of(row, s.load) / s.us};
       for (int i = 0; i < 3; ++i) {
         for (int j = 0; j < 3; ++j) m[i][j] += x[i] * x[j];
         m[i][3] += x[i];
@@ -55,17 +65,31 @@ void fit(sm90::TableRow& row, const std::vector<Sample>& samples) {
       }
     }
     if (!solved) continue;
-    std::array<double, 3> x{};
-    for (int i = 0; i < 3; ++i) x[i] = m[i][3] / m[i][i];
-    if (*std::min_element(x.begin(), x.end()) < 0) continue;
-    double error = 0;
+    Fitted here{{}, 0};
+    for (int i = 0; i < 3; ++i) here.us[i] = m[i][3] / m[i][i];
+    if (*std::min_element(here.us.begin(), here.us.end()) < 0) continue;
     for (const Sample& s : samples)
-      error += std::pow((x[0] + x[1] * s.load.waves + x[2] * s.load.blocks) / s.us - 1, 2);
-    if (error >= best) continue;
-    best = error;
-    row.fixed_us = x[0];
-    row.wave_us = x[1];
-    row.block_us = x[2];
+      here.error += std::pow(
+          (here.us[0] + here.us[1] * s.load.waves + here.us[2] * blocks_of(row, s.load)) / s.us - 1,
+          2);
+    if (here.error < best.error) best = here;
+  }
+  return best;
+}
+
+// With what a CTA by itself takes more, in tenths, where an SM holds several.
+void fit(sm90::TableRow& row, const std::vector<Sample>& samples) {
+  double best = std::numeric_limits<double>::infinity();
+  for (int tenths = 10; tenths <= 10 * row.resident; ++tenths) {
+    sm90::TableRow with = row;
+    with.alone = tenths / 10.0;
+    const Fitted here = least_squares(with, samples);
+    if (here.error >= best) continue;
+    best = here.error;
+    row.alone = with.alone;
+    row.fixed_us = here.us[0];
+    row.wave_us = here.us[1];
+    row.block_us = here.us[2];
   }
 }
 
@@ -135,9 +159,10 @@ std::vector<std::size_t> picked(const Timed& fitted, const Estimates& estimates,
 }
 
 std::string line_of(const sm90::TableRow& r) {
-  return fmt::format("    {{{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {:.3f}, {:.4f}, {:.5f}}},\n",
-                     r.head_dim, r.warpgroups, r.block_n, r.stages, r.row_groups, r.cluster,
-                     r.overlap, r.own_o, r.ones, r.resident, r.fixed_us, r.wave_us, r.block_us);
+  return fmt::format(
+      "    {{{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {:.1f}, {:.3f}, {:.4f}, {:.5f}}},\n",
+      r.head_dim, r.warpgroups, r.block_n, r.stages, r.row_groups, r.cluster, r.overlap, r.own_o,
+      r.ones, r.resident, r.alone, r.fixed_us, r.wave_us, r.block_us);
 }
 
 bool replace_rows(const char* path, const std::string& rows) {

@@ -33,7 +33,7 @@ Rows candidates(int head_dim) {
             if (stages * block_n > 384 || (stages == 3 && block_n < 128)) continue;
             if (stages == 4 && block_n > 64) continue;
             rows.push_back(
-                {head_dim, warpgroups, block_n, stages, 0, 0, true, own_o, ones, 1, 0, 0, 0});
+                {head_dim, warpgroups, block_n, stages, 0, 0, true, own_o, ones, 1, 1, 0, 0, 0});
           }
   for (const auto& [warpgroups, row_groups] : {std::array{1, 1}, {2, 1}, {2, 2}, {4, 1}})
     for (const auto& [block_n, stages] : {std::array{256, 1}, {128, 1}, {128, 2}, {64, 2}})
@@ -43,7 +43,7 @@ Rows candidates(int head_dim) {
             if (overlap && block_n == 256) continue;
             if (ones && head_dim == 256) continue;
             rows.push_back({head_dim, warpgroups, block_n, stages, row_groups, cluster, overlap,
-                            false, ones, 1, 0, 0, 0});
+                            false, ones, 1, 1, 0, 0, 0});
           }
   return rows;
 }
