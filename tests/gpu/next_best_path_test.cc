@@ -254,5 +254,42 @@ TEST_F(NextBestPath, OutOfMemory) {
   expect_has(done.at("kernel").at("reason"), "could not be allocated on cuda:0");
 }
 
+// That driver says 1000 us between any two events: what is divided by is how many calls stood
+// there.
+TEST_F(NextBestPath, EveryWayOfTimingSaysWhatItIs) {
+  const auto timed = [](const std::vector<std::string>& more) {
+    std::vector<std::string> words = with_shape("bench", "cuda", "1,8,512,64");
+    words.insert(words.end(), {"--skip-correctness", "--iters", "40"});
+    words.insert(words.end(), more.begin(), more.end());
+    return said(words);
+  };
+  const json graph = timed({}), stream = timed({"--launch", "stream"});
+  const json cold = timed({"--l2", "cold"}), rotating = timed({"--buffers", "3"});
+  const auto median = [](const json& report) { return report.at("rows")[0].at("median_us"); };
+  EXPECT_EQ(median(graph), 50) << "20 calls of a graph";
+  EXPECT_EQ(median(stream), 50) << "20 calls of the host";
+  EXPECT_EQ(median(cold), 1000) << "one call";
+  EXPECT_EQ(cold.at("rows")[0].at("empty_us"), 1000);
+  EXPECT_TRUE(graph.at("rows")[0].at("empty_us").is_null());
+  EXPECT_EQ(graph.at("launch"), "graph");
+  EXPECT_EQ(stream.at("launch"), "stream");
+  EXPECT_EQ(cold.at("l2"), "cold");
+  EXPECT_EQ(rotating.at("buffers"), 3);
+  EXPECT_TRUE(graph.at("rows")[0].at("throttle").is_null()) << "no NVML";
+}
+
+TEST_F(NextBestPath, CountersWithoutCuptiAreNotMeasured) {
+  set("OCTAVO_CUPTI", directory_ / "none.so");
+  const Finished finished =
+      octavo_command({"counters", "--device", "cuda", "--preset", "mission", "--json", "-"});
+  EXPECT_EQ(finished.code, 1);
+  const json report = json::parse(finished.out, nullptr, false);
+  EXPECT_EQ(report.at("measured"), false);
+  EXPECT_NE(
+      report.at("not_measured").get<std::string>().find("CUPTI, which counts, cannot be opened"),
+      std::string::npos)
+      << report;
+}
+
 }  // namespace
 }  // namespace octavo::cli
