@@ -86,8 +86,8 @@ const emulator::EmulatedSm80Forward* emulated_sm80_forward(const Problem& proble
   for (const auto& kernel : kernels) {
     const Sm80Forward& c = kernel.config;
     const bool serves = c.element == wanted.element && c.out == wanted.out &&
-                        c.k_row_scales == wanted.k_row_scales && c.load_bytes <= alignment &&
-                        c.head_dim >= problem.head_dim;
+                        c.k_row_scales == wanted.k_row_scales &&
+                        c.load_bytes <= wanted.load_bytes && c.head_dim >= problem.head_dim;
     const auto worse = [](const Sm80Forward& x) { return std::pair(x.head_dim, -x.load_bytes); };
     if (serves && (best == nullptr || worse(c) < worse(best->config))) best = &kernel;
   }

@@ -38,6 +38,7 @@ TEST(Sm90Feasible, WhatDoesNotAndWhy) {
       {"element=e4m3,fold_columns=32,ones=false,own_o=false,pack_heads=true", "config.pack_heads"},
       {"element=e4m3,fold_columns=32,ones=false,own_o=false,early_start=true",
        "config.early_start"},
+      {"element=e4m3,fold_columns=16,ones=false,own_o=false,block_n=224", "up to 192 in FP8"},
       {"fold_columns=64", "0 with 16-bit elements"},
       {"k_row_scales=true", "false with 16-bit elements"},
       {"out=int8", "config.out"},
