@@ -16,6 +16,7 @@ usage: compare_torch.py --library build/liboctavo.so --command build/octavo --js
 
 import argparse
 import csv
+import importlib.util
 import json
 import math
 import os
@@ -26,9 +27,19 @@ import sys
 
 import octavo_c
 
-# Of the package, which need not be installed.
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "python/octavo"))
-import _timers  # noqa: E402
+
+
+def of_package(name):
+    """A module of the package, which need not be installed. Its folder is no place to import from:
+    it has a torch.py."""
+    path = pathlib.Path(__file__).resolve().parent.parent / "python/octavo" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+_timers = of_package("_timers")
 
 SCHEMA = 1  # of docs/json.md
 SAMPLES = 15

@@ -186,8 +186,9 @@ void derive_counters(CounterValues& values) {
             100);
   // A kernel that has no such loads and stores has no conflicts in them.
   if (wavefronts && *wavefronts == 0) values["bank_conflicts_per_wavefront"] = 0;
-  put_ratio(values, "memory_efficiency_pct", value_of(values, "bytes_per_sector"), kSectorBytes,
-            100);
+  // 0 where TMA moves everything: threads reach no sector, and there is nothing to use well.
+  if (const auto bytes = value_of(values, "bytes_per_sector"); !bytes || *bytes > 0)
+    put_ratio(values, "memory_efficiency_pct", bytes, kSectorBytes, 100);
   put_ratio(values, "l2_hit_pct", value_of(values, "l2_hit_sectors"),
             sum(values, "l2_hit_sectors", "l2_miss_sectors"), 100);
   put_product(values, "dram_peak_bytes_per_second", "dram_peak_bytes_per_cycle", "dram_clock_hz");

@@ -265,6 +265,9 @@ TEST(CounterPlan, WhatFollowsFromValues) {
   derive_counters(none);
   EXPECT_EQ(none.count("bank_conflicts_per_wavefront"), 0) << "stores were not counted";
   EXPECT_EQ(none.count("l2_hit_pct"), 0) << "0 of 0";
+  CounterValues only_tma = {{"bytes_per_sector", 0}};
+  derive_counters(only_tma);
+  EXPECT_EQ(only_tma.count("memory_efficiency_pct"), 0) << "threads reached no sector";
 }
 
 // --- occupancy
