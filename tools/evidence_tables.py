@@ -48,10 +48,13 @@ class Run:
         return list(names)
 
     def compare_with(self, built):
-        """`built`: (config, compiler) -> digest. Unknown there is not stale."""
-        self.stale = any(
-            built.get((r["config"], self.compare["compiler"]), r["kernel_sha256"])
-            != r["kernel_sha256"] for r in self.compare["rows"])
+        """`built`: (config, compiler) -> digest. A kernel that is not among them may not be shipped;
+        where none of a run is, configurations themselves have changed."""
+        rows = [(built.get((r["config"], self.compare["compiler"])), r["kernel_sha256"])
+                for r in self.compare["rows"]]
+        known = [(here, then) for here, then in rows if here is not None]
+        compiled_so = any(compiler == self.compare["compiler"] for _, compiler in built)
+        self.stale = any(here != then for here, then in known) or (compiled_so and not known)
 
 
 def peers_of(row):

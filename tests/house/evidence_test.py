@@ -103,8 +103,9 @@ class Tables(unittest.TestCase):
 
     def test_kernels_that_changed_since_are_stale(self):
         command = self.root / "octavo"
-        for digest, stale in (("d1", False), ("d2", True)):
-            built = {"kernels": [{"config": "c", "compiler": "NVRTC 13.0", "sha256": digest,
+        # None of them is built any more: their configurations have changed.
+        for config, digest, stale in (("c", "d1", False), ("c", "d2", True), ("other", "d1", True)):
+            built = {"kernels": [{"config": config, "compiler": "NVRTC 13.0", "sha256": digest,
                                   "available": True, "kind": "cubin"}]}
             command.write_text(f"#!/bin/sh\necho '{json.dumps(built)}'\n")
             command.chmod(0o700)
