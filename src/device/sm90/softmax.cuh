@@ -3,6 +3,7 @@
 
 #include "device/ptx/term.cuh"
 #include "device/ptx/thread.cuh"
+#include "device/ptx/wgmma.cuh"
 #include "device/sm90/geometry.cuh"
 
 namespace octavo::sm90 {
