@@ -67,6 +67,9 @@ typedef enum octavo_precision {
   OCTAVO_SIM8_PRECISION = 8
 } octavo_precision;
 
+/* How V lies in memory: octavo.hpp has the order of a transposed one. */
+typedef enum octavo_v_layout { OCTAVO_V_ROWS = 0, OCTAVO_V_TRANSPOSED = 1 } octavo_v_layout;
+
 typedef enum octavo_scale_rule { OCTAVO_AMAX = 0, OCTAVO_LEAST_SQUARES = 1 } octavo_scale_rule;
 
 /* A view (batch, heads, rows, columns), strides in elements, the last one 1. */
@@ -116,6 +119,9 @@ typedef struct octavo_arguments {
   int64_t max_len_q;
   int64_t max_len_kv;
   const void* page_table; /* reserved: NULL */
+  int32_t v_layout;       /* octavo_v_layout */
+  float q_largest_code;   /* no code's magnitude exceeds it; 0: that of the format */
+  float k_largest_code;
 } octavo_arguments;
 
 typedef struct octavo_quantize_options {
@@ -126,6 +132,7 @@ typedef struct octavo_quantize_options {
   int32_t smooth;
   int32_t hadamard;
   int32_t scales_given;
+  int32_t layout; /* octavo_v_layout, of the codes */
 } octavo_quantize_options;
 
 typedef struct octavo_range_stats {
@@ -175,6 +182,11 @@ OCTAVO_C_API octavo_status octavo_explain(const octavo_arguments* arguments,
 /* -1 for a shape or granularity that is not valid. */
 OCTAVO_C_API int64_t octavo_scale_count(const int64_t shape[4], octavo_granularity granularity,
                                         int64_t block_rows);
+/* Bytes of a column of a transposed V: of so many keys, or of a packed batch of so many tokens and
+ * sequences (0: not packed). There, where sequence `number` lies
+ * in a column, if its first token is `begin`. */
+OCTAVO_C_API int64_t octavo_transposed_columns(int64_t keys, int64_t sequences);
+OCTAVO_C_API int64_t octavo_transposed_begin(int64_t begin, int64_t number);
 /* mean and stats may be NULL (mean not when smoothing). */
 OCTAVO_C_API octavo_status octavo_quantize(const octavo_tensor* x,
                                            const octavo_quantize_options* options,

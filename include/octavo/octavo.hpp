@@ -180,7 +180,29 @@ struct Scales {
   Granularity granularity = Granularity::head;
   std::int64_t block_rows = 64;                         // block granularity only
   std::optional<std::array<std::int64_t, 3>> stride{};  // (batch, head, index), in elements
+  // The caller's word that no code's magnitude exceeds this; 0: any code of the format may come.
+  // Q's and K's let a GPU add up scores in FP16, where head_dim times both stays within 65504.
+  // Nobody checks it: a larger code may make an infinity of its row.
+  float largest_code = 0;
 };
+
+// How V lies in memory.
+enum class VLayout : std::uint8_t {
+  rows,  // (B, H, S, D), as K
+  // (B, H, D, transposed_columns(S)), in 8 bits alone: a column's keys side by side, each sixteen
+  // in the order 0 1 8 9 2 3 10 11 4 5 12 13 6 7 14 15, zero codes for those that the last lacks.
+  // Hopper's 8-bit kernels read it as it is, where rows cost a pass over V in every call.
+  transposed,
+};
+inline constexpr std::array kAllVLayouts = {VLayout::rows, VLayout::transposed};
+OCTAVO_API std::string_view name(VLayout layout);
+OCTAVO_API Result<VLayout> parse_v_layout(std::string_view text);
+
+// Bytes of a column of a transposed V: of so many keys, or of the tokens of a packed batch of so
+// many sequences, each of which begins with a sixteen of its own.
+OCTAVO_API std::int64_t transposed_columns(std::int64_t keys, std::int64_t sequences = 0);
+// There: where sequence `number` lies in a column, if its first token is `begin`.
+OCTAVO_API std::int64_t transposed_begin(std::int64_t begin, std::int64_t number);
 
 // ---------------------------------------------------------------------------------------------
 // What to compute
@@ -249,14 +271,16 @@ struct Options {
 struct Arguments {
   ConstTensor q{};  // (B, Hq, Sq, D)
   ConstTensor k{};  // (B, Hkv, Skv, D), Hkv divides Hq
-  ConstTensor v{};  // (B, Hkv, Skv, D)
+  ConstTensor v{};  // (B, Hkv, Skv, D), or as v_layout has it
   Tensor out{};     // (B, Hq, Sq, D), f32, f16 or bf16
   Tensor lse{};     // (B, Hq, Sq, 1), f32, natural logarithm; no data: not wanted
 
   std::optional<float> scale{};  // of Q K^T; 1/sqrt(D) if unset
 
-  // Of 8-bit inputs; required for those, ignored for others.
+  // Of 8-bit inputs; required for those, ignored for others. V's follow its keys and columns,
+  // however they lie.
   Scales q_scales{}, k_scales{}, v_scales{};
+  VLayout v_layout = VLayout::rows;
 
   // Packed batches, where the arrays are given: sequence b holds tokens [cu[b], cu[b+1]) of a
   // tensor with B = 1. Arrays of sequences + 1 entries on the device; contents are clamped to the
@@ -284,6 +308,9 @@ struct Problem {
   Granularity q_scales = Granularity::head;  // of 8-bit inputs
   Granularity k_scales = Granularity::head;
   Granularity v_scales = Granularity::head;
+  VLayout v_layout = VLayout::rows;
+  float q_largest_code = 0;  // of 8-bit inputs; 0: that of the format
+  float k_largest_code = 0;
   bool lse = false;
   bool packed = false;
   Options options{};
@@ -410,19 +437,20 @@ struct QuantizeOptions {
   Granularity granularity = Granularity::head;
   std::int64_t block_rows = 64;
   ScaleRule rule = ScaleRule::amax;
-  bool smooth = false;        // subtract the mean row of each (batch, head) first
-  bool hadamard = false;      // then rotate rows by a Hadamard matrix
-  bool scales_given = false;  // `scales` is an input: from the caller or a calibration
+  bool smooth = false;             // subtract the mean row of each (batch, head) first
+  bool hadamard = false;           // then rotate rows by a Hadamard matrix
+  bool scales_given = false;       // `scales` is an input: from the caller or a calibration
+  VLayout layout = VLayout::rows;  // of the codes
 };
 
 // How many scales a tensor of this shape has.
 OCTAVO_API std::int64_t scale_count(const std::array<std::int64_t, 4>& shape,
                                     Granularity granularity, std::int64_t block_rows = 64);
 
-// x: f32, f16 or bf16; codes: an 8-bit tensor of the same shape. `scales` is contiguous, of
-// scale_count() floats; `mean` (B, H, D) is written when smoothing. A group whose amax is 0 gets
-// scale 1.0 and zero codes. amax is taken over finite values; Inf saturates; NaN becomes the NaN
-// code, or the zero code where the format has none.
+// x: f32, f16 or bf16; codes: an 8-bit tensor of the same shape, or of the one that options.layout
+// gives it. `scales` is contiguous, of scale_count() floats; `mean` (B, H, D) is written when
+// smoothing. A group whose amax is 0 gets scale 1.0 and zero codes. amax is taken over finite
+// values; Inf saturates; NaN becomes the NaN code, or the zero code where the format has none.
 OCTAVO_API Status quantize(const ConstTensor& x, const QuantizeOptions& options,
                            const Tensor& codes, float* scales, float* mean = nullptr,
                            RangeStats* stats = nullptr);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <optional>
 
 #include "errors.h"
@@ -65,7 +66,8 @@ class Plans {
     add((q.smooth_k ? 1 : 0) | (q.hadamard ? 2 : 0) | (o.batch_invariant ? 4 : 0) |
         (a.lse.data != nullptr ? 8 : 0));
     add(call.device.kind);
-    add((a.cu_seqlens_q != nullptr ? 1 : 0) | (o.overlap_launch ? 2 : 0));
+    add((a.cu_seqlens_q != nullptr ? 1 : 0) | (o.overlap_launch ? 2 : 0) |
+        (a.v_layout == VLayout::transposed ? 4 : 0));
     const auto word = [](std::int64_t n) { return static_cast<std::uint64_t>(n); };
     return {kinds,
             word(call.device.index),
@@ -80,7 +82,9 @@ class Plans {
             word(q.block_rows),
             word(a.sequences),
             word(a.max_len_q),
-            word(a.max_len_kv)};
+            word(a.max_len_kv),
+            std::uint64_t{std::bit_cast<std::uint32_t>(a.q_scales.largest_code)} << 32 |
+                std::bit_cast<std::uint32_t>(a.k_scales.largest_code)};
   }
 
   static std::size_t hash(const Key& key) {

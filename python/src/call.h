@@ -90,6 +90,7 @@ struct QuantizedArray {
   Array codes, scales;
   DType format = DType::e4m3;
   Scales view{};
+  VLayout layout = VLayout::rows;
   std::int64_t scale_count = 1;
 };
 QuantizedArray read_quantized(nanobind::handle value, const char* what);

@@ -137,10 +137,12 @@ NB_MODULE(_octavo, m) {
         nb::arg("granularity") = "head", nb::arg("block_rows") = 64, nb::arg("rule") = "amax",
         nb::arg("smooth") = false, nb::arg("hadamard") = false,
         nb::arg("scales").none() = nb::none(), nb::arg("layout") = "bhsd",
+        nb::arg("transposed") = false,
         "8-bit codes and scales of an array in host memory: an octavo.Quantized.\n\n"
         "format: e4m3, e5m2, int8, sim8; granularity: tensor, head, block, row, channel; rule:\n"
         "amax, least_squares; smooth: subtract the mean row of each head first; hadamard: then\n"
-        "rotate the rows; scales: yours instead of its own.");
+        "rotate the rows; scales: yours instead of its own; transposed: for a v that Hopper's\n"
+        "8-bit kernels read as it is, where rows cost a pass over v in every call.");
   m.def("dequantize", &dequantize_array, nb::arg("quantized"), nb::arg("dtype") = "float32",
         nb::arg("layout") = "bhsd",
         "The values of an octavo.Quantized, without undoing rotation or smoothing.");

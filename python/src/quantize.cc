@@ -65,7 +65,7 @@ void take_scales(nb::handle given, std::int64_t count, float* into) {
 
 nb::object quantize_array(nb::handle x, std::string_view format, std::string_view granularity,
                           std::int64_t block_rows, std::string_view rule, bool smooth,
-                          bool hadamard, nb::handle scales, nb::handle layout) {
+                          bool hadamard, nb::handle scales, nb::handle layout, bool transposed) {
   const Array array = read_array(x, "x");
   require_host(array, "x");
   const Tensor from = tensor_view(array, element_type(array, "x"), layout_of(layout), "x");
@@ -76,11 +76,15 @@ nb::object quantize_array(nb::handle x, std::string_view format, std::string_vie
                           check(parse_scale_rule(rule)),
                           smooth,
                           hadamard,
-                          !scales.is_none()};
+                          !scales.is_none(),
+                          transposed ? VLayout::transposed : VLayout::rows};
   const std::int64_t count = scale_count(from.shape, options.granularity, block_rows);
   if (count < 0) refuse(PyExc_ValueError, "block_rows", std::to_string(block_rows), "at least 1");
 
-  nb::object codes = make_like(array, dtype);
+  const std::array<std::int64_t, 4> columns = {from.shape[0], from.shape[1], from.shape[3],
+                                               transposed_columns(from.shape[2])};
+  nb::object codes =
+      transposed ? make_array(array, dtype, 4, columns.data()) : make_like(array, dtype);
   nb::object made_scales = make_scales(array, from, options.granularity, count);
   nb::object mean = nb::none();
   const Array codes_array = read_array(codes, "codes"),
@@ -97,19 +101,22 @@ nb::object quantize_array(nb::handle x, std::string_view format, std::string_vie
   Status status;
   {
     const nb::gil_scoped_release released;
-    status = quantize(from, options, tensor_view(codes_array, dtype, layout_of(layout), "codes"),
-                      scale_data, mean_data, &stats);
+    const Layout order = transposed ? Layout::bhsd : layout_of(layout);
+    status = quantize(from, options, tensor_view(codes_array, dtype, order, "codes"), scale_data,
+                      mean_data, &stats);
   }
   check(status);
   if (smooth) mean = finish(array, mean);
   return nb::module_::import_("octavo._quantized")
       .attr("Quantized")(finish(array, codes), finish(array, made_scales), format, granularity,
-                         block_rows, mean, as_dict(stats));
+                         block_rows, mean, as_dict(stats), transposed);
 }
 
 nb::object dequantize_array(nb::handle quantized, nb::handle dtype, nb::handle layout) {
   const QuantizedArray found = read_quantized(quantized, "quantized");
   require_host(found.codes, "quantized");
+  if (found.layout == VLayout::transposed)
+    refuse(PyExc_NotImplementedError, "quantized", "transposed", "codes by rows");
   const Layout order = layout_of(layout);
   const Tensor from = tensor_view(found.codes, found.format, order, "quantized");
   const std::int64_t wanted =

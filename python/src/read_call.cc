@@ -84,6 +84,7 @@ struct Operand {
   ConstTensor* tensor;
   Scales* scales;
   std::int64_t scale_count = -1;
+  VLayout layout = VLayout::rows;
 };
 
 void check_device(const Call& call, const Array& array, const char* what) {
@@ -94,7 +95,9 @@ void check_device(const Call& call, const Array& array, const char* what) {
 // The scales' memory must be as long as the library is going to read.
 void check_scale_count(const Call& call, const Operand& operand, std::int64_t max_len) {
   const Scales& scales = *operand.scales;
-  std::array<std::int64_t, 4> shape = operand.tensor->shape;
+  // Those of a transposed V follow its keys and columns as K has them.
+  std::array<std::int64_t, 4> shape =
+      operand.layout == VLayout::transposed ? call.arguments.k.shape : operand.tensor->shape;
   const bool by_sequence =
       scales.granularity != Granularity::row && scales.granularity != Granularity::tensor;
   if (call.arguments.cu_seqlens_q != nullptr && by_sequence) {
@@ -124,7 +127,11 @@ void read_operand(Call& call, Operand& operand, nb::handle value, Layout layout)
   if (is_q) call.q = array;
   check_device(call, array, what);
   const DType dtype = quantized ? found.format : element_type(array, what);
-  *operand.tensor = tensor_view(array, dtype, layout, what);
+  operand.layout = found.layout;
+  const bool transposed = found.layout == VLayout::transposed;
+  if (transposed && operand.tensor != &call.arguments.v)
+    refuse(PyExc_ValueError, what, "transposed", "codes by rows; transposed for v alone");
+  *operand.tensor = tensor_view(array, dtype, transposed ? Layout::bhsd : layout, what);
   if (!quantized) return;
   check_device(call, keep(call, std::move(found.scales)), (std::string(what) + ".scales").c_str());
   *operand.scales = found.view;
@@ -236,6 +243,7 @@ Call read_call(const Given& given) {
   std::array<Operand, 3> operands = {
       {{"q", &a.q, &a.q_scales}, {"k", &a.k, &a.k_scales}, {"v", &a.v, &a.v_scales}}};
   for (int i = 0; i < 3; ++i) read_operand(call, operands[i], given[kQ + i], layout);
+  a.v_layout = operands[2].layout;
   call.device = call.q.device;
   call.options = options_of(given);
   if (!given[kScale].is_none()) {

@@ -137,6 +137,10 @@ QuantizedArray read_quantized(nb::handle value, const char* what) {
   found.view.granularity =
       check(parse_granularity(text_of(granularity, "granularity", "its name")));
   found.view.block_rows = number_of(block_rows, "block_rows", "a number of rows");
+  if (is_true(value.attr("transposed"))) found.layout = VLayout::transposed;
+  const double largest_code = PyFloat_AsDouble(value.attr("largest_code").ptr());
+  if (largest_code == -1 && PyErr_Occurred()) throw nb::python_error();
+  found.view.largest_code = static_cast<float>(largest_code);
   if (element_type(found.scales, scales_name.c_str()) != DType::f32)
     refuse(PyExc_TypeError, scales_name, "of " + dtype_name(found.scales.dtype), "float32");
   if (found.scales.dimensions > kMostDimensions)

@@ -24,7 +24,7 @@ struct OperandScales {
   }
 };
 
-// V with K's shape, by rows: what its scales follow, however it lies in memory.
+// V with K's shape: what its scales follow, however it lies in memory (element_places.h).
 inline ConstTensor v_by_rows(const Arguments& a) {
   ConstTensor v = a.v;
   v.shape = a.k.shape;

@@ -34,13 +34,23 @@ Status check_shapes(const Arguments& a) {
   if (k[0] != q[0])
     return invalid("k.shape[0]", fmt::format("{}", k[0]),
                    fmt::format("the batch of q, here {}", q[0]));
-  OCTAVO_RETURN_IF_ERROR(expect_shape("v", a.v.shape, k, "(that of k)"));
+  if (a.v_layout == VLayout::rows)
+    OCTAVO_RETURN_IF_ERROR(expect_shape("v", a.v.shape, k, "(that of k)"));
   OCTAVO_RETURN_IF_ERROR(expect_shape("out", a.out.shape, q, "(that of q)"));
   if (a.lse.data == nullptr) return {};
   OCTAVO_RETURN_IF_ERROR(
       expect_shape("lse", a.lse.shape, {q[0], q[1], q[2], 1}, "(a value per row of q)"));
   if (a.lse.dtype != DType::f32) return invalid("lse.dtype", name(a.lse.dtype), "f32");
   return {};
+}
+
+// Once it is known how many sequences there may be.
+Status check_transposed_v(const Arguments& a) {
+  if (a.v_layout == VLayout::rows) return {};
+  const auto& k = a.k.shape;
+  const std::int64_t columns = transposed_columns(k[2], is_packed(a) ? a.sequences : 0);
+  return expect_shape("v", a.v.shape, {k[0], k[1], k[3], columns},
+                      "(that of k transposed, its keys filled up to sixteens)");
 }
 
 // With zero rows or heads some pointers may be null; where there is work, out must be there.
@@ -116,6 +126,7 @@ Result<Problem> problem_of(const Arguments& a, const Options& options) {
   if (a.lse.data != nullptr) OCTAVO_RETURN_IF_ERROR(validate_tensor("lse", a.lse));
   OCTAVO_RETURN_IF_ERROR(check_shapes(a));
   OCTAVO_RETURN_IF_ERROR(check_packed(a));
+  OCTAVO_RETURN_IF_ERROR(check_transposed_v(a));
 
   Problem p;
   p.batch = sequence_count(a);
@@ -128,9 +139,16 @@ Result<Problem> problem_of(const Arguments& a, const Options& options) {
   p.k = a.k.dtype;
   p.v = a.v.dtype;
   p.out = a.out.dtype;
-  if (is_8bit(p.q)) p.q_scales = a.q_scales.granularity;
-  if (is_8bit(p.k)) p.k_scales = a.k_scales.granularity;
+  if (is_8bit(p.q)) {
+    p.q_scales = a.q_scales.granularity;
+    p.q_largest_code = a.q_scales.largest_code;
+  }
+  if (is_8bit(p.k)) {
+    p.k_scales = a.k_scales.granularity;
+    p.k_largest_code = a.k_scales.largest_code;
+  }
   if (is_8bit(p.v)) p.v_scales = a.v_scales.granularity;
+  p.v_layout = a.v_layout;
   p.lse = a.lse.data != nullptr;
   p.packed = is_packed(a);
   p.options = options;
@@ -140,7 +158,7 @@ Result<Problem> problem_of(const Arguments& a, const Options& options) {
     return invalid("scale", fmt::format("{}", *a.scale), "finite numbers");
   OCTAVO_RETURN_IF_ERROR(check_scales("q_scales", a, a.q, a.q_scales, p.len_q));
   OCTAVO_RETURN_IF_ERROR(check_scales("k_scales", a, a.k, a.k_scales, p.len_kv));
-  OCTAVO_RETURN_IF_ERROR(check_scales("v_scales", a, a.v, a.v_scales, p.len_kv));
+  OCTAVO_RETURN_IF_ERROR(check_scales("v_scales", a, v_by_rows(a), a.v_scales, p.len_kv));
   OCTAVO_RETURN_IF_ERROR(check_memory(a));
   return p;
 }
@@ -156,6 +174,7 @@ std::string describe(const Problem& p) {
   if (o.window_left >= 0 || o.window_right >= 0)
     text += fmt::format(" window={},{}", o.window_left, o.window_right);
   if (o.precision != Precision::native) text += fmt::format(" precision={}", name(o.precision));
+  if (p.v_layout == VLayout::transposed) text += " v_layout=transposed";
   if (p.packed) text += " packed";
   if (p.lse) text += " lse";
   return text;

@@ -10,6 +10,7 @@
 #include <limits>
 #include <vector>
 
+#include "attention/element_places.h"
 #include "attention/error.h"
 #include "attention/mask.h"
 #include "attention/operand_scales.h"
@@ -30,20 +31,19 @@ struct Row {
   std::int64_t head_dim = 0;
 };
 
-// Rows [begin, begin + rows) of one head as fp64; 8-bit codes are multiplied by their step.
+// The rows of one head of one sequence as fp64; 8-bit codes are multiplied by their step.
 std::vector<double> load_rows(const Arguments& a, const ConstTensor& t, const Scales& scales,
-                              std::int64_t max_len, const Sequence& at, std::int64_t number,
-                              std::int64_t head, std::int64_t begin, std::int64_t rows) {
+                              std::int64_t max_len, const HeadOfSequence& of, std::int64_t rows,
+                              VLayout layout = VLayout::rows) {
   const std::int64_t columns = t.shape[3];
   std::vector<double> values(static_cast<std::size_t>(rows * columns));
   OperandScales steps;
   if (is_8bit(t.dtype)) steps = operand_scales(a, t, scales, max_len);
+  const ElementPlaces places(t, layout, is_packed(a), of);
   for (std::int64_t r = 0; r < rows; ++r) {
-    const std::int64_t first =
-        at.batch * t.stride[0] + head * t.stride[1] + (begin + r) * t.stride[2];
     for (std::int64_t c = 0; c < columns; ++c) {
-      double x = load_element(t.dtype, t.data, first + c);
-      if (is_8bit(t.dtype)) x *= steps.step(number, head, begin, r, c);
+      double x = load_element(t.dtype, t.data, places.at(r, c));
+      if (is_8bit(t.dtype)) x *= steps.step(of.number, of.head, of.begin, r, c);
       values[static_cast<std::size_t>(r * columns + c)] = x;
     }
   }
@@ -71,11 +71,11 @@ Status for_each_row(const Arguments& a, const Options& options, double* out, dou
     const Sequence at = sequence(a, b);
     for (std::int64_t head = 0; head < p.heads_q; ++head) {
       const std::int64_t head_kv = head / (p.heads_q / p.heads_kv);
-      const auto q = load_rows(a, a.q, a.q_scales, p.len_q, at, b, head, at.q_begin, at.len_q);
-      const auto k =
-          load_rows(a, a.k, a.k_scales, p.len_kv, at, b, head_kv, at.kv_begin, at.len_kv);
-      const auto v =
-          load_rows(a, a.v, a.v_scales, p.len_kv, at, b, head_kv, at.kv_begin, at.len_kv);
+      const HeadOfSequence of_q{b, at.batch, at.q_begin, head};
+      const HeadOfSequence of_kv{b, at.batch, at.kv_begin, head_kv};
+      const auto q = load_rows(a, a.q, a.q_scales, p.len_q, of_q, at.len_q);
+      const auto k = load_rows(a, a.k, a.k_scales, p.len_kv, of_kv, at.len_kv);
+      const auto v = load_rows(a, v_by_rows(a), a.v_scales, p.len_kv, of_kv, at.len_kv, a.v_layout);
       for (std::int64_t i = 0; i < at.len_q; ++i) {
         const KeyRange keys = visible_keys(options, i, at.len_q, at.len_kv);
         if (keys.begin == keys.end) continue;

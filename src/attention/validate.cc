@@ -5,10 +5,12 @@
 #include <cmath>
 #include <cstdint>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "attention/error.h"
 #include "attention/operand.h"
+#include "numeric/formats.h"
 
 namespace octavo {
 namespace {
@@ -76,12 +78,32 @@ Status validate_types(const Problem& p) {
       return invalid(what, fmt::format("code {}", static_cast<int>(dtype)),
                      "f32, f16, bf16, e4m3, e5m2, int8, sim8");
   if (is_8bit(p.out)) return invalid("out dtype", name(p.out), "f32, f16, bf16");
+  if (p.v_layout > VLayout::transposed)
+    return invalid("v_layout", fmt::format("code {}", static_cast<int>(p.v_layout)),
+                   "rows, transposed");
+  if (p.v_layout == VLayout::transposed && !is_8bit(p.v))
+    return invalid("v_layout", fmt::format("transposed with v of {}", name(p.v)),
+                   "rows; transposed for v of e4m3, e5m2, int8, sim8");
   for (const auto& [what, granularity] : {std::pair{"q_scales.granularity", p.q_scales},
                                           {"k_scales.granularity", p.k_scales},
                                           {"v_scales.granularity", p.v_scales}})
     if (!known_granularity(granularity))
       return invalid(what, fmt::format("code {}", static_cast<int>(granularity)),
                      "tensor, head, block, row, channel");
+  return {};
+}
+
+// What a bound of 0 stands for.
+float largest_code(DType dtype, float bound) { return bound == 0 ? largest(dtype) : bound; }
+
+Status validate_largest_codes(const Problem& p) {
+  for (const auto& [what, dtype, bound] :
+       {std::tuple{"q_scales.largest_code", p.q, p.q_largest_code},
+        {"k_scales.largest_code", p.k, p.k_largest_code}})
+    if (is_8bit(dtype) && !(bound >= 0 && bound <= largest(dtype)))
+      return invalid(
+          what, fmt::format("{}", bound),
+          fmt::format("0 (not known) to {}, the largest of {}", largest(dtype), name(dtype)));
   return {};
 }
 
@@ -228,6 +250,7 @@ Status validate_apart(std::string_view what, const Tensor& written, std::string_
 Status validate(const Problem& problem) {
   OCTAVO_RETURN_IF_ERROR(validate_sizes(problem));
   OCTAVO_RETURN_IF_ERROR(validate_types(problem));
+  OCTAVO_RETURN_IF_ERROR(validate_largest_codes(problem));
   OCTAVO_RETURN_IF_ERROR(validate_mask(problem.options));
   return validate_precision(problem);
 }
@@ -240,6 +263,7 @@ Status validate_run(const Problem& planned, const Problem& posed) {
   };
   const auto dtype_text = [](DType d) { return std::string(name(d)); };
   const auto scales_text = [](Granularity g) { return std::string(name(g)); };
+  const auto layout_text = [](VLayout l) { return std::string(name(l)); };
   const auto bool_text = [](bool b) { return std::string(b ? "given" : "absent"); };
   OCTAVO_RETURN_IF_ERROR(same("q dtype", posed.q, planned.q, dtype_text));
   OCTAVO_RETURN_IF_ERROR(same("k dtype", posed.k, planned.k, dtype_text));
@@ -249,6 +273,14 @@ Status validate_run(const Problem& planned, const Problem& posed) {
   OCTAVO_RETURN_IF_ERROR(same("q_scales", posed.q_scales, planned.q_scales, scales_text));
   OCTAVO_RETURN_IF_ERROR(same("k_scales", posed.k_scales, planned.k_scales, scales_text));
   OCTAVO_RETURN_IF_ERROR(same("v_scales", posed.v_scales, planned.v_scales, scales_text));
+  OCTAVO_RETURN_IF_ERROR(same("v_layout", posed.v_layout, planned.v_layout, layout_text));
+  // The kernel may count on what the plan was told.
+  for (const auto& [what, dtype, is, was] :
+       {std::tuple{"q_scales.largest_code", posed.q, posed.q_largest_code, planned.q_largest_code},
+        {"k_scales.largest_code", posed.k, posed.k_largest_code, planned.k_largest_code}})
+    if (is_8bit(dtype) && largest_code(dtype, is) > largest_code(dtype, was))
+      return invalid(what, fmt::format("{}", is),
+                     fmt::format("1 to {}, for which the plan was made", was));
   OCTAVO_RETURN_IF_ERROR(same("lse", posed.lse, planned.lse, bool_text));
   OCTAVO_RETURN_IF_ERROR(same("cu_seqlens", posed.packed, planned.packed, bool_text));
   if (posed.heads_q * planned.heads_kv != planned.heads_q * posed.heads_kv)

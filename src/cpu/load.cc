@@ -3,13 +3,18 @@
 
 #include <cstddef>
 
+#include "numeric/formats.h"
 #include "numeric/quantize.h"
 
 namespace octavo::cpu {
 
-RowLoader::RowLoader(const Kernels& kernels, const Operand& operand, const HeadRows& rows,
+RowLoader::RowLoader(const Kernels& kernels, const Operand& operand, const HeadOfSequence& rows,
                      float* factors)
-    : kernels_(kernels), operand_(operand), rows_(rows), head_dim_(operand.tensor.shape[3]) {
+    : kernels_(kernels),
+      operand_(operand),
+      rows_(rows),
+      places_(operand.tensor, operand.layout, operand.packed, rows),
+      head_dim_(operand.tensor.shape[3]) {
   const OperandFormat& format = operand.format;
   const bool scaled = format.scales_of_caller() || format.scales_of_ours();
   if (!scaled || format.granularity != Granularity::channel) return;
@@ -26,11 +31,16 @@ RowLoader::RowLoader(const Kernels& kernels, const Operand& operand, const HeadR
 void RowLoader::convert(std::int64_t row, std::int64_t rows, float* target,
                         std::int64_t pitch) const {
   const ConstTensor& t = operand_.tensor;
-  const std::int64_t at =
-      rows_.batch * t.stride[0] + rows_.head * t.stride[1] + (rows_.begin + row) * t.stride[2];
-  const auto* bytes =
-      static_cast<const std::byte*>(t.data) + at * static_cast<std::int64_t>(size_bytes(t.dtype));
+  const auto* bytes = static_cast<const std::byte*>(t.data) +
+                      places_.at(row, 0) * static_cast<std::int64_t>(size_bytes(t.dtype));
   kernels_.to_f32(t.dtype, bytes, t.stride[2], rows, head_dim_, target, pitch);
+}
+
+void RowLoader::gather(std::int64_t row, float* target) const {
+  const auto* codes = static_cast<const std::uint8_t*>(operand_.tensor.data) + places_.at(row, 0);
+  const std::array<float, 256>& values = decode_table(operand_.tensor.dtype);
+  for (std::int64_t c = 0; c < head_dim_; ++c)
+    target[c] = values[codes[c * places_.column_stride()]];
 }
 
 bool RowLoader::is_plain() const {
@@ -46,7 +56,7 @@ void RowLoader::load_block(std::int64_t begin, std::int64_t end, float* target,
 }
 
 void RowLoader::load_values(std::int64_t row, float* target) const {
-  convert(row, 1, target, 0);
+  operand_.layout == VLayout::rows ? convert(row, 1, target, 0) : gather(row, target);
   if (!operand_.format.scales_of_caller()) return;
   if (channel_steps_ != nullptr)
     kernels_.multiply_row(target, channel_steps_, head_dim_);

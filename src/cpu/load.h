@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "attention/element_places.h"
 #include "attention/operand.h"
 #include "attention/operand_scales.h"
 #include "cpu/kernels.h"
@@ -22,24 +23,19 @@ struct Operand {
   OperandFormat format{};
   OperandScales scales{};        // the caller's, or ours
   const float* means = nullptr;  // (sequence, head, column), where smoothed
+  VLayout layout = VLayout::rows;
+  bool packed = false;
 
   const float* mean(std::int64_t number, std::int64_t head) const {
     return means == nullptr ? nullptr : means + (number * tensor.shape[1] + head) * tensor.shape[3];
   }
 };
 
-// The rows of one head of one sequence.
-struct HeadRows {
-  std::int64_t number = 0;  // of the sequence
-  std::int64_t batch = 0;   // of the tensor
-  std::int64_t begin = 0;   // first row
-  std::int64_t head = 0;
-};
-
 class RowLoader {
  public:
   // `factors`: room for two padded rows, kept as long as the loader.
-  RowLoader(const Kernels& kernels, const Operand& operand, const HeadRows& rows, float* factors);
+  RowLoader(const Kernels& kernels, const Operand& operand, const HeadOfSequence& rows,
+            float* factors);
 
   // What the products use: the three stages below.
   void load(std::int64_t row, float* target) const {
@@ -57,14 +53,16 @@ class RowLoader {
 
  private:
   void convert(std::int64_t row, std::int64_t rows, float* target, std::int64_t pitch) const;
-  bool is_plain() const;  // conversion is all there is to do
+  void gather(std::int64_t row, float* target) const;  // of a transposed V
+  bool is_plain() const;                               // conversion is all there is to do
   float step(std::int64_t row) const {
     return operand_.scales.step(rows_.number, rows_.head, rows_.begin, row, 0);
   }
 
   const Kernels& kernels_;
   const Operand& operand_;
-  const HeadRows rows_;
+  const HeadOfSequence rows_;
+  const ElementPlaces places_;
   const std::int64_t head_dim_;
   const float* channel_steps_ = nullptr;  // where each column has a scale of its own
   const float* channel_inverses_ = nullptr;

@@ -48,7 +48,7 @@ struct Preparation {
     return own_scales_per_head(problem, operand.format, is_q ? problem.len_q : problem.len_kv);
   }
   std::int64_t length(const Sequence& s) const { return is_q ? s.len_q : s.len_kv; }
-  HeadRows rows(const Sequence& s, std::int64_t number, std::int64_t head) const {
+  HeadOfSequence rows(const Sequence& s, std::int64_t number, std::int64_t head) const {
     return {number, s.batch, is_q ? s.q_begin : s.kv_begin, head};
   }
 };
@@ -128,7 +128,7 @@ void least_squares(const Preparation& p, const ConstTensor& view, const float* m
 
 void least_squares_of_head(const Preparation& p, std::int64_t number, std::int64_t head) {
   const Sequence s = sequence(p.arguments, number);
-  const HeadRows rows = p.rows(s, number, head);
+  const HeadOfSequence rows = p.rows(s, number, head);
   ConstTensor view = p.operand.tensor;
   const std::int64_t first =
       rows.batch * view.stride[0] + head * view.stride[1] + rows.begin * view.stride[2];
@@ -187,8 +187,8 @@ void prepare_operand(Preparation p, float* scratch, std::int64_t scratch_stride,
 }
 
 Operand operand_of(const Arguments& a, const ConstTensor& tensor, const OperandFormat& format,
-                   const Scales& scales, std::int64_t max_len) {
-  Operand operand{tensor, format, {}, nullptr};
+                   const Scales& scales, std::int64_t max_len, VLayout layout = VLayout::rows) {
+  Operand operand{tensor, format, {}, nullptr, layout, is_packed(a)};
   if (format.scales_of_caller()) operand.scales = operand_scales(a, tensor, scales, max_len);
   return operand;
 }
@@ -223,7 +223,7 @@ Operands prepare(const Kernels& kernels, const Problem& problem, const Arguments
   const StoragePlan at = plan_storage(problem, formats);
   Operands operands{operand_of(a, a.q, formats.q, a.q_scales, problem.len_q),
                     operand_of(a, a.k, formats.k, a.k_scales, problem.len_kv),
-                    operand_of(a, a.v, formats.v, a.v_scales, problem.len_kv)};
+                    operand_of(a, v_by_rows(a), formats.v, a.v_scales, problem.len_kv, a.v_layout)};
   prepare_operand({kernels, problem, a, operands.q, true, storage + at.q_scales, nullptr}, scratch,
                   scratch_stride, workers);
   prepare_operand(

@@ -175,7 +175,7 @@ void TaskRunner::attend() {
     begin = std::min(begin, keys.begin);
     end = std::max(end, keys.end);
   }
-  const HeadRows head{task_.number, sequence.batch, sequence.kv_begin, task_.kv_head};
+  const HeadOfSequence head{task_.number, sequence.batch, sequence.kv_begin, task_.kv_head};
   const std::int64_t factors = 2 * padded_row(t_.head_dim);
   const RowLoader k_rows(c_.kernels, c_.operands.k, head, s_.factors + factors);
   const RowLoader v_rows(c_.kernels, c_.operands.v, head, s_.factors + 2 * factors);

@@ -76,6 +76,13 @@ Status sm80_forward_serves(const Problem& problem) {
   return {};
 }
 
+Status sm80_forward_reads_v(const Problem& problem) {
+  if (problem.v_layout == VLayout::rows) return {};
+  return unsupported("v_layout", fmt::format("transposed for {}", describe(problem)),
+                     "rows; transposed where a kernel of sm_90 serves a problem of e4m3, e5m2 or "
+                     "int8 and all tensors have addresses and strides of 16 bytes");
+}
+
 ChosenSm80Forward choose_sm80_forward(const Problem& problem, const GpuInfo& gpu, int load_bytes) {
   const Problem p = prepared_problem(problem);
   ChosenSm80Forward chosen;

@@ -13,6 +13,9 @@ namespace octavo {
 // its precision rounds are rounded (prepare_operands.h).
 Status sm80_forward_serves(const Problem& problem);
 
+// That it reads V as the problem has it: by rows. A transposed one is for kernels that others take.
+Status sm80_forward_reads_v(const Problem& problem);
+
 struct ChosenSm80Forward {
   Sm80Forward config;
   std::string reason;

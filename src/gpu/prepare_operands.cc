@@ -70,7 +70,7 @@ Conversions conversions_of(const Problem& p, const Arguments* a, VLayout layout)
   Conversions all{operand(formats.q, p.heads_q, p.len_q, tokens_q),
                   operand(formats.k, p.heads_kv, p.len_kv, tokens_kv),
                   operand(formats.v, p.heads_kv, p.len_kv, tokens_kv)};
-  all.v.transposed = layout == VLayout::transposed;
+  all.v.transposed = layout == VLayout::transposed && p.v_layout == VLayout::rows;
   return all;
 }
 
@@ -267,7 +267,7 @@ std::string describe_quantizers(const Problem& problem, VLayout layout) {
     if (format->rounded)
       text +=
           fmt::format("{} {} becomes {}", text.empty() ? ';' : ',', what, name(*format->rounded));
-  if (layout == VLayout::transposed && !formats.v.rounded)
+  if (layout != problem.v_layout && !formats.v.rounded)
     text += fmt::format("{} V is transposed", text.empty() ? ';' : ',');
   if (!text.empty()) text += " first";
   if (problem.options.precision == Precision::fp8_fast && !text.empty())
@@ -337,6 +337,7 @@ PreparedCall prepare_call(const Problem& posed, const Arguments& a, void* worksp
   prepare(operands.q, a.cu_seqlens_q, call.arguments.q, call.arguments.q_scales);
   prepare(operands.k, a.cu_seqlens_kv, call.arguments.k, call.arguments.k_scales);
   prepare(operands.v, a.cu_seqlens_kv, call.arguments.v, call.arguments.v_scales);
+  if (operands.v.transposed) call.problem.v_layout = call.arguments.v_layout = VLayout::transposed;
   return call;
 }
 

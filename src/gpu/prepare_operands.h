@@ -15,9 +15,7 @@
 
 namespace octavo {
 
-// How the forward kernel wants V: as it comes, or as config/v_layout.h has it, which 8-bit V alone
-// can be; its tensor is then (batch, head, column, key).
-enum class VLayout { rows, transposed };
+// Below, `layout` is how the forward kernel wants V.
 
 // That the quantizers can do what the problem asks for.
 Status quantizers_serve(const Problem& problem);

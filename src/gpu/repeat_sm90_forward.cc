@@ -30,7 +30,8 @@ bool same_presence(const void* a, const void* b) { return (a == nullptr) == (b =
 // All that a launch follows from, but for addresses. Scales are of 8-bit inputs.
 bool same_but_for_addresses(const Arguments& a, const Arguments& b) {
   return same_layout(a.q, b.q) && same_layout(a.k, b.k) && same_layout(a.v, b.v) &&
-         same_layout(a.out, b.out) && same_presence(a.lse.data, b.lse.data) &&
+         same_layout(a.out, b.out) && a.v_layout == b.v_layout &&
+         same_presence(a.lse.data, b.lse.data) &&
          (a.lse.data == nullptr || same_layout(a.lse, b.lse)) && a.scale == b.scale &&
          same_presence(a.cu_seqlens_q, b.cu_seqlens_q) &&
          same_presence(a.cu_seqlens_kv, b.cu_seqlens_kv) && a.sequences == b.sequences &&

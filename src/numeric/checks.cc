@@ -7,6 +7,7 @@
 #include "attention/error.h"
 #include "attention/validate.h"
 #include "numeric/scale.h"
+#include "numeric/transposed.h"
 
 namespace octavo {
 namespace {
@@ -38,6 +39,15 @@ Status check_same_shape(std::string_view what, const ConstTensor& tensor,
                  fmt::format("the shape of {}, here {}", other_what, shape_text(other)));
 }
 
+Status check_transposed_shape(std::string_view what, const ConstTensor& codes,
+                              std::string_view other_what, const ConstTensor& other) {
+  ConstTensor expected = other;
+  expected.shape = code_shape(other.shape, VLayout::transposed);
+  if (codes.shape == expected.shape) return {};
+  return invalid(fmt::format("{}.shape", what), shape_text(codes),
+                 fmt::format("{}, those of {} transposed", shape_text(expected), other_what));
+}
+
 Status check_grouping(Granularity granularity, std::int64_t block_rows) {
   if (std::find(kAllGranularities.begin(), kAllGranularities.end(), granularity) ==
       kAllGranularities.end())
@@ -53,6 +63,9 @@ Status check_options(const QuantizeOptions& options) {
   if (options.rule != ScaleRule::amax && options.rule != ScaleRule::least_squares)
     return invalid("rule", fmt::format("code {}", static_cast<int>(options.rule)),
                    "amax, least_squares");
+  if (options.layout > VLayout::transposed)
+    return invalid("layout", fmt::format("code {}", static_cast<int>(options.layout)),
+                   "rows, transposed");
   return {};
 }
 

@@ -17,7 +17,10 @@ Status check_values(std::string_view what, const ConstTensor& x);
 Status check_codes(std::string_view what, const ConstTensor& codes);
 Status check_same_shape(std::string_view what, const ConstTensor& tensor,
                         std::string_view other_what, const ConstTensor& other);
-// Granularity, block_rows and rule are ones that exist.
+// `codes` are shaped as those of `other` with VLayout::transposed.
+Status check_transposed_shape(std::string_view what, const ConstTensor& codes,
+                              std::string_view other_what, const ConstTensor& other);
+// Granularity, block_rows, rule and layout are ones that exist.
 Status check_grouping(Granularity granularity, std::int64_t block_rows);
 Status check_options(const QuantizeOptions& options);
 

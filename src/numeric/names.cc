@@ -36,6 +36,10 @@ constexpr Spelling<ScaleRule> kScaleRules[] = {
     {"amax", ScaleRule::amax},
     {"least_squares", ScaleRule::least_squares},
 };
+constexpr Spelling<VLayout> kVLayouts[] = {
+    {"rows", VLayout::rows},
+    {"transposed", VLayout::transposed},
+};
 
 template <class T>
 std::string_view name_in(std::span<const Spelling<T>> spellings, T value) {
@@ -64,6 +68,7 @@ std::string_view name(Granularity granularity) {
   return name_in<Granularity>(kGranularities, granularity);
 }
 std::string_view name(ScaleRule rule) { return name_in<ScaleRule>(kScaleRules, rule); }
+std::string_view name(VLayout layout) { return name_in<VLayout>(kVLayouts, layout); }
 
 Result<DType> parse_dtype(std::string_view text) { return parse_in<DType>(kDTypes, "dtype", text); }
 Result<Granularity> parse_granularity(std::string_view text) {
@@ -71,6 +76,9 @@ Result<Granularity> parse_granularity(std::string_view text) {
 }
 Result<ScaleRule> parse_scale_rule(std::string_view text) {
   return parse_in<ScaleRule>(kScaleRules, "scale rule", text);
+}
+Result<VLayout> parse_v_layout(std::string_view text) {
+  return parse_in<VLayout>(kVLayouts, "layout", text);
 }
 
 }  // namespace octavo

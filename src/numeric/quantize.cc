@@ -12,6 +12,7 @@
 #include "numeric/checks.h"
 #include "numeric/formats.h"
 #include "numeric/scale.h"
+#include "numeric/transposed.h"
 
 namespace octavo {
 namespace {
@@ -31,7 +32,9 @@ Status check_quantize(const ConstTensor& x, const QuantizeOptions& options, cons
   OCTAVO_RETURN_IF_ERROR(check_options(options));
   OCTAVO_RETURN_IF_ERROR(check_values("x", x));
   OCTAVO_RETURN_IF_ERROR(check_codes("codes", codes));
-  OCTAVO_RETURN_IF_ERROR(check_same_shape("codes", codes, "x", x));
+  OCTAVO_RETURN_IF_ERROR(options.layout == VLayout::rows
+                             ? check_same_shape("codes", codes, "x", x)
+                             : check_transposed_shape("codes", codes, "x", x));
   OCTAVO_RETURN_IF_ERROR(validate_no_self_overlap("codes", codes));
   OCTAVO_RETURN_IF_ERROR(validate_apart("codes", codes, "x", x));
 
@@ -143,27 +146,73 @@ class Statistics {
   double noise_ = 0;
 };
 
+// The codes of one head, on their way to where the layout has them.
+class CodeWriter {
+ public:
+  // `row`: room for the codes of one.
+  CodeWriter(const Tensor& codes, VLayout layout, std::int64_t b, std::int64_t h,
+             std::span<std::uint8_t> row)
+      : codes_(codes),
+        head_(static_cast<std::uint8_t*>(codes.data) + b * codes.stride[0] + h * codes.stride[1]),
+        transposed_(layout == VLayout::transposed),
+        row_(row) {}
+
+  // Where to write the codes of a row, which put() then takes.
+  std::uint8_t* row(std::int64_t s) { return transposed_ ? row_.data() : head_ + s * stride(); }
+  void put(std::int64_t s) {
+    if (transposed_) put_column_by_column(s);
+  }
+  // The keys that the last sixteen lacks.
+  void fill_up(std::int64_t rows) {
+    if (!transposed_) return;
+    std::fill(row_.begin(), row_.end(), encode_8bit(codes_.dtype, 0.0f));
+    for (std::int64_t s = rows; s < codes_.shape[3]; ++s) put_column_by_column(s);
+  }
+
+ private:
+  std::int64_t stride() const { return codes_.stride[2]; }
+  void put_column_by_column(std::int64_t s) {
+    std::uint8_t* const first = head_ + place_of_key(s);
+    for (std::size_t c = 0; c < row_.size(); ++c)
+      first[static_cast<std::int64_t>(c) * stride()] = row_[c];
+  }
+
+  const Tensor& codes_;
+  std::uint8_t* const head_;
+  const bool transposed_;
+  const std::span<std::uint8_t> row_;
+};
+
+// Room for one row.
+struct RowRoom {
+  explicit RowRoom(std::size_t columns) : values(columns), codes(columns), steps(columns) {}
+
+  std::vector<float> values;
+  std::vector<std::uint8_t> codes;
+  RowSteps steps;
+};
+
 RangeStats write_codes(const ConstTensor& x, const QuantizeOptions& options, const Tensor& codes,
-                       const float* scales, const float* mean, std::span<float> row,
-                       RowSteps& steps, bool want_stats) {
+                       const float* scales, const float* mean, RowRoom& room, bool want_stats) {
   const auto [batch, heads, rows, columns] = x.shape;
   const ScaleIndex index =
       scale_index({scales, options.granularity, options.block_rows, {}}, x.shape);
   Statistics statistics(codes.dtype);
-  auto* code_bytes = static_cast<std::uint8_t*>(codes.data);
   for (std::int64_t b = 0; b < batch; ++b) {
     for (std::int64_t h = 0; h < heads; ++h) {
       const float* head_mean = mean ? mean + (b * heads + h) * columns : nullptr;
       const RowTransform transform{head_mean, options.hadamard};
+      CodeWriter writer(codes, options.layout, b, h, room.codes);
       for (std::int64_t s = 0; s < rows; ++s) {
-        load_row(x, b, h, s, row.data());
-        transform.apply(row.data(), columns);
-        steps.set(codes.dtype, scales, index, b, h, s);
-        std::uint8_t* row_codes =
-            code_bytes + b * codes.stride[0] + h * codes.stride[1] + s * codes.stride[2];
-        encode_row(codes.dtype, row, steps.inverse, row_codes);
-        if (want_stats) statistics.add(row, steps, row_codes);
+        load_row(x, b, h, s, room.values.data());
+        transform.apply(room.values.data(), columns);
+        room.steps.set(codes.dtype, scales, index, b, h, s);
+        std::uint8_t* const row_codes = writer.row(s);
+        encode_row(codes.dtype, room.values, room.steps.inverse, row_codes);
+        if (want_stats) statistics.add(room.values, room.steps, row_codes);
+        writer.put(s);
       }
+      writer.fill_up(rows);
     }
   }
   return statistics.result();
@@ -178,8 +227,7 @@ Status quantize(const ConstTensor& x, const QuantizeOptions& options, const Tens
     // All that may fail, before anything is written.
     const bool empty = std::find(x.shape.begin(), x.shape.end(), 0) != x.shape.end();
     const auto columns = static_cast<std::size_t>(empty ? 0 : x.shape[3]);
-    std::vector<float> row(columns);
-    RowSteps steps(columns);
+    RowRoom room(columns);
     const std::int64_t mean_count = options.smooth ? x.shape[0] * x.shape[1] * x.shape[3] : 0;
     std::vector<float> new_mean(static_cast<std::size_t>(mean_count));
     std::vector<float> new_scales;
@@ -194,7 +242,7 @@ Status quantize(const ConstTensor& x, const QuantizeOptions& options, const Tens
     if (options.smooth) std::copy(new_mean.begin(), new_mean.end(), mean);
     std::copy(new_scales.begin(), new_scales.end(), scales);
     const RangeStats result =
-        write_codes(x, options, codes, scales, used_mean, row, steps, stats != nullptr);
+        write_codes(x, options, codes, scales, used_mean, room, stats != nullptr);
     if (stats != nullptr) *stats = result;
     return {};
   });

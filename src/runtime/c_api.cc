@@ -18,6 +18,7 @@ static_assert(static_cast<int>(DType::sim8) == OCTAVO_SIM8);
 static_assert(static_cast<int>(Granularity::channel) == OCTAVO_PER_CHANNEL);
 static_assert(static_cast<int>(Causal::bottom_right) == OCTAVO_CAUSAL_BOTTOM_RIGHT);
 static_assert(static_cast<int>(Precision::sim8) == OCTAVO_SIM8_PRECISION);
+static_assert(static_cast<int>(VLayout::transposed) == OCTAVO_V_TRANSPOSED);
 static_assert(static_cast<int>(ScaleRule::least_squares) == OCTAVO_LEAST_SQUARES);
 static_assert(static_cast<int>(ErrorCode::io_error) == OCTAVO_IO_ERROR);
 
@@ -116,7 +117,9 @@ Status read_arguments(const octavo_arguments* given, Arguments& out) {
   out.sequences = c.sequences;
   out.max_len_q = c.max_len_q;
   out.max_len_kv = c.max_len_kv;
-  return {};
+  out.q_scales.largest_code = c.q_largest_code;
+  out.k_scales.largest_code = c.k_largest_code;
+  return read_enum(c.v_layout, "v_layout", "rows, transposed", out.v_layout);
 }
 
 Status read_granularity(std::int32_t code, std::string_view what, std::optional<Granularity>& out) {
@@ -302,6 +305,13 @@ int64_t octavo_scale_count(const int64_t shape[4], octavo_granularity granularit
                              static_cast<octavo::Granularity>(granularity), block_rows);
 }
 
+int64_t octavo_transposed_columns(int64_t keys, int64_t sequences) {
+  return octavo::transposed_columns(keys, sequences);
+}
+int64_t octavo_transposed_begin(int64_t begin, int64_t number) {
+  return octavo::transposed_begin(begin, number);
+}
+
 octavo_status octavo_quantize(const octavo_tensor* x, const octavo_quantize_options* options,
                               const octavo_tensor* codes, float* scales, float* mean,
                               octavo_range_stats* stats) {
@@ -316,6 +326,7 @@ octavo_status octavo_quantize(const octavo_tensor* x, const octavo_quantize_opti
         octavo::read_enum(c.granularity, "granularity", octavo::kGranularities, o.granularity));
     OCTAVO_RETURN_IF_ERROR(
         octavo::read_enum(c.scale_rule, "scale_rule", "amax, least_squares", o.rule));
+    OCTAVO_RETURN_IF_ERROR(octavo::read_enum(c.layout, "layout", "rows, transposed", o.layout));
     o.block_rows = c.block_rows;
     o.smooth = c.smooth != 0;
     o.hadamard = c.hadamard != 0;

@@ -85,7 +85,8 @@ class CpuPlan final : public Plan::Impl {
              Stream /*stream*/) const override {
     OCTAVO_RETURN_IF_ERROR(check_scale_values("q_scales", a, a.q, a.q_scales, posed.len_q, false));
     OCTAVO_RETURN_IF_ERROR(check_scale_values("k_scales", a, a.k, a.k_scales, posed.len_kv, true));
-    OCTAVO_RETURN_IF_ERROR(check_scale_values("v_scales", a, a.v, a.v_scales, posed.len_kv, true));
+    OCTAVO_RETURN_IF_ERROR(
+        check_scale_values("v_scales", a, v_by_rows(a), a.v_scales, posed.len_kv, true));
     return cpu::attention(posed, a, workspace);
   }
 };

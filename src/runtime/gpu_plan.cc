@@ -172,6 +172,7 @@ class GpuPlan final : public Plan::Impl {
     } else if (sm90_ && sm90_forward_reaches(arguments)) {
       return repeated_.launch(gpu_, *sm90_, posed, arguments, stream);
     }
+    OCTAVO_RETURN_IF_ERROR(sm80_forward_reads_v(posed));
     if (forced_.sm90)
       return invalid("config", "of sm90_forward",
                      "one of sm80_forward where strides or addresses are no multiples of 16 bytes");
@@ -199,6 +200,7 @@ class GpuPlan final : public Plan::Impl {
 
  private:
   Status load_sm80() {
+    OCTAVO_RETURN_IF_ERROR(sm80_forward_reads_v(problem));
     OCTAVO_RETURN_IF_ERROR(quantizers_.load(quantizers_of(problem, sm80_.code_arch(), 16)));
     return sm80_.get(16).status();
   }

@@ -51,6 +51,40 @@ std::vector<Fault> faults() {
       {"k.shape[0] is 3", [](A& a, O&) { a.k.shape[0] = 3; }},
       {"k.shape[3] is 7", [](A& a, O&) { a.k.shape[3] = 7; }},
       {"v.shape is (2, 2, 4, 8)", [](A& a, O&) { a.v.shape[2] = 4; }},
+      {"v_layout is code 7",
+       [](A& a, O&) {
+         a.v_layout = static_cast<VLayout>(7);
+         a.v.shape = {2, 2, 8, 16};
+         a.v.stride = {256, 128, 16, 1};
+       }},
+      {"v_layout is transposed with v of f32",
+       [](A& a, O&) {
+         a.v_layout = VLayout::transposed;
+         a.v.shape = {2, 2, 8, 16};
+         a.v.stride = {256, 128, 16, 1};
+       }},
+      {"v.shape is (2, 2, 5, 8); supported: (2, 2, 8, 16)",
+       [](A& a, O&) { a.v_layout = VLayout::transposed; }},
+      {"v.shape is (1, 2, 10, 8); supported: (1, 2, 8, 48)",
+       [](A& a, O&) {
+         static constexpr std::int32_t kStarts[] = {0, 4, 10, 10};
+         a.q.shape[0] = a.k.shape[0] = a.v.shape[0] = a.out.shape[0] = a.lse.shape[0] = 1;
+         a.k.shape[2] = a.v.shape[2] = 10;
+         a.cu_seqlens_q = a.cu_seqlens_kv = kStarts;
+         a.sequences = 3;
+         a.max_len_q = a.max_len_kv = 6;
+         a.v_layout = VLayout::transposed;
+       }},
+      {"k_scales.largest_code is 449; supported: 0 (not known) to 448, the largest of e4m3",
+       [](A& a, O&) {
+         a.k.dtype = DType::e4m3;
+         a.k_scales.largest_code = 449;
+       }},
+      {"q_scales.largest_code is nan",
+       [](A& a, O&) {
+         a.q.dtype = DType::int8;
+         a.q_scales.largest_code = std::numeric_limits<float>::quiet_NaN();
+       }},
       {"out.shape is (2, 4, 6, 4)", [](A& a, O&) { a.out.shape[3] = 4; }},
       {"lse.shape is (2, 4, 5, 1)", [](A& a, O&) { a.lse.shape[2] = 5; }},
       {"lse.dtype is f16", [](A& a, O&) { a.lse.dtype = DType::f16; }},

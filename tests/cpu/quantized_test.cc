@@ -117,6 +117,79 @@ TEST(CpuQuantized, SmoothingGivesTheMeanBackToTheLse) {
   Call::expect_near(call.values(call.lse), lse, 0.02, "lse");
 }
 
+// Codes of a call's V transposed, sequence after sequence where packed; every other byte is poison.
+OwnedTensor transposed(const Call& call) {
+  const Arguments& a = call.arguments;
+  const ConstTensor& v = a.v;
+  const bool packed = a.cu_seqlens_kv != nullptr;
+  const std::int64_t columns = transposed_columns(v.shape[2], packed ? a.sequences : 0);
+  OwnedTensor codes(v.dtype, {v.shape[0], v.shape[1], v.shape[3], columns},
+                    OwnedTensor::Order::bhsd, 3);
+  const auto place = [&](std::int64_t b, std::int64_t begin, std::int64_t at, std::int64_t keys) {
+    constexpr std::array kPlaces = {0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15};
+    for (std::int64_t h = 0; h < v.shape[1]; ++h)
+      for (std::int64_t s = 0; s < keys; ++s)
+        for (std::int64_t d = 0; d < v.shape[3]; ++d)
+          static_cast<std::uint8_t*>(codes.view.data)[codes.at(
+              b, h, d, at + s / 16 * 16 + kPlaces[static_cast<std::size_t>(s % 16)])] =
+              static_cast<const std::uint8_t*>(
+                  v.data)[b * v.stride[0] + h * v.stride[1] + (begin + s) * v.stride[2] + d];
+  };
+  for (std::int64_t b = 0; !packed && b < v.shape[0]; ++b) place(b, 0, 0, v.shape[2]);
+  for (std::int64_t b = 0; packed && b < a.sequences; ++b)
+    place(0, a.cu_seqlens_kv[b], transposed_begin(a.cu_seqlens_kv[b], b),
+          a.cu_seqlens_kv[b + 1] - a.cu_seqlens_kv[b]);
+  return codes;
+}
+
+// From a transposed V the bits are those from rows, in the backend and in the oracle.
+void expect_same_from_transposed(Call& call) {
+  ASSERT_EQ(call.run().message(), "");
+  const std::vector<float> from_rows = call.values(call.out);
+  std::vector<double> exact(from_rows.size());
+  ASSERT_EQ(reference(call.arguments, {}, exact.data()).message(), "");
+  const OwnedTensor codes = transposed(call);
+  call.arguments.v = codes.view;
+  call.arguments.v_layout = VLayout::transposed;
+  call.out.fill(9);
+  ASSERT_EQ(call.run().message(), "");
+  EXPECT_EQ(call.values(call.out), from_rows);
+  std::vector<double> again(from_rows.size());
+  ASSERT_EQ(reference(call.arguments, {}, again.data()).message(), "");
+  EXPECT_EQ(again, exact);
+}
+
+TEST(CpuQuantized, ATransposedVGivesTheBitsOfRows) {
+  for (const DType format : {DType::e4m3, DType::e5m2, DType::int8, DType::sim8})
+    for (const Granularity granularity : kAllGranularities) {
+      SCOPED_TRACE(testing::Message() << name(format) << ' ' << name(granularity));
+      Case c{.batch = 2, .heads_q = 4, .len_q = 9, .len_kv = 75, .q = format, .k = format};
+      c.v = format;
+      Call call(c);
+      Call::scales(granularity, call.arguments.v, call.v_scales, call.arguments.v_scales);
+      expect_same_from_transposed(call);
+    }
+}
+
+TEST(CpuQuantized, ATransposedVOfAPackedBatchGivesTheBitsOfRows) {
+  for (const Granularity granularity : kAllGranularities) {
+    SCOPED_TRACE(name(granularity));
+    Case c{.len_q = 90, .len_kv = 90, .q = DType::int8, .k = DType::int8, .v = DType::int8};
+    c.order = OwnedTensor::Order::bshd;
+    Call call(c);
+    const std::vector<std::int32_t> cu{0, 20, 20, 33, 90};
+    call.arguments.cu_seqlens_q = call.arguments.cu_seqlens_kv = cu.data();
+    call.arguments.sequences = 4;
+    call.arguments.max_len_q = call.arguments.max_len_kv = 57;
+    for (const auto& [tensor, data, scales] :
+         {std::tuple{&call.arguments.q, &call.q_scales, &call.arguments.q_scales},
+          {&call.arguments.k, &call.k_scales, &call.arguments.k_scales}})
+      Call::scales(Granularity::head, *tensor, *data, *scales, 4, 57);
+    Call::scales(granularity, call.arguments.v, call.v_scales, call.arguments.v_scales, 4, 57);
+    expect_same_from_transposed(call);
+  }
+}
+
 // One scale for a packed batch counts the tokens of its sequences and no others.
 TEST(CpuQuantized, PackedScalesIgnoreWhatLiesOutside) {
   for (const Granularity granularity : kAllGranularities)

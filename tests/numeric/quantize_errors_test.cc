@@ -53,6 +53,10 @@ TEST(QuantizeErrors, Tensors) {
                  [](Call& c) { c.out.dtype = DType::f16; });
   expect_refused("codes.shape is (2, 3, 5, 8); supported: the shape of x, here (2, 3, 4, 8).",
                  [](Call& c) { c.out = Tensor::bhsd(c.codes.data(), DType::e4m3, 2, 3, 5, 8); });
+  expect_refused("codes.shape is (2, 3, 4, 8); supported: (2, 3, 8, 16), those of x transposed.",
+                 [](Call& c) { c.options.layout = VLayout::transposed; });
+  expect_refused("layout is code 9; supported: rows, transposed.",
+                 [](Call& c) { c.options.layout = static_cast<VLayout>(9); });
   expect_refused("x.data is null; supported: a pointer to the elements.",
                  [](Call& c) { c.x.data = nullptr; });
   expect_refused("codes.data is null; supported: a pointer to the elements.",

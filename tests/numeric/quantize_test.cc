@@ -206,6 +206,46 @@ TEST(Quantize, BytesBetweenTheRowsAreNotTouched) {
   EXPECT_EQ(memory, wanted);
 }
 
+// The codes of rows, each where its key stands in a column; zero codes fill up the last sixteen.
+TEST(Quantize, TransposedCodesAreThoseOfRows) {
+  constexpr std::array kOrder = {0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15};
+  for_each_case([&](DType format, const QuantizeOptions& options) {
+    Values x({2, 3, 37, 5});
+    const Quantized rows = quantized(x, format, options);
+    QuantizeOptions transposed = options;
+    transposed.layout = VLayout::transposed;
+    ASSERT_EQ(transposed_columns(37), 48);
+    std::vector<std::uint8_t> memory(2 * 3 * 5 * 50, 0xC3);  // two bytes between columns
+    const Tensor codes{memory.data(), format, {2, 3, 5, 48}, {750, 250, 50, 1}};
+    std::vector<float> scales(rows.scales.size());
+    RangeStats stats;
+    const Status status = quantize(x.tensor(), transposed, codes, scales.data(), nullptr, &stats);
+    ASSERT_EQ(status.message(), "");
+    EXPECT_EQ(scales, rows.scales);
+    EXPECT_EQ(stats.sqnr_db, rows.stats.sqnr_db);
+    std::vector<std::uint8_t> wanted(memory.size(), 0xC3);
+    for (std::size_t column = 0; column < 30; ++column)
+      for (std::size_t place = 0; place < 48; ++place) {
+        const std::size_t key = place / 16 * 16 + static_cast<std::size_t>(kOrder[place % 16]);
+        wanted[column * 50 + place] = key < 37
+                                          ? rows.codes[column / 5 * 37 * 5 + key * 5 + column % 5]
+                                          : encode_8bit(format, 0.0f);
+      }
+    EXPECT_EQ(memory, wanted);
+  });
+}
+
+TEST(Quantize, ColumnsOfPackedBatchesBeginWithASixteenEach) {
+  EXPECT_EQ(transposed_columns(0), 0);
+  EXPECT_EQ(transposed_columns(16), 16);
+  EXPECT_EQ(transposed_columns(17), 32);
+  // Sequences of 20, 0 and 13 tokens: sixteens 0 to 1, none, and one that begins later.
+  EXPECT_EQ(transposed_columns(33, 3), (33 / 16 + 3) * 16);
+  EXPECT_EQ(transposed_begin(0, 0), 0);
+  EXPECT_EQ(transposed_begin(20, 1), 32);
+  EXPECT_EQ(transposed_begin(20, 2), 48);
+}
+
 TEST(Quantize, CallersScalesAreUsedAndNotWritten) {
   for_each_case([](DType format, const QuantizeOptions& options) {
     Values x({2, 3, 7, 5});

@@ -106,6 +106,11 @@ def test_8_bit_modes_and_inputs(precision, most):
     format = {"fp8": "e4m3"}.get(precision, precision)
     made = [octavo.quantize(x.cpu(), format) for x in (q, k, v)]
     made = [octavo.Quantized(x.codes.cuda(), x.scales.cuda(), x.format, x.granularity) for x in made]
+    if torch.cuda.get_device_capability() == (9, 0) and format != "sim8":
+        columns = octavo.quantize(v.cpu(), format, transposed=True)
+        columns = octavo.Quantized(columns.codes.cuda(), columns.scales.cuda(), format, transposed=True)
+        torch.testing.assert_close(octavo.attention(*made[:2], columns), octavo.attention(*made),
+                                   rtol=0, atol=0)
     assert (octavo.attention(*made).double() - exact).abs().max() < most
     with pytest.raises(NotImplementedError, match="x is on cuda:0"):
         octavo.quantize(q)

@@ -168,6 +168,29 @@ def test_quantized_inputs(normal, format, granularity):
     assert octavo.attention(*made, out_dtype="float32").dtype == numpy.float32
 
 
+@pytest.mark.parametrize("layout", ["bhsd", "bshd"])
+def test_a_transposed_v_gives_the_bits_of_rows(normal, layout):
+    x = [normal(2, 2, 40, 16) for _ in range(3)]
+    if layout == "bshd":
+        x = [one.transpose(0, 2, 1, 3) for one in x]
+    q, k = (octavo.quantize(one, "int8", layout=layout) for one in x[:2])
+    rows, columns = (octavo.quantize(x[2], "int8", granularity="channel", layout=layout,
+                                     transposed=transposed) for transposed in (False, True))
+    assert columns.transposed and not rows.transposed
+    assert columns.codes.shape == (2, 2, 16, 48)
+    numpy.testing.assert_array_equal(columns.scales, rows.scales)
+    by_rows = rows.codes if layout == "bhsd" else rows.codes.transpose(0, 2, 1, 3)
+    order = [0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15]
+    padded = numpy.zeros((2, 2, 48, 16), by_rows.dtype)
+    padded[:, :, :40] = by_rows
+    padded = padded.reshape(2, 2, 3, 16, 16)[:, :, :, order].reshape(2, 2, 48, 16)
+    numpy.testing.assert_array_equal(columns.codes, padded.swapaxes(2, 3))
+    wanted = octavo.attention(q, k, rows, layout=layout)
+    for _ in range(2):  # plans of both layouts are kept apart
+        numpy.testing.assert_array_equal(octavo.attention(q, k, columns, layout=layout), wanted)
+        numpy.testing.assert_array_equal(octavo.attention(q, k, rows, layout=layout), wanted)
+
+
 def test_quantize_says_what_it_did(normal):
     x = normal(1, 2, 8, 16)
     made = octavo.quantize(x, "int8", smooth=True)
@@ -336,6 +359,14 @@ def test_errors_of_quantized():
             (octavo.Quantized(codes, one.astype("float64"), "e4m3", "tensor"), TypeError, "q.scales"),
             (octavo.Quantized(codes, one * 0, "e4m3", "tensor"), ValueError, "positive finite")):
         refused({"q": made}, exception, part)
+    refused({"k": octavo.Quantized(codes, one, "int8", "tensor", largest_code=128)}, ValueError,
+            "k_scales.largest_code is 128; supported: 0 (not known) to 127, the largest of int8.")
+    columns = octavo.quantize(X, transposed=True)
+    refused({"q": columns}, ValueError, "q is transposed; supported: codes by rows; transposed for v alone.")
+    refused({"v": octavo.Quantized(codes, one, "e4m3", "tensor", transposed=True)}, ValueError,
+            "v.shape is (1, 2, 4, 8); supported: (1, 2, 8, 16)")
+    with pytest.raises(NotImplementedError, match="quantized is transposed; supported: codes by rows"):
+        octavo.dequantize(columns)
     with pytest.raises(ValueError, match="format is 'f16'"):
         octavo.quantize(X, "f16")
     with pytest.raises(ValueError, match="scales is 3 numbers; supported: 2"):

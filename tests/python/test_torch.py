@@ -80,6 +80,11 @@ def test_quantize(tensors):
         made = octavo.quantize(x, format, granularity="row")
         assert made.codes.dtype == dtype and made.scales.shape == (1, 2, 20)
         assert (octavo.dequantize(made) - x).abs().max() < 0.5
+        columns = octavo.quantize(x, format, granularity="channel", transposed=True)
+        assert columns.codes.dtype == dtype and columns.codes.shape == (1, 2, 16, 32)
+        rows = octavo.quantize(x, format, granularity="channel")
+        torch.testing.assert_close(octavo.attention(x, x, columns), octavo.attention(x, x, rows),
+                                   rtol=0, atol=0)
     made = octavo.quantize(x, "e4m3", granularity="tensor")  # the codes are PyTorch's
     torch.testing.assert_close(octavo.dequantize(made), made.codes.float() * made.scales)
 

@@ -148,6 +148,52 @@ TEST(CApi, QuantizeAndBack) {
   for (std::size_t i = 0; i < 8; ++i) EXPECT_NEAR(back[i], x[i], 4.0f / 127 / 2 + 1e-6f);
 }
 
+// V quantized once, transposed, then taken as it is: the bits of the codes by rows.
+TEST(CApi, ATransposedVGivesTheBitsOfRows) {
+  constexpr std::int64_t kKeys = 21, kColumns = 8;
+  Call call(1, 2, 2, 6, kKeys, kColumns);
+  ASSERT_EQ(octavo_transposed_columns(kKeys, 0), 32);
+  ASSERT_EQ(octavo_transposed_columns(kKeys, 2), 48);
+  ASSERT_EQ(octavo_transposed_begin(20, 1), 32);
+  std::vector<std::uint8_t> by_rows(2 * kKeys * kColumns), transposed(2 * kColumns * 32);
+  float scales[2 * kColumns] = {};
+  octavo_tensor v = c_tensor(call.arguments.v);
+  octavo_quantize_options options;
+  octavo_quantize_options_init(&options);
+  options.granularity = OCTAVO_PER_CHANNEL;
+  octavo_tensor rows = octavo_tensor_bhsd(by_rows.data(), OCTAVO_INT8, 1, 2, kKeys, kColumns);
+  ASSERT_EQ(octavo_quantize(&v, &options, &rows, scales, nullptr, nullptr), OCTAVO_OK);
+  options.layout = OCTAVO_V_TRANSPOSED;
+  octavo_tensor columns = octavo_tensor_bhsd(transposed.data(), OCTAVO_INT8, 1, 2, kColumns, 32);
+  ASSERT_EQ(octavo_quantize(&v, &options, &columns, scales, nullptr, nullptr), OCTAVO_OK)
+      << octavo_last_error();
+
+  octavo_arguments arguments = c_arguments(call);
+  arguments.v = rows;
+  arguments.v_scales = {scales, OCTAVO_PER_CHANNEL, 0, {0, 0, 0}};
+  ASSERT_EQ(octavo_attention(&arguments, nullptr, "cpu", nullptr), OCTAVO_OK);
+  const std::vector<float> expected = call.out;
+  arguments.v = columns;
+  EXPECT_EQ(octavo_attention(&arguments, nullptr, "cpu", nullptr), OCTAVO_INVALID_ARGUMENT)
+      << "rows have another shape";
+  arguments.v_layout = OCTAVO_V_TRANSPOSED;
+  std::fill(call.out.begin(), call.out.end(), -7.0f);
+  ASSERT_EQ(octavo_attention(&arguments, nullptr, "cpu", nullptr), OCTAVO_OK)
+      << octavo_last_error();
+  EXPECT_EQ(call.out, expected);
+  arguments.q = rows;
+  arguments.q.shape[2] = 6;
+  arguments.q_scales = {scales, OCTAVO_PER_HEAD, 0, {0, 0, 0}};
+  arguments.q_largest_code = 128;
+  EXPECT_EQ(octavo_attention(&arguments, nullptr, "cpu", nullptr), OCTAVO_INVALID_ARGUMENT);
+  EXPECT_STREQ(
+      octavo_last_error(),
+      "q_scales.largest_code is 128; supported: 0 (not known) to 127, the largest of int8.");
+  arguments.v_layout = 300;
+  EXPECT_EQ(octavo_attention(&arguments, nullptr, "cpu", nullptr), OCTAVO_INVALID_ARGUMENT);
+  EXPECT_STREQ(octavo_last_error(), "v_layout is code 300; supported: rows, transposed.");
+}
+
 TEST(CApi, ScaleCounts) {
   const std::int64_t shape[4] = {2, 3, 130, 64};
   EXPECT_EQ(octavo_scale_count(shape, OCTAVO_PER_TENSOR, 0), 1);

@@ -57,6 +57,46 @@ TEST(Plan, RefusesAProblemOfAnotherKind) {
   EXPECT_TRUE(other.untouched());
 }
 
+TEST(Plan, RefusesAnotherLayoutOfV) {
+  Call call(1, 1, 1, 4, 16, 16);
+  const std::vector<std::uint8_t> codes(16 * 16, 0x38);
+  const float one = 1;
+  call.arguments.v = ConstTensor::bhsd(codes.data(), DType::e4m3, 1, 1, 16, 16);
+  call.arguments.v_scales.data = &one;
+  const Plan plan = octavo::plan(problem_of(call.arguments).value()).value();
+  std::vector<std::byte> memory(plan.workspace_bytes());
+  call.arguments.v_layout = VLayout::transposed;
+  const Status status = plan.run(call.arguments, {memory.data(), memory.size()});
+  EXPECT_EQ(status.message(),
+            "v_layout is transposed; supported: rows, for which the plan was made.");
+  EXPECT_TRUE(call.untouched());
+}
+
+TEST(Plan, RefusesLargerCodesThanItWasMadeFor) {
+  Call call(1, 1, 1, 4, 16, 16);
+  const std::vector<std::uint8_t> codes(16 * 16, 0x38);
+  const float one = 1;
+  Arguments& a = call.arguments;
+  a.k = ConstTensor::bhsd(codes.data(), DType::e4m3, 1, 1, 16, 16);
+  a.k_scales.data = &one;
+  a.k_scales.largest_code = 30;
+  const Plan plan = octavo::plan(problem_of(a).value()).value();
+  EXPECT_EQ(plan.problem().k_largest_code, 30.0f);
+  std::vector<std::byte> memory(plan.workspace_bytes());
+  const auto run = [&](float largest_code) {
+    a.k_scales.largest_code = largest_code;
+    return plan.run(a, {memory.data(), memory.size()}).message();
+  };
+  EXPECT_EQ(run(31),
+            "k_scales.largest_code is 31; supported: 1 to 30, for which the plan was made.");
+  EXPECT_EQ(run(0), "k_scales.largest_code is 0; supported: 1 to 30, for which the plan was made.");
+  EXPECT_TRUE(call.untouched());
+  EXPECT_EQ(run(20), "");
+  a.k_scales.largest_code = 0;
+  const Plan of_any = octavo::plan(problem_of(a).value()).value();
+  EXPECT_TRUE(of_any.run(a, {memory.data(), memory.size()}).ok());
+}
+
 TEST(Plan, ADeviceThatIsNotThereIsRefusedWithItsReason) {
   if (has_emulator()) GTEST_SKIP() << "this library has an emulator";
   Call call(1, 1, 1, 4, 4, 8);

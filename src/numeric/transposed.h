@@ -1,0 +1,31 @@
+// Where a key's code stands in a column of a transposed V (config/v_layout.h has the order).
+#pragma once
+
+#include <cstdint>
+
+#include "config/v_layout.h"
+#include "octavo/octavo.hpp"
+
+namespace octavo {
+
+// The inverse of key_of_byte.
+constexpr std::int64_t place_of_key(std::int64_t key) {
+  const std::int64_t in_group = key % kKeyGroup;
+  return key - in_group + in_group % 8 / 2 * 4 + in_group % 2 + in_group / 8 * 2;
+}
+
+constexpr bool inverts_key_of_byte() {
+  for (int byte = 0; byte < kKeyGroup; ++byte)
+    if (place_of_key(key_of_byte(byte / 4, byte % 4)) != byte) return false;
+  return true;
+}
+static_assert(inverts_key_of_byte(), "a key is found where the kernels look for it");
+
+// Shape of the codes of a tensor.
+inline std::array<std::int64_t, 4> code_shape(const std::array<std::int64_t, 4>& shape,
+                                              VLayout layout) {
+  if (layout == VLayout::rows) return shape;
+  return {shape[0], shape[1], shape[3], transposed_columns(shape[2])};
+}
+
+}  // namespace octavo
