@@ -1,5 +1,8 @@
 #include "attention/operand.h"
 
+#include "numeric/formats.h"
+#include "numeric/scale.h"
+
 namespace octavo {
 namespace {
 
@@ -40,8 +43,17 @@ OperandFormat operand_format(DType stored, std::optional<DType> mode, Granularit
     return format;
   }
   if (mode != stored) format.rounded = mode;
-  if (format.scales_of_ours()) format.granularity = of_ours;
+  if (!format.scales_of_ours()) return format;
+  format.granularity = of_ours;
+  format.largest_code = largest(*mode);
   return format;
+}
+
+// FP8 codes of Q and K stay so small that sums of their products fit FP16: the format floats, so
+// that costs no accuracy. A search for the least error has the whole format.
+void bound_scores(const Problem& problem, OperandFormat& format) {
+  if (format.scales_of_ours() && problem.options.quantization.rule == ScaleRule::amax)
+    format.largest_code = largest_score_code(*format.rounded, problem.head_dim);
 }
 
 }  // namespace
@@ -53,12 +65,15 @@ OperandFormats operand_formats(const Problem& problem) {
   // The mixed modes take a 16-bit V as it is: bf16 is not squeezed through f16.
   if (mode.v != mode.qk && problem.v == DType::bf16) mode.v = DType::bf16;
   const bool sim8 = options.precision == Precision::sim8;
-  const Granularity qk = quantization.qk.value_or(sim8 ? Granularity::head : Granularity::row);
+  const Granularity q = quantization.qk.value_or(sim8 ? Granularity::head : Granularity::row);
+  const Granularity k = quantization.qk.value_or(sim8 ? Granularity::head : Granularity::block);
   const Granularity v = quantization.v.value_or(sim8 ? Granularity::head : Granularity::channel);
 
-  OperandFormats formats{operand_format(problem.q, mode.qk, problem.q_scales, qk),
-                         operand_format(problem.k, mode.qk, problem.k_scales, qk),
+  OperandFormats formats{operand_format(problem.q, mode.qk, problem.q_scales, q),
+                         operand_format(problem.k, mode.qk, problem.k_scales, k),
                          operand_format(problem.v, mode.v, problem.v_scales, v)};
+  bound_scores(problem, formats.q);
+  bound_scores(problem, formats.k);
   formats.k.smooth = quantization.smooth_k;
   formats.q.hadamard = quantization.hadamard;
   formats.k.hadamard = quantization.hadamard;

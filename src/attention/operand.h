@@ -12,6 +12,8 @@ struct OperandFormat {
   DType stored = DType::f16;       // as the caller gives it
   std::optional<DType> rounded{};  // to 16 bits first, or to 8 bits by scales of our own
   Granularity granularity = Granularity::head;  // of those scales, or of the caller's
+  // The code that the largest magnitude under a scale of ours becomes.
+  float largest_code = 0;
   bool smooth = false;
   bool hadamard = false;
 

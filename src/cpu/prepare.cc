@@ -123,7 +123,8 @@ void least_squares(const Preparation& p, const ConstTensor& view, const float* m
   options.block_rows = p.problem.options.quantization.block_rows;
   options.rule = ScaleRule::least_squares;
   options.hadamard = p.operand.format.hadamard;
-  compute_scales(view, *p.operand.format.rounded, options, mean, scales);
+  compute_scales(view, *p.operand.format.rounded, options, mean, scales,
+                 p.operand.format.largest_code);
 }
 
 void least_squares_of_head(const Preparation& p, std::int64_t number, std::int64_t head) {
@@ -142,15 +143,17 @@ void least_squares_of_head(const Preparation& p, std::int64_t number, std::int64
 
 // `tensor`: one scale for all, of the largest of the heads' ranges.
 void scales_from_amax(const Preparation& p) {
-  const DType format = *p.operand.format.rounded;
+  const auto scale_of = [&p](float amax) {
+    return scale_from_amax(*p.operand.format.rounded, amax, p.operand.format.largest_code);
+  };
   const std::int64_t count = p.problem.batch * p.heads() * p.per_head();
   if (p.operand.format.granularity == Granularity::tensor) {
     float amax = 0;
     for (std::int64_t i = 0; i < count; ++i) amax = std::max(amax, p.scales[i]);
-    if (count > 0) p.scales[0] = scale_from_amax(format, amax);
+    if (count > 0) p.scales[0] = scale_of(amax);
     return;
   }
-  for (std::int64_t i = 0; i < count; ++i) p.scales[i] = scale_from_amax(format, p.scales[i]);
+  for (std::int64_t i = 0; i < count; ++i) p.scales[i] = scale_of(p.scales[i]);
 }
 
 void prepare_operand(Preparation p, float* scratch, std::int64_t scratch_stride, int workers) {

@@ -7,6 +7,7 @@
 #include "attention/error.h"
 #include "gpu/launch_sm80_forward.h"
 #include "numeric/formats.h"
+#include "numeric/quantize.h"
 #include "numeric/random.h"
 #include "octavo/evidence.hpp"
 
@@ -142,14 +143,14 @@ void place_scales(QuantizedOperand& operand, const std::vector<float>& scales, s
 }
 
 Status quantize_part(QuantizedOperand& operand, const ConstTensor& x, const Tensor& codes,
-                     const QuantizeOptions& options, std::int64_t first_part,
+                     const QuantizeOptions& options, float largest_code, std::int64_t first_part,
                      std::int64_t first_index) {
   std::vector<float> scales(
       static_cast<std::size_t>(scale_count(x.shape, options.granularity, options.block_rows)));
   std::vector<float> mean(
       options.smooth ? static_cast<std::size_t>(x.shape[0] * x.shape[1] * x.shape[3]) : 0);
-  OCTAVO_RETURN_IF_ERROR(
-      quantize(x, options, codes, scales.data(), options.smooth ? mean.data() : nullptr));
+  OCTAVO_RETURN_IF_ERROR(quantize_to(largest_code, x, options, codes, scales.data(),
+                                     options.smooth ? mean.data() : nullptr));
   place_scales(operand, scales, x.shape[0], first_part, first_index);
   operand.mean.insert(operand.mean.end(), mean.begin(), mean.end());
   return {};
@@ -168,7 +169,7 @@ TensorMemory make_memory(Layout layout, DType dtype, const std::array<std::int64
   return memory;
 }
 
-Result<QuantizedOperand> quantize_operand(const ConstTensor& x, DType format,
+Result<QuantizedOperand> quantize_operand(const ConstTensor& x, DType format, float largest_code,
                                           const QuantizeOptions& options, Layout layout,
                                           const std::vector<Span>& sequences,
                                           std::int64_t max_len) {
@@ -179,15 +180,17 @@ Result<QuantizedOperand> quantize_operand(const ConstTensor& x, DType format,
   const bool whole = layout != Layout::packed || options.granularity == Granularity::tensor;
   if (whole) {
     OCTAVO_RETURN_IF_ERROR(quantize_part(operand, live_rows(x, sequences, layout),
-                                         live_rows(codes, sequences, layout), options, 0, 0));
+                                         live_rows(codes, sequences, layout), options, largest_code,
+                                         0, 0));
     return operand;
   }
   const bool by_token = options.granularity == Granularity::row;
   for (std::size_t b = 0; b < sequences.size(); ++b) {
     const Span& span = sequences[b];
-    OCTAVO_RETURN_IF_ERROR(quantize_part(
-        operand, rows_of(x, span.begin, span.length), rows_of(codes, span.begin, span.length),
-        options, by_token ? 0 : static_cast<std::int64_t>(b), by_token ? span.begin : 0));
+    OCTAVO_RETURN_IF_ERROR(quantize_part(operand, rows_of(x, span.begin, span.length),
+                                         rows_of(codes, span.begin, span.length), options,
+                                         largest_code, by_token ? 0 : static_cast<std::int64_t>(b),
+                                         by_token ? span.begin : 0));
   }
   return operand;
 }
@@ -207,7 +210,8 @@ Status make_operand(const Case& c, std::int64_t heads, std::int64_t length,
   QuantizeOptions options;
   options.granularity = granularity;
   options.block_rows = c.options.quantization.block_rows;
-  auto quantized = quantize_operand(operand.wide.view, c.input, options, c.layout, spans, length);
+  auto quantized = quantize_operand(operand.wide.view, c.input, largest(c.input), options, c.layout,
+                                    spans, length);
   if (!quantized.ok()) return quantized.status();
   operand.quantized = std::move(quantized).value();
   return {};

@@ -50,7 +50,7 @@ struct QuantizedOperand {
   std::vector<float> mean;  // (sequences, heads, columns), where smoothed
 };
 // By the public quantize(), sequence by sequence where packed.
-Result<QuantizedOperand> quantize_operand(const ConstTensor& x, DType format,
+Result<QuantizedOperand> quantize_operand(const ConstTensor& x, DType format, float largest_code,
                                           const QuantizeOptions& options, Layout layout,
                                           const std::vector<Span>& sequences, std::int64_t max_len);
 

@@ -133,7 +133,8 @@ Status round_operand(const Case& c, const OperandFormat& format, const std::vect
     options.rule = ScaleRule::amax;
   options.smooth = format.smooth;
   options.hadamard = format.hadamard;
-  auto quantized = quantize_operand(tensor, *format.rounded, options, c.layout, spans, max_len);
+  auto quantized = quantize_operand(tensor, *format.rounded, format.largest_code, options, c.layout,
+                                    spans, max_len);
   if (!quantized.ok()) return quantized.status();
   memory.narrow = std::move(quantized).value();
   tensor = memory.narrow.codes.view;

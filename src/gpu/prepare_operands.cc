@@ -206,6 +206,7 @@ QuantizeParams params_of(const Conversion& x, const ConstTensor& from, const std
                                    scales.granularity, scales.block_rows);
     p.scale_batch = p.by_token ? 0 : p.scale_head * x.heads;
   }
+  p.largest_code = x.format.largest_code;
   p.partial_amax = partials;
   p.cu_seqlens = cu;
   p.tokens = static_cast<i32>(x.rows);

@@ -222,6 +222,11 @@ RangeStats write_codes(const ConstTensor& x, const QuantizeOptions& options, con
 
 Status quantize(const ConstTensor& x, const QuantizeOptions& options, const Tensor& codes,
                 float* scales, float* mean, RangeStats* stats) {
+  return quantize_to(largest(codes.dtype), x, options, codes, scales, mean, stats);
+}
+
+Status quantize_to(float largest_code, const ConstTensor& x, const QuantizeOptions& options,
+                   const Tensor& codes, float* scales, float* mean, RangeStats* stats) {
   OCTAVO_RETURN_IF_ERROR(check_quantize(x, options, codes, scales, mean));
   return without_exceptions([&]() -> Status {
     // All that may fail, before anything is written.
@@ -236,7 +241,7 @@ Status quantize(const ConstTensor& x, const QuantizeOptions& options, const Tens
     if (!options.scales_given) {
       new_scales.resize(
           static_cast<std::size_t>(scale_count(x.shape, options.granularity, options.block_rows)));
-      compute_scales(x, codes.dtype, options, used_mean, new_scales.data());
+      compute_scales(x, codes.dtype, options, used_mean, new_scales.data(), largest_code);
     }
 
     if (options.smooth) std::copy(new_mean.begin(), new_mean.end(), mean);

@@ -33,18 +33,23 @@ void mean_rows(const ConstTensor& x, float* mean);
 void compute_amax(const ConstTensor& x, const QuantizeOptions& options, const float* mean,
                   float* amax);
 
-// Scales of x (f32, f16 or bf16) by options.granularity and rule, contiguous in `scales`.
-// `mean` (B, H, D) or null.
+// Scales of x (f32, f16 or bf16) by options.granularity and rule, contiguous in `scales`, with amax
+// at `largest_code`. `mean` (B, H, D) or null.
 //
 // least_squares tries the scales of amax * (96 - k) / 96, k = 0 to 63, and keeps the one with the
 // smallest sum of squared errors (in double, over finite values, row after row). Scales equally
 // good: the larger. k = 0 is the scale of amax, so the rule is never worse than that.
 void compute_scales(const ConstTensor& x, DType format, const QuantizeOptions& options,
-                    const float* mean, float* scales);
+                    const float* mean, float* scales, float largest_code);
 inline constexpr int kLeastSquaresCandidates = 64;
 inline float least_squares_ratio(int candidate) {
   return static_cast<float>(96 - candidate) / 96.0f;
 }
+
+// quantize() of octavo.hpp, with amax at `largest_code` instead of the format's largest.
+Status quantize_to(float largest_code, const ConstTensor& x, const QuantizeOptions& options,
+                   const Tensor& codes, float* scales, float* mean = nullptr,
+                   RangeStats* stats = nullptr);
 
 // One row as f32, whatever its dtype, without a scale.
 void load_row(const ConstTensor& x, std::int64_t b, std::int64_t h, std::int64_t s, float* row);

@@ -2,6 +2,8 @@
 #include "numeric/scale.h"
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <limits>
 
 #include "numeric/formats.h"
@@ -9,10 +11,25 @@
 namespace octavo {
 
 float scale_from_amax(DType format, float amax) {
+  return scale_from_amax(format, amax, largest(format));
+}
+
+float scale_from_amax(DType format, float amax, float largest_code) {
   if (amax == 0.0f) return 1.0f;
   constexpr float kSmallestStep = std::numeric_limits<float>::min();
   if (format == DType::sim8) return std::max(amax, 127.0f * kSmallestStep);
-  return std::max(amax / largest(format), kSmallestStep);
+  return std::max(amax / largest_code, kSmallestStep);
+}
+
+float largest_score_code(DType format, std::int64_t head_dim) {
+  if (format != DType::e4m3 && format != DType::e5m2) return largest(format);
+  constexpr double kLargestScore = 65000;  // below 65504, FP16's own
+  const auto limit = static_cast<float>(
+      std::sqrt(kLargestScore / static_cast<double>(std::max<std::int64_t>(head_dim, 1))));
+  // Rounded down to the format's three or two bits behind the leading one.
+  const std::uint32_t mask = ~std::uint32_t{0} << (format == DType::e4m3 ? 20 : 21);
+  return std::min(std::bit_cast<float>(std::bit_cast<std::uint32_t>(limit) & mask),
+                  largest(format));
 }
 
 std::int64_t scales_per_head(const std::array<std::int64_t, 4>& shape, Granularity granularity,

@@ -15,6 +15,12 @@ namespace octavo {
 // amax = 0 gives 1.0. The step of the scale returned never falls below the smallest normal
 // float, so 1/step is finite.
 float scale_from_amax(DType format, float amax);
+// The same with amax at this code instead of the format's largest.
+float scale_from_amax(DType format, float amax, float largest_code);
+
+// The code that amax becomes in Q and K: in FP8 the largest with head_dim * code^2 <= 65000, so
+// that q . k fits FP16; else the format's largest.
+float largest_score_code(DType format, std::int64_t head_dim);
 
 inline float step_of(DType format, float scale) {
   return format == DType::sim8 ? scale / 127.0f : scale;

@@ -49,14 +49,35 @@ TEST(OperandFormats, MixedModesTakeSixteenBitValuesAsTheyAre) {
 TEST(OperandFormats, DefaultGranularitiesAndTheCallersChoice) {
   Problem p = problem(DType::f16, Precision::fp8);
   EXPECT_EQ(operand_formats(p).q.granularity, Granularity::row);
+  EXPECT_EQ(operand_formats(p).k.granularity, Granularity::block);
   EXPECT_EQ(operand_formats(p).v.granularity, Granularity::channel);
   p.options.precision = Precision::sim8;
   EXPECT_EQ(operand_formats(p).k.granularity, Granularity::head);
   EXPECT_EQ(operand_formats(p).v.granularity, Granularity::head);
   p.options.quantization.qk = Granularity::block;
   p.options.quantization.v = Granularity::tensor;
+  EXPECT_EQ(operand_formats(p).q.granularity, Granularity::block);
   EXPECT_EQ(operand_formats(p).k.granularity, Granularity::block);
   EXPECT_EQ(operand_formats(p).v.granularity, Granularity::tensor);
+}
+
+// Of Q and K in FP8 no sum of head_dim products of codes passes FP16; V and other formats use all
+// of theirs, and so does a search for the least error.
+TEST(OperandFormats, LargestCodes) {
+  Problem p = problem(DType::f16, Precision::fp8);
+  for (const auto& [head_dim, code] :
+       {std::pair{64, 30.0f}, {128, 22.0f}, {256, 15.0f}, {8, 88.0f}, {1, 240.0f}}) {
+    p.head_dim = head_dim;
+    const OperandFormats f = operand_formats(p);
+    EXPECT_EQ(f.q.largest_code, code) << head_dim;
+    EXPECT_EQ(f.k.largest_code, code) << head_dim;
+    EXPECT_EQ(f.v.largest_code, 448.0f);
+  }
+  p.options.quantization.rule = ScaleRule::least_squares;
+  EXPECT_EQ(operand_formats(p).k.largest_code, 448.0f);
+  p = problem(DType::f16, Precision::int8);
+  p.head_dim = 64;
+  EXPECT_EQ(operand_formats(p).q.largest_code, 127.0f);
 }
 
 TEST(OperandFormats, EightBitInputsAreTakenAsTheyAre) {

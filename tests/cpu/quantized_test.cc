@@ -30,7 +30,10 @@ struct Rounded {
       scales.resize(static_cast<std::size_t>(
           scale_count(tensor.shape, format.granularity, quantization.block_rows)));
       mean.resize(static_cast<std::size_t>(tensor.shape[0] * tensor.shape[1] * tensor.shape[3]));
-      ASSERT_EQ(quantize(tensor, options, codes.view, scales.data(), mean.data()).message(), "");
+      ASSERT_EQ(
+          quantize_to(format.largest_code, tensor, options, codes.view, scales.data(), mean.data())
+              .message(),
+          "");
       tensor_scales = {scales.data(), format.granularity, quantization.block_rows, {}};
     }
     tensor = codes.view;

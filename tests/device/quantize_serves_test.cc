@@ -25,22 +25,25 @@ TEST(QuantizeServes, EveryModeOfOneFormat) {
   struct Expected {
     Precision precision;
     DType element;
-    Granularity qk, v;
+    Granularity q, k, v;
   };
   for (const DType input : {DType::f32, DType::f16, DType::bf16})
-    for (const Expected& e :
-         {Expected{Precision::fp8, DType::e4m3, Granularity::row, Granularity::channel},
-          {Precision::fp8_fast, DType::e4m3, Granularity::row, Granularity::channel},
-          {Precision::int8, DType::int8, Granularity::row, Granularity::channel},
-          {Precision::sim8, DType::sim8, Granularity::head, Granularity::head}}) {
+    for (const Expected& e : {Expected{Precision::fp8, DType::e4m3, Granularity::row,
+                                       Granularity::block, Granularity::channel},
+                              {Precision::fp8_fast, DType::e4m3, Granularity::row,
+                               Granularity::block, Granularity::channel},
+                              {Precision::int8, DType::int8, Granularity::row, Granularity::block,
+                               Granularity::channel},
+                              {Precision::sim8, DType::sim8, Granularity::head, Granularity::head,
+                               Granularity::head}}) {
       const Problem p = wide_problem(input, e.precision);
       EXPECT_TRUE(sm80_forward_serves(p).ok()) << sm80_forward_serves(p).message();
       const Problem left = prepared_problem(p);
       EXPECT_EQ(left.q, e.element);
       EXPECT_EQ(left.k, e.element);
       EXPECT_EQ(left.v, e.element);
-      EXPECT_EQ(left.q_scales, e.qk);
-      EXPECT_EQ(left.k_scales, e.qk);
+      EXPECT_EQ(left.q_scales, e.q);
+      EXPECT_EQ(left.k_scales, e.k);
       EXPECT_EQ(left.v_scales, e.v);
       EXPECT_EQ(left.options.precision, Precision::native);
       EXPECT_GT(prepared_bytes(p, nullptr), std::size_t{3 * 2 * 4 * 100 * 64});

@@ -1,5 +1,7 @@
 // The quantizers give the bits of the CPU's quantize(): their own source in the emulator, and their
 // kernels on a GPU where there is one.
+#include "numeric/quantize.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,6 +11,7 @@
 #include <ostream>
 #include <vector>
 
+#include "attention/operand.h"
 #include "attention/sequence.h"
 #include "config/v_layout.h"
 #include "device/quantize_run.h"
@@ -94,6 +97,7 @@ Source make_source(DType dtype, std::array<std::int64_t, 4> shape,
 // An operand, or one sequence of it where packed.
 struct Part {
   ConstTensor x;
+  float largest_code = 0;
   std::int64_t longest = 0;  // rows of the longest sequence
   bool packed = false;
   std::int64_t sequence = 0, first_row = 0;
@@ -146,8 +150,9 @@ void compare(const Part& part, bool hadamard, const ConstTensor& codes, const Sc
       static_cast<std::size_t>(scale_count(x.shape, scales.granularity, scales.block_rows)),
       part.scale.value_or(0));
   const Status status =
-      quantize(x, options, Tensor::bhsd(expected.data(), codes.dtype, batch, heads, rows, columns),
-               expected_scales.data());
+      quantize_to(part.largest_code, x, options,
+                  Tensor::bhsd(expected.data(), codes.dtype, batch, heads, rows, columns),
+                  expected_scales.data());
   ASSERT_TRUE(status.ok()) << status.message();
 
   const bool by_token = part.packed && scales.granularity == Granularity::row;
@@ -176,7 +181,7 @@ struct Case {
   DType from = DType::f16;
   Precision precision = Precision::fp8;
   DType format = DType::e4m3;
-  Granularity qk = Granularity::row;
+  std::optional<Granularity> qk = Granularity::row;
   Granularity v = Granularity::channel;
   std::int64_t head_dim = 64;
   std::int64_t len_q = 37, len_kv = 70;
@@ -189,9 +194,10 @@ struct Case {
 
 void check(const Where& where, const Case& c) {
   SCOPED_TRACE(testing::Message() << name(c.from) << " to " << name(c.format) << " by "
-                                  << name(c.qk) << ", " << name(c.v) << " D=" << c.head_dim
-                                  << " Sq=" << c.len_q << " Skv=" << c.len_kv << " values="
-                                  << static_cast<int>(c.values) << " gap=" << c.row_gap);
+                                  << (c.qk ? name(*c.qk) : "default") << ", " << name(c.v)
+                                  << " D=" << c.head_dim << " Sq=" << c.len_q << " Skv=" << c.len_kv
+                                  << " values=" << static_cast<int>(c.values)
+                                  << " gap=" << c.row_gap);
   const auto source = [&](std::int64_t heads, std::int64_t len, std::uint64_t stream) {
     // (batch, rows, heads, columns) in memory
     const std::int64_t row = c.head_dim + c.row_gap;
@@ -215,10 +221,13 @@ void check(const Where& where, const Case& c) {
   given.options.quantization.hadamard = c.hadamard;
   const Left left = where.run(given);
   const Arguments& made = left.call.arguments;
-  compare({q.view, c.len_q}, c.hadamard, made.q, made.q_scales);
-  compare({k.view, c.len_kv}, c.hadamard, made.k, made.k_scales);
-  compare({v.view, c.len_kv}, false, made.v, made.v_scales, c.layout);
-  if (c.layout == VLayout::transposed) expect_filled_up({v.view, c.len_kv}, made.v);
+  const OperandFormats formats =
+      operand_formats(problem_of(given.arguments, given.options).value());
+  compare({q.view, formats.q.largest_code, c.len_q}, c.hadamard, made.q, made.q_scales);
+  compare({k.view, formats.k.largest_code, c.len_kv}, c.hadamard, made.k, made.k_scales);
+  const Part values{v.view, formats.v.largest_code, c.len_kv};
+  compare(values, false, made.v, made.v_scales, c.layout);
+  if (c.layout == VLayout::transposed) expect_filled_up(values, made.v);
 }
 
 constexpr std::array kSources = {DType::f16, DType::bf16, DType::f32};
@@ -294,6 +303,10 @@ TEST_P(QuantizeBits, NoKeysStillHaveScales) {
   const Left left = GetParam().run(given);
   for (int i = 0; i < 2; ++i) EXPECT_EQ(left.call.arguments.k_scales.data[i], 1.0f);
   for (int i = 0; i < 2 * 64; ++i) EXPECT_EQ(left.call.arguments.v_scales.data[i], 1.0f);
+  // No keys make no blocks: there is no room for a scale of one.
+  given.options.quantization.qk.reset();
+  const Left by_default = GetParam().run(given);
+  for (int i = 0; i < 2 * 64; ++i) EXPECT_EQ(by_default.call.arguments.v_scales.data[i], 1.0f);
 }
 
 // More rows than a tile of the first pass has.
@@ -373,7 +386,7 @@ TEST_P(QuantizeBits, CodesAreTransposed) {
       const Left left = GetParam().run(given);
       const ConstTensor& made = left.call.arguments.v;
       ASSERT_NE(made.data, v.data);
-      const Part part{v, kRows};
+      const Part part{v, 0, kRows};
       int wrong = 0;
       for (std::int64_t b = 0; b < kBatch; ++b)
         for (std::int64_t h = 0; h < kHeads; ++h)
@@ -419,13 +432,14 @@ void packed_batches(const Where& where, VLayout layout) {
     }
     const Left left = where.run(given);
     const Arguments& made = left.call.arguments;
+    const OperandFormats formats = operand_formats(problem_of(a, given.options).value());
     std::vector<Part> parts;
     for (std::int64_t n = 0; n < a.sequences; ++n) {
       const Sequence s = sequence(a, n);
       ConstTensor view = source.view;
       view.data = static_cast<const std::uint16_t*>(view.data) + s.q_begin * view.stride[2];
       view.shape[2] = s.len_q;
-      parts.push_back({view, kLongest, true, n, s.q_begin, {}});
+      parts.push_back({view, formats.q.largest_code, kLongest, true, n, s.q_begin, {}});
     }
     if (qk == Granularity::tensor) {
       // The largest of the sequences' own; an empty one would count as 1.
@@ -438,9 +452,9 @@ void packed_batches(const Where& where, VLayout layout) {
         QuantizeOptions by_tensor;
         by_tensor.granularity = Granularity::tensor;
         ASSERT_TRUE(
-            quantize(part.x, by_tensor,
-                     Tensor::bhsd(codes.data(), DType::e4m3, 1, kHeads, part.x.shape[2], kColumns),
-                     &own)
+            quantize_to(
+                part.largest_code, part.x, by_tensor,
+                Tensor::bhsd(codes.data(), DType::e4m3, 1, kHeads, part.x.shape[2], kColumns), &own)
                 .ok());
         scale = std::max(scale, own);
       }
@@ -449,6 +463,7 @@ void packed_batches(const Where& where, VLayout layout) {
     for (Part& part : parts) {
       compare(part, false, made.q, made.q_scales);
       part.scale.reset();
+      part.largest_code = formats.v.largest_code;
       compare(part, false, made.v, made.v_scales, layout);
       if (layout == VLayout::transposed) expect_filled_up(part, made.v);
     }

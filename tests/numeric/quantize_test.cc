@@ -60,6 +60,21 @@ TEST(ScaleFromRange, ZeroGivesOneAndTinyStaysInvertible) {
   EXPECT_EQ(scale_from_amax(DType::sim8, 2.5f), 2.5f);
   EXPECT_EQ(step_of(DType::sim8, 2.5f), 2.5f / 127.0f);
   EXPECT_EQ(scale_from_amax(DType::e4m3, 448.0f), 1.0f);
+  EXPECT_EQ(scale_from_amax(DType::e4m3, 15.0f, 30.0f), 0.5f);
+  EXPECT_EQ(scale_from_amax(DType::e4m3, 0.0f, 30.0f), 1.0f);
+}
+
+// The largest code of the format whose square, head_dim times, is at most 65000: by trying all.
+TEST(QuantizeScale, ScoresOfLargestCodesFitFp16) {
+  for (const DType format : {DType::e4m3, DType::e5m2})
+    for (std::int64_t head_dim = 1; head_dim <= 300; ++head_dim) {
+      float best = 0;
+      for (const float code : decode_table(format))
+        if (static_cast<double>(head_dim) * code * code <= 65000) best = std::max(best, code);
+      EXPECT_EQ(largest_score_code(format, head_dim), best) << name(format) << " " << head_dim;
+    }
+  EXPECT_EQ(largest_score_code(DType::int8, 64), 127.0f);
+  EXPECT_EQ(largest_score_code(DType::sim8, 64), 127.0f);
 }
 
 TEST(ScaleIndex, CallersStrides) {

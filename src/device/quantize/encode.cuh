@@ -13,10 +13,6 @@ inline constexpr u32 kInfinityBits = 0x7f800000;
 inline constexpr float kSmallestStep = 1.17549435e-38f;  // the smallest normal float: 1/step exists
 inline constexpr float kSim8Steps = 127.0f;
 
-OCTAVO_HD constexpr float largest_code(Element format) {
-  return format == Element::e4m3 ? 448.0f : format == Element::e5m2 ? 57344.0f : 127.0f;
-}
-
 // |x|, and 0 for what is not finite: a range ignores NaN and Inf.
 OCTAVO_DEVICE float finite_magnitude(float x) {
   const u32 bits = ptx::bits_of(x) & 0x7fffffff;
@@ -24,10 +20,10 @@ OCTAVO_DEVICE float finite_magnitude(float x) {
 }
 
 template <Element kTo>
-OCTAVO_DEVICE float scale_from_amax(float amax) {
+OCTAVO_DEVICE float scale_from_amax(float amax, float largest_code) {
   if (amax == 0.0f) return 1.0f;
   if constexpr (kTo == Element::sim8) return ptx::max_f32(amax, kSim8Steps * kSmallestStep);
-  return ptx::max_f32(ptx::divide_rn(amax, largest_code(kTo)), kSmallestStep);
+  return ptx::max_f32(ptx::divide_rn(amax, largest_code), kSmallestStep);
 }
 
 // What values are multiplied by.

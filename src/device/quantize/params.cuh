@@ -19,6 +19,7 @@ struct QuantizeParams {
   i64 scale_batch = 0;
   i64 scale_head = 0;
   i32 by_token = 0;
+  float largest_code = 0;  // what the largest magnitude under a scale becomes
   // Two passes: maxima of the first, `partials` of them for each scale.
   float* partial_amax = nullptr;
   i32 partials = 0;

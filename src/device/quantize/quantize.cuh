@@ -156,18 +156,19 @@ OCTAVO_DEVICE void find_inverses(const QuantizeParams& p, const Tile& t, const P
     column_amax<kC>(p, t, at, amax);
     OCTAVO_UNROLL
     for (int i = 0; i < kVector; ++i) {
-      const float scale = scale_from_amax<kC.to>(amax[i]);
+      const float scale = scale_from_amax<kC.to>(amax[i], p.largest_code);
       inverse[i] = inverse_step<kC.to>(scale);
       if (t.number == 0 && at.slot == 0 && ptx::mask_term(at.column + i < p.head_dim, true))
         ptx::store_global_f32(scales_of(p, t) + at.column + i, scale);
     }
   } else if constexpr (kC.group != ScaleGroup::none && kC.group != ScaleGroup::row) {
-    const float scale = scale_from_amax<kC.to>(group_amax<kC>(p, t, at));
+    const float scale = scale_from_amax<kC.to>(group_amax<kC>(p, t, at), p.largest_code);
     fill(inverse, inverse_step<kC.to>(scale));
     if (ptx::thread_index() != 0) return;
-    if (kC.group == ScaleGroup::block)
-      ptx::store_global_f32(scales_of(p, t) + t.number, scale);
-    else if (t.number == 0)
+    // Without rows there is a tile and no block.
+    if (kC.group == ScaleGroup::block) {
+      if (ptx::mask_term(p.len > 0, true)) ptx::store_global_f32(scales_of(p, t) + t.number, scale);
+    } else if (t.number == 0)
       ptx::store_global_f32(scales_of(p, t), scale);
   }
 }
@@ -187,7 +188,7 @@ OCTAVO_DEVICE void write_codes(const QuantizeParams& p) {
       float amax = 0;
       OCTAVO_UNROLL
       for (int i = 0; i < kVector; ++i) amax = ptx::max_f32(amax, finite_magnitude(x[i]));
-      const float scale = scale_from_amax<kC.to>(lanes_max(amax, 1, lanes(kC)));
+      const float scale = scale_from_amax<kC.to>(lanes_max(amax, 1, lanes(kC)), p.largest_code);
       fill(inverse, inverse_step<kC.to>(scale));
       const i64 index = row + (p.by_token ? static_cast<i64>(t.first_row) : 0);
       if (at.column == 0 && ptx::mask_term(row < t.end, true))
