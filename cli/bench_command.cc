@@ -27,6 +27,7 @@ struct BenchFlags {
   bool skip_correctness = false;
   bool no_three_loop = false;
   bool host = false;
+  bool packed = false;
   std::string launch = "graph", l2 = "warm";
   int buffers = 1;
   std::string config;
@@ -57,6 +58,7 @@ int bench_command(BenchFlags& flags) {
   options.three_loop = !flags.no_three_loop;
   options.config = flags.config;
   options.host = flags.host;
+  options.packed = flags.packed;
   options.stream = second_of("--launch", flags.launch, "graph", "stream");
   options.cold_l2 = second_of("--l2", flags.l2, "warm", "cold");
   options.buffers = flags.buffers;
@@ -88,6 +90,8 @@ void add_bench_command(CLI::App& app, int& exit_code) {
                     "do not compare the result with fp64 attention");
   command->add_flag("--no-three-loop", flags->no_three_loop, "do not time plain loops beside it");
   command->add_flag("--host", flags->host, "time the host's part of a call too (GPU)");
+  command->add_flag("--packed", flags->packed,
+                    "quantize before the clock runs, as --precision would, and transpose V");
   command->add_option("--config", flags->config, "a kernel configuration to force")
       ->type_name("CONFIG");
   command

@@ -10,6 +10,7 @@ namespace octavo::cli {
 
 void add_run_command(CLI::App& app, int& exit_code);
 void add_check_command(CLI::App& app, int& exit_code);
+void add_accuracy_command(CLI::App& app, int& exit_code);
 void add_bench_command(CLI::App& app, int& exit_code);
 void add_counters_command(CLI::App& app, int& exit_code);
 void add_gate_command(CLI::App& app, int& exit_code);

@@ -29,7 +29,7 @@ std::string usage_message(const CLI::App& app, const CLI::ParseError& error, int
   if (app.get_subcommands().empty() && argc > 1 && argv[1][0] != '-') {
     return octavo::cli::bad_input(
                "the subcommand", in_quotes(argv[1]),
-               "run, check, bench, counters, gate, evidence, quantize, explain, devices, "
+               "run, check, accuracy, bench, counters, gate, evidence, quantize, explain, devices, "
                "kernels, cache, emulator")
         .message();
   }
@@ -65,6 +65,7 @@ int main(int argc, char** argv) {
   app.footer("octavo SUBCOMMAND --help shows its options.\n");
   add_run_command(app, exit_code);
   add_check_command(app, exit_code);
+  add_accuracy_command(app, exit_code);
   add_bench_command(app, exit_code);
   add_counters_command(app, exit_code);
   add_gate_command(app, exit_code);

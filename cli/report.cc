@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "table.h"
 
 namespace octavo::cli {
@@ -69,6 +71,7 @@ std::string timing_lines(const GateResult& gate) {
 // What is not the default, of the ways to time a GPU.
 std::string timing_text(const BenchReport& report) {
   std::string text;
+  if (report.packed) text += ", on operands quantized before, V transposed";
   if (report.stream) text += ", launched from the host";
   if (report.cold_l2) text += ", L2 cold";
   if (report.buffers > 1) text += fmt::format(", {} buffers in turn", report.buffers);
@@ -144,6 +147,59 @@ std::string host_lines(const BenchReport& report) {
       text += fmt::format(", {:.0f} ns the launch alone", *row.host->bare_launch_ns);
     text += "\n";
   }
+  return text;
+}
+
+std::string render(const AccuracyReport& report) {
+  using enum Table::Align;
+  std::string text = fmt::format(
+      "accuracy on {} ({}), the worst of {} seeds{}\n", report.device, report.machine, report.seeds,
+      report.oracle == "cpu" ? "" : ", fp64 attention on " + report.oracle);
+  std::string last;
+  std::optional<Table> table;
+  const auto finish = [&] {
+    if (table) text += table->text();
+    table.reset();
+  };
+  std::vector<std::string> missing;
+  for (const AccuracyRow& row : report.rows) {
+    const std::string title = fmt::format("{} (1, {}, {}, {}), {} keys", row.data, row.heads,
+                                          row.len_q, row.head_dim, row.len_kv);
+    if (title != last) {
+      finish();
+      text += "\n" + title + "\n";
+      table.emplace(std::vector<Table::Column>{{"precision", left},
+                                               {"max"},
+                                               {"rmse"},
+                                               {"rel. rmse"},
+                                               {"1 - cosine"},
+                                               {"bias"},
+                                               {"kernel max"},
+                                               {"kernel rmse"},
+                                               {"kernel bias"},
+                                               {"us"},
+                                               {"packed us"}});
+      last = title;
+    }
+    const std::string mode(name(row.precision));
+    if (!row.not_available.empty()) {
+      table->add_row({mode, "not available", "", "", "", "", "", "", "", "", ""});
+      const std::string line = mode + ": " + row.not_available;
+      if (std::find(missing.begin(), missing.end(), line) == missing.end()) missing.push_back(line);
+      continue;
+    }
+    const auto time = [](const std::optional<double>& us) {
+      return us ? short_number(*us) : std::string("not measured");
+    };
+    table->add_row({mode, error_number(row.total.max_abs), error_number(row.total.rmse),
+                    error_number(row.total.relative_rmse), error_number(1 - row.total.cosine),
+                    error_number(row.total_bias), error_number(row.kernel.max_abs),
+                    error_number(row.kernel.rmse), error_number(row.kernel_bias), time(row.us),
+                    time(row.packed_us)});
+  }
+  finish();
+  if (!missing.empty()) text += "\nnot available:\n";
+  for (const std::string& line : missing) text += "  " + wrapped(line, 4) + "\n";
   return text;
 }
 

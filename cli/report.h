@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "octavo/accuracy.hpp"
 #include "octavo/bundle.hpp"
 #include "octavo/counters.hpp"
 #include "octavo/evidence.hpp"
@@ -11,6 +12,7 @@
 namespace octavo::cli {
 
 std::string render(const CheckReport& report);
+std::string render(const AccuracyReport& report);
 std::string render(const BenchReport& report);
 std::string render(const CountersReport& report);
 std::string render(const GateReport& report);

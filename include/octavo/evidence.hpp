@@ -125,6 +125,9 @@ struct BenchOptions {
   bool cold_l2 = false;  // L2 overwritten before each call
   int buffers = 1;       // copies of inputs and outputs that calls take in turn
   bool host = false;     // time the host's part too (GPU)
+  // Operands are quantized before the clock runs, as the precision would in the call, and V is
+  // transposed: what is timed is attention on 8-bit inputs.
+  bool packed = false;
   Progress progress{};
 };
 
@@ -167,6 +170,7 @@ struct BenchReport {
   bool stream = false;
   bool cold_l2 = false;
   int buffers = 1;
+  bool packed = false;
   int threads = 0;
   std::optional<double> fma_peak_gflops{};  // fp32, all threads, the largest of the rows
   std::vector<BenchRow> rows;

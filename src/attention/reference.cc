@@ -50,17 +50,21 @@ std::vector<double> load_rows(const Arguments& a, const ConstTensor& t, const Sc
   return values;
 }
 
-// Calls finish(row, out, lse) for every row: out points at head_dim zeros, lse at -infinity, and
-// `finish` is not called for a row without keys.
+// Calls finish(row, out, lse) for every row, or for the chosen ones of every head: out points at
+// head_dim zeros, lse at -infinity, and `finish` is not called for a row without keys.
 template <class Finish>
-Status for_each_row(const Arguments& a, const Options& options, double* out, double* lse,
+Status for_each_row(const Arguments& a, const Options& options,
+                    const std::vector<std::int64_t>* chosen, double* out, double* lse,
                     const Finish& finish) {
   const Result<Problem> posed = problem_of(a, options);
   if (!posed.ok()) return posed.status();
   if (out == nullptr) return invalid("out", "null", "an array of doubles");
   const Problem& p = *posed;
   const double scale = a.scale ? *a.scale : 1.0 / std::sqrt(static_cast<double>(p.head_dim));
-  const std::int64_t rows_of_head = a.q.shape[2];
+  if (chosen != nullptr && is_packed(a))
+    return invalid("rows", "chosen of a packed batch", "all rows there");
+  const std::int64_t rows_of_head =
+      chosen == nullptr ? a.q.shape[2] : static_cast<std::int64_t>(chosen->size());
   const std::int64_t all_rows = a.q.shape[0] * p.heads_q * rows_of_head;
   std::fill(out, out + all_rows * p.head_dim, 0.0);
   if (lse != nullptr) std::fill(lse, lse + all_rows, -kInfinity);
@@ -76,7 +80,9 @@ Status for_each_row(const Arguments& a, const Options& options, double* out, dou
       const auto q = load_rows(a, a.q, a.q_scales, p.len_q, of_q, at.len_q);
       const auto k = load_rows(a, a.k, a.k_scales, p.len_kv, of_kv, at.len_kv);
       const auto v = load_rows(a, v_by_rows(a), a.v_scales, p.len_kv, of_kv, at.len_kv, a.v_layout);
-      for (std::int64_t i = 0; i < at.len_q; ++i) {
+      const std::int64_t count = chosen == nullptr ? at.len_q : rows_of_head;
+      for (std::int64_t n = 0; n < count; ++n) {
+        const std::int64_t i = chosen == nullptr ? n : (*chosen)[static_cast<std::size_t>(n)];
         const KeyRange keys = visible_keys(options, i, at.len_q, at.len_kv);
         if (keys.begin == keys.end) continue;
         row.scores.assign(static_cast<std::size_t>(keys.end - keys.begin), 0.0);
@@ -89,7 +95,7 @@ Status for_each_row(const Arguments& a, const Options& options, double* out, dou
         }
         row.values = v.data() + keys.begin * p.head_dim;
         row.first_key = keys.begin;
-        const std::int64_t place = (at.batch * p.heads_q + head) * rows_of_head + at.q_begin + i;
+        const std::int64_t place = (at.batch * p.heads_q + head) * rows_of_head + at.q_begin + n;
         finish(row, out + place * p.head_dim, lse == nullptr ? nullptr : lse + place);
       }
     }
@@ -127,18 +133,29 @@ void add_weighted_value(double weight, const double* value, std::int64_t head_di
 
 }  // namespace
 
-Status reference(const Arguments& arguments, const Options& options, double* out, double* lse) {
-  return for_each_row(arguments, options, out, lse, [](const Row& row, double* o, double* l) {
-    const Softmax s = softmax(row.scores);
-    for (std::size_t j = 0; j < s.p.size(); ++j)
-      add_weighted_value(s.p[j], row.values + j * row.head_dim, row.head_dim, o);
-    if (l != nullptr) *l = s.lse;
-  });
+namespace {
+
+void finish_exact(const Row& row, double* o, double* l) {
+  const Softmax s = softmax(row.scores);
+  for (std::size_t j = 0; j < s.p.size(); ++j)
+    add_weighted_value(s.p[j], row.values + j * row.head_dim, row.head_dim, o);
+  if (l != nullptr) *l = s.lse;
 }
 
-Status reference_16bit(const Arguments& arguments, const Options& options, DType dtype,
-                       double* out) {
-  return for_each_row(arguments, options, out, nullptr,
+}  // namespace
+
+Status reference(const Arguments& arguments, const Options& options, double* out, double* lse) {
+  return for_each_row(arguments, options, nullptr, out, lse, finish_exact);
+}
+
+Status reference_of_rows(const Arguments& arguments, const Options& options,
+                         const std::vector<std::int64_t>& rows, double* out, double* lse) {
+  return for_each_row(arguments, options, &rows, out, lse, finish_exact);
+}
+
+Status reference_16bit(const Arguments& arguments, const Options& options, DType dtype, double* out,
+                       const std::vector<std::int64_t>* rows) {
+  return for_each_row(arguments, options, rows, out, nullptr,
                       [dtype](const Row& row, double* o, double*) {
                         const Softmax s = softmax(row.scores);
                         for (std::size_t j = 0; j < s.p.size(); ++j)
@@ -192,7 +209,7 @@ Status reference_tiled(const Arguments& arguments, const Options& options,
   if (rounding.block_keys < 1)
     return invalid("block_keys", fmt::format("{}", rounding.block_keys), "1 or more");
   return for_each_row(
-      arguments, options, out, nullptr,
+      arguments, options, nullptr, out, nullptr,
       [&rounding](const Row& row, double* o, double*) { finish_tiled(row, rounding, o); });
 }
 

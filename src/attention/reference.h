@@ -4,15 +4,21 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "octavo/octavo.hpp"
 
 namespace octavo {
 
+// `reference`, of these rows of every head alone, which then lie next to each other in out and
+// lse: of a batch that is not packed.
+Status reference_of_rows(const Arguments& arguments, const Options& options,
+                         const std::vector<std::int64_t>& rows, double* out, double* lse = nullptr);
+
 // Unfused attention as a 16-bit library computes it: P and O rounded to `dtype`, everything else
-// exact. The yardstick of the 16-bit gate.
-Status reference_16bit(const Arguments& arguments, const Options& options, DType dtype,
-                       double* out);
+// exact. The yardstick of the 16-bit gate. `rows`: as above; null: all.
+Status reference_16bit(const Arguments& arguments, const Options& options, DType dtype, double* out,
+                       const std::vector<std::int64_t>* rows = nullptr);
 
 // What a tiled kernel does, in fp64 but for P: online softmax over blocks of keys, P scaled and
 // rounded to its format before the second product. A kernel must agree with it to 2e-3.

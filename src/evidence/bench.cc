@@ -41,8 +41,8 @@ double microseconds(const std::function<void()>& work) {
 }
 
 PlannedCaseOptions planned(const BenchOptions& options) {
-  return {options.device, options.dtype,  options.attention,
-          options.seed,   options.config, options.buffers};
+  return {options.device, options.dtype,   options.attention, options.seed,
+          options.config, options.buffers, options.packed};
 }
 
 Status validate_options(const BenchOptions& options, const std::vector<BenchCase>& cases) {
@@ -232,6 +232,7 @@ Result<BenchReport> bench(const BenchOptions& options) {
   report.stream = options.stream;
   report.cold_l2 = options.cold_l2;
   report.buffers = options.buffers;
+  report.packed = options.packed;
   report.threads = cpu::thread_count();
   const evidence::CheckOracle oracle =
       options.check_correctness ? evidence::oracle_for(options.device) : evidence::CheckOracle{};

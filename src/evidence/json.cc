@@ -2,6 +2,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "octavo/accuracy.hpp"
 #include "octavo/counters.hpp"
 #include "octavo/evidence.hpp"
 
@@ -93,6 +94,34 @@ Json row_json(const BenchRow& row) {
           {"samples_us", std::move(samples)}};
 }
 
+Json errors_json(const ErrorStats& e, double bias) {
+  return {{"max_abs", number(e.max_abs)},
+          {"rmse", number(e.rmse)},
+          {"relative_rmse", number(e.relative_rmse)},
+          {"cosine", number(e.cosine)},
+          {"bias", number(bias)},
+          {"not_finite", e.not_finite}};
+}
+
+Json row_json(const AccuracyRow& row) {
+  const bool measured = row.not_available.empty();
+  return {{"data", row.data},
+          {"precision", name(row.precision)},
+          {"hadamard", row.hadamard},
+          {"heads", row.heads},
+          {"len_q", row.len_q},
+          {"len_kv", row.len_kv},
+          {"head_dim", row.head_dim},
+          {"not_available", measured ? Json(nullptr) : Json(row.not_available)},
+          {"total", measured ? errors_json(row.total, row.total_bias) : Json(nullptr)},
+          {"kernel_error", measured ? errors_json(row.kernel, row.kernel_bias) : Json(nullptr)},
+          {"us", number(row.us)},
+          {"packed_us", number(row.packed_us)},
+          {"kernel", row.kernel_name},
+          {"config", row.config},
+          {"reason", row.reason}};
+}
+
 Json row_json(const CounterRow& row, const std::vector<CounterName>& names) {
   Json metrics = Json::object();
   for (std::size_t i = 0; i < names.size(); ++i) metrics[names[i].key] = number(row.values[i]);
@@ -117,6 +146,17 @@ Json rows_json(const std::vector<Row>& rows) {
 }
 
 }  // namespace
+
+std::string to_json(const AccuracyReport& report) {
+  Json json = envelope("accuracy");
+  json["device"] = report.device;
+  json["machine"] = report.machine;
+  json["oracle"] = report.oracle;
+  json["seeds"] = report.seeds;
+  json["most_keys"] = report.most_keys;
+  json["rows"] = rows_json(report.rows);
+  return dump(json);
+}
 
 std::string to_json(const CheckReport& report) {
   Json json = envelope("check");
@@ -151,6 +191,7 @@ std::string to_json(const BenchReport& report) {
   json["launch"] = report.stream ? "stream" : "graph";
   json["l2"] = report.cold_l2 ? "cold" : "warm";
   json["buffers"] = report.buffers;
+  json["packed"] = report.packed;
   json["threads"] = report.threads;
   json["fma_peak_gflops"] = number(report.fma_peak_gflops);
   json["passed"] = report.passed();

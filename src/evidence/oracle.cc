@@ -11,7 +11,6 @@
 #include "attention/operand.h"
 #include "attention/reference.h"
 #include "numeric/formats.h"
-#include "numeric/scale.h"
 #include "octavo/evidence.hpp"
 
 namespace octavo::evidence {
@@ -46,39 +45,6 @@ std::vector<JudgedRow> judged_rows(const Case& c, const Inputs& in) {
       }
   }
   return rows;
-}
-
-// The same scales for a view whose row 0 is row `row` of the tensor, whatever its length.
-Scales scales_from_row(const Scales& scales, const ConstTensor& tensor, std::int64_t row) {
-  Scales moved = scales;
-  if (!is_8bit(tensor.dtype) || scales.granularity == Granularity::tensor) return moved;
-  moved.stride = scale_index(scales, tensor.shape).stride;
-  if (scales.granularity == Granularity::row) moved.data += row * (*moved.stride)[2];
-  if (scales.granularity == Granularity::block)
-    moved.data += row / scales.block_rows * (*moved.stride)[2];
-  return moved;
-}
-
-// Row `i` of every head as a call of its own. The keys end where the row's do, so that its diagonal
-// is their last; where they begin is a window: blocks of scales stay counted from key 0.
-Arguments one_row(const Arguments& a, std::int64_t i, const KeyRange& keys, Options& options) {
-  Arguments one = a;
-  one.q = rows_of(a.q, i, 1);
-  one.k = rows_of(a.k, 0, keys.end);
-  one.v = rows_of(a.v, 0, keys.end);
-  one.out = rows_of(a.out, i, 1);
-  one.lse = {};
-  one.q_scales = scales_from_row(a.q_scales, a.q, i);
-  one.k_scales = scales_from_row(a.k_scales, a.k, 0);
-  one.v_scales = scales_from_row(a.v_scales, a.v, 0);
-  options = {};
-  if (keys.begin > 0 && keys.begin < keys.end) options.window_left = keys.end - keys.begin - 1;
-  return one;
-}
-
-Status whole_reference(const Arguments& a, const Options& mask, std::optional<DType> rounding,
-                       double* out, double* lse) {
-  return rounding ? reference_16bit(a, mask, *rounding, out) : reference(a, mask, out, lse);
 }
 
 // The oracle on the judged rows of a case, in their order.
@@ -172,27 +138,50 @@ std::optional<DType> gate_type(const Case& c, const OperandFormats& formats, boo
   return std::nullopt;
 }
 
-Status quantized_truth(const Case& c, const Inputs& in, const TruthOptions& options, Truth& truth) {
+// A call with what the mode makes of its operands.
+struct RoundedCall {
+  OperandFormats formats;
+  Arguments arguments;
+  Rounded q, k, v;
+};
+
+Status round_call(const Case& c, const Inputs& in, RoundedCall& call) {
   const Result<Problem> problem = problem_of(in.given, c.options);
   if (!problem.ok()) return problem.status();
-  const OperandFormats formats = operand_formats(*problem);
-  Arguments a = in.given;
-  Rounded q, k, v;
-  OCTAVO_RETURN_IF_ERROR(round_operand(c, formats.q, in.spans_q, c.len_q, a.q, a.q_scales, q));
-  OCTAVO_RETURN_IF_ERROR(round_operand(c, formats.k, in.spans_kv, c.len_kv, a.k, a.k_scales, k));
-  OCTAVO_RETURN_IF_ERROR(round_operand(c, formats.v, in.spans_kv, c.len_kv, a.v, a.v_scales, v));
+  const OperandFormats& formats = call.formats = operand_formats(*problem);
+  Arguments& a = call.arguments = in.given;
+  OCTAVO_RETURN_IF_ERROR(round_operand(c, formats.q, in.spans_q, c.len_q, a.q, a.q_scales, call.q));
+  OCTAVO_RETURN_IF_ERROR(
+      round_operand(c, formats.k, in.spans_kv, c.len_kv, a.k, a.k_scales, call.k));
+  return round_operand(c, formats.v, in.spans_kv, c.len_kv, a.v, a.v_scales, call.v);
+}
+
+Status quantized_truth(const Case& c, const Inputs& in, const Oracle& oracle,
+                       const RoundedCall& call, Truth& truth) {
   if (rounds(c)) {
-    OCTAVO_RETURN_IF_ERROR(evaluate(options.oracle, c, a, std::nullopt, truth.rows, truth.quantized,
-                                    truth.quantized_lse));
+    OCTAVO_RETURN_IF_ERROR(evaluate(oracle, c, call.arguments, std::nullopt, truth.rows,
+                                    truth.quantized, truth.quantized_lse));
   } else {
     truth.quantized = truth.original;
     truth.quantized_lse = truth.original_lse;
   }
-  if (formats.k.smooth) restore_mean(c, in, k.narrow.mean, truth);
-  truth.gate = gate_type(c, formats, options.p_is_rounded);
+  if (call.formats.k.smooth) restore_mean(c, in, call.k.narrow.mean, truth);
+  return {};
+}
+
+Status gate_truth(const Case& c, const TruthOptions& options, const RoundedCall& call,
+                  Truth& truth) {
+  truth.gate = gate_type(c, call.formats, options.p_is_rounded);
   if (!truth.gate) return {};
   std::vector<double> no_lse;
-  return evaluate(options.oracle, c, a, truth.gate, truth.rows, truth.reference16, no_lse);
+  return evaluate(options.oracle, c, call.arguments, truth.gate, truth.rows, truth.reference16,
+                  no_lse);
+}
+
+Status original_truth(const Case& c, const Inputs& in, const Oracle& oracle, Truth& truth) {
+  truth.rows = judged_rows(c, in);
+  return evaluate(oracle, c, in.original, std::nullopt, truth.rows, truth.original,
+                  truth.original_lse);
 }
 
 struct Range {
@@ -275,33 +264,34 @@ std::vector<std::int64_t> spread_rows(std::int64_t length, std::int64_t count) {
 
 Status cpu_oracle(const Arguments& a, const Options& mask, std::optional<DType> rounding,
                   const std::vector<std::int64_t>* rows, double* out, double* lse) {
-  if (rows == nullptr) return whole_reference(a, mask, rounding, out, lse);
-  const std::int64_t heads = a.q.shape[0] * a.q.shape[1];
-  const std::int64_t columns = a.q.shape[3];
-  const auto count = static_cast<std::int64_t>(rows->size());
-  std::vector<double> row_out(static_cast<std::size_t>(heads * columns));
-  std::vector<double> row_lse(static_cast<std::size_t>(heads));
-  for (std::int64_t n = 0; n < count; ++n) {
-    const std::int64_t i = (*rows)[static_cast<std::size_t>(n)];
-    KeyRange keys = visible_keys(mask, i, a.q.shape[2], a.k.shape[2]);
-    if (keys.begin == keys.end) keys.begin = keys.end = 0;
-    Options window;
-    const Arguments one = one_row(a, i, keys, window);
-    OCTAVO_RETURN_IF_ERROR(whole_reference(one, window, rounding, row_out.data(), row_lse.data()));
-    for (std::int64_t h = 0; h < heads; ++h) {
-      std::copy_n(row_out.data() + h * columns, columns, out + (h * count + n) * columns);
-      if (lse != nullptr) lse[h * count + n] = row_lse[static_cast<std::size_t>(h)];
-    }
+  if (rounding) return reference_16bit(a, mask, *rounding, out, rows);
+  return rows == nullptr ? reference(a, mask, out, lse)
+                         : reference_of_rows(a, mask, *rows, out, lse);
+}
+
+Result<Truth> exact_truth(const Case& c, const Inputs& inputs, const Oracle& oracle,
+                          const Truth* original) {
+  Truth truth;
+  if (original != nullptr) {
+    truth.rows = original->rows;
+    truth.original = original->original;
+    truth.original_lse = original->original_lse;
+  } else {
+    OCTAVO_RETURN_IF_ERROR(original_truth(c, inputs, oracle, truth));
   }
-  return {};
+  RoundedCall call;
+  OCTAVO_RETURN_IF_ERROR(round_call(c, inputs, call));
+  OCTAVO_RETURN_IF_ERROR(quantized_truth(c, inputs, oracle, call, truth));
+  return truth;
 }
 
 Result<Truth> make_truth(const Case& c, const Inputs& inputs, const TruthOptions& options) {
   Truth truth;
-  truth.rows = judged_rows(c, inputs);
-  OCTAVO_RETURN_IF_ERROR(evaluate(options.oracle, c, inputs.original, std::nullopt, truth.rows,
-                                  truth.original, truth.original_lse));
-  OCTAVO_RETURN_IF_ERROR(quantized_truth(c, inputs, options, truth));
+  RoundedCall call;
+  OCTAVO_RETURN_IF_ERROR(original_truth(c, inputs, options.oracle, truth));
+  OCTAVO_RETURN_IF_ERROR(round_call(c, inputs, call));
+  OCTAVO_RETURN_IF_ERROR(quantized_truth(c, inputs, options.oracle, call, truth));
+  OCTAVO_RETURN_IF_ERROR(gate_truth(c, options, call, truth));
   measure_magnitudes(c, inputs, truth);
   if (rounds(c) || options.p_is_rounded)
     OCTAVO_RETURN_IF_ERROR(measure_kappa(c, inputs, options.oracle, truth));

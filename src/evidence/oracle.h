@@ -43,6 +43,10 @@ struct TruthOptions {
   Oracle oracle = cpu_oracle;
   bool p_is_rounded = false;  // the backend that is judged rounds P to the type of V
 };
+// rows, original and quantized, and nothing else. `original`: of the same inputs and another mode,
+// if there is one, whose rows and original are then taken.
+Result<Truth> exact_truth(const Case& c, const Inputs& inputs, const Oracle& oracle,
+                          const Truth* original = nullptr);
 Result<Truth> make_truth(const Case& c, const Inputs& inputs, const TruthOptions& options = {});
 
 // `count` rows spread over [0, length), the first and the last among them.

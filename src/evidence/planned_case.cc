@@ -84,14 +84,23 @@ Status PlannedCase::prepare() {
   Result<Inputs> inputs = make_inputs(case_);
   if (!inputs.ok()) return inputs.status();
   inputs_ = std::move(inputs).value();
-  const Result<Problem> problem = problem_of(inputs_.given, case_.options);
+  given_ = inputs_.given;
+  Options options = case_.options;
+  if (options_.packed) {
+    Result<QuantizedCall> packed = quantize_ahead(given_, options, VLayout::transposed);
+    if (!packed.ok()) return packed.status();
+    packed_ = std::move(packed).value();
+    given_ = packed_.arguments;
+    options.quantization = {};  // done
+  }
+  const Result<Problem> problem = problem_of(given_, options);
   if (!problem.ok()) return problem.status();
   OCTAVO_RETURN_IF_ERROR(make_plan(*problem));
   OCTAVO_RETURN_IF_ERROR(make_workspace());
   if (on_cpu()) return {};
   for (int copy = 0; copy < options_.copies; ++copy) {
     Result<StagedArguments> staged =
-        StagedArguments::make(inputs_.given, *problem, options_.device, kGuardBytes);
+        StagedArguments::make(given_, *problem, options_.device, kGuardBytes);
     if (!staged.ok()) return staged.status();
     staged_.push_back(std::move(staged).value());
   }
@@ -99,7 +108,7 @@ Status PlannedCase::prepare() {
 }
 
 Status PlannedCase::run(Stream stream, int copy) const {
-  return plan_->run(on_cpu() ? inputs_.given : staged_[static_cast<std::size_t>(copy)].on_device(),
+  return plan_->run(on_cpu() ? given_ : staged_[static_cast<std::size_t>(copy)].on_device(),
                     workspace_, stream);
 }
 

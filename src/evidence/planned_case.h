@@ -9,6 +9,7 @@
 
 #include "evidence/cases.h"
 #include "evidence/inputs.h"
+#include "evidence/quantized_call.h"
 #include "octavo/evidence.hpp"
 #include "runtime/backend.h"
 #include "runtime/staging.h"
@@ -23,6 +24,7 @@ struct PlannedCaseOptions {
   std::uint64_t seed = 42;
   std::string config{};  // a kernel configuration to force; empty: the chosen one
   int copies = 1;        // of inputs and outputs in the memory of a GPU
+  bool packed = false;   // operands are quantized before, V transposed
 };
 
 // The five presets where none is given; those without a name are called by their shape.
@@ -57,6 +59,8 @@ class PlannedCase {
   const PlannedCaseOptions options_;
   const Case case_;
   Inputs inputs_;
+  QuantizedCall packed_;  // where it is packed
+  Arguments given_;       // what the plan runs on, in host memory
   std::shared_ptr<const Plan::Impl> impl_;
   std::optional<Plan> plan_;
   std::vector<std::byte> memory_;  // on the CPU

@@ -375,6 +375,29 @@ TEST_F(Command, BenchMeasures) {
   EXPECT_NE(quick.out.find("median us"), std::string::npos);
 }
 
+TEST_F(Command, AccuracyShowsErrorsAndWhatIsNotMeasured) {
+  const std::vector<std::string> all = {
+      "accuracy", "--device", "cpu", "--data",  "v_mean", "--precision", "fp8", "--precision",
+      "int8",     "--keys",   "512", "--seeds", "1"};
+  const Finished finished = octavo_command(all);
+  ASSERT_EQ(finished.code, 0) << finished.err;
+  EXPECT_NE(finished.out.find("v_mean (1, 1, 128, 128), 512 keys"), std::string::npos);
+  EXPECT_NE(finished.out.find("not measured"), std::string::npos);
+  std::vector<std::string> with_json = all;
+  with_json.insert(with_json.end(), {"--json", "-"});
+  const json object = json::parse(octavo_command(with_json).out);
+  expect_envelope(object, "accuracy");
+  ASSERT_EQ(object.at("rows").size(), 2u);
+  const json& row = object.at("rows").at(0);
+  EXPECT_EQ(row.at("precision"), "fp8");
+  EXPECT_GT(row.at("total").at("rmse").get<double>(), row.at("kernel_error").at("rmse"));
+  EXPECT_TRUE(row.at("us").is_null());
+  std::vector<std::string> with_plot = all;
+  with_plot.insert(with_plot.end(), {"--plot", directory_ / "plot.svg"});
+  expect_failed(octavo_command(with_plot), 2, "--plot is with cpu; supported: a GPU");
+  expect_failed(octavo_command({"accuracy", "--device", "cpu", "--data", "x"}), 2, "data is 'x'");
+}
+
 TEST_F(Command, ExplainAndDevices) {
   const std::vector<std::string> arguments = {
       "explain",    "--device", "cpu",      "--preset", "wide",        "--causal", "bottom_right",

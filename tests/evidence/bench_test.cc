@@ -52,6 +52,29 @@ TEST(Bench, TinyShape) {
   EXPECT_FALSE(row.kernel.kernel.empty());
 }
 
+// Quantized before the call as in it: the same result, to the last bit of its error.
+TEST(Bench, PackedOperands) {
+  for (const Precision precision : {Precision::fp8, Precision::int8, Precision::sim8}) {
+    SCOPED_TRACE(name(precision));
+    BenchOptions options = tiny();
+    options.three_loop = false;
+    options.attention.precision = precision;
+    options.attention.quantization.hadamard = true;
+    const auto in_call = bench(options);
+    options.packed = true;
+    const auto before = bench(options);
+    ASSERT_TRUE(in_call.ok() && before.ok()) << before.status().message();
+    EXPECT_TRUE(before->packed && before->passed());
+    EXPECT_EQ(before->rows[0].max_error, in_call->rows[0].max_error);
+  }
+  BenchOptions options = tiny();
+  options.packed = true;
+  options.attention.precision = Precision::fp8_mixed;
+  EXPECT_EQ(bench(options).status().message(),
+            "precision is fp8_mixed; supported: fp8, fp8_fast, int8, sim8 without smooth_k, where "
+            "operands are quantized before the call.");
+}
+
 TEST(Bench, EveryKindOfInputAndMask) {
   BenchOptions options = tiny();
   options.three_loop = false;
