@@ -2,6 +2,7 @@
 
 #include "attention/error.h"
 #include "attention/operand.h"
+#include "numeric/quantize.h"
 #include "numeric/transposed.h"
 
 namespace octavo::evidence {
@@ -18,9 +19,10 @@ Status quantize_one(const OperandFormat& format, const Quantization& quantizatio
   made.codes = make_memory(Layout::bhsd, *format.rounded, code_shape(tensor.shape, layout));
   made.scales.resize(
       static_cast<std::size_t>(scale_count(tensor.shape, options.granularity, options.block_rows)));
-  OCTAVO_RETURN_IF_ERROR(quantize(tensor, options, made.codes.view, made.scales.data()));
+  OCTAVO_RETURN_IF_ERROR(
+      quantize_to(format.largest_code, tensor, options, made.codes.view, made.scales.data()));
   tensor = made.codes.view;
-  scales = {made.scales.data(), options.granularity, options.block_rows, {}};
+  scales = {made.scales.data(), options.granularity, options.block_rows, {}, format.largest_code};
   return {};
 }
 
