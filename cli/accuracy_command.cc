@@ -70,7 +70,7 @@ void add_accuracy_command(CLI::App& app, int& exit_code) {
       ->capture_default_str();
   command
       ->add_option("--keys", flags->keys,
-                   "no more keys than this (on a GPU 131072, on the CPU 16384, emulated 1024)")
+                   "no more keys than this (on a GPU 131072, on the CPU 8192, emulated 1024)")
       ->type_name("N");
   command->add_option("--plot", flags->plot, "time against error as an SVG file (GPU)")
       ->type_name("FILE");

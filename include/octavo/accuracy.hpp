@@ -24,7 +24,7 @@ struct AccuracyOptions {
   std::vector<Precision> precisions;  // empty: all but native
   int seeds = 3;                      // 0 and on; beyond 4096 keys 0 alone
   std::optional<std::int64_t>
-      most_keys{};  // unset: 131072 on a GPU, 16384 on the CPU, 1024 emulated
+      most_keys{};  // unset: 131072 on a GPU, 8192 on the CPU, 1024 emulated
   Progress progress{};
 };
 

@@ -30,7 +30,7 @@ using evidence::Truth;
 constexpr std::int64_t kKeysOfOneSeed = 4096;  // with more, one seed says as much as three
 
 std::int64_t default_most_keys(Device device) {
-  constexpr std::int64_t kGpu = 131072, kCpu = 16384, kEmulator = 1024;
+  constexpr std::int64_t kGpu = 131072, kCpu = 8192, kEmulator = 1024;
   return device.kind == Device::Kind::cuda  ? kGpu
          : device.kind == Device::Kind::cpu ? kCpu
                                             : kEmulator;

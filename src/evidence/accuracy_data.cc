@@ -108,10 +108,12 @@ const std::vector<Distribution>& distributions() {
     // Of the mission shape all rows are judged; elsewhere some say as much.
     const Case mission = size_of(8, 512, 512, 64);
     Case some = mission, wide = size_of(8, 2048, 2048, 128);
+    Case large = size_of(8, 16384, 16384, 128);
     some.sampled_rows = 64;
     wide.sampled_rows = 32;
+    large.sampled_rows = 16;
     std::vector<Distribution> all = {
-        {"normal", "Q, K and V standard normal", {mission, wide}},
+        {"normal", "Q, K and V standard normal", {mission, wide, large}},
         {"outliers", "normal, plus a normal of deviation 10 on one value in a thousand", {wide}},
         {"outliers_rotated", "the same, Q and K rotated by a Hadamard matrix", {wide}, true},
         {"biased_keys", "normal, plus a mean key of deviation 4", {some}},
