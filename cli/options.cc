@@ -98,12 +98,16 @@ void AttentionFlags::add(CLI::App& app) {
       ->type_name("L,R")
       ->group("Attention");
   app.add_option("--precision", precision,
-                 "native, fp16, bf16, fp8, fp8_mixed, fp8_fast, int8, int8_mixed, sim8")
+                 "native, fp16, bf16, fp8, fp8_mixed, fp8_fast, int8, int8_mixed, sim8, auto")
       ->type_name("MODE")
       ->capture_default_str()
       ->group("Attention");
   app.add_flag("--batch-invariant", batch_invariant,
                "a row's bits do not depend on its company in the batch")
+      ->group("Attention");
+  app.add_option("--max-error", max_error,
+                 "with --precision auto: the largest error on record that is taken")
+      ->type_name("E")
       ->group("Attention");
   app.add_flag("--overlap-launch", overlap_launch,
                "may start before what precedes it in the stream has ended (GPU)")
@@ -152,6 +156,7 @@ Options AttentionFlags::options() const {
   options.quantization.hadamard = hadamard;
   options.batch_invariant = batch_invariant;
   options.overlap_launch = overlap_launch;
+  options.max_error = max_error;
   return options;
 }
 

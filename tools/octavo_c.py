@@ -28,7 +28,7 @@ class Options(ctypes.Structure):
                 ("window_right", c_int64), ("precision", c_int32), ("granularity_qk", c_int32),
                 ("granularity_v", c_int32), ("block_rows", c_int64), ("scale_rule", c_int32),
                 ("smooth_k", c_int32), ("hadamard", c_int32), ("batch_invariant", c_int32),
-                ("overlap_launch", c_int32)]
+                ("overlap_launch", c_int32), ("max_error", c_float)]
 
 
 class Arguments(ctypes.Structure):
@@ -43,7 +43,7 @@ class Arguments(ctypes.Structure):
 class QuantizeOptions(ctypes.Structure):
     _fields_ = [("size", c_size_t), ("granularity", c_int32), ("block_rows", c_int64),
                 ("scale_rule", c_int32), ("smooth", c_int32), ("hadamard", c_int32),
-                ("scales_given", c_int32), ("layout", c_int32)]
+                ("scales_given", c_int32), ("layout", c_int32), ("largest_code", c_float)]
 
 
 class Octavo:

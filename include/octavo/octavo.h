@@ -64,7 +64,8 @@ typedef enum octavo_precision {
   OCTAVO_FP8_FAST = 5,
   OCTAVO_INT8_PRECISION = 6,
   OCTAVO_INT8_MIXED = 7,
-  OCTAVO_SIM8_PRECISION = 8
+  OCTAVO_SIM8_PRECISION = 8,
+  OCTAVO_AUTO = 9 /* the fastest whose worst error on record is within max_error */
 } octavo_precision;
 
 /* How V lies in memory: octavo.hpp has the order of a transposed one. */
@@ -103,6 +104,7 @@ typedef struct octavo_options {
   int32_t hadamard;
   int32_t batch_invariant;
   int32_t overlap_launch; /* may start before what precedes it in the stream has ended */
+  float max_error;        /* of OCTAVO_AUTO */
 } octavo_options;
 
 typedef struct octavo_arguments {
@@ -132,7 +134,8 @@ typedef struct octavo_quantize_options {
   int32_t smooth;
   int32_t hadamard;
   int32_t scales_given;
-  int32_t layout; /* octavo_v_layout, of the codes */
+  int32_t layout;     /* octavo_v_layout, of the codes */
+  float largest_code; /* that the largest magnitude becomes; 0: the format's largest */
 } octavo_quantize_options;
 
 typedef struct octavo_range_stats {

@@ -223,7 +223,11 @@ enum class Precision : std::uint8_t {
   int8,        // QK and PV in INT8
   int8_mixed,  // QK in INT8, PV in 16 bits
   sim8,        // QK and PV from sim8 codes
+  // "auto": of those above, the fastest on record whose worst error on record, over all
+  // distributions, is within Options::max_error. A plan settles which; explain() says why.
+  automatic,
 };
+// All that are computed as they are.
 inline constexpr std::array kAllPrecisions = {
     Precision::native, Precision::fp16,       Precision::bf16,
     Precision::fp8,    Precision::fp8_mixed,  Precision::fp8_fast,
@@ -259,6 +263,7 @@ struct Options {
   std::int64_t window_left = -1;
   std::int64_t window_right = -1;
   Precision precision = Precision::native;
+  float max_error = 0;  // of Precision::automatic: of an output, for inputs of about unit variance
   Quantization quantization{};
   bool batch_invariant = false;  // a row's bits do not depend on its company in the batch
   // On a GPU the kernel may start before what precedes it in the stream has ended, whose results it
@@ -441,6 +446,9 @@ struct QuantizeOptions {
   bool hadamard = false;           // then rotate rows by a Hadamard matrix
   bool scales_given = false;       // `scales` is an input: from the caller or a calibration
   VLayout layout = VLayout::rows;  // of the codes
+  // The code that the largest magnitude of a group becomes; 0: the format's largest. Small ones
+  // cost FP8 nothing, and int8 its steps; Scales::largest_code is what it is for.
+  float largest_code = 0;
 };
 
 // How many scales a tensor of this shape has.

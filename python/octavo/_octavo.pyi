@@ -10,7 +10,7 @@ _Array = TypeVar("_Array")
 _Causal = bool | Literal["none", "top_left", "bottom_right"] | None
 _Precision = (
     Literal[
-        "native", "fp16", "bf16", "fp8", "fp8_mixed", "fp8_fast", "int8", "int8_mixed", "sim8"
+        "native", "fp16", "bf16", "fp8", "fp8_mixed", "fp8_fast", "int8", "int8_mixed", "sim8", "auto"
     ]
     | None
 )
@@ -47,6 +47,7 @@ def attention(
     batch_invariant: bool = False,
     overlap_launch: bool = False,
     stream: Any = None,
+    max_error: float | None = None,
 ) -> Any: ...
 def explain(
     q: _Array | Quantized,
@@ -69,6 +70,7 @@ def explain(
     batch_invariant: bool = False,
     overlap_launch: bool = False,
     stream: Any = None,
+    max_error: float | None = None,
     device: str | None = None,
 ) -> Explanation: ...
 def devices() -> list[DeviceInfo]: ...
@@ -84,6 +86,7 @@ def quantize(
     scales: Any = None,
     layout: _Layout = "bhsd",
     transposed: bool = False,
+    largest_code: float = 0.0,
 ) -> Quantized: ...
 def dequantize(quantized: Quantized, dtype: Any = "float32", layout: _Layout = "bhsd") -> Any: ...
 def set_cpu_threads(threads: int) -> None: ...

@@ -31,7 +31,8 @@ _PARAMETERS = (
     "(Tensor q, Tensor k, Tensor v, *, str causal='none', int window_left=-1, int window_right=-1, "
     "float? scale=None, str precision='native', str layout='bhsd', ScalarType? out_dtype=None, "
     "Tensor? cu_seqlens_q=None, Tensor? cu_seqlens_kv=None, SymInt? max_seqlen_q=None, "
-    "SymInt? max_seqlen_kv=None, bool batch_invariant=False, bool overlap_launch=False)"
+    "SymInt? max_seqlen_kv=None, bool batch_invariant=False, bool overlap_launch=False, "
+    "float? max_error=None)"
 )
 _LIBRARY = torch.library.Library("octavo", "DEF")
 for _name, _returns in (("attention", "Tensor"), ("attention_lse", "(Tensor, Tensor)")):
@@ -74,7 +75,7 @@ _CAUSAL = {None: "none", False: "none", True: "top_left"}
 def _traced(q, k, v, *, causal=False, window=None, scale=None, precision=None, out=None,
             return_lse=False, layout="bhsd", out_dtype=None, cu_seqlens_q=None, cu_seqlens_kv=None,
             max_seqlen_q=None, max_seqlen_kv=None, quantization=None, batch_invariant=False,
-            overlap_launch=False, stream=None):
+            overlap_launch=False, stream=None, max_error=None):
     for name, value in (("out", out), ("quantization", quantization), ("stream", stream)):
         if value is not None:
             raise TypeError(f"{name} is given; supported: None in traced code.")
@@ -88,7 +89,7 @@ def _traced(q, k, v, *, causal=False, window=None, scale=None, precision=None, o
         window_right=right, scale=scale, precision=precision or "native", layout=layout,
         out_dtype=out_dtype, cu_seqlens_q=cu_seqlens_q, cu_seqlens_kv=cu_seqlens_kv,
         max_seqlen_q=max_seqlen_q, max_seqlen_kv=max_seqlen_kv, batch_invariant=batch_invariant,
-        overlap_launch=overlap_launch)
+        overlap_launch=overlap_launch, max_error=max_error)
 
 
 def attention(q, k, v, **options):

@@ -84,7 +84,8 @@ class Plans {
             word(a.max_len_q),
             word(a.max_len_kv),
             std::uint64_t{std::bit_cast<std::uint32_t>(a.q_scales.largest_code)} << 32 |
-                std::bit_cast<std::uint32_t>(a.k_scales.largest_code)};
+                std::bit_cast<std::uint32_t>(a.k_scales.largest_code),
+            std::bit_cast<std::uint32_t>(o.max_error)};
   }
 
   static std::size_t hash(const Key& key) {

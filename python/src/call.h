@@ -33,6 +33,7 @@ enum Parameter : int {
   kBatchInvariant,
   kOverlapLaunch,
   kStream,
+  kMaxError,
   kDevice,  // explain's only
   kParameterCount
 };
@@ -55,6 +56,7 @@ inline constexpr std::array<const char*, kParameterCount> kParameters = {"q",
                                                                          "batch_invariant",
                                                                          "overlap_launch",
                                                                          "stream",
+                                                                         "max_error",
                                                                          "device"};
 
 // The arguments of one call, borrowed; None where one is not given.

@@ -77,7 +77,7 @@ void fill_normal(nb::handle array, std::uint64_t seed, std::uint64_t stream) {
   "q, k, v, *, causal=False, window=None, scale=None, precision=None, out=None, "            \
   "return_lse=False, layout='bhsd', out_dtype=None, cu_seqlens_q=None, cu_seqlens_kv=None, " \
   "max_seqlen_q=None, max_seqlen_kv=None, quantization=None, batch_invariant=False, "        \
-  "overlap_launch=False, stream=None"
+  "overlap_launch=False, stream=None, max_error=None"
 
 constexpr const char* kAttentionDoc = "attention(" OCTAVO_PARAMETERS R"doc()
 --
@@ -91,7 +91,8 @@ causal       True or "top_left": row i sees keys up to i, as in PyTorch;
              "bottom_right": the last row sees the last key
 window       (left, right): keys beside the diagonal that a row sees; -1 or None: no limit
 scale        of Q K^T; 1 / sqrt(columns) if None
-precision    None (as the inputs are), fp16, bf16, fp8, fp8_mixed, fp8_fast, int8, int8_mixed, sim8
+precision    None (as the inputs are), fp16, bf16, fp8, fp8_mixed, fp8_fast, int8, int8_mixed, sim8;
+             "auto": the fastest whose worst error on record is within max_error
 out          the array to write into; else one is made, of q's kind, device and memory order
 return_lse   also return the natural logarithm of each row's sum: (batch, heads, rows) float32
 layout       "bhsd", or "bshd" for dimensions in the order (batch, rows, heads, columns)
@@ -104,6 +105,7 @@ batch_invariant    a row's bits do not depend on its company in the batch
 overlap_launch     on a GPU it may start before what precedes it in the stream has ended, whose
              results it waits for itself
 stream       a CUDA stream; the framework's current one if None
+max_error    of an output, for inputs of about unit variance: of precision="auto" alone
 
 Raises ValueError and TypeError for arguments, NotImplementedError for what this device does not
 serve, MemoryError and RuntimeError.)doc";
@@ -137,12 +139,13 @@ NB_MODULE(_octavo, m) {
         nb::arg("granularity") = "head", nb::arg("block_rows") = 64, nb::arg("rule") = "amax",
         nb::arg("smooth") = false, nb::arg("hadamard") = false,
         nb::arg("scales").none() = nb::none(), nb::arg("layout") = "bhsd",
-        nb::arg("transposed") = false,
+        nb::arg("transposed") = false, nb::arg("largest_code") = 0.0f,
         "8-bit codes and scales of an array in host memory: an octavo.Quantized.\n\n"
         "format: e4m3, e5m2, int8, sim8; granularity: tensor, head, block, row, channel; rule:\n"
         "amax, least_squares; smooth: subtract the mean row of each head first; hadamard: then\n"
         "rotate the rows; scales: yours instead of its own; transposed: for a v that Hopper's\n"
-        "8-bit kernels read as it is, where rows cost a pass over v in every call.");
+        "8-bit kernels read as it is, where rows cost a pass over v in every call; largest_code:\n"
+        "what the largest magnitude under a scale becomes, 0 for the format's largest.");
   m.def("dequantize", &dequantize_array, nb::arg("quantized"), nb::arg("dtype") = "float32",
         nb::arg("layout") = "bhsd",
         "The values of an octavo.Quantized, without undoing rotation or smoothing.");

@@ -65,7 +65,8 @@ void take_scales(nb::handle given, std::int64_t count, float* into) {
 
 nb::object quantize_array(nb::handle x, std::string_view format, std::string_view granularity,
                           std::int64_t block_rows, std::string_view rule, bool smooth,
-                          bool hadamard, nb::handle scales, nb::handle layout, bool transposed) {
+                          bool hadamard, nb::handle scales, nb::handle layout, bool transposed,
+                          float largest_code) {
   const Array array = read_array(x, "x");
   require_host(array, "x");
   const Tensor from = tensor_view(array, element_type(array, "x"), layout_of(layout), "x");
@@ -77,7 +78,8 @@ nb::object quantize_array(nb::handle x, std::string_view format, std::string_vie
                           smooth,
                           hadamard,
                           !scales.is_none(),
-                          transposed ? VLayout::transposed : VLayout::rows};
+                          transposed ? VLayout::transposed : VLayout::rows,
+                          largest_code};
   const std::int64_t count = scale_count(from.shape, options.granularity, block_rows);
   if (count < 0) refuse(PyExc_ValueError, "block_rows", std::to_string(block_rows), "at least 1");
 
@@ -109,7 +111,7 @@ nb::object quantize_array(nb::handle x, std::string_view format, std::string_vie
   if (smooth) mean = finish(array, mean);
   return nb::module_::import_("octavo._quantized")
       .attr("Quantized")(finish(array, codes), finish(array, made_scales), format, granularity,
-                         block_rows, mean, as_dict(stats), transposed);
+                         block_rows, mean, as_dict(stats), transposed, largest_code);
 }
 
 nb::object dequantize_array(nb::handle quantized, nb::handle dtype, nb::handle layout) {

@@ -10,7 +10,8 @@ namespace octavo::python {
 nanobind::object quantize_array(nanobind::handle x, std::string_view format,
                                 std::string_view granularity, std::int64_t block_rows,
                                 std::string_view rule, bool smooth, bool hadamard,
-                                nanobind::handle scales, nanobind::handle layout, bool transposed);
+                                nanobind::handle scales, nanobind::handle layout, bool transposed,
+                                float largest_code);
 nanobind::object dequantize_array(nanobind::handle quantized, nanobind::handle dtype,
                                   nanobind::handle layout);
 

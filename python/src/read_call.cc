@@ -59,6 +59,12 @@ void read_quantization(nb::handle value, Quantization& q) {
   }
 }
 
+float real_of(nb::handle value) {
+  const double x = PyFloat_AsDouble(value.ptr());
+  if (x == -1 && PyErr_Occurred()) throw nb::python_error();
+  return static_cast<float>(x);
+}
+
 Options options_of(const Given& given) {
   Options options;
   options.causal = causal_of(given[kCausal]);
@@ -66,6 +72,7 @@ Options options_of(const Given& given) {
   if (!given[kPrecision].is_none())
     options.precision =
         check(parse_precision(text_of(given[kPrecision], "precision", "its name, or None")));
+  if (!given[kMaxError].is_none()) options.max_error = real_of(given[kMaxError]);
   read_quantization(given[kQuantization], options.quantization);
   options.batch_invariant = is_true(given[kBatchInvariant]);
   options.overlap_launch = is_true(given[kOverlapLaunch]);
@@ -246,11 +253,7 @@ Call read_call(const Given& given) {
   a.v_layout = operands[2].layout;
   call.device = call.q.device;
   call.options = options_of(given);
-  if (!given[kScale].is_none()) {
-    const double scale = PyFloat_AsDouble(given[kScale].ptr());
-    if (scale == -1 && PyErr_Occurred()) throw nb::python_error();
-    a.scale = static_cast<float>(scale);
-  }
+  if (!given[kScale].is_none()) a.scale = real_of(given[kScale]);
   if (packed) read_packed(call, given);
   for (const Operand& one : operands)
     if (one.scale_count >= 0)

@@ -18,15 +18,16 @@ constexpr std::array<Named<Causal>, 3> kCausals = {{{Causal::none, "none"},
                                                     {Causal::top_left, "top_left"},
                                                     {Causal::bottom_right, "bottom_right"}}};
 
-constexpr std::array<Named<Precision>, 9> kPrecisions = {{{Precision::native, "native"},
-                                                          {Precision::fp16, "fp16"},
-                                                          {Precision::bf16, "bf16"},
-                                                          {Precision::fp8, "fp8"},
-                                                          {Precision::fp8_mixed, "fp8_mixed"},
-                                                          {Precision::fp8_fast, "fp8_fast"},
-                                                          {Precision::int8, "int8"},
-                                                          {Precision::int8_mixed, "int8_mixed"},
-                                                          {Precision::sim8, "sim8"}}};
+constexpr std::array<Named<Precision>, 10> kPrecisions = {{{Precision::native, "native"},
+                                                           {Precision::fp16, "fp16"},
+                                                           {Precision::bf16, "bf16"},
+                                                           {Precision::fp8, "fp8"},
+                                                           {Precision::fp8_mixed, "fp8_mixed"},
+                                                           {Precision::fp8_fast, "fp8_fast"},
+                                                           {Precision::int8, "int8"},
+                                                           {Precision::int8_mixed, "int8_mixed"},
+                                                           {Precision::sim8, "sim8"},
+                                                           {Precision::automatic, "auto"}}};
 
 constexpr std::array<Named<ErrorCode>, 6> kErrorCodes = {
     {{ErrorCode::ok, "ok"},

@@ -14,6 +14,7 @@ struct ModeFormats {
 ModeFormats mode_formats(Precision precision) {
   switch (precision) {
     case Precision::native:
+    case Precision::automatic:  // not settled yet
       return {};
     case Precision::fp16:
       return {DType::f16, DType::f16};

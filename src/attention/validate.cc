@@ -117,12 +117,30 @@ Status validate_mask(const Options& o) {
   return {};
 }
 
+Status validate_max_error(const Problem& p) {
+  const float e = p.options.max_error;
+  if (p.options.precision != Precision::automatic) {
+    if (e == 0) return {};
+    return invalid("max_error", fmt::format("{} with precision {}", e, name(p.options.precision)),
+                   "precision auto, or none");
+  }
+  if (!(std::isfinite(e) && e > 0))
+    return invalid("max_error", fmt::format("{}", e),
+                   "positive finite numbers, with precision auto");
+  if (is_8bit(p.q) || is_8bit(p.k) || is_8bit(p.v))
+    return invalid("precision",
+                   fmt::format("auto with inputs {}, {}, {}", name(p.q), name(p.k), name(p.v)),
+                   "f32, f16, bf16 inputs; 8-bit ones are taken as they are");
+  return {};
+}
+
 Status validate_precision(const Problem& p) {
   const Options& o = p.options;
   const Quantization& z = o.quantization;
-  if (std::find(kAllPrecisions.begin(), kAllPrecisions.end(), o.precision) == kAllPrecisions.end())
+  if (o.precision > Precision::automatic)
     return invalid("precision", fmt::format("code {}", static_cast<int>(o.precision)),
-                   "native, fp16, bf16, fp8, fp8_mixed, fp8_fast, int8, int8_mixed, sim8");
+                   "native, fp16, bf16, fp8, fp8_mixed, fp8_fast, int8, int8_mixed, sim8, auto");
+  OCTAVO_RETURN_IF_ERROR(validate_max_error(p));
   for (const auto& [what, granularity] :
        {std::pair{"quantization.qk", z.qk}, {"quantization.v", z.v}})
     if (granularity && !known_granularity(*granularity))

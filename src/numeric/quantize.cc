@@ -27,6 +27,16 @@ Tensor mean_as_tensor(float* mean, const std::array<std::int64_t, 4>& shape) {
   return Tensor::bhsd(mean, DType::f32, shape[0], shape[1], shape[3], 1);
 }
 
+Status check_largest_code(float largest_code, DType format) {
+  if (format == DType::sim8 && largest_code != 0)
+    return invalid("largest_code", fmt::format("{}", largest_code),
+                   "0 for sim8, whose scale is the amax");
+  if (largest_code >= 0 && largest_code <= largest(format)) return {};
+  return invalid(
+      "largest_code", fmt::format("{}", largest_code),
+      fmt::format("0 (the format's) to {}, the largest of {}", largest(format), name(format)));
+}
+
 Status check_quantize(const ConstTensor& x, const QuantizeOptions& options, const Tensor& codes,
                       float* scales, float* mean) {
   OCTAVO_RETURN_IF_ERROR(check_options(options));
@@ -222,7 +232,11 @@ RangeStats write_codes(const ConstTensor& x, const QuantizeOptions& options, con
 
 Status quantize(const ConstTensor& x, const QuantizeOptions& options, const Tensor& codes,
                 float* scales, float* mean, RangeStats* stats) {
-  return quantize_to(largest(codes.dtype), x, options, codes, scales, mean, stats);
+  OCTAVO_RETURN_IF_ERROR(check_codes("codes", codes));
+  OCTAVO_RETURN_IF_ERROR(check_largest_code(options.largest_code, codes.dtype));
+  const float largest_code =
+      options.largest_code == 0 ? largest(codes.dtype) : options.largest_code;
+  return quantize_to(largest_code, x, options, codes, scales, mean, stats);
 }
 
 Status quantize_to(float largest_code, const ConstTensor& x, const QuantizeOptions& options,

@@ -46,7 +46,7 @@ inline float least_squares_ratio(int candidate) {
   return static_cast<float>(96 - candidate) / 96.0f;
 }
 
-// quantize() of octavo.hpp, with amax at `largest_code` instead of the format's largest.
+// quantize() of octavo.hpp, with amax at `largest_code` and not at that of the options.
 Status quantize_to(float largest_code, const ConstTensor& x, const QuantizeOptions& options,
                    const Tensor& codes, float* scales, float* mean = nullptr,
                    RangeStats* stats = nullptr);

@@ -17,7 +17,7 @@ namespace {
 static_assert(static_cast<int>(DType::sim8) == OCTAVO_SIM8);
 static_assert(static_cast<int>(Granularity::channel) == OCTAVO_PER_CHANNEL);
 static_assert(static_cast<int>(Causal::bottom_right) == OCTAVO_CAUSAL_BOTTOM_RIGHT);
-static_assert(static_cast<int>(Precision::sim8) == OCTAVO_SIM8_PRECISION);
+static_assert(static_cast<int>(Precision::automatic) == OCTAVO_AUTO);
 static_assert(static_cast<int>(VLayout::transposed) == OCTAVO_V_TRANSPOSED);
 static_assert(static_cast<int>(ScaleRule::least_squares) == OCTAVO_LEAST_SQUARES);
 static_assert(static_cast<int>(ErrorCode::io_error) == OCTAVO_IO_ERROR);
@@ -135,7 +135,7 @@ Status read_options(const octavo_options* given, Options& out) {
   OCTAVO_RETURN_IF_ERROR(read_enum(c.causal, "causal", "none, top_left, bottom_right", out.causal));
   OCTAVO_RETURN_IF_ERROR(read_enum(
       c.precision, "precision",
-      "native, fp16, bf16, fp8, fp8_mixed, fp8_fast, int8, int8_mixed, sim8", out.precision));
+      "native, fp16, bf16, fp8, fp8_mixed, fp8_fast, int8, int8_mixed, sim8, auto", out.precision));
   Quantization& z = out.quantization;
   OCTAVO_RETURN_IF_ERROR(read_granularity(c.granularity_qk, "granularity_qk", z.qk));
   OCTAVO_RETURN_IF_ERROR(read_granularity(c.granularity_v, "granularity_v", z.v));
@@ -147,6 +147,7 @@ Status read_options(const octavo_options* given, Options& out) {
   out.window_right = c.window_right;
   out.batch_invariant = c.batch_invariant != 0;
   out.overlap_launch = c.overlap_launch != 0;
+  out.max_error = c.max_error;
   return {};
 }
 
@@ -331,6 +332,7 @@ octavo_status octavo_quantize(const octavo_tensor* x, const octavo_quantize_opti
     o.smooth = c.smooth != 0;
     o.hadamard = c.hadamard != 0;
     o.scales_given = c.scales_given != 0;
+    o.largest_code = c.largest_code;
     octavo::ConstTensor from;
     octavo::Tensor to;
     OCTAVO_RETURN_IF_ERROR(octavo::read_tensor(*x, "x", from));

@@ -2,6 +2,7 @@
 #include "attention/error.h"
 #include "attention/validate.h"
 #include "octavo/octavo.hpp"
+#include "runtime/automatic_plan.h"
 #include "runtime/backend.h"
 #include "runtime/cpu_plan.h"
 #include "runtime/emulator_plan.h"
@@ -44,6 +45,8 @@ Status run_posed(const Plan::Impl& plan, const Problem& posed, const Arguments& 
 
 Result<std::shared_ptr<const Plan::Impl>> make_plan(const Problem& problem, Device device) {
   OCTAVO_RETURN_IF_ERROR(validate(problem));
+  if (problem.options.precision == Precision::automatic)
+    return make_automatic_plan(problem, device);
   switch (device.kind) {
     case Device::Kind::cpu:
       return make_cpu_plan(problem, device);

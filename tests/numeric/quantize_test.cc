@@ -250,6 +250,27 @@ TEST(Quantize, TransposedCodesAreThoseOfRows) {
   });
 }
 
+// The largest magnitude of each group becomes the code that is asked for, and no code is larger.
+TEST(Quantize, CodesEndAtTheLargestAskedFor) {
+  for (const DType format : {DType::e4m3, DType::e5m2, DType::int8}) {
+    SCOPED_TRACE(name(format));
+    Values x({1, 2, 9, 16});
+    QuantizeOptions options;
+    options.granularity = Granularity::row;
+    options.largest_code = 30;
+    const Quantized q = quantized(x, format, options);
+    const QuantizeOptions whole{.granularity = Granularity::row};
+    const Quantized full = quantized(x, format, whole);
+    for (std::size_t row = 0; row < 18; ++row) {
+      float largest_here = 0;
+      for (std::size_t c = 0; c < 16; ++c)
+        largest_here = std::max(largest_here, std::abs(decode_8bit(format, q.codes[row * 16 + c])));
+      EXPECT_NEAR(largest_here, 30.0f, 2.1f) << "the nearest code";
+      EXPECT_NEAR(q.scales[row] * 30, full.scales[row] * largest(format), 1e-4f);
+    }
+  }
+}
+
 TEST(Quantize, ColumnsOfPackedBatchesBeginWithASixteenEach) {
   EXPECT_EQ(transposed_columns(0), 0);
   EXPECT_EQ(transposed_columns(16), 16);

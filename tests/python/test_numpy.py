@@ -191,6 +191,26 @@ def test_a_transposed_v_gives_the_bits_of_rows(normal, layout):
         numpy.testing.assert_array_equal(octavo.attention(q, k, rows, layout=layout), wanted)
 
 
+def test_auto_and_its_error(normal):
+    q, k, v = (normal(1, 2, 20, 16) for _ in range(3))
+    with pytest.raises(ValueError, match="max_error is 0; supported: positive finite numbers"):
+        octavo.attention(q, k, v, precision="auto")
+    with pytest.raises(ValueError, match="max_error is 0.5 with precision fp8; supported: precision auto"):
+        octavo.attention(q, k, v, precision="fp8", max_error=0.5)
+    try:
+        out = octavo.attention(q, k, v, precision="auto", max_error=0.01)
+        numpy.testing.assert_array_equal(out, octavo.attention(q, k, v, precision="fp16"))
+        assert "auto takes fp16" in octavo.explain(q, k, v, precision="auto", max_error=0.01).reason
+    except NotImplementedError as nothing:
+        assert "none has an error on record" in str(nothing)
+
+
+def test_the_largest_code(normal):
+    made = octavo.quantize(normal(1, 2, 8, 16), "int8", granularity="row", largest_code=20)
+    assert made.largest_code == 20
+    assert (numpy.abs(made.codes.astype(int)).max(-1) == 20).all()
+
+
 def test_quantize_says_what_it_did(normal):
     x = normal(1, 2, 8, 16)
     made = octavo.quantize(x, "int8", smooth=True)

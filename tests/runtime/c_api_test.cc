@@ -194,6 +194,29 @@ TEST(CApi, ATransposedVGivesTheBitsOfRows) {
   EXPECT_STREQ(octavo_last_error(), "v_layout is code 300; supported: rows, transposed.");
 }
 
+TEST(CApi, AutoAndTheLargestCode) {
+  Call call(1, 2, 2, 4, 4, 8);
+  octavo_arguments arguments = c_arguments(call);
+  octavo_options o;
+  octavo_options_init(&o);
+  o.precision = OCTAVO_AUTO;
+  o.max_error = -1;
+  EXPECT_EQ(octavo_attention(&arguments, &o, "cpu", nullptr), OCTAVO_INVALID_ARGUMENT);
+  EXPECT_STREQ(octavo_last_error(),
+               "max_error is -1; supported: positive finite numbers, with precision auto.");
+  std::vector<float> x = {1, -2, 3, -4};
+  std::vector<std::uint8_t> codes(4);
+  float scale = 0;
+  octavo_tensor from = octavo_tensor_bhsd(x.data(), OCTAVO_F32, 1, 1, 1, 4);
+  octavo_tensor to = octavo_tensor_bhsd(codes.data(), OCTAVO_INT8, 1, 1, 1, 4);
+  octavo_quantize_options options;
+  octavo_quantize_options_init(&options);
+  options.largest_code = 20;
+  ASSERT_EQ(octavo_quantize(&from, &options, &to, &scale, nullptr, nullptr), OCTAVO_OK);
+  EXPECT_EQ(scale, 0.2f);
+  EXPECT_EQ(static_cast<std::int8_t>(codes[3]), -20);
+}
+
 TEST(CApi, ScaleCounts) {
   const std::int64_t shape[4] = {2, 3, 130, 64};
   EXPECT_EQ(octavo_scale_count(shape, OCTAVO_PER_TENSOR, 0), 1);

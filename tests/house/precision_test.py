@@ -1,0 +1,74 @@
+#!/usr/bin/env python3
+"""What is made of `octavo accuracy` on a GPU: the tables of docs/precision.md and the record of
+precision auto, from a report that pretends, and as they stand here.
+
+usage: precision_test.py ROOT
+"""
+
+import pathlib
+import subprocess
+import sys
+import unittest
+
+ROOT = pathlib.Path(sys.argv.pop(1)).resolve()
+sys.path.insert(0, str(ROOT / "tools"))
+sys.dont_write_bytecode = True
+import precision_record  # noqa: E402
+import precision_tables  # noqa: E402
+
+
+def errors(max_abs, bias=0.0):
+    return {"max_abs": max_abs, "rmse": max_abs / 10, "relative_rmse": 0.01, "cosine": 0.9999,
+            "bias": bias, "not_finite": 0}
+
+
+def row(data, precision, length, max_abs, us=5.0, bias=0.0, **more):
+    return {"data": data, "precision": precision, "heads": 8, "len_q": length, "len_kv": length,
+            "head_dim": 64, "not_available": None, "total": errors(max_abs, bias),
+            "kernel_error": errors(max_abs / 2, bias / 2), "us": us, "packed_us": None, **more}
+
+
+REPORT = {"machine": "NVIDIA H200, 132 SMs", "seeds": 3, "rows": [
+    row("normal", "fp16", 512, 1e-4, 4.6), row("normal", "fp8", 512, 3e-2, 7.1),
+    row("normal", "fp16", 2048, 1e-4, 40.0), row("normal", "fp8", 2048, 2e-2, 30.0),
+    row("outliers", "fp8", 2048, 0.3), row("outliers", "fp16", 2048, 1e-3),
+    row("v_mean", "fp8", 512, 1e-2, bias=-1e-3), row("v_mean", "fp8", 4096, 1e-2, bias=-2e-3),
+    row("long", "fp8", 4096, 1e-2),
+    {**row("normal", "int8_mixed", 512, 0, None), "not_available": "not here", "total": None,
+     "kernel_error": None},
+]}
+
+
+class PrecisionTest(unittest.TestCase):
+    def test_the_record_holds_the_worst_error_and_the_times_by_size(self):
+        header = precision_record.header(REPORT)
+        self.assertIn('kRecordMachine = "NVIDIA H200";', header)
+        self.assertIn("{Precision::fp8, 0.3, {7.1, 30}},", header)
+        self.assertIn("{Precision::fp16, 0.001, {4.6, 40}},", header)
+        self.assertNotIn("int8_mixed", header)
+        self.assertLess(header.index("{8, 512, 64}"), header.index("{8, 2048, 64}"))
+
+    def test_what_is_not_finite_or_not_timed_is_not_taken(self):
+        broken = {**REPORT, "rows": [dict(r) for r in REPORT["rows"]]}
+        broken["rows"][4]["total"] = {**errors(0.3), "not_finite": 2}
+        self.assertNotIn("fp8", precision_record.header(broken))
+        broken["rows"][0]["us"] = None
+        self.assertNotIn("fp16", precision_record.header(broken))
+
+    def test_the_tables_have_every_row_and_the_peers(self):
+        text = "\n".join(precision_tables.tables(REPORT))
+        self.assertIn("| `fp8` | 3.0e-01 |", text)
+        self.assertIn("| `int8_mixed` | not available |", text)
+        self.assertIn("| `fp8` | -1.0e-03 | -2.0e-03 |", text)
+        self.assertIn("| FlashAttention-3, FP8 | -6.2e-03 | -7.1e-02 |", text)
+        self.assertIn("| cuDNN 9.19, FP8 | -1.2e-02 | -6.4e-02 |", text)
+
+    def test_page_and_record_are_those_of_the_evidence(self):
+        for tool in ("precision_record.py", "precision_tables.py"):
+            done = subprocess.run([sys.executable, str(ROOT / "tools" / tool), "--check"],
+                                  capture_output=True, text=True)
+            self.assertEqual(done.returncode, 0, done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
