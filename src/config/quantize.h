@@ -1,4 +1,4 @@
-// Configuration of the quantizers (device/quantize/quantize.cuh), as a value.
+// Configuration of the quantizers (device/quantize/quantize.cuh, operands.cuh), as a value.
 #pragma once
 
 #include "config/element.h"
@@ -27,24 +27,58 @@ struct Quantize {
   int load_bytes = 16;     // a load: 16 where every row allows that, else one element
   int threads = 128;
   bool transposed = false;  // V as config/v_layout.h has it
+  // Q by rows, K by blocks of kBlockRows and V by channels, in one launch (operands.cuh). A cluster
+  // holds a head of V, or there are partial maxima of V, and a second launch.
+  bool operands = false;
+  bool hold_v = false;
 
   bool operator==(const Quantize&) const = default;
 };
 
 namespace quantizer {
 
-inline constexpr int kVector = 8;       // columns of a lane
-inline constexpr int kSlotBytes = 128;  // of maxima, before a transposed tile
+inline constexpr int kVector = 8;  // columns of a lane
+inline constexpr int kOperandThreads = 256;
+inline constexpr int kBlockRows = 64;  // of K that share a scale, in one launch with Q and V
+// A CTA that transposes: 128 bytes of each column, a warp for each sixteen keys, which has so many
+// columns in hand at a time.
+inline constexpr int kValueThreads = 256;
+inline constexpr int kValueKeys = 128;
+inline constexpr int kSlabColumns = 64;
+inline constexpr int kMostCluster = 8;  // CTAs that hold a head of V
 
 OCTAVO_HD constexpr bool two_passes(ScaleGroup g) { return g >= ScaleGroup::head; }
+// A launch that may start before the one before it has ended waits for that itself.
+OCTAVO_HD constexpr bool overlaps(const Quantize& c) { return c.arch >= 90; }
 // Lanes that share a row, and rows that a CTA has in hand at once.
 OCTAVO_HD constexpr int lanes(const Quantize& c) { return c.columns / kVector; }
 OCTAVO_HD constexpr int rows_at_once(const Quantize& c) { return c.threads / lanes(c); }
-// Keys of a CTA that transposes: 128 bytes of each column.
-OCTAVO_HD constexpr int value_keys(const Quantize&) { return 128; }
-// Maxima that warps hand each other, and a transposed tile.
+// With `operands`: rows of Q or K that a thread holds, and those of its CTA.
+OCTAVO_HD constexpr int held_rows(const Quantize& c) { return c.columns == 256 ? 8 : 4; }
+OCTAVO_HD constexpr int operand_rows(const Quantize& c) { return held_rows(c) * rows_at_once(c); }
+
+// Shared memory of a CTA with columns of V. A part of the maxima is what one warp, or one of the
+// threads that read a column's partial maxima, found.
+struct ValueSmem {
+  int barrier = 0;   // when the maxima of the cluster have come
+  int received = 0;  // maxima of each CTA of the cluster
+  int inverse = 0;   // of each column
+  int parts = 0;     // of the maxima, and later the transposed tile
+  int end = 0;
+};
+OCTAVO_HD constexpr ValueSmem value_smem(const Quantize& c) {
+  ValueSmem s;
+  s.received = 16;
+  s.inverse = s.received + (c.hold_v ? kMostCluster * c.columns * 4 : 0);
+  s.parts = s.inverse + c.columns * 4;
+  const bool codes = !c.operands || c.hold_v;
+  s.end = s.parts + c.columns * (codes ? kValueKeys : c.threads / 32 * 4);
+  return s;
+}
+
+// Maxima that warps hand each other, and what V needs.
 OCTAVO_HD constexpr int smem_bytes(const Quantize& c) {
-  if (c.transposed && !c.amax_pass) return kSlotBytes + c.columns * value_keys(c);
+  if (c.operands || (c.transposed && !c.amax_pass)) return value_smem(c).end;
   const bool by_column = c.amax_pass && c.group == ScaleGroup::channel;
   return c.threads / 32 * (by_column ? c.columns : 1) * 4;
 }

@@ -3,6 +3,7 @@
 #include <iterator>
 #include <utility>
 
+#include "device/quantize/operands.cuh"
 #include "device/quantize/quantize.cuh"
 
 namespace octavo::emulator {
@@ -37,20 +38,30 @@ constexpr Quantize kOthers[] = {
      .group = ScaleGroup::channel,
      .columns = 256,
      .load_bytes = 2},
-    {.from = Element::f16, .to = Element::int8, .group = ScaleGroup::channel, .transposed = true},
+    {.from = Element::f16,
+     .to = Element::int8,
+     .group = ScaleGroup::channel,
+     .threads = 256,
+     .transposed = true},
     {.from = Element::f16,
      .to = Element::int8,
      .group = ScaleGroup::channel,
      .columns = 256,
      .load_bytes = 2,
+     .threads = 256,
      .transposed = true},
     // V of the caller, transposed.
-    {.from = Element::e4m3, .to = Element::e4m3, .group = ScaleGroup::none, .transposed = true},
+    {.from = Element::e4m3,
+     .to = Element::e4m3,
+     .group = ScaleGroup::none,
+     .threads = 256,
+     .transposed = true},
     {.from = Element::e4m3,
      .to = Element::e4m3,
      .group = ScaleGroup::none,
      .columns = 256,
      .load_bytes = 1,
+     .threads = 256,
      .transposed = true},
 };
 
@@ -58,7 +69,9 @@ constexpr int kCodes = kFroms * kTos * kAllGroups;
 constexpr int kFirstPasses = kFroms * 3;  // of the groups from head on
 constexpr int kWide = kFroms * kAllGroups;
 constexpr int kTransposed = 2 * kFirstPasses;  // as what comes before them
-constexpr int kKernels = kCodes + 2 * kFirstPasses + kWide + kTransposed + int{std::size(kOthers)};
+constexpr int kOperands = 3 * 2 * 2;           // formats, columns, who has V's maxima
+constexpr int kKernels =
+    kCodes + 2 * kFirstPasses + kWide + kTransposed + kOperands + int{std::size(kOthers)};
 
 constexpr void widen_rows(Quantize& c) {
   c.columns = 256;
@@ -95,15 +108,31 @@ constexpr Quantize kernel_config(int index) {
     c.group = kGroups[2 + index / kFroms % 3];
     c.to = Element::e4m3;
     c.transposed = true;
+    c.threads = quantizer::kValueThreads;
     if (index >= kFirstPasses) widen_rows(c);
     return c;
   }
-  return kOthers[index - kTransposed];
+  index -= kTransposed;
+  if (index < kOperands) {
+    c.arch = 90;
+    c.from = index % 3 == 1 ? Element::bf16 : Element::f16;
+    c.to = index % 3 == 2 ? Element::int8 : Element::e4m3;
+    c.columns = index / 3 % 2 == 0 ? 64 : 256;
+    c.threads = quantizer::kOperandThreads;
+    c.transposed = c.operands = true;
+    c.hold_v = index >= kOperands / 2;
+    return c;
+  }
+  return kOthers[index - kOperands];
 }
 
 template <int kIndex>
-void run(const QuantizeParams& p) {
-  quantizer::quantize_rows<quantizer::ConfigOf<kernel_config(kIndex)>>(p);
+void run(const OperandsParams& p) {
+  using Config = quantizer::ConfigOf<kernel_config(kIndex)>;
+  if constexpr (Config::value.operands)
+    quantizer::quantize_operands<Config>(p);
+  else
+    quantizer::quantize_rows<Config>(p.q);
 }
 
 template <int... i>

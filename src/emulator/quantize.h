@@ -10,11 +10,11 @@ namespace octavo::emulator {
 
 struct EmulatedQuantize {
   Quantize config;
-  void (*entry)(const QuantizeParams&) = nullptr;
+  void (*entry)(const OperandsParams&) = nullptr;
 };
 
-// Every source, format and group for rows up to 64 columns at 16 bytes a load, and some of each for
-// rows up to 256, narrow loads and rotated rows.
+// Every source, format and group for rows up to 64 columns at 16 bytes a load, some of each for
+// rows up to 256, narrow loads and rotated rows, and those of one launch for Q, K and V.
 const std::vector<EmulatedQuantize>& quantize_kernels();
 
 // In place of `wanted`: the same result from a kernel of this list, for rows of so many columns;

@@ -81,7 +81,7 @@ struct QuantizedCall {
     std::size_t room = memory.size();
     std::align(kAlignment, bytes, workspace, room);
     const PreparedCall call = prepare_call(
-        problem, posing->inputs.given, workspace, kSm89Arch,
+        problem, posing->inputs.given, workspace, chip().arch,
         [this](const Quantize& chosen, std::int64_t head_dim) {
           return substitute(chosen, static_cast<int>(head_dim));
         },
@@ -95,14 +95,15 @@ struct QuantizedCall {
       if (kernel == nullptr)
         return unsupported("quantizer", to_text(pass.config), "those of the emulator");
       run_emulated_quantizer(
-          *kernel, *emulated_chip(kSm89), pass, looked_at ? settings : emulator::Settings{},
+          *kernel, chip(), pass, looked_at ? settings : emulator::Settings{},
           looked_at ? then : [](const emulator::Machine&) {});
     }
     return {};
   }
 
  private:
-  static constexpr int kSm89Arch = 89;
+  // One launch for all operands is Hopper's.
+  const GpuInfo& chip() const { return *emulated_chip(subject->config.operands ? kSm90 : kSm89); }
 
   // The subject where it does the same to these rows, whatever it loads at once; e5m2, which no
   // mode has, in place of e4m3.
@@ -324,6 +325,8 @@ std::vector<Case> cases_for(const Quantize& config) {
   const Granularity granularity = granularity_of(config.group);
   if (from_codes)
     c.v_scales = Granularity::channel;
+  else if (config.operands)
+    c.options.quantization = {};
   else if (config.transposed || granularity == Granularity::channel)
     c.options.quantization.v = granularity;
   else
@@ -331,12 +334,16 @@ std::vector<Case> cases_for(const Quantize& config) {
   // Lanes beyond the result's rows, which are rounded up.
   c.head_dim = config.columns - 24;
   c.heads_q = c.heads_kv = 2;
-  c.len_q = c.len_kv = config.transposed ? quantizer::value_keys(config) + 35
-                                         : 4 * quantizer::rows_at_once(config) + 3;
+  c.len_q = c.len_kv =
+      config.transposed ? quantizer::kValueKeys + 35 : 4 * quantizer::rows_at_once(config) + 3;
+  // More keys than a cluster holds, where none does.
+  if (config.operands && !config.hold_v)
+    c.len_kv = quantizer::kMostCluster * quantizer::kValueKeys + 35;
   std::vector<Case> cases = {c};
   c.layout = Layout::packed;
   c.batch = 2;
-  c.len_q = c.len_kv = quantizer::rows_at_once(config) + 3;
+  c.len_q = quantizer::rows_at_once(config) + 3;
+  if (!config.operands) c.len_kv = c.len_q;
   cases.push_back(c);
   return cases;
 }

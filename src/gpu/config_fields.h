@@ -55,6 +55,8 @@ constexpr void visit_fields(Config& c, Visitor&& visit) {
   visit("load_bytes", c.load_bytes);
   visit("threads", c.threads);
   visit("transposed", c.transposed);
+  visit("operands", c.operands);
+  visit("hold_v", c.hold_v);
 }
 
 template <class Config, class Visitor>

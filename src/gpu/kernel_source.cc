@@ -15,6 +15,12 @@ KernelSource kernel_source(const Sm80Forward& config, bool ptx) {
 }
 
 KernelSource kernel_source(const Quantize& config, bool ptx) {
+  if (config.operands)
+    return {.include = "device/quantize/operands.cuh",
+            .name_expression = fmt::format("quantizer::quantize_operands<quantizer::ConfigOf<{}>>",
+                                           to_text(config)),
+            .arch = config.arch,
+            .ptx = ptx};
   return {.include = "device/quantize/quantize.cuh",
           .name_expression =
               fmt::format("quantizer::quantize_rows<quantizer::ConfigOf<{}>>", to_text(config)),

@@ -1,5 +1,7 @@
 #include "gpu/launch_quantize.h"
 
+#include <array>
+
 #include "attention/error.h"
 #include "gpu/load_function.h"
 
@@ -27,13 +29,27 @@ Status LoadedQuantizers::launch(const PreparedCall& call, Stream stream) {
     if (!loaded.ok()) return loaded.status();
     const CurrentContext current(gpu_);
     OCTAVO_RETURN_IF_ERROR(current.status());
-    QuantizeParams params = call.launches[i].params;
+    OperandsParams params = call.launches[i].params;
+    std::array<cuda::LaunchAttribute, 2> attributes;
     cuda::LaunchConfig launch;
+    launch.attributes = attributes.data();
+    if (call.launches[i].cluster > 1) {
+      cuda::LaunchAttribute& cluster = attributes[launch.attribute_count++];
+      cluster.id = cuda::LaunchAttributeId::cluster_dimension;
+      cluster.value.cluster_dim[0] = static_cast<unsigned>(call.launches[i].cluster);
+      cluster.value.cluster_dim[1] = cluster.value.cluster_dim[2] = 1;
+    }
+    // Launches of one call may overlap; with what precedes the call only if the caller says so.
+    if (quantizer::overlaps(config) && (i > 0 || call.problem.options.overlap_launch)) {
+      cuda::LaunchAttribute& early = attributes[launch.attribute_count++];
+      early.id = cuda::LaunchAttributeId::programmatic_stream_serialization;
+      early.value.programmatic_stream_serialization = 1;
+    }
     launch.grid[0] = static_cast<unsigned>(call.launches[i].blocks);
     launch.block[0] = static_cast<unsigned>(config.threads);
     launch.smem_bytes = static_cast<unsigned>(quantizer::smem_bytes(config));
     launch.stream = static_cast<cuda::StreamHandle>(stream);
-    void* arguments[] = {&params};
+    void* arguments[] = {config.operands ? static_cast<void*>(&params) : &params.q};
     OCTAVO_GPU_TRY(*gpu_.driver, gpu_.driver->launch_kernel(&launch, *loaded, arguments, nullptr),
                    "cuLaunchKernelEx");
   }

@@ -141,6 +141,7 @@ Quantize choose_quantize(const Conversion& x, int arch, int alignment) {
   c.group = group_of(format);
   c.hadamard = format.hadamard;
   c.columns = static_cast<int>(columns_of(x.head_dim));
+  if (x.transposed) c.threads = quantizer::kValueThreads;
   const int bytes = element_bytes(c.from);
   const int vector = min_of(quantizer::kVector * bytes, 16);  // of a load
   c.load_bytes = alignment >= vector && x.head_dim * bytes % vector == 0 ? 16 : bytes;
@@ -151,7 +152,35 @@ Quantize choose_quantize(const Conversion& x, int arch, int alignment) {
 Quantize first_pass(Quantize c) {
   c.amax_pass = true;
   c.to = Quantize{}.to;
+  c.threads = Quantize{}.threads;
   c.transposed = false;
+  return c;
+}
+
+// Whether one launch makes all three, by the scales that it knows.
+bool share_launch(const Conversions& x, int arch, int alignment) {
+  const auto fits = [&](const Conversion& operand, Granularity granularity) {
+    const OperandFormat& format = operand.format;
+    return format.scales_of_ours() && format.granularity == granularity && !format.hadamard &&
+           format.stored == x.q.format.stored && format.rounded == x.q.format.rounded;
+  };
+  return arch >= 90 && alignment >= 16 && x.v.transposed &&
+         x.q.head_dim % quantizer::kVector == 0 && size_bytes(x.q.format.stored) == 2 &&
+         x.k.block_rows == quantizer::kBlockRows && fits(x.q, Granularity::row) &&
+         fits(x.k, Granularity::block) && fits(x.v, Granularity::channel);
+}
+
+// A cluster's CTAs hold a head of V, one tile each.
+bool holds(const Conversion& v) {
+  return v.longest <= quantizer::kMostCluster * quantizer::kValueKeys;
+}
+
+Quantize choose_operands(const Conversion& v, int arch, bool hold_v) {
+  Quantize c = choose_quantize(v, arch, 16);
+  c.group = Quantize{}.group;
+  c.threads = quantizer::kOperandThreads;
+  c.operands = true;
+  c.hold_v = hold_v;
   return c;
 }
 
@@ -163,33 +192,65 @@ int alignment_of(const ConstTensor& t) {
 }
 
 // Rows of a CTA of the first pass: so many tiles a head that the chip is full and no more.
-std::int64_t amax_tile_rows(const Conversion& x, const Quantize& c) {
-  const std::int64_t at_once = quantizer::rows_at_once(c);
-  if (c.group == ScaleGroup::tensor) return 4 * at_once;
+std::int64_t amax_tile_rows(const Conversion& x, std::int64_t at_once) {
   const std::int64_t chunks =
       std::clamp<std::int64_t>(kChunks / (x.sequences * x.heads), 1, kMostChunks);
   return round_up(std::max<std::int64_t>(div_up(x.longest, chunks), 1), at_once);
 }
 
 std::int64_t code_tile_rows(const Conversion& x, const Quantize& c) {
-  if (c.transposed) return quantizer::value_keys(c);
+  if (c.transposed) return quantizer::kValueKeys;
   if (c.group == ScaleGroup::block)
     return std::min(x.block_rows, std::max<std::int64_t>(x.longest, 1));
   return 4 * quantizer::rows_at_once(c);
 }
 
+// How the rows of every head are divided; so many CTAs that is.
+std::int64_t set_tiles(const Conversion& x, std::int64_t tile_rows, QuantizeParams& p) {
+  p.tile_rows = static_cast<i32>(tile_rows);
+  p.tiles = static_cast<i32>(std::max<std::int64_t>(div_up(x.longest, tile_rows), 1));
+  p.by_tiles = divider(p.tiles);
+  p.by_heads = divider(p.heads);
+  return x.sequences * x.heads * p.tiles;
+}
+
 // The second pass keeps what the first set: how many maxima there are.
 void set_grid(const Conversion& x, QuantizeLaunch& launch) {
   const Quantize& c = launch.config;
-  QuantizeParams& p = launch.params;
-  const std::int64_t tile_rows = c.amax_pass ? amax_tile_rows(x, c) : code_tile_rows(x, c);
-  p.tile_rows = static_cast<i32>(tile_rows);
-  p.tiles = static_cast<i32>(std::max<std::int64_t>(div_up(x.longest, tile_rows), 1));
-  launch.blocks = x.sequences * x.heads * p.tiles;
-  if (!c.amax_pass) return;
+  QuantizeParams& p = launch.params.q;
+  const std::int64_t at_once = quantizer::rows_at_once(c);
   const bool by_tensor = c.group == ScaleGroup::tensor;
+  const std::int64_t tile_rows = !c.amax_pass ? code_tile_rows(x, c)
+                                 : by_tensor  ? 4 * at_once
+                                              : amax_tile_rows(x, at_once);
+  launch.blocks = set_tiles(x, tile_rows, p);
+  if (!c.amax_pass) return;
   if (by_tensor) launch.blocks = std::min(launch.blocks, kTensorBlocks);
   p.partials = static_cast<i32>(by_tensor ? launch.blocks : p.tiles);
+}
+
+// Of one launch for all.
+void set_grid(const Conversions& x, QuantizeLaunch& launch) {
+  const Quantize& c = launch.config;
+  OperandsParams& p = launch.params;
+  const std::int64_t rows = quantizer::operand_rows(c);
+  const std::int64_t q_blocks = set_tiles(x.q, rows, p.q), k_blocks = set_tiles(x.k, rows, p.k);
+  std::int64_t v_rows = quantizer::kValueKeys;
+  if (c.hold_v)
+    for (launch.cluster = 2; launch.cluster * v_rows < x.v.longest;) launch.cluster *= 2;
+  else
+    v_rows = amax_tile_rows(x.v, v_rows);
+  std::int64_t v_blocks = set_tiles(x.v, v_rows, p.v);
+  if (c.hold_v) {  // a tile each, though some may be empty
+    p.v.tiles = launch.cluster;
+    p.v.by_tiles = divider(p.v.tiles);
+    v_blocks = x.v.sequences * x.v.heads * launch.cluster;
+  }
+  p.v.partials = p.v.tiles;
+  p.q_blocks = static_cast<i32>(q_blocks);
+  p.k_blocks = static_cast<i32>(k_blocks);
+  p.v_blocks = static_cast<i32>(v_blocks);
+  launch.blocks = round_up<std::int64_t>(q_blocks + k_blocks + v_blocks, launch.cluster);
 }
 
 QuantizeParams params_of(const Conversion& x, const ConstTensor& from, const std::int32_t* cu,
@@ -255,6 +316,8 @@ Problem prepared_problem(const Problem& problem) {
   apply(formats.q, p.q, p.q_scales);
   apply(formats.k, p.k, p.k_scales);
   apply(formats.v, p.v, p.v_scales);
+  if (formats.q.scales_of_ours()) p.q_largest_code = formats.q.largest_code;
+  if (formats.k.scales_of_ours()) p.k_largest_code = formats.k.largest_code;
   p.options.precision = Precision::native;
   p.options.quantization = {};
   return p;
@@ -283,6 +346,13 @@ std::vector<Quantize> quantizers_of(const Problem& problem, int arch, int alignm
   const auto add = [&all](const Quantize& config) {
     if (std::find(all.begin(), all.end(), config) == all.end()) all.push_back(config);
   };
+  if (share_launch(x, arch, alignment)) {
+    add(choose_operands(x.v, arch, true));  // a run may be shorter
+    if (holds(x.v)) return all;
+    add(choose_operands(x.v, arch, false));
+    add(choose_quantize(x.v, arch, alignment));
+    return all;
+  }
   for (const Conversion* operand : {&x.q, &x.k, &x.v}) {
     if (!operand->needed()) continue;
     const Quantize config = choose_quantize(*operand, arch, alignment);
@@ -306,14 +376,12 @@ PreparedCall prepare_call(const Problem& posed, const Arguments& a, void* worksp
   const Conversions operands = conversions_of(posed, &a, layout);
   auto* const bytes = static_cast<std::byte*>(workspace);
   std::int64_t end = 0;
-  const auto add = [&](const Quantize& chosen, const Conversion& x, QuantizeLaunch& launch) {
-    launch.config = substitute ? substitute(chosen, x.head_dim) : chosen;
-    set_grid(x, launch);
-    call.launches[call.count++] = launch;
+  const auto chosen = [&](const Quantize& config) {
+    return substitute ? substitute(config, operands.q.head_dim) : config;
   };
-  const auto prepare = [&](const Conversion& x, const std::int32_t* cu, ConstTensor& tensor,
-                           Scales& scales) {
-    if (!x.needed()) return;
+  // Where an operand comes from and goes to.
+  const auto place = [&](const Conversion& x, const std::int32_t* cu, ConstTensor& tensor,
+                         Scales& scales, QuantizeParams& params) -> QuantizeMemory {
     const Room room = room_of(x, posed.packed, end);
     end = room.end;
     const ConstTensor from = tensor;
@@ -322,23 +390,50 @@ PreparedCall prepare_call(const Problem& posed, const Arguments& a, void* worksp
       scales = {reinterpret_cast<const float*>(bytes + room.scales),
                 x.format.granularity,
                 x.block_rows,
-                {}};
-    const Quantize config = choose_quantize(x, arch, alignment_of(from));
-    QuantizeLaunch launch{
-        {},
-        params_of(x, from, cu, tensor, scales, reinterpret_cast<float*>(bytes + room.partials)),
-        0,
-        from,
-        static_cast<std::size_t>(x.bytes()),
-        static_cast<std::size_t>(scale_floats(x, posed.packed)) * 4,
-        static_cast<std::size_t>(partial_floats(x)) * 4};
-    if (quantizer::two_passes(config.group)) add(first_pass(config), x, launch);
-    add(config, x, launch);
+                {},
+                x.format.largest_code};
+    params =
+        params_of(x, from, cu, tensor, scales, reinterpret_cast<float*>(bytes + room.partials));
+    return {from, static_cast<std::size_t>(x.bytes()),
+            static_cast<std::size_t>(scale_floats(x, posed.packed)) * 4,
+            static_cast<std::size_t>(partial_floats(x)) * 4};
   };
-  prepare(operands.q, a.cu_seqlens_q, call.arguments.q, call.arguments.q_scales);
-  prepare(operands.k, a.cu_seqlens_kv, call.arguments.k, call.arguments.k_scales);
-  prepare(operands.v, a.cu_seqlens_kv, call.arguments.v, call.arguments.v_scales);
-  if (operands.v.transposed) call.problem.v_layout = call.arguments.v_layout = VLayout::transposed;
+  Arguments& made = call.arguments;
+  if (operands.v.transposed) call.problem.v_layout = made.v_layout = VLayout::transposed;
+  const int alignment =
+      std::min({alignment_of(made.q), alignment_of(made.k), alignment_of(made.v)});
+  if (share_launch(operands, arch, alignment)) {
+    QuantizeLaunch& all = call.launches[call.count++];
+    all.config = chosen(choose_operands(operands.v, arch, holds(operands.v)));
+    all.memory = {place(operands.q, a.cu_seqlens_q, made.q, made.q_scales, all.params.q),
+                  place(operands.k, a.cu_seqlens_kv, made.k, made.k_scales, all.params.k),
+                  place(operands.v, a.cu_seqlens_kv, made.v, made.v_scales, all.params.v)};
+    set_grid(operands, all);
+    if (all.config.hold_v) return call;
+    QuantizeLaunch& values = call.launches[call.count++];
+    values.config = chosen(choose_quantize(operands.v, arch, alignment));
+    values.params.q = all.params.v;
+    values.memory[0] = all.memory[2];
+    set_grid(operands.v, values);
+    return call;
+  }
+  const auto prepare = [&](const Conversion& x, const std::int32_t* cu, ConstTensor& tensor,
+                           Scales& scales) {
+    if (!x.needed()) return;
+    const Quantize config = choose_quantize(x, arch, alignment_of(tensor));
+    QuantizeLaunch launch;
+    launch.memory[0] = place(x, cu, tensor, scales, launch.params.q);
+    const auto add = [&](const Quantize& pass) {
+      launch.config = chosen(pass);
+      set_grid(x, launch);
+      call.launches[call.count++] = launch;
+    };
+    if (quantizer::two_passes(config.group)) add(first_pass(config));
+    add(config);
+  };
+  prepare(operands.q, a.cu_seqlens_q, made.q, made.q_scales);
+  prepare(operands.k, a.cu_seqlens_kv, made.k, made.k_scales);
+  prepare(operands.v, a.cu_seqlens_kv, made.v, made.v_scales);
   return call;
 }
 

@@ -36,13 +36,19 @@ std::vector<Quantize> quantizers_of(const Problem& problem, int arch, int alignm
 std::size_t prepared_bytes(const Problem& posed, const Arguments* arguments,
                            VLayout layout = VLayout::rows);
 
-struct QuantizeLaunch {
-  Quantize config;
-  QuantizeParams params;
-  std::int64_t blocks = 0;
+// Of one operand of a launch.
+struct QuantizeMemory {
   ConstTensor from{};  // what params.x points to
   // Bytes behind params.out, scales and partial_amax.
   std::size_t out_bytes = 0, scale_bytes = 0, partial_bytes = 0;
+};
+
+struct QuantizeLaunch {
+  Quantize config;
+  OperandsParams params;  // of a single operand: q, whichever it is
+  std::array<QuantizeMemory, 3> memory;
+  std::int64_t blocks = 0;
+  int cluster = 1;
 };
 
 // A call on its way to the forward kernel.

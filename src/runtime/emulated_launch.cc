@@ -187,23 +187,33 @@ void run_emulated_quantizer(const emulator::EmulatedQuantize& kernel, const GpuI
                             const QuantizeLaunch& pass, const emulator::Settings& settings,
                             const EmulatorThen& then) {
   using Use = emulator::GlobalMemory::Use;
-  const QuantizeParams& p = pass.params;
-  const bool first = kernel.config.amax_pass;
+  const Quantize& c = kernel.config;
   emulator::GlobalMemory memory;
-  memory.add({"x", pass.from.data, size_bytes(pass.from.dtype), pass.from.shape, pass.from.stride,
-              Use::read});
-  if (!first) memory.add_array("codes", p.out, pass.out_bytes, Use::write);
-  if (!first && pass.scale_bytes > 0)
-    memory.add_array("scales", p.scales, pass.scale_bytes, Use::write);
-  if (pass.partial_bytes > 0)
-    memory.add_array("amax", p.partial_amax, pass.partial_bytes, first ? Use::write : Use::read);
-  if (p.cu_seqlens != nullptr)
-    memory.add_array("cu_seqlens", p.cu_seqlens,
-                     (static_cast<std::size_t>(p.sequences) + 1) * sizeof(std::int32_t), Use::read);
+  const auto add = [&memory](const QuantizeParams& p, const QuantizeMemory& x, bool only_amax) {
+    memory.add(
+        {"x", x.from.data, size_bytes(x.from.dtype), x.from.shape, x.from.stride, Use::read});
+    if (!only_amax) memory.add_array("codes", p.out, x.out_bytes, Use::write);
+    if (!only_amax && x.scale_bytes > 0)
+      memory.add_array("scales", p.scales, x.scale_bytes, Use::write);
+    if (x.partial_bytes > 0)
+      memory.add_array("amax", p.partial_amax, x.partial_bytes, only_amax ? Use::write : Use::read);
+    if (p.cu_seqlens != nullptr)
+      memory.add_array("cu_seqlens", p.cu_seqlens,
+                       (static_cast<std::size_t>(p.sequences) + 1) * sizeof(std::int32_t),
+                       Use::read);
+  };
+  const OperandsParams& p = pass.params;
+  add(p.q, pass.memory[0], c.amax_pass);
+  if (c.operands) {
+    add(p.k, pass.memory[1], false);
+    add(p.v, pass.memory[2], !c.hold_v);
+  }
   emulator::Launch launch;
   launch.kernel = fmt::format("quantize {}", brief_text(kernel.config));
   launch.arch = chip.arch;
   launch.blocks = pass.blocks;
+  launch.cluster = pass.cluster;
+  launch.programmatic = quantizer::overlaps(c);
   launch.threads = kernel.config.threads;
   launch.smem_bytes = static_cast<std::uint32_t>(quantizer::smem_bytes(kernel.config));
   launch.entry = [&] { kernel.entry(p); };

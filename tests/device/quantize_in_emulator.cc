@@ -1,7 +1,6 @@
 #include <gtest/gtest.h>
 
 #include "device/quantize_run.h"
-#include "emulator/sm80_forward_table.h"
 #include "gpu/element_of.h"
 #include "runtime/emulated_launch.h"
 
@@ -23,8 +22,9 @@ QuantizeLeft quantize_in_emulator(const QuantizeGiven& given) {
   };
   std::byte* const workspace =
       aligned_workspace(left, prepared_bytes(*posed, &given.arguments, given.layout));
-  left.call = prepare_call(*posed, given.arguments, workspace, emulator::kSm80Arch, substitute,
-                           given.layout);
+  const bool hopper = given.layout == VLayout::transposed;
+  const GpuInfo& chip = *emulated_chip({Device::Kind::emulator, hopper ? 90 : 0});
+  left.call = prepare_call(*posed, given.arguments, workspace, chip.arch, substitute, given.layout);
   set_format(given, left);
   for (std::size_t i = 0; i < left.call.count; ++i) {
     const QuantizeLaunch& pass = left.call.launches[i];
@@ -33,10 +33,9 @@ QuantizeLeft quantize_in_emulator(const QuantizeGiven& given) {
       ADD_FAILURE() << "the emulator has no such kernel";
       return left;
     }
-    run_emulated_quantizer(*kernel, *emulated_chip({Device::Kind::emulator, 0}), pass, {},
-                           [](const emulator::Machine& machine) {
-                             EXPECT_TRUE(machine.report().clean()) << machine.report().text();
-                           });
+    run_emulated_quantizer(*kernel, chip, pass, {}, [](const emulator::Machine& machine) {
+      EXPECT_TRUE(machine.report().clean()) << machine.report().text();
+    });
   }
   return left;
 }

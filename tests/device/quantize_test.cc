@@ -217,7 +217,7 @@ void check(const Where& where, const Case& c) {
   given.options.precision = c.precision;
   given.options.quantization.qk = c.qk;
   given.options.quantization.v = c.v;
-  given.options.quantization.block_rows = 33;
+  if (c.qk) given.options.quantization.block_rows = 33;
   given.options.quantization.hadamard = c.hadamard;
   const Left left = where.run(given);
   const Arguments& made = left.call.arguments;
@@ -361,6 +361,41 @@ TEST_P(QuantizeBits, Transposed) {
                      .layout = kLayout});
 }
 
+// The default scales: one launch for Q, K and V, and a second for V where no cluster holds it.
+TEST_P(QuantizeBits, OneLaunchForAll) {
+  struct Sizes {
+    std::int64_t head_dim, len_q, len_kv;
+  };
+  for (const auto& [from, mode] :
+       {std::pair{DType::f16, kModes[0]}, {DType::bf16, kModes[0]}, {DType::f16, kModes[2]}})
+    for (const Sizes& sizes : {Sizes{64, 37, 300},
+                               {64, 130, 1},
+                               {40, 1, 1024},
+                               {64, 7, 1100},
+                               {128, 70, 129},
+                               {256, 65, 140},
+                               {200, 3, 1030}})
+      check(GetParam(), {.from = from,
+                         .precision = mode.precision,
+                         .format = mode.format,
+                         .qk = {},
+                         .head_dim = sizes.head_dim,
+                         .len_q = sizes.len_q,
+                         .len_kv = sizes.len_kv,
+                         .layout = VLayout::transposed});
+  for (const std::int64_t len_kv : {130, 1100})
+    for (const Values values :
+         {Values::zeros, Values::constant, Values::tiny, Values::huge, Values::not_finite})
+      check(GetParam(), {.from = DType::bf16,
+                         .qk = {},
+                         .len_q = 70,
+                         .len_kv = len_kv,
+                         .values = values,
+                         .row_gap = 8,
+                         .broadcast = values == Values::constant,
+                         .layout = VLayout::transposed});
+}
+
 // Codes of the caller are moved and stay as they are, whatever they mean.
 TEST_P(QuantizeBits, CodesAreTransposed) {
   for (const std::int64_t head_dim : {16, 64, 72, 100, 128, 256})
@@ -404,8 +439,9 @@ TEST_P(QuantizeBits, CodesAreTransposed) {
 void packed_batches(const Where& where, VLayout layout) {
   constexpr std::int64_t kTokens = 90, kHeads = 2, kColumns = 64, kLongest = 40;
   const std::vector<std::int32_t> cu = {3, 10, 10, 75, 70, 400};
-  for (const Granularity qk : kQk) {
-    SCOPED_TRACE(name(qk));
+  for (const std::optional<Granularity> qk :
+       {std::optional<Granularity>{}, {kQk[0]}, {kQk[1]}, {kQk[2]}, {kQk[3]}}) {
+    SCOPED_TRACE(qk ? name(*qk) : "default");
     Source source = make_source(DType::bf16, {1, kHeads, kTokens, kColumns},
                                 {0, kColumns, kHeads * kColumns, 1}, Values::normal, 4);
     Given given;
@@ -418,7 +454,7 @@ void packed_batches(const Where& where, VLayout layout) {
     a.max_len_q = a.max_len_kv = kLongest;
     given.options.precision = Precision::fp8;
     given.options.quantization.qk = qk;
-    given.options.quantization.block_rows = 16;
+    if (qk) given.options.quantization.block_rows = 16;
     given.layout = layout;
     for (std::int64_t t = 0; t < kTokens; ++t) {
       bool used = false;
@@ -462,6 +498,7 @@ void packed_batches(const Where& where, VLayout layout) {
     }
     for (Part& part : parts) {
       compare(part, false, made.q, made.q_scales);
+      compare(part, false, made.k, made.k_scales);
       part.scale.reset();
       part.largest_code = formats.v.largest_code;
       compare(part, false, made.v, made.v_scales, layout);

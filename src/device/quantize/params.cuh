@@ -2,6 +2,7 @@
 #pragma once
 
 #include "config/portable.h"
+#include "device/core/divider.cuh"
 #include "device/core/params.cuh"
 
 namespace octavo {
@@ -35,9 +36,16 @@ struct QuantizeParams {
   // turn. There is a tile even where there are no rows: scales are written for every head.
   i32 tile_rows = 0;
   i32 tiles = 0;  // of a head
+  Divider by_tiles, by_heads;
 
   float hadamard_norm = 1;  // 1 / sqrt(n)
   i32 hadamard_size = 1;    // n, the largest power of two that divides head_dim
+};
+
+// Of one launch for Q, K and V, and how many CTAs each has.
+struct OperandsParams {
+  QuantizeParams q, k, v;
+  i32 q_blocks = 0, k_blocks = 0, v_blocks = 0;
 };
 
 }  // namespace octavo

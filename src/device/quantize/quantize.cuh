@@ -15,8 +15,10 @@
 // the tile that is transposed. No barrier is met twice.
 #pragma once
 
+#include "device/ptx/warpgroup.cuh"
 #include "device/quantize/encode.cuh"
 #include "device/quantize/rows.cuh"
+#include "device/quantize/store.cuh"
 #include "device/quantize/values.cuh"
 
 namespace octavo::quantizer {
@@ -95,11 +97,6 @@ OCTAVO_DEVICE float group_amax(const QuantizeParams& p, const Tile& t, const Pla
   return cta_max<kC>(amax);
 }
 
-OCTAVO_DEVICE void fill(float (&x)[kVector], float value) {
-  OCTAVO_UNROLL
-  for (int i = 0; i < kVector; ++i) x[i] = value;
-}
-
 // Ranges of the lane's columns.
 template <Quantize kC>
 OCTAVO_DEVICE void column_amax(const QuantizeParams& p, const Tile& t, const Place<kC>& at,
@@ -113,37 +110,6 @@ OCTAVO_DEVICE void column_amax(const QuantizeParams& p, const Tile& t, const Pla
     for (int i = 0; i < kVector; ++i)
       amax[i] = ptx::max_f32(amax[i], ptx::load_global_f32(from + i));
   }
-}
-
-template <Quantize kC>
-OCTAVO_DEVICE void store_row(const QuantizeParams& p, const Tile& t, i32 row, int column,
-                             const float (&x)[kVector], const float (&inverse)[kVector]) {
-  if (ptx::mask_term(row >= t.end, false)) return;
-  const i64 element = t.batch * p.out_strides.batch + t.head * p.out_strides.head +
-                      (static_cast<i64>(t.first_row) + row) * p.out_strides.row + column;
-  if (ptx::mask_term(column >= p.out_strides.row, false)) return;
-  u8* to = static_cast<u8*>(p.out) + element * element_bytes(kC.to);
-  if constexpr (kC.group == ScaleGroup::none) {
-    u32 words[4];
-    OCTAVO_UNROLL
-    for (int i = 0; i < 4; ++i)
-      words[i] = kC.to == Element::f16 ? ptx::f16x2_from_f32(x[2 * i], x[2 * i + 1])
-                                       : ptx::bf16x2_from_f32(x[2 * i], x[2 * i + 1]);
-    ptx::store_global_b128(to, words);
-  } else {
-    u32 words[2];
-    OCTAVO_UNROLL
-    for (int i = 0; i < 2; ++i)
-      words[i] =
-          encode_pair<kC.to>(x[4 * i], x[4 * i + 1], inverse[4 * i], inverse[4 * i + 1]) |
-          encode_pair<kC.to>(x[4 * i + 2], x[4 * i + 3], inverse[4 * i + 2], inverse[4 * i + 3])
-              << 16;
-    ptx::store_global_b64(to, words[0], words[1]);
-  }
-}
-
-OCTAVO_DEVICE float* scales_of(const QuantizeParams& p, const Tile& t) {
-  return p.scales + t.sequence * p.scale_batch + t.head * p.scale_head;
 }
 
 // What the lane's columns are multiplied by, where that does not depend on the row; writes the
@@ -165,11 +131,10 @@ OCTAVO_DEVICE void find_inverses(const QuantizeParams& p, const Tile& t, const P
     const float scale = scale_from_amax<kC.to>(group_amax<kC>(p, t, at), p.largest_code);
     fill(inverse, inverse_step<kC.to>(scale));
     if (ptx::thread_index() != 0) return;
-    // Without rows there is a tile and no block.
-    if (kC.group == ScaleGroup::block) {
-      if (ptx::mask_term(p.len > 0, true)) ptx::store_global_f32(scales_of(p, t) + t.number, scale);
-    } else if (t.number == 0)
-      ptx::store_global_f32(scales_of(p, t), scale);
+    // Without rows there is a tile, and no block.
+    if (kC.group == ScaleGroup::block ? p.len > 0 : t.number == 0)
+      ptx::store_global_f32(scales_of(p, t) + (kC.group == ScaleGroup::block ? t.number : 0),
+                            scale);
   }
 }
 
@@ -190,38 +155,35 @@ OCTAVO_DEVICE void write_codes(const QuantizeParams& p) {
       for (int i = 0; i < kVector; ++i) amax = ptx::max_f32(amax, finite_magnitude(x[i]));
       const float scale = scale_from_amax<kC.to>(lanes_max(amax, 1, lanes(kC)), p.largest_code);
       fill(inverse, inverse_step<kC.to>(scale));
-      const i64 index = row + (p.by_token ? static_cast<i64>(t.first_row) : 0);
-      if (at.column == 0 && ptx::mask_term(row < t.end, true))
-        ptx::store_global_f32(scales_of(p, t) + index, scale);
+      store_row_scale(p, t, row, at.column, scale);
     }
     store_row<kC>(p, t, row, at.column, x, inverse);
   }
 }
 
-// The same, transposed: values.cuh.
+// The same, transposed: values.cuh. What was read last by a pass before may still be in the cache,
+// so this begins at the end.
 template <Quantize kC>
 OCTAVO_DEVICE void write_values(const QuantizeParams& p) {
-  constexpr int kGroups = value_keys(kC) / kKeyGroup, kSlab = 8 * kVector;
-  const Tile t = find_tile(p, ptx::block_index_x());
-  const int lane = static_cast<int>(ptx::lane_index()), warp = static_cast<int>(ptx::warp_index());
-  const int word = lane / 8;
-  Place<kC> at;
-  at.slot = static_cast<int>(ptx::thread_index()) / 8;
-  at.column = lane % 8 * kVector;
-  float inverse[kVector] = {};
-  if constexpr (kC.group != ScaleGroup::channel) find_inverses<kC>(p, t, at, inverse);
+  const Tile t = find_tile(p, ptx::grid_size_x() - 1 - ptx::block_index_x());
+  FourKeys<kC> keys[kHeldSlabs<kC>];
   OCTAVO_UNROLL
-  for (int slab = 0; slab < kC.columns; slab += kSlab) {
-    at.column = slab + lane % 8 * kVector;
-    if constexpr (kC.group == ScaleGroup::channel) find_inverses<kC>(p, t, at, inverse);
-    for (int group = warp; group < kGroups; group += kC.threads / 32) {
-      u32 words[kVector];
-      load_four_keys<kC>(p, t, t.begin + group * kKeyGroup, word, at.column, inverse, words);
-      OCTAVO_UNROLL
-      for (int i = 0; i < kVector; ++i)
-        ptx::store_shared_b32(staged_group<kC>(at.column + i, group) + static_cast<u32>(word) * 4,
-                              words[i]);
-    }
+  for (int slab = 0; slab < kHeldSlabs<kC>; ++slab)
+    load_four_keys<kC>(p, t, t.begin, slab, keys[slab]);
+  float inverse[kVector] = {};
+  if constexpr (kC.group == ScaleGroup::channel) {
+    leave_inverse<kC>(p, t, partial_column_max<kC>(p, t));
+    ptx::cta_sync();
+  } else {
+    find_inverses<kC>(p, t, Place<kC>(), inverse);
+  }
+  OCTAVO_UNROLL
+  for (int slab = 0; slab < kSlabs<kC>; ++slab) {
+    if (slab >= kHeldSlabs<kC>) load_four_keys<kC>(p, t, t.begin, slab, keys[0]);
+    if constexpr (kC.group == ScaleGroup::channel) take_inverses<kC>(slab, inverse);
+    u32 words[kVector];
+    encode_four_keys<kC>(keys[slab % kHeldSlabs<kC>], inverse, words);
+    stage<kC>(slab, words);
   }
   ptx::cta_sync();
   store_columns<kC>(p, t);
@@ -238,11 +200,16 @@ quantize_rows(const OCTAVO_GRID_CONSTANT QuantizeParams p) {
   static_assert((kC.group == ScaleGroup::none) == (kCodes || element_bytes(kC.to) == 2),
                 "8-bit results have scales, 16-bit ones and codes have none");
   static_assert(!kCodes || (kC.transposed && kC.from == kC.to), "codes are only transposed");
-  static_assert(!kC.transposed || (kC.columns % 64 == 0 && !kC.hadamard),
-                "V is transposed by 64 columns, and not rotated");
+  static_assert(!kC.transposed || kC.amax_pass ||
+                    (kC.columns % kSlabColumns == 0 && kC.threads == kValueThreads && !kC.hadamard),
+                "V is transposed by 64 columns and sixteen keys a warp, and not rotated");
   static_assert(kC.load_bytes == 16 || kC.load_bytes == element_bytes(kC.from),
                 "a load has 16 bytes or one element");
   static_assert(!kC.amax_pass || two_passes(kC.group), "rows and blocks need no first pass");
+  if constexpr (overlaps(kC)) {
+    ptx::wait_for_earlier_grids();
+    ptx::launch_dependent_grids();
+  }
   if constexpr (kC.amax_pass)
     find_partial_amax<kC>(p);
   else if constexpr (kC.transposed)

@@ -36,9 +36,10 @@ struct Tile {
 
 OCTAVO_DEVICE Tile find_tile(const QuantizeParams& p, i32 index) {
   Tile t;
-  t.number = index % p.tiles;
-  t.head = index / p.tiles % p.heads;
-  t.sequence = index / p.tiles / p.heads;
+  const i32 head = p.by_tiles.quotient(index);
+  t.number = index - head * p.tiles;
+  t.sequence = p.by_heads.quotient(head);
+  t.head = head - t.sequence * p.heads;
   i32 length = p.len;
   if (p.cu_seqlens != nullptr)
     clamp_span(p.cu_seqlens, t.sequence, p.tokens, p.len, t.first_row, length);

@@ -1,17 +1,161 @@
 // V transposed and its keys permuted (config/v_layout.h), for Hopper's 8-bit kernels: codes made of
 // wider values, or codes that somebody else made.
 //
-// A CTA owns value_keys(config) keys of one head. Of sixteen keys and 64 columns a warp makes words
-// of four keys, eight columns a lane; shared memory has a line of 128 bytes for every column, whose
-// 16-byte pieces are swizzled by the column: what a warp writes meets every bank once, as does what
-// eight lanes then read of a column to store 128 bytes of it.
+// A CTA owns kValueKeys keys of one head, a warp sixteen of them: of each kSlabColumns columns a
+// lane has four keys and eight columns, and makes words of four keys. Shared memory has a line of
+// 128 bytes for every column, whose 16-byte pieces are swizzled by the column: what a warp writes
+// meets every bank once, as does what eight lanes then read of a column to store 128 bytes of it.
+//
+// Maxima of columns: lanes with the same columns halve what they have until two columns are left to
+// each; then warps meet in shared memory. There, thread n has column column_of(n), in an order in
+// which no two lanes meet in a bank when they leave what columns are multiplied by.
 #pragma once
 
 #include "config/v_layout.h"
 #include "device/quantize/encode.cuh"
 #include "device/quantize/rows.cuh"
+#include "device/quantize/store.cuh"
 
 namespace octavo::quantizer {
+
+template <Quantize kC>
+inline constexpr int kSlabs = kC.columns / kSlabColumns;
+// Columns of f32 in registers all at once would be too many.
+template <Quantize kC>
+inline constexpr int kHeldSlabs = element_bytes(kC.from) == 4 ? 1 : kSlabs<kC>;
+
+// Four keys of a sixteen, eight columns of a slab, as they are in memory.
+template <Quantize kC>
+struct FourKeys {
+  u32 words[4][kVector * element_bytes(kC.from) / 4];
+};
+
+OCTAVO_DEVICE int lane_word() { return static_cast<int>(ptx::lane_index()) / 8; }
+OCTAVO_DEVICE int lane_column() { return static_cast<int>(ptx::lane_index()) % 8 * kVector; }
+
+// Of the warp's sixteen behind `first`; zeros where there is no such key.
+template <Quantize kC>
+OCTAVO_DEVICE void load_four_keys(const QuantizeParams& p, const Tile& t, i32 first, int slab,
+                                  FourKeys<kC>& keys) {
+  const i32 row = first + static_cast<i32>(ptx::warp_index()) * kKeyGroup;
+  OCTAVO_UNROLL
+  for (int i = 0; i < 4; ++i)
+    load_row_words<kC>(p, t, row + key_of_byte(lane_word(), i), slab * kSlabColumns + lane_column(),
+                       keys.words[i]);
+}
+
+template <Quantize kC>
+OCTAVO_DEVICE void widen_maxima(const FourKeys<kC>& keys, float (&amax)[kVector]) {
+  OCTAVO_UNROLL
+  for (int key = 0; key < 4; ++key) {
+    float x[kVector];
+    widen<kC.from>(keys.words[key], x);
+    OCTAVO_UNROLL
+    for (int i = 0; i < kVector; ++i) amax[i] = ptx::max_f32(amax[i], finite_magnitude(x[i]));
+  }
+}
+
+OCTAVO_DEVICE int column_of(int n) {
+  const int step = n / 32 % 2, lane = n % 32, odd = lane / 8 % 2;
+  return n / kSlabColumns * kSlabColumns + lane % 8 * kVector + odd * 4 + (step ^ odd) * 2 +
+         lane / 16;
+}
+
+// The larger of what this lane and its partner have, of one half of the columns each.
+template <int kColumns>
+OCTAVO_DEVICE void keep_half(const float (&low)[kColumns], const float (&high)[kColumns], int mask,
+                             float (&kept)[kColumns]) {
+  const bool upper = (ptx::lane_index() & static_cast<u32>(mask)) != 0;
+  OCTAVO_UNROLL
+  for (int i = 0; i < kColumns; ++i)
+    kept[i] =
+        ptx::max_f32(upper ? high[i] : low[i], ptx::shuffle_xor(upper ? low[i] : high[i], mask));
+}
+
+// Maxima of all warps, one part of each; once in a kernel. Threads n < columns get that of
+// column_of(n).
+template <Quantize kC>
+OCTAVO_DEVICE float cta_column_max(const float (&amax)[kSlabs<kC>][kVector]) {
+  const u32 parts = ptx::shared_base() + static_cast<u32>(value_smem(kC).parts);
+  const u32 own = parts + (ptx::warp_index() * kC.columns + ptx::lane_index()) * 4;
+  const bool odd = (ptx::lane_index() & 8) != 0;
+  OCTAVO_UNROLL
+  for (int slab = 0; slab < kSlabs<kC>; ++slab) {
+    const float(&x)[kVector] = amax[slab];
+    const float even_columns[4] = {x[0], x[2], x[4], x[6]};
+    const float odd_columns[4] = {x[1], x[3], x[5], x[7]};
+    float four[4], two[2];
+    keep_half(even_columns, odd_columns, 16, four);
+    keep_half({four[0], four[1]}, {four[2], four[3]}, 8, two);
+    OCTAVO_UNROLL
+    for (int step = 0; step < 2; ++step)
+      ptx::store_shared_f32(own + static_cast<u32>(slab * kSlabColumns + step * 32) * 4,
+                            odd ? two[1 - step] : two[step]);
+  }
+  ptx::cta_sync();
+  float most = 0;
+  if (ptx::thread_index() >= kC.columns) return most;
+  OCTAVO_UNROLL
+  for (int warp = 0; warp < kC.threads / 32; ++warp)
+    most = ptx::max_f32(
+        most, ptx::load_shared_f32(
+                  parts + (static_cast<u32>(warp * kC.columns) + ptx::thread_index()) * 4));
+  return most;
+}
+
+// The same of partial maxima in memory, which as many threads as there are for a column read.
+template <Quantize kC>
+OCTAVO_DEVICE float partial_column_max(const QuantizeParams& p, const Tile& t) {
+  constexpr int kReaders = kC.threads / kC.columns;
+  const u32 parts = ptx::shared_base() + static_cast<u32>(value_smem(kC).parts);
+  const int thread = static_cast<int>(ptx::thread_index());
+  const int reader = thread / kC.columns;
+  const float* from = p.partial_amax +
+                      (static_cast<i64>(t.sequence) * p.heads + t.head) * p.partials * kC.columns +
+                      column_of(thread % kC.columns);
+  float amax = 0;
+  for (i32 n = reader; n < p.partials; n += kReaders)
+    amax = ptx::max_f32(amax, ptx::load_global_f32(from + static_cast<i64>(n) * kC.columns));
+  if constexpr (kReaders > 1) {
+    ptx::store_shared_f32(parts + static_cast<u32>(thread) * 4, amax);
+    ptx::cta_sync();
+    if (thread >= kC.columns) return amax;
+    OCTAVO_UNROLL
+    for (int i = 1; i < kReaders; ++i)
+      amax = ptx::max_f32(
+          amax, ptx::load_shared_f32(parts + static_cast<u32>(i * kC.columns + thread) * 4));
+  }
+  return amax;
+}
+
+// Where what eight columns are multiplied by lies: the first four of each eight, then the others.
+template <Quantize kC>
+OCTAVO_DEVICE u32 inverse_at(int column) {
+  const int word = column / 4 % 2 * (kC.columns / 2) + column / 8 * 4 + column % 4;
+  return ptx::shared_base() + static_cast<u32>(value_smem(kC).inverse + word * 4);
+}
+
+// Threads n < columns leave what column_of(n) is multiplied by, and its scale in memory if asked.
+template <Quantize kC>
+OCTAVO_DEVICE void leave_inverse(const QuantizeParams& p, const Tile& t, float amax) {
+  if (ptx::thread_index() >= kC.columns) return;
+  const int column = column_of(static_cast<int>(ptx::thread_index()));
+  const float scale = scale_from_amax<kC.to>(amax, p.largest_code);
+  ptx::store_shared_f32(inverse_at<kC>(column), inverse_step<kC.to>(scale));
+  if (t.number == 0 && ptx::mask_term(column < p.head_dim, true))
+    ptx::store_global_f32(scales_of(p, t) + column, scale);
+}
+
+template <Quantize kC>
+OCTAVO_DEVICE void take_inverses(int slab, float (&inverse)[kVector]) {
+  OCTAVO_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    u32 words[4];
+    ptx::load_shared_b128(inverse_at<kC>(slab * kSlabColumns + lane_column() + half * 4), words);
+    OCTAVO_UNROLL
+    for (int i = 0; i < 4; ++i) inverse[half * 4 + i] = ptx::float_of_bits(words[i]);
+  }
+}
 
 // Words of four keys: columns of four rows of codes become rows.
 OCTAVO_DEVICE void transpose_codes(const u32 (&rows)[4][2], u32 (&words)[kVector]) {
@@ -28,21 +172,15 @@ OCTAVO_DEVICE void transpose_codes(const u32 (&rows)[4][2], u32 (&words)[kVector
   }
 }
 
-// Four keys of a sixteen whose first is `row`, of eight columns; zeros where there is no such key.
 template <Quantize kC>
-OCTAVO_DEVICE void load_four_keys(const QuantizeParams& p, const Tile& t, i32 row, int word,
-                                  int column, const float (&inverse)[kVector],
-                                  u32 (&words)[kVector]) {
+OCTAVO_DEVICE void encode_four_keys(const FourKeys<kC>& keys, const float (&inverse)[kVector],
+                                    u32 (&words)[kVector]) {
   if constexpr (element_bytes(kC.from) == 1) {
-    u32 codes[4][2];
-    OCTAVO_UNROLL
-    for (int i = 0; i < 4; ++i)
-      load_row_words<kC>(p, t, row + key_of_byte(word, i), column, codes[i]);
-    transpose_codes(codes, words);
+    transpose_codes(keys.words, words);
   } else {
     float x[4][kVector];
     OCTAVO_UNROLL
-    for (int i = 0; i < 4; ++i) load_row<kC>(p, t, row + key_of_byte(word, i), column, x[i]);
+    for (int i = 0; i < 4; ++i) widen<kC.from>(keys.words[i], x[i]);
     OCTAVO_UNROLL
     for (int i = 0; i < kVector; ++i)
       words[i] = encode_pair<kC.to>(x[0][i], x[1][i], inverse[i], inverse[i]) |
@@ -55,18 +193,30 @@ template <Quantize kC>
 OCTAVO_DEVICE u32 staged_group(int column, int group) {
   const int piece = group ^ column / kVector % 8;
   return ptx::shared_base() +
-         static_cast<u32>(kSlotBytes + column * value_keys(kC) + piece * kKeyGroup);
+         static_cast<u32>(value_smem(kC).parts + column * kValueKeys + piece * kKeyGroup);
+}
+
+template <Quantize kC>
+OCTAVO_DEVICE void stage(int slab, const u32 (&words)[kVector]) {
+  OCTAVO_UNROLL
+  for (int i = 0; i < kVector; ++i)
+    ptx::store_shared_b32(staged_group<kC>(slab * kSlabColumns + lane_column() + i,
+                                           static_cast<int>(ptx::warp_index())) +
+                              static_cast<u32>(lane_word()) * 4,
+                          words[i]);
 }
 
 template <Quantize kC>
 OCTAVO_DEVICE void store_columns(const QuantizeParams& p, const Tile& t) {
-  constexpr int kGroups = value_keys(kC) / kKeyGroup;
+  constexpr int kGroups = kValueKeys / kKeyGroup;
   const i32 first =
       t.begin + (p.cu_seqlens == nullptr ? 0 : packed_v_begin(t.first_row, t.sequence));
   u8* const to =
       static_cast<u8*>(p.out) + t.batch * p.out_strides.batch + t.head * p.out_strides.head + first;
-  for (int i = static_cast<int>(ptx::thread_index()); i < kC.columns * kGroups; i += kC.threads) {
-    const int column = i / kGroups, group = i % kGroups;
+  OCTAVO_UNROLL
+  for (int i = 0; i < kC.columns * kGroups; i += kC.threads) {
+    const int n = i + static_cast<int>(ptx::thread_index());
+    const int column = n / kGroups, group = n % kGroups;
     if (ptx::mask_term(column >= p.head_dim, false) ||
         ptx::mask_term(t.begin + group * kKeyGroup >= t.end, false))
       continue;

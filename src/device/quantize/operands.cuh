@@ -1,0 +1,241 @@
+// Q, K and V to 8 bits in one launch: Q by rows, K by blocks of kBlockRows rows, V by channels and
+// transposed (values.cuh). The bits are those of the kernels of one operand, quantize.cuh.
+//
+// A CTA has a tile of one operand, all of it in registers: every load is on its way before the
+// first value is used, and nothing is read twice. What K's warps find meets in shared memory. For V
+// there are two forms:
+//
+//   hold_v   the CTAs of a cluster hold a head of V. Each sends its columns' maxima to all of them:
+//            then each has the scales of the head. These CTAs come first, as they take longest.
+//   else     a head of V is too long for that: CTAs leave partial maxima, and a second launch makes
+//            the codes (quantize.cuh, transposed). They come last, so that the second launch, which
+//            begins at the end, finds some of V in the cache.
+//
+// Barriers: `barrier`, one phase: thread 0 announces the cluster's maxima, the bytes of st.async
+// complete it, threads with a column wait. CTAs of a cluster meet once, before they send.
+#pragma once
+
+#include "device/ptx/cluster.cuh"
+#include "device/ptx/fence.cuh"
+#include "device/ptx/mbarrier.cuh"
+#include "device/ptx/warpgroup.cuh"
+#include "device/quantize/store.cuh"
+#include "device/quantize/values.cuh"
+
+namespace octavo::quantizer {
+
+// Before global memory is touched.
+template <Quantize kC>
+OCTAVO_DEVICE void wait_for_inputs() {
+  if constexpr (overlaps(kC)) ptx::wait_for_earlier_grids();
+}
+// When what is left to do is short: whoever comes next starts, and waits for this grid's end.
+template <Quantize kC>
+OCTAVO_DEVICE void let_next_start() {
+  if constexpr (overlaps(kC)) ptx::launch_dependent_grids();
+}
+
+// Rows slot, slot + rows_at_once, ... of a tile, as they are in memory.
+template <Quantize kC>
+struct HeldRows {
+  u32 words[held_rows(kC)][kVector * element_bytes(kC.from) / 4];
+};
+
+template <Quantize kC>
+OCTAVO_DEVICE i32 held_row(const Tile& t, const Place<kC>& at, int i) {
+  return t.begin + at.slot + i * rows_at_once(kC);
+}
+
+template <Quantize kC>
+OCTAVO_DEVICE void load_held(const QuantizeParams& p, const Tile& t, const Place<kC>& at,
+                             HeldRows<kC>& rows) {
+  OCTAVO_UNROLL
+  for (int i = 0; i < held_rows(kC); ++i)
+    load_row_words<kC>(p, t, held_row(t, at, i), at.column, rows.words[i]);
+}
+
+OCTAVO_DEVICE float largest_of(const float (&x)[kVector]) {
+  float amax = 0;
+  OCTAVO_UNROLL
+  for (int i = 0; i < kVector; ++i) amax = ptx::max_f32(amax, finite_magnitude(x[i]));
+  return amax;
+}
+
+template <Quantize kC>
+OCTAVO_DEVICE void quantize_q(const QuantizeParams& p, i32 block) {
+  wait_for_inputs<kC>();
+  const Place<kC> at;
+  const Tile t = find_tile(p, block);
+  HeldRows<kC> rows;
+  load_held(p, t, at, rows);
+  let_next_start<kC>();
+  OCTAVO_UNROLL
+  for (int i = 0; i < held_rows(kC); ++i) {
+    float x[kVector], inverse[kVector];
+    widen<kC.from>(rows.words[i], x);
+    const float amax = lanes_max(largest_of(x), 1, lanes(kC));
+    const float scale = scale_from_amax<kC.to>(amax, p.largest_code);
+    fill(inverse, inverse_step<kC.to>(scale));
+    store_row_scale(p, t, held_row(t, at, i), at.column, scale);
+    store_row<kC>(p, t, held_row(t, at, i), at.column, x, inverse);
+  }
+}
+
+// Largest of all threads for each of the tile's blocks.
+template <Quantize kC, int kBlocks>
+OCTAVO_DEVICE void cta_max_of_blocks(float (&amax)[kBlocks]) {
+  constexpr int kWarps = kC.threads / 32;
+  const u32 slots = ptx::shared_base(), own = slots + ptx::warp_index() * 4;
+  OCTAVO_UNROLL
+  for (int b = 0; b < kBlocks; ++b) {
+    amax[b] = lanes_max(amax[b], 1, 32);
+    if (ptx::lane_index() == 0)
+      ptx::store_shared_f32(own + static_cast<u32>(b * kWarps) * 4, amax[b]);
+  }
+  ptx::cta_sync();
+  OCTAVO_UNROLL
+  for (int b = 0; b < kBlocks; ++b) OCTAVO_UNROLL
+  for (int warp = 0; warp < kWarps; ++warp)
+    amax[b] = ptx::max_f32(amax[b],
+                           ptx::load_shared_f32(slots + static_cast<u32>(b * kWarps + warp) * 4));
+}
+
+template <Quantize kC>
+OCTAVO_DEVICE void quantize_k(const QuantizeParams& p, i32 block) {
+  constexpr int kBlocks = operand_rows(kC) / kBlockRows;
+  wait_for_inputs<kC>();
+  const Place<kC> at;
+  const Tile t = find_tile(p, block);
+  HeldRows<kC> rows;
+  load_held(p, t, at, rows);
+  let_next_start<kC>();
+  float amax[kBlocks] = {};
+  OCTAVO_UNROLL
+  for (int i = 0; i < held_rows(kC); ++i) {
+    float x[kVector];
+    widen<kC.from>(rows.words[i], x);
+    float& of_block = amax[i * rows_at_once(kC) / kBlockRows];
+    of_block = ptx::max_f32(of_block, largest_of(x));
+  }
+  cta_max_of_blocks<kC>(amax);
+  OCTAVO_UNROLL
+  for (int b = 0; b < kBlocks; ++b) {
+    const float scale = scale_from_amax<kC.to>(amax[b], p.largest_code);
+    amax[b] = inverse_step<kC.to>(scale);
+    const i32 number = t.number * kBlocks + b;
+    if (ptx::thread_index() == 0 && ptx::mask_term(number * kBlockRows < p.len, true))
+      ptx::store_global_f32(scales_of(p, t) + number, scale);
+  }
+  OCTAVO_UNROLL
+  for (int i = 0; i < held_rows(kC); ++i) {
+    float x[kVector], inverse[kVector];
+    widen<kC.from>(rows.words[i], x);
+    fill(inverse, amax[i * rows_at_once(kC) / kBlockRows]);
+    store_row<kC>(p, t, held_row(t, at, i), at.column, x, inverse);
+  }
+}
+
+template <Quantize kC>
+OCTAVO_DEVICE u32 maxima_barrier() {
+  return ptx::shared_base() + static_cast<u32>(value_smem(kC).barrier);
+}
+
+// Before anything else, so that the others of the cluster are long there when maxima are sent.
+template <Quantize kC>
+OCTAVO_DEVICE void expect_maxima() {
+  if (ptx::thread_index() == 0) {
+    ptx::mbarrier_init(maxima_barrier<kC>(), 1);
+    ptx::fence_mbarrier_init();
+    ptx::mbarrier_arrive_expect_tx(maxima_barrier<kC>(),
+                                   ptx::cluster_cta_count() * (kC.columns * 4));
+  }
+  ptx::cluster_arrive_relaxed();
+}
+
+// From the CTA's maxima to the cluster's, in threads n < columns.
+template <Quantize kC>
+OCTAVO_DEVICE float cluster_column_max(float amax) {
+  ptx::cluster_wait();
+  if (ptx::thread_index() >= kC.columns) return amax;
+  const u32 received =
+      ptx::shared_base() + static_cast<u32>(value_smem(kC).received) + ptx::thread_index() * 4;
+  const u32 own = received + ptx::cluster_cta_rank() * (kC.columns * 4);
+  const u32 ctas = ptx::cluster_cta_count();
+  for (u32 cta = 0; cta < ctas; ++cta)
+    ptx::st_async_b32(ptx::map_to_cta(own, cta), ptx::bits_of(amax),
+                      ptx::map_to_cta(maxima_barrier<kC>(), cta));
+  ptx::mbarrier_wait(maxima_barrier<kC>(), 0);
+  for (u32 cta = 0; cta < ctas; ++cta)
+    amax = ptx::max_f32(amax, ptx::load_shared_f32(received + cta * (kC.columns * 4)));
+  return amax;
+}
+
+template <Quantize kC>
+OCTAVO_DEVICE void quantize_v(const QuantizeParams& p, i32 block) {
+  expect_maxima<kC>();
+  wait_for_inputs<kC>();
+  const Tile t = find_tile(p, block);
+  FourKeys<kC> keys[kSlabs<kC>];
+  OCTAVO_UNROLL
+  for (int slab = 0; slab < kSlabs<kC>; ++slab) load_four_keys<kC>(p, t, t.begin, slab, keys[slab]);
+  let_next_start<kC>();
+  float amax[kSlabs<kC>][kVector] = {};
+  OCTAVO_UNROLL
+  for (int slab = 0; slab < kSlabs<kC>; ++slab) widen_maxima<kC>(keys[slab], amax[slab]);
+  leave_inverse<kC>(p, t, cluster_column_max<kC>(cta_column_max<kC>(amax)));
+  ptx::cta_sync();
+  OCTAVO_UNROLL
+  for (int slab = 0; slab < kSlabs<kC>; ++slab) {
+    float inverse[kVector];
+    u32 words[kVector];
+    take_inverses<kC>(slab, inverse);
+    encode_four_keys<kC>(keys[slab], inverse, words);
+    stage<kC>(slab, words);
+  }
+  ptx::cta_sync();
+  store_columns<kC>(p, t);
+}
+
+template <Quantize kC>
+OCTAVO_DEVICE void find_v_maxima(const QuantizeParams& p, i32 block) {
+  wait_for_inputs<kC>();
+  const Tile t = find_tile(p, block);
+  float amax[kSlabs<kC>][kVector] = {};
+  for (i32 first = t.begin; first < t.end; first += kValueKeys) {
+    FourKeys<kC> keys[kSlabs<kC>];
+    OCTAVO_UNROLL
+    for (int slab = 0; slab < kSlabs<kC>; ++slab) load_four_keys<kC>(p, t, first, slab, keys[slab]);
+    OCTAVO_UNROLL
+    for (int slab = 0; slab < kSlabs<kC>; ++slab) widen_maxima<kC>(keys[slab], amax[slab]);
+  }
+  let_next_start<kC>();
+  const float most = cta_column_max<kC>(amax);
+  if (ptx::thread_index() < kC.columns)
+    ptx::store_global_f32(p.partial_amax + static_cast<i64>(block) * kC.columns +
+                              column_of(static_cast<int>(ptx::thread_index())),
+                          most);
+}
+
+template <class Config>
+OCTAVO_KERNEL(Config::value.threads, 1)
+quantize_operands(const OCTAVO_GRID_CONSTANT OperandsParams p) {
+  constexpr Quantize kC = Config::value;
+  static_assert(kC.columns == 64 || kC.columns == 128 || kC.columns == 256,
+                "columns are 64 to 256");
+  static_assert(element_bytes(kC.from) == 2 && element_bytes(kC.to) == 1 && kC.load_bytes == 16,
+                "16-bit rows of whole vectors become 8-bit codes");
+  static_assert(kC.threads == kOperandThreads && operand_rows(kC) % kBlockRows == 0,
+                "a warp has sixteen of V's keys, a tile whole blocks of K");
+  static_assert(!kC.hold_v || overlaps(kC), "clusters are Hopper's");
+  i32 block = ptx::block_index_x();
+  if constexpr (kC.hold_v) {
+    if (block < p.v_blocks) return quantize_v<kC>(p.v, block);
+    block -= p.v_blocks;
+  }
+  if (block < p.k_blocks) return quantize_k<kC>(p.k, block);
+  block -= p.k_blocks;
+  if (block < p.q_blocks) return quantize_q<kC>(p.q, block);
+  if constexpr (!kC.hold_v) find_v_maxima<kC>(p.v, block - p.q_blocks);
+}
+
+}  // namespace octavo::quantizer
