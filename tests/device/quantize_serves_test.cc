@@ -45,6 +45,9 @@ TEST(QuantizeServes, EveryModeOfOneFormat) {
       EXPECT_EQ(left.q_scales, e.q);
       EXPECT_EQ(left.k_scales, e.k);
       EXPECT_EQ(left.v_scales, e.v);
+      // The forward kernel may count on it: scores of such codes fit FP16.
+      EXPECT_EQ(left.q_largest_code, e.element == DType::e4m3 ? 30.0f : 127.0f);
+      EXPECT_EQ(left.k_largest_code, left.q_largest_code);
       EXPECT_EQ(left.options.precision, Precision::native);
       EXPECT_GT(prepared_bytes(p, nullptr), std::size_t{3 * 2 * 4 * 100 * 64});
     }
