@@ -57,6 +57,14 @@ OCTAVO_HD constexpr int rows_at_once(const Quantize& c) { return c.threads / lan
 OCTAVO_HD constexpr int held_rows(const Quantize& c) { return c.columns == 256 ? 8 : 4; }
 OCTAVO_HD constexpr int operand_rows(const Quantize& c) { return held_rows(c) * rows_at_once(c); }
 
+// So many fit an SM by their registers: the more, the more loads in flight, but nothing spills.
+OCTAVO_HD constexpr int ctas_of_sm(const Quantize& c) {
+  if (!c.transposed || c.amax_pass || c.from == Element::f32 || c.load_bytes < 16) return 1;
+  if (!c.operands) return c.columns == 256 ? 2 : 4;
+  if (c.columns == 256) return 1;
+  return (c.columns == 64 ? 4 : 3) - (c.hold_v ? 1 : 0) - (c.to == Element::int8 ? 1 : 0);
+}
+
 // Shared memory of a CTA with columns of V. A part of the maxima is what one warp, or one of the
 // threads that read a column's partial maxima, found.
 struct ValueSmem {

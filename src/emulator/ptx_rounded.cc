@@ -1,4 +1,6 @@
 // device/ptx/rounded.cuh and vector_memory.cuh, defined. The build fuses nothing.
+#include <cmath>
+
 #include "device/ptx/rounded.cuh"
 #include "device/ptx/vector_memory.cuh"
 #include "emulator/access.h"
@@ -8,6 +10,7 @@ namespace octavo::ptx {
 float add_rn(float a, float b) { return a + b; }
 float subtract_rn(float a, float b) { return a - b; }
 float multiply_rn(float a, float b) { return a * b; }
+float absolute(float a) { return std::fabs(a); }
 float divide_rn(float a, float b) { return a / b; }
 
 u32 load_global_b32(const void* p, Site site) {

@@ -24,6 +24,12 @@ OCTAVO_PTX float multiply_rn(float a, float b) OCTAVO_BODY({
   asm("mul.rn.f32 %0, %1, %2;" : "=f"(d) : "f"(a), "f"(b));
   return d;
 });
+// abs.f32;  of a NaN, a NaN
+OCTAVO_PTX float absolute(float a) OCTAVO_BODY({
+  float d;
+  asm("abs.f32 %0, %1;" : "=f"(d) : "f"(a));
+  return d;
+});
 // div.rn.f32
 OCTAVO_PTX float divide_rn(float a, float b) OCTAVO_BODY({
   float d;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "config/element.h"
+#include "config/quantize.h"
 #include "device/ptx/math.cuh"
 #include "device/ptx/rounded.cuh"
 #include "device/ptx/target.cuh"
@@ -17,6 +18,19 @@ inline constexpr float kSim8Steps = 127.0f;
 OCTAVO_DEVICE float finite_magnitude(float x) {
   const u32 bits = ptx::bits_of(x) & 0x7fffffff;
   return ptx::float_of_bits(bits < kInfinityBits ? bits : 0);
+}
+
+// Largest of them. A comparison drops NaN by itself, and Inf is so rare that it is looked for in
+// the end: one instruction a value instead of four.
+OCTAVO_DEVICE float largest_magnitude(const float (&x)[kVector]) {
+  float amax = 0;
+  OCTAVO_UNROLL
+  for (int i = 0; i < kVector; ++i) amax = ptx::max_f32(amax, ptx::absolute(x[i]));
+  if (ptx::bits_of(amax) != kInfinityBits) return amax;
+  amax = 0;
+  OCTAVO_UNROLL
+  for (int i = 0; i < kVector; ++i) amax = ptx::max_f32(amax, finite_magnitude(x[i]));
+  return amax;
 }
 
 template <Element kTo>

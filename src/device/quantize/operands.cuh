@@ -54,11 +54,41 @@ OCTAVO_DEVICE void load_held(const QuantizeParams& p, const Tile& t, const Place
     load_row_words<kC>(p, t, held_row(t, at, i), at.column, rows.words[i]);
 }
 
-OCTAVO_DEVICE float largest_of(const float (&x)[kVector]) {
-  float amax = 0;
+template <Quantize kC>
+OCTAVO_DEVICE void store_held(const QuantizeParams& p, const Tile& t, const Place<kC>& at,
+                              const HeldRows<kC>& rows, const float (&inverse)[held_rows(kC)]) {
   OCTAVO_UNROLL
-  for (int i = 0; i < kVector; ++i) amax = ptx::max_f32(amax, finite_magnitude(x[i]));
-  return amax;
+  for (int i = 0; i < held_rows(kC); ++i) {
+    float x[kVector], by[kVector];
+    widen<kC.from>(rows.words[i], x);
+    fill(by, inverse[i]);
+    store_row<kC>(p, t, held_row(t, at, i), at.column, x, by);
+  }
+}
+
+// What rows are multiplied by. The lanes of a row find one each of the scales of their rows, which
+// takes two divisions, and hand round what they found.
+template <Quantize kC>
+OCTAVO_DEVICE void row_inverses(const QuantizeParams& p, const Tile& t, const Place<kC>& at,
+                                const float (&amax)[held_rows(kC)],
+                                float (&inverse)[held_rows(kC)]) {
+  constexpr int kHeld = held_rows(kC);
+  static_assert(lanes(kC) >= kHeld, "a row has a lane for each of the rows held");
+  const int place = at.column / kVector, mine = place % kHeld;
+  float own = amax[0], found[kHeld];
+  OCTAVO_UNROLL
+  for (int i = 1; i < kHeld; ++i) own = i == mine ? amax[i] : own;
+  const float scale = scale_from_amax<kC.to>(own, p.largest_code);
+  if (place < kHeld) store_row_scale(p, t, held_row(t, at, mine), scale);
+  found[0] = inverse_step<kC.to>(scale);
+  OCTAVO_UNROLL
+  for (int i = 1; i < kHeld; ++i) found[i] = ptx::shuffle_xor(found[0], i);
+  OCTAVO_UNROLL
+  for (int i = 0; i < kHeld; ++i) {
+    inverse[i] = found[0];
+    OCTAVO_UNROLL
+    for (int j = 1; j < kHeld; ++j) inverse[i] = (mine ^ j) == i ? found[j] : inverse[i];
+  }
 }
 
 template <Quantize kC>
@@ -69,16 +99,15 @@ OCTAVO_DEVICE void quantize_q(const QuantizeParams& p, i32 block) {
   HeldRows<kC> rows;
   load_held(p, t, at, rows);
   let_next_start<kC>();
+  float amax[held_rows(kC)], inverse[held_rows(kC)];
   OCTAVO_UNROLL
   for (int i = 0; i < held_rows(kC); ++i) {
-    float x[kVector], inverse[kVector];
+    float x[kVector];
     widen<kC.from>(rows.words[i], x);
-    const float amax = lanes_max(largest_of(x), 1, lanes(kC));
-    const float scale = scale_from_amax<kC.to>(amax, p.largest_code);
-    fill(inverse, inverse_step<kC.to>(scale));
-    store_row_scale(p, t, held_row(t, at, i), at.column, scale);
-    store_row<kC>(p, t, held_row(t, at, i), at.column, x, inverse);
+    amax[i] = lanes_max(largest_magnitude(x), 1, lanes(kC));
   }
+  row_inverses(p, t, at, amax, inverse);
+  store_held(p, t, at, rows, inverse);
 }
 
 // Largest of all threads for each of the tile's blocks.
@@ -114,25 +143,23 @@ OCTAVO_DEVICE void quantize_k(const QuantizeParams& p, i32 block) {
   for (int i = 0; i < held_rows(kC); ++i) {
     float x[kVector];
     widen<kC.from>(rows.words[i], x);
-    float& of_block = amax[i * rows_at_once(kC) / kBlockRows];
-    of_block = ptx::max_f32(of_block, largest_of(x));
+    float& most = amax[i * rows_at_once(kC) / kBlockRows];
+    most = ptx::max_f32(most, largest_magnitude(x));
   }
   cta_max_of_blocks<kC>(amax);
+  float of_block[kBlocks];
   OCTAVO_UNROLL
   for (int b = 0; b < kBlocks; ++b) {
     const float scale = scale_from_amax<kC.to>(amax[b], p.largest_code);
-    amax[b] = inverse_step<kC.to>(scale);
+    of_block[b] = inverse_step<kC.to>(scale);
     const i32 number = t.number * kBlocks + b;
     if (ptx::thread_index() == 0 && ptx::mask_term(number * kBlockRows < p.len, true))
       ptx::store_global_f32(scales_of(p, t) + number, scale);
   }
+  float inverse[held_rows(kC)];
   OCTAVO_UNROLL
-  for (int i = 0; i < held_rows(kC); ++i) {
-    float x[kVector], inverse[kVector];
-    widen<kC.from>(rows.words[i], x);
-    fill(inverse, amax[i * rows_at_once(kC) / kBlockRows]);
-    store_row<kC>(p, t, held_row(t, at, i), at.column, x, inverse);
-  }
+  for (int i = 0; i < held_rows(kC); ++i) inverse[i] = of_block[i * rows_at_once(kC) / kBlockRows];
+  store_held(p, t, at, rows, inverse);
 }
 
 template <Quantize kC>
@@ -217,7 +244,7 @@ OCTAVO_DEVICE void find_v_maxima(const QuantizeParams& p, i32 block) {
 }
 
 template <class Config>
-OCTAVO_KERNEL(Config::value.threads, 1)
+OCTAVO_KERNEL(Config::value.threads, ctas_of_sm(Config::value))
 quantize_operands(const OCTAVO_GRID_CONSTANT OperandsParams p) {
   constexpr Quantize kC = Config::value;
   static_assert(kC.columns == 64 || kC.columns == 128 || kC.columns == 256,

@@ -29,8 +29,7 @@ OCTAVO_DEVICE float tile_amax(const QuantizeParams& p, const Tile& t, const Plac
   for (i32 row = t.begin; row < t.end; row += rows_at_once(kC)) {
     float x[kVector];
     load_row<kC>(p, t, row + at.slot, at.column, x);
-    OCTAVO_UNROLL
-    for (int i = 0; i < kVector; ++i) amax = ptx::max_f32(amax, finite_magnitude(x[i]));
+    amax = ptx::max_f32(amax, largest_magnitude(x));
   }
   return amax;
 }
@@ -155,7 +154,7 @@ OCTAVO_DEVICE void write_codes(const QuantizeParams& p) {
       for (int i = 0; i < kVector; ++i) amax = ptx::max_f32(amax, finite_magnitude(x[i]));
       const float scale = scale_from_amax<kC.to>(lanes_max(amax, 1, lanes(kC)), p.largest_code);
       fill(inverse, inverse_step<kC.to>(scale));
-      store_row_scale(p, t, row, at.column, scale);
+      if (at.column == 0) store_row_scale(p, t, row, scale);
     }
     store_row<kC>(p, t, row, at.column, x, inverse);
   }
@@ -190,7 +189,7 @@ OCTAVO_DEVICE void write_values(const QuantizeParams& p) {
 }
 
 template <class Config>
-OCTAVO_KERNEL(Config::value.threads, 1)
+OCTAVO_KERNEL(Config::value.threads, ctas_of_sm(Config::value))
 quantize_rows(const OCTAVO_GRID_CONSTANT QuantizeParams p) {
   constexpr Quantize kC = Config::value;
   static_assert(

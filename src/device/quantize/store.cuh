@@ -15,11 +15,10 @@ OCTAVO_DEVICE float* scales_of(const QuantizeParams& p, const Tile& t) {
   return p.scales + t.sequence * p.scale_batch + t.head * p.scale_head;
 }
 
-OCTAVO_DEVICE void store_row_scale(const QuantizeParams& p, const Tile& t, i32 row, int column,
-                                   float scale) {
+// By one lane of the row.
+OCTAVO_DEVICE void store_row_scale(const QuantizeParams& p, const Tile& t, i32 row, float scale) {
   const i64 index = row + (p.by_token ? static_cast<i64>(t.first_row) : 0);
-  if (column == 0 && ptx::mask_term(row < t.end, true))
-    ptx::store_global_f32(scales_of(p, t) + index, scale);
+  if (ptx::mask_term(row < t.end, true)) ptx::store_global_f32(scales_of(p, t) + index, scale);
 }
 
 template <Quantize kC>
