@@ -18,6 +18,9 @@ constexpr std::int64_t kRowBytes = 16;   // rows of the results are multiples of
 // Maxima of the first of two passes. A head has no more than kMostChunks, so that putting them
 // together stays cheap; a tensor as many as it has CTAs.
 constexpr std::int64_t kChunks = 512, kMostChunks = 32, kTensorBlocks = 256;
+// Those of V beside Q and K, whose CTAs fill the chip too: the fewer, the less the second launch
+// has to put together.
+constexpr std::int64_t kValueChunks = 256;
 
 // One of Q, K and V.
 struct Conversion {
@@ -192,9 +195,9 @@ int alignment_of(const ConstTensor& t) {
 }
 
 // Rows of a CTA of the first pass: so many tiles a head that the chip is full and no more.
-std::int64_t amax_tile_rows(const Conversion& x, std::int64_t at_once) {
+std::int64_t amax_tile_rows(const Conversion& x, std::int64_t ctas, std::int64_t at_once) {
   const std::int64_t chunks =
-      std::clamp<std::int64_t>(kChunks / (x.sequences * x.heads), 1, kMostChunks);
+      std::clamp<std::int64_t>(ctas / (x.sequences * x.heads), 1, kMostChunks);
   return round_up(std::max<std::int64_t>(div_up(x.longest, chunks), 1), at_once);
 }
 
@@ -222,7 +225,7 @@ void set_grid(const Conversion& x, QuantizeLaunch& launch) {
   const bool by_tensor = c.group == ScaleGroup::tensor;
   const std::int64_t tile_rows = !c.amax_pass ? code_tile_rows(x, c)
                                  : by_tensor  ? 4 * at_once
-                                              : amax_tile_rows(x, at_once);
+                                              : amax_tile_rows(x, kChunks, at_once);
   launch.blocks = set_tiles(x, tile_rows, p);
   if (!c.amax_pass) return;
   if (by_tensor) launch.blocks = std::min(launch.blocks, kTensorBlocks);
@@ -239,7 +242,7 @@ void set_grid(const Conversions& x, QuantizeLaunch& launch) {
   if (c.hold_v)
     for (launch.cluster = 2; launch.cluster * v_rows < x.v.longest;) launch.cluster *= 2;
   else
-    v_rows = amax_tile_rows(x.v, v_rows);
+    v_rows = amax_tile_rows(x.v, kValueChunks, v_rows);
   std::int64_t v_blocks = set_tiles(x.v, v_rows, p.v);
   if (c.hold_v) {  // a tile each, though some may be empty
     p.v.tiles = launch.cluster;
