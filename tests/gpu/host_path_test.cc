@@ -50,7 +50,8 @@ class HostPath : public testing::Test {
     ASSERT_NE(library, nullptr) << dlerror();
     encoded_maps = reinterpret_cast<int (*)()>(dlsym(library, "fake_cuda_encoded_maps"));
     launches = reinterpret_cast<int (*)()>(dlsym(library, "fake_cuda_launches"));
-    ASSERT_TRUE(encoded_maps != nullptr && launches != nullptr);
+    early_launches = reinterpret_cast<int (*)()>(dlsym(library, "fake_cuda_early_launches"));
+    ASSERT_TRUE(encoded_maps != nullptr && launches != nullptr && early_launches != nullptr);
     setenv("FAKE_CUDA_ARCH", "90", 1);
     setenv("OCTAVO_NVRTC", OCTAVO_FAKE_NVRTC, 1);
     setenv("OCTAVO_CACHE_DIR", "/proc/octavo", 1);
@@ -85,6 +86,7 @@ class HostPath : public testing::Test {
 
   static inline int (*encoded_maps)() = nullptr;
   static inline int (*launches)() = nullptr;
+  static inline int (*early_launches)() = nullptr;
 };
 
 TEST_F(HostPath, TheSecondRunIsOneLaunch) {
@@ -166,6 +168,30 @@ TEST_F(HostPath, WhatWasRightOnceIsLookedAtAgain) {
   b.k.data = static_cast<const std::byte*>(a.k.data) + 8;
   ASSERT_TRUE(plan.run(b).ok());
   EXPECT_EQ(cost([&] { return plan.run(b).ok(); }), kOneLaunch);
+}
+
+// Q, K and V are quantized by one launch, or two where no cluster holds a head of V. What belongs
+// to one call may overlap; the call itself and what precedes it only if the caller says so.
+TEST_F(HostPath, LaunchesOfACallThatQuantizes) {
+  for (const std::int64_t keys : {512, 2048}) {
+    const Arguments a = arguments(512, keys);
+    int early[2] = {};
+    for (const bool overlap : {false, true}) {
+      Options options;
+      options.precision = Precision::fp8;
+      options.overlap_launch = overlap;
+      const Plan plan = *octavo::plan(*problem_of(a, options), kGpu);
+      ASSERT_EQ(plan.explain().kernel, "sm90_forward");
+      const Workspace workspace{reinterpret_cast<void*>(std::uintptr_t{1} << 40),
+                                plan.workspace_bytes(a)};
+      ASSERT_TRUE(plan.run(a, workspace).ok());
+      const int before = early_launches();
+      EXPECT_EQ(cost([&] { return plan.run(a, workspace).ok(); }).launches, keys == 512 ? 2 : 3);
+      early[overlap ? 1 : 0] = early_launches() - before;
+    }
+    EXPECT_GE(early[0], keys == 512 ? 0 : 1) << keys;
+    EXPECT_EQ(early[1], early[0] + 1) << keys;
+  }
 }
 
 TEST_F(HostPath, EveryThreadLaunchesItsOwn) {

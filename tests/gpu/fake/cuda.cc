@@ -38,7 +38,20 @@ std::size_t live_bytes() {
 
 std::atomic<int> live_modules{0};
 std::atomic<int> encoded_maps{0};
-std::atomic<int> launches{0};
+std::atomic<int> launches{0}, early_launches{0};
+
+// The head of CUlaunchConfig, and of a CUlaunchAttribute.
+struct LaunchConfig {
+  unsigned grid[3], block[3], smem_bytes;
+  void* stream;
+  const struct LaunchAttribute* attributes;
+  unsigned attribute_count;
+};
+struct LaunchAttribute {
+  int id, reserved;
+  alignas(8) char value[64];
+};
+constexpr int kProgrammaticStreamSerialization = 6;
 
 template <class Handle>
 int give(Handle* handle) {
@@ -61,6 +74,7 @@ std::size_t fake_cuda_live_bytes() {
 int fake_cuda_live_modules() { return live_modules; }
 int fake_cuda_encoded_maps() { return encoded_maps; }
 int fake_cuda_launches() { return launches; }
+int fake_cuda_early_launches() { return early_launches; }
 
 int cuInit(unsigned) { return static_cast<int>(number("FAKE_CUDA_INIT", 0)); }
 int cuDriverGetVersion(int* version) { return *version = 13000, 0; }
@@ -123,7 +137,11 @@ int cuModuleGetFunction(void** function, void*, const char*) {
 int cuFuncGetAttribute(int* value, int, void*) { return *value = 0, 0; }
 int cuFuncSetAttribute(void*, int, int) { return 0; }
 #if !defined(FAKE_CUDA_WITHOUT_LAUNCH)
-int cuLaunchKernelEx(const void*, void*, void**, void**) { return ++launches, 0; }
+int cuLaunchKernelEx(const LaunchConfig* config, void*, void**, void**) {
+  for (unsigned i = 0; i < config->attribute_count; ++i)
+    early_launches += config->attributes[i].id == kProgrammaticStreamSerialization ? 1 : 0;
+  return ++launches, 0;
+}
 #endif
 int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void*, int, std::size_t) {
   return *blocks = 1, 0;
