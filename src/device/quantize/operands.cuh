@@ -191,7 +191,7 @@ OCTAVO_DEVICE float cluster_column_max(float amax) {
   for (u32 cta = 0; cta < ctas; ++cta)
     ptx::st_async_b32(ptx::map_to_cta(own, cta), ptx::bits_of(amax),
                       ptx::map_to_cta(maxima_barrier<kC>(), cta));
-  ptx::mbarrier_wait(maxima_barrier<kC>(), 0);
+  ptx::mbarrier_wait_cluster(maxima_barrier<kC>(), 0);
   for (u32 cta = 0; cta < ctas; ++cta)
     amax = ptx::max_f32(amax, ptx::load_shared_f32(received + cta * (kC.columns * 4)));
   return amax;
