@@ -61,8 +61,9 @@ OCTAVO_HD constexpr int operand_rows(const Quantize& c) { return held_rows(c) * 
 OCTAVO_HD constexpr int ctas_of_sm(const Quantize& c) {
   if (!c.transposed || c.amax_pass || c.from == Element::f32 || c.load_bytes < 16) return 1;
   if (!c.operands) return c.columns == 256 ? 2 : 4;
-  if (c.columns == 256) return 1;
-  return (c.columns == 64 ? 4 : 3) - (c.hold_v ? 1 : 0) - (c.to == Element::int8 ? 1 : 0);
+  if (c.columns == 256) return c.hold_v ? 1 : 2;
+  return (c.columns == 128 && c.hold_v ? 3 : 4) - (c.hold_v ? 1 : 0) -
+         (c.to == Element::int8 ? 1 : 0);
 }
 
 // Shared memory of a CTA with columns of V. A part of the maxima is what one warp, or one of the

@@ -10,24 +10,16 @@
 
 namespace octavo::quantizer {
 
-inline constexpr u32 kInfinityBits = 0x7f800000;
 inline constexpr float kSmallestStep = 1.17549435e-38f;  // the smallest normal float: 1/step exists
 inline constexpr float kSim8Steps = 127.0f;
 
-// |x|, and 0 for what is not finite: a range ignores NaN and Inf.
+// |x|, and NaN for what is not finite, which comparisons drop: a range ignores NaN and Inf.
 OCTAVO_DEVICE float finite_magnitude(float x) {
-  const u32 bits = ptx::bits_of(x) & 0x7fffffff;
-  return ptx::float_of_bits(bits < kInfinityBits ? bits : 0);
+  return ptx::absolute(ptx::fused_multiply_add(x, 0.0f, x));
 }
 
-// Largest of them. A comparison drops NaN by itself, and Inf is so rare that it is looked for in
-// the end: one instruction a value instead of four.
 OCTAVO_DEVICE float largest_magnitude(const float (&x)[kVector]) {
   float amax = 0;
-  OCTAVO_UNROLL
-  for (int i = 0; i < kVector; ++i) amax = ptx::max_f32(amax, ptx::absolute(x[i]));
-  if (ptx::bits_of(amax) != kInfinityBits) return amax;
-  amax = 0;
   OCTAVO_UNROLL
   for (int i = 0; i < kVector; ++i) amax = ptx::max_f32(amax, finite_magnitude(x[i]));
   return amax;

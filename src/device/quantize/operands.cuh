@@ -153,7 +153,8 @@ OCTAVO_DEVICE void quantize_k(const QuantizeParams& p, i32 block) {
     const float scale = scale_from_amax<kC.to>(amax[b], p.largest_code);
     of_block[b] = inverse_step<kC.to>(scale);
     const i32 number = t.number * kBlocks + b;
-    if (ptx::thread_index() == 0 && ptx::mask_term(number * kBlockRows < p.len, true))
+    if (ptx::thread_index() == 0 &&
+        ptx::mask_term(static_cast<i64>(number) * kBlockRows < p.len, true))
       ptx::store_global_f32(scales_of(p, t) + number, scale);
   }
   float inverse[held_rows(kC)];
@@ -229,11 +230,12 @@ OCTAVO_DEVICE void find_v_maxima(const QuantizeParams& p, i32 block) {
   const Tile t = find_tile(p, block);
   float amax[kSlabs<kC>][kVector] = {};
   for (i32 first = t.begin; first < t.end; first += kValueKeys) {
-    FourKeys<kC> keys[kSlabs<kC>];
     OCTAVO_UNROLL
-    for (int slab = 0; slab < kSlabs<kC>; ++slab) load_four_keys<kC>(p, t, first, slab, keys[slab]);
-    OCTAVO_UNROLL
-    for (int slab = 0; slab < kSlabs<kC>; ++slab) widen_maxima<kC>(keys[slab], amax[slab]);
+    for (int slab = 0; slab < kSlabs<kC>; ++slab) {
+      FourKeys<kC> keys;
+      load_four_keys<kC>(p, t, first, slab, keys);
+      widen_maxima<kC>(keys, amax[slab]);
+    }
   }
   let_next_start<kC>();
   const float most = cta_column_max<kC>(amax);

@@ -44,29 +44,15 @@ OCTAVO_DEVICE void load_four_keys(const QuantizeParams& p, const Tile& t, i32 fi
                        keys.words[i]);
 }
 
-// Maxima of columns over four keys more; Inf as in largest_magnitude.
+// Maxima of columns over four keys more.
 template <Quantize kC>
 OCTAVO_DEVICE void widen_maxima(const FourKeys<kC>& keys, float (&amax)[kVector]) {
-  float x[4][kVector], raw[kVector];
   OCTAVO_UNROLL
-  for (int key = 0; key < 4; ++key) widen<kC.from>(keys.words[key], x[key]);
-  float most = 0;
-  OCTAVO_UNROLL
-  for (int i = 0; i < kVector; ++i) {
-    raw[i] = amax[i];
+  for (int key = 0; key < 4; ++key) {
+    float x[kVector];
+    widen<kC.from>(keys.words[key], x);
     OCTAVO_UNROLL
-    for (int key = 0; key < 4; ++key) raw[i] = ptx::max_f32(raw[i], ptx::absolute(x[key][i]));
-    most = ptx::max_f32(most, raw[i]);
-  }
-  const bool finite = ptx::bits_of(most) != kInfinityBits;
-  OCTAVO_UNROLL
-  for (int i = 0; i < kVector; ++i) {
-    if (finite) {
-      amax[i] = raw[i];
-      continue;
-    }
-    OCTAVO_UNROLL
-    for (int key = 0; key < 4; ++key) amax[i] = ptx::max_f32(amax[i], finite_magnitude(x[key][i]));
+    for (int i = 0; i < kVector; ++i) amax[i] = ptx::max_f32(amax[i], finite_magnitude(x[i]));
   }
 }
 
