@@ -21,6 +21,10 @@ constexpr std::int64_t kChunks = 512, kMostChunks = 32, kTensorBlocks = 256;
 // Those of V beside Q and K, whose CTAs fill the chip too: the fewer, the less the second launch
 // has to put together.
 constexpr std::int64_t kValueChunks = 256;
+// Elements of V up to which one launch should be faster than two, by estimate: with more of them
+// the exchange in clusters leaves memory idle, at 62% of a copy's speed where two launches reach
+// 90%.
+constexpr std::int64_t kHeldElements = 1 << 21;
 
 // One of Q, K and V.
 struct Conversion {
@@ -175,7 +179,8 @@ bool share_launch(const Conversions& x, int arch, int alignment) {
 
 // A cluster's CTAs hold a head of V, one tile each.
 bool holds(const Conversion& v) {
-  return v.longest <= quantizer::kMostCluster * quantizer::kValueKeys;
+  return v.longest <= quantizer::kMostCluster * quantizer::kValueKeys &&
+         v.sequences * v.heads * v.longest * v.head_dim <= kHeldElements;
 }
 
 Quantize choose_operands(const Conversion& v, int arch, bool hold_v) {

@@ -64,6 +64,28 @@ TEST(QuantizeServes, MixedInputs) {
   EXPECT_FALSE(sm80_forward_serves(p).ok());
 }
 
+// The kernel that holds V is for runs shorter than planned too; with longer or more heads of V two
+// more are loaded.
+TEST(QuantizeServes, OneLaunchWhereAClusterHoldsV) {
+  const auto kernels = [](std::int64_t batch, std::int64_t keys) {
+    Problem p = wide_problem(DType::f16, Precision::fp8);
+    p.batch = batch;
+    p.len_kv = keys;
+    const std::vector<Quantize> all = quantizers_of(p, 90, 16, VLayout::transposed);
+    EXPECT_TRUE(all.at(0).operands && all.at(0).hold_v);
+    return all.size();
+  };
+  EXPECT_EQ(kernels(2, 1024), 1u);
+  EXPECT_EQ(kernels(2, 1025), 3u);
+  EXPECT_EQ(kernels(8, 1024), 1u);
+  EXPECT_EQ(kernels(9, 1024), 3u);
+  // Scales that it does not know: an operand after the other.
+  Problem p = wide_problem(DType::f16, Precision::fp8);
+  p.options.quantization.qk = Granularity::row;
+  for (const Quantize& config : quantizers_of(p, 90, 16, VLayout::transposed))
+    EXPECT_FALSE(config.operands);
+}
+
 TEST(QuantizeServes, NothingToDoTakesNothing) {
   for (const DType input : {DType::f16, DType::bf16, DType::e4m3, DType::sim8}) {
     const Problem p = wide_problem(input, Precision::native);
