@@ -74,6 +74,7 @@ def tables(report):
     rows = report["rows"]
     lines = [f"## Measured", "", f"{report['machine']}, `octavo accuracy`, the worst of {report['seeds']} seeds (one beyond 4096 keys). *kernel*: against fp64 on "
              "what the mode makes of the inputs. Times by replays of a CUDA graph, from 16-bit tensors; *packed*: of operands quantized before."]
+    lines += ["", "![time against error](../evidence/nvidia-h200/accuracy.svg)"]
     lines += error_tables([r for r in rows if r["data"] not in ("v_mean", "long")])
     keys, bias = by_length(rows, "v_mean", lambda r: f"{r['total']['bias']:+.1e}")
     lines += ["", "**Bias**: V of mean 2, D = 128; the mean error over the mean output, by keys. The peers' are on record "

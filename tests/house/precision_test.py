@@ -5,6 +5,7 @@ precision auto, from a report that pretends, and as they stand here.
 usage: precision_test.py ROOT
 """
 
+import json
 import pathlib
 import subprocess
 import sys
@@ -62,6 +63,26 @@ class PrecisionTest(unittest.TestCase):
         self.assertIn("| `fp8` | -1.0e-03 | -2.0e-03 |", text)
         self.assertIn("| FlashAttention-3, FP8 | -6.2e-03 | -7.1e-02 |", text)
         self.assertIn("| cuDNN 9.19, FP8 | -1.2e-02 | -6.4e-02 |", text)
+
+    def test_what_was_measured_keeps_what_was_derived(self):
+        rows = json.loads(precision_tables.SOURCE.read_text())["rows"]
+
+        def found(data, precision, keys):
+            return next(r for r in rows if (r["data"], r["precision"], r["len_kv"]) == (data, precision, keys))
+
+        # docs/precision.md, "Derived and measured", with a tenth for what three seeds differ by.
+        for precision, rmse in (("fp16", 2e-5), ("bf16", 1.6e-4), ("fp8", 3.8e-3), ("fp8_fast", 4.0e-3),
+                                ("int8", 1.06e-3)):
+            self.assertLessEqual(found("normal", precision, 512)["total"]["rmse"], 1.1 * rmse, precision)
+        self.assertLessEqual(found("normal", "fp8", 512)["total"]["max_abs"], 4.5e-2)
+        self.assertLessEqual(found("normal", "int8", 512)["total"]["max_abs"], 2.5e-2)
+        self.assertLessEqual(found("outliers_rotated", "fp8", 2048)["total"]["rmse"], 9e-3)
+        for precision in ("fp16", "bf16", "fp8", "fp8_fast", "int8"):
+            for keys in (512, 4096, 131072):
+                bias = found("v_mean", precision, keys)["kernel_error"]["bias"]
+                self.assertLessEqual(abs(bias), 1e-3, (precision, keys))
+            near, far = (found("long", precision, keys)["total"]["relative_rmse"] for keys in (4096, 131072))
+            self.assertLessEqual(far, 1.2 * near, precision)
 
     def test_page_and_record_are_those_of_the_evidence(self):
         for tool in ("precision_record.py", "precision_tables.py"):
