@@ -1,6 +1,6 @@
 """Octavo's C interface (include/octavo/octavo.h) through ctypes: what the tools need of it.
 
-A test holds the sizes of these structs against those that the library's own _init functions set.
+A test holds these structs against the header's, field by field.
 """
 
 import ctypes
@@ -68,7 +68,7 @@ class Octavo:
         self.c.octavo_quantize.argtypes = [POINTER(Tensor), POINTER(QuantizeOptions),
                                            POINTER(Tensor), c_void_p, c_void_p, c_void_p]
         for name in ("arguments", "options", "quantize_options"):
-            getattr(self.c, f"octavo_{name}_init").restype = None
+            getattr(self.c, f"octavo_{name}_init_sized").restype = None
 
     def check(self, status):
         if status != 0:
@@ -79,18 +79,18 @@ class Octavo:
 
     def arguments(self):
         made = Arguments()
-        self.c.octavo_arguments_init(byref(made))
+        self.c.octavo_arguments_init_sized(byref(made), c_size_t(ctypes.sizeof(made)))
         return made
 
     def options(self, causal="none"):
         made = Options()
-        self.c.octavo_options_init(byref(made))
+        self.c.octavo_options_init_sized(byref(made), c_size_t(ctypes.sizeof(made)))
         made.causal = CAUSAL[causal]
         return made
 
     def quantize_options(self):
         made = QuantizeOptions()
-        self.c.octavo_quantize_options_init(byref(made))
+        self.c.octavo_quantize_options_init_sized(byref(made), c_size_t(ctypes.sizeof(made)))
         return made
 
     def bhsd(self, pointer, dtype, shape):

@@ -150,10 +150,20 @@ typedef struct octavo_range_stats {
 
 typedef struct octavo_plan octavo_plan;
 
-/* Zeroes the struct, sets its size and its defaults. */
-OCTAVO_C_API void octavo_arguments_init(octavo_arguments* arguments);
-OCTAVO_C_API void octavo_options_init(octavo_options* options);
-OCTAVO_C_API void octavo_quantize_options_init(octavo_quantize_options* options);
+/* Zeroes the struct, sets its size and its defaults. `size` is that of the caller's header: a newer
+ * library writes no further. */
+OCTAVO_C_API void octavo_arguments_init_sized(octavo_arguments* arguments, size_t size);
+OCTAVO_C_API void octavo_options_init_sized(octavo_options* options, size_t size);
+OCTAVO_C_API void octavo_quantize_options_init_sized(octavo_quantize_options* options, size_t size);
+static inline void octavo_arguments_init(octavo_arguments* arguments) {
+  octavo_arguments_init_sized(arguments, sizeof(*arguments));
+}
+static inline void octavo_options_init(octavo_options* options) {
+  octavo_options_init_sized(options, sizeof(*options));
+}
+static inline void octavo_quantize_options_init(octavo_quantize_options* options) {
+  octavo_quantize_options_init_sized(options, sizeof(*options));
+}
 /* Contiguous in memory order (batch, heads, rows, columns), and (batch, rows, heads, columns). */
 OCTAVO_C_API octavo_tensor octavo_tensor_bhsd(void* data, octavo_dtype dtype, int64_t b, int64_t h,
                                               int64_t s, int64_t d);

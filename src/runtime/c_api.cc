@@ -1,4 +1,5 @@
 // The C border: structs in, Status out, and no exception past this file.
+#include <algorithm>
 #include <cstring>
 #include <new>
 #include <string>
@@ -66,6 +67,18 @@ Status read_sized(const Struct* given, std::string_view what, Struct& out) {
                      fmt::format("{} bytes", sizeof(Struct)));
   std::memcpy(&out, given, size < sizeof(Struct) ? size : sizeof(Struct));
   return {};
+}
+
+// The defaults into a struct as long as the caller's header has it: shorter than ours, or longer,
+// with zeros in what this version does not know.
+template <class Struct>
+void write_sized(Struct defaults, Struct* out, std::size_t size) {
+  if (out == nullptr) return;
+  defaults.size = size;
+  auto* const bytes = reinterpret_cast<unsigned char*>(out);
+  const std::size_t known = std::min(size, sizeof(Struct));
+  std::memcpy(bytes, &defaults, known);
+  if (size > known) std::memset(bytes + known, 0, size - known);
 }
 
 // An enumeration from its C code. Codes outside a byte are refused here, the rest by validation.
@@ -192,27 +205,23 @@ using octavo::Status;
 
 extern "C" {
 
-void octavo_arguments_init(octavo_arguments* arguments) {
-  if (arguments == nullptr) return;
-  std::memset(arguments, 0, sizeof(*arguments));
-  arguments->size = sizeof(*arguments);
+void octavo_arguments_init_sized(octavo_arguments* arguments, size_t size) {
+  octavo::write_sized(octavo_arguments{}, arguments, size);
 }
 
-void octavo_options_init(octavo_options* options) {
-  if (options == nullptr) return;
-  std::memset(options, 0, sizeof(*options));
-  options->size = sizeof(*options);
-  options->window_left = options->window_right = -1;
-  options->granularity_qk = options->granularity_v = OCTAVO_GRANULARITY_DEFAULT;
-  options->block_rows = octavo::Quantization{}.block_rows;
+void octavo_options_init_sized(octavo_options* options, size_t size) {
+  octavo_options o{};
+  o.window_left = o.window_right = -1;
+  o.granularity_qk = o.granularity_v = OCTAVO_GRANULARITY_DEFAULT;
+  o.block_rows = octavo::Quantization{}.block_rows;
+  octavo::write_sized(o, options, size);
 }
 
-void octavo_quantize_options_init(octavo_quantize_options* options) {
-  if (options == nullptr) return;
-  std::memset(options, 0, sizeof(*options));
-  options->size = sizeof(*options);
-  options->granularity = OCTAVO_PER_HEAD;
-  options->block_rows = octavo::QuantizeOptions{}.block_rows;
+void octavo_quantize_options_init_sized(octavo_quantize_options* options, size_t size) {
+  octavo_quantize_options o{};
+  o.granularity = OCTAVO_PER_HEAD;
+  o.block_rows = octavo::QuantizeOptions{}.block_rows;
+  octavo::write_sized(o, options, size);
 }
 
 octavo_tensor octavo_tensor_bhsd(void* data, octavo_dtype dtype, int64_t b, int64_t h, int64_t s,

@@ -5,9 +5,11 @@ usage: evidence_test.py REPOSITORY LIBRARY [unittest arguments]
 """
 
 import array
+import ctypes
 import json
 import math
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -194,10 +196,23 @@ class Binding(unittest.TestCase):
     def setUp(self):
         self.octavo = octavo_c.Octavo(LIBRARY)
 
-    def test_structs_are_as_large_as_the_library_says(self):
-        import ctypes
-        for made in (self.octavo.arguments(), self.octavo.options(),
-                     self.octavo.quantize_options()):
+    def test_the_structs_are_those_of_the_header(self):
+        types = {"size_t": octavo_c.c_size_t, "int32_t": octavo_c.c_int32, "int64_t": octavo_c.c_int64,
+                 "float": octavo_c.c_float, "octavo_tensor": octavo_c.Tensor, "octavo_scales": octavo_c.Scales}
+        text = re.sub(r"/\*.*?\*/", "", (ROOT / "include/octavo/octavo.h").read_text(), flags=re.DOTALL)
+        for name, struct in (("tensor", octavo_c.Tensor), ("scales", octavo_c.Scales), ("options", octavo_c.Options),
+                             ("arguments", octavo_c.Arguments), ("quantize_options", octavo_c.QuantizeOptions)):
+            body = re.search(rf"typedef struct octavo_{name} {{(.*?)}} octavo_{name};", text, re.DOTALL)[1]
+            wanted = []
+            for kind, pointer, members in re.findall(r"(?:const )?(\w+)(\*?) ([^;]+);", body):
+                for member in members.split(","):
+                    field, _, count = member.strip().rstrip("]").partition("[")
+                    of = octavo_c.c_void_p if pointer else types[kind]
+                    wanted.append((field, of * int(count) if count else of))
+            self.assertEqual(struct._fields_, wanted, name)
+
+    def test_a_struct_has_the_size_that_it_was_made_with(self):
+        for made in (self.octavo.arguments(), self.octavo.options(), self.octavo.quantize_options()):
             self.assertEqual(made.size, ctypes.sizeof(made))
 
     def test_a_plan_runs(self):

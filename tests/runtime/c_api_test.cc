@@ -123,6 +123,31 @@ TEST(CApi, StructsOfOtherVersions) {
   EXPECT_EQ(octavo_attention(&arguments, nullptr, "cpu", nullptr), OCTAVO_INVALID_ARGUMENT);
 }
 
+// What was compiled with another header gives the size that it has there.
+TEST(CApi, InitialisesNoMoreThanTheCallersStruct) {
+  struct {
+    octavo_options known;
+    unsigned char beyond[16];
+  } options;
+  const auto fill = [&options](std::size_t size) {
+    std::memset(&options, 0x5A, sizeof(options));
+    octavo_options_init_sized(&options.known, size);
+    std::size_t untouched = 0;
+    const auto* const bytes = reinterpret_cast<const unsigned char*>(&options);
+    while (untouched < sizeof(options) && bytes[sizeof(options) - 1 - untouched] == 0x5A)
+      ++untouched;
+    return sizeof(options) - untouched;
+  };
+  const std::size_t older = offsetof(octavo_options, overlap_launch);
+  EXPECT_EQ(fill(older), older);
+  EXPECT_EQ(options.known.size, older);
+  EXPECT_EQ(options.known.window_left, -1);
+  EXPECT_EQ(fill(sizeof(octavo_options)), sizeof(octavo_options));
+  EXPECT_EQ(fill(sizeof(octavo_options) + 8), sizeof(octavo_options) + 8);
+  EXPECT_EQ(options.beyond[0], 0) << "a newer header's fields start at zero";
+  octavo_options_init_sized(nullptr, 8);
+}
+
 TEST(CApi, QuantizeAndBack) {
   std::vector<float> x = {1, -2, 3, -4, 0, 0, 0, 0};
   std::vector<std::uint8_t> codes(8, 77);
