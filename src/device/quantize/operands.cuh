@@ -152,9 +152,10 @@ OCTAVO_DEVICE void quantize_k(const QuantizeParams& p, i32 block) {
   for (int b = 0; b < kBlocks; ++b) {
     const float scale = scale_from_amax<kC.to>(amax[b], p.largest_code);
     of_block[b] = inverse_step<kC.to>(scale);
+    // A tile may end with a block that is not there; where it has one, only without rows.
     const i32 number = t.number * kBlocks + b;
-    if (ptx::thread_index() == 0 &&
-        ptx::mask_term(static_cast<i64>(number) * kBlockRows < p.len, true))
+    const bool there = static_cast<i64>(number) * kBlockRows < p.len;
+    if (ptx::thread_index() == 0 && (kBlocks == 1 ? there : ptx::mask_term(there, true)))
       ptx::store_global_f32(scales_of(p, t) + number, scale);
   }
   float inverse[held_rows(kC)];
