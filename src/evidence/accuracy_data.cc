@@ -124,6 +124,10 @@ const std::vector<Distribution>& distributions() {
         {"sink", "normal, but for one key whose scores are 12 above, its V at 5%", {some}},
         {"long", "normal, many keys", lengths({4096, 16384, 131072}, 64, 16)},
     };
+    // As many queries as keys: a grid that fills a GPU takes other tiles than few queries do.
+    Case filled = size_of(8, 6144, 6144, 128);
+    filled.sampled_rows = 32;
+    all[4].sizes.push_back(filled);
     all[1].shape = all[2].shape = add_outliers;
     all[3].shape = bias_keys;
     all[4].shape = raise_v;
