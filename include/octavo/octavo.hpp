@@ -313,6 +313,7 @@ struct Problem {
   Granularity q_scales = Granularity::head;  // of 8-bit inputs
   Granularity k_scales = Granularity::head;
   Granularity v_scales = Granularity::head;
+  std::int64_t k_block_rows = 64;  // of a block, where K has a scale for each
   VLayout v_layout = VLayout::rows;
   float q_largest_code = 0;  // of 8-bit inputs; 0: that of the format
   float k_largest_code = 0;

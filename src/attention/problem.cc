@@ -147,6 +147,7 @@ Result<Problem> problem_of(const Arguments& a, const Options& options) {
     p.k_scales = a.k_scales.granularity;
     p.k_largest_code = a.k_scales.largest_code;
   }
+  if (is_8bit(p.k) && p.k_scales == Granularity::block) p.k_block_rows = a.k_scales.block_rows;
   if (is_8bit(p.v)) p.v_scales = a.v_scales.granularity;
   p.v_layout = a.v_layout;
   p.lse = a.lse.data != nullptr;

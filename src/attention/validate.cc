@@ -291,6 +291,8 @@ Status validate_run(const Problem& planned, const Problem& posed) {
   OCTAVO_RETURN_IF_ERROR(same("q_scales", posed.q_scales, planned.q_scales, scales_text));
   OCTAVO_RETURN_IF_ERROR(same("k_scales", posed.k_scales, planned.k_scales, scales_text));
   OCTAVO_RETURN_IF_ERROR(same("v_scales", posed.v_scales, planned.v_scales, scales_text));
+  OCTAVO_RETURN_IF_ERROR(
+      same("k_scales.block_rows", posed.k_block_rows, planned.k_block_rows, number));
   OCTAVO_RETURN_IF_ERROR(same("v_layout", posed.v_layout, planned.v_layout, layout_text));
   // The kernel may count on what the plan was told.
   for (const auto& [what, dtype, is, was] :

@@ -30,7 +30,12 @@ struct Sm90Forward {
                               // stream has ended; it waits for that before it touches memory
   int fold_columns = 0;       // 8 bits: columns of O that one product computes before they
                               // are folded into FP32; 0 in 16 bits, which folds nothing
-  bool k_row_scales = false;  // 8-bit K has a scale per row or block, not per head
+  bool k_row_scales = false;  // 8-bit K has a scale per row, or per block of any size, not per head
+  bool k_block_scales = false;  // or per block of a multiple of kScaledRows
+  bool f16_scores = false;      // FP8: scores are accumulated, and the softmax computed, in FP16;
+                                // |q k| must stay below 65504
+  bool code_exp = false;        // then: P's codes by arithmetic, without the exp unit
+  int ctas = 1;                 // that an SM is to hold: registers are limited to their share
 
   bool operator==(const Sm90Forward&) const = default;
 };
@@ -40,6 +45,7 @@ namespace sm90 {
 inline constexpr int kWarpgroup = 128;         // threads
 inline constexpr int kRows = 64;               // of a warpgroup's tile
 inline constexpr int kSmemBytes = 227 * 1024;  // that CTAs of an SM can have
+inline constexpr int kScaledRows = 64;         // of K, that have one scale with k_block_scales
 
 // The warpgroups that compute, and one that loads for them.
 OCTAVO_HD constexpr int threads(const Sm90Forward& c) {
@@ -63,19 +69,32 @@ OCTAVO_HD constexpr int math_registers(const Sm90Forward& c) {
 // What a thread that computes may have.
 OCTAVO_HD constexpr int register_budget(const Sm90Forward& c) {
   constexpr int kFile = 65536, kMost = 255;
-  return c.split_keys || c.warpgroups == 1 ? min_of(kMost, kFile / threads(c)) : math_registers(c);
+  return c.split_keys || c.warpgroups == 1 ? min_of(kMost, kFile / (threads(c) * c.ctas))
+                                           : math_registers(c);
 }
 // What it holds at once where scores become probabilities: both, O, what is to be folded into it,
 // and about so much beside them.
 OCTAVO_HD constexpr int registers_held(const Sm90Forward& c) {
   constexpr int kRest = 24;
   const int p = c.overlap ? c.block_n * element_bytes(c.element) / 8 : 0;
-  return c.block_n / 2 + p + (c.head_dim + (c.ones ? 8 : 0) + c.fold_columns) / 2 + kRest;
+  const int ones = c.ones ? 8 : 0;
+  const int folded = c.fold_columns > 0 ? c.fold_columns + ones : 0;
+  return c.block_n / (c.f16_scores ? 4 : 2) + p + (c.head_dim + ones + folded) / 2 + kRest;
 }
 
 OCTAVO_HD constexpr int load_registers(const Sm90Forward& c) { return c.warpgroups <= 2 ? 24 : 32; }
 
 OCTAVO_HD constexpr bool is_8bit(const Sm90Forward& c) { return element_bytes(c.element) == 1; }
+// Keys of a block that have one scale, where those of a head do not share it; and how many such
+// groups a block has.
+OCTAVO_HD constexpr int scaled_rows(const Sm90Forward& c) {
+  if (c.k_row_scales) return 1;
+  if (!c.k_block_scales) return 0;
+  return c.block_n % kScaledRows == 0 ? kScaledRows : 32;
+}
+OCTAVO_HD constexpr int scaled_groups(const Sm90Forward& c) {
+  return scaled_rows(c) > 0 ? c.block_n / scaled_rows(c) : 0;
+}
 
 // Rows lie in blocks of columns, swizzled by 128 bytes; by 64 or 32 where so many do not divide the
 // head dimension.
@@ -121,8 +140,11 @@ OCTAVO_HD constexpr SmemPlan smem_plan(const Sm90Forward& c) {
   s.k_stage = c.block_n * c.head_dim * element_bytes(c.element);
   // wgmma reads the ones as one block of columns more. With a single block before it, the way there
   // is free, and one block of 16 keys serves all; else the ones lie behind each tile of V.
-  const bool ones_inside = c.ones && column_blocks(c) > 1;
-  s.v_stage = s.k_stage + (ones_inside ? c.block_n * row_bytes(c) : 0);
+  // In 8 bits they are rows of each chunk of keys.
+  const bool ones_inside = c.ones && !is_8bit(c) && column_blocks(c) > 1;
+  s.v_stage = s.k_stage + (ones_inside            ? c.block_n * row_bytes(c)
+                           : c.ones && is_8bit(c) ? c.block_n * 8
+                                                  : 0);
   s.q = 0;
   const int q_bytes = q_tiles(c) * s.q_tile;
   s.o = q_bytes;
@@ -130,11 +152,11 @@ OCTAVO_HD constexpr SmemPlan smem_plan(const Sm90Forward& c) {
   s.v = s.k + kv_buffers(c) * s.k_stage;
   s.ones = s.v + kv_buffers(c) * s.v_stage;
   // What comes from other warpgroups, and CTAs, may come while K and V are still read.
-  s.receive = s.ones + (c.ones && !ones_inside ? 16 * row_bytes(c) : 0);
+  s.receive = s.ones + (c.ones && !ones_inside && !is_8bit(c) ? 16 * row_bytes(c) : 0);
   s.receive_across =
       s.receive + c.warpgroups * (key_groups(c) - 1) * handed_bytes(c.head_dim / key_groups(c));
   s.key_scales = s.receive_across + c.warpgroups * (c.cluster - 1) * handed_bytes(piece_columns(c));
-  s.scales_stage = c.k_row_scales ? c.block_n * 4 : 0;
+  s.scales_stage = round_up(scaled_groups(c) * 4, 16);
   s.board = s.key_scales + kv_buffers(c) * s.scales_stage;
   s.barriers = s.board + (c.split_keys ? 0 : kBoardSlots * board_bytes(c));
   // of Q full and empty by tile; of K and V full and empty by buffer; and more: V's last rows, or

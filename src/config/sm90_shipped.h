@@ -15,6 +15,13 @@
 namespace octavo {
 namespace sm90 {
 
+// How 8-bit kernels get from scores to P: each way has rows of its own.
+enum class Scores8Bit : u8 {
+  f32,
+  f16,       // in FP8, where |q k| is known to fit
+  f16_codes  // and P by arithmetic on codes
+};
+
 struct TableRow {
   int head_dim, warpgroups, block_n, stages;
   int row_groups, cluster;  // of the form that divides keys; 0: warpgroups divide the rows
@@ -22,7 +29,10 @@ struct TableRow {
   int resident;  // CTAs that an SM holds at once
   double alone;  // 1 where that is one
   double fixed_us, wave_us, block_us;
-  int fold_columns = 0;  // in 8 bits
+  // In 8 bits:
+  int fold_columns = 0;
+  Scores8Bit scores = Scores8Bit::f32;
+  int ctas = 1;
 };
 
 inline constexpr TableRow kTable[] = {
@@ -69,22 +79,116 @@ inline constexpr TableRow kTable[] = {
     {256, 1, 64, 2, 1, 2, true, false, false, 1, 1.0, 0.779, 3.3480, 1.18061},
 };
 
-// The same in 8 bits, where sums are exact and O is stored from registers; timed at 64 and 128
-// columns and in part at 256, guessed at 96 and 192.
+// The same in 8 bits, where O is stored from registers. Timed with scales for blocks of K's rows;
+// at 192 columns guessed.
 inline constexpr TableRow kTable8Bit[] = {
-    {64, 3, 128, 2, 0, 0, true, false, false, 1, 1.0, 4.113, 2.1062, 1.34740, 32},
-    {64, 1, 128, 1, 1, 1, false, false, false, 3, 1.0, 3.372, 1.5886, 0.49995, 64},
-    {64, 4, 64, 4, 0, 0, true, false, false, 1, 1.0, 3.755, 2.2820, 1.00640, 32},
-    {64, 1, 128, 2, 1, 2, false, false, false, 3, 1.0, 2.804, 1.8695, 0.49702, 64},
-    {64, 2, 128, 1, 1, 1, false, false, false, 1, 1.0, 1.289, 2.4372, 1.16915, 64},
-    {96, 2, 128, 2, 0, 0, true, false, false, 1, 1.0, 2.5, 1.9, 1.2, 96},
-    {96, 2, 128, 1, 1, 1, false, false, false, 1, 1.0, 1.3, 2.0, 1.3, 96},
-    {128, 2, 128, 2, 0, 0, true, false, false, 1, 1.0, 2.710, 2.7717, 1.24709, 128},
-    {128, 2, 128, 1, 1, 1, false, false, false, 1, 1.0, 1.667, 2.9731, 1.52498, 128},
-    {192, 2, 64, 4, 0, 0, true, false, false, 1, 1.0, 2.0, 3.3, 0.9, 64},
-    {192, 1, 128, 1, 1, 2, false, false, false, 1, 1.0, 1.6, 3.0, 1.5, 96},
-    {256, 2, 64, 4, 0, 0, true, false, false, 1, 1.0, 2.0, 4.0, 1.1, 64},
-    {256, 1, 64, 2, 1, 2, false, false, false, 1, 1.0, 1.5, 3.0, 1.0, 128},
+    {64, 1, 192, 1, 1, 1, false, false, false, 2, 1.5, 0.898, 2.0723, 0.83862, 64, Scores8Bit::f32,
+     1},
+    {64, 1, 128, 1, 1, 2, false, false, false, 2, 1.3, 1.207, 1.9226, 0.60964, 64, Scores8Bit::f32,
+     1},
+    {64, 3, 128, 4, 0, 0, true, false, false, 1, 1.0, 3.994, 2.5483, 1.44130, 32, Scores8Bit::f32,
+     1},
+    {64, 1, 64, 2, 1, 1, false, false, false, 4, 2.9, 0.212, 1.4886, 0.31676, 64, Scores8Bit::f32,
+     4},
+    {64, 2, 128, 1, 1, 2, false, false, false, 1, 1.0, 0.501, 2.4629, 1.32084, 64, Scores8Bit::f32,
+     1},
+    {64, 1, 128, 2, 1, 1, false, false, true, 4, 2.7, 0.637, 1.3177, 0.50739, 32, Scores8Bit::f16,
+     4},
+    {64, 1, 128, 1, 1, 2, false, false, true, 3, 2.8, 0.374, 2.1121, 0.52433, 64, Scores8Bit::f16,
+     1},
+    {64, 3, 192, 2, 0, 0, true, false, true, 1, 1.0, 4.318, 4.3513, 1.77695, 32, Scores8Bit::f16,
+     1},
+    {64, 2, 128, 1, 1, 2, false, false, true, 1, 1.0, 0.565, 2.4950, 1.33036, 64, Scores8Bit::f16,
+     1},
+    {64, 1, 128, 2, 1, 1, false, false, true, 3, 2.5, 0.148, 1.5819, 0.53610, 64, Scores8Bit::f16,
+     1},
+    {64, 1, 128, 1, 1, 1, false, false, true, 4, 2.8, 0.419, 1.5888, 0.39046, 32,
+     Scores8Bit::f16_codes, 4},
+    {64, 2, 128, 1, 1, 1, false, false, true, 1, 1.0, 0.702, 2.0073, 1.01839, 64,
+     Scores8Bit::f16_codes, 1},
+    {64, 3, 128, 4, 0, 0, true, false, true, 1, 1.0, 2.943, 2.9532, 0.91654, 64,
+     Scores8Bit::f16_codes, 1},
+    {64, 2, 128, 1, 1, 2, false, false, true, 1, 1.0, 0.721, 2.3180, 1.02274, 64,
+     Scores8Bit::f16_codes, 1},
+    {64, 1, 128, 2, 1, 1, false, false, true, 3, 2.7, 0.000, 1.6890, 0.40340, 64,
+     Scores8Bit::f16_codes, 1},
+    {96, 1, 192, 1, 1, 1, false, false, false, 2, 1.4, 1.187, 2.3345, 0.96844, 96, Scores8Bit::f32,
+     1},
+    {96, 1, 128, 1, 1, 2, false, false, false, 2, 1.0, 1.511, 2.2906, 0.70182, 96, Scores8Bit::f32,
+     1},
+    {96, 2, 192, 2, 0, 0, true, false, false, 1, 1.0, 3.556, 5.1579, 1.70467, 96, Scores8Bit::f32,
+     1},
+    {96, 1, 128, 1, 1, 1, false, false, false, 2, 1.6, 0.837, 1.8075, 0.71058, 96, Scores8Bit::f32,
+     1},
+    {96, 1, 64, 2, 1, 1, false, false, false, 3, 2.5, 0.000, 1.7300, 0.43304, 32, Scores8Bit::f32,
+     1},
+    {96, 1, 128, 1, 1, 1, false, false, false, 3, 2.5, 0.000, 1.8037, 0.69205, 32, Scores8Bit::f16,
+     1},
+    {96, 1, 128, 1, 1, 2, false, false, true, 2, 1.1, 1.306, 2.4930, 0.73900, 96, Scores8Bit::f16,
+     1},
+    {96, 3, 128, 4, 0, 0, true, false, false, 1, 1.0, 3.693, 3.8355, 1.63115, 32, Scores8Bit::f16,
+     1},
+    {96, 1, 128, 1, 1, 1, false, false, true, 2, 1.7, 0.541, 2.1094, 0.74477, 96, Scores8Bit::f16,
+     1},
+    {96, 2, 128, 2, 0, 0, true, false, true, 1, 1.0, 2.309, 5.1400, 1.17210, 96, Scores8Bit::f16,
+     1},
+    {128, 1, 128, 2, 1, 1, false, false, false, 2, 1.6, 0.466, 2.1229, 0.73823, 128,
+     Scores8Bit::f32, 1},
+    {128, 2, 128, 2, 0, 0, true, false, false, 1, 1.0, 1.712, 6.4210, 1.18891, 128, Scores8Bit::f32,
+     1},
+    {128, 1, 128, 1, 1, 2, false, false, false, 2, 1.1, 1.369, 2.4742, 0.73574, 128,
+     Scores8Bit::f32, 1},
+    {128, 1, 192, 1, 1, 1, false, false, false, 2, 1.7, 0.811, 2.2026, 1.06812, 128,
+     Scores8Bit::f32, 1},
+    {128, 2, 128, 1, 1, 2, false, false, false, 1, 1.0, 0.531, 3.0729, 1.57658, 64, Scores8Bit::f32,
+     1},
+    {128, 1, 128, 1, 1, 1, false, false, true, 2, 1.7, 0.476, 2.2661, 0.75769, 128, Scores8Bit::f16,
+     1},
+    {128, 3, 128, 2, 0, 0, true, false, true, 1, 1.0, 2.281, 5.8644, 1.71660, 32, Scores8Bit::f16,
+     1},
+    {128, 1, 128, 1, 1, 2, false, false, true, 2, 1.2, 1.304, 2.6693, 0.74887, 128, Scores8Bit::f16,
+     1},
+    {128, 2, 192, 2, 0, 0, true, false, true, 1, 1.0, 4.047, 5.9656, 1.69352, 128, Scores8Bit::f16,
+     1},
+    {128, 2, 128, 1, 1, 1, false, false, true, 1, 1.0, 0.841, 2.6648, 1.46890, 128, Scores8Bit::f16,
+     1},
+    {128, 1, 128, 2, 1, 1, false, false, true, 2, 1.7, 0.302, 2.2299, 0.63935, 128,
+     Scores8Bit::f16_codes, 1},
+    {128, 2, 192, 2, 0, 0, true, false, true, 1, 1.0, 2.813, 6.1014, 1.23052, 128,
+     Scores8Bit::f16_codes, 1},
+    {128, 2, 128, 1, 1, 1, false, false, true, 1, 1.0, 0.850, 2.1998, 1.32627, 128,
+     Scores8Bit::f16_codes, 1},
+    {128, 2, 128, 1, 1, 2, false, false, true, 1, 1.0, 0.700, 3.0923, 1.31608, 128,
+     Scores8Bit::f16_codes, 1},
+    {192, 2, 64, 4, 0, 0, true, false, false, 1, 1.0, 2.000, 3.3000, 0.90000, 64, Scores8Bit::f32},
+    {192, 1, 128, 1, 1, 2, false, false, false, 1, 1.0, 1.600, 3.0000, 1.50000, 96,
+     Scores8Bit::f32},
+    {192, 2, 64, 4, 0, 0, true, false, true, 1, 1.0, 2.000, 3.3000, 0.90000, 64, Scores8Bit::f16},
+    {192, 1, 128, 1, 1, 2, false, false, true, 1, 1.0, 1.600, 3.0000, 1.50000, 96, Scores8Bit::f16},
+    {256, 2, 128, 1, 1, 1, false, false, false, 1, 1.0, 1.300, 3.2990, 2.34934, 64, Scores8Bit::f32,
+     1},
+    {256, 1, 64, 2, 1, 1, false, false, false, 2, 1.6, 0.097, 3.3469, 0.74060, 64, Scores8Bit::f32,
+     1},
+    {256, 2, 96, 4, 0, 0, true, false, false, 1, 1.0, 0.000, 10.0340, 1.69643, 32, Scores8Bit::f32,
+     1},
+    {256, 1, 128, 2, 1, 2, false, false, false, 1, 1.0, 1.286, 3.6168, 1.70574, 64, Scores8Bit::f32,
+     1},
+    {256, 2, 128, 1, 1, 1, false, false, true, 1, 1.0, 0.713, 3.7501, 2.25789, 64, Scores8Bit::f16,
+     1},
+    {256, 1, 64, 2, 1, 1, false, false, true, 2, 1.7, 0.000, 3.6430, 0.74381, 64, Scores8Bit::f16,
+     1},
+    {256, 1, 128, 1, 1, 2, false, false, true, 1, 1.0, 1.111, 3.4854, 1.81349, 64, Scores8Bit::f16,
+     1},
+    {256, 2, 160, 2, 0, 0, true, false, true, 1, 1.0, 0.000, 10.9457, 2.79080, 32, Scores8Bit::f16,
+     1},
+    {256, 2, 128, 1, 1, 1, false, false, true, 1, 1.0, 0.739, 3.3314, 2.11310, 64,
+     Scores8Bit::f16_codes, 1},
+    {256, 1, 64, 2, 1, 1, false, false, true, 2, 1.7, 0.000, 3.3325, 0.68895, 64,
+     Scores8Bit::f16_codes, 1},
+    {256, 1, 128, 1, 1, 2, false, false, true, 1, 1.0, 0.984, 3.4821, 1.55514, 64,
+     Scores8Bit::f16_codes, 1},
+    {256, 2, 160, 2, 0, 0, true, false, true, 1, 1.0, 0.000, 10.4751, 2.58203, 32,
+     Scores8Bit::f16_codes, 1},
 };
 
 // For outputs without LSE; in 8 bits for one scale of K a head.
@@ -104,6 +208,15 @@ OCTAVO_HD constexpr Sm90Forward config_of(const TableRow& row, Element element) 
   c.own_o = row.own_o;
   c.ones = row.ones;
   c.fold_columns = row.fold_columns;
+  c.f16_scores = row.scores != Scores8Bit::f32;
+  c.code_exp = row.scores == Scores8Bit::f16_codes;
+  c.ctas = row.ctas;
+  // In FP8 wherever there is room: what products lose of P V, the sums by ones lose as well. Bytes
+  // have too few steps.
+  if (row.fold_columns > 0) {
+    c.ones = element != Element::int8;
+    if (registers_held(c) > register_budget(c) || smem_bytes(c) > kSmemBytes) c.ones = false;
+  }
   return c;
 }
 

@@ -140,6 +140,16 @@ void add_arithmetic(std::vector<ConformanceSet>& sets) {
       0, any);
   add("cvt.rn.f16x2.e4m3x2", {OCTAVO_KERNEL_OF(arithmetic<conformance::Function::f16x2_of_e4m3x2>)},
       0, any);
+  add("cvt.rn.satfinite.e4m3x2.f16x2",
+      {OCTAVO_KERNEL_OF(arithmetic<conformance::Function::e4m3x2_of_f16x2>)}, 0, any);
+  // Halves near 1 beside those of any size: sums that cancel, and that are rounded.
+  const auto halves = [](Draw& draw, int i) {
+    return i % 4 == 0 ? draw.word() : packed(draw, Number::f16, 0);
+  };
+  add("fma.rn.f16x2", {OCTAVO_KERNEL_OF(arithmetic<conformance::Function::fma_f16x2>)}, 0, halves);
+  add("fma.rn.sat.f16x2", {OCTAVO_KERNEL_OF(arithmetic<conformance::Function::fma_sat_f16x2>)}, 0,
+      halves);
+  add("max.f16x2", {OCTAVO_KERNEL_OF(arithmetic<conformance::Function::max_f16x2>)}, 0, any);
 }
 
 void add_matrices(std::vector<ConformanceSet>& sets) {

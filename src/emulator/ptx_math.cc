@@ -1,6 +1,7 @@
 // device/ptx/math.cuh, defined: arithmetic of one thread.
 #include <bit>
 #include <cmath>
+#include <limits>
 
 #include "device/ptx/math.cuh"
 #include "emulator/machine.h"
@@ -35,6 +36,7 @@ float log2_approx(float x) { return std::log2(flushed(x)); }
 float reciprocal_approx(float x) { return flushed(1.0f / flushed(x)); }
 // A NaN that arithmetic makes is always the same one.
 float fused_multiply_add(float a, float b, float c) { return canonical(std::fma(a, b, c)); }
+float abs_f32(float x) { return std::fabs(x); }
 // Not std::fmax alone: there a signalling NaN wins over a number.
 float max_f32(float a, float b) {
   if (std::isnan(a)) return canonical(b);
@@ -64,6 +66,60 @@ u32 f16x2_from_e4m3x2(u32 x) {
 u32 e5m2x2_from_f32(float low, float high) {
   const auto byte = [](float x) -> u32 { return std::isnan(x) ? 0x7f : e5m2_from_f32(x); };
   return pair(byte(low), byte(high), 8);
+}
+
+u32 e4m3x2_from_f16x2(u32 x) {
+  const auto byte = [](u32 half) -> u32 {
+    const float y = f32_from_f16(static_cast<u16>(half));
+    return std::isnan(y) ? 0x7f : e4m3_from_f32(y);
+  };
+  return pair(byte(x & 0xffff), byte(x >> 16), 8);
+}
+
+namespace {
+
+template <class Half>
+u32 by_halves(u32 a, u32 b, u32 c, const Half& half) {
+  const auto wide = [](u32 bits) { return f32_from_f16(static_cast<u16>(bits & 0xffff)); };
+  return pair(half(wide(a), wide(b), wide(c)), half(wide(a >> 16), wide(b >> 16), wide(c >> 16)),
+              16);
+}
+// Rounded to odd: what is rounded again, to fewer bits, comes out as if it had been rounded once.
+template <class Float, class Bits>
+Float to_odd(Float rounded, double missing) {
+  const bool odd = (std::bit_cast<Bits>(rounded) & 1) != 0;
+  if (missing == 0 || odd || !std::isfinite(rounded)) return rounded;
+  constexpr Float kInfinity = std::numeric_limits<Float>::infinity();
+  return std::nextafter(rounded, missing > 0 ? kInfinity : -kInfinity);
+}
+double product_and_sum(float a, float b, float c) {
+  const double product = static_cast<double>(a) * static_cast<double>(b);  // exact
+  const double sum = product + static_cast<double>(c);
+  const double of_c = sum - product;
+  const double missing = (product - (sum - of_c)) + (static_cast<double>(c) - of_c);
+  return to_odd<double, u64>(sum, missing);
+}
+u32 half_of(double x) {
+  const auto rounded = static_cast<float>(x);
+  return std::isnan(x)
+             ? 0x7fff
+             : f16_from_f32(to_odd<float, u32>(rounded, x - static_cast<double>(rounded)));
+}
+
+}  // namespace
+
+u32 fma_f16x2(u32 a, u32 b, u32 c) {
+  return by_halves(a, b, c,
+                   [](float x, float y, float z) { return half_of(product_and_sum(x, y, z)); });
+}
+u32 fma_sat_f16x2(u32 a, u32 b, u32 c) {
+  return by_halves(a, b, c, [](float x, float y, float z) -> u32 {
+    const double sum = product_and_sum(x, y, z);
+    return sum > 0 ? half_of(std::min(sum, 1.0)) : 0;
+  });
+}
+u32 max_f16x2(u32 a, u32 b) {
+  return by_halves(a, b, 0, [](float x, float y, float) { return half_of(max_f32(x, y)); });
 }
 
 u32 sub_f16x2(u32 a, u32 b) {

@@ -14,7 +14,8 @@ namespace octavo::emulator {
 template <std::size_t kRows>
 constexpr bool is_first_of_form(const sm90::TableRow& row, const sm90::TableRow (&table)[kRows]) {
   for (const sm90::TableRow& other : table)
-    if (other.head_dim == row.head_dim && (other.cluster > 0) == (row.cluster > 0))
+    if (other.head_dim == row.head_dim && (other.cluster > 0) == (row.cluster > 0) &&
+        other.scores == row.scores)
       return &other == &row;
   return false;
 }
@@ -65,31 +66,51 @@ constexpr void for_each_sm90_config(const Take& take) {
     }
 }
 
-// In 8 bits; the scales of every key, the other format and other outputs for one of each form.
+// In 8 bits, one of each form: kernels of other rows differ in numbers alone. With scores in FP16
+// each of them as our own quantizer has it, then with an early start, and with one scale of K a
+// head.
+template <class Take>
+constexpr void for_each_f16_scores(const sm90::TableRow& row, const Take& take) {
+  Sm90Forward c = sm90::config_of(row, Element::e4m3);
+  c.k_block_scales = true;
+  take(c);
+  if (row.head_dim != 64) return;
+  c.early_start = true;
+  take(c);
+  c.early_start = c.k_block_scales = false;
+  take(c);
+}
+// With scores in FP32: the scales of every key, the other formats and other outputs.
+template <class Take>
+constexpr void for_each_f32_scores(const sm90::TableRow& row, const Take& take) {
+  enum class Scales { of_heads, of_rows, of_blocks };
+  const auto add = [&](Element element, Scales scales, Element out = Element::f16) {
+    Sm90Forward c = sm90::config_of(row, element);
+    c.k_row_scales = scales == Scales::of_rows;
+    c.k_block_scales = scales == Scales::of_blocks;
+    c.out = out;
+    take(c);
+  };
+  add(Element::e4m3, Scales::of_heads);
+  add(Element::e4m3, Scales::of_rows);
+  if (row.head_dim != 64 && row.head_dim != 128) return;
+  add(Element::int8, Scales::of_rows);
+  add(Element::int8, Scales::of_blocks);
+  if (row.head_dim != 64) return;
+  add(Element::int8, Scales::of_heads);
+  add(Element::e4m3, Scales::of_blocks);
+  add(Element::e5m2, Scales::of_heads);
+  add(Element::e5m2, Scales::of_rows);
+  for (const Element out : {Element::bf16, Element::f32}) add(Element::e4m3, Scales::of_heads, out);
+}
 template <class Take>
 constexpr void for_each_8bit_sm90_config(const Take& take) {
   for (const sm90::TableRow& row : sm90::kTable8Bit) {
-    Sm90Forward c = sm90::config_of(row, Element::e4m3);
-    take(c);
     if (!is_first_of_form(row, sm90::kTable8Bit)) continue;
-    c.k_row_scales = true;
-    take(c);
-    if (row.head_dim != 64 && row.head_dim != 128) continue;
-    c.element = Element::int8;
-    take(c);
-    c.k_row_scales = false;
-    take(c);
-    if (row.head_dim != 64) continue;
-    c.element = Element::e5m2;
-    take(c);
-    c.k_row_scales = true;
-    take(c);
-    c.k_row_scales = false;
-    for (const Element out : {Element::bf16, Element::f32}) {
-      c.element = Element::e4m3;
-      c.out = out;
-      take(c);
-    }
+    if (row.scores == sm90::Scores8Bit::f32)
+      for_each_f32_scores(row, take);
+    else
+      for_each_f16_scores(row, take);
   }
 }
 

@@ -259,16 +259,25 @@ std::vector<Case> cases_for(const Sm80Forward& config) {
   return cases;
 }
 
+void pose_scales(const Sm90Forward& config, Case& c) {
+  if (config.k_row_scales || config.k_block_scales) {
+    c.qk_scales = config.k_row_scales ? Granularity::row : Granularity::block;
+    c.v_scales = Granularity::channel;
+  }
+  if (!config.f16_scores) return;
+  // Codes that are known to be small are those of our own quantizer.
+  c.input = DType::f16;
+  c.options.precision = config.code_exp ? Precision::fp8_fast : Precision::fp8;
+  if (!config.k_block_scales) c.options.quantization.qk = Granularity::head;
+}
+
 std::vector<Case> cases_for(const Sm90Forward& config) {
   Case c;
   c.input = dtype_of(config.element);
   c.out = dtype_of(config.out);
   c.head_dim = config.head_dim;
-  if (config.k_row_scales) {
-    c.qk_scales = Granularity::row;
-    c.v_scales = Granularity::channel;
-  }
-  c.lse = !config.ones;
+  pose_scales(config, c);
+  c.lse = !config.ones || (sm90::is_8bit(config) && !config.code_exp);
   // Packed heads: three that share keys, and a fourth of a tile that is another's.
   const std::int64_t rows = config.pack_heads ? 6 : sm90::block_m(config), keys = config.block_n;
   const std::int64_t parts = sm90::key_parts(config);
@@ -304,6 +313,7 @@ std::vector<Case> cases_for(const Sm90Forward& config) {
   cases.push_back(c);
   // Fewer columns than the kernel's tiles; sequences that end inside tiles, strangers around.
   c.options = {};
+  pose_scales(config, c);
   c.head_dim = config.head_dim - 16 / element_bytes(config.element);
   c.batch = 2;
   c.heads_q = c.heads_kv = 1;

@@ -37,6 +37,8 @@ Result<std::vector<EmulatedSubject>> subjects_by_name(const std::string& name);
 std::vector<Case> cases_for(const Sm80Forward& config);
 // The same, with more tiles than it has places to announce them in, and rows that see no key.
 std::vector<Case> cases_for(const Sm90Forward& config);
+// Inputs and scales that an 8-bit configuration is for.
+void pose_scales(const Sm90Forward& config, Case& c);
 // Calls whose operands it prepares: rows that end inside a tile, columns that pad a row.
 std::vector<Case> cases_for(const Quantize& config);
 

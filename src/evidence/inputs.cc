@@ -275,6 +275,7 @@ Posed posed_by(const Case& c) {
   if (is_8bit(c.input)) {
     p.q_scales = p.k_scales = c.qk_scales;
     p.v_scales = c.v_scales;
+    if (c.qk_scales == Granularity::block) p.k_block_rows = c.options.quantization.block_rows;
   }
   p.lse = c.lse;
   p.packed = c.layout == Layout::packed;

@@ -13,15 +13,64 @@
 #include "gpu/launch_sm90_forward.h"
 #include "gpu/prepare_operands.h"
 #include "gpu/sm90_feasible.h"
+#include "numeric/formats.h"
 
 namespace octavo {
 namespace {
 
-bool fits(const sm90::TableRow& row, const Problem& p) {
+using sm90::Scores8Bit;
+
+bool fits(const sm90::TableRow& row, const Problem& p, Scores8Bit scores) {
   const std::span<const sm90::TableRow> table = sm90_table(p.q);
-  const auto next = std::find_if(table.begin(), table.end(),
-                                 [&p](const auto& other) { return other.head_dim >= p.head_dim; });
-  return next != table.end() && row.head_dim == next->head_dim && !(p.packed && row.cluster > 0);
+  const auto next = std::find_if(table.begin(), table.end(), [&](const auto& other) {
+    return other.head_dim >= p.head_dim && other.scores == scores;
+  });
+  return next != table.end() && row.head_dim == next->head_dim && row.scores == scores &&
+         !(p.packed && row.cluster > 0);
+}
+
+// K has scales of its own for groups of keys that a block of a kernel consists of.
+bool has_k_block_scales(const Problem& p) {
+  return is_8bit(p.k) && p.k_scales == Granularity::block &&
+         p.k_block_rows % sm90::kScaledRows == 0;
+}
+bool has_k_row_scales(const Problem& p) {
+  const bool by_rows = p.k_scales == Granularity::row || p.k_scales == Granularity::block;
+  return is_8bit(p.k) && by_rows && !has_k_block_scales(p);
+}
+
+// Launches of our own come before, and nothing that reads what it writes.
+bool follows_quantizers(const Problem& posed) {
+  const OperandFormats formats = operand_formats(posed);
+  if (!is_8bit(prepared_problem(posed).q)) return false;
+  return formats.q.rounded || formats.k.rounded || formats.v.rounded ||
+         posed.v_layout == VLayout::rows;
+}
+
+// `promised`: by who made the codes; 0: nothing.
+double largest_code(const OperandFormat& format, float promised) {
+  if (format.scales_of_ours()) return format.largest_code;
+  return promised == 0 ? largest(format.stored) : promised;
+}
+
+// The way from scores to P. LSE is taken from P's exact values, which codes do not have; nor do all
+// head dimensions have kernels with codes.
+Scores8Bit scores_of(const Problem& posed) {
+  const OperandFormats formats = operand_formats(posed);
+  const Problem p = prepared_problem(posed);
+  const bool fp8 = p.q == DType::e4m3 || p.q == DType::e5m2;
+  if (!fp8 || has_k_row_scales(p)) return Scores8Bit::f32;
+  const double most = static_cast<double>(p.head_dim) * largest_code(formats.q, p.q_largest_code) *
+                      largest_code(formats.k, p.k_largest_code);
+  constexpr double kLargestHalf = 65504;
+  if (most > kLargestHalf) return Scores8Bit::f32;
+  const std::span<const sm90::TableRow> table = sm90_table(p.q);
+  const bool has_codes = std::any_of(table.begin(), table.end(), [&p](const auto& row) {
+    return row.scores == Scores8Bit::f16_codes && row.head_dim >= p.head_dim &&
+           !(p.packed && row.cluster > 0);
+  });
+  const bool fast = posed.options.precision == Precision::fp8_fast && !p.lse && has_codes;
+  return fast ? Scores8Bit::f16_codes : Scores8Bit::f16;
 }
 
 // Blocks of keys that a tile of rows visits.
@@ -168,6 +217,7 @@ double estimated_us(const sm90::TableRow& row, const Problem& p, const GpuInfo& 
 
 ChosenSm90Forward choose_sm90_forward(const Problem& problem, const GpuInfo& gpu) {
   const Problem p = prepared_problem(problem);
+  const Scores8Bit scores = scores_of(problem);
   ChosenSm90Forward chosen;
   double best = std::numeric_limits<double>::infinity();
   const auto consider = [&](const sm90::TableRow& row, const Problem& counted, bool pack_heads) {
@@ -178,20 +228,20 @@ ChosenSm90Forward choose_sm90_forward(const Problem& problem, const GpuInfo& gpu
     chosen.config.pack_heads = pack_heads;
   };
   for (const sm90::TableRow& row : sm90_table(p.q)) {
-    if (!fits(row, p)) continue;
+    if (!fits(row, p, scores)) continue;
     consider(row, p, false);
     const std::int64_t block_m = sm90::block_m(sm90::config_of(row, Element::f16));
     if (may_pack(row, p)) consider(row, packed_heads(p, block_m), true);
   }
   chosen.config.out = element_of(p.out);
-  chosen.config.k_row_scales =
-      is_8bit(p.k) && (p.k_scales == Granularity::row || p.k_scales == Granularity::block);
-  // Where all threads read scales, one that waits for what precedes the launch is not enough.
-  chosen.config.early_start = p.options.overlap_launch && !is_8bit(p.q);
+  chosen.config.k_row_scales = has_k_row_scales(p);
+  chosen.config.k_block_scales = has_k_block_scales(p);
+  chosen.config.early_start = p.options.overlap_launch || follows_quantizers(problem);
   chosen.reason =
       fmt::format("{}: {:.3g} us by the table, the least", shape_text(chosen.config), best);
-  // A sum of rounded probabilities is what O wants divided by, and not exact enough for LSE.
-  if (p.lse && chosen.config.ones) {
+  // A sum of rounded probabilities is what O wants divided by, and not exact enough for LSE, unless
+  // the scores are those of 8 bits.
+  if (p.lse && chosen.config.ones && !is_8bit(p.q)) {
     chosen.config.ones = false;
     chosen.reason += "; LSE from exact sums";
   }

@@ -81,6 +81,10 @@ constexpr void visit_fields(Config& c, Visitor&& visit) {
   visit("early_start", c.early_start);
   visit("fold_columns", c.fold_columns);
   visit("k_row_scales", c.k_row_scales);
+  visit("k_block_scales", c.k_block_scales);
+  visit("f16_scores", c.f16_scores);
+  visit("code_exp", c.code_exp);
+  visit("ctas", c.ctas);
 }
 
 // What a configuration's type is called, in C++ and in texts.

@@ -326,12 +326,13 @@ Problem prepared_problem(const Problem& problem) {
   apply(formats.v, p.v, p.v_scales);
   if (formats.q.scales_of_ours()) p.q_largest_code = formats.q.largest_code;
   if (formats.k.scales_of_ours()) p.k_largest_code = formats.k.largest_code;
+  if (formats.k.scales_of_ours()) p.k_block_rows = problem.options.quantization.block_rows;
   p.options.precision = Precision::native;
   p.options.quantization = {};
   return p;
 }
 
-std::string describe_quantizers(const Problem& problem, VLayout layout) {
+std::string describe_quantizers(const Problem& problem, VLayout layout, bool codes) {
   const OperandFormats formats = operand_formats(problem);
   std::string text;
   for (const auto& [what, format] :
@@ -342,8 +343,9 @@ std::string describe_quantizers(const Problem& problem, VLayout layout) {
   if (layout != problem.v_layout && !formats.v.rounded)
     text += fmt::format("{} V is transposed", text.empty() ? ';' : ',');
   if (!text.empty()) text += " first";
-  if (problem.options.precision == Precision::fp8_fast && !text.empty())
-    text += "; exp is exact here, so fp8_fast gives what fp8 gives";
+  if (problem.options.precision == Precision::fp8_fast)
+    text += codes ? "; P by arithmetic on codes"
+                  : "; exp is exact here, so fp8_fast gives what fp8 gives";
   return text;
 }
 

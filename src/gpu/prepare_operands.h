@@ -23,8 +23,10 @@ Status quantizers_serve(const Problem& problem);
 // The problem that the forward kernel is left with: the same where nothing is rounded.
 Problem prepared_problem(const Problem& problem);
 
-// "; Q becomes e4m3, K becomes e4m3 first", or nothing: for explanations.
-std::string describe_quantizers(const Problem& problem, VLayout layout = VLayout::rows);
+// "; Q becomes e4m3, K becomes e4m3 first", or nothing: for explanations. `codes`: of a kernel that
+// computes P's codes by arithmetic.
+std::string describe_quantizers(const Problem& problem, VLayout layout = VLayout::rows,
+                                bool codes = false);
 
 // The quantizers that a problem needs, in the order of their launches, for a chip and rows aligned
 // to so many bytes.

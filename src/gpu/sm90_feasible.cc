@@ -18,7 +18,7 @@ Status check_shape(const Sm90Forward& c) {
   bool known = false;
   for (const int head_dim : kHeadDims) known = known || c.head_dim == head_dim;
   if (!known) return wrong_field("head_dim", c.head_dim, "64, 96, 128, 192, 256");
-  if (c.ones && c.head_dim == 256)
+  if (c.ones && (sm90::is_8bit(c) ? c.fold_columns : c.head_dim) == 256)
     return invalid("config.ones", "true", "false with 256 columns: wgmma has no more");
   if (c.warpgroups < 1 || c.warpgroups > 4)
     return wrong_field("warpgroups", c.warpgroups, "1 to 4");
@@ -33,6 +33,10 @@ Status check_8bit(const Sm90Forward& c) {
     if (c.fold_columns != 0)
       return wrong_field("fold_columns", c.fold_columns, "0 with 16-bit elements");
     if (c.k_row_scales) return invalid("config.k_row_scales", "true", "false with 16-bit elements");
+    if (c.k_block_scales)
+      return invalid("config.k_block_scales", "true", "false with 16-bit elements");
+    if (c.f16_scores) return invalid("config.f16_scores", "true", "false with 16-bit elements");
+    if (c.code_exp) return invalid("config.code_exp", "true", "false unless f16_scores");
     return {};
   }
   if (c.fold_columns < 16 || c.fold_columns % 16 != 0 || c.head_dim % c.fold_columns != 0)
@@ -41,15 +45,23 @@ Status check_8bit(const Sm90Forward& c) {
   // FP8 sums lose 1.1e-3 of their mass over 128 keys, 2.4e-3 over 256.
   if (c.element != Element::int8 && c.block_n > 192)
     return wrong_field("block_n", c.block_n, "up to 192 in FP8");
-  if (c.ones) return invalid("config.ones", "true", "false with 8-bit elements");
+  if (c.ones && c.element == Element::int8)
+    return invalid("config.ones", "true", "false with int8");
+  if (c.k_row_scales && c.k_block_scales)
+    return invalid("config.k_block_scales", "true", "false with k_row_scales");
+  if (c.f16_scores && (c.element == Element::int8 || c.k_row_scales))
+    return invalid("config.f16_scores", "true", "false with int8, and with k_row_scales");
+  if (c.code_exp && !(c.f16_scores && c.ones))
+    return invalid("config.code_exp", "true", "false unless f16_scores and ones");
   if (c.own_o) return invalid("config.own_o", "true", "false with 8-bit elements");
   if (c.pack_heads) return invalid("config.pack_heads", "true", "false with 8-bit elements");
-  if (c.early_start) return invalid("config.early_start", "true", "false with 8-bit elements");
   return {};
 }
 
 Status check_switches(const Sm90Forward& c) {
   if (c.stages < 1 || c.stages > 8) return wrong_field("stages", c.stages, "1 to 8");
+  if (c.ctas < 1 || c.ctas > 4) return wrong_field("ctas", c.ctas, "1 to 4");
+  if (c.ctas > 1 && !c.split_keys) return wrong_field("ctas", c.ctas, "1 unless split_keys");
   // P may run 2^rescale_log2 above 1, and fp16 ends at 2^16.
   if (c.rescale_log2 < 0 || c.rescale_log2 > 15)
     return wrong_field("rescale_log2", c.rescale_log2, "0 to 15");

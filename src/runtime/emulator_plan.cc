@@ -57,7 +57,7 @@ class EmulatorPlan final : public Plan::Impl {
                                 : to_text(emulated_sm80_forward(problem, chip_, 16)->config);
     e.reason = fmt::format("of the kernels compiled for the emulator, the one for {} SMs of sm_{}",
                            chip_.sms, chip_.arch) +
-               describe_quantizers(problem, layout());
+               describe_quantizers(problem, layout(), sm90_ != nullptr && sm90_->config.code_exp);
     e.workspace_bytes = workspace_bytes(problem, nullptr);
     return e;
   }

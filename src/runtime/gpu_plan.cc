@@ -133,7 +133,7 @@ class GpuPlan final : public Plan::Impl {
       e.config = to_text(sm90_->config);
       e.reason = sm90_reason_;
       if (!sm90_->note.empty()) e.reason += "; " + sm90_->note;
-      e.reason += describe_quantizers(problem, v_layout(sm90_->config));
+      e.reason += describe_quantizers(problem, v_layout(sm90_->config), sm90_->config.code_exp);
       e.workspace_bytes = workspace_bytes(problem, nullptr);
       return e;
     }
@@ -253,16 +253,22 @@ Result<Sm90Forward> forced_sm90(const Problem& problem, const GpuInfo& gpu, std:
   defaults.out = chosen.out;
   defaults.head_dim = chosen.head_dim;
   defaults.k_row_scales = chosen.k_row_scales;
+  defaults.k_block_scales = chosen.k_block_scales;
   if (sm90::is_8bit(defaults)) {
-    defaults.own_o = defaults.ones = false;
+    defaults.own_o = false;
+    defaults.ones = chosen.ones;
     defaults.fold_columns = chosen.fold_columns;
+    defaults.f16_scores = chosen.f16_scores;
+    defaults.code_exp = chosen.code_exp;
   }
   const Result<Sm90Forward> config = parse_sm90_forward(text, defaults);
   if (!config.ok()) return config;
   OCTAVO_RETURN_IF_ERROR(feasible(*config, gpu.arch, gpu.smem_per_block_optin));
   if (config->element != chosen.element || config->out != chosen.out ||
-      config->k_row_scales != chosen.k_row_scales || config->head_dim < problem.head_dim ||
-      (config->split_keys && problem.packed))
+      config->k_row_scales != chosen.k_row_scales ||
+      config->k_block_scales != chosen.k_block_scales ||
+      (config->f16_scores && !chosen.f16_scores) || (config->code_exp && !chosen.code_exp) ||
+      config->head_dim < problem.head_dim || (config->split_keys && problem.packed))
     return invalid("config", brief_text(*config),
                    fmt::format("{} for this problem{}", brief_text(defaults),
                                problem.packed ? ", without split_keys" : ""));

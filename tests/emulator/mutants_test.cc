@@ -55,7 +55,7 @@ TEST(EmulatorMutants, OfHopperKernelsThatStartEarlyOrPackHeads) {
       ++packed;
       expect_accounted_for(name);
     }
-    if (!kernel.config.early_start) continue;
+    if (!kernel.config.early_start || kernel.config.code_exp) continue;
     const Result<std::vector<MutantReport>> reports = emulator_mutants(name);
     ASSERT_TRUE(reports.ok()) << reports.status().message();
     for (const Mutant& mutant : reports->at(0).mutants) {
@@ -65,20 +65,22 @@ TEST(EmulatorMutants, OfHopperKernelsThatStartEarlyOrPackHeads) {
       EXPECT_NE(mutant.caught_by, "") << name;
     }
   }
-  EXPECT_EQ(waits, 2);
+  EXPECT_EQ(waits, 4);
   EXPECT_EQ(packed, 1);
 }
 
-// In 8 bits, with scales of every key.
+// In 8 bits, with scales of every key; with scores in FP16, of blocks of them and started early.
 TEST(EmulatorMutants, OfHopperKernelsIn8Bits) {
   const emulator::EmulatedSm90Forward* clustered = nullptr;
   const emulator::EmulatedSm90Forward* loading = nullptr;
+  const emulator::EmulatedSm90Forward* in_pairs = nullptr;
   for (const auto& kernel : emulator::sm90_forward_kernels()) {
     const Sm90Forward& c = kernel.config;
     if (c.element == Element::e4m3 && c.k_row_scales && c.head_dim == 64)
       (c.split_keys ? clustered : loading) = &kernel;
+    if (c.f16_scores && !c.code_exp && c.early_start && !c.split_keys) in_pairs = &kernel;
   }
-  for (const auto* kernel : {clustered, loading}) {
+  for (const auto* kernel : {clustered, loading, in_pairs}) {
     ASSERT_NE(kernel, nullptr);
     expect_accounted_for("sm90_forward " + brief_text(kernel->config));
   }

@@ -84,24 +84,77 @@ TEST(ChooseSm90, EveryHeadDimAndLengthGetsWhatTheChipRuns) {
   }
 }
 
+// Blocks that a kernel's own consist of have scales for free; others are as many rows to it.
 TEST(ChooseSm90, ScalesOfKByRowAreTheKernelsConcern) {
   Problem p = problem(1, 8, 512, 64);
   p.q = p.k = p.v = DType::e5m2;
-  for (const auto& [granularity, by_row] : {std::pair{Granularity::tensor, false},
-                                            {Granularity::head, false},
-                                            {Granularity::block, true},
-                                            {Granularity::row, true}}) {
-    p.k_scales = granularity;
+  struct Expected {
+    Granularity granularity;
+    std::int64_t block_rows;
+    bool by_row, by_block;
+  };
+  for (const Expected& e : {Expected{Granularity::tensor, 64, false, false},
+                            {Granularity::head, 64, false, false},
+                            {Granularity::block, 64, false, true},
+                            {Granularity::block, 128, false, true},
+                            {Granularity::block, 50, true, false},
+                            {Granularity::row, 64, true, false}}) {
+    p.k_scales = e.granularity;
+    p.k_block_rows = e.block_rows;
     const Sm90Forward c = choose_sm90_forward(p, h200()).config;
-    EXPECT_EQ(c.k_row_scales, by_row) << name(granularity);
+    EXPECT_EQ(c.k_row_scales, e.by_row) << name(e.granularity) << e.block_rows;
+    EXPECT_EQ(c.k_block_scales, e.by_block) << name(e.granularity) << e.block_rows;
     EXPECT_EQ(c.element, Element::e5m2);
     EXPECT_TRUE(feasible(c, 90).ok()) << feasible(c, 90).message();
   }
-  // The default of a mode: rows.
-  p.q = p.k = p.v = DType::bf16;
+}
+
+// FP16 scores need codes that are known to be small: our own, or those of a caller who says so.
+TEST(ChooseSm90, ScoresInFp16WhereTheyFit) {
+  Problem p = problem(1, 8, 512, 64);
   p.options.precision = Precision::fp8;
-  EXPECT_TRUE(choose_sm90_forward(p, h200()).config.k_row_scales);
-  EXPECT_EQ(choose_sm90_forward(p, h200()).config.element, Element::e4m3);
+  EXPECT_TRUE(choose_sm90_forward(p, h200()).config.f16_scores);
+  EXPECT_FALSE(choose_sm90_forward(p, h200()).config.code_exp);
+  p.options.quantization.qk = Granularity::row;
+  EXPECT_FALSE(choose_sm90_forward(p, h200()).config.f16_scores);
+  p.options.quantization = {};
+  p.options.precision = Precision::int8;
+  EXPECT_FALSE(choose_sm90_forward(p, h200()).config.f16_scores);
+
+  p.options.precision = Precision::native;
+  p.q = p.k = p.v = DType::e4m3;
+  EXPECT_FALSE(choose_sm90_forward(p, h200()).config.f16_scores);
+  p.q_largest_code = 30;
+  EXPECT_FALSE(choose_sm90_forward(p, h200()).config.f16_scores) << "448 of K's";
+  p.k_largest_code = 30;
+  EXPECT_TRUE(choose_sm90_forward(p, h200()).config.f16_scores);
+  p.k_largest_code = 36;
+  EXPECT_FALSE(choose_sm90_forward(p, h200()).config.f16_scores) << "64 * 30 * 36 > 65504";
+}
+
+TEST(ChooseSm90, CodesByArithmeticWhereTheyAreAskedFor) {
+  for (const std::int64_t d : {64, 128, 256}) {
+    Problem p = problem(1, 8, 512, d);
+    p.options.precision = Precision::fp8_fast;
+    const Sm90Forward c = choose_sm90_forward(p, h200()).config;
+    EXPECT_TRUE(c.f16_scores) << d;
+    EXPECT_TRUE(c.code_exp) << d;
+    p.lse = true;
+    EXPECT_FALSE(choose_sm90_forward(p, h200()).config.code_exp) << d;
+  }
+}
+
+// It may start while its own quantizers run, and waits for them.
+TEST(ChooseSm90, EightBitsStartEarlyBehindOurQuantizers) {
+  Problem p = problem(1, 8, 512, 64);
+  EXPECT_FALSE(choose_sm90_forward(p, h200()).config.early_start);
+  p.options.precision = Precision::fp8;
+  EXPECT_TRUE(choose_sm90_forward(p, h200()).config.early_start);
+  p.options.precision = Precision::native;
+  p.q = p.k = p.v = DType::e4m3;
+  EXPECT_TRUE(choose_sm90_forward(p, h200()).config.early_start) << "V is transposed first";
+  p.v_layout = VLayout::transposed;
+  EXPECT_FALSE(choose_sm90_forward(p, h200()).config.early_start);
 }
 
 TEST(ChooseSm90, SmallGridsDivideKeysAndLargeOnesRows) {

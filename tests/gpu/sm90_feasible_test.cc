@@ -20,7 +20,10 @@ TEST(Sm90Feasible, WhatRuns) {
         "split_keys=true,persistent=false,warpgroups=2,cluster=2,stages=1",
         "split_keys=true,persistent=false,warpgroups=1,cluster=8", "rescale_log2=0",
         "element=e4m3,own_o=false,ones=false,fold_columns=32",
-        "element=e5m2,own_o=false,ones=false,fold_columns=16,k_row_scales=true"}) {
+        "element=e5m2,own_o=false,ones=false,fold_columns=16,k_row_scales=true",
+        "element=e4m3,own_o=false,fold_columns=64,f16_scores=true,k_block_scales=true",
+        "element=e4m3,own_o=false,fold_columns=64,f16_scores=true,code_exp=true",
+        "element=e4m3,own_o=false,ones=false,fold_columns=32,early_start=true"}) {
     EXPECT_TRUE(check_sm90(text).ok()) << text << ": " << check_sm90(text).message();
   }
 }
@@ -31,13 +34,21 @@ TEST(Sm90Feasible, WhatDoesNotAndWhy) {
       {"element=sim8", "config.element"},
       {"element=e4m3", "config.fold_columns"},
       {"element=e4m3,fold_columns=48", "divide 64 columns"},
-      {"element=e4m3,fold_columns=32", "config.ones"},
       {"element=e4m3,fold_columns=32,ones=false", "config.own_o"},
       {"element=e4m3,fold_columns=32,ones=false,own_o=false,block_n=80", "multiples of 32"},
       {"element=e4m3,fold_columns=64,ones=false,own_o=false,block_n=160", "registers for scores"},
       {"element=e4m3,fold_columns=32,ones=false,own_o=false,pack_heads=true", "config.pack_heads"},
-      {"element=e4m3,fold_columns=32,ones=false,own_o=false,early_start=true",
-       "config.early_start"},
+      {"element=int8,fold_columns=64,own_o=false,block_n=64", "config.ones"},
+      {"element=int8,fold_columns=32,ones=false,own_o=false,f16_scores=true", "config.f16_scores"},
+      {"element=e4m3,fold_columns=32,ones=false,own_o=false,f16_scores=true,k_row_scales=true",
+       "config.f16_scores"},
+      {"element=e4m3,fold_columns=32,ones=false,own_o=false,f16_scores=true,code_exp=true",
+       "config.code_exp"},
+      {"element=e4m3,fold_columns=32,ones=false,own_o=false,k_row_scales=true,k_block_scales=true",
+       "config.k_block_scales"},
+      {"f16_scores=true", "config.f16_scores"},
+      {"k_block_scales=true", "config.k_block_scales"},
+      {"code_exp=true", "config.code_exp"},
       {"element=e4m3,fold_columns=16,ones=false,own_o=false,block_n=224", "up to 192 in FP8"},
       {"fold_columns=64", "0 with 16-bit elements"},
       {"k_row_scales=true", "false with 16-bit elements"},
@@ -52,6 +63,8 @@ TEST(Sm90Feasible, WhatDoesNotAndWhy) {
       {"stages=0", "config.stages"},
       {"stages=9", "config.stages"},
       {"rescale_log2=16", "config.rescale_log2"},
+      {"ctas=2", "1 unless split_keys"},
+      {"ctas=5,split_keys=true,persistent=false", "config.ctas"},
       {"cluster=2", "1 unless split_keys"},
       {"split_keys=true,persistent=false,cluster=3", "1, 2, 4, 8"},
       {"split_keys=true", "config.persistent"},
@@ -90,6 +103,7 @@ TEST(Sm90Feasible, TheWholeTableWithLseAndWithout) {
 TEST(Sm90Feasible, TheWholeTableOf8Bits) {
   for (const sm90::TableRow& row : sm90::kTable8Bit)
     for (const Element element : {Element::e4m3, Element::e5m2, Element::int8}) {
+      if (element == Element::int8 && row.scores != sm90::Scores8Bit::f32) continue;
       const Sm90Forward config = sm90::config_of(row, element);
       EXPECT_TRUE(feasible(config, 90).ok()) << feasible(config, 90).message();
     }

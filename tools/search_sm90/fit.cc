@@ -137,13 +137,15 @@ double mean_loss(const Estimates& us, const Estimates& estimates,
 // half, for what was not; each is a kernel to ship.
 std::vector<std::size_t> picked(const Timed& fitted, const Estimates& estimates,
                                 const Estimates& elsewhere) {
-  constexpr std::size_t kMost = 10;
-  constexpr double kWorthIt = 0.0003;
+  // In 8 bits there are more tables, and no row is shipped before it is asked for.
+  const bool in_8_bits = fitted.rows[0].fold_columns > 0;
+  const std::size_t most = in_8_bits ? 5 : 10;
+  const double worth_it = in_8_bits ? 0.003 : 0.0003;
   std::vector<std::size_t> chosen;
   double loss = std::numeric_limits<double>::infinity();
-  while (chosen.size() < kMost) {
+  while (chosen.size() < most) {
     std::optional<std::size_t> added;
-    double least = loss - kWorthIt;
+    double least = loss - worth_it;
     for (std::size_t row = 0; row < fitted.rows.size(); ++row) {
       std::vector<std::size_t> with = chosen;
       with.push_back(row);
@@ -159,16 +161,21 @@ std::vector<std::size_t> picked(const Timed& fitted, const Estimates& estimates,
 }
 
 std::string line_of(const sm90::TableRow& r) {
+  constexpr std::array kScores = {"f32", "f16", "f16_codes"};
+  const std::string in_8_bits =
+      r.fold_columns == 0 ? ""
+                          : fmt::format(", {}, Scores8Bit::{}, {}", r.fold_columns,
+                                        kScores.at(static_cast<std::size_t>(r.scores)), r.ctas);
   return fmt::format(
-      "    {{{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {:.1f}, {:.3f}, {:.4f}, {:.5f}}},\n",
+      "    {{{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {:.1f}, {:.3f}, {:.4f}, {:.5f}{}}},\n",
       r.head_dim, r.warpgroups, r.block_n, r.stages, r.row_groups, r.cluster, r.overlap, r.own_o,
-      r.ones, r.resident, r.alone, r.fixed_us, r.wave_us, r.block_us);
+      r.ones, r.resident, r.alone, r.fixed_us, r.wave_us, r.block_us, in_8_bits);
 }
 
-bool replace_rows(const char* path, const std::string& rows) {
+bool replace_rows(const char* path, std::string_view table, const std::string& rows) {
   std::ifstream in(path);
   std::string text{std::istreambuf_iterator<char>(in), {}};
-  const std::string begin = "inline constexpr TableRow kTable[] = {\n";
+  const std::string begin = fmt::format("inline constexpr TableRow {}[] = {{\n", table);
   const std::size_t from = text.find(begin);
   const std::size_t to = text.find("};\n", from);
   if (from == std::string::npos || to == std::string::npos) return false;
@@ -191,11 +198,12 @@ Timed without_unseen(const Timed& t) {
 }  // namespace
 
 Status fit_table(const char* times, const char* header) {
-  Result<std::map<int, Timed>> all = read_times(times);
+  Result<std::map<Group, Timed>> all = read_times(times);
   if (!all.ok()) return all.status();
   std::string lines;
   double worst = 1;
-  for (auto& [head_dim, t] : *all) {
+  const bool in_8_bits = all->begin()->second.rows[0].fold_columns > 0;
+  for (auto& [group, t] : *all) {
     Timed fitted = without_unseen(t);
     for (std::size_t row = 0; row < t.rows.size(); ++row) {
       std::vector<Sample> samples;
@@ -208,7 +216,7 @@ Status fit_table(const char* times, const char* header) {
       fit(t.rows[row], samples);
     }
     const std::vector<std::size_t> chosen = picked(fitted, estimates_of(t.rows, fitted.problems),
-                                                   estimates_of(t.rows, imagined(head_dim)));
+                                                   estimates_of(t.rows, imagined(group.head_dim)));
     for (const std::size_t row : chosen) lines += line_of(t.rows[row]);
     const Estimates estimates = estimates_of(t.rows, t.problems);
     for (std::size_t problem = 0; problem < t.problems.size(); ++problem) {
@@ -219,11 +227,11 @@ Status fit_table(const char* times, const char* header) {
       fmt::print("{:<6} {:<56} {:>9.2f} us, estimated {:>9.2f}, best {:>9.2f}: {:.3f}  {}\n",
                  unseen ? "unseen" : "", describe(t.problems[problem]), t.us[row][problem],
                  estimates[row][problem], best_of(t, problem), ratio,
-                 brief_text(sm90::config_of(t.rows[row], Element::f16)));
+                 brief_text(timed_config(t.rows[row])));
     }
   }
   fmt::print("worst of the unseen: {:.3f} of the best\n", worst);
-  if (!replace_rows(header, lines))
+  if (!replace_rows(header, in_8_bits ? "kTable8Bit" : "kTable", lines))
     return Status(ErrorCode::invalid_argument, fmt::format("{} has no table.", header));
   return {};
 }

@@ -1,6 +1,8 @@
 // Makes the table of Hopper forward kernels, in two steps.
 //
-//   search_sm90 measure TIMES.csv          times configurations on the first GPU, over shapes
+//   search_sm90 measure f16 TIMES.csv [HEAD_DIM ...]
+//                                          times configurations on the first GPU, over shapes;
+//                                          e4m3: those of 8 bits
 //   search_sm90 fit TIMES.csv HEADER       needs no GPU: fits the cost model of
 //                                          gpu/choose_sm90_forward.h to each configuration, takes
 //                                          those that serve some shape best, and writes their rows
@@ -11,7 +13,10 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <cstdlib>
+#include <iterator>
 #include <string_view>
+#include <vector>
 
 #include "times.h"
 
@@ -20,10 +25,19 @@ namespace {
 
 Status search(int argc, char** argv) {
   const std::string_view step = argc > 1 ? argv[1] : "";
-  if (step == "measure" && argc == 3) return search_sm90::measure(argv[2]);
+  const std::string_view element = argc > 2 ? argv[2] : "";
+  if (step == "measure" && argc >= 4 && (element == "f16" || element == "e4m3")) {
+    std::vector<int> head_dims;
+    for (int i = 4; i < argc; ++i) head_dims.push_back(std::atoi(argv[i]));
+    if (head_dims.empty())
+      head_dims.assign(std::begin(search_sm90::kHeadDims), std::end(search_sm90::kHeadDims));
+    return search_sm90::measure(element == "f16" ? Element::f16 : Element::e4m3, head_dims,
+                                argv[3]);
+  }
   if (step == "fit" && argc == 4) return search_sm90::fit_table(argv[2], argv[3]);
   return Status(ErrorCode::invalid_argument,
-                "usage: search_sm90 measure TIMES.csv | search_sm90 fit TIMES.csv HEADER");
+                "usage: search_sm90 measure f16|e4m3 TIMES.csv [HEAD_DIM ...] | search_sm90 fit "
+                "TIMES.csv HEADER");
 }
 
 }  // namespace

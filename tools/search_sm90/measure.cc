@@ -7,22 +7,24 @@
 #include <fstream>
 #include <limits>
 #include <random>
+#include <span>
 #include <thread>
 
 #include "attention/error.h"
-#include "gpu/config_text.h"
+#include "config/v_layout.h"
 #include "gpu/kernel_store.h"
+#include "gpu/launch_sm90_forward.h"
 #include "gpu/sm90_feasible.h"
 #include "gpu/timing.h"
 #include "numeric/formats.h"
-#include "runtime/gpu_plan.h"
+#include "runtime/buffer.h"
 #include "times.h"
 
 namespace octavo::search_sm90 {
 namespace {
 
 // Rows of registers and shared memory that do not fit, or spill, drop out later.
-Rows candidates(int head_dim) {
+Rows candidates_16_bit(int head_dim) {
   Rows rows;
   for (const int warpgroups : {2, 3, 4})
     for (const int block_n : {64, 80, 96, 112, 128})
@@ -48,6 +50,52 @@ Rows candidates(int head_dim) {
   return rows;
 }
 
+// What is folded at once: as many columns as registers hold, and fewer where they are many or an SM
+// is to hold several CTAs.
+Rows candidates_8_bit(const Group& group) {
+  using sm90::Scores8Bit;
+  const int head_dim = group.head_dim;
+  Rows rows;
+  const auto add = [&](sm90::TableRow row) {
+    for (const int fold : {192, 128, 96, 64, 32}) {
+      if (head_dim % fold != 0) continue;
+      row.fold_columns = fold;
+      row.scores = group.scores;
+      row.ones = group.scores != Scores8Bit::f32;
+      if (!feasible(timed_config(row), 90).ok()) continue;
+      rows.push_back(row);
+      if (head_dim < 256 && row.ctas == 1) break;
+    }
+  };
+  for (const int warpgroups : {2, 3, 4})
+    for (const int block_n : {64, 96, 128, 160, 192})
+      add({head_dim, warpgroups, block_n, block_n < 128 ? 4 : 2, 0, 0, true, false, false, 1, 1, 0,
+           0, 0});
+  for (const int cluster : {1, 2}) {
+    const auto add_split = [&](int warpgroups, int row_groups, int block_n, int stages, int ctas) {
+      add({head_dim, warpgroups, block_n, stages, row_groups, cluster, false, false, false, 1, 1, 0,
+           0, 0, 0, group.scores, ctas});
+    };
+    for (const auto& [block_n, stages] : {std::array{128, 1}, {128, 2}, {64, 2}}) {
+      add_split(1, 1, block_n, stages, 1);
+      // More CTAs an SM than registers would have it, for grids that just fill so many.
+      if (cluster == 1) add_split(1, 1, block_n, stages, 4);
+    }
+    add_split(2, 1, 128, 1, 1);
+    add_split(2, 1, 192, 1, 1);
+    add_split(2, 2, 128, 1, 1);
+  }
+  return rows;
+}
+
+Rows candidates(Element element, const Group& group) {
+  if (element != Element::f16) return candidates_8_bit(group);
+  Rows rows;
+  for (const sm90::TableRow& row : candidates_16_bit(group.head_dim))
+    if (feasible(timed_config(row), 90).ok()) rows.push_back(row);
+  return rows;
+}
+
 // CTAs that an SM holds at once; who stays has it alone.
 int resident_ctas(const Sm90Forward& c, int registers) {
   constexpr int kRegisters = 65536, kSharedMemory = 228 * 1024, kReserved = 1024;
@@ -64,7 +112,7 @@ Rows compiled(const Rows& rows) {
   for (unsigned i = 0; i < std::max(std::thread::hardware_concurrency(), 1u); ++i)
     workers.emplace_back([&] {
       for (std::size_t n = next++; n < rows.size(); n = next++) {
-        const Sm90Forward config = sm90::config_of(rows[n], Element::f16);
+        const Sm90Forward config = timed_config(rows[n]);
         const auto made = kernel_store().get(kernel_source(config));
         if (!made.ok()) continue;
         const CubinKernel* kernel = (*made)->info.find((*made)->kernel.lowered_name);
@@ -83,41 +131,36 @@ Rows compiled(const Rows& rows) {
 
 class Bench {
  public:
-  static Result<Bench> make() {
+  static Result<Bench> make(Element element) {
     Bench bench;
     std::vector<std::uint16_t> values(kElements);
     std::mt19937 random(42);
     std::normal_distribution<float> normal;
-    for (std::uint16_t& x : values) x = f16_from_f32(normal(random));
-    for (Buffer& buffer : bench.buffers_) {
-      auto made = Buffer::make(kDevice, kElements * 2);
-      if (!made.ok()) return made.status();
-      buffer = std::move(made).value();
-      OCTAVO_RETURN_IF_ERROR(buffer.upload(values.data(), kElements * 2));
-    }
+    const auto code = [&] { return e4m3_from_f32(kCodeDeviation * normal(random)); };
+    for (std::uint16_t& x : values)
+      x = element == Element::f16 ? f16_from_f32(normal(random))
+                                  : static_cast<std::uint16_t>(code() | code() << 8);
+    for (Buffer& buffer : bench.buffers_) OCTAVO_RETURN_IF_ERROR(fill(buffer, values));
+    const std::vector<float> scales(kScales, 1 / kCodeDeviation);
+    OCTAVO_RETURN_IF_ERROR(fill(bench.scales_, scales));
     return bench;
   }
 
   Result<double> microseconds(const Problem& p, const sm90::TableRow& row) {
-    const auto plan = make_gpu_plan(p, kDevice, to_text(sm90::config_of(row, Element::f16)));
-    if (!plan.ok()) return plan.status();
-    const auto tensor = [&](Buffer& b) {
-      return Tensor::bhsd(b.data(), DType::f16, p.batch, p.heads_q, p.len_q, p.head_dim);
-    };
-    Arguments a;
-    a.q = tensor(buffers_[0]);
-    a.k = tensor(buffers_[1]);
-    a.v = tensor(buffers_[2]);
-    a.out = tensor(buffers_[3]);
-    const Plan ready(*plan);
+    const Result<const Gpu*> gpu = open_gpu(kDevice.index);
+    if (!gpu.ok()) return gpu.status();
+    const Result<LoadedSm90Forward> kernel = load_sm90_forward(**gpu, timed_config(row));
+    if (!kernel.ok()) return kernel.status();
+    const Arguments a = arguments(p, element_of(row));
     const double work = 4.0 * static_cast<double>(p.batch * p.heads_q * p.len_q * p.len_kv) *
                         static_cast<double>(p.head_dim);
     GpuTiming timing;
     timing.calls = work > 1e11 ? 2 : 20;
     timing.samples = 5;
     timing.warmup_ms = 3;
-    auto times =
-        gpu_times(kDevice, timing, [&](Stream stream) { return ready.run(a, {}, stream); });
+    auto times = gpu_times(kDevice, timing, [&](Stream stream) {
+      return launch_sm90_forward(**gpu, *kernel, p, a, stream);
+    });
     if (!times.ok()) return times.status();
     std::vector<double>& samples = times->samples_us;
     std::sort(samples.begin(), samples.end());
@@ -125,9 +168,40 @@ class Bench {
   }
 
  private:
-  static constexpr std::size_t kElements = std::size_t{1} << 26;
+  template <class T>
+  static Status fill(Buffer& buffer, const std::vector<T>& values) {
+    auto made = Buffer::make(kDevice, values.size() * sizeof(T));
+    if (!made.ok()) return made.status();
+    buffer = std::move(made).value();
+    return buffer.upload(values.data(), values.size() * sizeof(T));
+  }
+
+  Arguments arguments(const Problem& p, Element element) const {
+    const DType dtype = element == Element::f16 ? DType::f16 : DType::e4m3;
+    const auto tensor = [&](const Buffer& b, DType type) {
+      return Tensor::bhsd(b.data(), type, p.batch, p.heads_q, p.len_q, p.head_dim);
+    };
+    Arguments a;
+    a.q = tensor(buffers_[0], dtype);
+    a.k = tensor(buffers_[1], dtype);
+    a.v = tensor(buffers_[2], dtype);
+    a.out = tensor(buffers_[3], DType::f16);
+    if (element == Element::f16) return a;
+    a.q_scales = a.k_scales = a.v_scales = {static_cast<const float*>(scales_.data())};
+    a.q_scales.granularity = Granularity::row;
+    a.k_scales.granularity = Granularity::block;
+    a.v_scales.granularity = Granularity::channel;
+    const std::int64_t column = v_column_bytes(p.len_kv);  // V is transposed
+    a.v.shape = {p.batch, p.heads_kv, p.head_dim, column};
+    a.v.stride = {p.heads_kv * p.head_dim * column, p.head_dim * column, column, 1};
+    return a;
+  }
+
+  static constexpr std::size_t kElements = std::size_t{1} << 26, kScales = std::size_t{1} << 20;
+  static constexpr float kCodeDeviation = 5;  // |q k| stays far below FP16's end
   static constexpr Device kDevice{Device::Kind::cuda, 0};
   std::array<Buffer, 4> buffers_;
+  Buffer scales_;
 };
 
 // Clocks move with the heat of what ran before: problem by problem, all rows one after the other.
@@ -173,22 +247,29 @@ Rows promising(const Timed& t) {
 }  // namespace
 
 // Long problems are for those that short ones leave.
-Status measure(const char* path) {
+Status measure(Element element, std::span<const int> head_dims, const char* path) {
   constexpr std::int64_t kShort = 2048, kAny = std::numeric_limits<std::int64_t>::max();
-  auto bench = Bench::make();
+  auto bench = Bench::make(element);
   if (!bench.ok()) return bench.status();
   std::ofstream out(path);
   out << kColumns;
-  for (const int head_dim : kHeadDims) {
-    Rows rows;
-    for (const sm90::TableRow& row : candidates(head_dim))
-      if (feasible(sm90::config_of(row, Element::f16), 90).ok()) rows.push_back(row);
-    rows = compiled(rows);
+  std::vector<Group> groups;
+  for (const int head_dim : head_dims) {
+    groups.push_back({head_dim});
+    if (element == Element::f16) continue;
+    groups.push_back({head_dim, sm90::Scores8Bit::f16});
+    // Dimensions between the usual ones go without.
+    if (head_dim != 96 && head_dim != 192)
+      groups.push_back({head_dim, sm90::Scores8Bit::f16_codes});
+  }
+  for (const Group& group : groups) {
+    const int head_dim = group.head_dim;
+    const Rows rows = compiled(candidates(element, group));
     Result<Timed> t = timed(*bench, rows, problems_of(head_dim, kShort));
     if (!t.ok()) return t.status();
     const Rows kept = promising(*t);
-    fmt::print("head_dim {}: {} configurations, {} near the best of some shape\n", head_dim,
-               rows.size(), kept.size());
+    fmt::print("head_dim {}, scores {}: {} configurations, {} near the best of some shape\n",
+               head_dim, static_cast<int>(group.scores), rows.size(), kept.size());
     Result<Timed> again = timed(*bench, kept, problems_of(head_dim, kAny));
     if (!again.ok()) return again.status();
     take_better(*again, *t);

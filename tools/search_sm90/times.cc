@@ -76,12 +76,18 @@ double best_of(const Timed& t, std::size_t problem) {
 }
 
 bool same_config(const sm90::TableRow& a, const sm90::TableRow& b) {
-  return sm90::config_of(a, Element::f16) == sm90::config_of(b, Element::f16);
+  return timed_config(a) == timed_config(b);
+}
+
+Sm90Forward timed_config(const sm90::TableRow& row) {
+  Sm90Forward c = sm90::config_of(row, element_of(row));
+  c.k_block_scales = sm90::is_8bit(c);
+  return c;
 }
 
 const char* const kColumns =
-    "head_dim,warpgroups,block_n,stages,row_groups,cluster,overlap,own_o,ones,resident,batch,heads,"
-    "length,causal,us\n";
+    "head_dim,warpgroups,block_n,stages,row_groups,cluster,overlap,own_o,ones,resident,"
+    "fold_columns,scores,ctas,batch,heads,length,causal,us\n";
 
 std::string csv_of(const Timed& t) {
   std::string text;
@@ -89,36 +95,38 @@ std::string csv_of(const Timed& t) {
     for (std::size_t problem = 0; problem < t.problems.size(); ++problem) {
       const sm90::TableRow& r = t.rows[row];
       const Problem& p = t.problems[problem];
-      text += fmt::format("{},{},{},{},{},{},{:d},{:d},{:d},{},{},{},{},{:d},{:.3f}\n", r.head_dim,
-                          r.warpgroups, r.block_n, r.stages, r.row_groups, r.cluster, r.overlap,
-                          r.own_o, r.ones, r.resident, p.batch, p.heads_q, p.len_q,
+      text += fmt::format("{},{},{},{},{},{},{:d},{:d},{:d},{},{},{},{},{},{},{},{:d},{:.3f}\n",
+                          r.head_dim, r.warpgroups, r.block_n, r.stages, r.row_groups, r.cluster,
+                          r.overlap, r.own_o, r.ones, r.resident, r.fold_columns,
+                          static_cast<int>(r.scores), r.ctas, p.batch, p.heads_q, p.len_q,
                           p.options.causal != Causal::none, t.us[row][problem]);
     }
   return text;
 }
 
-Result<std::map<int, Timed>> read_times(const char* path) {
-  std::map<int, Timed> all;
+Result<std::map<Group, Timed>> read_times(const char* path) {
+  std::map<Group, Timed> all;
   std::ifstream in(path);
   std::string line;
   std::getline(in, line);
   while (std::getline(in, line)) {
     sm90::TableRow r{};
     Problem p;
-    int overlap = 0, own_o = 0, ones = 0, causal = 0;
+    int overlap = 0, own_o = 0, ones = 0, scores = 0, causal = 0;
     double us = 0;
     std::replace(line.begin(), line.end(), ',', ' ');
     std::istringstream fields(line);
     if (!(fields >> r.head_dim >> r.warpgroups >> r.block_n >> r.stages >> r.row_groups >>
-          r.cluster >> overlap >> own_o >> ones >> r.resident >> p.batch >> p.heads_q >> p.len_q >>
-          causal >> us))
+          r.cluster >> overlap >> own_o >> ones >> r.resident >> r.fold_columns >> scores >>
+          r.ctas >> p.batch >> p.heads_q >> p.len_q >> causal >> us))
       return Status(ErrorCode::invalid_argument, fmt::format("{} has a line '{}'.", path, line));
     r.overlap = overlap != 0;
     r.own_o = own_o != 0;
     r.ones = ones != 0;
+    r.scores = static_cast<sm90::Scores8Bit>(scores);
     p = posed_by({p.batch, p.heads_q, p.len_q, causal != 0 ? Causal::top_left : Causal::none},
                  r.head_dim);
-    Timed& t = all[r.head_dim];
+    Timed& t = all[{r.head_dim, r.scores}];
     auto row = std::find_if(t.rows.begin(), t.rows.end(),
                             [&](const sm90::TableRow& other) { return same_config(other, r); });
     if (row == t.rows.end()) {

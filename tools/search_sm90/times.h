@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,18 @@ namespace octavo::search_sm90 {
 inline constexpr int kHeadDims[] = {64, 96, 128, 192, 256};
 
 using Rows = std::vector<sm90::TableRow>;
+
+// Rows among which a problem has a choice: of its columns, and of one way from scores to P.
+struct Group {
+  int head_dim = 0;
+  sm90::Scores8Bit scores = sm90::Scores8Bit::f32;
+  auto operator<=>(const Group&) const = default;
+};
+inline Element element_of(const sm90::TableRow& row) {
+  return row.fold_columns > 0 ? Element::e4m3 : Element::f16;
+}
+// As it is timed: 8-bit K has the scales that our own quantizer gives it.
+Sm90Forward timed_config(const sm90::TableRow& row);
 
 // Those that rows are fitted to, up to a length, and then those that they are not.
 std::vector<Problem> problems_of(int head_dim, std::int64_t longest);
@@ -33,9 +46,9 @@ bool same_config(const sm90::TableRow& a, const sm90::TableRow& b);
 // A file has one line for every row and problem; of what stands there twice the better counts.
 extern const char* const kColumns;
 std::string csv_of(const Timed& timed);
-Result<std::map<int, Timed>> read_times(const char* path);  // by head dimension
+Result<std::map<Group, Timed>> read_times(const char* path);
 
-Status measure(const char* path);
+Status measure(Element element, std::span<const int> head_dims, const char* path);
 Status fit_table(const char* times, const char* header);
 
 }  // namespace octavo::search_sm90

@@ -24,7 +24,11 @@ enum class Function : int {
   exp2_f16x2,
   f32_low_of_f16x2,
   f32_high_of_f16x2,
-  f16x2_of_e4m3x2
+  f16x2_of_e4m3x2,
+  e4m3x2_of_f16x2,
+  fma_f16x2,
+  fma_sat_f16x2,
+  max_f16x2
 };
 
 OCTAVO_DEVICE float as_float(u32 x) {
@@ -70,6 +74,14 @@ OCTAVO_DEVICE u32 apply(u32 a, u32 b, u32 c) {
     }
     case Function::f16x2_of_e4m3x2:
       return ptx::f16x2_from_e4m3x2(a & 0xffff);
+    case Function::e4m3x2_of_f16x2:
+      return ptx::e4m3x2_from_f16x2(a);
+    case Function::fma_f16x2:
+      return ptx::fma_f16x2(a, b, c);
+    case Function::fma_sat_f16x2:
+      return ptx::fma_sat_f16x2(a, b, c);
+    case Function::max_f16x2:
+      return ptx::max_f16x2(a, b);
   }
   return 0;
 }

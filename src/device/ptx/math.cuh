@@ -32,6 +32,8 @@ OCTAVO_PTX float reciprocal_approx(float x) OCTAVO_BODY({
 // fma.rn.f32
 OCTAVO_PTX float fused_multiply_add(float a, float b, float c)
     OCTAVO_BODY({ return __fmaf_rn(a, b, c); });
+// abs.f32
+OCTAVO_PTX float abs_f32(float x) OCTAVO_BODY({ return fabsf(x); });
 // max.f32;  the other operand when one is NaN
 OCTAVO_PTX float max_f32(float a, float b) OCTAVO_BODY({ return fmaxf(a, b); });
 
@@ -63,6 +65,30 @@ OCTAVO_PTX u32 f16x2_from_e4m3x2(u32 x) OCTAVO_BODY({
 OCTAVO_PTX u32 e5m2x2_from_f32(float low, float high) OCTAVO_BODY({
   u16 d;
   asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(d) : "f"(high), "f"(low));
+  return d;
+});
+// cvt.rn.satfinite.e4m3x2.f16x2   sm_89
+OCTAVO_PTX u32 e4m3x2_from_f16x2(u32 x) OCTAVO_BODY({
+  u16 d;
+  asm("cvt.rn.satfinite.e4m3x2.f16x2 %0, %1;" : "=h"(d) : "r"(x));
+  return d;
+});
+// fma.rn.f16x2
+OCTAVO_PTX u32 fma_f16x2(u32 a, u32 b, u32 c) OCTAVO_BODY({
+  u32 d;
+  asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+  return d;
+});
+// fma.rn.sat.f16x2;  clamped to [0, 1], 0 for NaN
+OCTAVO_PTX u32 fma_sat_f16x2(u32 a, u32 b, u32 c) OCTAVO_BODY({
+  u32 d;
+  asm("fma.rn.sat.f16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+  return d;
+});
+// max.f16x2;  the other operand when one is NaN
+OCTAVO_PTX u32 max_f16x2(u32 a, u32 b) OCTAVO_BODY({
+  u32 d;
+  asm("max.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
   return d;
 });
 // sub.f16x2

@@ -101,7 +101,7 @@ struct ForwardKernel {
                    t.at.kv_begin + t.begin + block * C.block_n, p.by_heads_per_kv.quotient(t.head),
                    t.batch);
     }
-    if constexpr (C.k_row_scales) {
+    if constexpr (scaled_rows(C) > 0) {
       G::template load_key_scales<32>(p, t.at, t.sequence, t.begin + block * C.block_n,
                                       p.by_heads_per_kv.quotient(t.head), ring.stage(),
                                       ptx::lane_index());
@@ -269,7 +269,7 @@ struct ForwardKernel {
   }
 
   static OCTAVO_DEVICE void release_scores(const Lane& lane, Course& c, Feed& feed) {
-    if constexpr (C.k_row_scales) ptx::warp_sync();  // every lane has read the scales
+    if constexpr (scaled_rows(C) > 0) ptx::warp_sync();  // every lane has read the scales
     feed.release_k(lane);
     if (--c.left == 0) feed.release_q(lane);
   }
@@ -370,7 +370,7 @@ struct ForwardKernel {
     }
     OCTAVO_UNROLL
     for (u32 stage = 0; stage < C.stages; ++stage) {
-      ptx::mbarrier_init(G::k_full(stage), C.k_row_scales ? 2 : 1);
+      ptx::mbarrier_init(G::k_full(stage), scaled_rows(C) > 0 ? 2 : 1);
       ptx::mbarrier_init(G::k_empty(stage), kWarps);
       ptx::mbarrier_init(G::v_full(stage), 1);
       ptx::mbarrier_init(G::v_empty(stage), kWarps);
@@ -403,7 +403,7 @@ struct ForwardKernel {
 };
 
 template <class Config>
-OCTAVO_KERNEL(threads(Config::value), 1)
+OCTAVO_KERNEL(threads(Config::value), Config::value.ctas)
 sm90_forward(const OCTAVO_GRID_CONSTANT ParamsOf<Config> p) {
   if constexpr (Config::value.split_keys)
     SplitKernel<Config>::entry(p);

@@ -62,7 +62,8 @@ struct Geometry {
   static_assert(C.block_n % kStepKeys == 0 && C.block_n <= 256,
                 "a block of keys is whole wgmma steps");
   static_assert(C.warpgroups >= 1 && C.warpgroups <= 4, "one to four warpgroups compute");
-  static_assert(C.head_dim + (C.ones ? 8 : 0) <= 256, "wgmma has at most 256 columns");
+  static_assert((is_8bit(C) ? C.fold_columns : C.head_dim) + (C.ones ? 8 : 0) <= 256,
+                "wgmma has at most 256 columns");
 
   // In 8 bits a block's P V is a product of its own, that is folded into O in FP32: the tensor
   // cores keep some 14 bits of what they accumulate in FP8, and would lose mass from block to
@@ -74,12 +75,16 @@ struct Geometry {
                              C.head_dim % C.fold_columns == 0
                        : C.fold_columns == 0,
                 "8 bits fold whole parts of O, 16 bits nothing");
-  static_assert(!kFolds || (!C.ones && !stages_o(C)),
-                "in 8 bits sums are added up and O is stored from registers");
+  static_assert(!kFolds || !stages_o(C), "in 8 bits O is stored from registers");
+  static_assert(!kIntegers || !C.ones, "P in bytes has too few steps to be summed");
+  // Scores, and the softmax, in pairs of FP16.
+  static constexpr bool kHalves = C.f16_scores;
+  static_assert(!kHalves || (kFolds && !kIntegers && !C.k_row_scales),
+                "scores are accumulated in FP16 from FP8, with scales of whole blocks");
+  static_assert(!C.code_exp || (kHalves && C.ones), "codes of P are summed by the tensor cores");
   static_assert(!kFolds || kIntegers || C.block_n <= 192,
                 "FP8 sums lose 1.1e-3 of their mass over 128 keys, 2.4e-3 over 256");
-  static_assert(!kFolds || (!C.pack_heads && !C.early_start),
-                "in 8 bits a tile's scales are of one head, and read by all threads");
+  static_assert(!kFolds || !C.pack_heads, "in 8 bits a tile's scales are of one head");
   // P is held times 2^this: e4m3 ends at 448, and its smallest normal is then 2^-14. As an unsigned
   // byte it has 255 steps, of its block's largest: a row whose weight sits in another block still
   // spends all of them on this one.
@@ -88,19 +93,24 @@ struct Geometry {
   static constexpr Swizzle kSwizzle = swizzle_of(row_bytes(C));
   static constexpr u32 kRowBytes = row_bytes(C);
   static constexpr int kColumnBlocks = column_blocks(C);
-  static constexpr bool kOnesInside = C.ones && kColumnBlocks > 1;
+  static constexpr bool kOnesInside = C.ones && !is_8bit(C) && kColumnBlocks > 1;
   static constexpr int kScores = C.block_n / 2;           // registers of the scores,
   static constexpr int kColumns = C.head_dim / 2;         // of O,
   static constexpr int kO = kColumns + (C.ones ? 4 : 0);  // and with the sums by ones
   static constexpr int kPvSteps = C.block_n / kStepKeys;
-  static constexpr int kFolded = kFolds ? C.fold_columns / 2 : 1;  // registers of what is folded
-  static constexpr u32 kChunkKeys = chunk_keys(C);                 // of V transposed,
-  static constexpr u32 kChunkBytes = C.head_dim * chunk_keys(C);   // all columns of them
+  // registers of what is folded, with the sums by ones
+  static constexpr int kFolded = kFolds ? (C.fold_columns + (C.ones ? 8 : 0)) / 2 : 1;
+  static constexpr u32 kChunkKeys = chunk_keys(C);  // of V transposed,
+  static constexpr u32 kChunkBytes = (C.head_dim + (C.ones ? 8 : 0)) * chunk_keys(C);  // with ones
+  // Scales of keys in registers, where a block has several.
+  static constexpr int kKeyScales = C.k_block_scales ? scaled_groups(C) : 1;
 
   using KvRing = Ring<C.stages>;
   struct Scores {
-    float s[kScores];
-    i32 sums[kIntegers ? kScores : 1];  // as the products leave them
+    float s[kHalves ? 1 : kScores];
+    i32 sums[kIntegers ? kScores : 1];     // as the products leave them
+    u32 pairs[kHalves ? kScores / 2 : 1];  // columns 2i and 2i + 1, of one row and of the other
+    float key_scales[kKeyScales];
   };
   // P as the A operand of one step of keys each.
   struct Probabilities {
@@ -117,6 +127,9 @@ struct Geometry {
     float sum[2];  // this thread's part; not used where the sums come by ones
     float scale[2], keep[2];
     float block_origin[2], add[2];
+    // Of scores in FP16: the origin as it is added to them, and whether a row's scale is too large.
+    u32 offsets[2];
+    bool wide;
   };
   struct State {
     float o[kO];
@@ -210,8 +223,9 @@ struct Geometry {
     }
   }
 
-  // The scales of a block's keys, by kThreads threads, of which this is `thread`. They come with K:
-  // read from global memory by those who compute, they took as long as all the rest.
+  // The scales of a block's keys, or of groups of them, by kThreads threads, of which this is
+  // `thread`. They come with K: read from global memory by those who compute, they took as long as
+  // all the rest.
   template <int kThreads>
   static OCTAVO_DEVICE void load_key_scales(const Sm90ForwardParams& params, const SequenceSpan& at,
                                             i32 sequence, i32 key, i32 head, u32 stage,
@@ -221,9 +235,10 @@ struct Geometry {
     const float* const scales = k.data + sequence * k.batch + head * k.head;
     const i32 token = k.by_token ? at.kv_begin : 0;
     OCTAVO_UNROLL
-    for (u32 i = 0; i < C.block_n; i += kThreads) {
-      if (i + thread >= C.block_n) break;
-      const i32 row = token + min_of(key + static_cast<i32>(i + thread), at.len_kv - 1);
+    for (u32 i = 0; i < scaled_groups(C); i += kThreads) {
+      if (i + thread >= scaled_groups(C)) break;
+      const i32 row =
+          token + min_of(key + static_cast<i32>(i + thread) * scaled_rows(C), at.len_kv - 1);
       ptx::store_shared_f32(
           key_scales(stage) + (i + thread) * 4,
           ptx::load_global_f32(scales +
@@ -239,8 +254,19 @@ struct Geometry {
   // What P is multiplied by to be summed; by kThreads threads, of which this is `thread`.
   template <int kThreads>
   static OCTAVO_DEVICE void fill_ones(u32 thread) {
-    constexpr u32 kPair = C.element == Element::f16 ? 0x3c003c00u : 0x3f803f80u;
-    if constexpr (kOnesInside) {
+    constexpr u32 kPair = C.element == Element::f16    ? 0x3c003c00u
+                          : C.element == Element::bf16 ? 0x3f803f80u
+                          : C.element == Element::e4m3 ? 0x38383838u
+                                                       : 0x3c3c3c3cu;
+    if constexpr (C.ones && is_8bit(C)) {
+      OCTAVO_UNROLL
+      for (u32 stage = 0; stage < kv_buffers(C); ++stage) {
+        OCTAVO_UNROLL
+        for (u32 chunk = 0; chunk < C.block_n / kChunkKeys; ++chunk)
+          fill<kThreads>(v_tile(stage) + chunk * kChunkBytes + C.head_dim * kChunkKeys,
+                         8 * kChunkKeys, thread, kPair);
+      }
+    } else if constexpr (kOnesInside) {
       OCTAVO_UNROLL
       for (u32 stage = 0; stage < kv_buffers(C); ++stage)
         fill<kThreads>(v_tile(stage) + S.k_stage, C.block_n * kRowBytes, thread, kPair);

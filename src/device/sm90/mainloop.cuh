@@ -64,6 +64,7 @@ struct Mainloop {
     ptx::pin(Products<G>::sums_of(scores));
     if constexpr (G::kIntegers) Softmax<G>::convert(scores);
     if constexpr (C.k_row_scales) Softmax<G>::scale_keys(scores, k.stage(), lane);
+    if constexpr (C.k_block_scales) Softmax<G>::load_key_scales(scores, k.stage());
   }
   // `adds`: to what O holds, else in its place.
   static OCTAVO_DEVICE void start_pv(State& state, Probabilities& prob, const KvRing& v,

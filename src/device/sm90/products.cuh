@@ -28,6 +28,8 @@ struct Products {
   static OCTAVO_DEVICE auto& sums_of(typename G::Scores& scores) {
     if constexpr (G::kIntegers)
       return scores.sums;
+    else if constexpr (G::kHalves)
+      return scores.pairs;
     else
       return scores.s;
   }
@@ -51,9 +53,9 @@ struct Products {
       else if constexpr (C.element == Element::bf16)
         ptx::wgmma_bf16<false, false>(scores.s, a, b, step > 0);
       else if constexpr (C.element == Element::e4m3)
-        ptx::wgmma_e4m3(scores.s, a, b, step > 0);
+        ptx::wgmma_e4m3(sums_of(scores), a, b, step > 0);
       else if constexpr (C.element == Element::e5m2)
-        ptx::wgmma_e5m2(scores.s, a, b, step > 0);
+        ptx::wgmma_e5m2(sums_of(scores), a, b, step > 0);
       else
         ptx::wgmma_s8(scores.sums, a, b, step > 0);
     }
@@ -77,7 +79,7 @@ struct Products {
     const u64 v = v_descriptor(stage, step);
     if constexpr (C.element == Element::f16)
       ptx::wgmma_f16<true>(state.o, p.a[step], v, adds);
-    else
+    else if constexpr (C.element == Element::bf16)
       ptx::wgmma_bf16<true>(state.o, p.a[step], v, adds);
   }
   static OCTAVO_DEVICE void pv(typename G::State& state, const typename G::Probabilities& p,

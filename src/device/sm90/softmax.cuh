@@ -27,32 +27,72 @@ struct Softmax {
       const i32 end = ptx::mask_term(keys.end - first_column, 2 * C.block_n);
       OCTAVO_UNROLL
       for (int i = 0; i < G::kScores / 4; ++i) {
+        bool seen[2];
         OCTAVO_UNROLL
-        for (int e = 0; e < 2; ++e) {
-          const i32 column = i * 8 + e;
-          float& s = scores.s[i * 4 + half * 2 + e];
-          s = column >= begin && column < end ? s : -kInfinity;
-        }
+        for (int e = 0; e < 2; ++e) seen[e] = i * 8 + e >= begin && i * 8 + e < end;
+        hide(scores, i, half, seen);
+      }
+    }
+  }
+  // Those of two columns that are not seen.
+  static OCTAVO_DEVICE void hide(Scores& scores, int i, u32 half, const bool (&seen)[2]) {
+    if constexpr (G::kHalves) {
+      u32& pair = scores.pairs[i * 2 + half];
+      pair = (seen[0] ? pair & 0xffff : 0xfc00u) | (seen[1] ? pair & 0xffff0000u : 0xfc000000u);
+    } else {
+      OCTAVO_UNROLL
+      for (int e = 0; e < 2; ++e) {
+        float& s = scores.s[i * 4 + half * 2 + e];
+        s = seen[e] ? s : -kInfinity;
       }
     }
   }
 
   // For a negative softmax scale: everything after works with its magnitude.
   static OCTAVO_DEVICE void negate(Scores& scores) {
-    OCTAVO_UNROLL
-    for (int i = 0; i < G::kScores; ++i) scores.s[i] = -scores.s[i];
+    if constexpr (G::kHalves) {
+      OCTAVO_UNROLL
+      for (int i = 0; i < G::kScores / 2; ++i) scores.pairs[i] ^= 0x80008000u;
+    } else {
+      OCTAVO_UNROLL
+      for (int i = 0; i < G::kScores; ++i) scores.s[i] = -scores.s[i];
+    }
   }
 
-  static OCTAVO_DEVICE float block_max(const Scores& scores, int half) {
+  // Of eights of columns from `from` on, this thread's two in each.
+  template <int kEights>
+  static OCTAVO_DEVICE float largest_of(const Scores& scores, int half, int from) {
     // Two chains: a maximum has to wait for the one before it.
-    float even = scores.s[half * 2];
-    float odd = scores.s[half * 2 + 1];
-    OCTAVO_UNROLL
-    for (int i = 1; i < G::kScores / 4; ++i) {
-      even = ptx::max_f32(even, scores.s[i * 4 + half * 2]);
-      odd = ptx::max_f32(odd, scores.s[i * 4 + half * 2 + 1]);
+    if constexpr (G::kHalves) {
+      u32 pair = scores.pairs[from * 2 + half];
+      OCTAVO_UNROLL
+      for (int i = from + 1; i < from + kEights; ++i)
+        pair = ptx::max_f16x2(pair, scores.pairs[i * 2 + half]);
+      float even, odd;
+      ptx::f32_from_f16x2(even, odd, pair);
+      return ptx::max_f32(even, odd);
+    } else {
+      float even = scores.s[from * 4 + half * 2];
+      float odd = scores.s[from * 4 + half * 2 + 1];
+      OCTAVO_UNROLL
+      for (int i = from + 1; i < from + kEights; ++i) {
+        even = ptx::max_f32(even, scores.s[i * 4 + half * 2]);
+        odd = ptx::max_f32(odd, scores.s[i * 4 + half * 2 + 1]);
+      }
+      return ptx::max_f32(even, odd);
     }
-    float largest = ptx::max_f32(even, odd);
+  }
+  // Of a block, times the scales of its keys.
+  static OCTAVO_DEVICE float block_max(const Scores& scores, int half) {
+    constexpr int kEights = G::kScores / 4 / G::kKeyScales;
+    float largest = largest_of<kEights>(scores, half, 0);
+    if constexpr (C.k_block_scales) {
+      largest *= scores.key_scales[0];
+      OCTAVO_UNROLL
+      for (int g = 1; g < G::kKeyScales; ++g)
+        largest = ptx::max_f32(
+            largest, largest_of<kEights>(scores, half, g * kEights) * scores.key_scales[g]);
+    }
     largest = ptx::max_f32(largest, ptx::shuffle_xor(largest, 1));
     return ptx::max_f32(largest, ptx::shuffle_xor(largest, 2));
   }
@@ -87,18 +127,26 @@ struct Softmax {
   template <int kSteps>
   static OCTAVO_DEVICE void exponentials(Scores& scores, Rows& rows, float scale, int from) {
     constexpr int kTiles = G::kStepKeys / 8;
+    if constexpr (G::kHalves)
+      exponentials_in_pairs<kSteps * kTiles>(scores, rows, from * kTiles);
+    else
+      exponentials_one_each<kSteps * kTiles>(scores, rows, scale, from * kTiles);
+  }
+  template <int kEights>
+  static OCTAVO_DEVICE void exponentials_one_each(Scores& scores, Rows& rows, float scale,
+                                                  int from) {
     OCTAVO_UNROLL
     for (int half = 0; half < 2; ++half) {
-      const float by = G::kFolds ? rows.scale[half] : scale;
+      const float of_row = G::kFolds ? rows.scale[half] : scale;
       const float origin =
           (G::kIntegers ? rows.block_origin[half] : rows.origin[half]) - G::kProbabilityLog2;
       float sum[2] = {0, 0};
       OCTAVO_UNROLL
-      for (int i = from * kTiles; i < (from + kSteps) * kTiles; ++i) {
+      for (int i = from; i < from + kEights; ++i) {
         OCTAVO_UNROLL
         for (int e = 0; e < 2; ++e) {
           float& s = scores.s[i * 4 + half * 2 + e];
-          s = weight_of(s, by, origin);
+          s = weight_of(s, of_row * key_scale(scores, i), origin);
           if constexpr (!C.ones) sum[e] += s;
         }
       }
@@ -138,7 +186,10 @@ struct Softmax {
     for (int i = 0; i < 4; ++i) {
       if constexpr (is_8bit(C)) {
         const float* const s = scores.s + step * 16 + i / 2 * 8 + i % 2 * 2;
-        if constexpr (G::kIntegers)
+        if constexpr (G::kHalves)
+          p.a[step][i] = pack_pairs(scores.pairs[step * 8 + i / 2 * 4 + i % 2],
+                                    scores.pairs[step * 8 + i / 2 * 4 + i % 2 + 2]);
+        else if constexpr (G::kIntegers)
           p.a[step][i] = ptx::permute_bytes(pack_bytes(s[0], s[1]), pack_bytes(s[4], s[5]), 0x5410);
         else
           p.a[step][i] = pack(s[0], s[1]) | pack(s[4], s[5]) << 16;
@@ -162,7 +213,7 @@ struct Softmax {
     const ScaleParams& q = p.q_scales;
     const ScaleParams& k = p.k_scales;
     float of_head = p.scale_log2;
-    if constexpr (!C.k_row_scales)
+    if constexpr (scaled_rows(C) == 0)
       of_head *= ptx::load_global_f32(k.data + w.sequence * k.batch +
                                       p.by_heads_per_kv.quotient(w.head) * k.head);
     OCTAVO_UNROLL
@@ -173,8 +224,19 @@ struct Softmax {
           ptx::load_global_f32(q.data + w.sequence * q.batch + w.head * q.head +
                                static_cast<i64>(p.by_q_block_rows.quotient(row)) * q.stride);
     }
+    if constexpr (G::kHalves) rows.wide = !fits_halves(ptx::max_f32(rows.scale[0], rows.scale[1]));
   }
 
+  // The scale of the keys of an eight of columns, where it is not in the scores or the row's.
+  static OCTAVO_DEVICE float key_scale(const Scores& scores, int eight) {
+    if constexpr (C.k_block_scales) return scores.key_scales[eight * 8 / scaled_rows(C)];
+    return 1.0f;
+  }
+  static OCTAVO_DEVICE void load_key_scales(Scores& scores, u32 stage) {
+    OCTAVO_UNROLL
+    for (int i = 0; i < G::kKeyScales; ++i)
+      scores.key_scales[i] = ptx::load_shared_f32(G::key_scales(stage) + i * 4);
+  }
   // Scores times the scale of their key, where keys have scales of their own.
   static OCTAVO_DEVICE void scale_keys(Scores& scores, u32 stage, u32 lane) {
     const u32 scales = G::key_scales(stage) + lane % 4 * 8;
@@ -194,15 +256,126 @@ struct Softmax {
     OCTAVO_UNROLL
     for (int half = 0; half < 2; ++half) {
       const float in_block = ptx::max_f32(block_max(scores, half) * rows.scale[half], kLowest);
-      const float origin = ptx::max_f32(rows.origin[half], in_block);
+      float origin = ptx::max_f32(rows.origin[half], in_block);
+      if constexpr (G::kHalves) origin = half_origin(origin, rows.offsets[half]);
       rows.keep[half] = ptx::exp2_approx(rows.origin[half] - origin);
       if constexpr (G::kIntegers) {
         rows.block_origin[half] = in_block;
         rows.add[half] = ptx::exp2_approx(in_block - origin);
       }
       rows.origin[half] = origin;
-      rows.sum[half] *= rows.keep[half];
+      if constexpr (!C.ones) rows.sum[half] *= rows.keep[half];
     }
+  }
+
+  // --- 8 bits, scores in pairs of FP16
+  // ------------------------------------------------------------
+
+  // P's exponent is fma(s, by, offset) in FP16, with one rounding. The offset is rounded to FP16,
+  // and so must the origin be that sums and outputs stand on: what the row counts from is always
+  // what its offset says.
+  //
+  // E4M3 codes are nearly linear in the logarithm: between powers of two the code's value runs
+  // along a chord of 2^x. So 8 (x + 7 - 0.057) is P's code, if not its best one, and needs no
+  // exponential: the shift halves the largest error.
+  static constexpr float kCodeShift = 6.943f;
+  static OCTAVO_DEVICE float offset_of(float origin) {
+    const float exponent = G::kProbabilityLog2 - origin;
+    return C.code_exp ? (exponent + kCodeShift) * (1.0f / 16) : exponent;
+  }
+  static OCTAVO_DEVICE float origin_of(float offset) {
+    return G::kProbabilityLog2 - (C.code_exp ? offset * 16 - kCodeShift : offset);
+  }
+  // Beyond this FP16 is too coarse for an origin, and a scale may not be a number there. A row that
+  // has seen no key is beyond it.
+  static constexpr float kMost = 512;
+  static OCTAVO_DEVICE bool fits_halves(float x) { return ptx::abs_f32(x) < kMost; }
+  // Not 0 in FP16: a key that is not seen has -infinity, and must keep it.
+  static OCTAVO_DEVICE float half_scale(float scale) {
+    constexpr float kSmallest = 5.9604645e-8f;
+    return ptx::max_f32(C.code_exp ? scale * (1.0f / 16) : scale, kSmallest);
+  }
+  // What the row counts from, and its offset, twice in a register.
+  static OCTAVO_DEVICE float half_origin(float origin, u32& offsets) {
+    const float offset = offset_of(origin);
+    offsets = ptx::f16x2_from_f32(offset, offset);
+    float low, high;
+    ptx::f32_from_f16x2(low, high, offsets);
+    return fits_halves(origin) ? origin_of(low) : origin;
+  }
+
+  // Of eights of columns from `from` on.
+  template <int kEights>
+  static OCTAVO_DEVICE void exponentials_in_pairs(Scores& scores, Rows& rows, int from) {
+    bool wide = rows.wide || !fits_halves(rows.origin[0]) || !fits_halves(rows.origin[1]);
+    if constexpr (C.k_block_scales) {
+      float largest = scores.key_scales[0];
+      OCTAVO_UNROLL
+      for (int g = 1; g < G::kKeyScales; ++g) largest = ptx::max_f32(largest, scores.key_scales[g]);
+      wide = wide || !fits_halves(largest * ptx::max_f32(rows.scale[0], rows.scale[1]));
+    }
+    if (ptx::warp_any(wide)) {
+      exponentials_one_by_one<kEights>(scores, rows, from);
+    } else {
+      OCTAVO_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        const u32 offsets = rows.offsets[half];
+        OCTAVO_UNROLL
+        for (int i = from; i < from + kEights; ++i) {
+          const float by = half_scale(rows.scale[half] * key_scale(scores, i));
+          u32& pair = scores.pairs[i * 2 + half];
+          if constexpr (C.code_exp)
+            pair = code_of(ptx::fma_sat_f16x2(pair, ptx::f16x2_from_f32(by, by), offsets));
+          else
+            pair =
+                ptx::exp2_approx_f16x2(ptx::fma_f16x2(pair, ptx::f16x2_from_f32(by, by), offsets));
+        }
+      }
+    }
+    if constexpr (!C.ones) add_up<kEights>(scores, rows, from);
+  }
+  // 16 x is the exponent of a code in eights: adding 1024 leaves its integer in the low byte.
+  static OCTAVO_DEVICE u32 code_of(u32 x) {
+    constexpr u32 k128 = 0x58005800, k1024 = 0x64006400;
+    return ptx::fma_f16x2(x, k128, k1024);
+  }
+  // The same in FP32. Rare: scores whose softmax is next to a choice of one.
+  template <int kEights>
+  static OCTAVO_DEVICE void exponentials_one_by_one(Scores& scores, const Rows& rows, int from) {
+    OCTAVO_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const float origin = rows.origin[half] - G::kProbabilityLog2;
+      OCTAVO_UNROLL
+      for (int i = from; i < from + kEights; ++i) {
+        const float by = rows.scale[half] * key_scale(scores, i);
+        u32& pair = scores.pairs[i * 2 + half];
+        float even, odd;
+        ptx::f32_from_f16x2(even, odd, pair);
+        pair = ptx::f16x2_from_f32(weight_of(even, by, origin), weight_of(odd, by, origin));
+        if constexpr (C.code_exp)
+          pair = ptx::permute_bytes(ptx::e4m3x2_from_f16x2(pair), 0, 0x4140);
+      }
+    }
+  }
+  template <int kEights>
+  static OCTAVO_DEVICE void add_up(const Scores& scores, Rows& rows, int from) {
+    OCTAVO_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      float sum[2] = {0, 0};
+      OCTAVO_UNROLL
+      for (int i = from; i < from + kEights; ++i) {
+        float even, odd;
+        ptx::f32_from_f16x2(even, odd, scores.pairs[i * 2 + half]);
+        sum[0] += even;
+        sum[1] += odd;
+      }
+      rows.sum[half] += sum[0] + sum[1];
+    }
+  }
+  // Two pairs become four codes.
+  static OCTAVO_DEVICE u32 pack_pairs(u32 first, u32 second) {
+    if constexpr (C.code_exp) return ptx::permute_bytes(first, second, 0x6420);
+    return ptx::e4m3x2_from_f16x2(first) | ptx::e4m3x2_from_f16x2(second) << 16;
   }
 
   static OCTAVO_DEVICE void convert(Scores& scores) {
@@ -212,10 +385,13 @@ struct Softmax {
   }
 
   // Part `part` of O's columns: o = o * keep + t, or + t * add.
+  // With ones each part has eight columns more, of which the last part's are the sums.
   static OCTAVO_DEVICE void fold(State& state, const Rows& rows, int part) {
+    constexpr int kRegisters = C.fold_columns / 2;
+    const bool last = (part + 1) * kRegisters == G::kColumns;
     OCTAVO_UNROLL
-    for (int i = 0; i < G::kFolded; ++i) {
-      float& o = state.o[part * G::kFolded + i];
+    for (int i = 0; i < (last ? G::kFolded : kRegisters); ++i) {
+      float& o = state.o[part * kRegisters + i];
       const int half = i % 4 / 2;
       if constexpr (G::kIntegers)
         o = ptx::fused_multiply_add(ptx::float_of_int(state.t_sums[i]), rows.add[half],

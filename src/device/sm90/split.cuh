@@ -111,7 +111,7 @@ struct SplitKernel {
   // The scales of a block's keys, by all threads of the part.
   static OCTAVO_DEVICE void load_scales(const Sm90ForwardParams& p, const Tile& t, i32 key,
                                         u32 stage, const Lane& w) {
-    if constexpr (C.k_row_scales) {
+    if constexpr (scaled_rows(C) > 0) {
       const u32 thread = (w.group % C.row_groups * 4 + w.warp) * 32 + w.lane;
       G::template load_key_scales<C.row_groups * kWarpgroup>(
           p, t.at, t.sequence, key, p.by_heads_per_kv.quotient(t.head), stage, thread);
@@ -466,7 +466,7 @@ struct SplitKernel {
     ptx::mbarrier_init(G::q_full(0), 1);
     OCTAVO_UNROLL
     for (u32 stage = 0; stage < kv_buffers(C); ++stage) {
-      ptx::mbarrier_init(G::k_full(stage), C.k_row_scales ? 1 + 4 * C.row_groups : 1);
+      ptx::mbarrier_init(G::k_full(stage), scaled_rows(C) > 0 ? 1 + 4 * C.row_groups : 1);
       ptx::mbarrier_init(G::v_full(stage), 1);
     }
     ptx::fence_mbarrier_init();
@@ -505,7 +505,7 @@ struct SplitKernel {
     if (C.cluster > 1 && thread == 32) init_piece_barriers();
     const u32 rank = C.cluster > 1 ? ptx::cluster_cta_rank() : 0;
     const Tile t = tile_of(p, ptx::block_index_x() / C.cluster);
-    // Who stores waits for this thread before.
+    // Who stores, or reads scales, waits for this thread before.
     if (C.early_start && thread == 0) ptx::wait_for_earlier_grids();
     if (thread == 0 && has_blocks(t, rank)) load_first(p, t, rank);
     if constexpr (C.cluster > 1) ptx::cluster_arrive_relaxed();
