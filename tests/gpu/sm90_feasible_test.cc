@@ -49,7 +49,7 @@ TEST(Sm90Feasible, WhatDoesNotAndWhy) {
       {"f16_scores=true", "config.f16_scores"},
       {"k_block_scales=true", "config.k_block_scales"},
       {"code_exp=true", "config.code_exp"},
-      {"element=e4m3,fold_columns=16,ones=false,own_o=false,block_n=224", "up to 192 in FP8"},
+      {"element=e4m3,fold_columns=16,ones=false,own_o=false,block_n=192", "up to 160 in FP8"},
       {"fold_columns=64", "0 with 16-bit elements"},
       {"k_row_scales=true", "false with 16-bit elements"},
       {"out=int8", "config.out"},

@@ -11,6 +11,7 @@
 
 #include "gpu/choose_sm90_forward.h"
 #include "gpu/config_text.h"
+#include "gpu/sm90_feasible.h"
 #include "times.h"
 
 namespace octavo::search_sm90 {
@@ -183,6 +184,17 @@ bool replace_rows(const char* path, std::string_view table, const std::string& r
   return static_cast<bool>(std::ofstream(path) << text);
 }
 
+// Rules may have become stricter since.
+Timed feasible_of(const Timed& t) {
+  Timed kept{{}, t.problems, {}};
+  for (std::size_t row = 0; row < t.rows.size(); ++row) {
+    if (!feasible(timed_config(t.rows[row]), 90).ok()) continue;
+    kept.rows.push_back(t.rows[row]);
+    kept.us.push_back(t.us[row]);
+  }
+  return kept;
+}
+
 // The problems that rows are fitted to.
 Timed without_unseen(const Timed& t) {
   Timed kept{t.rows, {}, std::vector<std::vector<double>>(t.rows.size())};
@@ -203,7 +215,8 @@ Status fit_table(const char* times, const char* header) {
   std::string lines;
   double worst = 1;
   const bool in_8_bits = all->begin()->second.rows[0].fold_columns > 0;
-  for (auto& [group, t] : *all) {
+  for (auto& [group, timed] : *all) {
+    Timed t = feasible_of(timed);
     Timed fitted = without_unseen(t);
     for (std::size_t row = 0; row < t.rows.size(); ++row) {
       std::vector<Sample> samples;

@@ -68,7 +68,7 @@ Rows candidates_8_bit(const Group& group) {
     }
   };
   for (const int warpgroups : {2, 3, 4})
-    for (const int block_n : {64, 96, 128, 160, 192})
+    for (const int block_n : {64, 96, 128, 160})
       add({head_dim, warpgroups, block_n, block_n < 128 ? 4 : 2, 0, 0, true, false, false, 1, 1, 0,
            0, 0});
   for (const int cluster : {1, 2}) {
@@ -82,7 +82,7 @@ Rows candidates_8_bit(const Group& group) {
       if (cluster == 1) add_split(1, 1, block_n, stages, 4);
     }
     add_split(2, 1, 128, 1, 1);
-    add_split(2, 1, 192, 1, 1);
+    add_split(2, 1, 160, 1, 1);
     add_split(2, 2, 128, 1, 1);
   }
   return rows;

@@ -82,8 +82,8 @@ struct Geometry {
   static_assert(!kHalves || (kFolds && !kIntegers && !C.k_row_scales),
                 "scores are accumulated in FP16 from FP8, with scales of whole blocks");
   static_assert(!C.code_exp || (kHalves && C.ones), "codes of P are summed by the tensor cores");
-  static_assert(!kFolds || kIntegers || C.block_n <= 192,
-                "FP8 sums lose 1.1e-3 of their mass over 128 keys, 2.4e-3 over 256");
+  static_assert(!kFolds || kIntegers || C.block_n <= 160,
+                "FP8 products lose 8e-4 of a mean of V over 160 keys, 1.1e-3 over 192");
   static_assert(!kFolds || !C.pack_heads, "in 8 bits a tile's scales are of one head");
   // P is held times 2^this: e4m3 ends at 448, and its smallest normal is then 2^-14. As an unsigned
   // byte it has 255 steps, of its block's largest: a row whose weight sits in another block still
