@@ -212,6 +212,9 @@ u8 load_global_b8(const void* p, Site site) { return loaded_global<u8>("ld.globa
 float load_global_f32(const float* p, Site site) {
   return loaded_global<float>("ld.global.b32", p, site);
 }
+float load_written_f32(const float* p, Site site) {
+  return loaded_global<float>("ld.relaxed.gpu.global.f32", p, site);
+}
 i32 load_global_i32(const i32* p, Site site) {
   return loaded_global<i32>("ld.global.b32", p, site);
 }

@@ -67,13 +67,18 @@ constexpr void for_each_sm90_config(const Take& take) {
 }
 
 // In 8 bits, one of each form: kernels of other rows differ in numbers alone. With scores in FP16
-// each of them as our own quantizer has it, then with an early start, and with one scale of K a
-// head.
+// each of them as our own quantizer has it, and with exact sums, for LSE; then with an early start,
+// and with one scale of K a head.
 template <class Take>
 constexpr void for_each_f16_scores(const sm90::TableRow& row, const Take& take) {
   Sm90Forward c = sm90::config_of(row, Element::e4m3);
   c.k_block_scales = true;
   take(c);
+  if (c.ones && !c.code_exp) {
+    c.ones = false;
+    take(c);
+    c.ones = true;
+  }
   if (row.head_dim != 64) return;
   c.early_start = true;
   take(c);
@@ -89,6 +94,9 @@ constexpr void for_each_f32_scores(const sm90::TableRow& row, const Take& take) 
     c.k_row_scales = scales == Scales::of_rows;
     c.k_block_scales = scales == Scales::of_blocks;
     c.out = out;
+    take(c);
+    if (!c.ones || out != Element::f16) return;
+    c.ones = false;
     take(c);
   };
   add(Element::e4m3, Scales::of_heads);

@@ -277,7 +277,7 @@ std::vector<Case> cases_for(const Sm90Forward& config) {
   c.out = dtype_of(config.out);
   c.head_dim = config.head_dim;
   pose_scales(config, c);
-  c.lse = !config.ones || (sm90::is_8bit(config) && !config.code_exp);
+  c.lse = !config.ones;
   // Packed heads: three that share keys, and a fourth of a tile that is another's.
   const std::int64_t rows = config.pack_heads ? 6 : sm90::block_m(config), keys = config.block_n;
   const std::int64_t parts = sm90::key_parts(config);

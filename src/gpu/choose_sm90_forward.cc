@@ -39,14 +39,6 @@ bool has_k_row_scales(const Problem& p) {
   return is_8bit(p.k) && by_rows && !has_k_block_scales(p);
 }
 
-// Launches of our own come before, and nothing that reads what it writes.
-bool follows_quantizers(const Problem& posed) {
-  const OperandFormats formats = operand_formats(posed);
-  if (!is_8bit(prepared_problem(posed).q)) return false;
-  return formats.q.rounded || formats.k.rounded || formats.v.rounded ||
-         posed.v_layout == VLayout::rows;
-}
-
 // `promised`: by who made the codes; 0: nothing.
 double largest_code(const OperandFormat& format, float promised) {
   if (format.scales_of_ours()) return format.largest_code;
@@ -236,12 +228,11 @@ ChosenSm90Forward choose_sm90_forward(const Problem& problem, const GpuInfo& gpu
   chosen.config.out = element_of(p.out);
   chosen.config.k_row_scales = has_k_row_scales(p);
   chosen.config.k_block_scales = has_k_block_scales(p);
-  chosen.config.early_start = p.options.overlap_launch || follows_quantizers(problem);
+  chosen.config.early_start = p.options.overlap_launch;
   chosen.reason =
       fmt::format("{}: {:.3g} us by the table, the least", shape_text(chosen.config), best);
-  // A sum of rounded probabilities is what O wants divided by, and not exact enough for LSE, unless
-  // the scores are those of 8 bits.
-  if (p.lse && chosen.config.ones && !is_8bit(p.q)) {
+  // A sum of rounded probabilities is what O wants divided by, and not exact enough for LSE.
+  if (p.lse && chosen.config.ones) {
     chosen.config.ones = false;
     chosen.reason += "; LSE from exact sums";
   }

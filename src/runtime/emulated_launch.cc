@@ -106,11 +106,11 @@ const emulator::EmulatedSm90Forward* emulated_sm90_forward(const Problem& proble
   const emulator::EmulatedSm90Forward* best = nullptr;
   for (const auto& kernel : kernels) {
     const Sm90Forward& c = kernel.config;
-    const bool serves =
-        c.element == wanted.element && c.out == wanted.out && c.head_dim == wanted.head_dim &&
-        c.k_row_scales == wanted.k_row_scales && c.k_block_scales == wanted.k_block_scales &&
-        (!c.f16_scores || wanted.f16_scores) && (!c.code_exp || wanted.code_exp) &&
-        !(c.ones && problem.lse && !sm90::is_8bit(c)) && !(c.split_keys && problem.packed);
+    const bool serves = c.element == wanted.element && c.out == wanted.out &&
+                        c.head_dim == wanted.head_dim && c.k_row_scales == wanted.k_row_scales &&
+                        c.k_block_scales == wanted.k_block_scales &&
+                        (!c.f16_scores || wanted.f16_scores) && (!c.code_exp || wanted.code_exp) &&
+                        !(c.ones && problem.lse) && !(c.split_keys && problem.packed);
     const auto strangeness = [&wanted](const Sm90Forward& x) {
       return std::tuple(x.code_exp != wanted.code_exp, x.f16_scores != wanted.f16_scores,
                         x.pack_heads != wanted.pack_heads, x.early_start != wanted.early_start,

@@ -95,7 +95,7 @@ Case case_of(const Edge& edge, const Sm90Forward& config, std::uint64_t seed) {
   c.options.window_right = edge.window_right;
   c.layout = edge.layout;
   c.scale = edge.scale;
-  c.lse = !config.ones || (sm90::is_8bit(config) && !config.code_exp);
+  c.lse = !config.ones;
   c.seed = seed;
   return c;
 }

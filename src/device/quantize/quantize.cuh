@@ -92,7 +92,7 @@ OCTAVO_DEVICE float group_amax(const QuantizeParams& p, const Tile& t, const Pla
     from += (static_cast<i64>(t.sequence) * p.heads + t.head) * p.partials;
   float amax = 0;
   for (i32 i = static_cast<i32>(ptx::thread_index()); i < p.partials; i += kC.threads)
-    amax = ptx::max_f32(amax, ptx::load_global_f32(from + i));
+    amax = ptx::max_f32(amax, ptx::load_written_f32(from + i));
   return cta_max<kC>(amax);
 }
 
@@ -107,7 +107,7 @@ OCTAVO_DEVICE void column_amax(const QuantizeParams& p, const Tile& t, const Pla
   for (i32 n = 0; n < p.partials; ++n, from += kC.columns) {
     OCTAVO_UNROLL
     for (int i = 0; i < kVector; ++i)
-      amax[i] = ptx::max_f32(amax[i], ptx::load_global_f32(from + i));
+      amax[i] = ptx::max_f32(amax[i], ptx::load_written_f32(from + i));
   }
 }
 

@@ -116,7 +116,7 @@ OCTAVO_DEVICE float partial_column_max(const QuantizeParams& p, const Tile& t) {
                       column_of(thread % kC.columns);
   float amax = 0;
   for (i32 n = reader; n < p.partials; n += kReaders)
-    amax = ptx::max_f32(amax, ptx::load_global_f32(from + static_cast<i64>(n) * kC.columns));
+    amax = ptx::max_f32(amax, ptx::load_written_f32(from + static_cast<i64>(n) * kC.columns));
   if constexpr (kReaders > 1) {
     ptx::store_shared_f32(parts + static_cast<u32>(thread) * 4, amax);
     ptx::cta_sync();

@@ -66,7 +66,7 @@ struct Epilogue {
       if (mine + i * 8 >= p.head_dim) break;
       OCTAVO_UNROLL
       for (int e = 0; e < 2; ++e) {
-        const float by = ptx::load_global_f32(scale + e * stride);
+        const float by = ptx::load_written_f32(scale + e * stride);
         state.o[i * 4 + e] *= by;
         state.o[i * 4 + 2 + e] *= by;
       }
@@ -83,7 +83,7 @@ struct Epilogue {
     OCTAVO_UNROLL
     for (int i = 0; i < kScales; ++i) {
       const bool exists = mine + i / 2 * 8 < p.head_dim;
-      by[i] = exists ? ptx::load_global_f32(scale + (i / 2 * 8 + i % 2) * stride) : 0.0f;
+      by[i] = exists ? ptx::load_written_f32(scale + (i / 2 * 8 + i % 2) * stride) : 0.0f;
     }
   }
   template <int kScales>

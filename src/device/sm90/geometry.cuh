@@ -241,8 +241,8 @@ struct Geometry {
           token + min_of(key + static_cast<i32>(i + thread) * scaled_rows(C), at.len_kv - 1);
       ptx::store_shared_f32(
           key_scales(stage) + (i + thread) * 4,
-          ptx::load_global_f32(scales +
-                               static_cast<i64>(p.by_k_block_rows.quotient(row)) * k.stride));
+          ptx::load_written_f32(scales +
+                                static_cast<i64>(p.by_k_block_rows.quotient(row)) * k.stride));
     }
   }
 

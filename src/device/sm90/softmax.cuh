@@ -214,15 +214,15 @@ struct Softmax {
     const ScaleParams& k = p.k_scales;
     float of_head = p.scale_log2;
     if constexpr (scaled_rows(C) == 0)
-      of_head *= ptx::load_global_f32(k.data + w.sequence * k.batch +
-                                      p.by_heads_per_kv.quotient(w.head) * k.head);
+      of_head *= ptx::load_written_f32(k.data + w.sequence * k.batch +
+                                       p.by_heads_per_kv.quotient(w.head) * k.head);
     OCTAVO_UNROLL
     for (u32 half = 0; half < 2; ++half) {
       const i32 row = (q.by_token ? w.at.q_begin : 0) + min_of(w.row(half), w.at.len_q - 1);
       rows.scale[half] =
           of_head *
-          ptx::load_global_f32(q.data + w.sequence * q.batch + w.head * q.head +
-                               static_cast<i64>(p.by_q_block_rows.quotient(row)) * q.stride);
+          ptx::load_written_f32(q.data + w.sequence * q.batch + w.head * q.head +
+                                static_cast<i64>(p.by_q_block_rows.quotient(row)) * q.stride);
     }
     if constexpr (G::kHalves) rows.wide = !fits_halves(ptx::max_f32(rows.scale[0], rows.scale[1]));
   }

@@ -425,6 +425,10 @@ struct SplitKernel {
     w.batch = t.batch;
     w.head = t.head;
     w.first_row = t.first_row + static_cast<i32>(row_group) * kRows;
+    if constexpr (C.early_start && is_8bit(C)) {
+      ptx::spare("scales are read behind a barrier at which who loads arrives, having waited");
+      ptx::wait_for_earlier_grids();
+    }
     Destination to;
     if constexpr (kDestinationFirst) to = destination(p, w, rank);
     State state;
@@ -505,7 +509,7 @@ struct SplitKernel {
     if (C.cluster > 1 && thread == 32) init_piece_barriers();
     const u32 rank = C.cluster > 1 ? ptx::cluster_cta_rank() : 0;
     const Tile t = tile_of(p, ptx::block_index_x() / C.cluster);
-    // Who stores, or reads scales, waits for this thread before.
+    // Who stores waits for this thread before.
     if (C.early_start && thread == 0) ptx::wait_for_earlier_grids();
     if (thread == 0 && has_blocks(t, rank)) load_first(p, t, rank);
     if constexpr (C.cluster > 1) ptx::cluster_arrive_relaxed();
