@@ -306,8 +306,10 @@ Result<int> CubinCache::remove(std::string_view prefix) const {
   int removed = 0;
   for (const std::string& name : names_in(root.get())) {
     if (!is_key(name) || !name.starts_with(prefix)) continue;
-    if (!remove_entry(root.get(), name)) return io_error("remove", name);
-    ++removed;
+    if (remove_entry(root.get(), name))
+      ++removed;
+    else if (errno != ENOENT)  // or another process was faster
+      return io_error("remove", name);
   }
   if (prefix.empty()) remove_leftovers(root.get(), true);
   return removed;
