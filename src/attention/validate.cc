@@ -93,9 +93,6 @@ Status validate_types(const Problem& p) {
   return {};
 }
 
-// What a bound of 0 stands for.
-float largest_code(DType dtype, float bound) { return bound == 0 ? largest(dtype) : bound; }
-
 Status validate_largest_codes(const Problem& p) {
   for (const auto& [what, dtype, bound] :
        {std::tuple{"q_scales.largest_code", p.q, p.q_largest_code},

@@ -39,29 +39,16 @@ bool has_k_row_scales(const Problem& p) {
   return is_8bit(p.k) && by_rows && !has_k_block_scales(p);
 }
 
-// `promised`: by who made the codes; 0: nothing.
-double largest_code(const OperandFormat& format, float promised) {
-  if (format.scales_of_ours()) return format.largest_code;
-  return promised == 0 ? largest(format.stored) : promised;
-}
-
-// The way from scores to P. LSE is taken from P's exact values, which codes do not have; nor do all
-// head dimensions have kernels with codes.
+// The way from scores to P. LSE is taken from P's exact values, which codes do not have.
 Scores8Bit scores_of(const Problem& posed) {
-  const OperandFormats formats = operand_formats(posed);
   const Problem p = prepared_problem(posed);
   const bool fp8 = p.q == DType::e4m3 || p.q == DType::e5m2;
   if (!fp8 || has_k_row_scales(p)) return Scores8Bit::f32;
-  const double most = static_cast<double>(p.head_dim) * largest_code(formats.q, p.q_largest_code) *
-                      largest_code(formats.k, p.k_largest_code);
   constexpr double kLargestHalf = 65504;
+  const double most = static_cast<double>(p.head_dim) * largest_code(p.q, p.q_largest_code) *
+                      largest_code(p.k, p.k_largest_code);
   if (most > kLargestHalf) return Scores8Bit::f32;
-  const std::span<const sm90::TableRow> table = sm90_table(p.q);
-  const bool has_codes = std::any_of(table.begin(), table.end(), [&p](const auto& row) {
-    return row.scores == Scores8Bit::f16_codes && row.head_dim >= p.head_dim &&
-           !(p.packed && row.cluster > 0);
-  });
-  const bool fast = posed.options.precision == Precision::fp8_fast && !p.lse && has_codes;
+  const bool fast = posed.options.precision == Precision::fp8_fast && !p.lse;
   return fast ? Scores8Bit::f16_codes : Scores8Bit::f16;
 }
 

@@ -5,19 +5,15 @@
 
 #include "attention/error.h"
 #include "attention/operand.h"
-#include "attention/sequence.h"
-#include "config/v_layout.h"
 #include "gpu/element_of.h"
+#include "gpu/operand_conversion.h"
 #include "numeric/scale.h"
 
 namespace octavo {
 namespace {
 
-constexpr std::int64_t kAlignment = 64;  // of what lies in the workspace
-constexpr std::int64_t kRowBytes = 16;   // rows of the results are multiples of this
-// Maxima of the first of two passes. A head has no more than kMostChunks, so that putting them
-// together stays cheap; a tensor as many as it has CTAs.
-constexpr std::int64_t kChunks = 512, kMostChunks = 32, kTensorBlocks = 256;
+// Maxima of a head, so that putting them together stays cheap.
+constexpr std::int64_t kMostChunks = 32;
 // Those of V beside Q and K, whose CTAs fill the chip too: the fewer, the less the second launch
 // has to put together.
 constexpr std::int64_t kValueChunks = 256;
@@ -25,117 +21,6 @@ constexpr std::int64_t kValueChunks = 256;
 // the exchange in clusters leaves memory idle, at 62% of a copy's speed where two launches reach
 // 90%.
 constexpr std::int64_t kHeldElements = 1 << 21;
-
-// One of Q, K and V.
-struct Conversion {
-  OperandFormat format;
-  std::int64_t sequences, heads, longest;  // rows of the longest sequence
-  std::int64_t batches, rows;              // of the tensor
-  std::int64_t head_dim, block_rows;
-  bool packed;
-  bool transposed = false;
-
-  bool needed() const { return format.rounded || transposed; }
-  DType to() const { return format.rounded.value_or(format.stored); }
-  std::int64_t row_elements() const {
-    return round_up(head_dim, kRowBytes / static_cast<std::int64_t>(size_bytes(to())));
-  }
-  std::int64_t column_bytes() const {
-    return packed ? packed_v_column_bytes(rows, sequences) : v_column_bytes(rows);
-  }
-  // Of a head.
-  std::int64_t head_elements() const {
-    return transposed ? head_dim * column_bytes() : rows * row_elements();
-  }
-  std::int64_t bytes() const {
-    return batches * heads * head_elements() * static_cast<std::int64_t>(size_bytes(to()));
-  }
-  // The result, as the forward kernel sees it.
-  ConstTensor tensor(const void* data) const {
-    const std::int64_t row = transposed ? column_bytes() : row_elements();
-    return {data,
-            to(),
-            {batches, heads, transposed ? head_dim : rows, transposed ? column_bytes() : head_dim},
-            {heads * head_elements(), head_elements(), row, 1}};
-  }
-};
-
-struct Conversions {
-  Conversion q, k, v;
-};
-
-Conversions conversions_of(const Problem& p, const Arguments* a, VLayout layout) {
-  const OperandFormats formats = operand_formats(p);
-  const auto operand = [&](const OperandFormat& format, std::int64_t heads, std::int64_t len,
-                           std::int64_t tokens) -> Conversion {
-    const std::int64_t block_rows = p.options.quantization.block_rows;
-    if (p.packed) return {format, p.batch, heads, len, 1, tokens, p.head_dim, block_rows, true};
-    return {format, p.batch, heads, len, p.batch, len, p.head_dim, block_rows, false};
-  };
-  const std::int64_t tokens_q = a != nullptr ? a->q.shape[2] : p.batch * p.len_q;
-  const std::int64_t tokens_kv = a != nullptr ? a->k.shape[2] : p.batch * p.len_kv;
-  Conversions all{operand(formats.q, p.heads_q, p.len_q, tokens_q),
-                  operand(formats.k, p.heads_kv, p.len_kv, tokens_kv),
-                  operand(formats.v, p.heads_kv, p.len_kv, tokens_kv)};
-  all.v.transposed = layout == VLayout::transposed && p.v_layout == VLayout::rows;
-  return all;
-}
-
-ScaleGroup group_of(const OperandFormat& format) {
-  if (!format.scales_of_ours()) return ScaleGroup::none;
-  switch (format.granularity) {
-    case Granularity::tensor:
-      return ScaleGroup::tensor;
-    case Granularity::head:
-      return ScaleGroup::head;
-    case Granularity::block:
-      return ScaleGroup::block;
-    case Granularity::row:
-      return ScaleGroup::row;
-    case Granularity::channel:
-      return ScaleGroup::channel;
-  }
-  return ScaleGroup::none;
-}
-
-// In a packed batch, rows are those of the tensor, everything else counts by sequence: as the API
-// has it for scales of the caller.
-std::int64_t scale_floats(const Conversion& x, bool packed) {
-  if (!x.format.scales_of_ours()) return 0;
-  const bool by_token = packed && x.format.granularity == Granularity::row;
-  return scale_count(
-      {by_token ? x.batches : x.sequences, x.heads, by_token ? x.rows : x.longest, x.head_dim},
-      x.format.granularity, x.block_rows);
-}
-
-// Few widths, so that there are few kernels: what is short of one leaves lanes idle.
-std::int64_t columns_of(std::int64_t head_dim) {
-  return head_dim <= 64 ? 64 : head_dim <= 128 ? 128 : 256;
-}
-
-// Room for more maxima than a shorter or smaller batch could have.
-std::int64_t partial_floats(const Conversion& x) {
-  const ScaleGroup group = group_of(x.format);
-  if (!quantizer::two_passes(group)) return 0;
-  if (group == ScaleGroup::tensor) return kTensorBlocks;
-  const std::int64_t sets = std::max(kChunks, x.sequences * x.heads);
-  return group == ScaleGroup::channel ? sets * columns_of(x.head_dim) : sets;
-}
-
-// Where one operand's results lie.
-struct Room {
-  std::int64_t result, scales, partials, end;
-};
-
-Room room_of(const Conversion& x, bool packed, std::int64_t begin) {
-  if (!x.needed()) return {begin, begin, begin, begin};
-  Room room{};
-  room.result = begin;
-  room.scales = room.result + round_up(x.bytes(), kAlignment);
-  room.partials = room.scales + round_up(scale_floats(x, packed) * 4, kAlignment);
-  room.end = room.partials + round_up(partial_floats(x) * 4, kAlignment);
-  return room;
-}
 
 Quantize choose_quantize(const Conversion& x, int arch, int alignment) {
   const OperandFormat& format = x.format;

@@ -176,6 +176,10 @@ inline float decode_8bit(DType format, std::uint8_t code) { return decode_table(
 constexpr float largest(DType format) {
   return format == DType::e4m3 ? 448.0f : format == DType::e5m2 ? 57344.0f : 127.0f;
 }
+// The same under a bound on codes, where one is promised; 0: none.
+constexpr float largest_code(DType format, float bound) {
+  return bound == 0 ? largest(format) : bound;
+}
 
 // One element of any dtype, without a scale. `store_element` takes f32, f16 and bf16 only.
 float load_element(DType dtype, const void* data, std::int64_t index);

@@ -139,6 +139,10 @@ TEST(ChooseSm90, CodesByArithmeticWhereTheyAreAskedFor) {
     const Sm90Forward c = choose_sm90_forward(p, h200()).config;
     EXPECT_TRUE(c.f16_scores) << d;
     EXPECT_TRUE(c.code_exp) << d;
+    p.packed = true;
+    EXPECT_TRUE(choose_sm90_forward(p, h200()).config.code_exp) << d;
+    EXPECT_FALSE(choose_sm90_forward(p, h200()).config.split_keys) << d;
+    p.packed = false;
     p.lse = true;
     EXPECT_FALSE(choose_sm90_forward(p, h200()).config.code_exp) << d;
   }

@@ -345,10 +345,7 @@ struct ForwardKernel {
 
   static OCTAVO_DEVICE void math(const Sm90ForwardParams& p, u32 group) {
     const Lane lane{group, ptx::warp_index() % 4, ptx::lane_index()};
-    if constexpr (C.early_start && is_8bit(C)) {
-      ptx::spare("scales are read behind a barrier at which who loads arrives, having waited");
-      ptx::wait_for_earlier_grids();
-    }
+    G::wait_for_scales();
     Feed feed;
     u32 tile = 0;
     for (Course c = await_tile(p, lane, 0); c.left >= 0; c = await_tile(p, lane, ++tile)) {

@@ -8,8 +8,10 @@
 #include "device/ptx/math.cuh"
 #include "device/ptx/mbarrier.cuh"
 #include "device/ptx/memory.cuh"
+#include "device/ptx/term.cuh"
 #include "device/ptx/thread.cuh"
 #include "device/ptx/tma.cuh"
+#include "device/ptx/warpgroup.cuh"
 #include "device/sm90/params.cuh"
 #include "device/tile/matrix_descriptor.cuh"
 
@@ -223,6 +225,13 @@ struct Geometry {
     }
   }
 
+  // By every thread that computes, where an earlier grid may still be writing them.
+  static OCTAVO_DEVICE void wait_for_scales() {
+    if constexpr (C.early_start && is_8bit(C)) {
+      ptx::spare("they are read behind a barrier at which who loads arrives, having waited");
+      ptx::wait_for_earlier_grids();
+    }
+  }
   // The scales of a block's keys, or of groups of them, by kThreads threads, of which this is
   // `thread`. They come with K: read from global memory by those who compute, they took as long as
   // all the rest.
