@@ -21,6 +21,7 @@ struct CheckFlags {
   int repeat = 2;
   std::int64_t cases = 0;
   int streams = 0;
+  bool overlap_launch = false;
 };
 
 int check_command(CheckFlags& flags) {
@@ -32,6 +33,7 @@ int check_command(CheckFlags& flags) {
   options.repeat = flags.repeat;
   options.cases = flags.cases;
   options.streams = flags.streams;
+  options.overlap_launch = flags.overlap_launch;
   flags.json.open();
   const CheckReport result = [&] {
     std::optional<ProgressBar> bar;
@@ -72,6 +74,8 @@ void add_check_command(CLI::App& app, int& exit_code) {
                    "run by so many threads, on a GPU each with its stream; 0: by one")
       ->type_name("N")
       ->capture_default_str();
+  command->add_flag("--overlap-launch", flags->overlap_launch,
+                    "launches may start before what precedes them has ended");
   flags->json.add(*command);
   add_example(*command, "octavo check --suite twelve --precision fp8");
   command->callback([flags, &exit_code] { exit_code = check_command(*flags); });

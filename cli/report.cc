@@ -129,11 +129,11 @@ std::string render(const CheckReport& report) {
              report.device, report.suite, report.seed) +
          table.text() + "\nbounds and the case that came closest:\n" + bounds +
          oracle_line(report) + failure_lines(report.failures) + not_run_lines(report) +
-         fmt::format("\n{}: {} cases ({} distinct), {} runs each{}, {} failed\n",
+         fmt::format("\n{}: {} cases ({} distinct), {} runs each{}{}, {} failed\n",
                      report.passed() ? "passed" : "FAILED", report.cases, report.distinct,
                      report.repeat,
                      report.streams > 0 ? fmt::format(" by {} threads", report.streams) : "",
-                     report.failures.size());
+                     report.overlap_launch ? ", launches overlapping" : "", report.failures.size());
 }
 
 // A line for each case whose host's part was timed.

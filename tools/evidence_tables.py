@@ -136,6 +136,9 @@ def sanitized(report):
 def checks(run):
     seeds = [run.read(f"check_{seed}") for seed in (1, 2)]
     more = [f"- And of another seed: {checked(r)}." for r in seeds if r]
+    overlapping = run.read("check_overlap")
+    if overlapping:
+        more.append(f"- And with launches that overlap: {checked(overlapping)}.")
     return "\n".join([f"- Random problems against fp64: {checked(run.read('check'))}.", *more,
                       f"- Suite `twelve`: {checked(run.read('twelve'))}.",
                       f"- compute-sanitizer: {sanitized(run.read('sanitize'))}."])

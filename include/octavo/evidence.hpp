@@ -62,6 +62,7 @@ struct CheckOptions {
   // Run by so many threads, on a GPU each with a stream of its own; every other calls attention().
   // 0: by one, on the default stream.
   int streams = 0;
+  bool overlap_launch = false;  // every case with Options::overlap_launch
   Progress progress{};
   Progress compile_progress{};  // on a GPU, while kernels are compiled, before the first case
 };
@@ -86,6 +87,7 @@ struct CheckReport {
   std::uint64_t seed = 0;
   int repeat = 0;
   int streams = 0;
+  bool overlap_launch = false;
   std::int64_t cases = 0;
   std::int64_t distinct = 0;
   std::int64_t kernels = 0;          // how many different ones the cases took; 0: not on a GPU

@@ -171,6 +171,8 @@ std::vector<Case> chosen_cases(const CheckOptions& options, const std::vector<Ca
   std::vector<Case> of_precision;
   for (const Case& c : suite)
     if (!options.precision || c.options.precision == *options.precision) of_precision.push_back(c);
+  if (options.overlap_launch)
+    for (Case& c : of_precision) c.options.overlap_launch = true;
   if (options.cases == 0) return of_precision;
   std::vector<Case> chosen;
   for (const std::int64_t i :
@@ -192,6 +194,7 @@ Result<CheckReport> check_cases(const CheckOptions& options, const std::vector<C
   report.seed = options.seed;
   report.repeat = options.repeat;
   report.streams = options.streams;
+  report.overlap_launch = options.overlap_launch;
   report.oracle = oracle.name;
   const bool p_is_rounded = options.device.kind != Device::Kind::cpu;
 

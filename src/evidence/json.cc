@@ -165,6 +165,7 @@ std::string to_json(const CheckReport& report) {
   json["seed"] = report.seed;
   json["repeat"] = report.repeat;
   json["streams"] = report.streams;
+  json["overlap_launch"] = report.overlap_launch;
   json["cases"] = report.cases;
   json["distinct"] = report.distinct;
   json["kernels"] = report.kernels;

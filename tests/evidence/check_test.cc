@@ -71,6 +71,9 @@ TEST(Check, AboutSoManyCasesSpreadOverTheSuite) {
   EXPECT_EQ(ten.back().name(), suite.back().name());
   options.cases = 1000;
   EXPECT_EQ(chosen_cases(options, suite).size(), suite.size());
+  options.overlap_launch = true;
+  for (const Case& c : chosen_cases(options, suite))
+    EXPECT_TRUE(c.options.overlap_launch && c.name().find(" overlap ") != std::string::npos);
 }
 
 TEST(Check, NothingRunIsNotPassed) {

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "evidence/gate.h"
+#include "evidence/stats.h"
 #include "gpu/stream.h"
 #include "numeric/formats.h"
 
@@ -140,6 +141,58 @@ TEST_F(GateOnGpu, TheLibraryPassesAgainstItself) {
   ASSERT_TRUE(rejected.ok()) << rejected.status().message();
   EXPECT_EQ(rejected->gates[2].state, GateState::failed) << rejected->gates[2].reason;
   EXPECT_EQ(rejected->gates[3].state, GateState::blocked);
+}
+
+// The shape with so many more tokens that its kernel takes about 12% longer, by the clock that the
+// gate uses; nothing where the steps of a tile are too wide for that.
+std::optional<BenchCase> slowed_by_twelve_percent(const GateSubject& subject,
+                                                  const BenchOptions& how, const BenchCase& shape) {
+  const auto median = [&](const BenchCase& timed) {
+    return quantile(subject.time(how, timed).value(), 0.5);
+  };
+  const double us = median(shape);
+  for (BenchCase slower = shape; slower.length < shape.length * 5 / 4;) {
+    slower.length += 16;
+    const double ratio = median(slower) / us;
+    if (ratio > 1.135) return std::nullopt;
+    if (ratio > 1.115) return slower;
+  }
+  return std::nullopt;
+}
+
+TEST_F(GateOnGpu, RejectsAKernelSlowedByTwelvePercentOnTwoShapes) {
+  GateOptions options = quick_options();
+  const GateSubject library = library_subject(options);
+  BenchOptions how;
+  how.device = kGpu;
+  how.iters = options.iters;
+  how.check_correctness = how.three_loop = false;
+  const Result<BenchReport> recorded = bench(how);
+  ASSERT_TRUE(recorded.ok()) << recorded.status().message();
+  options.baseline = to_json(*recorded);
+  std::map<std::string, BenchCase> slower;
+  for (const BenchRow& row : recorded->rows)
+    if (const auto found = slowed_by_twelve_percent(library, how, row.shape); found)
+      slower.emplace(row.shape.name, *found);
+  ASSERT_GE(slower.size(), 2U) << "no two shapes could be slowed by so little";
+  while (slower.size() > 2) slower.erase(slower.begin());
+
+  GateSubject subject = library;
+  subject.time = [&](const BenchOptions& timed, const BenchCase& shape) {
+    const auto found = slower.find(shape.name);
+    return library.time(timed, found == slower.end() ? shape : found->second);
+  };
+  const Result<GateReport> rejected = run_gates(options, subject);
+  ASSERT_TRUE(rejected.ok()) << rejected.status().message();
+  EXPECT_EQ(rejected->gates[2].state, GateState::failed) << rejected->gates[2].reason;
+  EXPECT_EQ(rejected->gates[3].state, GateState::blocked);
+  for (const std::string& failure : rejected->gates[2].failures)
+    std::printf("%s\n", failure.c_str());
+
+  slower.erase(slower.begin());
+  const Result<GateReport> allowed = run_gates(options, subject);
+  ASSERT_TRUE(allowed.ok()) << allowed.status().message();
+  EXPECT_EQ(allowed->gates[2].state, GateState::passed) << "one shape is allowed";
 }
 
 TEST_F(GateOnGpu, RejectsTheLastKeyBlockSkipped) {
