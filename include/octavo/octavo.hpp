@@ -243,8 +243,8 @@ OCTAVO_API std::string_view name(ScaleRule rule);
 OCTAVO_API Result<ScaleRule> parse_scale_rule(std::string_view text);
 
 // How an 8-bit precision quantizes 16- and 32-bit inputs. Unset granularities take the mode's
-// default: rows for Q, blocks for K and channels for V; heads for sim8. The CPU takes every
-// granularity for every operand.
+// default: rows for Q, blocks (int8) or heads (fp8) for K and channels for V; heads for sim8. The
+// CPU takes every granularity for every operand.
 struct Quantization {
   std::optional<Granularity> qk{};
   std::optional<Granularity> v{};

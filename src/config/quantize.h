@@ -21,16 +21,16 @@ struct Quantize {
   Element from = Element::f16;  // f32, f16 or bf16; e4m3 for codes of any format, transposed
   Element to = Element::int8;   // of 8 bits; f16 or bf16 where group is none; `from` for codes
   ScaleGroup group = ScaleGroup::row;
-  bool amax_pass = false;  // the first of two passes: partial maxima, no codes
+  bool amax_pass = false;  // the first of two passes: partial maxima, no codes of those groups
   bool hadamard = false;   // rows are rotated first
   int columns = 64;        // of a row, rounded up: a power of two, 8 to 256
   int load_bytes = 16;     // a load: 16 where every row allows that, else one element
   int threads = 128;
   bool transposed = false;  // V as config/v_layout.h has it
-  // Q by rows, K by blocks of kBlockRows and V by channels, in one launch (operands.cuh). A cluster
-  // holds a head of V, or there are partial maxima of V, and a second launch.
+  // Q by rows, K by `group`, blocks of kBlockRows or heads, and V by channels (operands.cuh): in
+  // one launch, of which clusters hold what shares a scale, or in two passes.
   bool operands = false;
-  bool hold_v = false;
+  bool hold = false;
 
   bool operator==(const Quantize&) const = default;
 };
@@ -45,7 +45,7 @@ inline constexpr int kBlockRows = 64;  // of K that share a scale, in one launch
 inline constexpr int kValueThreads = 256;
 inline constexpr int kValueKeys = 128;
 inline constexpr int kSlabColumns = 64;
-inline constexpr int kMostCluster = 8;  // CTAs that hold a head of V
+inline constexpr int kMostCluster = 8;  // CTAs that hold a head
 
 OCTAVO_HD constexpr bool two_passes(ScaleGroup g) { return g >= ScaleGroup::head; }
 // A launch that may start before the one before it has ended waits for that itself.
@@ -59,15 +59,15 @@ OCTAVO_HD constexpr int operand_rows(const Quantize& c) { return held_rows(c) * 
 
 // So many fit an SM by their registers: the more, the more loads in flight, but nothing spills.
 OCTAVO_HD constexpr int ctas_of_sm(const Quantize& c) {
-  if (!c.transposed || c.amax_pass || c.from == Element::f32 || c.load_bytes < 16) return 1;
-  if (!c.operands) return c.columns == 256 ? 2 : 4;
-  if (c.columns == 256) return c.hold_v ? 1 : 2;
-  return (c.columns == 128 && c.hold_v ? 3 : 4) - (c.hold_v ? 1 : 0) -
-         (c.to == Element::int8 ? 1 : 0);
+  const bool codes_of_v = c.transposed && !c.amax_pass && !c.hold;
+  if (codes_of_v && c.from != Element::f32 && c.load_bytes == 16) return c.columns == 256 ? 2 : 4;
+  if (!c.operands) return 1;
+  if (c.columns == 256) return c.hold ? 1 : 2;
+  return (c.columns == 128 && c.hold ? 3 : 4) - (c.hold ? 1 : 0) - (c.to == Element::int8 ? 1 : 0);
 }
 
-// Shared memory of a CTA with columns of V. A part of the maxima is what one warp, or one of the
-// threads that read a column's partial maxima, found.
+// Shared memory of a CTA with a tile of V, or of K that is held. A part of the maxima is what one
+// warp, or one of the threads that read a column's partial maxima, found.
 struct ValueSmem {
   int barrier = 0;   // when the maxima of the cluster have come
   int received = 0;  // maxima of each CTA of the cluster
@@ -78,10 +78,9 @@ struct ValueSmem {
 OCTAVO_HD constexpr ValueSmem value_smem(const Quantize& c) {
   ValueSmem s;
   s.received = 16;
-  s.inverse = s.received + (c.hold_v ? kMostCluster * c.columns * 4 : 0);
+  s.inverse = s.received + (c.hold ? kMostCluster * c.columns * 4 : 0);
   s.parts = s.inverse + c.columns * 4;
-  const bool codes = !c.operands || c.hold_v;
-  s.end = s.parts + c.columns * (codes ? kValueKeys : c.threads / 32 * 4);
+  s.end = s.parts + c.columns * (c.amax_pass ? c.threads / 32 * 4 : kValueKeys);
   return s;
 }
 

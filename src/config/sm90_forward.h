@@ -130,7 +130,7 @@ OCTAVO_HD constexpr int board_bytes(const Sm90Forward& c) { return is_8bit(c) ? 
 
 struct SmemPlan {
   // bytes from the start
-  int q, o, k, v, ones, receive, receive_across, key_scales, board, barriers, total;
+  int q, o, k, v, ones, receive, receive_across, key_scales, v_scales, board, barriers, total;
   int q_tile, k_stage, v_stage, scales_stage;  // bytes of one
 };
 OCTAVO_HD constexpr SmemPlan smem_plan(const Sm90Forward& c) {
@@ -157,7 +157,8 @@ OCTAVO_HD constexpr SmemPlan smem_plan(const Sm90Forward& c) {
       s.receive + c.warpgroups * (key_groups(c) - 1) * handed_bytes(c.head_dim / key_groups(c));
   s.key_scales = s.receive_across + c.warpgroups * (c.cluster - 1) * handed_bytes(piece_columns(c));
   s.scales_stage = round_up(scaled_groups(c) * 4, 16);
-  s.board = s.key_scales + kv_buffers(c) * s.scales_stage;
+  s.v_scales = s.key_scales + kv_buffers(c) * s.scales_stage;
+  s.board = s.v_scales + (is_8bit(c) && !c.split_keys ? c.warpgroups * c.head_dim * 4 : 0);
   s.barriers = s.board + (c.split_keys ? 0 : kBoardSlots * board_bytes(c));
   // of Q full and empty by tile; of K and V full and empty by buffer; and more: V's last rows, or
   // what a warpgroup gets from other CTAs

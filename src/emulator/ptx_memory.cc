@@ -215,6 +215,9 @@ float load_global_f32(const float* p, Site site) {
 float load_written_f32(const float* p, Site site) {
   return loaded_global<float>("ld.relaxed.gpu.global.f32", p, site);
 }
+float load_written_f32(const float* p, bool exists, Site site) {
+  return exists ? load_written_f32(p, site) : 0.0f;
+}
 i32 load_global_i32(const i32* p, Site site) {
   return loaded_global<i32>("ld.global.b32", p, site);
 }

@@ -69,7 +69,7 @@ constexpr int kCodes = kFroms * kTos * kAllGroups;
 constexpr int kFirstPasses = kFroms * 3;  // of the groups from head on
 constexpr int kWide = kFroms * kAllGroups;
 constexpr int kTransposed = 2 * kFirstPasses;  // as what comes before them
-constexpr int kOperands = 3 * 2 * 2;           // formats, columns, who has V's maxima
+constexpr int kOperands = 4 * 2 * 3;           // formats, columns, passes
 constexpr int kKernels =
     kCodes + 2 * kFirstPasses + kWide + kTransposed + kOperands + int{std::size(kOthers)};
 
@@ -115,12 +115,14 @@ constexpr Quantize kernel_config(int index) {
   index -= kTransposed;
   if (index < kOperands) {
     c.arch = 90;
-    c.from = index % 3 == 1 ? Element::bf16 : Element::f16;
-    c.to = index % 3 == 2 ? Element::int8 : Element::e4m3;
-    c.columns = index / 3 % 2 == 0 ? 64 : 256;
+    c.from = index % 2 == 1 ? Element::bf16 : Element::f16;
+    c.to = index / 2 % 2 == 1 ? Element::int8 : Element::e4m3;
+    c.group = c.to == Element::int8 ? ScaleGroup::block : ScaleGroup::head;
+    c.columns = index / 4 % 2 == 0 ? 64 : 256;
     c.threads = quantizer::kOperandThreads;
     c.transposed = c.operands = true;
-    c.hold_v = index >= kOperands / 2;
+    c.hold = index / 8 == 0;
+    c.amax_pass = index / 8 == 1;
     return c;
   }
   return kOthers[index - kOperands];

@@ -68,11 +68,10 @@ constexpr void for_each_sm90_config(const Take& take) {
 
 // In 8 bits, one of each form: kernels of other rows differ in numbers alone. With scores in FP16
 // each of them as our own quantizer has it, and with exact sums, for LSE; then with an early start,
-// and with one scale of K a head.
+// and with scales of blocks of K.
 template <class Take>
 constexpr void for_each_f16_scores(const sm90::TableRow& row, const Take& take) {
   Sm90Forward c = sm90::config_of(row, Element::e4m3);
-  c.k_block_scales = true;
   take(c);
   if (c.ones && !c.code_exp) {
     c.ones = false;
@@ -82,7 +81,8 @@ constexpr void for_each_f16_scores(const sm90::TableRow& row, const Take& take) 
   if (row.head_dim != 64) return;
   c.early_start = true;
   take(c);
-  c.early_start = c.k_block_scales = false;
+  c.early_start = false;
+  c.k_block_scales = true;
   take(c);
 }
 // With scores in FP32: the scales of every key, the other formats and other outputs.

@@ -268,7 +268,7 @@ void pose_scales(const Sm90Forward& config, Case& c) {
   // Codes that are known to be small are those of our own quantizer.
   c.input = DType::f16;
   c.options.precision = config.code_exp ? Precision::fp8_fast : Precision::fp8;
-  if (!config.k_block_scales) c.options.quantization.qk = Granularity::head;
+  if (config.k_block_scales) c.options.quantization.qk = Granularity::block;
 }
 
 std::vector<Case> cases_for(const Sm90Forward& config) {
@@ -347,7 +347,7 @@ std::vector<Case> cases_for(const Quantize& config) {
   c.len_q = c.len_kv =
       config.transposed ? quantizer::kValueKeys + 35 : 4 * quantizer::rows_at_once(config) + 3;
   // More keys than a cluster holds, where none does.
-  if (config.operands && !config.hold_v)
+  if (config.operands && !config.hold)
     c.len_kv = quantizer::kMostCluster * quantizer::kValueKeys + 35;
   std::vector<Case> cases = {c};
   c.layout = Layout::packed;

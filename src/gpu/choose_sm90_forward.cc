@@ -52,6 +52,14 @@ Scores8Bit scores_of(const Problem& posed) {
   return fast ? Scores8Bit::f16_codes : Scores8Bit::f16;
 }
 
+// Launches of our own come before, and nothing that reads what it writes.
+bool follows_quantizers(const Problem& posed) {
+  const OperandFormats formats = operand_formats(posed);
+  if (!is_8bit(prepared_problem(posed).q)) return false;
+  return formats.q.rounded || formats.k.rounded || formats.v.rounded ||
+         posed.v_layout == VLayout::rows;
+}
+
 // Blocks of keys that a tile of rows visits.
 double blocks_of_tile(const Problem& p, std::int64_t first_row, std::int64_t block_m,
                       std::int64_t block_n) {
@@ -215,7 +223,7 @@ ChosenSm90Forward choose_sm90_forward(const Problem& problem, const GpuInfo& gpu
   chosen.config.out = element_of(p.out);
   chosen.config.k_row_scales = has_k_row_scales(p);
   chosen.config.k_block_scales = has_k_block_scales(p);
-  chosen.config.early_start = p.options.overlap_launch;
+  chosen.config.early_start = p.options.overlap_launch || follows_quantizers(problem);
   chosen.reason =
       fmt::format("{}: {:.3g} us by the table, the least", shape_text(chosen.config), best);
   // A sum of rounded probabilities is what O wants divided by, and not exact enough for LSE.

@@ -56,7 +56,7 @@ constexpr void visit_fields(Config& c, Visitor&& visit) {
   visit("threads", c.threads);
   visit("transposed", c.transposed);
   visit("operands", c.operands);
-  visit("hold_v", c.hold_v);
+  visit("hold", c.hold);
 }
 
 template <class Config, class Visitor>

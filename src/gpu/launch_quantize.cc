@@ -39,7 +39,8 @@ Status LoadedQuantizers::launch(const PreparedCall& call, Stream stream) {
       cluster.value.cluster_dim[0] = static_cast<unsigned>(call.launches[i].cluster);
       cluster.value.cluster_dim[1] = cluster.value.cluster_dim[2] = 1;
     }
-    if (quantizer::overlaps(config) && call.problem.options.overlap_launch) {
+    // Launches of one call may overlap; with what precedes the call only if the caller says so.
+    if (quantizer::overlaps(config) && (i > 0 || call.problem.options.overlap_launch)) {
       cuda::LaunchAttribute& early = attributes[launch.attribute_count++];
       early.id = cuda::LaunchAttributeId::programmatic_stream_serialization;
       early.value.programmatic_stream_serialization = 1;

@@ -14,9 +14,9 @@ namespace {
 
 // Maxima of a head, so that putting them together stays cheap.
 constexpr std::int64_t kMostChunks = 32;
-// Those of V beside Q and K, whose CTAs fill the chip too: the fewer, the less the second launch
-// has to put together.
-constexpr std::int64_t kValueChunks = 256;
+// Those of K or V beside Q, whose CTAs fill the chip too: the fewer, the less the second launch has
+// to put together.
+constexpr std::int64_t kSharedChunks = 256;
 // Elements of V up to which one launch should be faster than two, by estimate: with more of them
 // the exchange in clusters leaves memory idle, at 62% of a copy's speed where two launches reach
 // 90%.
@@ -49,7 +49,7 @@ Quantize first_pass(Quantize c) {
   return c;
 }
 
-// Whether one launch makes all three, by the scales that it knows.
+// Whether launches are shared by all three, by the scales that such launches know.
 bool share_launch(const Conversions& x, int arch, int alignment) {
   const auto fits = [&](const Conversion& operand, Granularity granularity) {
     const OperandFormat& format = operand.format;
@@ -58,22 +58,26 @@ bool share_launch(const Conversions& x, int arch, int alignment) {
   };
   return arch >= 90 && alignment >= 16 && x.v.transposed &&
          x.q.head_dim % quantizer::kVector == 0 && size_bytes(x.q.format.stored) == 2 &&
-         x.k.block_rows == quantizer::kBlockRows && fits(x.q, Granularity::row) &&
-         fits(x.k, Granularity::block) && fits(x.v, Granularity::channel);
+         fits(x.q, Granularity::row) && fits(x.v, Granularity::channel) &&
+         (fits(x.k, Granularity::head) ||
+          (fits(x.k, Granularity::block) && x.k.block_rows == quantizer::kBlockRows));
 }
 
-// A cluster's CTAs hold a head of V, one tile each.
+// A cluster's CTAs hold a head of V, and of K where it has one scale, one tile each.
 bool holds(const Conversion& v) {
   return v.longest <= quantizer::kMostCluster * quantizer::kValueKeys &&
          v.sequences * v.heads * v.longest * v.head_dim <= kHeldElements;
 }
 
-Quantize choose_operands(const Conversion& v, int arch, bool hold_v) {
-  Quantize c = choose_quantize(v, arch, 16);
-  c.group = Quantize{}.group;
+// One launch for all, or one of two.
+enum class Pass { hold, first, second };
+Quantize choose_operands(const Conversions& x, int arch, Pass pass) {
+  Quantize c = choose_quantize(x.v, arch, 16);
+  c.group = group_of(x.k.format);
   c.threads = quantizer::kOperandThreads;
   c.operands = true;
-  c.hold_v = hold_v;
+  c.hold = pass == Pass::hold;
+  c.amax_pass = pass == Pass::first;
   return c;
 }
 
@@ -122,24 +126,37 @@ void set_grid(const Conversion& x, QuantizeLaunch& launch) {
   p.partials = static_cast<i32>(by_tensor ? launch.blocks : p.tiles);
 }
 
-// Of one launch for all.
+// Of a launch for all. The second of two keeps what the first set: how many maxima there are.
 void set_grid(const Conversions& x, QuantizeLaunch& launch) {
   const Quantize& c = launch.config;
   OperandsParams& p = launch.params;
+  const bool of_heads = c.group == ScaleGroup::head;
   const std::int64_t rows = quantizer::operand_rows(c);
-  const std::int64_t q_blocks = set_tiles(x.q, rows, p.q), k_blocks = set_tiles(x.k, rows, p.k);
-  std::int64_t v_rows = quantizer::kValueKeys;
-  if (c.hold_v)
-    for (launch.cluster = 2; launch.cluster * v_rows < x.v.longest;) launch.cluster *= 2;
-  else
-    v_rows = amax_tile_rows(x.v, kValueChunks, v_rows);
-  std::int64_t v_blocks = set_tiles(x.v, v_rows, p.v);
-  if (c.hold_v) {  // a tile each, though some may be empty
-    p.v.tiles = launch.cluster;
-    p.v.by_tiles = divider(p.v.tiles);
-    v_blocks = x.v.sequences * x.v.heads * launch.cluster;
-  }
-  p.v.partials = p.v.tiles;
+  launch.cluster = 1;
+  if (c.hold)
+    for (launch.cluster = 2; launch.cluster * quantizer::kValueKeys < x.v.longest;)
+      launch.cluster *= 2;
+  // What shares a scale with other CTAs: as a cluster holds it, or as so many maxima; or else tiles
+  // of `codes` rows.
+  const auto shared = [&](const Conversion& operand, std::int64_t codes, QuantizeParams& params) {
+    std::int64_t tile_rows = codes;
+    if (c.hold) tile_rows = quantizer::kValueKeys;
+    if (c.amax_pass) tile_rows = amax_tile_rows(operand, kSharedChunks, codes);
+    std::int64_t blocks = set_tiles(operand, tile_rows, params);
+    if (c.hold) {  // a tile each, though some may be empty
+      params.tiles = launch.cluster;
+      params.by_tiles = divider(params.tiles);
+      blocks = operand.sequences * operand.heads * launch.cluster;
+    }
+    if (c.amax_pass) params.partials = params.tiles;
+    return blocks;
+  };
+  const bool only_rest = !c.hold && !c.amax_pass;
+  const std::int64_t q_blocks = only_rest ? 0 : set_tiles(x.q, rows, p.q);
+  const std::int64_t k_blocks = of_heads    ? shared(x.k, rows, p.k)
+                                : only_rest ? 0
+                                            : set_tiles(x.k, rows, p.k);
+  const std::int64_t v_blocks = shared(x.v, quantizer::kValueKeys, p.v);
   p.q_blocks = static_cast<i32>(q_blocks);
   p.k_blocks = static_cast<i32>(k_blocks);
   p.v_blocks = static_cast<i32>(v_blocks);
@@ -242,10 +259,10 @@ std::vector<Quantize> quantizers_of(const Problem& problem, int arch, int alignm
     if (std::find(all.begin(), all.end(), config) == all.end()) all.push_back(config);
   };
   if (share_launch(x, arch, alignment)) {
-    add(choose_operands(x.v, arch, true));  // a run may be shorter
+    add(choose_operands(x, arch, Pass::hold));  // a run may be shorter
     if (holds(x.v)) return all;
-    add(choose_operands(x.v, arch, false));
-    add(choose_quantize(x.v, arch, alignment));
+    add(choose_operands(x, arch, Pass::first));
+    add(choose_operands(x, arch, Pass::second));
     return all;
   }
   for (const Conversion* operand : {&x.q, &x.k, &x.v}) {
@@ -298,18 +315,18 @@ PreparedCall prepare_call(const Problem& posed, const Arguments& a, void* worksp
   const int alignment =
       std::min({alignment_of(made.q), alignment_of(made.k), alignment_of(made.v)});
   if (share_launch(operands, arch, alignment)) {
-    QuantizeLaunch& all = call.launches[call.count++];
-    all.config = chosen(choose_operands(operands.v, arch, holds(operands.v)));
-    all.memory = {place(operands.q, a.cu_seqlens_q, made.q, made.q_scales, all.params.q),
-                  place(operands.k, a.cu_seqlens_kv, made.k, made.k_scales, all.params.k),
-                  place(operands.v, a.cu_seqlens_kv, made.v, made.v_scales, all.params.v)};
-    set_grid(operands, all);
-    if (all.config.hold_v) return call;
-    QuantizeLaunch& values = call.launches[call.count++];
-    values.config = chosen(choose_quantize(operands.v, arch, alignment));
-    values.params.q = all.params.v;
-    values.memory[0] = all.memory[2];
-    set_grid(operands.v, values);
+    const bool hold = holds(operands.v);
+    QuantizeLaunch launch;
+    launch.memory = {place(operands.q, a.cu_seqlens_q, made.q, made.q_scales, launch.params.q),
+                     place(operands.k, a.cu_seqlens_kv, made.k, made.k_scales, launch.params.k),
+                     place(operands.v, a.cu_seqlens_kv, made.v, made.v_scales, launch.params.v)};
+    const auto add = [&](Pass pass) {
+      launch.config = chosen(choose_operands(operands, arch, pass));
+      set_grid(operands, launch);
+      call.launches[call.count++] = launch;
+    };
+    add(hold ? Pass::hold : Pass::first);
+    if (!hold) add(Pass::second);
     return call;
   }
   const auto prepare = [&](const Conversion& x, const std::int32_t* cu, ConstTensor& tensor,

@@ -206,11 +206,11 @@ void run_emulated_quantizer(const emulator::EmulatedQuantize& kernel, const GpuI
                        Use::read);
   };
   const OperandsParams& p = pass.params;
-  add(p.q, pass.memory[0], c.amax_pass);
-  if (c.operands) {
-    add(p.k, pass.memory[1], false);
-    add(p.v, pass.memory[2], !c.hold_v);
-  }
+  const bool second = c.operands && !c.amax_pass && !c.hold;
+  const bool k_of_heads = c.group == ScaleGroup::head;
+  if (!second) add(p.q, pass.memory[0], c.amax_pass && !c.operands);
+  if (c.operands && (!second || k_of_heads)) add(p.k, pass.memory[1], c.amax_pass && k_of_heads);
+  if (c.operands) add(p.v, pass.memory[2], c.amax_pass);
   emulator::Launch launch;
   launch.kernel = fmt::format("quantize {}", brief_text(kernel.config));
   launch.arch = chip.arch;

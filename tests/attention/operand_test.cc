@@ -49,8 +49,13 @@ TEST(OperandFormats, MixedModesTakeSixteenBitValuesAsTheyAre) {
 TEST(OperandFormats, DefaultGranularitiesAndTheCallersChoice) {
   Problem p = problem(DType::f16, Precision::fp8);
   EXPECT_EQ(operand_formats(p).q.granularity, Granularity::row);
-  EXPECT_EQ(operand_formats(p).k.granularity, Granularity::block);
+  EXPECT_EQ(operand_formats(p).k.granularity, Granularity::head);
   EXPECT_EQ(operand_formats(p).v.granularity, Granularity::channel);
+  for (const Precision precision : {Precision::int8, Precision::int8_mixed}) {
+    p.options.precision = precision;
+    EXPECT_EQ(operand_formats(p).q.granularity, Granularity::row);
+    EXPECT_EQ(operand_formats(p).k.granularity, Granularity::block);
+  }
   p.options.precision = Precision::sim8;
   EXPECT_EQ(operand_formats(p).k.granularity, Granularity::head);
   EXPECT_EQ(operand_formats(p).v.granularity, Granularity::head);

@@ -29,9 +29,9 @@ TEST(QuantizeServes, EveryModeOfOneFormat) {
   };
   for (const DType input : {DType::f32, DType::f16, DType::bf16})
     for (const Expected& e : {Expected{Precision::fp8, DType::e4m3, Granularity::row,
-                                       Granularity::block, Granularity::channel},
+                                       Granularity::head, Granularity::channel},
                               {Precision::fp8_fast, DType::e4m3, Granularity::row,
-                               Granularity::block, Granularity::channel},
+                               Granularity::head, Granularity::channel},
                               {Precision::int8, DType::int8, Granularity::row, Granularity::block,
                                Granularity::channel},
                               {Precision::sim8, DType::sim8, Granularity::head, Granularity::head,
@@ -59,7 +59,7 @@ TEST(QuantizeServes, MixedInputs) {
   p.k = DType::bf16;
   p.v = DType::f32;
   EXPECT_TRUE(sm80_forward_serves(p).ok());
-  EXPECT_EQ(quantizers_of(p, 90, 16).size(), 4u);
+  EXPECT_EQ(quantizers_of(p, 90, 16).size(), 5u);
   p.options.precision = Precision::native;
   EXPECT_FALSE(sm80_forward_serves(p).ok());
 }
@@ -72,7 +72,7 @@ TEST(QuantizeServes, OneLaunchWhereAClusterHoldsV) {
     p.batch = batch;
     p.len_kv = keys;
     const std::vector<Quantize> all = quantizers_of(p, 90, 16, VLayout::transposed);
-    EXPECT_TRUE(all.at(0).operands && all.at(0).hold_v);
+    EXPECT_TRUE(all.at(0).operands && all.at(0).hold);
     return all.size();
   };
   EXPECT_EQ(kernels(2, 1024), 1u);

@@ -91,9 +91,11 @@ TEST(EmulatorMutants, OfQuantizers) {
   expect_accounted_for("quantize group=channel,amax_pass=true", 3);
   expect_accounted_for("quantize to=e4m3,group=channel,threads=256,transposed=true", 4);
   // Early starts, ends of all three operands, a cluster's maxima.
-  const std::string all = "quantize to=e4m3,threads=256,transposed=true,operands=true";
-  expect_accounted_for(all, 9);
-  expect_accounted_for(all + ",hold_v=true", 12);
+  const std::string all = "quantize to=e4m3,group=head";
+  const std::string shared = ",threads=256,transposed=true,operands=true";
+  expect_accounted_for(all + ",amax_pass=true" + shared, 8);
+  expect_accounted_for(all + shared, 8);
+  expect_accounted_for(all + shared + ",hold=true", 12);
 }
 
 TEST(EmulatorMutants, OfEverySm80Kernel) {

@@ -148,6 +148,19 @@ TEST(ChooseSm90, CodesByArithmeticWhereTheyAreAskedFor) {
   }
 }
 
+// It may start while its own quantizers run, and waits for them.
+TEST(ChooseSm90, EightBitsStartEarlyBehindOurQuantizers) {
+  Problem p = problem(1, 8, 512, 64);
+  EXPECT_FALSE(choose_sm90_forward(p, h200()).config.early_start);
+  p.options.precision = Precision::fp8;
+  EXPECT_TRUE(choose_sm90_forward(p, h200()).config.early_start);
+  p.options.precision = Precision::native;
+  p.q = p.k = p.v = DType::e4m3;
+  EXPECT_TRUE(choose_sm90_forward(p, h200()).config.early_start) << "V is transposed first";
+  p.v_layout = VLayout::transposed;
+  EXPECT_FALSE(choose_sm90_forward(p, h200()).config.early_start);
+}
+
 TEST(ChooseSm90, SmallGridsDivideKeysAndLargeOnesRows) {
   for (const std::int64_t d : {64, 128}) {
     EXPECT_TRUE(choose_sm90_forward(problem(1, 8, 512, d), h200()).config.split_keys) << d;

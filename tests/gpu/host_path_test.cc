@@ -170,8 +170,8 @@ TEST_F(HostPath, WhatWasRightOnceIsLookedAtAgain) {
   EXPECT_EQ(cost([&] { return plan.run(b).ok(); }), kOneLaunch);
 }
 
-// Q, K and V are quantized by one launch, or two where no cluster holds a head of V. They overlap
-// with each other and with what precedes them only if the caller says so.
+// Q, K and V are quantized by one launch, or two where no cluster holds a head of V. What belongs
+// to one call may overlap; the call itself and what precedes it only if the caller says so.
 TEST_F(HostPath, LaunchesOfACallThatQuantizes) {
   for (const std::int64_t keys : {512, 2048}) {
     const Arguments a = arguments(512, keys);
@@ -189,8 +189,8 @@ TEST_F(HostPath, LaunchesOfACallThatQuantizes) {
       EXPECT_EQ(cost([&] { return plan.run(a, workspace).ok(); }).launches, keys == 512 ? 2 : 3);
       early[overlap ? 1 : 0] = early_launches() - before;
     }
-    EXPECT_EQ(early[0], 0) << keys;
-    EXPECT_EQ(early[1], keys == 512 ? 2 : 3) << keys;
+    EXPECT_GE(early[0], keys == 512 ? 0 : 1) << keys;
+    EXPECT_EQ(early[1], early[0] + 1) << keys;
   }
 }
 

@@ -151,7 +151,8 @@ class Bench {
     if (!gpu.ok()) return gpu.status();
     const Result<LoadedSm90Forward> kernel = load_sm90_forward(**gpu, timed_config(row));
     if (!kernel.ok()) return kernel.status();
-    const Arguments a = arguments(p, element_of(row));
+    Arguments a = arguments(p, element_of(row));
+    if (timed_config(row).k_block_scales) a.k_scales.granularity = Granularity::block;
     const double work = 4.0 * static_cast<double>(p.batch * p.heads_q * p.len_q * p.len_kv) *
                         static_cast<double>(p.head_dim);
     GpuTiming timing;
@@ -189,7 +190,7 @@ class Bench {
     if (element == Element::f16) return a;
     a.q_scales = a.k_scales = a.v_scales = {static_cast<const float*>(scales_.data())};
     a.q_scales.granularity = Granularity::row;
-    a.k_scales.granularity = Granularity::block;
+    a.k_scales.granularity = Granularity::head;
     a.v_scales.granularity = Granularity::channel;
     const std::int64_t column = v_column_bytes(p.len_kv);  // V is transposed
     a.v.shape = {p.batch, p.heads_kv, p.head_dim, column};

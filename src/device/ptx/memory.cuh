@@ -127,6 +127,21 @@ OCTAVO_PTX float load_written_f32(const float* p OCTAVO_AND_SITE) OCTAVO_BODY({
   asm volatile("ld.relaxed.gpu.global.f32 %0, [%1];" : "=f"(x) : "l"(p) : "memory");
   return x;
 });
+// The same where `exists`, else 0: without a branch, so that many are on their way at once
+OCTAVO_PTX float load_written_f32(const float* p, bool exists OCTAVO_AND_SITE) OCTAVO_BODY({
+  float x;
+  asm volatile(
+      "{\n"
+      ".reg .pred exists;\n"
+      "setp.ne.u32 exists, %2, 0;\n"
+      "mov.f32 %0, 0f00000000;\n"
+      "@exists ld.relaxed.gpu.global.f32 %0, [%1];\n"
+      "}\n"
+      : "=f"(x)
+      : "l"(p), "r"(static_cast<u32>(exists))
+      : "memory");
+  return x;
+});
 
 OCTAVO_PTX void store_global_b16(void* p, u16 x OCTAVO_AND_SITE)
     OCTAVO_BODY({ *static_cast<u16*>(p) = x; });

@@ -1,26 +1,27 @@
-// Q, K and V to 8 bits in one launch: Q by rows, K by blocks of kBlockRows rows, V by channels and
-// transposed (values.cuh). The bits are those of the kernels of one operand, quantize.cuh.
+// Q, K and V to 8 bits together: Q by rows, K by blocks of kBlockRows rows or by heads, V by
+// channels and transposed (values.cuh). The bits are those of the kernels of one operand,
+// quantize.cuh.
 //
 // A CTA has a tile of one operand, all of it in registers: every load is on its way before the
-// first value is used, and nothing is read twice. What K's warps find meets in shared memory. For V
-// there are two forms:
+// first value is used. What the warps of a block of K find meets in shared memory. Scales of a
+// head of K, or of its columns in V, need more than a CTA has, and there are two forms:
 //
-//   hold_v   the CTAs of a cluster hold a head of V. Each sends its columns' maxima to all of them:
-//            then each has the scales of the head. These CTAs come first, as they take longest.
-//   else     a head of V is too long for that: CTAs leave partial maxima, and a second launch makes
-//            the codes (quantize.cuh, transposed). They come last, so that the second launch, which
-//            begins at the end, finds some of V in the cache.
+//   hold        one launch: the CTAs of a cluster hold a head, and nothing is read twice. Each
+//               sends its maxima to all of them: then each has the scales of the head. These CTAs
+//               come first, as they take longest.
+//   else        a head is too long for that. The first launch (amax_pass) makes what codes it can,
+//               and leaves partial maxima of the rest, V last: the second, which makes the codes of
+//               the rest, begins at the end, and finds some of it in the cache.
 //
 // Barriers: `barrier`, one phase: thread 0 announces the cluster's maxima, the bytes of st.async
-// complete it, threads with a column wait. CTAs of a cluster meet once, before they send.
+// complete it, threads that need them wait. CTAs of a cluster meet once, before they send.
 #pragma once
 
 #include "device/ptx/cluster.cuh"
 #include "device/ptx/fence.cuh"
 #include "device/ptx/mbarrier.cuh"
 #include "device/ptx/warpgroup.cuh"
-#include "device/quantize/store.cuh"
-#include "device/quantize/values.cuh"
+#include "device/quantize/quantize.cuh"
 
 namespace octavo::quantizer {
 
@@ -164,61 +165,149 @@ OCTAVO_DEVICE void quantize_k(const QuantizeParams& p, i32 block) {
   store_held(p, t, at, rows, inverse);
 }
 
+// Of a head that is too long to be held, for the second launch.
+template <Quantize kC>
+OCTAVO_DEVICE void find_k_maxima(const QuantizeParams& p, i32 block) {
+  wait_for_inputs<kC>();
+  const Place<kC> at;
+  Tile t = find_tile(p, block);
+  float amax = 0;
+  for (; t.begin < t.end; t.begin += operand_rows(kC)) {
+    HeldRows<kC> rows;
+    load_held(p, t, at, rows);
+    OCTAVO_UNROLL
+    for (int i = 0; i < held_rows(kC); ++i) {
+      float x[kVector];
+      widen<kC.from>(rows.words[i], x);
+      amax = ptx::max_f32(amax, largest_magnitude(x));
+    }
+  }
+  let_next_start<kC>();
+  amax = cta_max<kC>(amax);
+  if (ptx::thread_index() == 0) ptx::store_global_f32(p.partial_amax + block, amax);
+}
+
+// By the second.
+template <Quantize kC>
+OCTAVO_DEVICE void write_k(const QuantizeParams& p, i32 block) {
+  const Place<kC> at;
+  const Tile t = find_tile(p, block);
+  HeldRows<kC> rows;
+  load_held(p, t, at, rows);
+  float by[kVector], inverse[held_rows(kC)];
+  find_inverses<kC>(p, t, at, by);
+  OCTAVO_UNROLL
+  for (int i = 0; i < held_rows(kC); ++i) inverse[i] = by[0];
+  store_held(p, t, at, rows, inverse);
+}
+
 template <Quantize kC>
 OCTAVO_DEVICE u32 maxima_barrier() {
   return ptx::shared_base() + static_cast<u32>(value_smem(kC).barrier);
 }
 
-// Before anything else, so that the others of the cluster are long there when maxima are sent.
-template <Quantize kC>
+// Before anything else, so that the others of the cluster are long there when maxima are sent:
+// kValues of every CTA.
+template <Quantize kC, int kValues>
 OCTAVO_DEVICE void expect_maxima() {
   if (ptx::thread_index() == 0) {
     ptx::mbarrier_init(maxima_barrier<kC>(), 1);
     ptx::fence_mbarrier_init();
-    ptx::mbarrier_arrive_expect_tx(maxima_barrier<kC>(),
-                                   ptx::cluster_cta_count() * (kC.columns * 4));
+    ptx::mbarrier_arrive_expect_tx(maxima_barrier<kC>(), ptx::cluster_cta_count() * (kValues * 4));
   }
   ptx::cluster_arrive_relaxed();
 }
 
-// From the CTA's maxima to the cluster's, in threads n < columns.
-template <Quantize kC>
-OCTAVO_DEVICE float cluster_column_max(float amax) {
+// From the CTA's maxima to the cluster's, of which thread n has number n; a single one is every
+// thread's.
+template <Quantize kC, int kValues>
+OCTAVO_DEVICE float cluster_max(float amax) {
+  constexpr bool kOfAll = kValues == 1;
   ptx::cluster_wait();
-  if (ptx::thread_index() >= kC.columns) return amax;
-  const u32 received =
-      ptx::shared_base() + static_cast<u32>(value_smem(kC).received) + ptx::thread_index() * 4;
-  const u32 own = received + ptx::cluster_cta_rank() * (kC.columns * 4);
+  if (!kOfAll && ptx::thread_index() >= kValues) return amax;
+  const u32 number = kOfAll ? 0 : ptx::thread_index();
+  const u32 received = ptx::shared_base() + static_cast<u32>(value_smem(kC).received) + number * 4;
+  const u32 own = received + ptx::cluster_cta_rank() * (kValues * 4);
   const u32 ctas = ptx::cluster_cta_count();
-  for (u32 cta = 0; cta < ctas; ++cta)
-    ptx::st_async_b32(ptx::map_to_cta(own, cta), ptx::bits_of(amax),
-                      ptx::map_to_cta(maxima_barrier<kC>(), cta));
+  if (!kOfAll || ptx::thread_index() == 0)
+    for (u32 cta = 0; cta < ctas; ++cta)
+      ptx::st_async_b32(ptx::map_to_cta(own, cta), ptx::bits_of(amax),
+                        ptx::map_to_cta(maxima_barrier<kC>(), cta));
   ptx::mbarrier_wait_cluster(maxima_barrier<kC>(), 0);
   for (u32 cta = 0; cta < ctas; ++cta)
-    amax = ptx::max_f32(amax, ptx::load_shared_f32(received + cta * (kC.columns * 4)));
+    amax = ptx::max_f32(amax, ptx::load_shared_f32(received + cta * (kValues * 4)));
   return amax;
 }
 
+// A CTA's keys of a head that is held.
 template <Quantize kC>
-OCTAVO_DEVICE void quantize_v(const QuantizeParams& p, i32 block) {
-  expect_maxima<kC>();
+struct HeldKeys {
+  FourKeys<kC> slabs[kSlabs<kC>];
+};
+template <Quantize kC>
+OCTAVO_DEVICE void load_held(const QuantizeParams& p, const Tile& t, HeldKeys<kC>& keys) {
+  OCTAVO_UNROLL
+  for (int slab = 0; slab < kSlabs<kC>; ++slab)
+    load_four_keys<kC>(p, t, t.begin, slab, keys.slabs[slab]);
+}
+
+// K by heads, in the shape of V: a warp has sixteen keys, a lane four of them.
+template <Quantize kC>
+OCTAVO_DEVICE void hold_k(const QuantizeParams& p, i32 block) {
+  expect_maxima<kC, 1>();
   wait_for_inputs<kC>();
   const Tile t = find_tile(p, block);
-  FourKeys<kC> keys[kSlabs<kC>];
+  HeldKeys<kC> keys;
+  load_held(p, t, keys);
+  let_next_start<kC>();
+  float amax = 0;
   OCTAVO_UNROLL
-  for (int slab = 0; slab < kSlabs<kC>; ++slab) load_four_keys<kC>(p, t, t.begin, slab, keys[slab]);
+  for (int slab = 0; slab < kSlabs<kC>; ++slab) {
+    OCTAVO_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      float x[kVector];
+      widen<kC.from>(keys.slabs[slab].words[i], x);
+      amax = ptx::max_f32(amax, largest_magnitude(x));
+    }
+  }
+  const u32 parts = ptx::shared_base() + static_cast<u32>(value_smem(kC).parts);
+  amax = cluster_max<kC, 1>(cta_max<kC>(amax, parts));
+  const float scale = scale_from_amax<kC.to>(amax, p.largest_code);
+  if (t.number == 0 && ptx::thread_index() == 0) ptx::store_global_f32(scales_of(p, t), scale);
+  float inverse[kVector];
+  fill(inverse, inverse_step<kC.to>(scale));
+  const i32 row = t.begin + static_cast<i32>(ptx::warp_index()) * kKeyGroup;
+  OCTAVO_UNROLL
+  for (int slab = 0; slab < kSlabs<kC>; ++slab) {
+    OCTAVO_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      float x[kVector];
+      widen<kC.from>(keys.slabs[slab].words[i], x);
+      store_row<kC>(p, t, row + key_of_byte(lane_word(), i), slab * kSlabColumns + lane_column(), x,
+                    inverse);
+    }
+  }
+}
+
+template <Quantize kC>
+OCTAVO_DEVICE void hold_v(const QuantizeParams& p, i32 block) {
+  expect_maxima<kC, kC.columns>();
+  wait_for_inputs<kC>();
+  const Tile t = find_tile(p, block);
+  HeldKeys<kC> keys;
+  load_held(p, t, keys);
   let_next_start<kC>();
   float amax[kSlabs<kC>][kVector] = {};
   OCTAVO_UNROLL
-  for (int slab = 0; slab < kSlabs<kC>; ++slab) widen_maxima<kC>(keys[slab], amax[slab]);
-  leave_inverse<kC>(p, t, cluster_column_max<kC>(cta_column_max<kC>(amax)));
+  for (int slab = 0; slab < kSlabs<kC>; ++slab) widen_maxima<kC>(keys.slabs[slab], amax[slab]);
+  leave_inverse<kC>(p, t, cluster_max<kC, kC.columns>(cta_column_max<kC>(amax)));
   ptx::cta_sync();
   OCTAVO_UNROLL
   for (int slab = 0; slab < kSlabs<kC>; ++slab) {
     float inverse[kVector];
     u32 words[kVector];
     take_inverses<kC>(slab, inverse);
-    encode_four_keys<kC>(keys[slab], inverse, words);
+    encode_four_keys<kC>(keys.slabs[slab], inverse, words);
     stage<kC>(slab, words);
   }
   ptx::cta_sync();
@@ -246,6 +335,16 @@ OCTAVO_DEVICE void find_v_maxima(const QuantizeParams& p, i32 block) {
                           most);
 }
 
+// The second launch: what the first left only maxima of, from the end.
+template <Quantize kC>
+OCTAVO_DEVICE void write_rest(const OperandsParams& p, i32 block) {
+  wait_for_inputs<kC>();
+  let_next_start<kC>();
+  if (block < p.v_blocks) return write_values<kC>(p.v, p.v_blocks - 1 - block);
+  if constexpr (kC.group == ScaleGroup::head)
+    write_k<kC>(p.k, p.k_blocks - 1 - (block - p.v_blocks));
+}
+
 template <class Config>
 OCTAVO_KERNEL(Config::value.threads, ctas_of_sm(Config::value))
 quantize_operands(const OCTAVO_GRID_CONSTANT OperandsParams p) {
@@ -256,16 +355,27 @@ quantize_operands(const OCTAVO_GRID_CONSTANT OperandsParams p) {
                 "16-bit rows of whole vectors become 8-bit codes");
   static_assert(kC.threads == kOperandThreads && operand_rows(kC) % kBlockRows == 0,
                 "a warp has sixteen of V's keys, a tile whole blocks of K");
-  static_assert(!kC.hold_v || overlaps(kC), "clusters are Hopper's");
+  static_assert(!kC.hold || (overlaps(kC) && !kC.amax_pass), "clusters are Hopper's");
+  constexpr bool kOfHeads = kC.group == ScaleGroup::head;
+  static_assert(kOfHeads || kC.group == ScaleGroup::block, "K has scales of blocks or heads");
   i32 block = ptx::block_index_x();
-  if constexpr (kC.hold_v) {
-    if (block < p.v_blocks) return quantize_v<kC>(p.v, block);
+  if constexpr (!kC.hold && !kC.amax_pass) return write_rest<kC>(p, block);
+  if constexpr (kC.hold) {
+    if (block < p.v_blocks) return hold_v<kC>(p.v, block);
     block -= p.v_blocks;
   }
-  if (block < p.k_blocks) return quantize_k<kC>(p.k, block);
+  if (block < p.k_blocks) {
+    if constexpr (!kOfHeads)
+      quantize_k<kC>(p.k, block);
+    else if constexpr (kC.hold)
+      hold_k<kC>(p.k, block);
+    else
+      find_k_maxima<kC>(p.k, block);
+    return;
+  }
   block -= p.k_blocks;
   if (block < p.q_blocks) return quantize_q<kC>(p.q, block);
-  if constexpr (!kC.hold_v) find_v_maxima<kC>(p.v, block - p.q_blocks);
+  if constexpr (kC.amax_pass) find_v_maxima<kC>(p.v, block - p.q_blocks);
 }
 
 }  // namespace octavo::quantizer

@@ -160,17 +160,17 @@ OCTAVO_DEVICE void write_codes(const QuantizeParams& p) {
   }
 }
 
-// The same, transposed: values.cuh. What was read last by a pass before may still be in the cache,
-// so this begins at the end.
+// The same of one tile, transposed: values.cuh.
 template <Quantize kC>
-OCTAVO_DEVICE void write_values(const QuantizeParams& p) {
-  const Tile t = find_tile(p, ptx::grid_size_x() - 1 - ptx::block_index_x());
+OCTAVO_DEVICE void write_values(const QuantizeParams& p, i32 tile) {
+  constexpr bool kByChannel = kC.operands || kC.group == ScaleGroup::channel;
+  const Tile t = find_tile(p, tile);
   FourKeys<kC> keys[kHeldSlabs<kC>];
   OCTAVO_UNROLL
   for (int slab = 0; slab < kHeldSlabs<kC>; ++slab)
     load_four_keys<kC>(p, t, t.begin, slab, keys[slab]);
   float inverse[kVector] = {};
-  if constexpr (kC.group == ScaleGroup::channel) {
+  if constexpr (kByChannel) {
     leave_inverse<kC>(p, t, partial_column_max<kC>(p, t));
     ptx::cta_sync();
   } else {
@@ -179,7 +179,7 @@ OCTAVO_DEVICE void write_values(const QuantizeParams& p) {
   OCTAVO_UNROLL
   for (int slab = 0; slab < kSlabs<kC>; ++slab) {
     if (slab >= kHeldSlabs<kC>) load_four_keys<kC>(p, t, t.begin, slab, keys[0]);
-    if constexpr (kC.group == ScaleGroup::channel) take_inverses<kC>(slab, inverse);
+    if constexpr (kByChannel) take_inverses<kC>(slab, inverse);
     u32 words[kVector];
     encode_four_keys<kC>(keys[slab % kHeldSlabs<kC>], inverse, words);
     stage<kC>(slab, words);
@@ -212,7 +212,8 @@ quantize_rows(const OCTAVO_GRID_CONSTANT QuantizeParams p) {
   if constexpr (kC.amax_pass)
     find_partial_amax<kC>(p);
   else if constexpr (kC.transposed)
-    write_values<kC>(p);
+    // What a pass before read last may still be in the cache: this begins at the end.
+    write_values<kC>(p, ptx::grid_size_x() - 1 - ptx::block_index_x());
   else
     write_codes<kC>(p);
 }

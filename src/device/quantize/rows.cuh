@@ -159,8 +159,7 @@ OCTAVO_DEVICE float lanes_max(float x, int first, int end) {
 
 // Largest of all threads of the CTA; once in a kernel, as nobody waits for the slots to be free.
 template <Quantize kC>
-OCTAVO_DEVICE float cta_max(float x) {
-  const u32 slots = ptx::shared_base();
+OCTAVO_DEVICE float cta_max(float x, u32 slots = ptx::shared_base()) {
   const u32 own = slots + ptx::warp_index() * 4;
   x = lanes_max(x, 1, 32);
   if (ptx::lane_index() == 0) ptx::store_shared_f32(own, x);

@@ -55,22 +55,24 @@ struct Epilogue {
     return v.data + w.sequence * v.batch + p.by_heads_per_kv.quotient(w.head) * v.head +
            i64{column} * v.stride;
   }
-  // All columns of O times the scales of V: by column, or one for all of a head. One address that
-  // moves: as many as there are columns would not fit beside O.
+  // All columns of O times the scales of V: by column, or one for all of a head. They come by way
+  // of shared memory, a thread of the warpgroup for each: all that a lane needs would not fit
+  // beside O, and one after the other they took 5 us of a tile with 128 columns.
   static OCTAVO_DEVICE void scale_values(State& state, const Sm90ForwardParams& p, const Place& w) {
-    const i32 stride = G::in_8_bits(p).v_scales.stride;
-    const i32 mine = static_cast<i32>(w.lane % 4 * 2);
-    const float* scale = v_scale(p, w, mine);
+    const u32 scales = G::v_scales(w.group);
+    group_sync(w);  // nobody reads those of the last tile
+    for (u32 column = w.warp * 32 + w.lane; column < C.head_dim; column += kWarpgroup)
+      ptx::store_shared_f32(
+          scales + column * 4,
+          ptx::load_written_f32(v_scale(p, w, static_cast<i32>(column)),
+                                ptx::mask_term(static_cast<i32>(column) < p.head_dim, true)));
+    group_sync(w);
     OCTAVO_UNROLL
     for (int i = 0; i < G::kColumns / 4; ++i) {
-      if (mine + i * 8 >= p.head_dim) break;
+      u32 by[2];
+      ptx::load_shared_b64(scales + (static_cast<u32>(i) * 8 + w.lane % 4 * 2) * 4, by[0], by[1]);
       OCTAVO_UNROLL
-      for (int e = 0; e < 2; ++e) {
-        const float by = ptx::load_written_f32(scale + e * stride);
-        state.o[i * 4 + e] *= by;
-        state.o[i * 4 + 2 + e] *= by;
-      }
-      scale += 8 * stride;
+      for (int e = 0; e < 4; ++e) state.o[i * 4 + e] *= ptx::float_of_bits(by[e % 2]);
     }
   }
   // The same of columns from `first` on, in two steps.
@@ -83,7 +85,7 @@ struct Epilogue {
     OCTAVO_UNROLL
     for (int i = 0; i < kScales; ++i) {
       const bool exists = mine + i / 2 * 8 < p.head_dim;
-      by[i] = exists ? ptx::load_written_f32(scale + (i / 2 * 8 + i % 2) * stride) : 0.0f;
+      by[i] = ptx::load_written_f32(scale + (i / 2 * 8 + i % 2) * stride, exists);
     }
   }
   template <int kScales>

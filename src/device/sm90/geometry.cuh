@@ -129,9 +129,6 @@ struct Geometry {
     float sum[2];  // this thread's part; not used where the sums come by ones
     float scale[2], keep[2];
     float block_origin[2], add[2];
-    // Of scores in FP16: the origin as it is added to them, and whether a row's scale is too large.
-    u32 offsets[2];
-    bool wide;
   };
   struct State {
     float o[kO];
@@ -175,6 +172,9 @@ struct Geometry {
   }
   static OCTAVO_DEVICE u32 key_scales(u32 stage) {
     return ptx::shared_base() + S.key_scales + stage * S.scales_stage;
+  }
+  static OCTAVO_DEVICE u32 v_scales(u32 group) {
+    return ptx::shared_base() + S.v_scales + group * (C.head_dim * 4);
   }
   static OCTAVO_DEVICE u32 barrier(u32 index) {
     return ptx::shared_base() + S.barriers + index * ptx::kMbarrierBytes;

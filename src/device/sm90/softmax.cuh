@@ -224,7 +224,6 @@ struct Softmax {
           ptx::load_written_f32(q.data + w.sequence * q.batch + w.head * q.head +
                                 static_cast<i64>(p.by_q_block_rows.quotient(row)) * q.stride);
     }
-    if constexpr (G::kHalves) rows.wide = !fits_halves(ptx::max_f32(rows.scale[0], rows.scale[1]));
   }
 
   // The scale of the keys of an eight of columns, where it is not in the scores or the row's.
@@ -257,7 +256,7 @@ struct Softmax {
     for (int half = 0; half < 2; ++half) {
       const float in_block = ptx::max_f32(block_max(scores, half) * rows.scale[half], kLowest);
       float origin = ptx::max_f32(rows.origin[half], in_block);
-      if constexpr (G::kHalves) origin = half_origin(origin, rows.offsets[half]);
+      if constexpr (G::kHalves) origin = half_origin(origin);
       rows.keep[half] = ptx::exp2_approx(rows.origin[half] - origin);
       if constexpr (G::kIntegers) {
         rows.block_origin[half] = in_block;
@@ -295,31 +294,37 @@ struct Softmax {
     constexpr float kSmallest = 5.9604645e-8f;
     return ptx::max_f32(C.code_exp ? scale * (1.0f / 16) : scale, kSmallest);
   }
-  // What the row counts from, and its offset, twice in a register.
-  static OCTAVO_DEVICE float half_origin(float origin, u32& offsets) {
+  // The offset, twice in a register.
+  static OCTAVO_DEVICE u32 half_offsets(float origin) {
     const float offset = offset_of(origin);
-    offsets = ptx::f16x2_from_f32(offset, offset);
+    return ptx::f16x2_from_f32(offset, offset);
+  }
+  // What the row counts from: the offset of it is exact, and is found again where it is needed,
+  // which takes a register less.
+  static OCTAVO_DEVICE float half_origin(float origin) {
     float low, high;
-    ptx::f32_from_f16x2(low, high, offsets);
+    ptx::f32_from_f16x2(low, high, half_offsets(origin));
     return fits_halves(origin) ? origin_of(low) : origin;
   }
 
   // Of eights of columns from `from` on.
   template <int kEights>
   static OCTAVO_DEVICE void exponentials_in_pairs(Scores& scores, Rows& rows, int from) {
-    bool wide = rows.wide || !fits_halves(rows.origin[0]) || !fits_halves(rows.origin[1]);
+    float scale = ptx::max_f32(rows.scale[0], rows.scale[1]);
     if constexpr (C.k_block_scales) {
       float largest = scores.key_scales[0];
       OCTAVO_UNROLL
       for (int g = 1; g < G::kKeyScales; ++g) largest = ptx::max_f32(largest, scores.key_scales[g]);
-      wide = wide || !fits_halves(largest * ptx::max_f32(rows.scale[0], rows.scale[1]));
+      scale = ptx::max_f32(scale, largest * scale);
     }
-    if (ptx::warp_any(wide)) {
+    const bool fits =
+        fits_halves(scale) && fits_halves(rows.origin[0]) && fits_halves(rows.origin[1]);
+    if (ptx::warp_any(!fits)) {
       exponentials_one_by_one<kEights>(scores, rows, from);
     } else {
       OCTAVO_UNROLL
       for (int half = 0; half < 2; ++half) {
-        const u32 offsets = rows.offsets[half];
+        const u32 offsets = half_offsets(rows.origin[half]);
         OCTAVO_UNROLL
         for (int i = from; i < from + kEights; ++i) {
           const float by = half_scale(rows.scale[half] * key_scale(scores, i));
