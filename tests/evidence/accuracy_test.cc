@@ -115,7 +115,7 @@ TEST(Accuracy, EveryPrecisionHasARow) {
 
 TEST(Accuracy, WhatADeviceDoesNotServeIsNamed) {
   AccuracyOptions options = small();
-  options.device = {Device::Kind::emulator, 90};
+  options.device = {Device::Kind::emulator, 0};
   options.precisions = {Precision::int8_mixed};
   const auto report = accuracy(options);
   if (!report.ok()) GTEST_SKIP() << report.status().message();
@@ -123,6 +123,44 @@ TEST(Accuracy, WhatADeviceDoesNotServeIsNamed) {
   EXPECT_NE(report->rows[0].not_available.find("int8_mixed"), std::string::npos);
   const auto json = nlohmann::json::parse(to_json(*report));
   EXPECT_TRUE(json.at("rows")[0].at("total").is_null());
+}
+
+TEST(Accuracy, TheMixedModesAreMeasuredOnHopper) {
+  AccuracyOptions options = small();
+  options.device = {Device::Kind::emulator, 90};
+  options.precisions = {Precision::fp8_mixed, Precision::int8_mixed};
+  const auto report = accuracy(options);
+  if (!report.ok()) GTEST_SKIP() << report.status().message();
+  ASSERT_EQ(report->rows.size(), 2U);
+  for (const AccuracyRow& row : report->rows) {
+    EXPECT_EQ(row.not_available, "");
+    EXPECT_EQ(row.kernel_name, "sm90_forward");
+    EXPECT_GT(row.total.rmse, 4 * row.kernel.rmse) << "codes are what costs";
+  }
+}
+
+// Q by rows and K by blocks of 64, as the mode has it; Q and K alone are codes.
+TEST(Accuracy, Int8MixedHoldsOneInAHundred) {
+  AccuracyOptions options;
+  options.data = {"normal", "outliers_rotated"};
+  options.precisions = {Precision::int8_mixed};
+  options.seeds = 3;
+  options.most_keys = 2048;
+  const auto report = accuracy(options);
+  ASSERT_TRUE(report.ok()) << report.status().message();
+  int held = 0;
+  for (const AccuracyRow& row : report->rows) {
+    SCOPED_TRACE(row.data);
+    if (row.data == "normal" && row.len_kv == 512) {
+      EXPECT_LE(row.total.max_abs, 1e-2);
+      EXPECT_LE(row.total.rmse, 8e-4);
+      ++held;
+    } else if (row.data == "outliers_rotated") {
+      EXPECT_LE(row.total.rmse, 3e-3);
+      ++held;
+    }
+  }
+  EXPECT_EQ(held, 2);
 }
 
 TEST(Accuracy, BadOptionsGetASentence) {

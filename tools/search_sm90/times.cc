@@ -81,7 +81,7 @@ bool same_config(const sm90::TableRow& a, const sm90::TableRow& b) {
 
 Sm90Forward timed_config(const sm90::TableRow& row) {
   Sm90Forward c = sm90::config_of(row, element_of(row));
-  c.k_block_scales = sm90::is_8bit(c);
+  c.k_block_scales = sm90::codes_qk(c);
   return c;
 }
 
