@@ -135,32 +135,31 @@ TEST(Accuracy, TheMixedModesAreMeasuredOnHopper) {
   for (const AccuracyRow& row : report->rows) {
     EXPECT_EQ(row.not_available, "");
     EXPECT_EQ(row.kernel_name, "sm90_forward");
-    EXPECT_GT(row.total.rmse, 4 * row.kernel.rmse) << "codes are what costs";
+    EXPECT_LT(row.kernel.rmse, 6e-4) << "outputs of about 2 rounded to f16";
+    EXPECT_GT(row.total.rmse, 1.5 * row.kernel.rmse) << "codes of Q and K cost more";
   }
 }
 
-// Q by rows and K by blocks of 64, as the mode has it; Q and K alone are codes.
+// With its own scales, Q's by rows and K's by blocks of 64; Q and K alone are codes.
 TEST(Accuracy, Int8MixedHoldsOneInAHundred) {
   AccuracyOptions options;
-  options.data = {"normal", "outliers_rotated"};
   options.precisions = {Precision::int8_mixed};
+  options.data = {"normal"};
   options.seeds = 3;
+  options.most_keys = 512;
+  const auto mission = accuracy(options);
+  ASSERT_TRUE(mission.ok()) << mission.status().message();
+  ASSERT_EQ(mission->rows.size(), 1U);
+  EXPECT_LE(mission->rows[0].total.max_abs, 1e-2);
+  EXPECT_LE(mission->rows[0].total.rmse, 8e-4);
+  options.data = {"outliers_rotated"};
+  options.seeds = 1;
   options.most_keys = 2048;
-  const auto report = accuracy(options);
-  ASSERT_TRUE(report.ok()) << report.status().message();
-  int held = 0;
-  for (const AccuracyRow& row : report->rows) {
-    SCOPED_TRACE(row.data);
-    if (row.data == "normal" && row.len_kv == 512) {
-      EXPECT_LE(row.total.max_abs, 1e-2);
-      EXPECT_LE(row.total.rmse, 8e-4);
-      ++held;
-    } else if (row.data == "outliers_rotated") {
-      EXPECT_LE(row.total.rmse, 3e-3);
-      ++held;
-    }
-  }
-  EXPECT_EQ(held, 2);
+  const auto rotated = accuracy(options);
+  ASSERT_TRUE(rotated.ok()) << rotated.status().message();
+  ASSERT_EQ(rotated->rows.size(), 1U);
+  EXPECT_TRUE(rotated->rows[0].hadamard);
+  EXPECT_LE(rotated->rows[0].total.rmse, 3e-3);
 }
 
 TEST(Accuracy, BadOptionsGetASentence) {
