@@ -219,6 +219,17 @@ TEST(EmulatorMixed, ExplainsWhatItDoes) {
   EXPECT_EQ(told().workspace_bytes, 0U);
 }
 
+// Not the problem's fault, and said so: a GPU has a kernel for it.
+TEST(EmulatorMixed, WhatTheEmulatorHasNoKernelFor) {
+  Problem p;
+  p.batch = p.heads_q = p.heads_kv = 1;
+  p.len_q = p.len_kv = 64;
+  p.head_dim = p.head_dim_v = 192;
+  p.options.precision = Precision::fp8_mixed;
+  EXPECT_EQ(plan(p, kHopper).status().message().find("problem is B=1"), 0U)
+      << plan(p, kHopper).status().message();
+}
+
 TEST(EmulatorMixed, IsRefusedWhereNoHopperKernelRuns) {
   for (const Precision precision : kMixedModes) {
     const Case c = mixed_case(precision, DType::f16, 70, 150);
