@@ -41,9 +41,12 @@ Status check_16bit_pv(const Sm90Forward& c) {
   return {};
 }
 
-// Integers become floats all at once, beside P and O of 16 bits: they spill where four warpgroups
-// share the registers, and beside the scales of keys in blocks of other sizes than multiples of 64.
+// Where scales beside P and O of 16 bits make the compiler spill: with 256 keys in all but the
+// narrowest tiles. Integers become floats all at once: they do where four warpgroups share the
+// registers, and beside the scales of keys in blocks of other sizes than multiples of 64.
 Status check_mixed(const Sm90Forward& c) {
+  if (c.block_n > 128 && c.head_dim > 64)
+    return wrong_field("block_n", c.block_n, "up to 128 with mixed_v and more than 64 columns");
   const bool integers = c.element == Element::int8;
   if (integers && c.warpgroups == 4)
     return wrong_field("warpgroups", c.warpgroups, "1 to 3 with int8 and mixed_v");

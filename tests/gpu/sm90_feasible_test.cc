@@ -68,6 +68,7 @@ TEST(Sm90Feasible, WhatDoesNotAndWhy) {
       {"element=int8,mixed_v=f16,own_o=false,block_n=96,k_block_scales=true", "multiples of 64"},
       {"element=int8,mixed_v=f16,own_o=false,block_n=80,k_row_scales=true", "multiples of 64"},
       {"element=int8,mixed_v=f16,own_o=false,warpgroups=4,block_n=64", "1 to 3 with int8"},
+      {"element=e4m3,mixed_v=f16,own_o=false,ones=false,head_dim=96,block_n=144", "up to 128 with"},
       {"element=e4m3,mixed_v=f16,own_o=false,head_dim=256,warpgroups=2,block_n=80",
        "wgmma has no more"},
       {"out=int8", "config.out"},
