@@ -6,9 +6,13 @@
 
 namespace octavo {
 
+// What V and P are beside 8-bit Q and K: codes as well, or 16 bits.
+enum class MixedV : int { none, f16, bf16 };
+
 struct Sm90Forward {
   int arch = 90;                   // the chip it is compiled for
   Element element = Element::f16;  // of Q, K and V: f16, bf16, e4m3, e5m2 or int8
+  MixedV mixed_v = MixedV::none;   // 8-bit Q and K: V, and so P, are this instead
   Element out = Element::f16;      // f16, bf16 or f32
   int head_dim = 64;               // columns of the tiles, 64, 96, 128, 192 or 256
   int warpgroups = 3;              // that compute
@@ -47,6 +51,20 @@ inline constexpr int kRows = 64;               // of a warpgroup's tile
 inline constexpr int kSmemBytes = 227 * 1024;  // that CTAs of an SM can have
 inline constexpr int kScaledRows = 64;         // of K, that have one scale with k_block_scales
 
+// Q and K are codes: rows of Q have scales of their own, and keys or heads of K theirs.
+OCTAVO_HD constexpr bool codes_qk(const Sm90Forward& c) { return element_bytes(c.element) == 1; }
+// So are P and V: V lies transposed, its columns have scales, and P V is folded into O.
+OCTAVO_HD constexpr bool codes_pv(const Sm90Forward& c) {
+  return codes_qk(c) && c.mixed_v == MixedV::none;
+}
+OCTAVO_HD constexpr bool is_mixed(const Sm90Forward& c) { return c.mixed_v != MixedV::none; }
+// Of V; P has the same, but for e5m2.
+OCTAVO_HD constexpr Element v_element(const Sm90Forward& c) {
+  return c.mixed_v == MixedV::f16    ? Element::f16
+         : c.mixed_v == MixedV::bf16 ? Element::bf16
+                                     : c.element;
+}
+
 // The warpgroups that compute, and one that loads for them.
 OCTAVO_HD constexpr int threads(const Sm90Forward& c) {
   return (c.warpgroups + (c.split_keys ? 0 : 1)) * kWarpgroup;
@@ -76,7 +94,7 @@ OCTAVO_HD constexpr int register_budget(const Sm90Forward& c) {
 // and about so much beside them.
 OCTAVO_HD constexpr int registers_held(const Sm90Forward& c) {
   constexpr int kRest = 24;
-  const int p = c.overlap ? c.block_n * element_bytes(c.element) / 8 : 0;
+  const int p = c.overlap ? c.block_n * element_bytes(v_element(c)) / 8 : 0;
   const int ones = c.ones ? 8 : 0;
   const int folded = c.fold_columns > 0 ? c.fold_columns + ones : 0;
   return c.block_n / (c.f16_scores ? 4 : 2) + p + (c.head_dim + ones + folded) / 2 + kRest;
@@ -84,13 +102,12 @@ OCTAVO_HD constexpr int registers_held(const Sm90Forward& c) {
 
 OCTAVO_HD constexpr int load_registers(const Sm90Forward& c) { return c.warpgroups <= 2 ? 24 : 32; }
 
-OCTAVO_HD constexpr bool is_8bit(const Sm90Forward& c) { return element_bytes(c.element) == 1; }
 // Keys of a block that have one scale, where those of a head do not share it; and how many such
 // groups a block has.
 OCTAVO_HD constexpr int scaled_rows(const Sm90Forward& c) {
   if (c.k_row_scales) return 1;
   if (!c.k_block_scales) return 0;
-  return c.block_n % kScaledRows == 0 ? kScaledRows : 32;
+  return c.block_n % kScaledRows == 0 ? kScaledRows : c.block_n % 32 == 0 ? 32 : 16;
 }
 OCTAVO_HD constexpr int scaled_groups(const Sm90Forward& c) {
   return scaled_rows(c) > 0 ? c.block_n / scaled_rows(c) : 0;
@@ -98,21 +115,29 @@ OCTAVO_HD constexpr int scaled_groups(const Sm90Forward& c) {
 
 // Rows lie in blocks of columns, swizzled by 128 bytes; by 64 or 32 where so many do not divide the
 // head dimension.
-OCTAVO_HD constexpr int row_bytes(const Sm90Forward& c) {
-  const int bytes = c.head_dim * element_bytes(c.element);
-  return bytes % 128 == 0 ? 128 : bytes % 64 == 0 ? 64 : 32;
+struct RowBlocks {
+  int row_bytes;  // of a block
+  int columns;
+  int count;
+};
+OCTAVO_HD constexpr RowBlocks row_blocks(int head_dim, Element element) {
+  const int bytes = head_dim * element_bytes(element);
+  const int row_bytes = bytes % 128 == 0 ? 128 : bytes % 64 == 0 ? 64 : 32;
+  return {row_bytes, row_bytes / element_bytes(element), bytes / row_bytes};
 }
-OCTAVO_HD constexpr int block_columns(const Sm90Forward& c) {
-  return row_bytes(c) / element_bytes(c.element);
+// Of Q and K, and of O where it goes through shared memory.
+OCTAVO_HD constexpr RowBlocks qk_blocks(const Sm90Forward& c) {
+  return row_blocks(c.head_dim, c.element);
 }
-OCTAVO_HD constexpr int column_blocks(const Sm90Forward& c) {
-  return c.head_dim / block_columns(c);
+// Of V where it lies by rows.
+OCTAVO_HD constexpr RowBlocks v_blocks(const Sm90Forward& c) {
+  return row_blocks(c.head_dim, v_element(c));
 }
 // O goes through shared memory and TMA.
 OCTAVO_HD constexpr bool stages_o(const Sm90Forward& c) {
   return c.own_o && !c.split_keys && c.out != Element::f32;
 }
-// Where V comes transposed, in 8 bits: keys of a tile lie in chunks of so many bytes, the width of
+// Where V comes transposed, as codes: keys of a tile lie in chunks of so many bytes, the width of
 // their swizzle.
 OCTAVO_HD constexpr int chunk_keys(const Sm90Forward& c) {
   return c.block_n % 128 == 0 ? 128 : c.block_n % 64 == 0 ? 64 : 32;
@@ -126,12 +151,13 @@ OCTAVO_HD constexpr int handed_bytes(int columns) { return kRows * (columns + 2)
 // Tiles that the loader announces to those who compute, before they are done with the last ones.
 inline constexpr int kBoardSlots = 4;
 // Of a slot. Scales need to know more of a tile.
-OCTAVO_HD constexpr int board_bytes(const Sm90Forward& c) { return is_8bit(c) ? 48 : 32; }
+OCTAVO_HD constexpr int board_bytes(const Sm90Forward& c) { return codes_qk(c) ? 48 : 32; }
 
 struct SmemPlan {
   // bytes from the start
   int q, o, k, v, ones, receive, receive_across, key_scales, v_scales, board, barriers, total;
   int q_tile, k_stage, v_stage, scales_stage;  // bytes of one
+  int v_bytes;                                 // of v_stage, that are loaded
 };
 OCTAVO_HD constexpr SmemPlan smem_plan(const Sm90Forward& c) {
   constexpr int kAlignment = 1024;
@@ -140,25 +166,26 @@ OCTAVO_HD constexpr SmemPlan smem_plan(const Sm90Forward& c) {
   s.k_stage = c.block_n * c.head_dim * element_bytes(c.element);
   // wgmma reads the ones as one block of columns more. With a single block before it, the way there
   // is free, and one block of 16 keys serves all; else the ones lie behind each tile of V.
-  // In 8 bits they are rows of each chunk of keys.
-  const bool ones_inside = c.ones && !is_8bit(c) && column_blocks(c) > 1;
-  s.v_stage = s.k_stage + (ones_inside            ? c.block_n * row_bytes(c)
-                           : c.ones && is_8bit(c) ? c.block_n * 8
-                                                  : 0);
+  // Where V is transposed they are rows of each chunk of keys.
+  const bool ones_inside = c.ones && !codes_pv(c) && v_blocks(c).count > 1;
+  s.v_bytes = c.block_n * c.head_dim * element_bytes(v_element(c));
+  s.v_stage = s.v_bytes + (ones_inside             ? c.block_n * v_blocks(c).row_bytes
+                           : c.ones && codes_pv(c) ? c.block_n * 8
+                                                   : 0);
   s.q = 0;
   const int q_bytes = q_tiles(c) * s.q_tile;
   s.o = q_bytes;
   s.k = round_up(s.o + (stages_o(c) ? q_bytes : 0), kAlignment);
-  s.v = s.k + kv_buffers(c) * s.k_stage;
+  s.v = round_up(s.k + kv_buffers(c) * s.k_stage, kAlignment);
   s.ones = s.v + kv_buffers(c) * s.v_stage;
   // What comes from other warpgroups, and CTAs, may come while K and V are still read.
-  s.receive = s.ones + (c.ones && !ones_inside && !is_8bit(c) ? 16 * row_bytes(c) : 0);
+  s.receive = s.ones + (c.ones && !ones_inside && !codes_pv(c) ? 16 * v_blocks(c).row_bytes : 0);
   s.receive_across =
       s.receive + c.warpgroups * (key_groups(c) - 1) * handed_bytes(c.head_dim / key_groups(c));
   s.key_scales = s.receive_across + c.warpgroups * (c.cluster - 1) * handed_bytes(piece_columns(c));
   s.scales_stage = round_up(scaled_groups(c) * 4, 16);
   s.v_scales = s.key_scales + kv_buffers(c) * s.scales_stage;
-  s.board = s.v_scales + (is_8bit(c) && !c.split_keys ? c.warpgroups * c.head_dim * 4 : 0);
+  s.board = s.v_scales + (codes_pv(c) && !c.split_keys ? c.warpgroups * c.head_dim * 4 : 0);
   s.barriers = s.board + (c.split_keys ? 0 : kBoardSlots * board_bytes(c));
   // of Q full and empty by tile; of K and V full and empty by buffer; and more: V's last rows, or
   // what a warpgroup gets from other CTAs

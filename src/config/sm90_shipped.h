@@ -226,6 +226,16 @@ OCTAVO_HD constexpr Sm90Forward config_of(const TableRow& row, Element element) 
   return c;
 }
 
+// The same beside 8-bit Q and K, where O is stored from registers: P V, which most of a tile's
+// registers are of, is that of 16 bits.
+OCTAVO_HD constexpr Sm90Forward mixed_config_of(const TableRow& row, Element element, MixedV v) {
+  Sm90Forward c = config_of(row, v == MixedV::bf16 ? Element::bf16 : Element::f16);
+  c.element = element;
+  c.mixed_v = v;
+  c.own_o = false;
+  return c;
+}
+
 inline constexpr Element kShippedElements[] = {Element::f16, Element::bf16};
 
 OCTAVO_HD constexpr bool is_shipped(const TableRow& row) {

@@ -122,10 +122,79 @@ constexpr void for_each_8bit_sm90_config(const Take& take) {
   }
 }
 
+// 8-bit Q and K beside V of 16 bits: of each form as the modes have it, both elements with 64 and
+// 128 columns, also with exact sums.
+template <class Take>
+constexpr void for_each_mixed(const sm90::TableRow& row, const Take& take) {
+  const bool both = row.head_dim == 64 || row.head_dim == 128;
+  for (const Element element : {Element::int8, Element::e4m3}) {
+    if (element == Element::e4m3 && !both) continue;
+    Sm90Forward c = sm90::mixed_config_of(row, element, MixedV::f16);
+    c.k_block_scales = element == Element::int8;
+    if (c.ones && both) take(c);
+    c.ones = false;
+    take(c);
+  }
+}
+// Every kind of scales, the other type of V, other outputs, e5m2, an early start.
+template <class Take>
+constexpr void for_each_other_mixed(const sm90::TableRow& row, const Take& take) {
+  enum class Scales { of_heads, of_rows, of_blocks };
+  const auto made = [&row](Element element, MixedV v, Scales scales) {
+    Sm90Forward c = sm90::mixed_config_of(row, element, v);
+    c.ones = false;
+    c.k_row_scales = scales == Scales::of_rows;
+    c.k_block_scales = scales == Scales::of_blocks;
+    return c;
+  };
+  for (const Element element : {Element::int8, Element::e4m3}) {
+    take(made(element, MixedV::f16,
+              element == Element::int8 ? Scales::of_heads : Scales::of_blocks));
+    take(made(element, MixedV::f16, Scales::of_rows));
+    take(made(element, MixedV::bf16, Scales::of_blocks));
+  }
+  take(made(Element::e5m2, MixedV::f16, Scales::of_heads));
+  Sm90Forward c = made(Element::int8, MixedV::bf16, Scales::of_blocks);
+  c.ones = row.ones;
+  if (c.ones) take(c);
+  c = made(Element::int8, MixedV::f16, Scales::of_blocks);
+  c.out = Element::f32;
+  take(c);
+  c.out = Element::f16;
+  c.early_start = true;
+  take(c);
+}
+// The first with its columns that has a cluster, or whose keys have scales by sixteens.
+constexpr bool is_first_with_cluster(const sm90::TableRow& row) {
+  for (const sm90::TableRow& other : sm90::kTable)
+    if (other.head_dim == row.head_dim && other.cluster > 1) return &other == &row;
+  return false;
+}
+constexpr bool is_first_by_sixteens(const sm90::TableRow& row) {
+  for (const sm90::TableRow& other : sm90::kTable)
+    if (other.head_dim == row.head_dim && other.block_n % 32 != 0) return &other == &row;
+  return false;
+}
+template <class Take>
+constexpr void for_each_mixed_sm90_config(const Take& take) {
+  for (const sm90::TableRow& row : sm90::kTable) {
+    const bool first = is_first_of_form(row, sm90::kTable);
+    const bool clustered = is_first_with_cluster(row) && row.head_dim <= 128;
+    if (first || clustered) for_each_mixed(row, take);
+    if (first && row.head_dim == 64 && row.cluster == 0) for_each_other_mixed(row, take);
+    if (is_first_by_sixteens(row) && row.head_dim == 128) {
+      Sm90Forward c = sm90::mixed_config_of(row, Element::e4m3, MixedV::f16);
+      c.k_block_scales = true;
+      take(c);
+    }
+  }
+}
+
 constexpr int count_sm90_configs() {
   int count = 0;
   for_each_sm90_config([&count](const Sm90Forward&) { ++count; });
   for_each_8bit_sm90_config([&count](const Sm90Forward&) { ++count; });
+  for_each_mixed_sm90_config([&count](const Sm90Forward&) { ++count; });
   return count;
 }
 
@@ -134,6 +203,7 @@ inline constexpr auto kSm90Configs = [] {
   std::size_t count = 0;
   for_each_sm90_config([&](const Sm90Forward& c) { configs[count++] = c; });
   for_each_8bit_sm90_config([&](const Sm90Forward& c) { configs[count++] = c; });
+  for_each_mixed_sm90_config([&](const Sm90Forward& c) { configs[count++] = c; });
   return configs;
 }();
 

@@ -62,6 +62,19 @@ const ModeBound& mode_bound(DType input, Precision precision) {
                        [&mode](const ModeBound& row) { return row.mode == mode; });
 }
 
+ModeBound mode_bound(DType input, Precision precision, DType v) {
+  ModeBound mode = mode_bound(input, precision);
+  const bool mixed_mode = is_8bit(mode.qk) && !is_8bit(mode.v);
+  const bool as_given = is_8bit(input) ? !is_8bit(v) : mixed_mode && v == DType::bf16;
+  if (!as_given) return mode;
+  const ModeBound& of_v = mode_bound(v, Precision::native);
+  mode.v = of_v.v;
+  mode.p_noise = of_v.p_noise;
+  mode.mission_max += of_v.mission_max;
+  mode.mission_rmse = std::hypot(mode.mission_rmse, of_v.mission_rmse);
+  return mode;
+}
+
 double format_noise(DType format, double crest) {
   // Uniform over half a step of a mantissa of m bits, averaged over a binade: 2^-m * 0.68 /
   // sqrt(12), so 0.0245 for three bits; 0.026 leaves room for the values that fall below the normal

@@ -30,6 +30,9 @@ struct ModeBound {
 };
 const std::vector<ModeBound>& mode_bounds();
 const ModeBound& mode_bound(DType input, Precision precision);
+// The same with V given as `v`: the mixed modes take a bf16 one as it is, and so is a 16-bit V
+// taken beside 8-bit Q and K. P has its type.
+ModeBound mode_bound(DType input, Precision precision, DType v);
 
 // rms rounding noise of a format relative to the rms of what is rounded. Floating formats: the
 // same for any data in range. Integer steps: by the crest factor, amax over rms.

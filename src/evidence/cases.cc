@@ -160,9 +160,10 @@ Case square_case(std::int64_t batch, std::int64_t heads, std::int64_t length,
 }  // namespace
 
 std::string Case::name() const {
+  const std::string beside = v ? fmt::format(" beside {}", octavo::name(*v)) : "";
   std::string text =
-      fmt::format("B={} Hq={} Hkv={} Sq={} Skv={} D={} {}->{} precision={} causal={}", batch,
-                  heads_q, heads_kv, len_q, len_kv, head_dim, octavo::name(input),
+      fmt::format("B={} Hq={} Hkv={} Sq={} Skv={} D={} {}{}->{} precision={} causal={}", batch,
+                  heads_q, heads_kv, len_q, len_kv, head_dim, octavo::name(input), beside,
                   octavo::name(out), octavo::name(options.precision), octavo::name(options.causal));
   if (options.window_left >= 0 || options.window_right >= 0)
     text += fmt::format(" window={},{}", options.window_left, options.window_right);
@@ -191,6 +192,8 @@ Case make_case(const AxisValues& values, std::uint64_t seed) {
   if (draw.one_in(5)) c.scale = 0.03125F * static_cast<float>(draw.between(1, 12));
   c.lse = !draw.one_in(4);
   c.outliers = draw.one_in(12);
+  // Last, so that cases of other inputs stay what they were.
+  if (is_8bit(c.input) && draw.one_in(4)) c.v = draw.one_in(2) ? DType::f16 : DType::bf16;
   return c;
 }
 

@@ -31,6 +31,7 @@ struct Case {
   std::int64_t head_dim = 64;
   DType input = DType::f16;
   DType out = DType::f16;
+  std::optional<DType> v{};  // of V beside 8-bit inputs, where it is not one: f16 or bf16
   Options options{};
   Granularity qk_scales = Granularity::head;  // of 8-bit inputs
   Granularity v_scales = Granularity::head;

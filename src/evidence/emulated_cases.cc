@@ -39,7 +39,7 @@ Result<Arguments> arguments_for(const Sm80Forward& /*config*/, const Posing& pos
 }
 Result<Arguments> arguments_for(const Sm90Forward& config, const Posing& posing,
                                 std::vector<std::byte>& memory) {
-  return with_v_for(config, posing.problem, posing.inputs.given, memory);
+  return with_operands_for(config, posing.problem, posing.inputs.given, memory);
 }
 
 template <class Kernel>
@@ -259,7 +259,28 @@ std::vector<Case> cases_for(const Sm80Forward& config) {
   return cases;
 }
 
+// By the mode, from tensors that are all of V's type; e5m2, which no mode has, as codes.
+void pose_mixed(const Sm90Forward& config, Case& c) {
+  const DType v = dtype_of(sm90::v_element(config));
+  if (config.element == Element::e5m2) {
+    c.v = v;
+    return;
+  }
+  c.input = v;
+  c.options.precision =
+      config.element == Element::int8 ? Precision::int8_mixed : Precision::fp8_mixed;
+  // Else as the mode has it.
+  const bool int8 = config.element == Element::int8;
+  if (config.k_row_scales) c.options.quantization.qk = Granularity::row;
+  if (config.k_block_scales && !int8) c.options.quantization.qk = Granularity::block;
+  if (sm90::scaled_rows(config) == 0 && int8) c.options.quantization.qk = Granularity::head;
+}
+
 void pose_scales(const Sm90Forward& config, Case& c) {
+  if (sm90::is_mixed(config)) {
+    pose_mixed(config, c);
+    return;
+  }
   if (config.k_row_scales || config.k_block_scales) {
     c.qk_scales = config.k_row_scales ? Granularity::row : Granularity::block;
     c.v_scales = Granularity::channel;

@@ -197,21 +197,21 @@ Result<QuantizedOperand> quantize_operand(const ConstTensor& x, DType format, fl
 
 namespace {
 
-Status make_operand(const Case& c, std::int64_t heads, std::int64_t length,
+Status make_operand(const Case& c, DType given, std::int64_t heads, std::int64_t length,
                     const std::vector<Span>& spans, Granularity granularity, std::uint64_t stream,
                     Inputs::Operand& operand) {
-  const DType wide = is_8bit(c.input) ? DType::f32 : c.input;
+  const DType wide = is_8bit(given) ? DType::f32 : given;
   operand.wide = make_memory(c.layout, wide, tensor_shape(c, heads, length, spans));
   const Tensor live = live_rows(operand.wide.view, spans, c.layout);
   if (c.layout == Layout::packed) fill_first_tokens(operand.wide.view, spans.front().begin);
   OCTAVO_RETURN_IF_ERROR(random_normal(live, c.seed, stream));
   if (c.outliers) add_outliers(live, static_cast<std::int64_t>(c.seed) % c.head_dim);
-  if (!is_8bit(c.input)) return {};
+  if (!is_8bit(given)) return {};
   QuantizeOptions options;
   options.granularity = granularity;
   options.block_rows = c.options.quantization.block_rows;
-  auto quantized = quantize_operand(operand.wide.view, c.input, largest(c.input), options, c.layout,
-                                    spans, length);
+  auto quantized =
+      quantize_operand(operand.wide.view, given, largest(given), options, c.layout, spans, length);
   if (!quantized.ok()) return quantized.status();
   operand.quantized = std::move(quantized).value();
   return {};
@@ -239,7 +239,7 @@ void set_arguments(const Case& c, Inputs& in) {
   if (!is_8bit(c.input)) return;
   in.given.q_scales = in.q.quantized->view;
   in.given.k_scales = in.k.quantized->view;
-  in.given.v_scales = in.v.quantized->view;
+  if (in.v.quantized) in.given.v_scales = in.v.quantized->view;
 }
 
 }  // namespace
@@ -250,9 +250,12 @@ Result<Inputs> make_inputs(const Case& c) {
   in.spans_kv = make_spans(c, c.len_kv, kKeySpans, kTokensBeforeKeys);
   in.cu_q = cumulative(in.spans_q);
   in.cu_kv = cumulative(in.spans_kv);
-  OCTAVO_RETURN_IF_ERROR(make_operand(c, c.heads_q, c.len_q, in.spans_q, c.qk_scales, 0, in.q));
-  OCTAVO_RETURN_IF_ERROR(make_operand(c, c.heads_kv, c.len_kv, in.spans_kv, c.qk_scales, 1, in.k));
-  OCTAVO_RETURN_IF_ERROR(make_operand(c, c.heads_kv, c.len_kv, in.spans_kv, c.v_scales, 2, in.v));
+  OCTAVO_RETURN_IF_ERROR(
+      make_operand(c, c.input, c.heads_q, c.len_q, in.spans_q, c.qk_scales, 0, in.q));
+  OCTAVO_RETURN_IF_ERROR(
+      make_operand(c, c.input, c.heads_kv, c.len_kv, in.spans_kv, c.qk_scales, 1, in.k));
+  OCTAVO_RETURN_IF_ERROR(make_operand(c, c.v.value_or(c.input), c.heads_kv, c.len_kv, in.spans_kv,
+                                      c.v_scales, 2, in.v));
   std::array<std::int64_t, 4> shape = in.q.wide.view.shape;
   in.out = make_memory(c.layout, c.out, shape);
   shape[3] = 1;
@@ -270,11 +273,12 @@ Posed posed_by(const Case& c) {
   p.len_q = c.len_q;
   p.len_kv = c.len_kv;
   p.head_dim = p.head_dim_v = c.head_dim;
-  p.q = p.k = p.v = c.input;
+  p.q = p.k = c.input;
+  p.v = c.v.value_or(c.input);
   p.out = c.out;
   if (is_8bit(c.input)) {
     p.q_scales = p.k_scales = c.qk_scales;
-    p.v_scales = c.v_scales;
+    if (is_8bit(p.v)) p.v_scales = c.v_scales;
     if (c.qk_scales == Granularity::block) p.k_block_rows = c.options.quantization.block_rows;
   }
   p.lse = c.lse;
@@ -292,7 +296,7 @@ Posed posed_by(const Case& c) {
   const std::vector<Span> spans_kv = make_spans(c, c.len_kv, kKeySpans, kTokensBeforeKeys);
   view(a.q, c.input, c.heads_q, c.len_q, spans_q);
   view(a.k, c.input, c.heads_kv, c.len_kv, spans_kv);
-  view(a.v, c.input, c.heads_kv, c.len_kv, spans_kv);
+  view(a.v, p.v, c.heads_kv, c.len_kv, spans_kv);
   view(a.out, c.out, c.heads_q, c.len_q, spans_q);
   posed.row_alignment = row_alignment(a);
   return posed;

@@ -41,8 +41,7 @@ class Judge {
   Verdict run(Device::Kind kind) {
     check_memory();
     compare_rows();
-    const Bounds b = bounds(mode_bound(c_.input, c_.options.precision), c_.out,
-                            kind != Device::Kind::cpu, truth_.magnitudes);
+    const Bounds b = bounds(mode(), c_.out, kind != Device::Kind::cpu, truth_.magnitudes);
     check_dead_rows();
     expect_within("kernel error", kernel_.max, b.kernel_max);
     if (rounds()) {
@@ -60,6 +59,9 @@ class Judge {
   }
 
  private:
+  ModeBound mode() const {
+    return mode_bound(c_.input, c_.options.precision, c_.v.value_or(c_.input));
+  }
   bool rounds() const { return is_8bit(c_.input) || c_.options.precision != Precision::native; }
 
   template <class... Args>
@@ -124,15 +126,15 @@ class Judge {
     mission.heads_q = mission.heads_kv = 8;
     mission.len_q = mission.len_kv = 512;
     mission.input = c_.input;
+    mission.v = c_.v;
     mission.out = c_.out;
     mission.options.precision = c_.options.precision;
     mission.sampled_rows = c_.sampled_rows;
     mission.seed = c_.seed;
     mission.lse = c_.lse;
     if (c_.name() != mission.name()) return;
-    const ModeBound& mode = mode_bound(c_.input, c_.options.precision);
-    expect_within("total error at the mission shape", total_.max, mode.mission_max);
-    expect_within("total rmse at the mission shape", total_.rms(), mode.mission_rmse);
+    expect_within("total error at the mission shape", total_.max, mode().mission_max);
+    expect_within("total rmse at the mission shape", total_.rms(), mode().mission_rmse);
   }
 
   void check_dead_rows() {

@@ -128,10 +128,13 @@ void restore_mean(const Case& c, const Inputs& in, const std::vector<float>& mea
 }
 
 // The type whose unfused attention a result is held against: that of the output, or that of P where
-// the backend rounds P to a coarser one. None for f32, and for 8-bit operands.
+// the backend rounds P to a coarser one. None for f32, for 8-bit V, and for scores that FP8 tensor
+// cores cut off.
 std::optional<DType> gate_type(const Case& c, const OperandFormats& formats, bool p_is_rounded) {
+  const DType q = formats.q.rounded.value_or(formats.q.stored);
   const DType v = formats.v.rounded.value_or(formats.v.stored);
-  if (is_8bit(c.input) || c.options.precision > Precision::bf16) return std::nullopt;
+  const bool fp8_scores = q == DType::e4m3 || q == DType::e5m2;
+  if (is_8bit(v) || (fp8_scores && p_is_rounded)) return std::nullopt;
   const DType p = p_is_rounded ? v : DType::f32;
   if (p == DType::bf16 || c.out == DType::bf16) return DType::bf16;
   if (p == DType::f16 || c.out == DType::f16) return DType::f16;

@@ -36,6 +36,12 @@ void set_large_tiles(Sm80Forward& c) {
   if (is_16bit && c.head_dim == 128) c.k_tiles = 2;
 }
 
+// 8-bit Q and K beside V of 16 bits.
+bool is_mixed(const Problem& p) {
+  const bool codes = p.q == DType::e4m3 || p.q == DType::e5m2 || p.q == DType::int8;
+  return codes && p.k == p.q && (p.v == DType::f16 || p.v == DType::bf16);
+}
+
 // Few rows: smaller tiles to reach all SMs, and warps that share out the keys to fill each of them.
 void set_small_tiles(Sm80Forward& c, int block_m) {
   c.block_m = block_m;
@@ -50,10 +56,11 @@ void set_small_tiles(Sm80Forward& c, int block_m) {
 Status sm80_forward_serves(const Problem& problem) {
   OCTAVO_RETURN_IF_ERROR(quantizers_serve(problem));
   const Problem p = prepared_problem(problem);
-  if (p.k != p.q || p.v != p.q)
+  if (p.k != p.q || (p.v != p.q && !is_mixed(p)))
     return unsupported("dtypes of q, k, v",
                        fmt::format("{}, {}, {}", name(p.q), name(p.k), name(p.v)),
-                       "one dtype for all three on a GPU");
+                       "one dtype for all three on a GPU; on one of sm_90 e4m3, e5m2 or int8 for q "
+                       "and k beside f16 or bf16 for v");
   if (p.q == DType::f32) return unsupported("q dtype", "f32", "16- and 8-bit dtypes on a GPU");
   if (p.head_dim > 256)
     return unsupported("head_dim", fmt::format("{}", p.head_dim), "1 to 256 on a GPU");
@@ -62,7 +69,7 @@ Status sm80_forward_serves(const Problem& problem) {
          {std::pair{"q_scales", p.q_scales}, {"k_scales", p.k_scales}})
       if (granularity == Granularity::channel)
         return unsupported(what, "channel", "tensor, head, block, row on a GPU");
-    if (p.v_scales == Granularity::row || p.v_scales == Granularity::block)
+    if (is_8bit(p.v) && (p.v_scales == Granularity::row || p.v_scales == Granularity::block))
       return unsupported("v_scales", name(p.v_scales), "tensor, head, channel on a GPU");
   }
   constexpr std::int64_t kMostRows = std::int64_t{1}
@@ -76,7 +83,22 @@ Status sm80_forward_serves(const Problem& problem) {
   return {};
 }
 
-Status sm80_forward_reads_v(const Problem& problem) {
+Status sm80_forward_reads(const Problem& problem) {
+  const Precision precision = problem.options.precision;
+  const Problem p = prepared_problem(problem);
+  constexpr const char* kWhere =
+      "where a kernel of sm_90 serves the problem and all tensors have addresses and strides of 16 "
+      "bytes";
+  if (is_mixed(p) && p.q != problem.q)
+    return unsupported("precision", fmt::format("{} for {}", name(precision), describe(problem)),
+                       fmt::format("native, fp16, bf16, fp8, fp8_fast, int8, sim8 on a GPU; "
+                                   "fp8_mixed, int8_mixed {}",
+                                   kWhere));
+  if (is_mixed(p))
+    return unsupported(
+        "dtypes of q, k, v", fmt::format("{}, {}, {}", name(p.q), name(p.k), name(p.v)),
+        fmt::format("one dtype for all three on a GPU; f16 or bf16 for v beside 8-bit q and k {}",
+                    kWhere));
   if (problem.v_layout == VLayout::rows) return {};
   return unsupported("v_layout", fmt::format("transposed for {}", describe(problem)),
                      "rows; transposed where a kernel of sm_90 serves a problem of e4m3, e5m2 or "

@@ -9,12 +9,13 @@
 
 namespace octavo {
 
-// That the sm80 family serves the problem at all, whatever its alignment, once the operands that
-// its precision rounds are rounded (prepare_operands.h).
+// That a GPU serves the problem at all, whatever its alignment, once the operands that its
+// precision rounds are rounded (prepare_operands.h).
 Status sm80_forward_serves(const Problem& problem);
 
-// That it reads V as the problem has it: by rows. A transposed one is for kernels that others take.
-Status sm80_forward_reads_v(const Problem& problem);
+// That the sm80 family reads V as the problem then has it: by rows, in the type of Q and K. Others
+// are for kernels of sm_90 alone.
+Status sm80_forward_reads(const Problem& problem);
 
 struct ChosenSm80Forward {
   Sm80Forward config;

@@ -20,8 +20,14 @@ namespace {
 
 using sm90::Scores8Bit;
 
+// Rows for a problem whose operands are prepared: by what P V is computed in.
+std::span<const sm90::TableRow> table_for(const Problem& p) {
+  if (is_8bit(p.v)) return sm90::kTable8Bit;
+  return sm90::kTable;
+}
+
 bool fits(const sm90::TableRow& row, const Problem& p, Scores8Bit scores) {
-  const std::span<const sm90::TableRow> table = sm90_table(p.q);
+  const std::span<const sm90::TableRow> table = table_for(p);
   const auto next = std::find_if(table.begin(), table.end(), [&](const auto& other) {
     return other.head_dim >= p.head_dim && other.scores == scores;
   });
@@ -42,7 +48,7 @@ bool has_k_row_scales(const Problem& p) {
 // The way from scores to P. LSE is taken from P's exact values, which codes do not have.
 Scores8Bit scores_of(const Problem& posed) {
   const Problem p = prepared_problem(posed);
-  const bool fp8 = p.q == DType::e4m3 || p.q == DType::e5m2;
+  const bool fp8 = p.v == DType::e4m3 || p.v == DType::e5m2;
   if (!fp8 || has_k_row_scales(p)) return Scores8Bit::f32;
   constexpr double kLargestHalf = 65504;
   const double most = static_cast<double>(p.head_dim) * largest_code(p.q, p.q_largest_code) *
@@ -55,9 +61,10 @@ Scores8Bit scores_of(const Problem& posed) {
 // Launches of our own come before, and nothing that reads what it writes.
 bool follows_quantizers(const Problem& posed) {
   const OperandFormats formats = operand_formats(posed);
-  if (!is_8bit(prepared_problem(posed).q)) return false;
-  return formats.q.rounded || formats.k.rounded || formats.v.rounded ||
-         posed.v_layout == VLayout::rows;
+  const Problem p = prepared_problem(posed);
+  if (!is_8bit(p.q)) return false;
+  const bool transposes = is_8bit(p.v) && posed.v_layout == VLayout::rows;
+  return formats.q.rounded || formats.k.rounded || formats.v.rounded || transposes;
 }
 
 // Blocks of keys that a tile of rows visits.
@@ -148,6 +155,18 @@ Problem packed_heads(const Problem& p, std::int64_t block_m) {
   return packed;
 }
 
+// The kernel of a row for a problem whose operands are prepared.
+Sm90Forward config_for(const sm90::TableRow& row, const Problem& p) {
+  Sm90Forward c = is_8bit(p.q) && !is_8bit(p.v)
+                      ? sm90::mixed_config_of(row, element_of(p.q),
+                                              p.v == DType::bf16 ? MixedV::bf16 : MixedV::f16)
+                      : sm90::config_of(row, element_of(p.q));
+  c.out = element_of(p.out);
+  c.k_row_scales = has_k_row_scales(p);
+  c.k_block_scales = has_k_block_scales(p);
+  return c;
+}
+
 std::string shape_text(const Sm90Forward& c) {
   if (!c.split_keys) return fmt::format("tiles of {} rows by {} keys", sm90::block_m(c), c.block_n);
   return fmt::format("{} rows{} at a time, their keys divided into {} parts", sm90::block_m(c),
@@ -161,13 +180,9 @@ bool sm90_forward_serves(const Problem& problem, const GpuInfo& gpu) {
   const OperandFormats formats = operand_formats(problem);
   const bool as_given = !formats.q.rounded && !formats.k.rounded && !formats.v.rounded;
   const bool in_16_bits = as_given && (p.q == DType::f16 || p.q == DType::bf16);
-  const bool in_8_bits = is_8bit(p.q) && p.q != DType::sim8;
+  const bool v_fits = p.v == p.q || p.v == DType::f16 || p.v == DType::bf16;
+  const bool in_8_bits = is_8bit(p.q) && p.q != DType::sim8 && p.k == p.q && v_fits;
   return gpu.arch == 90 && gpu.tensor_maps && (in_16_bits || in_8_bits) && p.head_dim % 8 == 0;
-}
-
-std::span<const sm90::TableRow> sm90_table(DType element) {
-  if (is_8bit(element)) return sm90::kTable8Bit;
-  return sm90::kTable;
 }
 
 SmLoad busiest_sm(const sm90::TableRow& row, const Problem& posed, const GpuInfo& gpu) {
@@ -210,22 +225,22 @@ ChosenSm90Forward choose_sm90_forward(const Problem& problem, const GpuInfo& gpu
   const auto consider = [&](const sm90::TableRow& row, const Problem& counted, bool pack_heads) {
     const double us = estimated_us(row, counted, gpu);
     if (us >= best) return;
+    Sm90Forward config = config_for(row, p);
+    config.pack_heads = pack_heads;
+    // Rows are of other operands where those are mixed: 8-bit Q and K want registers for scales.
+    if (sm90::is_mixed(config) && !feasible(config, config.arch, sm90::kSmemBytes).ok()) return;
     best = us;
-    chosen.config = sm90::config_of(row, element_of(p.q));
-    chosen.config.pack_heads = pack_heads;
+    chosen.config = config;
   };
-  for (const sm90::TableRow& row : sm90_table(p.q)) {
+  for (const sm90::TableRow& row : table_for(p)) {
     if (!fits(row, p, scores)) continue;
     consider(row, p, false);
     const std::int64_t block_m = sm90::block_m(sm90::config_of(row, Element::f16));
     if (may_pack(row, p)) consider(row, packed_heads(p, block_m), true);
   }
-  chosen.config.out = element_of(p.out);
-  chosen.config.k_row_scales = has_k_row_scales(p);
-  chosen.config.k_block_scales = has_k_block_scales(p);
   chosen.config.early_start = p.options.overlap_launch || follows_quantizers(problem);
-  chosen.reason =
-      fmt::format("{}: {:.3g} us by the table, the least", shape_text(chosen.config), best);
+  chosen.reason = fmt::format("{}: {:.3g} us by the table{}, the least", shape_text(chosen.config),
+                              best, sm90::is_mixed(chosen.config) ? " of 16-bit kernels" : "");
   // A sum of rounded probabilities is what O wants divided by, and not exact enough for LSE.
   if (p.lse && chosen.config.ones) {
     chosen.config.ones = false;

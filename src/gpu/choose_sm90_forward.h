@@ -10,13 +10,10 @@
 
 namespace octavo {
 
-// That the Hopper kernel serves a problem that the sm80 family serves, where TMA reaches its
-// tensors: 16-bit elements, FP8 or INT8, given or made first, on that chip, by a driver that tells
-// TMA of them.
+// That the Hopper kernel serves a problem that a GPU serves, where TMA reaches its tensors: 16-bit
+// elements, FP8 or INT8, or those for Q and K beside V of 16 bits, given or made first, on that
+// chip, by a driver that tells TMA of them.
 bool sm90_forward_serves(const Problem& problem, const GpuInfo& gpu);
-
-// The rows that problems with such elements are given to.
-std::span<const sm90::TableRow> sm90_table(DType element);
 
 // What the SM with the most work gets of a problem: the terms of the table's estimate.
 struct SmLoad {

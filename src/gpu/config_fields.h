@@ -64,6 +64,7 @@ requires std::is_same_v<std::remove_const_t<Config>, Sm90Forward>
 constexpr void visit_fields(Config& c, Visitor&& visit) {
   visit("arch", c.arch);
   visit("element", c.element);
+  visit("mixed_v", c.mixed_v);
   visit("out", c.out);
   visit("head_dim", c.head_dim);
   visit("warpgroups", c.warpgroups);
@@ -108,6 +109,11 @@ struct EnumText<Element> {
                                                              "e5m2", "int8", "sim8"};
 };
 template <>
+struct EnumText<MixedV> {
+  static constexpr std::string_view kPrefix = "MixedV::";
+  static constexpr std::array<std::string_view, 3> kNames = {"none", "f16", "bf16"};
+};
+template <>
 struct EnumText<ExpForm> {
   static constexpr std::string_view kPrefix = "ExpForm::";
   static constexpr std::array<std::string_view, 3> kNames = {"f32", "f16x2", "polynomial"};
@@ -119,6 +125,7 @@ struct EnumText<ScaleGroup> {
                                                              "head", "tensor", "channel"};
 };
 static_assert(static_cast<int>(ScaleGroup::channel) + 1 == EnumText<ScaleGroup>::kNames.size());
+static_assert(static_cast<int>(MixedV::bf16) + 1 == EnumText<MixedV>::kNames.size());
 static_assert(static_cast<int>(ExpForm::polynomial) + 1 == EnumText<ExpForm>::kNames.size());
 static_assert(static_cast<int>(Element::sim8) + 1 == EnumText<Element>::kNames.size());
 

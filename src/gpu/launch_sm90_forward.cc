@@ -33,7 +33,7 @@ void pack_heads(Sm90ForwardParams& p, const Problem& posed, int block_m) {
 
 Status set_tensor_maps(const Driver& driver, const Arguments& a, const Sm90Forward& c,
                        Sm90ForwardParams& p) {
-  const int columns = sm90::block_columns(c);
+  const int columns = sm90::qk_blocks(c).columns;
   TensorMapFields q = row_boxes(a.q, sm90::kRows, columns);
   if (c.pack_heads) {
     const int queries = std::min(1 << p.query_bits, sm90::kRows);
@@ -47,9 +47,9 @@ Status set_tensor_maps(const Driver& driver, const Arguments& a, const Sm90Forwa
       encode_again(driver, row_boxes(no_keys ? a.q : a.k, c.block_n, columns), p.k));
   const ConstTensor& v = no_keys ? a.q : a.v;
   OCTAVO_RETURN_IF_ERROR(encode_again(driver,
-                                      sm90::is_8bit(c)
+                                      sm90::codes_pv(c)
                                           ? row_boxes(v, c.head_dim, sm90::chunk_keys(c))
-                                          : row_boxes(v, c.block_n, columns),
+                                          : row_boxes(v, c.block_n, sm90::v_blocks(c).columns),
                                       p.v));
   if (!sm90::stages_o(c)) return {};
   return encode_again(driver, row_boxes(a.out, sm90::kRows, columns), p.o);
@@ -116,7 +116,7 @@ Sm90Forward8BitParams sm90_forward_params(const Problem& posed, const Arguments&
   const HeadGroups groups = head_groups(posed, c, gpu);
   p.mixed_heads = groups.mixed_heads;
   p.head_groups = groups.groups;
-  if (sm90::is_8bit(c)) set_scales(p, posed, a);
+  if (sm90::codes_qk(c)) set_scales(p, posed, a);
   return p;
 }
 

@@ -18,7 +18,7 @@ int query_bits(std::int64_t len_q);
 
 // How the kernel with a configuration wants V.
 inline VLayout v_layout(const Sm90Forward& config) {
-  return sm90::is_8bit(config) ? VLayout::transposed : VLayout::rows;
+  return sm90::codes_pv(config) ? VLayout::transposed : VLayout::rows;
 }
 
 // That TMA reaches every tensor of a call, as the kernel is to get them.
@@ -37,7 +37,7 @@ std::int64_t row_of_tile(const HeadGroups& groups, std::int64_t row_tiles, std::
                          std::int64_t index);
 
 // All but the tensor maps. `posed` is validated and served by the kernel; `config` fits it. A
-// kernel of 16 bits takes the first part of this. In 8 bits the arguments' V is transposed.
+// kernel of 16 bits takes the first part of this. An 8-bit V of the arguments is transposed.
 Sm90Forward8BitParams sm90_forward_params(const Problem& posed, const Arguments& arguments,
                                           const Sm90Forward& config, const GpuInfo& gpu);
 

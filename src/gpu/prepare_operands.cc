@@ -196,10 +196,6 @@ Status quantizers_serve(const Problem& p) {
   const OperandFormats formats = operand_formats(p);
   if (!formats.q.rounded && !formats.k.rounded && !formats.v.rounded) return {};
   const Quantization& z = p.options.quantization;
-  const Precision precision = p.options.precision;
-  if (precision == Precision::fp8_mixed || precision == Precision::int8_mixed)
-    return unsupported("precision", fmt::format("{} with {} inputs", name(precision), name(p.q)),
-                       "native, fp16, bf16, fp8, fp8_fast, int8, sim8 on a GPU");
   if (z.smooth_k) return unsupported("smooth_k", "on", "off on a GPU");
   for (const OperandFormat* format : {&formats.q, &formats.k, &formats.v})
     if (format->scales_of_ours() && z.rule != ScaleRule::amax)

@@ -12,33 +12,51 @@ namespace {
 Status check_shape(const Sm90Forward& c) {
   if (c.element < Element::f16 || c.element > Element::int8)
     return wrong_field("element", static_cast<int>(c.element), "f16, bf16, e4m3, e5m2, int8");
+  if (c.mixed_v < MixedV::none || c.mixed_v > MixedV::bf16)
+    return wrong_field("mixed_v", static_cast<int>(c.mixed_v), "none, f16, bf16");
   if (c.out < Element::f32 || c.out > Element::bf16)
     return wrong_field("out", static_cast<int>(c.out), "f32, f16, bf16");
   constexpr int kHeadDims[] = {64, 96, 128, 192, 256};
   bool known = false;
   for (const int head_dim : kHeadDims) known = known || c.head_dim == head_dim;
   if (!known) return wrong_field("head_dim", c.head_dim, "64, 96, 128, 192, 256");
-  if (c.ones && (sm90::is_8bit(c) ? c.fold_columns : c.head_dim) == 256)
+  if (c.ones && (sm90::codes_pv(c) ? c.fold_columns : c.head_dim) == 256)
     return invalid("config.ones", "true", "false with 256 columns: wgmma has no more");
   if (c.warpgroups < 1 || c.warpgroups > 4)
     return wrong_field("warpgroups", c.warpgroups, "1 to 4");
-  const int step = sm90::is_8bit(c) ? 32 : 16;
+  const int step = sm90::codes_pv(c) ? 32 : 16;
   if (c.block_n < step || c.block_n > 256 || c.block_n % step != 0)
     return wrong_field("block_n", c.block_n, fmt::format("multiples of {} up to 256", step));
   return {};
 }
 
-Status check_8bit(const Sm90Forward& c) {
-  if (!sm90::is_8bit(c)) {
-    if (c.fold_columns != 0)
-      return wrong_field("fold_columns", c.fold_columns, "0 with 16-bit elements");
-    if (c.k_row_scales) return invalid("config.k_row_scales", "true", "false with 16-bit elements");
-    if (c.k_block_scales)
-      return invalid("config.k_block_scales", "true", "false with 16-bit elements");
-    if (c.f16_scores) return invalid("config.f16_scores", "true", "false with 16-bit elements");
-    if (c.code_exp) return invalid("config.code_exp", "true", "false unless f16_scores");
-    return {};
-  }
+// What P V of 16 bits has not.
+Status check_16bit_pv(const Sm90Forward& c) {
+  const char* const where = sm90::is_mixed(c) ? "mixed_v" : "16-bit elements";
+  if (c.fold_columns != 0)
+    return wrong_field("fold_columns", c.fold_columns, fmt::format("0 with {}", where));
+  if (c.f16_scores)
+    return invalid("config.f16_scores", "true", fmt::format("false with {}", where));
+  if (c.code_exp) return invalid("config.code_exp", "true", "false unless f16_scores");
+  return {};
+}
+
+// Where scales beside P and O of 16 bits make the compiler spill: with 256 keys in all but the
+// narrowest tiles. Integers become floats all at once: they do where four warpgroups share the
+// registers, and beside the scales of keys in blocks of other sizes than multiples of 64.
+Status check_mixed(const Sm90Forward& c) {
+  if (c.block_n > 128 && c.head_dim > 64)
+    return wrong_field("block_n", c.block_n, "up to 128 with mixed_v and more than 64 columns");
+  const bool integers = c.element == Element::int8;
+  if (integers && c.warpgroups == 4)
+    return wrong_field("warpgroups", c.warpgroups, "1 to 3 with int8 and mixed_v");
+  if (integers && sm90::scaled_rows(c) > 0 && c.block_n % sm90::kScaledRows != 0)
+    return wrong_field("block_n", c.block_n,
+                       "multiples of 64 with int8, mixed_v and scales of keys");
+  return check_16bit_pv(c);
+}
+
+Status check_8bit_pv(const Sm90Forward& c) {
   if (c.fold_columns < 16 || c.fold_columns % 16 != 0 || c.head_dim % c.fold_columns != 0)
     return wrong_field("fold_columns", c.fold_columns,
                        fmt::format("multiples of 16 that divide {} columns", c.head_dim));
@@ -47,12 +65,25 @@ Status check_8bit(const Sm90Forward& c) {
     return wrong_field("block_n", c.block_n, "up to 160 in FP8");
   if (c.ones && c.element == Element::int8)
     return invalid("config.ones", "true", "false with int8");
-  if (c.k_row_scales && c.k_block_scales)
-    return invalid("config.k_block_scales", "true", "false with k_row_scales");
   if (c.f16_scores && (c.element == Element::int8 || c.k_row_scales))
     return invalid("config.f16_scores", "true", "false with int8, and with k_row_scales");
   if (c.code_exp && !(c.f16_scores && c.ones))
     return invalid("config.code_exp", "true", "false unless f16_scores and ones");
+  return {};
+}
+
+Status check_codes(const Sm90Forward& c) {
+  if (!sm90::codes_qk(c)) {
+    if (sm90::is_mixed(c))
+      return wrong_field("mixed_v", static_cast<int>(c.mixed_v), "none with 16-bit elements");
+    if (c.k_row_scales) return invalid("config.k_row_scales", "true", "false with 16-bit elements");
+    if (c.k_block_scales)
+      return invalid("config.k_block_scales", "true", "false with 16-bit elements");
+    return check_16bit_pv(c);
+  }
+  OCTAVO_RETURN_IF_ERROR(sm90::codes_pv(c) ? check_8bit_pv(c) : check_mixed(c));
+  if (c.k_row_scales && c.k_block_scales)
+    return invalid("config.k_block_scales", "true", "false with k_row_scales");
   if (c.own_o) return invalid("config.own_o", "true", "false with 8-bit elements");
   if (c.pack_heads) return invalid("config.pack_heads", "true", "false with 8-bit elements");
   return {};
@@ -93,7 +124,7 @@ Status feasible(const Sm90Forward& c, int arch, int smem_bytes) {
   if (arch != 90)
     return wrong_field("arch", c.arch, fmt::format("none on sm_{}: sm_90 alone", arch));
   OCTAVO_RETURN_IF_ERROR(check_shape(c));
-  OCTAVO_RETURN_IF_ERROR(check_8bit(c));
+  OCTAVO_RETURN_IF_ERROR(check_codes(c));
   OCTAVO_RETURN_IF_ERROR(check_switches(c));
   if (sm90::registers_held(c) > sm90::register_budget(c))
     return invalid(

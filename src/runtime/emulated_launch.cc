@@ -106,8 +106,9 @@ const emulator::EmulatedSm90Forward* emulated_sm90_forward(const Problem& proble
   const emulator::EmulatedSm90Forward* best = nullptr;
   for (const auto& kernel : kernels) {
     const Sm90Forward& c = kernel.config;
-    const bool serves = c.element == wanted.element && c.out == wanted.out &&
-                        c.head_dim == wanted.head_dim && c.k_row_scales == wanted.k_row_scales &&
+    const bool serves = c.element == wanted.element && c.mixed_v == wanted.mixed_v &&
+                        c.out == wanted.out && c.head_dim == wanted.head_dim &&
+                        c.k_row_scales == wanted.k_row_scales &&
                         c.k_block_scales == wanted.k_block_scales &&
                         (!c.f16_scores || wanted.f16_scores) && (!c.code_exp || wanted.code_exp) &&
                         !(c.ones && problem.lse) && !(c.split_keys && problem.packed);
@@ -152,10 +153,10 @@ Status run_emulated(const emulator::EmulatedSm90Forward& kernel, const GpuInfo& 
   return launch_sm90_forward(gpu, {kernel.config, function.handle()}, posed, arguments, nullptr);
 }
 
-Result<Arguments> with_v_for(const Sm90Forward& config, const Problem& posed,
-                             const Arguments& arguments, std::vector<std::byte>& memory) {
+Result<Arguments> with_operands_for(const Sm90Forward& config, const Problem& posed,
+                                    const Arguments& arguments, std::vector<std::byte>& memory) {
   const VLayout layout = v_layout(config);
-  if (layout == VLayout::rows) return arguments;
+  if (!sm90::codes_qk(config)) return arguments;
   constexpr std::size_t kAlignment = 64;
   constexpr std::byte kPoison{0x7f};  // NaN in FP8
   const GpuInfo& chip = *emulated_chip({Device::Kind::emulator, 90});

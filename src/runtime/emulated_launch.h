@@ -31,10 +31,10 @@ Status run_emulated(const emulator::EmulatedSm90Forward& kernel, const GpuInfo& 
                     const Problem& posed, const Arguments& arguments,
                     const emulator::Settings& settings, const EmulatorThen& then);
 
-// The arguments as that kernel wants them: 8-bit V transposed, into `memory`, by the emulator's own
-// quantizer. Its findings are a failure.
-Result<Arguments> with_v_for(const Sm90Forward& config, const Problem& posed,
-                             const Arguments& arguments, std::vector<std::byte>& memory);
+// The arguments as that kernel wants them: what a precision rounds rounded, 8-bit V transposed,
+// into `memory`, by the emulator's own quantizers. Their findings are a failure.
+Result<Arguments> with_operands_for(const Sm90Forward& config, const Problem& posed,
+                                    const Arguments& arguments, std::vector<std::byte>& memory);
 
 // In place of a quantizer that would be chosen: one that the emulator has, if any.
 Quantize emulated_quantize(const Quantize& chosen, std::int64_t head_dim);

@@ -5,6 +5,7 @@
 
 #include "attention/error.h"
 #include "gpu/choose_sm80_forward.h"
+#include "gpu/choose_sm90_forward.h"
 #include "gpu/config_text.h"
 #include "gpu/kernel_family.h"
 #include "gpu/launch_sm80_forward.h"
@@ -44,7 +45,9 @@ class EmulatorPlan final : public Plan::Impl {
   Status serves() const {
     if (only_sm90_ && sm90_ == nullptr)
       return no_other_family(fmt::format("for {} on sm_{}", describe(problem), chip_.arch));
-    if (sm90_ == nullptr) OCTAVO_RETURN_IF_ERROR(sm80_forward_reads_v(problem));
+    if (sm90_ == nullptr)
+      if (const Status reads = sm80_forward_reads(problem); !reads.ok())
+        return sm90_forward_serves(problem, chip_) ? no_kernel(problem, 16) : reads;
     const bool any = sm90_ != nullptr || emulated_sm80_forward(problem, chip_, 16) != nullptr;
     return any ? Status() : no_kernel(problem, 16);
   }
@@ -95,7 +98,7 @@ class EmulatorPlan final : public Plan::Impl {
         return found;
       }
     }
-    OCTAVO_RETURN_IF_ERROR(sm80_forward_reads_v(posed));
+    OCTAVO_RETURN_IF_ERROR(sm80_forward_reads(posed));
     if (only_sm90_)
       return no_other_family("where strides or addresses are no multiples of 16 bytes");
     const PreparedCall call =

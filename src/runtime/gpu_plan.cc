@@ -114,7 +114,7 @@ class GpuPlan final : public Plan::Impl {
       made = load_sm90_forward(gpu_, plain);
     }
     // What is not shipped either is left to the sm80 family, which always has something.
-    const bool may_be_another = !forced_.sm90 && !only_sm90_;
+    const bool may_be_another = !forced_.sm90 && !only_sm90_ && sm80_forward_reads(problem).ok();
     if (!made.ok() && made.status().code() == ErrorCode::unsupported && may_be_another)
       return load_sm80();
     if (!made.ok()) return made.status();
@@ -162,9 +162,9 @@ class GpuPlan final : public Plan::Impl {
   Status run(const Problem& posed, const Arguments& arguments, Workspace workspace,
              Stream stream) const override {
     if (posed != problem) OCTAVO_RETURN_IF_ERROR(sm80_forward_serves(posed));
-    if (sm90_ && v_layout(sm90_->config) == VLayout::transposed) {
+    if (sm90_ && sm90::codes_qk(sm90_->config)) {
       const PreparedCall call = prepare_call(posed, arguments, workspace.data, sm80_.code_arch(),
-                                             {}, VLayout::transposed);
+                                             {}, v_layout(sm90_->config));
       if (sm90_forward_reaches(call.arguments)) {
         OCTAVO_RETURN_IF_ERROR(quantizers_.launch(call, stream));
         return launch_sm90_forward(gpu_, *sm90_, call.problem, call.arguments, stream);
@@ -172,7 +172,7 @@ class GpuPlan final : public Plan::Impl {
     } else if (sm90_ && sm90_forward_reaches(arguments)) {
       return repeated_.launch(gpu_, *sm90_, posed, arguments, stream);
     }
-    OCTAVO_RETURN_IF_ERROR(sm80_forward_reads_v(posed));
+    OCTAVO_RETURN_IF_ERROR(sm80_forward_reads(posed));
     if (forced_.sm90)
       return invalid("config", "of sm90_forward",
                      "one of sm80_forward where strides or addresses are no multiples of 16 bytes");
@@ -191,7 +191,7 @@ class GpuPlan final : public Plan::Impl {
 
   Result<std::function<Status()>> bare_launch(const Problem& posed, const Arguments& arguments,
                                               Stream stream) const {
-    if (!sm90_ || v_layout(sm90_->config) != VLayout::rows || !sm90_forward_reaches(arguments))
+    if (!sm90_ || sm90::codes_qk(sm90_->config) || !sm90_forward_reaches(arguments))
       return std::function<Status()>();
     const auto launch = std::make_shared<Sm90ForwardLaunch>();
     OCTAVO_RETURN_IF_ERROR(launch->prepare(gpu_, *sm90_, posed, arguments, stream));
@@ -200,7 +200,7 @@ class GpuPlan final : public Plan::Impl {
 
  private:
   Status load_sm80() {
-    OCTAVO_RETURN_IF_ERROR(sm80_forward_reads_v(problem));
+    OCTAVO_RETURN_IF_ERROR(sm80_forward_reads(problem));
     OCTAVO_RETURN_IF_ERROR(quantizers_.load(quantizers_of(problem, sm80_.code_arch(), 16)));
     return sm80_.get(16).status();
   }
@@ -250,11 +250,12 @@ Result<Sm90Forward> forced_sm90(const Problem& problem, const GpuInfo& gpu, std:
   const Sm90Forward chosen = choose_sm90_forward(problem, gpu).config;
   Sm90Forward defaults;
   defaults.element = chosen.element;
+  defaults.mixed_v = chosen.mixed_v;
   defaults.out = chosen.out;
   defaults.head_dim = chosen.head_dim;
   defaults.k_row_scales = chosen.k_row_scales;
   defaults.k_block_scales = chosen.k_block_scales;
-  if (sm90::is_8bit(defaults)) {
+  if (sm90::codes_qk(defaults)) {
     defaults.own_o = false;
     defaults.ones = chosen.ones;
     defaults.fold_columns = chosen.fold_columns;
@@ -264,8 +265,8 @@ Result<Sm90Forward> forced_sm90(const Problem& problem, const GpuInfo& gpu, std:
   const Result<Sm90Forward> config = parse_sm90_forward(text, defaults);
   if (!config.ok()) return config;
   OCTAVO_RETURN_IF_ERROR(feasible(*config, gpu.arch, gpu.smem_per_block_optin));
-  if (config->element != chosen.element || config->out != chosen.out ||
-      config->k_row_scales != chosen.k_row_scales ||
+  if (config->element != chosen.element || config->mixed_v != chosen.mixed_v ||
+      config->out != chosen.out || config->k_row_scales != chosen.k_row_scales ||
       config->k_block_scales != chosen.k_block_scales ||
       (config->f16_scores && !chosen.f16_scores) || (config->code_exp && !chosen.code_exp) ||
       config->head_dim < problem.head_dim || (config->split_keys && problem.packed))
@@ -286,6 +287,7 @@ Result<const Gpu*> gpu_for(const Problem& problem, Device device) {
                        "sm_80 and later");
   if (is_forced(KernelFamily::sm90) && !sm90_forward_serves(problem, info))
     return no_other_family("for " + unserved(problem, info));
+  if (!takes_sm90(problem, info)) OCTAVO_RETURN_IF_ERROR(sm80_forward_reads(problem));
   const DType element = prepared_problem(problem).q;
   if ((element == DType::e4m3 || element == DType::e5m2) && info.arch < 89)
     return unsupported("q dtype", fmt::format("{} on sm_{}", name(element), info.arch),
@@ -317,6 +319,7 @@ Result<std::vector<KernelSource>> gpu_kernels(const Problem& problem, Device dev
       kernels.push_back(source);
   };
   for (const int alignment : {16, row_alignment}) {
+    if (alignment < 16) OCTAVO_RETURN_IF_ERROR(sm80_forward_reads(problem));
     add(alignment == 16 && takes_sm90(problem, info)
             ? kernel_source(choose_sm90_forward(problem, info).config)
             : kernel_source(choose_sm80_forward(problem, info, alignment).config,

@@ -53,6 +53,29 @@ TEST(QuantizeServes, EveryModeOfOneFormat) {
     }
 }
 
+// Q and K become codes, and V is left as it is where it has 16 bits: for kernels of sm_90.
+TEST(QuantizeServes, TheMixedModes) {
+  for (const auto& [precision, element] :
+       {std::pair{Precision::fp8_mixed, DType::e4m3}, {Precision::int8_mixed, DType::int8}})
+    for (const DType input : {DType::f32, DType::f16, DType::bf16}) {
+      const Problem p = wide_problem(input, precision);
+      EXPECT_TRUE(sm80_forward_serves(p).ok()) << sm80_forward_serves(p).message();
+      const Problem left = prepared_problem(p);
+      EXPECT_EQ(left.q, element);
+      EXPECT_EQ(left.k, element);
+      EXPECT_EQ(left.v, input == DType::f32 ? DType::f16 : input);
+      const std::vector<Quantize> all = quantizers_of(p, 90, 16);
+      EXPECT_EQ(all.size(), input == DType::f32 ? 3u : 2u);
+      for (const Quantize& config : all) EXPECT_FALSE(config.operands || config.transposed);
+      const Status refused = sm80_forward_reads(p);
+      EXPECT_EQ(refused.code(), ErrorCode::unsupported);
+      EXPECT_EQ(refused.message().find("precision is " + std::string(name(precision)) + " for B=2"),
+                0u)
+          << refused.message();
+    }
+  EXPECT_TRUE(sm80_forward_reads(wide_problem(DType::f16, Precision::int8)).ok());
+}
+
 // Inputs of several types become one.
 TEST(QuantizeServes, MixedInputs) {
   Problem p = wide_problem(DType::f16, Precision::fp8);
@@ -103,9 +126,13 @@ TEST(QuantizeServes, RefusalsNameTheArgument) {
     EXPECT_EQ(status.code(), ErrorCode::unsupported);
     return status.message();
   };
-  EXPECT_EQ(message([](Problem& p) { p.options.precision = Precision::fp8_mixed; }),
-            "precision is fp8_mixed with f16 inputs; supported here: native, fp16, bf16, fp8, "
-            "fp8_fast, int8, sim8 on a GPU.");
+  EXPECT_EQ(message([](Problem& p) {
+              p.options.precision = Precision::native;
+              p.q = DType::int8;
+              p.k = DType::e4m3;
+            }),
+            "dtypes of q, k, v is int8, e4m3, f16; supported here: one dtype for all three on a "
+            "GPU; on one of sm_90 e4m3, e5m2 or int8 for q and k beside f16 or bf16 for v.");
   EXPECT_EQ(message([](Problem& p) { p.options.quantization.smooth_k = true; }),
             "smooth_k is on; supported here: off on a GPU.");
   EXPECT_EQ(message([](Problem& p) { p.options.quantization.rule = ScaleRule::least_squares; }),

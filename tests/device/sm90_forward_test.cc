@@ -109,6 +109,43 @@ const Shape k8BitShapes[] = {
       .fold_columns = 128}},
 };
 
+// 8-bit Q and K beside V of 16 bits: rows or keys divided, both products' elements, scales of
+// heads, blocks and rows of K.
+const Shape kMixedShapes[] = {
+    {".element=Element::int8,.mixed_v=MixedV::f16,.stages=3,.own_o=false,.k_block_scales=true",
+     {.element = Element::int8,
+      .mixed_v = MixedV::f16,
+      .stages = 3,
+      .own_o = false,
+      .k_block_scales = true}},
+    {".element=Element::e4m3,.mixed_v=MixedV::bf16,.head_dim=128,.warpgroups=2,.own_o=false,"
+     ".k_row_scales=true",
+     {.element = Element::e4m3,
+      .mixed_v = MixedV::bf16,
+      .head_dim = 128,
+      .warpgroups = 2,
+      .own_o = false,
+      .k_row_scales = true}},
+    {".element=Element::e4m3,.mixed_v=MixedV::f16,.head_dim=96,.warpgroups=2,.own_o=false",
+     {.element = Element::e4m3,
+      .mixed_v = MixedV::f16,
+      .head_dim = 96,
+      .warpgroups = 2,
+      .own_o = false}},
+    {".element=Element::int8,.mixed_v=MixedV::f16,.warpgroups=2,.stages=1,.split_keys=true,"
+     ".cluster=2,.overlap=false,.persistent=false,.own_o=false,.k_block_scales=true",
+     {.element = Element::int8,
+      .mixed_v = MixedV::f16,
+      .warpgroups = 2,
+      .stages = 1,
+      .split_keys = true,
+      .cluster = 2,
+      .overlap = false,
+      .persistent = false,
+      .own_o = false,
+      .k_block_scales = true}},
+};
+
 CubinKernel compiled(const Shape& shape) {
   ProgramText program;
   program.text = "#include \"device/sm90/forward.cuh\"\nusing namespace octavo;\n";
@@ -156,10 +193,27 @@ TEST(Sm90Forward, CompilesIn8BitsWithoutSpillsOrSerialisedProducts) {
   }
 }
 
+TEST(Sm90Forward, CompilesMixedWithoutSpillsOrSerialisedProducts) {
+  if (!nvrtc_version().ok()) GTEST_SKIP() << nvrtc_version().status().message();
+  for (const Shape& shape : kMixedShapes) {
+    const CubinKernel kernel = compiled(shape);
+    EXPECT_FALSE(kernel.spills()) << shape.text;
+    EXPECT_EQ(kernel.stack_bytes, 0) << shape.text;
+    const Sm90Forward& c = shape.config;
+    const int times = c.overlap ? 2 : 1;
+    const int of_codes =
+        c.element == Element::int8 ? kernel.instructions.wgmma_int8 : kernel.instructions.wgmma_fp8;
+    EXPECT_EQ(of_codes, times * c.head_dim / 32) << shape.text;
+    EXPECT_EQ(kernel.instructions.wgmma_f16, times * c.block_n / 16) << shape.text;
+    EXPECT_EQ(kernel.instructions.mma(), of_codes + kernel.instructions.wgmma_f16) << shape.text;
+  }
+}
+
 // Areas follow each other, those that wgmma and TMA read on their boundaries, inside an H200's CTA.
 TEST(Sm90Forward, SharedMemoryIsPlanned) {
   std::vector<Shape> shapes(std::begin(kShapes), std::end(kShapes));
   shapes.insert(shapes.end(), std::begin(k8BitShapes), std::end(k8BitShapes));
+  shapes.insert(shapes.end(), std::begin(kMixedShapes), std::end(kMixedShapes));
   for (const Shape& shape : shapes) {
     const Sm90Forward& c = shape.config;
     const sm90::SmemPlan s = sm90::smem_plan(c);

@@ -64,7 +64,7 @@ TEST(EmulatorMutants, OfHopperKernelsThatStartEarlyOrPackHeads) {
       if (waits_for_grids && mutant.caught_by != "") ++waits;
     }
   }
-  EXPECT_EQ(waits, 4);
+  EXPECT_EQ(waits, 5);
   EXPECT_EQ(packed, 1);
 }
 
@@ -75,11 +75,28 @@ TEST(EmulatorMutants, OfHopperKernelsIn8Bits) {
   const emulator::EmulatedSm90Forward* in_pairs = nullptr;
   for (const auto& kernel : emulator::sm90_forward_kernels()) {
     const Sm90Forward& c = kernel.config;
+    if (sm90::is_mixed(c)) continue;
     if (c.element == Element::e4m3 && c.k_row_scales && c.head_dim == 64)
       (c.split_keys ? clustered : loading) = &kernel;
     if (c.f16_scores && !c.code_exp && c.early_start && !c.split_keys) in_pairs = &kernel;
   }
   for (const auto* kernel : {clustered, loading, in_pairs}) {
+    ASSERT_NE(kernel, nullptr);
+    expect_accounted_for("sm90_forward " + brief_text(kernel->config));
+  }
+}
+
+// 8-bit Q and K beside V of 16 bits, with scales of blocks of keys.
+TEST(EmulatorMutants, OfMixedHopperKernels) {
+  const emulator::EmulatedSm90Forward* clustered = nullptr;
+  const emulator::EmulatedSm90Forward* loading = nullptr;
+  for (const auto& kernel : emulator::sm90_forward_kernels()) {
+    const Sm90Forward& c = kernel.config;
+    if (!sm90::is_mixed(c) || !c.k_block_scales || c.head_dim != 64 || c.early_start) continue;
+    if (c.split_keys && c.cluster > 1 && c.element == Element::e4m3) clustered = &kernel;
+    if (!c.split_keys && c.mixed_v == MixedV::f16 && c.element == Element::int8) loading = &kernel;
+  }
+  for (const auto* kernel : {clustered, loading}) {
     ASSERT_NE(kernel, nullptr);
     expect_accounted_for("sm90_forward " + brief_text(kernel->config));
   }

@@ -87,6 +87,7 @@ Case case_of(const Edge& edge, const Sm90Forward& config, std::uint64_t seed) {
   evidence::pose_scales(config, c);
   if (config.k_row_scales && edge.len_q % 3 == 0) {
     c.qk_scales = Granularity::block;
+    if (c.options.quantization.qk) c.options.quantization.qk = Granularity::block;
     c.options.quantization.block_rows = 50;
   }
   c.out = static_cast<DType>(config.out);
@@ -105,7 +106,7 @@ Runner runner_of(const emulator::EmulatedSm90Forward& kernel, std::optional<std:
     const Result<Problem> posed = problem_of(arguments, options);
     if (!posed.ok()) return posed.status();
     std::vector<std::byte> memory;
-    const Result<Arguments> given = with_v_for(kernel.config, *posed, arguments, memory);
+    const Result<Arguments> given = with_operands_for(kernel.config, *posed, arguments, memory);
     if (!given.ok()) return given.status();
     if (!sm90_forward_reaches(*given))
       return Status{ErrorCode::device_error, "TMA does not reach the tensors"};
@@ -228,10 +229,10 @@ TEST(EmulatorSm90, TensorAndExponentialCountsFollowFromTheShape) {
     // Where warpgroups divide the rows, one has the five; else all see them.
     const std::int64_t tiles = c.split_keys ? 2 * c.row_groups : c.warpgroups + 1;
     const std::int64_t blocks = tiles * (sm90::key_parts(c) * (c.stages + 1) + 1);
-    const int step = 32 / element_bytes(c.element);
+    const int qk_steps = c.head_dim * element_bytes(c.element) / 32;
+    const int pv_steps = c.block_n * element_bytes(sm90::v_element(c)) / 32;
     const int parts = c.fold_columns == 0 ? 1 : c.head_dim / c.fold_columns;
-    EXPECT_EQ(wgmma, 4 * blocks * (c.head_dim + parts * c.block_n) / step)  // by warps
-        << brief_text(c);
+    EXPECT_EQ(wgmma, 4 * blocks * (qk_steps + parts * pv_steps)) << brief_text(c);  // by warps
     const std::int64_t of_scores = c.code_exp ? 0 : c.block_n;
     EXPECT_GE(ex2, blocks * sm90::kRows * of_scores) << brief_text(c);
     EXPECT_LE(ex2, blocks * sm90::kRows * (of_scores + 16)) << brief_text(c);

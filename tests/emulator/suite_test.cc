@@ -39,7 +39,9 @@ constexpr Mode kModes[] = {{DType::f16},
                            {DType::e5m2, Precision::native, 90},
                            {DType::f16, Precision::fp8, 90},
                            {DType::int8, Precision::native, 90},
-                           {DType::f16, Precision::int8, 90}};
+                           {DType::f16, Precision::int8, 90},
+                           {DType::f16, Precision::fp8_mixed, 90},
+                           {DType::f16, Precision::int8_mixed, 90}};
 
 // Each call of a case takes the next schedule.
 Runner scheduled_runner(Device device, std::uint64_t first) {

@@ -115,7 +115,7 @@ TEST(Accuracy, EveryPrecisionHasARow) {
 
 TEST(Accuracy, WhatADeviceDoesNotServeIsNamed) {
   AccuracyOptions options = small();
-  options.device = {Device::Kind::emulator, 90};
+  options.device = {Device::Kind::emulator, 0};
   options.precisions = {Precision::int8_mixed};
   const auto report = accuracy(options);
   if (!report.ok()) GTEST_SKIP() << report.status().message();
@@ -123,6 +123,43 @@ TEST(Accuracy, WhatADeviceDoesNotServeIsNamed) {
   EXPECT_NE(report->rows[0].not_available.find("int8_mixed"), std::string::npos);
   const auto json = nlohmann::json::parse(to_json(*report));
   EXPECT_TRUE(json.at("rows")[0].at("total").is_null());
+}
+
+TEST(Accuracy, TheMixedModesAreMeasuredOnHopper) {
+  AccuracyOptions options = small();
+  options.device = {Device::Kind::emulator, 90};
+  options.precisions = {Precision::fp8_mixed, Precision::int8_mixed};
+  const auto report = accuracy(options);
+  if (!report.ok()) GTEST_SKIP() << report.status().message();
+  ASSERT_EQ(report->rows.size(), 2U);
+  for (const AccuracyRow& row : report->rows) {
+    EXPECT_EQ(row.not_available, "");
+    EXPECT_EQ(row.kernel_name, "sm90_forward");
+    EXPECT_LT(row.kernel.rmse, 6e-4) << "outputs of about 2 rounded to f16";
+    EXPECT_GT(row.total.rmse, 1.5 * row.kernel.rmse) << "codes of Q and K cost more";
+  }
+}
+
+// With its own scales, Q's by rows and K's by blocks of 64; Q and K alone are codes.
+TEST(Accuracy, Int8MixedHoldsOneInAHundred) {
+  AccuracyOptions options;
+  options.precisions = {Precision::int8_mixed};
+  options.data = {"normal"};
+  options.seeds = 3;
+  options.most_keys = 512;
+  const auto mission = accuracy(options);
+  ASSERT_TRUE(mission.ok()) << mission.status().message();
+  ASSERT_EQ(mission->rows.size(), 1U);
+  EXPECT_LE(mission->rows[0].total.max_abs, 1e-2);
+  EXPECT_LE(mission->rows[0].total.rmse, 8e-4);
+  options.data = {"outliers_rotated"};
+  options.seeds = 1;
+  options.most_keys = 2048;
+  const auto rotated = accuracy(options);
+  ASSERT_TRUE(rotated.ok()) << rotated.status().message();
+  ASSERT_EQ(rotated->rows.size(), 1U);
+  EXPECT_TRUE(rotated->rows[0].hadamard);
+  EXPECT_LE(rotated->rows[0].total.rmse, 3e-3);
 }
 
 TEST(Accuracy, BadOptionsGetASentence) {

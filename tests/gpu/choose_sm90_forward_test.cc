@@ -109,6 +109,51 @@ TEST(ChooseSm90, ScalesOfKByRowAreTheKernelsConcern) {
   }
 }
 
+// 8-bit Q and K beside V of 16 bits: rows of 16 bits, those whose kernel has registers for scales.
+TEST(ChooseSm90, MixedProblemsTakeRowsOf16Bits) {
+  for (const Precision precision : {Precision::fp8_mixed, Precision::int8_mixed})
+    for (std::int64_t d = 8; d <= 256; d += 8)
+      for (const std::int64_t s : {0, 1, 64, 512, 2048, 16384})
+        for (const bool packed : {false, true})
+          for (const auto& [qk, by_row, by_block] : {std::tuple{Granularity::row, true, false},
+                                                     {Granularity::block, false, true},
+                                                     {Granularity::head, false, false}}) {
+            Problem p = problem(2, 8, s, d);
+            p.packed = packed;
+            p.lse = s == 512;
+            p.q = p.k = p.v = p.out = d % 16 == 0 ? DType::f16 : DType::bf16;
+            p.options.precision = precision;
+            p.options.quantization.qk = qk;
+            EXPECT_TRUE(sm90_forward_serves(p, h200()));
+            const ChosenSm90Forward chosen = choose_sm90_forward(p, h200());
+            const Sm90Forward& c = chosen.config;
+            EXPECT_TRUE(feasible(c, 90).ok()) << d << " " << s << feasible(c, 90).message();
+            EXPECT_GE(c.head_dim, d);
+            EXPECT_EQ(c.element,
+                      precision == Precision::int8_mixed ? Element::int8 : Element::e4m3);
+            EXPECT_EQ(c.mixed_v, d % 16 == 0 ? MixedV::f16 : MixedV::bf16);
+            EXPECT_EQ(c.out, sm90::v_element(c));
+            EXPECT_EQ(c.k_row_scales, by_row);
+            EXPECT_EQ(c.k_block_scales, by_block);
+            EXPECT_FALSE(c.own_o || c.pack_heads || c.f16_scores || c.fold_columns != 0);
+            EXPECT_FALSE(packed && c.split_keys) << d << " " << s;
+            EXPECT_FALSE(p.lse && c.ones) << d << " " << s;
+            EXPECT_EQ(v_layout(c), VLayout::rows);
+            EXPECT_NE(chosen.reason.find("by the table of 16-bit kernels"), std::string::npos);
+          }
+  Problem p = problem(1, 8, 512, 64);
+  p.q = p.k = DType::e5m2;
+  EXPECT_TRUE(sm90_forward_serves(p, h200()));
+  EXPECT_EQ(choose_sm90_forward(p, h200()).config.mixed_v, MixedV::f16);
+  p.k = DType::e4m3;
+  EXPECT_FALSE(sm90_forward_serves(p, h200()));
+  p.q = p.k = DType::sim8;
+  EXPECT_FALSE(sm90_forward_serves(p, h200()));
+  p.q = p.k = DType::int8;
+  p.v = DType::f32;
+  EXPECT_FALSE(sm90_forward_serves(p, h200()));
+}
+
 // FP16 scores need codes that are known to be small: our own, or those of a caller who says so.
 TEST(ChooseSm90, ScoresInFp16WhereTheyFit) {
   Problem p = problem(1, 8, 512, 64);

@@ -19,6 +19,7 @@ TEST(ConfigText, OneForm) {
 
 // Another value for each kind of field.
 void change(int& x) { x += 7; }
+void change(MixedV& x) { x = MixedV::bf16; }
 void change(bool& x) { x = !x; }
 void change(Element& x) { x = x == Element::sim8 ? Element::f32 : Element::sim8; }
 void change(ExpForm& x) { x = x == ExpForm::f16x2 ? ExpForm::f32 : ExpForm::f16x2; }

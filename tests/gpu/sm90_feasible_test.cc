@@ -23,7 +23,11 @@ TEST(Sm90Feasible, WhatRuns) {
         "element=e5m2,own_o=false,ones=false,fold_columns=16,k_row_scales=true",
         "element=e4m3,own_o=false,fold_columns=64,f16_scores=true,k_block_scales=true",
         "element=e4m3,own_o=false,fold_columns=64,f16_scores=true,code_exp=true",
-        "element=e4m3,own_o=false,ones=false,fold_columns=32,early_start=true"}) {
+        "element=e4m3,own_o=false,ones=false,fold_columns=32,early_start=true",
+        "element=e4m3,mixed_v=f16,own_o=false", "element=int8,mixed_v=bf16,own_o=false,block_n=80",
+        "element=e4m3,mixed_v=f16,own_o=false,warpgroups=4,block_n=64,k_block_scales=true",
+        "element=e4m3,mixed_v=f16,own_o=false,block_n=80,k_block_scales=true",
+        "element=int8,mixed_v=f16,head_dim=128,warpgroups=2,own_o=false,k_block_scales=true"}) {
     EXPECT_TRUE(check_sm90(text).ok()) << text << ": " << check_sm90(text).message();
   }
 }
@@ -52,6 +56,21 @@ TEST(Sm90Feasible, WhatDoesNotAndWhy) {
       {"element=e4m3,fold_columns=16,ones=false,own_o=false,block_n=192", "up to 160 in FP8"},
       {"fold_columns=64", "0 with 16-bit elements"},
       {"k_row_scales=true", "false with 16-bit elements"},
+      {"mixed_v=f16", "none with 16-bit elements"},
+      {"element=e4m3,mixed_v=f16", "config.own_o"},
+      {"element=e4m3,mixed_v=f16,own_o=false,fold_columns=64", "0 with mixed_v"},
+      {"element=e4m3,mixed_v=f16,own_o=false,f16_scores=true", "false with mixed_v"},
+      {"element=int8,mixed_v=f16,own_o=false,code_exp=true", "config.code_exp"},
+      {"element=int8,mixed_v=f16,own_o=false,block_n=72", "multiples of 16"},
+      {"element=int8,mixed_v=f16,own_o=false,k_row_scales=true,k_block_scales=true",
+       "config.k_block_scales"},
+      {"element=int8,mixed_v=f16,own_o=false,pack_heads=true", "config.pack_heads"},
+      {"element=int8,mixed_v=f16,own_o=false,block_n=96,k_block_scales=true", "multiples of 64"},
+      {"element=int8,mixed_v=f16,own_o=false,block_n=80,k_row_scales=true", "multiples of 64"},
+      {"element=int8,mixed_v=f16,own_o=false,warpgroups=4,block_n=64", "1 to 3 with int8"},
+      {"element=e4m3,mixed_v=f16,own_o=false,ones=false,head_dim=96,block_n=144", "up to 128 with"},
+      {"element=e4m3,mixed_v=f16,own_o=false,head_dim=256,warpgroups=2,block_n=80",
+       "wgmma has no more"},
       {"out=int8", "config.out"},
       {"head_dim=80", "64, 96, 128, 192, 256"},
       {"head_dim=256,warpgroups=2,block_n=80,own_o=false", "wgmma has no more"},

@@ -82,7 +82,7 @@ bool same_config(const sm90::TableRow& a, const sm90::TableRow& b) {
 Sm90Forward timed_config(const sm90::TableRow& row) {
   Sm90Forward c = sm90::config_of(row, element_of(row));
   // As the modes have them: int8's K by blocks, FP8's by heads.
-  c.k_block_scales = sm90::is_8bit(c) && !c.f16_scores;
+  c.k_block_scales = sm90::codes_qk(c) && !c.f16_scores;
   return c;
 }
 

@@ -45,7 +45,7 @@ struct Epilogue {
       const i32 row = w.row(half);
       if (row < w.at.len_q) store_lse(rows.origin[half], sum, p, w, row);
     }
-    if constexpr (is_8bit(C)) scale_values(state, p, w);
+    if constexpr (G::kFolds) scale_values(state, p, w);
   }
 
   // Where the scale of a column of V is, which one lane has with the next.
@@ -117,8 +117,8 @@ struct Epilogue {
       OCTAVO_UNROLL
       for (int e = 0; e < 4; ++e) x[e] = pack(state.o[i * 8 + e * 2], state.o[i * 8 + e * 2 + 1]);
       const u32 column = i * 16 + w.lane / 16 * 8;
-      const u32 block = i * 16 / block_columns(C);
-      const u32 offset = row * G::kRowBytes + column % block_columns(C) * 2;
+      const u32 block = i * 16 / G::kQkBlocks.columns;
+      const u32 offset = row * G::kRowBytes + column % G::kQkBlocks.columns * 2;
       ptx::stmatrix_x4(
           G::o_tile(w.group) + block * kRows * G::kRowBytes + swizzled(G::kSwizzle, offset), x);
     }
@@ -241,9 +241,9 @@ struct Epilogue {
     group_sync(w);
     if (w.warp == 0 && w.lane == 0) {
       OCTAVO_UNROLL
-      for (int block = 0; block < G::kColumnBlocks; ++block)
+      for (int block = 0; block < G::kQkBlocks.count; ++block)
         ptx::tma_store(&p.o, G::o_tile(w.group) + block * kRows * G::kRowBytes,
-                       {block * block_columns(C), w.at.q_begin + w.first_row, w.head, w.batch});
+                       {block * G::kQkBlocks.columns, w.at.q_begin + w.first_row, w.head, w.batch});
       ptx::bulk_commit();
     }
   }

@@ -12,8 +12,8 @@
 //   q               64 rows a warpgroup                        warpgroups * q_tile
 //   o               the same, where own_o is on
 //   k[stages]       block_n rows, in blocks of columns         k_stage each
-//   v[stages]       the same; with ones, a block more; in      v_stage each
-//                   8 bits head_dim rows, in chunks of keys
+//   v[stages]       the same; with ones, a block more; as      v_stage each
+//                   codes head_dim rows, in chunks of keys
 //   ones            16 rows of them, where V is one block wide
 //   key_scales      block_n floats a stage, with k_row_scales
 //
@@ -119,7 +119,7 @@ struct ForwardKernel {
     const bool cuts_sequence = p.cu_seqlens_kv != nullptr && key + C.block_n > t.at.len_kv;
     const u32 bar = cuts_sequence ? G::tail_full() : G::v_full(ring.stage());
     if (leader) {
-      ptx::mbarrier_arrive_expect_tx(bar, G::S.k_stage);
+      ptx::mbarrier_arrive_expect_tx(bar, G::S.v_bytes);
       G::load_v(p, G::v_tile(ring.stage()), bar, t.at, t.sequence, key,
                 p.by_heads_per_kv.quotient(t.head), t.batch);
     }
@@ -262,7 +262,7 @@ struct ForwardKernel {
 
   static OCTAVO_DEVICE void begin_rows(Rows& rows, const Sm90ForwardParams& p, const Lane& lane,
                                        u32 tile) {
-    if constexpr (G::kFolds)
+    if constexpr (G::kCodes)
       Mainloop<G>::begin_rows(rows, p, place_of(lane, tile));
     else
       Mainloop<G>::init(rows);

@@ -29,7 +29,7 @@ inline constexpr float kLowest = -3.402823466e38f;
 inline constexpr float kLn2 = 0.693147180559945f;
 
 // The parameters of the kernel with a configuration.
-template <bool k8Bit>
+template <bool kCodes>
 struct ParamsBySize {
   using Type = Sm90ForwardParams;
 };
@@ -38,7 +38,7 @@ struct ParamsBySize<true> {
   using Type = Sm90Forward8BitParams;
 };
 template <class Config>
-using ParamsOf = typename ParamsBySize<is_8bit(Config::value)>::Type;
+using ParamsOf = typename ParamsBySize<codes_qk(Config::value)>::Type;
 
 // Buffers from `first` on, used in turn: which one is next, and the parity of the phase that fills
 // it. A count is one register where stage and phase are two.
@@ -58,26 +58,30 @@ struct Geometry {
   static constexpr SmemPlan S = smem_plan(C);
   static_assert(C.element >= Element::f16 && C.element <= Element::int8,
                 "elements are 16-bit, FP8 or INT8");
-  static_assert(C.head_dim % block_columns(C) == 0 && C.head_dim <= 256,
+  static_assert(C.head_dim % qk_blocks(C).columns == 0 && C.head_dim <= 256,
                 "rows are whole blocks of columns");
-  static constexpr int kStepKeys = is_8bit(C) ? 32 : 16;  // of a product P V
+  // Q and K are codes, with scales.
+  static constexpr bool kCodes = codes_qk(C);
+  static_assert(kCodes || !is_mixed(C), "16-bit V beside 8-bit Q and K");
+  static constexpr int kStepKeys = codes_pv(C) ? 32 : 16;  // of a product P V
   static_assert(C.block_n % kStepKeys == 0 && C.block_n <= 256,
                 "a block of keys is whole wgmma steps");
   static_assert(C.warpgroups >= 1 && C.warpgroups <= 4, "one to four warpgroups compute");
-  static_assert((is_8bit(C) ? C.fold_columns : C.head_dim) + (C.ones ? 8 : 0) <= 256,
+  static_assert((codes_pv(C) ? C.fold_columns : C.head_dim) + (C.ones ? 8 : 0) <= 256,
                 "wgmma has at most 256 columns");
 
-  // In 8 bits a block's P V is a product of its own, that is folded into O in FP32: the tensor
+  // As codes a block's P V is a product of its own, that is folded into O in FP32: the tensor
   // cores keep some 14 bits of what they accumulate in FP8, and would lose mass from block to
   // block.
-  static constexpr bool kFolds = is_8bit(C);
-  // INT8 products add up exactly, in integers.
-  static constexpr bool kIntegers = C.element == Element::int8;
+  static constexpr bool kFolds = codes_pv(C);
+  // INT8 products add up exactly, in integers: scores, and P V where P is in bytes too.
+  static constexpr bool kIntegerScores = C.element == Element::int8;
+  static constexpr bool kIntegers = kFolds && kIntegerScores;
   static_assert(kFolds ? C.fold_columns > 0 && C.fold_columns % 16 == 0 &&
                              C.head_dim % C.fold_columns == 0
                        : C.fold_columns == 0,
-                "8 bits fold whole parts of O, 16 bits nothing");
-  static_assert(!kFolds || !stages_o(C), "in 8 bits O is stored from registers");
+                "8-bit P V folds whole parts of O, 16-bit nothing");
+  static_assert(!kCodes || !stages_o(C), "of 8-bit Q and K O is stored from registers");
   static_assert(!kIntegers || !C.ones, "P in bytes has too few steps to be summed");
   // Scores, and the softmax, in pairs of FP16.
   static constexpr bool kHalves = C.f16_scores;
@@ -86,16 +90,17 @@ struct Geometry {
   static_assert(!C.code_exp || (kHalves && C.ones), "codes of P are summed by the tensor cores");
   static_assert(!kFolds || kIntegers || C.block_n <= 160,
                 "FP8 products lose 8e-4 of a mean of V over 160 keys, 1.1e-3 over 192");
-  static_assert(!kFolds || !C.pack_heads, "in 8 bits a tile's scales are of one head");
+  static_assert(!kCodes || !C.pack_heads, "a tile's scales are of one head");
   // P is held times 2^this: e4m3 ends at 448, and its smallest normal is then 2^-14. As an unsigned
   // byte it has 255 steps, of its block's largest: a row whose weight sits in another block still
   // spends all of them on this one.
   static constexpr float kProbabilityLog2 = kIntegers ? 7.99435344f : kFolds ? 8.0f : 0.0f;
 
-  static constexpr Swizzle kSwizzle = swizzle_of(row_bytes(C));
-  static constexpr u32 kRowBytes = row_bytes(C);
-  static constexpr int kColumnBlocks = column_blocks(C);
-  static constexpr bool kOnesInside = C.ones && !is_8bit(C) && kColumnBlocks > 1;
+  static constexpr RowBlocks kQkBlocks = qk_blocks(C), kVBlocks = v_blocks(C);
+  static constexpr Swizzle kSwizzle = swizzle_of(kQkBlocks.row_bytes);
+  static constexpr u32 kRowBytes = kQkBlocks.row_bytes;
+  static constexpr u32 kVRowBytes = kVBlocks.row_bytes;
+  static constexpr bool kOnesInside = C.ones && !kFolds && kVBlocks.count > 1;
   static constexpr int kScores = C.block_n / 2;           // registers of the scores,
   static constexpr int kColumns = C.head_dim / 2;         // of O,
   static constexpr int kO = kColumns + (C.ones ? 4 : 0);  // and with the sums by ones
@@ -106,12 +111,14 @@ struct Geometry {
   static constexpr u32 kChunkBytes = (C.head_dim + (C.ones ? 8 : 0)) * chunk_keys(C);  // with ones
   // Scales of keys in registers, where a block has several.
   static constexpr int kKeyScales = C.k_block_scales ? scaled_groups(C) : 1;
+  static_assert(scaled_rows(C) == 0 || C.block_n % scaled_rows(C) == 0,
+                "keys of a block have scales in whole groups");
 
   using KvRing = Ring<C.stages>;
   struct Scores {
     float s[kHalves ? 1 : kScores];
-    i32 sums[kIntegers ? kScores : 1];     // as the products leave them
-    u32 pairs[kHalves ? kScores / 2 : 1];  // columns 2i and 2i + 1, of one row and of the other
+    i32 sums[kIntegerScores ? kScores : 1];  // as the products leave them
+    u32 pairs[kHalves ? kScores / 2 : 1];    // columns 2i and 2i + 1, of one row and of the other
     float key_scales[kKeyScales];
   };
   // P as the A operand of one step of keys each.
@@ -119,10 +126,11 @@ struct Geometry {
     u32 a[kPvSteps][4];
   };
   // Of a thread's two rows, g and g + 8: P is 2^(scale * s - origin) until a raw score passes the
-  // limit. The limit is -infinity, and the origin 0, until a row has seen a key.
-  // Where blocks are folded, the scale is the row's own, its origin is the largest exponent so far
-  // (kLowest: none), and `keep` is what the last block multiplied the rest by. P of integers counts
-  // from the block's own largest exponent, and enters O times `add`.
+  // limit. The limit is -infinity, and the origin 0, until a row has seen a key. Of codes the scale
+  // is the row's own.
+  // Where blocks are folded, a row's origin is its largest exponent so far (kLowest: none), and
+  // `keep` is what the last block multiplied the rest by. P of integers counts from the block's own
+  // largest exponent, and enters O times `add`.
   struct Rows {
     float limit[2];
     float origin[2];
@@ -191,16 +199,17 @@ struct Geometry {
   static OCTAVO_DEVICE u32 tail_full() { return kv_barrier(4, 0); }
   static OCTAVO_DEVICE u32 pieces_full(u32 group) { return kv_barrier(4, 0) + group * 8; }
 
-  // The blocks of columns of `rows` rows, from row `token` of a head on.
+  // The blocks of columns of `rows` rows, from row `token` of a head on: of Q, K, or V.
   static OCTAVO_DEVICE void load_rows(const ptx::TensorMap& map, u32 to, u32 bar, int rows,
-                                      i32 token, i32 head, i32 batch) {
+                                      i32 token, i32 head, i32 batch,
+                                      RowBlocks blocks = qk_blocks(C)) {
     OCTAVO_UNROLL
-    for (int block = 0; block < kColumnBlocks; ++block)
-      ptx::tma_load(to + block * rows * kRowBytes, &map, bar,
-                    {block * block_columns(C), token, head, batch});
+    for (int block = 0; block < blocks.count; ++block)
+      ptx::tma_load(to + block * rows * blocks.row_bytes, &map, bar,
+                    {block * blocks.columns, token, head, batch});
   }
 
-  // What the kernels of 8 bits are told beside the rest.
+  // What the kernels of codes are told beside the rest.
   static OCTAVO_DEVICE const Sm90Forward8BitParams& in_8_bits(const Sm90ForwardParams& p) {
     return static_cast<const Sm90Forward8BitParams&>(p);
   }
@@ -214,8 +223,8 @@ struct Geometry {
   static OCTAVO_DEVICE void load_v(const Sm90ForwardParams& p, u32 to, u32 bar,
                                    const SequenceSpan& at, i32 sequence, i32 key, i32 head,
                                    i32 batch) {
-    if constexpr (!is_8bit(C)) {
-      load_rows(p.v, to, bar, C.block_n, at.kv_begin + key, head, batch);
+    if constexpr (!kFolds) {
+      load_rows(p.v, to, bar, C.block_n, at.kv_begin + key, head, batch, v_blocks(C));
     } else {
       const i32 first = v_begin(p, at, sequence) + key;
       OCTAVO_UNROLL
@@ -227,7 +236,7 @@ struct Geometry {
 
   // By every thread that computes, where an earlier grid may still be writing them.
   static OCTAVO_DEVICE void wait_for_scales() {
-    if constexpr (C.early_start && is_8bit(C)) {
+    if constexpr (C.early_start && kCodes) {
       ptx::spare("they are read behind a barrier at which who loads arrives, having waited");
       ptx::wait_for_earlier_grids();
     }
@@ -263,11 +272,12 @@ struct Geometry {
   // What P is multiplied by to be summed; by kThreads threads, of which this is `thread`.
   template <int kThreads>
   static OCTAVO_DEVICE void fill_ones(u32 thread) {
-    constexpr u32 kPair = C.element == Element::f16    ? 0x3c003c00u
-                          : C.element == Element::bf16 ? 0x3f803f80u
-                          : C.element == Element::e4m3 ? 0x38383838u
-                                                       : 0x3c3c3c3cu;
-    if constexpr (C.ones && is_8bit(C)) {
+    constexpr Element kOf = v_element(C);
+    constexpr u32 kPair = kOf == Element::f16    ? 0x3c003c00u
+                          : kOf == Element::bf16 ? 0x3f803f80u
+                          : kOf == Element::e4m3 ? 0x38383838u
+                                                 : 0x3c3c3c3cu;
+    if constexpr (C.ones && kFolds) {
       OCTAVO_UNROLL
       for (u32 stage = 0; stage < kv_buffers(C); ++stage) {
         OCTAVO_UNROLL
@@ -278,23 +288,23 @@ struct Geometry {
     } else if constexpr (kOnesInside) {
       OCTAVO_UNROLL
       for (u32 stage = 0; stage < kv_buffers(C); ++stage)
-        fill<kThreads>(v_tile(stage) + S.k_stage, C.block_n * kRowBytes, thread, kPair);
+        fill<kThreads>(v_tile(stage) + S.v_bytes, C.block_n * kVRowBytes, thread, kPair);
     } else if constexpr (C.ones) {
-      fill<kThreads>(ptx::shared_base() + S.ones, 16 * kRowBytes, thread, kPair);
+      fill<kThreads>(ptx::shared_base() + S.ones, 16 * kVRowBytes, thread, kPair);
     }
   }
   // Keys of V from `first` on, by kThreads threads: they belong to the next sequence of a packed
   // batch. P is 0 there, and 0 times what they hold may be NaN.
   template <int kThreads>
   static OCTAVO_DEVICE void clear_keys(u32 tile, i32 first, u32 thread) {
-    if constexpr (is_8bit(C)) {
+    if constexpr (kFolds) {
       clear_sixteens<kThreads>(tile, static_cast<u32>(div_up(max_of(first, 0), 16)), thread);
       return;
     }
-    const u32 from = static_cast<u32>(max_of(first, 0)) * kRowBytes;
-    constexpr u32 kBlockBytes = C.block_n * kRowBytes;
+    const u32 from = static_cast<u32>(max_of(first, 0)) * kVRowBytes;
+    constexpr u32 kBlockBytes = C.block_n * kVRowBytes;
     OCTAVO_UNROLL
-    for (u32 block = 0; block < kColumnBlocks; ++block)
+    for (u32 block = 0; block < kVBlocks.count; ++block)
       fill<kThreads>(tile + block * kBlockBytes + from, kBlockBytes - from, thread, 0);
   }
   // The same of V transposed, where a sequence's last sixteen keys are filled up with zeros: a

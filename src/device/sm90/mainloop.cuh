@@ -4,7 +4,7 @@
 //   block j   scores(j), then p(j-1) v(j-1)  waits for scores(j); mask, maximum, exponentials;
 //                                            waits for p(j-1) v(j-1); rescales o, rounds p(j)
 //
-// In 8 bits p(j-1) v(j-1) is a product of its own, o = o * keep + p v: the rescale comes with it.
+// Of codes p(j-1) v(j-1) is a product of its own, o = o * keep + p v: the rescale comes with it.
 //
 // Where blocks come from is the caller's: `feed` has the rings k and v, and is told which of their
 // buffers are no longer needed.
@@ -43,13 +43,13 @@ struct Mainloop {
     clear_o(state);
     init(state.rows);
   }
-  // Before a tile's first block; in 16 bits its product replaces O.
+  // Before a tile's first block; where nothing is folded its product replaces O.
   static OCTAVO_DEVICE void begin_o(State& state) {
     if constexpr (G::kFolds) clear_o(state);
   }
   static OCTAVO_DEVICE void begin_rows(Rows& rows, const Sm90ForwardParams& p, const Place& w) {
     init(rows);
-    if constexpr (G::kFolds) Softmax<G>::find_scales(rows, p, w);
+    if constexpr (G::kCodes) Softmax<G>::find_scales(rows, p, w);
   }
 
   static OCTAVO_DEVICE void start_qk(Scores& scores, u32 q, const KvRing& k) {
@@ -62,7 +62,7 @@ struct Mainloop {
   // Scores are there but for the scales of their keys, which go with K.
   static OCTAVO_DEVICE void finish_qk(Scores& scores, const KvRing& k, u32 lane) {
     ptx::pin(Products<G>::sums_of(scores));
-    if constexpr (G::kIntegers) Softmax<G>::convert(scores);
+    if constexpr (G::kIntegerScores) Softmax<G>::convert(scores);
     if constexpr (C.k_row_scales) Softmax<G>::scale_keys(scores, k.stage(), lane);
     if constexpr (C.k_block_scales) Softmax<G>::load_key_scales(scores, k.stage());
   }

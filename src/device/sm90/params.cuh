@@ -45,7 +45,8 @@ struct Sm90ForwardParams {
   i32 window_right = 0;
 };
 
-// With 8-bit Q, K and V. V's map is (key, column, head, batch), as config/v_layout.h has it.
+// With 8-bit Q and K. Of 8-bit V the map is (key, column, head, batch), as config/v_layout.h has
+// it.
 struct Sm90Forward8BitParams : Sm90ForwardParams {
   ScaleParams q_scales, k_scales, v_scales;
   Divider by_q_block_rows, by_k_block_rows;

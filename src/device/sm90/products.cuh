@@ -1,5 +1,5 @@
 // The two products of attention as wgmma: scores s = q k^T from shared memory, o += p v with P in
-// registers, or t = p v in 8 bits. Both only start; who calls fences before, commits and waits.
+// registers, or t = p v of codes. Both only start; who calls fences before, commits and waits.
 #pragma once
 
 #include "device/ptx/wgmma_f16.cuh"
@@ -13,12 +13,14 @@ template <class G>
 struct Products {
   static constexpr Sm90Forward C = G::C;
   static constexpr int kStepBytes = 32;
-  static constexpr int kStepsInBlock = row_bytes(C) / kStepBytes;
+  static constexpr int kStepsInBlock = G::kRowBytes / kStepBytes;
 
   // Descriptors are put together from a low half that moves (address, and the way to the next
   // columns) and a high half that does not: 32-bit sums, one for an operand.
-  static constexpr u32 kHigh = static_cast<u32>(k_major(0, G::kSwizzle) >> 32);
-  static OCTAVO_DEVICE u64 descriptor(u32 low) { return static_cast<u64>(kHigh) << 32 | low; }
+  static OCTAVO_DEVICE u64 descriptor(u32 low, Swizzle swizzle = G::kSwizzle) {
+    const u32 high = static_cast<u32>(k_major(0, swizzle) >> 32);
+    return static_cast<u64>(high) << 32 | low;
+  }
 
   static OCTAVO_DEVICE u32 q_descriptor(u32 tile) {
     return static_cast<u32>(k_major(G::q_tile(tile), G::kSwizzle));
@@ -26,7 +28,7 @@ struct Products {
 
   // The registers that the tensor cores write.
   static OCTAVO_DEVICE auto& sums_of(typename G::Scores& scores) {
-    if constexpr (G::kIntegers)
+    if constexpr (G::kIntegerScores)
       return scores.sums;
     else if constexpr (G::kHalves)
       return scores.pairs;
@@ -44,7 +46,7 @@ struct Products {
     const u32 k =
         static_cast<u32>(k_major(G::k_tile(0), G::kSwizzle)) + stage * (G::S.k_stage >> 4);
     OCTAVO_UNROLL
-    for (int step = 0; step < G::kColumnBlocks * kStepsInBlock; ++step) {
+    for (int step = 0; step < G::kQkBlocks.count * kStepsInBlock; ++step) {
       const u32 block = step / kStepsInBlock, bytes = step % kStepsInBlock * kStepBytes;
       const u64 a = descriptor(q + ((block * kRows * G::kRowBytes + bytes) >> 4));
       const u64 b = descriptor(k + ((block * C.block_n * G::kRowBytes + bytes) >> 4));
@@ -66,20 +68,22 @@ struct Products {
   // the rows go on.
   static OCTAVO_DEVICE u64 v_descriptor(u32 stage, int step) {
     constexpr bool kFarOnes = C.ones && !G::kOnesInside;
-    const u32 next_columns = kFarOnes ? G::S.ones - G::S.v : C.block_n * G::kRowBytes;
-    const u32 first = static_cast<u32>(mn_major(G::v_tile(0), next_columns, G::kSwizzle));
+    constexpr Swizzle kSwizzle = swizzle_of(G::kVRowBytes);
+    const u32 next_columns = kFarOnes ? G::S.ones - G::S.v : C.block_n * G::kVRowBytes;
+    const u32 first = static_cast<u32>(mn_major(G::v_tile(0), next_columns, kSwizzle));
     constexpr u32 kFurther = kFarOnes ? 1u - (1u << 16) : 1u;  // 16 bytes further
     return descriptor(first + stage * ((G::S.v_stage >> 4) * kFurther) +
-                      ((step * 16 * G::kRowBytes) >> 4) * kFurther);
+                          ((step * 16 * G::kVRowBytes) >> 4) * kFurther,
+                      kSwizzle);
   }
 
   // `adds`: to what O holds, else in its place.
   static OCTAVO_DEVICE void pv_step(typename G::State& state, const typename G::Probabilities& p,
                                     u32 stage, int step, bool adds) {
     const u64 v = v_descriptor(stage, step);
-    if constexpr (C.element == Element::f16)
+    if constexpr (v_element(C) == Element::f16)
       ptx::wgmma_f16<true>(state.o, p.a[step], v, adds);
-    else if constexpr (C.element == Element::bf16)
+    else if constexpr (v_element(C) == Element::bf16)
       ptx::wgmma_bf16<true>(state.o, p.a[step], v, adds);
   }
   static OCTAVO_DEVICE void pv(typename G::State& state, const typename G::Probabilities& p,
@@ -88,7 +92,7 @@ struct Products {
     for (int step = 0; step < G::kPvSteps; ++step) pv_step(state, p, stage, step, step > 0 || adds);
   }
 
-  // --- 8 bits -----------------------------------------------------------------------------------
+  // --- codes ------------------------------------------------------------------------------------
 
   // V transposed: rows are columns of O, and fold_columns of them one part.
   static OCTAVO_DEVICE u64 v_part_descriptor(u32 stage, int step, int part) {
@@ -97,8 +101,7 @@ struct Products {
     const u32 key = step * G::kStepKeys;
     const u32 bytes = key / G::kChunkKeys * G::kChunkBytes + key % G::kChunkKeys +
                       part * C.fold_columns * G::kChunkKeys;
-    constexpr u32 kVHigh = static_cast<u32>(k_major(0, kSwizzle) >> 32);
-    return static_cast<u64>(kVHigh) << 32 | (first + stage * (G::S.v_stage >> 4) + (bytes >> 4));
+    return descriptor(first + stage * (G::S.v_stage >> 4) + (bytes >> 4), kSwizzle);
   }
   // P is e4m3 whatever V is: with e5m2 it would have two bits less. Or unsigned, beside signed V.
   static OCTAVO_DEVICE void pv_part_step(typename G::State& state,

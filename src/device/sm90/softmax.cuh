@@ -104,15 +104,20 @@ struct Softmax {
     largest[1] = block_max(scores, 1);
     return ptx::warp_any(largest[0] > rows.limit[0] || largest[1] > rows.limit[1]);
   }
+  // What makes powers of two of a row's scores, where one scale is that of all.
+  static OCTAVO_DEVICE float scale_of(const Rows& rows, int half, float of_all) {
+    return G::kCodes ? rows.scale[half] : of_all;
+  }
   // A row's origin moves only when a score exceeds it by more than 2^rescale_log2 after the
   // exponential: P and the sums stay far from overflow, and nearly every block leaves O as it is.
   // Each row decides for itself, so its bits do not depend on its neighbours. `alpha`: by what the
   // row's O is to be multiplied.
-  static OCTAVO_DEVICE void move_origins(Rows& rows, const float (&largest)[2], float scale,
+  static OCTAVO_DEVICE void move_origins(Rows& rows, const float (&largest)[2], float of_all,
                                          float (&alpha)[2]) {
-    const float slack = C.rescale_log2 * ptx::reciprocal_approx(scale);
     OCTAVO_UNROLL
     for (int half = 0; half < 2; ++half) {
+      const float scale = scale_of(rows, half, of_all);
+      const float slack = C.rescale_log2 * ptx::reciprocal_approx(scale);
       const bool moves = largest[half] > rows.limit[half];
       const bool first = rows.limit[half] == -kInfinity;
       const float to = largest[half] * scale;
@@ -137,7 +142,7 @@ struct Softmax {
                                                   int from) {
     OCTAVO_UNROLL
     for (int half = 0; half < 2; ++half) {
-      const float of_row = G::kFolds ? rows.scale[half] : scale;
+      const float of_row = scale_of(rows, half, scale);
       const float origin =
           (G::kIntegers ? rows.block_origin[half] : rows.origin[half]) - G::kProbabilityLog2;
       float sum[2] = {0, 0};
@@ -168,9 +173,9 @@ struct Softmax {
   }
 
   static OCTAVO_DEVICE u32 pack(float low, float high) {
-    return C.element == Element::f16    ? ptx::f16x2_from_f32(low, high)
-           : C.element == Element::bf16 ? ptx::bf16x2_from_f32(low, high)
-                                        : ptx::e4m3x2_from_f32(low, high);
+    return v_element(C) == Element::f16    ? ptx::f16x2_from_f32(low, high)
+           : v_element(C) == Element::bf16 ? ptx::bf16x2_from_f32(low, high)
+                                           : ptx::e4m3x2_from_f32(low, high);
   }
   // Adding 1.5 * 2^23 leaves round(p) in the low byte of the float: no F2I, which runs at an eighth
   // of the rate. Two of them in the low half.
@@ -178,13 +183,13 @@ struct Softmax {
     constexpr float kMagic = 12582912;
     return ptx::permute_bytes(ptx::bits_of(low + kMagic), ptx::bits_of(high + kMagic), 0x0040);
   }
-  // The accumulator's layout is the operand's: four pairs for each 16 keys. In 8 bits two pairs a
+  // The accumulator's layout is the operand's: four pairs for each 16 keys. Of codes two pairs a
   // register, of keys that V has side by side (config/v_layout.h).
   static OCTAVO_DEVICE void pack_step(typename G::Probabilities& p, const Scores& scores,
                                       int step) {
     OCTAVO_UNROLL
     for (int i = 0; i < 4; ++i) {
-      if constexpr (is_8bit(C)) {
+      if constexpr (G::kFolds) {
         const float* const s = scores.s + step * 16 + i / 2 * 8 + i % 2 * 2;
         if constexpr (G::kHalves)
           p.a[step][i] = pack_pairs(scores.pairs[step * 8 + i / 2 * 4 + i % 2],
@@ -203,7 +208,7 @@ struct Softmax {
     for (int step = 0; step < G::kPvSteps; ++step) pack_step(p, scores, step);
   }
 
-  // --- 8 bits -----------------------------------------------------------------------------------
+  // --- codes ------------------------------------------------------------------------------------
 
   // From raw scores to powers of two: the scale of a row of Q, and that of K where a whole head has
   // one.
@@ -267,8 +272,7 @@ struct Softmax {
     }
   }
 
-  // --- 8 bits, scores in pairs of FP16
-  // ------------------------------------------------------------
+  // --- codes, scores in pairs of FP16 -----------------------------------------------------------
 
   // P's exponent is fma(s, by, offset) in FP16, with one rounding. The offset is rounded to FP16,
   // and so must the origin be that sums and outputs stand on: what the row counts from is always

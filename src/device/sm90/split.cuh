@@ -77,7 +77,7 @@ struct SplitKernel {
                  p.by_heads_per_kv.quotient(t.head), t.batch);
   }
   static OCTAVO_DEVICE void load_v(const Sm90ForwardParams& p, const Tile& t, i32 key, u32 stage) {
-    ptx::mbarrier_arrive_expect_tx(G::v_full(stage), G::S.k_stage);
+    ptx::mbarrier_arrive_expect_tx(G::v_full(stage), G::S.v_bytes);
     G::load_v(p, G::v_tile(stage), G::v_full(stage), t.at, t.sequence, key,
               p.by_heads_per_kv.quotient(t.head), t.batch);
   }
@@ -282,7 +282,7 @@ struct SplitKernel {
     const Share share = share_of(t, part);
     // Long before they are needed: at the end nothing would hide that they are on their way.
     float v_scales[kPiece / 2];
-    if constexpr (is_8bit(C)) Epilogue<G>::load_v_scales(v_scales, p, w, piece_begin(w, rank));
+    if constexpr (G::kFolds) Epilogue<G>::load_v_scales(v_scales, p, w, piece_begin(w, rank));
     if (share.blocks > 0) {
       Mainloop<G>::begin_o(state);
       Mainloop<G>::begin_rows(state.rows, p, w);
@@ -306,7 +306,7 @@ struct SplitKernel {
     }
     const auto of_cta = InCta::run(all_of(state), key_group(w), w);
     Piece<kPiece> mine = InCluster::run(of_cta, rank, w);
-    if constexpr (is_8bit(C)) Epilogue<G>::scale_values(mine.o, v_scales);
+    if constexpr (G::kFolds) Epilogue<G>::scale_values(mine.o, v_scales);
     if constexpr (!kDestinationFirst) to = destination(p, w, rank);
     store(mine, to, p, w, part == 0);
   }

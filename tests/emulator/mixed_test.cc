@@ -1,0 +1,264 @@
+// 8-bit Q and K beside V of 16 bits on Hopper's kernels: by the modes fp8_mixed and int8_mixed, and
+// from codes of the caller.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "attention/operand.h"
+#include "attention/reference.h"
+#include "evidence/check.h"
+#include "evidence/inputs.h"
+#include "numeric/formats.h"
+#include "octavo/evidence.hpp"
+#include "octavo/octavo.hpp"
+
+namespace octavo::evidence {
+namespace {
+
+constexpr Device kOtherChip{Device::Kind::emulator, 0};
+constexpr Device kHopper{Device::Kind::emulator, 90};
+constexpr Precision kMixedModes[] = {Precision::fp8_mixed, Precision::int8_mixed};
+
+Case mixed_case(Precision precision, DType input, std::int64_t len_q, std::int64_t len_kv) {
+  Case c;
+  c.batch = 2;
+  c.heads_q = 4;
+  c.heads_kv = 2;
+  c.len_q = len_q;
+  c.len_kv = len_kv;
+  c.input = c.out = input;
+  c.options.precision = precision;
+  c.options.causal = Causal::bottom_right;
+  return c;
+}
+
+// The call of a case with the codes that its mode makes of Q and K.
+struct CodedCall {
+  QuantizedOperand q, k;
+  Arguments arguments;
+  Options options;
+
+  CodedCall(const Case& c, const Inputs& in) : arguments(in.given), options(c.options) {
+    const OperandFormats formats = operand_formats(problem_of(in.given, c.options).value());
+    q = coded(c, formats.q, in.given.q, in.spans_q, c.len_q);
+    k = coded(c, formats.k, in.given.k, in.spans_kv, c.len_kv);
+    arguments.q = q.codes.view;
+    arguments.k = k.codes.view;
+    arguments.q_scales = q.view;
+    arguments.k_scales = k.view;
+    options.precision = Precision::native;
+  }
+
+ private:
+  static QuantizedOperand coded(const Case& c, const OperandFormat& format,
+                                const ConstTensor& tensor, const std::vector<Span>& spans,
+                                std::int64_t max_len) {
+    QuantizeOptions options;
+    options.granularity = format.granularity;
+    options.block_rows = c.options.quantization.block_rows;
+    return quantize_operand(tensor, *format.rounded, format.largest_code, options, c.layout, spans,
+                            max_len)
+        .value();
+  }
+};
+
+std::vector<std::byte> outputs_of(Inputs& in, const Arguments& arguments, const Options& options) {
+  poison_outputs(in);
+  EXPECT_EQ(attention(arguments, options, kHopper).message(), "");
+  std::vector<std::byte> bytes = in.out.bytes;
+  bytes.insert(bytes.end(), in.lse.bytes.begin(), in.lse.bytes.end());
+  return bytes;
+}
+
+TEST(EmulatorMixed, CodesOfTheCallerGiveTheBitsOfTheMode) {
+  for (const Precision precision : kMixedModes)
+    for (const DType input : {DType::f16, DType::bf16})
+      for (const Layout layout : {Layout::bhsd, Layout::packed}) {
+        SCOPED_TRACE(testing::Message() << name(precision) << ' ' << name(input));
+        Case c = mixed_case(precision, input, 70, 150);
+        c.layout = layout;
+        Inputs in = make_inputs(c).value();
+        const CodedCall coded(c, in);
+        const std::vector<std::byte> of_mode = outputs_of(in, in.given, c.options);
+        EXPECT_EQ(outputs_of(in, coded.arguments, coded.options), of_mode);
+      }
+}
+
+// P is rounded to V's type once, before the second product, and nothing else is.
+TEST(EmulatorMixed, AgreesWithAReferenceThatRoundsP) {
+  for (const Precision precision : kMixedModes)
+    for (const DType input : {DType::f16, DType::bf16}) {
+      SCOPED_TRACE(testing::Message() << name(precision) << ' ' << name(input));
+      const Case c = mixed_case(precision, input, 70, 300);
+      Inputs in = make_inputs(c).value();
+      const CodedCall coded(c, in);
+      outputs_of(in, in.given, c.options);
+      TiledRounding rounding;
+      rounding.p_format = input;
+      rounding.rescale_threshold_log2 = 8;
+      std::vector<double> expected(static_cast<std::size_t>(2 * 4 * 70 * 64));
+      ASSERT_TRUE(reference_tiled(coded.arguments, coded.options, rounding, expected.data()).ok());
+      double worst = 0;
+      for (std::size_t i = 0; i < expected.size(); ++i)
+        worst = std::max(
+            worst, std::abs(load_element(input, in.out.view.data, static_cast<std::int64_t>(i)) -
+                            expected[i]));
+      EXPECT_LE(worst, 2e-3);
+      EXPECT_GT(worst, 0);
+    }
+}
+
+// Zeros have a scale too: every key weighs the same, and LSE counts them.
+TEST(EmulatorMixed, ZeroTensors) {
+  for (const Precision precision : kMixedModes)
+    for (const bool zero_v : {false, true}) {
+      Case c = mixed_case(precision, DType::f16, 33, 100);
+      c.options.causal = Causal::none;
+      Inputs in = make_inputs(c).value();
+      const auto clear = [](const ConstTensor& t) {
+        const std::int64_t elements = t.shape[0] * t.shape[1] * t.shape[2] * t.shape[3];
+        std::memset(const_cast<void*>(t.data), 0, static_cast<std::size_t>(elements) * 2);
+      };
+      clear(in.given.q);
+      clear(in.given.k);
+      if (zero_v) clear(in.given.v);
+      outputs_of(in, in.given, c.options);
+      for (std::int64_t head = 0; head < 8; ++head) {
+        const std::int64_t v = head / 2 * 100 * 64;
+        double mean = 0;
+        for (std::int64_t key = 0; key < 100; ++key)
+          mean += load_element(DType::f16, in.given.v.data, v + key * 64) / 100;
+        for (std::int64_t row = 0; row < 33; ++row) {
+          const std::int64_t at = head * 33 + row;
+          ASSERT_NEAR(load_element(DType::f16, in.out.view.data, at * 64), mean, 1e-4);
+          ASSERT_NEAR(load_element(DType::f32, in.lse.view.data, at), std::log(100.0), 1e-6);
+        }
+      }
+    }
+}
+
+// Masks, heads that share keys, rows without keys, padded columns, lengths with strangers around
+// them, V that is rounded first: through the quantizers, under two schedules.
+TEST(EmulatorMixed, ThroughTheQuantizers) {
+  std::vector<Case> cases;
+  const auto add = [&cases](Precision precision, DType input, std::int64_t len_q,
+                            std::int64_t len_kv, const auto& bend) {
+    Case c = mixed_case(precision, input, len_q, len_kv);
+    c.seed = cases.size();
+    bend(c);
+    cases.push_back(c);
+  };
+  for (const Precision precision : kMixedModes) {
+    add(precision, DType::f16, 200, 70, [](Case&) {});  // rows that see no key
+    add(precision, DType::f16, 5, 0, [](Case&) {});
+    // Without LSE sums come by ones.
+    add(precision, DType::f16, 100, 150, [](Case& c) { c.lse = false; });
+    add(precision, DType::f16, 80, 200, [](Case& c) {
+      c.lse = false;
+      c.layout = Layout::packed;
+    });
+    add(precision, DType::bf16, 100, 260, [](Case& c) { c.options.window_left = 33; });
+    add(precision, DType::f16, 90, 190, [](Case& c) { c.layout = Layout::packed; });
+    add(precision, DType::bf16, 140, 70, [](Case& c) {
+      c.layout = Layout::packed;
+      c.batch = 3;
+      c.head_dim = 40;
+    });
+    add(precision, DType::f32, 66, 130, [](Case& c) {
+      c.out = DType::f16;
+      c.options.causal = Causal::top_left;
+    });
+    add(precision, DType::f16, 50, 400, [](Case& c) {
+      c.scale = 4.0f;  // maxima that grow
+      c.options.causal = Causal::none;
+    });
+    add(precision, DType::f16, 60, 100, [](Case& c) {
+      c.scale = -0.3f;
+      c.head_dim = 128;
+      c.lse = false;
+    });
+    add(precision, DType::f16, 40, 90,
+        [](Case& c) { c.options.quantization.qk = Granularity::row; });
+    add(precision, DType::f16, 40, 90,
+        [](Case& c) { c.options.quantization.qk = Granularity::head; });
+  }
+  CheckOptions options;
+  options.device = kHopper;
+  options.repeat = 2;
+  const Result<CheckReport> report = check_cases(options, cases, library_runner(kHopper));
+  ASSERT_TRUE(report.ok()) << report.status().message();
+  EXPECT_EQ(report->cases, static_cast<std::int64_t>(cases.size()));
+  for (const std::string& reason : report->not_run_reasons) ADD_FAILURE() << reason;
+  for (const std::string& failure : report->failures) ADD_FAILURE() << failure;
+}
+
+TEST(EmulatorMixed, ExplainsWhatItDoes) {
+  Problem p;
+  p.batch = 1;
+  p.heads_q = p.heads_kv = 8;
+  p.len_q = p.len_kv = 512;
+  p.head_dim = p.head_dim_v = 64;
+  p.options.precision = Precision::int8_mixed;
+  const auto told = [&p] { return explain(p, kHopper).value(); };
+  EXPECT_EQ(told().kernel, "sm90_forward");
+  EXPECT_NE(told().config.find(".element=Element::int8,.mixed_v=MixedV::f16"), std::string::npos)
+      << told().config;
+  EXPECT_NE(told().reason.find("; Q becomes int8, K becomes int8 first"), std::string::npos)
+      << told().reason;
+  // Codes and scales: of Q by rows, of K by blocks of 64.
+  EXPECT_EQ(told().workspace_bytes, 2U * 8 * 512 * 64 + 8 * 512 * 4 + 8 * 8 * 4);
+  p.q = p.k = p.v = p.out = DType::bf16;
+  EXPECT_NE(told().config.find("mixed_v=MixedV::bf16"), std::string::npos) << told().config;
+  p.q = p.k = p.v = DType::f32;
+  p.out = DType::f16;
+  EXPECT_NE(told().reason.find("V becomes f16 first"), std::string::npos) << told().reason;
+  // Codes of the caller need no pass before the kernel.
+  p.options.precision = Precision::native;
+  p.q = p.k = DType::e4m3;
+  p.v = DType::f16;
+  p.k_scales = Granularity::block;
+  p.k_block_rows = 64;
+  EXPECT_NE(told().config.find("mixed_v=MixedV::f16"), std::string::npos) << told().config;
+  EXPECT_EQ(told().reason.find("first"), std::string::npos) << told().reason;
+  EXPECT_EQ(told().workspace_bytes, 0U);
+}
+
+// Not the problem's fault, and said so: a GPU has a kernel for it.
+TEST(EmulatorMixed, WhatTheEmulatorHasNoKernelFor) {
+  Problem p;
+  p.batch = p.heads_q = p.heads_kv = 1;
+  p.len_q = p.len_kv = 64;
+  p.head_dim = p.head_dim_v = 192;
+  p.options.precision = Precision::fp8_mixed;
+  EXPECT_EQ(plan(p, kHopper).status().message().find("problem is B=1"), 0U)
+      << plan(p, kHopper).status().message();
+}
+
+TEST(EmulatorMixed, IsRefusedWhereNoHopperKernelRuns) {
+  for (const Precision precision : kMixedModes) {
+    const Case c = mixed_case(precision, DType::f16, 70, 150);
+    Inputs in = make_inputs(c).value();
+    const CodedCall coded(c, in);
+    const Problem by_mode = problem_of(in.given, c.options).value();
+    const Problem by_codes = problem_of(coded.arguments, coded.options).value();
+    const Status mode = plan(by_mode, kOtherChip).status();
+    EXPECT_EQ(mode.code(), ErrorCode::unsupported);
+    EXPECT_EQ(mode.message().find("precision is " + std::string(name(precision)) + " for B=2"), 0U)
+        << mode.message();
+    EXPECT_NE(mode.message().find("where a kernel of sm_90 serves"), std::string::npos);
+    const Status codes = plan(by_codes, kOtherChip).status();
+    EXPECT_EQ(codes.code(), ErrorCode::unsupported);
+    EXPECT_EQ(codes.message().find("dtypes of q, k, v is "), 0U) << codes.message();
+    // TMA does not reach a V that begins between sixteen bytes.
+    Arguments unaligned = in.given;
+    unaligned.v.data = static_cast<const std::byte*>(unaligned.v.data) + 2;
+    const Status status = attention(unaligned, c.options, kHopper);
+    EXPECT_EQ(status.code(), ErrorCode::unsupported);
+    EXPECT_EQ(status.message().find("precision is "), 0U) << status.message();
+  }
+}
+
+}  // namespace
+}  // namespace octavo::evidence
