@@ -9,7 +9,7 @@ namespace octavo {
 struct Sm90Forward {
   int arch = 90;                   // the chip it is compiled for
   Element element = Element::f16;  // of Q, K and V: f16, bf16, e4m3, e5m2 or int8
-  Element out = Element::f16;      // f16, bf16 or f32
+  Element out = Element::f16;      // f16, bf16, f32, e4m3, e5m2 or int8
   int head_dim = 64;               // columns of the tiles, 64, 96, 128, 192 or 256
   int warpgroups = 3;              // that compute
   int block_n = 128;               // keys of a step
@@ -36,6 +36,7 @@ struct Sm90Forward {
                                 // |q k| must stay below 65504
   bool code_exp = false;        // then: P's codes by arithmetic, without the exp unit
   int ctas = 1;                 // that an SM is to hold: registers are limited to their share
+  bool amax = false;            // the largest |O| is gathered, of the tensor or of each head
 
   bool operator==(const Sm90Forward&) const = default;
 };
@@ -108,9 +109,13 @@ OCTAVO_HD constexpr int block_columns(const Sm90Forward& c) {
 OCTAVO_HD constexpr int column_blocks(const Sm90Forward& c) {
   return c.head_dim / block_columns(c);
 }
+// O is codes, by a scale of the caller's.
+OCTAVO_HD constexpr bool codes_out(const Sm90Forward& c) { return element_bytes(c.out) == 1; }
+// There is more to say of O than where it goes.
+OCTAVO_HD constexpr bool has_output_params(const Sm90Forward& c) { return codes_out(c) || c.amax; }
 // O goes through shared memory and TMA.
 OCTAVO_HD constexpr bool stages_o(const Sm90Forward& c) {
-  return c.own_o && !c.split_keys && c.out != Element::f32;
+  return c.own_o && !c.split_keys && element_bytes(c.out) == 2;
 }
 // Where V comes transposed, in 8 bits: keys of a tile lie in chunks of so many bytes, the width of
 // their swizzle.
@@ -126,7 +131,12 @@ OCTAVO_HD constexpr int handed_bytes(int columns) { return kRows * (columns + 2)
 // Tiles that the loader announces to those who compute, before they are done with the last ones.
 inline constexpr int kBoardSlots = 4;
 // Of a slot. Scales need to know more of a tile.
-OCTAVO_HD constexpr int board_bytes(const Sm90Forward& c) { return is_8bit(c) ? 48 : 32; }
+OCTAVO_HD constexpr bool announces_sequence(const Sm90Forward& c) {
+  return is_8bit(c) || has_output_params(c);
+}
+OCTAVO_HD constexpr int board_bytes(const Sm90Forward& c) {
+  return announces_sequence(c) ? 48 : 32;
+}
 
 struct SmemPlan {
   // bytes from the start

@@ -170,6 +170,7 @@ std::string Case::name() const {
   text += fmt::format(" {}", layout_name(layout));
   if (scale) text += fmt::format(" scale={:.9g}", *scale);
   if (lse) text += " lse";
+  if (amax) text += " amax";
   if (outliers) text += " outliers";
   if (sampled_rows > 0) text += fmt::format(" rows={}", sampled_rows);
   text += fmt::format(" seed={}", seed);

@@ -213,9 +213,12 @@ ChosenSm90Forward choose_sm90_forward(const Problem& problem, const GpuInfo& gpu
     if (may_pack(row, p)) consider(row, packed_heads(p, block_m), true);
   }
   chosen.config.out = element_of(p.out);
+  if (sm90::codes_out(chosen.config)) chosen.config.own_o = false;
+  chosen.config.amax = p.out_amax;
   chosen.config.k_row_scales = has_k_row_scales(p);
   chosen.config.k_block_scales = has_k_block_scales(p);
-  chosen.config.early_start = p.options.overlap_launch;
+  // What clears the maxima comes before, and is no kernel that could be overlapped.
+  chosen.config.early_start = p.options.overlap_launch && !p.out_amax;
   chosen.reason =
       fmt::format("{}: {:.3g} us by the table, the least", shape_text(chosen.config), best);
   // A sum of rounded probabilities is what O wants divided by, and not exact enough for LSE.

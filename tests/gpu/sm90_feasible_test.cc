@@ -23,7 +23,9 @@ TEST(Sm90Feasible, WhatRuns) {
         "element=e5m2,own_o=false,ones=false,fold_columns=16,k_row_scales=true",
         "element=e4m3,own_o=false,fold_columns=64,f16_scores=true,k_block_scales=true",
         "element=e4m3,own_o=false,fold_columns=64,f16_scores=true,code_exp=true",
-        "element=e4m3,own_o=false,ones=false,fold_columns=32,early_start=true"}) {
+        "element=e4m3,own_o=false,ones=false,fold_columns=32,early_start=true",
+        "out=e4m3,own_o=false,amax=true", "amax=true",
+        "element=e4m3,out=int8,own_o=false,ones=false,fold_columns=32,early_start=true"}) {
     EXPECT_TRUE(check_sm90(text).ok()) << text << ": " << check_sm90(text).message();
   }
 }
@@ -52,7 +54,9 @@ TEST(Sm90Feasible, WhatDoesNotAndWhy) {
       {"element=e4m3,fold_columns=16,ones=false,own_o=false,block_n=192", "up to 160 in FP8"},
       {"fold_columns=64", "0 with 16-bit elements"},
       {"k_row_scales=true", "false with 16-bit elements"},
-      {"out=int8", "config.out"},
+      {"out=int8", "config.own_o"},
+      {"out=sim8,own_o=false", "config.out"},
+      {"amax=true,early_start=true", "false with amax"},
       {"head_dim=80", "64, 96, 128, 192, 256"},
       {"head_dim=256,warpgroups=2,block_n=80,own_o=false", "wgmma has no more"},
       {"warpgroups=0", "config.warpgroups"},
