@@ -211,12 +211,18 @@ TEST_P(Outputs, OfManyRowsAndFew) {
     expect_codes(Inputs(s), s, causal, DType::e4m3, true);  // some of the rows see no key
 }
 
+// Of the first tile of the first sequence, rows belong to the last one, whose scores are so sharp
+// that its outputs are larger.
 TEST_P(Outputs, OfPackedSequences) {
-  Shape s{1, 2, 2, 100, 90};
-  s.cu_q = {0, 70, 70, 100};
-  s.cu_kv = {0, 20, 90, 90};  // one without queries, one without keys
-  expect_codes(Inputs(s), s, {}, DType::e4m3, true);
-  expect_codes(Inputs(s), s, {}, DType::e4m3, false);
+  Shape s{1, 2, 2, 150, 90};
+  s.cu_q = {0, 70, 70, 100, 150};
+  s.cu_kv = {0, 20, 40, 40, 90};  // one without queries, one without keys
+  Inputs in(s);
+  constexpr float kSharp = 8;
+  for (std::size_t i = Inputs::size(70 * 2); i < in.q.size(); ++i)
+    in.q[i] = f16_from_f32(kSharp * f32_from_f16(in.q[i]));
+  expect_codes(in, s, {}, DType::e4m3, true);
+  expect_codes(in, s, {}, DType::e4m3, false);
 }
 
 // They are no magnitude, and spoil none.
@@ -267,6 +273,58 @@ TEST_P(Outputs, AtAnOddAddress) {
     far += std::abs((a[i] & 0x7F) - (b[i] & 0x7F)) > 1 ? 1 : 0;
   EXPECT_EQ(far, 0U);
   for (std::size_t i = 0; i < 2; ++i) EXPECT_NEAR(straight.maxima()[i], odd.maxima()[i], 1e-3);
+}
+
+// 8 bits in and out: a kernel's columns alternate there. Hopper's f32 kernel sums otherwise, and
+// its codes may be the next ones.
+TEST_P(Outputs, OfInputsOf8Bits) {
+  const Shape s{2, 2, 2, 70, 150};
+  const bool hopper = device().index == 90;
+  for (const auto& [format, out] :
+       {std::pair{DType::e4m3, hopper ? DType::e4m3 : DType::int8}, {DType::sim8, DType::e5m2}}) {
+    if (hopper && format == DType::sim8) continue;
+    std::vector<std::uint8_t> codes[3];
+    std::vector<float> scales_in[3];
+    Inputs in(s);
+    Arguments& a = in.arguments;
+    ConstTensor* const tensors[] = {&a.q, &a.k, &a.v};
+    Scales* const views[] = {&a.q_scales, &a.k_scales, &a.v_scales};
+    for (std::size_t i = 0; i < 3; ++i) {
+      codes[i].resize(Inputs::size(s.batch * 2 * tensors[i]->shape[2]));
+      scales_in[i].resize(4);
+      Tensor coded{codes[i].data(), format, tensors[i]->shape, tensors[i]->stride};
+      ASSERT_TRUE(quantize(*tensors[i], {}, coded, scales_in[i].data()).ok());
+      *tensors[i] = coded;
+      *views[i] = {scales_in[i].data(), Granularity::head};
+    }
+    if (!hopper) {
+      expect_codes(in, s, {}, out, true, format == DType::e4m3);
+      continue;
+    }
+    const std::vector<float> scales(4, 0.01f);
+    const Result8 wide = run(in, s, {}, device(), DType::f32, {}, false);
+    const Result8 made = run(in, s, {}, device(), out, scales, true);
+    const std::vector<std::uint8_t> wanted = quantized(wide, s, out, scales);
+    std::size_t other = 0;
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+      EXPECT_LE(std::abs((wanted[i] & 0x7F) - (made.out.bytes[i] & 0x7F)), 1);
+      other += wanted[i] != made.out.bytes[i] ? 1 : 0;
+    }
+    EXPECT_LT(other, wanted.size() / 20);
+    // The largest becomes the largest code of its head.
+    for (std::int64_t b = 0; b < 2; ++b)
+      for (std::int64_t h = 0; h < 2; ++h) {
+        int most = 0;
+        for (std::int64_t i = 0; i < s.len_q * kColumns; ++i)
+          most = std::max(most,
+                          static_cast<const std::uint8_t*>(
+                              made.view.data)[b * made.view.stride[0] + h * made.view.stride[1] +
+                                              i / kColumns * made.view.stride[2] + i % kColumns] &
+                              0x7F);
+        EXPECT_EQ(e4m3_from_f32(made.maxima()[static_cast<std::size_t>(b * 2 + h)] * (1 / 0.01f)),
+                  most);
+      }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, Outputs,
