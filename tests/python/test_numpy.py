@@ -398,7 +398,7 @@ def refused(given, exception, *parts):
      ["out_scale is not contiguous"]),
     ({"out_dtype": "int8", "out_scale": ONES.astype("float64")}, TypeError,
      ["out_scale is of float64; supported: float32"]),
-    ({"out_dtype": "int8", "out_scale": 1.0}, TypeError, ["out_scale is of type float"]),
+    ({"out_dtype": "int8", "out_scale": 1.0}, TypeError, ["out_scale is 1.0 (float)"]),
     ({"out_dtype": "int8", "out_scale": ONES * 0}, ValueError,
      ["out_scales.data[0] is 0; supported: positive finite numbers."]),
     ({"out": X.astype("uint8"), "out_scale": ONES}, TypeError, ["out dtype is uint8"]),
