@@ -69,6 +69,7 @@ constexpr void for_each_sm80_config(const Take& take) {
   take(config);
   config = small_config(Element::sim8);
   config.out = Element::e5m2;
+  config.amax = true;
   take(config);
 }
 
