@@ -28,6 +28,7 @@ struct BenchFlags {
   bool no_three_loop = false;
   bool host = false;
   bool packed = false;
+  std::string v_layout{name(VLayout::transposed)};
   std::string launch = "graph", l2 = "warm";
   int buffers = 1;
   std::string config;
@@ -59,6 +60,7 @@ int bench_command(BenchFlags& flags) {
   options.config = flags.config;
   options.host = flags.host;
   options.packed = flags.packed;
+  options.packed_v = require(parse_v_layout(flags.v_layout));
   options.stream = second_of("--launch", flags.launch, "graph", "stream");
   options.cold_l2 = second_of("--l2", flags.l2, "warm", "cold");
   options.buffers = flags.buffers;
@@ -92,6 +94,11 @@ void add_bench_command(CLI::App& app, int& exit_code) {
   command->add_flag("--host", flags->host, "time the host's part of a call too (GPU)");
   command->add_flag("--packed", flags->packed,
                     "quantize before the clock runs, as --precision would, and transpose V");
+  command
+      ->add_option("--v-layout", flags->v_layout,
+                   "of V with --packed: transposed, or rows that every call transposes")
+      ->type_name("LAYOUT")
+      ->capture_default_str();
   command->add_option("--config", flags->config, "a kernel configuration to force")
       ->type_name("CONFIG");
   command

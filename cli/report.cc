@@ -71,7 +71,9 @@ std::string timing_lines(const GateResult& gate) {
 // What is not the default, of the ways to time a GPU.
 std::string timing_text(const BenchReport& report) {
   std::string text;
-  if (report.packed) text += ", on operands quantized before, V transposed";
+  if (report.packed)
+    text += fmt::format(", on operands quantized before, V {}",
+                        report.packed_v == VLayout::rows ? "by rows" : "transposed");
   if (report.stream) text += ", launched from the host";
   if (report.cold_l2) text += ", L2 cold";
   if (report.buffers > 1) text += fmt::format(", {} buffers in turn", report.buffers);

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """The tables of evidence/ and of the README, made from what the last run on each device said.
 
-usage: evidence_tables.py                      writes evidence/<device>/<family>.md and the README
+usage: evidence_tables.py                      writes evidence/<device>/<family>.md, that of the
+                                               8-bit kernels beside it, and the README
        evidence_tables.py --check              fails if any of them says something else
        evidence_tables.py --folder FOLDER      only the tables of that folder
        evidence_tables.py --command build/octavo
@@ -240,6 +241,42 @@ def built_kernels(command):
             if k["available"] and k["kind"] == "cubin"}
 
 
+def page_8bit(run, report):
+    """The 8-bit modes beside FP8 peers."""
+    rows = report["rows"]
+    grid = [r for r in rows if r["name"][0].isdigit()]
+    of_fp8 = [r["ratio"]["fp8"] for r in grid]
+    lines = [f"""# 8-bit kernels on {report["gpu"]["name"]}
+
+Made by `tools/evidence_tables.py` from [sm90_8bit.json]({run.family}_8bit.json), which
+`tools/compare_8bit.py` made. *packed*: operands quantized before the clock runs, V
+transposed; *V by rows*: it is transposed in the call. The best FP8 peer
+is cuDNN or FlashAttention-3 as on record ([bench/peers_h200_fp8.csv](../../bench/peers_h200_fp8.csv)), at
+the pace of PyTorch's cuDNN backend in f16 in this run. *from f16*: with the quantizers, against the
+best peer in f16. Commit {report["commit"]}.
+
+`fp8` over the {len(grid)} cases of the grid: geometric mean {statistics.geometric_mean(of_fp8):.3f}, minimum {min(of_fp8):.3f}.
+
+| B,H,S,D | causal | fp8 packed, us | TFLOP/s | ratio | V by rows, us | fp8_fast, us | ratio | int8, us | of fp8's speed | from f16, us | to f16 peer |
+| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"""]
+    for r in rows:
+        us = r["us"]
+        work = 4 * r["batch"] * r["heads"] * r["length"] ** 2 * r["head_dim"]
+        work /= 1 if r["causal"] == "none" else 2
+
+        def told(value, form):
+            return "" if value is None else format(value, form)
+
+        of_int8 = us["fp8"] / us["int8"] if "int8" in us else None
+        cells = [r["name"], r["causal"], told(us["fp8"], ".4g"), told(work / us["fp8"] / 1e6, ".0f"),
+                 told(r["ratio"]["fp8"], ".3f"), told(us.get("fp8_rows"), ".4g"),
+                 told(us.get("fp8_fast"), ".4g"), told(r["ratio"].get("fp8_fast"), ".3f"),
+                 told(us.get("int8"), ".4g"), told(of_int8, ".2f"),
+                 told(us["fp8_from_f16"], ".4g"), told(r["ratio_to_f16"], ".3f")]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
 def write_or_check(path, text, check):
     """Whether the file was right. That kernels changed since is for whoever has built them to say:
     a file that says so, or does not, is not wrong by that."""
@@ -268,6 +305,11 @@ def main():
         for run in runs:
             run.compare_with(built)
     right = [write_or_check(r.folder / f"{r.family}.md", page(r), arguments.check) for r in runs]
+    for r in runs:
+        report = r.read("8bit")
+        if report:
+            right.append(write_or_check(r.folder / f"{r.family}_8bit.md", page_8bit(r, report),
+                                        arguments.check))
     if not arguments.folder:
         readme = arguments.root / "README.md"
         text = with_section(readme.read_text(), readme_section(runs))

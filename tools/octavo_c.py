@@ -37,7 +37,8 @@ class Arguments(ctypes.Structure):
                 ("k_scales", Scales), ("v_scales", Scales), ("cu_seqlens_q", c_void_p),
                 ("cu_seqlens_kv", c_void_p), ("sequences", c_int64), ("max_len_q", c_int64),
                 ("max_len_kv", c_int64), ("page_table", c_void_p), ("v_layout", c_int32),
-                ("q_largest_code", c_float), ("k_largest_code", c_float)]
+                ("q_largest_code", c_float), ("k_largest_code", c_float), ("out_scales", Scales),
+                ("out_amax", c_void_p)]
 
 
 class QuantizeOptions(ctypes.Structure):

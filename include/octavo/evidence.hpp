@@ -128,8 +128,10 @@ struct BenchOptions {
   int buffers = 1;       // copies of inputs and outputs that calls take in turn
   bool host = false;     // time the host's part too (GPU)
   // Operands are quantized before the clock runs, as the precision would in the call, and V is
-  // transposed: what is timed is attention on 8-bit inputs.
+  // transposed, or left by rows and transposed in every call: what is timed is attention on 8-bit
+  // inputs.
   bool packed = false;
+  VLayout packed_v = VLayout::transposed;
   Progress progress{};
 };
 
@@ -173,6 +175,7 @@ struct BenchReport {
   bool cold_l2 = false;
   int buffers = 1;
   bool packed = false;
+  VLayout packed_v = VLayout::transposed;
   int threads = 0;
   std::optional<double> fma_peak_gflops{};  // fp32, all threads, the largest of the rows
   std::vector<BenchRow> rows;

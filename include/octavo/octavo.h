@@ -124,6 +124,8 @@ typedef struct octavo_arguments {
   int32_t v_layout;       /* octavo_v_layout */
   float q_largest_code;   /* no code's magnitude exceeds it; 0: that of the format */
   float k_largest_code;
+  octavo_scales out_scales; /* of an 8-bit output, an input: tensor or head */
+  float* out_amax;          /* gets the largest |out|, as out_scales are; NULL: not wanted */
 } octavo_arguments;
 
 typedef struct octavo_quantize_options {

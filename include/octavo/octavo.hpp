@@ -277,7 +277,7 @@ struct Arguments {
   ConstTensor q{};  // (B, Hq, Sq, D)
   ConstTensor k{};  // (B, Hkv, Skv, D), Hkv divides Hq
   ConstTensor v{};  // (B, Hkv, Skv, D), or as v_layout has it
-  Tensor out{};     // (B, Hq, Sq, D), f32, f16 or bf16
+  Tensor out{};     // (B, Hq, Sq, D), f32, f16, bf16, e4m3, e5m2 or int8
   Tensor lse{};     // (B, Hq, Sq, 1), f32, natural logarithm; no data: not wanted
 
   std::optional<float> scale{};  // of Q K^T; 1/sqrt(D) if unset
@@ -286,6 +286,14 @@ struct Arguments {
   // however they lie.
   Scales q_scales{}, k_scales{}, v_scales{};
   VLayout v_layout = VLayout::rows;
+
+  // Of an 8-bit output, required there: of the tensor or of each head. An input: out = code *
+  // scale, rounded to nearest even and cut at the largest code, as quantize() does by scales it is
+  // given.
+  Scales out_scales{};
+  // Gets the largest finite |out| before that rounding, 0 where there is no row; null: not wanted.
+  // Contiguous floats on the device: one, or where out_scales are of heads one of each, (B, Hq).
+  float* out_amax = nullptr;
 
   // Packed batches, where the arrays are given: sequence b holds tokens [cu[b], cu[b+1]) of a
   // tensor with B = 1. Arrays of sequences + 1 entries on the device; contents are clamped to the
@@ -314,10 +322,13 @@ struct Problem {
   Granularity k_scales = Granularity::head;
   Granularity v_scales = Granularity::head;
   std::int64_t k_block_rows = 64;  // of a block, where K has a scale for each
+  // of an 8-bit output, and of out_amax: tensor or head; tensor of all others
+  Granularity out_scales = Granularity::tensor;
   VLayout v_layout = VLayout::rows;
   float q_largest_code = 0;  // of 8-bit inputs; 0: that of the format
   float k_largest_code = 0;
   bool lse = false;
+  bool out_amax = false;
   bool packed = false;
   Options options{};
   bool operator==(const Problem&) const = default;
@@ -416,7 +427,7 @@ OCTAVO_API Status attention(const Arguments& arguments, const Options& options =
                             Device device = {}, Stream stream = nullptr);
 
 // The same for arguments in host memory, whatever the device: copies what it needs there, runs,
-// waits, and copies out and lse back.
+// waits, and copies out, lse and out_amax back.
 OCTAVO_API Status attention_from_host(const Arguments& arguments, const Options& options = {},
                                       Device device = {});
 

@@ -48,6 +48,8 @@ def attention(
     overlap_launch: bool = False,
     stream: Any = None,
     max_error: float | None = None,
+    out_scale: _Array | None = None,
+    return_amax: bool = False,
 ) -> Any: ...
 def explain(
     q: _Array | Quantized,
@@ -71,6 +73,8 @@ def explain(
     overlap_launch: bool = False,
     stream: Any = None,
     max_error: float | None = None,
+    out_scale: _Array | None = None,
+    return_amax: bool = False,
     device: str | None = None,
 ) -> Explanation: ...
 def devices() -> list[DeviceInfo]: ...

@@ -75,8 +75,9 @@ _CAUSAL = {None: "none", False: "none", True: "top_left"}
 def _traced(q, k, v, *, causal=False, window=None, scale=None, precision=None, out=None,
             return_lse=False, layout="bhsd", out_dtype=None, cu_seqlens_q=None, cu_seqlens_kv=None,
             max_seqlen_q=None, max_seqlen_kv=None, quantization=None, batch_invariant=False,
-            overlap_launch=False, stream=None, max_error=None):
-    for name, value in (("out", out), ("quantization", quantization), ("stream", stream)):
+            overlap_launch=False, stream=None, max_error=None, out_scale=None, return_amax=False):
+    for name, value in (("out", out), ("quantization", quantization), ("stream", stream),
+                        ("out_scale", out_scale), ("return_amax", return_amax or None)):
         if value is not None:
             raise TypeError(f"{name} is given; supported: None in traced code.")
     for name, value in (("q", q), ("k", k), ("v", v)):
@@ -95,7 +96,8 @@ def _traced(q, k, v, *, causal=False, window=None, scale=None, precision=None, o
 def attention(q, k, v, **options):
     """octavo.attention for tensors, traceable by torch.compile.
 
-    The same parameters; in traced code without out, quantization, stream and octavo.Quantized.
+    The same parameters; in traced code without out, quantization, stream, out_scale, return_amax
+    and octavo.Quantized.
     """
     if torch.compiler.is_compiling() or (isinstance(q, torch.Tensor) and type(q) not in _PLAIN):
         return _traced(q, k, v, **options)

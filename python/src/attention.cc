@@ -68,6 +68,9 @@ class Plans {
     add(call.device.kind);
     add((a.cu_seqlens_q != nullptr ? 1 : 0) | (o.overlap_launch ? 2 : 0) |
         (a.v_layout == VLayout::transposed ? 4 : 0));
+    const bool scales_of_heads =
+        is_8bit(a.out.dtype) && a.out_scales.granularity == Granularity::head;
+    add((scales_of_heads ? 1 : 0) | (a.out_amax != nullptr ? 2 : 0));
     const auto word = [](std::int64_t n) { return static_cast<std::uint64_t>(n); };
     return {kinds,
             word(call.device.index),
@@ -196,8 +199,12 @@ nb::object attention(const Given& given) {
     check(synchronize(call.device, call.stream));
   nb::object out =
       given[kOut].is_none() ? finish(call.q, std::move(call.out)) : std::move(call.out);
-  if (!call.lse.is_valid()) return out;
-  return nb::make_tuple(out, finish(call.q, std::move(call.lse)));
+  nb::list results;
+  results.append(out);
+  for (nb::object* const more : {&call.lse, &call.amax})
+    if (more->is_valid()) results.append(finish(call.q, std::move(*more)));
+  if (results.size() == 1) return out;
+  return nb::tuple(results);
 }
 
 nb::object plain_sdpa(nb::handle q, nb::handle k, nb::handle v, bool causal, nb::handle scale,

@@ -34,6 +34,8 @@ enum Parameter : int {
   kOverlapLaunch,
   kStream,
   kMaxError,
+  kOutScale,
+  kReturnAmax,
   kDevice,  // explain's only
   kParameterCount
 };
@@ -57,6 +59,8 @@ inline constexpr std::array<const char*, kParameterCount> kParameters = {"q",
                                                                          "overlap_launch",
                                                                          "stream",
                                                                          "max_error",
+                                                                         "out_scale",
+                                                                         "return_amax",
                                                                          "device"};
 
 // The arguments of one call, borrowed; None where one is not given.
@@ -75,7 +79,7 @@ struct Call {
   Device device{};
   Stream stream = nullptr;
   bool stream_given = false;
-  nanobind::object out, lse;  // lse is null where it was not asked for
+  nanobind::object out, lse, amax;  // null where not asked for
 };
 
 Call read_call(const Given& given);
@@ -84,7 +88,8 @@ std::string_view text_of(nanobind::handle value, const char* what, const char* s
 std::int64_t number_of(nanobind::handle value, const char* what, const char* supported);
 bool is_true(nanobind::handle value);  // as Python's `if`
 Layout layout_of(nanobind::handle value);
-DType dtype_of(nanobind::handle value, const char* what);
+// `codes`: 8-bit types are taken as well.
+DType dtype_of(nanobind::handle value, const char* what, bool codes = false);
 
 // codes, scales, format, granularity and block_rows of an octavo.Quantized; null if it is none.
 bool is_quantized(nanobind::handle value);

@@ -77,7 +77,7 @@ void fill_normal(nb::handle array, std::uint64_t seed, std::uint64_t stream) {
   "q, k, v, *, causal=False, window=None, scale=None, precision=None, out=None, "            \
   "return_lse=False, layout='bhsd', out_dtype=None, cu_seqlens_q=None, cu_seqlens_kv=None, " \
   "max_seqlen_q=None, max_seqlen_kv=None, quantization=None, batch_invariant=False, "        \
-  "overlap_launch=False, stream=None, max_error=None"
+  "overlap_launch=False, stream=None, max_error=None, out_scale=None, return_amax=False"
 
 constexpr const char* kAttentionDoc = "attention(" OCTAVO_PARAMETERS R"doc()
 --
@@ -96,7 +96,8 @@ precision    None (as the inputs are), fp16, bf16, fp8, fp8_mixed, fp8_fast, int
 out          the array to write into; else one is made, of q's kind, device and memory order
 return_lse   also return the natural logarithm of each row's sum: (batch, heads, rows) float32
 layout       "bhsd", or "bshd" for dimensions in the order (batch, rows, heads, columns)
-out_dtype    float32, float16 or bfloat16; q's own if None, float16 if that has 8 bits
+out_dtype    float32, float16 or bfloat16; q's own if None, float16 if that has 8 bits;
+             float8_e4m3fn, float8_e5m2 or int8 with out_scale (bytes in NumPy)
 cu_seqlens_q, cu_seqlens_kv    int32, on q's device: where the sequences of a packed batch start
 max_seqlen_q, max_seqlen_kv    the longest of them; may be None in host memory
 quantization how a precision of 8 bits quantizes: a dict with qk, v, block_rows, rule, smooth_k,
@@ -106,6 +107,10 @@ overlap_launch     on a GPU it may start before what precedes it in the stream h
              results it waits for itself
 stream       a CUDA stream; the framework's current one if None
 max_error    of an output, for inputs of about unit variance: of precision="auto" alone
+out_scale    of an 8-bit output, float32, on q's device: one number, or (batch, heads). A code
+             stands for code * scale; rounded to nearest even, cut at the largest code
+return_amax  also return the largest finite |out| before that rounding, float32: (1,), or
+             (batch, heads) where out_scale is; the last of the results
 
 Raises ValueError and TypeError for arguments, NotImplementedError for what this device does not
 serve, MemoryError and RuntimeError.)doc";

@@ -189,7 +189,7 @@ void read_packed(Call& call, const Given& given) {
 
 // The result's type: asked for, else that of the first operand that has 16 or 32 bits.
 DType out_type(const Call& call, nb::handle asked) {
-  if (!asked.is_none()) return dtype_of(asked, "out_dtype");
+  if (!asked.is_none()) return dtype_of(asked, "out_dtype", true);
   for (const ConstTensor* t : {&call.arguments.q, &call.arguments.v, &call.arguments.k})
     if (!is_8bit(t->dtype)) return t->dtype;
   return DType::f16;
@@ -205,7 +205,54 @@ void prepare_out(Call& call, const Given& given, Layout layout) {
   const Array out = keep(call, read_output(given[kOut], "out"));
   check_device(call, out, "out");
   call.out = nb::borrow(given[kOut]);
-  call.arguments.out = tensor_view(out, element_type(out, "out"), layout, "out");
+  // Bytes are of the 8-bit type that is asked for, as NumPy has none of its own.
+  const bool bytes = out.dtype == dlpack_type(nb::dlpack::dtype_code::UInt, 8);
+  DType dtype = DType::f32;
+  if (bytes && !given[kOutDtype].is_none()) dtype = dtype_of(given[kOutDtype], "out_dtype", true);
+  if (!is_8bit(dtype)) dtype = element_type(out, "out");
+  call.arguments.out = tensor_view(out, dtype, layout, "out");
+}
+
+// Of the tensor, or (batch, heads): by how many there are.
+void read_out_scale(Call& call, nb::handle given) {
+  Arguments& a = call.arguments;
+  if (!is_8bit(a.out.dtype)) {
+    if (given.is_none()) return;
+    refuse(PyExc_ValueError, "out_scale", "given with out of " + std::string(name(a.out.dtype)),
+           "None; an array with out_dtype float8_e4m3fn, float8_e5m2 or int8");
+  }
+  const std::int64_t sequences = a.cu_seqlens_q != nullptr ? a.sequences : a.q.shape[0];
+  const std::int64_t heads = sequences * a.q.shape[1];
+  const std::string supported =
+      "float32, contiguous, of 1 number or " + std::to_string(heads) + ", one per head";
+  if (given.is_none())
+    refuse(PyExc_ValueError, "out_scale", "None with out of " + std::string(name(a.out.dtype)),
+           supported);
+  const Array array = keep(call, read_array(given, "out_scale"));
+  check_device(call, array, "out_scale");
+  if (array.dtype != dlpack_type(nb::dlpack::dtype_code::Float, 32))
+    refuse(PyExc_TypeError, "out_scale", "of " + dtype_name(array.dtype), supported);
+  std::int64_t count = 1;
+  bool contiguous = array.dimensions <= kMostDimensions;
+  for (int i = contiguous ? array.dimensions - 1 : -1; i >= 0; --i) {
+    contiguous = contiguous && (array.shape[i] == 1 || array.stride[i] == count);
+    count *= array.shape[i];
+  }
+  if (!contiguous || (count != 1 && count != heads))
+    refuse(PyExc_ValueError, "out_scale",
+           contiguous ? std::to_string(count) + " numbers" : "not contiguous", supported);
+  a.out_scales.data = static_cast<const float*>(array.data);
+  a.out_scales.granularity = count == 1 ? Granularity::tensor : Granularity::head;
+}
+
+// (batch, heads) where the output's scales are, else a single number.
+void prepare_amax(Call& call) {
+  Arguments& a = call.arguments;
+  const bool of_heads = is_8bit(a.out.dtype) && a.out_scales.granularity == Granularity::head;
+  const std::int64_t sequences = a.cu_seqlens_q != nullptr ? a.sequences : a.q.shape[0];
+  const std::array<std::int64_t, 2> shape = {of_heads ? sequences : 1, a.q.shape[1]};
+  call.amax = make_array(call.q, DType::f32, of_heads ? 2 : 1, shape.data());
+  a.out_amax = static_cast<float*>(keep(call, read_array(call.amax, "amax")).data);
 }
 
 // (batch, heads, rows), or (heads, tokens) of a packed batch.
@@ -259,7 +306,9 @@ Call read_call(const Given& given) {
     if (one.scale_count >= 0)
       check_scale_count(call, one, one.tensor == &a.q ? a.max_len_q : a.max_len_kv);
   prepare_out(call, given, layout);
+  read_out_scale(call, given[kOutScale]);
   if (is_true(given[kReturnLse])) prepare_lse(call, layout);
+  if (is_true(given[kReturnAmax])) prepare_amax(call);
   call.stream_given = !given[kStream].is_none();
   if (call.stream_given)
     call.stream = stream_of(given[kStream]);

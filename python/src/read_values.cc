@@ -108,14 +108,19 @@ Layout layout_of(nb::handle value) {
 }
 
 // "float16", torch.float16, numpy.float16, numpy.dtype("float16").
-DType dtype_of(nb::handle value, const char* what) {
+DType dtype_of(nb::handle value, const char* what, bool codes) {
   const nb::object named = nb::getattr(value, "__name__", nb::str(value));
   std::string text = nb::cast<std::string>(named);
   text = text.substr(text.rfind('.') + 1);
   if (text == "float32") return DType::f32;
   if (text == "float16") return DType::f16;
   if (text == "bfloat16") return DType::bf16;
-  refuse(PyExc_ValueError, what, quoted(text), "float32, float16, bfloat16");
+  if (codes && text == "float8_e4m3fn") return DType::e4m3;
+  if (codes && text == "float8_e5m2") return DType::e5m2;
+  if (codes && text == "int8") return DType::int8;
+  refuse(PyExc_ValueError, what, quoted(text),
+         codes ? "float32, float16, bfloat16, float8_e4m3fn, float8_e5m2, int8"
+               : "float32, float16, bfloat16");
 }
 
 bool is_quantized(nb::handle value) { return nb::isinstance(value, quantized_class()); }

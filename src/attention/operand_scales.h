@@ -44,4 +44,16 @@ inline OperandScales operand_scales(const Arguments& a, const ConstTensor& tenso
           is_packed(a) && scales.granularity == Granularity::row};
 }
 
+// out_amax as a tensor: one float, or one of each head of each sequence.
+inline Tensor amax_view(const Problem& posed, const Arguments& a) {
+  const bool of_heads = posed.out_scales == Granularity::head;
+  return Tensor::bhsd(a.out_amax, DType::f32, of_heads ? posed.batch : 1,
+                      of_heads ? posed.heads_q : 1, 1, 1);
+}
+inline std::int64_t amax_floats(const Problem& posed, const Arguments& a) {
+  if (a.out_amax == nullptr) return 0;
+  const Tensor view = amax_view(posed, a);
+  return view.shape[0] * view.shape[1];
+}
+
 }  // namespace octavo

@@ -67,6 +67,25 @@ Status check_memory(const Arguments& a) {
   return validate_apart("lse", a.lse, "out", a.out);
 }
 
+// It is cleared before anything is read.
+Status check_amax(const Arguments& a, const Problem& p) {
+  if (a.out_amax == nullptr) return {};
+  const Tensor amax = amax_view(p, a);
+  OCTAVO_RETURN_IF_ERROR(validate_tensor("out_amax", amax));
+  for (const auto& [what, other] :
+       {std::pair<std::string_view, ConstTensor>{"q", a.q}, {"k", a.k}, {"v", a.v}, {"out", a.out}})
+    OCTAVO_RETURN_IF_ERROR(validate_apart("out_amax", amax, what, other));
+  if (a.lse.data != nullptr) OCTAVO_RETURN_IF_ERROR(validate_apart("out_amax", amax, "lse", a.lse));
+  if (!is_8bit(p.out)) return {};
+  ConstTensor scales = amax;
+  scales.data = a.out_scales.data;
+  if (a.out_scales.stride && p.out_scales == Granularity::head) {
+    scales.stride[0] = (*a.out_scales.stride)[0];
+    scales.stride[1] = (*a.out_scales.stride)[1];
+  }
+  return validate_apart("out_amax", amax, "out_scales", scales);
+}
+
 // Strides of scales that reach further than memory can would overflow where a scale is looked up.
 Status check_scale_strides(std::string_view what, const std::array<std::int64_t, 3>& stride,
                            const std::array<std::int64_t, 3>& shape) {
@@ -84,11 +103,12 @@ Status check_scale_strides(std::string_view what, const std::array<std::int64_t,
 }
 
 Status check_scales(std::string_view what, const Arguments& a, const ConstTensor& tensor,
-                    const Scales& scales, std::int64_t max_len) {
+                    const Scales& scales, std::int64_t max_len,
+                    std::string_view of_what = "inputs") {
   if (!is_8bit(tensor.dtype)) return {};
   if (scales.data == nullptr)
     return invalid(fmt::format("{}.data", what), "null",
-                   fmt::format("an array of scales, for inputs of {}", name(tensor.dtype)));
+                   fmt::format("an array of scales, for {} of {}", of_what, name(tensor.dtype)));
   if (scales.granularity == Granularity::block && scales.block_rows < 1)
     return invalid(fmt::format("{}.block_rows", what), fmt::format("{}", scales.block_rows),
                    "1 or more");
@@ -149,8 +169,10 @@ Result<Problem> problem_of(const Arguments& a, const Options& options) {
   }
   if (is_8bit(p.k) && p.k_scales == Granularity::block) p.k_block_rows = a.k_scales.block_rows;
   if (is_8bit(p.v)) p.v_scales = a.v_scales.granularity;
+  if (is_8bit(p.out)) p.out_scales = a.out_scales.granularity;
   p.v_layout = a.v_layout;
   p.lse = a.lse.data != nullptr;
+  p.out_amax = a.out_amax != nullptr;
   p.packed = is_packed(a);
   p.options = options;
   OCTAVO_RETURN_IF_ERROR(validate(p));
@@ -160,7 +182,9 @@ Result<Problem> problem_of(const Arguments& a, const Options& options) {
   OCTAVO_RETURN_IF_ERROR(check_scales("q_scales", a, a.q, a.q_scales, p.len_q));
   OCTAVO_RETURN_IF_ERROR(check_scales("k_scales", a, a.k, a.k_scales, p.len_kv));
   OCTAVO_RETURN_IF_ERROR(check_scales("v_scales", a, v_by_rows(a), a.v_scales, p.len_kv));
+  OCTAVO_RETURN_IF_ERROR(check_scales("out_scales", a, a.out, a.out_scales, p.len_q, "an output"));
   OCTAVO_RETURN_IF_ERROR(check_memory(a));
+  OCTAVO_RETURN_IF_ERROR(check_amax(a, p));
   return p;
 }
 
@@ -177,7 +201,9 @@ std::string describe(const Problem& p) {
   if (o.precision != Precision::native) text += fmt::format(" precision={}", name(o.precision));
   if (p.v_layout == VLayout::transposed) text += " v_layout=transposed";
   if (p.packed) text += " packed";
+  if (p.out_scales == Granularity::head) text += " out_scales=head";
   if (p.lse) text += " lse";
+  if (p.out_amax) text += " out_amax";
   return text;
 }
 

@@ -77,7 +77,8 @@ Status validate_types(const Problem& p) {
     if (!known_dtype(dtype))
       return invalid(what, fmt::format("code {}", static_cast<int>(dtype)),
                      "f32, f16, bf16, e4m3, e5m2, int8, sim8");
-  if (is_8bit(p.out)) return invalid("out dtype", name(p.out), "f32, f16, bf16");
+  if (p.out == DType::sim8)
+    return invalid("out dtype", name(p.out), "f32, f16, bf16, e4m3, e5m2, int8");
   if (p.v_layout > VLayout::transposed)
     return invalid("v_layout", fmt::format("code {}", static_cast<int>(p.v_layout)),
                    "rows, transposed");
@@ -90,6 +91,14 @@ Status validate_types(const Problem& p) {
     if (!known_granularity(granularity))
       return invalid(what, fmt::format("code {}", static_cast<int>(granularity)),
                      "tensor, head, block, row, channel");
+  const bool known = known_granularity(p.out_scales);
+  if (is_8bit(p.out) ? p.out_scales > Granularity::head : p.out_scales != Granularity::tensor)
+    return invalid("out_scales.granularity",
+                   fmt::format("{} with out of {}",
+                               known ? std::string(name(p.out_scales))
+                                     : fmt::format("code {}", static_cast<int>(p.out_scales)),
+                               name(p.out)),
+                   is_8bit(p.out) ? "tensor, head" : "tensor");
   return {};
 }
 
@@ -290,6 +299,7 @@ Status validate_run(const Problem& planned, const Problem& posed) {
   OCTAVO_RETURN_IF_ERROR(same("v_scales", posed.v_scales, planned.v_scales, scales_text));
   OCTAVO_RETURN_IF_ERROR(
       same("k_scales.block_rows", posed.k_block_rows, planned.k_block_rows, number));
+  OCTAVO_RETURN_IF_ERROR(same("out_scales", posed.out_scales, planned.out_scales, scales_text));
   OCTAVO_RETURN_IF_ERROR(same("v_layout", posed.v_layout, planned.v_layout, layout_text));
   // The kernel may count on what the plan was told.
   for (const auto& [what, dtype, is, was] :
@@ -299,6 +309,7 @@ Status validate_run(const Problem& planned, const Problem& posed) {
       return invalid(what, fmt::format("{}", is),
                      fmt::format("1 to {}, for which the plan was made", was));
   OCTAVO_RETURN_IF_ERROR(same("lse", posed.lse, planned.lse, bool_text));
+  OCTAVO_RETURN_IF_ERROR(same("out_amax", posed.out_amax, planned.out_amax, bool_text));
   OCTAVO_RETURN_IF_ERROR(same("cu_seqlens", posed.packed, planned.packed, bool_text));
   if (posed.heads_q * planned.heads_kv != planned.heads_q * posed.heads_kv)
     return invalid("heads_q / heads_kv", fmt::format("{} / {}", posed.heads_q, posed.heads_kv),

@@ -16,7 +16,7 @@ enum class ExpForm : int {
 struct Sm80Forward {
   int arch = 80;                   // 80, 89 (native FP8) or 90, the chip it is compiled for
   Element element = Element::f16;  // of Q, K and V in memory
-  Element out = Element::f16;      // f16, bf16 or f32
+  Element out = Element::f16;      // f16, bf16, f32, e4m3, e5m2 or int8
   int head_dim = 64;               // columns of the tiles: the problem's, rounded up
   int block_m = 64;                // query rows of a CTA
   int block_n = 64;                // keys of one warp's step
@@ -37,6 +37,7 @@ struct Sm80Forward {
   bool f16_scores = false;         // QK accumulates in fp16; f16 and sim8 only
   ExpForm exp = ExpForm::f32;
   bool keep_kv = false;  // K and V are the last to leave L2
+  bool amax = false;     // the largest |O| is gathered, of the tensor or of each head
 
   bool operator==(const Sm80Forward&) const = default;
 };

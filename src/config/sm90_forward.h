@@ -13,7 +13,7 @@ struct Sm90Forward {
   int arch = 90;                   // the chip it is compiled for
   Element element = Element::f16;  // of Q, K and V: f16, bf16, e4m3, e5m2 or int8
   MixedV mixed_v = MixedV::none;   // 8-bit Q and K: V, and so P, are this instead
-  Element out = Element::f16;      // f16, bf16 or f32
+  Element out = Element::f16;      // f16, bf16, f32, e4m3, e5m2 or int8
   int head_dim = 64;               // columns of the tiles, 64, 96, 128, 192 or 256
   int warpgroups = 3;              // that compute
   int block_n = 128;               // keys of a step
@@ -40,6 +40,7 @@ struct Sm90Forward {
                                 // |q k| must stay below 65504
   bool code_exp = false;        // then: P's codes by arithmetic, without the exp unit
   int ctas = 1;                 // that an SM is to hold: registers are limited to their share
+  bool amax = false;            // the largest |O| is gathered, of the tensor or of each head
 
   bool operator==(const Sm90Forward&) const = default;
 };
@@ -133,9 +134,13 @@ OCTAVO_HD constexpr RowBlocks qk_blocks(const Sm90Forward& c) {
 OCTAVO_HD constexpr RowBlocks v_blocks(const Sm90Forward& c) {
   return row_blocks(c.head_dim, v_element(c));
 }
+// O is codes, by a scale of the caller's.
+OCTAVO_HD constexpr bool codes_out(const Sm90Forward& c) { return element_bytes(c.out) == 1; }
+// There is more to say of O than where it goes.
+OCTAVO_HD constexpr bool has_output_params(const Sm90Forward& c) { return codes_out(c) || c.amax; }
 // O goes through shared memory and TMA.
 OCTAVO_HD constexpr bool stages_o(const Sm90Forward& c) {
-  return c.own_o && !c.split_keys && c.out != Element::f32;
+  return c.own_o && !c.split_keys && element_bytes(c.out) == 2;
 }
 // Where V comes transposed, as codes: keys of a tile lie in chunks of so many bytes, the width of
 // their swizzle.
@@ -151,7 +156,12 @@ OCTAVO_HD constexpr int handed_bytes(int columns) { return kRows * (columns + 2)
 // Tiles that the loader announces to those who compute, before they are done with the last ones.
 inline constexpr int kBoardSlots = 4;
 // Of a slot. Scales need to know more of a tile.
-OCTAVO_HD constexpr int board_bytes(const Sm90Forward& c) { return codes_qk(c) ? 48 : 32; }
+OCTAVO_HD constexpr bool announces_sequence(const Sm90Forward& c) {
+  return codes_qk(c) || has_output_params(c);
+}
+OCTAVO_HD constexpr int board_bytes(const Sm90Forward& c) {
+  return announces_sequence(c) ? 48 : 32;
+}
 
 struct SmemPlan {
   // bytes from the start

@@ -30,6 +30,7 @@
 #include <cmath>
 
 #include "attention/error.h"
+#include "attention/operand_scales.h"
 #include "attention/sequence.h"
 #include "cpu/kernels.h"
 #include "cpu/prepare.h"
@@ -150,9 +151,10 @@ Status attention(const Problem& problem, const Arguments& arguments, Workspace w
   const Operands operands =
       prepare(in_use, problem, arguments, layout.shared, layout.scratch, layout.stride, workers);
   const Grid grid = make_grid(problem, tiling, workers);
+  std::fill_n(arguments.out_amax, amax_floats(problem, arguments), 0.0f);
   const double scale =
       arguments.scale ? *arguments.scale : 1.0 / std::sqrt(static_cast<double>(problem.head_dim));
-  const TaskContext context{in_use, tiling, problem.options, arguments, operands, scale};
+  const TaskContext context{in_use, tiling, problem, arguments, operands, scale};
   parallel_for(grid.tasks(problem), workers, [&](std::int64_t index, int worker) {
     const Task task = make_task(problem, arguments, grid, tiling, index);
     if (task.rows > 0) run_task(context, task, layout.scratch + worker * layout.stride);

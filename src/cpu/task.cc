@@ -3,11 +3,15 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <numbers>
 
 #include "attention/mask.h"
+#include "attention/operand_scales.h"
+#include "numeric/formats.h"
 
 namespace octavo::cpu {
 namespace {
@@ -21,6 +25,33 @@ constexpr std::int64_t kMaxPanels = 64;  // of the narrowest vectors: 768 / (3 *
 
 constexpr std::int64_t round_up(std::int64_t n, std::int64_t multiple) {
   return (n + multiple - 1) / multiple * multiple;
+}
+
+void encode_values(DType format, const float* x, std::int64_t count, float inverse, std::byte* to) {
+  const auto encode = [&](auto one) {
+    for (std::int64_t i = 0; i < count; ++i) to[i] = std::byte{one(x[i] * inverse)};
+  };
+  if (format == DType::e4m3) return encode([](float y) { return e4m3_from_f32(y); });
+  if (format == DType::e5m2) return encode([](float y) { return e5m2_from_f32(y); });
+  encode([](float y) { return int8_from_f32(y); });
+}
+
+// The largest magnitude that is finite: those have the smaller bits.
+float finite_amax(const float* x, std::int64_t count) {
+  std::uint32_t most = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::uint32_t magnitude = std::bit_cast<std::uint32_t>(x[i]) & 0x7FFFFFFF;
+    if (magnitude < kF32Infinity) most = std::max(most, magnitude);
+  }
+  return std::bit_cast<float>(most);
+}
+
+// Tasks of one head run side by side. Whoever comes first, the largest stays.
+void raise(float& amax, float x) {
+  std::atomic_ref<float> shared(amax);
+  float there = shared.load(std::memory_order_relaxed);
+  while (x > there && !shared.compare_exchange_weak(there, x, std::memory_order_relaxed)) {
+  }
 }
 
 // What the queries of one panel see of the keys.
@@ -94,7 +125,8 @@ class TaskRunner {
     return {task_.first_head + at / task_.sequence.len_q, at % task_.sequence.len_q};
   }
   KeyRange keys_of(std::int64_t index) const {
-    return visible_keys(c_.options, query(index).row, task_.sequence.len_q, task_.sequence.len_kv);
+    return visible_keys(c_.problem.options, query(index).row, task_.sequence.len_q,
+                        task_.sequence.len_kv);
   }
   std::int64_t panels() const { return (task_.rows + t_.panel - 1) / t_.panel; }
   std::int64_t rows_of(std::int64_t panel) const {
@@ -108,6 +140,7 @@ class TaskRunner {
   const LaneLimits* lane_limits(std::int64_t panel, std::int64_t begin, std::int64_t end,
                                 LaneLimits& limits) const;
   void store_rows();
+  void store_row(const QueryRow& at, std::byte* to) const;
 
   const TaskContext& c_;
   const Tiling& t_;
@@ -220,6 +253,20 @@ void TaskRunner::attend_panel(std::int64_t panel, std::int64_t from, std::int64_
                         s_.o + query * t_.head_dim);
 }
 
+// The row in s_.row.
+void TaskRunner::store_row(const QueryRow& at, std::byte* to) const {
+  const Arguments& a = c_.arguments;
+  if (a.out_amax != nullptr) {
+    const bool of_heads = c_.problem.out_scales == Granularity::head;
+    raise(a.out_amax[of_heads ? task_.number * c_.problem.heads_q + at.head : 0],
+          finite_amax(s_.row, t_.head_dim));
+  }
+  if (!is_8bit(a.out.dtype)) return c_.kernels.from_f32(a.out.dtype, s_.row, t_.head_dim, to);
+  const OperandScales scales = operand_scales(a, a.out, a.out_scales, c_.problem.len_q);
+  const float inverse = 1.0f / scales.step(task_.number, at.head, 0, 0, 0);
+  encode_values(a.out.dtype, s_.row, t_.head_dim, inverse, to);
+}
+
 void TaskRunner::store_rows() {
   const Tensor& out = c_.arguments.out;
   const Tensor& lse = c_.arguments.lse;
@@ -238,7 +285,7 @@ void TaskRunner::store_rows() {
     auto* bytes = static_cast<std::byte*>(out.data) +
                   (b * out.stride[0] + at.head * out.stride[1] + row * out.stride[2]) *
                       static_cast<std::int64_t>(size_bytes(out.dtype));
-    c_.kernels.from_f32(out.dtype, s_.row, t_.head_dim, bytes);
+    store_row(at, bytes);
     if (lse.data == nullptr) continue;
     const double value = s_.max[index] * std::numbers::ln2 +
                          std::log(static_cast<double>(s_.sum[index])) + s_.lse_shift[index];

@@ -43,7 +43,7 @@ struct Task {
 struct TaskContext {
   const Kernels& kernels;
   const Tiling& tiling;
-  const Options& options;
+  const Problem& problem;
   const Arguments& arguments;
   const Operands& operands;
   double scale;

@@ -222,6 +222,7 @@ i32 load_global_i32(const i32* p, Site site) {
   return loaded_global<i32>("ld.global.b32", p, site);
 }
 
+void store_global_b8(void* p, u8 x, Site site) { store_global({"st.global.b8", site}, p, &x, 1); }
 void store_global_b16(void* p, u16 x, Site site) {
   store_global({"st.global.b16", site}, p, &x, 2);
 }
@@ -237,6 +238,14 @@ void store_global_b128(void* p, const u32 (&x)[4], Site site) {
 }
 void store_global_f32(float* p, float x, Site site) {
   store_global({"st.global.b32", site}, p, &x, 4);
+}
+
+// Nothing comes between the two: threads give way to others at barriers alone.
+void atomic_max(float* p, u32 x, Site site) {
+  const Place place{"red.relaxed.gpu.global.max.u32", site};
+  u32 there = 0;
+  load_global(place, p, &there, 4);
+  if (x > there) store_global(place, p, &x, 4);
 }
 
 }  // namespace octavo::ptx

@@ -54,6 +54,23 @@ constexpr void for_each_sm80_config(const Take& take) {
     config.out = Element::f32;
     take(config);
   }
+  // Codes, and the largest magnitude, of columns in order and of such that alternate; rows that no
+  // wide store reaches.
+  Sm80Forward config = small_config(Element::f16);
+  config.amax = true;
+  take(config);
+  config.out = Element::e4m3;
+  take(config);
+  config.load_bytes = 2;
+  take(config);
+  config = small_config(Element::e4m3);
+  config.out = Element::int8;
+  config.amax = true;
+  take(config);
+  config = small_config(Element::sim8);
+  config.out = Element::e5m2;
+  config.amax = true;
+  take(config);
 }
 
 constexpr int count_sm80_configs() {

@@ -66,6 +66,47 @@ constexpr void for_each_sm90_config(const Take& take) {
     }
 }
 
+// Codes as the output, and largest magnitudes, by the forms of 64 columns: both of them together,
+// each alone, of packed heads, and with an early start.
+template <class Take>
+constexpr void for_each_sm90_output(const Take& take) {
+  const auto add = [&](Sm90Forward c, Element out, bool amax) {
+    c.out = out;
+    c.amax = amax;
+    if (sm90::codes_out(c)) c.own_o = false;
+    take(c);
+  };
+  for (const sm90::TableRow& row : sm90::kTable) {
+    if (row.head_dim != 64 || !is_first_of_form(row, sm90::kTable)) continue;
+    Sm90Forward c = sm90::config_of(row, Element::f16);
+    c.ones = false;
+    add(c, Element::e4m3, true);
+    add(c, Element::f16, true);
+    c.early_start = true;
+    add(c, c.split_keys ? Element::e5m2 : Element::int8, false);
+  }
+  for (const sm90::TableRow& row : sm90::kTable)
+    if (row.head_dim == 64 && is_packed_too(row)) {
+      Sm90Forward c = sm90::config_of(row, Element::f16);
+      c.ones = false;
+      c.pack_heads = true;
+      add(c, Element::int8, true);
+    } else if (row.head_dim == 128 && row.cluster == 0 && row.own_o) {
+      // O has a tile of its own, from which it would be stored.
+      Sm90Forward c = sm90::config_of(row, Element::bf16);
+      c.ones = false;
+      add(c, Element::bf16, true);
+      break;
+    }
+  for (const sm90::TableRow& row : sm90::kTable8Bit) {
+    if (row.head_dim != 64 || !is_first_of_form(row, sm90::kTable8Bit)) continue;
+    Sm90Forward c = sm90::config_of(row, Element::e4m3);
+    if (row.scores == sm90::Scores8Bit::f16_codes) continue;
+    c.ones = false;
+    add(c, Element::e4m3, true);
+  }
+}
+
 // In 8 bits, one of each form: kernels of other rows differ in numbers alone. With scores in FP16
 // each of them as our own quantizer has it, and with exact sums, for LSE; then with an early start,
 // and with scales of blocks of K.
@@ -195,6 +236,7 @@ constexpr int count_sm90_configs() {
   for_each_sm90_config([&count](const Sm90Forward&) { ++count; });
   for_each_8bit_sm90_config([&count](const Sm90Forward&) { ++count; });
   for_each_mixed_sm90_config([&count](const Sm90Forward&) { ++count; });
+  for_each_sm90_output([&count](const Sm90Forward&) { ++count; });
   return count;
 }
 
@@ -204,6 +246,7 @@ inline constexpr auto kSm90Configs = [] {
   for_each_sm90_config([&](const Sm90Forward& c) { configs[count++] = c; });
   for_each_8bit_sm90_config([&](const Sm90Forward& c) { configs[count++] = c; });
   for_each_mixed_sm90_config([&](const Sm90Forward& c) { configs[count++] = c; });
+  for_each_sm90_output([&](const Sm90Forward& c) { configs[count++] = c; });
   return configs;
 }();
 

@@ -42,7 +42,7 @@ double microseconds(const std::function<void()>& work) {
 
 PlannedCaseOptions planned(const BenchOptions& options) {
   return {options.device, options.dtype,   options.attention, options.seed,
-          options.config, options.buffers, options.packed};
+          options.config, options.buffers, options.packed,    options.packed_v};
 }
 
 Status validate_options(const BenchOptions& options, const std::vector<BenchCase>& cases) {
@@ -233,6 +233,7 @@ Result<BenchReport> bench(const BenchOptions& options) {
   report.cold_l2 = options.cold_l2;
   report.buffers = options.buffers;
   report.packed = options.packed;
+  report.packed_v = options.packed_v;
   report.threads = cpu::thread_count();
   const evidence::CheckOracle oracle =
       options.check_correctness ? evidence::oracle_for(options.device) : evidence::CheckOracle{};

@@ -172,6 +172,7 @@ std::string Case::name() const {
   if (scale) text += fmt::format(" scale={:.9g}", *scale);
   if (lse) text += " lse";
   if (options.overlap_launch) text += " overlap";
+  if (amax) text += " amax";
   if (outliers) text += " outliers";
   if (sampled_rows > 0) text += fmt::format(" rows={}", sampled_rows);
   text += fmt::format(" seed={}", seed);

@@ -38,6 +38,7 @@ struct Case {
   Layout layout = Layout::bhsd;
   std::optional<float> scale{};
   bool lse = true;
+  bool amax = false;              // the largest magnitudes are wanted
   bool outliers = false;          // a channel of Q, K and V that is far larger than the others
   std::int64_t sampled_rows = 0;  // judge this many rows a head; 0: all of them
   std::uint64_t seed = 0;

@@ -26,7 +26,7 @@ struct Work {
   double oracle_difference = -1;  // not compared
   Verdict verdict;
   bool ran = false;
-  std::vector<std::byte> out, lse;  // as the last call left them
+  std::vector<std::byte> out, lse, amax;  // as the last call left them
 };
 
 // Calls work(i, thread) for all i below count, on so many threads, of which the caller's is 0.
@@ -77,14 +77,16 @@ void run_case(const Case& c, Work& work, const Runner& runner, const CheckOption
                        : runner_of(options.device, kernel_of_config(c.config), OnStream::standard);
   const Result<Call> call = forced(work.inputs.given, c.options);
   Status status = call.status();
-  std::vector<std::byte> first_out, first_lse;
+  std::vector<std::byte> first_out, first_lse, first_amax;
   for (int run = 0; run < options.repeat && status.ok(); ++run) {
     poison_outputs(work.inputs);
     status = (*call)();
     if (run == 0) {
       first_out = work.inputs.out.bytes;
       first_lse = work.inputs.lse.bytes;
-    } else if (first_out != work.inputs.out.bytes || first_lse != work.inputs.lse.bytes) {
+      first_amax = work.inputs.amax.bytes;
+    } else if (first_out != work.inputs.out.bytes || first_lse != work.inputs.lse.bytes ||
+               first_amax != work.inputs.amax.bytes) {
       work.verdict.failures.push_back(
           fmt::format("run {} on the same inputs and the first differ in their bits", run + 1));
       break;
@@ -93,6 +95,7 @@ void run_case(const Case& c, Work& work, const Runner& runner, const CheckOption
   work.ran = status.ok();
   work.out = work.inputs.out.bytes;
   work.lse = work.inputs.lse.bytes;
+  work.amax = work.inputs.amax.bytes;
   if (status.ok()) return;
   // The CPU serves everything: what it refuses is a failure.
   if (status.code() == ErrorCode::unsupported && options.device.kind != Device::Kind::cpu)
@@ -103,10 +106,13 @@ void run_case(const Case& c, Work& work, const Runner& runner, const CheckOption
 
 void judge_case(const Case& c, Work& work, Device::Kind kind) {
   if (!work.ran) return;
-  const bool late = work.out != work.inputs.out.bytes || work.lse != work.inputs.lse.bytes;
+  const bool late = work.out != work.inputs.out.bytes || work.lse != work.inputs.lse.bytes ||
+                    work.amax != work.inputs.amax.bytes;
   std::copy(work.out.begin(), work.out.end(), work.inputs.out.bytes.begin());
   std::copy(work.lse.begin(), work.lse.end(), work.inputs.lse.bytes.begin());
-  if (late) work.verdict.failures.push_back("out or lse was written after the call had returned");
+  std::copy(work.amax.begin(), work.amax.end(), work.inputs.amax.bytes.begin());
+  if (late)
+    work.verdict.failures.push_back("out, lse or out_amax was written after the call had returned");
   Verdict verdict = judge(c, work.inputs, work.truth, kind);
   for (std::string& failure : work.verdict.failures) verdict.failures.push_back(std::move(failure));
   if (work.oracle_difference > 1)

@@ -60,6 +60,8 @@ Result<EmulatedCase> forward_case(const Kernel& kernel, const GpuInfo& chip, con
     std::vector<std::byte> bytes = posing->inputs.out.bytes;
     const std::vector<std::byte>& lse = posing->inputs.lse.bytes;
     bytes.insert(bytes.end(), lse.begin(), lse.end());
+    const std::vector<std::byte>& amax = posing->inputs.amax.bytes;
+    bytes.insert(bytes.end(), amax.begin(), amax.end());
     return bytes;
   };
   return made;
@@ -235,6 +237,7 @@ std::vector<Case> cases_for(const Sm80Forward& config) {
   Case c;
   c.input = dtype_of(config.element);
   c.out = dtype_of(config.out);
+  c.amax = config.amax;
   c.head_dim = config.head_dim;
   if (config.k_row_scales) c.qk_scales = Granularity::row;
   const std::int64_t rows = config.block_m, keys = sm80::step_keys(config);
@@ -296,6 +299,7 @@ std::vector<Case> cases_for(const Sm90Forward& config) {
   Case c;
   c.input = dtype_of(config.element);
   c.out = dtype_of(config.out);
+  c.amax = config.amax;
   c.head_dim = config.head_dim;
   pose_scales(config, c);
   c.lse = !config.ones;

@@ -217,6 +217,27 @@ Status make_operand(const Case& c, DType given, std::int64_t heads, std::int64_t
   return {};
 }
 
+// No average of V is larger than its largest, which becomes the largest code or one that is
+// smaller by as much as heads differ.
+std::vector<float> make_out_scales(const Case& c, const Inputs& in) {
+  if (!is_8bit(c.out)) return {};
+  constexpr float kHeadsDiffer = 0.125;
+  const Tensor& v = in.v.wide.view;
+  float amax = 0;
+  for (const Span& span : in.spans_kv)
+    for (std::int64_t h = 0; h < c.heads_kv; ++h)
+      for (std::int64_t s = span.begin; s < span.begin + span.length; ++s)
+        for (std::int64_t d = 0; d < c.head_dim; ++d)
+          amax = std::max(amax, std::abs(load_element(v.dtype, v.data,
+                                                      span.batch * v.stride[0] + h * v.stride[1] +
+                                                          s * v.stride[2] + d)));
+  std::vector<float> scales(static_cast<std::size_t>(c.batch * c.heads_q));
+  for (std::size_t i = 0; i < scales.size(); ++i)
+    scales[i] =
+        std::max(amax, 1.0f) / largest(c.out) * (1 + kHeadsDiffer * static_cast<float>(i % 7));
+  return scales;
+}
+
 void set_arguments(const Case& c, Inputs& in) {
   Arguments& a = in.original;
   a.q = in.q.wide.view;
@@ -224,6 +245,11 @@ void set_arguments(const Case& c, Inputs& in) {
   a.v = in.v.wide.view;
   a.out = in.out.view;
   if (c.lse) a.lse = in.lse.view;
+  if (is_8bit(c.out)) {
+    a.out_scales.data = in.out_scales.data();
+    a.out_scales.granularity = Granularity::head;
+  }
+  if (c.amax) a.out_amax = static_cast<float*>(in.amax.view.data);
   a.scale = c.scale;
   if (c.layout == Layout::packed) {
     a.cu_seqlens_q = in.cu_q.data();
@@ -260,6 +286,10 @@ Result<Inputs> make_inputs(const Case& c) {
   in.out = make_memory(c.layout, c.out, shape);
   shape[3] = 1;
   in.lse = make_memory(c.layout, DType::f32, shape);
+  const bool of_heads = is_8bit(c.out);
+  in.amax = make_memory(Layout::bhsd, DType::f32,
+                        {of_heads ? c.batch : 1, of_heads ? c.heads_q : 1, 1, 1});
+  in.out_scales = make_out_scales(c, in);
   set_arguments(c, in);
   return in;
 }
@@ -282,6 +312,8 @@ Posed posed_by(const Case& c) {
     if (c.qk_scales == Granularity::block) p.k_block_rows = c.options.quantization.block_rows;
   }
   p.lse = c.lse;
+  p.out_amax = c.amax;
+  if (is_8bit(c.out)) p.out_scales = Granularity::head;
   p.packed = c.layout == Layout::packed;
   p.options = c.options;
 
@@ -305,6 +337,7 @@ Posed posed_by(const Case& c) {
 void poison_outputs(Inputs& inputs) {
   std::fill(inputs.out.bytes.begin(), inputs.out.bytes.end(), kPoison);
   std::fill(inputs.lse.bytes.begin(), inputs.lse.bytes.end(), kPoison);
+  std::fill(inputs.amax.bytes.begin(), inputs.amax.bytes.end(), kPoison);
 }
 
 std::int64_t stray_bytes(const TensorMemory& memory, const std::vector<Span>& live) {

@@ -61,7 +61,8 @@ struct Inputs {
     ConstTensor given() const { return quantized ? quantized->codes.view : wide.view; }
   };
   Operand q, k, v;
-  TensorMemory out, lse;
+  TensorMemory out, lse, amax;
+  std::vector<float> out_scales;  // of 8-bit outputs: (sequences, heads)
   std::vector<std::int32_t> cu_q, cu_kv;
   std::vector<Span> spans_q, spans_kv;  // one per sequence
   Arguments original;                   // before any quantization
@@ -77,7 +78,7 @@ struct Posed {
 };
 Posed posed_by(const Case& c);
 
-// Fills out and lse with the poison, guards and gaps included.
+// Fills out, lse and amax with the poison, guards and gaps included.
 void poison_outputs(Inputs& inputs);
 // Bytes outside the rows of the sequences that no longer hold the poison.
 std::int64_t stray_bytes(const TensorMemory& memory, const std::vector<Span>& live);

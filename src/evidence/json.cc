@@ -193,6 +193,7 @@ std::string to_json(const BenchReport& report) {
   json["l2"] = report.cold_l2 ? "cold" : "warm";
   json["buffers"] = report.buffers;
   json["packed"] = report.packed;
+  if (report.packed) json["v_layout"] = name(report.packed_v);
   json["threads"] = report.threads;
   json["fma_peak_gflops"] = number(report.fma_peak_gflops);
   json["passed"] = report.passed();

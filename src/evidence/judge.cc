@@ -41,7 +41,15 @@ class Judge {
   Verdict run(Device::Kind kind) {
     check_memory();
     compare_rows();
-    const Bounds b = bounds(mode(), c_.out, kind != Device::Kind::cpu, truth_.magnitudes);
+    Bounds b = bounds(mode(), is_8bit(c_.out) ? DType::f32 : c_.out, kind != Device::Kind::cpu,
+                      truth_.magnitudes);
+    check_amax(b);
+    if (is_8bit(c_.out)) {
+      const double rounding = rounding_to_codes();
+      b.kernel_max += rounding;
+      b.total_max += rounding;
+      b.total_rmse += rounding;
+    }
     check_dead_rows();
     expect_within("kernel error", kernel_.max, b.kernel_max);
     if (rounds()) {
@@ -77,10 +85,54 @@ class Judge {
 
   double out_at(const JudgedRow& row, std::int64_t d) const {
     const Tensor& t = in_.out.view;
-    return load_element(
-        t.dtype, t.data,
-        row.batch * t.stride[0] + row.head * t.stride[1] + row.row * t.stride[2] + d);
+    const double x =
+        load_element(t.dtype, t.data,
+                     row.batch * t.stride[0] + row.head * t.stride[1] + row.row * t.stride[2] + d);
+    return is_8bit(c_.out) ? x * in_.out_scales[head_number(row)] : x;
   }
+  // Of the row's head, counted over all sequences.
+  std::size_t head_number(const JudgedRow& row) const {
+    std::size_t sequence = 0;
+    while (row.batch != in_.spans_q[sequence].batch ||
+           row.row >= in_.spans_q[sequence].begin + in_.spans_q[sequence].length)
+      ++sequence;
+    return sequence * static_cast<std::size_t>(c_.heads_q) + static_cast<std::size_t>(row.head);
+  }
+  // Half of the widest step between codes that the outputs reach.
+  double rounding_to_codes() const {
+    const float scale = *std::max_element(in_.out_scales.begin(), in_.out_scales.end());
+    if (c_.out == DType::int8) return 0.5 * scale;
+    const bool e4m3 = c_.out == DType::e4m3;
+    return (e4m3 ? 0x1p-4 : 0x1p-3) * truth_.magnitudes.out_amax +
+           (e4m3 ? 0x1p-10 : 0x1p-17) * scale;
+  }
+
+  // As far from the truth as the outputs before they are rounded may be; 0 where there is no row.
+  void check_amax(const Bounds& b) {
+    const std::int64_t stray =
+        stray_bytes(in_.amax, c_.amax ? all_of(in_.amax.view) : std::vector<Span>{});
+    if (stray > 0) fail("out_amax: {} bytes outside it were overwritten", stray);
+    if (!c_.amax || c_.sampled_rows > 0) return;
+    std::vector<double> truth(is_8bit(c_.out) ? in_.out_scales.size() : 1);
+    const auto columns = static_cast<std::size_t>(c_.head_dim);
+    for (std::size_t r = 0; r < truth_.rows.size(); ++r) {
+      if (truth_.rows[r].keys == 0) continue;
+      double& most = truth[is_8bit(c_.out) ? head_number(truth_.rows[r]) : 0];
+      for (std::size_t i = r * columns; i < (r + 1) * columns; ++i)
+        most = std::max(most, std::abs(truth_.quantized[i]));
+    }
+    const auto* const found = static_cast<const float*>(in_.amax.view.data);
+    for (std::size_t i = 0; i < truth.size(); ++i)
+      expect_within("error of out_amax", std::abs(found[i] - truth[i]),
+                    truth[i] == 0 ? 0 : b.kernel_max);
+  }
+  static std::vector<Span> all_of(const Tensor& t) {
+    std::vector<Span> spans;
+    for (std::int64_t batch = 0; batch < t.shape[0]; ++batch)
+      spans.push_back({batch, 0, t.shape[2]});
+    return spans;
+  }
+
   double lse_at(const JudgedRow& row) const {
     const Tensor& t = in_.lse.view;
     return load_element(t.dtype, t.data,
@@ -151,7 +203,7 @@ class Judge {
   // |out - ref| <= 2 |reference16 - ref| + 2 |(ref + 0.3 - 0.3) - ref|, on max and on rms, in the
   // type of the output, or in P's where a backend rounds P to a coarser one.
   void check_16bit_gate() {
-    if (!truth_.gate) return;
+    if (!truth_.gate || is_8bit(c_.out)) return;
     Error unfused, rounding;
     const auto columns = static_cast<std::size_t>(c_.head_dim);
     for (std::size_t r = 0; r < truth_.rows.size(); ++r) {

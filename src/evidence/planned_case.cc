@@ -87,7 +87,7 @@ Status PlannedCase::prepare() {
   given_ = inputs_.given;
   Options options = case_.options;
   if (options_.packed) {
-    Result<QuantizedCall> packed = quantize_ahead(given_, options, VLayout::transposed);
+    Result<QuantizedCall> packed = quantize_ahead(given_, options, options_.packed_v);
     if (!packed.ok()) return packed.status();
     packed_ = std::move(packed).value();
     given_ = packed_.arguments;

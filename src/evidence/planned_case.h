@@ -24,7 +24,8 @@ struct PlannedCaseOptions {
   std::uint64_t seed = 42;
   std::string config{};  // a kernel configuration to force; empty: the chosen one
   int copies = 1;        // of inputs and outputs in the memory of a GPU
-  bool packed = false;   // operands are quantized before, V transposed
+  bool packed = false;   // operands are quantized before, V in this layout
+  VLayout packed_v = VLayout::transposed;
 };
 
 // The five presets where none is given; those without a name are called by their shape.

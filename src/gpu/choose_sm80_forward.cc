@@ -112,6 +112,7 @@ ChosenSm80Forward choose_sm80_forward(const Problem& problem, const GpuInfo& gpu
   c.arch = code_for(gpu.arch).arch;
   c.element = element_of(p.q);
   c.out = element_of(p.out);
+  c.amax = p.out_amax;
   c.head_dim = native_head_dim(p.head_dim);
   c.load_bytes =
       std::clamp(std::gcd(load_bytes, static_cast<int>(p.head_dim) * element_bytes(c.element)),

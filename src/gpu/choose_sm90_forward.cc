@@ -162,6 +162,8 @@ Sm90Forward config_for(const sm90::TableRow& row, const Problem& p) {
                                               p.v == DType::bf16 ? MixedV::bf16 : MixedV::f16)
                       : sm90::config_of(row, element_of(p.q));
   c.out = element_of(p.out);
+  if (sm90::codes_out(c)) c.own_o = false;
+  c.amax = p.out_amax;
   c.k_row_scales = has_k_row_scales(p);
   c.k_block_scales = has_k_block_scales(p);
   return c;
@@ -238,7 +240,9 @@ ChosenSm90Forward choose_sm90_forward(const Problem& problem, const GpuInfo& gpu
     const std::int64_t block_m = sm90::block_m(sm90::config_of(row, Element::f16));
     if (may_pack(row, p)) consider(row, packed_heads(p, block_m), true);
   }
-  chosen.config.early_start = p.options.overlap_launch || follows_quantizers(problem);
+  // What clears the maxima comes before, and is no kernel that could be overlapped.
+  const bool overlaps = p.options.overlap_launch || follows_quantizers(problem);
+  chosen.config.early_start = overlaps && !p.out_amax;
   chosen.reason = fmt::format("{}: {:.3g} us by the table{}, the least", shape_text(chosen.config),
                               best, sm90::is_mixed(chosen.config) ? " of 16-bit kernels" : "");
   // A sum of rounded probabilities is what O wants divided by, and not exact enough for LSE.

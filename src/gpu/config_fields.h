@@ -40,6 +40,7 @@ constexpr void visit_fields(Config& c, Visitor&& visit) {
   visit("f16_scores", c.f16_scores);
   visit("exp", c.exp);
   visit("keep_kv", c.keep_kv);
+  visit("amax", c.amax);
 }
 
 template <class Config, class Visitor>
@@ -86,6 +87,7 @@ constexpr void visit_fields(Config& c, Visitor&& visit) {
   visit("f16_scores", c.f16_scores);
   visit("code_exp", c.code_exp);
   visit("ctas", c.ctas);
+  visit("amax", c.amax);
 }
 
 // What a configuration's type is called, in C++ and in texts.

@@ -8,6 +8,7 @@
 #include "attention/error.h"
 #include "gpu/forward_params.h"
 #include "gpu/load_function.h"
+#include "gpu/output_params.h"
 
 namespace octavo {
 namespace {
@@ -46,6 +47,7 @@ ForwardParams sm80_forward_params(const Problem& posed, const Arguments& a,
   const bool sim8 = posed.q == DType::sim8;
   if (sim8) p.v_unit = kSim8Step;
   set_shared_params(p, posed, a, config.block_m, sim8 ? kSim8Step : 1);
+  p.output = output_params(posed, a);
   return p;
 }
 
@@ -83,6 +85,8 @@ Status launch_sm80_forward(const Gpu& gpu, const LoadedSm80Forward& kernel, cons
   launch.block[0] = static_cast<unsigned>(sm80::threads(kernel.config));
   launch.smem_bytes = static_cast<unsigned>(sm80::smem_bytes(kernel.config));
   launch.stream = static_cast<cuda::StreamHandle>(stream);
+  OCTAVO_RETURN_IF_ERROR(
+      clear_amax(*gpu.driver, arguments.out_amax, amax_floats(posed, arguments), stream));
   void* arguments_of_kernel[] = {&params};
   OCTAVO_GPU_TRY(*gpu.driver,
                  gpu.driver->launch_kernel(&launch, kernel.function, arguments_of_kernel, nullptr),

@@ -9,6 +9,7 @@
 #include "attention/error.h"
 #include "gpu/forward_params.h"
 #include "gpu/load_function.h"
+#include "gpu/output_params.h"
 #include "gpu/tensor_map.h"
 
 namespace octavo {
@@ -55,6 +56,15 @@ Status set_tensor_maps(const Driver& driver, const Arguments& a, const Sm90Forwa
   return encode_again(driver, row_boxes(a.out, sm90::kRows, columns), p.o);
 }
 
+// Codes are stored from registers, eight at a time.
+bool stores_codes(const Tensor& out) {
+  constexpr std::uint64_t kCodes = 8;
+  std::uint64_t bits = reinterpret_cast<std::uintptr_t>(out.data);
+  for (std::size_t i = 0; i < 3; ++i)
+    if (out.shape[i] > 1) bits |= static_cast<std::uint64_t>(out.stride[i]);
+  return bits % kCodes == 0;
+}
+
 void set_scales(Sm90Forward8BitParams& p, const Problem& posed, const Arguments& a) {
   p.q_scales = scale_params(a, a.q, a.q_scales, posed.len_q);
   p.k_scales = scale_params(a, a.k, a.k_scales, posed.len_kv);
@@ -74,7 +84,8 @@ int query_bits(std::int64_t len_q) {
 bool sm90_forward_reaches(const Arguments& a) {
   // Without keys none are loaded.
   const bool keys = is_empty(a.k) || (tma_reaches(a.k) && tma_reaches(a.v));
-  return tma_reaches(a.q) && keys && tma_reaches(a.out);
+  return tma_reaches(a.q) && keys &&
+         (is_8bit(a.out.dtype) ? stores_codes(a.out) : tma_reaches(a.out));
 }
 
 HeadGroups head_groups(const Problem& posed, const Sm90Forward& c, const GpuInfo& gpu) {
@@ -103,9 +114,9 @@ std::int64_t row_of_tile(const HeadGroups& groups, std::int64_t row_tiles, std::
   return row_tiles - 1 - (index - first * row_tiles) / mixed;
 }
 
-Sm90Forward8BitParams sm90_forward_params(const Problem& posed, const Arguments& a,
-                                          const Sm90Forward& c, const GpuInfo& gpu) {
-  Sm90Forward8BitParams p{};
+Sm90ForwardOutputParams sm90_forward_params(const Problem& posed, const Arguments& a,
+                                            const Sm90Forward& c, const GpuInfo& gpu) {
+  Sm90ForwardOutputParams p{};
   p.out = a.out.data;
   p.sequences = static_cast<i32>(posed.batch);
   set_shared_params(p, posed, a, sm90::block_m(c));
@@ -117,6 +128,7 @@ Sm90Forward8BitParams sm90_forward_params(const Problem& posed, const Arguments&
   p.mixed_heads = groups.mixed_heads;
   p.head_groups = groups.groups;
   if (sm90::codes_qk(c)) set_scales(p, posed, a);
+  p.output = output_params(posed, a);
   return p;
 }
 
@@ -136,6 +148,7 @@ Status Sm90ForwardLaunch::prepare(const Gpu& gpu, const LoadedSm90Forward& kerne
   params_ = sm90_forward_params(posed, arguments, c, gpu.info);
   OCTAVO_RETURN_IF_ERROR(set_tensor_maps(*gpu.driver, arguments, c, params_));
   has_o_map_ = sm90::stages_o(c);
+  amax_floats_ = amax_floats(posed, arguments);
   // Lengths of a packed batch are not known here: its tiles go to whoever is free.
   const bool stays = c.persistent && !posed.packed;
   config_.grid[0] = static_cast<unsigned>(stays ? std::min(params_.tiles, gpu.info.sms)
@@ -170,11 +183,14 @@ Status Sm90ForwardLaunch::move(const Driver& driver, const Arguments& from, cons
   params_.lse = static_cast<float*>(to.lse.data);
   params_.cu_seqlens_q = to.cu_seqlens_q;
   params_.cu_seqlens_kv = to.cu_seqlens_kv;
+  if (is_8bit(to.out.dtype)) params_.output.scales = to.out_scales.data;
+  params_.output.amax = to.out_amax;
   config_.stream = static_cast<cuda::StreamHandle>(stream);
   return {};
 }
 
 Status Sm90ForwardLaunch::launch(const Driver& driver) {
+  OCTAVO_RETURN_IF_ERROR(clear_amax(driver, params_.output.amax, amax_floats_, config_.stream));
   void* arguments_of_kernel[] = {&params_};
   OCTAVO_GPU_TRY(driver, driver.launch_kernel(&config_, function_, arguments_of_kernel, nullptr),
                  "cuLaunchKernelEx");

@@ -37,9 +37,9 @@ std::int64_t row_of_tile(const HeadGroups& groups, std::int64_t row_tiles, std::
                          std::int64_t index);
 
 // All but the tensor maps. `posed` is validated and served by the kernel; `config` fits it. A
-// kernel of 16 bits takes the first part of this. An 8-bit V of the arguments is transposed.
-Sm90Forward8BitParams sm90_forward_params(const Problem& posed, const Arguments& arguments,
-                                          const Sm90Forward& config, const GpuInfo& gpu);
+// kernel that needs less takes the first part of this. An 8-bit V of the arguments is transposed.
+Sm90ForwardOutputParams sm90_forward_params(const Problem& posed, const Arguments& arguments,
+                                            const Sm90Forward& config, const GpuInfo& gpu);
 
 // A kernel in a GPU's memory.
 struct LoadedSm90Forward {
@@ -65,7 +65,8 @@ class Sm90ForwardLaunch {
 
  private:
   cuda::Function function_ = nullptr;
-  Sm90Forward8BitParams params_{};
+  Sm90ForwardOutputParams params_{};
+  std::int64_t amax_floats_ = 0;  // to be cleared before
   bool has_o_map_ = false;
   cuda::LaunchConfig config_;
   std::array<cuda::LaunchAttribute, 2> attributes_;

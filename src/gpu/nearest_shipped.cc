@@ -11,8 +11,9 @@ namespace {
 
 bool stands_in(const Sm80Forward& shipped, const Sm80Forward& wanted) {
   return shipped.arch == wanted.arch && shipped.element == wanted.element &&
-         shipped.out == wanted.out && shipped.k_row_scales == wanted.k_row_scales &&
-         shipped.head_dim >= wanted.head_dim && shipped.load_bytes <= wanted.load_bytes;
+         shipped.out == wanted.out && shipped.amax == wanted.amax &&
+         shipped.k_row_scales == wanted.k_row_scales && shipped.head_dim >= wanted.head_dim &&
+         shipped.load_bytes <= wanted.load_bytes;
 }
 
 // Less is nearer: columns that are computed for nothing cost most, then what the precision of P

@@ -27,10 +27,18 @@ bool same_layout(const BasicTensor<Void>& a, const BasicTensor<Void>& b) {
 }
 bool same_presence(const void* a, const void* b) { return (a == nullptr) == (b == nullptr); }
 
-// All that a launch follows from, but for addresses. Scales are of 8-bit inputs.
+// Scales of an 8-bit output; those of inputs are of kernels that are not repeated.
+bool same_output(const Arguments& a, const Arguments& b) {
+  if (!same_presence(a.out_amax, b.out_amax)) return false;
+  return !is_8bit(a.out.dtype) || (same_presence(a.out_scales.data, b.out_scales.data) &&
+                                   a.out_scales.granularity == b.out_scales.granularity &&
+                                   a.out_scales.stride == b.out_scales.stride);
+}
+
+// All that a launch follows from, but for addresses.
 bool same_but_for_addresses(const Arguments& a, const Arguments& b) {
   return same_layout(a.q, b.q) && same_layout(a.k, b.k) && same_layout(a.v, b.v) &&
-         same_layout(a.out, b.out) && a.v_layout == b.v_layout &&
+         same_layout(a.out, b.out) && a.v_layout == b.v_layout && same_output(a, b) &&
          same_presence(a.lse.data, b.lse.data) &&
          (a.lse.data == nullptr || same_layout(a.lse, b.lse)) && a.scale == b.scale &&
          same_presence(a.cu_seqlens_q, b.cu_seqlens_q) &&
@@ -51,6 +59,28 @@ Bytes bytes_of(const BasicTensor<Void>& t) {
 }
 bool apart(const Bytes& a, const Bytes& b) { return a.end <= b.begin || b.end <= a.begin; }
 
+bool scales_of_heads(const Arguments& a) {
+  return is_8bit(a.out.dtype) && a.out_scales.granularity == Granularity::head;
+}
+// From `data` on, as many floats as there are scales of the output.
+Bytes bytes_of_heads(const Arguments& a, const float* data) {
+  const std::int64_t sequences = a.cu_seqlens_q != nullptr ? a.sequences : a.q.shape[0];
+  const auto begin = reinterpret_cast<std::uintptr_t>(data);
+  const std::int64_t floats = scales_of_heads(a) ? sequences * a.q.shape[1] : 1;
+  return {begin, begin + static_cast<std::uintptr_t>(floats) * sizeof(float)};
+}
+bool amax_is_plain(const Arguments& a) {
+  if (a.out_amax == nullptr) return true;
+  if (scales_of_heads(a) && a.out_scales.stride) return false;
+  const Bytes amax = bytes_of_heads(a, a.out_amax);
+  if (amax.begin % sizeof(float) != 0 || amax.end < amax.begin) return false;
+  const bool off_scales =
+      !is_8bit(a.out.dtype) || apart(amax, bytes_of_heads(a, a.out_scales.data));
+  const bool off_lse = a.lse.data == nullptr || apart(amax, bytes_of(a.lse));
+  return off_scales && off_lse && apart(amax, bytes_of(a.q)) && apart(amax, bytes_of(a.k)) &&
+         apart(amax, bytes_of(a.v)) && apart(amax, bytes_of(a.out));
+}
+
 // That nobody has to look closer: aligned for TMA, inside the address space, and what is written
 // far from all else. Tensors that only interleave are not told from those that overlap.
 bool addresses_are_plain(const Arguments& a) {
@@ -60,6 +90,7 @@ bool addresses_are_plain(const Arguments& a) {
   for (const Bytes& x : {q, k, v, out})
     if (x.begin == 0 || x.end < x.begin) return false;
   if (!apart(out, q) || !apart(out, k) || !apart(out, v)) return false;
+  if (!amax_is_plain(a)) return false;
   if (a.lse.data == nullptr) return true;
   const Bytes lse = bytes_of(a.lse);
   return lse.begin % 4 == 0 && lse.end >= lse.begin && apart(lse, q) && apart(lse, k) &&

@@ -24,11 +24,11 @@ Status check_types(const Sm80Forward& c) {
   if (c.element <= Element::f32 || c.element > Element::sim8) {
     return wrong_field("element", static_cast<int>(c.element), "f16, bf16, e4m3, e5m2, int8, sim8");
   }
-  if (c.out < Element::f32 || c.out > Element::bf16) {
-    return wrong_field("out", static_cast<int>(c.out), "f32, f16, bf16");
+  if (c.out < Element::f32 || c.out > Element::int8) {
+    return wrong_field("out", static_cast<int>(c.out), "f32, f16, bf16, e4m3, e5m2, int8");
   }
-  if (is_fp8(c.element) && c.arch < 89) {
-    return wrong_field("arch", c.arch, "89 or later for FP8 elements");
+  if ((is_fp8(c.element) || is_fp8(c.out)) && c.arch < 89) {
+    return wrong_field("arch", c.arch, "89 or later for FP8");
   }
   if (c.k_row_scales && element_bytes(c.element) != 1) {
     return invalid("config.k_row_scales", "true", "false for 16-bit elements");

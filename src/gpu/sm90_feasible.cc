@@ -14,8 +14,10 @@ Status check_shape(const Sm90Forward& c) {
     return wrong_field("element", static_cast<int>(c.element), "f16, bf16, e4m3, e5m2, int8");
   if (c.mixed_v < MixedV::none || c.mixed_v > MixedV::bf16)
     return wrong_field("mixed_v", static_cast<int>(c.mixed_v), "none, f16, bf16");
-  if (c.out < Element::f32 || c.out > Element::bf16)
-    return wrong_field("out", static_cast<int>(c.out), "f32, f16, bf16");
+  if (c.out < Element::f32 || c.out > Element::int8)
+    return wrong_field("out", static_cast<int>(c.out), "f32, f16, bf16, e4m3, e5m2, int8");
+  if (sm90::codes_out(c) && c.own_o)
+    return invalid("config.own_o", "true", "false with an 8-bit output");
   constexpr int kHeadDims[] = {64, 96, 128, 192, 256};
   bool known = false;
   for (const int head_dim : kHeadDims) known = known || c.head_dim == head_dim;
@@ -96,6 +98,8 @@ Status check_switches(const Sm90Forward& c) {
   // P may run 2^rescale_log2 above 1, and fp16 ends at 2^16.
   if (c.rescale_log2 < 0 || c.rescale_log2 > 15)
     return wrong_field("rescale_log2", c.rescale_log2, "0 to 15");
+  if (c.amax && c.early_start)
+    return invalid("config.early_start", "true", "false with amax, which is cleared before");
   if (!c.split_keys) {
     if (c.cluster != 1) return wrong_field("cluster", c.cluster, "1 unless split_keys");
     if (c.row_groups != 1) return wrong_field("row_groups", c.row_groups, "1 unless split_keys");

@@ -31,6 +31,9 @@ class AutomaticPlan final : public Plan::Impl {
              Stream stream) const override {
     return taken_->run(settled(posed), arguments, workspace, stream);
   }
+  Status run_empty(const Problem& posed, const Arguments& arguments, Stream stream) const override {
+    return taken_->run_empty(settled(posed), arguments, stream);
+  }
 
  private:
   Problem settled(const Problem& posed) const {

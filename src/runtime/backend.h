@@ -22,6 +22,9 @@ class Plan::Impl {
   virtual Status run(const Problem& posed, const Arguments& arguments, Workspace workspace,
                      Stream stream) const = 0;
 
+  // In place of a run without a row: out_amax, where it is wanted, is 0.
+  virtual Status run_empty(const Problem& posed, const Arguments& arguments, Stream stream) const;
+
   // A run whose arguments differ from this thread's last ones in addresses alone, checked as far as
   // that takes; false where they do not, or no such run is kept.
   virtual bool run_again(const Arguments& /*arguments*/, Stream /*stream*/,

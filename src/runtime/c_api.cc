@@ -124,6 +124,8 @@ Status read_arguments(const octavo_arguments* given, Arguments& out) {
   OCTAVO_RETURN_IF_ERROR(read_scales(c.q_scales, "q_scales", out.q_scales));
   OCTAVO_RETURN_IF_ERROR(read_scales(c.k_scales, "k_scales", out.k_scales));
   OCTAVO_RETURN_IF_ERROR(read_scales(c.v_scales, "v_scales", out.v_scales));
+  OCTAVO_RETURN_IF_ERROR(read_scales(c.out_scales, "out_scales", out.out_scales));
+  out.out_amax = c.out_amax;
   if (c.has_scale != 0) out.scale = c.scale;
   out.cu_seqlens_q = c.cu_seqlens_q;
   out.cu_seqlens_kv = c.cu_seqlens_kv;

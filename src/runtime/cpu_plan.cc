@@ -87,6 +87,8 @@ class CpuPlan final : public Plan::Impl {
     OCTAVO_RETURN_IF_ERROR(check_scale_values("k_scales", a, a.k, a.k_scales, posed.len_kv, true));
     OCTAVO_RETURN_IF_ERROR(
         check_scale_values("v_scales", a, v_by_rows(a), a.v_scales, posed.len_kv, true));
+    OCTAVO_RETURN_IF_ERROR(
+        check_scale_values("out_scales", a, a.out, a.out_scales, posed.len_q, false));
     return cpu::attention(posed, a, workspace);
   }
 };

@@ -1,5 +1,6 @@
 #include "runtime/emulated_driver.h"
 
+#include <algorithm>
 #include <optional>
 #include <string_view>
 
@@ -85,6 +86,12 @@ cuda::Error replace_map_address(cuda::TensorMap* map, void* address) {
   return cuda::kSuccess;
 }
 
+cuda::Error set_words(cuda::DevicePointer to, unsigned word, std::size_t words,
+                      cuda::StreamHandle /*stream*/) {
+  std::fill_n(reinterpret_cast<unsigned*>(to), words, word);
+  return cuda::kSuccess;
+}
+
 cuda::Error launch_kernel(const cuda::LaunchConfig* config, cuda::Function handle, void** arguments,
                           void** /*extra*/) {
   const auto& function = *reinterpret_cast<const EmulatedFunction*>(handle);
@@ -113,6 +120,7 @@ void* symbol(std::string_view name) {
   if (name == "cuGetErrorName") return reinterpret_cast<void*>(&name_of_error);
   if (name == "cuGetErrorString") return reinterpret_cast<void*>(&text_of_error);
   if (name == "cuCtxGetCurrent") return reinterpret_cast<void*>(&current_context);
+  if (name == "cuMemsetD32Async") return reinterpret_cast<void*>(&set_words);
   if (name == "cuLaunchKernelEx") return reinterpret_cast<void*>(&launch_kernel);
   if (name == "cuTensorMapEncodeTiled") return reinterpret_cast<void*>(&encode_tensor_map);
   if (name == "cuTensorMapReplaceAddress") return reinterpret_cast<void*>(&replace_map_address);

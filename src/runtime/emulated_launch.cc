@@ -43,6 +43,7 @@ emulator::GlobalMemory global_memory(const Problem& posed, const Arguments& a) {
   add("v", a.v, Use::read);
   add("out", ConstTensor(a.out), Use::write);
   if (a.lse.data != nullptr) add("lse", ConstTensor(a.lse), Use::write);
+  if (a.out_amax != nullptr) add("out_amax", ConstTensor(amax_view(posed, a)), Use::write);
   const auto add_scales = [&](const char* name, const ConstTensor& tensor, const Scales& scales,
                               std::int64_t max_len) {
     if (is_8bit(tensor.dtype))
@@ -53,6 +54,7 @@ emulator::GlobalMemory global_memory(const Problem& posed, const Arguments& a) {
   add_scales("q_scales", a.q, a.q_scales, posed.len_q);
   add_scales("k_scales", a.k, a.k_scales, posed.len_kv);
   add_scales("v_scales", v_by_rows(a), a.v_scales, posed.len_kv);
+  add_scales("out_scales", a.out, a.out_scales, posed.len_q);
   const auto spans = static_cast<std::size_t>(a.sequences + 1) * sizeof(std::int32_t);
   if (a.cu_seqlens_q != nullptr) memory.add_array("cu_seqlens_q", a.cu_seqlens_q, spans, Use::read);
   if (a.cu_seqlens_kv != nullptr)
@@ -86,7 +88,7 @@ const emulator::EmulatedSm80Forward* emulated_sm80_forward(const Problem& proble
   for (const auto& kernel : kernels) {
     const Sm80Forward& c = kernel.config;
     const bool serves = c.element == wanted.element && c.out == wanted.out &&
-                        c.k_row_scales == wanted.k_row_scales &&
+                        c.amax == wanted.amax && c.k_row_scales == wanted.k_row_scales &&
                         c.load_bytes <= wanted.load_bytes && c.head_dim >= problem.head_dim;
     const auto worse = [](const Sm80Forward& x) { return std::pair(x.head_dim, -x.load_bytes); };
     if (serves && (best == nullptr || worse(c) < worse(best->config))) best = &kernel;
@@ -107,8 +109,8 @@ const emulator::EmulatedSm90Forward* emulated_sm90_forward(const Problem& proble
   for (const auto& kernel : kernels) {
     const Sm90Forward& c = kernel.config;
     const bool serves = c.element == wanted.element && c.mixed_v == wanted.mixed_v &&
-                        c.out == wanted.out && c.head_dim == wanted.head_dim &&
-                        c.k_row_scales == wanted.k_row_scales &&
+                        c.out == wanted.out && c.amax == wanted.amax &&
+                        c.head_dim == wanted.head_dim && c.k_row_scales == wanted.k_row_scales &&
                         c.k_block_scales == wanted.k_block_scales &&
                         (!c.f16_scores || wanted.f16_scores) && (!c.code_exp || wanted.code_exp) &&
                         !(c.ones && problem.lse) && !(c.split_keys && problem.packed);

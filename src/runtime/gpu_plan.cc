@@ -13,6 +13,7 @@
 #include "gpu/launch_quantize.h"
 #include "gpu/launch_sm80_forward.h"
 #include "gpu/launch_sm90_forward.h"
+#include "gpu/output_params.h"
 #include "gpu/repeat_sm90_forward.h"
 #include "gpu/sm80_feasible.h"
 #include "gpu/sm90_feasible.h"
@@ -185,6 +186,13 @@ class GpuPlan final : public Plan::Impl {
     return launch_sm80_forward(gpu_, **found, call.problem, call.arguments, stream);
   }
 
+  Status run_empty(const Problem& posed, const Arguments& a, Stream stream) const override {
+    if (a.out_amax == nullptr) return {};
+    const CurrentContext current(gpu_);
+    OCTAVO_RETURN_IF_ERROR(current.status());
+    return clear_amax(*gpu_.driver, a.out_amax, amax_floats(posed, a), stream);
+  }
+
   bool run_again(const Arguments& arguments, Stream stream, Status& status) const override {
     return sm90_ && repeated_.launch_again(gpu_, arguments, stream, status);
   }
@@ -228,6 +236,7 @@ Result<Sm80Forward> forced_sm80(const Problem& problem, const GpuInfo& gpu, std:
   defaults.arch = chosen.arch;
   defaults.element = chosen.element;
   defaults.out = chosen.out;
+  defaults.amax = chosen.amax;
   defaults.head_dim = chosen.head_dim;
   defaults.load_bytes = chosen.load_bytes;
   defaults.k_row_scales = chosen.k_row_scales;
@@ -235,8 +244,8 @@ Result<Sm80Forward> forced_sm80(const Problem& problem, const GpuInfo& gpu, std:
   if (!config.ok()) return config;
   OCTAVO_RETURN_IF_ERROR(feasible(*config, gpu.arch, gpu.smem_per_block_optin));
   if (config->arch != chosen.arch || config->element != chosen.element ||
-      config->out != chosen.out || config->k_row_scales != chosen.k_row_scales ||
-      config->head_dim < problem.head_dim)
+      config->out != chosen.out || config->amax != chosen.amax ||
+      config->k_row_scales != chosen.k_row_scales || config->head_dim < problem.head_dim)
     return invalid(
         "config", brief_text(*config),
         fmt::format("arch={},{} for this problem and chip", chosen.arch, brief_text(defaults)));
@@ -252,6 +261,8 @@ Result<Sm90Forward> forced_sm90(const Problem& problem, const GpuInfo& gpu, std:
   defaults.element = chosen.element;
   defaults.mixed_v = chosen.mixed_v;
   defaults.out = chosen.out;
+  defaults.amax = chosen.amax;
+  if (sm90::codes_out(defaults)) defaults.own_o = false;
   defaults.head_dim = chosen.head_dim;
   defaults.k_row_scales = chosen.k_row_scales;
   defaults.k_block_scales = chosen.k_block_scales;
@@ -266,7 +277,8 @@ Result<Sm90Forward> forced_sm90(const Problem& problem, const GpuInfo& gpu, std:
   if (!config.ok()) return config;
   OCTAVO_RETURN_IF_ERROR(feasible(*config, gpu.arch, gpu.smem_per_block_optin));
   if (config->element != chosen.element || config->mixed_v != chosen.mixed_v ||
-      config->out != chosen.out || config->k_row_scales != chosen.k_row_scales ||
+      config->out != chosen.out || config->amax != chosen.amax ||
+      config->k_row_scales != chosen.k_row_scales ||
       config->k_block_scales != chosen.k_block_scales ||
       (config->f16_scores && !chosen.f16_scores) || (config->code_exp && !chosen.code_exp) ||
       config->head_dim < problem.head_dim || (config->split_keys && problem.packed))
@@ -288,10 +300,11 @@ Result<const Gpu*> gpu_for(const Problem& problem, Device device) {
   if (is_forced(KernelFamily::sm90) && !sm90_forward_serves(problem, info))
     return no_other_family("for " + unserved(problem, info));
   if (!takes_sm90(problem, info)) OCTAVO_RETURN_IF_ERROR(sm80_forward_reads(problem));
-  const DType element = prepared_problem(problem).q;
-  if ((element == DType::e4m3 || element == DType::e5m2) && info.arch < 89)
-    return unsupported("q dtype", fmt::format("{} on sm_{}", name(element), info.arch),
-                       "FP8 from sm_89 on");
+  for (const auto& [what, element] :
+       {std::pair{"q dtype", prepared_problem(problem).q}, {"out dtype", problem.out}})
+    if ((element == DType::e4m3 || element == DType::e5m2) && info.arch < 89)
+      return unsupported(what, fmt::format("{} on sm_{}", name(element), info.arch),
+                         "FP8 from sm_89 on");
   return gpu;
 }
 

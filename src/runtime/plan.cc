@@ -1,5 +1,8 @@
 // From a problem to a plan, and from a plan to a run.
+#include <algorithm>
+
 #include "attention/error.h"
+#include "attention/operand_scales.h"
 #include "attention/validate.h"
 #include "octavo/octavo.hpp"
 #include "runtime/automatic_plan.h"
@@ -31,9 +34,16 @@ Status Plan::run(const Arguments& arguments, Workspace workspace, Stream stream)
   return run_posed(*impl_, *posed, arguments, workspace, stream);
 }
 
+// Of the devices whose memory is the host's.
+Status Plan::Impl::run_empty(const Problem& posed, const Arguments& a, Stream /*stream*/) const {
+  std::fill_n(a.out_amax, amax_floats(posed, a), 0.0f);
+  return {};
+}
+
 Status run_posed(const Plan::Impl& plan, const Problem& posed, const Arguments& arguments,
                  Workspace workspace, Stream stream) {
-  if (posed.batch == 0 || posed.heads_q == 0 || posed.len_q == 0) return {};
+  if (posed.batch == 0 || posed.heads_q == 0 || posed.len_q == 0)
+    return plan.run_empty(posed, arguments, stream);
   const std::size_t needed = plan.workspace_bytes(posed, &arguments);
   if (workspace.bytes < needed || (workspace.data == nullptr && needed > 0))
     return invalid("workspace",

@@ -73,6 +73,12 @@ Result<StagedArguments> StagedArguments::make(const Arguments& host, const Probl
     OCTAVO_RETURN_IF_ERROR(staged.copy_tensor(*output, device, margin, *copy, pointer));
     output->data = const_cast<void*>(pointer);
   }
+  if (host.out_amax != nullptr) {
+    const void* pointer = nullptr;
+    OCTAVO_RETURN_IF_ERROR(
+        staged.copy_tensor(amax_view(posed, host), device, margin, staged.amax_, pointer));
+    on.out_amax = const_cast<float*>(static_cast<const float*>(pointer));
+  }
   const auto copy_scales = [&](const ConstTensor& tensor, const Scales& from, Scales& to,
                                std::int64_t max_len) -> Status {
     if (!is_8bit(tensor.dtype)) return {};
@@ -82,6 +88,7 @@ Result<StagedArguments> StagedArguments::make(const Arguments& host, const Probl
   OCTAVO_RETURN_IF_ERROR(copy_scales(host.q, host.q_scales, on.q_scales, posed.len_q));
   OCTAVO_RETURN_IF_ERROR(copy_scales(host.k, host.k_scales, on.k_scales, posed.len_kv));
   OCTAVO_RETURN_IF_ERROR(copy_scales(v_by_rows(host), host.v_scales, on.v_scales, posed.len_kv));
+  OCTAVO_RETURN_IF_ERROR(copy_scales(host.out, host.out_scales, on.out_scales, posed.len_q));
   OCTAVO_RETURN_IF_ERROR(
       staged.copy_array(host.cu_seqlens_q, host.sequences + 1, device, on.cu_seqlens_q));
   OCTAVO_RETURN_IF_ERROR(
@@ -90,13 +97,13 @@ Result<StagedArguments> StagedArguments::make(const Arguments& host, const Probl
 }
 
 Status StagedArguments::send_outputs() const {
-  for (const Copy* copy : {&out_, &lse_})
+  for (const Copy* copy : {&out_, &lse_, &amax_})
     OCTAVO_RETURN_IF_ERROR(copy->buffer.upload(copy->host, copy->bytes, copy->offset));
   return {};
 }
 
 Status StagedArguments::fetch(Stream stream) const {
-  for (const Copy* copy : {&out_, &lse_})
+  for (const Copy* copy : {&out_, &lse_, &amax_})
     OCTAVO_RETURN_IF_ERROR(copy->buffer.download(copy->host, copy->bytes, copy->offset, stream));
   return {};
 }

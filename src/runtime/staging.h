@@ -20,9 +20,9 @@ class StagedArguments {
                                       std::size_t margin = 0);
 
   const Arguments& on_device() const { return device_; }
-  // Copies out and lse, margins included, to the device again, as make() did.
+  // Copies out, lse and out_amax, margins included, to the device again, as make() did.
   Status send_outputs() const;
-  // Copies out and lse, margins included, back to where they came from, after the work of a stream.
+  // Copies them, margins included, back to where they came from, after the work of a stream.
   Status fetch(Stream stream = nullptr) const;
 
  private:
@@ -38,7 +38,7 @@ class StagedArguments {
   Status copy_array(const T* host, std::int64_t count, Device device, const T*& pointer);
 
   Arguments device_;
-  Copy out_, lse_;
+  Copy out_, lse_, amax_;
   std::vector<Buffer> inputs_;
 };
 

@@ -93,7 +93,44 @@ std::vector<Fault> faults() {
       {"head_dim is 0",
        [](A& a, O&) { a.q.shape[3] = a.k.shape[3] = a.v.shape[3] = a.out.shape[3] = 0; }},
       {"q.dtype is code 99", [](A& a, O&) { a.q.dtype = static_cast<DType>(99); }},
-      {"out dtype is int8", [](A& a, O&) { a.out.dtype = DType::int8; }},
+      {"out dtype is sim8; supported: f32, f16, bf16, e4m3, e5m2, int8.",
+       [](A& a, O&) { a.out.dtype = DType::sim8; }},
+      {"out_scales.data is null; supported: an array of scales, for an output of int8.",
+       [](A& a, O&) { a.out.dtype = DType::int8; }},
+      {"out_scales.granularity is row with out of e4m3; supported: tensor, head.",
+       [](A& a, O&) {
+         a.out.dtype = DType::e4m3;
+         a.out_scales = {static_cast<const float*>(a.q.data), Granularity::row};
+       }},
+      {"out_scales.granularity is code 9 with out of e5m2; supported: tensor, head.",
+       [](A& a, O&) {
+         a.out.dtype = DType::e5m2;
+         a.out_scales = {static_cast<const float*>(a.q.data), static_cast<Granularity>(9)};
+       }},
+      {"out_scales.stride is -1",
+       [](A& a, O&) {
+         a.out.dtype = DType::e4m3;
+         a.out_scales = {static_cast<const float*>(a.q.data), Granularity::head, 64,
+                         std::array<std::int64_t, 3>{-1, 1, 0}};
+       }},
+      {"out_amax.data is at address",
+       [](A& a, O&) {
+         static float amax[2];
+         a.out_amax = reinterpret_cast<float*>(reinterpret_cast<char*>(amax) + 1);
+       }},
+      {"out_amax is in memory that k also covers",
+       [](A& a, O&) { a.out_amax = static_cast<float*>(const_cast<void*>(a.k.data)) + 3; }},
+      {"out_amax is in memory that out also covers",
+       [](A& a, O&) { a.out_amax = static_cast<float*>(a.out.data) + 7; }},
+      {"out_amax is in memory that lse also covers",
+       [](A& a, O&) { a.out_amax = static_cast<float*>(a.lse.data); }},
+      {"out_amax is in memory that out_scales also covers",
+       [](A& a, O&) {
+         static float scales[16];
+         a.out.dtype = DType::e4m3;
+         a.out_scales = {scales, Granularity::head};
+         a.out_amax = scales + 7;
+       }},
       {"q.stride[3] is 2", [](A& a, O&) { a.q.stride[3] = 2; }},
       {"k.stride[1] is -40", [](A& a, O&) { a.k.stride[1] = -40; }},
       {"q.stride is", [](A& a, O&) { a.q.stride[0] = INT64_MAX; }},

@@ -51,7 +51,7 @@ TEST(EmulatorMutants, OfHopperKernelsThatStartEarlyOrPackHeads) {
   int waits = 0, packed = 0;
   for (const auto& kernel : emulator::sm90_forward_kernels()) {
     const std::string name = "sm90_forward " + brief_text(kernel.config);
-    if (kernel.config.pack_heads && kernel.config.head_dim == 64) {
+    if (kernel.config.pack_heads && kernel.config.head_dim == 64 && !kernel.config.amax) {
       ++packed;
       expect_accounted_for(name);
     }
@@ -64,7 +64,7 @@ TEST(EmulatorMutants, OfHopperKernelsThatStartEarlyOrPackHeads) {
       if (waits_for_grids && mutant.caught_by != "") ++waits;
     }
   }
-  EXPECT_EQ(waits, 5);
+  EXPECT_EQ(waits, 6);
   EXPECT_EQ(packed, 1);
 }
 

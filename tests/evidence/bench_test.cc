@@ -62,10 +62,13 @@ TEST(Bench, PackedOperands) {
     options.attention.quantization.hadamard = true;
     const auto in_call = bench(options);
     options.packed = true;
-    const auto before = bench(options);
-    ASSERT_TRUE(in_call.ok() && before.ok()) << before.status().message();
-    EXPECT_TRUE(before->packed && before->passed());
-    EXPECT_EQ(before->rows[0].max_error, in_call->rows[0].max_error);
+    for (const VLayout layout : kAllVLayouts) {
+      options.packed_v = layout;
+      const auto before = bench(options);
+      ASSERT_TRUE(in_call.ok() && before.ok()) << before.status().message();
+      EXPECT_TRUE(before->packed && before->packed_v == layout && before->passed());
+      EXPECT_EQ(before->rows[0].max_error, in_call->rows[0].max_error);
+    }
   }
   BenchOptions options = tiny();
   options.packed = true;

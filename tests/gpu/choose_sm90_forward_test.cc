@@ -268,6 +268,27 @@ TEST(ChooseSm90, WhoMayStartEarlyDoes) {
   EXPECT_EQ(choose_sm90_forward(p, h200()).config, config);
 }
 
+// Codes are stored from registers. What clears the largest magnitudes is no kernel that could be
+// overlapped.
+TEST(ChooseSm90, OutputsOf8BitsAndTheLargest) {
+  for (const std::int64_t length : {512, 4096}) {
+    Problem p = problem(1, 8, length, 128);
+    Sm90Forward config = choose_sm90_forward(p, h200()).config;
+    p.out = DType::e4m3;
+    p.options.overlap_launch = true;
+    config.out = Element::e4m3;
+    config.own_o = false;
+    config.early_start = true;
+    EXPECT_EQ(choose_sm90_forward(p, h200()).config, config);
+    EXPECT_TRUE(feasible(config, 90).ok());
+    p.out_amax = true;
+    config.amax = true;
+    config.early_start = false;
+    EXPECT_EQ(choose_sm90_forward(p, h200()).config, config);
+    EXPECT_TRUE(feasible(config, 90).ok());
+  }
+}
+
 TEST(ChooseSm90, TheReasonNamesTheEstimate) {
   const Problem p = problem(1, 8, 512, 64);
   double least = 1e9;

@@ -18,9 +18,13 @@ struct Seen {
   cuda::StreamHandle stream = nullptr;
   unsigned grid = 0;
   int cluster = 1;
+  std::vector<unsigned char> output;  // of the parameters, where the kernel has these
+  float* cleared = nullptr;           // before it
+  std::size_t floats = 0;
   bool operator==(const Seen&) const = default;
 };
 std::vector<Seen> launches;
+Seen before_launch;
 int encoded = 0;
 cuda::Error refusal = cuda::kSuccess;  // of a moved map
 
@@ -45,11 +49,25 @@ cuda::Error replace_address(cuda::TensorMap* map, void* address) {
 cuda::Error launch_kernel(const cuda::LaunchConfig* config, cuda::Function, void** arguments,
                           void**) {
   const auto* const bytes = static_cast<const unsigned char*>(arguments[0]);
-  Seen seen{{bytes, bytes + sizeof(Sm90ForwardParams)}, config->stream, config->grid[0]};
+  Seen seen = before_launch;
+  before_launch = {};
+  seen.bytes = {bytes, bytes + sizeof(Sm90ForwardParams)};
+  seen.stream = config->stream;
+  seen.grid = config->grid[0];
+  const auto* const output = reinterpret_cast<const unsigned char*>(
+      &static_cast<const Sm90ForwardOutputParams*>(arguments[0])->output);
+  seen.output = {output, output + sizeof(OutputParams)};
   for (unsigned i = 0; i < config->attribute_count; ++i)
     if (config->attributes[i].id == cuda::LaunchAttributeId::cluster_dimension)
       seen.cluster = static_cast<int>(config->attributes[i].value.cluster_dim[0]);
   launches.push_back(seen);
+  return cuda::kSuccess;
+}
+cuda::Error set_words(cuda::DevicePointer to, unsigned word, std::size_t words,
+                      cuda::StreamHandle) {
+  EXPECT_EQ(word, 0U);
+  before_launch.cleared = reinterpret_cast<float*>(to);
+  before_launch.floats = words;
   return cuda::kSuccess;
 }
 cuda::Error text_of_error(cuda::Error, const char** text) { return *text = "error", 0; }
@@ -61,6 +79,7 @@ Driver make_recording_driver() {
     if (name == "cuTensorMapEncodeTiled") return reinterpret_cast<void*>(&encode_map);
     if (name == "cuTensorMapReplaceAddress") return reinterpret_cast<void*>(&replace_address);
     if (name == "cuLaunchKernelEx") return reinterpret_cast<void*>(&launch_kernel);
+    if (name == "cuMemsetD32Async") return reinterpret_cast<void*>(&set_words);
     if (name == "cuGetErrorName" || name == "cuGetErrorString")
       return reinterpret_cast<void*>(&text_of_error);
     return nullptr;
@@ -129,6 +148,53 @@ TEST_F(Repeated, InOtherMemory) {
   b = a;
   b.out.data = arguments(128, 256, 1 << 25).out.data;
   expect_the_same(a, b);
+}
+
+// Codes with scales of heads, and largest magnitudes, which are cleared every time.
+Arguments with_output(Arguments a, std::uintptr_t at) {
+  a.out.dtype = DType::e4m3;
+  a.out_scales.data = reinterpret_cast<const float*>(at);
+  a.out_amax = reinterpret_cast<float*>(at + (1 << 16));
+  return a;
+}
+
+TEST_F(Repeated, OutputsOf8Bits) {
+  const Arguments a = with_output(arguments(512, 512, 1 << 20), 0x70000000);
+  Arguments b = with_output(arguments(512, 512, 1 << 24), 0x71000000);
+  expect_the_same(a, b);
+  EXPECT_EQ(launches.back().cleared, b.out_amax);
+  EXPECT_EQ(launches.back().floats, 8U);
+  b.out_scales.data = a.out_scales.data;
+  expect_the_same(a, b);
+  Arguments plain = arguments(512, 512, 1 << 20);
+  plain.out_amax = a.out_amax;
+  expect_the_same(plain, plain);
+  EXPECT_EQ(launches.back().floats, 1U);
+  expect_the_same(arguments(512, 512, 1 << 20), arguments(512, 512, 1 << 20));
+  EXPECT_EQ(launches.back().floats, 0U);
+
+  const RepeatedSm90Forward repeated;
+  ASSERT_TRUE(repeated.launch(gpu_, kernel_for(a), *problem_of(a), a, nullptr).ok());
+  const auto expect_refused = [&](auto change) {
+    Arguments c = a;
+    change(c);
+    EXPECT_FALSE(again(repeated, c));
+    EXPECT_TRUE(again(repeated, a));
+  };
+  expect_refused([](Arguments& c) { c.out_amax = nullptr; });
+  expect_refused([](Arguments& c) { c.out_scales.granularity = Granularity::tensor; });
+  expect_refused([](Arguments& c) { c.out_scales.data = nullptr; });
+  expect_refused([](Arguments& c) { c.out_scales.stride = std::array<std::int64_t, 3>{4, 1, 0}; });
+  expect_refused([](Arguments& c) { c.out_amax = const_cast<float*>(c.out_scales.data) + 7; });
+  expect_refused([](Arguments& c) { c.out_amax = static_cast<float*>(c.out.data); });
+  expect_refused([](Arguments& c) { c.out_amax = static_cast<float*>(c.lse.data) + 9; });
+  for (ConstTensor Arguments::*input : {&Arguments::q, &Arguments::k, &Arguments::v})
+    expect_refused([&](Arguments& c) {
+      c.out_amax = static_cast<float*>(const_cast<void*>((c.*input).data)) - 1;
+    });
+  expect_refused([](Arguments& c) {
+    c.out_amax = reinterpret_cast<float*>(reinterpret_cast<std::uintptr_t>(c.out_amax) + 2);
+  });
 }
 
 TEST_F(Repeated, NotWhereMoreThanAddressesDiffers) {

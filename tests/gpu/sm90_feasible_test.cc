@@ -15,19 +15,28 @@ Status check_sm90(std::string_view text, int chip = 90) {
 
 TEST(Sm90Feasible, WhatRuns) {
   for (const char* text :
-       {"", "element=bf16,out=f32", "head_dim=96,block_n=96", "head_dim=128,block_n=80",
-        "head_dim=256,warpgroups=2,block_n=80,own_o=false,ones=false", "warpgroups=4,block_n=64",
+       {"",
+        "element=bf16,out=f32",
+        "head_dim=96,block_n=96",
+        "head_dim=128,block_n=80",
+        "head_dim=256,warpgroups=2,block_n=80,own_o=false,ones=false",
+        "warpgroups=4,block_n=64",
         "split_keys=true,persistent=false,warpgroups=2,cluster=2,stages=1",
-        "split_keys=true,persistent=false,warpgroups=1,cluster=8", "rescale_log2=0",
+        "split_keys=true,persistent=false,warpgroups=1,cluster=8",
+        "rescale_log2=0",
         "element=e4m3,own_o=false,ones=false,fold_columns=32",
         "element=e5m2,own_o=false,ones=false,fold_columns=16,k_row_scales=true",
         "element=e4m3,own_o=false,fold_columns=64,f16_scores=true,k_block_scales=true",
         "element=e4m3,own_o=false,fold_columns=64,f16_scores=true,code_exp=true",
         "element=e4m3,own_o=false,ones=false,fold_columns=32,early_start=true",
-        "element=e4m3,mixed_v=f16,own_o=false", "element=int8,mixed_v=bf16,own_o=false,block_n=80",
+        "element=e4m3,mixed_v=f16,own_o=false",
+        "element=int8,mixed_v=bf16,own_o=false,block_n=80",
         "element=e4m3,mixed_v=f16,own_o=false,warpgroups=4,block_n=64,k_block_scales=true",
         "element=e4m3,mixed_v=f16,own_o=false,block_n=80,k_block_scales=true",
-        "element=int8,mixed_v=f16,head_dim=128,warpgroups=2,own_o=false,k_block_scales=true"}) {
+        "element=int8,mixed_v=f16,head_dim=128,warpgroups=2,own_o=false,k_block_scales=true",
+        "out=e4m3,own_o=false,amax=true",
+        "amax=true",
+        "element=e4m3,out=int8,own_o=false,ones=false,fold_columns=32,early_start=true"}) {
     EXPECT_TRUE(check_sm90(text).ok()) << text << ": " << check_sm90(text).message();
   }
 }
@@ -71,7 +80,9 @@ TEST(Sm90Feasible, WhatDoesNotAndWhy) {
       {"element=e4m3,mixed_v=f16,own_o=false,ones=false,head_dim=96,block_n=144", "up to 128 with"},
       {"element=e4m3,mixed_v=f16,own_o=false,head_dim=256,warpgroups=2,block_n=80",
        "wgmma has no more"},
-      {"out=int8", "config.out"},
+      {"out=int8", "config.own_o"},
+      {"out=sim8,own_o=false", "config.out"},
+      {"amax=true,early_start=true", "false with amax"},
       {"head_dim=80", "64, 96, 128, 192, 256"},
       {"head_dim=256,warpgroups=2,block_n=80,own_o=false", "wgmma has no more"},
       {"warpgroups=0", "config.warpgroups"},

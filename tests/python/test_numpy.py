@@ -102,6 +102,56 @@ def test_out_dtype(normal):
         close(out, reference(q, k, v)[0], "float16")
 
 
+@pytest.mark.parametrize("name, format", [("float8_e4m3fn", "e4m3"), ("float8_e5m2", "e5m2"),
+                                          ("int8", "int8")])
+@pytest.mark.parametrize("granularity", ["tensor", "head"])
+def test_outputs_of_8_bits(normal, name, format, granularity):
+    q, k, v = (normal(2, 3, 20, 16) for _ in range(3))
+    scale = numpy.linspace(0.001, 0.02, 6, dtype=numpy.float32).reshape(2, 3)
+    if granularity == "tensor":
+        scale = scale[:1, 1].copy()
+    wide = octavo.attention(q, k, v)
+    wanted = octavo.quantize(wide, format, granularity=granularity, scales=scale).codes
+    out, lse, amax = octavo.attention(q, k, v, out_dtype=name, out_scale=scale, return_lse=True,
+                                      return_amax=True)
+    assert out.dtype == wanted.dtype and (out == wanted).all()
+    magnitudes = numpy.abs(wide).max((2, 3))
+    assert amax.dtype == numpy.float32 and amax.shape == scale.shape and lse.shape == (2, 3, 20)
+    assert (amax == (magnitudes if granularity == "head" else magnitudes.max())).all()
+    room = numpy.full((2, 3, 20, 24), 77, out.dtype)
+    assert octavo.attention(q, k, v, out=room[..., :16], out_dtype=name, out_scale=scale).base is room
+    assert (room[..., :16] == wanted).all() and (room[..., 16:] == 77).all()
+    explained = octavo.explain(q, k, v, out_dtype=name, out_scale=scale, return_amax=True)
+    assert explained.kernel == "cpu_forward"
+
+
+# The plans of calls that differ in these alone are not each other's.
+def test_the_largest_of_any_output(normal):
+    q, k, v = (normal(1, 2, 9, 16, dtype="float16") for _ in range(3))
+    wide = octavo.attention(q, k, v, out_dtype="float32")
+    out, amax = octavo.attention(q, k, v, return_amax=True)
+    assert amax.shape == (1,) and amax[0] == numpy.abs(wide).max()
+    assert (out == octavo.attention(q, k, v)).all()
+    for scale in (numpy.full(1, 0.01, numpy.float32), numpy.full((1, 2), 0.01, numpy.float32)):
+        coded, amax = octavo.attention(q, k, v, out_dtype="int8", out_scale=scale, return_amax=True)
+        assert amax.shape == scale.shape and amax.max() == numpy.abs(wide).max()
+        assert (coded == octavo.attention(q, k, v, out_dtype="int8", out_scale=scale)).all()
+
+
+def test_outputs_of_8_bits_in_a_packed_batch(normal):
+    q, k, v = (normal(14, 2, 16) for _ in range(3))
+    starts = numpy.array([0, 5, 5, 14], numpy.int32)
+    packed = {"cu_seqlens_q": starts, "cu_seqlens_kv": starts}
+    scale = numpy.linspace(0.01, 0.03, 6, dtype=numpy.float32).reshape(3, 2)
+    wide = octavo.attention(q, k, v, **packed)
+    out, amax = octavo.attention(q, k, v, out_dtype="int8", out_scale=scale, return_amax=True, **packed)
+    for i in range(3):
+        rows = slice(*starts[i:i + 2])
+        wanted = numpy.rint(wide[rows] * (numpy.float32(1) / scale[i])[None, :, None])
+        assert (out[rows] == wanted.clip(-127, 127)).all()
+        assert (amax[i] == numpy.abs(wide[rows]).max((0, 2), initial=0)).all()
+
+
 def test_subclasses_are_arrays(normal):
     class Named(numpy.ndarray):
         pass
@@ -310,6 +360,7 @@ def test_float8_of_ml_dtypes(normal, name, format):
 # ------------------------------------------------------------------------------------------- errors
 
 X = numpy.zeros((1, 2, 4, 8), numpy.float32)
+ONES = numpy.ones(1, numpy.float32)
 LOCKED = X.copy()
 LOCKED.flags.writeable = False
 STARTS = numpy.array([0, 2, 4], numpy.int32)
@@ -337,7 +388,20 @@ def refused(given, exception, *parts):
     ({"window": (1, -5)}, ValueError, ["window", "-5"]),
     ({"out": LOCKED}, ValueError, ["out is an array that may not be written"]),
     ({"out": X}, ValueError, ["out"]),  # overlaps the inputs
-    ({"out_dtype": "int8"}, ValueError, ["out_dtype is 'int8'"]),
+    ({"out_dtype": "int16"}, ValueError, ["out_dtype is 'int16'", "float8_e4m3fn"]),
+    ({"out_dtype": "int8"}, ValueError,
+     ["out_scale is None with out of int8; supported: float32, contiguous, of 1 number or 2, one per head."]),
+    ({"out_scale": ONES}, ValueError, ["out_scale is given with out of f32; supported: None"]),
+    ({"out_dtype": "int8", "out_scale": numpy.ones(3, numpy.float32)}, ValueError,
+     ["out_scale is 3 numbers"]),
+    ({"out_dtype": "int8", "out_scale": numpy.ones(4, numpy.float32)[::2]}, ValueError,
+     ["out_scale is not contiguous"]),
+    ({"out_dtype": "int8", "out_scale": ONES.astype("float64")}, TypeError,
+     ["out_scale is of float64; supported: float32"]),
+    ({"out_dtype": "int8", "out_scale": 1.0}, TypeError, ["out_scale is 1.0 (float)"]),
+    ({"out_dtype": "int8", "out_scale": ONES * 0}, ValueError,
+     ["out_scales.data[0] is 0; supported: positive finite numbers."]),
+    ({"out": X.astype("uint8"), "out_scale": ONES}, TypeError, ["out dtype is uint8"]),
     ({"quantization": {"qkv": "row"}}, ValueError, ["quantization", "qkv"]),
     ({"quantization": {"qk": "rows"}}, ValueError, ["granularity", "rows"]),
     ({"q": P, "k": P, "v": P, "cu_seqlens_q": STARTS}, ValueError, ["cu_seqlens_kv is None"]),

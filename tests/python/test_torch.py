@@ -118,6 +118,33 @@ def test_gradients_are_not_lost_silently(tensors):
         close(octavo.attention(q, k, v), truth(q, k, v))
 
 
+@pytest.mark.parametrize("dtype, format", [(torch.float8_e4m3fn, "e4m3"),
+                                           (torch.float8_e5m2, "e5m2"), (torch.int8, "int8")])
+def test_outputs_of_8_bits(tensors, dtype, format):
+    q, k, v = tensors(torch.float16, 2, 3, 20, 16)
+    scale = torch.linspace(0.001, 0.02, 6).reshape(2, 3)
+    wide = octavo.attention(q, k, v, out_dtype=torch.float32)
+    wanted = octavo.quantize(wide, format, granularity="head", scales=scale).codes
+    out, amax = octavo.attention(q, k, v, out_dtype=dtype, out_scale=scale, return_amax=True)
+    assert out.dtype == dtype and torch.equal(out.view(torch.uint8), wanted.view(torch.uint8))
+    assert type(amax) is torch.Tensor and torch.equal(amax, wide.abs().amax((2, 3)))
+    room = torch.empty_like(out)
+    assert octavo.attention(q, k, v, out=room, out_scale=scale) is room
+    assert torch.equal(room.view(torch.uint8), wanted.view(torch.uint8))
+
+
+def test_outputs_of_8_bits_are_not_traced(tensors):
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    q, k, v = tensors(torch.float16, 1, 2, 5, 16)
+    with FakeTensorMode() as mode:
+        fake = [mode.from_tensor(x) for x in (q, k, v)]
+        for options, name in (({"return_amax": True}, "return_amax"),
+                              ({"out_scale": torch.ones(1)}, "out_scale")):
+            with pytest.raises(TypeError, match=f"{name} is given; supported: None in traced code"):
+                octavo.attention(*fake, **options)
+
+
 def test_arguments_of_different_kinds(tensors):
     q, k, v = tensors(torch.float32, 1, 2, 8, 8)
     assert type(octavo.attention(q, k.numpy(), v)) is torch.Tensor

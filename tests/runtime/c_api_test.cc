@@ -57,6 +57,30 @@ TEST(CApi, GivesTheBitsOfTheCppCall) {
   EXPECT_EQ(cpp.lse, c.lse);
 }
 
+TEST(CApi, AnOutputOf8BitsAndItsLargest) {
+  Call cpp(2, 3, 3, 17, 30, 16), c(2, 3, 3, 17, 30, 16);
+  const std::vector<float> scales = {0.01f, 0.02f, 0.03f, 0.04f, 0.05f, 0.06f};
+  std::vector<float> amax(6, -1.0f), c_amax(6, -2.0f);
+  cpp.arguments.out.dtype = DType::int8;
+  cpp.arguments.out_scales = {scales.data(), Granularity::head};
+  cpp.arguments.out_amax = amax.data();
+  ASSERT_EQ(attention(cpp.arguments).message(), "");
+
+  octavo_arguments arguments = c_arguments(c);
+  arguments.out.dtype = OCTAVO_INT8;
+  EXPECT_EQ(octavo_attention(&arguments, nullptr, nullptr, nullptr), OCTAVO_INVALID_ARGUMENT);
+  EXPECT_STREQ(octavo_last_error(),
+               "out_scales.data is null; supported: an array of scales, for an output of int8.");
+  arguments.out_scales.data = scales.data();
+  arguments.out_scales.granularity = OCTAVO_PER_HEAD;
+  arguments.out_amax = c_amax.data();
+  ASSERT_EQ(octavo_attention(&arguments, nullptr, nullptr, nullptr), OCTAVO_OK)
+      << octavo_last_error();
+  EXPECT_EQ(std::memcmp(cpp.out.data(), c.out.data(), cpp.out.size() * sizeof(float)), 0);
+  EXPECT_EQ(amax, c_amax);
+  EXPECT_GT(amax[5], 0.0f);
+}
+
 TEST(CApi, PlansRunAndAreDestroyed) {
   Call call(1, 2, 2, 12, 12, 8), expected(1, 2, 2, 12, 12, 8);
   ASSERT_TRUE(attention(expected.arguments).ok());

@@ -23,6 +23,17 @@ struct ScaleParams {
   i32 by_token = 0;    // rows count from the tensor's first, not the sequence's
 };
 
+// Of 8-bit outputs their scales, and where the largest magnitudes go, each by sequence and head;
+// strides of 0: one for all.
+struct OutputParams {
+  const float* scales = nullptr;
+  i64 scale_batch = 0;
+  i64 scale_head = 0;
+  float* amax = nullptr;  // zeros, until a kernel has found something
+  i64 amax_batch = 0;
+  i64 amax_head = 0;
+};
+
 // A window limit beyond every length.
 inline constexpr i32 kNoLimit = (1 << 30) - 1;
 
@@ -58,6 +69,8 @@ struct ForwardParams {
   i32 bottom_right = 0;
   i32 window_left = kNoLimit;
   i32 window_right = kNoLimit;
+
+  OutputParams output;
 };
 
 }  // namespace octavo

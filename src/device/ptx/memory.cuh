@@ -143,6 +143,8 @@ OCTAVO_PTX float load_written_f32(const float* p, bool exists OCTAVO_AND_SITE) O
   return x;
 });
 
+OCTAVO_PTX void store_global_b8(void* p, u8 x OCTAVO_AND_SITE)
+    OCTAVO_BODY({ *static_cast<u8*>(p) = x; });
 OCTAVO_PTX void store_global_b16(void* p, u16 x OCTAVO_AND_SITE)
     OCTAVO_BODY({ *static_cast<u16*>(p) = x; });
 OCTAVO_PTX void store_global_b32(void* p, u32 x OCTAVO_AND_SITE)

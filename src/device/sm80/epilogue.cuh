@@ -1,6 +1,7 @@
 // After the last block: partial results are combined, O is normalised and stored, LSE written.
 #pragma once
 
+#include "device/core/output.cuh"
 #include "device/ptx/thread.cuh"
 #include "device/sm80/geometry.cuh"
 
@@ -103,6 +104,27 @@ struct Epilogue {
       }
     }
     if constexpr (G::kRowScales) scale_values(state, p, w);
+    if constexpr (C.amax) find_amax(state, p, w);
+  }
+
+  // The largest of the warp's rows and columns that exist.
+  static OCTAVO_DEVICE void find_amax(const State& state, const ForwardParams& p, const Place& w) {
+    float amax = 0;
+    OCTAVO_UNROLL
+    for (int m = 0; m < kTilesM; ++m) {
+      OCTAVO_UNROLL
+      for (int n = 0; n < kTilesD; ++n) {
+        OCTAVO_UNROLL
+        for (int e = 0; e < 4; ++e) {
+          const i32 row = w.first_row + static_cast<i32>(w.row(m, e / 2));
+          const i32 column = static_cast<i32>(Operands::column(n, e % 2, w.lane));
+          if (row < w.at.len_q && column < p.head_dim)
+            amax = larger_magnitude(amax, state.o[m][n][e]);
+        }
+      }
+    }
+    amax = largest_of_lanes<5>(amax);
+    if (w.lane == 0) gather_amax(p.output, w.sequence, w.head, amax);
   }
 
   // O times the scales of V: one per head, or one per column.
@@ -141,6 +163,30 @@ struct Epilogue {
     ptx::store_shared_b32(address + (swapped ? 0 : 4), swapped ? first : second);
   }
 
+  // As codes. Of a pair of tiles a lane has four columns side by side, of a single one two.
+  static OCTAVO_DEVICE void stage_codes(const State& state, const OutTile& tile,
+                                        const ForwardParams& p, const Place& w) {
+    const float inverse = inverse_out_scale(p.output, w.sequence, w.head);
+    OCTAVO_UNROLL
+    for (int m = 0; m < kTilesM; ++m) {
+      OCTAVO_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        OCTAVO_UNROLL
+        for (int n = 0; n < kTilesD; n += Operands::kPairedColumns ? 2 : 1) {
+          const float* const x = state.o[m][n] + half * 2;
+          const u32 to = tile.byte_address(w.row(m, half), Operands::column(n, 0, w.lane));
+          if constexpr (Operands::kPairedColumns) {
+            const float* const y = state.o[m][n + 1] + half * 2;
+            ptx::store_shared_b32(to, out_codes<C.out>(x[0], y[0], inverse) |
+                                          out_codes<C.out>(x[1], y[1], inverse) << 16);
+          } else {
+            ptx::store_shared_b16(to, static_cast<u16>(out_codes<C.out>(x[0], x[1], inverse)));
+          }
+        }
+      }
+    }
+  }
+
   static OCTAVO_DEVICE void stage_o(const State& state, const OutTile& tile, const Place& w) {
     OCTAVO_UNROLL
     for (int m = 0; m < kTilesM; ++m) {
@@ -169,7 +215,12 @@ struct Epilogue {
   static OCTAVO_DEVICE void store_o(const State& state, const ForwardParams& p, const Place& w) {
     const OutTile tile{ptx::shared_base()};
     G::math_sync();  // Q, K, V and partial results are no longer read
-    if (w.warp_n == 0) stage_o(state, tile, w);
+    if (w.warp_n == 0) {
+      if constexpr (kOutBytes == 1)
+        stage_codes(state, tile, p, w);
+      else
+        stage_o(state, tile, w);
+    }
     G::math_sync();
     constexpr u32 kChunks = OutTile::kChunks;
     u8* const out =
@@ -201,8 +252,10 @@ struct Epilogue {
       if (at >= bytes) break;
       if constexpr (kOutBytes == 4)
         ptx::store_global_b32(to + at, x[at / 4]);
-      else
+      else if constexpr (kOutBytes == 2)
         ptx::store_global_b16(to + at, static_cast<u16>(x[at / 4] >> (at % 4 * 8)));
+      else
+        ptx::store_global_b8(to + at, static_cast<u8>(x[at / 4] >> (at % 4 * 8)));
     }
   }
 };

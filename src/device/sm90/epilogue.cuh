@@ -1,6 +1,7 @@
 // After the last block: O is normalised and stored, LSE written.
 #pragma once
 
+#include "device/core/output.cuh"
 #include "device/ptx/fence.cuh"
 #include "device/ptx/stmatrix.cuh"
 #include "device/ptx/thread.cuh"
@@ -104,8 +105,36 @@ struct Epilogue {
                           sum == 0.0f ? -kInfinity : lse_log2 * kLn2);
   }
 
-  static OCTAVO_DEVICE u32 pack(float low, float high) {
+  static OCTAVO_DEVICE const OutputParams& output_of(const Sm90ForwardParams& p) {
+    return static_cast<const Sm90ForwardOutputParams&>(p).output;
+  }
+  // What values are multiplied by before they are packed; only 8 bits look at it.
+  static OCTAVO_DEVICE float inverse_of(const Sm90ForwardParams& p, const Place& w) {
+    if constexpr (codes_out(C)) return inverse_out_scale(output_of(p), w.sequence, w.head);
+    return 1.0f;
+  }
+
+  // Two neighbours, as they are stored; 8 bits fill half a word.
+  static OCTAVO_DEVICE u32 pack(float low, float high, float inverse = 1.0f) {
+    if constexpr (codes_out(C)) return out_codes<C.out>(low, high, inverse);
     return C.out == Element::f16 ? ptx::f16x2_from_f32(low, high) : ptx::bf16x2_from_f32(low, high);
+  }
+
+  // The largest of the warp's rows that exist. Columns that do not are 0, or not finite.
+  static OCTAVO_DEVICE void find_amax(const State& state, const Sm90ForwardParams& p,
+                                      const Place& w) {
+    float amax = 0;
+    OCTAVO_UNROLL
+    for (u32 half = 0; half < 2; ++half) {
+      if (w.row(half) >= w.at.len_q) continue;
+      OCTAVO_UNROLL
+      for (int i = 0; i < G::kColumns / 4; ++i) {
+        amax = larger_magnitude(amax, state.o[i * 4 + half * 2]);
+        amax = larger_magnitude(amax, state.o[i * 4 + half * 2 + 1]);
+      }
+    }
+    amax = largest_of_lanes<5>(amax);
+    if (w.lane == 0) gather_amax(output_of(p), w.sequence, w.head, amax);
   }
 
   // The warpgroup's 64 rows into its tile of shared memory, swizzled as the tensor map says.
@@ -129,11 +158,20 @@ struct Epilogue {
                                       (w.at.q_begin + row) * p.o_strides.row) *
                                          element_bytes(C.out);
   }
-  static OCTAVO_DEVICE void store_pair(u8* to, float low, float high) {
+  static OCTAVO_DEVICE void store_pair(u8* to, float low, float high, float inverse = 1.0f) {
     if constexpr (C.out == Element::f32)
       ptx::store_global_b64(to, ptx::bits_of(low), ptx::bits_of(high));
+    else if constexpr (codes_out(C))
+      ptx::store_global_b16(to, static_cast<u16>(pack(low, high, inverse)));
     else
       ptx::store_global_b32(to, pack(low, high));
+  }
+  // Two pairs that are neighbours, packed before.
+  static OCTAVO_DEVICE void store_four(u8* to, u32 first, u32 second) {
+    if constexpr (codes_out(C))
+      ptx::store_global_b32(to, first | second << 16);
+    else
+      ptx::store_global_b64(to, first, second);
   }
 
   static OCTAVO_DEVICE u32 exchanged(u32 x, int mask) {
@@ -184,6 +222,43 @@ struct Epilogue {
       }
     }
   }
+  // Lane i of each four has pairs of codes of blocks 0 and 1 in x[0], of 2 and 3 in x[1]: after
+  // this, those of block i from lanes 0 to 3.
+  static OCTAVO_DEVICE void transpose_codes(u32 (&x)[2], u32 lane) {
+    constexpr u32 kLowHalves = 0x5410, kHighHalves = 0x7632;
+    const bool upper = (lane & 2) != 0, odd = (lane & 1) != 0;
+    const u32 received = exchanged(upper ? x[0] : x[1], 2);
+    const u32 low = upper ? received : x[0];   // of lane 0 or 1,
+    const u32 high = upper ? x[1] : received;  // and of lane 2 or 3
+    const u32 kept = ptx::permute_bytes(low, high, odd ? kHighHalves : kLowHalves);
+    const u32 theirs = exchanged(ptx::permute_bytes(low, high, odd ? kLowHalves : kHighHalves), 1);
+    const u32 first = odd ? theirs : kept, second = odd ? kept : theirs;
+    x[0] = ptx::permute_bytes(first, second, kLowHalves);
+    x[1] = ptx::permute_bytes(first, second, kHighHalves);
+  }
+  // As store_direct, in 8 bits.
+  static OCTAVO_DEVICE void store_codes(const State& state, const Sm90ForwardParams& p,
+                                        const Place& w) {
+    const float inverse = inverse_of(p, w);
+    const i32 first = static_cast<i32>(w.lane % 4 * 8);
+    OCTAVO_UNROLL
+    for (u32 half = 0; half < 2; ++half) {
+      const i32 row = w.row(half);
+      const i32 columns = columns_left(p, w, row, first);
+      u8* const out = row_of(p, w, row) + first;
+      OCTAVO_UNROLL
+      for (int i = 0; i < G::kColumns / 4; i += 4) {
+        u32 pairs[4];
+        OCTAVO_UNROLL
+        for (int b = 0; b < 4; ++b)
+          pairs[b] =
+              pack(state.o[(i + b) * 4 + half * 2], state.o[(i + b) * 4 + half * 2 + 1], inverse);
+        u32 x[2] = {pairs[0] | pairs[1] << 16, pairs[2] | pairs[3] << 16};
+        transpose_codes(x, w.lane);
+        if (i * 8 < columns) ptx::store_global_b64(out + i * 8, x[0], x[1]);
+      }
+    }
+  }
   // Two lanes share four columns of each eight, in two rows: the even one stores those of the
   // first, the odd one those of the second.
   static OCTAVO_DEVICE void store_f32(const State& state, const Sm90ForwardParams& p,
@@ -228,6 +303,8 @@ struct Epilogue {
     const bool cuts_sequence = p.cu_seqlens_q != nullptr && w.first_row + kRows > w.at.len_q;
     if constexpr (C.out == Element::f32)
       store_f32(state, p, w);
+    else if constexpr (codes_out(C))
+      store_codes(state, p, w);
     else if (!kStages || cuts_sequence)
       store_direct(state, p, w);
     else

@@ -257,6 +257,7 @@ struct ForwardKernel {
     Place w = place_of(lane, tile);
     ptx::pin(w.lane);  // addresses made from it are not kept over the loop
     Epilogue<G>::finish(state, rows, p, w);
+    if constexpr (C.amax) Epilogue<G>::find_amax(state, p, w);
     Epilogue<G>::store_o(state, p, w);
   }
 

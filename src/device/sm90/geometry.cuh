@@ -29,16 +29,21 @@ inline constexpr float kLowest = -3.402823466e38f;
 inline constexpr float kLn2 = 0.693147180559945f;
 
 // The parameters of the kernel with a configuration.
-template <bool kCodes>
+template <bool kCodes, bool kOutput>
 struct ParamsBySize {
+  using Type = Sm90ForwardOutputParams;
+};
+template <>
+struct ParamsBySize<false, false> {
   using Type = Sm90ForwardParams;
 };
 template <>
-struct ParamsBySize<true> {
+struct ParamsBySize<true, false> {
   using Type = Sm90Forward8BitParams;
 };
 template <class Config>
-using ParamsOf = typename ParamsBySize<codes_qk(Config::value)>::Type;
+using ParamsOf =
+    typename ParamsBySize<codes_qk(Config::value), has_output_params(Config::value)>::Type;
 
 // Buffers from `first` on, used in turn: which one is next, and the parity of the phase that fills
 // it. A count is one register where stage and phase are two.
@@ -236,7 +241,7 @@ struct Geometry {
 
   // By every thread that computes, where an earlier grid may still be writing them.
   static OCTAVO_DEVICE void wait_for_scales() {
-    if constexpr (C.early_start && kCodes) {
+    if constexpr (C.early_start && (kCodes || codes_out(C))) {
       ptx::spare("they are read behind a barrier at which who loads arrives, having waited");
       ptx::wait_for_earlier_grids();
     }

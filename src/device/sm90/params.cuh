@@ -52,4 +52,10 @@ struct Sm90Forward8BitParams : Sm90ForwardParams {
   Divider by_q_block_rows, by_k_block_rows;
 };
 
+// With an 8-bit output, or where its largest magnitude is wanted; scales of 16-bit inputs are not
+// looked at.
+struct Sm90ForwardOutputParams : Sm90Forward8BitParams {
+  OutputParams output;
+};
+
 }  // namespace octavo

@@ -85,7 +85,7 @@ struct TileBoard {
     ptx::store_shared_b128(slot(tile) + 16,
                            {static_cast<u32>(t.head), static_cast<u32>(t.first_row),
                             static_cast<u32>(t.begin), static_cast<u32>(t.blocks)});
-    if constexpr (codes_qk(G::C)) {
+    if constexpr (announces_sequence(G::C)) {
       ptx::store_shared_b32(slot(tile) + 32, static_cast<u32>(t.at.kv_begin));
       ptx::store_shared_b32(slot(tile) + 36, static_cast<u32>(t.sequence));
     }
@@ -102,7 +102,7 @@ struct TileBoard {
     t.first_row = static_cast<i32>(b[1]);
     t.begin = static_cast<i32>(b[2]);
     t.blocks = static_cast<i32>(b[3]);
-    if constexpr (codes_qk(G::C)) {
+    if constexpr (announces_sequence(G::C)) {
       u32 begin, sequence;
       ptx::load_shared_b64(slot(tile) + 32, begin, sequence);
       t.at.kv_begin = static_cast<i32>(begin);

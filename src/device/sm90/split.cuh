@@ -188,7 +188,8 @@ struct SplitKernel {
   static constexpr bool kDestinationFirst = C.cluster > 1 || 2 * G::S.total > kSmemBytes;
   struct Destination {
     u8* row[2];
-    i32 columns[2];  // of the row from there on; none where there is no such row
+    i32 columns[2];             // of the row from there on; none where there is no such row
+    float inverse[2] = {1, 1};  // of the scales of 8-bit outputs
   };
   // The first column of a thread's piece.
   static OCTAVO_DEVICE i32 piece_begin(const Lane& w, u32 rank) {
@@ -217,34 +218,56 @@ struct SplitKernel {
       to.columns[half] = exists(p, w, half) ? p.head_dim - column : 0;
       ptx::pin(to.row[half]);
       ptx::pin(to.columns[half]);
+      if constexpr (codes_out(C))
+        to.inverse[half] =
+            exists(p, w, half) ? Epilogue<G>::inverse_of(p, in_head(p, w, half)) : 1.0f;
     }
     return to;
   }
 
   // A piece of a row: pairs of columns, eight apart.
   static OCTAVO_DEVICE void store_row(const float (&pairs)[kPiece / 4][2], u8* to, i32 columns,
-                                      bool odd) {
+                                      float inverse, bool odd) {
     if constexpr (kByFour) {
       OCTAVO_UNROLL
       for (int i = 0; i < kPiece / 4; i += 2) {
-        const u32 first = Epilogue<G>::pack(pairs[i][0], pairs[i][1]);
-        const u32 second = Epilogue<G>::pack(pairs[i + 1][0], pairs[i + 1][1]);
+        const u32 first = Epilogue<G>::pack(pairs[i][0], pairs[i][1], inverse);
+        const u32 second = Epilogue<G>::pack(pairs[i + 1][0], pairs[i + 1][1], inverse);
         const u32 received = Epilogue<G>::exchanged(odd ? first : second, 1);
         if (i * 8 < columns)
-          ptx::store_global_b64(to + i * 8 * element_bytes(C.out), odd ? received : first,
-                                odd ? second : received);
+          Epilogue<G>::store_four(to + i * 8 * element_bytes(C.out), odd ? received : first,
+                                  odd ? second : received);
       }
     } else {
       OCTAVO_UNROLL
       for (int i = 0; i < kPiece / 4; ++i)
         if (i * 8 < columns)
-          Epilogue<G>::store_pair(to + i * 8 * element_bytes(C.out), pairs[i][0], pairs[i][1]);
+          Epilogue<G>::store_pair(to + i * 8 * element_bytes(C.out), pairs[i][0], pairs[i][1],
+                                  inverse);
+    }
+  }
+
+  // Rows of a warp are of one head, or where heads are packed each of its own.
+  static OCTAVO_DEVICE void find_amax(const float (&amax)[2], const Sm90ForwardParams& p,
+                                      const Place& w) {
+    const OutputParams& output = Epilogue<G>::output_of(p);
+    if constexpr (C.pack_heads) {
+      OCTAVO_UNROLL
+      for (u32 half = 0; half < 2; ++half) {
+        const float of_row = largest_of_lanes<2>(amax[half]);
+        if (w.lane % 4 == 0 && exists(p, w, half))
+          gather_amax(output, w.sequence, in_head(p, w, half).head, of_row);
+      }
+    } else {
+      const float of_warp = largest_of_lanes<5>(ptx::max_f32(amax[0], amax[1]));
+      if (w.lane == 0) gather_amax(output, w.sequence, w.head, of_warp);
     }
   }
 
   // A piece of O, and LSE.
   static OCTAVO_DEVICE void store(const Piece<kPiece>& mine, const Destination& to,
                                   const Sm90ForwardParams& p, const Place& w, bool first) {
+    float amax[2] = {0, 0};
     OCTAVO_UNROLL
     for (u32 half = 0; half < 2; ++half) {
       const float sum = mine.sum[half];
@@ -253,12 +276,16 @@ struct SplitKernel {
       OCTAVO_UNROLL
       for (int i = 0; i < kPiece / 4; ++i) {
         OCTAVO_UNROLL
-        for (int e = 0; e < 2; ++e) pairs[i][e] = mine.o[i * 4 + half * 2 + e] * inverse;
+        for (int e = 0; e < 2; ++e) {
+          pairs[i][e] = mine.o[i * 4 + half * 2 + e] * inverse;
+          if (C.amax && exists(p, w, half)) amax[half] = larger_magnitude(amax[half], pairs[i][e]);
+        }
       }
-      store_row(pairs, to.row[half], to.columns[half], w.lane % 2 != 0);
+      store_row(pairs, to.row[half], to.columns[half], to.inverse[half], w.lane % 2 != 0);
       if (first && exists(p, w, half))
         Epilogue<G>::store_lse(mine.origin[half], sum, p, in_head(p, w, half), w.query(p, half));
     }
+    if constexpr (C.amax) find_amax(amax, p, w);
   }
 
   // --- math -------------------------------------------------------------------------------------

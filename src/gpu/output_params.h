@@ -1,0 +1,37 @@
+// What the host tells a forward kernel of an 8-bit output and of the largest magnitudes.
+#pragma once
+
+#include "attention/operand_scales.h"
+#include "device/core/params.cuh"
+#include "gpu/driver.h"
+#include "gpu/forward_params.h"
+#include "octavo/octavo.hpp"
+
+namespace octavo {
+
+inline OutputParams output_params(const Problem& posed, const Arguments& a) {
+  OutputParams p;
+  const ScaleParams scales = scale_params(a, a.out, a.out_scales, posed.len_q);
+  p.scales = scales.data;
+  p.scale_batch = scales.batch;
+  p.scale_head = scales.head;
+  p.amax = a.out_amax;
+  if (posed.out_scales == Granularity::head) {
+    p.amax_batch = posed.heads_q;
+    p.amax_head = 1;
+  }
+  return p;
+}
+
+// Before a kernel that gathers them, in the same stream; a graph that is captured takes it along.
+inline Status clear_amax(const Driver& driver, float* amax, std::int64_t floats, Stream stream) {
+  if (floats == 0) return {};
+  OCTAVO_GPU_TRY(driver,
+                 driver.memset_d32_async(reinterpret_cast<cuda::DevicePointer>(amax), 0,
+                                         static_cast<std::size_t>(floats),
+                                         static_cast<cuda::StreamHandle>(stream)),
+                 "cuMemsetD32Async");
+  return {};
+}
+
+}  // namespace octavo
