@@ -64,7 +64,7 @@ TEST(EmulatorMutants, OfHopperKernelsThatStartEarlyOrPackHeads) {
       if (waits_for_grids && mutant.caught_by != "") ++waits;
     }
   }
-  EXPECT_EQ(waits, 6);
+  EXPECT_EQ(waits, 7);
   EXPECT_EQ(packed, 1);
 }
 
