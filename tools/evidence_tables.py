@@ -241,6 +241,18 @@ def built_kernels(command):
             if k["available"] and k["kind"] == "cubin"}
 
 
+def checks_8bit(run):
+    """Random problems of the 8-bit modes, a report for each mode and seed."""
+    reports = [json.loads(p.read_text()) for p in sorted((run.folder / f"{run.family}_8bit_checks").glob("*.json"))]
+    if not reports:
+        return "not measured"
+    modes = sorted({row["precision"] for r in reports for row in r["rows"]} - {"native"})
+    failed = sum(len(r["failures"]) for r in reports)
+    return (f"{'passed' if all(r['passed'] for r in reports) else 'FAILED'}, "
+            f"{sum(r['cases'] for r in reports)} cases in {len(reports)} runs ({', '.join(modes)}; and 8-bit "
+            f"and 16-bit inputs as they are), {failed} failed, {reports[0]['repeat']} runs each")
+
+
 def page_8bit(run, report):
     """The 8-bit modes beside FP8 peers."""
     rows = report["rows"]
@@ -249,11 +261,13 @@ def page_8bit(run, report):
     lines = [f"""# 8-bit kernels on {report["gpu"]["name"]}
 
 Made by `tools/evidence_tables.py` from [sm90_8bit.json]({run.family}_8bit.json), which
-`tools/compare_8bit.py` made. *packed*: operands quantized before the clock runs, V
+`tools/compare_8bit.py` made. *packed*: operands quantized before, V
 transposed; *V by rows*: it is transposed in the call. The best FP8 peer
 is cuDNN or FlashAttention-3 as on record ([bench/peers_h200_fp8.csv](../../bench/peers_h200_fp8.csv)), at
 the pace of PyTorch's cuDNN backend in f16 in this run. *from f16*: with the quantizers, against the
 best peer in f16. Commit {report["commit"]}.
+
+Random problems against fp64: {checks_8bit(run)}.
 
 `fp8` over the {len(grid)} cases of the grid: geometric mean {statistics.geometric_mean(of_fp8):.3f}, minimum {min(of_fp8):.3f}.
 

@@ -164,7 +164,7 @@ constexpr void for_each_8bit_sm90_config(const Take& take) {
 }
 
 // 8-bit Q and K beside V of 16 bits: of each form as the modes have it, both elements with 64 and
-// 128 columns, also with exact sums.
+// 128 columns, also with exact sums; with 128 columns those alone.
 template <class Take>
 constexpr void for_each_mixed(const sm90::TableRow& row, const Take& take) {
   const bool both = row.head_dim == 64 || row.head_dim == 128;
@@ -172,7 +172,7 @@ constexpr void for_each_mixed(const sm90::TableRow& row, const Take& take) {
     if (element == Element::e4m3 && !both) continue;
     Sm90Forward c = sm90::mixed_config_of(row, element, MixedV::f16);
     c.k_block_scales = element == Element::int8;
-    if (c.ones && both) take(c);
+    if (c.ones && row.head_dim == 64) take(c);
     c.ones = false;
     take(c);
   }
@@ -192,7 +192,8 @@ constexpr void for_each_other_mixed(const sm90::TableRow& row, const Take& take)
     take(made(element, MixedV::f16,
               element == Element::int8 ? Scales::of_heads : Scales::of_blocks));
     take(made(element, MixedV::f16, Scales::of_rows));
-    take(made(element, MixedV::bf16, Scales::of_blocks));
+    take(made(element, MixedV::bf16,
+              element == Element::int8 ? Scales::of_blocks : Scales::of_heads));
   }
   take(made(Element::e5m2, MixedV::f16, Scales::of_heads));
   Sm90Forward c = made(Element::int8, MixedV::bf16, Scales::of_blocks);

@@ -185,7 +185,7 @@ Precision precision_to(Element element) {
 
 // A first pass is that of any format; the second pass that follows it here is in the list.
 Element codes_of(const Quantize& config) {
-  if (!config.amax_pass) return config.to;
+  if (!config.amax_pass || config.operands) return config.to;
   return config.hadamard ? Element::sim8 : Element::e4m3;
 }
 

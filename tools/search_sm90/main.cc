@@ -2,7 +2,8 @@
 //
 //   search_sm90 measure f16 TIMES.csv [HEAD_DIM ...]
 //                                          times configurations on the first GPU, over shapes;
-//                                          e4m3: those of 8 bits
+//                                          e4m3: those of FP8 with scores in FP16; int8: those
+//                                          of 8 bits with scores in FP32
 //   search_sm90 fit TIMES.csv HEADER       needs no GPU: fits the cost model of
 //                                          gpu/choose_sm90_forward.h to each configuration, takes
 //                                          those that serve some shape best, and writes their rows
@@ -26,18 +27,22 @@ namespace {
 Status search(int argc, char** argv) {
   const std::string_view step = argc > 1 ? argv[1] : "";
   const std::string_view element = argc > 2 ? argv[2] : "";
-  if (step == "measure" && argc >= 4 && (element == "f16" || element == "e4m3")) {
+  if (step == "measure" && argc >= 4 &&
+      (element == "f16" || element == "e4m3" || element == "int8")) {
     std::vector<int> head_dims;
     for (int i = 4; i < argc; ++i) head_dims.push_back(std::atoi(argv[i]));
     if (head_dims.empty())
       head_dims.assign(std::begin(search_sm90::kHeadDims), std::end(search_sm90::kHeadDims));
-    return search_sm90::measure(element == "f16" ? Element::f16 : Element::e4m3, head_dims,
-                                argv[3]);
+    const Element timed = element == "f16"    ? Element::f16
+                          : element == "int8" ? Element::int8
+                                              : Element::e4m3;
+    return search_sm90::measure(timed, head_dims, argv[3]);
   }
   if (step == "fit" && argc == 4) return search_sm90::fit_table(argv[2], argv[3]);
-  return Status(ErrorCode::invalid_argument,
-                "usage: search_sm90 measure f16|e4m3 TIMES.csv [HEAD_DIM ...] | search_sm90 fit "
-                "TIMES.csv HEADER");
+  return Status(
+      ErrorCode::invalid_argument,
+      "usage: search_sm90 measure f16|e4m3|int8 TIMES.csv [HEAD_DIM ...] | search_sm90 fit "
+      "TIMES.csv HEADER");
 }
 
 }  // namespace

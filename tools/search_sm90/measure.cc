@@ -178,7 +178,9 @@ class Bench {
   }
 
   Arguments arguments(const Problem& p, Element element) const {
-    const DType dtype = element == Element::f16 ? DType::f16 : DType::e4m3;
+    const DType dtype = element == Element::f16    ? DType::f16
+                        : element == Element::int8 ? DType::int8
+                                                   : DType::e4m3;
     const auto tensor = [&](const Buffer& b, DType type) {
       return Tensor::bhsd(b.data(), type, p.batch, p.heads_q, p.len_q, p.head_dim);
     };
@@ -256,8 +258,10 @@ Status measure(Element element, std::span<const int> head_dims, const char* path
   out << kColumns;
   std::vector<Group> groups;
   for (const int head_dim : head_dims) {
-    groups.push_back({head_dim});
-    if (element == Element::f16) continue;
+    if (element != Element::e4m3) {
+      groups.push_back({head_dim});
+      continue;
+    }
     groups.push_back({head_dim, sm90::Scores8Bit::f16});
     // Dimensions between the usual ones go without.
     if (head_dim != 96 && head_dim != 192)

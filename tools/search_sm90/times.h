@@ -22,8 +22,10 @@ struct Group {
   sm90::Scores8Bit scores = sm90::Scores8Bit::f32;
   auto operator<=>(const Group&) const = default;
 };
+// Of 8 bits the mode that takes them by default: int8 where scores are in FP32.
 inline Element element_of(const sm90::TableRow& row) {
-  return row.fold_columns > 0 ? Element::e4m3 : Element::f16;
+  if (row.fold_columns == 0) return Element::f16;
+  return row.scores == sm90::Scores8Bit::f32 ? Element::int8 : Element::e4m3;
 }
 // As it is timed: 8-bit K has the scales that our own quantizer gives it.
 Sm90Forward timed_config(const sm90::TableRow& row);
