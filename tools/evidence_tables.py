@@ -216,7 +216,22 @@ def readme_part(run):
         f"**{run.family} kernels** beside {beside(run)}, microseconds per call. "
         f"{where(run)}",
         table(["preset (B, H, S, D)", "Octavo", *peers, "ratio"], rows),
-        f"{summary(run)} All of it: [{path}]({path})."])
+        f"{summary(run)} All of it: [{path}]({path}).", *readme_8bit(run)])
+
+
+def grid_ratios_8bit(report):
+    return [r["ratio"]["fp8"] for r in report["rows"] if r["name"][0].isdigit()]
+
+
+def readme_8bit(run):
+    report = run.read("8bit")
+    if not report:
+        return []
+    ratios = grid_ratios_8bit(report)
+    path = f"evidence/{run.folder.name}/{run.family}_8bit.md"
+    return [f"In 8 bits, `fp8` on quantized operands beside the best FP8 peer on record: geometric mean "
+            f"{statistics.geometric_mean(ratios):.3f}, minimum {min(ratios):.3f} over {len(ratios)} cases. "
+            f"All modes: [{path}]({path})."]
 
 
 def readme_section(runs):
@@ -256,8 +271,7 @@ def checks_8bit(run):
 def page_8bit(run, report):
     """The 8-bit modes beside FP8 peers."""
     rows = report["rows"]
-    grid = [r for r in rows if r["name"][0].isdigit()]
-    of_fp8 = [r["ratio"]["fp8"] for r in grid]
+    of_fp8 = grid_ratios_8bit(report)
     lines = [f"""# 8-bit kernels on {report["gpu"]["name"]}
 
 Made by `tools/evidence_tables.py` from [sm90_8bit.json]({run.family}_8bit.json), which
@@ -269,7 +283,7 @@ best peer in f16. Commit {report["commit"]}.
 
 Random problems against fp64: {checks_8bit(run)}.
 
-`fp8` over the {len(grid)} cases of the grid: geometric mean {statistics.geometric_mean(of_fp8):.3f}, minimum {min(of_fp8):.3f}.
+`fp8` over the {len(of_fp8)} cases of the grid: geometric mean {statistics.geometric_mean(of_fp8):.3f}, minimum {min(of_fp8):.3f}.
 
 | B,H,S,D | causal | fp8 packed, us | TFLOP/s | ratio | V by rows, us | fp8_fast, us | ratio | int8, us | of fp8's speed | from f16, us | to f16 peer |
 | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"""]
