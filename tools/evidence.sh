@@ -8,7 +8,7 @@
 # FAMILY is what OCTAVO_KERNELS takes (docs/users.md). FOLDER is evidence/<the GPU's name> unless
 # given. HASH is asked of git unless given: a copy of the tree may have none. $PYTHON is the Python
 # that has PyTorch, python3 unless set. Of sm90 three times as many random problems are checked, and
-# it is held against every peer on record.
+# the 8-bit modes by themselves; it is held against every peer on record.
 set -uo pipefail
 usage() {
   sed -n 's/^#   //p' "$0" >&2
@@ -79,6 +79,19 @@ if [[ $family == sm90 ]]; then
       --json "$out/${family}_check_$seed.json"
   done
 fi
+if [[ $family == sm90 ]]; then
+  step 'check, overlapping' $octavo check --device cuda --seed 2 --cases 600 --overlap-launch \
+    --json "$out/${family}_check_overlap.json"
+  mkdir -p "$out/${family}_8bit_checks"
+  for seed in 7 8 9 10; do
+    for mode in fp8 fp8_fast fp8_mixed int8 int8_mixed; do
+      step "check, $mode, seed $seed" $octavo check --device cuda --cases 350 --seed $seed \
+        --precision $mode --json "$out/${family}_8bit_checks/${mode}_$seed.json"
+    done
+  done
+  step 'check, native' $octavo check --device cuda --cases 350 --seed 7 --precision native \
+    --json "$out/${family}_8bit_checks/native_7.json"
+fi
 step twelve $octavo check --device cuda --suite twelve --repeat 1000 --json "$out/${family}_twelve.json"
 step sanitize "$python" tools/sanitize.py --command $octavo --json "$out/${family}_sanitize.json"
 step bench $octavo bench --device cuda --iters 2000 --json "$out/${family}_bench.json"
@@ -87,6 +100,14 @@ against=()
   --recorded bench/peers_h200.csv)
 step compare "$python" tools/compare_torch.py --library build/liboctavo.so --command $octavo \
   --json "$out/${family}_compare.json" "${against[@]}" ${commit:+--commit "$commit"}
+if [[ $family == sm90 ]]; then
+  step 'compare, 8 bits' "$python" tools/compare_8bit.py --library build/liboctavo.so \
+    --json "$out/${family}_8bit.json" ${commit:+--commit "$commit"}
+  step 'counters, 8 bits' $octavo counters --device cuda --precision fp8 --preset mission \
+    --preset stress --shape 1,32,16384,64 --shape 1,16,16384,128 --shape 1,8,16384,256 \
+    --json "$out/${family}_counters_8bit.json"
+fi
+rm -f "$out/${family}_commits.json" # all of it is of one commit now
 step tables "$python" tools/evidence_tables.py --folder "$out"
 
 printf '\n%s s in all; %s\n' "$SECONDS" "$out"

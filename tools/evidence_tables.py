@@ -38,6 +38,11 @@ class Run:
         path = self.folder / f"{self.family}_{kind}.json"
         return json.loads(path.read_text()) if path.is_file() else None
 
+    def commit_of(self, kind):
+        """Of a file of its own, where it was made by another run than the comparison."""
+        commit = (self.read("commits") or {}).get(kind)
+        return f", commit {commit[:12]}" if commit else ""
+
     def rows(self, dtype="f16"):
         return [r for r in self.compare["rows"] if r["dtype"] == dtype]
 
@@ -135,13 +140,14 @@ def sanitized(report):
 
 
 def checks(run):
-    seeds = [run.read(f"check_{seed}") for seed in (1, 2)]
-    more = [f"- And of another seed: {checked(r)}." for r in seeds if r]
-    overlapping = run.read("check_overlap")
-    if overlapping:
-        more.append(f"- And with launches that overlap: {checked(overlapping)}.")
-    return "\n".join([f"- Random problems against fp64: {checked(run.read('check'))}.", *more,
-                      f"- Suite `twelve`: {checked(run.read('twelve'))}.",
+    def told(kind):
+        return checked(run.read(kind)) + run.commit_of(kind)
+
+    more = [f"- And of another seed: {told(kind)}." for kind in ("check_1", "check_2") if run.read(kind)]
+    if run.read("check_overlap"):
+        more.append(f"- And with launches that overlap: {told('check_overlap')}.")
+    return "\n".join([f"- Random problems against fp64: {told('check')}.", *more,
+                      f"- Suite `twelve`: {told('twelve')}.",
                       f"- compute-sanitizer: {sanitized(run.read('sanitize'))}."])
 
 
@@ -219,8 +225,11 @@ def readme_part(run):
         f"{summary(run)} All of it: [{path}]({path}).", *readme_8bit(run)])
 
 
+FULL_BATCH = 16384  # tokens of a case of the grid; the others are the presets' sizes
+
+
 def grid_ratios_8bit(report):
-    return [r["ratio"]["fp8"] for r in report["rows"] if r["name"][0].isdigit()]
+    return [r["ratio"]["fp8"] for r in report["rows"] if r["batch"] * r["length"] == FULL_BATCH]
 
 
 def readme_8bit(run):
@@ -230,7 +239,7 @@ def readme_8bit(run):
     ratios = grid_ratios_8bit(report)
     path = f"evidence/{run.folder.name}/{run.family}_8bit.md"
     return [f"In 8 bits, `fp8` on quantized operands beside the best FP8 peer on record: geometric mean "
-            f"{statistics.geometric_mean(ratios):.3f}, minimum {min(ratios):.3f} over {len(ratios)} cases. "
+            f"{statistics.geometric_mean(ratios):.3f}, minimum {min(ratios):.3f} over {len(ratios)} full batches. "
             f"All modes: [{path}]({path})."]
 
 
@@ -258,14 +267,32 @@ def built_kernels(command):
 
 def checks_8bit(run):
     """Random problems of the 8-bit modes, a report for each mode and seed."""
-    reports = [json.loads(p.read_text()) for p in sorted((run.folder / f"{run.family}_8bit_checks").glob("*.json"))]
+    folder = run.folder / f"{run.family}_8bit_checks"
+    reports = [json.loads(p.read_text()) for p in sorted(folder.glob("*.json"))]
     if not reports:
         return "not measured"
     modes = sorted({row["precision"] for r in reports for row in r["rows"]} - {"native"})
     failed = sum(len(r["failures"]) for r in reports)
     return (f"{'passed' if all(r['passed'] for r in reports) else 'FAILED'}, "
-            f"{sum(r['cases'] for r in reports)} cases in {len(reports)} runs ({', '.join(modes)}; and 8-bit "
-            f"and 16-bit inputs as they are), {failed} failed, {reports[0]['repeat']} runs each")
+            f"{sum(r['cases'] for r in reports)} cases in {len(reports)} runs ({', '.join(modes)}; "
+            f"and inputs as they are), {failed} failed, {reports[0]['repeat']} runs each"
+            f"{run.commit_of('8bit_checks')}")
+
+
+def counters_8bit(run):
+    """What the hardware counted in the forward kernels, of fp8 from f16 tensors."""
+    report = run.read("counters_8bit")
+    if not report:
+        return ""
+    shown = [("tensor_active_pct", "tensor cores, %"), ("tensor_busy_pct", "while busy, %"),
+             ("exp_unit_pct", "exp unit, %"), ("issue_active_pct", "issue, %"), ("dram_pct", "DRAM, %")]
+    rows = [[r["name"], f"{r['metrics']['tensor_ops_fp8'] / r['gflop'] / 1e9:.3f}",
+             f"{r['metrics']['tensor_ops_f16'] + r['metrics']['tensor_ops_bf16']:.0f}",
+             *(f"{r['metrics'][name]:.0f}" for name, _ in shown),
+             f"{r['metrics']['sm_clock_hz'] / 1e6:.0f}"]
+            for r in report["rows"] if r["kernel"] == "sm90_forward"]
+    header = ["case", "FP8 operations / 4 B H S S D", "16-bit operations", *(t for _, t in shown), "MHz"]
+    return f"\nCounted by `octavo counters --precision fp8`{run.commit_of('counters_8bit')}:\n\n{table(header, rows)}\n"
 
 
 def page_8bit(run, report):
@@ -283,7 +310,7 @@ best peer in f16. Commit {report["commit"]}.
 
 Random problems against fp64: {checks_8bit(run)}.
 
-`fp8` over the {len(of_fp8)} cases of the grid: geometric mean {statistics.geometric_mean(of_fp8):.3f}, minimum {min(of_fp8):.3f}.
+`fp8` over the {len(of_fp8)} cases of full batches, {FULL_BATCH} tokens: geometric mean {statistics.geometric_mean(of_fp8):.3f}, minimum {min(of_fp8):.3f}.
 
 | B,H,S,D | causal | fp8 packed, us | TFLOP/s | ratio | V by rows, us | fp8_fast, us | ratio | int8, us | of fp8's speed | from f16, us | to f16 peer |
 | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"""]
@@ -302,7 +329,7 @@ Random problems against fp64: {checks_8bit(run)}.
                  told(us.get("int8"), ".4g"), told(of_int8, ".2f"),
                  told(us["fp8_from_f16"], ".4g"), told(r["ratio_to_f16"], ".3f")]
         lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n" + counters_8bit(run)
 
 
 def write_or_check(path, text, check):

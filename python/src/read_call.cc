@@ -213,6 +213,10 @@ void prepare_out(Call& call, const Given& given, Layout layout) {
   call.arguments.out = tensor_view(out, dtype, layout, "out");
 }
 
+std::int64_t sequences_of(const Arguments& a) {
+  return a.cu_seqlens_q != nullptr ? a.sequences : a.q.shape[0];
+}
+
 // Of the tensor, or (batch, heads): by how many there are.
 void read_out_scale(Call& call, nb::handle given) {
   Arguments& a = call.arguments;
@@ -221,8 +225,7 @@ void read_out_scale(Call& call, nb::handle given) {
     refuse(PyExc_ValueError, "out_scale", "given with out of " + std::string(name(a.out.dtype)),
            "None; an array with out_dtype float8_e4m3fn, float8_e5m2 or int8");
   }
-  const std::int64_t sequences = a.cu_seqlens_q != nullptr ? a.sequences : a.q.shape[0];
-  const std::int64_t heads = sequences * a.q.shape[1];
+  const std::int64_t heads = sequences_of(a) * a.q.shape[1];
   const std::string supported =
       "float32, contiguous, of 1 number or " + std::to_string(heads) + ", one per head";
   if (given.is_none())
@@ -249,8 +252,7 @@ void read_out_scale(Call& call, nb::handle given) {
 void prepare_amax(Call& call) {
   Arguments& a = call.arguments;
   const bool of_heads = is_8bit(a.out.dtype) && a.out_scales.granularity == Granularity::head;
-  const std::int64_t sequences = a.cu_seqlens_q != nullptr ? a.sequences : a.q.shape[0];
-  const std::array<std::int64_t, 2> shape = {of_heads ? sequences : 1, a.q.shape[1]};
+  const std::array<std::int64_t, 2> shape = {of_heads ? sequences_of(a) : 1, a.q.shape[1]};
   call.amax = make_array(call.q, DType::f32, of_heads ? 2 : 1, shape.data());
   a.out_amax = static_cast<float*>(keep(call, read_array(call.amax, "amax")).data);
 }

@@ -58,10 +58,9 @@ Scores8Bit scores_of(const Problem& posed) {
   return fast ? Scores8Bit::f16_codes : Scores8Bit::f16;
 }
 
-// Launches of our own come before, and nothing that reads what it writes.
-bool follows_quantizers(const Problem& posed) {
+// Launches of our own come before, and nothing that reads what it writes. `p`: as they leave it.
+bool follows_quantizers(const Problem& posed, const Problem& p) {
   const OperandFormats formats = operand_formats(posed);
-  const Problem p = prepared_problem(posed);
   if (!is_8bit(p.q)) return false;
   const bool transposes = is_8bit(p.v) && posed.v_layout == VLayout::rows;
   return formats.q.rounded || formats.k.rounded || formats.v.rounded || transposes;
@@ -241,7 +240,7 @@ ChosenSm90Forward choose_sm90_forward(const Problem& problem, const GpuInfo& gpu
     if (may_pack(row, p)) consider(row, packed_heads(p, block_m), true);
   }
   // What clears the maxima comes before, and is no kernel that could be overlapped.
-  const bool overlaps = p.options.overlap_launch || follows_quantizers(problem);
+  const bool overlaps = p.options.overlap_launch || follows_quantizers(problem, p);
   chosen.config.early_start = overlaps && !p.out_amax;
   chosen.reason = fmt::format("{}: {:.3g} us by the table{}, the least", shape_text(chosen.config),
                               best, sm90::is_mixed(chosen.config) ? " of 16-bit kernels" : "");

@@ -10,6 +10,26 @@
 namespace octavo {
 namespace {
 
+// Q, K and V together, K with the scales that its mode gives it.
+struct Operands {
+  Element from, to = Element::e4m3;
+  int columns;
+  bool amax_pass = false, hold = false;
+};
+constexpr Quantize of_operands(const Operands& o) {
+  const bool int8 = o.to == Element::int8;
+  return {.arch = 90,
+          .from = o.from,
+          .to = o.to,
+          .group = int8 ? ScaleGroup::block : ScaleGroup::head,
+          .amax_pass = o.amax_pass,
+          .columns = o.columns,
+          .threads = quantizer::kOperandThreads,
+          .transposed = true,
+          .operands = true,
+          .hold = o.hold};
+}
+
 const Quantize kConfigs[] = {
     {.arch = 89, .to = Element::e4m3},
     {.arch = 90, .from = Element::bf16, .to = Element::e5m2, .group = ScaleGroup::block},
@@ -39,61 +59,13 @@ const Quantize kConfigs[] = {
      .threads = 256,
      .transposed = true},
     // As many registers as the columns and CTAs of an SM ask for.
-    {.arch = 90,
-     .to = Element::e4m3,
-     .group = ScaleGroup::head,
-     .amax_pass = true,
-     .threads = 256,
-     .transposed = true,
-     .operands = true},
-    {.arch = 90,
-     .from = Element::bf16,
-     .to = Element::e4m3,
-     .group = ScaleGroup::head,
-     .columns = 128,
-     .threads = 256,
-     .transposed = true,
-     .operands = true},
-    {.arch = 90,
-     .to = Element::e4m3,
-     .group = ScaleGroup::head,
-     .columns = 128,
-     .threads = 256,
-     .transposed = true,
-     .operands = true,
-     .hold = true},
-    {.arch = 90,
-     .from = Element::bf16,
-     .to = Element::int8,
-     .group = ScaleGroup::block,
-     .threads = 256,
-     .transposed = true,
-     .operands = true,
-     .hold = true},
-    {.arch = 90,
-     .from = Element::bf16,
-     .to = Element::int8,
-     .group = ScaleGroup::block,
-     .amax_pass = true,
-     .columns = 128,
-     .threads = 256,
-     .transposed = true,
-     .operands = true},
-    {.arch = 90,
-     .to = Element::e4m3,
-     .group = ScaleGroup::head,
-     .columns = 256,
-     .threads = 256,
-     .transposed = true,
-     .operands = true,
-     .hold = true},
-    {.arch = 90,
-     .to = Element::e4m3,
-     .group = ScaleGroup::head,
-     .columns = 256,
-     .threads = 256,
-     .transposed = true,
-     .operands = true},
+    of_operands({.from = Element::f16, .columns = 64, .amax_pass = true}),
+    of_operands({.from = Element::bf16, .columns = 128}),
+    of_operands({.from = Element::f16, .columns = 128, .hold = true}),
+    of_operands({.from = Element::bf16, .to = Element::int8, .columns = 64, .hold = true}),
+    of_operands({.from = Element::bf16, .to = Element::int8, .columns = 128, .amax_pass = true}),
+    of_operands({.from = Element::f16, .columns = 256, .hold = true}),
+    of_operands({.from = Element::f16, .columns = 256}),
 };
 
 TEST(Quantize, CompilesWithoutSpills) {

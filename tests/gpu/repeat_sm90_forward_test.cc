@@ -130,6 +130,13 @@ class Repeated : public testing::Test {
     Status status;
     return repeated.launch_again(gpu_, a, nullptr, status);
   }
+  // What was launched with `a` is not launched again with what `change` makes of it.
+  void expect_refused_where(const RepeatedSm90Forward& repeated, const Arguments& a, auto change) {
+    Arguments b = a;
+    change(b);
+    EXPECT_FALSE(again(repeated, b));
+    EXPECT_TRUE(again(repeated, a));
+  }
 
   const Driver driver_ = make_recording_driver();
   Gpu gpu_;
@@ -175,12 +182,7 @@ TEST_F(Repeated, OutputsOf8Bits) {
 
   const RepeatedSm90Forward repeated;
   ASSERT_TRUE(repeated.launch(gpu_, kernel_for(a), *problem_of(a), a, nullptr).ok());
-  const auto expect_refused = [&](auto change) {
-    Arguments c = a;
-    change(c);
-    EXPECT_FALSE(again(repeated, c));
-    EXPECT_TRUE(again(repeated, a));
-  };
+  const auto expect_refused = [&](auto change) { expect_refused_where(repeated, a, change); };
   expect_refused([](Arguments& c) { c.out_amax = nullptr; });
   expect_refused([](Arguments& c) { c.out_scales.granularity = Granularity::tensor; });
   expect_refused([](Arguments& c) { c.out_scales.data = nullptr; });
@@ -204,12 +206,7 @@ TEST_F(Repeated, NotWhereMoreThanAddressesDiffers) {
   ASSERT_TRUE(repeated.launch(gpu_, kernel_for(a), *problem_of(a), a, nullptr).ok());
   EXPECT_TRUE(again(repeated, a));
   EXPECT_FALSE(again(never, a));
-  const auto expect_refused = [&](auto change) {
-    Arguments b = a;
-    change(b);
-    EXPECT_FALSE(again(repeated, b));
-    EXPECT_TRUE(again(repeated, a));
-  };
+  const auto expect_refused = [&](auto change) { expect_refused_where(repeated, a, change); };
   expect_refused([](Arguments& b) { b.k.shape[2] = b.v.shape[2] = 255; });
   expect_refused([](Arguments& b) { b.q.stride[1] += 64; });
   expect_refused([](Arguments& b) { b.out.dtype = DType::bf16; });
@@ -226,12 +223,7 @@ TEST_F(Repeated, NotAtAddressesThatNeedACloserLook) {
   const Arguments a = arguments(128, 256, 1 << 20);
   const RepeatedSm90Forward repeated;
   ASSERT_TRUE(repeated.launch(gpu_, kernel_for(a), *problem_of(a), a, nullptr).ok());
-  const auto expect_refused = [&](auto change) {
-    Arguments b = a;
-    change(b);
-    EXPECT_FALSE(again(repeated, b));
-    EXPECT_TRUE(again(repeated, a));
-  };
+  const auto expect_refused = [&](auto change) { expect_refused_where(repeated, a, change); };
   const auto past = [](const void* data, std::intptr_t bytes) {
     return reinterpret_cast<void*>(reinterpret_cast<std::intptr_t>(data) + bytes);
   };

@@ -251,6 +251,20 @@ OCTAVO_DEVICE void load_held(const QuantizeParams& p, const Tile& t, HeldKeys<kC
     load_four_keys<kC>(p, t, t.begin, slab, keys.slabs[slab]);
 }
 
+// each(key of the lane's four, first column, eight values) for all that a lane holds.
+template <Quantize kC, class Each>
+OCTAVO_DEVICE void for_each_held(const HeldKeys<kC>& keys, const Each& each) {
+  OCTAVO_UNROLL
+  for (int slab = 0; slab < kSlabs<kC>; ++slab) {
+    OCTAVO_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      float x[kVector];
+      widen<kC.from>(keys.slabs[slab].words[i], x);
+      each(i, slab * kSlabColumns + lane_column(), x);
+    }
+  }
+}
+
 // K by heads, in the shape of V: a warp has sixteen keys, a lane four of them.
 template <Quantize kC>
 OCTAVO_DEVICE void hold_k(const QuantizeParams& p, i32 block) {
@@ -261,15 +275,9 @@ OCTAVO_DEVICE void hold_k(const QuantizeParams& p, i32 block) {
   load_held(p, t, keys);
   let_next_start<kC>();
   float amax = 0;
-  OCTAVO_UNROLL
-  for (int slab = 0; slab < kSlabs<kC>; ++slab) {
-    OCTAVO_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      float x[kVector];
-      widen<kC.from>(keys.slabs[slab].words[i], x);
-      amax = ptx::max_f32(amax, largest_magnitude(x));
-    }
-  }
+  for_each_held(keys, [&amax](int /*key*/, int /*column*/, const float(&x)[kVector]) {
+    amax = ptx::max_f32(amax, largest_magnitude(x));
+  });
   const u32 parts = ptx::shared_base() + static_cast<u32>(value_smem(kC).parts);
   amax = cluster_max<kC, 1>(cta_max<kC>(amax, parts));
   const float scale = scale_from_amax<kC.to>(amax, p.largest_code);
@@ -277,16 +285,9 @@ OCTAVO_DEVICE void hold_k(const QuantizeParams& p, i32 block) {
   float inverse[kVector];
   fill(inverse, inverse_step<kC.to>(scale));
   const i32 row = t.begin + static_cast<i32>(ptx::warp_index()) * kKeyGroup;
-  OCTAVO_UNROLL
-  for (int slab = 0; slab < kSlabs<kC>; ++slab) {
-    OCTAVO_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      float x[kVector];
-      widen<kC.from>(keys.slabs[slab].words[i], x);
-      store_row<kC>(p, t, row + key_of_byte(lane_word(), i), slab * kSlabColumns + lane_column(), x,
-                    inverse);
-    }
-  }
+  for_each_held(keys, [&](int key, int column, const float(&x)[kVector]) {
+    store_row<kC>(p, t, row + key_of_byte(lane_word(), key), column, x, inverse);
+  });
 }
 
 template <Quantize kC>

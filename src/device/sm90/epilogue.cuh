@@ -58,7 +58,7 @@ struct Epilogue {
   }
   // All columns of O times the scales of V: by column, or one for all of a head. They come by way
   // of shared memory, a thread of the warpgroup for each: all that a lane needs would not fit
-  // beside O, and one after the other they took 5 us of a tile with 128 columns.
+  // beside O, and one after the other they took a seventh of the time at (8,16,2048,128).
   static OCTAVO_DEVICE void scale_values(State& state, const Sm90ForwardParams& p, const Place& w) {
     const u32 scales = G::v_scales(w.group);
     group_sync(w);  // nobody reads those of the last tile
