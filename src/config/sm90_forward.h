@@ -22,8 +22,9 @@ struct Sm90Forward {
                                    // loading for itself; else each has 64 rows of its own
   int row_groups = 1;              // where they do: warpgroups along the rows, 64 for each
   int cluster = 1;                 // CTAs that divide the keys as well, where they are split
-  bool overlap = true;             // a block's scores are computed while the last one's P V is;
-                                   // else one after the other, with fewer registers
+  bool overlap = true;             // a block's scores come before the last one's P V, which is
+                                   // computed under its softmax; else after it, with fewer
+                                   // registers: where keys are split, or in 8 bits
   bool persistent = true;          // one CTA an SM, tile after tile; else a CTA a tile
   bool own_o = true;               // O is stored through shared memory; else from registers
   bool ones = true;                // row sums come from the tensor cores: a column of ones beside V
@@ -94,11 +95,11 @@ OCTAVO_HD constexpr int register_budget(const Sm90Forward& c) {
 // What it holds at once where scores become probabilities: both, O, what is to be folded into it,
 // and about so much beside them.
 OCTAVO_HD constexpr int registers_held(const Sm90Forward& c) {
-  constexpr int kRest = 24;
+  const int rest = c.f16_scores ? 16 : 24;
   const int p = c.overlap ? c.block_n * element_bytes(v_element(c)) / 8 : 0;
   const int ones = c.ones ? 8 : 0;
   const int folded = c.fold_columns > 0 ? c.fold_columns + ones : 0;
-  return c.block_n / (c.f16_scores ? 4 : 2) + p + (c.head_dim + ones + folded) / 2 + kRest;
+  return c.block_n / (c.f16_scores ? 4 : 2) + p + (c.head_dim + ones + folded) / 2 + rest;
 }
 
 OCTAVO_HD constexpr int load_registers(const Sm90Forward& c) { return c.warpgroups <= 2 ? 24 : 32; }

@@ -150,6 +150,11 @@ void add_arithmetic(std::vector<ConformanceSet>& sets) {
   add("fma.rn.sat.f16x2", {OCTAVO_KERNEL_OF(arithmetic<conformance::Function::fma_sat_f16x2>)}, 0,
       halves);
   add("max.f16x2", {OCTAVO_KERNEL_OF(arithmetic<conformance::Function::max_f16x2>)}, 0, any);
+  // Some that are equal in a half.
+  add("setp.ge.f16x2", {OCTAVO_KERNEL_OF(arithmetic<conformance::Function::any_ge_f16x2>)}, 0,
+      [](Draw& draw, int i) { return i % 4 == 0 ? 0xfc003c00u | draw.word() % 4 : draw.word(); });
+  add("min.f32", {OCTAVO_KERNEL_OF(arithmetic<conformance::Function::min>)}, 0,
+      [](Draw& draw, int i) { return i % 4 == 0 ? draw.word() | 0x7f800000 : draw.word(); });
 }
 
 void add_matrices(std::vector<ConformanceSet>& sets) {

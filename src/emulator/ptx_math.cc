@@ -42,6 +42,10 @@ float max_f32(float a, float b) {
   if (std::isnan(a)) return canonical(b);
   return std::isnan(b) ? a : std::fmax(a, b);
 }
+float min_f32(float a, float b) {
+  if (std::isnan(a)) return canonical(b);
+  return std::isnan(b) ? a : std::fmin(a, b);
+}
 
 // A NaN becomes the canonical one of the format, as the instruction has it.
 u32 f16x2_from_f32(float low, float high) {
@@ -120,6 +124,9 @@ u32 fma_sat_f16x2(u32 a, u32 b, u32 c) {
 }
 u32 max_f16x2(u32 a, u32 b) {
   return by_halves(a, b, 0, [](float x, float y, float) { return half_of(max_f32(x, y)); });
+}
+bool any_ge_f16x2(u32 a, u32 b) {
+  return by_halves(a, b, 0, [](float x, float y, float) -> u32 { return x >= y; }) != 0;
 }
 
 u32 sub_f16x2(u32 a, u32 b) {

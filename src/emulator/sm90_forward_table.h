@@ -10,12 +10,14 @@
 
 namespace octavo::emulator {
 
-// The first row of a table with its columns that divides, or does not divide, keys.
+// The first row of a table with its columns that divides, or does not divide, keys; of 64 columns
+// also with its order of products.
 template <std::size_t kRows>
 constexpr bool is_first_of_form(const sm90::TableRow& row, const sm90::TableRow (&table)[kRows]) {
   for (const sm90::TableRow& other : table)
     if (other.head_dim == row.head_dim && (other.cluster > 0) == (row.cluster > 0) &&
-        other.scores == row.scores)
+        other.scores == row.scores &&
+        (other.overlap == row.overlap || row.head_dim != 64 || row.cluster > 0))
       return &other == &row;
   return false;
 }
@@ -108,8 +110,7 @@ constexpr void for_each_sm90_output(const Take& take) {
 }
 
 // In 8 bits, one of each form: kernels of other rows differ in numbers alone. With scores in FP16
-// each of them as our own quantizer has it, and with exact sums, for LSE; then with an early start,
-// and with scales of blocks of K.
+// each of them as our own quantizer has it, and with exact sums, for LSE; then with an early start.
 template <class Take>
 constexpr void for_each_f16_scores(const sm90::TableRow& row, const Take& take) {
   Sm90Forward c = sm90::config_of(row, Element::e4m3);
@@ -121,9 +122,6 @@ constexpr void for_each_f16_scores(const sm90::TableRow& row, const Take& take) 
   }
   if (row.head_dim != 64) return;
   c.early_start = true;
-  take(c);
-  c.early_start = false;
-  c.k_block_scales = true;
   take(c);
 }
 // With scores in FP32: the scales of every key, the other formats and other outputs.

@@ -292,7 +292,6 @@ void pose_scales(const Sm90Forward& config, Case& c) {
   // Codes that are known to be small are those of our own quantizer.
   c.input = DType::f16;
   c.options.precision = config.code_exp ? Precision::fp8_fast : Precision::fp8;
-  if (config.k_block_scales) c.options.quantization.qk = Granularity::block;
 }
 
 std::vector<Case> cases_for(const Sm90Forward& config) {

@@ -49,7 +49,7 @@ bool has_k_row_scales(const Problem& p) {
 Scores8Bit scores_of(const Problem& posed) {
   const Problem p = prepared_problem(posed);
   const bool fp8 = p.v == DType::e4m3 || p.v == DType::e5m2;
-  if (!fp8 || has_k_row_scales(p)) return Scores8Bit::f32;
+  if (!fp8 || has_k_row_scales(p) || has_k_block_scales(p)) return Scores8Bit::f32;
   constexpr double kLargestHalf = 65504;
   const double most = static_cast<double>(p.head_dim) * largest_code(p.q, p.q_largest_code) *
                       largest_code(p.k, p.k_largest_code);

@@ -67,8 +67,9 @@ Status check_8bit_pv(const Sm90Forward& c) {
     return wrong_field("block_n", c.block_n, "up to 160 in FP8");
   if (c.ones && c.element == Element::int8)
     return invalid("config.ones", "true", "false with int8");
-  if (c.f16_scores && (c.element == Element::int8 || c.k_row_scales))
-    return invalid("config.f16_scores", "true", "false with int8, and with k_row_scales");
+  if (c.f16_scores && (c.element == Element::int8 || c.k_row_scales || c.k_block_scales))
+    return invalid("config.f16_scores", "true",
+                   "false with int8, and with k_row_scales or k_block_scales");
   if (c.code_exp && !(c.f16_scores && c.ones))
     return invalid("config.code_exp", "true", "false unless f16_scores and ones");
   return {};
@@ -104,7 +105,8 @@ Status check_switches(const Sm90Forward& c) {
     if (c.cluster != 1) return wrong_field("cluster", c.cluster, "1 unless split_keys");
     if (c.row_groups != 1) return wrong_field("row_groups", c.row_groups, "1 unless split_keys");
     if (c.pack_heads) return invalid("config.pack_heads", "true", "false unless split_keys");
-    if (!c.overlap) return invalid("config.overlap", "false", "true unless split_keys");
+    if (!c.overlap && !sm90::codes_pv(c))
+      return invalid("config.overlap", "false", "true unless split_keys, or V is of 8 bits");
     return {};
   }
   if (c.row_groups < 1 || c.warpgroups % c.row_groups != 0)

@@ -61,7 +61,7 @@ const Shape kShapes[] = {
 };
 
 // In 8 bits: those of three and of two warpgroups, O in one part and in several, keys divided; with
-// scales of every key, which are read in the loop.
+// scales of every key, which are read in the loop; with scores in FP16.
 const Shape k8BitShapes[] = {
     {".element=Element::e4m3,.own_o=false,.ones=false,.fold_columns=32,.k_row_scales=true",
      {.element = Element::e4m3,
@@ -107,6 +107,26 @@ const Shape k8BitShapes[] = {
       .own_o = false,
       .ones = false,
       .fold_columns = 128}},
+    // P V before the next scores, as large as registers allow.
+    {".element=Element::e4m3,.warpgroups=4,.overlap=false,.own_o=false,.fold_columns=32,"
+     ".f16_scores=true",
+     {.element = Element::e4m3,
+      .warpgroups = 4,
+      .overlap = false,
+      .own_o = false,
+      .fold_columns = 32,
+      .f16_scores = true}},
+    {".element=Element::e4m3,.head_dim=256,.warpgroups=2,.block_n=160,.overlap=false,"
+     ".own_o=false,.fold_columns=64,.f16_scores=true,.code_exp=true",
+     {.element = Element::e4m3,
+      .head_dim = 256,
+      .warpgroups = 2,
+      .block_n = 160,
+      .overlap = false,
+      .own_o = false,
+      .fold_columns = 64,
+      .f16_scores = true,
+      .code_exp = true}},
 };
 
 // 8-bit Q and K beside V of 16 bits: rows or keys divided, both products' elements, scales of
@@ -188,7 +208,7 @@ TEST(Sm90Forward, CompilesIn8BitsWithoutSpillsOrSerialisedProducts) {
     const int in_loop = c.head_dim / 32 + parts * c.block_n / 32;
     const int wgmma =
         c.element == Element::int8 ? kernel.instructions.wgmma_int8 : kernel.instructions.wgmma_fp8;
-    EXPECT_EQ(wgmma, (c.overlap ? 2 : 1) * in_loop) << shape.text;
+    EXPECT_EQ(wgmma, (c.overlap || sm90::codes_pv(c) ? 2 : 1) * in_loop) << shape.text;
     EXPECT_EQ(kernel.instructions.mma(), wgmma) << shape.text;
   }
 }
@@ -218,8 +238,11 @@ TEST(Sm90Forward, SharedMemoryIsPlanned) {
     const Sm90Forward& c = shape.config;
     const sm90::SmemPlan s = sm90::smem_plan(c);
     EXPECT_LE(s.total, 227 * 1024) << shape.text;
-    for (const int at : {s.q, s.o, s.k, s.v, s.q_tile, s.k_stage, s.v_stage})
+    for (const int at : {s.q, s.o, s.k, s.v, s.q_tile, s.k_stage})
       EXPECT_EQ(at % 1024, 0) << shape.text;
+    // What a swizzle repeats after: eight rows, of V transposed eight chunks of a column's keys.
+    const int v_repeats = sm90::codes_pv(c) ? 8 * sm90::chunk_keys(c) : 1024;
+    EXPECT_EQ(s.v_stage % v_repeats, 0) << shape.text;
     EXPECT_EQ(s.barriers % 8, 0) << shape.text;
     EXPECT_EQ(s.receive % 16, 0) << shape.text;
     const int q_bytes = sm90::q_tiles(c) * s.q_tile;

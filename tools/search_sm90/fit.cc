@@ -140,8 +140,8 @@ std::vector<std::size_t> picked(const Timed& fitted, const Estimates& estimates,
                                 const Estimates& elsewhere) {
   // In 8 bits there are more tables, and no row is shipped before it is asked for.
   const bool in_8_bits = fitted.rows[0].fold_columns > 0;
-  const std::size_t most = in_8_bits ? 5 : 10;
-  const double worth_it = in_8_bits ? 0.003 : 0.0003;
+  const std::size_t most = in_8_bits ? 8 : 10;
+  const double worth_it = in_8_bits ? 0.001 : 0.0003;
   std::vector<std::size_t> chosen;
   double loss = std::numeric_limits<double>::infinity();
   while (chosen.size() < most) {
@@ -188,7 +188,7 @@ bool replace_rows(const char* path, std::string_view table, const std::string& r
 Timed feasible_of(const Timed& t) {
   Timed kept{{}, t.problems, {}};
   for (std::size_t row = 0; row < t.rows.size(); ++row) {
-    if (!feasible(timed_config(t.rows[row]), 90).ok()) continue;
+    if (!is_wanted(t.rows[row])) continue;
     kept.rows.push_back(t.rows[row]);
     kept.us.push_back(t.us[row]);
   }

@@ -50,27 +50,32 @@ Rows candidates_16_bit(int head_dim) {
   return rows;
 }
 
-// What is folded at once: as many columns as registers hold, and fewer where they are many or an SM
-// is to hold several CTAs.
+// What is folded at once: as many columns as registers hold, or fewer, as the compiler may need
+// more of them than are foreseen; fewer still where columns are many or an SM is to hold several
+// CTAs.
 Rows candidates_8_bit(const Group& group) {
   using sm90::Scores8Bit;
   const int head_dim = group.head_dim;
   Rows rows;
   const auto add = [&](sm90::TableRow row) {
+    int folds = 0;
     for (const int fold : {192, 128, 96, 64, 32}) {
       if (head_dim % fold != 0) continue;
       row.fold_columns = fold;
       row.scores = group.scores;
       row.ones = group.scores != Scores8Bit::f32;
-      if (!feasible(timed_config(row), 90).ok()) continue;
+      if (!is_wanted(row)) continue;
       rows.push_back(row);
-      if (head_dim < 256 && row.ctas == 1) break;
+      if (++folds == 2 && head_dim < 256 && row.ctas == 1) break;
     }
   };
   for (const int warpgroups : {2, 3, 4})
     for (const int block_n : {64, 96, 128, 160})
-      add({head_dim, warpgroups, block_n, block_n < 128 ? 4 : 2, 0, 0, true, false, false, 1, 1, 0,
-           0, 0});
+      for (const bool overlap : {true, false}) {
+        if (warpgroups == 2 && head_dim == 64) continue;  // three or four have always won there
+        add({head_dim, warpgroups, block_n, block_n < 128 ? 4 : 2, 0, 0, overlap, false, false, 1,
+             1, 0, 0, 0});
+      }
   for (const int cluster : {1, 2}) {
     const auto add_split = [&](int warpgroups, int row_groups, int block_n, int stages, int ctas) {
       add({head_dim, warpgroups, block_n, stages, row_groups, cluster, false, false, false, 1, 1, 0,
@@ -81,6 +86,7 @@ Rows candidates_8_bit(const Group& group) {
       // More CTAs an SM than registers would have it, for grids that just fill so many.
       if (cluster == 1) add_split(1, 1, block_n, stages, 4);
     }
+    if (cluster == 1) add_split(1, 1, 128, 2, 3);
     add_split(2, 1, 128, 1, 1);
     add_split(2, 1, 160, 1, 1);
     add_split(2, 2, 128, 1, 1);
@@ -92,7 +98,7 @@ Rows candidates(Element element, const Group& group) {
   if (element != Element::f16) return candidates_8_bit(group);
   Rows rows;
   for (const sm90::TableRow& row : candidates_16_bit(group.head_dim))
-    if (feasible(timed_config(row), 90).ok()) rows.push_back(row);
+    if (is_wanted(row)) rows.push_back(row);
   return rows;
 }
 

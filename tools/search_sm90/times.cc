@@ -8,6 +8,8 @@
 #include <limits>
 #include <sstream>
 
+#include "gpu/sm90_feasible.h"
+
 namespace octavo::search_sm90 {
 namespace {
 
@@ -84,6 +86,11 @@ Sm90Forward timed_config(const sm90::TableRow& row) {
   // As the modes have them: int8's K by blocks, FP8's by heads.
   c.k_block_scales = sm90::codes_qk(c) && !c.f16_scores;
   return c;
+}
+
+bool is_wanted(const sm90::TableRow& row) {
+  const Sm90Forward c = timed_config(row);
+  return feasible(c, 90).ok() && (!c.f16_scores || c.ones);
 }
 
 const char* const kColumns =

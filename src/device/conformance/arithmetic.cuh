@@ -28,7 +28,9 @@ enum class Function : int {
   e4m3x2_of_f16x2,
   fma_f16x2,
   fma_sat_f16x2,
-  max_f16x2
+  max_f16x2,
+  any_ge_f16x2,
+  min
 };
 
 OCTAVO_DEVICE float as_float(u32 x) {
@@ -82,6 +84,10 @@ OCTAVO_DEVICE u32 apply(u32 a, u32 b, u32 c) {
       return ptx::fma_sat_f16x2(a, b, c);
     case Function::max_f16x2:
       return ptx::max_f16x2(a, b);
+    case Function::any_ge_f16x2:
+      return ptx::any_ge_f16x2(a, b) ? 1 : 0;
+    case Function::min:
+      return ptx::bits_of(ptx::min_f32(as_float(a), as_float(b)));
   }
   return 0;
 }

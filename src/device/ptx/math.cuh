@@ -36,6 +36,7 @@ OCTAVO_PTX float fused_multiply_add(float a, float b, float c)
 OCTAVO_PTX float abs_f32(float x) OCTAVO_BODY({ return fabsf(x); });
 // max.f32;  the other operand when one is NaN
 OCTAVO_PTX float max_f32(float a, float b) OCTAVO_BODY({ return fmaxf(a, b); });
+OCTAVO_PTX float min_f32(float a, float b) OCTAVO_BODY({ return fminf(a, b); });
 
 // cvt.rn.f16x2.f32 d, high, low;
 OCTAVO_PTX u32 f16x2_from_f32(float low, float high) OCTAVO_BODY({
@@ -90,6 +91,17 @@ OCTAVO_PTX u32 max_f16x2(u32 a, u32 b) OCTAVO_BODY({
   u32 d;
   asm("max.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
   return d;
+});
+// setp.ge.f16x2;  whether a half of a is at least that of b; false for NaN
+OCTAVO_PTX bool any_ge_f16x2(u32 a, u32 b) OCTAVO_BODY({
+  u32 any;
+  asm("{ .reg .pred low, high;\n"
+      "setp.ge.f16x2 low|high, %1, %2;\n"
+      "or.pred low, low, high;\n"
+      "selp.u32 %0, 1, 0, low; }"
+      : "=r"(any)
+      : "r"(a), "r"(b));
+  return any != 0;
 });
 // sub.f16x2
 OCTAVO_PTX u32 sub_f16x2(u32 a, u32 b) OCTAVO_BODY({

@@ -269,6 +269,15 @@ struct ForwardKernel {
       Mainloop<G>::init(rows);
   }
 
+  // Of a tile whose keys were all seen while the next one's come.
+  static OCTAVO_DEVICE void end_tile(State& state, const Rows& rows, const Sm90ForwardParams& p,
+                                     const Lane& lane, u32 tile, Feed& feed) {
+    const i32 rest = course_of(p, lane, tile).rest;
+    for (i32 i = 0; i < rest; ++i) feed.pass_v(lane);
+    store(state, rows, p, lane, tile);
+    Mainloop<G>::begin_o(state);
+  }
+
   static OCTAVO_DEVICE void release_scores(const Lane& lane, Course& c, Feed& feed) {
     if constexpr (scaled_rows(C) > 0) ptx::warp_sync();  // every lane has read the scales
     feed.release_k(lane);
@@ -311,31 +320,44 @@ struct ForwardKernel {
       } else {
         c.key += C.block_n;
       }
-      Loop::start_qk(scores, q, feed.k);
-      Loop::start_pv(state, prob, feed.v, adds);
-      ptx::wgmma_wait<1>();
-      Loop::finish_qk(scores, feed.k, lane.lane);
-      release_scores(lane, c, feed);
-      prepare(scores, p, lane, c, tile);
-      const Rows before = state.rows;
-      if (crosses) begin_rows(state.rows, p, lane, tile);
-      const auto behind = Loop::softmax(scores, state.rows, p.scale_log2);
-      // V of a next tile, or of a single buffer, comes only after the release.
-      const bool early = C.stages > 1 && !crosses;
-      if (early) Loop::wait_for_v(feed.v.next());
-      Loop::finish_pv(state, prob, feed.v, before);
-      feed.release_v(lane);
-      if (crosses) {
-        const i32 rest = course_of(p, lane, tile - 1).rest;
-        for (i32 i = 0; i < rest; ++i) feed.pass_v(lane);
-        store(state, before, p, lane, tile - 1);
-        Loop::begin_o(state);
+      if constexpr (C.overlap) {
+        Loop::start_qk(scores, q, feed.k);
+        Loop::start_pv(state, prob, feed.v, adds);
+        ptx::wgmma_wait<1>();
+        Loop::finish_qk(scores, feed.k, lane.lane);
+        release_scores(lane, c, feed);
+        prepare(scores, p, lane, c, tile);
+        const Rows before = state.rows;
+        if (crosses) begin_rows(state.rows, p, lane, tile);
+        const auto behind = Loop::softmax(scores, state.rows, p.scale_log2);
+        // V of a next tile, or of a single buffer, comes only after the release.
+        const bool early = C.stages > 1 && !crosses;
+        if (early) Loop::wait_for_v(feed.v.next());
+        Loop::finish_pv(state, prob, feed.v, before);
+        feed.release_v(lane);
+        if (crosses)
+          end_tile(state, before, p, lane, tile - 1, feed);
+        else
+          Loop::catch_up(state, behind);
+        if (!early) Loop::wait_for_v(feed.v);
+        adds = !crosses;
+        Softmax<G>::pack_p(prob, scores);
       } else {
-        Loop::catch_up(state, behind);
+        Loop::pv_then_qk(state, prob, feed.v, scores, q, feed.k);
+        feed.release_v(lane);
+        if (crosses) {
+          end_tile(state, state.rows, p, lane, tile - 1, feed);
+          begin_rows(state.rows, p, lane, tile);
+        }
+        ptx::wgmma_wait<0>();
+        Loop::finish_qk(scores, feed.k, lane.lane);
+        release_scores(lane, c, feed);
+        prepare(scores, p, lane, c, tile);
+        Loop::catch_up(state, Loop::find_origins(scores, state.rows, p.scale_log2));
+        Loop::exponentials(scores, state.rows, p.scale_log2);
+        Softmax<G>::pack_p(prob, scores);
+        Loop::wait_for_v(feed.v);
       }
-      if (!early) Loop::wait_for_v(feed.v);
-      adds = !crosses;
-      Softmax<G>::pack_p(prob, scores);
     }
     Loop::start_pv(state, prob, feed.v, adds);
     Loop::finish_pv(state, prob, feed.v, state.rows);

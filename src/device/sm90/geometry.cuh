@@ -90,16 +90,18 @@ struct Geometry {
   static_assert(!kIntegers || !C.ones, "P in bytes has too few steps to be summed");
   // Scores, and the softmax, in pairs of FP16.
   static constexpr bool kHalves = C.f16_scores;
-  static_assert(!kHalves || (kFolds && !kIntegers && !C.k_row_scales),
-                "scores are accumulated in FP16 from FP8, with scales of whole blocks");
+  static_assert(!kHalves || (kFolds && !kIntegers && scaled_rows(C) == 0),
+                "scores are accumulated in FP16 from FP8, with one scale of K a head");
   static_assert(!C.code_exp || (kHalves && C.ones), "codes of P are summed by the tensor cores");
   static_assert(!kFolds || kIntegers || C.block_n <= 160,
                 "FP8 products lose 8e-4 of a mean of V over 160 keys, 1.1e-3 over 192");
   static_assert(!kCodes || !C.pack_heads, "a tile's scales are of one head");
-  // P is held times 2^this: e4m3 ends at 448, and its smallest normal is then 2^-14. As an unsigned
-  // byte it has 255 steps, of its block's largest: a row whose weight sits in another block still
-  // spends all of them on this one.
-  static constexpr float kProbabilityLog2 = kIntegers ? 7.99435344f : kFolds ? 8.0f : 0.0f;
+  // By how much, in powers of two, a score may pass a row's origin before the origin moves.
+  static constexpr int kSlackLog2 = kFolds ? 2 : C.rescale_log2;
+  // P is held times 2^this: e4m3 ends at 448, which leaves 2^0.8 above the slack for roundings, and
+  // its smallest normal is then 2^-12. As an unsigned byte it has 255 steps, of its block's
+  // largest: a row whose weight sits in another block still spends all of them on this one.
+  static constexpr float kProbabilityLog2 = kIntegers ? 7.99435344f : kFolds ? 8 - kSlackLog2 : 0;
 
   static constexpr RowBlocks kQkBlocks = qk_blocks(C), kVBlocks = v_blocks(C);
   static constexpr Swizzle kSwizzle = swizzle_of(kQkBlocks.row_bytes);
@@ -130,14 +132,14 @@ struct Geometry {
   struct Probabilities {
     u32 a[kPvSteps][4];
   };
-  // Of a thread's two rows, g and g + 8: P is 2^(scale * s - origin) until a raw score passes the
-  // limit. The limit is -infinity, and the origin 0, until a row has seen a key. Of codes the scale
-  // is the row's own.
-  // Where blocks are folded, a row's origin is its largest exponent so far (kLowest: none), and
-  // `keep` is what the last block multiplied the rest by. P of integers counts from the block's own
-  // largest exponent, and enters O times `add`.
+  // Of a thread's two rows, g and g + 8: P is 2^(scale * s - origin) until a raw score reaches the
+  // limit. The limit is -infinity, and the origin kLowest, until a row has seen a key. Of codes the
+  // scale is the row's own.
+  // P of integers counts from the block's own largest exponent: it enters O times `add`, and the
+  // rest is multiplied by `keep`; their origin is the largest exponent so far.
   struct Rows {
     float limit[2];
+    u32 half_limit[2];  // or, of scores in pairs, twice in FP16
     float origin[2];
     float sum[2];  // this thread's part; not used where the sums come by ones
     float scale[2], keep[2];

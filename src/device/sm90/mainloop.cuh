@@ -4,7 +4,11 @@
 //   block j   scores(j), then p(j-1) v(j-1)  waits for scores(j); mask, maximum, exponentials;
 //                                            waits for p(j-1) v(j-1); rescales o, rounds p(j)
 //
-// Of codes p(j-1) v(j-1) is a product of its own, o = o * keep + p v: the rescale comes with it.
+// Of codes p(j-1) v(j-1) is a product of its own, folded into o where o is rescaled. A kernel of
+// them without `overlap` does it first, and has registers for larger blocks:
+//
+//   block j   p(j-1) v(j-1), then scores(j)  waits for p(j-1) v(j-1), folds it into o; waits for
+//                                            scores(j); mask, maximum, exponentials; rounds p(j)
 //
 // Where blocks come from is the caller's: `feed` has the rings k and v, and is told which of their
 // buffers are no longer needed.
@@ -30,8 +34,8 @@ struct Mainloop {
   static OCTAVO_DEVICE void init(Rows& rows) {
     OCTAVO_UNROLL
     for (int half = 0; half < 2; ++half) {
-      rows.limit[half] = -kInfinity;
-      rows.origin[half] = G::kFolds ? kLowest : 0;
+      Softmax<G>::set_limit(rows, half, -kInfinity);
+      rows.origin[half] = kLowest;
       rows.sum[half] = 0;
     }
   }
@@ -66,7 +70,7 @@ struct Mainloop {
     if constexpr (C.k_row_scales) Softmax<G>::scale_keys(scores, k.stage(), lane);
     if constexpr (C.k_block_scales) Softmax<G>::load_key_scales(scores, k.stage());
   }
-  // `adds`: to what O holds, else in its place.
+  // `adds`: to what O holds, else in its place. Of codes the first part of the product is started.
   static OCTAVO_DEVICE void start_pv(State& state, Probabilities& prob, const KvRing& v,
                                      bool adds) {
     if constexpr (G::kFolds) {
@@ -79,14 +83,6 @@ struct Mainloop {
     Products<G>::pv(state, prob, v.stage(), adds);
     ptx::wgmma_commit();
   }
-  static OCTAVO_DEVICE void start_part(State& state, Probabilities& prob, const KvRing& v,
-                                       int part) {
-    ptx::pin(Products<G>::folded_of(state));
-    Products<G>::pin_probabilities(prob);
-    ptx::wgmma_fence();
-    Products<G>::pv_part(state, prob, v.stage(), part);
-    ptx::wgmma_commit();
-  }
   // V is waited for where the softmax ends: the wait also ends its basic block, without which the
   // compiler moves the wait for the product before the exponentials that are meant to hide it.
   static OCTAVO_DEVICE void wait_for_v(const KvRing& v) {
@@ -96,23 +92,45 @@ struct Mainloop {
   static OCTAVO_DEVICE void finish_pv(State& state, Probabilities& prob, const KvRing& v,
                                       const Rows& rows) {
     if constexpr (G::kFolds) {
-      finish_parts(state, prob, v, rows);
+      OCTAVO_UNROLL
+      for (int part = 0; part < kParts; ++part) {
+        if (part > 0) start_part(state, prob, v, part);
+        wait_for_part(state, prob);
+        Softmax<G>::fold(state, rows, part);
+      }
       return;
     }
     ptx::wgmma_wait<0>();
     ptx::pin(state.o);
     Products<G>::pin_probabilities(prob);
   }
-  // The first part is on its way.
-  static OCTAVO_DEVICE void finish_parts(State& state, Probabilities& prob, const KvRing& v,
-                                         const Rows& rows) {
+
+  // Of codes P V is a product of its own, in parts that are folded into O.
+  static constexpr int kParts = G::kFolds ? C.head_dim / C.fold_columns : 1;
+  static OCTAVO_DEVICE void start_part(State& state, Probabilities& prob, const KvRing& v,
+                                       int part) {
+    ptx::pin(Products<G>::folded_of(state));
+    Products<G>::pin_probabilities(prob);
+    ptx::wgmma_fence();
+    Products<G>::pv_part(state, prob, v.stage(), part);
+    ptx::wgmma_commit();
+  }
+  static OCTAVO_DEVICE void wait_for_part(State& state, Probabilities& prob) {
+    ptx::wgmma_wait<0>();
+    ptx::pin(Products<G>::folded_of(state));
+    Products<G>::pin_probabilities(prob);
+  }
+  // All of P V, with the next scores under way while its last part is folded. They are not started
+  // before it is there: that would take registers for P beside them, and P, being read from
+  // registers, has kept the warps waiting for most of it anyway.
+  static OCTAVO_DEVICE void pv_then_qk(State& state, Probabilities& prob, const KvRing& v,
+                                       Scores& scores, u32 q, const KvRing& k) {
     OCTAVO_UNROLL
-    for (int part = 0; part < C.head_dim / C.fold_columns; ++part) {
-      if (part > 0) start_part(state, prob, v, part);
-      ptx::wgmma_wait<0>();
-      ptx::pin(Products<G>::folded_of(state));
-      Products<G>::pin_probabilities(prob);
-      Softmax<G>::fold(state, rows, part);
+    for (int part = 0; part < kParts; ++part) {
+      start_part(state, prob, v, part);
+      wait_for_part(state, prob);
+      if (part + 1 == kParts) start_qk(scores, q, k);
+      Softmax<G>::fold(state, state.rows, part);
     }
   }
 
@@ -131,20 +149,28 @@ struct Mainloop {
     bool any;
     float alpha[2];
   };
-  static OCTAVO_DEVICE Behind softmax(Scores& scores, typename G::Rows& rows, float scale) {
+  static OCTAVO_DEVICE Behind find_origins(Scores& scores, Rows& rows, float scale) {
     Behind behind{false, {1, 1}};
-    float largest[2];
-    if constexpr (G::kFolds) {
+    typename Softmax<G>::Largest largest;
+    if constexpr (G::kIntegers) {
       Softmax<G>::raise_origins(scores, rows);
     } else if (Softmax<G>::passes_limit(scores, rows, largest)) {
       Softmax<G>::move_origins(rows, largest, scale, behind.alpha);
+      if constexpr (G::kHalves) Softmax<G>::bring_near(scores, rows);
       behind.any = true;
     }
-    Softmax<G>::exponentials(scores, rows, scale);
+    return behind;
+  }
+  static OCTAVO_DEVICE void exponentials(Scores& scores, Rows& rows, float scale) {
+    Softmax<G>::exponentials(scores, rows, scale, 0, G::kScores / 4);
+  }
+  static OCTAVO_DEVICE Behind softmax(Scores& scores, Rows& rows, float scale) {
+    const Behind behind = find_origins(scores, rows, scale);
+    exponentials(scores, rows, scale);
     return behind;
   }
   static OCTAVO_DEVICE void catch_up(State& state, const Behind& behind) {
-    if (behind.any) Softmax<G>::rescale(state, behind.alpha);
+    if (!G::kIntegers && behind.any) Softmax<G>::rescale(state, behind.alpha);
   }
 
   // Blocks of keys from `key` on, at least one. Q is there.
@@ -186,55 +212,78 @@ struct Mainloop {
     feed.release_v(w);
   }
 
-  // The same, one product after the other. P V of a block begins with its first keys, while the
-  // exponentials of the others are computed.
+  // Exponentials and P V of a block whose origins are known: P V begins with its first keys, while
+  // the exponentials of the others are computed.
+  static OCTAVO_DEVICE void pv_in_steps(Scores& scores, State& state, const KvRing& v, float scale,
+                                        bool adds) {
+    // At once: 64 keys, or all.
+    constexpr int kSteps = C.block_n % 64 == 0 ? 64 / G::kStepKeys : G::kPvSteps;
+    constexpr int kTiles = G::kStepKeys / 8;
+    if constexpr (G::kFolds)
+      ptx::pin(Products<G>::folded_of(state));
+    else
+      ptx::pin(state.o);
+    Probabilities prob;
+    OCTAVO_UNROLL
+    for (int from = 0; from < G::kPvSteps; from += kSteps) {
+      Softmax<G>::exponentials(scores, state.rows, scale, from * kTiles, (from + kSteps) * kTiles);
+      OCTAVO_UNROLL
+      for (int step = from; step < from + kSteps; ++step) {
+        Softmax<G>::pack_step(prob, scores, step);
+        ptx::pin(prob.a[step]);
+      }
+      ptx::wgmma_fence();
+      OCTAVO_UNROLL
+      for (int step = from; step < from + kSteps; ++step) {
+        if constexpr (G::kFolds)
+          Products<G>::pv_part_step(state, prob, v.stage(), step, 0);
+        else
+          Products<G>::pv_step(state, prob, v.stage(), step, step > 0 || adds);
+      }
+      ptx::wgmma_commit();
+    }
+    finish_pv(state, prob, v, state.rows);
+  }
+
+  // The same blocks, one product after the other. Of codes the next scores are under way while P V
+  // is folded.
   template <class Feed>
   static OCTAVO_DEVICE void run_in_turn(State& state, const Sm90ForwardParams& p, const Place& w,
                                         const BlockRange& range, i32 key, i32 blocks, u32 q_tile,
                                         Feed& feed) {
-    // At once: 64 keys, or all.
-    constexpr int kSteps = C.block_n % 64 == 0 ? 64 / G::kStepKeys : G::kPvSteps;
     const u32 q = Products<G>::q_descriptor(q_tile);
-    for (i32 block = 0; block < blocks; ++block) {
-      Scores scores;
+    Scores scores;
+    i32 block = 0;
+    if constexpr (G::kFolds) {
       start_qk(scores, q, feed.k);
       ptx::wgmma_wait<0>();
+      for (; block + 1 < blocks; ++block) {
+        finish_qk(scores, feed.k, w.lane);
+        feed.release_k(w);
+        prepare(scores, p, w, range, key);
+        catch_up(state, find_origins(scores, state.rows, p.scale_log2));
+        exponentials(scores, state.rows, p.scale_log2);
+        Probabilities prob;
+        Softmax<G>::pack_p(prob, scores);
+        wait_for_v(feed.v);
+        pv_then_qk(state, prob, feed.v, scores, q, feed.k);
+        feed.release_v(w);
+        ptx::wgmma_wait<0>();
+        key += C.block_n;
+      }
+    }
+    for (; block < blocks; ++block) {
+      if constexpr (!G::kFolds) {
+        start_qk(scores, q, feed.k);
+        ptx::wgmma_wait<0>();
+      }
       finish_qk(scores, feed.k, w.lane);
       feed.release_k(w);
       prepare(scores, p, w, range, key);
-      float largest[2];
-      if constexpr (G::kFolds) {
-        Softmax<G>::raise_origins(scores, state.rows);
-      } else if (Softmax<G>::passes_limit(scores, state.rows, largest)) {
-        float alpha[2];
-        Softmax<G>::move_origins(state.rows, largest, p.scale_log2, alpha);
-        if (block > 0) Softmax<G>::rescale(state, alpha);
-      }
+      const Behind behind = find_origins(scores, state.rows, p.scale_log2);
+      if (block > 0) catch_up(state, behind);
       wait_for_v(feed.v);
-      if constexpr (G::kFolds)
-        ptx::pin(Products<G>::folded_of(state));
-      else
-        ptx::pin(state.o);
-      Probabilities prob;
-      OCTAVO_UNROLL
-      for (int from = 0; from < G::kPvSteps; from += kSteps) {
-        Softmax<G>::template exponentials<kSteps>(scores, state.rows, p.scale_log2, from);
-        OCTAVO_UNROLL
-        for (int step = from; step < from + kSteps; ++step) {
-          Softmax<G>::pack_step(prob, scores, step);
-          ptx::pin(prob.a[step]);
-        }
-        ptx::wgmma_fence();
-        OCTAVO_UNROLL
-        for (int step = from; step < from + kSteps; ++step) {
-          if constexpr (G::kFolds)
-            Products<G>::pv_part_step(state, prob, feed.v.stage(), step, 0);
-          else
-            Products<G>::pv_step(state, prob, feed.v.stage(), step, step > 0 || block > 0);
-        }
-        ptx::wgmma_commit();
-      }
-      finish_pv(state, prob, feed.v, state.rows);
+      pv_in_steps(scores, state, feed.v, p.scale_log2, block > 0);
       feed.release_v(w);
       key += C.block_n;
     }

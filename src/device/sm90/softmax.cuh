@@ -59,19 +59,27 @@ struct Softmax {
     }
   }
 
+  // Of even columns and of odd ones.
+  template <int kEights>
+  static OCTAVO_DEVICE u32 largest_pair(const Scores& scores, int half, int from) {
+    u32 pair = scores.pairs[from * 2 + half];
+    OCTAVO_UNROLL
+    for (int i = from + 1; i < from + kEights; ++i)
+      pair = ptx::max_f16x2(pair, scores.pairs[i * 2 + half]);
+    return pair;
+  }
+  static OCTAVO_DEVICE float larger_half(u32 pair) {
+    float even, odd;
+    ptx::f32_from_f16x2(even, odd, pair);
+    return ptx::max_f32(even, odd);
+  }
   // Of eights of columns from `from` on, this thread's two in each.
   template <int kEights>
   static OCTAVO_DEVICE float largest_of(const Scores& scores, int half, int from) {
-    // Two chains: a maximum has to wait for the one before it.
     if constexpr (G::kHalves) {
-      u32 pair = scores.pairs[from * 2 + half];
-      OCTAVO_UNROLL
-      for (int i = from + 1; i < from + kEights; ++i)
-        pair = ptx::max_f16x2(pair, scores.pairs[i * 2 + half]);
-      float even, odd;
-      ptx::f32_from_f16x2(even, odd, pair);
-      return ptx::max_f32(even, odd);
+      return larger_half(largest_pair<kEights>(scores, half, from));
     } else {
+      // Two chains: a maximum has to wait for the one before it.
       float even = scores.s[from * 4 + half * 2];
       float odd = scores.s[from * 4 + half * 2 + 1];
       OCTAVO_UNROLL
@@ -82,8 +90,8 @@ struct Softmax {
       return ptx::max_f32(even, odd);
     }
   }
-  // Of a block, times the scales of its keys.
-  static OCTAVO_DEVICE float block_max(const Scores& scores, int half) {
+  // Of a block, this thread's, times the scales of its keys.
+  static OCTAVO_DEVICE float own_max(const Scores& scores, int half) {
     constexpr int kEights = G::kScores / 4 / G::kKeyScales;
     float largest = largest_of<kEights>(scores, half, 0);
     if constexpr (C.k_block_scales) {
@@ -93,53 +101,83 @@ struct Softmax {
         largest = ptx::max_f32(
             largest, largest_of<kEights>(scores, half, g * kEights) * scores.key_scales[g]);
     }
-    largest = ptx::max_f32(largest, ptx::shuffle_xor(largest, 1));
-    return ptx::max_f32(largest, ptx::shuffle_xor(largest, 2));
+    return largest;
+  }
+  // Of a row, four threads'.
+  static OCTAVO_DEVICE float row_max(float own) {
+    const float of_two = ptx::max_f32(own, ptx::shuffle_xor(own, 1));
+    return ptx::max_f32(of_two, ptx::shuffle_xor(of_two, 2));
   }
 
-  // Whether a row of the warp has to move its origin, by the largest of the block's scores.
-  static OCTAVO_DEVICE bool passes_limit(const Scores& scores, const Rows& rows,
-                                         float (&largest)[2]) {
-    largest[0] = block_max(scores, 0);
-    largest[1] = block_max(scores, 1);
-    return ptx::warp_any(largest[0] > rows.limit[0] || largest[1] > rows.limit[1]);
+  // Whether a row of the warp has to move its origin, by the largest of the block's scores. Each
+  // thread looks at its own: what a row's four have in common is found only where it is needed.
+  struct Largest {
+    float own[2];  // or, where limits are pairs of FP16,
+    u32 pairs[2];
+  };
+  static OCTAVO_DEVICE bool passes_limit(const Scores& scores, const Rows& rows, Largest& largest) {
+    bool passes = false;
+    OCTAVO_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      if constexpr (G::kHalves) {
+        largest.pairs[half] = largest_pair<G::kScores / 4>(scores, half, 0);
+        passes = passes || ptx::any_ge_f16x2(largest.pairs[half], rows.half_limit[half]);
+      } else {
+        largest.own[half] = own_max(scores, half);
+        passes = passes || largest.own[half] >= rows.limit[half];
+      }
+    }
+    return ptx::warp_any(passes);
+  }
+  static OCTAVO_DEVICE float row_max(const Largest& largest, int half) {
+    if constexpr (G::kHalves) return row_max(larger_half(largest.pairs[half]));
+    return row_max(largest.own[half]);
+  }
+  static OCTAVO_DEVICE float limit_of(const Rows& rows, int half) {
+    if constexpr (G::kHalves) return larger_half(rows.half_limit[half]);
+    return rows.limit[half];
+  }
+  static OCTAVO_DEVICE void set_limit(Rows& rows, int half, float limit) {
+    if constexpr (G::kHalves)
+      rows.half_limit[half] = ptx::f16x2_from_f32(limit, limit);
+    else
+      rows.limit[half] = limit;
   }
   // What makes powers of two of a row's scores, where one scale is that of all.
   static OCTAVO_DEVICE float scale_of(const Rows& rows, int half, float of_all) {
     return G::kCodes ? rows.scale[half] : of_all;
   }
-  // A row's origin moves only when a score exceeds it by more than 2^rescale_log2 after the
+  // A row's origin moves only when a score exceeds it by more than 2^G::kSlackLog2 after the
   // exponential: P and the sums stay far from overflow, and nearly every block leaves O as it is.
   // Each row decides for itself, so its bits do not depend on its neighbours. `alpha`: by what the
   // row's O is to be multiplied.
-  static OCTAVO_DEVICE void move_origins(Rows& rows, const float (&largest)[2], float of_all,
+  static OCTAVO_DEVICE void move_origins(Rows& rows, const Largest& largest, float of_all,
                                          float (&alpha)[2]) {
     OCTAVO_UNROLL
     for (int half = 0; half < 2; ++half) {
+      const float of_row = row_max(largest, half);
       const float scale = scale_of(rows, half, of_all);
-      const float slack = C.rescale_log2 * ptx::reciprocal_approx(scale);
-      const bool moves = largest[half] > rows.limit[half];
-      const bool first = rows.limit[half] == -kInfinity;
-      const float to = largest[half] * scale;
-      const float by = first ? 0.0f : ptx::exp2_approx(rows.origin[half] - to);
+      const bool moves = of_row > -kInfinity && of_row >= limit_of(rows, half);
+      float to = ptx::max_f32(rows.origin[half], of_row * scale);
+      float limit = of_row + G::kSlackLog2 * ptx::reciprocal_approx(scale);
+      if constexpr (G::kHalves) round_origin(to, limit, scale);
+      const float by = ptx::exp2_approx(rows.origin[half] - to);
       alpha[half] = moves ? by : 1.0f;
       rows.origin[half] = moves ? to : rows.origin[half];
-      rows.limit[half] = moves ? largest[half] + slack : rows.limit[half];
+      set_limit(rows, half, moves ? limit : limit_of(rows, half));
       if constexpr (!C.ones) rows.sum[half] *= alpha[half];
     }
   }
-  // Scores become 2^(scale * s - origin): those of kSteps steps of keys, from step `from` on.
-  template <int kSteps>
-  static OCTAVO_DEVICE void exponentials(Scores& scores, Rows& rows, float scale, int from) {
-    constexpr int kTiles = G::kStepKeys / 8;
+  // Scores become 2^(scale * s - origin): of eights of columns `from` to `to`.
+  static OCTAVO_DEVICE void exponentials(Scores& scores, Rows& rows, float scale, int from,
+                                         int to) {
     if constexpr (G::kHalves)
-      exponentials_in_pairs<kSteps * kTiles>(scores, rows, from * kTiles);
+      exponentials_in_pairs(scores, rows, from, to);
     else
-      exponentials_one_each<kSteps * kTiles>(scores, rows, scale, from * kTiles);
+      exponentials_one_each(scores, rows, scale, from, to);
   }
-  template <int kEights>
-  static OCTAVO_DEVICE void exponentials_one_each(Scores& scores, Rows& rows, float scale,
-                                                  int from) {
+  static OCTAVO_DEVICE void exponentials_one_each(Scores& scores, Rows& rows, float scale, int from,
+                                                  int to) {
     OCTAVO_UNROLL
     for (int half = 0; half < 2; ++half) {
       const float of_row = scale_of(rows, half, scale);
@@ -147,7 +185,7 @@ struct Softmax {
           (G::kIntegers ? rows.block_origin[half] : rows.origin[half]) - G::kProbabilityLog2;
       float sum[2] = {0, 0};
       OCTAVO_UNROLL
-      for (int i = from; i < from + kEights; ++i) {
+      for (int i = from; i < to; ++i) {
         OCTAVO_UNROLL
         for (int e = 0; e < 2; ++e) {
           float& s = scores.s[i * 4 + half * 2 + e];
@@ -160,9 +198,6 @@ struct Softmax {
       else if constexpr (!C.ones)
         rows.sum[half] += sum[0] + sum[1];
     }
-  }
-  static OCTAVO_DEVICE void exponentials(Scores& scores, Rows& rows, float scale) {
-    exponentials<G::kPvSteps>(scores, rows, scale, 0);
   }
   static OCTAVO_DEVICE void rescale(State& state, const float (&alpha)[2]) {
     OCTAVO_UNROLL
@@ -254,21 +289,18 @@ struct Softmax {
     }
   }
 
-  // A row's origin follows its largest score: P stays below 2^kProbabilityLog2, and what came
-  // before is multiplied when the block is folded in, which costs nothing.
+  // A row's origin follows its largest score, and P counts from the block's own.
   static OCTAVO_DEVICE void raise_origins(const Scores& scores, Rows& rows) {
     OCTAVO_UNROLL
     for (int half = 0; half < 2; ++half) {
-      const float in_block = ptx::max_f32(block_max(scores, half) * rows.scale[half], kLowest);
-      float origin = ptx::max_f32(rows.origin[half], in_block);
-      if constexpr (G::kHalves) origin = half_origin(origin);
+      const float in_block =
+          ptx::max_f32(row_max(own_max(scores, half)) * rows.scale[half], kLowest);
+      const float origin = ptx::max_f32(rows.origin[half], in_block);
       rows.keep[half] = ptx::exp2_approx(rows.origin[half] - origin);
-      if constexpr (G::kIntegers) {
-        rows.block_origin[half] = in_block;
-        rows.add[half] = ptx::exp2_approx(in_block - origin);
-      }
+      rows.block_origin[half] = in_block;
+      rows.add[half] = ptx::exp2_approx(in_block - origin);
       rows.origin[half] = origin;
-      if constexpr (!C.ones) rows.sum[half] *= rows.keep[half];
+      rows.sum[half] *= rows.keep[half];
     }
   }
 
@@ -289,90 +321,77 @@ struct Softmax {
   static OCTAVO_DEVICE float origin_of(float offset) {
     return G::kProbabilityLog2 - (C.code_exp ? offset * 16 - kCodeShift : offset);
   }
-  // Beyond this FP16 is too coarse for an origin, and a scale may not be a number there. A row that
-  // has seen no key is beyond it.
+  // Beyond this FP16 is too coarse for an origin, and a scale may not be a number there: such a row
+  // is remote, and so is one that has seen no key. Its limit is -infinity, so that every block is
+  // looked at, and its scores are counted from the largest before anything is multiplied.
   static constexpr float kMost = 512;
-  static OCTAVO_DEVICE bool fits_halves(float x) { return ptx::abs_f32(x) < kMost; }
-  // Not 0 in FP16: a key that is not seen has -infinity, and must keep it.
-  static OCTAVO_DEVICE float half_scale(float scale) {
-    constexpr float kSmallest = 5.9604645e-8f;
-    return ptx::max_f32(C.code_exp ? scale * (1.0f / 16) : scale, kSmallest);
+  static constexpr u32 kRemote = 0xfc00fc00u;
+  static OCTAVO_DEVICE bool is_remote(const Rows& rows, int half) {
+    return rows.half_limit[half] == kRemote;
   }
-  // The offset, twice in a register.
+  static OCTAVO_DEVICE void round_origin(float& origin, float& limit, float scale) {
+    constexpr float kLargestHalf = 65504;
+    float low, high;
+    ptx::f32_from_f16x2(low, high, half_offsets(origin));
+    const float rounded = origin_of(low);
+    const bool near = ptx::abs_f32(rounded) < kMost && scale < kMost;
+    origin = near ? rounded : origin;
+    limit = near ? ptx::max_f32(limit, -kLargestHalf) : -kInfinity;
+  }
+  static OCTAVO_DEVICE void bring_near(Scores& scores, const Rows& rows) {
+    if (!ptx::warp_any(is_remote(rows, 0) || is_remote(rows, 1))) return;
+    OCTAVO_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      // To the bit the score that the origin was made of.
+      const float largest = rows.origin[half] * ptx::reciprocal_approx(rows.scale[half]);
+      const float by = is_remote(rows, half) && rows.origin[half] > kLowest ? largest : 0.0f;
+      OCTAVO_UNROLL
+      for (int i = 0; i < G::kScores / 4; ++i) {
+        u32& pair = scores.pairs[i * 2 + half];
+        pair = ptx::sub_f16x2(pair, ptx::f16x2_from_f32(by, by));
+      }
+    }
+  }
+  // Twice in a register: the offset; and the scale, neither infinite nor 0, as a key that is not
+  // seen has -infinity and must keep it.
   static OCTAVO_DEVICE u32 half_offsets(float origin) {
     const float offset = offset_of(origin);
     return ptx::f16x2_from_f32(offset, offset);
   }
-  // What the row counts from: the offset of it is exact, and is found again where it is needed,
-  // which takes a register less.
-  static OCTAVO_DEVICE float half_origin(float origin) {
-    float low, high;
-    ptx::f32_from_f16x2(low, high, half_offsets(origin));
-    return fits_halves(origin) ? origin_of(low) : origin;
+  static OCTAVO_DEVICE u32 half_scales(float scale) {
+    constexpr float kSmallest = 5.9604645e-8f, kLargest = 65504;
+    const float by =
+        ptx::min_f32(ptx::max_f32(C.code_exp ? scale * (1.0f / 16) : scale, kSmallest), kLargest);
+    return ptx::f16x2_from_f32(by, by);
   }
 
-  // Of eights of columns from `from` on.
-  template <int kEights>
-  static OCTAVO_DEVICE void exponentials_in_pairs(Scores& scores, Rows& rows, int from) {
-    float scale = ptx::max_f32(rows.scale[0], rows.scale[1]);
-    if constexpr (C.k_block_scales) {
-      float largest = scores.key_scales[0];
+  static OCTAVO_DEVICE void exponentials_in_pairs(Scores& scores, Rows& rows, int from, int to) {
+    OCTAVO_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const u32 offsets = half_offsets(is_remote(rows, half) ? 0.0f : rows.origin[half]);
+      const u32 by = half_scales(rows.scale[half]);
       OCTAVO_UNROLL
-      for (int g = 1; g < G::kKeyScales; ++g) largest = ptx::max_f32(largest, scores.key_scales[g]);
-      scale = ptx::max_f32(scale, largest * scale);
-    }
-    const bool fits =
-        fits_halves(scale) && fits_halves(rows.origin[0]) && fits_halves(rows.origin[1]);
-    if (ptx::warp_any(!fits)) {
-      exponentials_one_by_one<kEights>(scores, rows, from);
-    } else {
-      OCTAVO_UNROLL
-      for (int half = 0; half < 2; ++half) {
-        const u32 offsets = half_offsets(rows.origin[half]);
-        OCTAVO_UNROLL
-        for (int i = from; i < from + kEights; ++i) {
-          const float by = half_scale(rows.scale[half] * key_scale(scores, i));
-          u32& pair = scores.pairs[i * 2 + half];
-          if constexpr (C.code_exp)
-            pair = code_of(ptx::fma_sat_f16x2(pair, ptx::f16x2_from_f32(by, by), offsets));
-          else
-            pair =
-                ptx::exp2_approx_f16x2(ptx::fma_f16x2(pair, ptx::f16x2_from_f32(by, by), offsets));
-        }
+      for (int i = from; i < to; ++i) {
+        u32& pair = scores.pairs[i * 2 + half];
+        if constexpr (C.code_exp)
+          pair = code_of(ptx::fma_sat_f16x2(pair, by, offsets));
+        else
+          pair = ptx::exp2_approx_f16x2(ptx::fma_f16x2(pair, by, offsets));
       }
     }
-    if constexpr (!C.ones) add_up<kEights>(scores, rows, from);
+    if constexpr (!C.ones) add_up(scores, rows, from, to);
   }
   // 16 x is the exponent of a code in eights: adding 1024 leaves its integer in the low byte.
   static OCTAVO_DEVICE u32 code_of(u32 x) {
     constexpr u32 k128 = 0x58005800, k1024 = 0x64006400;
     return ptx::fma_f16x2(x, k128, k1024);
   }
-  // The same in FP32. Rare: scores whose softmax is next to a choice of one.
-  template <int kEights>
-  static OCTAVO_DEVICE void exponentials_one_by_one(Scores& scores, const Rows& rows, int from) {
-    OCTAVO_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      const float origin = rows.origin[half] - G::kProbabilityLog2;
-      OCTAVO_UNROLL
-      for (int i = from; i < from + kEights; ++i) {
-        const float by = rows.scale[half] * key_scale(scores, i);
-        u32& pair = scores.pairs[i * 2 + half];
-        float even, odd;
-        ptx::f32_from_f16x2(even, odd, pair);
-        pair = ptx::f16x2_from_f32(weight_of(even, by, origin), weight_of(odd, by, origin));
-        if constexpr (C.code_exp)
-          pair = ptx::permute_bytes(ptx::e4m3x2_from_f16x2(pair), 0, 0x4140);
-      }
-    }
-  }
-  template <int kEights>
-  static OCTAVO_DEVICE void add_up(const Scores& scores, Rows& rows, int from) {
+  static OCTAVO_DEVICE void add_up(const Scores& scores, Rows& rows, int from, int to) {
     OCTAVO_UNROLL
     for (int half = 0; half < 2; ++half) {
       float sum[2] = {0, 0};
       OCTAVO_UNROLL
-      for (int i = from; i < from + kEights; ++i) {
+      for (int i = from; i < to; ++i) {
         float even, odd;
         ptx::f32_from_f16x2(even, odd, scores.pairs[i * 2 + half]);
         sum[0] += even;
@@ -393,20 +412,20 @@ struct Softmax {
     ptx::pin(scores.s);  // or the compiler keeps both
   }
 
-  // Part `part` of O's columns: o = o * keep + t, or + t * add.
+  // Part `part` of O's columns: o + t, or o * keep + t * add.
   // With ones each part has eight columns more, of which the last part's are the sums.
-  static OCTAVO_DEVICE void fold(State& state, const Rows& rows, int part) {
+  static OCTAVO_DEVICE void fold(State& state, [[maybe_unused]] const Rows& rows, int part) {
     constexpr int kRegisters = C.fold_columns / 2;
     const bool last = (part + 1) * kRegisters == G::kColumns;
     OCTAVO_UNROLL
     for (int i = 0; i < (last ? G::kFolded : kRegisters); ++i) {
       float& o = state.o[part * kRegisters + i];
-      const int half = i % 4 / 2;
+      [[maybe_unused]] const int half = i % 4 / 2;
       if constexpr (G::kIntegers)
         o = ptx::fused_multiply_add(ptx::float_of_int(state.t_sums[i]), rows.add[half],
                                     o * rows.keep[half]);
       else
-        o = ptx::fused_multiply_add(o, rows.keep[half], state.t[i]);
+        o += state.t[i];
     }
   }
 };

@@ -307,9 +307,12 @@ struct SplitKernel {
     if constexpr (kDestinationFirst) to = destination(p, w, rank);
     State state;
     const Share share = share_of(t, part);
-    // Long before they are needed: at the end nothing would hide that they are on their way.
+    // Long before they are needed: at the end nothing would hide that they are on their way, but
+    // for other CTAs where an SM is to hold several.
+    constexpr bool kScalesFirst = C.ctas == 1;
     float v_scales[kPiece / 2];
-    if constexpr (G::kFolds) Epilogue<G>::load_v_scales(v_scales, p, w, piece_begin(w, rank));
+    if constexpr (G::kFolds && kScalesFirst)
+      Epilogue<G>::load_v_scales(v_scales, p, w, piece_begin(w, rank));
     if (share.blocks > 0) {
       Mainloop<G>::begin_o(state);
       Mainloop<G>::begin_rows(state.rows, p, w);
@@ -333,7 +336,10 @@ struct SplitKernel {
     }
     const auto of_cta = InCta::run(all_of(state), key_group(w), w);
     Piece<kPiece> mine = InCluster::run(of_cta, rank, w);
-    if constexpr (G::kFolds) Epilogue<G>::scale_values(mine.o, v_scales);
+    if constexpr (G::kFolds) {
+      if constexpr (!kScalesFirst) Epilogue<G>::load_v_scales(v_scales, p, w, piece_begin(w, rank));
+      Epilogue<G>::scale_values(mine.o, v_scales);
+    }
     if constexpr (!kDestinationFirst) to = destination(p, w, rank);
     store(mine, to, p, w, part == 0);
   }
