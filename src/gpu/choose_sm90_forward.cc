@@ -228,8 +228,9 @@ ChosenSm90Forward choose_sm90_forward(const Problem& problem, const GpuInfo& gpu
     if (us >= best) return;
     Sm90Forward config = config_for(row, p);
     config.pack_heads = pack_heads;
-    // Rows are of other operands where those are mixed: 8-bit Q and K want registers for scales.
-    if (sm90::is_mixed(config) && !feasible(config, config.arch, sm90::kSmemBytes).ok()) return;
+    // Rows were timed with other scales of K, or other operands where those are mixed: scales want
+    // registers and shared memory.
+    if (sm90::codes_qk(config) && !feasible(config, config.arch, sm90::kSmemBytes).ok()) return;
     best = us;
     chosen.config = config;
   };

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "gpu/element_of.h"
 #include "gpu/launch_sm90_forward.h"
 #include "gpu/sm90_feasible.h"
 
@@ -107,6 +108,27 @@ TEST(ChooseSm90, ScalesOfKByRowAreTheKernelsConcern) {
     EXPECT_EQ(c.element, Element::e5m2);
     EXPECT_TRUE(feasible(c, 90).ok()) << feasible(c, 90).message();
   }
+}
+
+// Whatever scales K has: those of rows take shared memory that a row was timed without.
+TEST(ChooseSm90, EveryProblemOf8BitsGetsAKernelThatFits) {
+  for (const DType type : {DType::e4m3, DType::e5m2, DType::int8})
+    for (std::int64_t d = 8; d <= 256; d += 8)
+      for (const std::int64_t s : {1, 64, 512, 2048, 16384})
+        for (const Granularity scales :
+             {Granularity::tensor, Granularity::head, Granularity::block, Granularity::row})
+          for (const bool packed : {false, true}) {
+            Problem p = problem(2, 8, s, d);
+            p.q = p.k = p.v = type;
+            p.k_scales = scales;
+            p.k_block_rows = 64;
+            p.packed = packed;
+            p.lse = s == 512;
+            const Sm90Forward c = choose_sm90_forward(p, h200()).config;
+            EXPECT_EQ(c.element, element_of(type));
+            EXPECT_TRUE(feasible(c, 90).ok()) << name(type) << " " << d << " " << s << " "
+                                              << name(scales) << ": " << feasible(c, 90).message();
+          }
 }
 
 // 8-bit Q and K beside V of 16 bits: rows of 16 bits, those whose kernel has registers for scales.
