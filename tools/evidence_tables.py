@@ -39,9 +39,11 @@ class Run:
         return json.loads(path.read_text()) if path.is_file() else None
 
     def commit_of(self, kind):
-        """Of a file of its own, where it was made by another run than the comparison."""
-        commit = (self.read("commits") or {}).get(kind)
-        return f", commit {commit[:12]}" if commit else ""
+        """Of files of their own, where they were made by other runs than the comparison."""
+        commits = (self.read("commits") or {}).get(kind)
+        if isinstance(commits, list):
+            return ", commits " + " and ".join(c[:12] for c in commits)
+        return f", commit {commits[:12]}" if commits else ""
 
     def rows(self, dtype="f16"):
         return [r for r in self.compare["rows"] if r["dtype"] == dtype]

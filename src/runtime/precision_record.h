@@ -15,14 +15,14 @@ inline constexpr std::array<RecordSize, 3> kRecordSizes = {{
 }};
 inline constexpr std::string_view kRecordMachine = "NVIDIA H200";
 inline constexpr std::array<PrecisionRecord, 8> kPrecisionRecords = {{
-    {Precision::fp16, 0.00123, {4.13, 28.24, 894.8}},
-    {Precision::bf16, 0.00815, {4.31, 27.63, 859.8}},
-    {Precision::fp8, 0.314, {6.963, 35.94, 649.9}},
-    {Precision::fp8_mixed, 0.322, {9.902, 33.97, 776.3}},
-    {Precision::fp8_fast, 0.315, {6.595, 29.06, 536.2}},
-    {Precision::int8, 0.144, {7.49, 41.81, 823.2}},
-    {Precision::int8_mixed, 0.142, {9.786, 36.23, 799.8}},
-    {Precision::sim8, 1.02, {18.25, 99.08, 2545}},
+    {Precision::fp16, 0.00123, {4.154, 28.11, 879.5}},
+    {Precision::bf16, 0.00815, {4.339, 27.67, 849.3}},
+    {Precision::fp8, 0.312, {7, 35, 677.8}},
+    {Precision::fp8_mixed, 0.322, {9.963, 33.19, 760.9}},
+    {Precision::fp8_fast, 0.318, {6.688, 29.48, 512.7}},
+    {Precision::int8, 0.144, {7.744, 41.65, 829.4}},
+    {Precision::int8_mixed, 0.142, {9.827, 36, 786.5}},
+    {Precision::sim8, 1.02, {18.33, 98.48, 2564}},
 }};
 
 }  // namespace octavo
