@@ -44,6 +44,18 @@ inline OperandScales operand_scales(const Arguments& a, const ConstTensor& tenso
           is_packed(a) && scales.granularity == Granularity::row};
 }
 
+// Floats from the first scale of an operand to its last.
+inline std::int64_t scales_extent(const Arguments& a, const ConstTensor& tensor,
+                                  const Scales& scales, std::int64_t max_len) {
+  if (scales.granularity == Granularity::tensor) return 1;
+  const auto shape = scale_shape(a, tensor, scales, max_len);
+  const ScaleIndex index = scale_index(scales, shape);
+  const std::int64_t per_head = scales_per_head(shape, scales.granularity, scales.block_rows);
+  if (shape[0] == 0 || shape[1] == 0 || per_head == 0) return 0;
+  return (shape[0] - 1) * index.stride[0] + (shape[1] - 1) * index.stride[1] +
+         (per_head - 1) * index.stride[2] + 1;
+}
+
 // out_amax as a tensor: one float, or one of each head of each sequence.
 inline Tensor amax_view(const Problem& posed, const Arguments& a) {
   const bool of_heads = posed.out_scales == Granularity::head;

@@ -8,7 +8,7 @@ namespace octavo {
 
 // Which values share a scale.
 enum class ScaleGroup : int {
-  none,     // there are no scales: 16-bit results, or codes that are only transposed
+  none,     // there are none to find: 16-bit results, or codes that are only transposed
   row,      // found and used by one warp
   block,    // of rows: found and used by one CTA
   head,     // found by a first pass over the tensor, used by a second
@@ -18,7 +18,8 @@ enum class ScaleGroup : int {
 
 struct Quantize {
   int arch = 80;                // the chip it is compiled for
-  Element from = Element::f16;  // f32, f16 or bf16; e4m3 for codes of any format, transposed
+  Element from = Element::f16;  // f32, f16 or bf16; e4m3 for codes of any format, transposed; of
+                                // 8 bits where codes become values
   Element to = Element::int8;   // of 8 bits; f16 or bf16 where group is none; `from` for codes
   ScaleGroup group = ScaleGroup::row;
   bool amax_pass = false;  // the first of two passes: partial maxima, no codes of those groups
@@ -47,6 +48,10 @@ inline constexpr int kValueKeys = 128;
 inline constexpr int kSlabColumns = 64;
 inline constexpr int kMostCluster = 8;  // CTAs that hold a head
 
+// Codes of the caller become values (dequantize.cuh).
+OCTAVO_HD constexpr bool dequantizes(const Quantize& c) {
+  return element_bytes(c.from) == 1 && element_bytes(c.to) == 2;
+}
 OCTAVO_HD constexpr bool two_passes(ScaleGroup g) { return g >= ScaleGroup::head; }
 // A launch that may start before the one before it has ended waits for that itself.
 OCTAVO_HD constexpr bool overlaps(const Quantize& c) { return c.arch >= 90; }

@@ -66,12 +66,13 @@ constexpr Quantize kOthers[] = {
 };
 
 constexpr int kCodes = kFroms * kTos * kAllGroups;
+constexpr int kDecoded = kTos * 2;  // formats, outputs: by one kernel for all columns and loads
 constexpr int kFirstPasses = kFroms * 3;  // of the groups from head on
 constexpr int kWide = kFroms * kAllGroups;
 constexpr int kTransposed = 2 * kFirstPasses;  // as what comes before them
 constexpr int kOperands = 4 * 2 * 3;           // formats, columns, passes
-constexpr int kKernels =
-    kCodes + 2 * kFirstPasses + kWide + kTransposed + kOperands + int{std::size(kOthers)};
+constexpr int kKernels = kCodes + 2 * kFirstPasses + kWide + kTransposed + kOperands + kDecoded +
+                         int{std::size(kOthers)};
 
 constexpr void widen_rows(Quantize& c) {
   c.columns = 256;
@@ -125,7 +126,15 @@ constexpr Quantize kernel_config(int index) {
     c.amax_pass = index / 8 == 1;
     return c;
   }
-  return kOthers[index - kOperands];
+  index -= kOperands;
+  if (index < kDecoded) {
+    c.from = kTo[index % kTos];
+    c.to = index < kTos ? Element::f16 : Element::bf16;
+    c.group = ScaleGroup::none;
+    widen_rows(c);
+    return c;
+  }
+  return kOthers[index - kDecoded];
 }
 
 template <int kIndex>

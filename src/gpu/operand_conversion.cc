@@ -12,8 +12,17 @@ constexpr std::int64_t kAlignment = 64;  // of what lies in the workspace
 
 }  // namespace
 
+OperandFormats conversion_formats(const Problem& p) {
+  OperandFormats formats = operand_formats(p);
+  const DType q = formats.q.rounded.value_or(p.q);
+  if (q != DType::f16 && q != DType::bf16) return formats;
+  for (OperandFormat* const format : {&formats.k, &formats.v})
+    if (is_8bit(format->stored)) format->rounded = q;
+  return formats;
+}
+
 Conversions conversions_of(const Problem& p, const Arguments* a, VLayout layout) {
-  const OperandFormats formats = operand_formats(p);
+  const OperandFormats formats = conversion_formats(p);
   const auto operand = [&](const OperandFormat& format, std::int64_t heads, std::int64_t len,
                            std::int64_t tokens) -> Conversion {
     const std::int64_t block_rows = p.options.quantization.block_rows;

@@ -23,6 +23,7 @@ struct Conversion {
   bool transposed = false;
 
   bool needed() const { return format.rounded || transposed; }
+  bool dequantizes() const { return format.rounded && is_8bit(format.stored); }
   DType to() const { return format.rounded.value_or(format.stored); }
   // Rows of the results are multiples of 16 bytes.
   std::int64_t row_elements() const {
@@ -51,6 +52,9 @@ struct Conversion {
 struct Conversions {
   Conversion q, k, v;
 };
+// As operand_formats() has them, and codes of K and V beside a Q of 16 bits become its type: no
+// kernel multiplies the one with the other.
+OperandFormats conversion_formats(const Problem& problem);
 // Without arguments, of the largest that the problem allows.
 Conversions conversions_of(const Problem& problem, const Arguments* arguments, VLayout layout);
 

@@ -6,6 +6,7 @@
 #include "attention/error.h"
 #include "attention/operand.h"
 #include "gpu/element_of.h"
+#include "gpu/forward_params.h"
 #include "gpu/operand_conversion.h"
 #include "numeric/scale.h"
 
@@ -190,12 +191,24 @@ QuantizeParams params_of(const Conversion& x, const ConstTensor& from, const std
   return p;
 }
 
+void set_scales_of_caller(const ScaleParams& scales, Granularity granularity, QuantizeParams& p) {
+  p.scales = const_cast<float*>(scales.data);
+  p.scale_batch = scales.batch;
+  p.scale_head = scales.head;
+  p.scale_stride = scales.stride;
+  p.scale_rows = granularity == Granularity::channel ? 0 : scales.block_rows;
+  p.by_token = scales.by_token;
+}
+
 }  // namespace
 
 Status quantizers_serve(const Problem& p) {
-  const OperandFormats formats = operand_formats(p);
+  const OperandFormats formats = conversion_formats(p);
   if (!formats.q.rounded && !formats.k.rounded && !formats.v.rounded) return {};
   const Quantization& z = p.options.quantization;
+  if (formats.v.rounded && p.v_layout == VLayout::transposed)
+    return unsupported("v_layout", fmt::format("transposed for {}", describe(p)),
+                       "rows beside a q of 16 bits on a GPU");
   if (z.smooth_k) return unsupported("smooth_k", "on", "off on a GPU");
   for (const OperandFormat* format : {&formats.q, &formats.k, &formats.v})
     if (format->scales_of_ours() && z.rule != ScaleRule::amax)
@@ -213,7 +226,7 @@ Status quantizers_serve(const Problem& p) {
 }
 
 Problem prepared_problem(const Problem& problem) {
-  const OperandFormats formats = operand_formats(problem);
+  const OperandFormats formats = conversion_formats(problem);
   Problem p = problem;
   const auto apply = [](const OperandFormat& format, DType& dtype, Granularity& scales) {
     dtype = format.rounded.value_or(dtype);
@@ -231,7 +244,7 @@ Problem prepared_problem(const Problem& problem) {
 }
 
 std::string describe_quantizers(const Problem& problem, VLayout layout, bool codes) {
-  const OperandFormats formats = operand_formats(problem);
+  const OperandFormats formats = conversion_formats(problem);
   std::string text;
   for (const auto& [what, format] :
        {std::pair{"Q", &formats.q}, {"K", &formats.k}, {"V", &formats.v}})
@@ -302,8 +315,13 @@ PreparedCall prepare_call(const Problem& posed, const Arguments& a, void* worksp
                 x.format.largest_code};
     params =
         params_of(x, from, cu, tensor, scales, reinterpret_cast<float*>(bytes + room.partials));
-    return {from, static_cast<std::size_t>(x.bytes()),
-            static_cast<std::size_t>(scale_floats(x, posed.packed)) * 4,
+    std::int64_t floats = scale_floats(x, posed.packed);
+    if (x.dequantizes()) {
+      set_scales_of_caller(scale_params(a, from, scales, x.longest), scales.granularity, params);
+      floats = scales_extent(a, from, scales, x.longest);
+      scales = {};
+    }
+    return {from, static_cast<std::size_t>(x.bytes()), static_cast<std::size_t>(floats) * 4,
             static_cast<std::size_t>(partial_floats(x)) * 4};
   };
   Arguments& made = call.arguments;

@@ -158,7 +158,8 @@ Status run_emulated(const emulator::EmulatedSm90Forward& kernel, const GpuInfo& 
 Result<Arguments> with_operands_for(const Sm90Forward& config, const Problem& posed,
                                     const Arguments& arguments, std::vector<std::byte>& memory) {
   const VLayout layout = v_layout(config);
-  if (!sm90::codes_qk(config)) return arguments;
+  if (quantizers_of(posed, emulated_chip({Device::Kind::emulator, 90})->arch, 16, layout).empty())
+    return arguments;
   constexpr std::size_t kAlignment = 64;
   constexpr std::byte kPoison{0x7f};  // NaN in FP8
   const GpuInfo& chip = *emulated_chip({Device::Kind::emulator, 90});
@@ -195,12 +196,13 @@ void run_emulated_quantizer(const emulator::EmulatedQuantize& kernel, const GpuI
   using Use = emulator::GlobalMemory::Use;
   const Quantize& c = kernel.config;
   emulator::GlobalMemory memory;
-  const auto add = [&memory](const QuantizeParams& p, const QuantizeMemory& x, bool only_amax) {
+  const auto add = [&memory, &c](const QuantizeParams& p, const QuantizeMemory& x, bool only_amax) {
     memory.add(
         {"x", x.from.data, size_bytes(x.from.dtype), x.from.shape, x.from.stride, Use::read});
     if (!only_amax) memory.add_array("codes", p.out, x.out_bytes, Use::write);
     if (!only_amax && x.scale_bytes > 0)
-      memory.add_array("scales", p.scales, x.scale_bytes, Use::write);
+      memory.add_array("scales", p.scales, x.scale_bytes,
+                       quantizer::dequantizes(c) ? Use::read : Use::write);
     if (x.partial_bytes > 0)
       memory.add_array("amax", p.partial_amax, x.partial_bytes, only_amax ? Use::write : Use::read);
     if (p.cu_seqlens != nullptr)

@@ -119,8 +119,10 @@ class GpuPlan final : public Plan::Impl {
     if (!made.ok() && made.status().code() == ErrorCode::unsupported && may_be_another)
       return load_sm80();
     if (!made.ok()) return made.status();
-    OCTAVO_RETURN_IF_ERROR(
-        quantizers_.load(quantizers_of(problem, sm80_.code_arch(), 16, v_layout(made->config))));
+    const std::vector<Quantize> quantizers =
+        quantizers_of(problem, sm80_.code_arch(), 16, v_layout(made->config));
+    OCTAVO_RETURN_IF_ERROR(quantizers_.load(quantizers));
+    prepares_ = sm90::codes_qk(made->config) || !quantizers.empty();
     sm90_ = *made;
     sm90_reason_ = chosen.reason;
     return {};
@@ -163,7 +165,7 @@ class GpuPlan final : public Plan::Impl {
   Status run(const Problem& posed, const Arguments& arguments, Workspace workspace,
              Stream stream) const override {
     if (posed != problem) OCTAVO_RETURN_IF_ERROR(sm80_forward_serves(posed));
-    if (sm90_ && sm90::codes_qk(sm90_->config)) {
+    if (sm90_ && prepares_) {
       const PreparedCall call = prepare_call(posed, arguments, workspace.data, sm80_.code_arch(),
                                              {}, v_layout(sm90_->config));
       if (sm90_forward_reaches(call.arguments)) {
@@ -199,8 +201,7 @@ class GpuPlan final : public Plan::Impl {
 
   Result<std::function<Status()>> bare_launch(const Problem& posed, const Arguments& arguments,
                                               Stream stream) const {
-    if (!sm90_ || sm90::codes_qk(sm90_->config) || !sm90_forward_reaches(arguments))
-      return std::function<Status()>();
+    if (!sm90_ || prepares_ || !sm90_forward_reaches(arguments)) return std::function<Status()>();
     const auto launch = std::make_shared<Sm90ForwardLaunch>();
     OCTAVO_RETURN_IF_ERROR(launch->prepare(gpu_, *sm90_, posed, arguments, stream));
     return std::function<Status()>([launch, &d = *gpu_.driver] { return launch->launch(d); });
@@ -224,6 +225,7 @@ class GpuPlan final : public Plan::Impl {
   const bool only_sm90_;
   std::optional<LoadedSm90Forward> sm90_;
   std::string sm90_reason_;
+  bool prepares_ = false;  // operands, before the Hopper kernel
   const RepeatedSm90Forward repeated_;
   const Sm80Kernels sm80_;
   mutable LoadedQuantizers quantizers_;

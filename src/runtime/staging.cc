@@ -19,17 +19,6 @@ std::size_t extent_bytes(const ConstTensor& t) {
 
 }  // namespace
 
-std::int64_t scales_extent(const Arguments& a, const ConstTensor& tensor, const Scales& scales,
-                           std::int64_t max_len) {
-  if (scales.granularity == Granularity::tensor) return 1;
-  const auto shape = scale_shape(a, tensor, scales, max_len);
-  const ScaleIndex index = scale_index(scales, shape);
-  const std::int64_t per_head = scales_per_head(shape, scales.granularity, scales.block_rows);
-  if (shape[0] == 0 || shape[1] == 0 || per_head == 0) return 0;
-  return (shape[0] - 1) * index.stride[0] + (shape[1] - 1) * index.stride[1] +
-         (per_head - 1) * index.stride[2] + 1;
-}
-
 Status StagedArguments::copy_tensor(const ConstTensor& host, Device device, std::size_t margin,
                                     Copy& copy, const void*& pointer) {
   const std::size_t bytes = extent_bytes(host);

@@ -8,10 +8,6 @@
 
 namespace octavo {
 
-// Floats from the first scale of an operand to its last.
-std::int64_t scales_extent(const Arguments& arguments, const ConstTensor& tensor,
-                           const Scales& scales, std::int64_t max_len);
-
 class StagedArguments {
  public:
   // Copies every tensor with all that lies between its first and last element, and `margin` bytes

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <limits>
 #include <optional>
 #include <ostream>
@@ -432,6 +433,72 @@ TEST_P(QuantizeBits, CodesAreTransposed) {
       EXPECT_EQ(wrong, 0) << head_dim << ", " << gap;
       expect_filled_up(part, made);
     }
+}
+
+// K and V of the caller beside a Q of 16 bits: code times step, rounded to what Q is.
+void decoded_values(const Where& where, DType to, DType format, Granularity of_k, Granularity of_v,
+                    std::int64_t head_dim, std::int64_t gap) {
+  SCOPED_TRACE(testing::Message() << name(format) << " to " << name(to) << " by " << name(of_k)
+                                  << ", " << name(of_v) << " D=" << head_dim << " gap=" << gap);
+  constexpr std::int64_t kBatch = 2, kHeads = 3, kRows = 70, kBlockRows = 33;
+  const std::int64_t row = head_dim + gap;
+  std::vector<std::uint8_t> codes(static_cast<std::size_t>(kBatch * kHeads * kRows * row));
+  for (std::size_t i = 0; i < codes.size(); ++i)
+    codes[i] = static_cast<std::uint8_t>(random_below(9, 1, i, 256));
+  const ConstTensor kv{codes.data(),
+                       format,
+                       {kBatch, kHeads, kRows, head_dim},
+                       {kHeads * kRows * row, kRows * row, row, 1}};
+  const Source q = make_source(to, kv.shape, kv.stride, Values::normal, 0);
+  std::vector<float> steps(static_cast<std::size_t>(kBatch * kHeads * std::max(kRows, head_dim)));
+  for (std::size_t i = 0; i < steps.size(); ++i)
+    steps[i] = 0.01f + 0.001f * static_cast<float>(random_below(9, 2, i, 1000));
+  Given given;
+  given.out.resize(static_cast<std::size_t>(kBatch * kHeads * kRows * head_dim * 2));
+  Arguments& a = given.arguments;
+  a.q = q.view;
+  a.k = a.v = kv;
+  a.k_scales = {steps.data(), of_k, kBlockRows, {}};
+  a.v_scales = {steps.data(), of_v, kBlockRows, {}};
+  a.out = Tensor::bhsd(given.out.data(), to, kBatch, kHeads, kRows, head_dim);
+  const Left left = where.run(given);
+  EXPECT_EQ(left.call.count, 2U);
+  EXPECT_EQ(left.call.arguments.q.data, a.q.data);
+  const auto compare_values = [&](const ConstTensor& made, const Scales& scales) {
+    EXPECT_EQ(made.dtype, to);
+    const ScaleIndex at = scale_index(scales, kv.shape);
+    int wrong = 0;
+    for (std::int64_t b = 0; b < kBatch; ++b)
+      for (std::int64_t h = 0; h < kHeads; ++h)
+        for (std::int64_t r = 0; r < kRows; ++r)
+          for (std::int64_t c = 0; c < head_dim; ++c) {
+            const std::int64_t from = b * kv.stride[0] + h * kv.stride[1] + r * kv.stride[2] + c;
+            std::uint16_t rounded = 0;
+            store_element(to, &rounded, 0,
+                          decode_8bit(format, codes[static_cast<std::size_t>(from)]) *
+                              step_of(format, steps[static_cast<std::size_t>(at.at(b, h, r, c))]));
+            const float wanted = load_element(to, &rounded, 0);
+            const float found = load_element(
+                to, made.data, b * made.stride[0] + h * made.stride[1] + r * made.stride[2] + c);
+            wrong += std::isnan(wanted) ? !std::isnan(found)
+                                        : std::bit_cast<std::uint32_t>(wanted) !=
+                                              std::bit_cast<std::uint32_t>(found);
+          }
+    EXPECT_EQ(wrong, 0);
+  };
+  compare_values(left.call.arguments.k, a.k_scales);
+  compare_values(left.call.arguments.v, a.v_scales);
+}
+
+TEST_P(QuantizeBits, CodesBesideAQOf16BitsBecomeValues) {
+  for (const DType to : {DType::f16, DType::bf16})
+    for (const DType format : {DType::e4m3, DType::e5m2, DType::int8, DType::sim8})
+      for (std::size_t i = 0; i < kQk.size(); ++i)
+        decoded_values(GetParam(), to, format, kQk[i], kV[i], i % 2 == 0 ? 64 : 100,
+                       i % 2 == 0 ? 0 : 5);
+  // V, which is not read along a row, may have scales of rows too.
+  decoded_values(GetParam(), DType::f16, DType::e4m3, Granularity::channel, Granularity::row, 256,
+                 0);
 }
 
 // Spans that are empty, run backwards, end outside or are longer than the maximum. What belongs to

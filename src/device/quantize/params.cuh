@@ -15,10 +15,14 @@ struct QuantizeParams {
   Strides out_strides;
 
   // Scale of (sequence, head, index) at sequence * scale_batch + head * scale_head + index: the
-  // index is a row (of the tensor where by_token, else of the sequence), a block or a column.
+  // index is a row (of the tensor where by_token, else of the sequence), a block or a column. Codes
+  // that become values have the caller's: index * scale_stride, of blocks of scale_rows rows (0: of
+  // columns).
   float* scales = nullptr;
   i64 scale_batch = 0;
   i64 scale_head = 0;
+  i32 scale_stride = 1;
+  i32 scale_rows = 1;
   i32 by_token = 0;
   float largest_code = 0;  // what the largest magnitude under a scale becomes
   // Two passes: maxima of the first, `partials` of them for each scale.

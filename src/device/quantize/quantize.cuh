@@ -16,6 +16,7 @@
 #pragma once
 
 #include "device/ptx/warpgroup.cuh"
+#include "device/quantize/dequantize.cuh"
 #include "device/quantize/encode.cuh"
 #include "device/quantize/rows.cuh"
 #include "device/quantize/store.cuh"
@@ -198,7 +199,10 @@ quantize_rows(const OCTAVO_GRID_CONSTANT QuantizeParams p) {
   constexpr bool kCodes = element_bytes(kC.from) == 1;
   static_assert((kC.group == ScaleGroup::none) == (kCodes || element_bytes(kC.to) == 2),
                 "8-bit results have scales, 16-bit ones and codes have none");
-  static_assert(!kCodes || (kC.transposed && kC.from == kC.to), "codes are only transposed");
+  static_assert(!kCodes || dequantizes(kC) || (kC.transposed && kC.from == kC.to),
+                "codes become values, or are only transposed");
+  static_assert(!dequantizes(kC) || !(kC.transposed || kC.hadamard || kC.amax_pass),
+                "codes become values row by row");
   static_assert(!kC.transposed || kC.amax_pass ||
                     (kC.columns % kSlabColumns == 0 && kC.threads == kValueThreads && !kC.hadamard),
                 "V is transposed by 64 columns and sixteen keys a warp, and not rotated");
@@ -209,7 +213,9 @@ quantize_rows(const OCTAVO_GRID_CONSTANT QuantizeParams p) {
     ptx::wait_for_earlier_grids();
     ptx::launch_dependent_grids();
   }
-  if constexpr (kC.amax_pass)
+  if constexpr (dequantizes(kC))
+    write_decoded<kC>(p);
+  else if constexpr (kC.amax_pass)
     find_partial_amax<kC>(p);
   else if constexpr (kC.transposed)
     // What a pass before read last may still be in the cache: this begins at the end.

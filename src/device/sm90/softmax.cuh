@@ -59,12 +59,11 @@ struct Softmax {
     }
   }
 
-  // Of even columns and of odd ones.
-  template <int kEights>
-  static OCTAVO_DEVICE u32 largest_pair(const Scores& scores, int half, int from) {
-    u32 pair = scores.pairs[from * 2 + half];
+  // Of a block, this thread's, of even columns and of odd ones.
+  static OCTAVO_DEVICE u32 largest_pair(const Scores& scores, int half) {
+    u32 pair = scores.pairs[half];
     OCTAVO_UNROLL
-    for (int i = from + 1; i < from + kEights; ++i)
+    for (int i = 1; i < G::kScores / 4; ++i)
       pair = ptx::max_f16x2(pair, scores.pairs[i * 2 + half]);
     return pair;
   }
@@ -76,19 +75,15 @@ struct Softmax {
   // Of eights of columns from `from` on, this thread's two in each.
   template <int kEights>
   static OCTAVO_DEVICE float largest_of(const Scores& scores, int half, int from) {
-    if constexpr (G::kHalves) {
-      return larger_half(largest_pair<kEights>(scores, half, from));
-    } else {
-      // Two chains: a maximum has to wait for the one before it.
-      float even = scores.s[from * 4 + half * 2];
-      float odd = scores.s[from * 4 + half * 2 + 1];
-      OCTAVO_UNROLL
-      for (int i = from + 1; i < from + kEights; ++i) {
-        even = ptx::max_f32(even, scores.s[i * 4 + half * 2]);
-        odd = ptx::max_f32(odd, scores.s[i * 4 + half * 2 + 1]);
-      }
-      return ptx::max_f32(even, odd);
+    // Two chains: a maximum has to wait for the one before it.
+    float even = scores.s[from * 4 + half * 2];
+    float odd = scores.s[from * 4 + half * 2 + 1];
+    OCTAVO_UNROLL
+    for (int i = from + 1; i < from + kEights; ++i) {
+      even = ptx::max_f32(even, scores.s[i * 4 + half * 2]);
+      odd = ptx::max_f32(odd, scores.s[i * 4 + half * 2 + 1]);
     }
+    return ptx::max_f32(even, odd);
   }
   // Of a block, this thread's, times the scales of its keys.
   static OCTAVO_DEVICE float own_max(const Scores& scores, int half) {
@@ -120,7 +115,7 @@ struct Softmax {
     OCTAVO_UNROLL
     for (int half = 0; half < 2; ++half) {
       if constexpr (G::kHalves) {
-        largest.pairs[half] = largest_pair<G::kScores / 4>(scores, half, 0);
+        largest.pairs[half] = largest_pair(scores, half);
         passes = passes || ptx::any_ge_f16x2(largest.pairs[half], rows.half_limit[half]);
       } else {
         largest.own[half] = own_max(scores, half);
