@@ -31,7 +31,8 @@ struct Case {
   std::int64_t head_dim = 64;
   DType input = DType::f16;
   DType out = DType::f16;
-  std::optional<DType> v{};  // of V beside 8-bit inputs, where it is not one: f16 or bf16
+  std::optional<DType> v{};  // of V where it is another: f16 or bf16 beside 8-bit inputs, or of
+                             // 8 bits beside those
   Options options{};
   Granularity qk_scales = Granularity::head;  // of 8-bit inputs
   Granularity v_scales = Granularity::head;

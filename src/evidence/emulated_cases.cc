@@ -357,6 +357,10 @@ std::vector<Case> cases_for(const Quantize& config) {
   c.options.precision = from_codes ? Precision::native : precision_to(codes_of(config));
   c.options.quantization.hadamard = config.hadamard;
   const Granularity granularity = granularity_of(config.group);
+  if (quantizer::dequantizes(config)) {
+    c.v = c.input;
+    c.input = c.out = dtype_of(config.to);
+  }
   if (from_codes)
     c.v_scales = Granularity::channel;
   else if (config.operands)

@@ -262,9 +262,8 @@ void set_arguments(const Case& c, Inputs& in) {
   in.given.q = in.q.given();
   in.given.k = in.k.given();
   in.given.v = in.v.given();
-  if (!is_8bit(c.input)) return;
-  in.given.q_scales = in.q.quantized->view;
-  in.given.k_scales = in.k.quantized->view;
+  if (in.q.quantized) in.given.q_scales = in.q.quantized->view;
+  if (in.k.quantized) in.given.k_scales = in.k.quantized->view;
   if (in.v.quantized) in.given.v_scales = in.v.quantized->view;
 }
 
@@ -308,9 +307,9 @@ Posed posed_by(const Case& c) {
   p.out = c.out;
   if (is_8bit(c.input)) {
     p.q_scales = p.k_scales = c.qk_scales;
-    if (is_8bit(p.v)) p.v_scales = c.v_scales;
     if (c.qk_scales == Granularity::block) p.k_block_rows = c.options.quantization.block_rows;
   }
+  if (is_8bit(p.v)) p.v_scales = c.v_scales;
   p.lse = c.lse;
   p.out_amax = c.amax;
   if (is_8bit(c.out)) p.out_scales = Granularity::head;
