@@ -28,7 +28,8 @@ struct Sm90Forward {
   bool persistent = true;          // one CTA an SM, tile after tile; else a CTA a tile
   bool own_o = true;               // O is stored through shared memory; else from registers
   bool ones = true;                // row sums come from the tensor cores: a column of ones beside V
-  int rescale_log2 = 8;            // O is rescaled only when a maximum grows by 2^this
+  int rescale_log2 = 8;            // O is rescaled only when a maximum grows by 2^this; of 8-bit P
+                                   // by what its format has room for
   bool pack_heads = false;    // where keys are split: a tile's rows are queries of several heads
                               // that share keys, so that a few queries of each fill it
   bool early_start = false;   // launched so that it may start before what precedes it in the

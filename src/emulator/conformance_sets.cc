@@ -128,8 +128,10 @@ void add_arithmetic(std::vector<ConformanceSet>& sets) {
   add("prmt.b32", {OCTAVO_KERNEL_OF(arithmetic<conformance::Function::permute>)}, 0, any);
   add("fma.rn.f32", {OCTAVO_KERNEL_OF(arithmetic<conformance::Function::fma>)}, 0,
       [](Draw& draw, int i) { return i % 16 == 0 ? draw.word() : draw.f32(-20, 20); });
-  add("max.f32", {OCTAVO_KERNEL_OF(arithmetic<conformance::Function::max>)}, 0,
-      [](Draw& draw, int i) { return i % 4 == 0 ? draw.word() | 0x7f800000 : draw.word(); });
+  const auto with_nans = [](Draw& draw, int i) {
+    return i % 4 == 0 ? draw.word() | 0x7f800000 : draw.word();
+  };
+  add("max.f32", {OCTAVO_KERNEL_OF(arithmetic<conformance::Function::max>)}, 0, with_nans);
   add("cvt.rn.f32.s32", {OCTAVO_KERNEL_OF(arithmetic<conformance::Function::int_to_float>)}, 0,
       any);
   add("ex2.approx.f16x2", {OCTAVO_KERNEL_OF(arithmetic<conformance::Function::exp2_f16x2>)},
@@ -153,8 +155,7 @@ void add_arithmetic(std::vector<ConformanceSet>& sets) {
   // Some that are equal in a half.
   add("setp.ge.f16x2", {OCTAVO_KERNEL_OF(arithmetic<conformance::Function::any_ge_f16x2>)}, 0,
       [](Draw& draw, int i) { return i % 4 == 0 ? 0xfc003c00u | draw.word() % 4 : draw.word(); });
-  add("min.f32", {OCTAVO_KERNEL_OF(arithmetic<conformance::Function::min>)}, 0,
-      [](Draw& draw, int i) { return i % 4 == 0 ? draw.word() | 0x7f800000 : draw.word(); });
+  add("min.f32", {OCTAVO_KERNEL_OF(arithmetic<conformance::Function::min>)}, 0, with_nans);
 }
 
 void add_matrices(std::vector<ConformanceSet>& sets) {

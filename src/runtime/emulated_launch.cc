@@ -158,11 +158,10 @@ Status run_emulated(const emulator::EmulatedSm90Forward& kernel, const GpuInfo& 
 Result<Arguments> with_operands_for(const Sm90Forward& config, const Problem& posed,
                                     const Arguments& arguments, std::vector<std::byte>& memory) {
   const VLayout layout = v_layout(config);
-  if (quantizers_of(posed, emulated_chip({Device::Kind::emulator, 90})->arch, 16, layout).empty())
-    return arguments;
+  const GpuInfo& chip = *emulated_chip({Device::Kind::emulator, 90});
+  if (quantizers_of(posed, chip.arch, 16, layout).empty()) return arguments;
   constexpr std::size_t kAlignment = 64;
   constexpr std::byte kPoison{0x7f};  // NaN in FP8
-  const GpuInfo& chip = *emulated_chip({Device::Kind::emulator, 90});
   const std::size_t bytes = prepared_bytes(posed, &arguments, layout);
   memory.assign(bytes + kAlignment, kPoison);
   void* workspace = memory.data();

@@ -121,8 +121,8 @@ struct Mainloop {
     Products<G>::pin_probabilities(prob);
   }
   // All of P V, with the next scores under way while its last part is folded. They are not started
-  // before it is there: that would take registers for P beside them, and P, being read from
-  // registers, has kept the warps waiting for most of it anyway.
+  // before it is there: that would take registers for P beside them, and four warpgroups of 128
+  // keys at D = 64 would spill 52 bytes.
   static OCTAVO_DEVICE void pv_then_qk(State& state, Probabilities& prob, const KvRing& v,
                                        Scores& scores, u32 q, const KvRing& k) {
     OCTAVO_UNROLL
