@@ -24,7 +24,9 @@ struct Sm90Forward {
   int cluster = 1;                 // CTAs that divide the keys as well, where they are split
   bool overlap = true;             // a block's scores come before the last one's P V, which is
                                    // computed under its softmax; else after it, with fewer
-                                   // registers: where keys are split, or in 8 bits
+                                   // registers
+  bool scores_behind = false;      // then: they are started right behind P V, which still reads P;
+                                   // else when it is there
   bool persistent = true;          // one CTA an SM, tile after tile; else a CTA a tile
   bool own_o = true;               // O is stored through shared memory; else from registers
   bool ones = true;                // row sums come from the tensor cores: a column of ones beside V
@@ -36,6 +38,7 @@ struct Sm90Forward {
                               // stream has ended; it waits for that before it touches memory
   int fold_columns = 0;       // 8 bits: columns of O that one product computes before they
                               // are folded into FP32; 0 in 16 bits, which folds nothing
+  int fold_buffers = 1;       // 8 bits: such products at once, one under way while one is folded
   bool k_row_scales = false;  // 8-bit K has a scale per row, or per block of any size, not per head
   bool k_block_scales = false;  // or per block of a multiple of kScaledRows
   bool f16_scores = false;      // FP8: scores are accumulated, and the softmax computed, in FP16;
@@ -93,14 +96,19 @@ OCTAVO_HD constexpr int register_budget(const Sm90Forward& c) {
   return c.split_keys || c.warpgroups == 1 ? min_of(kMost, kFile / (threads(c) * c.ctas))
                                            : math_registers(c);
 }
-// What it holds at once where scores become probabilities: both, O, what is to be folded into it,
-// and about so much beside them.
+// What it holds at most at once: O, the scores with the probabilities before them where those are
+// still read, what is to be folded into O, and about so much beside them.
 OCTAVO_HD constexpr int registers_held(const Sm90Forward& c) {
   const int rest = c.f16_scores ? 16 : 24;
-  const int p = c.overlap ? c.block_n * element_bytes(v_element(c)) / 8 : 0;
+  const int scores = c.block_n / (c.f16_scores ? 4 : 2);
+  const int p = c.block_n * element_bytes(v_element(c)) / 8;
   const int ones = c.ones ? 8 : 0;
-  const int folded = c.fold_columns > 0 ? c.fold_columns + ones : 0;
-  return c.block_n / (c.f16_scores ? 4 : 2) + p + (c.head_dim + ones + folded) / 2 + rest;
+  const int folded = c.fold_columns > 0 ? (c.fold_columns + ones) / 2 : 0;
+  const int under_way = (c.fold_buffers - 1) * c.fold_columns / 2;  // while another is folded
+  const int here = c.overlap         ? scores + p + under_way
+                   : c.scores_behind ? max_of(scores + p, p + under_way)
+                                     : max_of(scores, p + under_way);
+  return here + folded + (c.head_dim + ones) / 2 + rest;
 }
 
 OCTAVO_HD constexpr int load_registers(const Sm90Forward& c) { return c.warpgroups <= 2 ? 24 : 32; }

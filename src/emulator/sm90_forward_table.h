@@ -10,13 +10,14 @@
 
 namespace octavo::emulator {
 
-// The first row of a table with its columns that divides, or does not divide, keys; of 64 columns
-// also with its order of products.
+// The first row of a table with its columns that divides, or does not divide, keys, and whose
+// products follow one another as its do; before and behind P V is told apart with 64 columns alone.
 template <std::size_t kRows>
 constexpr bool is_first_of_form(const sm90::TableRow& row, const sm90::TableRow (&table)[kRows]) {
   for (const sm90::TableRow& other : table)
     if (other.head_dim == row.head_dim && (other.cluster > 0) == (row.cluster > 0) &&
-        other.scores == row.scores &&
+        other.scores == row.scores && other.scores_behind == row.scores_behind &&
+        other.fold_buffers == row.fold_buffers &&
         (other.overlap == row.overlap || row.head_dim != 64 || row.cluster > 0))
       return &other == &row;
   return false;
@@ -85,7 +86,8 @@ constexpr void for_each_sm90_output(const Take& take) {
     add(c, Element::e4m3, true);
     add(c, Element::f16, true);
     c.early_start = true;
-    add(c, c.split_keys ? Element::e5m2 : Element::int8, false);
+    add(c, Element::int8, false);
+    if (c.split_keys) add(c, Element::e5m2, false);
   }
   for (const sm90::TableRow& row : sm90::kTable)
     if (row.head_dim == 64 && is_packed_too(row)) {

@@ -75,6 +75,7 @@ constexpr void visit_fields(Config& c, Visitor&& visit) {
   visit("row_groups", c.row_groups);
   visit("cluster", c.cluster);
   visit("overlap", c.overlap);
+  visit("scores_behind", c.scores_behind);
   visit("persistent", c.persistent);
   visit("own_o", c.own_o);
   visit("ones", c.ones);
@@ -82,6 +83,7 @@ constexpr void visit_fields(Config& c, Visitor&& visit) {
   visit("pack_heads", c.pack_heads);
   visit("early_start", c.early_start);
   visit("fold_columns", c.fold_columns);
+  visit("fold_buffers", c.fold_buffers);
   visit("k_row_scales", c.k_row_scales);
   visit("k_block_scales", c.k_block_scales);
   visit("f16_scores", c.f16_scores);

@@ -37,6 +37,8 @@ Status check_16bit_pv(const Sm90Forward& c) {
   const char* const where = sm90::is_mixed(c) ? "mixed_v" : "16-bit elements";
   if (c.fold_columns != 0)
     return wrong_field("fold_columns", c.fold_columns, fmt::format("0 with {}", where));
+  if (c.fold_buffers != 1)
+    return wrong_field("fold_buffers", c.fold_buffers, fmt::format("1 with {}", where));
   if (c.f16_scores)
     return invalid("config.f16_scores", "true", fmt::format("false with {}", where));
   if (c.code_exp) return invalid("config.code_exp", "true", "false unless f16_scores");
@@ -62,6 +64,10 @@ Status check_8bit_pv(const Sm90Forward& c) {
   if (c.fold_columns < 16 || c.fold_columns % 16 != 0 || c.head_dim % c.fold_columns != 0)
     return wrong_field("fold_columns", c.fold_columns,
                        fmt::format("multiples of 16 that divide {} columns", c.head_dim));
+  const int parts = c.head_dim / c.fold_columns;
+  if (c.fold_buffers != 1 && (c.fold_buffers != 2 || parts % 2 != 0))
+    return wrong_field("fold_buffers", c.fold_buffers,
+                       fmt::format("{} with {} parts of O", parts % 2 == 0 ? "1, 2" : "1", parts));
   // FP8 products lose 4e-4 of a mean of V over 128 keys, 8e-4 over 160 and 1.1e-3 over 192.
   if (c.element != Element::int8 && c.block_n > 160)
     return wrong_field("block_n", c.block_n, "up to 160 in FP8");
@@ -99,14 +105,16 @@ Status check_switches(const Sm90Forward& c) {
   // P may run 2^rescale_log2 above 1, and fp16 ends at 2^16.
   if (c.rescale_log2 < 0 || c.rescale_log2 > 15)
     return wrong_field("rescale_log2", c.rescale_log2, "0 to 15");
+  const bool one_by_one = c.split_keys && !sm90::codes_pv(c);
+  if (c.scores_behind && (c.overlap || one_by_one))
+    return invalid("config.scores_behind", "true",
+                   c.overlap ? "false with overlap" : "false with split_keys and V of 16 bits");
   if (c.amax && c.early_start)
     return invalid("config.early_start", "true", "false with amax, which is cleared before");
   if (!c.split_keys) {
     if (c.cluster != 1) return wrong_field("cluster", c.cluster, "1 unless split_keys");
     if (c.row_groups != 1) return wrong_field("row_groups", c.row_groups, "1 unless split_keys");
     if (c.pack_heads) return invalid("config.pack_heads", "true", "false unless split_keys");
-    if (!c.overlap && !sm90::codes_pv(c))
-      return invalid("config.overlap", "false", "true unless split_keys, or V is of 8 bits");
     return {};
   }
   if (c.row_groups < 1 || c.warpgroups % c.row_groups != 0)

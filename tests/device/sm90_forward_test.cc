@@ -58,6 +58,14 @@ const Shape kShapes[] = {
       .pack_heads = true,
       .early_start = true}},
     {".early_start=true", {.early_start = true}},
+    // P V before the next scores, and these right behind it.
+    {".warpgroups=4,.block_n=64,.stages=4,.overlap=false,.scores_behind=true,.own_o=false",
+     {.warpgroups = 4,
+      .block_n = 64,
+      .stages = 4,
+      .overlap = false,
+      .scores_behind = true,
+      .own_o = false}},
 };
 
 // In 8 bits: those of three and of two warpgroups, O in one part and in several, keys divided; with
@@ -107,6 +115,18 @@ const Shape k8BitShapes[] = {
       .own_o = false,
       .ones = false,
       .fold_columns = 128}},
+    // P V in parts, of which one is under way while one is folded, and scores right behind it.
+    {".element=Element::e4m3,.head_dim=256,.warpgroups=2,.overlap=false,.scores_behind=true,"
+     ".own_o=false,.fold_columns=32,.fold_buffers=2,.f16_scores=true",
+     {.element = Element::e4m3,
+      .head_dim = 256,
+      .warpgroups = 2,
+      .overlap = false,
+      .scores_behind = true,
+      .own_o = false,
+      .fold_columns = 32,
+      .fold_buffers = 2,
+      .f16_scores = true}},
     // P V before the next scores, as large as registers allow.
     {".element=Element::e4m3,.warpgroups=4,.overlap=false,.own_o=false,.fold_columns=32,"
      ".f16_scores=true",

@@ -353,8 +353,8 @@ INSTANTIATE_TEST_SUITE_P(Devices, Outputs,
 TEST(OutputsOnHopper, InOtherFormats) {
   if (!has_emulator()) GTEST_SKIP() << "built without the emulator";
   constexpr Device kSm90{Device::Kind::emulator, 90};
-  const Shape few{1, 2, 2, 60, 500}, many{1, 2, 2, 700, 90};
-  for (const auto& [shape, out] : {std::pair{few, DType::e5m2}, {many, DType::int8}}) {
+  const Shape shape{1, 2, 2, 60, 500};
+  for (const DType out : {DType::e5m2, DType::int8}) {
     const Inputs in(shape);
     const std::vector<float> scales = scales_for(out, shape.heads_q);
     const Result8 wide = run(in, shape, {}, kSm90, DType::f32, {}, false);

@@ -28,8 +28,10 @@ GpuInfo h200() {
 
 struct Sample {
   SmLoad load;
-  double us;
+  double us, weight;
 };
+// A row has to be told from others where it is near the best of them: elsewhere nobody takes it.
+double weight_of(double of_best) { return std::pow(of_best, 3); }
 
 double blocks_of(const sm90::TableRow& row, const SmLoad& load) {
   return std::max(load.blocks, row.alone * load.chain);
@@ -40,8 +42,8 @@ struct Fitted {
   double error = std::numeric_limits<double>::infinity();
 };
 
-// Least squares of the relative error over fixed, wave and block time, none of them negative: the
-// best of the solutions in which some of them are 0.
+// Weighted least squares of the relative error over fixed, wave and block time, none of them
+// negative: the best of the solutions in which some of them are 0.
 Fitted least_squares(const sm90::TableRow& row, const std::vector<Sample>& samples) {
   Fitted best;
   for (unsigned used = 1; used < 8; ++used) {
@@ -50,8 +52,8 @@ Fitted least_squares(const sm90::TableRow& row, const std::vector<Sample>& sampl
       const std::array<double, 3> x = {1 / s.us, s.load.waves / s.us,
                                        blocks_of(row, s.load) / s.us};
       for (int i = 0; i < 3; ++i) {
-        for (int j = 0; j < 3; ++j) m[i][j] += x[i] * x[j];
-        m[i][3] += x[i];
+        for (int j = 0; j < 3; ++j) m[i][j] += s.weight * x[i] * x[j];
+        m[i][3] += s.weight * x[i];
       }
     }
     for (int i = 0; i < 3; ++i)
@@ -70,9 +72,12 @@ Fitted least_squares(const sm90::TableRow& row, const std::vector<Sample>& sampl
     for (int i = 0; i < 3; ++i) here.us[i] = m[i][3] / m[i][i];
     if (*std::min_element(here.us.begin(), here.us.end()) < 0) continue;
     for (const Sample& s : samples)
-      here.error += std::pow(
-          (here.us[0] + here.us[1] * s.load.waves + here.us[2] * blocks_of(row, s.load)) / s.us - 1,
-          2);
+      here.error +=
+          s.weight *
+          std::pow((here.us[0] + here.us[1] * s.load.waves + here.us[2] * blocks_of(row, s.load)) /
+                           s.us -
+                       1,
+                   2);
     if (here.error < best.error) best = here;
   }
   return best;
@@ -164,13 +169,15 @@ std::vector<std::size_t> picked(const Timed& fitted, const Estimates& estimates,
 std::string line_of(const sm90::TableRow& r) {
   constexpr std::array kScores = {"f32", "f16", "f16_codes"};
   const std::string in_8_bits =
-      r.fold_columns == 0 ? ""
-                          : fmt::format(", {}, Scores8Bit::{}, {}", r.fold_columns,
-                                        kScores.at(static_cast<std::size_t>(r.scores)), r.ctas);
+      r.fold_columns == 0
+          ? ""
+          : fmt::format(", {}, {}, Scores8Bit::{}, {}", r.fold_columns, r.fold_buffers,
+                        kScores.at(static_cast<std::size_t>(r.scores)), r.ctas);
   return fmt::format(
-      "    {{{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {:.1f}, {:.3f}, {:.4f}, {:.5f}{}}},\n",
-      r.head_dim, r.warpgroups, r.block_n, r.stages, r.row_groups, r.cluster, r.overlap, r.own_o,
-      r.ones, r.resident, r.alone, r.fixed_us, r.wave_us, r.block_us, in_8_bits);
+      "    {{{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {:.1f}, {:.3f}, {:.4f}, {:.5f}{}}},\n",
+      r.head_dim, r.warpgroups, r.block_n, r.stages, r.row_groups, r.cluster, r.overlap,
+      r.scores_behind, r.own_o, r.ones, r.resident, r.alone, r.fixed_us, r.wave_us, r.block_us,
+      in_8_bits);
 }
 
 bool replace_rows(const char* path, std::string_view table, const std::string& rows) {
@@ -224,8 +231,9 @@ Status fit_table(const char* times, const char* header) {
       const bool stays = t.rows[row].cluster == 0;
       for (std::size_t problem = 0; problem < fitted.problems.size(); ++problem)
         if (stays || fitted.problems[problem].options.causal == Causal::none)
-          samples.push_back(
-              {busiest_sm(t.rows[row], fitted.problems[problem], h200()), fitted.us[row][problem]});
+          samples.push_back({busiest_sm(t.rows[row], fitted.problems[problem], h200()),
+                             fitted.us[row][problem],
+                             weight_of(best_of(fitted, problem) / fitted.us[row][problem])});
       fit(t.rows[row], samples);
     }
     const std::vector<std::size_t> chosen = picked(fitted, estimates_of(t.rows, fitted.problems),

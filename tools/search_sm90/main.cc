@@ -1,9 +1,10 @@
 // Makes the table of Hopper forward kernels, in two steps.
 //
-//   search_sm90 measure f16 TIMES.csv [HEAD_DIM ...]
+//   search_sm90 measure f16 TIMES.csv [HEAD_DIM ...] [--known OTHER.csv]
 //                                          times configurations on the first GPU, over shapes;
 //                                          e4m3: those of FP8 with scores in FP16; int8: those
-//                                          of 8 bits with scores in FP32
+//                                          of 8 bits with scores in FP32; of those that OTHER.csv
+//                                          has, only the table's
 //   search_sm90 fit TIMES.csv HEADER       needs no GPU: fits the cost model of
 //                                          gpu/choose_sm90_forward.h to each configuration, takes
 //                                          those that serve some shape best, and writes their rows
@@ -30,19 +31,25 @@ Status search(int argc, char** argv) {
   if (step == "measure" && argc >= 4 &&
       (element == "f16" || element == "e4m3" || element == "int8")) {
     std::vector<int> head_dims;
-    for (int i = 4; i < argc; ++i) head_dims.push_back(std::atoi(argv[i]));
+    const char* known = nullptr;
+    for (int i = 4; i < argc; ++i) {
+      if (argv[i] == std::string_view("--known") && i + 1 < argc)
+        known = argv[++i];
+      else
+        head_dims.push_back(std::atoi(argv[i]));
+    }
     if (head_dims.empty())
       head_dims.assign(std::begin(search_sm90::kHeadDims), std::end(search_sm90::kHeadDims));
     const Element timed = element == "f16"    ? Element::f16
                           : element == "int8" ? Element::int8
                                               : Element::e4m3;
-    return search_sm90::measure(timed, head_dims, argv[3]);
+    return search_sm90::measure(timed, head_dims, argv[3], known);
   }
   if (step == "fit" && argc == 4) return search_sm90::fit_table(argv[2], argv[3]);
   return Status(
       ErrorCode::invalid_argument,
-      "usage: search_sm90 measure f16|e4m3|int8 TIMES.csv [HEAD_DIM ...] | search_sm90 fit "
-      "TIMES.csv HEADER");
+      "usage: search_sm90 measure f16|e4m3|int8 TIMES.csv [HEAD_DIM ...] [--known OTHER.csv] | "
+      "search_sm90 fit TIMES.csv HEADER");
 }
 
 }  // namespace

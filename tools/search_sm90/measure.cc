@@ -34,9 +34,16 @@ Rows candidates_16_bit(int head_dim) {
             if (ones == (head_dim == 256)) continue;  // the sums by ones won wherever there is room
             if (stages * block_n > 384 || (stages == 3 && block_n < 128)) continue;
             if (stages == 4 && block_n > 64) continue;
-            rows.push_back(
-                {head_dim, warpgroups, block_n, stages, 0, 0, true, own_o, ones, 1, 1, 0, 0, 0});
+            rows.push_back({head_dim, warpgroups, block_n, stages, 0, 0, true, false, own_o, ones,
+                            1, 1, 0, 0, 0});
           }
+  // P V first: won at 64 columns, and not with O stored through shared memory.
+  for (const int warpgroups : {2, 3, 4})
+    for (const auto& [block_n, stages] :
+         {std::array{64, 2}, {64, 4}, {80, 3}, {96, 2}, {96, 3}, {128, 2}})
+      for (const bool scores_behind : {true, false})
+        rows.push_back({head_dim, warpgroups, block_n, stages, 0, 0, false, scores_behind, false,
+                        head_dim != 256, 1, 1, 0, 0, 0});
   for (const auto& [warpgroups, row_groups] : {std::array{1, 1}, {2, 1}, {2, 2}, {4, 1}})
     for (const auto& [block_n, stages] : {std::array{256, 1}, {128, 1}, {128, 2}, {64, 2}})
       for (const int cluster : {1, 2})
@@ -45,7 +52,7 @@ Rows candidates_16_bit(int head_dim) {
             if (overlap && block_n == 256) continue;
             if (ones && head_dim == 256) continue;
             rows.push_back({head_dim, warpgroups, block_n, stages, row_groups, cluster, overlap,
-                            false, ones, 1, 1, 0, 0, 0});
+                            false, false, ones, 1, 1, 0, 0, 0});
           }
   return rows;
 }
@@ -69,17 +76,36 @@ Rows candidates_8_bit(const Group& group) {
       if (++folds == 2 && head_dim < 256 && row.ctas == 1) break;
     }
   };
+  const auto add_each_way = [&](sm90::TableRow row) {
+    for (const int fold_buffers : {1, 2})
+      for (const bool scores_behind : {false, true}) {
+        row.fold_buffers = fold_buffers;
+        row.scores_behind = scores_behind;
+        add(row);
+      }
+  };
   for (const int warpgroups : {2, 3, 4}) {
     if (warpgroups == 2 && head_dim == 64) continue;  // 2% or more behind, when last timed
     for (const int block_n : {64, 96, 128, 160})
-      for (const bool overlap : {true, false})
-        add({head_dim, warpgroups, block_n, block_n < 128 ? 4 : 2, 0, 0, overlap, false, false, 1,
-             1, 0, 0, 0});
+      for (const bool overlap : {true, false}) {
+        const sm90::TableRow row{head_dim, warpgroups, block_n, block_n < 128 ? 4 : 2,
+                                 0,        0,          overlap, false,
+                                 false,    false,      1,       1,
+                                 0,        0,          0};
+        if (overlap || block_n < 96)
+          add(row);
+        else
+          add_each_way(row);
+      }
   }
   for (const int cluster : {1, 2}) {
     const auto add_split = [&](int warpgroups, int row_groups, int block_n, int stages, int ctas) {
-      add({head_dim, warpgroups, block_n, stages, row_groups, cluster, false, false, false, 1, 1, 0,
-           0, 0, 0, group.scores, ctas});
+      for (const bool scores_behind : {false, true}) {
+        if (scores_behind && (block_n != 128 || cluster > 1))
+          continue;  // there is one block mostly
+        add({head_dim, warpgroups, block_n, stages, row_groups, cluster, false, scores_behind,
+             false, false, 1, 1, 0, 0, 0, 0, 1, group.scores, ctas});
+      }
     };
     for (const auto& [block_n, stages] : {std::array{128, 1}, {128, 2}, {64, 2}}) {
       add_split(1, 1, block_n, stages, 1);
@@ -92,6 +118,12 @@ Rows candidates_8_bit(const Group& group) {
     add_split(2, 2, 128, 1, 1);
   }
   return rows;
+}
+
+bool is_in_table(const sm90::TableRow& row) {
+  const auto same = [&](const sm90::TableRow& other) { return same_config(row, other); };
+  return std::any_of(std::begin(sm90::kTable), std::end(sm90::kTable), same) ||
+         std::any_of(std::begin(sm90::kTable8Bit), std::end(sm90::kTable8Bit), same);
 }
 
 Rows candidates(Element element, const Group& group) {
@@ -256,10 +288,17 @@ Rows promising(const Timed& t) {
 }  // namespace
 
 // Long problems are for those that short ones leave.
-Status measure(Element element, std::span<const int> head_dims, const char* path) {
+Status measure(Element element, std::span<const int> head_dims, const char* path,
+               const char* known) {
   constexpr std::int64_t kShort = 2048, kAny = std::numeric_limits<std::int64_t>::max();
   auto bench = Bench::make(element);
   if (!bench.ok()) return bench.status();
+  std::map<Group, Timed> on_record;
+  if (known != nullptr) {
+    auto read = read_times(known);
+    if (!read.ok()) return read.status();
+    on_record = std::move(read).value();
+  }
   std::ofstream out(path);
   out << kColumns;
   std::vector<Group> groups;
@@ -275,7 +314,13 @@ Status measure(Element element, std::span<const int> head_dims, const char* path
   }
   for (const Group& group : groups) {
     const int head_dim = group.head_dim;
-    const Rows rows = compiled(candidates(element, group));
+    Rows wanted = candidates(element, group);
+    const Rows& timed_before = on_record[group].rows;
+    std::erase_if(wanted, [&](const sm90::TableRow& row) {
+      const auto same = [&](const sm90::TableRow& other) { return same_config(row, other); };
+      return std::any_of(timed_before.begin(), timed_before.end(), same) && !is_in_table(row);
+    });
+    const Rows rows = compiled(wanted);
     Result<Timed> t = timed(*bench, rows, problems_of(head_dim, kShort));
     if (!t.ok()) return t.status();
     const Rows kept = promising(*t);

@@ -94,8 +94,8 @@ bool is_wanted(const sm90::TableRow& row) {
 }
 
 const char* const kColumns =
-    "head_dim,warpgroups,block_n,stages,row_groups,cluster,overlap,own_o,ones,resident,"
-    "fold_columns,scores,ctas,batch,heads,length,causal,us\n";
+    "head_dim,warpgroups,block_n,stages,row_groups,cluster,overlap,scores_behind,own_o,ones,"
+    "resident,fold_columns,fold_buffers,scores,ctas,batch,heads,length,causal,us\n";
 
 std::string csv_of(const Timed& t) {
   std::string text;
@@ -103,11 +103,12 @@ std::string csv_of(const Timed& t) {
     for (std::size_t problem = 0; problem < t.problems.size(); ++problem) {
       const sm90::TableRow& r = t.rows[row];
       const Problem& p = t.problems[problem];
-      text += fmt::format("{},{},{},{},{},{},{:d},{:d},{:d},{},{},{},{},{},{},{},{:d},{:.3f}\n",
-                          r.head_dim, r.warpgroups, r.block_n, r.stages, r.row_groups, r.cluster,
-                          r.overlap, r.own_o, r.ones, r.resident, r.fold_columns,
-                          static_cast<int>(r.scores), r.ctas, p.batch, p.heads_q, p.len_q,
-                          p.options.causal != Causal::none, t.us[row][problem]);
+      text +=
+          fmt::format("{},{},{},{},{},{},{:d},{:d},{:d},{:d},{},{},{},{},{},{},{},{},{:d},{:.3f}\n",
+                      r.head_dim, r.warpgroups, r.block_n, r.stages, r.row_groups, r.cluster,
+                      r.overlap, r.scores_behind, r.own_o, r.ones, r.resident, r.fold_columns,
+                      r.fold_buffers, static_cast<int>(r.scores), r.ctas, p.batch, p.heads_q,
+                      p.len_q, p.options.causal != Causal::none, t.us[row][problem]);
     }
   return text;
 }
@@ -120,15 +121,16 @@ Result<std::map<Group, Timed>> read_times(const char* path) {
   while (std::getline(in, line)) {
     sm90::TableRow r{};
     Problem p;
-    int overlap = 0, own_o = 0, ones = 0, scores = 0, causal = 0;
+    int overlap = 0, scores_behind = 0, own_o = 0, ones = 0, scores = 0, causal = 0;
     double us = 0;
     std::replace(line.begin(), line.end(), ',', ' ');
     std::istringstream fields(line);
     if (!(fields >> r.head_dim >> r.warpgroups >> r.block_n >> r.stages >> r.row_groups >>
-          r.cluster >> overlap >> own_o >> ones >> r.resident >> r.fold_columns >> scores >>
-          r.ctas >> p.batch >> p.heads_q >> p.len_q >> causal >> us))
+          r.cluster >> overlap >> scores_behind >> own_o >> ones >> r.resident >> r.fold_columns >>
+          r.fold_buffers >> scores >> r.ctas >> p.batch >> p.heads_q >> p.len_q >> causal >> us))
       return Status(ErrorCode::invalid_argument, fmt::format("{} has a line '{}'.", path, line));
     r.overlap = overlap != 0;
+    r.scores_behind = scores_behind != 0;
     r.own_o = own_o != 0;
     r.ones = ones != 0;
     r.scores = static_cast<sm90::Scores8Bit>(scores);

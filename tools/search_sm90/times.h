@@ -53,7 +53,10 @@ extern const char* const kColumns;
 std::string csv_of(const Timed& timed);
 Result<std::map<Group, Timed>> read_times(const char* path);
 
-Status measure(Element element, std::span<const int> head_dims, const char* path);
+// `known`, if not null: times on record; of configurations that are there only those in the table
+// are timed again.
+Status measure(Element element, std::span<const int> head_dims, const char* path,
+               const char* known);
 Status fit_table(const char* times, const char* header);
 
 }  // namespace octavo::search_sm90

@@ -249,7 +249,9 @@ struct ForwardKernel {
                                     const Course& c, u32 tile) {
     if (!c.needs_mask() && !p.negate) return;
     if (p.negate) Softmax<G>::negate(scores);
-    Softmax<G>::apply_mask(scores, p, place_of(lane, tile), c.key);
+    Place w = place_of(lane, tile);
+    ptx::pin(w.lane);  // or what is made of it is kept over the loop
+    Softmax<G>::apply_mask(scores, p, w, c.key);
   }
 
   static OCTAVO_DEVICE void store(State& state, const Rows& rows, const Sm90ForwardParams& p,
@@ -304,7 +306,7 @@ struct ForwardKernel {
     Loop::finish_qk(scores, feed.k, lane.lane);
     release_scores(lane, c, feed);
     prepare(scores, p, lane, c, tile);
-    Loop::softmax(scores, state.rows, p.scale_log2);
+    Loop::softmax(scores, state.rows, p.scale_log2, true);
     Loop::wait_for_v(feed.v);
     Softmax<G>::pack_p(prob, scores);
     while (true) {
@@ -329,7 +331,7 @@ struct ForwardKernel {
         prepare(scores, p, lane, c, tile);
         const Rows before = state.rows;
         if (crosses) begin_rows(state.rows, p, lane, tile);
-        const auto behind = Loop::softmax(scores, state.rows, p.scale_log2);
+        const auto behind = Loop::softmax(scores, state.rows, p.scale_log2, crosses);
         // V of a next tile, or of a single buffer, comes only after the release.
         const bool early = C.stages > 1 && !crosses;
         if (early) Loop::wait_for_v(feed.v.next());
@@ -343,7 +345,7 @@ struct ForwardKernel {
         adds = !crosses;
         Softmax<G>::pack_p(prob, scores);
       } else {
-        Loop::pv_then_qk(state, prob, feed.v, scores, q, feed.k);
+        Loop::pv_then_qk(state, prob, feed.v, scores, q, feed.k, adds);
         feed.release_v(lane);
         if (crosses) {
           end_tile(state, state.rows, p, lane, tile - 1, feed);
@@ -353,7 +355,9 @@ struct ForwardKernel {
         Loop::finish_qk(scores, feed.k, lane.lane);
         release_scores(lane, c, feed);
         prepare(scores, p, lane, c, tile);
-        Loop::catch_up(state, Loop::find_origins(scores, state.rows, p.scale_log2));
+        const auto behind = Loop::find_origins(scores, state.rows, p.scale_log2, crosses);
+        if (!crosses) Loop::catch_up(state, behind);
+        adds = !crosses;
         Loop::exponentials(scores, state.rows, p.scale_log2);
         Softmax<G>::pack_p(prob, scores);
         Loop::wait_for_v(feed.v);

@@ -57,6 +57,16 @@ struct Ring {
   OCTAVO_DEVICE Ring next() const { return {first, count + 1}; }
 };
 
+// What products of codes are added up in.
+template <bool kIntegers>
+struct SumOf {
+  using Type = float;
+};
+template <>
+struct SumOf<true> {
+  using Type = i32;
+};
+
 template <class Config>
 struct Geometry {
   static constexpr Sm90Forward C = Config::value;
@@ -86,6 +96,10 @@ struct Geometry {
                              C.head_dim % C.fold_columns == 0
                        : C.fold_columns == 0,
                 "8-bit P V folds whole parts of O, 16-bit nothing");
+  static constexpr int kParts = kFolds ? C.head_dim / C.fold_columns : 1;  // of P V
+  static_assert(C.fold_buffers == 1 || (C.fold_buffers == 2 && kFolds && kParts % 2 == 0),
+                "parts take turns in two buffers");
+  static_assert(!C.scores_behind || !C.overlap, "scores come before P V, or right behind it");
   static_assert(!kCodes || !stages_o(C), "of 8-bit Q and K O is stored from registers");
   static_assert(!kIntegers || !C.ones, "P in bytes has too few steps to be summed");
   // Scores, and the softmax, in pairs of FP16.
@@ -112,8 +126,9 @@ struct Geometry {
   static constexpr int kColumns = C.head_dim / 2;         // of O,
   static constexpr int kO = kColumns + (C.ones ? 4 : 0);  // and with the sums by ones
   static constexpr int kPvSteps = C.block_n / kStepKeys;
-  // registers of what is folded, with the sums by ones
+  // registers of what is folded, with the sums by ones; and in the other buffer, without
   static constexpr int kFolded = kFolds ? (C.fold_columns + (C.ones ? 8 : 0)) / 2 : 1;
+  static constexpr int kFoldedFirst = C.fold_buffers == 2 ? C.fold_columns / 2 : 1;
   static constexpr u32 kChunkKeys = chunk_keys(C);  // of V transposed,
   static constexpr u32 kChunkBytes = (C.head_dim + (C.ones ? 8 : 0)) * chunk_keys(C);  // with ones
   // Scales of keys in registers, where a block has several.
@@ -139,7 +154,7 @@ struct Geometry {
   // rest is multiplied by `keep`; their origin is the largest exponent so far.
   struct Rows {
     float limit[2];
-    u32 half_limit[2];  // or, of scores in pairs, twice in FP16
+    u32 half_limits;  // or, of scores in pairs, both in FP16
     float origin[2];
     float sum[2];  // this thread's part; not used where the sums come by ones
     float scale[2], keep[2];
@@ -147,8 +162,8 @@ struct Geometry {
   };
   struct State {
     float o[kO];
-    float t[kIntegers ? 1 : kFolded];     // P V of the last block, some columns at a time,
-    i32 t_sums[kIntegers ? kFolded : 1];  // or in integers
+    // P V of the last block, some columns at a time: all of them in the second, or by turns.
+    typename SumOf<kIntegers>::Type t_first[kFoldedFirst], t[kFolded];
     Rows rows;
   };
 

@@ -4,11 +4,13 @@
 //   block j   scores(j), then p(j-1) v(j-1)  waits for scores(j); mask, maximum, exponentials;
 //                                            waits for p(j-1) v(j-1); rescales o, rounds p(j)
 //
-// Of codes p(j-1) v(j-1) is a product of its own, folded into o where o is rescaled. A kernel of
-// them without `overlap` does it first, and has registers for larger blocks:
+// Without `overlap` P V comes first. What overlaps is then the work of other warpgroups; there are
+// registers for larger blocks, or none of a warpgroup's warps wait where they issue products:
 //
-//   block j   p(j-1) v(j-1), then scores(j)  waits for p(j-1) v(j-1), folds it into o; waits for
-//                                            scores(j); mask, maximum, exponentials; rounds p(j)
+//   block j   p(j-1) v(j-1), then scores(j)  waits for p(j-1) v(j-1); waits for scores(j); mask,
+//                                            maximum, rescales o; exponentials; rounds p(j)
+//
+// Of codes p(j-1) v(j-1) is a product of its own, folded into o when it is there.
 //
 // Where blocks come from is the caller's: `feed` has the rings k and v, and is told which of their
 // buffers are no longer needed.
@@ -32,6 +34,7 @@ struct Mainloop {
   static constexpr Sm90Forward C = G::C;
 
   static OCTAVO_DEVICE void init(Rows& rows) {
+    rows.half_limits = 0;
     OCTAVO_UNROLL
     for (int half = 0; half < 2; ++half) {
       Softmax<G>::set_limit(rows, half, -kInfinity);
@@ -73,15 +76,7 @@ struct Mainloop {
   // `adds`: to what O holds, else in its place. Of codes the first part of the product is started.
   static OCTAVO_DEVICE void start_pv(State& state, Probabilities& prob, const KvRing& v,
                                      bool adds) {
-    if constexpr (G::kFolds) {
-      start_part(state, prob, v, 0);
-      return;
-    }
-    ptx::pin(state.o);
-    Products<G>::pin_probabilities(prob);
-    ptx::wgmma_fence();
-    Products<G>::pv(state, prob, v.stage(), adds);
-    ptx::wgmma_commit();
+    start_part(state, prob, v, 0, adds);
   }
   // V is waited for where the softmax ends: the wait also ends its basic block, without which the
   // compiler moves the wait for the product before the exponentials that are meant to hide it.
@@ -91,46 +86,55 @@ struct Mainloop {
   // `rows`: as they were after the block's own softmax.
   static OCTAVO_DEVICE void finish_pv(State& state, Probabilities& prob, const KvRing& v,
                                       const Rows& rows) {
-    if constexpr (G::kFolds) {
-      OCTAVO_UNROLL
-      for (int part = 0; part < kParts; ++part) {
-        if (part > 0) start_part(state, prob, v, part);
-        wait_for_part(state, prob);
-        Softmax<G>::fold(state, rows, part);
-      }
-      return;
-    }
-    ptx::wgmma_wait<0>();
-    ptx::pin(state.o);
-    Products<G>::pin_probabilities(prob);
+    finish_parts<false>(state, prob, v, rows, [] {});
+  }
+  // All of P V, with the next scores under way while its last part is folded.
+  static OCTAVO_DEVICE void pv_then_qk(State& state, Probabilities& prob, const KvRing& v,
+                                       Scores& scores, u32 q, const KvRing& k, bool adds) {
+    start_pv(state, prob, v, adds);
+    finish_parts<C.scores_behind>(state, prob, v, state.rows, [&] { start_qk(scores, q, k); });
   }
 
   // Of codes P V is a product of its own, in parts that are folded into O.
-  static constexpr int kParts = G::kFolds ? C.head_dim / C.fold_columns : 1;
-  static OCTAVO_DEVICE void start_part(State& state, Probabilities& prob, const KvRing& v,
-                                       int part) {
-    ptx::pin(Products<G>::folded_of(state));
+  static OCTAVO_DEVICE void start_part(State& state, Probabilities& prob, const KvRing& v, int part,
+                                       bool adds = false) {
+    Products<G>::pin_part(state, part);
     Products<G>::pin_probabilities(prob);
     ptx::wgmma_fence();
-    Products<G>::pv_part(state, prob, v.stage(), part);
+    if constexpr (G::kFolds)
+      Products<G>::pv_part(state, prob, v.stage(), part);
+    else
+      Products<G>::pv(state, prob, v.stage(), adds);
     ptx::wgmma_commit();
   }
-  static OCTAVO_DEVICE void wait_for_part(State& state, Probabilities& prob) {
-    ptx::wgmma_wait<0>();
-    ptx::pin(Products<G>::folded_of(state));
-    Products<G>::pin_probabilities(prob);
-  }
-  // All of P V, with the next scores under way while its last part is folded. They are not started
-  // before it is there: that would take registers for P beside them, and four warpgroups of 128
-  // keys at D = 64 would spill 52 bytes.
-  static OCTAVO_DEVICE void pv_then_qk(State& state, Probabilities& prob, const KvRing& v,
-                                       Scores& scores, u32 q, const KvRing& k) {
+  // The first is under way. `follow` starts what comes after the last: behind it, or when it is
+  // there.
+  template <bool kBehind, class Follow>
+  static OCTAVO_DEVICE void finish_parts(State& state, Probabilities& prob, const KvRing& v,
+                                         const Rows& rows, Follow&& follow) {
     OCTAVO_UNROLL
-    for (int part = 0; part < kParts; ++part) {
-      start_part(state, prob, v, part);
-      wait_for_part(state, prob);
-      if (part + 1 == kParts) start_qk(scores, q, k);
-      Softmax<G>::fold(state, state.rows, part);
+    for (int part = 0; part < G::kParts; ++part) {
+      const bool last = part + 1 == G::kParts;
+      const auto next = [&] {
+        if (last)
+          follow();
+        else
+          start_part(state, prob, v, part + 1);
+      };
+      const bool behind = last ? kBehind : C.fold_buffers == 2;
+      if (behind) {
+        next();
+        ptx::wgmma_wait<1>();
+      } else {
+        ptx::wgmma_wait<0>();
+      }
+      Products<G>::pin_part(state, part);
+      Products<G>::pin_probabilities(prob);
+      if (last && !behind) next();
+      if constexpr (G::kFolds)
+        Products<G>::with_part(state, part,
+                               [&](auto& t) { Softmax<G>::fold(t, state, rows, part); });
+      if (!last && !behind) next();
     }
   }
 
@@ -149,13 +153,14 @@ struct Mainloop {
     bool any;
     float alpha[2];
   };
-  static OCTAVO_DEVICE Behind find_origins(Scores& scores, Rows& rows, float scale) {
+  // `first`: of a tile, whose rows have no origin yet.
+  static OCTAVO_DEVICE Behind find_origins(Scores& scores, Rows& rows, float scale, bool first) {
     Behind behind{false, {1, 1}};
     typename Softmax<G>::Largest largest;
     if constexpr (G::kIntegers) {
       Softmax<G>::raise_origins(scores, rows);
-    } else if (Softmax<G>::passes_limit(scores, rows, largest)) {
-      Softmax<G>::move_origins(rows, largest, scale, behind.alpha);
+    } else if (Softmax<G>::passes_limit(scores, rows, largest, first)) {
+      Softmax<G>::move_origins(rows, scores, largest, scale, behind.alpha);
       if constexpr (G::kHalves) Softmax<G>::bring_near(scores, rows);
       behind.any = true;
     }
@@ -164,8 +169,8 @@ struct Mainloop {
   static OCTAVO_DEVICE void exponentials(Scores& scores, Rows& rows, float scale) {
     Softmax<G>::exponentials(scores, rows, scale, 0, G::kScores / 4);
   }
-  static OCTAVO_DEVICE Behind softmax(Scores& scores, Rows& rows, float scale) {
-    const Behind behind = find_origins(scores, rows, scale);
+  static OCTAVO_DEVICE Behind softmax(Scores& scores, Rows& rows, float scale, bool first) {
+    const Behind behind = find_origins(scores, rows, scale, first);
     exponentials(scores, rows, scale);
     return behind;
   }
@@ -186,7 +191,7 @@ struct Mainloop {
     finish_qk(scores, feed.k, w.lane);
     feed.release_k(w);
     prepare(scores, p, w, range, key);
-    softmax(scores, state.rows, p.scale_log2);
+    softmax(scores, state.rows, p.scale_log2, true);
     wait_for_v(feed.v);
     Softmax<G>::pack_p(prob, scores);
     for (i32 block = 1; block < blocks; ++block) {
@@ -198,7 +203,7 @@ struct Mainloop {
       feed.release_k(w);
       prepare(scores, p, w, range, key);
       const Rows before = state.rows;
-      const Behind behind = softmax(scores, state.rows, p.scale_log2);
+      const Behind behind = softmax(scores, state.rows, p.scale_log2, false);
       // With a single buffer it comes only after the release.
       if constexpr (C.stages > 1) wait_for_v(feed.v.next());
       finish_pv(state, prob, feed.v, before);
@@ -219,10 +224,7 @@ struct Mainloop {
     // At once: 64 keys, or all.
     constexpr int kSteps = C.block_n % 64 == 0 ? 64 / G::kStepKeys : G::kPvSteps;
     constexpr int kTiles = G::kStepKeys / 8;
-    if constexpr (G::kFolds)
-      ptx::pin(Products<G>::folded_of(state));
-    else
-      ptx::pin(state.o);
+    Products<G>::pin_part(state, 0);
     Probabilities prob;
     OCTAVO_UNROLL
     for (int from = 0; from < G::kPvSteps; from += kSteps) {
@@ -261,12 +263,12 @@ struct Mainloop {
         finish_qk(scores, feed.k, w.lane);
         feed.release_k(w);
         prepare(scores, p, w, range, key);
-        catch_up(state, find_origins(scores, state.rows, p.scale_log2));
+        catch_up(state, find_origins(scores, state.rows, p.scale_log2, block == 0));
         exponentials(scores, state.rows, p.scale_log2);
         Probabilities prob;
         Softmax<G>::pack_p(prob, scores);
         wait_for_v(feed.v);
-        pv_then_qk(state, prob, feed.v, scores, q, feed.k);
+        pv_then_qk(state, prob, feed.v, scores, q, feed.k, true);
         feed.release_v(w);
         ptx::wgmma_wait<0>();
         key += C.block_n;
@@ -280,7 +282,7 @@ struct Mainloop {
       finish_qk(scores, feed.k, w.lane);
       feed.release_k(w);
       prepare(scores, p, w, range, key);
-      const Behind behind = find_origins(scores, state.rows, p.scale_log2);
+      const Behind behind = find_origins(scores, state.rows, p.scale_log2, block == 0);
       if (block > 0) catch_up(state, behind);
       wait_for_v(feed.v);
       pv_in_steps(scores, state, feed.v, p.scale_log2, block > 0);

@@ -35,12 +35,6 @@ struct Products {
     else
       return scores.s;
   }
-  static OCTAVO_DEVICE auto& folded_of(typename G::State& state) {
-    if constexpr (G::kIntegers)
-      return state.t_sums;
-    else
-      return state.t;
-  }
 
   static OCTAVO_DEVICE void qk(typename G::Scores& scores, u32 q, u32 stage) {
     const u32 k =
@@ -94,6 +88,23 @@ struct Products {
 
   // --- codes ------------------------------------------------------------------------------------
 
+  // Calls use(t) with the registers of a part. Each buffer has products of one width: of two, the
+  // compiler would do one after the other (C7511).
+  template <class Use>
+  static OCTAVO_DEVICE void with_part(typename G::State& state, int part, Use&& use) {
+    if constexpr (C.fold_buffers == 2) {
+      if (part % 2 == 0) return use(state.t_first);
+    }
+    use(state.t);
+  }
+  // What a part of P V is written to, or all of it where nothing is folded.
+  static OCTAVO_DEVICE void pin_part(typename G::State& state, int part) {
+    if constexpr (G::kFolds)
+      with_part(state, part, [](auto& t) { ptx::pin(t); });
+    else
+      ptx::pin(state.o);
+  }
+
   // V transposed: rows are columns of O, and fold_columns of them one part.
   static OCTAVO_DEVICE u64 v_part_descriptor(u32 stage, int step, int part) {
     constexpr Swizzle kSwizzle = swizzle_of(G::kChunkKeys);
@@ -108,12 +119,14 @@ struct Products {
                                          const typename G::Probabilities& p, u32 stage, int step,
                                          int part) {
     const u64 v = v_part_descriptor(stage, step, part);
-    if constexpr (C.element == Element::e4m3)
-      ptx::wgmma_e4m3(state.t, p.a[step], v, step > 0);
-    else if constexpr (C.element == Element::e5m2)
-      ptx::wgmma_e4m3_e5m2(state.t, p.a[step], v, step > 0);
-    else
-      ptx::wgmma_u8_s8(state.t_sums, p.a[step], v, step > 0);
+    with_part(state, part, [&](auto& t) {
+      if constexpr (C.element == Element::e4m3)
+        ptx::wgmma_e4m3(t, p.a[step], v, step > 0);
+      else if constexpr (C.element == Element::e5m2)
+        ptx::wgmma_e4m3_e5m2(t, p.a[step], v, step > 0);
+      else
+        ptx::wgmma_u8_s8(t, p.a[step], v, step > 0);
+    });
   }
   static OCTAVO_DEVICE void pv_part(typename G::State& state, const typename G::Probabilities& p,
                                     u32 stage, int part) {

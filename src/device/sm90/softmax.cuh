@@ -85,17 +85,32 @@ struct Softmax {
     }
     return ptx::max_f32(even, odd);
   }
+  // The same in the order of integers, which floats above 0 are in too: the ALU compares three of
+  // them at once, and floats two by two. Where none is above 0, what comes is not, or not a number.
+  template <int kEights>
+  static OCTAVO_DEVICE float largest_above_0(const Scores& scores, int half, int from) {
+    const auto bits = [&](int i, int e) {
+      return static_cast<i32>(ptx::bits_of(scores.s[i * 4 + half * 2 + e]));
+    };
+    i32 chains[2] = {max_of(bits(from, 0), bits(from, 1)),
+                     max_of(bits(from + 1, 0), bits(from + 1, 1))};
+    OCTAVO_UNROLL
+    for (int i = from + 2; i < from + kEights; ++i)
+      chains[i % 2] = max_of(max_of(chains[i % 2], bits(i, 0)), bits(i, 1));
+    return ptx::float_of_bits(static_cast<u32>(max_of(chains[0], chains[1])));
+  }
   // Of a block, this thread's, times the scales of its keys.
+  template <bool kAbove0 = false>
   static OCTAVO_DEVICE float own_max(const Scores& scores, int half) {
     constexpr int kEights = G::kScores / 4 / G::kKeyScales;
-    float largest = largest_of<kEights>(scores, half, 0);
-    if constexpr (C.k_block_scales) {
-      largest *= scores.key_scales[0];
-      OCTAVO_UNROLL
-      for (int g = 1; g < G::kKeyScales; ++g)
-        largest = ptx::max_f32(
-            largest, largest_of<kEights>(scores, half, g * kEights) * scores.key_scales[g]);
-    }
+    const auto of_group = [&](int g) {
+      const float largest = kAbove0 ? largest_above_0<kEights>(scores, half, g * kEights)
+                                    : largest_of<kEights>(scores, half, g * kEights);
+      return C.k_block_scales ? largest * scores.key_scales[g] : largest;
+    };
+    float largest = of_group(0);
+    OCTAVO_UNROLL
+    for (int g = 1; g < G::kKeyScales; ++g) largest = ptx::max_f32(largest, of_group(g));
     return largest;
   }
   // Of a row, four threads'.
@@ -104,37 +119,53 @@ struct Softmax {
     return ptx::max_f32(of_two, ptx::shuffle_xor(of_two, 2));
   }
 
-  // Whether a row of the warp has to move its origin, by the largest of the block's scores. Each
-  // thread looks at its own: what a row's four have in common is found only where it is needed.
+  // Whether a row of the warp may have to move its origin, by the largest of the block's scores.
+  // Each thread looks at its own: what a row's four have in common is found only where it is
+  // needed. In 16 bits floats are compared as such only there too: nearly all limits are above 0,
+  // and others always pass. Beside scales it would take registers.
+  static constexpr bool kQuick = !G::kCodes;
   struct Largest {
-    float own[2];  // or, where limits are pairs of FP16,
-    u32 pairs[2];
+    float own[2];  // but where that is found later, or
+    u32 pairs[2];  // scores are in pairs
   };
-  static OCTAVO_DEVICE bool passes_limit(const Scores& scores, const Rows& rows, Largest& largest) {
+  static OCTAVO_DEVICE bool passes_limit(const Scores& scores, const Rows& rows, Largest& largest,
+                                         bool first) {
+    if (kQuick && first) return true;
     bool passes = false;
     OCTAVO_UNROLL
     for (int half = 0; half < 2; ++half) {
       if constexpr (G::kHalves) {
         largest.pairs[half] = largest_pair(scores, half);
-        passes = passes || ptx::any_ge_f16x2(largest.pairs[half], rows.half_limit[half]);
+        passes = passes || ptx::any_ge_f16x2(largest.pairs[half], both_halves(rows, half));
       } else {
-        largest.own[half] = own_max(scores, half);
-        passes = passes || largest.own[half] >= rows.limit[half];
+        const float limit = rows.limit[half];
+        if constexpr (kQuick) {
+          passes = passes || !(limit > 0 && own_max<true>(scores, half) < limit);
+        } else {
+          largest.own[half] = own_max(scores, half);
+          passes = passes || largest.own[half] >= limit;
+        }
       }
     }
     return ptx::warp_any(passes);
   }
-  static OCTAVO_DEVICE float row_max(const Largest& largest, int half) {
+  static OCTAVO_DEVICE float row_max(const Scores& scores, const Largest& largest, int half) {
     if constexpr (G::kHalves) return row_max(larger_half(largest.pairs[half]));
+    if constexpr (kQuick) return row_max(own_max(scores, half));
     return row_max(largest.own[half]);
   }
+  // A row's limit twice, beside pairs of its scores.
+  static OCTAVO_DEVICE u32 both_halves(const Rows& rows, int half) {
+    return ptx::permute_bytes(rows.half_limits, 0, half == 0 ? 0x1010 : 0x3232);
+  }
   static OCTAVO_DEVICE float limit_of(const Rows& rows, int half) {
-    if constexpr (G::kHalves) return larger_half(rows.half_limit[half]);
+    if constexpr (G::kHalves) return larger_half(both_halves(rows, half));
     return rows.limit[half];
   }
   static OCTAVO_DEVICE void set_limit(Rows& rows, int half, float limit) {
     if constexpr (G::kHalves)
-      rows.half_limit[half] = ptx::f16x2_from_f32(limit, limit);
+      rows.half_limits = ptx::permute_bytes(rows.half_limits, ptx::f16x2_from_f32(limit, limit),
+                                            half == 0 ? 0x3254 : 0x5410);
     else
       rows.limit[half] = limit;
   }
@@ -146,11 +177,11 @@ struct Softmax {
   // exponential: P and the sums stay far from overflow, and nearly every block leaves O as it is.
   // Each row decides for itself, so its bits do not depend on its neighbours. `alpha`: by what the
   // row's O is to be multiplied.
-  static OCTAVO_DEVICE void move_origins(Rows& rows, const Largest& largest, float of_all,
-                                         float (&alpha)[2]) {
+  static OCTAVO_DEVICE void move_origins(Rows& rows, const Scores& scores, const Largest& largest,
+                                         float of_all, float (&alpha)[2]) {
     OCTAVO_UNROLL
     for (int half = 0; half < 2; ++half) {
-      const float of_row = row_max(largest, half);
+      const float of_row = row_max(scores, largest, half);
       const float scale = scale_of(rows, half, of_all);
       const bool moves = of_row > -kInfinity && of_row >= limit_of(rows, half);
       float to = ptx::max_f32(rows.origin[half], of_row * scale);
@@ -322,7 +353,7 @@ struct Softmax {
   static constexpr float kMost = 512;
   static constexpr u32 kRemote = 0xfc00fc00u;
   static OCTAVO_DEVICE bool is_remote(const Rows& rows, int half) {
-    return rows.half_limit[half] == kRemote;
+    return both_halves(rows, half) == kRemote;
   }
   static OCTAVO_DEVICE void round_origin(float& origin, float& limit, float scale) {
     constexpr float kLargestHalf = 65504;
@@ -408,8 +439,10 @@ struct Softmax {
   }
 
   // Part `part` of O's columns: o + t, or o * keep + t * add.
-  // With ones each part has eight columns more, of which the last part's are the sums.
-  static OCTAVO_DEVICE void fold(State& state, [[maybe_unused]] const Rows& rows, int part) {
+  // With ones a part may have eight columns more, of which the last part's are the sums.
+  template <class Sums>
+  static OCTAVO_DEVICE void fold(const Sums& t, State& state, [[maybe_unused]] const Rows& rows,
+                                 int part) {
     constexpr int kRegisters = C.fold_columns / 2;
     const bool last = (part + 1) * kRegisters == G::kColumns;
     OCTAVO_UNROLL
@@ -417,10 +450,9 @@ struct Softmax {
       float& o = state.o[part * kRegisters + i];
       [[maybe_unused]] const int half = i % 4 / 2;
       if constexpr (G::kIntegers)
-        o = ptx::fused_multiply_add(ptx::float_of_int(state.t_sums[i]), rows.add[half],
-                                    o * rows.keep[half]);
+        o = ptx::fused_multiply_add(ptx::float_of_int(t[i]), rows.add[half], o * rows.keep[half]);
       else
-        o += state.t[i];
+        o += t[i];
     }
   }
 };
