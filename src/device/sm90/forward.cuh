@@ -247,10 +247,13 @@ struct ForwardKernel {
   // What a few blocks need before the softmax.
   static OCTAVO_DEVICE void prepare(Scores& scores, const Sm90ForwardParams& p, const Lane& lane,
                                     const Course& c, u32 tile) {
-    if (!c.needs_mask() && !p.negate) return;
+    // One branch or two, a lane's number kept or found again: registers of scales, or of scores in
+    // FP32, decide which of them spills.
+    if (G::kCodes && !c.needs_mask() && !p.negate) return;
     if (p.negate) Softmax<G>::negate(scores);
+    if (!G::kCodes && !c.needs_mask()) return;
     Place w = place_of(lane, tile);
-    ptx::pin(w.lane);  // or what is made of it is kept over the loop
+    if constexpr (G::kCodes) ptx::pin(w.lane);
     Softmax<G>::apply_mask(scores, p, w, c.key);
   }
 
