@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <memory>
 #include <string_view>
@@ -395,6 +396,56 @@ TEST(EmulatorSm90, NoMassIsLostWithLength) {
     }
     EXPECT_NEAR(sum / expected_sum, 1.0, dtype == DType::int8 ? 2e-4 : 1e-3) << name(dtype);
   }
+}
+
+// Whether a score passes its row's limit is looked up in the order of integers, in which floats
+// below 0 stand the other way round: here all are, and the last are the largest.
+TEST(EmulatorSm90, ScoresBelowZeroThatRise) {
+  constexpr std::int64_t kRows = 64, kKeys = 320, kColumns = 64;
+  struct alignas(16) Operand {
+    std::array<std::uint16_t, kKeys * kColumns> bits{};
+  };
+  const auto made = std::make_unique<std::array<Operand, 4>>();
+  auto& [q, k, v, out] = *made;
+  for (std::int64_t i = 0; i < kKeys * kColumns; ++i) {
+    const auto n = static_cast<std::size_t>(i);
+    q.bits[n] = f16_from_f32(1);
+    // From -400 to -80: by 2^57 after the exponential, which FP16 has not.
+    k.bits[n] = f16_from_f32(static_cast<float>(i / kColumns - 400) / kColumns);
+    v.bits[n] = f16_from_f32(random_normal_value(5, 2, n));
+  }
+  const auto tensor = [](Operand& x, std::int64_t rows) {
+    return Tensor::bhsd(x.bits.data(), DType::f16, 1, 1, rows, kColumns);
+  };
+  Arguments a;
+  a.q = tensor(q, kRows);
+  a.k = tensor(k, kKeys);
+  a.v = tensor(v, kKeys);
+  a.out = tensor(out, kRows);
+  const Result<Problem> posed = problem_of(a, {});
+  ASSERT_TRUE(posed.ok()) << posed.status().message();
+  std::vector<double> expected(kRows * kColumns);
+  ASSERT_TRUE(reference(a, {}, expected.data()).ok());
+  int kernels = 0;
+  for (const emulator::EmulatedSm90Forward& kernel : emulator::sm90_forward_kernels()) {
+    const Sm90Forward& c = kernel.config;
+    if (c.element != Element::f16 || c.out != Element::f16 || c.head_dim != kColumns ||
+        c.pack_heads || c.amax || c.early_start)
+      continue;
+    ++kernels;
+    out.bits.fill(f16_from_f32(99));
+    const Status status =
+        run_emulated(kernel, narrow_sm90_chip(), *posed, a, {}, [](const emulator::Machine&) {});
+    ASSERT_TRUE(status.ok()) << status.message();
+    double worst = 0;
+    for (std::size_t n = 0; n < expected.size(); ++n) {
+      const double got = load_element(DType::f16, out.bits.data(), static_cast<std::int64_t>(n));
+      worst = std::isnan(got) ? got : std::max(worst, std::abs(got - expected[n]));
+      if (std::isnan(worst)) break;
+    }
+    EXPECT_LE(worst, 2e-3) << brief_text(c);
+  }
+  EXPECT_GE(kernels, 9);  // a table's rows at least
 }
 
 TEST(EmulatorSm90, ThereIsNoOtherChip) {
