@@ -141,6 +141,12 @@ def sanitized(report):
     return f"{tools}, on {report['cases']} cases"
 
 
+def makers(run):
+    """The gates' verdict comes with a bundle (tools/adopt_bundle.sh)."""
+    single = f"`tools/evidence.sh {run.family}`"
+    return f"`./repro.sh` and the commands of {single}" if run.read("gate") else single
+
+
 def checks(run):
     def told(kind):
         return checked(run.read(kind)) + run.commit_of(kind)
@@ -150,7 +156,7 @@ def checks(run):
         more.append(f"- And with launches that overlap: {told('check_overlap')}.")
     return "\n".join([f"- Random problems against fp64: {told('check')}.", *more,
                       f"- Suite `twelve`: {told('twelve')}.",
-                      f"- compute-sanitizer: {sanitized(run.read('sanitize'))}."])
+                      f"- compute-sanitizer: {sanitized(run.read('sanitize'))}{run.commit_of('sanitize')}."])
 
 
 def against_bar(row):
@@ -199,7 +205,7 @@ def page(run):
     return f"""# {run.family} kernels on {run.compare['gpu']['name']}
 
 Made by `tools/evidence_tables.py` from the JSON files beside it
-([what they hold](../../docs/json.md)), which `tools/evidence.sh {run.family}` made. {where(run)}
+([what they hold](../../docs/json.md)), which {makers(run)} made. {where(run)}
 
 {checks(run)}
 {twelve_table(run)}

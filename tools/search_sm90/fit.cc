@@ -71,13 +71,11 @@ Fitted least_squares(const sm90::TableRow& row, const std::vector<Sample>& sampl
     Fitted here{{}, 0};
     for (int i = 0; i < 3; ++i) here.us[i] = m[i][3] / m[i][i];
     if (*std::min_element(here.us.begin(), here.us.end()) < 0) continue;
-    for (const Sample& s : samples)
-      here.error +=
-          s.weight *
-          std::pow((here.us[0] + here.us[1] * s.load.waves + here.us[2] * blocks_of(row, s.load)) /
-                           s.us -
-                       1,
-                   2);
+    for (const Sample& s : samples) {
+      const double us =
+          here.us[0] + here.us[1] * s.load.waves + here.us[2] * blocks_of(row, s.load);
+      here.error += s.weight * std::pow(us / s.us - 1, 2);
+    }
     if (here.error < best.error) best = here;
   }
   return best;

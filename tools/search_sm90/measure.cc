@@ -120,10 +120,13 @@ Rows candidates_8_bit(const Group& group) {
   return rows;
 }
 
+template <class Table>
+bool has(const Table& rows, const sm90::TableRow& row) {
+  return std::any_of(std::begin(rows), std::end(rows),
+                     [&](const sm90::TableRow& other) { return same_config(row, other); });
+}
 bool is_in_table(const sm90::TableRow& row) {
-  const auto same = [&](const sm90::TableRow& other) { return same_config(row, other); };
-  return std::any_of(std::begin(sm90::kTable), std::end(sm90::kTable), same) ||
-         std::any_of(std::begin(sm90::kTable8Bit), std::end(sm90::kTable8Bit), same);
+  return has(sm90::kTable, row) || has(sm90::kTable8Bit, row);
 }
 
 Rows candidates(Element element, const Group& group) {
@@ -317,8 +320,7 @@ Status measure(Element element, std::span<const int> head_dims, const char* path
     Rows wanted = candidates(element, group);
     const Rows& timed_before = on_record[group].rows;
     std::erase_if(wanted, [&](const sm90::TableRow& row) {
-      const auto same = [&](const sm90::TableRow& other) { return same_config(row, other); };
-      return std::any_of(timed_before.begin(), timed_before.end(), same) && !is_in_table(row);
+      return has(timed_before, row) && !is_in_table(row);
     });
     const Rows rows = compiled(wanted);
     Result<Timed> t = timed(*bench, rows, problems_of(head_dim, kShort));

@@ -30,7 +30,7 @@ inline Element element_of(const sm90::TableRow& row) {
 // As it is timed: 8-bit K has the scales that our own quantizer gives it.
 Sm90Forward timed_config(const sm90::TableRow& row);
 // Fits, and in FP8 with room for the ones: sums of P as it was before it was rounded would leave
-// outputs 7e-4 too small.
+// outputs 7e-4 too small. Nor one whose times here others contradict.
 bool is_wanted(const sm90::TableRow& row);
 
 // Those that rows are fitted to, up to a length, and then those that they are not.

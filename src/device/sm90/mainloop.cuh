@@ -4,8 +4,8 @@
 //   block j   scores(j), then p(j-1) v(j-1)  waits for scores(j); mask, maximum, exponentials;
 //                                            waits for p(j-1) v(j-1); rescales o, rounds p(j)
 //
-// Without `overlap` P V comes first. What overlaps is then the work of other warpgroups; there are
-// registers for larger blocks, or none of a warpgroup's warps wait where they issue products:
+// Without `overlap` P V comes first. What overlaps is then the work of other warpgroups, and there
+// are registers for larger blocks:
 //
 //   block j   p(j-1) v(j-1), then scores(j)  waits for p(j-1) v(j-1); waits for scores(j); mask,
 //                                            maximum, rescales o; exponentials; rounds p(j)
