@@ -7,12 +7,12 @@
 #include <limits>
 #include <vector>
 
-#include "attention/mask.h"
 #include "attention/operand.h"
 #include "gpu/element_of.h"
 #include "gpu/launch_sm90_forward.h"
 #include "gpu/prepare_operands.h"
 #include "gpu/sm90_feasible.h"
+#include "gpu/tile_order.h"
 #include "numeric/formats.h"
 
 namespace octavo {
@@ -66,15 +66,6 @@ bool follows_quantizers(const Problem& posed, const Problem& p) {
   return formats.q.rounded || formats.k.rounded || formats.v.rounded || transposes;
 }
 
-// Blocks of keys that a tile of rows visits.
-double blocks_of_tile(const Problem& p, std::int64_t first_row, std::int64_t block_m,
-                      std::int64_t block_n) {
-  const std::int64_t last_row =
-      std::max<std::int64_t>(std::min(first_row + block_m, p.len_q) - 1, 0);
-  const KeyRange first = visible_keys(p.options, first_row, p.len_q, p.len_kv);
-  const KeyRange last = visible_keys(p.options, last_row, p.len_q, p.len_kv);
-  return static_cast<double>(div_up(std::max<std::int64_t>(last.end - first.begin, 0), block_n));
-}
 struct Blocks {
   double mean = 0, least = 0, most = 0;
 };
@@ -85,7 +76,7 @@ Blocks blocks_of(const Problem& p, std::int64_t block_m, std::int64_t block_n) {
   Blocks blocks;
   for (std::int64_t i = 0; i < samples; ++i) {
     const std::int64_t first_row = (samples == 1 ? 0 : i * (tiles - 1) / (samples - 1)) * block_m;
-    const double here = blocks_of_tile(p, first_row, block_m, block_n);
+    const auto here = static_cast<double>(blocks_of_tile(p, first_row, block_m, block_n));
     blocks.mean += here / static_cast<double>(samples);
     blocks.least = i == 0 ? here : std::min(blocks.least, here);
     blocks.most = std::max(blocks.most, here);
@@ -93,28 +84,41 @@ Blocks blocks_of(const Problem& p, std::int64_t block_m, std::int64_t block_n) {
   return blocks;
 }
 
+// What a tile's blocks take of the time of full ones, where some of the warpgroups have no rows: a
+// third of three took half.
+double short_share(const Sm90Forward& c, std::int64_t rows) {
+  if (!c.persistent) return 1;
+  const auto busy = static_cast<double>(
+      std::min<std::int64_t>(div_up<std::int64_t>(rows, sm90::kRows), c.warpgroups));
+  return 0.25 + 0.75 * busy / c.warpgroups;
+}
+bool ends_within_tile(const Sm90Forward& c, const Problem& p) {
+  return p.len_q > sm90::block_m(c) && short_share(c, p.len_q % sm90::block_m(c)) < 1 &&
+         p.len_q % sm90::block_m(c) != 0;
+}
+
 std::vector<double> blocks_by_tile(const Sm90Forward& c, const Problem& p) {
   const std::int64_t block_n = std::int64_t{c.block_n} * sm90::key_parts(c);
   std::vector<double> blocks;
   for (std::int64_t row = 0; row < p.len_q; row += sm90::block_m(c))
-    blocks.push_back(blocks_of_tile(p, row, sm90::block_m(c), block_n));
+    blocks.push_back(short_share(c, p.len_q - row) *
+                     static_cast<double>(blocks_of_tile(p, row, sm90::block_m(c), block_n)));
   return blocks;
 }
 bool has_fewer_blocks(const SmLoad& a, const SmLoad& b) { return a.blocks < b.blocks; }
 
-// Under a mask that makes tiles differ, what the CTA that stays gets with the most blocks, in the
-// order of device/sm90/schedule.cuh.
+// Where tiles differ, what the CTA that stays gets with the most blocks, in the order of
+// device/sm90/schedule.cuh.
 SmLoad longest_course(const Sm90Forward& c, const Problem& p, const GpuInfo& gpu) {
   const std::vector<double> blocks = blocks_by_tile(c, p);
   const auto row_tiles = static_cast<std::int64_t>(blocks.size());
   const std::int64_t heads = p.batch * p.heads_q, sms = gpu.sms;
-  const HeadGroups groups = head_groups(p, c, gpu);
+  const TileOrder order = tile_order(p, c, gpu);
   std::vector<SmLoad> loads(static_cast<std::size_t>(sms));
   for (std::int64_t index = 0; index < heads * row_tiles; ++index) {
-    const std::int64_t round = index / sms, at = index % sms;
-    SmLoad& load = loads[static_cast<std::size_t>(round % 2 == 0 ? at : sms - 1 - at)];
+    SmLoad& load = loads[static_cast<std::size_t>(cta_of_tile(order, sms, index))];
     load.waves += 1;
-    load.blocks += blocks[static_cast<std::size_t>(row_of_tile(groups, row_tiles, heads, index))];
+    load.blocks += blocks[static_cast<std::size_t>(row_of_tile(order, row_tiles, heads, index))];
   }
   SmLoad longest = *std::max_element(loads.begin(), loads.end(), has_fewer_blocks);
   longest.chain = longest.blocks;
@@ -187,7 +191,7 @@ bool sm90_forward_serves(const Problem& problem, const GpuInfo& gpu) {
 }
 
 SmLoad busiest_sm(const sm90::TableRow& row, const Problem& posed, const GpuInfo& gpu) {
-  const Sm90Forward c = sm90::config_of(row, Element::f16);
+  const Sm90Forward c = sm90::config_of(row, row.fold_columns > 0 ? Element::e4m3 : Element::f16);
   Problem p = posed;
   if (p.options.batch_invariant) {
     // The choice may not look at batch and heads, and takes them for many.
@@ -197,7 +201,7 @@ SmLoad busiest_sm(const sm90::TableRow& row, const Problem& posed, const GpuInfo
   }
   const Blocks blocks =
       blocks_of(p, sm90::block_m(c), std::int64_t{c.block_n} * sm90::key_parts(c));
-  const bool even = blocks.least == blocks.most;
+  const bool even = blocks.least == blocks.most && !ends_within_tile(c, p);
   const std::int64_t tiles = p.batch * p.heads_q * div_up<std::int64_t>(p.len_q, sm90::block_m(c));
   // Tiles that differ are counted one by one, unless they are many: then all SMs get their share.
   constexpr std::int64_t kCounted = 1 << 16, kQueued = 1 << 12;

@@ -4,20 +4,16 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <numeric>
 
 #include "attention/error.h"
 #include "gpu/forward_params.h"
 #include "gpu/load_function.h"
 #include "gpu/output_params.h"
 #include "gpu/tensor_map.h"
+#include "gpu/tile_order.h"
 
 namespace octavo {
 namespace {
-
-bool is_masked(const Options& o) {
-  return o.causal != Causal::none || o.window_left >= 0 || o.window_right >= 0;
-}
 
 bool is_empty(const ConstTensor& t) {
   return std::any_of(t.shape.begin(), t.shape.end(), [](std::int64_t n) { return n == 0; });
@@ -88,32 +84,6 @@ bool sm90_forward_reaches(const Arguments& a) {
          (is_8bit(a.out.dtype) ? stores_codes(a.out) : tma_reaches(a.out));
 }
 
-HeadGroups head_groups(const Problem& posed, const Sm90Forward& c, const GpuInfo& gpu) {
-  const std::int64_t heads = posed.heads_q * posed.batch;
-  if (!is_masked(posed.options)) return {1, static_cast<i32>(heads)};
-  const std::int64_t row_tiles = div_up<std::int64_t>(posed.len_q, sm90::block_m(c));
-  // All heads, unless their keys and values do not stay in L2: then the fewest whose tiles fill
-  // whole rounds, since who gets a long tile in one round gets a short one in the next. Where so
-  // many do not stay there either, a tile reads little for its work, and several tiles of a head
-  // are on their way at once.
-  const std::int64_t round = gpu.sms / std::gcd<std::int64_t>(gpu.sms, row_tiles);
-  const std::int64_t kv_bytes = 4 * posed.len_kv * posed.head_dim;
-  const std::int64_t fitting = std::int64_t{gpu.l2_bytes} * 2 / 3 /
-                               std::max<std::int64_t>(kv_bytes, 1) *
-                               (posed.heads_q / posed.heads_kv);
-  const std::int64_t mixed = heads > fitting && round <= fitting ? round : heads;
-  return {static_cast<i32>(mixed), static_cast<i32>(std::max<std::int64_t>(heads / mixed, 1))};
-}
-
-std::int64_t row_of_tile(const HeadGroups& groups, std::int64_t row_tiles, std::int64_t heads,
-                         std::int64_t index) {
-  const std::int64_t group =
-      std::min<std::int64_t>(index / (row_tiles * groups.mixed_heads), groups.groups - 1);
-  const std::int64_t first = group * groups.mixed_heads;
-  const std::int64_t mixed = group + 1 < groups.groups ? groups.mixed_heads : heads - first;
-  return row_tiles - 1 - (index - first * row_tiles) / mixed;
-}
-
 Sm90ForwardOutputParams sm90_forward_params(const Problem& posed, const Arguments& a,
                                             const Sm90Forward& c, const GpuInfo& gpu) {
   Sm90ForwardOutputParams p{};
@@ -124,9 +94,10 @@ Sm90ForwardOutputParams sm90_forward_params(const Problem& posed, const Argument
   p.by_row_tiles = divider(p.row_tiles);
   p.by_heads_q = divider(p.heads_q);
   p.by_heads_per_kv = divider(p.heads_per_kv);
-  const HeadGroups groups = head_groups(posed, c, gpu);
-  p.mixed_heads = groups.mixed_heads;
-  p.head_groups = groups.groups;
+  const TileOrder order = tile_order(posed, c, gpu);
+  p.mixed_heads = order.mixed_heads;
+  p.head_groups = order.groups;
+  p.turn = order.turn;
   if (sm90::codes_qk(c)) set_scales(p, posed, a);
   p.output = output_params(posed, a);
   return p;

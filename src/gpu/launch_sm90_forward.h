@@ -24,18 +24,6 @@ inline VLayout v_layout(const Sm90Forward& config) {
 // That TMA reaches every tensor of a call, as the kernel is to get them.
 bool sm90_forward_reaches(const Arguments& arguments);
 
-// Heads whose tiles are mixed, so that CTAs which take them in turns, forwards and backwards, get
-// the same work under a mask that gives tiles different lengths.
-struct HeadGroups {
-  i32 mixed_heads = 1;
-  i32 groups = 1;
-};
-HeadGroups head_groups(const Problem& posed, const Sm90Forward& config, const GpuInfo& gpu);
-
-// Which row of tiles the index-th tile is of, as device/sm90/schedule.cuh has it.
-std::int64_t row_of_tile(const HeadGroups& groups, std::int64_t row_tiles, std::int64_t heads,
-                         std::int64_t index);
-
 // All but the tensor maps. `posed` is validated and served by the kernel; `config` fits it. A
 // kernel that needs less takes the first part of this. An 8-bit V of the arguments is transposed.
 Sm90ForwardOutputParams sm90_forward_params(const Problem& posed, const Arguments& arguments,

@@ -11,6 +11,7 @@
 #include "gpu/element_of.h"
 #include "gpu/launch_sm90_forward.h"
 #include "gpu/sm90_feasible.h"
+#include "gpu/tile_order.h"
 
 namespace octavo {
 namespace {
@@ -323,29 +324,28 @@ TEST(ChooseSm90, TheReasonNamesTheEstimate) {
 // CTAs that take tiles there and back get even work under a causal mask: the busiest at most 4.5%
 // more than the average.
 TEST(LaunchSm90, CausalWorkIsEven) {
-  const Sm90Forward config;
-  for (const auto& [b, h, s] : {std::array{1, 32, 16384},
-                                {2, 32, 8192},
-                                {4, 32, 4096},
-                                {8, 32, 2048},
-                                {16, 32, 1024},
-                                {32, 32, 512},
-                                {1, 16, 30000}}) {
-    const Problem p = problem(b, h, s, 64, Causal::top_left);
-    const HeadGroups groups = head_groups(p, config, h200());
+  for (const auto& [b, h, s, d] : {std::array{1, 32, 16384, 64},
+                                   {2, 32, 8192, 64},
+                                   {4, 32, 4096, 64},
+                                   {8, 32, 2048, 64},
+                                   {16, 32, 1024, 64},
+                                   {32, 32, 512, 64},
+                                   {1, 16, 30000, 64},
+                                   {8, 8, 2048, 256},
+                                   {8, 16, 2048, 256}}) {
+    const Sm90Forward config{.head_dim = d, .warpgroups = d == 256 ? 2 : 3};
+    const Problem p = problem(b, h, s, d, Causal::top_left);
+    const TileOrder order = tile_order(p, config, h200());
     const i64 row_tiles = div_up<i64>(s, sm90::block_m(config));
     const i64 heads = i64{b} * h, tiles = row_tiles * heads, grid = 132;
     std::vector<double> work(132);
     std::vector<int> seen(static_cast<std::size_t>(row_tiles));
-    for (i64 round = 0; round * grid < tiles; ++round) {
-      for (i64 cta = 0; cta < grid; ++cta) {
-        const i64 index = round * grid + (round % 2 == 0 ? cta : grid - 1 - cta);
-        if (index >= tiles) continue;
-        const i64 row = row_of_tile(groups, row_tiles, heads, index);
-        ++seen.at(static_cast<std::size_t>(row));
-        const i64 keys = std::min<i64>((row + 1) * sm90::block_m(config), s);
-        work[static_cast<std::size_t>(cta)] += static_cast<double>(div_up<i64>(keys, 128)) + 1;
-      }
+    for (i64 index = 0; index < tiles; ++index) {
+      const i64 row = row_of_tile(order, row_tiles, heads, index);
+      ++seen.at(static_cast<std::size_t>(row));
+      const i64 keys = std::min<i64>((row + 1) * sm90::block_m(config), s);
+      work.at(static_cast<std::size_t>(cta_of_tile(order, grid, index))) +=
+          static_cast<double>(div_up<i64>(keys, 128)) + 1;
     }
     for (const int times : seen) EXPECT_EQ(times, heads);
     double sum = 0;
@@ -354,26 +354,60 @@ TEST(LaunchSm90, CausalWorkIsEven) {
   }
 }
 
+// Without a mask every CTA gets its share of the tiles that are not full, the last of each head.
+TEST(LaunchSm90, ShortTilesAreShared) {
+  const Sm90Forward config{.head_dim = 128, .warpgroups = 3};
+  for (const auto& [b, h, s] : {std::array{32, 16, 512},
+                                {16, 16, 1024},
+                                {8, 16, 2048},
+                                {4, 16, 4096},
+                                {1, 16, 8000},
+                                {3, 7, 1000},
+                                {1, 1, 200}}) {
+    const Problem p = problem(b, h, s, 128);
+    const TileOrder order = tile_order(p, config, h200());
+    const i64 row_tiles = div_up<i64>(s, sm90::block_m(config));
+    const i64 heads = i64{b} * h, tiles = row_tiles * heads, grid = std::min<i64>(132, tiles);
+    std::vector<i64> taken(static_cast<std::size_t>(grid)), full(taken);
+    for (i64 index = 0; index < tiles; ++index) {
+      const i64 cta = cta_of_tile(order, grid, index);
+      ASSERT_TRUE(cta >= 0 && cta < grid) << cta;
+      ++taken[static_cast<std::size_t>(cta)];
+      const bool is_full = row_of_tile(order, row_tiles, heads, index) + 1 < row_tiles;
+      full[static_cast<std::size_t>(cta)] += is_full ? 1 : 0;
+    }
+    const i64 rounds = div_up(tiles, grid);
+    EXPECT_EQ(*std::max_element(taken.begin(), taken.end()), rounds);
+    EXPECT_LE(*std::max_element(full.begin(), full.end()), rounds - rounds / row_tiles) << b << s;
+  }
+}
+
 // Of many heads so many are mixed as fill whole rounds, and their keys stay in L2.
 TEST(LaunchSm90, MixedHeadsFillRoundsAndFitL2) {
   Problem p = problem(32, 8, 512, 256, Causal::top_left);
   const Sm90Forward config{.head_dim = 256, .warpgroups = 2};
   const i64 kv_bytes = 4 * 512 * 256;
-  const i64 mixed = head_groups(p, config, h200()).mixed_heads;
+  const i64 mixed = tile_order(p, config, h200()).mixed_heads;
   EXPECT_EQ(mixed * 4 % 132, 0) << mixed;
   EXPECT_LE(mixed * kv_bytes, h200().l2_bytes);
   EXPECT_LT(mixed, 256 / 4);
   // Those of few heads stay there whatever the order.
   p.batch = 4;
-  EXPECT_EQ(head_groups(p, config, h200()).mixed_heads, 32);
+  EXPECT_EQ(tile_order(p, config, h200()).mixed_heads, 32);
+  // Where so many as fill whole rounds do not stay there, fewer do that happen to be even.
+  p = problem(8, 8, 2048, 256, Causal::top_left);
+  EXPECT_LE(tile_order(p, config, h200()).mixed_heads * 4 * 2048 * 256, h200().l2_bytes);
+  // Codes are half as long.
+  const Sm90Forward codes{.element = Element::e4m3, .head_dim = 256, .warpgroups = 2};
+  EXPECT_EQ(tile_order(p, codes, h200()).mixed_heads, 33);
   // Long keys stay in L2 only where heads share them.
   p = problem(32, 32, 2048, 256, Causal::top_left);
-  EXPECT_EQ(head_groups(p, config, h200()).mixed_heads, 32 * 32);
+  EXPECT_EQ(tile_order(p, config, h200()).mixed_heads, 32 * 32);
   p.heads_kv = 8;
-  EXPECT_EQ(head_groups(p, config, h200()).mixed_heads, 33);
+  EXPECT_EQ(tile_order(p, config, h200()).mixed_heads, 33);
   p.options.causal = Causal::none;
-  EXPECT_EQ(head_groups(p, config, h200()).mixed_heads, 1);
-  EXPECT_EQ(head_groups(p, config, h200()).groups, 32 * 32);
+  EXPECT_EQ(tile_order(p, config, h200()).mixed_heads, 1);
+  EXPECT_EQ(tile_order(p, config, h200()).groups, 32 * 32);
 }
 
 TEST(LaunchSm90, ParamsSayWhatTheArgumentsSay) {

@@ -1,10 +1,13 @@
-// Makes the table of Hopper forward kernels, in two steps.
+// Makes the table of Hopper forward kernels, in two steps, or three.
 //
 //   search_sm90 measure f16 TIMES.csv [HEAD_DIM ...] [--known OTHER.csv]
 //                                          times configurations on the first GPU, over shapes;
 //                                          e4m3: those of FP8 with scores in FP16; int8: those
 //                                          of 8 bits with scores in FP32; of those that OTHER.csv
 //                                          has, only the table's
+//   search_sm90 again f16 OTHER.csv TIMES.csv [HEAD_DIM ...]
+//                                          of what OTHER.csv has, the best of each shape and the
+//                                          table's once more, in turn and under a load that lasts
 //   search_sm90 fit TIMES.csv HEADER       needs no GPU: fits the cost model of
 //                                          gpu/choose_sm90_forward.h to each configuration, takes
 //                                          those that serve some shape best, and writes their rows
@@ -27,28 +30,31 @@ namespace {
 
 Status search(int argc, char** argv) {
   const std::string_view step = argc > 1 ? argv[1] : "";
-  const std::string_view element = argc > 2 ? argv[2] : "";
-  if (step == "measure" && argc >= 4 &&
-      (element == "f16" || element == "e4m3" || element == "int8")) {
+  const std::string_view format = argc > 2 ? argv[2] : "";
+  const Element element = format == "f16"    ? Element::f16
+                          : format == "int8" ? Element::int8
+                                             : Element::e4m3;
+  const bool is_known = format == "f16" || format == "e4m3" || format == "int8";
+  const bool again = step == "again";
+  if ((step == "measure" && argc >= 4 && is_known) || (again && argc >= 5 && is_known)) {
     std::vector<int> head_dims;
     const char* known = nullptr;
-    for (int i = 4; i < argc; ++i) {
-      if (argv[i] == std::string_view("--known") && i + 1 < argc)
+    for (int i = again ? 5 : 4; i < argc; ++i) {
+      if (!again && argv[i] == std::string_view("--known") && i + 1 < argc)
         known = argv[++i];
       else
         head_dims.push_back(std::atoi(argv[i]));
     }
     if (head_dims.empty())
       head_dims.assign(std::begin(search_sm90::kHeadDims), std::end(search_sm90::kHeadDims));
-    const Element timed = element == "f16"    ? Element::f16
-                          : element == "int8" ? Element::int8
-                                              : Element::e4m3;
-    return search_sm90::measure(timed, head_dims, argv[3], known);
+    return again ? search_sm90::measure_again(element, head_dims, argv[3], argv[4])
+                 : search_sm90::measure(element, head_dims, argv[3], known);
   }
   if (step == "fit" && argc == 4) return search_sm90::fit_table(argv[2], argv[3]);
   return Status(
       ErrorCode::invalid_argument,
       "usage: search_sm90 measure f16|e4m3|int8 TIMES.csv [HEAD_DIM ...] [--known OTHER.csv] | "
+      "search_sm90 again f16|e4m3|int8 OTHER.csv TIMES.csv [HEAD_DIM ...] | "
       "search_sm90 fit TIMES.csv HEADER");
 }
 

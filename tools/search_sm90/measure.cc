@@ -174,32 +174,30 @@ class Bench {
  public:
   static Result<Bench> make(Element element) {
     Bench bench;
-    std::vector<std::uint16_t> values(kElements);
+    std::vector<std::uint16_t> values(kElements + bench.buffers_.size() * kApart);
     std::mt19937 random(42);
     std::normal_distribution<float> normal;
     const auto code = [&] { return e4m3_from_f32(kCodeDeviation * normal(random)); };
     for (std::uint16_t& x : values)
       x = element == Element::f16 ? f16_from_f32(normal(random))
                                   : static_cast<std::uint16_t>(code() | code() << 8);
-    for (Buffer& buffer : bench.buffers_) OCTAVO_RETURN_IF_ERROR(fill(buffer, values));
+    // Not the same for all: where Q is K, most of P is 0, and multiplying zeros takes less power
+    // and less time.
+    for (std::size_t i = 0; i < bench.buffers_.size(); ++i)
+      OCTAVO_RETURN_IF_ERROR(fill(bench.buffers_[i], values.data() + i * kApart, kElements));
     const std::vector<float> scales(kScales, 1 / kCodeDeviation);
-    OCTAVO_RETURN_IF_ERROR(fill(bench.scales_, scales));
+    OCTAVO_RETURN_IF_ERROR(fill(bench.scales_, scales.data(), scales.size()));
     return bench;
   }
 
-  Result<double> microseconds(const Problem& p, const sm90::TableRow& row) {
+  Result<double> microseconds(const Problem& p, const sm90::TableRow& row,
+                              const GpuTiming& timing) {
     const Result<const Gpu*> gpu = open_gpu(kDevice.index);
     if (!gpu.ok()) return gpu.status();
     const Result<LoadedSm90Forward> kernel = load_sm90_forward(**gpu, timed_config(row));
     if (!kernel.ok()) return kernel.status();
     Arguments a = arguments(p, element_of(row));
     if (timed_config(row).k_block_scales) a.k_scales.granularity = Granularity::block;
-    const double work = 4.0 * static_cast<double>(p.batch * p.heads_q * p.len_q * p.len_kv) *
-                        static_cast<double>(p.head_dim);
-    GpuTiming timing;
-    timing.calls = work > 1e11 ? 2 : 20;
-    timing.samples = 5;
-    timing.warmup_ms = 3;
     auto times = gpu_times(kDevice, timing, [&](Stream stream) {
       return launch_sm90_forward(**gpu, *kernel, p, a, stream);
     });
@@ -211,11 +209,11 @@ class Bench {
 
  private:
   template <class T>
-  static Status fill(Buffer& buffer, const std::vector<T>& values) {
-    auto made = Buffer::make(kDevice, values.size() * sizeof(T));
+  static Status fill(Buffer& buffer, const T* values, std::size_t count) {
+    auto made = Buffer::make(kDevice, count * sizeof(T));
     if (!made.ok()) return made.status();
     buffer = std::move(made).value();
-    return buffer.upload(values.data(), values.size() * sizeof(T));
+    return buffer.upload(values, count * sizeof(T));
   }
 
   Arguments arguments(const Problem& p, Element element) const {
@@ -242,11 +240,23 @@ class Bench {
   }
 
   static constexpr std::size_t kElements = std::size_t{1} << 26, kScales = std::size_t{1} << 20;
-  static constexpr float kCodeDeviation = 5;  // |q k| stays far below FP16's end
+  static constexpr std::size_t kApart = 10007;  // values; no multiple of a row or a head
+  static constexpr float kCodeDeviation = 5;    // |q k| stays far below FP16's end
   static constexpr Device kDevice{Device::Kind::cuda, 0};
   std::array<Buffer, 4> buffers_;
   Buffer scales_;
 };
+
+// Enough to leave out what is far from the best: nothing is hot yet.
+GpuTiming short_timing(const Problem& p) {
+  const double work = 4.0 * static_cast<double>(p.batch * p.heads_q * p.len_q * p.len_kv) *
+                      static_cast<double>(p.head_dim);
+  GpuTiming timing;
+  timing.calls = work > 1e11 ? 2 : 20;
+  timing.samples = 5;
+  timing.warmup_ms = 3;
+  return timing;
+}
 
 // Clocks move with the heat of what ran before: problem by problem, all rows one after the other.
 Result<Timed> timed(Bench& bench, const Rows& rows, const std::vector<Problem>& problems) {
@@ -254,7 +264,8 @@ Result<Timed> timed(Bench& bench, const Rows& rows, const std::vector<Problem>& 
   t.us.assign(rows.size(), std::vector(problems.size(), 0.0));
   for (std::size_t problem = 0; problem < problems.size(); ++problem)
     for (std::size_t row = 0; row < rows.size(); ++row) {
-      const Result<double> measured = bench.microseconds(problems[problem], rows[row]);
+      const Result<double> measured =
+          bench.microseconds(problems[problem], rows[row], short_timing(problems[problem]));
       if (!measured.ok()) return measured.status();
       t.us[row][problem] = *measured;
     }
@@ -288,7 +299,91 @@ Rows promising(const Timed& t) {
   return kept;
 }
 
+// As comparisons time: under a load that lasts, and in turn.
+GpuTiming lasting_timing(double us) {
+  GpuTiming timing;
+  timing.calls = static_cast<int>(std::clamp(4000 / us, 1.0, 20.0));
+  timing.samples = 3;
+  timing.warmup_ms = 5;
+  return timing;
+}
+
+bool is_worth_another(const Timed& t, std::size_t row, std::size_t problem) {
+  constexpr double kNear = 1.1;
+  return t.us[row][problem] <= kNear * best_of(t, problem) || is_in_table(t.rows[row]);
+}
+
+// What is worth another time and no longer compiles, or spills, is left out.
+Timed still_compiled(const Timed& t) {
+  Rows again;
+  for (std::size_t row = 0; row < t.rows.size(); ++row)
+    for (std::size_t problem = 0; problem < t.problems.size(); ++problem)
+      if (is_worth_another(t, row, problem)) {
+        again.push_back(t.rows[row]);
+        break;
+      }
+  const Rows made = compiled(again);
+  Timed kept{{}, t.problems, {}};
+  for (std::size_t row = 0; row < t.rows.size(); ++row) {
+    if (has(again, t.rows[row]) && !has(made, t.rows[row])) continue;
+    kept.rows.push_back(t.rows[row]);
+    kept.us.push_back(t.us[row]);
+  }
+  return kept;
+}
+
+// Rows near the best of one problem once more, each in turn; the others keep their distance.
+Status time_again(Bench& bench, Timed& t, std::size_t problem) {
+  constexpr std::size_t kRounds = 3;
+  const double best = best_of(t, problem);
+  std::map<std::size_t, std::vector<double>> rounds;
+  for (std::size_t row = 0; row < t.rows.size(); ++row)
+    if (is_worth_another(t, row, problem)) rounds[row];
+  for (std::size_t round = 0; round < kRounds; ++round)
+    for (auto& [row, us] : rounds) {
+      const Result<double> measured =
+          bench.microseconds(t.problems[problem], t.rows[row], lasting_timing(best));
+      if (!measured.ok()) return measured.status();
+      us.push_back(*measured);
+    }
+  std::vector<double> pace;
+  for (auto& [row, us] : rounds) {
+    std::sort(us.begin(), us.end());
+    pace.push_back(us[kRounds / 2] / t.us[row][problem]);
+  }
+  std::sort(pace.begin(), pace.end());
+  for (std::size_t row = 0; row < t.rows.size(); ++row) {
+    const auto timed = rounds.find(row);
+    double& us = t.us[row][problem];
+    us = timed == rounds.end() ? us * pace[pace.size() / 2] : timed->second[kRounds / 2];
+  }
+  return {};
+}
+
 }  // namespace
+
+Status measure_again(Element element, std::span<const int> head_dims, const char* known,
+                     const char* path) {
+  auto bench = Bench::make(element);
+  if (!bench.ok()) return bench.status();
+  auto on_record = read_times(known);
+  if (!on_record.ok()) return on_record.status();
+  std::ofstream out(path);
+  out << kColumns;
+  for (auto& [group, all] : *on_record) {
+    if (element_of(all.rows[0]) != element ||
+        std::find(head_dims.begin(), head_dims.end(), group.head_dim) == head_dims.end()) {
+      out << csv_of(all);
+      continue;
+    }
+    Timed t = still_compiled(all);
+    for (std::size_t problem = 0; problem < t.problems.size(); ++problem)
+      OCTAVO_RETURN_IF_ERROR(time_again(*bench, t, problem));
+    out << csv_of(t) << std::flush;
+  }
+  return out ? Status()
+             : Status(ErrorCode::invalid_argument, fmt::format("{} cannot be written.", path));
+}
 
 // Long problems are for those that short ones leave.
 Status measure(Element element, std::span<const int> head_dims, const char* path,

@@ -57,6 +57,10 @@ Result<std::map<Group, Timed>> read_times(const char* path);
 // are timed again.
 Status measure(Element element, std::span<const int> head_dims, const char* path,
                const char* known);
+// Of times on record: rows near the best of a problem, and the table's, once more, each in turn and
+// under a load that lasts. The others keep their distance from them.
+Status measure_again(Element element, std::span<const int> head_dims, const char* known,
+                     const char* path);
 Status fit_table(const char* times, const char* header);
 
 }  // namespace octavo::search_sm90

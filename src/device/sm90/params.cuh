@@ -32,6 +32,7 @@ struct Sm90ForwardParams {
   // Heads (of all sequences) whose tiles are mixed, longest first; the last group has the rest too.
   i32 mixed_heads = 1;
   i32 head_groups = 1;
+  i32 turn = 0;  // places that CTAs which stay move on a round; 0: they go there and back
   i32 len_q = 0;
   i32 len_kv = 0;
   i32 head_dim = 0;

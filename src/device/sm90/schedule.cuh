@@ -4,8 +4,10 @@
 // under a causal mask those see the most keys, and the short tiles are left to fill the gaps at the
 // end. CTAs that stay take every grid-th tile, from left to right and back again, so that who got
 // the longer tile of one round gets the shorter one of the next. That balances only where a group's
-// tiles fill whole rounds, which the host sees to (gpu/launch_sm90_forward.cc); it needs no counter
-// in memory, and the same CTA gets the same tiles every time.
+// tiles fill whole rounds, which the host sees to (gpu/launch_sm90_forward.cc). Without a mask only
+// a head's last tile may be shorter, where rows end before it does: then all CTAs move on by so
+// many places a round that each gets its share of those. Neither needs a counter in memory, and the
+// same CTA gets the same tiles every time.
 #pragma once
 
 #include "config/sm90_forward.h"
@@ -62,7 +64,8 @@ struct TileLoop {
       const i32 grid = ptx::grid_size_x();
       const i32 cta = ptx::block_index_x();
       ++round;
-      index = round * grid + (round % 2 == 0 ? cta : grid - 1 - cta);
+      const i32 there = p.turn == 0 && round % 2 != 0 ? grid - 1 - cta : cta;
+      index = round * grid + (there + round * p.turn) % grid;
     }
   }
 };
