@@ -6,6 +6,8 @@
 
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
 
 #include "evidence/accuracy_data.h"
 #include "evidence/oracle.h"
@@ -14,10 +16,10 @@
 namespace octavo {
 namespace {
 
-const evidence::Distribution& distribution(const std::string& name) {
+const evidence::Distribution& distribution(std::string_view name) {
   for (const evidence::Distribution& d : evidence::distributions())
     if (d.name == name) return d;
-  throw std::runtime_error(name);
+  throw std::runtime_error(std::string(name));
 }
 
 struct Moments {
