@@ -3,12 +3,14 @@
 # anew: build, check, repeats, sanitizers, times, and the comparison with PyTorch in one process.
 # A step that fails does not stop the others; its name and an exit code of 1 come at the end.
 #
-#   tools/evidence.sh FAMILY [--out FOLDER] [--commit HASH]
+#   tools/evidence.sh FAMILY [--out FOLDER] [--commit HASH] [--build FOLDER] [--jobs N]
 #
 # FAMILY is what OCTAVO_KERNELS takes (docs/users.md). FOLDER is evidence/<the GPU's name> unless
-# given. HASH is asked of git unless given: a copy of the tree may have none. $PYTHON is the Python
-# that has PyTorch, python3 unless set. Of sm90 three times as many random problems are checked, and
-# the 8-bit modes by themselves; it is held against every peer on record.
+# given. HASH is asked of git unless given: a copy of the tree may have none. A build FOLDER is taken
+# as it is, such as the one of repro.sh; else one is made without kernels built in. N checks run at
+# once, half as many as there are cores unless given; what is timed runs alone. $PYTHON is the
+# Python that has PyTorch, python3 unless set. Of sm90 three times as many random problems are
+# checked, and the 8-bit modes by themselves; it is held against every peer on record.
 set -uo pipefail
 usage() {
   sed -n 's/^#   //p' "$0" >&2
@@ -16,11 +18,16 @@ usage() {
 }
 
 (($#)) || usage
-family=$1 out='' commit=''
+family=$1 out='' commit='' folder='' jobs=$(($(nproc) / 2 > 0 ? $(nproc) / 2 : 1))
 shift
 while (($#)); do
   case $1 in
     --out) out=${2:?} ;;
+    --build) folder=$(cd "${2:?}" && pwd) || exit 2 ;;
+    --jobs)
+      jobs=${2:?}
+      [[ $jobs =~ ^[1-9][0-9]*$ ]] || usage
+      ;;
     --commit)
       commit=${2:?}
       [[ $commit =~ ^[0-9a-f]{40}$ ]] || usage
@@ -50,6 +57,32 @@ step() {
   printf -- '-- %s: %s s\n' "$name" $((SECONDS - start))
 }
 
+# at_once NAME COMMAND...: a check, among others; `settle` waits for them and says what they said.
+logs=$(mktemp -d)
+trap 'rm -rf "$logs"' EXIT
+checks=() running=0
+at_once() {
+  local name=$1 log=$logs/${#checks[@]}
+  shift
+  if ((running == jobs)); then
+    wait -n
+    ((running -= 1))
+  fi
+  checks+=("$name: $*")
+  { "$@" >"$log" 2>&1 || touch "$log.failed"; } &
+  ((running += 1))
+}
+settle() {
+  local i start=$SECONDS
+  wait
+  for i in "${!checks[@]}"; do
+    printf '\n== %s\n' "${checks[i]}"
+    tail -n 3 "$logs/$i"
+    [[ ! -f $logs/$i.failed ]] || failed+=("${checks[i]%%: *}")
+  done
+  printf -- '-- %s checks, %s at once: waited %s s\n' ${#checks[@]} "$jobs" $((SECONDS - start))
+}
+
 if [[ ! -f build/CMakeCache.txt && -z ${CMAKE_GENERATOR:-} ]]; then
   CMAKE_GENERATOR=$(command -v ninja >/dev/null && echo Ninja || echo 'Unix Makefiles')
   export CMAKE_GENERATOR
@@ -63,49 +96,57 @@ build() {
     return 1
   fi
 }
-step build build
+if [[ -z $folder ]]; then
+  folder=$PWD/build
+  step build build
+fi
 ((${#failed[@]} == 0)) || exit 1
 
 # PyTorch brings an NVRTC of its own; all steps are to use the one compiler.
-nvrtc=$(sed -n 's/^OCTAVO_NVRTC:FILEPATH=//p' build/CMakeCache.txt)
+nvrtc=$(sed -n 's/^OCTAVO_NVRTC:FILEPATH=//p' "$folder/CMakeCache.txt")
 [[ -f $nvrtc ]] && export OCTAVO_NVRTC=$nvrtc
-export OCTAVO_KERNELS=$family OCTAVO_CACHE_DIR=${OCTAVO_CACHE_DIR:-$PWD/build/evidence-cache}
+export OCTAVO_KERNELS=$family OCTAVO_CACHE_DIR=${OCTAVO_CACHE_DIR:-$folder/evidence-cache}
 
-octavo=build/octavo python=${PYTHON:-python3}
-step check $octavo check --device cuda --json "$out/${family}_check.json"
+octavo=$folder/octavo python=${PYTHON:-python3}
+# The long ones first.
+at_once check "$octavo" check --device cuda --json "$out/${family}_check.json"
 if [[ $family == sm90 ]]; then
   for seed in 1 2; do
-    step "check, seed $seed" $octavo check --device cuda --seed $seed \
+    at_once "check, seed $seed" "$octavo" check --device cuda --seed $seed \
       --json "$out/${family}_check_$seed.json"
   done
 fi
+at_once sanitize "$python" tools/sanitize.py --command "$octavo" --json "$out/${family}_sanitize.json"
+at_once twelve "$octavo" check --device cuda --suite twelve --repeat 1000 \
+  --json "$out/${family}_twelve.json"
 if [[ $family == sm90 ]]; then
-  step 'check, overlapping' $octavo check --device cuda --seed 2 --cases 600 --overlap-launch \
+  at_once 'check, overlapping' "$octavo" check --device cuda --seed 2 --cases 600 --overlap-launch \
     --json "$out/${family}_check_overlap.json"
   mkdir -p "$out/${family}_8bit_checks"
   for seed in 7 8 9 10; do
     for mode in fp8 fp8_fast fp8_mixed int8 int8_mixed; do
-      step "check, $mode, seed $seed" $octavo check --device cuda --cases 350 --seed $seed \
+      at_once "check, $mode, seed $seed" "$octavo" check --device cuda --cases 350 --seed $seed \
         --precision $mode --json "$out/${family}_8bit_checks/${mode}_$seed.json"
     done
   done
-  step 'check, native' $octavo check --device cuda --cases 350 --seed 7 --precision native \
+  at_once 'check, native' "$octavo" check --device cuda --cases 350 --seed 7 --precision native \
     --json "$out/${family}_8bit_checks/native_7.json"
 fi
-step twelve $octavo check --device cuda --suite twelve --repeat 1000 --json "$out/${family}_twelve.json"
-step sanitize "$python" tools/sanitize.py --command $octavo --json "$out/${family}_sanitize.json"
-step bench $octavo bench --device cuda --iters 2000 --json "$out/${family}_bench.json"
+settle
+step bench "$octavo" bench --device cuda --iters 2000 --json "$out/${family}_bench.json"
 against=()
 [[ $family != sm90 ]] || against=(--grid bench/grid_sm90.csv --peers "flash,cudnn" --least 0.97
   --recorded bench/peers_h200.csv)
-step compare "$python" tools/compare_torch.py --library build/liboctavo.so --command $octavo \
+step compare "$python" tools/compare_torch.py --library "$folder/liboctavo.so" --command "$octavo" \
   --json "$out/${family}_compare.json" "${against[@]}" ${commit:+--commit "$commit"}
 if [[ $family == sm90 ]]; then
-  step 'compare, 8 bits' "$python" tools/compare_8bit.py --library build/liboctavo.so \
+  step 'compare, 8 bits' "$python" tools/compare_8bit.py --library "$folder/liboctavo.so" \
     --json "$out/${family}_8bit.json" ${commit:+--commit "$commit"}
-  step 'counters, 8 bits' $octavo counters --device cuda --precision fp8 --preset mission \
+  step 'counters, 8 bits' "$octavo" counters --device cuda --precision fp8 --preset mission \
     --preset stress --shape 1,32,16384,64 --shape 1,16,16384,128 --shape 1,8,16384,256 \
     --json "$out/${family}_counters_8bit.json"
+  step accuracy env -u OCTAVO_KERNELS "$octavo" accuracy --device cuda --plot "$out/accuracy.svg" \
+    --json "$out/accuracy.json"
 fi
 rm -f "$out/${family}_commits.json" # all of it is of one commit now
 step tables "$python" tools/evidence_tables.py --folder "$out"
