@@ -75,6 +75,16 @@ ModeBound mode_bound(DType input, Precision precision, DType v) {
   return mode;
 }
 
+ModeBound mode_bound_over(DType input, DType kv) {
+  ModeBound mode = mode_bound(kv, Precision::native);
+  const ModeBound& of_q = mode_bound(input, Precision::native);
+  mode.p_noise = of_q.p_noise;
+  mode.mission_max += of_q.mission_max;
+  mode.mission_rmse = std::hypot(mode.mission_rmse, of_q.mission_rmse);
+  mode.decoded = input;
+  return mode;
+}
+
 double format_noise(DType format, double crest) {
   // Uniform over half a step of a mantissa of m bits, averaged over a binade: 2^-m * 0.68 /
   // sqrt(12), so 0.0245 for three bits; 0.026 leaves room for the values that fall below the normal
@@ -117,9 +127,11 @@ Bounds bounds(const ModeBound& mode, DType out, bool p_is_rounded, const Magnitu
   const double qk = format_noise(mode.qk, m.qk_crest);
   const double scores = std::sqrt(2.0) * qk * m.tau;
   const double values = format_noise(mode.v, m.v_crest);
-  const double sums = p_is_rounded ? fp8_sum_noise(mode.qk, m.head_dim) : 0;
+  const bool decodes = mode.decoded != DType::f32;
+  const double sums = p_is_rounded && !decodes ? fp8_sum_noise(mode.qk, m.head_dim) : 0;
+  const double decoded = p_is_rounded ? format_noise(mode.decoded, 0) : 0;
   const double p_noise = p_is_rounded ? mode.p_noise : 0;
-  const double weights = std::hypot(p_noise, sums * m.tau);
+  const double weights = std::hypot(std::hypot(p_noise, decoded), (sums + decoded) * m.tau);
   const double noise = std::sqrt(scores * scores + values * values + weights * weights);
   const double few_rows = 1 + 3 / std::sqrt(static_cast<double>(std::max<std::int64_t>(m.rows, 1)));
 
@@ -129,7 +141,7 @@ Bounds bounds(const ModeBound& mode, DType out, bool p_is_rounded, const Magnitu
   b.total_max =
       fp32 * m.v_amax + rounding + std::min(kMaxSlack * m.kappa_max * noise, 2.1) * m.v_amax;
   b.total_rmse = fp32 * m.v_amax + rounding + kRmsSlack * few_rows * m.kappa_rms * m.v_rms * noise;
-  b.kernel_lse = fp32_lse + p_noise + sums * m.tau_peak;
+  b.kernel_lse = fp32_lse + p_noise + (sums + kLseSlack * decoded) * m.tau_peak;
   b.total_lse = b.kernel_lse + kLseSlack * std::sqrt(2.0) * qk * m.tau_peak;
   return b;
 }

@@ -27,12 +27,16 @@ struct ModeBound {
   double p_noise;      // of P where a backend rounds it; the CPU does not
   double mission_max;  // |error| at (1,8,512,64), standard normal, default scales
   double mission_rmse;
+  // What codes of K and V become before they are multiplied, where a backend rounds.
+  DType decoded = DType::f32;
 };
 const std::vector<ModeBound>& mode_bounds();
 const ModeBound& mode_bound(DType input, Precision precision);
 // The same with V given as `v`: the mixed modes take a bf16 one as it is, and so is a 16-bit V
 // taken beside 8-bit Q and K. P has its type.
 ModeBound mode_bound(DType input, Precision precision, DType v);
+// Of a Q of 16 bits over codes of K and V, which become values of Q's type.
+ModeBound mode_bound_over(DType input, DType kv);
 
 // rms rounding noise of a format relative to the rms of what is rounded. Floating formats: the
 // same for any data in range. Integer steps: by the crest factor, amax over rms.

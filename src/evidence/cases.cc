@@ -139,7 +139,7 @@ std::string_view layout_name(Layout layout) {
 
 std::string quantization_name(const Case& c) {
   const Quantization& q = c.options.quantization;
-  if (is_8bit(c.input))
+  if (is_8bit(c.k_type()))
     return fmt::format(" scales={},{} rows={}", name(c.qk_scales), name(c.v_scales), q.block_rows);
   if (q == Quantization{}) return "";
   return fmt::format(" scales={},{} rows={} {}{}{}", q.qk ? name(*q.qk) : "default",
@@ -160,7 +160,8 @@ Case square_case(std::int64_t batch, std::int64_t heads, std::int64_t length,
 }  // namespace
 
 std::string Case::name() const {
-  const std::string beside = v ? fmt::format(" beside {}", octavo::name(*v)) : "";
+  std::string beside = v ? fmt::format(" beside {}", octavo::name(*v)) : "";
+  if (kv) beside = fmt::format(" over {}", octavo::name(*kv));
   std::string text =
       fmt::format("B={} Hq={} Hkv={} Sq={} Skv={} D={} {}{}->{} precision={} causal={}", batch,
                   heads_q, heads_kv, len_q, len_kv, head_dim, octavo::name(input), beside,
@@ -195,6 +196,12 @@ Case make_case(const AxisValues& values, std::uint64_t seed) {
   c.outliers = draw.one_in(12);
   // Last, so that cases of other inputs stay what they were.
   if (is_8bit(c.input) && draw.one_in(4)) c.v = draw.one_in(2) ? DType::f16 : DType::bf16;
+  const bool in_16_bits = c.input == DType::f16 || c.input == DType::bf16;
+  if (in_16_bits && c.options.precision == Precision::native && draw.one_in(3)) {
+    c.kv = draw.of(std::array{DType::e4m3, DType::e5m2, DType::int8});
+    c.qk_scales = draw.of(kAllGranularities);
+    c.v_scales = draw.of(kAllGranularities);
+  }
   return c;
 }
 

@@ -31,8 +31,9 @@ struct Case {
   std::int64_t head_dim = 64;
   DType input = DType::f16;
   DType out = DType::f16;
-  std::optional<DType> v{};  // of V where it is another: f16 or bf16 beside 8-bit inputs, or of
-                             // 8 bits beside those
+  std::optional<DType> v{};   // of V where it is another: f16 or bf16 beside 8-bit inputs, or of
+                              // 8 bits beside those
+  std::optional<DType> kv{};  // of K and V where they are codes beside a Q of 16 bits
   Options options{};
   Granularity qk_scales = Granularity::head;  // of 8-bit inputs
   Granularity v_scales = Granularity::head;
@@ -45,6 +46,8 @@ struct Case {
   std::uint64_t seed = 0;
   std::string config{};  // the kernel configuration to force on a GPU; empty: the chosen one
 
+  DType k_type() const { return kv.value_or(input); }
+  DType v_type() const { return kv ? *kv : v.value_or(input); }
   std::string name() const;
 };
 

@@ -124,13 +124,15 @@ void judge_case(const Case& c, Work& work, Device::Kind kind) {
 
 CheckRow& row_of(std::vector<CheckRow>& rows, const Case& c) {
   const std::string precision(name(c.options.precision));
-  const std::string format(name(c.input));
+  std::string format(name(c.input));
+  if (c.kv) format += fmt::format(" over {}", name(*c.kv));
   for (CheckRow& row : rows)
     if (row.precision == precision && row.format == format) return row;
   CheckRow row;
   row.precision = precision;
   row.format = format;
-  row.bound = bound_text(mode_bound(c.input, c.options.precision), c.input);
+  row.bound = bound_text(
+      c.kv ? mode_bound_over(c.input, *c.kv) : mode_bound(c.input, c.options.precision), c.input);
   rows.push_back(row);
   return rows.back();
 }
@@ -162,10 +164,12 @@ void add_verdict(CheckReport& report, const Case& c, const Work& work) {
   report.oracle_difference = std::max(report.oracle_difference, work.oracle_difference);
 }
 
-// By precision in the order of the API, then by format.
+// By precision in the order of the API, then by format; over codes last.
 void sort_rows(std::vector<CheckRow>& rows) {
   const auto key = [](const CheckRow& row) {
-    return std::pair{parse_precision(row.precision).value(), parse_dtype(row.format).value()};
+    const std::size_t over = std::min(row.format.find(' '), row.format.size());
+    return std::tuple{parse_precision(row.precision).value(),
+                      parse_dtype(row.format.substr(0, over)).value(), row.format.substr(over)};
   };
   std::sort(rows.begin(), rows.end(),
             [&key](const CheckRow& a, const CheckRow& b) { return key(a) < key(b); });

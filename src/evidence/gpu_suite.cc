@@ -56,7 +56,7 @@ void add_config_cases(std::vector<Case>& cases, const Sm90Forward& config, std::
   for (std::size_t i = 0; i < count; ++seed) {
     Case c = random_case(seed);
     c.input = static_cast<DType>(config.element);
-    c.v = {};
+    c.v = c.kv = {};
     c.out = static_cast<DType>(config.out);
     c.options.precision = Precision::native;
     c.options.quantization = {};

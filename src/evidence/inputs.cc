@@ -278,9 +278,9 @@ Result<Inputs> make_inputs(const Case& c) {
   OCTAVO_RETURN_IF_ERROR(
       make_operand(c, c.input, c.heads_q, c.len_q, in.spans_q, c.qk_scales, 0, in.q));
   OCTAVO_RETURN_IF_ERROR(
-      make_operand(c, c.input, c.heads_kv, c.len_kv, in.spans_kv, c.qk_scales, 1, in.k));
-  OCTAVO_RETURN_IF_ERROR(make_operand(c, c.v.value_or(c.input), c.heads_kv, c.len_kv, in.spans_kv,
-                                      c.v_scales, 2, in.v));
+      make_operand(c, c.k_type(), c.heads_kv, c.len_kv, in.spans_kv, c.qk_scales, 1, in.k));
+  OCTAVO_RETURN_IF_ERROR(
+      make_operand(c, c.v_type(), c.heads_kv, c.len_kv, in.spans_kv, c.v_scales, 2, in.v));
   std::array<std::int64_t, 4> shape = in.q.wide.view.shape;
   in.out = make_memory(c.layout, c.out, shape);
   shape[3] = 1;
@@ -302,11 +302,13 @@ Posed posed_by(const Case& c) {
   p.len_q = c.len_q;
   p.len_kv = c.len_kv;
   p.head_dim = p.head_dim_v = c.head_dim;
-  p.q = p.k = c.input;
-  p.v = c.v.value_or(c.input);
+  p.q = c.input;
+  p.k = c.k_type();
+  p.v = c.v_type();
   p.out = c.out;
-  if (is_8bit(c.input)) {
-    p.q_scales = p.k_scales = c.qk_scales;
+  if (is_8bit(p.q)) p.q_scales = c.qk_scales;
+  if (is_8bit(p.k)) {
+    p.k_scales = c.qk_scales;
     if (c.qk_scales == Granularity::block) p.k_block_rows = c.options.quantization.block_rows;
   }
   if (is_8bit(p.v)) p.v_scales = c.v_scales;
@@ -326,7 +328,7 @@ Posed posed_by(const Case& c) {
   const std::vector<Span> spans_q = make_spans(c, c.len_q, kQuerySpans, kTokensBeforeQueries);
   const std::vector<Span> spans_kv = make_spans(c, c.len_kv, kKeySpans, kTokensBeforeKeys);
   view(a.q, c.input, c.heads_q, c.len_q, spans_q);
-  view(a.k, c.input, c.heads_kv, c.len_kv, spans_kv);
+  view(a.k, p.k, c.heads_kv, c.len_kv, spans_kv);
   view(a.v, p.v, c.heads_kv, c.len_kv, spans_kv);
   view(a.out, c.out, c.heads_q, c.len_q, spans_q);
   posed.row_alignment = row_alignment(a);

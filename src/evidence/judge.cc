@@ -68,9 +68,10 @@ class Judge {
 
  private:
   ModeBound mode() const {
-    return mode_bound(c_.input, c_.options.precision, c_.v.value_or(c_.input));
+    if (c_.kv) return mode_bound_over(c_.input, *c_.kv);
+    return mode_bound(c_.input, c_.options.precision, c_.v_type());
   }
-  bool rounds() const { return is_8bit(c_.input) || c_.options.precision != Precision::native; }
+  bool rounds() const { return is_8bit(c_.k_type()) || c_.options.precision != Precision::native; }
 
   template <class... Args>
   void fail(fmt::format_string<Args...> text, Args&&... args) {
@@ -179,6 +180,7 @@ class Judge {
     mission.len_q = mission.len_kv = 512;
     mission.input = c_.input;
     mission.v = c_.v;
+    mission.kv = c_.kv;
     mission.out = c_.out;
     mission.options.precision = c_.options.precision;
     mission.sampled_rows = c_.sampled_rows;

@@ -16,7 +16,9 @@
 namespace octavo::evidence {
 namespace {
 
-bool rounds(const Case& c) { return is_8bit(c.input) || c.options.precision != Precision::native; }
+bool rounds(const Case& c) {
+  return is_8bit(c.k_type()) || c.options.precision != Precision::native;
+}
 
 double scale_of(const Case& c) {
   return c.scale ? *c.scale : 1 / std::sqrt(static_cast<double>(c.head_dim));

@@ -105,6 +105,23 @@ TEST(Bounds, ScaleWithTheData) {
   EXPECT_LT(bounds(fp8, DType::f32, false, peaked).total_max, 2.2 * peaked.v_amax);
 }
 
+// Where codes of K and V become 16-bit values, a kernel may be off by their rounding and P's, and
+// nowhere near as far as one that rounds P to codes.
+TEST(Bounds, CodesThatBecomeValues) {
+  for (const auto& [q, of_16_bits] : {std::pair{DType::f16, 2e-3}, {DType::bf16, 1.6e-2}}) {
+    const ModeBound over = mode_bound_over(q, DType::e4m3);
+    const ModeBound& plain = mode_bound(q, Precision::native);
+    const double kernel = bounds(over, DType::f32, true, normal_inputs()).kernel_max;
+    EXPECT_GT(kernel, bounds(plain, DType::f32, true, normal_inputs()).kernel_max);
+    EXPECT_LT(kernel, of_16_bits);
+    const ModeBound& codes = mode_bound(DType::e4m3, Precision::native);
+    EXPECT_LT(kernel, 0.25 * bounds(codes, DType::f32, true, normal_inputs()).kernel_max);
+    EXPECT_LT(bounds(over, DType::f32, false, normal_inputs()).kernel_max, 2e-5);
+    EXPECT_EQ(bounds(over, DType::f32, false, normal_inputs()).total_max,
+              bounds(codes, DType::f32, false, normal_inputs()).total_max);
+  }
+}
+
 TEST(Bounds, IntegerNoiseFollowsTheCrest) {
   EXPECT_NEAR(format_noise(DType::int8, 5), 5 * format_noise(DType::int8, 1), 1e-12);
   EXPECT_EQ(format_noise(DType::e4m3, 5), format_noise(DType::e4m3, 1));

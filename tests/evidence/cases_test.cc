@@ -2,6 +2,7 @@
 // of the generator is used, only what a case says about its problem.
 #include "evidence/cases.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -102,6 +103,19 @@ std::vector<std::string> some_kernels(const Case& c) {
   return {format_of(c) + "/" + std::string(name(c.out)) + "/" +
           std::to_string((c.head_dim + 63) / 64) + "/" +
           std::to_string(c.batch * c.heads_q * ((c.len_q + 63) / 64) > 150)};
+}
+
+TEST(Cases, CodesOfKAndVLieBesideAQOf16Bits) {
+  std::map<DType, int> seen;
+  for (const Case& c : all_cases(42)) {
+    if (!c.kv) continue;
+    ++seen[*c.kv];
+    EXPECT_TRUE(c.input == DType::f16 || c.input == DType::bf16) << c.name();
+    EXPECT_EQ(c.options.precision, Precision::native) << c.name();
+    EXPECT_NE(c.name().find(fmt::format(" over {}->", name(*c.kv))), std::string::npos) << c.name();
+  }
+  for (const DType kv : {DType::e4m3, DType::e5m2, DType::int8}) EXPECT_GE(seen[kv], 5) << name(kv);
+  EXPECT_EQ(seen.size(), 3u);
 }
 
 TEST(Cases, ServedCasesAreServedAndCoverAllThatIs) {

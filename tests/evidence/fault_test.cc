@@ -302,6 +302,23 @@ TEST(PlantedFault, CoarserScalesThanAskedFor) {
       "kernel error");
 }
 
+// Codes of K and V beside a Q of 16 bits.
+TEST(PlantedFault, CodesDecodedByOtherScales) {
+  for (const DType kv : {DType::e4m3, DType::e5m2, DType::int8})
+    for (const bool of_k : {true, false}) {
+      Case c = base_case();
+      c.kv = kv;
+      std::vector<float> others(static_cast<std::size_t>(c.batch * c.heads_kv));
+      expect_rejected({c}, with_change([&](Arguments& a, Options&) {
+                        Scales& scales = of_k ? a.k_scales : a.v_scales;
+                        for (std::size_t i = 0; i < others.size(); ++i)
+                          others[i] = 1.05f * scales.data[i];
+                        scales.data = others.data();
+                      }),
+                      "kernel error");
+    }
+}
+
 TEST(PlantedFault, HeadsMappedWrong) {
   Case c = base_case();
   c.heads_q = 4;
