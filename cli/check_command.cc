@@ -57,7 +57,9 @@ void add_check_command(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand("check", "Check results against fp64 attention");
   const auto flags = std::make_shared<CheckFlags>();
   flags->device.add(*command);
-  command->add_option("--suite", flags->suite, "which cases: all, twelve, presets, configs (GPU)")
+  command
+      ->add_option("--suite", flags->suite,
+                   "which cases: all, twelve, presets; on a GPU configs, emulated")
       ->type_name("NAME")
       ->capture_default_str();
   command->add_option("--precision", flags->precision, "only this precision mode")

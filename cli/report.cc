@@ -26,6 +26,12 @@ std::string oracle_line(const CheckReport& report) {
       fmt::format("{:.1f}%", 100 * report.oracle_difference));
 }
 
+std::string emulated_line(const CheckReport& report) {
+  if (report.emulated == 0) return "";
+  return fmt::format("\n{} cases held against the same kernels in the emulator: {:.1e} apart\n",
+                     report.emulated, report.emulated_difference);
+}
+
 std::string not_run_lines(const CheckReport& report) {
   if (report.not_run == 0) return "";
   std::string text = fmt::format("\n{} cases not run:\n", report.not_run);
@@ -130,7 +136,8 @@ std::string render(const CheckReport& report) {
              "check on {}, suite {}, seed {}: the worst of each precision and input type\n\n",
              report.device, report.suite, report.seed) +
          table.text() + "\nbounds and the case that came closest:\n" + bounds +
-         oracle_line(report) + failure_lines(report.failures) + not_run_lines(report) +
+         oracle_line(report) + emulated_line(report) + failure_lines(report.failures) +
+         not_run_lines(report) +
          fmt::format("\n{}: {} cases ({} distinct), {} runs each{}{}, {} failed\n",
                      report.passed() ? "passed" : "FAILED", report.cases, report.distinct,
                      report.repeat,

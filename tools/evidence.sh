@@ -122,6 +122,8 @@ at_once twelve "$octavo" check --device cuda --suite twelve --repeat 1000 \
 if [[ $family == sm90 ]]; then
   at_once 'check, overlapping' "$octavo" check --device cuda --seed 2 --cases 600 --overlap-launch \
     --json "$out/${family}_check_overlap.json"
+  at_once 'check, emulated' "$octavo" check --device cuda --suite emulated \
+    --json "$out/${family}_check_emulated.json"
   mkdir -p "$out/${family}_8bit_checks"
   for seed in 7 8 9 10; do
     for mode in fp8 fp8_fast fp8_mixed int8 int8_mixed; do

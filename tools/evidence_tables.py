@@ -154,6 +154,9 @@ def checks(run):
     more = [f"- And of another seed: {told(kind)}." for kind in ("check_1", "check_2") if run.read(kind)]
     if run.read("check_overlap"):
         more.append(f"- And with launches that overlap: {told('check_overlap')}.")
+    if emulated := run.read("check_emulated"):
+        more.append(f"- Beside the same kernels in the emulator, {emulated['emulated']['cases']} outputs within "
+                    f"{emulated['emulated']['difference']:.1e}: {told('check_emulated')}.")
     return "\n".join([f"- Random problems against fp64: {told('check')}.", *more,
                       f"- Suite `twelve`: {told('twelve')}.",
                       f"- compute-sanitizer: {sanitized(run.read('sanitize'))}{run.commit_of('sanitize')}."])

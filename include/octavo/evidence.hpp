@@ -54,7 +54,7 @@ using Progress = std::function<void(std::int64_t, std::int64_t)>;
 
 struct CheckOptions {
   Device device{};
-  std::string suite = "all";             // all, twelve, presets, configs (GPU)
+  std::string suite = "all";             // all, twelve, presets, configs, emulated (both GPU)
   std::optional<Precision> precision{};  // only this one
   std::uint64_t seed = 42;
   int repeat = 2;          // runs of each case; all must agree in every bit
@@ -94,6 +94,8 @@ struct CheckReport {
   std::string oracle;                // where fp64 attention was computed
   std::int64_t oracle_compared = 0;  // cases on which that was held against the CPU's
   double oracle_difference = 0;      // the largest, over what sums in another order may differ by
+  std::int64_t emulated = 0;         // cases held against the emulator, which ran the same kernel
+  double emulated_difference = 0;    // the largest
   std::vector<CheckRow> rows;
   std::vector<std::string> failures;         // one line each: case, what was expected, what came
   std::int64_t not_run = 0;                  // cases the device does not serve; not among `cases`

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <set>
 #include <thread>
 
@@ -14,6 +15,7 @@
 #include "evidence/gpu_suite.h"
 #include "evidence/inputs.h"
 #include "evidence/judge.h"
+#include "numeric/formats.h"
 
 namespace octavo::evidence {
 namespace {
@@ -27,6 +29,7 @@ struct Work {
   Verdict verdict;
   bool ran = false;
   std::vector<std::byte> out, lse, amax;  // as the last call left them
+  double emulated_difference = -1;        // not held against the emulator
 };
 
 // Calls work(i, thread) for all i below count, on so many threads, of which the caller's is 0.
@@ -104,6 +107,48 @@ void run_case(const Case& c, Work& work, const Runner& runner, const CheckOption
     work.verdict.failures.push_back(fmt::format("run failed: {}", status.message()));
 }
 
+// The largest difference between what stands in `out` now and what `other` holds of it, in units of
+// the largest output where that is beyond 1.
+double difference(const Case& c, const Inputs& in, const std::vector<std::byte>& other) {
+  const Tensor& t = in.out.view;
+  const auto offset = static_cast<const std::byte*>(t.data) - in.out.bytes.data();
+  const std::byte* const there = other.data() + offset;
+  double largest = 1, apart = 0;
+  for (const Span& span : in.spans_q)
+    for (std::int64_t h = 0; h < c.heads_q; ++h)
+      for (std::int64_t s = span.begin; s < span.begin + span.length; ++s)
+        for (std::int64_t d = 0; d < c.head_dim; ++d) {
+          const std::int64_t at =
+              span.batch * t.stride[0] + h * t.stride[1] + s * t.stride[2] + d * t.stride[3];
+          const double a = load_element(t.dtype, t.data, at), b = load_element(t.dtype, there, at);
+          largest = std::max(largest, std::abs(b));
+          apart = a == b ? apart : std::max(apart, std::abs(a - b));
+          if (std::isnan(a) != std::isnan(b)) return HUGE_VAL;
+        }
+  return apart / largest;
+}
+
+// What the emulator does not serve is not compared.
+void hold_against_emulator(const Case& c, Work& work, const Runner& emulator) {
+  if (!work.ran) return;
+  const Result<Call> call = emulator(work.inputs.given, c.options);
+  if (!call.ok() && call.status().code() == ErrorCode::unsupported) return;
+  poison_outputs(work.inputs);
+  const Status status = call.ok() ? (*call)() : call.status();
+  if (!status.ok()) {
+    work.verdict.failures.push_back(fmt::format("emulated: {}", status.message()));
+    return;
+  }
+  work.emulated_difference = difference(c, work.inputs, work.out);
+  if (!(work.emulated_difference <= kEmulatedDifference))
+    work.verdict.failures.push_back(
+        fmt::format("{:.2e} from what the same kernel gives in the emulator, where {:.0e} may be",
+                    work.emulated_difference, kEmulatedDifference));
+  work.inputs.out.bytes = work.out;
+  work.inputs.lse.bytes = work.lse;
+  work.inputs.amax.bytes = work.amax;
+}
+
 void judge_case(const Case& c, Work& work, Device::Kind kind) {
   if (!work.ran) return;
   const bool late = work.out != work.inputs.out.bytes || work.lse != work.inputs.lse.bytes ||
@@ -159,6 +204,10 @@ void add_verdict(CheckReport& report, const Case& c, const Work& work) {
   }
   for (const std::string& failure : verdict.failures)
     report.failures.push_back(fmt::format("{}: {}", c.name(), failure));
+  if (work.emulated_difference >= 0) {
+    ++report.emulated;
+    report.emulated_difference = std::max(report.emulated_difference, work.emulated_difference);
+  }
   if (work.oracle_difference < 0) return;
   ++report.oracle_compared;
   report.oracle_difference = std::max(report.oracle_difference, work.oracle_difference);
@@ -191,13 +240,11 @@ std::vector<Case> chosen_cases(const CheckOptions& options, const std::vector<Ca
   return chosen;
 }
 
-Result<CheckReport> check_cases(const CheckOptions& options, const std::vector<Case>& cases,
-                                const Runner& runner, const CheckOracle& oracle) {
-  return check_cases(options, cases, std::vector<Runner>{runner}, oracle);
-}
+namespace {
 
-Result<CheckReport> check_cases(const CheckOptions& options, const std::vector<Case>& cases,
-                                const std::vector<Runner>& runners, const CheckOracle& oracle) {
+Result<CheckReport> check_each(const CheckOptions& options, const std::vector<Case>& cases,
+                               const std::vector<Runner>& runners, const Runner& emulator,
+                               const CheckOracle& oracle) {
   CheckReport report;
   report.device = name(options.device);
   report.suite = options.suite;
@@ -225,6 +272,9 @@ Result<CheckReport> check_cases(const CheckOptions& options, const std::vector<C
         options.progress(static_cast<std::int64_t>(begin + i + 1),
                          static_cast<std::int64_t>(cases.size()));
     });
+    if (emulator)
+      for (std::size_t i = 0; i < count; ++i)
+        hold_against_emulator(cases[begin + i], chunk[i], emulator);
     on_all_cores(
         count, [&](std::size_t i) { judge_case(cases[begin + i], chunk[i], options.device.kind); });
     for (std::size_t i = 0; i < count; ++i) {
@@ -235,6 +285,22 @@ Result<CheckReport> check_cases(const CheckOptions& options, const std::vector<C
   report.distinct = static_cast<std::int64_t>(names.size());
   sort_rows(report.rows);
   return report;
+}
+
+}  // namespace
+
+Result<CheckReport> check_cases(const CheckOptions& options, const std::vector<Case>& cases,
+                                const Runner& runner, const CheckOracle& oracle) {
+  return check_each(options, cases, {runner}, nullptr, oracle);
+}
+Result<CheckReport> check_cases(const CheckOptions& options, const std::vector<Case>& cases,
+                                const std::vector<Runner>& runners, const CheckOracle& oracle) {
+  return check_each(options, cases, runners, nullptr, oracle);
+}
+Result<CheckReport> check_against_emulator(const CheckOptions& options,
+                                           const std::vector<Case>& cases, const Runner& runner,
+                                           const Runner& emulator, const CheckOracle& oracle) {
+  return check_each(options, cases, {runner}, emulator, oracle);
 }
 
 }  // namespace octavo::evidence
@@ -249,9 +315,12 @@ Status validate_options(const CheckOptions& options) {
   if (options.streams < 0 || options.streams > kMostStreams)
     return invalid("streams", fmt::format("{}", options.streams),
                    fmt::format("0 to {}", kMostStreams));
-  if (options.suite == "configs" && options.device.kind != Device::Kind::cuda)
-    return invalid("suite", fmt::format("\"configs\" on {}", name(options.device)),
+  const bool on_gpu = options.device.kind == Device::Kind::cuda;
+  if ((options.suite == "configs" || options.suite == "emulated") && !on_gpu)
+    return invalid("suite", fmt::format("\"{}\" on {}", options.suite, name(options.device)),
                    "all, twelve, presets");
+  if (options.suite == "emulated" && options.streams > 0)
+    return invalid("streams", fmt::format("{} with suite \"emulated\"", options.streams), "0");
   if (options.cases < 0) return invalid("cases", fmt::format("{}", options.cases), "0 or more");
   return {};
 }
@@ -266,6 +335,7 @@ Status probe(Device device) {
 
 Result<std::vector<evidence::Case>> suite_of(const CheckOptions& options) {
   if (options.suite == "configs") return evidence::config_cases(options.seed);
+  if (options.suite == "emulated") return evidence::cases_of_emulator(options.seed);
   if (options.suite == "all" && options.device.kind == Device::Kind::cuda)
     return evidence::gpu_cases(options.device, options.seed);
   return evidence::suite_cases(options.suite, options.seed);
@@ -294,8 +364,12 @@ Result<CheckReport> check(const CheckOptions& options) {
   const std::vector<evidence::Case> cases = evidence::chosen_cases(options, *suite);
   const std::int64_t kernels =
       on_gpu ? evidence::compile_kernels(options.device, cases, options.compile_progress) : 0;
-  Result<CheckReport> report = evidence::check_cases(options, cases, runners_of(options),
-                                                     evidence::oracle_for(options.device));
+  const evidence::CheckOracle oracle = evidence::oracle_for(options.device);
+  Result<CheckReport> report =
+      options.suite == "emulated"
+          ? check_against_emulator(options, cases, evidence::library_runner(options.device),
+                                   evidence::library_runner(evidence::kEmulatedHopper), oracle)
+          : check_cases(options, cases, runners_of(options), oracle);
   if (report.ok()) report->kernels = kernels;
   return report;
 }

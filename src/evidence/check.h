@@ -21,6 +21,12 @@ struct CheckOracle {
 
 Result<CheckReport> check_cases(const CheckOptions& options, const std::vector<Case>& cases,
                                 const Runner& runner, const CheckOracle& oracle = {});
+// The same, and each result must lie within 2e-3 of what `emulator`, which rounds where the kernel
+// does, makes of the case; outputs beyond 1 count relative to the largest.
+inline constexpr double kEmulatedDifference = 2e-3;
+Result<CheckReport> check_against_emulator(const CheckOptions& options,
+                                           const std::vector<Case>& cases, const Runner& runner,
+                                           const Runner& emulator, const CheckOracle& oracle = {});
 // The same, with a thread for each runner.
 Result<CheckReport> check_cases(const CheckOptions& options, const std::vector<Case>& cases,
                                 const std::vector<Runner>& runners, const CheckOracle& oracle);

@@ -12,6 +12,7 @@
 #include "gpu/context.h"
 #include "gpu/kernel_store.h"
 #include "gpu/sm90_feasible.h"
+#include "octavo/emulator.hpp"
 #include "runtime/gpu_plan.h"
 
 namespace octavo::evidence {
@@ -105,6 +106,21 @@ std::vector<Case> config_cases(std::uint64_t seed) {
   for (const int head_dim : {64, 96, 128, 192, 256})
     for (const Sm90Forward& config : key_divisions(head_dim))
       add_config_cases(cases, config, kCasesOfDivision, next);
+  return cases;
+}
+
+Result<std::vector<Case>> cases_of_emulator(std::uint64_t seed) {
+  if (!has_emulator())
+    return Status(ErrorCode::unsupported,
+                  "suite \"emulated\" needs the emulator, which this library was built without.");
+  std::vector<Case> cases;
+  for (Case& c : all_cases(seed)) {
+    const Posed posed = posed_by(c);
+    const Result<Explanation> there = explain(posed.problem, kEmulatedHopper);
+    if (!there.ok() || there->kernel != "sm90_forward" || posed.row_alignment < 16) continue;
+    c.config = there->config;
+    cases.push_back(std::move(c));
+  }
   return cases;
 }
 

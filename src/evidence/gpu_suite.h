@@ -18,6 +18,11 @@ std::vector<Case> gpu_cases(Device device, std::uint64_t seed);
 // of its head dimension. Divisions for which a chip has no room are refused and counted.
 std::vector<Case> config_cases(std::uint64_t seed);
 
+// The suite `emulated`: cases of `all` that the emulated Hopper serves, each with the configuration
+// that it runs there.
+inline constexpr Device kEmulatedHopper{Device::Kind::emulator, 90};
+Result<std::vector<Case>> cases_of_emulator(std::uint64_t seed);
+
 // Compiles on all cores what the cases will need and no cache has. How many kernels that are, of
 // compiled ones and others. A failure is left to the case that needs the kernel.
 std::int64_t compile_kernels(Device device, const std::vector<Case>& cases,

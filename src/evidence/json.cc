@@ -172,6 +172,8 @@ std::string to_json(const CheckReport& report) {
   json["oracle"] = {{"device", report.oracle},
                     {"compared", report.oracle_compared},
                     {"difference", number(report.oracle_difference)}};
+  json["emulated"] = {{"cases", report.emulated},
+                      {"difference", number(report.emulated_difference)}};
   json["passed"] = report.passed();
   json["rows"] = rows_json(report.rows);
   json["failures"] = report.failures;

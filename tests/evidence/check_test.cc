@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <map>
 #include <set>
 #include <thread>
 
@@ -14,6 +15,7 @@
 #include "gpu/config_text.h"
 #include "gpu/sm90_feasible.h"
 #include "numeric/formats.h"
+#include "octavo/emulator.hpp"
 
 namespace octavo::evidence {
 namespace {
@@ -150,6 +152,62 @@ TEST(Check, ConfigurationsAndTheirCases) {
   }
 }
 
+// Every case of the suite has a configuration that the emulator has too, in 8 bits as in 16.
+TEST(Check, TheEmulatorsCasesAndTheirConfigurations) {
+  if (!has_emulator()) GTEST_SKIP() << "built without the emulator";
+  std::set<std::string> emulated;
+  for (const EmulatedKernel& kernel : emulated_kernels())
+    if (kernel.kernel == "sm90_forward") emulated.insert(kernel.config);
+  const auto cases = cases_of_emulator(42);
+  ASSERT_TRUE(cases.ok()) << cases.status().message();
+  std::map<Element, int> of_element;
+  for (const Case& c : *cases) {
+    EXPECT_TRUE(emulated.contains(c.config)) << c.config;
+    const Result<Sm90Forward> config = parse_sm90_forward(c.config);
+    ASSERT_TRUE(config.ok()) << config.status().message();
+    ++of_element[config->element];
+  }
+  EXPECT_GE(cases->size(), 200U);
+  for (const Element element : {Element::f16, Element::bf16, Element::e4m3, Element::int8})
+    EXPECT_GE(of_element[element], 5) << static_cast<int>(element);
+}
+
+// Nothing is judged twice: what is held against fp64 is what the device left, not the emulator.
+TEST(Check, HeldAgainstTheEmulator) {
+  Case c;
+  c.len_q = c.len_kv = 80;
+  const Runner library = library_runner({});
+  const auto off_by = [&](float difference) {
+    return plain_runner([difference, library](const Arguments& a, const Options& options) {
+      const Result<Call> call = library(a, options);
+      if (!call.ok()) return call.status();
+      const Status status = (*call)();
+      auto* const out = static_cast<std::uint16_t*>(a.out.data);
+      out[7] = f16_from_f32(f32_from_f16(out[7]) + difference);
+      return status;
+    });
+  };
+  const auto near = check_against_emulator({}, {c}, library, off_by(1e-3f));
+  ASSERT_TRUE(near.ok()) << near.status().message();
+  EXPECT_TRUE(near->passed()) << joined(near->failures);
+  EXPECT_EQ(near->emulated, 1);
+  EXPECT_NEAR(near->emulated_difference, 1e-3, 2e-4);
+  const auto far = check_against_emulator({}, {c}, library, off_by(4e-3f));
+  ASSERT_TRUE(far.ok()) << far.status().message();
+  ASSERT_EQ(far->failures.size(), 1U);
+  EXPECT_NE(far->failures[0].find("from what the same kernel gives in the emulator"),
+            std::string::npos)
+      << far->failures[0];
+  // What it does not serve is not compared.
+  const Runner refuses = [](const Arguments&, const Options&) -> Result<Call> {
+    return Status(ErrorCode::unsupported, "not this one.");
+  };
+  const auto without = check_against_emulator({}, {c}, library, refuses);
+  ASSERT_TRUE(without.ok()) << without.status().message();
+  EXPECT_TRUE(without->passed());
+  EXPECT_EQ(without->emulated, 0);
+}
+
 TEST(Check, BadOptionsGetASentence) {
   CheckOptions options;
   options.suite = "none";
@@ -167,8 +225,15 @@ TEST(Check, BadOptionsGetASentence) {
   options.suite = "configs";
   EXPECT_EQ(check(options).status().message(),
             "suite is \"configs\" on cpu; supported: all, twelve, presets.");
-  options.suite = "twelve";
+  options.suite = "emulated";
+  EXPECT_EQ(check(options).status().message(),
+            "suite is \"emulated\" on cpu; supported: all, twelve, presets.");
   options.device = {Device::Kind::cuda, 99};
+  options.streams = 2;
+  EXPECT_EQ(check(options).status().message(),
+            "streams is 2 with suite \"emulated\"; supported: 0.");
+  options.streams = 0;
+  options.suite = "twelve";
   const auto report = check(options);
   ASSERT_FALSE(report.ok());
   EXPECT_FALSE(report.status().message().empty());

@@ -38,6 +38,8 @@ TEST(JsonReport, Check) {
   report.oracle = "cuda:0";
   report.oracle_compared = 1;
   report.oracle_difference = 0.5;
+  report.emulated = 3;
+  report.emulated_difference = 0.25;
   CheckRow row;
   row.precision = "fp8";
   row.format = "f16";
@@ -56,6 +58,8 @@ TEST(JsonReport, Check) {
   EXPECT_EQ(json["oracle"]["device"], "cuda:0");
   EXPECT_EQ(json["oracle"]["compared"], 1);
   EXPECT_EQ(json["oracle"]["difference"], 0.5);
+  EXPECT_EQ(json["emulated"]["cases"], 3);
+  EXPECT_EQ(json["emulated"]["difference"], 0.25);
   EXPECT_EQ(json["rows"][0]["worst_total_error"], 0.125);
   EXPECT_TRUE(json["rows"][0]["worst_bound_ratio"].is_null());
   EXPECT_EQ(json["rows"][0]["worst_case"], row.worst_case);
