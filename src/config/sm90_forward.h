@@ -6,13 +6,14 @@
 
 namespace octavo {
 
-// What V and P are beside 8-bit Q and K: codes as well, or 16 bits.
-enum class MixedV : int { none, f16, bf16 };
+// What V is beside 8-bit Q and K, where it is not as they are: 16 bits, as P is then, or the other
+// kind of FP8.
+enum class MixedV : int { none, f16, bf16, e4m3, e5m2 };
 
 struct Sm90Forward {
   int arch = 90;                   // the chip it is compiled for
   Element element = Element::f16;  // of Q, K and V: f16, bf16, e4m3, e5m2 or int8
-  MixedV mixed_v = MixedV::none;   // 8-bit Q and K: V, and so P, are this instead
+  MixedV mixed_v = MixedV::none;   // 8-bit Q and K: V is this instead
   Element out = Element::f16;      // f16, bf16, f32, e4m3, e5m2 or int8
   int head_dim = 64;               // columns of the tiles, 64, 96, 128, 192 or 256
   int warpgroups = 3;              // that compute
@@ -59,16 +60,21 @@ inline constexpr int kScaledRows = 64;         // of K, that have one scale with
 
 // Q and K are codes: rows of Q have scales of their own, and keys or heads of K theirs.
 OCTAVO_HD constexpr bool codes_qk(const Sm90Forward& c) { return element_bytes(c.element) == 1; }
-// So are P and V: V lies transposed, its columns have scales, and P V is folded into O.
-OCTAVO_HD constexpr bool codes_pv(const Sm90Forward& c) {
-  return codes_qk(c) && c.mixed_v == MixedV::none;
-}
-OCTAVO_HD constexpr bool is_mixed(const Sm90Forward& c) { return c.mixed_v != MixedV::none; }
 // Of V; P has the same, but for e5m2.
 OCTAVO_HD constexpr Element v_element(const Sm90Forward& c) {
   return c.mixed_v == MixedV::f16    ? Element::f16
          : c.mixed_v == MixedV::bf16 ? Element::bf16
+         : c.mixed_v == MixedV::e4m3 ? Element::e4m3
+         : c.mixed_v == MixedV::e5m2 ? Element::e5m2
                                      : c.element;
+}
+// P and V are codes as well: V lies transposed, its columns have scales, and P V is folded into O.
+OCTAVO_HD constexpr bool codes_pv(const Sm90Forward& c) {
+  return codes_qk(c) && element_bytes(v_element(c)) == 1;
+}
+// They are of 16 bits beside codes.
+OCTAVO_HD constexpr bool is_mixed(const Sm90Forward& c) {
+  return c.mixed_v == MixedV::f16 || c.mixed_v == MixedV::bf16;
 }
 
 // The warpgroups that compute, and one that loads for them.

@@ -66,6 +66,13 @@ ModeBound mode_bound(DType input, Precision precision, DType v) {
   ModeBound mode = mode_bound(input, precision);
   const bool mixed_mode = is_8bit(mode.qk) && !is_8bit(mode.v);
   const bool as_given = is_8bit(input) ? !is_8bit(v) : mixed_mode && v == DType::bf16;
+  if (is_8bit(input) && is_8bit(v) && v != input) {
+    const ModeBound& of_other = mode_bound(v, Precision::native);
+    mode.v = v;
+    mode.p_noise = std::max(mode.p_noise, of_other.p_noise);
+    mode.mission_max = std::max(mode.mission_max, of_other.mission_max);
+    mode.mission_rmse = std::max(mode.mission_rmse, of_other.mission_rmse);
+  }
   if (!as_given) return mode;
   const ModeBound& of_v = mode_bound(v, Precision::native);
   mode.v = of_v.v;

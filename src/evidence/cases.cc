@@ -7,6 +7,7 @@
 #include <set>
 
 #include "attention/error.h"
+#include "numeric/formats.h"
 #include "numeric/random.h"
 #include "octavo/evidence.hpp"
 
@@ -202,6 +203,8 @@ Case make_case(const AxisValues& values, std::uint64_t seed) {
     c.qk_scales = draw.of(kAllGranularities);
     c.v_scales = draw.of(kAllGranularities);
   }
+  if (is_fp8(c.input) && !c.v && draw.one_in(4))
+    c.v = c.input == DType::e4m3 ? DType::e5m2 : DType::e4m3;
   return c;
 }
 

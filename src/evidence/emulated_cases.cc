@@ -284,6 +284,7 @@ void pose_scales(const Sm90Forward& config, Case& c) {
     pose_mixed(config, c);
     return;
   }
+  if (config.mixed_v != MixedV::none) c.v = dtype_of(sm90::v_element(config));
   if (config.k_row_scales || config.k_block_scales) {
     c.qk_scales = config.k_row_scales ? Granularity::row : Granularity::block;
     c.v_scales = Granularity::channel;

@@ -12,6 +12,7 @@
 #include "gpu/kernel_source.h"
 #include "gpu/prepare_operands.h"
 #include "gpu/sm80_feasible.h"
+#include "numeric/formats.h"
 
 namespace octavo {
 namespace {
@@ -42,6 +43,11 @@ bool is_mixed(const Problem& p) {
   return codes && p.k == p.q && (p.v == DType::f16 || p.v == DType::bf16);
 }
 
+// FP8 of one kind for Q and K, and of the other for V.
+bool is_fp8_of_both_kinds(const Problem& p) {
+  return is_fp8(p.q) && p.k == p.q && is_fp8(p.v) && p.v != p.q;
+}
+
 // Few rows: smaller tiles to reach all SMs, and warps that share out the keys to fill each of them.
 void set_small_tiles(Sm80Forward& c, int block_m) {
   c.block_m = block_m;
@@ -56,11 +62,13 @@ void set_small_tiles(Sm80Forward& c, int block_m) {
 Status sm80_forward_serves(const Problem& problem) {
   OCTAVO_RETURN_IF_ERROR(quantizers_serve(problem));
   const Problem p = prepared_problem(problem);
-  if (p.k != p.q || (p.v != p.q && !is_mixed(p)))
-    return unsupported(
-        "dtypes of q, k, v", fmt::format("{}, {}, {}", name(p.q), name(p.k), name(p.v)),
-        "one dtype for all three on a GPU, or f16 or bf16 for q beside 8-bit k and "
-        "v; on one of sm_90 e4m3, e5m2 or int8 for q and k beside f16 or bf16 for v");
+  if (p.k != p.q || (p.v != p.q && !is_mixed(p) && !is_fp8_of_both_kinds(p)))
+    return unsupported("dtypes of q, k, v",
+                       fmt::format("{}, {}, {}", name(p.q), name(p.k), name(p.v)),
+                       "one dtype for all three on a GPU, or f16 or bf16 for q beside 8-bit k and "
+                       "v; on one of sm_90 e4m3, e5m2 or int8 for q and k beside f16 or bf16 for "
+                       "v, and e4m3 and e5m2 "
+                       "beside each other");
   if (p.q == DType::f32) return unsupported("q dtype", "f32", "16- and 8-bit dtypes on a GPU");
   if (p.head_dim > 256)
     return unsupported("head_dim", fmt::format("{}", p.head_dim), "1 to 256 on a GPU");
@@ -98,6 +106,11 @@ Status sm80_forward_reads(const Problem& problem) {
     return unsupported(
         "dtypes of q, k, v", fmt::format("{}, {}, {}", name(p.q), name(p.k), name(p.v)),
         fmt::format("one dtype for all three on a GPU; f16 or bf16 for v beside 8-bit q and k {}",
+                    kWhere));
+  if (is_fp8_of_both_kinds(p))
+    return unsupported(
+        "dtypes of q, k, v", fmt::format("{}, {}, {}", name(p.q), name(p.k), name(p.v)),
+        fmt::format("one dtype for all three on a GPU; e4m3 and e5m2 beside each other {}",
                     kWhere));
   if (problem.v_layout == VLayout::rows) return {};
   return unsupported("v_layout", fmt::format("transposed for {}", describe(problem)),

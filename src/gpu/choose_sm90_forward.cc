@@ -48,8 +48,7 @@ bool has_k_row_scales(const Problem& p) {
 // The way from scores to P. LSE is taken from P's exact values, which codes do not have.
 Scores8Bit scores_of(const Problem& posed) {
   const Problem p = prepared_problem(posed);
-  const bool fp8 = p.v == DType::e4m3 || p.v == DType::e5m2;
-  if (!fp8 || has_k_row_scales(p) || has_k_block_scales(p)) return Scores8Bit::f32;
+  if (!is_fp8(p.v) || has_k_row_scales(p) || has_k_block_scales(p)) return Scores8Bit::f32;
   constexpr double kLargestHalf = 65504;
   const double most = static_cast<double>(p.head_dim) * largest_code(p.q, p.q_largest_code) *
                       largest_code(p.k, p.k_largest_code);
@@ -164,6 +163,7 @@ Sm90Forward config_for(const sm90::TableRow& row, const Problem& p) {
                       ? sm90::mixed_config_of(row, element_of(p.q),
                                               p.v == DType::bf16 ? MixedV::bf16 : MixedV::f16)
                       : sm90::config_of(row, element_of(p.q));
+  if (is_8bit(p.v) && p.v != p.q) c.mixed_v = p.v == DType::e4m3 ? MixedV::e4m3 : MixedV::e5m2;
   c.out = element_of(p.out);
   if (sm90::codes_out(c)) c.own_o = false;
   c.amax = p.out_amax;
@@ -185,7 +185,8 @@ bool sm90_forward_serves(const Problem& problem, const GpuInfo& gpu) {
   const OperandFormats formats = operand_formats(problem);
   const bool as_given = !formats.q.rounded && !formats.k.rounded && !formats.v.rounded;
   const bool in_16_bits = as_given && (p.q == DType::f16 || p.q == DType::bf16);
-  const bool v_fits = p.v == p.q || p.v == DType::f16 || p.v == DType::bf16;
+  const bool v_fits =
+      p.v == p.q || p.v == DType::f16 || p.v == DType::bf16 || (is_fp8(p.q) && is_fp8(p.v));
   const bool in_8_bits = is_8bit(p.q) && p.q != DType::sim8 && p.k == p.q && v_fits;
   return gpu.arch == 90 && gpu.tensor_maps && (in_16_bits || in_8_bits) && p.head_dim % 8 == 0;
 }

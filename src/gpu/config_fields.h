@@ -115,7 +115,7 @@ struct EnumText<Element> {
 template <>
 struct EnumText<MixedV> {
   static constexpr std::string_view kPrefix = "MixedV::";
-  static constexpr std::array<std::string_view, 3> kNames = {"none", "f16", "bf16"};
+  static constexpr std::array<std::string_view, 5> kNames = {"none", "f16", "bf16", "e4m3", "e5m2"};
 };
 template <>
 struct EnumText<ExpForm> {
@@ -129,7 +129,7 @@ struct EnumText<ScaleGroup> {
                                                              "head", "tensor", "channel"};
 };
 static_assert(static_cast<int>(ScaleGroup::channel) + 1 == EnumText<ScaleGroup>::kNames.size());
-static_assert(static_cast<int>(MixedV::bf16) + 1 == EnumText<MixedV>::kNames.size());
+static_assert(static_cast<int>(MixedV::e5m2) + 1 == EnumText<MixedV>::kNames.size());
 static_assert(static_cast<int>(ExpForm::polynomial) + 1 == EnumText<ExpForm>::kNames.size());
 static_assert(static_cast<int>(Element::sim8) + 1 == EnumText<Element>::kNames.size());
 

@@ -12,8 +12,8 @@ namespace {
 Status check_shape(const Sm90Forward& c) {
   if (c.element < Element::f16 || c.element > Element::int8)
     return wrong_field("element", static_cast<int>(c.element), "f16, bf16, e4m3, e5m2, int8");
-  if (c.mixed_v < MixedV::none || c.mixed_v > MixedV::bf16)
-    return wrong_field("mixed_v", static_cast<int>(c.mixed_v), "none, f16, bf16");
+  if (c.mixed_v < MixedV::none || c.mixed_v > MixedV::e5m2)
+    return wrong_field("mixed_v", static_cast<int>(c.mixed_v), "none, f16, bf16, e4m3, e5m2");
   if (c.out < Element::f32 || c.out > Element::int8)
     return wrong_field("out", static_cast<int>(c.out), "f32, f16, bf16, e4m3, e5m2, int8");
   if (sm90::codes_out(c) && c.own_o)
@@ -61,6 +61,10 @@ Status check_mixed(const Sm90Forward& c) {
 }
 
 Status check_8bit_pv(const Sm90Forward& c) {
+  const bool other_v = c.mixed_v != MixedV::none;
+  if (other_v && (c.element == Element::int8 || sm90::v_element(c) == c.element))
+    return wrong_field("mixed_v", static_cast<int>(c.mixed_v),
+                       "none, f16, bf16; e5m2 with e4m3, and e4m3 with e5m2");
   if (c.fold_columns < 16 || c.fold_columns % 16 != 0 || c.head_dim % c.fold_columns != 0)
     return wrong_field("fold_columns", c.fold_columns,
                        fmt::format("multiples of 16 that divide {} columns", c.head_dim));
@@ -83,7 +87,7 @@ Status check_8bit_pv(const Sm90Forward& c) {
 
 Status check_codes(const Sm90Forward& c) {
   if (!sm90::codes_qk(c)) {
-    if (sm90::is_mixed(c))
+    if (c.mixed_v != MixedV::none)
       return wrong_field("mixed_v", static_cast<int>(c.mixed_v), "none with 16-bit elements");
     if (c.k_row_scales) return invalid("config.k_row_scales", "true", "false with 16-bit elements");
     if (c.k_block_scales)

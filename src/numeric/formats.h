@@ -19,6 +19,8 @@
 
 namespace octavo {
 
+constexpr bool is_fp8(DType dtype) { return dtype == DType::e4m3 || dtype == DType::e5m2; }
+
 inline constexpr std::uint32_t kF32Infinity = 0x7F800000;
 
 // Rounds a positive finite float, given as its bits, to kMantissa bits of mantissa under an

@@ -9,18 +9,19 @@
 
 namespace octavo::test {
 
-// Contiguous fp32 tensors with their memory. Inputs are standard normal.
+// Contiguous fp32 tensors with their memory. Inputs are standard normal. Behind each tensor lies
+// room for the largest: one that is put where another is reaches no third, wherever vectors lie.
 struct Call {
   std::vector<float> q, k, v, out, lse;
   Arguments arguments;
 
   Call(std::int64_t b, std::int64_t hq, std::int64_t hkv, std::int64_t sq, std::int64_t skv,
        std::int64_t d, std::uint64_t seed = 1)
-      : q(size(b * hq * sq * d)),
-        k(size(b * hkv * skv * d)),
-        v(size(b * hkv * skv * d)),
-        out(size(b * hq * sq * d), -7.0f),
-        lse(size(b * hq * sq), -7.0f) {
+      : q(floats(b * hq * sq * d, 0)),
+        k(floats(b * hkv * skv * d, 0)),
+        v(floats(b * hkv * skv * d, 0)),
+        out(floats(b * hq * sq * d, -7)),
+        lse(floats(b * hq * sq, -7)) {
     const Tensor tq = Tensor::bhsd(q.data(), DType::f32, b, hq, sq, d);
     const Tensor tk = Tensor::bhsd(k.data(), DType::f32, b, hkv, skv, d);
     const Tensor tv = Tensor::bhsd(v.data(), DType::f32, b, hkv, skv, d);
@@ -43,7 +44,13 @@ struct Call {
   }
 
  private:
-  static std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
+  static std::vector<float> floats(std::int64_t n, float value) {
+    constexpr std::size_t kRoom = 4096;
+    std::vector<float> made;
+    made.reserve(static_cast<std::size_t>(n) + kRoom);
+    made.assign(static_cast<std::size_t>(n), value);
+    return made;
+  }
 };
 
 }  // namespace octavo::test

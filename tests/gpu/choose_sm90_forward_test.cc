@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "gpu/choose_sm80_forward.h"
 #include "gpu/element_of.h"
 #include "gpu/launch_sm90_forward.h"
 #include "gpu/sm90_feasible.h"
@@ -309,6 +310,34 @@ TEST(ChooseSm90, OutputsOf8BitsAndTheLargest) {
     config.early_start = false;
     EXPECT_EQ(choose_sm90_forward(p, h200()).config, config);
     EXPECT_TRUE(feasible(config, 90).ok());
+  }
+}
+
+// FP8 of one kind for Q and K, and of the other for V: the same rows, and V's own type.
+TEST(ChooseSm90, BothKindsOfFp8) {
+  for (const auto& [qk, v, mixed] : {std::tuple{DType::e4m3, DType::e5m2, MixedV::e5m2},
+                                     {DType::e5m2, DType::e4m3, MixedV::e4m3}}) {
+    Problem p = problem(1, 8, 512, 64);
+    p.q = p.k = qk;
+    p.v = v;
+    EXPECT_TRUE(sm90_forward_serves(p, h200()));
+    EXPECT_TRUE(sm80_forward_serves(p).ok()) << sm80_forward_serves(p).message();
+    EXPECT_EQ(sm80_forward_reads(p).message(),
+              fmt::format("dtypes of q, k, v is {0}, {0}, {1}; supported here: one dtype for all "
+                          "three on a GPU; e4m3 and e5m2 beside each other where a kernel of sm_90 "
+                          "serves the problem and all tensors have addresses and strides of 16 "
+                          "bytes.",
+                          name(qk), name(v)));
+    const Sm90Forward c = choose_sm90_forward(p, h200()).config;
+    EXPECT_EQ(c.element, element_of(qk));
+    EXPECT_EQ(c.mixed_v, mixed);
+    EXPECT_EQ(sm90::v_element(c), element_of(v));
+    EXPECT_EQ(v_layout(c), VLayout::transposed);
+    EXPECT_TRUE(feasible(c, 90).ok()) << feasible(c, 90).message();
+    p.k = v;
+    EXPECT_FALSE(sm90_forward_serves(p, h200()));
+    p.q = p.k = DType::int8;
+    EXPECT_FALSE(sm90_forward_serves(p, h200()));
   }
 }
 

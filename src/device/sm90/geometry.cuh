@@ -77,7 +77,7 @@ struct Geometry {
                 "rows are whole blocks of columns");
   // Q and K are codes, with scales.
   static constexpr bool kCodes = codes_qk(C);
-  static_assert(kCodes || !is_mixed(C), "16-bit V beside 8-bit Q and K");
+  static_assert(kCodes || C.mixed_v == MixedV::none, "another V beside 8-bit Q and K");
   static constexpr int kStepKeys = codes_pv(C) ? 32 : 16;  // of a product P V
   static_assert(C.block_n % kStepKeys == 0 && C.block_n <= 256,
                 "a block of keys is whole wgmma steps");

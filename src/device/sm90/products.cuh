@@ -120,9 +120,9 @@ struct Products {
                                          int part) {
     const u64 v = v_part_descriptor(stage, step, part);
     with_part(state, part, [&](auto& t) {
-      if constexpr (C.element == Element::e4m3)
+      if constexpr (v_element(C) == Element::e4m3)
         ptx::wgmma_e4m3(t, p.a[step], v, step > 0);
-      else if constexpr (C.element == Element::e5m2)
+      else if constexpr (v_element(C) == Element::e5m2)
         ptx::wgmma_e4m3_e5m2(t, p.a[step], v, step > 0);
       else
         ptx::wgmma_u8_s8(t, p.a[step], v, step > 0);
