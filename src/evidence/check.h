@@ -21,8 +21,9 @@ struct CheckOracle {
 
 Result<CheckReport> check_cases(const CheckOptions& options, const std::vector<Case>& cases,
                                 const Runner& runner, const CheckOracle& oracle = {});
-// The same, and each result must lie within 2e-3 of what `emulator`, which rounds where the kernel
-// does, makes of the case; outputs beyond 1 count relative to the largest.
+// The same, and each result must lie within 2e-3, beside a step of its type, of what `emulator`,
+// which rounds where the kernel does, makes of the case; outputs beyond 1 count relative to the
+// largest.
 inline constexpr double kEmulatedDifference = 2e-3;
 Result<CheckReport> check_against_emulator(const CheckOptions& options,
                                            const std::vector<Case>& cases, const Runner& runner,

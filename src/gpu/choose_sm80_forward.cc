@@ -67,8 +67,7 @@ Status sm80_forward_serves(const Problem& problem) {
                        fmt::format("{}, {}, {}", name(p.q), name(p.k), name(p.v)),
                        "one dtype for all three on a GPU, or f16 or bf16 for q beside 8-bit k and "
                        "v; on one of sm_90 e4m3, e5m2 or int8 for q and k beside f16 or bf16 for "
-                       "v, and e4m3 and e5m2 "
-                       "beside each other");
+                       "v, and e4m3 and e5m2 beside each other");
   if (p.q == DType::f32) return unsupported("q dtype", "f32", "16- and 8-bit dtypes on a GPU");
   if (p.head_dim > 256)
     return unsupported("head_dim", fmt::format("{}", p.head_dim), "1 to 256 on a GPU");

@@ -83,8 +83,9 @@ Blocks blocks_of(const Problem& p, std::int64_t block_m, std::int64_t block_n) {
   return blocks;
 }
 
-// What a tile's blocks take of the time of full ones, where some of the warpgroups have no rows: a
-// third of three took half.
+// What a tile's blocks take of the time of full ones, where some of the warpgroups have no rows.
+// Not measured: warpgroups that are fewer hide less of each other's softmax, so that it is more
+// than their share.
 double short_share(const Sm90Forward& c, std::int64_t rows) {
   if (!c.persistent) return 1;
   const auto busy = static_cast<double>(
@@ -92,8 +93,8 @@ double short_share(const Sm90Forward& c, std::int64_t rows) {
   return 0.25 + 0.75 * busy / c.warpgroups;
 }
 bool ends_within_tile(const Sm90Forward& c, const Problem& p) {
-  return p.len_q > sm90::block_m(c) && short_share(c, p.len_q % sm90::block_m(c)) < 1 &&
-         p.len_q % sm90::block_m(c) != 0;
+  const std::int64_t rest = p.len_q % sm90::block_m(c);
+  return p.len_q > rest && rest != 0 && short_share(c, rest) < 1;
 }
 
 std::vector<double> blocks_by_tile(const Sm90Forward& c, const Problem& p) {

@@ -44,7 +44,7 @@ TileOrder masked_order(const Problem& p, const Sm90Forward& c, const GpuInfo& gp
   const std::int64_t whole_rounds = gpu.sms / std::gcd<std::int64_t>(gpu.sms, row_tiles);
   if (heads <= fitting) return mixing(heads, heads);
   if (whole_rounds <= fitting) return mixing(heads, whole_rounds);
-  constexpr std::int64_t kCounted = 1 << 13;     // tiles; of more nobody is told here
+  constexpr std::int64_t kCounted = 1 << 13;     // more tiles are too many to go through here
   constexpr double kEven = 1.04, kTileWork = 2;  // blocks' worth of a tile beside its blocks
   if (c.persistent && !p.packed && heads * row_tiles <= kCounted) {
     std::vector<double> work;

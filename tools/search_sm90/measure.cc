@@ -181,8 +181,8 @@ class Bench {
     for (std::uint16_t& x : values)
       x = element == Element::f16 ? f16_from_f32(normal(random))
                                   : static_cast<std::uint16_t>(code() | code() << 8);
-    // Not the same for all: where Q is K, most of P is 0, and multiplying zeros takes less power
-    // and less time.
+    // Not the same for all: where Q is K, a row's largest score by far stands on the diagonal, and
+    // every row's origin moves there.
     for (std::size_t i = 0; i < bench.buffers_.size(); ++i)
       OCTAVO_RETURN_IF_ERROR(fill(bench.buffers_[i], values.data() + i * kApart, kElements));
     const std::vector<float> scales(kScales, 1 / kCodeDeviation);

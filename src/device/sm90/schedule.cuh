@@ -4,7 +4,7 @@
 // under a causal mask those see the most keys, and the short tiles are left to fill the gaps at the
 // end. CTAs that stay take every grid-th tile, from left to right and back again, so that who got
 // the longer tile of one round gets the shorter one of the next. That balances only where a group's
-// tiles fill whole rounds, which the host sees to (gpu/launch_sm90_forward.cc). Without a mask only
+// tiles fill whole rounds, which the host sees to (gpu/tile_order.cc). Without a mask only
 // a head's last tile may be shorter, where rows end before it does: then all CTAs move on by so
 // many places a round that each gets its share of those. Neither needs a counter in memory, and the
 // same CTA gets the same tiles every time.
