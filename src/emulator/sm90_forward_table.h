@@ -151,6 +151,16 @@ constexpr void for_each_f32_scores(const sm90::TableRow& row, const Take& take) 
   add(Element::e5m2, Scales::of_heads);
   add(Element::e5m2, Scales::of_rows);
   for (const Element out : {Element::bf16, Element::f32}) add(Element::e4m3, Scales::of_heads, out);
+  if (row.cluster > 0) {
+    Sm90Forward c = sm90::config_of(row, Element::e4m3);
+    c.ones = false;
+    c.pack_heads = true;
+    take(c);
+    c = sm90::config_of(row, Element::int8);
+    c.k_block_scales = true;
+    c.pack_heads = true;
+    take(c);
+  }
   if (row.scores_behind || row.fold_buffers > 1) return;
   for (const auto& [element, v] :
        {std::pair{Element::e4m3, MixedV::e5m2}, {Element::e5m2, MixedV::e4m3}}) {

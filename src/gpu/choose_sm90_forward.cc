@@ -147,8 +147,8 @@ SmLoad longest_queue(const Sm90Forward& c, int resident, const Problem& p, const
 
 // A tile with queries of one head alone would be at least half empty, and others share its keys.
 bool may_pack(const sm90::TableRow& row, const Problem& p) {
-  return row.cluster > 0 && !is_8bit(p.q) && !p.packed && !p.options.batch_invariant &&
-         p.heads_q > p.heads_kv && 2 * p.len_q <= sm90::kRows && row.row_groups != 3;
+  return row.cluster > 0 && !p.packed && !p.options.batch_invariant && p.heads_q > p.heads_kv &&
+         2 * p.len_q <= sm90::kRows && row.row_groups != 3;
 }
 // The problem whose tiles are those of packed heads: each stands for the heads that fill one.
 Problem packed_heads(const Problem& p, std::int64_t block_m) {

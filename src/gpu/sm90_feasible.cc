@@ -98,7 +98,6 @@ Status check_codes(const Sm90Forward& c) {
   if (c.k_row_scales && c.k_block_scales)
     return invalid("config.k_block_scales", "true", "false with k_row_scales");
   if (c.own_o) return invalid("config.own_o", "true", "false with 8-bit elements");
-  if (c.pack_heads) return invalid("config.pack_heads", "true", "false with 8-bit elements");
   return {};
 }
 

@@ -189,7 +189,7 @@ TEST(EmulatorSm90, PackedHeads) {
     for (const std::string& failure : report->failures)
       ADD_FAILURE() << brief_text(kernel.config) << ": " << failure;
   }
-  EXPECT_EQ(packed, 4U);
+  EXPECT_GE(packed, 6U);
 }
 
 // What stays of a run in tensor maps fits the next one: the same shapes in other memory, other

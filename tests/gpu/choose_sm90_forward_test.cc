@@ -313,6 +313,22 @@ TEST(ChooseSm90, OutputsOf8BitsAndTheLargest) {
   }
 }
 
+// A few queries of heads that share keys share tiles, as codes too.
+TEST(ChooseSm90, PacksHeadsInEveryFormat) {
+  for (const int d : {64, 128})
+    for (const DType input : {DType::f16, DType::bf16, DType::e4m3, DType::e5m2, DType::int8}) {
+      Problem p = problem(8, 64, 4, d);
+      p.heads_kv = 8;
+      p.len_kv = 4096;
+      p.q = p.k = p.v = input;
+      const Sm90Forward c = choose_sm90_forward(p, h200()).config;
+      EXPECT_TRUE(c.pack_heads) << name(input) << " " << d;
+      EXPECT_TRUE(feasible(c, 90).ok()) << feasible(c, 90).message();
+      p.options.batch_invariant = true;
+      EXPECT_FALSE(choose_sm90_forward(p, h200()).config.pack_heads) << name(input) << " " << d;
+    }
+}
+
 // FP8 of one kind for Q and K, and of the other for V: the same rows, and V's own type.
 TEST(ChooseSm90, BothKindsOfFp8) {
   for (const auto& [qk, v, mixed] : {std::tuple{DType::e4m3, DType::e5m2, MixedV::e5m2},

@@ -109,7 +109,6 @@ struct Geometry {
   static_assert(!C.code_exp || (kHalves && C.ones), "codes of P are summed by the tensor cores");
   static_assert(!kFolds || kIntegers || C.block_n <= 160,
                 "FP8 products lose 8e-4 of a mean of V over 160 keys, 1.1e-3 over 192");
-  static_assert(!kCodes || !C.pack_heads, "a tile's scales are of one head");
   // By how much, in powers of two, a score may pass a row's origin before the origin moves.
   static constexpr int kSlackLog2 = kFolds ? 2 : C.rescale_log2;
   // P is held times 2^this: e4m3 ends at 448, which leaves 2^0.8 above the slack for roundings, and

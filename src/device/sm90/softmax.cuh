@@ -284,10 +284,13 @@ struct Softmax {
                                        p.by_heads_per_kv.quotient(w.head) * k.head);
     OCTAVO_UNROLL
     for (u32 half = 0; half < 2; ++half) {
-      const i32 row = (q.by_token ? w.at.q_begin : 0) + min_of(w.row(half), w.at.len_q - 1);
+      const i32 row = (q.by_token ? w.at.q_begin : 0) + min_of(w.query(p, half), w.at.len_q - 1);
+      i32 head = w.head;
+      // Rows behind the last head that shares these keys are not stored.
+      if constexpr (C.pack_heads) head += min_of(G::head_of(p, w.row(half)), p.heads_per_kv - 1);
       rows.scale[half] =
           of_head *
-          ptx::load_written_f32(q.data + w.sequence * q.batch + w.head * q.head +
+          ptx::load_written_f32(q.data + w.sequence * q.batch + head * q.head +
                                 static_cast<i64>(p.by_q_block_rows.quotient(row)) * q.stride);
     }
   }
