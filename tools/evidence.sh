@@ -109,6 +109,10 @@ export OCTAVO_KERNELS=$family OCTAVO_CACHE_DIR=${OCTAVO_CACHE_DIR:-$folder/evide
 
 octavo=$folder/octavo python=${PYTHON:-python3}
 # The long ones first.
+if [[ $family == sm90 ]]; then
+  at_once 'check, configurations' "$octavo" check --device cuda --suite configs \
+    --json "$out/${family}_check_configs.json"
+fi
 at_once check "$octavo" check --device cuda --json "$out/${family}_check.json"
 if [[ $family == sm90 ]]; then
   for seed in 1 2; do
