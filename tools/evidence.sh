@@ -4,11 +4,13 @@
 # A step that fails does not stop the others; its name and an exit code of 1 come at the end.
 #
 #   tools/evidence.sh FAMILY [--out FOLDER] [--commit HASH] [--build FOLDER] [--jobs N]
+#                     [--without STEP]...
 #
 # FAMILY is what OCTAVO_KERNELS takes (docs/users.md). FOLDER is evidence/<the GPU's name> unless
 # given. HASH is asked of git unless given: a copy of the tree may have none. A build FOLDER is taken
 # as it is, such as the one of repro.sh; else one is made without kernels built in. N checks run at
-# once, half as many as there are cores unless given; what is timed runs alone. $PYTHON is the
+# once, half as many as there are cores unless given; what is timed runs alone. A STEP that is not
+# wanted, such as the bench and compare that repro.sh does too, is named at the end. $PYTHON is the
 # Python that has PyTorch, python3 unless set. Of sm90 three times as many random problems are
 # checked, and the 8-bit modes by themselves; it is held against every peer on record.
 set -uo pipefail
@@ -18,11 +20,12 @@ usage() {
 }
 
 (($#)) || usage
-family=$1 out='' commit='' folder='' jobs=$(($(nproc) / 2 > 0 ? $(nproc) / 2 : 1))
+family=$1 out='' commit='' folder='' without=() jobs=$(($(nproc) / 2 > 0 ? $(nproc) / 2 : 1))
 shift
 while (($#)); do
   case $1 in
     --out) out=${2:?} ;;
+    --without) without+=("${2:?}") ;;
     --build) folder=$(cd "${2:?}" && pwd) || exit 2 ;;
     --jobs)
       jobs=${2:?}
@@ -48,9 +51,17 @@ if [[ -z $commit ]] && commit=$(git rev-parse HEAD 2>/dev/null); then
   [[ -z $(git status --porcelain --untracked-files=no) ]] || commit+=-dirty
 fi
 
-failed=()
+failed=() not_done=()
+# is_wanted NAME: else it is remembered.
+is_wanted() {
+  local name
+  for name in "${without[@]}"; do
+    [[ $name != "$1" ]] || { not_done+=("$1") && return 1; }
+  done
+}
 step() {
   local name=$1 start=$SECONDS
+  is_wanted "$name" || return 0
   shift
   printf '\n== %s: %s\n' "$name" "$*"
   "$@" || failed+=("$name")
@@ -63,6 +74,7 @@ trap 'rm -rf "$logs"' EXIT
 checks=() running=0
 at_once() {
   local name=$1 log=$logs/${#checks[@]}
+  is_wanted "$name" || return 0
   shift
   if ((running == jobs)); then
     wait -n
@@ -126,6 +138,8 @@ at_once twelve "$octavo" check --device cuda --suite twelve --repeat 1000 \
 if [[ $family == sm90 ]]; then
   at_once 'check, overlapping' "$octavo" check --device cuda --seed 2 --cases 600 --overlap-launch \
     --json "$out/${family}_check_overlap.json"
+  # Needs Boost.Context, which the emulator is built with.
+  "$octavo" devices | grep -q '^emulator:90 *yes' || without+=('check, emulated')
   at_once 'check, emulated' "$octavo" check --device cuda --suite emulated \
     --json "$out/${family}_check_emulated.json"
   mkdir -p "$out/${family}_8bit_checks"
@@ -154,10 +168,11 @@ if [[ $family == sm90 ]]; then
   step accuracy env -u OCTAVO_KERNELS "$octavo" accuracy --device cuda --plot "$out/accuracy.svg" \
     --json "$out/accuracy.json"
 fi
-rm -f "$out/${family}_commits.json" # all of it is of one commit now
+((${#not_done[@]})) || rm -f "$out/${family}_commits.json" # all of it is of one commit now
 step tables "$python" tools/evidence_tables.py --folder "$out"
 
 printf '\n%s s in all; %s\n' "$SECONDS" "$out"
+((${#not_done[@]} == 0)) || printf 'not done: %s\n' "${not_done[@]}"
 if ((${#failed[@]})); then
   echo "failed: ${failed[*]}"
   exit 1

@@ -233,7 +233,8 @@ TEST(EmulatorSm90, TensorAndExponentialCountsFollowFromTheShape) {
     const std::int64_t blocks = tiles * (sm90::key_parts(c) * (c.stages + 1) + 1);
     const int qk_steps = c.head_dim * element_bytes(c.element) / 32;
     const int pv_steps = c.block_n * element_bytes(sm90::v_element(c)) / 32;
-    const int parts = c.fold_columns == 0 ? 1 : c.head_dim / c.fold_columns;
+    const int parts =
+        (c.fold_columns == 0 ? 1 : c.head_dim / c.fold_columns) + (sm90::ones_apart(c) ? 1 : 0);
     EXPECT_EQ(wgmma, 4 * blocks * (qk_steps + parts * pv_steps)) << brief_text(c);  // by warps
     const std::int64_t of_scores = c.code_exp ? 0 : c.block_n;
     EXPECT_GE(ex2, blocks * sm90::kRows * of_scores) << brief_text(c);

@@ -332,6 +332,30 @@ Timed still_compiled(const Timed& t) {
   return kept;
 }
 
+// Problems that are not on record, of all rows that still compile.
+Result<Timed> with_new_problems(Bench& bench, const Timed& t) {
+  std::vector<Problem> missing =
+      problems_of(t.rows[0].head_dim, std::numeric_limits<std::int64_t>::max());
+  std::erase_if(missing, [&](const Problem& p) {
+    return std::find(t.problems.begin(), t.problems.end(), p) != t.problems.end();
+  });
+  if (missing.empty()) return t;
+  const Rows made = compiled(t.rows);
+  Result<Timed> timed_now = timed(bench, made, missing);
+  if (!timed_now.ok()) return timed_now.status();
+  Timed both{made, t.problems, {}};
+  both.problems.insert(both.problems.end(), missing.begin(), missing.end());
+  for (std::size_t row = 0; row < t.rows.size(); ++row) {
+    const auto now = std::find_if(made.begin(), made.end(),
+                                  [&](const auto& x) { return same_config(x, t.rows[row]); });
+    if (now == made.end()) continue;
+    std::vector<double>& us = both.us.emplace_back(t.us[row]);
+    const auto& more = timed_now->us[static_cast<std::size_t>(now - made.begin())];
+    us.insert(us.end(), more.begin(), more.end());
+  }
+  return both;
+}
+
 // Rows near the best of one problem once more, each in turn; the others keep their distance.
 Status time_again(Bench& bench, Timed& t, std::size_t problem) {
   constexpr std::size_t kRounds = 3;
@@ -376,7 +400,9 @@ Status measure_again(Element element, std::span<const int> head_dims, const char
       out << csv_of(all);
       continue;
     }
-    Timed t = still_compiled(all);
+    const Result<Timed> complete = with_new_problems(*bench, all);
+    if (!complete.ok()) return complete.status();
+    Timed t = still_compiled(*complete);
     for (std::size_t problem = 0; problem < t.problems.size(); ++problem)
       OCTAVO_RETURN_IF_ERROR(time_again(*bench, t, problem));
     out << csv_of(t) << std::flush;

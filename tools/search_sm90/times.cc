@@ -30,12 +30,15 @@ constexpr Shape kFitted[] = {{1, 8, 256},
                              {8, 16, 2048},
                              {2, 16, 8192},
                              {1, 16, 16384},
+                             {1, 24, 512},
+                             {1, 20, 1536},
                              {1, 8, 512, Causal::top_left},
                              {2, 8, 2048, Causal::top_left},
                              {32, 16, 512, Causal::top_left},
                              {8, 16, 2048, Causal::top_left},
                              {2, 16, 8192, Causal::top_left},
-                             {1, 16, 16384, Causal::top_left}};
+                             {1, 16, 16384, Causal::top_left},
+                             {4, 12, 1024, Causal::top_left}};
 constexpr Shape kUnseen[] = {
     {1, 12, 384}, {3, 8, 640}, {1, 16, 3000}, {6, 12, 1536, Causal::top_left}};
 static_assert(std::size(kUnseen) * std::size(kHeadDims) == 20);

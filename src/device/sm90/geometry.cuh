@@ -125,9 +125,12 @@ struct Geometry {
   static constexpr int kColumns = C.head_dim / 2;         // of O,
   static constexpr int kO = kColumns + (C.ones ? 4 : 0);  // and with the sums by ones
   static constexpr int kPvSteps = C.block_n / kStepKeys;
-  // registers of what is folded, with the sums by ones; and in the other buffer, without
-  static constexpr int kFolded = kFolds ? (C.fold_columns + (C.ones ? 8 : 0)) / 2 : 1;
+  static constexpr bool kOnesApart = ones_apart(C);
+  // registers of a part of P V, of one in the other buffer, and of the sums apart
+  static constexpr int kFolded =
+      kFolds ? (C.fold_columns + (C.ones && !kOnesApart ? 8 : 0)) / 2 : 1;
   static constexpr int kFoldedFirst = C.fold_buffers == 2 ? C.fold_columns / 2 : 1;
+  static constexpr int kFoldedOnes = kOnesApart ? 4 : 1;
   static constexpr u32 kChunkKeys = chunk_keys(C);  // of V transposed,
   static constexpr u32 kChunkBytes = (C.head_dim + (C.ones ? 8 : 0)) * chunk_keys(C);  // with ones
   // Scales of keys in registers, where a block has several.
@@ -162,7 +165,7 @@ struct Geometry {
   struct State {
     float o[kO];
     // P V of the last block, some columns at a time: all of them in the second, or by turns.
-    typename SumOf<kIntegers>::Type t_first[kFoldedFirst], t[kFolded];
+    typename SumOf<kIntegers>::Type t_first[kFoldedFirst], t[kFolded], t_ones[kFoldedOnes];
     Rows rows;
   };
 
@@ -258,7 +261,8 @@ struct Geometry {
   // By every thread that computes, where an earlier grid may still be writing them.
   static OCTAVO_DEVICE void wait_for_scales() {
     if constexpr (C.early_start && (kCodes || codes_out(C))) {
-      ptx::spare("they are read behind a barrier at which who loads arrives, having waited");
+      if constexpr (!C.split_keys)
+        ptx::spare("they are read behind a barrier at which who loads arrives, having waited");
       ptx::wait_for_earlier_grids();
     }
   }

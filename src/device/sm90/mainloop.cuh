@@ -56,7 +56,8 @@ struct Mainloop {
   }
   static OCTAVO_DEVICE void begin_rows(Rows& rows, const Sm90ForwardParams& p, const Place& w) {
     init(rows);
-    if constexpr (G::kCodes) Softmax<G>::find_scales(rows, p, w);
+    if constexpr (G::kCodes)
+      Softmax<G>::set_scales(rows, p.scale_log2, Softmax<G>::load_scales(p, w));
   }
 
   static OCTAVO_DEVICE void start_qk(Scores& scores, u32 q, const KvRing& k) {

@@ -97,36 +97,49 @@ struct Products {
     }
     use(state.t);
   }
+  // The sums come with the last part.
+  static OCTAVO_DEVICE bool has_ones_apart(int part) {
+    return G::kOnesApart && part + 1 == G::kParts;
+  }
   // What a part of P V is written to, or all of it where nothing is folded.
   static OCTAVO_DEVICE void pin_part(typename G::State& state, int part) {
-    if constexpr (G::kFolds)
+    if constexpr (G::kFolds) {
       with_part(state, part, [](auto& t) { ptx::pin(t); });
-    else
+      if (has_ones_apart(part)) ptx::pin(state.t_ones);
+    } else {
       ptx::pin(state.o);
+    }
   }
 
-  // V transposed: rows are columns of O, and fold_columns of them one part.
-  static OCTAVO_DEVICE u64 v_part_descriptor(u32 stage, int step, int part) {
+  // V transposed: rows are columns of O, from `column` on; behind them are the ones.
+  static OCTAVO_DEVICE u64 v_column_descriptor(u32 stage, int step, int column) {
     constexpr Swizzle kSwizzle = swizzle_of(G::kChunkKeys);
     const u32 first = static_cast<u32>(k_major(G::v_tile(0), kSwizzle));
     const u32 key = step * G::kStepKeys;
-    const u32 bytes = key / G::kChunkKeys * G::kChunkBytes + key % G::kChunkKeys +
-                      part * C.fold_columns * G::kChunkKeys;
+    const u32 bytes =
+        key / G::kChunkKeys * G::kChunkBytes + key % G::kChunkKeys + column * G::kChunkKeys;
     return descriptor(first + stage * (G::S.v_stage >> 4) + (bytes >> 4), kSwizzle);
   }
   // P is e4m3 whatever V is: with e5m2 it would have two bits less. Or unsigned, beside signed V.
+  template <class Sums>
+  static OCTAVO_DEVICE void pv_columns_step(Sums& t, const typename G::Probabilities& p, u32 stage,
+                                            int step, int column) {
+    const u64 v = v_column_descriptor(stage, step, column);
+    if constexpr (v_element(C) == Element::e4m3)
+      ptx::wgmma_e4m3(t, p.a[step], v, step > 0);
+    else if constexpr (v_element(C) == Element::e5m2)
+      ptx::wgmma_e4m3_e5m2(t, p.a[step], v, step > 0);
+    else
+      ptx::wgmma_u8_s8(t, p.a[step], v, step > 0);
+  }
   static OCTAVO_DEVICE void pv_part_step(typename G::State& state,
                                          const typename G::Probabilities& p, u32 stage, int step,
                                          int part) {
-    const u64 v = v_part_descriptor(stage, step, part);
-    with_part(state, part, [&](auto& t) {
-      if constexpr (v_element(C) == Element::e4m3)
-        ptx::wgmma_e4m3(t, p.a[step], v, step > 0);
-      else if constexpr (v_element(C) == Element::e5m2)
-        ptx::wgmma_e4m3_e5m2(t, p.a[step], v, step > 0);
-      else
-        ptx::wgmma_u8_s8(t, p.a[step], v, step > 0);
-    });
+    with_part(state, part,
+              [&](auto& t) { pv_columns_step(t, p, stage, step, part * C.fold_columns); });
+    if constexpr (G::kOnesApart) {
+      if (has_ones_apart(part)) pv_columns_step(state.t_ones, p, stage, step, C.head_dim);
+    }
   }
   static OCTAVO_DEVICE void pv_part(typename G::State& state, const typename G::Probabilities& p,
                                     u32 stage, int part) {

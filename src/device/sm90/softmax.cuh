@@ -272,27 +272,35 @@ struct Softmax {
   // --- codes ------------------------------------------------------------------------------------
 
   // From raw scores to powers of two: the scale of a row of Q, and that of K where a whole head has
-  // one.
-  static OCTAVO_DEVICE void find_scales(Rows& rows, const Sm90ForwardParams& params,
-                                        const Place& w) {
+  // one. In two steps: they are a while on their way.
+  struct LoadedScales {
+    float of_head, of_row[2];
+  };
+  static OCTAVO_DEVICE LoadedScales load_scales(const Sm90ForwardParams& params, const Place& w) {
     const Sm90Forward8BitParams& p = G::in_8_bits(params);
     const ScaleParams& q = p.q_scales;
     const ScaleParams& k = p.k_scales;
-    float of_head = p.scale_log2;
+    LoadedScales loaded;
+    loaded.of_head = 1;
     if constexpr (scaled_rows(C) == 0)
-      of_head *= ptx::load_written_f32(k.data + w.sequence * k.batch +
-                                       p.by_heads_per_kv.quotient(w.head) * k.head);
+      loaded.of_head = ptx::load_written_f32(k.data + w.sequence * k.batch +
+                                             p.by_heads_per_kv.quotient(w.head) * k.head);
     OCTAVO_UNROLL
     for (u32 half = 0; half < 2; ++half) {
       const i32 row = (q.by_token ? w.at.q_begin : 0) + min_of(w.query(p, half), w.at.len_q - 1);
       i32 head = w.head;
       // Rows behind the last head that shares these keys are not stored.
       if constexpr (C.pack_heads) head += min_of(G::head_of(p, w.row(half)), p.heads_per_kv - 1);
-      rows.scale[half] =
-          of_head *
+      loaded.of_row[half] =
           ptx::load_written_f32(q.data + w.sequence * q.batch + head * q.head +
                                 static_cast<i64>(p.by_q_block_rows.quotient(row)) * q.stride);
     }
+    return loaded;
+  }
+  static OCTAVO_DEVICE void set_scales(Rows& rows, float scale_log2, const LoadedScales& loaded) {
+    OCTAVO_UNROLL
+    for (int half = 0; half < 2; ++half)
+      rows.scale[half] = scale_log2 * loaded.of_head * loaded.of_row[half];
   }
 
   // The scale of the keys of an eight of columns, where it is not in the scores or the row's.
@@ -441,13 +449,13 @@ struct Softmax {
     ptx::pin(scores.s);  // or the compiler keeps both
   }
 
-  // Part `part` of O's columns: o + t, or o * keep + t * add.
-  // With ones a part may have eight columns more, of which the last part's are the sums.
+  // Part `part` of O's columns: o + t, or o * keep + t * add. The last comes with the sums by ones,
+  // as its last columns or apart.
   template <class Sums>
   static OCTAVO_DEVICE void fold(const Sums& t, State& state, [[maybe_unused]] const Rows& rows,
                                  int part) {
     constexpr int kRegisters = C.fold_columns / 2;
-    const bool last = (part + 1) * kRegisters == G::kColumns;
+    const bool last = part + 1 == G::kParts;
     OCTAVO_UNROLL
     for (int i = 0; i < (last ? G::kFolded : kRegisters); ++i) {
       float& o = state.o[part * kRegisters + i];
@@ -456,6 +464,11 @@ struct Softmax {
         o = ptx::fused_multiply_add(ptx::float_of_int(t[i]), rows.add[half], o * rows.keep[half]);
       else
         o += t[i];
+    }
+    if constexpr (G::kOnesApart) {
+      if (!last) return;
+      OCTAVO_UNROLL
+      for (int i = 0; i < G::kFoldedOnes; ++i) state.o[G::kColumns + i] += state.t_ones[i];
     }
   }
 };

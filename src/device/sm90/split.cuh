@@ -302,20 +302,26 @@ struct SplitKernel {
     w.batch = t.batch;
     w.head = t.head;
     w.first_row = t.first_row + static_cast<i32>(row_group) * kRows;
+    // Long before they are needed, and before thread 0 has loaded the first keys: parameters that
+    // nobody has read yet take their time, and so do scales.
     G::wait_for_scales();
-    Destination to;
-    if constexpr (kDestinationFirst) to = destination(p, w, rank);
-    State state;
-    const Share share = share_of(t, part);
-    // Long before they are needed: at the end nothing would hide that they are on their way, but
-    // for other CTAs where an SM is to hold several.
+    typename Softmax<G>::LoadedScales scales;
+    if constexpr (G::kCodes) scales = Softmax<G>::load_scales(p, w);
+    // At the end nothing would hide that they are on their way, but for other CTAs where an SM is
+    // to hold several.
     constexpr bool kScalesFirst = C.ctas == 1;
     float v_scales[kPiece / 2];
     if constexpr (G::kFolds && kScalesFirst)
       Epilogue<G>::load_v_scales(v_scales, p, w, piece_begin(w, rank));
+    ptx::cta_sync();
+    Destination to;
+    if constexpr (kDestinationFirst) to = destination(p, w, rank);
+    State state;
+    const Share share = share_of(t, part);
     if (share.blocks > 0) {
+      Mainloop<G>::init(state.rows);
       Mainloop<G>::begin_o(state);
-      Mainloop<G>::begin_rows(state.rows, p, w);
+      if constexpr (G::kCodes) Softmax<G>::set_scales(state.rows, p.scale_log2, scales);
       const BlockRange range = block_range(p, w.at, G::query_of(p, w.first_row), kRows, C.block_n);
       const KvRing ring{key_group(w) * C.stages};
       OCTAVO_UNROLL
@@ -397,7 +403,6 @@ struct SplitKernel {
       G::template fill_ones<threads(C) - 32>(thread - 32);
       ptx::fence_proxy_async();
     }
-    ptx::cta_sync();
     math(p, t, rank);
   }
 };
