@@ -12,6 +12,7 @@
 #include "evidence/accuracy_data.h"
 #include "evidence/oracle.h"
 #include "numeric/formats.h"
+#include "octavo/emulator.hpp"
 
 namespace octavo {
 namespace {
@@ -116,11 +117,12 @@ TEST(Accuracy, EveryPrecisionHasARow) {
 }
 
 TEST(Accuracy, WhatADeviceDoesNotServeIsNamed) {
+  if (!has_emulator()) GTEST_SKIP() << "built without the emulator";
   AccuracyOptions options = small();
   options.device = {Device::Kind::emulator, 0};
   options.precisions = {Precision::int8_mixed};
   const auto report = accuracy(options);
-  if (!report.ok()) GTEST_SKIP() << report.status().message();
+  ASSERT_TRUE(report.ok()) << report.status().message();
   ASSERT_EQ(report->rows.size(), 1U);
   EXPECT_NE(report->rows[0].not_available.find("int8_mixed"), std::string::npos);
   const auto json = nlohmann::json::parse(to_json(*report));
@@ -128,11 +130,12 @@ TEST(Accuracy, WhatADeviceDoesNotServeIsNamed) {
 }
 
 TEST(Accuracy, TheMixedModesAreMeasuredOnHopper) {
+  if (!has_emulator()) GTEST_SKIP() << "built without the emulator";
   AccuracyOptions options = small();
   options.device = {Device::Kind::emulator, 90};
   options.precisions = {Precision::fp8_mixed, Precision::int8_mixed};
   const auto report = accuracy(options);
-  if (!report.ok()) GTEST_SKIP() << report.status().message();
+  ASSERT_TRUE(report.ok()) << report.status().message();
   ASSERT_EQ(report->rows.size(), 2U);
   for (const AccuracyRow& row : report->rows) {
     EXPECT_EQ(row.not_available, "");
