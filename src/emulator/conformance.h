@@ -14,8 +14,7 @@
 
 namespace octavo::emulator {
 
-inline constexpr int kLog2 = -1;     // 2^-22, absolute near 1
-inline constexpr int kHalfUlp = -2;  // each half of a word by one unit in its last place
+inline constexpr int kLog2 = -1;  // 2^-22, absolute near 1
 
 struct ConformanceSet {
   std::string name;        // "mma.m16n8k16.f16"
@@ -31,7 +30,7 @@ struct ConformanceSet {
   enum class MapOf : std::uint8_t { none, input, output };
   MapOf map_of = MapOf::none;
   TensorMapFields map;
-  int ulps = 0;  // by which an approximate function may differ; kLog2 and kHalfUlp are rules
+  int ulps = 0;  // by which an approximate function may differ; kLog2 is a rule
 };
 std::vector<ConformanceSet> conformance_sets();
 

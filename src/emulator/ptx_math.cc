@@ -24,11 +24,16 @@ float exp2_approx(float x) {
   self().machine->measures().count("ex2");
   return flushed(std::exp2(flushed(x)));
 }
+// The chip cuts off what FP16 does not hold: all that were recorded are so, to the bit.
 u32 exp2_approx_f16x2(u32 x) {
   self().machine->measures().count("ex2.f16x2");
   const auto half = [](u32 bits) -> u32 {
-    const float y = std::exp2(f32_from_f16(static_cast<u16>(bits)));
-    return std::isnan(y) ? 0x7fff : f16_from_f32(y);
+    const double y = std::exp2(static_cast<double>(f32_from_f16(static_cast<u16>(bits))));
+    constexpr double kBeyondAll = 65536;
+    if (std::isnan(y)) return 0x7fff;
+    if (y >= kBeyondAll) return 0x7c00;
+    const u16 nearest = f16_from_f32(static_cast<float>(y));
+    return f32_from_f16(nearest) > y ? nearest - 1u : nearest;
   };
   return pair(half(x & 0xffff), half(x >> 16), 16);
 }
