@@ -138,6 +138,8 @@ at_once twelve "$octavo" check --device cuda --suite twelve --repeat 1000 \
 if [[ $family == sm90 ]]; then
   at_once 'check, overlapping' "$octavo" check --device cuda --seed 2 --cases 600 --overlap-launch \
     --json "$out/${family}_check_overlap.json"
+  at_once 'check, streams' "$octavo" check --device cuda --seed 3 --cases 600 --streams 8 \
+    --json "$out/${family}_check_streams.json"
   # Needs Boost.Context, which the emulator is built with.
   "$octavo" devices | grep -q '^emulator:90 *yes' || without+=('check, emulated')
   at_once 'check, emulated' "$octavo" check --device cuda --suite emulated \

@@ -154,6 +154,8 @@ def checks(run):
     more = [f"- And of another seed: {told(kind)}." for kind in ("check_1", "check_2") if run.read(kind)]
     if run.read("check_overlap"):
         more.append(f"- And with launches that overlap: {told('check_overlap')}.")
+    if streams := run.read("check_streams"):
+        more.append(f"- And by {streams['streams']} threads, each with a stream of its own: {told('check_streams')}.")
     if run.read("check_configs"):
         more.append(f"- Every configuration of the table in f16 and bf16, and every division of keys: {told('check_configs')}.")
     if emulated := run.read("check_emulated"):
