@@ -7,8 +7,8 @@
 //                                          has, only the table's
 //   search_sm90 again f16 OTHER.csv TIMES.csv [HEAD_DIM ...]
 //                                          of what OTHER.csv has, the best of each shape and the
-//                                          table's once more, in turn and under a load that lasts; for
-//                                          shapes that it lacks all it has
+//                                          table's once more, in turn and under a load that lasts;
+//                                          for shapes that it lacks all it has
 //   search_sm90 fit TIMES.csv HEADER       needs no GPU: fits the cost model of
 //                                          gpu/choose_sm90_forward.h to each configuration, takes
 //                                          those that serve some shape best, and writes their rows
