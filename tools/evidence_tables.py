@@ -295,18 +295,29 @@ def checks_8bit(run):
 
 
 def counters_8bit(run):
-    """What the hardware counted in the forward kernels, of fp8 from f16 tensors."""
+    """What the hardware counted in the forward kernels, of fp8 from f16 tensors; and by its cycles
+    and the comparison's times of packed ones the clock there, where the load lasts."""
     report = run.read("counters_8bit")
     if not report:
         return ""
+    packed_us = {r["name"]: r["us"]["fp8"] for r in run.read("8bit")["rows"] if r["causal"] == "none"}
+
+    sms = int(report["machine"].split(" SMs")[0].split()[-1])
+
+    def blocks(r):  # of 64 queries and 64 keys, of one SM
+        return r["batch"] * r["heads"] * (r["length"] / 64) ** 2 / sms
+
     shown = [("tensor_active_pct", "tensor cores, %"), ("tensor_busy_pct", "while busy, %"),
              ("exp_unit_pct", "exp unit, %"), ("issue_active_pct", "issue, %"), ("dram_pct", "DRAM, %")]
     rows = [[r["name"], f"{r['metrics']['tensor_ops_fp8'] / r['gflop'] / 1e9:.3f}",
              f"{r['metrics']['tensor_ops_f16'] + r['metrics']['tensor_ops_bf16']:.0f}",
              *(f"{r['metrics'][name]:.0f}" for name, _ in shown),
-             f"{r['metrics']['sm_clock_hz'] / 1e6:.0f}"]
+             f"{r['metrics']['sm_clock_hz'] / 1e6:.0f}",
+             *((f"{r['metrics']['sm_cycles'] / blocks(r):.0f}",
+                f"{r['metrics']['sm_cycles'] / packed_us[r['name']]:.0f}") if r["length"] >= 8192 else ("", ""))]
             for r in report["rows"] if r["kernel"] == "sm90_forward"]
-    header = ["case", "FP8 operations / 4 B H S S D", "16-bit operations", *(t for _, t in shown), "MHz"]
+    header = ["case", "FP8 operations / 4 B H S S D", "16-bit operations", *(t for _, t in shown), "MHz",
+              "cycles for 64 queries and 64 keys", "MHz in the comparison"]
     return f"\nCounted by `octavo counters --precision fp8`{run.commit_of('counters_8bit')}:\n\n{table(header, rows)}\n"
 
 
