@@ -164,8 +164,7 @@ struct Geometry {
   };
   struct State {
     float o[kO];
-    // P V of the last block, some columns at a time: all of them in the second, or by turns; and
-    // the sums by ones, where they are apart.
+    // P V of the last block, some columns at a time: all of them in the second, or by turns.
     typename SumOf<kIntegers>::Type t_first[kFoldedFirst], t[kFolded], t_ones[kFoldedOnes];
     Rows rows;
   };
