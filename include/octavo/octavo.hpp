@@ -469,8 +469,10 @@ OCTAVO_API std::int64_t scale_count(const std::array<std::int64_t, 4>& shape,
 
 // x: f32, f16 or bf16; codes: an 8-bit tensor of the same shape, or of the one that options.layout
 // gives it. `scales` is contiguous, of scale_count() floats; `mean` (B, H, D) is written when
-// smoothing. A group whose amax is 0 gets scale 1.0 and zero codes. amax is taken over finite
-// values; Inf saturates; NaN becomes the NaN code, or the zero code where the format has none.
+// smoothing. A group whose amax is 0 gets scale 1.0 and zero codes. By given scales a code is the
+// nearest; by those found here FP8 makes up for what nearest loses on average, 7e-4 of a value in
+// e4m3 and 2.8e-3 in e5m2 (docs/precision.md). amax is taken over finite values; Inf saturates; NaN
+// becomes the NaN code, or the zero code where the format has none.
 OCTAVO_API Status quantize(const ConstTensor& x, const QuantizeOptions& options,
                            const Tensor& codes, float* scales, float* mean = nullptr,
                            RangeStats* stats = nullptr);

@@ -74,8 +74,9 @@ OCTAVO_HD constexpr bool codes_pv(const Sm90Forward& c) {
 }
 // Of codes, where P V is computed in parts: whether the sums by ones are a product of their own,
 // eight columns wide. As the last columns of the last part they make all parts wider, since a
-// buffer takes products of one width. Apart they gain 2 to 4% where parts are four, and 4% of two
-// at 128 columns where a warpgroup is a CTA; of other two they cost 1 to 3%.
+// buffer takes products of one width. Apart they gain up to 4% where parts are four (and cost 1%
+// in one row, of codes by arithmetic), and 2 to 4% of two at 128 columns where a warpgroup is a
+// CTA; of other two they cost up to 4%.
 OCTAVO_HD constexpr bool ones_apart(const Sm90Forward& c) {
   const int parts = codes_pv(c) ? c.head_dim / c.fold_columns : 1;
   return c.ones && (parts > 2 || (parts == 2 && c.split_keys && c.fold_columns >= 64));

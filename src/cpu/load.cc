@@ -5,6 +5,7 @@
 
 #include "numeric/formats.h"
 #include "numeric/quantize.h"
+#include "numeric/scale.h"
 
 namespace octavo::cpu {
 
@@ -22,7 +23,7 @@ RowLoader::RowLoader(const Kernels& kernels, const Operand& operand, const HeadO
   for (std::int64_t c = 0; c < padded; ++c) {
     const bool inside = c < head_dim_;
     factors[c] = inside ? operand.scales.step(rows.number, rows.head, rows.begin, 0, c) : 1.0f;
-    factors[padded + c] = 1.0f / factors[c];
+    if (format.rounded) factors[padded + c] = inverse_of_found(*format.rounded, factors[c]);
   }
   channel_steps_ = factors;
   channel_inverses_ = factors + padded;
@@ -81,7 +82,7 @@ void RowLoader::round(std::int64_t row, float* values) const {
     kernels_.multiply_row(values, channel_steps_, head_dim_);
   } else {
     const float row_step = step(row);
-    kernels_.scale_row(values, 1.0f / row_step, head_dim_);
+    kernels_.scale_row(values, inverse_of_found(*format.rounded, row_step), head_dim_);
     kernels_.round_to(*format.rounded, values, head_dim_);
     kernels_.scale_row(values, row_step, head_dim_);
   }

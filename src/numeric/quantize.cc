@@ -72,7 +72,8 @@ struct RowSteps {
 
   explicit RowSteps(std::size_t columns) : step(columns), inverse(columns) {}
 
-  void set(DType format, const float* scales, const ScaleIndex& index, std::int64_t b,
+  // `given`: the scales, by the caller.
+  void set(DType format, const float* scales, bool given, const ScaleIndex& index, std::int64_t b,
            std::int64_t h, std::int64_t s) {
     const bool by_column = index.granularity == Granularity::channel;
     const float* first = scales + index.at(b, h, s, 0);
@@ -83,7 +84,7 @@ struct RowSteps {
         continue;
       }
       step[c] = step_of(format, first[by_column ? c : 0]);
-      inverse[c] = 1.0f / step[c];
+      inverse[c] = given ? 1.0f / step[c] : inverse_of_found(format, step[c]);
     }
   }
 };
@@ -119,7 +120,7 @@ class Statistics {
         continue;
       }
       const float back = table_[codes[c]] * steps.step[c];
-      clipped_ += std::fabs(x * steps.inverse[c]) > limit_;
+      clipped_ += std::fabs(x / steps.step[c]) > limit_;
       flushed_ += back == 0.0f && x != 0.0f;
       if (std::isinf(x)) {
         ++stats_.inf_values;
@@ -216,7 +217,7 @@ RangeStats write_codes(const ConstTensor& x, const QuantizeOptions& options, con
       for (std::int64_t s = 0; s < rows; ++s) {
         load_row(x, b, h, s, room.values.data());
         transform.apply(room.values.data(), columns);
-        room.steps.set(codes.dtype, scales, index, b, h, s);
+        room.steps.set(codes.dtype, scales, options.scales_given, index, b, h, s);
         std::uint8_t* const row_codes = writer.row(s);
         encode_row(codes.dtype, room.values, room.steps.inverse, row_codes);
         if (want_stats) statistics.add(room.values, room.steps, row_codes);

@@ -1,9 +1,10 @@
 // Quantization of whole tensors, in the pieces that the API, the CPU backend and the oracle share.
 //
 // A value is read as f32, minus the mean and rotated where asked, then
-//   code = encode_8bit(format, value * (1.0f / step)),  step = step_of(format, scale)
-// and a code stands for decode_8bit(format, code) * step: two roundings each, in this order, so
-// that other implementations can give the same bits.
+//   code = encode_8bit(format, value * inverse),  step = step_of(format, scale)
+// where inverse is 1.0f / step of a scale that was given, inverse_of_found of others; and a code
+// stands for decode_8bit(format, code) * step: two roundings each, in this order, so that other
+// implementations can give the same bits.
 #pragma once
 
 #include <cstdint>

@@ -86,7 +86,7 @@ struct Candidates {
       scale[k] =
           scale_from_amax(format, amax * least_squares_ratio(static_cast<int>(k)), largest_code);
       step[k] = step_of(format, scale[k]);
-      inverse[k] = 1.0f / step[k];
+      inverse[k] = inverse_of_found(format, step[k]);
       squared_error[k] = 0.0;
     }
   }

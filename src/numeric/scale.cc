@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "config/widening.h"
 #include "numeric/formats.h"
 
 namespace octavo {
@@ -19,6 +20,13 @@ float scale_from_amax(DType format, float amax, float largest_code) {
   constexpr float kSmallestStep = std::numeric_limits<float>::min();
   if (format == DType::sim8) return std::max(amax, 127.0f * kSmallestStep);
   return std::max(amax / largest_code, kSmallestStep);
+}
+
+float inverse_of_found(DType format, float step) {
+  const Element to = format == DType::e4m3   ? Element::e4m3
+                     : format == DType::e5m2 ? Element::e5m2
+                                             : Element::int8;
+  return widening(to) / step;
 }
 
 float largest_score_code(DType format, std::int64_t head_dim) {

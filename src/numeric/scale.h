@@ -1,8 +1,9 @@
 // Scales: from a range to a step, and where a row's scale stands.
 //
 // A code stands for code * step. step = scale, except for sim8, whose scale is the amax itself:
-// step = scale / 127. Encoding multiplies by 1/step (one correctly rounded division, then one
-// correctly rounded product), so that CPU and GPU agree bit for bit.
+// step = scale / 127. Encoding multiplies by 1/step, or, where the scale was found and not given,
+// by a little more in FP8 (one correctly rounded division, then one correctly rounded product), so
+// that CPU and GPU agree bit for bit.
 #pragma once
 
 #include <array>
@@ -25,6 +26,10 @@ float largest_score_code(DType format, std::int64_t head_dim);
 inline float step_of(DType format, float scale) {
   return format == DType::sim8 ? scale / 127.0f : scale;
 }
+
+// What values are multiplied by before they are rounded to codes of a step that was found for them:
+// 1/step, widened as config/widening.h says.
+float inverse_of_found(DType format, float step);
 
 // Scales of one (batch, head); 0 for a shape or a block_rows that no tensor has.
 std::int64_t scales_per_head(const std::array<std::int64_t, 4>& shape, Granularity granularity,

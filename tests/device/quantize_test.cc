@@ -136,6 +136,22 @@ void expect_filled_up(const Part& part, const ConstTensor& codes) {
   EXPECT_EQ(wrong, 0);
 }
 
+// By a scale that was found over more than x.
+void encode_rows(const ConstTensor& x, bool hadamard, DType format, float scale,
+                 std::vector<std::uint8_t>& codes) {
+  const auto [batch, heads, rows, columns] = x.shape;
+  const float inverse = inverse_of_found(format, step_of(format, scale));
+  std::vector<float> row(static_cast<std::size_t>(columns));
+  auto code = codes.begin();
+  for (std::int64_t b = 0; b < batch; ++b)
+    for (std::int64_t h = 0; h < heads; ++h)
+      for (std::int64_t s = 0; s < rows; ++s) {
+        load_row(x, b, h, s, row.data());
+        RowTransform{nullptr, hadamard}.apply(row.data(), columns);
+        for (const float value : row) *code++ = encode_8bit(format, value * inverse);
+      }
+}
+
 // Against quantize(): every code, and the scale of every element.
 void compare(const Part& part, bool hadamard, const ConstTensor& codes, const Scales& scales,
              VLayout layout = VLayout::rows) {
@@ -144,17 +160,20 @@ void compare(const Part& part, bool hadamard, const ConstTensor& codes, const Sc
   options.granularity = scales.granularity;
   options.block_rows = scales.block_rows;
   options.hadamard = hadamard;
-  options.scales_given = part.scale.has_value();
   const auto [batch, heads, rows, columns] = x.shape;
   std::vector<std::uint8_t> expected(static_cast<std::size_t>(batch * heads * rows * columns));
   std::vector<float> expected_scales(
       static_cast<std::size_t>(scale_count(x.shape, scales.granularity, scales.block_rows)),
       part.scale.value_or(0));
-  const Status status =
-      quantize_to(part.largest_code, x, options,
-                  Tensor::bhsd(expected.data(), codes.dtype, batch, heads, rows, columns),
-                  expected_scales.data());
-  ASSERT_TRUE(status.ok()) << status.message();
+  if (part.scale) {
+    encode_rows(x, hadamard, codes.dtype, *part.scale, expected);
+  } else {
+    const Status status =
+        quantize_to(part.largest_code, x, options,
+                    Tensor::bhsd(expected.data(), codes.dtype, batch, heads, rows, columns),
+                    expected_scales.data());
+    ASSERT_TRUE(status.ok()) << status.message();
+  }
 
   const bool by_token = part.packed && scales.granularity == Granularity::row;
   const Scales contiguous{nullptr, scales.granularity, scales.block_rows, {}};

@@ -16,9 +16,11 @@ import unittest
 
 # Room of src/ -> what it may include beside itself and the public headers: rooms, or single files.
 # Nothing points upwards. numeric words its errors and checks its tensors as everyone does, and so
-# takes those two headers of attention; where keys lie in a transposed V it asks those who made it so.
+# takes those two headers of attention; where keys lie in a transposed V, and how values become FP8
+# codes, it asks those who made it so.
 MAY_INCLUDE = {
-    "numeric": {"attention/error.h", "attention/validate.h", "config/v_layout.h"},
+    "numeric": {"attention/error.h", "attention/validate.h", "config/v_layout.h",
+                "config/widening.h"},
     "attention": {"numeric"},
     "config": {"device"},
     "device": {"config"},

@@ -4,6 +4,7 @@
 
 #include "config/element.h"
 #include "config/quantize.h"
+#include "config/widening.h"
 #include "device/ptx/math.cuh"
 #include "device/ptx/rounded.cuh"
 #include "device/ptx/target.cuh"
@@ -36,7 +37,7 @@ OCTAVO_DEVICE float scale_from_amax(float amax, float largest_code) {
 template <Element kTo>
 OCTAVO_DEVICE float inverse_step(float scale) {
   const float step = kTo == Element::sim8 ? ptx::divide_rn(scale, kSim8Steps) : scale;
-  return ptx::divide_rn(1.0f, step);
+  return ptx::divide_rn(widening(kTo), step);
 }
 
 // Nearest whole number, -127 to 127, ties to even; NaN: 0. Adding 1.5 * 2^23 leaves whole numbers

@@ -269,7 +269,7 @@ struct ForwardKernel {
   static OCTAVO_DEVICE void begin_rows(Rows& rows, const Sm90ForwardParams& p, const Lane& lane,
                                        u32 tile) {
     if constexpr (G::kCodes)
-      Mainloop<G>::begin_rows(rows, p, place_of(lane, tile));
+      Mainloop<G>::begin_rows(rows, p, Mainloop<G>::load_scales(p, place_of(lane, tile)));
     else
       Mainloop<G>::init(rows);
   }

@@ -164,7 +164,8 @@ struct Geometry {
   };
   struct State {
     float o[kO];
-    // P V of the last block, some columns at a time: all of them in the second, or by turns.
+    // P V of the last block, some columns at a time: all of them in the second, or by turns; and
+    // the sums by ones, where they are apart.
     typename SumOf<kIntegers>::Type t_first[kFoldedFirst], t[kFolded], t_ones[kFoldedOnes];
     Rows rows;
   };

@@ -19,6 +19,7 @@
 #include "device/ptx/mbarrier.cuh"
 #include "device/sm90/geometry.cuh"
 #include "device/sm90/products.cuh"
+#include "device/sm90/scales.cuh"
 #include "device/sm90/softmax.cuh"
 
 namespace octavo::sm90 {
@@ -54,10 +55,15 @@ struct Mainloop {
   static OCTAVO_DEVICE void begin_o(State& state) {
     if constexpr (G::kFolds) clear_o(state);
   }
-  static OCTAVO_DEVICE void begin_rows(Rows& rows, const Sm90ForwardParams& p, const Place& w) {
+  static OCTAVO_DEVICE typename Scales<G>::Loaded load_scales(const Sm90ForwardParams& p,
+                                                              const Place& w) {
+    if constexpr (G::kCodes) return Scales<G>::load(p, w);
+    return {};
+  }
+  static OCTAVO_DEVICE void begin_rows(Rows& rows, const Sm90ForwardParams& p,
+                                       const typename Scales<G>::Loaded& scales) {
     init(rows);
-    if constexpr (G::kCodes)
-      Softmax<G>::set_scales(rows, p.scale_log2, Softmax<G>::load_scales(p, w));
+    if constexpr (G::kCodes) Scales<G>::set(rows, p.scale_log2, scales);
   }
 
   static OCTAVO_DEVICE void start_qk(Scores& scores, u32 q, const KvRing& k) {
@@ -71,8 +77,8 @@ struct Mainloop {
   static OCTAVO_DEVICE void finish_qk(Scores& scores, const KvRing& k, u32 lane) {
     ptx::pin(Products<G>::sums_of(scores));
     if constexpr (G::kIntegerScores) Softmax<G>::convert(scores);
-    if constexpr (C.k_row_scales) Softmax<G>::scale_keys(scores, k.stage(), lane);
-    if constexpr (C.k_block_scales) Softmax<G>::load_key_scales(scores, k.stage());
+    if constexpr (C.k_row_scales) Scales<G>::multiply(scores, k.stage(), lane);
+    if constexpr (C.k_block_scales) Scales<G>::load_of_keys(scores, k.stage());
   }
   // `adds`: to what O holds, else in its place. Of codes the first part of the product is started.
   static OCTAVO_DEVICE void start_pv(State& state, Probabilities& prob, const KvRing& v,

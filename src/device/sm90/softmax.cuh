@@ -5,6 +5,7 @@
 #include "device/ptx/thread.cuh"
 #include "device/ptx/wgmma.cuh"
 #include "device/sm90/geometry.cuh"
+#include "device/sm90/scales.cuh"
 
 namespace octavo::sm90 {
 
@@ -215,7 +216,7 @@ struct Softmax {
         OCTAVO_UNROLL
         for (int e = 0; e < 2; ++e) {
           float& s = scores.s[i * 4 + half * 2 + e];
-          s = weight_of(s, of_row * key_scale(scores, i), origin);
+          s = weight_of(s, of_row * Scales<G>::of_keys(scores, i), origin);
           if constexpr (!C.ones) sum[e] += s;
         }
       }
@@ -270,61 +271,6 @@ struct Softmax {
   }
 
   // --- codes ------------------------------------------------------------------------------------
-
-  // From raw scores to powers of two: the scale of a row of Q, and that of K where a whole head has
-  // one. In two steps: they are a while on their way.
-  struct LoadedScales {
-    float of_head, of_row[2];
-  };
-  static OCTAVO_DEVICE LoadedScales load_scales(const Sm90ForwardParams& params, const Place& w) {
-    const Sm90Forward8BitParams& p = G::in_8_bits(params);
-    const ScaleParams& q = p.q_scales;
-    const ScaleParams& k = p.k_scales;
-    LoadedScales loaded;
-    loaded.of_head = 1;
-    if constexpr (scaled_rows(C) == 0)
-      loaded.of_head = ptx::load_written_f32(k.data + w.sequence * k.batch +
-                                             p.by_heads_per_kv.quotient(w.head) * k.head);
-    OCTAVO_UNROLL
-    for (u32 half = 0; half < 2; ++half) {
-      const i32 row = (q.by_token ? w.at.q_begin : 0) + min_of(w.query(p, half), w.at.len_q - 1);
-      i32 head = w.head;
-      // Rows behind the last head that shares these keys are not stored.
-      if constexpr (C.pack_heads) head += min_of(G::head_of(p, w.row(half)), p.heads_per_kv - 1);
-      loaded.of_row[half] =
-          ptx::load_written_f32(q.data + w.sequence * q.batch + head * q.head +
-                                static_cast<i64>(p.by_q_block_rows.quotient(row)) * q.stride);
-    }
-    return loaded;
-  }
-  static OCTAVO_DEVICE void set_scales(Rows& rows, float scale_log2, const LoadedScales& loaded) {
-    OCTAVO_UNROLL
-    for (int half = 0; half < 2; ++half)
-      rows.scale[half] = scale_log2 * loaded.of_head * loaded.of_row[half];
-  }
-
-  // The scale of the keys of an eight of columns, where it is not in the scores or the row's.
-  static OCTAVO_DEVICE float key_scale(const Scores& scores, int eight) {
-    if constexpr (C.k_block_scales) return scores.key_scales[eight * 8 / scaled_rows(C)];
-    return 1.0f;
-  }
-  static OCTAVO_DEVICE void load_key_scales(Scores& scores, u32 stage) {
-    OCTAVO_UNROLL
-    for (int i = 0; i < G::kKeyScales; ++i)
-      scores.key_scales[i] = ptx::load_shared_f32(G::key_scales(stage) + i * 4);
-  }
-  // Scores times the scale of their key, where keys have scales of their own.
-  static OCTAVO_DEVICE void scale_keys(Scores& scores, u32 stage, u32 lane) {
-    const u32 scales = G::key_scales(stage) + lane % 4 * 8;
-    OCTAVO_UNROLL
-    for (int i = 0; i < G::kScores / 4; ++i) {
-      u32 low, high;
-      ptx::load_shared_b64(scales + i * 32, low, high);
-      const float by[2] = {ptx::float_of_bits(low), ptx::float_of_bits(high)};
-      OCTAVO_UNROLL
-      for (int e = 0; e < 4; ++e) scores.s[i * 4 + e] *= by[e % 2];
-    }
-  }
 
   // A row's origin follows its largest score, and P counts from the block's own.
   static OCTAVO_DEVICE void raise_origins(const Scores& scores, Rows& rows) {

@@ -305,8 +305,7 @@ struct SplitKernel {
     // Long before they are needed, and before thread 0 has loaded the first keys: parameters that
     // nobody has read yet take their time, and so do scales.
     G::wait_for_scales();
-    typename Softmax<G>::LoadedScales scales;
-    if constexpr (G::kCodes) scales = Softmax<G>::load_scales(p, w);
+    const auto scales = Mainloop<G>::load_scales(p, w);
     // At the end nothing would hide that they are on their way, but for other CTAs where an SM is
     // to hold several.
     constexpr bool kScalesFirst = C.ctas == 1;
@@ -319,9 +318,8 @@ struct SplitKernel {
     State state;
     const Share share = share_of(t, part);
     if (share.blocks > 0) {
-      Mainloop<G>::init(state.rows);
+      Mainloop<G>::begin_rows(state.rows, p, scales);
       Mainloop<G>::begin_o(state);
-      if constexpr (G::kCodes) Softmax<G>::set_scales(state.rows, p.scale_log2, scales);
       const BlockRange range = block_range(p, w.at, G::query_of(p, w.first_row), kRows, C.block_n);
       const KvRing ring{key_group(w) * C.stages};
       OCTAVO_UNROLL
