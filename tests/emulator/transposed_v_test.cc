@@ -87,8 +87,8 @@ struct Call {
     EXPECT_EQ(quantize(fill(tokens, stream), options, to, scales.data()).message(), "");
     return to;
   }
-  // Keys [begin, begin + keys) of V: what their codes stand for, by the scales of all of them, which
-  // gives the same codes.
+  // Keys [begin, begin + keys) of V: what their codes stand for, by the scales of all of them,
+  // which gives the same codes.
   void transpose(DType format, std::int64_t tokens, std::int64_t columns, std::int64_t begin,
                  std::int64_t keys, std::int64_t at) {
     QuantizeOptions options;
@@ -96,8 +96,8 @@ struct Call {
     options.scales_given = true;
     options.layout = VLayout::transposed;
     Tensor from = Tensor::bhsd(values.data(), DType::f32, 1, kHeads, tokens, kColumns);
-    EXPECT_EQ(dequantize(by_rows.v, {v_scales.data(), Granularity::channel, 64, {}}, from).message(),
-              "");
+    EXPECT_EQ(
+        dequantize(by_rows.v, {v_scales.data(), Granularity::channel, 64, {}}, from).message(), "");
     from.data = values.data() + begin * kColumns;
     from.shape[2] = keys;
     const Tensor to{transposed.data() + at,
