@@ -356,30 +356,36 @@ Result<Timed> with_new_problems(Bench& bench, const Timed& t) {
   return both;
 }
 
-// Rows near the best of one problem once more, each in turn; the others keep their distance.
+// Rows near the best of one problem once more, each in turn; the others keep their distance. Every
+// other round goes backwards: where power is the limit, a row's clock depends on its place.
 Status time_again(Bench& bench, Timed& t, std::size_t problem) {
-  constexpr std::size_t kRounds = 3;
+  constexpr std::size_t kRounds = 4;
   const double best = best_of(t, problem);
-  std::map<std::size_t, std::vector<double>> rounds;
+  std::vector<std::size_t> order;
   for (std::size_t row = 0; row < t.rows.size(); ++row)
-    if (is_worth_another(t, row, problem)) rounds[row];
-  for (std::size_t round = 0; round < kRounds; ++round)
-    for (auto& [row, us] : rounds) {
+    if (is_worth_another(t, row, problem)) order.push_back(row);
+  std::map<std::size_t, std::vector<double>> rounds;
+  for (std::size_t round = 0; round < kRounds; ++round) {
+    for (const std::size_t row : order) {
       const Result<double> measured =
           bench.microseconds(t.problems[problem], t.rows[row], lasting_timing(best));
       if (!measured.ok()) return measured.status();
-      us.push_back(*measured);
+      rounds[row].push_back(*measured);
     }
+    std::reverse(order.begin(), order.end());
+  }
+  std::map<std::size_t, double> again;
   std::vector<double> pace;
   for (auto& [row, us] : rounds) {
     std::sort(us.begin(), us.end());
-    pace.push_back(us[kRounds / 2] / t.us[row][problem]);
+    again[row] = (us[kRounds / 2 - 1] + us[kRounds / 2]) / 2;
+    pace.push_back(again[row] / t.us[row][problem]);
   }
   std::sort(pace.begin(), pace.end());
   for (std::size_t row = 0; row < t.rows.size(); ++row) {
-    const auto timed = rounds.find(row);
+    const auto timed = again.find(row);
     double& us = t.us[row][problem];
-    us = timed == rounds.end() ? us * pace[pace.size() / 2] : timed->second[kRounds / 2];
+    us = timed == again.end() ? us * pace[pace.size() / 2] : timed->second;
   }
   return {};
 }
