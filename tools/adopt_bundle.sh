@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # adopt_bundle.sh: what a bundle of ./repro.sh says of a GPU becomes what evidence/<that GPU> says,
-# and the tables are made from it. The bundle is verified first.
+# and the tables are made from it. The bundle is verified first. What tools/evidence.sh made of the
+# same commit goes there after it: its suite `twelve` has a thousand runs of each case, and not two.
 #
 #   tools/adopt_bundle.sh BUNDLE [--command build/octavo] [--root FOLDER]
 set -euo pipefail
