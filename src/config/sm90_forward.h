@@ -81,6 +81,21 @@ OCTAVO_HD constexpr bool ones_apart(const Sm90Forward& c) {
   const int parts = codes_pv(c) ? c.head_dim / c.fold_columns : 1;
   return c.ones && (parts > 2 || (parts == 2 && c.split_keys && c.fold_columns >= 64));
 }
+// Scores in FP16, with sums by ones: of each 64 keys so many sixteens have P's codes by a
+// polynomial, and leave the exp unit to the others. On an H200 three of them gave 5 to 15% at 64
+// and 128 columns and two up to 4% less; all of them nothing where more columns leave the exp unit
+// time and power is what is short.
+OCTAVO_HD constexpr int sixteens_by_polynomial(const Sm90Forward& c) {
+  const bool short_of_exp = c.head_dim <= 128 || c.split_keys;
+  return c.f16_scores && c.ones && !c.code_exp && short_of_exp ? 3 : 0;
+}
+// FP8 products of P V lose 4e-4 of a mean of V over 128 keys, 8e-4 over 160 and 1.1e-3 over 192:
+// those of larger blocks are folded in two halves.
+OCTAVO_HD constexpr int folded_keys(const Sm90Forward& c) {
+  constexpr int kMost = 160;
+  const bool halves = codes_pv(c) && c.element != Element::int8 && c.block_n > kMost;
+  return halves ? c.block_n / 2 : c.block_n;
+}
 // They are of 16 bits beside codes.
 OCTAVO_HD constexpr bool is_mixed(const Sm90Forward& c) {
   return c.mixed_v == MixedV::f16 || c.mixed_v == MixedV::bf16;

@@ -131,6 +131,8 @@ void add_arithmetic(std::vector<ConformanceSet>& sets) {
   const auto with_nans = [](Draw& draw, int i) {
     return i % 4 == 0 ? draw.word() | 0x7f800000 : draw.word();
   };
+  add("shl.b32", {OCTAVO_KERNEL_OF(arithmetic<conformance::Function::shift_left>)}, 0,
+      [](Draw& draw, int i) { return i % 2 == 0 ? draw.word() : draw.word() % 40; });
   add("max.f32", {OCTAVO_KERNEL_OF(arithmetic<conformance::Function::max>)}, 0, with_nans);
   add("cvt.rn.f32.s32", {OCTAVO_KERNEL_OF(arithmetic<conformance::Function::int_to_float>)}, 0,
       any);
@@ -149,6 +151,8 @@ void add_arithmetic(std::vector<ConformanceSet>& sets) {
     return i % 4 == 0 ? draw.word() : packed(draw, Number::f16, 0);
   };
   add("fma.rn.f16x2", {OCTAVO_KERNEL_OF(arithmetic<conformance::Function::fma_f16x2>)}, 0, halves);
+  add("fma.rn.f16x2 of -a", {OCTAVO_KERNEL_OF(arithmetic<conformance::Function::fnma_f16x2>)}, 0,
+      halves);
   add("fma.rn.sat.f16x2", {OCTAVO_KERNEL_OF(arithmetic<conformance::Function::fma_sat_f16x2>)}, 0,
       halves);
   add("max.f16x2", {OCTAVO_KERNEL_OF(arithmetic<conformance::Function::max_f16x2>)}, 0, any);

@@ -121,6 +121,7 @@ u32 fma_f16x2(u32 a, u32 b, u32 c) {
   return by_halves(a, b, c,
                    [](float x, float y, float z) { return half_of(product_and_sum(x, y, z)); });
 }
+u32 fnma_f16x2(u32 a, u32 b, u32 c) { return fma_f16x2(a ^ 0x80008000u, b, c); }
 u32 fma_sat_f16x2(u32 a, u32 b, u32 c) {
   return by_halves(a, b, c, [](float x, float y, float z) -> u32 {
     const double sum = product_and_sum(x, y, z);
@@ -151,6 +152,8 @@ void f32_from_f16x2(float& low, float& high, u32 x) {
   low = wide(x & 0xffff);
   high = wide(x >> 16);
 }
+
+u32 shift_left(u32 x, u32 by) { return by < 32 ? x << by : 0; }
 
 u32 permute_bytes(u32 a, u32 b, u32 selector) {
   const u64 bytes = static_cast<u64>(b) << 32 | a;

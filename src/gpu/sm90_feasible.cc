@@ -68,13 +68,14 @@ Status check_8bit_pv(const Sm90Forward& c) {
   if (c.fold_columns < 16 || c.fold_columns % 16 != 0 || c.head_dim % c.fold_columns != 0)
     return wrong_field("fold_columns", c.fold_columns,
                        fmt::format("multiples of 16 that divide {} columns", c.head_dim));
-  const int parts = c.head_dim / c.fold_columns;
+  const int parts = c.head_dim / c.fold_columns * (c.block_n / sm90::folded_keys(c));
   if (c.fold_buffers != 1 && (c.fold_buffers != 2 || parts % 2 != 0))
     return wrong_field("fold_buffers", c.fold_buffers,
                        fmt::format("{} with {} parts of O", parts % 2 == 0 ? "1, 2" : "1", parts));
-  // FP8 products lose 4e-4 of a mean of V over 128 keys, 8e-4 over 160 and 1.1e-3 over 192.
-  if (c.element != Element::int8 && c.block_n > 160)
-    return wrong_field("block_n", c.block_n, "up to 160 in FP8");
+  if (sm90::folded_keys(c) < c.block_n &&
+      (c.block_n % 128 != 0 || c.fold_columns != c.head_dim || c.fold_buffers != 2))
+    return wrong_field("block_n", c.block_n,
+                       "up to 160 in FP8, or 256 with all columns folded in two buffers");
   if (c.ones && c.element == Element::int8)
     return invalid("config.ones", "true", "false with int8");
   if (c.f16_scores && (c.element == Element::int8 || c.k_row_scales || c.k_block_scales))

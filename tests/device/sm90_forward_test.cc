@@ -127,6 +127,22 @@ const Shape k8BitShapes[] = {
       .fold_columns = 32,
       .fold_buffers = 2,
       .f16_scores = true}},
+    // Keys in two halves, each folded by itself.
+    {".element=Element::e4m3,.warpgroups=1,.block_n=256,.stages=1,.split_keys=true,.cluster=2,"
+     ".overlap=false,.persistent=false,.own_o=false,.fold_columns=64,.fold_buffers=2,"
+     ".f16_scores=true",
+     {.element = Element::e4m3,
+      .warpgroups = 1,
+      .block_n = 256,
+      .stages = 1,
+      .split_keys = true,
+      .cluster = 2,
+      .overlap = false,
+      .persistent = false,
+      .own_o = false,
+      .fold_columns = 64,
+      .fold_buffers = 2,
+      .f16_scores = true}},
     // P V before the next scores, as large as registers allow.
     {".element=Element::e4m3,.warpgroups=4,.overlap=false,.own_o=false,.fold_columns=32,"
      ".f16_scores=true",

@@ -213,6 +213,11 @@ TEST(EmulatorSm90, RunAfterRun) {
   for (const std::string& failure : report->failures) ADD_FAILURE() << failure;
 }
 
+// Of a block, by the exp unit: sixteens of keys by a polynomial are spread evenly.
+std::int64_t exponentials_of_row(const Sm90Forward& c) {
+  const int sixteens = c.block_n / 16;
+  return c.code_exp ? 0 : 16 * (sixteens - sixteens * sm90::sixteens_by_polynomial(c) / 4);
+}
 // Of the case without a mask: one tile of all rows and one of five, whole blocks of keys.
 TEST(EmulatorSm90, TensorAndExponentialCountsFollowFromTheShape) {
   const auto& kernels = emulator::sm90_forward_kernels();
@@ -236,7 +241,7 @@ TEST(EmulatorSm90, TensorAndExponentialCountsFollowFromTheShape) {
     const int parts =
         (c.fold_columns == 0 ? 1 : c.head_dim / c.fold_columns) + (sm90::ones_apart(c) ? 1 : 0);
     EXPECT_EQ(wgmma, 4 * blocks * (qk_steps + parts * pv_steps)) << brief_text(c);  // by warps
-    const std::int64_t of_scores = c.code_exp ? 0 : c.block_n;
+    const std::int64_t of_scores = exponentials_of_row(c);
     EXPECT_GE(ex2, blocks * sm90::kRows * of_scores) << brief_text(c);
     EXPECT_LE(ex2, blocks * sm90::kRows * (of_scores + 16)) << brief_text(c);
   }
@@ -446,6 +451,73 @@ TEST(EmulatorSm90, ScoresBelowZeroThatRise) {
     EXPECT_EQ(wrong, 0) << brief_text(c);
   }
   EXPECT_GE(kernels, 9);  // a table's rows at least
+}
+
+// A head of FP8 from 16 bits, whose queries and keys have one column that counts.
+struct OneColumn {
+  static constexpr std::int64_t kRows = 64, kKeys = 512, kColumns = 64;
+  struct alignas(16) Operand {
+    std::array<std::uint16_t, kKeys * kColumns> bits{};
+    float operator[](std::int64_t n) const {
+      return static_cast<float>(load_element(DType::f16, bits.data(), n));
+    }
+  };
+  std::unique_ptr<std::array<Operand, 4>> operands = std::make_unique<std::array<Operand, 4>>();
+  Operand& q() { return (*operands)[0]; }
+  Operand& k() { return (*operands)[1]; }
+  Operand& v() { return (*operands)[2]; }
+  Operand& out() { return (*operands)[3]; }
+
+  Status run() {
+    const auto tensor = [](Operand& x, std::int64_t rows) {
+      return Tensor::bhsd(x.bits.data(), DType::f16, 1, 1, rows, kColumns);
+    };
+    Arguments a;
+    a.q = tensor(q(), kRows);
+    a.k = tensor(k(), kKeys);
+    a.v = tensor(v(), kKeys);
+    a.out = tensor(out(), kRows);
+    Options options;
+    options.precision = Precision::fp8;
+    return attention(a, options, kSm90);
+  }
+};
+
+// One key 9.2 above all others, e^9.2 = 9897 of them: with its own P at 64 of 448 theirs would be
+// subnormal, and those by a polynomial gone.
+TEST(EmulatorSm90, SmallWeightsStayBesideALoneLargeOne) {
+  OneColumn x;
+  constexpr float kRoot = 8.58f;  // kRoot^2 / 8 = 9.2
+  for (const std::int64_t sink : {0, 200}) {
+    x.k().bits.fill(0);
+    x.k().bits[static_cast<std::size_t>(sink * x.kColumns)] = f16_from_f32(kRoot);
+    x.v().bits.fill(f16_from_f32(1));
+    for (std::int64_t c = 0; c < x.kColumns; ++c)
+      x.v().bits[static_cast<std::size_t>(sink * x.kColumns + c)] = 0;
+    for (std::int64_t row = 0; row < x.kRows; ++row)
+      x.q().bits[static_cast<std::size_t>(row * x.kColumns)] = f16_from_f32(kRoot);
+    const Status status = x.run();
+    ASSERT_TRUE(status.ok()) << status.message();
+    const double others = x.kKeys - 1;
+    const double expected = others / (others + std::exp(kRoot * kRoot / 8));
+    for (std::int64_t n = 0; n < x.kRows * x.kColumns; ++n)
+      ASSERT_NEAR(x.out()[n] / expected, 1.0, 0.08) << "sink " << sink << ", " << n;
+  }
+}
+
+// Whatever makes P of it, the exp unit or a polynomial.
+TEST(EmulatorSm90, AKeyThatIsNoNumberReachesAllRows) {
+  OneColumn x;
+  x.q().bits.fill(f16_from_f32(0.1f));
+  x.v().bits.fill(f16_from_f32(1));
+  for (const std::int64_t key : {3, 20, 40, 60, 300}) {
+    x.k().bits.fill(f16_from_f32(0.1f));
+    x.k().bits[static_cast<std::size_t>(key * x.kColumns)] = 0x7e00;
+    const Status status = x.run();
+    ASSERT_TRUE(status.ok()) << status.message();
+    for (std::int64_t n = 0; n < x.kRows * x.kColumns; ++n)
+      ASSERT_TRUE(std::isnan(x.out()[n])) << "key " << key << ", " << n;
+  }
 }
 
 TEST(EmulatorSm90, ThereIsNoOtherChip) {

@@ -34,6 +34,8 @@ TEST(Sm90Feasible, WhatRuns) {
         "element=e4m3,own_o=false,head_dim=256,warpgroups=2,fold_columns=32,f16_scores=true,"
         "overlap=false,scores_behind=true,fold_buffers=2",
         "element=e4m3,own_o=false,fold_columns=64,f16_scores=true,code_exp=true",
+        "element=e4m3,own_o=false,fold_columns=64,fold_buffers=2,f16_scores=true,block_n=256,"
+        "split_keys=true,persistent=false,overlap=false,warpgroups=2,stages=1",
         "element=e4m3,own_o=false,ones=false,fold_columns=32,early_start=true",
         "element=e4m3,mixed_v=f16,own_o=false",
         "element=e4m3,mixed_v=e5m2,own_o=false,fold_columns=64,block_n=64",
@@ -78,6 +80,9 @@ TEST(Sm90Feasible, WhatDoesNotAndWhy) {
       {"k_block_scales=true", "config.k_block_scales"},
       {"code_exp=true", "config.code_exp"},
       {"element=e4m3,fold_columns=16,ones=false,own_o=false,block_n=192", "up to 160 in FP8"},
+      {"element=e4m3,fold_columns=64,own_o=false,f16_scores=true,block_n=256", "two buffers"},
+      {"element=e4m3,fold_columns=32,fold_buffers=2,own_o=false,f16_scores=true,block_n=256",
+       "all columns folded"},
       {"fold_columns=64", "0 with 16-bit elements"},
       {"k_row_scales=true", "false with 16-bit elements"},
       {"mixed_v=f16", "none with 16-bit elements"},

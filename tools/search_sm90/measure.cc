@@ -102,9 +102,10 @@ Rows candidates_8_bit(const Group& group) {
     const auto add_split = [&](int warpgroups, int row_groups, int block_n, int stages, int ctas) {
       for (const bool scores_behind : {false, true}) {
         if (scores_behind && (block_n != 128 || cluster > 1))
-          continue;  // there is one block mostly
+          continue;                                      // there is one block mostly
+        const int fold_buffers = block_n > 160 ? 2 : 1;  // each half of the keys has one
         add({head_dim, warpgroups, block_n, stages, row_groups, cluster, false, scores_behind,
-             false, false, 1, 1, 0, 0, 0, 0, 1, group.scores, ctas});
+             false, false, 1, 1, 0, 0, 0, 0, fold_buffers, group.scores, ctas});
       }
     };
     for (const auto& [block_n, stages] : {std::array{128, 1}, {128, 2}, {64, 2}}) {
@@ -115,6 +116,9 @@ Rows candidates_8_bit(const Group& group) {
     if (cluster == 1) add_split(1, 1, 128, 2, 3);
     add_split(2, 1, 128, 1, 1);
     add_split(2, 1, 160, 1, 1);
+    add_split(1, 1, 256, 1, 1);
+    add_split(2, 1, 256, 1, 1);
+    add_split(4, 1, 128, 1, 1);
     add_split(2, 2, 128, 1, 1);
   }
   return rows;

@@ -17,6 +17,7 @@ enum class Function : int {
   e4m3x2,
   e5m2x2,
   sub_f16x2,
+  shift_left,
   permute,
   fma,
   max,
@@ -27,6 +28,7 @@ enum class Function : int {
   f16x2_of_e4m3x2,
   e4m3x2_of_f16x2,
   fma_f16x2,
+  fnma_f16x2,
   fma_sat_f16x2,
   max_f16x2,
   any_ge_f16x2,
@@ -58,6 +60,8 @@ OCTAVO_DEVICE u32 apply(u32 a, u32 b, u32 c) {
       return ptx::e5m2x2_from_f32(as_float(a), as_float(b));
     case Function::sub_f16x2:
       return ptx::sub_f16x2(a, b);
+    case Function::shift_left:
+      return ptx::shift_left(a, b);
     case Function::permute:
       return ptx::permute_bytes(a, b, c & 0x7777);
     case Function::fma:
@@ -80,6 +84,8 @@ OCTAVO_DEVICE u32 apply(u32 a, u32 b, u32 c) {
       return ptx::e4m3x2_from_f16x2(a);
     case Function::fma_f16x2:
       return ptx::fma_f16x2(a, b, c);
+    case Function::fnma_f16x2:
+      return ptx::fnma_f16x2(a, b, c);
     case Function::fma_sat_f16x2:
       return ptx::fma_sat_f16x2(a, b, c);
     case Function::max_f16x2:

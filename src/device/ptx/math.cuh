@@ -86,6 +86,14 @@ OCTAVO_PTX u32 fma_sat_f16x2(u32 a, u32 b, u32 c) OCTAVO_BODY({
   asm("fma.rn.sat.f16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
   return d;
 });
+// fma.rn.f16x2 of -a;  c - a b
+OCTAVO_PTX u32 fnma_f16x2(u32 a, u32 b, u32 c) OCTAVO_BODY({
+  u32 d;
+  asm("{ .reg .b32 n; neg.f16x2 n, %1; fma.rn.f16x2 %0, n, %2, %3; }"
+      : "=r"(d)
+      : "r"(a), "r"(b), "r"(c));
+  return d;
+});
 // max.f16x2;  the other operand when one is NaN
 OCTAVO_PTX u32 max_f16x2(u32 a, u32 b) OCTAVO_BODY({
   u32 d;
@@ -114,6 +122,12 @@ OCTAVO_PTX void f32_from_f16x2(float& low, float& high, u32 x) OCTAVO_BODY({
   asm("{ .reg .b16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h; }"
       : "=f"(low), "=f"(high)
       : "r"(x));
+});
+// shl.b32;  0 for 32 and more
+OCTAVO_PTX u32 shift_left(u32 x, u32 by) OCTAVO_BODY({
+  u32 d;
+  asm("shl.b32 %0, %1, %2;" : "=r"(d) : "r"(x), "r"(by));
+  return d;
 });
 // prmt.b32 d, a, b, selector;  byte i of d is byte selector[4i+2:4i] of {b, a}
 OCTAVO_PTX u32 permute_bytes(u32 a, u32 b, u32 selector)

@@ -96,8 +96,15 @@ struct Geometry {
                              C.head_dim % C.fold_columns == 0
                        : C.fold_columns == 0,
                 "8-bit P V folds whole parts of O, 16-bit nothing");
-  static constexpr int kParts = kFolds ? C.head_dim / C.fold_columns : 1;  // of P V
-  static_assert(C.fold_buffers == 1 || (C.fold_buffers == 2 && kFolds && kParts % 2 == 0),
+  // Parts of P V, each a product of its own: of O's columns, and of a large block's keys.
+  static constexpr int kParts = kFolds ? C.head_dim / C.fold_columns : 1;
+  static constexpr int kKeyParts = C.block_n / folded_keys(C);
+  static constexpr int kProducts = kParts * kKeyParts;
+  static_assert(
+      kKeyParts == 1 ||
+          (kKeyParts == 2 && folded_keys(C) % 64 == 0 && kParts == 1 && C.fold_buffers == 2),
+      "keys are folded at once, or in two halves that have all columns and a buffer each");
+  static_assert(C.fold_buffers == 1 || (C.fold_buffers == 2 && kFolds && kProducts % 2 == 0),
                 "parts take turns in two buffers");
   static_assert(!C.scores_behind || !C.overlap, "scores come before P V, or right behind it");
   static_assert(!kCodes || !stages_o(C), "of 8-bit Q and K O is stored from registers");
@@ -107,8 +114,6 @@ struct Geometry {
   static_assert(!kHalves || (kFolds && !kIntegers && scaled_rows(C) == 0),
                 "scores are accumulated in FP16 from FP8, with one scale of K a head");
   static_assert(!C.code_exp || (kHalves && C.ones), "codes of P are summed by the tensor cores");
-  static_assert(!kFolds || kIntegers || C.block_n <= 160,
-                "FP8 products lose 8e-4 of a mean of V over 160 keys, 1.1e-3 over 192");
   // By how much, in powers of two, a score may pass a row's origin before the origin moves.
   static constexpr int kSlackLog2 = kFolds ? 2 : C.rescale_log2;
   // P is held times 2^this: e4m3 ends at 448, which leaves 2^0.8 above the slack for roundings, and
@@ -125,11 +130,14 @@ struct Geometry {
   static constexpr int kColumns = C.head_dim / 2;         // of O,
   static constexpr int kO = kColumns + (C.ones ? 4 : 0);  // and with the sums by ones
   static constexpr int kPvSteps = C.block_n / kStepKeys;
+  static constexpr int kFoldedSteps = folded_keys(C) / kStepKeys;
   static constexpr bool kOnesApart = ones_apart(C);
   // registers of a part of P V, of one in the other buffer, and of the sums apart
   static constexpr int kFolded =
       kFolds ? (C.fold_columns + (C.ones && !kOnesApart ? 8 : 0)) / 2 : 1;
-  static constexpr int kFoldedFirst = C.fold_buffers == 2 ? C.fold_columns / 2 : 1;
+  static constexpr int kFoldedFirst = kKeyParts == 2        ? kFolded
+                                      : C.fold_buffers == 2 ? C.fold_columns / 2
+                                                            : 1;
   static constexpr int kFoldedOnes = kOnesApart ? 4 : 1;
   static constexpr u32 kChunkKeys = chunk_keys(C);  // of V transposed,
   static constexpr u32 kChunkBytes = (C.head_dim + (C.ones ? 8 : 0)) * chunk_keys(C);  // with ones

@@ -120,8 +120,8 @@ struct Mainloop {
   static OCTAVO_DEVICE void finish_parts(State& state, Probabilities& prob, const KvRing& v,
                                          const Rows& rows, Follow&& follow) {
     OCTAVO_UNROLL
-    for (int part = 0; part < G::kParts; ++part) {
-      const bool last = part + 1 == G::kParts;
+    for (int part = 0; part < G::kProducts; ++part) {
+      const bool last = part + 1 == G::kProducts;
       const auto next = [&] {
         if (last)
           follow();
@@ -138,11 +138,14 @@ struct Mainloop {
       Products<G>::pin_part(state, part);
       Products<G>::pin_probabilities(prob);
       if (last && !behind) next();
-      if constexpr (G::kFolds)
-        Products<G>::with_part(state, part,
-                               [&](auto& t) { Softmax<G>::fold(t, state, rows, part); });
+      if constexpr (G::kFolds) fold(state, rows, part);
       if (!last && !behind) next();
     }
+  }
+
+  static OCTAVO_DEVICE void fold(State& state, const Rows& rows, int part) {
+    Products<G>::with_part(state, part,
+                           [&](auto& t) { Softmax<G>::fold(t, state, rows, part % G::kParts); });
   }
 
   // What a few blocks need before the softmax.
@@ -231,7 +234,9 @@ struct Mainloop {
     // At once: 64 keys, or all.
     constexpr int kSteps = C.block_n % 64 == 0 ? 64 / G::kStepKeys : G::kPvSteps;
     constexpr int kTiles = G::kStepKeys / 8;
+    constexpr int kLast = G::kKeyParts - 1;
     Products<G>::pin_part(state, 0);
+    Products<G>::pin_part(state, kLast);
     Probabilities prob;
     OCTAVO_UNROLL
     for (int from = 0; from < G::kPvSteps; from += kSteps) {
@@ -245,13 +250,21 @@ struct Mainloop {
       OCTAVO_UNROLL
       for (int step = from; step < from + kSteps; ++step) {
         if constexpr (G::kFolds)
-          Products<G>::pv_part_step(state, prob, v.stage(), step, 0);
+          Products<G>::pv_part_step(state, prob, v.stage(), step, step / G::kFoldedSteps);
         else
           Products<G>::pv_step(state, prob, v.stage(), step, step > 0 || adds);
       }
       ptx::wgmma_commit();
     }
-    finish_pv(state, prob, v, state.rows);
+    // Of two halves all is under way.
+    if constexpr (kLast == 0) return finish_pv(state, prob, v, state.rows);
+    ptx::wgmma_wait<G::kFoldedSteps / kSteps>();
+    Products<G>::pin_part(state, 0);
+    fold(state, state.rows, 0);
+    ptx::wgmma_wait<0>();
+    Products<G>::pin_part(state, kLast);
+    Products<G>::pin_probabilities(prob);
+    fold(state, state.rows, kLast);
   }
 
   // The same blocks, one product after the other. Of codes the next scores are under way while P V

@@ -88,8 +88,9 @@ struct Products {
 
   // --- codes ------------------------------------------------------------------------------------
 
-  // Calls use(t) with the registers of a part. Each buffer has products of one width: of two, the
-  // compiler would do one after the other (C7511).
+  // Parts are those of O's columns, and where keys are in halves those of the first half and then
+  // those of the second. Calls use(t) with the registers of one. Each buffer has products of one
+  // width: of two, the compiler would do one after the other (C7511).
   template <class Use>
   static OCTAVO_DEVICE void with_part(typename G::State& state, int part, Use&& use) {
     if constexpr (C.fold_buffers == 2) {
@@ -125,26 +126,30 @@ struct Products {
   static OCTAVO_DEVICE void pv_columns_step(Sums& t, const typename G::Probabilities& p, u32 stage,
                                             int step, int column) {
     const u64 v = v_column_descriptor(stage, step, column);
+    const bool adds = step % G::kFoldedSteps > 0;
     if constexpr (v_element(C) == Element::e4m3)
-      ptx::wgmma_e4m3(t, p.a[step], v, step > 0);
+      ptx::wgmma_e4m3(t, p.a[step], v, adds);
     else if constexpr (v_element(C) == Element::e5m2)
-      ptx::wgmma_e4m3_e5m2(t, p.a[step], v, step > 0);
+      ptx::wgmma_e4m3_e5m2(t, p.a[step], v, adds);
     else
-      ptx::wgmma_u8_s8(t, p.a[step], v, step > 0);
+      ptx::wgmma_u8_s8(t, p.a[step], v, adds);
   }
   static OCTAVO_DEVICE void pv_part_step(typename G::State& state,
                                          const typename G::Probabilities& p, u32 stage, int step,
                                          int part) {
-    with_part(state, part,
-              [&](auto& t) { pv_columns_step(t, p, stage, step, part * C.fold_columns); });
+    with_part(state, part, [&](auto& t) {
+      pv_columns_step(t, p, stage, step, part % G::kParts * C.fold_columns);
+    });
     if constexpr (G::kOnesApart) {
       if (has_ones_apart(part)) pv_columns_step(state.t_ones, p, stage, step, C.head_dim);
     }
   }
   static OCTAVO_DEVICE void pv_part(typename G::State& state, const typename G::Probabilities& p,
                                     u32 stage, int part) {
+    const int first = part / G::kParts * G::kFoldedSteps;
     OCTAVO_UNROLL
-    for (int step = 0; step < G::kPvSteps; ++step) pv_part_step(state, p, stage, step, part);
+    for (int step = 0; step < G::kFoldedSteps; ++step)
+      pv_part_step(state, p, stage, first + step, part);
   }
 
   static OCTAVO_DEVICE void pin_probabilities(typename G::Probabilities& p) {

@@ -26,27 +26,39 @@ struct Softmax {
       const i32 first_column = key + static_cast<i32>(w.lane % 4 * 2);
       const i32 begin = ptx::mask_term(keys.begin - first_column, -C.block_n);
       const i32 end = ptx::mask_term(keys.end - first_column, 2 * C.block_n);
-      OCTAVO_UNROLL
-      for (int i = 0; i < G::kScores / 4; ++i) {
-        bool seen[2];
+      if constexpr (G::kHalves) {
+        hide_in_pairs(scores, half, [&](int column) { return bits_from(end - column); });
+        // Few masks have a first key.
+        if (ptx::warp_any(begin > 0))
+          hide_in_pairs(scores, half, [&](int column) { return ~bits_from(begin - column); });
+      } else {
         OCTAVO_UNROLL
-        for (int e = 0; e < 2; ++e) seen[e] = i * 8 + e >= begin && i * 8 + e < end;
-        hide(scores, i, half, seen);
+        for (int i = 0; i < G::kScores / 4; ++i) {
+          bool seen[2];
+          OCTAVO_UNROLL
+          for (int e = 0; e < 2; ++e) seen[e] = i * 8 + e >= begin && i * 8 + e < end;
+          OCTAVO_UNROLL
+          for (int e = 0; e < 2; ++e) {
+            float& s = scores.s[i * 4 + half * 2 + e];
+            s = seen[e] ? s : -kInfinity;
+          }
+        }
       }
     }
   }
-  // Those of two columns that are not seen.
-  static OCTAVO_DEVICE void hide(Scores& scores, int i, u32 half, const bool (&seen)[2]) {
-    if constexpr (G::kHalves) {
+  // hidden(column): the bits of a pair, from that column on, that are not seen.
+  template <class Hidden>
+  static OCTAVO_DEVICE void hide_in_pairs(Scores& scores, u32 half, Hidden&& hidden) {
+    OCTAVO_UNROLL
+    for (int i = 0; i < G::kScores / 4; ++i) {
       u32& pair = scores.pairs[i * 2 + half];
-      pair = (seen[0] ? pair & 0xffff : 0xfc00u) | (seen[1] ? pair & 0xffff0000u : 0xfc000000u);
-    } else {
-      OCTAVO_UNROLL
-      for (int e = 0; e < 2; ++e) {
-        float& s = scores.s[i * 4 + half * 2 + e];
-        s = seen[e] ? s : -kInfinity;
-      }
+      const u32 bits = hidden(i * 8);
+      pair = (pair & ~bits) | (0xfc00fc00u & bits);
     }
+  }
+  // The bits of column `from` of a pair and of those behind it: all, the upper half or none.
+  static OCTAVO_DEVICE u32 bits_from(i32 from) {
+    return ptx::shift_left(0xffffffffu, static_cast<u32>(max_of(from * 16, 0)));
   }
 
   // For a negative softmax scale: everything after works with its magnitude.
@@ -150,10 +162,20 @@ struct Softmax {
     }
     return ptx::warp_any(passes);
   }
-  static OCTAVO_DEVICE float row_max(const Scores& scores, const Largest& largest, int half) {
-    if constexpr (G::kHalves) return row_max(larger_half(largest.pairs[half]));
-    if constexpr (kQuick) return row_max(own_max(scores, half));
-    return row_max(largest.own[half]);
+  static OCTAVO_DEVICE float own_max(const Scores& scores, const Largest& largest, int half) {
+    if constexpr (G::kHalves) return larger_half(largest.pairs[half]);
+    if constexpr (kQuick) return own_max(scores, half);
+    return largest.own[half];
+  }
+  // Whether a row's largest score stands alone, as that of an attention sink does: a quarter of the
+  // block's keys stays 2^kAlone below it. FP8's P then ends where the format does, since little
+  // will pass it, and the other keys keep two powers of two more.
+  static OCTAVO_DEVICE bool stands_alone(float own, float of_row, float scale) {
+    constexpr float kAlone = 6;
+    if constexpr (!G::kFolds) return false;
+    const float of_two = ptx::min_f32(own, ptx::shuffle_xor(own, 1));
+    const float least = ptx::min_f32(of_two, ptx::shuffle_xor(of_two, 2));
+    return least > -kInfinity && (of_row - least) * scale > kAlone;
   }
   // A row's limit twice, beside pairs of its scores.
   static OCTAVO_DEVICE u32 both_halves(const Rows& rows, int half) {
@@ -182,12 +204,15 @@ struct Softmax {
                                          float of_all, float (&alpha)[2]) {
     OCTAVO_UNROLL
     for (int half = 0; half < 2; ++half) {
-      const float of_row = row_max(scores, largest, half);
+      const float own = own_max(scores, largest, half);
+      const float of_row = row_max(own);
       const float scale = scale_of(rows, half, of_all);
       const bool moves = of_row > -kInfinity && of_row >= limit_of(rows, half);
-      float to = ptx::max_f32(rows.origin[half], of_row * scale);
-      float limit = of_row + G::kSlackLog2 * ptx::reciprocal_approx(scale);
-      if constexpr (G::kHalves) round_origin(to, limit, scale);
+      const float below = stands_alone(own, of_row, scale) ? G::kSlackLog2 : 0;
+      const float largest_so_far = ptx::max_f32(rows.origin[half], of_row * scale);
+      float to = largest_so_far - below;
+      float limit = of_row + (G::kSlackLog2 - below) * ptx::reciprocal_approx(scale);
+      if constexpr (G::kHalves) round_origin(to, limit, scale, largest_so_far);
       const float by = ptx::exp2_approx(rows.origin[half] - to);
       alpha[half] = moves ? by : 1.0f;
       rows.origin[half] = moves ? to : rows.origin[half];
@@ -254,8 +279,9 @@ struct Softmax {
       if constexpr (G::kFolds) {
         const float* const s = scores.s + step * 16 + i / 2 * 8 + i % 2 * 2;
         if constexpr (G::kHalves)
-          p.a[step][i] = pack_pairs(scores.pairs[step * 8 + i / 2 * 4 + i % 2],
-                                    scores.pairs[step * 8 + i / 2 * 4 + i % 2 + 2]);
+          p.a[step][i] =
+              pack_pairs(scores.pairs[step * 8 + i / 2 * 4 + i % 2],
+                         scores.pairs[step * 8 + i / 2 * 4 + i % 2 + 2], step * 2 + i / 2);
         else if constexpr (G::kIntegers)
           p.a[step][i] = ptx::permute_bytes(pack_bytes(s[0], s[1]), pack_bytes(s[4], s[5]), 0x5410);
         else
@@ -312,13 +338,13 @@ struct Softmax {
   static OCTAVO_DEVICE bool is_remote(const Rows& rows, int half) {
     return both_halves(rows, half) == kRemote;
   }
-  static OCTAVO_DEVICE void round_origin(float& origin, float& limit, float scale) {
+  static OCTAVO_DEVICE void round_origin(float& origin, float& limit, float scale, float remote) {
     constexpr float kLargestHalf = 65504;
     float low, high;
     ptx::f32_from_f16x2(low, high, half_offsets(origin));
     const float rounded = origin_of(low);
     const bool near = ptx::abs_f32(rounded) < kMost && scale < kMost;
-    origin = near ? rounded : origin;
+    origin = near ? rounded : remote;
     limit = near ? ptx::max_f32(limit, -kLargestHalf) : -kInfinity;
   }
   static OCTAVO_DEVICE void bring_near(Scores& scores, const Rows& rows) {
@@ -356,8 +382,10 @@ struct Softmax {
       OCTAVO_UNROLL
       for (int i = from; i < to; ++i) {
         u32& pair = scores.pairs[i * 2 + half];
-        if constexpr (C.code_exp)
+        if (C.code_exp)
           pair = code_of(ptx::fma_sat_f16x2(pair, by, offsets));
+        else if (by_polynomial(i / 2))
+          pair = code_by_polynomial(ptx::fma_f16x2(pair, by, offsets));
         else
           pair = ptx::exp2_approx_f16x2(ptx::fma_f16x2(pair, by, offsets));
       }
@@ -369,6 +397,31 @@ struct Softmax {
     constexpr u32 k128 = 0x58005800, k1024 = 0x64006400;
     return ptx::fma_f16x2(x, k128, k1024);
   }
+
+  // Which sixteens of keys leave the exp unit to the others.
+  static OCTAVO_DEVICE constexpr bool by_polynomial(int sixteen) {
+    constexpr int kOfFour = sixteens_by_polynomial(C);
+    return (sixteen + 1) * kOfFour / 4 != sixteen * kOfFour / 4;
+  }
+  // The code of 2^x, y = x + 7, is 8 (y - c(y)), where c has the period 1: y - floor(y) + 1 less
+  // 2^(y - floor(y)), at most 0.086. A parabola of what stands behind y's point is within 0.01 of
+  // it. v = 1 - (y + 1/32) / 32 has y's point between its bits 6 and 5, and is held at 1, where the
+  // code is 0: keys that are not seen, and what E4M3 has subnormals for. With the code of v that
+  // the bits behind the point leave, g is 0.5 (1 + behind / 16), and
+  //   e = 3.8828 g - 1.9990,  w = v - e^2,  1279 - 256 w = 1024 + the code,
+  // rounded to an integer in the low byte as that is FP16's step there. Against 2^x, P is off by
+  // 2.80e-2 (rms; to nearest 2.64e-2) and 1.2e-3 in the mean. NaN becomes 0 in v and g, and in the
+  // end the byte 0x7f, which is NaN.
+  static OCTAVO_DEVICE u32 code_by_polynomial(u32 x) {
+    constexpr u32 kMinus1By32 = 0xa800a800, kStart = 0x3a3e3a3e;  // 25/32 - 1/1024
+    constexpr u32 kBehindPoint = 0x383f383f;
+    constexpr u32 kFactor = 0x43c443c4, kShift = 0xbfffbfff;
+    constexpr u32 kMinus256 = 0xdc00dc00, k1279 = 0x64ff64ff;
+    const u32 v = ptx::fma_sat_f16x2(x, kMinus1By32, kStart);
+    const u32 e = ptx::fma_f16x2(v & kBehindPoint, kFactor, kShift);
+    return ptx::fma_f16x2(ptx::fnma_f16x2(e, e, v), kMinus256, k1279);
+  }
+
   static OCTAVO_DEVICE void add_up(const Scores& scores, Rows& rows, int from, int to) {
     OCTAVO_UNROLL
     for (int half = 0; half < 2; ++half) {
@@ -384,8 +437,8 @@ struct Softmax {
     }
   }
   // Two pairs become four codes.
-  static OCTAVO_DEVICE u32 pack_pairs(u32 first, u32 second) {
-    if constexpr (C.code_exp) return ptx::permute_bytes(first, second, 0x6420);
+  static OCTAVO_DEVICE u32 pack_pairs(u32 first, u32 second, int sixteen) {
+    if (C.code_exp || by_polynomial(sixteen)) return ptx::permute_bytes(first, second, 0x6420);
     return ptx::e4m3x2_from_f16x2(first) | ptx::e4m3x2_from_f16x2(second) << 16;
   }
 
