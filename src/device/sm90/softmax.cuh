@@ -403,15 +403,16 @@ struct Softmax {
     constexpr int kOfFour = sixteens_by_polynomial(C);
     return (sixteen + 1) * kOfFour / 4 != sixteen * kOfFour / 4;
   }
-  // The code of 2^x, y = x + 7, is 8 (y - c(y)), where c has the period 1: y - floor(y) + 1 less
-  // 2^(y - floor(y)), at most 0.086. A parabola of what stands behind y's point is within 0.01 of
-  // it. v = 1 - (y + 1/32) / 32 has y's point between its bits 6 and 5, and is held at 1, where the
-  // code is 0: keys that are not seen, and what E4M3 has subnormals for. With the code of v that
-  // the bits behind the point leave, g is 0.5 (1 + behind / 16), and
-  //   e = 3.8828 g - 1.9990,  w = v - e^2,  1279 - 256 w = 1024 + the code,
-  // rounded to an integer in the low byte as that is FP16's step there. Against 2^x, P is off by
-  // 2.80e-2 (rms; to nearest 2.64e-2) and 1.2e-3 in the mean. NaN becomes 0 in v and g, and in the
-  // end the byte 0x7f, which is NaN.
+  // With y = x + 7 the code of 2^x is 8 (y - c), where c = 1 + f - 2^f for the fraction f of y: at
+  // most 0.086, and near a parabola of f.
+  //   v = 1 - (y + 1/32) / 32   of FP16 between 1/2 and 1, with a fraction of y in its low six
+  //                             bits; held at 1 where the code is 0: for keys that are not seen,
+  //                             and for what E4M3 has subnormals for
+  //   e = 3.8828 g - 1.9990     g: v without the bits before that fraction, 1/2 and more
+  //   1279 - 256 (v - e^2)      1024 and the code, as FP16 has steps of 1 there
+  // 1/32 makes up for 1279, which should be 1279.3. P is off from 2^x by 2.80e-2 (rms; the nearest
+  // code by 2.64e-2), and by 1.2e-3 in the mean. NaN becomes 0 in v, and in the end the byte 0x7f:
+  // NaN again.
   static OCTAVO_DEVICE u32 code_by_polynomial(u32 x) {
     constexpr u32 kMinus1By32 = 0xa800a800, kStart = 0x3a3e3a3e;  // 25/32 - 1/1024
     constexpr u32 kBehindPoint = 0x383f383f;
