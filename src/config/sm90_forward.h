@@ -91,9 +91,9 @@ OCTAVO_HD constexpr int sixteens_by_polynomial(const Sm90Forward& c) {
 }
 // FP8 products of P V lose 4e-4 of a mean of V over 128 keys, 8e-4 over 160 and 1.1e-3 over 192:
 // those of larger blocks are folded in two halves.
+inline constexpr int kMostFoldedKeys = 160;
 OCTAVO_HD constexpr int folded_keys(const Sm90Forward& c) {
-  constexpr int kMost = 160;
-  const bool halves = codes_pv(c) && c.element != Element::int8 && c.block_n > kMost;
+  const bool halves = codes_pv(c) && c.element != Element::int8 && c.block_n > kMostFoldedKeys;
   return halves ? c.block_n / 2 : c.block_n;
 }
 // They are of 16 bits beside codes.

@@ -178,7 +178,7 @@ Sm90Forward config_for(const sm90::TableRow& row, const Problem& p) {
 double mask_us(const sm90::TableRow& row, const Problem& p) {
   const bool masked = p.options.causal != Causal::none || p.options.window_left >= 0 ||
                       p.options.window_right >= 0 || p.len_kv % row.block_n != 0;
-  return masked && row.fold_columns > 0 && row.block_n == 256 ? 0.8 : 0;
+  return masked && row.fold_columns > 0 && row.block_n > sm90::kMostFoldedKeys ? 0.8 : 0;
 }
 
 std::string shape_text(const Sm90Forward& c) {

@@ -103,7 +103,8 @@ Rows candidates_8_bit(const Group& group) {
       for (const bool scores_behind : {false, true}) {
         // There is one block mostly.
         if (scores_behind && (block_n != 128 || cluster > 1)) continue;
-        const int fold_buffers = block_n > 160 ? 2 : 1;  // each half of the keys has one
+        const int fold_buffers =
+            block_n > sm90::kMostFoldedKeys ? 2 : 1;  // each half of the keys has one
         add({head_dim, warpgroups, block_n, stages, row_groups, cluster, false, scores_behind,
              false, false, 1, 1, 0, 0, 0, 0, fold_buffers, group.scores, ctas});
       }

@@ -42,6 +42,7 @@
 #include "device/sm90/epilogue.cuh"
 #include "device/sm90/geometry.cuh"
 #include "device/sm90/mainloop.cuh"
+#include "device/sm90/mask.cuh"
 #include "device/sm90/schedule.cuh"
 #include "device/sm90/split.cuh"
 
@@ -250,11 +251,11 @@ struct ForwardKernel {
     // One branch or two, a lane's number kept or found again: the other way three warpgroups of 128
     // keys in 16 bits, P V first, would spill 16 bytes, and E5M2 at 128 columns 4.
     if (G::kCodes && !c.needs_mask() && !p.negate) return;
-    if (p.negate) Softmax<G>::negate(scores);
+    if (p.negate) Mask<G>::negate(scores);
     if (!G::kCodes && !c.needs_mask()) return;
     Place w = place_of(lane, tile);
     if constexpr (G::kCodes) ptx::pin(w.lane);
-    Softmax<G>::apply_mask(scores, p, w, c.key);
+    Mask<G>::apply_mask(scores, p, w, c.key);
   }
 
   static OCTAVO_DEVICE void store(State& state, const Rows& rows, const Sm90ForwardParams& p,

@@ -18,6 +18,7 @@
 
 #include "device/ptx/mbarrier.cuh"
 #include "device/sm90/geometry.cuh"
+#include "device/sm90/mask.cuh"
 #include "device/sm90/products.cuh"
 #include "device/sm90/scales.cuh"
 #include "device/sm90/softmax.cuh"
@@ -152,8 +153,8 @@ struct Mainloop {
   static OCTAVO_DEVICE void prepare(Scores& scores, const Sm90ForwardParams& p, const Place& w,
                                     const BlockRange& range, i32 key) {
     if (!range.needs_mask(key, C.block_n) && !p.negate) return;
-    if (p.negate) Softmax<G>::negate(scores);
-    Softmax<G>::apply_mask(scores, p, w, key);
+    if (p.negate) Mask<G>::negate(scores);
+    Mask<G>::apply_mask(scores, p, w, key);
   }
 
   // Scores become P. When a row's origin moves, which is rare after the first block, O is behind by
@@ -236,7 +237,7 @@ struct Mainloop {
     constexpr int kTiles = G::kStepKeys / 8;
     constexpr int kLast = G::kKeyParts - 1;
     Products<G>::pin_part(state, 0);
-    Products<G>::pin_part(state, kLast);
+    if constexpr (kLast > 0) Products<G>::pin_part(state, kLast);
     Probabilities prob;
     OCTAVO_UNROLL
     for (int from = 0; from < G::kPvSteps; from += kSteps) {
@@ -256,15 +257,17 @@ struct Mainloop {
       }
       ptx::wgmma_commit();
     }
-    // Of two halves all is under way.
-    if constexpr (kLast == 0) return finish_pv(state, prob, v, state.rows);
-    ptx::wgmma_wait<G::kFoldedSteps / kSteps>();
-    Products<G>::pin_part(state, 0);
-    fold(state, state.rows, 0);
-    ptx::wgmma_wait<0>();
-    Products<G>::pin_part(state, kLast);
-    Products<G>::pin_probabilities(prob);
-    fold(state, state.rows, kLast);
+    if constexpr (kLast == 0) {
+      finish_pv(state, prob, v, state.rows);
+    } else {  // all is under way
+      ptx::wgmma_wait<G::kFoldedSteps / kSteps>();
+      Products<G>::pin_part(state, 0);
+      fold(state, state.rows, 0);
+      ptx::wgmma_wait<0>();
+      Products<G>::pin_part(state, kLast);
+      Products<G>::pin_probabilities(prob);
+      fold(state, state.rows, kLast);
+    }
   }
 
   // The same blocks, one product after the other. Of codes the next scores are under way while P V

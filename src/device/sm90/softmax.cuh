@@ -1,10 +1,10 @@
 // Online softmax on one warpgroup's scores: a thread has two rows, and of every eight columns two.
 #pragma once
 
-#include "device/ptx/term.cuh"
 #include "device/ptx/thread.cuh"
 #include "device/ptx/wgmma.cuh"
 #include "device/sm90/geometry.cuh"
+#include "device/sm90/pair_codes.cuh"
 #include "device/sm90/scales.cuh"
 
 namespace octavo::sm90 {
@@ -16,61 +16,6 @@ struct Softmax {
   using Rows = typename G::Rows;
   using Place = typename G::Place;
   static constexpr Sm90Forward C = G::C;
-
-  // Keys that a row does not see get -infinity: those before `begin` and from `end` on.
-  static OCTAVO_DEVICE void apply_mask(Scores& scores, const Sm90ForwardParams& p, const Place& w,
-                                       i32 key) {
-    OCTAVO_UNROLL
-    for (u32 half = 0; half < 2; ++half) {
-      const KeyLimits keys = key_limits(p, w.at, w.query(p, half));
-      const i32 first_column = key + static_cast<i32>(w.lane % 4 * 2);
-      const i32 begin = ptx::mask_term(keys.begin - first_column, -C.block_n);
-      const i32 end = ptx::mask_term(keys.end - first_column, 2 * C.block_n);
-      if constexpr (G::kHalves) {
-        hide_in_pairs(scores, half, [&](int column) { return bits_from(end - column); });
-        // Few masks have a first key.
-        if (ptx::warp_any(begin > 0))
-          hide_in_pairs(scores, half, [&](int column) { return ~bits_from(begin - column); });
-      } else {
-        OCTAVO_UNROLL
-        for (int i = 0; i < G::kScores / 4; ++i) {
-          bool seen[2];
-          OCTAVO_UNROLL
-          for (int e = 0; e < 2; ++e) seen[e] = i * 8 + e >= begin && i * 8 + e < end;
-          OCTAVO_UNROLL
-          for (int e = 0; e < 2; ++e) {
-            float& s = scores.s[i * 4 + half * 2 + e];
-            s = seen[e] ? s : -kInfinity;
-          }
-        }
-      }
-    }
-  }
-  // hidden(column): the bits of a pair, from that column on, that are not seen.
-  template <class Hidden>
-  static OCTAVO_DEVICE void hide_in_pairs(Scores& scores, u32 half, Hidden&& hidden) {
-    OCTAVO_UNROLL
-    for (int i = 0; i < G::kScores / 4; ++i) {
-      u32& pair = scores.pairs[i * 2 + half];
-      const u32 bits = hidden(i * 8);
-      pair = (pair & ~bits) | (0xfc00fc00u & bits);
-    }
-  }
-  // The bits of column `from` of a pair and of those behind it: all, the upper half or none.
-  static OCTAVO_DEVICE u32 bits_from(i32 from) {
-    return ptx::shift_left(0xffffffffu, static_cast<u32>(max_of(from * 16, 0)));
-  }
-
-  // For a negative softmax scale: everything after works with its magnitude.
-  static OCTAVO_DEVICE void negate(Scores& scores) {
-    if constexpr (G::kHalves) {
-      OCTAVO_UNROLL
-      for (int i = 0; i < G::kScores / 2; ++i) scores.pairs[i] ^= 0x80008000u;
-    } else {
-      OCTAVO_UNROLL
-      for (int i = 0; i < G::kScores; ++i) scores.s[i] = -scores.s[i];
-    }
-  }
 
   // Of a block, this thread's, of even columns and of odd ones.
   static OCTAVO_DEVICE u32 largest_pair(const Scores& scores, int half) {
@@ -280,8 +225,8 @@ struct Softmax {
         const float* const s = scores.s + step * 16 + i / 2 * 8 + i % 2 * 2;
         if constexpr (G::kHalves)
           p.a[step][i] =
-              pack_pairs(scores.pairs[step * 8 + i / 2 * 4 + i % 2],
-                         scores.pairs[step * 8 + i / 2 * 4 + i % 2 + 2], step * 2 + i / 2);
+              PairCodes<G>::pack(scores.pairs[step * 8 + i / 2 * 4 + i % 2],
+                                 scores.pairs[step * 8 + i / 2 * 4 + i % 2 + 2], step * 2 + i / 2);
         else if constexpr (G::kIntegers)
           p.a[step][i] = ptx::permute_bytes(pack_bytes(s[0], s[1]), pack_bytes(s[4], s[5]), 0x5410);
         else
@@ -383,46 +328,15 @@ struct Softmax {
       for (int i = from; i < to; ++i) {
         u32& pair = scores.pairs[i * 2 + half];
         if (C.code_exp)
-          pair = code_of(ptx::fma_sat_f16x2(pair, by, offsets));
-        else if (by_polynomial(i / 2))
-          pair = code_by_polynomial(ptx::fma_f16x2(pair, by, offsets));
+          pair = PairCodes<G>::linear(ptx::fma_sat_f16x2(pair, by, offsets));
+        else if (PairCodes<G>::by_polynomial(i / 2))
+          pair = PairCodes<G>::polynomial(ptx::fma_f16x2(pair, by, offsets));
         else
           pair = ptx::exp2_approx_f16x2(ptx::fma_f16x2(pair, by, offsets));
       }
     }
     if constexpr (!C.ones) add_up(scores, rows, from, to);
   }
-  // 16 x is the exponent of a code in eights: adding 1024 leaves its integer in the low byte.
-  static OCTAVO_DEVICE u32 code_of(u32 x) {
-    constexpr u32 k128 = 0x58005800, k1024 = 0x64006400;
-    return ptx::fma_f16x2(x, k128, k1024);
-  }
-
-  // Which sixteens of keys leave the exp unit to the others.
-  static OCTAVO_DEVICE constexpr bool by_polynomial(int sixteen) {
-    constexpr int kOfFour = sixteens_by_polynomial(C);
-    return (sixteen + 1) * kOfFour / 4 != sixteen * kOfFour / 4;
-  }
-  // With y = x + 7 the code of 2^x is 8 (y - c), where c = 1 + f - 2^f for the fraction f of y: at
-  // most 0.086, and near a parabola of f.
-  //   v = 1 - (y + 1/32) / 32   of FP16 between 1/2 and 1, with a fraction of y in its low six
-  //                             bits; held at 1 where the code is 0: for keys that are not seen,
-  //                             and for what E4M3 has subnormals for
-  //   e = 3.8828 g - 1.9990     g: v without the bits before that fraction, 1/2 and more
-  //   1279 - 256 (v - e^2)      1024 and the code, as FP16 has steps of 1 there
-  // 1/32 makes up for 1279, which should be 1279.3. P is off from 2^x by 2.80e-2 (rms; the nearest
-  // code by 2.64e-2), and by 1.2e-3 in the mean. NaN becomes 0 in v, and in the end the byte 0x7f:
-  // NaN again.
-  static OCTAVO_DEVICE u32 code_by_polynomial(u32 x) {
-    constexpr u32 kMinus1By32 = 0xa800a800, kStart = 0x3a3e3a3e;  // 25/32 - 1/1024
-    constexpr u32 kBehindPoint = 0x383f383f;
-    constexpr u32 kFactor = 0x43c443c4, kShift = 0xbfffbfff;
-    constexpr u32 kMinus256 = 0xdc00dc00, k1279 = 0x64ff64ff;
-    const u32 v = ptx::fma_sat_f16x2(x, kMinus1By32, kStart);
-    const u32 e = ptx::fma_f16x2(v & kBehindPoint, kFactor, kShift);
-    return ptx::fma_f16x2(ptx::fnma_f16x2(e, e, v), kMinus256, k1279);
-  }
-
   static OCTAVO_DEVICE void add_up(const Scores& scores, Rows& rows, int from, int to) {
     OCTAVO_UNROLL
     for (int half = 0; half < 2; ++half) {
@@ -437,12 +351,6 @@ struct Softmax {
       rows.sum[half] += sum[0] + sum[1];
     }
   }
-  // Two pairs become four codes.
-  static OCTAVO_DEVICE u32 pack_pairs(u32 first, u32 second, int sixteen) {
-    if (C.code_exp || by_polynomial(sixteen)) return ptx::permute_bytes(first, second, 0x6420);
-    return ptx::e4m3x2_from_f16x2(first) | ptx::e4m3x2_from_f16x2(second) << 16;
-  }
-
   static OCTAVO_DEVICE void convert(Scores& scores) {
     OCTAVO_UNROLL
     for (int i = 0; i < G::kScores; ++i) scores.s[i] = ptx::float_of_int(scores.sums[i]);

@@ -1,0 +1,73 @@
+// What a few blocks' scores need before the softmax: keys that are not seen, and a negative scale.
+#pragma once
+
+#include "device/ptx/math.cuh"
+#include "device/ptx/term.cuh"
+#include "device/ptx/thread.cuh"
+#include "device/sm90/geometry.cuh"
+
+namespace octavo::sm90 {
+
+template <class G>
+struct Mask {
+  using Scores = typename G::Scores;
+  using Place = typename G::Place;
+  static constexpr Sm90Forward C = G::C;
+
+  // Keys that a row does not see get -infinity: those before `begin` and from `end` on.
+  static OCTAVO_DEVICE void apply_mask(Scores& scores, const Sm90ForwardParams& p, const Place& w,
+                                       i32 key) {
+    OCTAVO_UNROLL
+    for (u32 half = 0; half < 2; ++half) {
+      const KeyLimits keys = key_limits(p, w.at, w.query(p, half));
+      const i32 first_column = key + static_cast<i32>(w.lane % 4 * 2);
+      const i32 begin = ptx::mask_term(keys.begin - first_column, -C.block_n);
+      const i32 end = ptx::mask_term(keys.end - first_column, 2 * C.block_n);
+      if constexpr (G::kHalves) {
+        hide_in_pairs(scores, half, [&](int column) { return bits_from(end - column); });
+        // Few masks have a first key.
+        if (ptx::warp_any(begin > 0))
+          hide_in_pairs(scores, half, [&](int column) { return ~bits_from(begin - column); });
+      } else {
+        OCTAVO_UNROLL
+        for (int i = 0; i < G::kScores / 4; ++i) {
+          bool seen[2];
+          OCTAVO_UNROLL
+          for (int e = 0; e < 2; ++e) seen[e] = i * 8 + e >= begin && i * 8 + e < end;
+          OCTAVO_UNROLL
+          for (int e = 0; e < 2; ++e) {
+            float& s = scores.s[i * 4 + half * 2 + e];
+            s = seen[e] ? s : -kInfinity;
+          }
+        }
+      }
+    }
+  }
+  // hidden(column): the bits of a pair, from that column on, that are not seen.
+  template <class Hidden>
+  static OCTAVO_DEVICE void hide_in_pairs(Scores& scores, u32 half, Hidden&& hidden) {
+    OCTAVO_UNROLL
+    for (int i = 0; i < G::kScores / 4; ++i) {
+      u32& pair = scores.pairs[i * 2 + half];
+      const u32 bits = hidden(i * 8);
+      pair = (pair & ~bits) | (0xfc00fc00u & bits);
+    }
+  }
+  // The bits of column `from` of a pair and of those behind it: all, the upper half or none.
+  static OCTAVO_DEVICE u32 bits_from(i32 from) {
+    return ptx::shift_left(0xffffffffu, static_cast<u32>(max_of(from * 16, 0)));
+  }
+
+  // For a negative softmax scale: everything after works with its magnitude.
+  static OCTAVO_DEVICE void negate(Scores& scores) {
+    if constexpr (G::kHalves) {
+      OCTAVO_UNROLL
+      for (int i = 0; i < G::kScores / 2; ++i) scores.pairs[i] ^= 0x80008000u;
+    } else {
+      OCTAVO_UNROLL
+      for (int i = 0; i < G::kScores; ++i) scores.s[i] = -scores.s[i];
+    }
+  }
+};
+
+}  // namespace octavo::sm90

@@ -1,0 +1,85 @@
+// Weights of FP8 on Hopper at their edges: far below the largest, and no numbers.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <memory>
+
+#include "numeric/formats.h"
+#include "octavo/octavo.hpp"
+
+namespace octavo {
+namespace {
+
+constexpr Device kSm90{Device::Kind::emulator, 90};
+
+// A head of FP8 from 16 bits, whose queries and keys have one column that counts.
+struct OneColumn {
+  static constexpr std::int64_t kRows = 64, kKeys = 512, kColumns = 64;
+  struct alignas(16) Operand {
+    std::array<std::uint16_t, kKeys * kColumns> bits{};
+    float operator[](std::int64_t n) const {
+      return static_cast<float>(load_element(DType::f16, bits.data(), n));
+    }
+  };
+  std::unique_ptr<std::array<Operand, 4>> operands = std::make_unique<std::array<Operand, 4>>();
+  Operand& q() { return (*operands)[0]; }
+  Operand& k() { return (*operands)[1]; }
+  Operand& v() { return (*operands)[2]; }
+  Operand& out() { return (*operands)[3]; }
+
+  Status run() {
+    const auto tensor = [](Operand& x, std::int64_t rows) {
+      return Tensor::bhsd(x.bits.data(), DType::f16, 1, 1, rows, kColumns);
+    };
+    Arguments a;
+    a.q = tensor(q(), kRows);
+    a.k = tensor(k(), kKeys);
+    a.v = tensor(v(), kKeys);
+    a.out = tensor(out(), kRows);
+    Options options;
+    options.precision = Precision::fp8;
+    return attention(a, options, kSm90);
+  }
+};
+
+// One key 9.2 above all others, e^9.2 = 9897 of them: with its own P at 64 of 448 theirs would be
+// subnormal, and those by a polynomial gone.
+TEST(EmulatorSm90, SmallWeightsStayBesideALoneLargeOne) {
+  OneColumn x;
+  constexpr float kRoot = 8.58f;  // kRoot^2 / 8 = 9.2
+  for (const std::int64_t sink : {0, 200}) {
+    x.k().bits.fill(0);
+    x.k().bits[static_cast<std::size_t>(sink * x.kColumns)] = f16_from_f32(kRoot);
+    x.v().bits.fill(f16_from_f32(1));
+    for (std::int64_t c = 0; c < x.kColumns; ++c)
+      x.v().bits[static_cast<std::size_t>(sink * x.kColumns + c)] = 0;
+    for (std::int64_t row = 0; row < x.kRows; ++row)
+      x.q().bits[static_cast<std::size_t>(row * x.kColumns)] = f16_from_f32(kRoot);
+    const Status status = x.run();
+    ASSERT_TRUE(status.ok()) << status.message();
+    const double others = x.kKeys - 1;
+    const double expected = others / (others + std::exp(kRoot * kRoot / 8));
+    for (std::int64_t n = 0; n < x.kRows * x.kColumns; ++n)
+      ASSERT_NEAR(x.out()[n] / expected, 1.0, 0.08) << "sink " << sink << ", " << n;
+  }
+}
+
+// Whatever makes P of it, the exp unit or a polynomial.
+TEST(EmulatorSm90, AKeyThatIsNoNumberReachesAllRows) {
+  OneColumn x;
+  x.q().bits.fill(f16_from_f32(0.1f));
+  x.v().bits.fill(f16_from_f32(1));
+  for (const std::int64_t key : {3, 20, 40, 60, 300}) {
+    x.k().bits.fill(f16_from_f32(0.1f));
+    x.k().bits[static_cast<std::size_t>(key * x.kColumns)] = 0x7e00;
+    const Status status = x.run();
+    ASSERT_TRUE(status.ok()) << status.message();
+    for (std::int64_t n = 0; n < x.kRows * x.kColumns; ++n)
+      ASSERT_TRUE(std::isnan(x.out()[n])) << "key " << key << ", " << n;
+  }
+}
+
+}  // namespace
+}  // namespace octavo
