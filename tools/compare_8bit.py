@@ -2,9 +2,11 @@
 """The 8-bit modes beside FP8 peers on record, on the grid of sizes: one process, one GPU.
 
 Ours are timed on operands that were quantized before, with V transposed or by rows, and from f16
-tensors with the quantizers included. They take turns with PyTorch's cuDNN backend in f16, sample by
-sample: peers that are not here are taken from a file of earlier times, scaled by that backend now
-and then. Samples are those of compare_torch.py.
+tensors with the quantizers included; PyTorch's cuDNN backend in f16 beside them. Peers that are not
+here are taken from a file of earlier times, scaled by that backend now and then. They were timed
+each by itself, from graphs of 20 calls, and so is everything here: sample by sample in turn with
+kernels that draw less power cuDNN runs up to 11% faster than by itself, and they slower
+(docs/kernels/sm90_forward.md).
 
 usage: compare_8bit.py --library build/liboctavo.so --json FILE [--grid bench/grid_sm90.csv]
                        [--recorded bench/peers_h200_fp8.csv] [--commit HASH]
@@ -115,10 +117,10 @@ class Comparison8Bit:
                 sys.exit(f"compare_8bit: {case['name']} {way} differs from f16 by {difference}; "
                          f"allowed: {MOST_DIFFERENCE}")
             differences[way] = difference
-        graph = compare_torch._timers.Graph
-        calls = compare_torch.calls_for(graph(torch, peer, 1).sample_us())
-        samples = compare_torch.take_turns(
-            [graph(torch, call, calls) for call in (peer, *map(runs, plans.values()))])
+        calls = compare_torch.CALLS
+        samples = compare_torch.one_by_one(
+            [compare_torch._timers.Graph(torch, call, calls)
+             for call in (peer, *map(runs, plans.values()))])
         medians = [statistics.median(s) for s in samples]
         row = {**{k: case[k] for k in ("name", *SIZES, "causal")}, "calls": calls,
                "us": dict(zip(plans, medians[1:])), "cudnn_f16_us": medians[0],
@@ -153,7 +155,7 @@ def main():
     comparison = Comparison8Bit(torch, octavo, compare_torch.read_recorded(arguments.recorded))
     report = {"schema": compare_torch.SCHEMA, "kind": "compare_8bit", "version": octavo.version(),
               **compare_torch.machine(torch, ["cudnn"]), "commit": arguments.commit,
-              "samples": compare_torch.SAMPLES, "rows": []}
+              "samples": compare_torch.SAMPLES + 1, "rows": []}
     torch.manual_seed(42)
     with torch.no_grad():
         for case in compare_torch.read_grid(arguments.grid, "sm90"):

@@ -117,15 +117,26 @@ def as_number(text):
     return None if text is None else float(text)
 
 
-def take_turns(graphs):
+def take_turns(graphs, count=SAMPLES):
     """Samples of all, after a warm-up of all."""
     spent = 0.0
     while spent < WARMUP_MS * 1e3:
         spent += 2 * sum(g.sample_us() * g.calls for g in graphs)
     samples = [[] for _ in graphs]
-    for _ in range(SAMPLES):
+    for _ in range(count):
         for graph, into in zip(graphs, samples):
             into.append(graph.sample_us())
+    return samples
+
+
+def one_by_one(graphs):
+    """Samples of each under a load of its own, in two rounds, there and back."""
+    samples = [[] for _ in graphs]
+    order = list(range(len(graphs)))
+    for _ in range(2):
+        for i in order:
+            samples[i] += take_turns([graphs[i]], (SAMPLES + 1) // 2)[0]
+        order.reverse()
     return samples
 
 

@@ -331,7 +331,8 @@ Made by `tools/evidence_tables.py` from [sm90_8bit.json]({run.family}_8bit.json)
 `tools/compare_8bit.py` made. *packed*: operands quantized before, V
 transposed; *V by rows*: it is transposed in the call. The best FP8 peer
 is cuDNN or FlashAttention-3 as on record ([bench/peers_h200_fp8.csv](../../bench/peers_h200_fp8.csv)), at
-the pace of PyTorch's cuDNN backend in f16 in this run. *from f16*: with the quantizers, against the
+the pace of PyTorch's cuDNN backend in f16 in this run. Each was timed by itself there, from graphs of
+20 calls, and is here. *from f16*: with the quantizers, against the
 best peer in f16. Commit {report["commit"]}.
 
 Random problems against fp64: {checks_8bit(run)}.

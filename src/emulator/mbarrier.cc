@@ -123,10 +123,17 @@ void mbarrier_complete(Thread& thread, const MbarrierAt& at, std::uint32_t bytes
   end_phase_if_complete(thread, at, place);
 }
 
+namespace {
+
+bool is_over(const MbarrierAt& at, std::uint32_t parity) {
+  return (at.barrier->phase & 1) != (parity & 1);
+}
+
+}  // namespace
+
 void mbarrier_wait(const MbarrierAt& at, std::uint32_t parity, Place place) {
   Thread& t = self();
-  const auto over = [&] { return (at.barrier->phase & 1) != (parity & 1); };
-  while (!over()) {
+  while (!is_over(at, parity)) {
     at.barrier->waiting.push_back(&t);
     t.machine->block({Wait::For::mbarrier, place, at.offset, parity});
   }
@@ -134,6 +141,12 @@ void mbarrier_wait(const MbarrierAt& at, std::uint32_t parity, Place place) {
   const auto past = std::make_shared<PastWait>(PastWait{&t, t.known.now(), place, {}});
   at.barrier->seen.push_back(past);
   t.warp->past_waits.push_back(past);
+}
+
+bool mbarrier_test(const MbarrierAt& at, std::uint32_t parity, Place place) {
+  if (!is_over(at, parity)) return false;
+  mbarrier_wait(at, parity, place);
+  return true;
 }
 
 }  // namespace octavo::emulator

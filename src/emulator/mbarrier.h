@@ -59,6 +59,8 @@ void mbarrier_expect(const MbarrierAt& at, std::uint32_t bytes);
 void mbarrier_complete(Thread& thread, const MbarrierAt& at, std::uint32_t bytes, Place place);
 // Blocks the calling thread until the phase of that parity has ended.
 void mbarrier_wait(const MbarrierAt& at, std::uint32_t parity, Place place);
+// Whether it is over; then as after a wait.
+bool mbarrier_test(const MbarrierAt& at, std::uint32_t parity, Place place);
 std::string describe(const Mbarrier& barrier);  // what its phase lacks
 
 }  // namespace octavo::emulator

@@ -99,6 +99,14 @@ void mbarrier_arrive_expect_tx_remote(u32 remote, u32 bytes, Site site) {
   emulator::mbarrier_arrive(t, at, place);
 }
 
+// Switched off it says yes, and nothing was waited for.
+bool mbarrier_test(u32 bar, u32 parity, Site site) {
+  Thread& t = self();
+  const Place place{"mbarrier.test_wait", site};
+  if (t.machine->mutated(place)) return true;
+  return emulator::mbarrier_test(mbarrier_at(t, place, bar, Reach::near), parity, place);
+}
+
 // A phase that is not over is waited for: a thread that polls has nothing better to do.
 bool mbarrier_try_wait(u32 bar, u32 parity, Site site) {
   mbarrier_wait(bar, parity, site);

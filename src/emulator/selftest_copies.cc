@@ -25,6 +25,14 @@ void tma_waited_for_the_last_phase(const Memory& m, bool right) {
   ptx::load_shared_f32(tile() + me() * 4);
 }
 
+void tma_asked_for_and_not_waited_for(const Memory& m, bool right) {
+  make_mbarrier(1);
+  load_box(m);
+  const bool there = ptx::mbarrier_test(bar(), 0);
+  if (right && !there) ptx::mbarrier_wait(bar(), 0);
+  ptx::load_shared_f32(tile() + me() * 4);
+}
+
 void store_under_tma(const Memory& m, bool right) {
   make_mbarrier(1);
   load_box(m);
@@ -245,6 +253,8 @@ std::vector<SelftestCase> copy_selftest_cases() {
   return {
       {copy_in_flight, "TMA: no wait for the mbarrier", 64, tma_without_wait},
       {copy_in_flight, "TMA: a wait for the wrong phase", 64, tma_waited_for_the_last_phase},
+      {copy_in_flight, "TMA: asked for, and no is not waited for", 64,
+       tma_asked_for_and_not_waited_for},
       {copy_in_flight, "a store to bytes that TMA still writes", 64, store_under_tma},
       {copy_in_flight, "cp.async.bulk: no wait for the mbarrier", 64, bulk_without_wait},
       {copy_in_flight, "cp.async: mbarrier.arrive does not wait for it", 64,

@@ -44,25 +44,53 @@ struct OneColumn {
   }
 };
 
-// One key 9.2 above all others, e^9.2 = 9897 of them: with its own P at 64 of 448 theirs would be
-// subnormal, and those by a polynomial gone.
+// One key far above all others: theirs are the smallest weights that E4M3 has, and below 9.7 they
+// would be subnormal, which a polynomial has no codes for, with its own P at 256 of 448.
 TEST(EmulatorSm90, SmallWeightsStayBesideALoneLargeOne) {
   OneColumn x;
-  constexpr float kRoot = 8.58f;  // kRoot^2 / 8 = 9.2
-  for (const std::int64_t sink : {0, 200}) {
-    x.k().bits.fill(0);
-    x.k().bits[static_cast<std::size_t>(sink * x.kColumns)] = f16_from_f32(kRoot);
-    x.v().bits.fill(f16_from_f32(1));
-    for (std::int64_t c = 0; c < x.kColumns; ++c)
-      x.v().bits[static_cast<std::size_t>(sink * x.kColumns + c)] = 0;
+  for (const double above : {6.0, 9.2, 10.4, 11.1}) {
+    const auto root = static_cast<float>(std::sqrt(8 * above));
+    for (const std::int64_t sink : {0, 200}) {
+      x.k().bits.fill(0);
+      x.k().bits[static_cast<std::size_t>(sink * x.kColumns)] = f16_from_f32(root);
+      x.v().bits.fill(f16_from_f32(1));
+      for (std::int64_t c = 0; c < x.kColumns; ++c)
+        x.v().bits[static_cast<std::size_t>(sink * x.kColumns + c)] = 0;
+      for (std::int64_t row = 0; row < x.kRows; ++row)
+        x.q().bits[static_cast<std::size_t>(row * x.kColumns)] = f16_from_f32(root);
+      const Status status = x.run();
+      ASSERT_TRUE(status.ok()) << status.message();
+      const double others = x.kKeys - 1;
+      const double expected = others / (others + std::exp(above));
+      for (std::int64_t n = 0; n < x.kRows * x.kColumns; ++n)
+        ASSERT_NEAR(x.out()[n] / expected, 1.0, 0.08)
+            << above << " above, sink " << sink << ", " << n;
+    }
+  }
+}
+
+// Rows with such a key, and without one, in the same warp.
+TEST(EmulatorSm90, ARowsBitsDoNotDependOnALoneKeyOfItsNeighbours) {
+  OneColumn x;
+  for (std::size_t n = 0; n < x.k().bits.size(); ++n) {
+    x.k().bits[n] = n % x.kColumns == 0 ? f16_from_f32(0.01f * static_cast<float>(n % 97)) : 0;
+    x.v().bits[n] = f16_from_f32(0.02f * static_cast<float>(n % 101));
+  }
+  x.k().bits[0] = f16_from_f32(9);
+  const auto fill = [&](float odd_rows) {
     for (std::int64_t row = 0; row < x.kRows; ++row)
-      x.q().bits[static_cast<std::size_t>(row * x.kColumns)] = f16_from_f32(kRoot);
-    const Status status = x.run();
-    ASSERT_TRUE(status.ok()) << status.message();
-    const double others = x.kKeys - 1;
-    const double expected = others / (others + std::exp(kRoot * kRoot / 8));
-    for (std::int64_t n = 0; n < x.kRows * x.kColumns; ++n)
-      ASSERT_NEAR(x.out()[n] / expected, 1.0, 0.08) << "sink " << sink << ", " << n;
+      x.q().bits[static_cast<std::size_t>(row * x.kColumns)] =
+          f16_from_f32(row % 2 == 0 ? 0.5f : odd_rows);
+  };
+  fill(0.5f);
+  ASSERT_TRUE(x.run().ok());
+  const auto alike = x.out().bits;
+  fill(9.0f);
+  ASSERT_TRUE(x.run().ok());
+  for (std::size_t n = 0; n < static_cast<std::size_t>(x.kRows * x.kColumns); ++n) {
+    if (n / x.kColumns % 2 == 0) {
+      ASSERT_EQ(x.out().bits[n], alike[n]) << n;
+    }
   }
 }
 

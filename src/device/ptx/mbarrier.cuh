@@ -52,6 +52,18 @@ OCTAVO_PTX void mbarrier_arrive_expect_tx_remote(u32 remote,
       "r"(bytes)
       : "memory");
 });
+// mbarrier.test_wait.parity.shared::cta.b64 done, [bar], parity;  whether that phase is over
+OCTAVO_PTX bool mbarrier_test(u32 bar, u32 parity OCTAVO_AND_SITE) OCTAVO_BODY({
+  u32 done;
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, p;\n}"
+      : "=r"(done)
+      : "r"(bar), "r"(parity)
+      : "memory");
+  return done != 0;
+});
 // mbarrier.try_wait.parity.shared::cta.b64 done, [bar], parity;  whether that phase is over;
 // may sleep for a while first
 OCTAVO_PTX bool mbarrier_try_wait(u32 bar, u32 parity OCTAVO_AND_SITE) OCTAVO_BODY({

@@ -226,7 +226,9 @@ struct ForwardKernel {
     if (range.begin >= range.end) return {0, 0, 0, t.blocks, 0, 0};
     const i32 first = (range.begin - t.begin) / C.block_n;
     const i32 last = div_up(range.end - t.begin, C.block_n);
-    return {last - first, range.begin, first, t.blocks - last, range.full_begin, range.full_end};
+    // In pairs all blocks count as masked where they are negated: that is asked once a tile so.
+    const i32 full_end = G::kHalves && p.negate ? range.begin : range.full_end;
+    return {last - first, range.begin, first, t.blocks - last, range.full_begin, full_end};
   }
   // Waits for the tile and its Q.
   static OCTAVO_DEVICE Course await_tile(const Sm90ForwardParams& p, const Lane& lane, u32 tile) {
@@ -250,7 +252,7 @@ struct ForwardKernel {
                                     const Course& c, u32 tile) {
     // One branch or two, a lane's number kept or found again: the other way three warpgroups of 128
     // keys in 16 bits, P V first, would spill 16 bytes, and E5M2 at 128 columns 4.
-    if (G::kCodes && !c.needs_mask() && !p.negate) return;
+    if (G::kCodes && !c.needs_mask() && (G::kHalves || !p.negate)) return;
     if (p.negate) Mask<G>::negate(scores);
     if (!G::kCodes && !c.needs_mask()) return;
     Place w = place_of(lane, tile);
@@ -355,16 +357,16 @@ struct ForwardKernel {
           end_tile(state, state.rows, p, lane, tile - 1, feed);
           begin_rows(state.rows, p, lane, tile);
         }
+        const bool there = Loop::has_v(feed.v);
         ptx::wgmma_wait<0>();
         Loop::finish_qk(scores, feed.k, lane.lane);
         release_scores(lane, c, feed);
         prepare(scores, p, lane, c, tile);
-        const auto behind = Loop::find_origins(scores, state.rows, p.scale_log2, crosses);
-        if (!crosses) Loop::catch_up(state, behind);
+        Loop::take_origins(scores, state, p.scale_log2, crosses);
         adds = !crosses;
         Loop::exponentials(scores, state.rows, p.scale_log2);
         Softmax<G>::pack_p(prob, scores);
-        Loop::wait_for_v(feed.v);
+        Loop::wait_for_v(feed.v, there);
       }
     }
     Loop::start_pv(state, prob, feed.v, adds);

@@ -111,6 +111,8 @@ struct Geometry {
   static_assert(!kIntegers || !C.ones, "P in bytes has too few steps to be summed");
   // Scores, and the softmax, in pairs of FP16.
   static constexpr bool kHalves = C.f16_scores;
+  static constexpr bool kPolynomial = sixteens_by_polynomial(C) > 0;
+  static constexpr float kExponentUnit = C.code_exp ? 16 : 1;  // exponents are counted in
   static_assert(!kHalves || (kFolds && !kIntegers && scaled_rows(C) == 0),
                 "scores are accumulated in FP16 from FP8, with one scale of K a head");
   static_assert(!C.code_exp || (kHalves && C.ones), "codes of P are summed by the tensor cores");
@@ -164,10 +166,11 @@ struct Geometry {
   // rest is multiplied by `keep`; their origin is the largest exponent so far.
   struct Rows {
     float limit[2];
-    u32 half_limits;  // or, of scores in pairs, both in FP16
     float origin[2];
     float sum[2];  // this thread's part; not used where the sums come by ones
     float scale[2], keep[2];
+    // Of scores in pairs, of both rows in FP16: the limits, and what makes exponents of scores.
+    u32 half_limits, half_scales, half_offsets;
     float block_origin[2], add[2];
   };
   struct State {

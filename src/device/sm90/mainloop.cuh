@@ -36,10 +36,10 @@ struct Mainloop {
   static constexpr Sm90Forward C = G::C;
 
   static OCTAVO_DEVICE void init(Rows& rows) {
-    rows.half_limits = 0;
+    if constexpr (G::kHalves) Softmax<G>::init_halves(rows);
     OCTAVO_UNROLL
     for (int half = 0; half < 2; ++half) {
-      Softmax<G>::set_limit(rows, half, -kInfinity);
+      rows.limit[half] = -kInfinity;
       rows.origin[half] = kLowest;
       rows.sum[half] = 0;
     }
@@ -67,8 +67,17 @@ struct Mainloop {
     if constexpr (G::kCodes) Scales<G>::set(rows, p.scale_log2, scales);
   }
 
-  static OCTAVO_DEVICE void start_qk(Scores& scores, u32 q, const KvRing& k) {
-    ptx::mbarrier_wait(G::k_full(k.stage()), k.phase());
+  // Whether a buffer is full. The answer takes some thirty cycles, and a product that waits for it
+  // comes later by that: of codes it is asked for before there is something else to do.
+  static constexpr bool kAsks = G::kFolds && !C.split_keys;
+  static OCTAVO_DEVICE bool has_k(const KvRing& k) {
+    return kAsks && ptx::mbarrier_test(G::k_full(k.stage()), k.phase());
+  }
+  static OCTAVO_DEVICE bool has_v(const KvRing& v) {
+    return kAsks && ptx::mbarrier_test(G::v_full(v.stage()), v.phase());
+  }
+  static OCTAVO_DEVICE void start_qk(Scores& scores, u32 q, const KvRing& k, bool there = false) {
+    if (!there) ptx::mbarrier_wait(G::k_full(k.stage()), k.phase());
     ptx::pin(Products<G>::sums_of(scores));
     ptx::wgmma_fence();
     Products<G>::qk(scores, q, k.stage());
@@ -88,8 +97,8 @@ struct Mainloop {
   }
   // V is waited for where the softmax ends: the wait also ends its basic block, without which the
   // compiler moves the wait for the product before the exponentials that are meant to hide it.
-  static OCTAVO_DEVICE void wait_for_v(const KvRing& v) {
-    ptx::mbarrier_wait(G::v_full(v.stage()), v.phase());
+  static OCTAVO_DEVICE void wait_for_v(const KvRing& v, bool there = false) {
+    if (!there) ptx::mbarrier_wait(G::v_full(v.stage()), v.phase());
   }
   // `rows`: as they were after the block's own softmax.
   static OCTAVO_DEVICE void finish_pv(State& state, Probabilities& prob, const KvRing& v,
@@ -99,8 +108,10 @@ struct Mainloop {
   // All of P V, with the next scores under way while its last part is folded.
   static OCTAVO_DEVICE void pv_then_qk(State& state, Probabilities& prob, const KvRing& v,
                                        Scores& scores, u32 q, const KvRing& k, bool adds) {
+    const bool there = has_k(k);
     start_pv(state, prob, v, adds);
-    finish_parts<C.scores_behind>(state, prob, v, state.rows, [&] { start_qk(scores, q, k); });
+    finish_parts<C.scores_behind>(state, prob, v, state.rows,
+                                  [&] { start_qk(scores, q, k, there); });
   }
 
   // Of codes P V is a product of its own, in parts that are folded into O.
@@ -164,29 +175,42 @@ struct Mainloop {
     bool any;
     float alpha[2];
   };
-  // `first`: of a tile, whose rows have no origin yet.
-  static OCTAVO_DEVICE Behind find_origins(Scores& scores, Rows& rows, float scale, bool first) {
-    Behind behind{false, {1, 1}};
+  // `first`: of a tile, whose rows have no origin yet. `moved`: what else is to be done where
+  // origins move.
+  template <class Moved>
+  static OCTAVO_DEVICE void find_origins(Scores& scores, Rows& rows, float scale, bool first,
+                                         float (&alpha)[2], Moved&& moved) {
     typename Softmax<G>::Largest largest;
     if constexpr (G::kIntegers) {
       Softmax<G>::raise_origins(scores, rows);
     } else if (Softmax<G>::passes_limit(scores, rows, largest, first)) {
-      Softmax<G>::move_origins(rows, scores, largest, scale, behind.alpha);
-      if constexpr (G::kHalves) Softmax<G>::bring_near(scores, rows);
-      behind.any = true;
+      Softmax<G>::move_origins(rows, scores, largest, scale, alpha);
+      moved();
+      if constexpr (G::kHalves) Softmax<G>::move_scores(scores, rows);
     }
-    return behind;
   }
   static OCTAVO_DEVICE void exponentials(Scores& scores, Rows& rows, float scale) {
     Softmax<G>::exponentials(scores, rows, scale, 0, G::kScores / 4);
   }
   static OCTAVO_DEVICE Behind softmax(Scores& scores, Rows& rows, float scale, bool first) {
-    const Behind behind = find_origins(scores, rows, scale, first);
+    Behind behind{false, {1, 1}};
+    find_origins(scores, rows, scale, first, behind.alpha, [&] { behind.any = true; });
     exponentials(scores, rows, scale);
     return behind;
   }
   static OCTAVO_DEVICE void catch_up(State& state, const Behind& behind) {
     if (!G::kIntegers && behind.any) Softmax<G>::rescale(state, behind.alpha);
+  }
+  // Where no product still adds to O: it is never behind. Of codes that is one branch less.
+  static OCTAVO_DEVICE void take_origins(Scores& scores, State& state, float scale, bool first) {
+    Behind behind{false, {1, 1}};
+    find_origins(scores, state.rows, scale, first, behind.alpha, [&] {
+      if (!G::kFolds)
+        behind.any = true;
+      else if (!first)
+        Softmax<G>::rescale(state, behind.alpha);
+    });
+    if (!first) catch_up(state, behind);
   }
 
   // Blocks of keys from `key` on, at least one. Q is there.
@@ -286,7 +310,7 @@ struct Mainloop {
         finish_qk(scores, feed.k, w.lane);
         feed.release_k(w);
         prepare(scores, p, w, range, key);
-        catch_up(state, find_origins(scores, state.rows, p.scale_log2, block == 0));
+        take_origins(scores, state, p.scale_log2, block == 0);
         exponentials(scores, state.rows, p.scale_log2);
         Probabilities prob;
         Softmax<G>::pack_p(prob, scores);
@@ -305,8 +329,7 @@ struct Mainloop {
       finish_qk(scores, feed.k, w.lane);
       feed.release_k(w);
       prepare(scores, p, w, range, key);
-      const Behind behind = find_origins(scores, state.rows, p.scale_log2, block == 0);
-      if (block > 0) catch_up(state, behind);
+      take_origins(scores, state, p.scale_log2, block == 0);
       wait_for_v(feed.v);
       pv_in_steps(scores, state, feed.v, p.scale_log2, block > 0);
       feed.release_v(w);

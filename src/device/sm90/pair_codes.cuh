@@ -42,6 +42,19 @@ struct PairCodes {
     return ptx::fma_f16x2(ptx::fnma_f16x2(e, e, v), kMinus256, k1279);
   }
 
+  // What is to be added to x so that its polynomial is the code of a subnormal, 2^(y + 2) where y
+  // is below 1: log2(1 + 2^(y - 1)) is to stand for y, a parabola of it here (within 0.03 from -3
+  // on). Above nothing is added, below and to keys that are not seen a number, which leaves them at
+  // 0.
+  static OCTAVO_DEVICE u32 lift(u32 x) {
+    constexpr u32 kMinus7 = 0xc700c700, kMinus3 = 0xc200c200, kMinus1 = 0xbc00bc00;
+    constexpr u32 kSquare = 0x2b1a2b1a, kMinusLinear = 0xb541b541, kConstant = 0x38c238c2;
+    const u32 y = ptx::max_f16x2(ptx::sub_f16x2(x, kMinus7), kMinus3);
+    const u32 u = ptx::max_f16x2(y ^ 0x80008000u, kMinus1);  // -y, or -1
+    const u32 other = ptx::fma_f16x2(ptx::fma_f16x2(u, kSquare, kMinusLinear), u, kConstant);
+    return ptx::sub_f16x2(ptx::max_f16x2(y, other), y);
+  }
+
   // Two pairs become four codes.
   static OCTAVO_DEVICE u32 pack(u32 first, u32 second, int sixteen) {
     if (C.code_exp || by_polynomial(sixteen)) return ptx::permute_bytes(first, second, 0x6420);

@@ -44,6 +44,13 @@ struct Scales {
     OCTAVO_UNROLL
     for (int half = 0; half < 2; ++half)
       rows.scale[half] = scale_log2 * loaded.of_head * loaded.of_row[half];
+    if constexpr (G::kHalves)
+      rows.half_scales = ptx::f16x2_from_f32(in_half(rows.scale[0]), in_half(rows.scale[1]));
+  }
+  // Neither infinite nor 0, as a key that is not seen has -infinity and must keep it.
+  static OCTAVO_DEVICE float in_half(float scale) {
+    constexpr float kSmallest = 5.9604645e-8f, kLargest = 65504;
+    return ptx::min_f32(ptx::max_f32(scale / G::kExponentUnit, kSmallest), kLargest);
   }
 
   // The scale of the keys of an eight of columns, where it is not in the scores or the row's.

@@ -25,10 +25,10 @@ struct Softmax {
       pair = ptx::max_f16x2(pair, scores.pairs[i * 2 + half]);
     return pair;
   }
-  static OCTAVO_DEVICE float larger_half(u32 pair) {
-    float even, odd;
-    ptx::f32_from_f16x2(even, odd, pair);
-    return ptx::max_f32(even, odd);
+  static OCTAVO_DEVICE float half_of(u32 pair, int half) {
+    float low, high;
+    ptx::f32_from_f16x2(low, high, pair);
+    return half == 0 ? low : high;
   }
   // Of eights of columns from `from` on, this thread's two in each.
   template <int kEights>
@@ -84,61 +84,54 @@ struct Softmax {
   static constexpr bool kQuick = !G::kCodes;
   struct Largest {
     float own[2];  // but where that is found later, or
-    u32 pairs[2];  // scores are in pairs
+    u32 of_rows;   // scores are in pairs: both in FP16
   };
   static OCTAVO_DEVICE bool passes_limit(const Scores& scores, const Rows& rows, Largest& largest,
                                          bool first) {
     if (kQuick && first) return true;
     bool passes = false;
+    if constexpr (G::kHalves) {
+      const u32 pairs[2] = {largest_pair(scores, 0), largest_pair(scores, 1)};
+      largest.of_rows = ptx::max_f16x2(ptx::permute_bytes(pairs[0], pairs[1], 0x5410),
+                                       ptx::permute_bytes(pairs[0], pairs[1], 0x7632));
+      passes = ptx::any_ge_f16x2(largest.of_rows, rows.half_limits) || has_weak(rows);
+      return ptx::warp_any(passes);
+    }
     OCTAVO_UNROLL
     for (int half = 0; half < 2; ++half) {
-      if constexpr (G::kHalves) {
-        largest.pairs[half] = largest_pair(scores, half);
-        passes = passes || ptx::any_ge_f16x2(largest.pairs[half], both_halves(rows, half));
+      const float limit = rows.limit[half];
+      if constexpr (kQuick) {
+        passes = passes || !(limit > 0 && own_max<true>(scores, half) < limit);
       } else {
-        const float limit = rows.limit[half];
-        if constexpr (kQuick) {
-          passes = passes || !(limit > 0 && own_max<true>(scores, half) < limit);
-        } else {
-          largest.own[half] = own_max(scores, half);
-          passes = passes || largest.own[half] >= limit;
-        }
+        largest.own[half] = own_max(scores, half);
+        passes = passes || largest.own[half] >= limit;
       }
     }
     return ptx::warp_any(passes);
   }
   static OCTAVO_DEVICE float own_max(const Scores& scores, const Largest& largest, int half) {
-    if constexpr (G::kHalves) return larger_half(largest.pairs[half]);
+    if constexpr (G::kHalves) return half_of(largest.of_rows, half);
     if constexpr (kQuick) return own_max(scores, half);
     return largest.own[half];
   }
-  // Whether a row's largest score stands alone, as that of an attention sink does: a quarter of the
-  // block's keys stays 2^kAlone below it. FP8's P then ends where the format does, since little
-  // will pass it, and the other keys keep two powers of two more.
-  static OCTAVO_DEVICE bool stands_alone(float own, float of_row, float scale) {
-    constexpr float kAlone = 6;
-    if constexpr (!G::kFolds) return false;
+  // By how much, in powers of two, a row's largest score stands alone, as that of an attention sink
+  // does: a quarter of the block's keys stays so far below it.
+  static OCTAVO_DEVICE float height(float own, float of_row, float scale) {
+    if constexpr (!G::kFolds) return 0;
     const float of_two = ptx::min_f32(own, ptx::shuffle_xor(own, 1));
     const float least = ptx::min_f32(of_two, ptx::shuffle_xor(of_two, 2));
-    return least > -kInfinity && (of_row - least) * scale > kAlone;
+    return least > -kInfinity ? (of_row - least) * scale : 0;
   }
-  // A row's limit twice, beside pairs of its scores.
-  static OCTAVO_DEVICE u32 both_halves(const Rows& rows, int half) {
-    return ptx::permute_bytes(rows.half_limits, 0, half == 0 ? 0x1010 : 0x3232);
-  }
+  // From here on FP8's P ends where the format does, since little will pass such a score, and the
+  // other keys keep two powers of two more; from there on many of them are subnormal all the same.
+  static constexpr float kAlone = 6, kFarAbove = 9.5f;
   static OCTAVO_DEVICE float limit_of(const Rows& rows, int half) {
-    if constexpr (G::kHalves) return larger_half(both_halves(rows, half));
-    return rows.limit[half];
-  }
-  static OCTAVO_DEVICE void set_limit(Rows& rows, int half, float limit) {
-    if constexpr (G::kHalves)
-      rows.half_limits = ptx::permute_bytes(rows.half_limits, ptx::f16x2_from_f32(limit, limit),
-                                            half == 0 ? 0x3254 : 0x5410);
-    else
-      rows.limit[half] = limit;
+    return G::kHalves ? half_of(rows.half_limits, half) : rows.limit[half];
   }
   // What makes powers of two of a row's scores, where one scale is that of all.
   static OCTAVO_DEVICE float scale_of(const Rows& rows, int half, float of_all) {
+    if constexpr (G::kHalves && C.ones)  // LSE wants it as it is
+      return half_of(rows.half_scales, half) * G::kExponentUnit;
     return G::kCodes ? rows.scale[half] : of_all;
   }
   // A row's origin moves only when a score exceeds it by more than 2^G::kSlackLog2 after the
@@ -147,13 +140,16 @@ struct Softmax {
   // row's O is to be multiplied.
   static OCTAVO_DEVICE void move_origins(Rows& rows, const Scores& scores, const Largest& largest,
                                          float of_all, float (&alpha)[2]) {
+    NewHalves halves;
+    if constexpr (G::kHalves) ptx::pin(rows.half_scales);  // what comes of them is not kept
     OCTAVO_UNROLL
     for (int half = 0; half < 2; ++half) {
       const float own = own_max(scores, largest, half);
       const float of_row = row_max(own);
       const float scale = scale_of(rows, half, of_all);
       const bool moves = of_row > -kInfinity && of_row >= limit_of(rows, half);
-      const float below = stands_alone(own, of_row, scale) ? G::kSlackLog2 : 0;
+      const float above = height(own, of_row, scale);
+      const float below = above > kAlone ? G::kSlackLog2 : 0;
       const float largest_so_far = ptx::max_f32(rows.origin[half], of_row * scale);
       float to = largest_so_far - below;
       float limit = of_row + (G::kSlackLog2 - below) * ptx::reciprocal_approx(scale);
@@ -161,9 +157,13 @@ struct Softmax {
       const float by = ptx::exp2_approx(rows.origin[half] - to);
       alpha[half] = moves ? by : 1.0f;
       rows.origin[half] = moves ? to : rows.origin[half];
-      set_limit(rows, half, moves ? limit : limit_of(rows, half));
+      if constexpr (G::kHalves)
+        halves.put(half, moves, to, limit, above > kFarAbove);
+      else
+        rows.limit[half] = moves ? limit : rows.limit[half];
       if constexpr (!C.ones) rows.sum[half] *= alpha[half];
     }
+    if constexpr (G::kHalves) halves.move_into(rows);
   }
   // Scores become 2^(scale * s - origin): of eights of columns `from` to `to`.
   static OCTAVO_DEVICE void exponentials(Scores& scores, Rows& rows, float scale, int from,
@@ -270,34 +270,72 @@ struct Softmax {
   static constexpr float kCodeShift = 6.943f;
   static OCTAVO_DEVICE float offset_of(float origin) {
     const float exponent = G::kProbabilityLog2 - origin;
-    return C.code_exp ? (exponent + kCodeShift) * (1.0f / 16) : exponent;
+    return C.code_exp ? (exponent + kCodeShift) / G::kExponentUnit : exponent;
   }
   static OCTAVO_DEVICE float origin_of(float offset) {
-    return G::kProbabilityLog2 - (C.code_exp ? offset * 16 - kCodeShift : offset);
+    return G::kProbabilityLog2 - (C.code_exp ? offset * G::kExponentUnit - kCodeShift : offset);
+  }
+  // What is held of both rows in FP16, of one of them twice, beside pairs.
+  static OCTAVO_DEVICE u32 twice(u32 both, int half) {
+    return ptx::permute_bytes(both, 0, half == 0 ? 0x1010 : 0x3232);
   }
   // Beyond this FP16 is too coarse for an origin, and a scale may not be a number there: such a row
   // is remote, and so is one that has seen no key. Its limit is -infinity, so that every block is
   // looked at, and its scores are counted from the largest before anything is multiplied.
   static constexpr float kMost = 512;
-  static constexpr u32 kRemote = 0xfc00fc00u;
   static OCTAVO_DEVICE bool is_remote(const Rows& rows, int half) {
-    return both_halves(rows, half) == kRemote;
+    return limit_of(rows, half) == -kInfinity;
   }
   static OCTAVO_DEVICE void round_origin(float& origin, float& limit, float scale, float remote) {
     constexpr float kLargestHalf = 65504;
-    float low, high;
-    ptx::f32_from_f16x2(low, high, half_offsets(origin));
-    const float rounded = origin_of(low);
+    const float offset = offset_of(origin);
+    const float rounded = origin_of(half_of(ptx::f16x2_from_f32(offset, offset), 0));
     const bool near = ptx::abs_f32(rounded) < kMost && scale < kMost;
     origin = near ? rounded : remote;
     limit = near ? ptx::max_f32(limit, -kLargestHalf) : -kInfinity;
   }
+  // A limit's last bit says whether its row has many weak keys, which moves it by a thousandth or
+  // less.
+  static constexpr u32 kWeakBits = 0x00010001;
+  static OCTAVO_DEVICE bool has_weak(const Rows& rows) {
+    return G::kPolynomial && (rows.half_limits & kWeakBits) != 0;
+  }
+  struct NewHalves {
+    float limit[2], offset[2];
+    u32 moving = 0, weak = 0;  // halves of all ones, and last bits
+    OCTAVO_DEVICE void put(int half, bool moves, float origin, float to, bool has_weak) {
+      const bool remote = to == -kInfinity;
+      limit[half] = to;
+      offset[half] = offset_of(remote ? 0 : origin);
+      moving |= moves ? 0xffffu << 16 * half : 0;
+      weak |= has_weak && !remote ? 1u << 16 * half : 0;
+    }
+    OCTAVO_DEVICE void move_into(Rows& rows) const {
+      const u32 limits = (ptx::f16x2_from_f32(limit[0], limit[1]) & ~kWeakBits) | weak;
+      const u32 offsets = ptx::f16x2_from_f32(offset[0], offset[1]);
+      rows.half_limits = (limits & moving) | (rows.half_limits & ~moving);
+      rows.half_offsets = (offsets & moving) | (rows.half_offsets & ~moving);
+    }
+  };
+  // Of rows that have seen no key.
+  static OCTAVO_DEVICE void init_halves(Rows& rows) {
+    const float offset = offset_of(0);
+    rows.half_limits = ptx::f16x2_from_f32(-kInfinity, -kInfinity);
+    rows.half_offsets = ptx::f16x2_from_f32(offset, offset);
+  }
+  // Few rows need either.
+  static OCTAVO_DEVICE void move_scores(Scores& scores, const Rows& rows) {
+    const bool any_remote = is_remote(rows, 0) || is_remote(rows, 1);
+    if (!ptx::warp_any(any_remote || has_weak(rows))) return;
+    if (ptx::warp_any(any_remote)) bring_near(scores, rows);
+    if constexpr (G::kPolynomial)
+      if (ptx::warp_any(has_weak(rows))) lift_weak(scores, rows);
+  }
   static OCTAVO_DEVICE void bring_near(Scores& scores, const Rows& rows) {
-    if (!ptx::warp_any(is_remote(rows, 0) || is_remote(rows, 1))) return;
     OCTAVO_UNROLL
     for (int half = 0; half < 2; ++half) {
       // To the bit the score that the origin was made of.
-      const float largest = rows.origin[half] * ptx::reciprocal_approx(rows.scale[half]);
+      const float largest = rows.origin[half] * ptx::reciprocal_approx(scale_of(rows, half, 0));
       const float by = is_remote(rows, half) && rows.origin[half] > kLowest ? largest : 0.0f;
       OCTAVO_UNROLL
       for (int i = 0; i < G::kScores / 4; ++i) {
@@ -306,24 +344,28 @@ struct Softmax {
       }
     }
   }
-  // Twice in a register: the offset; and the scale, neither infinite nor 0, as a key that is not
-  // seen has -infinity and must keep it.
-  static OCTAVO_DEVICE u32 half_offsets(float origin) {
-    const float offset = offset_of(origin);
-    return ptx::f16x2_from_f32(offset, offset);
-  }
-  static OCTAVO_DEVICE u32 half_scales(float scale) {
-    constexpr float kSmallest = 5.9604645e-8f, kLargest = 65504;
-    const float by =
-        ptx::min_f32(ptx::max_f32(C.code_exp ? scale * (1.0f / 16) : scale, kSmallest), kLargest);
-    return ptx::f16x2_from_f32(by, by);
-  }
 
+  // Scores of weak keys are moved to where the polynomial finds their codes: it has none for
+  // subnormals. Each row decides for itself here too.
+  static OCTAVO_DEVICE void lift_weak(Scores& scores, const Rows& rows) {
+    OCTAVO_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      if ((twice(rows.half_limits, half) & kWeakBits) == 0) continue;
+      const u32 by = twice(rows.half_scales, half), offsets = twice(rows.half_offsets, half);
+      const float inverse = ptx::reciprocal_approx(half_of(rows.half_scales, half));
+      const u32 back = ptx::f16x2_from_f32(inverse, inverse);
+      OCTAVO_UNROLL
+      for (int i = 0; i < G::kScores / 4; ++i) {
+        u32& pair = scores.pairs[i * 2 + half];
+        if (PairCodes<G>::by_polynomial(i / 2))
+          pair = ptx::fma_f16x2(PairCodes<G>::lift(ptx::fma_f16x2(pair, by, offsets)), back, pair);
+      }
+    }
+  }
   static OCTAVO_DEVICE void exponentials_in_pairs(Scores& scores, Rows& rows, int from, int to) {
     OCTAVO_UNROLL
     for (int half = 0; half < 2; ++half) {
-      const u32 offsets = half_offsets(is_remote(rows, half) ? 0.0f : rows.origin[half]);
-      const u32 by = half_scales(rows.scale[half]);
+      const u32 by = twice(rows.half_scales, half), offsets = twice(rows.half_offsets, half);
       OCTAVO_UNROLL
       for (int i = from; i < to; ++i) {
         u32& pair = scores.pairs[i * 2 + half];
