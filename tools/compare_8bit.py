@@ -4,9 +4,9 @@
 Ours are timed on operands that were quantized before, with V transposed or by rows, and from f16
 tensors with the quantizers included; PyTorch's cuDNN backend in f16 beside them. Peers that are not
 here are taken from a file of earlier times, scaled by that backend now and then. They were timed
-each by itself, from graphs of 20 calls, and so is everything here: sample by sample in turn with
-kernels that draw less power cuDNN runs up to 11% faster than by itself, and they slower
-(docs/kernels/sm90_forward.md).
+each by itself, from graphs of 20 calls, and so is everything here, without a longer load before:
+sample by sample in turn with kernels that draw less power cuDNN runs up to 11% faster than by
+itself, and they slower (docs/kernels/sm90_forward.md).
 
 usage: compare_8bit.py --library build/liboctavo.so --json FILE [--grid bench/grid_sm90.csv]
                        [--recorded bench/peers_h200_fp8.csv] [--commit HASH]
@@ -132,7 +132,7 @@ class Comparison8Bit:
 def with_peers(row, recorded):
     """The peers' times at the pace of this run, and ratios to the best of them."""
     then = recorded[tuple(str(row[k]) for k in (*SIZES, "causal"))]
-    pace = row["cudnn_f16_us"] / then["torch_cudnn_f16"]
+    pace = row["pace"] = row["cudnn_f16_us"] / then["torch_cudnn_f16"]
     row["peers_us"] = {name: us * pace for name, us in then.items()
                        if name not in ("torch_cudnn_f16", "best_f16")}
     row["best_f16_peer_us"] = then["best_f16"] * pace
@@ -155,7 +155,7 @@ def main():
     comparison = Comparison8Bit(torch, octavo, compare_torch.read_recorded(arguments.recorded))
     report = {"schema": compare_torch.SCHEMA, "kind": "compare_8bit", "version": octavo.version(),
               **compare_torch.machine(torch, ["cudnn"]), "commit": arguments.commit,
-              "samples": compare_torch.SAMPLES + 1, "rows": []}
+              "samples": compare_torch.SAMPLES, "rows": []}
     torch.manual_seed(42)
     with torch.no_grad():
         for case in compare_torch.read_grid(arguments.grid, "sm90"):

@@ -117,27 +117,21 @@ def as_number(text):
     return None if text is None else float(text)
 
 
-def take_turns(graphs, count=SAMPLES):
+def take_turns(graphs):
     """Samples of all, after a warm-up of all."""
     spent = 0.0
     while spent < WARMUP_MS * 1e3:
         spent += 2 * sum(g.sample_us() * g.calls for g in graphs)
     samples = [[] for _ in graphs]
-    for _ in range(count):
+    for _ in range(SAMPLES):
         for graph, into in zip(graphs, samples):
             into.append(graph.sample_us())
     return samples
 
 
 def one_by_one(graphs):
-    """Samples of each under a load of its own, in two rounds, there and back."""
-    samples = [[] for _ in graphs]
-    order = list(range(len(graphs)))
-    for _ in range(2):
-        for i in order:
-            samples[i] += take_turns([graphs[i]], (SAMPLES + 1) // 2)[0]
-        order.reverse()
-    return samples
+    """Samples of each under a load of its own, after one that does not count."""
+    return [[graph.sample_us() for _ in range(SAMPLES + 1)][1:] for graph in graphs]
 
 
 class Comparison:

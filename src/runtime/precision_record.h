@@ -15,14 +15,14 @@ inline constexpr std::array<RecordSize, 3> kRecordSizes = {{
 }};
 inline constexpr std::string_view kRecordMachine = "NVIDIA H200";
 inline constexpr std::array<PrecisionRecord, 8> kPrecisionRecords = {{
-    {Precision::fp16, 0.00123, {4.158, 28.6, 912.8}},
-    {Precision::bf16, 0.00815, {4.347, 28.23, 893.3}},
-    {Precision::fp8, 0.319, {7.104, 31.8, 590.3}},
-    {Precision::fp8_mixed, 0.319, {9.939, 33.44, 752.6}},
-    {Precision::fp8_fast, 0.316, {6.619, 30.04, 511.4}},
-    {Precision::int8, 0.144, {7.482, 41.85, 828.4}},
-    {Precision::int8_mixed, 0.142, {9.722, 36.45, 793.2}},
-    {Precision::sim8, 1.02, {18.2, 98.92, 2558}},
+    {Precision::fp16, 0.00123, {4.122, 28.72, 935.8}},
+    {Precision::bf16, 0.00815, {4.317, 27.93, 876.1}},
+    {Precision::fp8, 0.319, {6.677, 31.35, 593.2}},
+    {Precision::fp8_mixed, 0.319, {9.962, 33.43, 761.9}},
+    {Precision::fp8_fast, 0.316, {6.896, 29.36, 500.3}},
+    {Precision::int8, 0.144, {7.538, 41.77, 823.4}},
+    {Precision::int8_mixed, 0.142, {9.894, 36.31, 802.6}},
+    {Precision::sim8, 1.02, {18.36, 98.88, 2542}},
 }};
 
 }  // namespace octavo
