@@ -32,6 +32,8 @@ struct Quantize {
   // one launch, of which clusters hold what shares a scale, or in two passes.
   bool operands = false;
   bool hold = false;
+  int mean_pass = 0;    // before a smoothed K (means.cuh): 1 adds up its rows, 2 finds their means
+  bool smooth = false;  // those are subtracted first
 
   bool operator==(const Quantize&) const = default;
 };
@@ -41,6 +43,7 @@ namespace quantizer {
 inline constexpr int kVector = 8;  // columns of a lane
 inline constexpr int kOperandThreads = 256;
 inline constexpr int kBlockRows = 64;  // of K that share a scale, in one launch with Q and V
+inline constexpr int kMeanRows = 64;   // of K that are added up by themselves, where it is smoothed
 // A CTA that transposes: 128 bytes of each column, a warp for each sixteen keys, which has so many
 // columns in hand at a time.
 inline constexpr int kValueThreads = 256;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <utility>
 
 #include "attention/sequence.h"
 #include "cpu/thread_pool.h"
@@ -65,14 +66,18 @@ void mean_of_head(const Preparation& p, std::int64_t number, std::int64_t head, 
   const std::int64_t head_dim = p.operand.tensor.shape[3];
   float* row = scratch;
   auto* sums = reinterpret_cast<double*>(scratch + padded_row(head_dim));
+  double* parts = sums + head_dim;
   const Sequence s = sequence(p.arguments, number);
   const Operand values = unrounded(p.operand);
   const RowLoader loader(p.kernels, values, p.rows(s, number, head), nullptr);
-  std::fill_n(sums, head_dim, 0.0);
+  std::fill_n(sums, 2 * head_dim, 0.0);
   for (std::int64_t r = 0; r < p.length(s); ++r) {
     loader.load_values(r, row);
-    for (std::int64_t c = 0; c < head_dim; ++c)
-      if (std::isfinite(row[c])) sums[c] += static_cast<double>(row[c]);
+    const bool last = r + 1 == p.length(s) || (r + 1) % kMeanRows == 0;
+    for (std::int64_t c = 0; c < head_dim; ++c) {
+      if (std::isfinite(row[c])) parts[c] += static_cast<double>(row[c]);
+      if (last) sums[c] += std::exchange(parts[c], 0.0);
+    }
   }
   const auto count = static_cast<double>(std::max<std::int64_t>(p.length(s), 1));
   float* mean = p.means + (number * p.heads() + head) * head_dim;
@@ -218,7 +223,7 @@ std::int64_t prepared_floats(const Problem& problem) {
   return plan_storage(problem, formats_in_use(problem)).end;
 }
 
-std::int64_t prepare_scratch_floats(std::int64_t head_dim) { return 3 * padded_row(head_dim); }
+std::int64_t prepare_scratch_floats(std::int64_t head_dim) { return 5 * padded_row(head_dim); }
 
 Operands prepare(const Kernels& kernels, const Problem& problem, const Arguments& a, float* storage,
                  float* scratch, std::int64_t scratch_stride, int workers) {

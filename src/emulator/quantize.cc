@@ -27,6 +27,11 @@ constexpr Quantize kOthers[] = {
     {.from = Element::f16, .to = Element::sim8, .group = ScaleGroup::head, .hadamard = true},
     {.from = Element::f16, .group = ScaleGroup::head, .amax_pass = true, .hadamard = true},
     {.from = Element::bf16, .to = Element::int8, .group = ScaleGroup::block, .hadamard = true},
+    {.from = Element::f16,
+     .to = Element::e4m3,
+     .group = ScaleGroup::row,
+     .hadamard = true,
+     .smooth = true},
     {.from = Element::f16, .to = Element::int8, .columns = 256, .load_bytes = 2},
     {.from = Element::f16,
      .to = Element::int8,
@@ -71,8 +76,10 @@ constexpr int kFirstPasses = kFroms * 3;  // of the groups from head on
 constexpr int kWide = kFroms * kAllGroups;
 constexpr int kTransposed = 2 * kFirstPasses;  // as what comes before them
 constexpr int kOperands = 4 * 2 * 3;           // formats, columns, passes
+constexpr int kMeans = 2 * (kFroms + 1);  // widths; the first pass by what it reads, and the second
+constexpr int kSmoothed = kFroms * (5 + 3);  // what becomes of K, and some of that of more columns
 constexpr int kKernels = kCodes + 2 * kFirstPasses + kWide + kTransposed + kOperands + kDecoded +
-                         int{std::size(kOthers)};
+                         kMeans + kSmoothed + int{std::size(kOthers)};
 
 constexpr void widen_rows(Quantize& c) {
   c.columns = 256;
@@ -134,7 +141,27 @@ constexpr Quantize kernel_config(int index) {
     widen_rows(c);
     return c;
   }
-  return kOthers[index - kDecoded];
+  index -= kDecoded;
+  if (index < kMeans) {
+    const int of = index % (kFroms + 1);
+    c.mean_pass = of < kFroms ? 1 : 2;
+    if (of < kFroms) c.from = kFrom[of];
+    if (index > kFroms) c.columns = 256;
+    if (index > kFroms && c.mean_pass == 1) c.load_bytes = element_bytes(c.from);
+    return c;
+  }
+  index -= kMeans;
+  if (index < kSmoothed) {
+    c.from = kFrom[index % kFroms];
+    c.smooth = true;
+    const int of = index / kFroms % 5;  // the first maxima, and e4m3 by head or row, of both widths
+    c.amax_pass = of == 0;
+    c.to = of == 0 || of == 3 ? Element::int8 : of == 4 ? Element::sim8 : Element::e4m3;
+    c.group = of == 2 ? ScaleGroup::row : of == 3 ? ScaleGroup::block : ScaleGroup::head;
+    if (index >= 5 * kFroms) widen_rows(c);
+    return c;
+  }
+  return kOthers[index - kSmoothed];
 }
 
 template <int kIndex>

@@ -183,8 +183,9 @@ Precision precision_to(Element element) {
   }
 }
 
-// A first pass is that of any format; the second pass that follows it here is in the list.
+// A first pass, or one over means, is that of any format; what follows it here is in the list.
 Element codes_of(const Quantize& config) {
+  if (config.mean_pass > 0) return Element::e4m3;
   if (!config.amax_pass || config.operands) return config.to;
   return config.hadamard ? Element::sim8 : Element::e4m3;
 }
@@ -357,6 +358,7 @@ std::vector<Case> cases_for(const Quantize& config) {
   c.lse = false;
   c.options.precision = from_codes ? Precision::native : precision_to(codes_of(config));
   c.options.quantization.hadamard = config.hadamard;
+  c.options.quantization.smooth_k = config.smooth || config.mean_pass > 0;
   const Granularity granularity = granularity_of(config.group);
   if (quantizer::dequantizes(config)) {
     c.v = c.input;
@@ -375,6 +377,7 @@ std::vector<Case> cases_for(const Quantize& config) {
   c.heads_q = c.heads_kv = 2;
   c.len_q = c.len_kv =
       config.transposed ? quantizer::kValueKeys + 35 : 4 * quantizer::rows_at_once(config) + 3;
+  if (config.mean_pass > 0) c.len_kv = quantizer::kMeanRows + 35;
   // More keys than a cluster holds, where none does.
   if (config.operands && !config.hold)
     c.len_kv = quantizer::kMostCluster * quantizer::kValueKeys + 35;

@@ -58,6 +58,8 @@ constexpr void visit_fields(Config& c, Visitor&& visit) {
   visit("transposed", c.transposed);
   visit("operands", c.operands);
   visit("hold", c.hold);
+  visit("mean_pass", c.mean_pass);
+  visit("smooth", c.smooth);
 }
 
 template <class Config, class Visitor>

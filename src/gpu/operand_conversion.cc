@@ -3,9 +3,13 @@
 #include <algorithm>
 
 #include "attention/sequence.h"
+#include "numeric/quantize.h"
 #include "numeric/scale.h"
 
 namespace octavo {
+
+static_assert(quantizer::kMeanRows == kMeanRows, "means have the CPU's bits");
+
 namespace {
 
 constexpr std::int64_t kAlignment = 64;  // of what lies in the workspace
@@ -76,12 +80,14 @@ std::int64_t partial_floats(const Conversion& x) {
 }
 
 Room room_of(const Conversion& x, bool packed, std::int64_t begin) {
-  if (!x.needed()) return {begin, begin, begin, begin};
+  if (!x.needed()) return {begin, begin, begin, begin, begin, begin};
   Room room{};
   room.result = begin;
   room.scales = room.result + round_up(x.bytes(), kAlignment);
   room.partials = room.scales + round_up(scale_floats(x, packed) * 4, kAlignment);
-  room.end = room.partials + round_up(partial_floats(x) * 4, kAlignment);
+  room.mean_sums = room.partials + round_up(partial_floats(x) * 4, kAlignment);
+  room.means = room.mean_sums + round_up(x.mean_floats() * x.mean_groups() * 8, kAlignment);
+  room.end = room.means + round_up(x.mean_floats() * 4, kAlignment);
   return room;
 }
 

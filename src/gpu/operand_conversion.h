@@ -1,6 +1,7 @@
 // What becomes of Q, K and V on their way to a forward kernel, and where it lies in the workspace.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "attention/operand.h"
@@ -23,6 +24,13 @@ struct Conversion {
   bool transposed = false;
 
   bool needed() const { return format.rounded || transposed; }
+  bool smooth() const { return format.smooth && format.scales_of_ours(); }
+  // Sums that its means come from, of a head; and their columns.
+  std::int64_t mean_groups() const {
+    return std::max<std::int64_t>(div_up<std::int64_t>(longest, quantizer::kMeanRows), 1);
+  }
+  std::int64_t mean_columns() const { return round_up<std::int64_t>(head_dim, quantizer::kVector); }
+  std::int64_t mean_floats() const { return smooth() ? sequences * heads * mean_columns() : 0; }
   bool dequantizes() const { return format.rounded && is_8bit(format.stored); }
   DType to() const { return format.rounded.value_or(format.stored); }
   // Rows of the results are multiples of 16 bytes.
@@ -70,7 +78,7 @@ std::int64_t partial_floats(const Conversion& x);
 
 // Where one operand's results lie.
 struct Room {
-  std::int64_t result, scales, partials, end;
+  std::int64_t result, scales, partials, mean_sums, means, end;
 };
 
 Room room_of(const Conversion& x, bool packed, std::int64_t begin);

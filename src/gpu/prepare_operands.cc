@@ -33,6 +33,7 @@ Quantize choose_quantize(const Conversion& x, int arch, int alignment) {
   c.to = format.rounded ? element_of(*format.rounded) : c.from;
   c.group = group_of(format);
   c.hadamard = format.hadamard;
+  c.smooth = x.smooth();
   c.columns = static_cast<int>(columns_of(x.head_dim));
   if (x.transposed) c.threads = quantizer::kValueThreads;
   const int bytes = element_bytes(c.from);
@@ -50,12 +51,27 @@ Quantize first_pass(Quantize c) {
   return c;
 }
 
+// Before those of a smoothed K. Sums do not depend on what becomes of it, nor means on where they
+// come from.
+Quantize mean_pass(const Quantize& c, int pass) {
+  Quantize made;
+  made.arch = c.arch;
+  made.columns = c.columns;
+  made.mean_pass = pass;
+  if (pass == 1) {
+    made.from = c.from;
+    made.load_bytes = c.load_bytes;
+  }
+  return made;
+}
+
 // Whether launches are shared by all three, by the scales that such launches know.
 bool share_launch(const Conversions& x, int arch, int alignment) {
   const auto fits = [&](const Conversion& operand, Granularity granularity) {
     const OperandFormat& format = operand.format;
     return format.scales_of_ours() && format.granularity == granularity && !format.hadamard &&
-           format.stored == x.q.format.stored && format.rounded == x.q.format.rounded;
+           !format.smooth && format.stored == x.q.format.stored &&
+           format.rounded == x.q.format.rounded;
   };
   return arch >= 90 && alignment >= 16 && x.v.transposed &&
          x.q.head_dim % quantizer::kVector == 0 && size_bytes(x.q.format.stored) == 2 &&
@@ -117,6 +133,11 @@ void set_grid(const Conversion& x, QuantizeLaunch& launch) {
   const Quantize& c = launch.config;
   QuantizeParams& p = launch.params.q;
   const std::int64_t at_once = quantizer::rows_at_once(c);
+  if (c.mean_pass > 0) {
+    const std::int64_t rows = c.mean_pass == 1 ? quantizer::kMeanRows * at_once : x.longest;
+    launch.blocks = set_tiles(x, std::max<std::int64_t>(rows, 1), p);
+    return;
+  }
   const bool by_tensor = c.group == ScaleGroup::tensor;
   const std::int64_t tile_rows = !c.amax_pass ? code_tile_rows(x, c)
                                  : by_tensor  ? 4 * at_once
@@ -209,7 +230,8 @@ Status quantizers_serve(const Problem& p) {
   if (formats.v.rounded && p.v_layout == VLayout::transposed)
     return unsupported("v_layout", fmt::format("transposed for {}", describe(p)),
                        "rows beside a q of 16 bits on a GPU");
-  if (z.smooth_k) return unsupported("smooth_k", "on", "off on a GPU");
+  if (z.smooth_k && p.lse)  // which would need the mean key back
+    return unsupported("smooth_k", "on with lse", "off with lse on a GPU");
   for (const OperandFormat* format : {&formats.q, &formats.k, &formats.v})
     if (format->scales_of_ours() && z.rule != ScaleRule::amax)
       return unsupported("quantization.rule", name(z.rule), "amax on a GPU");
@@ -277,6 +299,8 @@ std::vector<Quantize> quantizers_of(const Problem& problem, int arch, int alignm
   for (const Conversion* operand : {&x.q, &x.k, &x.v}) {
     if (!operand->needed()) continue;
     const Quantize config = choose_quantize(*operand, arch, alignment);
+    if (config.smooth)
+      for (const int pass : {1, 2}) add(mean_pass(config, pass));
     if (quantizer::two_passes(config.group)) add(first_pass(config));
     add(config);
   }
@@ -315,14 +339,24 @@ PreparedCall prepare_call(const Problem& posed, const Arguments& a, void* worksp
                 x.format.largest_code};
     params =
         params_of(x, from, cu, tensor, scales, reinterpret_cast<float*>(bytes + room.partials));
+    if (x.smooth()) {
+      params.mean_sums = reinterpret_cast<double*>(bytes + room.mean_sums);
+      params.means = reinterpret_cast<float*>(bytes + room.means);
+      params.mean_groups = static_cast<i32>(x.mean_groups());
+      params.mean_columns = static_cast<i32>(x.mean_columns());
+    }
     std::int64_t floats = scale_floats(x, posed.packed);
     if (x.dequantizes()) {
       set_scales_of_caller(scale_params(a, from, scales, x.longest), scales.granularity, params);
       floats = scales_extent(a, from, scales, x.longest);
       scales = {};
     }
-    return {from, static_cast<std::size_t>(x.bytes()), static_cast<std::size_t>(floats) * 4,
-            static_cast<std::size_t>(partial_floats(x)) * 4};
+    return {from,
+            static_cast<std::size_t>(x.bytes()),
+            static_cast<std::size_t>(floats) * 4,
+            static_cast<std::size_t>(partial_floats(x)) * 4,
+            static_cast<std::size_t>(x.mean_floats() * x.mean_groups()) * 8,
+            static_cast<std::size_t>(x.mean_floats()) * 4};
   };
   Arguments& made = call.arguments;
   if (operands.v.transposed) call.problem.v_layout = made.v_layout = VLayout::transposed;
@@ -354,6 +388,8 @@ PreparedCall prepare_call(const Problem& posed, const Arguments& a, void* worksp
       set_grid(x, launch);
       call.launches[call.count++] = launch;
     };
+    if (config.smooth)
+      for (const int pass : {1, 2}) add(mean_pass(config, pass));
     if (quantizer::two_passes(config.group)) add(first_pass(config));
     add(config);
   };

@@ -41,8 +41,8 @@ std::size_t prepared_bytes(const Problem& posed, const Arguments* arguments,
 // Of one operand of a launch.
 struct QuantizeMemory {
   ConstTensor from{};  // what params.x points to
-  // Bytes behind params.out, scales and partial_amax.
-  std::size_t out_bytes = 0, scale_bytes = 0, partial_bytes = 0;
+  // Bytes behind params.out, scales, partial_amax, mean_sums and means.
+  std::size_t out_bytes = 0, scale_bytes = 0, partial_bytes = 0, sum_bytes = 0, mean_bytes = 0;
 };
 
 struct QuantizeLaunch {
@@ -57,7 +57,7 @@ struct QuantizeLaunch {
 struct PreparedCall {
   Problem problem;
   Arguments arguments;
-  std::array<QuantizeLaunch, 6> launches;
+  std::array<QuantizeLaunch, 8> launches;
   std::size_t count = 0;  // of launches
 };
 

@@ -25,8 +25,9 @@ struct RowTransform {
 // rounded to float.
 void hadamard_rotate(float* row, std::int64_t columns);
 
-// Mean row of each (batch, head): `mean` is (B, H, D). Summed in double, row after row, so that
-// the order is fixed. Not-finite values count as zero.
+// Mean row of each (batch, head): `mean` is (B, H, D). Summed in double, in an order that is fixed:
+// kMeanRows rows one after the other, and such sums likewise. Not-finite values count as zero.
+inline constexpr std::int64_t kMeanRows = 64;
 void mean_rows(const ConstTensor& x, float* mean);
 
 // Largest finite magnitude of each group of values that share a scale, after the transforms;

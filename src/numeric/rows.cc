@@ -1,5 +1,6 @@
 // One row at a time: reading, writing, subtracting the mean, rotating.
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "numeric/formats.h"
@@ -77,14 +78,18 @@ void mean_rows(const ConstTensor& x, float* mean) {
   const auto [batch, heads, rows, columns] = x.shape;
   if (batch == 0 || heads == 0 || columns == 0) return;
   std::vector<float> row(static_cast<std::size_t>(columns));
-  std::vector<double> sum(static_cast<std::size_t>(columns));
+  std::vector<double> sum(static_cast<std::size_t>(columns)), part(sum.size());
   for (std::int64_t b = 0; b < batch; ++b) {
     for (std::int64_t h = 0; h < heads; ++h) {
       sum.assign(sum.size(), 0.0);
+      part.assign(sum.size(), 0.0);
       for (std::int64_t s = 0; s < rows; ++s) {
         load_row(x, b, h, s, row.data());
-        for (std::size_t c = 0; c < sum.size(); ++c)
-          sum[c] += std::isfinite(row[c]) ? static_cast<double>(row[c]) : 0.0;
+        const bool last = s + 1 == rows || (s + 1) % kMeanRows == 0;
+        for (std::size_t c = 0; c < sum.size(); ++c) {
+          part[c] += std::isfinite(row[c]) ? static_cast<double>(row[c]) : 0.0;
+          if (last) sum[c] += std::exchange(part[c], 0.0);
+        }
       }
       const double count = rows == 0 ? 1.0 : static_cast<double>(rows);
       for (const double total : sum) *mean++ = static_cast<float>(total / count);

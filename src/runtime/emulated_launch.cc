@@ -198,11 +198,12 @@ void run_emulated_quantizer(const emulator::EmulatedQuantize& kernel, const GpuI
   const auto add = [&memory, &c](const QuantizeParams& p, const QuantizeMemory& x, bool only_amax) {
     memory.add(
         {"x", x.from.data, size_bytes(x.from.dtype), x.from.shape, x.from.stride, Use::read});
-    if (!only_amax) memory.add_array("codes", p.out, x.out_bytes, Use::write);
-    if (!only_amax && x.scale_bytes > 0)
+    const bool codes = !only_amax && c.mean_pass == 0;
+    if (codes) memory.add_array("codes", p.out, x.out_bytes, Use::write);
+    if (codes && x.scale_bytes > 0)
       memory.add_array("scales", p.scales, x.scale_bytes,
                        quantizer::dequantizes(c) ? Use::read : Use::write);
-    if (x.partial_bytes > 0)
+    if (x.partial_bytes > 0 && c.mean_pass == 0)
       memory.add_array("amax", p.partial_amax, x.partial_bytes, only_amax ? Use::write : Use::read);
     if (p.cu_seqlens != nullptr)
       memory.add_array("cu_seqlens", p.cu_seqlens,
@@ -212,6 +213,14 @@ void run_emulated_quantizer(const emulator::EmulatedQuantize& kernel, const GpuI
   const OperandsParams& p = pass.params;
   const bool second = c.operands && !c.amax_pass && !c.hold;
   const bool k_of_heads = c.group == ScaleGroup::head;
+  if (c.mean_pass > 0 || c.smooth) {
+    const QuantizeMemory& x = pass.memory[0];
+    if (c.mean_pass > 0)
+      memory.add_array("mean_sums", p.q.mean_sums, x.sum_bytes,
+                       c.mean_pass == 1 ? Use::write : Use::read);
+    if (c.mean_pass != 1)
+      memory.add_array("means", p.q.means, x.mean_bytes, c.smooth ? Use::read : Use::write);
+  }
   if (!second) add(p.q, pass.memory[0], c.amax_pass && !c.operands);
   if (c.operands && (!second || k_of_heads)) add(p.k, pass.memory[1], c.amax_pass && k_of_heads);
   if (c.operands) add(p.v, pass.memory[2], c.amax_pass);

@@ -52,6 +52,12 @@ const Quantize kConfigs[] = {
      .columns = 8,
      .load_bytes = 4},
     {.arch = 80, .from = Element::f32, .to = Element::bf16, .group = ScaleGroup::none},
+    // A smoothed K: its means, and then its codes.
+    {.arch = 90, .columns = 128, .mean_pass = 1},
+    {.arch = 80, .from = Element::f32, .columns = 256, .load_bytes = 4, .mean_pass = 1},
+    {.arch = 89, .mean_pass = 2},
+    {.arch = 90, .to = Element::e4m3, .group = ScaleGroup::head, .columns = 128, .smooth = true},
+    {.arch = 80, .group = ScaleGroup::head, .amax_pass = true, .hadamard = true, .smooth = true},
     // Codes become values.
     {.arch = 90,
      .from = Element::e4m3,

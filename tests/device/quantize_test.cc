@@ -154,13 +154,15 @@ void encode_rows(const ConstTensor& x, bool hadamard, DType format, float scale,
 
 // Against quantize(): every code, and the scale of every element.
 void compare(const Part& part, bool hadamard, const ConstTensor& codes, const Scales& scales,
-             VLayout layout = VLayout::rows) {
+             VLayout layout = VLayout::rows, bool smooth = false) {
   const ConstTensor& x = part.x;
   QuantizeOptions options;
   options.granularity = scales.granularity;
   options.block_rows = scales.block_rows;
   options.hadamard = hadamard;
+  options.smooth = smooth;
   const auto [batch, heads, rows, columns] = x.shape;
+  std::vector<float> mean(static_cast<std::size_t>(batch * heads * columns));
   std::vector<std::uint8_t> expected(static_cast<std::size_t>(batch * heads * rows * columns));
   std::vector<float> expected_scales(
       static_cast<std::size_t>(scale_count(x.shape, scales.granularity, scales.block_rows)),
@@ -171,7 +173,7 @@ void compare(const Part& part, bool hadamard, const ConstTensor& codes, const Sc
     const Status status =
         quantize_to(part.largest_code, x, options,
                     Tensor::bhsd(expected.data(), codes.dtype, batch, heads, rows, columns),
-                    expected_scales.data());
+                    expected_scales.data(), smooth ? mean.data() : nullptr);
     ASSERT_TRUE(status.ok()) << status.message();
   }
 
@@ -206,7 +208,7 @@ struct Case {
   std::int64_t head_dim = 64;
   std::int64_t len_q = 37, len_kv = 70;
   Values values = Values::normal;
-  bool hadamard = false;
+  bool hadamard = false, smooth = false;
   std::int64_t row_gap = 0;  // elements between rows
   bool broadcast = false;    // one head of K and V for all
   VLayout layout = VLayout::rows;
@@ -239,12 +241,14 @@ void check(const Where& where, const Case& c) {
   given.options.quantization.v = c.v;
   if (c.qk) given.options.quantization.block_rows = 33;
   given.options.quantization.hadamard = c.hadamard;
+  given.options.quantization.smooth_k = c.smooth;
   const Left left = where.run(given);
   const Arguments& made = left.call.arguments;
   const OperandFormats formats =
       operand_formats(problem_of(given.arguments, given.options).value());
   compare({q.view, formats.q.largest_code, c.len_q}, c.hadamard, made.q, made.q_scales);
-  compare({k.view, formats.k.largest_code, c.len_kv}, c.hadamard, made.k, made.k_scales);
+  compare({k.view, formats.k.largest_code, c.len_kv}, c.hadamard, made.k, made.k_scales,
+          VLayout::rows, c.smooth);
   const Part values{v.view, formats.v.largest_code, c.len_kv};
   compare(values, false, made.v, made.v_scales, c.layout);
   if (c.layout == VLayout::transposed) expect_filled_up(values, made.v);
@@ -359,6 +363,40 @@ TEST_P(QuantizeBits, Rotated) {
         {.from = DType::f32, .head_dim = 96, .len_q = 9, .len_kv = 5, .hadamard = true});
   check(GetParam(),
         {.from = DType::f32, .head_dim = 256, .len_q = 9, .len_kv = 5, .hadamard = true});
+}
+
+// K without its mean: by rows, blocks and heads; of fewer rows than are added up at once, and of
+// many more than a CTA adds up.
+TEST_P(QuantizeBits, Smoothed) {
+  for (const DType from : kSources)
+    for (const std::int64_t head_dim : {64, 100})
+      for (const std::int64_t len_kv : {1, 64, 70, 1100}) {
+        const auto with = [&](const Mode& mode, Granularity qk) {
+          check(GetParam(), {.from = from,
+                             .precision = mode.precision,
+                             .format = mode.format,
+                             .qk = qk,
+                             .head_dim = head_dim,
+                             .len_q = 3,
+                             .len_kv = len_kv,
+                             .smooth = true,
+                             .row_gap = head_dim == 100 ? 3 : 0});
+        };
+        with(kModes[0], Granularity::row);
+        with(kModes[0], Granularity::head);
+        if (head_dim != 64) continue;
+        with(kModes[2], Granularity::block);
+        with(kModes[3], Granularity::head);
+      }
+  for (const Values values :
+       {Values::zeros, Values::constant, Values::tiny, Values::huge, Values::not_finite})
+    check(GetParam(), {.from = DType::f32,
+                       .qk = Granularity::head,
+                       .len_q = 3,
+                       .len_kv = 150,
+                       .values = values,
+                       .smooth = true});
+  check(GetParam(), {.hadamard = true, .smooth = true});
 }
 
 TEST_P(QuantizeBits, Transposed) {

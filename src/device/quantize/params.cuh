@@ -29,6 +29,13 @@ struct QuantizeParams {
   float* partial_amax = nullptr;
   i32 partials = 0;
 
+  // A smoothed K: mean_groups sums of kMeanRows rows for each head, and the means. mean_columns of
+  // each, a multiple of eight.
+  double* mean_sums = nullptr;
+  float* means = nullptr;
+  i32 mean_groups = 0;
+  i32 mean_columns = 0;
+
   const i32* cu_seqlens = nullptr;  // null: every sequence has `len` rows
   i32 tokens = 0;                   // rows of the tensor
   i32 len = 0;                      // the maximum, where packed

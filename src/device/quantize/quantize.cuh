@@ -18,6 +18,7 @@
 #include "device/ptx/warpgroup.cuh"
 #include "device/quantize/dequantize.cuh"
 #include "device/quantize/encode.cuh"
+#include "device/quantize/means.cuh"
 #include "device/quantize/rows.cuh"
 #include "device/quantize/store.cuh"
 #include "device/quantize/values.cuh"
@@ -26,10 +27,11 @@ namespace octavo::quantizer {
 
 template <Quantize kC>
 OCTAVO_DEVICE float tile_amax(const QuantizeParams& p, const Tile& t, const Place<kC>& at) {
+  const Means<kC> means(p, t, at.column);
   float amax = 0;
   for (i32 row = t.begin; row < t.end; row += rows_at_once(kC)) {
     float x[kVector];
-    load_row<kC>(p, t, row + at.slot, at.column, x);
+    load_row<kC>(p, t, row + at.slot, at.column, means, x);
     amax = ptx::max_f32(amax, largest_magnitude(x));
   }
   return amax;
@@ -39,10 +41,11 @@ OCTAVO_DEVICE float tile_amax(const QuantizeParams& p, const Tile& t, const Plac
 template <Quantize kC>
 OCTAVO_DEVICE void store_column_amax(const QuantizeParams& p, const Tile& t, const Place<kC>& at,
                                      float* to) {
+  const Means<kC> means(p, t, at.column);
   float amax[kVector] = {};
   for (i32 row = t.begin; row < t.end; row += rows_at_once(kC)) {
     float x[kVector];
-    load_row<kC>(p, t, row + at.slot, at.column, x);
+    load_row<kC>(p, t, row + at.slot, at.column, means, x);
     OCTAVO_UNROLL
     for (int i = 0; i < kVector; ++i) amax[i] = ptx::max_f32(amax[i], finite_magnitude(x[i]));
   }
@@ -145,10 +148,11 @@ OCTAVO_DEVICE void write_codes(const QuantizeParams& p) {
   const Tile t = find_tile(p, ptx::block_index_x());
   float inverse[kVector] = {};
   find_inverses<kC>(p, t, at, inverse);
+  const Means<kC> means(p, t, at.column);
   for (i32 base = t.begin; base < t.end; base += rows_at_once(kC)) {
     const i32 row = base + at.slot;
     float x[kVector];
-    load_row<kC>(p, t, row, at.column, x);
+    load_row<kC>(p, t, row, at.column, means, x);
     if constexpr (kC.group == ScaleGroup::row) {
       float amax = 0;
       OCTAVO_UNROLL
@@ -209,11 +213,17 @@ quantize_rows(const OCTAVO_GRID_CONSTANT QuantizeParams p) {
   static_assert(kC.load_bytes == 16 || kC.load_bytes == element_bytes(kC.from),
                 "a load has 16 bytes or one element");
   static_assert(!kC.amax_pass || two_passes(kC.group), "rows and blocks need no first pass");
+  static_assert(!kC.smooth || !(kC.transposed || kCodes || kC.group == ScaleGroup::channel),
+                "K is smoothed, as it becomes codes");
   if constexpr (overlaps(kC)) {
     ptx::wait_for_earlier_grids();
     ptx::launch_dependent_grids();
   }
-  if constexpr (dequantizes(kC))
+  if constexpr (kC.mean_pass == 1)
+    add_up_rows<kC>(p);
+  else if constexpr (kC.mean_pass == 2)
+    find_means<kC>(p);
+  else if constexpr (dequantizes(kC))
     write_decoded<kC>(p);
   else if constexpr (kC.amax_pass)
     find_partial_amax<kC>(p);

@@ -140,13 +140,40 @@ OCTAVO_DEVICE void load_row_words(const QuantizeParams& p, const Tile& t, i32 ro
   load_words<kC>(from, column, ptx::mask_term(row < t.end ? p.head_dim : 0, p.head_dim), words);
 }
 
-// The same as floats. All lanes of a warp come here together.
+// Where row `number` of `rows` of a head begins, of sums or means.
+OCTAVO_DEVICE i64 mean_row(const QuantizeParams& p, const Tile& t, i32 number, i32 rows) {
+  return ((static_cast<i64>(t.sequence) * p.heads + t.head) * rows + number) * p.mean_columns;
+}
+
+// What the lane's columns have subtracted; nothing unless rows are smoothed.
+template <Quantize kC>
+struct Means {
+  float of[kC.smooth ? kVector : 1] = {};
+
+  OCTAVO_DEVICE Means(const QuantizeParams& p, const Tile& t, int column) {
+    if constexpr (kC.smooth) {
+      if (column >= p.mean_columns) return;
+      const float* const from = p.means + mean_row(p, t, 0, 1) + column;
+      OCTAVO_UNROLL
+      for (int i = 0; i < kVector; ++i) of[i] = ptx::load_written_f32(from + i);
+    }
+  }
+};
+
+// The same as floats, smoothed and rotated. All lanes of a warp come here together.
 template <Quantize kC>
 OCTAVO_DEVICE void load_row(const QuantizeParams& p, const Tile& t, i32 row, int column,
-                            float (&x)[kVector]) {
+                            const Means<kC>& means, float (&x)[kVector]) {
   u32 words[kVector * element_bytes(kC.from) / 4];
   load_row_words<kC>(p, t, row, column, words);
   widen<kC.from>(words, x);
+  if constexpr (kC.smooth) {
+    // What lies behind the last row stays 0 where the tile's maximum is found; it is not stored.
+    constexpr bool kOfTile = kC.amax_pass || kC.group == ScaleGroup::block;
+    const bool exists = !kOfTile || ptx::mask_term(row < t.end, true);
+    OCTAVO_UNROLL
+    for (int i = 0; i < kVector; ++i) x[i] = exists ? ptx::subtract_rn(x[i], means.of[i]) : x[i];
+  }
   if constexpr (kC.hadamard) rotate<kC>(p, column, x);
 }
 

@@ -1,0 +1,70 @@
+// The mean row of each head, which a smoothed K has subtracted: two launches before its codes.
+//
+//   1   every kMeanRows rows of a head are added up, column by column and in their order
+//   2   those sums are, in theirs; divided by the number of rows they are the means
+//
+// In double precision and in the order of numeric/rows.h, so the means have the CPU's bits. What is
+// no number, or infinite, counts as 0.
+#pragma once
+
+#include "device/quantize/rows.cuh"
+
+namespace octavo::quantizer {
+
+OCTAVO_DEVICE float finite_or_0(float x) {
+  constexpr u32 kInfinityBits = 0x7f800000;
+  return (ptx::bits_of(x) & kInfinityBits) == kInfinityBits ? 0.0f : x;
+}
+
+// A CTA has as many groups of kMeanRows rows in hand as it has places for rows: a thread adds up
+// eight columns of one.
+template <Quantize kC>
+OCTAVO_DEVICE void add_up_rows(const QuantizeParams& p) {
+  const Place<kC> at;
+  const Tile t = find_tile(p, ptx::block_index_x());
+  const i32 group = t.number * rows_at_once(kC) + at.slot;
+  double sums[kVector] = {};
+  constexpr int kAtOnce = 8;  // loads that are on their way while the last ones are added up
+  for (i32 i = 0; i < kMeanRows; i += kAtOnce) {
+    u32 words[kAtOnce][kVector * element_bytes(kC.from) / 4];
+    OCTAVO_UNROLL
+    for (int row = 0; row < kAtOnce; ++row)
+      load_row_words<kC>(p, t, group * kMeanRows + i + row, at.column, words[row]);
+    OCTAVO_UNROLL
+    for (int row = 0; row < kAtOnce; ++row) {
+      float x[kVector];
+      widen<kC.from>(words[row], x);
+      OCTAVO_UNROLL
+      for (int c = 0; c < kVector; ++c) sums[c] += static_cast<double>(finite_or_0(x[c]));
+    }
+  }
+  if (group >= p.mean_groups || at.column >= p.mean_columns) return;
+  double* const to = p.mean_sums + mean_row(p, t, group, p.mean_groups) + at.column;
+  OCTAVO_UNROLL
+  for (int c = 0; c < kVector; ++c) {
+    const u64 bits = __builtin_bit_cast(u64, sums[c]);
+    ptx::store_global_b64(to + c, static_cast<u32>(bits), static_cast<u32>(bits >> 32));
+  }
+}
+
+// A CTA has a head, a thread a column or several.
+template <Quantize kC>
+OCTAVO_DEVICE void find_means(const QuantizeParams& p) {
+  const Tile t = find_tile(p, ptx::block_index_x());
+  const i32 rows = t.end - t.begin;
+  for (i32 c = static_cast<i32>(ptx::thread_index()); c < p.mean_columns; c += kC.threads) {
+    double sum = 0;
+    for (i32 group = 0; group < p.mean_groups; ++group) {
+      // Written by another launch: as two words.
+      const auto* const from =
+          reinterpret_cast<const float*>(p.mean_sums + mean_row(p, t, group, p.mean_groups) + c);
+      const u64 low = ptx::bits_of(ptx::load_written_f32(from));
+      const u64 high = ptx::bits_of(ptx::load_written_f32(from + 1));
+      sum += __builtin_bit_cast(double, high << 32 | low);
+    }
+    const double mean = sum / static_cast<double>(max_of(rows, 1));
+    ptx::store_global_f32(p.means + mean_row(p, t, 0, 1) + c, static_cast<float>(mean));
+  }
+}
+
+}  // namespace octavo::quantizer
