@@ -68,7 +68,7 @@ struct Mainloop {
   }
 
   // Whether a buffer is full. The answer takes some thirty cycles, and a product that waits for it
-  // comes later by that: of codes it is asked for before there is something else to do.
+  // comes later by that: of codes it is asked for ahead, and comes while something else is done.
   static constexpr bool kAsks = G::kFolds && !C.split_keys;
   static OCTAVO_DEVICE bool has_k(const KvRing& k) {
     return kAsks && ptx::mbarrier_test(G::k_full(k.stage()), k.phase());
