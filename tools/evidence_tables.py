@@ -358,7 +358,8 @@ Random problems against fp64: {checks_8bit(run)}.
             return "" if value is None else format(value, form)
 
         of_int8 = us["fp8"] / us["int8"] if "int8" in us else None
-        cells = [r["name"], r["causal"], told(r["pace"], ".3f"), told(us["fp8"], ".4g"), told(work / us["fp8"] / 1e6, ".0f"),
+        cells = [r["name"], r["causal"], told(r["pace"], ".3f"), told(us["fp8"], ".4g"),
+                 told(work / us["fp8"] / 1e6, ".0f"),
                  told(r["ratio"]["fp8"], ".3f"), told(us.get("fp8_rows"), ".4g"),
                  told(us.get("fp8_fast"), ".4g"), told(r["ratio"].get("fp8_fast"), ".3f"),
                  told(us.get("int8"), ".4g"), told(of_int8, ".2f"),

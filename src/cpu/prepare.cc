@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <utility>
 
 #include "attention/sequence.h"
 #include "cpu/thread_pool.h"
@@ -65,23 +64,15 @@ Operand unrounded(const Operand& operand) {
 void mean_of_head(const Preparation& p, std::int64_t number, std::int64_t head, float* scratch) {
   const std::int64_t head_dim = p.operand.tensor.shape[3];
   float* row = scratch;
-  auto* sums = reinterpret_cast<double*>(scratch + padded_row(head_dim));
-  double* parts = sums + head_dim;
   const Sequence s = sequence(p.arguments, number);
   const Operand values = unrounded(p.operand);
   const RowLoader loader(p.kernels, values, p.rows(s, number, head), nullptr);
-  std::fill_n(sums, 2 * head_dim, 0.0);
+  RowSums sums(reinterpret_cast<double*>(scratch + padded_row(head_dim)), head_dim);
   for (std::int64_t r = 0; r < p.length(s); ++r) {
     loader.load_values(r, row);
-    const bool last = r + 1 == p.length(s) || (r + 1) % kMeanRows == 0;
-    for (std::int64_t c = 0; c < head_dim; ++c) {
-      if (std::isfinite(row[c])) parts[c] += static_cast<double>(row[c]);
-      if (last) sums[c] += std::exchange(parts[c], 0.0);
-    }
+    sums.add(row);
   }
-  const auto count = static_cast<double>(std::max<std::int64_t>(p.length(s), 1));
-  float* mean = p.means + (number * p.heads() + head) * head_dim;
-  for (std::int64_t c = 0; c < head_dim; ++c) mean[c] = static_cast<float>(sums[c] / count);
+  sums.mean(p.means + (number * p.heads() + head) * head_dim);
 }
 
 // Magnitudes as integers: the order of finite floats, and NaN and Inf drop out by one comparison.

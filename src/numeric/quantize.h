@@ -25,9 +25,24 @@ struct RowTransform {
 // rounded to float.
 void hadamard_rotate(float* row, std::int64_t columns);
 
-// Mean row of each (batch, head): `mean` is (B, H, D). Summed in double, in an order that is fixed:
-// kMeanRows rows one after the other, and such sums likewise. Not-finite values count as zero.
+// Rows added up column by column, in double and in an order that is fixed: kMeanRows rows one after
+// the other, and such sums likewise. Not-finite values count as zero.
 inline constexpr std::int64_t kMeanRows = 64;
+class RowSums {
+ public:
+  // `memory`: 2 * columns.
+  RowSums(double* memory, std::int64_t columns);
+  void add(const float* row);
+  void mean(float* to);  // zeros of no rows; after the last one
+
+ private:
+  void add_part();
+
+  double *sums_, *part_;
+  std::int64_t columns_, rows_ = 0;
+};
+
+// Mean row of each (batch, head), by RowSums: `mean` is (B, H, D).
 void mean_rows(const ConstTensor& x, float* mean);
 
 // Largest finite magnitude of each group of values that share a scale, after the transforms;

@@ -1,4 +1,5 @@
 // One row at a time: reading, writing, subtracting the mean, rotating.
+#include <algorithm>
 #include <cmath>
 #include <utility>
 #include <vector>
@@ -74,25 +75,40 @@ void hadamard_rotate(float* row, std::int64_t columns) {
   for (std::int64_t c = 0; c < columns; ++c) row[c] *= norm;
 }
 
+RowSums::RowSums(double* memory, std::int64_t columns)
+    : sums_(memory), part_(memory + columns), columns_(columns) {
+  std::fill_n(memory, 2 * columns, 0.0);
+}
+
+void RowSums::add(const float* row) {
+  for (std::int64_t c = 0; c < columns_; ++c)
+    part_[c] += std::isfinite(row[c]) ? static_cast<double>(row[c]) : 0.0;
+  if (++rows_ % kMeanRows == 0) add_part();
+}
+
+void RowSums::add_part() {
+  for (std::int64_t c = 0; c < columns_; ++c) sums_[c] += std::exchange(part_[c], 0.0);
+}
+
+void RowSums::mean(float* to) {
+  add_part();
+  const auto count = static_cast<double>(std::max<std::int64_t>(rows_, 1));
+  for (std::int64_t c = 0; c < columns_; ++c) to[c] = static_cast<float>(sums_[c] / count);
+}
+
 void mean_rows(const ConstTensor& x, float* mean) {
   const auto [batch, heads, rows, columns] = x.shape;
   if (batch == 0 || heads == 0 || columns == 0) return;
   std::vector<float> row(static_cast<std::size_t>(columns));
-  std::vector<double> sum(static_cast<std::size_t>(columns)), part(sum.size());
+  std::vector<double> memory(2 * row.size());
   for (std::int64_t b = 0; b < batch; ++b) {
-    for (std::int64_t h = 0; h < heads; ++h) {
-      sum.assign(sum.size(), 0.0);
-      part.assign(sum.size(), 0.0);
+    for (std::int64_t h = 0; h < heads; ++h, mean += columns) {
+      RowSums sums(memory.data(), columns);
       for (std::int64_t s = 0; s < rows; ++s) {
         load_row(x, b, h, s, row.data());
-        const bool last = s + 1 == rows || (s + 1) % kMeanRows == 0;
-        for (std::size_t c = 0; c < sum.size(); ++c) {
-          part[c] += std::isfinite(row[c]) ? static_cast<double>(row[c]) : 0.0;
-          if (last) sum[c] += std::exchange(part[c], 0.0);
-        }
+        sums.add(row.data());
       }
-      const double count = rows == 0 ? 1.0 : static_cast<double>(rows);
-      for (const double total : sum) *mean++ = static_cast<float>(total / count);
+      sums.mean(mean);
     }
   }
 }

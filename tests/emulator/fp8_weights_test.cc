@@ -44,8 +44,8 @@ struct OneColumn {
   }
 };
 
-// One key far above all others: theirs are the smallest weights that E4M3 has, and below 9.7 they
-// would be subnormal, which a polynomial has no codes for, with its own P at 256 of 448.
+// One key far above all others. With its own P at 256 of 448 theirs are subnormal from 9.7 on, and
+// a polynomial by itself has no codes for those.
 TEST(EmulatorSm90, SmallWeightsStayBesideALoneLargeOne) {
   OneColumn x;
   for (const double above : {6.0, 9.2, 10.4, 11.1}) {

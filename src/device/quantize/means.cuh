@@ -3,8 +3,8 @@
 //   1   every kMeanRows rows of a head are added up, column by column and in their order
 //   2   those sums are, in theirs; divided by the number of rows they are the means
 //
-// In double precision and in the order of numeric/rows.h, so the means have the CPU's bits. What is
-// no number, or infinite, counts as 0.
+// In double precision and in the order of RowSums (numeric/quantize.h), so the means have the CPU's
+// bits. What is no number, or infinite, counts as 0.
 #pragma once
 
 #include "device/quantize/rows.cuh"

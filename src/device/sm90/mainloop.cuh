@@ -18,6 +18,7 @@
 
 #include "device/ptx/mbarrier.cuh"
 #include "device/sm90/geometry.cuh"
+#include "device/sm90/half_rows.cuh"
 #include "device/sm90/mask.cuh"
 #include "device/sm90/products.cuh"
 #include "device/sm90/scales.cuh"
@@ -36,7 +37,7 @@ struct Mainloop {
   static constexpr Sm90Forward C = G::C;
 
   static OCTAVO_DEVICE void init(Rows& rows) {
-    if constexpr (G::kHalves) Softmax<G>::init_halves(rows);
+    if constexpr (G::kHalves) HalfRows<G>::init(rows);
     OCTAVO_UNROLL
     for (int half = 0; half < 2; ++half) {
       rows.limit[half] = -kInfinity;

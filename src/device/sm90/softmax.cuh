@@ -4,6 +4,7 @@
 #include "device/ptx/thread.cuh"
 #include "device/ptx/wgmma.cuh"
 #include "device/sm90/geometry.cuh"
+#include "device/sm90/half_rows.cuh"
 #include "device/sm90/pair_codes.cuh"
 #include "device/sm90/scales.cuh"
 
@@ -15,6 +16,7 @@ struct Softmax {
   using State = typename G::State;
   using Rows = typename G::Rows;
   using Place = typename G::Place;
+  using Halves = HalfRows<G>;
   static constexpr Sm90Forward C = G::C;
 
   // Of a block, this thread's, of even columns and of odd ones.
@@ -24,11 +26,6 @@ struct Softmax {
     for (int i = 1; i < G::kScores / 4; ++i)
       pair = ptx::max_f16x2(pair, scores.pairs[i * 2 + half]);
     return pair;
-  }
-  static OCTAVO_DEVICE float half_of(u32 pair, int half) {
-    float low, high;
-    ptx::f32_from_f16x2(low, high, pair);
-    return half == 0 ? low : high;
   }
   // Of eights of columns from `from` on, this thread's two in each.
   template <int kEights>
@@ -89,14 +86,14 @@ struct Softmax {
   static OCTAVO_DEVICE bool passes_limit(const Scores& scores, const Rows& rows, Largest& largest,
                                          bool first) {
     if (kQuick && first) return true;
-    bool passes = false;
     if constexpr (G::kHalves) {
       const u32 pairs[2] = {largest_pair(scores, 0), largest_pair(scores, 1)};
       largest.of_rows = ptx::max_f16x2(ptx::permute_bytes(pairs[0], pairs[1], 0x5410),
                                        ptx::permute_bytes(pairs[0], pairs[1], 0x7632));
-      passes = ptx::any_ge_f16x2(largest.of_rows, rows.half_limits) || has_weak(rows);
-      return ptx::warp_any(passes);
+      return ptx::warp_any(ptx::any_ge_f16x2(largest.of_rows, rows.half_limits) ||
+                           Halves::has_weak(rows));
     }
+    bool passes = false;
     OCTAVO_UNROLL
     for (int half = 0; half < 2; ++half) {
       const float limit = rows.limit[half];
@@ -110,7 +107,7 @@ struct Softmax {
     return ptx::warp_any(passes);
   }
   static OCTAVO_DEVICE float own_max(const Scores& scores, const Largest& largest, int half) {
-    if constexpr (G::kHalves) return half_of(largest.of_rows, half);
+    if constexpr (G::kHalves) return Halves::half_of(largest.of_rows, half);
     if constexpr (kQuick) return own_max(scores, half);
     return largest.own[half];
   }
@@ -126,12 +123,12 @@ struct Softmax {
   // other keys keep two powers of two more; from there on many of them are subnormal all the same.
   static constexpr float kAlone = 6, kFarAbove = 9.5f;
   static OCTAVO_DEVICE float limit_of(const Rows& rows, int half) {
-    return G::kHalves ? half_of(rows.half_limits, half) : rows.limit[half];
+    return G::kHalves ? Halves::half_of(rows.half_limits, half) : rows.limit[half];
   }
   // What makes powers of two of a row's scores, where one scale is that of all.
   static OCTAVO_DEVICE float scale_of(const Rows& rows, int half, float of_all) {
     if constexpr (G::kHalves && C.ones)  // LSE wants it as it is
-      return half_of(rows.half_scales, half) * G::kExponentUnit;
+      return Halves::half_of(rows.half_scales, half) * G::kExponentUnit;
     return G::kCodes ? rows.scale[half] : of_all;
   }
   // A row's origin moves only when a score exceeds it by more than 2^G::kSlackLog2 after the
@@ -140,7 +137,7 @@ struct Softmax {
   // row's O is to be multiplied.
   static OCTAVO_DEVICE void move_origins(Rows& rows, const Scores& scores, const Largest& largest,
                                          float of_all, float (&alpha)[2]) {
-    NewHalves halves;
+    typename Halves::Moved halves;
     if constexpr (G::kHalves) ptx::pin(rows.half_scales);  // what comes of them is not kept
     OCTAVO_UNROLL
     for (int half = 0; half < 2; ++half) {
@@ -153,7 +150,7 @@ struct Softmax {
       const float largest_so_far = ptx::max_f32(rows.origin[half], of_row * scale);
       float to = largest_so_far - below;
       float limit = of_row + (G::kSlackLog2 - below) * ptx::reciprocal_approx(scale);
-      if constexpr (G::kHalves) round_origin(to, limit, scale, largest_so_far);
+      if constexpr (G::kHalves) Halves::round_origin(to, limit, scale, largest_so_far);
       const float by = ptx::exp2_approx(rows.origin[half] - to);
       alpha[half] = moves ? by : 1.0f;
       rows.origin[half] = moves ? to : rows.origin[half];
@@ -260,83 +257,21 @@ struct Softmax {
 
   // --- codes, scores in pairs of FP16 -----------------------------------------------------------
 
-  // P's exponent is fma(s, by, offset) in FP16, with one rounding. The offset is rounded to FP16,
-  // and so must the origin be that sums and outputs stand on: what the row counts from is always
-  // what its offset says.
-  //
-  // E4M3 codes are nearly linear in the logarithm: between powers of two the code's value runs
-  // along a chord of 2^x. So 8 (x + 7 - 0.057) is P's code, if not its best one, and needs no
-  // exponential: the shift halves the largest error.
-  static constexpr float kCodeShift = 6.943f;
-  static OCTAVO_DEVICE float offset_of(float origin) {
-    const float exponent = G::kProbabilityLog2 - origin;
-    return C.code_exp ? (exponent + kCodeShift) / G::kExponentUnit : exponent;
-  }
-  static OCTAVO_DEVICE float origin_of(float offset) {
-    return G::kProbabilityLog2 - (C.code_exp ? offset * G::kExponentUnit - kCodeShift : offset);
-  }
-  // What is held of both rows in FP16, of one of them twice, beside pairs.
-  static OCTAVO_DEVICE u32 twice(u32 both, int half) {
-    return ptx::permute_bytes(both, 0, half == 0 ? 0x1010 : 0x3232);
-  }
-  // Beyond this FP16 is too coarse for an origin, and a scale may not be a number there: such a row
-  // is remote, and so is one that has seen no key. Its limit is -infinity, so that every block is
-  // looked at, and its scores are counted from the largest before anything is multiplied.
-  static constexpr float kMost = 512;
-  static OCTAVO_DEVICE bool is_remote(const Rows& rows, int half) {
-    return limit_of(rows, half) == -kInfinity;
-  }
-  static OCTAVO_DEVICE void round_origin(float& origin, float& limit, float scale, float remote) {
-    constexpr float kLargestHalf = 65504;
-    const float offset = offset_of(origin);
-    const float rounded = origin_of(half_of(ptx::f16x2_from_f32(offset, offset), 0));
-    const bool near = ptx::abs_f32(rounded) < kMost && scale < kMost;
-    origin = near ? rounded : remote;
-    limit = near ? ptx::max_f32(limit, -kLargestHalf) : -kInfinity;
-  }
-  // A limit's last bit says whether its row has many weak keys, which moves it by a thousandth or
-  // less.
-  static constexpr u32 kWeakBits = 0x00010001;
-  static OCTAVO_DEVICE bool has_weak(const Rows& rows) {
-    return G::kPolynomial && (rows.half_limits & kWeakBits) != 0;
-  }
-  struct NewHalves {
-    float limit[2], offset[2];
-    u32 moving = 0, weak = 0;  // halves of all ones, and last bits
-    OCTAVO_DEVICE void put(int half, bool moves, float origin, float to, bool has_weak) {
-      const bool remote = to == -kInfinity;
-      limit[half] = to;
-      offset[half] = offset_of(remote ? 0 : origin);
-      moving |= moves ? 0xffffu << 16 * half : 0;
-      weak |= has_weak && !remote ? 1u << 16 * half : 0;
-    }
-    OCTAVO_DEVICE void move_into(Rows& rows) const {
-      const u32 limits = (ptx::f16x2_from_f32(limit[0], limit[1]) & ~kWeakBits) | weak;
-      const u32 offsets = ptx::f16x2_from_f32(offset[0], offset[1]);
-      rows.half_limits = (limits & moving) | (rows.half_limits & ~moving);
-      rows.half_offsets = (offsets & moving) | (rows.half_offsets & ~moving);
-    }
-  };
-  // Of rows that have seen no key.
-  static OCTAVO_DEVICE void init_halves(Rows& rows) {
-    const float offset = offset_of(0);
-    rows.half_limits = ptx::f16x2_from_f32(-kInfinity, -kInfinity);
-    rows.half_offsets = ptx::f16x2_from_f32(offset, offset);
-  }
   // Few rows need either.
   static OCTAVO_DEVICE void move_scores(Scores& scores, const Rows& rows) {
-    const bool any_remote = is_remote(rows, 0) || is_remote(rows, 1);
-    if (!ptx::warp_any(any_remote || has_weak(rows))) return;
+    const bool any_remote = Halves::is_remote(rows, 0) || Halves::is_remote(rows, 1);
+    if (!ptx::warp_any(any_remote || Halves::has_weak(rows))) return;
     if (ptx::warp_any(any_remote)) bring_near(scores, rows);
     if constexpr (G::kPolynomial)
-      if (ptx::warp_any(has_weak(rows))) lift_weak(scores, rows);
+      if (ptx::warp_any(Halves::has_weak(rows))) lift_weak(scores, rows);
   }
   static OCTAVO_DEVICE void bring_near(Scores& scores, const Rows& rows) {
     OCTAVO_UNROLL
     for (int half = 0; half < 2; ++half) {
       // To the bit the score that the origin was made of.
       const float largest = rows.origin[half] * ptx::reciprocal_approx(scale_of(rows, half, 0));
-      const float by = is_remote(rows, half) && rows.origin[half] > kLowest ? largest : 0.0f;
+      const float by =
+          Halves::is_remote(rows, half) && rows.origin[half] > kLowest ? largest : 0.0f;
       OCTAVO_UNROLL
       for (int i = 0; i < G::kScores / 4; ++i) {
         u32& pair = scores.pairs[i * 2 + half];
@@ -350,9 +285,10 @@ struct Softmax {
   static OCTAVO_DEVICE void lift_weak(Scores& scores, const Rows& rows) {
     OCTAVO_UNROLL
     for (int half = 0; half < 2; ++half) {
-      if ((twice(rows.half_limits, half) & kWeakBits) == 0) continue;
-      const u32 by = twice(rows.half_scales, half), offsets = twice(rows.half_offsets, half);
-      const float inverse = ptx::reciprocal_approx(half_of(rows.half_scales, half));
+      if ((Halves::twice(rows.half_limits, half) & Halves::kWeakBits) == 0) continue;
+      const u32 by = Halves::twice(rows.half_scales, half),
+                offsets = Halves::twice(rows.half_offsets, half);
+      const float inverse = ptx::reciprocal_approx(Halves::half_of(rows.half_scales, half));
       const u32 back = ptx::f16x2_from_f32(inverse, inverse);
       OCTAVO_UNROLL
       for (int i = 0; i < G::kScores / 4; ++i) {
@@ -365,7 +301,8 @@ struct Softmax {
   static OCTAVO_DEVICE void exponentials_in_pairs(Scores& scores, Rows& rows, int from, int to) {
     OCTAVO_UNROLL
     for (int half = 0; half < 2; ++half) {
-      const u32 by = twice(rows.half_scales, half), offsets = twice(rows.half_offsets, half);
+      const u32 by = Halves::twice(rows.half_scales, half),
+                offsets = Halves::twice(rows.half_offsets, half);
       OCTAVO_UNROLL
       for (int i = from; i < to; ++i) {
         u32& pair = scores.pairs[i * 2 + half];
