@@ -30,7 +30,8 @@ struct Sm90Forward {
                                    // else when it is there
   bool persistent = true;          // one CTA an SM, tile after tile; else a CTA a tile
   bool own_o = true;               // O is stored through shared memory; else from registers
-  bool ones = true;                // row sums come from the tensor cores: a column of ones beside V
+  bool ones = true;                // row sums are of P as it was rounded: by the tensor cores, from
+                                   // a column of ones beside V, or of bytes
   int rescale_log2 = 8;            // O is rescaled only when a maximum grows by 2^this; of 8-bit P
                                    // by what its format has room for
   bool pack_heads = false;    // where keys are split: a tile's rows are queries of several heads
@@ -72,6 +73,10 @@ OCTAVO_HD constexpr Element v_element(const Sm90Forward& c) {
 OCTAVO_HD constexpr bool codes_pv(const Sm90Forward& c) {
   return codes_qk(c) && element_bytes(v_element(c)) == 1;
 }
+// Columns beside V's by which the tensor cores sum P. Bytes are summed four at a time without them.
+OCTAVO_HD constexpr int ones_columns(const Sm90Forward& c) {
+  return c.ones && !(codes_pv(c) && c.element == Element::int8) ? 8 : 0;
+}
 // Of codes, where P V is computed in parts: whether the sums by ones are a product of their own,
 // eight columns wide. As the last columns of the last part they make all parts wider, since a
 // buffer takes products of one width. Apart they gain up to 4% where parts are four (and cost 1%
@@ -79,7 +84,7 @@ OCTAVO_HD constexpr bool codes_pv(const Sm90Forward& c) {
 // CTA; of other two they cost up to 4%.
 OCTAVO_HD constexpr bool ones_apart(const Sm90Forward& c) {
   const int parts = codes_pv(c) ? c.head_dim / c.fold_columns : 1;
-  return c.ones && (parts > 2 || (parts == 2 && c.split_keys && c.fold_columns >= 64));
+  return ones_columns(c) > 0 && (parts > 2 || (parts == 2 && c.split_keys && c.fold_columns >= 64));
 }
 // Scores in FP16, with sums by ones: of each 64 keys so many sixteens have P's codes by a
 // polynomial, and leave the exp unit to the others. On an H200 three of them gave 5 to 15% at 64
@@ -129,10 +134,10 @@ OCTAVO_HD constexpr int register_budget(const Sm90Forward& c) {
 // What it holds at most at once: O, the scores with the probabilities before them where those are
 // still read, what is to be folded into O, and about so much beside them.
 OCTAVO_HD constexpr int registers_held(const Sm90Forward& c) {
-  const int rest = c.f16_scores ? 16 : 24;
+  const int rest = c.f16_scores || (codes_pv(c) && c.element == Element::int8) ? 16 : 24;
   const int scores = c.block_n / (c.f16_scores ? 4 : 2);
   const int p = c.block_n * element_bytes(v_element(c)) / 8;
-  const int ones = c.ones ? 8 : 0;
+  const int ones = ones_columns(c);
   const int folded = c.fold_columns > 0 ? (c.fold_columns + ones) / 2 : 0;
   const int under_way = (c.fold_buffers - 1) * c.fold_columns / 2;  // while another is folded
   const int here = c.overlap         ? scores + p + under_way
@@ -220,7 +225,7 @@ OCTAVO_HD constexpr SmemPlan smem_plan(const Sm90Forward& c) {
   const bool ones_inside = c.ones && !codes_pv(c) && v_blocks(c).count > 1;
   s.v_bytes = c.block_n * c.head_dim * element_bytes(v_element(c));
   s.v_stage = s.v_bytes + (ones_inside             ? c.block_n * v_blocks(c).row_bytes
-                           : c.ones && codes_pv(c) ? c.block_n * 8
+                           : codes_pv(c) ? c.block_n * ones_columns(c)
                                                    : 0);
   s.q = 0;
   const int q_bytes = q_tiles(c) * s.q_tile;

@@ -288,10 +288,9 @@ OCTAVO_HD constexpr Sm90Forward config_of(const TableRow& row, Element element) 
   c.f16_scores = row.scores != Scores8Bit::f32;
   c.code_exp = row.scores == Scores8Bit::f16_codes;
   c.ctas = row.ctas;
-  // In FP8 wherever there is room: what rounding takes from P, the sums by ones do not have either.
-  // Bytes have too few steps.
+  // Wherever there is room: what rounding takes from P, sums of what is left do not have either.
   if (row.fold_columns > 0) {
-    c.ones = element != Element::int8;
+    c.ones = true;
     if (registers_held(c) > register_budget(c) || smem_bytes(c) > kSmemBytes) c.ones = false;
   }
   return c;

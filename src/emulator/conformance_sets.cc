@@ -133,6 +133,8 @@ void add_arithmetic(std::vector<ConformanceSet>& sets) {
   };
   add("shl.b32", {OCTAVO_KERNEL_OF(arithmetic<conformance::Function::shift_left>)}, 0,
       [](Draw& draw, int i) { return i % 2 == 0 ? draw.word() : draw.word() % 40; });
+  add("dp4a.u32.u32", {OCTAVO_KERNEL_OF(arithmetic<conformance::Function::add_bytes>)}, 0,
+      [](Draw& draw, int) { return draw.word(); });
   add("max.f32", {OCTAVO_KERNEL_OF(arithmetic<conformance::Function::max>)}, 0, with_nans);
   add("cvt.rn.f32.s32", {OCTAVO_KERNEL_OF(arithmetic<conformance::Function::int_to_float>)}, 0,
       any);

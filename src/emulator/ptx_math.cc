@@ -162,6 +162,10 @@ u32 permute_bytes(u32 a, u32 b, u32 selector) {
     d |= static_cast<u32>(bytes >> (selector >> i * 4 & 7) * 8 & 0xff) << i * 8;
   return d;
 }
+u32 add_bytes(u32 x, u32 c) {
+  for (u32 i = 0; i < 4; ++i) c += x >> i * 8 & 0xff;
+  return c;
+}
 float float_of_bits(u32 x) { return std::bit_cast<float>(x); }
 u32 bits_of(float x) { return std::bit_cast<u32>(x); }
 float float_of_int(i32 x) { return static_cast<float>(x); }

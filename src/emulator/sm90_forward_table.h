@@ -157,6 +157,7 @@ constexpr void for_each_f32_scores(const sm90::TableRow& row, const Take& take) 
     c.pack_heads = true;
     take(c);
     c = sm90::config_of(row, Element::int8);
+    c.ones = false;
     c.k_block_scales = true;
     c.pack_heads = true;
     take(c);

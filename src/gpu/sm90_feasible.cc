@@ -22,7 +22,7 @@ Status check_shape(const Sm90Forward& c) {
   bool known = false;
   for (const int head_dim : kHeadDims) known = known || c.head_dim == head_dim;
   if (!known) return wrong_field("head_dim", c.head_dim, "64, 96, 128, 192, 256");
-  if (c.ones && (sm90::codes_pv(c) ? c.fold_columns : c.head_dim) == 256)
+  if ((sm90::codes_pv(c) ? c.fold_columns : c.head_dim) + sm90::ones_columns(c) > 256)
     return invalid("config.ones", "true", "false with 256 columns: wgmma has no more");
   if (c.warpgroups < 1 || c.warpgroups > 4)
     return wrong_field("warpgroups", c.warpgroups, "1 to 4");
@@ -76,8 +76,6 @@ Status check_8bit_pv(const Sm90Forward& c) {
       (c.block_n % 128 != 0 || c.fold_columns != c.head_dim || c.fold_buffers != 2))
     return wrong_field("block_n", c.block_n,
                        "up to 160 in FP8, or 256 with all columns folded in two buffers");
-  if (c.ones && c.element == Element::int8)
-    return invalid("config.ones", "true", "false with int8");
   if (c.f16_scores && (c.element == Element::int8 || c.k_row_scales || c.k_block_scales))
     return invalid("config.f16_scores", "true",
                    "false with int8, and with k_row_scales or k_block_scales");

@@ -59,7 +59,6 @@ TEST(Sm90Feasible, WhatDoesNotAndWhy) {
       {"element=e4m3,fold_columns=32,ones=false", "config.own_o"},
       {"element=e4m3,fold_columns=32,ones=false,own_o=false,block_n=80", "multiples of 32"},
       {"element=e4m3,fold_columns=64,ones=false,own_o=false,block_n=160", "registers for scores"},
-      {"element=int8,fold_columns=64,own_o=false,block_n=64", "config.ones"},
       {"element=int8,fold_columns=32,ones=false,own_o=false,f16_scores=true", "config.f16_scores"},
       {"element=e4m3,fold_columns=32,ones=false,own_o=false,f16_scores=true,k_row_scales=true",
        "config.f16_scores"},

@@ -66,7 +66,7 @@ Rows candidates_8_bit(const Group& group) {
   Rows rows;
   const auto add = [&](sm90::TableRow row) {
     int folds = 0;
-    for (const int fold : {192, 128, 96, 64, 32}) {
+    for (const int fold : {192, 128, 96, 64, 32, 16}) {
       if (head_dim % fold != 0) continue;
       row.fold_columns = fold;
       row.scores = group.scores;
@@ -182,7 +182,10 @@ class Bench {
     std::vector<std::uint16_t> values(kElements + bench.buffers_.size() * kApart);
     std::mt19937 random(42);
     std::normal_distribution<float> normal;
-    const auto code = [&] { return e4m3_from_f32(kCodeDeviation * normal(random)); };
+    const auto code = [&]() -> unsigned {
+      const float value = deviation(element) * normal(random);
+      return element == Element::int8 ? int8_from_f32(value) : e4m3_from_f32(value);
+    };
     for (std::uint16_t& x : values)
       x = element == Element::f16 ? f16_from_f32(normal(random))
                                   : static_cast<std::uint16_t>(code() | code() << 8);
@@ -190,7 +193,7 @@ class Bench {
     // every row's origin moves there.
     for (std::size_t i = 0; i < bench.buffers_.size(); ++i)
       OCTAVO_RETURN_IF_ERROR(fill(bench.buffers_[i], values.data() + i * kApart, kElements));
-    const std::vector<float> scales(kScales, 1 / kCodeDeviation);
+    const std::vector<float> scales(kScales, 1 / deviation(element));
     OCTAVO_RETURN_IF_ERROR(fill(bench.scales_, scales.data(), scales.size()));
     return bench;
   }
@@ -246,7 +249,8 @@ class Bench {
 
   static constexpr std::size_t kElements = std::size_t{1} << 26, kScales = std::size_t{1} << 20;
   static constexpr std::size_t kApart = 10007;  // values; no multiple of a row or a head
-  static constexpr float kCodeDeviation = 5;    // |q k| stays far below FP16's end
+  // Of codes, from their scales: |q k| stays far below FP16's end, and few bytes at theirs.
+  static constexpr float deviation(Element element) { return element == Element::int8 ? 30 : 5; }
   static constexpr Device kDevice{Device::Kind::cuda, 0};
   std::array<Buffer, 4> buffers_;
   Buffer scales_;

@@ -19,6 +19,7 @@ enum class Function : int {
   sub_f16x2,
   shift_left,
   permute,
+  add_bytes,
   fma,
   max,
   int_to_float,
@@ -64,6 +65,8 @@ OCTAVO_DEVICE u32 apply(u32 a, u32 b, u32 c) {
       return ptx::shift_left(a, b);
     case Function::permute:
       return ptx::permute_bytes(a, b, c & 0x7777);
+    case Function::add_bytes:
+      return ptx::add_bytes(a, b);
     case Function::fma:
       return ptx::bits_of(ptx::fused_multiply_add(as_float(a), as_float(b), as_float(c)));
     case Function::max:

@@ -132,6 +132,12 @@ OCTAVO_PTX u32 shift_left(u32 x, u32 by) OCTAVO_BODY({
 // prmt.b32 d, a, b, selector;  byte i of d is byte selector[4i+2:4i] of {b, a}
 OCTAVO_PTX u32 permute_bytes(u32 a, u32 b, u32 selector)
     OCTAVO_BODY({ return __byte_perm(a, b, selector); });
+// dp4a.u32.u32;  the four bytes of x, added to c
+OCTAVO_PTX u32 add_bytes(u32 x, u32 c) OCTAVO_BODY({
+  u32 d;
+  asm("dp4a.u32.u32 %0, %1, %2, %3;" : "=r"(d) : "r"(x), "r"(0x01010101u), "r"(c));
+  return d;
+});
 OCTAVO_PTX float float_of_bits(u32 x) OCTAVO_BODY({ return __uint_as_float(x); });
 OCTAVO_PTX u32 bits_of(float x) OCTAVO_BODY({ return __float_as_uint(x); });
 OCTAVO_PTX float float_of_int(i32 x) OCTAVO_BODY({ return __int2float_rn(x); });

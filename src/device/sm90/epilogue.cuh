@@ -30,7 +30,7 @@ struct Epilogue {
     OCTAVO_UNROLL
     for (u32 half = 0; half < 2; ++half) {
       float sum;
-      if constexpr (C.ones) {
+      if constexpr (G::kOnes) {
         sum = state.o[G::kColumns + half * 2];
       } else {
         sum = rows.sum[half];

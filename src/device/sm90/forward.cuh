@@ -258,6 +258,7 @@ struct ForwardKernel {
     Place w = place_of(lane, tile);
     if constexpr (G::kCodes) ptx::pin(w.lane);
     Mask<G>::apply_mask(scores, p, w, c.key);
+    if constexpr (G::kIntegers) Softmax<G>::find_largest(scores);
   }
 
   static OCTAVO_DEVICE void store(State& state, const Rows& rows, const Sm90ForwardParams& p,
@@ -314,7 +315,7 @@ struct ForwardKernel {
     prepare(scores, p, lane, c, tile);
     Loop::softmax(scores, state.rows, p.scale_log2, true);
     Loop::wait_for_v(feed.v);
-    Softmax<G>::pack_p(prob, scores);
+    Softmax<G>::pack_p(prob, scores, state.rows);
     while (true) {
       const bool crosses = c.left == 0;
       if (crosses) {
@@ -349,7 +350,7 @@ struct ForwardKernel {
           Loop::catch_up(state, behind);
         if (!early) Loop::wait_for_v(feed.v);
         adds = !crosses;
-        Softmax<G>::pack_p(prob, scores);
+        Softmax<G>::pack_p(prob, scores, state.rows);
       } else {
         Loop::pv_then_qk(state, prob, feed.v, scores, q, feed.k, adds);
         feed.release_v(lane);
@@ -365,7 +366,7 @@ struct ForwardKernel {
         Loop::take_origins(scores, state, p.scale_log2, crosses);
         adds = !crosses;
         Loop::exponentials(scores, state.rows, p.scale_log2);
-        Softmax<G>::pack_p(prob, scores);
+        Softmax<G>::pack_p(prob, scores, state.rows);
         Loop::wait_for_v(feed.v, there);
       }
     }
@@ -422,7 +423,7 @@ struct ForwardKernel {
       init_barriers();
     }
     G::template fill_ones<threads(C)>(ptx::thread_index());
-    if constexpr (!C.ones) ptx::spare("only barriers were written, and have a fence of their own");
+    if constexpr (!G::kOnes) ptx::spare("only barriers were written, and have a fence of their own");
     ptx::fence_proxy_async();
     ptx::cta_sync();
     const u32 group = ptx::warp_index() / 4;

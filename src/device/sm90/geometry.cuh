@@ -82,7 +82,7 @@ struct Geometry {
   static_assert(C.block_n % kStepKeys == 0 && C.block_n <= 256,
                 "a block of keys is whole wgmma steps");
   static_assert(C.warpgroups >= 1 && C.warpgroups <= 4, "one to four warpgroups compute");
-  static_assert((codes_pv(C) ? C.fold_columns : C.head_dim) + (C.ones ? 8 : 0) <= 256,
+  static_assert((codes_pv(C) ? C.fold_columns : C.head_dim) + ones_columns(C) <= 256,
                 "wgmma has at most 256 columns");
 
   // As codes a block's P V is a product of its own, that is folded into O in FP32: the tensor
@@ -108,7 +108,9 @@ struct Geometry {
                 "parts take turns in two buffers");
   static_assert(!C.scores_behind || !C.overlap, "scores come before P V, or right behind it");
   static_assert(!kCodes || !stages_o(C), "of 8-bit Q and K O is stored from registers");
-  static_assert(!kIntegers || !C.ones, "P in bytes has too few steps to be summed");
+  // Where sums are of P as it was rounded: by ones beside V, or of bytes.
+  static constexpr bool kOnes = ones_columns(C) > 0;
+  static constexpr bool kSumsBytes = C.ones && kIntegers;
   // Scores, and the softmax, in pairs of FP16.
   static constexpr bool kHalves = C.f16_scores;
   static constexpr bool kPolynomial = sixteens_by_polynomial(C) > 0;
@@ -122,27 +124,31 @@ struct Geometry {
   // its smallest normal is then 2^-12. As an unsigned byte it has 255 steps, of its block's
   // largest: a row whose weight sits in another block still spends all of them on this one.
   static constexpr float kProbabilityLog2 = kIntegers ? 7.99435344f : kFolds ? 8 - kSlackLog2 : 0;
+  // Steps are FP16's smallest: its subnormals are whole numbers of them, and a conversion to FP16
+  // leaves a step's number in the low byte.
+  static constexpr float kStepsInOne = kIntegers ? 16777216 : 1;
+  static constexpr float kWeightLog2 = kProbabilityLog2 - (kIntegers ? 24 : 0);
 
   static constexpr RowBlocks kQkBlocks = qk_blocks(C), kVBlocks = v_blocks(C);
   static constexpr Swizzle kSwizzle = swizzle_of(kQkBlocks.row_bytes);
   static constexpr u32 kRowBytes = kQkBlocks.row_bytes;
   static constexpr u32 kVRowBytes = kVBlocks.row_bytes;
-  static constexpr bool kOnesInside = C.ones && !kFolds && kVBlocks.count > 1;
+  static constexpr bool kOnesInside = kOnes && !kFolds && kVBlocks.count > 1;
   static constexpr int kScores = C.block_n / 2;           // registers of the scores,
   static constexpr int kColumns = C.head_dim / 2;         // of O,
-  static constexpr int kO = kColumns + (C.ones ? 4 : 0);  // and with the sums by ones
+  static constexpr int kO = kColumns + (kOnes ? 4 : 0);  // and with the sums by ones
   static constexpr int kPvSteps = C.block_n / kStepKeys;
   static constexpr int kFoldedSteps = folded_keys(C) / kStepKeys;
   static constexpr bool kOnesApart = ones_apart(C);
   // registers of a part of P V, of one in the other buffer, and of the sums apart
   static constexpr int kFolded =
-      kFolds ? (C.fold_columns + (C.ones && !kOnesApart ? 8 : 0)) / 2 : 1;
+      kFolds ? (C.fold_columns + (kOnes && !kOnesApart ? 8 : 0)) / 2 : 1;
   static constexpr int kFoldedFirst = kKeyParts == 2        ? kFolded
                                       : C.fold_buffers == 2 ? C.fold_columns / 2
                                                             : 1;
   static constexpr int kFoldedOnes = kOnesApart ? 4 : 1;
   static constexpr u32 kChunkKeys = chunk_keys(C);  // of V transposed,
-  static constexpr u32 kChunkBytes = (C.head_dim + (C.ones ? 8 : 0)) * chunk_keys(C);  // with ones
+  static constexpr u32 kChunkBytes = (C.head_dim + ones_columns(C)) * chunk_keys(C);  // with ones
   // Scales of keys in registers, where a block has several.
   static constexpr int kKeyScales = C.k_block_scales ? scaled_groups(C) : 1;
   static_assert(scaled_rows(C) == 0 || C.block_n % scaled_rows(C) == 0,
@@ -154,6 +160,8 @@ struct Geometry {
     i32 sums[kIntegerScores ? kScores : 1];  // as the products leave them
     u32 pairs[kHalves ? kScores / 2 : 1];    // columns 2i and 2i + 1, of one row and of the other
     float key_scales[kKeyScales];
+    // Of integers, before scales of keys: this thread's largest in each of its rows.
+    float largest[kKeyScales][2];
   };
   // P as the A operand of one step of keys each.
   struct Probabilities {
@@ -162,13 +170,12 @@ struct Geometry {
   // Of a thread's two rows, g and g + 8: P is 2^(scale * s - origin) until a raw score reaches the
   // limit. The limit is -infinity, and the origin kLowest, until a row has seen a key. Of codes the
   // scale is the row's own.
-  // P of integers counts from the block's own largest exponent: it enters O times `add`, and the
-  // rest is multiplied by `keep`; their origin is the largest exponent so far.
+  // P of integers counts from the block's own largest exponent, and enters O times `add`.
   struct Rows {
     float limit[2];
     float origin[2];
     float sum[2];  // this thread's part; not used where the sums come by ones
-    float scale[2], keep[2];
+    float scale[2];
     // Of scores in pairs, of both rows in FP16: the limits, and what makes exponents of scores.
     u32 half_limits, half_scales, half_offsets;
     float block_origin[2], add[2];
@@ -314,7 +321,7 @@ struct Geometry {
                           : kOf == Element::bf16 ? 0x3f803f80u
                           : kOf == Element::e4m3 ? 0x38383838u
                                                  : 0x3c3c3c3cu;
-    if constexpr (C.ones && kFolds) {
+    if constexpr (kOnes && kFolds) {
       OCTAVO_UNROLL
       for (u32 stage = 0; stage < kv_buffers(C); ++stage) {
         OCTAVO_UNROLL
@@ -326,7 +333,7 @@ struct Geometry {
       OCTAVO_UNROLL
       for (u32 stage = 0; stage < kv_buffers(C); ++stage)
         fill<kThreads>(v_tile(stage) + S.v_bytes, C.block_n * kVRowBytes, thread, kPair);
-    } else if constexpr (C.ones) {
+    } else if constexpr (kOnes) {
       fill<kThreads>(ptx::shared_base() + S.ones, 16 * kVRowBytes, thread, kPair);
     }
   }

@@ -87,8 +87,10 @@ struct Mainloop {
   // Scores are there but for the scales of their keys, which go with K.
   static OCTAVO_DEVICE void finish_qk(Scores& scores, const KvRing& k, u32 lane) {
     ptx::pin(Products<G>::sums_of(scores));
+    if constexpr (G::kIntegers && !C.k_row_scales) Softmax<G>::find_largest_sums(scores);
     if constexpr (G::kIntegerScores) Softmax<G>::convert(scores);
     if constexpr (C.k_row_scales) Scales<G>::multiply(scores, k.stage(), lane);
+    if constexpr (G::kIntegers && C.k_row_scales) Softmax<G>::find_largest(scores);
     if constexpr (C.k_block_scales) Scales<G>::load_of_keys(scores, k.stage());
   }
   // `adds`: to what O holds, else in its place. Of codes the first part of the product is started.
@@ -167,6 +169,7 @@ struct Mainloop {
     if (!range.needs_mask(key, C.block_n) && !p.negate) return;
     if (p.negate) Mask<G>::negate(scores);
     Mask<G>::apply_mask(scores, p, w, key);
+    if constexpr (G::kIntegers) Softmax<G>::find_largest(scores);
   }
 
   // Scores become P. When a row's origin moves, which is rare after the first block, O is behind by
@@ -183,7 +186,11 @@ struct Mainloop {
                                          float (&alpha)[2], Moved&& moved) {
     typename Softmax<G>::Largest largest;
     if constexpr (G::kIntegers) {
-      Softmax<G>::raise_origins(scores, rows);
+      if (Softmax<G>::take_block_origins(scores, rows)) {
+        Softmax<G>::raise_origins(rows, alpha);
+        moved();
+      }
+      Softmax<G>::weigh_block(rows);
     } else if (Softmax<G>::passes_limit(scores, rows, largest, first)) {
       Softmax<G>::move_origins(rows, scores, largest, scale, alpha);
       moved();
@@ -200,7 +207,7 @@ struct Mainloop {
     return behind;
   }
   static OCTAVO_DEVICE void catch_up(State& state, const Behind& behind) {
-    if (!G::kIntegers && behind.any) Softmax<G>::rescale(state, behind.alpha);
+    if (behind.any) Softmax<G>::rescale(state, behind.alpha);
   }
   // Where no product still adds to O: it is never behind. Of codes that is one branch less.
   static OCTAVO_DEVICE void take_origins(Scores& scores, State& state, float scale, bool first) {
@@ -229,7 +236,7 @@ struct Mainloop {
     prepare(scores, p, w, range, key);
     softmax(scores, state.rows, p.scale_log2, true);
     wait_for_v(feed.v);
-    Softmax<G>::pack_p(prob, scores);
+    Softmax<G>::pack_p(prob, scores, state.rows);
     for (i32 block = 1; block < blocks; ++block) {
       key += C.block_n;
       start_qk(scores, q, feed.k);
@@ -246,7 +253,7 @@ struct Mainloop {
       feed.release_v(w);
       catch_up(state, behind);
       if constexpr (C.stages == 1) wait_for_v(feed.v);
-      Softmax<G>::pack_p(prob, scores);
+      Softmax<G>::pack_p(prob, scores, state.rows);
     }
     start_pv(state, prob, feed.v, blocks > 1);
     finish_pv(state, prob, feed.v, state.rows);
@@ -272,6 +279,7 @@ struct Mainloop {
         Softmax<G>::pack_step(prob, scores, step);
         ptx::pin(prob.a[step]);
       }
+      Softmax<G>::add_bytes(prob, state.rows, from, from + kSteps);
       ptx::wgmma_fence();
       OCTAVO_UNROLL
       for (int step = from; step < from + kSteps; ++step) {
@@ -314,7 +322,7 @@ struct Mainloop {
         take_origins(scores, state, p.scale_log2, block == 0);
         exponentials(scores, state.rows, p.scale_log2);
         Probabilities prob;
-        Softmax<G>::pack_p(prob, scores);
+        Softmax<G>::pack_p(prob, scores, state.rows);
         wait_for_v(feed.v);
         pv_then_qk(state, prob, feed.v, scores, q, feed.k, true);
         feed.release_v(w);

@@ -61,7 +61,7 @@ struct Products {
   // are the last of them; the ones of a single block lie elsewhere, and the way to them shrinks as
   // the rows go on.
   static OCTAVO_DEVICE u64 v_descriptor(u32 stage, int step) {
-    constexpr bool kFarOnes = C.ones && !G::kOnesInside;
+    constexpr bool kFarOnes = G::kOnes && !G::kOnesInside;
     constexpr Swizzle kSwizzle = swizzle_of(G::kVRowBytes);
     const u32 next_columns = kFarOnes ? G::S.ones - G::S.v : C.block_n * G::kVRowBytes;
     const u32 first = static_cast<u32>(mn_major(G::v_tile(0), next_columns, kSwizzle));

@@ -54,6 +54,43 @@ struct Softmax {
       chains[i % 2] = max_of(max_of(chains[i % 2], bits(i, 0)), bits(i, 1));
     return ptx::float_of_bits(static_cast<u32>(max_of(chains[0], chains[1])));
   }
+  // Of a block's sums, in groups of keys that have one scale: integers three at a time.
+  static OCTAVO_DEVICE void find_largest_sums(Scores& scores) {
+    constexpr int kEights = G::kScores / 4 / G::kKeyScales;
+    OCTAVO_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      OCTAVO_UNROLL
+      for (int g = 0; g < G::kKeyScales; ++g) {
+        const i32* const s = scores.sums + g * kEights * 4 + half * 2;
+        i32 chains[2] = {max_of(s[0], s[1]), max_of(s[4], s[5])};
+        OCTAVO_UNROLL
+        for (int i = 2; i < kEights; ++i)
+          chains[i % 2] = max_of(max_of(chains[i % 2], s[i * 4]), s[i * 4 + 1]);
+        scores.largest[g][half] = ptx::float_of_int(max_of(chains[0], chains[1]));
+      }
+    }
+  }
+  // The same once they are floats.
+  static OCTAVO_DEVICE void find_largest(Scores& scores) {
+    constexpr int kEights = G::kScores / 4 / G::kKeyScales;
+    OCTAVO_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      OCTAVO_UNROLL
+      for (int g = 0; g < G::kKeyScales; ++g)
+        scores.largest[g][half] = largest_of<kEights>(scores, half, g * kEights);
+    }
+  }
+  // Of a block, this thread's, times the scales of its keys.
+  static OCTAVO_DEVICE float own_largest(const Scores& scores, int half) {
+    const auto of_group = [&](int g) {
+      const float largest = scores.largest[g][half];
+      return C.k_block_scales ? largest * scores.key_scales[g] : largest;
+    };
+    float largest = of_group(0);
+    OCTAVO_UNROLL
+    for (int g = 1; g < G::kKeyScales; ++g) largest = ptx::max_f32(largest, of_group(g));
+    return largest;
+  }
   // Of a block, this thread's, times the scales of its keys.
   template <bool kAbove0 = false>
   static OCTAVO_DEVICE float own_max(const Scores& scores, int half) {
@@ -176,7 +213,7 @@ struct Softmax {
     for (int half = 0; half < 2; ++half) {
       const float of_row = scale_of(rows, half, scale);
       const float origin =
-          (G::kIntegers ? rows.block_origin[half] : rows.origin[half]) - G::kProbabilityLog2;
+          (G::kIntegers ? rows.block_origin[half] : rows.origin[half]) - G::kWeightLog2;
       float sum[2] = {0, 0};
       OCTAVO_UNROLL
       for (int i = from; i < to; ++i) {
@@ -187,8 +224,9 @@ struct Softmax {
           if constexpr (!C.ones) sum[e] += s;
         }
       }
-      if constexpr (G::kIntegers)
-        rows.sum[half] = ptx::fused_multiply_add(sum[0] + sum[1], rows.add[half], rows.sum[half]);
+      if constexpr (G::kIntegers && !C.ones)
+        rows.sum[half] = ptx::fused_multiply_add(sum[0] + sum[1], rows.add[half] * G::kStepsInOne,
+                                                 rows.sum[half]);
       else if constexpr (!C.ones)
         rows.sum[half] += sum[0] + sum[1];
     }
@@ -206,12 +244,6 @@ struct Softmax {
            : v_element(C) == Element::bf16 ? ptx::bf16x2_from_f32(low, high)
                                            : ptx::e4m3x2_from_f32(low, high);
   }
-  // Adding 1.5 * 2^23 leaves round(p) in the low byte of the float: no F2I, which runs at an eighth
-  // of the rate. Two of them in the low half.
-  static OCTAVO_DEVICE u32 pack_bytes(float low, float high) {
-    constexpr float kMagic = 12582912;
-    return ptx::permute_bytes(ptx::bits_of(low + kMagic), ptx::bits_of(high + kMagic), 0x0040);
-  }
   // The accumulator's layout is the operand's: four pairs for each 16 keys. Of codes two pairs a
   // register, of keys that V has side by side (config/v_layout.h).
   static OCTAVO_DEVICE void pack_step(typename G::Probabilities& p, const Scores& scores,
@@ -225,7 +257,8 @@ struct Softmax {
               PairCodes<G>::pack(scores.pairs[step * 8 + i / 2 * 4 + i % 2],
                                  scores.pairs[step * 8 + i / 2 * 4 + i % 2 + 2], step * 2 + i / 2);
         else if constexpr (G::kIntegers)
-          p.a[step][i] = ptx::permute_bytes(pack_bytes(s[0], s[1]), pack_bytes(s[4], s[5]), 0x5410);
+          p.a[step][i] = ptx::permute_bytes(ptx::f16x2_from_f32(s[0], s[1]),
+                                            ptx::f16x2_from_f32(s[4], s[5]), 0x6420);
         else
           p.a[step][i] = pack(s[0], s[1]) | pack(s[4], s[5]) << 16;
       } else {
@@ -233,26 +266,56 @@ struct Softmax {
       }
     }
   }
-  static OCTAVO_DEVICE void pack_p(typename G::Probabilities& p, const Scores& scores) {
+  static OCTAVO_DEVICE void pack_p(typename G::Probabilities& p, const Scores& scores, Rows& rows) {
     OCTAVO_UNROLL
     for (int step = 0; step < G::kPvSteps; ++step) pack_step(p, scores, step);
+    add_bytes(p, rows, 0, G::kPvSteps);
+  }
+  // P of integers, as it was rounded.
+  static OCTAVO_DEVICE void add_bytes(const typename G::Probabilities& p, Rows& rows, int from,
+                                      int to) {
+    if constexpr (!G::kSumsBytes) return;
+    u32 sums[2] = {0, 0};
+    OCTAVO_UNROLL
+    for (int step = from; step < to; ++step) {
+      OCTAVO_UNROLL
+      for (int i = 0; i < 4; ++i) sums[i % 2] = ptx::add_bytes(p.a[step][i], sums[i % 2]);
+    }
+    OCTAVO_UNROLL
+    for (int half = 0; half < 2; ++half)
+      rows.sum[half] = ptx::fused_multiply_add(ptx::float_of_int(static_cast<i32>(sums[half])),
+                                               rows.add[half], rows.sum[half]);
   }
 
   // --- codes ------------------------------------------------------------------------------------
 
-  // A row's origin follows its largest score, and P counts from the block's own.
-  static OCTAVO_DEVICE void raise_origins(const Scores& scores, Rows& rows) {
+  // P of integers counts from the block's own largest exponent. What O counts from follows only
+  // when that is far above it: FP32 has room, and nearly every block leaves O as it is.
+  static constexpr float kFar = 16;
+  static OCTAVO_DEVICE bool take_block_origins(const Scores& scores, Rows& rows) {
+    bool far = false;
     OCTAVO_UNROLL
     for (int half = 0; half < 2; ++half) {
-      const float in_block =
-          ptx::max_f32(row_max(own_max(scores, half)) * rows.scale[half], kLowest);
-      const float origin = ptx::max_f32(rows.origin[half], in_block);
-      rows.keep[half] = ptx::exp2_approx(rows.origin[half] - origin);
-      rows.block_origin[half] = in_block;
-      rows.add[half] = ptx::exp2_approx(in_block - origin);
-      rows.origin[half] = origin;
-      rows.sum[half] *= rows.keep[half];
+      rows.block_origin[half] =
+          ptx::max_f32(row_max(own_largest(scores, half)) * rows.scale[half], kLowest);
+      far = far || rows.block_origin[half] > rows.origin[half] + kFar;
     }
+    return ptx::warp_any(far);
+  }
+  static OCTAVO_DEVICE void raise_origins(Rows& rows, float (&alpha)[2]) {
+    OCTAVO_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const bool moves = rows.block_origin[half] > rows.origin[half] + kFar;
+      const float to = moves ? rows.block_origin[half] : rows.origin[half];
+      alpha[half] = ptx::exp2_approx(rows.origin[half] - to);
+      rows.origin[half] = to;
+      rows.sum[half] *= alpha[half];
+    }
+  }
+  static OCTAVO_DEVICE void weigh_block(Rows& rows) {
+    OCTAVO_UNROLL
+    for (int half = 0; half < 2; ++half)
+      rows.add[half] = ptx::exp2_approx(rows.block_origin[half] - rows.origin[half]);
   }
 
   // --- codes, scores in pairs of FP16 -----------------------------------------------------------
@@ -336,7 +399,7 @@ struct Softmax {
     ptx::pin(scores.s);  // or the compiler keeps both
   }
 
-  // Part `part` of O's columns: o + t, or o * keep + t * add. The last comes with the sums by ones,
+  // Part `part` of O's columns: o + t, or o + t * add. The last comes with the sums by ones,
   // as its last columns or apart.
   template <class Sums>
   static OCTAVO_DEVICE void fold(const Sums& t, State& state, [[maybe_unused]] const Rows& rows,
@@ -348,7 +411,7 @@ struct Softmax {
       float& o = state.o[part * kRegisters + i];
       [[maybe_unused]] const int half = i % 4 / 2;
       if constexpr (G::kIntegers)
-        o = ptx::fused_multiply_add(ptx::float_of_int(t[i]), rows.add[half], o * rows.keep[half]);
+        o = ptx::fused_multiply_add(ptx::float_of_int(t[i]), rows.add[half], o);
       else
         o += t[i];
     }

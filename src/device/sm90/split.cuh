@@ -153,7 +153,7 @@ struct SplitKernel {
   // --- combine ----------------------------------------------------------------------------------
 
   static OCTAVO_DEVICE float sum_of(const State& state, u32 half) {
-    if constexpr (C.ones) return state.o[G::kColumns + half * 2];
+    if constexpr (G::kOnes) return state.o[G::kColumns + half * 2];
     float sum = state.rows.sum[half];
     sum += ptx::shuffle_xor(sum, 1);
     return sum + ptx::shuffle_xor(sum, 2);
@@ -397,7 +397,7 @@ struct SplitKernel {
     if (C.early_start && thread == 0) ptx::wait_for_earlier_grids();
     if (thread == 0 && has_blocks(t, rank)) load_first(p, t, rank);
     if constexpr (C.cluster > 1) ptx::cluster_arrive_relaxed();
-    if (C.ones && thread >= 32) {
+    if (G::kOnes && thread >= 32) {
       G::template fill_ones<threads(C) - 32>(thread - 32);
       ptx::fence_proxy_async();
     }
