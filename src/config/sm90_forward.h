@@ -134,7 +134,8 @@ OCTAVO_HD constexpr int register_budget(const Sm90Forward& c) {
 // What it holds at most at once: O, the scores with the probabilities before them where those are
 // still read, what is to be folded into O, and about so much beside them.
 OCTAVO_HD constexpr int registers_held(const Sm90Forward& c) {
-  const int rest = c.f16_scores || (codes_pv(c) && c.element == Element::int8) ? 16 : 24;
+  const bool bytes = codes_pv(c) && c.element == Element::int8 && !c.k_row_scales;
+  const int rest = c.f16_scores || bytes ? 16 : 24;
   const int scores = c.block_n / (c.f16_scores ? 4 : 2);
   const int p = c.block_n * element_bytes(v_element(c)) / 8;
   const int ones = ones_columns(c);
@@ -224,9 +225,9 @@ OCTAVO_HD constexpr SmemPlan smem_plan(const Sm90Forward& c) {
   // Where V is transposed they are rows of each chunk of keys.
   const bool ones_inside = c.ones && !codes_pv(c) && v_blocks(c).count > 1;
   s.v_bytes = c.block_n * c.head_dim * element_bytes(v_element(c));
-  s.v_stage = s.v_bytes + (ones_inside             ? c.block_n * v_blocks(c).row_bytes
+  s.v_stage = s.v_bytes + (ones_inside   ? c.block_n * v_blocks(c).row_bytes
                            : codes_pv(c) ? c.block_n * ones_columns(c)
-                                                   : 0);
+                                         : 0);
   s.q = 0;
   const int q_bytes = q_tiles(c) * s.q_tile;
   s.o = q_bytes;

@@ -92,7 +92,7 @@ Rows candidates_8_bit(const Group& group) {
                                  0,        0,          overlap, false,
                                  false,    false,      1,       1,
                                  0,        0,          0};
-        if (overlap || block_n < 96)
+        if (overlap || (block_n < 96 && group.scores != Scores8Bit::f32))
           add(row);
         else
           add_each_way(row);

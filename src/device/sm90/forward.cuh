@@ -423,7 +423,8 @@ struct ForwardKernel {
       init_barriers();
     }
     G::template fill_ones<threads(C)>(ptx::thread_index());
-    if constexpr (!G::kOnes) ptx::spare("only barriers were written, and have a fence of their own");
+    if constexpr (!G::kOnes)
+      ptx::spare("only barriers were written, and have a fence of their own");
     ptx::fence_proxy_async();
     ptx::cta_sync();
     const u32 group = ptx::warp_index() / 4;

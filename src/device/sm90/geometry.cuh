@@ -134,15 +134,14 @@ struct Geometry {
   static constexpr u32 kRowBytes = kQkBlocks.row_bytes;
   static constexpr u32 kVRowBytes = kVBlocks.row_bytes;
   static constexpr bool kOnesInside = kOnes && !kFolds && kVBlocks.count > 1;
-  static constexpr int kScores = C.block_n / 2;           // registers of the scores,
-  static constexpr int kColumns = C.head_dim / 2;         // of O,
+  static constexpr int kScores = C.block_n / 2;          // registers of the scores,
+  static constexpr int kColumns = C.head_dim / 2;        // of O,
   static constexpr int kO = kColumns + (kOnes ? 4 : 0);  // and with the sums by ones
   static constexpr int kPvSteps = C.block_n / kStepKeys;
   static constexpr int kFoldedSteps = folded_keys(C) / kStepKeys;
   static constexpr bool kOnesApart = ones_apart(C);
   // registers of a part of P V, of one in the other buffer, and of the sums apart
-  static constexpr int kFolded =
-      kFolds ? (C.fold_columns + (kOnes && !kOnesApart ? 8 : 0)) / 2 : 1;
+  static constexpr int kFolded = kFolds ? (C.fold_columns + (kOnes && !kOnesApart ? 8 : 0)) / 2 : 1;
   static constexpr int kFoldedFirst = kKeyParts == 2        ? kFolded
                                       : C.fold_buffers == 2 ? C.fold_columns / 2
                                                             : 1;
