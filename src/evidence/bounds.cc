@@ -18,6 +18,13 @@ constexpr double kMaxSlack = 2.5;
 constexpr double kRmsSlack = 1.2;
 constexpr double kLseSlack = 4;
 
+// Of n errors that are rows' own, as where each row sees one key, the largest lies near sqrt(2 ln n)
+// times their spread, and seldom one spread above that.
+double lse_slack(std::int64_t rows) {
+  const double n = static_cast<double>(std::max<std::int64_t>(rows, 1));
+  return std::max(kLseSlack, 1 + std::sqrt(2 * std::log(n)));
+}
+
 bool is_rounded(DType format) { return format != DType::f32; }
 
 double half_ulp(DType out) {
@@ -149,7 +156,7 @@ Bounds bounds(const ModeBound& mode, DType out, bool p_is_rounded, const Magnitu
       fp32 * m.v_amax + rounding + std::min(kMaxSlack * m.kappa_max * noise, 2.1) * m.v_amax;
   b.total_rmse = fp32 * m.v_amax + rounding + kRmsSlack * few_rows * m.kappa_rms * m.v_rms * noise;
   b.kernel_lse = fp32_lse + p_noise + (sums + kLseSlack * decoded) * m.tau_peak;
-  b.total_lse = b.kernel_lse + kLseSlack * std::sqrt(2.0) * qk * m.tau_peak;
+  b.total_lse = b.kernel_lse + lse_slack(m.rows) * std::sqrt(2.0) * qk * m.tau_peak;
   return b;
 }
 

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <fstream>
 #include <map>
 #include <sstream>
@@ -103,6 +104,21 @@ TEST(Bounds, ScaleWithTheData) {
   // However wrong the weights: an average of V stays inside V.
   peaked.tau = 1000;
   EXPECT_LT(bounds(fp8, DType::f32, false, peaked).total_max, 2.2 * peaked.v_amax);
+}
+
+// The largest of many rows' errors, each its own, is further off than that of a few.
+TEST(Bounds, TheLargestOfManyRowsOwnErrors) {
+  const ModeBound& fp8 = mode_bound(DType::f16, Precision::fp8);
+  const double spread = std::sqrt(2.0) * format_noise(DType::e4m3, 1) * normal_inputs().tau_peak;
+  const auto spreads = [&](std::int64_t rows) {
+    Magnitudes m = normal_inputs();
+    m.rows = rows;
+    const Bounds b = bounds(fp8, DType::f32, false, m);
+    return (b.total_lse - b.kernel_lse) / spread;
+  };
+  EXPECT_NEAR(spreads(0), 4, 1e-9);
+  EXPECT_NEAR(spreads(90), 4, 1e-9);
+  EXPECT_NEAR(spreads(4544), 1 + std::sqrt(2 * std::log(4544.0)), 1e-9);
 }
 
 // Where codes of K and V become 16-bit values, a kernel may be off by their rounding and P's, and
