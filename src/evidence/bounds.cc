@@ -18,8 +18,8 @@ constexpr double kMaxSlack = 2.5;
 constexpr double kRmsSlack = 1.2;
 constexpr double kLseSlack = 4;
 
-// Of n errors that are rows' own, as where each row sees one key, the largest lies near sqrt(2 ln n)
-// times their spread, and seldom one spread above that.
+// Of n errors that are rows' own, as where each row sees one key, the largest lies near sqrt(2 ln
+// n) times their spread, and seldom one spread above that.
 double lse_slack(std::int64_t rows) {
   const double n = static_cast<double>(std::max<std::int64_t>(rows, 1));
   return std::max(kLseSlack, 1 + std::sqrt(2 * std::log(n)));

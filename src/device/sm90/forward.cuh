@@ -258,7 +258,6 @@ struct ForwardKernel {
     Place w = place_of(lane, tile);
     if constexpr (G::kCodes) ptx::pin(w.lane);
     Mask<G>::apply_mask(scores, p, w, c.key);
-    if constexpr (G::kIntegers) Softmax<G>::find_largest(scores);
   }
 
   static OCTAVO_DEVICE void store(State& state, const Rows& rows, const Sm90ForwardParams& p,

@@ -17,6 +17,7 @@
 #pragma once
 
 #include "device/ptx/mbarrier.cuh"
+#include "device/sm90/byte_rows.cuh"
 #include "device/sm90/geometry.cuh"
 #include "device/sm90/half_rows.cuh"
 #include "device/sm90/mask.cuh"
@@ -87,10 +88,10 @@ struct Mainloop {
   // Scores are there but for the scales of their keys, which go with K.
   static OCTAVO_DEVICE void finish_qk(Scores& scores, const KvRing& k, u32 lane) {
     ptx::pin(Products<G>::sums_of(scores));
-    if constexpr (G::kIntegers && !C.k_row_scales) Softmax<G>::find_largest_sums(scores);
+    if constexpr (G::kIntegers && !C.k_row_scales) ByteRows<G>::find_largest_sums(scores);
     if constexpr (G::kIntegerScores) Softmax<G>::convert(scores);
     if constexpr (C.k_row_scales) Scales<G>::multiply(scores, k.stage(), lane);
-    if constexpr (G::kIntegers && C.k_row_scales) Softmax<G>::find_largest(scores);
+    if constexpr (G::kIntegers && C.k_row_scales) ByteRows<G>::find_largest(scores);
     if constexpr (C.k_block_scales) Scales<G>::load_of_keys(scores, k.stage());
   }
   // `adds`: to what O holds, else in its place. Of codes the first part of the product is started.
@@ -169,7 +170,6 @@ struct Mainloop {
     if (!range.needs_mask(key, C.block_n) && !p.negate) return;
     if (p.negate) Mask<G>::negate(scores);
     Mask<G>::apply_mask(scores, p, w, key);
-    if constexpr (G::kIntegers) Softmax<G>::find_largest(scores);
   }
 
   // Scores become P. When a row's origin moves, which is rare after the first block, O is behind by
@@ -186,11 +186,11 @@ struct Mainloop {
                                          float (&alpha)[2], Moved&& moved) {
     typename Softmax<G>::Largest largest;
     if constexpr (G::kIntegers) {
-      if (Softmax<G>::take_block_origins(scores, rows)) {
-        Softmax<G>::raise_origins(rows, alpha);
+      if (ByteRows<G>::take_block_origins(scores, rows)) {
+        ByteRows<G>::raise_origins(rows, alpha);
         moved();
       }
-      Softmax<G>::weigh_block(rows);
+      ByteRows<G>::weigh_block(rows);
     } else if (Softmax<G>::passes_limit(scores, rows, largest, first)) {
       Softmax<G>::move_origins(rows, scores, largest, scale, alpha);
       moved();
@@ -279,7 +279,7 @@ struct Mainloop {
         Softmax<G>::pack_step(prob, scores, step);
         ptx::pin(prob.a[step]);
       }
-      Softmax<G>::add_bytes(prob, state.rows, from, from + kSteps);
+      ByteRows<G>::add_up(prob, state.rows, from, from + kSteps);
       ptx::wgmma_fence();
       OCTAVO_UNROLL
       for (int step = from; step < from + kSteps; ++step) {

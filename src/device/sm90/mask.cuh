@@ -4,6 +4,7 @@
 #include "device/ptx/math.cuh"
 #include "device/ptx/term.cuh"
 #include "device/ptx/thread.cuh"
+#include "device/sm90/byte_rows.cuh"
 #include "device/sm90/geometry.cuh"
 
 namespace octavo::sm90 {
@@ -42,6 +43,8 @@ struct Mask {
         }
       }
     }
+    // That of the products may be one of those.
+    if constexpr (G::kIntegers) ByteRows<G>::find_largest(scores);
   }
   // hidden(column): the bits of a pair, from that column on, that are not seen.
   template <class Hidden>

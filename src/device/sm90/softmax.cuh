@@ -3,9 +3,11 @@
 
 #include "device/ptx/thread.cuh"
 #include "device/ptx/wgmma.cuh"
+#include "device/sm90/byte_rows.cuh"
 #include "device/sm90/geometry.cuh"
 #include "device/sm90/half_rows.cuh"
 #include "device/sm90/pair_codes.cuh"
+#include "device/sm90/row_maxima.cuh"
 #include "device/sm90/scales.cuh"
 
 namespace octavo::sm90 {
@@ -17,99 +19,8 @@ struct Softmax {
   using Rows = typename G::Rows;
   using Place = typename G::Place;
   using Halves = HalfRows<G>;
+  using Maxima = RowMaxima<G>;
   static constexpr Sm90Forward C = G::C;
-
-  // Of a block, this thread's, of even columns and of odd ones.
-  static OCTAVO_DEVICE u32 largest_pair(const Scores& scores, int half) {
-    u32 pair = scores.pairs[half];
-    OCTAVO_UNROLL
-    for (int i = 1; i < G::kScores / 4; ++i)
-      pair = ptx::max_f16x2(pair, scores.pairs[i * 2 + half]);
-    return pair;
-  }
-  // Of eights of columns from `from` on, this thread's two in each.
-  template <int kEights>
-  static OCTAVO_DEVICE float largest_of(const Scores& scores, int half, int from) {
-    // Two chains: a maximum has to wait for the one before it.
-    float even = scores.s[from * 4 + half * 2];
-    float odd = scores.s[from * 4 + half * 2 + 1];
-    OCTAVO_UNROLL
-    for (int i = from + 1; i < from + kEights; ++i) {
-      even = ptx::max_f32(even, scores.s[i * 4 + half * 2]);
-      odd = ptx::max_f32(odd, scores.s[i * 4 + half * 2 + 1]);
-    }
-    return ptx::max_f32(even, odd);
-  }
-  // The same in the order of integers, which floats above 0 are in too: the ALU compares three of
-  // them at once, and floats two by two. Where none is above 0, what comes is not, or not a number.
-  template <int kEights>
-  static OCTAVO_DEVICE float largest_above_0(const Scores& scores, int half, int from) {
-    const auto bits = [&](int i, int e) {
-      return static_cast<i32>(ptx::bits_of(scores.s[i * 4 + half * 2 + e]));
-    };
-    i32 chains[2] = {max_of(bits(from, 0), bits(from, 1)),
-                     max_of(bits(from + 1, 0), bits(from + 1, 1))};
-    OCTAVO_UNROLL
-    for (int i = from + 2; i < from + kEights; ++i)
-      chains[i % 2] = max_of(max_of(chains[i % 2], bits(i, 0)), bits(i, 1));
-    return ptx::float_of_bits(static_cast<u32>(max_of(chains[0], chains[1])));
-  }
-  // Of a block's sums, in groups of keys that have one scale: integers three at a time.
-  static OCTAVO_DEVICE void find_largest_sums(Scores& scores) {
-    constexpr int kEights = G::kScores / 4 / G::kKeyScales;
-    OCTAVO_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      OCTAVO_UNROLL
-      for (int g = 0; g < G::kKeyScales; ++g) {
-        const i32* const s = scores.sums + g * kEights * 4 + half * 2;
-        i32 chains[2] = {max_of(s[0], s[1]), max_of(s[4], s[5])};
-        OCTAVO_UNROLL
-        for (int i = 2; i < kEights; ++i)
-          chains[i % 2] = max_of(max_of(chains[i % 2], s[i * 4]), s[i * 4 + 1]);
-        scores.largest[g][half] = ptx::float_of_int(max_of(chains[0], chains[1]));
-      }
-    }
-  }
-  // The same once they are floats.
-  static OCTAVO_DEVICE void find_largest(Scores& scores) {
-    constexpr int kEights = G::kScores / 4 / G::kKeyScales;
-    OCTAVO_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      OCTAVO_UNROLL
-      for (int g = 0; g < G::kKeyScales; ++g)
-        scores.largest[g][half] = largest_of<kEights>(scores, half, g * kEights);
-    }
-  }
-  // Of a block, this thread's, times the scales of its keys.
-  static OCTAVO_DEVICE float own_largest(const Scores& scores, int half) {
-    const auto of_group = [&](int g) {
-      const float largest = scores.largest[g][half];
-      return C.k_block_scales ? largest * scores.key_scales[g] : largest;
-    };
-    float largest = of_group(0);
-    OCTAVO_UNROLL
-    for (int g = 1; g < G::kKeyScales; ++g) largest = ptx::max_f32(largest, of_group(g));
-    return largest;
-  }
-  // Of a block, this thread's, times the scales of its keys.
-  template <bool kAbove0 = false>
-  static OCTAVO_DEVICE float own_max(const Scores& scores, int half) {
-    constexpr int kEights = G::kScores / 4 / G::kKeyScales;
-    const auto of_group = [&](int g) {
-      const float largest = kAbove0 ? largest_above_0<kEights>(scores, half, g * kEights)
-                                    : largest_of<kEights>(scores, half, g * kEights);
-      return C.k_block_scales ? largest * scores.key_scales[g] : largest;
-    };
-    float largest = of_group(0);
-    OCTAVO_UNROLL
-    for (int g = 1; g < G::kKeyScales; ++g) largest = ptx::max_f32(largest, of_group(g));
-    return largest;
-  }
-  // Of a row, four threads'.
-  static OCTAVO_DEVICE float row_max(float own) {
-    const float of_two = ptx::max_f32(own, ptx::shuffle_xor(own, 1));
-    return ptx::max_f32(of_two, ptx::shuffle_xor(of_two, 2));
-  }
 
   // Whether a row of the warp may have to move its origin, by the largest of the block's scores.
   // Each thread looks at its own: what a row's four have in common is found only where it is
@@ -124,7 +35,7 @@ struct Softmax {
                                          bool first) {
     if (kQuick && first) return true;
     if constexpr (G::kHalves) {
-      const u32 pairs[2] = {largest_pair(scores, 0), largest_pair(scores, 1)};
+      const u32 pairs[2] = {Maxima::largest_pair(scores, 0), Maxima::largest_pair(scores, 1)};
       largest.of_rows = ptx::max_f16x2(ptx::permute_bytes(pairs[0], pairs[1], 0x5410),
                                        ptx::permute_bytes(pairs[0], pairs[1], 0x7632));
       return ptx::warp_any(ptx::any_ge_f16x2(largest.of_rows, rows.half_limits) ||
@@ -135,9 +46,9 @@ struct Softmax {
     for (int half = 0; half < 2; ++half) {
       const float limit = rows.limit[half];
       if constexpr (kQuick) {
-        passes = passes || !(limit > 0 && own_max<true>(scores, half) < limit);
+        passes = passes || !(limit > 0 && Maxima::template own_max<true>(scores, half) < limit);
       } else {
-        largest.own[half] = own_max(scores, half);
+        largest.own[half] = Maxima::own_max(scores, half);
         passes = passes || largest.own[half] >= limit;
       }
     }
@@ -145,7 +56,7 @@ struct Softmax {
   }
   static OCTAVO_DEVICE float own_max(const Scores& scores, const Largest& largest, int half) {
     if constexpr (G::kHalves) return Halves::half_of(largest.of_rows, half);
-    if constexpr (kQuick) return own_max(scores, half);
+    if constexpr (kQuick) return Maxima::own_max(scores, half);
     return largest.own[half];
   }
   // By how much, in powers of two, a row's largest score stands alone, as that of an attention sink
@@ -179,7 +90,7 @@ struct Softmax {
     OCTAVO_UNROLL
     for (int half = 0; half < 2; ++half) {
       const float own = own_max(scores, largest, half);
-      const float of_row = row_max(own);
+      const float of_row = Maxima::row_max(own);
       const float scale = scale_of(rows, half, of_all);
       const bool moves = of_row > -kInfinity && of_row >= limit_of(rows, half);
       const float above = height(own, of_row, scale);
@@ -269,53 +180,7 @@ struct Softmax {
   static OCTAVO_DEVICE void pack_p(typename G::Probabilities& p, const Scores& scores, Rows& rows) {
     OCTAVO_UNROLL
     for (int step = 0; step < G::kPvSteps; ++step) pack_step(p, scores, step);
-    add_bytes(p, rows, 0, G::kPvSteps);
-  }
-  // P of integers, as it was rounded.
-  static OCTAVO_DEVICE void add_bytes(const typename G::Probabilities& p, Rows& rows, int from,
-                                      int to) {
-    if constexpr (!G::kSumsBytes) return;
-    u32 sums[2] = {0, 0};
-    OCTAVO_UNROLL
-    for (int step = from; step < to; ++step) {
-      OCTAVO_UNROLL
-      for (int i = 0; i < 4; ++i) sums[i % 2] = ptx::add_bytes(p.a[step][i], sums[i % 2]);
-    }
-    OCTAVO_UNROLL
-    for (int half = 0; half < 2; ++half)
-      rows.sum[half] = ptx::fused_multiply_add(ptx::float_of_int(static_cast<i32>(sums[half])),
-                                               rows.add[half], rows.sum[half]);
-  }
-
-  // --- codes ------------------------------------------------------------------------------------
-
-  // P of integers counts from the block's own largest exponent. What O counts from follows only
-  // when that is far above it: FP32 has room, and nearly every block leaves O as it is.
-  static constexpr float kFar = 16;
-  static OCTAVO_DEVICE bool take_block_origins(const Scores& scores, Rows& rows) {
-    bool far = false;
-    OCTAVO_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      rows.block_origin[half] =
-          ptx::max_f32(row_max(own_largest(scores, half)) * rows.scale[half], kLowest);
-      far = far || rows.block_origin[half] > rows.origin[half] + kFar;
-    }
-    return ptx::warp_any(far);
-  }
-  static OCTAVO_DEVICE void raise_origins(Rows& rows, float (&alpha)[2]) {
-    OCTAVO_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      const bool moves = rows.block_origin[half] > rows.origin[half] + kFar;
-      const float to = moves ? rows.block_origin[half] : rows.origin[half];
-      alpha[half] = ptx::exp2_approx(rows.origin[half] - to);
-      rows.origin[half] = to;
-      rows.sum[half] *= alpha[half];
-    }
-  }
-  static OCTAVO_DEVICE void weigh_block(Rows& rows) {
-    OCTAVO_UNROLL
-    for (int half = 0; half < 2; ++half)
-      rows.add[half] = ptx::exp2_approx(rows.block_origin[half] - rows.origin[half]);
+    ByteRows<G>::add_up(p, rows, 0, G::kPvSteps);
   }
 
   // --- codes, scores in pairs of FP16 -----------------------------------------------------------
