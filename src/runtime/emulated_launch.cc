@@ -117,7 +117,9 @@ const emulator::EmulatedSm90Forward* emulated_sm90_forward(const Problem& proble
     const auto strangeness = [&wanted](const Sm90Forward& x) {
       return std::tuple(x.code_exp != wanted.code_exp, x.f16_scores != wanted.f16_scores,
                         x.pack_heads != wanted.pack_heads, x.early_start != wanted.early_start,
-                        x.split_keys != wanted.split_keys, x.block_n != wanted.block_n);
+                        x.split_keys != wanted.split_keys, x.block_n != wanted.block_n,
+                        x.cluster != wanted.cluster, x.warpgroups != wanted.warpgroups,
+                        x.stages != wanted.stages, x.scores_behind != wanted.scores_behind);
     };
     if (serves && (best == nullptr || strangeness(c) < strangeness(best->config))) best = &kernel;
   }
