@@ -43,7 +43,7 @@ struct Mask {
         }
       }
     }
-    // That of the products may be one of those.
+    // The largest may be one that is hidden now.
     if constexpr (G::kIntegers) ByteRows<G>::find_largest(scores);
   }
   // hidden(column): the bits of a pair, from that column on, that are not seen.
