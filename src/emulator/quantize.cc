@@ -74,16 +74,33 @@ constexpr int kCodes = kFroms * kTos * kAllGroups;
 constexpr int kDecoded = kTos * 2;  // formats, outputs: by one kernel for all columns and loads
 constexpr int kFirstPasses = kFroms * 3;  // of the groups from head on
 constexpr int kWide = kFroms * kAllGroups;
-constexpr int kTransposed = 2 * kFirstPasses;  // as what comes before them
-constexpr int kOperands = 4 * 2 * 3;           // formats, columns, passes
+constexpr int kTransposed = 2 * kFirstPasses;         // as what comes before them
+constexpr int kOperands = 4 * 2 * 3;                  // formats, columns, passes
+constexpr int kSmoothedOperands = 4 * 2 * 2 + 2 * 2;  // the second pass has K by heads alone
 constexpr int kMeans = 2 * (kFroms + 1);  // widths; the first pass by what it reads, and the second
 constexpr int kSmoothed = kFroms * (5 + 3);  // what becomes of K, and some of that of more columns
-constexpr int kKernels = kCodes + 2 * kFirstPasses + kWide + kTransposed + kOperands + kDecoded +
-                         kMeans + kSmoothed + int{std::size(kOthers)};
+constexpr int kKernels = kCodes + 2 * kFirstPasses + kWide + kTransposed + kOperands +
+                         kSmoothedOperands + kDecoded + kMeans + kSmoothed +
+                         int{std::size(kOthers)};
 
 constexpr void widen_rows(Quantize& c) {
   c.columns = 256;
   c.load_bytes = element_bytes(c.from);
+}
+
+// Formats, columns, and the passes: one that holds, the first of two and the second.
+constexpr Quantize operands_config(int format, int width, int pass) {
+  Quantize c;
+  c.arch = 90;
+  c.from = format % 2 == 1 ? Element::bf16 : Element::f16;
+  c.to = format / 2 == 1 ? Element::int8 : Element::e4m3;
+  c.group = c.to == Element::int8 ? ScaleGroup::block : ScaleGroup::head;
+  c.columns = width == 0 ? 64 : 256;
+  c.threads = quantizer::kOperandThreads;
+  c.transposed = c.operands = true;
+  c.hold = pass == 0;
+  c.amax_pass = pass == 1;
+  return c;
 }
 
 constexpr Quantize kernel_config(int index) {
@@ -121,19 +138,15 @@ constexpr Quantize kernel_config(int index) {
     return c;
   }
   index -= kTransposed;
-  if (index < kOperands) {
-    c.arch = 90;
-    c.from = index % 2 == 1 ? Element::bf16 : Element::f16;
-    c.to = index / 2 % 2 == 1 ? Element::int8 : Element::e4m3;
-    c.group = c.to == Element::int8 ? ScaleGroup::block : ScaleGroup::head;
-    c.columns = index / 4 % 2 == 0 ? 64 : 256;
-    c.threads = quantizer::kOperandThreads;
-    c.transposed = c.operands = true;
-    c.hold = index / 8 == 0;
-    c.amax_pass = index / 8 == 1;
+  if (index < kOperands) return operands_config(index % 4, index / 4 % 2, index / 8);
+  index -= kOperands;
+  if (index < kSmoothedOperands) {
+    c = index < 16 ? operands_config(index % 4, index / 4 % 2, index / 8)
+                   : operands_config(index % 2, index / 2 % 2, 2);
+    c.smooth = true;
     return c;
   }
-  index -= kOperands;
+  index -= kSmoothedOperands;
   if (index < kDecoded) {
     c.from = kTo[index % kTos];
     c.to = index < kTos ? Element::f16 : Element::bf16;

@@ -367,7 +367,7 @@ std::vector<Case> cases_for(const Quantize& config) {
   if (from_codes)
     c.v_scales = Granularity::channel;
   else if (config.operands)
-    c.options.quantization = {};
+    c.options.quantization.qk = {};  // as the mode has them
   else if (config.transposed || granularity == Granularity::channel)
     c.options.quantization.v = granularity;
   else
@@ -387,6 +387,16 @@ std::vector<Case> cases_for(const Quantize& config) {
   c.len_q = quantizer::rows_at_once(config) + 3;
   if (!config.operands) c.len_kv = c.len_q;
   cases.push_back(c);
+  // A key is its own mean: what is not there must not count, with all of it subtracted. Where none
+  // are held, it is the only one of a second sequence with this seed.
+  if (config.smooth && config.operands && !config.hold) {
+    c.seed = 674;
+    cases.push_back(c);
+  } else if (config.smooth) {
+    c = cases[0];
+    c.len_kv = 1;
+    cases.push_back(c);
+  }
   return cases;
 }
 

@@ -70,8 +70,7 @@ bool share_launch(const Conversions& x, int arch, int alignment) {
   const auto fits = [&](const Conversion& operand, Granularity granularity) {
     const OperandFormat& format = operand.format;
     return format.scales_of_ours() && format.granularity == granularity && !format.hadamard &&
-           !format.smooth && format.stored == x.q.format.stored &&
-           format.rounded == x.q.format.rounded;
+           format.stored == x.q.format.stored && format.rounded == x.q.format.rounded;
   };
   return arch >= 90 && alignment >= 16 && x.v.transposed &&
          x.q.head_dim % quantizer::kVector == 0 && size_bytes(x.q.format.stored) == 2 &&
@@ -95,6 +94,8 @@ Quantize choose_operands(const Conversions& x, int arch, Pass pass) {
   c.operands = true;
   c.hold = pass == Pass::hold;
   c.amax_pass = pass == Pass::first;
+  // The second has K only by heads.
+  c.smooth = x.k.smooth() && (pass != Pass::second || c.group == ScaleGroup::head);
   return c;
 }
 
@@ -289,7 +290,11 @@ std::vector<Quantize> quantizers_of(const Problem& problem, int arch, int alignm
   const auto add = [&all](const Quantize& config) {
     if (std::find(all.begin(), all.end(), config) == all.end()) all.push_back(config);
   };
+  const auto add_means = [&](const Quantize& config) {
+    for (const int pass : {1, 2}) add(mean_pass(config, pass));
+  };
   if (share_launch(x, arch, alignment)) {
+    if (x.k.smooth()) add_means(choose_quantize(x.k, arch, alignment));
     add(choose_operands(x, arch, Pass::hold));  // a run may be shorter
     if (holds(x.v)) return all;
     add(choose_operands(x, arch, Pass::first));
@@ -299,8 +304,7 @@ std::vector<Quantize> quantizers_of(const Problem& problem, int arch, int alignm
   for (const Conversion* operand : {&x.q, &x.k, &x.v}) {
     if (!operand->needed()) continue;
     const Quantize config = choose_quantize(*operand, arch, alignment);
-    if (config.smooth)
-      for (const int pass : {1, 2}) add(mean_pass(config, pass));
+    if (config.smooth) add_means(config);
     if (quantizer::two_passes(config.group)) add(first_pass(config));
     add(config);
   }
@@ -362,12 +366,26 @@ PreparedCall prepare_call(const Problem& posed, const Arguments& a, void* worksp
   if (operands.v.transposed) call.problem.v_layout = made.v_layout = VLayout::transposed;
   const int alignment =
       std::min({alignment_of(made.q), alignment_of(made.k), alignment_of(made.v)});
+  // The mean rows of K, as `of` has it.
+  const auto add_means = [&](const Quantize& config, const QuantizeParams& of,
+                             const QuantizeMemory& memory) {
+    QuantizeLaunch launch;
+    launch.params.q = of;
+    launch.memory[0] = memory;
+    for (const int pass : {1, 2}) {
+      launch.config = chosen(mean_pass(config, pass));
+      set_grid(operands.k, launch);
+      call.launches[call.count++] = launch;
+    }
+  };
   if (share_launch(operands, arch, alignment)) {
     const bool hold = holds(operands.v);
+    const Quantize of_k = choose_quantize(operands.k, arch, alignment);
     QuantizeLaunch launch;
     launch.memory = {place(operands.q, a.cu_seqlens_q, made.q, made.q_scales, launch.params.q),
                      place(operands.k, a.cu_seqlens_kv, made.k, made.k_scales, launch.params.k),
                      place(operands.v, a.cu_seqlens_kv, made.v, made.v_scales, launch.params.v)};
+    if (of_k.smooth) add_means(of_k, launch.params.k, launch.memory[1]);
     const auto add = [&](Pass pass) {
       launch.config = chosen(choose_operands(operands, arch, pass));
       set_grid(operands, launch);
@@ -388,8 +406,7 @@ PreparedCall prepare_call(const Problem& posed, const Arguments& a, void* worksp
       set_grid(x, launch);
       call.launches[call.count++] = launch;
     };
-    if (config.smooth)
-      for (const int pass : {1, 2}) add(mean_pass(config, pass));
+    if (config.smooth) add_means(config, launch.params.q, launch.memory[0]);
     if (quantizer::two_passes(config.group)) add(first_pass(config));
     add(config);
   };

@@ -216,12 +216,13 @@ void run_emulated_quantizer(const emulator::EmulatedQuantize& kernel, const GpuI
   const bool second = c.operands && !c.amax_pass && !c.hold;
   const bool k_of_heads = c.group == ScaleGroup::head;
   if (c.mean_pass > 0 || c.smooth) {
-    const QuantizeMemory& x = pass.memory[0];
+    const QuantizeMemory& x = pass.memory[c.operands ? 1 : 0];
     if (c.mean_pass > 0)
       memory.add_array("mean_sums", p.q.mean_sums, x.sum_bytes,
                        c.mean_pass == 1 ? Use::write : Use::read);
     if (c.mean_pass != 1)
-      memory.add_array("means", p.q.means, x.mean_bytes, c.smooth ? Use::read : Use::write);
+      memory.add_array("means", c.operands ? p.k.means : p.q.means, x.mean_bytes,
+                       c.smooth ? Use::read : Use::write);
   }
   if (!second) add(p.q, pass.memory[0], c.amax_pass && !c.operands);
   if (c.operands && (!second || k_of_heads)) add(p.k, pass.memory[1], c.amax_pass && k_of_heads);

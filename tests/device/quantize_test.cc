@@ -454,6 +454,32 @@ TEST_P(QuantizeBits, OneLaunchForAll) {
                          .layout = VLayout::transposed});
 }
 
+// The same of a smoothed K, whose means are found before: by heads and by blocks, held and not.
+TEST_P(QuantizeBits, OneLaunchForAllOfASmoothedK) {
+  for (const auto& [from, mode] :
+       {std::pair{DType::f16, kModes[0]}, {DType::bf16, kModes[0]}, {DType::bf16, kModes[2]}})
+    for (const auto& [head_dim, len_kv] : {std::pair<std::int64_t, std::int64_t>{64, 300},
+                                           {64, 1},
+                                           {40, 1024},
+                                           {64, 1100},
+                                           {128, 129},
+                                           {256, 140},
+                                           {200, 1030}})
+      for (const Values values : {Values::normal, Values::constant, Values::not_finite}) {
+        if (values != Values::normal && (head_dim != 64 || from != DType::bf16)) continue;
+        check(GetParam(), {.from = from,
+                           .precision = mode.precision,
+                           .format = mode.format,
+                           .qk = {},
+                           .head_dim = head_dim,
+                           .len_q = 37,
+                           .len_kv = len_kv,
+                           .values = values,
+                           .smooth = true,
+                           .layout = VLayout::transposed});
+      }
+}
+
 // Codes of the caller are moved and stay as they are, whatever they mean.
 TEST_P(QuantizeBits, CodesAreTransposed) {
   for (const std::int64_t head_dim : {16, 64, 72, 100, 128, 256})

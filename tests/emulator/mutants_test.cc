@@ -120,6 +120,8 @@ TEST(EmulatorMutants, OfQuantizers) {
   // A smoothed K: the ends of its rows, also where they are 0.
   expect_accounted_for("quantize mean_pass=1", 2);
   expect_accounted_for("quantize to=e4m3,smooth=true", 5);
+  expect_accounted_for(all + shared + ",hold=true,smooth=true", 12);
+  expect_accounted_for(all + ",amax_pass=true" + shared + ",smooth=true", 8);
   expect_accounted_for("quantize group=head,amax_pass=true,smooth=true", 4);
   expect_accounted_for("quantize group=block,smooth=true", 6);
 }

@@ -54,13 +54,21 @@ OCTAVO_DEVICE void find_means(const QuantizeParams& p) {
   const i32 rows = t.end - t.begin;
   for (i32 c = static_cast<i32>(ptx::thread_index()); c < p.mean_columns; c += kC.threads) {
     double sum = 0;
-    for (i32 group = 0; group < p.mean_groups; ++group) {
-      // Written by another launch: as two words.
-      const auto* const from =
-          reinterpret_cast<const float*>(p.mean_sums + mean_row(p, t, group, p.mean_groups) + c);
-      const u64 low = ptx::bits_of(ptx::load_written_f32(from));
-      const u64 high = ptx::bits_of(ptx::load_written_f32(from + 1));
-      sum += __builtin_bit_cast(double, high << 32 | low);
+    constexpr i32 kAtOnce = 8;
+    for (i32 first = 0; first < p.mean_groups; first += kAtOnce) {
+      double of[kAtOnce];
+      OCTAVO_UNROLL
+      for (i32 i = 0; i < kAtOnce; ++i) {
+        // Written by another launch: as two words.
+        const bool exists = first + i < p.mean_groups;
+        const auto* const from = reinterpret_cast<const float*>(
+            p.mean_sums + mean_row(p, t, first + i, p.mean_groups) + c);
+        const u64 low = ptx::bits_of(ptx::load_written_f32(from, exists));
+        const u64 high = ptx::bits_of(ptx::load_written_f32(from + 1, exists));
+        of[i] = __builtin_bit_cast(double, high << 32 | low);
+      }
+      OCTAVO_UNROLL
+      for (i32 i = 0; i < kAtOnce; ++i) sum += of[i];
     }
     const double mean = sum / static_cast<double>(max_of(rows, 1));
     ptx::store_global_f32(p.means + mean_row(p, t, 0, 1) + c, static_cast<float>(mean));

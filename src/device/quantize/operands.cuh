@@ -25,6 +25,12 @@
 
 namespace octavo::quantizer {
 
+// Q and V are what they are where K is smoothed.
+OCTAVO_HD constexpr Quantize not_smoothed(Quantize c) {
+  c.smooth = false;
+  return c;
+}
+
 // Before global memory is touched.
 template <Quantize kC>
 OCTAVO_DEVICE void wait_for_inputs() {
@@ -55,13 +61,26 @@ OCTAVO_DEVICE void load_held(const QuantizeParams& p, const Tile& t, const Place
     load_row_words<kC>(p, t, held_row(t, at, i), at.column, rows.words[i]);
 }
 
+// The largest of one of them, smoothed; 0 where there is no such row.
+template <Quantize kC>
+OCTAVO_DEVICE float largest_held(const HeldRows<kC>& rows, const Tile& t, const Place<kC>& at,
+                                 const Means<kC>& means, int i) {
+  float x[kVector];
+  widen<kC.from>(rows.words[i], x);
+  if constexpr (kC.smooth)
+    subtract_means<kC>(means, ptx::mask_term(held_row(t, at, i) < t.end, true), x);
+  return largest_magnitude(x);
+}
+
 template <Quantize kC>
 OCTAVO_DEVICE void store_held(const QuantizeParams& p, const Tile& t, const Place<kC>& at,
-                              const HeldRows<kC>& rows, const float (&inverse)[held_rows(kC)]) {
+                              const HeldRows<kC>& rows, const Means<kC>& means,
+                              const float (&inverse)[held_rows(kC)]) {
   OCTAVO_UNROLL
   for (int i = 0; i < held_rows(kC); ++i) {
     float x[kVector], by[kVector];
     widen<kC.from>(rows.words[i], x);
+    subtract_means<kC>(means, true, x);
     fill(by, inverse[i]);
     store_row<kC>(p, t, held_row(t, at, i), at.column, x, by);
   }
@@ -99,6 +118,7 @@ OCTAVO_DEVICE void quantize_q(const QuantizeParams& p, i32 block) {
   const Tile t = find_tile(p, block);
   HeldRows<kC> rows;
   load_held(p, t, at, rows);
+  const Means<kC> none(p, t, at.column);
   let_next_start<kC>();
   float amax[held_rows(kC)], inverse[held_rows(kC)];
   OCTAVO_UNROLL
@@ -108,7 +128,7 @@ OCTAVO_DEVICE void quantize_q(const QuantizeParams& p, i32 block) {
     amax[i] = lanes_max(largest_magnitude(x), 1, lanes(kC));
   }
   row_inverses(p, t, at, amax, inverse);
-  store_held(p, t, at, rows, inverse);
+  store_held(p, t, at, rows, none, inverse);
 }
 
 // Largest of all threads for each of the tile's blocks.
@@ -138,14 +158,13 @@ OCTAVO_DEVICE void quantize_k(const QuantizeParams& p, i32 block) {
   const Tile t = find_tile(p, block);
   HeldRows<kC> rows;
   load_held(p, t, at, rows);
+  const Means<kC> means(p, t, at.column);
   let_next_start<kC>();
   float amax[kBlocks] = {};
   OCTAVO_UNROLL
   for (int i = 0; i < held_rows(kC); ++i) {
-    float x[kVector];
-    widen<kC.from>(rows.words[i], x);
     float& most = amax[i * rows_at_once(kC) / kBlockRows];
-    most = ptx::max_f32(most, largest_magnitude(x));
+    most = ptx::max_f32(most, largest_held(rows, t, at, means, i));
   }
   cta_max_of_blocks<kC>(amax);
   float of_block[kBlocks];
@@ -162,7 +181,7 @@ OCTAVO_DEVICE void quantize_k(const QuantizeParams& p, i32 block) {
   float inverse[held_rows(kC)];
   OCTAVO_UNROLL
   for (int i = 0; i < held_rows(kC); ++i) inverse[i] = of_block[i * rows_at_once(kC) / kBlockRows];
-  store_held(p, t, at, rows, inverse);
+  store_held(p, t, at, rows, means, inverse);
 }
 
 // Of a head that is too long to be held, for the second launch.
@@ -171,16 +190,14 @@ OCTAVO_DEVICE void find_k_maxima(const QuantizeParams& p, i32 block) {
   wait_for_inputs<kC>();
   const Place<kC> at;
   Tile t = find_tile(p, block);
+  const Means<kC> means(p, t, at.column);
   float amax = 0;
   for (; t.begin < t.end; t.begin += operand_rows(kC)) {
     HeldRows<kC> rows;
     load_held(p, t, at, rows);
     OCTAVO_UNROLL
-    for (int i = 0; i < held_rows(kC); ++i) {
-      float x[kVector];
-      widen<kC.from>(rows.words[i], x);
-      amax = ptx::max_f32(amax, largest_magnitude(x));
-    }
+    for (int i = 0; i < held_rows(kC); ++i)
+      amax = ptx::max_f32(amax, largest_held(rows, t, at, means, i));
   }
   let_next_start<kC>();
   amax = cta_max<kC>(amax);
@@ -194,11 +211,12 @@ OCTAVO_DEVICE void write_k(const QuantizeParams& p, i32 block) {
   const Tile t = find_tile(p, block);
   HeldRows<kC> rows;
   load_held(p, t, at, rows);
+  const Means<kC> means(p, t, at.column);
   float by[kVector], inverse[held_rows(kC)];
   find_inverses<kC>(p, t, at, by);
   OCTAVO_UNROLL
   for (int i = 0; i < held_rows(kC); ++i) inverse[i] = by[0];
-  store_held(p, t, at, rows, inverse);
+  store_held(p, t, at, rows, means, inverse);
 }
 
 template <Quantize kC>
@@ -251,16 +269,22 @@ OCTAVO_DEVICE void load_held(const QuantizeParams& p, const Tile& t, HeldKeys<kC
     load_four_keys<kC>(p, t, t.begin, slab, keys.slabs[slab]);
 }
 
-// each(key of the lane's four, first column, eight values) for all that a lane holds.
+// each(row, first column, eight values, smoothed) for all that a lane holds of K.
 template <Quantize kC, class Each>
-OCTAVO_DEVICE void for_each_held(const HeldKeys<kC>& keys, const Each& each) {
+OCTAVO_DEVICE void for_each_held(const QuantizeParams& p, const Tile& t, const HeldKeys<kC>& keys,
+                                 const Each& each) {
+  const i32 first = t.begin + static_cast<i32>(ptx::warp_index()) * kKeyGroup;
   OCTAVO_UNROLL
   for (int slab = 0; slab < kSlabs<kC>; ++slab) {
+    const int column = slab * kSlabColumns + lane_column();
+    const Means<kC> means(p, t, column);
     OCTAVO_UNROLL
     for (int i = 0; i < 4; ++i) {
+      const i32 row = first + key_of_byte(lane_word(), i);
       float x[kVector];
       widen<kC.from>(keys.slabs[slab].words[i], x);
-      each(i, slab * kSlabColumns + lane_column(), x);
+      if constexpr (kC.smooth) subtract_means<kC>(means, ptx::mask_term(row < t.end, true), x);
+      each(row, column, x);
     }
   }
 }
@@ -275,7 +299,7 @@ OCTAVO_DEVICE void hold_k(const QuantizeParams& p, i32 block) {
   load_held(p, t, keys);
   let_next_start<kC>();
   float amax = 0;
-  for_each_held(keys, [&amax](int /*key*/, int /*column*/, const float(&x)[kVector]) {
+  for_each_held(p, t, keys, [&amax](i32 /*row*/, int /*column*/, const float(&x)[kVector]) {
     amax = ptx::max_f32(amax, largest_magnitude(x));
   });
   const u32 parts = ptx::shared_base() + static_cast<u32>(value_smem(kC).parts);
@@ -284,9 +308,8 @@ OCTAVO_DEVICE void hold_k(const QuantizeParams& p, i32 block) {
   if (t.number == 0 && ptx::thread_index() == 0) ptx::store_global_f32(scales_of(p, t), scale);
   float inverse[kVector];
   fill(inverse, inverse_step<kC.to>(scale));
-  const i32 row = t.begin + static_cast<i32>(ptx::warp_index()) * kKeyGroup;
-  for_each_held(keys, [&](int key, int column, const float(&x)[kVector]) {
-    store_row<kC>(p, t, row + key_of_byte(lane_word(), key), column, x, inverse);
+  for_each_held(p, t, keys, [&](i32 row, int column, const float(&x)[kVector]) {
+    store_row<kC>(p, t, row, column, x, inverse);
   });
 }
 
@@ -341,7 +364,7 @@ template <Quantize kC>
 OCTAVO_DEVICE void write_rest(const OperandsParams& p, i32 block) {
   wait_for_inputs<kC>();
   let_next_start<kC>();
-  if (block < p.v_blocks) return write_values<kC>(p.v, p.v_blocks - 1 - block);
+  if (block < p.v_blocks) return write_values<not_smoothed(kC)>(p.v, p.v_blocks - 1 - block);
   if constexpr (kC.group == ScaleGroup::head)
     write_k<kC>(p.k, p.k_blocks - 1 - (block - p.v_blocks));
 }
@@ -362,7 +385,7 @@ quantize_operands(const OCTAVO_GRID_CONSTANT OperandsParams p) {
   i32 block = ptx::block_index_x();
   if constexpr (!kC.hold && !kC.amax_pass) return write_rest<kC>(p, block);
   if constexpr (kC.hold) {
-    if (block < p.v_blocks) return hold_v<kC>(p.v, block);
+    if (block < p.v_blocks) return hold_v<not_smoothed(kC)>(p.v, block);
     block -= p.v_blocks;
   }
   if (block < p.k_blocks) {
@@ -375,8 +398,8 @@ quantize_operands(const OCTAVO_GRID_CONSTANT OperandsParams p) {
     return;
   }
   block -= p.k_blocks;
-  if (block < p.q_blocks) return quantize_q<kC>(p.q, block);
-  if constexpr (kC.amax_pass) find_v_maxima<kC>(p.v, block - p.q_blocks);
+  if (block < p.q_blocks) return quantize_q<not_smoothed(kC)>(p.q, block);
+  if constexpr (kC.amax_pass) find_v_maxima<not_smoothed(kC)>(p.v, block - p.q_blocks);
 }
 
 }  // namespace octavo::quantizer

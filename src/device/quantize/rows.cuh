@@ -160,6 +160,15 @@ struct Means {
   }
 };
 
+// From a row that is there: what is not stays 0.
+template <Quantize kC>
+OCTAVO_DEVICE void subtract_means(const Means<kC>& means, bool exists, float (&x)[kVector]) {
+  if constexpr (kC.smooth) {
+    OCTAVO_UNROLL
+    for (int i = 0; i < kVector; ++i) x[i] = exists ? ptx::subtract_rn(x[i], means.of[i]) : x[i];
+  }
+}
+
 // The same as floats, smoothed and rotated. All lanes of a warp come here together.
 template <Quantize kC>
 OCTAVO_DEVICE void load_row(const QuantizeParams& p, const Tile& t, i32 row, int column,
@@ -170,9 +179,7 @@ OCTAVO_DEVICE void load_row(const QuantizeParams& p, const Tile& t, i32 row, int
   if constexpr (kC.smooth) {
     // What lies behind the last row stays 0 where the tile's maximum is found; it is not stored.
     constexpr bool kOfTile = kC.amax_pass || kC.group == ScaleGroup::block;
-    const bool exists = !kOfTile || ptx::mask_term(row < t.end, true);
-    OCTAVO_UNROLL
-    for (int i = 0; i < kVector; ++i) x[i] = exists ? ptx::subtract_rn(x[i], means.of[i]) : x[i];
+    subtract_means<kC>(means, !kOfTile || ptx::mask_term(row < t.end, true), x);
   }
   if constexpr (kC.hadamard) rotate<kC>(p, column, x);
 }
