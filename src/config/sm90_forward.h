@@ -73,9 +73,13 @@ OCTAVO_HD constexpr Element v_element(const Sm90Forward& c) {
 OCTAVO_HD constexpr bool codes_pv(const Sm90Forward& c) {
   return codes_qk(c) && element_bytes(v_element(c)) == 1;
 }
+// P in bytes, beside integers that add up exactly.
+OCTAVO_HD constexpr bool bytes_pv(const Sm90Forward& c) {
+  return codes_pv(c) && c.element == Element::int8;
+}
 // Columns beside V's by which the tensor cores sum P. Bytes are summed four at a time without them.
 OCTAVO_HD constexpr int ones_columns(const Sm90Forward& c) {
-  return c.ones && !(codes_pv(c) && c.element == Element::int8) ? 8 : 0;
+  return c.ones && !bytes_pv(c) ? 8 : 0;
 }
 // Of codes, where P V is computed in parts: whether the sums by ones are a product of their own,
 // eight columns wide. As the last columns of the last part they make all parts wider, since a
@@ -98,7 +102,7 @@ OCTAVO_HD constexpr int sixteens_by_polynomial(const Sm90Forward& c) {
 // those of larger blocks are folded in two halves.
 inline constexpr int kMostFoldedKeys = 160;
 OCTAVO_HD constexpr int folded_keys(const Sm90Forward& c) {
-  const bool halves = codes_pv(c) && c.element != Element::int8 && c.block_n > kMostFoldedKeys;
+  const bool halves = codes_pv(c) && !bytes_pv(c) && c.block_n > kMostFoldedKeys;
   return halves ? c.block_n / 2 : c.block_n;
 }
 // They are of 16 bits beside codes.
@@ -134,8 +138,7 @@ OCTAVO_HD constexpr int register_budget(const Sm90Forward& c) {
 // What it holds at most at once: O, the scores with the probabilities before them where those are
 // still read, what is to be folded into O, and about so much beside them.
 OCTAVO_HD constexpr int registers_held(const Sm90Forward& c) {
-  const bool bytes = codes_pv(c) && c.element == Element::int8 && !c.k_row_scales;
-  const int rest = c.f16_scores || bytes ? 16 : 24;
+  const int rest = c.f16_scores || (bytes_pv(c) && !c.k_row_scales) ? 16 : 24;
   const int scores = c.block_n / (c.f16_scores ? 4 : 2);
   const int p = c.block_n * element_bytes(v_element(c)) / 8;
   const int ones = ones_columns(c);

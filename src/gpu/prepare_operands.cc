@@ -8,16 +8,12 @@
 #include "gpu/element_of.h"
 #include "gpu/forward_params.h"
 #include "gpu/operand_conversion.h"
+#include "gpu/quantize_grid.h"
 #include "numeric/scale.h"
 
 namespace octavo {
 namespace {
 
-// Maxima of a head, so that putting them together stays cheap.
-constexpr std::int64_t kMostChunks = 32;
-// Those of K or V beside Q, whose CTAs fill the chip too: the fewer, the less the second launch has
-// to put together.
-constexpr std::int64_t kSharedChunks = 256;
 // Elements of V up to which one launch should be faster than two, by estimate: with more of them
 // the exchange in clusters leaves memory idle, at 62% of a copy's speed where two launches reach
 // 90%.
@@ -106,86 +102,6 @@ int alignment_of(const ConstTensor& t) {
   return static_cast<int>(bits & (~bits + 1));
 }
 
-// Rows of a CTA of the first pass: so many tiles a head that the chip is full and no more.
-std::int64_t amax_tile_rows(const Conversion& x, std::int64_t ctas, std::int64_t at_once) {
-  const std::int64_t chunks =
-      std::clamp<std::int64_t>(ctas / (x.sequences * x.heads), 1, kMostChunks);
-  return round_up(std::max<std::int64_t>(div_up(x.longest, chunks), 1), at_once);
-}
-
-std::int64_t code_tile_rows(const Conversion& x, const Quantize& c) {
-  if (c.transposed) return quantizer::kValueKeys;
-  if (c.group == ScaleGroup::block)
-    return std::min(x.block_rows, std::max<std::int64_t>(x.longest, 1));
-  return 4 * quantizer::rows_at_once(c);
-}
-
-// How the rows of every head are divided; so many CTAs that is.
-std::int64_t set_tiles(const Conversion& x, std::int64_t tile_rows, QuantizeParams& p) {
-  p.tile_rows = static_cast<i32>(tile_rows);
-  p.tiles = static_cast<i32>(std::max<std::int64_t>(div_up(x.longest, tile_rows), 1));
-  p.by_tiles = divider(p.tiles);
-  p.by_heads = divider(p.heads);
-  return x.sequences * x.heads * p.tiles;
-}
-
-// The second pass keeps what the first set: how many maxima there are.
-void set_grid(const Conversion& x, QuantizeLaunch& launch) {
-  const Quantize& c = launch.config;
-  QuantizeParams& p = launch.params.q;
-  const std::int64_t at_once = quantizer::rows_at_once(c);
-  if (c.mean_pass > 0) {
-    const std::int64_t rows = c.mean_pass == 1 ? quantizer::kMeanRows * at_once : x.longest;
-    launch.blocks = set_tiles(x, std::max<std::int64_t>(rows, 1), p);
-    return;
-  }
-  const bool by_tensor = c.group == ScaleGroup::tensor;
-  const std::int64_t tile_rows = !c.amax_pass ? code_tile_rows(x, c)
-                                 : by_tensor  ? 4 * at_once
-                                              : amax_tile_rows(x, kChunks, at_once);
-  launch.blocks = set_tiles(x, tile_rows, p);
-  if (!c.amax_pass) return;
-  if (by_tensor) launch.blocks = std::min(launch.blocks, kTensorBlocks);
-  p.partials = static_cast<i32>(by_tensor ? launch.blocks : p.tiles);
-}
-
-// Of a launch for all. The second of two keeps what the first set: how many maxima there are.
-void set_grid(const Conversions& x, QuantizeLaunch& launch) {
-  const Quantize& c = launch.config;
-  OperandsParams& p = launch.params;
-  const bool of_heads = c.group == ScaleGroup::head;
-  const std::int64_t rows = quantizer::operand_rows(c);
-  launch.cluster = 1;
-  if (c.hold)
-    for (launch.cluster = 2; launch.cluster * quantizer::kValueKeys < x.v.longest;)
-      launch.cluster *= 2;
-  // What shares a scale with other CTAs: as a cluster holds it, or as so many maxima; or else tiles
-  // of `codes` rows.
-  const auto shared = [&](const Conversion& operand, std::int64_t codes, QuantizeParams& params) {
-    std::int64_t tile_rows = codes;
-    if (c.hold) tile_rows = quantizer::kValueKeys;
-    if (c.amax_pass) tile_rows = amax_tile_rows(operand, kSharedChunks, codes);
-    std::int64_t blocks = set_tiles(operand, tile_rows, params);
-    if (c.hold) {  // a tile each, though some may be empty
-      params.tiles = launch.cluster;
-      params.by_tiles = divider(params.tiles);
-      blocks = operand.sequences * operand.heads * launch.cluster;
-    }
-    if (c.amax_pass) params.partials = params.tiles;
-    return blocks;
-  };
-  const bool only_rest = !c.hold && !c.amax_pass;
-  const std::int64_t q_blocks = only_rest ? 0 : set_tiles(x.q, rows, p.q);
-  const std::int64_t k_blocks = of_heads    ? shared(x.k, rows, p.k)
-                                : only_rest ? 0
-                                            : set_tiles(x.k, rows, p.k);
-  const std::int64_t v_blocks = shared(x.v, quantizer::kValueKeys, p.v);
-  p.q_blocks = static_cast<i32>(q_blocks);
-  p.k_blocks = static_cast<i32>(k_blocks);
-  p.v_blocks = static_cast<i32>(v_blocks);
-  launch.blocks = round_up<std::int64_t>(q_blocks + k_blocks + v_blocks, launch.cluster);
-}
-
 QuantizeParams params_of(const Conversion& x, const ConstTensor& from, const std::int32_t* cu,
                          const ConstTensor& to, const Scales& scales, float* partials) {
   QuantizeParams p;
@@ -221,6 +137,54 @@ void set_scales_of_caller(const ScaleParams& scales, Granularity granularity, Qu
   p.scale_rows = granularity == Granularity::channel ? 0 : scales.block_rows;
   p.by_token = scales.by_token;
 }
+
+// Where operands come from and go to, one after the other in the workspace.
+class Places {
+ public:
+  Places(const Problem& posed, const Arguments& a, void* workspace)
+      : posed_(posed), a_(a), bytes_(static_cast<std::byte*>(workspace)) {}
+
+  // `tensor` and `scales` become what the forward kernel sees.
+  QuantizeMemory take(const Conversion& x, const std::int32_t* cu, ConstTensor& tensor,
+                      Scales& scales, QuantizeParams& params) {
+    const Room room = room_of(x, posed_.packed, end_);
+    end_ = room.end;
+    const ConstTensor from = tensor;
+    tensor = x.tensor(bytes_ + room.result);
+    if (x.format.scales_of_ours())
+      scales = {reinterpret_cast<const float*>(bytes_ + room.scales),
+                x.format.granularity,
+                x.block_rows,
+                {},
+                x.format.largest_code};
+    params =
+        params_of(x, from, cu, tensor, scales, reinterpret_cast<float*>(bytes_ + room.partials));
+    if (x.smooth()) {
+      params.mean_sums = reinterpret_cast<double*>(bytes_ + room.mean_sums);
+      params.means = reinterpret_cast<float*>(bytes_ + room.means);
+      params.mean_groups = static_cast<i32>(x.mean_groups());
+      params.mean_columns = static_cast<i32>(x.mean_columns());
+    }
+    std::int64_t floats = scale_floats(x, posed_.packed);
+    if (x.dequantizes()) {
+      set_scales_of_caller(scale_params(a_, from, scales, x.longest), scales.granularity, params);
+      floats = scales_extent(a_, from, scales, x.longest);
+      scales = {};
+    }
+    return {from,
+            static_cast<std::size_t>(x.bytes()),
+            static_cast<std::size_t>(floats) * 4,
+            static_cast<std::size_t>(partial_floats(x)) * 4,
+            static_cast<std::size_t>(x.mean_floats() * x.mean_groups()) * 8,
+            static_cast<std::size_t>(x.mean_floats()) * 4};
+  }
+
+ private:
+  const Problem& posed_;
+  const Arguments& a_;
+  std::byte* bytes_;
+  std::int64_t end_ = 0;
+};
 
 }  // namespace
 
@@ -323,44 +287,9 @@ PreparedCall prepare_call(const Problem& posed, const Arguments& a, void* worksp
                           const SubstituteQuantize& substitute, VLayout layout) {
   PreparedCall call{prepared_problem(posed), a, {}, 0};
   const Conversions operands = conversions_of(posed, &a, layout);
-  auto* const bytes = static_cast<std::byte*>(workspace);
-  std::int64_t end = 0;
+  Places places(posed, a, workspace);
   const auto chosen = [&](const Quantize& config) {
     return substitute ? substitute(config, operands.q.head_dim) : config;
-  };
-  // Where an operand comes from and goes to.
-  const auto place = [&](const Conversion& x, const std::int32_t* cu, ConstTensor& tensor,
-                         Scales& scales, QuantizeParams& params) -> QuantizeMemory {
-    const Room room = room_of(x, posed.packed, end);
-    end = room.end;
-    const ConstTensor from = tensor;
-    tensor = x.tensor(bytes + room.result);
-    if (x.format.scales_of_ours())
-      scales = {reinterpret_cast<const float*>(bytes + room.scales),
-                x.format.granularity,
-                x.block_rows,
-                {},
-                x.format.largest_code};
-    params =
-        params_of(x, from, cu, tensor, scales, reinterpret_cast<float*>(bytes + room.partials));
-    if (x.smooth()) {
-      params.mean_sums = reinterpret_cast<double*>(bytes + room.mean_sums);
-      params.means = reinterpret_cast<float*>(bytes + room.means);
-      params.mean_groups = static_cast<i32>(x.mean_groups());
-      params.mean_columns = static_cast<i32>(x.mean_columns());
-    }
-    std::int64_t floats = scale_floats(x, posed.packed);
-    if (x.dequantizes()) {
-      set_scales_of_caller(scale_params(a, from, scales, x.longest), scales.granularity, params);
-      floats = scales_extent(a, from, scales, x.longest);
-      scales = {};
-    }
-    return {from,
-            static_cast<std::size_t>(x.bytes()),
-            static_cast<std::size_t>(floats) * 4,
-            static_cast<std::size_t>(partial_floats(x)) * 4,
-            static_cast<std::size_t>(x.mean_floats() * x.mean_groups()) * 8,
-            static_cast<std::size_t>(x.mean_floats()) * 4};
   };
   Arguments& made = call.arguments;
   if (operands.v.transposed) call.problem.v_layout = made.v_layout = VLayout::transposed;
@@ -380,12 +309,13 @@ PreparedCall prepare_call(const Problem& posed, const Arguments& a, void* worksp
   };
   if (share_launch(operands, arch, alignment)) {
     const bool hold = holds(operands.v);
-    const Quantize of_k = choose_quantize(operands.k, arch, alignment);
     QuantizeLaunch launch;
-    launch.memory = {place(operands.q, a.cu_seqlens_q, made.q, made.q_scales, launch.params.q),
-                     place(operands.k, a.cu_seqlens_kv, made.k, made.k_scales, launch.params.k),
-                     place(operands.v, a.cu_seqlens_kv, made.v, made.v_scales, launch.params.v)};
-    if (of_k.smooth) add_means(of_k, launch.params.k, launch.memory[1]);
+    launch.memory = {
+        places.take(operands.q, a.cu_seqlens_q, made.q, made.q_scales, launch.params.q),
+        places.take(operands.k, a.cu_seqlens_kv, made.k, made.k_scales, launch.params.k),
+        places.take(operands.v, a.cu_seqlens_kv, made.v, made.v_scales, launch.params.v)};
+    if (operands.k.smooth())
+      add_means(choose_quantize(operands.k, arch, alignment), launch.params.k, launch.memory[1]);
     const auto add = [&](Pass pass) {
       launch.config = chosen(choose_operands(operands, arch, pass));
       set_grid(operands, launch);
@@ -400,7 +330,7 @@ PreparedCall prepare_call(const Problem& posed, const Arguments& a, void* worksp
     if (!x.needed()) return;
     const Quantize config = choose_quantize(x, arch, alignment_of(tensor));
     QuantizeLaunch launch;
-    launch.memory[0] = place(x, cu, tensor, scales, launch.params.q);
+    launch.memory[0] = places.take(x, cu, tensor, scales, launch.params.q);
     const auto add = [&](const Quantize& pass) {
       launch.config = chosen(pass);
       set_grid(x, launch);

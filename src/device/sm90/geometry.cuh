@@ -91,7 +91,7 @@ struct Geometry {
   static constexpr bool kFolds = codes_pv(C);
   // INT8 products add up exactly, in integers: scores, and P V where P is in bytes too.
   static constexpr bool kIntegerScores = C.element == Element::int8;
-  static constexpr bool kIntegers = kFolds && kIntegerScores;
+  static constexpr bool kIntegers = bytes_pv(C);
   static_assert(kFolds ? C.fold_columns > 0 && C.fold_columns % 16 == 0 &&
                              C.head_dim % C.fold_columns == 0
                        : C.fold_columns == 0,
