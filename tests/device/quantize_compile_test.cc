@@ -14,7 +14,7 @@ namespace {
 struct Operands {
   Element from, to = Element::e4m3;
   int columns;
-  bool amax_pass = false, hold = false;
+  bool amax_pass = false, hold = false, smooth = false;
 };
 constexpr Quantize of_operands(const Operands& o) {
   const bool int8 = o.to == Element::int8;
@@ -27,7 +27,8 @@ constexpr Quantize of_operands(const Operands& o) {
           .threads = quantizer::kOperandThreads,
           .transposed = true,
           .operands = true,
-          .hold = o.hold};
+          .hold = o.hold,
+          .smooth = o.smooth};
 }
 
 const Quantize kConfigs[] = {
@@ -84,6 +85,8 @@ const Quantize kConfigs[] = {
     of_operands({.from = Element::bf16, .to = Element::int8, .columns = 128, .amax_pass = true}),
     of_operands({.from = Element::f16, .columns = 256, .hold = true}),
     of_operands({.from = Element::f16, .columns = 256}),
+    of_operands({.from = Element::f16, .columns = 128, .hold = true, .smooth = true}),
+    of_operands({.from = Element::bf16, .columns = 256, .amax_pass = true, .smooth = true}),
 };
 
 TEST(Quantize, CompilesWithoutSpills) {
