@@ -164,8 +164,10 @@ struct Means {
 template <Quantize kC>
 OCTAVO_DEVICE void subtract_means(const Means<kC>& means, bool exists, float (&x)[kVector]) {
   if constexpr (kC.smooth) {
+    // A NaN keeps its sign, which the subtraction would drop.
     OCTAVO_UNROLL
-    for (int i = 0; i < kVector; ++i) x[i] = exists ? ptx::subtract_rn(x[i], means.of[i]) : x[i];
+    for (int i = 0; i < kVector; ++i)
+      x[i] = exists && x[i] == x[i] ? ptx::subtract_rn(x[i], means.of[i]) : x[i];
   }
 }
 
