@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "attention/error.h"
 #include "evidence/check.h"
 #include "evidence/gate.h"
 #include "evidence/gpu_suite.h"
