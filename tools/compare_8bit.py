@@ -13,6 +13,7 @@ usage: compare_8bit.py --library build/liboctavo.so --json FILE [--grid bench/gr
 """
 
 import argparse
+import functools
 import json
 import pathlib
 import statistics
@@ -119,7 +120,7 @@ class Comparison8Bit:
             differences[way] = difference
         calls = compare_torch.CALLS
         samples = compare_torch.one_by_one(
-            [compare_torch._timers.Graph(torch, call, calls)
+            [functools.partial(compare_torch._timers.Graph, torch, call, calls)
              for call in (peer, *map(runs, plans.values()))])
         medians = [statistics.median(s) for s in samples]
         row = {**{k: case[k] for k in ("name", *SIZES, "causal")}, "calls": calls,
