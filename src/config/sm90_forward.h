@@ -90,13 +90,16 @@ OCTAVO_HD constexpr bool ones_apart(const Sm90Forward& c) {
   const int parts = codes_pv(c) ? c.head_dim / c.fold_columns : 1;
   return ones_columns(c) > 0 && (parts > 2 || (parts == 2 && c.split_keys && c.fold_columns >= 64));
 }
-// Scores in FP16, with sums by ones: of each 64 keys so many sixteens have P's codes by a
-// polynomial, and leave the exp unit to the others. On an H200 three of them gave 5 to 15% at 64
-// and 128 columns and two up to 4% less; all of them nothing where more columns leave the exp unit
-// time and power is what is short.
+// Where sums are of P as it was rounded: of each 64 keys so many sixteens have P's codes by a
+// polynomial, and leave the exp unit to the others. On an H200, of FP8 with scores in FP16, three
+// of them gave 5 to 15% at 64 and 128 columns and two up to 4% less; all of them nothing where more
+// columns leave the exp unit time and power is what is short. Of bytes two gave 1 to 3% more than
+// one where keys are split or warpgroups are two, up to 3% less where they are more, and none 2 to
+// 9% less than one.
 OCTAVO_HD constexpr int sixteens_by_polynomial(const Sm90Forward& c) {
-  const bool short_of_exp = c.head_dim <= 128 || c.split_keys;
-  return c.f16_scores && c.ones && !c.code_exp && short_of_exp ? 3 : 0;
+  if (!c.ones || c.code_exp) return 0;
+  if (bytes_pv(c)) return c.split_keys || c.warpgroups <= 2 ? 2 : 1;
+  return c.f16_scores && (c.head_dim <= 128 || c.split_keys) ? 3 : 0;
 }
 // FP8 products of P V lose 4e-4 of a mean of V over 128 keys, 8e-4 over 160 and 1.1e-3 over 192:
 // those of larger blocks are folded in two halves.

@@ -17,9 +17,10 @@ namespace sm90 {
 
 // How 8-bit kernels get from scores to P: each way has rows of its own.
 enum class Scores8Bit : u8 {
-  f32,
-  f16,       // in FP8, where |q k| is known to fit
-  f16_codes  // and P by arithmetic on codes
+  f32,        // in FP8
+  f16,        // the same, where |q k| is known to fit
+  f16_codes,  // and P by arithmetic on codes
+  bytes       // in INT8, from integers
 };
 
 struct TableRow {
@@ -82,23 +83,21 @@ inline constexpr TableRow kTable[] = {
 // with scales for blocks of K's rows, the others in FP8 with a scale of K a head; those of 96 and
 // 192 columns are of an earlier version of the kernel.
 inline constexpr TableRow kTable8Bit[] = {
-    {64, 1, 128, 2, 1, 1, false, true, false, false, 2, 1.6, 2.065, 0.9780, 0.72464, 64, 1,
+    {64, 1, 128, 2, 1, 1, false, true, false, false, 2, 1.6, 2.066, 0.9754, 0.72505, 64, 1,
      Scores8Bit::f32, 1},
-    {64, 3, 128, 2, 0, 0, false, true, false, false, 1, 1.0, 3.997, 2.6985, 1.32172, 32, 2,
+    {64, 3, 128, 2, 0, 0, false, true, false, false, 1, 1.0, 4.250, 2.8718, 1.40627, 32, 2,
      Scores8Bit::f32, 1},
-    {64, 1, 128, 1, 1, 2, false, false, false, false, 2, 1.2, 1.693, 1.6853, 0.76106, 64, 1,
+    {64, 1, 128, 1, 1, 2, false, false, false, false, 2, 1.2, 1.694, 1.6851, 0.76096, 64, 1,
      Scores8Bit::f32, 1},
-    {64, 4, 64, 4, 0, 0, false, false, false, false, 1, 1.0, 5.147, 2.0079, 1.13440, 64, 1,
+    {64, 4, 64, 4, 0, 0, false, false, false, false, 1, 1.0, 5.226, 1.9901, 1.14032, 32, 1,
      Scores8Bit::f32, 1},
-    {64, 2, 128, 1, 1, 2, false, false, false, false, 1, 1.0, 0.465, 2.5912, 1.49025, 64, 1,
+    {64, 2, 128, 1, 1, 2, false, false, false, false, 1, 1.0, 0.466, 2.5907, 1.49026, 64, 1,
      Scores8Bit::f32, 1},
-    {64, 1, 64, 2, 1, 1, false, false, false, false, 4, 2.8, 1.486, 1.0875, 0.35817, 64, 1,
+    {64, 1, 64, 2, 1, 1, false, false, false, false, 4, 2.8, 1.510, 1.0572, 0.35879, 64, 1,
      Scores8Bit::f32, 4},
-    {64, 4, 96, 4, 0, 0, false, false, false, false, 1, 1.0, 5.631, 1.8497, 1.56165, 32, 2,
+    {64, 1, 128, 1, 1, 1, false, false, false, false, 2, 1.8, 1.439, 0.7698, 0.65902, 64, 1,
      Scores8Bit::f32, 1},
-    {64, 1, 128, 1, 1, 1, false, false, false, false, 2, 1.8, 1.635, 0.8770, 0.74855, 64, 1,
-     Scores8Bit::f32, 1},
-    {64, 1, 64, 2, 1, 2, false, false, false, false, 3, 2.6, 1.564, 1.5457, 0.47467, 64, 1,
+    {64, 1, 64, 2, 1, 2, false, false, false, false, 3, 2.6, 1.394, 1.3799, 0.42408, 64, 1,
      Scores8Bit::f32, 1},
     {64, 1, 256, 1, 1, 1, false, false, false, true, 2, 1.6, 1.433, 1.3548, 0.78407, 64, 2,
      Scores8Bit::f16, 1},
@@ -140,6 +139,26 @@ inline constexpr TableRow kTable8Bit[] = {
      Scores8Bit::f16_codes, 1},
     {64, 2, 256, 1, 1, 1, false, false, false, true, 1, 1.0, 1.400, 2.1029, 1.26099, 64, 2,
      Scores8Bit::f16_codes, 1},
+    {64, 2, 256, 2, 0, 0, false, true, false, false, 1, 1.0, 3.463, 2.7141, 1.73723, 64, 1,
+     Scores8Bit::bytes, 1},
+    {64, 1, 128, 1, 1, 2, false, false, false, false, 2, 1.0, 1.622, 1.6139, 0.67671, 64, 1,
+     Scores8Bit::bytes, 1},
+    {64, 1, 64, 2, 1, 1, false, false, false, false, 4, 2.8, 1.045, 1.3260, 0.34783, 64, 1,
+     Scores8Bit::bytes, 4},
+    {64, 2, 128, 1, 1, 2, false, false, false, false, 1, 1.0, 0.514, 2.3895, 1.39757, 64, 1,
+     Scores8Bit::bytes, 1},
+    {64, 3, 128, 2, 0, 0, false, false, false, false, 1, 1.0, 3.351, 2.6004, 1.42600, 32, 1,
+     Scores8Bit::bytes, 1},
+    {64, 1, 128, 1, 1, 1, false, false, false, false, 2, 1.7, 1.658, 1.1233, 0.69512, 64, 1,
+     Scores8Bit::bytes, 1},
+    {64, 4, 64, 4, 0, 0, false, true, false, false, 1, 1.0, 4.251, 1.9439, 1.22672, 32, 1,
+     Scores8Bit::bytes, 1},
+    {64, 3, 128, 2, 0, 0, false, true, false, false, 1, 1.0, 3.414, 2.6358, 1.39343, 32, 2,
+     Scores8Bit::bytes, 1},
+    {64, 2, 128, 1, 1, 1, false, false, false, false, 1, 1.0, 1.545, 1.5013, 1.50195, 32, 1,
+     Scores8Bit::bytes, 1},
+    {64, 2, 128, 1, 2, 2, false, false, false, false, 1, 1.0, 1.082, 1.8617, 1.25404, 64, 1,
+     Scores8Bit::bytes, 1},
     {96, 1, 128, 1, 1, 1, false, false, false, false, 2, 1.6, 0.814, 1.6947, 0.66858, 96, 1,
      Scores8Bit::f32, 1},
     {96, 1, 128, 1, 1, 2, false, false, false, false, 2, 1.1, 1.480, 2.2222, 0.70808, 96, 1,
@@ -174,6 +193,22 @@ inline constexpr TableRow kTable8Bit[] = {
      Scores8Bit::f16, 1},
     {96, 1, 128, 2, 1, 1, false, false, false, false, 3, 2.6, 0.000, 1.6460, 0.70262, 32, 1,
      Scores8Bit::f16, 1},
+    {96, 1, 128, 1, 1, 1, false, false, false, false, 2, 1.6, 0.814, 1.6947, 0.66858, 96, 1,
+     Scores8Bit::bytes, 1},
+    {96, 1, 128, 1, 1, 2, false, false, false, false, 2, 1.1, 1.480, 2.2222, 0.70808, 96, 1,
+     Scores8Bit::bytes, 1},
+    {96, 3, 96, 4, 0, 0, true, false, false, false, 1, 1.0, 3.570, 3.9350, 1.32655, 32, 1,
+     Scores8Bit::bytes, 1},
+    {96, 1, 64, 2, 1, 1, false, false, false, false, 3, 2.6, 0.000, 1.6841, 0.43118, 32, 1,
+     Scores8Bit::bytes, 1},
+    {96, 2, 128, 1, 1, 2, false, false, false, false, 1, 1.0, 0.546, 3.3533, 1.48341, 96, 1,
+     Scores8Bit::bytes, 1},
+    {96, 2, 128, 1, 1, 1, false, false, false, false, 1, 1.0, 0.922, 2.3845, 1.46422, 96, 1,
+     Scores8Bit::bytes, 1},
+    {96, 2, 128, 2, 0, 0, true, false, false, false, 1, 1.0, 2.179, 4.9850, 1.26657, 32, 1,
+     Scores8Bit::bytes, 1},
+    {96, 1, 128, 2, 1, 1, false, false, false, false, 2, 1.5, 1.131, 1.5308, 0.68436, 96, 1,
+     Scores8Bit::bytes, 1},
     {128, 2, 128, 2, 0, 0, true, false, false, false, 1, 1.0, 3.003, 3.3375, 1.31623, 128, 1,
      Scores8Bit::f32, 1},
     {128, 1, 128, 1, 1, 2, false, false, false, false, 2, 1.0, 1.864, 2.3775, 0.86223, 64, 1,
@@ -224,6 +259,20 @@ inline constexpr TableRow kTable8Bit[] = {
      Scores8Bit::f16_codes, 1},
     {128, 2, 128, 1, 1, 1, false, true, false, true, 1, 1.0, 1.098, 2.2536, 1.08438, 128, 1,
      Scores8Bit::f16_codes, 1},
+    {128, 2, 256, 2, 0, 0, false, false, false, false, 1, 1.0, 3.870, 3.2201, 2.29751, 32, 2,
+     Scores8Bit::bytes, 1},
+    {128, 2, 128, 1, 1, 1, false, true, false, false, 1, 1.0, 1.464, 2.0583, 1.66106, 64, 1,
+     Scores8Bit::bytes, 1},
+    {128, 1, 128, 1, 1, 1, false, false, false, false, 2, 1.7, 1.443, 1.7172, 0.83205, 64, 1,
+     Scores8Bit::bytes, 1},
+    {128, 2, 128, 1, 1, 2, false, false, false, false, 1, 1.0, 0.486, 3.1715, 1.60826, 64, 1,
+     Scores8Bit::bytes, 1},
+    {128, 1, 128, 1, 1, 2, false, false, false, false, 2, 1.0, 1.726, 2.4289, 0.86090, 64, 1,
+     Scores8Bit::bytes, 1},
+    {128, 3, 64, 4, 0, 0, false, true, false, false, 1, 1.0, 3.901, 2.2436, 1.15578, 64, 1,
+     Scores8Bit::bytes, 1},
+    {128, 2, 128, 2, 0, 0, true, false, false, false, 1, 1.0, 2.624, 3.5811, 1.34160, 128, 1,
+     Scores8Bit::bytes, 1},
     {192, 2, 128, 2, 0, 0, true, false, false, false, 1, 1.0, 1.946, 3.8213, 1.66482, 64, 1,
      Scores8Bit::f32, 1},
     {192, 2, 128, 1, 1, 2, false, false, false, false, 1, 1.0, 0.614, 3.6833, 2.02182, 96, 1,
@@ -244,6 +293,16 @@ inline constexpr TableRow kTable8Bit[] = {
      Scores8Bit::f16, 1},
     {192, 2, 96, 4, 0, 0, true, false, false, true, 1, 1.0, 3.273, 3.8685, 1.28087, 96, 1,
      Scores8Bit::f16, 1},
+    {192, 2, 128, 2, 0, 0, true, false, false, false, 1, 1.0, 1.946, 3.8213, 1.66482, 64, 1,
+     Scores8Bit::bytes, 1},
+    {192, 2, 128, 1, 1, 2, false, false, false, false, 1, 1.0, 0.614, 3.6833, 2.02182, 96, 1,
+     Scores8Bit::bytes, 1},
+    {192, 1, 128, 1, 1, 1, false, false, false, false, 2, 1.6, 0.478, 2.6160, 1.03741, 96, 1,
+     Scores8Bit::bytes, 1},
+    {192, 2, 160, 1, 1, 1, false, false, false, false, 1, 1.0, 1.227, 3.7691, 2.57445, 96, 1,
+     Scores8Bit::bytes, 1},
+    {192, 2, 96, 4, 0, 0, true, false, false, false, 1, 1.0, 2.939, 2.9459, 1.26344, 96, 1,
+     Scores8Bit::bytes, 1},
     {256, 2, 96, 4, 0, 0, false, false, false, false, 1, 1.0, 3.770, 3.6001, 1.85296, 64, 1,
      Scores8Bit::f32, 1},
     {256, 2, 64, 4, 0, 0, false, false, false, false, 1, 1.0, 3.038, 3.8521, 1.39349, 64, 1,
@@ -264,6 +323,10 @@ inline constexpr TableRow kTable8Bit[] = {
      Scores8Bit::f16_codes, 1},
     {256, 2, 128, 2, 0, 0, false, false, false, true, 1, 1.0, 0.529, 4.2754, 2.08603, 32, 1,
      Scores8Bit::f16_codes, 1},
+    {256, 2, 96, 4, 0, 0, false, false, false, false, 1, 1.0, 3.770, 3.6001, 1.85296, 64, 1,
+     Scores8Bit::bytes, 1},
+    {256, 2, 64, 4, 0, 0, false, false, false, false, 1, 1.0, 3.038, 3.8521, 1.39349, 64, 1,
+     Scores8Bit::bytes, 1},
 };
 
 // For outputs without LSE; in 8 bits for one scale of K a head.
@@ -285,7 +348,7 @@ OCTAVO_HD constexpr Sm90Forward config_of(const TableRow& row, Element element) 
   c.ones = row.ones;
   c.fold_columns = row.fold_columns;
   c.fold_buffers = row.fold_buffers;
-  c.f16_scores = row.scores != Scores8Bit::f32;
+  c.f16_scores = row.scores == Scores8Bit::f16 || row.scores == Scores8Bit::f16_codes;
   c.code_exp = row.scores == Scores8Bit::f16_codes;
   c.ctas = row.ctas;
   // Wherever there is room: what rounding takes from P, sums of what is left do not have either.

@@ -128,6 +128,8 @@ void add_arithmetic(std::vector<ConformanceSet>& sets) {
   add("prmt.b32", {OCTAVO_KERNEL_OF(arithmetic<conformance::Function::permute>)}, 0, any);
   add("fma.rn.f32", {OCTAVO_KERNEL_OF(arithmetic<conformance::Function::fma>)}, 0,
       [](Draw& draw, int i) { return i % 16 == 0 ? draw.word() : draw.f32(-20, 20); });
+  add("fma.rn.sat.f32", {OCTAVO_KERNEL_OF(arithmetic<conformance::Function::fma_sat>)}, 0,
+      [](Draw& draw, int i) { return i % 16 == 0 ? draw.word() : draw.f32(-3, 1); });
   const auto with_nans = [](Draw& draw, int i) {
     return i % 4 == 0 ? draw.word() | 0x7f800000 : draw.word();
   };

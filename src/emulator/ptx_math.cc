@@ -41,6 +41,10 @@ float log2_approx(float x) { return std::log2(flushed(x)); }
 float reciprocal_approx(float x) { return flushed(1.0f / flushed(x)); }
 // A NaN that arithmetic makes is always the same one.
 float fused_multiply_add(float a, float b, float c) { return canonical(std::fma(a, b, c)); }
+float fma_sat_f32(float a, float b, float c) {
+  const float sum = std::fma(a, b, c);
+  return sum > 0 ? std::min(sum, 1.0f) : 0.0f;
+}
 float abs_f32(float x) { return std::fabs(x); }
 // Not std::fmax alone: there a signalling NaN wins over a number.
 float max_f32(float a, float b) {

@@ -105,7 +105,7 @@ constexpr void for_each_sm90_output(const Take& take) {
   for (const sm90::TableRow& row : sm90::kTable8Bit) {
     if (row.head_dim != 64 || !is_first_of_form(row, sm90::kTable8Bit)) continue;
     Sm90Forward c = sm90::config_of(row, Element::e4m3);
-    if (row.scores == sm90::Scores8Bit::f16_codes) continue;
+    if (row.scores != sm90::Scores8Bit::f32 && row.scores != sm90::Scores8Bit::f16) continue;
     c.ones = false;
     add(c, Element::e4m3, true);
   }
@@ -126,39 +126,34 @@ constexpr void for_each_f16_scores(const sm90::TableRow& row, const Take& take) 
   c.early_start = true;
   take(c);
 }
+enum class KeyScales { of_heads, of_rows, of_blocks };
+constexpr Sm90Forward with_key_scales(Sm90Forward c, KeyScales scales) {
+  c.k_row_scales = scales == KeyScales::of_rows;
+  c.k_block_scales = scales == KeyScales::of_blocks;
+  return c;
+}
 // With scores in FP32: the scales of every key, the other formats and other outputs.
 template <class Take>
 constexpr void for_each_f32_scores(const sm90::TableRow& row, const Take& take) {
-  enum class Scales { of_heads, of_rows, of_blocks };
-  const auto add = [&](Element element, Scales scales, Element out = Element::f16) {
-    Sm90Forward c = sm90::config_of(row, element);
-    c.k_row_scales = scales == Scales::of_rows;
-    c.k_block_scales = scales == Scales::of_blocks;
+  const auto add = [&](Element element, KeyScales scales, Element out = Element::f16) {
+    Sm90Forward c = with_key_scales(sm90::config_of(row, element), scales);
     c.out = out;
     take(c);
     if (!c.ones || out != Element::f16) return;
     c.ones = false;
     take(c);
   };
-  add(Element::e4m3, Scales::of_heads);
-  add(Element::e4m3, Scales::of_rows);
-  if (row.head_dim != 64 && row.head_dim != 128) return;
-  add(Element::int8, Scales::of_rows);
-  add(Element::int8, Scales::of_blocks);
+  add(Element::e4m3, KeyScales::of_heads);
+  add(Element::e4m3, KeyScales::of_rows);
   if (row.head_dim != 64) return;
-  add(Element::int8, Scales::of_heads);
-  add(Element::e4m3, Scales::of_blocks);
-  add(Element::e5m2, Scales::of_heads);
-  add(Element::e5m2, Scales::of_rows);
-  for (const Element out : {Element::bf16, Element::f32}) add(Element::e4m3, Scales::of_heads, out);
+  add(Element::e4m3, KeyScales::of_blocks);
+  add(Element::e5m2, KeyScales::of_heads);
+  add(Element::e5m2, KeyScales::of_rows);
+  for (const Element out : {Element::bf16, Element::f32})
+    add(Element::e4m3, KeyScales::of_heads, out);
   if (row.cluster > 0) {
     Sm90Forward c = sm90::config_of(row, Element::e4m3);
     c.ones = false;
-    c.pack_heads = true;
-    take(c);
-    c = sm90::config_of(row, Element::int8);
-    c.ones = false;
-    c.k_block_scales = true;
     c.pack_heads = true;
     take(c);
   }
@@ -172,12 +167,34 @@ constexpr void for_each_f32_scores(const sm90::TableRow& row, const Take& take) 
     take(c);
   }
 }
+// INT8, as the mode has it and with the other scales of keys.
+template <class Take>
+constexpr void for_each_bytes(const sm90::TableRow& row, const Take& take) {
+  const auto add = [&](KeyScales scales) {
+    Sm90Forward c = with_key_scales(sm90::config_of(row, Element::int8), scales);
+    if (c.ones) take(c);
+    c.ones = false;
+    take(c);
+  };
+  add(KeyScales::of_blocks);
+  if (row.head_dim != 64 && row.head_dim != 128) return;
+  add(KeyScales::of_rows);
+  if (row.head_dim != 64) return;
+  add(KeyScales::of_heads);
+  if (row.cluster == 0) return;
+  Sm90Forward c = with_key_scales(sm90::config_of(row, Element::int8), KeyScales::of_blocks);
+  c.ones = false;
+  c.pack_heads = true;
+  take(c);
+}
 template <class Take>
 constexpr void for_each_8bit_sm90_config(const Take& take) {
   for (const sm90::TableRow& row : sm90::kTable8Bit) {
     if (!is_first_of_form(row, sm90::kTable8Bit)) continue;
     if (row.scores == sm90::Scores8Bit::f32)
       for_each_f32_scores(row, take);
+    else if (row.scores == sm90::Scores8Bit::bytes)
+      for_each_bytes(row, take);
     else
       for_each_f16_scores(row, take);
   }
@@ -200,26 +217,23 @@ constexpr void for_each_mixed(const sm90::TableRow& row, const Take& take) {
 // Every kind of scales, the other type of V, other outputs, e5m2, an early start.
 template <class Take>
 constexpr void for_each_other_mixed(const sm90::TableRow& row, const Take& take) {
-  enum class Scales { of_heads, of_rows, of_blocks };
-  const auto made = [&row](Element element, MixedV v, Scales scales) {
-    Sm90Forward c = sm90::mixed_config_of(row, element, v);
+  const auto made = [&row](Element element, MixedV v, KeyScales scales) {
+    Sm90Forward c = with_key_scales(sm90::mixed_config_of(row, element, v), scales);
     c.ones = false;
-    c.k_row_scales = scales == Scales::of_rows;
-    c.k_block_scales = scales == Scales::of_blocks;
     return c;
   };
   for (const Element element : {Element::int8, Element::e4m3}) {
     take(made(element, MixedV::f16,
-              element == Element::int8 ? Scales::of_heads : Scales::of_blocks));
-    take(made(element, MixedV::f16, Scales::of_rows));
+              element == Element::int8 ? KeyScales::of_heads : KeyScales::of_blocks));
+    take(made(element, MixedV::f16, KeyScales::of_rows));
     take(made(element, MixedV::bf16,
-              element == Element::int8 ? Scales::of_blocks : Scales::of_heads));
+              element == Element::int8 ? KeyScales::of_blocks : KeyScales::of_heads));
   }
-  take(made(Element::e5m2, MixedV::f16, Scales::of_heads));
-  Sm90Forward c = made(Element::int8, MixedV::bf16, Scales::of_blocks);
+  take(made(Element::e5m2, MixedV::f16, KeyScales::of_heads));
+  Sm90Forward c = made(Element::int8, MixedV::bf16, KeyScales::of_blocks);
   c.ones = row.ones;
   if (c.ones) take(c);
-  c = made(Element::int8, MixedV::f16, Scales::of_blocks);
+  c = made(Element::int8, MixedV::f16, KeyScales::of_blocks);
   c.out = Element::f32;
   take(c);
   c.out = Element::f16;

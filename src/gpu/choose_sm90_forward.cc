@@ -48,6 +48,7 @@ bool has_k_row_scales(const Problem& p) {
 // The way from scores to P. LSE is taken from P's exact values, which codes do not have.
 Scores8Bit scores_of(const Problem& posed) {
   const Problem p = prepared_problem(posed);
+  if (p.v == DType::int8) return Scores8Bit::bytes;
   if (!is_fp8(p.v) || has_k_row_scales(p) || has_k_block_scales(p)) return Scores8Bit::f32;
   constexpr double kLargestHalf = 65504;
   const double most = static_cast<double>(p.head_dim) * largest_code(p.q, p.q_largest_code) *

@@ -158,7 +158,7 @@ TEST(Sm90Feasible, TheWholeTableWithLseAndWithout) {
 
 TEST(Sm90Feasible, TheWholeTableOf8BitsWithLseAndWithout) {
   for (const sm90::TableRow& row : sm90::kTable8Bit) {
-    const bool bytes = row.scores == sm90::Scores8Bit::f32;
+    const bool bytes = row.scores == sm90::Scores8Bit::bytes;
     Sm90Forward config = sm90::config_of(row, bytes ? Element::int8 : Element::e4m3);
     EXPECT_TRUE(feasible(config, 90).ok()) << feasible(config, 90).message();
     config.ones = config.code_exp;

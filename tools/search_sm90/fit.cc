@@ -192,7 +192,7 @@ std::vector<std::size_t> picked(const Timed& fitted, const Estimates& estimates,
 }
 
 std::string line_of(const sm90::TableRow& r) {
-  constexpr std::array kScores = {"f32", "f16", "f16_codes"};
+  constexpr std::array kScores = {"f32", "f16", "f16_codes", "bytes"};
   const std::string in_8_bits =
       r.fold_columns == 0
           ? ""

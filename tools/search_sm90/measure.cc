@@ -63,6 +63,8 @@ Rows candidates_16_bit(int head_dim) {
 Rows candidates_8_bit(const Group& group) {
   using sm90::Scores8Bit;
   const int head_dim = group.head_dim;
+  const bool bytes = group.scores == Scores8Bit::bytes;
+  const bool in_halves = !bytes && group.scores != Scores8Bit::f32;
   Rows rows;
   const auto add = [&](sm90::TableRow row) {
     int folds = 0;
@@ -70,7 +72,7 @@ Rows candidates_8_bit(const Group& group) {
       if (head_dim % fold != 0) continue;
       row.fold_columns = fold;
       row.scores = group.scores;
-      row.ones = group.scores != Scores8Bit::f32;
+      row.ones = in_halves;
       if (!is_wanted(row)) continue;
       rows.push_back(row);
       if (++folds == 2 && head_dim < 256 && row.ctas == 1) break;
@@ -84,20 +86,22 @@ Rows candidates_8_bit(const Group& group) {
         add(row);
       }
   };
-  for (const int warpgroups : {2, 3, 4}) {
-    if (warpgroups == 2 && head_dim == 64) continue;  // 2% or more behind, when last timed
-    for (const int block_n : {64, 96, 128, 160})
+  for (const int warpgroups : {2, 3, 4})
+    for (const int block_n : {64, 96, 128, 160, 192, 224, 256})
       for (const bool overlap : {true, false}) {
+        const bool large = block_n > sm90::kMostFoldedKeys;
+        if (large && (!bytes || overlap)) continue;
+        // 2% or more behind, when last timed.
+        if (warpgroups == 2 && head_dim == 64 && !large) continue;
         const sm90::TableRow row{head_dim, warpgroups, block_n, block_n < 128 ? 4 : 2,
                                  0,        0,          overlap, false,
                                  false,    false,      1,       1,
                                  0,        0,          0};
-        if (overlap || (block_n < 96 && group.scores != Scores8Bit::f32))
+        if (overlap || (block_n < 96 && in_halves))
           add(row);
         else
           add_each_way(row);
       }
-  }
   for (const int cluster : {1, 2}) {
     const auto add_split = [&](int warpgroups, int row_groups, int block_n, int stages, int ctas) {
       for (const bool scores_behind : {false, true}) {
@@ -444,9 +448,11 @@ Status measure(Element element, std::span<const int> head_dims, const char* path
   std::vector<Group> groups;
   for (const int head_dim : head_dims) {
     if (element != Element::e4m3) {
-      groups.push_back({head_dim});
+      groups.push_back(
+          {head_dim, element == Element::int8 ? sm90::Scores8Bit::bytes : sm90::Scores8Bit::f32});
       continue;
     }
+    groups.push_back({head_dim, sm90::Scores8Bit::f32});
     groups.push_back({head_dim, sm90::Scores8Bit::f16});
     // Dimensions between the usual ones go without.
     if (head_dim != 96 && head_dim != 192)

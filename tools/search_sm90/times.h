@@ -22,15 +22,16 @@ struct Group {
   sm90::Scores8Bit scores = sm90::Scores8Bit::f32;
   auto operator<=>(const Group&) const = default;
 };
-// Of 8 bits the mode that takes them by default: int8 where scores are in FP32.
+// Of 8 bits those that are timed.
 inline Element element_of(const sm90::TableRow& row) {
   if (row.fold_columns == 0) return Element::f16;
-  return row.scores == sm90::Scores8Bit::f32 ? Element::int8 : Element::e4m3;
+  return row.scores == sm90::Scores8Bit::bytes ? Element::int8 : Element::e4m3;
 }
 // As it is timed: 8-bit K has the scales that our own quantizer gives it.
 Sm90Forward timed_config(const sm90::TableRow& row);
 // Fits, and in FP8 with room for the ones: sums of P as it was before it was rounded would leave
-// outputs 7e-4 too small. Nor one whose times here others contradict.
+// outputs 7e-4 too small. Nor one whose times here others contradict, or that spills with scales
+// other than those it is timed with.
 bool is_wanted(const sm90::TableRow& row);
 
 // Those that rows are fitted to, up to a length, and then those that they are not.

@@ -21,6 +21,7 @@ enum class Function : int {
   permute,
   add_bytes,
   fma,
+  fma_sat,
   max,
   int_to_float,
   exp2_f16x2,
@@ -69,6 +70,8 @@ OCTAVO_DEVICE u32 apply(u32 a, u32 b, u32 c) {
       return ptx::add_bytes(a, b);
     case Function::fma:
       return ptx::bits_of(ptx::fused_multiply_add(as_float(a), as_float(b), as_float(c)));
+    case Function::fma_sat:
+      return ptx::bits_of(ptx::fma_sat_f32(as_float(a), as_float(b), as_float(c)));
     case Function::max:
       return ptx::bits_of(ptx::max_f32(as_float(a), as_float(b)));
     case Function::int_to_float:

@@ -32,6 +32,12 @@ OCTAVO_PTX float reciprocal_approx(float x) OCTAVO_BODY({
 // fma.rn.f32
 OCTAVO_PTX float fused_multiply_add(float a, float b, float c)
     OCTAVO_BODY({ return __fmaf_rn(a, b, c); });
+// fma.rn.sat.f32;  clamped to [0, 1], 0 for NaN
+OCTAVO_PTX float fma_sat_f32(float a, float b, float c) OCTAVO_BODY({
+  float d;
+  asm("fma.rn.sat.f32 %0, %1, %2, %3;" : "=f"(d) : "f"(a), "f"(b), "f"(c));
+  return d;
+});
 // abs.f32
 OCTAVO_PTX float abs_f32(float x) OCTAVO_BODY({ return fabsf(x); });
 // max.f32;  the other operand when one is NaN

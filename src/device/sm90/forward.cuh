@@ -247,17 +247,20 @@ struct ForwardKernel {
     return w;
   }
 
-  // What a few blocks need before the softmax.
-  static OCTAVO_DEVICE void prepare(Scores& scores, const Sm90ForwardParams& p, const Lane& lane,
+  // What a few blocks need before the softmax. Whether this one did.
+  static OCTAVO_DEVICE bool prepare(Scores& scores, const Sm90ForwardParams& p, const Lane& lane,
                                     const Course& c, u32 tile) {
     // One branch or two, a lane's number kept or found again: the other way three warpgroups of 128
     // keys in 16 bits, P V first, would spill 16 bytes, and E5M2 at 128 columns 4.
-    if (G::kCodes && !c.needs_mask() && (G::kHalves || !p.negate)) return;
+    if (G::kCodes && !c.needs_mask() && (G::kHalves || !p.negate)) return false;
+    if constexpr (G::kLateFloats) Softmax<G>::convert(scores);
     if (p.negate) Mask<G>::negate(scores);
-    if (!G::kCodes && !c.needs_mask()) return;
+    if (!G::kCodes && !c.needs_mask()) return false;
     Place w = place_of(lane, tile);
     if constexpr (G::kCodes) ptx::pin(w.lane);
     Mask<G>::apply_mask(scores, p, w, c.key);
+    if constexpr (G::kLateFloats) ByteCodes<G>::keep(scores);
+    return true;
   }
 
   static OCTAVO_DEVICE void store(State& state, const Rows& rows, const Sm90ForwardParams& p,
@@ -311,8 +314,8 @@ struct ForwardKernel {
     ptx::wgmma_wait<0>();
     Loop::finish_qk(scores, feed.k, lane.lane);
     release_scores(lane, c, feed);
-    prepare(scores, p, lane, c, tile);
-    Loop::softmax(scores, state.rows, p.scale_log2, true);
+    bool prepared = prepare(scores, p, lane, c, tile);
+    Loop::softmax(scores, state.rows, p.scale_log2, true, prepared);
     Loop::wait_for_v(feed.v);
     Softmax<G>::pack_p(prob, scores, state.rows);
     while (true) {
@@ -334,10 +337,10 @@ struct ForwardKernel {
         ptx::wgmma_wait<1>();
         Loop::finish_qk(scores, feed.k, lane.lane);
         release_scores(lane, c, feed);
-        prepare(scores, p, lane, c, tile);
+        prepared = prepare(scores, p, lane, c, tile);
         const Rows before = state.rows;
         if (crosses) begin_rows(state.rows, p, lane, tile);
-        const auto behind = Loop::softmax(scores, state.rows, p.scale_log2, crosses);
+        const auto behind = Loop::softmax(scores, state.rows, p.scale_log2, crosses, prepared);
         // V of a next tile, or of a single buffer, comes only after the release.
         const bool early = C.stages > 1 && !crosses;
         if (early) Loop::wait_for_v(feed.v.next());
@@ -361,10 +364,10 @@ struct ForwardKernel {
         ptx::wgmma_wait<0>();
         Loop::finish_qk(scores, feed.k, lane.lane);
         release_scores(lane, c, feed);
-        prepare(scores, p, lane, c, tile);
+        prepared = prepare(scores, p, lane, c, tile);
         Loop::take_origins(scores, state, p.scale_log2, crosses);
         adds = !crosses;
-        Loop::exponentials(scores, state.rows, p.scale_log2);
+        Loop::exponentials(scores, state.rows, p.scale_log2, prepared);
         Softmax<G>::pack_p(prob, scores, state.rows);
         Loop::wait_for_v(feed.v, there);
       }

@@ -17,6 +17,7 @@
 #pragma once
 
 #include "device/ptx/mbarrier.cuh"
+#include "device/sm90/byte_codes.cuh"
 #include "device/sm90/byte_rows.cuh"
 #include "device/sm90/geometry.cuh"
 #include "device/sm90/half_rows.cuh"
@@ -89,7 +90,7 @@ struct Mainloop {
   static OCTAVO_DEVICE void finish_qk(Scores& scores, const KvRing& k, u32 lane) {
     ptx::pin(Products<G>::sums_of(scores));
     if constexpr (G::kIntegers && !C.k_row_scales) ByteRows<G>::find_largest_sums(scores);
-    if constexpr (G::kIntegerScores) Softmax<G>::convert(scores);
+    if constexpr (G::kIntegerScores && !G::kLateFloats) Softmax<G>::convert(scores);
     if constexpr (C.k_row_scales) Scales<G>::multiply(scores, k.stage(), lane);
     if constexpr (G::kIntegers && C.k_row_scales) ByteRows<G>::find_largest(scores);
     if constexpr (C.k_block_scales) Scales<G>::load_of_keys(scores, k.stage());
@@ -197,13 +198,21 @@ struct Mainloop {
       if constexpr (G::kHalves) Softmax<G>::move_scores(scores, rows);
     }
   }
-  static OCTAVO_DEVICE void exponentials(Scores& scores, Rows& rows, float scale) {
-    Softmax<G>::exponentials(scores, rows, scale, 0, G::kScores / 4);
+  // `prepared`: what the block needed before the softmax it has had, as floats.
+  static OCTAVO_DEVICE void exponentials(Scores& scores, Rows& rows, float scale,
+                                         bool prepared = false) {
+    if constexpr (!G::kLateFloats)
+      Softmax<G>::exponentials(scores, rows, scale, 0, G::kScores / 4);
+    else if (prepared)
+      ByteCodes<G>::template exponentials<true>(scores, rows, 0, G::kScores / 4);
+    else
+      ByteCodes<G>::exponentials(scores, rows, 0, G::kScores / 4);
   }
-  static OCTAVO_DEVICE Behind softmax(Scores& scores, Rows& rows, float scale, bool first) {
+  static OCTAVO_DEVICE Behind softmax(Scores& scores, Rows& rows, float scale, bool first,
+                                      bool prepared = false) {
     Behind behind{false, {1, 1}};
     find_origins(scores, rows, scale, first, behind.alpha, [&] { behind.any = true; });
-    exponentials(scores, rows, scale);
+    exponentials(scores, rows, scale, prepared);
     return behind;
   }
   static OCTAVO_DEVICE void catch_up(State& state, const Behind& behind) {

@@ -57,7 +57,8 @@ struct PairCodes {
 
   // Two pairs become four codes.
   static OCTAVO_DEVICE u32 pack(u32 first, u32 second, int sixteen) {
-    if (C.code_exp || by_polynomial(sixteen)) return ptx::permute_bytes(first, second, 0x6420);
+    if (G::kIntegers || C.code_exp || by_polynomial(sixteen))
+      return ptx::permute_bytes(first, second, 0x6420);
     return ptx::e4m3x2_from_f16x2(first) | ptx::e4m3x2_from_f16x2(second) << 16;
   }
 };

@@ -3,6 +3,7 @@
 
 #include "device/ptx/thread.cuh"
 #include "device/ptx/wgmma.cuh"
+#include "device/sm90/byte_codes.cuh"
 #include "device/sm90/byte_rows.cuh"
 #include "device/sm90/geometry.cuh"
 #include "device/sm90/half_rows.cuh"
@@ -115,6 +116,8 @@ struct Softmax {
                                          int to) {
     if constexpr (G::kHalves)
       exponentials_in_pairs(scores, rows, from, to);
+    else if constexpr (G::kIntegers)
+      ByteCodes<G>::exponentials(scores, rows, from, to);
     else
       exponentials_one_each(scores, rows, scale, from, to);
   }
@@ -123,8 +126,7 @@ struct Softmax {
     OCTAVO_UNROLL
     for (int half = 0; half < 2; ++half) {
       const float of_row = scale_of(rows, half, scale);
-      const float origin =
-          (G::kIntegers ? rows.block_origin[half] : rows.origin[half]) - G::kWeightLog2;
+      const float origin = rows.origin[half] - G::kWeightLog2;
       float sum[2] = {0, 0};
       OCTAVO_UNROLL
       for (int i = from; i < to; ++i) {
@@ -135,11 +137,7 @@ struct Softmax {
           if constexpr (!C.ones) sum[e] += s;
         }
       }
-      if constexpr (G::kIntegers && !C.ones)
-        rows.sum[half] = ptx::fused_multiply_add(sum[0] + sum[1], rows.add[half] * G::kStepsInOne,
-                                                 rows.sum[half]);
-      else if constexpr (!C.ones)
-        rows.sum[half] += sum[0] + sum[1];
+      if constexpr (!C.ones) rows.sum[half] += sum[0] + sum[1];
     }
   }
   static OCTAVO_DEVICE void rescale(State& state, const float (&alpha)[2]) {
@@ -162,16 +160,13 @@ struct Softmax {
     OCTAVO_UNROLL
     for (int i = 0; i < 4; ++i) {
       if constexpr (G::kFolds) {
-        const float* const s = scores.s + step * 16 + i / 2 * 8 + i % 2 * 2;
-        if constexpr (G::kHalves)
-          p.a[step][i] =
-              PairCodes<G>::pack(scores.pairs[step * 8 + i / 2 * 4 + i % 2],
-                                 scores.pairs[step * 8 + i / 2 * 4 + i % 2 + 2], step * 2 + i / 2);
-        else if constexpr (G::kIntegers)
-          p.a[step][i] = ptx::permute_bytes(ptx::f16x2_from_f32(s[0], s[1]),
-                                            ptx::f16x2_from_f32(s[4], s[5]), 0x6420);
-        else
+        if constexpr (G::kHalves || G::kIntegers) {
+          const u32* const pairs = scores.pairs + step * 8 + i / 2 * 4 + i % 2;
+          p.a[step][i] = PairCodes<G>::pack(pairs[0], pairs[2], step * 2 + i / 2);
+        } else {
+          const float* const s = scores.s + step * 16 + i / 2 * 8 + i % 2 * 2;
           p.a[step][i] = pack(s[0], s[1]) | pack(s[4], s[5]) << 16;
+        }
       } else {
         p.a[step][i] = pack(scores.s[step * 8 + i * 2], scores.s[step * 8 + i * 2 + 1]);
       }
