@@ -15,14 +15,14 @@ inline constexpr std::array<RecordSize, 3> kRecordSizes = {{
 }};
 inline constexpr std::string_view kRecordMachine = "NVIDIA H200";
 inline constexpr std::array<PrecisionRecord, 8> kPrecisionRecords = {{
-    {Precision::fp16, 0.00123, {4.16, 28.04, 902.2}},
-    {Precision::bf16, 0.00815, {4.312, 27.87, 869.2}},
-    {Precision::fp8, 0.319, {6.728, 31.3, 578.8}},
-    {Precision::fp8_mixed, 0.319, {10.1, 33.47, 749}},
-    {Precision::fp8_fast, 0.316, {6.803, 29.1, 481.1}},
-    {Precision::int8, 0.145, {7.349, 39.04, 745.6}},
-    {Precision::int8_mixed, 0.142, {9.92, 36.29, 786.1}},
-    {Precision::sim8, 1.02, {18.49, 98.96, 2558}},
+    {Precision::fp16, 0.00123, {4.134, 29.16, 921.2}},
+    {Precision::bf16, 0.00815, {4.312, 28.06, 887.4}},
+    {Precision::fp8, 0.319, {6.658, 31.06, 589.5}},
+    {Precision::fp8_mixed, 0.319, {10.16, 33.67, 761.7}},
+    {Precision::fp8_fast, 0.316, {6.784, 29.12, 511.8}},
+    {Precision::int8, 0.157, {7.226, 36.69, 620.7}},
+    {Precision::int8_mixed, 0.142, {9.93, 36.4, 799.4}},
+    {Precision::sim8, 1.02, {18.61, 99.09, 2542}},
 }};
 
 }  // namespace octavo
