@@ -166,7 +166,7 @@ TEST(Sm90Feasible, TheWholeTableOf8BitsWithLseAndWithout) {
   }
 }
 
-// Rows with scores in FP32 were timed in INT8, and some have no registers for FP8: others do.
+// Scales of K's rows want more registers than those of its blocks: some row has them.
 TEST(Sm90Feasible, EveryHeadDimensionInFp8WithScalesOfKeys) {
   for (const Element element : {Element::e4m3, Element::e5m2})
     for (const int head_dim : {64, 96, 128, 192, 256}) {

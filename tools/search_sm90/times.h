@@ -22,7 +22,7 @@ struct Group {
   sm90::Scores8Bit scores = sm90::Scores8Bit::f32;
   auto operator<=>(const Group&) const = default;
 };
-// Of 8 bits those that are timed.
+// What a row is timed in.
 inline Element element_of(const sm90::TableRow& row) {
   if (row.fold_columns == 0) return Element::f16;
   return row.scores == sm90::Scores8Bit::bytes ? Element::int8 : Element::e4m3;

@@ -1,5 +1,5 @@
-// P's bytes from scores of integers: in pairs of FP16 with a byte at the low end of each, as the
-// exp unit and a conversion leave them, or a polynomial.
+// P in bytes, from integer scores: in pairs, with a byte at the low end of each half, as they are
+// left by the exp unit and a conversion to FP16, or by a polynomial.
 #pragma once
 
 #include "device/ptx/math.cuh"
@@ -33,19 +33,21 @@ struct ByteCodes {
     return ptx::fma_f16x2(q, q, k1024);
   }
 
-  // Scores that became floats before their turn, where the others are.
+  // Scores that became floats before their turn stay where integers are.
   static OCTAVO_DEVICE void keep(Scores& scores) {
     OCTAVO_UNROLL
     for (int i = 0; i < G::kScores; ++i)
       scores.sums[i] = static_cast<i32>(ptx::bits_of(scores.s[i]));
   }
-  // Of eights of columns `from` to `to`. kFloats: where others are still integers, these no longer.
-  template <bool kFloats = false>
+  // kFloats: they did.
+  template <bool kFloats>
   static OCTAVO_DEVICE float score(const Scores& scores, int i) {
     if constexpr (!G::kLateFloats) return scores.s[i];
     if constexpr (kFloats) return ptx::float_of_bits(static_cast<u32>(scores.sums[i]));
     return ptx::float_of_int(scores.sums[i]);
   }
+
+  // Of eights of columns `from` to `to`: pairs of P, and its exact sums where bytes are not summed.
   template <bool kFloats = false>
   static OCTAVO_DEVICE void exponentials(Scores& scores, Rows& rows, int from, int to) {
     OCTAVO_UNROLL
