@@ -93,9 +93,9 @@ OCTAVO_HD constexpr bool ones_apart(const Sm90Forward& c) {
 // Where sums are of P as it was rounded: of each 64 keys so many sixteens have P's codes by a
 // polynomial, and leave the exp unit to the others. On an H200, of FP8 with scores in FP16, three
 // of them gave 5 to 15% at 64 and 128 columns and two up to 4% less; all of them nothing where more
-// columns leave the exp unit time and power is what is short. Of bytes two gave 1 to 3% more than
-// one where keys are split or warpgroups are two, up to 3% less where they are more, and none 2 to
-// 9% less than one.
+// columns leave the exp unit time and power is what is short. Of bytes one gave 1 to 9% over none;
+// two gave up to 3% over one where keys are split or warpgroups are two (1% less at one of eleven
+// shapes), and mostly less than one where they are more.
 OCTAVO_HD constexpr int sixteens_by_polynomial(const Sm90Forward& c) {
   if (!c.ones || c.code_exp) return 0;
   if (bytes_pv(c)) return c.split_keys || c.warpgroups <= 2 ? 2 : 1;

@@ -198,15 +198,13 @@ struct Mainloop {
       if constexpr (G::kHalves) Softmax<G>::move_scores(scores, rows);
     }
   }
-  // `prepared`: what the block needed before the softmax it has had, as floats.
+  // `prepared`: the block was, and where scores become floats late its own are floats already.
   static OCTAVO_DEVICE void exponentials(Scores& scores, Rows& rows, float scale,
                                          bool prepared = false) {
-    if constexpr (!G::kLateFloats)
-      Softmax<G>::exponentials(scores, rows, scale, 0, G::kScores / 4);
-    else if (prepared)
-      ByteCodes<G>::template exponentials<true>(scores, rows, 0, G::kScores / 4);
-    else
-      ByteCodes<G>::exponentials(scores, rows, 0, G::kScores / 4);
+    if constexpr (G::kLateFloats)
+      if (prepared)
+        return ByteCodes<G>::template exponentials<true>(scores, rows, 0, G::kScores / 4);
+    Softmax<G>::exponentials(scores, rows, scale, 0, G::kScores / 4);
   }
   static OCTAVO_DEVICE Behind softmax(Scores& scores, Rows& rows, float scale, bool first,
                                       bool prepared = false) {
