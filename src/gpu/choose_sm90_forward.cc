@@ -174,12 +174,15 @@ Sm90Forward config_for(const sm90::TableRow& row, const Problem& p) {
   return c;
 }
 
-// Code that runs once is waited for as it comes from memory. A mask on 256 keys of codes is so much
-// of it that (1,8,512,64) takes 5.26 us with one and 4.40 without.
-double mask_us(const sm90::TableRow& row, const Problem& p) {
+// What masks take. Of CTAs that come and go, code that runs once is waited for as it comes from
+// memory: a mask on 256 keys of codes is so much of it that (1,8,512,64) takes 5.26 us with one and
+// 4.40 without.
+double mask_us(const sm90::TableRow& row, const Problem& p, const SmLoad& load) {
   const bool masked = p.options.causal != Causal::none || p.options.window_left >= 0 ||
                       p.options.window_right >= 0 || p.len_kv % row.block_n != 0;
-  return masked && row.fold_columns > 0 && row.block_n > sm90::kMostFoldedKeys ? 0.8 : 0;
+  if (!masked) return 0;
+  const bool much = row.fold_columns > 0 && row.block_n > sm90::kMostFoldedKeys;
+  return row.cluster > 0 && much ? 0.8 : load.waves * row.masked_us;
 }
 
 std::string shape_text(const Sm90Forward& c) {
@@ -229,7 +232,7 @@ SmLoad busiest_sm(const sm90::TableRow& row, const Problem& posed, const GpuInfo
 
 double estimated_us(const sm90::TableRow& row, const Problem& p, const GpuInfo& gpu) {
   const SmLoad load = busiest_sm(row, p, gpu);
-  return mask_us(row, p) + row.fixed_us + load.waves * row.wave_us +
+  return mask_us(row, p, load) + row.fixed_us + load.waves * row.wave_us +
          std::max(load.blocks, row.alone * load.chain) * row.block_us;
 }
 

@@ -22,7 +22,7 @@ GpuInfo h200() {
   gpu.arch = 90;
   gpu.sms = 132;
   gpu.smem_per_block_optin = max_smem_bytes(90);
-  gpu.l2_bytes = 50 << 20;
+  gpu.l2_bytes = 60 << 20;
   return gpu;
 }
 
@@ -399,6 +399,30 @@ TEST(LaunchSm90, CausalWorkIsEven) {
   }
 }
 
+// Whatever is mixed, the last heads included, stays in L2; long heads, of which several tiles are
+// on their way at once, are all mixed.
+TEST(LaunchSm90, EveryGroupOfHeadsFitsL2) {
+  for (const Element element : {Element::f16, Element::e4m3})
+    for (const int d : {64, 128, 256})
+      for (int s = 512; s <= 16384; s *= 2) {
+        const Sm90Forward config{.element = element, .head_dim = d, .warpgroups = d == 256 ? 2 : 3};
+        const int h = 2048 / d;
+        const Problem p = problem(16384 / s, h, s, d, Causal::top_left);
+        const TileOrder order = tile_order(p, config, h200());
+        const i64 heads = p.batch * h;
+        const i64 last = heads - i64{order.mixed_heads} * (order.groups - 1);
+        ASSERT_GT(last, 0) << d << " " << s;
+        if (order.groups == 1) {
+          EXPECT_EQ(order.mixed_heads, heads);
+          EXPECT_GE(s, 4096) << d;
+          continue;
+        }
+        const i64 key_bytes = element == Element::f16 ? 4 : 2;
+        EXPECT_LE(std::max<i64>(order.mixed_heads, last) * s * d * key_bytes, h200().l2_bytes)
+            << d << " " << s;
+      }
+}
+
 // Without a mask every CTA gets its share of the tiles that are not full, the last of each head.
 TEST(LaunchSm90, ShortTilesAreShared) {
   const Sm90Forward config{.head_dim = 128, .warpgroups = 3};
@@ -442,12 +466,13 @@ TEST(LaunchSm90, MixedHeadsFillRoundsAndFitL2) {
   // Where so many as fill whole rounds do not stay there, fewer do that happen to be even.
   p = problem(8, 8, 2048, 256, Causal::top_left);
   EXPECT_LE(tile_order(p, config, h200()).mixed_heads * 4 * 2048 * 256, h200().l2_bytes);
-  // Codes are half as long.
+  // Codes are half as long. What is left of 64 heads is a group of its own.
   const Sm90Forward codes{.element = Element::e4m3, .head_dim = 256, .warpgroups = 2};
   EXPECT_EQ(tile_order(p, codes, h200()).mixed_heads, 33);
-  // Long keys stay in L2 only where heads share them.
+  EXPECT_EQ(tile_order(p, codes, h200()).groups, 2);
+  // Long keys stay in L2 only where few are mixed, or heads share them.
   p = problem(32, 32, 2048, 256, Causal::top_left);
-  EXPECT_EQ(tile_order(p, config, h200()).mixed_heads, 32 * 32);
+  EXPECT_LE(tile_order(p, config, h200()).mixed_heads * 4 * 2048 * 256, h200().l2_bytes);
   p.heads_kv = 8;
   EXPECT_EQ(tile_order(p, config, h200()).mixed_heads, 33);
   p.options.causal = Causal::none;

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <iterator>
 #include <limits>
+#include <numeric>
 #include <optional>
 
 #include "gpu/choose_sm90_forward.h"
@@ -28,6 +29,7 @@ GpuInfo h200() {
 
 struct Sample {
   SmLoad load;
+  bool masked;
   double us, weight;
 };
 // A row has to be told from others where it is near the best of them: elsewhere nobody takes it.
@@ -37,43 +39,52 @@ double blocks_of(const sm90::TableRow& row, const SmLoad& load) {
   return std::max(load.blocks, row.alone * load.chain);
 }
 
+constexpr int kTerms = 4;  // of the time: fixed, a wave's, a block's, and a masked wave's
+using Terms = std::array<double, kTerms>;
+Terms terms_of(const sm90::TableRow& row, const Sample& s) {
+  return {1, s.load.waves, blocks_of(row, s.load), s.masked ? s.load.waves : 0};
+}
 struct Fitted {
-  std::array<double, 3> us{};  // fixed, wave and block
+  Terms us{};
   double error = std::numeric_limits<double>::infinity();
 };
 
-// Weighted least squares of the relative error over fixed, wave and block time, none of them
-// negative: the best of the solutions in which some of them are 0.
+// Weighted least squares of the relative error, no term negative: the best of the solutions in
+// which some of them are 0.
 Fitted least_squares(const sm90::TableRow& row, const std::vector<Sample>& samples) {
+  // Integers are masked one by one, once they are floats. Other masks are a small part of a tile.
+  const unsigned terms = row.scores == sm90::Scores8Bit::bytes ? kTerms : kTerms - 1;
   Fitted best;
-  for (unsigned used = 1; used < 8; ++used) {
-    std::array<std::array<double, 4>, 3> m{};  // normal equations
+  for (unsigned used = 1; used < 1u << terms; ++used) {
+    std::array<std::array<double, kTerms + 1>, kTerms> m{};  // normal equations
     for (const Sample& s : samples) {
-      const std::array<double, 3> x = {1 / s.us, s.load.waves / s.us,
-                                       blocks_of(row, s.load) / s.us};
-      for (int i = 0; i < 3; ++i) {
-        for (int j = 0; j < 3; ++j) m[i][j] += s.weight * x[i] * x[j];
-        m[i][3] += s.weight * x[i];
+      const Terms x = terms_of(row, s);
+      for (int i = 0; i < kTerms; ++i) {
+        for (int j = 0; j < kTerms; ++j) m[i][j] += s.weight * x[i] * x[j] / (s.us * s.us);
+        m[i][kTerms] += s.weight * x[i] / s.us;
       }
     }
-    for (int i = 0; i < 3; ++i)
-      if ((used >> i & 1) == 0) m[i] = {i == 0 ? 1.0 : 0, i == 1 ? 1.0 : 0, i == 2 ? 1.0 : 0, 0};
+    for (int i = 0; i < kTerms; ++i) {
+      if ((used >> i & 1) != 0) continue;
+      m[i] = {};
+      m[i][i] = 1;
+    }
     bool solved = true;
-    for (int i = 0; i < 3 && solved; ++i) {
+    for (int i = 0; i < kTerms && solved; ++i) {
       solved = std::abs(m[i][i]) > 1e-12;
-      for (int j = 0; j < 3 && solved; ++j) {
+      for (int j = 0; j < kTerms && solved; ++j) {
         if (j == i) continue;
         const double factor = m[j][i] / m[i][i];
-        for (int c = 0; c < 4; ++c) m[j][c] -= factor * m[i][c];
+        for (int c = 0; c <= kTerms; ++c) m[j][c] -= factor * m[i][c];
       }
     }
     if (!solved) continue;
     Fitted here{{}, 0};
-    for (int i = 0; i < 3; ++i) here.us[i] = m[i][3] / m[i][i];
+    for (int i = 0; i < kTerms; ++i) here.us[i] = m[i][kTerms] / m[i][i];
     if (*std::min_element(here.us.begin(), here.us.end()) < 0) continue;
     for (const Sample& s : samples) {
-      const double us =
-          here.us[0] + here.us[1] * s.load.waves + here.us[2] * blocks_of(row, s.load);
+      const Terms x = terms_of(row, s);
+      const double us = std::inner_product(x.begin(), x.end(), here.us.begin(), 0.0);
       here.error += s.weight * std::pow(us / s.us - 1, 2);
     }
     if (here.error < best.error) best = here;
@@ -94,6 +105,7 @@ void fit(sm90::TableRow& row, const std::vector<Sample>& samples) {
     row.fixed_us = here.us[0];
     row.wave_us = here.us[1];
     row.block_us = here.us[2];
+    row.masked_us = here.us[3];
   }
 }
 
@@ -196,8 +208,9 @@ std::string line_of(const sm90::TableRow& r) {
   const std::string in_8_bits =
       r.fold_columns == 0
           ? ""
-          : fmt::format(", {}, {}, Scores8Bit::{}, {}", r.fold_columns, r.fold_buffers,
-                        kScores.at(static_cast<std::size_t>(r.scores)), r.ctas);
+          : fmt::format(", {}, {},\n     Scores8Bit::{}, {}{}", r.fold_columns, r.fold_buffers,
+                        kScores.at(static_cast<std::size_t>(r.scores)), r.ctas,
+                        r.masked_us == 0 ? "" : fmt::format(", {:.4f}", r.masked_us));
   return fmt::format(
       "    {{{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {:.1f}, {:.3f}, {:.4f}, {:.5f}{}}},\n",
       r.head_dim, r.warpgroups, r.block_n, r.stages, r.row_groups, r.cluster, r.overlap,
@@ -254,11 +267,13 @@ Status fit_table(const char* times, const char* header) {
       std::vector<Sample> samples;
       // CTAs that come and go finish a masked problem at times that no line is good for.
       const bool stays = t.rows[row].cluster == 0;
-      for (std::size_t problem = 0; problem < fitted.problems.size(); ++problem)
-        if (stays || fitted.problems[problem].options.causal == Causal::none)
-          samples.push_back({busiest_sm(t.rows[row], fitted.problems[problem], h200()),
+      for (std::size_t problem = 0; problem < fitted.problems.size(); ++problem) {
+        const bool masked = fitted.problems[problem].options.causal != Causal::none;
+        if (stays || !masked)
+          samples.push_back({busiest_sm(t.rows[row], fitted.problems[problem], h200()), masked,
                              fitted.us[row][problem],
                              weight_of(best_of(fitted, problem) / fitted.us[row][problem])});
+      }
       fit(t.rows[row], samples);
     }
     const Estimates by_line = estimates_of(t.rows, fitted.problems);
@@ -267,7 +282,8 @@ Status fit_table(const char* times, const char* header) {
     const std::vector<double> moved = tuned(fitted.us, by_line, chosen).by;
     for (const std::size_t row : chosen) {
       sm90::TableRow& r = t.rows[row];
-      for (double* const us : {&r.fixed_us, &r.wave_us, &r.block_us}) *us *= moved[row];
+      for (double* const us : {&r.fixed_us, &r.wave_us, &r.block_us, &r.masked_us})
+        *us *= moved[row];
       lines += line_of(r);
     }
     const Estimates estimates = estimates_of(t.rows, t.problems);

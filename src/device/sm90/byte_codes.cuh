@@ -80,6 +80,19 @@ struct ByteCodes {
                                                  rows.sum[half]);
     }
   }
+  // Of a masked block, whose scores became floats: keys that nobody sees have no P.
+  static OCTAVO_DEVICE void masked_exponentials(Scores& scores, Rows& rows) {
+    constexpr int kEights = G::kScores / 4 / G::kKeyScales;
+    OCTAVO_UNROLL
+    for (int g = 0; g < G::kKeyScales; ++g) {
+      if ((scores.hidden >> g & 1) == 0) {
+        exponentials<true>(scores, rows, g * kEights, (g + 1) * kEights);
+        continue;
+      }
+      OCTAVO_UNROLL
+      for (int i = g * kEights * 2; i < (g + 1) * kEights * 2; ++i) scores.pairs[i] = 0;
+    }
+  }
 };
 
 }  // namespace octavo::sm90

@@ -115,7 +115,7 @@ struct Geometry {
   // else all at once before, as masks want them. Up to 8% at 64 columns; at 128 up to 3% faster at
   // 512 to 2048 tokens, 2% slower at 16k, and 9% slower there with a mask.
   static constexpr bool kLateFloats =
-      kSumsBytes && !C.k_row_scales && !C.split_keys && C.head_dim <= 64;
+      kSumsBytes && C.k_block_scales && !C.split_keys && C.head_dim <= 64;
   // Scores, and the softmax, in pairs of FP16.
   static constexpr bool kHalves = C.f16_scores;
   static constexpr bool kPolynomial = kHalves && sixteens_by_polynomial(C) > 0;
@@ -168,6 +168,7 @@ struct Geometry {
     float key_scales[kKeyScales];
     // Of integers, before scales of keys: this thread's largest in each of its rows.
     float largest[kKeyScales][2];
+    u32 hidden;  // where they become floats late: groups of keys that no row of the warp sees
   };
   // P as the A operand of one step of keys each.
   struct Probabilities {

@@ -202,8 +202,7 @@ struct Mainloop {
   static OCTAVO_DEVICE void exponentials(Scores& scores, Rows& rows, float scale,
                                          bool prepared = false) {
     if constexpr (G::kLateFloats)
-      if (prepared)
-        return ByteCodes<G>::template exponentials<true>(scores, rows, 0, G::kScores / 4);
+      if (prepared) return ByteCodes<G>::masked_exponentials(scores, rows);
     Softmax<G>::exponentials(scores, rows, scale, 0, G::kScores / 4);
   }
   static OCTAVO_DEVICE Behind softmax(Scores& scores, Rows& rows, float scale, bool first,
