@@ -113,7 +113,8 @@ struct Geometry {
   static constexpr bool kSumsBytes = C.ones && kIntegers;
   // Integer scores become floats one by one where P is made of them, beside the exp unit's work;
   // else all at once before, as masks want them. Up to 8% at 64 columns; at 128 up to 3% faster at
-  // 512 to 2048 tokens, 2% slower at 16k, and 9% slower there with a mask.
+  // 512 to 2048 tokens, 2% slower at 16k, and 9% slower there with a mask. With one scale of K a
+  // head four warpgroups of 96 keys would spill 96 bytes so.
   static constexpr bool kLateFloats =
       kSumsBytes && C.k_block_scales && !C.split_keys && C.head_dim <= 64;
   // Scores, and the softmax, in pairs of FP16.
