@@ -67,7 +67,7 @@ double worth_of_l2(const Problem& p, const Sm90Forward& c, std::int64_t key_byte
   const auto heads = static_cast<double>(p.heads_q * p.batch);
   const double alone = std::min(1.0, heads / static_cast<double>(sms));
   const auto bytes = static_cast<double>(key_bytes * p.head_dim) / 256;
-  return 0.06 * alone * bytes * 128 / sm90::block_m(c);
+  return std::max(0.06 * alone * bytes * 128 / sm90::block_m(c), 0.03);
 }
 
 // All heads at once, unless their keys and values do not stay in L2: then groups that do, of which
