@@ -5,6 +5,7 @@
 #include "device/ptx/math.cuh"
 #include "device/sm90/geometry.cuh"
 #include "device/sm90/pair_codes.cuh"
+#include "device/sm90/row_maxima.cuh"
 #include "device/sm90/scales.cuh"
 
 namespace octavo::sm90 {
@@ -82,7 +83,7 @@ struct ByteCodes {
   }
   // Of a masked block, whose scores became floats: keys that nobody sees have no P.
   static OCTAVO_DEVICE void masked_exponentials(Scores& scores, Rows& rows) {
-    constexpr int kEights = G::kScores / 4 / G::kKeyScales;
+    constexpr int kEights = RowMaxima<G>::kGroupEights;
     OCTAVO_UNROLL
     for (int g = 0; g < G::kKeyScales; ++g) {
       if ((scores.hidden >> g & 1) == 0) {
