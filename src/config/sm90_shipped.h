@@ -2,10 +2,10 @@
 // to take on an H200; those of the usual head dimensions are compiled when the library is built.
 //
 // A launch takes about fixed_us + waves * wave_us + blocks * block_us, where waves of tiles and
-// blocks of block_n keys are those of the busiest SM; a CTA by itself takes `alone` times as long
-// for a block as it does among as many as an SM holds. tools/search_sm90 times the kernels, fits
-// the rows and writes them here (docs/kernels/sm90_forward.md). choose_sm90_forward takes the
-// smallest.
+// blocks of block_n keys are those of the busiest SM, and under a mask waves * masked_us more; a
+// CTA by itself takes `alone` times as long for a block as it does among as many as an SM holds.
+// tools/search_sm90 times the kernels, fits the rows and writes them here
+// (docs/kernels/sm90_forward.md). choose_sm90_forward takes the smallest.
 #pragma once
 
 #include "config/element.h"
@@ -34,7 +34,7 @@ struct TableRow {
   int fold_columns = 0, fold_buffers = 1;
   Scores8Bit scores = Scores8Bit::f32;
   int ctas = 1;
-  double masked_us = 0;  // what a tile takes more under a mask
+  double masked_us = 0;  // of INT8 where CTAs stay
 };
 
 inline constexpr TableRow kTable[] = {
