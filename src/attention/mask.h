@@ -15,6 +15,10 @@ struct KeyRange {
   std::int64_t end = 0;
 };
 
+inline bool is_masked(const Options& options) {
+  return options.causal != Causal::none || options.window_left >= 0 || options.window_right >= 0;
+}
+
 // Row i's diagonal key is i + diagonal_offset. top_left: 0. bottom_right, and a window without
 // causal: len_kv - len_q.
 inline std::int64_t diagonal_offset(Causal causal, std::int64_t len_q, std::int64_t len_kv) {

@@ -7,6 +7,7 @@
 #include <limits>
 #include <vector>
 
+#include "attention/mask.h"
 #include "attention/operand.h"
 #include "gpu/element_of.h"
 #include "gpu/launch_sm90_forward.h"
@@ -178,9 +179,7 @@ Sm90Forward config_for(const sm90::TableRow& row, const Problem& p) {
 // memory: a mask on 256 keys of codes is so much of it that (1,8,512,64) takes 5.26 us with one and
 // 4.40 without.
 double mask_us(const sm90::TableRow& row, const Problem& p, const SmLoad& load) {
-  const bool masked = p.options.causal != Causal::none || p.options.window_left >= 0 ||
-                      p.options.window_right >= 0 || p.len_kv % row.block_n != 0;
-  if (!masked) return 0;
+  if (!is_masked(p.options) && p.len_kv % row.block_n == 0) return 0;
   const bool much = row.fold_columns > 0 && row.block_n > sm90::kMostFoldedKeys;
   return row.cluster > 0 && much ? 0.8 : load.waves * row.masked_us;
 }

@@ -9,10 +9,6 @@
 namespace octavo {
 namespace {
 
-bool is_masked(const Options& o) {
-  return o.causal != Causal::none || o.window_left >= 0 || o.window_right >= 0;
-}
-
 // How much more the busiest CTA gets than all do on average.
 double unevenness(const TileOrder& order, const std::vector<double>& work_by_row,
                   std::int64_t heads, std::int64_t grid) {
@@ -29,11 +25,15 @@ TileOrder mixing(std::int64_t mixed, std::int64_t groups) {
   return {static_cast<i32>(mixed), static_cast<i32>(groups), 0};
 }
 
+// Of a key and its value, for each column.
+std::int64_t key_bytes(const Sm90Forward& c) {
+  return (sm90::codes_qk(c) ? 1 : 2) + (sm90::codes_pv(c) ? 1 : 2);
+}
+
 // Heads whose keys and values stay in L2 until the next tile of each, in two thirds of it: what a
 // tile of each reads and writes passes through, too.
-std::int64_t heads_in_l2(const Problem& p, const Sm90Forward& c, std::int64_t key_bytes,
-                         std::int64_t l2_bytes) {
-  const std::int64_t of_keys = p.len_kv * p.head_dim * key_bytes * p.heads_kv / p.heads_q;
+std::int64_t heads_in_l2(const Problem& p, const Sm90Forward& c, std::int64_t l2_bytes) {
+  const std::int64_t of_keys = p.len_kv * p.head_dim * key_bytes(c) * p.heads_kv / p.heads_q;
   const std::int64_t of_tile =
       std::min<std::int64_t>(p.len_q, sm90::block_m(c)) * p.head_dim * (sm90::codes_qk(c) ? 3 : 4);
   return l2_bytes * 2 / 3 / std::max<std::int64_t>(of_keys + of_tile, 1);
@@ -62,11 +62,10 @@ std::vector<TileOrder> fitting_orders(std::int64_t heads, std::int64_t fitting,
 // exponentials take longer. With all heads mixed (8,8,2048,256) takes 263 us in 16 bits and 227 in
 // groups, (4,8,4096,256) 426 and 402, (2,32,8192,64) 1035 and 1015; in 8 bits (32,8,512,256) 97 and
 // 89, (8,8,2048,256) 167 and 158, (1,32,16384,64) the same.
-double worth_of_l2(const Problem& p, const Sm90Forward& c, std::int64_t key_bytes,
-                   std::int64_t sms) {
+double worth_of_l2(const Problem& p, const Sm90Forward& c, std::int64_t sms) {
   const auto heads = static_cast<double>(p.heads_q * p.batch);
   const double alone = std::min(1.0, heads / static_cast<double>(sms));
-  const auto bytes = static_cast<double>(key_bytes * p.head_dim) / 256;
+  const auto bytes = static_cast<double>(key_bytes(c) * p.head_dim) / 256;
   return std::max(0.06 * alone * bytes * 128 / sm90::block_m(c), 0.03);
 }
 
@@ -75,24 +74,23 @@ double worth_of_l2(const Problem& p, const Sm90Forward& c, std::int64_t key_byte
 TileOrder masked_order(const Problem& p, const Sm90Forward& c, const GpuInfo& gpu,
                        std::int64_t row_tiles) {
   const std::int64_t heads = p.heads_q * p.batch;
-  const std::int64_t key_bytes = (sm90::codes_qk(c) ? 1 : 2) + (sm90::codes_pv(c) ? 1 : 2);
-  const std::int64_t fitting = heads_in_l2(p, c, key_bytes, gpu.l2_bytes);
+  const std::int64_t fitting = heads_in_l2(p, c, gpu.l2_bytes);
   const TileOrder all = mixing(heads, 1);
   if (heads <= fitting) return all;
   const std::vector<TileOrder> orders = fitting_orders(heads, fitting, row_tiles, gpu.sms);
   if (orders.empty()) return all;
-  TileOrder best = orders[0].mixed_heads * row_tiles % gpu.sms == 0 ? orders[0] : all;
   // CTAs that come and go take what is next, and packed sequences' lengths are not known here.
   constexpr std::int64_t kCounted = 1 << 16;  // more tiles are too many to go through here
-  if (!c.persistent || p.packed || heads * row_tiles * 2 > kCounted) return best;
+  if (!c.persistent || p.packed || heads * row_tiles * 2 > kCounted)
+    return orders[0].mixed_heads * row_tiles % gpu.sms == 0 ? orders[0] : all;
   constexpr double kTileWork = 2;  // blocks' worth of a tile beside its blocks
   std::vector<double> work;
   for (std::int64_t row = 0; row < p.len_q; row += sm90::block_m(c))
     work.push_back(kTileWork +
                    static_cast<double>(blocks_of_tile(p, row, sm90::block_m(c), c.block_n)));
   constexpr double kEven = 1.005;
-  best = all;
-  double least = unevenness(all, work, heads, gpu.sms) + worth_of_l2(p, c, key_bytes, gpu.sms);
+  TileOrder best = all;
+  double least = unevenness(all, work, heads, gpu.sms) + worth_of_l2(p, c, gpu.sms);
   std::int64_t counted = heads * row_tiles;
   for (const TileOrder& order : orders) {
     counted += heads * row_tiles;

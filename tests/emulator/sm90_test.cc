@@ -453,66 +453,6 @@ TEST(EmulatorSm90, ScoresBelowZeroThatRise) {
   EXPECT_GE(kernels, 9);  // a table's rows at least
 }
 
-// P's bytes count from the largest key that is seen: ten powers of two below one that is hidden,
-// before or behind it, they would all be 0.
-TEST(EmulatorSm90, BytesCountFromTheLargestKeyThatIsSeen) {
-  constexpr std::int64_t kKeys = 320, kColumns = 64;
-  struct alignas(16) Operand {
-    std::array<std::uint16_t, kKeys * kColumns> bits{};
-    Tensor tensor() { return Tensor::bhsd(bits.data(), DType::f16, 1, 1, kKeys, kColumns); }
-  };
-  const auto made = std::make_unique<std::array<Operand, 4>>();
-  auto& [q, k, v, out] = *made;
-  Arguments a;
-  a.q = q.tensor();
-  a.k = k.tensor();
-  a.v = v.tensor();
-  a.out = out.tensor();
-  int kernels = 0;
-  for (const bool hides_later : {true, false}) {
-    for (std::int64_t row = 0; row < kKeys; ++row) {
-      const auto n = static_cast<std::size_t>(row * kColumns);
-      q.bits[n] = f16_from_f32(4);
-      // 64 keys alike, and the next 64 above or below them by 7.5.
-      k.bits[n] = f16_from_f32(static_cast<float>(hides_later ? row / 64 : -(row / 64)) * 15);
-      for (std::size_t c = 0; c < kColumns; ++c)
-        v.bits[n + c] = f16_from_f32(random_normal_value(6, 2, n + c));
-    }
-    Options options;
-    options.precision = Precision::int8;
-    if (hides_later)
-      options.causal = Causal::top_left;
-    else
-      options.window_left = 20;
-    const Result<Problem> posed = problem_of(a, options);
-    ASSERT_TRUE(posed.ok()) << posed.status().message();
-    std::vector<double> expected(kKeys * kColumns);
-    ASSERT_TRUE(reference(a, options, expected.data()).ok());
-    for (const emulator::EmulatedSm90Forward& kernel : emulator::sm90_forward_kernels()) {
-      const Sm90Forward& c = kernel.config;
-      if (!sm90::bytes_pv(c) || !c.k_block_scales || c.out != Element::f16 ||
-          c.head_dim != kColumns || c.pack_heads || c.amax || c.early_start)
-        continue;
-      ++kernels;
-      std::vector<std::byte> memory;
-      const Result<Arguments> given = with_operands_for(c, *posed, a, memory);
-      ASSERT_TRUE(given.ok()) << given.status().message();
-      out.bits.fill(f16_from_f32(99));
-      const Status status = run_emulated(kernel, narrow_sm90_chip(), *posed, *given, {},
-                                         [](const emulator::Machine&) {});
-      ASSERT_TRUE(status.ok()) << status.message();
-      int wrong = 0;  // or not a number
-      for (std::size_t n = 0; n < expected.size(); ++n) {
-        const double got = load_element(DType::f16, out.bits.data(), static_cast<std::int64_t>(n));
-        // What 64 keys so far below one weigh is less than half a step, for each of them.
-        if (!(std::abs(got - expected[n]) <= 0.15)) ++wrong;
-      }
-      EXPECT_EQ(wrong, 0) << brief_text(c) << (hides_later ? ", causal" : ", window");
-    }
-  }
-  EXPECT_GE(kernels, 2 * 6);  // a table's rows at least
-}
-
 TEST(EmulatorSm90, ThereIsNoOtherChip) {
   Problem p;
   p.batch = p.heads_q = p.heads_kv = p.len_q = p.len_kv = 1;

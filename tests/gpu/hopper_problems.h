@@ -1,0 +1,32 @@
+// The chip and the plain problems that choices for Hopper are tried on.
+#pragma once
+
+#include <cstdint>
+
+#include "gpu/driver.h"
+#include "gpu/sm80_feasible.h"
+#include "octavo/octavo.hpp"
+
+namespace octavo {
+
+inline GpuInfo h200() {
+  GpuInfo gpu;
+  gpu.arch = 90;
+  gpu.sms = 132;
+  gpu.smem_per_block_optin = max_smem_bytes(90);
+  gpu.l2_bytes = 60 << 20;
+  return gpu;
+}
+
+inline Problem problem(std::int64_t b, std::int64_t h, std::int64_t s, std::int64_t d,
+                       Causal causal = Causal::none) {
+  Problem p;
+  p.batch = b;
+  p.heads_q = p.heads_kv = h;
+  p.len_q = p.len_kv = s;
+  p.head_dim = p.head_dim_v = d;
+  p.options.causal = causal;
+  return p;
+}
+
+}  // namespace octavo
