@@ -101,6 +101,12 @@ OCTAVO_HD constexpr int sixteens_by_polynomial(const Sm90Forward& c) {
   if (bytes_pv(c)) return c.split_keys || c.warpgroups <= 2 ? 2 : 1;
   return c.f16_scores && (c.head_dim <= 128 || c.split_keys) ? 3 : 0;
 }
+// Scores of bytes are counted from a bias, which makes floats of them: not where they are
+// multiplied one by one, or their exact weights summed.
+OCTAVO_HD constexpr bool biased_scores(const Sm90Forward& c) {
+  return bytes_pv(c) && c.ones && !c.k_row_scales && !c.split_keys && c.head_dim <= 128;
+}
+inline constexpr int kBiasBytes = 128;  // of each of the two operands whose product it is
 // FP8 products of P V lose 4e-4 of a mean of V over 128 keys, 8e-4 over 160 and 1.1e-3 over 192:
 // those of larger blocks are folded in two halves.
 inline constexpr int kMostFoldedKeys = 160;
@@ -241,7 +247,9 @@ OCTAVO_HD constexpr SmemPlan smem_plan(const Sm90Forward& c) {
   s.v = round_up(s.k + kv_buffers(c) * s.k_stage, kAlignment);
   s.ones = s.v + kv_buffers(c) * s.v_stage;
   // What comes from other warpgroups, and CTAs, may come while K and V are still read.
-  s.receive = s.ones + (c.ones && !ones_inside && !codes_pv(c) ? 16 * v_blocks(c).row_bytes : 0);
+  s.receive = s.ones + (biased_scores(c)                         ? 2 * kBiasBytes
+                        : c.ones && !ones_inside && !codes_pv(c) ? 16 * v_blocks(c).row_bytes
+                                                                 : 0);
   s.receive_across =
       s.receive + c.warpgroups * (key_groups(c) - 1) * handed_bytes(c.head_dim / key_groups(c));
   s.key_scales = s.receive_across + c.warpgroups * (c.cluster - 1) * handed_bytes(piece_columns(c));

@@ -55,41 +55,31 @@ TEST(EmulatorSm90, ThePolynomialLeavesNothingOfKeysThatAreNotSeen) {
   EXPECT_EQ(byte_of(ptx::fma_sat_f32(1e-3f, 1 / Codes::kReach, 1.0f)), 255);
 }
 
-// P's bytes count from the largest key that is seen: ten powers of two below one that is hidden,
-// before or behind it, they would all be 0.
-TEST(EmulatorSm90, BytesCountFromTheLargestKeyThatIsSeen) {
-  constexpr std::int64_t kKeys = 320, kColumns = 64;
-  struct alignas(16) Operand {
-    std::array<std::uint16_t, kKeys * kColumns> bits{};
-    Tensor tensor() { return Tensor::bhsd(bits.data(), DType::f16, 1, 1, kKeys, kColumns); }
-  };
-  const auto made = std::make_unique<std::array<Operand, 4>>();
-  auto& [q, k, v, out] = *made;
-  Arguments a;
-  a.q = q.tensor();
-  a.k = k.tensor();
-  a.v = v.tensor();
-  a.out = out.tensor();
-  int kernels = 0;
-  for (const bool hides_later : {true, false}) {
-    for (std::int64_t row = 0; row < kKeys; ++row) {
-      const auto n = static_cast<std::size_t>(row * kColumns);
-      q.bits[n] = f16_from_f32(4);
-      // 64 keys alike, and the next 64 above or below them by 7.5.
-      k.bits[n] = f16_from_f32(static_cast<float>(hides_later ? row / 64 : -(row / 64)) * 15);
-      for (std::size_t c = 0; c < kColumns; ++c)
-        v.bits[n + c] = f16_from_f32(random_normal_value(6, 2, n + c));
-    }
-    Options options;
+// One head of as many queries as keys, by every INT8 kernel of the list with scales of K's blocks.
+class Int8Head {
+ public:
+  static constexpr std::int64_t kKeys = 320, kColumns = 64;
+
+  Int8Head() {
+    arguments_.q = operands_->at(0).tensor();
+    arguments_.k = operands_->at(1).tensor();
+    arguments_.v = operands_->at(2).tensor();
+    arguments_.out = operands_->at(3).tensor();
+    for (std::size_t n = 0; n < kKeys * kColumns; ++n)
+      operands_->at(2).bits[n] = f16_from_f32(random_normal_value(6, 2, n));
+  }
+  // Of a row's first column, the only one that is not 0.
+  void set_q(std::int64_t row, float x) { operands_->at(0).set(row, x); }
+  void set_k(std::int64_t row, float x) { operands_->at(1).set(row, x); }
+
+  // Expects O within `tolerance` of fp64 attention.
+  void check(Options options, double tolerance, const char* what) {
     options.precision = Precision::int8;
-    if (hides_later)
-      options.causal = Causal::top_left;
-    else
-      options.window_left = 20;
-    const Result<Problem> posed = problem_of(a, options);
+    const Result<Problem> posed = problem_of(arguments_, options);
     ASSERT_TRUE(posed.ok()) << posed.status().message();
     std::vector<double> expected(kKeys * kColumns);
-    ASSERT_TRUE(reference(a, options, expected.data()).ok());
+    ASSERT_TRUE(reference(arguments_, options, expected.data()).ok());
+    int kernels = 0;
     for (const emulator::EmulatedSm90Forward& kernel : emulator::sm90_forward_kernels()) {
       const Sm90Forward& c = kernel.config;
       if (!sm90::bytes_pv(c) || !c.k_block_scales || c.out != Element::f16 ||
@@ -97,22 +87,68 @@ TEST(EmulatorSm90, BytesCountFromTheLargestKeyThatIsSeen) {
         continue;
       ++kernels;
       std::vector<std::byte> memory;
-      const Result<Arguments> given = with_operands_for(c, *posed, a, memory);
+      const Result<Arguments> given = with_operands_for(c, *posed, arguments_, memory);
       ASSERT_TRUE(given.ok()) << given.status().message();
-      out.bits.fill(f16_from_f32(99));
+      auto& out = operands_->at(3).bits;
+      out.fill(f16_from_f32(99));
       const Status status = run_emulated(kernel, evidence::narrow_sm90_chip(), *posed, *given, {},
                                          [](const emulator::Machine&) {});
       ASSERT_TRUE(status.ok()) << status.message();
       int wrong = 0;  // or not a number
       for (std::size_t n = 0; n < expected.size(); ++n) {
-        const double got = load_element(DType::f16, out.bits.data(), static_cast<std::int64_t>(n));
-        // What 64 keys so far below one weigh is less than half a step, for each of them.
-        if (!(std::abs(got - expected[n]) <= 0.15)) ++wrong;
+        const double got = load_element(DType::f16, out.data(), static_cast<std::int64_t>(n));
+        if (!(std::abs(got - expected[n]) <= tolerance)) ++wrong;
       }
-      EXPECT_EQ(wrong, 0) << brief_text(c) << (hides_later ? ", causal" : ", window");
+      EXPECT_EQ(wrong, 0) << brief_text(c) << ", " << what;
     }
+    EXPECT_GE(kernels, 6);  // a table's rows at least
   }
-  EXPECT_GE(kernels, 2 * 6);  // a table's rows at least
+
+ private:
+  struct alignas(16) Operand {
+    std::array<std::uint16_t, kKeys * kColumns> bits{};
+    Tensor tensor() { return Tensor::bhsd(bits.data(), DType::f16, 1, 1, kKeys, kColumns); }
+    void set(std::int64_t row, float x) {
+      bits[static_cast<std::size_t>(row * kColumns)] = f16_from_f32(x);
+    }
+  };
+  std::unique_ptr<std::array<Operand, 4>> operands_ = std::make_unique<std::array<Operand, 4>>();
+  Arguments arguments_;
+};
+
+// P's bytes count from the largest key that is seen: ten powers of two below one that is hidden,
+// before or behind it, they would all be 0.
+TEST(EmulatorSm90, BytesCountFromTheLargestKeyThatIsSeen) {
+  Int8Head head;
+  for (const bool hides_later : {true, false}) {
+    for (std::int64_t row = 0; row < Int8Head::kKeys; ++row) {
+      head.set_q(row, 4);
+      // 64 keys alike, and the next 64 above or below them by 7.5.
+      head.set_k(row, static_cast<float>(hides_later ? row / 64 : -(row / 64)) * 15);
+    }
+    Options options;
+    if (hides_later)
+      options.causal = Causal::top_left;
+    else
+      options.window_left = 20;
+    // What 64 keys so far below one weigh is less than half a step, for each of them.
+    head.check(options, 0.15, hides_later ? "causal" : "window");
+  }
+}
+
+// Scores are counted from a bias of 1.5 * 2^23, and a unit of them is 2^-12 to 2^11 powers of two
+// here: rounded to a float, the bias times that is off by more than all the keys differ by.
+TEST(EmulatorSm90, BytesDoNotDependOnTheSizeOfAUnitOfTheScores) {
+  Int8Head head;
+  for (const float unit : {0x1p-10f, 0x1p-7f, 0x1p-4f, 0x1p2f, 0x1p14f}) {
+    for (std::int64_t row = 0; row < Int8Head::kKeys; ++row) {
+      // All are whole codes: each block of K has a 127, and the next keys are 1 below it.
+      head.set_q(row, 127 * (unit > 1 ? 512.0f : 1.0f));
+      head.set_k(row, static_cast<float>(127 - row % 64) * (unit > 1 ? unit / 512 : unit));
+    }
+    head.check({}, 0.03, "a unit");
+    if (HasFatalFailure()) return;
+  }
 }
 
 }  // namespace

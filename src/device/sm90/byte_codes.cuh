@@ -34,42 +34,48 @@ struct ByteCodes {
     return ptx::fma_f16x2(q, q, k1024);
   }
 
-  // Scores that became floats before their turn stay where integers are.
-  static OCTAVO_DEVICE void keep(Scores& scores) {
+  // Scores whose bias would cost them what they differ by.
+  static OCTAVO_DEVICE void bring_near(Scores& scores) {
     OCTAVO_UNROLL
-    for (int i = 0; i < G::kScores; ++i)
-      scores.sums[i] = static_cast<i32>(ptx::bits_of(scores.s[i]));
+    for (int half = 0; half < 2; ++half) {
+      const float by = scores.near[half] ? G::kBias : 0.0f;
+      OCTAVO_UNROLL
+      for (int i = 0; i < G::kScores / 4; ++i) {
+        scores.s[i * 4 + half * 2] -= by;
+        scores.s[i * 4 + half * 2 + 1] -= by;
+      }
+    }
   }
-  // kFloats: they did.
-  template <bool kFloats>
-  static OCTAVO_DEVICE float score(const Scores& scores, int i) {
-    if constexpr (!G::kLateFloats) return scores.s[i];
-    if constexpr (kFloats) return ptx::float_of_bits(static_cast<u32>(scores.sums[i]));
-    return ptx::float_of_int(scores.sums[i]);
+  // What exponents count from, for scores that are biased or not. The product of bias and scale is
+  // rounded by up to a unit of the scores, and 2 units are taken off for that: P must not pass 255.
+  static OCTAVO_DEVICE float origin_of(const Scores& scores, const Rows& rows, int half,
+                                       float scale) {
+    const float origin = rows.block_origin[half] - G::kWeightLog2;
+    if constexpr (!G::kBiased) return origin;
+    return ptx::fused_multiply_add(scores.near[half] ? 0.0f : G::kBias + 2, scale, origin);
   }
 
   // Of eights of columns `from` to `to`: pairs of P, and its exact sums where bytes are not summed.
-  template <bool kFloats = false>
   static OCTAVO_DEVICE void exponentials(Scores& scores, Rows& rows, int from, int to) {
     OCTAVO_UNROLL
     for (int half = 0; half < 2; ++half) {
-      const float origin = rows.block_origin[half];
-      const float start = ptx::fused_multiply_add(origin, -1 / kReach, 1.0f);
       float sum[2] = {0, 0};
       OCTAVO_UNROLL
       for (int i = from; i < to; ++i) {
         const int at = i * 4 + half * 2;
-        const float s[2] = {score<kFloats>(scores, at), score<kFloats>(scores, at + 1)};
+        const float s[2] = {scores.s[at], scores.s[at + 1]};
         const float scale = rows.scale[half] * Scales<G>::of_keys(scores, i);
+        const float origin = origin_of(scores, rows, half, scale);
         u32& pair = scores.pairs[i * 2 + half];
         if (PairCodes<G>::by_polynomial(i / 2)) {
           const float slope = scale * (1 / kReach);
+          const float start =
+              ptx::fused_multiply_add(origin, -1 / kReach, 1 - G::kWeightLog2 / kReach);
           pair = polynomial(ptx::fma_sat_f32(s[0], slope, start),
                             ptx::fma_sat_f32(s[1], slope, start));
           continue;
         }
-        const float weights[2] = {weight_of(s[0], scale, origin - G::kWeightLog2),
-                                  weight_of(s[1], scale, origin - G::kWeightLog2)};
+        const float weights[2] = {weight_of(s[0], scale, origin), weight_of(s[1], scale, origin)};
         pair = ptx::f16x2_from_f32(weights[0], weights[1]);
         if constexpr (!C.ones) {
           sum[0] += weights[0];
@@ -81,13 +87,13 @@ struct ByteCodes {
                                                  rows.sum[half]);
     }
   }
-  // Of a masked block, whose scores became floats: keys that nobody sees have no P.
+  // Of a masked block: keys that nobody sees have no P.
   static OCTAVO_DEVICE void masked_exponentials(Scores& scores, Rows& rows) {
     constexpr int kEights = RowMaxima<G>::kGroupEights;
     OCTAVO_UNROLL
     for (int g = 0; g < G::kKeyScales; ++g) {
       if ((scores.hidden >> g & 1) == 0) {
-        exponentials<true>(scores, rows, g * kEights, (g + 1) * kEights);
+        exponentials(scores, rows, g * kEights, (g + 1) * kEights);
         continue;
       }
       OCTAVO_UNROLL

@@ -16,30 +16,45 @@ struct ByteRows {
   using Maxima = RowMaxima<G>;
   static constexpr Sm90Forward C = G::C;
 
-  // This thread's largest in each group of keys that has a scale: of the products' integers, which
-  // the ALU compares three at a time, or once they are floats and scaled or masked.
+  // This thread's largest in each group of keys that has a scale: of the products' integers, or the
+  // bits of biased scores, which the ALU compares three at a time.
+  template <class Bits>
+  static OCTAVO_DEVICE i32 largest_integer(int half, int group, Bits&& bits) {
+    const auto at = [&](int i, int e) {
+      return bits((group * Maxima::kGroupEights + i) * 4 + half * 2 + e);
+    };
+    // Two chains: a maximum has to wait for the one before it.
+    i32 chains[2] = {max_of(at(0, 0), at(0, 1)), max_of(at(1, 0), at(1, 1))};
+    OCTAVO_UNROLL
+    for (int i = 2; i < Maxima::kGroupEights; ++i)
+      chains[i % 2] = max_of(max_of(chains[i % 2], at(i, 0)), at(i, 1));
+    return max_of(chains[0], chains[1]);
+  }
   static OCTAVO_DEVICE void find_largest_sums(Scores& scores) {
     OCTAVO_UNROLL
     for (int half = 0; half < 2; ++half) {
       OCTAVO_UNROLL
-      for (int g = 0; g < G::kKeyScales; ++g) {
-        const i32* const s = scores.sums + g * Maxima::kGroupEights * 4 + half * 2;
-        // Two chains: a maximum has to wait for the one before it.
-        i32 chains[2] = {max_of(s[0], s[1]), max_of(s[4], s[5])};
-        OCTAVO_UNROLL
-        for (int i = 2; i < Maxima::kGroupEights; ++i)
-          chains[i % 2] = max_of(max_of(chains[i % 2], s[i * 4]), s[i * 4 + 1]);
-        scores.largest[g][half] = ptx::float_of_int(max_of(chains[0], chains[1]));
-      }
+      for (int g = 0; g < G::kKeyScales; ++g)
+        scores.largest[g][half] =
+            ptx::float_of_int(largest_integer(half, g, [&](int i) { return scores.sums[i]; }));
+    }
+  }
+  // Of floats, which may be scaled or masked.
+  static OCTAVO_DEVICE void find_largest(Scores& scores, int group, int half) {
+    if constexpr (G::kBiased) {
+      const i32 bits = largest_integer(
+          half, group, [&](int i) { return static_cast<i32>(ptx::bits_of(scores.s[i])); });
+      scores.largest[group][half] = ptx::float_of_bits(static_cast<u32>(bits)) - G::kBias;
+    } else {
+      scores.largest[group][half] = Maxima::template largest_of<Maxima::kGroupEights>(
+          scores, half, group * Maxima::kGroupEights);
     }
   }
   static OCTAVO_DEVICE void find_largest(Scores& scores) {
     OCTAVO_UNROLL
     for (int half = 0; half < 2; ++half) {
       OCTAVO_UNROLL
-      for (int g = 0; g < G::kKeyScales; ++g)
-        scores.largest[g][half] = Maxima::template largest_of<Maxima::kGroupEights>(
-            scores, half, g * Maxima::kGroupEights);
+      for (int g = 0; g < G::kKeyScales; ++g) find_largest(scores, g, half);
     }
   }
 
@@ -47,15 +62,28 @@ struct ByteRows {
   // is far above it: FP32 has room, and nearly every block leaves O as it is. Whether a row of the
   // warp is so.
   static constexpr float kFar = 16;
-  static OCTAVO_DEVICE bool take_block_origins(const Scores& scores, Rows& rows) {
+  // From here on a unit of a row's scores is too much to lose by their bias, in powers of two.
+  static constexpr float kLargeScale = 1.0f / 256;
+  static OCTAVO_DEVICE bool take_block_origins(Scores& scores, Rows& rows) {
     bool far = false;
     OCTAVO_UNROLL
     for (int half = 0; half < 2; ++half) {
+      if constexpr (G::kBiased) {
+        scores.near[half] = rows.scale[half] * largest_key_scale(scores) > kLargeScale;
+        far = far || scores.near[half];
+      }
       const float own = Maxima::over_groups(scores, [&](int g) { return scores.largest[g][half]; });
       rows.block_origin[half] = ptx::max_f32(Maxima::row_max(own) * rows.scale[half], kLowest);
       far = far || rows.block_origin[half] > rows.origin[half] + kFar;
     }
     return ptx::warp_any(far);
+  }
+  static OCTAVO_DEVICE float largest_key_scale(const Scores& scores) {
+    if constexpr (!C.k_block_scales) return 1;
+    float largest = scores.key_scales[0];
+    OCTAVO_UNROLL
+    for (int g = 1; g < G::kKeyScales; ++g) largest = ptx::max_f32(largest, scores.key_scales[g]);
+    return largest;
   }
   // Each row decides for itself. `alpha`: by what its O is to be multiplied.
   static OCTAVO_DEVICE void raise_origins(Rows& rows, float (&alpha)[2]) {

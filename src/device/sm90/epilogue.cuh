@@ -46,7 +46,7 @@ struct Epilogue {
       const i32 row = w.row(half);
       if (row < w.at.len_q) store_lse(rows.origin[half], sum, p, w, row);
     }
-    if constexpr (G::kFolds) scale_values(state, p, w);
+    if constexpr (G::kFolds) scale_values(state, w);
   }
 
   // Where the scale of a column of V is, which one lane has with the next.
@@ -58,20 +58,38 @@ struct Epilogue {
   }
   // All columns of O times the scales of V: by column, or one for all of a head. They come by way
   // of shared memory, a thread of the warpgroup for each: all that a lane needs would not fit
-  // beside O, and one after the other they took a seventh of the time at (8,16,2048,128).
-  static OCTAVO_DEVICE void scale_values(State& state, const Sm90ForwardParams& p, const Place& w) {
-    const u32 scales = G::v_scales(w.group);
+  // beside O, and one after the other they took a seventh of the time at (8,16,2048,128). They are
+  // loaded when a tile begins, and wait there for its end.
+  struct ValueScales {
+    float by[div_up(C.head_dim, kWarpgroup)];
+  };
+  static OCTAVO_DEVICE ValueScales load_value_scales(const Sm90ForwardParams& p, const Place& w) {
+    ValueScales scales;
+    OCTAVO_UNROLL
+    for (int i = 0; i < div_up(C.head_dim, kWarpgroup); ++i) {
+      const i32 column = i * kWarpgroup + static_cast<i32>(w.warp * 32 + w.lane);
+      scales.by[i] =
+          ptx::load_written_f32(v_scale(p, w, column), ptx::mask_term(column < p.head_dim, true));
+    }
+    return scales;
+  }
+  static OCTAVO_DEVICE void put_value_scales(const ValueScales& scales, const Lane& w) {
     group_sync(w);  // nobody reads those of the last tile
-    for (u32 column = w.warp * 32 + w.lane; column < C.head_dim; column += kWarpgroup)
-      ptx::store_shared_f32(
-          scales + column * 4,
-          ptx::load_written_f32(v_scale(p, w, static_cast<i32>(column)),
-                                ptx::mask_term(static_cast<i32>(column) < p.head_dim, true)));
+    OCTAVO_UNROLL
+    for (u32 i = 0; i < div_up(C.head_dim, kWarpgroup); ++i) {
+      const u32 column = i * kWarpgroup + w.warp * 32 + w.lane;
+      if (column < C.head_dim)
+        ptx::store_shared_f32(G::v_scales(w.group) + column * 4, scales.by[i]);
+    }
+  }
+  static OCTAVO_DEVICE void scale_values(State& state, const Place& w) {
+    ptx::spare("those who put them took part in every product of the tile since");
     group_sync(w);
     OCTAVO_UNROLL
     for (int i = 0; i < G::kColumns / 4; ++i) {
       u32 by[2];
-      ptx::load_shared_b64(scales + (static_cast<u32>(i) * 8 + w.lane % 4 * 2) * 4, by[0], by[1]);
+      ptx::load_shared_b64(G::v_scales(w.group) + (static_cast<u32>(i) * 8 + w.lane % 4 * 2) * 4,
+                           by[0], by[1]);
       OCTAVO_UNROLL
       for (int e = 0; e < 4; ++e) state.o[i * 4 + e] *= ptx::float_of_bits(by[e % 2]);
     }

@@ -253,13 +253,11 @@ struct ForwardKernel {
     // One branch or two, a lane's number kept or found again: the other way three warpgroups of 128
     // keys in 16 bits, P V first, would spill 16 bytes, and E5M2 at 128 columns 4.
     if (G::kCodes && !c.needs_mask() && (G::kHalves || !p.negate)) return false;
-    if constexpr (G::kLateFloats) Softmax<G>::convert(scores);
     if (p.negate) Mask<G>::negate(scores);
     if (!G::kCodes && !c.needs_mask()) return false;
     Place w = place_of(lane, tile);
-    if constexpr (G::kCodes) ptx::pin(w.lane);
+    if constexpr (G::kCodes && !G::kBiased) ptx::pin(w.lane);
     Mask<G>::apply_mask(scores, p, w, c.key);
-    if constexpr (G::kLateFloats) ByteCodes<G>::keep(scores);
     return true;
   }
 
@@ -272,12 +270,37 @@ struct ForwardKernel {
     Epilogue<G>::store_o(state, p, w);
   }
 
-  static OCTAVO_DEVICE void begin_rows(Rows& rows, const Sm90ForwardParams& p, const Lane& lane,
-                                       u32 tile) {
-    if constexpr (G::kCodes)
-      Mainloop<G>::begin_rows(rows, p, Mainloop<G>::load_scales(p, place_of(lane, tile)));
-    else
-      Mainloop<G>::init(rows);
+  // Scales of a tile's rows, and of V, are a while on their way: they are asked for before the tile
+  // before it is stored, where there are registers for them.
+  static constexpr bool kEarlyScales = G::kHalves || G::kBiased;
+  using RowScales = typename Scales<G>::Loaded;
+  using ValueScales = typename Epilogue<G>::ValueScales;
+  static OCTAVO_DEVICE RowScales row_scales(const Sm90ForwardParams& p, const Lane& lane,
+                                            u32 tile) {
+    RowScales scales{};
+    if constexpr (G::kCodes) {
+      Place w = place_of(lane, tile);
+      ptx::pin(w.lane);  // nor here
+      scales = Scales<G>::load(p, w);
+    }
+    return scales;
+  }
+  static OCTAVO_DEVICE ValueScales value_scales(const Sm90ForwardParams& p, const Lane& lane,
+                                                u32 tile) {
+    ValueScales scales{};
+    if constexpr (G::kFolds) {
+      Place w = place_of(lane, tile);
+      ptx::pin(w.lane);
+      scales = Epilogue<G>::load_value_scales(p, w);
+    }
+    return scales;
+  }
+  // Until the tile's end; when the one before it was stored.
+  static OCTAVO_DEVICE void keep(const ValueScales& scales, Lane lane) {
+    if constexpr (G::kFolds) {
+      ptx::pin(lane.lane);
+      Epilogue<G>::put_value_scales(scales, lane);
+    }
   }
 
   // Of a tile whose keys were all seen while the next one's come.
@@ -287,6 +310,22 @@ struct ForwardKernel {
     for (i32 i = 0; i < rest; ++i) feed.pass_v(lane);
     store(state, rows, p, lane, tile);
     Mainloop<G>::begin_o(state);
+  }
+
+  // And the next one begins.
+  static OCTAVO_DEVICE void next_tile(State& state, const Sm90ForwardParams& p, const Lane& lane,
+                                      u32 tile, Feed& feed) {
+    RowScales rows;
+    ValueScales values;
+    const auto load = [&] {
+      rows = row_scales(p, lane, tile);
+      values = value_scales(p, lane, tile);
+    };
+    if constexpr (kEarlyScales) load();
+    end_tile(state, state.rows, p, lane, tile - 1, feed);
+    if constexpr (!kEarlyScales) load();
+    Mainloop<G>::begin_rows(state.rows, p, rows);
+    keep(values, lane);
   }
 
   static OCTAVO_DEVICE void release_scores(const Lane& lane, Course& c, Feed& feed) {
@@ -309,7 +348,8 @@ struct ForwardKernel {
     Probabilities prob;
     bool adds = false;
     Loop::begin_o(state);
-    begin_rows(state.rows, p, lane, tile);
+    Loop::begin_rows(state.rows, p, row_scales(p, lane, tile));
+    keep(value_scales(p, lane, tile), lane);
     Loop::start_qk(scores, q, feed.k);
     ptx::wgmma_wait<0>();
     Loop::finish_qk(scores, feed.k, lane.lane);
@@ -339,17 +379,19 @@ struct ForwardKernel {
         release_scores(lane, c, feed);
         prepared = prepare(scores, p, lane, c, tile);
         const Rows before = state.rows;
-        if (crosses) begin_rows(state.rows, p, lane, tile);
+        if (crosses) Loop::begin_rows(state.rows, p, row_scales(p, lane, tile));
         const auto behind = Loop::softmax(scores, state.rows, p.scale_log2, crosses, prepared);
         // V of a next tile, or of a single buffer, comes only after the release.
         const bool early = C.stages > 1 && !crosses;
         if (early) Loop::wait_for_v(feed.v.next());
         Loop::finish_pv(state, prob, feed.v, before);
         feed.release_v(lane);
-        if (crosses)
+        if (crosses) {
           end_tile(state, before, p, lane, tile - 1, feed);
-        else
+          keep(value_scales(p, lane, tile), lane);
+        } else {
           Loop::catch_up(state, behind);
+        }
         if (!early) Loop::wait_for_v(feed.v);
         adds = !crosses;
         Softmax<G>::pack_p(prob, scores, state.rows);
@@ -357,8 +399,7 @@ struct ForwardKernel {
         Loop::pv_then_qk(state, prob, feed.v, scores, q, feed.k, adds);
         feed.release_v(lane);
         if (crosses) {
-          end_tile(state, state.rows, p, lane, tile - 1, feed);
-          begin_rows(state.rows, p, lane, tile);
+          next_tile(state, p, lane, tile, feed);
         }
         const bool there = Loop::has_v(feed.v);
         ptx::wgmma_wait<0>();
@@ -425,7 +466,7 @@ struct ForwardKernel {
       init_barriers();
     }
     G::template fill_ones<threads(C)>(ptx::thread_index());
-    if constexpr (!G::kOnes)
+    if constexpr (!G::kOnes && !G::kBiased)
       ptx::spare("only barriers were written, and have a fence of their own");
     ptx::fence_proxy_async();
     ptx::cta_sync();

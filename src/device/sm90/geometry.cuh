@@ -111,12 +111,14 @@ struct Geometry {
   // Where sums are of P as it was rounded: by ones beside V, or of bytes.
   static constexpr bool kOnes = ones_columns(C) > 0;
   static constexpr bool kSumsBytes = C.ones && kIntegers;
-  // Integer scores become floats one by one where P is made of them, beside the exp unit's work;
-  // else all at once before, as masks want them. Up to 8% at 64 columns; at 128 up to 3% faster at
-  // 512 to 2048 tokens, 2% slower at 16k, and 9% slower there with a mask. With one scale of K a
-  // head four warpgroups of 96 keys would spill 96 bytes so.
-  static constexpr bool kLateFloats =
-      kSumsBytes && C.k_block_scales && !C.split_keys && C.head_dim <= 64;
+  // Products of bytes start from the bits of 1.5 * 2^23, and what they leave is the float that is
+  // as much above it as the score is above 0: nothing is converted. Scores that are multiplied one
+  // by one, or whose exact weights are summed, are converted.
+  static constexpr bool kBiased = biased_scores(C);
+  static constexpr float kBias = 12582912;
+  // Masks look at groups of keys; up to 64 columns a masked block has exponentials of its own.
+  static constexpr bool kMasksGroups = kBiased && C.k_block_scales && C.head_dim <= 64;
+  static constexpr bool kHidesGroups = kMasksGroups && C.head_dim <= 64;
   // Scores, and the softmax, in pairs of FP16.
   static constexpr bool kHalves = C.f16_scores;
   static constexpr bool kPolynomial = kHalves && sixteens_by_polynomial(C) > 0;
@@ -169,7 +171,8 @@ struct Geometry {
     float key_scales[kKeyScales];
     // Of integers, before scales of keys: this thread's largest in each of its rows.
     float largest[kKeyScales][2];
-    u32 hidden;  // where they become floats late: groups of keys that no row of the warp sees
+    u32 hidden;    // where masks look at groups of keys: those that no row of the warp sees
+    bool near[2];  // of biased scores: those of a row that are not, as its scale is too large
   };
   // P as the A operand of one step of keys each.
   struct Probabilities {
@@ -329,6 +332,11 @@ struct Geometry {
                           : kOf == Element::bf16 ? 0x3f803f80u
                           : kOf == Element::e4m3 ? 0x38383838u
                                                  : 0x3c3c3c3cu;
+    if constexpr (kBiased) {
+      // 2^9 and 1.5 * 2^9 of E5M2, 32 products of which are the bias.
+      fill<kThreads>(ptx::shared_base() + S.ones, kBiasBytes, thread, 0x60606060u);
+      fill<kThreads>(ptx::shared_base() + S.ones + kBiasBytes, kBiasBytes, thread, 0x62626262u);
+    }
     if constexpr (kOnes && kFolds) {
       OCTAVO_UNROLL
       for (u32 stage = 0; stage < kv_buffers(C); ++stage) {

@@ -79,7 +79,32 @@ struct Mainloop {
   static OCTAVO_DEVICE bool has_v(const KvRing& v) {
     return kAsks && ptx::mbarrier_test(G::v_full(v.stage()), v.phase());
   }
-  static OCTAVO_DEVICE void start_qk(Scores& scores, u32 q, const KvRing& k, bool there = false) {
+  // Of biased scores what they start from comes first, before other products.
+  static OCTAVO_DEVICE void start_bias(Scores& scores) {
+    if constexpr (G::kBiased) {
+      ptx::pin(scores.s);
+      ptx::wgmma_fence();
+      Products<G>::bias(scores);
+      ptx::wgmma_commit();
+    }
+  }
+  // kBehind: products that were started since then.
+  template <int kBehind>
+  static OCTAVO_DEVICE void finish_bias(Scores& scores) {
+    if constexpr (G::kBiased) {
+      ptx::wgmma_wait<kBehind>();
+      ptx::pin(scores.s);
+      OCTAVO_UNROLL
+      for (int i = 0; i < G::kScores; ++i)
+        scores.sums[i] = static_cast<i32>(ptx::bits_of(scores.s[i]));
+    }
+  }
+  static OCTAVO_DEVICE void start_qk(Scores& scores, u32 q, const KvRing& k) {
+    start_bias(scores);
+    finish_bias<0>(scores);
+    start_products(scores, q, k, false);
+  }
+  static OCTAVO_DEVICE void start_products(Scores& scores, u32 q, const KvRing& k, bool there) {
     if (!there) ptx::mbarrier_wait(G::k_full(k.stage()), k.phase());
     ptx::pin(Products<G>::sums_of(scores));
     ptx::wgmma_fence();
@@ -89,8 +114,9 @@ struct Mainloop {
   // Scores are there but for the scales of their keys, which go with K.
   static OCTAVO_DEVICE void finish_qk(Scores& scores, const KvRing& k, u32 lane) {
     ptx::pin(Products<G>::sums_of(scores));
-    if constexpr (G::kIntegers && !C.k_row_scales) ByteRows<G>::find_largest_sums(scores);
-    if constexpr (G::kIntegerScores && !G::kLateFloats) Softmax<G>::convert(scores);
+    if constexpr (G::kIntegers && !G::kBiased && !C.k_row_scales)
+      ByteRows<G>::find_largest_sums(scores);
+    if constexpr (G::kIntegerScores) Softmax<G>::convert(scores);
     if constexpr (C.k_row_scales) Scales<G>::multiply(scores, k.stage(), lane);
     if constexpr (G::kIntegers && C.k_row_scales) ByteRows<G>::find_largest(scores);
     if constexpr (C.k_block_scales) Scales<G>::load_of_keys(scores, k.stage());
@@ -114,9 +140,13 @@ struct Mainloop {
   static OCTAVO_DEVICE void pv_then_qk(State& state, Probabilities& prob, const KvRing& v,
                                        Scores& scores, u32 q, const KvRing& k, bool adds) {
     const bool there = has_k(k);
+    if constexpr (C.scores_behind) start_bias(scores);
     start_pv(state, prob, v, adds);
-    finish_parts<C.scores_behind>(state, prob, v, state.rows,
-                                  [&] { start_qk(scores, q, k, there); });
+    finish_parts<C.scores_behind>(state, prob, v, state.rows, [&] {
+      if constexpr (!C.scores_behind) start_bias(scores);
+      finish_bias<C.scores_behind ? 1 : 0>(scores);
+      start_products(scores, q, k, there);
+    });
   }
 
   // Of codes P V is a product of its own, in parts that are folded into O.
@@ -187,9 +217,11 @@ struct Mainloop {
                                          float (&alpha)[2], Moved&& moved) {
     typename Softmax<G>::Largest largest;
     if constexpr (G::kIntegers) {
+      if constexpr (G::kBiased) ByteRows<G>::find_largest(scores);
       if (ByteRows<G>::take_block_origins(scores, rows)) {
         ByteRows<G>::raise_origins(rows, alpha);
         moved();
+        if constexpr (G::kBiased) ByteCodes<G>::bring_near(scores);
       }
       ByteRows<G>::weigh_block(rows);
     } else if (Softmax<G>::passes_limit(scores, rows, largest, first)) {
@@ -198,10 +230,10 @@ struct Mainloop {
       if constexpr (G::kHalves) Softmax<G>::move_scores(scores, rows);
     }
   }
-  // `prepared`: the block was, and where scores become floats late its own are floats already.
+  // `prepared`: the block was, and some of its keys may be hidden from all.
   static OCTAVO_DEVICE void exponentials(Scores& scores, Rows& rows, float scale,
                                          bool prepared = false) {
-    if constexpr (G::kLateFloats)
+    if constexpr (G::kHidesGroups)
       if (prepared) return ByteCodes<G>::masked_exponentials(scores, rows);
     Softmax<G>::exponentials(scores, rows, scale, 0, G::kScores / 4);
   }

@@ -19,7 +19,7 @@ struct Mask {
   // Keys that a row does not see get -infinity: those before `begin` and from `end` on.
   static OCTAVO_DEVICE void apply_mask(Scores& scores, const Sm90ForwardParams& p, const Place& w,
                                        i32 key) {
-    if constexpr (G::kLateFloats) return mask_in_groups(scores, p, w, key);
+    if constexpr (G::kMasksGroups) return mask_in_groups(scores, p, w, key);
     OCTAVO_UNROLL
     for (u32 half = 0; half < 2; ++half) {
       const KeyLimits keys = key_limits(p, w.at, w.query(p, half));
@@ -36,16 +36,28 @@ struct Mask {
       }
     }
     // The largest may be one that is hidden now.
-    if constexpr (G::kIntegers) ByteRows<G>::find_largest(scores);
+    if constexpr (G::kIntegers && !G::kBiased) ByteRows<G>::find_largest(scores);
   }
   // In eights of columns `from` to `to`; `begin` and `end` from this thread's first column on.
   static OCTAVO_DEVICE void hide_floats(Scores& scores, u32 half, i32 begin, i32 end, int from,
                                         int to) {
+    if constexpr (!G::kBiased) {
+      hide_unseen(scores, half, from, to,
+                  [&](int column) { return column >= begin && column < end; });
+    } else {
+      hide_unseen(scores, half, from, to, [&](int column) { return column < end; });
+      if (ptx::warp_any(begin > 0))  // few masks have a first key
+        hide_unseen(scores, half, from, to, [&](int column) { return column >= begin; });
+    }
+  }
+  template <class Seen>
+  static OCTAVO_DEVICE void hide_unseen(Scores& scores, u32 half, int from, int to,
+                                        Seen&& is_seen) {
     OCTAVO_UNROLL
     for (int i = from; i < to; ++i) {
       bool seen[2];
       OCTAVO_UNROLL
-      for (int e = 0; e < 2; ++e) seen[e] = i * 8 + e >= begin && i * 8 + e < end;
+      for (int e = 0; e < 2; ++e) seen[e] = is_seen(i * 8 + e);
       OCTAVO_UNROLL
       for (int e = 0; e < 2; ++e) {
         float& s = scores.s[i * 4 + half * 2 + e];
@@ -54,43 +66,44 @@ struct Mask {
     }
   }
   // The same of INT8 at 64 columns, in groups of keys that have a scale: most are seen by all rows
-  // of a warp, which leaves the largest as it is known, or by none, and have no exponentials then.
-  // 353 to 336 us at (8,32,2048,64) causal, 49.7 to 47.7 at (4,8,2048,64). At 128 and 256 columns a
-  // masked block's own exponentials cost the others: 1175 to 1230 us at (1,16,16384,128) causal.
+  // of a warp, or by none, and have no exponentials then. Where a row has a first key all groups
+  // are looked at key by key. 353 to 336 us at (8,32,2048,64) causal, 49.7 to 47.7 at
+  // (4,8,2048,64). At 128 and 256 columns a masked block's own exponentials cost the others: 1175
+  // to 1230 us at (1,16,16384,128) causal.
   static OCTAVO_DEVICE void mask_in_groups(Scores& scores, const Sm90ForwardParams& p,
                                            const Place& w, i32 key) {
-    i32 begin[2], end[2];
+    const i32 first_column = key + static_cast<i32>(w.lane % 4 * 2);
+    i32 end[2];
+    bool begins = false;
     OCTAVO_UNROLL
     for (u32 half = 0; half < 2; ++half) {
       const KeyLimits keys = key_limits(p, w.at, w.query(p, half));
-      begin[half] = ptx::mask_term(keys.begin - key, -C.block_n);
-      end[half] = ptx::mask_term(keys.end - key, 2 * C.block_n);
+      end[half] = ptx::mask_term(keys.end - first_column, 2 * C.block_n);
+      begins = begins || ptx::mask_term(keys.begin - key, -C.block_n) > 0;
     }
-    const i32 column = static_cast<i32>(w.lane % 4 * 2);
+    begins = ptx::warp_any(begins);
     scores.hidden = 0;
     OCTAVO_UNROLL
     for (int g = 0; g < G::kKeyScales; ++g) {
       constexpr int kEights = RowMaxima<G>::kGroupEights;
       const i32 first = g * kEights * 8, last = first + kEights * 8;
-      bool all = true, some = false;
-      OCTAVO_UNROLL
-      for (int half = 0; half < 2; ++half) {
-        all = all && begin[half] <= first && end[half] >= last;
-        some = some || (begin[half] < last && end[half] > first);
-      }
-      if (!ptx::warp_any(!all)) continue;
-      if (!ptx::warp_any(some)) {
+      if (!ptx::warp_any(end[0] < last || end[1] < last)) continue;
+      if (!ptx::warp_any(end[0] > first || end[1] > first)) {
         scores.hidden |= 1u << g;
         OCTAVO_UNROLL
-        for (int half = 0; half < 2; ++half) scores.largest[g][half] = -kInfinity;
+        for (int i = g * kEights * 4; i < (g + 1) * kEights * 4; ++i) scores.s[i] = -kInfinity;
         continue;
       }
       OCTAVO_UNROLL
+      for (u32 half = 0; half < 2; ++half)
+        hide_unseen(scores, half, g * kEights, (g + 1) * kEights,
+                    [&](int column) { return column < end[half]; });
+    }
+    if (begins) {
+      OCTAVO_UNROLL
       for (u32 half = 0; half < 2; ++half) {
-        hide_floats(scores, half, begin[half] - column, end[half] - column, g * kEights,
-                    (g + 1) * kEights);
-        scores.largest[g][half] =
-            RowMaxima<G>::template largest_of<kEights>(scores, static_cast<int>(half), g * kEights);
+        const i32 begin = key_limits(p, w.at, w.query(p, half)).begin - first_column;
+        hide_unseen(scores, half, 0, G::kScores / 4, [&](int column) { return column >= begin; });
       }
     }
   }
@@ -116,9 +129,9 @@ struct Mask {
       for (int i = 0; i < G::kScores / 2; ++i) scores.pairs[i] ^= 0x80008000u;
     } else {
       OCTAVO_UNROLL
-      for (int i = 0; i < G::kScores; ++i) scores.s[i] = -scores.s[i];
+      for (int i = 0; i < G::kScores; ++i)
+        scores.s[i] = G::kBiased ? 2 * G::kBias - scores.s[i] : -scores.s[i];
     }
-    if constexpr (G::kLateFloats) ByteRows<G>::find_largest(scores);
   }
 };
 

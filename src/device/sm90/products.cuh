@@ -36,6 +36,15 @@ struct Products {
       return scores.s;
   }
 
+  // What biased scores start from, in floats that become the integers of q k^T: the tensor cores
+  // write them without an instruction of anybody. All rows, and all columns, are the same 128
+  // bytes.
+  static OCTAVO_DEVICE void bias(typename G::Scores& scores) {
+    const u32 a = ptx::shared_base() + G::S.ones;
+    ptx::wgmma_e5m2(scores.s, MatrixDescriptor{a, 0, 0, Swizzle::none}.encoded(),
+                    MatrixDescriptor{a + kBiasBytes, 0, 0, Swizzle::none}.encoded(), false);
+  }
+
   static OCTAVO_DEVICE void qk(typename G::Scores& scores, u32 q, u32 stage) {
     const u32 k =
         static_cast<u32>(k_major(G::k_tile(0), G::kSwizzle)) + stage * (G::S.k_stage >> 4);
@@ -53,7 +62,7 @@ struct Products {
       else if constexpr (C.element == Element::e5m2)
         ptx::wgmma_e5m2(sums_of(scores), a, b, step > 0);
       else
-        ptx::wgmma_s8(scores.sums, a, b, step > 0);
+        ptx::wgmma_s8(scores.sums, a, b, G::kBiased || step > 0);
     }
   }
 

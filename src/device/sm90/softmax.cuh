@@ -255,8 +255,10 @@ struct Softmax {
   }
   static OCTAVO_DEVICE void convert(Scores& scores) {
     OCTAVO_UNROLL
-    for (int i = 0; i < G::kScores; ++i) scores.s[i] = ptx::float_of_int(scores.sums[i]);
-    ptx::pin(scores.s);  // or the compiler keeps both
+    for (int i = 0; i < G::kScores; ++i)
+      scores.s[i] = G::kBiased ? ptx::float_of_bits(static_cast<u32>(scores.sums[i]))
+                               : ptx::float_of_int(scores.sums[i]);
+    if constexpr (!G::kBiased) ptx::pin(scores.s);  // or the compiler keeps both
   }
 
   // Part `part` of O's columns: o + t, or o + t * add. The last comes with the sums by ones,
