@@ -40,21 +40,20 @@ struct ByteRows {
     }
   }
   // Of floats, which may be scaled or masked.
-  static OCTAVO_DEVICE void find_largest(Scores& scores, int group, int half) {
-    if constexpr (G::kBiased) {
-      const i32 bits = largest_integer(
-          half, group, [&](int i) { return static_cast<i32>(ptx::bits_of(scores.s[i])); });
-      scores.largest[group][half] = ptx::float_of_bits(static_cast<u32>(bits)) - G::kBias;
-    } else {
-      scores.largest[group][half] = Maxima::template largest_of<Maxima::kGroupEights>(
-          scores, half, group * Maxima::kGroupEights);
-    }
-  }
   static OCTAVO_DEVICE void find_largest(Scores& scores) {
     OCTAVO_UNROLL
     for (int half = 0; half < 2; ++half) {
       OCTAVO_UNROLL
-      for (int g = 0; g < G::kKeyScales; ++g) find_largest(scores, g, half);
+      for (int g = 0; g < G::kKeyScales; ++g) {
+        if constexpr (G::kBiased) {
+          const i32 bits = largest_integer(
+              half, g, [&](int i) { return static_cast<i32>(ptx::bits_of(scores.s[i])); });
+          scores.largest[g][half] = ptx::float_of_bits(static_cast<u32>(bits)) - G::kBias;
+        } else {
+          scores.largest[g][half] = Maxima::template largest_of<Maxima::kGroupEights>(
+              scores, half, g * Maxima::kGroupEights);
+        }
+      }
     }
   }
 

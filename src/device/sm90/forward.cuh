@@ -251,7 +251,8 @@ struct ForwardKernel {
   static OCTAVO_DEVICE bool prepare(Scores& scores, const Sm90ForwardParams& p, const Lane& lane,
                                     const Course& c, u32 tile) {
     // One branch or two, a lane's number kept or found again: the other way three warpgroups of 128
-    // keys in 16 bits, P V first, would spill 16 bytes, and E5M2 at 128 columns 4.
+    // keys in 16 bits, P V first, would spill 16 bytes, E5M2 at 128 columns 4, and INT8 at 64 4
+    // or 8.
     if (G::kCodes && !c.needs_mask() && (G::kHalves || !p.negate)) return false;
     if (p.negate) Mask<G>::negate(scores);
     if (!G::kCodes && !c.needs_mask()) return false;

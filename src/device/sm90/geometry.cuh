@@ -116,9 +116,8 @@ struct Geometry {
   // by one, or whose exact weights are summed, are converted.
   static constexpr bool kBiased = biased_scores(C);
   static constexpr float kBias = 12582912;
-  // Masks look at groups of keys; up to 64 columns a masked block has exponentials of its own.
+  // Masks look at groups of keys, and a masked block has exponentials of its own.
   static constexpr bool kMasksGroups = kBiased && C.k_block_scales && C.head_dim <= 64;
-  static constexpr bool kHidesGroups = kMasksGroups && C.head_dim <= 64;
   // Scores, and the softmax, in pairs of FP16.
   static constexpr bool kHalves = C.f16_scores;
   static constexpr bool kPolynomial = kHalves && sixteens_by_polynomial(C) > 0;
@@ -324,7 +323,8 @@ struct Geometry {
   static OCTAVO_DEVICE void fill(u32 to, u32 bytes, u32 thread, u32 word) {
     for (u32 at = thread * 4; at < bytes; at += kThreads * 4) ptx::store_shared_b32(to + at, word);
   }
-  // What P is multiplied by to be summed; by kThreads threads, of which this is `thread`.
+  // What P is multiplied by to be summed, and what the bias of scores is the product of; by
+  // kThreads threads, of which this is `thread`.
   template <int kThreads>
   static OCTAVO_DEVICE void fill_ones(u32 thread) {
     constexpr Element kOf = v_element(C);

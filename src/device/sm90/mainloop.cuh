@@ -233,7 +233,7 @@ struct Mainloop {
   // `prepared`: the block was, and some of its keys may be hidden from all.
   static OCTAVO_DEVICE void exponentials(Scores& scores, Rows& rows, float scale,
                                          bool prepared = false) {
-    if constexpr (G::kHidesGroups)
+    if constexpr (G::kMasksGroups)
       if (prepared) return ByteCodes<G>::masked_exponentials(scores, rows);
     Softmax<G>::exponentials(scores, rows, scale, 0, G::kScores / 4);
   }

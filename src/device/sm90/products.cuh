@@ -37,8 +37,7 @@ struct Products {
   }
 
   // What biased scores start from, in floats that become the integers of q k^T: the tensor cores
-  // write them without an instruction of anybody. All rows, and all columns, are the same 128
-  // bytes.
+  // write them, and no thread has to. All rows, and all columns, are the same 128 bytes.
   static OCTAVO_DEVICE void bias(typename G::Scores& scores) {
     const u32 a = ptx::shared_base() + G::S.ones;
     ptx::wgmma_e5m2(scores.s, MatrixDescriptor{a, 0, 0, Swizzle::none}.encoded(),

@@ -397,7 +397,7 @@ struct SplitKernel {
     if (C.early_start && thread == 0) ptx::wait_for_earlier_grids();
     if (thread == 0 && has_blocks(t, rank)) load_first(p, t, rank);
     if constexpr (C.cluster > 1) ptx::cluster_arrive_relaxed();
-    if ((G::kOnes || G::kBiased) && thread >= 32) {
+    if (G::kOnes && thread >= 32) {
       G::template fill_ones<threads(C) - 32>(thread - 32);
       ptx::fence_proxy_async();
     }
