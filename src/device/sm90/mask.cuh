@@ -32,24 +32,25 @@ struct Mask {
         if (ptx::warp_any(begin > 0))
           hide_in_pairs(scores, half, [&](int column) { return ~bits_from(begin - column); });
       } else {
-        hide_floats(scores, half, begin, end, 0, G::kScores / 4);
+        hide_floats(scores, half, begin, end);
       }
     }
     // The largest may be one that is hidden now.
     if constexpr (G::kIntegers && !G::kBiased) ByteRows<G>::find_largest(scores);
   }
-  // In eights of columns `from` to `to`; `begin` and `end` from this thread's first column on.
-  static OCTAVO_DEVICE void hide_floats(Scores& scores, u32 half, i32 begin, i32 end, int from,
-                                        int to) {
+  // `begin` and `end` from this thread's first column on.
+  static OCTAVO_DEVICE void hide_floats(Scores& scores, u32 half, i32 begin, i32 end) {
+    constexpr int kEights = G::kScores / 4;
     if constexpr (!G::kBiased) {
-      hide_unseen(scores, half, from, to,
+      hide_unseen(scores, half, 0, kEights,
                   [&](int column) { return column >= begin && column < end; });
     } else {
-      hide_unseen(scores, half, from, to, [&](int column) { return column < end; });
+      hide_unseen(scores, half, 0, kEights, [&](int column) { return column < end; });
       if (ptx::warp_any(begin > 0))  // few masks have a first key
-        hide_unseen(scores, half, from, to, [&](int column) { return column >= begin; });
+        hide_unseen(scores, half, 0, kEights, [&](int column) { return column >= begin; });
     }
   }
+  // In eights of columns `from` to `to`.
   template <class Seen>
   static OCTAVO_DEVICE void hide_unseen(Scores& scores, u32 half, int from, int to,
                                         Seen&& is_seen) {
