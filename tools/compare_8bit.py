@@ -48,7 +48,8 @@ class Quantized:
             self.k = self.k[0], self.k[1][:, :, ::64].contiguous()
         self.v = self.codes(v, v.abs().amax(2, keepdim=True), 448.0 if dtype == E4M3 else 127.0)
         sixteens = self.v[0].view(torch.uint8).transpose(2, 3).unflatten(3, (-1, 16))
-        self.v_transposed = sixteens[..., KEY_ORDER].flatten(3).contiguous()
+        flipped = 0 if dtype == E4M3 else 0x80  # INT8's sign bits
+        self.v_transposed = sixteens[..., KEY_ORDER].flatten(3).contiguous() ^ flipped
 
     def codes(self, x, amax, most):
         scale = amax.float() / most

@@ -191,7 +191,8 @@ enum class VLayout : std::uint8_t {
   rows,  // (B, H, S, D), as K
   // (B, H, D, transposed_columns(S)), in 8 bits alone: a column's keys side by side, each sixteen
   // in the order 0 1 8 9 2 3 10 11 4 5 12 13 6 7 14 15, zero codes for those that the last lacks.
-  // Hopper's 8-bit kernels read it as it is, where rows cost a pass over V in every call.
+  // Of int8 all bytes have their sign bit flipped: a code of 0 is 128. Hopper's 8-bit kernels read
+  // it as it is, where rows cost a pass over V in every call.
   transposed,
 };
 inline constexpr std::array kAllVLayouts = {VLayout::rows, VLayout::transposed};

@@ -19,7 +19,7 @@ class Quantized:
     mean         (B, H, D): what smoothing subtracted from every row; None without it
     transposed   V as Hopper's 8-bit kernels read it: its keys side by side, sixteen by sixteen in
                  the order 0 1 8 9 2 3 10 11 4 5 12 13 6 7 14 15, zeros in place of those that the
-                 last sixteen lacks
+                 last sixteen lacks; int8 with the sign bits flipped
     largest_code no code's magnitude exceeds it; 0: any code of the format may come
     stats        amax, clipped_fraction, flushed_fraction, sqnr_db, values, nan_values, inf_values
     """

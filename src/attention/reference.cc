@@ -40,9 +40,15 @@ std::vector<double> load_rows(const Arguments& a, const ConstTensor& t, const Sc
   OperandScales steps;
   if (is_8bit(t.dtype)) steps = operand_scales(a, t, scales, max_len);
   const ElementPlaces places(t, layout, is_packed(a), of);
+  const auto value_at = [&](std::int64_t index) {
+    if (layout == VLayout::rows) return load_element(t.dtype, t.data, index);
+    const std::uint8_t byte = static_cast<const std::uint8_t*>(t.data)[index];
+    const std::uint8_t code = byte ^ flipped_bits(t.dtype);
+    return load_element(t.dtype, &code, 0);
+  };
   for (std::int64_t r = 0; r < rows; ++r) {
     for (std::int64_t c = 0; c < columns; ++c) {
-      double x = load_element(t.dtype, t.data, places.at(r, c));
+      double x = value_at(places.at(r, c));
       if (is_8bit(t.dtype)) x *= steps.step(of.number, of.head, of.begin, r, c);
       values[static_cast<std::size_t>(r * columns + c)] = x;
     }

@@ -18,8 +18,8 @@ enum class ScaleGroup : int {
 
 struct Quantize {
   int arch = 80;                // the chip it is compiled for
-  Element from = Element::f16;  // f32, f16 or bf16; e4m3 for codes of any format, transposed; of
-                                // 8 bits where codes become values
+  Element from = Element::f16;  // f32, f16 or bf16; e4m3 for codes that are transposed, but int8
+                                // for its own; of 8 bits where codes become values
   Element to = Element::int8;   // of 8 bits; f16 or bf16 where group is none; `from` for codes
   ScaleGroup group = ScaleGroup::row;
   bool amax_pass = false;  // the first of two passes: partial maxima, no codes of those groups

@@ -68,6 +68,18 @@ constexpr Quantize kOthers[] = {
      .load_bytes = 1,
      .threads = 256,
      .transposed = true},
+    {.from = Element::int8,
+     .to = Element::int8,
+     .group = ScaleGroup::none,
+     .threads = 256,
+     .transposed = true},
+    {.from = Element::int8,
+     .to = Element::int8,
+     .group = ScaleGroup::none,
+     .columns = 256,
+     .load_bytes = 1,
+     .threads = 256,
+     .transposed = true},
 };
 
 constexpr int kCodes = kFroms * kTos * kAllGroups;

@@ -24,8 +24,9 @@ Quantize choose_quantize(const Conversion& x, int arch, int alignment) {
   Quantize c;
   c.arch = arch;
   c.transposed = x.transposed;
-  // Codes are moved alike, whatever they mean.
-  c.from = format.rounded ? element_of(format.stored) : Element::e4m3;
+  // Codes are moved alike, whatever they mean, but for INT8's sign.
+  const bool moved = !format.rounded && format.stored != DType::int8;
+  c.from = moved ? Element::e4m3 : element_of(format.stored);
   c.to = format.rounded ? element_of(*format.rounded) : c.from;
   c.group = group_of(format);
   c.hadamard = format.hadamard;

@@ -185,7 +185,7 @@ class CodeWriter {
   void put_column_by_column(std::int64_t s) {
     std::uint8_t* const first = head_ + place_of_key(s);
     for (std::size_t c = 0; c < row_.size(); ++c)
-      first[static_cast<std::int64_t>(c) * stride()] = row_[c];
+      first[static_cast<std::int64_t>(c) * stride()] = row_[c] ^ flipped_bits(codes_.dtype);
   }
 
   const Tensor& codes_;

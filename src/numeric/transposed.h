@@ -21,6 +21,11 @@ constexpr bool inverts_key_of_byte() {
 }
 static_assert(inverts_key_of_byte(), "a key is found where the kernels look for it");
 
+// Bits by which a byte there differs from its code.
+constexpr std::uint8_t flipped_bits(DType dtype) {
+  return dtype == DType::int8 ? static_cast<std::uint8_t>(kZeroByte) : std::uint8_t{0};
+}
+
 // Shape of the codes of a tensor.
 inline std::array<std::int64_t, 4> code_shape(const std::array<std::int64_t, 4>& shape,
                                               VLayout layout) {

@@ -121,6 +121,7 @@ TEST(CpuQuantized, SmoothingGivesTheMeanBackToTheLse) {
 }
 
 // Codes of a call's V transposed, sequence after sequence where packed; every other byte is poison.
+// INT8's have their sign bit flipped.
 OwnedTensor transposed(const Call& call) {
   const Arguments& a = call.arguments;
   const ConstTensor& v = a.v;
@@ -136,7 +137,8 @@ OwnedTensor transposed(const Call& call) {
           static_cast<std::uint8_t*>(codes.view.data)[codes.at(
               b, h, d, at + s / 16 * 16 + kPlaces[static_cast<std::size_t>(s % 16)])] =
               static_cast<const std::uint8_t*>(
-                  v.data)[b * v.stride[0] + h * v.stride[1] + (begin + s) * v.stride[2] + d];
+                  v.data)[b * v.stride[0] + h * v.stride[1] + (begin + s) * v.stride[2] + d] ^
+              (v.dtype == DType::int8 ? 0x80 : 0);
   };
   for (std::int64_t b = 0; !packed && b < v.shape[0]; ++b) place(b, 0, 0, v.shape[2]);
   for (std::int64_t b = 0; packed && b < a.sequences; ++b)

@@ -115,13 +115,14 @@ std::int64_t place_in_column(const Part& part, std::int64_t r) {
   return begin + r / kKeyGroup * kKeyGroup + byte;
 }
 
+// INT8's lie transposed with their sign bit flipped.
 std::uint8_t code_at(const Part& part, VLayout layout, const ConstTensor& codes, std::int64_t b,
                      std::int64_t h, std::int64_t r, std::int64_t c) {
   const auto* const bytes = static_cast<const std::uint8_t*>(codes.data);
   const std::int64_t head = b * codes.stride[0] + h * codes.stride[1];
-  return layout == VLayout::transposed
-             ? bytes[head + c * codes.stride[2] + place_in_column(part, r)]
-             : bytes[head + (part.first_row + r) * codes.stride[2] + c];
+  if (layout == VLayout::rows) return bytes[head + (part.first_row + r) * codes.stride[2] + c];
+  const std::uint8_t byte = bytes[head + c * codes.stride[2] + place_in_column(part, r)];
+  return codes.dtype == DType::int8 ? byte ^ 0x80 : byte;
 }
 
 // The last sixteen keys of a sequence are filled up with zeros.
@@ -480,8 +481,9 @@ TEST_P(QuantizeBits, OneLaunchForAllOfASmoothedK) {
       }
 }
 
-// Codes of the caller are moved and stay as they are, whatever they mean.
-TEST_P(QuantizeBits, CodesAreTransposed) {
+// Codes of the caller are moved and stay what they are.
+void codes_are_transposed(const Where& where, DType format) {
+  SCOPED_TRACE(name(format));
   for (const std::int64_t head_dim : {16, 64, 72, 100, 128, 256})
     for (const std::int64_t gap : {0, 5}) {
       constexpr std::int64_t kBatch = 2, kHeads = 3, kRows = 150;
@@ -491,7 +493,7 @@ TEST_P(QuantizeBits, CodesAreTransposed) {
         codes[i] = static_cast<std::uint8_t>(random_below(9, 1, i, 256));
       const auto begin = (reinterpret_cast<std::uintptr_t>(codes.data()) + 15) / 16 * 16;
       const ConstTensor v{reinterpret_cast<const void*>(begin),
-                          DType::e5m2,
+                          format,
                           {kBatch, kHeads, kRows, head_dim},
                           {kHeads * kRows * row, kRows * row, row, 1}};
       const float one = 1;
@@ -502,7 +504,7 @@ TEST_P(QuantizeBits, CodesAreTransposed) {
       a.q = a.k = a.v = v;
       a.q_scales = a.k_scales = a.v_scales = {&one, Granularity::tensor, 64, {}};
       a.out = Tensor::bhsd(given.out.data(), DType::f16, kBatch, kHeads, kRows, head_dim);
-      const Left left = GetParam().run(given);
+      const Left left = where.run(given);
       const ConstTensor& made = left.call.arguments.v;
       ASSERT_NE(made.data, v.data);
       const Part part{v, 0, kRows};
@@ -516,6 +518,10 @@ TEST_P(QuantizeBits, CodesAreTransposed) {
       EXPECT_EQ(wrong, 0) << head_dim << ", " << gap;
       expect_filled_up(part, made);
     }
+}
+TEST_P(QuantizeBits, CodesAreTransposed) {
+  for (const DType format : {DType::e4m3, DType::e5m2, DType::int8})
+    codes_are_transposed(GetParam(), format);
 }
 
 // K and V of the caller beside a Q of 16 bits: code times step, rounded to what Q is.

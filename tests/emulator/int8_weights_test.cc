@@ -71,9 +71,14 @@ class Int8Head {
   // Of a row's first column, the only one that is not 0.
   void set_q(std::int64_t row, float x) { operands_->at(0).set(row, x); }
   void set_k(std::int64_t row, float x) { operands_->at(1).set(row, x); }
+  // Of all keys.
+  void set_v(std::int64_t column, float x) {
+    for (std::int64_t row = 0; row < kKeys; ++row) operands_->at(2).set(row, x, column);
+  }
 
-  // Expects O within `tolerance` of fp64 attention.
-  void check(Options options, double tolerance, const char* what) {
+  // Expects O within `tolerance` of fp64 attention, and `exact` in some columns from the first on.
+  void check(Options options, double tolerance, const char* what,
+             const std::vector<double>& exact = {}) {
     options.precision = Precision::int8;
     const Result<Problem> posed = problem_of(arguments_, options);
     ASSERT_TRUE(posed.ok()) << posed.status().message();
@@ -97,7 +102,10 @@ class Int8Head {
       int wrong = 0;  // or not a number
       for (std::size_t n = 0; n < expected.size(); ++n) {
         const double got = load_element(DType::f16, out.data(), static_cast<std::int64_t>(n));
-        if (!(std::abs(got - expected[n]) <= tolerance)) ++wrong;
+        const std::size_t column = n % kColumns;
+        if (column < exact.size() ? got != exact[column]
+                                  : !(std::abs(got - expected[n]) <= tolerance))
+          ++wrong;
       }
       EXPECT_EQ(wrong, 0) << brief_text(c) << ", " << what;
     }
@@ -108,8 +116,8 @@ class Int8Head {
   struct alignas(16) Operand {
     std::array<std::uint16_t, kKeys * kColumns> bits{};
     Tensor tensor() { return Tensor::bhsd(bits.data(), DType::f16, 1, 1, kKeys, kColumns); }
-    void set(std::int64_t row, float x) {
-      bits[static_cast<std::size_t>(row * kColumns)] = f16_from_f32(x);
+    void set(std::int64_t row, float x, std::int64_t column = 0) {
+      bits[static_cast<std::size_t>(row * kColumns + column)] = f16_from_f32(x);
     }
   };
   std::unique_ptr<std::array<Operand, 4>> operands_ = std::make_unique<std::array<Operand, 4>>();
@@ -147,6 +155,23 @@ TEST(EmulatorSm90, BytesDoNotDependOnTheSizeOfAUnitOfTheScores) {
       head.set_k(row, static_cast<float>(127 - row % 64) * (unit > 1 ? unit / 512 : unit));
     }
     head.check({}, 0.03, "a unit");
+    if (HasFatalFailure()) return;
+  }
+}
+
+// Bytes of V count from 128, and what P adds them up to is a float's bits: at its most where all
+// keys weigh the same and all V is 127. Of zeros nothing is left, whatever they are weighed with.
+TEST(EmulatorSm90, SumsOfBytesAreExactUpToTheLargest) {
+  Int8Head head;
+  head.set_v(0, 0);
+  head.set_v(1, 127);
+  head.set_v(2, -127);
+  for (const bool alike : {true, false}) {
+    for (std::int64_t row = 0; row < Int8Head::kKeys && !alike; ++row) {
+      head.set_q(row, random_normal_value(6, 0, static_cast<std::size_t>(row)) * 8);
+      head.set_k(row, random_normal_value(6, 1, static_cast<std::size_t>(row)) * 4);
+    }
+    head.check({}, 0.05, alike ? "keys alike" : "keys that differ", {0, 127, -127});
     if (HasFatalFailure()) return;
   }
 }

@@ -243,9 +243,9 @@ TEST(Quantize, TransposedCodesAreThoseOfRows) {
     for (std::size_t column = 0; column < 30; ++column)
       for (std::size_t place = 0; place < 48; ++place) {
         const std::size_t key = place / 16 * 16 + static_cast<std::size_t>(kOrder[place % 16]);
-        wanted[column * 50 + place] = key < 37
-                                          ? rows.codes[column / 5 * 37 * 5 + key * 5 + column % 5]
-                                          : encode_8bit(format, 0.0f);
+        const std::uint8_t code = key < 37 ? rows.codes[column / 5 * 37 * 5 + key * 5 + column % 5]
+                                           : encode_8bit(format, 0.0f);
+        wanted[column * 50 + place] = code ^ (format == DType::int8 ? 0x80 : 0);
       }
     EXPECT_EQ(memory, wanted);
   });

@@ -187,6 +187,10 @@ OCTAVO_DEVICE void encode_four_keys(const FourKeys<kC>& keys, const float (&inve
       words[i] = encode_pair<kC.to>(x[0][i], x[1][i], inverse[i], inverse[i]) |
                  encode_pair<kC.to>(x[2][i], x[3][i], inverse[i], inverse[i]) << 16;
   }
+  if constexpr (kC.to == Element::int8) {
+    OCTAVO_UNROLL
+    for (int i = 0; i < kVector; ++i) words[i] ^= kSignBits;
+  }
 }
 
 // Where the tile's sixteen `group` of a column lies in shared memory.

@@ -55,7 +55,7 @@ struct ByteCodes {
     return ptx::fused_multiply_add(scores.near[half] ? 0.0f : G::kBias + 2, scale, origin);
   }
 
-  // Of eights of columns `from` to `to`: pairs of P, and its exact sums where bytes are not summed.
+  // Of eights of columns `from` to `to`: pairs of P, and its exact sums where they are wanted.
   static OCTAVO_DEVICE void exponentials(Scores& scores, Rows& rows, int from, int to) {
     OCTAVO_UNROLL
     for (int half = 0; half < 2; ++half) {
@@ -83,8 +83,8 @@ struct ByteCodes {
         }
       }
       if constexpr (!C.ones)
-        rows.sum[half] = ptx::fused_multiply_add(sum[0] + sum[1], rows.add[half] * G::kStepsInOne,
-                                                 rows.sum[half]);
+        rows.sum[half] =
+            ptx::fused_multiply_add(sum[0] + sum[1], rows.add[half] * G::kWeight, rows.sum[half]);
     }
   }
   // Of a masked block: keys that nobody sees have no P.

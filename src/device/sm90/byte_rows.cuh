@@ -93,19 +93,20 @@ struct ByteRows {
       alpha[half] = ptx::exp2_approx(rows.origin[half] - to);
       rows.origin[half] = to;
       rows.sum[half] *= alpha[half];
+      if constexpr (!C.ones) rows.bytes[half] *= alpha[half];
     }
   }
   // By what the block's P enters O and the sums.
   static OCTAVO_DEVICE void weigh_block(Rows& rows) {
     OCTAVO_UNROLL
     for (int half = 0; half < 2; ++half)
-      rows.add[half] = ptx::exp2_approx(rows.block_origin[half] - rows.origin[half]);
+      rows.add[half] = ptx::exp2_approx(rows.block_origin[half] - rows.origin[half]) * G::kAdd;
   }
 
   // P as it was rounded, of steps `from` to `to`, four bytes at a time.
   static OCTAVO_DEVICE void add_up(const typename G::Probabilities& p, Rows& rows, int from,
                                    int to) {
-    if constexpr (!G::kSumsBytes) return;
+    if constexpr (!G::kIntegers) return;
     u32 sums[2] = {0, 0};
     OCTAVO_UNROLL
     for (int step = from; step < to; ++step) {
@@ -113,9 +114,10 @@ struct ByteRows {
       for (int i = 0; i < 4; ++i) sums[i % 2] = ptx::add_bytes(p.a[step][i], sums[i % 2]);
     }
     OCTAVO_UNROLL
-    for (int half = 0; half < 2; ++half)
-      rows.sum[half] = ptx::fused_multiply_add(ptx::float_of_int(static_cast<i32>(sums[half])),
-                                               rows.add[half], rows.sum[half]);
+    for (int half = 0; half < 2; ++half) {
+      float& sum = C.ones ? rows.sum[half] : rows.bytes[half];
+      sum = ptx::fused_multiply_add(ptx::float_of_bits(sums[half]), rows.add[half], sum);
+    }
   }
 };
 

@@ -1,6 +1,7 @@
 // After the last block: O is normalised and stored, LSE written.
 #pragma once
 
+#include "config/v_layout.h"
 #include "device/core/output.cuh"
 #include "device/ptx/fence.cuh"
 #include "device/ptx/stmatrix.cuh"
@@ -24,24 +25,49 @@ struct Epilogue {
     ptx::named_barrier_sync(static_cast<int>(1 + w.group), kWarpgroup);
   }
 
+  static OCTAVO_DEVICE float over_row(float own) {
+    const float of_two = own + ptx::shuffle_xor(own, 1);
+    return of_two + ptx::shuffle_xor(of_two, 2);
+  }
+  static OCTAVO_DEVICE float sum_of(const State& state, const Rows& rows, u32 half) {
+    if constexpr (G::kOnes) return state.o[G::kColumns + half * 2];
+    return over_row(rows.sum[half]);
+  }
+
+  // How O is divided by a sum; without keys it is 0.
+  struct Division {
+    float inverse, from;
+  };
+  // Bytes of V count from kZeroByte (config/v_layout.h), and so does what O is divided to. O and
+  // the sum of P's bytes are rounded each in its own way, by some 1e-5 of a step of V, or 1e-4 with
+  // 1e5 keys, and a V of zeros is to give zeros: what is left is rounded to 2^-11 or 2^-10 of one.
+  static constexpr float kCoarse = 8192;
+  static OCTAVO_DEVICE Division division_by(float sum) {
+    const bool none = sum == 0.0f;
+    return {none ? 0.0f : ptx::reciprocal_approx(sum), none ? kCoarse : kCoarse - kZeroByte};
+  }
+  template <bool kBytes>
+  static OCTAVO_DEVICE float divided(float o, const Division& by) {
+    if constexpr (kBytes) return ptx::fused_multiply_add(o, by.inverse, by.from) - kCoarse;
+    return o * by.inverse;
+  }
+  // Where sums are of exact weights, O is still one of bytes.
+  static constexpr bool kSumsApart = G::kIntegers && !C.ones;
+  static OCTAVO_DEVICE Division division_of(const Rows& rows, u32 half, float sum) {
+    return division_by(kSumsApart ? over_row(rows.bytes[half]) : sum);
+  }
+
   // Divides O by the sum and writes LSE. A row without keys gets 0 and -infinity.
   static OCTAVO_DEVICE void finish(State& state, const Rows& rows, const Sm90ForwardParams& p,
                                    const Place& w) {
     OCTAVO_UNROLL
     for (u32 half = 0; half < 2; ++half) {
-      float sum;
-      if constexpr (G::kOnes) {
-        sum = state.o[G::kColumns + half * 2];
-      } else {
-        sum = rows.sum[half];
-        sum += ptx::shuffle_xor(sum, 1);
-        sum += ptx::shuffle_xor(sum, 2);
-      }
-      const float inverse = sum == 0.0f ? 0.0f : ptx::reciprocal_approx(sum);
+      const float sum = sum_of(state, rows, half);
+      const Division division = division_of(rows, half, sum);
       OCTAVO_UNROLL
-      for (int i = 0; i < G::kColumns / 4; ++i) {
-        state.o[i * 4 + half * 2] *= inverse;
-        state.o[i * 4 + half * 2 + 1] *= inverse;
+      for (int i = 0; i < G::kColumns / 2; ++i) {
+        float& o = state.o[i / 2 * 4 + half * 2 + i % 2];
+        o = divided<G::kIntegers>(o, division);
       }
       const i32 row = w.row(half);
       if (row < w.at.len_q) store_lse(rows.origin[half], sum, p, w, row);
@@ -117,7 +143,7 @@ struct Epilogue {
   static OCTAVO_DEVICE void store_lse(float origin, float sum, const Sm90ForwardParams& p,
                                       const Place& w, i32 row) {
     if (p.lse == nullptr || w.lane % 4 != 0) return;
-    const float lse_log2 = origin + ptx::log2_approx(sum) - G::kProbabilityLog2;
+    const float lse_log2 = origin + ptx::log2_approx(sum) - (G::kProbabilityLog2 + G::kSumLog2);
     ptx::store_global_f32(p.lse + w.batch * p.lse_strides.batch + w.head * p.lse_strides.head +
                               (w.at.q_begin + row) * p.lse_strides.row,
                           sum == 0.0f ? -kInfinity : lse_log2 * kLn2);

@@ -108,9 +108,8 @@ struct Geometry {
                 "parts take turns in two buffers");
   static_assert(!C.scores_behind || !C.overlap, "scores come before P V, or right behind it");
   static_assert(!kCodes || !stages_o(C), "of 8-bit Q and K O is stored from registers");
-  // Where sums are of P as it was rounded: by ones beside V, or of bytes.
+  // Sums of P as it was rounded come by ones beside V; those of bytes are added up.
   static constexpr bool kOnes = ones_columns(C) > 0;
-  static constexpr bool kSumsBytes = C.ones && kIntegers;
   // Products of bytes start from the bits of 1.5 * 2^23, and what they leave is the float that is
   // as much above it as the score is above 0: nothing is converted. Scores that are multiplied one
   // by one, or whose exact weights are summed, are converted.
@@ -133,8 +132,13 @@ struct Geometry {
   static constexpr float kProbabilityLog2 = kIntegers ? 7.99435344f : kFolds ? 8 - kSlackLog2 : 0;
   // Steps are FP16's smallest: its subnormals are whole numbers of them, and a conversion to FP16
   // leaves a step's number in the low byte.
-  static constexpr float kStepsInOne = kIntegers ? 16777216 : 1;
   static constexpr float kWeightLog2 = kProbabilityLog2 - (kIntegers ? 24 : 0);
+  // What bytes add up to is never negative and below 2^24: as the bits of a float it is so many
+  // times 2^-149, and nothing is converted. It enters O and the sums times 2^100, so that neither
+  // is subnormal, and a step of P counts 2^-49 there. Exact weights are floats as they are.
+  static_assert(!kIntegers || 255 * 255 * C.block_n < 1 << 24, "sums of bytes are floats' bits");
+  static constexpr float kAdd = 0x1p100f, kWeight = 0x1p-125f;
+  static constexpr float kSumLog2 = kIntegers ? -49 : 0;
 
   static constexpr RowBlocks kQkBlocks = qk_blocks(C), kVBlocks = v_blocks(C);
   static constexpr Swizzle kSwizzle = swizzle_of(kQkBlocks.row_bytes);
@@ -184,7 +188,8 @@ struct Geometry {
   struct Rows {
     float limit[2];
     float origin[2];
-    float sum[2];  // this thread's part; not used where the sums come by ones
+    float sum[2];    // this thread's part; not used where the sums come by ones
+    float bytes[2];  // the same of P in bytes, where the sums are of exact weights
     float scale[2];
     // Of scores in pairs, of both rows in FP16: the limits, and what makes exponents of scores.
     u32 half_limits, half_scales, half_offsets;

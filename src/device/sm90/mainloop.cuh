@@ -44,7 +44,7 @@ struct Mainloop {
     for (int half = 0; half < 2; ++half) {
       rows.limit[half] = -kInfinity;
       rows.origin[half] = kLowest;
-      rows.sum[half] = 0;
+      rows.sum[half] = rows.bytes[half] = 0;
     }
   }
   static OCTAVO_DEVICE void clear_o(State& state) {

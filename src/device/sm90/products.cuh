@@ -140,7 +140,7 @@ struct Products {
     else if constexpr (v_element(C) == Element::e5m2)
       ptx::wgmma_e4m3_e5m2(t, p.a[step], v, adds);
     else
-      ptx::wgmma_u8_s8(t, p.a[step], v, adds);
+      ptx::wgmma_u8(t, p.a[step], v, adds);
   }
   static OCTAVO_DEVICE void pv_part_step(typename G::State& state,
                                          const typename G::Probabilities& p, u32 stage, int step,

@@ -273,7 +273,7 @@ struct Softmax {
       float& o = state.o[part * kRegisters + i];
       [[maybe_unused]] const int half = i % 4 / 2;
       if constexpr (G::kIntegers)
-        o = ptx::fused_multiply_add(ptx::float_of_int(t[i]), rows.add[half], o);
+        o = ptx::fused_multiply_add(ptx::float_of_bits(static_cast<u32>(t[i])), rows.add[half], o);
       else
         o += t[i];
     }

@@ -152,13 +152,7 @@ struct SplitKernel {
 
   // --- combine ----------------------------------------------------------------------------------
 
-  static OCTAVO_DEVICE float sum_of(const State& state, u32 half) {
-    if constexpr (G::kOnes) return state.o[G::kColumns + half * 2];
-    float sum = state.rows.sum[half];
-    sum += ptx::shuffle_xor(sum, 1);
-    return sum + ptx::shuffle_xor(sum, 2);
-  }
-
+  // Parts are weighed by sums: where those are not of P's bytes, O becomes one of them here.
   static OCTAVO_DEVICE Piece<G::kColumns> all_of(const State& state) {
     Piece<G::kColumns> all;
     OCTAVO_UNROLL
@@ -166,7 +160,15 @@ struct SplitKernel {
     OCTAVO_UNROLL
     for (u32 half = 0; half < 2; ++half) {
       all.origin[half] = state.rows.origin[half];
-      all.sum[half] = sum_of(state, half);
+      all.sum[half] = Epilogue<G>::sum_of(state, state.rows, half);
+      if constexpr (Epilogue<G>::kSumsApart) {
+        const auto division = Epilogue<G>::division_of(state.rows, half, all.sum[half]);
+        OCTAVO_UNROLL
+        for (int i = 0; i < G::kColumns / 2; ++i) {
+          float& o = all.o[i / 2 * 4 + static_cast<int>(half) * 2 + i % 2];
+          o = Epilogue<G>::template divided<true>(o, division) * all.sum[half];
+        }
+      }
     }
     return all;
   }
@@ -264,26 +266,37 @@ struct SplitKernel {
     }
   }
 
+  static OCTAVO_DEVICE void divide(Piece<kPiece>& mine) {
+    OCTAVO_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const auto division = Epilogue<G>::division_by(mine.sum[half]);
+      OCTAVO_UNROLL
+      for (int i = 0; i < kPiece / 2; ++i) {
+        float& o = mine.o[i / 2 * 4 + half * 2 + i % 2];
+        o = Epilogue<G>::template divided < G::kIntegers && C.ones > (o, division);
+      }
+    }
+  }
+
   // A piece of O, and LSE.
   static OCTAVO_DEVICE void store(const Piece<kPiece>& mine, const Destination& to,
                                   const Sm90ForwardParams& p, const Place& w, bool first) {
     float amax[2] = {0, 0};
     OCTAVO_UNROLL
     for (u32 half = 0; half < 2; ++half) {
-      const float sum = mine.sum[half];
-      const float inverse = sum == 0.0f ? 0.0f : ptx::reciprocal_approx(sum);
       float pairs[kPiece / 4][2];
       OCTAVO_UNROLL
       for (int i = 0; i < kPiece / 4; ++i) {
         OCTAVO_UNROLL
         for (int e = 0; e < 2; ++e) {
-          pairs[i][e] = mine.o[i * 4 + half * 2 + e] * inverse;
+          pairs[i][e] = mine.o[i * 4 + half * 2 + e];
           if (C.amax && exists(p, w, half)) amax[half] = larger_magnitude(amax[half], pairs[i][e]);
         }
       }
       store_row(pairs, to.row[half], to.columns[half], to.inverse[half], w.lane % 2 != 0);
       if (first && exists(p, w, half))
-        Epilogue<G>::store_lse(mine.origin[half], sum, p, in_head(p, w, half), w.query(p, half));
+        Epilogue<G>::store_lse(mine.origin[half], mine.sum[half], p, in_head(p, w, half),
+                               w.query(p, half));
     }
     if constexpr (C.amax) find_amax(amax, p, w);
   }
@@ -340,6 +353,7 @@ struct SplitKernel {
     }
     const auto of_cta = InCta::run(all_of(state), key_group(w), w);
     Piece<kPiece> mine = InCluster::run(of_cta, rank, w);
+    divide(mine);
     if constexpr (G::kFolds) {
       if constexpr (!kScalesFirst) Epilogue<G>::load_v_scales(v_scales, p, w, piece_begin(w, rank));
       Epilogue<G>::scale_values(mine.o, v_scales);
