@@ -80,9 +80,9 @@ inline constexpr TableRow kTable[] = {
     {256, 2, 80, 2, 0, 0, true, false, false, false, 1, 1.0, 0.000, 3.8349, 1.84701},
 };
 
-// The same in 8 bits, where O is stored from registers. Rows with scores in FP32 were timed in INT8
-// with scales for blocks of K's rows, the others in FP8 with a scale of K a head; those of 96 and
-// 192 columns are of an earlier version of the kernel.
+// The same in 8 bits, where O is stored from registers. Rows with scores in FP32, and of INT8, were
+// timed with scales for blocks of K's rows, the others in FP8 with a scale of K a head; those of 96
+// and 192 columns are of an earlier version of the kernel.
 // clang-format off
 inline constexpr TableRow kTable8Bit[] = {
     {64, 1, 128, 2, 1, 1, false, false, false, false, 3, 2.7, 0.588, 2.0319, 0.58769, 64, 1,
