@@ -129,7 +129,7 @@ struct Products {
         key / G::kChunkKeys * G::kChunkBytes + key % G::kChunkKeys + column * G::kChunkKeys;
     return descriptor(first + stage * (G::S.v_stage >> 4) + (bytes >> 4), kSwizzle);
   }
-  // P is e4m3 whatever V is: with e5m2 it would have two bits less. Or unsigned, beside signed V.
+  // P is e4m3 whatever V is: with e5m2 it would have two bits less. Or unsigned bytes, as V is.
   template <class Sums>
   static OCTAVO_DEVICE void pv_columns_step(Sums& t, const typename G::Probabilities& p, u32 stage,
                                             int step, int column) {

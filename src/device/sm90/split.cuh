@@ -267,13 +267,14 @@ struct SplitKernel {
   }
 
   static OCTAVO_DEVICE void divide(Piece<kPiece>& mine) {
+    constexpr bool kBytes = G::kIntegers && !Epilogue<G>::kSumsApart;
     OCTAVO_UNROLL
     for (int half = 0; half < 2; ++half) {
       const auto division = Epilogue<G>::division_by(mine.sum[half]);
       OCTAVO_UNROLL
       for (int i = 0; i < kPiece / 2; ++i) {
         float& o = mine.o[i / 2 * 4 + half * 2 + i % 2];
-        o = Epilogue<G>::template divided < G::kIntegers && C.ones > (o, division);
+        o = Epilogue<G>::template divided<kBytes>(o, division);
       }
     }
   }
