@@ -106,6 +106,10 @@ OCTAVO_HD constexpr int sixteens_by_polynomial(const Sm90Forward& c) {
 OCTAVO_HD constexpr bool biased_scores(const Sm90Forward& c) {
   return bytes_pv(c) && c.ones && !c.k_row_scales && !c.split_keys && c.head_dim <= 128;
 }
+// Masks look at groups of keys, and a masked block has exponentials of its own.
+OCTAVO_HD constexpr bool masks_groups(const Sm90Forward& c) {
+  return biased_scores(c) && c.k_block_scales && c.head_dim <= 64;
+}
 inline constexpr int kBiasBytes = 128;  // of each of the two operands whose product it is
 // FP8 products of P V lose 4e-4 of a mean of V over 128 keys, 8e-4 over 160 and 1.1e-3 over 192:
 // those of larger blocks are folded in two halves.

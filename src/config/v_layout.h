@@ -11,8 +11,8 @@ inline constexpr int kKeyGroup = 16;  // keys that are permuted together; the la
 
 // INT8's bytes are its codes with the sign bit flipped: they count from 128. P is unsigned too, so
 // that what the tensor cores add up is never negative: the bits of a float (Softmax::fold).
-inline constexpr u32 kSignBits = 0x80808080u;  // of four
 inline constexpr int kZeroByte = 128;
+inline constexpr u32 kSignBits = kZeroByte * 0x01010101u;  // of four
 
 // Four neighbouring bytes hold keys 2w, 2w + 1, 2w + 8 and 2w + 9 of their sixteen, w counting
 // them: 0 1 8 9, 2 3 10 11, 4 5 12 13, 6 7 14 15.

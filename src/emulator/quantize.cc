@@ -17,6 +17,22 @@ constexpr int kFroms = int{std::size(kFrom)};
 constexpr int kTos = int{std::size(kTo)};
 constexpr int kAllGroups = int{std::size(kGroups)};
 
+constexpr void widen_rows(Quantize& c) {
+  c.columns = 256;
+  c.load_bytes = element_bytes(c.from);
+}
+
+// V of the caller, transposed.
+constexpr Quantize transposing(Element format, bool wide) {
+  Quantize c{.from = format,
+             .to = format,
+             .group = ScaleGroup::none,
+             .threads = quantizer::kValueThreads,
+             .transposed = true};
+  if (wide) widen_rows(c);
+  return c;
+}
+
 constexpr Quantize kOthers[] = {
     {.from = Element::f32, .to = Element::f16, .group = ScaleGroup::none},
     {.from = Element::f32, .to = Element::bf16, .group = ScaleGroup::none},
@@ -55,31 +71,10 @@ constexpr Quantize kOthers[] = {
      .load_bytes = 2,
      .threads = 256,
      .transposed = true},
-    // V of the caller, transposed.
-    {.from = Element::e4m3,
-     .to = Element::e4m3,
-     .group = ScaleGroup::none,
-     .threads = 256,
-     .transposed = true},
-    {.from = Element::e4m3,
-     .to = Element::e4m3,
-     .group = ScaleGroup::none,
-     .columns = 256,
-     .load_bytes = 1,
-     .threads = 256,
-     .transposed = true},
-    {.from = Element::int8,
-     .to = Element::int8,
-     .group = ScaleGroup::none,
-     .threads = 256,
-     .transposed = true},
-    {.from = Element::int8,
-     .to = Element::int8,
-     .group = ScaleGroup::none,
-     .columns = 256,
-     .load_bytes = 1,
-     .threads = 256,
-     .transposed = true},
+    transposing(Element::e4m3, false),
+    transposing(Element::e4m3, true),
+    transposing(Element::int8, false),
+    transposing(Element::int8, true),
 };
 
 constexpr int kCodes = kFroms * kTos * kAllGroups;
@@ -94,11 +89,6 @@ constexpr int kSmoothed = kFroms * (5 + 3);  // what becomes of K, and some of t
 constexpr int kKernels = kCodes + 2 * kFirstPasses + kWide + kTransposed + kOperands +
                          kSmoothedOperands + kDecoded + kMeans + kSmoothed +
                          int{std::size(kOthers)};
-
-constexpr void widen_rows(Quantize& c) {
-  c.columns = 256;
-  c.load_bytes = element_bytes(c.from);
-}
 
 // Formats, columns, and the passes: one that holds, the first of two and the second.
 constexpr Quantize operands_config(int format, int width, int pass) {

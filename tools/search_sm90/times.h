@@ -34,6 +34,9 @@ Sm90Forward timed_config(const sm90::TableRow& row);
 // other than those it is timed with.
 bool is_wanted(const sm90::TableRow& row);
 
+// What is timed of a group.
+Rows candidates(Element element, const Group& group);
+
 // Those that rows are fitted to, up to a length, and then those that they are not.
 std::vector<Problem> problems_of(int head_dim, std::int64_t longest);
 bool is_unseen(const Problem& problem);

@@ -16,44 +16,34 @@ struct ByteRows {
   using Maxima = RowMaxima<G>;
   static constexpr Sm90Forward C = G::C;
 
-  // This thread's largest in each group of keys that has a scale: of the products' integers, or the
-  // bits of biased scores, which the ALU compares three at a time.
-  template <class Bits>
-  static OCTAVO_DEVICE i32 largest_integer(int half, int group, Bits&& bits) {
-    const auto at = [&](int i, int e) {
-      return bits((group * Maxima::kGroupEights + i) * 4 + half * 2 + e);
-    };
-    // Two chains: a maximum has to wait for the one before it.
-    i32 chains[2] = {max_of(at(0, 0), at(0, 1)), max_of(at(1, 0), at(1, 1))};
-    OCTAVO_UNROLL
-    for (int i = 2; i < Maxima::kGroupEights; ++i)
-      chains[i % 2] = max_of(max_of(chains[i % 2], at(i, 0)), at(i, 1));
-    return max_of(chains[0], chains[1]);
-  }
+  // This thread's largest in each group of keys that has a scale: of the products' integers, which
+  // the ALU compares three at a time.
   static OCTAVO_DEVICE void find_largest_sums(Scores& scores) {
+    OCTAVO_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      OCTAVO_UNROLL
+      for (int g = 0; g < G::kKeyScales; ++g) {
+        const i32* const s = scores.sums + g * Maxima::kGroupEights * 4 + half * 2;
+        // Two chains: a maximum has to wait for the one before it.
+        i32 chains[2] = {max_of(s[0], s[1]), max_of(s[4], s[5])};
+        OCTAVO_UNROLL
+        for (int i = 2; i < Maxima::kGroupEights; ++i)
+          chains[i % 2] = max_of(max_of(chains[i % 2], s[i * 4]), s[i * 4 + 1]);
+        scores.largest[g][half] = ptx::float_of_int(max_of(chains[0], chains[1]));
+      }
+    }
+  }
+  // Of floats, which may be scaled or masked. Biased ones are above 0, but for those not seen.
+  static OCTAVO_DEVICE void find_largest(Scores& scores) {
+    constexpr int kEights = Maxima::kGroupEights;
     OCTAVO_UNROLL
     for (int half = 0; half < 2; ++half) {
       OCTAVO_UNROLL
       for (int g = 0; g < G::kKeyScales; ++g)
         scores.largest[g][half] =
-            ptx::float_of_int(largest_integer(half, g, [&](int i) { return scores.sums[i]; }));
-    }
-  }
-  // Of floats, which may be scaled or masked.
-  static OCTAVO_DEVICE void find_largest(Scores& scores) {
-    OCTAVO_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      OCTAVO_UNROLL
-      for (int g = 0; g < G::kKeyScales; ++g) {
-        if constexpr (G::kBiased) {
-          const i32 bits = largest_integer(
-              half, g, [&](int i) { return static_cast<i32>(ptx::bits_of(scores.s[i])); });
-          scores.largest[g][half] = ptx::float_of_bits(static_cast<u32>(bits)) - G::kBias;
-        } else {
-          scores.largest[g][half] = Maxima::template largest_of<Maxima::kGroupEights>(
-              scores, half, g * Maxima::kGroupEights);
-        }
-      }
+            G::kBiased
+                ? Maxima::template largest_above_0<kEights>(scores, half, g * kEights) - G::kBias
+                : Maxima::template largest_of<kEights>(scores, half, g * kEights);
     }
   }
 

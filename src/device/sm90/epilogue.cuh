@@ -46,10 +46,14 @@ struct Epilogue {
     const bool none = sum == 0.0f;
     return {none ? 0.0f : ptx::reciprocal_approx(sum), none ? kCoarse : kCoarse - kZeroByte};
   }
-  template <bool kBytes>
-  static OCTAVO_DEVICE float divided(float o, const Division& by) {
-    if constexpr (kBytes) return ptx::fused_multiply_add(o, by.inverse, by.from) - kCoarse;
-    return o * by.inverse;
+  // One row's registers of kCount.
+  template <bool kBytes, int kCount>
+  static OCTAVO_DEVICE void divide(float* registers, u32 half, const Division& by) {
+    OCTAVO_UNROLL
+    for (u32 i = 0; i < kCount / 2; ++i) {
+      float& o = registers[i / 2 * 4 + half * 2 + i % 2];
+      o = kBytes ? ptx::fused_multiply_add(o, by.inverse, by.from) - kCoarse : o * by.inverse;
+    }
   }
   // Where sums are of exact weights, O is still one of bytes.
   static constexpr bool kSumsApart = G::kIntegers && !C.ones;
@@ -63,12 +67,7 @@ struct Epilogue {
     OCTAVO_UNROLL
     for (u32 half = 0; half < 2; ++half) {
       const float sum = sum_of(state, rows, half);
-      const Division division = division_of(rows, half, sum);
-      OCTAVO_UNROLL
-      for (int i = 0; i < G::kColumns / 2; ++i) {
-        float& o = state.o[i / 2 * 4 + half * 2 + i % 2];
-        o = divided<G::kIntegers>(o, division);
-      }
+      divide<G::kIntegers, G::kColumns>(state.o, half, division_of(rows, half, sum));
       const i32 row = w.row(half);
       if (row < w.at.len_q) store_lse(rows.origin[half], sum, p, w, row);
     }

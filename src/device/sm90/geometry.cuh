@@ -115,8 +115,7 @@ struct Geometry {
   // by one, or whose exact weights are summed, are converted.
   static constexpr bool kBiased = biased_scores(C);
   static constexpr float kBias = 12582912;
-  // Masks look at groups of keys, and a masked block has exponentials of its own.
-  static constexpr bool kMasksGroups = kBiased && C.k_block_scales && C.head_dim <= 64;
+  static constexpr bool kMasksGroups = masks_groups(C);
   // Scores, and the softmax, in pairs of FP16.
   static constexpr bool kHalves = C.f16_scores;
   static constexpr bool kPolynomial = kHalves && sixteens_by_polynomial(C) > 0;
@@ -207,6 +206,8 @@ struct Geometry {
   struct Lane {
     u32 group, warp, lane;
   };
+  // Where warpgroups divide the keys: whose.
+  static OCTAVO_DEVICE u32 key_group(const Lane& w) { return w.group / C.row_groups; }
   // And where it is, in a tile of work.
   struct Place : Lane {
     SequenceSpan at;

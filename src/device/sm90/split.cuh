@@ -34,6 +34,7 @@
 #include "device/sm90/geometry.cuh"
 #include "device/sm90/mainloop.cuh"
 #include "device/sm90/schedule.cuh"
+#include "device/sm90/split_output.cuh"
 
 namespace octavo::sm90 {
 
@@ -107,8 +108,6 @@ struct SplitKernel {
     }
   }
 
-  static OCTAVO_DEVICE u32 key_group(const Lane& w) { return w.group / C.row_groups; }
-
   // The scales of a block's keys, by all threads of the part.
   static OCTAVO_DEVICE void load_scales(const Sm90ForwardParams& p, const Tile& t, i32 key,
                                         u32 stage, const Lane& w) {
@@ -130,7 +129,7 @@ struct SplitKernel {
 
     // Whether this thread loads into a buffer that nobody of the part reads any more.
     OCTAVO_DEVICE static bool may_load(const Lane& w) {
-      ptx::named_barrier_sync(static_cast<int>(1 + key_group(w)), C.row_groups * kWarpgroup);
+      ptx::named_barrier_sync(static_cast<int>(1 + G::key_group(w)), C.row_groups * kWarpgroup);
       return w.group % C.row_groups == 0 && w.warp == 0 && w.lane == 0;
     }
     OCTAVO_DEVICE void release_k(const Lane& w) {
@@ -162,12 +161,11 @@ struct SplitKernel {
       all.origin[half] = state.rows.origin[half];
       all.sum[half] = Epilogue<G>::sum_of(state, state.rows, half);
       if constexpr (Epilogue<G>::kSumsApart) {
-        const auto division = Epilogue<G>::division_of(state.rows, half, all.sum[half]);
+        Epilogue<G>::template divide<true, G::kColumns>(
+            all.o, half, Epilogue<G>::division_of(state.rows, half, all.sum[half]));
         OCTAVO_UNROLL
-        for (int i = 0; i < G::kColumns / 2; ++i) {
-          float& o = all.o[i / 2 * 4 + static_cast<int>(half) * 2 + i % 2];
-          o = Epilogue<G>::template divided<true>(o, division) * all.sum[half];
-        }
+        for (u32 i = 0; i < G::kColumns / 2; ++i)
+          all.o[i / 2 * 4 + half * 2 + i % 2] *= all.sum[half];
       }
     }
     return all;
@@ -178,129 +176,7 @@ struct SplitKernel {
   using InCluster = Exchange<G, true, C.cluster, InCta::kMine>;
   static constexpr int kPiece = InCluster::kMine;
 
-  // Two lanes that share four columns of each eight: of 16 columns the even one stores those of the
-  // first eight, the odd one those of the second. Four lanes then fill whole sectors of a row;
-  // pairs of columns fill half of one, and at (2,8,512,128), where all CTAs store at once, take 1.4
-  // us.
-  static constexpr bool kByFour = C.out != Element::f32 && kPiece % 8 == 0;
-
-  // A thread's part of O: where it stores in its two rows. All of it is known while the keys are on
-  // their way, and at the end each of these reads would be waited for (0.1 to 0.2 us). Where an SM
-  // has several CTAs others fill that wait, and the registers would cost one of them.
-  static constexpr bool kDestinationFirst = C.cluster > 1 || 2 * G::S.total > kSmemBytes;
-  struct Destination {
-    u8* row[2];
-    i32 columns[2];             // of the row from there on; none where there is no such row
-    float inverse[2] = {1, 1};  // of the scales of 8-bit outputs
-  };
-  // The first column of a thread's piece.
-  static OCTAVO_DEVICE i32 piece_begin(const Lane& w, u32 rank) {
-    return static_cast<i32>(key_group(w) * InCta::kMine + rank * kPiece) * 2;
-  }
-  static OCTAVO_DEVICE bool exists(const Sm90ForwardParams& p, const Place& w, u32 half) {
-    const bool shares_keys = !C.pack_heads || G::head_of(p, w.row(half)) < p.heads_per_kv;
-    return w.query(p, half) < w.at.len_q && shares_keys;
-  }
-  // The head that a row belongs to.
-  static OCTAVO_DEVICE Place in_head(const Sm90ForwardParams& p, const Place& w, u32 half) {
-    Place at = w;
-    at.head += G::head_of(p, w.row(half));
-    return at;
-  }
-  static OCTAVO_DEVICE Destination destination(const Sm90ForwardParams& p, const Place& w,
-                                               u32 rank) {
-    const u32 t = w.lane % 4;
-    const i32 column =
-        piece_begin(w, rank) + static_cast<i32>(kByFour ? t % 2 * 8 + t / 2 * 4 : t * 2);
-    Destination to;
-    OCTAVO_UNROLL
-    for (u32 half = 0; half < 2; ++half) {
-      to.row[half] = Epilogue<G>::row_of(p, in_head(p, w, half), w.query(p, half)) +
-                     column * element_bytes(C.out);
-      to.columns[half] = exists(p, w, half) ? p.head_dim - column : 0;
-      ptx::pin(to.row[half]);
-      ptx::pin(to.columns[half]);
-      if constexpr (codes_out(C))
-        to.inverse[half] =
-            exists(p, w, half) ? Epilogue<G>::inverse_of(p, in_head(p, w, half)) : 1.0f;
-    }
-    return to;
-  }
-
-  // A piece of a row: pairs of columns, eight apart.
-  static OCTAVO_DEVICE void store_row(const float (&pairs)[kPiece / 4][2], u8* to, i32 columns,
-                                      float inverse, bool odd) {
-    if constexpr (kByFour) {
-      OCTAVO_UNROLL
-      for (int i = 0; i < kPiece / 4; i += 2) {
-        const u32 first = Epilogue<G>::pack(pairs[i][0], pairs[i][1], inverse);
-        const u32 second = Epilogue<G>::pack(pairs[i + 1][0], pairs[i + 1][1], inverse);
-        const u32 received = Epilogue<G>::exchanged(odd ? first : second, 1);
-        if (i * 8 < columns)
-          Epilogue<G>::store_four(to + i * 8 * element_bytes(C.out), odd ? received : first,
-                                  odd ? second : received);
-      }
-    } else {
-      OCTAVO_UNROLL
-      for (int i = 0; i < kPiece / 4; ++i)
-        if (i * 8 < columns)
-          Epilogue<G>::store_pair(to + i * 8 * element_bytes(C.out), pairs[i][0], pairs[i][1],
-                                  inverse);
-    }
-  }
-
-  // Rows of a warp are of one head, or where heads are packed each of its own.
-  static OCTAVO_DEVICE void find_amax(const float (&amax)[2], const Sm90ForwardParams& p,
-                                      const Place& w) {
-    const OutputParams& output = Epilogue<G>::output_of(p);
-    if constexpr (C.pack_heads) {
-      OCTAVO_UNROLL
-      for (u32 half = 0; half < 2; ++half) {
-        const float of_row = largest_of_lanes<2>(amax[half]);
-        if (w.lane % 4 == 0 && exists(p, w, half))
-          gather_amax(output, w.sequence, in_head(p, w, half).head, of_row);
-      }
-    } else {
-      const float of_warp = largest_of_lanes<5>(ptx::max_f32(amax[0], amax[1]));
-      if (w.lane == 0) gather_amax(output, w.sequence, w.head, of_warp);
-    }
-  }
-
-  static OCTAVO_DEVICE void divide(Piece<kPiece>& mine) {
-    constexpr bool kBytes = G::kIntegers && !Epilogue<G>::kSumsApart;
-    OCTAVO_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      const auto division = Epilogue<G>::division_by(mine.sum[half]);
-      OCTAVO_UNROLL
-      for (int i = 0; i < kPiece / 2; ++i) {
-        float& o = mine.o[i / 2 * 4 + half * 2 + i % 2];
-        o = Epilogue<G>::template divided<kBytes>(o, division);
-      }
-    }
-  }
-
-  // A piece of O, and LSE.
-  static OCTAVO_DEVICE void store(const Piece<kPiece>& mine, const Destination& to,
-                                  const Sm90ForwardParams& p, const Place& w, bool first) {
-    float amax[2] = {0, 0};
-    OCTAVO_UNROLL
-    for (u32 half = 0; half < 2; ++half) {
-      float pairs[kPiece / 4][2];
-      OCTAVO_UNROLL
-      for (int i = 0; i < kPiece / 4; ++i) {
-        OCTAVO_UNROLL
-        for (int e = 0; e < 2; ++e) {
-          pairs[i][e] = mine.o[i * 4 + half * 2 + e];
-          if (C.amax && exists(p, w, half)) amax[half] = larger_magnitude(amax[half], pairs[i][e]);
-        }
-      }
-      store_row(pairs, to.row[half], to.columns[half], to.inverse[half], w.lane % 2 != 0);
-      if (first && exists(p, w, half))
-        Epilogue<G>::store_lse(mine.origin[half], mine.sum[half], p, in_head(p, w, half),
-                               w.query(p, half));
-    }
-    if constexpr (C.amax) find_amax(amax, p, w);
-  }
+  using Output = SplitOutput<G, InCta::kMine, kPiece>;
 
   // --- math -------------------------------------------------------------------------------------
 
@@ -310,7 +186,7 @@ struct SplitKernel {
     w.warp = ptx::warp_index() % 4;
     w.lane = ptx::lane_index();
     const u32 row_group = w.group % C.row_groups;
-    const u32 part = rank * kKeyGroups + key_group(w);
+    const u32 part = rank * kKeyGroups + G::key_group(w);
     w.at = t.at;
     w.sequence = t.sequence;
     w.batch = t.batch;
@@ -325,17 +201,17 @@ struct SplitKernel {
     constexpr bool kScalesFirst = C.ctas == 1;
     float v_scales[kPiece / 2];
     if constexpr (G::kFolds && kScalesFirst)
-      Epilogue<G>::load_v_scales(v_scales, p, w, piece_begin(w, rank));
+      Epilogue<G>::load_v_scales(v_scales, p, w, Output::piece_begin(w, rank));
     ptx::cta_sync();
-    Destination to;
-    if constexpr (kDestinationFirst) to = destination(p, w, rank);
+    typename Output::Destination to;
+    if constexpr (Output::kDestinationFirst) to = Output::destination(p, w, rank);
     State state;
     const Share share = share_of(t, part);
     if (share.blocks > 0) {
       Mainloop<G>::begin_rows(state.rows, p, scales);
       Mainloop<G>::begin_o(state);
       const BlockRange range = block_range(p, w.at, G::query_of(p, w.first_row), kRows, C.block_n);
-      const KvRing ring{key_group(w) * C.stages};
+      const KvRing ring{G::key_group(w) * C.stages};
       OCTAVO_UNROLL
       for (int stage = 0; stage < C.stages; ++stage)
         if (stage < share.blocks)
@@ -352,15 +228,19 @@ struct SplitKernel {
     } else {
       Mainloop<G>::init(state);
     }
-    const auto of_cta = InCta::run(all_of(state), key_group(w), w);
+    const auto of_cta = InCta::run(all_of(state), G::key_group(w), w);
     Piece<kPiece> mine = InCluster::run(of_cta, rank, w);
-    divide(mine);
+    OCTAVO_UNROLL
+    for (u32 half = 0; half < 2; ++half)
+      Epilogue<G>::template divide<G::kIntegers && !Epilogue<G>::kSumsApart, kPiece>(
+          mine.o, half, Epilogue<G>::division_by(mine.sum[half]));
     if constexpr (G::kFolds) {
-      if constexpr (!kScalesFirst) Epilogue<G>::load_v_scales(v_scales, p, w, piece_begin(w, rank));
+      if constexpr (!kScalesFirst)
+        Epilogue<G>::load_v_scales(v_scales, p, w, Output::piece_begin(w, rank));
       Epilogue<G>::scale_values(mine.o, v_scales);
     }
-    if constexpr (!kDestinationFirst) to = destination(p, w, rank);
-    store(mine, to, p, w, part == 0);
+    if constexpr (!Output::kDestinationFirst) to = Output::destination(p, w, rank);
+    Output::store(mine, to, p, w, part == 0);
   }
 
   // --- entry ------------------------------------------------------------------------------------
