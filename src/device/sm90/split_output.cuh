@@ -4,6 +4,7 @@
 
 #include "device/core/output.cuh"
 #include "device/ptx/thread.cuh"
+#include "device/ptx/wgmma.cuh"
 #include "device/sm90/epilogue.cuh"
 #include "device/sm90/exchange.cuh"
 #include "device/sm90/geometry.cuh"
