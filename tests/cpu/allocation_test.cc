@@ -1,43 +1,13 @@
 // That a run allocates nothing, by counting every operator new of the program.
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <cstdlib>
-#include <new>
-
 #include "case.h"
-
-namespace {
-
-std::atomic<std::int64_t> allocations = 0;
-
-void* counted(std::size_t bytes) {
-  ++allocations;
-  if (void* p = std::malloc(bytes)) return p;
-  throw std::bad_alloc();
-}
-
-}  // namespace
-
-// g++ does not see that these two families are one when it inlines them.
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wmismatched-new-delete"
-#endif
-
-void* operator new(std::size_t bytes) { return counted(bytes); }
-void* operator new[](std::size_t bytes) { return counted(bytes); }
-void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
-  ++allocations;
-  return std::malloc(bytes);
-}
-void operator delete(void* p, const std::nothrow_t&) noexcept { std::free(p); }
-void operator delete(void* p) noexcept { std::free(p); }
-void operator delete[](void* p) noexcept { std::free(p); }
-void operator delete(void* p, std::size_t) noexcept { std::free(p); }
-void operator delete[](void* p, std::size_t) noexcept { std::free(p); }
+#include "counting_allocator.h"
 
 namespace octavo::cpu {
 namespace {
+
+using test::allocations;
 
 TEST(CpuAllocation, ARunAllocatesNothing) {
   for (const Precision precision : kAllPrecisions) {

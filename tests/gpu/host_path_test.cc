@@ -6,39 +6,16 @@
 
 #include <atomic>
 #include <cstdint>
-#include <cstdlib>
-#include <new>
 #include <thread>
 #include <vector>
 
+#include "counting_allocator.h"
 #include "octavo/octavo.hpp"
-
-namespace {
-
-std::atomic<std::int64_t> allocations = 0;
-
-void* counted(std::size_t bytes) {
-  ++allocations;
-  if (void* p = std::malloc(bytes)) return p;
-  throw std::bad_alloc();
-}
-
-}  // namespace
-
-// g++ does not see that these two families are one when it inlines them.
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wmismatched-new-delete"
-#endif
-
-void* operator new(std::size_t bytes) { return counted(bytes); }
-void* operator new[](std::size_t bytes) { return counted(bytes); }
-void operator delete(void* p) noexcept { std::free(p); }
-void operator delete[](void* p) noexcept { std::free(p); }
-void operator delete(void* p, std::size_t) noexcept { std::free(p); }
-void operator delete[](void* p, std::size_t) noexcept { std::free(p); }
 
 namespace octavo {
 namespace {
+
+using test::allocations;
 
 constexpr Device kGpu{Device::Kind::cuda, 0};
 
