@@ -73,16 +73,19 @@ nb::tuple tuple_of(int dimensions, const std::int64_t* shape) {
 }  // namespace
 
 const Torch& Torch::get() {
-  static const Torch& torch = *[] {
-    const nb::object module = nb::module_::import_("torch");
-    return new Torch{module,
-                     module.attr("empty"),
-                     module.attr("empty_like"),
-                     module.attr("is_grad_enabled"),
-                     module.attr("uint8"),
-                     module.attr("float32")};
-  }();
-  return torch;
+  // The GIL guards the pointer. A static with an initialiser would have a lock of its own, which an
+  // import holds while it lets the GIL go: another thread would wait for that lock with the GIL.
+  static const Torch* torch = nullptr;
+  if (torch != nullptr) return *torch;
+  const nb::object module = nb::module_::import_("torch");
+  const auto* const made = new Torch{module,
+                                     module.attr("empty"),
+                                     module.attr("empty_like"),
+                                     module.attr("is_grad_enabled"),
+                                     module.attr("uint8"),
+                                     module.attr("float32")};
+  if (torch == nullptr) torch = made;  // else another thread was faster; this one is not freed
+  return *torch;
 }
 
 nb::object make_like(const Array& like, DType dtype) {

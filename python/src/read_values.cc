@@ -36,9 +36,11 @@ int parameter_of(PyObject* name, int parameters) {
 }
 
 const nb::object& quantized_class() {
-  static const auto& found =
-      *new nb::object(nb::module_::import_("octavo._quantized").attr("Quantized"));
-  return found;
+  static const nb::object* found = nullptr;  // guarded by the GIL, as Torch::get() explains
+  if (found != nullptr) return *found;
+  nb::object imported = nb::module_::import_("octavo._quantized").attr("Quantized");
+  if (found == nullptr) found = new nb::object(std::move(imported));
+  return *found;
 }
 
 }  // namespace
