@@ -194,12 +194,12 @@ OCTAVO_C_API octavo_status octavo_explain(const octavo_arguments* arguments,
                                           const octavo_options* options, const char* device,
                                           char* text, size_t capacity, size_t* needed);
 
-/* -1 for a shape or granularity that is not valid. */
+/* -1 for a shape or granularity that is not valid, and for a count too large for the type. */
 OCTAVO_C_API int64_t octavo_scale_count(const int64_t shape[4], octavo_granularity granularity,
                                         int64_t block_rows);
 /* Bytes of a column of a transposed V: of so many keys, or of a packed batch of so many tokens and
- * sequences (0: not packed). There, where sequence `number` lies
- * in a column, if its first token is `begin`. */
+ * sequences (0: not packed). There, where sequence `number` lies in a column, if its first token is
+ * `begin`. -1 where an argument is negative or the result is too large for the type. */
 OCTAVO_C_API int64_t octavo_transposed_columns(int64_t keys, int64_t sequences);
 OCTAVO_C_API int64_t octavo_transposed_begin(int64_t begin, int64_t number);
 /* mean and stats may be NULL (mean not when smoothing). */

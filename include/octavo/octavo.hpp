@@ -200,9 +200,10 @@ OCTAVO_API std::string_view name(VLayout layout);
 OCTAVO_API Result<VLayout> parse_v_layout(std::string_view text);
 
 // Bytes of a column of a transposed V: of so many keys, or of the tokens of a packed batch of so
-// many sequences, each of which begins with a sixteen of its own.
+// many sequences, each of which begins with a sixteen of its own. 0 where an argument is negative
+// or the result is too large for the type.
 OCTAVO_API std::int64_t transposed_columns(std::int64_t keys, std::int64_t sequences = 0);
-// There: where sequence `number` lies in a column, if its first token is `begin`.
+// There: where sequence `number` lies in a column, if its first token is `begin`; 0 as above.
 OCTAVO_API std::int64_t transposed_begin(std::int64_t begin, std::int64_t number);
 
 // ---------------------------------------------------------------------------------------------
@@ -464,7 +465,8 @@ struct QuantizeOptions {
   float largest_code = 0;
 };
 
-// How many scales a tensor of this shape has.
+// How many scales a tensor of this shape has; 0 where a size is negative or the count is too large
+// for the type: no tensor has that shape.
 OCTAVO_API std::int64_t scale_count(const std::array<std::int64_t, 4>& shape,
                                     Granularity granularity, std::int64_t block_rows = 64);
 

@@ -56,17 +56,24 @@ std::int64_t scales_per_head(const std::array<std::int64_t, 4>& shape, Granulari
   return 0;
 }
 
-// A count that does not fit is no tensor's either: 0, so that a caller who sizes an array by it
-// gets an empty one and then the sentence of the function that checks the shape.
-std::int64_t scale_count(const std::array<std::int64_t, 4>& shape, Granularity granularity,
-                         std::int64_t block_rows) {
+std::optional<std::int64_t> checked_scale_count(const std::array<std::int64_t, 4>& shape,
+                                                Granularity granularity, std::int64_t block_rows) {
   for (const std::int64_t size : shape)
-    if (size < 0) return 0;
+    if (size < 0) return std::nullopt;
   if (granularity == Granularity::tensor) return 1;
   std::int64_t count = scales_per_head(shape, granularity, block_rows);
-  if (__builtin_mul_overflow(count, shape[0], &count)) return 0;
-  if (__builtin_mul_overflow(count, shape[1], &count)) return 0;
+  if (shape[0] == 0 || shape[1] == 0) return 0;
+  if (__builtin_mul_overflow(count, shape[0], &count) ||
+      __builtin_mul_overflow(count, shape[1], &count))
+    return std::nullopt;
   return count;
+}
+
+// Who sizes an array by the 0 of a shape that no tensor has gets an empty one, and then the
+// sentence of the function that checks the shape.
+std::int64_t scale_count(const std::array<std::int64_t, 4>& shape, Granularity granularity,
+                         std::int64_t block_rows) {
+  return checked_scale_count(shape, granularity, block_rows).value_or(0);
 }
 
 ScaleIndex scale_index(const Scales& scales, const std::array<std::int64_t, 4>& shape) {

@@ -8,6 +8,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 
 #include "octavo/octavo.hpp"
 
@@ -34,6 +35,10 @@ float inverse_of_found(DType format, float step);
 // Scales of one (batch, head); 0 for a shape or a block_rows that no tensor has.
 std::int64_t scales_per_head(const std::array<std::int64_t, 4>& shape, Granularity granularity,
                              std::int64_t block_rows);
+
+// scale_count(), or nothing where a size is negative or the count is too large for the type.
+std::optional<std::int64_t> checked_scale_count(const std::array<std::int64_t, 4>& shape,
+                                                Granularity granularity, std::int64_t block_rows);
 
 // Scale of element (row, column) of (batch, head): an index into Scales::data.
 struct ScaleIndex {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "config/v_layout.h"
 #include "octavo/octavo.hpp"
@@ -25,6 +26,11 @@ static_assert(inverts_key_of_byte(), "a key is found where the kernels look for 
 constexpr std::uint8_t flipped_bits(DType dtype) {
   return dtype == DType::int8 ? static_cast<std::uint8_t>(kZeroByte) : std::uint8_t{0};
 }
+
+// transposed_columns() and transposed_begin(), or nothing where an argument is negative or the
+// result too large for the type.
+std::optional<std::int64_t> checked_transposed_columns(std::int64_t keys, std::int64_t sequences);
+std::optional<std::int64_t> checked_transposed_begin(std::int64_t begin, std::int64_t number);
 
 // Shape of the codes of a tensor.
 inline std::array<std::int64_t, 4> code_shape(const std::array<std::int64_t, 4>& shape,

@@ -5,6 +5,8 @@
 #include <string>
 
 #include "attention/error.h"
+#include "numeric/scale.h"
+#include "numeric/transposed.h"
 #include "octavo/octavo.h"
 #include "octavo/octavo.hpp"
 
@@ -310,18 +312,17 @@ int64_t octavo_scale_count(const int64_t shape[4], octavo_granularity granularit
                            int64_t block_rows) {
   if (shape == nullptr || granularity < OCTAVO_PER_TENSOR || granularity > OCTAVO_PER_CHANNEL)
     return -1;
-  for (int i = 0; i < 4; ++i)
-    if (shape[i] < 0) return -1;
   if (granularity == OCTAVO_PER_BLOCK && block_rows < 1) return -1;
-  return octavo::scale_count({shape[0], shape[1], shape[2], shape[3]},
-                             static_cast<octavo::Granularity>(granularity), block_rows);
+  return octavo::checked_scale_count({shape[0], shape[1], shape[2], shape[3]},
+                                     static_cast<octavo::Granularity>(granularity), block_rows)
+      .value_or(-1);
 }
 
 int64_t octavo_transposed_columns(int64_t keys, int64_t sequences) {
-  return octavo::transposed_columns(keys, sequences);
+  return octavo::checked_transposed_columns(keys, sequences).value_or(-1);
 }
 int64_t octavo_transposed_begin(int64_t begin, int64_t number) {
-  return octavo::transposed_begin(begin, number);
+  return octavo::checked_transposed_begin(begin, number).value_or(-1);
 }
 
 octavo_status octavo_quantize(const octavo_tensor* x, const octavo_quantize_options* options,

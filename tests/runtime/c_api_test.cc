@@ -274,6 +274,14 @@ TEST(CApi, ScaleCounts) {
   EXPECT_EQ(octavo_scale_count(shape, OCTAVO_PER_ROW, 0), 780);
   EXPECT_EQ(octavo_scale_count(shape, OCTAVO_PER_CHANNEL, 0), 384);
   EXPECT_EQ(octavo_scale_count(shape, OCTAVO_PER_BLOCK, 0), -1);
+  constexpr std::int64_t kHuge = INT64_MAX;
+  const std::int64_t large[4] = {1 << 20, 1 << 20, kHuge / 2, 64};
+  EXPECT_EQ(octavo_scale_count(large, OCTAVO_PER_HEAD, 0), std::int64_t{1} << 40);
+  EXPECT_EQ(octavo_scale_count(large, OCTAVO_PER_ROW, 0), -1);
+  EXPECT_EQ(octavo_scale_count(large, OCTAVO_PER_BLOCK, 64), -1);
+  EXPECT_EQ(scale_count({1 << 20, 1 << 20, kHuge / 2, 64}, Granularity::row), 0);
+  const std::int64_t without_heads[4] = {kHuge, 0, kHuge, 64};
+  EXPECT_EQ(octavo_scale_count(without_heads, OCTAVO_PER_ROW, 0), 0);
   EXPECT_EQ(octavo_scale_count(nullptr, OCTAVO_PER_HEAD, 0), -1);
 }
 
@@ -290,6 +298,23 @@ TEST(CApi, ExplainCutsToTheBufferAndSaysTheWholeLength) {
   char small[8];
   ASSERT_EQ(octavo_explain(&arguments, nullptr, "cpu", small, sizeof(small), nullptr), OCTAVO_OK);
   EXPECT_EQ(std::strlen(small), 7u);
+}
+
+TEST(CApi, SizesOfATransposedVThatAreTooLargeAreNone) {
+  constexpr std::int64_t kHuge = INT64_MAX;
+  EXPECT_EQ(octavo_transposed_columns(kHuge - 15, 0), kHuge - 15);
+  for (const std::int64_t keys : {kHuge, kHuge - 14, std::int64_t{-1}, INT64_MIN}) {
+    EXPECT_EQ(octavo_transposed_columns(keys, 0), -1) << keys;
+    EXPECT_EQ(transposed_columns(keys), 0) << keys;
+    EXPECT_EQ(octavo_transposed_columns(keys, 1), -1) << keys;
+    EXPECT_EQ(octavo_transposed_begin(keys, 1), -1) << keys;
+    EXPECT_EQ(transposed_begin(keys, 1), 0) << keys;
+  }
+  EXPECT_EQ(octavo_transposed_columns(20, kHuge), -1);
+  EXPECT_EQ(octavo_transposed_columns(20, kHuge / 16), -1);
+  EXPECT_EQ(octavo_transposed_columns(20, -1), -1);
+  EXPECT_EQ(octavo_transposed_begin(20, kHuge), -1);
+  EXPECT_EQ(octavo_transposed_begin(20, 2), 48);
 }
 
 }  // namespace
