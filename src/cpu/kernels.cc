@@ -3,6 +3,8 @@
 
 #include <atomic>
 
+#include "numeric/fork_safe.h"
+
 #if OCTAVO_HIGHWAY
 #include "cpu/kernels_simd.h"
 #endif
@@ -24,9 +26,10 @@ std::vector<const Kernels*> available_kernels() {
 }
 
 const Kernels& kernels() {
-  static const Kernels* const best = available_kernels().front();
   const Kernels* chosen = chosen_by_test.load(std::memory_order_relaxed);
-  return chosen != nullptr ? *chosen : *best;
+  if (chosen != nullptr) return *chosen;
+  static constinit MadeOnce<const Kernels*> best;
+  return *best.get([] { return available_kernels().front(); });
 }
 
 void use_kernels(const Kernels* chosen) { chosen_by_test.store(chosen, std::memory_order_relaxed); }

@@ -152,9 +152,9 @@ double multiply_adds(std::int64_t rounds) {
 }  // namespace
 
 const Kernels& portable_kernels() {
-  static const Kernels kernels{"portable", kLanes,     kMaxVectors,  scores,
-                               softmax,    accumulate, to_f32,       from_f32,
-                               round_to,   scale_row,  multiply_row, multiply_adds};
+  static constexpr Kernels kernels{"portable", kLanes,     kMaxVectors,  scores,
+                                   softmax,    accumulate, to_f32,       from_f32,
+                                   round_to,   scale_row,  multiply_row, multiply_adds};
   return kernels;
 }
 

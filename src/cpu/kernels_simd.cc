@@ -2,6 +2,8 @@
 // can run is found out at run time.
 #include "cpu/kernels_simd.h"
 
+#include "numeric/fork_safe.h"
+
 // Compile time is spent on what is in use: AVX-512 and AVX2 on x86 (what lacks both takes the
 // portable kernels), NEON and SVE on Arm.
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL | HWY_SVE_256 | HWY_SVE2_128)
@@ -80,19 +82,21 @@ double multiply_adds(std::int64_t rounds) {
 }
 
 const Kernels* table() {
-  static const Kernels kernels{hwy::TargetName(HWY_TARGET),
-                               lanes(),
-                               kMaxVectors,
-                               scores,
-                               softmax,
-                               accumulate,
-                               to_f32,
-                               from_f32,
-                               round_to,
-                               scale_row,
-                               multiply_row,
-                               multiply_adds};
-  return &kernels;
+  static constinit MadeOnce<Kernels> made;
+  return &made.get([] {
+    return Kernels{hwy::TargetName(HWY_TARGET),
+                   lanes(),
+                   kMaxVectors,
+                   scores,
+                   softmax,
+                   accumulate,
+                   to_f32,
+                   from_f32,
+                   round_to,
+                   scale_row,
+                   multiply_row,
+                   multiply_adds};
+  });
 }
 
 #endif

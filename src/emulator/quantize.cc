@@ -5,6 +5,7 @@
 
 #include "device/quantize/operands.cuh"
 #include "device/quantize/quantize.cuh"
+#include "numeric/fork_safe.h"
 
 namespace octavo::emulator {
 namespace {
@@ -196,9 +197,8 @@ std::vector<EmulatedQuantize> instantiate(std::integer_sequence<int, i...>) {
 }  // namespace
 
 const std::vector<EmulatedQuantize>& quantize_kernels() {
-  static const std::vector<EmulatedQuantize> kernels =
-      instantiate(std::make_integer_sequence<int, kKernels>());
-  return kernels;
+  static constinit MadeOnce<std::vector<EmulatedQuantize>> kernels;
+  return kernels.get([] { return instantiate(std::make_integer_sequence<int, kKernels>()); });
 }
 
 const EmulatedQuantize* find_quantize(const Quantize& wanted, int head_dim) {

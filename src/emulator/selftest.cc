@@ -2,6 +2,7 @@
 
 #include "emulator/machine.h"
 #include "emulator/tensor_map.h"
+#include "numeric/fork_safe.h"
 
 namespace octavo::emulator {
 namespace {
@@ -20,13 +21,13 @@ ptx::TensorMap map_of(const void* data) {
 }  // namespace
 
 const std::vector<SelftestCase>& selftest_cases() {
-  static const std::vector<SelftestCase> cases = [] {
+  static constinit MadeOnce<std::vector<SelftestCase>> cases;
+  return cases.get([] {
     std::vector<SelftestCase> all = general_selftest_cases();
     for (const auto& part : {copy_selftest_cases(), warpgroup_selftest_cases()})
       all.insert(all.end(), part.begin(), part.end());
     return all;
-  }();
-  return cases;
+  });
 }
 
 Report run_selftest(const SelftestCase& test, bool right, std::optional<std::uint64_t> seed) {

@@ -1,6 +1,7 @@
 #include "emulator/sm80_forward.h"
 
 #include "emulator/sm80_forward_table.h"
+#include "numeric/fork_safe.h"
 
 namespace octavo::emulator {
 namespace {
@@ -19,9 +20,9 @@ std::vector<EmulatedSm80Forward> all_sm80_parts(std::integer_sequence<int, kPart
 }  // namespace
 
 const std::vector<EmulatedSm80Forward>& sm80_forward_kernels() {
-  static const std::vector<EmulatedSm80Forward> kernels =
-      all_sm80_parts(std::make_integer_sequence<int, OCTAVO_PARTS>());
-  return kernels;
+  static constinit MadeOnce<std::vector<EmulatedSm80Forward>> kernels;
+  return kernels.get(
+      [] { return all_sm80_parts(std::make_integer_sequence<int, OCTAVO_PARTS>()); });
 }
 
 }  // namespace octavo::emulator

@@ -1,6 +1,7 @@
 #include "emulator/sm90_forward.h"
 
 #include "emulator/sm90_forward_table.h"
+#include "numeric/fork_safe.h"
 
 namespace octavo::emulator {
 namespace {
@@ -19,9 +20,9 @@ std::vector<EmulatedSm90Forward> all_sm90_parts(std::integer_sequence<int, kPart
 }  // namespace
 
 const std::vector<EmulatedSm90Forward>& sm90_forward_kernels() {
-  static const std::vector<EmulatedSm90Forward> kernels =
-      all_sm90_parts(std::make_integer_sequence<int, OCTAVO_PARTS>());
-  return kernels;
+  static constinit MadeOnce<std::vector<EmulatedSm90Forward>> kernels;
+  return kernels.get(
+      [] { return all_sm90_parts(std::make_integer_sequence<int, OCTAVO_PARTS>()); });
 }
 
 }  // namespace octavo::emulator

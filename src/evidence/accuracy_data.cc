@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "numeric/fork_safe.h"
 #include "numeric/formats.h"
 #include "numeric/random.h"
 
@@ -107,7 +108,8 @@ std::vector<Case> lengths(const std::vector<std::int64_t>& all, std::int64_t hea
 }  // namespace
 
 const std::vector<Distribution>& distributions() {
-  static const std::vector<Distribution> kAll = [] {
+  static constinit MadeOnce<std::vector<Distribution>> made;
+  return made.get([] {
     // Of the mission shape all rows are judged; elsewhere some say as much.
     const Case mission = size_of(8, 512, 512, 64);
     Case some = mission, wide = size_of(8, 2048, 2048, 128);
@@ -133,8 +135,7 @@ const std::vector<Distribution>& distributions() {
     all[4].shape = raise_v;
     all[5].shape = add_sink;
     return all;
-  }();
-  return kAll;
+  });
 }
 
 Result<Inputs> make_inputs(const Distribution& of, const Case& c) {

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "numeric/fork_safe.h"
+
 namespace octavo::evidence {
 namespace {
 
@@ -37,24 +39,26 @@ double half_ulp(DType out) {
 // largest (simulated: 0.014 of the rule, within the declared errors), not for 127 plain ones
 // (0.018); that of fp8_fast is reserved, not measured.
 const std::vector<ModeBound>& mode_bounds() {
-  static const std::vector<ModeBound> kTable = {
-      {"native f32", DType::f32, DType::f32, 0, 5e-6, 2e-7},
-      {"native f16", DType::f32, DType::f32, 2.0e-4, 5e-4, 4e-5},
-      {"native bf16", DType::f32, DType::f32, 1.6e-3, 5e-3, 3e-4},
-      {"fp16", DType::f16, DType::f16, 2.0e-4, 1e-3, 6e-5},
-      {"bf16", DType::bf16, DType::bf16, 1.6e-3, 1e-2, 5e-4},
-      {"fp8", DType::e4m3, DType::e4m3, 0.026, 6e-2, 4.5e-3},
-      {"fp8_mixed", DType::e4m3, DType::f16, 2.0e-4, 5e-2, 3.2e-3},
-      {"fp8_fast", DType::e4m3, DType::e4m3, 0.045, 8e-2, 6e-3},
-      {"int8", DType::int8, DType::int8, 0.012, 3e-2, 1.4e-3},
-      {"int8_mixed", DType::int8, DType::f16, 2.0e-4, 2e-2, 8e-4},
-      {"sim8", DType::sim8, DType::sim8, 0.012, 4e-2, 1.8e-3},
-      {"e4m3 input", DType::e4m3, DType::e4m3, 0.026, 7e-2, 4.5e-3},
-      {"e5m2 input", DType::e5m2, DType::e5m2, 0.052, 1.6e-1, 9e-3},
-      {"int8 input", DType::int8, DType::int8, 0.012, 4e-2, 1.8e-3},
-      {"sim8 input", DType::sim8, DType::sim8, 0.012, 4e-2, 1.8e-3},
-  };
-  return kTable;
+  static constinit MadeOnce<std::vector<ModeBound>> made;
+  return made.get([] {
+    return std::vector<ModeBound>{
+        {"native f32", DType::f32, DType::f32, 0, 5e-6, 2e-7},
+        {"native f16", DType::f32, DType::f32, 2.0e-4, 5e-4, 4e-5},
+        {"native bf16", DType::f32, DType::f32, 1.6e-3, 5e-3, 3e-4},
+        {"fp16", DType::f16, DType::f16, 2.0e-4, 1e-3, 6e-5},
+        {"bf16", DType::bf16, DType::bf16, 1.6e-3, 1e-2, 5e-4},
+        {"fp8", DType::e4m3, DType::e4m3, 0.026, 6e-2, 4.5e-3},
+        {"fp8_mixed", DType::e4m3, DType::f16, 2.0e-4, 5e-2, 3.2e-3},
+        {"fp8_fast", DType::e4m3, DType::e4m3, 0.045, 8e-2, 6e-3},
+        {"int8", DType::int8, DType::int8, 0.012, 3e-2, 1.4e-3},
+        {"int8_mixed", DType::int8, DType::f16, 2.0e-4, 2e-2, 8e-4},
+        {"sim8", DType::sim8, DType::sim8, 0.012, 4e-2, 1.8e-3},
+        {"e4m3 input", DType::e4m3, DType::e4m3, 0.026, 7e-2, 4.5e-3},
+        {"e5m2 input", DType::e5m2, DType::e5m2, 0.052, 1.6e-1, 9e-3},
+        {"int8 input", DType::int8, DType::int8, 0.012, 4e-2, 1.8e-3},
+        {"sim8 input", DType::sim8, DType::sim8, 0.012, 4e-2, 1.8e-3},
+    };
+  });
 }
 
 const ModeBound& mode_bound(DType input, Precision precision) {

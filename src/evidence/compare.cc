@@ -1,6 +1,7 @@
 // Errors of a result against doubles, and the named sizes.
 #include <cmath>
 
+#include "numeric/fork_safe.h"
 #include "numeric/formats.h"
 #include "octavo/evidence.hpp"
 
@@ -46,11 +47,13 @@ ErrorStats compare(const ConstTensor& out, const double* reference) {
 }
 
 const std::vector<Preset>& presets() {
-  static const std::vector<Preset> kPresets = {
-      {"mission", 1, 8, 512, 64}, {"small", 2, 8, 512, 64},   {"long", 2, 8, 2048, 64},
-      {"wide", 2, 8, 512, 128},   {"stress", 4, 8, 2048, 64},
-  };
-  return kPresets;
+  static constinit MadeOnce<std::vector<Preset>> made;
+  return made.get([] {
+    return std::vector<Preset>{
+        {"mission", 1, 8, 512, 64}, {"small", 2, 8, 512, 64},   {"long", 2, 8, 2048, 64},
+        {"wide", 2, 8, 512, 128},   {"stress", 4, 8, 2048, 64},
+    };
+  });
 }
 
 }  // namespace octavo

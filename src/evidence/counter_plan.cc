@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "numeric/fork_safe.h"
+
 namespace octavo::evidence {
 namespace {
 
@@ -45,86 +47,94 @@ std::vector<std::pair<std::string_view, std::vector<std::string>>> groups_of(
 const std::vector<Counter>& counters_table() {
   // Names of GH100 first. Where a chip has a second form of a metric, the first is deprecated
   // there.
-  static const std::vector<Counter> kTable = {
-      {"time_ns", "ns", "time", {"gpu__time_duration.sum"}},
-      {"sm_clock_hz", "Hz", "time", {"sm__cycles_elapsed.avg.per_second"}},
-      {"sm_cycles", "cycles", "time", {"sm__cycles_elapsed.max"}},
-      {"sm_active_cycles", "cycles", "time", {"sm__cycles_active.avg"}},
-      {"sm_active_cycles_all", "cycles", "time", {"sm__cycles_active.sum"}},
-      {"tensor_active_pct",
-       "%",
-       "tensor",
-       {"sm__pipe_tensor_cycles_active_v2.avg.pct_of_peak_sustained_elapsed",
-        "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed"}},
-      {"tensor_busy_pct",
-       "%",
-       "tensor",
-       {"sm__pipe_tensor_cycles_active_v2.avg.pct_of_peak_sustained_active",
-        "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active"}},
-      {"tensor_float_pct",
-       "%",
-       "tensor",
-       {"sm__pipe_tensor_op_hmma_cycles_active_v2.avg.pct_of_peak_sustained_elapsed",
-        "sm__pipe_tensor_op_hmma_cycles_active.avg.pct_of_peak_sustained_elapsed",
-        "sm__pipe_tensor_subpipe_hmma_cycles_active.avg.pct_of_peak_sustained_elapsed"}},
-      {"tensor_integer_pct",
-       "%",
-       "tensor",
-       {"sm__pipe_tensor_op_imma_cycles_active_v2.avg.pct_of_peak_sustained_elapsed",
-        "sm__pipe_tensor_op_imma_cycles_active.avg.pct_of_peak_sustained_elapsed",
-        "sm__pipe_tensor_subpipe_imma_cycles_active.avg.pct_of_peak_sustained_elapsed"}},
-      {"dram_pct", "%", "dram", {"dram__throughput.avg.pct_of_peak_sustained_elapsed"}},
-      {"dram_read_bytes", "bytes", "dram", {"dram__bytes_read.sum"}},
-      {"dram_write_bytes", "bytes", "dram", {"dram__bytes_write.sum"}},
-      {"dram_peak_bytes_per_cycle", "bytes/cycle", "dram", {"dram__bytes.sum.peak_sustained"}},
-      {"dram_clock_hz", "Hz", "dram", {"dram__cycles_elapsed.avg.per_second"}},
-      {"warps_active_pct", "%", "warps", {"sm__warps_active.avg.pct_of_peak_sustained_active"}},
-      {"warps_eligible", "warps/cycle", "eligible", {"smsp__warps_eligible.avg.per_cycle_active"}},
-      {"issue_active_pct", "%", "issue", {"smsp__issue_active.avg.pct_of_peak_sustained_active"}},
-      {"exp_unit_pct", "%", "exp", {"sm__inst_executed_pipe_xu.avg.pct_of_peak_sustained_active"}},
-      {"exp_unit_instructions", "", "exp", {"sm__inst_executed_pipe_xu.sum"}},
-      {"fma_pct", "%", "fma", {"sm__inst_executed_pipe_fma.avg.pct_of_peak_sustained_active"}},
-      {"alu_pct", "%", "alu", {"sm__inst_executed_pipe_alu.avg.pct_of_peak_sustained_active"}},
-      {"smem_load_conflicts",
-       "",
-       "smem loads",
-       {"l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum"}},
-      {"smem_load_wavefronts",
-       "",
-       "smem loads",
-       {"l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum"}},
-      {"smem_store_conflicts",
-       "",
-       "smem stores",
-       {"l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum"}},
-      {"smem_store_wavefronts",
-       "",
-       "smem stores",
-       {"l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum"}},
-      {"l2_bytes", "bytes", "l2", {"lts__t_bytes.sum"}},
-      {"l2_peak_bytes_per_cycle", "bytes/cycle", "l2", {"lts__t_bytes.sum.peak_sustained"}},
-      {"l2_clock_hz", "Hz", "l2", {"lts__cycles_elapsed.avg.per_second"}},
-      {"l2_hit_sectors", "sectors", "l2 hits", {"lts__t_sectors_lookup_hit.sum"}},
-      {"l2_miss_sectors", "sectors", "l2 hits", {"lts__t_sectors_lookup_miss.sum"}},
-      {"tensor_ops_f16",
-       "operations",
-       "f16 operations",
-       {"sm__ops_path_tensor_src_fp16.sum", "sm__ops_path_tensor_src_fp16_dst_fp32.sum"}},
-      {"tensor_ops_bf16",
-       "operations",
-       "bf16 operations",
-       {"sm__ops_path_tensor_src_bf16_dst_fp32.sum"}},
-      {"tensor_ops_fp8", "operations", "fp8 operations", {"sm__ops_path_tensor_src_fp8.sum"}},
-      {"tensor_ops_int8", "operations", "int8 operations", {"sm__ops_path_tensor_src_int8.sum"}},
-      {"warpgroup_mma_instructions", "", "wgmma", {"sm__inst_executed_pipe_tensor_op_gmma.sum"}},
-      {"tma_pct", "%", "tma", {"sm__pipe_tma_cycles_active.avg.pct_of_peak_sustained_elapsed"}},
-      // By patched code, not by a hardware counter: apart, as not every driver lets it.
-      {"bytes_per_sector",
-       "bytes",
-       "sectors",
-       {"smsp__sass_average_data_bytes_per_sector_mem_global.ratio"}},
-  };
-  return kTable;
+  static constinit MadeOnce<std::vector<Counter>> made;
+  return made.get([] {
+    return std::vector<Counter>{
+        {"time_ns", "ns", "time", {"gpu__time_duration.sum"}},
+        {"sm_clock_hz", "Hz", "time", {"sm__cycles_elapsed.avg.per_second"}},
+        {"sm_cycles", "cycles", "time", {"sm__cycles_elapsed.max"}},
+        {"sm_active_cycles", "cycles", "time", {"sm__cycles_active.avg"}},
+        {"sm_active_cycles_all", "cycles", "time", {"sm__cycles_active.sum"}},
+        {"tensor_active_pct",
+         "%",
+         "tensor",
+         {"sm__pipe_tensor_cycles_active_v2.avg.pct_of_peak_sustained_elapsed",
+          "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed"}},
+        {"tensor_busy_pct",
+         "%",
+         "tensor",
+         {"sm__pipe_tensor_cycles_active_v2.avg.pct_of_peak_sustained_active",
+          "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active"}},
+        {"tensor_float_pct",
+         "%",
+         "tensor",
+         {"sm__pipe_tensor_op_hmma_cycles_active_v2.avg.pct_of_peak_sustained_elapsed",
+          "sm__pipe_tensor_op_hmma_cycles_active.avg.pct_of_peak_sustained_elapsed",
+          "sm__pipe_tensor_subpipe_hmma_cycles_active.avg.pct_of_peak_sustained_elapsed"}},
+        {"tensor_integer_pct",
+         "%",
+         "tensor",
+         {"sm__pipe_tensor_op_imma_cycles_active_v2.avg.pct_of_peak_sustained_elapsed",
+          "sm__pipe_tensor_op_imma_cycles_active.avg.pct_of_peak_sustained_elapsed",
+          "sm__pipe_tensor_subpipe_imma_cycles_active.avg.pct_of_peak_sustained_elapsed"}},
+        {"dram_pct", "%", "dram", {"dram__throughput.avg.pct_of_peak_sustained_elapsed"}},
+        {"dram_read_bytes", "bytes", "dram", {"dram__bytes_read.sum"}},
+        {"dram_write_bytes", "bytes", "dram", {"dram__bytes_write.sum"}},
+        {"dram_peak_bytes_per_cycle", "bytes/cycle", "dram", {"dram__bytes.sum.peak_sustained"}},
+        {"dram_clock_hz", "Hz", "dram", {"dram__cycles_elapsed.avg.per_second"}},
+        {"warps_active_pct", "%", "warps", {"sm__warps_active.avg.pct_of_peak_sustained_active"}},
+        {"warps_eligible",
+         "warps/cycle",
+         "eligible",
+         {"smsp__warps_eligible.avg.per_cycle_active"}},
+        {"issue_active_pct", "%", "issue", {"smsp__issue_active.avg.pct_of_peak_sustained_active"}},
+        {"exp_unit_pct",
+         "%",
+         "exp",
+         {"sm__inst_executed_pipe_xu.avg.pct_of_peak_sustained_active"}},
+        {"exp_unit_instructions", "", "exp", {"sm__inst_executed_pipe_xu.sum"}},
+        {"fma_pct", "%", "fma", {"sm__inst_executed_pipe_fma.avg.pct_of_peak_sustained_active"}},
+        {"alu_pct", "%", "alu", {"sm__inst_executed_pipe_alu.avg.pct_of_peak_sustained_active"}},
+        {"smem_load_conflicts",
+         "",
+         "smem loads",
+         {"l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum"}},
+        {"smem_load_wavefronts",
+         "",
+         "smem loads",
+         {"l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum"}},
+        {"smem_store_conflicts",
+         "",
+         "smem stores",
+         {"l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum"}},
+        {"smem_store_wavefronts",
+         "",
+         "smem stores",
+         {"l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum"}},
+        {"l2_bytes", "bytes", "l2", {"lts__t_bytes.sum"}},
+        {"l2_peak_bytes_per_cycle", "bytes/cycle", "l2", {"lts__t_bytes.sum.peak_sustained"}},
+        {"l2_clock_hz", "Hz", "l2", {"lts__cycles_elapsed.avg.per_second"}},
+        {"l2_hit_sectors", "sectors", "l2 hits", {"lts__t_sectors_lookup_hit.sum"}},
+        {"l2_miss_sectors", "sectors", "l2 hits", {"lts__t_sectors_lookup_miss.sum"}},
+        {"tensor_ops_f16",
+         "operations",
+         "f16 operations",
+         {"sm__ops_path_tensor_src_fp16.sum", "sm__ops_path_tensor_src_fp16_dst_fp32.sum"}},
+        {"tensor_ops_bf16",
+         "operations",
+         "bf16 operations",
+         {"sm__ops_path_tensor_src_bf16_dst_fp32.sum"}},
+        {"tensor_ops_fp8", "operations", "fp8 operations", {"sm__ops_path_tensor_src_fp8.sum"}},
+        {"tensor_ops_int8", "operations", "int8 operations", {"sm__ops_path_tensor_src_int8.sum"}},
+        {"warpgroup_mma_instructions", "", "wgmma", {"sm__inst_executed_pipe_tensor_op_gmma.sum"}},
+        {"tma_pct", "%", "tma", {"sm__pipe_tma_cycles_active.avg.pct_of_peak_sustained_elapsed"}},
+        // By patched code, not by a hardware counter: apart, as not every driver lets it.
+        {"bytes_per_sector",
+         "bytes",
+         "sectors",
+         {"smsp__sass_average_data_bytes_per_sector_mem_global.ratio"}},
+    };
+  });
 }
 
 std::vector<ResolvedCounter> resolve_counters(
@@ -164,16 +174,19 @@ Result<std::vector<CounterBatch>> plan_counters(const std::vector<ResolvedCounte
 }
 
 const std::vector<std::pair<std::string_view, std::string_view>>& derived_counters() {
-  static const std::vector<std::pair<std::string_view, std::string_view>> kDerived = {
-      {"occupancy_pct", "%"},
-      {"bank_conflicts_per_wavefront", ""},
-      {"bank_conflict_cycles_pct", "%"},
-      {"memory_efficiency_pct", "%"},
-      {"l2_hit_pct", "%"},
-      {"dram_peak_bytes_per_second", "bytes/s"},
-      {"l2_peak_bytes_per_second", "bytes/s"},
-  };
-  return kDerived;
+  using Named = std::pair<std::string_view, std::string_view>;
+  static constinit MadeOnce<std::vector<Named>> made;
+  return made.get([] {
+    return std::vector<Named>{
+        {"occupancy_pct", "%"},
+        {"bank_conflicts_per_wavefront", ""},
+        {"bank_conflict_cycles_pct", "%"},
+        {"memory_efficiency_pct", "%"},
+        {"l2_hit_pct", "%"},
+        {"dram_peak_bytes_per_second", "bytes/s"},
+        {"l2_peak_bytes_per_second", "bytes/s"},
+    };
+  });
 }
 
 void derive_counters(CounterValues& values) {

@@ -5,6 +5,7 @@
 
 #include "attention/error.h"
 #include "gpu/toolkit_library.h"
+#include "numeric/fork_safe.h"
 
 // Hands a failed call of CUPTI to the caller: OCTAVO_CUPTI_TRY(c, c.start(&p), "cupti...Start").
 #define OCTAVO_CUPTI_TRY(api, expression, call)                                     \
@@ -55,11 +56,14 @@ Result<Cupti> make_cupti(SymbolLoader& loader, std::string_view library) {
 }
 
 Result<const Cupti*> open_cupti() {
-  static const Result<Cupti>* opened = new Result<Cupti>(open_first(
-      toolkit_libraries("OCTAVO_CUPTI", {"libcupti.so.13", "libcupti.so.12", "libcupti.so"},
-                        {"extras/CUPTI/lib64"})));
-  if (!opened->ok()) return opened->status();
-  return &opened->value();
+  static constinit MadeOnce<Result<Cupti>> made;
+  const Result<Cupti>& opened = made.get([] {
+    return open_first(toolkit_libraries("OCTAVO_CUPTI",
+                                        {"libcupti.so.13", "libcupti.so.12", "libcupti.so"},
+                                        {"extras/CUPTI/lib64"}));
+  });
+  if (!opened.ok()) return opened.status();
+  return &opened.value();
 }
 
 Result<Chip> chip_of(const Cupti& cupti, int device_index, cuda::Context context) {

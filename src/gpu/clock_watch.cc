@@ -5,8 +5,11 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <memory>
+#include <system_error>
 
 #include "gpu/context.h"
+#include "numeric/fork_safe.h"
 
 namespace octavo {
 namespace {
@@ -26,15 +29,17 @@ constexpr std::array<std::pair<std::uint64_t, const char*>, 8> kReasons = {
      {0x100, "display clock"}}};
 
 const Nvml* open_nvml() {
-  static const Nvml* const opened = []() -> const Nvml* {
-    void* const handle = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
-    if (handle == nullptr) return nullptr;
-    SymbolLoader loader([handle](const char* symbol) { return dlsym(handle, symbol); });
-    const auto nvml = std::make_unique<const Nvml>(loader);
-    if (!loader.missing().empty() || nvml->init() != kNvmlSuccess) return nullptr;
-    return new Nvml(*nvml);
-  }();
-  return opened;
+  static constinit MadeOnce<std::unique_ptr<const Nvml>> opened;
+  return opened
+      .get([]() -> std::unique_ptr<const Nvml> {
+        void* const handle = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
+        if (handle == nullptr) return nullptr;
+        SymbolLoader loader([handle](const char* symbol) { return dlsym(handle, symbol); });
+        auto nvml = std::make_unique<const Nvml>(loader);
+        if (!loader.missing().empty() || nvml->init() != kNvmlSuccess) return nullptr;
+        return nvml;
+      })
+      .get();
 }
 
 // NVML counts GPUs in an order of its own, and also those that are hidden from CUDA.
@@ -95,14 +100,18 @@ ClockWatch::ClockWatch(const Nvml* nvml, Nvml::Handle device) { start(nvml, devi
 
 void ClockWatch::start(const Nvml* nvml, Nvml::Handle device) {
   if (nvml == nullptr || device == nullptr) return;
-  thread_ = std::thread([this, nvml, device] {
+  const auto watch = [this, nvml, device] {
     constexpr std::chrono::milliseconds kPause{5};
     do {
       if (const std::optional<ClockReading> reading = nvml->read(device))
         readings_.push_back(*reading);
       std::this_thread::sleep_for(kPause);
     } while (!done_);
-  });
+  };
+  try {
+    thread_ = std::thread(watch);
+  } catch (const std::system_error&) {  // without a thread there are no readings
+  }
 }
 
 ClockWatch::~ClockWatch() { (void)finish(); }

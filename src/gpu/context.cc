@@ -29,20 +29,29 @@ Result<Gpu> make_gpu(int index) {
       all->empty() ? "no GPU was found" : fmt::format("cuda:0 to cuda:{}", all->size() - 1));
 }
 
+struct OpenedGpus {
+  std::mutex mutex;
+  std::map<int, Result<Gpu>> by_index;
+};
+
 }  // namespace
+
+Status usable(const Gpu& gpu) { return gpu.forks == fork_count() ? Status() : lost_by_fork(); }
 
 Result<const Gpu*> open_gpu(int index) {
   // A failed opening is kept too: it would fail again, and slowly.
-  static std::mutex mutex;
-  static std::map<int, Result<Gpu>> opened;
-  const std::lock_guard lock(mutex);
-  auto entry = opened.find(index);
-  if (entry == opened.end()) entry = opened.emplace(index, make_gpu(index)).first;
+  static constinit PerProcess<OpenedGpus> of_process;
+  OpenedGpus& opened = of_process.get();
+  const std::lock_guard lock(opened.mutex);
+  auto entry = opened.by_index.find(index);
+  if (entry == opened.by_index.end()) entry = opened.by_index.emplace(index, make_gpu(index)).first;
   if (!entry->second.ok()) return entry->second.status();
   return &*entry->second;
 }
 
 CurrentContext::CurrentContext(const Gpu& gpu) : gpu_(gpu) {
+  status_ = usable(gpu);
+  if (!status_.ok()) return;
   cuda::Context current = nullptr;
   const Driver& d = *gpu.driver;
   if (d.context_get_current(&current) == cuda::kSuccess && current == gpu.context) return;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "gpu/driver.h"
+#include "numeric/fork_safe.h"
 #include "octavo/octavo.hpp"
 
 namespace octavo {
@@ -11,7 +12,11 @@ struct Gpu {
   GpuInfo info;
   const Driver* driver = nullptr;
   cuda::Context context = nullptr;
+  unsigned forks = fork_count();  // of the process that opened it
 };
+
+// A GPU that the parent of this process opened is of no use here.
+Status usable(const Gpu& gpu);
 
 // The GPU of that index, opened on first use.
 Result<const Gpu*> open_gpu(int index);

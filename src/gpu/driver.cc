@@ -5,6 +5,9 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <atomic>
+
+#include "numeric/fork_safe.h"
 
 namespace octavo {
 namespace {
@@ -41,7 +44,18 @@ Result<GpuInfo> gpu_info(const Driver& d, int index) {
   return info;
 }
 
+struct OpenedDriver {
+  Result<Driver> driver = open_driver("libcuda.so.1");
+};
+
 }  // namespace
+
+Status lost_by_fork() {
+  return failure(
+      ErrorCode::device_error,
+      "The GPU was opened before fork(), and CUDA does not work in the child; supported: "
+      "GPUs opened by the process that uses them.");
+}
 
 Status Driver::status(cuda::Error error, std::string_view call) const {
   if (error == cuda::kSuccess) return {};
@@ -79,10 +93,17 @@ Result<Driver> open_driver(const std::string& library) {
 }
 
 Result<const Driver*> driver() {
-  // Never destroyed: other static objects may still free device memory at exit.
-  static const Result<Driver>* opened = new Result<Driver>(open_driver("libcuda.so.1"));
-  if (!opened->ok()) return opened->status();
-  return &opened->value();
+  // One more than the fork count of the process that initialised CUDA; 0: none did. It is set
+  // before that begins, as another thread may fork in the middle of it.
+  static constinit std::atomic<unsigned> initialised{0};
+  const unsigned here = fork_count() + 1;
+  if (const unsigned by = initialised; by != 0 && by != here) return lost_by_fork();
+  static constinit PerProcess<OpenedDriver> of_process;
+  initialised = here;
+  const Result<Driver>& opened = of_process.get().driver;
+  if (opened.ok()) return &opened.value();
+  initialised = 0;  // a child may try for itself
+  return opened.status();
 }
 
 Result<std::vector<GpuInfo>> gpus(const Driver& driver) {

@@ -103,8 +103,12 @@ struct Driver {
   Status status(cuda::Error error, std::string_view call) const;
 };
 
-// Opened and initialised once; the same answer ever after.
+// Opened and initialised once; the same answer ever after. In a child of a process that did so it
+// fails with lost_by_fork().
 Result<const Driver*> driver();
+
+// That CUDA does not survive fork().
+Status lost_by_fork();
 
 // For tests and for drivers in unusual places: looks up every symbol and initialises. The library
 // stays open.

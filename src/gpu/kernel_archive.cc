@@ -6,6 +6,7 @@
 #include <charconv>
 
 #include "gpu/kernel_entry.h"
+#include "numeric/fork_safe.h"
 
 namespace octavo {
 namespace {
@@ -71,13 +72,13 @@ std::string KernelArchive::write(const std::vector<Item>& items) {
 }
 
 const KernelArchive& embedded_kernels() {
-  static const KernelArchive* archive = [] {
+  static constinit MadeOnce<KernelArchive> archive;
+  return archive.get([] {
     const std::span<const std::byte> bytes = detail::embedded_archive_bytes();
     Result<KernelArchive> opened =
         bytes.empty() ? Result<KernelArchive>(KernelArchive()) : KernelArchive::open(bytes);
-    return new KernelArchive(opened.ok() ? std::move(*opened) : KernelArchive());
-  }();
-  return *archive;
+    return opened.ok() ? std::move(*opened) : KernelArchive();
+  });
 }
 
 }  // namespace octavo

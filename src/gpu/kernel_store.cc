@@ -5,6 +5,7 @@
 
 #include "gpu/kernel_entry.h"
 #include "gpu/nvrtc.h"
+#include "numeric/fork_safe.h"
 
 namespace octavo {
 
@@ -77,8 +78,8 @@ Result<std::shared_ptr<const LoadedKernel>> KernelStore::get(const KernelSource&
 }
 
 KernelStore& kernel_store() {
-  static KernelStore* store = new KernelStore();
-  return *store;
+  static constinit PerProcess<KernelStore> store;
+  return store.get();
 }
 
 }  // namespace octavo

@@ -8,6 +8,7 @@
 namespace octavo {
 
 Result<cuda::Function> LoadedQuantizers::function(const Quantize& config) {
+  OCTAVO_RETURN_IF_ERROR(usable(gpu_));  // or a thread of the parent process may hold the lock
   const std::lock_guard lock(mutex_);
   for (const auto& [known, function] : loaded_)
     if (known == config) return function;

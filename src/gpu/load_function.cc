@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "gpu/kernel_store.h"
+#include "numeric/fork_safe.h"
 
 namespace octavo {
 namespace {
@@ -56,24 +57,30 @@ Result<cuda::Function> load(const Gpu& gpu, const KernelSource& source, int dyna
   return function;
 }
 
+struct LoadedFunctions {
+  std::mutex mutex;
+  std::map<std::string, cuda::Function> by_key;
+};
+
 }  // namespace
 
 Result<cuda::Function> load_function(const Gpu& gpu, const KernelSource& source,
                                      int dynamic_smem_bytes, const CubinPolicy& policy) {
-  static std::mutex mutex;
-  static auto& loaded = *new std::map<std::string, cuda::Function>();
+  static constinit PerProcess<LoadedFunctions> of_process;
+  LoadedFunctions& loaded = of_process.get();
   const std::string key =
       fmt::format("{} {} {} {}", gpu.info.index, source.arch, source.ptx, source.name_expression);
   {
-    const std::lock_guard lock(mutex);
-    if (const auto found = loaded.find(key); found != loaded.end()) return found->second;
+    const std::lock_guard lock(loaded.mutex);
+    if (const auto found = loaded.by_key.find(key); found != loaded.by_key.end())
+      return found->second;
   }
   // Outside the lock, as this may compile for seconds: of two threads that load the same kernel
   // one gives its module up, which costs a few kilobytes.
   const Result<cuda::Function> made = load(gpu, source, dynamic_smem_bytes, policy);
   if (!made.ok()) return made;
-  const std::lock_guard lock(mutex);
-  return loaded.emplace(key, *made).first->second;
+  const std::lock_guard lock(loaded.mutex);
+  return loaded.by_key.emplace(key, *made).first->second;
 }
 
 std::string cache_note(const KernelSource& source, const CubinPolicy& policy) {

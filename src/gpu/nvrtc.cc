@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <ctime>
 #include <memory>
 #include <sstream>
@@ -14,6 +15,7 @@
 #include "gpu/sha256.h"
 #include "gpu/symbol_loader.h"
 #include "gpu/toolkit_library.h"
+#include "numeric/fork_safe.h"
 
 namespace octavo {
 namespace {
@@ -78,10 +80,38 @@ Result<Opened> open_nvrtc() {
       names.front(), names.size() > 1 ? " and others" : ""));
 }
 
-const Result<Opened>& nvrtc() {
-  static const Result<Opened>* opened = new Result<Opened>(open_nvrtc());
-  return *opened;
+// NVRTC has locks of its own. A child of a process that was compiling when it forked may find one
+// of them locked for ever, so it does without the compiler.
+class Compiler {
+ public:
+  explicit Compiler(const Compiler* parent)
+      : lost_(parent != nullptr && (parent->lost_ || parent->compiling > 0)),
+        opened(lost_ ? missing("NVRTC was compiling when this process was forked, and cannot be "
+                               "used in it; supported: a fork() while nothing is compiled.")
+                     : open_nvrtc()) {}
+
+ private:
+  const bool lost_;
+
+ public:
+  const Result<Opened> opened;
+  std::atomic<int> compiling{0};  // calls in progress
+};
+
+Compiler& compiler() {
+  static constinit PerProcess<Compiler> of_process;
+  return of_process.get();
 }
+
+const Result<Opened>& nvrtc() { return compiler().opened; }
+
+class CountedCompilation {
+ public:
+  CountedCompilation() { ++compiler().compiling; }
+  ~CountedCompilation() { --compiler().compiling; }
+  CountedCompilation(const CountedCompilation&) = delete;
+  CountedCompilation& operator=(const CountedCompilation&) = delete;
+};
 
 // NVRTC works in the caller's thread; the clock on the wall would also count its neighbours.
 double thread_cpu_ms() {
@@ -216,6 +246,7 @@ Result<CompiledKernel> compile(const KernelSource& source) {
 
 Result<CompiledKernel> compile(const ProgramText& program) {
   if (!nvrtc().ok()) return nvrtc().status();
+  const CountedCompilation counted;
   const double start_ms = thread_cpu_ms();
   CompiledKernel kernel;
   Compilation compilation(nvrtc()->api, program);

@@ -17,7 +17,7 @@ Result<std::shared_ptr<const OwnStream>> OwnStream::make(int device_index) {
 
 OwnStream::~OwnStream() {
   const CurrentContext current(gpu_);
-  (void)gpu_.driver->stream_destroy(handle_);
+  if (current.status().ok()) (void)gpu_.driver->stream_destroy(handle_);
 }
 
 }  // namespace octavo

@@ -16,6 +16,7 @@
 
 #include "attention/error.h"
 #include "numeric/checks.h"
+#include "numeric/fork_safe.h"
 #include "numeric/scale.h"
 
 namespace octavo {
@@ -118,11 +119,11 @@ class EntryReader {
   }
 
   const Json& field(const char* key) {
-    static const Json kNothing;
     const auto found = json_.find(key);
     if (found != json_.end()) return *found;
     fail(fmt::format(".{}", key), "missing", "a value");
-    return kNothing;
+    static constinit MadeOnce<Json> nothing;
+    return nothing.get([] { return Json(); });
   }
 
   std::string text(const char* key) {

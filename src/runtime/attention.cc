@@ -4,6 +4,7 @@
 #include <mutex>
 
 #include "attention/error.h"
+#include "numeric/fork_safe.h"
 #include "octavo/octavo.hpp"
 #include "runtime/backend.h"
 
@@ -48,15 +49,19 @@ class PlanCache {
 
 // Of all threads. Who plans holds the lock: others that wait for the same kernel need not compile
 // it too.
+struct PlansOfAll {
+  std::mutex mutex;
+  PlanCache cache{64};
+};
+constinit PerProcess<PlansOfAll> plans_of_all;
+
 Result<SharedPlan> plan_of_all(const Problem& problem, Device device) {
-  constexpr std::size_t kPlans = 64;
-  static std::mutex mutex;
-  static PlanCache cache(kPlans);
-  const std::lock_guard lock(mutex);
-  if (const SharedPlan* const found = cache.find(problem, device)) return *found;
+  PlansOfAll& plans = plans_of_all.get();
+  const std::lock_guard lock(plans.mutex);
+  if (const SharedPlan* const found = plans.cache.find(problem, device)) return *found;
   Result<SharedPlan> made = make_plan(problem, device);
   if (!made.ok()) return made;
-  return *cache.add(*std::move(made));
+  return *plans.cache.add(*std::move(made));
 }
 
 // Of this thread, where nobody has to wait.

@@ -91,7 +91,7 @@ std::string reason_on_cpu(const PrecisionRecord& mode, double wanted) {
 }  // namespace
 
 const PrecisionRecords& precision_records() {
-  static const PrecisionRecords kOnRecord{kRecordMachine, kRecordSizes, kPrecisionRecords};
+  static constexpr PrecisionRecords kOnRecord{kRecordMachine, kRecordSizes, kPrecisionRecords};
   return kOnRecord;
 }
 

@@ -33,7 +33,7 @@ class GpuBuffer final : public Buffer::Impl {
   explicit GpuBuffer(const Gpu& gpu) : gpu_(gpu) {}
   ~GpuBuffer() override {
     const CurrentContext current(gpu_);
-    if (data != nullptr) (void)gpu_.driver->mem_free(address());
+    if (data != nullptr && current.status().ok()) (void)gpu_.driver->mem_free(address());
   }
 
   Status allocate(std::size_t size) {

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "emulator/tensor_map.h"
+#include "numeric/fork_safe.h"
 
 namespace octavo {
 namespace {
@@ -130,11 +131,11 @@ void* symbol(std::string_view name) {
 }  // namespace
 
 const Driver& emulated_driver() {
-  static const Driver driver = [] {
+  static constinit MadeOnce<Driver> made;
+  return made.get([] {
     SymbolLoader loader([](const char* name) { return symbol(name); });
     return Driver(loader);
-  }();
-  return driver;
+  });
 }
 
 }  // namespace octavo

@@ -66,6 +66,7 @@ class Sm80Kernels {
     if (forced_ && alignment < forced_->load_bytes)
       return invalid("config.load_bytes", fmt::format("{}", forced_->load_bytes),
                      fmt::format("up to {}, the alignment of the rows", alignment));
+    OCTAVO_RETURN_IF_ERROR(usable(gpu_));  // or a thread of the parent process may hold the lock
     std::size_t slot = 0;
     while (kAlignments[slot] < alignment) ++slot;
     const std::lock_guard lock(mutex_);
