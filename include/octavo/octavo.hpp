@@ -410,12 +410,14 @@ class OCTAVO_API Plan {
   Explanation explain() const;
 
   // Bytes `run` needs for these lengths; no more than for the plan's own when none is longer and
-  // packed tensors have no more tokens than their sequences at full length.
+  // packed tensors have no more tokens than their sequences at full length. The answer does not
+  // change: on a CPU there is room for as many threads as there were when the plan was made. A run
+  // in a larger workspace uses more threads, if there are more.
   std::size_t workspace_bytes() const;
   std::size_t workspace_bytes(const Arguments& arguments) const;
 
-  // Allocates nothing, synchronises nothing on a GPU, may be called from many threads at once
-  // (each with its own workspace).
+  // Allocates nothing (but for the search of ScaleRule::least_squares on a CPU), synchronises
+  // nothing on a GPU, may be called from many threads at once (each with its own workspace).
   Status run(const Arguments& arguments, Workspace workspace = {}, Stream stream = nullptr) const;
 
  private:
@@ -435,7 +437,8 @@ OCTAVO_API Status attention_from_host(const Arguments& arguments, const Options&
 
 OCTAVO_API Result<Explanation> explain(const Problem& problem, Device device = {});
 
-// Worker threads of the CPU backend; 0: one per core this process may use (the default).
+// Worker threads of the CPU backend; 0: one per core this process may use (the default). Results do
+// not depend on their number.
 OCTAVO_API Status set_cpu_threads(int threads);
 
 // ---------------------------------------------------------------------------------------------

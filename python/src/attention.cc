@@ -15,8 +15,8 @@ namespace nb = nanobind;
 namespace octavo::python {
 namespace {
 
-// Plans by all that they depend on. The library's one-call form keeps plans as well, and checks the
-// arguments twice more on the way to them.
+// Plans of a GPU by all that they depend on. The library's one-call form keeps plans as well, and
+// checks the arguments twice more on the way to them.
 class Plans {
  public:
   struct Planned {
@@ -118,13 +118,6 @@ nb::object torch_workspace(const Call& call, std::size_t bytes) {
   return made;
 }
 
-// A thread's own, kept at the size of its largest call.
-Workspace host_workspace(std::size_t bytes) {
-  thread_local Buffer buffer;
-  if (buffer.bytes() < bytes) buffer = check(Buffer::make({}, bytes));
-  return {buffer.data(), bytes};
-}
-
 Status run_planned(const Call& call) {
   const Plans::Planned planned = plans().get(call);
   std::size_t bytes = planned.workspace_bytes;
@@ -132,9 +125,7 @@ Status run_planned(const Call& call) {
   if (call.arguments.cu_seqlens_q != nullptr) bytes = planned.plan.workspace_bytes(call.arguments);
   nb::object held;
   Workspace workspace;
-  if (bytes > 0 && call.device.kind == Device::Kind::cpu) {
-    workspace = host_workspace(bytes);
-  } else if (bytes > 0) {
+  if (bytes > 0) {
     held = torch_workspace(call, bytes);
     workspace = {read_array(held, "workspace").data, bytes};
   }
@@ -143,8 +134,9 @@ Status run_planned(const Call& call) {
 }
 
 Status run(const Call& call) {
-  // On a GPU only PyTorch's memory is known to outlive a captured graph; the library has its own.
-  if (call.device.kind == Device::Kind::cpu || call.q.type->framework == Framework::torch)
+  // On a GPU only PyTorch's memory is known to outlive a captured graph. Elsewhere the library has
+  // memory of its own, and on a CPU as much of it as the threads of this moment can use.
+  if (call.device.kind == Device::Kind::cuda && call.q.type->framework == Framework::torch)
     return run_planned(call);
   const nb::gil_scoped_release released;
   return octavo::attention(call.arguments, call.options, call.device, call.stream);

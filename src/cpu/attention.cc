@@ -162,11 +162,11 @@ Status attention(const Problem& problem, const Arguments& arguments, Workspace w
   return {};
 }
 
-std::string describe_config(const Problem& problem) {
+std::string describe_config(const Problem& problem, int threads) {
   const Tiling tiling = make_tiling(kernels(), problem.head_dim);
-  const Grid grid = make_grid(problem, tiling, thread_count());
+  const Grid grid = make_grid(problem, tiling, threads);
   return fmt::format("tile={}x{} target={} threads={}", grid.panels * tiling.panel, kKeyRows,
-                     kernels().name, thread_count());
+                     kernels().name, threads);
 }
 
 }  // namespace octavo::cpu

@@ -13,11 +13,13 @@ namespace octavo::cpu {
 // for inputs that need no quantization, whatever the lengths.
 std::size_t workspace_bytes(const Problem& problem, int threads);
 
-// `problem` is validated, and `arguments` pose it. Allocates nothing.
+// `problem` is validated, and `arguments` pose it. Allocates nothing, but for the search of
+// ScaleRule::least_squares. Runs on as many threads as there are and as the workspace has room for;
+// the result does not depend on their number.
 Status attention(const Problem& problem, const Arguments& arguments, Workspace workspace);
 
 // "tile=256x64 target=AVX3_SKX threads=2", for explain and logs.
-std::string describe_config(const Problem& problem);
+std::string describe_config(const Problem& problem, int threads);
 
 int thread_count();
 void set_thread_count(int threads);  // 0: one per core

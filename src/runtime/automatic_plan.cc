@@ -27,6 +27,10 @@ class AutomaticPlan final : public Plan::Impl {
   std::size_t workspace_bytes(const Problem& posed, const Arguments* arguments) const override {
     return taken_->workspace_bytes(settled(posed), arguments);
   }
+  std::size_t full_workspace_bytes(const Problem& posed,
+                                   const Arguments* arguments) const override {
+    return taken_->full_workspace_bytes(settled(posed), arguments);
+  }
   Status run(const Problem& posed, const Arguments& arguments, Workspace workspace,
              Stream stream) const override {
     return taken_->run(settled(posed), arguments, workspace, stream);

@@ -18,7 +18,13 @@ class Plan::Impl {
   virtual Explanation explain() const = 0;
   // `posed`: the problem with the lengths of this run, whose arguments are null when it is the
   // plan's own.
+  // It follows from these and the plan alone: whoever has asked once may rely on the answer.
   virtual std::size_t workspace_bytes(const Problem& posed, const Arguments* arguments) const = 0;
+  // What a run could use at this moment, at least that: more threads may have come since the plan
+  // was made.
+  virtual std::size_t full_workspace_bytes(const Problem& posed, const Arguments* arguments) const {
+    return workspace_bytes(posed, arguments);
+  }
   virtual Status run(const Problem& posed, const Arguments& arguments, Workspace workspace,
                      Stream stream) const = 0;
 

@@ -1,5 +1,6 @@
 #include "runtime/cpu_plan.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "attention/error.h"
@@ -69,7 +70,7 @@ class CpuPlan final : public Plan::Impl {
     Explanation e;
     e.device = name(device);
     e.kernel = "cpu_forward";
-    e.config = cpu::describe_config(problem);
+    e.config = cpu::describe_config(problem, threads_);
     e.reason = "the CPU backend has one kernel, which serves every problem";
     if (problem.options.precision == Precision::fp8_fast)
       e.reason += "; exp is exact here, so fp8_fast gives what fp8 gives";
@@ -78,7 +79,12 @@ class CpuPlan final : public Plan::Impl {
   }
 
   std::size_t workspace_bytes(const Problem& posed, const Arguments* /*arguments*/) const override {
-    return cpu::workspace_bytes(posed, cpu::thread_count());
+    return cpu::workspace_bytes(posed, threads_);
+  }
+
+  std::size_t full_workspace_bytes(const Problem& posed,
+                                   const Arguments* /*arguments*/) const override {
+    return cpu::workspace_bytes(posed, std::max(threads_, cpu::thread_count()));
   }
 
   Status run(const Problem& posed, const Arguments& a, Workspace workspace,
@@ -91,6 +97,11 @@ class CpuPlan final : public Plan::Impl {
         check_scale_values("out_scales", a, a.out, a.out_scales, posed.len_q, false));
     return cpu::attention(posed, a, workspace);
   }
+
+ private:
+  // Those that the workspace has room for. The threads that a run may use can change between one
+  // call and the next, and the size of the workspace must not.
+  const int threads_ = cpu::thread_count();
 };
 
 }  // namespace

@@ -74,7 +74,7 @@ std::vector<DeviceInfo> devices() {
   typical.len_q = typical.len_kv = 512;
   typical.head_dim = typical.head_dim_v = 64;
   std::vector<DeviceInfo> found = {
-      {{Device::Kind::cpu, 0}, cpu::describe_config(typical), true, ""}};
+      {{Device::Kind::cpu, 0}, cpu::describe_config(typical, cpu::thread_count()), true, ""}};
   append_gpus(found);
   for (const int chip : {0, 90}) {
     const Device device{Device::Kind::emulator, chip};

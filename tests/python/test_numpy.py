@@ -2,10 +2,13 @@
 
 import ast
 import inspect
+import os
 import pathlib
+import signal
 import threading
 import time
 import tracemalloc
+import warnings
 
 import numpy
 import pytest
@@ -160,6 +163,68 @@ def test_subclasses_are_arrays(normal):
     out = octavo.attention(q, k, v)
     assert type(out) is numpy.ndarray
     close(out, reference(q, k, v)[0])
+
+
+@pytest.fixture
+def any_threads():
+    yield
+    octavo.set_cpu_threads(0)
+
+
+@pytest.mark.parametrize("precision", ["native", "int8"])
+def test_threads_may_change_between_calls(normal, any_threads, precision):
+    q, k, v = normal(2, 4, 150, 16), normal(2, 2, 130, 16), normal(2, 2, 130, 16)
+    starts = numpy.array([0, 100, 150], numpy.int32)
+    packed = [x[0].swapaxes(0, 1).copy() for x in (q, k, v)]
+    out = []
+    for threads in (1, 8, 2, 0):
+        octavo.set_cpu_threads(threads)
+        out.append((octavo.attention(q, k, v, precision=precision),
+                    octavo.attention(*packed, precision=precision, cu_seqlens_q=starts,
+                                     cu_seqlens_kv=starts[[0, 1, 1]])))
+    assert all((a == b).all() for other in out[1:] for a, b in zip(out[0], other))
+
+
+def test_affinity_may_change_between_calls(normal):
+    q, k, v = (normal(1, 4, 140, 16) for _ in range(3))
+    cores = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(cores)})
+        narrow = octavo.attention(q, k, v)
+        os.sched_setaffinity(0, cores)
+        wide = octavo.attention(q, k, v)
+    finally:
+        os.sched_setaffinity(0, cores)
+    assert (narrow == wide).all()
+
+
+def test_a_forked_child_computes(normal):
+    q, k, v = (normal(1, 4, 140, 16) for _ in range(3))
+    wanted = octavo.attention(q, k, v)
+    done = threading.Event()
+
+    def call_on():
+        length = 0
+        while not done.is_set():
+            length = length % 500 + 1
+            octavo.attention(q[:, :, :length], k, v, causal=True, window=(length, None))
+
+    threads = [threading.Thread(target=call_on) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    failed = 0
+    for _ in range(10):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # that threads do not survive
+            child = os.fork()
+        if child == 0:
+            signal.alarm(60)  # ends a child that hangs
+            os._exit(0 if (octavo.attention(q, k, v) == wanted).all() else 1)
+        failed += os.waitpid(child, 0)[1] != 0
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert failed == 0
 
 
 def test_packed_batch(normal):
