@@ -49,7 +49,7 @@ int parse_and_run(CLI::App& app, int argc, char** argv, int& exit_code) {
   } catch (const std::bad_alloc&) {
     return fail(kExitFailed, "there is not enough memory.");
   } catch (const std::exception& error) {
-    return fail(kExitFailed, error.what());
+    return fail(kExitFailed, fmt::format("the command could not finish: {}.", error.what()));
   }
 }
 

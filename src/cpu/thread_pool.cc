@@ -1,17 +1,21 @@
 // Workers sleep on a condition variable until a job has a free seat for them.
 #include "cpu/thread_pool.h"
 
-#include <pthread.h>
 #include <sched.h>
 
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <exception>
 #include <mutex>
+#include <new>
 #include <system_error>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "cpu/attention.h"
+#include "numeric/fork_safe.h"
 
 namespace octavo::cpu {
 namespace {
@@ -30,6 +34,7 @@ class ThreadPool {
   void start_threads(int wanted);
   void work();
   void take_tasks(const Job& job, int worker);
+  void finish(std::exception_ptr& thrown);
 
   std::atomic<bool> busy_{false};
   std::atomic<std::int64_t> next_task_{0};
@@ -40,13 +45,22 @@ class ThreadPool {
   int next_worker_ = 1;
   int last_worker_ = 0;  // seats are the worker numbers from next to last
   int running_ = 0;
+  std::exception_ptr thrown_;  // by a task of the job, the first one
 };
 
+// A task that throws ends the job: tasks that nobody has begun are left out, and the caller gets
+// the exception once every worker is back.
 void ThreadPool::take_tasks(const Job& job, int worker) {
-  for (;;) {
-    const std::int64_t task = next_task_.fetch_add(1, std::memory_order_relaxed);
-    if (task >= job.tasks) return;
-    job.body(job.context, task, worker);
+  try {
+    for (;;) {
+      const std::int64_t task = next_task_.fetch_add(1, std::memory_order_relaxed);
+      if (task >= job.tasks) return;
+      job.body(job.context, task, worker);
+    }
+  } catch (...) {
+    next_task_.store(job.tasks, std::memory_order_relaxed);
+    const std::lock_guard lock(mutex_);
+    if (thrown_ == nullptr) thrown_ = std::current_exception();
   }
 }
 
@@ -70,6 +84,7 @@ void ThreadPool::start_threads(int wanted) {
   try {
     for (; threads_ < wanted; ++threads_) std::thread([this] { work(); }).detach();
   } catch (const std::system_error&) {
+  } catch (const std::bad_alloc&) {
   }
 }
 
@@ -90,29 +105,24 @@ void ThreadPool::run(std::int64_t tasks, int workers, TaskBody body, void* conte
   }
   seat_free_.notify_all();
   take_tasks(job, 0);
+  std::exception_ptr thrown;
+  finish(thrown);
+  if (thrown != nullptr) std::rethrow_exception(thrown);
+}
+
+// Waits for the workers of the job; after that the threads are free for the next.
+void ThreadPool::finish(std::exception_ptr& thrown) {
   {
     std::unique_lock lock(mutex_);
     last_worker_ = 0;  // whoever has not woken up by now has nothing left to do
     all_done_.wait(lock, [this] { return running_ == 0; });
+    std::swap(thrown, thrown_);
   }
   busy_.store(false, std::memory_order_release);
 }
 
-std::atomic<ThreadPool*> pool{nullptr};
-
-// After a fork the child has none of the threads, and perhaps a locked mutex: it starts anew.
-ThreadPool& current_pool() {
-  static std::once_flag registered;
-  std::call_once(registered, [] {
-    pthread_atfork(nullptr, nullptr, [] { pool.store(nullptr, std::memory_order_relaxed); });
-  });
-  ThreadPool* found = pool.load(std::memory_order_acquire);
-  if (found != nullptr) return *found;
-  auto* fresh = new ThreadPool;
-  if (pool.compare_exchange_strong(found, fresh, std::memory_order_acq_rel)) return *fresh;
-  delete fresh;
-  return *found;
-}
+// A child of fork() has none of the threads: it starts its own.
+constinit PerProcess<ThreadPool> pool;
 
 std::atomic<int> requested_threads{0};
 
@@ -126,8 +136,30 @@ int core_count() {
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
+void on_own_threads(int threads, const std::function<void(int)>& work) {
+  std::mutex mutex;
+  std::exception_ptr thrown;
+  const auto guarded = [&](int thread) {
+    try {
+      work(thread);
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      if (thrown == nullptr) thrown = std::current_exception();
+    }
+  };
+  std::vector<std::thread> helpers;
+  try {
+    for (int t = 1; t < threads; ++t) helpers.emplace_back(guarded, t);
+  } catch (const std::system_error&) {
+  } catch (const std::bad_alloc&) {
+  }
+  guarded(0);
+  for (std::thread& helper : helpers) helper.join();
+  if (thrown != nullptr) std::rethrow_exception(thrown);
+}
+
 void run_tasks(std::int64_t tasks, int workers, TaskBody body, void* context) {
-  current_pool().run(tasks, workers, body, context);
+  pool.get().run(tasks, workers, body, context);
 }
 
 int thread_count() {

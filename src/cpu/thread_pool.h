@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <type_traits>
 
 namespace octavo::cpu {
@@ -15,6 +16,8 @@ using TaskBody = void (*)(void* context, std::int64_t task, int worker);
 // threads with worker numbers below that, the caller being number 0; returns when all are done.
 // Tasks are taken in order by whoever is free. One call at a time has the threads; a call from
 // inside a task or beside another runs all its tasks on its own thread, so neither can deadlock.
+// Where the system refuses threads, those that there are do the work. What a task throws reaches
+// the caller when all workers are done; tasks that had not begun by then are left out.
 void run_tasks(std::int64_t tasks, int workers, TaskBody body, void* context);
 
 template <class Body>
@@ -26,5 +29,11 @@ void parallel_for(std::int64_t tasks, int workers, Body&& body) {
       },
       &body);
 }
+
+// Calls work(thread) on so many threads of its own, of which the caller's is number 0; returns when
+// all are done, and throws what one of them threw. Where the system refuses threads there are
+// fewer, so `work` must take what is left to do from a counter. For work that itself calls the
+// backend.
+void on_own_threads(int threads, const std::function<void(int)>& work);
 
 }  // namespace octavo::cpu

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "attention/error.h"
+#include "cpu/thread_pool.h"
 #include "evidence/bounds.h"
 #include "evidence/gpu_oracle.h"
 #include "evidence/gpu_suite.h"
@@ -36,13 +37,9 @@ struct Work {
 void on_threads(std::size_t threads, std::size_t count,
                 const std::function<void(std::size_t, std::size_t)>& work) {
   std::atomic<std::size_t> next = 0;
-  const auto loop = [&](std::size_t thread) {
-    for (std::size_t i = next++; i < count; i = next++) work(i, thread);
-  };
-  std::vector<std::thread> helpers;
-  for (std::size_t t = 1; t < threads; ++t) helpers.emplace_back(loop, t);
-  loop(0);
-  for (std::thread& helper : helpers) helper.join();
+  cpu::on_own_threads(static_cast<int>(threads), [&](int thread) {
+    for (std::size_t i = next++; i < count; i = next++) work(i, static_cast<std::size_t>(thread));
+  });
 }
 void on_all_cores(std::size_t count, const std::function<void(std::size_t)>& work) {
   on_threads(std::max(std::thread::hardware_concurrency(), 1U), count,

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "config/sm90_shipped.h"
+#include "cpu/thread_pool.h"
 #include "evidence/gpu_oracle.h"
 #include "evidence/inputs.h"
 #include "gpu/config_text.h"
@@ -135,17 +136,13 @@ std::int64_t compile_kernels(Device device, const std::vector<Case>& cases,
   const auto total = static_cast<std::int64_t>(list.size());
 
   std::atomic<std::size_t> next = 0;
-  const auto work = [&](bool report) {
+  const auto work = [&](int thread) {
     for (std::size_t i = next++; i < list.size(); i = next++) {
       (void)kernel_store().get(list[i], {.allow_spills = true});
-      if (report && progress) progress(static_cast<std::int64_t>(i + 1), total);
+      if (thread == 0 && progress) progress(static_cast<std::int64_t>(i + 1), total);
     }
   };
-  std::vector<std::thread> helpers;
-  const unsigned cores = std::max(std::thread::hardware_concurrency(), 1U);
-  for (unsigned t = 1; t < cores; ++t) helpers.emplace_back(work, false);
-  work(true);
-  for (std::thread& helper : helpers) helper.join();
+  cpu::on_own_threads(static_cast<int>(std::max(std::thread::hardware_concurrency(), 1U)), work);
   return total;
 }
 

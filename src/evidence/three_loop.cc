@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
-#include <thread>
 #include <vector>
 
 #include "attention/mask.h"
+#include "cpu/thread_pool.h"
 
 namespace octavo::evidence {
 namespace {
@@ -55,7 +55,7 @@ void three_loop(const float* q, const float* k, const float* v, float* out, std:
   const std::int64_t blocks = (length + kRows - 1) / kRows;
   const std::int64_t units = batch * heads * blocks;
   std::atomic<std::int64_t> next = 0;
-  const auto work = [&] {
+  const auto work = [&](int) {
     std::vector<float> scores(static_cast<std::size_t>(length));
     for (std::int64_t unit = next++; unit < units; unit = next++) {
       const std::int64_t offset = unit / blocks * length * head_dim;
@@ -65,10 +65,7 @@ void three_loop(const float* q, const float* k, const float* v, float* out, std:
         attend_row(head, i, visible_keys(options, i, length, length), scores.data());
     }
   };
-  std::vector<std::thread> helpers;
-  for (int t = 1; t < threads; ++t) helpers.emplace_back(work);
-  work();
-  for (std::thread& helper : helpers) helper.join();
+  cpu::on_own_threads(threads, work);
 }
 
 }  // namespace octavo::evidence

@@ -349,6 +349,23 @@ TEST_F(Command, CheckPassesAndSaysSo) {
   }
 }
 
+// As under a limit on processes, which does not hold for root.
+TEST_F(Command, ASystemThatStartsNoThreadIsServedByOne) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer must be the first library of a program";
+#endif
+  const std::vector<std::vector<std::string>> commands = {
+      {"check", "--device", "cpu", "--suite", "twelve", "--precision", "native"},
+      {"bench", "--device", "cpu", "--shape", "1,2,64,16", "--iters", "1", "--warmup", "0"},
+  };
+  for (std::vector<std::string> arguments : commands) {
+    arguments.insert(arguments.begin(), {"LD_PRELOAD=" OCTAVO_NO_THREADS, OCTAVO_COMMAND});
+    const Finished finished = run_program("env", arguments);
+    EXPECT_EQ(finished.code, 0) << arguments[2] << ": " << finished.err;
+    EXPECT_EQ(finished.err, "") << arguments[2];
+  }
+}
+
 TEST_F(Command, BenchMeasures) {
   const Finished finished = octavo_command({"bench", "--device", "cpu", "--shape", "1,2,64,16",
                                             "--shape", "1,1,32,8", "--causal", "--dtype", "f32",

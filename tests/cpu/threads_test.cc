@@ -4,6 +4,9 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
+#include <stdexcept>
+#include <string>
 #include <thread>
 
 #include "case.h"
@@ -38,6 +41,55 @@ TEST(CpuThreads, CallsInsideAndBesideCallsFinish) {
     });
   for (std::thread& caller : callers) caller.join();
   EXPECT_EQ(total, 4 * 50 * 5 * 4);
+}
+
+// Each task waits for the others, for at most a minute: true where each has a thread of its own.
+bool all_meet(int workers) {
+  std::atomic<int> arrived = 0;
+  std::atomic<bool> met = true;
+  const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  parallel_for(workers, workers, [&](std::int64_t, int) {
+    ++arrived;
+    while (arrived < workers && met) {
+      if (std::chrono::steady_clock::now() > end) met = false;
+      std::this_thread::yield();
+    }
+  });
+  return met;
+}
+
+TEST(CpuThreads, WhatATaskThrowsReachesTheCallerAndTheThreadsStay) {
+  constexpr int kWorkers = 3;
+  ASSERT_TRUE(all_meet(kWorkers));
+  for (std::int64_t thrower = 0; thrower < 8; ++thrower) {
+    std::atomic<int> begun = 0, ended = 0;
+    std::string caught;
+    try {
+      parallel_for(8, kWorkers, [&](std::int64_t task, int) {
+        ++begun;
+        if (task == thrower) throw std::runtime_error("task " + std::to_string(task));
+        ++ended;
+      });
+    } catch (const std::runtime_error& error) {
+      caught = error.what();
+    }
+    EXPECT_EQ(caught, "task " + std::to_string(thrower));
+    EXPECT_EQ(begun, ended + 1) << "a task still runs";
+    EXPECT_TRUE(all_meet(kWorkers)) << "after task " << thrower;
+  }
+}
+
+TEST(CpuThreads, OwnThreadsCarryWhatTheyThrow) {
+  for (int thrower = 0; thrower < 3; ++thrower) {
+    std::atomic<int> begun = 0;
+    EXPECT_THROW(on_own_threads(3,
+                                [&](int thread) {
+                                  ++begun;
+                                  if (thread == thrower) throw std::bad_alloc();
+                                }),
+                 std::bad_alloc);
+    EXPECT_EQ(begun, 3);
+  }
 }
 
 #if !defined(__SANITIZE_THREAD__)  // tsan does not follow threads started after a fork
