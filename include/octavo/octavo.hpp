@@ -4,7 +4,10 @@
 //   Arguments + Options -> Problem (what a plan fixes) -> plan() -> Plan -> Plan::run() -> Status
 // attention() walks it in one call and keeps the plans it made.
 //
-// Nothing here throws, except Result<T>::value() on a failed result. On failure nothing is written.
+// What returns a Status or a Result does not throw: where memory cannot be had the status is
+// out_of_memory. Result<T>::value() throws the Status of a failed result, and what returns text or
+// a list by value (describe(), name(Device), devices(), Plan::explain()) std::bad_alloc where there
+// is no memory for it. On failure nothing is written. docs/promises.md has all promises.
 #pragma once
 
 #include <array>

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <new>
+#include <stdexcept>
 #include <string>
 #include <utility>
 
@@ -36,6 +38,40 @@ inline Status unsupported(std::string_view argument, std::string_view value,
                           std::string_view supported) {
   return {ErrorCode::unsupported,
           fmt::format("{} is {}; supported here: {}.", argument, printable(value), supported)};
+}
+
+// The exception that is being handled, as a Status. The sentence for memory that cannot be had is
+// short enough for the inside of a std::string, so that it needs none itself.
+inline Status status_of_exception() noexcept {
+  try {
+    try {
+      throw;
+    } catch (const Status& status) {
+      return status;
+    } catch (const std::bad_alloc&) {
+      throw;
+    } catch (const std::length_error&) {  // more than there can ever be
+      throw std::bad_alloc();
+    } catch (const std::exception& error) {
+      return {ErrorCode::device_error,
+              fmt::format("The system refused something: {}.", printable(error.what()))};
+    }
+  } catch (const std::bad_alloc&) {  // or none for the sentence
+    return {ErrorCode::out_of_memory, "Out of memory."};
+  } catch (...) {
+    return {ErrorCode::device_error, "Unknown error."};
+  }
+}
+
+// The boundary of the library: every public function that returns a Status or a Result runs its
+// body in here, and what the body throws becomes the Status that is returned.
+template <class Body>
+auto without_exceptions(const Body& body) noexcept -> decltype(body()) {
+  try {
+    return body();
+  } catch (...) {
+    return status_of_exception();
+  }
 }
 
 }  // namespace octavo

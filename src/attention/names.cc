@@ -47,13 +47,15 @@ std::string_view find_name(const Table& table, Enum value) {
 template <class Enum, std::size_t N>
 Result<Enum> find_value(const std::array<Named<Enum>, N>& table, std::string_view argument,
                         std::string_view text) {
-  std::string supported;
-  for (const auto& entry : table) {
-    if (entry.name == text) return entry.value;
-    if (!supported.empty()) supported += ", ";
-    supported += entry.name;
-  }
-  return invalid(argument, fmt::format("'{}'", text), supported);
+  return without_exceptions([&]() -> Result<Enum> {
+    std::string supported;
+    for (const auto& entry : table) {
+      if (entry.name == text) return entry.value;
+      if (!supported.empty()) supported += ", ";
+      supported += entry.name;
+    }
+    return invalid(argument, fmt::format("'{}'", text), supported);
+  });
 }
 
 }  // namespace

@@ -140,52 +140,57 @@ Status check_packed(const Arguments& a) {
 }  // namespace
 
 Result<Problem> problem_of(const Arguments& a, const Options& options) {
-  for (const auto& [what, tensor] :
-       {std::pair<std::string_view, ConstTensor>{"q", a.q}, {"k", a.k}, {"v", a.v}, {"out", a.out}})
-    OCTAVO_RETURN_IF_ERROR(validate_tensor(what, tensor));
-  if (a.lse.data != nullptr) OCTAVO_RETURN_IF_ERROR(validate_tensor("lse", a.lse));
-  OCTAVO_RETURN_IF_ERROR(check_shapes(a));
-  OCTAVO_RETURN_IF_ERROR(check_packed(a));
-  OCTAVO_RETURN_IF_ERROR(check_transposed_v(a));
+  return without_exceptions([&]() -> Result<Problem> {
+    for (const auto& [what, tensor] : {std::pair<std::string_view, ConstTensor>{"q", a.q},
+                                       {"k", a.k},
+                                       {"v", a.v},
+                                       {"out", a.out}})
+      OCTAVO_RETURN_IF_ERROR(validate_tensor(what, tensor));
+    if (a.lse.data != nullptr) OCTAVO_RETURN_IF_ERROR(validate_tensor("lse", a.lse));
+    OCTAVO_RETURN_IF_ERROR(check_shapes(a));
+    OCTAVO_RETURN_IF_ERROR(check_packed(a));
+    OCTAVO_RETURN_IF_ERROR(check_transposed_v(a));
 
-  Problem p;
-  p.batch = sequence_count(a);
-  p.heads_q = a.q.shape[1];
-  p.heads_kv = a.k.shape[1];
-  p.len_q = is_packed(a) ? a.max_len_q : a.q.shape[2];
-  p.len_kv = is_packed(a) ? a.max_len_kv : a.k.shape[2];
-  p.head_dim = p.head_dim_v = a.q.shape[3];
-  p.q = a.q.dtype;
-  p.k = a.k.dtype;
-  p.v = a.v.dtype;
-  p.out = a.out.dtype;
-  if (is_8bit(p.q)) {
-    p.q_scales = a.q_scales.granularity;
-    p.q_largest_code = a.q_scales.largest_code;
-  }
-  if (is_8bit(p.k)) {
-    p.k_scales = a.k_scales.granularity;
-    p.k_largest_code = a.k_scales.largest_code;
-  }
-  if (is_8bit(p.k) && p.k_scales == Granularity::block) p.k_block_rows = a.k_scales.block_rows;
-  if (is_8bit(p.v)) p.v_scales = a.v_scales.granularity;
-  if (is_8bit(p.out)) p.out_scales = a.out_scales.granularity;
-  p.v_layout = a.v_layout;
-  p.lse = a.lse.data != nullptr;
-  p.out_amax = a.out_amax != nullptr;
-  p.packed = is_packed(a);
-  p.options = options;
-  OCTAVO_RETURN_IF_ERROR(validate(p));
+    Problem p;
+    p.batch = sequence_count(a);
+    p.heads_q = a.q.shape[1];
+    p.heads_kv = a.k.shape[1];
+    p.len_q = is_packed(a) ? a.max_len_q : a.q.shape[2];
+    p.len_kv = is_packed(a) ? a.max_len_kv : a.k.shape[2];
+    p.head_dim = p.head_dim_v = a.q.shape[3];
+    p.q = a.q.dtype;
+    p.k = a.k.dtype;
+    p.v = a.v.dtype;
+    p.out = a.out.dtype;
+    if (is_8bit(p.q)) {
+      p.q_scales = a.q_scales.granularity;
+      p.q_largest_code = a.q_scales.largest_code;
+    }
+    if (is_8bit(p.k)) {
+      p.k_scales = a.k_scales.granularity;
+      p.k_largest_code = a.k_scales.largest_code;
+    }
+    if (is_8bit(p.k) && p.k_scales == Granularity::block) p.k_block_rows = a.k_scales.block_rows;
+    if (is_8bit(p.v)) p.v_scales = a.v_scales.granularity;
+    if (is_8bit(p.out)) p.out_scales = a.out_scales.granularity;
+    p.v_layout = a.v_layout;
+    p.lse = a.lse.data != nullptr;
+    p.out_amax = a.out_amax != nullptr;
+    p.packed = is_packed(a);
+    p.options = options;
+    OCTAVO_RETURN_IF_ERROR(validate(p));
 
-  if (a.scale && !std::isfinite(*a.scale))
-    return invalid("scale", fmt::format("{}", *a.scale), "finite numbers");
-  OCTAVO_RETURN_IF_ERROR(check_scales("q_scales", a, a.q, a.q_scales, p.len_q));
-  OCTAVO_RETURN_IF_ERROR(check_scales("k_scales", a, a.k, a.k_scales, p.len_kv));
-  OCTAVO_RETURN_IF_ERROR(check_scales("v_scales", a, v_by_rows(a), a.v_scales, p.len_kv));
-  OCTAVO_RETURN_IF_ERROR(check_scales("out_scales", a, a.out, a.out_scales, p.len_q, "an output"));
-  OCTAVO_RETURN_IF_ERROR(check_memory(a));
-  OCTAVO_RETURN_IF_ERROR(check_amax(a, p));
-  return p;
+    if (a.scale && !std::isfinite(*a.scale))
+      return invalid("scale", fmt::format("{}", *a.scale), "finite numbers");
+    OCTAVO_RETURN_IF_ERROR(check_scales("q_scales", a, a.q, a.q_scales, p.len_q));
+    OCTAVO_RETURN_IF_ERROR(check_scales("k_scales", a, a.k, a.k_scales, p.len_kv));
+    OCTAVO_RETURN_IF_ERROR(check_scales("v_scales", a, v_by_rows(a), a.v_scales, p.len_kv));
+    OCTAVO_RETURN_IF_ERROR(
+        check_scales("out_scales", a, a.out, a.out_scales, p.len_q, "an output"));
+    OCTAVO_RETURN_IF_ERROR(check_memory(a));
+    OCTAVO_RETURN_IF_ERROR(check_amax(a, p));
+    return p;
+  });
 }
 
 std::string describe(const Problem& p) {

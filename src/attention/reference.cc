@@ -151,7 +151,9 @@ void finish_exact(const Row& row, double* o, double* l) {
 }  // namespace
 
 Status reference(const Arguments& arguments, const Options& options, double* out, double* lse) {
-  return for_each_row(arguments, options, nullptr, out, lse, finish_exact);
+  return without_exceptions([&]() -> Status {
+    return for_each_row(arguments, options, nullptr, out, lse, finish_exact);
+  });
 }
 
 Status reference_of_rows(const Arguments& arguments, const Options& options,

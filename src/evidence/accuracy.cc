@@ -16,6 +16,7 @@
 #include "evidence/quantized_call.h"
 #include "evidence/stats.h"
 #include "gpu/timing.h"
+#include "numeric/fork_safe.h"
 #include "numeric/formats.h"
 #include "runtime/staging.h"
 
@@ -314,32 +315,34 @@ void compile_ahead(Device device, const std::vector<Job>& jobs) {
 }  // namespace
 
 const std::vector<AccuracyData>& accuracy_data() {
-  static const std::vector<AccuracyData> kAll = [] {
+  static constinit MadeOnce<std::vector<AccuracyData>> made;
+  return made.get([] {
     std::vector<AccuracyData> all;
     for (const Distribution& d : evidence::distributions()) all.push_back({d.name, d.description});
     return all;
-  }();
-  return kAll;
+  });
 }
 
 Result<AccuracyReport> accuracy(const AccuracyOptions& options) {
-  OCTAVO_RETURN_IF_ERROR(validate(options));
-  AccuracyReport report;
-  report.device = name(options.device);
-  report.machine = evidence::machine_of(options.device);
-  report.seeds = options.seeds;
-  report.most_keys = options.most_keys.value_or(default_most_keys(options.device));
-  const Result<std::vector<Job>> jobs = jobs_of(options, report.most_keys);
-  if (!jobs.ok()) return jobs.status();
-  const evidence::CheckOracle oracle = evidence::oracle_for(options.device);
-  report.oracle = oracle.name;
-  compile_ahead(options.device, *jobs);
-  for (std::size_t i = 0; i < jobs->size(); ++i) {
-    OCTAVO_RETURN_IF_ERROR(run_job(options, oracle.oracle, (*jobs)[i], report.rows));
-    if (options.progress)
-      options.progress(static_cast<std::int64_t>(i) + 1, static_cast<std::int64_t>(jobs->size()));
-  }
-  return report;
+  return without_exceptions([&]() -> Result<AccuracyReport> {
+    OCTAVO_RETURN_IF_ERROR(validate(options));
+    AccuracyReport report;
+    report.device = name(options.device);
+    report.machine = evidence::machine_of(options.device);
+    report.seeds = options.seeds;
+    report.most_keys = options.most_keys.value_or(default_most_keys(options.device));
+    const Result<std::vector<Job>> jobs = jobs_of(options, report.most_keys);
+    if (!jobs.ok()) return jobs.status();
+    const evidence::CheckOracle oracle = evidence::oracle_for(options.device);
+    report.oracle = oracle.name;
+    compile_ahead(options.device, *jobs);
+    for (std::size_t i = 0; i < jobs->size(); ++i) {
+      OCTAVO_RETURN_IF_ERROR(run_job(options, oracle.oracle, (*jobs)[i], report.rows));
+      if (options.progress)
+        options.progress(static_cast<std::int64_t>(i) + 1, static_cast<std::int64_t>(jobs->size()));
+    }
+    return report;
+  });
 }
 
 }  // namespace octavo

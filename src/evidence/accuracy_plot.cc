@@ -107,27 +107,29 @@ std::string panel_svg(const Panel& panel) {
 }  // namespace
 
 Result<std::string> to_svg(const AccuracyReport& report) {
-  const std::vector<Panel> panels = panels_of(report);
-  if (panels.empty())
-    return invalid("plot", fmt::format("of a report of {}, which has no times", report.device),
-                   "reports of a GPU, where calls are timed");
-  const auto count = static_cast<int>(panels.size());
-  const int columns = std::min(count, kColumns), rows = (count + kColumns - 1) / kColumns;
-  std::string svg = fmt::format(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {:.0f} {:.0f}\" "
-      "font-family=\"sans-serif\" font-size=\"11\">\n"
-      "<style>.grid{{stroke:#ddd;fill:none}}.link{{stroke:#888;stroke-dasharray:2}}"
-      "circle{{fill:#14568f}}.packed{{fill:#fff;stroke:#14568f;stroke-width:1.5}}</style>\n"
-      "<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n",
-      columns * kWidth, rows * kHeight + 20);
-  for (int i = 0; i < count; ++i)
-    svg +=
-        fmt::format("<g transform=\"translate({:.0f} {:.0f})\">\n{}</g>\n", i % kColumns * kWidth,
-                    i / kColumns * kHeight, panel_svg(panels[static_cast<std::size_t>(i)]));
-  svg += text_at(
-      10, rows * kHeight + 12, "start",
-      "filled: from 16-bit tensors, quantization included; open: operands quantized before");
-  return svg + "</svg>\n";
+  return without_exceptions([&]() -> Result<std::string> {
+    const std::vector<Panel> panels = panels_of(report);
+    if (panels.empty())
+      return invalid("plot", fmt::format("of a report of {}, which has no times", report.device),
+                     "reports of a GPU, where calls are timed");
+    const auto count = static_cast<int>(panels.size());
+    const int columns = std::min(count, kColumns), rows = (count + kColumns - 1) / kColumns;
+    std::string svg = fmt::format(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {:.0f} {:.0f}\" "
+        "font-family=\"sans-serif\" font-size=\"11\">\n"
+        "<style>.grid{{stroke:#ddd;fill:none}}.link{{stroke:#888;stroke-dasharray:2}}"
+        "circle{{fill:#14568f}}.packed{{fill:#fff;stroke:#14568f;stroke-width:1.5}}</style>\n"
+        "<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n",
+        columns * kWidth, rows * kHeight + 20);
+    for (int i = 0; i < count; ++i)
+      svg +=
+          fmt::format("<g transform=\"translate({:.0f} {:.0f})\">\n{}</g>\n", i % kColumns * kWidth,
+                      i / kColumns * kHeight, panel_svg(panels[static_cast<std::size_t>(i)]));
+    svg += text_at(
+        10, rows * kHeight + 12, "start",
+        "filled: from 16-bit tensors, quantization included; open: operands quantized before");
+    return svg + "</svg>\n";
+  });
 }
 
 }  // namespace octavo

@@ -219,38 +219,40 @@ Status bench_case(const BenchOptions& options, const BenchCase& shape,
 }  // namespace
 
 Result<BenchReport> bench(const BenchOptions& options) {
-  const std::vector<BenchCase> cases = evidence::named_cases(options.cases);
-  OCTAVO_RETURN_IF_ERROR(validate_options(options, cases));
-  BenchReport report;
-  report.device = name(options.device);
-  report.machine = evidence::machine_of(options.device);
-  report.dtype = name(options.dtype);
-  report.attention = options.attention;
-  report.iters = options.iters;
-  report.warmup = options.warmup;
-  report.seed = options.seed;
-  report.stream = options.stream;
-  report.cold_l2 = options.cold_l2;
-  report.buffers = options.buffers;
-  report.packed = options.packed;
-  report.packed_v = options.packed_v;
-  report.threads = cpu::thread_count();
-  const evidence::CheckOracle oracle =
-      options.check_correctness ? evidence::oracle_for(options.device) : evidence::CheckOracle{};
-  const auto total = static_cast<std::int64_t>(cases.size()) * options.iters;
-  for (std::size_t i = 0; i < cases.size(); ++i) {
-    const auto done = [&](int runs) {
-      if (options.progress)
-        options.progress(static_cast<std::int64_t>(i) * options.iters + runs, total);
-    };
-    try {
-      OCTAVO_RETURN_IF_ERROR(bench_case(options, cases[i], oracle.oracle, report, done));
-    } catch (const std::bad_alloc&) {
-      return Status(ErrorCode::out_of_memory,
-                    fmt::format("case {} does not fit into memory.", cases[i].name));
+  return without_exceptions([&]() -> Result<BenchReport> {
+    const std::vector<BenchCase> cases = evidence::named_cases(options.cases);
+    OCTAVO_RETURN_IF_ERROR(validate_options(options, cases));
+    BenchReport report;
+    report.device = name(options.device);
+    report.machine = evidence::machine_of(options.device);
+    report.dtype = name(options.dtype);
+    report.attention = options.attention;
+    report.iters = options.iters;
+    report.warmup = options.warmup;
+    report.seed = options.seed;
+    report.stream = options.stream;
+    report.cold_l2 = options.cold_l2;
+    report.buffers = options.buffers;
+    report.packed = options.packed;
+    report.packed_v = options.packed_v;
+    report.threads = cpu::thread_count();
+    const evidence::CheckOracle oracle =
+        options.check_correctness ? evidence::oracle_for(options.device) : evidence::CheckOracle{};
+    const auto total = static_cast<std::int64_t>(cases.size()) * options.iters;
+    for (std::size_t i = 0; i < cases.size(); ++i) {
+      const auto done = [&](int runs) {
+        if (options.progress)
+          options.progress(static_cast<std::int64_t>(i) * options.iters + runs, total);
+      };
+      try {
+        OCTAVO_RETURN_IF_ERROR(bench_case(options, cases[i], oracle.oracle, report, done));
+      } catch (const std::bad_alloc&) {
+        return Status(ErrorCode::out_of_memory,
+                      fmt::format("case {} does not fit into memory.", cases[i].name));
+      }
     }
-  }
-  return report;
+    return report;
+  });
 }
 
 }  // namespace octavo

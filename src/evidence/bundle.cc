@@ -145,7 +145,9 @@ void check_kernels(const std::vector<nlohmann::json>& kernels,
 }  // namespace
 
 Result<BundleReport> verify_bundle(const std::string& folder) {
-  return evidence::verify_bundle_with(folder, shipped_kernel_list());
+  return without_exceptions([&]() -> Result<BundleReport> {
+    return evidence::verify_bundle_with(folder, shipped_kernel_list());
+  });
 }
 
 Result<BundleReport> evidence::verify_bundle_with(const std::string& folder,

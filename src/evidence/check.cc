@@ -361,22 +361,24 @@ std::vector<evidence::Runner> runners_of(const CheckOptions& options) {
 }  // namespace
 
 Result<CheckReport> check(const CheckOptions& options) {
-  OCTAVO_RETURN_IF_ERROR(validate_options(options));
-  OCTAVO_RETURN_IF_ERROR(probe(options.device));
-  const Result<std::vector<evidence::Case>> suite = suite_of(options);
-  if (!suite.ok()) return suite.status();
-  const bool on_gpu = options.device.kind == Device::Kind::cuda;
-  const std::vector<evidence::Case> cases = evidence::chosen_cases(options, *suite);
-  const std::int64_t kernels =
-      on_gpu ? evidence::compile_kernels(options.device, cases, options.compile_progress) : 0;
-  const evidence::CheckOracle oracle = evidence::oracle_for(options.device);
-  Result<CheckReport> report =
-      options.suite == "emulated"
-          ? check_against_emulator(options, cases, evidence::library_runner(options.device),
-                                   evidence::library_runner(evidence::kEmulatedHopper), oracle)
-          : check_cases(options, cases, runners_of(options), oracle);
-  if (report.ok()) report->kernels = kernels;
-  return report;
+  return without_exceptions([&]() -> Result<CheckReport> {
+    OCTAVO_RETURN_IF_ERROR(validate_options(options));
+    OCTAVO_RETURN_IF_ERROR(probe(options.device));
+    const Result<std::vector<evidence::Case>> suite = suite_of(options);
+    if (!suite.ok()) return suite.status();
+    const bool on_gpu = options.device.kind == Device::Kind::cuda;
+    const std::vector<evidence::Case> cases = evidence::chosen_cases(options, *suite);
+    const std::int64_t kernels =
+        on_gpu ? evidence::compile_kernels(options.device, cases, options.compile_progress) : 0;
+    const evidence::CheckOracle oracle = evidence::oracle_for(options.device);
+    Result<CheckReport> report =
+        options.suite == "emulated"
+            ? check_against_emulator(options, cases, evidence::library_runner(options.device),
+                                     evidence::library_runner(evidence::kEmulatedHopper), oracle)
+            : check_cases(options, cases, runners_of(options), oracle);
+    if (report.ok()) report->kernels = kernels;
+    return report;
+  });
 }
 
 }  // namespace octavo

@@ -219,22 +219,24 @@ Status count_cases(const CountersOptions& options, const std::vector<BenchCase>&
 }  // namespace
 
 Result<CountersReport> counters(const CountersOptions& options) {
-  const std::vector<BenchCase> cases = evidence::named_cases(options.cases);
-  const evidence::PlannedCaseOptions planned{options.device, options.dtype, options.attention,
-                                             options.seed, options.config};
-  OCTAVO_RETURN_IF_ERROR(evidence::validate_cases(planned, cases));
-  CountersReport report;
-  report.device = name(options.device);
-  report.machine = evidence::machine_of(options.device);
-  report.dtype = name(options.dtype);
-  report.attention = options.attention;
-  report.seed = options.seed;
-  if (options.device.kind != Device::Kind::cuda) {
-    report.not_measured = fmt::format("{} has no counters; supported: GPUs.", report.device);
+  return without_exceptions([&]() -> Result<CountersReport> {
+    const std::vector<BenchCase> cases = evidence::named_cases(options.cases);
+    const evidence::PlannedCaseOptions planned{options.device, options.dtype, options.attention,
+                                               options.seed, options.config};
+    OCTAVO_RETURN_IF_ERROR(evidence::validate_cases(planned, cases));
+    CountersReport report;
+    report.device = name(options.device);
+    report.machine = evidence::machine_of(options.device);
+    report.dtype = name(options.dtype);
+    report.attention = options.attention;
+    report.seed = options.seed;
+    if (options.device.kind != Device::Kind::cuda) {
+      report.not_measured = fmt::format("{} has no counters; supported: GPUs.", report.device);
+      return report;
+    }
+    OCTAVO_RETURN_IF_ERROR(count_cases(options, cases, planned, report));
     return report;
-  }
-  OCTAVO_RETURN_IF_ERROR(count_cases(options, cases, planned, report));
-  return report;
+  });
 }
 
 }  // namespace octavo

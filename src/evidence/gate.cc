@@ -37,7 +37,9 @@ bool GateReport::passed() const {
 }
 
 Result<GateReport> gate(const GateOptions& options) {
-  return evidence::run_gates(options, evidence::library_subject(options));
+  return without_exceptions([&]() -> Result<GateReport> {
+    return evidence::run_gates(options, evidence::library_subject(options));
+  });
 }
 
 }  // namespace octavo

@@ -143,12 +143,16 @@ Result<std::vector<Report>> for_each_kernel(const std::string& name,
 
 Result<std::vector<MutantReport>> emulator_mutants(const std::string& kernel,
                                                    const EmulatorProgress& progress) {
-  return for_each_kernel<MutantReport>(kernel, progress, mutants_of);
+  return without_exceptions([&]() -> Result<std::vector<MutantReport>> {
+    return for_each_kernel<MutantReport>(kernel, progress, mutants_of);
+  });
 }
 
 Result<std::vector<MeasureReport>> emulator_measure(const std::string& kernel,
                                                     const EmulatorProgress& progress) {
-  return for_each_kernel<MeasureReport>(kernel, progress, measure_of);
+  return without_exceptions([&]() -> Result<std::vector<MeasureReport>> {
+    return for_each_kernel<MeasureReport>(kernel, progress, measure_of);
+  });
 }
 
 }  // namespace octavo

@@ -1,8 +1,9 @@
 // The file of thresholds, and how a value is held against one.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
-#include <set>
 
 #include "attention/error.h"
 #include "evidence/default_thresholds.h"
@@ -12,7 +13,8 @@ namespace octavo {
 namespace {
 
 Result<Threshold> read_threshold(const nlohmann::json& json) {
-  static const std::set<std::string> kGates = {"compile", "correctness", "performance", "counters"};
+  constexpr std::array<std::string_view, 4> kGates = {"compile", "correctness", "performance",
+                                                      "counters"};
   Threshold t;
   t.gate = json.at("gate");
   t.name = json.at("name");
@@ -23,7 +25,7 @@ Result<Threshold> read_threshold(const nlohmann::json& json) {
   t.min_gflop = json.value("min_gflop", 0.0);
   t.verdict = json.at("verdict");
   t.reason = json.at("reason");
-  if (!kGates.contains(t.gate))
+  if (std::find(kGates.begin(), kGates.end(), t.gate) == kGates.end())
     return invalid("thresholds", fmt::format("gate \"{}\"", t.gate),
                    "compile, correctness, performance, counters");
   if (t.at_least.has_value() == t.at_most.has_value())
@@ -38,22 +40,24 @@ Result<Threshold> read_threshold(const nlohmann::json& json) {
 }  // namespace
 
 Result<std::vector<Threshold>> gate_thresholds(std::string_view text) {
-  if (text.empty()) text = evidence::kDefaultThresholds;
-  std::vector<Threshold> list;
-  try {
-    const nlohmann::json json = nlohmann::json::parse(text);
-    if (json.at("kind") != "thresholds")
-      return invalid("thresholds", fmt::format("kind {}", json.at("kind").dump()),
-                     "kind \"thresholds\"");
-    for (const nlohmann::json& entry : json.at("thresholds")) {
-      Result<Threshold> threshold = read_threshold(entry);
-      if (!threshold.ok()) return threshold.status();
-      list.push_back(std::move(threshold).value());
+  return without_exceptions([&]() -> Result<std::vector<Threshold>> {
+    if (text.empty()) text = evidence::kDefaultThresholds;
+    std::vector<Threshold> list;
+    try {
+      const nlohmann::json json = nlohmann::json::parse(text);
+      if (json.at("kind") != "thresholds")
+        return invalid("thresholds", fmt::format("kind {}", json.at("kind").dump()),
+                       "kind \"thresholds\"");
+      for (const nlohmann::json& entry : json.at("thresholds")) {
+        Result<Threshold> threshold = read_threshold(entry);
+        if (!threshold.ok()) return threshold.status();
+        list.push_back(std::move(threshold).value());
+      }
+    } catch (const nlohmann::json::exception& error) {
+      return invalid("thresholds", error.what(), "JSON as docs/json.md has it");
     }
-  } catch (const nlohmann::json::exception& error) {
-    return invalid("thresholds", error.what(), "JSON as docs/json.md has it");
-  }
-  return list;
+    return list;
+  });
 }
 
 namespace evidence {

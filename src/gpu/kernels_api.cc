@@ -136,66 +136,73 @@ bool has_shipped_kernels() { return embedded_kernels().size() > 0; }
 std::string kernel_cache_directory() { return CubinCache::default_root(); }
 
 Result<std::vector<CachedKernelInfo>> cached_kernels() {
-  const Result<std::vector<CubinCache::Entry>> entries =
-      CubinCache(CubinCache::default_root()).list();
-  if (!entries.ok()) return entries.status();
-  std::vector<CachedKernelInfo> list;
-  for (const CubinCache::Entry& entry : *entries) {
-    CachedKernelInfo info;
-    info.key = entry.key;
-    info.name_expression = entry.kernel.name_expression;
-    info.brief = brief_of(info.name_expression);
-    info.arch = entry.kernel.arch;
-    info.ptx = entry.kernel.ptx;
-    info.bytes = entry.bytes;
-    info.modified = entry.modified;
-    info.compile_ms = entry.kernel.compile_ms;
-    info.compiler = entry.kernel.compiler;
-    info.status = entry.status;
-    list.push_back(std::move(info));
-  }
-  return list;
+  return without_exceptions([&]() -> Result<std::vector<CachedKernelInfo>> {
+    const Result<std::vector<CubinCache::Entry>> entries =
+        CubinCache(CubinCache::default_root()).list();
+    if (!entries.ok()) return entries.status();
+    std::vector<CachedKernelInfo> list;
+    for (const CubinCache::Entry& entry : *entries) {
+      CachedKernelInfo info;
+      info.key = entry.key;
+      info.name_expression = entry.kernel.name_expression;
+      info.brief = brief_of(info.name_expression);
+      info.arch = entry.kernel.arch;
+      info.ptx = entry.kernel.ptx;
+      info.bytes = entry.bytes;
+      info.modified = entry.modified;
+      info.compile_ms = entry.kernel.compile_ms;
+      info.compiler = entry.kernel.compiler;
+      info.status = entry.status;
+      list.push_back(std::move(info));
+    }
+    return list;
+  });
 }
 
 Result<int> remove_cached_kernels(std::string_view prefix) {
-  return CubinCache(CubinCache::default_root()).remove(prefix);
+  return without_exceptions(
+      [&]() -> Result<int> { return CubinCache(CubinCache::default_root()).remove(prefix); });
 }
 
 Result<KernelInfo> compile_kernel(std::string_view config_text) {
-  Result<Asked> kernel_asked = asked(config_text);
-  if (!kernel_asked.ok()) return kernel_asked.status();
-  const auto loaded =
-      kernel_store().get(kernel_asked->source, {.allow_spills = true, .allow_debug = true});
-  if (!loaded.ok()) return loaded.status();
-  describe_image((*loaded)->kernel, kernel_asked->info);
-  return std::move(kernel_asked->info);
+  return without_exceptions([&]() -> Result<KernelInfo> {
+    Result<Asked> kernel_asked = asked(config_text);
+    if (!kernel_asked.ok()) return kernel_asked.status();
+    const auto loaded =
+        kernel_store().get(kernel_asked->source, {.allow_spills = true, .allow_debug = true});
+    if (!loaded.ok()) return loaded.status();
+    describe_image((*loaded)->kernel, kernel_asked->info);
+    return std::move(kernel_asked->info);
+  });
 }
 
 Result<KernelExplanation> explain_kernel(std::string_view config_text) {
-  const Result<Asked> kernel_asked = asked(config_text);
-  if (!kernel_asked.ok()) return kernel_asked.status();
-  const KernelSource& source = kernel_asked->source;
-  KernelExplanation out;
-  out.info = kernel_asked->info;
-  out.name_expression = source.name_expression;
-  out.options = fmt::format("{}", fmt::join(nvrtc_options(source.arch, source.ptx), " "));
-  out.sources_sha256 = sources_digest(source.include);
-  const Result<std::string> version = nvrtc_version();
-  out.compiler = version.ok() ? *version : version.status().message();
-  const CubinCache cache(CubinCache::default_root());
-  if (version.ok()) {
-    out.key = cache_key(source, *version);
-    if (!cache.root().empty()) out.directory = cache.root() + "/" + out.key;
-  }
-  Result<CompiledKernel> kernel = embedded_kernels().load(cache_key(source, ""));
-  if (kernel.ok()) {
-    out.where = KernelExplanation::Where::embedded;
-  } else {
-    kernel = version.ok() ? cache.load(out.key) : load_of_any_compiler(cache, source);
-    if (kernel.ok()) out.where = KernelExplanation::Where::disk;
-  }
-  describe_image(kernel, out.info);
-  return out;
+  return without_exceptions([&]() -> Result<KernelExplanation> {
+    const Result<Asked> kernel_asked = asked(config_text);
+    if (!kernel_asked.ok()) return kernel_asked.status();
+    const KernelSource& source = kernel_asked->source;
+    KernelExplanation out;
+    out.info = kernel_asked->info;
+    out.name_expression = source.name_expression;
+    out.options = fmt::format("{}", fmt::join(nvrtc_options(source.arch, source.ptx), " "));
+    out.sources_sha256 = sources_digest(source.include);
+    const Result<std::string> version = nvrtc_version();
+    out.compiler = version.ok() ? *version : version.status().message();
+    const CubinCache cache(CubinCache::default_root());
+    if (version.ok()) {
+      out.key = cache_key(source, *version);
+      if (!cache.root().empty()) out.directory = cache.root() + "/" + out.key;
+    }
+    Result<CompiledKernel> kernel = embedded_kernels().load(cache_key(source, ""));
+    if (kernel.ok()) {
+      out.where = KernelExplanation::Where::embedded;
+    } else {
+      kernel = version.ok() ? cache.load(out.key) : load_of_any_compiler(cache, source);
+      if (kernel.ok()) out.where = KernelExplanation::Where::disk;
+    }
+    describe_image(kernel, out.info);
+    return out;
+  });
 }
 
 }  // namespace octavo

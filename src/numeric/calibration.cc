@@ -55,8 +55,8 @@ Status check_observe(std::string_view entry_name, const ConstTensor& x, DType fo
 
 Status Calibration::observe(std::string_view name, const ConstTensor& x, DType format,
                             const QuantizeOptions& options) {
-  OCTAVO_RETURN_IF_ERROR(check_observe(name, x, format, options));
   return without_exceptions([&]() -> Status {
+    OCTAVO_RETURN_IF_ERROR(check_observe(name, x, format, options));
     Entry seen{std::string(name), format, options.granularity, Entry{}.block_rows, x.shape, 1, {}};
     if (options.granularity == Granularity::block) seen.block_rows = options.block_rows;
     const std::int64_t count = scale_count(x.shape, options.granularity, options.block_rows);
@@ -83,18 +83,20 @@ Status Calibration::observe(std::string_view name, const ConstTensor& x, DType f
 }
 
 Result<std::vector<float>> Calibration::scales(std::string_view name) const {
-  std::string names;
-  for (const Entry& entry : entries_) {
-    if (entry.name != name) {
-      names += names.empty() ? entry.name : ", " + entry.name;
-      continue;
+  return without_exceptions([&]() -> Result<std::vector<float>> {
+    std::string names;
+    for (const Entry& entry : entries_) {
+      if (entry.name != name) {
+        names += names.empty() ? entry.name : ", " + entry.name;
+        continue;
+      }
+      std::vector<float> scales(entry.amax.size());
+      std::transform(entry.amax.begin(), entry.amax.end(), scales.begin(),
+                     [&entry](float amax) { return scale_from_amax(entry.format, amax); });
+      return scales;
     }
-    std::vector<float> scales(entry.amax.size());
-    std::transform(entry.amax.begin(), entry.amax.end(), scales.begin(),
-                   [&entry](float amax) { return scale_from_amax(entry.format, amax); });
-    return scales;
-  }
-  return invalid("name", fmt::format("'{}'", name), names.empty() ? "none: it is empty" : names);
+    return invalid("name", fmt::format("'{}'", name), names.empty() ? "none: it is empty" : names);
+  });
 }
 
 }  // namespace octavo

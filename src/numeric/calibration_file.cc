@@ -70,15 +70,34 @@ Status write_file(const std::string& path, const std::string& text) {
   return io_error("cannot be written", path);
 }
 
-Json to_json(const Calibration::Entry& entry) {
-  return {{"name", entry.name},
-          {"format", name(entry.format)},
-          {"granularity", name(entry.granularity)},
-          {"block_rows", entry.block_rows},
-          {"shape", entry.shape},
-          {"tensors", entry.tensors},
-          {"amax", entry.amax}};
+// Json allocates when it destroys arrays and objects, and ends the program where it cannot. So what
+// is written is put together from its numbers and strings, and what was read is emptied from the
+// leaves up, which takes no memory.
+template <class Values>
+std::string array_text(const Values& values) {
+  std::string text;
+  for (const auto value : values) text += (text.empty() ? "" : ", ") + Json(value).dump();
+  return "[" + text + "]";
 }
+
+std::string entry_text(const Calibration::Entry& entry) {
+  return fmt::format(
+      "  {{\"name\": {}, \"format\": \"{}\", \"granularity\": \"{}\", \"block_rows\": {},\n"
+      "   \"shape\": {}, \"tensors\": {},\n   \"amax\": {}}}",
+      Json(entry.name).dump(), name(entry.format), name(entry.granularity), entry.block_rows,
+      array_text(entry.shape), entry.tensors, array_text(entry.amax));
+}
+
+void empty(Json& value) {
+  if (!value.is_structured()) return;
+  for (Json& part : value) empty(part);
+  value.clear();
+}
+
+struct ParsedFile {
+  Json root;
+  ~ParsedFile() { empty(root); }
+};
 
 // A field's value as text, short enough for a sentence.
 std::string shown(const Json& value) {
@@ -205,35 +224,33 @@ Result<std::vector<Calibration::Entry>> entries_from(const Json& root) {
 
 Status Calibration::save(const std::string& path) const {
   return without_exceptions([&]() -> Status {
-    Json entries = Json::array();
-    for (const Entry& entry : entries_) entries.push_back(to_json(entry));
-    const Json root = {{"octavo_calibration", kVersion}, {"entries", std::move(entries)}};
-    std::string text;
+    std::string entries;
     try {
-      text = root.dump(1) + "\n";
+      for (const Entry& entry : entries_)
+        entries += (entries.empty() ? "\n" : ",\n") + entry_text(entry);
     } catch (const Json::type_error&) {
       return invalid("name", "text that is not UTF-8", "names in UTF-8");
     }
-    return write_file(path, text);
+    return write_file(path, fmt::format("{{\"octavo_calibration\": {},\n \"entries\": [{}]}}\n",
+                                        kVersion, entries));
   });
 }
 
 Result<Calibration> Calibration::load(const std::string& path) {
-  Calibration calibration;
-  const Status status = without_exceptions([&]() -> Status {
+  return without_exceptions([&]() -> Result<Calibration> {
     const Result<std::string> text = read_file(path);
     if (!text.ok()) return text.status();
     // Deeper values are dropped as they are read, so that brackets alone cannot fill the memory.
-    const Json root = Json::parse(
+    ParsedFile file;
+    file.root = Json::parse(
         *text, [](int depth, Json::parse_event_t, const Json&) { return depth <= kDeepestNesting; },
         false);
-    Result<std::vector<Entry>> entries = entries_from(root);
+    Result<std::vector<Entry>> entries = entries_from(file.root);
     if (!entries.ok()) return in_file(path, entries.status());
+    Calibration calibration;
     calibration.entries_ = std::move(*entries);
-    return {};
+    return calibration;
   });
-  if (!status.ok()) return status;
-  return calibration;
 }
 
 }  // namespace octavo

@@ -3,8 +3,6 @@
 
 #include <array>
 #include <cstdint>
-#include <new>
-#include <stdexcept>
 #include <string_view>
 
 #include "octavo/octavo.hpp"
@@ -28,17 +26,5 @@ Status check_options(const QuantizeOptions& options);
 ConstTensor scales_as_tensor(const Scales& scales, const std::array<std::int64_t, 4>& shape);
 // Every scale is finite and at least `smallest`, which is positive.
 Status check_scales(const Scales& scales, const std::array<std::int64_t, 4>& shape, float smallest);
-
-// No function of the library throws: what may not be had becomes a Status.
-template <class Function>
-Status without_exceptions(Function function) {
-  try {
-    return function();
-  } catch (const std::bad_alloc&) {
-    return {ErrorCode::out_of_memory, "Out of memory for the rows and scales of the tensor."};
-  } catch (const std::length_error&) {
-    return {ErrorCode::out_of_memory, "Out of memory for the rows and scales of the tensor."};
-  }
-}
 
 }  // namespace octavo

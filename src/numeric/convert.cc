@@ -27,46 +27,48 @@ bool is_empty(const ConstTensor& x) {
 template <class Change>
 Status transfer(const ConstTensor& in, const Tensor& out, Change change) {
   if (is_empty(in)) return {};
-  return without_exceptions([&]() -> Status {
-    const auto [batch, heads, rows, columns] = in.shape;
-    std::vector<float> row(static_cast<std::size_t>(columns));
-    for (std::int64_t b = 0; b < batch; ++b) {
-      for (std::int64_t h = 0; h < heads; ++h) {
-        for (std::int64_t s = 0; s < rows; ++s) {
-          load_row(in, b, h, s, row.data());
-          change(b, h, s, row);
-          store_row(out, b, h, s, row.data());
-        }
+  const auto [batch, heads, rows, columns] = in.shape;
+  std::vector<float> row(static_cast<std::size_t>(columns));
+  for (std::int64_t b = 0; b < batch; ++b) {
+    for (std::int64_t h = 0; h < heads; ++h) {
+      for (std::int64_t s = 0; s < rows; ++s) {
+        load_row(in, b, h, s, row.data());
+        change(b, h, s, row);
+        store_row(out, b, h, s, row.data());
       }
     }
-    return {};
-  });
+  }
+  return {};
 }
 
 }  // namespace
 
 Status dequantize(const ConstTensor& codes, const Scales& scales, const Tensor& out) {
-  OCTAVO_RETURN_IF_ERROR(check_grouping(scales.granularity, scales.block_rows));
-  OCTAVO_RETURN_IF_ERROR(check_codes("codes", codes));
-  OCTAVO_RETURN_IF_ERROR(check_written(codes, "codes", out));
-  OCTAVO_RETURN_IF_ERROR(
-      check_scales(scales, codes.shape, std::numeric_limits<float>::denorm_min()));
-  OCTAVO_RETURN_IF_ERROR(
-      validate_apart("out", out, "scales", scales_as_tensor(scales, codes.shape)));
+  return without_exceptions([&]() -> Status {
+    OCTAVO_RETURN_IF_ERROR(check_grouping(scales.granularity, scales.block_rows));
+    OCTAVO_RETURN_IF_ERROR(check_codes("codes", codes));
+    OCTAVO_RETURN_IF_ERROR(check_written(codes, "codes", out));
+    OCTAVO_RETURN_IF_ERROR(
+        check_scales(scales, codes.shape, std::numeric_limits<float>::denorm_min()));
+    OCTAVO_RETURN_IF_ERROR(
+        validate_apart("out", out, "scales", scales_as_tensor(scales, codes.shape)));
 
-  const ScaleIndex index = scale_index(scales, codes.shape);
-  return transfer(codes, out, [&](auto b, auto h, auto s, std::vector<float>& row) {
-    for (std::size_t c = 0; c < row.size(); ++c) {
-      const float scale = scales.data[index.at(b, h, s, static_cast<std::int64_t>(c))];
-      row[c] *= step_of(codes.dtype, scale);
-    }
+    const ScaleIndex index = scale_index(scales, codes.shape);
+    return transfer(codes, out, [&](auto b, auto h, auto s, std::vector<float>& row) {
+      for (std::size_t c = 0; c < row.size(); ++c) {
+        const float scale = scales.data[index.at(b, h, s, static_cast<std::int64_t>(c))];
+        row[c] *= step_of(codes.dtype, scale);
+      }
+    });
   });
 }
 
 Status convert(const ConstTensor& in, const Tensor& out) {
-  OCTAVO_RETURN_IF_ERROR(check_values("in", in));
-  OCTAVO_RETURN_IF_ERROR(check_written(in, "in", out));
-  return transfer(in, out, [](auto, auto, auto, std::vector<float>&) {});
+  return without_exceptions([&]() -> Status {
+    OCTAVO_RETURN_IF_ERROR(check_values("in", in));
+    OCTAVO_RETURN_IF_ERROR(check_written(in, "in", out));
+    return transfer(in, out, [](auto, auto, auto, std::vector<float>&) {});
+  });
 }
 
 }  // namespace octavo

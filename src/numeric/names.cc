@@ -51,14 +51,16 @@ std::string_view name_in(std::span<const Spelling<T>> spellings, T value) {
 template <class T>
 Result<T> parse_in(std::span<const Spelling<T>> spellings, std::string_view what,
                    std::string_view text) {
-  std::string names;
-  for (const Spelling<T>& spelling : spellings) {
-    if (spelling.text == text) return spelling.value;
-    if (name_in(spellings, spelling.value) != spelling.text) continue;
-    if (!names.empty()) names += ", ";
-    names += spelling.text;
-  }
-  return invalid(what, fmt::format("'{}'", text), names);
+  return without_exceptions([&]() -> Result<T> {
+    std::string names;
+    for (const Spelling<T>& spelling : spellings) {
+      if (spelling.text == text) return spelling.value;
+      if (name_in(spellings, spelling.value) != spelling.text) continue;
+      if (!names.empty()) names += ", ";
+      names += spelling.text;
+    }
+    return invalid(what, fmt::format("'{}'", text), names);
+  });
 }
 
 }  // namespace

@@ -233,17 +233,19 @@ RangeStats write_codes(const ConstTensor& x, const QuantizeOptions& options, con
 
 Status quantize(const ConstTensor& x, const QuantizeOptions& options, const Tensor& codes,
                 float* scales, float* mean, RangeStats* stats) {
-  OCTAVO_RETURN_IF_ERROR(check_codes("codes", codes));
-  OCTAVO_RETURN_IF_ERROR(check_largest_code(options.largest_code, codes.dtype));
-  const float largest_code =
-      options.largest_code == 0 ? largest(codes.dtype) : options.largest_code;
-  return quantize_to(largest_code, x, options, codes, scales, mean, stats);
+  return without_exceptions([&]() -> Status {
+    OCTAVO_RETURN_IF_ERROR(check_codes("codes", codes));
+    OCTAVO_RETURN_IF_ERROR(check_largest_code(options.largest_code, codes.dtype));
+    const float largest_code =
+        options.largest_code == 0 ? largest(codes.dtype) : options.largest_code;
+    return quantize_to(largest_code, x, options, codes, scales, mean, stats);
+  });
 }
 
 Status quantize_to(float largest_code, const ConstTensor& x, const QuantizeOptions& options,
                    const Tensor& codes, float* scales, float* mean, RangeStats* stats) {
-  OCTAVO_RETURN_IF_ERROR(check_quantize(x, options, codes, scales, mean));
   return without_exceptions([&]() -> Status {
+    OCTAVO_RETURN_IF_ERROR(check_quantize(x, options, codes, scales, mean));
     // All that may fail, before anything is written.
     const bool empty = std::find(x.shape.begin(), x.shape.end(), 0) != x.shape.end();
     const auto columns = static_cast<std::size_t>(empty ? 0 : x.shape[3]);

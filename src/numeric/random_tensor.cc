@@ -11,11 +11,11 @@
 namespace octavo {
 
 Status random_normal(const Tensor& tensor, std::uint64_t seed, std::uint64_t stream) {
-  OCTAVO_RETURN_IF_ERROR(check_values("tensor", tensor));
-  OCTAVO_RETURN_IF_ERROR(validate_no_self_overlap("tensor", tensor));
-  const auto [batch, heads, rows, columns] = tensor.shape;
-  if (batch == 0 || heads == 0 || rows == 0 || columns == 0) return {};
   return without_exceptions([&]() -> Status {
+    OCTAVO_RETURN_IF_ERROR(check_values("tensor", tensor));
+    OCTAVO_RETURN_IF_ERROR(validate_no_self_overlap("tensor", tensor));
+    const auto [batch, heads, rows, columns] = tensor.shape;
+    if (batch == 0 || heads == 0 || rows == 0 || columns == 0) return {};
     std::vector<float> row(static_cast<std::size_t>(tensor.shape[3]));
     std::uint64_t index = 0;
     for (std::int64_t b = 0; b < tensor.shape[0]; ++b) {

@@ -118,18 +118,20 @@ class ThreadWorkspaces {
 }  // namespace
 
 Status attention(const Arguments& arguments, const Options& options, Device device, Stream stream) {
-  if (Status status; own_plans().run_again(arguments, options, device, stream, status))
-    return status;
-  const Result<Problem> problem = problem_of(arguments, options);
-  if (!problem.ok()) return problem.status();
-  const Result<const Plan::Impl*> made = plan_for(*problem, device);
-  if (!made.ok()) return made.status();
-  const Plan::Impl& plan = **made;
-  thread_local ThreadWorkspaces workspaces;
-  const Result<Workspace> workspace =
-      workspaces.at_least(device, stream, plan.workspace_bytes(*problem, &arguments));
-  if (!workspace.ok()) return workspace.status();
-  return run_posed(plan, *problem, arguments, *workspace, stream);
+  return without_exceptions([&]() -> Status {
+    if (Status status; own_plans().run_again(arguments, options, device, stream, status))
+      return status;
+    const Result<Problem> problem = problem_of(arguments, options);
+    if (!problem.ok()) return problem.status();
+    const Result<const Plan::Impl*> made = plan_for(*problem, device);
+    if (!made.ok()) return made.status();
+    const Plan::Impl& plan = **made;
+    thread_local ThreadWorkspaces workspaces;
+    const Result<Workspace> workspace =
+        workspaces.at_least(device, stream, plan.full_workspace_bytes(*problem, &arguments));
+    if (!workspace.ok()) return workspace.status();
+    return run_posed(plan, *problem, arguments, *workspace, stream);
+  });
 }
 
 }  // namespace octavo

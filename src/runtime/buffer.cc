@@ -88,43 +88,52 @@ Status check_span(const char* what, std::size_t count, std::size_t offset, std::
 }  // namespace
 
 Result<Buffer> Buffer::make(Device device, std::size_t bytes) {
-  if (bytes == 0) return Buffer();
-  if (device.kind == Device::Kind::cuda) {
-    const Result<const Gpu*> gpu = open_gpu(device.index);
-    if (!gpu.ok()) return gpu.status();
-    auto memory = std::make_shared<GpuBuffer>(**gpu);
-    OCTAVO_RETURN_IF_ERROR(memory->allocate(bytes));
+  return without_exceptions([&]() -> Result<Buffer> {
+    if (bytes == 0) return Buffer();
+    if (device.kind == Device::Kind::cuda) {
+      const Result<const Gpu*> gpu = open_gpu(device.index);
+      if (!gpu.ok()) return gpu.status();
+      auto memory = std::make_shared<GpuBuffer>(**gpu);
+      OCTAVO_RETURN_IF_ERROR(memory->allocate(bytes));
+      return Buffer(std::move(memory));
+    }
+    auto memory = std::make_shared<HostBuffer>(bytes);
+    if (memory->data == nullptr)
+      return Status(ErrorCode::out_of_memory,
+                    fmt::format("{} bytes could not be allocated.", bytes));
     return Buffer(std::move(memory));
-  }
-  auto memory = std::make_shared<HostBuffer>(bytes);
-  if (memory->data == nullptr)
-    return Status(ErrorCode::out_of_memory, fmt::format("{} bytes could not be allocated.", bytes));
-  return Buffer(std::move(memory));
+  });
 }
 
 void* Buffer::data() const { return impl_ ? impl_->data : nullptr; }
 std::size_t Buffer::bytes() const { return impl_ ? impl_->bytes : 0; }
 
 Status Buffer::upload(const void* from, std::size_t bytes, std::size_t offset) const {
-  OCTAVO_RETURN_IF_ERROR(check_span("upload", bytes, offset, this->bytes()));
-  return bytes == 0 ? Status() : impl_->upload(from, bytes, offset);
+  return without_exceptions([&]() -> Status {
+    OCTAVO_RETURN_IF_ERROR(check_span("upload", bytes, offset, this->bytes()));
+    return bytes == 0 ? Status() : impl_->upload(from, bytes, offset);
+  });
 }
 
 Status Buffer::download(void* to, std::size_t bytes, std::size_t offset, Stream stream) const {
-  OCTAVO_RETURN_IF_ERROR(check_span("download", bytes, offset, this->bytes()));
-  return bytes == 0 ? Status() : impl_->download(to, bytes, offset, stream);
+  return without_exceptions([&]() -> Status {
+    OCTAVO_RETURN_IF_ERROR(check_span("download", bytes, offset, this->bytes()));
+    return bytes == 0 ? Status() : impl_->download(to, bytes, offset, stream);
+  });
 }
 
 Status synchronize(Device device, Stream stream) {
-  if (device.kind != Device::Kind::cuda) return {};
-  const Result<const Gpu*> gpu = open_gpu(device.index);
-  if (!gpu.ok()) return gpu.status();
-  const CurrentContext current(**gpu);
-  OCTAVO_RETURN_IF_ERROR(current.status());
-  const Driver& d = *(*gpu)->driver;
-  OCTAVO_GPU_TRY(d, d.stream_synchronize(static_cast<cuda::StreamHandle>(stream)),
-                 "cuStreamSynchronize");
-  return {};
+  return without_exceptions([&]() -> Status {
+    if (device.kind != Device::Kind::cuda) return {};
+    const Result<const Gpu*> gpu = open_gpu(device.index);
+    if (!gpu.ok()) return gpu.status();
+    const CurrentContext current(**gpu);
+    OCTAVO_RETURN_IF_ERROR(current.status());
+    const Driver& d = *(*gpu)->driver;
+    OCTAVO_GPU_TRY(d, d.stream_synchronize(static_cast<cuda::StreamHandle>(stream)),
+                   "cuStreamSynchronize");
+    return {};
+  });
 }
 
 }  // namespace octavo

@@ -27,25 +27,21 @@ static_assert(static_cast<int>(ErrorCode::io_error) == OCTAVO_IO_ERROR);
 
 thread_local std::string last_error;
 
-octavo_status report(const Status& status) {
-  if (!status.ok()) last_error = status.message();
-  return static_cast<octavo_status>(status.code());
+octavo_status report(const Status& status) noexcept {
+  if (status.ok()) return OCTAVO_OK;
+  try {
+    last_error = status.message();
+    return static_cast<octavo_status>(status.code());
+  } catch (const std::bad_alloc&) {
+    last_error = "Out of memory.";  // needs none: it fits into the string itself
+    return OCTAVO_OUT_OF_MEMORY;
+  }
 }
 
 // Runs a body that returns Status; nothing it throws passes.
 template <class Body>
 octavo_status guarded(const Body& body) noexcept {
-  try {
-    try {
-      return report(body());
-    } catch (const std::bad_alloc&) {
-      return report({ErrorCode::out_of_memory, "Memory could not be allocated."});
-    } catch (const std::exception& error) {
-      return report({ErrorCode::device_error, error.what()});
-    }
-  } catch (...) {
-    return OCTAVO_OUT_OF_MEMORY;  // not even the sentence found room
-  }
+  return report(without_exceptions(body));
 }
 
 Status require(const void* pointer, std::string_view what) {

@@ -47,25 +47,27 @@ std::string name(Device device) {
 }
 
 Result<Device> parse_device(std::string_view text) {
-  if (text == "cpu") return Device{Device::Kind::cpu, 0};
-  if (text == "emulator") return Device{Device::Kind::emulator, 0};
-  if (text == "emulator:90") return Device{Device::Kind::emulator, 90};
-  if (text == "cuda") return Device{Device::Kind::cuda, 0};
-  if (text == "auto") {
-    Device best{};
-    for (const DeviceInfo& info : devices())
-      if (info.available && info.device.kind == Device::Kind::cuda) return info.device;
-    return best;
-  }
-  constexpr std::string_view kCuda = "cuda:";
-  if (text.starts_with(kCuda)) {
-    int index = -1;
-    const char* end = text.data() + text.size();
-    const auto parsed = std::from_chars(text.data() + kCuda.size(), end, index);
-    if (parsed.ec == std::errc() && parsed.ptr == end && index >= 0)
-      return Device{Device::Kind::cuda, index};
-  }
-  return invalid("device", fmt::format("'{}'", text), kDeviceNames);
+  return without_exceptions([&]() -> Result<Device> {
+    if (text == "cpu") return Device{Device::Kind::cpu, 0};
+    if (text == "emulator") return Device{Device::Kind::emulator, 0};
+    if (text == "emulator:90") return Device{Device::Kind::emulator, 90};
+    if (text == "cuda") return Device{Device::Kind::cuda, 0};
+    if (text == "auto") {
+      Device best{};
+      for (const DeviceInfo& info : devices())
+        if (info.available && info.device.kind == Device::Kind::cuda) return info.device;
+      return best;
+    }
+    constexpr std::string_view kCuda = "cuda:";
+    if (text.starts_with(kCuda)) {
+      int index = -1;
+      const char* end = text.data() + text.size();
+      const auto parsed = std::from_chars(text.data() + kCuda.size(), end, index);
+      if (parsed.ec == std::errc() && parsed.ptr == end && index >= 0)
+        return Device{Device::Kind::cuda, index};
+    }
+    return invalid("device", fmt::format("'{}'", text), kDeviceNames);
+  });
 }
 
 std::vector<DeviceInfo> devices() {
@@ -86,11 +88,13 @@ std::vector<DeviceInfo> devices() {
 }
 
 Status set_cpu_threads(int threads) {
-  constexpr int kMostThreads = 1024;
-  if (threads < 0 || threads > kMostThreads)
-    return invalid("threads", fmt::format("{}", threads), "0 (one per core) to 1024");
-  cpu::set_thread_count(threads);
-  return {};
+  return without_exceptions([&]() -> Status {
+    constexpr int kMostThreads = 1024;
+    if (threads < 0 || threads > kMostThreads)
+      return invalid("threads", fmt::format("{}", threads), "0 (one per core) to 1024");
+    cpu::set_thread_count(threads);
+    return {};
+  });
 }
 
 std::string_view version() { return OCTAVO_VERSION; }

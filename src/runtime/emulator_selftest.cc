@@ -30,22 +30,24 @@ std::vector<SelftestResult> emulator_selftest(int schedules) {
 }
 
 Result<ConformanceReport> emulator_conformance(const std::string& golden) {
-  const std::vector<emulator::GoldenSet> sets = emulator::golden_from_bytes(golden);
-  if (sets.empty())
-    return invalid("golden", fmt::format("{} bytes of something else", golden.size()),
-                   "what tools/record_conformance.cc writes");
-  ConformanceReport report;
-  report.device = emulator::golden_device(golden);
-  for (const emulator::ConformanceSet& set : emulator::conformance_sets()) {
-    const auto found =
-        std::find_if(sets.begin(), sets.end(), [&](const auto& g) { return g.name == set.name; });
-    std::optional<emulator::GoldenSet> recorded;
-    if (found != sets.end()) recorded = *found;
-    emulator::ConformanceResult result = conform(set, recorded);
-    report.rows.push_back(
-        {set.name, result.words, result.wrong, recorded.has_value(), std::move(result.first)});
-  }
-  return report;
+  return without_exceptions([&]() -> Result<ConformanceReport> {
+    const std::vector<emulator::GoldenSet> sets = emulator::golden_from_bytes(golden);
+    if (sets.empty())
+      return invalid("golden", fmt::format("{} bytes of something else", golden.size()),
+                     "what tools/record_conformance.cc writes");
+    ConformanceReport report;
+    report.device = emulator::golden_device(golden);
+    for (const emulator::ConformanceSet& set : emulator::conformance_sets()) {
+      const auto found =
+          std::find_if(sets.begin(), sets.end(), [&](const auto& g) { return g.name == set.name; });
+      std::optional<emulator::GoldenSet> recorded;
+      if (found != sets.end()) recorded = *found;
+      emulator::ConformanceResult result = conform(set, recorded);
+      report.rows.push_back(
+          {set.name, result.words, result.wrong, recorded.has_value(), std::move(result.first)});
+    }
+    return report;
+  });
 }
 
 }  // namespace octavo

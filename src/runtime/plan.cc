@@ -22,16 +22,21 @@ std::size_t Plan::workspace_bytes() const {
 }
 
 std::size_t Plan::workspace_bytes(const Arguments& arguments) const {
-  const Result<Problem> posed = problem_of(arguments, impl_->problem.options);
-  return posed.ok() ? impl_->workspace_bytes(*posed, &arguments) : 0;
+  const Result<std::size_t> bytes = without_exceptions([&]() -> Result<std::size_t> {
+    return impl_->workspace_bytes(problem_of(arguments, impl_->problem.options).value(),
+                                  &arguments);
+  });
+  return bytes.ok() ? *bytes : 0;
 }
 
 Status Plan::run(const Arguments& arguments, Workspace workspace, Stream stream) const {
-  if (Status status; impl_->run_again(arguments, stream, status)) return status;
-  const Result<Problem> posed = problem_of(arguments, impl_->problem.options);
-  if (!posed.ok()) return posed.status();
-  if (*posed != impl_->problem) OCTAVO_RETURN_IF_ERROR(validate_run(impl_->problem, *posed));
-  return run_posed(*impl_, *posed, arguments, workspace, stream);
+  return without_exceptions([&]() -> Status {
+    if (Status status; impl_->run_again(arguments, stream, status)) return status;
+    const Result<Problem> posed = problem_of(arguments, impl_->problem.options);
+    if (!posed.ok()) return posed.status();
+    if (*posed != impl_->problem) OCTAVO_RETURN_IF_ERROR(validate_run(impl_->problem, *posed));
+    return run_posed(*impl_, *posed, arguments, workspace, stream);
+  });
 }
 
 // Of the devices whose memory is the host's.
@@ -69,15 +74,19 @@ Result<std::shared_ptr<const Plan::Impl>> make_plan(const Problem& problem, Devi
 }
 
 Result<Plan> plan(const Problem& problem, Device device) {
-  Result<std::shared_ptr<const Plan::Impl>> made = make_plan(problem, device);
-  if (!made.ok()) return made.status();
-  return Plan(*std::move(made));
+  return without_exceptions([&]() -> Result<Plan> {
+    Result<std::shared_ptr<const Plan::Impl>> made = make_plan(problem, device);
+    if (!made.ok()) return made.status();
+    return Plan(*std::move(made));
+  });
 }
 
 Result<Explanation> explain(const Problem& problem, Device device) {
-  const Result<Plan> made = plan(problem, device);
-  if (!made.ok()) return made.status();
-  return made->explain();
+  return without_exceptions([&]() -> Result<Explanation> {
+    const Result<Plan> made = plan(problem, device);
+    if (!made.ok()) return made.status();
+    return made->explain();
+  });
 }
 
 }  // namespace octavo

@@ -98,18 +98,20 @@ Status StagedArguments::fetch(Stream stream) const {
 }
 
 Status attention_from_host(const Arguments& arguments, const Options& options, Device device) {
-  if (device.kind == Device::Kind::cpu) return attention(arguments, options, device);
-  const Result<Problem> posed = problem_of(arguments, options);
-  if (!posed.ok()) return posed.status();
-  const Result<StagedArguments> staged = StagedArguments::make(arguments, *posed, device);
-  if (!staged.ok()) return staged.status();
-  const Result<Plan> made = plan(*posed, device);
-  if (!made.ok()) return made.status();
-  const Result<Buffer> workspace = Buffer::make(device, made->workspace_bytes(arguments));
-  if (!workspace.ok()) return workspace.status();
-  OCTAVO_RETURN_IF_ERROR(made->run(staged->on_device(), {workspace->data(), workspace->bytes()}));
-  OCTAVO_RETURN_IF_ERROR(synchronize(device));
-  return staged->fetch();
+  return without_exceptions([&]() -> Status {
+    if (device.kind == Device::Kind::cpu) return attention(arguments, options, device);
+    const Result<Problem> posed = problem_of(arguments, options);
+    if (!posed.ok()) return posed.status();
+    const Result<StagedArguments> staged = StagedArguments::make(arguments, *posed, device);
+    if (!staged.ok()) return staged.status();
+    const Result<Plan> made = plan(*posed, device);
+    if (!made.ok()) return made.status();
+    const Result<Buffer> workspace = Buffer::make(device, made->workspace_bytes(arguments));
+    if (!workspace.ok()) return workspace.status();
+    OCTAVO_RETURN_IF_ERROR(made->run(staged->on_device(), {workspace->data(), workspace->bytes()}));
+    OCTAVO_RETURN_IF_ERROR(synchronize(device));
+    return staged->fetch();
+  });
 }
 
 }  // namespace octavo

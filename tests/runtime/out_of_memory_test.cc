@@ -1,0 +1,231 @@
+// Every allocation of every public function fails once: nothing is thrown, the status says what is
+// missing, nothing is written, and the next call is right and has all threads.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "attention/call.h"
+#include "counting_allocator.h"
+#include "cpu/thread_pool.h"
+#include "octavo/octavo.h"
+
+namespace octavo {
+namespace {
+
+using test::Call;
+using test::FailingAllocation;
+
+constexpr int kThreads = 3;
+
+// Each task waits for the others: without a thread for each they never meet.
+bool pool_has_all_threads() {
+  std::atomic<int> arrived = 0;
+  std::atomic<bool> met = true;
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  cpu::parallel_for(kThreads, kThreads, [&](std::int64_t, int) {
+    ++arrived;
+    while (arrived < kThreads && met) {
+      if (std::chrono::steady_clock::now() > end) met = false;
+      std::this_thread::yield();
+    }
+  });
+  return met;
+}
+
+struct Tally {
+  int out_of_memory = 0;
+  std::int64_t allocations = 0;
+};
+
+// Calls `function` with its first allocation failing, then its second, until none is left to fail.
+Tally fail_each_allocation(const std::function<ErrorCode()>& function, ErrorCode expected) {
+  Tally tally;
+  for (std::int64_t n = 1;; ++n) {
+    bool thrown = false, happened = false;
+    ErrorCode code = ErrorCode::ok;
+    {
+      const FailingAllocation failing(n);
+      try {
+        code = function();
+      } catch (...) {
+        thrown = true;
+      }
+      happened = failing.happened();
+    }
+    EXPECT_FALSE(thrown) << "by allocation " << n;
+    if (thrown) return tally;
+    // A thread that cannot be started is done without.
+    EXPECT_TRUE(code == expected || (happened && code == ErrorCode::out_of_memory))
+        << "allocation " << n << ": " << name(code);
+    if (code == ErrorCode::out_of_memory) ++tally.out_of_memory;
+    if (!happened) return tally;
+    ++tally.allocations;
+  }
+}
+
+class OutOfMemory : public testing::Test {
+ protected:
+  OutOfMemory() { EXPECT_TRUE(set_cpu_threads(kThreads).ok()); }
+  ~OutOfMemory() override { EXPECT_TRUE(set_cpu_threads(0).ok()); }
+
+  // A problem that nobody has posed yet: its plan is still to be made.
+  static Options fresh(Options options = {}) {
+    static std::int64_t next = 1'000'000;
+    options.window_left = next++;
+    return options;
+  }
+  static Options by_least_squares() {
+    Options options{.precision = Precision::fp8};
+    options.quantization.rule = ScaleRule::least_squares;
+    options.quantization.smooth_k = true;
+    return options;
+  }
+};
+
+// One-call form: in the plan, in the workspace, and in the threads that search for scales.
+TEST_F(OutOfMemory, OfAnAttentionLeavesTheOutputAndTheThreadsAlone) {
+  Options automatic{.precision = Precision::automatic};
+  automatic.max_error = 1;
+  for (const Options& options : {Options(), by_least_squares(), automatic}) {
+    Call right(2, 4, 2, 40, 70, 16);
+    ASSERT_EQ(attention(right.arguments, fresh(options)).message(), "");
+    Call call(2, 4, 2, 40, 70, 16);
+    int written = 0;
+    const Tally tally = fail_each_allocation(
+        [&] {
+          std::fill(call.out.begin(), call.out.end(), -7.0f);
+          std::fill(call.lse.begin(), call.lse.end(), -7.0f);
+          Status status;
+          // On a thread of its own, which has no workspace yet.
+          const std::int64_t n = test::until_failure.exchange(0);
+          std::thread([&] {
+            test::until_failure = n;
+            status = attention(call.arguments, fresh(options));
+            test::until_failure = 0;
+          }).join();
+          if (!status.ok() && !call.untouched()) ++written;
+          return status.code();
+        },
+        ErrorCode::ok);
+    EXPECT_GT(tally.out_of_memory, 2) << name(options.precision);
+    EXPECT_EQ(written, 0) << name(options.precision);
+    EXPECT_EQ(call.out, right.out) << name(options.precision);
+    EXPECT_TRUE(pool_has_all_threads()) << name(options.precision);
+  }
+}
+
+TEST_F(OutOfMemory, OfPlansAndRuns) {
+  Call call(2, 4, 2, 40, 70, 16);
+  const Problem problem = problem_of(call.arguments, by_least_squares()).value();
+  const Plan made = plan(problem).value();
+  std::vector<std::byte> memory(made.workspace_bytes());
+  const Workspace workspace{memory.data(), memory.size()};
+  EXPECT_GT(fail_each_allocation([&] { return plan(problem).status().code(); }, ErrorCode::ok)
+                .allocations,
+            0);
+  EXPECT_GT(fail_each_allocation([&] { return explain(problem).status().code(); }, ErrorCode::ok)
+                .allocations,
+            0);
+  EXPECT_GT(fail_each_allocation([&] { return made.run(call.arguments, workspace).code(); },
+                                 ErrorCode::ok)
+                .out_of_memory,
+            0);
+  EXPECT_TRUE(pool_has_all_threads());
+  const auto refused = [&] { return made.run(call.arguments, {memory.data(), 1}).code(); };
+  EXPECT_GT(fail_each_allocation(refused, ErrorCode::invalid_argument).out_of_memory, 0);
+  const auto buffer = [] { return Buffer::make({}, 1 << 20).status().code(); };
+  EXPECT_EQ(fail_each_allocation(buffer, ErrorCode::ok).out_of_memory, 2);
+  Call bad(1, 1, 1, 4, 4, 8);
+  bad.arguments.k.shape[3] = 7;
+  const auto invalid = [&] { return problem_of(bad.arguments).status().code(); };
+  EXPECT_GT(fail_each_allocation(invalid, ErrorCode::invalid_argument).out_of_memory, 0);
+  const auto on_host = [&] { return attention_from_host(call.arguments, fresh()).code(); };
+  fail_each_allocation(on_host, ErrorCode::ok);
+}
+
+TEST_F(OutOfMemory, OfNamesThatAreNone) {
+  using enum ErrorCode;
+  const std::string_view none = "no such name, and one that is too long for a small string";
+  const std::vector<std::function<ErrorCode()>> parsers = {
+      [&] { return parse_dtype(none).status().code(); },
+      [&] { return parse_granularity(none).status().code(); },
+      [&] { return parse_v_layout(none).status().code(); },
+      [&] { return parse_causal(none).status().code(); },
+      [&] { return parse_precision(none).status().code(); },
+      [&] { return parse_scale_rule(none).status().code(); },
+      [&] { return parse_device(none).status().code(); },
+      [&] { return set_cpu_threads(-1).code(); },
+  };
+  for (const auto& parse : parsers)
+    EXPECT_GT(fail_each_allocation(parse, invalid_argument).out_of_memory, 0);
+}
+
+TEST_F(OutOfMemory, OfQuantizationAndTheOracle) {
+  std::vector<float> x(2 * 3 * 20 * 8, 0.5f), back(x.size()), scales(1000), mean(1000);
+  std::vector<std::uint8_t> codes(x.size());
+  const Tensor values = Tensor::bhsd(x.data(), DType::f32, 2, 3, 20, 8);
+  const Tensor quantized = Tensor::bhsd(codes.data(), DType::e4m3, 2, 3, 20, 8);
+  const Tensor copy = Tensor::bhsd(back.data(), DType::f32, 2, 3, 20, 8);
+  QuantizeOptions options{.rule = ScaleRule::least_squares, .smooth = true, .hadamard = true};
+  const auto expect_failures = [](const std::function<ErrorCode()>& function) {
+    EXPECT_GT(fail_each_allocation(function, ErrorCode::ok).out_of_memory, 0);
+  };
+  expect_failures(
+      [&] { return quantize(values, options, quantized, scales.data(), mean.data()).code(); });
+  expect_failures([&] { return dequantize(quantized, {scales.data()}, copy).code(); });
+  expect_failures([&] { return convert(values, copy).code(); });
+  expect_failures([&] { return random_normal(values, 1, 2).code(); });
+  Calibration calibration;
+  expect_failures(
+      [&] { return calibration.observe("of this tensor", values, DType::e4m3, {}).code(); });
+  expect_failures([&] { return calibration.scales("of this tensor").status().code(); });
+  const std::string path = testing::TempDir() + "octavo_out_of_memory_calibration.json";
+  expect_failures([&] { return calibration.save(path).code(); });
+  expect_failures([&] { return Calibration::load(path).status().code(); });
+  Call call(1, 2, 1, 5, 9, 8);
+  std::vector<double> truth(call.out.size());
+  expect_failures([&] { return reference(call.arguments, {}, truth.data()).code(); });
+}
+
+TEST_F(OutOfMemory, OfTheCInterface) {
+  Call call(1, 2, 2, 10, 9, 16);
+  octavo_arguments arguments;
+  octavo_arguments_init(&arguments);
+  const auto view = [](const ConstTensor& t) {
+    return octavo_tensor_bhsd(const_cast<void*>(t.data), OCTAVO_F32, t.shape[0], t.shape[1],
+                              t.shape[2], t.shape[3]);
+  };
+  arguments.q = view(call.arguments.q);
+  arguments.k = view(call.arguments.k);
+  arguments.v = view(call.arguments.v);
+  arguments.out = view(call.arguments.out);
+  const auto status = [](octavo_status code) { return static_cast<ErrorCode>(code); };
+  const auto run = [&] {
+    octavo_options options;
+    octavo_options_init(&options);
+    options.window_left = fresh().window_left;
+    return status(octavo_attention(&arguments, &options, "cpu", nullptr));
+  };
+  EXPECT_GT(fail_each_allocation(run, ErrorCode::ok).out_of_memory, 0);
+  const auto create = [&] {
+    octavo_plan* plan = nullptr;
+    const octavo_status code = octavo_plan_create(&arguments, nullptr, "cpu", &plan);
+    octavo_plan_destroy(plan);
+    return status(code);
+  };
+  EXPECT_GT(fail_each_allocation(create, ErrorCode::ok).out_of_memory, 0);
+  // The sentence that is kept for octavo_last_error() is an allocation too.
+  const auto refused = [&] {
+    return status(octavo_attention(&arguments, nullptr, "no device of such a name", nullptr));
+  };
+  EXPECT_GT(fail_each_allocation(refused, ErrorCode::invalid_argument).out_of_memory, 0);
+  EXPECT_NE(std::string(octavo_last_error()).find("no device of such a name"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace octavo
