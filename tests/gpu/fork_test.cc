@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "attention/call.h"
+#include "gpu/nvrtc.h"
 #include "octavo/octavo.hpp"
 
 namespace octavo {
@@ -116,6 +117,29 @@ TEST_F(GpuForks, AChildHasNoGpuOfItsParent) {
             }),
             "");
   EXPECT_EQ(attention(arguments(), {}, kGpu).message(), "");
+}
+
+TEST_F(GpuForks, AChildForkedWhileACompilerRunsDoesWithout) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "the thread sanitizer does not follow threads started after a fork";
+#endif
+  void* const library = dlopen(OCTAVO_FAKE_NVRTC, RTLD_NOW | RTLD_LOCAL);
+  ASSERT_NE(library, nullptr) << dlerror();
+  auto* const hold = reinterpret_cast<void (*)(int)>(dlsym(library, "fake_nvrtc_hold"));
+  auto* const compiling = reinterpret_cast<int (*)()>(dlsym(library, "fake_nvrtc_compiling"));
+  ASSERT_TRUE(hold != nullptr && compiling != nullptr);
+  const ProgramText program{.text = "", .name_expression = "kernel", .options = {}, .ptx = true};
+  EXPECT_EQ(in_child([&] { return compile(program).status().message(); }), "");
+  hold(1);
+  std::thread other([&] { EXPECT_EQ(compile(program).status().message(), ""); });
+  while (compiling() == 0) std::this_thread::yield();
+  EXPECT_EQ(
+      in_child([&] { return compile(program).status().message(); }),
+      "NVRTC was compiling when this process was forked, and cannot be used in it; supported: "
+      "a fork() while nothing is compiled.");
+  hold(0);
+  other.join();
+  EXPECT_EQ(in_child([&] { return compile(program).status().message(); }), "");
 }
 
 TEST_F(GpuForks, ChildrenOfAProcessThatMakesPlansDoNotHang) {

@@ -1,10 +1,15 @@
 // A run-time compiler that makes the same of everything, at once: PTX of nothing, or a cubin whose
 // one kernel has no instruction.
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <thread>
 
 namespace {
+
+std::atomic<bool> held = false;
+std::atomic<int> compiling = 0;
 
 constexpr char kPtx[] = "// PTX of nothing\n";
 
@@ -45,7 +50,14 @@ int nvrtcCreateProgram(void** program, const char*, const char*, int, const char
 }
 int nvrtcDestroyProgram(void**) { return 0; }
 int nvrtcAddNameExpression(void*, const char*) { return 0; }
-int nvrtcCompileProgram(void*, int, const char* const*) { return 0; }
+// While a test holds it, the compiler does not come back, as if one of its own locks were taken.
+void fake_nvrtc_hold(int hold) { held = hold != 0; }
+int fake_nvrtc_compiling() { return compiling; }
+int nvrtcCompileProgram(void*, int, const char* const*) {
+  ++compiling;
+  while (held) std::this_thread::yield();
+  return --compiling, 0;
+}
 int nvrtcGetLoweredName(void*, const char*, const char** name) { return *name = "kernel", 0; }
 int nvrtcGetProgramLogSize(void*, std::size_t* bytes) { return *bytes = 0, 0; }
 int nvrtcGetProgramLog(void*, char*) { return 0; }
