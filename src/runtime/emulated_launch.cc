@@ -16,6 +16,7 @@
 #include "gpu/launch_sm80_forward.h"
 #include "gpu/launch_sm90_forward.h"
 #include "gpu/sm80_feasible.h"
+#include "numeric/fork_safe.h"
 #include "runtime/staging.h"
 
 namespace octavo {
@@ -72,9 +73,11 @@ const auto* with_config(const Kernels& kernels, const Config& wanted) {
 }  // namespace
 
 const GpuInfo* emulated_chip(Device device) {
-  static const GpuInfo l4 = make_chip(emulator::kSm80Arch, 58, 48 << 20);
-  static const GpuInfo h200 = make_chip(90, 132, 60 << 20);
-  return device.index == 0 ? &l4 : device.index == h200.arch ? &h200 : nullptr;
+  static constinit MadeOnce<GpuInfo> l4, h200;
+  if (device.index == 0)
+    return &l4.get([] { return make_chip(emulator::kSm80Arch, 58, 48 << 20); });
+  if (device.index == 90) return &h200.get([] { return make_chip(90, 132, 60 << 20); });
+  return nullptr;
 }
 
 const emulator::EmulatedSm80Forward* emulated_sm80_forward(const Problem& problem,

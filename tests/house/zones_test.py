@@ -46,6 +46,11 @@ CUDA_WORDS = re.compile(
 INLINE_ASM = re.compile(r"\b(asm|__asm|__asm__)\b")
 # A library tells its caller; it does not print and does not end the program.
 ENDS_OR_PRINTS = re.compile(r"\b(?:std::)?(exit|_exit|abort|terminate|printf|puts)\s*\(|std::c(?:out|err)\b")
+# A static with an initialiser has a lock, which may be taken for ever in a child of fork(); so have
+# these types. numeric/fork_safe.h has what to use instead.
+LOCKED_STATIC = re.compile(
+    r"^ +static (?!constexpr\b|constinit\b|thread_local\b|inline\b|std::atomic\b)[^()\n]*[={;]|"
+    r"\bstatic std::(?:mutex|once_flag|condition_variable)\b|\bcall_once\b", re.MULTILINE)
 # Places of one machine, and servers of one network, mean nothing to whoever clones this.
 MACHINE_WORDS = re.compile(
     r"(?<![\w.])/(?:work|root)/|/(?:home|Users)/[a-z]\w*/|"
@@ -127,6 +132,14 @@ def check_library_manners(root):
             yield path, f"{match[0].rstrip('(')} in the library"
 
 
+def check_statics(root):
+    for path in sources(root, "src"):
+        if path.relative_to(root / "src").parts[0] in NO_SYSTEM_HEADERS:
+            continue
+        for match in LOCKED_STATIC.finditer(code(path)):
+            yield path, f"a static with a lock: {match[0].strip()}"
+
+
 def tracked_files(root):
     try:
         names = subprocess.run(["git", "ls-files", "-z"], cwd=root, check=True,
@@ -148,7 +161,7 @@ def check_machine_words(root):
 
 
 CHECKS = (check_public_headers, check_rooms, check_users, check_device_words,
-          check_library_manners, check_machine_words)
+          check_library_manners, check_statics, check_machine_words)
 
 
 def violations(root):
@@ -194,6 +207,9 @@ class Planted(unittest.TestCase):
         self.assertEqual(self.found({
             "src/numeric/a.cc": '#include "numeric/formats.h"\n#include "attention/error.h"\n',
             "src/cpu/a.cc": '// printf("x"), threadIdx\n#include "attention/mask.h"\n#include <numeric>\n',
+            "src/cpu/b.cc": "  static constinit MadeOnce<int> made;\n  static std::atomic<int> n{0};\n"
+                            "  static Result<int> make(int a);\n  static int f(int a) { return a; }\n"
+                            "  static int g(int a,\n               int b);\n",
             "src/device/ptx/regs.cuh": 'inline int f() { asm volatile(""); return threadIdx.x; }',
             "src/device/core/mask.cuh": '#include "device/ptx/regs.cuh"\n',
             "cli/main.cc": '#include <CLI/CLI.hpp>\n#include "octavo/octavo.hpp"\n'}), [])
@@ -239,6 +255,13 @@ class Planted(unittest.TestCase):
     def test_library_prints_or_exits(self):
         self.expect("src/cpu/a.cc", "void f() { std::cout << 1; }", "std::cout")
         self.expect("src/cpu/a.cc", "void f() { exit(1); }", "exit")
+
+    def test_static_with_a_lock(self):
+        for text in ("  static std::mutex mutex;\n", "static std::mutex mutex;\n",
+                     "  static const std::vector<int> kAll = {1};\n",
+                     "  static const Table& table = *[] {\n",
+                     "  static Store* store = new Store();\n", "  std::call_once(flag, f);\n"):
+            self.expect("src/cpu/a.cc", text, "a static with a lock")
 
     def test_machine_path(self):
         self.expect("docs/a.md", "see " + "/ro" + "ot/x", "names a machine")
