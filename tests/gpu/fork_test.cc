@@ -145,6 +145,8 @@ TEST_F(GpuForks, AChildForkedWhileACompilerRunsDoesWithout) {
 TEST_F(GpuForks, ChildrenOfAProcessThatMakesPlansDoNotHang) {
 #if defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "the thread sanitizer does not follow threads started after a fork";
+#elif defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "a lock of the address sanitizer's allocator may be taken in the child";
 #endif
   ASSERT_EQ(attention(arguments(), {}, kGpu).message(), "");
   std::atomic<bool> done = false;
