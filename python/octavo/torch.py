@@ -20,6 +20,7 @@ import warnings
 import torch
 import torch.autograd.forward_ad as forward_ad
 import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensor
 
 import octavo
 from octavo import _octavo
@@ -239,10 +240,18 @@ def attention(q, k, v, **options):
     The same parameters; in traced code without quantization, stream, out_scale, return_amax and
     octavo.Quantized.
     """
-    if torch.compiler.is_compiling():
-        return _traced(q, k, v, **options)
+    if torch.compiler.is_compiling() and torch.is_grad_enabled():
+        # octavo.attention refuses as well, but Dynamo makes an exception of its own of that.
+        for name, tensor in (("q", q), ("k", k), ("v", v)):
+            if tensor.requires_grad:
+                raise NotImplementedError(_GRADIENT[name])
     return octavo.attention(q, k, v, **options)
 
+
+# Dynamo puts these calls into its graph as they are, and runs them for fake tensors. Were it to look
+# into them, it would guard on each name and default that it reads there, before every compiled call:
+# a hundred guards took as long as the call itself.
+torch.compiler.allow_in_graph(octavo.attention)
 
 # ------------------------------------------------------------------------------------ the drop-in
 
@@ -281,14 +290,19 @@ _TYPES = {"cpu": _CAST, "meta": _CAST, "cuda": (torch.float16, torch.bfloat16)}
 _MOST_COLUMNS_ON_CUDA = 256
 
 
-def _why_not(q, k, v, attn_mask, dropout_p, enable_gqa):
-    """The reason for a fallback, one of a fixed few; None if there is none."""
+def _why_never(q, k, v, attn_mask, dropout_p):
+    """The reason for a fallback whatever the tensors are, one of three; None if there is none."""
     if attn_mask is not None:
         return "attn_mask is given"
     if dropout_p > 0:
         return "dropout_p is not 0"
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
         return "a gradient is wanted, and there is no backward pass"
+    return None
+
+
+def _why_not(q, k, v, enable_gqa):
+    """The reason for a fallback by types and shapes, one of a fixed few; None if there is none."""
     kind, dtype = q.device.type, _autocast_dtype(q)
     if kind not in _TYPES or k.device != q.device or v.device != q.device:
         return "tensors are not on one CPU or CUDA device"
@@ -308,6 +322,24 @@ def _why_not(q, k, v, attn_mask, dropout_p, enable_gqa):
     return None
 
 
+def _operator_sdpa(query, key, value, is_causal, scale):
+    given = {"causal": "top_left"} if is_causal else {}
+    if scale is not None:
+        given["scale"] = scale
+    return torch.ops.octavo.attention(query, key, value, **given)
+
+
+@torch.compiler.allow_in_graph  # as octavo.attention, above
+def _sdpa_in_graph(query, key, value, is_causal, scale, enable_gqa):
+    reason = _why_not(query, key, value, enable_gqa)
+    if reason is None:
+        return _operator_sdpa(query, key, value, is_causal, scale)
+    if isinstance(query, FakeTensor):  # Dynamo's run; others follow for the same call
+        count_fallback(reason)
+    return F.scaled_dot_product_attention(query, key, value, is_causal=is_causal, scale=scale,
+                                          enable_gqa=enable_gqa)
+
+
 def sdpa(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None,
          enable_gqa=False):
     """torch.nn.functional.scaled_dot_product_attention by Octavo.
@@ -316,30 +348,25 @@ def sdpa(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scal
     tensor, dropout, a gradient, odd types and shapes) goes to PyTorch: fallbacks() counts it, and
     the first of each reason is a FallbackWarning.
     """
-    compiling = torch.compiler.is_compiling()
-    if attn_mask is None and not dropout_p and not compiling:
-        out = _plain_sdpa(query, key, value, is_causal, scale, enable_gqa)
-        if out is not None:
-            return out
-    reason = _why_not(query, key, value, attn_mask, dropout_p, enable_gqa)
-    if reason is None:
-        given = {"causal": "top_left"} if is_causal else {}
-        if scale is not None:
-            given["scale"] = scale
-        if compiling:
-            return torch.ops.octavo.attention(query, key, value, **given)
-        try:
-            return torch.ops.octavo.attention(query, key, value, **given)
-        # An old GPU, a kernel that is not there, a derivative that only a transform of torch.func
-        # knows of; an argument that PyTorch may have a sentence for.
-        except (NotImplementedError, TypeError, ValueError) as refused:
-            reason = str(refused)
+    if torch.compiler.is_compiling():
+        reason = _why_never(query, key, value, attn_mask, dropout_p)
+        if reason is None:
+            return _sdpa_in_graph(query, key, value, is_causal, scale, enable_gqa)
+    else:
+        if attn_mask is None and not dropout_p:
+            out = _plain_sdpa(query, key, value, is_causal, scale, enable_gqa)
+            if out is not None:
+                return out
+        reason = (_why_never(query, key, value, attn_mask, dropout_p)
+                  or _why_not(query, key, value, enable_gqa))
+        if reason is None:
+            try:
+                return _operator_sdpa(query, key, value, is_causal, scale)
+            # An old GPU, a kernel that is not there, a derivative that only a transform of
+            # torch.func knows of; an argument that PyTorch may have a sentence for.
+            except (NotImplementedError, TypeError, ValueError) as refused:
+                reason = str(refused)
     count_fallback(reason)
     return F.scaled_dot_product_attention(query, key, value, attn_mask=attn_mask,
                                           dropout_p=dropout_p, is_causal=is_causal, scale=scale,
                                           enable_gqa=enable_gqa)
-
-
-# Compiled code may call octavo.attention itself as well.
-if hasattr(torch.compiler, "substitute_in_graph"):
-    torch.compiler.substitute_in_graph(octavo.attention, skip_signature_check=True)(_traced)

@@ -313,3 +313,9 @@ def test_compiled_sdpa_falls_back_visibly(tensors):
         out = compiled(q, k, v, attn_mask=mask)
     torch.testing.assert_close(out, F.scaled_dot_product_attention(q, k, v, attn_mask=mask))
     assert octavo.torch.fallbacks() == {"attn_mask is given": 1}
+    octavo.torch.reset_fallbacks()
+    q, k, v = (x.double() for x in (q, k, v))
+    with pytest.warns(octavo.torch.FallbackWarning, match="dtypes are not served on cpu"):
+        out = compiled(q, k, v)
+    torch.testing.assert_close(out, F.scaled_dot_product_attention(q, k, v))
+    assert octavo.torch.fallbacks() == {"dtypes are not served on cpu": 1}
