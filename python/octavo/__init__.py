@@ -19,10 +19,12 @@ from ._octavo import (
 )
 from ._quantized import Quantized
 from ._told import DeviceInfo, Explanation
+from ._warnings import LayoutWarning
 
 __all__ = [
     "DeviceInfo",
     "Explanation",
+    "LayoutWarning",
     "Quantized",
     "__version__",
     "attention",

@@ -5,14 +5,14 @@ with its heat, and both must see the same of it. On a GPU a sample is one replay
 some calls, on the CPU it is one call; one that is not timed goes before it, so that launching the
 graph, or what the other left in the caches, is not in it. --launch stream times calls from the host
 instead, --l2 cold overwrites L2 before each, --buffers N lets calls take N copies of the inputs in
-turn. Octavo is timed twice, as if it were its
+turn. With --compile both are compiled by torch.compile; with --launch stream beside it, what a
+compiled call costs the host is in the time. Octavo is timed twice, as if it were its
 own peer: what that ratio is away from 1 is what the others cannot be believed beyond.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import functools
 import json
 import pathlib
@@ -138,6 +138,8 @@ class Bench:
 
     def theirs(self, backend, q, k, v):
         """The peer's call, or why it cannot be made."""
+        if self.arguments.compile and backend in PACKAGES:
+            return None, f"{backend} is not compiled"
         try:
             call = (package_call if backend in PACKAGES else self.sdpa_call)(backend, q, k, v,
                                                                              self.arguments.causal)
@@ -150,14 +152,22 @@ class Bench:
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
         chosen = BACKENDS[backend]
+        function = self.maybe_compiled(functools.partial(
+            self.torch.nn.functional.scaled_dot_product_attention, is_causal=causal))
+        if chosen is None:
+            return lambda: function(q, k, v)
 
         def call():
-            with contextlib.nullcontext() if chosen is None else sdpa_kernel(
-                    getattr(SDPBackend, chosen)):
-                return self.torch.nn.functional.scaled_dot_product_attention(
-                    q, k, v, is_causal=causal)
+            with sdpa_kernel(getattr(SDPBackend, chosen)):
+                return function(q, k, v)
 
         return call
+
+    def maybe_compiled(self, function):
+        """The function, or with --compile what torch.compile makes of it."""
+        if not self.arguments.compile:
+            return function
+        return self.torch.compile(lambda q, k, v: function(q, k, v), fullgraph=True)
 
     def truth(self, q, k, v):
         """Attention in float64, head by head: no memory that grows with the batch."""
@@ -178,8 +188,13 @@ class Bench:
         copies = [(q, k, v)] + [tuple(x.clone() for x in (q, k, v)) for _ in range(1, self.arguments.buffers)]
         row = {"name": name, "shape": list(shape), "backend": backend}
 
+        function = octavo.attention
+        if self.arguments.compile:
+            from octavo.torch import attention as function
+        function = self.maybe_compiled(functools.partial(function, **self.options))
+
         def ours(q=q, k=k, v=v):
-            return octavo.attention(q, k, v, **self.options)
+            return function(q, k, v)
 
         told = octavo.explain(q, k, v, **self.options)
         row.update(kernel=told.kernel, config=told.config)
@@ -274,6 +289,8 @@ def parse(words):
     parser.add_argument("--skip-correctness", action="store_true",
                         help="do not hold both against float64 first")
     parser.add_argument("--causal", action="store_true")
+    parser.add_argument("--compile", action="store_true",
+                        help="calls by torch.compile, PyTorch's as well as Octavo's")
     parser.add_argument("--dtype", choices=("float16", "bfloat16", "float32"),
                         help="float16 on a GPU, float32 on the CPU")
     parser.add_argument("--precision", help="of octavo.attention, e.g. fp8")
@@ -300,7 +317,7 @@ def main(words=None):
     report = {"schema": SCHEMA, "kind": "python_bench", "version": octavo.__version__,
               **bench.machine(), "seed": arguments.seed, "warmup": arguments.warmup,
               "iters": arguments.iters, "launch": arguments.launch, "l2": arguments.l2,
-              "buffers": arguments.buffers, "causal": arguments.causal,
+              "buffers": arguments.buffers, "causal": arguments.causal, "compile": arguments.compile,
               "precision": arguments.precision, "rows": []}
     print(f"octavo {octavo.__version__}, PyTorch {torch.__version__}, "
           f"{report.get('gpu', 'CPU')}, {report['dtype']}, medians of {arguments.iters}")

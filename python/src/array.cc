@@ -126,15 +126,49 @@ bool read_by_protocol(Array& array, const char* what) {
   return true;
 }
 
+// PyTorch's sentence without the C++ frames below it: for sparse, nested and such tensors.
+[[noreturn]] void refuse_unexported(const char* what) {
+  nb::python_error error;
+  std::string why = nb::cast<std::string>(nb::str(error.value()));
+  why = why.substr(0, why.find('\n'));
+  refuse(PyExc_TypeError, what, "a tensor that PyTorch does not export (" + why + ")",
+         "dense tensors in host memory or on an NVIDIA GPU");
+}
+
 bool read(Array& array, const char* what, bool written) {
   if (const DlpackExchange* exchange = array.type->exchange) {
     nb::dlpack::dltensor t;
-    if (exchange->view(array.object.ptr(), &t) != 0) throw nb::python_error();
+    if (exchange->view(array.object.ptr(), &t) != 0) refuse_unexported(what);
     fill(array, t, static_cast<char*>(t.data) + t.byte_offset, t.strides, what);
     return true;
   }
   return written ? read_by_protocol<nb::ndarray<>>(array, what)
                  : read_by_protocol<nb::ndarray<nb::ro>>(array, what);
+}
+
+// What jax.jit, jax.vmap and jax.grad pass instead of arrays: it has a type and no memory.
+bool is_jax_tracer(const ArrayType& type) {
+  for (nb::handle base : nb::borrow<nb::tuple>(type.type->tp_mro)) {
+    const nb::object module = nb::getattr(base, "__module__", nb::none());
+    if (PyUnicode_Check(module.ptr()) && nb::cast<std::string>(module).starts_with("jax") &&
+        nb::cast<std::string>(base.attr("__name__")) == "Tracer")
+      return true;
+  }
+  return false;
+}
+
+// Why an array could not be read: of a dtype, or of a kind, that is not served.
+[[noreturn]] void refuse_unread(const Array& array, const char* what) {
+  if (is_jax_tracer(*array.type))
+    refuse(PyExc_TypeError, what, "a traced JAX array",
+           "arrays of JAX outside of jax.jit, jax.vmap and jax.grad: octavo.attention cannot be "
+           "called inside them yet");
+  if (!nb::hasattr(array.object, "dtype"))
+    refuse(PyExc_TypeError, what, shown(array.object), kElements);
+  const std::string dtype = own_dtype_name(array.object);
+  if (std::string(kElements).find(dtype) == std::string::npos)
+    refuse(PyExc_TypeError, what, dtype, kElements);
+  refuse(PyExc_TypeError, what, shown(array.object) + ", which DLPack does not export", kArrays);
 }
 
 Array start(nb::handle object, const char* what) {
@@ -176,10 +210,7 @@ const ArrayType& array_type(nb::handle array) {
 
 Array read_array(nb::handle object, const char* what) {
   Array array = start(object, what);
-  if (!read(array, what, false)) {
-    const bool named = nb::hasattr(object, "dtype");
-    refuse(PyExc_TypeError, what, named ? own_dtype_name(object) : shown(object), kElements);
-  }
+  if (!read(array, what, false)) refuse_unread(array, what);
   return array;
 }
 

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "dlpack_exchange.h"
+#include "errors.h"
 #include "octavo/octavo.hpp"
 
 namespace octavo::python {
@@ -59,8 +60,6 @@ Array read_output(nanobind::handle object, const char* what);
 // The library's type; TypeError for one it does not have.
 DType element_type(const Array& array, const char* what);
 std::string dtype_name(nanobind::dlpack::dtype dtype);
-
-enum class Layout : std::uint8_t { bhsd, bshd, packed };
 
 // (batch, heads, rows, columns), whatever the order of the array's dimensions.
 Tensor tensor_view(const Array& array, DType dtype, Layout layout, const char* what);

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "errors.h"
+#include "torch_route.h"
 
 namespace nb = nanobind;
 
@@ -35,14 +36,14 @@ class Plans {
       const Result<Problem> problem = problem_of(call.arguments, call.options);
       made.emplace(problem.ok() ? plan(*problem, call.device) : problem.status());
     }
-    const Plan planned = check(*std::move(made));
+    const Plan planned = check(*std::move(made), call.layout);
     entry = Entry{key, {planned, planned.workspace_bytes()}};
     return entry->planned;
   }
 
  private:
   static constexpr std::size_t kEntries = 512;
-  using Key = std::array<std::uint64_t, 16>;
+  using Key = std::array<std::uint64_t, 17>;
   struct Entry {
     Key key;
     Planned planned;
@@ -72,23 +73,15 @@ class Plans {
         is_8bit(a.out.dtype) && a.out_scales.granularity == Granularity::head;
     add((scales_of_heads ? 1 : 0) | (a.out_amax != nullptr ? 2 : 0));
     const auto word = [](std::int64_t n) { return static_cast<std::uint64_t>(n); };
-    return {kinds,
-            word(call.device.index),
-            word(a.q.shape[0]),
-            word(a.q.shape[1]),
-            word(a.q.shape[2]),
-            word(a.q.shape[3]),
-            word(a.k.shape[1]),
-            word(a.k.shape[2]),
-            word(o.window_left),
-            word(o.window_right),
-            word(q.block_rows),
-            word(a.sequences),
-            word(a.max_len_q),
-            word(a.max_len_kv),
+    return {kinds, word(call.device.index), word(a.q.shape[0]), word(a.q.shape[1]),
+            word(a.q.shape[2]), word(a.q.shape[3]), word(a.k.shape[1]), word(a.k.shape[2]),
+            word(o.window_left), word(o.window_right), word(q.block_rows), word(a.sequences),
+            word(a.max_len_q), word(a.max_len_kv),
             std::uint64_t{std::bit_cast<std::uint32_t>(a.q_scales.largest_code)} << 32 |
                 std::bit_cast<std::uint32_t>(a.k_scales.largest_code),
-            std::bit_cast<std::uint32_t>(o.max_error)};
+            std::bit_cast<std::uint32_t>(o.max_error),
+            // Problem::k_block_rows; those of q and v are no part of a problem.
+            word(a.k_scales.block_rows)};
   }
 
   static std::size_t hash(const Key& key) {
@@ -142,51 +135,38 @@ Status run(const Call& call) {
   return octavo::attention(call.arguments, call.options, call.device, call.stream);
 }
 
-// Which of q, k and v asks for a gradient; -1: none.
-int wants_gradient(const Given& given) {
-  if (!is_true(Torch::get().is_grad_enabled())) return -1;
-  static PyObject* const kRequiresGrad = PyUnicode_InternFromString("requires_grad");
-  for (const int parameter : {kQ, kK, kV}) {
-    if (array_type(given[parameter]).framework != Framework::torch) continue;
-    const nb::object wanted = nb::steal(PyObject_GetAttr(given[parameter].ptr(), kRequiresGrad));
-    if (!wanted.is_valid()) throw nb::python_error();
-    if (wanted.ptr() == Py_True) return parameter;
-  }
-  return -1;
-}
-
-// There is no backward pass, and a gradient that is silently missing is worse than none.
-void refuse_gradients(const Given& given) {
-  const int parameter = wants_gradient(given);
-  if (parameter >= 0)
-    refuse(PyExc_ValueError, kParameters[parameter], "a tensor that requires grad",
-           "tensors that do not, or torch.no_grad(): there is no backward pass "
-           "(octavo.torch.sdpa falls back)");
-}
-
 // Beyond what the library asks for: what PyTorch's function would refuse, it shall refuse.
 bool is_plain_sdpa(const Arguments& a, bool enable_gqa) {
   return !is_8bit(a.q.dtype) && a.k.dtype == a.q.dtype && a.v.dtype == a.q.dtype &&
          (enable_gqa || a.k.shape[1] == a.q.shape[1]);
 }
 
-// Fake and functional tensors go the way of PyTorch's operators.
-nb::object through_operator(const Given& given) {
-  nb::dict named;
-  for (int i = kCausal; i < kDevice; ++i)
-    if (!given[i].is_none()) named[kParameters[i]] = given[i];
-  return nb::module_::import_("octavo.torch")
-      .attr("attention")(given[kQ], given[kK], given[kV], **named);
+// Rows beside heads as no model has them, while the layout was not named: most likely it is that of
+// (batch, rows, heads, columns). A single row is none of these, as many fold a batch into heads.
+bool looks_swapped(const Call& call, const Given& given) {
+  constexpr std::int64_t kMostHeads = 256;
+  const auto swapped = [](const ConstTensor& t) {
+    return t.shape[1] > kMostHeads && t.shape[2] > 1 && t.shape[2] <= kMostHeads;
+  };
+  return given[kLayout].is_none() && call.arguments.cu_seqlens_q == nullptr &&
+         swapped(call.arguments.q) && swapped(call.arguments.k);
 }
 
-}  // namespace
+void warn_of_layout(const Call& call, const Given& given) {
+  static bool warned = false;  // under the GIL
+  if (warned || !looks_swapped(call, given)) return;
+  warned = true;
+  const auto& shape = call.arguments.q.shape;
+  const std::string text = "q has " + std::to_string(shape[1]) + " heads of " +
+                           std::to_string(shape[2]) +
+                           " rows: layout='bshd' is for (batch, rows, heads, columns), and "
+                           "layout='bhsd' says that this is meant.";
+  const nb::object category = nb::module_::import_("octavo").attr("LayoutWarning");
+  if (PyErr_WarnEx(category.ptr(), text.c_str(), 1) != 0) throw nb::python_error();
+}
 
-nb::object attention(const Given& given) {
-  const Framework framework = array_type(given[kQ]).framework;
-  if (framework == Framework::torch_subclass) return through_operator(given);
-  if (framework == Framework::torch) refuse_gradients(given);
-  Call call = read_call(given);
-  check(run(call));
+nb::object results_of(Call& call, const Given& given) {
+  check(run(call), call.layout);
   if (call.q.type->framework == Framework::other && call.device.kind == Device::Kind::cuda)
     check(synchronize(call.device, call.stream));
   nb::object out =
@@ -199,6 +179,37 @@ nb::object attention(const Given& given) {
   return nb::tuple(results);
 }
 
+}  // namespace
+
+nb::object attention(const Given& given) {
+  if (has_torch(given)) {
+    const Route route = route_of(given);
+    if (route != Route::direct)
+      return call_octavo_torch("_by_operator", nb::bool_(route == Route::transformed), given);
+    refuse_derivatives(given);
+  }
+  Call call = read_call(given);
+  warn_of_layout(call, given);
+  return results_of(call, given);
+}
+
+nb::object run_directly(const Given& given) {
+  Call call = read_call(given);
+  return results_of(call, given);
+}
+
+nb::object run_above_autograd(const Given& given, bool lse) {
+  refuse_derivatives(given);
+  if (route_of(given) == Route::transformed)
+    return call_octavo_torch("_below_autograd", nb::bool_(lse), given);
+  return run_operator(given, lse);
+}
+
+nb::object run_operator(Given given, bool lse) {
+  if (lse) given[kReturnLse] = nb::handle(Py_True);
+  return run_directly(given);
+}
+
 nb::object plain_sdpa(nb::handle q, nb::handle k, nb::handle v, bool causal, nb::handle scale,
                       bool enable_gqa) {
   Given given;
@@ -209,7 +220,7 @@ nb::object plain_sdpa(nb::handle q, nb::handle k, nb::handle v, bool causal, nb:
   given[kScale] = scale;
   for (const int parameter : {kQ, kK, kV})
     if (array_type(given[parameter]).framework != Framework::torch) return nb::none();
-  if (wants_gradient(given) >= 0) return nb::none();
+  if (route_of(given) != Route::direct || wants_gradient(given)) return nb::none();
   try {
     Call call = read_call(given);
     if (!is_plain_sdpa(call.arguments, enable_gqa)) return nb::none();
@@ -234,7 +245,7 @@ Explanation explain_call(const Given& given) {
     const Result<Problem> problem = problem_of(call.arguments, call.options);
     told.emplace(problem.ok() ? explain(*problem, device) : problem.status());
   }
-  return check(*std::move(told));
+  return check(*std::move(told), call.layout);
 }
 
 }  // namespace octavo::python

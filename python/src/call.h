@@ -70,12 +70,17 @@ using Given = std::array<nanobind::handle, kParameterCount>;
 Given read_parameters(const char* function, int parameters, PyObject* const* values,
                       Py_ssize_t positional, PyObject* names);
 
+// Those of the operators of octavo.torch, whose schema PyTorch has checked: cu_seqlens follow q, k
+// and v by position.
+Given read_operator_parameters(PyObject* const* values, Py_ssize_t positional, PyObject* names);
+
 // A call as the library takes it, and what keeps its memory.
 struct Call {
   Array q{};
   std::vector<nanobind::object> kept{};  // exporters' capsules; none where types have an exchange
   Arguments arguments{};
   Options options{};
+  Layout layout = Layout::bhsd;
   Device device{};
   Stream stream = nullptr;
   bool stream_given = false;

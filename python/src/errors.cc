@@ -2,6 +2,10 @@
 
 #include <nanobind/stl/string.h>
 
+#include <array>
+#include <regex>
+#include <utility>
+
 namespace nb = nanobind;
 
 namespace octavo::python {
@@ -20,10 +24,47 @@ PyObject* exception_for(ErrorCode code) {
   }
 }
 
+// What the library calls its fields, and what Python's parameters are called; the first that fits.
+constexpr std::array<std::pair<const char*, const char*>, 8> kNames = {{
+    {R"(\bout_scales(\.\w+)?)", "out_scale"},
+    {R"(\b([qkv])_scales\.data\b)", "$1.scales"},
+    {R"(\b([qkv])_scales\.)", "$1."},
+    {R"(\b([qkv])_scales\b)", "$1.scales"},
+    {R"(\bwindow_left\b)", "window[0]"},
+    {R"(\bwindow_right\b)", "window[1]"},
+    {R"(\bmax_len_(q|kv)\b)", "max_seqlen_$1"},
+    {R"(\b([qkv])\.data is null\b)", "$1 is without memory of its own"},
+}};
+
+// The library's dimension of an array's, by layout: it has (batch, heads, rows, columns).
+constexpr std::array<int, 4> kInBshd = {0, 2, 1, 3}, kInPacked = {0, 1, 0, 2};
+
+std::string reordered(const std::string& text, Layout layout) {
+  const std::array<int, 4>& order = layout == Layout::bshd ? kInBshd : kInPacked;
+  static const std::regex member(R"(\.(shape|stride)\[([0-3])\])");
+  std::string made;
+  auto from = text.cbegin();
+  for (std::smatch found; std::regex_search(from, text.cend(), found, member);
+       from = found.suffix().first) {
+    made.append(found.prefix()).append(".").append(found.str(1)).append("[");
+    made.append(std::to_string(order[found.str(2)[0] - '0'])).append("]");
+  }
+  made.append(from, text.cend());
+  static const std::regex shape(R"(\((\d+), (\d+), (\d+), (\d+)\))");
+  return std::regex_replace(made, shape,
+                            layout == Layout::bshd ? "($1, $3, $2, $4)" : "($3, $2, $4)");
+}
+
 }  // namespace
 
-void raise(const Status& status) {
-  PyErr_SetString(exception_for(status.code()), status.what());
+std::string in_python_terms(std::string text, Layout layout) {
+  for (const auto& [theirs, ours] : kNames)
+    text = std::regex_replace(text, std::regex(theirs), ours);
+  return layout == Layout::bhsd ? text : reordered(text, layout);
+}
+
+void raise(const Status& status, Layout layout) {
+  PyErr_SetString(exception_for(status.code()), in_python_terms(status.what(), layout).c_str());
   throw nb::python_error();
 }
 

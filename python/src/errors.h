@@ -4,6 +4,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -11,15 +12,22 @@
 
 namespace octavo::python {
 
-// ValueError, NotImplementedError (a RuntimeError), MemoryError or RuntimeError.
-[[noreturn]] void raise(const Status& status);
+// The order of an array's dimensions.
+enum class Layout : std::uint8_t { bhsd, bshd, packed };
 
-inline void check(const Status& status) {
-  if (!status.ok()) raise(status);
+// The library's sentence in terms of what the user of Python passed: k_scales.data[3] is
+// k.scales[3] there, and dimensions are numbered in the order of the layout.
+std::string in_python_terms(std::string text, Layout layout);
+
+// ValueError, NotImplementedError (a RuntimeError), MemoryError or RuntimeError.
+[[noreturn]] void raise(const Status& status, Layout layout = Layout::bhsd);
+
+inline void check(const Status& status, Layout layout = Layout::bhsd) {
+  if (!status.ok()) raise(status, layout);
 }
 template <class T>
-T check(Result<T> result) {
-  if (!result.ok()) raise(result.status());
+T check(Result<T> result, Layout layout = Layout::bhsd) {
+  if (!result.ok()) raise(result.status(), layout);
   return std::move(result).value();
 }
 

@@ -10,6 +10,7 @@
 #include "errors.h"
 #include "octavo/evidence.hpp"
 #include "quantize.h"
+#include "torch_route.h"
 
 namespace nb = nanobind;
 
@@ -35,6 +36,22 @@ PyObject* attention_method(PyObject*, PyObject* const* values, Py_ssize_t positi
                            PyObject* names) {
   return guarded(
       [&] { return attention(read_parameters("attention", kDevice, values, positional, names)); });
+}
+
+// For octavo.torch: see attention.h.
+PyObject* run_method(PyObject*, PyObject* const* values, Py_ssize_t positional, PyObject* names) {
+  return guarded([&] {
+    return run_directly(read_parameters("attention", kDevice, values, positional, names));
+  });
+}
+
+template <bool above_autograd, bool lse>
+PyObject* operator_method(PyObject*, PyObject* const* values, Py_ssize_t positional,
+                          PyObject* names) {
+  return guarded([&] {
+    const Given given = read_operator_parameters(values, positional, names);
+    return above_autograd ? run_above_autograd(given, lse) : run_operator(given, lse);
+  });
 }
 
 nb::object told_by(const Explanation& told) {
@@ -87,8 +104,8 @@ softmax(scale * Q K^T + mask) V, without copies, for arrays of NumPy, PyTorch, C
 q            (batch, heads, rows, columns); (tokens, heads, columns) with cu_seqlens
 k, v         likewise, with heads that divide q's
              float32, float16, bfloat16, 8-bit types, or octavo.Quantized
-causal       True or "top_left": row i sees keys up to i, as in PyTorch;
-             "bottom_right": the last row sees the last key
+causal       True where q and k have as many rows; else "top_left": row i sees keys up to i, as in
+             PyTorch; or "bottom_right": the last row sees the last key, as with a cache
 window       (left, right): keys beside the diagonal that a row sees; -1 or None: no limit
 scale        of Q K^T; 1 / sqrt(columns) if None
 precision    None (as the inputs are), fp16, bf16, fp8, fp8_mixed, fp8_fast, int8, int8_mixed, sim8;
@@ -122,12 +139,20 @@ Which kernel attention() would run for these arguments, and why: an octavo.Expla
 
 device       "cpu", "cuda:0", "auto"; where the arrays are if None)doc";
 
-PyMethodDef methods[] = {
-    {"attention", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(attention_method)),
-     METH_FASTCALL | METH_KEYWORDS, kAttentionDoc},
-    {"explain", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(explain_method)),
-     METH_FASTCALL | METH_KEYWORDS, kExplainDoc},
-    {nullptr, nullptr, 0, nullptr}};
+using FastMethod = PyObject*(PyObject*, PyObject* const*, Py_ssize_t, PyObject*);
+PyMethodDef method(const char* name, FastMethod* function, const char* doc = nullptr) {
+  return {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function)),
+          METH_FASTCALL | METH_KEYWORDS, doc};
+}
+
+PyMethodDef methods[] = {method("attention", attention_method, kAttentionDoc),
+                         method("explain", explain_method, kExplainDoc),
+                         method("_run", run_method),
+                         method("_kernel", operator_method<false, false>),
+                         method("_kernel_lse", operator_method<false, true>),
+                         method("_autograd_kernel", operator_method<true, false>),
+                         method("_autograd_kernel_lse", operator_method<true, true>),
+                         {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace
 }  // namespace octavo::python
@@ -138,6 +163,9 @@ NB_MODULE(_octavo, m) {
   if (PyModule_AddFunctions(m.ptr(), methods) != 0) throw nb::python_error();
   m.def("_plain_sdpa", &plain_sdpa, nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg(),
         nb::arg().none(), nb::arg());
+  m.def("_reads_dispatch_keys", &reads_dispatch_keys);
+  m.def("_gradient_sentence", &gradient_sentence);
+  m.def("_tangent_sentence", &tangent_sentence);
   m.def("devices", &list_devices,
         "Every device this machine might have, available or not and why: octavo.DeviceInfo.");
   m.def("quantize", &quantize_array, nb::arg("x"), nb::arg("format") = "e4m3", nb::kw_only(),

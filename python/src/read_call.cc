@@ -15,7 +15,7 @@ namespace {
 Causal causal_of(nb::handle value) {
   if (value.is_none() || value.ptr() == Py_False) return Causal::none;
   if (value.ptr() == Py_True) return Causal::top_left;
-  constexpr const char* kSupported = "False, True (top_left), 'top_left', 'bottom_right'";
+  constexpr const char* kSupported = "False, True, 'top_left', 'bottom_right'";
   return check(parse_causal(text_of(value, "causal", kSupported)));
 }
 
@@ -118,6 +118,28 @@ void check_scale_count(const Call& call, const Operand& operand, std::int64_t ma
          std::to_string(wanted) + ", one per " + std::string(name(scales.granularity)));
 }
 
+// Which diagonal True means is plain only where rows and keys are as many. A packed batch has as
+// many if both are cut by the same array: others may be on a GPU, where nobody can look without
+// waiting.
+void check_alignment(const Call& call, const Given& given) {
+  if (given[kCausal].ptr() != Py_True) return;
+  constexpr const char* kSupported =
+      "'top_left' (row i sees keys up to i) or 'bottom_right' (the last row sees the last key, as "
+      "with a cache) there";
+  if (call.layout == Layout::packed) {
+    if (given[kCuSeqlensQ].is(given[kCuSeqlensKv]) &&
+        call.arguments.max_len_q == call.arguments.max_len_kv)
+      return;
+    refuse(PyExc_ValueError, "causal", "True with cu_seqlens_q and cu_seqlens_kv that are not one",
+           kSupported);
+  }
+  const std::int64_t rows = call.arguments.q.shape[2], keys = call.arguments.k.shape[2];
+  if (rows != keys)
+    refuse(PyExc_ValueError, "causal",
+           "True with " + std::to_string(rows) + " rows of q and " + std::to_string(keys) + " of k",
+           kSupported);
+}
+
 // q, k or v: an array, or codes with their scales.
 void read_operand(Call& call, Operand& operand, nb::handle value, Layout layout) {
   const char* const what = operand.what;
@@ -134,6 +156,9 @@ void read_operand(Call& call, Operand& operand, nb::handle value, Layout layout)
   if (is_q) call.q = array;
   check_device(call, array, what);
   const DType dtype = quantized ? found.format : element_type(array, what);
+  if (!quantized && is_8bit(dtype))
+    refuse(PyExc_ValueError, what, "an array of " + std::string(name(dtype)) + " without scales",
+           "octavo.Quantized(codes, scales, format, granularity) for 8-bit inputs");
   operand.layout = found.layout;
   const bool transposed = found.layout == VLayout::transposed;
   if (transposed && operand.tensor != &call.arguments.v)
@@ -296,6 +321,7 @@ Call read_call(const Given& given) {
   Arguments& a = call.arguments;
   const bool packed = !given[kCuSeqlensQ].is_none() || !given[kCuSeqlensKv].is_none();
   const Layout layout = packed ? Layout::packed : layout_of(given[kLayout]);
+  call.layout = layout;
   std::array<Operand, 3> operands = {
       {{"q", &a.q, &a.q_scales}, {"k", &a.k, &a.k_scales}, {"v", &a.v, &a.v_scales}}};
   for (int i = 0; i < 3; ++i) read_operand(call, operands[i], given[kQ + i], layout);
@@ -304,6 +330,7 @@ Call read_call(const Given& given) {
   call.options = options_of(given);
   if (!given[kScale].is_none()) a.scale = real_of(given[kScale]);
   if (packed) read_packed(call, given);
+  check_alignment(call, given);
   for (const Operand& one : operands)
     if (one.scale_count >= 0)
       check_scale_count(call, one, one.tensor == &a.q ? a.max_len_q : a.max_len_kv);

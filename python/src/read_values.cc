@@ -1,7 +1,9 @@
 // Single values of Python, and the parameters of a call by name.
 #include <nanobind/stl/string.h>
 
+#include <array>
 #include <string>
+#include <string_view>
 
 #include "call.h"
 #include "errors.h"
@@ -28,6 +30,48 @@ int parameter_of(PyObject* name, int parameters) {
   for (int i = 0; i < parameters; ++i)
     if (PyUnicode_Compare(name, interned(i)) == 0) return i;
   return -1;
+}
+
+// What attention functions elsewhere call their parameters, and what to write here.
+struct Alias {
+  std::string_view theirs, advice;
+};
+constexpr std::array kAliases = {
+    Alias{"is_causal", "did you mean 'causal'?"},
+    Alias{"softmax_scale", "did you mean 'scale'?"},
+    Alias{"sm_scale", "did you mean 'scale'?"},
+    Alias{"scaling", "did you mean 'scale'?"},
+    Alias{"window_size", "did you mean 'window'?"},
+    Alias{"sliding_window", "did you mean 'window'?"},
+    Alias{"cu_seqlens_k", "did you mean 'cu_seqlens_kv'?"},
+    Alias{"max_seqlen_k", "did you mean 'max_seqlen_kv'?"},
+    Alias{"query", "did you mean 'q'?"},
+    Alias{"key", "did you mean 'k'?"},
+    Alias{"value", "did you mean 'v'?"},
+    Alias{"dtype", "did you mean 'out_dtype'?"},
+    Alias{"return_softmax_lse", "did you mean 'return_lse'?"},
+    Alias{"return_attn_probs", "did you mean 'return_lse'?"},
+    Alias{"tensor_layout", "did you mean 'layout'?"},
+    Alias{"deterministic", "did you mean 'batch_invariant'?"},
+    Alias{"enable_gqa", "it is not needed: heads of k and v that divide those of q are taken."},
+    Alias{"attn_mask",
+          "there is no mask tensor, only 'causal' and 'window'; octavo.torch.sdpa falls back."},
+    Alias{"attn_bias",
+          "there is no bias, only 'causal' and 'window'; octavo.torch.sdpa falls back."},
+    Alias{"dropout_p", "there is no dropout; octavo.torch.sdpa falls back."},
+    Alias{"softcap", "there is no cap of the scores."},
+    Alias{"alibi_slopes", "there is no bias of the scores."},
+};
+
+// The sentence after "unexpected keyword argument": an alias, else the nearest name.
+std::string advice_for(const std::string& name, int parameters) {
+  for (const Alias& alias : kAliases)
+    if (alias.theirs == name) return "; " + std::string(alias.advice);
+  nb::list known;
+  for (int i = 0; i < parameters; ++i) known.append(kParameters[i]);
+  const nb::object near = nb::module_::import_("difflib").attr("get_close_matches")(name, known, 1);
+  if (nb::len(near) == 0) return "";
+  return "; did you mean '" + nb::cast<std::string>(nb::object(near[0])) + "'?";
 }
 
 [[noreturn]] void refuse_call(const char* function, const std::string& why) {
@@ -64,7 +108,8 @@ Given read_parameters(const char* function, int parameters, PyObject* const* val
     const int found = parameter_of(name, parameters);
     if (found < 0)
       refuse_call(function, "got an unexpected keyword argument " +
-                                nb::cast<std::string>(nb::repr(nb::handle(name))));
+                                nb::cast<std::string>(nb::repr(nb::handle(name))) +
+                                advice_for(nb::cast<std::string>(nb::handle(name)), parameters));
     if (found < kPositional) {
       if (present[found])
         refuse_call(function, std::string("got several values for ") + kParameters[found]);
@@ -74,6 +119,19 @@ Given read_parameters(const char* function, int parameters, PyObject* const* val
   }
   for (int i = 0; i < kPositional; ++i)
     if (!present[i]) refuse_call(function, std::string("needs ") + kParameters[i]);
+  return given;
+}
+
+Given read_operator_parameters(PyObject* const* values, Py_ssize_t positional, PyObject* names) {
+  constexpr std::array kOrder = {kQ, kK, kV, kCuSeqlensQ, kCuSeqlensKv};
+  Given given;
+  given.fill(nb::handle(Py_None));
+  for (Py_ssize_t i = 0; i < positional; ++i) given[kOrder.at(i)] = values[i];
+  const Py_ssize_t named = names == nullptr ? 0 : PyTuple_GET_SIZE(names);
+  for (Py_ssize_t i = 0; i < named; ++i) {
+    const int found = parameter_of(PyTuple_GET_ITEM(names, i), kDevice);
+    given.at(found) = values[positional + i];
+  }
   return given;
 }
 

@@ -52,6 +52,17 @@ def test_the_mask_is_in_both_and_in_the_truth(tiny):
     assert row["max_error"] < 1e-5 and row["peer_max_error"] < 1e-5
 
 
+def test_compiled_calls(tiny, monkeypatch):
+    torch = pytest.importorskip("torch")
+    compiled, compile = [], torch.compile
+    monkeypatch.setattr(torch, "compile", lambda function, **options: compiled.append(1) or compile(
+        function, backend="aot_eager", **options))
+    report = tiny("--compile", "--causal", "--backend", "auto,flash_attn")
+    row, other = report["rows"]
+    assert report["compile"] and row["max_error"] < 1e-5 and row["peer_max_error"] < 1e-5
+    assert len(compiled) == 4 and other["not_available"] == "flash_attn is not compiled"
+
+
 def test_the_defaults():
     asked = bench.parse([])
     assert (asked.warmup, asked.iters, asked.seed, asked.json) == (20, 100, 42, "runs/summary.json")

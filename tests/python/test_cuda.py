@@ -1,6 +1,7 @@
 """PyTorch on a GPU: parity with SDPA, streams, graphs, torch.compile, Hugging Face, and what a call
 costs."""
 
+import functools
 import time
 
 import numpy
@@ -234,3 +235,19 @@ def test_cost_of_calls_in_a_row():
     for name, us in cost.items():
         print(f"\n{name}: {us:.2f} us", end="")
     assert cost["octavo.attention"] <= 12
+
+
+def test_cost_of_compiled_calls_in_a_row():
+    q, k, v = tensors(1, 8, 512, 64)
+    torch._dynamo.reset()
+    with torch.no_grad():
+        cost = {name: cost_us(functools.partial(torch.compile(function, fullgraph=True), q, k, v))
+                for name, function in (
+                    ("octavo.attention", lambda q, k, v: octavo.attention(q, k, v)),
+                    ("octavo.torch.sdpa", lambda q, k, v: octavo.torch.sdpa(q, k, v)),
+                    ("F.scaled_dot_product_attention",
+                     lambda q, k, v: F.scaled_dot_product_attention(q, k, v)))}
+        cost["operator, not compiled"] = cost_us(lambda: torch.ops.octavo.attention.default(q, k, v))
+    for name, us in cost.items():
+        print(f"\ncompiled {name}: {us:.2f} us", end="")
+    assert cost["octavo.attention"] <= cost["F.scaled_dot_product_attention"] + 10  # 3 is the aim

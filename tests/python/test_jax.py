@@ -36,3 +36,11 @@ def test_what_jax_keeps_is_not_written(normal):
         numpy.testing.assert_array_equal(before, x)
     else:
         pytest.fail("an array of JAX was written")
+
+
+def test_traced_arrays_are_refused_by_name(normal):
+    x = jax.numpy.asarray(normal(1, 2, 4, 8))
+    for transform in (jax.jit, jax.vmap, jax.grad):
+        inputs = x[None] if transform is jax.vmap else x
+        with pytest.raises(TypeError, match="q is a traced JAX array; supported: arrays of JAX outside"):
+            transform(lambda x: octavo.attention(x, x, x))(inputs)

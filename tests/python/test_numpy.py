@@ -5,6 +5,8 @@ import inspect
 import os
 import pathlib
 import signal
+import subprocess
+import sys
 import threading
 import time
 import tracemalloc
@@ -30,6 +32,8 @@ def close(out, wanted, dtype="float32"):
 @pytest.mark.parametrize("sizes", [(2, 4, 4, 33, 33, 64), (1, 6, 2, 17, 40, 24), (1, 4, 1, 1, 70, 8)])
 def test_agrees_with_float64(normal, dtype, causal, sizes):
     b, hq, hkv, sq, skv, d = sizes
+    if causal is True:  # else the alignment has to be named
+        skv = sq
     q = normal(b, hq, sq, d, dtype=dtype)
     k, v = (normal(b, hkv, skv, d, dtype=dtype) for _ in range(2))
     out = octavo.attention(q, k, v, causal=causal)
@@ -419,7 +423,7 @@ def test_float8_of_ml_dtypes(normal, name, format):
     out = octavo.attention(*(octavo.Quantized(x, one, format, "tensor") for x in (q, k, v)),
                            out_dtype="float32")
     assert numpy.abs(out - reference(q, k, v)[0]).max() < 0.15
-    with pytest.raises(ValueError, match="q_scales"):
+    with pytest.raises(ValueError, match=f"q is an array of {format} without scales; supported: octavo"):
         octavo.attention(q, k, v)
 
 
@@ -431,6 +435,7 @@ LOCKED = X.copy()
 LOCKED.flags.writeable = False
 STARTS = numpy.array([0, 2, 4], numpy.int32)
 P = numpy.zeros((4, 2, 8), numpy.float32)
+Y = numpy.zeros((1, 5, 2, 8), numpy.float32)
 
 
 def refused(given, exception, *parts):
@@ -466,7 +471,7 @@ def refused(given, exception, *parts):
      ["out_scale is of float64; supported: float32"]),
     ({"out_dtype": "int8", "out_scale": 1.0}, TypeError, ["out_scale is 1.0 (float)"]),
     ({"out_dtype": "int8", "out_scale": ONES * 0}, ValueError,
-     ["out_scales.data[0] is 0; supported: positive finite numbers."]),
+     ["out_scale[0] is 0; supported: positive finite numbers."]),
     ({"out": X.astype("uint8"), "out_scale": ONES}, TypeError, ["out dtype is uint8"]),
     ({"quantization": {"qkv": "row"}}, ValueError, ["quantization", "qkv"]),
     ({"quantization": {"qk": "rows"}}, ValueError, ["granularity", "rows"]),
@@ -486,10 +491,75 @@ def refused(given, exception, *parts):
     ({"window": 3}, TypeError, ["window is 3 (int)"]),
     ({"stream": "x"}, TypeError, ["stream is 'x' (str)"]),
     ({"quantization": 1}, TypeError, ["quantization is 1 (int)"]),
-    ({"casual": True}, TypeError, ["attention() got an unexpected keyword argument 'casual'"]),
+    ({"casual": True}, TypeError,
+     ["attention() got an unexpected keyword argument 'casual'; did you mean 'causal'?"]),
+    ({"is_causal": True}, TypeError, ["'is_causal'; did you mean 'causal'?"]),
+    ({"softmax_scale": 1.0}, TypeError, ["did you mean 'scale'?"]),
+    ({"sm_scale": 1.0}, TypeError, ["did you mean 'scale'?"]),
+    ({"window_size": (1, 1)}, TypeError, ["did you mean 'window'?"]),
+    ({"cu_seqlens_k": STARTS}, TypeError, ["did you mean 'cu_seqlens_kv'?"]),
+    ({"max_seqlen_k": 3}, TypeError, ["did you mean 'max_seqlen_kv'?"]),
+    ({"attn_mask": X}, TypeError, ["there is no mask tensor, only 'causal' and 'window'"]),
+    ({"dropout_p": 0.0}, TypeError, ["there is no dropout"]),
+    ({"precison": "fp8"}, TypeError, ["did you mean 'precision'?"]),
+    ({"xyzzy": 1}, TypeError, ["got an unexpected keyword argument 'xyzzy'"]),
+    ({"q": X[:, :, :1], "causal": True}, ValueError,
+     ["causal is True with 1 rows of q and 4 of k; supported: 'top_left'", "'bottom_right'"]),
+    ({"q": P, "k": P, "v": P, "causal": True, "cu_seqlens_q": STARTS, "cu_seqlens_kv": STARTS.copy()},
+     ValueError, ["causal is True with cu_seqlens_q and cu_seqlens_kv that are not one"]),
+    ({"q": P, "k": P, "v": P, "cu_seqlens_q": STARTS, "cu_seqlens_kv": STARTS, "max_seqlen_q": -4},
+     ValueError, ["max_seqlen_q is -4"]),
+    ({"window": (-5, 0)}, ValueError, ["window[0] is -5"]),
+    # Dimensions are numbered as they were passed: k has 5 rows and v 4.
+    ({"q": Y, "k": Y, "v": Y[:, :4], "layout": "bshd"}, ValueError,
+     ["v.shape is (1, 4, 2, 8); supported: (1, 5, 2, 8)"]),
+    ({"q": Y, "k": Y[..., :4], "v": Y[..., :4], "layout": "bshd"}, ValueError, ["k.shape[3] is 4"]),
+    ({"q": P, "k": P[..., :4], "v": P[..., :4], "cu_seqlens_q": STARTS, "cu_seqlens_kv": STARTS},
+     ValueError, ["k.shape[2] is 4"]),
 ])
 def test_errors_are_sentences(given, exception, parts):
     refused(given, exception, *parts)
+
+
+# A plan fixes how many rows of k share a scale.
+def test_another_number_of_rows_in_a_block_is_another_plan(normal):
+    q, k, v = (normal(1, 2, 128, 16) for _ in range(3))
+    for block_rows in (64, 32, 64, 16):
+        made = octavo.quantize(k, "int8", granularity="block", block_rows=block_rows)
+        out = octavo.attention(q, made, v)
+        close(out, reference(q, octavo.dequantize(made), v)[0], "float16")
+
+
+LAYOUT = """
+import sys, warnings
+import numpy, octavo
+shape, layout = eval(sys.argv[1]), sys.argv[2]
+x = numpy.ones(shape, numpy.float32)
+options = {} if layout == "none" else {"layout": layout}
+with warnings.catch_warnings(record=True) as seen:
+    warnings.simplefilter("always")
+    for _ in range(2):
+        octavo.attention(x, x, x, **options)
+print(*(f"{one.category.__name__}: {one.message}" for one in seen), sep="\\n")
+"""
+
+
+@pytest.mark.parametrize("shape, layout, warned", [
+    ((1, 300, 2, 8), "none", True),  # (batch, rows, heads, columns), most likely
+    ((1, 300, 2, 8), "bshd", False),
+    ((1, 300, 2, 8), "bhsd", False),  # it was said
+    ((1, 300, 1, 8), "none", False),  # a batch that was folded into heads, one row each
+    ((1, 32, 1, 8), "none", False),
+    ((1, 2, 300, 8), "none", False),
+    ((1, 128, 64, 8), "none", False),
+])
+def test_heads_and_rows_that_look_swapped(shape, layout, warned):
+    told = subprocess.run([sys.executable, "-c", LAYOUT, str(shape), layout], text=True,
+                          capture_output=True, check=True).stdout.strip().splitlines()
+    told = [one for one in told if one]
+    assert len(told) == warned  # once in a process
+    if warned:
+        assert told[0].startswith("LayoutWarning: q has 300 heads of 2 rows: layout='bshd' is for")
 
 
 def test_errors_of_the_call_itself():
@@ -510,7 +580,11 @@ def test_errors_of_quantized():
             (octavo.Quantized(codes, one * 0, "e4m3", "tensor"), ValueError, "positive finite")):
         refused({"q": made}, exception, part)
     refused({"k": octavo.Quantized(codes, one, "int8", "tensor", largest_code=128)}, ValueError,
-            "k_scales.largest_code is 128; supported: 0 (not known) to 127, the largest of int8.")
+            "k.largest_code is 128; supported: 0 (not known) to 127, the largest of int8.")
+    blocks = octavo.quantize(numpy.ones((1, 2, 80, 8), numpy.float32), "int8", granularity="block")
+    blocks.scales[0, 1, 1] = numpy.nan
+    refused({"k": blocks, "v": blocks}, ValueError,
+            "k.scales[3] is nan; supported: positive finite numbers.")
     columns = octavo.quantize(X, transposed=True)
     refused({"q": columns}, ValueError, "q is transposed; supported: codes by rows; transposed for v alone.")
     refused({"v": octavo.Quantized(codes, one, "e4m3", "tensor", transposed=True)}, ValueError,
