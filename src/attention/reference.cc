@@ -15,6 +15,7 @@
 #include "attention/mask.h"
 #include "attention/operand_scales.h"
 #include "attention/sequence.h"
+#include "attention/validate.h"
 #include "numeric/formats.h"
 #include "octavo/evidence.hpp"
 
@@ -65,6 +66,7 @@ Status for_each_row(const Arguments& a, const Options& options,
   const Result<Problem> posed = problem_of(a, options);
   if (!posed.ok()) return posed.status();
   if (out == nullptr) return invalid("out", "null", "an array of doubles");
+  OCTAVO_RETURN_IF_ERROR(validate_cu_seqlens(a));
   const Problem& p = *posed;
   const double scale = a.scale ? *a.scale : 1.0 / std::sqrt(static_cast<double>(p.head_dim));
   if (chosen != nullptr && is_packed(a))

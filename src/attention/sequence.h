@@ -18,7 +18,8 @@ struct Sequence {
 inline bool is_packed(const Arguments& a) { return a.cu_seqlens_q != nullptr; }
 
 // Contents of cu_seqlens are clamped, never trusted: a span lies inside its tensor, does not run
-// backwards, and is no longer than the maximum the caller gave.
+// backwards, and is no longer than the maximum the caller gave. Spans share no token where the
+// arrays do not decrease (validate_cu_seqlens).
 inline Sequence sequence(const Arguments& a, std::int64_t b) {
   if (!is_packed(a)) return {b, 0, a.q.shape[2], 0, a.k.shape[2]};
   const auto span = [b](const std::int32_t* cu, std::int64_t tokens, std::int64_t max_len,

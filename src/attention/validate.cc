@@ -224,33 +224,55 @@ Status validate_no_self_overlap(std::string_view what, const Tensor& t) {
 
 namespace {
 
-// Whether two views surely share no element although their address ranges meet: they step
-// through one larger array with the same strides, as the parts of a packed QKV do, and keep to
-// different indices of one dimension.
+// One dimension of two views that step through it alike, in bytes.
+struct SharedStep {
+  std::int64_t stride = 0;
+  std::int64_t count_a = 1, count_b = 1;
+};
+
+// False: the views step through dimension `i` differently. Where a view has one index, or repeats
+// itself (stride 0), its stride means nothing, and the other's holds.
+bool shared_step(const ConstTensor& a, const ConstTensor& b, std::size_t i, SharedStep& step) {
+  const auto count = [i](const ConstTensor& t) { return t.stride[i] == 0 ? 1 : t.shape[i]; };
+  const auto stride = [i](const ConstTensor& t) {
+    return t.stride[i] * static_cast<std::int64_t>(size_bytes(t.dtype));
+  };
+  step.count_a = count(a);
+  step.count_b = count(b);
+  if (step.count_a == 1 && step.count_b == 1) return true;
+  if (step.count_a > 1 && step.count_b > 1 && stride(a) != stride(b)) return false;
+  step.stride = step.count_a > 1 ? stride(a) : stride(b);
+  return true;
+}
+
+// Whether two views surely share no byte although their address ranges meet: they step through one
+// larger array with the same strides, as the parts of a packed QKV do, and keep to different
+// indices of one dimension, or to different columns. Each index, and the columns, must stay inside
+// one step of the next larger stride: only then has a byte one set of indices, and bytes with
+// different sets are different bytes.
 bool interleaved(const ConstTensor& a, const ConstTensor& b) {
   if (a.data > b.data) return interleaved(b, a);
-  const auto bytes = static_cast<std::int64_t>(size_bytes(a.dtype));
+  std::array<SharedStep, 3> steps;
+  for (std::size_t i = 0; i < 3; ++i)
+    if (!shared_step(a, b, i, steps[i])) return false;
+  std::sort(steps.begin(), steps.end(),
+            [](const SharedStep& x, const SharedStep& y) { return x.stride > y.stride; });
   std::int64_t distance = static_cast<const char*>(b.data) - static_cast<const char*>(a.data);
-  if (a.dtype != b.dtype || distance % bytes != 0) return false;
-  distance /= bytes;
-
-  std::array<std::size_t, 3> order = {0, 1, 2};
-  std::sort(order.begin(), order.end(), [&a](std::size_t x, std::size_t y) {
-    return std::pair(-a.stride[x], x) < std::pair(-a.stride[y], y);
-  });
   bool apart = false;
-  std::int64_t room = INT64_MAX;  // elements in one step of the dimension above
-  for (const std::size_t i : order) {
-    if (a.shape[i] == 1 && b.shape[i] == 1) continue;
-    const std::int64_t stride = a.stride[i];
-    if (stride != b.stride[i] || stride == 0) return false;
-    const std::int64_t first = distance / stride;  // b's first index; a's is 0
-    distance %= stride;
-    if (std::max(first + b.shape[i], a.shape[i]) * stride > room) return false;
-    apart = apart || first >= a.shape[i];
-    room = stride;
+  std::int64_t room = INT64_MAX;  // bytes in one step of the dimension above
+  for (const SharedStep& step : steps) {
+    if (step.count_a == 1 && step.count_b == 1) continue;
+    const std::int64_t first = distance / step.stride;  // b's first index; a's is 0
+    distance %= step.stride;
+    if (std::max(first + step.count_b, step.count_a) * step.stride > room) return false;
+    apart = apart || first >= step.count_a;
+    room = step.stride;
   }
-  return apart || (distance >= a.shape[3] && distance + b.shape[3] <= room);
+  const auto row_bytes = [](const ConstTensor& t) {
+    return t.shape[3] * static_cast<std::int64_t>(size_bytes(t.dtype));
+  };
+  if (std::max(distance + row_bytes(b), row_bytes(a)) > room) return false;
+  return apart || distance >= row_bytes(a);
 }
 
 bool ranges_meet(const ConstTensor& a, const ConstTensor& b) {
@@ -269,6 +291,17 @@ Status validate_apart(std::string_view what, const Tensor& written, std::string_
   if (!ranges_meet(written, other) || interleaved(written, other)) return {};
   return invalid(what, fmt::format("in memory that {} also covers", other_what),
                  fmt::format("memory apart from {}", other_what));
+}
+
+Status validate_cu_seqlens(const Arguments& a) {
+  if (a.cu_seqlens_q == nullptr || a.cu_seqlens_kv == nullptr) return {};
+  for (const auto& [what, cu] :
+       {std::pair{"cu_seqlens_q", a.cu_seqlens_q}, {"cu_seqlens_kv", a.cu_seqlens_kv}})
+    for (std::int64_t b = 1; b <= a.sequences; ++b)
+      if (cu[b] < cu[b - 1])
+        return invalid(fmt::format("{}[{}]", what, b), number(cu[b]),
+                       fmt::format("{} or more, the entry before it", cu[b - 1]));
+  return {};
 }
 
 Status validate(const Problem& problem) {

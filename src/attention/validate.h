@@ -11,6 +11,10 @@ Status validate(const Problem& problem);
 // That the arguments pose the problem a plan was made for, up to their lengths and batch.
 Status validate_run(const Problem& planned, const Problem& posed);
 
+// Of a packed batch, that neither array decreases; for arrays that the host can read. Entries
+// outside the tensor are no error: they are clamped.
+Status validate_cu_seqlens(const Arguments& arguments);
+
 // A tensor as such: shape, strides, pointer, extent. `what` names it.
 Status validate_tensor(std::string_view what, const ConstTensor& tensor);
 // Two elements of a tensor that is written must not share memory.

@@ -21,9 +21,13 @@
 // (D = 64, f32) up to 73 to 75% (D = 128, f16). Blocks of 96 keys gave the same within noise, of
 // 128 keys lost 2% at D = 128; tasks of 288 rows lost 1 to 2% at D = 64.
 //
-// Bits: all keys are summed in order, and key blocks start at multiples of kKeyRows from the
-// sequence's first key. A key that a row does not see contributes p = 0 exactly, so neither the
-// split into tasks nor the row's company in a panel changes a bit of it.
+// Sums: the keys of a block are added up from zero, then the blocks of a group (kGroupKeys) in
+// FP32, then the groups in FP64, so that errors do not grow with the number of keys.
+//
+// Bits: all keys are summed in order, and blocks and groups start at multiples of their size from
+// the sequence's first key. A key that a row does not see contributes p = 0 exactly, and a block or
+// a group of such keys leaves a sum as it is, so neither the split into tasks nor the row's company
+// in a panel changes a bit of it.
 #include "cpu/attention.h"
 
 #include <algorithm>
@@ -32,6 +36,7 @@
 #include "attention/error.h"
 #include "attention/operand_scales.h"
 #include "attention/sequence.h"
+#include "attention/validate.h"
 #include "cpu/kernels.h"
 #include "cpu/prepare.h"
 #include "cpu/task.h"
@@ -81,8 +86,14 @@ std::size_t align(std::size_t bytes) {
   return (bytes + kScratchAlignment - 1) / kScratchAlignment * kScratchAlignment;
 }
 
+std::size_t seqlens_bytes(const Problem& problem) {
+  if (!problem.packed) return 0;
+  return align(2 * (static_cast<std::size_t>(problem.batch) + 1) * sizeof(std::int32_t));
+}
+
 std::size_t shared_bytes(const Problem& problem) {
-  return align(static_cast<std::size_t>(prepared_floats(problem)) * sizeof(float));
+  return align(static_cast<std::size_t>(prepared_floats(problem)) * sizeof(float)) +
+         seqlens_bytes(problem);
 }
 
 std::size_t scratch_bytes(const Problem& problem, const Tiling& tiling) {
@@ -91,8 +102,10 @@ std::size_t scratch_bytes(const Problem& problem, const Tiling& tiling) {
   return align(static_cast<std::size_t>(floats) * sizeof(float));
 }
 
-// The workspace cut up: what all share, then a scratch for each worker.
+// The workspace cut up: what all share, with a copy of cu_seqlens at its end, then a scratch for
+// each worker.
 struct Layout {
+  std::int32_t* seqlens = nullptr;
   float* shared = nullptr;
   float* scratch = nullptr;
   std::int64_t stride = 0;  // floats from one worker's scratch to the next
@@ -108,6 +121,7 @@ Layout lay_out(const Problem& problem, const Tiling& tiling, Workspace workspace
   if (workspace.data == nullptr || workspace.bytes < slack + shared + scratch) return layout;
   auto* first = static_cast<std::byte*>(workspace.data) + slack;
   layout.shared = reinterpret_cast<float*>(first);
+  layout.seqlens = reinterpret_cast<std::int32_t*>(first + shared - seqlens_bytes(problem));
   layout.scratch = reinterpret_cast<float*>(first + shared);
   layout.stride = static_cast<std::int64_t>(scratch / sizeof(float));
   layout.workers = static_cast<int>(
@@ -131,22 +145,35 @@ Task make_task(const Problem& p, const Arguments& a, const Grid& grid, const Til
   return task;
 }
 
+// cu_seqlens are read once, here: what is checked is what every task sees, also where somebody
+// writes to the arrays meanwhile.
+Arguments with_own_seqlens(const Arguments& arguments, std::int32_t* copy) {
+  Arguments own = arguments;
+  if (!is_packed(arguments)) return own;
+  own.cu_seqlens_q = copy;
+  own.cu_seqlens_kv = std::copy_n(arguments.cu_seqlens_q, arguments.sequences + 1, copy);
+  std::copy_n(arguments.cu_seqlens_kv, arguments.sequences + 1, copy + arguments.sequences + 1);
+  return own;
+}
+
 }  // namespace
 
 std::size_t workspace_bytes(const Problem& problem, int threads) {
-  const Tiling tiling = make_tiling(kernels(), problem.head_dim);
+  const Tiling tiling = make_tiling(kernels(), problem);
   return kScratchAlignment + shared_bytes(problem) +
          static_cast<std::size_t>(std::max(threads, 1)) * scratch_bytes(problem, tiling);
 }
 
-Status attention(const Problem& problem, const Arguments& arguments, Workspace workspace) {
+Status attention(const Problem& problem, const Arguments& given, Workspace workspace) {
   if (problem.batch == 0 || problem.heads_q == 0 || problem.len_q == 0) return {};
   const Kernels& in_use = kernels();
-  const Tiling tiling = make_tiling(in_use, problem.head_dim);
+  const Tiling tiling = make_tiling(in_use, problem);
   const Layout layout = lay_out(problem, tiling, workspace);
   if (layout.workers == 0)
     return invalid("workspace", fmt::format("{} bytes", workspace.bytes),
                    fmt::format("{} bytes or more", workspace_bytes(problem, 1)));
+  const Arguments arguments = with_own_seqlens(given, layout.seqlens);
+  OCTAVO_RETURN_IF_ERROR(validate_cu_seqlens(arguments));
   const int workers = std::min(thread_count(), layout.workers);
   const Operands operands =
       prepare(in_use, problem, arguments, layout.shared, layout.scratch, layout.stride, workers);
@@ -163,7 +190,7 @@ Status attention(const Problem& problem, const Arguments& arguments, Workspace w
 }
 
 std::string describe_config(const Problem& problem, int threads) {
-  const Tiling tiling = make_tiling(kernels(), problem.head_dim);
+  const Tiling tiling = make_tiling(kernels(), problem);
   const Grid grid = make_grid(problem, tiling, threads);
   return fmt::format("tile={}x{} target={} threads={}", grid.panels * tiling.panel, kKeyRows,
                      kernels().name, threads);

@@ -36,7 +36,9 @@ struct Kernels {
                  const float* q, std::int64_t vectors, float* s);
 
   // The online softmax of one tile, base 2. s becomes p = 2^(s - max); `max` and `sum` move on,
-  // and `rescale` is what everything summed under the old maximum must be multiplied by.
+  // and `rescale` is what everything summed under the old maximum must be multiplied by. Here and
+  // in `accumulate` the tile's own sum is made first and then added: added key by key, a sum of
+  // many keys would round each of them to its own, much coarser, last bit.
   // `limits` may be null: every lane sees every key. Only the comparison decides what a lane
   // sees, so a NaN in a key that it does not see cannot reach it.
   void (*softmax)(float* s, std::int64_t keys, std::int64_t vectors, const LaneLimits* limits,

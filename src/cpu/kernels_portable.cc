@@ -18,13 +18,10 @@ constexpr std::int64_t kMaxVectors = 3;
 constexpr std::int64_t kRows = 4;
 
 // c[r][.] = c[r][.] * rescale[.] + sum over k of a[r * row_stride + k * k_stride] * b[k][.], for
-// one vector of queries; rescale null: c starts at zero.
+// one vector of queries, the sum added up before c is looked at; rescale null: c starts at zero.
 void strip(const float* a, std::int64_t row_stride, std::int64_t k_stride, std::int64_t rows,
            std::int64_t depth, const float* b, std::int64_t width, const float* rescale, float* c) {
   float sum[kRows][kLanes] = {};
-  if (rescale != nullptr)
-    for (std::int64_t r = 0; r < rows; ++r)
-      for (std::int64_t i = 0; i < kLanes; ++i) sum[r][i] = c[r * width + i] * rescale[i];
   const auto multiply_add = [&](std::int64_t count) {
     for (std::int64_t k = 0; k < depth; ++k)
       for (std::int64_t r = 0; r < count; ++r) {
@@ -37,6 +34,9 @@ void strip(const float* a, std::int64_t row_stride, std::int64_t k_stride, std::
     multiply_add(kRows);
   else
     multiply_add(rows);
+  if (rescale != nullptr)
+    for (std::int64_t r = 0; r < rows; ++r)
+      for (std::int64_t i = 0; i < kLanes; ++i) sum[r][i] += c[r * width + i] * rescale[i];
   for (std::int64_t r = 0; r < rows; ++r) std::copy_n(sum[r], kLanes, c + r * width);
 }
 
@@ -81,7 +81,7 @@ void softmax(float* s, std::int64_t keys, std::int64_t vectors, const LaneLimits
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const std::int64_t width = vectors * kLanes;
   for (std::int64_t first = 0; first < width; first += kLanes) {
-    float top[kLanes], shift[kLanes], total[kLanes];
+    float top[kLanes], shift[kLanes], total[kLanes] = {};
     std::copy_n(max + first, kLanes, top);
     for (std::int64_t k = 0; k < keys; ++k) {
       float* row = s + k * width + first;
@@ -95,7 +95,6 @@ void softmax(float* s, std::int64_t keys, std::int64_t vectors, const LaneLimits
     for (std::int64_t i = 0; i < kLanes; ++i) {
       shift[i] = top[i] == -kInfinity ? 0.0f : top[i];
       rescale[first + i] = exp2_nonpositive(max[first + i] - shift[i]);
-      total[i] = sum[first + i] * rescale[first + i];
     }
     for (std::int64_t k = 0; k < keys; ++k)
       for (std::int64_t i = 0; i < kLanes; ++i) {
@@ -104,7 +103,8 @@ void softmax(float* s, std::int64_t keys, std::int64_t vectors, const LaneLimits
         total[i] += p;
       }
     std::copy_n(top, kLanes, max + first);
-    std::copy_n(total, kLanes, sum + first);
+    for (std::int64_t i = 0; i < kLanes; ++i)
+      sum[first + i] = sum[first + i] * rescale[first + i] + total[i];
   }
 }
 

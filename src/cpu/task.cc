@@ -71,8 +71,12 @@ struct Scratch {
   float* factors;  // of the loaders of Q, K and V
   float* max;      // per query, from here on
   float* sum;
-  float* lse_shift;  // what smoothing took from the logits
-  float* rescale;    // per query of one panel, from here on
+  double* group_o;    // O^T and the sum of the groups before this one, at the maximum they had:
+  double* group_sum;  // only where there are several
+  float* group_max;
+  double* group_factor;  // per query of one panel
+  float* lse_shift;      // what smoothing took from the logits
+  float* rescale;        // per query of one panel, from here on
   float* begin;
   float* end;
   std::int64_t floats;
@@ -96,6 +100,15 @@ Scratch carve(const Tiling& t, float* base) {
   s.factors = take(6 * padded_row(t.head_dim));
   s.max = take(queries);
   s.sum = take(queries);
+  if (t.has_groups) {
+    const auto take_doubles = [&take](std::int64_t n) {
+      return reinterpret_cast<double*>(take(2 * n));
+    };
+    s.group_o = take_doubles(queries * t.head_dim);
+    s.group_sum = take_doubles(queries);
+    s.group_max = take(queries);
+    s.group_factor = take_doubles(t.panel);
+  }
   s.lse_shift = take(queries);
   s.rescale = take(t.panel);
   s.begin = take(t.panel);
@@ -137,6 +150,8 @@ class TaskRunner {
   void load_queries();
   void attend();
   void attend_panel(std::int64_t panel, std::int64_t from, std::int64_t to);
+  void clear_groups();
+  void finish_group(std::int64_t panel);
   const LaneLimits* lane_limits(std::int64_t panel, std::int64_t begin, std::int64_t end,
                                 LaneLimits& limits) const;
   void store_rows();
@@ -147,6 +162,7 @@ class TaskRunner {
   const Task& task_;
   const Scratch s_;
   std::array<PanelKeys, kMaxPanels> panel_keys_;
+  bool has_finished_group_ = false;  // group_o and group_sum hold something
 };
 
 PanelKeys TaskRunner::find_panel_keys(std::int64_t panel) const {
@@ -218,6 +234,44 @@ void TaskRunner::attend() {
     k_rows.load_block(from, to, s_.k, t_.pitch);
     v_rows.load_block(from, to, s_.v, t_.pitch);
     for (std::int64_t p = 0; p < panels(); ++p) attend_panel(p, from, to);
+    // After the last group too, where there was one before it: store_rows reads what is complete.
+    const bool ends_group = to == end ? has_finished_group_ : to % kGroupKeys == 0;
+    if (!ends_group) continue;
+    if (!has_finished_group_) clear_groups();
+    for (std::int64_t p = 0; p < panels(); ++p) finish_group(p);
+    has_finished_group_ = true;
+  }
+}
+
+void TaskRunner::clear_groups() {
+  const std::int64_t queries = panels() * t_.panel;
+  std::fill_n(s_.group_o, queries * t_.head_dim, 0.0);
+  std::fill_n(s_.group_sum, queries, 0.0);
+  std::fill_n(s_.group_max, queries, -kInfinity);
+}
+
+// Adds what the group left in `o` and `sum` to the groups before it, and clears both. The factor
+// comes from the two maxima, so the roundings of rescale factors do not add up either.
+void TaskRunner::finish_group(std::int64_t panel) {
+  const std::int64_t first = panel * t_.panel;
+  const std::int64_t width = round_up(rows_of(panel), c_.kernels.lanes);
+  double* factor = s_.group_factor;
+  for (std::int64_t i = 0; i < width; ++i) {
+    const std::int64_t query = first + i;
+    const auto old_max = static_cast<double>(s_.group_max[query]);
+    factor[i] = s_.group_max[query] == -kInfinity
+                    ? 0.0
+                    : std::exp2(old_max - static_cast<double>(s_.max[query]));
+    s_.group_sum[query] = s_.group_sum[query] * factor[i] + static_cast<double>(s_.sum[query]);
+    s_.group_max[query] = s_.max[query];
+    s_.sum[query] = 0;
+  }
+  for (std::int64_t c = 0; c < t_.head_dim; ++c) {
+    float* o = s_.o + first * t_.head_dim + c * width;
+    double* groups = s_.group_o + first * t_.head_dim + c * width;
+    for (std::int64_t i = 0; i < width; ++i)
+      groups[i] = groups[i] * factor[i] + static_cast<double>(o[i]);
+    std::fill_n(o, width, 0.0f);
   }
 }
 
@@ -273,11 +327,16 @@ void TaskRunner::store_rows() {
   for (std::int64_t index = 0; index < task_.rows; ++index) {
     const std::int64_t panel = index / t_.panel, lane = index % t_.panel;
     const std::int64_t width = round_up(rows_of(panel), c_.kernels.lanes);
-    const float* o = s_.o + panel * t_.panel * t_.head_dim + lane;
+    const std::int64_t first = panel * t_.panel * t_.head_dim + lane;
     const KeyRange keys = keys_of(index);
     const bool sees_keys = keys.begin < keys.end;
-    const float inverse = sees_keys ? 1.0f / s_.sum[index] : 0.0f;
-    for (std::int64_t c = 0; c < t_.head_dim; ++c) s_.row[c] = o[c * width] * inverse;
+    const auto sum = has_finished_group_ ? static_cast<float>(s_.group_sum[index]) : s_.sum[index];
+    const float inverse = sees_keys ? 1.0f / sum : 0.0f;
+    for (std::int64_t c = 0; c < t_.head_dim; ++c) {
+      const std::int64_t at = first + c * width;
+      const auto o = has_finished_group_ ? static_cast<float>(s_.group_o[at]) : s_.o[at];
+      s_.row[c] = o * inverse;
+    }
     if (!sees_keys) std::fill_n(s_.row, t_.head_dim, 0.0f);
 
     const QueryRow at = query(index);
@@ -287,8 +346,8 @@ void TaskRunner::store_rows() {
                       static_cast<std::int64_t>(size_bytes(out.dtype));
     store_row(at, bytes);
     if (lse.data == nullptr) continue;
-    const double value = s_.max[index] * std::numbers::ln2 +
-                         std::log(static_cast<double>(s_.sum[index])) + s_.lse_shift[index];
+    const double value = s_.max[index] * std::numbers::ln2 + std::log(static_cast<double>(sum)) +
+                         s_.lse_shift[index];
     static_cast<float*>(
         lse.data)[b * lse.stride[0] + at.head * lse.stride[1] + row * lse.stride[2]] =
         sees_keys ? static_cast<float>(value) : -kInfinity;
@@ -297,9 +356,11 @@ void TaskRunner::store_rows() {
 
 }  // namespace
 
-Tiling make_tiling(const Kernels& kernels, std::int64_t head_dim) {
+Tiling make_tiling(const Kernels& kernels, const Problem& problem) {
+  const std::int64_t head_dim = problem.head_dim;
   Tiling tiling;
   tiling.head_dim = head_dim;
+  tiling.has_groups = problem.len_kv > kGroupKeys;
   tiling.panel = kernels.lanes * kernels.max_vectors;
   const std::int64_t panel_bytes =
       2 * tiling.panel * head_dim * static_cast<std::int64_t>(sizeof(float));

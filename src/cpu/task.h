@@ -16,14 +16,19 @@ inline constexpr std::size_t kScratchAlignment = 256;
 // Keys of a tile: P^T of a panel (64 x 48 floats, 12 KB) shares a 32 KB L1 with as much of Q^T.
 inline constexpr std::int64_t kKeyRows = 64;
 
+// Keys whose tiles are added up in FP32; such groups are added up in FP64 (docs/tolerances.md,
+// "Many keys"). They start at multiples of this from a sequence's first key.
+inline constexpr std::int64_t kGroupKeys = 32 * kKeyRows;
+
 struct Tiling {
   std::int64_t head_dim = 0;
+  bool has_groups = false;      // some row may see keys of more than one group
   std::int64_t panel = 0;       // queries whose scores are computed together
   std::int64_t max_panels = 1;  // of a task
   std::int64_t pitch = 0;       // of the K and V blocks, in floats
 };
 
-Tiling make_tiling(const Kernels& kernels, std::int64_t head_dim);
+Tiling make_tiling(const Kernels& kernels, const Problem& problem);
 
 // Floats that a task needs for itself.
 std::int64_t scratch_floats(const Tiling& tiling);

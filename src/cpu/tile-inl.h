@@ -34,8 +34,10 @@ constexpr std::int64_t kDepth = 64;
 // Products
 
 // c[r][.] (r < kRows) = c[r][.] * rescale[.] + sum over k < depth of a(r, k) * b[k][.], where
-// a(r, k) = a[r * row_stride + k * k_stride] and one of the strides is 1. rescale null: c starts
-// at zero when `fresh`, else as it is. All of k in order: the blocking does not change a bit.
+// a(r, k) = a[r * row_stride + k * k_stride] and one of the strides is 1. All of k in order. With
+// a rescale the sum is added up from zero, and only then to c: what c has grown to does not round
+// every term. Without one (null) the sum goes on from c, or from zero when `fresh`: cutting the
+// depth into parts does not change a bit.
 template <int kRows, int kVectors, bool kRowsAdjacent>
 HWY_INLINE void tile(const float* HWY_RESTRICT a, std::int64_t pitch, std::int64_t depth,
                      const float* HWY_RESTRICT b, const float* HWY_RESTRICT rescale, bool fresh,
@@ -66,11 +68,11 @@ HWY_INLINE void tile(const float* HWY_RESTRICT a, std::int64_t pitch, std::int64
     if constexpr (kVectors > 1) x1 = hn::Load(d, c + r * width + n);     \
     if constexpr (kVectors > 2) x2 = hn::Load(d, c + r * width + 2 * n); \
   }
-#define OCTAVO_RESCALE(r, x0, x1, x2)                 \
-  if constexpr (kRows > r) {                          \
-    x0 = hn::Mul(x0, b0);                             \
-    if constexpr (kVectors > 1) x1 = hn::Mul(x1, b1); \
-    if constexpr (kVectors > 2) x2 = hn::Mul(x2, b2); \
+#define OCTAVO_ADD_RESCALED(r, x0, x1, x2)                                                   \
+  if constexpr (kRows > r) {                                                                 \
+    x0 = hn::MulAdd(hn::Load(d, c + r * width), b0, x0);                                     \
+    if constexpr (kVectors > 1) x1 = hn::MulAdd(hn::Load(d, c + r * width + n), b1, x1);     \
+    if constexpr (kVectors > 2) x2 = hn::MulAdd(hn::Load(d, c + r * width + 2 * n), b2, x2); \
   }
 #define OCTAVO_MULTIPLY_ADD(r, x0, x1, x2)                        \
   if constexpr (kRows > r) {                                      \
@@ -90,12 +92,8 @@ HWY_INLINE void tile(const float* HWY_RESTRICT a, std::int64_t pitch, std::int64
   const V b1 = kVectors > 1 ? hn::Load(d, (source) + (kVectors > 1 ? n : 0)) : b0; \
   const V b2 = kVectors > 2 ? hn::Load(d, (source) + (kVectors > 2 ? 2 * n : 0)) : b0;
 
-  if (!fresh) {
+  if (rescale == nullptr && !fresh) {
     OCTAVO_ROWS(OCTAVO_LOAD)
-  }
-  if (rescale != nullptr) {
-    OCTAVO_PANEL(rescale)
-    OCTAVO_ROWS(OCTAVO_RESCALE)
   }
   const float* HWY_RESTRICT ak = a;
   const float* HWY_RESTRICT bk = b;
@@ -108,12 +106,16 @@ HWY_INLINE void tile(const float* HWY_RESTRICT a, std::int64_t pitch, std::int64
     ak += k_stride;
     bk += width;
   }
+  if (rescale != nullptr) {
+    OCTAVO_PANEL(rescale)
+    OCTAVO_ROWS(OCTAVO_ADD_RESCALED)
+  }
   OCTAVO_ROWS(OCTAVO_STORE)
 
 #undef OCTAVO_PANEL
 #undef OCTAVO_STORE
 #undef OCTAVO_MULTIPLY_ADD
-#undef OCTAVO_RESCALE
+#undef OCTAVO_ADD_RESCALED
 #undef OCTAVO_LOAD
 #undef OCTAVO_ROWS
 }
@@ -216,14 +218,14 @@ HWY_INLINE void softmax_column(float* HWY_RESTRICT s, std::int64_t keys, std::in
   // A lane that has seen no key: any finite maximum makes its p = 2^-inf = 0 and not NaN.
   const V shift = hn::IfThenZeroElse(hn::Eq(new_max, minus_inf), new_max);
   const V factor = exp2_nonpositive(hn::Sub(old_max, shift));
-  V total = hn::Mul(hn::Load(d, sum), factor);
+  V total = hn::Zero(d);  // of this tile; see Kernels::softmax
   for (std::int64_t k = 0; k < keys; ++k) {
     const V p = exp2_nonpositive(hn::Sub(hn::Load(d, s + k * width), shift));
     hn::Store(p, d, s + k * width);
     total = hn::Add(total, p);
   }
   hn::Store(new_max, d, max);
-  hn::Store(total, d, sum);
+  hn::Store(hn::MulAdd(hn::Load(d, sum), factor, total), d, sum);
   hn::Store(factor, d, rescale);
 }
 

@@ -6,6 +6,7 @@ namespace octavo::emulator {
 namespace {
 
 constexpr std::uint32_t kMagic = 0x6f637461;
+constexpr std::uint64_t kLongestStride = std::uint64_t{1} << 40;  // exclusive
 
 struct Stored {
   std::uint32_t magic = kMagic;
@@ -22,6 +23,7 @@ const char* refuse(const TensorMapFields& f) {
     if (f.shape[i] == 0) return "a dimension is empty";
     if (f.box[i] == 0 || f.box[i] > 256) return "a side of the box is not 1 to 256";
     if (i > 0 && f.stride_bytes[i - 1] % 16 != 0) return "a stride is not a multiple of 16 bytes";
+    if (i > 0 && f.stride_bytes[i - 1] >= kLongestStride) return "a stride is 2^40 bytes or more";
   }
   const std::uint32_t inner = f.box[0] * map_type_bytes(f.type);
   if (inner % 16 != 0) return "the box's rows are not multiples of 16 bytes";

@@ -134,6 +134,17 @@ double fp8_sum_noise(DType qk, double head_dim) {
   return 4 * 0x1p-13 * std::sqrt(33.0 / 3 * head_dim / 32);
 }
 
+// Half ulps that a sum of `keys` terms may lose to its own length. Adding n equal terms, step k
+// rounds to the last bit of a sum that is k/n of the whole: n/3 half ulps of the whole at most,
+// where all of them err to one side. The CPU adds up blocks of 64 keys, then 32 of those, and only
+// then in FP64. A GPU's sums go on over all keys: a lane adds a quarter of a row's weights, and
+// tensor cores cut off, by up to two half ulps, once in 16 keys.
+double length_error(double keys, bool on_gpu) {
+  constexpr double kBlock = 64, kBlocks = 32;
+  if (on_gpu) return keys / 12;
+  return (std::min(keys, kBlock) + std::min(std::ceil(keys / kBlock), kBlocks)) / 3;
+}
+
 Bounds bounds(const ModeBound& mode, DType out, bool p_is_rounded, const Magnitudes& m) {
   // fp32 arithmetic, in half ulps. A weight is off by what its score is off; of that V sees the
   // part that the keys do not share (measured: 0.5 (8 + score_amax), with outliers 1.2). The LSE
@@ -141,7 +152,9 @@ Bounds bounds(const ModeBound& mode, DType out, bool p_is_rounded, const Magnitu
   // (measured: 1.9 (8 + score_amax) on normal inputs, 1.0 sqrt(D) score_amax with outliers).
   const double fp32 = kHalfUlpF32 * (16 + 2 * m.score_amax);
   const double fp32_lse = kHalfUlpF32 * (16 + 2.5 * std::sqrt(m.head_dim) * m.tau_peak);
-  const double rounding = half_ulp(out) * m.out_amax;
+  // Of O and of the row sum that divides it; both as large as the output, not as V.
+  const double length = kHalfUlpF32 * length_error(m.keys, p_is_rounded);
+  const double rounding = (half_ulp(out) + 2 * length) * m.out_amax;
   const double qk = format_noise(mode.qk, m.qk_crest);
   const double scores = std::sqrt(2.0) * qk * m.tau;
   const double values = format_noise(mode.v, m.v_crest);
@@ -159,7 +172,7 @@ Bounds bounds(const ModeBound& mode, DType out, bool p_is_rounded, const Magnitu
   b.total_max =
       fp32 * m.v_amax + rounding + std::min(kMaxSlack * m.kappa_max * noise, 2.1) * m.v_amax;
   b.total_rmse = fp32 * m.v_amax + rounding + kRmsSlack * few_rows * m.kappa_rms * m.v_rms * noise;
-  b.kernel_lse = fp32_lse + p_noise + (sums + kLseSlack * decoded) * m.tau_peak;
+  b.kernel_lse = fp32_lse + length + p_noise + (sums + kLseSlack * decoded) * m.tau_peak;
   b.total_lse = b.kernel_lse + lse_slack(m.rows) * std::sqrt(2.0) * qk * m.tau_peak;
   return b;
 }

@@ -55,6 +55,7 @@ struct Magnitudes {
   double head_dim = 0;
   double kappa_max = 0;
   double kappa_rms = 0;
+  double keys = 0;        // the most that a row sees
   std::int64_t rows = 0;  // rows that see a key
 };
 

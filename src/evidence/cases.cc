@@ -171,10 +171,14 @@ std::string Case::name() const {
     text += fmt::format(" window={},{}", options.window_left, options.window_right);
   text += quantization_name(*this);
   text += fmt::format(" {}", layout_name(layout));
+  if (seqlens != Seqlens::plain)
+    text += seqlens == Seqlens::hostile ? " seqlens=hostile" : " seqlens=clamped";
   if (scale) text += fmt::format(" scale={:.9g}", *scale);
   if (lse) text += " lse";
   if (options.overlap_launch) text += " overlap";
   if (amax) text += " amax";
+  if (values != InputValues::normal)
+    text += values == InputValues::positive ? " positive" : " equal_keys";
   if (outliers) text += " outliers";
   if (sampled_rows > 0) text += fmt::format(" rows={}", sampled_rows);
   text += fmt::format(" seed={}", seed);
@@ -224,8 +228,36 @@ std::vector<Case> covering_cases(std::uint64_t seed) {
   return cases;
 }
 
+std::vector<Case> many_keys_cases(std::uint64_t seed) {
+  std::vector<Case> cases;
+  const auto add = [&](std::int64_t keys, DType input, Precision precision, InputValues values) {
+    Case c;
+    const bool long_one = keys > 10000;
+    c.heads_q = c.heads_kv = long_one ? 1 : 2;
+    c.len_q = long_one ? 1 : 3;
+    c.len_kv = keys;
+    c.head_dim = long_one ? 8 : 64;
+    c.input = input;
+    c.out = DType::f32;
+    c.options.precision = precision;
+    c.values = values;
+    c.seed = seed;
+    cases.push_back(c);
+  };
+  // Around a block of the CPU's (64 keys) and a group of blocks (2,048), and far beyond both.
+  for (const std::int64_t keys : {63, 200, 2047, 2113, 6001, 200'001}) {
+    add(keys, DType::f32, Precision::native, InputValues::equal_keys);
+    for (const DType input : kWide) add(keys, input, Precision::native, InputValues::positive);
+  }
+  // Only with V of different rows: of equal ones the quantization errors would not average out.
+  for (const Precision precision : kAllPrecisions)
+    if (is_8bit_mode(precision)) add(6001, DType::f16, precision, InputValues::positive);
+  return cases;
+}
+
 std::vector<Case> all_cases(std::uint64_t seed, std::size_t count) {
   std::vector<Case> cases = covering_cases(seed);
+  for (Case& c : many_keys_cases(seed)) cases.push_back(std::move(c));
   std::set<std::string> names;
   for (const Case& c : cases) names.insert(c.name());
   for (std::uint64_t n = 0; names.size() < count; ++n) {

@@ -22,6 +22,22 @@ enum class Layout : std::uint8_t {
   packed,  // cu_seqlens, with tokens before and after that belong to no sequence
 };
 
+// What random values look like. Those of the last two add up without cancelling, where a sum that
+// drifts with the number of keys shows.
+enum class InputValues : std::uint8_t {
+  normal,
+  positive,    // V without its signs
+  equal_keys,  // every key of a head, and its row of V, is the first one
+};
+
+// cu_seqlens of a packed batch of kHostileSequences.
+enum class Seqlens : std::uint8_t {
+  plain,
+  hostile,  // negative, beyond the end, decreasing, too long; the host would refuse them
+  clamped,  // the sequences that kernels must make of those
+};
+inline constexpr std::int64_t kHostileSequences = 5;
+
 struct Case {
   std::int64_t batch = 1;  // sequences, where packed
   std::int64_t heads_q = 1;
@@ -40,7 +56,9 @@ struct Case {
   Layout layout = Layout::bhsd;
   std::optional<float> scale{};
   bool lse = true;
-  bool amax = false;              // the largest magnitudes are wanted
+  Seqlens seqlens = Seqlens::plain;
+  bool amax = false;  // the largest magnitudes are wanted
+  InputValues values = InputValues::normal;
   bool outliers = false;          // a channel of Q, K and V that is far larger than the others
   std::int64_t sampled_rows = 0;  // judge this many rows a head; 0: all of them
   std::uint64_t seed = 0;
@@ -72,7 +90,9 @@ Case make_case(const AxisValues& values, std::uint64_t seed);
 Case random_case(std::uint64_t seed);
 
 std::vector<Case> covering_cases(std::uint64_t seed);
-// The covering set, then random draws until there are `count` distinct names.
+// Sums without cancellation, of few keys to 200,000: only few rows, as the CPU's time allows.
+std::vector<Case> many_keys_cases(std::uint64_t seed);
+// The covering set and that of many keys, then random draws until there are `count` distinct names.
 std::vector<Case> all_cases(std::uint64_t seed, std::size_t count = 2400);
 
 // Names of the kernels a device runs a case with; none where it does not serve it.

@@ -72,16 +72,19 @@ struct QuantizedCall {
   std::shared_ptr<Posing> posing;
   const emulator::EmulatedQuantize* subject;
   std::vector<std::byte> memory;
+  std::size_t skipped = 0;  // bytes of it before the workspace
+  std::size_t bytes = 0;    // of the workspace
 
   Status run(const emulator::Settings& settings, const EmulatorThen& then) {
     constexpr std::size_t kAlignment = 64;
     const Problem& problem = posing->problem;
     const VLayout layout = subject->config.transposed ? VLayout::transposed : VLayout::rows;
-    const std::size_t bytes = prepared_bytes(problem, &posing->inputs.given, layout);
+    bytes = prepared_bytes(problem, &posing->inputs.given, layout);
     memory.assign(bytes + kAlignment, kPoison);
     void* workspace = memory.data();
     std::size_t room = memory.size();
     std::align(kAlignment, bytes, workspace, room);
+    skipped = memory.size() - room;
     const PreparedCall call = prepare_call(
         problem, posing->inputs.given, workspace, chip().arch,
         [this](const Quantize& chosen, std::int64_t head_dim) {
@@ -124,13 +127,16 @@ struct QuantizedCall {
 Result<EmulatedCase> quantize_case(const emulator::EmulatedQuantize& kernel, const Case& c) {
   const Result<std::shared_ptr<Posing>> posed = pose(c);
   if (!posed.ok()) return posed.status();
-  const auto call = std::make_shared<QuantizedCall>(QuantizedCall{*posed, &kernel, {}});
+  const auto call = std::make_shared<QuantizedCall>(QuantizedCall{*posed, &kernel, {}, 0, 0});
   EmulatedCase made;
   made.name = c.name();
   made.run = [call](const emulator::Settings& settings, const EmulatorThen& then) {
     return call->run(settings, then);
   };
-  made.outputs = [call] { return call->memory; };
+  made.outputs = [call] {
+    const auto begin = call->memory.begin() + static_cast<std::ptrdiff_t>(call->skipped);
+    return std::vector<std::byte>(begin, begin + static_cast<std::ptrdiff_t>(call->bytes));
+  };
   return made;
 }
 
@@ -150,10 +156,12 @@ std::vector<EmulatedSubject> all_subjects() {
   std::vector<EmulatedSubject> all;
   const auto add = [&all](const char* family, const auto& kernels, const auto& make) {
     for (const auto& kernel : kernels)
-      all.push_back({family, to_text(kernel.config), brief_text(kernel.config), [&kernel, make] {
-                       return make_cases(kernel.config,
-                                         [&](const Case& c) { return make(kernel, c); });
-                     }});
+      all.push_back(
+          {family, to_text(kernel.config), brief_text(kernel.config),
+           [&kernel, make] {
+             return make_cases(kernel.config, [&](const Case& c) { return make(kernel, c); });
+           },
+           cases_for(kernel.config), [&kernel, make](const Case& c) { return make(kernel, c); }});
   };
   add("sm80_forward", emulator::sm80_forward_kernels(), [](const auto& kernel, const Case& c) {
     return forward_case(kernel, *emulated_chip(kSm89), c);
@@ -167,6 +175,19 @@ std::vector<EmulatedSubject> all_subjects() {
 }
 
 DType dtype_of(Element element) { return static_cast<DType>(element); }
+
+// The widest rows that are narrower than the kernel's tiles and of whole vectors, also where heads
+// lie beside each other.
+std::int64_t narrow_rows(int head_dim, Element element, Element out) {
+  return head_dim - 16 / std::min(element_bytes(element), element_bytes(out));
+}
+
+// Packed sequences by cu_seqlens that no kernel may follow as they are.
+void pose_hostile_seqlens(Case& c) {
+  c.layout = Layout::packed;
+  c.batch = kHostileSequences;
+  c.seqlens = Seqlens::hostile;
+}
 
 Precision precision_to(Element element) {
   switch (element) {
@@ -260,6 +281,21 @@ std::vector<Case> cases_for(const Sm80Forward& config) {
   c.len_q = 9;
   c.len_kv = keys / 2 + 3;
   cases.push_back(c);
+  // Heads that share keys, in sequences that only clamping makes.
+  c.heads_q = 4;
+  c.heads_kv = 2;
+  c.head_dim = narrow_rows(config.head_dim, config.element, config.out);
+  c.len_q = 5;
+  pose_hostile_seqlens(c);
+  cases.push_back(c);
+  // The mask's last key is the only one in its block.
+  c.batch = 1;
+  c.layout = Layout::bhsd;
+  c.seqlens = Seqlens::plain;
+  c.options.causal = Causal::bottom_right;
+  c.len_q = 3;
+  c.len_kv = keys + 1;
+  cases.push_back(c);
   return cases;
 }
 
@@ -347,6 +383,21 @@ std::vector<Case> cases_for(const Sm90Forward& config) {
   c.len_q = 70;
   c.len_kv = keys + 3;
   cases.push_back(c);
+  // Heads that share keys, in sequences that only clamping makes.
+  c.heads_q = 2;
+  c.head_dim = narrow_rows(config.head_dim, config.element, config.out);
+  c.len_q = 5;
+  c.len_kv = keys / 2 + 3;
+  pose_hostile_seqlens(c);
+  cases.push_back(c);
+  // The mask's last key is the only one in its block.
+  c.batch = 1;
+  c.layout = Layout::bhsd;
+  c.seqlens = Seqlens::plain;
+  c.options.causal = Causal::bottom_right;
+  c.len_q = 3;
+  c.len_kv = keys + 1;
+  cases.push_back(c);
   return cases;
 }
 
@@ -387,6 +438,13 @@ std::vector<Case> cases_for(const Quantize& config) {
   c.len_q = quantizer::rows_at_once(config) + 3;
   if (!config.operands) c.len_kv = c.len_q;
   cases.push_back(c);
+  Case hostile = c;
+  hostile.len_q = 9;
+  // Of blocks more than one: a tile is a block, cut to the longest sequence where that is shorter.
+  const bool of_blocks = config.group == ScaleGroup::block;
+  if (!config.operands) hostile.len_kv = of_blocks ? quantizer::kBlockRows + 6 : 9;
+  pose_hostile_seqlens(hostile);
+  cases.push_back(hostile);
   // A key is its own mean: what is not there must not count, with all of it subtracted. Where none
   // are held, it is the only one of a second sequence with this seed.
   if (config.smooth && config.operands && !config.hold) {

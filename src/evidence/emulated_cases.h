@@ -27,6 +27,8 @@ struct EmulatedCase {
 struct EmulatedSubject {
   std::string kernel, config, brief;  // as in EmulatedKernel
   std::function<Result<std::vector<EmulatedCase>>()> make_cases;
+  std::vector<Case> cases;  // what those are made of
+  std::function<Result<EmulatedCase>(const Case&)> make_case;
 };
 
 // Those that a name stands for: a number in the list, a configuration, a family, or "all".

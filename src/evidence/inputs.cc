@@ -21,6 +21,7 @@ constexpr float kUnusedScale = 1e6F;
 // Random streams of the lengths of a packed batch, and tokens before its first sequence.
 constexpr std::uint64_t kQuerySpans = 1001, kKeySpans = 1002;
 constexpr std::int64_t kTokensBeforeQueries = 2, kTokensBeforeKeys = 1;
+constexpr std::int64_t kTokensOverMaximum = 3;  // of a sequence that is cut
 
 std::array<std::int64_t, 4> strides_of(Layout layout, const std::array<std::int64_t, 4>& n) {
   switch (layout) {
@@ -48,15 +49,29 @@ std::vector<Span> make_spans(const Case& c, std::int64_t max_len, std::uint64_t 
     for (std::int64_t b = 0; b < c.batch; ++b) spans.push_back({b, 0, max_len});
     return spans;
   }
-  std::int64_t begin = slack;
+  const bool hostile = c.seqlens != Seqlens::plain;
+  std::int64_t begin = hostile ? 0 : slack;
   for (std::int64_t b = 0; b < c.batch; ++b) {
     const auto shorter = static_cast<std::int64_t>(random_below(
         c.seed, stream, static_cast<std::uint64_t>(b), static_cast<std::uint64_t>(max_len) + 1));
-    const std::int64_t length = b == 0 ? max_len : shorter;
+    const std::int64_t of_hostile[kHostileSequences] = {max_len, max_len, 0, max_len / 2 + 1,
+                                                        max_len / 3 + 1};
+    const std::int64_t length = hostile ? of_hostile[b] : b == 0 ? max_len : shorter;
     spans.push_back({0, begin, length});
     begin += length;
+    if (hostile && b == 1) begin += kTokensOverMaximum;
   }
   return spans;
+}
+
+// What kernels must take for the same spans: a first entry below 0, a last one beyond the tensor,
+// and one that decreases so that the third sequence is empty, and the fourth would begin inside the
+// first. The second sequence is longer than the maximum.
+std::vector<std::int32_t> hostile_entries(std::vector<std::int32_t> cu) {
+  cu.front() -= 5;
+  cu[3] = cu[1] - 1;
+  cu.back() += 1000;
+  return cu;
 }
 
 std::vector<std::int32_t> cumulative(const std::vector<Span>& spans) {
@@ -70,8 +85,8 @@ std::vector<std::int32_t> cumulative(const std::vector<Span>& spans) {
 std::array<std::int64_t, 4> tensor_shape(const Case& c, std::int64_t heads, std::int64_t length,
                                          const std::vector<Span>& spans) {
   if (c.layout != Layout::packed) return {c.batch, heads, length, c.head_dim};
-  constexpr std::int64_t kTail = 3;  // tokens after the last sequence
-  return {1, heads, spans.back().begin + spans.back().length + kTail, c.head_dim};
+  const std::int64_t tail = c.seqlens == Seqlens::plain ? 3 : 0;  // tokens after the last sequence
+  return {1, heads, spans.back().begin + spans.back().length + tail, c.head_dim};
 }
 
 // All rows that belong to sequences, as one view: in a packed batch they lie next to each other.
@@ -102,6 +117,24 @@ void add_outliers(const Tensor& t, std::int64_t channel) {
         const std::int64_t at = b * t.stride[0] + h * t.stride[1] + s * t.stride[2] + channel;
         store_element(t.dtype, t.data, at, kOutlier * load_element(t.dtype, t.data, at));
       }
+}
+
+// As the case has the values of K (stream 1) and V (2); the first row of each sequence counts.
+void shape_values(const Case& c, const Tensor& t, const std::vector<Span>& spans,
+                  std::uint64_t stream) {
+  if (c.values == InputValues::normal || stream == 0) return;
+  if (c.values == InputValues::positive && stream != 2) return;
+  for (const Span& span : spans)
+    for (std::int64_t h = 0; h < t.shape[1]; ++h)
+      for (std::int64_t s = span.begin; s < span.begin + span.length; ++s)
+        for (std::int64_t d = 0; d < t.shape[3]; ++d) {
+          const std::int64_t head = span.batch * t.stride[0] + h * t.stride[1] + d;
+          const std::int64_t at = head + s * t.stride[2];
+          const float x = c.values == InputValues::positive
+                              ? std::abs(load_element(t.dtype, t.data, at))
+                              : load_element(t.dtype, t.data, head + span.begin * t.stride[2]);
+          store_element(t.dtype, t.data, at, x);
+        }
 }
 
 // Where the scales of one operand stand, and room for them.
@@ -205,6 +238,7 @@ Status make_operand(const Case& c, DType given, std::int64_t heads, std::int64_t
   const Tensor live = live_rows(operand.wide.view, spans, c.layout);
   if (c.layout == Layout::packed) fill_first_tokens(operand.wide.view, spans.front().begin);
   OCTAVO_RETURN_IF_ERROR(random_normal(live, c.seed, stream));
+  shape_values(c, operand.wide.view, spans, stream);
   if (c.outliers) add_outliers(live, static_cast<std::int64_t>(c.seed) % c.head_dim);
   if (!is_8bit(given)) return {};
   QuantizeOptions options;
@@ -262,6 +296,12 @@ void set_arguments(const Case& c, Inputs& in) {
   in.given.q = in.q.given();
   in.given.k = in.k.given();
   in.given.v = in.v.given();
+  if (c.seqlens == Seqlens::hostile) {
+    in.hostile_cu_q = hostile_entries(in.cu_q);
+    in.hostile_cu_kv = hostile_entries(in.cu_kv);
+    in.given.cu_seqlens_q = in.hostile_cu_q.data();
+    in.given.cu_seqlens_kv = in.hostile_cu_kv.data();
+  }
   if (in.q.quantized) in.given.q_scales = in.q.quantized->view;
   if (in.k.quantized) in.given.k_scales = in.k.quantized->view;
   if (in.v.quantized) in.given.v_scales = in.v.quantized->view;

@@ -64,9 +64,10 @@ struct Inputs {
   TensorMemory out, lse, amax;
   std::vector<float> out_scales;  // of 8-bit outputs: (sequences, heads)
   std::vector<std::int32_t> cu_q, cu_kv;
-  std::vector<Span> spans_q, spans_kv;  // one per sequence
-  Arguments original;                   // before any quantization
-  Arguments given;                      // what the library gets
+  std::vector<std::int32_t> hostile_cu_q, hostile_cu_kv;  // of such cases; what is given then
+  std::vector<Span> spans_q, spans_kv;                    // one per sequence
+  Arguments original;                                     // before any quantization
+  Arguments given;                                        // what the library gets
 };
 Result<Inputs> make_inputs(const Case& c);
 

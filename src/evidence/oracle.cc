@@ -255,7 +255,10 @@ void measure_magnitudes(const Case& c, const Inputs& in, Truth& truth) {
   }
   for (const double x : truth.original) m.out_amax = std::max(m.out_amax, std::abs(x));
   for (const double x : truth.quantized) m.out_amax = std::max(m.out_amax, std::abs(x));
-  for (const JudgedRow& row : truth.rows) m.rows += row.keys > 0 ? 1 : 0;
+  for (const JudgedRow& row : truth.rows) {
+    m.rows += row.keys > 0 ? 1 : 0;
+    m.keys = std::max(m.keys, static_cast<double>(row.keys));
+  }
 }
 
 }  // namespace

@@ -94,9 +94,9 @@ struct alignas(128) TensorMap {
   std::uint64_t opaque[16] = {};
 };
 enum class TensorMapType : int { u8 = 0, u16 = 1, u32 = 2, i32 = 3, f16 = 6, f32 = 7, bf16 = 9 };
-enum class TensorMapInterleave : int { none = 0 };
+enum class TensorMapInterleave : int { none = 0, bytes_16 = 1, bytes_32 = 2 };
 enum class TensorMapSwizzle : int { none = 0, bytes_32 = 1, bytes_64 = 2, bytes_128 = 3 };
 enum class TensorMapL2Promotion : int { none = 0, bytes_64 = 1, bytes_128 = 2, bytes_256 = 3 };
-enum class TensorMapFill : int { zeros = 0 };
+enum class TensorMapFill : int { zeros = 0, nan = 1 };
 
 }  // namespace octavo::cuda

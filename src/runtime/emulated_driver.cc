@@ -46,24 +46,59 @@ std::optional<emulator::MapType> map_type(cuda::TensorMapType type) {
   return {};
 }
 
-std::uint16_t swizzle_bytes(cuda::TensorMapSwizzle swizzle) {
-  constexpr std::uint16_t kBytes[] = {0, 32, 64, 128};
-  return kBytes[static_cast<int>(swizzle)];
+std::optional<std::uint16_t> swizzle_bytes(cuda::TensorMapSwizzle swizzle) {
+  switch (swizzle) {
+    case cuda::TensorMapSwizzle::none:
+      return 0;
+    case cuda::TensorMapSwizzle::bytes_32:
+      return 32;
+    case cuda::TensorMapSwizzle::bytes_64:
+      return 64;
+    case cuda::TensorMapSwizzle::bytes_128:
+      return 128;
+  }
+  return {};
 }
 
+// Of what lies outside the tensor; true: NaN, which only floating types have.
+std::optional<bool> nan_fill(cuda::TensorMapFill fill, emulator::MapType type) {
+  using emulator::MapType;
+  const bool floating = type == MapType::f16 || type == MapType::bf16 || type == MapType::f32;
+  if (fill == cuda::TensorMapFill::zeros) return false;
+  if (fill == cuda::TensorMapFill::nan && floating) return true;
+  return {};
+}
+
+// Promotion brings more of a line into L2 than was asked for: no result depends on it.
+bool known_promotion(cuda::TensorMapL2Promotion promotion) {
+  return promotion >= cuda::TensorMapL2Promotion::none &&
+         promotion <= cuda::TensorMapL2Promotion::bytes_256;
+}
+
+// Each parameter is honoured, or refused where the driver would refuse it or copies of the emulator
+// do not follow it (interleaved layouts, strides between elements).
 cuda::Error encode_tensor_map(cuda::TensorMap* map, cuda::TensorMapType type, std::uint32_t rank,
                               void* address, const std::uint64_t* shape,
                               const std::uint64_t* stride_bytes, const std::uint32_t* box,
-                              const std::uint32_t* element_strides, cuda::TensorMapInterleave,
-                              cuda::TensorMapSwizzle swizzle, cuda::TensorMapL2Promotion,
-                              cuda::TensorMapFill) {
+                              const std::uint32_t* element_strides,
+                              cuda::TensorMapInterleave interleave, cuda::TensorMapSwizzle swizzle,
+                              cuda::TensorMapL2Promotion promotion, cuda::TensorMapFill fill) {
   const std::optional<emulator::MapType> element = map_type(type);
   if (!element || rank < 1 || rank > 5) return kInvalidValue;
+  if (map == nullptr || shape == nullptr || box == nullptr || element_strides == nullptr ||
+      (rank > 1 && stride_bytes == nullptr))
+    return kInvalidValue;
+  const std::optional<std::uint16_t> row_bytes = swizzle_bytes(swizzle);
+  const std::optional<bool> fills_nan = nan_fill(fill, *element);
+  if (!row_bytes || !fills_nan || !known_promotion(promotion) ||
+      interleave != cuda::TensorMapInterleave::none)
+    return kInvalidValue;
   emulator::TensorMapFields fields;
   fields.data = address;
   fields.type = *element;
   fields.rank = rank;
-  fields.swizzle_bytes = swizzle_bytes(swizzle);
+  fields.swizzle_bytes = *row_bytes;
+  fields.nan_fill = *fills_nan;
   for (std::uint32_t i = 0; i < rank; ++i) {
     if (shape[i] > UINT32_MAX || box[i] > 256 || element_strides[i] != 1) return kInvalidValue;
     fields.shape[i] = static_cast<std::uint32_t>(shape[i]);

@@ -4,6 +4,7 @@
 #include <atomic>
 
 #include "attention/error.h"
+#include "attention/validate.h"
 #include "gpu/choose_sm80_forward.h"
 #include "gpu/choose_sm90_forward.h"
 #include "gpu/config_text.h"
@@ -72,6 +73,7 @@ class EmulatorPlan final : public Plan::Impl {
   Status run(const Problem& posed, const Arguments& arguments, Workspace workspace,
              Stream /*stream*/) const override {
     OCTAVO_RETURN_IF_ERROR(sm80_forward_serves(posed));
+    OCTAVO_RETURN_IF_ERROR(validate_cu_seqlens(arguments));
     const emulator::Settings settings = current_settings();
     Status found;
     const auto judge = [&](const emulator::Machine& machine) {

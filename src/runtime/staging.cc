@@ -4,6 +4,7 @@
 
 #include "attention/error.h"
 #include "attention/operand_scales.h"
+#include "attention/validate.h"
 
 namespace octavo {
 namespace {
@@ -48,6 +49,7 @@ Status StagedArguments::copy_array(const T* host, std::int64_t count, Device dev
 
 Result<StagedArguments> StagedArguments::make(const Arguments& host, const Problem& posed,
                                               Device device, std::size_t margin) {
+  OCTAVO_RETURN_IF_ERROR(validate_cu_seqlens(host));
   StagedArguments staged;
   staged.device_ = host;
   Arguments& on = staged.device_;

@@ -227,6 +227,9 @@ TEST(Driver, TypesAgreeWithTheToolkit) {
       {CU_TENSOR_MAP_DATA_TYPE_FLOAT16, int(cuda::TensorMapType::f16)},
       {CU_TENSOR_MAP_DATA_TYPE_FLOAT32, int(cuda::TensorMapType::f32)},
       {CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, int(cuda::TensorMapType::bf16)},
+      {CU_TENSOR_MAP_INTERLEAVE_16B, int(cuda::TensorMapInterleave::bytes_16)},
+      {CU_TENSOR_MAP_INTERLEAVE_32B, int(cuda::TensorMapInterleave::bytes_32)},
+      {CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA, int(cuda::TensorMapFill::nan)},
       {CU_TENSOR_MAP_SWIZZLE_128B, int(cuda::TensorMapSwizzle::bytes_128)},
       {CU_TENSOR_MAP_L2_PROMOTION_L2_256B, int(cuda::TensorMapL2Promotion::bytes_256)},
   };

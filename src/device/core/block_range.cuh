@@ -9,6 +9,7 @@
 #include "device/ptx/memory.cuh"
 #include "device/ptx/target.cuh"
 #include "device/ptx/term.cuh"
+#include "device/ptx/thread.cuh"
 
 namespace octavo {
 
@@ -18,13 +19,31 @@ struct SequenceSpan {
   i32 kv_begin = 0, len_kv = 0;
 };
 
-// Contents of cu_seqlens are clamped, never trusted: a span lies inside its tensor, does not run
-// backwards, and is no longer than the maximum.
+// Entry `index` of cu_seqlens, inside the tensor.
+OCTAVO_DEVICE i32 clamped_token(const i32* cu, i32 index, i32 tokens) {
+  const i32 token = ptx::load_global_i32(cu + index);
+  if (ptx::mask_term(token < 0, false)) return 0;
+  return ptx::mask_term(token > tokens, false) ? tokens : token;
+}
+
+// Contents of cu_seqlens are clamped, never trusted. An entry counts as at least the largest of
+// those before it: a decreasing one makes an empty sequence, no two sequences share a token, and
+// none is longer than the maximum. Whole warps call this: their lanes look for a larger entry
+// before this sequence together, and where there is none, as always but in a broken array, the
+// entry itself is the running maximum.
 OCTAVO_DEVICE void clamp_span(const i32* cu, i32 sequence, i32 tokens, i32 longest, i32& begin,
                               i32& length) {
-  begin = max_of(min_of(ptx::load_global_i32(cu + sequence), tokens), 0);
-  const i32 end = max_of(min_of(ptx::load_global_i32(cu + sequence + 1), tokens), begin);
-  length = min_of(end - begin, longest);
+  begin = clamped_token(cu, sequence, tokens);
+  bool decreases = false;
+  OCTAVO_UNROLL_BY(1)
+  for (i32 i = static_cast<i32>(ptx::lane_index()); i < sequence; i += 32)
+    decreases = decreases || clamped_token(cu, i, tokens) > begin;
+  if (ptx::mask_term(ptx::warp_any(decreases), false)) {
+    OCTAVO_UNROLL_BY(1)
+    for (i32 i = 0; i < sequence; ++i) begin = max_of(begin, clamped_token(cu, i, tokens));
+  }
+  length = max_of(clamped_token(cu, sequence + 1, tokens) - begin, 0);
+  if (ptx::mask_term(length > longest, false)) length = longest;
 }
 
 template <class Params>

@@ -82,9 +82,13 @@ struct Span {
   i64 begin = 0, length = 0;
 };
 
+// Where cu_seqlens decrease, the largest entry so far counts.
 OCTAVO_DEVICE Span span_of(const i32* cu, i64 sequence, i64 tokens, i64 longest) {
   if (cu == nullptr) return {0, longest};
-  const i64 begin = max_of<i64>(min_of<i64>(ptx::load_global_i32(cu + sequence), tokens), 0);
+  i64 begin = 0;
+  OCTAVO_UNROLL_BY(1)
+  for (i64 i = 0; i <= sequence; ++i)
+    begin = max_of(begin, min_of<i64>(ptx::load_global_i32(cu + i), tokens));
   const i64 end = max_of(min_of<i64>(ptx::load_global_i32(cu + sequence + 1), tokens), begin);
   return {begin, min_of(end - begin, longest)};
 }
