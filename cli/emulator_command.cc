@@ -179,14 +179,14 @@ std::string measure_text(const MeasureReport& r, Json& json) {
                      {"needed", line.needed},
                      {"taken", line.taken}});
   }
-  std::string text = fmt::format("{} {}\n{}\n{}", r.kernel, r.brief, r.posed, table.text());
+  std::string text = fmt::format("{} {}\n{}\n{}", r.kernel, r.brief, r.case_name, table.text());
   for (const MeasuredCount& count : r.counts) {
     text += fmt::format("{} {}\n", count.instruction, count.times);
     counts[count.instruction] = count.times;
   }
   json["kernels"].push_back({{"kernel", r.kernel},
                              {"config", r.brief},
-                             {"case", r.posed},
+                             {"case", r.case_name},
                              {"lines", lines},
                              {"instructions", counts},
                              {"bank_conflicts", r.bank_conflicts},

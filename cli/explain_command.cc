@@ -22,7 +22,7 @@ struct ExplainFlags {
   bool lse = false;
 };
 
-Problem posed(const ExplainFlags& flags) {
+Problem run_problem(const ExplainFlags& flags) {
   const BenchCase shape = flags.shape.single_case();
   Problem problem;
   problem.batch = shape.batch;
@@ -41,7 +41,7 @@ Problem posed(const ExplainFlags& flags) {
 
 int explain_command(ExplainFlags& flags) {
   const Device device = flags.device.open();
-  const Problem problem = posed(flags);
+  const Problem problem = run_problem(flags);
   flags.json.open();
   const Explanation explanation = place(problem, device, flags.device.device).explain();
   report(flags.json, render(explanation, describe(problem)), to_json(explanation));

@@ -104,7 +104,7 @@ struct MeasuredCount {
 };
 struct MeasureReport {
   std::string kernel, brief;
-  std::string posed;  // the case
+  std::string case_name;
   std::vector<MeasuredLine> lines;
   std::vector<MeasuredCount> counts;
   std::int64_t bank_conflicts = 0;

@@ -57,14 +57,14 @@ inline std::int64_t scales_extent(const Arguments& a, const ConstTensor& tensor,
 }
 
 // out_amax as a tensor: one float, or one of each head of each sequence.
-inline Tensor amax_view(const Problem& posed, const Arguments& a) {
-  const bool of_heads = posed.out_scales == Granularity::head;
-  return Tensor::bhsd(a.out_amax, DType::f32, of_heads ? posed.batch : 1,
-                      of_heads ? posed.heads_q : 1, 1, 1);
+inline Tensor amax_view(const Problem& run_problem, const Arguments& a) {
+  const bool of_heads = run_problem.out_scales == Granularity::head;
+  return Tensor::bhsd(a.out_amax, DType::f32, of_heads ? run_problem.batch : 1,
+                      of_heads ? run_problem.heads_q : 1, 1, 1);
 }
-inline std::int64_t amax_floats(const Problem& posed, const Arguments& a) {
+inline std::int64_t amax_floats(const Problem& run_problem, const Arguments& a) {
   if (a.out_amax == nullptr) return 0;
-  const Tensor view = amax_view(posed, a);
+  const Tensor view = amax_view(run_problem, a);
   return view.shape[0] * view.shape[1];
 }
 

@@ -63,11 +63,11 @@ template <class Finish>
 Status for_each_row(const Arguments& a, const Options& options,
                     const std::vector<std::int64_t>* chosen, double* out, double* lse,
                     const Finish& finish) {
-  const Result<Problem> posed = problem_of(a, options);
-  if (!posed.ok()) return posed.status();
+  const Result<Problem> run_problem = problem_of(a, options);
+  if (!run_problem.ok()) return run_problem.status();
   if (out == nullptr) return invalid("out", "null", "an array of doubles");
   OCTAVO_RETURN_IF_ERROR(validate_cu_seqlens(a));
-  const Problem& p = *posed;
+  const Problem& p = *run_problem;
   const double scale = a.scale ? *a.scale : 1.0 / std::sqrt(static_cast<double>(p.head_dim));
   if (chosen != nullptr && is_packed(a))
     return invalid("rows", "chosen of a packed batch", "all rows there");

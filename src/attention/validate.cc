@@ -312,7 +312,7 @@ Status validate(const Problem& problem) {
   return validate_precision(problem);
 }
 
-Status validate_run(const Problem& planned, const Problem& posed) {
+Status validate_run(const Problem& planned, const Problem& run_problem) {
   const auto same = [](std::string_view what, const auto& is, const auto& was,
                        const auto& text) -> Status {
     if (is == was) return {};
@@ -322,30 +322,34 @@ Status validate_run(const Problem& planned, const Problem& posed) {
   const auto scales_text = [](Granularity g) { return std::string(name(g)); };
   const auto layout_text = [](VLayout l) { return std::string(name(l)); };
   const auto bool_text = [](bool b) { return std::string(b ? "given" : "absent"); };
-  OCTAVO_RETURN_IF_ERROR(same("q dtype", posed.q, planned.q, dtype_text));
-  OCTAVO_RETURN_IF_ERROR(same("k dtype", posed.k, planned.k, dtype_text));
-  OCTAVO_RETURN_IF_ERROR(same("v dtype", posed.v, planned.v, dtype_text));
-  OCTAVO_RETURN_IF_ERROR(same("out dtype", posed.out, planned.out, dtype_text));
-  OCTAVO_RETURN_IF_ERROR(same("head_dim", posed.head_dim, planned.head_dim, number));
-  OCTAVO_RETURN_IF_ERROR(same("q_scales", posed.q_scales, planned.q_scales, scales_text));
-  OCTAVO_RETURN_IF_ERROR(same("k_scales", posed.k_scales, planned.k_scales, scales_text));
-  OCTAVO_RETURN_IF_ERROR(same("v_scales", posed.v_scales, planned.v_scales, scales_text));
+  OCTAVO_RETURN_IF_ERROR(same("q dtype", run_problem.q, planned.q, dtype_text));
+  OCTAVO_RETURN_IF_ERROR(same("k dtype", run_problem.k, planned.k, dtype_text));
+  OCTAVO_RETURN_IF_ERROR(same("v dtype", run_problem.v, planned.v, dtype_text));
+  OCTAVO_RETURN_IF_ERROR(same("out dtype", run_problem.out, planned.out, dtype_text));
+  OCTAVO_RETURN_IF_ERROR(same("head_dim", run_problem.head_dim, planned.head_dim, number));
+  OCTAVO_RETURN_IF_ERROR(same("q_scales", run_problem.q_scales, planned.q_scales, scales_text));
+  OCTAVO_RETURN_IF_ERROR(same("k_scales", run_problem.k_scales, planned.k_scales, scales_text));
+  OCTAVO_RETURN_IF_ERROR(same("v_scales", run_problem.v_scales, planned.v_scales, scales_text));
   OCTAVO_RETURN_IF_ERROR(
-      same("k_scales.block_rows", posed.k_block_rows, planned.k_block_rows, number));
-  OCTAVO_RETURN_IF_ERROR(same("out_scales", posed.out_scales, planned.out_scales, scales_text));
-  OCTAVO_RETURN_IF_ERROR(same("v_layout", posed.v_layout, planned.v_layout, layout_text));
+      same("k_scales.block_rows", run_problem.k_block_rows, planned.k_block_rows, number));
+  OCTAVO_RETURN_IF_ERROR(
+      same("out_scales", run_problem.out_scales, planned.out_scales, scales_text));
+  OCTAVO_RETURN_IF_ERROR(same("v_layout", run_problem.v_layout, planned.v_layout, layout_text));
   // The kernel may count on what the plan was told.
   for (const auto& [what, dtype, is, was] :
-       {std::tuple{"q_scales.largest_code", posed.q, posed.q_largest_code, planned.q_largest_code},
-        {"k_scales.largest_code", posed.k, posed.k_largest_code, planned.k_largest_code}})
+       {std::tuple{"q_scales.largest_code", run_problem.q, run_problem.q_largest_code,
+                   planned.q_largest_code},
+        {"k_scales.largest_code", run_problem.k, run_problem.k_largest_code,
+         planned.k_largest_code}})
     if (is_8bit(dtype) && largest_code(dtype, is) > largest_code(dtype, was))
       return invalid(what, fmt::format("{}", is),
                      fmt::format("1 to {}, for which the plan was made", was));
-  OCTAVO_RETURN_IF_ERROR(same("lse", posed.lse, planned.lse, bool_text));
-  OCTAVO_RETURN_IF_ERROR(same("out_amax", posed.out_amax, planned.out_amax, bool_text));
-  OCTAVO_RETURN_IF_ERROR(same("cu_seqlens", posed.packed, planned.packed, bool_text));
-  if (posed.heads_q * planned.heads_kv != planned.heads_q * posed.heads_kv)
-    return invalid("heads_q / heads_kv", fmt::format("{} / {}", posed.heads_q, posed.heads_kv),
+  OCTAVO_RETURN_IF_ERROR(same("lse", run_problem.lse, planned.lse, bool_text));
+  OCTAVO_RETURN_IF_ERROR(same("out_amax", run_problem.out_amax, planned.out_amax, bool_text));
+  OCTAVO_RETURN_IF_ERROR(same("cu_seqlens", run_problem.packed, planned.packed, bool_text));
+  if (run_problem.heads_q * planned.heads_kv != planned.heads_q * run_problem.heads_kv)
+    return invalid("heads_q / heads_kv",
+                   fmt::format("{} / {}", run_problem.heads_q, run_problem.heads_kv),
                    fmt::format("the ratio {} / {}, for which the plan was made", planned.heads_q,
                                planned.heads_kv));
   return {};

@@ -9,7 +9,7 @@ namespace octavo {
 Status validate(const Problem& problem);
 
 // That the arguments pose the problem a plan was made for, up to their lengths and batch.
-Status validate_run(const Problem& planned, const Problem& posed);
+Status validate_run(const Problem& planned, const Problem& run_problem);
 
 // Of a packed batch, that neither array decreases; for arrays that the host can read. Entries
 // outside the tensor are no error: they are clamped.

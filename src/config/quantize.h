@@ -16,7 +16,7 @@ enum class ScaleGroup : int {
   channel,  // the same
 };
 
-struct Quantize {
+struct QuantizeConfig {
   int arch = 80;                // the chip it is compiled for
   Element from = Element::f16;  // f32, f16 or bf16; e4m3 for codes that are transposed, but int8
                                 // for its own; of 8 bits where codes become values
@@ -35,7 +35,7 @@ struct Quantize {
   int mean_pass = 0;    // before a smoothed K (means.cuh): 1 adds up its rows, 2 finds their means
   bool smooth = false;  // those are subtracted first
 
-  bool operator==(const Quantize&) const = default;
+  bool operator==(const QuantizeConfig&) const = default;
 };
 
 namespace quantizer {
@@ -52,21 +52,23 @@ inline constexpr int kSlabColumns = 64;
 inline constexpr int kMostCluster = 8;  // CTAs that hold a head
 
 // Codes of the caller become values (dequantize.cuh).
-OCTAVO_HD constexpr bool dequantizes(const Quantize& c) {
+OCTAVO_HD constexpr bool dequantizes(const QuantizeConfig& c) {
   return element_bytes(c.from) == 1 && element_bytes(c.to) == 2;
 }
 OCTAVO_HD constexpr bool two_passes(ScaleGroup g) { return g >= ScaleGroup::head; }
 // A launch that may start before the one before it has ended waits for that itself.
-OCTAVO_HD constexpr bool overlaps(const Quantize& c) { return c.arch >= 90; }
+OCTAVO_HD constexpr bool overlaps(const QuantizeConfig& c) { return c.arch >= 90; }
 // Lanes that share a row, and rows that a CTA has in hand at once.
-OCTAVO_HD constexpr int lanes(const Quantize& c) { return c.columns / kVector; }
-OCTAVO_HD constexpr int rows_at_once(const Quantize& c) { return c.threads / lanes(c); }
+OCTAVO_HD constexpr int lanes(const QuantizeConfig& c) { return c.columns / kVector; }
+OCTAVO_HD constexpr int rows_at_once(const QuantizeConfig& c) { return c.threads / lanes(c); }
 // With `operands`: rows of Q or K that a thread holds, and those of its CTA.
-OCTAVO_HD constexpr int held_rows(const Quantize& c) { return c.columns == 256 ? 8 : 4; }
-OCTAVO_HD constexpr int operand_rows(const Quantize& c) { return held_rows(c) * rows_at_once(c); }
+OCTAVO_HD constexpr int held_rows(const QuantizeConfig& c) { return c.columns == 256 ? 8 : 4; }
+OCTAVO_HD constexpr int operand_rows(const QuantizeConfig& c) {
+  return held_rows(c) * rows_at_once(c);
+}
 
 // So many fit an SM by their registers: the more, the more loads in flight, but nothing spills.
-OCTAVO_HD constexpr int ctas_of_sm(const Quantize& c) {
+OCTAVO_HD constexpr int ctas_of_sm(const QuantizeConfig& c) {
   const bool codes_of_v = c.transposed && !c.amax_pass && !c.hold;
   if (codes_of_v && c.from != Element::f32 && c.load_bytes == 16) return c.columns == 256 ? 2 : 4;
   if (!c.operands) return 1;
@@ -83,7 +85,7 @@ struct ValueSmem {
   int parts = 0;     // of the maxima, and later the transposed tile
   int end = 0;
 };
-OCTAVO_HD constexpr ValueSmem value_smem(const Quantize& c) {
+OCTAVO_HD constexpr ValueSmem value_smem(const QuantizeConfig& c) {
   ValueSmem s;
   s.received = 16;
   s.inverse = s.received + (c.hold ? kMostCluster * c.columns * 4 : 0);
@@ -93,7 +95,7 @@ OCTAVO_HD constexpr ValueSmem value_smem(const Quantize& c) {
 }
 
 // Maxima that warps hand each other, and what V needs.
-OCTAVO_HD constexpr int smem_bytes(const Quantize& c) {
+OCTAVO_HD constexpr int smem_bytes(const QuantizeConfig& c) {
   if (c.operands || (c.transposed && !c.amax_pass)) return value_smem(c).end;
   const bool by_column = c.amax_pass && c.group == ScaleGroup::channel;
   return c.threads / 32 * (by_column ? c.columns : 1) * 4;

@@ -13,7 +13,7 @@ enum class ExpForm : int {
   polynomial,  // degree 4, on the FMA pipe, to 4e-5 of the value
 };
 
-struct Sm80Forward {
+struct Sm80ForwardConfig {
   int arch = 80;                   // 80, 89 (native FP8) or 90, the chip it is compiled for
   Element element = Element::f16;  // of Q, K and V in memory
   Element out = Element::f16;      // f16, bf16, f32, e4m3, e5m2 or int8
@@ -39,32 +39,34 @@ struct Sm80Forward {
   bool keep_kv = false;  // K and V are the last to leave L2
   bool amax = false;     // the largest |O| is gathered, of the tensor or of each head
 
-  bool operator==(const Sm80Forward&) const = default;
+  bool operator==(const Sm80ForwardConfig&) const = default;
 };
 
 namespace sm80 {
 
-OCTAVO_HD constexpr int math_threads(const Sm80Forward& c) { return 32 * c.warps_m * c.warps_n; }
-OCTAVO_HD constexpr int threads(const Sm80Forward& c) {
+OCTAVO_HD constexpr int math_threads(const Sm80ForwardConfig& c) {
+  return 32 * c.warps_m * c.warps_n;
+}
+OCTAVO_HD constexpr int threads(const Sm80ForwardConfig& c) {
   return math_threads(c) + 32 * c.producer_warps;
 }
-OCTAVO_HD constexpr int step_keys(const Sm80Forward& c) { return c.block_n * c.warps_n; }
-OCTAVO_HD constexpr int row_bytes(const Sm80Forward& c) {
+OCTAVO_HD constexpr int step_keys(const Sm80ForwardConfig& c) { return c.block_n * c.warps_n; }
+OCTAVO_HD constexpr int row_bytes(const Sm80ForwardConfig& c) {
   return c.head_dim * element_bytes(c.element);
 }
-OCTAVO_HD constexpr int q_bytes(const Sm80Forward& c) { return c.block_m * row_bytes(c); }
-OCTAVO_HD constexpr int kv_stage_bytes(const Sm80Forward& c) {
+OCTAVO_HD constexpr int q_bytes(const Sm80ForwardConfig& c) { return c.block_m * row_bytes(c); }
+OCTAVO_HD constexpr int kv_stage_bytes(const Sm80ForwardConfig& c) {
   return 2 * step_keys(c) * row_bytes(c);
 }
 // Partial results that the warps along the keys hand over, all but the first's: O, and eight
 // floats a row for maxima and sums.
-OCTAVO_HD constexpr int combine_bytes(const Sm80Forward& c) {
+OCTAVO_HD constexpr int combine_bytes(const Sm80ForwardConfig& c) {
   return (c.warps_n - 1) * c.block_m * (c.head_dim + 8) * 4;
 }
-OCTAVO_HD constexpr int out_bytes(const Sm80Forward& c) {
+OCTAVO_HD constexpr int out_bytes(const Sm80ForwardConfig& c) {
   return c.block_m * c.head_dim * element_bytes(c.out);
 }
-OCTAVO_HD constexpr int smem_bytes(const Sm80Forward& c) {
+OCTAVO_HD constexpr int smem_bytes(const Sm80ForwardConfig& c) {
   return max_of(q_bytes(c) + c.stages * kv_stage_bytes(c), max_of(combine_bytes(c), out_bytes(c)));
 }
 

@@ -38,7 +38,7 @@ inline constexpr ShippedTile kShippedTiles[] = {
 
 // Hopper has no FP8 in mma.sync: conversions to fp16 stand for it, and need the registers of half
 // the scores at 128 columns.
-OCTAVO_HD constexpr void fit_registers(Sm80Forward& c) {
+OCTAVO_HD constexpr void fit_registers(Sm80ForwardConfig& c) {
   const bool fp8 = c.element == Element::e4m3 || c.element == Element::e5m2;
   if (c.arch == 90 && fp8 && c.head_dim == 128) c.block_n = min_of(c.block_n, 32);
 }
@@ -51,8 +51,8 @@ OCTAVO_HD constexpr int count_shipped() {
 inline constexpr int kShippedConfigs = count_shipped();
 
 // Configuration `index` of the table, for a chip. Not every chip can run every one of them.
-OCTAVO_HD constexpr Sm80Forward shipped_config(int arch, int index) {
-  Sm80Forward config;
+OCTAVO_HD constexpr Sm80ForwardConfig shipped_config(int arch, int index) {
+  Sm80ForwardConfig config;
   for (const ShippedTile& tile : kShippedTiles) {
     if (index >= 0 && index < tile.element_count) {
       config.arch = arch;

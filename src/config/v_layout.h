@@ -10,7 +10,7 @@ namespace octavo {
 inline constexpr int kKeyGroup = 16;  // keys that are permuted together; the last are zeros
 
 // INT8's bytes are its codes with the sign bit flipped: they count from 128. P is unsigned too, so
-// that what the tensor cores add up is never negative: the bits of a float (Softmax::fold).
+// that what the tensor cores add up is never negative: the bits of a float (Int8P::promoted).
 inline constexpr int kZeroByte = 128;
 inline constexpr u32 kSignBits = kZeroByte * 0x01010101u;  // of four
 

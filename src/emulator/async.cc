@@ -15,7 +15,7 @@ void AsyncOperations::complete(std::list<Operation>::iterator operation) {
 
 void AsyncOperations::complete_oldest() { complete(in_flight_.begin()); }
 
-void AsyncOperations::complete_any(Schedule& schedule) {
+void AsyncOperations::complete_any(SeededOrder& schedule) {
   if (in_flight_.empty()) return;
   const auto which = schedule.below(static_cast<std::uint32_t>(in_flight_.size()));
   complete(std::next(in_flight_.begin(), which));

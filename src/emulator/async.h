@@ -11,7 +11,7 @@
 
 namespace octavo::emulator {
 
-class Schedule;
+class SeededOrder;
 struct Thread;
 
 // What a thread has declared visible to another proxy, as an actor that others can know about.
@@ -31,7 +31,7 @@ class AsyncOperations {
   bool any() const { return !in_flight_.empty(); }
   // The oldest, or any of them.
   void complete_oldest();
-  void complete_any(Schedule& schedule);
+  void complete_any(SeededOrder& schedule);
   // The bulk stores of a thread up to a group.
   void complete_groups(const Thread& thread, std::uint32_t last);
   void clear() { in_flight_.clear(); }

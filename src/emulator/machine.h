@@ -191,7 +191,7 @@ class Machine {
   Settings settings_;
   Report report_;
   Measures measures_;
-  Schedule schedule_;
+  SeededOrder schedule_;
   std::vector<CallUse> calls_;
   StackPool stacks_;
   std::vector<std::unique_ptr<Cta>> ctas_;

@@ -18,23 +18,23 @@ constexpr int kFroms = int{std::size(kFrom)};
 constexpr int kTos = int{std::size(kTo)};
 constexpr int kAllGroups = int{std::size(kGroups)};
 
-constexpr void widen_rows(Quantize& c) {
+constexpr void widen_rows(QuantizeConfig& c) {
   c.columns = 256;
   c.load_bytes = element_bytes(c.from);
 }
 
 // V of the caller, transposed.
-constexpr Quantize transposing(Element format, bool wide) {
-  Quantize c{.from = format,
-             .to = format,
-             .group = ScaleGroup::none,
-             .threads = quantizer::kValueThreads,
-             .transposed = true};
+constexpr QuantizeConfig transposing(Element format, bool wide) {
+  QuantizeConfig c{.from = format,
+                   .to = format,
+                   .group = ScaleGroup::none,
+                   .threads = quantizer::kValueThreads,
+                   .transposed = true};
   if (wide) widen_rows(c);
   return c;
 }
 
-constexpr Quantize kOthers[] = {
+constexpr QuantizeConfig kOthers[] = {
     {.from = Element::f32, .to = Element::f16, .group = ScaleGroup::none},
     {.from = Element::f32, .to = Element::bf16, .group = ScaleGroup::none},
     {.from = Element::f16, .to = Element::bf16, .group = ScaleGroup::none},
@@ -92,8 +92,8 @@ constexpr int kKernels = kCodes + 2 * kFirstPasses + kWide + kTransposed + kOper
                          int{std::size(kOthers)};
 
 // Formats, columns, and the passes: one that holds, the first of two and the second.
-constexpr Quantize operands_config(int format, int width, int pass) {
-  Quantize c;
+constexpr QuantizeConfig operands_config(int format, int width, int pass) {
+  QuantizeConfig c;
   c.arch = 90;
   c.from = format % 2 == 1 ? Element::bf16 : Element::f16;
   c.to = format / 2 == 1 ? Element::int8 : Element::e4m3;
@@ -106,8 +106,8 @@ constexpr Quantize operands_config(int format, int width, int pass) {
   return c;
 }
 
-constexpr Quantize kernel_config(int index) {
-  Quantize c;
+constexpr QuantizeConfig kernel_config(int index) {
+  QuantizeConfig c;
   if (index < kCodes) {
     c.from = kFrom[index % kFroms];
     c.to = kTo[index / kFroms % kTos];
@@ -201,10 +201,10 @@ const std::vector<EmulatedQuantize>& quantize_kernels() {
   return kernels.get([] { return instantiate(std::make_integer_sequence<int, kKernels>()); });
 }
 
-const EmulatedQuantize* find_quantize(const Quantize& wanted, int head_dim) {
+const EmulatedQuantize* find_quantize(const QuantizeConfig& wanted, int head_dim) {
   const EmulatedQuantize* best = nullptr;
   for (const EmulatedQuantize& kernel : quantize_kernels()) {
-    Quantize c = kernel.config;
+    QuantizeConfig c = kernel.config;
     if (c.columns < head_dim || c.load_bytes > wanted.load_bytes) continue;
     if (best != nullptr && best->config.columns < c.columns) continue;
     c.arch = wanted.arch;

@@ -9,7 +9,7 @@
 namespace octavo::emulator {
 
 struct EmulatedQuantize {
-  Quantize config;
+  QuantizeConfig config;
   void (*entry)(const OperandsParams&) = nullptr;
 };
 
@@ -19,6 +19,6 @@ const std::vector<EmulatedQuantize>& quantize_kernels();
 
 // In place of `wanted`: the same result from a kernel of this list, for rows of so many columns;
 // null: there is none.
-const EmulatedQuantize* find_quantize(const Quantize& wanted, int head_dim);
+const EmulatedQuantize* find_quantize(const QuantizeConfig& wanted, int head_dim);
 
 }  // namespace octavo::emulator

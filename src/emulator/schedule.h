@@ -6,9 +6,9 @@
 
 namespace octavo::emulator {
 
-class Schedule {
+class SeededOrder {
  public:
-  explicit Schedule(std::optional<std::uint64_t> seed) : seeded_(seed.has_value()) {
+  explicit SeededOrder(std::optional<std::uint64_t> seed) : seeded_(seed.has_value()) {
     state_ = seed.value_or(0) * 0x9e3779b97f4a7c15u + 0x2545f4914f6cdd1du;
     // Some schedules let copies arrive early, some late, some not before they are waited for.
     eagerness_ = static_cast<std::uint32_t>(next() % 4);

@@ -9,7 +9,7 @@
 namespace octavo::emulator {
 
 struct EmulatedSm80Forward {
-  Sm80Forward config;
+  Sm80ForwardConfig config;
   void (*entry)(const ForwardParams&) = nullptr;
 };
 

@@ -17,8 +17,8 @@ inline constexpr Element kSm80Elements[] = {Element::f16,  Element::bf16, Elemen
                                             Element::e5m2, Element::int8, Element::sim8};
 
 // A small tile of an element type, to be given a change that no shipped kernel has.
-constexpr Sm80Forward small_config(Element element) {
-  Sm80Forward config;
+constexpr Sm80ForwardConfig small_config(Element element) {
+  Sm80ForwardConfig config;
   config.arch = kSm80Arch;
   config.element = element;
   config.out = element == Element::bf16 ? Element::bf16 : Element::f16;
@@ -31,15 +31,15 @@ constexpr Sm80Forward small_config(Element element) {
 template <class Take>
 constexpr void for_each_sm80_config(const Take& take) {
   for (int i = 0; i < sm80::kShippedConfigs; ++i) {
-    Sm80Forward config = sm80::shipped_config(kSm80Arch, i);
+    Sm80ForwardConfig config = sm80::shipped_config(kSm80Arch, i);
     take(config);
     // Hopper's may be another.
-    Sm80Forward of_hopper = sm80::shipped_config(90, i);
+    Sm80ForwardConfig of_hopper = sm80::shipped_config(90, i);
     of_hopper.arch = kSm80Arch;
     if (of_hopper != config) take(of_hopper);
   }
   for (const Element element : kSm80Elements) {
-    Sm80Forward config = small_config(element);
+    Sm80ForwardConfig config = small_config(element);
     if (element_bytes(element) == 1) {
       config.k_row_scales = true;
       take(config);
@@ -56,7 +56,7 @@ constexpr void for_each_sm80_config(const Take& take) {
   }
   // Codes, and the largest magnitude, of columns in order and of such that alternate; rows that no
   // wide store reaches.
-  Sm80Forward config = small_config(Element::f16);
+  Sm80ForwardConfig config = small_config(Element::f16);
   config.amax = true;
   take(config);
   config.out = Element::e4m3;
@@ -75,14 +75,14 @@ constexpr void for_each_sm80_config(const Take& take) {
 
 constexpr int count_sm80_configs() {
   int count = 0;
-  for_each_sm80_config([&count](const Sm80Forward&) { ++count; });
+  for_each_sm80_config([&count](const Sm80ForwardConfig&) { ++count; });
   return count;
 }
 
 inline constexpr auto kSm80Configs = [] {
-  std::array<Sm80Forward, count_sm80_configs()> configs{};
+  std::array<Sm80ForwardConfig, count_sm80_configs()> configs{};
   std::size_t count = 0;
-  for_each_sm80_config([&](const Sm80Forward& c) { configs[count++] = c; });
+  for_each_sm80_config([&](const Sm80ForwardConfig& c) { configs[count++] = c; });
   return configs;
 }();
 

@@ -9,7 +9,7 @@
 namespace octavo::emulator {
 
 struct EmulatedSm90Forward {
-  Sm90Forward config;
+  Sm90ForwardConfig config;
   void (*entry)(const Sm90ForwardParams&) = nullptr;  // in 8 bits of the longer parameters
 };
 

@@ -18,49 +18,49 @@ constexpr Device kSm89{Device::Kind::emulator, 0};
 constexpr Device kSm90{Device::Kind::emulator, 90};
 
 // A case with its memory.
-struct Posing {
+struct CaseInputs {
   Inputs inputs;
   Problem problem;
 };
-Result<std::shared_ptr<Posing>> pose(const Case& c) {
+Result<std::shared_ptr<CaseInputs>> pose(const Case& c) {
   Result<Inputs> inputs = make_inputs(c);
   if (!inputs.ok()) return inputs.status();
-  const auto posing = std::make_shared<Posing>(Posing{std::move(inputs).value(), {}});
-  const Result<Problem> problem = problem_of(posing->inputs.given, c.options);
+  const auto prepared = std::make_shared<CaseInputs>(CaseInputs{std::move(inputs).value(), {}});
+  const Result<Problem> problem = problem_of(prepared->inputs.given, c.options);
   if (!problem.ok()) return problem.status();
-  posing->problem = *problem;
-  return posing;
+  prepared->problem = *problem;
+  return prepared;
 }
 
 // As a kernel wants them; what it wants otherwise lies in `memory`.
-Result<Arguments> arguments_for(const Sm80Forward& /*config*/, const Posing& posing,
+Result<Arguments> arguments_for(const Sm80ForwardConfig& /*config*/, const CaseInputs& prepared,
                                 std::vector<std::byte>& /*memory*/) {
-  return posing.inputs.given;
+  return prepared.inputs.given;
 }
-Result<Arguments> arguments_for(const Sm90Forward& config, const Posing& posing,
+Result<Arguments> arguments_for(const Sm90ForwardConfig& config, const CaseInputs& prepared,
                                 std::vector<std::byte>& memory) {
-  return with_operands_for(config, posing.problem, posing.inputs.given, memory);
+  return with_operands_for(config, prepared.problem, prepared.inputs.given, memory);
 }
 
 template <class Kernel>
 Result<EmulatedCase> forward_case(const Kernel& kernel, const GpuInfo& chip, const Case& c) {
-  const Result<std::shared_ptr<Posing>> posed = pose(c);
-  if (!posed.ok()) return posed.status();
+  const Result<std::shared_ptr<CaseInputs>> run_problem = pose(c);
+  if (!run_problem.ok()) return run_problem.status();
   EmulatedCase made;
   made.name = c.name();
-  made.run = [&kernel, chip, posing = *posed](const emulator::Settings& settings,
-                                              const EmulatorThen& then) {
-    poison_outputs(posing->inputs);
+  made.run = [&kernel, chip, prepared = *run_problem](const emulator::Settings& settings,
+                                                      const EmulatorThen& then) {
+    poison_outputs(prepared->inputs);
     std::vector<std::byte> memory;
-    const Result<Arguments> arguments = arguments_for(kernel.config, *posing, memory);
+    const Result<Arguments> arguments = arguments_for(kernel.config, *prepared, memory);
     if (!arguments.ok()) return arguments.status();
-    return run_emulated(kernel, chip, posing->problem, *arguments, settings, then);
+    return run_emulated(kernel, chip, prepared->problem, *arguments, settings, then);
   };
-  made.outputs = [posing = *posed] {
-    std::vector<std::byte> bytes = posing->inputs.out.bytes;
-    const std::vector<std::byte>& lse = posing->inputs.lse.bytes;
+  made.outputs = [prepared = *run_problem] {
+    std::vector<std::byte> bytes = prepared->inputs.out.bytes;
+    const std::vector<std::byte>& lse = prepared->inputs.lse.bytes;
     bytes.insert(bytes.end(), lse.begin(), lse.end());
-    const std::vector<std::byte>& amax = posing->inputs.amax.bytes;
+    const std::vector<std::byte>& amax = prepared->inputs.amax.bytes;
     bytes.insert(bytes.end(), amax.begin(), amax.end());
     return bytes;
   };
@@ -69,7 +69,7 @@ Result<EmulatedCase> forward_case(const Kernel& kernel, const GpuInfo& chip, con
 
 // The quantizers of one call, of which those with this configuration are looked at.
 struct QuantizedCall {
-  std::shared_ptr<Posing> posing;
+  std::shared_ptr<CaseInputs> prepared;
   const emulator::EmulatedQuantize* subject;
   std::vector<std::byte> memory;
   std::size_t skipped = 0;  // bytes of it before the workspace
@@ -77,17 +77,17 @@ struct QuantizedCall {
 
   Status run(const emulator::Settings& settings, const EmulatorThen& then) {
     constexpr std::size_t kAlignment = 64;
-    const Problem& problem = posing->problem;
+    const Problem& problem = prepared->problem;
     const VLayout layout = subject->config.transposed ? VLayout::transposed : VLayout::rows;
-    bytes = prepared_bytes(problem, &posing->inputs.given, layout);
+    bytes = prepared_bytes(problem, &prepared->inputs.given, layout);
     memory.assign(bytes + kAlignment, kPoison);
     void* workspace = memory.data();
     std::size_t room = memory.size();
     std::align(kAlignment, bytes, workspace, room);
     skipped = memory.size() - room;
     const PreparedCall call = prepare_call(
-        problem, posing->inputs.given, workspace, chip().arch,
-        [this](const Quantize& chosen, std::int64_t head_dim) {
+        problem, prepared->inputs.given, workspace, chip().arch,
+        [this](const QuantizeConfig& chosen, std::int64_t head_dim) {
           return substitute(chosen, static_cast<int>(head_dim));
         },
         layout);
@@ -112,8 +112,8 @@ struct QuantizedCall {
 
   // The subject where it does the same to these rows, whatever it loads at once; e5m2, which no
   // mode has, in place of e4m3.
-  Quantize substitute(Quantize chosen, int head_dim) const {
-    Quantize same = subject->config;
+  QuantizeConfig substitute(QuantizeConfig chosen, int head_dim) const {
+    QuantizeConfig same = subject->config;
     if (same.to == Element::e5m2 && chosen.to == Element::e4m3) chosen.to = Element::e5m2;
     same.arch = chosen.arch;
     same.columns = chosen.columns;
@@ -125,9 +125,9 @@ struct QuantizedCall {
 };
 
 Result<EmulatedCase> quantize_case(const emulator::EmulatedQuantize& kernel, const Case& c) {
-  const Result<std::shared_ptr<Posing>> posed = pose(c);
-  if (!posed.ok()) return posed.status();
-  const auto call = std::make_shared<QuantizedCall>(QuantizedCall{*posed, &kernel, {}, 0, 0});
+  const Result<std::shared_ptr<CaseInputs>> inputs = pose(c);
+  if (!inputs.ok()) return inputs.status();
+  const auto call = std::make_shared<QuantizedCall>(QuantizedCall{*inputs, &kernel, {}, 0, 0});
   EmulatedCase made;
   made.name = c.name();
   made.run = [call](const emulator::Settings& settings, const EmulatorThen& then) {
@@ -205,7 +205,7 @@ Precision precision_to(Element element) {
 }
 
 // A first pass, or one over means, is that of any format; what follows it here is in the list.
-Element codes_of(const Quantize& config) {
+Element codes_of(const QuantizeConfig& config) {
   if (config.mean_pass > 0) return Element::e4m3;
   if (!config.amax_pass || config.operands) return config.to;
   return config.hadamard ? Element::sim8 : Element::e4m3;
@@ -255,7 +255,7 @@ Result<std::vector<EmulatedSubject>> subjects_by_name(const std::string& name) {
   return chosen;
 }
 
-std::vector<Case> cases_for(const Sm80Forward& config) {
+std::vector<Case> cases_for(const Sm80ForwardConfig& config) {
   Case c;
   c.input = dtype_of(config.element);
   c.out = dtype_of(config.out);
@@ -300,8 +300,8 @@ std::vector<Case> cases_for(const Sm80Forward& config) {
 }
 
 // By the mode, from tensors that are all of V's type; e5m2, which no mode has, as codes.
-void pose_mixed(const Sm90Forward& config, Case& c) {
-  const DType v = dtype_of(sm90::v_element(config));
+void pose_mixed(const Sm90ForwardConfig& config, Case& c) {
+  const DType v = dtype_of(config.v_element);
   if (config.element == Element::e5m2) {
     c.v = v;
     return;
@@ -311,39 +311,39 @@ void pose_mixed(const Sm90Forward& config, Case& c) {
       config.element == Element::int8 ? Precision::int8_mixed : Precision::fp8_mixed;
   // Else as the mode has it.
   const bool int8 = config.element == Element::int8;
-  if (config.k_row_scales) c.options.quantization.qk = Granularity::row;
-  if (config.k_block_scales && !int8) c.options.quantization.qk = Granularity::block;
-  if (sm90::scaled_rows(config) == 0 && int8) c.options.quantization.qk = Granularity::head;
+  if (config.k_scales == KScales::row) c.options.quantization.qk = Granularity::row;
+  if (config.k_scales == KScales::block && !int8) c.options.quantization.qk = Granularity::block;
+  if (config.k_scales == KScales::head && int8) c.options.quantization.qk = Granularity::head;
 }
 
-void pose_scales(const Sm90Forward& config, Case& c) {
+void pose_scales(const Sm90ForwardConfig& config, Case& c) {
   if (sm90::is_mixed(config)) {
     pose_mixed(config, c);
     return;
   }
-  if (config.mixed_v != MixedV::none) c.v = dtype_of(sm90::v_element(config));
-  if (config.k_row_scales || config.k_block_scales) {
-    c.qk_scales = config.k_row_scales ? Granularity::row : Granularity::block;
+  if (config.v_element != config.element) c.v = dtype_of(config.v_element);
+  if (config.k_scales != KScales::head) {
+    c.qk_scales = config.k_scales == KScales::row ? Granularity::row : Granularity::block;
     c.v_scales = Granularity::channel;
   }
-  if (!config.f16_scores) return;
+  if (!sm90::has_f16_scores(config)) return;
   // Codes that are known to be small are those of our own quantizer.
   c.input = DType::f16;
-  c.options.precision = config.code_exp ? Precision::fp8_fast : Precision::fp8;
+  c.options.precision = config.scores == ScoreType::f16_fast ? Precision::fp8_fast : Precision::fp8;
 }
 
-std::vector<Case> cases_for(const Sm90Forward& config) {
+std::vector<Case> cases_for(const Sm90ForwardConfig& config) {
   Case c;
   c.input = dtype_of(config.element);
-  c.out = dtype_of(config.out);
+  c.out = dtype_of(config.out_element);
   c.amax = config.amax;
   c.head_dim = config.head_dim;
   pose_scales(config, c);
-  c.lse = !config.ones;
+  c.lse = !config.sum_rounded_p;
   // Packed heads: three that share keys, and a fourth of a tile that is another's.
-  const std::int64_t rows = config.pack_heads ? 6 : sm90::block_m(config), keys = config.block_n;
-  const std::int64_t parts = sm90::key_parts(config);
-  if (config.pack_heads) {
+  const std::int64_t rows = config.pack_gqa ? 6 : sm90::block_m(config), keys = config.block_n;
+  const std::int64_t parts = sm90::kv_splits(config);
+  if (config.pack_gqa) {
     c.heads_q = 6;
     c.heads_kv = 2;
   }
@@ -363,12 +363,12 @@ std::vector<Case> cases_for(const Sm90Forward& config) {
   // Tiles that see no key beside such that do, more of them than can be announced at once; a
   // negative scale.
   c.options.window_left = -1;
-  if (!config.pack_heads) c.heads_q = c.heads_kv = config.split_keys ? 1 : 3;
+  if (!config.pack_gqa) c.heads_q = c.heads_kv = sm90::is_split_kv(config) ? 1 : 3;
   c.scale = -0.3f;
   c.len_kv = 9;
   c.len_q = rows + 9;
   cases.push_back(c);
-  if (config.split_keys) return cases;
+  if (sm90::is_split_kv(config)) return cases;
   // Tiles whose first warpgroups need fewer blocks than the others, again and again.
   c.scale = {};
   c.len_q = c.len_kv = rows;
@@ -385,7 +385,7 @@ std::vector<Case> cases_for(const Sm90Forward& config) {
   cases.push_back(c);
   // Heads that share keys, in sequences that only clamping makes.
   c.heads_q = 2;
-  c.head_dim = narrow_rows(config.head_dim, config.element, config.out);
+  c.head_dim = narrow_rows(config.head_dim, config.element, config.out_element);
   c.len_q = 5;
   c.len_kv = keys / 2 + 3;
   pose_hostile_seqlens(c);
@@ -401,7 +401,7 @@ std::vector<Case> cases_for(const Sm90Forward& config) {
   return cases;
 }
 
-std::vector<Case> cases_for(const Quantize& config) {
+std::vector<Case> cases_for(const QuantizeConfig& config) {
   Case c;
   const bool from_codes = element_bytes(config.from) == 1;
   c.input = dtype_of(config.from);

@@ -36,13 +36,13 @@ Result<std::vector<EmulatedSubject>> subjects_by_name(const std::string& name);
 
 // Small problems that take every path of a kernel: more steps than it has buffers, rows and keys
 // that end inside a tile, both ends of the mask, columns that pad the head dimension.
-std::vector<Case> cases_for(const Sm80Forward& config);
+std::vector<Case> cases_for(const Sm80ForwardConfig& config);
 // The same, with more tiles than it has places to announce them in, and rows that see no key.
-std::vector<Case> cases_for(const Sm90Forward& config);
+std::vector<Case> cases_for(const Sm90ForwardConfig& config);
 // Inputs and scales that an 8-bit configuration is for.
-void pose_scales(const Sm90Forward& config, Case& c);
+void pose_scales(const Sm90ForwardConfig& config, Case& c);
 // Calls whose operands it prepares: rows that end inside a tile, columns that pad a row.
-std::vector<Case> cases_for(const Quantize& config);
+std::vector<Case> cases_for(const QuantizeConfig& config);
 
 // The chip that Hopper's kernels are looked at on: with so few SMs that a CTA gets several tiles.
 GpuInfo narrow_sm90_chip();

@@ -82,12 +82,12 @@ void overwrite(Inputs& inputs, const Inputs& with) {
 
 // Seeds a, b, a, c, ... under the same pointers: a result that is remembered, by address or at all,
 // is that of other inputs.
-Status check_changing(const Case& posed, const GateOptions& options, const Runner& runner,
+Status check_changing(const Case& run_problem, const GateOptions& options, const Runner& runner,
                       std::vector<std::string>& failures) {
-  Result<Inputs> inputs = make_inputs(posed);
+  Result<Inputs> inputs = make_inputs(run_problem);
   if (!inputs.ok()) return inputs.status();
   for (int round = 0; round < 2 * options.seeds; ++round) {
-    Case c = posed;
+    Case c = run_problem;
     c.seed = options.seed + kSeedStep * static_cast<std::uint64_t>(round % 2 == 0 ? 0 : round);
     const Result<Inputs> fresh = make_inputs(c);
     if (!fresh.ok()) return fresh.status();

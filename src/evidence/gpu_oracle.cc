@@ -46,13 +46,13 @@ struct Results {
 Status run_on_gpu(const Gpu& gpu, Device device, const Arguments& host, const Options& mask,
                   std::optional<DType> rounding, const std::vector<std::int64_t>* rows, double* out,
                   double* lse) {
-  const Result<Problem> posed = problem_of(host, mask);
-  if (!posed.ok()) return posed.status();
+  const Result<Problem> run_problem = problem_of(host, mask);
+  if (!run_problem.ok()) return run_problem.status();
   const std::int64_t per_head =
       rows == nullptr ? host.q.shape[2] : static_cast<std::int64_t>(rows->size());
-  const std::int64_t all_rows = host.q.shape[0] * posed->heads_q * per_head;
+  const std::int64_t all_rows = host.q.shape[0] * run_problem->heads_q * per_head;
   if (all_rows == 0) return {};
-  const Result<StagedArguments> staged = StagedArguments::make(host, *posed, device);
+  const Result<StagedArguments> staged = StagedArguments::make(host, *run_problem, device);
   if (!staged.ok()) return staged.status();
   std::vector<std::int32_t> chosen;
   if (rows != nullptr) chosen.assign(rows->begin(), rows->end());
@@ -60,18 +60,18 @@ Status run_on_gpu(const Gpu& gpu, Device device, const Arguments& host, const Op
   if (!row_list.ok()) return row_list.status();
 
   const std::int64_t computed =
-      posed->batch * posed->heads_q * (rows == nullptr ? posed->len_q : per_head);
+      run_problem->batch * run_problem->heads_q * (rows == nullptr ? run_problem->len_q : per_head);
   OracleOutputs outputs;
-  outputs.warps = oracle_warps(computed, posed->len_kv);
+  outputs.warps = oracle_warps(computed, run_problem->len_kv);
   const Result<Results> results = Results::make(
-      device, static_cast<std::size_t>(all_rows), static_cast<std::size_t>(posed->head_dim),
-      static_cast<std::size_t>(outputs.warps * std::max<std::int64_t>(posed->len_kv, 1)));
+      device, static_cast<std::size_t>(all_rows), static_cast<std::size_t>(run_problem->head_dim),
+      static_cast<std::size_t>(outputs.warps * std::max<std::int64_t>(run_problem->len_kv, 1)));
   if (!results.ok()) return results.status();
   outputs.out = static_cast<double*>(results->out.data());
   outputs.lse = static_cast<double*>(results->lse.data());
   outputs.scores = static_cast<double*>(results->scores.data());
   OCTAVO_RETURN_IF_ERROR(
-      launch_oracle(gpu, oracle_params(*posed, staged->on_device(), rounding,
+      launch_oracle(gpu, oracle_params(*run_problem, staged->on_device(), rounding,
                                        static_cast<const std::int32_t*>(row_list->data()),
                                        static_cast<std::int64_t>(chosen.size()), outputs)));
   OCTAVO_RETURN_IF_ERROR(synchronize(device));

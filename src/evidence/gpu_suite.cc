@@ -22,7 +22,7 @@ namespace {
 // What a forced configuration needs, if the device has a place for it.
 std::vector<KernelSource> forced_kernel(Device device, const Case& c) {
   const Result<const Gpu*> gpu = open_gpu(device.index);
-  const Result<Sm90Forward> config = parse_sm90_forward(c.config);
+  const Result<Sm90ForwardConfig> config = parse_sm90_forward(c.config);
   if (!gpu.ok() || !config.ok()) return {};
   const GpuInfo& info = (*gpu)->info;
   if (!feasible(*config, info.arch, info.smem_per_block_optin).ok()) return {};
@@ -30,22 +30,22 @@ std::vector<KernelSource> forced_kernel(Device device, const Case& c) {
 }
 
 // Every way in which warpgroups and CTAs divide keys, with the least of everything else.
-std::vector<Sm90Forward> key_divisions(int head_dim) {
-  std::vector<Sm90Forward> configs;
+std::vector<Sm90ForwardConfig> key_divisions(int head_dim) {
+  std::vector<Sm90ForwardConfig> configs;
   for (const int warpgroups : {1, 2, 4})
     for (int row_groups = 1; row_groups <= warpgroups; row_groups *= 2)
       for (const int cluster : {1, 2, 4, 8}) {
-        Sm90Forward c;
+        Sm90ForwardConfig c;
         c.head_dim = head_dim;
         c.warpgroups = warpgroups;
         c.block_n = 64;
         c.stages = 1;
-        c.split_keys = true;
+        c.schedule = Schedule::in_turn;
         c.row_groups = row_groups;
         c.cluster = cluster;
-        c.overlap = c.persistent = c.own_o = c.ones = false;
-        for (const bool pack_heads : {false, true}) {
-          c.pack_heads = pack_heads;
+        c.sum_rounded_p = false;
+        for (const bool pack_gqa : {false, true}) {
+          c.pack_gqa = pack_gqa;
           configs.push_back(c);
         }
       }
@@ -53,21 +53,22 @@ std::vector<Sm90Forward> key_divisions(int head_dim) {
 }
 
 // Cases that TMA reaches, and packed batches for those that take them.
-void add_config_cases(std::vector<Case>& cases, const Sm90Forward& config, std::size_t count,
+void add_config_cases(std::vector<Case>& cases, const Sm90ForwardConfig& config, std::size_t count,
                       std::uint64_t& seed) {
   for (std::size_t i = 0; i < count; ++seed) {
     Case c = random_case(seed);
     c.input = static_cast<DType>(config.element);
     c.v = c.kv = {};
-    c.out = static_cast<DType>(config.out);
+    c.out = static_cast<DType>(config.out_element);
     c.options.precision = Precision::native;
     c.options.quantization = {};
     // Of every other case some columns are padding.
     c.head_dim = config.head_dim - static_cast<std::int64_t>(i % 2 == 0 ? 0 : 8 * (1 + i / 2 % 3));
-    if (posed_by(c).row_alignment < 16 || (config.split_keys && c.layout == Layout::packed))
+    if (problem_for(c).row_alignment < 16 ||
+        (sm90::is_split_kv(config) && c.layout == Layout::packed))
       continue;
-    Sm90Forward forced = config;
-    forced.ones = config.ones && !c.lse;  // as choose_sm90_forward has it
+    Sm90ForwardConfig forced = config;
+    forced.sum_rounded_p = config.sum_rounded_p && !c.lse;  // as choose_sm90_forward has it
     c.config = to_text(forced);
     cases.push_back(c);
     ++i;
@@ -76,9 +77,9 @@ void add_config_cases(std::vector<Case>& cases, const Sm90Forward& config, std::
 
 std::vector<KernelSource> kernels_of_case(Device device, const Case& c) {
   if (!c.config.empty()) return forced_kernel(device, c);
-  const Posed posed = posed_by(c);
+  const Posed run_problem = problem_for(c);
   const Result<std::vector<KernelSource>> kernels =
-      gpu_kernels(posed.problem, device, posed.row_alignment);
+      gpu_kernels(run_problem.problem, device, run_problem.row_alignment);
   return kernels.ok() ? *kernels : std::vector<KernelSource>();
 }
 
@@ -105,7 +106,7 @@ std::vector<Case> config_cases(std::uint64_t seed) {
     for (const Element element : sm90::kShippedElements)
       add_config_cases(cases, sm90::config_of(row, element), kCasesOfRow, next);
   for (const int head_dim : {64, 96, 128, 192, 256})
-    for (const Sm90Forward& config : key_divisions(head_dim))
+    for (const Sm90ForwardConfig& config : key_divisions(head_dim))
       add_config_cases(cases, config, kCasesOfDivision, next);
   return cases;
 }
@@ -116,10 +117,11 @@ Result<std::vector<Case>> cases_of_emulator(std::uint64_t seed) {
                   "suite \"emulated\" needs the emulator, which this library was built without.");
   std::vector<Case> cases;
   for (Case& c : all_cases(seed)) {
-    if (c.values != InputValues::normal) continue;  // of so many keys the emulator would take hours
-    const Posed posed = posed_by(c);
-    const Result<Explanation> there = explain(posed.problem, kEmulatedHopper);
-    if (!there.ok() || there->kernel != "sm90_forward" || posed.row_alignment < 16) continue;
+    if (c.values != InputValues::normal)
+      continue;  // The emulator would take hours for so many keys.
+    const Posed run_problem = problem_for(c);
+    const Result<Explanation> there = explain(run_problem.problem, kEmulatedHopper);
+    if (!there.ok() || there->kernel != "sm90_forward" || run_problem.row_alignment < 16) continue;
     c.config = there->config;
     cases.push_back(std::move(c));
   }

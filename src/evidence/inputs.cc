@@ -333,9 +333,9 @@ Result<Inputs> make_inputs(const Case& c) {
   return in;
 }
 
-Posed posed_by(const Case& c) {
-  Posed posed;
-  Problem& p = posed.problem;
+Posed problem_for(const Case& c) {
+  Posed run_problem;
+  Problem& p = run_problem.problem;
   p.batch = c.batch;
   p.heads_q = c.heads_q;
   p.heads_kv = c.heads_kv;
@@ -371,8 +371,8 @@ Posed posed_by(const Case& c) {
   view(a.k, p.k, c.heads_kv, c.len_kv, spans_kv);
   view(a.v, p.v, c.heads_kv, c.len_kv, spans_kv);
   view(a.out, c.out, c.heads_q, c.len_q, spans_q);
-  posed.row_alignment = row_alignment(a);
-  return posed;
+  run_problem.row_alignment = row_alignment(a);
+  return run_problem;
 }
 
 void poison_outputs(Inputs& inputs) {

@@ -77,7 +77,7 @@ struct Posed {
   Problem problem;
   int row_alignment = 16;
 };
-Posed posed_by(const Case& c);
+Posed problem_for(const Case& c);
 
 // Fills out, lse and amax with the poison, guards and gaps included.
 void poison_outputs(Inputs& inputs);

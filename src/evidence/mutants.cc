@@ -105,7 +105,7 @@ Result<MeasureReport> measure_of(const EmulatedSubject& subject) {
   MeasureReport report;
   report.kernel = subject.kernel;
   report.brief = subject.brief;
-  report.posed = c.name;
+  report.case_name = c.name;
   emulator::Settings settings;
   settings.measure = true;
   bool first = true;  // a call may take a quantizer for several of its operands

@@ -30,9 +30,9 @@ Status quantize_one(const OperandFormat& format, const Quantization& quantizatio
 
 Result<QuantizedCall> quantize_ahead(const Arguments& wide, const Options& options,
                                      VLayout v_layout) {
-  const Result<Problem> posed = problem_of(wide, options);
-  if (!posed.ok()) return posed.status();
-  const OperandFormats formats = operand_formats(*posed);
+  const Result<Problem> run_problem = problem_of(wide, options);
+  if (!run_problem.ok()) return run_problem.status();
+  const OperandFormats formats = operand_formats(*run_problem);
   for (const OperandFormat* format : {&formats.q, &formats.k, &formats.v})
     if (!format->scales_of_ours() || format->smooth)
       return invalid("precision", name(options.precision),

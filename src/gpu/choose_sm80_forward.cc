@@ -26,7 +26,7 @@ int native_head_dim(std::int64_t head_dim) {
 // Tiles by head dimension for grids that fill the chip. Thirty-two rows a warp read each fragment
 // of K and V half as often, where their O and scores fit into the registers without spilling:
 // 16-bit elements to 128 columns, sim8 to 64. The others have sixteen.
-void set_large_tiles(Sm80Forward& c) {
+void set_large_tiles(Sm80ForwardConfig& c) {
   const bool is_16bit = element_bytes(c.element) == 2;
   const bool wide_warps = c.head_dim <= (is_16bit ? 128 : c.element == Element::sim8 ? 64 : 0);
   c.block_m = c.head_dim <= 128 ? 128 : 64;
@@ -49,7 +49,7 @@ bool is_fp8_of_both_kinds(const Problem& p) {
 }
 
 // Few rows: smaller tiles to reach all SMs, and warps that share out the keys to fill each of them.
-void set_small_tiles(Sm80Forward& c, int block_m) {
+void set_small_tiles(Sm80ForwardConfig& c, int block_m) {
   c.block_m = block_m;
   c.warps_m = block_m / 16;
   c.warps_n = 8 / c.warps_m;
@@ -120,7 +120,7 @@ Status sm80_forward_reads(const Problem& problem) {
 ChosenSm80Forward choose_sm80_forward(const Problem& problem, const GpuInfo& gpu, int load_bytes) {
   const Problem p = prepared_problem(problem);
   ChosenSm80Forward chosen;
-  Sm80Forward& c = chosen.config;
+  Sm80ForwardConfig& c = chosen.config;
   c.arch = code_for(gpu.arch).arch;
   c.element = element_of(p.q);
   c.out = element_of(p.out);

@@ -18,7 +18,7 @@ Status sm80_forward_serves(const Problem& problem);
 Status sm80_forward_reads(const Problem& problem);
 
 struct ChosenSm80Forward {
-  Sm80Forward config;
+  Sm80ForwardConfig config;
   std::string reason;
 };
 // `load_bytes`: the widest access that every row, of what the kernel sees, allows.

@@ -19,51 +19,52 @@
 namespace octavo {
 namespace {
 
-using sm90::Scores8Bit;
-
 // Rows for a problem whose operands are prepared: by what P V is computed in.
 std::span<const sm90::TableRow> table_for(const Problem& p) {
   if (is_8bit(p.v)) return sm90::kTable8Bit;
   return sm90::kTable;
 }
 
-bool fits(const sm90::TableRow& row, const Problem& p, Scores8Bit scores) {
+// INT8 has rows of its own, and so has each way from the scores of FP8 to P.
+bool has_numerics(const sm90::TableRow& row, const Problem& p, ScoreType scores) {
+  return (row.config.element == Element::int8) == (p.v == DType::int8) &&
+         row.config.scores == scores;
+}
+
+bool fits(const sm90::TableRow& row, const Problem& p, ScoreType scores) {
   const std::span<const sm90::TableRow> table = table_for(p);
   const auto next = std::find_if(table.begin(), table.end(), [&](const auto& other) {
-    return other.head_dim >= p.head_dim && other.scores == scores;
+    return other.config.head_dim >= p.head_dim && has_numerics(other, p, scores);
   });
-  return next != table.end() && row.head_dim == next->head_dim && row.scores == scores &&
-         !(p.packed && row.cluster > 0);
+  return next != table.end() && row.config.head_dim == next->config.head_dim &&
+         has_numerics(row, p, scores) && !(p.packed && sm90::is_split_kv(row.config));
 }
 
-// K has scales of its own for groups of keys that a block of a kernel consists of.
-bool has_k_block_scales(const Problem& p) {
-  return is_8bit(p.k) && p.k_scales == Granularity::block &&
-         p.k_block_rows % sm90::kScaledRows == 0;
-}
-bool has_k_row_scales(const Problem& p) {
-  const bool by_rows = p.k_scales == Granularity::row || p.k_scales == Granularity::block;
-  return is_8bit(p.k) && by_rows && !has_k_block_scales(p);
+// Scales of keys in blocks that a kernel's own blocks consist of are KScales::block.
+KScales k_scales_of(const Problem& p) {
+  if (!is_8bit(p.k)) return KScales::head;
+  if (p.k_scales == Granularity::row) return KScales::row;
+  if (p.k_scales != Granularity::block) return KScales::head;
+  return p.k_block_rows % sm90::kScaledKeys == 0 ? KScales::block : KScales::row;
 }
 
-// The way from scores to P. LSE is taken from P's exact values, which codes do not have.
-Scores8Bit scores_of(const Problem& posed) {
-  const Problem p = prepared_problem(posed);
-  if (p.v == DType::int8) return Scores8Bit::bytes;
-  if (!is_fp8(p.v) || has_k_row_scales(p) || has_k_block_scales(p)) return Scores8Bit::f32;
+// f16_fast has no exact P, from which LSE is computed.
+ScoreType scores_of(const Problem& run_problem) {
+  const Problem p = prepared_problem(run_problem);
+  if (!is_fp8(p.v) || k_scales_of(p) != KScales::head) return ScoreType::f32;
   constexpr double kLargestHalf = 65504;
   const double most = static_cast<double>(p.head_dim) * largest_code(p.q, p.q_largest_code) *
                       largest_code(p.k, p.k_largest_code);
-  if (most > kLargestHalf) return Scores8Bit::f32;
-  const bool fast = posed.options.precision == Precision::fp8_fast && !p.lse;
-  return fast ? Scores8Bit::f16_codes : Scores8Bit::f16;
+  if (most > kLargestHalf) return ScoreType::f32;
+  const bool fast = run_problem.options.precision == Precision::fp8_fast && !p.lse;
+  return fast ? ScoreType::f16_fast : ScoreType::f16;
 }
 
 // Launches of our own come before, and nothing that reads what it writes. `p`: as they leave it.
-bool follows_quantizers(const Problem& posed, const Problem& p) {
-  const OperandFormats formats = operand_formats(posed);
+bool follows_quantizers(const Problem& run_problem, const Problem& p) {
+  const OperandFormats formats = operand_formats(run_problem);
   if (!is_8bit(p.q)) return false;
-  const bool transposes = is_8bit(p.v) && posed.v_layout == VLayout::rows;
+  const bool transposes = is_8bit(p.v) && run_problem.v_layout == VLayout::rows;
   return formats.q.rounded || formats.k.rounded || formats.v.rounded || transposes;
 }
 
@@ -88,19 +89,19 @@ Blocks blocks_of(const Problem& p, std::int64_t block_m, std::int64_t block_n) {
 // What a tile's blocks take of the time of full ones, where some of the warpgroups have no rows.
 // Not measured: warpgroups that are fewer hide less of each other's softmax, so that it is more
 // than their share.
-double short_share(const Sm90Forward& c, std::int64_t rows) {
-  if (!c.persistent) return 1;
+double short_share(const Sm90ForwardConfig& c, std::int64_t rows) {
+  if (sm90::is_split_kv(c)) return 1;
   const auto busy = static_cast<double>(
       std::min<std::int64_t>(div_up<std::int64_t>(rows, sm90::kRows), c.warpgroups));
   return 0.25 + 0.75 * busy / c.warpgroups;
 }
-bool ends_within_tile(const Sm90Forward& c, const Problem& p) {
+bool ends_within_tile(const Sm90ForwardConfig& c, const Problem& p) {
   const std::int64_t rest = p.len_q % sm90::block_m(c);
   return p.len_q > rest && rest != 0 && short_share(c, rest) < 1;
 }
 
-std::vector<double> blocks_by_tile(const Sm90Forward& c, const Problem& p) {
-  const std::int64_t block_n = std::int64_t{c.block_n} * sm90::key_parts(c);
+std::vector<double> blocks_by_tile(const Sm90ForwardConfig& c, const Problem& p) {
+  const std::int64_t block_n = std::int64_t{c.block_n} * sm90::kv_splits(c);
   std::vector<double> blocks;
   for (std::int64_t row = 0; row < p.len_q; row += sm90::block_m(c))
     blocks.push_back(short_share(c, p.len_q - row) *
@@ -110,8 +111,8 @@ std::vector<double> blocks_by_tile(const Sm90Forward& c, const Problem& p) {
 bool has_fewer_blocks(const SmLoad& a, const SmLoad& b) { return a.blocks < b.blocks; }
 
 // Where tiles differ, what the CTA that stays gets with the most blocks, in the order of
-// device/sm90/schedule.cuh.
-SmLoad longest_course(const Sm90Forward& c, const Problem& p, const GpuInfo& gpu) {
+// device/sm90/scheduler.cuh.
+SmLoad longest_course(const Sm90ForwardConfig& c, const Problem& p, const GpuInfo& gpu) {
   const std::vector<double> blocks = blocks_by_tile(c, p);
   const auto row_tiles = static_cast<std::int64_t>(blocks.size());
   const std::int64_t heads = p.batch * p.heads_q, sms = gpu.sms;
@@ -129,7 +130,8 @@ SmLoad longest_course(const Sm90Forward& c, const Problem& p, const GpuInfo& gpu
 
 // The same of CTAs that come and go: whoever is free first takes the next tile, of each head the
 // longest first. CTAs that share an SM share its speed.
-SmLoad longest_queue(const Sm90Forward& c, int resident, const Problem& p, const GpuInfo& gpu) {
+SmLoad longest_queue(const Sm90ForwardConfig& c, int resident, const Problem& p,
+                     const GpuInfo& gpu) {
   const std::vector<double> blocks = blocks_by_tile(c, p);
   const auto later = [](const SmLoad& a, const SmLoad& b) { return has_fewer_blocks(b, a); };
   std::vector<SmLoad> queues(static_cast<std::size_t>(
@@ -149,8 +151,8 @@ SmLoad longest_queue(const Sm90Forward& c, int resident, const Problem& p, const
 
 // A tile with queries of one head alone would be at least half empty, and others share its keys.
 bool may_pack(const sm90::TableRow& row, const Problem& p) {
-  return row.cluster > 0 && !p.packed && !p.options.batch_invariant && p.heads_q > p.heads_kv &&
-         2 * p.len_q <= sm90::kRows && row.row_groups != 3;
+  return sm90::is_split_kv(row.config) && !p.packed && !p.options.batch_invariant &&
+         p.heads_q > p.heads_kv && 2 * p.len_q <= sm90::kRows && row.config.row_groups != 3;
 }
 // The problem whose tiles are those of packed heads: each stands for the heads that fill one.
 Problem packed_heads(const Problem& p, std::int64_t block_m) {
@@ -161,17 +163,14 @@ Problem packed_heads(const Problem& p, std::int64_t block_m) {
 }
 
 // The kernel of a row for a problem whose operands are prepared.
-Sm90Forward config_for(const sm90::TableRow& row, const Problem& p) {
-  Sm90Forward c = is_8bit(p.q) && !is_8bit(p.v)
-                      ? sm90::mixed_config_of(row, element_of(p.q),
-                                              p.v == DType::bf16 ? MixedV::bf16 : MixedV::f16)
-                      : sm90::config_of(row, element_of(p.q));
-  if (is_8bit(p.v) && p.v != p.q) c.mixed_v = p.v == DType::e4m3 ? MixedV::e4m3 : MixedV::e5m2;
-  c.out = element_of(p.out);
-  if (sm90::codes_out(c)) c.own_o = false;
+Sm90ForwardConfig config_for(const sm90::TableRow& row, const Problem& p) {
+  Sm90ForwardConfig c = is_8bit(p.q) && !is_8bit(p.v)
+                            ? sm90::mixed_config_of(row, element_of(p.q), element_of(p.v))
+                            : sm90::config_of(row, element_of(p.q));
+  c.v_element = element_of(p.v);
+  c.out_element = element_of(p.out);
   c.amax = p.out_amax;
-  c.k_row_scales = has_k_row_scales(p);
-  c.k_block_scales = has_k_block_scales(p);
+  c.k_scales = k_scales_of(p);
   return c;
 }
 
@@ -179,15 +178,17 @@ Sm90Forward config_for(const sm90::TableRow& row, const Problem& p) {
 // memory: a mask on 256 keys of codes is so much of it that (1,8,512,64) takes 5.26 us with one and
 // 4.40 without.
 double mask_us(const sm90::TableRow& row, const Problem& p, const SmLoad& load) {
-  if (!is_masked(p.options) && p.len_kv % row.block_n == 0) return 0;
-  const bool much = row.fold_columns > 0 && row.block_n > sm90::kMostFoldedKeys;
-  return row.cluster > 0 && much ? 0.8 : load.waves * row.masked_us;
+  const Sm90ForwardConfig& c = row.config;
+  if (!is_masked(p.options) && p.len_kv % c.block_n == 0) return 0;
+  const bool much = sm90::is_8bit_pv(c) && c.block_n > sm90::kMaxPromotedKeys;
+  return sm90::is_split_kv(c) && much ? 0.8 : load.waves * row.estimate.masked_us;
 }
 
-std::string shape_text(const Sm90Forward& c) {
-  if (!c.split_keys) return fmt::format("tiles of {} rows by {} keys", sm90::block_m(c), c.block_n);
+std::string shape_text(const Sm90ForwardConfig& c) {
+  if (!sm90::is_split_kv(c))
+    return fmt::format("tiles of {} rows by {} keys", sm90::block_m(c), c.block_n);
   return fmt::format("{} rows{} at a time, their keys divided into {} parts", sm90::block_m(c),
-                     c.pack_heads ? " of several heads" : "", sm90::key_parts(c));
+                     c.pack_gqa ? " of several heads" : "", sm90::kv_splits(c));
 }
 
 }  // namespace
@@ -203,9 +204,9 @@ bool sm90_forward_serves(const Problem& problem, const GpuInfo& gpu) {
   return gpu.arch == 90 && gpu.tensor_maps && (in_16_bits || in_8_bits) && p.head_dim % 8 == 0;
 }
 
-SmLoad busiest_sm(const sm90::TableRow& row, const Problem& posed, const GpuInfo& gpu) {
-  const Sm90Forward c = sm90::config_of(row, row.fold_columns > 0 ? Element::e4m3 : Element::f16);
-  Problem p = posed;
+SmLoad busiest_sm(const sm90::TableRow& row, const Problem& run_problem, const GpuInfo& gpu) {
+  const Sm90ForwardConfig& c = row.config;
+  Problem p = run_problem;
   if (p.options.batch_invariant) {
     // The choice may not look at batch and heads, and takes them for many.
     constexpr std::int64_t kMany = 1024;
@@ -213,17 +214,18 @@ SmLoad busiest_sm(const sm90::TableRow& row, const Problem& posed, const GpuInfo
     p.heads_q = p.heads_kv = kMany;
   }
   const Blocks blocks =
-      blocks_of(p, sm90::block_m(c), std::int64_t{c.block_n} * sm90::key_parts(c));
+      blocks_of(p, sm90::block_m(c), std::int64_t{c.block_n} * sm90::kv_splits(c));
   const bool even = blocks.least == blocks.most && !ends_within_tile(c, p);
   const std::int64_t tiles = p.batch * p.heads_q * div_up<std::int64_t>(p.len_q, sm90::block_m(c));
   // Tiles that differ are counted one by one, unless they are many: then all SMs get their share.
   constexpr std::int64_t kCounted = 1 << 16, kQueued = 1 << 12;
-  if (!even && !p.packed && c.persistent && tiles <= kCounted) return longest_course(c, p, gpu);
-  if (!even && !p.packed && !c.persistent && tiles <= kQueued)
-    return longest_queue(c, row.resident, p, gpu);
+  if (!even && !p.packed && !sm90::is_split_kv(c) && tiles <= kCounted)
+    return longest_course(c, p, gpu);
+  if (!even && !p.packed && sm90::is_split_kv(c) && tiles <= kQueued)
+    return longest_queue(c, row.estimate.resident, p, gpu);
   const double share = static_cast<double>(tiles * c.cluster) / gpu.sms;
   const double here = even ? std::ceil(share) : std::max(share, 1.0);
-  const double parallel = here / row.resident;
+  const double parallel = here / row.estimate.resident;
   const double waves = even ? std::ceil(parallel) : std::max(parallel, 1.0);
   return {waves, std::max(here * blocks.mean, blocks.most),
           std::max(waves * blocks.mean, blocks.most)};
@@ -231,42 +233,44 @@ SmLoad busiest_sm(const sm90::TableRow& row, const Problem& posed, const GpuInfo
 
 double estimated_us(const sm90::TableRow& row, const Problem& p, const GpuInfo& gpu) {
   const SmLoad load = busiest_sm(row, p, gpu);
-  return mask_us(row, p, load) + row.fixed_us + load.waves * row.wave_us +
-         std::max(load.blocks, row.alone * load.chain) * row.block_us;
+  const sm90::Estimate& e = row.estimate;
+  return mask_us(row, p, load) + e.fixed_us + load.waves * e.wave_us +
+         std::max(load.blocks, e.alone * load.chain) * e.block_us;
 }
 
 ChosenSm90Forward choose_sm90_forward(const Problem& problem, const GpuInfo& gpu) {
   const Problem p = prepared_problem(problem);
-  const Scores8Bit scores = scores_of(problem);
+  const ScoreType scores = scores_of(problem);
   ChosenSm90Forward chosen;
   double best = std::numeric_limits<double>::infinity();
-  const auto consider = [&](const sm90::TableRow& row, const Problem& counted, bool pack_heads) {
+  const auto consider = [&](const sm90::TableRow& row, const Problem& counted, bool pack_gqa) {
     const double us = estimated_us(row, counted, gpu);
     if (us >= best) return;
-    Sm90Forward config = config_for(row, p);
-    config.pack_heads = pack_heads;
+    Sm90ForwardConfig config = config_for(row, p);
+    config.pack_gqa = pack_gqa;
     // Rows were timed with other scales of K, or other operands where those are mixed: scales want
     // registers and shared memory.
-    if (sm90::codes_qk(config) && !feasible(config, config.arch, sm90::kSmemBytes).ok()) return;
+    if (sm90::is_8bit_qk(config) && !feasible(config, 90, sm90::kSmemBytes).ok()) return;
     best = us;
     chosen.config = config;
   };
   for (const sm90::TableRow& row : table_for(p)) {
     if (!fits(row, p, scores)) continue;
     consider(row, p, false);
-    const std::int64_t block_m = sm90::block_m(sm90::config_of(row, Element::f16));
+    const std::int64_t block_m = sm90::block_m(row.config);
     if (may_pack(row, p)) consider(row, packed_heads(p, block_m), true);
   }
-  // What clears the maxima comes before, and is no kernel that could be overlapped.
-  const bool overlaps = p.options.overlap_launch || follows_quantizers(problem, p);
-  chosen.config.early_start = overlaps && !p.out_amax;
   chosen.reason = fmt::format("{}: {:.3g} us by the table{}, the least", shape_text(chosen.config),
                               best, sm90::is_mixed(chosen.config) ? " of 16-bit kernels" : "");
   // A sum of rounded probabilities is what O wants divided by, and not exact enough for LSE.
-  if (p.lse && chosen.config.ones) {
-    chosen.config.ones = false;
+  if (p.lse && chosen.config.sum_rounded_p) {
+    chosen.config.sum_rounded_p = false;
     chosen.reason += "; LSE from exact sums";
   }
+  // amax is cleared before the launch, and not by a kernel that could be overlapped.
+  const bool overlaps = p.options.overlap_launch || follows_quantizers(problem, p);
+  chosen.early_start = overlaps && !p.out_amax;
+  if (chosen.early_start) chosen.reason += "; launched early";
   return chosen;
 }
 

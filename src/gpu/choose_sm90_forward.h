@@ -27,8 +27,9 @@ SmLoad busiest_sm(const sm90::TableRow& row, const Problem& problem, const GpuIn
 double estimated_us(const sm90::TableRow& row, const Problem& problem, const GpuInfo& gpu);
 
 struct ChosenSm90Forward {
-  Sm90Forward config;
+  Sm90ForwardConfig config;
   std::string reason;
+  bool early_start = false;  // launched so that it may start before earlier grids have ended
 };
 ChosenSm90Forward choose_sm90_forward(const Problem& problem, const GpuInfo& gpu);
 

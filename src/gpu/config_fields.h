@@ -15,7 +15,7 @@ namespace octavo {
 // Calls visit(name, field) for every field, in the order of the struct: designated initialisers
 // have no other.
 template <class Config, class Visitor>
-requires std::is_same_v<std::remove_const_t<Config>, Sm80Forward>
+requires std::is_same_v<std::remove_const_t<Config>, Sm80ForwardConfig>
 constexpr void visit_fields(Config& c, Visitor&& visit) {
   visit("arch", c.arch);
   visit("element", c.element);
@@ -44,7 +44,7 @@ constexpr void visit_fields(Config& c, Visitor&& visit) {
 }
 
 template <class Config, class Visitor>
-requires std::is_same_v<std::remove_const_t<Config>, Quantize>
+requires std::is_same_v<std::remove_const_t<Config>, QuantizeConfig>
 constexpr void visit_fields(Config& c, Visitor&& visit) {
   visit("arch", c.arch);
   visit("from", c.from);
@@ -63,34 +63,25 @@ constexpr void visit_fields(Config& c, Visitor&& visit) {
 }
 
 template <class Config, class Visitor>
-requires std::is_same_v<std::remove_const_t<Config>, Sm90Forward>
+requires std::is_same_v<std::remove_const_t<Config>, Sm90ForwardConfig>
 constexpr void visit_fields(Config& c, Visitor&& visit) {
-  visit("arch", c.arch);
   visit("element", c.element);
-  visit("mixed_v", c.mixed_v);
-  visit("out", c.out);
+  visit("v_element", c.v_element);
+  visit("out_element", c.out_element);
+  visit("k_scales", c.k_scales);
   visit("head_dim", c.head_dim);
   visit("warpgroups", c.warpgroups);
   visit("block_n", c.block_n);
   visit("stages", c.stages);
-  visit("split_keys", c.split_keys);
+  visit("schedule", c.schedule);
+  visit("min_ctas", c.min_ctas);
   visit("row_groups", c.row_groups);
   visit("cluster", c.cluster);
-  visit("overlap", c.overlap);
-  visit("scores_behind", c.scores_behind);
-  visit("persistent", c.persistent);
-  visit("own_o", c.own_o);
-  visit("ones", c.ones);
-  visit("rescale_log2", c.rescale_log2);
-  visit("pack_heads", c.pack_heads);
-  visit("early_start", c.early_start);
-  visit("fold_columns", c.fold_columns);
-  visit("fold_buffers", c.fold_buffers);
-  visit("k_row_scales", c.k_row_scales);
-  visit("k_block_scales", c.k_block_scales);
-  visit("f16_scores", c.f16_scores);
-  visit("code_exp", c.code_exp);
-  visit("ctas", c.ctas);
+  visit("pack_gqa", c.pack_gqa);
+  visit("scores", c.scores);
+  visit("sum_rounded_p", c.sum_rounded_p);
+  visit("pv_columns", c.pv_columns);
+  visit("pv_buffers", c.pv_buffers);
   visit("amax", c.amax);
 }
 
@@ -98,11 +89,11 @@ constexpr void visit_fields(Config& c, Visitor&& visit) {
 template <class Config>
 inline constexpr std::string_view kTypeName;
 template <>
-inline constexpr std::string_view kTypeName<Sm80Forward> = "Sm80Forward";
+inline constexpr std::string_view kTypeName<Sm80ForwardConfig> = "Sm80ForwardConfig";
 template <>
-inline constexpr std::string_view kTypeName<Sm90Forward> = "Sm90Forward";
+inline constexpr std::string_view kTypeName<Sm90ForwardConfig> = "Sm90ForwardConfig";
 template <>
-inline constexpr std::string_view kTypeName<Quantize> = "Quantize";
+inline constexpr std::string_view kTypeName<QuantizeConfig> = "QuantizeConfig";
 
 // Names of an enumeration's values, which count from 0, and the prefix C++ wants before them.
 template <class Enum>
@@ -115,9 +106,20 @@ struct EnumText<Element> {
                                                              "e5m2", "int8", "sim8"};
 };
 template <>
-struct EnumText<MixedV> {
-  static constexpr std::string_view kPrefix = "MixedV::";
-  static constexpr std::array<std::string_view, 5> kNames = {"none", "f16", "bf16", "e4m3", "e5m2"};
+struct EnumText<KScales> {
+  static constexpr std::string_view kPrefix = "KScales::";
+  static constexpr std::array<std::string_view, 3> kNames = {"head", "block", "row"};
+};
+template <>
+struct EnumText<Schedule> {
+  static constexpr std::string_view kPrefix = "Schedule::";
+  static constexpr std::array<std::string_view, 4> kNames = {"qk_first", "pv_first",
+                                                             "pv_first_queued", "in_turn"};
+};
+template <>
+struct EnumText<ScoreType> {
+  static constexpr std::string_view kPrefix = "ScoreType::";
+  static constexpr std::array<std::string_view, 3> kNames = {"f32", "f16", "f16_fast"};
 };
 template <>
 struct EnumText<ExpForm> {
@@ -131,7 +133,9 @@ struct EnumText<ScaleGroup> {
                                                              "head", "tensor", "channel"};
 };
 static_assert(static_cast<int>(ScaleGroup::channel) + 1 == EnumText<ScaleGroup>::kNames.size());
-static_assert(static_cast<int>(MixedV::e5m2) + 1 == EnumText<MixedV>::kNames.size());
+static_assert(static_cast<int>(KScales::row) + 1 == EnumText<KScales>::kNames.size());
+static_assert(static_cast<int>(Schedule::in_turn) + 1 == EnumText<Schedule>::kNames.size());
+static_assert(static_cast<int>(ScoreType::f16_fast) + 1 == EnumText<ScoreType>::kNames.size());
 static_assert(static_cast<int>(ExpForm::polynomial) + 1 == EnumText<ExpForm>::kNames.size());
 static_assert(static_cast<int>(Element::sim8) + 1 == EnumText<Element>::kNames.size());
 
@@ -168,8 +172,8 @@ inline constexpr int kFieldCount = detail::count_fields<Aggregate>();
 template <class Config>
 inline constexpr bool kEveryFieldVisited = kFieldCount<Config> == detail::count_visited<Config>();
 
-static_assert(kEveryFieldVisited<Sm80Forward> && kEveryFieldVisited<Sm90Forward> &&
-                  kEveryFieldVisited<Quantize>,
+static_assert(kEveryFieldVisited<Sm80ForwardConfig> && kEveryFieldVisited<Sm90ForwardConfig> &&
+                  kEveryFieldVisited<QuantizeConfig>,
               "visit_fields does not list every field: add the new one, or two different kernels "
               "will share a name and a cache entry");
 

@@ -156,29 +156,31 @@ Result<Config> parse(std::string_view text, Config config) {
 
 }  // namespace
 
-std::string brief_text(const Sm80Forward& config) { return brief_of(config); }
-std::string brief_text(const Sm90Forward& config) { return brief_of(config); }
-std::string brief_text(const Quantize& config) { return brief_of(config); }
+std::string brief_text(const Sm80ForwardConfig& config) { return brief_of(config); }
+std::string brief_text(const Sm90ForwardConfig& config) { return brief_of(config); }
+std::string brief_text(const QuantizeConfig& config) { return brief_of(config); }
 
-std::string to_text(const Sm80Forward& config) { return text_of(config); }
-std::string to_text(const Sm90Forward& config) { return text_of(config); }
-std::string to_text(const Quantize& config) { return text_of(config); }
+std::string to_text(const Sm80ForwardConfig& config) { return text_of(config); }
+std::string to_text(const Sm90ForwardConfig& config) { return text_of(config); }
+std::string to_text(const QuantizeConfig& config) { return text_of(config); }
 
-Result<Sm80Forward> parse_sm80_forward(std::string_view text, const Sm80Forward& defaults) {
+Result<Sm80ForwardConfig> parse_sm80_forward(std::string_view text,
+                                             const Sm80ForwardConfig& defaults) {
   return parse(text, defaults);
 }
-Result<Sm90Forward> parse_sm90_forward(std::string_view text, const Sm90Forward& defaults) {
+Result<Sm90ForwardConfig> parse_sm90_forward(std::string_view text,
+                                             const Sm90ForwardConfig& defaults) {
   return parse(text, defaults);
 }
 
 bool names_sm90_forward(std::string_view text) {
-  return trimmed(text).starts_with(kTypeName<Sm90Forward>);
+  return trimmed(text).starts_with(kTypeName<Sm90ForwardConfig>);
 }
 
-Result<Quantize> parse_quantize(std::string_view text, const Quantize& defaults) {
+Result<QuantizeConfig> parse_quantize(std::string_view text, const QuantizeConfig& defaults) {
   return parse(text, defaults);
 }
 
-std::string sm80_forward_fields() { return field_names<Sm80Forward>(); }
+std::string sm80_forward_fields() { return field_names<Sm80ForwardConfig>(); }
 
 }  // namespace octavo

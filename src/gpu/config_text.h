@@ -12,23 +12,25 @@
 
 namespace octavo {
 
-// "Sm80Forward{.arch=90,.element=Element::f16,...}", every field in the order of the struct: a
-// designated initialiser as it would stand in namespace octavo.
-std::string to_text(const Sm80Forward& config);
-std::string to_text(const Quantize& config);
-std::string to_text(const Sm90Forward& config);
+// "Sm80ForwardConfig{.arch=90,.element=Element::f16,...}", every field in the order of the struct:
+// a designated initialiser as it would stand in namespace octavo.
+std::string to_text(const Sm80ForwardConfig& config);
+std::string to_text(const QuantizeConfig& config);
+std::string to_text(const Sm90ForwardConfig& config);
 
 // What differs from the defaults, without the arch: "element=bf16,head_dim=128". For tables; the
 // parser takes it too.
-std::string brief_text(const Sm80Forward& config);
-std::string brief_text(const Quantize& config);
-std::string brief_text(const Sm90Forward& config);
+std::string brief_text(const Sm80ForwardConfig& config);
+std::string brief_text(const QuantizeConfig& config);
+std::string brief_text(const Sm90ForwardConfig& config);
 
 // Any subset of the fields in any order; the others are those of `defaults`. Whitespace, the type's
 // name with its braces, the dots and "Element::" may be there or not.
-Result<Sm80Forward> parse_sm80_forward(std::string_view text, const Sm80Forward& defaults = {});
-Result<Quantize> parse_quantize(std::string_view text, const Quantize& defaults = {});
-Result<Sm90Forward> parse_sm90_forward(std::string_view text, const Sm90Forward& defaults = {});
+Result<Sm80ForwardConfig> parse_sm80_forward(std::string_view text,
+                                             const Sm80ForwardConfig& defaults = {});
+Result<QuantizeConfig> parse_quantize(std::string_view text, const QuantizeConfig& defaults = {});
+Result<Sm90ForwardConfig> parse_sm90_forward(std::string_view text,
+                                             const Sm90ForwardConfig& defaults = {});
 
 // Whether a text is of the Hopper kernel: it starts with that type's name. Fields alone are the
 // sm80 kernel's.

@@ -39,7 +39,7 @@ inline ScaleParams scale_params(const Arguments& a, const ConstTensor& tensor, c
 
 // `code_step` is what Q's and K's codes count in: 1 but for sim8.
 template <class Params>
-void set_shared_params(Params& p, const Problem& posed, const Arguments& a, int block_m,
+void set_shared_params(Params& p, const Problem& run_problem, const Arguments& a, int block_m,
                        double code_step = 1) {
   p.lse = static_cast<float*>(a.lse.data);
   p.o_strides = strides_of(a.out);
@@ -48,23 +48,24 @@ void set_shared_params(Params& p, const Problem& posed, const Arguments& a, int 
   p.cu_seqlens_kv = a.cu_seqlens_kv;
   p.tokens_q = static_cast<i32>(a.q.shape[2]);
   p.tokens_kv = static_cast<i32>(a.k.shape[2]);
-  p.heads_q = static_cast<i32>(posed.heads_q);
-  p.heads_per_kv = static_cast<i32>(posed.heads_q / posed.heads_kv);
-  p.len_q = static_cast<i32>(posed.len_q);
-  p.len_kv = static_cast<i32>(posed.len_kv);
-  p.head_dim = static_cast<i32>(posed.head_dim);
-  p.row_tiles = static_cast<i32>(div_up<std::int64_t>(posed.len_q, block_m));
-  p.tiles = static_cast<i32>(p.row_tiles * posed.heads_q * posed.batch);
+  p.heads_q = static_cast<i32>(run_problem.heads_q);
+  p.heads_per_kv = static_cast<i32>(run_problem.heads_q / run_problem.heads_kv);
+  p.len_q = static_cast<i32>(run_problem.len_q);
+  p.len_kv = static_cast<i32>(run_problem.len_kv);
+  p.head_dim = static_cast<i32>(run_problem.head_dim);
+  p.row_tiles = static_cast<i32>(div_up<std::int64_t>(run_problem.len_q, block_m));
+  p.tiles = static_cast<i32>(p.row_tiles * run_problem.heads_q * run_problem.batch);
 
   constexpr double kLog2E = 1.4426950408889634;
-  const double scale = a.scale ? *a.scale : 1.0 / std::sqrt(static_cast<double>(posed.head_dim));
+  const double scale =
+      a.scale ? *a.scale : 1.0 / std::sqrt(static_cast<double>(run_problem.head_dim));
   // A masked score is -infinity, and must stay so when the scale is 0.
   constexpr double kSmallestScale = 1e-30;
   p.scale_log2 = static_cast<float>(
       std::max(std::abs(scale) * kLog2E * code_step * code_step, kSmallestScale));
   p.negate = scale < 0 ? 1 : 0;
 
-  const Options& o = posed.options;
+  const Options& o = run_problem.options;
   p.bottom_right = o.causal == Causal::top_left ? 0 : 1;
   p.window_left = window_limit(o.window_left);
   p.window_right = o.causal == Causal::none ? window_limit(o.window_right) : 0;

@@ -7,14 +7,14 @@
 
 namespace octavo {
 
-KernelSource kernel_source(const Sm80Forward& config, bool ptx) {
+KernelSource kernel_source(const Sm80ForwardConfig& config, bool ptx) {
   return {.include = "device/sm80/forward.cuh",
           .name_expression = fmt::format("sm80::sm80_forward<sm80::ConfigOf<{}>>", to_text(config)),
           .arch = config.arch,
           .ptx = ptx};
 }
 
-KernelSource kernel_source(const Quantize& config, bool ptx) {
+KernelSource kernel_source(const QuantizeConfig& config, bool ptx) {
   if (config.operands)
     return {.include = "device/quantize/operands.cuh",
             .name_expression = fmt::format("quantizer::quantize_operands<quantizer::ConfigOf<{}>>",
@@ -28,10 +28,10 @@ KernelSource kernel_source(const Quantize& config, bool ptx) {
           .ptx = ptx};
 }
 
-KernelSource kernel_source(const Sm90Forward& config) {
+KernelSource kernel_source(const Sm90ForwardConfig& config) {
   return {.include = "device/sm90/forward.cuh",
           .name_expression = fmt::format("sm90::sm90_forward<sm90::ConfigOf<{}>>", to_text(config)),
-          .arch = config.arch};
+          .arch = 90};
 }
 
 CodeFor code_for(int chip_arch) {

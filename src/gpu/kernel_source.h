@@ -33,10 +33,10 @@ struct CompiledKernel {
   std::string log;        // what the compiler said: registers and spills; not kept by the cache
 };
 
-KernelSource kernel_source(const Sm80Forward& config, bool ptx = false);
-KernelSource kernel_source(const Quantize& config, bool ptx = false);
+KernelSource kernel_source(const Sm80ForwardConfig& config, bool ptx = false);
+KernelSource kernel_source(const QuantizeConfig& config, bool ptx = false);
 // Of wgmma there is no PTX for later chips.
-KernelSource kernel_source(const Sm90Forward& config);
+KernelSource kernel_source(const Sm90ForwardConfig& config);
 
 // The arch whose code a chip runs best: its own family's cubin, or PTX from the newest one for
 // chips that are later than all of them.

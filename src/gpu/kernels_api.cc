@@ -41,17 +41,17 @@ KernelInfo described(std::string_view kernel, const auto& config, bool ptx) {
   info.kernel = kernel;
   info.config = to_text(config);
   info.brief = brief_text(config);
-  info.arch = config.arch;
+  info.arch = kernel_source(config).arch;
   info.ptx = ptx;
   return info;
 }
-KernelInfo describe(const Sm80Forward& config, bool ptx) {
+KernelInfo describe(const Sm80ForwardConfig& config, bool ptx) {
   KernelInfo info = described("sm80_forward", config, ptx);
   info.threads = sm80::threads(config);
   info.dynamic_smem_bytes = sm80::smem_bytes(config);
   return info;
 }
-KernelInfo describe(const Sm90Forward& config) {
+KernelInfo describe(const Sm90ForwardConfig& config) {
   KernelInfo info = described("sm90_forward", config, false);
   info.threads = sm90::threads(config);
   info.dynamic_smem_bytes = sm90::smem_bytes(config);
@@ -102,8 +102,9 @@ struct Asked {
 template <class Config>
 Result<Asked> asked(const Result<Config>& config, const auto& describe_it) {
   if (!config.ok()) return config.status();
-  OCTAVO_RETURN_IF_ERROR(feasible(*config, config->arch));
-  return Asked{describe_it(*config), kernel_source(*config)};
+  const KernelSource source = kernel_source(*config);
+  OCTAVO_RETURN_IF_ERROR(feasible(*config, source.arch));
+  return Asked{describe_it(*config), source};
 }
 Result<Asked> asked(std::string_view text) {
   if (names_sm90_forward(text))
@@ -116,15 +117,15 @@ Result<Asked> asked(std::string_view text) {
 std::vector<KernelInfo> shipped_kernel_list() {
   std::vector<KernelInfo> list;
   for (const int arch : kShippedArchs) {
-    for (const Sm80Forward& config : shipped_configs(arch)) {
+    for (const Sm80ForwardConfig& config : shipped_configs(arch)) {
       list.push_back(with_shipped_image(describe(config, false), kernel_source(config)));
     }
   }
-  for (const Sm90Forward& config : shipped_sm90_configs()) {
+  for (const Sm90ForwardConfig& config : shipped_sm90_configs()) {
     list.push_back(with_shipped_image(describe(config), kernel_source(config)));
   }
   for (const int arch : kShippedPtxArchs) {
-    for (const Sm80Forward& config : shipped_configs(arch)) {
+    for (const Sm80ForwardConfig& config : shipped_configs(arch)) {
       list.push_back(with_shipped_image(describe(config, true), kernel_source(config, true)));
     }
   }

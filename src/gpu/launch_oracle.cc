@@ -46,25 +46,25 @@ std::int64_t oracle_warps(std::int64_t rows, std::int64_t len_kv) {
   return std::max<std::int64_t>(div_up(warps, kWarpsOfCta), 1) * kWarpsOfCta;
 }
 
-oracle::Params oracle_params(const Problem& posed, const Arguments& a,
+oracle::Params oracle_params(const Problem& run_problem, const Arguments& a,
                              std::optional<DType> rounding, const std::int32_t* rows,
                              std::int64_t row_count, const OracleOutputs& outputs) {
   oracle::Params p;
-  p.q = operand(a, a.q, a.q_scales, posed.len_q);
-  p.k = operand(a, a.k, a.k_scales, posed.len_kv);
-  p.v = operand(a, a.v, a.v_scales, posed.len_kv);
+  p.q = operand(a, a.q, a.q_scales, run_problem.len_q);
+  p.k = operand(a, a.k, a.k_scales, run_problem.len_kv);
+  p.v = operand(a, a.v, a.v_scales, run_problem.len_kv);
   p.cu_seqlens_q = a.cu_seqlens_q;
   p.cu_seqlens_kv = a.cu_seqlens_kv;
   p.tokens_q = a.q.shape[2];
   p.tokens_kv = a.k.shape[2];
-  p.sequences = posed.batch;
-  p.heads_q = posed.heads_q;
-  p.heads_per_kv = posed.heads_q / posed.heads_kv;
-  p.len_q = posed.len_q;
-  p.len_kv = posed.len_kv;
-  p.head_dim = posed.head_dim;
-  p.scale = a.scale ? *a.scale : 1.0 / std::sqrt(static_cast<double>(posed.head_dim));
-  const Options& mask = posed.options;
+  p.sequences = run_problem.batch;
+  p.heads_q = run_problem.heads_q;
+  p.heads_per_kv = run_problem.heads_q / run_problem.heads_kv;
+  p.len_q = run_problem.len_q;
+  p.len_kv = run_problem.len_kv;
+  p.head_dim = run_problem.head_dim;
+  p.scale = a.scale ? *a.scale : 1.0 / std::sqrt(static_cast<double>(run_problem.head_dim));
+  const Options& mask = run_problem.options;
   p.causal = mask.causal == Causal::none ? 0 : 1;
   p.bottom_right = mask.causal == Causal::top_left ? 0 : 1;
   p.window_left = mask.window_left;

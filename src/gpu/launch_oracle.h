@@ -22,7 +22,7 @@ struct OracleOutputs {
 std::int64_t oracle_warps(std::int64_t rows, std::int64_t len_kv);
 
 // `rounding`: P and O are rounded to it. `rows`, on the device: those of each sequence to compute.
-oracle::Params oracle_params(const Problem& posed, const Arguments& on_device,
+oracle::Params oracle_params(const Problem& run_problem, const Arguments& on_device,
                              std::optional<DType> rounding, const std::int32_t* rows,
                              std::int64_t row_count, const OracleOutputs& outputs);
 

@@ -7,7 +7,7 @@
 
 namespace octavo {
 
-Result<cuda::Function> LoadedQuantizers::function(const Quantize& config) {
+Result<cuda::Function> LoadedQuantizers::function(const QuantizeConfig& config) {
   OCTAVO_RETURN_IF_ERROR(usable(gpu_));  // or a thread of the parent process may hold the lock
   const std::lock_guard lock(mutex_);
   for (const auto& [known, function] : loaded_)
@@ -18,14 +18,14 @@ Result<cuda::Function> LoadedQuantizers::function(const Quantize& config) {
   return made;
 }
 
-Status LoadedQuantizers::load(const std::vector<Quantize>& configs) {
-  for (const Quantize& config : configs) OCTAVO_RETURN_IF_ERROR(function(config).status());
+Status LoadedQuantizers::load(const std::vector<QuantizeConfig>& configs) {
+  for (const QuantizeConfig& config : configs) OCTAVO_RETURN_IF_ERROR(function(config).status());
   return {};
 }
 
 Status LoadedQuantizers::launch(const PreparedCall& call, Stream stream) {
   for (std::size_t i = 0; i < call.count; ++i) {
-    const Quantize& config = call.launches[i].config;
+    const QuantizeConfig& config = call.launches[i].config;
     const Result<cuda::Function> loaded = function(config);
     if (!loaded.ok()) return loaded.status();
     const CurrentContext current(gpu_);
@@ -61,7 +61,7 @@ std::vector<KernelSource> quantizer_sources(const Problem& problem, const GpuInf
                                             int alignment, VLayout layout) {
   const CodeFor code = code_for(gpu.arch);
   std::vector<KernelSource> sources;
-  for (const Quantize& config : quantizers_of(problem, code.arch, alignment, layout))
+  for (const QuantizeConfig& config : quantizers_of(problem, code.arch, alignment, layout))
     sources.push_back(kernel_source(config, code.ptx));
   return sources;
 }

@@ -17,15 +17,15 @@ class LoadedQuantizers {
  public:
   explicit LoadedQuantizers(const Gpu& gpu) : gpu_(gpu) {}
 
-  Status load(const std::vector<Quantize>& configs);
+  Status load(const std::vector<QuantizeConfig>& configs);
   Status launch(const PreparedCall& call, Stream stream);
 
  private:
-  Result<cuda::Function> function(const Quantize& config);
+  Result<cuda::Function> function(const QuantizeConfig& config);
 
   const Gpu& gpu_;
   std::mutex mutex_;
-  std::vector<std::pair<Quantize, cuda::Function>> loaded_;
+  std::vector<std::pair<QuantizeConfig, cuda::Function>> loaded_;
 };
 
 // What the compiler is given for them.

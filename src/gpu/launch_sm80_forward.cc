@@ -27,12 +27,13 @@ int row_alignment(const Arguments& a) {
   return static_cast<int>(bits & (~bits + 1));
 }
 
-std::int64_t sm80_forward_tiles(const Problem& posed, const Sm80Forward& config) {
-  return div_up<std::int64_t>(posed.len_q, config.block_m) * posed.heads_q * posed.batch;
+std::int64_t sm80_forward_tiles(const Problem& run_problem, const Sm80ForwardConfig& config) {
+  return div_up<std::int64_t>(run_problem.len_q, config.block_m) * run_problem.heads_q *
+         run_problem.batch;
 }
 
-ForwardParams sm80_forward_params(const Problem& posed, const Arguments& a,
-                                  const Sm80Forward& config) {
+ForwardParams sm80_forward_params(const Problem& run_problem, const Arguments& a,
+                                  const Sm80ForwardConfig& config) {
   ForwardParams p;
   p.q = a.q.data;
   p.k = a.k.data;
@@ -41,17 +42,17 @@ ForwardParams sm80_forward_params(const Problem& posed, const Arguments& a,
   p.q_strides = strides_of(a.q);
   p.k_strides = strides_of(a.k);
   p.v_strides = strides_of(a.v);
-  p.q_scales = scale_params(a, a.q, a.q_scales, posed.len_q);
-  p.k_scales = scale_params(a, a.k, a.k_scales, posed.len_kv);
-  p.v_scales = scale_params(a, a.v, a.v_scales, posed.len_kv);
-  const bool sim8 = posed.q == DType::sim8;
+  p.q_scales = scale_params(a, a.q, a.q_scales, run_problem.len_q);
+  p.k_scales = scale_params(a, a.k, a.k_scales, run_problem.len_kv);
+  p.v_scales = scale_params(a, a.v, a.v_scales, run_problem.len_kv);
+  const bool sim8 = run_problem.q == DType::sim8;
   if (sim8) p.v_unit = kSim8Step;
-  set_shared_params(p, posed, a, config.block_m, sim8 ? kSim8Step : 1);
-  p.output = output_params(posed, a);
+  set_shared_params(p, run_problem, a, config.block_m, sim8 ? kSim8Step : 1);
+  p.output = output_params(run_problem, a);
   return p;
 }
 
-Result<LoadedSm80Forward> load_sm80_forward(const Gpu& gpu, const Sm80Forward& config) {
+Result<LoadedSm80Forward> load_sm80_forward(const Gpu& gpu, const Sm80ForwardConfig& config) {
   const CurrentContext current(gpu);
   if (!current.status().ok()) return current.status();
   // The shipped kernels do not spill, which a test asserts. A rarer one that does is slower, and
@@ -74,11 +75,11 @@ Result<LoadedSm80Forward> load_sm80_forward(const Gpu& gpu, const Sm80Forward& c
   return kernel;
 }
 
-Status launch_sm80_forward(const Gpu& gpu, const LoadedSm80Forward& kernel, const Problem& posed,
-                           const Arguments& arguments, Stream stream) {
+Status launch_sm80_forward(const Gpu& gpu, const LoadedSm80Forward& kernel,
+                           const Problem& run_problem, const Arguments& arguments, Stream stream) {
   const CurrentContext current(gpu);
   OCTAVO_RETURN_IF_ERROR(current.status());
-  ForwardParams params = sm80_forward_params(posed, arguments, kernel.config);
+  ForwardParams params = sm80_forward_params(run_problem, arguments, kernel.config);
   cuda::LaunchConfig launch;
   launch.grid[0] = static_cast<unsigned>(
       kernel.config.persistent ? std::min(params.tiles, kernel.resident_blocks) : params.tiles);
@@ -86,7 +87,7 @@ Status launch_sm80_forward(const Gpu& gpu, const LoadedSm80Forward& kernel, cons
   launch.smem_bytes = static_cast<unsigned>(sm80::smem_bytes(kernel.config));
   launch.stream = static_cast<cuda::StreamHandle>(stream);
   OCTAVO_RETURN_IF_ERROR(
-      clear_amax(*gpu.driver, arguments.out_amax, amax_floats(posed, arguments), stream));
+      clear_amax(*gpu.driver, arguments.out_amax, amax_floats(run_problem, arguments), stream));
   void* arguments_of_kernel[] = {&params};
   OCTAVO_GPU_TRY(*gpu.driver,
                  gpu.driver->launch_kernel(&launch, kernel.function, arguments_of_kernel, nullptr),

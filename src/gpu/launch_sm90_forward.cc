@@ -20,19 +20,19 @@ bool is_empty(const ConstTensor& t) {
 }
 
 // Tiles of heads that share keys, in place of those of each.
-void pack_heads(Sm90ForwardParams& p, const Problem& posed, int block_m) {
-  p.query_bits = query_bits(posed.len_q);
+void pack_gqa(Sm90ForwardParams& p, const Problem& run_problem, int block_m) {
+  p.query_bits = query_bits(run_problem.len_q);
   p.row_tiles =
       static_cast<i32>(div_up<std::int64_t>(std::int64_t{p.heads_per_kv} << p.query_bits, block_m));
-  p.heads_q = static_cast<i32>(posed.heads_kv);
-  p.tiles = static_cast<i32>(p.row_tiles * posed.heads_kv * posed.batch);
+  p.heads_q = static_cast<i32>(run_problem.heads_kv);
+  p.tiles = static_cast<i32>(p.row_tiles * run_problem.heads_kv * run_problem.batch);
 }
 
-Status set_tensor_maps(const Driver& driver, const Arguments& a, const Sm90Forward& c,
+Status set_tensor_maps(const Driver& driver, const Arguments& a, const Sm90ForwardConfig& c,
                        Sm90ForwardParams& p) {
-  const int columns = sm90::qk_blocks(c).columns;
+  const int columns = sm90::qk_panels(c).columns;
   TensorMapFields q = row_boxes(a.q, sm90::kRows, columns);
-  if (c.pack_heads) {
+  if (c.pack_gqa) {
     const int queries = std::min(1 << p.query_bits, sm90::kRows);
     q.box[1] = static_cast<std::uint32_t>(queries);
     q.box[2] = static_cast<std::uint32_t>(sm90::kRows / queries);
@@ -44,9 +44,9 @@ Status set_tensor_maps(const Driver& driver, const Arguments& a, const Sm90Forwa
       encode_again(driver, row_boxes(no_keys ? a.q : a.k, c.block_n, columns), p.k));
   const ConstTensor& v = no_keys ? a.q : a.v;
   OCTAVO_RETURN_IF_ERROR(encode_again(driver,
-                                      sm90::codes_pv(c)
+                                      sm90::is_8bit_pv(c)
                                           ? row_boxes(v, c.head_dim, sm90::chunk_keys(c))
-                                          : row_boxes(v, c.block_n, sm90::v_blocks(c).columns),
+                                          : row_boxes(v, c.block_n, sm90::v_panels(c).columns),
                                       p.v));
   if (!sm90::stages_o(c)) return {};
   return encode_again(driver, row_boxes(a.out, sm90::kRows, columns), p.o);
@@ -61,10 +61,10 @@ bool stores_codes(const Tensor& out) {
   return bits % kCodes == 0;
 }
 
-void set_scales(Sm90Forward8BitParams& p, const Problem& posed, const Arguments& a) {
-  p.q_scales = scale_params(a, a.q, a.q_scales, posed.len_q);
-  p.k_scales = scale_params(a, a.k, a.k_scales, posed.len_kv);
-  p.v_scales = scale_params(a, v_by_rows(a), a.v_scales, posed.len_kv);
+void set_scales(Sm90Forward8BitParams& p, const Problem& run_problem, const Arguments& a) {
+  p.q_scales = scale_params(a, a.q, a.q_scales, run_problem.len_q);
+  p.k_scales = scale_params(a, a.k, a.k_scales, run_problem.len_kv);
+  p.v_scales = scale_params(a, v_by_rows(a), a.v_scales, run_problem.len_kv);
   p.by_q_block_rows = divider(p.q_scales.block_rows);
   p.by_k_block_rows = divider(p.k_scales.block_rows);
 }
@@ -84,26 +84,26 @@ bool sm90_forward_reaches(const Arguments& a) {
          (is_8bit(a.out.dtype) ? stores_codes(a.out) : tma_reaches(a.out));
 }
 
-Sm90ForwardOutputParams sm90_forward_params(const Problem& posed, const Arguments& a,
-                                            const Sm90Forward& c, const GpuInfo& gpu) {
+Sm90ForwardOutputParams sm90_forward_params(const Problem& run_problem, const Arguments& a,
+                                            const Sm90ForwardConfig& c, const GpuInfo& gpu) {
   Sm90ForwardOutputParams p{};
   p.out = a.out.data;
-  p.sequences = static_cast<i32>(posed.batch);
-  set_shared_params(p, posed, a, sm90::block_m(c));
-  if (c.pack_heads) pack_heads(p, posed, sm90::block_m(c));
+  p.sequences = static_cast<i32>(run_problem.batch);
+  set_shared_params(p, run_problem, a, sm90::block_m(c));
+  if (c.pack_gqa) pack_gqa(p, run_problem, sm90::block_m(c));
   p.by_row_tiles = divider(p.row_tiles);
   p.by_heads_q = divider(p.heads_q);
   p.by_heads_per_kv = divider(p.heads_per_kv);
-  const TileOrder order = tile_order(posed, c, gpu);
+  const TileOrder order = tile_order(run_problem, c, gpu);
   p.mixed_heads = order.mixed_heads;
   p.head_groups = order.groups;
   p.turn = order.turn;
-  if (sm90::codes_qk(c)) set_scales(p, posed, a);
-  p.output = output_params(posed, a);
+  if (sm90::is_8bit_qk(c)) set_scales(p, run_problem, a);
+  p.output = output_params(run_problem, a);
   return p;
 }
 
-Result<LoadedSm90Forward> load_sm90_forward(const Gpu& gpu, const Sm90Forward& config) {
+Result<LoadedSm90Forward> load_sm90_forward(const Gpu& gpu, const Sm90ForwardConfig& config) {
   constexpr CubinPolicy kPolicy{.allow_spills = true};  // as for sm80: better than no answer
   const KernelSource source = kernel_source(config);
   const Result<cuda::Function> function =
@@ -113,15 +113,16 @@ Result<LoadedSm90Forward> load_sm90_forward(const Gpu& gpu, const Sm90Forward& c
 }
 
 Status Sm90ForwardLaunch::prepare(const Gpu& gpu, const LoadedSm90Forward& kernel,
-                                  const Problem& posed, const Arguments& arguments, Stream stream) {
-  const Sm90Forward& c = kernel.config;
+                                  const Problem& run_problem, const Arguments& arguments,
+                                  Stream stream) {
+  const Sm90ForwardConfig& c = kernel.config;
   function_ = kernel.function;
-  params_ = sm90_forward_params(posed, arguments, c, gpu.info);
+  params_ = sm90_forward_params(run_problem, arguments, c, gpu.info);
   OCTAVO_RETURN_IF_ERROR(set_tensor_maps(*gpu.driver, arguments, c, params_));
   has_o_map_ = sm90::stages_o(c);
-  amax_floats_ = amax_floats(posed, arguments);
+  amax_floats_ = amax_floats(run_problem, arguments);
   // Lengths of a packed batch are not known here: its tiles go to whoever is free.
-  const bool stays = c.persistent && !posed.packed;
+  const bool stays = !sm90::is_split_kv(c) && !run_problem.packed;
   config_.grid[0] = static_cast<unsigned>(stays ? std::min(params_.tiles, gpu.info.sms)
                                                 : params_.tiles * c.cluster);
   config_.block[0] = static_cast<unsigned>(sm90::threads(c));
@@ -135,7 +136,7 @@ Status Sm90ForwardLaunch::prepare(const Gpu& gpu, const LoadedSm90Forward& kerne
     cluster.value.cluster_dim[0] = static_cast<unsigned>(c.cluster);
     cluster.value.cluster_dim[1] = cluster.value.cluster_dim[2] = 1;
   }
-  if (c.early_start) {
+  if (kernel.early_start) {
     cuda::LaunchAttribute& early = attributes_[config_.attribute_count++];
     early.id = cuda::LaunchAttributeId::programmatic_stream_serialization;
     early.value.programmatic_stream_serialization = 1;
@@ -168,14 +169,14 @@ Status Sm90ForwardLaunch::launch(const Driver& driver) {
   return {};
 }
 
-Status launch_sm90_forward(const Gpu& gpu, const LoadedSm90Forward& kernel, const Problem& posed,
-                           const Arguments& arguments, Stream stream) {
+Status launch_sm90_forward(const Gpu& gpu, const LoadedSm90Forward& kernel,
+                           const Problem& run_problem, const Arguments& arguments, Stream stream) {
   // A packed batch of no tokens.
   if (is_empty(arguments.q)) return {};
   const CurrentContext current(gpu);
   OCTAVO_RETURN_IF_ERROR(current.status());
   Sm90ForwardLaunch launch;
-  OCTAVO_RETURN_IF_ERROR(launch.prepare(gpu, kernel, posed, arguments, stream));
+  OCTAVO_RETURN_IF_ERROR(launch.prepare(gpu, kernel, run_problem, arguments, stream));
   return launch.launch(*gpu.driver);
 }
 

@@ -6,7 +6,8 @@
 
 namespace octavo {
 
-Result<LoadedSm80Forward> load_nearest_sm80_forward(const Gpu& gpu, const Sm80Forward& config) {
+Result<LoadedSm80Forward> load_nearest_sm80_forward(const Gpu& gpu,
+                                                    const Sm80ForwardConfig& config) {
   Result<LoadedSm80Forward> loaded = load_sm80_forward(gpu, config);
   // A compiler or a driver that fails is a fault to see, not one to work around.
   if (loaded.ok() || loaded.status().code() != ErrorCode::unsupported) return loaded;

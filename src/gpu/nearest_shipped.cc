@@ -9,7 +9,7 @@
 namespace octavo {
 namespace {
 
-bool stands_in(const Sm80Forward& shipped, const Sm80Forward& wanted) {
+bool stands_in(const Sm80ForwardConfig& shipped, const Sm80ForwardConfig& wanted) {
   return shipped.arch == wanted.arch && shipped.element == wanted.element &&
          shipped.out == wanted.out && shipped.amax == wanted.amax &&
          shipped.k_row_scales == wanted.k_row_scales && shipped.head_dim >= wanted.head_dim &&
@@ -18,7 +18,7 @@ bool stands_in(const Sm80Forward& shipped, const Sm80Forward& wanted) {
 
 // Less is nearer: columns that are computed for nothing cost most, then what the precision of P
 // was wanted for, then tiles of another size, then keys shared out otherwise.
-auto distance(const Sm80Forward& shipped, const Sm80Forward& wanted) {
+auto distance(const Sm80ForwardConfig& shipped, const Sm80ForwardConfig& wanted) {
   return std::tuple(shipped.head_dim, shipped.p_terms != wanted.p_terms,
                     std::abs(shipped.block_m - wanted.block_m),
                     std::abs(sm80::step_keys(shipped) - sm80::step_keys(wanted)));
@@ -26,10 +26,10 @@ auto distance(const Sm80Forward& shipped, const Sm80Forward& wanted) {
 
 }  // namespace
 
-std::optional<Sm80Forward> nearest_shipped(const Sm80Forward& wanted, int chip_arch,
-                                           int smem_bytes) {
-  std::optional<Sm80Forward> nearest;
-  for (const Sm80Forward& shipped : shipped_configs(wanted.arch)) {
+std::optional<Sm80ForwardConfig> nearest_shipped(const Sm80ForwardConfig& wanted, int chip_arch,
+                                                 int smem_bytes) {
+  std::optional<Sm80ForwardConfig> nearest;
+  for (const Sm80ForwardConfig& shipped : shipped_configs(wanted.arch)) {
     if (!stands_in(shipped, wanted) || !feasible(shipped, chip_arch, smem_bytes).ok()) continue;
     if (!nearest || distance(shipped, wanted) < distance(*nearest, wanted)) nearest = shipped;
   }

@@ -10,7 +10,7 @@ namespace octavo {
 // Of the shipped configurations that are right wherever `wanted` is, on a chip of that arch and
 // shared memory, the one that resembles it most: the same types and scales, rows at least as wide,
 // loads no wider. None: no shipped kernel serves.
-std::optional<Sm80Forward> nearest_shipped(const Sm80Forward& wanted, int chip_arch,
-                                           int smem_bytes);
+std::optional<Sm80ForwardConfig> nearest_shipped(const Sm80ForwardConfig& wanted, int chip_arch,
+                                                 int smem_bytes);
 
 }  // namespace octavo

@@ -9,15 +9,15 @@
 
 namespace octavo {
 
-inline OutputParams output_params(const Problem& posed, const Arguments& a) {
+inline OutputParams output_params(const Problem& run_problem, const Arguments& a) {
   OutputParams p;
-  const ScaleParams scales = scale_params(a, a.out, a.out_scales, posed.len_q);
+  const ScaleParams scales = scale_params(a, a.out, a.out_scales, run_problem.len_q);
   p.scales = scales.data;
   p.scale_batch = scales.batch;
   p.scale_head = scales.head;
   p.amax = a.out_amax;
-  if (posed.out_scales == Granularity::head) {
-    p.amax_batch = posed.heads_q;
+  if (run_problem.out_scales == Granularity::head) {
+    p.amax_batch = run_problem.heads_q;
     p.amax_head = 1;
   }
   return p;

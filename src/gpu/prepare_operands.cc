@@ -19,9 +19,9 @@ namespace {
 // 90%.
 constexpr std::int64_t kHeldElements = 1 << 21;
 
-Quantize choose_quantize(const Conversion& x, int arch, int alignment) {
+QuantizeConfig choose_quantize(const Conversion& x, int arch, int alignment) {
   const OperandFormat& format = x.format;
-  Quantize c;
+  QuantizeConfig c;
   c.arch = arch;
   c.transposed = x.transposed;
   // Codes are moved alike, whatever they mean, but for INT8's sign.
@@ -40,18 +40,18 @@ Quantize choose_quantize(const Conversion& x, int arch, int alignment) {
 }
 
 // Its kernel knows nothing of codes: one serves all formats.
-Quantize first_pass(Quantize c) {
+QuantizeConfig first_pass(QuantizeConfig c) {
   c.amax_pass = true;
-  c.to = Quantize{}.to;
-  c.threads = Quantize{}.threads;
+  c.to = QuantizeConfig{}.to;
+  c.threads = QuantizeConfig{}.threads;
   c.transposed = false;
   return c;
 }
 
 // Before those of a smoothed K. Sums do not depend on what becomes of it, nor means on where they
 // come from.
-Quantize mean_pass(const Quantize& c, int pass) {
-  Quantize made;
+QuantizeConfig mean_pass(const QuantizeConfig& c, int pass) {
+  QuantizeConfig made;
   made.arch = c.arch;
   made.columns = c.columns;
   made.mean_pass = pass;
@@ -84,8 +84,8 @@ bool holds(const Conversion& v) {
 
 // One launch for all, or one of two.
 enum class Pass { hold, first, second };
-Quantize choose_operands(const Conversions& x, int arch, Pass pass) {
-  Quantize c = choose_quantize(x.v, arch, 16);
+QuantizeConfig choose_operands(const Conversions& x, int arch, Pass pass) {
+  QuantizeConfig c = choose_quantize(x.v, arch, 16);
   c.group = group_of(x.k.format);
   c.threads = quantizer::kOperandThreads;
   c.operands = true;
@@ -142,13 +142,13 @@ void set_scales_of_caller(const ScaleParams& scales, Granularity granularity, Qu
 // Where operands come from and go to, one after the other in the workspace.
 class Places {
  public:
-  Places(const Problem& posed, const Arguments& a, void* workspace)
-      : posed_(posed), a_(a), bytes_(static_cast<std::byte*>(workspace)) {}
+  Places(const Problem& run_problem, const Arguments& a, void* workspace)
+      : run_problem_(run_problem), a_(a), bytes_(static_cast<std::byte*>(workspace)) {}
 
   // `tensor` and `scales` become what the forward kernel sees.
   QuantizeMemory take(const Conversion& x, const std::int32_t* cu, ConstTensor& tensor,
                       Scales& scales, QuantizeParams& params) {
-    const Room room = room_of(x, posed_.packed, end_);
+    const Room room = room_of(x, run_problem_.packed, end_);
     end_ = room.end;
     const ConstTensor from = tensor;
     tensor = x.tensor(bytes_ + room.result);
@@ -166,7 +166,7 @@ class Places {
       params.mean_groups = static_cast<i32>(x.mean_groups());
       params.mean_columns = static_cast<i32>(x.mean_columns());
     }
-    std::int64_t floats = scale_floats(x, posed_.packed);
+    std::int64_t floats = scale_floats(x, run_problem_.packed);
     if (x.dequantizes()) {
       set_scales_of_caller(scale_params(a_, from, scales, x.longest), scales.granularity, params);
       floats = scales_extent(a_, from, scales, x.longest);
@@ -181,7 +181,7 @@ class Places {
   }
 
  private:
-  const Problem& posed_;
+  const Problem& run_problem_;
   const Arguments& a_;
   std::byte* bytes_;
   std::int64_t end_ = 0;
@@ -248,14 +248,14 @@ std::string describe_quantizers(const Problem& problem, VLayout layout, bool cod
   return text;
 }
 
-std::vector<Quantize> quantizers_of(const Problem& problem, int arch, int alignment,
-                                    VLayout layout) {
+std::vector<QuantizeConfig> quantizers_of(const Problem& problem, int arch, int alignment,
+                                          VLayout layout) {
   const Conversions x = conversions_of(problem, nullptr, layout);
-  std::vector<Quantize> all;
-  const auto add = [&all](const Quantize& config) {
+  std::vector<QuantizeConfig> all;
+  const auto add = [&all](const QuantizeConfig& config) {
     if (std::find(all.begin(), all.end(), config) == all.end()) all.push_back(config);
   };
-  const auto add_means = [&](const Quantize& config) {
+  const auto add_means = [&](const QuantizeConfig& config) {
     for (const int pass : {1, 2}) add(mean_pass(config, pass));
   };
   if (share_launch(x, arch, alignment)) {
@@ -268,7 +268,7 @@ std::vector<Quantize> quantizers_of(const Problem& problem, int arch, int alignm
   }
   for (const Conversion* operand : {&x.q, &x.k, &x.v}) {
     if (!operand->needed()) continue;
-    const Quantize config = choose_quantize(*operand, arch, alignment);
+    const QuantizeConfig config = choose_quantize(*operand, arch, alignment);
     if (config.smooth) add_means(config);
     if (quantizer::two_passes(config.group)) add(first_pass(config));
     add(config);
@@ -276,20 +276,20 @@ std::vector<Quantize> quantizers_of(const Problem& problem, int arch, int alignm
   return all;
 }
 
-std::size_t prepared_bytes(const Problem& posed, const Arguments* arguments, VLayout layout) {
-  const Conversions x = conversions_of(posed, arguments, layout);
+std::size_t prepared_bytes(const Problem& run_problem, const Arguments* arguments, VLayout layout) {
+  const Conversions x = conversions_of(run_problem, arguments, layout);
   std::int64_t end = 0;
   for (const Conversion* operand : {&x.q, &x.k, &x.v})
-    end = room_of(*operand, posed.packed, end).end;
+    end = room_of(*operand, run_problem.packed, end).end;
   return static_cast<std::size_t>(end);
 }
 
-PreparedCall prepare_call(const Problem& posed, const Arguments& a, void* workspace, int arch,
+PreparedCall prepare_call(const Problem& run_problem, const Arguments& a, void* workspace, int arch,
                           const SubstituteQuantize& substitute, VLayout layout) {
-  PreparedCall call{prepared_problem(posed), a, {}, 0};
-  const Conversions operands = conversions_of(posed, &a, layout);
-  Places places(posed, a, workspace);
-  const auto chosen = [&](const Quantize& config) {
+  PreparedCall call{prepared_problem(run_problem), a, {}, 0};
+  const Conversions operands = conversions_of(run_problem, &a, layout);
+  Places places(run_problem, a, workspace);
+  const auto chosen = [&](const QuantizeConfig& config) {
     return substitute ? substitute(config, operands.q.head_dim) : config;
   };
   Arguments& made = call.arguments;
@@ -297,7 +297,7 @@ PreparedCall prepare_call(const Problem& posed, const Arguments& a, void* worksp
   const int alignment =
       std::min({alignment_of(made.q), alignment_of(made.k), alignment_of(made.v)});
   // The mean rows of K, as `of` has it.
-  const auto add_means = [&](const Quantize& config, const QuantizeParams& of,
+  const auto add_means = [&](const QuantizeConfig& config, const QuantizeParams& of,
                              const QuantizeMemory& memory) {
     QuantizeLaunch launch;
     launch.params.q = of;
@@ -329,10 +329,10 @@ PreparedCall prepare_call(const Problem& posed, const Arguments& a, void* worksp
   const auto prepare = [&](const Conversion& x, const std::int32_t* cu, ConstTensor& tensor,
                            Scales& scales) {
     if (!x.needed()) return;
-    const Quantize config = choose_quantize(x, arch, alignment_of(tensor));
+    const QuantizeConfig config = choose_quantize(x, arch, alignment_of(tensor));
     QuantizeLaunch launch;
     launch.memory[0] = places.take(x, cu, tensor, scales, launch.params.q);
-    const auto add = [&](const Quantize& pass) {
+    const auto add = [&](const QuantizeConfig& pass) {
       launch.config = chosen(pass);
       set_grid(x, launch);
       call.launches[call.count++] = launch;

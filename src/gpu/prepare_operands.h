@@ -30,12 +30,12 @@ std::string describe_quantizers(const Problem& problem, VLayout layout = VLayout
 
 // The quantizers that a problem needs, in the order of their launches, for a chip and rows aligned
 // to so many bytes.
-std::vector<Quantize> quantizers_of(const Problem& problem, int arch, int alignment,
-                                    VLayout layout = VLayout::rows);
+std::vector<QuantizeConfig> quantizers_of(const Problem& problem, int arch, int alignment,
+                                          VLayout layout = VLayout::rows);
 
 // Bytes of all results. Without arguments, packed batches count as many rows as sequences of the
 // maximum length have.
-std::size_t prepared_bytes(const Problem& posed, const Arguments* arguments,
+std::size_t prepared_bytes(const Problem& run_problem, const Arguments* arguments,
                            VLayout layout = VLayout::rows);
 
 // Of one operand of a launch.
@@ -46,7 +46,7 @@ struct QuantizeMemory {
 };
 
 struct QuantizeLaunch {
-  Quantize config;
+  QuantizeConfig config;
   OperandsParams params;  // of a single operand: q, whichever it is
   std::array<QuantizeMemory, 3> memory;
   std::int64_t blocks = 0;
@@ -63,10 +63,11 @@ struct PreparedCall {
 
 // The configuration to launch in place of one that would be chosen: the emulator has not every one.
 // Both passes over channels must have the same columns.
-using SubstituteQuantize = std::function<Quantize(const Quantize& chosen, std::int64_t head_dim)>;
+using SubstituteQuantize =
+    std::function<QuantizeConfig(const QuantizeConfig& chosen, std::int64_t head_dim)>;
 
 // `workspace` has prepared_bytes and lies at a multiple of 64.
-PreparedCall prepare_call(const Problem& posed, const Arguments& arguments, void* workspace,
+PreparedCall prepare_call(const Problem& run_problem, const Arguments& arguments, void* workspace,
                           int arch, const SubstituteQuantize& substitute = {},
                           VLayout layout = VLayout::rows);
 

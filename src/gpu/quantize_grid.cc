@@ -20,7 +20,7 @@ std::int64_t amax_tile_rows(const Conversion& x, std::int64_t ctas, std::int64_t
   return round_up(std::max<std::int64_t>(div_up(x.longest, chunks), 1), at_once);
 }
 
-std::int64_t code_tile_rows(const Conversion& x, const Quantize& c) {
+std::int64_t code_tile_rows(const Conversion& x, const QuantizeConfig& c) {
   if (c.transposed) return quantizer::kValueKeys;
   if (c.group == ScaleGroup::block)
     return std::min(x.block_rows, std::max<std::int64_t>(x.longest, 1));
@@ -39,7 +39,7 @@ std::int64_t set_tiles(const Conversion& x, std::int64_t tile_rows, QuantizePara
 }  // namespace
 
 void set_grid(const Conversion& x, QuantizeLaunch& launch) {
-  const Quantize& c = launch.config;
+  const QuantizeConfig& c = launch.config;
   QuantizeParams& p = launch.params.q;
   const std::int64_t at_once = quantizer::rows_at_once(c);
   if (c.mean_pass > 0) {
@@ -58,7 +58,7 @@ void set_grid(const Conversion& x, QuantizeLaunch& launch) {
 }
 
 void set_grid(const Conversions& x, QuantizeLaunch& launch) {
-  const Quantize& c = launch.config;
+  const QuantizeConfig& c = launch.config;
   OperandsParams& p = launch.params;
   const bool of_heads = c.group == ScaleGroup::head;
   const std::int64_t rows = quantizer::operand_rows(c);

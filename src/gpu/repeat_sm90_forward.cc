@@ -111,16 +111,16 @@ std::uint64_t next_plan() {
 RepeatedSm90Forward::RepeatedSm90Forward() : plan_(next_plan()) {}
 
 Status RepeatedSm90Forward::launch(const Gpu& gpu, const LoadedSm90Forward& kernel,
-                                   const Problem& posed, const Arguments& arguments,
+                                   const Problem& run_problem, const Arguments& arguments,
                                    Stream stream) const {
   if (has_no_elements(arguments.q) || has_no_elements(arguments.k) ||
       gpu.driver->tensor_map_replace_address == nullptr)
-    return launch_sm90_forward(gpu, kernel, posed, arguments, stream);
+    return launch_sm90_forward(gpu, kernel, run_problem, arguments, stream);
   const CurrentContext current(gpu);
   OCTAVO_RETURN_IF_ERROR(current.status());
   Recorded& slot = recorded(plan_);
   slot.plan = 0;
-  OCTAVO_RETURN_IF_ERROR(slot.launch.prepare(gpu, kernel, posed, arguments, stream));
+  OCTAVO_RETURN_IF_ERROR(slot.launch.prepare(gpu, kernel, run_problem, arguments, stream));
   slot.plan = plan_;
   slot.arguments = arguments;
   return slot.launch.launch(*gpu.driver);

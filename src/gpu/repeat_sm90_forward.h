@@ -15,7 +15,7 @@ class RepeatedSm90Forward {
   RepeatedSm90Forward& operator=(const RepeatedSm90Forward&) = delete;
 
   // `arguments` are validated, pose the problem, and TMA reaches them.
-  Status launch(const Gpu& gpu, const LoadedSm90Forward& kernel, const Problem& posed,
+  Status launch(const Gpu& gpu, const LoadedSm90Forward& kernel, const Problem& run_problem,
                 const Arguments& arguments, Stream stream) const;
 
   // Nothing: they differ in more than addresses from the last ones, or need a closer look. `status`

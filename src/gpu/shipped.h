@@ -14,10 +14,10 @@ inline constexpr int kShippedArchs[] = {80, 89, 90};
 inline constexpr int kShippedPtxArchs[] = {80, 89};
 
 // Configurations, each for every arch on which it is feasible.
-std::vector<Sm80Forward> shipped_configs(int arch);
+std::vector<Sm80ForwardConfig> shipped_configs(int arch);
 
 // Those of the Hopper kernel.
-std::vector<Sm90Forward> shipped_sm90_configs();
+std::vector<Sm90ForwardConfig> shipped_sm90_configs();
 
 // All of the above, as what the compiler is given.
 std::vector<KernelSource> shipped_kernels();

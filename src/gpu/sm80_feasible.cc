@@ -20,7 +20,7 @@ bool is_fp8(Element e) { return e == Element::e4m3 || e == Element::e5m2; }
 // Bytes go to the tensor cores as they are; sim8 becomes fp16 on the way.
 bool is_native_8bit(Element e) { return is_fp8(e) || e == Element::int8; }
 
-Status check_types(const Sm80Forward& c) {
+Status check_types(const Sm80ForwardConfig& c) {
   if (c.element <= Element::f32 || c.element > Element::sim8) {
     return wrong_field("element", static_cast<int>(c.element), "f16, bf16, e4m3, e5m2, int8, sim8");
   }
@@ -36,7 +36,7 @@ Status check_types(const Sm80Forward& c) {
   return {};
 }
 
-Status check_shape(const Sm80Forward& c) {
+Status check_shape(const Sm80ForwardConfig& c) {
   const int step = is_native_8bit(c.element) ? 32 : 16;
   if (c.head_dim < step || c.head_dim > kMostHeadDim || c.head_dim % step != 0) {
     return wrong_field(
@@ -66,7 +66,7 @@ Status check_shape(const Sm80Forward& c) {
   return {};
 }
 
-Status check_switches(const Sm80Forward& c) {
+Status check_switches(const Sm80ForwardConfig& c) {
   if (c.stages < 1 || c.stages > 8) return wrong_field("stages", c.stages, "1 to 8");
   const int least = element_bytes(c.element);
   const bool power = c.load_bytes > 0 && (c.load_bytes & (c.load_bytes - 1)) == 0;
@@ -125,7 +125,7 @@ int max_smem_bytes(int arch) {
   }
 }
 
-Status feasible(const Sm80Forward& config, int arch, int smem_bytes) {
+Status feasible(const Sm80ForwardConfig& config, int arch, int smem_bytes) {
   if (config.arch != 80 && config.arch != 89 && config.arch != 90) {
     return wrong_field("arch", config.arch, "80, 89, 90");
   }

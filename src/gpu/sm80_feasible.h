@@ -13,8 +13,8 @@ int max_smem_bytes(int arch);
 
 // Pure: the same answer to chooser, tuner and tests. `arch` and `smem_bytes` are the chip's; a
 // config for an older chip runs on a newer one.
-Status feasible(const Sm80Forward& config, int arch, int smem_bytes);
-inline Status feasible(const Sm80Forward& config, int arch) {
+Status feasible(const Sm80ForwardConfig& config, int arch, int smem_bytes);
+inline Status feasible(const Sm80ForwardConfig& config, int arch) {
   return feasible(config, arch, max_smem_bytes(arch));
 }
 

@@ -5,143 +5,165 @@
 #include <fmt/format.h>
 
 #include "gpu/config_error.h"
+#include "gpu/config_fields.h"
 
 namespace octavo {
 namespace {
 
-Status check_shape(const Sm90Forward& c) {
+template <class Enum>
+bool is_named(Enum value) {
+  const int index = static_cast<int>(value);
+  return index >= 0 && index < static_cast<int>(EnumText<Enum>::kNames.size());
+}
+template <class Enum>
+Status wrong_name(std::string_view field, Enum value, std::string_view supported) {
+  const int index = static_cast<int>(value);
+  return invalid(fmt::format("config.{}", field),
+                 is_named(value)
+                     ? std::string(EnumText<Enum>::kNames.at(static_cast<std::size_t>(index)))
+                     : fmt::format("{}", index),
+                 supported);
+}
+template <class Enum>
+Status check_name(std::string_view field, Enum value) {
+  if (is_named(value)) return {};
+  return wrong_name(field, value, fmt::format("{}", fmt::join(EnumText<Enum>::kNames, ", ")));
+}
+
+bool is_16bit(Element element) { return element == Element::f16 || element == Element::bf16; }
+bool is_fp8(Element element) { return element == Element::e4m3 || element == Element::e5m2; }
+
+Status check_elements(const Sm90ForwardConfig& c) {
   if (c.element < Element::f16 || c.element > Element::int8)
-    return wrong_field("element", static_cast<int>(c.element), "f16, bf16, e4m3, e5m2, int8");
-  if (c.mixed_v < MixedV::none || c.mixed_v > MixedV::e5m2)
-    return wrong_field("mixed_v", static_cast<int>(c.mixed_v), "none, f16, bf16, e4m3, e5m2");
-  if (c.out < Element::f32 || c.out > Element::int8)
-    return wrong_field("out", static_cast<int>(c.out), "f32, f16, bf16, e4m3, e5m2, int8");
-  if (sm90::codes_out(c) && c.own_o)
-    return invalid("config.own_o", "true", "false with an 8-bit output");
+    return wrong_name("element", c.element, "f16, bf16, e4m3, e5m2, int8");
+  const bool other_v =
+      sm90::is_8bit_qk(c) && (is_16bit(c.v_element) || (is_fp8(c.element) && is_fp8(c.v_element)));
+  if (c.v_element != c.element && !other_v)
+    return wrong_name("v_element", c.v_element,
+                      is_fp8(c.element)            ? "f16, bf16, e4m3, e5m2 with FP8 Q and K"
+                      : c.element == Element::int8 ? "f16, bf16, int8 with INT8 Q and K"
+                                                   : "the same as element with 16-bit Q and K");
+  if (c.out_element < Element::f32 || c.out_element > Element::int8)
+    return wrong_name("out_element", c.out_element, "f32, f16, bf16, e4m3, e5m2, int8");
+  OCTAVO_RETURN_IF_ERROR(check_name("k_scales", c.k_scales));
+  OCTAVO_RETURN_IF_ERROR(check_name("schedule", c.schedule));
+  return check_name("scores", c.scores);
+}
+
+Status check_tile(const Sm90ForwardConfig& c) {
   constexpr int kHeadDims[] = {64, 96, 128, 192, 256};
   bool known = false;
   for (const int head_dim : kHeadDims) known = known || c.head_dim == head_dim;
   if (!known) return wrong_field("head_dim", c.head_dim, "64, 96, 128, 192, 256");
-  if ((sm90::codes_pv(c) ? c.fold_columns : c.head_dim) + sm90::ones_columns(c) > 256)
-    return invalid("config.ones", "true", "false with 256 columns: wgmma has no more");
+  if ((sm90::is_8bit_pv(c) ? c.pv_columns : c.head_dim) + sm90::ones_columns(c) > 256)
+    return invalid("config.sum_rounded_p", "true", "false with 256 columns: wgmma has no more");
   if (c.warpgroups < 1 || c.warpgroups > 4)
     return wrong_field("warpgroups", c.warpgroups, "1 to 4");
-  const int step = sm90::codes_pv(c) ? 32 : 16;
+  const int step = sm90::is_8bit_pv(c) ? 32 : 16;
   if (c.block_n < step || c.block_n > 256 || c.block_n % step != 0)
     return wrong_field("block_n", c.block_n, fmt::format("multiples of {} up to 256", step));
   return {};
 }
 
-// What P V of 16 bits has not.
-Status check_16bit_pv(const Sm90Forward& c) {
-  const char* const where = sm90::is_mixed(c) ? "mixed_v" : "16-bit elements";
-  if (c.fold_columns != 0)
-    return wrong_field("fold_columns", c.fold_columns, fmt::format("0 with {}", where));
-  if (c.fold_buffers != 1)
-    return wrong_field("fold_buffers", c.fold_buffers, fmt::format("1 with {}", where));
-  if (c.f16_scores)
-    return invalid("config.f16_scores", "true", fmt::format("false with {}", where));
-  if (c.code_exp) return invalid("config.code_exp", "true", "false unless f16_scores");
+// A 16-bit P V is one product, of P in 16 bits from FP32 scores.
+Status check_16bit_pv(const Sm90ForwardConfig& c) {
+  if (c.pv_columns != 0) return wrong_field("pv_columns", c.pv_columns, "0 with 16-bit V");
+  if (c.pv_buffers != 1) return wrong_field("pv_buffers", c.pv_buffers, "1 with 16-bit V");
+  if (c.scores != ScoreType::f32) return wrong_name("scores", c.scores, "f32 with 16-bit V");
   return {};
 }
 
-// Where scales beside P and O of 16 bits make the compiler spill: with 256 keys in all but the
-// narrowest tiles. Integers become floats all at once: they do where four warpgroups share the
-// registers, and beside the scales of keys in blocks of other sizes than multiples of 64.
-Status check_mixed(const Sm90Forward& c) {
+// Where scales beside 16-bit P and O make the compiler spill: with 256 keys in all but the
+// narrowest tiles. INT8 scores become floats all at once: they spill where four warpgroups share
+// the registers, and beside scales of K where block_n is no multiple of 64.
+Status check_mixed(const Sm90ForwardConfig& c) {
   if (c.block_n > 128 && c.head_dim > 64)
-    return wrong_field("block_n", c.block_n, "up to 128 with mixed_v and more than 64 columns");
-  const bool integers = c.element == Element::int8;
-  if (integers && c.warpgroups == 4)
-    return wrong_field("warpgroups", c.warpgroups, "1 to 3 with int8 and mixed_v");
-  if (integers && sm90::scaled_rows(c) > 0 && c.block_n % sm90::kScaledRows != 0)
     return wrong_field("block_n", c.block_n,
-                       "multiples of 64 with int8, mixed_v and scales of keys");
+                       "up to 128 with 8-bit Q and K, 16-bit V and more than 64 columns");
+  const bool int8 = c.element == Element::int8;
+  if (int8 && c.warpgroups == 4)
+    return wrong_field("warpgroups", c.warpgroups, "1 to 3 with INT8 Q and K and 16-bit V");
+  if (int8 && sm90::scaled_keys(c) > 0 && c.block_n % sm90::kScaledKeys != 0)
+    return wrong_field("block_n", c.block_n,
+                       "multiples of 64 with INT8 Q and K, 16-bit V and k_scales block or row");
   return check_16bit_pv(c);
 }
 
-Status check_8bit_pv(const Sm90Forward& c) {
-  const bool other_v = c.mixed_v != MixedV::none;
-  if (other_v && (c.element == Element::int8 || sm90::v_element(c) == c.element))
-    return wrong_field("mixed_v", static_cast<int>(c.mixed_v),
-                       "none, f16, bf16; e5m2 with e4m3, and e4m3 with e5m2");
-  if (c.fold_columns < 16 || c.fold_columns % 16 != 0 || c.head_dim % c.fold_columns != 0)
-    return wrong_field("fold_columns", c.fold_columns,
+Status check_8bit_pv(const Sm90ForwardConfig& c) {
+  if (c.pv_columns < 16 || c.pv_columns % 16 != 0 || c.head_dim % c.pv_columns != 0)
+    return wrong_field("pv_columns", c.pv_columns,
                        fmt::format("multiples of 16 that divide {} columns", c.head_dim));
-  const int parts = c.head_dim / c.fold_columns * (c.block_n / sm90::folded_keys(c));
-  if (c.fold_buffers != 1 && (c.fold_buffers != 2 || parts % 2 != 0))
-    return wrong_field("fold_buffers", c.fold_buffers,
-                       fmt::format("{} with {} parts of O", parts % 2 == 0 ? "1, 2" : "1", parts));
-  if (sm90::folded_keys(c) < c.block_n &&
-      (c.block_n % 128 != 0 || c.fold_columns != c.head_dim || c.fold_buffers != 2))
+  const int products = c.head_dim / c.pv_columns * (c.block_n / sm90::promoted_keys(c));
+  if (c.pv_buffers != 1 && (c.pv_buffers != 2 || products % 2 != 0))
+    return wrong_field("pv_buffers", c.pv_buffers,
+                       fmt::format("{} with {} products of P V in a block",
+                                   products % 2 == 0 ? "1, 2" : "1", products));
+  if (sm90::promoted_keys(c) < c.block_n &&
+      (c.block_n % 128 != 0 || c.pv_columns != c.head_dim || c.pv_buffers != 2))
     return wrong_field("block_n", c.block_n,
-                       "up to 160 in FP8, or 256 with all columns folded in two buffers");
-  if (c.f16_scores && (c.element == Element::int8 || c.k_row_scales || c.k_block_scales))
-    return invalid("config.f16_scores", "true",
-                   "false with int8, and with k_row_scales or k_block_scales");
-  if (c.code_exp && !(c.f16_scores && c.ones))
-    return invalid("config.code_exp", "true", "false unless f16_scores and ones");
+                       "up to 160 in FP8, or 256 with pv_columns=head_dim and pv_buffers=2");
+  if (sm90::has_f16_scores(c) && (c.element == Element::int8 || c.k_scales != KScales::head))
+    return wrong_name("scores", c.scores, "f32 with int8, and with k_scales block or row");
+  if (c.scores == ScoreType::f16_fast && !c.sum_rounded_p)
+    return wrong_name("scores", c.scores, "f32, f16 without sum_rounded_p");
   return {};
 }
 
-Status check_codes(const Sm90Forward& c) {
-  if (!sm90::codes_qk(c)) {
-    if (c.mixed_v != MixedV::none)
-      return wrong_field("mixed_v", static_cast<int>(c.mixed_v), "none with 16-bit elements");
-    if (c.k_row_scales) return invalid("config.k_row_scales", "true", "false with 16-bit elements");
-    if (c.k_block_scales)
-      return invalid("config.k_block_scales", "true", "false with 16-bit elements");
+Status check_numerics(const Sm90ForwardConfig& c) {
+  if (!sm90::is_8bit_qk(c)) {
+    if (c.k_scales != KScales::head)
+      return wrong_name("k_scales", c.k_scales, "head with 16-bit Q and K");
     return check_16bit_pv(c);
   }
-  OCTAVO_RETURN_IF_ERROR(sm90::codes_pv(c) ? check_8bit_pv(c) : check_mixed(c));
-  if (c.k_row_scales && c.k_block_scales)
-    return invalid("config.k_block_scales", "true", "false with k_row_scales");
-  if (c.own_o) return invalid("config.own_o", "true", "false with 8-bit elements");
+  OCTAVO_RETURN_IF_ERROR(sm90::is_8bit_pv(c) ? check_8bit_pv(c) : check_mixed(c));
   return {};
 }
 
-Status check_switches(const Sm90Forward& c) {
-  if (c.stages < 1 || c.stages > 8) return wrong_field("stages", c.stages, "1 to 8");
-  if (c.ctas < 1 || c.ctas > 4) return wrong_field("ctas", c.ctas, "1 to 4");
-  if (c.ctas > 1 && !c.split_keys) return wrong_field("ctas", c.ctas, "1 unless split_keys");
-  // P may run 2^rescale_log2 above 1, and fp16 ends at 2^16.
-  if (c.rescale_log2 < 0 || c.rescale_log2 > 15)
-    return wrong_field("rescale_log2", c.rescale_log2, "0 to 15");
-  const bool one_by_one = c.split_keys && !sm90::codes_pv(c);
-  if (c.scores_behind && (c.overlap || one_by_one))
-    return invalid("config.scores_behind", "true",
-                   c.overlap ? "false with overlap" : "false with split_keys and V of 16 bits");
-  if (c.amax && c.early_start)
-    return invalid("config.early_start", "true", "false with amax, which is cleared before");
-  if (!c.split_keys) {
-    if (c.cluster != 1) return wrong_field("cluster", c.cluster, "1 unless split_keys");
-    if (c.row_groups != 1) return wrong_field("row_groups", c.row_groups, "1 unless split_keys");
-    if (c.pack_heads) return invalid("config.pack_heads", "true", "false unless split_keys");
-    return {};
-  }
-  if (c.row_groups < 1 || c.warpgroups % c.row_groups != 0)
-    return wrong_field("row_groups", c.row_groups, "divisors of warpgroups");
+Status check_split_kv(const Sm90ForwardConfig& c) {
+  if (c.warpgroups % c.row_groups != 0)
+    return wrong_field("row_groups", c.row_groups, "0, divisors of warpgroups");
   if (c.cluster != 1 && c.cluster != 2 && c.cluster != 4 && c.cluster != 8)
     return wrong_field("cluster", c.cluster, "1, 2, 4, 8");
-  if (c.pack_heads && c.row_groups == 3)
-    return wrong_field("row_groups", c.row_groups, "1, 2, 4 with pack_heads");
-  if (c.persistent) return invalid("config.persistent", "true", "false with split_keys");
-  const int parts = sm90::key_parts(c);
-  if (c.head_dim % (8 * parts) != 0)
-    return wrong_field("cluster * config.warpgroups / config.row_groups", parts,
+  if (c.pack_gqa && c.row_groups == 3)
+    return wrong_field("row_groups", c.row_groups, "1, 2, 4 with pack_gqa");
+  if (c.schedule == Schedule::in_turn && sm90::is_8bit_pv(c))
+    return wrong_name("schedule", c.schedule, "qk_first, pv_first, pv_first_queued with 8-bit V");
+  if (c.schedule == Schedule::pv_first_queued && !sm90::is_8bit_pv(c))
+    return wrong_name("schedule", c.schedule,
+                      "qk_first, pv_first, in_turn with row_groups and 16-bit V");
+  const int splits = sm90::kv_splits(c);
+  if (c.head_dim % (8 * splits) != 0)
+    return wrong_field("cluster * config.warpgroups / config.row_groups", splits,
                        fmt::format("numbers that divide {} columns into eights", c.head_dim));
+  return {};
+}
+
+Status check_pipeline(const Sm90ForwardConfig& c) {
+  if (c.stages < 1 || c.stages > 8) return wrong_field("stages", c.stages, "1 to 8");
+  if (c.min_ctas < 1 || c.min_ctas > 4) return wrong_field("min_ctas", c.min_ctas, "1 to 4");
+  if (c.row_groups < 0) return wrong_field("row_groups", c.row_groups, "0, divisors of warpgroups");
+  if (sm90::is_split_kv(c)) return check_split_kv(c);
+  const auto unless_split = [](std::string_view value) {
+    return fmt::format("{} unless row_groups is above 0", value);
+  };
+  if (c.warpgroups < 2) return wrong_field("warpgroups", c.warpgroups, unless_split("2 to 4"));
+  if (c.min_ctas != 1) return wrong_field("min_ctas", c.min_ctas, unless_split("1"));
+  if (c.cluster != 1) return wrong_field("cluster", c.cluster, unless_split("1"));
+  if (c.pack_gqa) return invalid("config.pack_gqa", "true", unless_split("false"));
+  if (c.schedule == Schedule::in_turn)
+    return wrong_name("schedule", c.schedule, unless_split("qk_first, pv_first, pv_first_queued"));
   return {};
 }
 
 }  // namespace
 
-Status feasible(const Sm90Forward& c, int arch, int smem_bytes) {
-  if (c.arch != 90) return wrong_field("arch", c.arch, "90");
+Status feasible(const Sm90ForwardConfig& c, int arch, int smem_bytes) {
   if (arch != 90)
-    return wrong_field("arch", c.arch, fmt::format("none on sm_{}: sm_90 alone", arch));
-  OCTAVO_RETURN_IF_ERROR(check_shape(c));
-  OCTAVO_RETURN_IF_ERROR(check_codes(c));
-  OCTAVO_RETURN_IF_ERROR(check_switches(c));
+    return invalid("config", fmt::format("of sm90_forward on sm_{}", arch), "sm_90 alone");
+  OCTAVO_RETURN_IF_ERROR(check_elements(c));
+  OCTAVO_RETURN_IF_ERROR(check_tile(c));
+  OCTAVO_RETURN_IF_ERROR(check_numerics(c));
+  OCTAVO_RETURN_IF_ERROR(check_pipeline(c));
   if (sm90::registers_held(c) > sm90::register_budget(c))
     return invalid(
         "config", fmt::format("{} registers for scores, P and O", sm90::registers_held(c)),

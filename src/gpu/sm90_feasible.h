@@ -9,8 +9,8 @@ namespace octavo {
 
 // Pure: the same answer to chooser, tuner and tests. `arch` and `smem_bytes` are the chip's: only
 // sm_90 itself has these instructions.
-Status feasible(const Sm90Forward& config, int arch, int smem_bytes);
-inline Status feasible(const Sm90Forward& config, int arch) {
+Status feasible(const Sm90ForwardConfig& config, int arch, int smem_bytes);
+inline Status feasible(const Sm90ForwardConfig& config, int arch) {
   return feasible(config, arch, max_smem_bytes(arch));
 }
 

@@ -26,16 +26,16 @@ TileOrder mixing(std::int64_t mixed, std::int64_t groups) {
 }
 
 // Of a key and its value, for each column.
-std::int64_t key_bytes(const Sm90Forward& c) {
-  return (sm90::codes_qk(c) ? 1 : 2) + (sm90::codes_pv(c) ? 1 : 2);
+std::int64_t key_bytes(const Sm90ForwardConfig& c) {
+  return (sm90::is_8bit_qk(c) ? 1 : 2) + (sm90::is_8bit_pv(c) ? 1 : 2);
 }
 
 // Heads whose keys and values stay in L2 until the next tile of each, in two thirds of it: what a
 // tile of each reads and writes passes through, too.
-std::int64_t heads_in_l2(const Problem& p, const Sm90Forward& c, std::int64_t l2_bytes) {
+std::int64_t heads_in_l2(const Problem& p, const Sm90ForwardConfig& c, std::int64_t l2_bytes) {
   const std::int64_t of_keys = p.len_kv * p.head_dim * key_bytes(c) * p.heads_kv / p.heads_q;
-  const std::int64_t of_tile =
-      std::min<std::int64_t>(p.len_q, sm90::block_m(c)) * p.head_dim * (sm90::codes_qk(c) ? 3 : 4);
+  const std::int64_t of_tile = std::min<std::int64_t>(p.len_q, sm90::block_m(c)) * p.head_dim *
+                               (sm90::is_8bit_qk(c) ? 3 : 4);
   return l2_bytes * 2 / 3 / std::max<std::int64_t>(of_keys + of_tile, 1);
 }
 
@@ -62,7 +62,7 @@ std::vector<TileOrder> fitting_orders(std::int64_t heads, std::int64_t fitting,
 // exponentials take longer. With all heads mixed (8,8,2048,256) takes 263 us in 16 bits and 227 in
 // groups, (4,8,4096,256) 426 and 402, (2,32,8192,64) 1035 and 1015; in 8 bits (32,8,512,256) 97 and
 // 89, (8,8,2048,256) 167 and 158, (1,32,16384,64) the same.
-double worth_of_l2(const Problem& p, const Sm90Forward& c, std::int64_t sms) {
+double worth_of_l2(const Problem& p, const Sm90ForwardConfig& c, std::int64_t sms) {
   const auto heads = static_cast<double>(p.heads_q * p.batch);
   const double alone = std::min(1.0, heads / static_cast<double>(sms));
   const auto bytes = static_cast<double>(key_bytes(c) * p.head_dim) / 256;
@@ -71,7 +71,7 @@ double worth_of_l2(const Problem& p, const Sm90Forward& c, std::int64_t sms) {
 
 // All heads at once, unless their keys and values do not stay in L2: then groups that do, of which
 // work is the most even, if all heads are not more even than that is worth.
-TileOrder masked_order(const Problem& p, const Sm90Forward& c, const GpuInfo& gpu,
+TileOrder masked_order(const Problem& p, const Sm90ForwardConfig& c, const GpuInfo& gpu,
                        std::int64_t row_tiles) {
   const std::int64_t heads = p.heads_q * p.batch;
   const std::int64_t fitting = heads_in_l2(p, c, gpu.l2_bytes);
@@ -81,7 +81,7 @@ TileOrder masked_order(const Problem& p, const Sm90Forward& c, const GpuInfo& gp
   if (orders.empty()) return all;
   // CTAs that come and go take what is next, and packed sequences' lengths are not known here.
   constexpr std::int64_t kCounted = 1 << 16;  // more tiles are too many to go through here
-  if (!c.persistent || p.packed || heads * row_tiles * 2 > kCounted)
+  if (sm90::is_split_kv(c) || p.packed || heads * row_tiles * 2 > kCounted)
     return orders[0].mixed_heads * row_tiles % gpu.sms == 0 ? orders[0] : all;
   constexpr double kTileWork = 2;  // blocks' worth of a tile beside its blocks
   std::vector<double> work;
@@ -105,7 +105,7 @@ TileOrder masked_order(const Problem& p, const Sm90Forward& c, const GpuInfo& gp
 
 }  // namespace
 
-TileOrder tile_order(const Problem& p, const Sm90Forward& c, const GpuInfo& gpu) {
+TileOrder tile_order(const Problem& p, const Sm90ForwardConfig& c, const GpuInfo& gpu) {
   const std::int64_t row_tiles =
       std::max<std::int64_t>(div_up<std::int64_t>(p.len_q, sm90::block_m(c)), 1);
   if (is_masked(p.options)) return masked_order(p, c, gpu, row_tiles);

@@ -1,5 +1,5 @@
 // The order in which the CTAs of a Hopper forward kernel that stay take tiles, as
-// device/sm90/schedule.cuh has it, so that all get the same work: under a mask that gives tiles
+// device/sm90/scheduler.cuh has it, so that all get the same work: under a mask that gives tiles
 // different lengths, and where a head's last tile is not full.
 #pragma once
 
@@ -16,7 +16,8 @@ struct TileOrder {
   i32 groups = 1;
   i32 turn = 0;  // places that a CTA moves on a round; 0: it goes there and back
 };
-TileOrder tile_order(const Problem& posed, const Sm90Forward& config, const GpuInfo& gpu);
+TileOrder tile_order(const Problem& run_problem, const Sm90ForwardConfig& config,
+                     const GpuInfo& gpu);
 
 // Which row of tiles the index-th tile is of, and which CTA takes it.
 std::int64_t row_of_tile(const TileOrder& order, std::int64_t row_tiles, std::int64_t heads,

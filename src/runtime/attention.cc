@@ -130,7 +130,7 @@ Status attention(const Arguments& arguments, const Options& options, Device devi
     const Result<Workspace> workspace =
         workspaces.at_least(device, stream, plan.full_workspace_bytes(*problem, &arguments));
     if (!workspace.ok()) return workspace.status();
-    return run_posed(plan, *problem, arguments, *workspace, stream);
+    return run_validated(plan, *problem, arguments, *workspace, stream);
   });
 }
 

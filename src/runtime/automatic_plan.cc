@@ -24,24 +24,26 @@ class AutomaticPlan final : public Plan::Impl {
     e.max_error = candidate_.max_error;
     return e;
   }
-  std::size_t workspace_bytes(const Problem& posed, const Arguments* arguments) const override {
-    return taken_->workspace_bytes(settled(posed), arguments);
+  std::size_t workspace_bytes(const Problem& run_problem,
+                              const Arguments* arguments) const override {
+    return taken_->workspace_bytes(settled(run_problem), arguments);
   }
-  std::size_t full_workspace_bytes(const Problem& posed,
+  std::size_t full_workspace_bytes(const Problem& run_problem,
                                    const Arguments* arguments) const override {
-    return taken_->full_workspace_bytes(settled(posed), arguments);
+    return taken_->full_workspace_bytes(settled(run_problem), arguments);
   }
-  Status run(const Problem& posed, const Arguments& arguments, Workspace workspace,
+  Status run(const Problem& run_problem, const Arguments& arguments, Workspace workspace,
              Stream stream) const override {
-    return taken_->run(settled(posed), arguments, workspace, stream);
+    return taken_->run(settled(run_problem), arguments, workspace, stream);
   }
-  Status run_empty(const Problem& posed, const Arguments& arguments, Stream stream) const override {
-    return taken_->run_empty(settled(posed), arguments, stream);
+  Status run_empty(const Problem& run_problem, const Arguments& arguments,
+                   Stream stream) const override {
+    return taken_->run_empty(settled(run_problem), arguments, stream);
   }
 
  private:
-  Problem settled(const Problem& posed) const {
-    Problem p = posed;
+  Problem settled(const Problem& run_problem) const {
+    Problem p = run_problem;
     p.options = taken_->problem.options;
     return p;
   }

@@ -267,8 +267,8 @@ octavo_status octavo_plan_workspace_bytes(const octavo_plan* plan,
     OCTAVO_RETURN_IF_ERROR(octavo::require(bytes, "bytes"));
     octavo::Arguments given;
     OCTAVO_RETURN_IF_ERROR(octavo::read_arguments(arguments, given));
-    const auto posed = octavo::problem_of(given, plan->plan.problem().options);
-    if (!posed.ok()) return posed.status();
+    const auto run_problem = octavo::problem_of(given, plan->plan.problem().options);
+    if (!run_problem.ok()) return run_problem.status();
     *bytes = plan->plan.workspace_bytes(given);
     return {};
   });

@@ -78,24 +78,27 @@ class CpuPlan final : public Plan::Impl {
     return e;
   }
 
-  std::size_t workspace_bytes(const Problem& posed, const Arguments* /*arguments*/) const override {
-    return cpu::workspace_bytes(posed, threads_);
+  std::size_t workspace_bytes(const Problem& run_problem,
+                              const Arguments* /*arguments*/) const override {
+    return cpu::workspace_bytes(run_problem, threads_);
   }
 
-  std::size_t full_workspace_bytes(const Problem& posed,
+  std::size_t full_workspace_bytes(const Problem& run_problem,
                                    const Arguments* /*arguments*/) const override {
-    return cpu::workspace_bytes(posed, std::max(threads_, cpu::thread_count()));
+    return cpu::workspace_bytes(run_problem, std::max(threads_, cpu::thread_count()));
   }
 
-  Status run(const Problem& posed, const Arguments& a, Workspace workspace,
+  Status run(const Problem& run_problem, const Arguments& a, Workspace workspace,
              Stream /*stream*/) const override {
-    OCTAVO_RETURN_IF_ERROR(check_scale_values("q_scales", a, a.q, a.q_scales, posed.len_q, false));
-    OCTAVO_RETURN_IF_ERROR(check_scale_values("k_scales", a, a.k, a.k_scales, posed.len_kv, true));
     OCTAVO_RETURN_IF_ERROR(
-        check_scale_values("v_scales", a, v_by_rows(a), a.v_scales, posed.len_kv, true));
+        check_scale_values("q_scales", a, a.q, a.q_scales, run_problem.len_q, false));
     OCTAVO_RETURN_IF_ERROR(
-        check_scale_values("out_scales", a, a.out, a.out_scales, posed.len_q, false));
-    return cpu::attention(posed, a, workspace);
+        check_scale_values("k_scales", a, a.k, a.k_scales, run_problem.len_kv, true));
+    OCTAVO_RETURN_IF_ERROR(
+        check_scale_values("v_scales", a, v_by_rows(a), a.v_scales, run_problem.len_kv, true));
+    OCTAVO_RETURN_IF_ERROR(
+        check_scale_values("out_scales", a, a.out, a.out_scales, run_problem.len_q, false));
+    return cpu::attention(run_problem, a, workspace);
   }
 
  private:

@@ -33,7 +33,7 @@ GpuInfo make_chip(int arch, int sms, int l2_bytes) {
   return chip;
 }
 
-emulator::GlobalMemory global_memory(const Problem& posed, const Arguments& a) {
+emulator::GlobalMemory global_memory(const Problem& run_problem, const Arguments& a) {
   using Use = emulator::GlobalMemory::Use;
   emulator::GlobalMemory memory;
   const auto add = [&memory](const char* name, const ConstTensor& t, Use use) {
@@ -44,7 +44,7 @@ emulator::GlobalMemory global_memory(const Problem& posed, const Arguments& a) {
   add("v", a.v, Use::read);
   add("out", ConstTensor(a.out), Use::write);
   if (a.lse.data != nullptr) add("lse", ConstTensor(a.lse), Use::write);
-  if (a.out_amax != nullptr) add("out_amax", ConstTensor(amax_view(posed, a)), Use::write);
+  if (a.out_amax != nullptr) add("out_amax", ConstTensor(amax_view(run_problem, a)), Use::write);
   const auto add_scales = [&](const char* name, const ConstTensor& tensor, const Scales& scales,
                               std::int64_t max_len) {
     if (is_8bit(tensor.dtype))
@@ -52,10 +52,10 @@ emulator::GlobalMemory global_memory(const Problem& posed, const Arguments& a) {
                        static_cast<std::size_t>(scales_extent(a, tensor, scales, max_len)) * 4,
                        Use::read);
   };
-  add_scales("q_scales", a.q, a.q_scales, posed.len_q);
-  add_scales("k_scales", a.k, a.k_scales, posed.len_kv);
-  add_scales("v_scales", v_by_rows(a), a.v_scales, posed.len_kv);
-  add_scales("out_scales", a.out, a.out_scales, posed.len_q);
+  add_scales("q_scales", a.q, a.q_scales, run_problem.len_q);
+  add_scales("k_scales", a.k, a.k_scales, run_problem.len_kv);
+  add_scales("v_scales", v_by_rows(a), a.v_scales, run_problem.len_kv);
+  add_scales("out_scales", a.out, a.out_scales, run_problem.len_q);
   const auto spans = static_cast<std::size_t>(a.sequences + 1) * sizeof(std::int32_t);
   if (a.cu_seqlens_q != nullptr) memory.add_array("cu_seqlens_q", a.cu_seqlens_q, spans, Use::read);
   if (a.cu_seqlens_kv != nullptr)
@@ -83,17 +83,19 @@ const GpuInfo* emulated_chip(Device device) {
 const emulator::EmulatedSm80Forward* emulated_sm80_forward(const Problem& problem,
                                                            const GpuInfo& chip, int alignment) {
   const auto& kernels = emulator::sm80_forward_kernels();
-  Sm80Forward wanted = choose_sm80_forward(problem, chip, alignment).config;
+  Sm80ForwardConfig wanted = choose_sm80_forward(problem, chip, alignment).config;
   wanted.arch = emulator::kSm80Arch;  // nothing that is compiled depends on it
   if (const auto* chosen = with_config(kernels, wanted)) return chosen;
   // Not the chooser's own: any that gives the same answer, the one with the least padding.
   const emulator::EmulatedSm80Forward* best = nullptr;
   for (const auto& kernel : kernels) {
-    const Sm80Forward& c = kernel.config;
+    const Sm80ForwardConfig& c = kernel.config;
     const bool serves = c.element == wanted.element && c.out == wanted.out &&
                         c.amax == wanted.amax && c.k_row_scales == wanted.k_row_scales &&
                         c.load_bytes <= wanted.load_bytes && c.head_dim >= problem.head_dim;
-    const auto worse = [](const Sm80Forward& x) { return std::pair(x.head_dim, -x.load_bytes); };
+    const auto worse = [](const Sm80ForwardConfig& x) {
+      return std::pair(x.head_dim, -x.load_bytes);
+    };
     if (serves && (best == nullptr || worse(c) < worse(best->config))) best = &kernel;
   }
   return best;
@@ -102,27 +104,28 @@ const emulator::EmulatedSm80Forward* emulated_sm80_forward(const Problem& proble
 const emulator::EmulatedSm90Forward* emulated_sm90_forward(const Problem& problem,
                                                            const GpuInfo& chip) {
   if (!sm90_forward_serves(problem, chip)) return nullptr;
-  const Sm90Forward wanted = choose_sm90_forward(problem, chip).config;
-  for (const Quantize& config : quantizers_of(problem, chip.arch, 16, v_layout(wanted)))
+  const Sm90ForwardConfig wanted = choose_sm90_forward(problem, chip).config;
+  for (const QuantizeConfig& config : quantizers_of(problem, chip.arch, 16, v_layout(wanted)))
     if (emulator::find_quantize(config, static_cast<int>(problem.head_dim)) == nullptr)
       return nullptr;
   const auto& kernels = emulator::sm90_forward_kernels();
   if (const auto* chosen = with_config(kernels, wanted)) return chosen;
   const emulator::EmulatedSm90Forward* best = nullptr;
   for (const auto& kernel : kernels) {
-    const Sm90Forward& c = kernel.config;
-    const bool serves = c.element == wanted.element && c.mixed_v == wanted.mixed_v &&
-                        c.out == wanted.out && c.amax == wanted.amax &&
-                        c.head_dim == wanted.head_dim && c.k_row_scales == wanted.k_row_scales &&
-                        c.k_block_scales == wanted.k_block_scales &&
-                        (!c.f16_scores || wanted.f16_scores) && (!c.code_exp || wanted.code_exp) &&
-                        !(c.ones && problem.lse) && !(c.split_keys && problem.packed);
-    const auto strangeness = [&wanted](const Sm90Forward& x) {
-      return std::tuple(x.code_exp != wanted.code_exp, x.f16_scores != wanted.f16_scores,
-                        x.pack_heads != wanted.pack_heads, x.early_start != wanted.early_start,
-                        x.split_keys != wanted.split_keys, x.block_n != wanted.block_n,
-                        x.cluster != wanted.cluster, x.warpgroups != wanted.warpgroups,
-                        x.stages != wanted.stages, x.scores_behind != wanted.scores_behind);
+    const Sm90ForwardConfig& c = kernel.config;
+    const bool serves = c.element == wanted.element && c.v_element == wanted.v_element &&
+                        c.out_element == wanted.out_element && c.amax == wanted.amax &&
+                        c.head_dim == wanted.head_dim && c.k_scales == wanted.k_scales &&
+                        c.scores <= wanted.scores && !(c.sum_rounded_p && problem.lse) &&
+                        !(sm90::is_split_kv(c) && problem.packed);
+    const auto strangeness = [&wanted](const Sm90ForwardConfig& x) {
+      const bool queued = x.schedule == Schedule::pv_first_queued;
+      return std::tuple(static_cast<int>(wanted.scores) - static_cast<int>(x.scores),
+                        x.pack_gqa != wanted.pack_gqa,
+                        sm90::is_split_kv(x) != sm90::is_split_kv(wanted),
+                        x.block_n != wanted.block_n, x.cluster != wanted.cluster,
+                        x.warpgroups != wanted.warpgroups, x.stages != wanted.stages,
+                        queued != (wanted.schedule == Schedule::pv_first_queued));
     };
     if (serves && (best == nullptr || strangeness(c) < strangeness(best->config))) best = &kernel;
   }
@@ -130,55 +133,49 @@ const emulator::EmulatedSm90Forward* emulated_sm90_forward(const Problem& proble
 }
 
 Status run_emulated(const emulator::EmulatedSm80Forward& kernel, const GpuInfo& chip,
-                    const Problem& posed, const Arguments& arguments,
+                    const Problem& run_problem, const Arguments& arguments,
                     const emulator::Settings& settings, const EmulatorThen& then) {
   const auto entry = [&](const void* p) { kernel.entry(*static_cast<const ForwardParams*>(p)); };
-  EmulatedFunction function{"sm80_forward " + brief_text(kernel.config),
-                            chip.arch,
-                            entry,
-                            global_memory(posed, arguments),
-                            settings,
-                            then};
+  EmulatedFunction function{"sm80_forward " + brief_text(kernel.config), chip.arch, entry,
+                            global_memory(run_problem, arguments),       settings,  then};
   const Gpu gpu{chip, &emulated_driver(), nullptr};
-  return launch_sm80_forward(gpu, {kernel.config, function.handle(), chip.sms}, posed, arguments,
-                             nullptr);
+  return launch_sm80_forward(gpu, {kernel.config, function.handle(), chip.sms}, run_problem,
+                             arguments, nullptr);
 }
 
 Status run_emulated(const emulator::EmulatedSm90Forward& kernel, const GpuInfo& chip,
-                    const Problem& posed, const Arguments& arguments,
+                    const Problem& run_problem, const Arguments& arguments,
                     const emulator::Settings& settings, const EmulatorThen& then) {
   const auto entry = [&](const void* p) {
     kernel.entry(*static_cast<const Sm90ForwardParams*>(p));
   };
-  EmulatedFunction function{"sm90_forward " + brief_text(kernel.config),
-                            chip.arch,
-                            entry,
-                            global_memory(posed, arguments),
-                            settings,
-                            then};
+  EmulatedFunction function{"sm90_forward " + brief_text(kernel.config), chip.arch, entry,
+                            global_memory(run_problem, arguments),       settings,  then};
   const Gpu gpu{chip, &emulated_driver(), nullptr};
-  return launch_sm90_forward(gpu, {kernel.config, function.handle()}, posed, arguments, nullptr);
+  // Always launched early: reads that do not wait for earlier grids are found.
+  const LoadedSm90Forward loaded{kernel.config, function.handle(), {}, true};
+  return launch_sm90_forward(gpu, loaded, run_problem, arguments, nullptr);
 }
 
-Result<Arguments> with_operands_for(const Sm90Forward& config, const Problem& posed,
+Result<Arguments> with_operands_for(const Sm90ForwardConfig& config, const Problem& run_problem,
                                     const Arguments& arguments, std::vector<std::byte>& memory) {
   const VLayout layout = v_layout(config);
   const GpuInfo& chip = *emulated_chip({Device::Kind::emulator, 90});
-  if (quantizers_of(posed, chip.arch, 16, layout).empty()) return arguments;
+  if (quantizers_of(run_problem, chip.arch, 16, layout).empty()) return arguments;
   constexpr std::size_t kAlignment = 64;
   constexpr std::byte kPoison{0x7f};  // NaN in FP8
-  const std::size_t bytes = prepared_bytes(posed, &arguments, layout);
+  const std::size_t bytes = prepared_bytes(run_problem, &arguments, layout);
   memory.assign(bytes + kAlignment, kPoison);
   void* workspace = memory.data();
   std::size_t room = memory.size();
   std::align(kAlignment, bytes, workspace, room);
   const PreparedCall call =
-      prepare_call(posed, arguments, workspace, chip.arch, emulated_quantize, layout);
+      prepare_call(run_problem, arguments, workspace, chip.arch, emulated_quantize, layout);
   Status found;
   for (std::size_t i = 0; i < call.count; ++i) {
     const QuantizeLaunch& pass = call.launches[i];
     const auto* const quantizer =
-        emulator::find_quantize(pass.config, static_cast<int>(posed.head_dim));
+        emulator::find_quantize(pass.config, static_cast<int>(run_problem.head_dim));
     if (quantizer == nullptr)
       return unsupported("quantizer", to_text(pass.config), "those of the emulator");
     run_emulated_quantizer(*quantizer, chip, pass, {}, [&found](const emulator::Machine& machine) {
@@ -189,7 +186,7 @@ Result<Arguments> with_operands_for(const Sm90Forward& config, const Problem& po
   return call.arguments;
 }
 
-Quantize emulated_quantize(const Quantize& chosen, std::int64_t head_dim) {
+QuantizeConfig emulated_quantize(const QuantizeConfig& chosen, std::int64_t head_dim) {
   const auto* const found = emulator::find_quantize(chosen, static_cast<int>(head_dim));
   return found != nullptr ? found->config : chosen;
 }
@@ -198,7 +195,7 @@ void run_emulated_quantizer(const emulator::EmulatedQuantize& kernel, const GpuI
                             const QuantizeLaunch& pass, const emulator::Settings& settings,
                             const EmulatorThen& then) {
   using Use = emulator::GlobalMemory::Use;
-  const Quantize& c = kernel.config;
+  const QuantizeConfig& c = kernel.config;
   emulator::GlobalMemory memory;
   const auto add = [&memory, &c](const QuantizeParams& p, const QuantizeMemory& x, bool only_amax) {
     memory.add(

@@ -25,19 +25,19 @@ const emulator::EmulatedSm90Forward* emulated_sm90_forward(const Problem& proble
 
 // Runs it on arguments in host memory, and hands over the machine with its findings.
 Status run_emulated(const emulator::EmulatedSm80Forward& kernel, const GpuInfo& chip,
-                    const Problem& posed, const Arguments& arguments,
+                    const Problem& run_problem, const Arguments& arguments,
                     const emulator::Settings& settings, const EmulatorThen& then);
 Status run_emulated(const emulator::EmulatedSm90Forward& kernel, const GpuInfo& chip,
-                    const Problem& posed, const Arguments& arguments,
+                    const Problem& run_problem, const Arguments& arguments,
                     const emulator::Settings& settings, const EmulatorThen& then);
 
 // The arguments as that kernel wants them: what a precision rounds rounded, 8-bit V transposed,
 // into `memory`, by the emulator's own quantizers. Their findings are a failure.
-Result<Arguments> with_operands_for(const Sm90Forward& config, const Problem& posed,
+Result<Arguments> with_operands_for(const Sm90ForwardConfig& config, const Problem& run_problem,
                                     const Arguments& arguments, std::vector<std::byte>& memory);
 
 // In place of a quantizer that would be chosen: one that the emulator has, if any.
-Quantize emulated_quantize(const Quantize& chosen, std::int64_t head_dim);
+QuantizeConfig emulated_quantize(const QuantizeConfig& chosen, std::int64_t head_dim);
 
 // The same for the quantizers of a call, whose configurations are some of the emulator's.
 void run_emulated_quantizer(const emulator::EmulatedQuantize& kernel, const GpuInfo& chip,

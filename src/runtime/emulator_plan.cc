@@ -61,18 +61,21 @@ class EmulatorPlan final : public Plan::Impl {
                                 : to_text(emulated_sm80_forward(problem, chip_, 16)->config);
     e.reason = fmt::format("of the kernels compiled for the emulator, the one for {} SMs of sm_{}",
                            chip_.sms, chip_.arch) +
-               describe_quantizers(problem, layout(), sm90_ != nullptr && sm90_->config.code_exp);
+               describe_quantizers(problem, layout(),
+                                   sm90_ != nullptr && sm90_->config.scores == ScoreType::f16_fast);
     e.workspace_bytes = workspace_bytes(problem, nullptr);
     return e;
   }
 
-  std::size_t workspace_bytes(const Problem& posed, const Arguments* arguments) const override {
-    return std::max(prepared_bytes(posed, arguments), prepared_bytes(posed, arguments, layout()));
+  std::size_t workspace_bytes(const Problem& run_problem,
+                              const Arguments* arguments) const override {
+    return std::max(prepared_bytes(run_problem, arguments),
+                    prepared_bytes(run_problem, arguments, layout()));
   }
 
-  Status run(const Problem& posed, const Arguments& arguments, Workspace workspace,
+  Status run(const Problem& run_problem, const Arguments& arguments, Workspace workspace,
              Stream /*stream*/) const override {
-    OCTAVO_RETURN_IF_ERROR(sm80_forward_serves(posed));
+    OCTAVO_RETURN_IF_ERROR(sm80_forward_serves(run_problem));
     OCTAVO_RETURN_IF_ERROR(validate_cu_seqlens(arguments));
     const emulator::Settings settings = current_settings();
     Status found;
@@ -83,15 +86,15 @@ class EmulatorPlan final : public Plan::Impl {
       for (std::size_t i = 0; i < call.count && found.ok(); ++i) {
         const QuantizeLaunch& pass = call.launches[i];
         const emulator::EmulatedQuantize* const quantizer =
-            emulator::find_quantize(pass.config, static_cast<int>(posed.head_dim));
-        if (quantizer == nullptr) return no_kernel(posed, row_alignment(arguments));
+            emulator::find_quantize(pass.config, static_cast<int>(run_problem.head_dim));
+        if (quantizer == nullptr) return no_kernel(run_problem, row_alignment(arguments));
         run_emulated_quantizer(*quantizer, chip_, pass, settings, judge);
       }
       return Status();
     };
     if (sm90_ != nullptr) {
-      const PreparedCall call =
-          prepare_call(posed, arguments, workspace.data, chip_.arch, emulated_quantize, layout());
+      const PreparedCall call = prepare_call(run_problem, arguments, workspace.data, chip_.arch,
+                                             emulated_quantize, layout());
       if (sm90_forward_reaches(call.arguments)) {
         OCTAVO_RETURN_IF_ERROR(quantize(call));
         if (found.ok())
@@ -100,14 +103,14 @@ class EmulatorPlan final : public Plan::Impl {
         return found;
       }
     }
-    OCTAVO_RETURN_IF_ERROR(sm80_forward_reads(posed));
+    OCTAVO_RETURN_IF_ERROR(sm80_forward_reads(run_problem));
     if (only_sm90_)
       return no_other_family("where strides or addresses are no multiples of 16 bytes");
     const PreparedCall call =
-        prepare_call(posed, arguments, workspace.data, chip_.arch, emulated_quantize);
+        prepare_call(run_problem, arguments, workspace.data, chip_.arch, emulated_quantize);
     const int alignment = row_alignment(call.arguments);
     const auto* const kernel = emulated_sm80_forward(problem, chip_, alignment);
-    if (kernel == nullptr) return no_kernel(posed, alignment);
+    if (kernel == nullptr) return no_kernel(run_problem, alignment);
     OCTAVO_RETURN_IF_ERROR(quantize(call));
     if (found.ok())
       OCTAVO_RETURN_IF_ERROR(

@@ -23,8 +23,8 @@ namespace {
 
 // A configuration that somebody asks for, of one kernel or the other.
 struct Forced {
-  std::optional<Sm80Forward> sm80;
-  std::optional<Sm90Forward> sm90;
+  std::optional<Sm80ForwardConfig> sm80;
+  std::optional<Sm90ForwardConfig> sm90;
 };
 
 // What keeps a Hopper chip from its own kernels; empty: nothing of the driver's.
@@ -43,8 +43,8 @@ bool takes_sm90(const Problem& problem, const GpuInfo& gpu) {
   return !is_forced(KernelFamily::sm80) && sm90_forward_serves(problem, gpu);
 }
 
-Sm90Forward without_extras(Sm90Forward config) {
-  config.pack_heads = config.early_start = false;
+Sm90ForwardConfig without_pack_gqa(Sm90ForwardConfig config) {
+  config.pack_gqa = false;
   return config;
 }
 
@@ -52,7 +52,7 @@ Sm90Forward without_extras(Sm90Forward config) {
 // which a CUDA graph capture must not be.
 class Sm80Kernels {
  public:
-  Sm80Kernels(const Problem& problem, const Gpu& gpu, std::optional<Sm80Forward> forced)
+  Sm80Kernels(const Problem& problem, const Gpu& gpu, std::optional<Sm80ForwardConfig> forced)
       : problem_(problem), gpu_(gpu), forced_(forced) {}
 
   int code_arch() const { return code_for(gpu_.info.arch).arch; }
@@ -86,7 +86,7 @@ class Sm80Kernels {
 
   const Problem& problem_;
   const Gpu& gpu_;
-  const std::optional<Sm80Forward> forced_;
+  const std::optional<Sm80ForwardConfig> forced_;
   mutable std::mutex mutex_;
   mutable std::array<std::optional<LoadedSm80Forward>, kAlignments.size()> kernels_;
 };
@@ -108,11 +108,12 @@ class GpuPlan final : public Plan::Impl {
     if (!uses_sm90_) return load_sm80();
     ChosenSm90Forward chosen = choose_sm90();
     Result<LoadedSm90Forward> made = load_sm90_forward(gpu_, chosen.config);
-    // Without a compiler, what is shipped: the same without what is gained by a kernel of its own.
-    const Sm90Forward plain = without_extras(chosen.config);
+    // Without a compiler, what is shipped.
+    const Sm90ForwardConfig plain = without_pack_gqa(chosen.config);
     if (!made.ok() && made.status().code() == ErrorCode::unsupported && !forced_.sm90 &&
         plain != chosen.config) {
-      chosen = {plain, chosen.reason + "; there is no compiler for packed heads or an early start"};
+      chosen.config = plain;
+      chosen.reason += "; there is no compiler for pack_gqa";
       made = load_sm90_forward(gpu_, plain);
     }
     // What is not shipped either is left to the sm80 family, which always has something.
@@ -120,11 +121,12 @@ class GpuPlan final : public Plan::Impl {
     if (!made.ok() && made.status().code() == ErrorCode::unsupported && may_be_another)
       return load_sm80();
     if (!made.ok()) return made.status();
-    const std::vector<Quantize> quantizers =
+    const std::vector<QuantizeConfig> quantizers =
         quantizers_of(problem, sm80_.code_arch(), 16, v_layout(made->config));
     OCTAVO_RETURN_IF_ERROR(quantizers_.load(quantizers));
-    prepares_ = sm90::codes_qk(made->config) || !quantizers.empty();
+    prepares_ = sm90::is_8bit_qk(made->config) || !quantizers.empty();
     sm90_ = *made;
+    sm90_->early_start = chosen.early_start;
     sm90_reason_ = chosen.reason;
     return {};
   }
@@ -137,7 +139,8 @@ class GpuPlan final : public Plan::Impl {
       e.config = to_text(sm90_->config);
       e.reason = sm90_reason_;
       if (!sm90_->note.empty()) e.reason += "; " + sm90_->note;
-      e.reason += describe_quantizers(problem, v_layout(sm90_->config), sm90_->config.code_exp);
+      e.reason += describe_quantizers(problem, v_layout(sm90_->config),
+                                      sm90_->config.scores == ScoreType::f16_fast);
       e.workspace_bytes = workspace_bytes(problem, nullptr);
       return e;
     }
@@ -156,55 +159,57 @@ class GpuPlan final : public Plan::Impl {
     return e;
   }
 
-  std::size_t workspace_bytes(const Problem& posed, const Arguments* arguments) const override {
+  std::size_t workspace_bytes(const Problem& run_problem,
+                              const Arguments* arguments) const override {
     // Which of the two families runs depends on strides and addresses.
-    const std::size_t of_sm80 = prepared_bytes(posed, arguments);
+    const std::size_t of_sm80 = prepared_bytes(run_problem, arguments);
     if (!sm90_) return of_sm80;
-    return std::max(of_sm80, prepared_bytes(posed, arguments, v_layout(sm90_->config)));
+    return std::max(of_sm80, prepared_bytes(run_problem, arguments, v_layout(sm90_->config)));
   }
 
-  Status run(const Problem& posed, const Arguments& arguments, Workspace workspace,
+  Status run(const Problem& run_problem, const Arguments& arguments, Workspace workspace,
              Stream stream) const override {
-    if (posed != problem) OCTAVO_RETURN_IF_ERROR(sm80_forward_serves(posed));
+    if (run_problem != problem) OCTAVO_RETURN_IF_ERROR(sm80_forward_serves(run_problem));
     if (sm90_ && prepares_) {
-      const PreparedCall call = prepare_call(posed, arguments, workspace.data, sm80_.code_arch(),
-                                             {}, v_layout(sm90_->config));
+      const PreparedCall call = prepare_call(run_problem, arguments, workspace.data,
+                                             sm80_.code_arch(), {}, v_layout(sm90_->config));
       if (sm90_forward_reaches(call.arguments)) {
         OCTAVO_RETURN_IF_ERROR(quantizers_.launch(call, stream));
         return launch_sm90_forward(gpu_, *sm90_, call.problem, call.arguments, stream);
       }
     } else if (sm90_ && sm90_forward_reaches(arguments)) {
-      return repeated_.launch(gpu_, *sm90_, posed, arguments, stream);
+      return repeated_.launch(gpu_, *sm90_, run_problem, arguments, stream);
     }
-    OCTAVO_RETURN_IF_ERROR(sm80_forward_reads(posed));
+    OCTAVO_RETURN_IF_ERROR(sm80_forward_reads(run_problem));
     if (forced_.sm90)
       return invalid("config", "of sm90_forward",
                      "one of sm80_forward where strides or addresses are no multiples of 16 bytes");
     if (only_sm90_)
       return no_other_family("where strides or addresses are no multiples of 16 bytes");
-    const PreparedCall call = prepare_call(posed, arguments, workspace.data, sm80_.code_arch());
+    const PreparedCall call =
+        prepare_call(run_problem, arguments, workspace.data, sm80_.code_arch());
     const Result<const LoadedSm80Forward*> found = sm80_.get(row_alignment(call.arguments));
     if (!found.ok()) return found.status();
     OCTAVO_RETURN_IF_ERROR(quantizers_.launch(call, stream));
     return launch_sm80_forward(gpu_, **found, call.problem, call.arguments, stream);
   }
 
-  Status run_empty(const Problem& posed, const Arguments& a, Stream stream) const override {
+  Status run_empty(const Problem& run_problem, const Arguments& a, Stream stream) const override {
     if (a.out_amax == nullptr) return {};
     const CurrentContext current(gpu_);
     OCTAVO_RETURN_IF_ERROR(current.status());
-    return clear_amax(*gpu_.driver, a.out_amax, amax_floats(posed, a), stream);
+    return clear_amax(*gpu_.driver, a.out_amax, amax_floats(run_problem, a), stream);
   }
 
   bool run_again(const Arguments& arguments, Stream stream, Status& status) const override {
     return sm90_ && repeated_.launch_again(gpu_, arguments, stream, status);
   }
 
-  Result<std::function<Status()>> bare_launch(const Problem& posed, const Arguments& arguments,
-                                              Stream stream) const {
+  Result<std::function<Status()>> bare_launch(const Problem& run_problem,
+                                              const Arguments& arguments, Stream stream) const {
     if (!sm90_ || prepares_ || !sm90_forward_reaches(arguments)) return std::function<Status()>();
     const auto launch = std::make_shared<Sm90ForwardLaunch>();
-    OCTAVO_RETURN_IF_ERROR(launch->prepare(gpu_, *sm90_, posed, arguments, stream));
+    OCTAVO_RETURN_IF_ERROR(launch->prepare(gpu_, *sm90_, run_problem, arguments, stream));
     return std::function<Status()>([launch, &d = *gpu_.driver] { return launch->launch(d); });
   }
 
@@ -216,8 +221,12 @@ class GpuPlan final : public Plan::Impl {
   }
 
   ChosenSm90Forward choose_sm90() const {
-    if (forced_.sm90) return {*forced_.sm90, "asked for"};
-    return choose_sm90_forward(problem, gpu_.info);
+    ChosenSm90Forward chosen = choose_sm90_forward(problem, gpu_.info);
+    if (forced_.sm90) {
+      chosen.config = *forced_.sm90;
+      chosen.reason = "asked for";
+    }
+    return chosen;
   }
 
   const Gpu& gpu_;
@@ -233,9 +242,10 @@ class GpuPlan final : public Plan::Impl {
 };
 
 // A configuration that somebody asks for must still fit the problem.
-Result<Sm80Forward> forced_sm80(const Problem& problem, const GpuInfo& gpu, std::string_view text) {
-  const Sm80Forward chosen = choose_sm80_forward(problem, gpu, 16).config;
-  Sm80Forward defaults;
+Result<Sm80ForwardConfig> forced_sm80(const Problem& problem, const GpuInfo& gpu,
+                                      std::string_view text) {
+  const Sm80ForwardConfig chosen = choose_sm80_forward(problem, gpu, 16).config;
+  Sm80ForwardConfig defaults;
   defaults.arch = chosen.arch;
   defaults.element = chosen.element;
   defaults.out = chosen.out;
@@ -243,7 +253,7 @@ Result<Sm80Forward> forced_sm80(const Problem& problem, const GpuInfo& gpu, std:
   defaults.head_dim = chosen.head_dim;
   defaults.load_bytes = chosen.load_bytes;
   defaults.k_row_scales = chosen.k_row_scales;
-  const Result<Sm80Forward> config = parse_sm80_forward(text, defaults);
+  const Result<Sm80ForwardConfig> config = parse_sm80_forward(text, defaults);
   if (!config.ok()) return config;
   OCTAVO_RETURN_IF_ERROR(feasible(*config, gpu.arch, gpu.smem_per_block_optin));
   if (config->arch != chosen.arch || config->element != chosen.element ||
@@ -255,39 +265,35 @@ Result<Sm80Forward> forced_sm80(const Problem& problem, const GpuInfo& gpu, std:
   return config;
 }
 
-Result<Sm90Forward> forced_sm90(const Problem& problem, const GpuInfo& gpu, std::string_view text) {
+Result<Sm90ForwardConfig> forced_sm90(const Problem& problem, const GpuInfo& gpu,
+                                      std::string_view text) {
   if (!sm90_forward_serves(problem, gpu))
     return invalid("config", "of sm90_forward",
                    fmt::format("one of sm80_forward for {}", unserved(problem, gpu)));
-  const Sm90Forward chosen = choose_sm90_forward(problem, gpu).config;
-  Sm90Forward defaults;
+  const Sm90ForwardConfig chosen = choose_sm90_forward(problem, gpu).config;
+  Sm90ForwardConfig defaults;
   defaults.element = chosen.element;
-  defaults.mixed_v = chosen.mixed_v;
-  defaults.out = chosen.out;
+  defaults.v_element = chosen.v_element;
+  defaults.out_element = chosen.out_element;
+  defaults.k_scales = chosen.k_scales;
   defaults.amax = chosen.amax;
-  if (sm90::codes_out(defaults)) defaults.own_o = false;
   defaults.head_dim = chosen.head_dim;
-  defaults.k_row_scales = chosen.k_row_scales;
-  defaults.k_block_scales = chosen.k_block_scales;
-  if (sm90::codes_qk(defaults)) {
-    defaults.own_o = false;
-    defaults.ones = chosen.ones;
-    defaults.fold_columns = chosen.fold_columns;
-    defaults.f16_scores = chosen.f16_scores;
-    defaults.code_exp = chosen.code_exp;
+  if (sm90::is_8bit_qk(defaults)) {
+    defaults.sum_rounded_p = chosen.sum_rounded_p;
+    defaults.pv_columns = chosen.pv_columns;
+    defaults.scores = chosen.scores;
   }
-  const Result<Sm90Forward> config = parse_sm90_forward(text, defaults);
+  const Result<Sm90ForwardConfig> config = parse_sm90_forward(text, defaults);
   if (!config.ok()) return config;
   OCTAVO_RETURN_IF_ERROR(feasible(*config, gpu.arch, gpu.smem_per_block_optin));
-  if (config->element != chosen.element || config->mixed_v != chosen.mixed_v ||
-      config->out != chosen.out || config->amax != chosen.amax ||
-      config->k_row_scales != chosen.k_row_scales ||
-      config->k_block_scales != chosen.k_block_scales ||
-      (config->f16_scores && !chosen.f16_scores) || (config->code_exp && !chosen.code_exp) ||
-      config->head_dim < problem.head_dim || (config->split_keys && problem.packed))
+  // Scores in FP32 serve every problem, and f16 those that f16_fast serves.
+  if (config->element != chosen.element || config->v_element != chosen.v_element ||
+      config->out_element != chosen.out_element || config->amax != chosen.amax ||
+      config->k_scales != chosen.k_scales || config->scores > chosen.scores ||
+      config->head_dim < problem.head_dim || (sm90::is_split_kv(*config) && problem.packed))
     return invalid("config", brief_text(*config),
                    fmt::format("{} for this problem{}", brief_text(defaults),
-                               problem.packed ? ", without split_keys" : ""));
+                               problem.packed ? ", with row_groups=0" : ""));
   return config;
 }
 
@@ -317,9 +323,9 @@ Result<std::function<Status()>> bare_launch(const Plan::Impl& plan, const Argume
                                             Stream stream) {
   const auto* const on_gpu = dynamic_cast<const GpuPlan*>(&plan);
   if (on_gpu == nullptr) return std::function<Status()>();
-  const Result<Problem> posed = problem_of(arguments, plan.problem.options);
-  if (!posed.ok()) return posed.status();
-  return on_gpu->bare_launch(*posed, arguments, stream);
+  const Result<Problem> run_problem = problem_of(arguments, plan.problem.options);
+  if (!run_problem.ok()) return run_problem.status();
+  return on_gpu->bare_launch(*run_problem, arguments, stream);
 }
 
 Result<std::vector<KernelSource>> gpu_kernels(const Problem& problem, Device device,
@@ -355,11 +361,11 @@ Result<std::shared_ptr<const Plan::Impl>> make_gpu_plan(const Problem& problem, 
   if (!gpu.ok()) return gpu.status();
   Forced forced;
   if (names_sm90_forward(config)) {
-    const Result<Sm90Forward> parsed = forced_sm90(problem, (*gpu)->info, config);
+    const Result<Sm90ForwardConfig> parsed = forced_sm90(problem, (*gpu)->info, config);
     if (!parsed.ok()) return parsed.status();
     forced.sm90 = *parsed;
   } else if (!config.empty()) {
-    const Result<Sm80Forward> parsed = forced_sm80(problem, (*gpu)->info, config);
+    const Result<Sm80ForwardConfig> parsed = forced_sm80(problem, (*gpu)->info, config);
     if (!parsed.ok()) return parsed.status();
     forced.sm80 = *parsed;
   }

@@ -32,30 +32,32 @@ std::size_t Plan::workspace_bytes(const Arguments& arguments) const {
 Status Plan::run(const Arguments& arguments, Workspace workspace, Stream stream) const {
   return without_exceptions([&]() -> Status {
     if (Status status; impl_->run_again(arguments, stream, status)) return status;
-    const Result<Problem> posed = problem_of(arguments, impl_->problem.options);
-    if (!posed.ok()) return posed.status();
-    if (*posed != impl_->problem) OCTAVO_RETURN_IF_ERROR(validate_run(impl_->problem, *posed));
-    return run_posed(*impl_, *posed, arguments, workspace, stream);
+    const Result<Problem> run_problem = problem_of(arguments, impl_->problem.options);
+    if (!run_problem.ok()) return run_problem.status();
+    if (*run_problem != impl_->problem)
+      OCTAVO_RETURN_IF_ERROR(validate_run(impl_->problem, *run_problem));
+    return run_validated(*impl_, *run_problem, arguments, workspace, stream);
   });
 }
 
 // Of the devices whose memory is the host's.
-Status Plan::Impl::run_empty(const Problem& posed, const Arguments& a, Stream /*stream*/) const {
-  std::fill_n(a.out_amax, amax_floats(posed, a), 0.0f);
+Status Plan::Impl::run_empty(const Problem& run_problem, const Arguments& a,
+                             Stream /*stream*/) const {
+  std::fill_n(a.out_amax, amax_floats(run_problem, a), 0.0f);
   return {};
 }
 
-Status run_posed(const Plan::Impl& plan, const Problem& posed, const Arguments& arguments,
-                 Workspace workspace, Stream stream) {
-  if (posed.batch == 0 || posed.heads_q == 0 || posed.len_q == 0)
-    return plan.run_empty(posed, arguments, stream);
-  const std::size_t needed = plan.workspace_bytes(posed, &arguments);
+Status run_validated(const Plan::Impl& plan, const Problem& run_problem, const Arguments& arguments,
+                     Workspace workspace, Stream stream) {
+  if (run_problem.batch == 0 || run_problem.heads_q == 0 || run_problem.len_q == 0)
+    return plan.run_empty(run_problem, arguments, stream);
+  const std::size_t needed = plan.workspace_bytes(run_problem, &arguments);
   if (workspace.bytes < needed || (workspace.data == nullptr && needed > 0))
     return invalid("workspace",
                    fmt::format("{} bytes at {}", workspace.bytes,
                                workspace.data == nullptr ? "null" : "a pointer"),
                    fmt::format("at least {} bytes for this problem", needed));
-  return plan.run(posed, arguments, workspace, stream);
+  return plan.run(run_problem, arguments, workspace, stream);
 }
 
 Result<std::shared_ptr<const Plan::Impl>> make_plan(const Problem& problem, Device device) {

@@ -47,7 +47,7 @@ Status StagedArguments::copy_array(const T* host, std::int64_t count, Device dev
   return made->upload(host, bytes);
 }
 
-Result<StagedArguments> StagedArguments::make(const Arguments& host, const Problem& posed,
+Result<StagedArguments> StagedArguments::make(const Arguments& host, const Problem& run_problem,
                                               Device device, std::size_t margin) {
   OCTAVO_RETURN_IF_ERROR(validate_cu_seqlens(host));
   StagedArguments staged;
@@ -67,7 +67,7 @@ Result<StagedArguments> StagedArguments::make(const Arguments& host, const Probl
   if (host.out_amax != nullptr) {
     const void* pointer = nullptr;
     OCTAVO_RETURN_IF_ERROR(
-        staged.copy_tensor(amax_view(posed, host), device, margin, staged.amax_, pointer));
+        staged.copy_tensor(amax_view(run_problem, host), device, margin, staged.amax_, pointer));
     on.out_amax = const_cast<float*>(static_cast<const float*>(pointer));
   }
   const auto copy_scales = [&](const ConstTensor& tensor, const Scales& from, Scales& to,
@@ -76,10 +76,11 @@ Result<StagedArguments> StagedArguments::make(const Arguments& host, const Probl
     return staged.copy_array(from.data, scales_extent(host, tensor, from, max_len), device,
                              to.data);
   };
-  OCTAVO_RETURN_IF_ERROR(copy_scales(host.q, host.q_scales, on.q_scales, posed.len_q));
-  OCTAVO_RETURN_IF_ERROR(copy_scales(host.k, host.k_scales, on.k_scales, posed.len_kv));
-  OCTAVO_RETURN_IF_ERROR(copy_scales(v_by_rows(host), host.v_scales, on.v_scales, posed.len_kv));
-  OCTAVO_RETURN_IF_ERROR(copy_scales(host.out, host.out_scales, on.out_scales, posed.len_q));
+  OCTAVO_RETURN_IF_ERROR(copy_scales(host.q, host.q_scales, on.q_scales, run_problem.len_q));
+  OCTAVO_RETURN_IF_ERROR(copy_scales(host.k, host.k_scales, on.k_scales, run_problem.len_kv));
+  OCTAVO_RETURN_IF_ERROR(
+      copy_scales(v_by_rows(host), host.v_scales, on.v_scales, run_problem.len_kv));
+  OCTAVO_RETURN_IF_ERROR(copy_scales(host.out, host.out_scales, on.out_scales, run_problem.len_q));
   OCTAVO_RETURN_IF_ERROR(
       staged.copy_array(host.cu_seqlens_q, host.sequences + 1, device, on.cu_seqlens_q));
   OCTAVO_RETURN_IF_ERROR(
@@ -102,11 +103,11 @@ Status StagedArguments::fetch(Stream stream) const {
 Status attention_from_host(const Arguments& arguments, const Options& options, Device device) {
   return without_exceptions([&]() -> Status {
     if (device.kind == Device::Kind::cpu) return attention(arguments, options, device);
-    const Result<Problem> posed = problem_of(arguments, options);
-    if (!posed.ok()) return posed.status();
-    const Result<StagedArguments> staged = StagedArguments::make(arguments, *posed, device);
+    const Result<Problem> run_problem = problem_of(arguments, options);
+    if (!run_problem.ok()) return run_problem.status();
+    const Result<StagedArguments> staged = StagedArguments::make(arguments, *run_problem, device);
     if (!staged.ok()) return staged.status();
-    const Result<Plan> made = plan(*posed, device);
+    const Result<Plan> made = plan(*run_problem, device);
     if (!made.ok()) return made.status();
     const Result<Buffer> workspace = Buffer::make(device, made->workspace_bytes(arguments));
     if (!workspace.ok()) return workspace.status();

@@ -12,8 +12,8 @@ class StagedArguments {
  public:
   // Copies every tensor with all that lies between its first and last element, and `margin` bytes
   // on either side (which must exist): what a kernel writes where it should not comes back too.
-  static Result<StagedArguments> make(const Arguments& host, const Problem& posed, Device device,
-                                      std::size_t margin = 0);
+  static Result<StagedArguments> make(const Arguments& host, const Problem& run_problem,
+                                      Device device, std::size_t margin = 0);
 
   const Arguments& on_device() const { return device_; }
   // Copies out, lse and out_amax, margins included, to the device again, as make() did.

@@ -28,14 +28,14 @@ TEST_P(BadInput, IsRefusedByNameAndNothingIsWritten) {
   Options options;
   ASSERT_TRUE(problem_of(call.arguments, options).ok());
   GetParam().plant(call.arguments, options);
-  const Result<Problem> posed = problem_of(call.arguments, options);
-  ASSERT_FALSE(posed.ok());
-  EXPECT_EQ(posed.status().code(), ErrorCode::invalid_argument);
-  EXPECT_NE(posed.status().message().find(GetParam().words), std::string::npos)
-      << posed.status().message();
-  EXPECT_NE(posed.status().message().find("supported"), std::string::npos);
+  const Result<Problem> run_problem = problem_of(call.arguments, options);
+  ASSERT_FALSE(run_problem.ok());
+  EXPECT_EQ(run_problem.status().code(), ErrorCode::invalid_argument);
+  EXPECT_NE(run_problem.status().message().find(GetParam().words), std::string::npos)
+      << run_problem.status().message();
+  EXPECT_NE(run_problem.status().message().find("supported"), std::string::npos);
   const Status status = attention(call.arguments, options);
-  EXPECT_EQ(status.message(), posed.status().message());
+  EXPECT_EQ(status.message(), run_problem.status().message());
   EXPECT_TRUE(call.untouched());
 }
 
@@ -224,19 +224,19 @@ TEST(Problem, BroadcastInputsAreAllowed) {
 TEST(Problem, ARunMustPoseThePlannedProblemUpToLengths) {
   Call call(2, 4, 2, 6, 5, 8);
   const Problem planned = problem_of(call.arguments).value();
-  Problem posed = planned;
-  posed.len_q = 100;
-  posed.batch = 7;
-  EXPECT_TRUE(validate_run(planned, posed).ok());
-  posed.q = DType::f16;
-  EXPECT_NE(validate_run(planned, posed).message().find("q dtype is f16"), std::string::npos);
-  posed = planned;
-  posed.heads_q = 2;
-  EXPECT_NE(validate_run(planned, posed).message().find("heads_q / heads_kv is 2 / 2"),
+  Problem run_problem = planned;
+  run_problem.len_q = 100;
+  run_problem.batch = 7;
+  EXPECT_TRUE(validate_run(planned, run_problem).ok());
+  run_problem.q = DType::f16;
+  EXPECT_NE(validate_run(planned, run_problem).message().find("q dtype is f16"), std::string::npos);
+  run_problem = planned;
+  run_problem.heads_q = 2;
+  EXPECT_NE(validate_run(planned, run_problem).message().find("heads_q / heads_kv is 2 / 2"),
             std::string::npos);
-  posed = planned;
-  posed.lse = false;
-  EXPECT_NE(validate_run(planned, posed).message().find("lse is absent"), std::string::npos);
+  run_problem = planned;
+  run_problem.lse = false;
+  EXPECT_NE(validate_run(planned, run_problem).message().find("lse is absent"), std::string::npos);
 }
 
 }  // namespace

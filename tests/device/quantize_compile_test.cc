@@ -16,7 +16,7 @@ struct Operands {
   int columns;
   bool amax_pass = false, hold = false, smooth = false;
 };
-constexpr Quantize of_operands(const Operands& o) {
+constexpr QuantizeConfig of_operands(const Operands& o) {
   const bool int8 = o.to == Element::int8;
   return {.arch = 90,
           .from = o.from,
@@ -31,7 +31,7 @@ constexpr Quantize of_operands(const Operands& o) {
           .smooth = o.smooth};
 }
 
-const Quantize kConfigs[] = {
+const QuantizeConfig kConfigs[] = {
     {.arch = 89, .to = Element::e4m3},
     {.arch = 90, .from = Element::bf16, .to = Element::e5m2, .group = ScaleGroup::block},
     {.arch = 80,
@@ -91,7 +91,7 @@ const Quantize kConfigs[] = {
 
 TEST(Quantize, CompilesWithoutSpills) {
   if (!nvrtc_version().ok()) GTEST_SKIP() << nvrtc_version().status().message();
-  for (const Quantize& config : kConfigs) {
+  for (const QuantizeConfig& config : kConfigs) {
     const Result<CompiledKernel> kernel = compile(kernel_source(config));
     ASSERT_TRUE(kernel.ok()) << to_text(config) << kernel.status().message();
     const Result<CubinInfo> info = read_cubin(kernel->image);
@@ -101,11 +101,12 @@ TEST(Quantize, CompilesWithoutSpills) {
 }
 
 TEST(Quantize, TextIsReadBack) {
-  for (const Quantize& config : kConfigs) {
-    const Result<Quantize> from_text = parse_quantize(to_text(config));
+  for (const QuantizeConfig& config : kConfigs) {
+    const Result<QuantizeConfig> from_text = parse_quantize(to_text(config));
     ASSERT_TRUE(from_text.ok()) << from_text.status().message();
     EXPECT_EQ(*from_text, config);
-    const Result<Quantize> from_brief = parse_quantize(brief_text(config), {.arch = config.arch});
+    const Result<QuantizeConfig> from_brief =
+        parse_quantize(brief_text(config), {.arch = config.arch});
     ASSERT_TRUE(from_brief.ok()) << from_brief.status().message();
     EXPECT_EQ(*from_brief, config);
   }

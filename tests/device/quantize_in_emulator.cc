@@ -8,23 +8,24 @@ namespace octavo::test {
 
 QuantizeLeft quantize_in_emulator(const QuantizeGiven& given) {
   QuantizeLeft left;
-  const Result<Problem> posed = problem_of(given.arguments, given.options);
-  const Status served = posed.ok() ? quantizers_serve(*posed) : posed.status();
+  const Result<Problem> run_problem = problem_of(given.arguments, given.options);
+  const Status served = run_problem.ok() ? quantizers_serve(*run_problem) : run_problem.status();
   if (!served.ok()) {
     ADD_FAILURE() << served.message();
     return left;
   }
-  const auto head_dim = static_cast<int>(posed->head_dim);
-  const auto substitute = [&](Quantize config, std::int64_t) {
+  const auto head_dim = static_cast<int>(run_problem->head_dim);
+  const auto substitute = [&](QuantizeConfig config, std::int64_t) {
     if (config.to == Element::e4m3) config.to = element_of(given.format);
     const emulator::EmulatedQuantize* const found = emulator::find_quantize(config, head_dim);
     return found != nullptr ? found->config : config;
   };
   std::byte* const workspace =
-      aligned_workspace(left, prepared_bytes(*posed, &given.arguments, given.layout));
+      aligned_workspace(left, prepared_bytes(*run_problem, &given.arguments, given.layout));
   const bool hopper = given.layout == VLayout::transposed;
   const GpuInfo& chip = *emulated_chip({Device::Kind::emulator, hopper ? 90 : 0});
-  left.call = prepare_call(*posed, given.arguments, workspace, chip.arch, substitute, given.layout);
+  left.call =
+      prepare_call(*run_problem, given.arguments, workspace, chip.arch, substitute, given.layout);
   set_format(given, left);
   for (std::size_t i = 0; i < left.call.count; ++i) {
     const QuantizeLaunch& pass = left.call.launches[i];

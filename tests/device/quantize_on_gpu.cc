@@ -9,21 +9,22 @@ namespace octavo::test {
 namespace {
 
 Status quantize_on(const Gpu& gpu, Device device, const QuantizeGiven& given, QuantizeLeft& left) {
-  const Result<Problem> posed = problem_of(given.arguments, given.options);
-  if (!posed.ok()) return posed.status();
-  const Result<StagedArguments> staged = StagedArguments::make(given.arguments, *posed, device);
+  const Result<Problem> run_problem = problem_of(given.arguments, given.options);
+  if (!run_problem.ok()) return run_problem.status();
+  const Result<StagedArguments> staged =
+      StagedArguments::make(given.arguments, *run_problem, device);
   if (!staged.ok()) return staged.status();
-  const std::size_t bytes = prepared_bytes(*posed, &given.arguments, given.layout);
+  const std::size_t bytes = prepared_bytes(*run_problem, &given.arguments, given.layout);
   std::byte* const host = aligned_workspace(left, bytes);
   const Result<Buffer> memory = Buffer::make(device, bytes);
   if (!memory.ok()) return memory.status();
   if (const Status sent = memory->upload(host, bytes); !sent.ok()) return sent;
 
-  const auto substitute = [&](Quantize config, std::int64_t) {
+  const auto substitute = [&](QuantizeConfig config, std::int64_t) {
     if (config.to == Element::e4m3) config.to = element_of(given.format);
     return config;
   };
-  left.call = prepare_call(*posed, staged->on_device(), memory->data(),
+  left.call = prepare_call(*run_problem, staged->on_device(), memory->data(),
                            code_for(gpu.info.arch).arch, substitute, given.layout);
   LoadedQuantizers quantizers(gpu);
   if (const Status ran = quantizers.launch(left.call, nullptr); !ran.ok()) return ran;

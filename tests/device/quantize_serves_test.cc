@@ -64,11 +64,11 @@ TEST(QuantizeServes, TheMixedModes) {
       EXPECT_EQ(left.q, element);
       EXPECT_EQ(left.k, element);
       EXPECT_EQ(left.v, input == DType::f32 ? DType::f16 : input);
-      const std::vector<Quantize> all = quantizers_of(p, 90, 16);
+      const std::vector<QuantizeConfig> all = quantizers_of(p, 90, 16);
       // K by heads takes two passes.
       const std::size_t of_qk = precision == Precision::fp8_mixed ? 3 : 2;
       EXPECT_EQ(all.size(), of_qk + (input == DType::f32 ? 1 : 0));
-      for (const Quantize& config : all) EXPECT_FALSE(config.operands || config.transposed);
+      for (const QuantizeConfig& config : all) EXPECT_FALSE(config.operands || config.transposed);
       const Status refused = sm80_forward_reads(p);
       EXPECT_EQ(refused.code(), ErrorCode::unsupported);
       EXPECT_EQ(refused.message().find("precision is " + std::string(name(precision)) + " for B=2"),
@@ -96,7 +96,7 @@ TEST(QuantizeServes, OneLaunchWhereAClusterHoldsV) {
     Problem p = wide_problem(DType::f16, Precision::fp8);
     p.batch = batch;
     p.len_kv = keys;
-    const std::vector<Quantize> all = quantizers_of(p, 90, 16, VLayout::transposed);
+    const std::vector<QuantizeConfig> all = quantizers_of(p, 90, 16, VLayout::transposed);
     EXPECT_TRUE(all.at(0).operands && all.at(0).hold);
     return all.size();
   };
@@ -107,7 +107,7 @@ TEST(QuantizeServes, OneLaunchWhereAClusterHoldsV) {
   // Scales that it does not know: an operand after the other.
   Problem p = wide_problem(DType::f16, Precision::fp8);
   p.options.quantization.qk = Granularity::row;
-  for (const Quantize& config : quantizers_of(p, 90, 16, VLayout::transposed))
+  for (const QuantizeConfig& config : quantizers_of(p, 90, 16, VLayout::transposed))
     EXPECT_FALSE(config.operands);
 }
 

@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include "device/sm90/byte_codes.cuh"
+#include "device/sm90/numerics/int8.cuh"
 #include "evidence/emulated_cases.h"
 #include "gpu/config_text.h"
 #include "numeric/formats.h"
@@ -19,17 +19,17 @@
 namespace octavo {
 namespace {
 
-constexpr Sm90Forward kInt8{.element = Element::int8,
-                            .warpgroups = 2,
-                            .overlap = false,
-                            .own_o = false,
-                            .fold_columns = 64,
-                            .k_block_scales = true};
-using Codes = sm90::ByteCodes<sm90::Geometry<sm90::ConfigOf<kInt8>>>;
+constexpr Sm90ForwardConfig kInt8{.element = Element::int8,
+                                  .v_element = Element::int8,
+                                  .k_scales = KScales::block,
+                                  .warpgroups = 2,
+                                  .schedule = Schedule::pv_first,
+                                  .pv_columns = 64};
+using Numerics = sm90::NumericsInt8<sm90::Geometry<sm90::ConfigOf<kInt8>>>;
 
 // Of both halves of a pair, whatever stands above the bytes.
 int byte_of(float t) {
-  const u32 pair = Codes::polynomial(t, t);
+  const u32 pair = Numerics::polynomial(t, t);
   EXPECT_EQ(pair & 0xff, pair >> 16 & 0xff);
   return static_cast<int>(pair & 0xff);
 }
@@ -38,7 +38,7 @@ TEST(EmulatorSm90, AByteByThePolynomialIsTheNearestOrOneBesideIt) {
   int before = 255, steps = 0;
   double squares = 0;
   for (float x = 0; x > -12; x -= 1e-4f, ++steps) {
-    const int byte = byte_of(ptx::fma_sat_f32(x, 1 / Codes::kReach, 1.0f));
+    const int byte = byte_of(ptx::fma_sat_f32(x, 1 / Numerics::kReach, 1.0f));
     const double exact = 255 * std::exp2(static_cast<double>(x));
     ASSERT_LE(std::abs(byte - static_cast<int>(std::lround(exact))), 1) << x;
     ASSERT_LE(byte, before) << x;
@@ -50,9 +50,9 @@ TEST(EmulatorSm90, AByteByThePolynomialIsTheNearestOrOneBesideIt) {
 
 TEST(EmulatorSm90, ThePolynomialLeavesNothingOfKeysThatAreNotSeen) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  for (const float x : {-kInfinity, -1e30f, -100.0f, -Codes::kReach})
-    EXPECT_EQ(byte_of(ptx::fma_sat_f32(x, 1 / Codes::kReach, 1.0f)), 0) << x;
-  EXPECT_EQ(byte_of(ptx::fma_sat_f32(1e-3f, 1 / Codes::kReach, 1.0f)), 255);
+  for (const float x : {-kInfinity, -1e30f, -100.0f, -Numerics::kReach})
+    EXPECT_EQ(byte_of(ptx::fma_sat_f32(x, 1 / Numerics::kReach, 1.0f)), 0) << x;
+  EXPECT_EQ(byte_of(ptx::fma_sat_f32(1e-3f, 1 / Numerics::kReach, 1.0f)), 255);
 }
 
 // One head of as many queries as keys, by every INT8 kernel of the list with scales of K's blocks.
@@ -80,24 +80,24 @@ class Int8Head {
   void check(Options options, double tolerance, const char* what,
              const std::vector<double>& exact = {}) {
     options.precision = Precision::int8;
-    const Result<Problem> posed = problem_of(arguments_, options);
-    ASSERT_TRUE(posed.ok()) << posed.status().message();
+    const Result<Problem> run_problem = problem_of(arguments_, options);
+    ASSERT_TRUE(run_problem.ok()) << run_problem.status().message();
     std::vector<double> expected(kKeys * kColumns);
     ASSERT_TRUE(reference(arguments_, options, expected.data()).ok());
     int kernels = 0;
     for (const emulator::EmulatedSm90Forward& kernel : emulator::sm90_forward_kernels()) {
-      const Sm90Forward& c = kernel.config;
-      if (!sm90::bytes_pv(c) || !c.k_block_scales || c.out != Element::f16 ||
-          c.head_dim != kColumns || c.pack_heads || c.amax || c.early_start)
+      const Sm90ForwardConfig& c = kernel.config;
+      if (!sm90::is_int8_pv(c) || c.k_scales != KScales::block || c.out_element != Element::f16 ||
+          c.head_dim != kColumns || c.pack_gqa || c.amax)
         continue;
       ++kernels;
       std::vector<std::byte> memory;
-      const Result<Arguments> given = with_operands_for(c, *posed, arguments_, memory);
+      const Result<Arguments> given = with_operands_for(c, *run_problem, arguments_, memory);
       ASSERT_TRUE(given.ok()) << given.status().message();
       auto& out = operands_->at(3).bits;
       out.fill(f16_from_f32(99));
-      const Status status = run_emulated(kernel, evidence::narrow_sm90_chip(), *posed, *given, {},
-                                         [](const emulator::Machine&) {});
+      const Status status = run_emulated(kernel, evidence::narrow_sm90_chip(), *run_problem, *given,
+                                         {}, [](const emulator::Machine&) {});
       ASSERT_TRUE(status.ok()) << status.message();
       int wrong = 0;  // or not a number
       for (std::size_t n = 0; n < expected.size(); ++n) {

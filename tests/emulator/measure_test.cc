@@ -106,7 +106,8 @@ TEST(EmulatorMeasure, TensorAndExponentialCountsFollowFromTheShape) {
     if (count.instruction.starts_with("mma.")) mma += count.times;
     if (count.instruction == "ex2") ex2 += count.times;
   }
-  EXPECT_EQ(mma, 2 * 4 * 2 * 128 * 128 * 64 / (16 * 8 * 16)) << first.brief << " " << first.posed;
+  EXPECT_EQ(mma, 2 * 4 * 2 * 128 * 128 * 64 / (16 * 8 * 16))
+      << first.brief << " " << first.case_name;
   EXPECT_GE(ex2, 2 * 4 * 128 * 128) << first.brief;
 }
 

@@ -158,7 +158,7 @@ TEST(EmulatorMixed, ThroughTheQuantizers) {
   for (const Precision precision : kMixedModes) {
     add(precision, DType::f16, 200, 70, [](Case&) {});  // rows that see no key
     add(precision, DType::f16, 5, 0, [](Case&) {});
-    // Without LSE sums come by ones.
+    // Without LSE the row sums add up the rounded P.
     add(precision, DType::f16, 100, 150, [](Case& c) { c.lse = false; });
     add(precision, DType::f16, 80, 200, [](Case& c) {
       c.lse = false;
@@ -208,14 +208,14 @@ TEST(EmulatorMixed, ExplainsWhatItDoes) {
   p.options.precision = Precision::int8_mixed;
   const auto told = [&p] { return explain(p, kHopper).value(); };
   EXPECT_EQ(told().kernel, "sm90_forward");
-  EXPECT_NE(told().config.find(".element=Element::int8,.mixed_v=MixedV::f16"), std::string::npos)
+  EXPECT_NE(told().config.find(".element=Element::int8,.v_element=Element::f16"), std::string::npos)
       << told().config;
   EXPECT_NE(told().reason.find("; Q becomes int8, K becomes int8 first"), std::string::npos)
       << told().reason;
   // Codes and scales: of Q by rows, of K by blocks of 64.
   EXPECT_EQ(told().workspace_bytes, 2U * 8 * 512 * 64 + 8 * 512 * 4 + 8 * 8 * 4);
   p.q = p.k = p.v = p.out = DType::bf16;
-  EXPECT_NE(told().config.find("mixed_v=MixedV::bf16"), std::string::npos) << told().config;
+  EXPECT_NE(told().config.find(".v_element=Element::bf16"), std::string::npos) << told().config;
   p.q = p.k = p.v = DType::f32;
   p.out = DType::f16;
   EXPECT_NE(told().reason.find("V becomes f16 first"), std::string::npos) << told().reason;
@@ -225,7 +225,7 @@ TEST(EmulatorMixed, ExplainsWhatItDoes) {
   p.v = DType::f16;
   p.k_scales = Granularity::block;
   p.k_block_rows = 64;
-  EXPECT_NE(told().config.find("mixed_v=MixedV::f16"), std::string::npos) << told().config;
+  EXPECT_NE(told().config.find(".v_element=Element::f16"), std::string::npos) << told().config;
   EXPECT_EQ(told().reason.find("first"), std::string::npos) << told().reason;
   EXPECT_EQ(told().workspace_bytes, 0U);
 }

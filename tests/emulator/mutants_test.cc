@@ -30,14 +30,14 @@ TEST(EmulatorMutants, OfKernelsWithWarpsAlongTheKeys) {
 
 // The smallest of the form that divides keys over a cluster, and of the form with a loader.
 TEST(EmulatorMutants, OfHopperKernels) {
-  const auto work = [](const Sm90Forward& c) {
+  const auto work = [](const Sm90ForwardConfig& c) {
     return c.warpgroups * c.head_dim * c.block_n * c.stages * (c.element == Element::f16 ? 1 : 2);
   };
   const emulator::EmulatedSm90Forward* clustered = nullptr;
   const emulator::EmulatedSm90Forward* loading = nullptr;
   for (const auto& kernel : emulator::sm90_forward_kernels()) {
-    if (kernel.config.split_keys && kernel.config.cluster == 1) continue;
-    const auto*& least = kernel.config.split_keys ? clustered : loading;
+    if (sm90::is_split_kv(kernel.config) && kernel.config.cluster == 1) continue;
+    const auto*& least = sm90::is_split_kv(kernel.config) ? clustered : loading;
     if (least == nullptr || work(kernel.config) < work(least->config)) least = &kernel;
   }
   for (const auto* kernel : {clustered, loading}) {
@@ -46,43 +46,55 @@ TEST(EmulatorMutants, OfHopperKernels) {
   }
 }
 
-// Who starts early must wait; rows of packed heads have ends of their own.
-TEST(EmulatorMutants, OfHopperKernelsThatStartEarlyOrPackHeads) {
-  int waits = 0, packed = 0;
-  for (const auto& kernel : emulator::sm90_forward_kernels()) {
-    const std::string name = "sm90_forward " + brief_text(kernel.config);
-    // Those of codes have no waits of their own for it.
-    const bool codes = sm90::codes_qk(kernel.config);
-    if (kernel.config.pack_heads && kernel.config.head_dim == 64 && !kernel.config.amax && !codes) {
-      ++packed;
-      expect_accounted_for(name);
-    }
-    // Mixed kernels and codes as outputs have the same waits.
-    const bool others = sm90::is_mixed(kernel.config) || sm90::codes_out(kernel.config);
-    if (!kernel.config.early_start || kernel.config.code_exp || others) continue;
-    const Result<std::vector<MutantReport>> reports = emulator_mutants(name);
-    ASSERT_TRUE(reports.ok()) << reports.status().message();
-    for (const Mutant& mutant : reports->at(0).mutants) {
-      EXPECT_TRUE(mutant.accounted_for()) << name << ": " << mutant.call << " survives";
-      const bool waits_for_grids = mutant.call.find("griddepcontrol.wait") != std::string::npos;
-      if (waits_for_grids && mutant.caught_by != "") ++waits;
-    }
-  }
-  EXPECT_GE(waits, 4);
-  EXPECT_EQ(packed, 1);
+// The first kernel that `takes` accepts.
+template <class Takes>
+const emulator::EmulatedSm90Forward* first_sm90_kernel(const Takes& takes) {
+  for (const auto& kernel : emulator::sm90_forward_kernels())
+    if (takes(kernel.config)) return &kernel;
+  return nullptr;
 }
 
-// In 8 bits, with scales of every key; with scores in FP16, of blocks of them and started early.
+// Rows of packed heads have ends of their own.
+TEST(EmulatorMutants, OfAHopperKernelWithPackGqa) {
+  const auto* const kernel = first_sm90_kernel([](const Sm90ForwardConfig& c) {
+    return c.pack_gqa && c.head_dim == 64 && !c.amax && !sm90::is_8bit_qk(c);
+  });
+  ASSERT_NE(kernel, nullptr);
+  expect_accounted_for("sm90_forward " + brief_text(kernel->config));
+}
+
+// A launch may start before earlier grids have ended: every way to memory waits for them.
+TEST(EmulatorMutants, WaitsForEarlierGridsAreMissed) {
+  for (const bool split : {false, true})
+    for (const Element element : {Element::f16, Element::e4m3}) {
+      const auto* const kernel = first_sm90_kernel([&](const Sm90ForwardConfig& c) {
+        return sm90::is_split_kv(c) == split && c.element == element && c.v_element == element;
+      });
+      ASSERT_NE(kernel, nullptr);
+      const std::string name = "sm90_forward " + brief_text(kernel->config);
+      const Result<std::vector<MutantReport>> reports = emulator_mutants(name);
+      ASSERT_TRUE(reports.ok()) << reports.status().message();
+      int waits = 0;
+      for (const Mutant& mutant : reports->at(0).mutants) {
+        EXPECT_TRUE(mutant.accounted_for()) << name << ": " << mutant.call << " survives";
+        const bool waits_for_grids = mutant.call.find("griddepcontrol.wait") != std::string::npos;
+        if (waits_for_grids && mutant.caught_by != "") ++waits;
+      }
+      EXPECT_GE(waits, 1) << name;
+    }
+}
+
+// In 8 bits, with scales of every key; with scores in FP16.
 TEST(EmulatorMutants, OfHopperKernelsIn8Bits) {
   const emulator::EmulatedSm90Forward* clustered = nullptr;
   const emulator::EmulatedSm90Forward* loading = nullptr;
   const emulator::EmulatedSm90Forward* in_pairs = nullptr;
   for (const auto& kernel : emulator::sm90_forward_kernels()) {
-    const Sm90Forward& c = kernel.config;
+    const Sm90ForwardConfig& c = kernel.config;
     if (sm90::is_mixed(c)) continue;
-    if (c.element == Element::e4m3 && c.k_row_scales && c.head_dim == 64)
-      (c.split_keys ? clustered : loading) = &kernel;
-    if (c.f16_scores && !c.code_exp && c.early_start && !c.split_keys) in_pairs = &kernel;
+    if (c.element == Element::e4m3 && c.k_scales == KScales::row && c.head_dim == 64)
+      (sm90::is_split_kv(c) ? clustered : loading) = &kernel;
+    if (c.scores == ScoreType::f16 && !sm90::is_split_kv(c)) in_pairs = &kernel;
   }
   for (const auto* kernel : {clustered, loading, in_pairs}) {
     ASSERT_NE(kernel, nullptr);
@@ -95,10 +107,11 @@ TEST(EmulatorMutants, OfMixedHopperKernels) {
   const emulator::EmulatedSm90Forward* clustered = nullptr;
   const emulator::EmulatedSm90Forward* loading = nullptr;
   for (const auto& kernel : emulator::sm90_forward_kernels()) {
-    const Sm90Forward& c = kernel.config;
-    if (!sm90::is_mixed(c) || !c.k_block_scales || c.head_dim != 64 || c.early_start) continue;
-    if (c.split_keys && c.cluster > 1 && c.element == Element::int8) clustered = &kernel;
-    if (!c.split_keys && c.mixed_v == MixedV::f16 && c.element == Element::e4m3) loading = &kernel;
+    const Sm90ForwardConfig& c = kernel.config;
+    if (!sm90::is_mixed(c) || c.k_scales != KScales::block || c.head_dim != 64) continue;
+    if (c.cluster > 1 && c.element == Element::int8) clustered = &kernel;
+    if (!sm90::is_split_kv(c) && c.v_element == Element::f16 && c.element == Element::e4m3)
+      loading = &kernel;
   }
   for (const auto* kernel : {clustered, loading}) {
     ASSERT_NE(kernel, nullptr);

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "emulator/long.h"
+#include "emulator/sm90_runner.h"
 #include "evidence/check.h"
 #include "evidence/emulated_cases.h"
 #include "gpu/config_text.h"
@@ -76,7 +77,7 @@ const Edge kEdges[] = {
     {50, 400, kNone, -1, -1, 1, 1, 1, kBhsd, 0, 4.0f},  // maxima that grow
 };
 
-Case case_of(const Edge& edge, const Sm90Forward& config, std::uint64_t seed) {
+Case case_of(const Edge& edge, const Sm90ForwardConfig& config, std::uint64_t seed) {
   Case c;
   c.batch = edge.batch;
   c.heads_q = edge.heads_q;
@@ -86,43 +87,21 @@ Case case_of(const Edge& edge, const Sm90Forward& config, std::uint64_t seed) {
   c.head_dim = config.head_dim - edge.columns_less * 2 / element_bytes(config.element);
   c.input = static_cast<DType>(config.element);
   evidence::pose_scales(config, c);
-  if (config.k_row_scales && edge.len_q % 3 == 0) {
+  if (config.k_scales == KScales::row && edge.len_q % 3 == 0) {
     c.qk_scales = Granularity::block;
     if (c.options.quantization.qk) c.options.quantization.qk = Granularity::block;
     c.options.quantization.block_rows = 50;
   }
-  c.out = static_cast<DType>(config.out);
+  c.out = static_cast<DType>(config.out_element);
   c.amax = config.amax;
   c.options.causal = edge.causal;
   c.options.window_left = edge.window_left;
   c.options.window_right = edge.window_right;
   c.layout = edge.layout;
   c.scale = edge.scale;
-  c.lse = !config.ones;
+  c.lse = !config.sum_rounded_p;
   c.seed = seed;
   return c;
-}
-
-Runner runner_of(const emulator::EmulatedSm90Forward& kernel, std::optional<std::uint64_t> seed) {
-  return plain_runner([&kernel, seed](const Arguments& arguments, const Options& options) {
-    const Result<Problem> posed = problem_of(arguments, options);
-    if (!posed.ok()) return posed.status();
-    std::vector<std::byte> memory;
-    const Result<Arguments> given = with_operands_for(kernel.config, *posed, arguments, memory);
-    if (!given.ok()) return given.status();
-    if (!sm90_forward_reaches(*given))
-      return Status{ErrorCode::device_error, "TMA does not reach the tensors"};
-    emulator::Settings settings;
-    settings.seed = seed;
-    Status found;
-    const Status status =
-        run_emulated(kernel, narrow_sm90_chip(), *posed, *given, settings,
-                     [&found](const emulator::Machine& machine) {
-                       if (!machine.report().clean())
-                         found = {ErrorCode::device_error, machine.report().text()};
-                     });
-    return status.ok() ? found : status;
-  });
 }
 
 // Every kernel meets one of the edges, and every edge some of the kernels; `make test-long`: eight.
@@ -136,7 +115,7 @@ TEST(EmulatorSm90, EveryKernelAtTheEdges) {
     std::size_t taken = 0;
     for (std::size_t i = 0; i < kEdgeCount && taken < edges_each; ++i) {
       const std::size_t at = (k * edges_each + i) % kEdgeCount;
-      if (kEdges[at].layout == Layout::packed && kernel.config.split_keys) continue;
+      if (kEdges[at].layout == Layout::packed && sm90::is_split_kv(kernel.config)) continue;
       ++taken;
       ++met[at];
       const std::optional<std::uint64_t> seed =
@@ -175,7 +154,7 @@ const Edge kPackedEdges[] = {
 TEST(EmulatorSm90, PackedHeads) {
   std::size_t packed = 0;
   for (const auto& kernel : emulator::sm90_forward_kernels()) {
-    if (!kernel.config.pack_heads) continue;
+    if (!kernel.config.pack_gqa) continue;
     ++packed;
     std::vector<Case> cases;
     for (const Edge& edge : kPackedEdges)
@@ -214,16 +193,18 @@ TEST(EmulatorSm90, RunAfterRun) {
 }
 
 // Of a block, by the exp unit: sixteens of keys by a polynomial are spread evenly.
-std::int64_t exponentials_of_row(const Sm90Forward& c) {
+std::int64_t exponentials_of_row(const Sm90ForwardConfig& c) {
   const int sixteens = c.block_n / 16;
-  return c.code_exp ? 0 : 16 * (sixteens - sixteens * sm90::sixteens_by_polynomial(c) / 4);
+  return c.scores == ScoreType::f16_fast
+             ? 0
+             : 16 * (sixteens - sixteens * sm90::polynomial_groups(c) / 4);
 }
 // Of the case without a mask: one tile of all rows and one of five, whole blocks of keys.
 TEST(EmulatorSm90, TensorAndExponentialCountsFollowFromTheShape) {
   const auto& kernels = emulator::sm90_forward_kernels();
   for (std::size_t k = 0; k < kernels.size(); k += 12) {
-    const Sm90Forward& c = kernels[k].config;
-    if (c.pack_heads) continue;
+    const Sm90ForwardConfig& c = kernels[k].config;
+    if (c.pack_gqa) continue;
     const Result<std::vector<MeasureReport>> reports =
         emulator_measure("sm90_forward " + brief_text(c));
     ASSERT_TRUE(reports.ok()) << reports.status().message();
@@ -234,31 +215,28 @@ TEST(EmulatorSm90, TensorAndExponentialCountsFollowFromTheShape) {
       if (count.instruction == "ex2.f16x2") ex2 += 2 * count.times;
     }
     // Where warpgroups divide the rows, one has the five; else all see them.
-    const std::int64_t tiles = c.split_keys ? 2 * c.row_groups : c.warpgroups + 1;
-    const std::int64_t blocks = tiles * (sm90::key_parts(c) * (c.stages + 1) + 1);
+    const std::int64_t tiles = sm90::is_split_kv(c) ? 2 * c.row_groups : c.warpgroups + 1;
+    const std::int64_t blocks = tiles * (sm90::kv_splits(c) * (c.stages + 1) + 1);
     const int qk_steps = c.head_dim * element_bytes(c.element) / 32;
-    const int pv_steps = c.block_n * element_bytes(sm90::v_element(c)) / 32;
-    const int parts =
-        (c.fold_columns == 0 ? 1 : c.head_dim / c.fold_columns) + (sm90::ones_apart(c) ? 1 : 0);
-    const int bias = sm90::biased_scores(c) ? 1 : 0;
+    const int pv_steps = c.block_n * element_bytes(c.v_element) / 32;
+    const int parts = c.pv_columns == 0 ? 1 : c.head_dim / c.pv_columns;
+    const int bias = sm90::has_biased_scores(c) ? 1 : 0;
     EXPECT_EQ(wgmma, 4 * blocks * (bias + qk_steps + parts * pv_steps))
         << brief_text(c);  // by warps
     const std::int64_t of_scores = exponentials_of_row(c);
-    // Of a tile's last block groups of keys that are not there may have none.
-    const std::int64_t full = blocks - (sm90::masks_groups(c) ? tiles : 0);
-    EXPECT_GE(ex2, full * sm90::kRows * of_scores) << brief_text(c);
+    EXPECT_GE(ex2, blocks * sm90::kRows * of_scores) << brief_text(c);
     EXPECT_LE(ex2, blocks * sm90::kRows * (of_scores + 16)) << brief_text(c);
   }
 }
 
 TEST(EmulatorSm90, EveryShippedConfigurationIsListed) {
   const std::vector<EmulatedKernel> kernels = emulated_kernels();
-  for (const Sm90Forward& config : shipped_sm90_configs())
+  for (const Sm90ForwardConfig& config : shipped_sm90_configs())
     EXPECT_TRUE(std::any_of(kernels.begin(), kernels.end(), [&](const EmulatedKernel& k) {
       return k.kernel == "sm90_forward" && k.config == to_text(config);
     })) << to_text(config);
   for (const int arch : {89, 90})
-    for (Sm80Forward config : shipped_configs(arch)) {
+    for (Sm80ForwardConfig config : shipped_configs(arch)) {
       config.arch = 89;
       EXPECT_TRUE(std::any_of(kernels.begin(), kernels.end(), [&](const EmulatedKernel& k) {
         return k.kernel == "sm80_forward" && k.config == to_text(config);
@@ -312,7 +290,7 @@ TEST(EmulatorSm90, ServesFewQueriesOfHeadsThatShareKeysTogether) {
   p.len_kv = 512;
   p.head_dim = p.head_dim_v = 64;
   const auto packs = [&p] {
-    return explain(p, kSm90).value().config.find("pack_heads=true") != std::string::npos;
+    return explain(p, kSm90).value().config.find("pack_gqa=true") != std::string::npos;
   };
   EXPECT_TRUE(packs());
   p.len_q = 64;
@@ -336,7 +314,7 @@ TEST(EmulatorSm90, StartsEarlyWhereAsked) {
   const auto early = [&] {
     char text[2048];
     EXPECT_EQ(octavo_explain(&a, &options, "emulator:90", text, sizeof text, nullptr), OCTAVO_OK);
-    return std::string_view(text).find("early_start=true") != std::string_view::npos;
+    return std::string_view(text).find("launched early") != std::string_view::npos;
   };
   EXPECT_FALSE(early());
   options.overlap_launch = 1;
@@ -432,20 +410,20 @@ TEST(EmulatorSm90, ScoresBelowZeroThatRise) {
   a.k = tensor(k, kKeys);
   a.v = tensor(v, kKeys);
   a.out = tensor(out, kRows);
-  const Result<Problem> posed = problem_of(a, {});
-  ASSERT_TRUE(posed.ok()) << posed.status().message();
+  const Result<Problem> run_problem = problem_of(a, {});
+  ASSERT_TRUE(run_problem.ok()) << run_problem.status().message();
   std::vector<double> expected(kRows * kColumns);
   ASSERT_TRUE(reference(a, {}, expected.data()).ok());
   int kernels = 0;
   for (const emulator::EmulatedSm90Forward& kernel : emulator::sm90_forward_kernels()) {
-    const Sm90Forward& c = kernel.config;
-    if (c.element != Element::f16 || c.out != Element::f16 || c.head_dim != kColumns ||
-        c.pack_heads || c.amax || c.early_start)
+    const Sm90ForwardConfig& c = kernel.config;
+    if (c.element != Element::f16 || c.out_element != Element::f16 || c.head_dim != kColumns ||
+        c.pack_gqa || c.amax)
       continue;
     ++kernels;
     out.bits.fill(f16_from_f32(99));
-    const Status status =
-        run_emulated(kernel, narrow_sm90_chip(), *posed, a, {}, [](const emulator::Machine&) {});
+    const Status status = run_emulated(kernel, narrow_sm90_chip(), *run_problem, a, {},
+                                       [](const emulator::Machine&) {});
     ASSERT_TRUE(status.ok()) << status.message();
     int wrong = 0;  // or not a number
     for (std::size_t n = 0; n < expected.size(); ++n) {

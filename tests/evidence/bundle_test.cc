@@ -99,7 +99,7 @@ TEST_F(BundleTest, KernelsAreHeldAgainstThoseBuiltHere) {
            "\n";
   };
   KernelInfo built;
-  built.config = "Sm90Forward{.arch=90}";
+  built.config = "Sm90ForwardConfig{.stages=2}";
   built.arch = 90;
   built.compiler = "NVRTC 13.0";
   built.sha256 = std::string(64, 'a');
@@ -121,7 +121,7 @@ TEST_F(BundleTest, KernelsAreHeldAgainstThoseBuiltHere) {
   report = verify_with({built});
   ASSERT_EQ(report.failures.size(), 1U);
   EXPECT_EQ(report.failures[0],
-            "kernel Sm90Forward{.arch=90} sm_90: the one built here is another.");
+            "kernel Sm90ForwardConfig{.stages=2} sm_90: the one built here is another.");
   report = verify_with({});
   EXPECT_TRUE(report.passed());
   EXPECT_EQ(report.not_compared[0], "kernels: none is compiled into this library.");

@@ -155,10 +155,10 @@ TEST(Cases, PosedWithoutValuesIsPosedWithThem) {
   for (std::size_t i = 0; i < cases.size(); i += 7) {
     const auto inputs = make_inputs(cases[i]);
     ASSERT_TRUE(inputs.ok());
-    const Posed posed = posed_by(cases[i]);
-    EXPECT_EQ(posed.problem, problem_of(inputs->given, cases[i].options).value())
+    const Posed run_problem = problem_for(cases[i]);
+    EXPECT_EQ(run_problem.problem, problem_of(inputs->given, cases[i].options).value())
         << cases[i].name();
-    EXPECT_EQ(posed.row_alignment, row_alignment(inputs->given)) << cases[i].name();
+    EXPECT_EQ(run_problem.row_alignment, row_alignment(inputs->given)) << cases[i].name();
   }
 }
 

@@ -125,29 +125,29 @@ TEST(Check, EveryRunnerHasAThread) {
   EXPECT_EQ(report->cases, 12);
 }
 
-// What each configuration is run with is its own: type, columns, and no ones beside an LSE.
+// What each configuration is run with is its own: type, columns, and exact sums beside an LSE.
 TEST(Check, ConfigurationsAndTheirCases) {
   std::set<std::string> configs;
   std::int64_t refused = 0;
   const std::vector<Case> cases = config_cases(42);
   EXPECT_GT(cases.size(), 5000U);
   for (const Case& c : cases) {
-    const Result<Sm90Forward> config = parse_sm90_forward(c.config);
+    const Result<Sm90ForwardConfig> config = parse_sm90_forward(c.config);
     ASSERT_TRUE(config.ok()) << config.status().message();
     EXPECT_EQ(static_cast<DType>(config->element), c.input);
-    EXPECT_EQ(static_cast<DType>(config->out), c.out);
+    EXPECT_EQ(static_cast<DType>(config->out_element), c.out);
     EXPECT_LE(c.head_dim, config->head_dim);
     EXPECT_EQ(c.head_dim % 8, 0);
-    EXPECT_FALSE(config->ones && c.lse);
+    EXPECT_FALSE(config->sum_rounded_p && c.lse);
     EXPECT_NE(c.name().find(c.config), std::string::npos);
     refused += feasible(*config, 90, 227 * 1024).ok() ? 0 : 1;
     configs.insert(c.config);
   }
   EXPECT_GT(static_cast<std::int64_t>(cases.size()) - refused, 5000);
   for (const sm90::TableRow& row : sm90::kTable) {
-    Sm90Forward config = sm90::config_of(row, Element::bf16);
+    Sm90ForwardConfig config = sm90::config_of(row, Element::bf16);
     EXPECT_TRUE(configs.contains(to_text(config))) << to_text(config);
-    config.ones = false;
+    config.sum_rounded_p = false;
     EXPECT_TRUE(configs.contains(to_text(config))) << to_text(config);
   }
 }
@@ -163,7 +163,7 @@ TEST(Check, TheEmulatorsCasesAndTheirConfigurations) {
   std::map<Element, int> of_element;
   for (const Case& c : *cases) {
     EXPECT_TRUE(emulated.contains(c.config)) << c.config;
-    const Result<Sm90Forward> config = parse_sm90_forward(c.config);
+    const Result<Sm90ForwardConfig> config = parse_sm90_forward(c.config);
     ASSERT_TRUE(config.ok()) << config.status().message();
     ++of_element[config->element];
   }

@@ -69,7 +69,7 @@ std::string counters_text(double tensor_active, double conflicts) {
 KernelInfo sound_kernel() {
   KernelInfo info;
   info.kernel = "sm90_forward";
-  info.config = "Sm90Forward{.arch=90,.element=Element::f16}";
+  info.config = "Sm90ForwardConfig{.element=Element::f16}";
   info.arch = 90;
   info.threads = 384;
   info.dynamic_smem_bytes = 200 * 1024;

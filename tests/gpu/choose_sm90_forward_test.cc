@@ -54,12 +54,12 @@ TEST(ChooseSm90, EveryHeadDimAndLengthGetsWhatTheChipRuns) {
           p.packed = packed;
           p.lse = lse;
           p.out = DType::f32;
-          const Sm90Forward c = choose_sm90_forward(p, h200()).config;
+          const Sm90ForwardConfig c = choose_sm90_forward(p, h200()).config;
           EXPECT_TRUE(feasible(c, 90).ok()) << d << " " << s << feasible(c, 90).message();
           EXPECT_GE(c.head_dim, d);
-          EXPECT_EQ(c.out, Element::f32);
-          EXPECT_FALSE(packed && c.split_keys) << d << " " << s;
-          EXPECT_FALSE(lse && c.ones) << d << " " << s;
+          EXPECT_EQ(c.out_element, Element::f32);
+          EXPECT_FALSE(packed && sm90::is_split_kv(c)) << d << " " << s;
+          EXPECT_FALSE(lse && c.sum_rounded_p) << d << " " << s;
         }
       }
     }
@@ -73,19 +73,18 @@ TEST(ChooseSm90, ScalesOfKByRowAreTheKernelsConcern) {
   struct Expected {
     Granularity granularity;
     std::int64_t block_rows;
-    bool by_row, by_block;
+    KScales k_scales;
   };
-  for (const Expected& e : {Expected{Granularity::tensor, 64, false, false},
-                            {Granularity::head, 64, false, false},
-                            {Granularity::block, 64, false, true},
-                            {Granularity::block, 128, false, true},
-                            {Granularity::block, 50, true, false},
-                            {Granularity::row, 64, true, false}}) {
+  for (const Expected& e : {Expected{Granularity::tensor, 64, KScales::head},
+                            {Granularity::head, 64, KScales::head},
+                            {Granularity::block, 64, KScales::block},
+                            {Granularity::block, 128, KScales::block},
+                            {Granularity::block, 50, KScales::row},
+                            {Granularity::row, 64, KScales::row}}) {
     p.k_scales = e.granularity;
     p.k_block_rows = e.block_rows;
-    const Sm90Forward c = choose_sm90_forward(p, h200()).config;
-    EXPECT_EQ(c.k_row_scales, e.by_row) << name(e.granularity) << e.block_rows;
-    EXPECT_EQ(c.k_block_scales, e.by_block) << name(e.granularity) << e.block_rows;
+    const Sm90ForwardConfig c = choose_sm90_forward(p, h200()).config;
+    EXPECT_EQ(c.k_scales, e.k_scales) << name(e.granularity) << e.block_rows;
     EXPECT_EQ(c.element, Element::e5m2);
     EXPECT_TRUE(feasible(c, 90).ok()) << feasible(c, 90).message();
   }
@@ -105,7 +104,7 @@ TEST(ChooseSm90, EveryProblemOf8BitsGetsAKernelThatFits) {
             p.k_block_rows = 64;
             p.packed = packed;
             p.lse = s == 512;
-            const Sm90Forward c = choose_sm90_forward(p, h200()).config;
+            const Sm90ForwardConfig c = choose_sm90_forward(p, h200()).config;
             EXPECT_EQ(c.element, element_of(type));
             EXPECT_TRUE(feasible(c, 90).ok()) << name(type) << " " << d << " " << s << " "
                                               << name(scales) << ": " << feasible(c, 90).message();
@@ -118,9 +117,9 @@ TEST(ChooseSm90, MixedProblemsTakeRowsOf16Bits) {
     for (std::int64_t d = 8; d <= 256; d += 8)
       for (const std::int64_t s : {0, 1, 64, 512, 2048, 16384})
         for (const bool packed : {false, true})
-          for (const auto& [qk, by_row, by_block] : {std::tuple{Granularity::row, true, false},
-                                                     {Granularity::block, false, true},
-                                                     {Granularity::head, false, false}}) {
+          for (const auto& [qk, k_scales] : {std::pair{Granularity::row, KScales::row},
+                                             {Granularity::block, KScales::block},
+                                             {Granularity::head, KScales::head}}) {
             Problem p = problem(2, 8, s, d);
             p.packed = packed;
             p.lse = s == 512;
@@ -129,25 +128,24 @@ TEST(ChooseSm90, MixedProblemsTakeRowsOf16Bits) {
             p.options.quantization.qk = qk;
             EXPECT_TRUE(sm90_forward_serves(p, h200()));
             const ChosenSm90Forward chosen = choose_sm90_forward(p, h200());
-            const Sm90Forward& c = chosen.config;
+            const Sm90ForwardConfig& c = chosen.config;
             EXPECT_TRUE(feasible(c, 90).ok()) << d << " " << s << feasible(c, 90).message();
             EXPECT_GE(c.head_dim, d);
             EXPECT_EQ(c.element,
                       precision == Precision::int8_mixed ? Element::int8 : Element::e4m3);
-            EXPECT_EQ(c.mixed_v, d % 16 == 0 ? MixedV::f16 : MixedV::bf16);
-            EXPECT_EQ(c.out, sm90::v_element(c));
-            EXPECT_EQ(c.k_row_scales, by_row);
-            EXPECT_EQ(c.k_block_scales, by_block);
-            EXPECT_FALSE(c.own_o || c.pack_heads || c.f16_scores || c.fold_columns != 0);
-            EXPECT_FALSE(packed && c.split_keys) << d << " " << s;
-            EXPECT_FALSE(p.lse && c.ones) << d << " " << s;
+            EXPECT_EQ(c.v_element, d % 16 == 0 ? Element::f16 : Element::bf16);
+            EXPECT_EQ(c.out_element, c.v_element);
+            EXPECT_EQ(c.k_scales, k_scales);
+            EXPECT_FALSE(c.pack_gqa || sm90::has_f16_scores(c) || c.pv_columns != 0);
+            EXPECT_FALSE(packed && sm90::is_split_kv(c)) << d << " " << s;
+            EXPECT_FALSE(p.lse && c.sum_rounded_p) << d << " " << s;
             EXPECT_EQ(v_layout(c), VLayout::rows);
             EXPECT_NE(chosen.reason.find("by the table of 16-bit kernels"), std::string::npos);
           }
   Problem p = problem(1, 8, 512, 64);
   p.q = p.k = DType::e5m2;
   EXPECT_TRUE(sm90_forward_serves(p, h200()));
-  EXPECT_EQ(choose_sm90_forward(p, h200()).config.mixed_v, MixedV::f16);
+  EXPECT_EQ(choose_sm90_forward(p, h200()).config.v_element, Element::f16);
   p.k = DType::e4m3;
   EXPECT_FALSE(sm90_forward_serves(p, h200()));
   p.q = p.k = DType::sim8;
@@ -161,58 +159,57 @@ TEST(ChooseSm90, MixedProblemsTakeRowsOf16Bits) {
 TEST(ChooseSm90, ScoresInFp16WhereTheyFit) {
   Problem p = problem(1, 8, 512, 64);
   p.options.precision = Precision::fp8;
-  EXPECT_TRUE(choose_sm90_forward(p, h200()).config.f16_scores);
-  EXPECT_FALSE(choose_sm90_forward(p, h200()).config.code_exp);
+  const auto scores = [&p] { return choose_sm90_forward(p, h200()).config.scores; };
+  EXPECT_EQ(scores(), ScoreType::f16);
   p.options.quantization.qk = Granularity::row;
-  EXPECT_FALSE(choose_sm90_forward(p, h200()).config.f16_scores);
+  EXPECT_EQ(scores(), ScoreType::f32);
   p.options.quantization = {};
   p.options.precision = Precision::int8;
-  EXPECT_FALSE(choose_sm90_forward(p, h200()).config.f16_scores);
+  EXPECT_EQ(scores(), ScoreType::f32);
 
   p.options.precision = Precision::native;
   p.q = p.k = p.v = DType::e4m3;
-  EXPECT_FALSE(choose_sm90_forward(p, h200()).config.f16_scores);
+  EXPECT_EQ(scores(), ScoreType::f32);
   p.q_largest_code = 30;
-  EXPECT_FALSE(choose_sm90_forward(p, h200()).config.f16_scores) << "448 of K's";
+  EXPECT_EQ(scores(), ScoreType::f32) << "448 of K's";
   p.k_largest_code = 30;
-  EXPECT_TRUE(choose_sm90_forward(p, h200()).config.f16_scores);
+  EXPECT_EQ(scores(), ScoreType::f16);
   p.k_largest_code = 36;
-  EXPECT_FALSE(choose_sm90_forward(p, h200()).config.f16_scores) << "64 * 30 * 36 > 65504";
+  EXPECT_EQ(scores(), ScoreType::f32) << "64 * 30 * 36 > 65504";
 }
 
-TEST(ChooseSm90, CodesByArithmeticWhereTheyAreAskedFor) {
+TEST(ChooseSm90, FastExpWhereItIsAskedFor) {
   for (const std::int64_t d : {64, 128, 256}) {
     Problem p = problem(1, 8, 512, d);
     p.options.precision = Precision::fp8_fast;
-    const Sm90Forward c = choose_sm90_forward(p, h200()).config;
-    EXPECT_TRUE(c.f16_scores) << d;
-    EXPECT_TRUE(c.code_exp) << d;
+    EXPECT_EQ(choose_sm90_forward(p, h200()).config.scores, ScoreType::f16_fast) << d;
     p.packed = true;
-    EXPECT_TRUE(choose_sm90_forward(p, h200()).config.code_exp) << d;
-    EXPECT_FALSE(choose_sm90_forward(p, h200()).config.split_keys) << d;
+    EXPECT_EQ(choose_sm90_forward(p, h200()).config.scores, ScoreType::f16_fast) << d;
+    EXPECT_FALSE(sm90::is_split_kv(choose_sm90_forward(p, h200()).config)) << d;
     p.packed = false;
     p.lse = true;
-    EXPECT_FALSE(choose_sm90_forward(p, h200()).config.code_exp) << d;
+    EXPECT_EQ(choose_sm90_forward(p, h200()).config.scores, ScoreType::f16) << d;
   }
 }
 
 // It may start while its own quantizers run, and waits for them.
 TEST(ChooseSm90, EightBitsStartEarlyBehindOurQuantizers) {
   Problem p = problem(1, 8, 512, 64);
-  EXPECT_FALSE(choose_sm90_forward(p, h200()).config.early_start);
+  EXPECT_FALSE(choose_sm90_forward(p, h200()).early_start);
   p.options.precision = Precision::fp8;
-  EXPECT_TRUE(choose_sm90_forward(p, h200()).config.early_start);
+  EXPECT_TRUE(choose_sm90_forward(p, h200()).early_start);
   p.options.precision = Precision::native;
   p.q = p.k = p.v = DType::e4m3;
-  EXPECT_TRUE(choose_sm90_forward(p, h200()).config.early_start) << "V is transposed first";
+  EXPECT_TRUE(choose_sm90_forward(p, h200()).early_start) << "V is transposed first";
   p.v_layout = VLayout::transposed;
-  EXPECT_FALSE(choose_sm90_forward(p, h200()).config.early_start);
+  EXPECT_FALSE(choose_sm90_forward(p, h200()).early_start);
 }
 
 TEST(ChooseSm90, SmallGridsDivideKeysAndLargeOnesRows) {
   for (const std::int64_t d : {64, 128}) {
-    EXPECT_TRUE(choose_sm90_forward(problem(1, 8, 512, d), h200()).config.split_keys) << d;
-    EXPECT_FALSE(choose_sm90_forward(problem(8, 32, 2048, d), h200()).config.split_keys) << d;
+    EXPECT_TRUE(sm90::is_split_kv(choose_sm90_forward(problem(1, 8, 512, d), h200()).config)) << d;
+    EXPECT_FALSE(sm90::is_split_kv(choose_sm90_forward(problem(8, 32, 2048, d), h200()).config))
+        << d;
   }
 }
 
@@ -243,20 +240,20 @@ Problem few_queries(std::int64_t batch, std::int64_t heads_q, std::int64_t heads
 TEST(ChooseSm90, FewQueriesOfHeadsThatShareKeysArePacked) {
   for (const std::int64_t len_q : {1, 4, 16, 32}) {
     const ChosenSm90Forward chosen = choose_sm90_forward(few_queries(8, 32, 8, len_q), h200());
-    EXPECT_TRUE(chosen.config.pack_heads) << len_q;
+    EXPECT_TRUE(chosen.config.pack_gqa) << len_q;
     EXPECT_TRUE(feasible(chosen.config, 90).ok());
     EXPECT_NE(chosen.reason.find("of several heads"), std::string::npos) << chosen.reason;
   }
-  EXPECT_FALSE(choose_sm90_forward(few_queries(8, 32, 32, 4), h200()).config.pack_heads);
-  EXPECT_FALSE(choose_sm90_forward(few_queries(8, 32, 8, 33), h200()).config.pack_heads);
+  EXPECT_FALSE(choose_sm90_forward(few_queries(8, 32, 32, 4), h200()).config.pack_gqa);
+  EXPECT_FALSE(choose_sm90_forward(few_queries(8, 32, 8, 33), h200()).config.pack_gqa);
   Problem p = few_queries(8, 32, 8, 4);
   p.packed = true;
-  EXPECT_FALSE(choose_sm90_forward(p, h200()).config.pack_heads);
+  EXPECT_FALSE(choose_sm90_forward(p, h200()).config.pack_gqa);
   // The head ratio is of the company that a row's bits must not depend on.
   p.packed = false;
   p.options.batch_invariant = true;
-  const Sm90Forward config = choose_sm90_forward(p, h200()).config;
-  EXPECT_FALSE(config.pack_heads);
+  const Sm90ForwardConfig config = choose_sm90_forward(p, h200()).config;
+  EXPECT_FALSE(config.pack_gqa);
   p.batch = 1;
   p.heads_q = p.heads_kv = 1;
   EXPECT_EQ(choose_sm90_forward(p, h200()).config, config);
@@ -264,11 +261,12 @@ TEST(ChooseSm90, FewQueriesOfHeadsThatShareKeysArePacked) {
 
 TEST(ChooseSm90, WhoMayStartEarlyDoes) {
   Problem p = problem(1, 8, 512, 64);
-  Sm90Forward config = choose_sm90_forward(p, h200()).config;
-  EXPECT_FALSE(config.early_start);
+  const ChosenSm90Forward waits = choose_sm90_forward(p, h200());
+  EXPECT_FALSE(waits.early_start);
   p.options.overlap_launch = true;
-  config.early_start = true;
-  EXPECT_EQ(choose_sm90_forward(p, h200()).config, config);
+  const ChosenSm90Forward early = choose_sm90_forward(p, h200());
+  EXPECT_TRUE(early.early_start);
+  EXPECT_EQ(early.config, waits.config);
 }
 
 // Codes are stored from registers. What clears the largest magnitudes is no kernel that could be
@@ -276,17 +274,16 @@ TEST(ChooseSm90, WhoMayStartEarlyDoes) {
 TEST(ChooseSm90, OutputsOf8BitsAndTheLargest) {
   for (const std::int64_t length : {512, 4096}) {
     Problem p = problem(1, 8, length, 128);
-    Sm90Forward config = choose_sm90_forward(p, h200()).config;
+    Sm90ForwardConfig config = choose_sm90_forward(p, h200()).config;
     p.out = DType::e4m3;
     p.options.overlap_launch = true;
-    config.out = Element::e4m3;
-    config.own_o = false;
-    config.early_start = true;
+    config.out_element = Element::e4m3;
+    EXPECT_TRUE(choose_sm90_forward(p, h200()).early_start);
     EXPECT_EQ(choose_sm90_forward(p, h200()).config, config);
     EXPECT_TRUE(feasible(config, 90).ok());
     p.out_amax = true;
     config.amax = true;
-    config.early_start = false;
+    EXPECT_FALSE(choose_sm90_forward(p, h200()).early_start);
     EXPECT_EQ(choose_sm90_forward(p, h200()).config, config);
     EXPECT_TRUE(feasible(config, 90).ok());
   }
@@ -300,18 +297,17 @@ TEST(ChooseSm90, PacksHeadsInEveryFormat) {
       p.heads_kv = 8;
       p.len_kv = 4096;
       p.q = p.k = p.v = input;
-      const Sm90Forward c = choose_sm90_forward(p, h200()).config;
-      EXPECT_TRUE(c.pack_heads) << name(input) << " " << d;
+      const Sm90ForwardConfig c = choose_sm90_forward(p, h200()).config;
+      EXPECT_TRUE(c.pack_gqa) << name(input) << " " << d;
       EXPECT_TRUE(feasible(c, 90).ok()) << feasible(c, 90).message();
       p.options.batch_invariant = true;
-      EXPECT_FALSE(choose_sm90_forward(p, h200()).config.pack_heads) << name(input) << " " << d;
+      EXPECT_FALSE(choose_sm90_forward(p, h200()).config.pack_gqa) << name(input) << " " << d;
     }
 }
 
 // FP8 of one kind for Q and K, and of the other for V: the same rows, and V's own type.
 TEST(ChooseSm90, BothKindsOfFp8) {
-  for (const auto& [qk, v, mixed] : {std::tuple{DType::e4m3, DType::e5m2, MixedV::e5m2},
-                                     {DType::e5m2, DType::e4m3, MixedV::e4m3}}) {
+  for (const auto& [qk, v] : {std::pair{DType::e4m3, DType::e5m2}, {DType::e5m2, DType::e4m3}}) {
     Problem p = problem(1, 8, 512, 64);
     p.q = p.k = qk;
     p.v = v;
@@ -323,10 +319,9 @@ TEST(ChooseSm90, BothKindsOfFp8) {
                           "serves the problem and all tensors have addresses and strides of 16 "
                           "bytes.",
                           name(qk), name(v)));
-    const Sm90Forward c = choose_sm90_forward(p, h200()).config;
+    const Sm90ForwardConfig c = choose_sm90_forward(p, h200()).config;
     EXPECT_EQ(c.element, element_of(qk));
-    EXPECT_EQ(c.mixed_v, mixed);
-    EXPECT_EQ(sm90::v_element(c), element_of(v));
+    EXPECT_EQ(c.v_element, element_of(v));
     EXPECT_EQ(v_layout(c), VLayout::transposed);
     EXPECT_TRUE(feasible(c, 90).ok()) << feasible(c, 90).message();
     p.k = v;
@@ -340,7 +335,7 @@ TEST(ChooseSm90, TheReasonNamesTheEstimate) {
   const Problem p = problem(1, 8, 512, 64);
   double least = 1e9;
   for (const sm90::TableRow& row : sm90::kTable)
-    if (row.head_dim == 64) least = std::min(least, estimated_us(row, p, h200()));
+    if (row.config.head_dim == 64) least = std::min(least, estimated_us(row, p, h200()));
   const std::string reason = choose_sm90_forward(p, h200()).reason;
   EXPECT_NE(reason.find(fmt::format("{:.3g} us", least)), std::string::npos) << reason;
 }
@@ -380,8 +375,7 @@ TEST(LaunchSm90, ParamsOfPackedHeads) {
   a.q = ConstTensor::bhsd(reinterpret_cast<void*>(0x1000), DType::f16, 2, 6, 5, 64);
   a.k = a.v = ConstTensor::bhsd(reinterpret_cast<void*>(0x20000), DType::f16, 2, 2, 300, 64);
   a.out = Tensor::bhsd(reinterpret_cast<void*>(0x900000), DType::f16, 2, 6, 5, 64);
-  const Sm90Forward config{
-      .warpgroups = 1, .split_keys = true, .persistent = false, .pack_heads = true};
+  const Sm90ForwardConfig config{.warpgroups = 1, .row_groups = 1, .pack_gqa = true};
   const Sm90ForwardParams params = sm90_forward_params(*problem_of(a), a, config, h200());
   EXPECT_EQ(params.query_bits, 3);
   EXPECT_EQ(params.row_tiles, 1);

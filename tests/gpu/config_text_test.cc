@@ -11,23 +11,25 @@ namespace octavo {
 namespace {
 
 TEST(ConfigText, OneForm) {
-  EXPECT_TRUE(to_text(Sm80Forward{})
-                  .starts_with("Sm80Forward{.arch=80,.element=Element::f16,.out=Element::"))
-      << to_text(Sm80Forward{});
-  EXPECT_EQ(to_text(Sm80Forward{}).find(' '), std::string::npos);
+  EXPECT_TRUE(to_text(Sm80ForwardConfig{})
+                  .starts_with("Sm80ForwardConfig{.arch=80,.element=Element::f16,.out=Element::"))
+      << to_text(Sm80ForwardConfig{});
+  EXPECT_EQ(to_text(Sm80ForwardConfig{}).find(' '), std::string::npos);
 }
 
 // Another value for each kind of field.
 void change(int& x) { x += 7; }
-void change(MixedV& x) { x = MixedV::bf16; }
+void change(KScales& x) { x = KScales::row; }
+void change(Schedule& x) { x = Schedule::in_turn; }
+void change(ScoreType& x) { x = ScoreType::f16_fast; }
 void change(bool& x) { x = !x; }
 void change(Element& x) { x = x == Element::sim8 ? Element::f32 : Element::sim8; }
 void change(ExpForm& x) { x = x == ExpForm::f16x2 ? ExpForm::f32 : ExpForm::f16x2; }
 
-Result<Sm80Forward> parsed_as(const Sm80Forward&, std::string_view text) {
+Result<Sm80ForwardConfig> parsed_as(const Sm80ForwardConfig&, std::string_view text) {
   return parse_sm80_forward(text);
 }
-Result<Sm90Forward> parsed_as(const Sm90Forward&, std::string_view text) {
+Result<Sm90ForwardConfig> parsed_as(const Sm90ForwardConfig&, std::string_view text) {
   return parse_sm90_forward(text);
 }
 
@@ -51,19 +53,19 @@ void every_field_is_written_and_read() {
 }
 
 TEST(ConfigText, EveryFieldIsWrittenAndRead) {
-  every_field_is_written_and_read<Sm80Forward>();
-  every_field_is_written_and_read<Sm90Forward>();
+  every_field_is_written_and_read<Sm80ForwardConfig>();
+  every_field_is_written_and_read<Sm90ForwardConfig>();
 }
 
 TEST(ConfigText, TheTypeSaysWhichKernel) {
-  EXPECT_TRUE(names_sm90_forward(to_text(Sm90Forward{})));
-  EXPECT_TRUE(names_sm90_forward("  Sm90Forward { .stages=3 }"));
-  EXPECT_FALSE(names_sm90_forward(to_text(Sm80Forward{})));
+  EXPECT_TRUE(names_sm90_forward(to_text(Sm90ForwardConfig{})));
+  EXPECT_TRUE(names_sm90_forward("  Sm90ForwardConfig { .stages=3 }"));
+  EXPECT_FALSE(names_sm90_forward(to_text(Sm80ForwardConfig{})));
   EXPECT_FALSE(names_sm90_forward("arch=90"));
   EXPECT_FALSE(names_sm90_forward(""));
-  EXPECT_FALSE(parse_sm90_forward(to_text(Sm80Forward{})).ok());
-  EXPECT_FALSE(parse_sm80_forward(to_text(Sm90Forward{})).ok());
-  Sm90Forward config;
+  EXPECT_FALSE(parse_sm90_forward(to_text(Sm80ForwardConfig{})).ok());
+  EXPECT_FALSE(parse_sm80_forward(to_text(Sm90ForwardConfig{})).ok());
+  Sm90ForwardConfig config;
   config.stages = 3;
   EXPECT_EQ(brief_text(config), "stages=3");
 }
@@ -94,8 +96,8 @@ void fields_are_in_order() {
   });
 }
 TEST(ConfigText, FieldsAreInOrder) {
-  fields_are_in_order<Sm80Forward>();
-  fields_are_in_order<Sm90Forward>();
+  fields_are_in_order<Sm80ForwardConfig>();
+  fields_are_in_order<Sm90ForwardConfig>();
 }
 
 TEST(ConfigText, RoundTripOfManyConfigs) {
@@ -105,7 +107,7 @@ TEST(ConfigText, RoundTripOfManyConfigs) {
       for (const int head_dim : {64, 96, 256}) {
         for (const int warps : {1, 4}) {
           for (const bool flag : {false, true}) {
-            Sm80Forward config;
+            Sm80ForwardConfig config;
             config.arch = arch;
             config.element = static_cast<Element>(element);
             config.out = static_cast<Element>(element % 3);
@@ -113,11 +115,11 @@ TEST(ConfigText, RoundTripOfManyConfigs) {
             config.warps_n = warps;
             config.q_in_registers = flag;
             config.rescale_log2 = -element;
-            const Result<Sm80Forward> parsed = parse_sm80_forward(to_text(config));
+            const Result<Sm80ForwardConfig> parsed = parse_sm80_forward(to_text(config));
             ASSERT_TRUE(parsed.ok()) << parsed.status().message();
             EXPECT_EQ(*parsed, config);
             const std::string brief = brief_text(config);
-            Result<Sm80Forward> from_brief = parse_sm80_forward(brief);
+            Result<Sm80ForwardConfig> from_brief = parse_sm80_forward(brief);
             ASSERT_TRUE(from_brief.ok()) << brief;
             from_brief->arch = arch;
             EXPECT_EQ(*from_brief, config) << brief;
@@ -131,7 +133,7 @@ TEST(ConfigText, RoundTripOfManyConfigs) {
 }
 
 TEST(ConfigText, BriefIsWhatDiffers) {
-  Sm80Forward config;
+  Sm80ForwardConfig config;
   EXPECT_EQ(brief_text(config), "");
   config.arch = 90;
   config.element = Element::e4m3;
@@ -140,28 +142,28 @@ TEST(ConfigText, BriefIsWhatDiffers) {
 }
 
 TEST(ConfigText, SubsetsAnyOrderAndWhitespace) {
-  Sm80Forward config;
+  Sm80ForwardConfig config;
   config.head_dim = 128;
   config.element = Element::bf16;
   config.q_in_registers = false;
   for (const char* text :
-       {"Sm80Forward{.head_dim=128,.element=Element::bf16,.q_in_registers=false}",
+       {"Sm80ForwardConfig{.head_dim=128,.element=Element::bf16,.q_in_registers=false}",
         "q_in_registers=false,element=bf16,head_dim=128",
         " { . head_dim = 128 ,\n element = Element::bf16 , q_in_registers = 0 , } ",
-        "Sm80Forward { .element=bf16, .head_dim=128, .q_in_registers=false }"}) {
-    const Result<Sm80Forward> parsed = parse_sm80_forward(text);
+        "Sm80ForwardConfig { .element=bf16, .head_dim=128, .q_in_registers=false }"}) {
+    const Result<Sm80ForwardConfig> parsed = parse_sm80_forward(text);
     ASSERT_TRUE(parsed.ok()) << text << ": " << parsed.status().message();
     EXPECT_EQ(*parsed, config) << text;
   }
-  for (const char* text : {"", "  ", "{}", "Sm80Forward{}"}) {
+  for (const char* text : {"", "  ", "{}", "Sm80ForwardConfig{}"}) {
     ASSERT_TRUE(parse_sm80_forward(text).ok()) << text;
-    EXPECT_EQ(*parse_sm80_forward(text), Sm80Forward{}) << text;
+    EXPECT_EQ(*parse_sm80_forward(text), Sm80ForwardConfig{}) << text;
   }
 }
 
 TEST(ConfigText, RefusalsSayWhatIsSupported) {
   const auto message = [](std::string_view text) {
-    const Result<Sm80Forward> parsed = parse_sm80_forward(text);
+    const Result<Sm80ForwardConfig> parsed = parse_sm80_forward(text);
     EXPECT_FALSE(parsed.ok()) << text;
     EXPECT_EQ(parsed.status().code(), ErrorCode::invalid_argument);
     return parsed.status().message();
@@ -177,8 +179,8 @@ TEST(ConfigText, RefusalsSayWhatIsSupported) {
   EXPECT_NE(message("head_dim=64x").find("'64x'"), std::string::npos);
   EXPECT_NE(message("head_dim").find("field=value"), std::string::npos);
   EXPECT_NE(message("stages=1,stages=2").find("twice"), std::string::npos);
-  EXPECT_NE(message("{stages=1").find("Sm80Forward{"), std::string::npos);
-  EXPECT_NE(message("stages=1}").find("Sm80Forward{"), std::string::npos);
+  EXPECT_NE(message("{stages=1").find("Sm80ForwardConfig{"), std::string::npos);
+  EXPECT_NE(message("stages=1}").find("Sm80ForwardConfig{"), std::string::npos);
   message("{");
   message("}");
   message(",");

@@ -76,7 +76,7 @@ TEST(CubinCacheRace, RealCompilationsOneKey) {
   if (!nvrtc_version().ok()) GTEST_SKIP() << nvrtc_version().status().message();
   const TemporaryDirectory directory;
   const CubinCache cache(directory.path());
-  Sm80Forward config;
+  Sm80ForwardConfig config;
   config.head_dim = config.block_m = config.block_n = 16;
   config.warps_m = config.stages = 1;
   const KernelSource source = kernel_source(config);

@@ -337,13 +337,13 @@ TEST(CubinCache, DefaultRoot) {
 }
 
 TEST(CacheKey, CoversEverythingThatMatters) {
-  const KernelSource source = kernel_source(Sm80Forward{});
+  const KernelSource source = kernel_source(Sm80ForwardConfig{});
   const std::string key = cache_key(source, "NVRTC 13.0");
   EXPECT_EQ(key.size(), 64u);
   EXPECT_EQ(cache_key(source, "NVRTC 13.0"), key);
   EXPECT_NE(cache_key(source, "NVRTC 12.9"), key);
-  EXPECT_NE(cache_key(kernel_source(Sm80Forward{}, true), "NVRTC 13.0"), key);
-  Sm80Forward other;
+  EXPECT_NE(cache_key(kernel_source(Sm80ForwardConfig{}, true), "NVRTC 13.0"), key);
+  Sm80ForwardConfig other;
   other.stages = 3;
   EXPECT_NE(cache_key(kernel_source(other), "NVRTC 13.0"), key);
   KernelSource changed = source;

@@ -23,7 +23,7 @@ class KernelStoreTest : public testing::Test {
   TemporaryDirectory directory_;
   KernelArchive archive_;
   std::atomic<int> compiled_{0};
-  const KernelSource source_ = kernel_source(Sm80Forward{}, true);
+  const KernelSource source_ = kernel_source(Sm80ForwardConfig{}, true);
 
   static Result<std::string> no_compiler() {
     return Status(ErrorCode::unsupported, "There is no compiler.");
@@ -67,7 +67,7 @@ TEST_F(KernelStoreTest, TheAheadOfTimeSetNeedsNoCompiler) {
   ASSERT_TRUE(store.get(source_).ok());
   EXPECT_EQ((*store.get(source_))->origin, KernelOrigin::embedded);
   EXPECT_EQ(compiled_, 0);
-  const auto other = store.get(kernel_source(Sm80Forward{}));
+  const auto other = store.get(kernel_source(Sm80ForwardConfig{}));
   EXPECT_EQ(other.status().message(), "There is no compiler.");
 }
 
@@ -88,7 +88,7 @@ TEST_F(KernelStoreTest, TheCacheNeedsNoCompiler) {
   EXPECT_EQ((*found)->kernel.lowered_name, "_Zolder");
   EXPECT_EQ(compiled_, 0);
 
-  Sm80Forward other;
+  Sm80ForwardConfig other;
   other.stages = 3;
   EXPECT_EQ(KernelStore(without).get(kernel_source(other, true)).status().message(),
             "There is no compiler.");
@@ -152,7 +152,7 @@ TEST_F(KernelStoreTest, AnUnwritableCacheIsANote) {
 
 TEST_F(KernelStoreTest, WhatIsNotACubinIsRefused) {
   KernelStore store(parts());
-  const auto made = store.get(kernel_source(Sm80Forward{}));
+  const auto made = store.get(kernel_source(Sm80ForwardConfig{}));
   ASSERT_FALSE(made.ok());
   EXPECT_NE(made.status().message().find("not a 64-bit"), std::string::npos);
 }
@@ -180,7 +180,7 @@ TEST_F(KernelStoreTest, ASpillingKernelIsRefusedUnlessAllowed) {
     return kernel;
   };
   KernelStore store(real);
-  const KernelSource source = kernel_source(Sm80Forward{});
+  const KernelSource source = kernel_source(Sm80ForwardConfig{});
   const auto refused = store.get(source);
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.status().code(), ErrorCode::unsupported);

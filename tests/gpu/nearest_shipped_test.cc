@@ -12,16 +12,16 @@
 namespace octavo {
 namespace {
 
-Sm80Forward config(const std::string& text) { return parse_sm80_forward(text).value(); }
+Sm80ForwardConfig config(const std::string& text) { return parse_sm80_forward(text).value(); }
 
-std::optional<Sm80Forward> nearest(const Sm80Forward& wanted) {
+std::optional<Sm80ForwardConfig> nearest(const Sm80ForwardConfig& wanted) {
   return nearest_shipped(wanted, wanted.arch, max_smem_bytes(wanted.arch));
 }
 
 TEST(NearestShipped, OfAShippedOneItself) {
   for (const int arch : kShippedArchs) {
-    for (const Sm80Forward& shipped : shipped_configs(arch)) {
-      const std::optional<Sm80Forward> found = nearest(shipped);
+    for (const Sm80ForwardConfig& shipped : shipped_configs(arch)) {
+      const std::optional<Sm80ForwardConfig> found = nearest(shipped);
       ASSERT_TRUE(found) << to_text(shipped);
       EXPECT_EQ(to_text(*found), to_text(shipped));
     }
@@ -30,25 +30,25 @@ TEST(NearestShipped, OfAShippedOneItself) {
 
 TEST(NearestShipped, WiderRowsAndTheNearestTile) {
   for (const int block_m : {32, 64, 128}) {
-    Sm80Forward wanted = config("arch=90,element=bf16,out=bf16,head_dim=96,stages=3");
+    Sm80ForwardConfig wanted = config("arch=90,element=bf16,out=bf16,head_dim=96,stages=3");
     wanted.block_m = block_m;
-    const std::optional<Sm80Forward> found = nearest(wanted);
+    const std::optional<Sm80ForwardConfig> found = nearest(wanted);
     ASSERT_TRUE(found);
     EXPECT_EQ(found->head_dim, 128);
     EXPECT_EQ(found->block_m, block_m);
     EXPECT_EQ(found->element, Element::bf16);
   }
-  const std::optional<Sm80Forward> narrow = nearest(config("arch=80,head_dim=32"));
+  const std::optional<Sm80ForwardConfig> narrow = nearest(config("arch=80,head_dim=32"));
   ASSERT_TRUE(narrow);
   EXPECT_EQ(narrow->head_dim, 64);
 }
 
 TEST(NearestShipped, ThePrecisionOfPComesBeforeTheTile) {
-  const std::optional<Sm80Forward> two =
+  const std::optional<Sm80ForwardConfig> two =
       nearest(config("arch=89,element=e4m3,head_dim=64,block_m=128,warps_m=8,p_terms=2"));
   ASSERT_TRUE(two);
   EXPECT_EQ(two->p_terms, 2);
-  const std::optional<Sm80Forward> one =
+  const std::optional<Sm80ForwardConfig> one =
       nearest(config("arch=89,element=e4m3,head_dim=64,block_m=64,p_terms=1"));
   ASSERT_TRUE(one);
   EXPECT_EQ(one->p_terms, 1);
@@ -64,16 +64,16 @@ TEST(NearestShipped, NeverOneThatIsWrong) {
 }
 
 TEST(NearestShipped, OnlyWhatFitsIntoTheChipsSharedMemory) {
-  Sm80Forward wanted = config("arch=80,element=int8,head_dim=64");
+  Sm80ForwardConfig wanted = config("arch=80,element=int8,head_dim=64");
   bool smaller = false;
-  for (const Sm80Forward& shipped : shipped_configs(80)) {
+  for (const Sm80ForwardConfig& shipped : shipped_configs(80)) {
     wanted.element = shipped.element;
     wanted.out = shipped.out;
     wanted.head_dim = shipped.head_dim;
-    const std::optional<Sm80Forward> largest = nearest(wanted);
+    const std::optional<Sm80ForwardConfig> largest = nearest(wanted);
     ASSERT_TRUE(largest);
     const int less = sm80::smem_bytes(*largest) - 1;
-    const std::optional<Sm80Forward> other = nearest_shipped(wanted, 80, less);
+    const std::optional<Sm80ForwardConfig> other = nearest_shipped(wanted, 80, less);
     if (!other) continue;
     EXPECT_LE(sm80::smem_bytes(*other), less);
     smaller = true;
@@ -86,9 +86,9 @@ TEST(NearestShipped, OnlyWhatFitsIntoTheChipsSharedMemory) {
 TEST(NearestShipped, LaterChipsTakeThePtxOfTheirArch) {
   const CodeFor code = code_for(120);
   EXPECT_TRUE(code.ptx);
-  Sm80Forward wanted = config("head_dim=96");
+  Sm80ForwardConfig wanted = config("head_dim=96");
   wanted.arch = code.arch;
-  const std::optional<Sm80Forward> found = nearest_shipped(wanted, 120, max_smem_bytes(120));
+  const std::optional<Sm80ForwardConfig> found = nearest_shipped(wanted, 120, max_smem_bytes(120));
   ASSERT_TRUE(found);
   const std::vector<KernelSource> shipped = shipped_kernels();
   EXPECT_NE(std::find(shipped.begin(), shipped.end(), kernel_source(*found, true)), shipped.end());

@@ -16,7 +16,7 @@ namespace octavo {
 namespace {
 
 // The cheapest there is to compile.
-Sm80Forward small_config(int arch) {
+Sm80ForwardConfig small_config(int arch) {
   return parse_sm80_forward("block_m=16,warps_m=1,block_n=16,head_dim=16,stages=1,arch=" +
                             std::to_string(arch))
       .value();
@@ -69,7 +69,7 @@ TEST_F(NvrtcTest, EveryHeaderCompilesAlone) {
 }
 
 TEST_F(NvrtcTest, AFailureHasTheErrorAndTheConfig) {
-  Sm80Forward config = small_config(80);
+  Sm80ForwardConfig config = small_config(80);
   config.block_m = 24;  // a static_assert of the kernel
   const Result<CompiledKernel> kernel = compile(kernel_source(config));
   ASSERT_FALSE(kernel.ok());

@@ -20,18 +20,18 @@ namespace {
 TEST(ShippedTable, IsFeasibleAndHasNoDoubles) {
   std::set<std::string> texts;
   for (const int arch : kShippedArchs) {
-    const std::vector<Sm80Forward> configs = shipped_configs(arch);
+    const std::vector<Sm80ForwardConfig> configs = shipped_configs(arch);
     EXPECT_GE(configs.size(), 12u) << arch;
-    for (const Sm80Forward& config : configs) {
+    for (const Sm80ForwardConfig& config : configs) {
       EXPECT_TRUE(feasible(config, arch).ok()) << to_text(config);
       EXPECT_TRUE(texts.insert(to_text(config)).second) << to_text(config);
     }
   }
-  const std::vector<Sm90Forward> hopper = shipped_sm90_configs();
+  const std::vector<Sm90ForwardConfig> hopper = shipped_sm90_configs();
   EXPECT_GE(hopper.size(), 12u);
   EXPECT_LE(hopper.size(), 60u) << "ten rows of three head dimensions in two types; each costs the "
                                    "build a second and more";
-  for (const Sm90Forward& config : hopper) {
+  for (const Sm90ForwardConfig& config : hopper) {
     EXPECT_TRUE(feasible(config, 90).ok()) << to_text(config);
     EXPECT_TRUE(texts.insert(to_text(config)).second) << to_text(config);
   }
@@ -52,17 +52,17 @@ TEST(CodeFor, TheFamilyOfEveryChip) {
 class ShippedTest : public testing::Test {
  protected:
   struct Shipped {
-    Sm80Forward config;
+    Sm80ForwardConfig config;
     CompiledKernel kernel;
     CubinKernel info;
   };
   void SetUp() override {
     if (embedded_kernels().size() == 0) GTEST_SKIP() << "built without NVRTC: nothing is embedded";
     for (const int arch : kShippedArchs) {
-      for (const Sm80Forward& config : shipped_configs(arch)) add(config);
+      for (const Sm80ForwardConfig& config : shipped_configs(arch)) add(config);
     }
   }
-  void add(const Sm80Forward& config) {
+  void add(const Sm80ForwardConfig& config) {
     Result<CompiledKernel> kernel = embedded_kernels().load(cache_key(kernel_source(config), ""));
     if (!kernel.ok()) {
       left_out_ += to_text(config) + "\n";
@@ -117,7 +117,7 @@ TEST_F(ShippedTest, TensorInstructionsOfTheirType) {
 // loop is not unrolled, and masks do not double it.
 TEST_F(ShippedTest, TheLoopBodyExistsOnce) {
   for (const Shipped& s : shipped_) {
-    const Sm80Forward& c = s.config;
+    const Sm80ForwardConfig& c = s.config;
     const bool fp8 = c.element == Element::e4m3 || c.element == Element::e5m2;
     const int step = element_bytes(c.element) == 1 && c.element != Element::sim8 ? 32 : 16;
     const int rows = c.block_m / c.warps_m / 16;
@@ -133,7 +133,7 @@ TEST_F(ShippedTest, TheLoopBodyExistsOnce) {
 // values, plus the one loop that clears sim8's padding.
 TEST_F(ShippedTest, NoSharedMemoryRoundTripOfP) {
   for (const Shipped& s : shipped_) {
-    const Sm80Forward& c = s.config;
+    const Sm80ForwardConfig& c = s.config;
     const int rows = c.block_m / c.warps_m / 16;
     const int values = rows * (c.head_dim / 8) * 4;             // of O, in a thread
     const int state = c.warps_n > 1 ? values + rows * 4 : 0;    // and two maxima, two sums
@@ -150,7 +150,7 @@ TEST_F(ShippedTest, CompileInUnderFiveSeconds) {
 
 // The Hopper kernels are there, without spills, and multiply by wgmma alone.
 TEST_F(ShippedTest, HopperKernels) {
-  for (const Sm90Forward& config : shipped_sm90_configs()) {
+  for (const Sm90ForwardConfig& config : shipped_sm90_configs()) {
     const Result<CompiledKernel> kernel =
         embedded_kernels().load(cache_key(kernel_source(config), ""));
     ASSERT_TRUE(kernel.ok()) << to_text(config) << kernel.status().message();
@@ -168,7 +168,7 @@ TEST_F(ShippedTest, HopperKernels) {
 TEST_F(ShippedTest, PtxForChipsToCome) {
   std::map<int, int> count;
   for (const int arch : kShippedPtxArchs) {
-    for (const Sm80Forward& config : shipped_configs(arch)) {
+    for (const Sm80ForwardConfig& config : shipped_configs(arch)) {
       const Result<CompiledKernel> kernel =
           embedded_kernels().load(cache_key(kernel_source(config, true), ""));
       ASSERT_TRUE(kernel.ok()) << to_text(config);

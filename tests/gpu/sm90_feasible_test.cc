@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <span>
+#include <string>
+
 #include "config/sm90_shipped.h"
 #include "gpu/config_text.h"
 
@@ -16,101 +19,76 @@ Status check_sm90(std::string_view text, int chip = 90) {
 TEST(Sm90Feasible, WhatRuns) {
   for (const char* text :
        {"",
-        "element=bf16,out=f32",
+        "element=bf16,v_element=bf16,out_element=f32",
         "head_dim=96,block_n=96",
         "head_dim=128,block_n=80",
-        "head_dim=256,warpgroups=2,block_n=80,own_o=false,ones=false",
+        "head_dim=256,warpgroups=2,block_n=80,sum_rounded_p=false",
         "warpgroups=4,block_n=64",
-        "split_keys=true,persistent=false,warpgroups=2,cluster=2,stages=1",
-        "split_keys=true,persistent=false,warpgroups=1,cluster=8",
-        "rescale_log2=0",
-        "element=e4m3,own_o=false,ones=false,fold_columns=32",
-        "element=e5m2,own_o=false,ones=false,fold_columns=16,k_row_scales=true",
-        "element=e4m3,own_o=false,fold_columns=64,f16_scores=true",
-        "element=e4m3,own_o=false,warpgroups=4,fold_columns=32,f16_scores=true,overlap=false",
-        "overlap=false",
-        "warpgroups=4,block_n=64,overlap=false,scores_behind=true",
-        "element=e4m3,mixed_v=f16,own_o=false,overlap=false,scores_behind=true",
-        "element=e4m3,own_o=false,head_dim=256,warpgroups=2,fold_columns=32,f16_scores=true,"
-        "overlap=false,scores_behind=true,fold_buffers=2",
-        "element=e4m3,own_o=false,fold_columns=64,f16_scores=true,code_exp=true",
-        "element=e4m3,own_o=false,fold_columns=64,fold_buffers=2,f16_scores=true,block_n=256,"
-        "split_keys=true,persistent=false,overlap=false,warpgroups=2,stages=1",
-        "element=e4m3,own_o=false,ones=false,fold_columns=32,early_start=true",
-        "element=int8,own_o=false,fold_columns=64,block_n=64",
-        "element=int8,own_o=false,fold_columns=32,overlap=false,warpgroups=4,block_n=96",
-        "element=e4m3,mixed_v=f16,own_o=false",
-        "element=e4m3,mixed_v=e5m2,own_o=false,fold_columns=64,block_n=64",
-        "element=int8,mixed_v=bf16,own_o=false,block_n=80",
-        "element=e4m3,mixed_v=f16,own_o=false,warpgroups=4,block_n=64,k_block_scales=true",
-        "element=e4m3,mixed_v=f16,own_o=false,block_n=80,k_block_scales=true",
-        "element=int8,mixed_v=f16,head_dim=128,warpgroups=2,own_o=false,k_block_scales=true",
-        "out=e4m3,own_o=false,amax=true",
+        "row_groups=1,warpgroups=2,cluster=2,stages=1",
+        "row_groups=1,warpgroups=1,cluster=8",
+        "row_groups=1,warpgroups=2,stages=1,schedule=in_turn",
+        "row_groups=1,warpgroups=2,schedule=pv_first",
+        "row_groups=1,warpgroups=1,min_ctas=4,stages=1,block_n=64,schedule=in_turn",
+        "element=e4m3,v_element=e4m3,sum_rounded_p=false,pv_columns=32",
+        "element=e5m2,v_element=e5m2,sum_rounded_p=false,pv_columns=16,k_scales=row",
+        "element=e4m3,v_element=e4m3,pv_columns=64,scores=f16",
+        "element=e4m3,v_element=e4m3,warpgroups=4,pv_columns=32,scores=f16,"
+        "schedule=pv_first",
+        "schedule=pv_first",
+        "warpgroups=4,block_n=64,schedule=pv_first_queued",
+        "element=e4m3,v_element=f16,schedule=pv_first_queued",
+        "element=e4m3,v_element=e4m3,head_dim=256,warpgroups=2,pv_columns=32,"
+        "scores=f16,schedule=pv_first_queued,pv_buffers=2",
+        "element=e4m3,v_element=e4m3,pv_columns=64,scores=f16_fast",
+        "element=e4m3,v_element=e4m3,pv_columns=64,pv_buffers=2,scores=f16,"
+        "block_n=256,row_groups=1,schedule=pv_first,warpgroups=2,stages=1",
+        "element=e4m3,v_element=e4m3,pv_columns=64,scores=f16,row_groups=1,"
+        "schedule=pv_first_queued,warpgroups=1",
+        "element=e4m3,v_element=e4m3,sum_rounded_p=false,pv_columns=32",
+        "element=int8,v_element=int8,pv_columns=64,block_n=64",
+        "element=int8,v_element=int8,pv_columns=32,schedule=pv_first,warpgroups=4,"
+        "block_n=96",
+        "element=e4m3",
+        "element=e4m3,v_element=e5m2,pv_columns=64,block_n=64",
+        "element=int8,v_element=bf16,block_n=80",
+        "element=e4m3,warpgroups=4,block_n=64,k_scales=block",
+        "element=e4m3,block_n=80,k_scales=block",
+        "element=int8,head_dim=128,warpgroups=2,k_scales=block",
+        "out_element=e4m3,amax=true",
         "amax=true",
-        "element=e4m3,out=int8,own_o=false,ones=false,fold_columns=32,early_start=true"}) {
+        "element=e4m3,v_element=e4m3,out_element=int8,sum_rounded_p=false,"
+        "pv_columns=32"}) {
     EXPECT_TRUE(check_sm90(text).ok()) << text << ": " << check_sm90(text).message();
   }
 }
 
-TEST(Sm90Feasible, WhatDoesNotAndWhy) {
-  const std::pair<const char*, const char*> cases[] = {
-      {"arch=89", "config.arch"},
-      {"element=sim8", "config.element"},
-      {"element=e4m3", "config.fold_columns"},
-      {"element=e4m3,fold_columns=48", "divide 64 columns"},
-      {"element=e4m3,fold_columns=32,ones=false", "config.own_o"},
-      {"element=e4m3,fold_columns=32,ones=false,own_o=false,block_n=80", "multiples of 32"},
-      {"element=e4m3,fold_columns=64,ones=false,own_o=false,block_n=160", "registers for scores"},
-      {"element=int8,fold_columns=32,ones=false,own_o=false,f16_scores=true", "config.f16_scores"},
-      {"element=int8,own_o=false,fold_columns=32,overlap=false,warpgroups=4,block_n=96,"
-       "k_row_scales=true",
-       "registers for scores"},
-      {"element=e4m3,fold_columns=32,ones=false,own_o=false,f16_scores=true,k_row_scales=true",
-       "config.f16_scores"},
-      {"element=e4m3,fold_columns=32,ones=false,own_o=false,f16_scores=true,k_block_scales=true",
-       "config.f16_scores"},
-      {"element=e4m3,fold_columns=32,ones=false,own_o=false,f16_scores=true,code_exp=true",
-       "config.code_exp"},
-      {"element=e4m3,fold_columns=32,ones=false,own_o=false,k_row_scales=true,k_block_scales=true",
-       "config.k_block_scales"},
-      {"f16_scores=true", "config.f16_scores"},
-      {"scores_behind=true", "false with overlap"},
-      {"split_keys=true,persistent=false,overlap=false,scores_behind=true",
-       "false with split_keys and V of 16 bits"},
-      {"fold_buffers=2", "1 with 16-bit elements"},
-      {"element=e4m3,fold_columns=32,ones=false,own_o=false,fold_buffers=3", "1, 2 with 2 parts"},
-      {"element=e4m3,fold_columns=64,ones=false,own_o=false,block_n=64,fold_buffers=2",
-       "1 with 1 parts"},
-      {"k_block_scales=true", "config.k_block_scales"},
-      {"code_exp=true", "config.code_exp"},
-      {"element=e4m3,fold_columns=16,ones=false,own_o=false,block_n=192", "up to 160 in FP8"},
-      {"element=e4m3,fold_columns=64,own_o=false,f16_scores=true,block_n=256", "two buffers"},
-      {"element=e4m3,fold_columns=32,fold_buffers=2,own_o=false,f16_scores=true,block_n=256",
-       "all columns folded"},
-      {"fold_columns=64", "0 with 16-bit elements"},
-      {"k_row_scales=true", "false with 16-bit elements"},
-      {"mixed_v=f16", "none with 16-bit elements"},
-      {"mixed_v=e4m3", "none with 16-bit elements"},
-      {"element=e4m3,mixed_v=e4m3,own_o=false,fold_columns=64", "e5m2 with e4m3"},
-      {"element=int8,mixed_v=e5m2,own_o=false,ones=false,fold_columns=64", "e5m2 with e4m3"},
-      {"element=e4m3,mixed_v=f16", "config.own_o"},
-      {"element=e4m3,mixed_v=f16,own_o=false,fold_columns=64", "0 with mixed_v"},
-      {"element=e4m3,mixed_v=f16,own_o=false,f16_scores=true", "false with mixed_v"},
-      {"element=int8,mixed_v=f16,own_o=false,code_exp=true", "config.code_exp"},
-      {"element=int8,mixed_v=f16,own_o=false,block_n=72", "multiples of 16"},
-      {"element=int8,mixed_v=f16,own_o=false,k_row_scales=true,k_block_scales=true",
-       "config.k_block_scales"},
-      {"element=int8,mixed_v=f16,own_o=false,block_n=96,k_block_scales=true", "multiples of 64"},
-      {"element=int8,mixed_v=f16,own_o=false,block_n=80,k_row_scales=true", "multiples of 64"},
-      {"element=int8,mixed_v=f16,own_o=false,warpgroups=4,block_n=64", "1 to 3 with int8"},
-      {"element=e4m3,mixed_v=f16,own_o=false,ones=false,head_dim=96,block_n=144", "up to 128 with"},
-      {"element=e4m3,mixed_v=f16,own_o=false,head_dim=256,warpgroups=2,block_n=80",
-       "wgmma has no more"},
-      {"out=int8", "config.own_o"},
-      {"out=sim8,own_o=false", "config.out"},
-      {"amax=true,early_start=true", "false with amax"},
+// Each text is added to the configuration, so that it names what breaks the rule.
+struct Refused {
+  const char* text;
+  const char* part;  // of the message
+};
+void expect_refused(const std::string& base, std::span<const Refused> cases) {
+  for (const auto& [text, part] : cases) {
+    const Status status = check_sm90(base + text);
+    EXPECT_EQ(status.code(), ErrorCode::invalid_argument) << text;
+    EXPECT_NE(status.message().find(part), std::string::npos) << text << ": " << status.message();
+  }
+}
+
+TEST(Sm90Feasible, WhatDoesNotRunAndWhy) {
+  constexpr Refused kCases[] = {
+      {"element=sim8", "config.element is sim8"},
+      {"scores=f16", "f32 with 16-bit V"},
+      {"scores=f16_fast", "f32 with 16-bit V"},
+      {"pv_buffers=2", "1 with 16-bit V"},
+      {"pv_columns=64", "0 with 16-bit V"},
+      {"k_scales=block", "config.k_scales is block; supported: head with 16-bit"},
+      {"k_scales=row", "config.k_scales is row; supported: head with 16-bit"},
+      {"v_element=bf16", "the same as element"},
+      {"v_element=e4m3", "the same as element"},
+      {"out_element=sim8", "config.out_element"},
       {"head_dim=80", "64, 96, 128, 192, 256"},
-      {"head_dim=256,warpgroups=2,block_n=80,own_o=false", "wgmma has no more"},
+      {"head_dim=256,warpgroups=2,block_n=80", "wgmma has no more"},
       {"warpgroups=0", "config.warpgroups"},
       {"warpgroups=5", "config.warpgroups"},
       {"block_n=24", "config.block_n"},
@@ -118,29 +96,80 @@ TEST(Sm90Feasible, WhatDoesNotAndWhy) {
       {"block_n=0", "config.block_n"},
       {"stages=0", "config.stages"},
       {"stages=9", "config.stages"},
-      {"rescale_log2=16", "config.rescale_log2"},
-      {"ctas=2", "1 unless split_keys"},
-      {"ctas=5,split_keys=true,persistent=false", "config.ctas"},
-      {"cluster=2", "1 unless split_keys"},
-      {"split_keys=true,persistent=false,cluster=3", "1, 2, 4, 8"},
-      {"split_keys=true", "config.persistent"},
-      {"split_keys=true,persistent=false,warpgroups=4,block_n=64,cluster=4", "divide 64 columns"},
-      {"pack_heads=true", "false unless split_keys"},
-      {"split_keys=true,persistent=false,row_groups=3,pack_heads=true", "1, 2, 4 with pack_heads"},
+      {"min_ctas=2", "1 unless row_groups is above 0"},
+      {"min_ctas=5,row_groups=1", "config.min_ctas"},
+      {"cluster=2", "1 unless row_groups is above 0"},
+      {"row_groups=1,cluster=3", "1, 2, 4, 8"},
+      {"row_groups=2", "divisors of warpgroups"},
+      {"row_groups=-1", "divisors of warpgroups"},
+      {"row_groups=1,warpgroups=4,block_n=64,cluster=4", "divide 64 columns"},
+      {"pack_gqa=true", "false unless row_groups is above 0"},
+      {"row_groups=3,pack_gqa=true", "1, 2, 4 with pack_gqa"},
+      {"schedule=in_turn", "pv_first_queued unless row_groups is above 0"},
+      {"row_groups=1,warpgroups=2,schedule=pv_first_queued",
+       "in_turn with row_groups and 16-bit V"},
       {"block_n=192", "registers for scores"},
       {"head_dim=128,warpgroups=2,stages=3", "bytes of shared memory"},
   };
-  for (const auto& [text, part] : cases) {
-    const Status status = check_sm90(text);
-    EXPECT_EQ(status.code(), ErrorCode::invalid_argument) << text;
-    EXPECT_NE(status.message().find(part), std::string::npos) << text << ": " << status.message();
-  }
+  expect_refused("", kCases);
+}
+
+TEST(Sm90Feasible, WhatDoesNotRunIn8BitsAndWhy) {
+  constexpr Refused kFp8[] = {
+      {"", "config.pv_columns"},
+      {",pv_columns=48", "divide 64 columns"},
+      {",pv_columns=32,block_n=80", "multiples of 32"},
+      {",pv_columns=64,sum_rounded_p=false,block_n=160", "registers for scores"},
+      {",pv_columns=32,scores=f16,k_scales=row", "config.scores"},
+      {",pv_columns=32,scores=f16,k_scales=block", "config.scores"},
+      {",pv_columns=32,sum_rounded_p=false,scores=f16_fast", "f32, f16 without sum_rounded_p"},
+      {",pv_columns=32,sum_rounded_p=false,pv_buffers=3", "1, 2 with 2 products"},
+      {",pv_columns=64,sum_rounded_p=false,block_n=64,pv_buffers=2", "1 with 1 products"},
+      {",pv_columns=16,sum_rounded_p=false,block_n=192", "up to 160 in FP8"},
+      {",pv_columns=64,scores=f16,block_n=256", "pv_buffers=2"},
+      {",pv_columns=32,pv_buffers=2,scores=f16,block_n=256", "pv_columns=head_dim"},
+  };
+  expect_refused("element=e4m3,v_element=e4m3", kFp8);
+  constexpr Refused kInt8[] = {
+      {",pv_columns=32,scores=f16", "config.scores is f16"},
+      {",pv_columns=32,schedule=pv_first,warpgroups=4,block_n=96,k_scales=row",
+       "registers for scores"},
+  };
+  expect_refused("element=int8,v_element=int8", kInt8);
+  constexpr Refused kOtherV[] = {
+      {"element=e4m3,v_element=int8,block_n=64,pv_columns=64", "e4m3, e5m2 with FP8 Q and K"},
+      {"element=int8,v_element=e5m2,pv_columns=64", "f16, bf16, int8 with INT8"},
+      {"element=e4m3,v_element=f32,block_n=64", "config.v_element is f32"},
+      {"element=e4m3,pv_columns=64", "0 with 16-bit V"},
+      {"element=e4m3,scores=f16", "f32 with 16-bit V"},
+      {"element=int8,block_n=72", "multiples of 16"},
+      {"element=int8,block_n=96,k_scales=block", "multiples of 64"},
+      {"element=int8,block_n=80,k_scales=row", "multiples of 64"},
+      {"element=int8,warpgroups=4,block_n=64", "1 to 3 with INT8"},
+      {"element=e4m3,sum_rounded_p=false,head_dim=96,block_n=144", "up to 128 with"},
+      {"element=e4m3,head_dim=256,warpgroups=2,block_n=80", "wgmma has no more"},
+  };
+  expect_refused("", kOtherV);
+}
+
+// Values that no text has: a caller of the library may build them.
+TEST(Sm90Feasible, ValuesWithoutAName) {
+  Sm90ForwardConfig c;
+  c.schedule = static_cast<Schedule>(4);
+  EXPECT_EQ(feasible(c, 90).message(),
+            "config.schedule is 4; supported: qk_first, pv_first, pv_first_queued, in_turn.");
+  c = {};
+  c.k_scales = static_cast<KScales>(-1);
+  EXPECT_EQ(feasible(c, 90).message(), "config.k_scales is -1; supported: head, block, row.");
+  c = {};
+  c.scores = static_cast<ScoreType>(3);
+  EXPECT_EQ(feasible(c, 90).message(), "config.scores is 3; supported: f32, f16, f16_fast.");
 }
 
 // Its instructions are of sm_90 alone: neither an older nor a newer chip has them.
 TEST(Sm90Feasible, OneChip) {
   for (const int chip : {80, 89, 100, 120}) EXPECT_FALSE(check_sm90("", chip).ok()) << chip;
-  const Sm90Forward config;
+  const Sm90ForwardConfig config;
   EXPECT_TRUE(feasible(config, 90, sm90::smem_bytes(config)).ok());
   EXPECT_FALSE(feasible(config, 90, sm90::smem_bytes(config) - 1).ok());
 }
@@ -148,9 +177,9 @@ TEST(Sm90Feasible, OneChip) {
 TEST(Sm90Feasible, TheWholeTableWithLseAndWithout) {
   for (const sm90::TableRow& row : sm90::kTable) {
     for (const Element element : sm90::kShippedElements) {
-      Sm90Forward config = sm90::config_of(row, element);
+      Sm90ForwardConfig config = sm90::config_of(row, element);
       EXPECT_TRUE(feasible(config, 90).ok()) << feasible(config, 90).message();
-      config.ones = false;
+      config.sum_rounded_p = false;
       EXPECT_TRUE(feasible(config, 90).ok()) << feasible(config, 90).message();
     }
   }
@@ -158,10 +187,9 @@ TEST(Sm90Feasible, TheWholeTableWithLseAndWithout) {
 
 TEST(Sm90Feasible, TheWholeTableOf8BitsWithLseAndWithout) {
   for (const sm90::TableRow& row : sm90::kTable8Bit) {
-    const bool bytes = row.scores == sm90::Scores8Bit::bytes;
-    Sm90Forward config = sm90::config_of(row, bytes ? Element::int8 : Element::e4m3);
+    Sm90ForwardConfig config = sm90::config_of(row, row.config.element);
     EXPECT_TRUE(feasible(config, 90).ok()) << feasible(config, 90).message();
-    config.ones = config.code_exp;
+    config.sum_rounded_p = config.scores == ScoreType::f16_fast;
     EXPECT_TRUE(feasible(config, 90).ok()) << feasible(config, 90).message();
   }
 }
@@ -172,9 +200,11 @@ TEST(Sm90Feasible, EveryHeadDimensionInFp8WithScalesOfKeys) {
     for (const int head_dim : {64, 96, 128, 192, 256}) {
       int served = 0;
       for (const sm90::TableRow& row : sm90::kTable8Bit) {
-        if (row.head_dim != head_dim || row.scores != sm90::Scores8Bit::f32) continue;
-        Sm90Forward config = sm90::config_of(row, element);
-        config.k_row_scales = true;
+        const Sm90ForwardConfig& c = row.config;
+        if (c.head_dim != head_dim || c.element == Element::int8 || c.scores != ScoreType::f32)
+          continue;
+        Sm90ForwardConfig config = sm90::config_of(row, element);
+        config.k_scales = KScales::row;
         served += feasible(config, 90).ok() ? 1 : 0;
       }
       EXPECT_GT(served, 0) << head_dim;

@@ -24,7 +24,7 @@ TEST(TileOrder, CausalWorkIsEven) {
                                    {1, 16, 30000, 64},
                                    {8, 8, 2048, 256},
                                    {8, 16, 2048, 256}}) {
-    const Sm90Forward config{.head_dim = d, .warpgroups = d == 256 ? 2 : 3};
+    const Sm90ForwardConfig config{.head_dim = d, .warpgroups = d == 256 ? 2 : 3};
     const Problem p = problem(b, h, s, d, Causal::top_left);
     const TileOrder order = tile_order(p, config, h200());
     const i64 row_tiles = div_up<i64>(s, sm90::block_m(config));
@@ -51,7 +51,10 @@ TEST(TileOrder, EveryGroupOfHeadsFitsL2) {
   for (const Element element : {Element::f16, Element::e4m3})
     for (const int d : {64, 128, 256})
       for (int s = 512; s <= 16384; s *= 2) {
-        const Sm90Forward config{.element = element, .head_dim = d, .warpgroups = d == 256 ? 2 : 3};
+        const Sm90ForwardConfig config{.element = element,
+                                       .v_element = element,
+                                       .head_dim = d,
+                                       .warpgroups = d == 256 ? 2 : 3};
         const int h = 2048 / d;
         const Problem p = problem(16384 / s, h, s, d, Causal::top_left);
         const TileOrder order = tile_order(p, config, h200());
@@ -71,7 +74,7 @@ TEST(TileOrder, EveryGroupOfHeadsFitsL2) {
 
 // Without a mask every CTA gets its share of the tiles that are not full, the last of each head.
 TEST(TileOrder, ShortTilesAreShared) {
-  const Sm90Forward config{.head_dim = 128, .warpgroups = 3};
+  const Sm90ForwardConfig config{.head_dim = 128, .warpgroups = 3};
   for (const auto& [b, h, s] : {std::array{32, 16, 512},
                                 {16, 16, 1024},
                                 {8, 16, 2048},
@@ -100,7 +103,7 @@ TEST(TileOrder, ShortTilesAreShared) {
 // Of many heads so many are mixed as fill whole rounds, and their keys stay in L2.
 TEST(TileOrder, MixedHeadsFillRoundsAndFitL2) {
   Problem p = problem(32, 8, 512, 256, Causal::top_left);
-  const Sm90Forward config{.head_dim = 256, .warpgroups = 2};
+  const Sm90ForwardConfig config{.head_dim = 256, .warpgroups = 2};
   const i64 kv_bytes = 4 * 512 * 256;
   const i64 mixed = tile_order(p, config, h200()).mixed_heads;
   EXPECT_EQ(mixed * 4 % 132, 0) << mixed;
@@ -113,7 +116,8 @@ TEST(TileOrder, MixedHeadsFillRoundsAndFitL2) {
   p = problem(8, 8, 2048, 256, Causal::top_left);
   EXPECT_LE(tile_order(p, config, h200()).mixed_heads * 4 * 2048 * 256, h200().l2_bytes);
   // Codes are half as long. What is left of 64 heads is a group of its own.
-  const Sm90Forward codes{.element = Element::e4m3, .head_dim = 256, .warpgroups = 2};
+  const Sm90ForwardConfig codes{
+      .element = Element::e4m3, .v_element = Element::e4m3, .head_dim = 256, .warpgroups = 2};
   EXPECT_EQ(tile_order(p, codes, h200()).mixed_heads, 33);
   EXPECT_EQ(tile_order(p, codes, h200()).groups, 2);
   // Long keys stay in L2 only where few are mixed, or heads share them.

@@ -70,12 +70,12 @@ TEST(Automatic, TheCpuGivesTheBitsOf16Bits) {
   ASSERT_TRUE(attention(expected.arguments, options).ok());
   options.precision = Precision::automatic;
   options.max_error = 0.01f;
-  const Problem posed = problem_of(call.arguments, options).value();
-  const Plan plan(make_automatic_plan(posed, kCpu, kRecords).value());
+  const Problem run_problem = problem_of(call.arguments, options).value();
+  const Plan plan(make_automatic_plan(run_problem, kCpu, kRecords).value());
   std::vector<std::byte> memory(plan.workspace_bytes());
   ASSERT_EQ(plan.run(call.arguments, {memory.data(), memory.size()}).message(), "");
   EXPECT_EQ(call.out, expected.out);
-  EXPECT_EQ(plan.problem(), posed) << "who keeps plans by problem finds it";
+  EXPECT_EQ(plan.problem(), run_problem) << "who keeps plans by problem finds it";
   EXPECT_EQ(plan.explain().reason.find("auto takes fp16: on a CPU"), 0U);
   EXPECT_EQ(plan.explain().max_error, 1e-3);
 }
@@ -85,10 +85,10 @@ TEST(Automatic, TakesWhatTheDeviceServes) {
   if (!has_emulator()) GTEST_SKIP() << "this library has no emulator";
   constexpr std::array<PrecisionRecord, 2> kMixedFirst = {
       {{Precision::int8_mixed, 0.01, {1, 1}}, {Precision::fp8, 0.4, {7, 7}}}};
-  Problem posed = problem(512, 1);
-  posed.head_dim = posed.head_dim_v = 64;
+  Problem run_problem = problem(512, 1);
+  run_problem.head_dim = run_problem.head_dim_v = 64;
   const auto made =
-      make_automatic_plan(posed, {Device::Kind::emulator, 0}, {"a GPU", kSizes, kMixedFirst});
+      make_automatic_plan(run_problem, {Device::Kind::emulator, 0}, {"a GPU", kSizes, kMixedFirst});
   ASSERT_TRUE(made.ok()) << made.status().message();
   EXPECT_EQ((*made)->explain().reason.find("auto takes fp8: "), 0U);
 }

@@ -39,8 +39,8 @@ class Forks : public testing::Test {
   }
 };
 
-// Threads that call the library without a pause. Each call poses a problem that nobody has posed
-// yet, so that it makes a plan.
+// Threads that call the library without a pause. Each call poses a problem that nobody has
+// run_problem yet, so that it makes a plan.
 class Load {
  public:
   explicit Load(int threads) {

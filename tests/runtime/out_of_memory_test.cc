@@ -73,7 +73,7 @@ class OutOfMemory : public testing::Test {
   OutOfMemory() { EXPECT_TRUE(set_cpu_threads(kThreads).ok()); }
   ~OutOfMemory() override { EXPECT_TRUE(set_cpu_threads(0).ok()); }
 
-  // A problem that nobody has posed yet: its plan is still to be made.
+  // A problem that nobody has run_problem yet: its plan is still to be made.
   static Options fresh(Options options = {}) {
     static std::int64_t next = 1'000'000;
     options.window_left = next++;

@@ -11,7 +11,10 @@
 #include <optional>
 #include <random>
 #include <span>
+#include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "gpu/choose_sm90_forward.h"
 #include "gpu/config_text.h"
@@ -39,7 +42,7 @@ struct Sample {
 double weight_of(double of_best) { return std::pow(of_best, 3); }
 
 double blocks_of(const sm90::TableRow& row, const SmLoad& load) {
-  return std::max(load.blocks, row.alone * load.chain);
+  return std::max(load.blocks, row.estimate.alone * load.chain);
 }
 
 constexpr int kTerms = 4;  // of the time: fixed, a wave's, a block's, and a masked wave's
@@ -56,7 +59,7 @@ struct Fitted {
 // which some of them are 0.
 Fitted least_squares(const sm90::TableRow& row, const std::vector<Sample>& samples) {
   // Integers are masked one by one, once they are floats. Other masks are a small part of a tile.
-  const unsigned terms = row.scores == sm90::Scores8Bit::bytes ? kTerms : kTerms - 1;
+  const unsigned terms = row.config.element == Element::int8 ? kTerms : kTerms - 1;
   Fitted best;
   for (unsigned used = 1; used < 1u << terms; ++used) {
     std::array<std::array<double, kTerms + 1>, kTerms> m{};  // normal equations
@@ -98,17 +101,17 @@ Fitted least_squares(const sm90::TableRow& row, const std::vector<Sample>& sampl
 // With what a CTA by itself takes more, in tenths, where an SM holds several.
 void fit(sm90::TableRow& row, const std::vector<Sample>& samples) {
   double best = std::numeric_limits<double>::infinity();
-  for (int tenths = 10; tenths <= 10 * row.resident; ++tenths) {
+  for (int tenths = 10; tenths <= 10 * row.estimate.resident; ++tenths) {
     sm90::TableRow with = row;
-    with.alone = tenths / 10.0;
+    with.estimate.alone = tenths / 10.0;
     const Fitted here = least_squares(with, samples);
     if (here.error >= best) continue;
     best = here.error;
-    row.alone = with.alone;
-    row.fixed_us = here.us[0];
-    row.wave_us = here.us[1];
-    row.block_us = here.us[2];
-    row.masked_us = here.us[3];
+    row.estimate.alone = with.estimate.alone;
+    row.estimate.fixed_us = here.us[0];
+    row.estimate.wave_us = here.us[1];
+    row.estimate.block_us = here.us[2];
+    row.estimate.masked_us = here.us[3];
   }
 }
 
@@ -201,7 +204,7 @@ void tune_together(Tuned& t, const Estimates& us, const std::vector<std::size_t>
 std::vector<std::size_t> picked(const Timed& fitted, const Estimates& estimates,
                                 const Estimates& elsewhere) {
   // In 8 bits there are more tables, and no row is shipped before it is asked for.
-  const bool in_8_bits = fitted.rows[0].fold_columns > 0;
+  const bool in_8_bits = sm90::is_8bit_pv(fitted.rows[0].config);
   constexpr std::size_t kMost = 12;
   const double worth_it = in_8_bits ? 0.0005 : 0.0003;
   std::vector<std::size_t> chosen;
@@ -223,19 +226,47 @@ std::vector<std::size_t> picked(const Timed& fitted, const Estimates& estimates,
   return chosen;
 }
 
-std::string line_of(const sm90::TableRow& r) {
-  constexpr std::array kScores = {"f32", "f16", "f16_codes", "bytes"};
-  const std::string in_8_bits =
-      r.fold_columns == 0
-          ? ""
-          : fmt::format(", {}, {},\n     Scores8Bit::{}, {}{}", r.fold_columns, r.fold_buffers,
-                        kScores.at(static_cast<std::size_t>(r.scores)), r.ctas,
-                        r.masked_us == 0 ? "" : fmt::format(", {:.4f}", r.masked_us));
-  return fmt::format(
-      "    {{{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {:.1f}, {:.3f}, {:.4f}, {:.5f}{}}},\n",
-      r.head_dim, r.warpgroups, r.block_n, r.stages, r.row_groups, r.cluster, r.overlap,
-      r.scores_behind, r.own_o, r.ones, r.resident, r.alone, r.fixed_us, r.wave_us, r.block_us,
-      in_8_bits);
+constexpr std::string_view kAlwaysWritten[] = {"head_dim", "warpgroups", "block_n", "stages",
+                                               "schedule"};
+
+std::vector<std::string> fields_of(const Sm90ForwardConfig& c) {
+  const std::string text = to_text(c);
+  std::vector<std::string> fields;
+  for (std::size_t from = text.find('{') + 1; from < text.size();) {
+    const std::size_t end = std::min(text.find(',', from), text.size() - 1);
+    const std::size_t equals = text.find('=', from);
+    fields.push_back(text.substr(from, equals - from) + " = " +
+                     text.substr(equals + 1, end - equals - 1));
+    from = end + 1;
+  }
+  return fields;
+}
+
+// ".head_dim = 64, .warpgroups = 2, ...": the tile and its pipeline, and what differs from the
+// defaults.
+std::string config_text(Sm90ForwardConfig c) {
+  if (sm90::is_8bit_pv(c)) c.sum_rounded_p = true;  // config_of decides
+  const std::vector<std::string> fields = fields_of(c), defaults = fields_of({});
+  std::string text;
+  for (std::size_t i = 0; i < fields.size(); ++i) {
+    const bool always = std::any_of(
+        std::begin(kAlwaysWritten), std::end(kAlwaysWritten),
+        [&](std::string_view name) { return fields[i].starts_with(fmt::format(".{} =", name)); });
+    if (always || fields[i] != defaults[i]) text += (text.empty() ? "" : ", ") + fields[i];
+  }
+  return text;
+}
+
+std::string line_of(const sm90::TableRow& row) {
+  const sm90::Estimate& e = row.estimate;
+  std::string estimate;
+  if (e.resident != 1) estimate += fmt::format(".resident = {}, ", e.resident);
+  if (e.alone != 1) estimate += fmt::format(".alone = {:.1f}, ", e.alone);
+  estimate += fmt::format(".fixed_us = {:.3f}, .wave_us = {:.4f}, .block_us = {:.5f}", e.fixed_us,
+                          e.wave_us, e.block_us);
+  if (e.masked_us != 0) estimate += fmt::format(", .masked_us = {:.4f}", e.masked_us);
+  return fmt::format("    {{.config = {{{}}},\n     .estimate = {{{}}}}},\n",
+                     config_text(row.config), estimate);
 }
 
 bool replace_rows(const char* path, std::string_view table, const std::string& rows) {
@@ -253,7 +284,7 @@ bool replace_rows(const char* path, std::string_view table, const std::string& r
 Timed feasible_of(const Timed& t) {
   Timed kept{{}, t.problems, {}};
   for (std::size_t row = 0; row < t.rows.size(); ++row) {
-    if (!is_wanted(t.rows[row])) continue;
+    if (!is_wanted(t.rows[row].config)) continue;
     kept.rows.push_back(t.rows[row]);
     kept.us.push_back(t.us[row]);
   }
@@ -266,8 +297,9 @@ Timed feasible_of(const Timed& t) {
 // with a mask or without, where here they are alike. A line cannot follow that: rows are fitted to
 // half of it, and chosen by all.
 double compared(const sm90::TableRow& row, const Problem& p) {
-  const bool of_160 = row.head_dim == 64 && row.warpgroups == 4 && row.block_n == 160;
-  return of_160 && row.fold_columns > 0 && row.stages == 3 && p.len_kv >= 4096 ? 0.98 : 1;
+  const Sm90ForwardConfig& c = row.config;
+  const bool of_160 = c.head_dim == 64 && c.warpgroups == 4 && c.block_n == 160;
+  return of_160 && sm90::is_8bit_pv(c) && c.stages == 3 && p.len_kv >= 4096 ? 0.98 : 1;
 }
 void compare(Timed& t) {
   for (std::size_t row = 0; row < t.rows.size(); ++row)
@@ -294,7 +326,7 @@ Status fit_table(const char* times, const char* header) {
   if (!all.ok()) return all.status();
   std::string lines;
   double worst = 1;
-  const bool in_8_bits = all->begin()->second.rows[0].fold_columns > 0;
+  const bool in_8_bits = sm90::is_8bit_pv(all->begin()->second.rows[0].config);
   for (auto& [group, timed] : *all) {
     Timed t = feasible_of(timed);
     compare(t);
@@ -302,7 +334,7 @@ Status fit_table(const char* times, const char* header) {
     for (std::size_t row = 0; row < t.rows.size(); ++row) {
       std::vector<Sample> samples;
       // CTAs that come and go finish a masked problem at times that no line is good for.
-      const bool stays = t.rows[row].cluster == 0;
+      const bool stays = !sm90::is_split_kv(t.rows[row].config);
       for (std::size_t problem = 0; problem < fitted.problems.size(); ++problem) {
         const bool masked = fitted.problems[problem].options.causal != Causal::none;
         if (stays || !masked)
@@ -318,10 +350,11 @@ Status fit_table(const char* times, const char* header) {
     const std::vector<std::size_t> chosen =
         picked(fitted, by_line, estimates_of(t.rows, imagined(group.head_dim)));
     Tuned moved = tuned(fitted.us, by_line, chosen);
-    if (group.scores == sm90::Scores8Bit::bytes) tune_together(moved, fitted.us, chosen);
+    if (group.element == Element::int8) tune_together(moved, fitted.us, chosen);
     for (const std::size_t row : chosen) {
       sm90::TableRow& r = t.rows[row];
-      for (double* const us : {&r.fixed_us, &r.wave_us, &r.block_us, &r.masked_us})
+      sm90::Estimate& e = r.estimate;
+      for (double* const us : {&e.fixed_us, &e.wave_us, &e.block_us, &e.masked_us})
         *us *= moved.by[row];
       lines += line_of(r);
     }
@@ -334,7 +367,7 @@ Status fit_table(const char* times, const char* header) {
       fmt::print("{:<6} {:<56} {:>9.2f} us, estimated {:>9.2f}, best {:>9.2f}: {:.3f}  {}\n",
                  unseen ? "unseen" : "", describe(t.problems[problem]), t.us[row][problem],
                  estimates[row][problem], best_of(t, problem), ratio,
-                 brief_text(timed_config(t.rows[row])));
+                 brief_text(timed_config(t.rows[row].config)));
     }
   }
   fmt::print("worst of the unseen: {:.3f} of the best\n", worst);

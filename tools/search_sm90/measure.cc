@@ -12,6 +12,7 @@
 
 #include "attention/error.h"
 #include "config/v_layout.h"
+#include "gpu/config_fields.h"
 #include "gpu/kernel_store.h"
 #include "gpu/launch_sm90_forward.h"
 #include "gpu/sm90_feasible.h"
@@ -33,9 +34,9 @@ bool is_in_table(const sm90::TableRow& row) {
 }
 
 // CTAs that an SM holds at once; who stays has it alone.
-int resident_ctas(const Sm90Forward& c, int registers) {
+int resident_ctas(const Sm90ForwardConfig& c, int registers) {
   constexpr int kRegisters = 65536, kSharedMemory = 228 * 1024, kReserved = 1024;
-  if (!c.split_keys) return 1;
+  if (!sm90::is_split_kv(c)) return 1;
   return std::min(kRegisters / (round_up(registers, 8) * sm90::threads(c)),
                   kSharedMemory / (sm90::smem_bytes(c) + kReserved));
 }
@@ -48,7 +49,7 @@ Rows compiled(const Rows& rows) {
   for (unsigned i = 0; i < std::max(std::thread::hardware_concurrency(), 1u); ++i)
     workers.emplace_back([&] {
       for (std::size_t n = next++; n < rows.size(); n = next++) {
-        const Sm90Forward config = timed_config(rows[n]);
+        const Sm90ForwardConfig config = timed_config(rows[n].config);
         const auto made = kernel_store().get(kernel_source(config));
         if (!made.ok()) continue;
         const CubinKernel* kernel = (*made)->info.find((*made)->kernel.lowered_name);
@@ -60,7 +61,7 @@ Rows compiled(const Rows& rows) {
   for (std::size_t n = 0; n < rows.size(); ++n) {
     if (resident[n] == 0) continue;
     kept.push_back(rows[n]);
-    kept.back().resident = resident[n];
+    kept.back().estimate.resident = resident[n];
   }
   return kept;
 }
@@ -92,10 +93,11 @@ class Bench {
                               const GpuTiming& timing) {
     const Result<const Gpu*> gpu = open_gpu(kDevice.index);
     if (!gpu.ok()) return gpu.status();
-    const Result<LoadedSm90Forward> kernel = load_sm90_forward(**gpu, timed_config(row));
+    const Sm90ForwardConfig config = timed_config(row.config);
+    const Result<LoadedSm90Forward> kernel = load_sm90_forward(**gpu, config);
     if (!kernel.ok()) return kernel.status();
-    Arguments a = arguments(p, element_of(row));
-    if (timed_config(row).k_block_scales) a.k_scales.granularity = Granularity::block;
+    Arguments a = arguments(p, config.element);
+    if (config.k_scales == KScales::block) a.k_scales.granularity = Granularity::block;
     auto times = gpu_times(kDevice, timing, [&](Stream stream) {
       return launch_sm90_forward(**gpu, *kernel, p, a, stream);
     });
@@ -234,7 +236,7 @@ Timed still_compiled(const Timed& t) {
 // Problems that are not on record, of all rows that still compile.
 Result<Timed> with_new_problems(Bench& bench, const Timed& t) {
   std::vector<Problem> missing =
-      problems_of(t.rows[0].head_dim, std::numeric_limits<std::int64_t>::max());
+      problems_of(t.rows[0].config.head_dim, std::numeric_limits<std::int64_t>::max());
   std::erase_if(missing, [&](const Problem& p) {
     return std::find(t.problems.begin(), t.problems.end(), p) != t.problems.end();
   });
@@ -301,7 +303,7 @@ Status measure_again(Element element, std::span<const int> head_dims, const char
   std::ofstream out(path);
   out << kColumns;
   for (auto& [group, all] : *on_record) {
-    if (element_of(all.rows[0]) != element ||
+    if (group.element != element ||
         std::find(head_dims.begin(), head_dims.end(), group.head_dim) == head_dims.end()) {
       out << csv_of(all);
       continue;
@@ -334,19 +336,18 @@ Status measure(Element element, std::span<const int> head_dims, const char* path
   std::vector<Group> groups;
   for (const int head_dim : head_dims) {
     if (element != Element::e4m3) {
-      groups.push_back(
-          {head_dim, element == Element::int8 ? sm90::Scores8Bit::bytes : sm90::Scores8Bit::f32});
+      groups.push_back({head_dim, element, ScoreType::f32});
       continue;
     }
-    groups.push_back({head_dim, sm90::Scores8Bit::f32});
-    groups.push_back({head_dim, sm90::Scores8Bit::f16});
+    groups.push_back({head_dim, element, ScoreType::f32});
+    groups.push_back({head_dim, element, ScoreType::f16});
     // Dimensions between the usual ones go without.
     if (head_dim != 96 && head_dim != 192)
-      groups.push_back({head_dim, sm90::Scores8Bit::f16_codes});
+      groups.push_back({head_dim, element, ScoreType::f16_fast});
   }
   for (const Group& group : groups) {
     const int head_dim = group.head_dim;
-    Rows wanted = candidates(element, group);
+    Rows wanted = candidates(group);
     const Rows& timed_before = on_record[group].rows;
     std::erase_if(wanted, [&](const sm90::TableRow& row) {
       return has(timed_before, row) && !is_in_table(row);
@@ -356,7 +357,8 @@ Status measure(Element element, std::span<const int> head_dims, const char* path
     if (!t.ok()) return t.status();
     const Rows kept = promising(*t);
     fmt::print("head_dim {}, scores {}: {} configurations, {} near the best of some shape\n",
-               head_dim, static_cast<int>(group.scores), rows.size(), kept.size());
+               head_dim, EnumText<ScoreType>::kNames.at(static_cast<std::size_t>(group.scores)),
+               rows.size(), kept.size());
     Result<Timed> again = timed(*bench, kept, problems_of(head_dim, kAny));
     if (!again.ok()) return again.status();
     take_better(*again, *t);

@@ -8,6 +8,7 @@
 #include <limits>
 #include <sstream>
 
+#include "gpu/config_fields.h"
 #include "gpu/sm90_feasible.h"
 
 namespace octavo::search_sm90 {
@@ -45,7 +46,7 @@ constexpr Shape kUnseen[] = {
     {1, 12, 384}, {3, 8, 640}, {1, 16, 3000}, {6, 12, 1536, Causal::top_left}};
 static_assert(std::size(kUnseen) * std::size(kHeadDims) == 20);
 
-Problem posed_by(const Shape& s, int head_dim) {
+Problem problem_for(const Shape& s, int head_dim) {
   Problem p;
   p.batch = s.batch;
   p.heads_q = p.heads_kv = s.heads;
@@ -57,36 +58,41 @@ Problem posed_by(const Shape& s, int head_dim) {
 
 // Two CTAs an SM of two warpgroups with rows of their own, at 128 columns: at (32,16,512) 138 us
 // here, where others take 144, and 148 in comparisons, where others take less than here.
-bool is_contradicted(const Sm90Forward& c) {
-  return c.element == Element::f16 && c.head_dim == 128 && c.split_keys && c.row_groups == 2 &&
-         c.block_n == 64 && !c.overlap;
+bool is_contradicted(const Sm90ForwardConfig& c) {
+  return c.element == Element::f16 && c.head_dim == 128 && c.row_groups == 2 && c.block_n == 64 &&
+         c.schedule != Schedule::qk_first;
 }
 
-// A warpgroup a CTA that folds all columns at once, with scores behind P V: in INT8 with scales of
-// K by rows or heads it spills, for half a percent with those that are timed.
-bool spills_with_other_scales(const Sm90Forward& c) {
-  return sm90::bytes_pv(c) && c.head_dim == 128 && c.split_keys && c.scores_behind &&
-         c.fold_columns == c.head_dim;
+// A warpgroup a CTA that computes all columns of P V in one slice, with Q K^T queued behind it: in
+// INT8 with scales of K by rows or heads it spills, for half a percent with those that are timed.
+bool spills_with_other_scales(const Sm90ForwardConfig& c) {
+  return sm90::is_int8_pv(c) && c.head_dim == 128 && sm90::is_split_kv(c) &&
+         c.schedule == Schedule::pv_first_queued && c.pv_columns == c.head_dim;
+}
+
+template <class Enum>
+std::string_view name_of(Enum value) {
+  return EnumText<Enum>::kNames.at(static_cast<std::size_t>(value));
 }
 
 }  // namespace
 
 Problem problem_of(std::int64_t heads, std::int64_t length, Causal causal, int head_dim) {
-  return posed_by({1, heads, length, causal}, head_dim);
+  return problem_for({1, heads, length, causal}, head_dim);
 }
 
 std::vector<Problem> problems_of(int head_dim, std::int64_t longest) {
   std::vector<Problem> problems;
   for (const Shape& s : kFitted)
-    if (s.length <= longest) problems.push_back(posed_by(s, head_dim));
+    if (s.length <= longest) problems.push_back(problem_for(s, head_dim));
   for (const Shape& s : kUnseen)
-    if (s.length <= longest) problems.push_back(posed_by(s, head_dim));
+    if (s.length <= longest) problems.push_back(problem_for(s, head_dim));
   return problems;
 }
 
 bool is_unseen(const Problem& p) {
   return std::any_of(std::begin(kUnseen), std::end(kUnseen), [&](const Shape& s) {
-    return posed_by(s, static_cast<int>(p.head_dim)) == p;
+    return problem_for(s, static_cast<int>(p.head_dim)) == p;
   });
 }
 
@@ -97,68 +103,99 @@ double best_of(const Timed& t, std::size_t problem) {
 }
 
 bool same_config(const sm90::TableRow& a, const sm90::TableRow& b) {
-  return timed_config(a) == timed_config(b);
+  return timed_config(a.config) == timed_config(b.config);
 }
 
-Sm90Forward timed_config(const sm90::TableRow& row) {
-  Sm90Forward c = sm90::config_of(row, element_of(row));
+Sm90ForwardConfig timed_config(const Sm90ForwardConfig& config) {
+  Sm90ForwardConfig c = sm90::config_of({.config = config, .estimate = {}}, config.element);
   // As the modes have them: int8's K by blocks, FP8's by heads.
-  c.k_block_scales = sm90::codes_qk(c) && !c.f16_scores;
+  if (sm90::is_8bit_qk(c) && !sm90::has_f16_scores(c)) c.k_scales = KScales::block;
   return c;
 }
 
-bool is_wanted(const sm90::TableRow& row) {
-  const Sm90Forward c = timed_config(row);
-  return feasible(c, 90).ok() && (!c.f16_scores || c.ones) && !is_contradicted(c) &&
-         !spills_with_other_scales(c);
+bool is_wanted(const Sm90ForwardConfig& config) {
+  const Sm90ForwardConfig c = timed_config(config);
+  return feasible(c, 90).ok() && (!sm90::has_f16_scores(c) || c.sum_rounded_p) &&
+         !is_contradicted(c) && !spills_with_other_scales(c);
 }
 
 const char* const kColumns =
-    "head_dim,warpgroups,block_n,stages,row_groups,cluster,overlap,scores_behind,own_o,ones,"
-    "resident,fold_columns,fold_buffers,scores,ctas,batch,heads,length,causal,us\n";
+    "element,head_dim,warpgroups,block_n,stages,schedule,min_ctas,row_groups,cluster,scores,"
+    "sum_rounded_p,pv_columns,pv_buffers,resident,batch,heads,length,causal,us\n";
 
 std::string csv_of(const Timed& t) {
   std::string text;
   for (std::size_t row = 0; row < t.rows.size(); ++row)
     for (std::size_t problem = 0; problem < t.problems.size(); ++problem) {
-      const sm90::TableRow& r = t.rows[row];
+      const Sm90ForwardConfig& c = t.rows[row].config;
       const Problem& p = t.problems[problem];
-      text +=
-          fmt::format("{},{},{},{},{},{},{:d},{:d},{:d},{:d},{},{},{},{},{},{},{},{},{:d},{:.3f}\n",
-                      r.head_dim, r.warpgroups, r.block_n, r.stages, r.row_groups, r.cluster,
-                      r.overlap, r.scores_behind, r.own_o, r.ones, r.resident, r.fold_columns,
-                      r.fold_buffers, static_cast<int>(r.scores), r.ctas, p.batch, p.heads_q,
-                      p.len_q, p.options.causal != Causal::none, t.us[row][problem]);
+      text += fmt::format("{},{},{},{},{},{},{},{},{},{},{:d},{},{},{},{},{},{},{:d},{:.3f}\n",
+                          name_of(c.element), c.head_dim, c.warpgroups, c.block_n, c.stages,
+                          name_of(c.schedule), c.min_ctas, c.row_groups, c.cluster,
+                          name_of(c.scores), c.sum_rounded_p, c.pv_columns, c.pv_buffers,
+                          t.rows[row].estimate.resident, p.batch, p.heads_q, p.len_q,
+                          p.options.causal != Causal::none, t.us[row][problem]);
     }
   return text;
 }
+
+namespace {
+
+// One line of the file, whose commas are spaces.
+struct Line {
+  sm90::TableRow row;
+  Problem problem;
+  double us = 0;
+};
+template <class Enum>
+std::istream& read_name(std::istream& fields, Enum& value) {
+  std::string name;
+  fields >> name;
+  const auto& names = EnumText<Enum>::kNames;
+  const auto found = std::find(names.begin(), names.end(), name);
+  if (found == names.end()) fields.setstate(std::ios::failbit);
+  value = static_cast<Enum>(found - names.begin());
+  return fields;
+}
+bool read_line(std::istream& fields, Line& line) {
+  Sm90ForwardConfig& c = line.row.config;
+  Shape s{};
+  bool causal = false;
+  read_name(fields, c.element);
+  fields >> c.head_dim >> c.warpgroups >> c.block_n >> c.stages;
+  read_name(fields, c.schedule);
+  fields >> c.min_ctas >> c.row_groups >> c.cluster;
+  read_name(fields, c.scores);
+  fields >> c.sum_rounded_p >> c.pv_columns >> c.pv_buffers;
+  fields >> line.row.estimate.resident >> s.batch >> s.heads >> s.length >> causal >> line.us;
+  c.v_element = c.element;
+  if (causal) s.causal = Causal::top_left;
+  line.problem = problem_for(s, c.head_dim);
+  return static_cast<bool>(fields);
+}
+
+}  // namespace
 
 Result<std::map<Group, Timed>> read_times(const char* path) {
   std::map<Group, Timed> all;
   std::ifstream in(path);
   std::string line;
   std::getline(in, line);
+  if (line + "\n" != kColumns)
+    return Status(
+        ErrorCode::invalid_argument,
+        fmt::format("{} has the columns '{}'; supported: those of sm90_search.csv.", path, line));
   while (std::getline(in, line)) {
-    sm90::TableRow r{};
-    Problem p;
-    int overlap = 0, scores_behind = 0, own_o = 0, ones = 0, scores = 0, causal = 0;
-    double us = 0;
     std::replace(line.begin(), line.end(), ',', ' ');
     std::istringstream fields(line);
-    if (!(fields >> r.head_dim >> r.warpgroups >> r.block_n >> r.stages >> r.row_groups >>
-          r.cluster >> overlap >> scores_behind >> own_o >> ones >> r.resident >> r.fold_columns >>
-          r.fold_buffers >> scores >> r.ctas >> p.batch >> p.heads_q >> p.len_q >> causal >> us))
+    Line read;
+    if (!read_line(fields, read))
       return Status(ErrorCode::invalid_argument, fmt::format("{} has a line '{}'.", path, line));
-    r.overlap = overlap != 0;
-    r.scores_behind = scores_behind != 0;
-    r.own_o = own_o != 0;
-    r.ones = ones != 0;
-    r.scores = static_cast<sm90::Scores8Bit>(scores);
-    p = posed_by({p.batch, p.heads_q, p.len_q, causal != 0 ? Causal::top_left : Causal::none},
-                 r.head_dim);
-    Timed& t = all[{r.head_dim, r.scores}];
-    auto row = std::find_if(t.rows.begin(), t.rows.end(),
-                            [&](const sm90::TableRow& other) { return same_config(other, r); });
+    const auto& [r, p, us] = read;
+    Timed& t = all[group_of(r.config)];
+    auto row = std::find_if(t.rows.begin(), t.rows.end(), [&](const sm90::TableRow& other) {
+      return same_config(other, read.row);
+    });
     if (row == t.rows.end()) {
       row = t.rows.insert(row, r);
       t.us.emplace_back();

@@ -16,26 +16,24 @@ inline constexpr int kHeadDims[] = {64, 96, 128, 192, 256};
 
 using Rows = std::vector<sm90::TableRow>;
 
-// Rows among which a problem has a choice: of its columns, and of one way from scores to P.
+// Rows among which a problem has a choice: of its columns, its elements, and one way from scores to
+// P. The order is that of the table.
 struct Group {
   int head_dim = 0;
-  sm90::Scores8Bit scores = sm90::Scores8Bit::f32;
+  Element element = Element::f16;  // f16, e4m3 or int8
+  ScoreType scores = ScoreType::f32;
   auto operator<=>(const Group&) const = default;
 };
-// What a row is timed in.
-inline Element element_of(const sm90::TableRow& row) {
-  if (row.fold_columns == 0) return Element::f16;
-  return row.scores == sm90::Scores8Bit::bytes ? Element::int8 : Element::e4m3;
-}
+inline Group group_of(const Sm90ForwardConfig& c) { return {c.head_dim, c.element, c.scores}; }
 // As it is timed: 8-bit K has the scales that our own quantizer gives it.
-Sm90Forward timed_config(const sm90::TableRow& row);
-// Fits, and in FP8 with room for the ones: sums of P as it was before it was rounded would leave
-// outputs 7e-4 too small. Nor one whose times here others contradict, or that spills with scales
-// other than those it is timed with.
-bool is_wanted(const sm90::TableRow& row);
+Sm90ForwardConfig timed_config(const Sm90ForwardConfig& config);
+// Whether a configuration fits, and in FP8 has room for the ones: sums of P as it was before it was
+// rounded would leave outputs 7e-4 too small. Nor one whose times here others contradict, or that
+// spills with scales other than those it is timed with.
+bool is_wanted(const Sm90ForwardConfig& config);
 
-// What is timed of a group.
-Rows candidates(Element element, const Group& group);
+// The rows of a group that are timed, without estimates.
+Rows candidates(const Group& group);
 
 // Those that rows are fitted to, up to a length, and then those that they are not.
 std::vector<Problem> problems_of(int head_dim, std::int64_t longest);

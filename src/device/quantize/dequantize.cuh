@@ -28,7 +28,7 @@ OCTAVO_DEVICE float decoded(u32 code) {
 }
 
 // What a column of a row is multiplied by.
-template <Quantize kC>
+template <QuantizeConfig kC>
 OCTAVO_DEVICE float step_at(const QuantizeParams& p, const Tile& t, i32 row, int column) {
   const i64 token = row + (p.by_token ? static_cast<i64>(t.first_row) : 0);
   const i64 index = p.scale_rows == 0 ? min_of(column, p.head_dim - 1) : token / p.scale_rows;
@@ -37,7 +37,7 @@ OCTAVO_DEVICE float step_at(const QuantizeParams& p, const Tile& t, i32 row, int
 }
 
 // Every row of the tile once.
-template <Quantize kC>
+template <QuantizeConfig kC>
 OCTAVO_DEVICE void write_decoded(const QuantizeParams& p) {
   const Place<kC> at;
   const Tile t = find_tile(p, ptx::block_index_x());

@@ -18,7 +18,7 @@ OCTAVO_DEVICE float finite_or_0(float x) {
 
 // A CTA has as many groups of kMeanRows rows in hand as it has places for rows: a thread adds up
 // eight columns of one.
-template <Quantize kC>
+template <QuantizeConfig kC>
 OCTAVO_DEVICE void add_up_rows(const QuantizeParams& p) {
   const Place<kC> at;
   const Tile t = find_tile(p, ptx::block_index_x());
@@ -48,7 +48,7 @@ OCTAVO_DEVICE void add_up_rows(const QuantizeParams& p) {
 }
 
 // A CTA has a head, a thread a column or several.
-template <Quantize kC>
+template <QuantizeConfig kC>
 OCTAVO_DEVICE void find_means(const QuantizeParams& p) {
   const Tile t = find_tile(p, ptx::block_index_x());
   const i32 rows = t.end - t.begin;

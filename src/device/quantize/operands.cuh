@@ -26,34 +26,34 @@
 namespace octavo::quantizer {
 
 // Q and V are what they are where K is smoothed.
-OCTAVO_HD constexpr Quantize not_smoothed(Quantize c) {
+OCTAVO_HD constexpr QuantizeConfig not_smoothed(QuantizeConfig c) {
   c.smooth = false;
   return c;
 }
 
 // Before global memory is touched.
-template <Quantize kC>
+template <QuantizeConfig kC>
 OCTAVO_DEVICE void wait_for_inputs() {
   if constexpr (overlaps(kC)) ptx::wait_for_earlier_grids();
 }
 // When what is left to do is short: whoever comes next starts, and waits for this grid's end.
-template <Quantize kC>
+template <QuantizeConfig kC>
 OCTAVO_DEVICE void let_next_start() {
   if constexpr (overlaps(kC)) ptx::launch_dependent_grids();
 }
 
 // Rows slot, slot + rows_at_once, ... of a tile, as they are in memory.
-template <Quantize kC>
+template <QuantizeConfig kC>
 struct HeldRows {
   u32 words[held_rows(kC)][kVector * element_bytes(kC.from) / 4];
 };
 
-template <Quantize kC>
+template <QuantizeConfig kC>
 OCTAVO_DEVICE i32 held_row(const Tile& t, const Place<kC>& at, int i) {
   return t.begin + at.slot + i * rows_at_once(kC);
 }
 
-template <Quantize kC>
+template <QuantizeConfig kC>
 OCTAVO_DEVICE void load_held(const QuantizeParams& p, const Tile& t, const Place<kC>& at,
                              HeldRows<kC>& rows) {
   OCTAVO_UNROLL
@@ -62,7 +62,7 @@ OCTAVO_DEVICE void load_held(const QuantizeParams& p, const Tile& t, const Place
 }
 
 // The largest of one of them, smoothed; 0 where there is no such row.
-template <Quantize kC>
+template <QuantizeConfig kC>
 OCTAVO_DEVICE float largest_held(const HeldRows<kC>& rows, const Tile& t, const Place<kC>& at,
                                  const Means<kC>& means, int i) {
   float x[kVector];
@@ -72,7 +72,7 @@ OCTAVO_DEVICE float largest_held(const HeldRows<kC>& rows, const Tile& t, const 
   return largest_magnitude(x);
 }
 
-template <Quantize kC>
+template <QuantizeConfig kC>
 OCTAVO_DEVICE void store_held(const QuantizeParams& p, const Tile& t, const Place<kC>& at,
                               const HeldRows<kC>& rows, const Means<kC>& means,
                               const float (&inverse)[held_rows(kC)]) {
@@ -88,7 +88,7 @@ OCTAVO_DEVICE void store_held(const QuantizeParams& p, const Tile& t, const Plac
 
 // What rows are multiplied by. The lanes of a row find one each of the scales of their rows, which
 // takes two divisions, and hand round what they found.
-template <Quantize kC>
+template <QuantizeConfig kC>
 OCTAVO_DEVICE void row_inverses(const QuantizeParams& p, const Tile& t, const Place<kC>& at,
                                 const float (&amax)[held_rows(kC)],
                                 float (&inverse)[held_rows(kC)]) {
@@ -111,7 +111,7 @@ OCTAVO_DEVICE void row_inverses(const QuantizeParams& p, const Tile& t, const Pl
   }
 }
 
-template <Quantize kC>
+template <QuantizeConfig kC>
 OCTAVO_DEVICE void quantize_q(const QuantizeParams& p, i32 block) {
   wait_for_inputs<kC>();
   const Place<kC> at;
@@ -132,7 +132,7 @@ OCTAVO_DEVICE void quantize_q(const QuantizeParams& p, i32 block) {
 }
 
 // Largest of all threads for each of the tile's blocks.
-template <Quantize kC, int kBlocks>
+template <QuantizeConfig kC, int kBlocks>
 OCTAVO_DEVICE void cta_max_of_blocks(float (&amax)[kBlocks]) {
   constexpr int kWarps = kC.threads / 32;
   const u32 slots = ptx::shared_base(), own = slots + ptx::warp_index() * 4;
@@ -150,7 +150,7 @@ OCTAVO_DEVICE void cta_max_of_blocks(float (&amax)[kBlocks]) {
                            ptx::load_shared_f32(slots + static_cast<u32>(b * kWarps + warp) * 4));
 }
 
-template <Quantize kC>
+template <QuantizeConfig kC>
 OCTAVO_DEVICE void quantize_k(const QuantizeParams& p, i32 block) {
   constexpr int kBlocks = operand_rows(kC) / kBlockRows;
   wait_for_inputs<kC>();
@@ -185,7 +185,7 @@ OCTAVO_DEVICE void quantize_k(const QuantizeParams& p, i32 block) {
 }
 
 // Of a head that is too long to be held, for the second launch.
-template <Quantize kC>
+template <QuantizeConfig kC>
 OCTAVO_DEVICE void find_k_maxima(const QuantizeParams& p, i32 block) {
   wait_for_inputs<kC>();
   const Place<kC> at;
@@ -205,7 +205,7 @@ OCTAVO_DEVICE void find_k_maxima(const QuantizeParams& p, i32 block) {
 }
 
 // By the second.
-template <Quantize kC>
+template <QuantizeConfig kC>
 OCTAVO_DEVICE void write_k(const QuantizeParams& p, i32 block) {
   const Place<kC> at;
   const Tile t = find_tile(p, block);
@@ -219,14 +219,14 @@ OCTAVO_DEVICE void write_k(const QuantizeParams& p, i32 block) {
   store_held(p, t, at, rows, means, inverse);
 }
 
-template <Quantize kC>
+template <QuantizeConfig kC>
 OCTAVO_DEVICE u32 maxima_barrier() {
   return ptx::shared_base() + static_cast<u32>(value_smem(kC).barrier);
 }
 
 // Before anything else, so that the others of the cluster are long there when maxima are sent:
 // kValues of every CTA.
-template <Quantize kC, int kValues>
+template <QuantizeConfig kC, int kValues>
 OCTAVO_DEVICE void expect_maxima() {
   if (ptx::thread_index() == 0) {
     ptx::mbarrier_init(maxima_barrier<kC>(), 1);
@@ -238,7 +238,7 @@ OCTAVO_DEVICE void expect_maxima() {
 
 // From the CTA's maxima to the cluster's, of which thread n has number n; a single one is every
 // thread's.
-template <Quantize kC, int kValues>
+template <QuantizeConfig kC, int kValues>
 OCTAVO_DEVICE float cluster_max(float amax) {
   constexpr bool kOfAll = kValues == 1;
   ptx::cluster_wait();
@@ -258,11 +258,11 @@ OCTAVO_DEVICE float cluster_max(float amax) {
 }
 
 // A CTA's keys of a head that is held.
-template <Quantize kC>
+template <QuantizeConfig kC>
 struct HeldKeys {
   FourKeys<kC> slabs[kSlabs<kC>];
 };
-template <Quantize kC>
+template <QuantizeConfig kC>
 OCTAVO_DEVICE void load_held(const QuantizeParams& p, const Tile& t, HeldKeys<kC>& keys) {
   OCTAVO_UNROLL
   for (int slab = 0; slab < kSlabs<kC>; ++slab)
@@ -270,7 +270,7 @@ OCTAVO_DEVICE void load_held(const QuantizeParams& p, const Tile& t, HeldKeys<kC
 }
 
 // each(row, first column, eight values, smoothed) for all that a lane holds of K.
-template <Quantize kC, class Each>
+template <QuantizeConfig kC, class Each>
 OCTAVO_DEVICE void for_each_held(const QuantizeParams& p, const Tile& t, const HeldKeys<kC>& keys,
                                  const Each& each) {
   const i32 first = t.begin + static_cast<i32>(ptx::warp_index()) * kKeyGroup;
@@ -290,7 +290,7 @@ OCTAVO_DEVICE void for_each_held(const QuantizeParams& p, const Tile& t, const H
 }
 
 // K by heads, in the shape of V: a warp has sixteen keys, a lane four of them.
-template <Quantize kC>
+template <QuantizeConfig kC>
 OCTAVO_DEVICE void hold_k(const QuantizeParams& p, i32 block) {
   expect_maxima<kC, 1>();
   wait_for_inputs<kC>();
@@ -313,7 +313,7 @@ OCTAVO_DEVICE void hold_k(const QuantizeParams& p, i32 block) {
   });
 }
 
-template <Quantize kC>
+template <QuantizeConfig kC>
 OCTAVO_DEVICE void hold_v(const QuantizeParams& p, i32 block) {
   expect_maxima<kC, kC.columns>();
   wait_for_inputs<kC>();
@@ -338,7 +338,7 @@ OCTAVO_DEVICE void hold_v(const QuantizeParams& p, i32 block) {
   store_columns<kC>(p, t);
 }
 
-template <Quantize kC>
+template <QuantizeConfig kC>
 OCTAVO_DEVICE void find_v_maxima(const QuantizeParams& p, i32 block) {
   wait_for_inputs<kC>();
   const Tile t = find_tile(p, block);
@@ -360,7 +360,7 @@ OCTAVO_DEVICE void find_v_maxima(const QuantizeParams& p, i32 block) {
 }
 
 // The second launch: what the first left only maxima of, from the end.
-template <Quantize kC>
+template <QuantizeConfig kC>
 OCTAVO_DEVICE void write_rest(const OperandsParams& p, i32 block) {
   wait_for_inputs<kC>();
   let_next_start<kC>();
@@ -372,7 +372,7 @@ OCTAVO_DEVICE void write_rest(const OperandsParams& p, i32 block) {
 template <class Config>
 OCTAVO_KERNEL(Config::value.threads, ctas_of_sm(Config::value))
 quantize_operands(const OCTAVO_GRID_CONSTANT OperandsParams p) {
-  constexpr Quantize kC = Config::value;
+  constexpr QuantizeConfig kC = Config::value;
   static_assert(kC.columns == 64 || kC.columns == 128 || kC.columns == 256,
                 "columns are 64 to 256");
   static_assert(element_bytes(kC.from) == 2 && element_bytes(kC.to) == 1 && kC.load_bytes == 16,

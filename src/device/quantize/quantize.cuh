@@ -25,7 +25,7 @@
 
 namespace octavo::quantizer {
 
-template <Quantize kC>
+template <QuantizeConfig kC>
 OCTAVO_DEVICE float tile_amax(const QuantizeParams& p, const Tile& t, const Place<kC>& at) {
   const Means<kC> means(p, t, at.column);
   float amax = 0;
@@ -38,7 +38,7 @@ OCTAVO_DEVICE float tile_amax(const QuantizeParams& p, const Tile& t, const Plac
 }
 
 // Columns of all rows of the tile, by way of lanes, then warps; `to` has config.columns floats.
-template <Quantize kC>
+template <QuantizeConfig kC>
 OCTAVO_DEVICE void store_column_amax(const QuantizeParams& p, const Tile& t, const Place<kC>& at,
                                      float* to) {
   const Means<kC> means(p, t, at.column);
@@ -68,7 +68,7 @@ OCTAVO_DEVICE void store_column_amax(const QuantizeParams& p, const Tile& t, con
 }
 
 // The first of two passes.
-template <Quantize kC>
+template <QuantizeConfig kC>
 OCTAVO_DEVICE void find_partial_amax(const QuantizeParams& p) {
   const Place<kC> at;
   const i32 block = ptx::block_index_x();
@@ -88,7 +88,7 @@ OCTAVO_DEVICE void find_partial_amax(const QuantizeParams& p) {
 }
 
 // The range of a tile's group, the same in every thread of the CTA.
-template <Quantize kC>
+template <QuantizeConfig kC>
 OCTAVO_DEVICE float group_amax(const QuantizeParams& p, const Tile& t, const Place<kC>& at) {
   if constexpr (kC.group == ScaleGroup::block) return cta_max<kC>(tile_amax<kC>(p, t, at));
   const float* from = p.partial_amax;
@@ -101,7 +101,7 @@ OCTAVO_DEVICE float group_amax(const QuantizeParams& p, const Tile& t, const Pla
 }
 
 // Ranges of the lane's columns.
-template <Quantize kC>
+template <QuantizeConfig kC>
 OCTAVO_DEVICE void column_amax(const QuantizeParams& p, const Tile& t, const Place<kC>& at,
                                float (&amax)[kVector]) {
   const float* from = p.partial_amax +
@@ -117,7 +117,7 @@ OCTAVO_DEVICE void column_amax(const QuantizeParams& p, const Tile& t, const Pla
 
 // What the lane's columns are multiplied by, where that does not depend on the row; writes the
 // scales of the group if this tile is the one to do so.
-template <Quantize kC>
+template <QuantizeConfig kC>
 OCTAVO_DEVICE void find_inverses(const QuantizeParams& p, const Tile& t, const Place<kC>& at,
                                  float (&inverse)[kVector]) {
   if constexpr (kC.group == ScaleGroup::channel) {
@@ -142,7 +142,7 @@ OCTAVO_DEVICE void find_inverses(const QuantizeParams& p, const Tile& t, const P
 }
 
 // Every row of the tile once.
-template <Quantize kC>
+template <QuantizeConfig kC>
 OCTAVO_DEVICE void write_codes(const QuantizeParams& p) {
   const Place<kC> at;
   const Tile t = find_tile(p, ptx::block_index_x());
@@ -166,7 +166,7 @@ OCTAVO_DEVICE void write_codes(const QuantizeParams& p) {
 }
 
 // The same of one tile, transposed: values.cuh.
-template <Quantize kC>
+template <QuantizeConfig kC>
 OCTAVO_DEVICE void write_values(const QuantizeParams& p, i32 tile) {
   constexpr bool kByChannel = kC.operands || kC.group == ScaleGroup::channel;
   const Tile t = find_tile(p, tile);
@@ -196,7 +196,7 @@ OCTAVO_DEVICE void write_values(const QuantizeParams& p, i32 tile) {
 template <class Config>
 OCTAVO_KERNEL(Config::value.threads, ctas_of_sm(Config::value))
 quantize_rows(const OCTAVO_GRID_CONSTANT QuantizeParams p) {
-  constexpr Quantize kC = Config::value;
+  constexpr QuantizeConfig kC = Config::value;
   static_assert(
       kC.columns >= kVector && kC.columns <= 32 * kVector && (kC.columns & (kC.columns - 1)) == 0,
       "a row is shared by a power of two of lanes of one warp");

@@ -14,13 +14,13 @@
 namespace octavo::quantizer {
 
 // A configuration as a type.
-template <Quantize kValue>
+template <QuantizeConfig kValue>
 struct ConfigOf {
-  static constexpr Quantize value = kValue;
+  static constexpr QuantizeConfig value = kValue;
 };
 
 // A thread's place among the rows that its CTA has in hand.
-template <Quantize kC>
+template <QuantizeConfig kC>
 struct Place {
   int slot = static_cast<int>(ptx::thread_index()) / lanes(kC);  // which of the rows
   int column = static_cast<int>(ptx::thread_index()) % lanes(kC) * kVector;
@@ -53,7 +53,7 @@ OCTAVO_DEVICE Tile find_tile(const QuantizeParams& p, i32 index) {
 }
 
 // Words of the lane's eight columns; what lies outside the row is not read, and zero.
-template <Quantize kC>
+template <QuantizeConfig kC>
 OCTAVO_DEVICE void load_words(const u8* row, int column, int columns,
                               u32 (&words)[kVector * element_bytes(kC.from) / 4]) {
   constexpr int kBytes = element_bytes(kC.from);
@@ -103,7 +103,7 @@ OCTAVO_DEVICE void widen(const u32 (&words)[kVector * element_bytes(kFrom) / 4],
 
 // Butterflies (a + b, a - b) at distance 1, 2, 4, ..., then one product by 1 / sqrt(n): the order
 // of numeric/quantize.h. Distances of eight and more are between lanes.
-template <Quantize kC>
+template <QuantizeConfig kC>
 OCTAVO_DEVICE void rotate(const QuantizeParams& p, int column, float (&x)[kVector]) {
   OCTAVO_UNROLL
   for (int distance = 1; distance < kVector; distance *= 2) {
@@ -131,7 +131,7 @@ OCTAVO_DEVICE void rotate(const QuantizeParams& p, int column, float (&x)[kVecto
 
 // The lane's columns of a row of the tile, as they are in memory; zeros where the tile has no such
 // row.
-template <Quantize kC>
+template <QuantizeConfig kC>
 OCTAVO_DEVICE void load_row_words(const QuantizeParams& p, const Tile& t, i32 row, int column,
                                   u32 (&words)[kVector * element_bytes(kC.from) / 4]) {
   const i64 element = t.batch * p.x_strides.batch + t.head * p.x_strides.head +
@@ -146,7 +146,7 @@ OCTAVO_DEVICE i64 mean_row(const QuantizeParams& p, const Tile& t, i32 number, i
 }
 
 // What the lane's columns have subtracted; nothing unless rows are smoothed.
-template <Quantize kC>
+template <QuantizeConfig kC>
 struct Means {
   float of[kC.smooth ? kVector : 1] = {};
 
@@ -161,7 +161,7 @@ struct Means {
 };
 
 // From a row that is there: what is not stays 0.
-template <Quantize kC>
+template <QuantizeConfig kC>
 OCTAVO_DEVICE void subtract_means(const Means<kC>& means, bool exists, float (&x)[kVector]) {
   if constexpr (kC.smooth) {
     // A NaN keeps its sign, which the subtraction would drop.
@@ -172,7 +172,7 @@ OCTAVO_DEVICE void subtract_means(const Means<kC>& means, bool exists, float (&x
 }
 
 // The same as floats, smoothed and rotated. All lanes of a warp come here together.
-template <Quantize kC>
+template <QuantizeConfig kC>
 OCTAVO_DEVICE void load_row(const QuantizeParams& p, const Tile& t, i32 row, int column,
                             const Means<kC>& means, float (&x)[kVector]) {
   u32 words[kVector * element_bytes(kC.from) / 4];
@@ -194,7 +194,7 @@ OCTAVO_DEVICE float lanes_max(float x, int first, int end) {
 }
 
 // Largest of all threads of the CTA; once in a kernel, as nobody waits for the slots to be free.
-template <Quantize kC>
+template <QuantizeConfig kC>
 OCTAVO_DEVICE float cta_max(float x, u32 slots = ptx::shared_base()) {
   const u32 own = slots + ptx::warp_index() * 4;
   x = lanes_max(x, 1, 32);

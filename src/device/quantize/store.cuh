@@ -21,7 +21,7 @@ OCTAVO_DEVICE void store_row_scale(const QuantizeParams& p, const Tile& t, i32 r
   if (ptx::mask_term(row < t.end, true)) ptx::store_global_f32(scales_of(p, t) + index, scale);
 }
 
-template <Quantize kC>
+template <QuantizeConfig kC>
 OCTAVO_DEVICE void store_row(const QuantizeParams& p, const Tile& t, i32 row, int column,
                              const float (&x)[kVector], const float (&inverse)[kVector]) {
   if (ptx::mask_term(row >= t.end, false)) return;

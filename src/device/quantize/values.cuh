@@ -18,14 +18,14 @@
 
 namespace octavo::quantizer {
 
-template <Quantize kC>
+template <QuantizeConfig kC>
 inline constexpr int kSlabs = kC.columns / kSlabColumns;
 // Columns of f32 in registers all at once would be too many.
-template <Quantize kC>
+template <QuantizeConfig kC>
 inline constexpr int kHeldSlabs = element_bytes(kC.from) == 4 ? 1 : kSlabs<kC>;
 
 // Four keys of a sixteen, eight columns of a slab, as they are in memory.
-template <Quantize kC>
+template <QuantizeConfig kC>
 struct FourKeys {
   u32 words[4][kVector * element_bytes(kC.from) / 4];
 };
@@ -34,7 +34,7 @@ OCTAVO_DEVICE int lane_word() { return static_cast<int>(ptx::lane_index()) / 8; 
 OCTAVO_DEVICE int lane_column() { return static_cast<int>(ptx::lane_index()) % 8 * kVector; }
 
 // Of the warp's sixteen behind `first`; zeros where there is no such key.
-template <Quantize kC>
+template <QuantizeConfig kC>
 OCTAVO_DEVICE void load_four_keys(const QuantizeParams& p, const Tile& t, i32 first, int slab,
                                   FourKeys<kC>& keys) {
   const i32 row = first + static_cast<i32>(ptx::warp_index()) * kKeyGroup;
@@ -45,7 +45,7 @@ OCTAVO_DEVICE void load_four_keys(const QuantizeParams& p, const Tile& t, i32 fi
 }
 
 // Maxima of columns over four keys more.
-template <Quantize kC>
+template <QuantizeConfig kC>
 OCTAVO_DEVICE void widen_maxima(const FourKeys<kC>& keys, float (&amax)[kVector]) {
   OCTAVO_UNROLL
   for (int key = 0; key < 4; ++key) {
@@ -75,7 +75,7 @@ OCTAVO_DEVICE void keep_half(const float (&low)[kColumns], const float (&high)[k
 
 // Maxima of all warps, one part of each; once in a kernel. Threads n < columns get that of
 // column_of(n).
-template <Quantize kC>
+template <QuantizeConfig kC>
 OCTAVO_DEVICE float cta_column_max(const float (&amax)[kSlabs<kC>][kVector]) {
   const u32 parts = ptx::shared_base() + static_cast<u32>(value_smem(kC).parts);
   const u32 own = parts + (ptx::warp_index() * kC.columns + ptx::lane_index()) * 4;
@@ -105,7 +105,7 @@ OCTAVO_DEVICE float cta_column_max(const float (&amax)[kSlabs<kC>][kVector]) {
 }
 
 // The same of partial maxima in memory, which as many threads as there are for a column read.
-template <Quantize kC>
+template <QuantizeConfig kC>
 OCTAVO_DEVICE float partial_column_max(const QuantizeParams& p, const Tile& t) {
   constexpr int kReaders = kC.threads / kC.columns;
   const u32 parts = ptx::shared_base() + static_cast<u32>(value_smem(kC).parts);
@@ -130,14 +130,14 @@ OCTAVO_DEVICE float partial_column_max(const QuantizeParams& p, const Tile& t) {
 }
 
 // Where what eight columns are multiplied by lies: the first four of each eight, then the others.
-template <Quantize kC>
+template <QuantizeConfig kC>
 OCTAVO_DEVICE u32 inverse_at(int column) {
   const int word = column / 4 % 2 * (kC.columns / 2) + column / 8 * 4 + column % 4;
   return ptx::shared_base() + static_cast<u32>(value_smem(kC).inverse + word * 4);
 }
 
 // Threads n < columns leave what column_of(n) is multiplied by, and its scale in memory if asked.
-template <Quantize kC>
+template <QuantizeConfig kC>
 OCTAVO_DEVICE void leave_inverse(const QuantizeParams& p, const Tile& t, float amax) {
   if (ptx::thread_index() >= kC.columns) return;
   const int column = column_of(static_cast<int>(ptx::thread_index()));
@@ -147,7 +147,7 @@ OCTAVO_DEVICE void leave_inverse(const QuantizeParams& p, const Tile& t, float a
     ptx::store_global_f32(scales_of(p, t) + column, scale);
 }
 
-template <Quantize kC>
+template <QuantizeConfig kC>
 OCTAVO_DEVICE void take_inverses(int slab, float (&inverse)[kVector]) {
   OCTAVO_UNROLL
   for (int half = 0; half < 2; ++half) {
@@ -173,7 +173,7 @@ OCTAVO_DEVICE void transpose_codes(const u32 (&rows)[4][2], u32 (&words)[kVector
   }
 }
 
-template <Quantize kC>
+template <QuantizeConfig kC>
 OCTAVO_DEVICE void encode_four_keys(const FourKeys<kC>& keys, const float (&inverse)[kVector],
                                     u32 (&words)[kVector]) {
   if constexpr (element_bytes(kC.from) == 1) {
@@ -194,14 +194,14 @@ OCTAVO_DEVICE void encode_four_keys(const FourKeys<kC>& keys, const float (&inve
 }
 
 // Where the tile's sixteen `group` of a column lies in shared memory.
-template <Quantize kC>
+template <QuantizeConfig kC>
 OCTAVO_DEVICE u32 staged_group(int column, int group) {
   const int piece = group ^ column / kVector % 8;
   return ptx::shared_base() +
          static_cast<u32>(value_smem(kC).parts + column * kValueKeys + piece * kKeyGroup);
 }
 
-template <Quantize kC>
+template <QuantizeConfig kC>
 OCTAVO_DEVICE void stage(int slab, const u32 (&words)[kVector]) {
   OCTAVO_UNROLL
   for (int i = 0; i < kVector; ++i)
@@ -211,7 +211,7 @@ OCTAVO_DEVICE void stage(int slab, const u32 (&words)[kVector]) {
                           words[i]);
 }
 
-template <Quantize kC>
+template <QuantizeConfig kC>
 OCTAVO_DEVICE void store_columns(const QuantizeParams& p, const Tile& t) {
   constexpr int kGroups = kValueKeys / kKeyGroup;
   const i32 first =

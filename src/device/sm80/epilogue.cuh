@@ -13,7 +13,7 @@ struct Epilogue {
   using Place = typename G::Place;
   using Operands = typename G::Operands;
   using OutTile = typename G::OutTile;
-  static constexpr Sm80Forward C = G::C;
+  static constexpr Sm80ForwardConfig C = G::C;
   static constexpr int kTilesM = G::kTilesM, kTilesD = G::kTilesD;
   static constexpr int kOutBytes = element_bytes(C.out);
 

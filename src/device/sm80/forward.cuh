@@ -40,7 +40,7 @@ struct ForwardKernel {
   using G = Geometry<Config>;
   using Place = typename G::Place;
   using State = typename G::State;
-  static constexpr Sm80Forward C = G::C;
+  static constexpr Sm80ForwardConfig C = G::C;
   static constexpr int kGroups = C.v_barrier ? 2 : 1;  // cp.async groups of a step
 
   static OCTAVO_DEVICE GlobalRows global_rows(const void* data, const Strides& s, const Place& w,

@@ -15,9 +15,9 @@ namespace octavo::sm80 {
 
 // A configuration as a type: a class-type value as the argument of a kernel template would get a
 // broken host stub from nvcc.
-template <Sm80Forward kConfig>
+template <Sm80ForwardConfig kConfig>
 struct ConfigOf {
-  static constexpr Sm80Forward value = kConfig;
+  static constexpr Sm80ForwardConfig value = kConfig;
 };
 
 inline constexpr float kInfinity = __builtin_bit_cast(float, 0x7f800000u);
@@ -26,7 +26,7 @@ inline constexpr float kLn2 = 0.693147180559945f;
 
 template <class Config>
 struct Geometry {
-  static constexpr Sm80Forward C = Config::value;
+  static constexpr Sm80ForwardConfig C = Config::value;
   using Operands = OperandsOf<C.element>;
   using Tile = SharedTile<row_bytes(C)>;
   using OutTile = SharedTile<C.head_dim * element_bytes(C.out)>;

@@ -42,7 +42,7 @@ struct Products {
   using Accumulator = typename Operands::Accumulator;
   using Place = typename G::Place;
   using Fold = typename Softmax<G>::Fold;
-  static constexpr Sm80Forward C = G::C;
+  static constexpr Sm80ForwardConfig C = G::C;
   static constexpr int kTilesM = G::kTilesM, kTilesN = G::kTilesN, kTilesD = G::kTilesD;
 
   using Lane = LaneAddress<row_bytes(C)>;

@@ -1,36 +1,37 @@
-// Forward attention on Hopper: o = softmax(scale * q k^T) v, with wgmma and TMA.
+// Forward attention on Hopper: O = softmax(scale * Q K^T) V, with wgmma and TMA.
 //
-// A tile of work is 64 query rows for each of the warpgroups that compute, of one head. One more
-// warpgroup, of which a single warp is awake, loads: Q once a tile, K and V block after block into
-// a ring of buffers that all warpgroups read.
+// A work tile is 64 query rows for each consumer warpgroup, of one head. CTAs are persistent: one
+// on each SM takes tile after tile. One producer warp loads Q once a tile, and K and V block after
+// block into pipeline stages that all consumers read. While one consumer warpgroup is in its
+// softmax, the others keep the tensor cores busy.
 //
-//   role    warps                 registers          does
-//   math    4 x warpgroups        math_registers     s = q k^T, softmax, o += p v, store o
-//   load    1 (of a warpgroup)    load_registers     TMA loads, as buffers become empty
+//   role       warps                  registers            does
+//   consumer   4 x warpgroups         consumer_registers   S = Q K^T, softmax, O += P V, stores O
+//   producer   1 (of a warpgroup)     producer_registers   TMA loads, as stages become empty
 //
-//   shared memory   what                                       bytes
-//   q               64 rows a warpgroup                        warpgroups * q_tile
-//   o               the same, where own_o is on
-//   k[stages]       block_n rows, in blocks of columns         k_stage each
-//   v[stages]       the same; with ones, a block more; as      v_stage each
-//                   codes head_dim rows, in chunks of keys
-//   ones            16 rows of them, where V is one block wide; or the bias of scores, two operands
-//   key_scales      block_n floats a stage with k_row_scales, one a group with k_block_scales
-//   v_scales        head_dim floats a warpgroup, of codes
+//   shared memory   what                                              bytes
+//   q               64 rows for each warpgroup                        warpgroups * q_tile
+//   o               the same, where stages_o
+//   k[stages]       block_n rows, in panels of columns                k_stage each
+//   v[stages]       the same, with ones one panel more; 8-bit:        v_stage each
+//                   head_dim rows, in chunks of keys
+//   ones            16 rows, where V has a single panel; INT8: the operands of the bias
+//   k_scales        8-bit with KScales::block or row: floats, for each stage
+//   v_scales        8-bit: head_dim floats for each warpgroup
+//   tile_slots      work tiles, from the producer to the consumers
 //
 // clang-format off
-//   barrier       who arrives                  who waits              becomes true
-//   q_full[g]     the loader, and Q's bytes    warpgroup g            Q of the tile is there
-//   q_empty[g]    4 warps of warpgroup g       the loader             Q may be replaced
-//   k_full[s]     the loader, and K's bytes    all that compute       K of a block is there, and its
-//                 (twice with scales)                                 keys' scales
-//   k_empty[s]    4 warps a warpgroup          the loader             all scores are computed
-//   v_full[s], v_empty[s]                                             the same for V
-//   tail_full     the loader, and V's bytes    the loader             V's last rows can be cleared
+//   barrier       arrives                       waits                  becomes true
+//   q_full[g]     producer, and Q's bytes       warpgroup g            Q of the tile is there
+//   q_empty[g]    4 warps of warpgroup g        producer               Q may be replaced
+//   k_full[s]     producer, and K's bytes       all consumers          K of a block is there, and its
+//                 (twice with scales)                                  scales
+//   k_empty[s]    4 warps of each warpgroup     producer               all scores are computed
+//   v_full[s], v_empty[s]                                              the same for V
+//   tail_full     producer, and V's bytes       producer               V's last keys can be cleared
 // clang-format on
 //
-// A block's timeline is in mainloop.cuh. While one warpgroup is in its softmax, the others keep the
-// tensor cores busy.
+// The timeline of one block is in mainloop.cuh.
 #pragma once
 
 #include "config/sm90_forward.h"
@@ -42,307 +43,236 @@
 #include "device/ptx/warpgroup.cuh"
 #include "device/sm90/epilogue.cuh"
 #include "device/sm90/geometry.cuh"
-#include "device/sm90/loader.cuh"
 #include "device/sm90/mainloop.cuh"
 #include "device/sm90/mask.cuh"
-#include "device/sm90/schedule.cuh"
-#include "device/sm90/split.cuh"
+#include "device/sm90/numerics/select.cuh"
+#include "device/sm90/producer.cuh"
+#include "device/sm90/scheduler.cuh"
+#include "device/sm90/split_kv.cuh"
 
 namespace octavo::sm90 {
+
+// The blocks of keys of tile after tile as one consumer warpgroup sees them, as if they were one
+// row of blocks: while the tensor cores compute the last product of a tile, the softmax of the next
+// one runs.
+template <class G, class N>
+struct TileStream {
+  using ThreadCoord = typename G::ThreadCoord;
+  using RowTile = typename G::RowTile;
+  using KvState = typename G::KvState;
+  using State = typename N::State;
+  using Rows = typename N::Rows;
+  using Slots = WorkTileSlots<G>;
+  static constexpr Sm90ForwardConfig C = G::C;
+
+  // How far the warpgroup is in its tile. It may need only some of the tile's blocks, which are
+  // those of all warpgroups.
+  struct Progress {
+    i32 blocks_left;           // of its own, after the current one; -1: there are no more tiles
+    i32 n;                     // first key of the current block
+    i32 skip_before;           // blocks of the tile that only other warpgroups need, before its own
+    i32 skip_after;            // and after
+    i32 full_begin, full_end;  // blocks in between need no mask
+  };
+
+  const Sm90ForwardParams& p;
+  ThreadCoord thread;
+  KvState k, v;
+  u32 tile = 0;  // number of the CTA's tile
+  Progress at{};
+  bool new_tile = false;
+
+  OCTAVO_DEVICE TileStream(const Sm90ForwardParams& params, const ThreadCoord& t)
+      : p(params), thread(t) {}
+
+  // --- tiles ------------------------------------------------------------------------------------
+
+  OCTAVO_DEVICE Progress progress_of(u32 of_tile) const {
+    const WorkTile t = Slots::read(of_tile);
+    if (t.n_blocks == Slots::kNoMoreTiles) return {-1, 0, 0, 0, 0, 0};
+    const i32 first_row = t.first_row + static_cast<i32>(thread.group) * kRows;
+    if (first_row >= t.at.len_q) return {0, 0, 0, t.n_blocks, 0, 0};
+    const BlockRange range = block_range(p, t.at, first_row, kRows, C.block_n);
+    if (range.begin >= range.end) return {0, 0, 0, t.n_blocks, 0, 0};
+    const i32 first = (range.begin - t.n_begin) / C.block_n;
+    const i32 last = div_up(range.end - t.n_begin, C.block_n);
+    return {last - first, range.begin, first, t.n_blocks - last, range.full_begin, range.full_end};
+  }
+  // Waits for the tile and its Q.
+  OCTAVO_DEVICE Progress wait_for_tile(u32 of_tile) const {
+    ptx::mbarrier_wait(G::q_full(thread.group), of_tile & 1);
+    return progress_of(of_tile);
+  }
+  // The lane is pinned: the compiler takes it for new, and does not keep addresses made from it
+  // over the loop.
+  OCTAVO_DEVICE RowTile row_tile(u32 of_tile) const {
+    const WorkTile t = Slots::read(of_tile);
+    RowTile rows;
+    static_cast<ThreadCoord&>(rows) = thread;
+    rows.at = t.at;
+    rows.sequence = t.sequence;
+    rows.batch = t.batch;
+    rows.head = t.head;
+    rows.first_row = t.first_row + static_cast<i32>(thread.group) * kRows;
+    ptx::pin(rows.lane);
+    return rows;
+  }
+
+  // --- stages -----------------------------------------------------------------------------------
+
+  OCTAVO_DEVICE void arrive(u32 bar) const {
+    if (thread.lane == 0) ptx::mbarrier_arrive(bar);
+  }
+  OCTAVO_DEVICE void release_k_stage() {
+    arrive(G::k_empty(k.stage()));
+    k.advance();
+  }
+  OCTAVO_DEVICE void release_v() {
+    arrive(G::v_empty(v.stage()));
+    v.advance();
+  }
+  // Lane 0 arrives for the whole warp, so sync first: no lane may still be reading the tile slot.
+  OCTAVO_DEVICE void release_q() const {
+    ptx::warp_sync();
+    arrive(G::q_empty(thread.group));
+  }
+  OCTAVO_DEVICE void release_k() {
+    if (scaled_keys(C) > 0) ptx::warp_sync();  // every lane has read the scales
+    release_k_stage();
+    if (--at.blocks_left == 0) release_q();
+  }
+  // Blocks that only other warpgroups need. Lane 0 arrives for its warp, and nothing else keeps the
+  // lanes together here.
+  OCTAVO_DEVICE void skip_k() {
+    ptx::spare("V of the block before, or the next tile, came: the producer found this one empty");
+    ptx::mbarrier_wait(G::k_full(k.stage()), k.phase());
+    ptx::warp_sync();
+    release_k_stage();
+  }
+  OCTAVO_DEVICE void skip_v() {
+    ptx::mbarrier_wait(G::v_full(v.stage()), v.phase());
+    ptx::warp_sync();
+    release_v();
+  }
+  OCTAVO_DEVICE void skip(i32 blocks) {
+    for (i32 i = 0; i < blocks; ++i) {
+      skip_k();
+      skip_v();
+    }
+  }
+
+  // --- for the main loop ------------------------------------------------------------------------
+
+  // At the end of a tile V of its last block is still held while K of the next tile is waited for,
+  // and the producer must come that far with the other stages: the stream ends where as many blocks
+  // as there are stages are left to other warpgroups.
+  OCTAVO_DEVICE bool advance() {
+    new_tile = at.blocks_left == 0;
+    if (!new_tile) {
+      at.n += C.block_n;
+      return true;
+    }
+    const i32 skip_after = progress_of(tile).skip_after;
+    if (skip_after >= C.stages) return false;
+    const Progress next = wait_for_tile(tile + 1);
+    if (next.blocks_left <= 0 || next.skip_before > 0) return false;
+    for (i32 i = 0; i < skip_after; ++i) skip_k();
+    at = next;
+    ++tile;
+    return true;
+  }
+  OCTAVO_DEVICE bool is_new_tile() const { return new_tile; }
+
+  OCTAVO_DEVICE void mask(typename N::Scores& scores) const {
+    const bool hides = needs_mask(at.n, C.block_n, at.full_begin, at.full_end);
+    if (N::kTestsSignWithMask && !hides && !p.negate) return;
+    if (p.negate) N::negate(scores);
+    if (!N::kTestsSignWithMask && !hides) return;
+    N::apply_mask(scores, p, row_tile(tile), at.n);
+  }
+
+  // Numerics without scales do not ask for the tile.
+  OCTAVO_DEVICE auto load_row_scales() const {
+    return N::load_row_scales(p, [&] { return row_tile(tile); });
+  }
+  OCTAVO_DEVICE auto load_v_scales() const {
+    return N::load_v_scales(p, [&] { return row_tile(tile); });
+  }
+  OCTAVO_DEVICE void begin_rows(State& state) const {
+    N::init_rows(state.rows, p.scale_log2, load_row_scales());
+  }
+  OCTAVO_DEVICE void store(State& state, const Rows& rows, u32 of_tile) const {
+    const RowTile to = row_tile(of_tile);
+    Epilogue<G, N>::finish(state, rows, p, to);
+    if (C.amax) Epilogue<G, N>::find_amax(state, p, to);
+    Epilogue<G, N>::store_o(state, p, to);
+  }
+  // Stores the tile before, whose last product is complete.
+  OCTAVO_DEVICE void store_previous(State& state, const Rows& rows) {
+    const i32 skip_after = progress_of(tile - 1).skip_after;
+    for (i32 i = 0; i < skip_after; ++i) skip_v();
+    store(state, rows, tile - 1);
+    N::begin_o(state);
+  }
+  OCTAVO_DEVICE void end_tile(State& state, const Rows& rows) {
+    store_previous(state, rows);
+    N::publish_v_scales(load_v_scales(), thread);
+  }
+  // The same, and the new tile's rows. Scales take a while: they are loaded before the store where
+  // there are registers for them.
+  OCTAVO_DEVICE void next_tile(State& state) {
+    typename N::RowScales row_scales;
+    typename N::VScales v_scales;
+    const auto load = [&] {
+      row_scales = load_row_scales();
+      v_scales = load_v_scales();
+    };
+    if (N::kLoadsScalesEarly) load();
+    store_previous(state, state.rows);
+    if (!N::kLoadsScalesEarly) load();
+    N::init_rows(state.rows, p.scale_log2, row_scales);
+    N::publish_v_scales(v_scales, thread);
+  }
+
+  // --- the consumer -----------------------------------------------------------------------------
+
+  // As many tiles as the stream does not have to end after.
+  OCTAVO_DEVICE void run_tiles() {
+    State state;
+    N::begin_o(state);
+    begin_rows(state);
+    N::publish_v_scales(load_v_scales(), thread);
+    Mainloop<G, N>::run(state, p, q_descriptor<G>(thread.group), thread.lane, *this);
+    skip(progress_of(tile).skip_after);
+    store(state, state.rows, tile);
+  }
+  OCTAVO_DEVICE void run() {
+    N::wait_for_scales();
+    for (at = wait_for_tile(0); at.blocks_left >= 0; at = wait_for_tile(++tile)) {
+      skip(at.skip_before);
+      if (at.blocks_left > 0) {
+        run_tiles();
+      } else {
+        skip(at.skip_after);
+        Epilogue<G, N>::store_empty(p, row_tile(tile));
+        release_q();
+      }
+    }
+    // Shared memory must not go before it is read.
+    if constexpr (stages_o(C)) Epilogue<G, N>::wait_for_store(thread);
+  }
+};
 
 template <class Config>
 struct ForwardKernel {
   using G = Geometry<Config>;
-  using Place = typename G::Place;
-  using Lane = typename G::Lane;
-  using Rows = typename G::Rows;
-  using State = typename G::State;
-  using Scores = typename G::Scores;
-  using Probabilities = typename G::Probabilities;
-  using KvRing = typename G::KvRing;
-  static constexpr Sm90Forward C = G::C;
-  static constexpr u32 kWarps = C.warpgroups * 4;  // that compute
-
-  // --- math -------------------------------------------------------------------------------------
-
-  static OCTAVO_DEVICE void arrive(u32 bar, const Lane& w) {
-    if (w.lane == 0) ptx::mbarrier_arrive(bar);
-  }
-
-  // Buffers that the loader fills, and is told to fill again.
-  struct Feed {
-    KvRing k, v;
-    OCTAVO_DEVICE void release_k(const Lane& w) {
-      arrive(G::k_empty(k.stage()), w);
-      k.advance();
-    }
-    OCTAVO_DEVICE void release_v(const Lane& w) {
-      arrive(G::v_empty(v.stage()), w);
-      v.advance();
-    }
-    // What a lane has read of earlier tiles on the board, another one answers for.
-    OCTAVO_DEVICE void release_q(const Lane& w) {
-      ptx::warp_sync();
-      arrive(G::q_empty(w.group), w);
-    }
-    // Blocks that other warpgroups need and this one does not. One lane speaks for its warp, so
-    // the others must have come too: nothing else keeps them together here.
-    OCTAVO_DEVICE void pass_k(const Lane& w) {
-      ptx::spare("V of the block before, or the next tile, came: the loader found this one empty");
-      ptx::mbarrier_wait(G::k_full(k.stage()), k.phase());
-      ptx::warp_sync();
-      release_k(w);
-    }
-    OCTAVO_DEVICE void pass_v(const Lane& w) {
-      ptx::mbarrier_wait(G::v_full(v.stage()), v.phase());
-      ptx::warp_sync();
-      release_v(w);
-    }
-    OCTAVO_DEVICE void pass(i32 blocks, const Lane& w) {
-      for (i32 i = 0; i < blocks; ++i) {
-        pass_k(w);
-        pass_v(w);
-      }
-    }
-  };
-
-  // A warpgroup's way through a tile.
-  struct Course {
-    i32 left;     // blocks of its own to come; below 0: there are no more tiles
-    i32 key;      // of the next one
-    i32 skipped;  // blocks of the tile before them, that only others need,
-    i32 rest;     // and after them
-    i32 full_begin, full_end;
-
-    OCTAVO_DEVICE bool needs_mask() const {
-      return ptx::mask_term(key < full_begin, false) ||
-             ptx::mask_term(key + C.block_n > full_end, false);
-    }
-  };
-
-  static OCTAVO_DEVICE Course course_of(const Sm90ForwardParams& p, const Lane& lane, u32 tile) {
-    const Tile t = TileBoard<G>::read(tile);
-    if (t.blocks == TileBoard<G>::kNoMore) return {-1, 0, 0, 0, 0, 0};
-    const i32 first_row = t.first_row + static_cast<i32>(lane.group) * kRows;
-    if (first_row >= t.at.len_q) return {0, 0, 0, t.blocks, 0, 0};
-    const BlockRange range = block_range(p, t.at, first_row, kRows, C.block_n);
-    if (range.begin >= range.end) return {0, 0, 0, t.blocks, 0, 0};
-    const i32 first = (range.begin - t.begin) / C.block_n;
-    const i32 last = div_up(range.end - t.begin, C.block_n);
-    // In pairs all blocks count as masked where they are negated: that is asked once a tile so.
-    const i32 full_end = G::kHalves && p.negate ? range.begin : range.full_end;
-    return {last - first, range.begin, first, t.blocks - last, range.full_begin, full_end};
-  }
-  // Waits for the tile and its Q.
-  static OCTAVO_DEVICE Course await_tile(const Sm90ForwardParams& p, const Lane& lane, u32 tile) {
-    ptx::mbarrier_wait(G::q_full(lane.group), tile & 1);
-    return course_of(p, lane, tile);
-  }
-  static OCTAVO_DEVICE Place place_of(const Lane& lane, u32 tile) {
-    const Tile t = TileBoard<G>::read(tile);
-    Place w;
-    static_cast<Lane&>(w) = lane;
-    w.at = t.at;
-    w.sequence = t.sequence;
-    w.batch = t.batch;
-    w.head = t.head;
-    w.first_row = t.first_row + static_cast<i32>(lane.group) * kRows;
-    return w;
-  }
-
-  // What a few blocks need before the softmax. Whether this one did.
-  static OCTAVO_DEVICE bool prepare(Scores& scores, const Sm90ForwardParams& p, const Lane& lane,
-                                    const Course& c, u32 tile) {
-    // One branch or two, a lane's number kept or found again: the other way three warpgroups of 128
-    // keys in 16 bits, P V first, would spill 16 bytes, E5M2 at 128 columns 4, and INT8 at 64 4
-    // or 8.
-    if (G::kCodes && !c.needs_mask() && (G::kHalves || !p.negate)) return false;
-    if (p.negate) Mask<G>::negate(scores);
-    if (!G::kCodes && !c.needs_mask()) return false;
-    Place w = place_of(lane, tile);
-    if constexpr (G::kCodes && !G::kBiased) ptx::pin(w.lane);
-    Mask<G>::apply_mask(scores, p, w, c.key);
-    return true;
-  }
-
-  static OCTAVO_DEVICE void store(State& state, const Rows& rows, const Sm90ForwardParams& p,
-                                  const Lane& lane, u32 tile) {
-    Place w = place_of(lane, tile);
-    ptx::pin(w.lane);  // addresses made from it are not kept over the loop
-    Epilogue<G>::finish(state, rows, p, w);
-    if constexpr (C.amax) Epilogue<G>::find_amax(state, p, w);
-    Epilogue<G>::store_o(state, p, w);
-  }
-
-  // Scales of a tile's rows, and of V, are a while on their way: they are asked for before the tile
-  // before it is stored, where there are registers for them.
-  static constexpr bool kEarlyScales = G::kHalves || G::kBiased;
-  using RowScales = typename Scales<G>::Loaded;
-  using ValueScales = typename Epilogue<G>::ValueScales;
-  static OCTAVO_DEVICE RowScales row_scales(const Sm90ForwardParams& p, const Lane& lane,
-                                            u32 tile) {
-    RowScales scales{};
-    if constexpr (G::kCodes) {
-      Place w = place_of(lane, tile);
-      ptx::pin(w.lane);  // addresses made from it are not kept either
-      scales = Mainloop<G>::load_scales(p, w);
-    }
-    return scales;
-  }
-  static OCTAVO_DEVICE ValueScales value_scales(const Sm90ForwardParams& p, const Lane& lane,
-                                                u32 tile) {
-    ValueScales scales{};
-    if constexpr (G::kFolds) {
-      Place w = place_of(lane, tile);
-      ptx::pin(w.lane);
-      scales = Epilogue<G>::load_value_scales(p, w);
-    }
-    return scales;
-  }
-  // Until the tile's end; when the one before it was stored.
-  static OCTAVO_DEVICE void keep(const ValueScales& scales, Lane lane) {
-    if constexpr (G::kFolds) {
-      ptx::pin(lane.lane);
-      Epilogue<G>::put_value_scales(scales, lane);
-    }
-  }
-
-  // Of a tile whose keys were all seen while the next one's come.
-  static OCTAVO_DEVICE void end_tile(State& state, const Rows& rows, const Sm90ForwardParams& p,
-                                     const Lane& lane, u32 tile, Feed& feed) {
-    const i32 rest = course_of(p, lane, tile).rest;
-    for (i32 i = 0; i < rest; ++i) feed.pass_v(lane);
-    store(state, rows, p, lane, tile);
-    Mainloop<G>::begin_o(state);
-  }
-
-  // And the next one begins.
-  static OCTAVO_DEVICE void next_tile(State& state, const Sm90ForwardParams& p, const Lane& lane,
-                                      u32 tile, Feed& feed) {
-    RowScales rows;
-    ValueScales values;
-    const auto load = [&] {
-      rows = row_scales(p, lane, tile);
-      values = value_scales(p, lane, tile);
-    };
-    if constexpr (kEarlyScales) load();
-    end_tile(state, state.rows, p, lane, tile - 1, feed);
-    if constexpr (!kEarlyScales) load();
-    Mainloop<G>::begin_rows(state.rows, p, rows);
-    keep(values, lane);
-  }
-
-  static OCTAVO_DEVICE void release_scores(const Lane& lane, Course& c, Feed& feed) {
-    if constexpr (scaled_rows(C) > 0) ptx::warp_sync();  // every lane has read the scales
-    feed.release_k(lane);
-    if (--c.left == 0) feed.release_q(lane);
-  }
-
-  // The blocks of tile after tile, as if they were one row of blocks: while the tensor cores are
-  // busy with the last product of a tile, the softmax of the next one is computed. V of that
-  // product is then still held while K of the next tile is waited for, and the loader must come so
-  // far with the other buffers: not where as many blocks as there are buffers are left to other
-  // warpgroups.
-  static OCTAVO_DEVICE void stream(const Sm90ForwardParams& p, const Lane& lane, Course c,
-                                   u32& tile, Feed& feed) {
-    using Loop = Mainloop<G>;
-    const u32 q = Products<G>::q_descriptor(lane.group);
-    State state;
-    Scores scores;
-    Probabilities prob;
-    bool adds = false;
-    Loop::begin_o(state);
-    Loop::begin_rows(state.rows, p, row_scales(p, lane, tile));
-    keep(value_scales(p, lane, tile), lane);
-    Loop::start_qk(scores, q, feed.k);
-    ptx::wgmma_wait<0>();
-    Loop::finish_qk(scores, feed.k, lane.lane);
-    release_scores(lane, c, feed);
-    bool prepared = prepare(scores, p, lane, c, tile);
-    Loop::softmax(scores, state.rows, p.scale_log2, true, prepared);
-    Loop::wait_for_v(feed.v);
-    Softmax<G>::pack_p(prob, scores, state.rows);
-    while (true) {
-      const bool crosses = c.left == 0;
-      if (crosses) {
-        const i32 rest = course_of(p, lane, tile).rest;
-        if (rest >= C.stages) break;
-        const Course next = await_tile(p, lane, tile + 1);
-        if (next.left <= 0 || next.skipped > 0) break;
-        for (i32 i = 0; i < rest; ++i) feed.pass_k(lane);
-        c = next;
-        ++tile;
-      } else {
-        c.key += C.block_n;
-      }
-      if constexpr (C.overlap) {
-        Loop::start_qk(scores, q, feed.k);
-        Loop::start_pv(state, prob, feed.v, adds);
-        ptx::wgmma_wait<1>();
-        Loop::finish_qk(scores, feed.k, lane.lane);
-        release_scores(lane, c, feed);
-        prepared = prepare(scores, p, lane, c, tile);
-        const Rows before = state.rows;
-        if (crosses) Loop::begin_rows(state.rows, p, row_scales(p, lane, tile));
-        const auto behind = Loop::softmax(scores, state.rows, p.scale_log2, crosses, prepared);
-        // V of a next tile, or of a single buffer, comes only after the release.
-        const bool early = C.stages > 1 && !crosses;
-        if (early) Loop::wait_for_v(feed.v.next());
-        Loop::finish_pv(state, prob, feed.v, before);
-        feed.release_v(lane);
-        if (crosses) {
-          end_tile(state, before, p, lane, tile - 1, feed);
-          keep(value_scales(p, lane, tile), lane);
-        } else {
-          Loop::catch_up(state, behind);
-        }
-        if (!early) Loop::wait_for_v(feed.v);
-        adds = !crosses;
-        Softmax<G>::pack_p(prob, scores, state.rows);
-      } else {
-        Loop::pv_then_qk(state, prob, feed.v, scores, q, feed.k, adds);
-        feed.release_v(lane);
-        if (crosses) next_tile(state, p, lane, tile, feed);
-        const bool there = Loop::has_v(feed.v);
-        ptx::wgmma_wait<0>();
-        Loop::finish_qk(scores, feed.k, lane.lane);
-        release_scores(lane, c, feed);
-        prepared = prepare(scores, p, lane, c, tile);
-        Loop::take_origins(scores, state, p.scale_log2, crosses);
-        adds = !crosses;
-        Loop::exponentials(scores, state.rows, p.scale_log2, prepared);
-        Softmax<G>::pack_p(prob, scores, state.rows);
-        Loop::wait_for_v(feed.v, there);
-      }
-    }
-    Loop::start_pv(state, prob, feed.v, adds);
-    Loop::finish_pv(state, prob, feed.v, state.rows);
-    feed.release_v(lane);
-    feed.pass(course_of(p, lane, tile).rest, lane);
-    store(state, state.rows, p, lane, tile);
-  }
-
-  static OCTAVO_DEVICE void math(const Sm90ForwardParams& p, u32 group) {
-    const Lane lane{group, ptx::warp_index() % 4, ptx::lane_index()};
-    G::wait_for_scales();
-    Feed feed;
-    u32 tile = 0;
-    for (Course c = await_tile(p, lane, 0); c.left >= 0; c = await_tile(p, lane, ++tile)) {
-      feed.pass(c.skipped, lane);
-      if (c.left > 0) {
-        stream(p, lane, c, tile, feed);
-      } else {
-        feed.pass(c.rest, lane);
-        Epilogue<G>::store_nothing(p, place_of(lane, tile));
-        feed.release_q(lane);
-      }
-    }
-    if constexpr (Epilogue<G>::kStages) Epilogue<G>::wait_for_store(lane);  // goes with the CTA
-  }
-
-  // --- entry ------------------------------------------------------------------------------------
+  using N = NumericsOf<G>;
+  static constexpr Sm90ForwardConfig C = G::C;
+  static_assert(is_split_kv(C) || C.warpgroups >= 2,
+                "two consumer warpgroups or more: one alone would idle in its softmax");
 
   static OCTAVO_DEVICE void init_barriers() {
+    constexpr u32 kConsumerWarps = C.warpgroups * 4;
     OCTAVO_UNROLL
     for (u32 group = 0; group < C.warpgroups; ++group) {
       ptx::mbarrier_init(G::q_full(group), 1);
@@ -350,46 +280,47 @@ struct ForwardKernel {
     }
     OCTAVO_UNROLL
     for (u32 stage = 0; stage < C.stages; ++stage) {
-      ptx::mbarrier_init(G::k_full(stage), scaled_rows(C) > 0 ? 2 : 1);
-      ptx::mbarrier_init(G::k_empty(stage), kWarps);
+      ptx::mbarrier_init(G::k_full(stage), scaled_keys(C) > 0 ? 2 : 1);
+      ptx::mbarrier_init(G::k_empty(stage), kConsumerWarps);
       ptx::mbarrier_init(G::v_full(stage), 1);
-      ptx::mbarrier_init(G::v_empty(stage), kWarps);
+      ptx::mbarrier_init(G::v_empty(stage), kConsumerWarps);
     }
     ptx::mbarrier_init(G::tail_full(), 1);
     ptx::spare("fence.proxy.async of the same thread follows");
     ptx::fence_mbarrier_init();
   }
 
-  static OCTAVO_DEVICE void entry(const Sm90ForwardParams& p) {
+  static OCTAVO_DEVICE void run(const Sm90ForwardParams& p) {
     if (ptx::thread_index() == 0) {
       ptx::prefetch_tensor_map(&p.q);
       ptx::prefetch_tensor_map(&p.k);
       ptx::prefetch_tensor_map(&p.v);
       init_barriers();
     }
-    G::template fill_ones<threads(C)>(ptx::thread_index());
-    if constexpr (!G::kOnes && !G::kBiased)
+    N::template fill_constants<threads(C)>(ptx::thread_index());
+    if (!N::kFillsConstants)
       ptx::spare("only barriers were written, and have a fence of their own");
     ptx::fence_proxy_async();
     ptx::cta_sync();
     const u32 group = ptx::warp_index() / 4;
     if (group == C.warpgroups) {
-      if constexpr (C.warpgroups > 1) ptx::decrease_registers<load_registers(C)>();
-      if (ptx::warp_index() % 4 == 0) Loader<G>::run(p);
+      ptx::decrease_registers<producer_registers(C)>();
+      if (ptx::warp_index() % 4 == 0) Producer<G, N>::run(p);
     } else {
-      if constexpr (C.warpgroups > 1) ptx::increase_registers<math_registers(C)>();
-      math(p, group);
+      ptx::increase_registers<consumer_registers(C)>();
+      const typename G::ThreadCoord thread{group, ptx::warp_index() % 4, ptx::lane_index()};
+      TileStream<G, N>(p, thread).run();
     }
   }
 };
 
 template <class Config>
-OCTAVO_KERNEL(threads(Config::value), Config::value.ctas)
+OCTAVO_KERNEL(threads(Config::value), Config::value.min_ctas)
 sm90_forward(const OCTAVO_GRID_CONSTANT ParamsOf<Config> p) {
-  if constexpr (Config::value.split_keys)
-    SplitKernel<Config>::entry(p);
+  if constexpr (is_split_kv(Config::value))
+    SplitKvKernel<Config>::run(p);
   else
-    ForwardKernel<Config>::entry(p);
+    ForwardKernel<Config>::run(p);
 }
 
 }  // namespace octavo::sm90

@@ -1,29 +1,31 @@
-// Where the parts of the keys have put their results together: pieces of O are stored from
-// registers, by the threads that gathered them, and LSE.
+// The output of the split-KV kernel: the threads that reduced columns of O store them from
+// registers, and LSE.
 #pragma once
 
 #include "device/core/output.cuh"
 #include "device/ptx/thread.cuh"
 #include "device/ptx/wgmma.cuh"
 #include "device/sm90/epilogue.cuh"
-#include "device/sm90/exchange.cuh"
 #include "device/sm90/geometry.cuh"
+#include "device/sm90/output_element.cuh"
+#include "device/sm90/split_exchange.cuh"
 
 namespace octavo::sm90 {
 
-// kInCta: registers of O that a warpgroup's thread has after its CTA put together its own; kPiece:
-// after the cluster did.
-template <class G, int kInCta, int kPiece>
+// kInCta: registers of O that a thread has after the exchange in its CTA; kMine: after that in the
+// cluster.
+template <class G, class N, int kInCta, int kMine>
 struct SplitOutput {
-  using Lane = typename G::Lane;
-  using Place = typename G::Place;
-  static constexpr Sm90Forward C = G::C;
+  using ThreadCoord = typename G::ThreadCoord;
+  using RowTile = typename G::RowTile;
+  using Out = OutputElement<G>;
+  static constexpr Sm90ForwardConfig C = G::C;
 
   // Two lanes that share four columns of each eight: of 16 columns the even one stores those of the
   // first eight, the odd one those of the second. Four lanes then fill whole sectors of a row;
   // pairs of columns fill half of one, and at (2,8,512,128), where all CTAs store at once, take 1.4
   // us.
-  static constexpr bool kByFour = C.out != Element::f32 && kPiece % 8 == 0;
+  static constexpr bool kByFour = C.out_element != Element::f32 && kMine % 8 == 0;
 
   // A thread's part of O: where it stores in its two rows. All of it is known while the keys are on
   // their way, and at the end each of these reads would be waited for (0.1 to 0.2 us). Where an SM
@@ -34,100 +36,99 @@ struct SplitOutput {
     i32 columns[2];             // of the row from there on; none where there is no such row
     float inverse[2] = {1, 1};  // of the scales of 8-bit outputs
   };
-  // The first column of a thread's piece.
-  static OCTAVO_DEVICE i32 piece_begin(const Lane& w, u32 rank) {
-    return static_cast<i32>(G::key_group(w) * kInCta + rank * kPiece) * 2;
+  // The first of a thread's columns.
+  static OCTAVO_DEVICE i32 first_column(const ThreadCoord& t, u32 rank) {
+    return static_cast<i32>(G::kv_group(t) * kInCta + rank * kMine) * 2;
   }
-  static OCTAVO_DEVICE bool exists(const Sm90ForwardParams& p, const Place& w, u32 half) {
-    const bool shares_keys = !C.pack_heads || G::head_of(p, w.row(half)) < p.heads_per_kv;
-    return w.query(p, half) < w.at.len_q && shares_keys;
+  static OCTAVO_DEVICE bool exists(const Sm90ForwardParams& p, const RowTile& tile, u32 r) {
+    const bool shares_keys = !C.pack_gqa || G::head_of(p, tile.row(r)) < p.heads_per_kv;
+    return tile.query(p, r) < tile.at.len_q && shares_keys;
   }
   // The head that a row belongs to.
-  static OCTAVO_DEVICE Place in_head(const Sm90ForwardParams& p, const Place& w, u32 half) {
-    Place at = w;
-    at.head += G::head_of(p, w.row(half));
-    return at;
+  static OCTAVO_DEVICE RowTile in_head(const Sm90ForwardParams& p, const RowTile& tile, u32 r) {
+    RowTile of_head = tile;
+    of_head.head += G::head_of(p, tile.row(r));
+    return of_head;
   }
-  static OCTAVO_DEVICE Destination destination(const Sm90ForwardParams& p, const Place& w,
+  static OCTAVO_DEVICE Destination destination(const Sm90ForwardParams& p, const RowTile& tile,
                                                u32 rank) {
-    const u32 t = w.lane % 4;
+    const u32 i = tile.lane % 4;
     const i32 column =
-        piece_begin(w, rank) + static_cast<i32>(kByFour ? t % 2 * 8 + t / 2 * 4 : t * 2);
+        first_column(tile, rank) + static_cast<i32>(kByFour ? i % 2 * 8 + i / 2 * 4 : i * 2);
     Destination to;
     OCTAVO_UNROLL
-    for (u32 half = 0; half < 2; ++half) {
-      to.row[half] = Epilogue<G>::row_of(p, in_head(p, w, half), w.query(p, half)) +
-                     column * element_bytes(C.out);
-      to.columns[half] = exists(p, w, half) ? p.head_dim - column : 0;
-      ptx::pin(to.row[half]);
-      ptx::pin(to.columns[half]);
-      if constexpr (codes_out(C))
-        to.inverse[half] =
-            exists(p, w, half) ? Epilogue<G>::inverse_of(p, in_head(p, w, half)) : 1.0f;
+    for (u32 r = 0; r < 2; ++r) {
+      to.row[r] = Out::row_address(p, in_head(p, tile, r), tile.query(p, r)) +
+                  column * element_bytes(C.out_element);
+      to.columns[r] = exists(p, tile, r) ? p.head_dim - column : 0;
+      ptx::pin(to.row[r]);
+      ptx::pin(to.columns[r]);
+      if constexpr (is_8bit_out(C))
+        to.inverse[r] = exists(p, tile, r) ? Out::inverse_scale(p, in_head(p, tile, r)) : 1.0f;
     }
     return to;
   }
 
-  // A piece of a row: pairs of columns, eight apart.
-  static OCTAVO_DEVICE void store_row(const float (&pairs)[kPiece / 4][2], u8* to, i32 columns,
+  // Pairs of columns of a row, eight apart.
+  static OCTAVO_DEVICE void store_row(const float (&pairs)[kMine / 4][2], u8* to, i32 columns,
                                       float inverse, bool odd) {
     if constexpr (kByFour) {
       OCTAVO_UNROLL
-      for (int i = 0; i < kPiece / 4; i += 2) {
-        const u32 first = Epilogue<G>::pack(pairs[i][0], pairs[i][1], inverse);
-        const u32 second = Epilogue<G>::pack(pairs[i + 1][0], pairs[i + 1][1], inverse);
-        const u32 received = Epilogue<G>::exchanged(odd ? first : second, 1);
+      for (int i = 0; i < kMine / 4; i += 2) {
+        const u32 first = Out::pack(pairs[i][0], pairs[i][1], inverse);
+        const u32 second = Out::pack(pairs[i + 1][0], pairs[i + 1][1], inverse);
+        const u32 received = exchange_word(odd ? first : second, 1);
         if (i * 8 < columns)
-          Epilogue<G>::store_four(to + i * 8 * element_bytes(C.out), odd ? received : first,
-                                  odd ? second : received);
+          Out::store_two_pairs(to + i * 8 * element_bytes(C.out_element), odd ? received : first,
+                               odd ? second : received);
       }
     } else {
       OCTAVO_UNROLL
-      for (int i = 0; i < kPiece / 4; ++i)
+      for (int i = 0; i < kMine / 4; ++i)
         if (i * 8 < columns)
-          Epilogue<G>::store_pair(to + i * 8 * element_bytes(C.out), pairs[i][0], pairs[i][1],
-                                  inverse);
+          Out::store_pair(to + i * 8 * element_bytes(C.out_element), pairs[i][0], pairs[i][1],
+                          inverse);
     }
   }
 
-  // Rows of a warp are of one head, or where heads are packed each of its own.
+  // The rows of a warp are of one head, or with pack_gqa each may be of another.
   static OCTAVO_DEVICE void find_amax(const float (&amax)[2], const Sm90ForwardParams& p,
-                                      const Place& w) {
-    const OutputParams& output = Epilogue<G>::output_of(p);
-    if constexpr (C.pack_heads) {
+                                      const RowTile& tile) {
+    const OutputParams& output = Out::params(p);
+    if constexpr (C.pack_gqa) {
       OCTAVO_UNROLL
-      for (u32 half = 0; half < 2; ++half) {
-        const float of_row = largest_of_lanes<2>(amax[half]);
-        if (w.lane % 4 == 0 && exists(p, w, half))
-          gather_amax(output, w.sequence, in_head(p, w, half).head, of_row);
+      for (u32 r = 0; r < 2; ++r) {
+        const float of_row = largest_of_lanes<2>(amax[r]);
+        if (tile.lane % 4 == 0 && exists(p, tile, r))
+          gather_amax(output, tile.sequence, in_head(p, tile, r).head, of_row);
       }
     } else {
       const float of_warp = largest_of_lanes<5>(ptx::max_f32(amax[0], amax[1]));
-      if (w.lane == 0) gather_amax(output, w.sequence, w.head, of_warp);
+      if (tile.lane == 0) gather_amax(output, tile.sequence, tile.head, of_warp);
     }
   }
 
-  // A piece of O, and LSE.
-  static OCTAVO_DEVICE void store(const Piece<kPiece>& mine, const Destination& to,
-                                  const Sm90ForwardParams& p, const Place& w, bool first) {
+  // The reduced columns of O, and from the first split LSE.
+  static OCTAVO_DEVICE void store(const Partial<kMine>& mine, const Destination& to,
+                                  const Sm90ForwardParams& p, const RowTile& tile, bool first) {
     float amax[2] = {0, 0};
     OCTAVO_UNROLL
-    for (u32 half = 0; half < 2; ++half) {
-      float pairs[kPiece / 4][2];
+    for (u32 r = 0; r < 2; ++r) {
+      float pairs[kMine / 4][2];
       OCTAVO_UNROLL
-      for (int i = 0; i < kPiece / 4; ++i) {
+      for (int i = 0; i < kMine / 4; ++i) {
         OCTAVO_UNROLL
         for (int e = 0; e < 2; ++e) {
-          pairs[i][e] = mine.o[i * 4 + half * 2 + e];
-          if (C.amax && exists(p, w, half)) amax[half] = larger_magnitude(amax[half], pairs[i][e]);
+          pairs[i][e] = mine.o[i * 4 + r * 2 + e];
+          if (C.amax && exists(p, tile, r)) amax[r] = larger_magnitude(amax[r], pairs[i][e]);
         }
       }
-      store_row(pairs, to.row[half], to.columns[half], to.inverse[half], w.lane % 2 != 0);
-      if (first && exists(p, w, half))
-        Epilogue<G>::store_lse(mine.origin[half], mine.sum[half], p, in_head(p, w, half),
-                               w.query(p, half));
+      store_row(pairs, to.row[r], to.columns[r], to.inverse[r], tile.lane % 2 != 0);
+      if (first && exists(p, tile, r))
+        Epilogue<G, N>::store_lse(mine.ref_max[r], mine.sum[r], p, in_head(p, tile, r),
+                                  tile.query(p, r));
     }
-    if constexpr (C.amax) find_amax(amax, p, w);
+    if constexpr (C.amax) find_amax(amax, p, tile);
   }
 };
 

@@ -1,0 +1,77 @@
+// Numerics of FP8 with FP32 scores: P is E4M3 and promoted. numerics/fp8_f16.cuh has FP16 scores.
+#pragma once
+
+#include "device/ptx/wgmma_f8.cuh"
+#include "device/sm90/numerics/promoted_pv.cuh"
+#include "device/sm90/numerics/quantized.cuh"
+
+namespace octavo::sm90 {
+
+// P in E4M3 whatever V is: E5M2 would have two bits less.
+template <class G>
+struct Fp8P {
+  using Accumulator = float;
+  static constexpr Element kV = G::C.v_element;
+  static constexpr u32 kOneBytes = kV == Element::e4m3 ? 0x38383838u : 0x3c3c3c3cu;
+
+  template <class T>
+  static OCTAVO_DEVICE void mma(T& t, const u32 (&a)[4], u64 v, bool accumulate) {
+    if constexpr (kV == Element::e4m3)
+      ptx::wgmma_e4m3(t, a, v, accumulate);
+    else
+      ptx::wgmma_e4m3_e5m2(t, a, v, accumulate);
+  }
+  template <class Rows>
+  static OCTAVO_DEVICE float promoted(float o, float t, const Rows&, int /*r*/) {
+    return o + t;
+  }
+};
+
+// E4M3 ends at 448. P is held times 2^6 and may exceed 1 by 2^2, which leaves 2^0.8 for roundings;
+// its smallest normal is then 2^-12.
+inline constexpr int kHeadroomFp8Log2 = 2, kPFp8Log2 = 8 - kHeadroomFp8Log2;
+
+// A row's largest score may stand alone, as that of an attention sink does: a quarter of the
+// block's keys is this much below it, in powers of two. Little will exceed such a score, so from
+// kAlone on the row gives up its headroom, and the other keys keep two powers of two more. From
+// kFarAbove on many of them are subnormal in E4M3 all the same.
+inline constexpr float kAlone = 6, kFarAbove = 9.5f;
+OCTAVO_DEVICE float height_above_others(float own, float of_row, float multiplier) {
+  const float least = quad_min(own);
+  return least > -kInfinity ? (of_row - least) * multiplier : 0;
+}
+
+template <class G>
+struct Fp8Qk : QuantizedF32Qk<G> {
+  static OCTAVO_DEVICE float headroom_used(float own, float of_row, float multiplier) {
+    return height_above_others(own, of_row, multiplier) > kAlone ? kHeadroomFp8Log2 : 0;
+  }
+};
+
+template <class G>
+struct NumericsFp8 : PromotedPv<G, Fp8P<G>>,
+                     RowSums<G>,
+                     Fp8Qk<G>,
+                     F32Softmax<G, Fp8Qk<G>, kHeadroomFp8Log2, kPFp8Log2> {
+  using Scores = typename Fp8Qk<G>::Scores;
+  using Rows = typename Fp8Qk<G>::Rows;
+  struct State {
+    float o[G::kO];
+    typename PromotedPv<G, Fp8P<G>>::Slices slices;
+    Rows rows;
+  };
+  static constexpr float kPLog2 = kPFp8Log2;
+  static constexpr bool kLoadsScalesEarly = false;
+
+  // Two pairs a register, of keys that V has side by side (config/v_layout.h).
+  static OCTAVO_DEVICE void pack_step(typename G::P& p, const Scores& scores, int step) {
+    OCTAVO_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      const float* const s = scores.s + step * 16 + i / 2 * 8 + i % 2 * 2;
+      p.a[step][i] = ptx::e4m3x2_from_f32(s[0], s[1]) | ptx::e4m3x2_from_f32(s[4], s[5]) << 16;
+    }
+  }
+  static OCTAVO_DEVICE void sum_p(const typename G::P&, Rows&, int, int) {}
+};
+
+}  // namespace octavo::sm90

@@ -1,0 +1,115 @@
+// The producer warp: loads Q once a tile, and K and V block after block as stages become empty.
+#pragma once
+
+#include "device/ptx/fence.cuh"
+#include "device/ptx/mbarrier.cuh"
+#include "device/ptx/term.cuh"
+#include "device/ptx/thread.cuh"
+#include "device/ptx/warpgroup.cuh"
+#include "device/sm90/geometry.cuh"
+#include "device/sm90/loads.cuh"
+#include "device/sm90/scheduler.cuh"
+
+namespace octavo::sm90 {
+
+template <class G, class N>
+struct Producer {
+  using KvState = typename G::KvState;
+  using Slots = WorkTileSlots<G>;
+  static constexpr Sm90ForwardConfig C = G::C;
+
+  // One lane loads, and what it starts may let the next phase of a barrier pass: by then all lanes
+  // must have seen this one.
+  static OCTAVO_DEVICE void wait_as_warp(u32 bar, u32 parity) {
+    ptx::mbarrier_wait(bar, parity);
+    ptx::warp_sync();
+  }
+
+  // Publishes tile number `count` to every warpgroup, and loads its rows of Q unless it has no
+  // keys.
+  static OCTAVO_DEVICE void load_q(const Sm90ForwardParams& p, const WorkTile& t, u32 count,
+                                   bool leader) {
+    OCTAVO_UNROLL
+    for (u32 group = 0; group < C.warpgroups; ++group) {
+      wait_as_warp(G::q_empty(group), ~count & 1);
+      if (!leader) continue;
+      if (group == 0) Slots::publish(count, t);
+      if (t.n_blocks <= 0) {
+        ptx::mbarrier_arrive(G::q_full(group));
+        continue;
+      }
+      ptx::mbarrier_arrive_expect_tx(G::q_full(group), G::S.q_tile);
+      load_rows(p.q, G::q_tile(group), G::q_full(group), kRows,
+                t.at.q_begin + t.first_row + static_cast<i32>(group) * kRows, t.head, t.batch,
+                qk_panels(C));
+    }
+  }
+
+  static OCTAVO_DEVICE void load_k(const Sm90ForwardParams& p, const WorkTile& t, i32 n_block,
+                                   KvState& k, bool leader) {
+    wait_as_warp(G::k_empty(k.stage()), k.phase() ^ 1);
+    const i32 n = t.n_begin + n_block * C.block_n;
+    if (leader) {
+      ptx::mbarrier_arrive_expect_tx(G::k_full(k.stage()), G::S.k_stage);
+      load_rows(p.k, G::k_tile(k.stage()), G::k_full(k.stage()), C.block_n, t.at.kv_begin + n,
+                p.by_heads_per_kv.quotient(t.head), t.batch, qk_panels(C));
+    }
+    if constexpr (scaled_keys(C) > 0) {
+      N::template load_k_scales<32>(p, t.at, t.sequence, n, p.by_heads_per_kv.quotient(t.head),
+                                    k.stage(), ptx::lane_index());
+      ptx::spare("they are read after V of the block before, or the tile, for which lanes met");
+      ptx::warp_sync();
+      if (leader) ptx::mbarrier_arrive(G::k_full(k.stage()));
+    }
+    k.advance();
+  }
+
+  static OCTAVO_DEVICE void load_v(const Sm90ForwardParams& p, const WorkTile& t, i32 n_block,
+                                   KvState& v, u32& tail_phase, bool leader) {
+    wait_as_warp(G::v_empty(v.stage()), v.phase() ^ 1);
+    const i32 n = t.n_begin + n_block * C.block_n;
+    const bool cuts_sequence = p.cu_seqlens_kv != nullptr && n + C.block_n > t.at.len_kv;
+    const u32 bar = cuts_sequence ? G::tail_full() : G::v_full(v.stage());
+    if (leader) {
+      ptx::mbarrier_arrive_expect_tx(bar, G::S.v_bytes);
+      N::load_v(p, G::v_tile(v.stage()), bar, t.at, t.sequence, n,
+                p.by_heads_per_kv.quotient(t.head), t.batch);
+    }
+    if (cuts_sequence) {
+      wait_as_warp(bar, tail_phase);
+      tail_phase ^= 1;
+      N::template clear_v_tail<32>(G::v_tile(v.stage()), t.at.len_kv - n, ptx::lane_index());
+      ptx::fence_proxy_async();
+      ptx::spare("it is used only after the next tile is published, before which these lanes meet");
+      ptx::warp_sync();
+      if (leader) ptx::mbarrier_arrive(G::v_full(v.stage()));
+    }
+    v.advance();
+  }
+
+  // K comes one block ahead of V, as it is used.
+  static OCTAVO_DEVICE void run(const Sm90ForwardParams& p) {
+    // Everyone who touches memory waits for what this warp loads or publishes.
+    ptx::wait_for_earlier_grids();
+    const bool leader = ptx::elect_one();
+    KvState k, v;
+    u32 count = 0, tail_phase = 0;
+    for (TileScheduler tiles; tiles.has_tile(p); tiles.advance(p)) {
+      const WorkTile t = work_tile<block_m(C), C.block_n>(p, tiles.index);
+      if (t.n_blocks < 0) continue;
+      if (t.n_blocks > 0) load_k(p, t, 0, k, leader);
+      load_q(p, t, count++, leader);
+      for (i32 n_block = 1; n_block < t.n_blocks; ++n_block) {
+        load_k(p, t, n_block, k, leader);
+        load_v(p, t, n_block - 1, v, tail_phase, leader);
+      }
+      if (t.n_blocks > 0) load_v(p, t, t.n_blocks - 1, v, tail_phase, leader);
+    }
+    ptx::launch_dependent_grids();
+    WorkTile end{};
+    end.n_blocks = Slots::kNoMoreTiles;
+    load_q(p, end, count, leader);
+  }
+};
+
+}  // namespace octavo::sm90

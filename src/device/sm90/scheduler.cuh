@@ -1,0 +1,114 @@
+// The tile scheduler: which work tiles a CTA computes, in which order, and how its producer warp
+// passes them to the consumers.
+//
+// Heads are taken in groups. Inside a group tiles are ordered by their rows, the last rows first:
+// under a causal mask those see the most keys, and the short tiles fill the gaps at the end.
+// Persistent CTAs take every grid-th tile, from left to right and back again, so that the CTA with
+// the longer tile of one round gets the shorter one of the next. That balances only where a group's
+// tiles fill whole rounds, which the host sees to (gpu/tile_order.cc). Without a mask only a head's
+// last tile may be shorter: then all CTAs move on by `turn` places a round, and each gets its share
+// of those. No counter in memory is needed, and a CTA gets the same tiles every time.
+#pragma once
+
+#include "config/sm90_forward.h"
+#include "device/core/block_range.cuh"
+#include "device/ptx/memory.cuh"
+#include "device/ptx/thread.cuh"
+#include "device/sm90/params.cuh"
+
+namespace octavo::sm90 {
+
+struct WorkTile {
+  SequenceSpan at;
+  i32 sequence, batch, head;
+  i32 first_row;
+  i32 n_begin;   // first key that is loaded
+  i32 n_blocks;  // blocks of keys; -1: the tile has no rows
+};
+
+template <int kBlockM, int kBlockN>
+OCTAVO_DEVICE WorkTile work_tile(const Sm90ForwardParams& p, i32 index) {
+  const i32 group = min_of(index / (p.row_tiles * p.mixed_heads), p.head_groups - 1);
+  const i32 first_head = group * p.mixed_heads;
+  const i32 mixed =
+      group + 1 < p.head_groups ? p.mixed_heads : p.heads_q * p.sequences - first_head;
+  const i32 in_group = index - first_head * p.row_tiles;
+  const i32 head = first_head + in_group % mixed;
+  WorkTile t;
+  t.first_row = (p.row_tiles - 1 - in_group / mixed) * kBlockM;
+  t.sequence = head / p.heads_q;
+  t.head = head - t.sequence * p.heads_q;
+  t.batch = p.cu_seqlens_q == nullptr ? t.sequence : 0;
+  t.at = sequence_span(p, t.sequence);
+  if (t.first_row >= t.at.len_q) {
+    t.n_begin = 0;
+    t.n_blocks = -1;
+    return t;
+  }
+  const BlockRange range = block_range(p, t.at, t.first_row, kBlockM, kBlockN);
+  t.n_begin = range.begin;
+  t.n_blocks = div_up(max_of(range.end - range.begin, 0), kBlockN);
+  return t;
+}
+
+// The tiles of a persistent CTA.
+struct TileScheduler {
+  i32 index, round = 0;
+
+  OCTAVO_DEVICE TileScheduler() : index(ptx::block_index_x()) {}
+  OCTAVO_DEVICE bool has_tile(const Sm90ForwardParams& p) const { return index < p.tiles; }
+  OCTAVO_DEVICE void advance(const Sm90ForwardParams& p) {
+    const i32 grid = ptx::grid_size_x();
+    const i32 cta = ptx::block_index_x();
+    ++round;
+    const i32 place = p.turn == 0 && round % 2 != 0 ? grid - 1 - cta : cta;
+    index = round * grid + (place + round * p.turn) % grid;
+  }
+};
+
+// Work tiles in shared memory, published by the producer. Consumers read there what they need when
+// they need it, and hold none of it in registers over the loop. A slot is written again only four
+// tiles later, when no warpgroup can be so far behind.
+template <class G>
+struct WorkTileSlots {
+  static constexpr i32 kNoMoreTiles = -2;  // n_blocks of the tile after the last
+
+  static OCTAVO_DEVICE u32 slot(u32 tile) {
+    return G::smem(G::S.tile_slots) + tile % kTileSlots * tile_slot_bytes(G::C);
+  }
+  // By one thread, before it arrives at a barrier that the readers wait for.
+  static OCTAVO_DEVICE void publish(u32 tile, const WorkTile& t) {
+    ptx::store_shared_b128(slot(tile),
+                           {static_cast<u32>(t.at.q_begin), static_cast<u32>(t.at.len_q),
+                            static_cast<u32>(t.at.len_kv), static_cast<u32>(t.batch)});
+    ptx::store_shared_b128(slot(tile) + 16,
+                           {static_cast<u32>(t.head), static_cast<u32>(t.first_row),
+                            static_cast<u32>(t.n_begin), static_cast<u32>(t.n_blocks)});
+    if constexpr (publishes_sequence(G::C)) {
+      ptx::store_shared_b32(slot(tile) + 32, static_cast<u32>(t.at.kv_begin));
+      ptx::store_shared_b32(slot(tile) + 36, static_cast<u32>(t.sequence));
+    }
+  }
+  static OCTAVO_DEVICE WorkTile read(u32 tile) {
+    u32 a[4], b[4];
+    ptx::load_shared_b128(slot(tile), a);
+    ptx::load_shared_b128(slot(tile) + 16, b);
+    WorkTile t;
+    t.at = {static_cast<i32>(a[0]), static_cast<i32>(a[1]), 0, static_cast<i32>(a[2])};
+    t.sequence = 0;
+    t.batch = static_cast<i32>(a[3]);
+    t.head = static_cast<i32>(b[0]);
+    t.first_row = static_cast<i32>(b[1]);
+    t.n_begin = static_cast<i32>(b[2]);
+    t.n_blocks = static_cast<i32>(b[3]);
+    if constexpr (publishes_sequence(G::C)) {
+      u32 begin, sequence;
+      ptx::load_shared_b64(slot(tile) + 32, begin, sequence);
+      t.at.kv_begin = static_cast<i32>(begin);
+      t.sequence = static_cast<i32>(sequence);
+    }
+    return t;
+  }
+};
+
+}  // namespace octavo::sm90

@@ -1,0 +1,56 @@
+#!/usr/bin/env python3
+"""Counts what a reader of the code has to open, and fails where it is more than agreed.
+
+usage: readability.py
+
+  16-bit kernel     lines of the files that explain the 16-bit Hopper forward kernel
+  if constexpr      compile-time switches in src/device/sm90
+  config fields     of Sm90ForwardConfig
+  short files       files of fewer than 50 lines in src/gpu
+"""
+
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+SM90 = ROOT / "src/device/sm90"
+KERNEL_16BIT = ("forward", "mainloop", "softmax", "mask", "numerics/bits16", "epilogue",
+                "scheduler", "geometry")
+
+
+def lines(path):
+    return path.read_text().count("\n")
+
+
+def config_fields():
+    text = (ROOT / "src/config/sm90_forward.h").read_text()
+    body = re.search(r"struct Sm90ForwardConfig \{(.*?)\n\s*bool operator==", text, re.S).group(1)
+    return len(re.findall(r"^\s*\w+ \w+ = [^;]+;", body, re.M))
+
+
+def counts():
+    """(what, count, the most that is agreed)"""
+    device = sorted(SM90.rglob("*.cuh"))
+    short = [f for f in (ROOT / "src/gpu").rglob("*.*")
+             if f.suffix in (".h", ".cc") and lines(f) < 50]
+    return [
+        ("lines to read for the 16-bit kernel",
+         sum(lines(SM90 / f"{name}.cuh") for name in KERNEL_16BIT), 1700),
+        ("if constexpr in src/device/sm90",
+         sum(len(re.findall(r"\bif constexpr\b", f.read_text())) for f in device), 60),
+        ("fields of Sm90ForwardConfig", config_fields(), 18),
+        ("files of fewer than 50 lines in src/gpu", len(short), 10),
+    ]
+
+
+def main():
+    failed = False
+    for what, count, most in counts():
+        failed = failed or count > most
+        print(f"{count:6} {what} (at most {most}{', too many' if count > most else ''})")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
