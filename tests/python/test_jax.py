@@ -7,6 +7,7 @@ import octavo
 from conftest import reference
 
 jax = pytest.importorskip("jax")
+jax.config.update("jax_platforms", "cpu")
 
 
 def test_jax_in_jax_out(normal):

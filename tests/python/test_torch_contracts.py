@@ -406,8 +406,10 @@ def test_functorch_grad_of_vmap(device):
 
     with pytest.raises(NotImplementedError, match=NO_BACKWARD):
         torch.func.grad(loss(octavo.attention))(q)
-    of_ours = torch.func.grad(loss(octavo.torch.sdpa))(q)
-    of_theirs = torch.func.grad(loss(F.scaled_dot_product_attention))(q)
+    # PyTorch's fused backward gives garbage under vmap on CUDA (2.11), with or without Octavo.
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        of_ours = torch.func.grad(loss(octavo.torch.sdpa))(q)
+        of_theirs = torch.func.grad(loss(F.scaled_dot_product_attention))(q)
     close(of_ours, of_theirs)
 
 
