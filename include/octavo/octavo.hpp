@@ -302,8 +302,8 @@ struct Arguments {
 
   // Packed batches, where the arrays are given: sequence b holds tokens [cu[b], cu[b+1]) of a
   // tensor with B = 1. Arrays of sequences + 1 entries on the device; contents are clamped to the
-  // tensor, not trusted. Decreasing ones are refused on the CPU; a GPU takes the largest entry so
-  // far in their place.
+  // tensor, not trusted. Decreasing ones are refused on the CPU; on a GPU a sequence that begins
+  // before an earlier entry is empty.
   const std::int32_t* cu_seqlens_q = nullptr;
   const std::int32_t* cu_seqlens_kv = nullptr;
   std::int64_t sequences = 0;

@@ -54,8 +54,7 @@ std::vector<Span> make_spans(const Case& c, std::int64_t max_len, std::uint64_t 
   for (std::int64_t b = 0; b < c.batch; ++b) {
     const auto shorter = static_cast<std::int64_t>(random_below(
         c.seed, stream, static_cast<std::uint64_t>(b), static_cast<std::uint64_t>(max_len) + 1));
-    const std::int64_t of_hostile[kHostileSequences] = {max_len, max_len, 0, max_len / 2 + 1,
-                                                        max_len / 3 + 1};
+    const std::int64_t of_hostile[kHostileSequences] = {max_len, max_len, 0, 0, max_len / 3 + 1};
     const std::int64_t length = hostile ? of_hostile[b] : b == 0 ? max_len : shorter;
     spans.push_back({0, begin, length});
     begin += length;
@@ -65,8 +64,8 @@ std::vector<Span> make_spans(const Case& c, std::int64_t max_len, std::uint64_t 
 }
 
 // What kernels must take for the same spans: a first entry below 0, a last one beyond the tensor,
-// and one that decreases so that the third sequence is empty, and the fourth would begin inside the
-// first. The second sequence is longer than the maximum.
+// and one that decreases: the third sequence ends before it begins, and the fourth begins inside
+// the first, so that both are empty. The second sequence is longer than the maximum.
 std::vector<std::int32_t> hostile_entries(std::vector<std::int32_t> cu) {
   cu.front() -= 5;
   cu[3] = cu[1] - 1;

@@ -110,7 +110,7 @@ TEST(Reference, PackedSequencesEqualSequencesAlone) {
 
 TEST(Reference, CuSeqlensAreClampedNotTrusted) {
   Call tokens(1, 1, 1, 4, 4, 4);
-  const std::int32_t hostile[] = {-5, 1000000, -3, 2};
+  const std::int32_t hostile[] = {-5, -3, 2, 1000000};
   Arguments a = tokens.arguments;
   a.cu_seqlens_q = a.cu_seqlens_kv = hostile;
   a.sequences = 3;

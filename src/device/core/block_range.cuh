@@ -26,11 +26,9 @@ OCTAVO_DEVICE i32 clamped_token(const i32* cu, i32 index, i32 tokens) {
   return ptx::mask_term(token > tokens, false) ? tokens : token;
 }
 
-// Contents of cu_seqlens are clamped, never trusted. An entry counts as at least the largest of
-// those before it: a decreasing one makes an empty sequence, no two sequences share a token, and
-// none is longer than the maximum. Whole warps call this: their lanes look for a larger entry
-// before this sequence together, and where there is none, as always but in a broken array, the
-// entry itself is the running maximum.
+// Contents of cu_seqlens are clamped, never trusted. A sequence that begins before an earlier entry
+// is empty, so that no two sequences share a token; none is longer than the maximum. Whole warps
+// call this: the lanes share the search.
 OCTAVO_DEVICE void clamp_span(const i32* cu, i32 sequence, i32 tokens, i32 longest, i32& begin,
                               i32& length) {
   begin = clamped_token(cu, sequence, tokens);
@@ -38,11 +36,8 @@ OCTAVO_DEVICE void clamp_span(const i32* cu, i32 sequence, i32 tokens, i32 longe
   OCTAVO_UNROLL_BY(1)
   for (i32 i = static_cast<i32>(ptx::lane_index()); i < sequence; i += 32)
     decreases = decreases || clamped_token(cu, i, tokens) > begin;
-  if (ptx::mask_term(ptx::warp_any(decreases), false)) {
-    OCTAVO_UNROLL_BY(1)
-    for (i32 i = 0; i < sequence; ++i) begin = max_of(begin, clamped_token(cu, i, tokens));
-  }
-  length = max_of(clamped_token(cu, sequence + 1, tokens) - begin, 0);
+  const i32 end = clamped_token(cu, sequence + 1, tokens);
+  length = ptx::mask_term(ptx::warp_any(decreases), false) ? 0 : max_of(end - begin, 0);
   if (ptx::mask_term(length > longest, false)) length = longest;
 }
 

@@ -82,14 +82,17 @@ struct Span {
   i64 begin = 0, length = 0;
 };
 
-// Where cu_seqlens decrease, the largest entry so far counts.
+// A sequence that begins before an earlier entry of cu_seqlens is empty.
 OCTAVO_DEVICE Span span_of(const i32* cu, i64 sequence, i64 tokens, i64 longest) {
   if (cu == nullptr) return {0, longest};
-  i64 begin = 0;
+  const auto token = [&](i64 i) {
+    return max_of<i64>(min_of<i64>(ptx::load_global_i32(cu + i), tokens), 0);
+  };
+  const i64 begin = token(sequence);
+  i64 end = max_of(token(sequence + 1), begin);
   OCTAVO_UNROLL_BY(1)
-  for (i64 i = 0; i <= sequence; ++i)
-    begin = max_of(begin, min_of<i64>(ptx::load_global_i32(cu + i), tokens));
-  const i64 end = max_of(min_of<i64>(ptx::load_global_i32(cu + sequence + 1), tokens), begin);
+  for (i64 i = 0; i < sequence; ++i)
+    if (token(i) > begin) end = begin;
   return {begin, min_of(end - begin, longest)};
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "device/ptx/cluster.cuh"
+#include "device/ptx/math.cuh"
 #include "device/ptx/mbarrier.cuh"
 #include "device/ptx/memory.cuh"
 #include "device/ptx/thread.cuh"
