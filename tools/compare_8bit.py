@@ -6,7 +6,7 @@ tensors with the quantizers included; PyTorch's cuDNN backend in f16 beside them
 here are taken from a file of earlier times, scaled by that backend now and then. They were timed
 each by itself, from graphs of 20 calls, and so is everything here, without a longer load before:
 sample by sample in turn with kernels that draw less power cuDNN runs up to 11% faster than by
-itself, and they slower (docs/kernels/sm90_forward.md).
+itself, and they slower (docs/kernels/sm90_experiments.md).
 
 usage: compare_8bit.py --library build/liboctavo.so --json FILE [--grid bench/grid_sm90.csv]
                        [--recorded bench/peers_h200_fp8.csv] [--commit HASH]
