@@ -1,10 +1,10 @@
-# The commands of the house. Everything is built by CMake (CMakePresets.json); this only names the
-# steps. The two that matter on a fresh machine: make demo, make test.
+# Shortcuts for the common steps; CMake (CMakePresets.json) does the building. On a fresh machine run
+# make demo or make test.
 JOBS ?= $(shell nproc)
 MINUTES ?= 10
 PREFIX ?= /usr/local
 
-# Ninja where it is, make where it is not; a folder configured before keeps its own.
+# Uses Ninja if it is installed, else make. A build folder keeps the generator it was configured with.
 export CMAKE_GENERATOR ?= $(if $(shell command -v ninja),Ninja,Unix Makefiles)
 export CTEST_PARALLEL_LEVEL ?= $(JOBS)
 export JOBS
@@ -14,11 +14,11 @@ export JOBS
 help:
 	@echo "make demo              install what is missing, build, run the five presets"
 	@echo "make test              install what is missing, build, run the tests (sanitizers too)"
-	@echo "make test-long         the emulator's tests with 20 schedules and every kernel's mutants"
-	@echo "make build             the release build, in build/"
-	@echo "make lint              clang-format and clang-tidy"
-	@echo "make format            clang-format, in place"
-	@echo "make fuzz MINUTES=10   the fuzz targets, that many minutes in all"
+	@echo "make test-long         run the emulator's tests with 20 schedules and every kernel's mutants"
+	@echo "make build             make the release build in build/"
+	@echo "make lint              run clang-format and clang-tidy"
+	@echo "make format            run clang-format in place"
+	@echo "make fuzz MINUTES=10   run the fuzz targets, 10 minutes in total"
 	@echo "make install PREFIX=/usr/local"
 	@echo "make clean             remove every build folder"
 
@@ -39,7 +39,7 @@ test:
 	@tools/python_env.sh
 	@tools/test.sh
 
-# The emulator under twenty schedules, and the mutants of every kernel: about two hours of CPU.
+# Runs the emulator under twenty schedules, and the mutants of every kernel: about two hours of CPU.
 test-long: build
 	OCTAVO_TEST_LONG=1 ctest --preset release -R Emulator
 

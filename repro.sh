@@ -1,22 +1,23 @@
 #!/usr/bin/env bash
-# repro.sh: everything that is claimed, made again: builds clean, runs tests, gates, benchmarks and
-# counters, and packs what they said into a bundle that `octavo evidence verify` checks.
+# repro.sh reproduces every published result: it builds from scratch, runs tests, gates, benchmarks and
+# counters, and packs the results into a bundle that `octavo evidence verify` checks.
 #
 # usage: ./repro.sh [--tests quick|all|none] [--out FOLDER] [--build FOLDER] [--device NAME]
 #                   [--baseline BENCH_JSON] [--counters COUNTERS_JSON] [--cases N] [--iters N]
 #                   [--limit SECONDS] [--commit HASH]
-#   --tests     quick (default): the rooms of numbers, plans and evidence; all: every release test
-#   --out       where the artifacts go (artifacts)
-#   --build     a build folder that is taken as it is, instead of a clean one in build-repro
-#   --device    cpu, emulator, cuda; auto (default): the GPU where there is one
-#   --baseline  what the performance gate holds against
-#   --counters  what the counters gate reads, instead of what is counted here
-#   --cases     about so many of each part of what is checked; 0 (default): all
+#   --tests     quick (default): the tests of numeric, attention, runtime and evidence; all: every
+#               release test
+#   --out       folder for the artifacts (artifacts)
+#   --build     an existing build folder, instead of a clean build in build-repro
+#   --device    cpu, emulator, cuda; auto (default): the GPU if there is one
+#   --baseline  recorded times for the performance gate
+#   --counters  counters for the counters gate, instead of counting here
+#   --cases     about how many cases each check runs; 0 (default): all
 #   --iters     timed runs of a benchmark (2000 on a GPU, else 10)
-#   --limit     of one step; one that takes longer has failed (1800)
-#   --commit    of the sources; asked of git unless given, as a copy of the tree may have none
+#   --limit     time limit of one step, in seconds; a step that takes longer fails (1800)
+#   --commit    commit of the sources; read from git by default, which a copy of the tree may lack
 #
-# Without a GPU it does what can be done, and its last lines say what it did not do.
+# Without a GPU, the steps that need one are skipped; the last lines of the output list them.
 set -uo pipefail
 cd "$(dirname "$0")" || exit 2
 
@@ -49,11 +50,11 @@ steps=$out/repro/steps.csv
 echo "step,state,seconds,what" >"$steps"
 failed=() skipped=()
 
-# limited COMMAND...: a function of this file has its own limits.
+# limited COMMAND... runs the command with the time limit; functions of this file limit themselves.
 limited() {
   if [[ $(type -t "$1") == function ]]; then "$@"; else timeout -k 10 "$limit" "$@"; fi
 }
-# step NAME COMMAND...: its output goes into a file of that name.
+# step NAME COMMAND... runs the command and writes its output to NAME.log.
 step() {
   local name=$1 start=$SECONDS state="done"
   shift
@@ -66,7 +67,7 @@ step() {
   echo "$state, $((SECONDS - start)) s"
   echo "$name,$state,$((SECONDS - start))," >>"$steps"
 }
-# skip NAME REASON
+# skip NAME REASON records a step that is not run.
 skip() {
   skipped+=("$1: $2")
   echo "$1,not done,0,$2" >>"$steps"
@@ -84,25 +85,25 @@ environment() {
 step environment environment
 
 # --- build
-rooms="numeric;attention;runtime;evidence"
+quick_tests="numeric;attention;runtime;evidence"
 fresh_build() {
   local generator
   generator=$(command -v ninja >/dev/null && echo Ninja || echo 'Unix Makefiles')
   rm -rf build-repro
   local options=(-DOCTAVO_TESTS=OFF)
   [[ $tests == all ]] && options=(-DOCTAVO_TESTS=ON)
-  [[ $tests == quick ]] && options=(-DOCTAVO_TESTS=ON "-DOCTAVO_TEST_ROOMS=$rooms")
+  [[ $tests == quick ]] && options=(-DOCTAVO_TESTS=ON "-DOCTAVO_TEST_ROOMS=$quick_tests")
   CMAKE_GENERATOR=${CMAKE_GENERATOR:-$generator} cmake --preset release -B build-repro "${options[@]}" &&
     limited cmake --build build-repro --parallel "${JOBS:-$(nproc)}"
 }
 if [[ -n $build ]]; then
-  skip build "--build $build was taken as it is"
+  skip build "--build $build was used"
 else
   build="build-repro"
   step build fresh_build
 fi
 octavo=$build/octavo
-[[ -x $octavo ]] || { echo "repro.sh: there is no $octavo" >&2; exit 1; }
+[[ -x $octavo ]] || { echo "repro.sh: $octavo does not exist" >&2; exit 1; }
 
 if [[ $device == auto ]]; then
   device=cpu
@@ -116,16 +117,17 @@ else
   step tests ctest --test-dir "$build" --output-on-failure --parallel "${JOBS:-$(nproc)}"
 fi
 
-# --- what is measured
+# --- measurements
 step kernels "$octavo" kernels --json "$out/repro/kernels.json"
 step check "$octavo" check --device "$device" --suite twelve --cases "$cases" --json "$out/bench/twelve.json"
-# count NAME FLAGS...: what CUPTI counts. A machine that cannot is not a failure, and not measured.
+# count NAME FLAGS... reads counters with CUPTI. A machine that cannot count does not fail; its
+# counters are not measured.
 count() {
   local file=$out/ncu/$1.json
   shift
   limited "$octavo" counters --device cuda "$@" --json "$file" || grep -q '"measured": false' "$file"
 }
-# Those that fill the chip, at every head dimension.
+# Problems that fill the GPU, at every head dimension.
 long=(--shape "1,32,16384,64" --shape "1,16,16384,128" --shape "1,8,16384,256")
 if [[ $device == cuda && -z $counters ]]; then
   presets=(--preset mission --preset small --preset long --preset wide --preset stress)
@@ -157,14 +159,14 @@ case $device in
     step bench_cold "${timed[@]}" --skip-correctness --l2 cold --json "$out/bench/cold.json"
     step bench_rotating "${timed[@]}" --skip-correctness --buffers 64 --json "$out/bench/rotating.json"
     if "$python" -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null; then
-      # On Hopper its own kernels against every peer on record, as tools/evidence.sh has it.
+      # On Hopper, compare the Hopper kernels with every recorded peer, as tools/evidence.sh does.
       against=() family=()
       if "$octavo" devices | grep -q 'sm_90'; then
         against=(--grid bench/grid_sm90.csv --peers "flash,cudnn" --least 0.97)
         against+=(--recorded bench/peers_h200.csv)
         family=(OCTAVO_KERNELS=sm90)
       fi
-      # PyTorch brings an NVRTC of its own; all steps are to use the one compiler.
+      # PyTorch brings its own NVRTC; all steps must use the same compiler.
       nvrtc=$(sed -n 's/^OCTAVO_NVRTC:FILEPATH=//p' "$build/CMakeCache.txt" 2>/dev/null)
       [[ -f $nvrtc ]] && family+=(OCTAVO_NVRTC="$nvrtc")
       step compare env "${family[@]}" "$python" tools/compare_torch.py --library "$build/liboctavo.so" \
@@ -198,7 +200,7 @@ gpu=$(nvidia-smi -i 0 --query-gpu=name --format=csv,noheader 2>/dev/null | tr '[
 [[ -n $gpu && -d evidence/$gpu ]] && before=(--before "evidence/$gpu")
 step report "$python" tools/report.py --folder "$out" "${before[@]}" --out "$out/report"
 bundle=repro_bundle_${commit:0:7}_$(date -u +%Y%m%dT%H%M%SZ)
-# No steps from here on: they would change files whose digests the manifest has.
+# No steps after this point: they would change files whose digests are in the manifest.
 if "$python" tools/manifest.py --folder "$out" --command "$octavo" --commit "$commit" &&
   tar -czf "$out/$bundle.tar.gz" --transform "s,^\.,$bundle," -C "$out" \
   ./bench ./ncu ./repro ./manifest.yaml ./report.html ./report.md &&
@@ -216,4 +218,4 @@ if ((${#failed[@]})); then
   echo "failed: ${failed[*]}"
   exit 1
 fi
-echo "all that could be done here passed, in $SECONDS s"
+echo "all steps that ran passed, in $SECONDS s"

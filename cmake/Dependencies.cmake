@@ -1,9 +1,9 @@
-# What Octavo takes from elsewhere. Required: a C++20 compiler, threads, fmt, nlohmann-json (all
-# three used inside only: neither the library's headers nor its package mention them). Everything
-# else is left out where it is missing, and the summary says so.
+# Dependencies. Required are a C++20 compiler, threads, fmt and nlohmann-json; the last three are
+# internal and appear neither in the public headers nor in the installed package. Components with
+# other missing dependencies are left out, and the summary says so.
 find_package(Threads REQUIRED)
-# The compiled fmt::fmt, not fmt-header-only: that one costs every file that words an error 5 s, and
-# 19 s under the sanitizers.
+# Uses the compiled fmt::fmt: fmt-header-only adds 5 s to every file that formats an error, and 19 s
+# under the sanitizers.
 find_package(fmt REQUIRED)
 find_package(nlohmann_json REQUIRED)
 
@@ -14,7 +14,7 @@ else()
   octavo_say("Highway" "not found, CPU backend uses the portable kernels")
 endif()
 
-# Fibers for the emulator. The sanitizers do not follow a stack that is switched.
+# Boost.Context provides the emulator's fibers. The sanitizers do not support switching stacks.
 set(OCTAVO_EMULATOR OFF)
 if(OCTAVO_SANITIZE OR OCTAVO_FUZZER)
   octavo_say("Emulator" "left out under sanitizers")
@@ -50,14 +50,15 @@ if(OCTAVO_TESTS)
     octavo_say("GoogleTest" "not found, tests left out")
   endif()
   if(NOT Python3_Interpreter_FOUND)
-    octavo_say("Python" "not found, the tests of the house's zones left out")
+    octavo_say("Python" "not found, the tests of the repository left out")
   endif()
 else()
   octavo_say("Tests" "left out (OCTAVO_TESTS is OFF)")
 endif()
 
-# The Python module. Python and nanobind are those of a virtual environment in build-python, where
-# tools/setup.sh made one. It is in Python's hands which run time comes first: no sanitizers.
+# The Python module uses the Python and nanobind of the virtual environment in build-python, if
+# tools/python_env.sh made one. It is not built with sanitizers, whose run time would have to be loaded
+# before Python itself.
 set(OCTAVO_PYTHON AUTO CACHE STRING "The Python module: ON, OFF, or AUTO (where nanobind is found)")
 set(octavo_module OFF)
 if(OCTAVO_SANITIZE OR OCTAVO_FUZZER OR NOT OCTAVO_PYTHON)
@@ -85,6 +86,6 @@ else()
   endif()
 endif()
 
-# Kernels are compiled by NVRTC; nvcc only compiles the device headers once more, as a test.
+# NVRTC compiles the kernels; nvcc only compiles the device headers as an additional test.
 find_program(OCTAVO_NVCC nvcc HINTS ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES bin)
 mark_as_advanced(OCTAVO_NVCC)

@@ -1,5 +1,5 @@
-# cmake --install: the shared library, the public headers, the command, and the two ways to find
-# them, find_package(octavo) and pkg-config. The static library is for the tests and stays here.
+# cmake --install installs the shared library, the public headers, the command, and the files for
+# find_package(octavo) and pkg-config. The static library is only for the tests.
 include(CMakePackageConfigHelpers)
 
 set(octavo_cmake_dir "${CMAKE_INSTALL_LIBDIR}/cmake/octavo")
@@ -10,7 +10,7 @@ install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/octavo"
 install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DOCDIR}")
 
 if(TARGET octavo_cli)
-  # The command finds the library beside it, wherever the prefix is moved.
+  # The command finds the library by a relative path, so the installed tree can be moved.
   file(RELATIVE_PATH octavo_lib_from_bin "${CMAKE_INSTALL_FULL_BINDIR}"
        "${CMAKE_INSTALL_FULL_LIBDIR}")
   set_target_properties(octavo_cli PROPERTIES
@@ -29,7 +29,7 @@ install(FILES "${PROJECT_BINARY_DIR}/octavoConfig.cmake"
               "${PROJECT_BINARY_DIR}/octavoConfigVersion.cmake"
         DESTINATION "${octavo_cmake_dir}")
 
-# The prefix is where the .pc file lies, so that an unpacked or moved tree works as it is.
+# The prefix is relative to the .pc file, so that an unpacked or moved tree works.
 file(RELATIVE_PATH octavo_prefix_from_pc
      "${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig" "${CMAKE_INSTALL_PREFIX}")
 string(REGEX REPLACE "/$" "" octavo_prefix_from_pc "${octavo_prefix_from_pc}")

@@ -1,6 +1,6 @@
-# What this build has and what it leaves out, said once at the end of configure.
+# Prints which components this build has and which it leaves out, at the end of configure.
 
-# octavo_say(NAME text...): one line of the summary.
+# octavo_say(NAME text...) adds one line to the summary.
 function(octavo_say name)
   string(JOIN "" text ${ARGN})
   set_property(GLOBAL APPEND PROPERTY OCTAVO_SUMMARY "${name}: ${text}")

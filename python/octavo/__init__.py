@@ -2,9 +2,9 @@
 
     out = octavo.attention(q, k, v, causal=True)
 
-Arrays of NumPy, PyTorch, CuPy and JAX, read without a copy; the result is of the same kind.
-octavo.torch has the drop-in for scaled_dot_product_attention and the operator for torch.compile,
-octavo.transformers the attention of Hugging Face models.
+NumPy, PyTorch, CuPy and JAX arrays are read without a copy, and the result is of the same kind.
+octavo.torch has a replacement for scaled_dot_product_attention and the operators for torch.compile;
+octavo.transformers has the attention function for Hugging Face models.
 """
 
 from ._octavo import (
@@ -18,7 +18,7 @@ from ._octavo import (
     set_cpu_threads,
 )
 from ._quantized import Quantized
-from ._told import DeviceInfo, Explanation
+from ._results import DeviceInfo, Explanation
 from ._warnings import LayoutWarning
 
 __all__ = [

@@ -1,11 +1,11 @@
 from typing import Any, Literal, TypedDict, TypeVar
 
 from ._quantized import Quantized
-from ._told import DeviceInfo, Explanation
+from ._results import DeviceInfo, Explanation
 
 __version__: str
 
-# An array of NumPy, PyTorch, CuPy, JAX, or any other with __dlpack__.
+# A NumPy, PyTorch, CuPy or JAX array, or any other object with __dlpack__.
 _Array = TypeVar("_Array")
 _Causal = bool | Literal["none", "top_left", "bottom_right"] | None
 _Precision = (

@@ -1,4 +1,4 @@
-"""Codes of 8 bits with their scales."""
+"""8-bit tensors with their scales."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any
 class Quantized:
     """An 8-bit tensor as attention() takes it for q, k or v.
 
-    codes        (batch, heads, rows, columns): one byte each, of any 8-bit type;
-                 (batch, heads, columns, keys) where transposed, whatever the layout of the call
+    codes        the quantized values, (batch, heads, seqlen, head_dim), of any 8-bit type;
+                 (batch, heads, head_dim, keys) if transposed, whatever the layout of the call
     scales       float32, contiguous, in the shape of the granularity
-    format       what the bytes are: e4m3, e5m2, int8, sim8
+    format       the number format of codes: e4m3, e5m2, int8, sim8
     granularity  tensor (1), head (B, H), block (B, H, blocks), row (B, H, S), channel (B, H, D)
-    block_rows   rows that share a scale, where the granularity is block
-    mean         (B, H, D): what smoothing subtracted from every row; None without it
-    transposed   V as Hopper's 8-bit kernels read it: its keys side by side, sixteen by sixteen in
-                 the order 0 1 8 9 2 3 10 11 4 5 12 13 6 7 14 15, zeros in place of those that the
-                 last sixteen lacks; int8 with the sign bits flipped
-    largest_code no code's magnitude exceeds it; 0: any code of the format may come
+    block_rows   rows that share a scale if the granularity is block
+    mean         (B, H, D): the mean that smoothing subtracted from every row, or None
+    transposed   V as Hopper's 8-bit kernels read it: keys are contiguous, each group of sixteen in
+                 the order 0 1 8 9 2 3 10 11 4 5 12 13 6 7 14 15, and the last group is padded with
+                 zeros; int8 has its sign bits flipped
+    largest_code an upper bound on the magnitude of codes; 0: no bound is known
     stats        amax, clipped_fraction, flushed_fraction, sqnr_db, values, nan_values, inf_values
     """
 

@@ -1,7 +1,7 @@
-"""Ways to time a call of PyTorch's or of ours on a GPU, how sure a ratio is, and the clock meanwhile.
+"""Timers for GPU calls, confidence intervals of ratios, and readings of the GPU's clock.
 
-A timer gives samples, microseconds of one call each. The call it is given launches work on the
-current stream; calls that are to take their inputs in turn are put into one by `in_turn`.
+A timer returns samples: the time of one call in microseconds. The call launches work on the current
+stream; `in_turn` combines calls with different inputs into one that rotates over them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import statistics
 import subprocess
 import threading
 
-REASONS = {  # bits of NVML; an idle GPU is no reason
+REASONS = {  # NVML's bits; the bit of an idle GPU is left out
     0x2: "application clocks", 0x4: "power cap", 0x8: "hardware slowdown", 0x10: "sync boost",
     0x20: "software thermal slowdown", 0x40: "hardware thermal slowdown", 0x80: "hardware power brake",
     0x100: "display clock"}
@@ -21,13 +21,13 @@ BOOTSTRAP = 1000
 
 
 def in_turn(calls):
-    """One call out of some, each time the next."""
+    """A function that makes the next of the calls each time."""
     cycle = itertools.cycle(calls)
     return lambda: next(cycle)()
 
 
 class Timer:
-    """What is timed comes after a part that is not, and that still runs when it is enqueued."""
+    """Times work behind an untimed lead-in, which still runs while the timed part is enqueued."""
 
     calls = 1
 
@@ -48,7 +48,7 @@ class Timer:
 
 
 class Graph(Timer):
-    """So many calls, replayed from a CUDA graph; called once before, for what they do lazily."""
+    """Times calls in a CUDA graph; calls once before the capture, for lazy initialization."""
 
     def __init__(self, torch, call, calls):
         super().__init__(torch)
@@ -66,7 +66,7 @@ class Graph(Timer):
 
 
 class Stream(Timer):
-    """So many calls, launched by the host one after the other."""
+    """Times calls that the host launches one after the other."""
 
     def __init__(self, torch, call, calls):
         super().__init__(torch)
@@ -81,7 +81,7 @@ class Stream(Timer):
 
 
 def cold(timer):
-    """The same timer, of one call, with L2 overwritten before it."""
+    """Makes a timer of one call overwrite L2 before it."""
     torch = timer.torch
     size = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
     memory = torch.empty(2 * size, dtype=torch.uint8, device="cuda")
@@ -90,13 +90,13 @@ def cold(timer):
 
 
 def timer_of(torch, call, launch, l2, calls):
-    """launch: graph, stream; l2: warm, cold, which times one call at a time."""
+    """launch: graph or stream; l2: warm or cold; a cold L2 times one call at a time."""
     kind = Graph if launch == "graph" else Stream
     return kind(torch, call, calls) if l2 == "warm" else cold(kind(torch, call, 1))
 
 
 def ratio_interval(theirs, ours):
-    """What 95 of 100 ratios of medians of resampled samples lie between."""
+    """The 95% bootstrap interval of the ratio of the medians."""
     draw = random.Random(0)
     ratios = sorted(statistics.median(draw.choices(theirs, k=len(theirs))) /
                     statistics.median(draw.choices(ours, k=len(ours))) for _ in range(BOOTSTRAP))
@@ -108,7 +108,7 @@ def throttle_of(bits):
 
 
 class Clock:
-    """SM clock, power and what holds the clock back, by nvidia-smi, until it is stopped."""
+    """Reads SM clock, power and throttle reasons with nvidia-smi until it is stopped."""
 
     FIELDS = "clocks.sm,power.draw,clocks_throttle_reasons.active"
 
@@ -132,7 +132,7 @@ class Clock:
                 continue
 
     def since(self, start):
-        """Medians of what was seen from the start-th reading on, and every reason."""
+        """Medians from the start-th reading on, and all throttle reasons."""
         seen = self.seen[start:]
         if not seen:
             return {"clock_mhz": None, "power_w": None, "throttle": None}

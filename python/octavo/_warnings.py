@@ -2,4 +2,4 @@
 
 
 class LayoutWarning(UserWarning):
-    """Heads and rows look swapped, and the layout was not named; once in a process."""
+    """The heads and seqlen dimensions look swapped and no layout was given; issued once per process."""

@@ -1,13 +1,13 @@
-"""Octavo beside PyTorch's scaled_dot_product_attention: python -m octavo.bench
+"""Benchmark of Octavo against PyTorch's scaled_dot_product_attention: python -m octavo.bench
 
-Both compute the same inputs in the same process, sample by sample in turn: a chip's clock moves
-with its heat, and both must see the same of it. On a GPU a sample is one replay of a CUDA graph of
-some calls, on the CPU it is one call; one that is not timed goes before it, so that launching the
-graph, or what the other left in the caches, is not in it. --launch stream times calls from the host
-instead, --l2 cold overwrites L2 before each, --buffers N lets calls take N copies of the inputs in
-turn. With --compile both are compiled by torch.compile; with --launch stream beside it, what a
-compiled call costs the host is in the time. Octavo is timed twice, as if it were its
-own peer: what that ratio is away from 1 is what the others cannot be believed beyond.
+Both compute the same inputs in the same process. Their samples alternate, because the clock of a GPU
+changes with its temperature and must be the same for both. On a GPU a sample is one replay of a CUDA
+graph of several calls, on the CPU it is one call. An untimed replay or call precedes each sample, so
+that the launch of the graph and the caches of the other library do not affect it. --launch stream
+times calls from the host instead, --l2 cold overwrites L2 before each call, --buffers N rotates over
+N copies of the inputs. --compile runs both through torch.compile; together with --launch stream, the
+time includes the host time of a compiled call. Octavo is timed twice, as if it were its own peer:
+differences between libraries that are smaller than this A/A difference are not significant.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import time
 import octavo
 from octavo import _timers
 
-SHAPES = {  # batch, heads, length, head dimension
+SHAPES = {  # batch, heads, seqlen, head_dim
     "mission": (1, 8, 512, 64),
     "small": (2, 8, 512, 64),
     "long": (2, 8, 2048, 64),
@@ -38,15 +38,15 @@ BACKENDS = {
     "math": "MATH",
     "cudnn": "CUDNN_ATTENTION",
 }
-# Packages that are timed where they are installed.
+# Packages that are timed if they are installed.
 PACKAGES = ("flash_attn", "xformers", "cutlass")
 SCHEMA = 1
-GRAPH_CALLS = 20  # fewer where they take longer than this:
+GRAPH_CALLS = 20  # fewer if a replay would take longer than the next constant
 LONGEST_REPLAY_US = 8000
 
 
 class Calls:
-    """One call on the CPU."""
+    """Times one call on the CPU."""
 
     calls = 1
 
@@ -69,9 +69,9 @@ def timer(torch, arguments, device, call):
 
 
 def take_turns(timers, warmup, iters):
-    """So many samples of each, in turn.
+    """Takes `iters` samples of each timer, alternating.
 
-    The order changes from round to round: threads of one that still spin slow down the next.
+    The order changes from round to round, because spinning threads of one slow down the next.
     """
     draw = random.Random(0)
     turns = [(one, []) for one in timers]
@@ -93,7 +93,7 @@ def summary_of(samples):
 
 
 def package_call(package, q, k, v, causal):
-    """A call of another package, which takes heads after rows; ImportError where it is not here."""
+    """A call of another package, which uses the bshd layout; ImportError if it is not installed."""
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     if package == "flash_attn":
         from flash_attn import flash_attn_func
@@ -105,7 +105,7 @@ def package_call(package, q, k, v, causal):
 
 
 class NoClock:
-    """The CPU's, of which nothing is known."""
+    """Stands in for the clock on the CPU, where nothing is recorded."""
 
     seen = ()
 
@@ -128,7 +128,7 @@ class Bench:
             self.options["precision"] = arguments.precision
 
     def inputs(self, shape):
-        """The inputs of the command `octavo bench` for the same seed."""
+        """The inputs that the command `octavo bench` uses for the same seed."""
         made = []
         for stream in range(3):
             x = self.torch.empty(shape, dtype=self.dtype)
@@ -137,7 +137,7 @@ class Bench:
         return made
 
     def theirs(self, backend, q, k, v):
-        """The peer's call, or why it cannot be made."""
+        """The peer's call, or the reason why it is not available."""
         if self.arguments.compile and backend in PACKAGES:
             return None, f"{backend} is not compiled"
         try:
@@ -164,13 +164,13 @@ class Bench:
         return call
 
     def maybe_compiled(self, function):
-        """The function, or with --compile what torch.compile makes of it."""
+        """The function, compiled by torch.compile with --compile."""
         if not self.arguments.compile:
             return function
         return self.torch.compile(lambda q, k, v: function(q, k, v), fullgraph=True)
 
     def truth(self, q, k, v):
-        """Attention in float64, head by head: no memory that grows with the batch."""
+        """Attention in float64, head by head, so that memory does not grow with the batch."""
         torch = self.torch
         out = torch.empty(q.shape, dtype=torch.float64, device=q.device)
         rows = torch.arange(q.shape[2], device=q.device)
@@ -196,8 +196,8 @@ class Bench:
         def ours(q=q, k=k, v=v):
             return function(q, k, v)
 
-        told = octavo.explain(q, k, v, **self.options)
-        row.update(kernel=told.kernel, config=told.config)
+        explanation = octavo.explain(q, k, v, **self.options)
+        row.update(kernel=explanation.kernel, config=explanation.config)
         theirs, refused = self.theirs(backend, q, k, v)
         if not self.arguments.skip_correctness:
             truth = self.truth(q, k, v)
@@ -271,31 +271,31 @@ def names_of(text, known, what):
 def parse(words):
     parser = argparse.ArgumentParser(prog="python -m octavo.bench",
                                      description=__doc__.splitlines()[0])
-    parser.add_argument("--shapes", default=list(SHAPES), help="comma separated, of " + ", ".join(SHAPES),
+    parser.add_argument("--shapes", default=list(SHAPES), help="comma separated: " + ", ".join(SHAPES),
                         type=lambda text: names_of(text, SHAPES, "a shape"))
     parser.add_argument("--backend", default=["auto"],
-                        help="of PyTorch, comma separated, of " + ", ".join(BACKENDS) + "; and "
-                        + ", ".join(PACKAGES) + ", where they are installed",
+                        help="comma separated: " + ", ".join(BACKENDS) + " of PyTorch; "
+                        + ", ".join(PACKAGES) + " if they are installed",
                         type=lambda text: names_of(text, (*BACKENDS, *PACKAGES), "a backend"))
     parser.add_argument("--launch", choices=("graph", "stream"), default="graph",
                         help="on a GPU: replays of a CUDA graph, or calls from the host")
     parser.add_argument("--l2", choices=("warm", "cold"), default="warm",
-                        help="on a GPU: as the last call left it, or overwritten before each")
+                        help="on a GPU: as the last call left it, or overwritten before each call")
     parser.add_argument("--buffers", type=int, default=1,
-                        help="copies of the inputs that calls take in turn (1)")
-    parser.add_argument("--iters", type=int, default=100, help="samples of each (100)")
-    parser.add_argument("--warmup", type=int, default=20, help="samples before those (20)")
+                        help="copies of the inputs that calls rotate over (1)")
+    parser.add_argument("--iters", type=int, default=100, help="timed samples of each library (100)")
+    parser.add_argument("--warmup", type=int, default=20, help="untimed samples before those (20)")
     parser.add_argument("--seed", type=int, default=42)
     parser.add_argument("--skip-correctness", action="store_true",
-                        help="do not hold both against float64 first")
+                        help="do not compare both with float64 first")
     parser.add_argument("--causal", action="store_true")
     parser.add_argument("--compile", action="store_true",
-                        help="calls by torch.compile, PyTorch's as well as Octavo's")
+                        help="run both libraries through torch.compile")
     parser.add_argument("--dtype", choices=("float16", "bfloat16", "float32"),
                         help="float16 on a GPU, float32 on the CPU")
-    parser.add_argument("--precision", help="of octavo.attention, e.g. fp8")
-    parser.add_argument("--device", choices=("cuda", "cpu"), help="cuda where there is a GPU")
-    parser.add_argument("--json", default="runs/summary.json", help="where the samples go")
+    parser.add_argument("--precision", help="precision of octavo.attention, e.g. fp8")
+    parser.add_argument("--device", choices=("cuda", "cpu"), help="cuda if there is a GPU")
+    parser.add_argument("--json", default="runs/summary.json", help="output file for the samples")
     arguments = parser.parse_args(words)
     if arguments.iters < 1 or arguments.warmup < 0:
         parser.error("--iters is at least 1 and --warmup at least 0")

@@ -1,14 +1,14 @@
-"""Octavo in PyTorch: a drop-in for scaled_dot_product_attention, and operators for its dispatcher.
+"""Octavo in PyTorch: a replacement for scaled_dot_product_attention, and operators.
 
     from octavo.torch import sdpa
-    out = sdpa(q, k, v, is_causal=True)      # falls back to PyTorch, visibly, where it must
-    octavo.torch.fallbacks()                 # why, and how often
+    out = sdpa(q, k, v, is_causal=True)      # falls back to PyTorch with a warning
+    octavo.torch.fallbacks()                 # the reasons, and how often
 
     out = octavo.torch.attention(q, k, v, causal=True)     # under torch.compile too, no graph break
 
-Plain eager calls go straight to the library: PyTorch's dispatcher would cost them several
-microseconds. Whenever something has to see the call (torch.compile, make_fx, torch.jit.trace, vmap
-and the other transforms of torch.func, autocast, a profiler, any mode) it takes the operators
+Plain eager calls go directly to the library, because PyTorch's dispatcher would cost them several
+microseconds. If PyTorch has to observe the call (torch.compile, make_fx, torch.jit.trace, vmap and
+the other transforms of torch.func, autocast, a profiler, any mode), it goes through the operators
 octavo::attention and octavo::attention_lse; route_of() in src/torch_route.cc decides.
 """
 
@@ -30,7 +30,8 @@ __all__ = ["FallbackWarning", "attention", "fallbacks", "reset_fallbacks", "sdpa
 
 # ----------------------------------------------------------------------------------- the operators
 
-# Tensors come by position: PyTorch has vmap rules for those alone. The names are octavo.attention's.
+# Tensors are positional, because PyTorch's vmap rules support only those. The names are those of
+# octavo.attention.
 _PARAMETERS = (
     "(Tensor q, Tensor k, Tensor v, Tensor? cu_seqlens_q=None, Tensor? cu_seqlens_kv=None, *, "
     "str causal='none', int[2]? window=None, float? scale=None, str precision='native', "
@@ -39,8 +40,8 @@ _PARAMETERS = (
     "float? max_error=None)"
 )
 _LIBRARY = torch.library.Library("octavo", "DEF")
-# The output's memory order is that of q, whatever its strides. Without the second tag Inductor asks
-# for the very strides of eager code, and writes every default of the schema into each call.
+# The output has the memory order of q, whatever its strides. Without the second tag Inductor requires
+# the exact strides of eager code, and writes every default of the schema into each call.
 _TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
 for _name, _returns in (("attention", "Tensor"), ("attention_lse", "(Tensor, Tensor)")):
     _LIBRARY.define(f"{_name}{_PARAMETERS} -> {_returns}", tags=_TAGS)
@@ -64,7 +65,7 @@ def _fake_lse(q, k, v, cu_seqlens_q=None, cu_seqlens_kv=None, *, layout="bhsd", 
 
 
 def _below_autograd(lse, q, k, v, cu_seqlens_q=None, cu_seqlens_kv=None, **options):
-    """The operator for what comes after Autograd; its kernel there has refused derivatives."""
+    """Redispatches below Autograd; the Autograd kernel has already rejected derivatives."""
     with torch._C._AutoDispatchBelowAutograd():
         return _OPERATORS[lse](q, k, v, cu_seqlens_q, cu_seqlens_kv, **options)
 
@@ -77,7 +78,7 @@ _CAST = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def _autocast_dtype(tensor):
-    """The dtype that scaled_dot_product_attention would take the tensor in."""
+    """The dtype to which autocast casts the tensor for scaled_dot_product_attention."""
     kind = tensor.device.type
     if tensor.dtype in _CAST and kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind):
         return torch.get_autocast_dtype(kind)
@@ -93,16 +94,16 @@ _AUTOCAST_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU) | tor
 
 
 def _autocast_kernel(operator):
-    def kernel(q, k, v, *packed, **options):
+    def kernel(q, k, v, *cu_seqlens, **options):
         q, k, v = (_autocast(x) for x in (q, k, v))
         with torch._C._ExcludeDispatchKeyGuard(_AUTOCAST_KEYS):
-            return operator(q, k, v, *packed, **options)
+            return operator(q, k, v, *cu_seqlens, **options)
 
     return kernel
 
 
-def _fold(tensor, dim, size):
-    """The vmapped dimension as a part of the batch; shared memory where a tensor is not vmapped."""
+def _merge_into_batch(tensor, dim, size):
+    """Merges the vmapped dimension into the batch; expands a tensor that is not vmapped."""
     tensor = tensor.expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
     tensor = tensor.flatten(0, 1)
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
@@ -112,10 +113,10 @@ def _vmap_rule(operator):
     def rule(info, in_dims, q, k, v, cu_seqlens_q=None, cu_seqlens_kv=None, **options):
         if cu_seqlens_q is not None or cu_seqlens_kv is not None:
             raise NotImplementedError("cu_seqlens_q is given under vmap; supported: None there, as a "
-                                      "varlen batch has no dimension that vmap's could join.")
+                                      "varlen batch has no batch dimension that vmap's could be merged into.")
         size = info.batch_size
-        folded = (_fold(x, dim, size) for x, dim in zip((q, k, v), in_dims))
-        results = operator(*folded, **options)
+        merged = (_merge_into_batch(x, dim, size) for x, dim in zip((q, k, v), in_dims))
+        results = operator(*merged, **options)
         if isinstance(results, torch.Tensor):
             return results.unflatten(0, (size, results.shape[0] // size)), 0
         return tuple(x.unflatten(0, (size, x.shape[0] // size)) for x in results), (0, 0)
@@ -140,8 +141,8 @@ _GRADIENT = {name: _octavo._gradient_sentence(name) for name in "qkv"}
 _TRACED = "traced code (torch.compile, make_fx, torch.jit.trace, torch.func, a dispatch mode)"
 
 
-def _lacking(q, k, v, quantization, stream, out_scale, return_amax):
-    """The sentence for the first argument that the operators do not have; None if there is none."""
+def _unsupported_argument(q, k, v, quantization, stream, out_scale, return_amax):
+    """The error for the first argument that the operators do not support, or None."""
     for name, value in (("quantization", quantization), ("stream", stream), ("out_scale", out_scale),
                         ("return_amax", return_amax or None)):
         if value is not None:
@@ -153,7 +154,7 @@ def _lacking(q, k, v, quantization, stream, out_scale, return_amax):
 
 
 def _alignment(causal, q, k, layout, cu_seqlens_q, cu_seqlens_kv):
-    """`causal` as the operators take it."""
+    """Converts `causal` to the operators' string."""
     if isinstance(causal, str):
         return causal
     if causal is None or causal is False:
@@ -163,8 +164,8 @@ def _alignment(causal, q, k, layout, cu_seqlens_q, cu_seqlens_kv):
     rows = 1 if layout == "bshd" else -2
     if cu_seqlens_q is not cu_seqlens_kv or (cu_seqlens_q is None
                                              and q.shape[rows] != k.shape[rows]):
-        raise ValueError("causal is True with rows of q and k that are not as many; supported: "
-                         "'top_left' or 'bottom_right' there.")
+        raise ValueError("causal is True with different seqlen of q and k; supported: "
+                         "'top_left' or 'bottom_right'.")
     return "top_left"
 
 
@@ -172,15 +173,15 @@ def _traced(q, k, v, *, causal=False, window=None, scale=None, precision=None, o
             return_lse=False, layout="bhsd", out_dtype=None, cu_seqlens_q=None, cu_seqlens_kv=None,
             max_seqlen_q=None, max_seqlen_kv=None, quantization=None, batch_invariant=False,
             overlap_launch=False, stream=None, max_error=None, out_scale=None, return_amax=False):
-    lacking = _lacking(q, k, v, quantization, stream, out_scale, return_amax)
-    if lacking is not None:
-        raise TypeError(lacking)
-    if torch.is_grad_enabled():  # so that compiled code says so while it is traced
+    unsupported = _unsupported_argument(q, k, v, quantization, stream, out_scale, return_amax)
+    if unsupported is not None:
+        raise TypeError(unsupported)
+    if torch.is_grad_enabled():  # so that compiled code fails while it is traced
         for name, tensor in (("q", q), ("k", k), ("v", v)):
             if tensor.requires_grad:
                 raise NotImplementedError(_GRADIENT[name])
     alignment = _alignment(causal, q, k, layout, cu_seqlens_q, cu_seqlens_kv)
-    # Each argument that is passed costs a compiled call part of a microsecond, defaults too.
+    # Pass only what differs from the defaults: each argument costs a compiled call part of a microsecond.
     given = {}
     if alignment != "none":
         given["causal"] = alignment
@@ -196,9 +197,9 @@ def _traced(q, k, v, *, causal=False, window=None, scale=None, precision=None, o
                         ("overlap_launch", overlap_launch or None), ("max_error", max_error)):
         if value is not None:
             given[name] = value
-    packed = () if cu_seqlens_q is None and cu_seqlens_kv is None else (cu_seqlens_q, cu_seqlens_kv)
+    cu_seqlens = () if cu_seqlens_q is None and cu_seqlens_kv is None else (cu_seqlens_q, cu_seqlens_kv)
     operator = torch.ops.octavo.attention_lse if return_lse else torch.ops.octavo.attention
-    made = operator(q, k, v, *packed, **given)
+    made = operator(q, k, v, *cu_seqlens, **given)
     if out is None:
         return made
     if out.shape != q.shape:
@@ -207,16 +208,16 @@ def _traced(q, k, v, *, causal=False, window=None, scale=None, precision=None, o
 
 
 def _by_operator(transformed, q, k, v, **options):
-    """An eager call that PyTorch has to see. `transformed`: the short path would be wrong."""
+    """An eager call that PyTorch has to observe. `transformed`: the direct path would be wrong."""
     out = options.get("out")
     names = ("quantization", "stream", "out_scale", "return_amax")
-    lacking = _lacking(q, k, v, *(options.get(name) for name in names))
+    unsupported = _unsupported_argument(q, k, v, *(options.get(name) for name in names))
     if out is not None and not isinstance(out, torch.Tensor):
-        lacking = lacking or f"out is no tensor; supported: tensors in {_TRACED}."
-    if transformed and lacking is not None:
-        raise TypeError(lacking)
-    # As with PyTorch's own functions, autocast leaves calls with out= alone.
-    if transformed or (lacking is None and out is None):
+        unsupported = unsupported or f"out is no tensor; supported: tensors in {_TRACED}."
+    if transformed and unsupported is not None:
+        raise TypeError(unsupported)
+    # As in PyTorch's own functions, autocast does not affect calls with out=.
+    if transformed or (unsupported is None and out is None):
         if out is None:
             return _traced(q, k, v, **options)
         with torch._C._ExcludeDispatchKeyGuard(_AUTOCAST_KEYS):
@@ -237,49 +238,49 @@ def _by_operator(transformed, q, k, v, **options):
 def attention(q, k, v, **options):
     """octavo.attention for tensors, traceable by torch.compile.
 
-    The same parameters; in traced code without quantization, stream, out_scale, return_amax and
-    octavo.Quantized.
+    It has the same parameters. Traced code does not support quantization, stream, out_scale,
+    return_amax and octavo.Quantized.
     """
     if torch.compiler.is_compiling() and torch.is_grad_enabled():
-        # octavo.attention refuses as well, but Dynamo makes an exception of its own of that.
+        # octavo.attention raises this too, but Dynamo would replace it by an exception of its own.
         for name, tensor in (("q", q), ("k", k), ("v", v)):
             if tensor.requires_grad:
                 raise NotImplementedError(_GRADIENT[name])
     return octavo.attention(q, k, v, **options)
 
 
-# Dynamo puts these calls into its graph as they are, and runs them for fake tensors. Were it to look
-# into them, it would guard on each name and default that it reads there, before every compiled call:
-# a hundred guards took as long as the call itself.
+# Dynamo puts these calls into its graph without tracing into them, and runs them on fake tensors. If
+# it traced into them, it would guard on each name and default that it reads there, before every
+# compiled call: a hundred guards took as long as the call itself.
 torch.compiler.allow_in_graph(octavo.attention)
 
-# ------------------------------------------------------------------------------------ the drop-in
+# ------------------------------------------------------------------------------------------- sdpa
 
 
 class FallbackWarning(UserWarning):
-    """A call went to PyTorch's scaled_dot_product_attention instead; once for each reason."""
+    """A call fell back to PyTorch's scaled_dot_product_attention; issued once per reason."""
 
 
 _counts: collections.Counter[str] = collections.Counter()
 
 
 def fallbacks() -> dict[str, int]:
-    """How many calls fell back to PyTorch since the last reset, by reason.
+    """The number of calls that fell back to PyTorch since the last reset, by reason.
 
-    A compiled function counts when it is traced, not when it runs.
+    A compiled function is counted when it is traced, not when it runs.
     """
     return dict(_counts)
 
 
 def reset_fallbacks() -> None:
-    """Forgets the counts, and warns of each reason again."""
+    """Resets the counts, and warns about each reason again."""
     _counts.clear()
 
 
-# Runs while tracing, once for each traced call, and leaves nothing in the graph.
+# Runs once per traced call, during tracing, and adds nothing to the graph.
 @torch.compiler.assume_constant_result
 def count_fallback(reason: str) -> None:
-    """Counts a call that goes to PyTorch, and warns if it is the first of its reason."""
+    """Counts a call that falls back to PyTorch, and warns if it is the first of its reason."""
     _counts[reason] += 1
     if _counts[reason] == 1:
         warnings.warn(f"octavo falls back to PyTorch's attention: {reason}", FallbackWarning,
@@ -287,11 +288,11 @@ def count_fallback(reason: str) -> None:
 
 
 _TYPES = {"cpu": _CAST, "meta": _CAST, "cuda": (torch.float16, torch.bfloat16)}
-_MOST_COLUMNS_ON_CUDA = 256
+_LARGEST_HEAD_DIM_ON_CUDA = 256
 
 
-def _why_never(q, k, v, attn_mask, dropout_p):
-    """The reason for a fallback whatever the tensors are, one of three; None if there is none."""
+def _fallback_by_call(q, k, v, attn_mask, dropout_p):
+    """The reason for a fallback that does not depend on types and shapes, or None."""
     if attn_mask is not None:
         return "attn_mask is given"
     if dropout_p > 0:
@@ -301,24 +302,24 @@ def _why_never(q, k, v, attn_mask, dropout_p):
     return None
 
 
-def _why_not(q, k, v, enable_gqa):
-    """The reason for a fallback by types and shapes, one of a fixed few; None if there is none."""
+def _fallback_by_tensors(q, k, v, enable_gqa):
+    """The reason for a fallback because of types or shapes, or None."""
     kind, dtype = q.device.type, _autocast_dtype(q)
     if kind not in _TYPES or k.device != q.device or v.device != q.device:
         return "tensors are not on one CPU or CUDA device"
     if dtype not in _TYPES[kind] or _autocast_dtype(k) != dtype or _autocast_dtype(v) != dtype:
-        return f"dtypes are not served on {kind}"
+        return f"dtypes are not supported on {kind}"
     q_shape, k_shape = q.shape, k.shape
     if len(q_shape) != 4 or len(k_shape) != 4 or k_shape != v.shape:
-        return "shapes are not (batch, heads, rows, columns) with those of key and value equal"
+        return "shapes are not (batch, heads, seqlen, head_dim) with equal key and value shapes"
     if q_shape[0] != k_shape[0] or q_shape[3] != k_shape[3]:
-        return "batch or columns of query and key differ"
+        return "batch or head_dim of query and key differ"
     if q_shape[1] != k_shape[1] and not (enable_gqa and q_shape[1] % k_shape[1] == 0):
         return "heads of query and key differ without enable_gqa"
-    if kind == "cuda" and q_shape[3] > _MOST_COLUMNS_ON_CUDA:
-        return "more than 256 columns on cuda"
+    if kind == "cuda" and q_shape[3] > _LARGEST_HEAD_DIM_ON_CUDA:
+        return "head_dim is above 256 on cuda"
     if q.stride(3) != 1 or k.stride(3) != 1 or v.stride(3) != 1:
-        return "columns are not contiguous"
+        return "the last dimension is not contiguous"
     return None
 
 
@@ -329,12 +330,12 @@ def _operator_sdpa(query, key, value, is_causal, scale):
     return torch.ops.octavo.attention(query, key, value, **given)
 
 
-@torch.compiler.allow_in_graph  # as octavo.attention, above
+@torch.compiler.allow_in_graph  # for the same reason as octavo.attention above
 def _sdpa_in_graph(query, key, value, is_causal, scale, enable_gqa):
-    reason = _why_not(query, key, value, enable_gqa)
+    reason = _fallback_by_tensors(query, key, value, enable_gqa)
     if reason is None:
         return _operator_sdpa(query, key, value, is_causal, scale)
-    if isinstance(query, FakeTensor):  # Dynamo's run; others follow for the same call
+    if isinstance(query, FakeTensor):  # count only Dynamo's run; others follow for the same call
         count_fallback(reason)
     return F.scaled_dot_product_attention(query, key, value, is_causal=is_causal, scale=scale,
                                           enable_gqa=enable_gqa)
@@ -342,14 +343,14 @@ def _sdpa_in_graph(query, key, value, is_causal, scale, enable_gqa):
 
 def sdpa(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None,
          enable_gqa=False):
-    """torch.nn.functional.scaled_dot_product_attention by Octavo.
+    """Replaces torch.nn.functional.scaled_dot_product_attention.
 
-    The same parameters and the same results within rounding. What Octavo does not serve (a mask
-    tensor, dropout, a gradient, odd types and shapes) goes to PyTorch: fallbacks() counts it, and
-    the first of each reason is a FallbackWarning.
+    The parameters are the same, and so are the results within rounding. Calls that Octavo does not
+    support (a mask tensor, dropout, a gradient, other types and shapes) fall back to PyTorch:
+    fallbacks() counts them, and the first of each reason issues a FallbackWarning.
     """
     if torch.compiler.is_compiling():
-        reason = _why_never(query, key, value, attn_mask, dropout_p)
+        reason = _fallback_by_call(query, key, value, attn_mask, dropout_p)
         if reason is None:
             return _sdpa_in_graph(query, key, value, is_causal, scale, enable_gqa)
     else:
@@ -357,13 +358,13 @@ def sdpa(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scal
             out = _plain_sdpa(query, key, value, is_causal, scale, enable_gqa)
             if out is not None:
                 return out
-        reason = (_why_never(query, key, value, attn_mask, dropout_p)
-                  or _why_not(query, key, value, enable_gqa))
+        reason = (_fallback_by_call(query, key, value, attn_mask, dropout_p)
+                  or _fallback_by_tensors(query, key, value, enable_gqa))
         if reason is None:
             try:
                 return _operator_sdpa(query, key, value, is_causal, scale)
-            # An old GPU, a kernel that is not there, a derivative that only a transform of
-            # torch.func knows of; an argument that PyTorch may have a sentence for.
+            # Causes: an old GPU, a missing kernel, a derivative that only a transform of torch.func
+            # knows of, or a wrong argument, for which PyTorch may raise its own error.
             except (NotImplementedError, TypeError, ValueError) as refused:
                 reason = str(refused)
     count_fallback(reason)

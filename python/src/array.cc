@@ -69,14 +69,14 @@ void fill(Array& array, const Tensor& t, void* data, const std::int64_t* strides
   }
 }
 
-// A name like "bfloat16" of what an array calls its dtype.
+// The name of the array's own dtype, e.g. "bfloat16".
 std::string own_dtype_name(nb::handle object) {
   const std::string text = nb::cast<std::string>(nb::str(nb::handle(object.attr("dtype"))));
   return text.substr(text.rfind('.') + 1);
 }
 
-// Types that a framework has and its exporter does not know: ml_dtypes' in NumPy, float8 in PyTorch
-// before 2.9. The same memory goes through as unsigned integers.
+// The types that a framework has but does not export by DLPack: those of ml_dtypes in NumPy, float8
+// in PyTorch before 2.9. Their memory is exported as integers instead.
 std::optional<nb::dlpack::dtype> hidden_type(nb::handle object) {
   if (!nb::hasattr(object, "dtype")) return {};
   const std::string name = own_dtype_name(object);
@@ -115,7 +115,8 @@ bool import_by_protocol(nb::handle object, Array& array, const char* what) {
 template <class NdArray>
 bool read_by_protocol(Array& array, const char* what) {
   nb::object object = nb::borrow(array.object);
-  // Whoever asks for a gradient was refused before; a leaf under no_grad() is still not exported.
+  // Tensors that need a gradient were rejected before. PyTorch does not export a leaf tensor that
+  // requires grad even under no_grad(), so detach it.
   if (array.type->framework == Framework::torch) object = object.attr("detach")();
   if (import_by_protocol<NdArray>(object, array, what)) return true;
   const std::optional<nb::dlpack::dtype> hidden = hidden_type(object);
@@ -126,7 +127,7 @@ bool read_by_protocol(Array& array, const char* what) {
   return true;
 }
 
-// PyTorch's sentence without the C++ frames below it: for sparse, nested and such tensors.
+// Reports PyTorch's error without its C++ stack trace, e.g. for sparse and nested tensors.
 [[noreturn]] void refuse_unexported(const char* what) {
   nb::python_error error;
   std::string why = nb::cast<std::string>(nb::str(error.value()));
@@ -146,7 +147,7 @@ bool read(Array& array, const char* what, bool written) {
                  : read_by_protocol<nb::ndarray<nb::ro>>(array, what);
 }
 
-// What jax.jit, jax.vmap and jax.grad pass instead of arrays: it has a type and no memory.
+// jax.jit, jax.vmap and jax.grad pass tracers instead of arrays: they have a type but no memory.
 bool is_jax_tracer(const ArrayType& type) {
   for (nb::handle base : nb::borrow<nb::tuple>(type.type->tp_mro)) {
     const nb::object module = nb::getattr(base, "__module__", nb::none());
@@ -157,7 +158,7 @@ bool is_jax_tracer(const ArrayType& type) {
   return false;
 }
 
-// Why an array could not be read: of a dtype, or of a kind, that is not served.
+// Raises the reason why an array could not be read: an unsupported dtype or kind of array.
 [[noreturn]] void refuse_unread(const Array& array, const char* what) {
   if (is_jax_tracer(*array.type))
     refuse(PyExc_TypeError, what, "a traced JAX array",
@@ -198,7 +199,7 @@ const DlpackExchange* exchange_of(PyTypeObject* type) {
 }
 
 const ArrayType& array_type(nb::handle array) {
-  // Never freed, as the types in it are not: the interpreter is gone before statics are.
+  // Never freed: the interpreter ends before statics are destroyed.
   static auto& known = *new std::deque<ArrayType>();
   PyTypeObject* const type = Py_TYPE(array.ptr());
   for (const ArrayType& one : known)
@@ -221,7 +222,7 @@ std::string module_of(const ArrayType& type) {
 
 Array read_output(nb::handle object, const char* what) {
   Array array = start(object, what);
-  // JAX exports its arrays as if they could be written, which they may not.
+  // JAX exports its arrays as writable although they are immutable.
   const bool fixed =
       array.type->framework == Framework::other && module_of(*array.type).starts_with("jax");
   if (fixed || !read(array, what, true))
@@ -265,9 +266,9 @@ Tensor tensor_view(const Array& a, DType dtype, Layout layout, const char* what)
   const int wanted = layout == Layout::packed ? 3 : 4;
   if (a.dimensions != wanted)
     refuse(PyExc_ValueError, what, "of " + std::to_string(a.dimensions) + " dimensions",
-           layout == Layout::packed ? "3 (tokens, heads, columns), with cu_seqlens"
-           : layout == Layout::bhsd ? "4 (batch, heads, rows, columns), or 3 with cu_seqlens"
-                                    : "4 (batch, rows, heads, columns), as layout is bshd");
+           layout == Layout::packed ? "3 (tokens, heads, head_dim), with cu_seqlens"
+           : layout == Layout::bhsd ? "4 (batch, heads, seqlen, head_dim), or 3 with cu_seqlens"
+                                    : "4 (batch, seqlen, heads, head_dim), as layout is bshd");
   Tensor t{a.data, dtype, a.shape, a.stride};
   if (layout == Layout::bshd) {
     std::swap(t.shape[1], t.shape[2]);
@@ -276,7 +277,7 @@ Tensor tensor_view(const Array& a, DType dtype, Layout layout, const char* what)
     t.shape = {1, a.shape[1], a.shape[0], a.shape[2]};
     t.stride = {a.shape[0] * a.stride[0], a.stride[1], a.stride[0], a.stride[2]};
   }
-  if (t.shape[3] == 1) t.stride[3] = 1;  // frameworks write anything there
+  if (t.shape[3] == 1) t.stride[3] = 1;  // the stride of a dimension of size 1 is arbitrary
   return t;
 }
 

@@ -14,7 +14,7 @@
 
 namespace octavo::python {
 
-// DLPack's numbers.
+// Device types of DLPack.
 inline constexpr std::int32_t kDlpackCpu = 1, kDlpackCuda = 2, kDlpackCudaHost = 3,
                               kDlpackCudaManaged = 13;
 constexpr nanobind::dlpack::dtype dlpack_type(nanobind::dlpack::dtype_code code, int bits) {
@@ -23,17 +23,17 @@ constexpr nanobind::dlpack::dtype dlpack_type(nanobind::dlpack::dtype_code code,
 
 enum class Framework : std::uint8_t {
   torch,
-  torch_subclass,  // fake tensors and the like: for PyTorch's dispatcher alone
+  torch_subclass,  // fake tensors and the like: only PyTorch's dispatcher handles them
   numpy,
-  other,  // whatever has __dlpack__: CuPy, JAX
-  none,   // no array
+  other,  // any other object with __dlpack__: CuPy, JAX
+  none,   // not an array
 };
 
-// What is known of an array's type; one for each type that was ever seen.
+// Cached information on an array's Python type.
 struct ArrayType {
   PyTypeObject* type;
   Framework framework;
-  const DlpackExchange* exchange;  // null: read by __dlpack__
+  const DlpackExchange* exchange;  // null: arrays are read through __dlpack__
 };
 const ArrayType& array_type(nanobind::handle array);
 std::string module_of(const ArrayType& type);  // "cupy", "jaxlib._jax"
@@ -45,34 +45,35 @@ struct Array {
   const ArrayType* type = nullptr;
   void* data = nullptr;
   nanobind::dlpack::dtype dtype{};
-  int dimensions = 0;  // more than four are counted, not kept
+  int dimensions = 0;  // may exceed kMostDimensions; shape and stride then hold the first four
   std::array<std::int64_t, kMostDimensions> shape{};
   std::array<std::int64_t, kMostDimensions> stride{};  // in elements
   Device device{};
-  nanobind::object keep{};  // what holds the memory beside the object itself
+  nanobind::object keep{};  // owns the memory in addition to the object itself
 };
 
-// `what` names it in errors. TypeError for what is no array, or one of a kind of memory unknown.
+// `what` names the argument in errors. Raises TypeError if the object is not an array or its memory
+// is of an unknown kind.
 Array read_array(nanobind::handle object, const char* what);
-// One that is going to be written.
+// Reads an array that the call will write.
 Array read_output(nanobind::handle object, const char* what);
 
-// The library's type; TypeError for one it does not have.
+// The library's element type; raises TypeError for an unsupported one.
 DType element_type(const Array& array, const char* what);
 std::string dtype_name(nanobind::dlpack::dtype dtype);
 
-// (batch, heads, rows, columns), whatever the order of the array's dimensions.
+// A (batch, heads, seqlen, head_dim) view of an array of any layout.
 Tensor tensor_view(const Array& array, DType dtype, Layout layout, const char* what);
 
-// PyTorch's functions that a call needs; looked up once.
+// PyTorch's functions that a call needs, looked up once.
 struct Torch {
   nanobind::object module, empty, empty_like, is_grad_enabled, uint8, float32;
   static const Torch& get();
 };
 
-// An uninitialised array of the framework of `like`, on its device. Its memory order is that of
-// `like` if `shape` is null. For the others than PyTorch and NumPy it is only a DLPack object,
-// which finish() gives to the framework once it is written: JAX's arrays may not change after that.
+// Both return an uninitialised array of the framework of `like`, on its device; make_like() also
+// has its shape and memory order. Except for PyTorch and NumPy it is only a DLPack object, which
+// finish() passes to the framework after it is written: JAX's arrays are immutable from then on.
 nanobind::object make_like(const Array& like, DType dtype);
 nanobind::object make_array(const Array& like, DType dtype, int dimensions,
                             const std::int64_t* shape);

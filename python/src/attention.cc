@@ -1,4 +1,4 @@
-// One attention: read, plan (once), run without the GIL.
+// Runs one attention call: reads the arguments, gets a cached plan, runs it without the GIL.
 #include "attention.h"
 
 #include <nanobind/stl/string_view.h>
@@ -16,8 +16,8 @@ namespace nb = nanobind;
 namespace octavo::python {
 namespace {
 
-// Plans of a GPU by all that they depend on. The library's one-call form keeps plans as well, and
-// checks the arguments twice more on the way to them.
+// A cache of GPU plans, keyed by everything they depend on. The library's one-call form has a cache
+// too, but checks the arguments twice more before it is looked up.
 class Plans {
  public:
   struct Planned {
@@ -25,7 +25,7 @@ class Plans {
     std::size_t workspace_bytes;
   };
 
-  // Under the GIL, which is let go of while a plan is made: a kernel may have to be compiled.
+  // Requires the GIL, which is released while a plan is made, because this may compile a kernel.
   Planned get(const Call& call) {
     const Key key = key_of(call);
     std::optional<Entry>& entry = entries_[hash(key) % kEntries];
@@ -80,7 +80,7 @@ class Plans {
             std::uint64_t{std::bit_cast<std::uint32_t>(a.q_scales.largest_code)} << 32 |
                 std::bit_cast<std::uint32_t>(a.k_scales.largest_code),
             std::bit_cast<std::uint32_t>(o.max_error),
-            // Problem::k_block_rows; those of q and v are no part of a problem.
+            // Problem::k_block_rows; block_rows of q and v are not part of a problem.
             word(a.k_scales.block_rows)};
   }
 
@@ -94,11 +94,11 @@ class Plans {
 };
 
 Plans& plans() {
-  static auto& kept = *new Plans();  // the driver may be gone before statics are
+  static auto& kept = *new Plans();  // never freed: the driver may be unloaded before statics
   return kept;
 }
 
-// Memory of PyTorch's allocator: it knows of streams and of CUDA graphs, which must keep theirs.
+// Allocates from PyTorch, which handles streams and keeps the memory of captured CUDA graphs alive.
 nb::object torch_workspace(const Call& call, std::size_t bytes) {
   const Torch& torch = Torch::get();
   nb::object made = torch.empty(bytes, nb::arg("dtype") = torch.uint8,
@@ -114,7 +114,7 @@ nb::object torch_workspace(const Call& call, std::size_t bytes) {
 Status run_planned(const Call& call) {
   const Plans::Planned planned = plans().get(call);
   std::size_t bytes = planned.workspace_bytes;
-  // Tokens that no sequence holds may be more than the plan counts with.
+  // Tokens that belong to no sequence may need more workspace than the plan assumes.
   if (call.arguments.cu_seqlens_q != nullptr) bytes = planned.plan.workspace_bytes(call.arguments);
   nb::object held;
   Workspace workspace;
@@ -127,22 +127,23 @@ Status run_planned(const Call& call) {
 }
 
 Status run(const Call& call) {
-  // On a GPU only PyTorch's memory is known to outlive a captured graph. Elsewhere the library has
-  // memory of its own, and on a CPU as much of it as the threads of this moment can use.
+  // On a GPU only PyTorch's allocator keeps the workspace of a captured graph alive. Elsewhere the
+  // library allocates itself, on a CPU as much as the current number of threads can use.
   if (call.device.kind == Device::Kind::cuda && call.q.type->framework == Framework::torch)
     return run_planned(call);
   const nb::gil_scoped_release released;
   return octavo::attention(call.arguments, call.options, call.device, call.stream);
 }
 
-// Beyond what the library asks for: what PyTorch's function would refuse, it shall refuse.
+// Checks what PyTorch requires beyond the library, so that PyTorch raises its own errors.
 bool is_plain_sdpa(const Arguments& a, bool enable_gqa) {
   return !is_8bit(a.q.dtype) && a.k.dtype == a.q.dtype && a.v.dtype == a.q.dtype &&
          (enable_gqa || a.k.shape[1] == a.q.shape[1]);
 }
 
-// Rows beside heads as no model has them, while the layout was not named: most likely it is that of
-// (batch, rows, heads, columns). A single row is none of these, as many fold a batch into heads.
+// Whether no layout was given and the shape has more heads and fewer rows than any model, so that
+// it is most likely (batch, seqlen, heads, head_dim). A single row does not count, because many
+// programs merge the batch into heads when decoding.
 bool looks_swapped(const Call& call, const Given& given) {
   constexpr std::int64_t kMostHeads = 256;
   const auto swapped = [](const ConstTensor& t) {
@@ -153,14 +154,14 @@ bool looks_swapped(const Call& call, const Given& given) {
 }
 
 void warn_of_layout(const Call& call, const Given& given) {
-  static bool warned = false;  // under the GIL
+  static bool warned = false;  // guarded by the GIL
   if (warned || !looks_swapped(call, given)) return;
   warned = true;
   const auto& shape = call.arguments.q.shape;
   const std::string text = "q has " + std::to_string(shape[1]) + " heads of " +
                            std::to_string(shape[2]) +
-                           " rows: layout='bshd' is for (batch, rows, heads, columns), and "
-                           "layout='bhsd' says that this is meant.";
+                           " rows: layout='bshd' is for (batch, seqlen, heads, head_dim); "
+                           "pass layout='bhsd' if this is intended.";
   const nb::object category = nb::module_::import_("octavo").attr("LayoutWarning");
   if (PyErr_WarnEx(category.ptr(), text.c_str(), 1) != 0) throw nb::python_error();
 }
@@ -239,13 +240,13 @@ Explanation explain_call(const Given& given) {
   Device device = call.device;
   if (!given[kDevice].is_none())
     device = check(parse_device(text_of(given[kDevice], "device", "its name, or None")));
-  std::optional<Result<Explanation>> told;
+  std::optional<Result<Explanation>> explanation;
   {
     const nb::gil_scoped_release released;
     const Result<Problem> problem = problem_of(call.arguments, call.options);
-    told.emplace(problem.ok() ? explain(*problem, device) : problem.status());
+    explanation.emplace(problem.ok() ? explain(*problem, device) : problem.status());
   }
-  return check(*std::move(told), call.layout);
+  return check(*std::move(explanation), call.layout);
 }
 
 }  // namespace octavo::python

@@ -4,16 +4,16 @@
 
 namespace octavo::python {
 
-// octavo.attention: the output, or a tuple of the output, lse and amax. Tensors of PyTorch go
-// through its dispatcher where route_of() says so.
+// octavo.attention: returns the output, or a tuple of the output, lse and amax. PyTorch tensors go
+// through the dispatcher if route_of() says so.
 nanobind::object attention(const Given& given);
-// The same without a look at what PyTorch is doing.
+// The same without checking PyTorch's state.
 nanobind::object run_directly(const Given& given);
-// The operators' kernels: that of CPU and CUDA, and that of Autograd, which saves PyTorch a second
-// trip through the dispatcher where nothing is below it.
+// The operators' kernels: for CPU and CUDA, and for Autograd. The latter runs the kernel directly
+// if nothing lies below Autograd, which saves a second pass through the dispatcher.
 nanobind::object run_operator(Given given, bool lse);
 nanobind::object run_above_autograd(const Given& given, bool lse);
-// The common case of octavo.torch.sdpa in one call; None where that has to look closer.
+// The common case of octavo.torch.sdpa in one call; returns None if the general path is needed.
 nanobind::object plain_sdpa(nanobind::handle q, nanobind::handle k, nanobind::handle v, bool causal,
                             nanobind::handle scale, bool enable_gqa);
 Explanation explain_call(const Given& given);

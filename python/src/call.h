@@ -1,4 +1,4 @@
-// What attention() and explain() are given by Python, read into the library's terms.
+// Converts the Python arguments of attention() and explain() to the library's types.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -36,7 +36,7 @@ enum Parameter : int {
   kMaxError,
   kOutScale,
   kReturnAmax,
-  kDevice,  // explain's only
+  kDevice,  // only for explain()
   kParameterCount
 };
 inline constexpr std::array<const char*, kParameterCount> kParameters = {"q",
@@ -63,28 +63,28 @@ inline constexpr std::array<const char*, kParameterCount> kParameters = {"q",
                                                                          "return_amax",
                                                                          "device"};
 
-// The arguments of one call, borrowed; None where one is not given.
+// Borrowed references to the arguments of one call; None for those not given.
 using Given = std::array<nanobind::handle, kParameterCount>;
 
-// By vectorcall's convention.
+// Reads arguments in the vectorcall convention.
 Given read_parameters(const char* function, int parameters, PyObject* const* values,
                       Py_ssize_t positional, PyObject* names);
 
-// Those of the operators of octavo.torch, whose schema PyTorch has checked: cu_seqlens follow q, k
-// and v by position.
+// Reads arguments of the operators of octavo.torch. PyTorch has checked them against the schema,
+// and cu_seqlens follow q, k and v by position.
 Given read_operator_parameters(PyObject* const* values, Py_ssize_t positional, PyObject* names);
 
-// A call as the library takes it, and what keeps its memory.
+// A call in the library's types, with the objects that own its memory.
 struct Call {
   Array q{};
-  std::vector<nanobind::object> kept{};  // exporters' capsules; none where types have an exchange
+  std::vector<nanobind::object> kept{};  // DLPack capsules; none for types with a DlpackExchange
   Arguments arguments{};
   Options options{};
   Layout layout = Layout::bhsd;
   Device device{};
   Stream stream = nullptr;
   bool stream_given = false;
-  nanobind::object out, lse, amax;  // null where not asked for
+  nanobind::object out, lse, amax;  // null if not requested
 };
 
 Call read_call(const Given& given);
@@ -93,10 +93,9 @@ std::string_view text_of(nanobind::handle value, const char* what, const char* s
 std::int64_t number_of(nanobind::handle value, const char* what, const char* supported);
 bool is_true(nanobind::handle value);  // as Python's `if`
 Layout layout_of(nanobind::handle value);
-// `codes`: 8-bit types are taken as well.
+// `codes`: also accept 8-bit types.
 DType dtype_of(nanobind::handle value, const char* what, bool codes = false);
 
-// codes, scales, format, granularity and block_rows of an octavo.Quantized; null if it is none.
 bool is_quantized(nanobind::handle value);
 struct QuantizedArray {
   Array codes, scales;

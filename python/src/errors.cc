@@ -24,7 +24,8 @@ PyObject* exception_for(ErrorCode code) {
   }
 }
 
-// What the library calls its fields, and what Python's parameters are called; the first that fits.
+// Regular expressions for the library's names, with the names of the Python parameters; applied in
+// this order.
 constexpr std::array<std::pair<const char*, const char*>, 8> kNames = {{
     {R"(\bout_scales(\.\w+)?)", "out_scale"},
     {R"(\b([qkv])_scales\.data\b)", "$1.scales"},
@@ -36,7 +37,7 @@ constexpr std::array<std::pair<const char*, const char*>, 8> kNames = {{
     {R"(\b([qkv])\.data is null\b)", "$1 is without memory of its own"},
 }};
 
-// The library's dimension of an array's, by layout: it has (batch, heads, rows, columns).
+// Maps a dimension of the library's (batch, heads, seqlen, head_dim) to that of the layout.
 constexpr std::array<int, 4> kInBshd = {0, 2, 1, 3}, kInPacked = {0, 1, 0, 2};
 
 std::string reordered(const std::string& text, Layout layout) {

@@ -1,5 +1,5 @@
-// From the library's Status to Python's exceptions, and the house's sentence for what is refused on
-// the way to the library.
+// Converts the library's Status to Python exceptions, and raises the same kind of error for
+// arguments that are rejected before the library is called.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -15,11 +15,11 @@ namespace octavo::python {
 // The order of an array's dimensions.
 enum class Layout : std::uint8_t { bhsd, bshd, packed };
 
-// The library's sentence in terms of what the user of Python passed: k_scales.data[3] is
-// k.scales[3] there, and dimensions are numbered in the order of the layout.
+// Rewrites the library's error in terms of the Python arguments: k_scales.data[3] becomes
+// k.scales[3], and dimensions are numbered in the order of the layout.
 std::string in_python_terms(std::string text, Layout layout);
 
-// ValueError, NotImplementedError (a RuntimeError), MemoryError or RuntimeError.
+// Raises ValueError, NotImplementedError (a RuntimeError), MemoryError or RuntimeError.
 [[noreturn]] void raise(const Status& status, Layout layout = Layout::bhsd);
 
 inline void check(const Status& status, Layout layout = Layout::bhsd) {
@@ -31,11 +31,11 @@ T check(Result<T> result, Layout layout = Layout::bhsd) {
   return std::move(result).value();
 }
 
-// "what is value; supported: supported."
+// Raises "<what> is <value>; supported: <supported>."
 [[noreturn]] void refuse(PyObject* exception, const std::string& what, const std::string& value,
                          const std::string& supported);
 
-// For the sentence: "3 (int)", "of type list".
+// Describes a value in an error: "3 (int)", "of type list".
 std::string shown(nanobind::handle value);
 std::string quoted(std::string_view text);
 

@@ -1,4 +1,4 @@
-// Arrays that a call makes for its results, of the framework of its inputs.
+// Allocates the results of a call in the framework of its inputs.
 #include <nanobind/stl/string.h>
 
 #include <algorithm>
@@ -31,7 +31,7 @@ const char* torch_name(DType dtype) {
   return "";
 }
 
-// NumPy has no bfloat16 of its own: ml_dtypes' is what its users have. 8-bit floats are bytes.
+// NumPy has no bfloat16, so ml_dtypes provides it. 8-bit floats become uint8.
 nb::object numpy_dtype(DType dtype) {
   if (dtype == DType::bf16) return nb::module_::import_("ml_dtypes").attr("bfloat16");
   if (dtype == DType::e4m3 || dtype == DType::e5m2) return nb::str("uint8");
@@ -73,8 +73,9 @@ nb::tuple tuple_of(int dimensions, const std::int64_t* shape) {
 }  // namespace
 
 const Torch& Torch::get() {
-  // The GIL guards the pointer. A static with an initialiser would have a lock of its own, which an
-  // import holds while it lets the GIL go: another thread would wait for that lock with the GIL.
+  // The GIL guards the pointer. A static with an initialiser would have its own lock. The import
+  // releases the GIL while it holds that lock, and another thread that waits for the lock with the
+  // GIL would deadlock.
   static const Torch* torch = nullptr;
   if (torch != nullptr) return *torch;
   const nb::object module = nb::module_::import_("torch");
@@ -84,7 +85,7 @@ const Torch& Torch::get() {
                                      module.attr("is_grad_enabled"),
                                      module.attr("uint8"),
                                      module.attr("float32")};
-  if (torch == nullptr) torch = made;  // else another thread was faster; this one is not freed
+  if (torch == nullptr) torch = made;  // else another thread was faster, and `made` leaks
   return *torch;
 }
 

@@ -1,4 +1,4 @@
-// Quantization of arrays in host memory.
+// Quantizes and dequantizes arrays in host memory.
 #include "quantize.h"
 
 #include <nanobind/stl/string_view.h>
@@ -21,7 +21,7 @@ void require_host(const Array& array, const char* what) {
          "arrays in host memory here; attention(precision=...) quantizes on the GPU itself");
 }
 
-// (1), (B, H), (B, H, blocks), (B, H, S) or (B, H, D).
+// Allocates scales of shape (1), (B, H), (B, H, blocks), (B, H, S) or (B, H, D).
 nb::object make_scales(const Array& like, const Tensor& x, Granularity granularity,
                        std::int64_t count) {
   const std::array<std::int64_t, 3> shape = {
@@ -42,7 +42,7 @@ nb::dict as_dict(const RangeStats& stats) {
   return made;
 }
 
-// Scales of the caller: copied into the array that the result carries.
+// Copies the caller's scales into the array of the result.
 void take_scales(nb::handle given, std::int64_t count, float* into) {
   const Array scales = read_array(given, "scales");
   require_host(scales, "scales");
@@ -118,7 +118,7 @@ nb::object dequantize_array(nb::handle quantized, nb::handle dtype, nb::handle l
   const QuantizedArray found = read_quantized(quantized, "quantized");
   require_host(found.codes, "quantized");
   if (found.layout == VLayout::transposed)
-    refuse(PyExc_NotImplementedError, "quantized", "transposed", "codes by rows");
+    refuse(PyExc_NotImplementedError, "quantized", "transposed", "tensors that are not transposed");
   const Layout order = layout_of(layout);
   const Tensor from = tensor_view(found.codes, found.format, order, "quantized");
   const std::int64_t wanted =

@@ -6,7 +6,7 @@
 
 namespace octavo::python {
 
-// An octavo.Quantized, with its mean and range statistics.
+// Returns an octavo.Quantized with its mean and range statistics.
 nanobind::object quantize_array(nanobind::handle x, std::string_view format,
                                 std::string_view granularity, std::int64_t block_rows,
                                 std::string_view rule, bool smooth, bool hadamard,

@@ -79,13 +79,13 @@ Options options_of(const Given& given) {
   return options;
 }
 
-// The array without what holds its memory, which goes to the call.
+// Moves the owner of the array's memory to the call.
 Array keep(Call& call, Array array) {
   if (array.keep.is_valid()) call.kept.push_back(std::move(array.keep));
   return array;
 }
 
-// One of q, k and v: where it goes, and how many scales it came with; -1: none.
+// One of q, k and v: where it is stored, and its number of scales, -1 for none.
 struct Operand {
   const char* what;
   ConstTensor* tensor;
@@ -99,10 +99,10 @@ void check_device(const Call& call, const Array& array, const char* what) {
   refuse(PyExc_ValueError, what, "on " + name(array.device), name(call.q.device) + ", where q is");
 }
 
-// The scales' memory must be as long as the library is going to read.
+// Checks that there are as many scales as the library will read.
 void check_scale_count(const Call& call, const Operand& operand, std::int64_t max_len) {
   const Scales& scales = *operand.scales;
-  // Those of a transposed V follow its keys and columns as K has them.
+  // The scales of a transposed V follow seqlen and head_dim, which K's shape has in order.
   std::array<std::int64_t, 4> shape =
       operand.layout == VLayout::transposed ? call.arguments.k.shape : operand.tensor->shape;
   const bool by_sequence =
@@ -118,29 +118,32 @@ void check_scale_count(const Call& call, const Operand& operand, std::int64_t ma
          std::to_string(wanted) + ", one per " + std::string(name(scales.granularity)));
 }
 
-// Which diagonal True means is plain only where rows and keys are as many. A packed batch has as
-// many if both are cut by the same array: others may be on a GPU, where nobody can look without
-// waiting.
+// causal=True is unambiguous only if seqlen_q equals seqlen_kv. In a varlen batch this holds if
+// both cu_seqlens are the same array; other arrays may be on a GPU, where comparing them would wait
+// for it.
 void check_alignment(const Call& call, const Given& given) {
   if (given[kCausal].ptr() != Py_True) return;
   constexpr const char* kSupported =
-      "'top_left' (row i sees keys up to i) or 'bottom_right' (the last row sees the last key, as "
-      "with a cache) there";
+      "'top_left' (query i attends to keys up to i) or 'bottom_right' (the last query attends to "
+      "the "
+      "last key, as with a KV cache)";
   if (call.layout == Layout::packed) {
     if (given[kCuSeqlensQ].is(given[kCuSeqlensKv]) &&
         call.arguments.max_len_q == call.arguments.max_len_kv)
       return;
-    refuse(PyExc_ValueError, "causal", "True with cu_seqlens_q and cu_seqlens_kv that are not one",
-           kSupported);
-  }
-  const std::int64_t rows = call.arguments.q.shape[2], keys = call.arguments.k.shape[2];
-  if (rows != keys)
     refuse(PyExc_ValueError, "causal",
-           "True with " + std::to_string(rows) + " rows of q and " + std::to_string(keys) + " of k",
+           "True with cu_seqlens_q and cu_seqlens_kv that are different arrays", kSupported);
+  }
+  const std::int64_t seqlen_q = call.arguments.q.shape[2];
+  const std::int64_t seqlen_kv = call.arguments.k.shape[2];
+  if (seqlen_q != seqlen_kv)
+    refuse(PyExc_ValueError, "causal",
+           "True with seqlen_q " + std::to_string(seqlen_q) + " and seqlen_kv " +
+               std::to_string(seqlen_kv),
            kSupported);
 }
 
-// q, k or v: an array, or codes with their scales.
+// Reads q, k or v: an array, or an octavo.Quantized.
 void read_operand(Call& call, Operand& operand, nb::handle value, Layout layout) {
   const char* const what = operand.what;
   const bool is_q = call.q.type == nullptr;
@@ -162,7 +165,7 @@ void read_operand(Call& call, Operand& operand, nb::handle value, Layout layout)
   operand.layout = found.layout;
   const bool transposed = found.layout == VLayout::transposed;
   if (transposed && operand.tensor != &call.arguments.v)
-    refuse(PyExc_ValueError, what, "transposed", "codes by rows; transposed for v alone");
+    refuse(PyExc_ValueError, what, "transposed", "tensors that are not transposed, except for v");
   *operand.tensor = tensor_view(array, dtype, transposed ? Layout::bhsd : layout, what);
   if (!quantized) return;
   check_device(call, keep(call, std::move(found.scales)), (std::string(what) + ".scales").c_str());
@@ -170,7 +173,7 @@ void read_operand(Call& call, Operand& operand, nb::handle value, Layout layout)
   operand.scale_count = found.scale_count;
 }
 
-// The address of sequence starts; their number with it.
+// Returns the address of the sequence starts, and sets or checks their number.
 const std::int32_t* read_starts(Call& call, nb::handle value, const char* what,
                                 std::int64_t& sequences) {
   const Array array = keep(call, read_array(value, what));
@@ -178,7 +181,8 @@ const std::int32_t* read_starts(Call& call, nb::handle value, const char* what,
   if (array.dtype != dlpack_type(nb::dlpack::dtype_code::Int, 32))
     refuse(PyExc_TypeError, what, "of " + dtype_name(array.dtype), "int32");
   if (array.dimensions != 1 || array.shape[0] < 1 || (array.shape[0] > 1 && array.stride[0] != 1))
-    refuse(PyExc_ValueError, what, "no contiguous row of at least one number",
+    refuse(PyExc_ValueError, what,
+           "not a contiguous array of one dimension and at least one number",
            "(sequences + 1), contiguous");
   if (sequences >= 0 && sequences != array.shape[0] - 1)
     refuse(PyExc_ValueError, what, "of " + std::to_string(array.shape[0]) + " entries",
@@ -212,7 +216,7 @@ void read_packed(Call& call, const Given& given) {
   a.max_len_kv = longest(call, given[kMaxSeqlenKv], "max_seqlen_kv", a.cu_seqlens_kv);
 }
 
-// The result's type: asked for, else that of the first operand that has 16 or 32 bits.
+// The output's type: the requested one, else that of the first operand that is not 8-bit.
 DType out_type(const Call& call, nb::handle asked) {
   if (!asked.is_none()) return dtype_of(asked, "out_dtype", true);
   for (const ConstTensor* t : {&call.arguments.q, &call.arguments.v, &call.arguments.k})
@@ -230,7 +234,7 @@ void prepare_out(Call& call, const Given& given, Layout layout) {
   const Array out = keep(call, read_output(given[kOut], "out"));
   check_device(call, out, "out");
   call.out = nb::borrow(given[kOut]);
-  // Bytes are of the 8-bit type that is asked for, as NumPy has none of its own.
+  // A uint8 array holds the requested 8-bit type, because NumPy has no FP8 types.
   const bool bytes = out.dtype == dlpack_type(nb::dlpack::dtype_code::UInt, 8);
   DType dtype = DType::f32;
   if (bytes && !given[kOutDtype].is_none()) dtype = dtype_of(given[kOutDtype], "out_dtype", true);
@@ -242,7 +246,7 @@ std::int64_t sequences_of(const Arguments& a) {
   return a.cu_seqlens_q != nullptr ? a.sequences : a.q.shape[0];
 }
 
-// Of the tensor, or (batch, heads): by how many there are.
+// The number of scales tells whether they are per tensor or per head.
 void read_out_scale(Call& call, nb::handle given) {
   Arguments& a = call.arguments;
   if (!is_8bit(a.out.dtype)) {
@@ -273,7 +277,7 @@ void read_out_scale(Call& call, nb::handle given) {
   a.out_scales.granularity = count == 1 ? Granularity::tensor : Granularity::head;
 }
 
-// (batch, heads) where the output's scales are, else a single number.
+// amax is (batch, heads) if the output's scales are per head, else a single number.
 void prepare_amax(Call& call) {
   Arguments& a = call.arguments;
   const bool of_heads = is_8bit(a.out.dtype) && a.out_scales.granularity == Granularity::head;
@@ -282,7 +286,7 @@ void prepare_amax(Call& call) {
   a.out_amax = static_cast<float*>(keep(call, read_array(call.amax, "amax")).data);
 }
 
-// (batch, heads, rows), or (heads, tokens) of a packed batch.
+// lse is (batch, heads, seqlen), or (heads, tokens) for a varlen batch.
 void prepare_lse(Call& call, Layout layout) {
   const auto& shape = call.arguments.q.shape;
   const bool packed = layout == Layout::packed;
@@ -291,7 +295,7 @@ void prepare_lse(Call& call, Layout layout) {
   call.arguments.lse = Tensor::bhsd(lse.data, DType::f32, shape[0], shape[1], shape[2], 1);
 }
 
-// A pointer, or a stream of PyTorch or CuPy.
+// Accepts an address, or a stream of PyTorch or CuPy.
 Stream stream_of(nb::handle value) {
   for (const char* pointer : {"cuda_stream", "ptr"})
     if (nb::hasattr(value, pointer)) return stream_of(value.attr(pointer));
@@ -311,7 +315,8 @@ Stream current_stream(const Array& q) {
     return stream_of(Torch::get().module.attr("cuda").attr("current_stream")(q.device.index));
   if (module_of(*q.type).starts_with("cupy"))
     return stream_of(nb::module_::import_("cupy").attr("cuda").attr("get_current_stream")());
-  return nullptr;  // the legacy stream, which waits for the others: what __dlpack__ promises
+  return nullptr;  // the legacy default stream, which synchronizes with the others, as __dlpack__
+                   // requires
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Single values of Python, and the parameters of a call by name.
+// Reads single Python values, and the parameters of a call by name.
 #include <nanobind/stl/string.h>
 
 #include <array>
@@ -13,7 +13,7 @@ namespace nb = nanobind;
 namespace octavo::python {
 namespace {
 
-// The parameters' names as Python's compiler makes them, so that equal ones are the same object.
+// The parameters' names as interned strings: names in Python code are then the same objects.
 PyObject* interned(int parameter) {
   static const auto& names = *[] {
     auto* made = new std::array<PyObject*, kParameterCount>();
@@ -32,7 +32,7 @@ int parameter_of(PyObject* name, int parameters) {
   return -1;
 }
 
-// What attention functions elsewhere call their parameters, and what to write here.
+// Parameter names of other attention functions, and what to use here.
 struct Alias {
   std::string_view theirs, advice;
 };
@@ -63,7 +63,7 @@ constexpr std::array kAliases = {
     Alias{"alibi_slopes", "there is no bias of the scores."},
 };
 
-// The sentence after "unexpected keyword argument": an alias, else the nearest name.
+// The text after "unexpected keyword argument": an alias, else the nearest name.
 std::string advice_for(const std::string& name, int parameters) {
   for (const Alias& alias : kAliases)
     if (alias.theirs == name) return "; " + std::string(alias.advice);
@@ -80,7 +80,7 @@ std::string advice_for(const std::string& name, int parameters) {
 }
 
 const nb::object& quantized_class() {
-  static const nb::object* found = nullptr;  // guarded by the GIL, as Torch::get() explains
+  static const nb::object* found = nullptr;  // guarded by the GIL, see Torch::get()
   if (found != nullptr) return *found;
   nb::object imported = nb::module_::import_("octavo._quantized").attr("Quantized");
   if (found == nullptr) found = new nb::object(std::move(imported));
@@ -167,7 +167,7 @@ Layout layout_of(nb::handle value) {
   refuse(PyExc_ValueError, "layout", quoted(text), kLayouts);
 }
 
-// "float16", torch.float16, numpy.float16, numpy.dtype("float16").
+// Accepts "float16", torch.float16, numpy.float16, numpy.dtype("float16").
 DType dtype_of(nb::handle value, const char* what, bool codes) {
   const nb::object named = nb::getattr(value, "__name__", nb::str(value));
   std::string text = nb::cast<std::string>(named);
@@ -188,7 +188,7 @@ bool is_quantized(nb::handle value) { return nb::isinstance(value, quantized_cla
 QuantizedArray read_quantized(nb::handle value, const char* what) {
   const std::string scales_name = std::string(what) + ".scales";
   const nb::object codes = value.attr("codes"), scales = value.attr("scales");
-  // The object holds both arrays, and the caller the object, for as long as the call lasts.
+  // The object owns both arrays, and the caller keeps the object alive during the call.
   QuantizedArray found{read_array(codes, what), read_array(scales, scales_name.c_str())};
   if (found.codes.dtype.bits != 8)
     refuse(PyExc_TypeError, std::string(what) + ".codes", "of " + dtype_name(found.codes.dtype),

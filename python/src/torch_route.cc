@@ -14,30 +14,32 @@ namespace nb = nanobind;
 namespace octavo::python {
 namespace {
 
-// Whether the function's answer is neither None, false nor 0. functorch counts its levels from 1.
-bool says_yes(const nb::object& function) {
-  const nb::object answer = nb::steal(PyObject_CallNoArgs(function.ptr()));
-  if (!answer.is_valid()) throw nb::python_error();
-  return is_true(answer);
+// Calls a function without arguments; false for None, False and 0. functorch's levels start at 1.
+bool call_is_true(const nb::object& function) {
+  const nb::object result = nb::steal(PyObject_CallNoArgs(function.ptr()));
+  if (!result.is_valid()) throw nb::python_error();
+  return is_true(result);
 }
 
-// The dispatch keys that this thread includes and excludes, each XORed with PyTorch's defaults: all
-// that can stand between a call and its kernel, in two words. To ask for it by PyTorch's Python
-// functions costs most of a microsecond. It is a variable of c10 that has been as it is since 2020;
-// try_out() has to see that it is so still, else nothing is taken from it.
+// The dispatch keys that this thread includes and excludes, each XORed with PyTorch's defaults.
+// These two words hold everything that can intercept a call before its kernel; PyTorch's Python
+// functions take most of a microsecond to query it. This reads a variable of c10 that has not
+// changed since 2020. verify() tests that it still behaves as expected; else the variable is not
+// used.
 class DispatchKeys {
  public:
   using Words = std::array<std::uint64_t, 2>;
 
   DispatchKeys() : library_(dlopen("libc10.so", RTLD_LAZY | RTLD_NOLOAD)) {
     try {
-      trusted_ = try_out();
-    } catch (const nb::python_error&) {  // a function of PyTorch is not what it was
+      trusted_ = verify();
+    } catch (const nb::python_error&) {  // a function of PyTorch has changed
     }
   }
 
   bool trusted() const { return trusted_; }
-  // Whether they are those of plain code, in or out of torch.inference_mode(). False: not known.
+  // Whether the keys are those of plain code, inside or outside of torch.inference_mode(). False if
+  // not known.
   bool plain() const {
     if (!trusted_) return false;
     const Words words = read();
@@ -53,7 +55,7 @@ class DispatchKeys {
     return *kWords;
   }
 
-  bool try_out() {
+  bool verify() {
     if (library_ == nullptr || find(library_) == nullptr) return false;
     const Words before = read();
     const nb::object c = nb::module_::import_("torch").attr("_C");
@@ -78,13 +80,14 @@ class DispatchKeys {
   Words inference_{};
 };
 
-// What is active in PyTorch, by its own functions, which take no argument, and variables.
+// PyTorch's functions without arguments and variables that tell which of its features are active.
 struct TorchState {
   DispatchKeys keys;
-  nb::object dispatch_modes, functorch_level, tracing, autocast;  // asked if keys are not plain
+  nb::object dispatch_modes, functorch_level, tracing,
+      autocast;  // called if the keys are not plain
   nb::object function_modes;
   nb::object profiler, forward_ad;  // the dicts of two modules
-  bool complete = true;             // false: this PyTorch lacks one of them
+  bool complete = true;             // false: this version of PyTorch lacks one of them
 
   static const TorchState& get() {
     static const TorchState& state = *new TorchState();
@@ -123,7 +126,7 @@ bool in_dual_level(const TorchState& torch) {
   return level == nullptr || PyLong_AsLong(level) >= 0;
 }
 
-// Of torch.profiler and its older forms, in any thread.
+// Whether torch.profiler or an older profiler runs, in any thread.
 bool is_profiled(const TorchState& torch) {
   static PyObject* const kEnabled = PyUnicode_InternFromString("_is_profiler_enabled");
   return PyDict_GetItemWithError(torch.profiler.ptr(), kEnabled) != Py_False;
@@ -139,7 +142,7 @@ bool is_torch(Framework framework) {
   return framework == Framework::torch || framework == Framework::torch_subclass;
 }
 
-// The first of q, k and v that requires grad while gradients are on; -1: none.
+// The first of q, k and v that requires grad while gradients are enabled, or -1.
 int gradient_of(const Given& given) {
   static PyObject* const kRequiresGrad = PyUnicode_InternFromString("requires_grad");
   if (!is_true(Torch::get().is_grad_enabled())) return -1;
@@ -163,15 +166,15 @@ bool has_torch(const Given& given) {
   return false;
 }
 
-// The short path reads memory and knows of nothing else, so it may be taken only where the operator
-// would come to the same. Looked for, in this order:
-//   transformed  tensor subclasses (fake and functional tensors, DTensor); tensors on meta, by q;
+// The direct path only reads memory, so it may be used only if the operator would give the same
+// result. The checks, in this order:
+//   transformed  tensor subclasses (fake and functional tensors, DTensor); a q on the meta device;
 //                dispatch modes (make_fx, FakeTensorMode, FlopCounterMode, every
 //                TorchDispatchMode); levels of functorch (vmap, grad, jvp, functionalize);
 //                torch.jit.trace
 //   observed     autocast of any device; torch function modes; a profiler; a level of forward-mode
 //                differentiation
-// Code under torch.compile never comes here: Dynamo takes octavo.torch's functions instead.
+// Code under torch.compile never gets here: Dynamo calls octavo.torch's functions instead.
 Route route_of(const Given& given) {
   static PyObject* const kIsMeta = PyUnicode_InternFromString("is_meta");
   for (const int parameter : {kQ, kK, kV, kOut, kCuSeqlensQ, kCuSeqlensKv, kOutScale})
@@ -182,12 +185,12 @@ Route route_of(const Given& given) {
   const TorchState& torch = TorchState::get();
   if (!torch.complete) return Route::observed;
   if (!torch.keys.plain()) {
-    if (says_yes(torch.dispatch_modes) || says_yes(torch.functorch_level) ||
-        says_yes(torch.tracing))
+    if (call_is_true(torch.dispatch_modes) || call_is_true(torch.functorch_level) ||
+        call_is_true(torch.tracing))
       return Route::transformed;
-    if (says_yes(torch.autocast)) return Route::observed;
+    if (call_is_true(torch.autocast)) return Route::observed;
   }
-  if (says_yes(torch.function_modes) || is_profiled(torch) || in_dual_level(torch))
+  if (call_is_true(torch.function_modes) || is_profiled(torch) || in_dual_level(torch))
     return Route::observed;
   return Route::direct;
 }

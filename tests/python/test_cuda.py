@@ -121,7 +121,7 @@ def test_what_a_gpu_does_not_serve():
     q, k, v = tensors(1, 2, 8, 64, dtype=torch.float32)
     with pytest.raises(NotImplementedError):
         octavo.attention(q, k, v)
-    with pytest.warns(octavo.torch.FallbackWarning, match="dtypes are not served on cuda"):
+    with pytest.warns(octavo.torch.FallbackWarning, match="dtypes are not supported on cuda"):
         octavo.torch.sdpa(q, k, v)
     with pytest.raises(ValueError, match="k is on cpu; supported: cuda:0, where q is"):
         octavo.attention(q, k.cpu(), v)

@@ -504,9 +504,9 @@ def refused(given, exception, *parts):
     ({"precison": "fp8"}, TypeError, ["did you mean 'precision'?"]),
     ({"xyzzy": 1}, TypeError, ["got an unexpected keyword argument 'xyzzy'"]),
     ({"q": X[:, :, :1], "causal": True}, ValueError,
-     ["causal is True with 1 rows of q and 4 of k; supported: 'top_left'", "'bottom_right'"]),
+     ["causal is True with seqlen_q 1 and seqlen_kv 4; supported: 'top_left'", "'bottom_right'"]),
     ({"q": P, "k": P, "v": P, "causal": True, "cu_seqlens_q": STARTS, "cu_seqlens_kv": STARTS.copy()},
-     ValueError, ["causal is True with cu_seqlens_q and cu_seqlens_kv that are not one"]),
+     ValueError, ["causal is True with cu_seqlens_q and cu_seqlens_kv that are different arrays"]),
     ({"q": P, "k": P, "v": P, "cu_seqlens_q": STARTS, "cu_seqlens_kv": STARTS, "max_seqlen_q": -4},
      ValueError, ["max_seqlen_q is -4"]),
     ({"window": (-5, 0)}, ValueError, ["window[0] is -5"]),
@@ -586,10 +586,10 @@ def test_errors_of_quantized():
     refused({"k": blocks, "v": blocks}, ValueError,
             "k.scales[3] is nan; supported: positive finite numbers.")
     columns = octavo.quantize(X, transposed=True)
-    refused({"q": columns}, ValueError, "q is transposed; supported: codes by rows; transposed for v alone.")
+    refused({"q": columns}, ValueError, "q is transposed; supported: tensors that are not transposed, except for v.")
     refused({"v": octavo.Quantized(codes, one, "e4m3", "tensor", transposed=True)}, ValueError,
             "v.shape is (1, 2, 4, 8); supported: (1, 2, 8, 16)")
-    with pytest.raises(NotImplementedError, match="quantized is transposed; supported: codes by rows"):
+    with pytest.raises(NotImplementedError, match="quantized is transposed; supported: tensors that are not transposed"):
         octavo.dequantize(columns)
     with pytest.raises(ValueError, match="format is 'f16'"):
         octavo.quantize(X, "f16")

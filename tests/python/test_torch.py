@@ -247,7 +247,7 @@ def test_traced_code_says_what_it_cannot_take(tensors):
             octavo.torch._traced(q, k, v, **given)
     with pytest.raises(TypeError, match="causal is 3; supported: False, True, 'top_left'"):
         octavo.torch._traced(q, k, v, causal=3)
-    with pytest.raises(ValueError, match="causal is True with rows of q and k that are not as many"):
+    with pytest.raises(ValueError, match="causal is True with different seqlen of q and k"):
         octavo.torch._traced(q[:, :, :3], k, v, causal=True)
 
 
@@ -275,7 +275,7 @@ def test_sdpa_agrees_over_random_cases(normal):
     ("gradient", {"grad": True}),
     ("dtypes", {"dtype": torch.float64}),
     ("shapes", {"shape": (2, 8, 16)}),
-    ("columns are not contiguous", {"transposed": True}),
+    ("the last dimension is not contiguous", {"transposed": True}),
 ])
 def test_sdpa_falls_back_visibly(tensors, reason, change):
     change = dict(change)
@@ -315,7 +315,7 @@ def test_compiled_sdpa_falls_back_visibly(tensors):
     assert octavo.torch.fallbacks() == {"attn_mask is given": 1}
     octavo.torch.reset_fallbacks()
     q, k, v = (x.double() for x in (q, k, v))
-    with pytest.warns(octavo.torch.FallbackWarning, match="dtypes are not served on cpu"):
+    with pytest.warns(octavo.torch.FallbackWarning, match="dtypes are not supported on cpu"):
         out = compiled(q, k, v)
     torch.testing.assert_close(out, F.scaled_dot_product_attention(q, k, v))
-    assert octavo.torch.fallbacks() == {"dtypes are not served on cpu": 1}
+    assert octavo.torch.fallbacks() == {"dtypes are not supported on cpu": 1}

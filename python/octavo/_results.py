@@ -1,4 +1,4 @@
-"""What explain() and devices() answer with."""
+"""The results of explain() and devices()."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Explanation(NamedTuple):
-    """Which kernel runs a problem, and why."""
+    """The kernel that runs a problem, and why it was chosen."""
 
     device: str
     kernel: str
@@ -18,7 +18,7 @@ class Explanation(NamedTuple):
 
 
 class DeviceInfo(NamedTuple):
-    """A device, and why it is not available where it is not."""
+    """A device; `reason` says why it is not available."""
 
     name: str
     description: str
