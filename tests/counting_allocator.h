@@ -1,5 +1,5 @@
-// Replaces operator new by one that counts, and that fails when a test says so. A program may
-// include this in one of its files alone, and is then built for that purpose.
+// Replaces operator new with one that counts allocations and can be made to fail. Only one file of
+// a program may include this, and the program is built for that purpose.
 #pragma once
 
 #include <atomic>
@@ -9,11 +9,12 @@
 
 namespace octavo::test {
 
-inline std::atomic<std::int64_t> allocations = 0;    // since the program started
-inline std::atomic<std::int64_t> until_failure = 0;  // counts down to the one that fails; 0: none
+inline std::atomic<std::int64_t> allocations = 0;  // since the program started
+inline std::atomic<std::int64_t> until_failure =
+    0;  // counts down to the allocation that fails; 0: none fails
 inline std::atomic<std::int64_t> failed_allocations = 0;
 
-// While it lives, the n-th allocation from its construction on fails, whichever thread makes it.
+// During its lifetime, the n-th allocation from its construction on fails, in any thread.
 class FailingAllocation {
  public:
   explicit FailingAllocation(std::int64_t n) : failed_before_(failed_allocations) {
@@ -49,7 +50,7 @@ inline void* counted_or_throw(std::size_t bytes, std::size_t alignment = 0) {
 
 }  // namespace octavo::test
 
-// g++ does not see that these two families are one when it inlines them.
+// g++ does not see that new and delete match after inlining them.
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wmismatched-new-delete"
 #endif

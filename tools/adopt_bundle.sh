@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# adopt_bundle.sh: what a bundle of ./repro.sh says of a GPU becomes what evidence/<that GPU> says,
-# and the tables are made from it. The bundle is verified first. What tools/evidence.sh made of the
-# same commit goes there after it: its suite `twelve` has a thousand runs of each case, and not two.
+# adopt_bundle.sh: verifies a bundle of ./repro.sh, copies its reports to evidence/<the bundle's
+# GPU> and regenerates the tables. Run it before copying the reports of tools/evidence.sh for the
+# same commit there: the latter's suite `twelve` has a thousand runs of each case instead of two.
 #
 #   tools/adopt_bundle.sh BUNDLE [--command build/octavo] [--root FOLDER]
 set -euo pipefail
@@ -38,7 +38,7 @@ into=$root/evidence/$(tr '[:upper:] ' '[:lower:]-' <<<"$gpu")
 mkdir -p "$into"
 family=$("$python" -c 'import json, sys; print(json.load(open(sys.argv[1]))["family"] or "all")' \
   "$folder/bench/compare.json")
-# take FILE NAME: where the step was done.
+# take FILE NAME: copies the report if the step was done.
 take() {
   [[ ! -f $folder/$1 ]] || cp "$folder/$1" "$into/$2"
 }

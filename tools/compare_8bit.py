@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""The 8-bit modes beside FP8 peers on record, on the grid of sizes: one process, one GPU.
+"""Times the 8-bit modes next to recorded FP8 peers, on the grid of sizes: one process, one GPU.
 
-Ours are timed on operands that were quantized before, with V transposed or by rows, and from f16
-tensors with the quantizers included; PyTorch's cuDNN backend in f16 beside them. Peers that are not
-here are taken from a file of earlier times, scaled by that backend now and then. They were timed
-each by itself, from graphs of 20 calls, and so is everything here, without a longer load before:
-sample by sample in turn with kernels that draw less power cuDNN runs up to 11% faster than by
-itself, and they slower (docs/kernels/sm90_experiments.md).
+Octavo is timed on operands quantized in advance, with V transposed or by rows, and on f16 tensors with
+the quantizers included; PyTorch's cuDNN backend runs in f16 next to them. Peers that are not installed
+are taken from a file of earlier times, scaled by the ratio of that backend's times then and now. They
+were timed each by itself, from graphs of 20 calls, and so is everything here, without a longer load
+before: if samples alternate with kernels that draw less power, cuDNN runs up to 11% faster than by
+itself, and those kernels slower (docs/kernels/sm90_experiments.md).
 
 usage: compare_8bit.py --library build/liboctavo.so --json FILE [--grid bench/grid_sm90.csv]
                        [--recorded bench/peers_h200_fp8.csv] [--commit HASH]
@@ -27,14 +27,16 @@ E4M3, INT8 = 3, 5
 HEAD, BLOCK, ROW, CHANNEL = 1, 2, 3, 4
 NATIVE, FP8, FP8_FAST = 0, 3, 5
 TRANSPOSED = 1
-KEY_ORDER = [0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15]  # of each sixteen of V
-LARGEST_SCORE_CODE = {64: 30.0, 128: 22.0, 256: 15.0}  # so that |q k| fits FP16
-# Beside f16: what rounding to 8 bits takes, on standard normal data. The judge is `octavo check`.
+KEY_ORDER = [0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15]  # of each sixteen keys of V
+# The largest quantized value of Q and K by head_dim, so that |q k| fits FP16.
+LARGEST_SCORE_CODE = {64: 30.0, 128: 22.0, 256: 15.0}
+# Allowed difference to f16 from rounding to 8 bits, on standard normal data. `octavo check` is the
+# judge.
 MOST_DIFFERENCE = 0.3
 
 
 class Quantized:
-    """Codes and scales as the library's own quantizers make them."""
+    """8-bit values and scales as the library's own quantizers produce them."""
 
     def __init__(self, torch, q, k, v, dtype):
         self.torch, self.dtype = torch, dtype
@@ -132,7 +134,7 @@ class Comparison8Bit:
 
 
 def with_peers(row, recorded):
-    """The peers' times at the pace of this run, and ratios to the best of them."""
+    """The recorded peers' times scaled to this run, and the ratios to the best of them."""
     then = recorded[tuple(str(row[k]) for k in (*SIZES, "causal"))]
     pace = row["pace"] = row["cudnn_f16_us"] / then["torch_cudnn_f16"]
     row["peers_us"] = {name: us * pace for name, us in then.items()

@@ -55,7 +55,7 @@ def sections(cubin):
 
 
 def code_of(kind, image):
-    """What has to be equal: the code section of a cubin, PTX without the names of its kernels."""
+    """The bytes to compare: the code section of a cubin, PTX without the names of its kernels."""
     if kind == "ptx":
         return b"\n".join(line for line in image.split(b"\n")
                           if b"octavo" not in line and b"_ZN" not in line)
@@ -70,7 +70,7 @@ def run(*command, **options):
 
 
 def archive_of(commit, folder):
-    """Builds the kernel compiler of a commit, or of the working tree, and lets it compile."""
+    """Builds the kernel compiler of a commit, or of the working tree, and compiles the kernels with it."""
     if commit is not None and pathlib.Path(commit).is_file():
         return pathlib.Path(commit)
     source = ROOT

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Octavo beside PyTorch's SDPA backends: one process, one GPU, the same inputs, calls interleaved.
+"""Compares Octavo with PyTorch's SDPA backends: one process, one GPU, the same inputs, calls interleaved.
 
 A sample is the mean of the calls of one CUDA-graph replay; the replay before it is not timed, so
-that launching the graph is not in it. Ours and theirs take turns, sample by sample: the chip's
-clock moves with its heat, and both must see the same of it. $OCTAVO_KERNELS forces a family of
-kernels, and every case must then have run on it.
+that the sample does not include launching the graph. Octavo and its peers alternate, sample by sample:
+the chip's clock changes with its temperature, and must be the same for both. $OCTAVO_KERNELS forces a
+family of kernels, and every case must then have run on it.
 
-Octavo takes two turns: how far apart they are is what the run resolves. Peers that are not here are
-taken from a file of earlier times (--recorded), scaled by PyTorch's cuDNN backend now and then.
-
+Octavo runs twice; the difference between the two is the resolution of the run. Peers that are not
+installed are taken from a file of earlier times (--recorded), scaled by the ratio of the times of
+PyTorch's cuDNN backend then and now.
 usage: compare_torch.py --library build/liboctavo.so --command build/octavo --json FILE
                         [--grid bench/grid.csv] [--peers flash,cudnn] [--recorded CSV]
                         [--least RATIO] [--commit HASH]
@@ -31,8 +31,8 @@ import octavo_c
 
 
 def of_package(name):
-    """A module of the package, which need not be installed. Its folder is no place to import from:
-    it has a torch.py."""
+    """Loads a module of the package, which need not be installed. Its folder must not be on the path:
+    it contains a torch.py."""
     path = pathlib.Path(__file__).resolve().parent.parent / "python/octavo" / f"{name}.py"
     spec = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(spec)
@@ -45,11 +45,11 @@ _timers = of_package("_timers")
 SCHEMA = 1  # of docs/json.md
 SAMPLES = 15
 REST_S = 0.1
-CALLS = 20  # of a graph; fewer where CALLS of them take longer than this:
+CALLS = 20  # of a graph; fewer if CALLS of them take longer than this:
 LONGEST_REPLAY_US = 8000
 WARMUP_MS = 50
-# Both round P and O to 16 bits in an order of their own; outputs reach 4, where the last bit is
-# 4e-3. Held here only so that both have computed the same thing: `octavo check` is the judge.
+# Both round P and O to 16 bits, each in its own order; outputs reach 4, where the last bit is 4e-3.
+# This only checks that both computed the same thing: `octavo check` is the judge.
 MOST_DIFFERENCE = {"f16": 1e-2, "bf16": 6e-2, "sim8": 6e-2}
 DEVICE = "cuda:0"
 
@@ -64,8 +64,8 @@ LONGEST = 16384
 
 
 def read_grid(path, family=""):
-    """The cases of the grid in f16. Of the sm90 family also the presets and the longest in bf16, of
-    the others the mission's shape in sim8."""
+    """The cases of the grid in f16. For the sm90 family also the presets and the longest in bf16, for
+    the others the `mission` preset (1, 8, 512, 64) in sim8."""
     sizes = SIZES
     cases = []
     with open(path, newline="") as lines:
@@ -80,7 +80,7 @@ def read_grid(path, family=""):
 
 
 def read_recorded(path):
-    """Times of peers by case; none where no file is given."""
+    """Times of peers by case; empty if no file is given."""
     if path is None:
         return {}
     with open(path, newline="") as lines:
@@ -90,7 +90,7 @@ def read_recorded(path):
 
 
 def scaled(recorded, case, measured_us):
-    """What was recorded of a case, at the pace of today: cuDNN's backend ran then and now."""
+    """The recorded times of a case, scaled by the ratio of cuDNN's times then and now."""
     then = recorded.get(tuple(str(case[k]) for k in (*SIZES, "causal")), {})
     if case["dtype"] != "f16" or "cudnn" not in then or "cudnn" not in measured_us:
         return {}
@@ -103,7 +103,7 @@ def calls_for(us):
 
 
 def smi(fields):
-    """nvidia-smi's answers, None for each it does not have."""
+    """The values of nvidia-smi, None for each it does not have."""
     try:
         text = subprocess.run(
             ["nvidia-smi", "-i", "0", f"--query-gpu={','.join(fields)}",
@@ -132,10 +132,10 @@ def take_turns(graphs):
 
 
 def one_by_one(makers):
-    """Samples of each under a load of its own, after a rest and one that does not count. Right after
-    what draws more power clocks are lower: by 15% for a while, without the rest. Each graph is made
-    when its turn comes, and gone before the next: where three are alive every kernel of any starts
-    0.2 us later, until the process ends."""
+    """Samples of each under its own load, after a rest and one uncounted sample. Clocks are lower right
+    after a load that draws more power: by 15% for a while, without the rest. Each graph is created when
+    its turn comes, and destroyed before the next: while three are alive, every kernel of any of them
+    starts 0.2 us later, until the process ends."""
     def samples(make):
         graph = make()
         time.sleep(REST_S)
@@ -155,7 +155,7 @@ class Comparison:
             return self.torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
 
     def operand(self, case, x, arguments, name, keep):
-        """Gives the plan's arguments a tensor: as it is, or quantized on the host."""
+        """Adds a tensor to the plan's arguments: as it is, or quantized on the host."""
         if case["dtype"] in octavo_c.WIDE:
             setattr(arguments, name,
                     self.octavo.bhsd(x.data_ptr(), octavo_c.WIDE[case["dtype"]], x.shape))
@@ -237,15 +237,15 @@ def failures_of(rows, family, least=1.0):
 
 
 def summary_of(rows):
-    """Of the f16 cases, which are the same work for both."""
+    """Geometric mean and minimum over the f16 cases, which are the same work for both."""
     ratios = [r["ratio"] for r in rows if r["dtype"] == "f16"]
     return {"geometric_mean": statistics.geometric_mean(ratios), "minimum": min(ratios),
             "resolution": max(abs(r["again_ratio"] - 1) for r in rows)}
 
 
 def add_digests(rows, command):
-    """What was compiled: to each row the digests of its kernel and that kernel's sources. Returns
-    the compiler."""
+    """Adds to each row the digests of its kernel and of that kernel's sources. Returns the name of the
+    compiler."""
     told = {}
     for config in {r["config"] for r in rows}:
         told[config] = json.loads(

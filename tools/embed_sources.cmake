@@ -15,8 +15,8 @@ constexpr EmbeddedSource kSources[] = {
 ")
 foreach(name IN LISTS files)
   file(READ "${ROOT}/${name}" text)
-  # A literal may not be too long for every compiler (65536 bytes is what the standard asks for), and
-  # must not contain its own end.
+  # A string literal must not be too long for any compiler (the standard requires 65536 bytes), and
+  # must not contain its own terminator.
   string(LENGTH "${text}" length)
   string(FIND "${text}" ")octavo_source\"" end)
   if(length GREATER 60000 OR NOT end EQUAL -1)

@@ -1,18 +1,19 @@
 #!/usr/bin/env bash
-# evidence.sh: everything that is claimed of a family of kernels on the GPU of this machine, made
-# anew: build, check, repeats, sanitizers, times, and the comparison with PyTorch in one process.
-# A step that fails does not stop the others; its name and an exit code of 1 come at the end.
+# evidence.sh: reproduces everything that is claimed of a family of kernels on the GPU of this
+# machine: build, check, repeats, sanitizers, times, and the comparison with PyTorch in one process.
+# A failed step does not stop the others; its name and exit code 1 come at the end.
 #
 #   tools/evidence.sh FAMILY [--out FOLDER] [--commit HASH] [--build FOLDER] [--jobs N]
 #                     [--without STEP]...
 #
-# FAMILY is what OCTAVO_KERNELS takes (docs/users.md). FOLDER is evidence/<the GPU's name> unless
-# given. HASH is asked of git unless given: a copy of the tree may have none. A build FOLDER is taken
-# as it is, such as the one of repro.sh; else one is made without kernels built in. N checks run at
-# once, half as many as there are cores unless given; what is timed runs alone. A STEP that is not
-# wanted, such as the bench and compare that repro.sh does too, is named at the end. $PYTHON is the
-# Python that has PyTorch, python3 unless set. Of sm90 three times as many random problems are
-# checked, and the 8-bit modes by themselves; it is held against every peer on record.
+# FAMILY is a value of OCTAVO_KERNELS (docs/users.md). FOLDER is evidence/<the GPU's name> by
+# default. HASH comes from git by default: a copy of the tree may have no git. A build FOLDER is
+# used as it is, such as that of repro.sh; otherwise one is built without embedded kernels. N checks
+# run in parallel, by default half as many as there are cores; timed steps run alone. --without
+# skips a STEP, such as the bench and compare that repro.sh does too, and the end lists it. $PYTHON
+# is the Python that has PyTorch, python3 by default. For sm90, three times as many random problems
+# are checked, the 8-bit modes have checks of their own, and it is compared with every recorded
+# peer.
 set -uo pipefail
 usage() {
   sed -n 's/^#   //p' "$0" >&2
@@ -52,7 +53,7 @@ if [[ -z $commit ]] && commit=$(git rev-parse HEAD 2>/dev/null); then
 fi
 
 failed=() not_done=()
-# is_wanted NAME: else it is remembered.
+# is_wanted NAME: false, and recorded as skipped, if --without names the step.
 is_wanted() {
   local name
   for name in "${without[@]}"; do
@@ -68,7 +69,8 @@ step() {
   printf -- '-- %s: %s s\n' "$name" $((SECONDS - start))
 }
 
-# at_once NAME COMMAND...: a check, among others; `settle` waits for them and says what they said.
+# at_once NAME COMMAND...: starts a check in the background; `settle` waits for all of them and
+# prints their output.
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
 checks=() running=0
@@ -114,13 +116,13 @@ if [[ -z $folder ]]; then
 fi
 ((${#failed[@]} == 0)) || exit 1
 
-# PyTorch brings an NVRTC of its own; all steps are to use the one compiler.
+# PyTorch brings its own NVRTC; all steps must use the same compiler.
 nvrtc=$(sed -n 's/^OCTAVO_NVRTC:FILEPATH=//p' "$folder/CMakeCache.txt")
 [[ -f $nvrtc ]] && export OCTAVO_NVRTC=$nvrtc
 export OCTAVO_KERNELS=$family OCTAVO_CACHE_DIR=${OCTAVO_CACHE_DIR:-$folder/evidence-cache}
 
 octavo=$folder/octavo python=${PYTHON:-python3}
-# The long ones first.
+# The longest checks start first.
 if [[ $family == sm90 ]]; then
   at_once 'check, configurations' "$octavo" check --device cuda --suite configs \
     --json "$out/${family}_check_configs.json"
@@ -140,7 +142,7 @@ if [[ $family == sm90 ]]; then
     --json "$out/${family}_check_overlap.json"
   at_once 'check, streams' "$octavo" check --device cuda --seed 3 --cases 600 --streams 8 \
     --json "$out/${family}_check_streams.json"
-  # Needs Boost.Context, which the emulator is built with.
+  # The emulator is built only with Boost.Context.
   "$octavo" devices | grep -q '^emulator:90 *yes' || without+=('check, emulated')
   at_once 'check, emulated' "$octavo" check --device cuda --suite emulated \
     --json "$out/${family}_check_emulated.json"
@@ -170,7 +172,7 @@ if [[ $family == sm90 ]]; then
   step accuracy env -u OCTAVO_KERNELS "$octavo" accuracy --device cuda --plot "$out/accuracy.svg" \
     --json "$out/accuracy.json"
 fi
-((${#not_done[@]})) || rm -f "$out/${family}_commits.json" # all of it is of one commit now
+((${#not_done[@]})) || rm -f "$out/${family}_commits.json"  # all of it now belongs to one commit
 step tables "$python" tools/evidence_tables.py --folder "$out"
 
 printf '\n%s s in all; %s\n' "$SECONDS" "$out"

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""The tables of evidence/ and of the README, made from what the last run on each device said.
+"""Writes the tables of evidence/ and of the README from the last run on each device.
 
 usage: evidence_tables.py                      writes evidence/<device>/<family>.md, that of the
                                                8-bit kernels beside it, and the README
        evidence_tables.py --check              fails if any of them says something else
        evidence_tables.py --folder FOLDER      only the tables of that folder
        evidence_tables.py --command build/octavo
-           also holds the kernels that were measured against those built here: where one has
-           changed since, the tables say that they are stale
+           also compares the measured kernels with those built here: if one has changed since,
+           the tables say that they are stale
 """
 
 import argparse
@@ -20,14 +20,14 @@ import sys
 BEGIN = "<!-- evidence: made by tools/evidence_tables.py -->"
 END = "<!-- evidence: end -->"
 STALE = " **Stale**: the kernels have changed since."
-# What the 8-bit modes must hold on suite `twelve`: total error, kernel error. Inputs that come in
-# 8 bits have none: E4M3 with one scale a head is 7.8e-2 off before a kernel sees it.
+# Limits of the 8-bit modes on suite `twelve`: total error, kernel error. 8-bit inputs have none:
+# E4M3 with one scale per head has an error of 7.8e-2 before a kernel runs.
 BARS = {"fp8": (6e-2, 1.5e-2), "sim8": (6e-2, 1.5e-2)}
 PRESETS = ("mission", "small", "long", "wide", "stress")
 
 
 class Run:
-    """What one run on a device said of one family of kernels."""
+    """The results of one run on a device for one family of kernels."""
 
     def __init__(self, folder, family):
         self.folder, self.family = folder, family
@@ -39,7 +39,7 @@ class Run:
         return json.loads(path.read_text()) if path.is_file() else None
 
     def commit_of(self, kind):
-        """Of files of their own, where they were made by other runs than the comparison."""
+        """Reports from separate files, if other runs than the comparison wrote them."""
         commits = (self.read("commits") or {}).get(kind)
         if isinstance(commits, list):
             return ", commits " + " and ".join(c[:12] for c in commits)
@@ -49,15 +49,15 @@ class Run:
         return [r for r in self.compare["rows"] if r["dtype"] == dtype]
 
     def peers(self):
-        """Their names, those that ran and those on record."""
+        """The names of the peers, those that ran and those on record."""
         names = {}
         for r in self.compare["rows"]:
             names.update(peers_of(r))
         return list(names)
 
     def compare_with(self, built):
-        """`built`: (config, compiler) -> digest. A kernel that is not among them may not be shipped;
-        where none of a run is, configurations themselves have changed."""
+        """`built`: (config, compiler) -> digest. A kernel that is not in it may be one that is not shipped; if no
+        kernel of a run is, the configurations themselves have changed."""
         rows = [(built.get((r["config"], self.compare["compiler"])), r["kernel_sha256"])
                 for r in self.compare["rows"]]
         known = [(here, then) for here, then in rows if here is not None]
@@ -66,7 +66,7 @@ class Run:
 
 
 def peers_of(row):
-    """What each peer took; recorded ones in the name."""
+    """The time of each peer; recorded peers are marked in the name."""
     if "peers_us" not in row:
         return {"flash": row["peer_us"]}
     return {**row["peers_us"], **{f"{n} (recorded)": t for n, t in row["recorded_us"].items()}}
@@ -80,7 +80,7 @@ def runs_in(folder):
 def table(header, rows):
     def line(cells):
         return "| " + " | ".join(cells) + " |"
-    # The first column is words, the others are numbers.
+    # The first column is text, the others are numbers.
     return "\n".join([line(header), line(["---"] + ["---:"] * (len(header) - 1))] +
                      [line(r) for r in rows])
 
@@ -142,7 +142,7 @@ def sanitized(report):
 
 
 def makers(run):
-    """The gates' verdict comes with a bundle (tools/adopt_bundle.sh)."""
+    """The gates' verdict, which comes with a bundle (tools/adopt_bundle.sh)."""
     single = f"`tools/evidence.sh {run.family}`"
     return f"`./repro.sh` and the commands of {single}" if run.read("gate") else single
 
@@ -248,7 +248,7 @@ def grid_8bit(report):
 
 
 def summary_8bit(rows):
-    """With the pace of this run, and without."""
+    """Times with and without scaling to this run."""
     def told(ratios):
         return f"geometric mean {statistics.geometric_mean(ratios):.3f}, minimum {min(ratios):.3f}"
 
@@ -289,7 +289,7 @@ def built_kernels(command):
 
 
 def checks_8bit(run):
-    """Random problems of the 8-bit modes, a report for each mode and seed."""
+    """Random problems of the 8-bit modes, one report for each mode and seed."""
     folder = run.folder / f"{run.family}_8bit_checks"
     reports = [json.loads(p.read_text()) for p in sorted(folder.glob("*.json"))]
     if not reports:
@@ -303,8 +303,8 @@ def checks_8bit(run):
 
 
 def counters_8bit(run):
-    """What the hardware counted in the forward kernels, of fp8 from f16 tensors; and by its cycles
-    and the comparison's times of packed ones the clock there, where the load lasts."""
+    """Hardware counters of the forward kernels of fp8 from f16 tensors; and the clock under a sustained
+    load, from their cycles and the comparison's times of packed operands."""
     report = run.read("counters_8bit")
     if not report:
         return ""
@@ -312,7 +312,7 @@ def counters_8bit(run):
 
     sms = int(report["machine"].split(" SMs")[0].split()[-1])
 
-    def blocks(r):  # of 64 queries and 64 keys, of one SM
+    def blocks(r):  # of 64 queries and 64 keys, per SM
         return r["batch"] * r["heads"] * (r["length"] / 64) ** 2 / sms
 
     shown = [("tensor_active_pct", "tensor cores, %"), ("tensor_busy_pct", "while busy, %"),
@@ -330,7 +330,7 @@ def counters_8bit(run):
 
 
 def page_8bit(run, report):
-    """The 8-bit modes beside FP8 peers."""
+    """The 8-bit modes next to FP8 peers."""
     rows = report["rows"]
     grid = grid_8bit(report)
     lines = [f"""# 8-bit kernels on {report["gpu"]["name"]}
@@ -369,8 +369,8 @@ Random problems against fp64: {checks_8bit(run)}.
 
 
 def write_or_check(path, text, check):
-    """Whether the file was right. That kernels changed since is for whoever has built them to say:
-    a file that says so, or does not, is not wrong by that."""
+    """Whether the file was up to date. Only a build can tell that kernels have changed since, so a file
+    is not wrong for saying so or not."""
     old = path.read_text() if path.is_file() else ""
     right = old.replace(STALE, "") == text.replace(STALE, "")
     if not check and old != text:

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# fuzz.sh MINUTES: every fuzz target under address and undefined-behaviour sanitizers, MINUTES of
-# wall-clock time in all. With libFuzzer where clang has it, else with the plain driver.
-# What it finds goes to <build folder>/found/; a crash ends with a non-zero exit code.
+# fuzz.sh MINUTES: runs every fuzz target under the address and undefined-behaviour sanitizers,
+# MINUTES of wall-clock time in all. It uses libFuzzer if clang has it, else the plain driver. New
+# inputs go to <build folder>/found/; a crash gives a non-zero exit code.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Writes src/device/ptx/wgmma_shapes.cuh: the register lists of every wgmma shape.
 
-Inline assembly names its registers one by one, and a wgmma has up to 128 accumulators: what the
-preprocessor needs to write those lists is made here.
+Inline assembly names its registers one by one, and a wgmma has up to 128 accumulators: this writes
+the macros that expand to those lists.
 
 usage: generate_wgmma.py [--check FILE]    to standard output; or: is FILE what would be written?
 """
@@ -19,7 +19,8 @@ HEADER = """\
 #pragma once
 """
 
-# Lists are built on the largest smaller multiple of this: shorter text, few levels of macros.
+# Each list extends the largest shorter list whose length is a multiple of this: shorter text, few
+# levels of macros.
 STEP = 16
 EXTRA_OPERANDS = 7
 
@@ -40,7 +41,7 @@ def registers(counts):
 
 
 def broken(line, width=100):
-    """A macro's definition in lines of at most `width`, clang-format's way."""
+    """A macro's definition in lines of at most `width`, formatted like clang-format."""
     if len(line) <= width:
         yield line
         return
@@ -59,7 +60,7 @@ def broken(line, width=100):
 
 
 def each(name, sizes, registers_of):
-    """The macro that goes through the sizes N."""
+    """The macro that expands X for every size N."""
     lines = [f"#define OCTAVO_WGMMA_EACH_{name}(X)"]
     for n in sizes:
         r = registers_of(n)

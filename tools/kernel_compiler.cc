@@ -1,6 +1,6 @@
 // octavo_kernel_compiler OUTPUT [CACHE]: compiles the shipped kernels, at build time, into the
-// archive that the library embeds. What is in the cache already is not compiled again: builds share
-// it, and an edit of one kernel recompiles only that one.
+// archive that the library embeds. A kernel that is in the cache is not compiled again: builds
+// share the cache, and an edit of one kernel recompiles only that one.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@
 
 namespace octavo {
 
-// The library this tool prepares has one; the tool itself has none.
+// The library has an embedded archive, which this tool produces; the tool itself has none.
 std::span<const std::byte> detail::embedded_archive_bytes() { return {}; }
 
 namespace {

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""manifest.yaml of a folder of evidence: what made it, and the digest of every file and kernel.
+"""Writes manifest.yaml of a folder of evidence: how it was made, and the digest of every file and kernel.
 
 usage: manifest.py --folder artifacts --command build/octavo
 
-YAML whose values and list items are JSON on one line, so that `octavo evidence verify` reads it
-without a YAML library. What is not known is null.
+The values and list items of this YAML are JSON on one line, so that `octavo evidence verify` reads it
+without a YAML library. Unknown values are null.
 """
 
 import argparse
@@ -19,7 +19,7 @@ NOT_LISTED = ("manifest.yaml",)
 
 
 def told(command):
-    """What a command prints, or None."""
+    """The output of a command, or None."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     except (OSError, subprocess.TimeoutExpired):

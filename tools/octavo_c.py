@@ -1,6 +1,6 @@
-"""Octavo's C interface (include/octavo/octavo.h) through ctypes: what the tools need of it.
+"""The part of Octavo's C interface (include/octavo/octavo.h) that the tools use, through ctypes.
 
-A test holds these structs against the header's, field by field.
+A test compares these structs with the header's, field by field.
 """
 
 import ctypes
@@ -48,7 +48,7 @@ class QuantizeOptions(ctypes.Structure):
 
 
 class Octavo:
-    """The library; a failed call raises RuntimeError with its sentence."""
+    """The library; a failed call raises RuntimeError with its error sentence."""
 
     def __init__(self, path):
         self.c = ctypes.CDLL(str(path))
@@ -98,7 +98,7 @@ class Octavo:
         return self.c.octavo_tensor_bhsd(pointer, dtype, *shape)
 
     def quantize_per_head(self, x, codes, scales):
-        """Host tensors x and codes; `scales`: the address of a float per head."""
+        """Quantizes the host tensor x into codes; `scales`: the address of a float per head."""
         options = self.quantize_options()
         options.granularity = PER_HEAD
         self.check(self.c.octavo_quantize(byref(x), byref(options), byref(codes), scales, None,
@@ -115,7 +115,7 @@ class Octavo:
 
 
 class Plan:
-    """A plan, and the arguments that every run of it takes."""
+    """A plan, and the arguments of every run of it."""
 
     def __init__(self, octavo, arguments, options, device):
         self.octavo, self.arguments, self.handle = octavo, arguments, c_void_p()

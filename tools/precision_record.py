@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What precision=auto goes by, from what `octavo accuracy --json` said on a GPU.
+"""Writes the record that precision=auto uses, from the reports of `octavo accuracy --json` on a GPU.
 
 usage: precision_record.py            writes src/runtime/precision_record.h
        precision_record.py --check    fails if it says something else
@@ -13,7 +13,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SOURCE = "evidence/nvidia-h200/accuracy.json"
 TARGET = "src/runtime/precision_record.h"
-TIMED = "normal"  # the distribution whose sizes are those of the times
+TIMED = "normal"  # the distribution whose sizes are timed
 
 
 def records(report):
@@ -26,7 +26,8 @@ def records(report):
         own = [r for r in rows if r["precision"] == precision]
         if any(r["total"]["not_finite"] for r in own):
             continue
-        # A rotated set stands for data that a user would rotate: it does not excuse the plain one.
+        # A rotated distribution is for data that a user would rotate: it does not count for the
+        # plain one.
         worst = max(r["total"]["max_abs"] for r in own)
         times = {(r["heads"], r["len_q"], r["head_dim"]): r["us"] for r in own if r["data"] == TIMED}
         if all(times.get(s) for s in sizes):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The measured tables of docs/precision.md, from what `octavo accuracy --json` said on a GPU.
+"""Writes the measured tables of docs/precision.md, from the reports of `octavo accuracy --json` on a GPU.
 
 usage: precision_tables.py            writes docs/precision.md
        precision_tables.py --check    fails if it says something else
@@ -29,7 +29,7 @@ def time_of(us):
 
 
 def error_tables(rows):
-    """A table for each distribution and size, but those that lengths make a row of."""
+    """A table for each distribution and size, except for distributions with a row per length."""
     lines = []
     for data, size in dict.fromkeys((r["data"], size_of(r)) for r in rows):
         own = [r for r in rows if (r["data"], size_of(r)) == (data, size)]
@@ -50,7 +50,7 @@ def error_tables(rows):
 
 
 def by_length(rows, data, cell):
-    """Modes by numbers of keys."""
+    """A table of modes by number of keys."""
     own = [r for r in rows if r["data"] == data and r["not_available"] is None]
     keys = sorted({r["len_kv"] for r in own})
     lines = ["| | " + " | ".join(f"{n}" for n in keys) + " |", "| --- |" + " ---: |" * len(keys)]

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# profile_ncu.sh: a case under Nsight Compute, by the metrics that `octavo counters` counts itself.
+# profile_ncu.sh: profiles a case with Nsight Compute, with the metrics of `octavo counters`.
 #
 #   tools/profile_ncu.sh PRESET ITERS [--config C] [--causal MASK] [--dtype TYPE] [--out FOLDER]
 #
 # PRESET is a name (mission, small, long, wide, stress) or a shape B,H,S,D; ITERS kernels are
-# profiled, after a warm-up. FOLDER (artifacts/ncu) gets NAME.counters.json, what CUPTI counted in
-# process; NAME.ncu-rep, what ncu did; and NAME.csv, the same as a table. Clocks and caches are left
-# as they are, as in process.
+# profiled, after a warm-up. FOLDER (artifacts/ncu) gets NAME.counters.json, the counts of CUPTI in
+# process; NAME.ncu-rep, the report of ncu; and NAME.csv, the same as a table. Clocks and caches are
+# not controlled, as in process.
 set -euo pipefail
 usage() {
   sed -n 's/^#   //p' "$0" >&2
@@ -53,7 +53,7 @@ names = json.load(open(sys.argv[1]))["names"]
 print(",".join(n["metric"] for n in names if n["metric"]))
 PYTHON
 )
-# The first launch loads the kernel; --kill ends the program when enough is profiled.
+# The first launch loads the kernel; --kill ends the program when enough kernels are profiled.
 ncu --force-overwrite --export "$base" --metrics "$metrics" --kernel-name regex:forward \
   --launch-skip 1 --launch-count "$iters" --clock-control none --cache-control none --kill yes \
   "$octavo" bench --device cuda --skip-correctness --iters 20 "${case_flags[@]}" >"$base.log" 2>&1 ||

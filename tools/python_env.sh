@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# python_env.sh: a virtual environment in build-python with what the Python module and its tests
-# need, unless python3 has that itself. Where it cannot be made (no network, no venv) the module is
-# left out of the build, and its tests are among those that did not run. Where only PyTorch,
-# transformers and JAX cannot be had, their tests are.
+# python_env.sh: creates a virtual environment in build-python with everything the Python module and
+# its tests need, unless python3 has it already. If it cannot be created (no network, no venv), the
+# module is not built, and its tests are listed as not run. If only PyTorch, transformers and JAX
+# are unavailable, their tests are.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -28,8 +28,8 @@ if ! "$environment/bin/python" -c "$needs" 2>/dev/null; then
   fi
 fi
 
-# PyTorch 2.10 is the last version whose package for aarch64 is of the CPU alone: 150 MB, where the
-# others bring CUDA's libraries, as all of them do on x86_64.
+# PyTorch 2.10 is the last version whose package for aarch64 is CPU-only: 150 MB. Later packages
+# bring CUDA's libraries, as all packages for x86_64 do.
 torch="torch>=2.6"
 [[ $(uname -m) == aarch64 ]] && torch="torch==2.10.*"
 packages=("$torch" "transformers>=5" "jax")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Counts what a reader of the code has to open, and fails where it is more than agreed.
+"""Counts what a reader of the code has to open, and fails above the agreed limits.
 
 usage: readability.py
 
@@ -30,7 +30,7 @@ def config_fields():
 
 
 def counts():
-    """(what, count, the most that is agreed)"""
+    """(what, count, limit)"""
     device = sorted(SM90.rglob("*.cuh"))
     short = [f for f in (ROOT / "src/gpu").rglob("*.*")
              if f.suffix in (".h", ".cc") and lines(f) < 50]

@@ -1,5 +1,5 @@
-// record_conformance FILE: runs every conformance set on the first GPU and writes what came out,
-// for the emulator to be held against (tests/emulator). Needs an sm_90 GPU.
+// record_conformance FILE: runs every conformance set on the first GPU and writes the outputs,
+// which the emulator must reproduce (tests/emulator). Needs an sm_90 GPU.
 #include <fmt/format.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -28,7 +28,7 @@ KernelSource source_of(const ConformanceSet& set) {
   return {.include = set.include, .name_expression = set.expression, .arch = 90, .ptx = false};
 }
 
-// NVRTC takes seconds over the headers of wgmma: all cores share the kernels.
+// NVRTC takes seconds for the wgmma headers, so the kernels are compiled on all cores.
 bool compile_all(const std::vector<ConformanceSet>& sets) {
   std::atomic<std::size_t> next = 0;
   std::atomic<bool> good = true;
@@ -161,7 +161,7 @@ bool write_file(const std::string& path, const std::string& bytes) {
   return file.good();
 }
 
-// Records sets from `first` on, each into a file of its own, until one fails.
+// Records sets from `first` on, each into its own file, until one fails.
 int record_from(const std::vector<ConformanceSet>& sets, std::size_t first,
                 const std::string& path) {
   const Result<const Gpu*> gpu = open_gpu(0);
@@ -182,8 +182,8 @@ int record_from(const std::vector<ConformanceSet>& sets, std::size_t first,
   return 0;
 }
 
-// A kernel that faults takes its process's context with it, and one that hangs never ends: the work
-// is done by children, and the next goes on behind the set that was the last of the one before.
+// A kernel that faults destroys its process's context, and one that hangs never ends. Child
+// processes therefore do the work, and each continues after the last set of the one before.
 std::size_t record_in_child(const std::vector<ConformanceSet>& sets, std::size_t first,
                             const std::string& path) {
   constexpr int kPatienceMs = 60'000, kStepMs = 100;
@@ -206,8 +206,8 @@ std::size_t record_in_child(const std::vector<ConformanceSet>& sets, std::size_t
   return next;
 }
 
-// Into the cache, by a child as well: a process that has opened the driver cannot hand it on to its
-// children.
+// Compiles into the cache, also in a child: a process that has opened the driver cannot use it in
+// its children.
 bool compile_in_child(const std::vector<ConformanceSet>& sets) {
   const pid_t child = fork();
   if (child == 0) _exit(compile_all(sets) ? 0 : 1);

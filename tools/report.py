@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""The report: one self-contained HTML page, and the same in Markdown, from files of evidence.
+"""Writes the report: one self-contained HTML page, and the same in Markdown, from files of evidence.
 
 usage: report.py --folder evidence/nvidia-h200 [--before FOLDER] --out report
 
-Reads every JSON file of ours under the folder by its kind (docs/json.md) and writes report.html and
-report.md. With --before, the times of that folder's comparisons are held against this one's.
+Reads every Octavo report under the folder by its kind (docs/json.md) and writes report.html and
+report.md. With --before, the times of that folder's comparisons are compared with this one's.
 """
 
 import argparse
@@ -82,7 +82,7 @@ class Paragraph:
 
 
 class Table:
-    """Cells are words, or (shown, value): the value stands in the page for who reads it by program."""
+    """Cells are text, or (shown, value): the page also contains the value, for programs that read it."""
 
     def __init__(self, header, rows, name):
         self.header, self.rows, self.name = header, rows, name
@@ -138,7 +138,7 @@ def named(row):
 
 
 def peers_of(row):
-    """Microseconds of every peer of a row: measured beside it, then those on record."""
+    """Microseconds of every peer of a row: those measured in the same run, then those on record."""
     measured = row.get("peers_us") or {row.get("peer", "flash"): row["peer_us"]}
     return {**measured, **{f"{k} (recorded)": v for k, v in row.get("recorded_us", {}).items()}}
 
@@ -160,7 +160,7 @@ def gate_section(name, report):
 
 
 def latency_series(rows, head_dim):
-    """Per length the case with the most heads: Octavo's time and each peer's."""
+    """For each length the case with the most heads: Octavo's time and each peer's."""
     largest = {}
     for row in rows:
         if row["head_dim"] == head_dim and row["causal"] == "none" and row["dtype"] == "f16":
@@ -214,7 +214,7 @@ def check_section(name, report):
 
 
 def timing_words(report):
-    """How a GPU was timed, where it is not the usual way."""
+    """How a GPU was timed, if it is not the usual way."""
     words = {"stream": ", launched by the host"}.get(report.get("launch"), "")
     words += {"cold": ", L2 overwritten before each call"}.get(report.get("l2"), "")
     return words + (f", {n} copies of the inputs in turn" if (n := report.get("buffers", 1)) > 1 else "")
@@ -246,7 +246,7 @@ def python_section(name, report):
 
 
 def error_points(evidence):
-    """(mode, us at the mission's shape, worst total error of the mode)."""
+    """(mode, us of the `mission` preset, worst total error of the mode)."""
     errors = {(r["precision"], r["format"]): r["worst_total_error"]
               for _, c in evidence["check"] if c["suite"] == "twelve" for r in c["rows"]}
     times = {}

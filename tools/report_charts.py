@@ -1,5 +1,5 @@
-"""The charts of tools/report.py, as SVG that stands in a page: colours come from the page's style,
-so that they follow light, dark and print."""
+"""The charts of tools/report.py, as inline SVG: colours come from the page's style, so that they follow
+light, dark and print."""
 
 import html
 import math
@@ -7,7 +7,7 @@ import math
 WIDTH = 720
 LABEL = 190
 ROW = 22
-SERIES = ("a", "b", "c", "d", "e", "f")  # classes of the page's style, in the order they are taken
+SERIES = ("a", "b", "c", "d", "e", "f")  # classes of the page's style, in this order
 
 
 def text(x, y, words, anchor="start", extra=""):
@@ -72,7 +72,7 @@ def axes(x, y, x_title, y_title, bottom):
 
 
 def lines(series, x_title, y_title, label):
-    """{name: [(x, y)]} on two logarithmic axes; every point carries its values."""
+    """{name: [(x, y)]} on two logarithmic axes; every point has its values as attributes."""
     series = {name: points for name, points in series.items() if points}
     if not series:
         return ""
@@ -109,7 +109,7 @@ def scatter(points, x_title, y_title, label):
 
 def roofline(points, peak, slope, label):
     """(name, x, y) under a roof: y is at most slope * x, and at most peak. Names are titles of the
-    points, as there are too many to stand beside them."""
+    points, because there are too many for labels."""
     if not points:
         return ""
     bottom, knee = 340, peak / slope

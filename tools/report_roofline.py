@@ -1,10 +1,10 @@
-"""Rooflines for tools/report.py: what the chip would allow a case, and how much of it was reached.
+"""Rooflines for tools/report.py: the chip's limit for a case, and how much of it was reached.
 
 A case takes at least its operations over the tensor cores' rate, its bytes of DRAM over DRAM's and
 its bytes of L2 over L2's; the roof is the largest of the three. Bytes, clock and bandwidths are those
-that were counted while the case ran (kind `counters`) where there is such a row. Else they are the
-model's: Q, K and V read once and O written once, as from a cold L2; the clock that was recorded
-beside the time, else the largest; the bandwidth of the data sheet; and nothing is said of L2.
+counted while the case ran (kind `counters`), if there is such a row. Otherwise they come from a model:
+Q, K and V are read once and O is written once, as from a cold L2; the clock is the one recorded with
+the time, else the maximum; the bandwidth is that of the data sheet; and L2 is left out.
 """
 
 import dataclasses
@@ -15,23 +15,23 @@ ELEMENT_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "e4m3": 1, "e5m2": 1, "int8": 1,
 @dataclasses.dataclass(frozen=True)
 class Chip:
     sms: int
-    flop_per_clock: dict  # of one SM's tensor cores, dense, by bytes of an operand
-    clock_mhz: float  # the largest
+    flop_per_clock: dict  # dense, of one SM's tensor cores, by bytes of an operand
+    clock_mhz: float  # the maximum
     dram_bytes_per_second: float
 
 
-# By a word in the name of the GPU; data sheets.
+# Keyed by a word in the GPU's name; from data sheets.
 CHIPS = {"H200": Chip(132, {2: 4096, 1: 8192}, 1980, 4.8e12)}
 
 
 @dataclasses.dataclass(frozen=True)
 class Roofline:
     name: str
-    counted: bool  # else by the model
+    counted: bool  # False: modelled
     flop: float
     dram_bytes: float
     seconds: float  # measured
-    tensor_seconds: float  # at least, by each limit
+    tensor_seconds: float  # lower bounds, one per limit
     dram_seconds: float
     l2_seconds: float | None
 
@@ -74,7 +74,7 @@ def model_bytes(row, dtype):
 
 
 def counted_rows(evidence):
-    """The rows of attention kernels of every counters report, by case; native precision only."""
+    """The rows of attention kernels in every counters report, by case; native precision only."""
     found = {}
     for _, report in evidence["counters"]:
         if report["attention"]["precision"] != "native":
@@ -87,7 +87,7 @@ def counted_rows(evidence):
 
 
 def usual_timing(report):
-    """Replays of a graph, one set of buffers, a warm L2; older reports do not say so."""
+    """Graph replays, one set of buffers, a warm L2; older reports do not say so."""
     return (report.get("launch", "graph"), report.get("l2", "warm"), report.get("buffers", 1)) == ("graph", "warm", 1)
 
 
@@ -137,11 +137,11 @@ def roofline(name, chip, timed, counted):
 
 
 def rooflines(evidence, named):
-    """(chip, list of Roofline) of the cases of GPUs that are known; None where there are none."""
+    """(chip, list of Roofline) for the cases of known GPUs; None if there are none."""
     counted, found, chip = counted_rows(evidence), [], None
     for key, timed in timed_rows(evidence).items():
         known = chip_of(timed[0])
-        # CUDA cores serve f32: these roofs are not theirs.
+        # CUDA cores compute f32: these roofs do not apply.
         if known is None or timed[2] == "f32":
             continue
         chip = known

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`octavo check` on the GPU under the tools of compute-sanitizer.
+"""Runs `octavo check` on the GPU under the tools of compute-sanitizer.
 
 usage: sanitize.py --command build/octavo --json FILE [--cases N]
 """
@@ -17,7 +17,7 @@ TOOLS = ("memcheck", "initcheck", "synccheck")
 
 
 def errors_in(text):
-    """How many errors the sanitizer counted; None where it did not come to its summary."""
+    """The number of errors that the sanitizer counted; None if it did not reach its summary."""
     found = re.search(r"ERROR SUMMARY: (\d+) errors?", text)
     return int(found[1]) if found else None
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# setup.sh STAGE (demo, test, lint or fuzz): installs what the stage needs and the machine lacks.
-# As root with apt-get it installs; otherwise it prints the packages, and fails if a required one
-# is missing. When nothing is missing it does nothing and needs no network.
+# setup.sh STAGE (demo, test, lint or fuzz): installs the packages that the stage needs and the
+# machine lacks. As root with apt-get it installs; otherwise it prints the packages, and fails if a
+# required one is missing. If nothing is missing, it does nothing and needs no network.
 set -euo pipefail
 
 stage=${1:?usage: setup.sh demo|test|lint|fuzz}
@@ -12,7 +12,7 @@ case $stage in demo | test | lint | fuzz) ;; *)
 esac
 list=$(dirname "$0")/packages.txt
 
-# Looks for the thing itself, not for the package: it may have come some other way.
+# Looks for the program or header, not for the package: it may have been installed another way.
 present() {
   local kind=${1%%:*} what=${1#*:}
   case $kind in
@@ -27,7 +27,7 @@ present() {
   esac
 }
 
-# Sets missing_required and missing_optional to what this stage lacks.
+# Sets missing_required and missing_optional to the packages that this stage lacks.
 survey() {
   missing_required=() missing_optional=()
   local package package_stage need probe
@@ -52,7 +52,8 @@ if [[ $(id -u) == 0 ]] && command -v apt-get >/dev/null; then
   export DEBIAN_FRONTEND=noninteractive
   install() { apt-get install -y --no-install-recommends "$@" >/dev/null; }
   apt-get update >/dev/null || echo "The package lists could not be updated."
-  # One by one where all at once fails: a name this release does not have must not cost the rest.
+  # If installing all at once fails, installs one by one: an unknown package name must not block the
+  # others.
   install "${missing[@]}" ||
     for package in "${missing[@]}"; do install "$package" || true; done
   survey

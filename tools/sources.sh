@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# sources.sh: every C and C++ file of ours, one per line (tracked or not, but not ignored ones).
+# sources.sh: lists every C and C++ file of the repository, one per line (tracked or not, but not
+# ignored ones).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 find include src cli python tests tools examples bench -type f \

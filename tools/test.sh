@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# test.sh: all tests in the release build, then the rooms that the asan and tsan presets name
-# under the sanitizers. A failure does not stop the rest; what did not run is listed by name.
+# test.sh: runs all tests in the release build, then the modules that the asan and tsan presets name
+# under the sanitizers. A failure does not stop the rest; tests that did not run are listed by name.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
 
@@ -29,7 +29,7 @@ step() {
     not_run+=("$preset: $name")
   done < <(
     sed -nE 's/^[[:space:]]+[0-9]+ - (.*) \((Skipped|Disabled|Not Run)\)$/\1/p' "$log"
-    # Where ctest runs programs and not cases, those say it themselves.
+    # If ctest runs whole programs instead of single cases, the programs list them.
     [[ $preset != asan ]] ||
       sed -nE 's/^\[  SKIPPED \] (.*) \([0-9]+ ms\)$/\1/p' "$folder/Testing/Temporary/LastTest.log"
   )
@@ -37,7 +37,8 @@ step() {
 
 step release build
 step asan build-asan
-# Hundreds of calls in one thread after another: half of the time, and no thread is new in them.
+# This test makes hundreds of calls in one thread after another: it takes half of the time and
+# starts no new kind of thread.
 step tsan build-tsan -E EveryPrecisionAndGranularity
 
 printf '\n== summary\n'

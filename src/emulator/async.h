@@ -1,5 +1,5 @@
-// Operations that a thread starts and that end when the hardware pleases: TMA copies, bulk copies,
-// st.async, arrivals behind cp.async.
+// Operations that a thread starts and that complete at any later time: TMA copies, bulk copies,
+// st.async, mbarrier arrivals after cp.async.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace octavo::emulator {
 class SeededOrder;
 struct Thread;
 
-// What a thread has declared visible to another proxy, as an actor that others can know about.
+// What a thread has made visible to another proxy, as an actor in the clocks of others.
 struct Fences {
   Actor actor = kNobody;
   std::uint32_t until = 0;
@@ -25,14 +25,14 @@ class AsyncOperations {
   struct Operation {
     std::function<void()> perform;
     const Thread* thread = nullptr;
-    std::uint32_t group = 0;  // of bulk stores; 0: it completes on an mbarrier
+    std::uint32_t group = 0;  // of bulk stores; 0: completes on an mbarrier
   };
   void start(Operation operation) { in_flight_.push_back(std::move(operation)); }
   bool any() const { return !in_flight_.empty(); }
-  // The oldest, or any of them.
+  // Completes the oldest operation, or any one of them.
   void complete_oldest();
   void complete_any(SeededOrder& schedule);
-  // The bulk stores of a thread up to a group.
+  // Completes the bulk stores of a thread up to a group.
   void complete_groups(const Thread& thread, std::uint32_t last);
   void clear() { in_flight_.clear(); }
 
@@ -45,7 +45,7 @@ class AsyncOperations {
 // cp.async.bulk groups of a thread: its stores from shared memory.
 struct BulkGroups {
   Actor actor = kNobody;
-  std::uint32_t open = 1;  // the group that gets what is started
+  std::uint32_t open = 1;  // the group that new stores join
   std::uint32_t used = 0;  // the last group with a store in it
   std::uint32_t read = 0;  // groups up to here are known to have read their source
   Place last;              // the last store

@@ -14,16 +14,16 @@ struct Thread;
 struct Warp;
 
 struct NamedBarrier {
-  int expected = 0;  // threads; 0: nobody has come yet
+  int expected = 0;  // threads; 0: no thread has arrived yet
   int arrived = 0;
-  Place place;  // of the first to arrive
-  Clock clock;  // what the arrived know
+  Place place;  // of the first arrival
+  Clock clock;  // the joined knowledge of the arrived threads
   SharedClock last_joined;
   std::vector<Thread*> waiting;
 };
 
-// The whole warp arrives at barrier `id` of its CTA, which opens when `count` threads have.
-// wait: bar.sync; else bar.arrive. The lanes that wait are woken when the barrier opens.
+// The whole warp arrives at barrier `id` of its CTA, which opens when `count` threads have arrived.
+// wait: bar.sync, whose lanes are woken when the barrier opens; else bar.arrive.
 void arrive_at_barrier(Warp& warp, int id, int count, bool wait, Place place);
 
 // barrier.cluster: all threads of all CTAs of a cluster.
@@ -31,20 +31,20 @@ struct ClusterBarrier {
   int arrived = 0;
   std::uint32_t turn = 0;  // how often it has opened
   Clock clock;
-  SharedClock opened;  // what those knew who had arrived when it last did
+  SharedClock opened;  // the joined knowledge of the threads that had arrived when it last opened
   std::vector<Thread*> waiting;
 };
-// Where a thread stands with it.
+// A thread's position relative to the cluster barrier.
 struct ClusterTurn {
-  std::uint32_t arrived = 0;  // times
+  std::uint32_t arrived = 0;  // number of arrivals
   std::uint32_t waited = 0;
 };
 
-// Both by a whole warp. Without `release`, others learn that this CTA runs and which mbarriers it
-// has made ready, and nothing else.
+// A whole warp calls it. Without `release`, other CTAs only learn that this CTA runs and which
+// mbarriers it has made ready.
 void arrive_at_cluster(Warp& warp, bool release, Place place);
-void wait_for_cluster(Place place);  // by each thread
-// The barrier opens when all threads have arrived that have not ended.
+void wait_for_cluster(Place place);  // each thread calls it
+// The barrier opens when all threads that have not ended have arrived.
 void open_cluster_barrier(Machine& machine);
 
 }  // namespace octavo::emulator

@@ -8,7 +8,8 @@ void Knowledge::acquire(const SharedClock& clock) {
     shared_ = clock;
     return;
   }
-  // The lanes of a warp come with the same clock and take the same one: one of them computes it.
+  // The lanes of a warp arrive with the same clock and acquire the same one: one of them computes
+  // it.
   struct Last {
     SharedClock ours, theirs, both;
   };

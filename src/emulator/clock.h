@@ -1,9 +1,10 @@
-// What has happened before what: vector clocks.
+// Vector clocks: which operations happened before which.
 //
-// An actor is whoever does things in an order of its own: a thread, a thread's cp.async groups, its
-// proxy fences, its bulk groups, a warp's wgmma groups, an mbarrier's phases. Each numbers what it
-// does; a clock says, per actor, up to which number everything is known to have happened. An access
-// is (actor, number), and somebody may build on it if his clock has reached that number.
+// An actor is anything that performs operations in its own order: a thread, a thread's cp.async
+// groups, its proxy fences, its bulk groups, a warp's wgmma groups, an mbarrier's phases. Each
+// actor numbers its operations; a clock holds, per actor, the number up to which everything is
+// known to have happened. An access is (actor, number), and a thread may depend on it if the
+// thread's clock has reached that number.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +29,7 @@ class Clock {
     for (std::size_t i = 0; i < other.at_.size(); ++i)
       if (at_[i] < other.at_[i]) at_[i] = other.at_[i];
   }
-  // Whether everything that `other` knows is known here.
+  // Whether this clock knows everything that `other` knows.
   bool covers(const Clock& other) const {
     for (std::size_t i = 0; i < other.at_.size(); ++i)
       if (other.at_[i] > at(static_cast<Actor>(i))) return false;
@@ -40,7 +41,8 @@ class Clock {
 };
 using SharedClock = std::shared_ptr<const Clock>;
 
-// What a thread knows: a clock it shares with those it last met, and the little it learned since.
+// What a thread knows: a clock shared with the threads it last synchronised with, and what it has
+// learned since.
 class Knowledge {
  public:
   Knowledge() = default;
@@ -48,7 +50,7 @@ class Knowledge {
 
   Actor self() const { return self_; }
   std::uint32_t now() const { return now_; }
-  // What the thread does from here on is not covered by what it has told so far.
+  // Operations from here on are not covered by what the thread has released so far.
   void advance() { ++now_; }
 
   bool covers(Actor actor, std::uint32_t number) const {
@@ -67,9 +69,10 @@ class Knowledge {
       }
     own_.emplace_back(actor, number);
   }
-  // Takes over all that a clock knows. Threads that come from the same meeting share the result.
+  // Acquires everything that a clock knows. Threads that last synchronised together share the
+  // result.
   void acquire(const SharedClock& clock);
-  // Adds all that this thread knows, what it did itself included.
+  // Adds everything that this thread knows, including its own operations.
   void release_into(Clock& clock) {
     if (shared_) clock.join(*shared_);
     release_own_into(clock);
@@ -80,7 +83,7 @@ class Knowledge {
     advance();
   }
   const SharedClock& shared() const { return shared_; }
-  // For a meeting whose clock has all of this thread's knowledge.
+  // For a synchronisation whose clock includes all of this thread's knowledge.
   void replace(SharedClock clock) {
     shared_ = std::move(clock);
     own_.clear();

@@ -10,7 +10,7 @@
 namespace octavo::emulator {
 namespace {
 
-// Floats that differ by at most so many units in the last place; any NaN is any other.
+// Whether two floats differ by at most `ulps` units in the last place; all NaNs are equal.
 bool close(std::uint32_t a, std::uint32_t b, int ulps) {
   if (a == b) return true;
   if (ulps == 0) return false;
@@ -30,7 +30,7 @@ ConformanceResult conform(const ConformanceSet& set, const std::optional<GoldenS
   ConformanceResult result;
   result.name = set.name;
   std::vector<std::uint32_t> input = set.input, output(set.output_words, kUntouched);
-  // Tensor maps want 16 bytes, which a vector of words has from the allocator.
+  // Tensor maps need 16-byte alignment, which the allocator gives a vector of words.
   conformance::Params params = set.params;
   params.in = input.data();
   params.out = output.data();

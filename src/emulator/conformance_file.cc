@@ -1,4 +1,4 @@
-// The golden file, in and out.
+// Reads and writes the golden file.
 #include <fmt/format.h>
 
 #include <cstring>

@@ -18,7 +18,7 @@ using conformance::Mma;
 using conformance::Params;
 using conformance::Wgmma;
 
-// Numbers that follow from a name.
+// Random numbers that follow from a name.
 class Draw {
  public:
   explicit Draw(const std::string& name) {
@@ -42,8 +42,8 @@ class Draw {
   std::uint64_t state_ = 0xcbf29ce484222325u;
 };
 
-// Four bytes of a format. spread 0: near 1; 1: any finite number; 2: everything, NaN and infinities
-// too.
+// Four bytes of a format. spread 0: near 1; 1: any finite number; 2: any bits, including NaN and
+// infinities.
 std::uint32_t packed(Draw& draw, Number format, int spread) {
   if (format == Number::s8 || format == Number::u8) return draw.word();
   const int bytes = number_bytes(format), bits = bytes * 8;
@@ -63,7 +63,7 @@ std::uint32_t packed(Draw& draw, Number format, int spread) {
   return word;
 }
 
-// The recorder, which runs the kernels on a GPU, is built without what they need here.
+// The recorder runs the kernels on a GPU and is built without the emulator.
 #if defined(OCTAVO_RECORDER)
 #define OCTAVO_KERNEL_OF(...) fmt::format("conformance::{}", #__VA_ARGS__), nullptr
 #else
@@ -99,13 +99,13 @@ void add_arithmetic(std::vector<ConformanceSet>& sets) {
     set.ulps = ulps;
     sets.push_back(std::move(set));
   };
-  // Floats around a format's range, and the ties between its neighbours.
+  // Floats around a format's range, and the ties between its neighbouring values.
   const auto floats = [](int fraction, int low, int high) {
     return [=](Draw& draw, int i) {
       if (i % 8 == 0) return draw.word();
       const std::uint32_t x = draw.f32(low, high);
       const int drop = 23 - fraction;
-      if (i % 2 == 0) return (x >> drop << drop) | 1u << (drop - 1);  // a tie, where normal
+      if (i % 2 == 0) return (x >> drop << drop) | 1u << (drop - 1);  // a tie, if normal
       return i % 5 == 0 ? (x >> drop << drop) | ((1u << (drop - 1)) - 1) : x;
     };
   };
@@ -150,7 +150,7 @@ void add_arithmetic(std::vector<ConformanceSet>& sets) {
       0, any);
   add("cvt.rn.satfinite.e4m3x2.f16x2",
       {OCTAVO_KERNEL_OF(arithmetic<conformance::Function::e4m3x2_of_f16x2>)}, 0, any);
-  // Halves near 1 beside those of any size: sums that cancel, and that are rounded.
+  // FP16 values near 1 mixed with values of any size: some sums cancel, others are rounded.
   const auto halves = [](Draw& draw, int i) {
     return i % 4 == 0 ? draw.word() : packed(draw, Number::f16, 0);
   };
@@ -160,7 +160,7 @@ void add_arithmetic(std::vector<ConformanceSet>& sets) {
   add("fma.rn.sat.f16x2", {OCTAVO_KERNEL_OF(arithmetic<conformance::Function::fma_sat_f16x2>)}, 0,
       halves);
   add("max.f16x2", {OCTAVO_KERNEL_OF(arithmetic<conformance::Function::max_f16x2>)}, 0, any);
-  // Some that are equal in a half.
+  // Some inputs are equal in one half.
   add("setp.ge.f16x2", {OCTAVO_KERNEL_OF(arithmetic<conformance::Function::any_ge_f16x2>)}, 0,
       [](Draw& draw, int i) { return i % 4 == 0 ? 0xfc003c00u | draw.word() % 4 : draw.word(); });
   add("min.f32", {OCTAVO_KERNEL_OF(arithmetic<conformance::Function::min>)}, 0, with_nans);
@@ -171,7 +171,7 @@ void add_matrices(std::vector<ConformanceSet>& sets) {
     ConformanceSet set = make(name, "matrices", std::move(kernel), 32, 2048);
     Draw draw(name);
     for (int i = 0; i < 512; ++i) set.input.push_back(draw.word());
-    // Rows in any order, none twice: stores to one address would race.
+    // Rows in any order, none twice: two stores to one address would race.
     for (std::uint32_t i = 0; i < 32; ++i) set.input.push_back(i * 37 + 5);
     for (int i = 0; i < 128; ++i) set.input.push_back(draw.word());
     set.output_words = outputs;
@@ -369,7 +369,7 @@ void add_wgmma(std::vector<ConformanceSet>& sets) {
   OCTAVO_WGMMA_SET(e4m3_in_f16, k128, 16, N::e4m3, N::e4m3);
   OCTAVO_WGMMA_SET(s8, k128, 32, N::s8, N::s8);
   OCTAVO_WGMMA_SET(u8_s8, k128, 32, N::u8, N::s8);
-  // V as it stands: 64 columns of 128 bytes; 128 columns are two blocks of 32 keys.
+  // V as it is in memory: 64 columns of 128 bytes; 128 columns are two blocks of 32 keys.
   const Layout v64{"v.sw128", 1, 16, 1024, 32, 16, 1024, 2048, 4};
   const Layout v128{"v.sw128.n128", 1, 16, 1024, 32, 4096, 1024, 2048, 2};
   const Layout v_sw64{"v.sw64", 2, 16, 512, 32, 2048, 512, 1024, 2};

@@ -15,12 +15,12 @@ class CopyGroups {
   struct Copy {
     std::uint32_t offset = 0;
     const std::uint8_t* from = nullptr;
-    std::uint32_t bytes = 0, valid = 0;  // what is not valid becomes zero
+    std::uint32_t bytes = 0, valid = 0;  // invalid bytes become zero
     std::uint32_t number = 0;
     bool done = false;
   };
 
-  // Copies are numbered from 1 on, as their actor's clock counts them.
+  // Copies are numbered from 1, as in their actor's clock.
   std::uint32_t last() const { return last_; }
   std::uint32_t add(Copy copy) {
     copy.number = ++last_;
@@ -28,16 +28,16 @@ class CopyGroups {
     return last_;
   }
   void commit() { ends_.push_back(last_); }
-  // Whether any copy would be waited for.
+  // Whether a wait would have anything to wait for.
   bool would_wait(std::uint32_t pending) const {
     return !pending_.empty() && ends_.size() > pending &&
            pending_.front().number <= ends_[ends_.size() - 1 - pending];
   }
-  // Completes all but the newest `pending` groups, and says which copy is the last of them.
+  // Completes all but the newest `pending` groups, and returns the number of the last copy of them.
   std::uint32_t wait(std::uint32_t pending, SharedMemory& shared);
   // Completes the copies up to a number, committed or not.
   void complete_to(std::uint32_t number, SharedMemory& shared);
-  // Completes one copy, anyone: the ISA orders none of them before its group is waited for.
+  // Completes any one copy: the ISA does not order copies before their group is waited for.
   void complete_one(std::uint32_t which, SharedMemory& shared);
   std::uint32_t in_flight() const { return static_cast<std::uint32_t>(pending_.size()); }
 

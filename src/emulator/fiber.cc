@@ -7,12 +7,12 @@
 namespace octavo::emulator {
 namespace {
 
-// A kernel's fragments and partial results live here: at most 255 registers' worth of them on a
-// GPU, several times that in a compiler's frames. Pages are taken when touched.
+// The stack holds a kernel's fragments and partial results: at most 255 registers of them on a GPU,
+// several times that in a CPU compiler's frames. Pages are allocated when touched.
 constexpr std::size_t kStackBytes = std::size_t{256} << 10;
 constexpr std::size_t kGuardBytes = 4096;
 
-// What Boost.Context asks for stacks; refers to the pool.
+// The stack allocator interface of Boost.Context; refers to the pool.
 struct PoolAllocator {
   StackPool* pool;
   boost::context::stack_context allocate() { return pool->allocate(); }

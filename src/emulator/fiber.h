@@ -1,5 +1,5 @@
-// A thread of the GPU as a fiber of the CPU: code with a stack of its own that can be left at any
-// call and resumed there. Boost.Context switches in some ten nanoseconds.
+// A GPU thread as a CPU fiber: code with its own stack that can suspend at any call and resume
+// there. Boost.Context switches in some ten nanoseconds.
 #pragma once
 
 #include <boost/context/fiber.hpp>
@@ -10,7 +10,7 @@
 
 namespace octavo::emulator {
 
-// Stacks, kept for the next CTA: their pages have been touched already.
+// A pool of stacks, reused by the next CTA because their pages have already been touched.
 class StackPool {
  public:
   StackPool() = default;
@@ -29,14 +29,14 @@ class Fiber {
  public:
   // Runs `body` at the first resume.
   void start(StackPool& stacks, std::function<void()> body);
-  // Runs the body until it leaves or ends.
+  // Runs the body until it suspends or ends.
   void resume() { inside_ = std::move(inside_).resume(); }
-  // From inside the body: back to who resumed it.
+  // Called inside the body: returns to the caller of resume().
   void leave() { outside_ = std::move(outside_).resume(); }
   // Ends a body that will not be resumed: its stack is unwound.
   void abandon() { inside_ = boost::context::fiber(); }
   bool ended() const { return !inside_; }
-  // That the caller is inside the body.
+  // Whether the caller is inside the body.
   bool running() const { return static_cast<bool>(outside_); }
 
  private:

@@ -16,7 +16,7 @@ void GlobalMemory::add(const Tensor& t) {
   region.begin = reinterpret_cast<std::uintptr_t>(t.data);
   region.end = region.begin + static_cast<std::size_t>(last + 1) * t.element_bytes;
   region.use = t.use;
-  if (elements != last + 1) {  // gaps, or rows that share their bytes
+  if (elements != last + 1) {  // gaps, or rows that share bytes
     region.owned.assign(region.end - region.begin, false);
     for (std::int64_t a = 0; a < t.shape[0]; ++a)
       for (std::int64_t b = 0; b < t.shape[1]; ++b)

@@ -1,7 +1,7 @@
-// Global memory as a kernel may touch it: named tensors, byte by byte.
+// The global memory that a kernel may access: named tensors, checked byte by byte.
 //
-// A tensor with gaps between its rows owns the rows and not the gaps: each byte of its extent has a
-// bit that says so.
+// A tensor with gaps between its rows owns the rows and not the gaps: a bitmap has one bit for each
+// byte of its extent.
 #pragma once
 
 #include <array>
@@ -28,9 +28,9 @@ class GlobalMemory {
   void add(const Tensor& tensor);
   void add_array(std::string name, const void* data, std::size_t bytes, Use use);
 
-  // Why these bytes may not be accessed so; empty: they may.
+  // Why these bytes may not be accessed this way; empty: they may.
   std::string refuse(const void* data, std::size_t bytes, Use use) const;
-  // The tensor that an address is in or near, and the distance from its first byte.
+  // The tensor that contains or is nearest to an address, and the distance from its first byte.
   std::string describe(const void* data) const;
 
  private:

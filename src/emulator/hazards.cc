@@ -30,7 +30,7 @@ std::string subject(const Machine& machine, const Access& access) {
   return "nobody";
 }
 
-// What would have put `earlier` before the thread's access.
+// The synchronisation that would have ordered `earlier` before the thread's access.
 std::string missing(const Machine& machine, const Access& earlier, const Thread& later) {
   const Machine::ActorInfo& actor = machine.actor(earlier.actor);
   const Thread& owner = *actor.thread;

@@ -1,4 +1,4 @@
-// Words for two accesses to the same shared bytes that nothing orders.
+// Descriptions of two unordered accesses to the same shared bytes.
 #pragma once
 
 #include <cstdint>

@@ -9,7 +9,7 @@
 namespace octavo::emulator {
 namespace {
 
-// A launch and everything it does stay on one thread of the CPU.
+// A launch runs entirely on one CPU thread.
 thread_local Thread* current = nullptr;
 
 }  // namespace
@@ -26,7 +26,7 @@ std::string describe(const Thread& t) {
 Machine::Machine(const Launch& launch, const GlobalMemory& global, const Settings& settings)
     : launch_(launch), global_(global), settings_(settings), schedule_(settings.seed) {
   measures_.on = settings.measure;
-  // Registers are handed out to groups of four warps, eight at a time.
+  // Registers are allocated to groups of four warps, eight at a time.
   constexpr int kRegisterFile = 65536;
   const int warps = (launch_.threads / kWarpSize + 3) / 4 * 4;
   if (launch_.registers == 0)
@@ -82,7 +82,7 @@ void Machine::find(Hazard hazard, Place place, std::string text, std::string add
                .text = std::move(text)});
   if (!report_.full() && !settings_.mutant) return;
   stopped_ = true;
-  // What a thread has read wrongly may keep it in a loop for ever.
+  // A thread that has read a wrong value may loop forever, so it stops here.
   if (current != nullptr && current->fiber.running()) leave_for_good(place);
 }
 
@@ -188,7 +188,8 @@ void Machine::end_thread(Thread& t) {
   if (launch_.cluster > 1) open_cluster_barrier(*this);
   if (t.cta->running > 0) return;
   end_warpgroups(*t.cta);
-  // Whoever reached into this CTA must be known to be done by somebody who stayed until then.
+  // For every access to this CTA from another, a thread that ran until the end must know that it is
+  // complete.
   for (const auto& [accessor, access] : t.cta->remote) {
     const bool known = std::any_of(
         t.cta->threads.begin(), t.cta->threads.end(),
@@ -221,7 +222,7 @@ bool Machine::run_by_seed() {
       if (warp.runnable != 0) ready.push_back(&warp);
   if (ready.empty()) return false;
   Warp& warp = *ready[schedule_.below(static_cast<std::uint32_t>(ready.size()))];
-  // A warp keeps its turn for a while: lanes that take turns at every instruction find no more.
+  // A warp keeps its turn for a while: switching after every instruction finds no more hazards.
   for (std::uint32_t turns = 1 + schedule_.below(256); turns > 0 && warp.runnable != 0; --turns) {
     std::uint32_t lanes = warp.runnable;
     for (std::uint32_t skip = schedule_.below(static_cast<std::uint32_t>(std::popcount(lanes)));
@@ -250,7 +251,7 @@ void Machine::run_cluster() {
   while (!stopped_ && !all_done()) {
     const bool ran = schedule_.seeded() ? run_by_seed() : run_in_turn();
     if (ran || stopped_) continue;
-    // Nobody can run: now at the latest, what is in flight arrives.
+    // No thread can run, so an operation in flight must complete now.
     if (async_.any()) {
       if (schedule_.seeded())
         async_.complete_any(schedule_);

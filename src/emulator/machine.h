@@ -1,10 +1,10 @@
-// The machine: a launch is run cluster by cluster, each CTA a set of fibers on the calling thread.
+// The machine: it runs a launch cluster by cluster, each CTA a set of fibers on the calling thread.
 //
-// A thread runs until it waits: for its warp (every .sync and .aligned instruction is a meeting of
-// 32 lanes, and the last to arrive does the work of all), for a barrier, for an mbarrier. Without a
-// seed warps run in turn and copies complete as late as somebody's wait allows; with one, warps,
-// lanes and completions come in the seed's order. Hazards are found from what happened before what
-// (clock.h), not from what the order brought to light.
+// A thread runs until it waits: for its warp (every .sync and .aligned instruction synchronises 32
+// lanes, and the last to arrive does the work of all), for a barrier, or for an mbarrier. Without a
+// seed, warps run in turn and copies complete as late as a wait allows; with a seed, warps, lanes
+// and completions come in a random order. Hazards are found from the happens-before order
+// (clock.h), not from the results of one execution order.
 #pragma once
 
 #include <array>
@@ -37,12 +37,12 @@ inline constexpr int kWarpSize = 32;
 struct Cta;
 struct Warp;
 
-// Why a thread does not run.
+// The reason why a thread does not run.
 struct Wait {
   enum class For : std::uint8_t { nothing, warp, barrier, mbarrier, cluster, registers };
   For what = For::nothing;
   Place place;
-  std::uint32_t object = 0;  // a barrier's number, an mbarrier's address, registers a thread
+  std::uint32_t object = 0;  // a barrier's index, an mbarrier's address, or registers per thread
   std::uint32_t parity = 0;
 };
 
@@ -58,15 +58,15 @@ struct Thread {
   Knowledge known;
   CopyGroups copies;
   BulkGroups bulk;
-  // What this thread did up to that number, the async proxy sees: fence.proxy.async for its writes,
-  // fence.mbarrier_init for the mbarriers it initialised.
+  // fence.proxy.async makes this thread's writes up to that number visible to the async proxy, and
+  // fence.mbarrier_init the mbarriers it initialised.
   Fences proxy_fences, init_fences;
-  bool barrier_opened = false;  // the one it came to last
-  const char* spare = nullptr;  // what it says about its next call
+  bool barrier_opened = false;  // the barrier it last arrived at has opened
+  const char* spare = nullptr;  // the reason given for its next call
   ClusterTurn cluster_turn;
   Fiber fiber;
 
-  // An access of this thread, by an instruction that is complete when it returns.
+  // An access of this thread by an instruction that is complete when it returns.
   By by(Place place) const { return {this, {known.self(), known.now(), place}, Proxy::generic}; }
 };
 
@@ -76,13 +76,13 @@ struct Warp {
   std::array<Thread*, kWarpSize> lanes{};
   std::uint32_t runnable = 0;  // a bit per lane
   std::uint32_t done = 0;
-  // The instruction that lanes have come to and others have not.
+  // The instruction that some lanes have reached and others have not.
   Place meeting;
   std::uint32_t met = 0;
   std::array<void*, kWarpSize> arguments{};
-  std::vector<std::shared_ptr<PastWait>> past_waits;  // since it last met
+  std::vector<std::shared_ptr<PastWait>> past_waits;  // since the warp last synchronised
   WgmmaQueue wgmma;
-  int registers = 0;  // a thread, as setmaxnreg left them
+  int registers = 0;  // per thread, as set by setmaxnreg
 };
 
 struct Cta {
@@ -93,30 +93,30 @@ struct Cta {
   SharedMemory shared;
   std::vector<std::unique_ptr<Thread>> threads;
   std::vector<Warp> warps;
-  std::vector<WarpgroupCourse> warpgroups;
+  std::vector<WarpgroupHistory> warpgroups;
   std::array<NamedBarrier, 16> barriers;
   std::map<std::uint32_t, Mbarrier> mbarriers;  // by offset
   int running = 0;                              // threads that have not ended
   int free_registers = 0;
   std::map<Actor, Access> remote;  // the last access of each actor of another CTA
-  Actor started = kNobody;         // what a cluster barrier tells of this CTA
+  Actor started = kNobody;         // the actor that a cluster barrier releases for this CTA
 };
 
 struct Launch {
   std::string kernel;  // for reports
   int arch = 89;
-  std::int64_t blocks = 1;  // a multiple of the cluster
+  std::int64_t blocks = 1;  // a multiple of the cluster size
   int cluster = 1;
   int threads = kWarpSize;
   std::uint32_t smem_bytes = 0;
-  int registers = 0;            // a thread; 0: as many as the register file allows
+  int registers = 0;            // per thread; 0: as many as the register file allows
   bool programmatic = false;    // the launch may start before the grid it depends on has ended
   std::function<void()> entry;  // what each thread runs
 };
 
 struct Settings {
   std::optional<std::uint64_t> seed;  // of the schedule
-  std::optional<Place> mutant;        // this call does nothing; ends with the first finding
+  std::optional<Place> mutant;        // this call is disabled; the run ends with the first finding
   bool measure = false;
 };
 
@@ -125,36 +125,36 @@ class Machine {
   Machine(const Launch& launch, const GlobalMemory& global, const Settings& settings);
   ~Machine();
 
-  // Runs the grid, or as far as it gets.
+  // Runs the grid, or stops at the first fatal finding.
   void run();
 
   const Report& report() const { return report_; }
   const Measures& measures() const { return measures_; }
-  // Calls that can be switched off, each once, in the order they were first met.
+  // Calls that can be disabled, each once, in the order of their first use.
   struct CallUse {
     Place place;
-    std::int64_t times = 0;       // called by a thread
-    std::int64_t useful = 0;      // of those, how often anything was in flight for it to act on
-    const char* spare = nullptr;  // why nothing notices when it is switched off
+    std::int64_t times = 0;       // calls by threads
+    std::int64_t useful = 0;      // calls during which an operation was in flight for it to act on
+    const char* spare = nullptr;  // why no test fails when it is disabled
   };
   const std::vector<CallUse>& calls() const { return calls_; }
 
-  // --- For the instructions.
+  // --- Interface for the instructions.
   const Launch& launch() const { return launch_; }
   const GlobalMemory& global() const { return global_; }
   Measures& measures() { return measures_; }
-  // Whether this call is the one that is switched off. `useful`: it has something to do.
+  // Whether this call is the disabled one. `useful`: it has something to do.
   bool mutated(Place place, bool useful = true);
-  // `who`: where it is not the thread that runs.
+  // `who`: the thread, if it is not the running one.
   void find(Hazard hazard, Place place, std::string text, std::string address = "",
             Place other = {}, const Thread* who = nullptr);
-  // The same, and nothing more is run: the calling thread does not come back from this.
+  // The same, and stops the machine: the call does not return.
   [[noreturn]] void stop(Hazard hazard, Place place, std::string text, std::string address = "");
-  // The calling thread waits until somebody wakes it.
+  // The calling thread waits until another wakes it.
   void block(const Wait& wait);
   void wake(Thread& thread);
 
-  // Somebody who acts in an order of his own.
+  // The kinds of actors.
   enum class Acts : std::uint8_t { thread, cp_async, fence, bulk, mbarrier, wgmma, grid, cta };
   struct ActorInfo {
     Acts acts = Acts::thread;
@@ -163,9 +163,9 @@ class Machine {
   };
   Actor new_actor(Acts acts, const Thread* thread, std::uint32_t address = 0);
   const ActorInfo& actor(Actor actor) const { return actors_[actor]; }
-  // Whether the writer of `written` made it visible to the async proxy, as far as `known` reaches.
+  // Whether a fence known to `known` made `written` visible to the async proxy.
   bool fenced(const Access& written, const Knowledge& known) const;
-  // The same of an mbarrier's initialisation.
+  // The same for an mbarrier's initialisation.
   bool init_fenced(const Access& init, const Knowledge& known) const;
 
   std::vector<std::unique_ptr<Cta>>& ctas() { return ctas_; }
@@ -202,13 +202,13 @@ class Machine {
   bool stopped_ = false;
 };
 
-// The thread that runs now.
+// The running thread.
 Thread& self();
 
 std::string describe(const Thread& thread);
 
-// Meeting of a warp: called by each lane with its own arguments; `execute(warp, arguments)` is
-// called once, by the last to arrive.
+// Synchronises a warp: each lane calls it with its own arguments; the last lane to arrive calls
+// `execute(warp, arguments)` once.
 void arrive_at(Place place, void* arguments);
 bool last_of_warp();
 void finish_meeting();

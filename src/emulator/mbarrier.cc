@@ -10,8 +10,8 @@
 namespace octavo::emulator {
 namespace {
 
-// A wait goes by the parity of phases: one that may come after the next phase has ended too would
-// wait for yet another.
+// A wait names the parity of a phase. If the thread could still be waiting when the next phase has
+// ended too, it would wait for a third one.
 void check_past_waits(Thread& thread, const MbarrierAt& at, Place place) {
   const Mbarrier& b = *at.barrier;
   for (const auto& wait : b.seen)
@@ -87,7 +87,8 @@ MbarrierAt mbarrier_at(Thread& thread, Place place, std::uint32_t address, Reach
   if (entry == found->cta->mbarriers.end())
     machine.stop(Hazard::mbarrier_misuse, place, "it was not initialised, or is no more", where());
   Mbarrier& b = entry->second;
-  // From afar the initialisation needs its fence, which tells at once that it happened.
+  // From another CTA or the async proxy, the initialisation must have been fenced; the fence also
+  // proves that it happened.
   const bool fenced = machine.init_fenced(b.init, thread.known);
   const bool known = fenced || thread.known.covers(b.init.actor, b.init.number);
   if (!known || (reach == Reach::far && !fenced))

@@ -9,7 +9,7 @@ namespace {
 constexpr std::uint32_t kBanks = 32;
 
 // Wavefronts of lanes [first, last) that access shared memory together: each bank serves one word
-// at a time, to however many lanes.
+// at a time, to any number of lanes.
 template <class Address>
 std::int64_t wavefronts(const Address* addresses, std::uint32_t lanes, std::uint32_t bytes,
                         int first, int last) {

@@ -1,10 +1,10 @@
-// What a kernel asks of the memory system and the units, counted: bank conflicts, sectors, tensor
-// and exponential instructions.
+// Counts a kernel's use of the memory system and the execution units: bank conflicts, sectors,
+// tensor and exponential instructions.
 //
-// Loads and stores of single threads are put together again into what the warp executed: between
-// two meetings of a warp, the n-th time a lane comes to a line belongs with the n-th time of the
-// others. That is exact where lanes leave a loop early, and wrong only for lanes that skip one
-// iteration and take the next.
+// Loads and stores of single threads are regrouped into warp instructions: between two
+// synchronisations of a warp, the n-th access of a lane at a line belongs with the n-th access of
+// the other lanes. That is exact if lanes leave a loop early, and wrong only for lanes that skip
+// one iteration and execute the next.
 #pragma once
 
 #include <array>
@@ -27,7 +27,7 @@ class Measures {
   };
   struct Count {
     const char* instruction = "";
-    std::int64_t times = 0;  // by warps for tensor instructions, by threads for others
+    std::int64_t times = 0;  // per warp for tensor instructions, per thread for others
   };
 
   bool on = false;
@@ -36,9 +36,9 @@ class Measures {
   // One lane's part of a warp's access. `warp` is unique in the cluster.
   void access(int warp, int lane, Place place, bool shared, std::uint64_t address,
               std::uint32_t bytes);
-  // A whole warp's access of 16-byte rows to shared memory, eight at a time.
+  // A whole warp's access to 16-byte rows of shared memory, eight at a time.
   void rows(Place place, const std::uint32_t* addresses, int count);
-  // The warp has met: what its lanes do from here on is a new instruction.
+  // The warp has synchronised: later accesses of its lanes belong to a new instruction.
   void flush(int warp);
 
   const std::vector<Line>& lines() const { return lines_; }

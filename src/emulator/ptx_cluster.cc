@@ -1,4 +1,4 @@
-// device/ptx/cluster.cuh and fence.cuh, defined.
+// Emulation of device/ptx/cluster.cuh and fence.cuh.
 #include <cstring>
 
 #include "device/ptx/cluster.cuh"

@@ -1,4 +1,4 @@
-// device/ptx/math.cuh, defined: arithmetic of one thread.
+// Emulation of device/ptx/math.cuh: arithmetic of one thread.
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -14,7 +14,7 @@ namespace {
 using emulator::canonical;
 using emulator::self;
 
-// .ftz: denormals count as zeros, on the way in and on the way out.
+// .ftz: denormal inputs and results become zero.
 float flushed(float x) { return std::fpclassify(x) == FP_SUBNORMAL ? std::copysign(0.0f, x) : x; }
 u32 pair(u32 low, u32 high, int bits) { return low | high << bits; }
 
@@ -24,7 +24,7 @@ float exp2_approx(float x) {
   self().machine->measures().count("ex2");
   return flushed(std::exp2(flushed(x)));
 }
-// The chip cuts off what FP16 does not hold: all that were recorded are so, to the bit.
+// The chip truncates to FP16: this holds for every recorded value, to the bit.
 u32 exp2_approx_f16x2(u32 x) {
   self().machine->measures().count("ex2.f16x2");
   const auto half = [](u32 bits) -> u32 {
@@ -39,14 +39,14 @@ u32 exp2_approx_f16x2(u32 x) {
 }
 float log2_approx(float x) { return std::log2(flushed(x)); }
 float reciprocal_approx(float x) { return flushed(1.0f / flushed(x)); }
-// A NaN that arithmetic makes is always the same one.
+// Arithmetic always produces the same NaN.
 float fused_multiply_add(float a, float b, float c) { return canonical(std::fma(a, b, c)); }
 float fma_sat_f32(float a, float b, float c) {
   const float sum = std::fma(a, b, c);
   return sum > 0 ? std::min(sum, 1.0f) : 0.0f;
 }
 float abs_f32(float x) { return std::fabs(x); }
-// Not std::fmax alone: there a signalling NaN wins over a number.
+// Not std::fmax alone, which returns a signalling NaN instead of the number.
 float max_f32(float a, float b) {
   if (std::isnan(a)) return canonical(b);
   return std::isnan(b) ? a : std::fmax(a, b);
@@ -56,7 +56,7 @@ float min_f32(float a, float b) {
   return std::isnan(b) ? a : std::fmin(a, b);
 }
 
-// A NaN becomes the canonical one of the format, as the instruction has it.
+// A NaN becomes the canonical NaN of the format, as in the instruction.
 u32 f16x2_from_f32(float low, float high) {
   const auto half = [](float x) -> u32 { return std::isnan(x) ? 0x7fff : f16_from_f32(x); };
   return pair(half(low), half(high), 16);
@@ -97,7 +97,7 @@ u32 by_halves(u32 a, u32 b, u32 c, const Half& half) {
   return pair(half(wide(a), wide(b), wide(c)), half(wide(a >> 16), wide(b >> 16), wide(c >> 16)),
               16);
 }
-// Rounded to odd: what is rounded again, to fewer bits, comes out as if it had been rounded once.
+// Rounded to odd, so that rounding again to fewer bits gives the same result as rounding once.
 template <class Float, class Bits>
 Float to_odd(Float rounded, double missing) {
   const bool odd = (std::bit_cast<Bits>(rounded) & 1) != 0;
@@ -140,7 +140,7 @@ bool any_ge_f16x2(u32 a, u32 b) {
 }
 
 u32 sub_f16x2(u32 a, u32 b) {
-  // Exact in float, so rounded once.
+  // The sum is exact in float, so it is rounded once.
   const auto half = [](u32 x, u32 y) -> u32 {
     const float d = f32_from_f16(static_cast<u16>(x)) - f32_from_f16(static_cast<u16>(y));
     return std::isnan(d) ? 0x7fff : f16_from_f32(d);

@@ -1,4 +1,4 @@
-// device/ptx/mbarrier.cuh, defined.
+// Emulation of device/ptx/mbarrier.cuh.
 #include <fmt/format.h>
 
 #include "device/ptx/mbarrier.cuh"
@@ -99,7 +99,7 @@ void mbarrier_arrive_expect_tx_remote(u32 remote, u32 bytes, Site site) {
   emulator::mbarrier_arrive(t, at, place);
 }
 
-// Switched off it says yes, and nothing was waited for.
+// If disabled, it returns true without having waited.
 bool mbarrier_test(u32 bar, u32 parity, Site site) {
   Thread& t = self();
   const Place place{"mbarrier.test_wait", site};
@@ -107,7 +107,7 @@ bool mbarrier_test(u32 bar, u32 parity, Site site) {
   return emulator::mbarrier_test(mbarrier_at(t, place, bar, Reach::near), parity, place);
 }
 
-// A phase that is not over is waited for: a thread that polls has nothing better to do.
+// Waits for the end of the phase, because a polling thread would do nothing else.
 bool mbarrier_try_wait(u32 bar, u32 parity, Site site) {
   mbarrier_wait(bar, parity, site);
   return true;

@@ -1,4 +1,4 @@
-// device/ptx/memory.cuh and stmatrix.cuh, defined: loads, stores, matrices, cp.async.
+// Emulation of device/ptx/memory.cuh and stmatrix.cuh: loads, stores, matrices, cp.async.
 #include <cstring>
 
 #include "device/ptx/memory.cuh"
@@ -30,7 +30,7 @@ struct MatrixLane {
   u32 address;
 };
 
-// Lane 8i + j has the address of row j of matrix i.
+// Lane 8i + j supplies the address of row j of matrix i.
 template <int kMatrices, bool kTransposed>
 void load_matrices(const char* name, u32 (&r)[kMatrices], u32 address, Site site) {
   const Place place{name, site};
@@ -59,7 +59,7 @@ void load_matrices(const char* name, u32 (&r)[kMatrices], u32 address, Site site
   });
 }
 
-// The inverse: lane l gives words (l % 4) * 2 and the next of row l / 4.
+// The inverse: lane l supplies words (l % 4) * 2 and the next of row l / 4.
 struct StoredLane {
   Thread* thread;
   const u32* r;
@@ -105,7 +105,7 @@ void copy_async(const char* name, u32 dst, const void* src, u32 bytes, bool exis
     machine.measures().access(t.warp->index, t.lane, place, false,
                               reinterpret_cast<std::uintptr_t>(src), bytes);
   if (t.copies.actor == kNobody) t.copies.actor = machine.new_actor(Machine::Acts::cp_async, &t);
-  // Written from now on, until somebody has waited.
+  // The destination is being written from now until a wait.
   const u32 number =
       t.copies.add({*offset, static_cast<const u8*>(src), bytes, exists ? bytes : 0});
   t.cta->shared.write({&t, {t.copies.actor, number, place}, Proxy::generic}, *offset, bytes);
@@ -176,7 +176,7 @@ void stmatrix_x2(u32 address, const u32 (&r)[2], Site site) {
 void cp_async_16(u32 dst, const void* src, bool exists, Site site) {
   copy_async("cp.async.cg", dst, src, 16, exists, site);
 }
-u64 l2_evict_last() { return 2; }  // nothing is ever evicted here
+u64 l2_evict_last() { return 2; }  // the emulator never evicts anything
 void cp_async_16_hinted(u32 dst, const void* src, bool exists, u64 /*policy*/, Site site) {
   copy_async("cp.async.cg", dst, src, 16, exists, site);
 }
@@ -189,7 +189,7 @@ template void cp_async_narrow<8>(u32, const void*, bool, Site);
 
 void cp_async_commit(Site site) {
   Thread& t = self();
-  // An empty group counts among the others, but not where there never was a copy.
+  // An empty group counts among the others, but not if there has never been a copy.
   if (!t.machine->mutated({"cp.async.commit_group", site}, t.copies.last() > 0)) t.copies.commit();
 }
 template <int kPending>
@@ -240,7 +240,7 @@ void store_global_f32(float* p, float x, Site site) {
   store_global({"st.global.b32", site}, p, &x, 4);
 }
 
-// Nothing comes between the two: threads give way to others at barriers alone.
+// Atomic because threads are only switched at barriers.
 void atomic_max(float* p, u32 x, Site site) {
   const Place place{"red.relaxed.gpu.global.max.u32", site};
   u32 there = 0;

@@ -1,4 +1,4 @@
-// device/ptx/mma.cuh, defined: mma.sync, from fragments to fragments.
+// Emulation of device/ptx/mma.cuh: mma.sync on fragments.
 #include <algorithm>
 #include <cstring>
 
@@ -25,12 +25,13 @@ struct MmaLane {
 template <class Accumulator>
 using MmaLanes = std::array<MmaLane<Accumulator>*, kWarpSize>;
 
-// sm_90 has no FP8 mma.sync: the bytes become halves and take two steps of 16, first the first two
-// of every four, then the others; the accumulator is added to their sum afterwards, and rounded.
+// sm_90 has no FP8 mma.sync: the 8-bit values are converted to FP16 and take two steps of 16, first
+// the first two of every four, then the others. The accumulator is added to their sum afterwards,
+// and rounded.
 constexpr int paired_place(int k) { return k % 4 / 2 * 16 + k / 4 * 2 + k % 2; }
 
-// The layouts at the head of mma.cuh: 32-bit word w of lane (g, t) of A holds row g + 8 (w % 2) and
-// the 4 bytes at 4t + 16 (w / 2) of the 32 bytes of k; of B column g, bytes 4t + 16 w.
+// The layouts documented in mma.cuh: 32-bit word w of lane (g, t) of A holds row g + 8 (w % 2) and
+// the 4 bytes at 4t + 16 (w / 2) of the 32 bytes of k; that of B holds column g, bytes 4t + 16 w.
 template <class Tile>
 void unpack(Number format, bool paired, u32 word, Tile& to, int at, int k, int stride) {
   const int bytes = number_bytes(format);
@@ -42,7 +43,7 @@ void unpack(Number format, bool paired, u32 word, Tile& to, int at, int k, int s
   }
 }
 
-// A warp multiplies the same A with one B after the other: it is taken apart once.
+// A warp multiplies the same A with one B after the other, so A is decoded once.
 template <class Lanes>
 const TileA& gather_a(const Lanes& lanes, Number format, bool paired) {
   struct Last {
@@ -133,7 +134,7 @@ void mma_m16n8k16_f16(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2], const
                       Site site) {
   mma("mma.m16n8k16.f16", Number::f16, Number::f16, MmaLane<float>{d, a, b, c}, site);
 }
-// Halves in and out: d[0] has row g, d[1] row g + 8, two columns each.
+// FP16 inputs and outputs: d[0] holds row g, d[1] row g + 8, two columns each.
 void mma_m16n8k16_f16_in_f16(u32 (&d)[2], const u32 (&a)[4], const u32 (&b)[2], const u32 (&c)[2],
                              Site site) {
   float wide[4], result[4];

@@ -1,4 +1,4 @@
-// device/ptx/rounded.cuh and vector_memory.cuh, defined. The build fuses nothing.
+// Emulation of device/ptx/rounded.cuh and vector_memory.cuh. The build does not contract to FMA.
 #include <cmath>
 
 #include "device/ptx/rounded.cuh"

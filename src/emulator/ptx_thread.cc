@@ -1,4 +1,4 @@
-// device/ptx/thread.cuh and term.cuh, defined: who a thread is, barriers, shuffles, votes.
+// Emulation of device/ptx/thread.cuh and term.cuh: thread indices, barriers, shuffles, votes.
 #include "device/ptx/term.cuh"
 #include "device/ptx/thread.cuh"
 #include "emulator/machine.h"

@@ -1,4 +1,4 @@
-// device/ptx/tma.cuh, defined: tiled and plain bulk copies.
+// Emulation of device/ptx/tma.cuh: tiled and plain bulk copies.
 #include <fmt/format.h>
 
 #include <cstring>
@@ -37,15 +37,15 @@ Box box_of(Thread& t, Place place, const TensorMap* map, const i32* at, u32 rank
     box.at[i] = at[i];
     box.bytes *= box.map.box[i];
   }
-  // An H200 answers with an illegal instruction.
+  // An H200 reports an illegal instruction.
   if (static_cast<i64>(box.at[0]) * box.element % 16 != 0)
     t.machine->stop(Hazard::misaligned, place,
                     "rows of a box start at a multiple of 16 bytes of the tensor's");
   return box;
 }
 
-// visit(offset of 16 bytes in the tile, global address or null where outside, bytes inside): rows
-// are whole chunks, and only the innermost dimension can end inside one.
+// visit(offset of 16 bytes in the tile, global address or null if outside, bytes inside): rows are
+// whole chunks, and only the innermost dimension can end inside one.
 template <class Visit>
 void for_each_chunk(const Box& box, const Visit& visit) {
   const TensorMapFields& m = box.map;
@@ -69,7 +69,7 @@ void for_each_chunk(const Box& box, const Visit& visit) {
   }
 }
 
-// Global addresses that the box reaches, for the bounds.
+// Checks the bounds of the global addresses that the box covers.
 void check_global(Place place, const Box& box, GlobalMemory::Use use) {
   for_each_chunk(box, [&](u32, const u8* from, i64 first, i64 end) {
     const i64 low = first < 0 ? 0 : first, high = first + 16 < end ? first + 16 : end;
@@ -134,11 +134,11 @@ void empty_tile(const Box& box, const u8* tile, u32 address, bool reduce) {
   });
 }
 
-// The bytes that a tile occupies: swizzled, they lie inside the same 128-byte rows.
+// A tile occupies whole 128-byte rows: swizzling moves bytes only inside them.
 constexpr u32 kTileAlignment = 128;
 
-// A copy into shared memory of `at.cta` that completes on an mbarrier there: what it writes is an
-// act of the mbarrier's current phase.
+// A copy into the shared memory of `at.cta` that completes on an mbarrier there: its writes are
+// operations of the mbarrier's current phase.
 template <class Perform>
 void start_copy(Thread& t, Place place, const SharedAt& to, const MbarrierAt& bar, u32 bytes,
                 const Perform& perform) {
@@ -177,7 +177,7 @@ void load(const char* name, u32 to, const TensorMap* map, u32 bar, const i32* at
   }
 }
 
-// What a bulk store reads belongs to the open group of its thread.
+// The reads of a bulk store belong to the open group of its thread.
 template <class Perform>
 void start_store(Thread& t, Place place, u32 offset, u32 bytes, const Perform& perform) {
   if (t.bulk.actor == kNobody) t.bulk.actor = t.machine->new_actor(Machine::Acts::bulk, &t);
@@ -274,7 +274,7 @@ void bulk_send(u32 remote_to, u32 from, u32 bytes, u32 remote_bar, Site site) {
   const auto to = locate(t, place, remote_to, bytes, 16);
   if (!source || !to) return;
   const MbarrierAt bar = mbarrier_at(t, place, remote_bar, Reach::far);
-  // Its source is read until the phase of the receiver's mbarrier has ended.
+  // The source is read until the phase of the receiver's mbarrier has ended.
   t.cta->shared.read({&t, {bar.barrier->actor, bar.barrier->phase + 1, place}, Proxy::async},
                      *source, bytes);
   start_copy(t, place, *to, bar, bytes, [&t, to = *to, source = *source, bytes] {

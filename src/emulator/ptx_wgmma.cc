@@ -1,4 +1,4 @@
-// device/ptx/wgmma.cuh and warpgroup.cuh, defined.
+// Emulation of device/ptx/wgmma.cuh and warpgroup.cuh.
 #include <fmt/format.h>
 
 #include "device/ptx/warpgroup.cuh"
@@ -30,7 +30,7 @@ void issue(const WgmmaShape& shape, WgmmaLane lane, u64 a, u64 b, bool accumulat
   });
 }
 
-// What a lane learns from the others of its warp.
+// A lane acquires the knowledge of the other lanes of its warp.
 void join_warp(Warp& warp) {
   Clock clock;
   for (Thread* lane : warp.lanes) lane->known.release_into(clock);
@@ -67,7 +67,7 @@ void set_registers(const char* name, int registers, bool more, Site site) {
   while (warp.registers < registers &&
          (registers - warp.registers) * kWarpSize > cta.free_registers)
     machine.block({Wait::For::registers, place, static_cast<u32>(registers)});
-  if (warp.registers < registers) {  // the first lane that gets here takes them for its warp
+  if (warp.registers < registers) {  // the first lane to arrive takes them for its warp
     cta.free_registers -= (registers - warp.registers) * kWarpSize;
     warp.registers = registers;
   }

@@ -23,7 +23,7 @@ constexpr void widen_rows(QuantizeConfig& c) {
   c.load_bytes = element_bytes(c.from);
 }
 
-// V of the caller, transposed.
+// Transposes the caller's 8-bit V.
 constexpr QuantizeConfig transposing(Element format, bool wide) {
   QuantizeConfig c{.from = format,
                    .to = format,
@@ -79,19 +79,21 @@ constexpr QuantizeConfig kOthers[] = {
 };
 
 constexpr int kCodes = kFroms * kTos * kAllGroups;
-constexpr int kDecoded = kTos * 2;  // formats, outputs: by one kernel for all columns and loads
-constexpr int kFirstPasses = kFroms * 3;  // of the groups from head on
+constexpr int kDecoded = kTos * 2;  // formats, outputs: one kernel for all columns and load widths
+constexpr int kFirstPasses = kFroms * 3;  // groups head, tensor and channel
 constexpr int kWide = kFroms * kAllGroups;
-constexpr int kTransposed = 2 * kFirstPasses;         // as what comes before them
+constexpr int kTransposed = 2 * kFirstPasses;         // the two kinds before it
 constexpr int kOperands = 4 * 2 * 3;                  // formats, columns, passes
-constexpr int kSmoothedOperands = 4 * 2 * 2 + 2 * 2;  // the second pass has K by heads alone
-constexpr int kMeans = 2 * (kFroms + 1);  // widths; the first pass by what it reads, and the second
-constexpr int kSmoothed = kFroms * (5 + 3);  // what becomes of K, and some of that of more columns
+constexpr int kSmoothedOperands = 4 * 2 * 2 + 2 * 2;  // the second pass has K per head only
+constexpr int kMeans =
+    2 * (kFroms + 1);  // widths; the first pass for each input type, and the second
+constexpr int kSmoothed =
+    kFroms * (5 + 3);  // what K is converted to, and some of it again with more columns
 constexpr int kKernels = kCodes + 2 * kFirstPasses + kWide + kTransposed + kOperands +
                          kSmoothedOperands + kDecoded + kMeans + kSmoothed +
                          int{std::size(kOthers)};
 
-// Formats, columns, and the passes: one that holds, the first of two and the second.
+// Formats, columns and passes: `hold`, the first of two passes, and the second.
 constexpr QuantizeConfig operands_config(int format, int width, int pass) {
   QuantizeConfig c;
   c.arch = 90;
@@ -170,7 +172,8 @@ constexpr QuantizeConfig kernel_config(int index) {
   if (index < kSmoothed) {
     c.from = kFrom[index % kFroms];
     c.smooth = true;
-    const int of = index / kFroms % 5;  // the first maxima, and e4m3 by head or row, of both widths
+    const int of =
+        index / kFroms % 5;  // the first maxima, and e4m3 per head or row, in both widths
     c.amax_pass = of == 0;
     c.to = of == 0 || of == 3 ? Element::int8 : of == 4 ? Element::sim8 : Element::e4m3;
     c.group = of == 2 ? ScaleGroup::row : of == 3 ? ScaleGroup::block : ScaleGroup::head;

@@ -1,4 +1,4 @@
-// The quantizers that are compiled for the emulator.
+// The quantizers compiled for the emulator.
 #pragma once
 
 #include <vector>
@@ -13,12 +13,13 @@ struct EmulatedQuantize {
   void (*entry)(const OperandsParams&) = nullptr;
 };
 
-// Every source, format and group for rows up to 64 columns at 16 bytes a load, some of each for
-// rows up to 256, narrow loads and rotated rows, and those of one launch for Q, K and V.
+// Every source, format and group for rows of up to 64 columns with 16-byte loads; some of each for
+// rows of up to 256 columns, narrow loads and rotated rows; and the launches for Q, K and V
+// together.
 const std::vector<EmulatedQuantize>& quantize_kernels();
 
-// In place of `wanted`: the same result from a kernel of this list, for rows of so many columns;
-// null: there is none.
+// A kernel of this list with the same result as `wanted`, for rows of head_dim columns; null: there
+// is none.
 const EmulatedQuantize* find_quantize(const QuantizeConfig& wanted, int head_dim);
 
 }  // namespace octavo::emulator

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::size_t kMostFindings = 100;
 
-// Paths as a reader of the repository knows them.
+// Paths relative to src, as in the repository.
 std::string_view short_path(std::string_view file) {
   for (const std::string_view folder : {"device/", "tests/", "emulator/"}) {
     const std::size_t at = file.rfind(folder);
@@ -22,7 +22,7 @@ std::string_view short_path(std::string_view file) {
 }  // namespace
 
 bool operator==(const Place& a, const Place& b) {
-  // The same literal has one address nearly always.
+  // The same literal nearly always has one address.
   const auto same = [](const char* x, const char* y) { return x == y || std::string_view(x) == y; };
   return a.site.line == b.site.line && same(a.instruction, b.instruction) &&
          same(a.site.file, b.site.file);

@@ -1,4 +1,4 @@
-// What the emulator found wrong with a kernel: each thing once per place in the source.
+// The faults that the emulator found in a kernel, each once per place in the source.
 #pragma once
 
 #include <cstdint>
@@ -20,19 +20,19 @@ std::string describe(const Place& place);  // "ldmatrix at device/sm80/operands.
 enum class Hazard : std::uint8_t {
   uninitialised_read,   // shared bytes that nothing wrote
   read_write_race,      // a read and a write of the same bytes, in no order
-  write_write_race,     // two writes likewise
+  write_write_race,     // two writes of the same bytes, in no order
   copy_in_flight,       // bytes read or written while a copy may still write them
   operand_in_flight,    // bytes written while a copy or an MMA may still read them
   missing_proxy_fence,  // a generic write that the async proxy may not see
   wgmma_order,          // wgmma without its fence, commit or wait
   register_in_flight,   // registers of a wgmma in flight read or changed
-  mbarrier_misuse,      // before its init is visible, after its end, too many arrivals
+  mbarrier_misuse,      // use before its init is visible or after its end, or too many arrivals
   transaction_bytes,    // an mbarrier's byte count does not add up
   barrier_count,        // a named barrier with wrong or different counts
   partial_warp,         // an aligned instruction without all of its warp
   peer_gone,            // shared memory of a CTA that has ended
-  unfinished_store,     // exit or reuse before a bulk store is done
-  missing_grid_wait,    // global memory before griddepcontrol.wait
+  unfinished_store,     // exit or reuse before a bulk store is complete
+  missing_grid_wait,    // global memory accessed before griddepcontrol.wait
   misaligned,           //
   out_of_bounds,        //
   register_budget,      // setmaxnreg beyond what the CTA has
@@ -44,8 +44,8 @@ const char* name(Hazard hazard);
 struct Finding {
   Hazard hazard = Hazard::deadlock;
   std::string kernel;
-  Place place;          // where it showed
-  Place other;          // the other side of a race, where there is one
+  Place place;          // where it was detected
+  Place other;          // the other access of a race, if there is one
   std::string who;      // "thread 5 (warp 0, lane 5) of CTA 3", with its role
   std::string address;  // "shared 0x1400, 16 bytes"
   std::string text;     // what happened and what was missing
@@ -58,7 +58,8 @@ class Report {
   void add(Finding finding);
   bool clean() const { return findings_.empty(); }
   const std::vector<Finding>& findings() const { return findings_; }
-  // A kernel that goes wrong everywhere is not listened to for ever.
+  // The report accepts no more findings, so a kernel that fails everywhere does not fill it
+  // forever.
   bool full() const;
   std::string text() const;
 

@@ -31,7 +31,8 @@ const std::vector<SelftestCase>& selftest_cases() {
 }
 
 Report run_selftest(const SelftestCase& test, bool right, std::optional<std::uint64_t> seed) {
-  // Bytes between the two belong to neither: who leaves one does not land in the other.
+  // The bytes between the two tensors belong to neither, so an access past the end of one does not
+  // reach the other.
   struct alignas(128) Tensors {
     std::uint32_t in[kSelftestWords], between[kSelftestWords], out[kSelftestWords];
   };

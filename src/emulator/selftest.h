@@ -1,5 +1,5 @@
 // The emulator's own test: for each kind of hazard, kernels with one thing missing, which must be
-// caught, and their twins with that thing in place, which must not.
+// reported, and correct twins, which must not be.
 #pragma once
 
 #include <cstdint>
@@ -11,19 +11,19 @@
 
 namespace octavo::emulator {
 
-// What a kernel of the selftest is given.
+// The memory of a selftest kernel.
 struct SelftestMemory {
   const std::uint32_t* in = nullptr;  // kSelftestWords of each
   std::uint32_t* out = nullptr;
-  // Of `in` and `out` as 32 rows of 64 halves; boxes of 8 rows, 1024 bytes, 128-byte swizzle.
+  // `in` and `out` as 32 rows of 64 FP16 values; boxes of 8 rows, 1024 bytes, 128-byte swizzle.
   ptx::TensorMap in_map{}, out_map{};
 };
 inline constexpr std::size_t kSelftestWords = 1024;
 inline constexpr std::uint32_t kSelftestSmemBytes = 16384;
 
 struct SelftestCase {
-  Hazard hazard;     // what the faulty kernel must be caught at
-  const char* what;  // is wrong with it
+  Hazard hazard;     // what the emulator must report for the faulty kernel
+  const char* what;  // description of the fault
   int threads;
   void (*kernel)(const SelftestMemory& memory, bool right);
   int cluster = 1;
@@ -32,7 +32,7 @@ struct SelftestCase {
   int faulty_arch = 90;  // the twin runs on sm_90
 };
 const std::vector<SelftestCase>& selftest_cases();
-// Its parts: what every chip has, and what Hopper brought.
+// The parts of the list: instructions of every chip, and Hopper's.
 std::vector<SelftestCase> general_selftest_cases();
 std::vector<SelftestCase> copy_selftest_cases();
 std::vector<SelftestCase> warpgroup_selftest_cases();

@@ -1,5 +1,5 @@
-// Kernels of the selftest for mbarriers, TMA, bulk copies and their proxy. In each, `right` is the
-// one thing that its faulty form lacks.
+// Selftest kernels for mbarriers, TMA, bulk copies and the async proxy. In each, `right` adds the
+// one thing that the faulty form lacks.
 #include "device/ptx/warpgroup.cuh"
 #include "emulator/selftest_kernels.h"
 
@@ -20,7 +20,7 @@ void tma_without_wait(const Memory& m, bool right) {
 void tma_waited_for_the_last_phase(const Memory& m, bool right) {
   make_mbarrier(1);
   load_box(m);
-  // Parity 1 is the phase before the first: over at once.
+  // Parity 1 is the phase before the first, which counts as ended.
   ptx::mbarrier_wait(bar(), right ? 0 : 1);
   ptx::load_shared_f32(tile() + me() * 4);
 }
@@ -54,7 +54,7 @@ void fill_box() {
   for (u32 i = me(); i < kBoxBytes / 4; i += 64) ptx::store_shared_b32(tile() + i * 4, i);
 }
 
-// The box from shared memory to global.
+// Stores the box from shared to global memory.
 void store_box(const Memory& m) {
   ptx::tma_store(&m.out_map, tile(), {0, 0});
   ptx::bulk_commit();
@@ -104,7 +104,7 @@ void fence_by_the_wrong_thread(const Memory& m, bool right) {
   if (right) ptx::fence_proxy_async();
   ptx::cta_sync();
   if (me() != 0) return;
-  ptx::fence_proxy_async();  // for its own writes alone
+  ptx::fence_proxy_async();  // covers only this thread's writes
   store_box(m);
   ptx::bulk_wait<0>();
 }
@@ -152,8 +152,8 @@ void too_many_arrivals(const Memory& m, bool right) {
   ptx::mbarrier_wait(bar(), 0);
 }
 
-// Warp 0 waits for each of two phases that warp 1 ends; the second may end before every lane has
-// seen the first.
+// Warp 0 waits for two phases, which warp 1 ends; the second may end before every lane has seen the
+// first.
 void a_wait_overtaken(const Memory&, bool right) {
   const u32 full = bar(), empty = bar() + 8;
   if (me() == 0) {

@@ -1,5 +1,5 @@
-// Kernels of the selftest that need nothing of Hopper. In each, `right` is the one thing that its
-// faulty form lacks.
+// Selftest kernels that do not need Hopper. In each, `right` adds the one thing that the faulty
+// form lacks.
 #include "device/ptx/warpgroup.cuh"
 #include "emulator/selftest_kernels.h"
 
@@ -151,7 +151,7 @@ void beyond_shared(const Memory&, bool right) {
 }
 
 void before_shared(const Memory&, bool right) {
-  // An offset, where an address belongs.
+  // An offset used as an address.
   ptx::store_shared_b32((right ? ptx::shared_base() : 0) + me() * 4, 1);
 }
 
@@ -161,7 +161,7 @@ void beyond_global(const Memory& m, bool right) {
 }
 
 void copy_beyond_global(const Memory& m, bool right) {
-  // A row that does not exist is not read, wherever it points.
+  // A row that does not exist is not read, whatever its address.
   ptx::cp_async_16(word(me() * 4), m.in + kSelftestWords, !right);
   ptx::cp_async_commit();
   ptx::cp_async_wait<0>();

@@ -1,4 +1,4 @@
-// What kernels of the selftest share: where things lie in shared memory, an mbarrier, a box.
+// Shared by the selftest kernels: the shared-memory layout, an mbarrier, a box.
 #pragma once
 
 #include "device/ptx/fence.cuh"

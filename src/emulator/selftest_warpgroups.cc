@@ -1,5 +1,5 @@
-// Kernels of the selftest for wgmma, clusters and setmaxnreg. In each, `right` is the one thing
-// that its faulty form lacks.
+// Selftest kernels for wgmma, clusters and setmaxnreg. In each, `right` adds the one thing that the
+// faulty form lacks.
 #include "device/ptx/cluster.cuh"
 #include "device/ptx/warpgroup.cuh"
 #include "device/ptx/wgmma_f16.cuh"
@@ -277,7 +277,7 @@ void more_by_less(const Memory&, bool right) {
     ptx::increase_registers<56>();
 }
 
-// Two warpgroups of 64 registers a thread.
+// Two warpgroups of 64 registers per thread.
 void more_than_there_are(const Memory&, bool right) {
   if (me() < 128)
     ptx::decrease_registers<40>();

@@ -27,7 +27,8 @@ void SharedMemory::read_state(State& state, const By& by, std::uint32_t offset,
              !machine_.fenced(written, known)) {
     report({.kind = Conflict::Kind::no_proxy_fence});
   }
-  // A read that this one follows needs no memory: whoever follows this one follows that.
+  // A read that happened before this one can be dropped: whatever is ordered after this read is
+  // ordered after that one.
   std::erase_if(state.reads, [&](const Access& r) {
     return r.actor == by.access.actor ||
            (by.proxy == Proxy::generic && known.covers(r.actor, r.number));

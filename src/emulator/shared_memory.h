@@ -1,7 +1,7 @@
-// A CTA's shared memory: its bytes, and who wrote and read each of them.
+// A CTA's shared memory: its bytes, and the last accesses to each of them.
 //
-// Bytes are tracked in chunks of sixteen, which is what most instructions move; a chunk that is
-// touched in parts has a state per byte.
+// Bytes are tracked in chunks of sixteen, which most instructions move whole; a chunk that is
+// accessed in parts has a state per byte.
 #pragma once
 
 #include <array>
@@ -17,7 +17,7 @@ namespace octavo::emulator {
 class Machine;
 struct Thread;
 
-// The two ways to shared memory that need a fence between them.
+// The two proxies, whose accesses need a fence between them.
 enum class Proxy : std::uint8_t { generic, async };
 
 struct Access {
@@ -35,7 +35,7 @@ struct By {
 
 class SharedMemory {
  public:
-  // The first address: not 0, so that an offset mistaken for an address is caught.
+  // The first address. It is not 0, so that an offset mistaken for an address is detected.
   static constexpr std::uint32_t kBase = 1024;
 
   SharedMemory(Machine& machine, std::uint32_t bytes);
@@ -44,17 +44,17 @@ class SharedMemory {
   std::uint8_t* at(std::uint32_t offset) { return data_.data() + offset; }
   const std::uint8_t* at(std::uint32_t offset) const { return data_.data() + offset; }
 
-  // Looks for hazards and remembers. Offsets lie inside.
+  // Checks for hazards and records the access. The offsets must be in bounds.
   void read(const By& by, std::uint32_t offset, std::uint32_t bytes);
   void write(const By& by, std::uint32_t offset, std::uint32_t bytes);
-  // Eight bytes that are an mbarrier, and are not to be written; or are one no more.
+  // Marks eight bytes as an mbarrier, which must not be written, or as ordinary bytes again.
   void reserve(std::uint32_t offset, bool reserved);
 
  private:
   struct State {
     Access written;
     Proxy through = Proxy::generic;
-    std::vector<Access> reads;  // since; those that a later one follows are dropped
+    std::vector<Access> reads;  // since that write, without reads that happened before a later one
   };
   using Bytes = std::array<State, 16>;
   struct Chunk {

@@ -6,7 +6,7 @@
 namespace octavo::emulator {
 namespace {
 
-// Each part has every OCTAVO_PARTS-th kernel; put together they are in the table's order.
+// Part n has kernels n, n + OCTAVO_PARTS, ...; this puts them together in the table's order.
 template <int... kPart>
 std::vector<EmulatedSm80Forward> all_sm80_parts(std::integer_sequence<int, kPart...>) {
   std::vector<EmulatedSm80Forward> all(kSm80Configs.size());

@@ -1,4 +1,4 @@
-// The sm80 forward kernels that are compiled for the emulator.
+// The sm80 forward kernels compiled for the emulator.
 #pragma once
 
 #include <vector>
@@ -13,8 +13,8 @@ struct EmulatedSm80Forward {
   void (*entry)(const ForwardParams&) = nullptr;
 };
 
-// Every shipped configuration, and some for the paths that no shipped one takes: scales per row of
-// K, narrow loads, FP32 output. All say one chip: nothing that is compiled depends on it.
+// Every shipped configuration, and some for paths that no shipped one takes: a scale per row of K,
+// narrow loads, FP32 output. All have the same arch: no compiled code depends on it.
 const std::vector<EmulatedSm80Forward>& sm80_forward_kernels();
 
 }  // namespace octavo::emulator

@@ -1,4 +1,4 @@
-// Which configurations are instantiated, and in which of the files that share the work.
+// The configurations to instantiate, and the file that instantiates each.
 #pragma once
 
 #include <array>
@@ -10,13 +10,13 @@
 
 namespace octavo::emulator {
 
-// The chip of the emulator's kernels: an L4, the first with native FP8.
+// The chip of the emulated kernels: an L4, the first with native FP8.
 inline constexpr int kSm80Arch = 89;
 
 inline constexpr Element kSm80Elements[] = {Element::f16,  Element::bf16, Element::e4m3,
                                             Element::e5m2, Element::int8, Element::sim8};
 
-// A small tile of an element type, to be given a change that no shipped kernel has.
+// A small tile of an element type, for variants that no shipped kernel has.
 constexpr Sm80ForwardConfig small_config(Element element) {
   Sm80ForwardConfig config;
   config.arch = kSm80Arch;
@@ -33,7 +33,7 @@ constexpr void for_each_sm80_config(const Take& take) {
   for (int i = 0; i < sm80::kShippedConfigs; ++i) {
     Sm80ForwardConfig config = sm80::shipped_config(kSm80Arch, i);
     take(config);
-    // Hopper's may be another.
+    // Hopper may ship a different configuration.
     Sm80ForwardConfig of_hopper = sm80::shipped_config(90, i);
     of_hopper.arch = kSm80Arch;
     if (of_hopper != config) take(of_hopper);
@@ -54,8 +54,8 @@ constexpr void for_each_sm80_config(const Take& take) {
     config.out = Element::f32;
     take(config);
   }
-  // Codes, and the largest magnitude, of columns in order and of such that alternate; rows that no
-  // wide store reaches.
+  // 8-bit outputs and amax, for columns in order and for alternating columns; and rows whose
+  // alignment allows no wide store.
   Sm80ForwardConfig config = small_config(Element::f16);
   config.amax = true;
   take(config);

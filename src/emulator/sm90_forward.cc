@@ -6,7 +6,7 @@
 namespace octavo::emulator {
 namespace {
 
-// Each part has every OCTAVO_PARTS-th kernel; put together they are in the table's order.
+// Part n has kernels n, n + OCTAVO_PARTS, ...; this puts them together in the table's order.
 template <int... kPart>
 std::vector<EmulatedSm90Forward> all_sm90_parts(std::integer_sequence<int, kPart...>) {
   std::vector<EmulatedSm90Forward> all(kSm90Configs.size());

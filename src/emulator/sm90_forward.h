@@ -1,4 +1,4 @@
-// The Hopper forward kernels that are compiled for the emulator.
+// The Hopper forward kernels compiled for the emulator.
 #pragma once
 
 #include <vector>
@@ -10,14 +10,14 @@ namespace octavo::emulator {
 
 struct EmulatedSm90Forward {
   Sm90ForwardConfig config;
-  void (*entry)(const Sm90ForwardParams&) = nullptr;  // in 8 bits of the longer parameters
+  void (*entry)(const Sm90ForwardParams&) = nullptr;  // 8-bit kernels take the derived parameters
 };
 
-// Every row of the table that problems are given to, in both 16-bit types; again as LSE needs it,
-// where that differs; and some with FP32 output, launched early, or with packed heads. The rows of
-// 8 bits in E4M3, with K's scales by head and by row, and some in E5M2 and INT8 or with other
-// outputs. Some of 16 bits again beside 8-bit Q and K. Last some whose output is codes, or whose
-// largest magnitude is gathered.
+// Every row of the table that problems are dispatched to, in both 16-bit types; again for LSE, if
+// that needs a different kernel; and some with FP32 output, early launch or pack_gqa. The 8-bit
+// rows are in E4M3, with a scale per head and per row of K, and some in E5M2 and INT8 or with other
+// outputs. Then come some rows with 16-bit V and 8-bit Q and K, and last some with 8-bit output or
+// amax.
 const std::vector<EmulatedSm90Forward>& sm90_forward_kernels();
 
 }  // namespace octavo::emulator

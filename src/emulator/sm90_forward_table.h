@@ -1,4 +1,4 @@
-// Which configurations are instantiated, and in which of the files that share the work.
+// The configurations to instantiate, and the file that instantiates each.
 #pragma once
 
 #include <array>
@@ -10,8 +10,8 @@
 
 namespace octavo::emulator {
 
-// Whether two rows have the same code but for sizes. Schedules are told apart with 64 columns;
-// elsewhere only whether Q K^T is queued behind P V.
+// Whether two rows have the same code except for sizes. Schedules are only distinguished at
+// head_dim 64; elsewhere, only whether Q K^T is queued behind P V.
 constexpr bool have_one_form(const Sm90ForwardConfig& a, const Sm90ForwardConfig& b) {
   const bool queued_alike =
       (a.schedule == Schedule::pv_first_queued) == (b.schedule == Schedule::pv_first_queued);
@@ -43,9 +43,10 @@ constexpr bool has_pack_gqa(const sm90::TableRow& row) {
   return false;
 }
 
-// In the order of the list: as problems are given to them, with the exact sums that LSE needs, with
-// FP32 output. Those sums serve a problem without LSE too, so FP32 needs no other; and one of each
-// form is enough for what it does otherwise. Last those with pack_gqa.
+// In the order of the list: as problems are dispatched to them, with the exact sums that LSE needs,
+// and with FP32 output. A kernel with exact sums also serves a problem without LSE, so FP32 output
+// needs no other; one kernel of each form is enough for these variants. Those with pack_gqa come
+// last.
 template <class Take>
 constexpr void for_each_sm90_config(const Take& take) {
   for (const sm90::TableRow& row : sm90::kTable)
@@ -69,8 +70,8 @@ constexpr void for_each_sm90_config(const Take& take) {
     }
 }
 
-// 8-bit outputs and amax, by the forms of 64 columns: both of them together, each alone, and
-// with pack_gqa.
+// 8-bit outputs and amax, for the forms at head_dim 64: both together, each alone, and with
+// pack_gqa.
 template <class Take>
 constexpr void for_each_sm90_output(const Take& take) {
   const auto add = [&](Sm90ForwardConfig c, Element out, bool amax) {
@@ -94,7 +95,7 @@ constexpr void for_each_sm90_output(const Take& take) {
       c.pack_gqa = true;
       add(c, Element::int8, true);
     } else if (row.config.head_dim == 128 && sm90::stages_o(row.config)) {
-      // O has a tile of its own, from which it would be stored.
+      // O has its own tile, from which it would be stored.
       Sm90ForwardConfig c = sm90::config_of(row, Element::bf16);
       c.sum_rounded_p = false;
       add(c, Element::bf16, true);
@@ -109,8 +110,8 @@ constexpr void for_each_sm90_output(const Take& take) {
   }
 }
 
-// In 8 bits, one of each form: kernels of other rows differ in sizes alone. With scores in FP16
-// each of them as our own quantizer has it, and with exact sums, for LSE.
+// 8-bit, one kernel of each form: other rows differ only in sizes. With FP16 scores, each as our
+// own quantizer needs it, and with exact sums for LSE.
 template <class Take>
 constexpr void for_each_f16_scores(const sm90::TableRow& row, const Take& take) {
   Sm90ForwardConfig c = sm90::config_of(row, Element::e4m3);
@@ -124,7 +125,7 @@ constexpr Sm90ForwardConfig with_k_scales(Sm90ForwardConfig c, KScales scales) {
   c.k_scales = scales;
   return c;
 }
-// With scores in FP32: the scales of every key, the other formats and other outputs.
+// With FP32 scores: a scale per key, the other formats and other outputs.
 template <class Take>
 constexpr void for_each_f32_scores(const sm90::TableRow& row, const Take& take) {
   const auto add = [&](Element element, KScales scales, Element out = Element::f16) {
@@ -158,7 +159,7 @@ constexpr void for_each_f32_scores(const sm90::TableRow& row, const Take& take) 
     take(c);
   }
 }
-// INT8, as the mode has it and with the other scales of keys.
+// INT8, as in its precision mode and with the other scales of K.
 template <class Take>
 constexpr void for_each_int8(const sm90::TableRow& row, const Take& take) {
   const auto add = [&](KScales scales) {
@@ -191,8 +192,8 @@ constexpr void for_each_8bit_sm90_config(const Take& take) {
   }
 }
 
-// 8-bit Q and K beside V of 16 bits: of each form as the modes have it, both elements with 64 and
-// 128 columns, also with exact sums; with 128 columns those alone.
+// 8-bit Q and K with 16-bit V: each form as in its precision mode, both elements at head_dim 64 and
+// 128, also with exact sums; at head_dim 128 only those.
 template <class Take>
 constexpr void for_each_mixed(const sm90::TableRow& row, const Take& take) {
   const bool both = row.config.head_dim == 64 || row.config.head_dim == 128;
@@ -226,7 +227,7 @@ constexpr void for_each_other_mixed(const sm90::TableRow& row, const Take& take)
   c.out_element = Element::f32;
   take(c);
 }
-// The first with its columns that has a cluster, or whose keys have scales by sixteens.
+// The first row of its head_dim that has a cluster, or whose K has a scale per sixteen keys.
 constexpr bool is_first_with_cluster(const sm90::TableRow& row) {
   for (const sm90::TableRow& other : sm90::kTable)
     if (other.config.head_dim == row.config.head_dim && other.config.cluster > 1)

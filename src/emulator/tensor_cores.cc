@@ -8,7 +8,7 @@
 namespace octavo::emulator {
 namespace {
 
-// A format's bits taken apart; `special`: the magnitude from which on there are no numbers.
+// Decodes a format's bits; `special`: the smallest magnitude that is not a number.
 template <int kExponent, int kFraction, int kBias, bool kInfinity, std::uint32_t kSpecialFrom>
 inline Parts parts_of(std::uint32_t bits) {
   const std::uint32_t magnitude = bits & ((1u << (kExponent + kFraction)) - 1);
@@ -28,7 +28,7 @@ inline Parts parts_of_float(float x) {
   return parts_of<8, 23, 127, true, 0x7f800000u>(std::bit_cast<std::uint32_t>(x));
 }
 
-// significand >> shift, cut towards zero.
+// significand >> shift, truncated toward zero.
 std::int64_t aligned(std::int64_t significand, int shift) {
   const std::int64_t sign = significand >> 63;
   std::uint64_t magnitude = static_cast<std::uint64_t>((significand ^ sign) - sign);
@@ -36,26 +36,26 @@ std::int64_t aligned(std::int64_t significand, int shift) {
   return (static_cast<std::int64_t>(magnitude) ^ sign) - sign;
 }
 
-// sum * 2^(exponent - fraction), with at most `keep` fraction bits, towards zero.
+// sum * 2^(exponent - fraction), with at most `keep` fraction bits, truncated toward zero.
 float cut_to_float(std::int64_t sum, int exponent, int fraction, int keep) {
   if (sum == 0) return 0.0f;
   const bool negative = sum < 0;
   std::uint64_t magnitude = static_cast<std::uint64_t>(negative ? -sum : sum);
   int scale = exponent - fraction;
   const int leading = 63 - std::countl_zero(magnitude);
-  // A float's own limit below its normal range: whole steps of 2^-149.
+  // Below the normal range a float has whole steps of 2^-149.
   const int drop = std::max(leading - keep, -149 - scale);
   if (drop > 0) {
     magnitude = drop > 63 ? 0 : magnitude >> drop;
     scale += drop;
   }
-  // Both factors and their product are exact; what is too large becomes infinity.
+  // Both factors and their product are exact; values that are too large become infinity.
   const double power = std::bit_cast<double>(static_cast<std::uint64_t>(scale + 1023) << 52);
   const auto result = static_cast<float>(static_cast<double>(magnitude) * power);
   return negative ? -result : result;
 }
 
-// The sum where an infinity or a NaN takes part.
+// The sum if an operand is an infinity or a NaN.
 float special_sum(const TileA& a, const TileB& b, int at, int b_at, int terms, float c) {
   constexpr float kNan = std::bit_cast<float>(0x7fffffffu);
   bool positive = c == std::numeric_limits<float>::infinity();
@@ -113,7 +113,7 @@ Parts take_apart(Number format, std::uint32_t bits) {
 
 Accumulation mma_sync_rule(Number a, int arch) {
   const bool fp8 = a == Number::e4m3 || a == Number::e5m2;
-  // sm_90 computes FP8 mma.sync with halves (ptx_mma.cc).
+  // sm_90 computes FP8 mma.sync in FP16 (ptx_mma.cc).
   if (arch >= 90) return {16, 25, 23};
   if (fp8) return {16, 13, 13};
   return {8, 24, 23};
@@ -133,7 +133,7 @@ Accumulation wgmma_half_rule(Number a) {
 namespace {
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-// Eight columns are one vector where the CPU has AVX2.
+// Eight columns are one vector with AVX2.
 #define OCTAVO_VECTOR_CLONES __attribute__((target_clones("avx2", "default")))
 #else
 #define OCTAVO_VECTOR_CLONES
@@ -141,12 +141,12 @@ namespace {
 
 using Eight = std::int32_t[kTileColumns];
 
-// Sums of terms below this may leave the normal floats, where cutting bits is not the same.
+// Sums of terms below this may leave the normal range, where truncation behaves differently.
 constexpr std::int32_t kSmallestExponent = -126 + 32;
 
-// A group of products and the accumulator, for one row and its eight columns; all of it without a
-// branch, for vectors. False: some column has an infinity, a NaN or a result below the normal
-// floats, and nothing is done.
+// One group of products plus the accumulator, for one row and its eight columns, without branches
+// so that it vectorises. Returns false, and does nothing, if a column has an infinity, a NaN or a
+// result below the normal range.
 OCTAVO_VECTOR_CLONES
 bool add_group_fast(const std::int32_t* a_significand, const std::int32_t* a_exponent,
                     const std::int32_t* b_significand, const std::int32_t* b_exponent, int terms,
@@ -173,12 +173,12 @@ bool add_group_fast(const std::int32_t* a_significand, const std::int32_t* a_exp
                   ((largest[c] > Parts::kZero / 2) & (largest[c] < kSmallestExponent));
     const std::int32_t sign = start[c] >> 31;
     const auto magnitude = static_cast<std::uint32_t>((start[c] ^ sign) - sign);
-    // From 23 fraction bits to the rule's, which are at most four more.
+    // From 23 fraction bits to the rule's, which has at most four more.
     const std::int32_t shift = largest[c] - start_exponent[c] + 27 - fraction_bits;
     const std::uint32_t cut = (magnitude << 4) >> (shift < 31 ? shift : 31);
     sums[c] = (static_cast<std::int32_t>(cut) ^ sign) - sign;
   }
-  // Eight terms fit 32 bits; more are added up in doubles, which are as exact.
+  // Eight terms fit in 32 bits; more are added up in doubles, which are exact too.
   for (int first = 0; first < terms; first += 8) {
     Eight part = {};
     const int last = first + 8 < terms ? first + 8 : terms;
@@ -209,7 +209,7 @@ bool add_group_fast(const std::int32_t* a_significand, const std::int32_t* a_exp
   return true;
 }
 
-// The same, column by column, for every case.
+// The general case, column by column.
 float add_group(const TileA& a, const TileB& b, int at, int b_at, int terms, int widen,
                 const Accumulation& rule, float c) {
   const Parts accumulator = parts_of_float(c);

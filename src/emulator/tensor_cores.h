@@ -1,8 +1,8 @@
-// What the tensor cores compute, to the bit.
+// The arithmetic of the tensor cores, bit-exact.
 //
-// Floating point: products are exact; the terms of a group and the accumulator are aligned to the
-// largest exponent among them and cut there (towards zero) to a fixed number of fraction bits;
-// their sum, exact, is cut to the accumulator's precision. A long product is a chain of groups.
+// Floating point: products are exact. The terms of a group and the accumulator are aligned to the
+// largest exponent among them and truncated toward zero to a fixed number of fraction bits; their
+// exact sum is truncated to the accumulator's precision. A long product is a chain of groups.
 // Integers: exact, modulo 2^32.
 #pragma once
 
@@ -12,7 +12,7 @@
 
 namespace octavo::emulator {
 
-// The one NaN that arithmetic makes.
+// The one NaN that arithmetic produces.
 inline float canonical(float x) { return std::isnan(x) ? std::bit_cast<float>(0x7fffffffu) : x; }
 
 enum class Number : std::uint8_t { f16, bf16, e4m3, e5m2, s8, u8 };
@@ -20,28 +20,29 @@ constexpr int number_bytes(Number n) { return n <= Number::bf16 ? 2 : 1; }
 
 struct Accumulation {
   int group = 16;          // products that are summed at once
-  int fraction_bits = 25;  // kept of a term, below the largest exponent
-  int result_bits = 23;    // fraction bits of the sum that are kept
+  int fraction_bits = 25;  // bits kept of a term, below the largest exponent
+  int result_bits = 23;    // fraction bits kept of the sum
 };
-// mma.sync on a chip. Recorded on sm_90; of sm_80 and sm_89 what the literature has measured.
+// mma.sync on a chip. The rule for sm_90 was recorded; those for sm_80 and sm_89 are from the
+// literature.
 Accumulation mma_sync_rule(Number a, int arch);
-// wgmma, sm_90, recorded.
+// wgmma on sm_90, recorded.
 Accumulation wgmma_rule(Number a);
-// ... into FP16 accumulators, to which the sum is rounded, not cut.
+// The same with FP16 accumulators, to which the sum is rounded, not truncated.
 Accumulation wgmma_half_rule(Number a);
 
-// A number taken apart: significand * 2^(exponent - fraction bits of its format), not normalised.
+// A decoded number: significand * 2^(exponent - fraction bits of its format), not normalised.
 struct Parts {
   std::int32_t significand = 0;
-  // kZero for 0; kSpecial for infinities (significand 1 or -1) and NaN (0). Far apart: a sum of
-  // two tells what took part.
+  // kZero for 0; kSpecial for infinities (significand 1 or -1) and NaN (0). They are far apart, so
+  // the sum of two exponents tells which kinds took part.
   std::int32_t exponent = 0;
   static constexpr std::int32_t kZero = -4096, kSpecial = 100'000;
 };
 Parts take_apart(Number format, std::uint32_t bits);
 int fraction_bits(Number format);
 
-// One tile of D = A B + C with eight columns; k a multiple of the rule's group, at most 32.
+// One tile of D = A B + C with eight columns; k is a multiple of the rule's group, at most 32.
 inline constexpr int kTileColumns = 8, kMostK = 32, kMostRows = 64;
 struct TileA {  // row-major
   std::int32_t significand[kMostRows * kMostK];

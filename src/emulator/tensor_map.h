@@ -1,5 +1,5 @@
-// A tensor map as the emulator reads it. The real one is opaque; this one is laid out here, in the
-// same 128 bytes.
+// The emulator's tensor map. The real one is opaque; this one has its own layout in the same 128
+// bytes.
 #pragma once
 
 #include <array>
@@ -25,14 +25,14 @@ struct TensorMapFields {
   bool nan_fill = false;
 };
 
-// Fails, in a sentence, where the real encoder would.
+// An error sentence if the real encoder would fail.
 const char* refuse(const TensorMapFields& fields);
 ptx::TensorMap encode(const TensorMapFields& fields);
-// False: not one of ours.
+// Returns false if the map was not encoded by the emulator.
 bool decode(const ptx::TensorMap& map, TensorMapFields& fields);
 
-// Where a byte of a swizzled tile lies: 16-byte chunks of a row exchange places by the row, both
-// read from the address.
+// The swizzled address of a byte of a tile: the row index XORs the index of its 16-byte chunk; both
+// come from the address.
 constexpr std::uint32_t swizzled(std::uint32_t address, std::uint32_t swizzle_bytes) {
   const std::uint32_t chunks = swizzle_bytes / 16;  // 8, 4, 2 or 0
   return chunks == 0 ? address : address ^ ((address >> 7) & (chunks - 1)) << 4;

@@ -1,4 +1,4 @@
-// Warps: where lanes meet, and what is wrong when they do not.
+// Warps: synchronisation of their lanes, and diagnosis when some lanes do not arrive.
 #include <fmt/format.h>
 
 #include <bit>
@@ -91,7 +91,7 @@ void finish_meeting() {
     if (lane != &t) t.machine->wake(*lane);
 }
 
-// Lanes that wait for others of their warp which have ended, or wait themselves for good.
+// Finds lanes that wait for other lanes of their warp that have ended or wait forever.
 void Machine::check_convergence(Warp& warp) {
   if (warp.met == 0 || (warp.met | warp.done) != ~0u) return;
   Thread& first = *warp.lanes[static_cast<std::size_t>(std::countr_zero(warp.met))];
@@ -107,7 +107,7 @@ void Machine::check_convergence(Warp& warp) {
 }
 
 void Machine::report_deadlock() {
-  // Threads by what they wait for.
+  // Groups threads by what they wait for.
   std::map<std::string, std::vector<int>> groups;
   const Thread* first = nullptr;
   bool registers = false;

@@ -15,7 +15,7 @@ namespace {
 
 using ptx::WgmmaType;
 
-// A NaN in every format, and hardly the result of anything.
+// A NaN in every format, and an unlikely result of any computation.
 constexpr std::uint32_t kInFlight = 0x7fa5ffa5;
 constexpr int kRowsOfWarp = 16;
 
@@ -40,7 +40,8 @@ std::size_t words_of(const ptx::WgmmaShape& shape) {
   return static_cast<std::size_t>(shape.n) / (shape.d == WgmmaType::f16 ? 4 : 2);
 }
 
-// The offset of 16 bytes of an operand, checked; 0, and a finding, where they are not inside.
+// The checked offset of 16 bytes of an operand; if they are out of bounds, reports a finding and
+// returns 0.
 std::uint32_t inside(Warp& warp, std::uint32_t address, Place place) {
   const std::uint32_t offset = address - SharedMemory::kBase;
   const std::uint32_t bytes = warp.cta->shared.bytes();
@@ -52,8 +53,8 @@ std::uint32_t inside(Warp& warp, std::uint32_t address, Place place) {
   return 0;
 }
 
-// The bytes of one operand: visit(address of an element, index along M or N, k). Elements of a
-// 16-byte chunk come one after the other.
+// Visits the bytes of one operand: visit(address of an element, index along M or N, k). The
+// elements of a 16-byte chunk are visited in order.
 template <class Visit>
 void for_each_element(const MatrixDescriptor& d, bool mn_major, std::uint32_t first,
                       std::uint32_t count, std::uint32_t bytes, const Visit& visit) {
@@ -63,14 +64,14 @@ void for_each_element(const MatrixDescriptor& d, bool mn_major, std::uint32_t fi
       visit(mn_major ? mn_major_address(d, i, k) : k_major_address(d, i, k * bytes), i - first, k);
 }
 
-// Notes that the operand is read from now until the group is waited for.
+// Records that the operand is read from now until the group is waited for.
 void note_reads(Warp& warp, const WgmmaOperation& op, std::uint64_t descriptor, bool mn_major,
                 std::uint32_t first, std::uint32_t count, Number format) {
   const By by{warp.lanes[0], {warp.wgmma.actor, op.group, op.place}, Proxy::async};
-  const auto d = take_apart_descriptor(descriptor);
+  const auto d = decode_descriptor(descriptor);
   for_each_element(d, mn_major, first, count, static_cast<std::uint32_t>(number_bytes(format)),
                    [&](std::uint32_t address, std::uint32_t, std::uint32_t) {
-                     // Once for each chunk: by the element that starts it.
+                     // Once per chunk, at its first element.
                      if (address % 16 == 0)
                        warp.cta->shared.read(by, inside(warp, address, op.place), 16);
                    });
@@ -79,7 +80,7 @@ void note_reads(Warp& warp, const WgmmaOperation& op, std::uint64_t descriptor, 
 void load_operand(Warp& warp, const WgmmaOperation& op, std::uint64_t descriptor, bool mn_major,
                   std::uint32_t first, std::uint32_t count, Number format, Parts* to,
                   std::uint32_t index_stride, std::uint32_t k_stride) {
-  const auto d = take_apart_descriptor(descriptor);
+  const auto d = decode_descriptor(descriptor);
   const auto bytes = static_cast<std::uint32_t>(number_bytes(format));
   for_each_element(d, mn_major, first, count, bytes,
                    [&](std::uint32_t address, std::uint32_t index, std::uint32_t k) {
@@ -111,7 +112,7 @@ void load_a(Warp& warp, const WgmmaOperation& op, Number format, TileA& a) {
   }
 }
 
-// Word and half of the register that holds (row, column) of an 8-column tile, in a lane's block.
+// The word, and the half of it, that holds (row, column) of an 8-column tile in a lane's block.
 struct Slot {
   std::size_t lane, word;
   int half;
@@ -172,8 +173,8 @@ void multiply_tile(Warp& warp, const WgmmaOperation& op, const TileA& a, int til
   });
 }
 
-// Gives the registers back, if they were left alone.
-void hand_back(Warp& warp, const WgmmaQueue::Block& block) {
+// Returns the registers to the kernel, if it has not changed them.
+void return_registers(Warp& warp, const WgmmaQueue::Block& block) {
   for (std::size_t lane = 0; lane < kWarpSize; ++lane)
     for (std::size_t i = 0; i < block.words; ++i) {
       if (block.registers[lane][i] != kInFlight)
@@ -204,11 +205,11 @@ void finish(Warp& warp, WgmmaOperation& op) {
                                      "", {}, warp.lanes[lane]);
   WgmmaQueue::Block& block = warp.wgmma.accumulators.at(op.lanes[0].d);
   if (--block.operations > 0) return;
-  hand_back(warp, block);
+  return_registers(warp, block);
   warp.wgmma.accumulators.erase(op.lanes[0].d);
 }
 
-// Pinned registers that were changed after the last fence: by their values.
+// Finds pinned registers whose values have changed since the last fence.
 void check_fence(Warp& warp, const WgmmaOperation& op, bool of_a, std::size_t words) {
   for (std::size_t lane = 0; lane < kWarpSize; ++lane) {
     const void* const first = of_a ? op.lanes[lane].a : op.lanes[lane].d;
@@ -226,7 +227,7 @@ void check_fence(Warp& warp, const WgmmaOperation& op, bool of_a, std::size_t wo
 
 }  // namespace
 
-MatrixDescriptor take_apart_descriptor(std::uint64_t d) {
+MatrixDescriptor decode_descriptor(std::uint64_t d) {
   const auto field = [d](int bit) { return static_cast<std::uint32_t>(d >> bit & 0x3fff) * 16; };
   constexpr std::uint32_t kSwizzles[] = {0, 128, 64, 32};
   return {field(0), field(16), field(32), kSwizzles[d >> 62]};
@@ -345,21 +346,21 @@ void end_wgmma(Warp& warp) {
 }
 
 void follow_warpgroup(Warp& warp, Place place) {
-  WarpgroupCourse& course = warp.cta->warpgroups[static_cast<std::size_t>(warp.index / 4)];
-  const auto at = static_cast<std::size_t>(warp.wgmma.steps++ - course.first);
-  if (at == course.places.size())
-    course.places.push_back(place);
-  else if (!(course.places[at] == place))
+  WarpgroupHistory& history = warp.cta->warpgroups[static_cast<std::size_t>(warp.index / 4)];
+  const auto at = static_cast<std::size_t>(warp.wgmma.steps++ - history.first);
+  if (at == history.places.size())
+    history.places.push_back(place);
+  else if (!(history.places[at] == place))
     warp.lanes[0]->machine->find(
         Hazard::partial_warp, place,
         "another warp of the warpgroup came to another instruction, and all four must come to the "
         "same",
-        "", course.places[at], warp.lanes[0]);
+        "", history.places[at], warp.lanes[0]);
   const std::size_t leader = static_cast<std::size_t>(warp.index / 4 * 4);
   std::int64_t slowest = warp.wgmma.steps;
   for (std::size_t i = leader; i < std::min(leader + 4, warp.cta->warps.size()); ++i)
     slowest = std::min(slowest, warp.cta->warps[i].wgmma.steps);
-  for (; course.first < slowest; ++course.first) course.places.pop_front();
+  for (; history.first < slowest; ++history.first) history.places.pop_front();
 }
 
 void end_warpgroups(Cta& cta) {

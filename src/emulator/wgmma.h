@@ -1,9 +1,9 @@
-// wgmma: products that run beside the warp until it waits for them.
+// wgmma: products that run asynchronously until the warp waits for them.
 //
 // The four warps of a warpgroup execute the same instruction, and each has its own 16 rows of the
-// result: the emulator runs them warp by warp. From its start to the wait that covers it, a product
-// owns the registers of its accumulator: they hold a pattern meanwhile, and whoever reads it or
-// writes over it is found out.
+// result; the emulator runs them warp by warp. From its start to the wait that covers it, a product
+// owns the registers of its accumulator. They hold a pattern meanwhile, so that reading or
+// overwriting them is detected.
 #pragma once
 
 #include <array>
@@ -22,21 +22,21 @@ class SharedMemory;
 struct Cta;
 struct Warp;
 
-// A matrix descriptor taken apart. Offsets in bytes.
+// A decoded matrix descriptor. Offsets are in bytes.
 struct MatrixDescriptor {
   std::uint32_t start = 0, leading = 0, stride = 0;
   std::uint32_t swizzle_bytes = 0;
 };
-MatrixDescriptor take_apart_descriptor(std::uint64_t descriptor);
-// The address of byte `byte` (0 to 31) of K in row `index` of a K-major operand; of element (index,
-// k) of an MN-major one of 16-bit elements.
+MatrixDescriptor decode_descriptor(std::uint64_t descriptor);
+// k_major_address: the address of byte `byte` (0 to 31) of K in row `index`. mn_major_address: that
+// of element (index, k), for 16-bit elements.
 std::uint32_t k_major_address(const MatrixDescriptor& d, std::uint32_t index, std::uint32_t byte);
 std::uint32_t mn_major_address(const MatrixDescriptor& d, std::uint32_t index, std::uint32_t k);
 
 // One lane's part of an instruction.
 struct WgmmaLane {
   void* d = nullptr;
-  const std::uint32_t* a = nullptr;  // four registers, or null: a descriptor
+  const std::uint32_t* a = nullptr;  // four registers; null: a descriptor
 };
 struct WgmmaOperation {
   ptx::WgmmaShape shape;
@@ -52,11 +52,11 @@ struct WgmmaOperation {
 
 struct WgmmaQueue {
   Actor actor = kNobody;
-  std::uint32_t open = 1;  // the group that gets what is started
+  std::uint32_t open = 1;  // the group that new products join
   std::vector<WgmmaOperation> in_flight;
   std::int64_t steps = 0;  // instructions that the warpgroup must execute together
-  bool fenced = false;     // since the warp last had its registers back
-  // Accumulators in flight, by lane 0's register: what they hold, one block a lane.
+  bool fenced = false;     // since the warp last regained its registers
+  // Accumulators in flight, keyed by lane 0's register: the values they hold, one block per lane.
   struct Block {
     std::size_t words = 0;
     std::array<std::uint32_t*, 32> registers{};
@@ -65,7 +65,7 @@ struct WgmmaQueue {
     Place place;
   };
   std::map<const void*, Block> accumulators;
-  // Registers that a lane has pinned, and what they held at the last fence.
+  // Registers that a lane has pinned, and their values at the last fence.
   struct Pinned {
     const std::uint32_t* registers = nullptr;
     std::vector<std::uint32_t> values;
@@ -73,22 +73,22 @@ struct WgmmaQueue {
   std::array<std::vector<Pinned>, 32> pinned;
 };
 
-// What the warps of a warpgroup have executed of wgmma and its fences, commits and waits, from the
-// first on that one of them has still to come to.
-struct WarpgroupCourse {
+// The wgmma instructions, fences, commits and waits that the warps of a warpgroup have executed,
+// from the first that some warp has not reached yet.
+struct WarpgroupHistory {
   std::int64_t first = 0;
   std::deque<Place> places;
 };
 
-// By the last of a warp to arrive.
-// All four warps must come to the same instructions in the same order.
+// The last lane of a warp to arrive calls it. All four warps must execute the same instructions in
+// the same order.
 void follow_warpgroup(Warp& warp, Place place);
 void start_wgmma(Warp& warp, WgmmaOperation operation);
 void fence_wgmma(Warp& warp);
 void wait_wgmma(Warp& warp, std::uint32_t pending);
-// Computes the oldest that is in flight. Its registers come back only with the wait.
+// Computes the oldest product in flight. Its registers are returned only by the wait.
 void compute_oldest_wgmma(Warp& warp);
-// By each thread: registers that the kernel hands over or takes back.
+// Each thread calls it for registers that the kernel gives to wgmma or takes back.
 void pin_wgmma_registers(const void* first, std::uint32_t bytes, Place place);
 // The warp has ended: nothing may be in flight.
 void end_wgmma(Warp& warp);

@@ -1,5 +1,5 @@
-// Each precision on each distribution: run, held against fp64 on the inputs and on what the
-// precision makes of them, and timed where there is a GPU.
+// Runs each precision on each distribution, compares it with fp64 on the original and on the
+// quantized inputs, and times it on a GPU.
 #include "octavo/accuracy.hpp"
 
 #include <fmt/format.h>
@@ -28,7 +28,7 @@ using evidence::Distribution;
 using evidence::Inputs;
 using evidence::Truth;
 
-constexpr std::int64_t kKeysOfOneSeed = 4096;  // with more, one seed says as much as three
+constexpr std::int64_t kKeysOfOneSeed = 4096;  // with more keys, one seed is enough
 
 std::int64_t default_most_keys(Device device) {
   constexpr std::int64_t kGpu = 131072, kCpu = 8192, kEmulator = 1024;
@@ -37,7 +37,7 @@ std::int64_t default_most_keys(Device device) {
                                             : kEmulator;
 }
 
-// A call on a device, ready to be run again and again.
+// A call on a device that can be repeated.
 class DeviceCall {
  public:
   static Result<std::unique_ptr<DeviceCall>> make(const Arguments& host, const Options& options,
@@ -65,16 +65,16 @@ class DeviceCall {
   Status run(Stream stream = nullptr) const {
     return plan_->run(arguments_, {workspace_.data(), workspace_.bytes()}, stream);
   }
-  // Into the host's out.
+  // Copies the result to the host's `out`.
   Status run_and_fetch() const {
     OCTAVO_RETURN_IF_ERROR(run());
     if (!staged_) return {};
     OCTAVO_RETURN_IF_ERROR(synchronize(device_));
     return staged_->fetch();
   }
-  // The median of a call, in microseconds.
+  // The median time of a call, in microseconds.
   Result<double> time() const {
-    // Hundreds of calls are timed: less care for each than bench takes.
+    // Hundreds of calls are timed, so each is timed less carefully than by bench.
     constexpr GpuTiming kTiming{.warmup_ms = 10, .samples = 7};
     Result<GpuTimes> times =
         gpu_times(device_, kTiming, [this](Stream stream) { return run(stream); });
@@ -95,7 +95,7 @@ struct Errors {
   double bias = 0;
 };
 
-// Of the judged rows.
+// The errors of the judged rows.
 Errors errors_of(const Case& c, const Inputs& in, const Truth& truth,
                  const std::vector<double>& expected) {
   const Tensor& out = in.out.view;
@@ -121,7 +121,7 @@ Errors errors_of(const Case& c, const Inputs& in, const Truth& truth,
   return errors;
 }
 
-// The worse of two seeds, figure by figure.
+// Keeps the worse of two seeds, for each figure.
 void widen(const Errors& errors, ErrorStats& stats, double& bias) {
   stats.max_abs = std::max(stats.max_abs, errors.stats.max_abs);
   stats.rmse = std::max(stats.rmse, errors.stats.rmse);
@@ -137,7 +137,7 @@ bool quantizes_v(Precision p) {
          p == Precision::sim8;
 }
 
-// bf16 is what its users' tensors are; all others start from f16.
+// bf16 starts from bf16 inputs; all other precisions start from f16.
 Case case_for(const Distribution& of, Case c, Precision precision) {
   c.input = c.out = precision == Precision::bf16 ? DType::bf16 : DType::f16;
   c.options.precision = precision;
@@ -145,7 +145,7 @@ Case case_for(const Distribution& of, Case c, Precision precision) {
   return c;
 }
 
-// One size of one distribution, every precision in turn on the same inputs.
+// One size of one distribution: runs every precision on the same inputs.
 class SizeRun {
  public:
   SizeRun(const AccuracyOptions& options, const evidence::Oracle& oracle, const Distribution& of)
@@ -182,7 +182,7 @@ class SizeRun {
   }
 
  private:
-  // Of one type and seed: the same for all precisions that start from it.
+  // All precisions that start from one input type share these inputs.
   Status prepare_inputs(const Case& c) {
     if (in_ && type_ == c.input && seed_ == c.seed) return {};
     original_.reset();
@@ -220,7 +220,7 @@ class SizeRun {
   std::uint64_t seed_ = 0;
 };
 
-// What one row is made of.
+// The parameters of one row.
 struct Job {
   const Distribution* of;
   Case size;
@@ -291,7 +291,7 @@ Status run_job(const AccuracyOptions& options, const evidence::Oracle& oracle, c
   std::vector<AccuracyRow> made;
   for (const Precision p : job.precisions) made.push_back(row_of(job, p));
   SizeRun run(options, oracle, *job.of);
-  // Type after type: what starts from the same inputs shares their truth.
+  // One input type after the other, so that precisions with the same inputs share their truth.
   for (const DType type : {DType::f16, DType::bf16})
     for (int seed = 0; seed < job.seeds; ++seed)
       for (AccuracyRow& row : made) {
@@ -304,7 +304,7 @@ Status run_job(const AccuracyOptions& options, const evidence::Oracle& oracle, c
   return {};
 }
 
-// So that kernels are compiled on all cores, and not one after the other.
+// Compiles the kernels on all cores before the first is needed.
 void compile_ahead(Device device, const std::vector<Job>& jobs) {
   std::vector<Case> cases;
   for (const Job& job : jobs)

@@ -9,10 +9,10 @@
 namespace octavo::evidence {
 namespace {
 
-// Streams of the random generator that make_inputs() has not used.
+// Random streams that make_inputs() does not use.
 enum RandomStream : std::uint64_t { kWhere = 10, kHowLarge = 20, kMeanKey = 30 };
 
-// Calls change(value, b, h, s, d, n) on every element, n counting them.
+// Calls change(value, b, h, s, d, n) for every element; n is its index.
 template <class Change>
 void for_each_value(const Tensor& t, const Change& change) {
   std::uint64_t n = 0;
@@ -39,7 +39,7 @@ void add_outliers(Inputs& in, std::uint64_t seed) {
   }
 }
 
-// A mean key that is the same for all keys of a head: softmax does not see it, scales do.
+// Adds the same mean key to all keys of a head: softmax is unaffected, scales are not.
 void bias_keys(Inputs& in, std::uint64_t seed) {
   constexpr float kDeviation = 4;
   const std::int64_t columns = in.k.wide.view.shape[3];
@@ -53,9 +53,9 @@ void raise_v(Inputs& in, std::uint64_t /*seed*/) {
   for_each_value(in.v.wide.view, [](float value, auto, auto, auto, auto) { return value + 2; });
 }
 
-// What Q and K hold along one direction u, the diagonal, is taken out of them and set anew: a for
-// every query and for key 0, nothing for the others. Then a^2 / sqrt(D) = 12 is what the scores of
-// that key have more. Its V has 5% of a normal one's size.
+// Replaces the component of Q and K along the diagonal direction u: it becomes a for every query
+// and for key 0, and 0 for the other keys. The scores of key 0 then rise by a^2 / sqrt(D) = 12. Its
+// V has 5% of the normal size.
 void add_sink(Inputs& in, std::uint64_t /*seed*/) {
   const std::int64_t columns = in.q.wide.view.shape[3];
   const double a = std::sqrt(12 * std::sqrt(static_cast<double>(columns)));
@@ -92,8 +92,8 @@ Case size_of(std::int64_t heads, std::int64_t len_q, std::int64_t len_kv, std::i
   return c;
 }
 
-// `judged` rows each; 0: all. A bias needs many: roundings of P that a row's columns share leave
-// 1.9e-3 / sqrt(rows) of it to chance at 512 keys.
+// `judged` rows each; 0: all. A bias needs many rows: roundings of P are common to a row's columns
+// and leave 1.9e-3 / sqrt(rows) of it to chance at 512 keys.
 std::vector<Case> lengths(const std::vector<std::int64_t>& all, std::int64_t head_dim,
                           std::int64_t judged) {
   constexpr std::int64_t kQueries = 128;
@@ -110,7 +110,7 @@ std::vector<Case> lengths(const std::vector<std::int64_t>& all, std::int64_t hea
 const std::vector<Distribution>& distributions() {
   static constinit MadeOnce<std::vector<Distribution>> made;
   return made.get([] {
-    // Of the mission shape all rows are judged; elsewhere some say as much.
+    // All rows of the `mission` preset (1, 8, 512, 64) are judged; elsewhere a sample is enough.
     const Case mission = size_of(8, 512, 512, 64);
     Case some = mission, wide = size_of(8, 2048, 2048, 128);
     Case large = size_of(4, 16384, 16384, 128);
@@ -126,7 +126,7 @@ const std::vector<Distribution>& distributions() {
         {"sink", "normal, but for one key whose scores are 12 above, its V at 5%", {some}},
         {"long", "normal, many keys", lengths({4096, 16384, 131072}, 64, 16)},
     };
-    // As many queries as keys: a grid that fills a GPU takes other tiles than few queries do.
+    // As many queries as keys: a grid that fills a GPU uses other tiles than few queries do.
     Case filled = size_of(8, 6144, 6144, 128);
     filled.sampled_rows = 32;
     all[4].sizes.push_back(filled);

@@ -11,14 +11,14 @@ namespace octavo::evidence {
 
 struct Distribution {
   std::string name, description;
-  std::vector<Case> sizes;  // of f16; the precision is set later
-  bool hadamard = false;    // Q and K are rotated, which wider precisions have no use for
+  std::vector<Case> sizes;  // in f16; the precision is set later
+  bool hadamard = false;    // rotates Q and K; wider precisions do not need it
   // Changes standard normal inputs in place.
   void (*shape)(Inputs& inputs, std::uint64_t seed) = nullptr;
 };
 const std::vector<Distribution>& distributions();
 
-// Inputs of a case, as the distribution has them, rounded to the case's type.
+// The inputs of a case under a distribution, rounded to the case's type.
 Result<Inputs> make_inputs(const Distribution& of, const Case& c);
 
 }  // namespace octavo::evidence

@@ -1,5 +1,5 @@
-// The frontier as a picture: a panel for each distribution and size, time to the right, relative
-// error upwards, both in decades, a point for each precision.
+// Plots the frontier: a panel for each distribution and size, time on the x axis, relative error on
+// the y axis, both logarithmic, and a point for each precision.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace {
 constexpr double kWidth = 360, kHeight = 260, kLeft = 52, kTop = 34, kRight = 70, kBottom = 40;
 constexpr int kColumns = 3;
 
-// From values to places on an axis, both ends at powers of ten.
+// A logarithmic axis whose ends are powers of ten.
 class Axis {
  public:
   Axis(double least, double most, double from, double to)

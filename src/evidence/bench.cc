@@ -1,5 +1,4 @@
-// Times the library and, beside it in the same run, the straightforward code and the machine's
-// fp32 multiply-add peak.
+// Times the library and, in the same run, the three-loop baseline and the machine's fp32 FMA peak.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -31,7 +30,7 @@ using evidence::PlannedCaseOptions;
 using evidence::quantile;
 using evidence::Verdict;
 
-constexpr int kGroups = 10;  // the timed runs, in groups with the three-loop code in between
+constexpr int kGroups = 10;  // the timed runs are in groups, with the three-loop code in between
 
 double microseconds(const std::function<void()>& work) {
   const auto start = std::chrono::steady_clock::now();
@@ -67,7 +66,7 @@ Status validate_options(const BenchOptions& options, const std::vector<BenchCase
   return evidence::validate_cases(planned(options), cases);
 }
 
-// One case under the clock.
+// Times one case.
 class CaseBench {
  public:
   CaseBench(const BenchOptions& options, const BenchCase& shape, const evidence::Oracle& oracle)
@@ -75,7 +74,7 @@ class CaseBench {
 
   Status prepare() { return case_.prepare(); }
 
-  // The judge of `check`, on eight rows a head.
+  // Judges the result as `check` does, on eight rows per head.
   Result<Verdict> verify() {
     const Result<evidence::Truth> truth =
         evidence::make_truth(case_.of(), case_.inputs(), {oracle_, !case_.on_cpu()});
@@ -86,7 +85,7 @@ class CaseBench {
     return evidence::judge(case_.of(), case_.inputs(), *truth, options_.device.kind);
   }
 
-  // `done` is told how many timed runs are behind us.
+  // Calls `done` with the number of finished timed runs.
   Status time(BenchRow& row, const std::function<void(int)>& done) {
     row.shape = shape_;
     row.kernel = case_.explain();
@@ -100,9 +99,9 @@ class CaseBench {
   }
 
  private:
-  // A sample is the mean of some calls; with a cold L2 it is one.
+  // A sample is the mean of several calls; with a cold L2 it is one call.
   Status time_on_gpu(BenchRow& row, const std::function<void(int)>& done) {
-    constexpr int kFewestSamples = 15;  // a median of fewer moves with every visitor of the GPU
+    constexpr int kFewestSamples = 15;  // the median of fewer samples is unstable on a shared GPU
     GpuTiming timing;
     timing.stream = options_.stream;
     timing.cold = options_.cold_l2;
@@ -127,16 +126,16 @@ class CaseBench {
   Status time_on_cpu(BenchRow& row, const std::function<void(int)>& done) {
     std::vector<double> three_loop_us;
     int three_loop_runs = 0;
-    // The plain loops have as many keys as queries, of as many heads.
+    // The three-loop code needs as many keys as queries and as many heads_kv as heads_q.
     if (options_.three_loop && !shape_.heads_kv && !shape_.length_kv) {
       OCTAVO_RETURN_IF_ERROR(widen());
       three_loop_us.push_back(time_three_loop());
-      // Five runs where they take no time, one where they take seconds.
+      // Five runs if they are fast, one if it takes seconds.
       constexpr double kAllowedUs = 2e6;
       three_loop_runs = static_cast<int>(std::clamp(kAllowedUs / three_loop_us[0], 1.0, 5.0)) - 1;
     }
     for (int i = 0; i < options_.warmup; ++i) OCTAVO_RETURN_IF_ERROR(case_.run());
-    // What else runs on the machine slows the peak and the kernel down alike: they take turns, each
+    // Other load on the machine slows the peak and the kernel down alike, so they alternate, each
     // for as long as the other, and both are medians.
     const cpu::FmaMeter meter;
     std::vector<double> peak_gflops;

@@ -1,4 +1,4 @@
-// The bound table and its rule. Numbers with a history say where they come from.
+// The table of error bounds and the rule that scales it. Measured numbers say where they come from.
 #include "evidence/bounds.h"
 
 #include <fmt/format.h>
@@ -13,15 +13,15 @@ namespace {
 
 constexpr double kHalfUlpF32 = 0x1p-24;
 
-// What the rule leaves out (peaked rows, errors that the elements of a row share, D below a few
-// dozen), as factors on it. Measured over `all`, seed 42, without outliers: the largest error is at
+// Factors on the rule for what it leaves out (peaked rows, errors that the elements of a row share,
+// D below a few dozen). Measured over `all`, seed 42, without outliers: the largest error is at
 // most 1.92 of the rule with amax(v) for rms(v), the rmse 0.80, an LSE 2.84.
 constexpr double kMaxSlack = 2.5;
 constexpr double kRmsSlack = 1.2;
 constexpr double kLseSlack = 4;
 
-// Of n errors that are rows' own, as where each row sees one key, the largest lies near sqrt(2 ln
-// n) times their spread, and seldom one spread above that.
+// If each row has its own error, as when each row sees one key, the largest of n errors is near
+// sqrt(2 ln n) times their spread, and rarely one spread above that.
 double lse_slack(std::int64_t rows) {
   const double n = static_cast<double>(std::max<std::int64_t>(rows, 1));
   return std::max(kLseSlack, 1 + std::sqrt(2 * std::log(n)));
@@ -35,9 +35,9 @@ double half_ulp(DType out) {
 
 }  // namespace
 
-// Noise of P: E4M3 as any operand (simulated: 0.023); 0.012 is for 255 steps, or 127 of the block's
-// largest (simulated: 0.014 of the rule, within the declared errors), not for 127 plain ones
-// (0.018); that of fp8_fast is reserved, not measured.
+// Noise of P. E4M3: as for any operand (simulated: 0.023). 0.012 is for 255 steps, or 127 of the
+// block's largest (simulated: 0.014 of the rule, within the declared errors), not for 127 plain
+// steps (0.018). The value of fp8_fast is reserved, not measured.
 const std::vector<ModeBound>& mode_bounds() {
   static constinit MadeOnce<std::vector<ModeBound>> made;
   return made.get([] {
@@ -104,8 +104,8 @@ ModeBound mode_bound_over(DType input, DType kv) {
 }
 
 double format_noise(DType format, double crest) {
-  // Uniform over half a step of a mantissa of m bits, averaged over a binade: 2^-m * 0.68 /
-  // sqrt(12), so 0.0245 for three bits; 0.026 leaves room for the values that fall below the normal
+  // A rounding error is uniform over half a step of an m-bit mantissa. Averaged over a binade that
+  // is 2^-m * 0.68 / sqrt(12), so 0.0245 for three bits; 0.026 allows for values below the normal
   // range of their scale. An integer step is amax / 127.
   switch (format) {
     case DType::f32:
@@ -125,10 +125,10 @@ double format_noise(DType format, double crest) {
   return 0;
 }
 
-// What FP8 tensor cores leave out of a score, relative to the scores' spread. They add 32 products
-// and the sum so far with 13 bits behind the leading one of the largest, and cut off the rest of
-// each: 33 errors, uniform below 2^-13 of a number that is at most the largest score, four times
-// the spread; D / 32 times.
+// The error of scores on FP8 tensor cores, relative to the scores' spread. They add 32 products and
+// the running sum with 13 bits below the leading bit of the largest, and truncate the rest of each.
+// That is 33 errors, each uniform below 2^-13 of a number that is at most the largest score, four
+// times the spread; D / 32 times.
 double fp8_sum_noise(DType qk, double head_dim) {
   if (qk != DType::e4m3 && qk != DType::e5m2) return 0;
   return 4 * 0x1p-13 * std::sqrt(33.0 / 3 * head_dim / 32);
@@ -146,10 +146,10 @@ double length_error(double keys, bool on_gpu) {
 }
 
 Bounds bounds(const ModeBound& mode, DType out, bool p_is_rounded, const Magnitudes& m) {
-  // fp32 arithmetic, in half ulps. A weight is off by what its score is off; of that V sees the
-  // part that the keys do not share (measured: 0.5 (8 + score_amax), with outliers 1.2). The LSE
-  // sees the whole error of a dot product of D terms, sqrt(D) roundings of the largest score
-  // (measured: 1.9 (8 + score_amax) on normal inputs, 1.0 sqrt(D) score_amax with outliers).
+  // fp32 arithmetic, in half ulps. A weight has the error of its score; V only sees the part that
+  // the keys do not share (measured: 0.5 (8 + score_amax), with outliers 1.2). The LSE sees the
+  // whole error of a dot product of D terms, sqrt(D) roundings of the largest score (measured: 1.9
+  // (8 + score_amax) on normal inputs, 1.0 sqrt(D) score_amax with outliers).
   const double fp32 = kHalfUlpF32 * (16 + 2 * m.score_amax);
   const double fp32_lse = kHalfUlpF32 * (16 + 2.5 * std::sqrt(m.head_dim) * m.tau_peak);
   // Of O and of the row sum that divides it; both as large as the output, not as V.
@@ -168,7 +168,8 @@ Bounds bounds(const ModeBound& mode, DType out, bool p_is_rounded, const Magnitu
 
   Bounds b;
   b.kernel_max = fp32 * m.v_amax + rounding + kMaxSlack * m.kappa_max * m.v_amax * weights;
-  // An average of V cannot be further off than the width of V, however wrong the weights.
+  // An average of V is inside the range of V, so its error is at most that range, however wrong the
+  // weights.
   b.total_max =
       fp32 * m.v_amax + rounding + std::min(kMaxSlack * m.kappa_max * noise, 2.1) * m.v_amax;
   b.total_rmse = fp32 * m.v_amax + rounding + kRmsSlack * few_rows * m.kappa_rms * m.v_rms * noise;

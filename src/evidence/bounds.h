@@ -1,14 +1,15 @@
-// The one table of error bounds, and the rule that scales it to a case.
+// The table of error bounds, and the rule that scales it to a case.
 //
-// Rounding an operand adds noise to it; what the noise does to the output follows from the formula
-// of attention, to first order and for independent roundings:
+// Rounding an operand adds noise to it. Its effect on the output follows from the formula of
+// attention, to first order and for independent roundings:
 //
 //   error of row i  ~  kappa_i * rms(v) * sqrt(2 (nq tau)^2 + nv^2 + np^2)
 //
 // nq, nv, np: rms noise of Q and K, of V and of P relative to the operand's rms (the table).
-// kappa_i = sqrt(sum_j p_ij^2): 1 when one key takes all, 1/sqrt(n) when n keys share evenly.
+// kappa_i = sqrt(sum_j p_ij^2): 1 when one key has all the weight, 1/sqrt(n) when n keys share it
+// evenly.
 // tau: spread of the scores, scale |q| |k| / sqrt(D): 1 for standard normal inputs.
-// docs/tolerances.md derives it, and a test holds that page's table against this one.
+// docs/tolerances.md derives the rule, and a test compares that page's table with this one.
 #pragma once
 
 #include <cstdint>
@@ -24,32 +25,32 @@ struct ModeBound {
   std::string_view mode;  // of a precision, or "e4m3 input" for inputs of that format
   DType qk;               // format that Q and K are rounded to; f32: not rounded
   DType v;
-  double p_noise;      // of P where a backend rounds it; the CPU does not
+  double p_noise;      // of P, if a backend rounds it; the CPU does not
   double mission_max;  // |error| at (1,8,512,64), standard normal, default scales
   double mission_rmse;
-  // What codes of K and V become before they are multiplied, where a backend rounds.
+  // The type that quantized K and V are decoded to before the products, if a backend rounds there.
   DType decoded = DType::f32;
 };
 const std::vector<ModeBound>& mode_bounds();
 const ModeBound& mode_bound(DType input, Precision precision);
-// The same with V given as `v`: the mixed modes take a bf16 one as it is, and so is a 16-bit V
-// taken beside 8-bit Q and K. P has its type.
+// The same with V of type `v`: the mixed modes use a bf16 V unchanged, and so is a 16-bit V with
+// 8-bit Q and K. P has V's type.
 ModeBound mode_bound(DType input, Precision precision, DType v);
-// Of a Q of 16 bits over codes of K and V, which become values of Q's type.
+// For a 16-bit Q with quantized K and V, which are dequantized to Q's type.
 ModeBound mode_bound_over(DType input, DType kv);
 
-// rms rounding noise of a format relative to the rms of what is rounded. Floating formats: the
-// same for any data in range. Integer steps: by the crest factor, amax over rms.
+// rms rounding noise of a format relative to the rms of the rounded data. Floating-point formats:
+// the same for any data in range. Integers: proportional to the crest factor, amax over rms.
 double format_noise(DType format, double crest);
 
-// What the bounds of a case depend on, measured on its inputs and its oracle.
+// The quantities that the bounds of a case depend on, measured on its inputs and its oracle.
 struct Magnitudes {
   double v_amax = 0;
   double v_rms = 0;
   double out_amax = 0;    // of the oracle
   double score_amax = 0;  // scale * largest |q| * largest |k|: no score exceeds it
-  double tau = 0;         // spread of the scores: score_amax / sqrt(D), where D channels share it
-  double tau_peak = 0;    // of the largest scores: as tau; score_amax, where one channel makes them
+  double tau = 0;         // spread of the scores: score_amax / sqrt(D), if D channels contribute
+  double tau_peak = 0;    // of the largest scores: tau, or score_amax if one channel dominates
   double qk_crest = 0;
   double v_crest = 0;
   double head_dim = 0;
@@ -68,7 +69,7 @@ struct Bounds {
 };
 Bounds bounds(const ModeBound& mode, DType out, bool p_is_rounded, const Magnitudes& m);
 
-// The rule of a mode in a few words, for tables.
+// A short text of a mode's rule, for tables.
 std::string bound_text(const ModeBound& mode, DType out);
 
 }  // namespace octavo::evidence

@@ -1,4 +1,4 @@
-// Holds a bundle against its manifest, and the manifest's kernels against those of this library.
+// Checks a bundle against its manifest, and the manifest's kernels against those of this library.
 //
 // manifest.yaml is the YAML that repro.sh writes: "key: value" with JSON's scalars, and the lists
 // `files` and `kernels`, whose items are JSON objects on one line each.

@@ -1,4 +1,4 @@
-// A bundle held against kernels that need not be this library's, for tests.
+// Verifies a bundle against given kernels, so that tests can supply other ones.
 #pragma once
 
 #include <vector>

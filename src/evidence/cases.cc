@@ -1,4 +1,4 @@
-// From axis values to cases, and from cases to suites.
+// Builds cases from axis values, and suites from cases.
 #include "evidence/cases.h"
 
 #include <fmt/format.h>
@@ -14,7 +14,7 @@
 namespace octavo::evidence {
 namespace {
 
-// Numbers for one case, one after the other.
+// The random numbers of one case.
 class Draw {
  public:
   explicit Draw(std::uint64_t seed) : seed_(seed) {}
@@ -57,7 +57,7 @@ void set_format(Case& c, int value, Draw& draw) {
 
 bool is_8bit_mode(Precision precision) { return precision >= Precision::fp8; }
 
-// Our own quantization: the defaults half of the time, so that they stay the best tested.
+// Octavo's own quantization: the defaults half of the time, so that they stay the best tested.
 void set_quantization(Case& c, Draw& draw) {
   constexpr std::array<std::int64_t, 4> kBlockRows = {16, 33, 64, 128};
   Quantization& quantization = c.options.quantization;
@@ -68,8 +68,8 @@ void set_quantization(Case& c, Draw& draw) {
   if (!draw.one_in(3)) quantization.v = draw.of(kAllGranularities);
   quantization.block_rows = draw.of(kBlockRows);
   if (draw.one_in(4)) quantization.rule = ScaleRule::least_squares;
-  // One scale for a packed batch, after each sequence lost its own mean, cannot be had from
-  // quantize() in one call; the judge would need a quantizer of its own for this corner.
+  // quantize() cannot produce one scale for a varlen batch in one call after each sequence has had
+  // its own mean subtracted; the judge would need its own quantizer for this corner case.
   const bool one_scale = quantization.qk == Granularity::tensor;
   quantization.smooth_k = draw.one_in(3) && !(c.layout == Layout::packed && one_scale);
   quantization.hadamard = draw.one_in(3);
@@ -199,7 +199,7 @@ Case make_case(const AxisValues& values, std::uint64_t seed) {
   if (draw.one_in(5)) c.scale = 0.03125F * static_cast<float>(draw.between(1, 12));
   c.lse = !draw.one_in(4);
   c.outliers = draw.one_in(12);
-  // Last, so that cases of other inputs stay what they were.
+  // Drawn last, so that cases with other inputs do not change.
   if (is_8bit(c.input) && draw.one_in(4)) c.v = draw.one_in(2) ? DType::f16 : DType::bf16;
   const bool in_16_bits = c.input == DType::f16 || c.input == DType::bf16;
   if (in_16_bits && c.options.precision == Precision::native && draw.one_in(3)) {
@@ -266,7 +266,7 @@ std::vector<Case> all_cases(std::uint64_t seed, std::size_t count) {
     AxisValues values;
     for (int axis = 0; axis < kAxes; ++axis)
       values[axis] = static_cast<int>(draw.between(0, kAxisSizes[axis] - 1));
-    // The fp64 oracle pays for length squared: long cases and wide heads stay rare.
+    // The fp64 oracle takes time quadratic in the length, so long cases and wide heads are rare.
     if (values[kLength] == 7 && !draw.one_in(6))
       values[kLength] = static_cast<int>(draw.between(3, 5));
     if (values[kHeadDim] >= 7 && draw.one_in(2))
@@ -279,8 +279,8 @@ std::vector<Case> all_cases(std::uint64_t seed, std::size_t count) {
 
 namespace {
 
-// Head dimensions between the axis values, and grids of more tiles than any GPU has SMs: what
-// kernels choose their tiles by.
+// Head dimensions between the axis values, and grids with more tiles than any GPU has SMs: the
+// dispatch of kernels depends on both.
 void enlarge(Case& c, bool fill_the_gpu, Draw& draw) {
   constexpr std::int64_t kTiles = 200, kTileRows = 64, kMostHeads = 48;
   if (draw.one_in(2)) c.head_dim = 8 * draw.between(1, 32);
@@ -293,7 +293,7 @@ void enlarge(Case& c, bool fill_the_gpu, Draw& draw) {
   }
 }
 
-// Keeps what a device serves, each case once, while its kernels may still be compiled.
+// Collects distinct cases that a device serves, until they need too many kernels.
 class ServedCases {
  public:
   ServedCases(const KernelsOf& kernels_of, std::size_t most_kernels)
@@ -320,7 +320,7 @@ class ServedCases {
   std::vector<Case> cases_;
 };
 
-// Scales of 8-bit inputs follow from the seed, and a device may serve some granularities only.
+// The scales of 8-bit inputs follow from the seed, and a device may serve only some granularities.
 constexpr int kSeedsTried = 40;
 
 std::vector<int> served_formats(const ServedCases& served) {
@@ -354,8 +354,8 @@ std::vector<Case> served_cases(std::uint64_t seed, std::size_t count, const Kern
     for (int tried = 0; tried < kSeedsTried; ++tried)
       if (served.add(make_case(row, case_seed++))) break;
   }
-  // Formats take turns, and every fourth case of each fills a GPU: where a draw is dropped, the
-  // next is of the same kind, so that the kinds that need many kernels are not crowded out.
+  // Formats alternate, and every fourth case of each fills a GPU. A dropped draw is replaced by one
+  // of the same kind, so that kinds that need many kernels are not underrepresented.
   const std::uint64_t last = case_seed + 100 * count;
   for (std::size_t n = 0; served.cases().size() < count && case_seed < last; ++n) {
     for (int tried = 0; tried < kSeedsTried; ++tried, ++case_seed) {
@@ -397,8 +397,8 @@ std::vector<Case> twelve_cases() {
 }
 
 std::vector<Case> preset_cases(std::uint64_t seed) {
-  // Sixteen rows a head: the oracle on every row of `stress` would take minutes and see the same
-  // code; what is not sampled is still checked to be written, finite and repeatable.
+  // Sixteen rows per head: the oracle on every row of `stress` would take minutes and exercise the
+  // same code. Rows that are not sampled are still checked to be written, finite and repeatable.
   constexpr std::int64_t kSampledRows = 16;
   std::vector<Case> cases;
   for (const Preset& preset : presets())

@@ -1,4 +1,4 @@
-// Runs cases, judges them, and keeps the worst of each precision and input format.
+// Runs cases, judges them, and keeps the worst result of each precision and input format.
 #include "evidence/check.h"
 
 #include <fmt/format.h>
@@ -21,7 +21,7 @@
 namespace octavo::evidence {
 namespace {
 
-// A case on its way: its memory and truth, then what a run left there, then the verdict.
+// A case in progress: its memory and truth, then the result of a run, then the verdict.
 struct Work {
   Status status;
   Inputs inputs;
@@ -29,11 +29,11 @@ struct Work {
   double oracle_difference = -1;  // not compared
   Verdict verdict;
   bool ran = false;
-  std::vector<std::byte> out, lse, amax;  // as the last call left them
-  double emulated_difference = -1;        // not held against the emulator
+  std::vector<std::byte> out, lse, amax;  // after the last call
+  double emulated_difference = -1;        // negative: not compared
 };
 
-// Calls work(i, thread) for all i below count, on so many threads, of which the caller's is 0.
+// Calls work(i, thread) for all i below count, on `threads` threads; the caller's is thread 0.
 void on_threads(std::size_t threads, std::size_t count,
                 const std::function<void(std::size_t, std::size_t)>& work) {
   std::atomic<std::size_t> next = 0;
@@ -46,7 +46,7 @@ void on_all_cores(std::size_t count, const std::function<void(std::size_t)>& wor
              [&work](std::size_t i, std::size_t) { work(i); });
 }
 
-// Every fourth case whose fp64 sums the CPU has done in a fraction of a second.
+// Every fourth case whose fp64 sums take the CPU a fraction of a second.
 bool compares_oracles(const Case& c, std::size_t number) {
   constexpr double kMostProducts = 2e7;
   const double products = static_cast<double>(c.batch * c.heads_q) *
@@ -69,8 +69,8 @@ Status prepare(const Case& c, std::size_t number, const CheckOracle& oracle, boo
   return {};
 }
 
-// Runs `repeat` times into fresh poison: the bits must repeat, and nothing may survive from the run
-// before.
+// Runs `repeat` times, each into freshly poisoned outputs: the bits must repeat, and nothing may
+// survive from the previous run.
 void run_case(const Case& c, Work& work, const Runner& runner, const CheckOptions& options) {
   const Runner forced =
       c.config.empty() ? runner
@@ -97,21 +97,20 @@ void run_case(const Case& c, Work& work, const Runner& runner, const CheckOption
   work.lse = work.inputs.lse.bytes;
   work.amax = work.inputs.amax.bytes;
   if (status.ok()) return;
-  // The CPU serves everything: what it refuses is a failure.
+  // The CPU serves every case: a refusal is a failure.
   if (status.code() == ErrorCode::unsupported && options.device.kind != Device::Kind::cpu)
     work.verdict.not_run = status.message();
   else
     work.verdict.failures.push_back(fmt::format("run failed: {}", status.message()));
 }
 
-// How far apart two neighbours of a type are, relative to them.
+// The relative distance between two neighbouring values of a type.
 double step_of(DType type) {
   return type == DType::f16 ? 0x1p-10 : type == DType::bf16 ? 0x1p-7 : 0;
 }
 
-// The largest difference between what stands in `out` now and what `other` holds of it, beyond one
-// step of its type, which either may have been rounded across, and in units of the largest output
-// where that is beyond 1.
+// The largest difference between `out` and `other` beyond one step of the type, which rounding may
+// cause. It is relative to the largest output if that is above 1.
 double difference(const Case& c, const Inputs& in, const std::vector<std::byte>& other) {
   const Tensor& t = in.out.view;
   const auto offset = static_cast<const std::byte*>(t.data) - in.out.bytes.data();
@@ -132,9 +131,9 @@ double difference(const Case& c, const Inputs& in, const std::vector<std::byte>&
   return apart / largest;
 }
 
-// What the emulator does not serve is not compared, nor outputs of 8 bits, whose steps are wider
-// than what is looked for.
-void hold_against_emulator(const Case& c, Work& work, const Runner& emulator) {
+// Cases that the emulator does not serve are not compared, nor are 8-bit outputs, whose steps are
+// wider than the allowed difference.
+void compare_with_emulator(const Case& c, Work& work, const Runner& emulator) {
   if (!work.ran || is_8bit(c.out)) return;
   const Result<Call> call = emulator(work.inputs.given, c.options);
   if (!call.ok() && call.status().code() == ErrorCode::unsupported) return;
@@ -218,7 +217,7 @@ void add_verdict(CheckReport& report, const Case& c, const Work& work) {
   report.oracle_difference = std::max(report.oracle_difference, work.oracle_difference);
 }
 
-// By precision in the order of the API, then by format; over codes last.
+// By precision in the order of the API, then by format; quantized K and V last.
 void sort_rows(std::vector<CheckRow>& rows) {
   const auto key = [](const CheckRow& row) {
     const std::size_t over = std::min(row.format.find(' '), row.format.size());
@@ -265,7 +264,7 @@ Result<CheckReport> check_each(const CheckOptions& options, const std::vector<Ca
   for (std::size_t begin = 0; begin < cases.size(); begin += kChunk) {
     const std::size_t count = std::min(kChunk, cases.size() - begin);
     std::vector<Work> chunk(count);
-    // Inputs, oracle and judge have one thread a case; runs have one for each runner.
+    // Inputs, oracle and judge use one thread per case; runs use one thread per runner.
     on_all_cores(count, [&](std::size_t i) {
       chunk[i].status = prepare(cases[begin + i], begin + i, oracle, p_is_rounded, chunk[i]);
     });
@@ -279,7 +278,7 @@ Result<CheckReport> check_each(const CheckOptions& options, const std::vector<Ca
     });
     if (emulator)
       for (std::size_t i = 0; i < count; ++i)
-        hold_against_emulator(cases[begin + i], chunk[i], emulator);
+        compare_with_emulator(cases[begin + i], chunk[i], emulator);
     on_all_cores(
         count, [&](std::size_t i) { judge_case(cases[begin + i], chunk[i], options.device.kind); });
     for (std::size_t i = 0; i < count; ++i) {
@@ -330,7 +329,7 @@ Status validate_options(const CheckOptions& options) {
   return {};
 }
 
-// A device that is not there is the caller's to fix, not the failure of two thousand cases.
+// A missing device is the caller's error, reported once instead of as two thousand failed cases.
 Status probe(Device device) {
   Problem typical;
   typical.batch = typical.heads_q = typical.heads_kv = typical.len_q = typical.len_kv = 1;
@@ -346,8 +345,8 @@ Result<std::vector<evidence::Case>> suite_of(const CheckOptions& options) {
   return evidence::suite_cases(options.suite, options.seed);
 }
 
-// One, or as many as there shall be streams: every other calls attention(), so that plans are
-// shared as well as not.
+// One runner, or one per stream. Every other one calls attention(), so that both shared plans and
+// separate plans are tested.
 std::vector<evidence::Runner> runners_of(const CheckOptions& options) {
   using namespace evidence;
   if (options.streams == 0) return {library_runner(options.device)};

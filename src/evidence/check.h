@@ -1,5 +1,4 @@
-// The check run with library and oracle exchangeable, so that tests can put faulty ones in their
-// place.
+// The check with replaceable library and oracle, so that tests can substitute faulty ones.
 #pragma once
 
 #include <string>
@@ -12,7 +11,8 @@
 
 namespace octavo::evidence {
 
-// Who says what is right. An oracle that is not the CPU's is held against it on part of the cases.
+// The oracle of a check. An oracle other than the CPU's is compared with the CPU's on part of the
+// cases.
 struct CheckOracle {
   Oracle oracle = cpu_oracle;
   std::string name = "cpu";
@@ -21,18 +21,18 @@ struct CheckOracle {
 
 Result<CheckReport> check_cases(const CheckOptions& options, const std::vector<Case>& cases,
                                 const Runner& runner, const CheckOracle& oracle = {});
-// The same, and each result must lie within 2e-3, beside a step of its type, of what `emulator`,
-// which rounds where the kernel does, makes of the case; outputs beyond 1 count relative to the
+// The same, and each result must be within 2e-3, plus a step of its type, of the result of
+// `emulator`, which rounds where the kernel does. Outputs above 1 are compared relative to the
 // largest.
 inline constexpr double kEmulatedDifference = 2e-3;
 Result<CheckReport> check_against_emulator(const CheckOptions& options,
                                            const std::vector<Case>& cases, const Runner& runner,
                                            const Runner& emulator, const CheckOracle& oracle = {});
-// The same, with a thread for each runner.
+// The same, with one thread per runner.
 Result<CheckReport> check_cases(const CheckOptions& options, const std::vector<Case>& cases,
                                 const std::vector<Runner>& runners, const CheckOracle& oracle);
 
-// Those of the precision asked for, and about as many as asked for, spread over them.
+// The cases of the requested precision, about as many as requested, spread over the suite.
 std::vector<Case> chosen_cases(const CheckOptions& options, const std::vector<Case>& suite);
 
 }  // namespace octavo::evidence

@@ -1,4 +1,4 @@
-// Errors of a result against doubles, and the named sizes.
+// Errors of a result relative to fp64, and the named sizes.
 #include <cmath>
 
 #include "numeric/fork_safe.h"
@@ -34,7 +34,7 @@ ErrorStats compare(const ConstTensor& out, const double* reference) {
         }
   if (values == 0) return stats;
   stats.rmse = std::sqrt(error_squares / static_cast<double>(values));
-  // Two zero tensors point the same way and differ by nothing; only one of them zero: not at all.
+  // The cosine of two zero tensors is 1; if only one is zero, it is 0.
   const double norms = std::sqrt(reference_squares) * std::sqrt(out_squares);
   if (norms > 0) {
     stats.cosine = products / norms;

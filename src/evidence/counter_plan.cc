@@ -28,7 +28,7 @@ void put_product(CounterValues& values, std::string_view key, std::string_view a
   if (x && y) values[std::string(key)] = *x * *y;
 }
 
-// The groups in the order of their first counter, without what the chip does not have.
+// The groups in the order of their first counter, without metrics that the chip lacks.
 std::vector<std::pair<std::string_view, std::vector<std::string>>> groups_of(
     const std::vector<ResolvedCounter>& counters) {
   std::vector<std::pair<std::string_view, std::vector<std::string>>> groups;
@@ -45,8 +45,7 @@ std::vector<std::pair<std::string_view, std::vector<std::string>>> groups_of(
 }  // namespace
 
 const std::vector<Counter>& counters_table() {
-  // Names of GH100 first. Where a chip has a second form of a metric, the first is deprecated
-  // there.
+  // Names of GH100 first. If a chip has a second form of a metric, the first is deprecated there.
   static constinit MadeOnce<std::vector<Counter>> made;
   return made.get([] {
     return std::vector<Counter>{
@@ -128,7 +127,8 @@ const std::vector<Counter>& counters_table() {
         {"tensor_ops_int8", "operations", "int8 operations", {"sm__ops_path_tensor_src_int8.sum"}},
         {"warpgroup_mma_instructions", "", "wgmma", {"sm__inst_executed_pipe_tensor_op_gmma.sum"}},
         {"tma_pct", "%", "tma", {"sm__pipe_tma_cycles_active.avg.pct_of_peak_sustained_elapsed"}},
-        // By patched code, not by a hardware counter: apart, as not every driver lets it.
+        // Counted by patched code instead of a hardware counter: a separate pass, because not every
+        // driver allows it.
         {"bytes_per_sector",
          "bytes",
          "sectors",
@@ -194,12 +194,12 @@ void derive_counters(CounterValues& values) {
   const auto wavefronts = sum(values, "smem_load_wavefronts", "smem_store_wavefronts");
   const auto conflicts = sum(values, "smem_load_conflicts", "smem_store_conflicts");
   put_ratio(values, "bank_conflicts_per_wavefront", conflicts, wavefronts, 1);
-  // Each costs the SM's shared memory one cycle.
+  // Each conflict costs the SM's shared memory one cycle.
   put_ratio(values, "bank_conflict_cycles_pct", conflicts, value_of(values, "sm_active_cycles_all"),
             100);
-  // A kernel that has no such loads and stores has no conflicts in them.
+  // A kernel without such loads and stores has no conflicts in them.
   if (wavefronts && *wavefronts == 0) values["bank_conflicts_per_wavefront"] = 0;
-  // 0 where TMA moves everything: threads reach no sector, and there is nothing to use well.
+  // 0 if TMA moves all data: threads then access no sectors, and there is no efficiency to report.
   if (const auto bytes = value_of(values, "bytes_per_sector"); !bytes || *bytes > 0)
     put_ratio(values, "memory_efficiency_pct", bytes, kSectorBytes, 100);
   put_ratio(values, "l2_hit_pct", value_of(values, "l2_hit_sectors"),

@@ -30,7 +30,7 @@ std::string version_of(const evidence::Cupti& cupti) {
   return cupti.get_version(&number) == cupti::kSuccess ? fmt::format("{}", number) : "unknown";
 }
 
-// Everything that is the same for all cases.
+// State shared by all cases.
 struct Session {
   const Gpu& gpu;
   const evidence::Cupti& cupti;
@@ -39,7 +39,7 @@ struct Session {
   std::vector<std::shared_ptr<const MetricSet>> batches;
 };
 
-// Which metrics the chip has, and in which batches they are counted.
+// Finds the metrics that the chip has, and their batches.
 Status plan_batches(Session& session) {
   const auto set_of = [&](const std::vector<std::string>& metrics) {
     return MetricSet::make(session.cupti, session.chip, metrics);
@@ -71,7 +71,7 @@ Result<Session> open_session(const Gpu& gpu) {
   return session;
 }
 
-// Clocks and caches as they are in the middle of work.
+// Runs the case until clocks and caches are warm.
 Status warm_up(const PlannedCase& planned, Device device) {
   constexpr std::chrono::milliseconds kLong{20};
   const auto start = std::chrono::steady_clock::now();
@@ -87,8 +87,8 @@ void say_once(std::vector<std::string>& said, std::string sentence) {
     said.push_back(std::move(sentence));
 }
 
-// The values of every kernel of a call, by the chip's names. What a batch cannot count is said, and
-// left out; nothing at all is an empty list.
+// The values of every kernel of a call, under the chip's metric names. A batch that cannot be
+// counted is reported and skipped; if none can be, the list is empty.
 Result<std::vector<CounterValues>> count_call(const Session& session, const PlannedCase& planned,
                                               Device device,
                                               std::vector<std::string>& not_counted) {
@@ -122,7 +122,7 @@ Result<std::vector<CounterValues>> count_call(const Session& session, const Plan
   return kernels;
 }
 
-// By our names, with what follows from them.
+// The values under Octavo's names, with the derived ones.
 CounterValues by_key(const Session& session, const CounterValues& by_metric) {
   CounterValues values;
   for (const ResolvedCounter& c : session.resolved)
@@ -158,7 +158,7 @@ Status count_case(const Session& session, const CountersOptions& options,
   }
   for (CounterValues& values : *kernels) values = by_key(session, values);
   const std::size_t main = main_kernel(*kernels);
-  // Not counted, but known of the code: the plan has just loaded it.
+  // Not counted, but known from the code, which the plan has just loaded.
   if (const Result<KernelInfo> info = compile_kernel(planned.explain().config); info.ok())
     if (const std::optional<double> percent = evidence::occupancy_pct(*info))
       (*kernels)[main]["occupancy_pct"] = *percent;
@@ -191,7 +191,7 @@ void name_counters(const Session& session, CountersReport& report) {
     report.names.push_back({std::string(key), std::string(unit), ""});
 }
 
-// A failure to count is said in the report; any other is the caller's.
+// A failure to count is part of the report; any other failure is returned.
 Status count_cases(const CountersOptions& options, const std::vector<BenchCase>& cases,
                    const evidence::PlannedCaseOptions& planned, CountersReport& report) {
   const Result<const Gpu*> gpu = open_gpu(options.device.index);

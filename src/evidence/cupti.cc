@@ -7,7 +7,7 @@
 #include "gpu/toolkit_library.h"
 #include "numeric/fork_safe.h"
 
-// Hands a failed call of CUPTI to the caller: OCTAVO_CUPTI_TRY(c, c.start(&p), "cupti...Start").
+// Returns a failed CUPTI call to the caller: OCTAVO_CUPTI_TRY(c, c.start(&p), "cupti...Start").
 #define OCTAVO_CUPTI_TRY(api, expression, call)                                     \
   do {                                                                              \
     const ::octavo::cupti::Code try_code = (expression);                            \
@@ -156,7 +156,7 @@ Result<std::vector<double>> MetricSet::evaluate(const std::vector<std::uint8_t>&
 
 namespace {
 
-// The range profiler of a context, while it is on.
+// The range profiler of a context, while it is enabled.
 class Profiler {
  public:
   explicit Profiler(const Cupti& cupti) : cupti_(cupti) {}
@@ -176,7 +176,7 @@ class Profiler {
     return {};
   }
 
-  // `data_` gets room for the values of the set.
+  // Allocates `data_` for the values of the set.
   Status configure(const MetricSet& metrics) {
     std::vector<const char*> pointers = metrics.name_pointers();
     cupti::DataSize size;
@@ -212,7 +212,7 @@ class Profiler {
       start.profiler = handle_;
       OCTAVO_CUPTI_TRY(cupti_, cupti_.start(&start), "cuptiRangeProfilerStart");
       const Status called = call();
-      // What was started must be stopped, whatever was called in between.
+      // A started profiler must be stopped, whatever was called in between.
       const cupti::Code stopped = cupti_.stop(&stop);
       OCTAVO_RETURN_IF_ERROR(called);
       OCTAVO_CUPTI_TRY(cupti_, stopped, "cuptiRangeProfilerStop");

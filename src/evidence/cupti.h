@@ -1,4 +1,4 @@
-// CUPTI, opened at run time: metrics of a chip by name, and what kernels made them count.
+// CUPTI, opened at run time: a chip's metrics by name, and their values for kernels.
 #pragma once
 
 #include <functional>
@@ -60,7 +60,7 @@ Result<Cupti> make_cupti(SymbolLoader& loader, std::string_view library);
 // A chip by CUPTI's name, "GH100".
 struct Chip {
   std::string name;
-  std::vector<std::uint8_t> availability;  // of its counters; empty where no GPU is asked
+  std::vector<std::uint8_t> availability;  // of its counters; empty without a GPU
 };
 Result<Chip> chip_of(const Cupti& cupti, int device_index, cuda::Context context);
 
@@ -79,7 +79,7 @@ class MetricSet {
   const std::vector<std::string>& names() const { return names_; }
   const std::vector<std::uint8_t>& config() const { return config_; }
   std::vector<const char*> name_pointers() const;
-  // Values in the order of the names, of one kernel of the data.
+  // The values of one kernel, in the order of the names.
   Result<std::vector<double>> evaluate(const std::vector<std::uint8_t>& data,
                                        std::size_t range) const;
 
@@ -93,11 +93,11 @@ class MetricSet {
   std::size_t passes_ = 0;
 };
 
-// Counts what every kernel does that `call` launches: values in the order of the launches. `call`
-// returns when they are done; CUPTI repeats the kernels of a set that takes more than one pass.
+// Counts every kernel that `call` launches and returns the values in launch order. `call` must
+// return after they are complete; CUPTI repeats the kernels of a set that takes more than one pass.
 //
-// The profiler is switched on for this set and off again: one that stays on goes on counting by the
-// configuration it was given first, whatever it is told later (CUPTI 13.0).
+// The profiler is enabled for this set and disabled again: if it stays enabled, it keeps the
+// configuration it was first given (CUPTI 13.0).
 Result<std::vector<std::vector<double>>> count_kernels(const Cupti& cupti, cuda::Context context,
                                                        const MetricSet& metrics,
                                                        const std::function<Status()>& call);

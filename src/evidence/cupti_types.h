@@ -1,8 +1,8 @@
 // The few types of CUPTI that Octavo uses, declared here so that neither the build nor a user needs
-// its headers. tests/evidence holds them against those headers where they are found.
+// its headers. tests/evidence compares them with those headers if they are installed.
 //
-// Every call takes one struct that begins with the size CUPTI's header has for it: up to the end of
-// its last member, without what the compiler pads behind it.
+// Every call takes one struct that begins with its size in CUPTI's header: up to the end of its
+// last member, without trailing padding.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ inline constexpr Code kVirtualInsufficientPrivileges = 40;
 using Host = struct HostObject*;
 using Profiler = struct ProfilerObject*;
 inline constexpr int kRangeProfiler = 0;  // CUpti_ProfilerType
-inline constexpr int kAutoRange = 1;      // CUpti_ProfilerRange: every kernel is one
+inline constexpr int kAutoRange = 1;      // CUpti_ProfilerRange: every kernel is a range
 inline constexpr int kKernelReplay = 2;   // CUpti_ProfilerReplayMode
 
 struct Initialize {
@@ -108,7 +108,7 @@ struct Enable {
   Profiler profiler = nullptr;  // out
 };
 
-// Disable and Start.
+// The parameters of Disable and Start.
 struct OfProfiler {
   std::size_t bytes = 24;
   void* reserved = nullptr;

@@ -32,7 +32,7 @@ Result<std::shared_ptr<CaseInputs>> pose(const Case& c) {
   return prepared;
 }
 
-// As a kernel wants them; what it wants otherwise lies in `memory`.
+// The arguments in the form that a kernel needs; converted operands are in `memory`.
 Result<Arguments> arguments_for(const Sm80ForwardConfig& /*config*/, const CaseInputs& prepared,
                                 std::vector<std::byte>& /*memory*/) {
   return prepared.inputs.given;
@@ -67,7 +67,7 @@ Result<EmulatedCase> forward_case(const Kernel& kernel, const GpuInfo& chip, con
   return made;
 }
 
-// The quantizers of one call, of which those with this configuration are looked at.
+// The quantizers of one call, of which those with the subject's configuration are examined.
 struct QuantizedCall {
   std::shared_ptr<CaseInputs> prepared;
   const emulator::EmulatedQuantize* subject;
@@ -107,11 +107,11 @@ struct QuantizedCall {
   }
 
  private:
-  // One launch for all operands is Hopper's.
+  // Only Hopper quantizes all operands in one launch.
   const GpuInfo& chip() const { return *emulated_chip(subject->config.operands ? kSm90 : kSm89); }
 
-  // The subject where it does the same to these rows, whatever it loads at once; e5m2, which no
-  // mode has, in place of e4m3.
+  // The subject, if it does the same to these rows with another load width; e5m2, which no mode
+  // uses, replaces e4m3.
   QuantizeConfig substitute(QuantizeConfig chosen, int head_dim) const {
     QuantizeConfig same = subject->config;
     if (same.to == Element::e5m2 && chosen.to == Element::e4m3) chosen.to = Element::e5m2;
@@ -204,8 +204,9 @@ Precision precision_to(Element element) {
   }
 }
 
-// A first pass, or one over means, is that of any format; what follows it here is in the list.
-Element codes_of(const QuantizeConfig& config) {
+// First passes and mean passes do not depend on the format; the list has the kernels that follow
+// them.
+Element quantized_format(const QuantizeConfig& config) {
   if (config.mean_pass > 0) return Element::e4m3;
   if (!config.amax_pass || config.operands) return config.to;
   return config.hadamard ? Element::sim8 : Element::e4m3;
@@ -264,16 +265,17 @@ std::vector<Case> cases_for(const Sm80ForwardConfig& config) {
   if (config.k_row_scales) c.qk_scales = Granularity::row;
   const std::int64_t rows = config.block_m, keys = sm80::step_keys(config);
   std::vector<Case> cases;
-  // No mask but the last keys'; every buffer is filled again.
+  // No mask except for the last keys; every buffer is filled more than once.
   c.len_q = rows + 5;
   c.len_kv = (config.stages + 1) * keys + 7;
   cases.push_back(c);
-  // Both ends of a window, each inside a block that other rows see whole.
+  // Both ends of a window, each inside a block that other rows see completely.
   c.len_kv = 2 * keys + rows;
   c.options.causal = Causal::bottom_right;
   c.options.window_left = keys + 3;
   cases.push_back(c);
-  // Fewer columns than the kernel's tiles; two sequences, the second shorter, strangers around.
+  // Fewer columns than the kernel's tiles; two sequences, the second shorter, with tokens of no
+  // sequence around them.
   c.options = {};
   c.head_dim = config.head_dim - 16 / element_bytes(config.element);
   c.batch = 2;
@@ -299,8 +301,8 @@ std::vector<Case> cases_for(const Sm80ForwardConfig& config) {
   return cases;
 }
 
-// By the mode, from tensors that are all of V's type; e5m2, which no mode has, as codes.
-void pose_mixed(const Sm90ForwardConfig& config, Case& c) {
+// Uses the mode, with all tensors of V's type; e5m2, which no mode uses, is given as 8-bit inputs.
+void set_mixed_inputs(const Sm90ForwardConfig& config, Case& c) {
   const DType v = dtype_of(config.v_element);
   if (config.element == Element::e5m2) {
     c.v = v;
@@ -309,16 +311,16 @@ void pose_mixed(const Sm90ForwardConfig& config, Case& c) {
   c.input = v;
   c.options.precision =
       config.element == Element::int8 ? Precision::int8_mixed : Precision::fp8_mixed;
-  // Else as the mode has it.
+  // Otherwise as the mode chooses.
   const bool int8 = config.element == Element::int8;
   if (config.k_scales == KScales::row) c.options.quantization.qk = Granularity::row;
   if (config.k_scales == KScales::block && !int8) c.options.quantization.qk = Granularity::block;
   if (config.k_scales == KScales::head && int8) c.options.quantization.qk = Granularity::head;
 }
 
-void pose_scales(const Sm90ForwardConfig& config, Case& c) {
+void set_8bit_inputs(const Sm90ForwardConfig& config, Case& c) {
   if (sm90::is_mixed(config)) {
-    pose_mixed(config, c);
+    set_mixed_inputs(config, c);
     return;
   }
   if (config.v_element != config.element) c.v = dtype_of(config.v_element);
@@ -327,7 +329,7 @@ void pose_scales(const Sm90ForwardConfig& config, Case& c) {
     c.v_scales = Granularity::channel;
   }
   if (!sm90::has_f16_scores(config)) return;
-  // Codes that are known to be small are those of our own quantizer.
+  // Only Octavo's own quantizer limits the largest quantized value.
   c.input = DType::f16;
   c.options.precision = config.scores == ScoreType::f16_fast ? Precision::fp8_fast : Precision::fp8;
 }
@@ -338,9 +340,9 @@ std::vector<Case> cases_for(const Sm90ForwardConfig& config) {
   c.out = dtype_of(config.out_element);
   c.amax = config.amax;
   c.head_dim = config.head_dim;
-  pose_scales(config, c);
+  set_8bit_inputs(config, c);
   c.lse = !config.sum_rounded_p;
-  // Packed heads: three that share keys, and a fourth of a tile that is another's.
+  // pack_gqa: three heads that share keys, and a fourth in another tile.
   const std::int64_t rows = config.pack_gqa ? 6 : sm90::block_m(config), keys = config.block_n;
   const std::int64_t parts = sm90::kv_splits(config);
   if (config.pack_gqa) {
@@ -348,8 +350,8 @@ std::vector<Case> cases_for(const Sm90ForwardConfig& config) {
     c.heads_kv = 2;
   }
   std::vector<Case> cases;
-  // No mask but the last keys'; every buffer is filled again, by every part; scores so large that
-  // maxima grow on the way.
+  // No mask except for the last keys; every buffer is filled more than once, by every warpgroup or
+  // CTA that divides keys; scores so large that maxima grow along the keys.
   c.scale = 2.0f;
   c.len_q = rows + 5;
   c.len_kv = parts * (config.stages + 1) * keys + 7;
@@ -360,8 +362,8 @@ std::vector<Case> cases_for(const Sm90ForwardConfig& config) {
   c.options.causal = Causal::bottom_right;
   c.options.window_left = keys + 3;
   cases.push_back(c);
-  // Tiles that see no key beside such that do, more of them than can be announced at once; a
-  // negative scale.
+  // Tiles that see no key beside tiles that do, more of them than the scheduler can announce at
+  // once; a negative scale.
   c.options.window_left = -1;
   if (!config.pack_gqa) c.heads_q = c.heads_kv = sm90::is_split_kv(config) ? 1 : 3;
   c.scale = -0.3f;
@@ -369,13 +371,14 @@ std::vector<Case> cases_for(const Sm90ForwardConfig& config) {
   c.len_q = rows + 9;
   cases.push_back(c);
   if (sm90::is_split_kv(config)) return cases;
-  // Tiles whose first warpgroups need fewer blocks than the others, again and again.
+  // Tiles whose first warpgroups need fewer blocks than the others, repeatedly.
   c.scale = {};
   c.len_q = c.len_kv = rows;
   cases.push_back(c);
-  // Fewer columns than the kernel's tiles; sequences that end inside tiles, strangers around.
+  // Fewer columns than the kernel's tiles; sequences that end inside tiles, with tokens of no
+  // sequence around them.
   c.options = {};
-  pose_scales(config, c);
+  set_8bit_inputs(config, c);
   c.head_dim = config.head_dim - 16 / element_bytes(config.element);
   c.batch = 2;
   c.heads_q = c.heads_kv = 1;
@@ -407,7 +410,7 @@ std::vector<Case> cases_for(const QuantizeConfig& config) {
   c.input = dtype_of(config.from);
   c.out = from_codes ? DType::f16 : c.input;
   c.lse = false;
-  c.options.precision = from_codes ? Precision::native : precision_to(codes_of(config));
+  c.options.precision = from_codes ? Precision::native : precision_to(quantized_format(config));
   c.options.quantization.hadamard = config.hadamard;
   c.options.quantization.smooth_k = config.smooth || config.mean_pass > 0;
   const Granularity granularity = granularity_of(config.group);
@@ -418,18 +421,18 @@ std::vector<Case> cases_for(const QuantizeConfig& config) {
   if (from_codes)
     c.v_scales = Granularity::channel;
   else if (config.operands)
-    c.options.quantization.qk = {};  // as the mode has them
+    c.options.quantization.qk = {};  // as the mode chooses
   else if (config.transposed || granularity == Granularity::channel)
     c.options.quantization.v = granularity;
   else
     c.options.quantization.qk = granularity;
-  // Lanes beyond the result's rows, which are rounded up.
+  // Lanes beyond the columns of the result, whose rows are padded.
   c.head_dim = config.columns - 24;
   c.heads_q = c.heads_kv = 2;
   c.len_q = c.len_kv =
       config.transposed ? quantizer::kValueKeys + 35 : 4 * quantizer::rows_at_once(config) + 3;
   if (config.mean_pass > 0) c.len_kv = quantizer::kMeanRows + 35;
-  // More keys than a cluster holds, where none does.
+  // More keys than a cluster holds, for a kernel that does not hold a head.
   if (config.operands && !config.hold)
     c.len_kv = quantizer::kMostCluster * quantizer::kValueKeys + 35;
   std::vector<Case> cases = {c};
@@ -445,8 +448,9 @@ std::vector<Case> cases_for(const QuantizeConfig& config) {
   if (!config.operands) hostile.len_kv = of_blocks ? quantizer::kBlockRows + 6 : 9;
   pose_hostile_seqlens(hostile);
   cases.push_back(hostile);
-  // A key is its own mean: what is not there must not count, with all of it subtracted. Where none
-  // are held, it is the only one of a second sequence with this seed.
+  // A single key equals its mean, so rows that do not exist must not count when the mean is
+  // subtracted. For a kernel without `hold`, it is the only key of a second sequence with this
+  // seed.
   if (config.smooth && config.operands && !config.hold) {
     c.seed = 674;
     cases.push_back(c);

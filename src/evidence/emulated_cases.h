@@ -1,4 +1,4 @@
-// The kernels of the emulator, each on problems made for it: what mutants and measures share.
+// The emulated kernels, each with problems made for it, for mutants and measures.
 #pragma once
 
 #include <functional>
@@ -14,12 +14,12 @@
 
 namespace octavo::evidence {
 
-// A problem with its memory, ready to be run again and again.
+// A problem with its memory, which can be run repeatedly.
 struct EmulatedCase {
   std::string name;
-  // Runs the kernel on it, into fresh poison.
+  // Runs the kernel with freshly poisoned outputs.
   std::function<Status(const emulator::Settings&, const EmulatorThen&)> run;
-  // What the last run left.
+  // The outputs of the last run.
   std::function<std::vector<std::byte>()> outputs;
 };
 
@@ -31,20 +31,20 @@ struct EmulatedSubject {
   std::function<Result<EmulatedCase>(const Case&)> make_case;
 };
 
-// Those that a name stands for: a number in the list, a configuration, a family, or "all".
+// The kernels that a name selects: an index in the list, a configuration, a family, or "all".
 Result<std::vector<EmulatedSubject>> subjects_by_name(const std::string& name);
 
 // Small problems that take every path of a kernel: more steps than it has buffers, rows and keys
 // that end inside a tile, both ends of the mask, columns that pad the head dimension.
 std::vector<Case> cases_for(const Sm80ForwardConfig& config);
-// The same, with more tiles than it has places to announce them in, and rows that see no key.
+// The same, with more tiles than the scheduler can announce at once, and rows that see no key.
 std::vector<Case> cases_for(const Sm90ForwardConfig& config);
-// Inputs and scales that an 8-bit configuration is for.
-void pose_scales(const Sm90ForwardConfig& config, Case& c);
-// Calls whose operands it prepares: rows that end inside a tile, columns that pad a row.
+// Sets the inputs and scales that an 8-bit configuration is for.
+void set_8bit_inputs(const Sm90ForwardConfig& config, Case& c);
+// Calls whose operands it quantizes: rows that end inside a tile, columns that pad a row.
 std::vector<Case> cases_for(const QuantizeConfig& config);
 
-// The chip that Hopper's kernels are looked at on: with so few SMs that a CTA gets several tiles.
+// The chip for Hopper kernels, with so few SMs that a CTA gets several tiles.
 GpuInfo narrow_sm90_chip();
 
 }  // namespace octavo::evidence

@@ -1,4 +1,4 @@
-// The order of the gates, and what the library puts before them.
+// The order of the gates, and the library's own subject for them.
 #include "evidence/gate.h"
 
 #include <fmt/format.h>
@@ -61,7 +61,7 @@ Status validate_options(const GateOptions& options) {
   return {};
 }
 
-// The kernels of the library, compiled here where none is built in.
+// The library's kernels, compiled now if none is embedded.
 Result<std::vector<KernelInfo>> library_kernels_of(const GateOptions& options) {
   std::vector<KernelInfo> list;
   for (KernelInfo& info : shipped_kernel_list())

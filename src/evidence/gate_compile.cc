@@ -1,4 +1,4 @@
-// The compile gate: what the code of a kernel holds, read from the cubin.
+// The compile gate: properties of a kernel's code, read from the cubin.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,8 +10,7 @@
 namespace octavo::evidence {
 namespace {
 
-// What a block of a chip may have of shared memory (CUDA C++ Programming Guide, compute
-// capabilities).
+// The shared memory limit of a block (CUDA C++ Programming Guide, compute capabilities).
 double smem_limit_bytes(int arch) { return (arch >= 90 ? 227 : arch == 89 ? 99 : 163) * 1024.0; }
 
 struct TensorWork {
@@ -19,7 +18,7 @@ struct TensorWork {
   int other = 0;
 };
 
-// Tensor instructions of the type that the configuration's element is multiplied in, and others.
+// Counts tensor instructions of the type that the configuration's element needs, and others.
 TensorWork tensor_work(const KernelInfo& info) {
   const bool hopper = names_sm90_forward(info.config);
   const Element element =
@@ -27,7 +26,7 @@ TensorWork tensor_work(const KernelInfo& info) {
   const KernelCode& code = *info.code;
   const int all = code.mma_f16 + code.mma_fp8 + code.mma_int8;
   const bool fp8 = element == Element::e4m3 || element == Element::e5m2;
-  // mma.sync has no FP8 before sm_89, and on sm_90 it is made of 16-bit ones; sim8 is widened.
+  // mma.sync has no FP8 before sm_89, and sm_90 implements it with 16-bit ones; sim8 uses FP16.
   const bool native_fp8 = fp8 && (hopper || info.arch == 89);
   const int meant = native_fp8                 ? code.mma_fp8
                     : element == Element::int8 ? code.mma_int8
@@ -45,7 +44,7 @@ void hold_kernel(GateResult& result, const std::vector<Threshold>& thresholds,
   const KernelCode& code = *info.code;
   const TensorWork tensor = tensor_work(info);
   const auto holds = [&](std::string_view name, double value) {
-    hold(result, thresholds, name, subject, info.kernel, 0, value);
+    check_threshold(result, thresholds, name, subject, info.kernel, 0, value);
   };
   holds("spill_bytes", code.local_bytes);
   holds("spill_instructions", code.local_instructions);
@@ -57,7 +56,7 @@ void hold_kernel(GateResult& result, const std::vector<Threshold>& thresholds,
   holds("debug", code.debug ? 1 : 0);
 }
 
-// Of hundreds of values the one nearest to its limit, or furthest beyond it, for each threshold.
+// For each threshold, the value nearest to its limit, or furthest beyond it.
 std::vector<GateFinding> extremes(const std::vector<GateFinding>& all) {
   std::vector<GateFinding> list;
   for (const GateFinding& finding : all) {

@@ -1,8 +1,8 @@
-// The correctness gate: the case tables under several seeds, every length of the last key block,
-// and inputs that change under the same pointers.
+// The correctness gate: the case tables with several seeds, every length of the last key block, and
+// inputs that change under the same pointers.
 //
-// All of it runs on a stream of its own, and only that is waited for: work on another is not there
-// when the result is judged. Outputs are poison before every call.
+// Everything runs on a separate stream, and only that stream is waited for: work on another stream
+// is missing when the result is judged. Outputs are poisoned before every call.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ std::vector<Case> thinned(const std::vector<Case>& cases, std::int64_t count) {
   return chosen_cases(options, cases);
 }
 
-// Keys that end at every place in a block, of every kernel: the largest block has 256.
+// Keys that end at every position in a block, for every kernel: the largest block has 256.
 std::vector<Case> key_tails(std::uint64_t seed) {
   constexpr std::int64_t kLargestBlock = 256;
   std::vector<Case> cases;
@@ -43,7 +43,7 @@ std::vector<Case> key_tails(std::uint64_t seed) {
   return cases;
 }
 
-// The same where the grid fills a GPU: other kernels are chosen there.
+// The same with a grid that fills a GPU, for which other kernels are chosen.
 std::vector<Case> long_key_tails(std::uint64_t seed) {
   constexpr std::int64_t kTails = 32;
   std::vector<Case> cases;
@@ -52,7 +52,7 @@ std::vector<Case> long_key_tails(std::uint64_t seed) {
     c.batch = 2;
     c.heads_q = c.heads_kv = 16;
     c.len_q = 512;
-    c.len_kv = 1024 + 7 * tail;  // 7 is prime to every block: each tail differs
+    c.len_kv = 1024 + 7 * tail;  // 7 is coprime to every block size: each tail differs
     c.sampled_rows = 4;
     c.seed = seed;
     cases.push_back(c);
@@ -60,7 +60,7 @@ std::vector<Case> long_key_tails(std::uint64_t seed) {
   return cases;
 }
 
-// A few problems whose inputs change in place, from one call to the next.
+// A few problems whose inputs change in place from one call to the next.
 std::vector<Case> changing_cases() {
   std::vector<Case> cases(2);
   for (Case& c : cases) {
@@ -80,8 +80,7 @@ void overwrite(Inputs& inputs, const Inputs& with) {
   }
 }
 
-// Seeds a, b, a, c, ... under the same pointers: a result that is remembered, by address or at all,
-// is that of other inputs.
+// Seeds a, b, a, c, ... under the same pointers: a cached result would belong to other inputs.
 Status check_changing(const Case& run_problem, const GateOptions& options, const Runner& runner,
                       std::vector<std::string>& failures) {
   Result<Inputs> inputs = make_inputs(run_problem);
@@ -113,7 +112,7 @@ Status check_changing(const Case& run_problem, const GateOptions& options, const
 }  // namespace
 
 std::vector<Case> gate_cases(const GateOptions& options) {
-  constexpr std::int64_t kRandom = 100;  // of a seed
+  constexpr std::int64_t kRandom = 100;  // per seed
   const bool on_gpu = options.device.kind == Device::Kind::cuda;
   std::vector<Case> cases = thinned(twelve_cases(), options.cases);
   const auto add = [&cases](const std::vector<Case>& more) {
@@ -158,9 +157,10 @@ Result<GateResult> correctness_gate(const GateOptions& options,
   if (checked.not_run > 0)
     result.left_out.push_back(
         fmt::format("{} cases that {} does not serve.", checked.not_run, checked.device));
-  hold(result, thresholds, "cases", checked.device, "", 0, static_cast<double>(checked.cases));
-  hold(result, thresholds, "failed_cases", checked.device, "", 0,
-       static_cast<double>(checked.failures.size()));
+  check_threshold(result, thresholds, "cases", checked.device, "", 0,
+                  static_cast<double>(checked.cases));
+  check_threshold(result, thresholds, "failed_cases", checked.device, "", 0,
+                  static_cast<double>(checked.failures.size()));
   result.failures.insert(result.failures.end(), checked.failures.begin(), checked.failures.end());
   result.reason = fmt::format("{} problems of {} seeds against fp64", checked.cases, options.seeds);
   result.state = result.failures.empty() ? GateState::passed : GateState::failed;

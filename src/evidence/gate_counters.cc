@@ -1,4 +1,4 @@
-// The counters gate: what a profiler counted, from its file or now.
+// The counters gate: a profiler's counts, from a file or from a run now.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -52,7 +52,7 @@ Result<GateResult> counters_gate(const GateOptions& options,
         if (value.is_null() && has_threshold(thresholds, metric))
           result.left_out.push_back(fmt::format("{}: {} was not counted.", what, metric));
         else if (!value.is_null())
-          hold(result, thresholds, metric, what, kernel, gflop, value.get<double>());
+          check_threshold(result, thresholds, metric, what, kernel, gflop, value.get<double>());
       }
     }
   } catch (const nlohmann::json::exception& error) {

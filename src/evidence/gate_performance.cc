@@ -1,7 +1,8 @@
-// The performance gate: this run against a recorded one, shape by shape.
+// The performance gate: compares this run with a recorded one, shape by shape.
 //
-// Every shape is timed twice, all shapes once before any the second time: how far the two series of
-// the same kernel are apart (A/A) is what a difference to the record can be told from.
+// Every shape is timed twice, all shapes once before any the second time. The distance between the
+// two series of the same kernel (A/A) is the smallest difference to the record that can be
+// resolved.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -80,14 +81,14 @@ void judge_timing(GateTiming& timing, const std::vector<double>& baseline_us, do
   timing.ratio_high = interval.high;
   const Interval same = ratio_interval(timing.samples_us, timing.again_us);
   timing.resolution = std::max(std::abs(same.low - 1), std::abs(same.high - 1));
-  // Noise may hide a slower kernel, but what lies beyond the noise is no part of it.
+  // Noise may hide a slower kernel, but a difference beyond the noise is not noise.
   const bool slower = timing.ratio > limit && timing.ratio_low > 1 + timing.resolution;
   timing.verdict = slower                          ? "slower"
                    : timing.resolution < limit - 1 ? "not slower"
                                                    : "not measured";
 }
 
-// All shapes, then all shapes again.
+// Times all shapes, then all shapes again.
 Status take_samples(const GateOptions& options, const Baseline& baseline,
                     const GateSubject& subject, std::vector<GateTiming>& timings) {
   BenchOptions bench = baseline.options;
@@ -156,7 +157,7 @@ Result<GateResult> performance_gate(const GateOptions& options,
                                 result.timings.size());
     return result;
   }
-  hold(result, thresholds, "slower_shapes", name(options.device), "", 0, slower);
+  check_threshold(result, thresholds, "slower_shapes", name(options.device), "", 0, slower);
   if (!result.failures.empty())
     for (const GateTiming& timing : result.timings)
       if (timing.verdict == "slower")

@@ -19,7 +19,7 @@ Result<Buffer> upload(Device device, const std::vector<T>& values) {
   return buffer;
 }
 
-// Where rows without keys already hold what the oracle leaves there.
+// Initialised with the results of rows without keys, which the oracle does not write.
 struct Results {
   Buffer out, lse, scores;
   std::size_t values = 0, rows = 0;
@@ -90,7 +90,7 @@ Result<Oracle> gpu_oracle(Device device) {
                             const std::vector<std::int64_t>* rows, double* out, double* lse) {
     return run_on_gpu(*gpu, device, a, mask, rounding, rows, out, lse);
   };
-  // Whether it compiles and runs is found out here, and not by the first of two thousand cases.
+  // Whether it compiles and runs is tested here, and not by the first of two thousand cases.
   Case one;
   const Result<Inputs> inputs = make_inputs(one);
   if (!inputs.ok()) return inputs.status();
@@ -111,7 +111,8 @@ double oracle_difference(const Truth& a, const Truth& b) {
     return difference;
   };
   const Magnitudes& m = a.magnitudes;
-  // A score is off by roundings of its own size, a weight by what its score is off.
+  // The error of a score is proportional to its size, and the error of a weight to that of its
+  // score.
   const double relative = 0x1p-53 * (64 + 8 * m.score_amax);
   const auto over = [](double x, double bound) { return x == 0 ? 0 : x / bound; };
   double worst = 0;
@@ -120,7 +121,7 @@ double oracle_difference(const Truth& a, const Truth& b) {
   for (const auto& [x, y] :
        {std::pair{&a.original_lse, &b.original_lse}, {&a.quantized_lse, &b.quantized_lse}})
     worst = std::max(worst, over(largest(*x, *y), relative));
-  // A weight whose last bit decides how it is rounded may go either way, and the output with it.
+  // A weight next to a rounding boundary may be rounded either way, and so may the output.
   const double steps = a.gate == DType::bf16 ? 0x1p-6 : 0x1p-9;
   return std::max(worst, over(largest(a.reference16, b.reference16), steps * m.v_amax));
 }

@@ -1,15 +1,15 @@
-// The oracle on a GPU, and how it is held against the one on the CPU.
+// The oracle on a GPU, and its comparison with the oracle on the CPU.
 #pragma once
 
 #include "evidence/oracle.h"
 
 namespace octavo::evidence {
 
-// device/oracle/oracle.cuh on arguments in host memory; or why it cannot run there.
+// device/oracle/oracle.cuh on arguments in host memory; an error if it cannot run there.
 Result<Oracle> gpu_oracle(Device device);
 
-// How far two truths of one case are apart, over what two orders of summation in fp64 may differ
-// by: up to 1 they agree.
+// The distance of two truths of one case, relative to the difference that two orders of summation
+// in fp64 may have: up to 1 they agree.
 double oracle_difference(const Truth& a, const Truth& b);
 
 }  // namespace octavo::evidence

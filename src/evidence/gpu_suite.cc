@@ -19,7 +19,7 @@
 namespace octavo::evidence {
 namespace {
 
-// What a forced configuration needs, if the device has a place for it.
+// The kernel of a forced configuration, if the device supports it.
 std::vector<KernelSource> forced_kernel(Device device, const Case& c) {
   const Result<const Gpu*> gpu = open_gpu(device.index);
   const Result<Sm90ForwardConfig> config = parse_sm90_forward(c.config);
@@ -29,7 +29,7 @@ std::vector<KernelSource> forced_kernel(Device device, const Case& c) {
   return {kernel_source(*config)};
 }
 
-// Every way in which warpgroups and CTAs divide keys, with the least of everything else.
+// Every way to divide keys among warpgroups and CTAs, otherwise minimal.
 std::vector<Sm90ForwardConfig> key_divisions(int head_dim) {
   std::vector<Sm90ForwardConfig> configs;
   for (const int warpgroups : {1, 2, 4})
@@ -52,7 +52,8 @@ std::vector<Sm90ForwardConfig> key_divisions(int head_dim) {
   return configs;
 }
 
-// Cases that TMA reaches, and packed batches for those that take them.
+// Cases with 16-byte aligned rows, which TMA needs, and varlen batches for configurations that take
+// them.
 void add_config_cases(std::vector<Case>& cases, const Sm90ForwardConfig& config, std::size_t count,
                       std::uint64_t& seed) {
   for (std::size_t i = 0; i < count; ++seed) {
@@ -62,13 +63,13 @@ void add_config_cases(std::vector<Case>& cases, const Sm90ForwardConfig& config,
     c.out = static_cast<DType>(config.out_element);
     c.options.precision = Precision::native;
     c.options.quantization = {};
-    // Of every other case some columns are padding.
+    // Every other case has padding columns.
     c.head_dim = config.head_dim - static_cast<std::int64_t>(i % 2 == 0 ? 0 : 8 * (1 + i / 2 % 3));
     if (problem_for(c).row_alignment < 16 ||
         (sm90::is_split_kv(config) && c.layout == Layout::packed))
       continue;
     Sm90ForwardConfig forced = config;
-    forced.sum_rounded_p = config.sum_rounded_p && !c.lse;  // as choose_sm90_forward has it
+    forced.sum_rounded_p = config.sum_rounded_p && !c.lse;  // as in choose_sm90_forward
     c.config = to_text(forced);
     cases.push_back(c);
     ++i;
@@ -77,7 +78,7 @@ void add_config_cases(std::vector<Case>& cases, const Sm90ForwardConfig& config,
 
 std::vector<KernelSource> kernels_of_case(Device device, const Case& c) {
   if (!c.config.empty()) return forced_kernel(device, c);
-  const Posed run_problem = problem_for(c);
+  const CaseProblem run_problem = problem_for(c);
   const Result<std::vector<KernelSource>> kernels =
       gpu_kernels(run_problem.problem, device, run_problem.row_alignment);
   return kernels.ok() ? *kernels : std::vector<KernelSource>();
@@ -86,8 +87,8 @@ std::vector<KernelSource> kernels_of_case(Device device, const Case& c) {
 }  // namespace
 
 std::vector<Case> gpu_cases(Device device, std::uint64_t seed) {
-  // A kernel takes one to three seconds to compile, a quantizer half of one: so many are less than
-  // a minute of sixteen cores.
+  // A kernel takes one to three seconds to compile, a quantizer half a second: this many take less
+  // than a minute on sixteen cores.
   constexpr std::size_t kCases = 2400, kKernels = 480;
   const KernelsOf kernels_of = [device](const Case& c) {
     std::vector<std::string> names;
@@ -119,7 +120,7 @@ Result<std::vector<Case>> cases_of_emulator(std::uint64_t seed) {
   for (Case& c : all_cases(seed)) {
     if (c.values != InputValues::normal)
       continue;  // The emulator would take hours for so many keys.
-    const Posed run_problem = problem_for(c);
+    const CaseProblem run_problem = problem_for(c);
     const Result<Explanation> there = explain(run_problem.problem, kEmulatedHopper);
     if (!there.ok() || there->kernel != "sm90_forward" || run_problem.row_alignment < 16) continue;
     c.config = there->config;

@@ -1,5 +1,5 @@
-// What `check` does differently on a GPU: cases the device serves, their kernels compiled side by
-// side before the first of them runs, and an oracle there.
+// `check` on a GPU: cases that the device serves, kernels compiled in parallel before the first
+// runs, and an oracle on the GPU.
 #pragma once
 
 #include <string>
@@ -14,21 +14,21 @@ namespace octavo::evidence {
 std::vector<Case> gpu_cases(Device device, std::uint64_t seed);
 
 // The suite `configs`: every configuration of the Hopper kernel's table in both 16-bit types, and
-// every way in which it divides keys, with heads packed as well as not, each over random problems
-// of its head dimension. Divisions for which a chip has no room are refused and counted.
+// every way in which it divides keys, with and without pack_gqa, each over random problems of its
+// head dimension. Divisions that do not fit a chip are refused and counted.
 std::vector<Case> config_cases(std::uint64_t seed);
 
 // The suite `emulated`: cases of `all` that the emulated Hopper serves, each with the configuration
-// that it runs there.
+// that it uses there.
 inline constexpr Device kEmulatedHopper{Device::Kind::emulator, 90};
 Result<std::vector<Case>> cases_of_emulator(std::uint64_t seed);
 
-// Compiles on all cores what the cases will need and no cache has. How many kernels that are, of
-// compiled ones and others. A failure is left to the case that needs the kernel.
+// Compiles on all cores the kernels that the cases need and no cache has. Returns the number of
+// kernels. A failure is left to the case that needs the kernel.
 std::int64_t compile_kernels(Device device, const std::vector<Case>& cases,
                              const Progress& progress);
 
-// The device's, or the CPU's where that cannot run.
+// The device's oracle, or the CPU's if that cannot run.
 CheckOracle oracle_for(Device device);
 
 }  // namespace octavo::evidence

@@ -15,8 +15,8 @@
 namespace octavo::evidence {
 namespace {
 
-// Few enough that the stream takes them all before the GPU has done one: a full stream would make
-// the host wait for the GPU.
+// Few enough that the stream accepts them all before the GPU has finished one: a full stream would
+// make the host wait for the GPU.
 constexpr int kCallsInTurn = 100;
 constexpr int kTurns = 51;
 
@@ -29,11 +29,11 @@ Result<double> nanoseconds_per_call(const Enqueue& work) {
   return std::chrono::duration<double, std::nano>(Clock::now() - start).count() / kCallsInTurn;
 }
 
-// Each takes its turn, so that clocks and visitors are the same for all.
+// The variants alternate, so that clocks and other load are the same for all.
 Result<std::vector<double>> medians_ns(Device device, Stream stream,
                                        const std::vector<Enqueue>& all) {
   std::vector<std::vector<double>> samples(all.size());
-  for (int i = -1; i < kTurns; ++i)  // the first turn warms up
+  for (int i = -1; i < kTurns; ++i)  // the first turn is a warm-up
     for (std::size_t w = 0; w < all.size(); ++w) {
       const Result<double> ns = nanoseconds_per_call(all[w]);
       if (!ns.ok()) return ns.status();
@@ -57,7 +57,7 @@ Result<HostCost> host_cost(const Plan::Impl& plan, const Arguments& arguments,
   if (!own.ok()) return own.status();
   const Stream stream = (*own)->handle();
   const Plan shared(std::shared_ptr<const Plan::Impl>(std::shared_ptr<void>(), &plan));
-  // As a model's layers come: the same shapes in other memory, here K and V in each other's.
+  // As in a model's layers: the same shapes in other memory, here with K and V exchanged.
   std::array<Arguments, 2> turns = {arguments, arguments};
   std::swap(turns[1].k.data, turns[1].v.data);
   std::size_t turn = 0;

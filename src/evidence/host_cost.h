@@ -1,4 +1,4 @@
-// What a call costs the host.
+// The host time of a call.
 #pragma once
 
 #include "octavo/evidence.hpp"
@@ -6,7 +6,7 @@
 
 namespace octavo::evidence {
 
-// Of a plan on a GPU, whose arguments are there.
+// For a plan on a GPU whose arguments are there.
 Result<HostCost> host_cost(const Plan::Impl& plan, const Arguments& arguments, Workspace workspace);
 
 }  // namespace octavo::evidence

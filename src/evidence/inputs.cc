@@ -1,4 +1,4 @@
-// How the memory of a case is laid out and filled.
+// The memory layout and the values of a case.
 #include "evidence/inputs.h"
 
 #include <algorithm>
@@ -14,11 +14,10 @@
 namespace octavo::evidence {
 namespace {
 
-// In places of a scale array that belong to no value. Not NaN: the API refuses such scales wherever
-// they stand.
+// The value of unused places in a scale array. Not NaN: the API refuses such scales anywhere.
 constexpr float kUnusedScale = 1e6F;
 
-// Random streams of the lengths of a packed batch, and tokens before its first sequence.
+// Random streams for the sequence lengths of a varlen batch.
 constexpr std::uint64_t kQuerySpans = 1001, kKeySpans = 1002;
 constexpr std::int64_t kTokensBeforeQueries = 2, kTokensBeforeKeys = 1;
 constexpr std::int64_t kTokensOverMaximum = 3;  // of a sequence that is cut
@@ -40,8 +39,8 @@ std::array<std::int64_t, 4> strides_of(Layout layout, const std::array<std::int6
   return {(n[1] + 1) * head, head, row, 1};
 }
 
-// Sequence lengths of a packed batch: the first has the maximum, the others any length down to
-// none, so that empty sequences occur.
+// Sequence lengths of a varlen batch: the first has the maximum, the others any length down to
+// zero.
 std::vector<Span> make_spans(const Case& c, std::int64_t max_len, std::uint64_t stream,
                              std::int64_t slack) {
   std::vector<Span> spans;
@@ -88,7 +87,7 @@ std::array<std::int64_t, 4> tensor_shape(const Case& c, std::int64_t heads, std:
   return {1, heads, spans.back().begin + spans.back().length + tail, c.head_dim};
 }
 
-// All rows that belong to sequences, as one view: in a packed batch they lie next to each other.
+// All rows that belong to sequences, as one view: in a varlen batch they are contiguous.
 template <class Void>
 BasicTensor<Void> live_rows(const BasicTensor<Void>& t, const std::vector<Span>& spans,
                             Layout layout) {
@@ -97,8 +96,8 @@ BasicTensor<Void> live_rows(const BasicTensor<Void>& t, const std::vector<Span>&
   return rows_of(t, begin, spans.back().begin + spans.back().length - begin);
 }
 
-// Tokens before the first sequence: finite and large, where a maximum that looks at them would take
-// them (NaN, as after the last one, it would skip).
+// Fills the tokens before the first sequence with large finite values, which a maximum that
+// includes them would pick up. (It would skip NaN, which follows the last sequence.)
 void fill_first_tokens(const Tensor& t, std::int64_t tokens) {
   constexpr float kLarge = 30000;
   for (std::int64_t h = 0; h < t.shape[1]; ++h)
@@ -107,7 +106,8 @@ void fill_first_tokens(const Tensor& t, std::int64_t tokens) {
         store_element(t.dtype, t.data, h * t.stride[1] + s * t.stride[2] + d, kLarge);
 }
 
-// One channel ten times as large: what 8-bit scales suffer from in trained models.
+// Makes one channel ten times as large, which is hard for 8-bit scales and occurs in trained
+// models.
 void add_outliers(const Tensor& t, std::int64_t channel) {
   constexpr float kOutlier = 10;
   for (std::int64_t b = 0; b < t.shape[0]; ++b)
@@ -136,7 +136,7 @@ void shape_values(const Case& c, const Tensor& t, const std::vector<Span>& spans
         }
 }
 
-// Where the scales of one operand stand, and room for them.
+// Lays out the scales of one operand and allocates them.
 void lay_out_scales(QuantizedOperand& operand, const QuantizeOptions& options, Layout layout,
                     std::int64_t sequences, std::int64_t max_len) {
   const std::array<std::int64_t, 4>& shape = operand.codes.view.shape;
@@ -155,7 +155,7 @@ void lay_out_scales(QuantizedOperand& operand, const QuantizeOptions& options, L
   operand.view.data = operand.scales.data();
 }
 
-// Copies contiguous scales of a part, (parts, heads, n), to where the view says.
+// Copies contiguous scales of a part, (parts, heads, n), to their places in the view.
 void place_scales(QuantizedOperand& operand, const std::vector<float>& scales, std::int64_t parts,
                   std::int64_t first_part, std::int64_t first_index) {
   if (operand.view.granularity == Granularity::tensor) {
@@ -250,8 +250,8 @@ Status make_operand(const Case& c, DType given, std::int64_t heads, std::int64_t
   return {};
 }
 
-// No average of V is larger than its largest, which becomes the largest code or one that is
-// smaller by as much as heads differ.
+// An average of V is at most V's largest magnitude, which becomes the largest quantized value, or
+// one smaller by the ratio between heads.
 std::vector<float> make_out_scales(const Case& c, const Inputs& in) {
   if (!is_8bit(c.out)) return {};
   constexpr float kHeadsDiffer = 0.125;
@@ -332,8 +332,8 @@ Result<Inputs> make_inputs(const Case& c) {
   return in;
 }
 
-Posed problem_for(const Case& c) {
-  Posed run_problem;
+CaseProblem problem_for(const Case& c) {
+  CaseProblem run_problem;
   Problem& p = run_problem.problem;
   p.batch = c.batch;
   p.heads_q = c.heads_q;

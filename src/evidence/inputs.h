@@ -1,5 +1,5 @@
-// The memory of a case: inputs, scales and outputs as its layout wants them, with NaN wherever no
-// value belongs and guards around what is written.
+// The memory of a case: inputs, scales and outputs in its layout, with NaN in every unused place
+// and guards around the outputs.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +15,8 @@ namespace octavo::evidence {
 inline constexpr std::size_t kGuardBytes = 64;
 inline constexpr std::byte kPoison{0xFF};  // NaN in f32, f16, bf16, e4m3 and e5m2
 
-// A tensor between two guards. Moving it moves no byte, so views stay good; a copy would leave them
-// behind, so there is none.
+// A tensor between two guards. Moving it moves no bytes, so views stay valid; a copy would
+// invalidate them, so it is disabled.
 struct TensorMemory {
   TensorMemory() = default;
   TensorMemory(TensorMemory&&) = default;
@@ -47,9 +47,9 @@ struct QuantizedOperand {
   TensorMemory codes;
   std::vector<float> scales;
   Scales view;
-  std::vector<float> mean;  // (sequences, heads, columns), where smoothed
+  std::vector<float> mean;  // (sequences, heads, columns), if smoothed
 };
-// By the public quantize(), sequence by sequence where packed.
+// Uses the public quantize(), per sequence in a varlen batch.
 Result<QuantizedOperand> quantize_operand(const ConstTensor& x, DType format, float largest_code,
                                           const QuantizeOptions& options, Layout layout,
                                           const std::vector<Span>& sequences, std::int64_t max_len);
@@ -64,24 +64,24 @@ struct Inputs {
   TensorMemory out, lse, amax;
   std::vector<float> out_scales;  // of 8-bit outputs: (sequences, heads)
   std::vector<std::int32_t> cu_q, cu_kv;
-  std::vector<std::int32_t> hostile_cu_q, hostile_cu_kv;  // of such cases; what is given then
+  std::vector<std::int32_t> hostile_cu_q, hostile_cu_kv;  // passed instead in hostile cases
   std::vector<Span> spans_q, spans_kv;                    // one per sequence
-  Arguments original;                                     // before any quantization
-  Arguments given;                                        // what the library gets
+  Arguments original;                                     // before quantization
+  Arguments given;                                        // passed to the library
 };
 Result<Inputs> make_inputs(const Case& c);
 
-// What a case poses, without its values: the problem, and the widest power of two, up to 16 bytes,
-// that divides the address of every row.
-struct Posed {
+// A case without its values: the problem, and the largest power of two, up to 16 bytes, that
+// divides the address of every row.
+struct CaseProblem {
   Problem problem;
   int row_alignment = 16;
 };
-Posed problem_for(const Case& c);
+CaseProblem problem_for(const Case& c);
 
-// Fills out, lse and amax with the poison, guards and gaps included.
+// Fills out, lse and amax with the poison, including guards and gaps.
 void poison_outputs(Inputs& inputs);
-// Bytes outside the rows of the sequences that no longer hold the poison.
+// The number of bytes outside the rows of the sequences that no longer hold the poison.
 std::int64_t stray_bytes(const TensorMemory& memory, const std::vector<Span>& live);
 
 }  // namespace octavo::evidence

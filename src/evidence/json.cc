@@ -22,7 +22,7 @@ Json envelope(std::string_view kind) {
   return {{"schema", kSchemaVersion}, {"kind", kind}, {"version", version()}};
 }
 
-// Text from a device or a driver may hold bytes that are not UTF-8: replaced, never thrown at.
+// Text from a device or a driver may not be UTF-8: invalid bytes are replaced instead of throwing.
 std::string dump(const Json& json) {
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }

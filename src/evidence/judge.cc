@@ -1,4 +1,4 @@
-// The gates. Each is written so that a plausible fault fails it; tests/evidence plants the faults.
+// The checks of the judge. Each rejects a plausible fault; tests/evidence plants the faults.
 #include "evidence/judge.h"
 
 #include <fmt/format.h>
@@ -28,7 +28,7 @@ double rounded_to(DType dtype, double x) {
   return dtype == DType::f16 ? f32_from_f16(f16_from_f32(f)) : f32_from_bf16(bf16_from_f32(f));
 }
 
-// Adding and taking away 0.3 in the output's type: what one rounding at the size of the data costs.
+// The cost of one rounding at the size of the data: adds and subtracts 0.3 in the output's type.
 double rounding_of(DType dtype, double reference) {
   const double x = rounded_to(dtype, reference);
   return rounded_to(dtype, rounded_to(dtype, x + 0.3) - 0.3) - x;
@@ -45,7 +45,7 @@ class Judge {
                       truth_.magnitudes);
     check_amax(b);
     if (is_8bit(c_.out)) {
-      const double rounding = rounding_to_codes();
+      const double rounding = half_output_step();
       b.kernel_max += rounding;
       b.total_max += rounding;
       b.total_rmse += rounding;
@@ -91,7 +91,7 @@ class Judge {
                      row.batch * t.stride[0] + row.head * t.stride[1] + row.row * t.stride[2] + d);
     return is_8bit(c_.out) ? x * in_.out_scales[head_number(row)] : x;
   }
-  // Of the row's head, counted over all sequences.
+  // The index of the row's head, counted over all sequences.
   std::size_t head_number(const JudgedRow& row) const {
     std::size_t sequence = 0;
     while (row.batch != in_.spans_q[sequence].batch ||
@@ -99,8 +99,8 @@ class Judge {
       ++sequence;
     return sequence * static_cast<std::size_t>(c_.heads_q) + static_cast<std::size_t>(row.head);
   }
-  // Half of the widest step between codes that the outputs reach.
-  double rounding_to_codes() const {
+  // Half of the widest step between quantized values that the outputs reach.
+  double half_output_step() const {
     const float scale = *std::max_element(in_.out_scales.begin(), in_.out_scales.end());
     if (c_.out == DType::int8) return 0.5 * scale;
     const bool e4m3 = c_.out == DType::e4m3;
@@ -108,7 +108,7 @@ class Judge {
            (e4m3 ? 0x1p-10 : 0x1p-17) * scale;
   }
 
-  // As far from the truth as the outputs before they are rounded may be; 0 where there is no row.
+  // Checks amax within the bound of the outputs before rounding; it is 0 if there is no row.
   void check_amax(const Bounds& b) {
     const std::int64_t stray =
         stray_bytes(in_.amax, c_.amax ? all_of(in_.amax.view) : std::vector<Span>{});
@@ -141,7 +141,7 @@ class Judge {
   }
 
   // Nothing outside the rows may change; every row must, sampled or not. The poison is a NaN, and
-  // no case has NaN among its values, so what is not finite was not written or is wrong.
+  // no case has NaN among its values, so a value that is not finite was not written or is wrong.
   void check_memory() {
     if (const std::int64_t stray = stray_bytes(in_.out, in_.spans_q); stray > 0)
       fail("out: {} bytes outside its rows were overwritten", stray);
@@ -203,7 +203,7 @@ class Judge {
   }
 
   // |out - ref| <= 2 |reference16 - ref| + 2 |(ref + 0.3 - 0.3) - ref|, on max and on rms, in the
-  // type of the output, or in P's where a backend rounds P to a coarser one.
+  // type of the output, or in P's type if a backend rounds P to a coarser one.
   void check_16bit_gate() {
     if (!truth_.gate || is_8bit(c_.out)) return;
     Error unfused, rounding;
@@ -235,8 +235,8 @@ class Judge {
     if (rounds()) expect_within("lse total error", total.max, b.total_lse + rounding);
   }
 
-  // Rounding that must have happened must show: an error of zero, or a mode's error far below what
-  // its quantization alone does, means that something was compared with itself or not done.
+  // Rounding must be visible: an error of zero, or an error far below that of the mode's
+  // quantization alone, means that something was compared with itself or not computed.
   void check_not_too_exact() {
     std::int64_t mixed = 0;  // elements that are averages of several keys, so not exact in any type
     for (const JudgedRow& row : truth_.rows) mixed += row.keys >= 2 ? c_.head_dim : 0;

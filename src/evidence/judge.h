@@ -1,4 +1,4 @@
-// Whether what was written is right: every gate of a case, each with its value and its bound.
+// Judges a result: every check of a case, each with its value and its bound.
 #pragma once
 
 #include <string>
@@ -19,7 +19,7 @@ struct Verdict {
   std::string not_run;                // why the device does not serve the case; empty: it was run
 };
 
-// Judges inputs.out and inputs.lse as a run on `kind` left them, after poison_outputs().
+// Judges inputs.out and inputs.lse after a run on `kind` that followed poison_outputs().
 Verdict judge(const Case& c, const Inputs& inputs, const Truth& truth, Device::Kind kind);
 
 }  // namespace octavo::evidence

@@ -1,4 +1,4 @@
-// The machine that numbers are of.
+// The machine that measurements belong to.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace octavo::evidence {
 
-// What a device says of itself: the name of the GPU, the kind of the CPU.
+// The name of the GPU, or of the CPU model.
 std::string machine_of(Device device);
 
 }  // namespace octavo::evidence

@@ -1,4 +1,4 @@
-// Kernels with one call switched off, and kernels counted: both on the cases made for them.
+// Runs kernels with one call disabled, and counts kernels, both on the cases made for them.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ using emulator::Place;
 using evidence::EmulatedCase;
 using evidence::EmulatedSubject;
 
-// The kernel as it is.
+// The unchanged kernel.
 struct Original {
   std::vector<std::vector<std::byte>> outputs;  // of each case
   std::vector<Machine::CallUse> calls;
@@ -56,7 +56,7 @@ Result<Mutant> run_mutant(const std::vector<EmulatedCase>& cases, const Original
   mutant.call = describe(use.place);
   emulator::Settings settings;
   settings.mutant = use.place;
-  // In turn; then, where nothing was noticed, in a few other orders.
+  // The default schedule; if that detects nothing, a few others.
   constexpr std::uint64_t kSchedules = 4;
   for (std::uint64_t schedule = 0; schedule <= kSchedules && mutant.caught_by.empty(); ++schedule) {
     if (schedule > 0) settings.seed = schedule;
@@ -100,7 +100,7 @@ Result<MutantReport> mutants_of(const EmulatedSubject& subject) {
 Result<MeasureReport> measure_of(const EmulatedSubject& subject) {
   const Result<std::vector<EmulatedCase>> cases = subject.make_cases();
   if (!cases.ok()) return cases.status();
-  // The first case alone: no mask, whole steps and a ragged one.
+  // Only the first case: no mask, whole steps and a ragged one.
   const EmulatedCase& c = cases->front();
   MeasureReport report;
   report.kernel = subject.kernel;
@@ -108,7 +108,7 @@ Result<MeasureReport> measure_of(const EmulatedSubject& subject) {
   report.case_name = c.name;
   emulator::Settings settings;
   settings.measure = true;
-  bool first = true;  // a call may take a quantizer for several of its operands
+  bool first = true;  // a call may use a quantizer for several of its operands
   OCTAVO_RETURN_IF_ERROR(c.run(settings, [&](const Machine& machine) {
     if (!machine.report().clean()) report.failure = machine.report().text();
     if (!std::exchange(first, false)) return;

@@ -11,7 +11,7 @@ namespace {
 struct SmLimits {
   int arch, warps, blocks, smem_bytes;
 };
-// The programming guide's table of compute capabilities.
+// From the table of compute capabilities in the CUDA programming guide.
 constexpr std::array<SmLimits, 3> kLimits = {
     {{80, 64, 32, 164 * 1024}, {89, 48, 24, 100 * 1024}, {90, 64, 32, 228 * 1024}}};
 
@@ -24,7 +24,7 @@ std::optional<double> occupancy_pct(const KernelInfo& kernel) {
   if (limits == kLimits.end() || !kernel.code || kernel.threads < 1 || kernel.code->registers < 1)
     return std::nullopt;
   const int warps = div_up(kernel.threads, kWarp);
-  // Registers are given to a warp in units.
+  // Registers are allocated to a warp in units.
   const int of_warp = div_up(kernel.code->registers * kWarp, kRegisterUnit) * kRegisterUnit;
   const int smem = kernel.dynamic_smem_bytes + kernel.code->static_smem_bytes + kReservedSmem;
   const int blocks = std::min({limits->blocks, limits->warps / warps,

@@ -1,4 +1,4 @@
-// How many of an SM's warps a kernel's blocks can fill, by what a block takes.
+// Theoretical occupancy of a kernel, from the resources of a block.
 #pragma once
 
 #include <optional>
@@ -7,8 +7,8 @@
 
 namespace octavo::evidence {
 
-// Percent of the warps an SM holds. None for a kernel without code, of a chip that is not known, or
-// that does not fit.
+// Percent of the warps an SM holds. None for a kernel without code, for an unknown chip, or if a
+// block does not fit.
 std::optional<double> occupancy_pct(const KernelInfo& kernel);
 
 }  // namespace octavo::evidence

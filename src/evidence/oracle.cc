@@ -1,4 +1,4 @@
-// Truth for a case: what the mode makes of the inputs, and fp64 attention on both.
+// The truth of a case: the inputs as the mode quantizes them, and fp64 attention on both.
 #include "evidence/oracle.h"
 
 #include <algorithm>
@@ -24,7 +24,7 @@ double scale_of(const Case& c) {
   return c.scale ? *c.scale : 1 / std::sqrt(static_cast<double>(c.head_dim));
 }
 
-// The mask alone: precision and quantization are settled before the oracle is asked.
+// Only the mask: precision and quantization are applied before the oracle runs.
 Options mask_of(const Options& options) {
   Options mask;
   mask.causal = options.causal;
@@ -49,7 +49,7 @@ std::vector<JudgedRow> judged_rows(const Case& c, const Inputs& in) {
   return rows;
 }
 
-// The oracle on the judged rows of a case, in their order.
+// Runs the oracle on the judged rows of a case, in their order.
 Status evaluate(const Oracle& oracle, const Case& c, const Arguments& a,
                 std::optional<DType> rounding, const std::vector<JudgedRow>& rows,
                 std::vector<double>& out, std::vector<double>& lse) {
@@ -76,7 +76,7 @@ Status evaluate(const Oracle& oracle, const Case& c, const Arguments& a,
   return {};
 }
 
-// One operand as the mode makes it; `memory` keeps what that needs.
+// One operand as the mode quantizes it; `memory` owns the data.
 struct Rounded {
   TensorMemory wide;
   QuantizedOperand narrow;
@@ -87,7 +87,7 @@ Status round_operand(const Case& c, const OperandFormat& format, const std::vect
   if (!format.rounded) return {};
   if (!is_8bit(*format.rounded)) {
     memory.wide = make_memory(c.layout, *format.rounded, tensor.shape);
-    // Poison converts to poison: the oracle does not look at it.
+    // Poison converts to poison, which the oracle does not read.
     OCTAVO_RETURN_IF_ERROR(convert(tensor, memory.wide.view));
     tensor = memory.wide.view;
     return {};
@@ -96,7 +96,7 @@ Status round_operand(const Case& c, const OperandFormat& format, const std::vect
   options.granularity = format.granularity;
   options.block_rows = c.options.quantization.block_rows;
   options.rule = c.options.quantization.rule;
-  // One scale for a whole packed batch is by amax, whatever the rule: no search spans sequences.
+  // One scale for a whole varlen batch is from amax, whatever the rule: no search spans sequences.
   if (c.layout == Layout::packed && options.granularity == Granularity::tensor)
     options.rule = ScaleRule::amax;
   options.smooth = format.smooth;
@@ -110,7 +110,7 @@ Status round_operand(const Case& c, const OperandFormat& format, const std::vect
   return {};
 }
 
-// Smoothed keys shift a row of scores by scale * q . mean, which the LSE gets back.
+// Smoothing K shifts a row of scores by scale * q . mean; this adds it back to the LSE.
 void restore_mean(const Case& c, const Inputs& in, const std::vector<float>& mean, Truth& truth) {
   const ConstTensor q = in.original.q;
   for (std::size_t r = 0; r < truth.rows.size(); ++r) {
@@ -129,9 +129,9 @@ void restore_mean(const Case& c, const Inputs& in, const std::vector<float>& mea
   }
 }
 
-// The type whose unfused attention a result is held against: that of the output, or that of P where
+// The type whose unfused attention a result is compared with: that of the output, or that of P if
 // the backend rounds P to a coarser one. None for f32, for 8-bit V, and for scores that FP8 tensor
-// cores cut off.
+// cores truncate.
 std::optional<DType> gate_type(const Case& c, const OperandFormats& formats, bool p_is_rounded) {
   const DType q = formats.q.rounded.value_or(formats.q.stored);
   const DType v = formats.v.rounded.value_or(formats.v.stored);
@@ -143,7 +143,7 @@ std::optional<DType> gate_type(const Case& c, const OperandFormats& formats, boo
   return std::nullopt;
 }
 
-// A call with what the mode makes of its operands.
+// A call with its operands as the mode quantizes them.
 struct RoundedCall {
   OperandFormats formats;
   Arguments arguments;
@@ -217,7 +217,7 @@ Range range_of(const ConstTensor& t, const std::vector<Span>& spans) {
 
 double crest(const Range& range) { return range.rms > 0 ? range.amax / range.rms : 1; }
 
-// kappa^2 = sum p^2 = exp(lse(2 s) - 2 lse(s)): the oracle at twice the scale gives it.
+// kappa^2 = sum p^2 = exp(lse(2 s) - 2 lse(s)), from the oracle at twice the scale.
 Status measure_kappa(const Case& c, const Inputs& in, const Oracle& oracle, Truth& truth) {
   Arguments twice = in.original;
   twice.scale = static_cast<float>(2 * scale_of(c));
@@ -248,8 +248,9 @@ void measure_magnitudes(const Case& c, const Inputs& in, Truth& truth) {
   m.head_dim = static_cast<double>(c.head_dim);
   m.tau = m.tau_peak = m.score_amax / std::sqrt(m.head_dim);
   if (c.outliers) {
-    // One channel makes up the largest scores by itself, so that roundings do not average out over
-    // D: there fully, over all rows by half an order of magnitude (measured: 0.14 of score_amax).
+    // One channel dominates the largest scores, so roundings do not average out over D: for the
+    // largest scores not at all, over all rows by half an order of magnitude (measured: 0.14 of
+    // score_amax).
     m.tau_peak = m.score_amax;
     m.tau = std::max(m.tau, m.score_amax / 4);
   }

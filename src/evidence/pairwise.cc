@@ -1,4 +1,4 @@
-// Pairwise covering: with the axes of the case table about 300 rows stand for 214,272 combinations.
+// Pairwise covering: with the axes of the case table about 300 rows cover 214,272 combinations.
 #include <algorithm>
 #include <cstddef>
 
@@ -7,7 +7,7 @@
 namespace octavo::evidence {
 namespace {
 
-// Which pairs of (axis, value) are still to be covered.
+// The pairs of (axis, value) that are not covered yet.
 class Uncovered {
  public:
   explicit Uncovered(const AxisValues& sizes) {
@@ -57,7 +57,7 @@ class Uncovered {
 };
 
 // The value of `axis` that covers most open pairs with the values already set. Ties go to the first
-// from `start` on: a start that moves from row to row spreads the values that do not matter.
+// from `start` on; a start that changes from row to row spreads the values that do not matter.
 int best_value(Uncovered& uncovered, const AxisValues& row, int axis, int size, int start) {
   int best = -1;
   int best_gain = -1;

@@ -91,7 +91,7 @@ Status PlannedCase::prepare() {
     if (!packed.ok()) return packed.status();
     packed_ = std::move(packed).value();
     given_ = packed_.arguments;
-    options.quantization = {};  // done
+    options.quantization = {};  // already applied
   }
   const Result<Problem> problem = problem_of(given_, options);
   if (!problem.ok()) return problem.status();

@@ -1,4 +1,4 @@
-// One case of bench and counters: its inputs, its plan, and the memory both work on.
+// One case of bench and counters: its inputs, its plan, and their memory.
 #pragma once
 
 #include <cstddef>
@@ -16,25 +16,25 @@
 
 namespace octavo::evidence {
 
-// What is planned, of every case alike.
+// Options common to all cases.
 struct PlannedCaseOptions {
   Device device{};
   DType dtype = DType::f16;
   Options attention{};
   std::uint64_t seed = 42;
   std::string config{};  // a kernel configuration to force; empty: the chosen one
-  int copies = 1;        // of inputs and outputs in the memory of a GPU
-  bool packed = false;   // operands are quantized before, V in this layout
+  int copies = 1;        // of inputs and outputs in GPU memory
+  bool packed = false;   // operands are quantized in advance, V in this layout
   VLayout packed_v = VLayout::transposed;
 };
 
-// The five presets where none is given; those without a name are called by their shape.
+// The five presets if none is given; cases without a name are named by their shape.
 std::vector<BenchCase> named_cases(std::vector<BenchCase> cases);
 
-// The first thing that is wrong with the options or a shape, in one sentence.
+// The first error in the options or a shape, in one sentence.
 Status validate_cases(const PlannedCaseOptions& options, const std::vector<BenchCase>& cases);
 
-// 4 B H S D times the length of K, half of it when causal.
+// 4 B H S D times seqlen_kv, half of it when causal.
 double flop_of(const BenchCase& shape, Causal causal);
 
 class PlannedCase {
@@ -43,7 +43,7 @@ class PlannedCase {
 
   Status prepare();
   Status run(Stream stream = nullptr, int copy = 0) const;
-  Status fetch() const;  // the outputs, to where inputs() has them; on the CPU they are there
+  Status fetch() const;  // copies the outputs to inputs(); a no-op on the CPU
 
   const Case& of() const { return case_; }
   Inputs& inputs() { return inputs_; }
@@ -60,8 +60,8 @@ class PlannedCase {
   const PlannedCaseOptions options_;
   const Case case_;
   Inputs inputs_;
-  QuantizedCall packed_;  // where it is packed
-  Arguments given_;       // what the plan runs on, in host memory
+  QuantizedCall packed_;  // if packed
+  Arguments given_;       // the plan's arguments, in host memory
   std::shared_ptr<const Plan::Impl> impl_;
   std::optional<Plan> plan_;
   std::vector<std::byte> memory_;  // on the CPU

@@ -1,4 +1,4 @@
-// A call of wide operands as one of codes: quantized before it, as its precision would inside it.
+// Quantizes the wide operands of a call in advance, as its precision would inside the call.
 #pragma once
 
 #include <memory>
@@ -14,10 +14,10 @@ struct QuantizedCall {
     std::vector<float> scales;
   };
   Operand q, k, v;
-  Arguments arguments;  // into the same out
+  Arguments arguments;  // with the same out
 };
 
-// For a precision that makes 8 bits of all three, of a batch that is not packed.
+// For a precision that quantizes all three operands; not for a varlen batch.
 Result<QuantizedCall> quantize_ahead(const Arguments& wide, const Options& options,
                                      VLayout v_layout);
 

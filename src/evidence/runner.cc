@@ -24,7 +24,7 @@ Status overrun(std::size_t bytes) {
           fmt::format("memory beyond the workspace of {} bytes was overwritten.", bytes)};
 }
 
-// A call on the CPU, with poison on both sides of its workspace.
+// A call on the CPU, with guards on both sides of its workspace.
 struct HostCall {
   Kernel kernel;
   Arguments arguments;
@@ -44,7 +44,8 @@ struct HostCall {
   }
 };
 
-// A call on another device: tensors with their guards go there once, outputs go and come each time.
+// A call on another device: tensors with their guards are copied there once, outputs are copied in
+// both directions each time.
 struct StagedCall {
   Kernel kernel;
   Device device;
@@ -60,7 +61,7 @@ struct StagedCall {
     OCTAVO_RETURN_IF_ERROR(staged.send_outputs());
     std::byte* const begin = static_cast<std::byte*>(workspace.data()) + kGuardBytes;
     const Stream on = stream == nullptr ? nullptr : stream->handle();
-    // What went there on the default stream must be there before another one starts.
+    // Copies on the default stream must be complete before another stream starts.
     if (on != nullptr) OCTAVO_RETURN_IF_ERROR(synchronize(device));
     OCTAVO_RETURN_IF_ERROR(kernel.run(staged.on_device(), {begin, bytes}, on));
     OCTAVO_RETURN_IF_ERROR(synchronize(device, on));
@@ -98,7 +99,7 @@ Kernel kernel_of(const Plan& plan) {
           }};
 }
 
-// That a configuration does not serve a problem is a sentence about the configuration.
+// If a forced configuration does not serve a problem, the error is about the configuration.
 Status refusal(const Status& status) {
   const bool of_config =
       status.code() == ErrorCode::invalid_argument && status.message().starts_with("config");

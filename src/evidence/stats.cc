@@ -8,7 +8,7 @@ namespace {
 
 double resampled_median(const std::vector<double>& samples, std::mt19937_64& random) {
   std::vector<double> drawn(samples.size());
-  // Not a standard distribution: those differ from library to library, and the interval with them.
+  // Not a standard distribution: those differ between libraries, and the interval with them.
   for (double& x : drawn) x = samples[random() % samples.size()];
   return quantile(std::move(drawn), 0.5);
 }
@@ -29,7 +29,8 @@ Interval ratio_interval(const std::vector<double>& a, const std::vector<double>&
   std::mt19937_64 random(seed);
   std::vector<double> ratios(kResamples);
   for (double& ratio : ratios) {
-    const double of_a = resampled_median(a, random);  // evaluated first: the order is the seed's
+    const double of_a =
+        resampled_median(a, random);  // evaluated first, so that the seed determines the order
     ratio = of_a / resampled_median(b, random);
   }
   return {quantile(ratios, 0.025), quantile(ratios, 0.975)};

@@ -1,4 +1,4 @@
-// What is said of samples: quantiles, and how sure a ratio of medians is.
+// Statistics of samples: quantiles, and a confidence interval for a ratio of medians.
 #pragma once
 
 #include <cstdint>
@@ -6,14 +6,14 @@
 
 namespace octavo::evidence {
 
-// By linear interpolation between the two nearest samples, of which there is at least one.
+// By linear interpolation between the two nearest samples. There must be at least one sample.
 double quantile(std::vector<double> samples, double q);
 
 struct Interval {
   double low = 0;
   double high = 0;
 };
-// 95% bootstrap interval of median(a) / median(b): the same for the same samples and seed.
+// 95% bootstrap interval of median(a) / median(b), deterministic for the same samples and seed.
 Interval ratio_interval(const std::vector<double>& a, const std::vector<double>& b,
                         std::uint64_t seed = 42);
 

@@ -1,4 +1,4 @@
-// The yardstick of the bench: attention as one writes it the first time.
+// The baseline of the bench: straightforward attention.
 #pragma once
 
 #include <cstdint>
@@ -7,9 +7,9 @@
 
 namespace octavo::evidence {
 
-// q, k, v, out: f32, (batch, heads, length, head_dim), contiguous. A row of scores, its softmax,
-// the weighted sum of V; rows shared out over the threads. No tiles, no intrinsics, the library's
-// own compile flags.
+// q, k, v, out: f32, (batch, heads, length, head_dim), contiguous. Computes a row of scores, its
+// softmax, and the weighted sum of V; the threads divide the rows. No tiles, no intrinsics, the
+// library's own compile flags.
 void three_loop(const float* q, const float* k, const float* v, float* out, std::int64_t batch,
                 std::int64_t heads, std::int64_t length, std::int64_t head_dim,
                 const Options& options, int threads);

@@ -1,4 +1,4 @@
-// The file of thresholds, and how a value is held against one.
+// The thresholds file, and the comparison of a value with a threshold.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -62,8 +62,9 @@ Result<std::vector<Threshold>> gate_thresholds(std::string_view text) {
 
 namespace evidence {
 
-void hold(GateResult& result, const std::vector<Threshold>& thresholds, std::string_view name,
-          const std::string& subject, std::string_view kernel, double gflop, double value) {
+void check_threshold(GateResult& result, const std::vector<Threshold>& thresholds,
+                     std::string_view name, const std::string& subject, std::string_view kernel,
+                     double gflop, double value) {
   for (const Threshold& t : thresholds) {
     if (t.gate != result.name || t.name != name || !kernel.starts_with(t.kernels) ||
         gflop < t.min_gflop)
@@ -71,7 +72,7 @@ void hold(GateResult& result, const std::vector<Threshold>& thresholds, std::str
     GateFinding finding{.subject = subject, .threshold = t.name, .value = value};
     finding.limit = t.at_least ? fmt::format("at least {}", *t.at_least)
                                : fmt::format("at most {}", *t.at_most);
-    // Not `value < limit`: a NaN holds nothing.
+    // Not `value < limit`, so that a NaN violates every threshold.
     finding.held = t.at_least ? value >= *t.at_least : value <= *t.at_most;
     finding.enforced = t.enforced;
     if (!finding.held && t.enforced)

@@ -1,4 +1,4 @@
-// A small, complete and valid call, for tests that bend one thing of it.
+// A small, complete and valid call, for tests that change one thing of it.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,9 @@
 
 namespace octavo::test {
 
-// Contiguous fp32 tensors with their memory. Inputs are standard normal. Behind each tensor lies
-// room for the largest: one that is put where another is reaches no third, wherever vectors lie.
+// Contiguous fp32 tensors with their memory. Inputs are standard normal. Each allocation is as
+// large as the largest tensor, so that a test may point one tensor at another's memory without
+// reaching a third.
 struct Call {
   std::vector<float> q, k, v, out, lse;
   Arguments arguments;

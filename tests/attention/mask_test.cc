@@ -17,7 +17,7 @@ bool sees(const Options& o, std::int64_t i, std::int64_t j, std::int64_t len_q,
   return true;
 }
 
-TEST(Mask, IntervalHoldsExactlyTheKeysTheDefinitionShows) {
+TEST(Mask, IntervalEqualsTheDefinition) {
   for (const Causal causal : {Causal::none, Causal::top_left, Causal::bottom_right})
     for (const std::int64_t left : {-1, 0, 1, 3, 100})
       for (const std::int64_t right : {-1, 0, 2, 100})

@@ -39,7 +39,7 @@ TEST(OperandFormats, EachModeRoundsToItsFormats) {
   }
 }
 
-TEST(OperandFormats, MixedModesTakeSixteenBitValuesAsTheyAre) {
+TEST(OperandFormats, MixedModesKeepSixteenBitV) {
   for (const Precision mode : {Precision::fp8_mixed, Precision::int8_mixed})
     for (const DType dtype : {DType::f16, DType::bf16})
       EXPECT_FALSE(operand_formats(problem(dtype, mode)).v.rounded.has_value());
@@ -66,9 +66,9 @@ TEST(OperandFormats, DefaultGranularitiesAndTheCallersChoice) {
   EXPECT_EQ(operand_formats(p).v.granularity, Granularity::tensor);
 }
 
-// Of Q and K in FP8 no sum of head_dim products of codes passes FP16; V and other formats use all
-// of theirs, and so does a search for the least error.
-TEST(OperandFormats, LargestCodes) {
+// For FP8 Q and K, no sum of head_dim products of quantized values exceeds FP16's range; V and
+// other formats use their whole range, and so does the least-squares rule.
+TEST(OperandFormats, LargestQuantizedValues) {
   Problem p = problem(DType::f16, Precision::fp8);
   for (const auto& [head_dim, code] :
        {std::pair{64, 30.0f}, {128, 22.0f}, {256, 15.0f}, {8, 88.0f}, {1, 240.0f}}) {
@@ -85,7 +85,7 @@ TEST(OperandFormats, LargestCodes) {
   EXPECT_EQ(operand_formats(p).q.largest_code, 127.0f);
 }
 
-TEST(OperandFormats, EightBitInputsAreTakenAsTheyAre) {
+TEST(OperandFormats, EightBitInputsAreNotRounded) {
   Problem p = problem(DType::int8, Precision::fp8);
   p.k_scales = Granularity::row;
   const OperandFormats f = operand_formats(p);

@@ -1,4 +1,4 @@
-// What bad input gets: a sentence that names the argument and its value, for every check there is.
+// Bad input: every check reports a sentence that names the argument and its value.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -15,7 +15,7 @@ namespace {
 using test::Call;
 
 struct Fault {
-  std::string words;  // that the sentence must hold
+  std::string words;  // the sentence must contain these
   std::function<void(Arguments&, Options&)> plant;
 };
 
@@ -179,7 +179,7 @@ std::vector<Fault> faults() {
 
 INSTANTIATE_TEST_SUITE_P(EveryCheck, BadInput, testing::ValuesIn(faults()));
 
-TEST(Problem, HoldsWhatTheArgumentsPose) {
+TEST(Problem, DescribesTheArguments) {
   Call call(2, 4, 2, 6, 5, 8);
   const Problem p = problem_of(call.arguments).value();
   EXPECT_EQ(p.batch, 2);
@@ -193,7 +193,7 @@ TEST(Problem, HoldsWhatTheArgumentsPose) {
   EXPECT_EQ(describe(p), "B=2 Hq=4 Hkv=2 Sq=6 Skv=5 D=8 f32 lse");
 }
 
-TEST(Problem, PartsOfOneArrayMayInterleave) {
+TEST(Problem, TensorsMayInterleaveInOneArray) {
   constexpr std::int64_t kB = 2, kS = 3, kH = 2, kD = 8;
   std::vector<float> qkvo(kB * kS * 4 * kH * kD);
   Arguments a;
@@ -221,7 +221,7 @@ TEST(Problem, BroadcastInputsAreAllowed) {
   EXPECT_TRUE(problem_of(call.arguments).ok());
 }
 
-TEST(Problem, ARunMustPoseThePlannedProblemUpToLengths) {
+TEST(Problem, RunMustMatchThePlannedProblemExceptForLengths) {
   Call call(2, 4, 2, 6, 5, 8);
   const Problem planned = problem_of(call.arguments).value();
   Problem run_problem = planned;

@@ -60,7 +60,7 @@ TEST(Reference, RowsWithoutKeysAreZeroAndMinusInfinity) {
   EXPECT_GT(lse[2], -kInfinity);
 }
 
-TEST(Reference, QueryHeadsShareTheirGroupsKeys) {
+TEST(Reference, QueryHeadsUseTheKvHeadOfTheirGroup) {
   Call grouped(1, 4, 2, 3, 5, 8);
   std::vector<double> all(4 * 3 * 8);
   ASSERT_TRUE(reference(grouped.arguments, {}, all.data()).ok());
@@ -78,7 +78,7 @@ TEST(Reference, QueryHeadsShareTheirGroupsKeys) {
   }
 }
 
-TEST(Reference, PackedSequencesEqualSequencesAlone) {
+TEST(Reference, VarlenSequencesEqualSeparateSequences) {
   constexpr std::int64_t kH = 2, kD = 8;
   Call tokens(1, kH, kH, 9, 7, kD);
   const std::int32_t cu_q[] = {0, 4, 4, 9};
@@ -119,7 +119,7 @@ TEST(Reference, CuSeqlensAreClampedNotTrusted) {
   EXPECT_TRUE(reference(a, {}, out.data()).ok());
 }
 
-TEST(Reference, EightBitInputsAreTheirCodesTimesTheirStep) {
+TEST(Reference, EightBitInputsAreDequantized) {
   Call call(1, 1, 1, 2, 3, 8);
   std::vector<std::uint8_t> codes(24);
   for (std::size_t i = 0; i < 24; ++i) codes[i] = int8_from_f32(static_cast<float>(i) - 12);
@@ -138,7 +138,7 @@ TEST(Reference, EightBitInputsAreTheirCodesTimesTheirStep) {
   EXPECT_EQ(a, b);
 }
 
-TEST(ReferenceTiled, WithoutRoundingIsTheReferenceInAnyOrder) {
+TEST(ReferenceTiled, WithoutRoundingEqualsTheReferenceInAnyOrder) {
   Call call(1, 2, 1, 9, 50, 16);
   Options options;
   options.causal = Causal::bottom_right;
@@ -157,7 +157,7 @@ TEST(ReferenceTiled, WithoutRoundingIsTheReferenceInAnyOrder) {
       }
 }
 
-TEST(ReferenceTiled, RoundedPCostsWhatTheFormatHolds) {
+TEST(ReferenceTiled, ErrorOfRoundedPFollowsTheFormat) {
   Call call(1, 1, 1, 32, 256, 16);
   std::vector<double> exact(32 * 16), tiled(exact.size());
   ASSERT_TRUE(reference(call.arguments, {}, exact.data()).ok());

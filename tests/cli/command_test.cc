@@ -1,4 +1,4 @@
-// The command from outside: exit codes, sentences, files, JSON.
+// Runs the command as a process: exit codes, error sentences, files, JSON.
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -23,7 +23,7 @@ std::string random_npy(std::int64_t h, std::int64_t s, std::uint64_t stream,
          std::string(reinterpret_cast<const char*>(tensor.data.data()), tensor.data.size());
 }
 
-// Directory with Q, K and V of a GQA problem.
+// A directory with Q, K and V of a GQA problem.
 class Command : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -71,7 +71,7 @@ TEST_F(Command, HelpAndVersion) {
   }
 }
 
-TEST_F(Command, BadUsageIsTwo) {
+TEST_F(Command, BadUsageExitsWithTwo) {
   expect_failed(octavo_command({}), 2, "subcommand");
   expect_failed(octavo_command({"frobnicate"}), 2, "'frobnicate'");
   expect_failed(octavo_command({"--frobnicate"}), 2, "");
@@ -101,7 +101,7 @@ TEST_F(Command, BadUsageIsTwo) {
   expect_failed(octavo_command({"quantize"}), 2, "--in");
 }
 
-TEST_F(Command, BadInputIsTwoAndTouchesNothing) {
+TEST_F(Command, BadInputExitsWithTwoAndWritesNothing) {
   write_file(o_, "precious");
   const std::string bad = directory_ / "bad.npy";
   struct Case {
@@ -137,7 +137,7 @@ TEST_F(Command, BadInputIsTwoAndTouchesNothing) {
   EXPECT_EQ(directory_.files(), 5u) << "a temporary file was left behind";
 }
 
-TEST_F(Command, UnwritableOutputIsOne) {
+TEST_F(Command, UnwritableOutputExitsWithOne) {
   const std::string nowhere = directory_ / "none/O.npy";
   expect_failed(octavo_command(run_arguments({"--out", nowhere})), 1, "cannot be written");
   write_file(o_, "precious");
@@ -295,7 +295,7 @@ TEST_F(Command, QuantizeWithGivenScalesAndMean) {
   expect_failed(octavo_command({"quantize", "--in", k_, "--scales-in", scales}), 2, "scale");
 }
 
-TEST_F(Command, CalibrationWidensAndServes) {
+TEST_F(Command, CalibrationAddsTensorsAndGivesScales) {
   const std::string file = directory_ / "calibration.json";
   const Finished first = octavo_command({"quantize", "--calibrate", file, "--name", "k", "--in", k_,
                                          "--in", v_, "--format", "int8", "--json", "-"});
@@ -330,7 +330,7 @@ TEST_F(Command, CalibrationWidensAndServes) {
   expect_failed(serve({"--name", "k"}), 2, "calibration.json");
 }
 
-TEST_F(Command, CheckPassesAndSaysSo) {
+TEST_F(Command, CheckPasses) {
   const std::string file = directory_ / "check.json";
   const Finished finished = octavo_command({"check", "--device", "cpu", "--suite", "twelve",
                                             "--precision", "int8_mixed", "--json", file});
@@ -349,7 +349,7 @@ TEST_F(Command, CheckPassesAndSaysSo) {
   }
 }
 
-// As under a limit on processes, which does not hold for root.
+// Like a limit on processes, which would not apply to root.
 TEST_F(Command, ASystemThatStartsNoThreadIsServedByOne) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a sanitizer must be the first library of a program";
@@ -392,7 +392,7 @@ TEST_F(Command, BenchMeasures) {
   EXPECT_NE(quick.out.find("median us"), std::string::npos);
 }
 
-TEST_F(Command, AccuracyShowsErrorsAndWhatIsNotMeasured) {
+TEST_F(Command, AccuracyListsErrorsAndUnmeasuredModes) {
   const std::vector<std::string> all = {
       "accuracy", "--device", "cpu", "--data",  "v_mean", "--precision", "fp8", "--precision",
       "int8",     "--keys",   "512", "--seeds", "1"};
@@ -440,7 +440,7 @@ TEST_F(Command, ExplainAndDevices) {
   EXPECT_EQ(devices.at("devices").at(0).at("available"), true);
 }
 
-TEST_F(Command, NumpyReadsWhatItWrites) {
+TEST_F(Command, NumpyReadsTheOutputFile) {
   if (run_program("python3", {"-c", "import numpy"}).code != 0) GTEST_SKIP() << "numpy is missing";
   ASSERT_EQ(octavo_command(run_arguments({"--out", o_})).code, 0);
   const std::string script =

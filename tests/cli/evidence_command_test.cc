@@ -1,4 +1,4 @@
-// The gates and the bundles from outside: exit codes, sentences, JSON.
+// Runs the gate and evidence commands as processes: exit codes, error sentences, JSON.
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -8,7 +8,7 @@
 namespace octavo::cli {
 namespace {
 
-TEST(GateCommand, SaysWhatIsNotMeasuredAndWritesJson) {
+TEST(GateCommand, ListsUnmeasuredGatesAndWritesJson) {
   const Finished finished =
       octavo_command({"gate", "--device", "cpu", "--cases", "2", "--kernels", "1", "--json", "-"});
   ASSERT_EQ(finished.code, 0) << finished.err << finished.out;
@@ -22,7 +22,7 @@ TEST(GateCommand, SaysWhatIsNotMeasuredAndWritesJson) {
   EXPECT_GT(told["thresholds"].size(), 12U);
 }
 
-TEST(CountersCommand, WithoutAGpuItIsNotMeasuredAndNotAPass) {
+TEST(CountersCommand, WithoutAGpuIsNotMeasuredAndNotPassed) {
   const Finished finished = octavo_command({"counters", "--device", "cpu", "--preset", "mission"});
   EXPECT_EQ(finished.code, 1);
   EXPECT_NE(finished.out.find("not measured: cpu has no counters"), std::string::npos)
@@ -30,7 +30,7 @@ TEST(CountersCommand, WithoutAGpuItIsNotMeasuredAndNotAPass) {
   EXPECT_EQ(octavo_command({"counters", "--device", "cpu", "--shape", "1,0,512,64"}).code, 2);
 }
 
-TEST(GateCommand, AThresholdThatIsNotHeldIsOne) {
+TEST(GateCommand, ViolatedThresholdExitsWithOne) {
   const Directory directory;
   write_file(directory / "limits.json",
              R"({"kind": "thresholds", "thresholds": [{"gate": "correctness", "name": "cases",
@@ -42,7 +42,7 @@ TEST(GateCommand, AThresholdThatIsNotHeldIsOne) {
   EXPECT_NE(finished.out.find("blocked"), std::string::npos) << finished.out;
 }
 
-TEST(GateCommand, ABadFileIsTwo) {
+TEST(GateCommand, BadFileExitsWithTwo) {
   const Directory directory;
   EXPECT_EQ(octavo_command({"gate", "--baseline", directory / "none.json"}).code, 2);
   write_file(directory / "bad.json", "{");
@@ -52,7 +52,7 @@ TEST(GateCommand, ABadFileIsTwo) {
   EXPECT_TRUE(finished.err.starts_with("octavo: thresholds is ")) << finished.err;
 }
 
-TEST(GateCommand, AFamilyThatIsNoneIsTwo) {
+TEST(GateCommand, UnknownFamilyExitsWithTwo) {
   const Finished finished = octavo_command({"gate", "--device", "cpu", "--kernel-family", "sm70"});
   EXPECT_EQ(finished.code, 2);
   EXPECT_EQ(finished.err, "octavo: kernel_family is \"sm70\"; supported: sm80, sm90.\n");
@@ -67,7 +67,7 @@ class EvidenceCommand : public ::testing::Test {
                "\"44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a\"}\n");
     write_file(directory_ / "gate.json", "{}");
   }
-  // The folder as repro.sh packs it.
+  // A bundle as repro.sh packs it.
   std::string packed() {
     const std::string archive = elsewhere_ / "bundle.tar.gz";
     EXPECT_EQ(run_program("tar", {"-czf", archive, "--transform", "s,^\\.,bundle,", "-C",
@@ -79,7 +79,7 @@ class EvidenceCommand : public ::testing::Test {
   Directory directory_, elsewhere_;
 };
 
-TEST_F(EvidenceCommand, ABundleThatIsWhatItSaysIsZero) {
+TEST_F(EvidenceCommand, ValidBundleExitsWithZero) {
   for (const std::string& bundle : {directory_ / ".", packed()}) {
     const Finished finished = octavo_command({"evidence", "verify", bundle});
     EXPECT_EQ(finished.code, 0) << finished.out << finished.err;
@@ -87,7 +87,7 @@ TEST_F(EvidenceCommand, ABundleThatIsWhatItSaysIsZero) {
   }
 }
 
-TEST_F(EvidenceCommand, ATamperedOrMissingFileIsOne) {
+TEST_F(EvidenceCommand, TamperedOrMissingFileExitsWithOne) {
   write_file(directory_ / "gate.json", "[]");
   Finished finished = octavo_command({"evidence", "verify", packed()});
   EXPECT_EQ(finished.code, 1) << finished.err;
@@ -99,7 +99,7 @@ TEST_F(EvidenceCommand, ATamperedOrMissingFileIsOne) {
   EXPECT_EQ(told["failures"][0], "gate.json: is missing.");
 }
 
-TEST_F(EvidenceCommand, WhatIsNoBundleIsTwo) {
+TEST_F(EvidenceCommand, InvalidBundleExitsWithTwo) {
   for (const std::string& bundle :
        {directory_ / "gate.json", directory_ / "none", elsewhere_ / "."}) {
     const Finished finished = octavo_command({"evidence", "verify", bundle});

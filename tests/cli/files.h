@@ -1,4 +1,4 @@
-// Bytes of .npy and .safetensors files as a test spells them, and a directory that cleans up.
+// Writes .npy and .safetensors files byte by byte, and a temporary directory.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Preloaded into the command: a system that starts no thread.
+// Preloaded into the command: pthread_create always fails.
 #include <pthread.h>
 
 #include <cerrno>

@@ -1,4 +1,4 @@
-// The .npy reader: every version and type it takes, and every way a file can lie.
+// The .npy reader: every version and type it supports, and invalid files.
 #include "npy.h"
 
 #include "cli/files.h"
@@ -48,7 +48,7 @@ TEST(Npy, ReadsEveryType) {
       {"|u1", DType::e4m3, DType::e4m3}, {"|V1", DType::e5m2, DType::e5m2},
       {"<f1", DType::e4m3, DType::e4m3}, {"<V2", {}, DType::bf16},
       {"bfloat16", {}, DType::bf16},     {"<u2", DType::bf16, DType::bf16},
-      {"<f4", DType::e4m3, DType::f32},  // a type of its own wins
+      {"<f4", DType::e4m3, DType::f32},  // an explicit type wins
   };
   for (const Case& c : cases) {
     const std::string data(3 * size_bytes(c.dtype), '\x40');
@@ -83,7 +83,7 @@ TEST(Npy, RefusesFortranOrder) {
   expect_refused(npy_bytes(npy_dict("|i1", "(2, 2)", "True"), "abcd"), "fortran_order is True");
 }
 
-TEST(Npy, RefusesBeginnings) {
+TEST(Npy, RefusesInvalidPreambles) {
   const std::string whole = npy_bytes(npy_dict("|i1", "(2,)"), "ab");
   expect_refused("", "0 bytes");
   expect_refused(whole.substr(0, 9), "9 bytes");
@@ -103,7 +103,7 @@ TEST(Npy, RefusesBeginnings) {
   expect_refused(npy_bytes(std::string((1 << 20) + 1, ' '), "", 2), "1048577");
 }
 
-TEST(Npy, RefusesSizesThatLie) {
+TEST(Npy, RefusesWrongSizes) {
   const std::string dict = npy_dict("<f4", "(2, 2)");
   expect_refused(npy_bytes(dict, std::string(15, 'x')), "15 bytes long");
   expect_refused(npy_bytes(dict, std::string(17, 'x')), "17 bytes long");
@@ -143,7 +143,7 @@ TEST(Npy, RefusesMalformedHeaders) {
   expect_refused(npy_bytes(npy_dict("<f4", many + ")"), "abcd"), "32 dimensions");
 }
 
-TEST(Npy, EveryPrefixAndEveryFlippedByteIsAnswered) {
+TEST(Npy, EveryPrefixAndEveryFlippedByteGivesATensorOrAnError) {
   const std::string whole = npy_bytes(npy_dict("|i1", "(2, 2)"), "abcd");
   for (std::size_t size = 0; size < whole.size(); ++size) {
     EXPECT_FALSE(parse_npy(bytes_of(std::string_view(whole).substr(0, size))).ok()) << size;
@@ -171,7 +171,8 @@ TEST(Npy, HeaderRoundTrips) {
       const HostTensor back = read(file, DType::e4m3);
       EXPECT_EQ(back.shape, shape);
       EXPECT_EQ(back.data, tensor.data);
-      // sim8 and e4m3 share |u1 only when the reader is told so.
+      // Both sim8 and e4m3 are written as |u1; the reader returns e4m3 unless the caller names the
+      // type.
       EXPECT_EQ(back.dtype, dtype == DType::sim8 ? DType::e4m3 : dtype);
     }
   }

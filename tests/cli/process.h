@@ -1,4 +1,4 @@
-// Runs the built command and keeps what it said.
+// Runs the built command and captures its output.
 #pragma once
 
 #include <fcntl.h>

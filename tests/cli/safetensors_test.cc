@@ -1,4 +1,4 @@
-// The .safetensors reader: types, names, and headers that lie.
+// The .safetensors reader: types, names, and invalid headers.
 #include "safetensors.h"
 
 #include "cli/files.h"
@@ -60,7 +60,7 @@ TEST(Safetensors, PicksByName) {
   expect_refused(file, "'__metadata__'", "__metadata__");
 }
 
-TEST(Safetensors, NamesAtMostEight) {
+TEST(Safetensors, ErrorListsAtMostEightNames) {
   std::string header = "{";
   for (char c = 'a'; c <= 'z'; ++c) {
     header += (c == 'a' ? "\"" : ",\"") + std::string(1, c) + "\":" + entry("I8", "[0]", "[0,0]");
@@ -72,7 +72,8 @@ TEST(Safetensors, RefusesOffsets) {
   const std::string data(8, 'x');
   EXPECT_TRUE(parse_safetensors(bytes_of(one("F32", "[2]", "[0,8]", data)), "").ok());
   expect_refused(one("F32", "[2]", "[0,9]", data), "[0, 9]");
-  // As long as the shape wants, but outside the file: nothing may be allocated for these.
+  // The length matches the shape, but the range is outside the file: nothing may be allocated for
+  // these.
   expect_refused(one("F32", "[2]", "[4,12]", data), "[4, 12]");
   expect_refused(one("F32", "[1152921504606846976]", "[0,4611686018427387904]", data),
                  "[0, 4611686018427387904]");

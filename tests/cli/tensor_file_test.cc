@@ -1,4 +1,4 @@
-// Tensors through real files: the choice by name, whole-or-nothing writing, refusals.
+// Tensors in real files: selection by name, atomic writing, refused files.
 #include "tensor_file.h"
 
 #include <sys/stat.h>
@@ -72,7 +72,7 @@ TEST(TensorFile, FailureNamesFlagAndFile) {
   }
 }
 
-TEST(TensorFile, RefusesWhatIsNoRegularFile) {
+TEST(TensorFile, RefusesIrregularFiles) {
   const Directory directory;
   std::filesystem::create_directory(directory / "d.npy");
   EXPECT_EQ(load_tensor("--q", directory / "d.npy").status().code(), ErrorCode::io_error);
@@ -117,7 +117,7 @@ TEST(OutputFile, WritesDevicesDirectly) {
   EXPECT_TRUE(std::filesystem::is_character_file("/dev/null"));
 }
 
-TEST(OutputFile, SaysWhyNot) {
+TEST(OutputFile, ErrorGivesTheReason) {
   const Directory directory;
   for (const std::string& path : {directory / "none/x.npy", directory / ""}) {
     const auto file = OutputFile::open(path);

@@ -1,4 +1,4 @@
-// That a run allocates nothing, by counting every operator new of the program.
+// A run does not allocate: counts every operator new of the program.
 #include <gtest/gtest.h>
 
 #include "case.h"

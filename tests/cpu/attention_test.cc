@@ -1,5 +1,5 @@
-// Every feature of the CPU backend against the fp64 oracle, with every set of kernels this machine
-// runs.
+// Every feature of the CPU backend against the fp64 oracle, with every instruction set that this
+// machine supports.
 #include <gtest/gtest.h>
 
 #include "case.h"
@@ -103,7 +103,7 @@ TEST_P(CpuAttention, LayoutsAndScales) {
             .expect_matches_reference(1e-5);
 }
 
-TEST_P(CpuAttention, PackedSequencesOfAllLengths) {
+TEST_P(CpuAttention, VarlenSequencesOfAllLengths) {
   for (const DType dtype : {DType::f32, DType::int8})
     for (const Granularity granularity : kAllGranularities) {
       const std::vector<std::int32_t> cu_q{2, 2, 10, 75, 76}, cu_kv{0, 5, 5, 100, 103};
@@ -158,8 +158,8 @@ TEST_P(CpuAttention, EmptyInputsSucceed) {
     EXPECT_EQ(Call(c).run().message(), "");
 }
 
-// What a row does not see must not reach it, be it NaN or infinite.
-TEST_P(CpuAttention, NotFiniteTouchesOnlyRowsThatSeeIt) {
+// A NaN or infinity that a row does not see must not reach it.
+TEST_P(CpuAttention, NonFiniteValuesReachOnlyRowsThatSeeThem) {
   for (const float bad :
        {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
         -std::numeric_limits<float>::infinity()}) {
@@ -190,8 +190,8 @@ TEST_P(CpuAttention, LargeScoresDoNotOverflow) {
   call.expect_matches_reference(2e-3);
 }
 
-// A row alone, in another batch, in another panel: the same bits.
-TEST_P(CpuAttention, BitsDoNotDependOnCompany) {
+// A row alone, in another batch, or in another panel has the same bits.
+TEST_P(CpuAttention, BitsDoNotDependOnOtherRows) {
   for (const Causal causal : {Causal::none, Causal::bottom_right}) {
     Case c{.heads_q = 4, .heads_kv = 2, .len_q = 131, .len_kv = 150, .head_dim = 24};
     c.options.causal = causal;
@@ -200,7 +200,7 @@ TEST_P(CpuAttention, BitsDoNotDependOnCompany) {
     const auto expected = whole.values(whole.out);
     for (const std::int64_t first : {1, 50, 100}) {
       Call part(c);
-      // The last rows alone: bottom_right keeps their diagonal.
+      // Computes the last rows alone: bottom_right keeps their diagonal.
       part.arguments.q.data = static_cast<const float*>(part.arguments.q.data) + first * 24;
       part.arguments.q.shape[2] -= first;
       part.arguments.out.data = static_cast<float*>(part.arguments.out.data) + first * 24;
@@ -227,17 +227,17 @@ TEST(CpuWorkspace, IsRefusedWhenTooSmallAndNothingIsWritten) {
   for (const float x : call.values(call.out)) EXPECT_TRUE(std::isnan(x));
 }
 
-TEST(CpuWorkspace, OfOneThreadServesAnyNumber) {
+TEST(CpuWorkspace, SizeForOneThreadServesAnyNumberOfThreads) {
   Call call({.heads_q = 4, .len_q = 200, .len_kv = 100});
   const Problem problem = problem_of(call.arguments, call.options).value();
   std::vector<std::uint8_t> room(workspace_bytes(problem, 1) + 1);
   set_thread_count(5);
-  // Nor does it matter where it starts.
+  // Its alignment does not matter either.
   EXPECT_TRUE(attention(problem, call.arguments, {room.data() + 1, room.size() - 1}).ok());
   set_thread_count(0);
 }
 
-TEST(CpuWorkspace, StaysUnderTwoMegabytesAThread) {
+TEST(CpuWorkspace, StaysBelowTwoMegabytesPerThread) {
   for (const std::int64_t head_dim : {1, 64, 128, 200, 256}) {
     Problem p;
     p.batch = 4, p.heads_q = p.heads_kv = 32, p.len_q = p.len_kv = 1 << 20;

@@ -1,5 +1,5 @@
 // A call of the CPU backend on random tensors that own their memory, and its comparison with the
-// fp64 oracle. Every buffer lies between guard elements that are NaN.
+// fp64 oracle. NaN guard elements surround every buffer.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -20,10 +20,10 @@
 
 namespace octavo::cpu {
 
-// Bits of NaN in every dtype that has one; of the largest code where there is none.
+// The bits of NaN in every dtype that has one; otherwise the largest byte.
 inline std::uint8_t guard_byte() { return 0xFF; }
 
-// One tensor with room in front, behind and between its rows.
+// A tensor with guard elements before, behind and between its rows.
 struct OwnedTensor {
   std::vector<std::uint8_t> bytes;
   Tensor view{};
@@ -54,7 +54,7 @@ struct OwnedTensor {
         for (std::int64_t s = 0; s < view.shape[2]; ++s)
           for (std::int64_t d = 0; d < view.shape[3]; ++d) visit(at(b, h, s, d), n++);
   }
-  // Normal values; 8-bit tensors get the code of a normal value times `unit`.
+  // Normal values; 8-bit tensors hold a normal value times `unit`, quantized.
   void fill(std::uint64_t stream, float unit = 1) {
     for_each([&](std::int64_t at, std::int64_t n) {
       const float x = random_normal_value(7, stream, static_cast<std::uint64_t>(n));
@@ -64,7 +64,7 @@ struct OwnedTensor {
         store_element(view.dtype, view.data, at, x);
     });
   }
-  // Elements outside the view that are not as they were made.
+  // The number of elements outside the view that have changed.
   std::int64_t touched_guards() const {
     std::vector<std::uint8_t> expected = bytes;
     const auto size = size_bytes(view.dtype);
@@ -112,7 +112,7 @@ struct Call {
     scales(Granularity::head, arguments.v, v_scales, arguments.v_scales);
   }
 
-  // Positive scales that differ from group to group, such that codes mean about N(0, 1).
+  // Positive scales that differ from group to group; dequantized values are about N(0, 1).
   static void scales(Granularity granularity, const ConstTensor& tensor, std::vector<float>& data,
                      Scales& scales, std::int64_t sequences = 0, std::int64_t max_len = 0) {
     std::array<std::int64_t, 4> shape = tensor.shape;
@@ -142,7 +142,7 @@ struct Call {
     return found;
   }
 
-  // Runs, and compares out and LSE with fp64 on the inputs as they are.
+  // Runs, and compares out and LSE with fp64 attention on the same inputs.
   void expect_matches_reference(double tolerance) {
     ASSERT_EQ(run().message(), "");
     std::vector<double> expected(values(out).size());

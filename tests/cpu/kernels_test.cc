@@ -1,4 +1,4 @@
-// The kernels one by one, for every instruction set this machine runs, against scalar truth.
+// Each kernel against scalar code, for every instruction set that this machine supports.
 #include "cpu/kernels.h"
 
 #include <gtest/gtest.h>
@@ -119,12 +119,12 @@ TEST_P(CpuKernels, SoftmaxStepsOverTilesAndLimits) {
     const Aligned s = random(keys * width, 10 + static_cast<std::uint64_t>(tile));
     const Aligned before = aligned(keys * width);
     for (std::int64_t j = 0; j < width; ++j) {
-      // Lane 0 sees nothing, lane 1 one key, the others more and more.
+      // Lane 0 sees no key, lane 1 one key, the others more and more.
       begin[static_cast<std::size_t>(j)] = j == 1 ? 4.0f : 0.0f;
       end[static_cast<std::size_t>(j)] = j == 0   ? 0.0f
                                          : j == 1 ? 5.0f
                                                   : static_cast<float>(1 + j % 9);
-      // A NaN that no lane but the last kind sees.
+      // A NaN that only the last kind of lane sees.
       if (j % 9 != 8) s[static_cast<std::size_t>(8 * width + j)] = NAN;
     }
     std::copy_n(s.get(), keys * width, before.get());
@@ -147,7 +147,7 @@ TEST_P(CpuKernels, SoftmaxStepsOverTilesAndLimits) {
   }
 }
 
-TEST_P(CpuKernels, ReadsEveryCodeOfEveryFormat) {
+TEST_P(CpuKernels, DecodesEveryValueOfEveryFormat) {
   for (const DType dtype : kAllDTypes) {
     if (dtype == DType::f32) continue;
     const std::int64_t codes = is_8bit(dtype) ? 256 : 65536;
@@ -170,10 +170,10 @@ TEST_P(CpuKernels, ReadsEveryCodeOfEveryFormat) {
   }
 }
 
-TEST_P(CpuKernels, RowsEndWhereTheyEnd) {
+TEST_P(CpuKernels, DoesNotReadPastTheEndOfARow) {
   for (const DType dtype : kAllDTypes)
     for (std::int64_t n = 0; n < 70; ++n) {
-      // Exactly n elements on the heap: the sanitizers see a read beyond them.
+      // Exactly n elements on the heap, so that the sanitizers detect a read beyond them.
       const std::size_t bytes = static_cast<std::size_t>(n) * size_bytes(dtype);
       const auto source = std::make_unique<std::uint8_t[]>(bytes);
       std::memset(source.get(), 0x35, bytes);
@@ -188,7 +188,7 @@ TEST_P(CpuKernels, RowsEndWhereTheyEnd) {
     }
 }
 
-// Values where rounding decides: every 16-bit pattern of the upper half of a float, with lower
+// Values at rounding boundaries: every 16-bit pattern of the upper half of a float, with lower
 // halves around the ties of all formats.
 std::vector<float> interesting_values() {
   std::vector<float> values;
@@ -199,7 +199,7 @@ std::vector<float> interesting_values() {
   return values;
 }
 
-TEST_P(CpuKernels, RoundsToEveryFormatAsItsScalarCode) {
+TEST_P(CpuKernels, RoundsToEveryFormatLikeScalarCode) {
   const std::vector<float> values = interesting_values();
   const auto n = static_cast<std::int64_t>(values.size());
   const Aligned row = aligned(n + kRowPadding);
@@ -218,7 +218,7 @@ TEST_P(CpuKernels, RoundsToEveryFormatAsItsScalarCode) {
   }
 }
 
-TEST_P(CpuKernels, WritesEveryValueAsItsScalarCode) {
+TEST_P(CpuKernels, WritesEveryValueLikeScalarCode) {
   const std::vector<float> values = interesting_values();
   const auto n = static_cast<std::int64_t>(values.size());
   const Aligned row = aligned(n + kRowPadding);

@@ -1,5 +1,5 @@
-// Precisions that round their inputs: the backend must give what fp64 gives on inputs that
-// quantize() and convert() rounded before.
+// Precisions that round their inputs: the backend must agree with fp64 on inputs that quantize()
+// and convert() have rounded.
 #include <gtest/gtest.h>
 
 #include "case.h"
@@ -9,7 +9,7 @@
 namespace octavo::cpu {
 namespace {
 
-// One operand rounded by the library's own scalar code; `codes` keeps what `tensor` points at.
+// One operand rounded by the library's own scalar code; `codes` owns the memory of `tensor`.
 struct Rounded {
   OwnedTensor codes;
   std::vector<float> scales, mean;
@@ -103,8 +103,8 @@ TEST(CpuQuantized, SmoothingRotationAndLeastSquares) {
         }
 }
 
-// The LSE is that of the original logits, although the mean key was taken out of them.
-TEST(CpuQuantized, SmoothingGivesTheMeanBackToTheLse) {
+// The LSE is that of the original scores, although smoothing subtracts the mean key.
+TEST(CpuQuantized, SmoothingAddsTheMeanBackToTheLse) {
   Case c{.len_q = 30, .len_kv = 50, .head_dim = 32};
   c.options.precision = Precision::int8;
   c.options.quantization.smooth_k = true;
@@ -120,8 +120,8 @@ TEST(CpuQuantized, SmoothingGivesTheMeanBackToTheLse) {
   Call::expect_near(call.values(call.lse), lse, 0.02, "lse");
 }
 
-// Codes of a call's V transposed, sequence after sequence where packed; every other byte is poison.
-// INT8's have their sign bit flipped.
+// A call's quantized V, transposed, one sequence after the other in a varlen batch; all unused
+// bytes are poison. INT8 values have their sign bit flipped.
 OwnedTensor transposed(const Call& call) {
   const Arguments& a = call.arguments;
   const ConstTensor& v = a.v;
@@ -147,7 +147,7 @@ OwnedTensor transposed(const Call& call) {
   return codes;
 }
 
-// From a transposed V the bits are those from rows, in the backend and in the oracle.
+// A transposed V must give the same bits as V by rows, in the backend and in the oracle.
 void expect_same_from_transposed(Call& call) {
   ASSERT_EQ(call.run().message(), "");
   const std::vector<float> from_rows = call.values(call.out);
@@ -164,7 +164,7 @@ void expect_same_from_transposed(Call& call) {
   EXPECT_EQ(again, exact);
 }
 
-TEST(CpuQuantized, ATransposedVGivesTheBitsOfRows) {
+TEST(CpuQuantized, TransposedVGivesTheSameBitsAsRows) {
   for (const DType format : {DType::e4m3, DType::e5m2, DType::int8, DType::sim8})
     for (const Granularity granularity : kAllGranularities) {
       SCOPED_TRACE(testing::Message() << name(format) << ' ' << name(granularity));
@@ -176,7 +176,7 @@ TEST(CpuQuantized, ATransposedVGivesTheBitsOfRows) {
     }
 }
 
-TEST(CpuQuantized, ATransposedVOfAPackedBatchGivesTheBitsOfRows) {
+TEST(CpuQuantized, VarlenTransposedVGivesTheSameBitsAsRows) {
   for (const Granularity granularity : kAllGranularities) {
     SCOPED_TRACE(name(granularity));
     Case c{.len_q = 90, .len_kv = 90, .q = DType::int8, .k = DType::int8, .v = DType::int8};
@@ -195,8 +195,8 @@ TEST(CpuQuantized, ATransposedVOfAPackedBatchGivesTheBitsOfRows) {
   }
 }
 
-// One scale for a packed batch counts the tokens of its sequences and no others.
-TEST(CpuQuantized, PackedScalesIgnoreWhatLiesOutside) {
+// One scale for a varlen batch covers the tokens of its sequences and no others.
+TEST(CpuQuantized, VarlenScalesIgnoreTokensOfNoSequence) {
   for (const Granularity granularity : kAllGranularities)
     for (const bool smooth : {false, true}) {
       Case c{.len_q = 60, .len_kv = 60, .order = OwnedTensor::Order::bshd};

@@ -1,4 +1,4 @@
-// Threads: every task once, no deadlock, and results that do not depend on their number.
+// Threads: every task runs once, no deadlock, and results that do not depend on the thread count.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -29,7 +29,7 @@ TEST(CpuThreads, EveryTaskRunsOnceOnAValidWorker) {
     }
 }
 
-TEST(CpuThreads, CallsInsideAndBesideCallsFinish) {
+TEST(CpuThreads, NestedAndConcurrentCallsFinish) {
   std::atomic<std::int64_t> total = 0;
   std::vector<std::thread> callers;
   for (int c = 0; c < 4; ++c)
@@ -43,7 +43,7 @@ TEST(CpuThreads, CallsInsideAndBesideCallsFinish) {
   EXPECT_EQ(total, 4 * 50 * 5 * 4);
 }
 
-// Each task waits for the others, for at most a minute: true where each has a thread of its own.
+// Each task waits for the others, for at most a minute: true if each has its own thread.
 bool all_meet(int workers) {
   std::atomic<int> arrived = 0;
   std::atomic<bool> met = true;
@@ -79,7 +79,7 @@ TEST(CpuThreads, WhatATaskThrowsReachesTheCallerAndTheThreadsStay) {
   }
 }
 
-TEST(CpuThreads, OwnThreadsCarryWhatTheyThrow) {
+TEST(CpuThreads, ExceptionOfASeparateThreadReachesTheCaller) {
   for (int thrower = 0; thrower < 3; ++thrower) {
     std::atomic<int> begun = 0;
     EXPECT_THROW(on_own_threads(3,
@@ -92,7 +92,7 @@ TEST(CpuThreads, OwnThreadsCarryWhatTheyThrow) {
   }
 }
 
-#if !defined(__SANITIZE_THREAD__)  // tsan does not follow threads started after a fork
+#if !defined(__SANITIZE_THREAD__)  // tsan does not support threads started after a fork
 TEST(CpuThreads, AForkedChildStartsItsOwn) {
   std::atomic<int> before = 0;
   parallel_for(8, 2, [&](std::int64_t, int) { ++before; });

@@ -15,7 +15,7 @@ TEST(Divider, EverySmallQuotient) {
     for (i32 n = 0; n <= 3000; ++n) ASSERT_EQ(divider(d).quotient(n), n / d) << n << " / " << d;
 }
 
-// A quotient is wrong first just below and at a multiple.
+// The first wrong quotient would be just below or at a multiple.
 TEST(Divider, AroundMultiplesUpToTheLargest) {
   std::mt19937 random(1);
   for (int trial = 0; trial < 200'000; ++trial) {

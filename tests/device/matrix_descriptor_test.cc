@@ -13,7 +13,7 @@ u64 bits(u64 descriptor, int first, int last) {
   return descriptor >> first & ((u64{1} << (last - first + 1)) - 1);
 }
 
-TEST(MatrixDescriptor, FieldsLieWhereTheHardwareReadsThem) {
+TEST(MatrixDescriptor, FieldsMatchTheHardwareLayout) {
   constexpr u64 kEncoded = MatrixDescriptor{0x1fc00, 0x4000, 1024, Swizzle::b64}.encoded();
   EXPECT_EQ(bits(kEncoded, 0, 13), 0x1fc00u / 16);
   EXPECT_EQ(bits(kEncoded, 14, 15), 0u);
@@ -47,8 +47,8 @@ TEST(MatrixDescriptor, ColumnsOfV) {
   EXPECT_EQ(advanced(kV, 16 * 128), kV + 128);
 }
 
-// A block of columns elsewhere stays where it is while the rows go on.
-TEST(MatrixDescriptor, NextColumnsMayStandStill) {
+// The next block of columns stays in place while the rows advance.
+TEST(MatrixDescriptor, NextColumnsMayStayInPlace) {
   constexpr u64 kV = mn_major(0x8000, 0x5000);
   for (const u32 bytes : {0u, 2048u, 8192u})
     EXPECT_EQ(advanced_from_next(kV, bytes), mn_major(0x8000 + bytes, 0x5000 - bytes));

@@ -1,5 +1,5 @@
-// Calls every Hopper wrapper of device/ptx: an inline function that nobody calls is never
-// assembled. Compiled by ptx_test.cc, not run.
+// Calls every Hopper wrapper of device/ptx: an inline function without a call is never assembled.
+// ptx_test.cc compiles this file; it is not run.
 #include "device/ptx/cluster.cuh"
 #include "device/ptx/fence.cuh"
 #include "device/ptx/mbarrier.cuh"
@@ -86,7 +86,7 @@ extern "C" __global__ void __launch_bounds__(256, 1) registers(u8* out) {
   out[1] = 1;
 }
 
-// Of each kind one product from descriptors and one from registers; the types take turns with N.
+// For each kind one product from descriptors and one from registers; the types alternate with N.
 struct F16 {
   template <class T, int kSize, class A>
   __device__ void operator()(T (&d)[kSize], const A& a, u64 b) const {
@@ -138,7 +138,7 @@ struct S8 {
   }
 };
 
-// A kernel for every N: in one for all, ptxas would take a minute over the registers.
+// One kernel for every N: in a single kernel, ptxas would take a minute to allocate registers.
 template <class Calls, class T, int kSize>
 __device__ void product(T* out, u64 b) {
   T d[kSize];
@@ -161,7 +161,7 @@ __device__ void product(T* out, u64 b) {
 #define PRODUCT_S8(n, r, ...) \
   extern "C" __global__ void s32_s8_n##n(i32* out, u64 b) { product<S8, i32, r>(out, b); }
 OCTAVO_WGMMA_EACH_F32(PRODUCT_F16)
-// the same lists as F16's, so one N for each pair of types
+// The same register lists as F16, so one N for each pair of types.
 PRODUCT_F8(64, 32)
 PRODUCT_F8(72, 36)
 PRODUCT_F8(80, 40)

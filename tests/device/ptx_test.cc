@@ -1,4 +1,4 @@
-// The Hopper wrappers assemble, each into the instruction it names.
+// Every Hopper wrapper assembles to the instruction it names.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -30,7 +30,7 @@ TEST_F(PtxTest, EveryHopperWrapperAssembles) {
   program.options = nvrtc_options(90, false);
   const Result<CompiledKernel> compiled = compile(program);
   ASSERT_TRUE(compiled.ok()) << compiled.status().message();
-  // C7510 to C7514: the compiler could not keep the accumulators where they are
+  // C7510 to C7514: the compiler could not keep the accumulators in place.
   EXPECT_EQ(compiled->log.find("serialized"), std::string::npos) << compiled->log;
   const Result<CubinInfo> info = read_cubin(compiled->image);
   ASSERT_TRUE(info.ok()) << info.status().message();

@@ -1,5 +1,5 @@
-// The quantizers without a GPU: for every chip they compile without spills, and their text form is
-// what it says.
+// The quantizers without a GPU: they compile for every chip without spills, and their text form
+// round-trips.
 #include <gtest/gtest.h>
 
 #include "config/quantize.h"
@@ -10,7 +10,7 @@
 namespace octavo {
 namespace {
 
-// Q, K and V together, K with the scales that its mode gives it.
+// Q, K and V in one launch, K with the scales of its mode.
 struct Operands {
   Element from, to = Element::e4m3;
   int columns;
@@ -53,13 +53,13 @@ const QuantizeConfig kConfigs[] = {
      .columns = 8,
      .load_bytes = 4},
     {.arch = 80, .from = Element::f32, .to = Element::bf16, .group = ScaleGroup::none},
-    // A smoothed K: its means, and then its codes.
+    // A smoothed K: the mean pass, then quantization.
     {.arch = 90, .columns = 128, .mean_pass = 1},
     {.arch = 80, .from = Element::f32, .columns = 256, .load_bytes = 4, .mean_pass = 1},
     {.arch = 89, .mean_pass = 2},
     {.arch = 90, .to = Element::e4m3, .group = ScaleGroup::head, .columns = 128, .smooth = true},
     {.arch = 80, .group = ScaleGroup::head, .amax_pass = true, .hadamard = true, .smooth = true},
-    // Codes become values.
+    // Dequantization.
     {.arch = 90,
      .from = Element::e4m3,
      .to = Element::f16,
@@ -77,7 +77,7 @@ const QuantizeConfig kConfigs[] = {
      .columns = 128,
      .threads = 256,
      .transposed = true},
-    // As many registers as the columns and CTAs of an SM ask for.
+    // The register limit follows from the columns and the CTAs per SM.
     of_operands({.from = Element::f16, .columns = 64, .amax_pass = true}),
     of_operands({.from = Element::bf16, .columns = 128}),
     of_operands({.from = Element::f16, .columns = 128, .hold = true}),
@@ -100,7 +100,7 @@ TEST(Quantize, CompilesWithoutSpills) {
   }
 }
 
-TEST(Quantize, TextIsReadBack) {
+TEST(Quantize, TextRoundTrips) {
   for (const QuantizeConfig& config : kConfigs) {
     const Result<QuantizeConfig> from_text = parse_quantize(to_text(config));
     ASSERT_TRUE(from_text.ok()) << from_text.status().message();

@@ -31,7 +31,7 @@ Status quantize_on(const Gpu& gpu, Device device, const QuantizeGiven& given, Qu
   if (const Status done = synchronize(device); !done.ok()) return done;
   if (const Status got = memory->download(host, bytes); !got.ok()) return got;
 
-  // The same places on the host; what was not made keeps its own.
+  // The same offsets on the host; tensors that were not quantized keep their own memory.
   const auto* const base = static_cast<const std::byte*>(memory->data());
   const auto on_host = [&](const void* made, const void* given_to_it) {
     const auto* const at = static_cast<const std::byte*>(made);

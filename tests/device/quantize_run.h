@@ -1,4 +1,4 @@
-// The quantizers of a call, run on its host tensors by the emulator or by a GPU.
+// Runs the quantizers of a call on its host tensors, in the emulator or on a GPU.
 #pragma once
 
 #include <cstddef>
@@ -13,21 +13,21 @@ struct QuantizeGiven {
   Arguments arguments;
   Options options;
   std::vector<std::byte> out;  // never written
-  DType format = DType::e4m3;  // e5m2, which no mode has, in place of e4m3
+  DType format = DType::e4m3;  // e5m2, which no mode uses, in place of e4m3
   VLayout layout = VLayout::rows;
 };
 
-// What a run left: the call's arguments point into `memory`, on the host.
+// The result of a run: the call's arguments point into `memory`, on the host.
 struct QuantizeLeft {
   PreparedCall call;
   std::vector<std::byte> memory;
 };
 
-// Their failures are the test's.
+// A failure fails the test.
 QuantizeLeft quantize_in_emulator(const QuantizeGiven& given);
 QuantizeLeft quantize_on_gpu(const QuantizeGiven& given);
 
-// Workspace of a call, poisoned, and its first byte at a multiple of 64.
+// Allocates the poisoned workspace of a call; its first byte is at a multiple of 64.
 inline std::byte* aligned_workspace(QuantizeLeft& left, std::size_t bytes) {
   left.memory.assign(bytes + 64, std::byte{0xA5});
   const auto address = reinterpret_cast<std::uintptr_t>(left.memory.data());

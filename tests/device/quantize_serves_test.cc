@@ -1,5 +1,5 @@
-// What the quantizers take and what they refuse, in sentences; what the forward kernel is left
-// with; how much memory that takes.
+// The problems that the quantizers accept and refuse, the problem they leave to the forward kernel,
+// and their workspace.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -45,7 +45,7 @@ TEST(QuantizeServes, EveryModeOfOneFormat) {
       EXPECT_EQ(left.q_scales, e.q);
       EXPECT_EQ(left.k_scales, e.k);
       EXPECT_EQ(left.v_scales, e.v);
-      // The forward kernel may count on it: scores of such codes fit FP16.
+      // The forward kernel may rely on it: scores of such values fit FP16.
       EXPECT_EQ(left.q_largest_code, e.element == DType::e4m3 ? 30.0f : 127.0f);
       EXPECT_EQ(left.k_largest_code, left.q_largest_code);
       EXPECT_EQ(left.options.precision, Precision::native);
@@ -53,7 +53,7 @@ TEST(QuantizeServes, EveryModeOfOneFormat) {
     }
 }
 
-// Q and K become codes, and V is left as it is where it has 16 bits: for kernels of sm_90.
+// Q and K are quantized, and a 16-bit V stays unchanged: for kernels of sm_90.
 TEST(QuantizeServes, TheMixedModes) {
   for (const auto& [precision, element] :
        {std::pair{Precision::fp8_mixed, DType::e4m3}, {Precision::int8_mixed, DType::int8}})
@@ -65,7 +65,7 @@ TEST(QuantizeServes, TheMixedModes) {
       EXPECT_EQ(left.k, element);
       EXPECT_EQ(left.v, input == DType::f32 ? DType::f16 : input);
       const std::vector<QuantizeConfig> all = quantizers_of(p, 90, 16);
-      // K by heads takes two passes.
+      // K per head takes two passes.
       const std::size_t of_qk = precision == Precision::fp8_mixed ? 3 : 2;
       EXPECT_EQ(all.size(), of_qk + (input == DType::f32 ? 1 : 0));
       for (const QuantizeConfig& config : all) EXPECT_FALSE(config.operands || config.transposed);
@@ -78,7 +78,7 @@ TEST(QuantizeServes, TheMixedModes) {
   EXPECT_TRUE(sm80_forward_reads(wide_problem(DType::f16, Precision::int8)).ok());
 }
 
-// Inputs of several types become one.
+// Inputs of several types become one type.
 TEST(QuantizeServes, MixedInputs) {
   Problem p = wide_problem(DType::f16, Precision::fp8);
   p.k = DType::bf16;
@@ -89,9 +89,9 @@ TEST(QuantizeServes, MixedInputs) {
   EXPECT_FALSE(sm80_forward_serves(p).ok());
 }
 
-// The kernel that holds V is for runs shorter than planned too; with longer or more heads of V two
-// more are loaded.
-TEST(QuantizeServes, OneLaunchWhereAClusterHoldsV) {
+// The kernel that holds V also serves runs shorter than planned; two more kernels are loaded for
+// longer runs or more heads of V.
+TEST(QuantizeServes, OneLaunchIfAClusterHoldsV) {
   const auto kernels = [](std::int64_t batch, std::int64_t keys) {
     Problem p = wide_problem(DType::f16, Precision::fp8);
     p.batch = batch;
@@ -104,14 +104,14 @@ TEST(QuantizeServes, OneLaunchWhereAClusterHoldsV) {
   EXPECT_EQ(kernels(2, 1025), 3u);
   EXPECT_EQ(kernels(8, 1024), 1u);
   EXPECT_EQ(kernels(9, 1024), 3u);
-  // Scales that it does not know: an operand after the other.
+  // It does not support these scales: the operands are quantized one after the other.
   Problem p = wide_problem(DType::f16, Precision::fp8);
   p.options.quantization.qk = Granularity::row;
   for (const QuantizeConfig& config : quantizers_of(p, 90, 16, VLayout::transposed))
     EXPECT_FALSE(config.operands);
 }
 
-TEST(QuantizeServes, NothingToDoTakesNothing) {
+TEST(QuantizeServes, NothingToDoNeedsNoWorkspace) {
   for (const DType input : {DType::f16, DType::bf16, DType::e4m3, DType::sim8}) {
     const Problem p = wide_problem(input, Precision::native);
     EXPECT_EQ(prepared_bytes(p, nullptr), 0u);
@@ -146,11 +146,11 @@ TEST(QuantizeServes, RefusalsNameTheArgument) {
             "quantization.v is row; supported here: tensor, head, channel on a GPU.");
 }
 
-// A smaller problem of the same plan needs no more than the plan's own.
+// A smaller problem of the same plan needs no more than the plan's own workspace.
 TEST(QuantizeServes, WorkspaceGrowsWithTheProblem) {
   for (const Granularity v : {Granularity::tensor, Granularity::head, Granularity::channel}) {
     Problem large = wide_problem(DType::f16, Precision::fp8);
-    large.batch = 130;  // beyond what a first pass divides
+    large.batch = 130;  // more than a first pass divides
     large.options.quantization.v = v;
     for (const std::int64_t batch : {1, 2, 64, 100, 128, 129})
       for (const std::int64_t length : {0, 1, 99, 100}) {

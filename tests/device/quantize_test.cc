@@ -1,5 +1,5 @@
-// The quantizers give the bits of the CPU's quantize(): their own source in the emulator, and their
-// kernels on a GPU where there is one.
+// The quantizers produce the same bits as the CPU's quantize(): their source in the emulator, and
+// their kernels on a GPU if there is one.
 #include "numeric/quantize.h"
 
 #include <gtest/gtest.h>
@@ -95,7 +95,7 @@ Source make_source(DType dtype, std::array<std::int64_t, 4> shape,
   return s;
 }
 
-// An operand, or one sequence of it where packed.
+// An operand, or one sequence of it in a varlen batch.
 struct Part {
   ConstTensor x;
   float largest_code = 0;
@@ -105,7 +105,7 @@ struct Part {
   std::optional<float> scale{};  // of the whole tensor
 };
 
-// Where key `r` of a part lies in a column of V transposed.
+// The position of key `r` of a part in a column of the transposed V.
 std::int64_t place_in_column(const Part& part, std::int64_t r) {
   int byte = 0;
   while (key_of_byte(byte / 4, byte % 4) != r % kKeyGroup) ++byte;
@@ -115,7 +115,7 @@ std::int64_t place_in_column(const Part& part, std::int64_t r) {
   return begin + r / kKeyGroup * kKeyGroup + byte;
 }
 
-// INT8's lie transposed with their sign bit flipped.
+// Transposed INT8 values have their sign bit flipped.
 std::uint8_t code_at(const Part& part, VLayout layout, const ConstTensor& codes, std::int64_t b,
                      std::int64_t h, std::int64_t r, std::int64_t c) {
   const auto* const bytes = static_cast<const std::uint8_t*>(codes.data);
@@ -125,7 +125,7 @@ std::uint8_t code_at(const Part& part, VLayout layout, const ConstTensor& codes,
   return codes.dtype == DType::int8 ? byte ^ 0x80 : byte;
 }
 
-// The last sixteen keys of a sequence are filled up with zeros.
+// The last group of sixteen keys of a sequence is filled up with zeros.
 void expect_filled_up(const Part& part, const ConstTensor& codes) {
   const auto [batch, heads, rows, columns] = part.x.shape;
   int wrong = 0;
@@ -137,7 +137,7 @@ void expect_filled_up(const Part& part, const ConstTensor& codes) {
   EXPECT_EQ(wrong, 0);
 }
 
-// By a scale that was found over more than x.
+// Quantizes with a scale that was found over more than x.
 void encode_rows(const ConstTensor& x, bool hadamard, DType format, float scale,
                  std::vector<std::uint8_t>& codes) {
   const auto [batch, heads, rows, columns] = x.shape;
@@ -153,7 +153,7 @@ void encode_rows(const ConstTensor& x, bool hadamard, DType format, float scale,
       }
 }
 
-// Against quantize(): every code, and the scale of every element.
+// Compares with quantize(): every quantized value, and the scale of every element.
 void compare(const Part& part, bool hadamard, const ConstTensor& codes, const Scales& scales,
              VLayout layout = VLayout::rows, bool smooth = false) {
   const ConstTensor& x = part.x;
@@ -294,8 +294,8 @@ TEST_P(QuantizeBits, EveryKindOfValue) {
                            .values = values});
 }
 
-// Rows that start anywhere, with columns that no vector divides: the emulator watches that nothing
-// outside them is read.
+// Rows at any alignment, with a number of columns that no vector divides: the emulator checks that
+// nothing outside them is read.
 TEST_P(QuantizeBits, OddColumnsAndGaps) {
   for (const DType from : kSources)
     for (const std::int64_t head_dim : {1, 5, 8, 40, 72, 100, 256})
@@ -309,13 +309,13 @@ TEST_P(QuantizeBits, OddColumnsAndGaps) {
                            .row_gap = 3});
 }
 
-TEST_P(QuantizeBits, OneHeadForAll) {
+TEST_P(QuantizeBits, BroadcastHead) {
   for (const DType from : kSources)
     check(GetParam(), {.from = from, .len_q = 3, .len_kv = 20, .broadcast = true});
 }
 
-// The forward kernel multiplies by them although there is nothing to multiply.
-TEST_P(QuantizeBits, NoKeysStillHaveScales) {
+// The forward kernel multiplies by the scales even if there are no keys.
+TEST_P(QuantizeBits, ScalesAreWrittenWithoutKeys) {
   const Source q = make_source(DType::f16, {1, 2, 3, 64}, {384, 192, 64, 1}, Values::normal, 0);
   const Source k = make_source(DType::f16, {1, 2, 0, 64}, {0, 0, 64, 1}, Values::normal, 1);
   Given given;
@@ -328,7 +328,7 @@ TEST_P(QuantizeBits, NoKeysStillHaveScales) {
   const Left left = GetParam().run(given);
   for (int i = 0; i < 2; ++i) EXPECT_EQ(left.call.arguments.k_scales.data[i], 1.0f);
   for (int i = 0; i < 2 * 64; ++i) EXPECT_EQ(left.call.arguments.v_scales.data[i], 1.0f);
-  // No keys make no blocks: there is no room for a scale of one.
+  // Without keys there are no blocks, so there is no scale of a block.
   given.options.quantization.qk.reset();
   const Left by_default = GetParam().run(given);
   for (int i = 0; i < 2 * 64; ++i) EXPECT_EQ(by_default.call.arguments.v_scales.data[i], 1.0f);
@@ -366,7 +366,7 @@ TEST_P(QuantizeBits, Rotated) {
         {.from = DType::f32, .head_dim = 256, .len_q = 9, .len_kv = 5, .hadamard = true});
 }
 
-// K without its mean: by rows, blocks and heads; of fewer rows than are added up at once, and of
+// Smoothed K: per row, block and head; with fewer rows than one group of the mean pass, and with
 // many more than a CTA adds up.
 TEST_P(QuantizeBits, Smoothed) {
   for (const DType from : kSources)
@@ -420,7 +420,7 @@ TEST_P(QuantizeBits, Transposed) {
                      .layout = kLayout});
 }
 
-// The default scales: one launch for Q, K and V, and a second for V where no cluster holds it.
+// The default scales: one launch for Q, K and V, and a second for V if no cluster holds it.
 TEST_P(QuantizeBits, OneLaunchForAll) {
   struct Sizes {
     std::int64_t head_dim, len_q, len_kv;
@@ -455,8 +455,9 @@ TEST_P(QuantizeBits, OneLaunchForAll) {
                          .layout = VLayout::transposed});
 }
 
-// The same of a smoothed K, whose means are found before: by heads and by blocks, held and not.
-TEST_P(QuantizeBits, OneLaunchForAllOfASmoothedK) {
+// The same with smoothed K, whose means are computed first: per head and per block, with and
+// without `hold`.
+TEST_P(QuantizeBits, OneLaunchForAllWithSmoothedK) {
   for (const auto& [from, mode] :
        {std::pair{DType::f16, kModes[0]}, {DType::bf16, kModes[0]}, {DType::bf16, kModes[2]}})
     for (const auto& [head_dim, len_kv] : {std::pair<std::int64_t, std::int64_t>{64, 300},
@@ -481,7 +482,7 @@ TEST_P(QuantizeBits, OneLaunchForAllOfASmoothedK) {
       }
 }
 
-// Codes of the caller are moved and stay what they are.
+// The caller's quantized values are transposed and not changed.
 void codes_are_transposed(const Where& where, DType format) {
   SCOPED_TRACE(name(format));
   for (const std::int64_t head_dim : {16, 64, 72, 100, 128, 256})
@@ -519,12 +520,12 @@ void codes_are_transposed(const Where& where, DType format) {
       expect_filled_up(part, made);
     }
 }
-TEST_P(QuantizeBits, CodesAreTransposed) {
+TEST_P(QuantizeBits, TransposesQuantizedV) {
   for (const DType format : {DType::e4m3, DType::e5m2, DType::int8})
     codes_are_transposed(GetParam(), format);
 }
 
-// K and V of the caller beside a Q of 16 bits: code times step, rounded to what Q is.
+// The caller's quantized K and V with a 16-bit Q: quantized value times step, rounded to Q's type.
 void decoded_values(const Where& where, DType to, DType format, Granularity of_k, Granularity of_v,
                     std::int64_t head_dim, std::int64_t gap) {
   SCOPED_TRACE(testing::Message() << name(format) << " to " << name(to) << " by " << name(of_k)
@@ -579,19 +580,19 @@ void decoded_values(const Where& where, DType to, DType format, Granularity of_k
   compare_values(left.call.arguments.v, a.v_scales);
 }
 
-TEST_P(QuantizeBits, CodesBesideAQOf16BitsBecomeValues) {
+TEST_P(QuantizeBits, DequantizesKAndVFor16BitQ) {
   for (const DType to : {DType::f16, DType::bf16})
     for (const DType format : {DType::e4m3, DType::e5m2, DType::int8, DType::sim8})
       for (std::size_t i = 0; i < kQk.size(); ++i)
         decoded_values(GetParam(), to, format, kQk[i], kV[i], i % 2 == 0 ? 64 : 100,
                        i % 2 == 0 ? 0 : 5);
-  // V, which is not read along a row, may have scales of rows too.
+  // V is not read along a row, so it may have a scale per row too.
   decoded_values(GetParam(), DType::f16, DType::e4m3, Granularity::channel, Granularity::row, 256,
                  0);
 }
 
-// Spans that are empty, run backwards, end outside or are longer than the maximum. What belongs to
-// no sequence is far larger than the rest, and no scale may know of it.
+// Spans that are empty, run backwards, end outside or are longer than the maximum. Tokens of no
+// sequence are far larger than the rest, and must not affect any scale.
 void packed_batches(const Where& where, VLayout layout) {
   constexpr std::int64_t kTokens = 90, kHeads = 2, kColumns = 64, kLongest = 40;
   const std::vector<std::int32_t> cu = {3, 10, 10, 75, 70, 400};
@@ -634,7 +635,7 @@ void packed_batches(const Where& where, VLayout layout) {
       parts.push_back({view, formats.q.largest_code, kLongest, true, n, s.q_begin, {}});
     }
     if (qk == Granularity::tensor) {
-      // The largest of the sequences' own; an empty one would count as 1.
+      // The largest of the sequences' own scales; an empty sequence would count as 1.
       float scale = 0;
       for (const Part& part : parts) {
         if (part.x.shape[2] == 0) continue;
@@ -662,8 +663,8 @@ void packed_batches(const Where& where, VLayout layout) {
     }
   }
 }
-TEST_P(QuantizeBits, PackedBatches) { packed_batches(GetParam(), VLayout::rows); }
-TEST_P(QuantizeBits, PackedBatchesTransposed) { packed_batches(GetParam(), VLayout::transposed); }
+TEST_P(QuantizeBits, VarlenBatches) { packed_batches(GetParam(), VLayout::rows); }
+TEST_P(QuantizeBits, VarlenBatchesTransposed) { packed_batches(GetParam(), VLayout::transposed); }
 
 TEST_P(QuantizeBits, PlainConversions) {
   constexpr std::int64_t kRows = 21, kColumns = 56;

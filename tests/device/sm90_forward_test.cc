@@ -1,4 +1,4 @@
-// The Hopper forward kernel without a GPU: it compiles without spills, keeps its products
+// The Hopper forward kernel without a GPU: it compiles without spills, its products stay
 // asynchronous, and its shared memory fits.
 #include "config/sm90_forward.h"
 
@@ -19,9 +19,9 @@ struct Shape {
   int stack_bytes = 0;
 };
 
-// One of each form: rows or keys divided, ones beside V or behind it, O stored from shared memory
-// or registers. With 256 columns in fp32 the assembler keeps ten descriptors of Q for the whole
-// loop, in local memory.
+// One of each form: rows or keys divided, columns of ones beside V or behind it, O stored from
+// shared memory or registers. At head_dim 256 with fp32 output, the assembler keeps ten descriptors
+// of Q in local memory for the whole loop.
 const Shape kShapes[] = {
     {{}},
     {{.head_dim = 128, .warpgroups = 2}},
@@ -46,12 +46,12 @@ const Shape kShapes[] = {
       .cluster = 2,
       .pack_gqa = true,
       .sum_rounded_p = false}},
-    // P V before the next scores, and these right behind it.
+    // P V before the next scores, and those queued right behind it.
     {{.warpgroups = 4, .block_n = 64, .stages = 4, .schedule = Schedule::pv_first_queued}},
 };
 
-// In 8 bits: those of three and of two warpgroups, P V in one slice and in several, keys divided;
-// with scales of every key, which are read in the loop; with scores in FP16.
+// 8-bit: three and two warpgroups, P V in one slice and in several, keys divided; a scale per key,
+// which is read in the loop; FP16 scores.
 const Shape k8BitShapes[] = {
     {{.element = Element::e4m3,
       .v_element = Element::e4m3,
@@ -87,7 +87,8 @@ const Shape k8BitShapes[] = {
       .cluster = 2,
       .sum_rounded_p = false,
       .pv_columns = 128}},
-    // P V in slices, of which one is computed while another is promoted, and scores right behind.
+    // P V in slices, one of which is computed while another is promoted, and scores queued right
+    // behind.
     {{.element = Element::e4m3,
       .v_element = Element::e4m3,
       .head_dim = 256,
@@ -96,7 +97,7 @@ const Shape k8BitShapes[] = {
       .scores = ScoreType::f16,
       .pv_columns = 32,
       .pv_buffers = 2}},
-    // Keys in two halves, each promoted by itself.
+    // Keys in two halves, each promoted separately.
     {{.element = Element::e4m3,
       .v_element = Element::e4m3,
       .warpgroups = 1,
@@ -125,8 +126,8 @@ const Shape k8BitShapes[] = {
       .pv_columns = 64}},
 };
 
-// 8-bit Q and K beside 16-bit V: rows or keys divided, both products' elements, scales of heads,
-// blocks and rows of K.
+// 8-bit Q and K with 16-bit V: rows or keys divided, the elements of both products, K with a scale
+// per head, block and row.
 const Shape kMixedShapes[] = {
     {{.element = Element::int8, .k_scales = KScales::block, .stages = 3}},
     {{.element = Element::e4m3,
@@ -144,8 +145,8 @@ const Shape kMixedShapes[] = {
       .cluster = 2}},
 };
 
-// The products of in_turn stand there once: the others have them before the loop and in it, or in
-// it and after it.
+// The in_turn schedule has each product once in the code: the others have them before the loop and
+// in it, or in it and after it.
 int copies_of_products(const Sm90ForwardConfig& c) {
   return c.schedule == Schedule::in_turn ? 1 : 2;
 }
@@ -186,7 +187,7 @@ TEST(Sm90Forward, CompilesIn8BitsWithoutSpillsOrSerialisedProducts) {
     const CubinKernel kernel = compiled(shape);
     EXPECT_FALSE(kernel.spills()) << brief_text(shape.config);
     EXPECT_EQ(kernel.stack_bytes, 0) << brief_text(shape.config);
-    // P V once for every slice, and once more for the ones where they have a product of their own.
+    // P V once for every slice, and once more for the ones if they have a product of their own.
     const Sm90ForwardConfig& c = shape.config;
     const int products = c.head_dim / c.pv_columns;
     const int in_loop = c.head_dim / 32 + products * c.block_n / 32;
@@ -214,8 +215,8 @@ TEST(Sm90Forward, CompilesMixedWithoutSpillsOrSerialisedProducts) {
   }
 }
 
-// Areas follow each other, those that wgmma and TMA read on their boundaries, inside an H200's CTA.
-TEST(Sm90Forward, SharedMemoryIsPlanned) {
+// Areas do not overlap, those that wgmma and TMA read are aligned, and all fit an H200's CTA.
+TEST(Sm90Forward, SharedMemoryPlanIsValid) {
   std::vector<Shape> shapes(std::begin(kShapes), std::end(kShapes));
   shapes.insert(shapes.end(), std::begin(k8BitShapes), std::end(k8BitShapes));
   shapes.insert(shapes.end(), std::begin(kMixedShapes), std::end(kMixedShapes));
@@ -225,7 +226,7 @@ TEST(Sm90Forward, SharedMemoryIsPlanned) {
     EXPECT_LE(s.total, 227 * 1024) << brief_text(shape.config);
     for (const int at : {s.q, s.o, s.k, s.v, s.q_tile, s.k_stage})
       EXPECT_EQ(at % 1024, 0) << brief_text(shape.config);
-    // What a swizzle repeats after: eight rows, of V transposed eight chunks of a column's keys.
+    // The period of the swizzle: eight rows, or eight chunks of a column's keys for transposed V.
     const int v_repeats = sm90::is_8bit_pv(c) ? 8 * sm90::chunk_keys(c) : 1024;
     EXPECT_EQ(s.v_stage % v_repeats, 0) << brief_text(shape.config);
     EXPECT_EQ(s.barriers % 8, 0) << brief_text(shape.config);
@@ -239,7 +240,7 @@ TEST(Sm90Forward, SharedMemoryIsPlanned) {
   }
 }
 
-// What is launched with holds what the roles then take.
+// The registers at launch cover those that the roles then request.
 TEST(Sm90Forward, RegistersAddUp) {
   for (int warpgroups = 2; warpgroups <= 4; ++warpgroups) {
     const Sm90ForwardConfig c{.warpgroups = warpgroups};

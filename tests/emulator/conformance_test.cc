@@ -1,4 +1,4 @@
-// The emulator gives what an H200 gave, word by word.
+// The emulator reproduces the recorded outputs of an H200, word by word.
 #include "emulator/conformance.h"
 
 #include <gtest/gtest.h>
@@ -30,11 +30,11 @@ TEST(EmulatorConformance, EveryRecordedVectorIsReproduced) {
       not_recorded.insert(row.instruction);
   }
   EXPECT_TRUE(report->passed());
-  // A set that is added waits here, by name, for its next recording.
+  // A new set is listed here by name until its outputs are recorded.
   EXPECT_EQ(not_recorded, std::set<std::string>{});
 }
 
-TEST(EmulatorConformance, ADifferenceIsSeen) {
+TEST(EmulatorConformance, DifferenceIsDetected) {
   std::vector<GoldenSet> sets = golden_from_bytes(golden_bytes());
   ASSERT_FALSE(sets.empty());
   for (GoldenSet& set : sets) set.output.back() ^= 0x00400000;
@@ -46,7 +46,7 @@ TEST(EmulatorConformance, ADifferenceIsSeen) {
     EXPECT_EQ(row.wrong > 0, row.recorded) << row.instruction;
 }
 
-TEST(EmulatorConformance, AnotherFileIsRefused) {
+TEST(EmulatorConformance, InvalidGoldenFileIsRefused) {
   for (const std::string& bytes :
        {std::string(), std::string("hello"), golden_bytes().substr(0, 1000)}) {
     const Result<ConformanceReport> report = emulator_conformance(bytes);

@@ -1,5 +1,6 @@
-// K and V of 8 bits beside a Q of 16: they become what Q is before the forward kernel, on chips of
-// both families, and give what the CPU makes of the codes themselves.
+// 8-bit K and V with a 16-bit Q: they are dequantized to Q's type before the forward kernel, on
+// chips of both families, and the result agrees with the CPU's, which uses the quantized values
+// directly.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -24,7 +25,7 @@ struct DecodedCall {
   std::vector<std::int32_t> starts;
   Arguments arguments;
 
-  // Of one batch entry, or of the packed sequences that begin at `cu`.
+  // One batch entry, or a varlen batch whose sequences begin at `cu`.
   DecodedCall(DType type, DType format, std::vector<std::int32_t> cu)
       : q_type(type),
         q(static_cast<std::size_t>(kQueryHeads * kTokens * kWidth)),
@@ -42,7 +43,7 @@ struct DecodedCall {
     a.v = quantized(format, 2, Granularity::channel, v, v_scales);
     a.out = Tensor::bhsd(out.data(), type, 1, kQueryHeads, kTokens, kWidth);
     a.k_scales = {k_scales.data(), Granularity::row, 64, {}};
-    // The one scale of a channel is that of every sequence.
+    // All sequences share the one scale of a channel.
     a.v_scales = {v_scales.data(), Granularity::channel, 64, std::array<std::int64_t, 3>{0, 64, 1}};
     if (starts.empty()) return;
     a.cu_seqlens_q = a.cu_seqlens_kv = starts.data();
@@ -73,7 +74,7 @@ struct DecodedCall {
   }
 };
 
-TEST(EmulatorDecodedKv, GivesWhatTheCpuDoes) {
+TEST(EmulatorDecodedKv, AgreesWithTheCpu) {
   for (const DType type : {DType::f16, DType::bf16})
     for (const DType format : {DType::e4m3, DType::e5m2, DType::int8, DType::sim8})
       for (const std::vector<std::int32_t>& starts :
@@ -99,7 +100,7 @@ TEST(EmulatorDecodedKv, GivesWhatTheCpuDoes) {
       }
 }
 
-TEST(EmulatorDecodedKv, ThePlanSaysSo) {
+TEST(EmulatorDecodedKv, PlanExplainsIt) {
   DecodedCall call(DType::f16, DType::e4m3, {});
   const Explanation e =
       explain(problem_of(call.arguments).value(), {Device::Kind::emulator, 90}).value();

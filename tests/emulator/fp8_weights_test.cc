@@ -1,4 +1,4 @@
-// Weights of FP8 on Hopper at their edges: far below the largest, and no numbers.
+// Edge cases of FP8 weights on Hopper: far below the largest, and NaN.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr Device kSm90{Device::Kind::emulator, 90};
 
-// A head of FP8 from 16 bits, whose queries and keys have one column that counts.
+// A head of FP8 from 16 bits, whose queries and keys have one nonzero column.
 struct OneColumn {
   static constexpr std::int64_t kRows = 64, kKeys = 512, kColumns = 64;
   struct alignas(16) Operand {
@@ -44,9 +44,9 @@ struct OneColumn {
   }
 };
 
-// One key far above all others. With its own P at 256 of 448 theirs are subnormal from 9.7 on, and
-// a polynomial by itself has no codes for those.
-TEST(EmulatorSm90, SmallWeightsStayBesideALoneLargeOne) {
+// One key far above all others. With its own P at 256 of 448, theirs are subnormal from 9.7 on, and
+// a polynomial alone cannot produce those.
+TEST(EmulatorSm90, SmallWeightsSurviveBesideOneLargeWeight) {
   OneColumn x;
   for (const double above : {6.0, 9.2, 10.4, 11.1}) {
     const auto root = static_cast<float>(std::sqrt(8 * above));
@@ -69,8 +69,8 @@ TEST(EmulatorSm90, SmallWeightsStayBesideALoneLargeOne) {
   }
 }
 
-// Rows with such a key, and without one, in the same warp.
-TEST(EmulatorSm90, ARowsBitsDoNotDependOnALoneKeyOfItsNeighbours) {
+// Rows with and without such a key, in the same warp.
+TEST(EmulatorSm90, RowBitsDoNotDependOnALargeKeyOfOtherRows) {
   OneColumn x;
   for (std::size_t n = 0; n < x.k().bits.size(); ++n) {
     x.k().bits[n] = n % x.kColumns == 0 ? f16_from_f32(0.01f * static_cast<float>(n % 97)) : 0;
@@ -94,8 +94,8 @@ TEST(EmulatorSm90, ARowsBitsDoNotDependOnALoneKeyOfItsNeighbours) {
   }
 }
 
-// Whatever makes P of it, the exp unit or a polynomial.
-TEST(EmulatorSm90, AKeyThatIsNoNumberReachesAllRows) {
+// Holds for P from the exp unit and from the polynomial.
+TEST(EmulatorSm90, NanKeyReachesAllRows) {
   OneColumn x;
   x.q().bits.fill(f16_from_f32(0.1f));
   x.v().bits.fill(f16_from_f32(1));

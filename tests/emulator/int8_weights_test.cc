@@ -1,4 +1,4 @@
-// P of INT8 on Hopper: its bytes where no exp unit makes them, and what they count from.
+// P in INT8 on Hopper: the polynomial that computes its 8-bit values, and their reference maximum.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -27,14 +27,14 @@ constexpr Sm90ForwardConfig kInt8{.element = Element::int8,
                                   .pv_columns = 64};
 using Numerics = sm90::NumericsInt8<sm90::Geometry<sm90::ConfigOf<kInt8>>>;
 
-// Of both halves of a pair, whatever stands above the bytes.
+// Checks both halves of a pair, whatever bits are above the 8-bit values.
 int byte_of(float t) {
   const u32 pair = Numerics::polynomial(t, t);
   EXPECT_EQ(pair & 0xff, pair >> 16 & 0xff);
   return static_cast<int>(pair & 0xff);
 }
 
-TEST(EmulatorSm90, AByteByThePolynomialIsTheNearestOrOneBesideIt) {
+TEST(EmulatorSm90, PolynomialValueIsWithinOneOfTheNearest) {
   int before = 255, steps = 0;
   double squares = 0;
   for (float x = 0; x > -12; x -= 1e-4f, ++steps) {
@@ -48,14 +48,15 @@ TEST(EmulatorSm90, AByteByThePolynomialIsTheNearestOrOneBesideIt) {
   EXPECT_LT(std::sqrt(squares / steps), 0.31);
 }
 
-TEST(EmulatorSm90, ThePolynomialLeavesNothingOfKeysThatAreNotSeen) {
+TEST(EmulatorSm90, PolynomialGivesZeroForMaskedKeys) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   for (const float x : {-kInfinity, -1e30f, -100.0f, -Numerics::kReach})
     EXPECT_EQ(byte_of(ptx::fma_sat_f32(x, 1 / Numerics::kReach, 1.0f)), 0) << x;
   EXPECT_EQ(byte_of(ptx::fma_sat_f32(1e-3f, 1 / Numerics::kReach, 1.0f)), 255);
 }
 
-// One head of as many queries as keys, by every INT8 kernel of the list with scales of K's blocks.
+// One head with as many queries as keys, run by every INT8 kernel of the list with a scale per
+// block of K.
 class Int8Head {
  public:
   static constexpr std::int64_t kKeys = 320, kColumns = 64;
@@ -68,15 +69,15 @@ class Int8Head {
     for (std::size_t n = 0; n < kKeys * kColumns; ++n)
       operands_->at(2).bits[n] = f16_from_f32(random_normal_value(6, 2, n));
   }
-  // Of a row's first column, the only one that is not 0.
+  // Sets a row's first column, the only one that is not 0.
   void set_q(std::int64_t row, float x) { operands_->at(0).set(row, x); }
   void set_k(std::int64_t row, float x) { operands_->at(1).set(row, x); }
-  // Of all keys.
+  // Sets a column of all keys.
   void set_v(std::int64_t column, float x) {
     for (std::int64_t row = 0; row < kKeys; ++row) operands_->at(2).set(row, x, column);
   }
 
-  // Expects O within `tolerance` of fp64 attention, and `exact` in some columns from the first on.
+  // Expects O within `tolerance` of fp64 attention, and exactly `exact` in the first columns.
   void check(Options options, double tolerance, const char* what,
              const std::vector<double>& exact = {}) {
     options.precision = Precision::int8;
@@ -99,7 +100,7 @@ class Int8Head {
       const Status status = run_emulated(kernel, evidence::narrow_sm90_chip(), *run_problem, *given,
                                          {}, [](const emulator::Machine&) {});
       ASSERT_TRUE(status.ok()) << status.message();
-      int wrong = 0;  // or not a number
+      int wrong = 0;  // or NaN
       for (std::size_t n = 0; n < expected.size(); ++n) {
         const double got = load_element(DType::f16, out.data(), static_cast<std::int64_t>(n));
         const std::size_t column = n % kColumns;
@@ -109,7 +110,7 @@ class Int8Head {
       }
       EXPECT_EQ(wrong, 0) << brief_text(c) << ", " << what;
     }
-    EXPECT_GE(kernels, 6);  // a table's rows at least
+    EXPECT_GE(kernels, 6);  // at least the rows of a table
   }
 
  private:
@@ -124,14 +125,14 @@ class Int8Head {
   Arguments arguments_;
 };
 
-// P's bytes count from the largest key that is seen: ten powers of two below one that is hidden,
-// before or behind it, they would all be 0.
-TEST(EmulatorSm90, BytesCountFromTheLargestKeyThatIsSeen) {
+// The 8-bit values of P are relative to the largest key that is seen: ten powers of two below a
+// hidden one, before or behind it, they would all be 0.
+TEST(EmulatorSm90, Int8WeightsAreRelativeToTheLargestVisibleKey) {
   Int8Head head;
   for (const bool hides_later : {true, false}) {
     for (std::int64_t row = 0; row < Int8Head::kKeys; ++row) {
       head.set_q(row, 4);
-      // 64 keys alike, and the next 64 above or below them by 7.5.
+      // 64 equal keys, and the next 64 above or below them by 7.5.
       head.set_k(row, static_cast<float>(hides_later ? row / 64 : -(row / 64)) * 15);
     }
     Options options;
@@ -139,18 +140,20 @@ TEST(EmulatorSm90, BytesCountFromTheLargestKeyThatIsSeen) {
       options.causal = Causal::top_left;
     else
       options.window_left = 20;
-    // What 64 keys so far below one weigh is less than half a step, for each of them.
+    // Each of 64 keys so far below one weighs less than half a step.
     head.check(options, 0.15, hides_later ? "causal" : "window");
   }
 }
 
-// Scores are counted from a bias of 1.5 * 2^23, and a unit of them is 2^-12 to 2^11 powers of two
-// here: rounded to a float, the bias times that is off by more than all the keys differ by.
-TEST(EmulatorSm90, BytesDoNotDependOnTheSizeOfAUnitOfTheScores) {
+// Scores are offset by a bias of 1.5 * 2^23, and a unit of them is 2^-12 to 2^11 powers of two
+// here. Rounded to a float, the product of the two has an error larger than the difference between
+// any keys.
+TEST(EmulatorSm90, Int8WeightsDoNotDependOnTheScoreUnit) {
   Int8Head head;
   for (const float unit : {0x1p-10f, 0x1p-7f, 0x1p-4f, 0x1p2f, 0x1p14f}) {
     for (std::int64_t row = 0; row < Int8Head::kKeys; ++row) {
-      // All are whole codes: each block of K has a 127, and the next keys are 1 below it.
+      // All are whole quantized values: each block of K has a 127, and the next keys are 1 below
+      // it.
       head.set_q(row, 127 * (unit > 1 ? 512.0f : 1.0f));
       head.set_k(row, static_cast<float>(127 - row % 64) * (unit > 1 ? unit / 512 : unit));
     }
@@ -159,9 +162,10 @@ TEST(EmulatorSm90, BytesDoNotDependOnTheSizeOfAUnitOfTheScores) {
   }
 }
 
-// Bytes of V count from 128, and what P adds them up to is a float's bits: at its most where all
-// keys weigh the same and all V is 127. Of zeros nothing is left, whatever they are weighed with.
-TEST(EmulatorSm90, SumsOfBytesAreExactUpToTheLargest) {
+// The 8-bit values of V are offset by 128, and their weighted sum is stored in a float's bits. The
+// sum is largest if all keys have the same weight and all V is 127. Zeros must give exactly zero,
+// with any weights.
+TEST(EmulatorSm90, SumsOfInt8ProductsAreExact) {
   Int8Head head;
   head.set_v(0, 0);
   head.set_v(1, 127);

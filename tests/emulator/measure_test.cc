@@ -1,4 +1,4 @@
-// What kernels ask of the memory system.
+// The memory accesses and instructions of the kernels.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 namespace octavo {
 namespace {
 
-// Stores that conflict, once a tile, where docs/emulator.md says so.
+// Stores with known bank conflicts, once per tile: docs/emulator.md lists them.
 bool is_known_conflict(const EmulatedKernel& kernel, const std::string& place) {
   const auto at = [&place](const char* file) { return place.find(file) != std::string::npos; };
   const auto has = [&kernel](const char* field) {
@@ -23,7 +23,7 @@ bool is_known_conflict(const EmulatedKernel& kernel, const std::string& place) {
           has(".amax_pass=true"));
 }
 
-// bf16 kernels of Hopper reach the same addresses as those of f16: only in `make test-long`.
+// Hopper's bf16 kernels access the same addresses as its f16 kernels: only in `make test-long`.
 TEST(EmulatorMeasure, NoKernelHasBankConflicts) {
   const std::vector<EmulatedKernel> kernels = emulated_kernels();
   for (std::size_t i = 0; i < kernels.size(); ++i) {
@@ -47,7 +47,7 @@ TEST(EmulatorMeasure, NoKernelHasBankConflicts) {
   }
 }
 
-// What a warp that stores words `stride` apart asks for.
+// Measures a warp that stores words `stride` apart.
 emulator::Measures stored(std::uint32_t stride) {
   emulator::Launch launch;
   launch.smem_bytes = 32 * 4 * 64;

@@ -1,5 +1,5 @@
-// 8-bit Q and K beside V of 16 bits on Hopper's kernels: by the modes fp8_mixed and int8_mixed, and
-// from codes of the caller.
+// 8-bit Q and K with 16-bit V on Hopper's kernels: in the modes fp8_mixed and int8_mixed, and from
+// the caller's quantized values.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -34,7 +34,7 @@ Case mixed_case(Precision precision, DType input, std::int64_t len_q, std::int64
   return c;
 }
 
-// The call of a case with the codes that its mode makes of Q and K.
+// The call of a case with Q and K quantized as in its mode.
 struct CodedCall {
   QuantizedOperand q, k;
   Arguments arguments;
@@ -72,14 +72,14 @@ std::vector<std::byte> outputs_of(Inputs& in, const Arguments& arguments, const 
   return bytes;
 }
 
-TEST(EmulatorMixed, CodesOfTheCallerGiveTheBitsOfTheMode) {
+TEST(EmulatorMixed, QuantizedInputsGiveTheSameBitsAsTheMode) {
   for (const Precision precision : kMixedModes)
     for (const DType input : {DType::f16, DType::bf16})
       for (const Layout layout : {Layout::bhsd, Layout::packed}) {
         SCOPED_TRACE(testing::Message() << name(precision) << ' ' << name(input));
         Case c = mixed_case(precision, input, 70, 150);
         c.layout = layout;
-        c.options.overlap_launch = true;  // as behind quantizers: the same kernel for both
+        c.options.overlap_launch = true;  // as after quantizers: the same kernel for both
         Inputs in = make_inputs(c).value();
         const CodedCall coded(c, in);
         const std::vector<std::byte> of_mode = outputs_of(in, in.given, c.options);
@@ -87,7 +87,7 @@ TEST(EmulatorMixed, CodesOfTheCallerGiveTheBitsOfTheMode) {
       }
 }
 
-// P is rounded to V's type once, before the second product, and nothing else is.
+// P is rounded to V's type once, before the second product; nothing else is rounded.
 TEST(EmulatorMixed, AgreesWithAReferenceThatRoundsP) {
   for (const Precision precision : kMixedModes)
     for (const DType input : {DType::f16, DType::bf16}) {
@@ -101,7 +101,7 @@ TEST(EmulatorMixed, AgreesWithAReferenceThatRoundsP) {
       rounding.rescale_threshold_log2 = 8;
       std::vector<double> expected(static_cast<std::size_t>(2 * 4 * 70 * 64));
       ASSERT_TRUE(reference_tiled(coded.arguments, coded.options, rounding, expected.data()).ok());
-      // But for the output, which is rounded too.
+      // Except for the output, which is rounded too.
       const double half_ulp = input == DType::f16 ? 0x1p-11 : 0x1p-9;
       double worst = 0, largest = 0;
       for (std::size_t i = 0; i < expected.size(); ++i) {
@@ -110,12 +110,12 @@ TEST(EmulatorMixed, AgreesWithAReferenceThatRoundsP) {
         largest = std::max(largest, error);
         worst = std::max(worst, error - half_ulp * std::abs(expected[i]));
       }
-      EXPECT_LE(worst, half_ulp);  // P's: V weighs less than 1 in the mean
+      EXPECT_LE(worst, half_ulp);  // of P: the weighted mean of V is less than 1
       EXPECT_GT(largest, 0);
     }
 }
 
-// Zeros have a scale too: every key weighs the same, and LSE counts them.
+// Zero tensors have a scale too: every key has the same weight, and LSE counts them.
 TEST(EmulatorMixed, ZeroTensors) {
   for (const Precision precision : kMixedModes)
     for (const bool zero_v : {false, true}) {
@@ -144,8 +144,8 @@ TEST(EmulatorMixed, ZeroTensors) {
     }
 }
 
-// Masks, heads that share keys, rows without keys, padded columns, lengths with strangers around
-// them, V that is rounded first: through the quantizers, under two schedules.
+// Masks, heads that share keys, rows without keys, padded columns, varlen batches with tokens of no
+// sequence, V that is rounded first: with the quantizers, under two schedules.
 TEST(EmulatorMixed, ThroughTheQuantizers) {
   std::vector<Case> cases;
   const auto add = [&cases](Precision precision, DType input, std::int64_t len_q,
@@ -176,7 +176,7 @@ TEST(EmulatorMixed, ThroughTheQuantizers) {
       c.options.causal = Causal::top_left;
     });
     add(precision, DType::f16, 50, 400, [](Case& c) {
-      c.scale = 4.0f;  // maxima that grow
+      c.scale = 4.0f;  // maxima grow along the keys
       c.options.causal = Causal::none;
     });
     add(precision, DType::f16, 60, 100, [](Case& c) {
@@ -212,14 +212,14 @@ TEST(EmulatorMixed, ExplainsWhatItDoes) {
       << told().config;
   EXPECT_NE(told().reason.find("; Q becomes int8, K becomes int8 first"), std::string::npos)
       << told().reason;
-  // Codes and scales: of Q by rows, of K by blocks of 64.
+  // Quantized values and scales: Q per row, K per block of 64.
   EXPECT_EQ(told().workspace_bytes, 2U * 8 * 512 * 64 + 8 * 512 * 4 + 8 * 8 * 4);
   p.q = p.k = p.v = p.out = DType::bf16;
   EXPECT_NE(told().config.find(".v_element=Element::bf16"), std::string::npos) << told().config;
   p.q = p.k = p.v = DType::f32;
   p.out = DType::f16;
   EXPECT_NE(told().reason.find("V becomes f16 first"), std::string::npos) << told().reason;
-  // Codes of the caller need no pass before the kernel.
+  // The caller's quantized values need no pass before the kernel.
   p.options.precision = Precision::native;
   p.q = p.k = DType::e4m3;
   p.v = DType::f16;
@@ -230,8 +230,8 @@ TEST(EmulatorMixed, ExplainsWhatItDoes) {
   EXPECT_EQ(told().workspace_bytes, 0U);
 }
 
-// Not the problem's fault, and said so: a GPU has a kernel for it.
-TEST(EmulatorMixed, WhatTheEmulatorHasNoKernelFor) {
+// The error says that a GPU has a kernel for the problem, and the emulator has none.
+TEST(EmulatorMixed, NamesMissingEmulatorKernels) {
   Problem p;
   p.batch = p.heads_q = p.heads_kv = 1;
   p.len_q = p.len_kv = 64;
@@ -241,7 +241,7 @@ TEST(EmulatorMixed, WhatTheEmulatorHasNoKernelFor) {
       << plan(p, kHopper).status().message();
 }
 
-TEST(EmulatorMixed, IsRefusedWhereNoHopperKernelRuns) {
+TEST(EmulatorMixed, IsRefusedWithoutAHopperKernel) {
   for (const Precision precision : kMixedModes) {
     const Case c = mixed_case(precision, DType::f16, 70, 150);
     Inputs in = make_inputs(c).value();
@@ -256,7 +256,7 @@ TEST(EmulatorMixed, IsRefusedWhereNoHopperKernelRuns) {
     const Status codes = plan(by_codes, kOtherChip).status();
     EXPECT_EQ(codes.code(), ErrorCode::unsupported);
     EXPECT_EQ(codes.message().find("dtypes of q, k, v is "), 0U) << codes.message();
-    // TMA does not reach a V that begins between sixteen bytes.
+    // TMA needs V at a multiple of 16 bytes.
     Arguments unaligned = in.given;
     unaligned.v.data = static_cast<const std::byte*>(unaligned.v.data) + 2;
     const Status status = attention(unaligned, c.options, kHopper);

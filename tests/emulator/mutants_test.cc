@@ -1,4 +1,4 @@
-// Every wait, barrier and mask term of the kernels is needed, or known not to be.
+// Every wait, barrier and mask term of the kernels is needed, or marked as not needed.
 #include <gtest/gtest.h>
 
 #include "emulator/long.h"
@@ -21,15 +21,15 @@ void expect_accounted_for(const std::string& kernel, std::size_t at_least = 10) 
   }
 }
 
-// Kernels that divide the keys among warps have every barrier there is; sim8 clears its padding
-// too.
-TEST(EmulatorMutants, OfKernelsWithWarpsAlongTheKeys) {
+// Kernels that divide the keys among warps have every kind of barrier; sim8 also clears its
+// padding.
+TEST(EmulatorMutants, KernelsThatDivideKeysAmongWarps) {
   expect_accounted_for("block_m=32,warps_m=2,warps_n=4");
   expect_accounted_for("element=sim8,block_m=32,warps_m=2,warps_n=4");
 }
 
-// The smallest of the form that divides keys over a cluster, and of the form with a loader.
-TEST(EmulatorMutants, OfHopperKernels) {
+// The smallest kernel that divides keys over a cluster, and the smallest with a producer warp.
+TEST(EmulatorMutants, HopperKernels) {
   const auto work = [](const Sm90ForwardConfig& c) {
     return c.warpgroups * c.head_dim * c.block_n * c.stages * (c.element == Element::f16 ? 1 : 2);
   };
@@ -54,8 +54,8 @@ const emulator::EmulatedSm90Forward* first_sm90_kernel(const Takes& takes) {
   return nullptr;
 }
 
-// Rows of packed heads have ends of their own.
-TEST(EmulatorMutants, OfAHopperKernelWithPackGqa) {
+// With pack_gqa, rows of each head end separately.
+TEST(EmulatorMutants, HopperKernelWithPackGqa) {
   const auto* const kernel = first_sm90_kernel([](const Sm90ForwardConfig& c) {
     return c.pack_gqa && c.head_dim == 64 && !c.amax && !sm90::is_8bit_qk(c);
   });
@@ -63,8 +63,8 @@ TEST(EmulatorMutants, OfAHopperKernelWithPackGqa) {
   expect_accounted_for("sm90_forward " + brief_text(kernel->config));
 }
 
-// A launch may start before earlier grids have ended: every way to memory waits for them.
-TEST(EmulatorMutants, WaitsForEarlierGridsAreMissed) {
+// A launch may start before earlier grids have ended: every access to memory must wait for them.
+TEST(EmulatorMutants, DisabledGridWaitsAreDetected) {
   for (const bool split : {false, true})
     for (const Element element : {Element::f16, Element::e4m3}) {
       const auto* const kernel = first_sm90_kernel([&](const Sm90ForwardConfig& c) {
@@ -84,8 +84,8 @@ TEST(EmulatorMutants, WaitsForEarlierGridsAreMissed) {
     }
 }
 
-// In 8 bits, with scales of every key; with scores in FP16.
-TEST(EmulatorMutants, OfHopperKernelsIn8Bits) {
+// 8-bit, with a scale per key; with FP16 scores.
+TEST(EmulatorMutants, HopperKernelsIn8Bits) {
   const emulator::EmulatedSm90Forward* clustered = nullptr;
   const emulator::EmulatedSm90Forward* loading = nullptr;
   const emulator::EmulatedSm90Forward* in_pairs = nullptr;
@@ -102,8 +102,8 @@ TEST(EmulatorMutants, OfHopperKernelsIn8Bits) {
   }
 }
 
-// 8-bit Q and K beside V of 16 bits, with scales of blocks of keys.
-TEST(EmulatorMutants, OfMixedHopperKernels) {
+// 8-bit Q and K with 16-bit V, with a scale per block of keys.
+TEST(EmulatorMutants, MixedHopperKernels) {
   const emulator::EmulatedSm90Forward* clustered = nullptr;
   const emulator::EmulatedSm90Forward* loading = nullptr;
   for (const auto& kernel : emulator::sm90_forward_kernels()) {
@@ -119,18 +119,18 @@ TEST(EmulatorMutants, OfMixedHopperKernels) {
   }
 }
 
-// Rows have no barrier, only ends; channels have both.
-TEST(EmulatorMutants, OfQuantizers) {
+// Scales per row need no barrier, only the ends of rows; scales per channel have both.
+TEST(EmulatorMutants, Quantizers) {
   expect_accounted_for("quantize to=e4m3", 4);
   expect_accounted_for("quantize group=channel,amax_pass=true", 3);
   expect_accounted_for("quantize to=e4m3,group=channel,threads=256,transposed=true", 4);
-  // Early starts, ends of all three operands, a cluster's maxima.
+  // Early launch, ends of all three operands, the maxima of a cluster.
   const std::string all = "quantize to=e4m3,group=head";
   const std::string shared = ",threads=256,transposed=true,operands=true";
   expect_accounted_for(all + ",amax_pass=true" + shared, 8);
   expect_accounted_for(all + shared, 8);
   expect_accounted_for(all + shared + ",hold=true", 12);
-  // A smoothed K: the ends of its rows, also where they are 0.
+  // A smoothed K: the ends of its rows, also if they are 0.
   expect_accounted_for("quantize mean_pass=1", 2);
   expect_accounted_for("quantize to=e4m3,smooth=true", 5);
   expect_accounted_for(all + shared + ",hold=true,smooth=true", 12);
@@ -139,23 +139,23 @@ TEST(EmulatorMutants, OfQuantizers) {
   expect_accounted_for("quantize group=block,smooth=true", 6);
 }
 
-TEST(EmulatorMutants, OfEverySm80Kernel) {
+TEST(EmulatorMutants, EverySm80Kernel) {
   if (!test_long()) GTEST_SKIP() << "make test-long";
   expect_accounted_for("sm80_forward");
 }
 // Those of bf16 and e5m2 are the same lines.
-TEST(EmulatorMutants, OfEveryHopperKernel) {
+TEST(EmulatorMutants, EveryHopperKernel) {
   if (!test_long()) GTEST_SKIP() << "make test-long";
   for (const auto& kernel : emulator::sm90_forward_kernels())
     if (kernel.config.element == Element::f16 || kernel.config.element == Element::e4m3)
       expect_accounted_for("sm90_forward " + brief_text(kernel.config));
 }
-TEST(EmulatorMutants, OfEveryQuantizer) {
+TEST(EmulatorMutants, EveryQuantizer) {
   if (!test_long()) GTEST_SKIP() << "make test-long";
   expect_accounted_for("quantize", 3);
 }
 
-TEST(EmulatorMutants, AnUnknownKernelIsNamed) {
+TEST(EmulatorMutants, UnknownKernelIsNamed) {
   const auto reports = emulator_mutants("sm99_forward");
   ASSERT_FALSE(reports.ok());
   EXPECT_NE(reports.status().message().find("\"sm99_forward\""), std::string::npos);

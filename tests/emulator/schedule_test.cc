@@ -10,7 +10,7 @@
 namespace octavo::emulator {
 namespace {
 
-// The order in which threads come out of a few barriers.
+// The order in which threads leave a few barriers.
 std::vector<int> order_of(std::optional<std::uint64_t> seed) {
   std::vector<int> order;
   Launch launch;

@@ -1,4 +1,4 @@
-// Every kind of hazard is caught, and only where it is.
+// Every kind of hazard is detected, and nothing else is reported.
 #include "emulator/selftest.h"
 
 #include <gtest/gtest.h>
@@ -27,14 +27,14 @@ TEST(EmulatorSelftest, CoversEveryKindOfHazard) {
     EXPECT_TRUE(covered.contains(static_cast<Hazard>(i))) << name(static_cast<Hazard>(i));
 }
 
-// What a schedule brings to light may be another side of the same fault, but never nothing.
+// A schedule may reveal another symptom of the same fault, but never none.
 TEST(EmulatorSelftest, FaultyKernelsAreFoundUnderEverySchedule) {
   for (const SelftestCase& test : selftest_cases())
     for (std::uint64_t seed = 0; seed < 8; ++seed)
       EXPECT_FALSE(run_selftest(test, false, seed).clean()) << test.what << ", schedule " << seed;
 }
 
-TEST(EmulatorSelftest, AFindingNamesKernelLineThreadAndAddress) {
+TEST(EmulatorSelftest, FindingNamesKernelLineThreadAndAddress) {
   const auto& cases = selftest_cases();
   const auto test = std::find_if(cases.begin(), cases.end(), [](const SelftestCase& c) {
     return std::string(c.what) == "another warp reads: no barrier";
@@ -50,7 +50,7 @@ TEST(EmulatorSelftest, AFindingNamesKernelLineThreadAndAddress) {
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
 }
 
-TEST(EmulatorSelftest, ADeadlockSaysWhoWaitsForWhat) {
+TEST(EmulatorSelftest, DeadlockReportNamesWaitingThreads) {
   const auto& cases = selftest_cases();
   const auto test = std::find_if(cases.begin(), cases.end(), [](const SelftestCase& c) {
     return std::string(c.what) == "mbarrier: more bytes expected than come";

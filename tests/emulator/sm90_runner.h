@@ -1,4 +1,4 @@
-// One Hopper kernel of the emulator as what a check runs, with the operands that it wants.
+// Runs one emulated Hopper kernel in a check, with its operands prepared.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace octavo::evidence {
 
-// `seed`: of the order in which the emulator runs what may run in any order.
+// `seed`: of the emulator's schedule.
 inline Runner runner_of(const emulator::EmulatedSm90Forward& kernel,
                         std::optional<std::uint64_t> seed) {
   return plain_runner([&kernel, seed](const Arguments& arguments, const Options& options) {

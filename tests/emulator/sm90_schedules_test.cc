@@ -1,5 +1,5 @@
-// Every schedule with kernels of which no row of the table has it: a configuration that somebody
-// asks for may. They are instantiated here, on the problems that every emulated kernel is run on.
+// Schedules in combinations that no table row has, but that a caller may request. They are
+// instantiated here and run on the problems of every emulated kernel.
 #include <gtest/gtest.h>
 
 #include <optional>

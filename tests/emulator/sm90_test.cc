@@ -1,5 +1,5 @@
-// The Hopper kernels in the emulator: each of them by name, on problems at the edges of what it
-// serves, on a chip so narrow that a CTA works through many tiles.
+// Each Hopper kernel in the emulator, on edge cases of the problems it serves, on a chip with so
+// few SMs that a CTA computes many tiles.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -30,7 +30,7 @@ namespace {
 
 constexpr Device kSm90{Device::Kind::emulator, 90};
 
-// A problem whose head dimension is the kernel's, or so many columns of 16 bits less.
+// A problem with the kernel's head dimension, or less by a number of 16-bit columns.
 struct Edge {
   std::int64_t len_q, len_kv;
   Causal causal = Causal::none;
@@ -74,7 +74,7 @@ const Edge kEdges[] = {
     {60, 100, kNone, -1, -1, 1, 1, 1, kBhsd, 24, -0.3f},
     {100, 60, kBottom, -1, -1, 1, 2, 1, kBhsd, 0, -1.0f},
     {60, 100, kNone, -1, -1, 1, 1, 1, kBhsd, 0, 0.0f},
-    {50, 400, kNone, -1, -1, 1, 1, 1, kBhsd, 0, 4.0f},  // maxima that grow
+    {50, 400, kNone, -1, -1, 1, 1, 1, kBhsd, 0, 4.0f},  // maxima grow along the keys
 };
 
 Case case_of(const Edge& edge, const Sm90ForwardConfig& config, std::uint64_t seed) {
@@ -86,7 +86,7 @@ Case case_of(const Edge& edge, const Sm90ForwardConfig& config, std::uint64_t se
   c.len_kv = edge.len_kv;
   c.head_dim = config.head_dim - edge.columns_less * 2 / element_bytes(config.element);
   c.input = static_cast<DType>(config.element);
-  evidence::pose_scales(config, c);
+  evidence::set_8bit_inputs(config, c);
   if (config.k_scales == KScales::row && edge.len_q % 3 == 0) {
     c.qk_scales = Granularity::block;
     if (c.options.quantization.qk) c.options.quantization.qk = Granularity::block;
@@ -104,7 +104,8 @@ Case case_of(const Edge& edge, const Sm90ForwardConfig& config, std::uint64_t se
   return c;
 }
 
-// Every kernel meets one of the edges, and every edge some of the kernels; `make test-long`: eight.
+// Every kernel runs one of the edge cases, and every edge case runs on some kernels; `make
+// test-long`: eight.
 TEST(EmulatorSm90, EveryKernelAtTheEdges) {
   constexpr std::size_t kEdgeCount = std::size(kEdges);
   const auto& kernels = emulator::sm90_forward_kernels();
@@ -133,8 +134,8 @@ TEST(EmulatorSm90, EveryKernelAtTheEdges) {
   EXPECT_EQ(std::count(met.begin(), met.end(), 0), 0);
 }
 
-// Heads whose queries share tiles: fewer than a tile takes, more, as many as fill it, and so many
-// queries that a head has tiles of its own.
+// Heads that share tiles (pack_gqa): fewer queries than a tile has rows, more, exactly as many, and
+// so many that a head has its own tiles.
 const Edge kPackedEdges[] = {
     {1, 300, kNone, -1, -1, 2, 8, 2},
     {5, 70, kBottom, -1, -1, 1, 6, 2},
@@ -151,7 +152,7 @@ const Edge kPackedEdges[] = {
     {9, 130, kNone, -1, 0, 3, 2, 2},
 };
 
-TEST(EmulatorSm90, PackedHeads) {
+TEST(EmulatorSm90, PackGqa) {
   std::size_t packed = 0;
   for (const auto& kernel : emulator::sm90_forward_kernels()) {
     if (!kernel.config.pack_gqa) continue;
@@ -171,9 +172,9 @@ TEST(EmulatorSm90, PackedHeads) {
   EXPECT_GE(packed, 6U);
 }
 
-// What stays of a run in tensor maps fits the next one: the same shapes in other memory, other
-// strides, other lengths, and the first again.
-TEST(EmulatorSm90, RunAfterRun) {
+// The tensor maps that a run leaves are correct for the next one: the same shapes in other memory,
+// other strides, other lengths, and the first again.
+TEST(EmulatorSm90, RepeatedRuns) {
   Case c;
   c.batch = 2;
   c.heads_q = c.heads_kv = 2;
@@ -192,14 +193,15 @@ TEST(EmulatorSm90, RunAfterRun) {
   for (const std::string& failure : report->failures) ADD_FAILURE() << failure;
 }
 
-// Of a block, by the exp unit: sixteens of keys by a polynomial are spread evenly.
+// Exponentials of one row of a block on the exp unit; the polynomial's groups of sixteen keys are
+// spread evenly.
 std::int64_t exponentials_of_row(const Sm90ForwardConfig& c) {
   const int sixteens = c.block_n / 16;
   return c.scores == ScoreType::f16_fast
              ? 0
              : 16 * (sixteens - sixteens * sm90::polynomial_groups(c) / 4);
 }
-// Of the case without a mask: one tile of all rows and one of five, whole blocks of keys.
+// For the case without a mask: one tile of all rows and one of five, whole blocks of keys.
 TEST(EmulatorSm90, TensorAndExponentialCountsFollowFromTheShape) {
   const auto& kernels = emulator::sm90_forward_kernels();
   for (std::size_t k = 0; k < kernels.size(); k += 12) {
@@ -214,7 +216,7 @@ TEST(EmulatorSm90, TensorAndExponentialCountsFollowFromTheShape) {
       if (count.instruction == "ex2") ex2 += count.times;
       if (count.instruction == "ex2.f16x2") ex2 += 2 * count.times;
     }
-    // Where warpgroups divide the rows, one has the five; else all see them.
+    // If warpgroups divide the rows, one has the five rows; otherwise all compute them.
     const std::int64_t tiles = sm90::is_split_kv(c) ? 2 * c.row_groups : c.warpgroups + 1;
     const std::int64_t blocks = tiles * (sm90::kv_splits(c) * (c.stages + 1) + 1);
     const int qk_steps = c.head_dim * element_bytes(c.element) / 32;
@@ -222,7 +224,7 @@ TEST(EmulatorSm90, TensorAndExponentialCountsFollowFromTheShape) {
     const int parts = c.pv_columns == 0 ? 1 : c.head_dim / c.pv_columns;
     const int bias = sm90::has_biased_scores(c) ? 1 : 0;
     EXPECT_EQ(wgmma, 4 * blocks * (bias + qk_steps + parts * pv_steps))
-        << brief_text(c);  // by warps
+        << brief_text(c);  // counted per warp
     const std::int64_t of_scores = exponentials_of_row(c);
     EXPECT_GE(ex2, blocks * sm90::kRows * of_scores) << brief_text(c);
     EXPECT_LE(ex2, blocks * sm90::kRows * (of_scores + 16)) << brief_text(c);
@@ -244,7 +246,8 @@ TEST(EmulatorSm90, EveryShippedConfigurationIsListed) {
     }
 }
 
-// On a chip of its own, as on a GPU: TMA needs 16 bytes, sim8 and other chips the sm80 family.
+// On a Hopper chip, as on a GPU: TMA needs 16-byte alignment; sim8 and other chips use the sm80
+// family.
 TEST(EmulatorSm90, ServesAlignedProblemsOf16And8Bits) {
   Problem p;
   p.batch = 1;
@@ -281,7 +284,7 @@ TEST(EmulatorSm90, ServesAlignedProblemsOf16And8Bits) {
   }
 }
 
-TEST(EmulatorSm90, ServesFewQueriesOfHeadsThatShareKeysTogether) {
+TEST(EmulatorSm90, PacksFewQueriesOfHeadsThatShareKeys) {
   Problem p;
   p.batch = 8;
   p.heads_q = 64;
@@ -300,8 +303,8 @@ TEST(EmulatorSm90, ServesFewQueriesOfHeadsThatShareKeysTogether) {
   EXPECT_FALSE(packs());
 }
 
-// From C as from C++; a struct of before the option was there is without it.
-TEST(EmulatorSm90, StartsEarlyWhereAsked) {
+// From C as from C++; a struct from before the option existed does not have it.
+TEST(EmulatorSm90, LaunchesEarlyIfRequested) {
   octavo_arguments a;
   octavo_arguments_init(&a);
   const auto place = [](std::uintptr_t i) { return reinterpret_cast<void*>(i << 32); };
@@ -323,7 +326,7 @@ TEST(EmulatorSm90, StartsEarlyWhereAsked) {
   EXPECT_FALSE(early());
 }
 
-TEST(EmulatorSm90, AForcedFamilyIsTheOnlyOne) {
+TEST(EmulatorSm90, ForcedFamilyIsUsed) {
   Problem p;
   p.batch = p.heads_q = p.heads_kv = 1;
   p.len_q = p.len_kv = 64;
@@ -340,9 +343,9 @@ TEST(EmulatorSm90, AForcedFamilyIsTheOnlyOne) {
       << refused.message();
 }
 
-// V of mean 2 over 1024 keys. FP8 sums that ran on from block to block would lose a part of it that
-// grows with the length, 7% at 4k; folded every 128 keys they lose 4e-4, and integers nothing.
-TEST(EmulatorSm90, NoMassIsLostWithLength) {
+// V has mean 2 over 1024 keys. FP8 sums across blocks would lose a part of it that grows with the
+// length, 7% at 4k; promoted every 128 keys they lose 4e-4, and integers nothing.
+TEST(EmulatorSm90, SumOfWeightsDoesNotDriftWithLength) {
   constexpr std::int64_t kRows = 64, kKeys = 1024, kColumns = 64;
   for (const DType dtype : {DType::e4m3, DType::e5m2, DType::int8}) {
     std::array<std::vector<float>, 3> wide;
@@ -386,9 +389,9 @@ TEST(EmulatorSm90, NoMassIsLostWithLength) {
   }
 }
 
-// Whether a score passes its row's limit is looked up in the order of integers, in which floats
-// below 0 stand the other way round: here all are, and the last are the largest.
-TEST(EmulatorSm90, ScoresBelowZeroThatRise) {
+// Scores are compared with the row's limit as integers, and negative floats compare in reverse
+// order: here all are negative, and the last are the largest.
+TEST(EmulatorSm90, RisingNegativeScores) {
   constexpr std::int64_t kRows = 64, kKeys = 320, kColumns = 64;
   struct alignas(16) Operand {
     std::array<std::uint16_t, kKeys * kColumns> bits{};
@@ -398,7 +401,7 @@ TEST(EmulatorSm90, ScoresBelowZeroThatRise) {
   for (std::int64_t i = 0; i < kKeys * kColumns; ++i) {
     const auto n = static_cast<std::size_t>(i);
     q.bits[n] = f16_from_f32(1);
-    // From -400 to -80: by 2^57 after the exponential, which FP16 has not.
+    // From -400 to -80: by 2^57 after the exponential, beyond FP16's range.
     k.bits[n] = f16_from_f32(static_cast<float>(i / kColumns - 400) / kColumns);
     v.bits[n] = f16_from_f32(random_normal_value(5, 2, n));
   }
@@ -425,17 +428,17 @@ TEST(EmulatorSm90, ScoresBelowZeroThatRise) {
     const Status status = run_emulated(kernel, narrow_sm90_chip(), *run_problem, a, {},
                                        [](const emulator::Machine&) {});
     ASSERT_TRUE(status.ok()) << status.message();
-    int wrong = 0;  // or not a number
+    int wrong = 0;  // or NaN
     for (std::size_t n = 0; n < expected.size(); ++n) {
       const double got = load_element(DType::f16, out.bits.data(), static_cast<std::int64_t>(n));
       if (!(std::abs(got - expected[n]) <= 2e-3)) ++wrong;
     }
     EXPECT_EQ(wrong, 0) << brief_text(c);
   }
-  EXPECT_GE(kernels, 9);  // a table's rows at least
+  EXPECT_GE(kernels, 9);  // at least the rows of a table
 }
 
-TEST(EmulatorSm90, ThereIsNoOtherChip) {
+TEST(EmulatorSm90, UnknownChipsAreRefused) {
   Problem p;
   p.batch = p.heads_q = p.heads_kv = p.len_q = p.len_kv = 1;
   p.head_dim = p.head_dim_v = 64;

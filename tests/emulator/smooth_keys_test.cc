@@ -1,4 +1,4 @@
-// Keys with a mean, in 8 bits on GPUs: what smooth_k gives, and where it is refused.
+// Keys with a mean, quantized to 8 bits on GPUs: the accuracy of smooth_k, and where it is refused.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -15,7 +15,7 @@ namespace {
 struct SmoothKeysCall {
   static constexpr std::int64_t kRows = 70, kKeys = 150, kColumns = 64;
 
-  // Of f16, at an address that every kernel takes.
+  // f16, at an alignment that every kernel accepts.
   struct Operand {
     struct alignas(16) Eight {
       std::uint16_t bits[8];
@@ -52,7 +52,7 @@ struct SmoothKeysCall {
   }
 };
 
-// Root mean square: which of the differences is the largest is luck.
+// Root mean square, because the largest difference is a matter of chance.
 float difference(const std::vector<float>& a, const std::vector<float>& b) {
   float squares = 0;
   for (std::size_t n = 0; n < a.size(); ++n) squares += (a[n] - b[n]) * (a[n] - b[n]);
@@ -64,8 +64,8 @@ class SmoothKeys : public testing::TestWithParam<int> {
   Device device() const { return {Device::Kind::emulator, GetParam()}; }
 };
 
-// Scales that pay for a mean of 10 and 20 leave keys few steps; without it they are as good as the
-// CPU's, which quantizes them alike.
+// Scales that include a mean of 10 and 20 leave few steps for the keys; without it they are as
+// accurate as the CPU's, which quantizes them the same way.
 TEST_P(SmoothKeys, AreAsGoodAsOnTheCpu) {
   for (const Precision precision : {Precision::fp8, Precision::int8}) {
     SmoothKeysCall call;

@@ -1,5 +1,5 @@
-// A transposed V that the caller made: Hopper's 8-bit kernels read it as it is, and give what they
-// give from rows, which they have transposed first.
+// A V that the caller transposed: Hopper's 8-bit kernels read it directly, and produce the same
+// result as from V by rows, which they transpose first.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -24,7 +24,7 @@ struct Call {
   std::vector<std::int32_t> starts;
   Arguments by_rows, by_columns;
 
-  // Of one batch entry, or of the packed sequences that begin at `cu`.
+  // One batch entry, or a varlen batch whose sequences begin at `cu`.
   Call(DType format, std::int64_t tokens, std::vector<std::int32_t> cu)
       : values(static_cast<std::size_t>(kHeads * tokens * kColumns)),
         q(values.size()),
@@ -44,7 +44,7 @@ struct Call {
     a.k = quantized(format, tokens, 1, Granularity::head, k, k_scales);
     a.v = quantized(format, tokens, 2, Granularity::channel, rows, v_scales);
     a.out = Tensor::bhsd(out.data(), DType::f16, 1, kHeads, tokens, kColumns);
-    // The one scale of a head and channel is that of every sequence.
+    // All sequences share the one scale of a head and channel.
     const std::array<std::int64_t, 3> same_for_all = {0, 1, 0};
     a.q_scales = {q_scales.data(), Granularity::head, 64, same_for_all};
     a.k_scales = {k_scales.data(), Granularity::head, 64, same_for_all};
@@ -87,8 +87,8 @@ struct Call {
     EXPECT_EQ(quantize(fill(tokens, stream), options, to, scales.data()).message(), "");
     return to;
   }
-  // Keys [begin, begin + keys) of V: what their codes stand for, by the scales of all of them,
-  // which gives the same codes.
+  // Transposes keys [begin, begin + keys) of V: dequantizes and quantizes them with the same
+  // scales, which gives the same 8-bit values.
   void transpose(DType format, std::int64_t tokens, std::int64_t columns, std::int64_t begin,
                  std::int64_t keys, std::int64_t at) {
     QuantizeOptions options;
@@ -108,7 +108,7 @@ struct Call {
   }
 };
 
-TEST(EmulatorTransposedV, GivesTheBitsOfRows) {
+TEST(EmulatorTransposedV, GivesTheSameBitsAsRows) {
   for (const DType format : {DType::e4m3, DType::int8})
     for (const std::vector<std::int32_t>& starts :
          {std::vector<std::int32_t>{}, std::vector<std::int32_t>{0, 20, 20, 57, 150}}) {
@@ -130,13 +130,13 @@ TEST(EmulatorTransposedV, NeedsNoPassBeforeTheKernel) {
   EXPECT_EQ(columns.config, rows.config);
 }
 
-TEST(EmulatorTransposedV, IsRefusedWhereNoHopperKernelRuns) {
+TEST(EmulatorTransposedV, IsRefusedWithoutAHopperKernel) {
   Call call(DType::e4m3, 150, {});
   const Problem problem = problem_of(call.by_columns).value();
   const Status sm89 = plan(problem, kSm89).status();
   EXPECT_EQ(sm89.code(), ErrorCode::unsupported);
   EXPECT_EQ(sm89.message().find("v_layout is transposed for B=1"), 0U) << sm89.message();
-  // TMA does not reach rows of Q that begin between sixteen bytes.
+  // TMA needs rows of Q at a multiple of 16 bytes.
   call.by_columns.q.data = static_cast<const std::uint8_t*>(call.by_columns.q.data) + 1;
   const Plan made = plan(problem, kSm90).value();
   const Status unaligned = made.run(call.by_columns);

@@ -1,5 +1,5 @@
-// The frontier: distributions are what they say, errors are those of the runs, and what cannot be
-// had is named.
+// The frontier: the distributions are correct, the errors are those of the runs, and combinations
+// that are not served are listed.
 #include "octavo/accuracy.hpp"
 
 #include <gtest/gtest.h>
@@ -47,7 +47,7 @@ evidence::Inputs inputs_of(const std::string& name) {
   return evidence::make_inputs(d, d.sizes[0]).value();
 }
 
-TEST(AccuracyData, OutliersAreOneInAThousandTenTimesAsLarge) {
+TEST(AccuracyData, OutliersAreOneInAThousandAndTenTimesAsLarge) {
   const evidence::Inputs in = inputs_of("outliers");
   for (const evidence::Inputs::Operand* x : {&in.q, &in.k, &in.v}) {
     const Moments m = moments(x->wide.view);
@@ -57,15 +57,15 @@ TEST(AccuracyData, OutliersAreOneInAThousandTenTimesAsLarge) {
   }
 }
 
-TEST(AccuracyData, VHasItsMeanAndKeysTheirs) {
+TEST(AccuracyData, VAndKeysHaveTheirMeans) {
   const evidence::Inputs v_mean = inputs_of("v_mean");
   EXPECT_NEAR(moments(v_mean.v.wide.view).mean, 2, 0.02);
   EXPECT_NEAR(moments(v_mean.k.wide.view).mean, 0, 0.02);
   EXPECT_NEAR(moments(inputs_of("biased_keys").k.wide.view).deviation, std::sqrt(17.0), 0.3);
 }
 
-// Softmax of a row gives key 0 what 12 more gives: over 512 keys e^12 / (e^12 + 511 e^0.5).
-TEST(AccuracyData, TheSinkTakesNearlyAll) {
+// Softmax of a row with 12 more on key 0 gives key 0, over 512 keys, e^12 / (e^12 + 511 e^0.5).
+TEST(AccuracyData, SinkTakesNearlyAllWeight) {
   const evidence::Distribution& d = distribution("sink");
   evidence::Case c = d.sizes[0];
   evidence::Inputs in = evidence::make_inputs(d, c).value();
@@ -112,11 +112,11 @@ TEST(Accuracy, EveryPrecisionHasARow) {
   EXPECT_LT(of(Precision::fp16).total.rmse, of(Precision::bf16).total.rmse);
   EXPECT_LT(of(Precision::fp16).total.rmse, of(Precision::int8).total.rmse);
   EXPECT_LT(of(Precision::int8).total.rmse, of(Precision::fp8).total.rmse);
-  // The CPU's products are exact: what is left is the rounding of the output.
+  // The CPU's products are exact: only the rounding of the output remains.
   EXPECT_LT(of(Precision::fp8).kernel.rmse, 0.1 * of(Precision::fp8).total.rmse);
 }
 
-TEST(Accuracy, WhatADeviceDoesNotServeIsNamed) {
+TEST(Accuracy, UnservedPrecisionsAreListed) {
   if (!has_emulator()) GTEST_SKIP() << "built without the emulator";
   AccuracyOptions options = small();
   options.device = {Device::Kind::emulator, 0};
@@ -145,8 +145,8 @@ TEST(Accuracy, TheMixedModesAreMeasuredOnHopper) {
   }
 }
 
-// With its own scales, Q's by rows and K's by blocks of 64; Q and K alone are codes.
-TEST(Accuracy, Int8MixedHoldsOneInAHundred) {
+// With its own scales, Q's per row and K's per block of 64; only Q and K are quantized.
+TEST(Accuracy, Int8MixedStaysWithinOnePercent) {
   AccuracyOptions options;
   options.precisions = {Precision::int8_mixed};
   options.data = {"normal"};
@@ -167,7 +167,7 @@ TEST(Accuracy, Int8MixedHoldsOneInAHundred) {
   EXPECT_LE(rotated->rows[0].total.rmse, 3e-3);
 }
 
-TEST(Accuracy, BadOptionsGetASentence) {
+TEST(Accuracy, BadOptionsGetAnErrorSentence) {
   AccuracyOptions options;
   options.data = {"gaussian"};
   EXPECT_EQ(accuracy(options).status().message().find("data is 'gaussian'; supported: normal, "),
@@ -183,7 +183,7 @@ TEST(Accuracy, BadOptionsGetASentence) {
   EXPECT_EQ(accuracy(options).status().message().find("precision is native"), 0U);
 }
 
-TEST(Accuracy, ThePlotHasAPointForEachTime) {
+TEST(Accuracy, PlotHasAPointForEachTime) {
   AccuracyReport report;
   report.device = "cuda:0";
   EXPECT_EQ(to_svg(report).status().message().find("plot is of a report of cuda:0"), 0U);

@@ -1,4 +1,4 @@
-// A tiny bench gives numbers that hang together, and bad options get a sentence.
+// A tiny bench gives consistent numbers, and bad options get an error sentence.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -52,8 +52,8 @@ TEST(Bench, TinyShape) {
   EXPECT_FALSE(row.kernel.kernel.empty());
 }
 
-// Quantized before the call as in it: the same result, to the last bit of its error.
-TEST(Bench, PackedOperands) {
+// Quantizing in advance gives the same result as inside the call, to the last bit of its error.
+TEST(Bench, OperandsQuantizedInAdvance) {
   for (const Precision precision : {Precision::fp8, Precision::int8, Precision::sim8}) {
     SCOPED_TRACE(name(precision));
     BenchOptions options = tiny();
@@ -99,7 +99,7 @@ TEST(Bench, EveryKindOfInputAndMask) {
   EXPECT_EQ(report->rows[0].shape.name, "tiny");
 }
 
-TEST(Bench, FewQueriesOfHeadsThatShareKeys) {
+TEST(Bench, FewQueriesWithPackGqa) {
   BenchOptions options;
   options.cases = {{"", 1, 4, 3, 32, 2, 90}};
   options.iters = 2;
@@ -118,7 +118,7 @@ TEST(Bench, FewQueriesOfHeadsThatShareKeys) {
   EXPECT_EQ(bench(options).status().message(), "heads_kv is 0; supported: 1 or more.");
 }
 
-TEST(Bench, BadOptionsGetASentence) {
+TEST(Bench, BadOptionsGetAnErrorSentence) {
   const auto message = [](const BenchOptions& options) {
     const auto report = bench(options);
     EXPECT_FALSE(report.ok());
@@ -154,7 +154,7 @@ TEST(Bench, BadOptionsGetASentence) {
   EXPECT_FALSE(message(options).empty());
 }
 
-// The yardstick must itself be right, or the ratio to it means nothing.
+// The baseline must be right, or the ratio to it means nothing.
 TEST(ThreeLoop, AgreesWithTheOracle) {
   constexpr std::int64_t kBatch = 2, kHeads = 3, kLength = 37, kDim = 16;
   std::vector<float> q(kBatch * kHeads * kLength * kDim), k(q.size()), v(q.size()), out(q.size());

@@ -1,4 +1,4 @@
-// docs/tolerances.md and the code hold one table; and the rule scales as it says.
+// docs/tolerances.md and the code have the same table; and the rule scales as documented.
 #include "evidence/bounds.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ std::vector<std::string> cells_of(const std::string& line) {
   return cells;
 }
 
-// The rows under "| mode |" of the page, by mode.
+// The rows under "| mode |" of the page, keyed by mode.
 std::map<std::string, std::vector<std::string>> documented_rows() {
   std::ifstream page(OCTAVO_DOCS_DIR "/tolerances.md");
   EXPECT_TRUE(page.good());
@@ -44,7 +44,7 @@ std::string format_cell(DType format) {
   return format == DType::f32 ? "as given" : std::string(name(format));
 }
 
-TEST(Bounds, ThePageHoldsTheTable) {
+TEST(Bounds, PageMatchesTheTable) {
   const auto rows = documented_rows();
   EXPECT_EQ(rows.size(), mode_bounds().size());
   for (const ModeBound& bound : mode_bounds()) {
@@ -99,15 +99,15 @@ TEST(Bounds, ScaleWithTheData) {
   Magnitudes peaked = normal_inputs();
   peaked.kappa_max = 1;
   EXPECT_GT(bounds(fp8, DType::f32, false, peaked).total_max, 3 * b.total_max);
-  // P in 8 bits widens the kernel's bound by orders of magnitude; the CPU does not get that room.
+  // 8-bit P widens the kernel's bound by orders of magnitude; the CPU does not get that tolerance.
   EXPECT_GT(bounds(fp8, DType::f32, true, normal_inputs()).kernel_max, 1000 * b.kernel_max);
-  // However wrong the weights: an average of V stays inside V.
+  // However wrong the weights are, an average of V is inside the range of V.
   peaked.tau = 1000;
   EXPECT_LT(bounds(fp8, DType::f32, false, peaked).total_max, 2.2 * peaked.v_amax);
 }
 
-// The largest of many rows' errors, each its own, is further off than that of a few.
-TEST(Bounds, TheLargestOfManyRowsOwnErrors) {
+// The largest of many independent row errors is larger than that of a few.
+TEST(Bounds, LargestErrorGrowsWithTheNumberOfRows) {
   const ModeBound& fp8 = mode_bound(DType::f16, Precision::fp8);
   const double spread = std::sqrt(2.0) * format_noise(DType::e4m3, 1) * normal_inputs().tau_peak;
   const auto spreads = [&](std::int64_t rows) {
@@ -121,9 +121,9 @@ TEST(Bounds, TheLargestOfManyRowsOwnErrors) {
   EXPECT_NEAR(spreads(4544), 1 + std::sqrt(2 * std::log(4544.0)), 1e-9);
 }
 
-// Where codes of K and V become 16-bit values, a kernel may be off by their rounding and P's, and
-// nowhere near as far as one that rounds P to codes.
-TEST(Bounds, CodesThatBecomeValues) {
+// If quantized K and V are decoded to 16 bits, a kernel may have the error of their rounding and of
+// P's, which is far less than that of quantizing P.
+TEST(Bounds, DequantizedKAndV) {
   for (const auto& [q, of_16_bits] : {std::pair{DType::f16, 2e-3}, {DType::bf16, 1.6e-2}}) {
     const ModeBound over = mode_bound_over(q, DType::e4m3);
     const ModeBound& plain = mode_bound(q, Precision::native);
@@ -138,7 +138,7 @@ TEST(Bounds, CodesThatBecomeValues) {
   }
 }
 
-TEST(Bounds, IntegerNoiseFollowsTheCrest) {
+TEST(Bounds, IntegerNoiseIsProportionalToTheCrestFactor) {
   EXPECT_NEAR(format_noise(DType::int8, 5), 5 * format_noise(DType::int8, 1), 1e-12);
   EXPECT_EQ(format_noise(DType::e4m3, 5), format_noise(DType::e4m3, 1));
   EXPECT_EQ(format_noise(DType::f32, 5), 0);

@@ -1,4 +1,4 @@
-// A bundle is what its manifest says, or the file that is not is named.
+// A bundle matches its manifest, or the file that does not is named.
 #include "evidence/bundle.h"
 
 #include <gtest/gtest.h>
@@ -49,7 +49,7 @@ class BundleTest : public testing::Test {
   fs::path folder_ = directory_.path();
 };
 
-TEST_F(BundleTest, IsWhatItsManifestSays) {
+TEST_F(BundleTest, MatchesItsManifest) {
   const BundleReport report = verify();
   EXPECT_TRUE(report.passed()) << report.failures[0];
   EXPECT_EQ(report.files, 3);
@@ -61,7 +61,7 @@ TEST_F(BundleTest, IsWhatItsManifestSays) {
   EXPECT_TRUE(json["gpu"].is_null());
 }
 
-TEST_F(BundleTest, AChangedByteIsSeen) {
+TEST_F(BundleTest, ChangedByteIsDetected) {
   write("bench/bench.json", "{\"kind\": \"bencH\"}");
   const BundleReport report = verify();
   ASSERT_EQ(report.failures.size(), 1U);
@@ -69,7 +69,7 @@ TEST_F(BundleTest, AChangedByteIsSeen) {
             "bench/bench.json: is not the file that the manifest has the digest of.");
 }
 
-TEST_F(BundleTest, AMissingAndAnAddedFileAreSeen) {
+TEST_F(BundleTest, MissingAndAddedFilesAreDetected) {
   fs::remove(folder_ / "repro/gate.json");
   write("repro/more.json", "{}");
   const BundleReport report = verify();
@@ -78,7 +78,7 @@ TEST_F(BundleTest, AMissingAndAnAddedFileAreSeen) {
   EXPECT_EQ(report.failures[1], "repro/more.json: is not in the manifest.");
 }
 
-TEST_F(BundleTest, ALinkAndAPathThatLeadsOutAreNotFollowed) {
+TEST_F(BundleTest, LinksAndOutsidePathsAreNotFollowed) {
   fs::rename(folder_ / "repro/gate.json", folder_ / "repro/real.json");
   fs::create_symlink("real.json", folder_ / "repro/gate.json");
   EXPECT_EQ(verify().failures[0], "repro/gate.json: is not a regular file.");
@@ -87,7 +87,7 @@ TEST_F(BundleTest, ALinkAndAPathThatLeadsOutAreNotFollowed) {
   EXPECT_EQ(verify().failures[1], "../outside: is not a path inside the bundle.");
 }
 
-TEST_F(BundleTest, KernelsAreHeldAgainstThoseBuiltHere) {
+TEST_F(BundleTest, KernelsAreComparedWithTheBuild) {
   const auto entry = [](const KernelInfo& info, const std::string& sha256) {
     return "  - " +
            nlohmann::json{{"config", info.config},
@@ -127,7 +127,7 @@ TEST_F(BundleTest, KernelsAreHeldAgainstThoseBuiltHere) {
   EXPECT_EQ(report.not_compared[0], "kernels: none is compiled into this library.");
 }
 
-TEST_F(BundleTest, WhatIsNoBundleIsRefused) {
+TEST_F(BundleTest, InvalidBundleIsRefused) {
   write("manifest.yaml", "octavo_bundle: 2\nfiles:\nkernels:\n");
   EXPECT_EQ(refusal(), "bundle is version 2; supported: 1.");
   write("manifest.yaml", "octavo_bundle: 1\nfiles:\n");

@@ -1,5 +1,5 @@
-// The case table covers every pair of axis values, counted here from the cases themselves: nothing
-// of the generator is used, only what a case says about its problem.
+// The case table covers every pair of axis values, counted from the cases themselves without any
+// code of the generator.
 #include "evidence/cases.h"
 
 #include <fmt/format.h>
@@ -62,7 +62,7 @@ TEST(Cases, EveryPairOfAxisValuesOccurs) {
         pairs.insert({{a, values[a]}, {b, values[b]}});
     }
   }
-  // What the issue asks of each axis, written out: 6 masks, 3 x 9 + 4 formats, and so on.
+  // The required values of each axis: 6 masks, 3 x 9 + 4 formats, and so on.
   const std::vector<std::size_t> expected = {6, 31, 4, 4, 8, 9};
   std::size_t expected_pairs = 0;
   for (std::size_t a = 0; a < expected.size(); ++a) {
@@ -93,8 +93,8 @@ TEST(Cases, AllHasTwoThousandDistinctCases) {
   EXPECT_GE(names.size(), 2000U);
 }
 
-// A device that serves 16-bit inputs as they are and e4m3 with head scales, by one kernel for every
-// type, width of head and length class.
+// A device that serves 16-bit inputs natively and e4m3 with a scale per head, with one kernel for
+// every type, head_dim and length class.
 std::vector<std::string> some_kernels(const Case& c) {
   const bool wide = c.input == DType::f16 || c.input == DType::bf16;
   if (!wide && c.input != DType::e4m3) return {};
@@ -105,7 +105,7 @@ std::vector<std::string> some_kernels(const Case& c) {
           std::to_string(c.batch * c.heads_q * ((c.len_q + 63) / 64) > 150)};
 }
 
-TEST(Cases, CodesOfKAndVLieBesideAQOf16Bits) {
+TEST(Cases, QuantizedKvComesWith16BitQ) {
   std::map<DType, int> seen;
   for (const Case& c : all_cases(42)) {
     if (!c.kv) continue;
@@ -118,7 +118,7 @@ TEST(Cases, CodesOfKAndVLieBesideAQOf16Bits) {
   EXPECT_EQ(seen.size(), 3u);
 }
 
-TEST(Cases, ServedCasesAreServedAndCoverAllThatIs) {
+TEST(Cases, ServedCasesCoverEveryServedPair) {
   constexpr std::size_t kMostKernels = 40;
   const std::vector<Case> cases = served_cases(42, 2400, some_kernels, kMostKernels);
   std::set<std::string> names, kernels, formats;
@@ -144,18 +144,18 @@ TEST(Cases, ServedCasesAreServedAndCoverAllThatIs) {
   EXPECT_GT(large, 100U) << "grids that fill a GPU";
 }
 
-TEST(Cases, ADeviceThatServesNothingHasNone) {
+TEST(Cases, DeviceThatServesNothingHasNoCases) {
   const KernelsOf none = [](const Case&) { return std::vector<std::string>(); };
   EXPECT_TRUE(served_cases(42, 100, none, 10).empty());
 }
 
-// What is said of a case without its values is what its values say.
-TEST(Cases, PosedWithoutValuesIsPosedWithThem) {
+// The problem of a case without its values equals the problem of its values.
+TEST(Cases, ProblemWithoutValuesEqualsProblemWithValues) {
   const std::vector<Case> cases = all_cases(3, 700);
   for (std::size_t i = 0; i < cases.size(); i += 7) {
     const auto inputs = make_inputs(cases[i]);
     ASSERT_TRUE(inputs.ok());
-    const Posed run_problem = problem_for(cases[i]);
+    const CaseProblem run_problem = problem_for(cases[i]);
     EXPECT_EQ(run_problem.problem, problem_of(inputs->given, cases[i].options).value())
         << cases[i].name();
     EXPECT_EQ(run_problem.row_alignment, row_alignment(inputs->given)) << cases[i].name();
@@ -205,7 +205,7 @@ TEST(Cases, PresetsAreTheFiveSizes) {
   EXPECT_EQ(preset_cases(42).size(), 15U);
 }
 
-TEST(Cases, AnUnknownSuiteGetsASentence) {
+TEST(Cases, UnknownSuiteGetsAnErrorSentence) {
   const auto cases = suite_cases("eleven", 42);
   ASSERT_FALSE(cases.ok());
   EXPECT_EQ(cases.status().message(),

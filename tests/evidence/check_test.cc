@@ -1,4 +1,4 @@
-// The library as it is passes; the report says what was run.
+// The unmodified library passes; the report lists what was run.
 #include "evidence/check.h"
 
 #include <gtest/gtest.h>
@@ -42,7 +42,7 @@ TEST(Check, TheLibraryPassesASixthOfTheCoveringSet) {
   EXPECT_TRUE(report->passed()) << joined(report->failures);
   EXPECT_EQ(report->cases, static_cast<std::int64_t>(cases.size()));
   EXPECT_EQ(last, report->cases);
-  std::size_t with_error = 0;  // a row of this sample may hold nothing but cases without keys
+  std::size_t with_error = 0;  // a row of this sample may consist of cases without keys
   for (const CheckRow& row : report->rows) {
     EXPECT_LE(row.worst_bound_ratio, 1) << row.worst_case;
     with_error += row.worst_bound_ratio > 0 ? 1 : 0;
@@ -62,7 +62,7 @@ TEST(Check, OnePrecisionOnly) {
   EXPECT_TRUE(report->passed()) << joined(report->failures);
 }
 
-TEST(Check, AboutSoManyCasesSpreadOverTheSuite) {
+TEST(Check, RequestedCasesAreSpreadOverTheSuite) {
   const std::vector<Case> suite = all_cases(42, 400);
   CheckOptions options;
   EXPECT_EQ(chosen_cases(options, suite).size(), suite.size());
@@ -84,7 +84,7 @@ TEST(Check, NothingRunIsNotPassed) {
   EXPECT_FALSE(report->passed());
 }
 
-TEST(Check, AFailedRunIsAFailureWithItsSentence) {
+TEST(Check, FailedRunIsAFailureWithItsErrorSentence) {
   const auto report = check_cases({}, {Case{}}, plain_runner([](const Arguments&, const Options&) {
                                     return Status(ErrorCode::device_error, "the device fell over.");
                                   }));
@@ -105,7 +105,7 @@ TEST(Check, ManyThreadsAtOnce) {
   EXPECT_EQ(report->streams, 4);
 }
 
-// Each waits, in its first call, for one of every other.
+// Each waits, in its first call, for a call of every other.
 TEST(Check, EveryRunnerHasAThread) {
   constexpr int kRunners = 3;
   std::atomic<int> inside = 0;
@@ -125,7 +125,7 @@ TEST(Check, EveryRunnerHasAThread) {
   EXPECT_EQ(report->cases, 12);
 }
 
-// What each configuration is run with is its own: type, columns, and exact sums beside an LSE.
+// Each configuration runs with its own cases: type, head_dim, and exact sums with an LSE.
 TEST(Check, ConfigurationsAndTheirCases) {
   std::set<std::string> configs;
   std::int64_t refused = 0;
@@ -152,7 +152,7 @@ TEST(Check, ConfigurationsAndTheirCases) {
   }
 }
 
-// Every case of the suite has a configuration that the emulator has too, in 8 bits as in 16.
+// Every case of the suite has a configuration that the emulator has too, 8-bit as well as 16-bit.
 TEST(Check, TheEmulatorsCasesAndTheirConfigurations) {
   if (!has_emulator()) GTEST_SKIP() << "built without the emulator";
   std::set<std::string> emulated;
@@ -172,8 +172,8 @@ TEST(Check, TheEmulatorsCasesAndTheirConfigurations) {
     EXPECT_GE(of_element[element], 5) << static_cast<int>(element);
 }
 
-// Nothing is judged twice: what is held against fp64 is what the device left, not the emulator.
-TEST(Check, HeldAgainstTheEmulator) {
+// fp64 is compared with the device's result, not the emulator's.
+TEST(Check, ComparesWithTheEmulator) {
   Case c;
   c.len_q = c.len_kv = 80;
   const Runner library = library_runner({});
@@ -198,7 +198,7 @@ TEST(Check, HeldAgainstTheEmulator) {
   EXPECT_NE(far->failures[0].find("from what the same kernel gives in the emulator"),
             std::string::npos)
       << far->failures[0];
-  // What it does not serve is not compared.
+  // Cases that the emulator does not serve are not compared.
   const Runner refuses = [](const Arguments&, const Options&) -> Result<Call> {
     return Status(ErrorCode::unsupported, "not this one.");
   };
@@ -208,7 +208,7 @@ TEST(Check, HeldAgainstTheEmulator) {
   EXPECT_EQ(without->emulated, 0);
 }
 
-TEST(Check, BadOptionsGetASentence) {
+TEST(Check, BadOptionsGetAnErrorSentence) {
   CheckOptions options;
   options.suite = "none";
   EXPECT_EQ(check(options).status().code(), ErrorCode::invalid_argument);
@@ -239,8 +239,8 @@ TEST(Check, BadOptionsGetASentence) {
   EXPECT_FALSE(report.status().message().empty());
 }
 
-// What the judge relies on: no value where none belongs, and none missing where one does.
-TEST(Inputs, HoldNanOutsideTheSequences) {
+// The judge relies on this: NaN in every unused place, and none elsewhere.
+TEST(Inputs, HaveNanOutsideTheSequences) {
   Case c;
   c.batch = 2;
   c.heads_q = c.heads_kv = 2;

@@ -35,7 +35,7 @@ TEST(Compare, FollowsStrides) {
   EXPECT_DOUBLE_EQ(stats.cosine, 1);
 }
 
-TEST(Compare, CountsWhatIsNotFinite) {
+TEST(Compare, CountsNonFiniteValues) {
   const float inf = std::numeric_limits<float>::infinity();
   const std::vector<float> out = {inf, 1, inf, std::nanf("")};
   const std::vector<double> expected = {1, 1, inf,

@@ -1,5 +1,5 @@
-// Counters without a GPU: CUPTI's types against its headers, the pass plan by a chip that is made
-// up and by CUPTI's own, what follows from values, and a CUPTI of plain functions.
+// Counters without a GPU: CUPTI's types against its headers, the pass plan for an invented chip and
+// with CUPTI itself, derived values, and a fake CUPTI.
 #include "octavo/counters.hpp"
 
 #include <gtest/gtest.h>
@@ -33,7 +33,7 @@ namespace {
   EXPECT_EQ(offsetof(cupti::ours, field), offsetof(theirs, their_field)) << #ours "." #field; \
   EXPECT_EQ(sizeof(cupti::ours{}.field), sizeof(theirs{}.their_field)) << #ours "." #field
 
-TEST(CuptiTypes, TheSizesAreThoseOfTheHeaders) {
+TEST(CuptiTypes, SizesMatchTheHeaders) {
   SAME_SIZE(Initialize, CUpti_Profiler_Initialize_Params);
   SAME_SIZE(ChipName, CUpti_Device_GetChipName_Params);
   SAME_SIZE(CounterAvailability, CUpti_Profiler_GetCounterAvailability_Params);
@@ -55,7 +55,7 @@ TEST(CuptiTypes, TheSizesAreThoseOfTheHeaders) {
   SAME_SIZE(DataInfo, CUpti_RangeProfiler_GetCounterDataInfo_Params);
 }
 
-TEST(CuptiTypes, TheFieldsOfTheTargetStandWhereTheHeadersHaveThem) {
+TEST(CuptiTypes, TargetFieldOffsetsMatchTheHeaders) {
   SAME_FIELD(ChipName, device, CUpti_Device_GetChipName_Params, deviceIndex);
   SAME_FIELD(ChipName, name, CUpti_Device_GetChipName_Params, pChipName);
   using Availability = CUpti_Profiler_GetCounterAvailability_Params;
@@ -102,7 +102,7 @@ TEST(CuptiTypes, TheFieldsOfTheTargetStandWhereTheHeadersHaveThem) {
   SAME_FIELD(DataInfo, ranges, Info, numTotalRanges);
 }
 
-TEST(CuptiTypes, TheFieldsOfTheHostStandWhereTheHeadersHaveThem) {
+TEST(CuptiTypes, HostFieldOffsetsMatchTheHeaders) {
   SAME_FIELD(HostInitialize, type, CUpti_Profiler_Host_Initialize_Params, profilerType);
   SAME_FIELD(HostInitialize, chip, CUpti_Profiler_Host_Initialize_Params, pChipName);
   SAME_FIELD(HostInitialize, availability, CUpti_Profiler_Host_Initialize_Params,
@@ -133,7 +133,7 @@ TEST(CuptiTypes, TheFieldsOfTheHostStandWhereTheHeadersHaveThem) {
   SAME_FIELD(Evaluate, values, Values, pMetricValues);
 }
 
-TEST(CuptiTypes, TheNumbersAreThoseOfTheHeaders) {
+TEST(CuptiTypes, ConstantsMatchTheHeaders) {
   EXPECT_EQ(cupti::kSuccess, CUPTI_SUCCESS);
   EXPECT_EQ(cupti::kInsufficientPrivileges, CUPTI_ERROR_INSUFFICIENT_PRIVILEGES);
   EXPECT_EQ(cupti::kVirtualInsufficientPrivileges,
@@ -148,7 +148,7 @@ TEST(CuptiTypes, TheNumbersAreThoseOfTheHeaders) {
 
 bool knows_all(const std::string&) { return true; }
 
-// So many counters of each unit (the word before "__") in one pass.
+// A chip with so many counters of each unit (the word before "__") in one pass.
 CountPasses passes_of_a_chip(std::size_t of_a_unit) {
   return [of_a_unit](const std::vector<std::string>& metrics) -> Result<std::size_t> {
     std::map<std::string, std::size_t> units;
@@ -175,7 +175,7 @@ void expect_plan_holds_everything(const std::vector<ResolvedCounter>& counters,
   for (const auto& [group, batches] : batches_of_group) EXPECT_EQ(batches.size(), 1) << group;
 }
 
-TEST(CounterPlan, EveryMetricOnceGroupsTogetherAtMostElevenAPass) {
+TEST(CounterPlan, EveryMetricOnceInPassesOfAtMostEleven) {
   const auto counters = resolve_counters(knows_all);
   for (const std::size_t of_a_unit : {5, 8, 100}) {
     const auto passes = passes_of_a_chip(of_a_unit);
@@ -188,12 +188,12 @@ TEST(CounterPlan, EveryMetricOnceGroupsTogetherAtMostElevenAPass) {
       EXPECT_EQ(batch.passes, 1) << of_a_unit;
     }
   }
-  // With no other limit than eleven a pass, batches are full but for the last.
+  // Without any other limit than eleven per pass, all batches but the last are full.
   const auto plan = plan_counters(counters, passes_of_a_chip(100));
   EXPECT_LE(plan->size(), counters_table().size() / kMostOfAPass + 2);
 }
 
-TEST(CounterPlan, AGroupThatNoPassHoldsStandsAlone) {
+TEST(CounterPlan, GroupThatExceedsAPassIsItsOwnBatch) {
   const auto counters = resolve_counters(knows_all);
   const auto plan = plan_counters(counters, passes_of_a_chip(2));
   ASSERT_TRUE(plan.ok());
@@ -212,7 +212,7 @@ TEST(CounterPlan, AGroupThatNoPassHoldsStandsAlone) {
       << "three to five metrics of one unit";
 }
 
-TEST(CounterPlan, TheFirstNameThatTheChipHasIsTaken) {
+TEST(CounterPlan, FirstMetricThatTheChipHasIsUsed) {
   const auto counters = resolve_counters([](const std::string& metric) {
     return metric.find("_v2.") == std::string::npos && metric.find("dram__") == std::string::npos;
   });
@@ -225,7 +225,7 @@ TEST(CounterPlan, TheFirstNameThatTheChipHasIsTaken) {
   }
 }
 
-TEST(CounterPlan, AFailureOfThePassesIsHandedOn) {
+TEST(CounterPlan, FailureToCountPassesIsReturned) {
   const auto plan = plan_counters(resolve_counters(knows_all), [](const auto&) {
     return Result<std::size_t>(Status(ErrorCode::device_error, "no."));
   });
@@ -233,7 +233,7 @@ TEST(CounterPlan, AFailureOfThePassesIsHandedOn) {
   EXPECT_EQ(plan.status().message(), "no.");
 }
 
-TEST(CounterPlan, KeysAreDistinctAndEachIsNamedInThePage) {
+TEST(CounterPlan, KeysAreDistinctAndDocumented) {
   std::set<std::string_view> keys;
   for (const Counter& c : counters_table()) EXPECT_TRUE(keys.insert(c.key).second) << c.key;
   for (const auto& [key, unit] : derived_counters()) EXPECT_TRUE(keys.insert(key).second) << key;
@@ -243,7 +243,7 @@ TEST(CounterPlan, KeysAreDistinctAndEachIsNamedInThePage) {
     EXPECT_NE(page.find("`" + std::string(key) + "`"), std::string::npos) << key;
 }
 
-TEST(CounterPlan, WhatFollowsFromValues) {
+TEST(CounterPlan, DerivedValues) {
   CounterValues values = {{"smem_load_conflicts", 3},
                           {"smem_store_conflicts", 1},
                           {"smem_load_wavefronts", 30},
@@ -281,8 +281,9 @@ KernelInfo kernel_of(int arch, int threads, int registers, int smem) {
   return info;
 }
 
-TEST(Occupancy, TheFirstLimitCounts) {
-  // As ncu has it of the Hopper kernel at 1,16,16384,128: registers and shared memory, one block.
+TEST(Occupancy, SmallestLimitApplies) {
+  // As ncu reports for the Hopper kernel at 1,16,16384,128: registers and shared memory limit it to
+  // one block.
   EXPECT_EQ(occupancy_pct(kernel_of(90, 512, 128, 200968)), 25);
   EXPECT_EQ(occupancy_pct(kernel_of(90, 384, 168, 1000)), 18.75) << "registers: one block";
   EXPECT_EQ(occupancy_pct(kernel_of(90, 256, 32, 1000)), 100);
@@ -294,9 +295,9 @@ TEST(Occupancy, TheFirstLimitCounts) {
   EXPECT_FALSE(occupancy_pct(KernelInfo{}).has_value());
 }
 
-// --- CUPTI itself, where its library is
+// --- CUPTI itself, if its library is installed
 
-TEST(Cupti, KnowsTheMetricsOfHopperAndPlansThem) {
+TEST(Cupti, HasHoppersMetricsAndPlansThem) {
   const Result<const Cupti*> cupti = open_cupti();
   if (!cupti.ok()) GTEST_SKIP() << cupti.status().message();
   const Chip chip{"GH100", {}};
@@ -340,7 +341,7 @@ TEST(Cupti, OtherChipsHaveMostOfThem) {
   }
 }
 
-// --- a CUPTI of plain functions: one chip, two kernels a call, metrics that are numbers
+// --- a fake CUPTI: one chip, two kernels per call, metrics that are numbers
 
 namespace fake {
 
@@ -447,7 +448,7 @@ Cupti make() {
 
 }  // namespace fake
 
-TEST(FakeCupti, EveryKernelOfACallHasItsValuesAndTheProfilerIsOffAgain) {
+TEST(FakeCupti, EveryKernelHasValuesAndTheProfilerIsDisabled) {
   const Cupti cupti = fake::make();
   const Result<Chip> chip = chip_of(cupti, 0, nullptr);
   ASSERT_TRUE(chip.ok());
@@ -474,7 +475,7 @@ TEST(FakeCupti, EveryKernelOfACallHasItsValuesAndTheProfilerIsOffAgain) {
                                                    "stop", "disable"}));
 }
 
-TEST(FakeCupti, WhatFailsIsSaidAndStopped) {
+TEST(FakeCupti, FailuresAreReportedAndTheProfilerStops) {
   const Cupti cupti = fake::make();
   const Chip chip{"GX100", {}};
   EXPECT_FALSE(MetricSet::make(cupti, chip, {"1", "?"}).ok());
@@ -499,7 +500,7 @@ TEST(FakeCupti, WhatFailsIsSaidAndStopped) {
   EXPECT_EQ(fake::enabled, 0);
 }
 
-TEST(FakeCupti, AnOlderLibraryIsNamed) {
+TEST(FakeCupti, OlderLibraryIsNamed) {
   SymbolLoader loader([](const char* name) {
     return std::string_view(name) == "cuptiRangeProfilerEnable" ? nullptr : fake::symbol(name);
   });
@@ -510,7 +511,7 @@ TEST(FakeCupti, AnOlderLibraryIsNamed) {
 
 // --- the report
 
-TEST(Counters, ADeviceThatCannotCountIsNotMeasured) {
+TEST(Counters, DeviceWithoutCountersIsNotMeasured) {
   CountersOptions options;
   options.device = Device{Device::Kind::cpu, 0};
   const Result<CountersReport> report = counters(options);
@@ -529,7 +530,7 @@ TEST(Counters, BadOptionsAreOneSentence) {
   EXPECT_EQ(counters(options).status().message(), "heads is 0; supported: 1 or more.");
 }
 
-TEST(Counters, ValuesStandUnderTheirNames) {
+TEST(Counters, ValuesAreReportedByKey) {
   CountersReport report;
   report.names = {{"tensor_active_pct", "%", "sm__pipe"}, {"l2_hit_pct", "%", ""}};
   CounterRow row;

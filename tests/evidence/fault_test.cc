@@ -1,5 +1,5 @@
-// Faults that a wrong kernel would have, planted one by one: the judge must reject each on the
-// very cases on which it accepts the library.
+// Plants plausible kernel faults one by one: the judge must reject each on the same cases on which
+// it accepts the library.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -15,7 +15,7 @@
 namespace octavo::evidence {
 namespace {
 
-// The library, called once.
+// Calls the library once.
 Status library(const Arguments& arguments, const Options& options) {
   const Result<Call> call = library_runner({})(arguments, options);
   return call.ok() ? (*call)() : call.status();
@@ -34,11 +34,11 @@ Case base_case() {
 Case dead_rows_case() {
   Case c = base_case();
   c.len_kv = 50;
-  c.options.causal = Causal::bottom_right;  // the first 30 rows see nothing
+  c.options.causal = Causal::bottom_right;  // the first 30 rows see no key
   return c;
 }
 
-// Rejected by a gate whose line contains `gate`.
+// Expects a failure whose line contains `gate`.
 void expect_rejected(const std::vector<Case>& cases, const Runner& faulty, const char* gate) {
   const auto truth = check_cases({}, cases, library_runner({}));
   ASSERT_TRUE(truth.ok()) << truth.status().message();
@@ -54,7 +54,7 @@ void expect_rejected(const std::vector<Case>& cases, const Runner& faulty, const
   EXPECT_TRUE(named) << "no failure by: " << gate;
 }
 
-// The library on changed options or arguments.
+// Runs the library on changed options or arguments.
 using Change = std::function<void(Arguments&, Options&)>;
 Runner with_change(const Change& change) {
   return plain_runner([change](const Arguments& arguments, const Options& options) {
@@ -65,7 +65,7 @@ Runner with_change(const Change& change) {
   });
 }
 
-// The library, and then something done to what it wrote.
+// Runs the library, then changes its output.
 using Damage = std::function<void(const Arguments&)>;
 Runner with_damage(const Damage& damage) {
   return plain_runner([damage](const Arguments& arguments, const Options& options) {
@@ -173,7 +173,7 @@ TEST(PlantedFault, TokensOutsideTheSequencesWritten) {
   Case c = base_case();
   c.layout = Layout::packed;
   expect_rejected({c}, with_damage([](const Arguments& a) {
-                    static_cast<float*>(a.lse.data)[0] = 0;  // token 0 belongs to nobody
+                    static_cast<float*>(a.lse.data)[0] = 0;  // token 0 belongs to no sequence
                   }),
                   "outside its rows");
 }
@@ -206,7 +206,7 @@ TEST(PlantedFault, DeadRowIsTheMeanOfV) {
                   "not -inf");
 }
 
-// E4M3 weights where sixteen bits were promised: the field's own gate must see it.
+// E4M3 weights where 16-bit ones were declared: the 16-bit gate must reject it.
 TEST(PlantedFault, LowerPrecisionThanDeclared) {
   const Runner coarse = with_damage([](const Arguments& a) {
     std::vector<double> out(static_cast<std::size_t>(a.out.shape[0] * a.out.shape[1] *
@@ -221,7 +221,7 @@ TEST(PlantedFault, LowerPrecisionThanDeclared) {
   expect_rejected({base_case()}, coarse, "16-bit gate, rms");
 }
 
-// A kernel that keeps P in `p_format` and all else in fp32, as GPUs do, judged as one of a GPU.
+// A kernel that keeps P in `p_format` and all else in fp32, as GPUs do, judged as a GPU's.
 Result<CheckReport> check_as_gpu(const Case& c, DType p_format) {
   CheckOptions options;
   options.device.kind = Device::Kind::cuda;
@@ -255,7 +255,7 @@ TEST(PlantedFault, PIsRoundedOnAGpuButNotCoarserThanItsInputs) {
         ASSERT_TRUE(coarse.ok()) << coarse.status().message();
         EXPECT_FALSE(coarse->passed()) << c.name();
       }
-  // An output in f32 shows what P was rounded to: f16 inputs with weights in bf16 are wrong.
+  // An output in f32 shows the rounding of P: f16 inputs with weights in bf16 are wrong.
   Case c = base_case();
   c.out = DType::f32;
   const auto report = check_as_gpu(c, DType::bf16);
@@ -263,7 +263,7 @@ TEST(PlantedFault, PIsRoundedOnAGpuButNotCoarserThanItsInputs) {
   EXPECT_FALSE(report->passed());
 }
 
-TEST(PlantedFault, AnOracleThatDiffersFromTheCpus) {
+TEST(PlantedFault, OracleThatDiffersFromTheCpu) {
   const auto with_error = [](double error) {
     const Oracle other = [error](const Arguments& a, const Options& mask,
                                  std::optional<DType> rounding,
@@ -294,7 +294,7 @@ TEST(PlantedFault, PrecisionIgnored) {
   }
 }
 
-TEST(PlantedFault, CoarserScalesThanAskedFor) {
+TEST(PlantedFault, CoarserScalesThanRequested) {
   Case c = base_case();
   c.options.precision = Precision::int8;
   expect_rejected(
@@ -302,8 +302,8 @@ TEST(PlantedFault, CoarserScalesThanAskedFor) {
       "kernel error");
 }
 
-// Codes of K and V beside a Q of 16 bits.
-TEST(PlantedFault, CodesDecodedByOtherScales) {
+// 8-bit K and V with a 16-bit Q.
+TEST(PlantedFault, DequantizedWithWrongScales) {
   for (const DType kv : {DType::e4m3, DType::e5m2, DType::int8})
     for (const bool of_k : {true, false}) {
       Case c = base_case();
@@ -319,7 +319,7 @@ TEST(PlantedFault, CodesDecodedByOtherScales) {
     }
 }
 
-TEST(PlantedFault, HeadsMappedWrong) {
+TEST(PlantedFault, WrongHeadMapping) {
   Case c = base_case();
   c.heads_q = 4;
   const Runner mixed_up = plain_runner([](const Arguments& arguments, const Options& options) {
@@ -344,7 +344,7 @@ TEST(PlantedFault, HeadsMappedWrong) {
   expect_rejected({c}, mixed_up, "kernel error");
 }
 
-TEST(PlantedFault, BitsThatDoNotRepeat) {
+TEST(PlantedFault, ResultsThatDoNotRepeat) {
   int calls = 0;
   const Runner shaky = with_damage([&calls](const Arguments& a) {
     if (++calls % 2 == 0) static_cast<std::uint16_t*>(a.out.data)[7] ^= 1;
@@ -352,7 +352,7 @@ TEST(PlantedFault, BitsThatDoNotRepeat) {
   expect_rejected({base_case()}, shaky, "differ in their bits");
 }
 
-TEST(PlantedFault, ABitThatChangesOnceInAHundredRuns) {
+TEST(PlantedFault, BitThatChangesOnceInAHundredRuns) {
   int calls = 0;
   const Runner shaky = with_damage([&calls](const Arguments& a) {
     if (++calls == 90) static_cast<std::uint16_t*>(a.out.data)[7] ^= 1;

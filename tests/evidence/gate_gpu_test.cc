@@ -15,7 +15,7 @@ namespace {
 
 constexpr Device kGpu{Device::Kind::cuda, 0};
 
-// Bytes of the device, after all work of a stream.
+// Reads device memory after all work of a stream.
 std::vector<std::byte> read_bytes(const void* from, std::size_t bytes, Stream stream) {
   const Gpu& gpu = **open_gpu(kGpu.index);
   const CurrentContext current(gpu);
@@ -39,7 +39,7 @@ std::size_t bytes_of_out(const Arguments& a) {
   return static_cast<std::size_t>(last) * size_bytes(a.out.dtype);
 }
 
-// Attention over 16,384 tokens: milliseconds that a stream is busy with.
+// Attention over 16,384 tokens, which keeps a stream busy for milliseconds.
 class LongWork {
  public:
   LongWork() {
@@ -128,7 +128,7 @@ TEST_F(GateOnGpu, TheLibraryPassesAgainstItself) {
     EXPECT_EQ(report->gates[i].state, GateState::passed)
         << report->gates[i].name << ": " << report->gates[i].reason;
 
-  // The older family is slower on Hopper, by far more than ten percent where calls are short.
+  // The sm80 family is slower on Hopper, by far more than ten percent for short calls.
   if (!recorded->rows[0].kernel.kernel.starts_with("sm90")) return;
   GateSubject slower = library_subject(options);
   slower.time = [time = slower.time](const BenchOptions& how, const BenchCase& shape) {
@@ -144,7 +144,7 @@ TEST_F(GateOnGpu, TheLibraryPassesAgainstItself) {
 }
 
 // The shape with so many more keys that its kernel takes 12% longer than on record, or a little
-// more, by the clock that the gate uses; nothing where the steps of a block are too wide for that.
+// more, measured with the gate's clock; none if a block of keys is too large a step for that.
 std::optional<BenchCase> slowed_by_twelve_percent(const GateSubject& subject,
                                                   const BenchOptions& how,
                                                   const BenchRow& recorded) {

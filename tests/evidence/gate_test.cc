@@ -1,5 +1,5 @@
-// The gates: the library passes, and each planted fault is rejected by the gate that should reject
-// it, while those after it are blocked.
+// The gates: the library passes, and each planted fault is rejected by the intended gate, while the
+// gates after it are blocked.
 #include "evidence/gate.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ using Json = nlohmann::json;
 
 constexpr std::size_t kSamples = 40;
 
-// Times around `us`, a percent apart from each other, the same always.
+// Deterministic times around `us`, a percent apart from each other.
 std::vector<double> samples_around(double us, std::uint64_t seed) {
   std::vector<double> samples;
   for (std::size_t i = 0; i < kSamples; ++i)
@@ -77,8 +77,8 @@ KernelInfo sound_kernel() {
   return info;
 }
 
-// The library on the CPU, with a clock that says what is on record and a kernel whose code is in
-// order: faults replace one of the three.
+// The library on the CPU, with a clock that returns the recorded times and a kernel with valid
+// code: faults replace one of the three.
 GateSubject sound_subject() {
   return {[] { return std::vector<KernelInfo>{sound_kernel()}; }, library_kernel,
           [](const BenchOptions&, const BenchCase& shape) -> Result<std::vector<double>> {
@@ -95,7 +95,7 @@ GateOptions quick_options() {
   return options;
 }
 
-// For what the later gates do: the correctness gate only has to be passed.
+// For tests of later gates: the correctness gate only has to pass.
 GateOptions quickest_options() {
   GateOptions options = quick_options();
   options.cases = 1;
@@ -114,7 +114,8 @@ bool names(const GateResult& gate, std::string_view what) {
   return false;
 }
 
-// Failed at the gate of that number, by a line that contains `what`; passed before, blocked after.
+// Expects failure at the gate of that index, with a line that contains `what`; passed before,
+// blocked after.
 void expect_rejected_by(std::size_t number, const GateReport& report, std::string_view what) {
   EXPECT_FALSE(report.passed());
   for (std::size_t i = 0; i < report.gates.size(); ++i)
@@ -128,7 +129,7 @@ void expect_rejected_by(std::size_t number, const GateReport& report, std::strin
 }
 enum : std::size_t { kCompile, kCorrectness, kPerformance, kCounters };
 
-// The library's kernel, run by something else.
+// The library's kernel with another run function.
 using RunInstead = std::function<Status(const Kernel&, const Arguments&, Workspace, Stream)>;
 GateSubject with_run(const RunInstead& run) {
   GateSubject subject = sound_subject();
@@ -160,7 +161,7 @@ TEST(Gate, TheLibraryPassesAll) {
   EXPECT_EQ(report.gates[kCounters].left_out.size(), 1U) << "dram_pct was not counted";
 }
 
-TEST(Gate, WhatIsNotMeasuredIsNotPassed) {
+TEST(Gate, UnmeasuredGatesAreNotPassed) {
   GateOptions options;
   options.cases = 4;
   GateSubject subject = sound_subject();
@@ -219,7 +220,7 @@ TEST(GateFault, LastKeyBlockSkipped) {
 }
 
 TEST(GateFault, PreviousOutputReturned) {
-  // Right whenever the shape is new: only a call with other values in the same place shows it.
+  // Right whenever the shape is new: only a call with other values in the same memory detects it.
   std::map<const void*, std::vector<std::byte>> kept;
   const GateReport report =
       gates_of(with_run([&kept](const Kernel& kernel, const Arguments& a, Workspace w, Stream s) {
@@ -242,7 +243,7 @@ TEST(GateFault, PreviousOutputReturned) {
 }
 
 TEST(GateFault, RightOnlyForOneSeed) {
-  // Remembers the first values it ever saw of a shape, and is right for those.
+  // Remembers the first values of a shape, and is right only for those.
   std::map<std::array<std::int64_t, 4>, float> seen;
   expect_rejected_by(
       kCorrectness,
@@ -257,8 +258,8 @@ TEST(GateFault, RightOnlyForOneSeed) {
       "kernel error");
 }
 
-// The library, which writes its result two milliseconds after the call has returned. The kernel
-// joins that before its memory goes.
+// The library, writing its result two milliseconds after the call has returned. The kernel's
+// destructor joins the thread before its memory is freed.
 Result<Kernel> late_kernel(const Problem& problem, Device device) {
   struct Late {
     std::thread thread;
@@ -285,13 +286,13 @@ Result<Kernel> late_kernel(const Problem& problem, Device device) {
                 }};
 }
 
-TEST(GateFault, WorksOnAfterTheCallHasReturned) {
+TEST(GateFault, ContinuesAfterTheCallHasReturned) {
   GateSubject subject = sound_subject();
   subject.make_kernel = late_kernel;
   expect_rejected_by(kCorrectness, gates_of(subject), "elements not written");
 }
 
-TEST(GateFault, AResultThatComesLateIsNotJudgedAsIfItHadBeenThere) {
+TEST(GateFault, LateResultIsNotAccepted) {
   CheckOptions once;
   once.repeat = 1;
   Case c;
@@ -304,7 +305,7 @@ TEST(GateFault, AResultThatComesLateIsNotJudgedAsIfItHadBeenThere) {
 }
 
 TEST(GateFault, LowerPrecisionThanDeclared) {
-  // E4M3 weights where sixteen bits were declared, and f16 inputs where f32 was.
+  // E4M3 weights where 16-bit ones were declared, and f16 inputs where f32 was.
   expect_rejected_by(
       kCorrectness,
       gates_of(with_run([](const Kernel& kernel, const Arguments& a, Workspace w, Stream s) {
@@ -347,7 +348,7 @@ TEST(GateFault, SlowerByTwelvePercentOnTwoShapes) {
   EXPECT_TRUE(gates_of(slowed(1.08, 3), quickest_options()).passed()) << "ten percent are allowed";
 }
 
-TEST(Gate, AClockThatCannotTellIsNotMeasured) {
+TEST(Gate, NoisyClockIsNotMeasured) {
   GateSubject subject = sound_subject();
   subject.time = [calls = 0](const BenchOptions&,
                              const BenchCase& shape) mutable -> Result<std::vector<double>> {
@@ -359,8 +360,9 @@ TEST(Gate, AClockThatCannotTellIsNotMeasured) {
   EXPECT_NEAR(report.gates[kPerformance].timings[0].resolution, 1.0 / 3, 0.02);
 }
 
-TEST(Gate, AShapeAloneCannotPass) {
-  // Two of three shapes are noise, the third is slower: one may be, so nothing would be rejected.
+TEST(Gate, OneResolvedShapeIsNotEnough) {
+  // Two of three shapes are noisy, the third is slower: one slower shape is allowed, so nothing
+  // would be rejected.
   GateSubject subject = sound_subject();
   subject.time = [calls = 0](const BenchOptions&,
                              const BenchCase& shape) mutable -> Result<std::vector<double>> {
@@ -382,7 +384,7 @@ TEST(GateFault, SlowerBeyondTheNoise) {
   expect_rejected_by(kPerformance, gates_of(subject, quickest_options()), "slower than the");
 }
 
-TEST(Gate, ABaselineOfAnotherMachineIsNotHeldAgainst) {
+TEST(Gate, BaselineOfAnotherMachineIsNotCompared) {
   GateOptions options = quickest_options();
   Json baseline = Json::parse(options.baseline);
   baseline["machine"] = "another GPU";
@@ -392,7 +394,7 @@ TEST(Gate, ABaselineOfAnotherMachineIsNotHeldAgainst) {
   EXPECT_NE(report.gates[kPerformance].reason.find("another GPU"), std::string::npos);
 }
 
-TEST(Gate, ABaselineOfAnotherWayOfTimingIsRefused) {
+TEST(Gate, BaselineOfAnotherTimingMethodIsRefused) {
   for (const auto& [key, value] :
        {std::pair<const char*, Json>{"launch", "stream"}, {"l2", "cold"}, {"buffers", 4}}) {
     GateOptions options = quickest_options();
@@ -412,12 +414,13 @@ TEST(GateFault, CountersBeyondTheirThresholds) {
                      "long sm90_forward: tensor_active_pct is 31; supported: at least 50");
   options.counters = counters_text(61, 2.5);
   expect_rejected_by(kCounters, gates_of(sound_subject(), options), "bank_conflict_cycles_pct");
-  // 18.7% of warps are below their 40%, and 0.115 a wavefront above its limit: neither is enforced.
+  // 18.7% of warps are below their 40%, and 0.115 per wavefront above its limit: neither is
+  // enforced.
   options.counters = counters_text(61, 0);
   EXPECT_TRUE(gates_of(sound_subject(), options).passed());
 }
 
-TEST(Gate, CountersAreCountedWhereNoneAreGiven) {
+TEST(Gate, CountersAreCountedIfNoneAreGiven) {
   GateOptions options = quickest_options();
   options.counters.clear();
   GateSubject subject = sound_subject();
@@ -456,7 +459,7 @@ TEST(Gate, TheCasesHaveEveryKeyTailAndSeveralSeeds) {
   EXPECT_GT(seeds.size(), 3U);
 }
 
-TEST(Thresholds, EachHasItsReasonAndTheFirstOnesAreThere) {
+TEST(Thresholds, EachHasAReasonAndTheRequiredOnesExist) {
   const auto list = gate_thresholds();
   ASSERT_TRUE(list.ok()) << list.status().message();
   std::map<std::string, int> named;
@@ -466,7 +469,7 @@ TEST(Thresholds, EachHasItsReasonAndTheFirstOnesAreThere) {
     EXPECT_GE(named[first], 1) << first;
 }
 
-TEST(Thresholds, WhatIsWrongIsSaid) {
+TEST(Thresholds, ErrorsAreReported) {
   const auto says = [](const char* json) { return gate_thresholds(json).status().message(); };
   EXPECT_NE(says("{").find("thresholds is"), std::string::npos) << says("{");
   EXPECT_NE(says(R"({"kind":"bench"})").find("supported: kind \"thresholds\""), std::string::npos);
@@ -494,7 +497,7 @@ TEST(Gate, BadOptionsAreRefused) {
   EXPECT_EQ(run_gates(options, sound_subject()).status().code(), ErrorCode::invalid_argument);
 }
 
-TEST(Stats, TheIntervalHoldsTheRatioAndTellsTwelvePercent) {
+TEST(Stats, IntervalContainsTheRatioAndResolvesTwelvePercent) {
   const std::vector<double> a = samples_around(100, 1), b = samples_around(112, 2);
   const Interval interval = ratio_interval(b, a);
   EXPECT_GT(interval.low, 1.10);

@@ -1,4 +1,4 @@
-// The oracle on a GPU against the one on the CPU, where there is a GPU.
+// The oracle on a GPU against the oracle on the CPU, if there is a GPU.
 #include "evidence/gpu_oracle.h"
 
 #include <gtest/gtest.h>
@@ -10,12 +10,12 @@ namespace {
 
 constexpr Device kGpu{Device::Kind::cuda, 0};
 
-TEST(GpuOracle, AgreesWithTheCpus) {
+TEST(GpuOracle, AgreesWithTheCpuOracle) {
   const Result<Oracle> oracle = gpu_oracle(kGpu);
   if (!oracle.ok()) GTEST_SKIP() << oracle.status().message();
   std::vector<Case> cases = covering_cases(11);
   for (Case& c : preset_cases(11))
-    if (c.len_q < 1000) cases.push_back(c);  // these judge some rows only
+    if (c.len_q < 1000) cases.push_back(c);  // the long cases judge only some rows
   for (const Case& c : cases) {
     const auto inputs = make_inputs(c);
     ASSERT_TRUE(inputs.ok());
@@ -27,13 +27,13 @@ TEST(GpuOracle, AgreesWithTheCpus) {
   }
 }
 
-TEST(GpuOracle, WithoutAGpuThereIsASentence) {
+TEST(GpuOracle, WithoutAGpuGivesAnErrorSentence) {
   const Result<Oracle> oracle = gpu_oracle({Device::Kind::cuda, 99});
   ASSERT_FALSE(oracle.ok());
   EXPECT_FALSE(oracle.status().message().empty());
 }
 
-// Equal, apart by a rounding, apart by more than that, and of another size.
+// Equal, different by a rounding, by more than that, and of another size.
 TEST(GpuOracle, DifferencesAreMeasured) {
   Case c;
   c.heads_q = c.heads_kv = 2;

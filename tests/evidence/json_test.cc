@@ -1,4 +1,4 @@
-// Reports survive the way through JSON: parsed back by a second reader of the schema.
+// Reports round-trip through JSON, parsed by a second reader of the schema.
 #include <gtest/gtest.h>
 
 #include <limits>

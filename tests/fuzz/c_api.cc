@@ -1,7 +1,7 @@
-// Fuzz target: attention through the C interface. The bytes choose a mostly valid call, then spoil
-// none, one or two of its fields. A failed call has left the outputs as they were and says why; a
-// successful one has written every output element, nothing else, and the same bytes by the other
-// road (plan, workspace, run).
+// Fuzz target: attention through the C interface. The bytes choose a mostly valid call, then make
+// up to two of its fields invalid. A failed call leaves the outputs unchanged and sets an error
+// sentence; a successful one writes every output element and nothing else, and plan, workspace and
+// run write the same bytes.
 #include <array>
 #include <cmath>
 #include <cstring>
@@ -10,13 +10,13 @@
 #include "c_tensor.h"
 #include "octavo/octavo.hpp"
 
-// A workspace too large for the machine must come back as null, not as a report.
+// Allocating a workspace that is too large must return null instead of a sanitizer report.
 extern "C" const char* __asan_default_options() { return "allocator_may_return_null=1"; }
 
 namespace octavo::fuzz {
 namespace {
 
-// The struct with room behind it: its size field may claim more than this version knows.
+// The struct with space behind it: its size field may claim more than this version knows.
 template <class Struct>
 struct Sized {
   Struct value;
@@ -54,7 +54,7 @@ void choose_tensors(Reader& in, Call& call) {
     a.sequences = in.between(0, 4);
     a.max_len_q = in.one_in(3) ? in.between(0, 20) : len_q;
     a.max_len_kv = in.one_in(3) ? in.between(0, 36) : len_kv;
-    call.cu_q = std::make_unique<std::int32_t[]>(1);  // sized when the fields are settled
+    call.cu_q = std::make_unique<std::int32_t[]>(1);  // sized when the fields are final
   }
   for (octavo_scales* s : {&a.q_scales, &a.k_scales, &a.v_scales}) {
     s->granularity = in.below(5);
@@ -84,7 +84,7 @@ void choose_options(Reader& in, Call& call) {
                               : in.pick({"cpu", static_cast<const char*>(nullptr)});
 }
 
-// One field becomes something a confused caller might pass.
+// Changes one field to a value that a confused caller might pass.
 void spoil(Reader& in, Call& call) {
   octavo_arguments& a = call.arguments.value;
   octavo_options& o = call.options.value;
@@ -133,7 +133,7 @@ void spoil(Reader& in, Call& call) {
   }
 }
 
-// Floats for the scales of one operand, as many as its fields ask for. False: too many for a test.
+// Allocates the scales of one operand, as many as its fields require. False: too many for a test.
 bool allocate_scales(Reader& in, const octavo_arguments& a, const octavo_tensor& t, bool packed,
                      std::int64_t max_len, octavo_scales& s, std::unique_ptr<float[]>& memory) {
   __extension__ using Wide = __int128;
@@ -145,7 +145,7 @@ bool allocate_scales(Reader& in, const octavo_arguments& a, const octavo_tensor&
                      : s.granularity == OCTAVO_PER_ROW     ? rows
                      : s.granularity == OCTAVO_PER_CHANNEL ? t.shape[3]
                                                            : 1;
-  // Sizes beyond any memory are refused as they are: their product could overflow even here.
+  // Sizes beyond any memory are left to the library: their product could overflow even here.
   constexpr Wide kMost = Wide{1} << 58;
   const double rough =
       static_cast<double>(batch) * static_cast<double>(heads) * static_cast<double>(inner);
@@ -165,7 +165,7 @@ bool allocate_scales(Reader& in, const octavo_arguments& a, const octavo_tensor&
   return true;
 }
 
-// Cumulative lengths: mostly rising, now and then anything.
+// Cumulative lengths: mostly increasing, occasionally arbitrary.
 std::unique_ptr<std::int32_t[]> make_lengths(Reader& in, std::int64_t sequences,
                                              std::int64_t tokens) {
   auto cu = std::make_unique<std::int32_t[]>(static_cast<std::size_t>(sequences) + 1);
@@ -179,7 +179,7 @@ std::unique_ptr<std::int32_t[]> make_lengths(Reader& in, std::int64_t sequences,
   return cu;
 }
 
-// Memory for everything the call points to. False: not a call for a test.
+// Allocates everything that the call points to. False: not a call for a test.
 bool allocate(Reader& in, Call& call) {
   octavo_arguments& a = call.arguments.value;
   const bool packed = call.cu_q != nullptr;
@@ -207,7 +207,7 @@ bool allocate(Reader& in, Call& call) {
       !allocate_scales(in, a, a.k, packed, a.max_len_kv, a.k_scales, call.scales[1]) ||
       !allocate_scales(in, a, a.v, packed, a.max_len_kv, a.v_scales, call.scales[2]))
     return false;
-  // Pointers are spoiled last: they were not there before.
+  // Pointers are changed last, because they did not exist before.
   if (in.one_in(12)) in.pick({&a.q, &a.k, &a.v, &a.out})->data = nullptr;
   if (in.one_in(24)) in.pick({&a.q_scales, &a.k_scales, &a.v_scales})->data = nullptr;
   if (in.one_in(24)) a.cu_seqlens_kv = nullptr;
@@ -215,7 +215,7 @@ bool allocate(Reader& in, Call& call) {
   return true;
 }
 
-// Rows of the output that some sequence holds, and whether no row is held twice.
+// The output rows that belong to some sequence, and whether no row belongs to two.
 struct Rows {
   std::vector<bool> written;
   bool once = true;
@@ -314,7 +314,7 @@ void check(Reader& in, Call& call) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace octavo::fuzz;
-  // One thread: a call this small is over before a second one has woken.
+  // One thread: a call this small ends before a second thread has woken.
   static const bool alone = octavo::set_cpu_threads(1).ok();
   require(alone, "one thread can be had");
   Reader in({data, size});

@@ -1,5 +1,5 @@
 // Tensors of the C interface for the fuzz targets: shapes and strides first, then memory of exactly
-// the size they span, so that a step outside is a step outside an allocation.
+// that size, so that an access outside the tensor is outside an allocation.
 #pragma once
 
 #include <algorithm>
@@ -35,7 +35,7 @@ inline octavo_tensor make_view(Reader& in, std::int32_t dtype, std::int64_t b, s
   octavo_tensor t = in.one_in(3) ? octavo_tensor_bshd(nullptr, OCTAVO_F32, b, h, s, d)
                                  : octavo_tensor_bhsd(nullptr, OCTAVO_F32, b, h, s, d);
   t.dtype = dtype;
-  if (in.one_in(3)) {  // rows apart: padding that must stay as it is
+  if (in.one_in(3)) {  // padding between rows, which must not change
     const std::int64_t pad = in.between(1, 9);
     t.stride[2] = d + pad;
     t.stride[1] = s * t.stride[2] + in.between(0, 3);
@@ -48,8 +48,8 @@ class Operand {
  public:
   enum class Span { exact, refused, too_large };
 
-  // Memory for `view` as it is now. refused: no memory could hold it, the library must say so;
-  // too_large: valid perhaps, but not for a test.
+  // Allocates memory for `view`. refused: no memory could hold it, and the library must refuse it;
+  // too_large: possibly valid, but not for a test.
   Span allocate(octavo_tensor& view) {
     constexpr std::int64_t kLargest = 1 << 20;
     __extension__ using Wide = __int128;
@@ -76,7 +76,7 @@ class Operand {
     return span;
   }
 
-  // Values of every kind: mostly ordinary, now and then any bits at all.
+  // Values of every kind: mostly ordinary, occasionally arbitrary bits.
   void fill(Reader& in, std::int32_t dtype) {
     std::uint64_t state = in.word() | 1;
     const bool wild = in.one_in(4);
@@ -98,7 +98,7 @@ class Operand {
   std::size_t bytes_ = 0;
 };
 
-// Which bytes of a view's memory belong to its elements; `wanted(row)` picks rows.
+// Marks the bytes of a view's memory that belong to its elements; `wanted(row)` selects rows.
 template <class Wanted>
 std::vector<bool> element_map(const octavo_tensor& t, std::size_t bytes, const Wanted& wanted) {
   std::vector<bool> map(bytes);
@@ -119,7 +119,8 @@ inline void require_untouched(const std::vector<std::uint8_t>& memory, std::uint
   for (const std::uint8_t byte : memory) require(byte == poison, what);
 }
 
-// Two runs over different poison: elements the same, and so written; the rest as it was.
+// Two runs over different poison: elements must be equal, and so were written; the rest must not
+// change.
 inline void require_written(const std::vector<std::uint8_t>& first, std::uint8_t first_poison,
                             const std::vector<std::uint8_t>& second, std::uint8_t second_poison,
                             const std::vector<bool>& elements, bool repeatable) {

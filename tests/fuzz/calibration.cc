@@ -1,5 +1,5 @@
-// Fuzz target: the reader of calibration files. What it accepts gives usable scales, and is the
-// same after a save and a load.
+// Fuzz target: the reader of calibration files. A file that it accepts gives usable scales, and is
+// the same after saving and loading.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -28,10 +28,10 @@ class MemoryFile {
   int descriptor_;
 };
 
-// save() writes beside its target and renames: it needs a folder of its own.
+// save() writes a temporary file next to its target and renames it, so it needs a folder.
 class TemporaryFolder {
  public:
-  // In memory where that is to be had: save() waits for the disk each time.
+  // In memory if possible: save() waits for the disk each time.
   TemporaryFolder() {
     if (mkdtemp(name_) != nullptr) return;
     std::strcpy(name_, "/tmp/octavo_fuzz_XXXXXX");

@@ -1,9 +1,9 @@
-// A main for the fuzz targets where libFuzzer is not to be had: replays the corpus, then mutates it
-// with a seeded generator. It knows nothing of coverage; what it finds, the sanitizers say.
+// A main for the fuzz targets if libFuzzer is not available: replays the corpus, then mutates it
+// with a seeded generator. It has no coverage feedback; the sanitizers report what it finds.
 //
 // usage: fuzz_NAME [-runs=N] [-max_total_time=SECONDS] [-seed=N] [-artifact_prefix=P]
-// FILE|FOLDER... The flags are libFuzzer's, and those it does not know are ignored, so that one
-// command runs both.
+//                   FILE|FOLDER...
+// The flags are libFuzzer's; unknown ones are ignored, so that one command runs both.
 #include <algorithm>
 #include <chrono>
 #include <csignal>
@@ -18,7 +18,7 @@
 
 #include "fuzz.h"
 
-// Of the sanitizers' run time, where there is one.
+// Provided by the sanitizers' run time, if there is one.
 extern "C" void __sanitizer_set_death_callback(void (*callback)()) __attribute__((weak));
 
 namespace {
@@ -27,7 +27,7 @@ using Input = std::vector<std::uint8_t>;
 
 constexpr std::size_t kLargestInput = 4096;
 
-// What is being run, kept for the moment it brings the program down.
+// The current input, saved when it crashes the program.
 const Input* current = nullptr;
 std::string artifact_prefix = "./";
 
@@ -75,7 +75,7 @@ class Mutator {
       case 2:  // cut
         input.resize(at);
         break;
-      case 3: {  // remove a stretch
+      case 3: {  // remove a range
         const auto end = at + below(std::min<std::size_t>(16, input.size() - at) + 1);
         input.erase(input.begin() + at, input.begin() + end);
         break;
@@ -84,14 +84,14 @@ class Mutator {
         for (std::size_t n = 1 + below(8); n > 0; --n)
           input.insert(input.begin() + at, static_cast<std::uint8_t>(random_()));
         break;
-      case 5: {  // a stretch of another input
+      case 5: {  // copy a range of another input
         const Input& other = corpus[below(corpus.size())];
         const std::size_t begin = below(other.size() + 1);
         const std::size_t n = below(std::min<std::size_t>(64, other.size() - begin) + 1);
         input.insert(input.begin() + at, other.begin() + begin, other.begin() + begin + n);
         break;
       }
-      case 6: {  // a number at which sizes break
+      case 6: {  // a number at which sizes overflow
         static constexpr std::uint64_t kNumbers[] = {0,   1,          127,        128,
                                                      255, 0xffff,     0x7fffffff, 0x80000000,
                                                      ~0u, 1ull << 62, ~0ull >> 1, ~0ull};
@@ -100,7 +100,7 @@ class Mutator {
           input[at + i] = static_cast<std::uint8_t>(number >> (8 * i));
         break;
       }
-      default:  // a decimal digit, for the headers that are text
+      default:  // a decimal digit, for text headers
         for (std::size_t i = at; i < input.size(); ++i)
           if (input[i] >= '0' && input[i] <= '9') {
             input[i] = static_cast<std::uint8_t>('0' + below(10));
@@ -134,7 +134,8 @@ int main(int argc, char** argv) {
     if (word.starts_with("-")) continue;
     if (std::filesystem::is_regular_file(word)) corpus.push_back(read_file(word));
     if (!std::filesystem::is_directory(word)) continue;
-    // Sorted: the order of a folder is not the same everywhere, and a seed must mean one run.
+    // Sorted, because the order of a folder varies between machines, and a seed must determine the
+    // run.
     std::vector<std::filesystem::path> files;
     for (const auto& entry : std::filesystem::directory_iterator(word)) files.push_back(entry);
     std::sort(files.begin(), files.end());

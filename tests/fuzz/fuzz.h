@@ -1,4 +1,4 @@
-// What the fuzz targets share: reading choices out of bytes, and failing loudly.
+// Shared by the fuzz targets: reading choices from bytes, and failing.
 #pragma once
 
 #include <cstddef>
@@ -13,14 +13,15 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
 
 namespace octavo::fuzz {
 
-// Ends the program, as a sanitizer does: the fuzzer keeps the input.
+// Ends the program, as a sanitizer does, so that the fuzzer keeps the input.
 inline void require(bool holds, const char* what) {
   if (holds) return;
   std::fprintf(stderr, "fuzz: does not hold: %s\n", what);
   std::abort();
 }
 
-// An error is one sentence on one line; bytes of a hostile file must not reach a terminal raw.
+// An error is one sentence on one line; bytes of a hostile file must not reach a terminal
+// unescaped.
 inline void require_sentence(std::string_view message) {
   const auto fail = [message](const char* what) {
     std::fprintf(stderr, "message: [%.*s]\n", static_cast<int>(message.size()), message.data());
@@ -32,7 +33,7 @@ inline void require_sentence(std::string_view message) {
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) fail("a message has no control bytes");
 }
 
-// Choices read from the front of the input; zeros when it has run out.
+// Choices read from the front of the input; zeros after its end.
 class Reader {
  public:
   explicit Reader(std::span<const std::uint8_t> bytes) : bytes_(bytes) {}
@@ -43,7 +44,7 @@ class Reader {
   }
   // 0 to n-1, n at most 256.
   int below(int n) { return byte() % n; }
-  bool one_in(int n) { return below(n) == n - 1; }  // false when the input has run out
+  bool one_in(int n) { return below(n) == n - 1; }  // false after the end of the input
   std::int64_t between(std::int64_t low, std::int64_t high) {
     return low + byte() % (high - low + 1);
   }

@@ -1,4 +1,4 @@
-// Fuzz target: the .npy reader. What it accepts, it must be able to write and read again.
+// Fuzz target: the .npy reader. It must be able to write and read again every file it accepts.
 #include "npy.h"
 
 #include <cstring>
@@ -19,7 +19,7 @@ void check_read(std::span<const std::byte> bytes, std::optional<DType> untyped) 
   const HostTensor& tensor = read.value();
   const Result<std::uint64_t> expected = contiguous_bytes(tensor.shape, tensor.dtype);
   fuzz::require(expected.ok() && tensor.data.size() == *expected, "data fills the shape");
-  if (tensor.dtype == DType::bf16) return;  // .npy has no spelling for it
+  if (tensor.dtype == DType::bf16) return;  // .npy has no type for it
 
   std::string again = npy_header(tensor);
   again.append(reinterpret_cast<const char*>(tensor.data.data()), tensor.data.size());
@@ -36,7 +36,7 @@ void check_read(std::span<const std::byte> bytes, std::optional<DType> untyped) 
 }  // namespace octavo::cli
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  // A copy of exactly this size: a read past its end is one past an allocation.
+  // A copy of exactly this size, so that a read past its end is outside an allocation.
   const std::vector<std::uint8_t> copy(data, data + size);
   const auto bytes = std::as_bytes(std::span(copy));
   octavo::cli::check_read(bytes, {});

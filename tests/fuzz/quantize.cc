@@ -1,6 +1,6 @@
-// Fuzz target: quantize and dequantize through the C interface. A failed call has left codes,
-// scales and mean as they were and says why; a successful one has written all of them and nothing
-// else, and its codes can be turned back.
+// Fuzz target: quantize and dequantize through the C interface. A failed call leaves the quantized
+// values, scales and mean unchanged and sets an error sentence; a successful one writes all of them
+// and nothing else, and its result can be dequantized.
 #include <bit>
 #include <cmath>
 
@@ -60,7 +60,7 @@ bool allocate(Reader& in, Call& call) {
   if (call.x_memory.allocate(call.x) == Operand::Span::too_large) return false;
   if (call.codes_memory.allocate(call.codes) == Operand::Span::too_large) return false;
   call.x_memory.fill(in, call.x.dtype);
-  // The enumeration holds a byte's values; any other code must not even be made one.
+  // The enumeration has the values of a byte; any other value must not even be converted to it.
   const std::int32_t code = call.options.granularity;
   const std::int64_t count =
       code < 0 || code > 255

@@ -1,5 +1,5 @@
-// Fuzz target: the .safetensors reader, asked for the only tensor and for one by name. What it
-// accepts, it must be able to write and read again.
+// Fuzz target: the .safetensors reader, for the only tensor and for one by name. It must be able to
+// write and read again every file it accepts.
 #include "safetensors.h"
 
 #include <string>

@@ -1,4 +1,4 @@
-// Which problems the Hopper kernel gets, with which configuration, and what a launch is told.
+// The problems that the Hopper kernel serves, the chosen configuration, and the launch parameters.
 #include "gpu/choose_sm90_forward.h"
 
 #include <fmt/format.h>
@@ -32,7 +32,7 @@ TEST(ChooseSm90, Serves16And8BitsOnHopper) {
   }
   p.q = p.k = p.v = DType::sim8;
   EXPECT_FALSE(sm90_forward_serves(p, gpu));
-  // Made first: 8 bits alone.
+  // f32 inputs must be quantized first; only 8-bit precisions do that.
   p.q = p.k = p.v = DType::f32;
   for (const auto& [precision, serves] :
        {std::pair{Precision::fp8, true}, {Precision::int8, true}, {Precision::fp16, false}}) {
@@ -45,7 +45,7 @@ TEST(ChooseSm90, Serves16And8BitsOnHopper) {
   }
 }
 
-TEST(ChooseSm90, EveryHeadDimAndLengthGetsWhatTheChipRuns) {
+TEST(ChooseSm90, EveryHeadDimAndLengthGetsAFeasibleKernel) {
   for (std::int64_t d = 8; d <= 256; d += 8) {
     for (const std::int64_t s : {0, 1, 64, 512, 2048, 16384, 1 << 20}) {
       for (const bool packed : {false, true}) {
@@ -66,8 +66,9 @@ TEST(ChooseSm90, EveryHeadDimAndLengthGetsWhatTheChipRuns) {
   }
 }
 
-// Blocks that a kernel's own consist of have scales for free; others are as many rows to it.
-TEST(ChooseSm90, ScalesOfKByRowAreTheKernelsConcern) {
+// A block size that is a multiple of kScaledKeys costs nothing; other block sizes are handled like
+// a scale per row.
+TEST(ChooseSm90, ScalesOfKSelectTheKernel) {
   Problem p = problem(1, 8, 512, 64);
   p.q = p.k = p.v = DType::e5m2;
   struct Expected {
@@ -90,8 +91,8 @@ TEST(ChooseSm90, ScalesOfKByRowAreTheKernelsConcern) {
   }
 }
 
-// Whatever scales K has: those of rows take shared memory that a row was timed without.
-TEST(ChooseSm90, EveryProblemOf8BitsGetsAKernelThatFits) {
+// For all scales of K: a scale per row takes shared memory that the row was timed without.
+TEST(ChooseSm90, Every8BitProblemGetsAFeasibleKernel) {
   for (const DType type : {DType::e4m3, DType::e5m2, DType::int8})
     for (std::int64_t d = 8; d <= 256; d += 8)
       for (const std::int64_t s : {1, 64, 512, 2048, 16384})
@@ -111,8 +112,8 @@ TEST(ChooseSm90, EveryProblemOf8BitsGetsAKernelThatFits) {
           }
 }
 
-// 8-bit Q and K beside V of 16 bits: rows of 16 bits, those whose kernel has registers for scales.
-TEST(ChooseSm90, MixedProblemsTakeRowsOf16Bits) {
+// 8-bit Q and K with 16-bit V use the 16-bit rows whose kernel has registers for scales.
+TEST(ChooseSm90, MixedProblemsUse16BitRows) {
   for (const Precision precision : {Precision::fp8_mixed, Precision::int8_mixed})
     for (std::int64_t d = 8; d <= 256; d += 8)
       for (const std::int64_t s : {0, 1, 64, 512, 2048, 16384})
@@ -155,8 +156,9 @@ TEST(ChooseSm90, MixedProblemsTakeRowsOf16Bits) {
   EXPECT_FALSE(sm90_forward_serves(p, h200()));
 }
 
-// FP16 scores need codes that are known to be small: our own, or those of a caller who says so.
-TEST(ChooseSm90, ScoresInFp16WhereTheyFit) {
+// FP16 scores need quantized values that are known to be small: Octavo's own, or those of a caller
+// who declares it.
+TEST(ChooseSm90, Fp16ScoresIfTheyFit) {
   Problem p = problem(1, 8, 512, 64);
   p.options.precision = Precision::fp8;
   const auto scores = [&p] { return choose_sm90_forward(p, h200()).config.scores; };
@@ -178,7 +180,7 @@ TEST(ChooseSm90, ScoresInFp16WhereTheyFit) {
   EXPECT_EQ(scores(), ScoreType::f32) << "64 * 30 * 36 > 65504";
 }
 
-TEST(ChooseSm90, FastExpWhereItIsAskedFor) {
+TEST(ChooseSm90, FastExpIfRequested) {
   for (const std::int64_t d : {64, 128, 256}) {
     Problem p = problem(1, 8, 512, d);
     p.options.precision = Precision::fp8_fast;
@@ -193,7 +195,7 @@ TEST(ChooseSm90, FastExpWhereItIsAskedFor) {
 }
 
 // It may start while its own quantizers run, and waits for them.
-TEST(ChooseSm90, EightBitsStartEarlyBehindOurQuantizers) {
+TEST(ChooseSm90, EightBitKernelsLaunchEarlyAfterOurQuantizers) {
   Problem p = problem(1, 8, 512, 64);
   EXPECT_FALSE(choose_sm90_forward(p, h200()).early_start);
   p.options.precision = Precision::fp8;
@@ -213,14 +215,14 @@ TEST(ChooseSm90, SmallGridsDivideKeysAndLargeOnesRows) {
   }
 }
 
-// 176 tiles of 192 rows are two rounds of 132 SMs, 128 of 256 rows are one: what the larger tile
-// wastes inside, the smaller one wastes twice over.
-TEST(ChooseSm90, RoundsCount) {
+// 176 tiles of 192 rows take two waves on 132 SMs, 128 tiles of 256 rows take one: the smaller tile
+// wastes more in its second wave than the larger one does in padding.
+TEST(ChooseSm90, CountsWaves) {
   EXPECT_EQ(choose_sm90_forward(problem(2, 8, 2048, 64), h200()).config.warpgroups, 4);
   EXPECT_EQ(choose_sm90_forward(problem(1, 32, 16384, 64), h200()).config.warpgroups, 3);
 }
 
-TEST(ChooseSm90, BatchInvariantLooksAtNeitherBatchNorHeads) {
+TEST(ChooseSm90, BatchInvariantIgnoresBatchAndHeads) {
   for (const std::int64_t s : {64, 512, 4096}) {
     Problem one = problem(1, 1, s, 64);
     Problem many = problem(64, 32, s, 64);
@@ -237,7 +239,7 @@ Problem few_queries(std::int64_t batch, std::int64_t heads_q, std::int64_t heads
   return p;
 }
 
-TEST(ChooseSm90, FewQueriesOfHeadsThatShareKeysArePacked) {
+TEST(ChooseSm90, FewQueriesUsePackGqa) {
   for (const std::int64_t len_q : {1, 4, 16, 32}) {
     const ChosenSm90Forward chosen = choose_sm90_forward(few_queries(8, 32, 8, len_q), h200());
     EXPECT_TRUE(chosen.config.pack_gqa) << len_q;
@@ -249,7 +251,7 @@ TEST(ChooseSm90, FewQueriesOfHeadsThatShareKeysArePacked) {
   Problem p = few_queries(8, 32, 8, 4);
   p.packed = true;
   EXPECT_FALSE(choose_sm90_forward(p, h200()).config.pack_gqa);
-  // The head ratio is of the company that a row's bits must not depend on.
+  // A row's bits must not depend on the head ratio either.
   p.packed = false;
   p.options.batch_invariant = true;
   const Sm90ForwardConfig config = choose_sm90_forward(p, h200()).config;
@@ -259,7 +261,7 @@ TEST(ChooseSm90, FewQueriesOfHeadsThatShareKeysArePacked) {
   EXPECT_EQ(choose_sm90_forward(p, h200()).config, config);
 }
 
-TEST(ChooseSm90, WhoMayStartEarlyDoes) {
+TEST(ChooseSm90, LaunchesEarlyIfAllowed) {
   Problem p = problem(1, 8, 512, 64);
   const ChosenSm90Forward waits = choose_sm90_forward(p, h200());
   EXPECT_FALSE(waits.early_start);
@@ -269,9 +271,8 @@ TEST(ChooseSm90, WhoMayStartEarlyDoes) {
   EXPECT_EQ(early.config, waits.config);
 }
 
-// Codes are stored from registers. What clears the largest magnitudes is no kernel that could be
-// overlapped.
-TEST(ChooseSm90, OutputsOf8BitsAndTheLargest) {
+// 8-bit outputs are stored from registers. amax is cleared by a memset, which cannot be overlapped.
+TEST(ChooseSm90, EightBitOutputsAndAmax) {
   for (const std::int64_t length : {512, 4096}) {
     Problem p = problem(1, 8, length, 128);
     Sm90ForwardConfig config = choose_sm90_forward(p, h200()).config;
@@ -289,8 +290,8 @@ TEST(ChooseSm90, OutputsOf8BitsAndTheLargest) {
   }
 }
 
-// A few queries of heads that share keys share tiles, as codes too.
-TEST(ChooseSm90, PacksHeadsInEveryFormat) {
+// A few queries of heads that share keys share tiles, in 8 bits too.
+TEST(ChooseSm90, PackGqaInEveryFormat) {
   for (const int d : {64, 128})
     for (const DType input : {DType::f16, DType::bf16, DType::e4m3, DType::e5m2, DType::int8}) {
       Problem p = problem(8, 64, 4, d);
@@ -305,7 +306,7 @@ TEST(ChooseSm90, PacksHeadsInEveryFormat) {
     }
 }
 
-// FP8 of one kind for Q and K, and of the other for V: the same rows, and V's own type.
+// One kind of FP8 for Q and K, and the other for V: the same rows, with V's own type.
 TEST(ChooseSm90, BothKindsOfFp8) {
   for (const auto& [qk, v] : {std::pair{DType::e4m3, DType::e5m2}, {DType::e5m2, DType::e4m3}}) {
     Problem p = problem(1, 8, 512, 64);
@@ -331,7 +332,7 @@ TEST(ChooseSm90, BothKindsOfFp8) {
   }
 }
 
-TEST(ChooseSm90, TheReasonNamesTheEstimate) {
+TEST(ChooseSm90, ReasonContainsTheEstimate) {
   const Problem p = problem(1, 8, 512, 64);
   double least = 1e9;
   for (const sm90::TableRow& row : sm90::kTable)
@@ -340,7 +341,7 @@ TEST(ChooseSm90, TheReasonNamesTheEstimate) {
   EXPECT_NE(reason.find(fmt::format("{:.3g} us", least)), std::string::npos) << reason;
 }
 
-TEST(LaunchSm90, ParamsSayWhatTheArgumentsSay) {
+TEST(LaunchSm90, ParamsMatchTheArguments) {
   Arguments a;
   a.q = ConstTensor::bshd(reinterpret_cast<void*>(0x1000), DType::f16, 2, 6, 100, 72);
   a.k = a.v = ConstTensor::bhsd(reinterpret_cast<void*>(0x2000), DType::f16, 2, 3, 300, 72);
@@ -369,8 +370,8 @@ TEST(LaunchSm90, ParamsSayWhatTheArgumentsSay) {
   EXPECT_EQ(params.window_right, kNoLimit);
 }
 
-// Five queries are eight rows of a head: three heads that share keys are 24 of a tile's 64.
-TEST(LaunchSm90, ParamsOfPackedHeads) {
+// Five queries take eight rows per head: three heads that share keys take 24 of a tile's 64 rows.
+TEST(LaunchSm90, ParamsWithPackGqa) {
   Arguments a;
   a.q = ConstTensor::bhsd(reinterpret_cast<void*>(0x1000), DType::f16, 2, 6, 5, 64);
   a.k = a.v = ConstTensor::bhsd(reinterpret_cast<void*>(0x20000), DType::f16, 2, 2, 300, 64);
@@ -386,7 +387,7 @@ TEST(LaunchSm90, ParamsOfPackedHeads) {
     EXPECT_EQ(query_bits(len_q), bits) << len_q;
 }
 
-TEST(LaunchSm90, OneTensorThatTmaDoesNotReachIsEnough) {
+TEST(LaunchSm90, OneTensorUnsuitableForTmaIsEnough) {
   Arguments a;
   a.q = a.k = a.v = ConstTensor::bhsd(reinterpret_cast<void*>(0x1000), DType::f16, 2, 6, 100, 64);
   a.out = Tensor::bhsd(reinterpret_cast<void*>(0x3000), DType::f16, 2, 6, 100, 64);
@@ -396,7 +397,7 @@ TEST(LaunchSm90, OneTensorThatTmaDoesNotReachIsEnough) {
     EXPECT_FALSE(sm90_forward_reaches(a));
     t->data = reinterpret_cast<void*>(0x1000);
   }
-  // Keys that are not there are not loaded.
+  // Empty K and V are not loaded, so their alignment does not matter.
   a.k = a.v = ConstTensor::bhsd(reinterpret_cast<void*>(0x1002), DType::f16, 2, 6, 0, 64);
   EXPECT_TRUE(sm90_forward_reaches(a));
   a.out.stride[2] = 68;

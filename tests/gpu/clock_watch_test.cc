@@ -1,4 +1,4 @@
-// Clocks by an NVML of plain functions, and what is said of readings.
+// Clocks from a fake NVML, and the summary of the readings.
 #include "gpu/clock_watch.h"
 
 #include <gtest/gtest.h>
@@ -43,7 +43,7 @@ Nvml::Handle some_device() {
   return reinterpret_cast<Nvml::Handle>(&device);
 }
 
-TEST(ClockWatch, MediansAndEveryReasonThatWasSeen) {
+TEST(ClockWatch, MediansAndAllThrottleReasons) {
   const ClockSummary summary =
       summarise({{1980, 300, 0x1}, {1500, 690, 0x4}, {1400, 700, 0x44}, {1450, 695, 0}});
   EXPECT_EQ(summary.clock_mhz, 1500);
@@ -56,7 +56,7 @@ TEST(ClockWatch, MediansAndEveryReasonThatWasSeen) {
   EXPECT_FALSE(summarise({}).throttle.has_value()) << "not known is not none";
 }
 
-TEST(ClockWatch, LooksWhileItRuns) {
+TEST(ClockWatch, ReadsWhileItRuns) {
   const Nvml nvml = fake_nvml(true);
   looks = 0;
   ClockWatch watch(&nvml, some_device());
@@ -71,7 +71,7 @@ TEST(ClockWatch, LooksWhileItRuns) {
   EXPECT_EQ(looks, after);
 }
 
-TEST(ClockWatch, WhatCannotBeReadIsNotKnown) {
+TEST(ClockWatch, UnreadableClocksAreUnknown) {
   const Nvml nvml = fake_nvml(false);
   EXPECT_FALSE(ClockWatch(&nvml, some_device()).finish().clock_mhz.has_value());
   EXPECT_FALSE(ClockWatch(nullptr, nullptr).finish().clock_mhz.has_value());

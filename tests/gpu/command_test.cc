@@ -1,4 +1,4 @@
-// octavo kernels and octavo cache, from outside.
+// Runs octavo kernels and octavo cache as processes.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
@@ -18,7 +18,7 @@ class GpuCommand : public testing::Test {
   const Directory directory_;
 };
 
-TEST_F(GpuCommand, KernelsListsWhatTheCodeHolds) {
+TEST_F(GpuCommand, KernelsListsCodeProperties) {
   const Finished finished = octavo_command({"kernels", "--json", "-"});
   ASSERT_EQ(finished.code, 0) << finished.err;
   const json list = json::parse(finished.out);
@@ -46,7 +46,7 @@ TEST_F(GpuCommand, KernelsListsWhatTheCodeHolds) {
   EXPECT_NE(text.out.find("sm_90a"), std::string::npos) << text.out;
 }
 
-TEST_F(GpuCommand, CacheOfNothing) {
+TEST_F(GpuCommand, EmptyCache) {
   const Finished listed = octavo_command({"cache", "ls", "--json", "-"});
   ASSERT_EQ(listed.code, 0) << listed.err;
   const json cache = json::parse(listed.out);
@@ -87,7 +87,7 @@ TEST_F(GpuCommand, BadInputGetsOneSentence) {
   }
 }
 
-// Before a GPU is looked for, so that it says so everywhere.
+// Checked before a GPU is opened, so that the error is the same everywhere.
 TEST_F(GpuCommand, AnUnknownFamilyOfKernelsIsRefused) {
   setenv("OCTAVO_KERNELS", "sm75", 1);
   const Finished finished =

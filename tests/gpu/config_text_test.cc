@@ -1,4 +1,5 @@
-// The text form of configurations: round trip, tolerance, refusals, and that no field is left out.
+// The text form of configurations: round trip, tolerant parsing, errors, and that no field is
+// missing.
 #include "gpu/config_text.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +18,7 @@ TEST(ConfigText, OneForm) {
   EXPECT_EQ(to_text(Sm80ForwardConfig{}).find(' '), std::string::npos);
 }
 
-// Another value for each kind of field.
+// A different value for each kind of field.
 void change(int& x) { x += 7; }
 void change(KScales& x) { x = KScales::row; }
 void change(Schedule& x) { x = Schedule::in_turn; }
@@ -57,7 +58,7 @@ TEST(ConfigText, EveryFieldIsWrittenAndRead) {
   every_field_is_written_and_read<Sm90ForwardConfig>();
 }
 
-TEST(ConfigText, TheTypeSaysWhichKernel) {
+TEST(ConfigText, TypeSelectsTheKernel) {
   EXPECT_TRUE(names_sm90_forward(to_text(Sm90ForwardConfig{})));
   EXPECT_TRUE(names_sm90_forward("  Sm90ForwardConfig { .stages=3 }"));
   EXPECT_FALSE(names_sm90_forward(to_text(Sm80ForwardConfig{})));
@@ -70,7 +71,7 @@ TEST(ConfigText, TheTypeSaysWhichKernel) {
   EXPECT_EQ(brief_text(config), "stages=3");
 }
 
-// The count must see what it is there to see: a field more.
+// The count must notice an added field.
 TEST(ConfigText, FieldsAreCounted) {
   struct Two {
     int a = 0;
@@ -132,7 +133,7 @@ TEST(ConfigText, RoundTripOfManyConfigs) {
   EXPECT_EQ(count, 252);
 }
 
-TEST(ConfigText, BriefIsWhatDiffers) {
+TEST(ConfigText, BriefListsDifferences) {
   Sm80ForwardConfig config;
   EXPECT_EQ(brief_text(config), "");
   config.arch = 90;
@@ -161,7 +162,7 @@ TEST(ConfigText, SubsetsAnyOrderAndWhitespace) {
   }
 }
 
-TEST(ConfigText, RefusalsSayWhatIsSupported) {
+TEST(ConfigText, ErrorsNameSupportedValues) {
   const auto message = [](std::string_view text) {
     const Result<Sm80ForwardConfig> parsed = parse_sm80_forward(text);
     EXPECT_FALSE(parsed.ok()) << text;

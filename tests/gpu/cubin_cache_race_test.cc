@@ -1,4 +1,4 @@
-// The cache between processes: writers that race, readers that watch, and a writer that is killed.
+// The cache between processes: concurrent writers and readers, and a writer that is killed.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -43,7 +43,7 @@ int entries(const CubinCache& cache) {
   return count;
 }
 
-TEST(CubinCacheRace, ThirtyTwoProcessesOneKey) {
+TEST(CubinCacheRace, ThirtyTwoProcessesStoreOneKey) {
   for (int round = 0; round < 5; ++round) {
     const TemporaryDirectory directory;
     const CubinCache cache(directory.path() + "/cache");
@@ -67,12 +67,12 @@ TEST(CubinCacheRace, ThirtyTwoProcessesOneKey) {
     close(gate[0]);
     close(gate[1]);
     for (const pid_t child : children) EXPECT_EQ(exit_code(child), 0);
-    // One whole entry, and nothing left of those who lost.
+    // One complete entry, and nothing left of the writers that lost.
     EXPECT_EQ(std::distance(fs::directory_iterator(cache.root()), fs::directory_iterator()), 1);
   }
 }
 
-TEST(CubinCacheRace, RealCompilationsOneKey) {
+TEST(CubinCacheRace, ProcessesCompileOneKey) {
   if (!nvrtc_version().ok()) GTEST_SKIP() << nvrtc_version().status().message();
   const TemporaryDirectory directory;
   const CubinCache cache(directory.path());
@@ -93,9 +93,9 @@ TEST(CubinCacheRace, RealCompilationsOneKey) {
   EXPECT_EQ(entries(cache), 1);
 }
 
-// Whenever the writer dies, an entry is there whole or not at all. The delays cover all of a store,
-// which takes about a millisecond.
-TEST(CubinCacheRace, AWriterKilledAtAnyMoment) {
+// Whenever the writer dies, an entry is complete or absent. The delays cover a whole store, which
+// takes about a millisecond.
+TEST(CubinCacheRace, WriterKilledAtAnyMoment) {
   const TemporaryDirectory directory;
   const CubinCache cache(directory.path());
   std::mt19937 random(7);
@@ -150,7 +150,7 @@ TEST(CubinCacheRace, ReadersSeeWholeEntriesOrNone) {
       while (std::chrono::steady_clock::now() < until) {
         const Result<CompiledKernel> loaded = cache.load(fake_key(name));
         if (loaded.ok() && loaded->image != kernel.image) return 3;
-        // An entry may vanish while it is read, and come back: never is it another.
+        // An entry may vanish while it is read, and reappear, but is never another kernel.
         loads += loaded.ok();
       }
       return loads > 0 ? 0 : 4;

@@ -1,5 +1,5 @@
-// The cache in one process: what comes back, what a damaged or foreign entry gets, and that a cache
-// that cannot be used never stands in the way.
+// The cache in one process: what is loaded, damaged and foreign entries, and unusable caches, which
+// must not cause failures.
 #include "gpu/cubin_cache.h"
 
 #include <gtest/gtest.h>
@@ -39,7 +39,7 @@ class CubinCacheTest : public testing::Test {
   static void write(const std::string& path, const std::string& text) {
     std::ofstream(path, std::ios::binary) << text;
   }
-  // Damaged: not loaded, removed, rebuilt, and then whole again.
+  // A damaged entry is not loaded, but removed and rebuilt, and is then complete again.
   void expect_rebuilt(const std::string& why) {
     const Result<CompiledKernel> loaded = cache_.load(key_);
     EXPECT_FALSE(loaded.ok()) << why;
@@ -54,7 +54,7 @@ class CubinCacheTest : public testing::Test {
   }
 };
 
-TEST_F(CubinCacheTest, GivesBackWhatWasStored) {
+TEST_F(CubinCacheTest, LoadsWhatWasStored) {
   EXPECT_EQ(cache_.load(key_).status().code(), ErrorCode::unsupported);
   ASSERT_TRUE(cache_.store(key_, kernel_).ok()) << cache_.store(key_, kernel_).message();
   const Result<CompiledKernel> loaded = cache_.load(key_);
@@ -79,7 +79,7 @@ TEST_F(CubinCacheTest, KeepsPtxToo) {
   EXPECT_TRUE(cache_.load(key_)->ptx);
 }
 
-TEST_F(CubinCacheTest, IsForItsOwnerAlone) {
+TEST_F(CubinCacheTest, IsPrivateToItsOwner) {
   ASSERT_TRUE(cache_.store(key_, kernel_).ok());
   const auto mode = [](const std::string& path) {
     struct stat info {};
@@ -130,7 +130,7 @@ TEST_F(CubinCacheTest, TamperedEntriesAreRebuilt) {
   }
 }
 
-TEST_F(CubinCacheTest, AnEntryUnderAnotherNameIsNotThatKernel) {
+TEST_F(CubinCacheTest, EntryUnderAnotherKeyIsRefused) {
   const std::string other = fake_key("two");
   ASSERT_TRUE(cache_.store(other, fake_kernel("two")).ok());
   fs::rename(cache_.root() + "/" + other, entry());
@@ -167,7 +167,7 @@ TEST_F(CubinCacheTest, KeysAreNotPaths) {
   }
 }
 
-TEST_F(CubinCacheTest, EntriesOfOthersAreIgnored) {
+TEST_F(CubinCacheTest, EntriesOfOtherUsersAreIgnored) {
   if (geteuid() != 0) GTEST_SKIP() << "giving an entry to another user needs root";
   ASSERT_TRUE(cache_.store(key_, kernel_).ok());
   ASSERT_EQ(chown(entry().c_str(), 12345, 12345), 0);
@@ -185,7 +185,7 @@ TEST_F(CubinCacheTest, EntriesOfOthersAreIgnored) {
   EXPECT_FALSE(cache_.load(key_).ok());
 }
 
-// What every unusable cache must give: the kernel, and a note.
+// With every unusable cache the kernel is still compiled, with a note.
 void expect_works_without(const CubinCache& cache) {
   const CompiledKernel kernel = fake_kernel("one");
   const auto compile = [&]() -> Result<CompiledKernel> { return kernel; };
@@ -205,7 +205,7 @@ TEST_F(CubinCacheTest, AReadOnlyDirectory) {
     ASSERT_EQ(chmod(cache_.root().c_str(), 0700), 0);
     return;
   }
-  // Root may write anywhere: another user tries, in a process of its own.
+  // Root may write anywhere, so another user tries, in a separate process.
   ASSERT_EQ(chmod(directory_.path().c_str(), 0755), 0);
   const pid_t child = fork();
   if (child == 0) {
@@ -218,7 +218,7 @@ TEST_F(CubinCacheTest, AReadOnlyDirectory) {
   EXPECT_EQ(status, 0);
 }
 
-TEST_F(CubinCacheTest, NoPlaceAtAll) {
+TEST_F(CubinCacheTest, NoCacheDirectory) {
   expect_works_without(CubinCache(""));
   expect_works_without(CubinCache("/proc/octavo"));
   expect_works_without(CubinCache("/dev/null/octavo"));
@@ -243,7 +243,7 @@ TEST_F(CubinCacheTest, AFullDisk) {
     EXPECT_TRUE(got.ok() && got->note.find("No space left") != std::string::npos);
     EXPECT_TRUE(cache.load(fake_key("small")).ok());
     EXPECT_EQ(cache.load(fake_key("large")).status().code(), ErrorCode::unsupported);
-    // What did not fit was taken away again.
+    // An entry that did not fit was removed again.
     EXPECT_EQ(std::distance(fs::directory_iterator(cache.root()), fs::directory_iterator()), 1);
   }
   EXPECT_EQ(umount(disk.c_str()), 0);
@@ -274,7 +274,7 @@ TEST_F(CubinCacheTest, ListsAndRemoves) {
   EXPECT_TRUE(fs::exists(cache_.root() + "/not-an-entry"));
 }
 
-TEST_F(CubinCacheTest, WhatKilledWritersLeftIsSweptWhenItIsOld) {
+TEST_F(CubinCacheTest, OldTemporaryFilesAreRemoved) {
   ASSERT_TRUE(cache_.store(fake_key("two"), fake_kernel("two")).ok());
   // No process has these numbers.
   const std::string old_one = cache_.root() + "/.tmp-99999998-1";
@@ -336,7 +336,7 @@ TEST(CubinCache, DefaultRoot) {
   if (!own.empty()) setenv("OCTAVO_CACHE_DIR", own.c_str(), 1);
 }
 
-TEST(CacheKey, CoversEverythingThatMatters) {
+TEST(CacheKey, CoversEveryInput) {
   const KernelSource source = kernel_source(Sm80ForwardConfig{});
   const std::string key = cache_key(source, "NVRTC 13.0");
   EXPECT_EQ(key.size(), 64u);

@@ -1,5 +1,5 @@
-// The cubin reader against what ptxas reports of kernels with known properties, and against bytes
-// that are no cubin.
+// The cubin reader against ptxas' report for kernels with known properties, and against invalid
+// bytes.
 #include "gpu/cubin_info.h"
 
 #include <gtest/gtest.h>
@@ -58,7 +58,7 @@ WGMMA(wgmma_fp8, "k32.f32.e4m3.e4m3", float, "f", ", 1, 1")
 WGMMA(wgmma_int8, "k32.s32.s8.s8", int, "r", "")
 )";
 
-// Compiled once for all tests of a chip.
+// Compiled once per chip for all tests.
 const Result<CompiledKernel>& compiled(const char* text, int arch, const std::string& option = "") {
   static std::map<std::tuple<const char*, int, std::string>, Result<CompiledKernel>> known;
   const std::tuple key(text, arch, option);
@@ -71,7 +71,7 @@ const Result<CompiledKernel>& compiled(const char* text, int arch, const std::st
   return known.emplace(key, compile(program)).first->second;
 }
 
-// The number that stands before `word` in the line.
+// The number before `word` in the line.
 std::optional<int> number_before(const std::string& line, std::string_view word) {
   const std::size_t end = line.find(word);
   if (end == std::string::npos) return std::nullopt;
@@ -96,7 +96,7 @@ TEST_P(CubinInfoTest, AgreesWithPtxas) {
   EXPECT_EQ(info->arch, GetParam());
   EXPECT_FALSE(info->debug);
   EXPECT_EQ(info->kernels.size(), 4u);
-  // What -v says: a line with the name, one with the stack, one with the registers.
+  // The output of -v: a line with the name, one with the stack, one with the registers.
   std::istringstream log(kernel->log);
   const CubinKernel* found = nullptr;
   int reported = 0;
@@ -119,7 +119,7 @@ TEST_P(CubinInfoTest, AgreesWithPtxas) {
   EXPECT_EQ(reported, 4) << kernel->log;
 }
 
-TEST_P(CubinInfoTest, KnowsWhatSpills) {
+TEST_P(CubinInfoTest, DetectsSpills) {
   const Result<CompiledKernel> kernel = compiled(kKernels, GetParam());
   ASSERT_TRUE(kernel.ok()) << kernel.status().message();
   const CubinInfo info = read_cubin(kernel->image).value();
@@ -143,7 +143,7 @@ TEST_P(CubinInfoTest, KnowsWhatSpills) {
   EXPECT_EQ(static_cast<std::size_t>(clean.total) * 16, info.find("clean")->code_bytes);
 }
 
-TEST_P(CubinInfoTest, DebugBuildsAreRefusedLineInfoIsNot) {
+TEST_P(CubinInfoTest, RefusesDebugBuildsButNotLineInfo) {
   const Result<CompiledKernel> debug = compiled(kKernels, GetParam(), "-G");
   ASSERT_TRUE(debug.ok()) << debug.status().message();
   const CubinInfo info = read_cubin(debug->image).value();
@@ -168,7 +168,7 @@ TEST_F(CubinBytesTest, Wgmma) {
   for (const CubinKernel& each : info.kernels) EXPECT_EQ(each.instructions.mma(), 1);
 }
 
-// Every answer is fine, a crash is not (and the sanitizers watch).
+// Any result is fine, but not a crash (and the sanitizers run).
 TEST_F(CubinBytesTest, HostileBytes) {
   const Result<CompiledKernel> kernel = compiled(kKernels, 90);
   ASSERT_TRUE(kernel.ok()) << kernel.status().message();
@@ -180,7 +180,7 @@ TEST_F(CubinBytesTest, HostileBytes) {
   for (int i = 0; i < 2000; ++i) {
     std::vector<std::byte> bad = good;
     for (int n = 0; n < 3; ++n) {
-      // Headers and the section table are where a wrong number does harm.
+      // Wrong numbers in the headers and the section table are the most harmful.
       const std::size_t place = i % 3 == 0   ? random() % 64
                                 : i % 3 == 1 ? bad.size() - 1 - random() % 2500
                                              : random() % bad.size();

@@ -1,5 +1,5 @@
-// The driver without a driver: what is missing is said; with one made of plain functions, the list
-// of GPUs and the wording of failures.
+// Without a driver the error names what is missing; with a fake one, tests the list of GPUs and the
+// texts of failures.
 #include "gpu/driver.h"
 
 #include <gtest/gtest.h>
@@ -69,7 +69,7 @@ void* fake_symbol(std::string_view name) {
   return found == known.end() ? address(fake_other) : found->second;
 }
 
-TEST(Driver, MissingLibraryIsSaid) {
+TEST(Driver, MissingLibraryIsReported) {
   const Result<Driver> opened = open_driver("libcuda_that_is_not_there.so.1");
   ASSERT_FALSE(opened.ok());
   EXPECT_EQ(opened.status().code(), ErrorCode::unsupported);
@@ -134,7 +134,7 @@ TEST(Driver, ListsGpus) {
   EXPECT_EQ((*list)[1].sms, 58);
   EXPECT_EQ((*list)[1].smem_per_block_optin, 101376);
   EXPECT_EQ((*list)[1].l2_bytes, 50 << 20);
-  EXPECT_EQ((*list)[1].clock_khz, 0);  // the fake does not say
+  EXPECT_EQ((*list)[1].clock_khz, 0);  // the fake does not report it
   EXPECT_EQ((*list)[1].driver_version, 13000);
   EXPECT_EQ((*list)[1].memory_bytes, std::size_t{1} << 37);
 }
@@ -149,7 +149,7 @@ TEST(Driver, OutOfMemoryHasItsOwnCode) {
             "cuMemAlloc failed with CUDA error 2: CUDA_ERROR_OUT_OF_MEMORY, out of memory.");
 }
 
-TEST(Driver, TheMachinesOwnAnswersOrSaysWhyNot) {
+TEST(Driver, SystemDriverWorksOrGivesAReason) {
   const Result<const Driver*> opened = driver();
   if (!opened.ok()) {
     EXPECT_FALSE(opened.status().message().empty());

@@ -1,4 +1,4 @@
-// The embedded sources are those of the tree, and a digest covers exactly what a file includes.
+// The embedded sources equal the tree, and a digest covers exactly the files that a file includes.
 #include "gpu/embedded_sources.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 namespace octavo {
 namespace {
 
-TEST(EmbeddedSources, AreTheFilesOfTheTree) {
+TEST(EmbeddedSources, EqualTheFilesOfTheTree) {
   const std::filesystem::path root = OCTAVO_SOURCE_DIR "/src";
   std::size_t files = 0;
   for (const char* room : {"config", "device"}) {

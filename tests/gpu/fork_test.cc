@@ -1,5 +1,5 @@
-// fork() and a GPU, on a driver that pretends: CUDA does not survive it, so a child gets a sentence
-// for the GPU of its parent, and neither hangs nor calls the driver.
+// fork() and a GPU, with a fake driver: CUDA does not survive fork(), so a child gets an error
+// sentence for its parent's GPU, and neither hangs nor calls the driver.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -33,7 +33,7 @@ class GpuForks : public testing::Test {
     setenv("OCTAVO_CACHE_DIR", "/proc/octavo", 1);
   }
 
-  // Nobody reads what is there: addresses are all it takes.
+  // The memory is never read: only the addresses matter.
   static Arguments arguments() {
     const auto place = [](std::uintptr_t i) {
       return reinterpret_cast<void*>((1 << 20) + (i << 32));
@@ -46,7 +46,7 @@ class GpuForks : public testing::Test {
     return a;
   }
 
-  // Runs `work` in a child; what it returns is what was wrong, "" for nothing.
+  // Runs `work` in a child; it returns an error description, "" for none.
   template <class Work>
   static std::string in_child(const Work& work) {
     int ends[2];
@@ -70,7 +70,7 @@ class GpuForks : public testing::Test {
     return wrong;
   }
 
-  // "" where the status is the sentence about fork().
+  // "" if the status is the error sentence about fork().
   static std::string refused(std::string_view what, const Status& status) {
     if (status.code() == ErrorCode::device_error &&
         status.message().find("before fork()") != std::string::npos)
@@ -86,16 +86,16 @@ class GpuForks : public testing::Test {
   static inline std::size_t (*live_bytes)() = nullptr;
 };
 
-TEST_F(GpuForks, AChildHasNoGpuOfItsParent) {
+TEST_F(GpuForks, ChildCannotUseTheParentsGpu) {
 #if defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "the thread sanitizer does not follow threads started after a fork";
 #endif
-  // Opened by the child alone: it works there, and later in the parent.
+  // Opened only by the child: it works there, and later in the parent.
   EXPECT_EQ(in_child([] { return attention(arguments(), {}, kGpu).message(); }), "");
   std::optional<Buffer> buffer = Buffer::make(kGpu, 1000).value();
   const Plan made = plan(problem_of(arguments()).value(), kGpu).value();
   ASSERT_EQ(attention(arguments(), {}, kGpu).message(), "");
-  // Rows that are not aligned are served by kernels that are loaded with the first such run.
+  // Unaligned rows need kernels that are loaded with the first such run.
   Arguments unaligned = arguments();
   unaligned.q.data = static_cast<const std::byte*>(unaligned.q.data) + 2;
   EXPECT_EQ(in_child([&] {
@@ -119,7 +119,7 @@ TEST_F(GpuForks, AChildHasNoGpuOfItsParent) {
   EXPECT_EQ(attention(arguments(), {}, kGpu).message(), "");
 }
 
-TEST_F(GpuForks, AChildForkedWhileACompilerRunsDoesWithout) {
+TEST_F(GpuForks, ChildForkedDuringACompilationDoesNotCompile) {
 #if defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "the thread sanitizer does not follow threads started after a fork";
 #endif

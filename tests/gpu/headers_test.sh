@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# headers_test.sh SRC CXX NVCC: each header of config/ and device/ compiles alone under nvcc for
-# sm_80 and sm_90a, and under the host's compiler, which the emulator uses. Exit code 77: there is
-# no nvcc, and the rest is fine.
+# headers_test.sh SRC CXX NVCC: each header of config/ and device/ compiles alone with nvcc for
+# sm_80 and sm_90a, and with the host compiler, which the emulator uses. Exit code 77: there is no
+# nvcc, and the rest passed.
 set -uo pipefail
 src=$1 cxx=$2 nvcc=$3
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# check HEADER: prints what went wrong, if anything did.
+# check HEADER: prints the errors, if there are any.
 check() {
   local name=${1//\//_} flags=(-std=c++20 "-I$src")
   printf '#include "%s"\n' "$1" >"$work/$name.cu"

@@ -1,4 +1,4 @@
-// The chip and the plain problems that choices for Hopper are tried on.
+// A chip and simple problems for tests of Hopper's dispatch.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// What a call costs the host beside its launch, counted on a driver that only counts: one launch,
-// no tensor map encoded twice, no memory, whatever the threads.
+// The host cost of a call beside its launch, counted by a fake driver: one launch, no tensor map
+// encoded twice, no allocation, in any thread.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -21,7 +21,7 @@ constexpr Device kGpu{Device::Kind::cuda, 0};
 
 class HostPath : public testing::Test {
  protected:
-  // A library of that name that is loaded already is the one the driver is looked for in.
+  // dlopen returns a library of that name that is already loaded, so the fake driver is found.
   static void SetUpTestSuite() {
     void* const library = dlopen(OCTAVO_FAKE_CUDA "/libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     ASSERT_NE(library, nullptr) << dlerror();
@@ -34,7 +34,7 @@ class HostPath : public testing::Test {
     setenv("OCTAVO_CACHE_DIR", "/proc/octavo", 1);
   }
 
-  // Nobody reads what is there: addresses are all it takes.
+  // The memory is never read: only the addresses matter.
   static Arguments arguments(std::int64_t len_q, std::int64_t len_kv, std::uintptr_t at = 1 << 20) {
     const auto place = [at](std::uintptr_t i) { return reinterpret_cast<void*>(at + (i << 32)); };
     Arguments a;
@@ -66,7 +66,7 @@ class HostPath : public testing::Test {
   static inline int (*early_launches)() = nullptr;
 };
 
-TEST_F(HostPath, TheSecondRunIsOneLaunch) {
+TEST_F(HostPath, SecondRunIsOneLaunch) {
   const Arguments a = arguments(512, 384);
   const Plan plan = planned(a);
   ASSERT_EQ(plan.explain().kernel, "sm90_forward");
@@ -97,7 +97,7 @@ TEST_F(HostPath, ANewLengthOrStrideIsEncodedOnce) {
       << "an earlier one is still known";
 }
 
-// A server that sees every length keeps a bounded number of them, and is still served.
+// A server that sees every length keeps a bounded number of them, and still works.
 TEST_F(HostPath, ManyLengths) {
   const Plan plan = planned(arguments(512, 512));
   for (std::int64_t length = 8; length < 512; length += 8) {
@@ -107,7 +107,7 @@ TEST_F(HostPath, ManyLengths) {
   }
 }
 
-TEST_F(HostPath, TheOneCallFormIsOneLaunchToo) {
+TEST_F(HostPath, OneCallFormIsOneLaunch) {
   const Arguments a = arguments(256, 256);
   Options masked;
   masked.causal = Causal::bottom_right;
@@ -118,8 +118,8 @@ TEST_F(HostPath, TheOneCallFormIsOneLaunchToo) {
   EXPECT_EQ(cost([&] { return attention(a, {}, kGpu).ok(); }), kOneLaunch);
 }
 
-// A run that is like the last one is checked all the same.
-TEST_F(HostPath, WhatWasRightOnceIsLookedAtAgain) {
+// A run that equals the last one is still validated.
+TEST_F(HostPath, RepeatedRunsAreValidated) {
   const Arguments a = arguments(512, 384);
   const Plan plan = planned(a);
   for (int i = 0; i < 2; ++i) ASSERT_TRUE(plan.run(a).ok());
@@ -140,15 +140,15 @@ TEST_F(HostPath, WhatWasRightOnceIsLookedAtAgain) {
   b = a;
   b.k.shape[2] = 383;
   EXPECT_EQ(refusals(b).substr(0, 7), "v.shape");
-  // Where TMA does not reach, the other family.
+  // If TMA cannot be used, the other family runs.
   b = a;
   b.k.data = static_cast<const std::byte*>(a.k.data) + 8;
   ASSERT_TRUE(plan.run(b).ok());
   EXPECT_EQ(cost([&] { return plan.run(b).ok(); }), kOneLaunch);
 }
 
-// Q, K and V are quantized by one launch, or two where no cluster holds a head of V. What belongs
-// to one call may overlap; the call itself and what precedes it only if the caller says so.
+// One launch quantizes Q, K and V, or two if no cluster holds a head of V. The launches of one call
+// may overlap; the call overlaps earlier work only if the caller allows it.
 TEST_F(HostPath, LaunchesOfACallThatQuantizes) {
   for (const std::int64_t keys : {512, 2048}) {
     const Arguments a = arguments(512, keys);
@@ -171,7 +171,7 @@ TEST_F(HostPath, LaunchesOfACallThatQuantizes) {
   }
 }
 
-TEST_F(HostPath, EveryThreadLaunchesItsOwn) {
+TEST_F(HostPath, EveryThreadLaunchesItsOwnArguments) {
   constexpr int kThreads = 8, kRuns = 200;
   const Plan plan = planned(arguments(512, 512));
   std::atomic<int> failed = 0;

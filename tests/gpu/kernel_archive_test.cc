@@ -1,4 +1,4 @@
-// Archives of kernels: what goes in comes out, and no bytes crash the reader.
+// Archives of kernels: they round-trip, and no bytes crash the reader.
 #include "gpu/kernel_archive.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ std::string two_kernels() {
       {{fake_key("a"), fake_kernel("a", 700)}, {fake_key("b"), fake_kernel("b", 900)}});
 }
 
-TEST(KernelArchive, GivesBackWhatWasWritten) {
+TEST(KernelArchive, RoundTrips) {
   const std::string text = two_kernels();
   const Result<KernelArchive> archive = KernelArchive::open(bytes_of(text));
   ASSERT_TRUE(archive.ok()) << archive.status().message();
@@ -34,7 +34,7 @@ TEST(KernelArchive, GivesBackWhatWasWritten) {
   EXPECT_EQ(KernelArchive::open(bytes_of(KernelArchive::write({})))->size(), 0u);
 }
 
-TEST(KernelArchive, DamageIsFound) {
+TEST(KernelArchive, DamageIsDetected) {
   const std::string text = two_kernels();
   std::mt19937 random(3);
   int found = 0;
@@ -50,11 +50,11 @@ TEST(KernelArchive, DamageIsFound) {
       ++found;
       continue;
     }
-    // Either the damaged kernel is refused or the key is another.
+    // Either the damaged kernel is refused or the key differs.
     bool whole = archive->size() == 2;
     for (const char* name : {"a", "b"}) whole = whole && archive->load(fake_key(name)).ok();
     found += !whole;
-    // A changed character of white space in meta.json is the one change that does not matter.
+    // Changed white space in meta.json is the one change that does not matter.
     EXPECT_FALSE(whole && i % 3 == 0);
   }
   EXPECT_GT(found, 2900);

@@ -28,7 +28,7 @@ TEST_F(KernelFamilyTest, TheNamedFamilyIsForced) {
   EXPECT_EQ(with("sm90").value(), KernelFamily::sm90);
 }
 
-TEST_F(KernelFamilyTest, AnotherNameIsRefusedWithTheKnownOnes) {
+TEST_F(KernelFamilyTest, UnknownFamilyErrorListsTheKnownOnes) {
   EXPECT_EQ(with("sm70").status().message(),
             "OCTAVO_KERNELS is 'sm70'; supported: sm80, sm90, or nothing.");
 }

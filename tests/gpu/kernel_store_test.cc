@@ -1,4 +1,4 @@
-// The store: where a kernel comes from, that it is made once, and what is refused.
+// The store: where a kernel comes from, that it is compiled once, and refused kernels.
 #include "gpu/kernel_store.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@
 namespace octavo {
 namespace {
 
-// Nothing is in the ahead-of-time set; PTX, as the store reads no cubin then.
+// Nothing is compiled ahead of time. PTX, so that the store parses no cubin.
 class KernelStoreTest : public testing::Test {
  protected:
   TemporaryDirectory directory_;
@@ -94,13 +94,13 @@ TEST_F(KernelStoreTest, TheCacheNeedsNoCompiler) {
             "There is no compiler.");
 }
 
-TEST_F(KernelStoreTest, WithoutACompilerWhatIsDamagedOrMisnamedIsRefused) {
+TEST_F(KernelStoreTest, WithoutACompilerInvalidCacheEntriesAreRefused) {
   KernelStore::Parts without = parts();
   without.compiler_version = no_compiler;
   CompiledKernel kernel = fake_kernel("kernel");
   kernel.ptx = true;
   kernel.name_expression = source_.name_expression;
-  // An entry under the name of another source, whatever it says of itself.
+  // An entry under the key of another source, whatever its own metadata.
   ASSERT_TRUE(without.cache.store(fake_key("another source"), kernel).ok());
   EXPECT_FALSE(KernelStore(without).get(source_).ok());
 
@@ -111,7 +111,7 @@ TEST_F(KernelStoreTest, WithoutACompilerWhatIsDamagedOrMisnamedIsRefused) {
   EXPECT_EQ(KernelStore(without).get(source_).status().message(), "There is no compiler.");
 }
 
-TEST_F(KernelStoreTest, OneCompilationHoweverManyAsk) {
+TEST_F(KernelStoreTest, ConcurrentRequestsCompileOnce) {
   KernelStore::Parts slow = parts();
   slow.compile = [inner = slow.compile](const KernelSource& source) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
@@ -127,7 +127,7 @@ TEST_F(KernelStoreTest, OneCompilationHoweverManyAsk) {
   EXPECT_EQ(compiled_, 1);
 }
 
-TEST_F(KernelStoreTest, AFailureIsNotRemembered) {
+TEST_F(KernelStoreTest, FailureIsNotCached) {
   KernelStore::Parts failing = parts();
   int calls = 0;
   failing.compile = [&](const KernelSource&) -> Result<CompiledKernel> {
@@ -141,7 +141,7 @@ TEST_F(KernelStoreTest, AFailureIsNotRemembered) {
   EXPECT_TRUE(store.get(source_).ok());
 }
 
-TEST_F(KernelStoreTest, AnUnwritableCacheIsANote) {
+TEST_F(KernelStoreTest, UnwritableCacheGivesANote) {
   KernelStore::Parts nowhere = parts();
   nowhere.cache = CubinCache("/proc/octavo");
   KernelStore store(nowhere);
@@ -150,15 +150,15 @@ TEST_F(KernelStoreTest, AnUnwritableCacheIsANote) {
   EXPECT_NE((*made)->note.find("/proc/octavo"), std::string::npos) << (*made)->note;
 }
 
-TEST_F(KernelStoreTest, WhatIsNotACubinIsRefused) {
+TEST_F(KernelStoreTest, InvalidCubinIsRefused) {
   KernelStore store(parts());
   const auto made = store.get(kernel_source(Sm80ForwardConfig{}));
   ASSERT_FALSE(made.ok());
   EXPECT_NE(made.status().message().find("not a 64-bit"), std::string::npos);
 }
 
-// 64 registers a thread, and 70 values alive.
-TEST_F(KernelStoreTest, ASpillingKernelIsRefusedUnlessAllowed) {
+// 64 registers per thread, and 70 live values.
+TEST_F(KernelStoreTest, SpillingKernelIsRefusedUnlessAllowed) {
   if (!nvrtc_version().ok()) GTEST_SKIP() << nvrtc_version().status().message();
   KernelStore::Parts real = parts();
   real.compile = [](const KernelSource& source) -> Result<CompiledKernel> {
@@ -194,7 +194,7 @@ TEST_F(KernelStoreTest, ASpillingKernelIsRefusedUnlessAllowed) {
   EXPECT_FALSE(store.get(source).ok()) << "still refused to others";
 }
 
-TEST(KernelStore, TheLibrarysOwnFindsShippedKernels) {
+TEST(KernelStore, LibraryStoreFindsShippedKernels) {
   if (embedded_kernels().size() == 0) GTEST_SKIP() << "built without NVRTC: nothing is embedded";
   const auto kernel = kernel_store().get(shipped_kernels().front());
   ASSERT_TRUE(kernel.ok()) << kernel.status().message();

@@ -1,4 +1,4 @@
-// What stands in for a kernel that cannot be compiled: always right, and as near as may be.
+// The replacement for a kernel that cannot be compiled: always correct, and as similar as possible.
 #include "gpu/nearest_shipped.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ std::optional<Sm80ForwardConfig> nearest(const Sm80ForwardConfig& wanted) {
   return nearest_shipped(wanted, wanted.arch, max_smem_bytes(wanted.arch));
 }
 
-TEST(NearestShipped, OfAShippedOneItself) {
+TEST(NearestShipped, ShippedConfigIsItsOwnNearest) {
   for (const int arch : kShippedArchs) {
     for (const Sm80ForwardConfig& shipped : shipped_configs(arch)) {
       const std::optional<Sm80ForwardConfig> found = nearest(shipped);
@@ -43,7 +43,7 @@ TEST(NearestShipped, WiderRowsAndTheNearestTile) {
   EXPECT_EQ(narrow->head_dim, 64);
 }
 
-TEST(NearestShipped, ThePrecisionOfPComesBeforeTheTile) {
+TEST(NearestShipped, PrecisionOfPMattersMoreThanTheTile) {
   const std::optional<Sm80ForwardConfig> two =
       nearest(config("arch=89,element=e4m3,head_dim=64,block_m=128,warps_m=8,p_terms=2"));
   ASSERT_TRUE(two);
@@ -54,8 +54,8 @@ TEST(NearestShipped, ThePrecisionOfPComesBeforeTheTile) {
   EXPECT_EQ(one->p_terms, 1);
 }
 
-// Each of these would read or write something else than the problem's bytes.
-TEST(NearestShipped, NeverOneThatIsWrong) {
+// Each of these would access something else than the problem's bytes.
+TEST(NearestShipped, NeverAnIncompatibleConfig) {
   for (const char* wanted :
        {"arch=90,head_dim=256,block_n=32", "arch=90,load_bytes=8", "arch=90,out=f32",
         "arch=90,element=bf16,out=f16", "arch=89,element=int8,k_row_scales=true"}) {
@@ -63,7 +63,7 @@ TEST(NearestShipped, NeverOneThatIsWrong) {
   }
 }
 
-TEST(NearestShipped, OnlyWhatFitsIntoTheChipsSharedMemory) {
+TEST(NearestShipped, OnlyConfigsThatFitSharedMemory) {
   Sm80ForwardConfig wanted = config("arch=80,element=int8,head_dim=64");
   bool smaller = false;
   for (const Sm80ForwardConfig& shipped : shipped_configs(80)) {
@@ -82,8 +82,8 @@ TEST(NearestShipped, OnlyWhatFitsIntoTheChipsSharedMemory) {
   EXPECT_FALSE(nearest_shipped(wanted, 80, 1024));
 }
 
-// Chips later than the cubins compile the PTX of an older arch.
-TEST(NearestShipped, LaterChipsTakeThePtxOfTheirArch) {
+// Chips newer than the cubins compile the PTX of an older arch.
+TEST(NearestShipped, NewerChipsUseThePtxOfAnOlderArch) {
   const CodeFor code = code_for(120);
   EXPECT_TRUE(code.ptx);
   Sm80ForwardConfig wanted = config("head_dim=96");

@@ -1,5 +1,5 @@
-// What is missing or too old on a machine, from outside, with a driver and a compiler that pretend:
-// a sentence and the next best path, never a crash.
+// Missing or outdated components of a machine, with a fake driver and a fake compiler: the command
+// prints one sentence and uses the next best path, and never crashes.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
@@ -34,7 +34,7 @@ class NextBestPath : public testing::Test {
                                              const std::string& shape) {
     return {command, "--device", device, "--shape", shape, "--dtype", "f16", "--json", "-"};
   }
-  // Of a command that must succeed.
+  // The output of a command that must succeed.
   static json said(const std::vector<std::string>& arguments) {
     const Finished finished = octavo_command(arguments);
     EXPECT_EQ(finished.code, 0) << finished.err;
@@ -50,7 +50,7 @@ class NextBestPath : public testing::Test {
     ADD_FAILURE() << found;
     return {};
   }
-  // The sentence a command refuses with: one line, and nothing else.
+  // The error sentence of a command: one line, and nothing else.
   static std::string refused(const std::vector<std::string>& arguments, int code) {
     const Finished finished = octavo_command(arguments);
     EXPECT_EQ(finished.code, code) << finished.err;
@@ -61,7 +61,7 @@ class NextBestPath : public testing::Test {
   static void expect_has(const std::string& text, const std::string& part) {
     EXPECT_NE(text.find(part), std::string::npos) << text << "\n has no " << part;
   }
-  // No GPU can be used: `why` is said everywhere, and "auto" computes on the CPU.
+  // No GPU can be used: every command says `why`, and "auto" computes on the CPU.
   static void expect_cpu(const std::string& why) {
     EXPECT_FALSE(gpu().at("available").get<bool>());
     expect_has(gpu().at("reason"), why);
@@ -87,7 +87,7 @@ TEST_F(NextBestPath, ADriverWithoutANeededSymbol) {
   expect_has(refused(with_shape("run", "cuda", "1,1,32,64"), 2), "has no cuLaunchKernelEx");
 }
 
-// A Hopper chip whose driver is older than its TMA: the kernels of every chip since Ampere.
+// A Hopper chip whose driver is too old for TMA: uses the kernels of every chip since Ampere.
 TEST_F(NextBestPath, ADriverWithoutTensorMaps) {
   set("FAKE_CUDA_ARCH", "90");
   EXPECT_EQ(explained("cuda").at("kernel"), "sm90_forward");
@@ -100,21 +100,21 @@ TEST_F(NextBestPath, ADriverWithoutTensorMaps) {
   expect_has(refused(with_shape("explain", "cuda", "1,8,512,64"), 2), "cuTensorMapEncodeTiled");
 }
 
-TEST_F(NextBestPath, ADriverThatIsNoLibrary) {
+TEST_F(NextBestPath, DriverFileThatIsNotALibrary) {
   std::ofstream(directory_ / "libcuda.so.1") << "not a library";
   set("LD_LIBRARY_PATH", std::filesystem::path(directory_ / "libcuda.so.1").parent_path());
   expect_cpu("libcuda.so.1 cannot be opened");
 }
 
-TEST_F(NextBestPath, ADriverThatDoesNotStart) {
+TEST_F(NextBestPath, DriverThatFailsToInitialise) {
   set("FAKE_CUDA_INIT", "999");
   expect_cpu("cuInit failed with CUDA error 999");
   set("FAKE_CUDA_INIT", "100");
   expect_cpu("sees no GPU");
 }
 
-// The fake driver takes no cubin for such a chip.
-TEST_F(NextBestPath, AChipLaterThanTheCubinsGetsPtx) {
+// The fake driver accepts no cubin for such a chip.
+TEST_F(NextBestPath, NewerChipUsesPtx) {
   set("FAKE_CUDA_ARCH", "120");
   EXPECT_TRUE(gpu().at("available").get<bool>());
   for (const char* device : {"cuda", "auto"}) {
@@ -125,8 +125,8 @@ TEST_F(NextBestPath, AChipLaterThanTheCubinsGetsPtx) {
   EXPECT_EQ(said(with_shape("run", "cuda", "1,1,32,64")).at("device"), "cuda:0");
 }
 
-// The embedded cubin or the compiler's is turned down, as an older driver or another chip would.
-TEST_F(NextBestPath, ACubinThatIsRefusedGivesWayToPtx) {
+// The embedded or compiled cubin is rejected, as by an older driver or another chip.
+TEST_F(NextBestPath, RejectedCubinFallsBackToPtx) {
   unsetenv("OCTAVO_NVRTC");
   set("FAKE_CUDA_ARCH", "89");
   const auto arguments = with_shape("explain", "cuda", "1,8,512,64");
@@ -137,14 +137,14 @@ TEST_F(NextBestPath, ACubinThatIsRefusedGivesWayToPtx) {
     set("FAKE_CUDA_NO_CUBINS", error);
     EXPECT_EQ(said(arguments).at("device"), "cuda:0");
   }
-  // Another fault is not hidden.
+  // Another error is not hidden.
   set("FAKE_CUDA_NO_CUBINS", "719");
   expect_has(refused(arguments, 1), "cuModuleLoadDataEx failed with CUDA error 719");
   EXPECT_EQ(explained("auto").at("device"), "cpu");
   expect_has(explained("auto").at("reason"), "CUDA error 719");
 }
 
-// Nothing of 256 columns is shipped.
+// No kernel with head_dim 256 is shipped.
 TEST_F(NextBestPath, WithoutACompilerTheCacheStillServes) {
   const std::string shape = "1,8,512,256";
   set("FAKE_CUDA_ARCH", "120");
@@ -157,7 +157,7 @@ TEST_F(NextBestPath, WithoutACompilerTheCacheStillServes) {
   expect_has(refused(with_shape("explain", "cuda", shape), 2), "/not/there/libnvrtc.so");
 }
 
-TEST_F(NextBestPath, WhatTheCompilerMadeOutlivesIt) {
+TEST_F(NextBestPath, CompiledKernelsRemainWithoutTheCompiler) {
   unsetenv("OCTAVO_NVRTC");
   const auto arguments = with_shape("explain", "cuda", "1,8,512,256");
   const Finished made = octavo_command(arguments);
@@ -180,7 +180,7 @@ TEST_F(NextBestPath, WithoutACompilerAndAKernelTheCpuServes) {
   expect_has(found.at("reason"), "No shipped kernel serves");
   EXPECT_EQ(said(with_shape("run", "auto", shape)).at("device"), "cpu");
   expect_has(refused(with_shape("explain", "cuda", shape), 2), "No shipped kernel serves");
-  // The fault is in the problem here, and no other device would do better.
+  // The problem itself is invalid here, and no other device would serve it.
   expect_has(refused({"explain", "--shape", "1,3,64,64", "--kv-heads", "2"}, 2), "heads");
 }
 
@@ -190,7 +190,8 @@ TEST_F(NextBestPath, WithoutACompilerTheNearestShippedKernelServes) {
   const json wanted = explained("cuda", "1,64,512,96");
   expect_has(wanted.at("config"), "head_dim=96");
   set("OCTAVO_CACHE_DIR", directory_ / "another");
-  explained("cuda", "1,64,512,128");  // the cache now holds what is shipped, where nothing is
+  explained("cuda",
+            "1,64,512,128");  // the cache now holds the shipped kernels, if none is embedded
   set("OCTAVO_NVRTC", "/not/there/libnvrtc.so");
   const json nearest = explained("cuda", "1,64,512,96");
   EXPECT_EQ(nearest.at("device"), "cuda:0");
@@ -199,7 +200,7 @@ TEST_F(NextBestPath, WithoutACompilerTheNearestShippedKernelServes) {
   expect_has(nearest.at("reason"), "head_dim=96");
 }
 
-TEST_F(NextBestPath, AnUnwritableCacheCostsNothingButTime) {
+TEST_F(NextBestPath, UnwritableCacheOnlyCostsTime) {
   set("FAKE_CUDA_ARCH", "120");
   set("OCTAVO_CACHE_DIR", "/proc/octavo");
   const json found = explained("cuda", "1,8,512,256");
@@ -207,9 +208,9 @@ TEST_F(NextBestPath, AnUnwritableCacheCostsNothingButTime) {
   expect_has(found.at("reason"), "The kernel cache cannot open /proc/octavo");
 }
 
-// The GPU of this driver computes nothing: every case that is run fails, and only those that a
-// configuration refuses are not run.
-TEST_F(NextBestPath, ConfigurationsThatRefuseACaseDoNotFailIt) {
+// The fake GPU computes nothing: every case that is run fails, and only those that a configuration
+// refuses are not run.
+TEST_F(NextBestPath, CasesThatAConfigurationRefusesAreNotFailures) {
   set("FAKE_CUDA_ARCH", "90");
   const Finished finished = octavo_command(
       {"check", "--device", "cuda", "--suite", "configs", "--cases", "120", "--json", "-"});
@@ -225,8 +226,8 @@ TEST_F(NextBestPath, ConfigurationsThatRefuseACaseDoNotFailIt) {
     EXPECT_EQ(failure.get<std::string>().find("run failed"), std::string::npos) << failure;
 }
 
-// No path of its own either, but the driver that takes every launch shows what the rest costs.
-TEST_F(NextBestPath, TheHostsPartOfACallIsTimed) {
+// The fake driver accepts every launch, so the remaining host cost can be measured.
+TEST_F(NextBestPath, HostCostOfACallIsTimed) {
   set("FAKE_CUDA_ARCH", "90");
   const auto timed = [](std::vector<std::string> more) {
     std::vector<std::string> arguments = {"bench",   "--device",           "cuda",   "--preset",
@@ -254,9 +255,9 @@ TEST_F(NextBestPath, OutOfMemory) {
   expect_has(done.at("kernel").at("reason"), "could not be allocated on cuda:0");
 }
 
-// That driver says 1000 us between any two events: what is divided by is how many calls stood
-// there.
-TEST_F(NextBestPath, EveryWayOfTimingSaysWhatItIs) {
+// That driver reports 1000 us between any two events: the time is divided by the number of calls in
+// between.
+TEST_F(NextBestPath, EveryTimingMethodIsNamed) {
   const auto timed = [](const std::vector<std::string>& more) {
     std::vector<std::string> words = with_shape("bench", "cuda", "1,8,512,64");
     words.insert(words.end(), {"--skip-correctness", "--iters", "40"});

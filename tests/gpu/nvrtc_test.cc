@@ -1,4 +1,4 @@
-// The compiler: a kernel comes out, the same for the same input; what is wrong is said.
+// The compiler: a kernel is compiled, reproducibly; errors are reported.
 #include "gpu/nvrtc.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@
 namespace octavo {
 namespace {
 
-// The cheapest there is to compile.
+// The fastest kernel to compile.
 Sm80ForwardConfig small_config(int arch) {
   return parse_sm80_forward("block_m=16,warps_m=1,block_n=16,head_dim=16,stages=1,arch=" +
                             std::to_string(arch))
@@ -54,7 +54,8 @@ TEST_F(NvrtcTest, CompilesCubinAndPtx) {
   EXPECT_EQ(text.back(), '\0');
 }
 
-// Each header of config/ and device/ stands alone; nvcc and g++ are asked by headers_test.sh.
+// Each header of config/ and device/ compiles alone; headers_test.sh does the same with nvcc and
+// g++.
 TEST_F(NvrtcTest, EveryHeaderCompilesAlone) {
   for (const EmbeddedSource& source : embedded_sources()) {
     for (const int arch : {80, 90}) {
@@ -68,7 +69,7 @@ TEST_F(NvrtcTest, EveryHeaderCompilesAlone) {
   }
 }
 
-TEST_F(NvrtcTest, AFailureHasTheErrorAndTheConfig) {
+TEST_F(NvrtcTest, FailureContainsTheErrorAndTheConfig) {
   Sm80ForwardConfig config = small_config(80);
   config.block_m = 24;  // a static_assert of the kernel
   const Result<CompiledKernel> kernel = compile(kernel_source(config));
@@ -106,8 +107,8 @@ TEST(Nvrtc, BadSourcesAreRefusedBeforeTheCompilerIsOpened) {
   EXPECT_EQ(compile(source).status().message(), "arch is 75; supported: 80, 89, 90.");
 }
 
-// In a child, as the compiler is looked for once a process.
-TEST(NvrtcDeathTest, ACompilerThatIsNotThereIsSaid) {
+// In a child, because a process looks for the compiler only once.
+TEST(NvrtcDeathTest, MissingCompilerIsReported) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(
       {

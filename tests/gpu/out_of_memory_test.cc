@@ -1,4 +1,4 @@
-// A GPU without enough memory: the sentence has the size, and what was taken is given back.
+// A GPU without enough memory: the error has the size, and everything allocated is freed.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr Device kGpu{Device::Kind::cuda, 0};
 
-// A library of that name that is loaded already is the one the driver is looked for in.
+// dlopen returns a library of that name that is already loaded, so the fake driver is found.
 class OutOfMemory : public testing::Test {
  protected:
   void SetUp() override {
@@ -23,7 +23,7 @@ class OutOfMemory : public testing::Test {
     live_modules_ = reinterpret_cast<int (*)()>(dlsym(library, "fake_cuda_live_modules"));
     ASSERT_NE(live_bytes_, nullptr);
     ASSERT_NE(live_modules_, nullptr);
-    // PTX of a compiler that pretends: no kernel takes time.
+    // PTX from a fake compiler, so that kernels take no time to compile.
     setenv("FAKE_CUDA_ARCH", "120", 1);
     setenv("OCTAVO_NVRTC", OCTAVO_FAKE_NVRTC, 1);
     setenv("OCTAVO_CACHE_DIR", "/proc/octavo", 1);
@@ -41,7 +41,7 @@ class OutOfMemory : public testing::Test {
   int (*live_modules_)() = nullptr;
 };
 
-TEST_F(OutOfMemory, ABufferSaysItsSize) {
+TEST_F(OutOfMemory, BufferErrorContainsItsSize) {
   limit(1000);
   const Result<Buffer> refused = Buffer::make(kGpu, 1001);
   EXPECT_EQ(refused.status().code(), ErrorCode::out_of_memory);
@@ -57,7 +57,7 @@ TEST_F(OutOfMemory, ABufferSaysItsSize) {
 }
 
 // Whichever of its tensors is the first that does not fit.
-TEST_F(OutOfMemory, ACallFromTheHostGivesBackWhatItTook) {
+TEST_F(OutOfMemory, CallFromTheHostFreesItsMemory) {
   constexpr std::int64_t kRows = 64, kColumns = 64;
   constexpr std::size_t kBytes = kRows * kColumns * 2;
   std::vector<std::uint16_t> q(kRows * kColumns), k(q), v(q), out(q);
@@ -82,7 +82,7 @@ TEST_F(OutOfMemory, ACallFromTheHostGivesBackWhatItTook) {
   EXPECT_EQ(live_bytes_(), 0u);
 }
 
-TEST_F(OutOfMemory, AModuleThatCannotBeUsedIsUnloaded) {
+TEST_F(OutOfMemory, UnusableModuleIsUnloaded) {
   Problem problem;
   problem.batch = problem.heads_q = problem.heads_kv = 1;
   problem.len_q = problem.len_kv = 64;

@@ -1,4 +1,4 @@
-// A launch that is made again in other memory is, bit for bit, the one that would be made anew.
+// A repeated launch with other addresses equals, bit for bit, a new launch.
 #include "gpu/repeat_sm90_forward.h"
 
 #include <gtest/gtest.h>
@@ -12,21 +12,21 @@
 namespace octavo {
 namespace {
 
-// What a driver is given at a launch.
+// The arguments of a launch at the driver.
 struct Seen {
   std::vector<unsigned char> bytes;
   cuda::StreamHandle stream = nullptr;
   unsigned grid = 0;
   int cluster = 1;
-  std::vector<unsigned char> output;  // of the parameters, where the kernel has these
-  float* cleared = nullptr;           // before it
+  std::vector<unsigned char> output;  // the output parameters, if the kernel has them
+  float* cleared = nullptr;           // memory cleared before the launch
   std::size_t floats = 0;
   bool operator==(const Seen&) const = default;
 };
 std::vector<Seen> launches;
 Seen before_launch;
 int encoded = 0;
-cuda::Error refusal = cuda::kSuccess;  // of a moved map
+cuda::Error refusal = cuda::kSuccess;  // returned when a map's address is replaced
 
 cuda::Error current_context(cuda::Context* context) { return *context = nullptr, cuda::kSuccess; }
 cuda::Error encode_map(cuda::TensorMap* map, cuda::TensorMapType, std::uint32_t rank, void* address,
@@ -111,7 +111,7 @@ class Repeated : public testing::Test {
   LoadedSm90Forward kernel_for(const Arguments& a) const {
     return {choose_sm90_forward(*problem_of(a), gpu_.info).config, nullptr};
   }
-  // Launches `a`, and expects of `b` what a launch of its own would be.
+  // Launches `a`, and expects that repeating it for `b` equals a new launch of `b`.
   void expect_the_same(const Arguments& a, const Arguments& b) {
     const LoadedSm90Forward kernel = kernel_for(a);
     const RepeatedSm90Forward repeated, another;
@@ -130,7 +130,7 @@ class Repeated : public testing::Test {
     Status status;
     return repeated.launch_again(gpu_, a, nullptr, status);
   }
-  // What was launched with `a` is not launched again with what `change` makes of it.
+  // The launch of `a` must not be repeated for the arguments that `change` makes of it.
   void expect_refused_where(const RepeatedSm90Forward& repeated, const Arguments& a, auto change) {
     Arguments b = a;
     change(b);
@@ -146,7 +146,7 @@ TEST_F(Repeated, InOtherMemory) {
   expect_the_same(arguments(512, 512, 1 << 20), arguments(512, 512, 1 << 24));
   expect_the_same(arguments(2048, 77, 1 << 20), arguments(2048, 77, 1 << 20));
   expect_the_same(arguments(40, 300, 1 << 20, DType::f32), arguments(40, 300, 1 << 24, DType::f32));
-  // Of some tensors only, and without an LSE.
+  // Only some tensors move, and there is no LSE.
   Arguments a = arguments(128, 256, 1 << 20);
   a.lse = {};
   Arguments b = a;
@@ -157,7 +157,7 @@ TEST_F(Repeated, InOtherMemory) {
   expect_the_same(a, b);
 }
 
-// Codes with scales of heads, and largest magnitudes, which are cleared every time.
+// 8-bit output with a scale per head, and amax, which is cleared every time.
 Arguments with_output(Arguments a, std::uintptr_t at) {
   a.out.dtype = DType::e4m3;
   a.out_scales.data = reinterpret_cast<const float*>(at);
@@ -165,7 +165,7 @@ Arguments with_output(Arguments a, std::uintptr_t at) {
   return a;
 }
 
-TEST_F(Repeated, OutputsOf8Bits) {
+TEST_F(Repeated, EightBitOutputs) {
   const Arguments a = with_output(arguments(512, 512, 1 << 20), 0x70000000);
   Arguments b = with_output(arguments(512, 512, 1 << 24), 0x71000000);
   expect_the_same(a, b);
@@ -199,7 +199,7 @@ TEST_F(Repeated, OutputsOf8Bits) {
   });
 }
 
-TEST_F(Repeated, NotWhereMoreThanAddressesDiffers) {
+TEST_F(Repeated, NotIfMoreThanAddressesDiffers) {
   const Arguments a = arguments(128, 256, 1 << 20);
   const RepeatedSm90Forward repeated, never;
   EXPECT_FALSE(again(repeated, a));
@@ -218,8 +218,8 @@ TEST_F(Repeated, NotWhereMoreThanAddressesDiffers) {
   expect_refused([](Arguments& b) { b.cu_seqlens_q = b.cu_seqlens_kv = starts; });
 }
 
-// What validation would refuse, or another kernel would serve.
-TEST_F(Repeated, NotAtAddressesThatNeedACloserLook) {
+// Arguments that validation would refuse, or that another kernel would serve.
+TEST_F(Repeated, NotIfAddressesNeedValidation) {
   const Arguments a = arguments(128, 256, 1 << 20);
   const RepeatedSm90Forward repeated;
   ASSERT_TRUE(repeated.launch(gpu_, kernel_for(a), *problem_of(a), a, nullptr).ok());
@@ -242,8 +242,8 @@ TEST_F(Repeated, NotAtAddressesThatNeedACloserLook) {
   expect_refused([&](Arguments& b) { b.lse.data = past(a.out.data, 64); });
 }
 
-// A move that failed half-way is not built upon.
-TEST_F(Repeated, AfterAFailureAnew) {
+// A replacement that failed half-way is not reused.
+TEST_F(Repeated, LaunchesAnewAfterAFailure) {
   const Arguments a = arguments(128, 256, 1 << 20), b = arguments(128, 256, 1 << 24);
   const RepeatedSm90Forward repeated;
   ASSERT_TRUE(repeated.launch(gpu_, kernel_for(a), *problem_of(a), a, nullptr).ok());

@@ -1,4 +1,4 @@
-// SHA-256 against published vectors and against itself in pieces.
+// SHA-256 against published vectors, and in several updates.
 #include "gpu/sha256.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ TEST(Sha256, PublishedVectors) {
             "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
 }
 
-TEST(Sha256, PiecesGiveTheSame) {
+TEST(Sha256, SeveralUpdatesGiveTheSameDigest) {
   std::string text;
   for (int i = 0; i < 300; ++i) text += static_cast<char>(i * 37);
   for (std::size_t size = 0; size < text.size(); ++size) {
@@ -33,7 +33,7 @@ TEST(Sha256, PiecesGiveTheSame) {
   }
 }
 
-TEST(Sha256, FieldsDoNotRunIntoEachOther) {
+TEST(Sha256, FieldsAreDelimited) {
   EXPECT_NE(Sha256().field("ab").field("c").finish_hex(),
             Sha256().field("a").field("bc").finish_hex());
   EXPECT_NE(Sha256().field("").field("a").finish_hex(), Sha256().field("a").finish_hex());

@@ -1,5 +1,5 @@
-// What the shipped kernels promise, read from the cubins that were built: no spills, the tensor
-// instructions of their type, and P that never passes through shared memory.
+// Properties of the shipped kernels, read from the built cubins: no spills, the tensor instructions
+// of their type, and P that never passes through shared memory.
 #include "gpu/shipped.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@
 namespace octavo {
 namespace {
 
-TEST(ShippedTable, IsFeasibleAndHasNoDoubles) {
+TEST(ShippedTable, IsFeasibleAndHasNoDuplicates) {
   std::set<std::string> texts;
   for (const int arch : kShippedArchs) {
     const std::vector<Sm80ForwardConfig> configs = shipped_configs(arch);
@@ -37,7 +37,7 @@ TEST(ShippedTable, IsFeasibleAndHasNoDoubles) {
   }
 }
 
-TEST(CodeFor, TheFamilyOfEveryChip) {
+TEST(CodeFor, EveryChipHasItsFamily) {
   EXPECT_EQ(code_for(75).arch, 0);
   for (const int chip : {80, 86, 87}) EXPECT_EQ(code_for(chip).arch, 80) << chip;
   EXPECT_EQ(code_for(89).arch, 89);
@@ -77,10 +77,10 @@ class ShippedTest : public testing::Test {
     shipped_.push_back({config, std::move(*kernel), *found});
   }
   std::vector<Shipped> shipped_;
-  std::string left_out_;  // did not compile, or spilled: the build says which
+  std::string left_out_;  // did not compile, or spilled: the build log says which
 };
 
-TEST_F(ShippedTest, NothingWasLeftOut) { EXPECT_EQ(left_out_, ""); }
+TEST_F(ShippedTest, EveryKernelIsShipped) { EXPECT_EQ(left_out_, ""); }
 
 TEST_F(ShippedTest, NothingSpills) {
   for (const Shipped& s : shipped_) {
@@ -113,8 +113,8 @@ TEST_F(ShippedTest, TensorInstructionsOfTheirType) {
   }
 }
 
-// mma instructions of one block of keys, times how often the compiler repeats the block's code: the
-// loop is not unrolled, and masks do not double it.
+// The mma instructions of one block of keys, times how often the compiler repeats its code: the
+// loop is not unrolled, and masks do not duplicate it.
 TEST_F(ShippedTest, TheLoopBodyExistsOnce) {
   for (const Shipped& s : shipped_) {
     const Sm80ForwardConfig& c = s.config;
@@ -128,16 +128,16 @@ TEST_F(ShippedTest, TheLoopBodyExistsOnce) {
   }
 }
 
-// P stays in registers: stores to shared memory are those of the epilogue (O, and the partial
-// results that warps along the keys exchange), of which there are at most as many as a thread has
-// values, plus the one loop that clears sim8's padding.
+// P stays in registers: the only stores to shared memory are those of the epilogue (O, and the
+// partial results of warps that divide the keys), at most as many as a thread has values, plus the
+// loop that clears sim8's padding.
 TEST_F(ShippedTest, NoSharedMemoryRoundTripOfP) {
   for (const Shipped& s : shipped_) {
     const Sm80ForwardConfig& c = s.config;
     const int rows = c.block_m / c.warps_m / 16;
-    const int values = rows * (c.head_dim / 8) * 4;             // of O, in a thread
-    const int state = c.warps_n > 1 ? values + rows * 4 : 0;    // and two maxima, two sums
-    const int o = c.out != Element::f32 ? values / 2 : values;  // 16-bit values go in pairs
+    const int values = rows * (c.head_dim / 8) * 4;             // of O, per thread
+    const int state = c.warps_n > 1 ? values + rows * 4 : 0;    // plus two maxima and two sums
+    const int o = c.out != Element::f32 ? values / 2 : values;  // 16-bit values are stored in pairs
     const int clearing = c.element == Element::sim8 ? 1 : 0;
     EXPECT_LE(s.info.instructions.shared_stores, state + o + clearing) << to_text(c);
     EXPECT_GT(s.info.instructions.shared_stores, 0) << to_text(c);
@@ -148,7 +148,7 @@ TEST_F(ShippedTest, CompileInUnderFiveSeconds) {
   for (const Shipped& s : shipped_) EXPECT_LT(s.kernel.compile_ms, 5000) << to_text(s.config);
 }
 
-// The Hopper kernels are there, without spills, and multiply by wgmma alone.
+// The Hopper kernels are present, without spills, and use only wgmma.
 TEST_F(ShippedTest, HopperKernels) {
   for (const Sm90ForwardConfig& config : shipped_sm90_configs()) {
     const Result<CompiledKernel> kernel =
@@ -165,7 +165,7 @@ TEST_F(ShippedTest, HopperKernels) {
   }
 }
 
-TEST_F(ShippedTest, PtxForChipsToCome) {
+TEST_F(ShippedTest, PtxForNewerChips) {
   std::map<int, int> count;
   for (const int arch : kShippedPtxArchs) {
     for (const Sm80ForwardConfig& config : shipped_configs(arch)) {
@@ -183,7 +183,7 @@ TEST_F(ShippedTest, PtxForChipsToCome) {
   EXPECT_GT(count[89], count[80]) << "FP8 too";
 }
 
-TEST_F(ShippedTest, FitsTheLibrary) {
+TEST_F(ShippedTest, FitsTheSizeBudget) {
   EXPECT_LT(detail::embedded_archive_bytes().size(), std::size_t{20} << 20);
 }
 

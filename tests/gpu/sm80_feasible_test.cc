@@ -1,4 +1,5 @@
-// What sm80_feasible refuses, each rule by a config that breaks only it, and what it must not.
+// sm80_feasible: each rule with a config that breaks only that rule, and configs that must be
+// accepted.
 #include "gpu/sm80_feasible.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +13,7 @@ Status check(std::string_view text, int chip = 90) {
   return feasible(parse_sm80_forward(text).value(), chip);
 }
 
-TEST(Sm80Feasible, WhatRuns) {
+TEST(Sm80Feasible, AcceptsFeasibleConfigs) {
   for (const char* text :
        {"", "arch=90", "arch=89,element=e4m3,block_m=128", "arch=90,element=e5m2,head_dim=96",
         "element=int8,k_row_scales=true", "element=sim8,head_dim=256,stages=1", "load_bytes=2",
@@ -21,7 +22,7 @@ TEST(Sm80Feasible, WhatRuns) {
   }
 }
 
-TEST(Sm80Feasible, WhatDoesNotAndWhy) {
+TEST(Sm80Feasible, RefusesInfeasibleConfigsWithAReason) {
   const std::pair<const char*, const char*> cases[] = {
       {"arch=86", "config.arch"},
       {"element=f32", "config.element"},
@@ -61,7 +62,7 @@ TEST(Sm80Feasible, WhatDoesNotAndWhy) {
   }
 }
 
-TEST(Sm80Feasible, SharedMemoryOfTheChip) {
+TEST(Sm80Feasible, RespectsTheChipsSharedMemory) {
   const char* const large = "head_dim=128,block_m=128,block_n=64,stages=3";  // 128 KB
   EXPECT_TRUE(check(large, 80).ok());
   EXPECT_FALSE(check(large, 86).ok());
@@ -74,7 +75,7 @@ TEST(Sm80Feasible, SharedMemoryOfTheChip) {
   EXPECT_FALSE(feasible({}, 90, sm80::smem_bytes({}) - 1).ok());
 }
 
-TEST(Sm80Feasible, NoConfigForALaterChip) {
+TEST(Sm80Feasible, RefusesConfigsForANewerChip) {
   EXPECT_FALSE(check("arch=90", 89).ok());
   EXPECT_FALSE(check("arch=89", 86).ok());
   EXPECT_TRUE(check("arch=80", 86).ok());

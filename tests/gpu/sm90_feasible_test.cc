@@ -1,4 +1,5 @@
-// What sm90_feasible refuses, each rule by a config that breaks only it, and what it must not.
+// sm90_feasible: each rule with a config that breaks only that rule, and configs that must be
+// accepted.
 #include "gpu/sm90_feasible.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +17,7 @@ Status check_sm90(std::string_view text, int chip = 90) {
   return feasible(parse_sm90_forward(text).value(), chip);
 }
 
-TEST(Sm90Feasible, WhatRuns) {
+TEST(Sm90Feasible, AcceptsFeasibleConfigs) {
   for (const char* text :
        {"",
         "element=bf16,v_element=bf16,out_element=f32",
@@ -62,7 +63,7 @@ TEST(Sm90Feasible, WhatRuns) {
   }
 }
 
-// Each text is added to the configuration, so that it names what breaks the rule.
+// The text is added to the configuration, so that it names the field that breaks the rule.
 struct Refused {
   const char* text;
   const char* part;  // of the message
@@ -75,7 +76,7 @@ void expect_refused(const std::string& base, std::span<const Refused> cases) {
   }
 }
 
-TEST(Sm90Feasible, WhatDoesNotRunAndWhy) {
+TEST(Sm90Feasible, RefusesInfeasibleConfigsWithAReason) {
   constexpr Refused kCases[] = {
       {"element=sim8", "config.element is sim8"},
       {"scores=f16", "f32 with 16-bit V"},
@@ -114,7 +115,7 @@ TEST(Sm90Feasible, WhatDoesNotRunAndWhy) {
   expect_refused("", kCases);
 }
 
-TEST(Sm90Feasible, WhatDoesNotRunIn8BitsAndWhy) {
+TEST(Sm90Feasible, RefusesInfeasible8BitConfigsWithAReason) {
   constexpr Refused kFp8[] = {
       {"", "config.pv_columns"},
       {",pv_columns=48", "divide 64 columns"},
@@ -152,7 +153,7 @@ TEST(Sm90Feasible, WhatDoesNotRunIn8BitsAndWhy) {
   expect_refused("", kOtherV);
 }
 
-// Values that no text has: a caller of the library may build them.
+// Values that no text has, but that a caller of the library may construct.
 TEST(Sm90Feasible, ValuesWithoutAName) {
   Sm90ForwardConfig c;
   c.schedule = static_cast<Schedule>(4);
@@ -166,8 +167,8 @@ TEST(Sm90Feasible, ValuesWithoutAName) {
   EXPECT_EQ(feasible(c, 90).message(), "config.scores is 3; supported: f32, f16, f16_fast.");
 }
 
-// Its instructions are of sm_90 alone: neither an older nor a newer chip has them.
-TEST(Sm90Feasible, OneChip) {
+// Its instructions exist only on sm_90: neither an older nor a newer chip has them.
+TEST(Sm90Feasible, OnlySm90) {
   for (const int chip : {80, 89, 100, 120}) EXPECT_FALSE(check_sm90("", chip).ok()) << chip;
   const Sm90ForwardConfig config;
   EXPECT_TRUE(feasible(config, 90, sm90::smem_bytes(config)).ok());
@@ -194,7 +195,7 @@ TEST(Sm90Feasible, TheWholeTableOf8BitsWithLseAndWithout) {
   }
 }
 
-// Scales of K's rows want more registers than those of its blocks: some row has them.
+// A scale per row of K needs more registers than one per block: some row of the table has them.
 TEST(Sm90Feasible, EveryHeadDimensionInFp8WithScalesOfKeys) {
   for (const Element element : {Element::e4m3, Element::e5m2})
     for (const int head_dim : {64, 96, 128, 192, 256}) {

@@ -1,4 +1,4 @@
-// A directory that is gone when the test is over.
+// A directory that is deleted at the end of the test.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// What TMA is told of a tensor, and which tensors it cannot be told of.
+// The tensor map of a tensor, and tensors that TMA cannot access.
 #include "gpu/tensor_map.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ ConstTensor bhsd(std::int64_t b, std::int64_t h, std::int64_t s, std::int64_t d)
   return ConstTensor::bhsd(kAligned, DType::f16, b, h, s, d);
 }
 
-TEST(TensorMap, ReachesRowsOf16Bytes) {
+TEST(TensorMap, NeedsRowsAt16Bytes) {
   EXPECT_TRUE(tma_reaches(bhsd(2, 3, 5, 64)));
   EXPECT_TRUE(tma_reaches(ConstTensor::bshd(kAligned, DType::bf16, 2, 3, 5, 8)));
   EXPECT_FALSE(tma_reaches(bhsd(2, 3, 5, 60)));
@@ -32,8 +32,8 @@ TEST(TensorMap, ReachesRowsOf16Bytes) {
   EXPECT_TRUE(tma_reaches(t));
 }
 
-// Of a dimension of one, the stride means nothing.
-TEST(TensorMap, StridesThatNobodyStepsAlong) {
+// The stride of a dimension of size one does not matter.
+TEST(TensorMap, StridesOfSizeOneDimensionsAreIgnored) {
   ConstTensor t = bhsd(1, 1, 5, 64);
   t.stride[0] = 3;
   t.stride[1] = 0;
@@ -60,7 +60,7 @@ TEST(TensorMap, InnermostFirst) {
   EXPECT_EQ(row_boxes(t, 64, 64).type, cuda::TensorMapType::f16);
 }
 
-// A driver that writes the address first, and what else it is told behind it.
+// A fake driver that writes the address first, and the other arguments behind it.
 int encoded = 0;
 cuda::Error encode_fields(cuda::TensorMap* map, cuda::TensorMapType type, std::uint32_t rank,
                           void* address, const std::uint64_t* shape, const std::uint64_t* strides,
@@ -92,8 +92,8 @@ Driver driver_with(bool replaces) {
   return Driver(loader);
 }
 
-// Whatever was encoded before, and whoever encoded it.
-TEST(TensorMap, EncodedAgainIsAsEncodedAnew) {
+// Whatever was encoded before, and in whichever thread.
+TEST(TensorMap, ReencodedMapEqualsANewMap) {
   const Driver driver = driver_with(true), another = driver_with(true), plain = driver_with(false);
   std::vector<TensorMapFields> all;
   for (const std::int64_t rows : {1, 64, 100})
@@ -115,7 +115,7 @@ TEST(TensorMap, EncodedAgainIsAsEncodedAnew) {
       }
 }
 
-TEST(TensorMap, AnAddressIsReplacedAndNothingEncoded) {
+TEST(TensorMap, ReplacesAnAddressWithoutEncoding) {
   const Driver driver = driver_with(true), plain = driver_with(false);
   TensorMapFields fields = row_boxes(bhsd(4, 3, 77, 64), 64, 64);
   ptx::TensorMap map{};

@@ -1,4 +1,4 @@
-// How tiles are shared out among the CTAs of a Hopper kernel that stay.
+// The assignment of tiles to the persistent CTAs of a Hopper kernel.
 #include "gpu/tile_order.h"
 
 #include <gtest/gtest.h>
@@ -12,8 +12,8 @@
 namespace octavo {
 namespace {
 
-// CTAs that take tiles there and back get even work under a causal mask: the busiest at most 4.5%
-// more than the average.
+// CTAs that take tiles in alternating order get even work under a causal mask: the busiest has at
+// most 4.5% more than the average.
 TEST(TileOrder, CausalWorkIsEven) {
   for (const auto& [b, h, s, d] : {std::array{1, 32, 16384, 64},
                                    {2, 32, 8192, 64},
@@ -45,8 +45,8 @@ TEST(TileOrder, CausalWorkIsEven) {
   }
 }
 
-// Whatever is mixed, the last heads included, stays in L2; long heads, of which several tiles are
-// on their way at once, are all mixed.
+// Every group of heads that is mixed, including the last, fits L2; long heads, of which several
+// tiles are in flight at once, are all mixed.
 TEST(TileOrder, EveryGroupOfHeadsFitsL2) {
   for (const Element element : {Element::f16, Element::e4m3})
     for (const int d : {64, 128, 256})
@@ -72,7 +72,7 @@ TEST(TileOrder, EveryGroupOfHeadsFitsL2) {
       }
 }
 
-// Without a mask every CTA gets its share of the tiles that are not full, the last of each head.
+// Without a mask every CTA gets its share of the partial tiles, the last of each head.
 TEST(TileOrder, ShortTilesAreShared) {
   const Sm90ForwardConfig config{.head_dim = 128, .warpgroups = 3};
   for (const auto& [b, h, s] : {std::array{32, 16, 512},
@@ -100,7 +100,7 @@ TEST(TileOrder, ShortTilesAreShared) {
   }
 }
 
-// Of many heads so many are mixed as fill whole rounds, and their keys stay in L2.
+// With many heads, as many are mixed as fill whole waves and fit L2.
 TEST(TileOrder, MixedHeadsFillRoundsAndFitL2) {
   Problem p = problem(32, 8, 512, 256, Causal::top_left);
   const Sm90ForwardConfig config{.head_dim = 256, .warpgroups = 2};
@@ -109,18 +109,18 @@ TEST(TileOrder, MixedHeadsFillRoundsAndFitL2) {
   EXPECT_EQ(mixed * 4 % 132, 0) << mixed;
   EXPECT_LE(mixed * kv_bytes, h200().l2_bytes);
   EXPECT_LT(mixed, 256 / 4);
-  // Those of few heads stay there whatever the order.
+  // The keys of few heads stay in L2 in any order.
   p.batch = 4;
   EXPECT_EQ(tile_order(p, config, h200()).mixed_heads, 32);
-  // Where so many as fill whole rounds do not stay there, fewer do that happen to be even.
+  // If the number that fills whole waves does not fit L2, a smaller even number does.
   p = problem(8, 8, 2048, 256, Causal::top_left);
   EXPECT_LE(tile_order(p, config, h200()).mixed_heads * 4 * 2048 * 256, h200().l2_bytes);
-  // Codes are half as long. What is left of 64 heads is a group of its own.
+  // 8-bit keys need half the memory. The remainder of 64 heads is a separate group.
   const Sm90ForwardConfig codes{
       .element = Element::e4m3, .v_element = Element::e4m3, .head_dim = 256, .warpgroups = 2};
   EXPECT_EQ(tile_order(p, codes, h200()).mixed_heads, 33);
   EXPECT_EQ(tile_order(p, codes, h200()).groups, 2);
-  // Long keys stay in L2 only where few are mixed, or heads share them.
+  // Long keys stay in L2 only if few heads are mixed, or if heads share them.
   p = problem(32, 32, 2048, 256, Causal::top_left);
   EXPECT_LE(tile_order(p, config, h200()).mixed_heads * 4 * 2048 * 256, h200().l2_bytes);
   p.heads_kv = 8;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the README and evidence/ say, and the tools that make it.
+"""The README and evidence/ match the recorded runs, and the tools that generate them work.
 
 usage: evidence_test.py REPOSITORY LIBRARY [unittest arguments]
 """
@@ -247,7 +247,7 @@ class Binding(unittest.TestCase):
                         self.octavo.bhsd(x.buffer_info()[0], octavo_c.F32, shape))
             plan = octavo_c.Plan(self.octavo, arguments, self.octavo.options(causal), "cpu")
             self.assertTrue(plan.kernel and plan.config and plan.reason)
-            # The CPU wants its workspace on 64 bytes.
+            # The CPU needs its workspace at a multiple of 64 bytes.
             memory = array.array("b", bytes(plan.workspace_bytes + 64))
             plan.run(-(-memory.buffer_info()[0] // 64) * 64, None)
             self.assertEqual(list(out), want)

@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # install_test.sh BUILD SOURCE CC CXX: installs the build into a prefix, moves the prefix, builds
-# the examples against it once by find_package and once by pkg-config, runs them, and looks at
-# what they print.
+# the examples against it with find_package and with pkg-config, runs them, and checks their output.
 set -euo pipefail
 build=$1 source=$2 cc=$3 cxx=$4
 work=$(mktemp -d)
@@ -13,11 +12,12 @@ fail() {
 }
 
 cmake --install "$build" --prefix "$work/first" >/dev/null
-mv "$work/first" "$work/moved" # nothing in it may remember where it was
+mv "$work/first" "$work/moved"  # the installation must not contain its original path
 prefix=$work/moved
 if grep -rIl -e "$work/first" -e "$source" "$prefix"; then fail "the files above name the build"; fi
 
-# The two examples print these; the C one's last line is the library's sentence about 3 key heads.
+# The output of the two examples; the C one's last line is the library's error sentence about 3 key
+# heads.
 expect() {
   local how=$1 folder=$2 said
   said=$("$folder/attention_cc") || fail "$how: the C++ example exits with $?"
@@ -32,7 +32,7 @@ cmake -S "$source/examples" -B "$work/cmake" -DCMAKE_PREFIX_PATH="$prefix" \
 cmake --build "$work/cmake" >"$work/log" || fail "$(cat "$work/log")"
 expect find_package "$work/cmake"
 
-# Before 1.0 another minor version is another API: asking for it must fail.
+# Before 1.0 another minor version has another API: requesting it must fail.
 sed 's/octavo 0.1 REQUIRED/octavo 0.9 REQUIRED/' "$source/examples/CMakeLists.txt" \
   >"$work/CMakeLists.txt"
 cp "$source"/examples/attention.* "$work"
@@ -56,7 +56,7 @@ export LD_LIBRARY_PATH
 expect pkg-config "$work/pkgconfig"
 unset LD_LIBRARY_PATH
 
-# The command finds the library beside it.
+# The command finds the library next to it.
 if [[ -x $build/octavo ]]; then
   "$prefix/bin/octavo" devices >/dev/null || fail "the installed command does not run"
 fi

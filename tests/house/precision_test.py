@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What is made of `octavo accuracy` on a GPU: the tables of docs/precision.md and the record of
-precision auto, from a report that pretends, and as they stand here.
+"""The outputs of `octavo accuracy` on a GPU: the tables of docs/precision.md and the record of precision
+auto, from an invented report, and as they are in the repository.
 
 usage: precision_test.py ROOT
 """
@@ -70,11 +70,13 @@ class PrecisionTest(unittest.TestCase):
         def found(data, precision, keys):
             return next(r for r in rows if (r["data"], r["precision"], r["len_kv"]) == (data, precision, keys))
 
-        # docs/precision.md, "Derived and measured", with a tenth for what three seeds differ by.
+        # docs/precision.md, "Derived and measured", with a tenth of tolerance for the spread of
+        # three seeds.
         for precision, rmse in (("fp16", 2e-5), ("bf16", 1.6e-4), ("fp8", 3.8e-3), ("fp8_fast", 4.0e-3),
                                 ("int8", 1.06e-3)):
             self.assertLessEqual(found("normal", precision, 512)["total"]["rmse"], 1.1 * rmse, precision)
-        # 4.54e-2 with one scale of K a head, 3.9e-2 with one for each 64 keys: wanted were 4.5e-2.
+        # 4.54e-2 with one scale of K per head, 3.9e-2 with one for each 64 keys: the goal was
+        # 4.5e-2.
         self.assertLessEqual(found("normal", "fp8", 512)["total"]["max_abs"], 4.6e-2)
         self.assertLessEqual(found("normal", "int8", 512)["total"]["max_abs"], 2.5e-2)
         self.assertLessEqual(found("normal", "int8_mixed", 512)["total"]["max_abs"], 1e-2)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The report in a real browser: numbers as it shows them against the JSON they come from, bars as
-long as it draws them, on a phone's width and in the dark. 77 where there is no browser.
+"""The report in a real browser: displayed numbers against the JSON they come from, and the drawn lengths
+of bars, at a phone's width and in dark mode. Exit code 77 if there is no browser.
 
 usage: report_browser_test.py ROOT
 """
@@ -19,7 +19,7 @@ ROOT = pathlib.Path(sys.argv.pop(1)).resolve()
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "chrome")
 BROWSER = next(filter(None, map(shutil.which, BROWSERS)), None)
 
-# What the browser made of the page, written into the page: text that can be seen, not the source.
+# Writes the browser's rendering into the page: visible text, not the source.
 LOOK = """<script>addEventListener("load", () => {
   const tables = {};
   for (const t of document.querySelectorAll("table"))
@@ -70,7 +70,7 @@ class ReportInBrowserTest(unittest.TestCase):
         for name, report in self.reports("compare"):
             shown = self.seen["tables"][f"{name}-cases"][1:]
             for cells, row in zip(shown, report["rows"], strict=True):
-                # As many digits as are shown, and the value behind them.
+                # The shown digits, and the value behind them.
                 for (text, value), wanted in ((cells[2], row["octavo_us"]), (cells[4], row["ratio"])):
                     digits = len(text.partition(".")[2])
                     self.assertEqual(text, f"{wanted:.{digits}f}")

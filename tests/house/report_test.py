@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The report says what the JSON files say: its page is parsed, and every number is held against them.
+"""The report matches the JSON files: parses its page and compares every number with them.
 
 usage: report_test.py ROOT
 """
@@ -17,7 +17,7 @@ ROOT = pathlib.Path(sys.argv.pop(1)).resolve()
 
 
 class Page(html.parser.HTMLParser):
-    """The tables of a page by name, as rows of (shown, value); bars; points; and what it refers to."""
+    """The tables of a page by name, as rows of (shown, value); bars; points; and links."""
 
     VOID = ("meta", "link", "img", "br", "rect", "line", "polyline")
 
@@ -138,7 +138,7 @@ class ReportTest(unittest.TestCase):
         flop = 4 * 8 * 512 * 512 * 64
         self.assertEqual(counted[1][0], "counted")
         self.assertAlmostEqual(float(counted[3][1]), 4)  # MB of DRAM
-        # L2 is the longest: 20 MB at 10 TB/s; DRAM takes 1 us, the tensor cores 0.66 at that clock.
+        # L2 is the slowest: 20 MB at 10 TB/s; DRAM takes 1 us, the tensor cores 0.66 at that clock.
         self.assertAlmostEqual(float(counted[5][1]), 2)
         self.assertEqual(counted[7][0], "L2")
         self.assertAlmostEqual(float(counted[6][1]), 2 / 4.9584)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""repro.sh on a build that is there: what it writes, what it says it did not do, and that the bundle
-verifies; then the same bundle with a changed file.
+"""repro.sh on an existing build: the files it writes, the steps it reports as skipped, and that the
+bundle verifies; then the same bundle with a changed file.
 
 usage: repro_test.py ROOT OCTAVO
 """

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The tools around the evidence with an octavo and an ncu that pretend: what they are called with,
-what becomes of what they say, and what happens when one does not end.
+"""The evidence tools with a fake octavo and a fake ncu: the arguments they are called with, the handling
+of their output, and of one that does not end.
 
 usage: tools_test.py ROOT
 """
@@ -21,7 +21,7 @@ ROOT = pathlib.Path(sys.argv.pop(1)).resolve()
 COUNTERS = {"kind": "counters", "measured": True,
             "names": [{"key": "a", "metric": "sm__a.sum"}, {"key": "b", "metric": None},
                       {"key": "c", "metric": "dram__c.avg"}]}
-# Writes what it was called with into calls, and a counters report where one is asked for.
+# Writes its arguments into calls, and a counters report if one is requested.
 OCTAVO = f"""#!/bin/sh
 echo octavo "$@" >>"$CALLS"
 case "$1" in

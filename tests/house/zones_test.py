@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""The walls of the house: who may include whom, and what may stand where.
+"""The include rules and other rules of the repository.
 
-Reads the sources' includes and words. Every rule is also run on a planted violation, so that a
-rule that has stopped looking fails here.
+Reads the sources' includes and words. Every rule is also run on a planted violation, so that a rule
+that has stopped working fails here.
 
 usage: zones_test.py REPOSITORY [unittest arguments]
 """
@@ -14,10 +14,10 @@ import sys
 import tempfile
 import unittest
 
-# Room of src/ -> what it may include beside itself and the public headers: rooms, or single files.
-# Nothing points upwards. numeric words its errors and checks its tensors as everyone does, and so
-# takes those two headers of attention; where keys lie in a transposed V, and how values become FP8
-# codes, it asks those who made it so.
+# Module of src/ -> what it may include beside itself and the public headers: modules, or single
+# files. A module includes only lower ones. numeric uses two headers of attention, for error sentences and tensor
+# checks, and headers of the modules that define the layout of a transposed V and the conversion to
+# FP8.
 MAY_INCLUDE = {
     "numeric": {"attention/error.h", "attention/validate.h", "config/v_layout.h",
                 "config/widening.h"},
@@ -31,27 +31,27 @@ MAY_INCLUDE = {
     "evidence": {"numeric", "attention", "config", "cpu", "gpu", "emulator", "runtime"},
     "evolve": {"numeric", "attention", "config", "gpu", "runtime", "evidence"},
 }
-# NVRTC compiles these: a standard header costs it seconds, and has to be there first.
+# NVRTC compiles these: a standard header costs it seconds, and must be installed.
 NO_SYSTEM_HEADERS = {"config", "device"}
-# These speak to the library as any user does.
+# These use only the public interface.
 USERS = ("cli", "python", "examples")
 
 SOURCE_SUFFIXES = {".h", ".hpp", ".c", ".cc", ".cu", ".cuh"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)', re.MULTILINE)
-# A comment or a string: neither is code.
+# Comments and strings are not code.
 NOT_CODE = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
 CUDA_WORDS = re.compile(
     r"\b(threadIdx|blockIdx|blockDim|gridDim|warpSize|__syncthreads\w*|__syncwarp|__shfl_\w+|"
     r"__ballot_sync|__activemask|__ldg|__cvta_\w+|__nanosleep|clock64|__threadfence\w*)\b")
 INLINE_ASM = re.compile(r"\b(asm|__asm|__asm__)\b")
-# A library tells its caller; it does not print and does not end the program.
+# A library returns errors; it does not print and does not end the program.
 ENDS_OR_PRINTS = re.compile(r"\b(?:std::)?(exit|_exit|abort|terminate|printf|puts)\s*\(|std::c(?:out|err)\b")
-# A static with an initialiser has a lock, which may be taken for ever in a child of fork(); so have
-# these types. numeric/fork_safe.h has what to use instead.
+# A static with an initialiser has a lock, which may be held forever in a child of fork(); so have
+# these types. numeric/fork_safe.h has the replacements.
 LOCKED_STATIC = re.compile(
     r"^ +static (?!constexpr\b|constinit\b|thread_local\b|inline\b|std::atomic\b)[^()\n]*[={;]|"
     r"\bstatic std::(?:mutex|once_flag|condition_variable)\b|\bcall_once\b", re.MULTILINE)
-# Places of one machine, and servers of one network, mean nothing to whoever clones this.
+# Paths of one machine and hosts of one network mean nothing to other users.
 MACHINE_WORDS = re.compile(
     r"(?<![\w.])/(?:work|root)/|/(?:home|Users)/[a-z]\w*/|"
     r"https?://[^/\s]*(?:registry|pypi|mirror|packages|archive)[^/\s]*|--(?:extra-)?index-url")
@@ -183,7 +183,7 @@ class Repository(unittest.TestCase):
 
 
 class Planted(unittest.TestCase):
-    """One violation each, in a tree of its own."""
+    """One violation each, in a separate tree."""
 
     def found(self, files):
         with tempfile.TemporaryDirectory() as name:

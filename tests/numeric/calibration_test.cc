@@ -1,4 +1,4 @@
-// Calibration: ranges over several tensors, the file and back, and files that mean harm.
+// Calibration: ranges over several tensors, saving and loading, and hostile files.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -55,14 +55,14 @@ TEST_F(CalibrationTest, WidensOverTensors) {
   }
 }
 
-TEST_F(CalibrationTest, LengthsMayDifferWhereTheScalesDoNot) {
+TEST_F(CalibrationTest, LengthsMayDifferIfScalesDoNotDependOnThem) {
   Values small({1, 2, 3, 4}), large({1, 2, 300, 4});
   Calibration calibration;
   ASSERT_TRUE(calibration.observe("k", small.tensor(), DType::e4m3, {}).ok());
   EXPECT_TRUE(calibration.observe("k", large.tensor(), DType::e4m3, {}).ok());
 }
 
-TEST_F(CalibrationTest, SeesWhatIsQuantized) {
+TEST_F(CalibrationTest, ObservesSmoothedAndRotatedValues) {
   Values x({1, 1, 8, 8});
   for (float& value : x.data) value += 30.0f;
   QuantizeOptions options;
@@ -102,7 +102,7 @@ TEST_F(CalibrationTest, BadObservationsChangeNothing) {
   ConstTensor null = x.tensor();
   null.data = nullptr;
   refused("v", null, DType::e4m3, {});
-  // A view that repeats one row without end asks for more scales than fit.
+  // A view that repeats one row without end needs more scales than fit.
   constexpr std::int64_t kMany = 2147483647;
   rows.smooth = true;
   refused("v", {x.data.data(), DType::f32, {kMany, kMany, kMany, 4}, {0, 0, 0, 1}}, DType::e4m3,
@@ -110,7 +110,7 @@ TEST_F(CalibrationTest, BadObservationsChangeNothing) {
   EXPECT_EQ(calibration.scales("nobody").status().message(), "name is 'nobody'; supported: k.");
 }
 
-TEST_F(CalibrationTest, FileAndBack) {
+TEST_F(CalibrationTest, SavesAndLoads) {
   Values x({2, 2, 5, 4}), zero({1, 1, 2, 2});
   zero.data.assign(4, 0.0f);
   Calibration calibration;
@@ -119,10 +119,10 @@ TEST_F(CalibrationTest, FileAndBack) {
   options.block_rows = 2;
   ASSERT_TRUE(calibration.observe("layer.0 \"k\" \xC3\xA9", x.tensor(), DType::e5m2, options).ok());
   options.granularity = Granularity::channel;
-  options.block_rows = -5;  // nobody's business where no blocks are
+  options.block_rows = -5;  // ignored without blocks
   ASSERT_TRUE(calibration.observe("v", x.tensor(), DType::sim8, options).ok());
   ASSERT_TRUE(calibration.observe("zero", zero.tensor(), DType::int8, {}).ok());
-  for (int save = 0; save < 2; ++save)  // over itself, too
+  for (int save = 0; save < 2; ++save)  // also over the existing file
     ASSERT_TRUE(calibration.save(path()).ok());
   EXPECT_EQ(files(), 1u);
 
@@ -220,7 +220,7 @@ TEST_F(CalibrationTest, HostileFields) {
 
 TEST_F(CalibrationTest, HostileFiles) {
   const std::string good = file_with("", "");
-  for (std::size_t length = 0; length < good.size(); ++length)  // cut anywhere
+  for (std::size_t length = 0; length < good.size(); ++length)  // truncated anywhere
     EXPECT_FALSE(Calibration::load(written(good.substr(0, length))).ok()) << length;
   for (const std::string& text :
        {std::string("[]"), std::string("1"), std::string("\xFF\xFE\x00\x01", 4),

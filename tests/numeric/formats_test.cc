@@ -1,5 +1,5 @@
-// The number formats against their second implementation: every code, every 16-bit value, every
-// boundary of fp32; and the proof that the comparison sees a fault of one code.
+// The number formats against their second implementation: every encoding, every 16-bit value, every
+// boundary of fp32; and a proof that the comparison detects a fault of one encoding.
 #include "numeric/formats.h"
 
 #include <gtest/gtest.h>
@@ -76,7 +76,8 @@ TEST_P(Formats, EveryCodeSurvivesTheRoundTrip) {
     } else if (std::isinf(second::decode(definition(), code)) && definition().saturates) {
       ASSERT_EQ(again & 0x7F, definition().largest_code) << code;
     } else if (definition().exponent_bits == 0 && second::decode(definition(), code) == -128.0) {
-      ASSERT_EQ(second::decode(definition(), again), -127.0);  // the code the encoder never makes
+      ASSERT_EQ(second::decode(definition(), again),
+                -127.0);  // the encoding that the encoder never produces
     } else {
       ASSERT_EQ(again, code) << definition().name;
     }
@@ -104,7 +105,7 @@ TEST_P(Formats, BitPatternsFromAllOverFp32) {
   expect_agreement(pair(), inputs);
 }
 
-// One input's code moved by one: the comparison must report that one and no other.
+// One input's encoding changed by one: the comparison must report that one and no other.
 TEST_P(Formats, PlantedOneUlpFaultIsCaught) {
   const std::vector<float> inputs = second::boundaries(definition());
   for (std::size_t at = 0; at < inputs.size() - 6; at += inputs.size() / 7 + 1) {
@@ -133,7 +134,7 @@ TEST_P(Formats, InputOffByOneFloatIsCaught) {
             static_cast<std::int64_t>(definition().largest_code / 2));
 }
 
-TEST_P(Formats, ByDtypeIsTheSame) {
+TEST_P(Formats, DispatchByDtypeGivesTheSame) {
   if (definition().bits() != 8) {
     for (const float x : {0.1f, -3.7f, 70000.0f, 1e-6f}) {
       std::uint16_t stored[3] = {7, 7, 7};
@@ -178,7 +179,7 @@ INSTANTIATE_TEST_SUITE_P(All, Formats, ::testing::Range(0, 6), [](const auto& te
   return all_formats()[static_cast<std::size_t>(test.param)].definition.name;
 });
 
-TEST(FormatLimits, AreTheOnesOfTheDesign) {
+TEST(FormatLimits, MatchTheSpecification) {
   EXPECT_EQ(octavo::largest(DType::e4m3), 448.0f);
   EXPECT_EQ(octavo::largest(DType::e5m2), 57344.0f);
   EXPECT_EQ(octavo::largest(DType::int8), 127.0f);

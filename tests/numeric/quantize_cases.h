@@ -1,5 +1,5 @@
-// What the quantization tests share: a tensor with its memory, and the straightforward
-// recomputation of scales and codes, element by element from the definitions.
+// Shared by the quantization tests: a tensor with its memory, and a direct recomputation of scales
+// and quantized values, element by element from the definitions.
 #pragma once
 
 #include <cmath>
@@ -19,7 +19,7 @@ inline std::size_t elements(const Shape& shape) {
   return static_cast<std::size_t>(shape[0] * shape[1] * shape[2] * shape[3]);
 }
 
-// f32, contiguous, standard normal until changed.
+// f32, contiguous, initially standard normal.
 struct Values {
   Shape shape;
   std::vector<float> data;
@@ -34,7 +34,7 @@ struct Values {
   }
 };
 
-// Codes, scales, mean and statistics of one call.
+// The quantized values, scales, mean and statistics of one call.
 struct Quantized {
   DType format;
   QuantizeOptions options;
@@ -80,12 +80,12 @@ inline const second::Format& definition(DType format) {
   }
 }
 
-// Which scale element i has, from its four coordinates and the table of octavo.hpp.
+// The index of element i's scale, from its four coordinates and the table of octavo.hpp.
 inline std::size_t group_of(const Shape& shape, const QuantizeOptions& options, std::size_t i) {
   const auto at = static_cast<std::int64_t>(i);
   const std::int64_t column = at % shape[3];
   const std::int64_t row = at / shape[3] % shape[2];
-  const std::int64_t head = at / shape[3] / shape[2];  // of all batches
+  const std::int64_t head = at / shape[3] / shape[2];  // over all batches
   const std::int64_t blocks = (shape[2] + options.block_rows - 1) / options.block_rows;
   switch (options.granularity) {
     case Granularity::tensor:
@@ -123,12 +123,12 @@ inline std::vector<float> naive_scales(const Values& x, DType format,
   return scales;
 }
 
-// By a scale that was given.
+// With a given scale.
 inline std::uint8_t naive_code(DType format, float x, float scale, float widening = 1.0f) {
   const float inverse = widening / naive_step(format, scale);
   return static_cast<std::uint8_t>(second::encode(definition(format), x * inverse));
 }
-// By a scale that quantize() found: what rounding to FP8 loses on average is made up for.
+// With a scale that quantize() found: compensates for the average loss of rounding to FP8.
 inline std::uint8_t naive_found_code(DType format, float x, float scale) {
   return naive_code(format, x, scale,
                     format == DType::e4m3   ? 1.0007f

@@ -1,4 +1,4 @@
-// What bad input gets from quantize, dequantize and convert: a sentence, and nothing written.
+// Bad input to quantize, dequantize and convert: an error sentence, and nothing written.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -9,7 +9,7 @@
 namespace octavo::testing {
 namespace {
 
-// A good call, to be spoilt in one place.
+// A valid call, to be made invalid in one place.
 struct Call {
   std::vector<float> values = std::vector<float>(2 * 3 * 4 * 8, 1.0f);
   std::vector<std::uint8_t> codes = std::vector<std::uint8_t>(2 * 3 * 4 * 8, 0xAA);

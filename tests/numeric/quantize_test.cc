@@ -1,5 +1,5 @@
-// Quantization: groups, scales and codes against the direct recomputation; strides; not-finite
-// and tiny values; statistics; the least-squares rule.
+// Quantization: groups, scales and quantized values against the direct recomputation; strides;
+// non-finite and tiny values; statistics; the least-squares rule.
 #include "numeric/quantize.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ void for_each_case(Test test) {
       SCOPED_TRACE(case_name(format, granularity));
       QuantizeOptions options;
       options.granularity = granularity;
-      options.block_rows = 3;  // 7 rows: two whole blocks and a tail of one
+      options.block_rows = 3;  // 7 rows: two whole blocks and a partial one
       test(format, options);
     }
   }
@@ -39,7 +39,7 @@ TEST(ScaleCount, FollowsTheTable) {
   EXPECT_EQ(scale_count({2, 3, 5, 0}, Granularity::channel), 0);
 }
 
-TEST(ScaleCount, NoTensorNoScales) {
+TEST(ScaleCount, EmptyTensorHasNoScales) {
   constexpr std::int64_t kHuge = INT64_MAX;
   EXPECT_EQ(scale_count({1, 1, 8, 8}, Granularity::block, 0), 0);
   EXPECT_EQ(scale_count({1, 1, 8, 8}, Granularity::block, INT64_MIN), 0);
@@ -64,8 +64,9 @@ TEST(ScaleFromRange, ZeroGivesOneAndTinyStaysInvertible) {
   EXPECT_EQ(scale_from_amax(DType::e4m3, 0.0f, 30.0f), 1.0f);
 }
 
-// The largest code of the format whose square, head_dim times, is at most 65000: by trying all.
-TEST(QuantizeScale, ScoresOfLargestCodesFitFp16) {
+// The largest value of the format whose square, head_dim times, is at most 65000: found by trying
+// all.
+TEST(QuantizeScale, ScoresOfLargestValuesFitFp16) {
   for (const DType format : {DType::e4m3, DType::e5m2})
     for (std::int64_t head_dim = 1; head_dim <= 300; ++head_dim) {
       float best = 0;
@@ -84,7 +85,7 @@ TEST(ScaleIndex, CallersStrides) {
   EXPECT_EQ(scale_index(channel, {2, 3, 5, 8}).at(1, 2, 4, 7), 47);
 }
 
-TEST(Quantize, ScalesAndCodesAreThoseOfTheDefinition) {
+TEST(Quantize, ScalesAndValuesMatchTheDefinition) {
   for_each_case([](DType format, const QuantizeOptions& options) {
     Values x({2, 3, 7, 5});
     const Quantized q = quantized(x, format, options);
@@ -96,8 +97,8 @@ TEST(Quantize, ScalesAndCodesAreThoseOfTheDefinition) {
   });
 }
 
-// Near the midpoints of the codes a division by the step would round to other codes here and
-// there: the product with the inverse is part of the contract with other implementations.
+// Near midpoints a division by the step would sometimes round differently: multiplying by the
+// inverse is part of the contract with other implementations.
 TEST(Quantize, MultipliesByTheRoundedInverse) {
   QuantizeOptions given;
   given.scales_given = true;
@@ -118,7 +119,7 @@ TEST(Quantize, MultipliesByTheRoundedInverse) {
   }
 }
 
-TEST(Quantize, DequantizeIsCodeTimesStep) {
+TEST(Quantize, DequantizeMultipliesByTheStep) {
   for_each_case([](DType format, const QuantizeOptions& options) {
     Values x({2, 3, 7, 5});
     Quantized q = quantized(x, format, options);
@@ -132,7 +133,7 @@ TEST(Quantize, DequantizeIsCodeTimesStep) {
   });
 }
 
-TEST(Quantize, ZeroTensorHasScaleOneAndZeroCodes) {
+TEST(Quantize, ZeroTensorHasScaleOneAndZeroValues) {
   for_each_case([](DType format, const QuantizeOptions& options) {
     Values x({1, 2, 7, 4});
     std::fill(x.data.begin(), x.data.end(), 0.0f);
@@ -145,7 +146,7 @@ TEST(Quantize, ZeroTensorHasScaleOneAndZeroCodes) {
   });
 }
 
-TEST(Quantize, ConstantTensorIsTheLargestCode) {
+TEST(Quantize, ConstantTensorIsTheLargestValue) {
   for_each_case([](DType format, const QuantizeOptions& options) {
     Values x({1, 2, 7, 4});
     std::fill(x.data.begin(), x.data.end(), -0.3f);
@@ -190,13 +191,13 @@ TEST(Quantize, DenormalsAndTheLargestFloats) {
   });
 }
 
-TEST(Quantize, InputTypesAndLayoutsGiveTheSameCodes) {
+TEST(Quantize, InputTypesAndLayoutsGiveTheSameValues) {
   for (const DType dtype : {DType::f16, DType::bf16}) {
     Values x({2, 3, 7, 5});
     std::vector<std::uint16_t> bits(x.data.size());
     const Tensor swapped = Tensor::bshd(bits.data(), dtype, 2, 3, 7, 5);
     ASSERT_TRUE(convert(x.tensor(), swapped).ok());
-    ASSERT_TRUE(convert(swapped, x.tensor()).ok());  // now x holds 16-bit values, as f32
+    ASSERT_TRUE(convert(swapped, x.tensor()).ok());  // x now holds 16-bit values, as f32
     const Quantized expected = quantized(x, DType::e4m3, {});
     Quantized got = expected;
     std::fill(got.codes.begin(), got.codes.end(), 0);
@@ -206,7 +207,7 @@ TEST(Quantize, InputTypesAndLayoutsGiveTheSameCodes) {
   }
 }
 
-// Rows of 5 in steps of 8, heads and batches with gaps: the bytes between stay as they were.
+// Rows of 5 in steps of 8, heads and batches with gaps: the bytes between them must not change.
 TEST(Quantize, BytesBetweenTheRowsAreNotTouched) {
   Values x({2, 2, 3, 5});
   const Quantized expected = quantized(x, DType::int8, {});
@@ -222,8 +223,9 @@ TEST(Quantize, BytesBetweenTheRowsAreNotTouched) {
   EXPECT_EQ(memory, wanted);
 }
 
-// The codes of rows, each where its key stands in a column; zero codes fill up the last sixteen.
-TEST(Quantize, TransposedCodesAreThoseOfRows) {
+// The quantized values equal those by rows, each at its key's position in a column; zeros fill up
+// the last sixteen.
+TEST(Quantize, TransposedValuesEqualThoseByRows) {
   constexpr std::array kOrder = {0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15};
   for_each_case([&](DType format, const QuantizeOptions& options) {
     Values x({2, 3, 37, 5});
@@ -251,8 +253,8 @@ TEST(Quantize, TransposedCodesAreThoseOfRows) {
   });
 }
 
-// The largest magnitude of each group becomes the code that is asked for, and no code is larger.
-TEST(Quantize, CodesEndAtTheLargestAskedFor) {
+// The largest magnitude of each group becomes the requested largest value, and none is larger.
+TEST(Quantize, ValuesDoNotExceedTheRequestedLargest) {
   for (const DType format : {DType::e4m3, DType::e5m2, DType::int8}) {
     SCOPED_TRACE(name(format));
     Values x({1, 2, 9, 16});
@@ -272,11 +274,11 @@ TEST(Quantize, CodesEndAtTheLargestAskedFor) {
   }
 }
 
-TEST(Quantize, ColumnsOfPackedBatchesBeginWithASixteenEach) {
+TEST(Quantize, VarlenSequencesBeginAtAMultipleOfSixteenKeys) {
   EXPECT_EQ(transposed_columns(0), 0);
   EXPECT_EQ(transposed_columns(16), 16);
   EXPECT_EQ(transposed_columns(17), 32);
-  // Sequences of 20, 0 and 13 tokens: sixteens 0 to 1, none, and one that begins later.
+  // Sequences of 20, 0 and 13 tokens: two groups of sixteen, none, and one that begins later.
   EXPECT_EQ(transposed_columns(33, 3), (33 / 16 + 3) * 16);
   EXPECT_EQ(transposed_begin(0, 0), 0);
   EXPECT_EQ(transposed_begin(20, 1), 32);
@@ -299,7 +301,7 @@ TEST(Quantize, CallersScalesAreUsedAndNotWritten) {
   });
 }
 
-TEST(Quantize, StatisticsCountWhatTheySay) {
+TEST(Quantize, StatisticsAreCorrect) {
   Values x({1, 1, 1, 8});
   x.data = {0.0f, 1.0f, -2.0f, 130.0f, -200.0f, 0.3f, -0.4f, 127.4f};
   QuantizeOptions given;
@@ -315,8 +317,8 @@ TEST(Quantize, StatisticsCountWhatTheySay) {
   EXPECT_NEAR(q.stats.sqnr_db, 10 * std::log10(signal / noise), 1e-9);
 }
 
-// Of values spread over four binades, and of some around 2, as V may be: of their sum nearest loses
-// 4.9e-4 and 8.2e-4 in E4M3, 1.8e-3 and 2.9e-3 in E5M2.
+// Values spread over four binades, and some around 2, as V may be: rounding to nearest loses 4.9e-4
+// and 8.2e-4 of their sum in E4M3, 1.8e-3 and 2.9e-3 in E5M2.
 TEST(Quantize, MeanIsKept) {
   for (const DType format : kFormats)
     for (const bool around_two : {false, true}) {
@@ -338,8 +340,8 @@ TEST(Quantize, MeanIsKept) {
     }
 }
 
-// What is a code times the scale already is kept to the bit, and so is the largest.
-TEST(Quantize, CodesKeepTheirValues) {
+// A value that is exactly representable is kept to the bit, and so is the largest.
+TEST(Quantize, RepresentableValuesAreKept) {
   for (const DType format : {DType::e4m3, DType::e5m2}) {
     Values x({1, 1, 1, 256});
     for (std::size_t i = 0; i < x.data.size(); ++i) {
@@ -405,7 +407,7 @@ TEST(Quantize, LeastSquaresIsTheBestOfItsGrid) {
   }
 }
 
-// On long rows clipping a little pays: this fails if the search never leaves amax.
+// On long rows a little clipping pays: this fails if the search never leaves amax.
 TEST(Quantize, LeastSquaresGainsOnLongRows) {
   Values x({1, 1, 4, 4096});
   QuantizeOptions options;

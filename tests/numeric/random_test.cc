@@ -1,4 +1,4 @@
-// The generator: Philox's published vectors, pinned values, and whether a normal is normal.
+// The generator: Philox's published vectors, pinned values, and the distribution of normal values.
 #include "numeric/random.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ TEST(Philox, KnownAnswers) {
             (Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
 }
 
-// Computed apart, in Python, by the recipe of random.h.
+// Computed independently, in Python, from the description in random.h.
 TEST(RandomNormal, PinnedBits) {
   const struct {
     std::uint64_t seed, stream, index;
@@ -42,7 +42,7 @@ TEST(RandomNormal, PinnedBits) {
         << pin.seed << " " << pin.stream << " " << pin.index;
 }
 
-TEST(RandomNormal, PinnedDigest) {  // FNV-1a over the bits, computed apart likewise
+TEST(RandomNormal, PinnedDigest) {  // FNV-1a over the bits, computed in the same way
   std::vector<float> values(65536);
   fill_normal(values.data(), 65536, 42, 3, 0);
   std::uint64_t digest = 0xcbf29ce484222325;
@@ -51,7 +51,7 @@ TEST(RandomNormal, PinnedDigest) {  // FNV-1a over the bits, computed apart like
   EXPECT_EQ(digest, 0xd8ccca0ec02dd5eb);
 }
 
-TEST(RandomNormal, BulkIsTheSameFromAnyStart) {
+TEST(RandomNormal, BulkGenerationIsTheSameFromAnyStart) {
   for (std::uint64_t first = 0; first < 9; ++first) {
     std::vector<float> values(11, -99.0f);
     fill_normal(values.data(), 10, 5, 6, first);
@@ -104,7 +104,7 @@ TEST(RandomNormal, DistributionByKolmogorovSmirnov) {
       const double rank = static_cast<double>(i);
       distance = std::max({distance, std::fabs(p - rank / n), std::fabs(p - (rank + 1) / n)});
     }
-    // 1.95 / sqrt(n): exceeded by one sample in a thousand.
+    // 1.95 / sqrt(n): one sample in a thousand exceeds it.
     EXPECT_LT(distance, 1.95 / std::sqrt(static_cast<double>(kCount))) << stream;
   }
 }
@@ -151,7 +151,7 @@ TEST(RandomTensor, BadTensorsAreRefused) {
             "tensor.dtype is int8; supported: f32, f16, bf16.");
   refused(Tensor::bhsd(nullptr, DType::f32, 1, 1, 1, 1));
   refused(Tensor::bhsd(&value, DType::f32, 1, 1, -1, 1));
-  refused({&value, DType::f32, {1, 1, 2, 1}, {0, 0, 0, 1}});  // two rows in one place
+  refused({&value, DType::f32, {1, 1, 2, 1}, {0, 0, 0, 1}});  // two rows at one address
   EXPECT_TRUE(random_normal(Tensor::bhsd(nullptr, DType::f32, 1, 1, 0, 8), 1, 1).ok());
 }
 

@@ -1,6 +1,6 @@
-// The number formats a second time, from their definitions and nothing else: a code's value by
-// ldexp, an encoding by search over the sorted values of all codes. Shares no function with the
-// library, which is what makes their agreement evidence.
+// A second implementation of the number formats, only from their definitions: decodes with ldexp,
+// and encodes by searching the sorted values. It shares no function with the library, so that their
+// agreement is evidence.
 #pragma once
 
 #include <algorithm>
@@ -16,19 +16,19 @@ namespace second {
 
 struct Format {
   std::string name;
-  int exponent_bits = 0;  // 0: whole numbers
+  int exponent_bits = 0;  // 0: integers
   int mantissa_bits = 0;
   int bias = 0;
-  int zero_code = 0;       // of whole numbers
+  int zero_code = 0;       // of integers
   bool saturates = false;  // else overflow gives infinity
   std::uint32_t largest_code = 0;
-  std::vector<double> values{};  // of codes 0 to largest_code + 1, ascending
+  std::vector<double> values{};  // of encodings 0 to largest_code + 1, ascending
 
   int bits() const { return exponent_bits == 0 ? 8 : 1 + exponent_bits + mantissa_bits; }
   std::uint32_t sign_bit() const { return exponent_bits == 0 ? 0 : 1u << (bits() - 1); }
 };
 
-// Of a code without its sign; codes above the largest count on, as if there were room.
+// The value of an encoding without its sign; encodings above the largest continue the pattern.
 inline double magnitude_value(const Format& format, std::uint32_t code) {
   if (format.exponent_bits == 0) return code;
   const auto exponent = static_cast<int>(code >> format.mantissa_bits);
@@ -66,7 +66,7 @@ inline double decode(const Format& format, std::uint32_t code) {
       sign);
 }
 
-// Nearest value, ties to the even code.
+// The nearest value, ties to the even encoding.
 inline std::uint32_t nearest(const Format& format, double magnitude) {
   const auto above = std::upper_bound(format.values.begin(), format.values.end(), magnitude);
   if (above == format.values.end())
@@ -90,7 +90,7 @@ inline std::uint32_t encode(const Format& format, float x) {
   return sign | nearest(format, std::fabs(x));
 }
 
-// A NaN's payload is free in 16 bits; its sign and quietness are not.
+// The payload of a 16-bit NaN is arbitrary; its sign and quietness are not.
 inline bool same_code(const Format& format, std::uint32_t expected, std::uint32_t got) {
   if (expected == got) return true;
   const std::uint32_t quiet = format.bits() == 16 ? 1u << (format.mantissa_bits - 1) : 0;
@@ -123,8 +123,8 @@ inline Mismatches compare(const Format& format, const Encoder& encoder,
   return found;
 }
 
-// Where rounding can go wrong: every value of the format, every midpoint between neighbours, the
-// floats on either side of both, the overflow threshold and what lies beyond, both signs.
+// Inputs where rounding can go wrong: every value of the format, every midpoint between neighbours,
+// the floats on either side of both, the overflow threshold and beyond, both signs.
 inline std::vector<float> boundaries(const Format& format) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   std::vector<float> inputs;

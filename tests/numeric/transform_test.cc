@@ -1,4 +1,4 @@
-// Smoothing and rotation: what they change, what they must not, and that they repeat.
+// Smoothing and rotation: what they change, what they must not, and that they are deterministic.
 #include <gtest/gtest.h>
 
 #include "numeric/quantize.h"
@@ -13,7 +13,7 @@ double dot(const float* a, const float* b, std::int64_t n) {
   return sum;
 }
 
-TEST(Hadamard, IsTheMatrixOfItsDefinition) {
+TEST(Hadamard, MatchesItsDefinition) {
   // Element (i, j) is (-1)^popcount(i & j) / sqrt(n).
   constexpr int kN = 16;
   for (int j = 0; j < kN; ++j) {
@@ -25,7 +25,7 @@ TEST(Hadamard, IsTheMatrixOfItsDefinition) {
   }
 }
 
-TEST(Hadamard, KeepsProductsAndUndoesItself) {
+TEST(Hadamard, PreservesProductsAndIsItsOwnInverse) {
   for (const std::int64_t columns : {1, 2, 5, 24, 64, 80, 96, 128, 256}) {
     Values q({1, 1, 1, columns}, 1), k({1, 1, 1, columns}, 2);
     const std::vector<float> original = q.data;
@@ -85,7 +85,7 @@ TEST(Smoothing, NotFiniteValuesCountAsZeroInTheMean) {
   EXPECT_EQ(mean, 1.5f);
 }
 
-TEST(Smoothing, AndRotationComeBeforeScalesInThisOrder) {
+TEST(Smoothing, IsAppliedBeforeRotationAndScales) {
   for (const bool smooth : {false, true}) {
     for (const bool hadamard : {false, true}) {
       for (const ScaleRule rule : {ScaleRule::amax, ScaleRule::least_squares}) {

@@ -1,11 +1,11 @@
-"""What the tests of the Python package share."""
+"""Shared by the tests of the Python package."""
 
 import numpy
 import pytest
 
 
 def reference(q, k, v, causal=None, window=(-1, -1), scale=None):
-    """(out, lse) in float64, of (batch, heads, rows, columns); the masks as docs/users.md has them."""
+    """(out, lse) in float64, for (batch, heads, seqlen, head_dim); the masks are those of docs/users.md."""
     q, k, v = (numpy.asarray(x, numpy.float64) for x in (q, k, v))
     group = q.shape[1] // k.shape[1]
     k, v = (numpy.repeat(x, group, axis=1) for x in (k, v))
@@ -32,6 +32,6 @@ def reference(q, k, v, causal=None, window=(-1, -1), scale=None):
 
 @pytest.fixture
 def normal():
-    """normal(*shape, dtype=...): standard normal numbers, others at every call."""
+    """normal(*shape, dtype=...): standard normal numbers, different at every call."""
     draw = numpy.random.default_rng(42)
     return lambda *shape, dtype=numpy.float32: draw.standard_normal(shape).astype(dtype)

@@ -1,4 +1,4 @@
-"""Small models of Hugging Face with random weights, always the same ones."""
+"""Small Hugging Face models with fixed random weights."""
 
 import torch
 import transformers
@@ -42,7 +42,7 @@ def gpt_oss(implementation):
     config = transformers.GptOssConfig(**DECODER, sliding_window=5, num_local_experts=2,
                                        num_experts_per_tok=1)
     model = causal_lm(config, implementation)
-    for layer in model.model.layers:  # initial sinks are too small to be seen
+    for layer in model.model.layers:  # initial sinks are too small to have an effect
         torch.nn.init.normal_(layer.self_attn.sinks, mean=1.0)
     return model
 

@@ -1,10 +1,10 @@
-"""Arrays that say they are on a GPU, for what is checked before anything is computed there."""
+"""Arrays that claim to be on a GPU, for checks that come before any computation there."""
 
 import ctypes
 
 import numpy
 
-CUDA = 2  # DLPack's number
+CUDA = 2  # DLPack's device type
 CODES = {"i": 0, "u": 1, "f": 2}
 
 
@@ -13,7 +13,7 @@ class Device(ctypes.Structure):
 
 
 class Managed(ctypes.Structure):
-    """DLPack's DLManagedTensor; the deleter is none, as Python keeps the memory."""
+    """DLPack's DLManagedTensor, without a deleter, because Python owns the memory."""
 
     _fields_ = [("data", ctypes.c_void_p), ("device", Device), ("dimensions", ctypes.c_int32),
                 ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""run.py FILE: the tests of one file, for ctest. 77 if none of them could run here."""
+"""run.py FILE: runs the tests of one file, for ctest. Exit code 77 if none of them could run here."""
 
 import sys
 

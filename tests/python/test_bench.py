@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 
 @pytest.fixture
 def tiny(monkeypatch, tmp_path):
-    """bench.main for a shape of milliseconds; the report it wrote."""
+    """Runs bench.main for a shape that takes milliseconds; returns the report it wrote."""
     monkeypatch.setitem(bench.SHAPES, "mission", (1, 2, 32, 16))
 
     def run(*words):

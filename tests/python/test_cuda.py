@@ -1,5 +1,5 @@
-"""PyTorch on a GPU: parity with SDPA, streams, graphs, torch.compile, Hugging Face, and what a call
-costs."""
+"""PyTorch on a GPU: parity with SDPA, streams, graphs, torch.compile, Hugging Face, and the cost of a
+call."""
 
 import functools
 import time
@@ -24,7 +24,7 @@ def tensors(*shape, dtype=torch.float16):
 
 
 def in_16_bits(q, k, v, attn_mask=None, is_causal=False, scale=None, enable_gqa=False):
-    """Attention that is not fused, with P and O rounded to the type of the inputs."""
+    """Unfused attention, with P and O rounded to the type of the inputs."""
     k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
     s = q.float() @ k.float().transpose(2, 3) * (q.shape[3] ** -0.5 if scale is None else scale)
     if is_causal:
@@ -35,7 +35,7 @@ def in_16_bits(q, k, v, attn_mask=None, is_causal=False, scale=None, enable_gqa=
 
 
 def check_16_bits(out, q, k, v, **options):
-    """Twice the error of the same in 16 bits, what rounding the output costs, and a last bit."""
+    """Twice the error of unfused 16-bit attention, plus the rounding of the output, plus a last bit."""
     exact = F.scaled_dot_product_attention(q.double(), k.double(), v.double(), **options)
     rounded = (in_16_bits(q, k, v, **options).double() - exact).abs().max()
     floor = ((exact.to(out.dtype) + 0.3 - 0.3).double() - exact).abs().max()
@@ -56,7 +56,7 @@ def random_case(draw):
     dtype = [torch.float16, torch.bfloat16][draw.integers(2)]
     q = torch.randn(b, h * group, sq, d, device="cuda", dtype=dtype)
     k, v = (torch.randn(b, h, skv, d, device="cuda", dtype=dtype) for _ in range(2))
-    if draw.integers(2):  # (batch, rows, heads, columns) in memory
+    if draw.integers(2):  # (batch, seqlen, heads, head_dim) in memory
         q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v))
     options = {"is_causal": bool(draw.integers(2)), "enable_gqa": group > 1,
                "scale": [None, 0.1][draw.integers(2)]}
@@ -168,7 +168,7 @@ def test_graph_capture(precision):
     for _ in range(3):
         for x in (q, k, v):
             x.normal_()
-        # What else is allocated must not be in the graph's memory.
+        # Other allocations must not be in the graph's memory.
         other = octavo.attention(*tensors(1, 8, 512, 64), precision=precision)
         graph.replay()
         first = octavo.attention(q, k, v, precision=precision)
@@ -206,7 +206,7 @@ def test_hugging_face(which):
 
 
 def cost_us(call, calls=2000):
-    """Of one of many calls in a row: the host's work, or the GPU's if that is more."""
+    """The time of one of many calls in a row: the host's work, or the GPU's if that is more."""
     for _ in range(200):
         call()
     best = float("inf")
@@ -250,4 +250,4 @@ def test_cost_of_compiled_calls_in_a_row():
         cost["operator, not compiled"] = cost_us(lambda: torch.ops.octavo.attention.default(q, k, v))
     for name, us in cost.items():
         print(f"\ncompiled {name}: {us:.2f} us", end="")
-    assert cost["octavo.attention"] <= cost["F.scaled_dot_product_attention"] + 10  # 3 is the aim
+    assert cost["octavo.attention"] <= cost["F.scaled_dot_product_attention"] + 10  # the goal is 3

@@ -1,5 +1,5 @@
-"""The way to a GPU and back, of arrays with nothing but __dlpack__: a driver that loads kernels and
-does not run them (tests/gpu/fake), and arrays that say they are there."""
+"""Arrays with nothing but __dlpack__ on a fake GPU: a driver that loads kernels and does not run them
+(tests/gpu/fake), and arrays that claim to be there."""
 
 import ctypes
 import os
@@ -13,15 +13,15 @@ from pretend import CUDA, OnGpu
 if "OCTAVO_FAKE_CUDA" not in os.environ:
     pytest.skip("ctest says where the driver without a GPU is", allow_module_level=True)
 
-# A library of that name that is loaded already is the one the driver is looked for in. The compiler
-# pretends too, and writes PTX.
+# dlopen returns a library of that name that is already loaded, so the fake driver is found. The
+# compiler is fake too, and writes PTX.
 ctypes.CDLL(os.environ["OCTAVO_FAKE_CUDA"])
 os.environ.update(FAKE_CUDA_ARCH="120", OCTAVO_NVRTC=os.environ["OCTAVO_FAKE_NVRTC"],
                   OCTAVO_CACHE_DIR="/proc/octavo")
 
 
 class Namespace:
-    """What an array's __array_namespace__() gives: takes anything with __dlpack__."""
+    """The result of an array's __array_namespace__(): accepts anything with __dlpack__."""
 
     @staticmethod
     def from_dlpack(made):
@@ -35,7 +35,7 @@ def three(monkeypatch):
     return lambda *shape: [OnGpu(numpy.zeros(shape, numpy.float16)) for _ in range(3)]
 
 
-# The first: nothing is allocated yet, and the driver counts.
+# This test runs first: nothing is allocated yet, and the driver counts.
 def test_too_little_memory(three, monkeypatch):
     q, k, v = three(1, 2, 64, 64)
     monkeypatch.setenv("FAKE_CUDA_MEMORY", "1000")

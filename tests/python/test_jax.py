@@ -1,4 +1,4 @@
-"""Arrays of JAX on the CPU: read and given back by DLPack alone."""
+"""JAX arrays on the CPU: read and returned only through DLPack."""
 
 import numpy
 import pytest

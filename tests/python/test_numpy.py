@@ -1,4 +1,4 @@
-"""octavo.attention and its company with NumPy arrays."""
+"""octavo.attention and the other functions with NumPy arrays."""
 
 import ast
 import inspect
@@ -32,7 +32,7 @@ def close(out, wanted, dtype="float32"):
 @pytest.mark.parametrize("sizes", [(2, 4, 4, 33, 33, 64), (1, 6, 2, 17, 40, 24), (1, 4, 1, 1, 70, 8)])
 def test_agrees_with_float64(normal, dtype, causal, sizes):
     b, hq, hkv, sq, skv, d = sizes
-    if causal is True:  # else the alignment has to be named
+    if causal is True:  # otherwise the alignment has to be named
         skv = sq
     q = normal(b, hq, sq, d, dtype=dtype)
     k, v = (normal(b, hkv, skv, d, dtype=dtype) for _ in range(2))
@@ -66,7 +66,7 @@ def test_a_row_without_keys(normal):
 
 
 def test_layouts_are_views(normal):
-    q, k, v = (normal(2, 21, 3, 16) for _ in range(3))  # batch, rows, heads, columns
+    q, k, v = (normal(2, 21, 3, 16) for _ in range(3))  # batch, seqlen, heads, head_dim
     swapped = [x.swapaxes(1, 2) for x in (q, k, v)]
     wanted = reference(*swapped)[0]
     out = octavo.attention(q, k, v, layout="bshd")
@@ -132,7 +132,7 @@ def test_outputs_of_8_bits(normal, name, format, granularity):
     assert explained.kernel == "cpu_forward"
 
 
-# The plans of calls that differ in these alone are not each other's.
+# Calls that differ only in these must not share a plan.
 def test_the_largest_of_any_output(normal):
     q, k, v = (normal(1, 2, 9, 16, dtype="float16") for _ in range(3))
     wide = octavo.attention(q, k, v, out_dtype="float32")
@@ -219,7 +219,7 @@ def test_a_forked_child_computes(normal):
     failed = 0
     for _ in range(10):
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # that threads do not survive
+            warnings.simplefilter("ignore", DeprecationWarning)  # threads do not survive it
             child = os.fork()
         if child == 0:
             signal.alarm(60)  # ends a child that hangs
@@ -306,7 +306,7 @@ def test_a_transposed_v_gives_the_bits_of_rows(normal, layout):
     padded ^= numpy.int8(-128)  # the sign bit is flipped
     numpy.testing.assert_array_equal(columns.codes, padded.swapaxes(2, 3))
     wanted = octavo.attention(q, k, rows, layout=layout)
-    for _ in range(2):  # plans of both layouts are kept apart
+    for _ in range(2):  # the plans of the two layouts are separate
         numpy.testing.assert_array_equal(octavo.attention(q, k, columns, layout=layout), wanted)
         numpy.testing.assert_array_equal(octavo.attention(q, k, rows, layout=layout), wanted)
 
@@ -396,7 +396,7 @@ def test_other_threads_run_meanwhile(normal):
         now = time.perf_counter()
         longest, last = max(longest, now - last), now
     took = time.perf_counter() - begin
-    # With the interpreter held, this loop would stand still for all of the call.
+    # If the interpreter lock were held, this loop would not run during the call.
     assert longest < 0.7 * took, (longest, took)
 
 
@@ -510,7 +510,7 @@ def refused(given, exception, *parts):
     ({"q": P, "k": P, "v": P, "cu_seqlens_q": STARTS, "cu_seqlens_kv": STARTS, "max_seqlen_q": -4},
      ValueError, ["max_seqlen_q is -4"]),
     ({"window": (-5, 0)}, ValueError, ["window[0] is -5"]),
-    # Dimensions are numbered as they were passed: k has 5 rows and v 4.
+    # Dimensions are reported in the order they were passed: k has 5 rows and v 4.
     ({"q": Y, "k": Y, "v": Y[:, :4], "layout": "bshd"}, ValueError,
      ["v.shape is (1, 4, 2, 8); supported: (1, 5, 2, 8)"]),
     ({"q": Y, "k": Y[..., :4], "v": Y[..., :4], "layout": "bshd"}, ValueError, ["k.shape[3] is 4"]),
@@ -545,10 +545,10 @@ print(*(f"{one.category.__name__}: {one.message}" for one in seen), sep="\\n")
 
 
 @pytest.mark.parametrize("shape, layout, warned", [
-    ((1, 300, 2, 8), "none", True),  # (batch, rows, heads, columns), most likely
+    ((1, 300, 2, 8), "none", True),  # (batch, seqlen, heads, head_dim), most likely
     ((1, 300, 2, 8), "bshd", False),
-    ((1, 300, 2, 8), "bhsd", False),  # it was said
-    ((1, 300, 1, 8), "none", False),  # a batch that was folded into heads, one row each
+    ((1, 300, 2, 8), "bhsd", False),  # the layout is explicit
+    ((1, 300, 1, 8), "none", False),  # a batch that was flattened into heads, one row each
     ((1, 32, 1, 8), "none", False),
     ((1, 2, 300, 8), "none", False),
     ((1, 128, 64, 8), "none", False),
@@ -557,7 +557,7 @@ def test_heads_and_rows_that_look_swapped(shape, layout, warned):
     told = subprocess.run([sys.executable, "-c", LAYOUT, str(shape), layout], text=True,
                           capture_output=True, check=True).stdout.strip().splitlines()
     told = [one for one in told if one]
-    assert len(told) == warned  # once in a process
+    assert len(told) == warned  # once per process
     if warned:
         assert told[0].startswith("LayoutWarning: q has 300 heads of 2 rows: layout='bshd' is for")
 

@@ -1,5 +1,5 @@
-"""The ways to time, with a torch.cuda that writes down what it is asked; the clock, by an nvidia-smi
-that pretends."""
+"""The timing methods, with a fake torch.cuda that records calls; and the clock, with a fake
+nvidia-smi."""
 
 import contextlib
 import stat
@@ -10,7 +10,7 @@ from octavo import _timers
 
 
 class Recorder:
-    """As much of torch.cuda as the timers use. A call takes 10 us, clearing L2 takes 100."""
+    """The part of torch.cuda that the timers use. A call takes 10 us, clearing L2 takes 100."""
 
     def __init__(self):
         self.done, self.now, self.captured = [], 0.0, None

@@ -1,4 +1,4 @@
-"""octavo.attention and octavo.torch with tensors of PyTorch on the CPU."""
+"""octavo.attention and octavo.torch with PyTorch tensors on the CPU."""
 
 import warnings
 
@@ -16,7 +16,7 @@ import octavo.torch  # noqa: E402
 
 @pytest.fixture
 def tensors(normal):
-    """tensors(dtype, *shape): three of them."""
+    """tensors(dtype, *shape): returns three tensors."""
     return lambda dtype, *shape: [torch.from_numpy(normal(*shape)).to(dtype) for _ in range(3)]
 
 
@@ -168,7 +168,8 @@ def test_arguments_of_different_kinds(tensors):
         octavo.attention(q, k[..., :4], v)
 
 
-# The first call of a shape plans, the others find the plan; many shapes share the table's places.
+# The first call of a shape creates a plan, the others find it; many shapes share the slots of the
+# table.
 def test_plans_are_found_again(normal):
     for _ in range(2):
         for rows in range(1, 600, 7):
@@ -301,7 +302,7 @@ def test_sdpa_falls_back_visibly(tensors, reason, change):
 def test_sdpa_raises_what_pytorch_raises(tensors):
     q, k, v = tensors(torch.float32, 1, 4, 8, 8)
     with pytest.warns(octavo.torch.FallbackWarning), pytest.raises(RuntimeError):
-        octavo.torch.sdpa(q, k[:, :2], v[:, :2])  # enable_gqa was not said
+        octavo.torch.sdpa(q, k[:, :2], v[:, :2])  # enable_gqa is not set
 
 
 def test_compiled_sdpa_falls_back_visibly(tensors):

@@ -1,4 +1,4 @@
-"""What PyTorch promises of an operator, asked of octavo's: on the CPU, and on a GPU where one is."""
+"""PyTorch's requirements for an operator, tested on octavo's: on the CPU, and on a GPU if there is one."""
 
 import shutil
 import threading
@@ -16,7 +16,7 @@ import octavo.torch  # noqa: E402
 DEVICES = [pytest.param("cpu", id="cpu"),
            pytest.param("cuda", id="cuda", marks=pytest.mark.skipif(
                not torch.cuda.is_available(), reason="PyTorch finds no GPU here"))]
-# Each of these computes attention, causal where asked for.
+# Each of these computes attention, causal if requested.
 CALLS = {
     "octavo.attention": lambda q, k, v, causal=False: octavo.attention(q, k, v, causal=causal),
     "octavo.torch.attention": lambda q, k, v, causal=False: octavo.torch.attention(q, k, v, causal=causal),
@@ -39,7 +39,7 @@ def call(request):
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch, tmp_path):
-    # A cache of compiled code knows operators by their names alone, whatever their parameters were.
+    # A cache of compiled code identifies operators only by name, whatever their parameters were.
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     torch._dynamo.reset()
     torch.manual_seed(0)
@@ -47,7 +47,7 @@ def fresh(monkeypatch, tmp_path):
 
 
 def tensors(device, *shape, dtype=None):
-    """Three of the type that both devices serve, float16, or on the CPU float32."""
+    """Three tensors of the type that both devices serve, float16, or on the CPU float32."""
     dtype = dtype or (torch.float16 if device == "cuda" else torch.float32)
     return [torch.randn(shape, device=device).to(dtype) for _ in range(3)]
 
@@ -76,7 +76,7 @@ class Watch(TorchDispatchMode):
 
 def test_eager_calls_take_the_short_path(device, call, monkeypatch):
     q, k, v = tensors(device, 1, 2, 8, 16)
-    monkeypatch.setattr(octavo.torch, "_by_operator", None)  # where every other call goes
+    monkeypatch.setattr(octavo.torch, "_by_operator", None)  # every other call uses it
     monkeypatch.setattr(octavo.torch, "_operator_sdpa", None)
     for mode in (torch.no_grad, torch.inference_mode, torch.enable_grad):
         with mode():
@@ -85,7 +85,7 @@ def test_eager_calls_take_the_short_path(device, call, monkeypatch):
     assert octavo.attention(q, k, v, out=out) is out
 
 
-# Else the same is found out by functions of PyTorch that take longer.
+# Otherwise slower functions of PyTorch determine the same.
 def test_dispatch_keys_are_read_directly():
     assert octavo._octavo._reads_dispatch_keys()
 
@@ -141,7 +141,7 @@ def test_a_function_mode_sees_the_operator(device, call):
         out = call(q, k, v)
     close(out, exact(q, k, v))
     assert any("octavo" in name for name in seen)
-    with torch.device(device):  # a function mode as well, which hides no parameter
+    with torch.device(device):  # also a function mode, which hides no parameter
         made = [octavo.quantize(x.float().cpu(), "int8") for x in (q, k, v)]
     if device == "cpu":
         with torch.device(device):
@@ -217,7 +217,7 @@ def test_profiler_shows_the_name(device, call):
     assert counts.get("octavo::attention") == 1
 
 
-# What the operators lack is recorded as well, and not refused.
+# Calls with features that the operators lack are recorded as well, and not refused.
 def test_profiler_shows_calls_that_operators_lack():
     q, k, v = tensors("cpu", 1, 2, 8, 16)
     made, out = octavo.quantize(k, "int8"), torch.empty_like(q)
@@ -235,7 +235,7 @@ def test_profiler_shows_calls_that_operators_lack():
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_autocast_as_sdpa(device, call, dtype):
     q, k, v = tensors(device, 1, 2, 8, 16, dtype=torch.float32)
-    k = k.to(torch.bfloat16)  # what is cast need not agree
+    k = k.to(torch.bfloat16)  # tensors that are cast may have different types
     with torch.autocast(device, dtype=dtype):
         out, theirs = call(q, k, v, causal=True), F.scaled_dot_product_attention(q, k, v, is_causal=True)
     assert out.dtype == theirs.dtype == dtype
@@ -284,7 +284,7 @@ def test_a_gradient_is_refused(device, name, which):
 
 
 class Projected(torch.nn.Module):
-    """A layer whose attention sees values that require grad and are no leaves."""
+    """A layer whose attention sees values that require grad and are not leaves."""
 
     def __init__(self, name, device):
         super().__init__()
@@ -304,7 +304,7 @@ COMPILERS = [pytest.param("aot_eager", id="aot_eager"),
                  not (shutil.which("c++") or shutil.which("g++")), reason="no C++ compiler"))]
 
 
-# The case of the weight whose gradient was lost: without a sentence it would be all but zero.
+# The gradient of this weight was lost once: without an error it would be nearly zero.
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 @pytest.mark.parametrize("name", [one for one in CALLS if one != "sdpa"])
 def test_compiled_code_refuses_gradients(device, name, backend):
@@ -352,7 +352,7 @@ def test_compiled_code_without_gradients(device, name, backend):
     assert octavo.torch.fallbacks() == {}
 
 
-# Every name and default that Dynamo reads is looked at again before each compiled call.
+# Every compiled call checks again every name and default that Dynamo reads.
 @pytest.mark.parametrize("name", CALLS)
 def test_compiled_calls_have_few_guards(name):
     counts = []
@@ -395,7 +395,7 @@ def test_functorch_grad(device):
     torch.testing.assert_close(of_ours, of_theirs)
 
 
-# vmap hides that its tensors require grad; the operator finds it out below.
+# vmap hides that its tensors require grad; the operator detects it below vmap.
 @pytest.mark.filterwarnings("ignore::octavo.torch.FallbackWarning")
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 def test_functorch_grad_of_vmap(device):

@@ -1,4 +1,4 @@
-"""Hugging Face models with random weights: by octavo as by eager, on the CPU."""
+"""Hugging Face models with random weights: octavo against eager attention, on the CPU."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def test_logits_are_those_of_sdpa(make, dtype):
     assert octavo.torch.fallbacks() == {}
 
 
-# What sdpa does not honour (sinks, softcap) must not be lost on the way.
+# Features that sdpa ignores (sinks, softcap) must not be lost.
 @pytest.mark.filterwarnings("ignore::octavo.torch.FallbackWarning")
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("name", [*DECODERS, "encoder"])
@@ -55,7 +55,7 @@ def test_the_model_does_call_octavo(monkeypatch):
     original = octavo.torch._plain_sdpa
     monkeypatch.setattr(octavo.torch, "_plain_sdpa", lambda *a: calls.append(1) or original(*a))
     logits_of(decoder, "octavo", "cpu", torch.float32)
-    assert len(calls) == 2  # one for each layer
+    assert len(calls) == 2  # one per layer
 
 
 @pytest.mark.filterwarnings("ignore::octavo.torch.FallbackWarning")
@@ -100,7 +100,7 @@ def test_training_falls_back_and_has_the_gradients_of_eager(name):
 
 
 class Layer(torch.nn.Module):
-    """An attention of a model whose module has an eager function or not."""
+    """An attention layer of a model whose module has an eager function or not."""
 
     is_causal = True
     num_key_value_groups = 1
@@ -143,7 +143,7 @@ def test_a_window_that_no_mask_says(inputs):
     with pytest.raises(NotImplementedError, match="sliding_window is 3 in a layer that is not causal"):
         call(Layer(), q, k, v, None, sliding_window=3, is_causal=False)
     assert octavo.torch.fallbacks() == {"sliding_window is given": 2}
-    call(Layer(), q, k, v, None, sliding_window=6)  # no key is out of it
+    call(Layer(), q, k, v, None, sliding_window=6)  # no key is outside it
     assert octavo.torch.fallbacks() == {"sliding_window is given": 2}
 
 

@@ -1,4 +1,4 @@
-// precision auto: the fastest mode on record within the error asked for, and the sentence where
+// precision auto: the fastest recorded mode within the requested error, and the error sentence if
 // there is none.
 #include "runtime/automatic_plan.h"
 
@@ -40,19 +40,19 @@ std::vector<Precision> chosen(const Problem& p, Device device = kGpu) {
   return order;
 }
 
-TEST(Automatic, TakesTheFastestWithinTheError) {
+TEST(Automatic, ChoosesTheFastestWithinTheError) {
   using enum Precision;
   EXPECT_EQ(chosen(problem(8192, 1)), (std::vector{fp8_fast, fp8, int8, fp16}));
   EXPECT_EQ(chosen(problem(8192, 0.45f)), (std::vector{fp8, int8, fp16}));
   EXPECT_EQ(chosen(problem(8192, 0.2f)), (std::vector{int8, fp16}));
   EXPECT_EQ(chosen(problem(8192, 0.01f)), (std::vector{fp16}));
   EXPECT_EQ(chosen(problem(8192, 0.01f, DType::bf16)), (std::vector{bf16}));
-  // Short calls cost more in 8 bits.
+  // Short calls take longer in 8 bits.
   EXPECT_EQ(chosen(problem(256, 1))[0], fp16);
   EXPECT_EQ(chosen(problem(8192, 1), kCpu), (std::vector{fp16}));
 }
 
-TEST(Automatic, SaysWhy) {
+TEST(Automatic, GivesTheReason) {
   EXPECT_EQ(automatic_candidates(kRecords, problem(8192, 0.2f), kGpu).value()[0].reason,
             "auto takes int8: 900 us on record at (1, 8, 16384, 128) on a GPU, the fastest whose "
             "worst error there, 0.1, is within 0.2");
@@ -63,7 +63,7 @@ TEST(Automatic, SaysWhy) {
             "precision is auto; supported here: the modes by name: none has an error on record.");
 }
 
-TEST(Automatic, TheCpuGivesTheBitsOf16Bits) {
+TEST(Automatic, OnTheCpuEquals16BitPrecision) {
   Call call(1, 2, 2, 30, 40, 16), expected(1, 2, 2, 30, 40, 16);
   Options options;
   options.precision = Precision::fp16;
@@ -80,8 +80,8 @@ TEST(Automatic, TheCpuGivesTheBitsOf16Bits) {
   EXPECT_EQ(plan.explain().max_error, 1e-3);
 }
 
-// What the chip does not serve is passed over.
-TEST(Automatic, TakesWhatTheDeviceServes) {
+// Modes that the chip does not serve are skipped.
+TEST(Automatic, ChoosesOnlyServedModes) {
   if (!has_emulator()) GTEST_SKIP() << "this library has no emulator";
   constexpr std::array<PrecisionRecord, 2> kMixedFirst = {
       {{Precision::int8_mixed, 0.01, {1, 1}}, {Precision::fp8, 0.4, {7, 7}}}};
@@ -93,7 +93,7 @@ TEST(Automatic, TakesWhatTheDeviceServes) {
   EXPECT_EQ((*made)->explain().reason.find("auto takes fp8: "), 0U);
 }
 
-TEST(Automatic, BadInputGetsASentence) {
+TEST(Automatic, BadInputGetsAnErrorSentence) {
   Call call(1, 1, 1, 4, 4, 8);
   Options options;
   const auto sentence = [&] { return attention(call.arguments, options).message(); };

@@ -33,7 +33,7 @@ octavo_arguments c_arguments(const Call& call) {
   return c;
 }
 
-TEST(CApi, GivesTheBitsOfTheCppCall) {
+TEST(CApi, GivesTheSameBitsAsTheCppCall) {
   Call cpp(1, 4, 2, 17, 30, 16), c(1, 4, 2, 17, 30, 16);
   Options options;
   options.causal = Causal::bottom_right;
@@ -57,7 +57,7 @@ TEST(CApi, GivesTheBitsOfTheCppCall) {
   EXPECT_EQ(cpp.lse, c.lse);
 }
 
-TEST(CApi, AnOutputOf8BitsAndItsLargest) {
+TEST(CApi, EightBitOutputAndAmax) {
   Call cpp(2, 3, 3, 17, 30, 16), c(2, 3, 3, 17, 30, 16);
   const std::vector<float> scales = {0.01f, 0.02f, 0.03f, 0.04f, 0.05f, 0.06f};
   std::vector<float> amax(6, -1.0f), c_amax(6, -2.0f);
@@ -98,7 +98,7 @@ TEST(CApi, PlansRunAndAreDestroyed) {
   octavo_plan_destroy(nullptr);
 }
 
-TEST(CApi, ErrorsHaveTheSentenceOfTheLibrary) {
+TEST(CApi, ErrorsHaveTheLibrarysSentence) {
   Call call(1, 2, 2, 4, 4, 8);
   octavo_arguments arguments = c_arguments(call);
   arguments.has_scale = 1;
@@ -147,7 +147,7 @@ TEST(CApi, StructsOfOtherVersions) {
   EXPECT_EQ(octavo_attention(&arguments, nullptr, "cpu", nullptr), OCTAVO_INVALID_ARGUMENT);
 }
 
-// What was compiled with another header gives the size that it has there.
+// A caller compiled with another header passes that header's struct size.
 TEST(CApi, InitialisesNoMoreThanTheCallersStruct) {
   struct {
     octavo_options known;
@@ -197,8 +197,8 @@ TEST(CApi, QuantizeAndBack) {
   for (std::size_t i = 0; i < 8; ++i) EXPECT_NEAR(back[i], x[i], 4.0f / 127 / 2 + 1e-6f);
 }
 
-// V quantized once, transposed, then taken as it is: the bits of the codes by rows.
-TEST(CApi, ATransposedVGivesTheBitsOfRows) {
+// V is quantized once, transposed, and then used directly: the bits equal those of V by rows.
+TEST(CApi, TransposedVGivesTheSameBitsAsRows) {
   constexpr std::int64_t kKeys = 21, kColumns = 8;
   Call call(1, 2, 2, 6, kKeys, kColumns);
   ASSERT_EQ(octavo_transposed_columns(kKeys, 0), 32);
@@ -243,7 +243,7 @@ TEST(CApi, ATransposedVGivesTheBitsOfRows) {
   EXPECT_STREQ(octavo_last_error(), "v_layout is code 300; supported: rows, transposed.");
 }
 
-TEST(CApi, AutoAndTheLargestCode) {
+TEST(CApi, AutoPrecisionAndLargestQuantizedValue) {
   Call call(1, 2, 2, 4, 4, 8);
   octavo_arguments arguments = c_arguments(call);
   octavo_options o;
@@ -285,7 +285,7 @@ TEST(CApi, ScaleCounts) {
   EXPECT_EQ(octavo_scale_count(nullptr, OCTAVO_PER_HEAD, 0), -1);
 }
 
-TEST(CApi, ExplainCutsToTheBufferAndSaysTheWholeLength) {
+TEST(CApi, ExplainTruncatesToTheBufferAndReturnsTheFullLength) {
   Call call(1, 2, 2, 4, 4, 8);
   octavo_arguments arguments = c_arguments(call);
   std::size_t needed = 0;

@@ -22,7 +22,7 @@ TEST(Device, UnknownNamesAreRefusedWithTheKnownOnes) {
   }
 }
 
-TEST(Device, AutoIsADeviceThatIsThere) {
+TEST(Device, AutoIsAnAvailableDevice) {
   const Device best = parse_device("auto").value();
   for (const DeviceInfo& info : devices()) {
     if (info.device == best) {
@@ -31,7 +31,7 @@ TEST(Device, AutoIsADeviceThatIsThere) {
   }
 }
 
-TEST(Device, WhatIsNotThereSaysWhy) {
+TEST(Device, MissingDeviceGivesAReason) {
   bool cpu = false;
   for (const DeviceInfo& info : devices()) {
     EXPECT_FALSE(info.description.empty());

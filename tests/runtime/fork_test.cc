@@ -1,5 +1,5 @@
-// fork() while other threads are inside the library: a child has none of them, and must be able to
-// call it all the same.
+// fork() while other threads are inside the library: the child has none of them, and must still be
+// able to call the library.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -15,7 +15,7 @@ namespace {
 
 using test::Call;
 
-// Runs `work` in a child; true where it ends by returning true.
+// Runs `work` in a child; true if it ends by returning true.
 template <class Work>
 bool in_child(const Work& work) {
   const pid_t child = fork();
@@ -39,8 +39,8 @@ class Forks : public testing::Test {
   }
 };
 
-// Threads that call the library without a pause. Each call poses a problem that nobody has
-// run_problem yet, so that it makes a plan.
+// Threads that call the library continuously. Each call has a new problem, so that it creates a
+// plan.
 class Load {
  public:
   explicit Load(int threads) {
@@ -59,7 +59,7 @@ class Load {
   Load(const Load&) = delete;
   Load& operator=(const Load&) = delete;
 
-  // Returns when so many calls more were made.
+  // Returns after so many more calls.
   void wait_for(std::int64_t calls) const {
     const std::int64_t until = next_ + calls;
     while (next_ < until) std::this_thread::yield();
@@ -100,7 +100,7 @@ TEST_F(Forks, ChildrenOfAProcessThatMakesPlansRunThemToo) {
   EXPECT_EQ(failed, 0) << "of " << kChildren << " children";
 }
 
-TEST_F(Forks, AChildKeepsThePlansOfItsParent) {
+TEST_F(Forks, ChildKeepsThePlansOfItsParent) {
   Call call(1, 2, 2, 130, 90, 16);
   const Plan plan = octavo::plan(problem_of(call.arguments).value()).value();
   std::vector<std::byte> memory(plan.workspace_bytes());
@@ -111,7 +111,7 @@ TEST_F(Forks, AChildKeepsThePlansOfItsParent) {
   }));
 }
 
-TEST_F(Forks, AChildOfAChildRunsToo) {
+TEST_F(Forks, GrandchildRuns) {
   Load load(2);
   load.wait_for(10);
   EXPECT_TRUE(in_child([] {

@@ -22,7 +22,7 @@ using test::FailingAllocation;
 
 constexpr int kThreads = 3;
 
-// Each task waits for the others: without a thread for each they never meet.
+// Each task waits for the others: without a thread for each they would wait forever.
 bool pool_has_all_threads() {
   std::atomic<int> arrived = 0;
   std::atomic<bool> met = true;
@@ -59,7 +59,7 @@ Tally fail_each_allocation(const std::function<ErrorCode()>& function, ErrorCode
     }
     EXPECT_FALSE(thrown) << "by allocation " << n;
     if (thrown) return tally;
-    // A thread that cannot be started is done without.
+    // If a thread cannot be started, the call continues without it.
     EXPECT_TRUE(code == expected || (happened && code == ErrorCode::out_of_memory))
         << "allocation " << n << ": " << name(code);
     if (code == ErrorCode::out_of_memory) ++tally.out_of_memory;
@@ -73,7 +73,7 @@ class OutOfMemory : public testing::Test {
   OutOfMemory() { EXPECT_TRUE(set_cpu_threads(kThreads).ok()); }
   ~OutOfMemory() override { EXPECT_TRUE(set_cpu_threads(0).ok()); }
 
-  // A problem that nobody has run_problem yet: its plan is still to be made.
+  // A new problem, whose plan does not exist yet.
   static Options fresh(Options options = {}) {
     static std::int64_t next = 1'000'000;
     options.window_left = next++;
@@ -87,7 +87,7 @@ class OutOfMemory : public testing::Test {
   }
 };
 
-// One-call form: in the plan, in the workspace, and in the threads that search for scales.
+// The one-call form: in the plan, in the workspace, and in the threads that search for scales.
 TEST_F(OutOfMemory, OfAnAttentionLeavesTheOutputAndTheThreadsAlone) {
   Options automatic{.precision = Precision::automatic};
   automatic.max_error = 1;
@@ -101,7 +101,7 @@ TEST_F(OutOfMemory, OfAnAttentionLeavesTheOutputAndTheThreadsAlone) {
           std::fill(call.out.begin(), call.out.end(), -7.0f);
           std::fill(call.lse.begin(), call.lse.end(), -7.0f);
           Status status;
-          // On a thread of its own, which has no workspace yet.
+          // On a new thread, which has no workspace yet.
           const std::int64_t n = test::until_failure.exchange(0);
           std::thread([&] {
             test::until_failure = n;
@@ -119,7 +119,7 @@ TEST_F(OutOfMemory, OfAnAttentionLeavesTheOutputAndTheThreadsAlone) {
   }
 }
 
-TEST_F(OutOfMemory, OfPlansAndRuns) {
+TEST_F(OutOfMemory, InPlansAndRuns) {
   Call call(2, 4, 2, 40, 70, 16);
   const Problem problem = problem_of(call.arguments, by_least_squares()).value();
   const Plan made = plan(problem).value();
@@ -148,7 +148,7 @@ TEST_F(OutOfMemory, OfPlansAndRuns) {
   fail_each_allocation(on_host, ErrorCode::ok);
 }
 
-TEST_F(OutOfMemory, OfNamesThatAreNone) {
+TEST_F(OutOfMemory, InErrorsForUnknownNames) {
   using enum ErrorCode;
   const std::string_view none = "no such name, and one that is too long for a small string";
   const std::vector<std::function<ErrorCode()>> parsers = {
@@ -165,7 +165,7 @@ TEST_F(OutOfMemory, OfNamesThatAreNone) {
     EXPECT_GT(fail_each_allocation(parse, invalid_argument).out_of_memory, 0);
 }
 
-TEST_F(OutOfMemory, OfQuantizationAndTheOracle) {
+TEST_F(OutOfMemory, InQuantizationAndTheOracle) {
   std::vector<float> x(2 * 3 * 20 * 8, 0.5f), back(x.size()), scales(1000), mean(1000);
   std::vector<std::uint8_t> codes(x.size());
   const Tensor values = Tensor::bhsd(x.data(), DType::f32, 2, 3, 20, 8);
@@ -192,7 +192,7 @@ TEST_F(OutOfMemory, OfQuantizationAndTheOracle) {
   expect_failures([&] { return reference(call.arguments, {}, truth.data()).code(); });
 }
 
-TEST_F(OutOfMemory, OfTheCInterface) {
+TEST_F(OutOfMemory, InTheCInterface) {
   Call call(1, 2, 2, 10, 9, 16);
   octavo_arguments arguments;
   octavo_arguments_init(&arguments);
@@ -219,7 +219,7 @@ TEST_F(OutOfMemory, OfTheCInterface) {
     return status(code);
   };
   EXPECT_GT(fail_each_allocation(create, ErrorCode::ok).out_of_memory, 0);
-  // The sentence that is kept for octavo_last_error() is an allocation too.
+  // Storing the sentence for octavo_last_error() allocates too.
   const auto refused = [&] {
     return status(octavo_attention(&arguments, nullptr, "no device of such a name", nullptr));
   };

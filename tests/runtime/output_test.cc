@@ -1,5 +1,5 @@
-// Outputs of 8 bits, and largest magnitudes, on every device that is here: codes are those that
-// quantize() makes of the same device's f32 output, bit for bit.
+// 8-bit outputs and amax on every available device: the quantized values equal those of quantize()
+// on the same device's f32 output, bit for bit.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -22,8 +22,8 @@ constexpr std::size_t kGuard = 64;  // bytes around what is written
 
 struct Shape {
   std::int64_t batch = 1, heads_q = 2, heads_kv = 2, len_q = 1, len_kv = 1;
-  std::vector<std::int32_t> cu_q{}, cu_kv{};  // of a packed batch
-  std::int64_t columns = kColumns;            // of rows that have room for more
+  std::vector<std::int32_t> cu_q{}, cu_kv{};  // of a varlen batch
+  std::int64_t columns = kColumns;            // of rows that may have space for more
   std::int64_t sequences() const {
     return cu_q.empty() ? batch : static_cast<std::int64_t>(cu_q.size()) - 1;
   }
@@ -72,7 +72,7 @@ struct Inputs {
   static std::size_t size(std::int64_t rows) { return static_cast<std::size_t>(rows * kColumns); }
 };
 
-// What a run leaves behind.
+// The result of a run.
 struct Result8 {
   Memory out, amax;
   Tensor view;
@@ -82,7 +82,7 @@ struct Result8 {
   }
 };
 
-// `scales`: none for outputs that have no codes, one of the tensor, or one of each head.
+// `scales`: empty for outputs that are not quantized, one for the tensor, or one per head.
 Result8 run(const Inputs& in, const Shape& s, const Options& options, Device device, DType out,
             const std::vector<float>& scales, bool wants_amax, std::uint8_t poison = 0xFF,
             std::size_t offset = 0) {
@@ -111,7 +111,7 @@ Result8 run(const Inputs& in, const Shape& s, const Options& options, Device dev
   return r;
 }
 
-// Rows of one sequence.
+// The rows of one sequence.
 Tensor rows_of(Tensor t, const Shape& s, std::int64_t sequence) {
   std::int64_t offset = sequence * t.stride[0];
   std::int64_t rows = t.shape[2];
@@ -126,7 +126,7 @@ Tensor rows_of(Tensor t, const Shape& s, std::int64_t sequence) {
   return t;
 }
 
-// What quantize() makes of f32 outputs, in memory that is as poisoned as the other.
+// quantize() of f32 outputs, into memory with the same poison.
 std::vector<std::uint8_t> quantized(const Result8& wide, const Shape& s, DType out,
                                     const std::vector<float>& scales, std::uint8_t poison = 0xFF) {
   Memory codes;
@@ -163,7 +163,7 @@ std::vector<float> largest_of(const Result8& wide, const Shape& s, bool of_heads
   return maxima;
 }
 
-// Some of which cut the largest values.
+// Some of these saturate the largest values.
 std::vector<float> scales_for(DType out, std::int64_t count) {
   std::vector<float> scales(static_cast<std::size_t>(count));
   for (std::size_t i = 0; i < scales.size(); ++i)
@@ -183,7 +183,8 @@ class Outputs : public testing::TestWithParam<Where> {
   }
   Device device() const { return GetParam().device; }
 
-  // Codes and maxima against the f32 output of the same inputs, whatever lay there before.
+  // Compares quantized values and amax with the f32 output of the same inputs, whatever the memory
+  // held before.
   void expect_codes(const Inputs& in, const Shape& s, const Options& options, DType out,
                     bool of_heads, bool wants_amax = true) {
     SCOPED_TRACE(std::string(name(out)) + (of_heads ? " heads" : " tensor"));
@@ -199,7 +200,7 @@ class Outputs : public testing::TestWithParam<Where> {
   }
 };
 
-TEST_P(Outputs, AreTheCodesOfQuantize) {
+TEST_P(Outputs, EqualQuantizeOfTheF32Output) {
   const Shape s{2, 2, 2, 70, 150};
   const Inputs in(s);
   for (const bool of_heads : {false, true}) expect_codes(in, s, {}, DType::e4m3, of_heads);
@@ -207,16 +208,16 @@ TEST_P(Outputs, AreTheCodesOfQuantize) {
     for (const DType out : {DType::e5m2, DType::int8}) expect_codes(in, s, {}, out, true);
 }
 
-TEST_P(Outputs, OfManyRowsAndFew) {
+TEST_P(Outputs, ManyRowsAndFew) {
   Options causal;
   causal.causal = Causal::bottom_right;
   for (const Shape& s : {Shape{1, 4, 2, 5, 300}, Shape{1, 2, 1, 260, 130}})
     expect_codes(Inputs(s), s, causal, DType::e4m3, true);  // some of the rows see no key
 }
 
-// Of the first tile of the first sequence, rows belong to the last one, whose scores are so sharp
-// that its outputs are larger.
-TEST_P(Outputs, OfPackedSequences) {
+// In the first sequence's first tile, some rows belong to the last sequence, whose scores are so
+// peaked that its outputs are larger.
+TEST_P(Outputs, VarlenSequences) {
   Shape s{1, 2, 2, 150, 90};
   s.cu_q = {0, 70, 70, 100, 150};
   s.cu_kv = {0, 20, 40, 40, 90};  // one without queries, one without keys
@@ -228,8 +229,8 @@ TEST_P(Outputs, OfPackedSequences) {
   expect_codes(in, s, {}, DType::e4m3, false);
 }
 
-// A tile has more, which would see a key that no row does.
-TEST_P(Outputs, OfRowsThatAreNotThere) {
+// A tile has more rows than the problem; those would see a key that no row sees.
+TEST_P(Outputs, PaddingRowsDoNotCount) {
   const Shape s{1, 2, 2, 5, 40};
   Inputs in(s);
   constexpr std::uint16_t kLarge = 0x5640;  // 100
@@ -239,8 +240,8 @@ TEST_P(Outputs, OfRowsThatAreNotThere) {
   expect_codes(in, s, causal, DType::e4m3, true);
 }
 
-// They are no magnitude, and spoil none.
-TEST_P(Outputs, ThatAreNotFinite) {
+// Non-finite outputs have no magnitude, and do not affect amax.
+TEST_P(Outputs, NonFiniteValuesDoNotCount) {
   const Shape s{1, 2, 2, 40, 60};
   Inputs in(s);
   constexpr std::uint16_t kNan = 0x7E00, kMinusInfinity = 0xFC00;
@@ -254,7 +255,7 @@ TEST_P(Outputs, ThatAreNotFinite) {
   expect_codes(in, s, {}, DType::e4m3, false);
 }
 
-TEST_P(Outputs, LargestOfPlainOutputs) {
+TEST_P(Outputs, AmaxOfWideOutputs) {
   const Shape s{2, 2, 2, 70, 150};
   const Inputs in(s);
   const Result8 wide = run(in, s, {}, device(), DType::f32, {}, false);
@@ -272,8 +273,8 @@ TEST_P(Outputs, WithoutKeysOrRows) {
   }
 }
 
-// No wide store reaches them, and no kernel of Hopper's.
-TEST_P(Outputs, AtAnOddAddress) {
+// The alignment allows no wide store, and no Hopper kernel.
+TEST_P(Outputs, OddAddress) {
   const Shape s{1, 2, 2, 33, 40};
   const Inputs in(s);
   const std::vector<float> scales = scales_for(DType::e4m3, 2);
@@ -282,22 +283,22 @@ TEST_P(Outputs, AtAnOddAddress) {
   const auto* const a = static_cast<const std::uint8_t*>(straight.view.data);
   const auto* const b = static_cast<const std::uint8_t*>(odd.view.data);
   std::size_t far = 0;
-  // Another kernel may round otherwise, by a code.
+  // Another kernel may round differently, by one quantized value.
   for (std::size_t i = 0; i < Inputs::size(s.heads_q * s.len_q); ++i)
     far += std::abs((a[i] & 0x7F) - (b[i] & 0x7F)) > 1 ? 1 : 0;
   EXPECT_EQ(far, 0U);
   for (std::size_t i = 0; i < 2; ++i) EXPECT_NEAR(straight.maxima()[i], odd.maxima()[i], 1e-3);
 }
 
-// 8 bits in and out: a kernel's columns alternate there. Hopper's f32 kernel sums otherwise, and
-// its codes may be the next ones.
-TEST_P(Outputs, OfInputsOf8Bits) {
+// 8-bit inputs and outputs: the kernel's columns alternate there. Hopper's f32 kernel sums in
+// another order, and its quantized values may differ by one.
+TEST_P(Outputs, EightBitInputs) {
   Shape s{2, 2, 2, 70, 150};
   const bool hopper = device().index == 90;
   for (const auto& [format, out] :
        {std::pair{DType::e4m3, hopper ? DType::e4m3 : DType::int8}, {DType::sim8, DType::e5m2}}) {
     if (hopper && format == DType::sim8) continue;
-    // A kernel computes more columns, of which sim8 has codes that are not 0.
+    // A kernel computes padding columns, which are not 0 in sim8.
     if (format == DType::sim8) s.columns = 48;
     std::vector<std::uint8_t> codes[3];
     std::vector<float> scales_in[3];
@@ -327,7 +328,7 @@ TEST_P(Outputs, OfInputsOf8Bits) {
       other += wanted[i] != made.out.bytes[i] ? 1 : 0;
     }
     EXPECT_LT(other, wanted.size() / 20);
-    // The largest becomes the largest code of its head.
+    // The largest output becomes the largest quantized value of its head.
     for (std::int64_t b = 0; b < 2; ++b)
       for (std::int64_t h = 0; h < 2; ++h) {
         int most = 0;
@@ -349,8 +350,8 @@ INSTANTIATE_TEST_SUITE_P(Devices, Outputs,
                                          Where{{Device::Kind::emulator, 90}, "sm90"}),
                          [](const auto& where) { return where.param.name; });
 
-// Kernels that are in the emulator with other outputs alone.
-TEST(OutputsOnHopper, InOtherFormats) {
+// Kernels that the emulator has only with other outputs.
+TEST(OutputsOnHopper, OtherFormats) {
   if (!has_emulator()) GTEST_SKIP() << "built without the emulator";
   constexpr Device kSm90{Device::Kind::emulator, 90};
   const Shape shape{1, 2, 2, 60, 500};
@@ -363,8 +364,8 @@ TEST(OutputsOnHopper, InOtherFormats) {
   }
 }
 
-// A scale's place may be anywhere: every other float, heads before sequences.
-TEST(OutputScales, HaveStrides) {
+// Scales may have any strides: every other float, heads before sequences.
+TEST(OutputScales, MayHaveStrides) {
   const Shape s{2, 3, 3, 7, 9};
   const Inputs in(s);
   const std::vector<float> scales = scales_for(DType::int8, 6);
@@ -382,7 +383,7 @@ TEST(OutputScales, HaveStrides) {
   EXPECT_TRUE(out.bytes == contiguous.out.bytes);
 }
 
-TEST(OutputScales, ThatAreNoneAreRefused) {
+TEST(OutputScales, InvalidScalesAreRefused) {
   const Shape s{1, 2, 2, 7, 9};
   const Inputs in(s);
   std::vector<float> scales = {1.0f, 0.0f};

@@ -26,7 +26,7 @@ TEST(Plan, RunsInTheWorkspaceItAsksFor) {
   EXPECT_LT(worst_error(call), 1e-5);
 }
 
-TEST(Plan, TooSmallAWorkspaceIsRefusedAndNothingIsWritten) {
+TEST(Plan, SmallWorkspaceIsRefusedAndNothingIsWritten) {
   Call call(1, 2, 2, 8, 8, 16);
   const Plan plan = octavo::plan(problem_of(call.arguments).value()).value();
   ASSERT_GT(plan.workspace_bytes(), 0u);
@@ -72,7 +72,7 @@ TEST(Plan, RefusesAnotherLayoutOfV) {
   EXPECT_TRUE(call.untouched());
 }
 
-TEST(Plan, RefusesLargerCodesThanItWasMadeFor) {
+TEST(Plan, RefusesLargerQuantizedValuesThanPlanned) {
   Call call(1, 1, 1, 4, 16, 16);
   const std::vector<std::uint8_t> codes(16 * 16, 0x38);
   const float one = 1;
@@ -97,7 +97,7 @@ TEST(Plan, RefusesLargerCodesThanItWasMadeFor) {
   EXPECT_TRUE(of_any.run(a, {memory.data(), memory.size()}).ok());
 }
 
-TEST(Plan, ADeviceThatIsNotThereIsRefusedWithItsReason) {
+TEST(Plan, MissingDeviceIsRefusedWithAReason) {
   if (has_emulator()) GTEST_SKIP() << "this library has an emulator";
   Call call(1, 1, 1, 4, 4, 8);
   const auto made = octavo::plan(problem_of(call.arguments).value(), {Device::Kind::emulator, 0});
@@ -142,7 +142,7 @@ TEST(Attention, BadScalesOfEightBitInputsAreRefused) {
   EXPECT_TRUE(attention(call.arguments).ok());
 }
 
-TEST(Attention, ScalesOfTokensOutsideEverySequenceDoNotMatter) {
+TEST(Attention, ScalesOfTokensOfNoSequenceDoNotMatter) {
   Call call(1, 1, 1, 6, 6, 8);
   std::vector<std::uint8_t> codes(6 * 8, 1);
   std::vector<float> scales = {1, 1, 1, NAN, 1, 1};

@@ -1,5 +1,5 @@
-// The size of a plan's workspace: fixed by the plan, whatever threads there are when it is asked
-// for and when the plan runs.
+// The size of a plan's workspace: fixed by the plan, whatever the number of threads when the size
+// is queried and when the plan runs.
 #include <gtest/gtest.h>
 #include <sched.h>
 
@@ -20,7 +20,7 @@ class Workspaces : public testing::Test {
   ~Workspaces() override { EXPECT_TRUE(set_cpu_threads(0).ok()); }
 };
 
-// Runs `work` on a thread that may use one core alone.
+// Runs `work` on a thread that is pinned to one core.
 template <class Work>
 void on_one_core(const Work& work) {
   std::thread([&work] {
@@ -45,7 +45,7 @@ std::vector<Options> all_options() {
   return list;
 }
 
-TEST_F(Workspaces, OfAPlanDoNotChangeWithTheThreads) {
+TEST_F(Workspaces, SizeOfAPlanDoesNotDependOnThreads) {
   for (const Options& options : all_options())
     for (const auto& [planned, run] : {std::pair{1, 8}, {8, 1}, {2, 3}}) {
       SCOPED_TRACE(std::to_string(planned) + " threads, then " + std::to_string(run));
@@ -67,7 +67,7 @@ TEST_F(Workspaces, OfAPlanDoNotChangeWithTheThreads) {
     }
 }
 
-TEST_F(Workspaces, SizedOnAPinnedThreadServeOthersToo) {
+TEST_F(Workspaces, SizeFromAPinnedThreadServesOthers) {
   Call call(1, 4, 2, 200, 150, 32);
   const Problem problem = problem_of(call.arguments).value();
   std::size_t bytes = 0;
@@ -96,7 +96,7 @@ TEST_F(Workspaces, SizedOnAPinnedThreadServeOthersToo) {
   EXPECT_EQ(pinned.run(call.arguments, {small.data(), bytes}).message(), "");
 }
 
-TEST_F(Workspaces, OfTheOneCallFormFollowTheThreads) {
+TEST_F(Workspaces, OneCallFormFollowsTheThreads) {
   for (const Options& options : all_options()) {
     std::vector<float> first;
     for (const int threads : {1, 8, 2, 5}) {
@@ -109,7 +109,7 @@ TEST_F(Workspaces, OfTheOneCallFormFollowTheThreads) {
   }
 }
 
-TEST_F(Workspaces, OfTheCInterfaceDoNotChangeWithTheThreads) {
+TEST_F(Workspaces, SizeInTheCInterfaceDoesNotDependOnThreads) {
   Call call(1, 2, 2, 100, 90, 16);
   octavo_arguments arguments;
   octavo_arguments_init(&arguments);

@@ -1,4 +1,4 @@
-// Which configurations might be worth it.
+// The candidate configurations of the search.
 #include <array>
 #include <vector>
 
@@ -9,14 +9,14 @@ namespace {
 
 using Configs = std::vector<Sm90ForwardConfig>;
 
-// Configurations whose registers or shared memory do not fit, or that spill, drop out later.
+// Configurations whose registers or shared memory do not fit, or that spill, are dropped later.
 Configs candidates_16_bit(int head_dim) {
   Configs configs;
   for (const int warpgroups : {2, 3, 4})
     for (const int block_n : {64, 80, 96, 112, 128})
       for (const int stages : {2, 3, 4, 6})
         for (const bool sum_rounded_p : {true, false}) {
-          // Sums of the rounded P won wherever there is room for the ones.
+          // Sums of the rounded P were faster wherever the columns of ones fit.
           if (sum_rounded_p == (head_dim == 256)) continue;
           if (stages * block_n > 384 || (stages == 3 && block_n < 128)) continue;
           if (stages == 4 && block_n > 64) continue;
@@ -27,7 +27,7 @@ Configs candidates_16_bit(int head_dim) {
                              .schedule = Schedule::qk_first,
                              .sum_rounded_p = sum_rounded_p});
         }
-  // P V first won at 64 columns.
+  // P V first was faster at head_dim 64.
   for (const int warpgroups : {2, 3, 4})
     for (const auto& [block_n, stages] :
          {std::array{64, 2}, {64, 4}, {80, 3}, {96, 2}, {96, 3}, {128, 2}})
@@ -57,9 +57,9 @@ Configs candidates_16_bit(int head_dim) {
   return configs;
 }
 
-// More stages: at 64 columns up to 4% under a mask, with INT8 1 to 2% without; at 128 and 256
-// within 1%. Six with FP8 cost where tiles are one wave: (2,8,2048) takes 27.9 us with two, 28.1
-// with three and 28.9 with six.
+// More stages: at head_dim 64 up to 4% under a mask, with INT8 1 to 2% without; at 128 and 256
+// within 1%. Six stages with FP8 are slower if the tiles are one wave: (2,8,2048) takes 27.9 us
+// with two, 28.1 with three and 28.9 with six.
 void add_stages(Sm90ForwardConfig c, Configs& configs) {
   if (c.head_dim != 64 || sm90::is_split_kv(c) || c.schedule == Schedule::qk_first) return;
   const int before = c.stages;
@@ -70,8 +70,8 @@ void add_stages(Sm90ForwardConfig c, Configs& configs) {
   }
 }
 
-// The slices of P V: as many columns as registers hold, or fewer, as the compiler may need more of
-// them than are foreseen; fewer still where columns are many or an SM is to hold several CTAs.
+// The slices of P V: as many columns as registers hold, or fewer, because the compiler may need
+// more registers than estimated; fewer still if head_dim is large or an SM is to hold several CTAs.
 void add_slices(Sm90ForwardConfig c, Configs& configs) {
   int slices = 0;
   for (const int pv_columns : {192, 128, 96, 64, 32, 16}) {
@@ -84,7 +84,7 @@ void add_slices(Sm90ForwardConfig c, Configs& configs) {
   }
 }
 
-// The configuration of a group that others differ from.
+// The base configuration of a group.
 Sm90ForwardConfig plain_8_bit(const Group& group) {
   Sm90ForwardConfig c;
   c.element = c.v_element = group.element;
@@ -99,7 +99,7 @@ void add_persistent_8_bit(const Group& group, Configs& configs) {
     for (const int block_n : {64, 96, 128, 160, 192, 224, 256}) {
       const bool large = block_n > sm90::kMaxPromotedKeys;
       if (large && c.element != Element::int8) continue;
-      // 2% or more behind, when last timed.
+      // 2% or more slower, when last timed.
       if (warpgroups == 2 && c.head_dim == 64 && !large) continue;
       c.warpgroups = warpgroups;
       c.block_n = block_n;
@@ -132,7 +132,7 @@ void add_split_kv_8_bit(const Group& group, Configs& configs) {
     c.pv_buffers = block_n > sm90::kMaxPromotedKeys ? 2 : 1;  // each half of the keys has one
     c.schedule = stages == 1 ? Schedule::in_turn : Schedule::pv_first;
     add_slices(c, configs);
-    // There is one block mostly.
+    // Usually there is one block.
     if (block_n != 128 || c.cluster > 1) return;
     c.schedule = Schedule::pv_first_queued;
     add_slices(c, configs);
@@ -141,7 +141,7 @@ void add_split_kv_8_bit(const Group& group, Configs& configs) {
     c.cluster = cluster;
     for (const auto& [block_n, stages] : {std::array{128, 1}, {128, 2}, {64, 2}}) {
       add(1, 1, block_n, stages, 1);
-      // More CTAs an SM than registers would have it, for grids that just fill so many.
+      // More CTAs per SM than the registers suggest, for grids that just fill that many.
       if (cluster == 1) add(1, 1, block_n, stages, 4);
     }
     if (cluster == 1) add(1, 1, 128, 2, 3);

@@ -1,4 +1,5 @@
-// The second step: the cost model fitted to each row's times, and the rows that are worth a kernel.
+// The second step: fits the cost model to each row's times, and selects the rows that are worth a
+// kernel.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -38,14 +39,15 @@ struct Sample {
   bool masked;
   double us, weight;
 };
-// A row has to be told from others where it is near the best of them: elsewhere nobody takes it.
+// The weight of a sample: a row must be accurate where it is near the best; elsewhere it is never
+// chosen.
 double weight_of(double of_best) { return std::pow(of_best, 3); }
 
 double blocks_of(const sm90::TableRow& row, const SmLoad& load) {
   return std::max(load.blocks, row.estimate.alone * load.chain);
 }
 
-constexpr int kTerms = 4;  // of the time: fixed, a wave's, a block's, and a masked wave's
+constexpr int kTerms = 4;  // of the time: fixed, per wave, per block, and per masked wave
 using Terms = std::array<double, kTerms>;
 Terms terms_of(const sm90::TableRow& row, const Sample& s) {
   return {1, s.load.waves, blocks_of(row, s.load), s.masked ? s.load.waves : 0};
@@ -55,10 +57,11 @@ struct Fitted {
   double error = std::numeric_limits<double>::infinity();
 };
 
-// Weighted least squares of the relative error, no term negative: the best of the solutions in
-// which some of them are 0.
+// Weighted least squares of the relative error with non-negative terms: the best of the solutions
+// in which some terms are 0.
 Fitted least_squares(const sm90::TableRow& row, const std::vector<Sample>& samples) {
-  // Integers are masked one by one, once they are floats. Other masks are a small part of a tile.
+  // Integers are masked one by one, after conversion to float. Other masks are a small part of a
+  // tile.
   const unsigned terms = row.config.element == Element::int8 ? kTerms : kTerms - 1;
   Fitted best;
   for (unsigned used = 1; used < 1u << terms; ++used) {
@@ -98,7 +101,7 @@ Fitted least_squares(const sm90::TableRow& row, const std::vector<Sample>& sampl
   return best;
 }
 
-// With what a CTA by itself takes more, in tenths, where an SM holds several.
+// Also fits how much longer a CTA takes alone, in tenths, if an SM holds several.
 void fit(sm90::TableRow& row, const std::vector<Sample>& samples) {
   double best = std::numeric_limits<double>::infinity();
   for (int tenths = 10; tenths <= 10 * row.estimate.resident; ++tenths) {
@@ -115,7 +118,7 @@ void fit(sm90::TableRow& row, const std::vector<Sample>& samples) {
   }
 }
 
-// What the model says of every row and problem.
+// The model's estimate for every row and problem.
 using Estimates = std::vector<std::vector<double>>;
 Estimates estimates_of(const Rows& rows, const std::vector<Problem>& problems) {
   Estimates by_row;
@@ -126,7 +129,7 @@ Estimates estimates_of(const Rows& rows, const std::vector<Problem>& problems) {
   return by_row;
 }
 
-// Problems that nobody timed: grids of all sizes.
+// Problems that were not timed: grids of all sizes.
 std::vector<Problem> imagined(int head_dim) {
   std::vector<Problem> problems;
   for (const std::int64_t heads : {5, 10, 20, 40, 80, 160, 320})
@@ -136,14 +139,14 @@ std::vector<Problem> imagined(int head_dim) {
   return problems;
 }
 
-// Which of some rows is taken for a problem.
+// The row among `of` that is chosen for a problem.
 std::size_t taken(const Estimates& by_row, const std::vector<std::size_t>& of,
                   std::size_t problem) {
   return *std::min_element(of.begin(), of.end(), [&](std::size_t a, std::size_t b) {
     return by_row[a][problem] < by_row[b][problem];
   });
 }
-// How much longer than necessary a choice among some rows takes: `us` by row and problem.
+// How much longer than the best possible a choice among some rows takes: `us` by row and problem.
 double mean_loss(const Estimates& us, const Estimates& estimates,
                  const std::vector<std::size_t>& of) {
   double sum = 0;
@@ -155,15 +158,15 @@ double mean_loss(const Estimates& us, const Estimates& estimates,
   return sum / static_cast<double>(us[0].size());
 }
 
-// What a line leaves over may decide between two rows: estimates are moved by some percent where
-// that brings the choice among some rows nearer to the best.
+// The residual of a fit may decide between two rows. Estimates are shifted by some percent where
+// that brings the choice among some rows closer to the best.
 struct Tuned {
   Estimates estimates;
-  std::vector<double> by;  // row by row
+  std::vector<double> by;  // per row
   double loss;
 };
 constexpr std::array kMoves = {0.88, 0.94, 0.97, 1.03, 1.06, 1.12};
-// Some rows by so much each, if that is worth it.
+// Shifts some rows by that much each, if it improves the choice.
 void try_moves(Tuned& t, const Estimates& us, const std::vector<std::size_t>& of,
                std::span<const std::pair<std::size_t, double>> moves, double worth_it) {
   const auto move = [&](bool back) {
@@ -185,8 +188,8 @@ Tuned tuned(const Estimates& us, const Estimates& estimates, const std::vector<s
   return t;
 }
 
-// Several rows at once, the same at random every time: masked blocks of bytes are on no line, and
-// one row alone would make it worse.
+// Shifts several rows at once, in a fixed random order: the times of masked 8-bit blocks are not
+// linear, and shifting one row alone would make the choice worse.
 void tune_together(Tuned& t, const Estimates& us, const std::vector<std::size_t>& of) {
   constexpr int kTries = 60000;
   std::mt19937 random(1);
@@ -199,11 +202,11 @@ void tune_together(Tuned& t, const Estimates& us, const std::vector<std::size_t>
   }
 }
 
-// Rows are added while that brings the choice nearer to the best of all, for what was timed and, by
-// half, for what was not; each is a kernel to ship.
+// Adds rows while that brings the choice closer to the best of all, for timed problems and, with
+// half the weight, for the others; each row is a kernel to ship.
 std::vector<std::size_t> picked(const Timed& fitted, const Estimates& estimates,
                                 const Estimates& elsewhere) {
-  // In 8 bits there are more tables, and no row is shipped before it is asked for.
+  // There are more 8-bit tables, and an 8-bit row is not shipped before it is needed.
   const bool in_8_bits = sm90::is_8bit_pv(fitted.rows[0].config);
   constexpr std::size_t kMost = 12;
   const double worth_it = in_8_bits ? 0.0005 : 0.0003;
@@ -242,8 +245,8 @@ std::vector<std::string> fields_of(const Sm90ForwardConfig& c) {
   return fields;
 }
 
-// ".head_dim = 64, .warpgroups = 2, ...": the tile and its pipeline, and what differs from the
-// defaults.
+// ".head_dim = 64, .warpgroups = 2, ...": the tile and its pipeline, and the fields that differ
+// from the defaults.
 std::string config_text(Sm90ForwardConfig c) {
   if (sm90::is_8bit_pv(c)) c.sum_rounded_p = true;  // config_of decides
   const std::vector<std::string> fields = fields_of(c), defaults = fields_of({});
@@ -280,7 +283,7 @@ bool replace_rows(const char* path, std::string_view table, const std::string& r
   return static_cast<bool>(std::ofstream(path) << text);
 }
 
-// Rules may have become stricter since.
+// Drops rows that are no longer feasible: the rules may have become stricter since.
 Timed feasible_of(const Timed& t) {
   Timed kept{{}, t.problems, {}};
   for (std::size_t row = 0; row < t.rows.size(); ++row) {
@@ -291,11 +294,11 @@ Timed feasible_of(const Timed& t) {
   return kept;
 }
 
-// What comparisons say of a row's times. Four warpgroups of 160 keys of FP8 at 64 columns, with
-// three buffers: in turn with two buffers, and with four of 128 keys, at twice as many heads and on
-// codes as quantizers leave them, they are 2 to 6% faster from 4096 tokens on, exact or by codes,
-// with a mask or without, where here they are alike. A line cannot follow that: rows are fitted to
-// half of it, and chosen by all.
+// Corrects a row's times by what comparisons show. Four warpgroups of 160 keys of FP8 at head_dim
+// 64, with three buffers, were compared with two buffers and with four of 128 keys, at twice as
+// many heads and on values from the quantizers. They are 2 to 6% faster there from 4096 tokens on,
+// with exact or quantized sums, with a mask or without, while they are equal here. A linear model
+// cannot follow that: rows are fitted to half of it, and chosen by all of it.
 double compared(const sm90::TableRow& row, const Problem& p) {
   const Sm90ForwardConfig& c = row.config;
   const bool of_160 = c.head_dim == 64 && c.warpgroups == 4 && c.block_n == 160;
@@ -333,7 +336,7 @@ Status fit_table(const char* times, const char* header) {
     Timed fitted = without_unseen(t);
     for (std::size_t row = 0; row < t.rows.size(); ++row) {
       std::vector<Sample> samples;
-      // CTAs that come and go finish a masked problem at times that no line is good for.
+      // The times of a masked problem with CTAs that are not persistent do not fit a linear model.
       const bool stays = !sm90::is_split_kv(t.rows[row].config);
       for (std::size_t problem = 0; problem < fitted.problems.size(); ++problem) {
         const bool masked = fitted.problems[problem].options.causal != Causal::none;

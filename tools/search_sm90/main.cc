@@ -14,8 +14,8 @@
 //                                          those that serve some shape best, and writes their rows
 //                                          into HEADER (src/config/sm90_shipped.h)
 //
-// Shapes that no row was fitted to are timed as well: what the new table takes for them is held
-// against the best of all.
+// Shapes that no row was fitted to are timed as well: the new table's choice for them is compared
+// with the best of all.
 #include <fmt/format.h>
 
 #include <cstdio>

@@ -1,4 +1,4 @@
-// The first step: every configuration that might be worth it, timed on the first GPU.
+// The first step: times every candidate configuration on the first GPU.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -33,7 +33,7 @@ bool is_in_table(const sm90::TableRow& row) {
   return has(sm90::kTable, row) || has(sm90::kTable8Bit, row);
 }
 
-// CTAs that an SM holds at once; who stays has it alone.
+// CTAs that an SM holds at once; a persistent CTA has the SM alone.
 int resident_ctas(const Sm90ForwardConfig& c, int registers) {
   constexpr int kRegisters = 65536, kSharedMemory = 228 * 1024, kReserved = 1024;
   if (!sm90::is_split_kv(c)) return 1;
@@ -41,7 +41,7 @@ int resident_ctas(const Sm90ForwardConfig& c, int registers) {
                   kSharedMemory / (sm90::smem_bytes(c) + kReserved));
 }
 
-// Compiled by all cores before the first is timed; what does not compile, or spills, is left out.
+// Compiles on all cores before the first is timed; rows that do not compile, or spill, are dropped.
 Rows compiled(const Rows& rows) {
   std::vector<int> resident(rows.size());
   std::atomic<std::size_t> next = 0;
@@ -80,8 +80,8 @@ class Bench {
     for (std::uint16_t& x : values)
       x = element == Element::f16 ? f16_from_f32(normal(random))
                                   : static_cast<std::uint16_t>(code() | code() << 8);
-    // Not the same for all: where Q is K, a row's largest score by far stands on the diagonal, and
-    // every row's origin moves there.
+    // The buffers differ: if Q were K, each row's largest score by far would be on the diagonal,
+    // and every row's reference maximum would move there.
     for (std::size_t i = 0; i < bench.buffers_.size(); ++i)
       OCTAVO_RETURN_IF_ERROR(fill(bench.buffers_[i], values.data() + i * kApart, kElements));
     const std::vector<float> scales(kScales, 1 / deviation(element));
@@ -140,15 +140,15 @@ class Bench {
   }
 
   static constexpr std::size_t kElements = std::size_t{1} << 26, kScales = std::size_t{1} << 20;
-  static constexpr std::size_t kApart = 10007;  // values; no multiple of a row or a head
-  // Of codes, from their scales: |q k| stays far below FP16's end, and few bytes at theirs.
+  static constexpr std::size_t kApart = 10007;  // values; not a multiple of a row or a head
+  // Of quantized values: |q k| stays far below FP16's limit, and few values are saturated.
   static constexpr float deviation(Element element) { return element == Element::int8 ? 30 : 5; }
   static constexpr Device kDevice{Device::Kind::cuda, 0};
   std::array<Buffer, 4> buffers_;
   Buffer scales_;
 };
 
-// Enough to leave out what is far from the best: nothing is hot yet.
+// Enough to drop rows that are far from the best: nothing is hot yet.
 GpuTiming short_timing(const Problem& p) {
   const double work = 4.0 * static_cast<double>(p.batch * p.heads_q * p.len_q * p.len_kv) *
                       static_cast<double>(p.head_dim);
@@ -159,7 +159,8 @@ GpuTiming short_timing(const Problem& p) {
   return timing;
 }
 
-// Clocks move with the heat of what ran before: problem by problem, all rows one after the other.
+// Clocks change with the temperature that earlier work left: problem by problem, all rows one after
+// the other.
 Result<Timed> timed(Bench& bench, const Rows& rows, const std::vector<Problem>& problems) {
   Timed t{rows, problems, {}};
   t.us.assign(rows.size(), std::vector(problems.size(), 0.0));
@@ -173,7 +174,7 @@ Result<Timed> timed(Bench& bench, const Rows& rows, const std::vector<Problem>& 
   return t;
 }
 
-// Of what was timed twice.
+// Keeps the better of two times.
 void take_better(Timed& t, const Timed& other) {
   for (std::size_t row = 0; row < other.rows.size(); ++row)
     for (std::size_t problem = 0; problem < other.problems.size(); ++problem) {
@@ -187,7 +188,7 @@ void take_better(Timed& t, const Timed& other) {
     }
 }
 
-// Rows that come near the best of some problem.
+// Rows that are close to the best of some problem.
 Rows promising(const Timed& t) {
   constexpr double kNear = 1.03;
   Rows kept;
@@ -200,7 +201,7 @@ Rows promising(const Timed& t) {
   return kept;
 }
 
-// As comparisons time: under a load that lasts, and in turn.
+// As in the comparisons: under a sustained load, alternating.
 GpuTiming lasting_timing(double us) {
   GpuTiming timing;
   timing.calls = static_cast<int>(std::clamp(4000 / us, 1.0, 20.0));
@@ -214,7 +215,7 @@ bool is_worth_another(const Timed& t, std::size_t row, std::size_t problem) {
   return t.us[row][problem] <= kNear * best_of(t, problem) || is_in_table(t.rows[row]);
 }
 
-// What is worth another time and no longer compiles, or spills, is left out.
+// Drops rows that no longer compile, or spill.
 Timed still_compiled(const Timed& t) {
   Rows again;
   for (std::size_t row = 0; row < t.rows.size(); ++row)
@@ -233,7 +234,7 @@ Timed still_compiled(const Timed& t) {
   return kept;
 }
 
-// Problems that are not on record, of all rows that still compile.
+// Times problems that are not on record, for all rows that still compile.
 Result<Timed> with_new_problems(Bench& bench, const Timed& t) {
   std::vector<Problem> missing =
       problems_of(t.rows[0].config.head_dim, std::numeric_limits<std::int64_t>::max());
@@ -257,9 +258,9 @@ Result<Timed> with_new_problems(Bench& bench, const Timed& t) {
   return both;
 }
 
-// Rows near the best of one problem once more, each in turn; the others keep their distance. Every
-// other round goes backwards: where power is the limit, rows that are alike differed by up to 12%
-// in rounds that all went one way.
+// Times the rows near the best of one problem again, alternating; the others keep their distance.
+// Every other round runs in reverse: if power is the limit, equal rows differed by up to 12% in
+// rounds that all ran in one direction.
 Status time_again(Bench& bench, Timed& t, std::size_t problem) {
   constexpr std::size_t kRounds = 4;
   const double best = best_of(t, problem);
@@ -319,7 +320,7 @@ Status measure_again(Element element, std::span<const int> head_dims, const char
              : Status(ErrorCode::invalid_argument, fmt::format("{} cannot be written.", path));
 }
 
-// Long problems are for those that short ones leave.
+// Long problems are timed only for the rows that short ones leave.
 Status measure(Element element, std::span<const int> head_dims, const char* path,
                const char* known) {
   constexpr std::int64_t kShort = 2048, kAny = std::numeric_limits<std::int64_t>::max();
@@ -341,7 +342,7 @@ Status measure(Element element, std::span<const int> head_dims, const char* path
     }
     groups.push_back({head_dim, element, ScoreType::f32});
     groups.push_back({head_dim, element, ScoreType::f16});
-    // Dimensions between the usual ones go without.
+    // Head dimensions between the usual ones skip this.
     if (head_dim != 96 && head_dim != 192)
       groups.push_back({head_dim, element, ScoreType::f16_fast});
   }

@@ -18,7 +18,8 @@ struct Shape {
   std::int64_t batch, heads, length;
   Causal causal = Causal::none;
 };
-// Few and many heads, short and long, with a mask and without: what a row is fitted to.
+// The problems that rows are fitted to: few and many heads, short and long, with a mask and
+// without.
 constexpr Shape kFitted[] = {{1, 8, 256},
                              {1, 8, 512},
                              {2, 8, 512},
@@ -56,15 +57,16 @@ Problem problem_for(const Shape& s, int head_dim) {
   return p;
 }
 
-// Two CTAs an SM of two warpgroups with rows of their own, at 128 columns: at (32,16,512) 138 us
-// here, where others take 144, and 148 in comparisons, where others take less than here.
+// Two CTAs per SM of two warpgroups with separate rows, at head_dim 128: at (32,16,512) 138 us
+// here, where others take 144, but 148 in comparisons, where others take less than here.
 bool is_contradicted(const Sm90ForwardConfig& c) {
   return c.element == Element::f16 && c.head_dim == 128 && c.row_groups == 2 && c.block_n == 64 &&
          c.schedule != Schedule::qk_first;
 }
 
-// A warpgroup a CTA that computes all columns of P V in one slice, with Q K^T queued behind it: in
-// INT8 with scales of K by rows or heads it spills, for half a percent with those that are timed.
+// One warpgroup per CTA that computes all columns of P V in one slice, with Q K^T queued behind it:
+// with INT8 and a scale of K per row or head it spills, and with the timed scales it gains half a
+// percent.
 bool spills_with_other_scales(const Sm90ForwardConfig& c) {
   return sm90::is_int8_pv(c) && c.head_dim == 128 && sm90::is_split_kv(c) &&
          c.schedule == Schedule::pv_first_queued && c.pv_columns == c.head_dim;
@@ -108,7 +110,7 @@ bool same_config(const sm90::TableRow& a, const sm90::TableRow& b) {
 
 Sm90ForwardConfig timed_config(const Sm90ForwardConfig& config) {
   Sm90ForwardConfig c = sm90::config_of({.config = config, .estimate = {}}, config.element);
-  // As the modes have them: int8's K by blocks, FP8's by heads.
+  // As in the modes: int8 has a scale of K per block, FP8 one per head.
   if (sm90::is_8bit_qk(c) && !sm90::has_f16_scores(c)) c.k_scales = KScales::block;
   return c;
 }
@@ -141,7 +143,7 @@ std::string csv_of(const Timed& t) {
 
 namespace {
 
-// One line of the file, whose commas are spaces.
+// One line of the file, with commas replaced by spaces.
 struct Line {
   sm90::TableRow row;
   Problem problem;

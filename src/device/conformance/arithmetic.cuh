@@ -1,4 +1,5 @@
-// Conversions, permutes and approximate functions, word by word.
+// Conformance kernels for conversions, byte permutes and approximate functions, one 32-bit word at
+// a time.
 #pragma once
 
 #include "device/conformance/params.cuh"
@@ -38,7 +39,7 @@ enum class Function : int {
 };
 
 OCTAVO_DEVICE float as_float(u32 x) {
-  // Shared memory is the one place where a word has no type.
+  // The word passes through shared memory, where it has no type.
   ptx::store_shared_b32(ptx::shared_base() + ptx::thread_index() * 4, x);
   return ptx::load_shared_f32(ptx::shared_base() + ptx::thread_index() * 4);
 }
@@ -104,7 +105,7 @@ OCTAVO_DEVICE u32 apply(u32 a, u32 b, u32 c) {
   return 0;
 }
 
-// in: three words an item; out: one.
+// in: three words per item; out: one word per item.
 template <Function kFunction>
 OCTAVO_KERNEL(128, 1)
 arithmetic(const OCTAVO_GRID_CONSTANT Params p) {

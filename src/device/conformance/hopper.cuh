@@ -1,4 +1,5 @@
-// TMA, wgmma and clusters. Shared memory: an mbarrier at 0, the tile from 1024 on.
+// Conformance kernels for TMA, wgmma and clusters. Shared memory holds an mbarrier at byte 0 and
+// the tile from byte 1024.
 #pragma once
 
 #include "device/conformance/params.cuh"
@@ -28,7 +29,7 @@ OCTAVO_DEVICE void copy_to_global(const Params& p, u32 words, u32 threads, u32 f
                           ptx::load_shared_f32(ptx::shared_base() + kTile + i * 4));
 }
 
-// A box of kRank dimensions into shared memory, and its bytes out.
+// Loads a box of kRank dimensions into shared memory and writes its bytes to `out`.
 template <int kRank>
 OCTAVO_KERNEL(128, 1)
 tma_load(const OCTAVO_GRID_CONSTANT Params p) {
@@ -50,7 +51,7 @@ tma_load(const OCTAVO_GRID_CONSTANT Params p) {
 
 enum class Store : int { plain, add };
 
-// Words of `in` into shared memory, and from there as a box into the tensor at `out`.
+// Copies words of `in` to shared memory, then stores them as a box into the tensor at `out`.
 template <int kRank, Store kStore>
 OCTAVO_KERNEL(128, 1)
 tma_store(const OCTAVO_GRID_CONSTANT Params p) {
@@ -69,8 +70,9 @@ tma_store(const OCTAVO_GRID_CONSTANT Params p) {
   }
 }
 
-// A cluster of two: CTA 0 loads a box into both; each then gives the other a word by st.async and
-// reads one of the other's. out: per CTA the tile, the word received, the word read.
+// A cluster of two: CTA 0 multicasts a box to both CTAs; each then sends the other a word with
+// st.async and reads one of the other's words. out, per CTA: the tile, the word received, the word
+// read.
 template <int kThreads>
 OCTAVO_KERNEL(kThreads, 1)
 cluster(const OCTAVO_GRID_CONSTANT Params p) {
@@ -92,7 +94,7 @@ cluster(const OCTAVO_GRID_CONSTANT Params p) {
   }
   ptx::mbarrier_wait_cluster(bar, 0);
   ptx::mbarrier_wait_cluster(mail_bar, 0);
-  ptx::cluster_arrive();  // both tiles are there
+  ptx::cluster_arrive();  // both tiles have arrived
   ptx::cluster_wait();
   const u32 words = p.bytes / 4, first = rank * (words + 2);
   copy_to_global(p, words, kThreads, first);
@@ -162,9 +164,9 @@ OCTAVO_DEVICE void store_word(u32* to, float x) {
 OCTAVO_DEVICE void store_word(u32* to, u32 x) { ptx::store_global_b32(to, x); }
 OCTAVO_DEVICE void store_word(u32* to, i32 x) { ptx::store_global_b32(to, static_cast<u32>(x)); }
 
-// in: bytes/4 words of shared memory, then four registers of A a thread. A chain of `count`
-// products, the first without an accumulator, each further 32 bytes of K on (at[0], at[1]: bytes
-// that A and B move on). out: the registers of each thread.
+// in: bytes/4 words of shared memory, then four registers of A per thread. Runs a chain of `count`
+// products, the first without an accumulator; each product starts at[0] bytes of A and at[1] bytes
+// of B after the previous one. out: the accumulator registers of each thread.
 template <Wgmma kWgmma, int kRegisters>
 OCTAVO_KERNEL(128, 1)
 wgmma(const OCTAVO_GRID_CONSTANT Params p) {

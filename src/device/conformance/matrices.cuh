@@ -1,4 +1,4 @@
-// One warp: ldmatrix, stmatrix, mma.sync, cp.async, shuffles.
+// Conformance kernels of one warp: ldmatrix, stmatrix, mma.sync, cp.async, shuffles.
 #pragma once
 
 #include "device/conformance/params.cuh"
@@ -17,8 +17,8 @@ OCTAVO_DEVICE u32 shared_word(u32 i) { return ptx::shared_base() + i * 4; }
 
 enum class Matrix : int { ld_x4, ld_x4_trans, ld_x2, ld_x2_trans, st_x4, st_x4_trans, st_x2 };
 
-// in: 512 words of shared memory, 32 row numbers (of 16 bytes), 128 registers. out: 128 registers,
-// or the 512 words.
+// in: 512 words of shared memory, 32 row indices (rows of 16 bytes), 128 registers. out: 128
+// registers, or the 512 words.
 template <Matrix kMatrix>
 OCTAVO_KERNEL(32, 1)
 matrix(const OCTAVO_GRID_CONSTANT Params p) {
@@ -54,7 +54,7 @@ matrix(const OCTAVO_GRID_CONSTANT Params p) {
 
 enum class Mma : int { f16, bf16, e4m3, e5m2, e4m3_e5m2, s8, u8_s8 };
 
-// count times: A (4 words a lane), B (2), C (4) in, D (4) out.
+// `count` products, each with A (4 words per lane), B (2) and C (4) in, and D (4) out.
 template <Mma kMma>
 OCTAVO_KERNEL(32, 1)
 mma(const OCTAVO_GRID_CONSTANT Params p) {
@@ -89,8 +89,8 @@ mma(const OCTAVO_GRID_CONSTANT Params p) {
   }
 }
 
-// cp.async of 16, 8 and 4 bytes, of rows that exist and rows that do not. out: 512 words of shared
-// memory.
+// cp.async of 16, 8 and 4 bytes, with rows that exist and rows that do not. out: 512 words of
+// shared memory.
 template <int kThreads>
 OCTAVO_KERNEL(kThreads, 1)
 cp_async(const OCTAVO_GRID_CONSTANT Params p) {
@@ -109,7 +109,7 @@ cp_async(const OCTAVO_GRID_CONSTANT Params p) {
                           ptx::load_shared_f32(shared_word(i)));
 }
 
-// The same, 16 bytes at a time, with a word on what L2 should keep; and the size of the grid.
+// cp.async of 16 bytes with an L2 eviction policy. The rest of `out` holds the grid size.
 template <int kThreads>
 OCTAVO_KERNEL(kThreads, 1)
 cp_async_hinted(const OCTAVO_GRID_CONSTANT Params p) {
@@ -127,7 +127,8 @@ cp_async_hinted(const OCTAVO_GRID_CONSTANT Params p) {
                           ptx::load_shared_f32(shared_word(i)));
 }
 
-// As mma, with C and D in halves: of C's four words the first two, D's are the first two.
+// mma.sync with C and D in FP16: C is the first two of its four words, D is written to the first
+// two.
 template <int kThreads>
 OCTAVO_KERNEL(kThreads, 1)
 mma_in_f16(const OCTAVO_GRID_CONSTANT Params p) {
@@ -137,14 +138,15 @@ mma_in_f16(const OCTAVO_GRID_CONSTANT Params p) {
     u32 a[4], b[2], c[2], d[2];
     for (u32 i = 0; i < 4; ++i) a[i] = input(p, first + i);
     for (u32 i = 0; i < 2; ++i) b[i] = input(p, first + 4 + i);
-    // Floats as they are would be no halves near 1: the high half of each, without its exponent.
+    // The input words are floats, whose halves are not FP16 values near 1: keep sign and fraction
+    // and replace the exponent.
     for (u32 i = 0; i < 2; ++i) c[i] = (input(p, first + 6 + i) & 0x83ff83ffu) | 0x38003800u;
     ptx::mma_m16n8k16_f16_in_f16(d, a, b, c);
     for (u32 i = 0; i < 2; ++i) ptx::store_global_b32(p.out + (n * 32 + lane) * 4 + i, d[i]);
   }
 }
 
-// out: per lane a shuffle by each power of two, a vote, the elected lane.
+// out, per lane: a shuffle by each power of two, a vote, and the elected lane.
 template <int kThreads>
 OCTAVO_KERNEL(kThreads, 1)
 lanes(const OCTAVO_GRID_CONSTANT Params p) {

@@ -1,8 +1,8 @@
-// What a conformance kernel is told: words in, words out, a few numbers, a tensor map.
+// Parameters of a conformance kernel: input words, output words, a few numbers and a tensor map.
 //
-// The kernels of this folder do one instruction each, on inputs that the host makes from a seed.
-// Their outputs are recorded on a GPU once; the emulator, which runs the same kernels, must give
-// the same words.
+// Each kernel of this folder executes one instruction on inputs that the host derives from a seed.
+// The outputs are recorded once on a GPU; the emulator runs the same kernels and must produce the
+// same words.
 #pragma once
 
 #include "config/portable.h"
@@ -13,10 +13,10 @@ namespace octavo::conformance {
 struct Params {
   const u32* in = nullptr;
   u32* out = nullptr;
-  i32 count = 0;  // of whatever the kernel does several times
+  i32 count = 0;  // repetitions, where the kernel repeats something
   i32 at[5] = {};
   u32 bytes = 0;
-  u64 descriptors[2] = {};  // without their addresses
+  u64 descriptors[2] = {};  // without the addresses
   ptx::TensorMap map{};
 };
 

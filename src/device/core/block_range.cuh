@@ -1,8 +1,8 @@
-// Which keys a row sees, and which blocks of keys a tile of rows must visit.
+// The keys that a query row sees, and the blocks of keys that a tile of rows must visit.
 //
-// Every mask of the API is an interval of keys per row, and both ends grow with the row: a tile
-// visits the blocks between the first row's first key and the last row's last, and only blocks
-// that are not inside every row's interval need a mask at all.
+// Every mask of the API is one interval of keys per row, and both ends grow with the row. A tile
+// therefore visits the blocks from the first row's first key to the last row's last key, and only a
+// block that is not inside every row's interval needs a mask.
 #pragma once
 
 #include "config/portable.h"
@@ -13,7 +13,7 @@
 
 namespace octavo {
 
-// One sequence of the batch: first token and length, of queries and of keys.
+// One sequence of the batch: first token and length of its queries and of its keys.
 struct SequenceSpan {
   i32 q_begin = 0, len_q = 0;
   i32 kv_begin = 0, len_kv = 0;
@@ -66,7 +66,7 @@ OCTAVO_DEVICE KeyLimits key_limits(const Params& p, const SequenceSpan& at, i32 
   return keys;
 }
 
-// Keys [begin, end) are visited by a tile of rows; [full_begin, full_end) are seen by all of them.
+// A tile of rows visits keys [begin, end); all of its rows see [full_begin, full_end).
 struct BlockRange {
   i32 begin = 0, end = 0;
   i32 full_begin = 0, full_end = 0;

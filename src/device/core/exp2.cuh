@@ -1,4 +1,4 @@
-// 2^x without the special-function units.
+// 2^x on the FMA pipe, without the special-function units.
 #pragma once
 
 #include "device/ptx/math.cuh"
@@ -6,8 +6,8 @@
 
 namespace octavo {
 
-// On the FMA pipe: x = n + f with n whole and |f| <= 1/2, the Taylor polynomial of 2^f (4e-5 of the
-// value at most, an eighth of fp16's last place), and n added to the exponent. Below 2^-126: 0.
+// x = n + f with integer n and |f| <= 1/2. 2^f is its Taylor polynomial (relative error at most
+// 4e-5, an eighth of an FP16 ulp), and n is added to the exponent. Results below 2^-126 become 0.
 OCTAVO_DEVICE float exp2_polynomial(float x) {
   constexpr float kMagic = 12582912;  // 1.5 * 2^23: adding it leaves n in the low bits
   const float shifted = x + kMagic;

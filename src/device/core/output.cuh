@@ -1,5 +1,5 @@
-// What becomes of O beside a plain store: codes by a scale of the caller's, in the roundings of
-// numeric/formats.h, and the largest magnitude before them.
+// Output that needs more than a plain store: 8-bit values, quantized with the caller's scale and
+// the roundings of numeric/formats.h, and the amax of O before quantization.
 #pragma once
 
 #include "device/core/params.cuh"
@@ -10,25 +10,25 @@
 
 namespace octavo {
 
-// What values of O are multiplied by on their way to codes. An earlier grid may have written the
-// scale, for which this thread has waited.
+// The factor that quantizes O. An earlier grid may have written the scale; the caller has already
+// waited for that grid.
 OCTAVO_DEVICE float inverse_out_scale(const OutputParams& o, i32 sequence, i32 head) {
   const float* const scale = o.scales + sequence * o.scale_batch + head * o.scale_head;
   return ptx::divide_rn(1.0f, ptx::load_written_f32(scale));
 }
 
-// Codes of two neighbours, in the low sixteen bits.
+// Two neighbouring values quantized, in the low sixteen bits.
 template <Element kOut>
 OCTAVO_DEVICE u32 out_codes(float low, float high, float inverse) {
   return quantizer::encode_pair<kOut>(low, high, inverse, inverse);
 }
 
-// The larger of both; what is not finite is not looked at.
+// Values that are not finite are ignored.
 OCTAVO_DEVICE float larger_magnitude(float amax, float x) {
   return ptx::max_f32(amax, quantizer::finite_magnitude(x));
 }
 
-// The largest of lanes that differ in the lowest bits, 2^kBits of them; the whole warp calls it.
+// The maximum over the 2^kBits lanes that differ in the lowest bits. The whole warp calls it.
 template <int kBits>
 OCTAVO_DEVICE float largest_of_lanes(float amax) {
   OCTAVO_UNROLL
@@ -36,7 +36,7 @@ OCTAVO_DEVICE float largest_of_lanes(float amax) {
   return amax;
 }
 
-// Not negative, and so in the order of its bits. Whoever comes first, the largest stays.
+// `amax` is not negative, so its bits compare like the float and an integer atomicMax works.
 OCTAVO_DEVICE void gather_amax(const OutputParams& o, i32 sequence, i32 head, float amax) {
   if (amax > 0.0f)
     ptx::atomic_max(o.amax + sequence * o.amax_batch + head * o.amax_head, ptx::bits_of(amax));

@@ -1,12 +1,12 @@
-// Attention in fp64 and plain loops: what the other kernels are measured against.
+// Attention in FP64 and plain loops: the reference that the other kernels are compared with.
 //
 //   s_j = scale * q . k_j          for the keys j the row may see
 //   p_j = exp(s_j - max s) / sum   o = sum_j p_j v_j      lse = max s + log(sum exp(s_j - max s))
 //
 // No tiles, no tensor cores, no shared memory. A warp owns a row: its lanes divide the keys while
-// there are scores, and the columns while there is output. It shares no code with the kernels it
-// judges: masks are written out again, and 16- and 8-bit formats are taken apart bit by bit.
-// The same formula on the CPU is attention/reference.cc, and `octavo check` holds the two together.
+// scores are computed, and the columns while the output is. The oracle shares no code with the
+// kernels it checks: masks are implemented again, and 16-bit and 8-bit formats are decoded bit by
+// bit. attention/reference.cc has the same formula on the CPU, and `octavo check` compares the two.
 #pragma once
 
 #include "device/oracle/params.cuh"
@@ -28,8 +28,8 @@ OCTAVO_DEVICE double power_of_two(int exponent) {
   return __builtin_bit_cast(double, static_cast<u64>(exponent + 1023) << 52);
 }
 
-// Sign, exponent and mantissa of an IEEE-like format. `has_infinity`: the largest exponent is kept
-// for infinity and NaN; e4m3 keeps only the code of all ones, for NaN.
+// Decodes an IEEE-like format. `has_infinity`: the largest exponent is reserved for infinity and
+// NaN; E4M3 reserves only the all-ones bit pattern, for NaN.
 OCTAVO_DEVICE double decode_float(u32 bits, int exponent_bits, int mantissa_bits,
                                   bool has_infinity) {
   const int bias = (1 << (exponent_bits - 1)) - 1;
@@ -65,7 +65,7 @@ OCTAVO_DEVICE double load_element(const Operand& x, i64 index) {
   return 0;
 }
 
-// As a 16-bit library stores it: through fp32, to nearest even.
+// Rounds as a 16-bit library stores: through FP32, to nearest even.
 OCTAVO_DEVICE double rounded(Element format, double x) {
   const float single = static_cast<float>(x);
   if (format == Element::f16)
@@ -96,10 +96,10 @@ OCTAVO_DEVICE Span span_of(const i32* cu, i64 sequence, i64 tokens, i64 longest)
   return {begin, min_of(end - begin, longest)};
 }
 
-// A head of one operand of one sequence: element (row, column) of it.
+// One head of one operand of one sequence.
 struct Head {
   const Operand* x = nullptr;
-  i64 first = 0;  // element of the sequence's row 0
+  i64 first = 0;  // index of the element at the sequence's row 0
   i64 first_scale = 0;
 
   OCTAVO_DEVICE Head(const Operand& operand, i64 batch, i64 sequence, i64 head, i64 begin)
@@ -136,7 +136,7 @@ OCTAVO_DEVICE double warp_sum(double x) {
   return x;
 }
 
-// Scores of the keys into scores[0..keys.length), their maximum returned.
+// Writes the scores of the keys to scores[0..keys.length) and returns their maximum.
 OCTAVO_DEVICE double score_row(const Params& p, const Head& q, const Head& k, i64 row, Span keys,
                                double* scores) {
   double largest = -__builtin_bit_cast(double, kInfinityBits);
@@ -149,7 +149,7 @@ OCTAVO_DEVICE double score_row(const Params& p, const Head& q, const Head& k, i6
   return warp_max(largest);
 }
 
-// One row: `out` of head_dim, and its log-sum-exp.
+// Computes one row: `out`, of head_dim values, and its log-sum-exp.
 OCTAVO_DEVICE void compute_row(const Params& p, const Head& q, const Head& k, const Head& v,
                                i64 row, Span keys, double* scores, double* out, double* lse) {
   const double largest = score_row(p, q, k, row, keys, scores);
@@ -162,7 +162,7 @@ OCTAVO_DEVICE void compute_row(const Params& p, const Head& q, const Head& k, co
   const double sum = warp_sum(part);
   for (i64 j = ptx::lane_index(); j < keys.length; j += kLanes)
     ptx::store_global_f64(scores + j, rounded(p.rounding, ptx::load_global_f64(scores + j) / sum));
-  ptx::warp_sync();  // every lane reads the weights of all
+  ptx::warp_sync();  // every lane reads the weights of all lanes
   for (i64 c = ptx::lane_index(); c < p.head_dim; c += kLanes) {
     double o = 0;
     for (i64 j = 0; j < keys.length; ++j)
@@ -173,7 +173,7 @@ OCTAVO_DEVICE void compute_row(const Params& p, const Head& q, const Head& k, co
   ptx::warp_sync();  // the next row overwrites the scores
 }
 
-// `index` counts the rows to compute of all heads of all sequences.
+// `index` counts the rows to compute over all heads of all sequences.
 OCTAVO_DEVICE void find_and_compute_row(const Params& p, i64 index, double* scores) {
   const i64 per_head = p.rows == nullptr ? p.len_q : p.row_count;
   const i64 n = index % per_head;
@@ -195,7 +195,7 @@ OCTAVO_DEVICE void find_and_compute_row(const Params& p, i64 index, double* scor
   compute_row(p, q, k, v, row, keys, scores, p.out + place * p.head_dim, p.lse + place);
 }
 
-// Rows without keys are not touched: the host wrote 0 and -infinity there.
+// Rows without keys are not written: the host has initialised them to 0 and -infinity.
 OCTAVO_KERNEL(kThreads, 1) oracle_forward(const OCTAVO_GRID_CONSTANT Params p) {
   const i64 warps_of_cta = kThreads / kLanes;
   const i64 warp = ptx::block_index_x() * warps_of_cta + ptx::warp_index();

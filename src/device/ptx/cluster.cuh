@@ -1,4 +1,4 @@
-// Thread block clusters: CTAs that meet at a barrier and reach each other's shared memory.
+// Thread block clusters: cluster barriers and distributed shared memory.
 #pragma once
 
 #include "device/ptx/target.cuh"
@@ -17,12 +17,12 @@ OCTAVO_PTX u32 cluster_cta_count() OCTAVO_BODY({
   asm volatile("mov.u32 %0, %%cluster_nctarank;" : "=r"(count));
   return count;
 });
-// barrier.cluster.arrive.release.aligned;  releases this thread's writes, and waits for its
-// copies
+// barrier.cluster.arrive.release.aligned;  releases this thread's writes, and waits for the copies
+// it has started
 OCTAVO_PTX void cluster_arrive(OCTAVO_SITE) OCTAVO_BODY({
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 });
-// barrier.cluster.arrive.relaxed.aligned;  orders nothing
+// barrier.cluster.arrive.relaxed.aligned;  orders no memory accesses
 OCTAVO_PTX void cluster_arrive_relaxed(OCTAVO_SITE) OCTAVO_BODY({
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 });
@@ -30,21 +30,21 @@ OCTAVO_PTX void cluster_arrive_relaxed(OCTAVO_SITE) OCTAVO_BODY({
 OCTAVO_PTX void cluster_wait(OCTAVO_SITE) OCTAVO_BODY({
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 });
-// mapa.shared::cluster.u32 r, address, cta;  the same place in another CTA's shared memory
+// mapa.shared::cluster.u32 r, address, cta;  the same offset in another CTA's shared memory
 OCTAVO_PTX u32 map_to_cta(u32 address, u32 cta) OCTAVO_BODY({
   u32 remote;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(address), "r"(cta));
   return remote;
 });
 // st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [remote], x, [remote_bar];
-// The mbarrier lies in the same CTA as the destination. Only in a launch with clusters.
+// The mbarrier is in the same CTA as the destination. Needs a cluster launch.
 OCTAVO_PTX void st_async_b32(u32 remote, u32 x, u32 remote_bar OCTAVO_AND_SITE) OCTAVO_BODY({
   asm volatile(
       "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(remote),
       "r"(x), "r"(remote_bar)
       : "memory");
 });
-// st.async....v2.b32 and .v4.b32;  `remote` is a multiple of 8, of 16
+// st.async....v2.b32 and .v4.b32;  `remote` is a multiple of 8 and of 16 respectively
 OCTAVO_PTX
 void st_async_b64(u32 remote, const u32 (&x)[2], u32 remote_bar OCTAVO_AND_SITE) OCTAVO_BODY({
   asm volatile(

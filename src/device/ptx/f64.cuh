@@ -1,11 +1,11 @@
-// Double precision, for the oracle: the kernels that are measured have no use for it.
+// Double precision. Only the oracle uses it.
 #pragma once
 
 #include "device/ptx/target.cuh"
 
 namespace octavo::ptx {
 
-// The CUDA library's exp and log, 1 ulp; PTX has approximate ones in f32 alone.
+// exp and log of the CUDA library, 1 ulp; PTX has only approximate ones, in f32.
 OCTAVO_PTX double exp_f64(double x) OCTAVO_BODY({ return ::exp(x); });
 OCTAVO_PTX double log_f64(double x) OCTAVO_BODY({ return ::log(x); });
 

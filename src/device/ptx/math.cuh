@@ -1,4 +1,4 @@
-// Arithmetic that needs an instruction of its own: exponentials, conversions, byte permutes.
+// Arithmetic that needs a particular instruction: exponentials, conversions, byte permutes.
 #pragma once
 
 #include "device/ptx/target.cuh"
@@ -106,7 +106,7 @@ OCTAVO_PTX u32 max_f16x2(u32 a, u32 b) OCTAVO_BODY({
   asm("max.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
   return d;
 });
-// setp.ge.f16x2;  whether a half of a is at least that of b; false for NaN
+// setp.ge.f16x2;  whether either half of a is >= the same half of b; false for NaN
 OCTAVO_PTX bool any_ge_f16x2(u32 a, u32 b) OCTAVO_BODY({
   u32 any;
   asm("{ .reg .pred low, high;\n"
@@ -123,7 +123,7 @@ OCTAVO_PTX u32 sub_f16x2(u32 a, u32 b) OCTAVO_BODY({
   asm("sub.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
   return d;
 });
-// cvt.f32.f16;  of the low and of the high half
+// cvt.f32.f16, applied to the low and to the high half
 OCTAVO_PTX void f32_from_f16x2(float& low, float& high, u32 x) OCTAVO_BODY({
   asm("{ .reg .b16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h; }"
       : "=f"(low), "=f"(high)
@@ -138,7 +138,7 @@ OCTAVO_PTX u32 shift_left(u32 x, u32 by) OCTAVO_BODY({
 // prmt.b32 d, a, b, selector;  byte i of d is byte selector[4i+2:4i] of {b, a}
 OCTAVO_PTX u32 permute_bytes(u32 a, u32 b, u32 selector)
     OCTAVO_BODY({ return __byte_perm(a, b, selector); });
-// dp4a.u32.u32;  the four bytes of x, added to c
+// dp4a.u32.u32;  c plus the four bytes of x
 OCTAVO_PTX u32 add_bytes(u32 x, u32 c) OCTAVO_BODY({
   u32 d;
   asm("dp4a.u32.u32 %0, %1, %2, %3;" : "=r"(d) : "r"(x), "r"(0x01010101u), "r"(c));

@@ -1,7 +1,8 @@
-// mbarrier: phases completed by a count of arrivals and, with asynchronous copies, of bytes.
+// mbarrier: a phase completes after a number of arrivals and, with asynchronous copies, of bytes.
 //
-// A phase ends when all arrivals are in and the expected bytes have come; the next begins at once
-// with the same count. Who waits names the parity of the phase: 0 for the first, then 1, 0, ...
+// A phase ends when all arrivals have been made and the expected bytes have arrived; the next phase
+// begins at once with the same count. A waiting thread names the parity of the phase: 0 for the
+// first, then 1, 0, ...
 #pragma once
 
 #include "device/ptx/target.cuh"
@@ -11,12 +12,12 @@ namespace octavo::ptx {
 inline constexpr u32 kMbarrierBytes = 8;  // and its alignment
 
 // mbarrier.init.shared::cta.b64 [bar], arrivals;
-// Other threads may use it after a barrier, the async proxy and other CTAs after
+// Other threads of the CTA may use it after a barrier, the async proxy and other CTAs after
 // fence_mbarrier_init.
 OCTAVO_PTX void mbarrier_init(u32 bar, u32 arrivals OCTAVO_AND_SITE) OCTAVO_BODY({
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(arrivals) : "memory");
 });
-// mbarrier.inval.shared::cta.b64 [bar];  its bytes may then serve something else
+// mbarrier.inval.shared::cta.b64 [bar];  its bytes may be reused afterwards
 OCTAVO_PTX void mbarrier_invalidate(u32 bar OCTAVO_AND_SITE) OCTAVO_BODY({
   asm volatile("mbarrier.inval.shared::cta.b64 [%0];" ::"r"(bar) : "memory");
 });
@@ -24,7 +25,7 @@ OCTAVO_PTX void mbarrier_invalidate(u32 bar OCTAVO_AND_SITE) OCTAVO_BODY({
 OCTAVO_PTX void mbarrier_arrive(u32 bar OCTAVO_AND_SITE) OCTAVO_BODY({
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
 });
-// mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [bar], bytes;  no arrival
+// mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [bar], bytes;  does not arrive
 OCTAVO_PTX void mbarrier_expect_tx(u32 bar, u32 bytes OCTAVO_AND_SITE) OCTAVO_BODY({
   asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(bytes)
                : "memory");
@@ -34,8 +35,8 @@ OCTAVO_PTX void mbarrier_arrive_expect_tx(u32 bar, u32 bytes OCTAVO_AND_SITE) OC
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes)
                : "memory");
 });
-// cp.async.mbarrier.arrive.noinc.shared::cta.b64 [bar];  arrives, as one of the counted
-// arrivals, when this thread's cp.async copies so far are complete
+// cp.async.mbarrier.arrive.noinc.shared::cta.b64 [bar];  makes one of the counted arrivals when
+// this thread's earlier cp.async copies are complete
 OCTAVO_PTX void mbarrier_arrive_after_cp_async(u32 bar OCTAVO_AND_SITE) OCTAVO_BODY({
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(bar) : "memory");
 });
@@ -52,7 +53,7 @@ OCTAVO_PTX void mbarrier_arrive_expect_tx_remote(u32 remote,
       "r"(bytes)
       : "memory");
 });
-// mbarrier.test_wait.parity.shared::cta.b64 done, [bar], parity;  whether that phase is over
+// mbarrier.test_wait.parity.shared::cta.b64 done, [bar], parity;  whether that phase has ended
 OCTAVO_PTX bool mbarrier_test(u32 bar, u32 parity OCTAVO_AND_SITE) OCTAVO_BODY({
   u32 done;
   asm volatile(
@@ -64,8 +65,8 @@ OCTAVO_PTX bool mbarrier_test(u32 bar, u32 parity OCTAVO_AND_SITE) OCTAVO_BODY({
       : "memory");
   return done != 0;
 });
-// mbarrier.try_wait.parity.shared::cta.b64 done, [bar], parity;  whether that phase is over;
-// may sleep for a while first
+// mbarrier.try_wait.parity.shared::cta.b64 done, [bar], parity;  whether that phase has ended; may
+// suspend the thread for a while first
 OCTAVO_PTX bool mbarrier_try_wait(u32 bar, u32 parity OCTAVO_AND_SITE) OCTAVO_BODY({
   u32 done;
   asm volatile(
@@ -77,13 +78,13 @@ OCTAVO_PTX bool mbarrier_try_wait(u32 bar, u32 parity OCTAVO_AND_SITE) OCTAVO_BO
       : "memory");
   return done != 0;
 });
-// The same until it is over.
+// Repeats try_wait until the phase has ended.
 OCTAVO_PTX void mbarrier_wait(u32 bar, u32 parity OCTAVO_AND_SITE) OCTAVO_BODY({
   while (!mbarrier_try_wait(bar, parity)) {
   }
 });
-// mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64, until it is over: for arrivals and
-// data that come from another CTA of the cluster
+// mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64, repeated until the phase has ended: for
+// arrivals and data from another CTA of the cluster
 OCTAVO_PTX void mbarrier_wait_cluster(u32 bar, u32 parity OCTAVO_AND_SITE) OCTAVO_BODY({
   u32 done = 0;
   while (done == 0) {

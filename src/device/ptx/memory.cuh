@@ -75,8 +75,8 @@ OCTAVO_PTX void ldmatrix_x2_trans(u32 (&r)[2], u32 address OCTAVO_AND_SITE) OCTA
                : "memory");
 });
 
-// cp.async.cg.shared.global.L2::128B [dst], [src], 16, !exists;  zeros, and no read, unless it
-// exists. A size in a register instead of the predicate costs eight instructions more.
+// cp.async.cg.shared.global.L2::128B [dst], [src], 16, !exists;  writes zeros and reads nothing
+// unless `exists`. A size in a register instead of the predicate costs eight more instructions.
 OCTAVO_PTX void cp_async_16(u32 dst, const void* src, bool exists OCTAVO_AND_SITE) OCTAVO_BODY({
   asm volatile(
       "{ .reg .pred ignore; setp.eq.s32 ignore, %2, 0;\n"
@@ -113,21 +113,23 @@ OCTAVO_PTX void cp_async_wait(OCTAVO_SITE) OCTAVO_BODY({
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 });
 
-// ld.global.nc of 2 and 1 bytes, for rows that no wider load can reach
+// ld.global.nc of 2 and 1 bytes, for rows whose alignment allows no wider load
 OCTAVO_PTX u16 load_global_b16(const void* p OCTAVO_AND_SITE)
     OCTAVO_BODY({ return __ldg(static_cast<const u16*>(p)); });
 OCTAVO_PTX u8 load_global_b8(const void* p OCTAVO_AND_SITE)
     OCTAVO_BODY({ return __ldg(static_cast<const u8*>(p)); });
 OCTAVO_PTX float load_global_f32(const float* p OCTAVO_AND_SITE) OCTAVO_BODY({ return __ldg(p); });
 OCTAVO_PTX i32 load_global_i32(const i32* p OCTAVO_AND_SITE) OCTAVO_BODY({ return __ldg(p); });
-// ld.relaxed.gpu.global.f32;  of what an earlier grid may still write when this one starts: the
-// loads above, of what nobody writes, may be moved before the wait for that grid
+// ld.relaxed.gpu.global.f32;  for data that an earlier grid may still be writing when this one
+// starts. The ld.global.nc loads above are for read-only data, and the compiler may move them
+// before the wait for that grid.
 OCTAVO_PTX float load_written_f32(const float* p OCTAVO_AND_SITE) OCTAVO_BODY({
   float x;
   asm volatile("ld.relaxed.gpu.global.f32 %0, [%1];" : "=f"(x) : "l"(p) : "memory");
   return x;
 });
-// The same where `exists`, else 0: without a branch, so that many are on their way at once
+// The same if `exists`, else 0: predicated instead of a branch, so that many loads are in flight at
+// once
 OCTAVO_PTX float load_written_f32(const float* p, bool exists OCTAVO_AND_SITE) OCTAVO_BODY({
   float x;
   asm volatile(

@@ -1,5 +1,5 @@
 // mma.sync: D = A B + C on one warp. A is row-major, B column-major. C may be D, or zeros, which
-// cost no register. With g = lane/4, t = lane%4:
+// need no registers. With g = lane/4, t = lane%4:
 //   D   d[0..1]: row g, columns 2t, 2t+1; d[2..3]: row g+8
 //   A   16-bit (m16k16): a0 row g, k 2t..2t+1; a1 row g+8; a2, a3 the same with k+8
 //       8-bit (m16k32):  a0 row g, k 4t..4t+3; a1 row g+8; a2, a3 the same with k+16

@@ -1,5 +1,5 @@
-// Arithmetic in f32 that is rounded once, denormals kept, and never fused with its neighbour: what
-// must give the same bits as a CPU is written with these.
+// FP32 arithmetic that is rounded once, keeps denormals and is never fused with a neighbouring
+// operation. Code whose results must equal the CPU's bits uses these.
 #pragma once
 
 #include "device/ptx/target.cuh"
@@ -24,7 +24,7 @@ OCTAVO_PTX float multiply_rn(float a, float b) OCTAVO_BODY({
   asm("mul.rn.f32 %0, %1, %2;" : "=f"(d) : "f"(a), "f"(b));
   return d;
 });
-// abs.f32;  of a NaN, a NaN
+// abs.f32;  NaN for NaN
 OCTAVO_PTX float absolute(float a) OCTAVO_BODY({
   float d;
   asm("abs.f32 %0, %1;" : "=f"(d) : "f"(a));

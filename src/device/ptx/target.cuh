@@ -1,14 +1,13 @@
-// How device code is spelled for each compiler that sees it.
+// Macros that let nvcc, NVRTC and g++ compile the same device code.
 //
-// A wrapper of device/ptx is its instruction under nvcc and NVRTC. Under g++ it is a declaration,
-// and the emulator defines it: there, a wrapper also learns the line it was called from.
+// A wrapper of device/ptx is its instruction under nvcc and NVRTC. Under g++ it is a declaration
+// that the emulator defines, and it also receives the line it was called from (its site).
 //
 //   OCTAVO_PTX u32 f(u32 x OCTAVO_AND_SITE) OCTAVO_BODY({ asm volatile(...); });
 //
-// What touches memory or makes threads meet takes the site, arithmetic does not. A function that
-// takes one hands it on as
-// OCTAVO_SAME_SITE. Templates (an
-// argument must be an immediate) are instantiated by the emulator for the values kernels use.
+// A wrapper that accesses memory or synchronises threads takes the site; arithmetic does not. A
+// function that takes a site passes it on as OCTAVO_SAME_SITE. The emulator instantiates templates
+// (whose argument must be an immediate) for the values that kernels use.
 #pragma once
 
 #include "config/portable.h"

@@ -1,5 +1,5 @@
-// What concerns only the emulator, which switches off calls and terms of a mask to see whether
-// anything notices.
+// Hooks for mutation testing. The emulator disables calls and mask terms one at a time and checks
+// that a test fails.
 #pragma once
 
 #include "device/ptx/target.cuh"
@@ -16,12 +16,12 @@ OCTAVO_DEVICE void spare(const char* /*why*/) {}
 
 #else
 
-// Says why nothing notices when the next call is switched off.
+// States why no test fails when the next call is disabled.
 void spare(const char* why);
 
 bool mask_term_is_off(Site site);
 
-// `x`; `without` where this line's term is the one that is switched off.
+// Returns `x`, or `without` while the emulator disables the mask term of this line.
 template <class T>
 inline T mask_term(T x, T without, Site site = Site::here()) {
   return mask_term_is_off(site) ? without : x;

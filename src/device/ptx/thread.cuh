@@ -1,4 +1,4 @@
-// Who a thread is, and how the threads of a CTA or a warp meet.
+// Thread indices and synchronisation within a CTA or a warp.
 #pragma once
 
 #include "device/ptx/target.cuh"
@@ -9,7 +9,7 @@ OCTAVO_PTX u32 thread_index() OCTAVO_BODY({ return threadIdx.x; });
 OCTAVO_PTX int block_index_x() OCTAVO_BODY({ return static_cast<int>(blockIdx.x); });
 OCTAVO_PTX int grid_size_x() OCTAVO_BODY({ return static_cast<int>(gridDim.x); });
 OCTAVO_DEVICE u32 lane_index() { return thread_index() % 32; }
-// The same in all lanes, and known to the compiler as such: branches on it stay uniform.
+// Known to the compiler to be the same in all lanes, so that branches on it stay uniform.
 OCTAVO_PTX u32 warp_index(OCTAVO_SITE)
     OCTAVO_BODY({ return __shfl_sync(0xffffffffu, thread_index() / 32, 0); });
 
@@ -25,7 +25,7 @@ OCTAVO_PTX void named_barrier_sync(int id, int count OCTAVO_AND_SITE) OCTAVO_BOD
 OCTAVO_PTX float shuffle_xor(float x, int mask OCTAVO_AND_SITE)
     OCTAVO_BODY({ return __shfl_xor_sync(0xffffffffu, x, mask); });
 
-// vote.sync.any.pred;  whether any lane of the warp says so
+// vote.sync.any.pred;  whether x is true in any lane of the warp
 OCTAVO_PTX bool warp_any(bool x OCTAVO_AND_SITE)
     OCTAVO_BODY({ return __any_sync(0xffffffffu, x); });
 

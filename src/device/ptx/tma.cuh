@@ -1,9 +1,9 @@
-// TMA: copies between global and shared memory that one thread starts.
+// TMA: bulk copies between global and shared memory that one thread starts.
 //
-// A tensor map (made by the host) knows base, shape, strides, box and swizzle; a copy names the
-// first element of its box, innermost coordinate first. A load writes the whole box, zeros where it
-// lies outside the tensor, and completes all of its bytes on an mbarrier. A store writes what lies
-// inside, and completes in a group of the thread that started it.
+// A tensor map, encoded by the host, holds base, shape, strides, box and swizzle; a copy names the
+// first element of its box, innermost coordinate first. A load writes the whole box, with zeros
+// outside the tensor, and completes all of its bytes on an mbarrier. A store writes the part inside
+// the tensor and completes in a bulk group of the thread that started it.
 #pragma once
 
 #include "device/ptx/l2_policy.cuh"
@@ -114,16 +114,18 @@ void bulk_send(u32 remote_to, u32 from, u32 bytes, u32 remote_bar OCTAVO_AND_SIT
       "r"(from), "r"(bytes), "r"(remote_bar)
       : "memory");
 });
-// cp.async.bulk.commit_group;  the stores this thread has started since the last one
+// cp.async.bulk.commit_group;  groups the stores this thread has started since the last commit
 OCTAVO_PTX void bulk_commit(OCTAVO_SITE) OCTAVO_BODY({
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 });
-// cp.async.bulk.wait_group n;  all but the newest n groups are complete, and their writes seen
+// cp.async.bulk.wait_group n;  all but the newest n groups are complete, and their writes are
+// visible
 template <int kPending>
 OCTAVO_PTX void bulk_wait(OCTAVO_SITE) OCTAVO_BODY({
   asm volatile("cp.async.bulk.wait_group %0;" ::"n"(kPending) : "memory");
 });
-// cp.async.bulk.wait_group.read n;  ... have read their source, which may be written again
+// cp.async.bulk.wait_group.read n;  all but the newest n groups have read their source, which may
+// be overwritten
 template <int kPending>
 OCTAVO_PTX void bulk_wait_read(OCTAVO_SITE) OCTAVO_BODY({
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");

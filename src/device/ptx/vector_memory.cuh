@@ -5,7 +5,7 @@
 
 namespace octavo::ptx {
 
-// ld.global.nc.b32, .v2.b32, .v4.b32;  of what no thread of the grid writes
+// ld.global.nc.b32, .v2.b32, .v4.b32;  for data that no thread of the grid writes
 OCTAVO_PTX u32 load_global_b32(const void* p OCTAVO_AND_SITE) OCTAVO_BODY({
   u32 x;
   asm volatile("ld.global.nc.b32 %0, [%1];" : "=r"(x) : "l"(p));

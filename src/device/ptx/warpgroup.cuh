@@ -1,14 +1,14 @@
-// What warps of different roles need: registers moved between them, one lane to speak for a warp,
-// barriers that some only arrive at, and the order of dependent launches.
+// Warp specialisation: register reallocation, electing one lane, barriers that some warps only
+// arrive at, and programmatic dependent launch.
 #pragma once
 
 #include "device/ptx/target.cuh"
 
 namespace octavo::ptx {
 
-// setmaxnreg.inc.sync.aligned.u32 n;  by all warps of a warpgroup; waits until the registers are
-// free. n is a multiple of 8 from 24 to 256, and what a CTA holds never exceeds what it was
-// launched with.
+// setmaxnreg.inc.sync.aligned.u32 n;  executed by all warps of a warpgroup; waits until the
+// registers are free. n is a multiple of 8 from 24 to 256, and a CTA never holds more registers
+// than it was launched with.
 template <int kRegisters>
 OCTAVO_PTX void increase_registers(OCTAVO_SITE)
     OCTAVO_BODY({ asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters)); });
@@ -17,7 +17,7 @@ template <int kRegisters>
 OCTAVO_PTX void decrease_registers(OCTAVO_SITE)
     OCTAVO_BODY({ asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters)); });
 
-// elect.sync _|p, 0xffffffff;  true in one lane of the warp, the same every time
+// elect.sync _|p, 0xffffffff;  true in one lane of the warp, always the same one
 OCTAVO_PTX bool elect_one(OCTAVO_SITE) OCTAVO_BODY({
   u32 elected;
   asm volatile(
@@ -27,7 +27,7 @@ OCTAVO_PTX bool elect_one(OCTAVO_SITE) OCTAVO_BODY({
       : "=r"(elected));
   return elected != 0;
 });
-// bar.arrive id, count;  counts among the `count` threads of the named barrier without waiting
+// bar.arrive id, count;  counts as one of the `count` threads of the named barrier, without waiting
 OCTAVO_PTX void named_barrier_arrive(int id, int count OCTAVO_AND_SITE) OCTAVO_BODY({
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(count) : "memory");
 });
@@ -35,12 +35,13 @@ OCTAVO_PTX void named_barrier_arrive(int id, int count OCTAVO_AND_SITE) OCTAVO_B
 OCTAVO_PTX void warp_sync(OCTAVO_SITE) OCTAVO_BODY({
   asm volatile("bar.warp.sync 0xffffffff;" ::: "memory");
 });
-// griddepcontrol.wait;  until the grids this launch depends on are complete and their writes
-// seen. Nothing when the launch depends on none.
+// griddepcontrol.wait;  waits until the grids this launch depends on are complete and their writes
+// are visible. No effect if the launch depends on none.
 OCTAVO_PTX void wait_for_earlier_grids(OCTAVO_SITE) OCTAVO_BODY({
   asm volatile("griddepcontrol.wait;" ::: "memory");
 });
-// griddepcontrol.launch_dependents;  the next grid may start once every CTA said so or ended
+// griddepcontrol.launch_dependents;  the next grid may start once every CTA has executed it or
+// ended
 OCTAVO_PTX void launch_dependent_grids(OCTAVO_SITE) OCTAVO_BODY({
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 });

@@ -1,15 +1,16 @@
-// wgmma: asynchronous products of a warpgroup (four warps), and what orders them. The products
-// themselves are in wgmma_f16.cuh, wgmma_f8.cuh and wgmma_s8.cuh:
+// wgmma: asynchronous matrix products of a warpgroup (four warps), and their fence, commit and
+// wait. The products themselves are in wgmma_f16.cuh, wgmma_f8.cuh and wgmma_s8.cuh:
 //
 //   wgmma_f16<kTransposeA, kTransposeB>(d, a, b, accumulate);    d = a b + (accumulate ? d : 0)
 //
-// d is the warpgroup's 64 x N accumulator, and the size of the array says N. With w the warp,
-// g = lane/4, t = lane%4, register 4i + e holds row 16w + g (+ 8 when e >= 2) and column
-// 8i + 2t + e%2; 16-bit accumulators are two columns a register. b is a matrix descriptor
-// (tile/matrix_descriptor.cuh); a is one too, or four registers a thread, laid out as for mma.sync.
+// d is the warpgroup's 64 x N accumulator; the array size determines N. With w the warp, g =
+// lane/4, t = lane%4, register 4i + e holds row 16w + g (+ 8 when e >= 2) and column 8i + 2t + e%2;
+// 16-bit accumulators hold two columns per register. b is a matrix descriptor
+// (tile/matrix_descriptor.cuh); a is a descriptor too, or four registers per thread, laid out as
+// for mma.sync.
 //
-// Between wgmma_fence and wgmma_wait the registers of d and a belong to the tensor cores. The
-// compiler does not know: pin them before the fence and after the wait, or it serialises the
+// Between wgmma_fence and wgmma_wait the tensor cores own the registers of d and a. The compiler
+// does not know this: pin the registers before the fence and after the wait, or it serialises the
 // products (warnings C7510 to C7514).
 #pragma once
 
@@ -21,7 +22,7 @@ namespace octavo::ptx {
 OCTAVO_PTX void wgmma_fence(OCTAVO_SITE) OCTAVO_BODY({
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 });
-// wgmma.commit_group.sync.aligned;  the products started since the last one are a group
+// wgmma.commit_group.sync.aligned;  groups the products started since the last commit
 OCTAVO_PTX void wgmma_commit(OCTAVO_SITE) OCTAVO_BODY({
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 });
@@ -41,18 +42,18 @@ OCTAVO_PTX void pin(u8*& x) { asm volatile("" : "+l"(x)::"memory"); }
 
 enum class WgmmaType : int { f16, bf16, f32, e4m3, e5m2, s8, u8, s32 };
 
-// m64nNkK with K of 32 bytes; transposed is MN-major.
+// m64nNkK where K is 32 bytes; a transposed operand is MN-major.
 struct WgmmaShape {
   WgmmaType d, a, b;
   int n;
   bool transpose_a = false, transpose_b = false;
 };
 
-// Every wgmma, for the emulator: d and a are this thread's registers.
+// The emulator's entry for every wgmma: d and a are this thread's registers.
 void wgmma(const WgmmaShape& shape, void* d, u64 a, u64 b, bool accumulate, Site site);
 void wgmma(const WgmmaShape& shape, void* d, const u32 (&a)[4], u64 b, bool accumulate, Site site);
 
-// Registers that are about to be handed to wgmma, or were just waited for.
+// Marks registers that wgmma is about to use, or that were just waited for.
 void pin_registers(const void* first, u32 bytes, Site site);
 
 inline void pin(float& x, Site site = Site::here()) { pin_registers(&x, sizeof x, site); }

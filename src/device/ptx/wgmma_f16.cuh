@@ -1,7 +1,8 @@
-// wgmma of 16-bit operands with FP32 accumulation: wgmma_f16 and wgmma_bf16. wgmma.cuh says how.
+// wgmma of 16-bit operands with FP32 accumulation: wgmma_f16 and wgmma_bf16, called as in
+// wgmma.cuh.
 //
 // wgmma.mma_async.sync.aligned.m64nNk16.f32.f16.f16 d, a, b, accumulate, 1, 1, trans_a, trans_b;
-// N is a multiple of 8 up to 256. A transposed operand lies MN-major; A in registers has no such
+// N is a multiple of 8 up to 256. A transposed operand is MN-major; A in registers has no such
 // flag.
 #pragma once
 

@@ -1,9 +1,10 @@
 // wgmma of FP8 operands: wgmma_e4m3, wgmma_e5m2, wgmma_e4m3_e5m2, wgmma_e5m2_e4m3 (A's type, then
-// B's), with FP32 accumulators (float) or FP16 ones (u32, two columns each). wgmma.cuh says how.
+// B's), with FP32 accumulators (float) or FP16 ones (u32, two columns each), called as in
+// wgmma.cuh.
 //
 // wgmma.mma_async.sync.aligned.m64nNk32.f32.e4m3.e5m2 d, a, b, accumulate, 1, 1;
-// N is a multiple of 8 up to 256; both operands lie K-major. FP32 accumulators keep about 14 bits
-// of each sum: fold them into registers of one's own at least every 192 keys.
+// N is a multiple of 8 up to 256; both operands are K-major. FP32 accumulators keep about 14 bits
+// of each sum: promote them to FP32 registers at least every 192 keys.
 #pragma once
 
 #include "device/ptx/target.cuh"

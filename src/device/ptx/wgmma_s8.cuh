@@ -1,8 +1,8 @@
 // wgmma of 8-bit integers with exact 32-bit sums: wgmma_s8, wgmma_u8, wgmma_u8_s8, wgmma_s8_u8 (A's
-// type, then B's). wgmma.cuh says how.
+// type, then B's), called as in wgmma.cuh.
 //
 // wgmma.mma_async.sync.aligned.m64nNk32.s32.u8.s8 d, a, b, accumulate;
-// N is 8, 16, 24, 32 or a larger multiple of 16 up to 256; both operands lie K-major.
+// N is 8, 16, 24, 32 or a larger multiple of 16 up to 256; both operands are K-major.
 #pragma once
 
 #include "device/ptx/target.cuh"

@@ -1,7 +1,6 @@
-// The way back: codes of the caller with their scales in, 16 bits out, for a forward kernel whose Q
-// has 16 bits.
+// Dequantizes the caller's 8-bit K and V to 16 bits, for a forward kernel whose Q is 16-bit.
 //
-//   x = code * step(scale), rounded to f32 and then to 16 bits
+// x = quantized * step(scale), rounded to f32 and then to 16 bits
 #pragma once
 
 #include "device/quantize/rows.cuh"
@@ -9,8 +8,8 @@
 
 namespace octavo::quantizer {
 
-// One code. FP8 by way of f16, whose upper half e5m2 is, and where e4m3 has an exponent that is too
-// small by 8: no chip needs an instruction of its own.
+// Decodes one 8-bit value. FP8 goes through f16: e5m2 is the upper half of an f16, and e4m3 shifted
+// into an f16 has an exponent that is 8 too small. This needs no FP8 instruction on any chip.
 template <Element kFrom>
 OCTAVO_DEVICE float decoded(u32 code) {
   if constexpr (kFrom == Element::int8)
@@ -27,7 +26,7 @@ OCTAVO_DEVICE float decoded(u32 code) {
   return (code & 0x7f) == 0x7f ? nan : ptx::multiply_rn(x, 256.0f);
 }
 
-// What a column of a row is multiplied by.
+// The factor of one column of a row.
 template <QuantizeConfig kC>
 OCTAVO_DEVICE float step_at(const QuantizeParams& p, const Tile& t, i32 row, int column) {
   const i64 token = row + (p.by_token ? static_cast<i64>(t.first_row) : 0);
@@ -36,10 +35,10 @@ OCTAVO_DEVICE float step_at(const QuantizeParams& p, const Tile& t, i32 row, int
   return kC.from == Element::sim8 ? ptx::divide_rn(scale, kSim8Steps) : scale;
 }
 
-// Every row of the tile once.
+// Writes every row of the tile.
 template <QuantizeConfig kC>
 OCTAVO_DEVICE void write_decoded(const QuantizeParams& p) {
-  const Place<kC> at;
+  const ThreadCoord<kC> at;
   const Tile t = find_tile(p, ptx::block_index_x());
   for (i32 base = t.begin; base < t.end; base += rows_at_once(kC)) {
     const i32 row = base + at.slot;
@@ -51,7 +50,7 @@ OCTAVO_DEVICE void write_decoded(const QuantizeParams& p) {
       if (i == 0 || p.scale_rows == 0)
         step = step_at<kC>(p, t, min_of(row, t.end - 1), at.column + i);
       const float value = decoded<kC.from>(words[i / 4] >> i % 4 * 8 & 0xff);
-      // Columns beyond the last are written too: sim8's code 0 is not 0.
+      // Padding columns are written too: sim8's byte 0 is not the value 0.
       x[i] = at.column + i < p.head_dim ? ptx::multiply_rn(value, step) : 0.0f;
     }
     const float unused[kVector] = {};

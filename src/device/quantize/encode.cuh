@@ -1,5 +1,5 @@
-// From ranges to scales and from values to codes, in the very roundings of numeric/scale.h and
-// numeric/formats.h: the bits are the CPU's.
+// Scales from ranges, and quantized values from values, with the roundings of numeric/scale.h and
+// numeric/formats.h, so that the bits equal the CPU's.
 #pragma once
 
 #include "config/element.h"
@@ -11,10 +11,11 @@
 
 namespace octavo::quantizer {
 
-inline constexpr float kSmallestStep = 1.17549435e-38f;  // the smallest normal float: 1/step exists
+inline constexpr float kSmallestStep =
+    1.17549435e-38f;  // the smallest normal float, so that 1/step is finite
 inline constexpr float kSim8Steps = 127.0f;
 
-// |x|, and NaN for what is not finite, which comparisons drop: a range ignores NaN and Inf.
+// |x|, or NaN if x is not finite. Comparisons drop the NaN, so a range ignores NaN and Inf.
 OCTAVO_DEVICE float finite_magnitude(float x) {
   return ptx::absolute(ptx::fused_multiply_add(x, 0.0f, x));
 }
@@ -33,22 +34,22 @@ OCTAVO_DEVICE float scale_from_amax(float amax, float largest_code) {
   return ptx::max_f32(ptx::divide_rn(amax, largest_code), kSmallestStep);
 }
 
-// What values are multiplied by.
+// The factor that quantizes values.
 template <Element kTo>
 OCTAVO_DEVICE float inverse_step(float scale) {
   const float step = kTo == Element::sim8 ? ptx::divide_rn(scale, kSim8Steps) : scale;
   return ptx::divide_rn(widening(kTo), step);
 }
 
-// Nearest whole number, -127 to 127, ties to even; NaN: 0. Adding 1.5 * 2^23 leaves whole numbers
-// as the only neighbours.
+// Nearest integer in -127 to 127, ties to even; NaN becomes 0. After adding 1.5 * 2^23 a float has
+// no fraction bits.
 OCTAVO_DEVICE i32 round_to_int8(float x) {
   const float y = x > 127.0f ? 127.0f : x < -127.0f ? -127.0f : x == x ? x : 0.0f;
   return static_cast<i32>(ptx::bits_of(ptx::add_rn(y, 12582912.0f))) - 0x4b400000;
 }
 
-// Codes of two values in the low sixteen bits, the first lowest. FP8 keeps the sign of a NaN, which
-// the instruction drops; elsewhere it is there already.
+// Quantizes two values into the low sixteen bits, the first lowest. FP8 keeps the sign of a NaN,
+// which the instruction drops; the other formats keep it anyway.
 template <Element kTo>
 OCTAVO_DEVICE u32 encode_pair(float x0, float x1, float inverse0, float inverse1) {
   const float y0 = ptx::multiply_rn(x0, inverse0);

@@ -1,10 +1,11 @@
-// The mean row of each head, which a smoothed K has subtracted: two launches before its codes.
+// The mean row of each head, which smoothing subtracts from K. Two launches run before K is
+// quantized:
 //
-//   1   every kMeanRows rows of a head are added up, column by column and in their order
-//   2   those sums are, in theirs; divided by the number of rows they are the means
+//   1   adds up every kMeanRows rows of a head, column by column and in order
+//   2   adds up those sums in order and divides by the number of rows
 //
-// In double precision and in the order of RowSums (numeric/quantize.h), so the means have the CPU's
-// bits. What is no number, or infinite, counts as 0.
+// Both use double precision and the order of RowSums (numeric/quantize.h), so the means equal the
+// CPU's bits. NaN and infinities count as 0.
 #pragma once
 
 #include "device/quantize/rows.cuh"
@@ -16,15 +17,15 @@ OCTAVO_DEVICE float finite_or_0(float x) {
   return (ptx::bits_of(x) & kInfinityBits) == kInfinityBits ? 0.0f : x;
 }
 
-// A CTA has as many groups of kMeanRows rows in hand as it has places for rows: a thread adds up
-// eight columns of one.
+// Each thread adds up eight columns of one group of kMeanRows rows; a CTA processes as many groups
+// as it has row slots.
 template <QuantizeConfig kC>
 OCTAVO_DEVICE void add_up_rows(const QuantizeParams& p) {
-  const Place<kC> at;
+  const ThreadCoord<kC> at;
   const Tile t = find_tile(p, ptx::block_index_x());
   const i32 group = t.number * rows_at_once(kC) + at.slot;
   double sums[kVector] = {};
-  constexpr int kAtOnce = 8;  // loads that are on their way while the last ones are added up
+  constexpr int kAtOnce = 8;  // loads in flight while the previous ones are added up
   for (i32 i = 0; i < kMeanRows; i += kAtOnce) {
     u32 words[kAtOnce][kVector * element_bytes(kC.from) / 4];
     OCTAVO_UNROLL
@@ -47,7 +48,7 @@ OCTAVO_DEVICE void add_up_rows(const QuantizeParams& p) {
   }
 }
 
-// A CTA has a head, a thread a column or several.
+// A CTA processes one head, a thread one or more of its columns.
 template <QuantizeConfig kC>
 OCTAVO_DEVICE void find_means(const QuantizeParams& p) {
   const Tile t = find_tile(p, ptx::block_index_x());
@@ -59,7 +60,7 @@ OCTAVO_DEVICE void find_means(const QuantizeParams& p) {
       double of[kAtOnce];
       OCTAVO_UNROLL
       for (i32 i = 0; i < kAtOnce; ++i) {
-        // Written by another launch: as two words.
+        // Another launch wrote these: they are read as two words.
         const bool exists = first + i < p.mean_groups;
         const auto* const from = reinterpret_cast<const float*>(
             p.mean_sums + mean_row(p, t, first + i, p.mean_groups) + c);

@@ -1,20 +1,21 @@
-// Q, K and V to 8 bits together: Q by rows, K by blocks of kBlockRows rows or by heads, V by
-// channels and transposed (values.cuh). The bits are those of the kernels of one operand,
-// quantize.cuh.
+// Quantizes Q, K and V to 8 bits in one launch: Q per row, K per block of kBlockRows rows or per
+// head, V per channel and transposed (values.cuh). The bits equal those of the single-operand
+// kernels, quantize.cuh.
 //
-// A CTA has a tile of one operand, all of it in registers: every load is on its way before the
-// first value is used. What the warps of a block of K find meets in shared memory. Scales of a
-// head of K, or of its columns in V, need more than a CTA has, and there are two forms:
+// A CTA holds a tile of one operand entirely in registers, so every load is in flight before the
+// first value is used. The maxima of a block of K are combined in shared memory. The scale of a
+// head of K, or of a column of V, covers more rows than one CTA holds. There are two forms:
 //
-//   hold        one launch: the CTAs of a cluster hold a head, and nothing is read twice. Each
-//               sends its maxima to all of them: then each has the scales of the head. These CTAs
-//               come first, as they take longest.
-//   else        a head is too long for that. The first launch (amax_pass) makes what codes it can,
-//               and leaves partial maxima of the rest, V last: the second, which makes the codes of
-//               the rest, begins at the end, and finds some of it in the cache.
+//   hold        one launch: the CTAs of a cluster hold a whole head, and nothing is read twice.
+//               Each CTA sends its maxima to all others, so each knows the scales of the head.
+//               These CTAs come first because they take longest.
+//   two passes  for a longer head. The first launch (amax_pass) quantizes what it can and writes
+//               partial maxima of the rest, V last. The second quantizes the rest in reverse
+//               order, because the data read last may still be cached.
 //
-// Barriers: `barrier`, one phase: thread 0 announces the cluster's maxima, the bytes of st.async
-// complete it, threads that need them wait. CTAs of a cluster meet once, before they send.
+// Barriers: `barrier` has one phase. Thread 0 arrives and expects the bytes of the cluster's
+// maxima, st.async completes them, and the threads that need the maxima wait. The CTAs of a cluster
+// synchronise once, before they send.
 #pragma once
 
 #include "device/ptx/cluster.cuh"
@@ -25,45 +26,45 @@
 
 namespace octavo::quantizer {
 
-// Q and V are what they are where K is smoothed.
+// The configuration of Q and V: only K is smoothed.
 OCTAVO_HD constexpr QuantizeConfig not_smoothed(QuantizeConfig c) {
   c.smooth = false;
   return c;
 }
 
-// Before global memory is touched.
+// Call before accessing global memory.
 template <QuantizeConfig kC>
 OCTAVO_DEVICE void wait_for_inputs() {
   if constexpr (overlaps(kC)) ptx::wait_for_earlier_grids();
 }
-// When what is left to do is short: whoever comes next starts, and waits for this grid's end.
+// Call when little work is left: the next grid may then start, and waits for this grid's end.
 template <QuantizeConfig kC>
 OCTAVO_DEVICE void let_next_start() {
   if constexpr (overlaps(kC)) ptx::launch_dependent_grids();
 }
 
-// Rows slot, slot + rows_at_once, ... of a tile, as they are in memory.
+// Rows slot, slot + rows_at_once, ... of a tile, in the input format.
 template <QuantizeConfig kC>
 struct HeldRows {
   u32 words[held_rows(kC)][kVector * element_bytes(kC.from) / 4];
 };
 
 template <QuantizeConfig kC>
-OCTAVO_DEVICE i32 held_row(const Tile& t, const Place<kC>& at, int i) {
+OCTAVO_DEVICE i32 held_row(const Tile& t, const ThreadCoord<kC>& at, int i) {
   return t.begin + at.slot + i * rows_at_once(kC);
 }
 
 template <QuantizeConfig kC>
-OCTAVO_DEVICE void load_held(const QuantizeParams& p, const Tile& t, const Place<kC>& at,
+OCTAVO_DEVICE void load_held(const QuantizeParams& p, const Tile& t, const ThreadCoord<kC>& at,
                              HeldRows<kC>& rows) {
   OCTAVO_UNROLL
   for (int i = 0; i < held_rows(kC); ++i)
     load_row_words<kC>(p, t, held_row(t, at, i), at.column, rows.words[i]);
 }
 
-// The largest of one of them, smoothed; 0 where there is no such row.
+// The largest magnitude of held row i, after smoothing; 0 if there is no such row.
 template <QuantizeConfig kC>
-OCTAVO_DEVICE float largest_held(const HeldRows<kC>& rows, const Tile& t, const Place<kC>& at,
+OCTAVO_DEVICE float largest_held(const HeldRows<kC>& rows, const Tile& t, const ThreadCoord<kC>& at,
                                  const Means<kC>& means, int i) {
   float x[kVector];
   widen<kC.from>(rows.words[i], x);
@@ -73,7 +74,7 @@ OCTAVO_DEVICE float largest_held(const HeldRows<kC>& rows, const Tile& t, const 
 }
 
 template <QuantizeConfig kC>
-OCTAVO_DEVICE void store_held(const QuantizeParams& p, const Tile& t, const Place<kC>& at,
+OCTAVO_DEVICE void store_held(const QuantizeParams& p, const Tile& t, const ThreadCoord<kC>& at,
                               const HeldRows<kC>& rows, const Means<kC>& means,
                               const float (&inverse)[held_rows(kC)]) {
   OCTAVO_UNROLL
@@ -86,10 +87,10 @@ OCTAVO_DEVICE void store_held(const QuantizeParams& p, const Tile& t, const Plac
   }
 }
 
-// What rows are multiplied by. The lanes of a row find one each of the scales of their rows, which
-// takes two divisions, and hand round what they found.
+// The factors that quantize the held rows. A scale takes two divisions, so each lane of a row
+// computes the scale of one held row and shares it by shuffles.
 template <QuantizeConfig kC>
-OCTAVO_DEVICE void row_inverses(const QuantizeParams& p, const Tile& t, const Place<kC>& at,
+OCTAVO_DEVICE void row_inverses(const QuantizeParams& p, const Tile& t, const ThreadCoord<kC>& at,
                                 const float (&amax)[held_rows(kC)],
                                 float (&inverse)[held_rows(kC)]) {
   constexpr int kHeld = held_rows(kC);
@@ -114,7 +115,7 @@ OCTAVO_DEVICE void row_inverses(const QuantizeParams& p, const Tile& t, const Pl
 template <QuantizeConfig kC>
 OCTAVO_DEVICE void quantize_q(const QuantizeParams& p, i32 block) {
   wait_for_inputs<kC>();
-  const Place<kC> at;
+  const ThreadCoord<kC> at;
   const Tile t = find_tile(p, block);
   HeldRows<kC> rows;
   load_held(p, t, at, rows);
@@ -131,7 +132,7 @@ OCTAVO_DEVICE void quantize_q(const QuantizeParams& p, i32 block) {
   store_held(p, t, at, rows, none, inverse);
 }
 
-// Largest of all threads for each of the tile's blocks.
+// The maximum over all threads, for each block of the tile.
 template <QuantizeConfig kC, int kBlocks>
 OCTAVO_DEVICE void cta_max_of_blocks(float (&amax)[kBlocks]) {
   constexpr int kWarps = kC.threads / 32;
@@ -154,7 +155,7 @@ template <QuantizeConfig kC>
 OCTAVO_DEVICE void quantize_k(const QuantizeParams& p, i32 block) {
   constexpr int kBlocks = operand_rows(kC) / kBlockRows;
   wait_for_inputs<kC>();
-  const Place<kC> at;
+  const ThreadCoord<kC> at;
   const Tile t = find_tile(p, block);
   HeldRows<kC> rows;
   load_held(p, t, at, rows);
@@ -172,7 +173,8 @@ OCTAVO_DEVICE void quantize_k(const QuantizeParams& p, i32 block) {
   for (int b = 0; b < kBlocks; ++b) {
     const float scale = scale_from_amax<kC.to>(amax[b], p.largest_code);
     of_block[b] = inverse_step<kC.to>(scale);
-    // A tile may end with a block that is not there; where it has one, only without rows.
+    // The tile may end with a block that does not exist. A tile of one block lacks it only if there
+    // are no rows.
     const i32 number = t.number * kBlocks + b;
     const bool there = static_cast<i64>(number) * kBlockRows < p.len;
     if (ptx::thread_index() == 0 && (kBlocks == 1 ? there : ptx::mask_term(there, true)))
@@ -184,11 +186,11 @@ OCTAVO_DEVICE void quantize_k(const QuantizeParams& p, i32 block) {
   store_held(p, t, at, rows, means, inverse);
 }
 
-// Of a head that is too long to be held, for the second launch.
+// First pass over a K head that is too long for `hold`.
 template <QuantizeConfig kC>
 OCTAVO_DEVICE void find_k_maxima(const QuantizeParams& p, i32 block) {
   wait_for_inputs<kC>();
-  const Place<kC> at;
+  const ThreadCoord<kC> at;
   Tile t = find_tile(p, block);
   const Means<kC> means(p, t, at.column);
   float amax = 0;
@@ -204,10 +206,10 @@ OCTAVO_DEVICE void find_k_maxima(const QuantizeParams& p, i32 block) {
   if (ptx::thread_index() == 0) ptx::store_global_f32(p.partial_amax + block, amax);
 }
 
-// By the second.
+// Second pass: quantizes K with the head's scale.
 template <QuantizeConfig kC>
 OCTAVO_DEVICE void write_k(const QuantizeParams& p, i32 block) {
-  const Place<kC> at;
+  const ThreadCoord<kC> at;
   const Tile t = find_tile(p, block);
   HeldRows<kC> rows;
   load_held(p, t, at, rows);
@@ -224,8 +226,8 @@ OCTAVO_DEVICE u32 maxima_barrier() {
   return ptx::shared_base() + static_cast<u32>(value_smem(kC).barrier);
 }
 
-// Before anything else, so that the others of the cluster are long there when maxima are sent:
-// kValues of every CTA.
+// Initialises the barrier for kValues maxima from every CTA. It runs first, so that the other CTAs
+// of the cluster have started long before maxima are sent.
 template <QuantizeConfig kC, int kValues>
 OCTAVO_DEVICE void expect_maxima() {
   if (ptx::thread_index() == 0) {
@@ -236,8 +238,8 @@ OCTAVO_DEVICE void expect_maxima() {
   ptx::cluster_arrive_relaxed();
 }
 
-// From the CTA's maxima to the cluster's, of which thread n has number n; a single one is every
-// thread's.
+// Combines the maxima of the cluster's CTAs. Thread n gets maximum n; with kValues of 1, every
+// thread gets the one maximum.
 template <QuantizeConfig kC, int kValues>
 OCTAVO_DEVICE float cluster_max(float amax) {
   constexpr bool kOfAll = kValues == 1;
@@ -257,7 +259,7 @@ OCTAVO_DEVICE float cluster_max(float amax) {
   return amax;
 }
 
-// A CTA's keys of a head that is held.
+// The keys of a held head that belong to this CTA.
 template <QuantizeConfig kC>
 struct HeldKeys {
   FourKeys<kC> slabs[kSlabs<kC>];
@@ -269,7 +271,7 @@ OCTAVO_DEVICE void load_held(const QuantizeParams& p, const Tile& t, HeldKeys<kC
     load_four_keys<kC>(p, t, t.begin, slab, keys.slabs[slab]);
 }
 
-// each(row, first column, eight values, smoothed) for all that a lane holds of K.
+// Calls each(row, first column, eight smoothed values) for everything this lane holds of K.
 template <QuantizeConfig kC, class Each>
 OCTAVO_DEVICE void for_each_held(const QuantizeParams& p, const Tile& t, const HeldKeys<kC>& keys,
                                  const Each& each) {
@@ -289,7 +291,7 @@ OCTAVO_DEVICE void for_each_held(const QuantizeParams& p, const Tile& t, const H
   }
 }
 
-// K by heads, in the shape of V: a warp has sixteen keys, a lane four of them.
+// K per head, divided like V: a warp holds sixteen keys, a lane four of them.
 template <QuantizeConfig kC>
 OCTAVO_DEVICE void hold_k(const QuantizeParams& p, i32 block) {
   expect_maxima<kC, 1>();
@@ -359,7 +361,7 @@ OCTAVO_DEVICE void find_v_maxima(const QuantizeParams& p, i32 block) {
                           most);
 }
 
-// The second launch: what the first left only maxima of, from the end.
+// The second launch: quantizes what the first only found maxima of, in reverse order.
 template <QuantizeConfig kC>
 OCTAVO_DEVICE void write_rest(const OperandsParams& p, i32 block) {
   wait_for_inputs<kC>();

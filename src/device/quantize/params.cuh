@@ -1,4 +1,4 @@
-// What a quantizer is told at launch. One struct by value; the host fills it.
+// Launch parameters of a quantizer: one struct, passed by value and filled by the host.
 #pragma once
 
 #include "config/portable.h"
@@ -10,27 +10,27 @@ namespace octavo {
 struct QuantizeParams {
   const void* x = nullptr;
   Strides x_strides;
-  // The result: rows of a multiple of 16 bytes, what lies beyond the columns is written too.
+  // The result. Rows are a multiple of 16 bytes, and the padding behind the columns is written too.
   void* out = nullptr;
   Strides out_strides;
 
-  // Scale of (sequence, head, index) at sequence * scale_batch + head * scale_head + index: the
-  // index is a row (of the tensor where by_token, else of the sequence), a block or a column. Codes
-  // that become values have the caller's: index * scale_stride, of blocks of scale_rows rows (0: of
-  // columns).
+  // The scale of (sequence, head, index) is at sequence * scale_batch + head * scale_head + index.
+  // The index is a row (of the tensor where by_token, else of the sequence), a block or a column.
+  // When dequantizing, the caller's scales are at index * scale_stride, one per scale_rows rows (0:
+  // one per column).
   float* scales = nullptr;
   i64 scale_batch = 0;
   i64 scale_head = 0;
   i32 scale_stride = 1;
   i32 scale_rows = 1;
   i32 by_token = 0;
-  float largest_code = 0;  // what the largest magnitude under a scale becomes
-  // Two passes: maxima of the first, `partials` of them for each scale.
+  float largest_code = 0;  // the quantized value of the largest magnitude under a scale
+  // Two passes: the first writes `partials` maxima for each scale.
   float* partial_amax = nullptr;
   i32 partials = 0;
 
-  // A smoothed K: mean_groups sums of kMeanRows rows for each head, and the means. mean_columns of
-  // each, a multiple of eight.
+  // Smoothed K: mean_groups sums of kMeanRows rows for each head, and the means. Each has
+  // mean_columns columns, a multiple of eight.
   double* mean_sums = nullptr;
   float* means = nullptr;
   i32 mean_groups = 0;
@@ -38,22 +38,22 @@ struct QuantizeParams {
 
   const i32* cu_seqlens = nullptr;  // null: every sequence has `len` rows
   i32 tokens = 0;                   // rows of the tensor
-  i32 len = 0;                      // the maximum, where packed
+  i32 len = 0;                      // the maximum in a varlen batch
   i32 heads = 0;
   i32 sequences = 0;
   i32 head_dim = 0;
 
-  // Head by head, the rows are divided into tiles; each is a CTA's, or one of those it takes in
-  // turn. There is a tile even where there are no rows: scales are written for every head.
+  // The rows of each head are divided into tiles; a CTA processes one tile, or several in turn. A
+  // head without rows still has one tile, because scales are written for every head.
   i32 tile_rows = 0;
-  i32 tiles = 0;  // of a head
+  i32 tiles = 0;  // per head
   Divider by_tiles, by_heads;
 
   float hadamard_norm = 1;  // 1 / sqrt(n)
   i32 hadamard_size = 1;    // n, the largest power of two that divides head_dim
 };
 
-// Of one launch for Q, K and V, and how many CTAs each has.
+// Parameters of the launch for Q, K and V, and the number of CTAs of each.
 struct OperandsParams {
   QuantizeParams q, k, v;
   i32 q_blocks = 0, k_blocks = 0, v_blocks = 0;

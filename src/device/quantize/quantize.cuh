@@ -1,18 +1,19 @@
-// Quantizers: f32, f16 or bf16 in, 8-bit codes and their scales out; or 16 bits, without scales.
+// Quantizers: f32, f16 or bf16 in, 8-bit values and their scales out; or 16-bit values without
+// scales.
 //
-//   scale = scale_from_amax(max |x| of a group)     code = encode(x * (1 / step(scale)))
+//   scale = scale_from_amax(max |x| of a group)     quantized = encode(x * (1 / step(scale)))
 //
-// A CTA owns a tile: rows of one head of one sequence. A row is shared by lanes(config)
-// neighbouring lanes, eight columns each. What comes before the codes depends on the group:
+// A CTA owns a tile: rows of one head of one sequence. lanes(config) neighbouring lanes share a
+// row, eight columns each. How the scale is found depends on the group:
 //
-//   row      the maximum of the lanes of a row
+//   row      the maximum over the lanes of a row
 //   block    the tile is the block: its rows are read twice, the second time from a cache
-//   head     a launch before (amax_pass) leaves one maximum of every tile, and those of a head
-//   tensor   or of the tensor are put together by every CTA that needs them: a maximum is the same
-//   channel  in any order, so all find the same scale. The first tile writes it down.
+//   head     an earlier launch (amax_pass) writes one maximum per tile. Every CTA that needs a
+//   tensor   scale combines the maxima of its head or tensor; a maximum does not depend on the
+//   channel  order, so all find the same scale. The first tile stores it.
 //
-// Shared memory: one float a warp, or a row of them in the first pass over channels; behind them
-// the tile that is transposed. No barrier is met twice.
+// Shared memory: one float per warp, or a row of them in the first pass over channels, followed by
+// the tile that is transposed. Each barrier is used once.
 #pragma once
 
 #include "device/ptx/warpgroup.cuh"
@@ -26,7 +27,7 @@
 namespace octavo::quantizer {
 
 template <QuantizeConfig kC>
-OCTAVO_DEVICE float tile_amax(const QuantizeParams& p, const Tile& t, const Place<kC>& at) {
+OCTAVO_DEVICE float tile_amax(const QuantizeParams& p, const Tile& t, const ThreadCoord<kC>& at) {
   const Means<kC> means(p, t, at.column);
   float amax = 0;
   for (i32 row = t.begin; row < t.end; row += rows_at_once(kC)) {
@@ -37,10 +38,11 @@ OCTAVO_DEVICE float tile_amax(const QuantizeParams& p, const Tile& t, const Plac
   return amax;
 }
 
-// Columns of all rows of the tile, by way of lanes, then warps; `to` has config.columns floats.
+// Column maxima over all rows of the tile: over lanes, then over warps; `to` has config.columns
+// floats.
 template <QuantizeConfig kC>
-OCTAVO_DEVICE void store_column_amax(const QuantizeParams& p, const Tile& t, const Place<kC>& at,
-                                     float* to) {
+OCTAVO_DEVICE void store_column_amax(const QuantizeParams& p, const Tile& t,
+                                     const ThreadCoord<kC>& at, float* to) {
   const Means<kC> means(p, t, at.column);
   float amax[kVector] = {};
   for (i32 row = t.begin; row < t.end; row += rows_at_once(kC)) {
@@ -70,14 +72,14 @@ OCTAVO_DEVICE void store_column_amax(const QuantizeParams& p, const Tile& t, con
 // The first of two passes.
 template <QuantizeConfig kC>
 OCTAVO_DEVICE void find_partial_amax(const QuantizeParams& p) {
-  const Place<kC> at;
+  const ThreadCoord<kC> at;
   const i32 block = ptx::block_index_x();
   if constexpr (kC.group == ScaleGroup::channel) {
     store_column_amax<kC>(p, find_tile(p, block), at,
                           p.partial_amax + static_cast<i64>(block) * kC.columns);
     return;
   }
-  // One maximum a CTA. Of a whole tensor so many CTAs would be too many maxima: each takes tiles
+  // Each CTA writes one maximum. A whole tensor would have too many tiles, so a CTA takes several
   // in turn.
   float amax = 0;
   for (i64 tile = block; tile < static_cast<i64>(p.sequences) * p.heads * p.tiles;
@@ -87,9 +89,9 @@ OCTAVO_DEVICE void find_partial_amax(const QuantizeParams& p) {
   if (ptx::thread_index() == 0) ptx::store_global_f32(p.partial_amax + block, amax);
 }
 
-// The range of a tile's group, the same in every thread of the CTA.
+// The range of the tile's group, the same in every thread of the CTA.
 template <QuantizeConfig kC>
-OCTAVO_DEVICE float group_amax(const QuantizeParams& p, const Tile& t, const Place<kC>& at) {
+OCTAVO_DEVICE float group_amax(const QuantizeParams& p, const Tile& t, const ThreadCoord<kC>& at) {
   if constexpr (kC.group == ScaleGroup::block) return cta_max<kC>(tile_amax<kC>(p, t, at));
   const float* from = p.partial_amax;
   if constexpr (kC.group == ScaleGroup::head)
@@ -100,9 +102,9 @@ OCTAVO_DEVICE float group_amax(const QuantizeParams& p, const Tile& t, const Pla
   return cta_max<kC>(amax);
 }
 
-// Ranges of the lane's columns.
+// The ranges of the lane's columns.
 template <QuantizeConfig kC>
-OCTAVO_DEVICE void column_amax(const QuantizeParams& p, const Tile& t, const Place<kC>& at,
+OCTAVO_DEVICE void column_amax(const QuantizeParams& p, const Tile& t, const ThreadCoord<kC>& at,
                                float (&amax)[kVector]) {
   const float* from = p.partial_amax +
                       (static_cast<i64>(t.sequence) * p.heads + t.head) * p.partials * kC.columns +
@@ -115,10 +117,10 @@ OCTAVO_DEVICE void column_amax(const QuantizeParams& p, const Tile& t, const Pla
   }
 }
 
-// What the lane's columns are multiplied by, where that does not depend on the row; writes the
-// scales of the group if this tile is the one to do so.
+// The factors of the lane's columns, where they do not depend on the row. Stores the scales of the
+// group if this tile is responsible for them.
 template <QuantizeConfig kC>
-OCTAVO_DEVICE void find_inverses(const QuantizeParams& p, const Tile& t, const Place<kC>& at,
+OCTAVO_DEVICE void find_inverses(const QuantizeParams& p, const Tile& t, const ThreadCoord<kC>& at,
                                  float (&inverse)[kVector]) {
   if constexpr (kC.group == ScaleGroup::channel) {
     float amax[kVector];
@@ -134,17 +136,17 @@ OCTAVO_DEVICE void find_inverses(const QuantizeParams& p, const Tile& t, const P
     const float scale = scale_from_amax<kC.to>(group_amax<kC>(p, t, at), p.largest_code);
     fill(inverse, inverse_step<kC.to>(scale));
     if (ptx::thread_index() != 0) return;
-    // Without rows there is a tile, and no block.
+    // A head without rows has a tile but no block.
     if (kC.group == ScaleGroup::block ? p.len > 0 : t.number == 0)
       ptx::store_global_f32(scales_of(p, t) + (kC.group == ScaleGroup::block ? t.number : 0),
                             scale);
   }
 }
 
-// Every row of the tile once.
+// Quantizes every row of the tile.
 template <QuantizeConfig kC>
 OCTAVO_DEVICE void write_codes(const QuantizeParams& p) {
-  const Place<kC> at;
+  const ThreadCoord<kC> at;
   const Tile t = find_tile(p, ptx::block_index_x());
   float inverse[kVector] = {};
   find_inverses<kC>(p, t, at, inverse);
@@ -165,7 +167,7 @@ OCTAVO_DEVICE void write_codes(const QuantizeParams& p) {
   }
 }
 
-// The same of one tile, transposed: values.cuh.
+// Quantizes one tile into the transposed layout of values.cuh.
 template <QuantizeConfig kC>
 OCTAVO_DEVICE void write_values(const QuantizeParams& p, i32 tile) {
   constexpr bool kByChannel = kC.operands || kC.group == ScaleGroup::channel;
@@ -179,7 +181,7 @@ OCTAVO_DEVICE void write_values(const QuantizeParams& p, i32 tile) {
     leave_inverse<kC>(p, t, partial_column_max<kC>(p, t));
     ptx::cta_sync();
   } else {
-    find_inverses<kC>(p, t, Place<kC>(), inverse);
+    find_inverses<kC>(p, t, ThreadCoord<kC>(), inverse);
   }
   OCTAVO_UNROLL
   for (int slab = 0; slab < kSlabs<kC>; ++slab) {
@@ -228,7 +230,7 @@ quantize_rows(const OCTAVO_GRID_CONSTANT QuantizeParams p) {
   else if constexpr (kC.amax_pass)
     find_partial_amax<kC>(p);
   else if constexpr (kC.transposed)
-    // What a pass before read last may still be in the cache: this begins at the end.
+    // The tiles that the previous pass read last may still be cached, so this pass runs in reverse.
     write_values<kC>(p, ptx::grid_size_x() - 1 - ptx::block_index_x());
   else
     write_codes<kC>(p);

@@ -19,10 +19,10 @@ struct ConfigOf {
   static constexpr QuantizeConfig value = kValue;
 };
 
-// A thread's place among the rows that its CTA has in hand.
+// The row slot and the columns of a thread in its CTA.
 template <QuantizeConfig kC>
-struct Place {
-  int slot = static_cast<int>(ptx::thread_index()) / lanes(kC);  // which of the rows
+struct ThreadCoord {
+  int slot = static_cast<int>(ptx::thread_index()) / lanes(kC);  // the row slot
   int column = static_cast<int>(ptx::thread_index()) % lanes(kC) * kVector;
 };
 
@@ -30,8 +30,8 @@ struct Place {
 struct Tile {
   i32 sequence = 0, head = 0, number = 0;
   i32 begin = 0, end = 0;
-  i32 first_row = 0;  // of the sequence, in its tensor
-  i32 batch = 0;      // of the tensor
+  i32 first_row = 0;  // the sequence's first row in its tensor
+  i32 batch = 0;      // index in the tensor
 };
 
 OCTAVO_DEVICE Tile find_tile(const QuantizeParams& p, i32 index) {
@@ -45,14 +45,15 @@ OCTAVO_DEVICE Tile find_tile(const QuantizeParams& p, i32 index) {
     clamp_span(p.cu_seqlens, t.sequence, p.tokens, p.len, t.first_row, length);
   else
     t.batch = t.sequence;
-  // in 64 bits, as rows and a tile of them may together pass 2^31
+  // 64 bits, because the rows and a tile of them may together exceed 2^31.
   const i64 begin = static_cast<i64>(t.number) * p.tile_rows;
   t.begin = static_cast<i32>(min_of<i64>(begin, length));
   t.end = static_cast<i32>(min_of<i64>(begin + p.tile_rows, length));
   return t;
 }
 
-// Words of the lane's eight columns; what lies outside the row is not read, and zero.
+// Loads the words of the lane's eight columns; columns outside the row are not read and become
+// zero.
 template <QuantizeConfig kC>
 OCTAVO_DEVICE void load_words(const u8* row, int column, int columns,
                               u32 (&words)[kVector * element_bytes(kC.from) / 4]) {
@@ -101,8 +102,8 @@ OCTAVO_DEVICE void widen(const u32 (&words)[kVector * element_bytes(kFrom) / 4],
   }
 }
 
-// Butterflies (a + b, a - b) at distance 1, 2, 4, ..., then one product by 1 / sqrt(n): the order
-// of numeric/quantize.h. Distances of eight and more are between lanes.
+// Butterflies (a + b, a - b) at distance 1, 2, 4, ..., then one multiplication by 1 / sqrt(n), in
+// the order of numeric/quantize.h. Distances of eight and more are between lanes.
 template <QuantizeConfig kC>
 OCTAVO_DEVICE void rotate(const QuantizeParams& p, int column, float (&x)[kVector]) {
   OCTAVO_UNROLL
@@ -129,8 +130,7 @@ OCTAVO_DEVICE void rotate(const QuantizeParams& p, int column, float (&x)[kVecto
   for (int i = 0; i < kVector; ++i) x[i] = ptx::multiply_rn(x[i], p.hadamard_norm);
 }
 
-// The lane's columns of a row of the tile, as they are in memory; zeros where the tile has no such
-// row.
+// The lane's columns of a row of the tile, in the input format; zeros if the tile has no such row.
 template <QuantizeConfig kC>
 OCTAVO_DEVICE void load_row_words(const QuantizeParams& p, const Tile& t, i32 row, int column,
                                   u32 (&words)[kVector * element_bytes(kC.from) / 4]) {
@@ -140,12 +140,12 @@ OCTAVO_DEVICE void load_row_words(const QuantizeParams& p, const Tile& t, i32 ro
   load_words<kC>(from, column, ptx::mask_term(row < t.end ? p.head_dim : 0, p.head_dim), words);
 }
 
-// Where row `number` of `rows` of a head begins, of sums or means.
+// The offset of row `number` of the `rows` sums or means of a head.
 OCTAVO_DEVICE i64 mean_row(const QuantizeParams& p, const Tile& t, i32 number, i32 rows) {
   return ((static_cast<i64>(t.sequence) * p.heads + t.head) * rows + number) * p.mean_columns;
 }
 
-// What the lane's columns have subtracted; nothing unless rows are smoothed.
+// The means of the lane's columns; empty unless rows are smoothed.
 template <QuantizeConfig kC>
 struct Means {
   float of[kC.smooth ? kVector : 1] = {};
@@ -160,7 +160,7 @@ struct Means {
   }
 };
 
-// From a row that is there: what is not stays 0.
+// Subtracts the means from a row that exists; others stay 0.
 template <QuantizeConfig kC>
 OCTAVO_DEVICE void subtract_means(const Means<kC>& means, bool exists, float (&x)[kVector]) {
   if constexpr (kC.smooth) {
@@ -171,7 +171,7 @@ OCTAVO_DEVICE void subtract_means(const Means<kC>& means, bool exists, float (&x
   }
 }
 
-// The same as floats, smoothed and rotated. All lanes of a warp come here together.
+// The row as floats, smoothed and rotated. All lanes of a warp must call it together.
 template <QuantizeConfig kC>
 OCTAVO_DEVICE void load_row(const QuantizeParams& p, const Tile& t, i32 row, int column,
                             const Means<kC>& means, float (&x)[kVector]) {
@@ -179,21 +179,22 @@ OCTAVO_DEVICE void load_row(const QuantizeParams& p, const Tile& t, i32 row, int
   load_row_words<kC>(p, t, row, column, words);
   widen<kC.from>(words, x);
   if constexpr (kC.smooth) {
-    // What lies behind the last row stays 0 where the tile's maximum is found; it is not stored.
+    // Rows past the end stay 0 where the tile's maximum is found; elsewhere they are not stored.
     constexpr bool kOfTile = kC.amax_pass || kC.group == ScaleGroup::block;
     subtract_means<kC>(means, !kOfTile || ptx::mask_term(row < t.end, true), x);
   }
   if constexpr (kC.hadamard) rotate<kC>(p, column, x);
 }
 
-// Largest of the lanes whose numbers differ in the bits from `first` up to `end`.
+// The maximum over the lanes whose indices differ in the bits from `first` up to `end`.
 OCTAVO_DEVICE float lanes_max(float x, int first, int end) {
   OCTAVO_UNROLL
   for (int mask = first; mask < end; mask *= 2) x = ptx::max_f32(x, ptx::shuffle_xor(x, mask));
   return x;
 }
 
-// Largest of all threads of the CTA; once in a kernel, as nobody waits for the slots to be free.
+// The maximum over all threads of the CTA. Call once per kernel: the slots are not protected
+// against reuse.
 template <QuantizeConfig kC>
 OCTAVO_DEVICE float cta_max(float x, u32 slots = ptx::shared_base()) {
   const u32 own = slots + ptx::warp_index() * 4;

@@ -1,4 +1,4 @@
-// Codes and scales on their way to memory.
+// Stores quantized values and scales.
 #pragma once
 
 #include "device/quantize/encode.cuh"
@@ -15,7 +15,7 @@ OCTAVO_DEVICE float* scales_of(const QuantizeParams& p, const Tile& t) {
   return p.scales + t.sequence * p.scale_batch + t.head * p.scale_head;
 }
 
-// By one lane of the row.
+// Called by one lane of the row.
 OCTAVO_DEVICE void store_row_scale(const QuantizeParams& p, const Tile& t, i32 row, float scale) {
   const i64 index = row + (p.by_token ? static_cast<i64>(t.first_row) : 0);
   if (ptx::mask_term(row < t.end, true)) ptx::store_global_f32(scales_of(p, t) + index, scale);

@@ -1,14 +1,15 @@
-// V transposed and its keys permuted (config/v_layout.h), for Hopper's 8-bit kernels: codes made of
-// wider values, or codes that somebody else made.
+// V transposed and its keys permuted (config/v_layout.h), for Hopper's 8-bit kernels. The input is
+// wider values, which are quantized, or the caller's quantized values.
 //
-// A CTA owns kValueKeys keys of one head, a warp sixteen of them: of each kSlabColumns columns a
-// lane has four keys and eight columns, and makes words of four keys. Shared memory has a line of
-// 128 bytes for every column, whose 16-byte pieces are swizzled by the column: what a warp writes
-// meets every bank once, as does what eight lanes then read of a column to store 128 bytes of it.
+// A CTA owns kValueKeys keys of one head, a warp sixteen of them. Of each kSlabColumns columns a
+// lane has four keys and eight columns, and packs four keys into a word. Shared memory has a line
+// of 128 bytes for every column, whose 16-byte chunks are swizzled by the column. The words that a
+// warp writes hit every bank once, and so do the reads of eight lanes that then store 128 bytes of
+// a column.
 //
-// Maxima of columns: lanes with the same columns halve what they have until two columns are left to
-// each; then warps meet in shared memory. There, thread n has column column_of(n), in an order in
-// which no two lanes meet in a bank when they leave what columns are multiplied by.
+// Column maxima: lanes with the same columns exchange halves until each has two columns left; the
+// warps then combine theirs in shared memory. There, thread n has column column_of(n), an order
+// that avoids bank conflicts when the threads write the factors of the columns.
 #pragma once
 
 #include "config/v_layout.h"
@@ -20,11 +21,11 @@ namespace octavo::quantizer {
 
 template <QuantizeConfig kC>
 inline constexpr int kSlabs = kC.columns / kSlabColumns;
-// Columns of f32 in registers all at once would be too many.
+// f32 columns would need too many registers if held all at once.
 template <QuantizeConfig kC>
 inline constexpr int kHeldSlabs = element_bytes(kC.from) == 4 ? 1 : kSlabs<kC>;
 
-// Four keys of a sixteen, eight columns of a slab, as they are in memory.
+// Four keys of a group of sixteen, eight columns of a slab, in the input format.
 template <QuantizeConfig kC>
 struct FourKeys {
   u32 words[4][kVector * element_bytes(kC.from) / 4];
@@ -33,7 +34,7 @@ struct FourKeys {
 OCTAVO_DEVICE int lane_word() { return static_cast<int>(ptx::lane_index()) / 8; }
 OCTAVO_DEVICE int lane_column() { return static_cast<int>(ptx::lane_index()) % 8 * kVector; }
 
-// Of the warp's sixteen behind `first`; zeros where there is no such key.
+// Loads keys of the warp's group of sixteen, from `first` on; zeros where there is no such key.
 template <QuantizeConfig kC>
 OCTAVO_DEVICE void load_four_keys(const QuantizeParams& p, const Tile& t, i32 first, int slab,
                                   FourKeys<kC>& keys) {
@@ -44,7 +45,7 @@ OCTAVO_DEVICE void load_four_keys(const QuantizeParams& p, const Tile& t, i32 fi
                        keys.words[i]);
 }
 
-// Maxima of columns over four keys more.
+// Updates the column maxima with four more keys.
 template <QuantizeConfig kC>
 OCTAVO_DEVICE void widen_maxima(const FourKeys<kC>& keys, float (&amax)[kVector]) {
   OCTAVO_UNROLL
@@ -62,7 +63,7 @@ OCTAVO_DEVICE int column_of(int n) {
          lane / 16;
 }
 
-// The larger of what this lane and its partner have, of one half of the columns each.
+// The maximum of this lane and its partner; each keeps one half of the columns.
 template <int kColumns>
 OCTAVO_DEVICE void keep_half(const float (&low)[kColumns], const float (&high)[kColumns], int mask,
                              float (&kept)[kColumns]) {
@@ -73,7 +74,7 @@ OCTAVO_DEVICE void keep_half(const float (&low)[kColumns], const float (&high)[k
         ptx::max_f32(upper ? high[i] : low[i], ptx::shuffle_xor(upper ? low[i] : high[i], mask));
 }
 
-// Maxima of all warps, one part of each; once in a kernel. Threads n < columns get that of
+// Combines the maxima of all warps. Call once per kernel. Threads n < columns get the maximum of
 // column_of(n).
 template <QuantizeConfig kC>
 OCTAVO_DEVICE float cta_column_max(const float (&amax)[kSlabs<kC>][kVector]) {
@@ -104,7 +105,7 @@ OCTAVO_DEVICE float cta_column_max(const float (&amax)[kSlabs<kC>][kVector]) {
   return most;
 }
 
-// The same of partial maxima in memory, which as many threads as there are for a column read.
+// Combines partial maxima from global memory; all threads that share a column read some of them.
 template <QuantizeConfig kC>
 OCTAVO_DEVICE float partial_column_max(const QuantizeParams& p, const Tile& t) {
   constexpr int kReaders = kC.threads / kC.columns;
@@ -129,14 +130,15 @@ OCTAVO_DEVICE float partial_column_max(const QuantizeParams& p, const Tile& t) {
   return amax;
 }
 
-// Where what eight columns are multiplied by lies: the first four of each eight, then the others.
+// The offset of the factors of eight columns: the first four of each eight, then the others.
 template <QuantizeConfig kC>
 OCTAVO_DEVICE u32 inverse_at(int column) {
   const int word = column / 4 % 2 * (kC.columns / 2) + column / 8 * 4 + column % 4;
   return ptx::shared_base() + static_cast<u32>(value_smem(kC).inverse + word * 4);
 }
 
-// Threads n < columns leave what column_of(n) is multiplied by, and its scale in memory if asked.
+// Threads n < columns store the factor of column_of(n) in shared memory, and its scale in global
+// memory if requested.
 template <QuantizeConfig kC>
 OCTAVO_DEVICE void leave_inverse(const QuantizeParams& p, const Tile& t, float amax) {
   if (ptx::thread_index() >= kC.columns) return;
@@ -158,7 +160,7 @@ OCTAVO_DEVICE void take_inverses(int slab, float (&inverse)[kVector]) {
   }
 }
 
-// Words of four keys: columns of four rows of codes become rows.
+// Transposes four rows of 8-bit values into words of four keys.
 OCTAVO_DEVICE void transpose_codes(const u32 (&rows)[4][2], u32 (&words)[kVector]) {
   OCTAVO_UNROLL
   for (int half = 0; half < 2; ++half) {
@@ -193,7 +195,7 @@ OCTAVO_DEVICE void encode_four_keys(const FourKeys<kC>& keys, const float (&inve
   }
 }
 
-// Where the tile's sixteen `group` of a column lies in shared memory.
+// The shared-memory address of the tile's key group `group` of a column.
 template <QuantizeConfig kC>
 OCTAVO_DEVICE u32 staged_group(int column, int group) {
   const int piece = group ^ column / kVector % 8;

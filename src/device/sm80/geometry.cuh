@@ -13,15 +13,15 @@
 
 namespace octavo::sm80 {
 
-// A configuration as a type: a class-type value as the argument of a kernel template would get a
-// broken host stub from nvcc.
+// A configuration as a type: nvcc would generate a broken host stub for a kernel template whose
+// argument is a value of class type.
 template <Sm80ForwardConfig kConfig>
 struct ConfigOf {
   static constexpr Sm80ForwardConfig value = kConfig;
 };
 
 inline constexpr float kInfinity = __builtin_bit_cast(float, 0x7f800000u);
-inline constexpr float kLowest = -3.402823466e38f;  // where a row without keys counts from
+inline constexpr float kLowest = -3.402823466e38f;  // ref_max of a row that has seen no keys
 inline constexpr float kLn2 = 0.693147180559945f;
 
 template <class Config>
@@ -33,12 +33,12 @@ struct Geometry {
 
   static constexpr int kMathThreads = math_threads(C);
   static constexpr int kThreads = threads(C);
-  // Those that copy: the producers, which come last, or all.
+  // The threads that copy: the producer warps, which come last, or all.
   static constexpr int kCopyThreads = C.producer_warps > 0 ? kThreads - kMathThreads : kThreads;
   static constexpr int kRowsPerWarp = C.block_m / C.warps_m;
-  static constexpr int kTilesM = kRowsPerWarp / 16;  // mma tiles of a warp: rows,
-  static constexpr int kTilesN = C.block_n / 8;      // keys,
-  static constexpr int kTilesD = C.head_dim / 8;     // columns of O
+  static constexpr int kTilesM = kRowsPerWarp / 16;  // mma tiles of a warp along the rows,
+  static constexpr int kTilesN = C.block_n / 8;      // along the keys,
+  static constexpr int kTilesD = C.head_dim / 8;     // and along the columns of O
   static constexpr int kQkSteps = C.head_dim / Operands::kQkColumns;
   static constexpr int kPvSteps = C.block_n / Operands::kPvKeys;
   static constexpr bool kRowScales = element_bytes(C.element) == 1;
@@ -47,35 +47,37 @@ struct Geometry {
   static_assert(C.head_dim % Operands::kQkColumns == 0,
                 "the head dimension is padded to whole mma steps");
 
-  // Where this CTA, this warp and this lane are.
-  struct Place {
+  // The block_m query rows of this CTA's work tile, and this thread's coordinates in it. A thread
+  // holds two rows of each 16-row mma tile, lane / 4 and lane / 4 + 8, called r = 0 and r = 1.
+  struct RowTile {
     SequenceSpan at;
     i32 sequence, batch, head, first_row;
     u32 warp_m, warp_n, lane, thread;
-    OCTAVO_DEVICE u32 row(u32 tile, u32 half) const {  // within the CTA
-      return warp_m * kRowsPerWarp + tile * 16 + half * 8 + lane / 4;
+    OCTAVO_DEVICE u32 row(u32 m, u32 r) const {  // within the CTA
+      return warp_m * kRowsPerWarp + m * 16 + r * 8 + lane / 4;
     }
   };
 
-  // A thread's part of the score tile: rows g and g + 8 of each mma tile (g = lane / 4), columns
-  // 2 (lane % 4) and the next of every eight.
+  // A thread's part of the score tile: for both rows r, columns 2 (lane % 4) and the next of every
+  // eight.
   struct Scores {
     float s[kTilesM][kTilesN][4];
   };
   struct State {
     float o[kTilesM][kTilesD][4];
-    float origin[kTilesM][2];  // of a row's exponents: near its largest score so far, in log2
-    float sum[kTilesM][2];     // this thread's part, until `finish`
-    float scale[kTilesM][2];  // from raw scores to powers of two; one value where kRowScales is off
-    OCTAVO_DEVICE float scale_of(int m, int half) const {
-      return kRowScales ? scale[m][half] : scale[0][0];
+    float ref_max[kTilesM]
+                 [2];         // reference maximum of a row: near its largest score so far, in log2
+    float sum[kTilesM][2];    // this thread's part; `finish` adds up the others
+    float scale[kTilesM][2];  // from raw scores to log2 units; one value if kRowScales is off
+    OCTAVO_DEVICE float scale_of(int m, int r) const {
+      return kRowScales ? scale[m][r] : scale[0][0];
     }
   };
   struct QFragments {
     FragmentA a[C.q_in_registers ? kTilesM : 1][C.q_in_registers ? kQkSteps : 1];
   };
 
-  // Barrier of the threads that compute.
+  // Barrier of the math warps.
   static OCTAVO_DEVICE void math_sync(OCTAVO_SITE) {
     if constexpr (C.producer_warps == 0)
       ptx::cta_sync(OCTAVO_SAME_SITE);
@@ -92,16 +94,16 @@ struct Geometry {
   }
 };
 
-// 2^(scale * score - origin)
+// 2^(scale * score - ref_max)
 template <ExpForm kForm>
-OCTAVO_DEVICE float weight_of(float score, float scale, float origin) {
-  const float x = ptx::fused_multiply_add(score, scale, -origin);
+OCTAVO_DEVICE float weight_of(float score, float scale, float ref_max) {
+  const float x = ptx::fused_multiply_add(score, scale, -ref_max);
   if constexpr (kForm == ExpForm::polynomial)
     return exp2_polynomial(x);
   else
     return ptx::exp2_approx(x);
 }
-// The exponent of a raw score. Never -infinity, so that it can be subtracted from itself.
+// The score in log2 units. It is never -infinity, so that it can be subtracted from itself.
 OCTAVO_DEVICE float exponent_of(float score, float scale) {
   return ptx::max_f32(score * scale, kLowest);
 }

@@ -1,7 +1,7 @@
 // The two matrix products of one block: s = q k^T, and o += p v.
 //
 // Both read fragments of one operand from shared memory, up to a step ahead of the mma that uses
-// them: a warp has only one other to hide the latency of ldmatrix behind.
+// them, because a warp has only one other warp to hide the latency of ldmatrix.
 #pragma once
 
 #include "device/sm80/geometry.cuh"
@@ -40,18 +40,18 @@ template <class G>
 struct Products {
   using Operands = typename G::Operands;
   using Accumulator = typename Operands::Accumulator;
-  using Place = typename G::Place;
-  using Fold = typename Softmax<G>::Fold;
+  using RowTile = typename G::RowTile;
+  using Promotion = typename Softmax<G>::Promotion;
   static constexpr Sm80ForwardConfig C = G::C;
   static constexpr int kTilesM = G::kTilesM, kTilesN = G::kTilesN, kTilesD = G::kTilesD;
 
   using Lane = LaneAddress<row_bytes(C)>;
-  static OCTAVO_DEVICE Lane q_lane(const Place& w) {
-    return Operands::q_lane(G::q_tile(), w.warp_m * G::kRowsPerWarp, w.lane);
+  static OCTAVO_DEVICE Lane q_lane(const RowTile& tile) {
+    return Operands::q_lane(G::q_tile(), tile.warp_m * G::kRowsPerWarp, tile.lane);
   }
 
-  static OCTAVO_DEVICE void load_q(typename G::QFragments& q, const Place& w) {
-    const Lane lane = q_lane(w);
+  static OCTAVO_DEVICE void load_q(typename G::QFragments& q, const RowTile& tile) {
+    const Lane lane = q_lane(tile);
     OCTAVO_UNROLL
     for (int m = 0; m < kTilesM; ++m) {
       OCTAVO_UNROLL
@@ -85,17 +85,17 @@ struct Products {
     }
   }
 
-  // s = q k^T, raw: the scale is folded into the exponential.
+  // s = q k^T, unscaled: the exponential applies the scale.
   static OCTAVO_DEVICE void qk(typename G::Scores& scores, const typename G::QFragments& q,
-                               const Place& w, int stage) {
+                               const RowTile& tile, int stage) {
     constexpr int kGroups = kTilesN / kKTiles;
     constexpr int kItems = G::kQkSteps * kGroups;
     using Scores = ScoreAccumulator<Operands, C.f16_scores>;
     Scores s[kTilesM][kTilesN] = {};
     QStep fq[2];
     KGroup fk[2];
-    const Lane lane_q = q_lane(w);
-    const Lane lane_k = Operands::k_lane(G::k_tile(stage), w.warp_n * C.block_n, w.lane);
+    const Lane lane_q = q_lane(tile);
+    const Lane lane_k = Operands::k_lane(G::k_tile(stage), tile.warp_n * C.block_n, tile.lane);
     load_q_step(fq[0], q, lane_q, 0);
     load_k(fk[0], lane_k, 0, 0);
     OCTAVO_UNROLL
@@ -126,8 +126,8 @@ struct Products {
   struct VGroup {
     FragmentB2 v[kVTiles / 2];
   };
-  static OCTAVO_DEVICE Lane v_lane(const Place& w, int stage) {
-    return Operands::v_lane(G::v_tile(stage), w.warp_n * C.block_n, w.lane);
+  static OCTAVO_DEVICE Lane v_lane(const RowTile& tile, int stage) {
+    return Operands::v_lane(G::v_tile(stage), tile.warp_n * C.block_n, tile.lane);
   }
   static OCTAVO_DEVICE void load_v(VGroup& f, const Lane& lane, int step, int first) {
     OCTAVO_UNROLL
@@ -135,14 +135,14 @@ struct Products {
       Operands::load_v(f.v[n / 2], lane, step * Operands::kPvKeys, (first + n) / 2);
   }
 
-  // o += p v, columns inside keys; the next group's fragments are read ahead of the mma, and the
-  // probabilities of the next step are computed between them, register by register: the tensor
-  // cores do not stand still for the exponentials.
+  // o += p v; the inner loop is over columns. The next group's fragments are read ahead of the mma,
+  // and the probabilities of the next step are computed between the mma, register by register, so
+  // that the tensor cores do not wait for the exponentials.
   static OCTAVO_DEVICE void pv(typename G::State& state, const typename G::Scores& scores,
-                               const Place& w, int stage) {
+                               const RowTile& tile, int stage) {
     constexpr int kGroups = kTilesD / kVTiles;
     constexpr int kItems = G::kPvSteps * kGroups;
-    constexpr int kRegisters = 4 * kTilesM;  // of P in a step
+    constexpr int kRegisters = 4 * kTilesM;  // registers of P in a step
     FragmentA p[2][kTilesM];
     const auto compute_p = [&](int step, int i) {
       p[step % 2][i / 4].r[i % 4] = Softmax<G>::probabilities(scores, state, step, i);
@@ -150,7 +150,7 @@ struct Products {
     OCTAVO_UNROLL
     for (int i = 0; i < kRegisters; ++i) compute_p(0, i);
     VGroup f[2];
-    const Lane lane = v_lane(w, stage);
+    const Lane lane = v_lane(tile, stage);
     load_v(f[0], lane, 0, 0);
     OCTAVO_UNROLL
     for (int i = 0; i < kItems; ++i) {
@@ -173,8 +173,8 @@ struct Products {
     }
   }
 
-  // P in the format of the product, packed before it starts: a quarter of the registers.
-  // In two terms, the second holds what the first rounded away.
+  // P packed to the format of the product before it starts: a quarter of the registers. With two
+  // terms, the second holds the rounding error of the first.
   struct PFragments {
     FragmentA p[C.p_terms][kTilesM][G::kPvSteps];
   };
@@ -189,22 +189,24 @@ struct Products {
         if constexpr (C.p_terms > 1) {
           OCTAVO_UNROLL
           for (int n = 0; n < kTilesN; ++n) {
-            Operands::leave_rest(scores.s[m][n][0], scores.s[m][n][1]);
-            Operands::leave_rest(scores.s[m][n][2], scores.s[m][n][3]);
+            Operands::subtract_packed(scores.s[m][n][0], scores.s[m][n][1]);
+            Operands::subtract_packed(scores.s[m][n][2], scores.s[m][n][3]);
           }
         }
       }
     }
   }
 
-  // The 8-bit form: a fresh accumulator for the block, a few columns at a time so that it fits
-  // beside O, then o = o * keep + t * add in FP32. FP8 products keep some 14 bits of what they
-  // accumulate, INT8 ones count in the block's own steps: neither may run on from block to block.
-  static OCTAVO_DEVICE void pv_folded(typename G::State& state, typename G::Scores& scores,
-                                      const Fold& fold, const Place& w, int stage) {
+  // 8-bit P V: a fresh accumulator for the block, a few columns at a time so that it fits beside O,
+  // is promoted with o = o * keep + t * add in FP32. FP8 products keep some 14 bits of their sum,
+  // and INT8 products are in units of the block's own step, so neither may accumulate across
+  // blocks.
+  static OCTAVO_DEVICE void pv_promoted(typename G::State& state, typename G::Scores& scores,
+                                        const Promotion& promotion, const RowTile& tile,
+                                        int stage) {
     PFragments p;
     pack(p, scores);
-    const Lane lane = v_lane(w, stage);
+    const Lane lane = v_lane(tile, stage);
     OCTAVO_UNROLL
     for (int first = 0; first < kTilesD; first += kVTiles) {
       Accumulator t[kTilesM][kVTiles][4] = {};
@@ -222,13 +224,13 @@ struct Products {
           }
         }
       }
-      fold_into(state, t, fold, first);
+      promote(state, t, promotion, first);
     }
   }
 
-  static OCTAVO_DEVICE void fold_into(typename G::State& state,
-                                      const Accumulator (&t)[kTilesM][kVTiles][4], const Fold& fold,
-                                      int first) {
+  static OCTAVO_DEVICE void promote(typename G::State& state,
+                                    const Accumulator (&t)[kTilesM][kVTiles][4],
+                                    const Promotion& promotion, int first) {
     OCTAVO_UNROLL
     for (int m = 0; m < kTilesM; ++m) {
       OCTAVO_UNROLL
@@ -236,8 +238,8 @@ struct Products {
         OCTAVO_UNROLL
         for (int e = 0; e < 4; ++e) {
           float& o = state.o[m][first + n][e];
-          const float block = to_float(t[m][n][e]) * fold.add[m][e / 2];
-          o = ptx::fused_multiply_add(o, fold.keep[m][e / 2], block);
+          const float block = to_float(t[m][n][e]) * promotion.add[m][e / 2];
+          o = ptx::fused_multiply_add(o, promotion.keep[m][e / 2], block);
         }
       }
     }

@@ -1,4 +1,4 @@
-// How a matrix in shared memory is described to wgmma.
+// Shared-memory matrix descriptors for wgmma.
 //
 // Tiles are rows of swizzled atoms: eight rows (K-major) or eight keys (MN-major) of 128, 64 or 32
 // bytes, as TMA writes them, and lie on a 1024-byte boundary.
@@ -8,7 +8,7 @@
 
 namespace octavo {
 
-enum class Swizzle : int { none = 0, b128 = 1, b64 = 2, b32 = 3 };  // as the hardware counts them
+enum class Swizzle : int { none = 0, b128 = 1, b64 = 2, b32 = 3 };  // the hardware's encoding
 
 OCTAVO_HD constexpr u32 swizzle_bytes(Swizzle s) {
   return s == Swizzle::b128 ? 128 : s == Swizzle::b64 ? 64 : s == Swizzle::b32 ? 32 : 16;
@@ -17,8 +17,8 @@ OCTAVO_HD constexpr Swizzle swizzle_of(u32 bytes) {
   return bytes == 128 ? Swizzle::b128 : bytes == 64 ? Swizzle::b64 : Swizzle::b32;
 }
 
-// Where byte `offset` of an unswizzled tile lies: its 16-byte chunk is exchanged with others of the
-// same atom, by the number of the row.
+// The swizzled offset of byte `offset` of a tile: the row index XORs the index of its 16-byte chunk
+// within the swizzle atom.
 OCTAVO_HD constexpr u32 swizzled(Swizzle s, u32 offset) {
   const u32 chunks = swizzle_bytes(s) / 16;
   return offset ^ (((offset >> 7) & (chunks - 1)) << 4);
@@ -26,8 +26,8 @@ OCTAVO_HD constexpr u32 swizzled(Swizzle s, u32 offset) {
 
 struct MatrixDescriptor {
   u32 address = 0;        // of the first byte, in shared memory
-  u32 leading_bytes = 0;  // MN-major: to the next atom's width of columns; K-major: not used
-  u32 stride_bytes = 0;   // to the next eight rows, or keys
+  u32 leading_bytes = 0;  // MN-major: distance to the next atom of columns; K-major: unused
+  u32 stride_bytes = 0;   // distance to the next eight rows, or keys
   Swizzle swizzle = Swizzle::b128;
 
   // Bits 0-13 address / 16, 16-29 leading / 16, 32-45 stride / 16, 49-51 base offset (0: atoms are
@@ -40,20 +40,20 @@ struct MatrixDescriptor {
   }
 };
 
-// Rows of K: Q and K as they stand, V transposed in memory. One atom's width of columns.
+// K-major: Q and K as they are, V transposed in memory. One atom's width of columns.
 OCTAVO_HD constexpr u64 k_major(u32 address, Swizzle s = Swizzle::b128) {
   return MatrixDescriptor{address, 16, 8 * swizzle_bytes(s), s}.encoded();
 }
-// Columns of K, 16-bit elements: V as it stands. `next_columns` is the way from one block of
+// MN-major, 16-bit elements: V as it is. `next_columns` is the distance in bytes from one block of
 // columns (64 at 128 bytes) to the next.
 OCTAVO_HD constexpr u64 mn_major(u32 address, u32 next_columns, Swizzle s = Swizzle::b128) {
   return MatrixDescriptor{address, next_columns, 8 * swizzle_bytes(s), s}.encoded();
 }
-// The same matrix from `bytes` further on: a multiple of 16 that no carry takes out of bits 0-13.
+// The descriptor advanced by `bytes`, a multiple of 16 that does not carry out of bits 0-13.
 OCTAVO_HD constexpr u64 advanced(u64 descriptor, u32 bytes) { return descriptor + (bytes >> 4); }
 
-// Rows `bytes` further on while the next block of columns stays where it is: the way there shrinks
-// as the address grows. In the low half alone, where no carry is to be expected.
+// Rows `bytes` further on while the next block of columns stays in place, so the leading distance
+// shrinks as the address grows. Only the low half changes, and it does not carry.
 OCTAVO_HD constexpr u64 advanced_from_next(u64 descriptor, u32 bytes) {
   const u32 low = static_cast<u32>(descriptor) + (bytes >> 4) - (bytes >> 4 << 16);
   return descriptor >> 32 << 32 | low;

@@ -1,5 +1,5 @@
-// A tile of rows in shared memory, swizzled so that ldmatrix and 16-byte accesses meet no bank
-// twice, whatever the row length.
+// A tile of rows in shared memory, swizzled so that ldmatrix and 16-byte accesses have no bank
+// conflicts, whatever the row length.
 //
 // A row is kChunks chunks of 16 bytes; eight chunks fill the 32 banks. ldmatrix reads the same
 // chunk of eight rows: row r's chunk c starts at bank group (r * kChunks + c) mod 8, and with
@@ -23,9 +23,9 @@ struct SharedTile {
 
   u32 base = 0;
 
-  // Unsigned throughout: adding a multiple of 8 rows must visibly not change the swizzle, so that
-  // an unrolled loop addresses its tiles by constant offsets from one register (signed: 60
-  // registers more, and spills).
+  // Unsigned throughout: the compiler must see that adding a multiple of 8 rows does not change the
+  // swizzle, so that an unrolled loop addresses its tiles by constant offsets from one register
+  // (signed: 60 registers more, and spills).
   OCTAVO_DEVICE u32 chunk_address(u32 row, u32 chunk) const {
     const u32 swizzled = chunk ^ (row / (8 / kGroups) % kGroups);
     return base + row * kRowBytes + swizzled * 16;
@@ -35,18 +35,18 @@ struct SharedTile {
   }
 };
 
-// Where one lane reads for ldmatrix, and by which constants it goes on from there. A swizzled chunk
-// is an exclusive or, so a step to another chunk is one too, with a constant: one instruction, and
-// no register but this. Rows are constant offsets.
+// The address that one lane reads for ldmatrix, from which it reaches the others by constants. A
+// swizzled chunk is an XOR, so moving to another chunk is one XOR with a constant and needs no
+// further register. Rows are constant offsets.
 template <int kRowBytes>
 struct LaneAddress {
   using Tile = SharedTile<kRowBytes>;
   static constexpr bool kPowerOfTwo = (kRowBytes & (kRowBytes - 1)) == 0;
 
-  u32 row_address;  // with the chunk where rows are a power of two
+  u32 row_address;  // includes the chunk if the row length is a power of two
   u32 chunk_bytes;  // swizzled
 
-  // `chunk` has no bit in common with those that are added later.
+  // `chunk` must have no bit in common with the chunks added later.
   OCTAVO_DEVICE LaneAddress(const Tile& tile, u32 row, u32 chunk)
       : row_address(tile.base + row * kRowBytes),
         chunk_bytes((chunk ^ (row / (8 / Tile::kGroups) % Tile::kGroups)) * 16) {
@@ -64,39 +64,39 @@ struct LaneAddress {
 struct GlobalRows {
   const u8* data = nullptr;
   i64 stride_bytes = 0;
-  i32 row_bytes = 0;  // of a row that exist
+  i32 row_bytes = 0;  // valid bytes of a row
 };
 
-// One thread's share of copying blocks of kRows rows, one block after the other, into tiles. What
-// does not exist arrives as zeros; its address, which may lie anywhere, is not read.
+// One thread's share of copying blocks of kRows rows, one block after the other, into tiles. Rows
+// and columns that do not exist become zeros, and their addresses are not read.
 //
-// With 16-byte pieces a thread keeps its column of the tile, and every kRowsAtOnce-th row of a
-// block is its own: a piece then costs an addition and a comparison, where dividing the piece's
-// number cost 22 instructions and a fifth of all that the kernel issued.
+// With 16-byte chunks a thread keeps its column of the tile and copies every kRowsAtOnce-th row of
+// a block. A chunk then costs an addition and a comparison; dividing the chunk's index cost 22
+// instructions and a fifth of all that the kernel issued.
 template <int kRows, int kThreads, int kRowBytes, bool kKeepInL2>
 struct WideRowLoader {
-  static constexpr u32 kPieces = kRowBytes / 16;  // of a row
-  static constexpr u32 kRowsAtOnce = u32{kThreads} / kPieces;
-  static constexpr bool kEven = kThreads % kPieces == 0 && kRows % kRowsAtOnce == 0;
-  static_assert(kRowsAtOnce > 0, "a row has at most one piece per thread");
+  static constexpr u32 kRowChunks = kRowBytes / 16;  // of a row
+  static constexpr u32 kRowsAtOnce = u32{kThreads} / kRowChunks;
+  static constexpr bool kEven = kThreads % kRowChunks == 0 && kRows % kRowsAtOnce == 0;
+  static_assert(kRowsAtOnce > 0, "a row has at most one chunk per thread");
 
-  const u8* source;  // this thread's piece of its first row in the next block
-  u32 stride;        // in pieces: 32 bits, and a product with it, reach any row
-  u32 row, byte;     // of this thread's piece
-  bool exists;       // else it lies past the end of the rows
+  const u8* source;  // this thread's chunk of its first row in the next block
+  u32 stride;        // in chunks: 32 bits, and a product with it, reach any row
+  u32 row, byte;     // of this thread's chunk
+  bool exists;       // false: the chunk is past the end of the row
 
   OCTAVO_DEVICE WideRowLoader(const GlobalRows& from, u32 thread)
       : stride(static_cast<u32>(from.stride_bytes / 16)),
-        row(thread / kPieces),
-        byte(thread % kPieces * 16),
+        row(thread / kRowChunks),
+        byte(thread % kRowChunks * 16),
         exists(static_cast<i32>(byte) < from.row_bytes) {
     source = from.data + row * from.stride_bytes + byte;
-    if (!kEven && row >= kRowsAtOnce) row = kRows;  // past the last whole set of rows: idle
+    if (!kEven && row >= kRowsAtOnce) row = kRows;  // idle: past the last whole set of rows
   }
 
   OCTAVO_DEVICE const u8* rows_on(u32 rows) const { return source + u64{stride} * (rows * 16); }
 
-  // Starts copying a block, of which `rows` rows exist, and moves on to the next.
+  // Starts copying a block, of which `rows` rows exist, and advances to the next block.
   OCTAVO_DEVICE void load(const SharedTile<kRowBytes>& tile, i32 rows) {
     OCTAVO_UNROLL
     for (u32 i = 0; i < div_up(u32{kRows}, kRowsAtOnce); ++i) {
@@ -113,11 +113,11 @@ struct WideRowLoader {
   }
 };
 
-// The same for rows whose addresses or lengths allow only kLoadBytes at once, 1 to 8; from 4 on
-// copies are asynchronous.
+// The same for rows whose addresses or lengths allow only accesses of kLoadBytes, 1 to 8; from 4
+// bytes on copies are asynchronous.
 template <int kRows, int kThreads, int kLoadBytes, int kRowBytes>
 struct NarrowRowLoader {
-  static constexpr u32 kPieces = kRowBytes / kLoadBytes;
+  static constexpr u32 kRowLoads = kRowBytes / kLoadBytes;
 
   GlobalRows from;  // the next block
   u32 thread;
@@ -126,13 +126,13 @@ struct NarrowRowLoader {
       : from(rows), thread(this_thread) {}
 
   OCTAVO_DEVICE void load(const SharedTile<kRowBytes>& tile, i32 rows) {
-    // Pieces are many: unrolled, their addresses alone would spill.
-    for (u32 piece = thread; piece < kRows * kPieces; piece += kThreads)
-      load_piece(tile, rows, piece / kPieces, piece % kPieces * kLoadBytes);
+    // Not unrolled: the addresses of so many chunks would spill.
+    for (u32 part = thread; part < kRows * kRowLoads; part += kThreads)
+      load_part(tile, rows, part / kRowLoads, part % kRowLoads * kLoadBytes);
     from.data += kRows * from.stride_bytes;
   }
-  OCTAVO_DEVICE void load_piece(const SharedTile<kRowBytes>& tile, i32 rows, u32 row,
-                                u32 byte) const {
+  OCTAVO_DEVICE void load_part(const SharedTile<kRowBytes>& tile, i32 rows, u32 row,
+                               u32 byte) const {
     const bool exists = static_cast<i32>(row) < rows && static_cast<i32>(byte) < from.row_bytes;
     const u8* const source = from.data + row * from.stride_bytes + byte;
     const u32 to = tile.byte_address(row, byte);
@@ -154,8 +154,8 @@ template <int kRows, int kThreads, int kRowBytes, bool kKeepInL2>
 struct RowLoaderFor<kRows, kThreads, 16, kRowBytes, kKeepInL2> {
   using Type = WideRowLoader<kRows, kThreads, kRowBytes, kKeepInL2>;
 };
-// kLoadBytes: the widest access that divides every row's address and length.
-// kKeepInL2: what is read leaves L2 last.
+// kLoadBytes: the widest access that every row's address and length allow.
+// kKeepInL2: loads use the evict_last policy.
 template <int kRows, int kThreads, int kLoadBytes, int kRowBytes, bool kKeepInL2 = false>
 using RowLoader = typename RowLoaderFor<kRows, kThreads, kLoadBytes, kRowBytes, kKeepInL2>::Type;
 

@@ -1,11 +1,11 @@
-// A CUDA driver without a GPU: enough of libcuda to see what Octavo makes of one that is old, new,
-// short of memory or incomplete. Memory is the host's; kernels are loaded and never run.
+// A fake CUDA driver: enough of libcuda to test Octavo with a driver that is old, new, short of
+// memory or incomplete. Memory is the host's; kernels are loaded and never run.
 //
 //   FAKE_CUDA_ARCH         compute capability, 89 unless given
 //   FAKE_CUDA_MEMORY       bytes that can be allocated; no limit unless given
-//   FAKE_CUDA_INIT         what cuInit answers
-//   FAKE_CUDA_NO_CUBINS    what cuModuleLoadDataEx answers for a cubin
-//   FAKE_CUDA_NO_FUNCTION  what cuModuleGetFunction answers
+//   FAKE_CUDA_INIT         the result of cuInit
+//   FAKE_CUDA_NO_CUBINS    the result of cuModuleLoadDataEx for a cubin
+//   FAKE_CUDA_NO_FUNCTION  the result of cuModuleGetFunction
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -40,7 +40,7 @@ std::atomic<int> live_modules{0};
 std::atomic<int> encoded_maps{0};
 std::atomic<int> launches{0}, early_launches{0};
 
-// The head of CUlaunchConfig, and of a CUlaunchAttribute.
+// The first members of CUlaunchConfig, and of a CUlaunchAttribute.
 struct LaunchConfig {
   unsigned grid[3], block[3], smem_bytes;
   void* stream;
@@ -65,7 +65,7 @@ int give(Handle* handle) {
 extern "C" {
 #pragma GCC visibility push(default)
 
-// What tests ask.
+// Queries for tests.
 std::size_t fake_cuda_live_bytes() {
   const std::lock_guard lock(mutex);
   return live_bytes();
@@ -87,7 +87,7 @@ int cuGetErrorString(int error, const char** text) {
   return 0;
 }
 
-// NVIDIA's compiler asks any driver it finds for one.
+// NVIDIA's compiler calls this on any driver it finds.
 int cuGetExportTable(const void**, const void*) { return kNotFound; }
 
 int cuDeviceGetCount(int* count) { return *count = 1, 0; }
@@ -121,7 +121,8 @@ int cuCtxPopCurrent_v2(void** context) { return *context = nullptr, 0; }
 int cuCtxSynchronize() { return 0; }
 int cuCtxSetLimit(int, std::size_t) { return 0; }
 
-// A cubin is of one family of chips, 209 says that of another; what is not ELF is PTX.
+// A cubin is for one family of chips, and 209 is the error for another; an image that is not ELF is
+// PTX.
 int cuModuleLoadDataEx(void** module, const void* image, unsigned, int*, void**) {
   const bool cubin = std::memcmp(image, "\177ELF", 4) == 0;
   const auto error = static_cast<int>(number("FAKE_CUDA_NO_CUBINS", arch() > 90 ? 209 : 0));

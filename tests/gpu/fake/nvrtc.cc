@@ -1,5 +1,5 @@
-// A run-time compiler that makes the same of everything, at once: PTX of nothing, or a cubin whose
-// one kernel has no instruction.
+// A fake run-time compiler with a fixed result: empty PTX, or a cubin whose one kernel has no
+// instruction.
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -19,7 +19,7 @@ struct SectionHeader {
   std::uint32_t link = 0, info = 0;
   std::uint64_t alignment = 0, entry_bytes = 0;
 };
-// An ELF file as far as the library reads it: of sections, and the names of those.
+// The parts of an ELF file that the library reads: sections and their names.
 struct Cubin {
   unsigned char identity[16] = {0x7f, 'E', 'L', 'F', 2, 1, 1};
   std::uint16_t type = 2, machine = 190;
@@ -50,7 +50,7 @@ int nvrtcCreateProgram(void** program, const char*, const char*, int, const char
 }
 int nvrtcDestroyProgram(void**) { return 0; }
 int nvrtcAddNameExpression(void*, const char*) { return 0; }
-// While a test holds it, the compiler does not come back, as if one of its own locks were taken.
+// While a test holds it, the compiler does not return, as if one of its own locks were taken.
 void fake_nvrtc_hold(int hold) { held = hold != 0; }
 int fake_nvrtc_compiling() { return compiling; }
 int nvrtcCompileProgram(void*, int, const char* const*) {
