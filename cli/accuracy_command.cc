@@ -1,4 +1,4 @@
-// octavo accuracy: what each precision costs and what it is off by, on easy data and on hard.
+// octavo accuracy: the time and the error of each precision on easy and on hard data.
 #include <CLI/CLI.hpp>
 #include <memory>
 
@@ -60,12 +60,12 @@ std::string data_names() {
 
 void add_accuracy_command(CLI::App& app, int& exit_code) {
   CLI::App* command =
-      app.add_subcommand("accuracy", "What each precision is off by, and its time on a GPU");
+      app.add_subcommand("accuracy", "Measure the error of each precision, and its time on a GPU");
   const auto flags = std::make_shared<AccuracyFlags>();
   flags->device.add(*command);
   command->add_option("--data", flags->data, "only these: " + data_names())->type_name("NAME");
-  command->add_option("--precision", flags->precisions, "only these modes")->type_name("MODE");
-  command->add_option("--seeds", flags->seeds, "how many, from 0 on; the worst is shown")
+  command->add_option("--precision", flags->precisions, "only these precisions")->type_name("MODE");
+  command->add_option("--seeds", flags->seeds, "number of seeds, starting at 0; the worst is shown")
       ->type_name("N")
       ->capture_default_str();
   command

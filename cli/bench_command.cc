@@ -1,4 +1,4 @@
-// octavo bench: how fast, how close to the machine's peak, and how far off.
+// octavo bench: time, fraction of the machine's peak, and error.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -77,7 +77,7 @@ int bench_command(BenchFlags& flags) {
 }  // namespace
 
 void add_bench_command(CLI::App& app, int& exit_code) {
-  CLI::App* command = app.add_subcommand("bench", "Measure time; the five presets unless told");
+  CLI::App* command = app.add_subcommand("bench", "Measure time; by default of the five presets");
   const auto flags = std::make_shared<BenchFlags>();
   flags->device.add(*command);
   flags->shape.add(*command, ShapeFlags::Count::many);
@@ -90,10 +90,10 @@ void add_bench_command(CLI::App& app, int& exit_code) {
       ->capture_default_str();
   command->add_flag("--skip-correctness", flags->skip_correctness,
                     "do not compare the result with fp64 attention");
-  command->add_flag("--no-three-loop", flags->no_three_loop, "do not time plain loops beside it");
-  command->add_flag("--host", flags->host, "time the host's part of a call too (GPU)");
+  command->add_flag("--no-three-loop", flags->no_three_loop, "do not also time plain loops");
+  command->add_flag("--host", flags->host, "also time the host's part of a call (GPU)");
   command->add_flag("--packed", flags->packed,
-                    "quantize before the clock runs, as --precision would, and transpose V");
+                    "quantize before the timing, as --precision would, and transpose V");
   command
       ->add_option("--v-layout", flags->v_layout,
                    "of V with --packed: transposed, or rows that every call transposes")
@@ -111,7 +111,8 @@ void add_bench_command(CLI::App& app, int& exit_code) {
                    "on a GPU: as the last call left it, or overwritten: warm, cold")
       ->type_name("STATE")
       ->capture_default_str();
-  command->add_option("--buffers", flags->buffers, "on a GPU: copies of the inputs, in turn")
+  command
+      ->add_option("--buffers", flags->buffers, "on a GPU: copies of the inputs, used in rotation")
       ->type_name("N")
       ->capture_default_str();
   flags->json.add(*command);

@@ -1,5 +1,5 @@
-// Random access to the bytes of a file or of a buffer: the readers take this, so that a tensor is
-// read straight into its own memory and the rest of a large file is never touched.
+// Random access to the bytes of a file or a buffer, so that the readers read a tensor directly into
+// its memory and do not touch the rest of a large file.
 #pragma once
 
 #include <cstddef>
@@ -29,7 +29,7 @@ class MemorySource final : public ByteSource {
   std::span<const std::byte> bytes_;
 };
 
-// A regular file: pipes and devices have no size that an untrusted header could be held against.
+// A regular file: pipes and devices have no size to check an untrusted header against.
 class FileSource final : public ByteSource {
  public:
   static Result<FileSource> open(const std::string& path);

@@ -1,4 +1,4 @@
-// octavo cache: the kernels that were compiled on this machine and kept on disk.
+// octavo cache: the kernels that were compiled on this machine and stored on disk.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -154,7 +154,7 @@ void add_explain(CLI::App& cache, int& exit_code) {
       cache.add_subcommand("explain", "Say where the kernel of a configuration comes from");
   const auto config = std::make_shared<std::string>();
   const auto json_flag = std::make_shared<JsonFlag>();
-  command->add_option("CONFIG", *config, "field=value,... ; what is not given is the default")
+  command->add_option("CONFIG", *config, "field=value,... ; other fields have their defaults")
       ->required();
   json_flag->add(*command);
   add_example(*command, "octavo cache explain arch=90,element=e4m3,head_dim=128");

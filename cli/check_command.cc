@@ -68,16 +68,17 @@ void add_check_command(CLI::App& app, int& exit_code) {
   command->add_option("--repeat", flags->repeat, "runs of each case, which must agree in every bit")
       ->type_name("N")
       ->capture_default_str();
-  command->add_option("--cases", flags->cases, "only about so many, spread over the suite; 0: all")
+  command
+      ->add_option("--cases", flags->cases, "only about this many, spread over the suite; 0: all")
       ->type_name("N")
       ->capture_default_str();
   command
       ->add_option("--streams", flags->streams,
-                   "run by so many threads, on a GPU each with its stream; 0: by one")
+                   "number of threads, on a GPU each with its own stream; 0: one")
       ->type_name("N")
       ->capture_default_str();
   command->add_flag("--overlap-launch", flags->overlap_launch,
-                    "launches may start before what precedes them has ended");
+                    "launches may start before the preceding kernel ends");
   flags->json.add(*command);
   add_example(*command, "octavo check --suite twelve --precision fp8");
   command->callback([flags, &exit_code] { exit_code = check_command(*flags); });

@@ -1,5 +1,5 @@
-// The subcommands. Each adds itself to the command line; when it is the one the user called, it
-// runs and leaves its exit code, or throws Exit.
+// The subcommands. Each adds itself to the command line. The one that the user called runs and sets
+// the exit code, or throws Exit.
 #pragma once
 
 namespace CLI {

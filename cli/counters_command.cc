@@ -1,4 +1,4 @@
-// octavo counters: what the hardware counted while a kernel ran.
+// octavo counters: hardware counters of a kernel.
 #include <CLI/CLI.hpp>
 #include <memory>
 
@@ -44,7 +44,7 @@ int counters_command(CountersFlags& flags) {
 
 void add_counters_command(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand(
-      "counters", "What a GPU counts while a kernel runs, by CUPTI; the five presets unless told");
+      "counters", "Read a GPU's hardware counters with CUPTI; by default for the five presets");
   const auto flags = std::make_shared<CountersFlags>();
   flags->device.add(*command);
   flags->shape.add(*command, ShapeFlags::Count::many);

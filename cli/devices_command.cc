@@ -1,4 +1,4 @@
-// octavo devices: what this machine can compute on.
+// octavo devices: lists the devices of this machine.
 #include <CLI/CLI.hpp>
 #include <memory>
 

@@ -1,4 +1,4 @@
-// octavo emulator: the GPU kernels on the CPU, and what can be learned about them there.
+// octavo emulator: runs and tests the GPU kernels on the CPU.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -236,7 +236,7 @@ void add_selftest(CLI::App& app, int& exit_code) {
 
 void add_conformance(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand(
-      "conformance", "Hold each instruction against what a GPU did with the same inputs");
+      "conformance", "Compare each instruction with a GPU's results for the same inputs");
   const auto flags = std::make_shared<ConformanceFlags>();
   command->add_option("--golden", flags->golden, "the file that was recorded on the GPU")
       ->type_name("FILE")
@@ -262,13 +262,13 @@ void add_of_kernel(CLI::App& app, int& exit_code, const char* name, const char* 
 
 void add_emulator_command(CLI::App& app, int& exit_code) {
   CLI::App* command =
-      app.add_subcommand("emulator", "The GPU kernels on the CPU, watched for hazards");
+      app.add_subcommand("emulator", "Run the GPU kernels on the CPU and check for hazards");
   command->require_subcommand(1);
   add_kernels(*command, exit_code);
   add_selftest(*command, exit_code);
   add_conformance(*command, exit_code);
   add_of_kernel(*command, exit_code, "mutants",
-                "Switch off each wait, barrier and mask term of a kernel, and see who notices",
+                "Disable each wait, barrier and mask term of a kernel, one by one, and test it",
                 mutants_command);
   add_of_kernel(*command, exit_code, "measure",
                 "Count a kernel's bank conflicts, sectors, tensor and exponential instructions",

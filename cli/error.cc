@@ -1,4 +1,4 @@
-// The sentences of error.h.
+// Formats the messages of error.h.
 #include "error.h"
 
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
-// How the command words what is wrong with a file or a flag: one sentence, made in one place, and
-// safe to print whatever a hostile file put into it.
+// Error messages about files and flags: one sentence each, safe to print even if it quotes an
+// untrusted file.
 #pragma once
 
 #include <string>
@@ -14,10 +14,10 @@ Status bad_input(std::string_view subject, std::string_view value, std::string_v
 
 Status io_failure(std::string message);
 
-// The same status, its sentence led by "<context>: ".
+// The same status, with "<context>: " before its message.
 Status in_context(std::string_view context, const Status& status);
 
-// In single quotes, cut to 60 characters, everything but printable ASCII escaped.
+// In single quotes, truncated to 60 characters, everything but printable ASCII escaped.
 std::string in_quotes(std::string_view text);
 
 }  // namespace octavo::cli

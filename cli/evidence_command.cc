@@ -1,4 +1,4 @@
-// octavo evidence verify: whether a bundle is what it says, and of the kernels built here.
+// octavo evidence verify: checks a bundle against its manifest and the kernels of this build.
 #include <fcntl.h>
 #include <spawn.h>
 #include <sys/wait.h>
@@ -22,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A folder that goes with it.
+// A temporary folder that the destructor removes.
 class TemporaryFolder {
  public:
   TemporaryFolder() {
@@ -43,10 +43,10 @@ class TemporaryFolder {
   fs::path path_;
 };
 
-// By tar, which refuses names that lead out of the folder.
+// Unpacks with tar, which rejects names that lead out of the folder.
 void unpack(const std::string& archive, const fs::path& folder) {
   const std::string into = folder.string();
-  // The archive's name is an argument of its own, never text of a shell.
+  // The archive's name is a separate argument and never passes through a shell.
   const char* const arguments[] = {
       "tar", "-xzf", archive.c_str(), "-C", into.c_str(), "--no-same-owner", nullptr};
   posix_spawn_file_actions_t quiet;
@@ -64,7 +64,7 @@ void unpack(const std::string& archive, const fs::path& folder) {
                bad_input("the bundle", in_quotes(archive), "a .tar.gz of repro.sh").message());
 }
 
-// The one folder that repro.sh packs, or the place itself.
+// The single folder that repro.sh packs, or `folder` itself.
 fs::path bundle_in(const fs::path& folder) {
   if (fs::exists(folder / "manifest.yaml")) return folder;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder))
@@ -93,7 +93,7 @@ void add_evidence_command(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand("evidence", "Bundles of evidence");
   command->require_subcommand(1);
   CLI::App* verify = command->add_subcommand(
-      "verify", "Hold a bundle against its manifest and the kernels built here");
+      "verify", "Check a bundle against its manifest and the kernels of this build");
   const auto bundle = std::make_shared<std::string>();
   const auto json = std::make_shared<JsonFlag>();
   verify->add_option("BUNDLE", *bundle, "a folder, or the .tar.gz that repro.sh wrote")->required();

@@ -1,4 +1,4 @@
-// How a command ends early: an exit code and the sentence main prints.
+// Ends a command early, with an exit code and the message that main prints.
 #pragma once
 
 #include <stdexcept>
@@ -38,8 +38,8 @@ T require(Result<T> result) {
   return std::move(result).value();
 }
 
-// For outputs: what cannot be written is a failure of the run, not of the input. A name that is
-// refused is still the caller's.
+// For outputs: a file that cannot be written is a failure of the run (exit code 1), but an invalid
+// name is a usage error.
 inline void require_written(const Status& status) {
   if (!status.ok()) {
     throw Exit(status.code() == ErrorCode::invalid_argument ? kExitUsage : kExitFailed,

@@ -52,7 +52,7 @@ int explain_command(ExplainFlags& flags) {
 
 void add_explain_command(CLI::App& app, int& exit_code) {
   CLI::App* command =
-      app.add_subcommand("explain", "Say which kernel would run, why, and what is on record");
+      app.add_subcommand("explain", "Say which kernel would run, why, and its recorded time");
   const auto flags = std::make_shared<ExplainFlags>();
   flags->device.add(*command);
   flags->shape.add(*command, ShapeFlags::Count::one);

@@ -64,7 +64,7 @@ void add_gate_command(CLI::App& app, int& exit_code) {
   const auto flags = std::make_shared<GateFlags>();
   flags->device.add(*command);
   command
-      ->add_option("--baseline", flags->baseline, "a report of octavo bench --json to hold against")
+      ->add_option("--baseline", flags->baseline, "a report of octavo bench --json to compare with")
       ->type_name("FILE");
   command->add_option("--counters", flags->counters, "what a profiler counted (docs/json.md)")
       ->type_name("FILE");
@@ -78,7 +78,7 @@ void add_gate_command(CLI::App& app, int& exit_code) {
       ->capture_default_str();
   command
       ->add_option("--cases", flags->cases,
-                   "about so many of each part of the correctness gate; 0: all")
+                   "about this many for each part of the correctness gate; 0: all")
       ->type_name("N");
   command->add_option("--kernels", flags->kernels, "compiled here where none is built in; 0: all")
       ->type_name("N")

@@ -1,4 +1,4 @@
-// A tensor that owns its memory: what the file readers return and the commands compute on.
+// A tensor that owns its memory, for the file readers and the commands.
 #pragma once
 
 #include <cstddef>
@@ -24,16 +24,16 @@ struct HostTensor {
 
 using Shape4 = std::array<std::int64_t, 4>;
 
-// Bytes of a contiguous tensor. Fails where any product of dimensions leaves int64, even beside a
-// dimension of 0: strides are such products.
+// Bytes of a contiguous tensor. Fails if any product of dimensions overflows int64, even with a
+// dimension of 0, because strides are such products.
 Result<std::uint64_t> contiguous_bytes(const std::vector<std::int64_t>& shape, DType dtype);
 
-// Zeros. Refuses sizes beyond this machine's memory in a sentence instead of meeting the
-// out-of-memory killer.
+// A tensor of zeros. Sizes beyond this machine's memory are an error, so that the out-of-memory
+// killer does not end the process.
 Result<HostTensor> make_tensor(std::string_view what, DType dtype,
                                const std::vector<std::int64_t>& shape);
 
-// The tensor as (batch, heads, rows, columns); fails for another rank.
+// The tensor as (batch, heads, seqlen, head_dim); fails for another rank.
 Result<Tensor> bhsd_view(std::string_view what, HostTensor& tensor);
 
 std::string shape_text(const std::vector<std::int64_t>& shape);  // "(2, 8, 512, 64)"

@@ -1,4 +1,4 @@
-// JSON of the commands that have no report type in the library, in the library's envelope.
+// JSON, in the library's envelope, for commands without a report type in the library.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -15,7 +15,7 @@ inline Json envelope(std::string_view kind) {
   return {{"schema", kSchemaVersion}, {"kind", kind}, {"version", version()}};
 }
 
-// A library's report as a part of another: without its own envelope.
+// A report of the library without its envelope, to nest it in another.
 inline Json nested(const std::string& report_text) {
   Json json = Json::parse(report_text);
   for (const char* key : {"schema", "kind", "version"}) json.erase(key);

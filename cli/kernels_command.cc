@@ -1,4 +1,4 @@
-// octavo kernels: what was compiled ahead of time, read from the code itself.
+// octavo kernels: lists the kernels compiled ahead of time, with data read from their code.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -87,7 +87,7 @@ int kernels_command(JsonFlag& json_flag) {
 
 void add_kernels_command(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand(
-      "kernels", "List the GPU kernels compiled ahead of time, with what their code holds");
+      "kernels", "List the GPU kernels compiled ahead of time, with their code statistics");
   const auto json_flag = std::make_shared<JsonFlag>();
   json_flag->add(*command);
   add_example(*command, "octavo kernels --json kernels.json");

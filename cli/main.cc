@@ -1,5 +1,5 @@
-// octavo: the command. Parses, runs one subcommand, and turns whatever happens into an exit code
-// and at most one sentence on stderr.
+// octavo: the command. Parses the arguments, runs one subcommand, and turns any failure into an
+// exit code and at most one sentence on stderr.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -23,7 +23,7 @@ int fail(int code, std::string message) {
   return code;
 }
 
-// CLI11 says "a subcommand is required" for one it does not know.
+// CLI11 reports an unknown subcommand as "a subcommand is required".
 std::string usage_message(const CLI::App& app, const CLI::ParseError& error, int argc,
                           char** argv) {
   if (app.get_subcommands().empty() && argc > 1 && argv[1][0] != '-') {

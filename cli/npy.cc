@@ -1,5 +1,5 @@
-// The .npy reader trusts nothing: the header is a Python dict literal read by a parser for just
-// that, and memory is allocated only once the promised size has been held against the file's.
+// The .npy reader trusts nothing: a minimal parser reads the header, a Python dict literal, and
+// memory is allocated only after the size has been checked against the file's.
 #include "npy.h"
 
 #include <fmt/format.h>
@@ -193,7 +193,7 @@ Result<Located> read_header(const ByteSource& source) {
   return Located{std::move(*header), header_begin + length};
 }
 
-// The octavo type of NumPy's type string, as the comment in npy.h has it.
+// The DType of NumPy's type string, as described in npy.h.
 Result<DType> dtype_of(std::string_view descr, std::optional<DType> untyped) {
   const std::string_view bare =
       descr.starts_with('|') || descr.starts_with('<') || descr.starts_with('=') ? descr.substr(1)

@@ -1,4 +1,4 @@
-// Shared flags: names, help texts, and their way into the library's types.
+// Shared flags: names, help texts, and conversion to the library's types.
 #include "options.h"
 
 #include <fmt/format.h>
@@ -78,7 +78,7 @@ void DeviceFlags::add(CLI::App& app) {
       ->capture_default_str();
   app.add_option(
          "--schedule", schedule,
-         "the emulator's order of warps and completions; without: in turn, as late as may be")
+         "seed for the emulator's order of warps and copies; default: round-robin, copies late")
       ->type_name("SEED");
 }
 
@@ -103,14 +103,14 @@ void AttentionFlags::add(CLI::App& app) {
       ->capture_default_str()
       ->group("Attention");
   app.add_flag("--batch-invariant", batch_invariant,
-               "a row's bits do not depend on its company in the batch")
+               "a row's bits do not depend on the rest of the batch")
       ->group("Attention");
   app.add_option("--max-error", max_error,
-                 "with --precision auto: the largest error on record that is taken")
+                 "with --precision auto: the largest recorded error to accept")
       ->type_name("E")
       ->group("Attention");
   app.add_flag("--overlap-launch", overlap_launch,
-               "may start before what precedes it in the stream has ended (GPU)")
+               "may start before the preceding kernel of the stream ends (GPU)")
       ->group("Attention");
   app.add_option("--granularity-qk", granularity_qk,
                  "scales of Q and K: tensor, head, block, row, channel")
@@ -136,7 +136,7 @@ void AttentionFlags::add(CLI::App& app) {
 Options AttentionFlags::options() const {
   constexpr const char* kWindowForm = "L,R, two integers of -1 and more";
   Options options;
-  // CLI11 hands on "" or "true" for a --causal without a value.
+  // CLI11 passes "" or "true" for a --causal without a value.
   options.causal =
       causal.empty() || causal == "true" ? Causal::top_left : require(parse_causal(causal));
   if (!window.empty()) {

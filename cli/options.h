@@ -17,7 +17,7 @@ class App;
 
 namespace octavo::cli {
 
-// "4,8,512,64" -> four integers; fails in a sentence that names the flag.
+// "4,8,512,64" -> four integers; the error message names the flag.
 Result<std::vector<std::int64_t>> parse_integers(std::string_view flag, std::string_view text,
                                                  std::size_t count, std::string_view form);
 
@@ -30,7 +30,7 @@ struct DeviceFlags {
   std::optional<std::uint64_t> schedule{};  // of the emulator
 };
 
-// Masks, precision and quantization: what becomes octavo::Options.
+// Masks, precision and quantization: the flags of octavo::Options.
 struct AttentionFlags {
   void add(CLI::App& app);
   Options options() const;
@@ -80,7 +80,7 @@ class JsonFlag {
   std::optional<OutputFile> file_;
 };
 
-// The text unless JSON goes to standard output, and the JSON where it was asked for.
+// Prints the text unless JSON goes to standard output, and writes the JSON if requested.
 void report(JsonFlag& json_flag, const std::string& text, const std::string& json);
 
 }  // namespace octavo::cli

@@ -44,7 +44,7 @@ Result<OutputFile> OutputFile::open(const std::string& path) {
     if (file.descriptor_ < 0) return file.failure("written");
     return file;
   }
-  // Renaming over a symbolic link would cut it: the file it points to is the target.
+  // Renaming over a symbolic link would replace it, so the target is the file that it points to.
   std::error_code ignored;
   if (exists) file.path_ = std::filesystem::canonical(path, ignored).string();
   std::string temporary = file.path_ + ".XXXXXX";

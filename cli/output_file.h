@@ -1,5 +1,5 @@
-// A file that appears whole or not at all: written beside its target under a temporary name, then
-// renamed over it. Until commit(), and on any failure, the target stays as it was.
+// A file that is written completely or not at all: under a temporary name beside its target, then
+// renamed over it. Until commit(), and on any failure, the target is unchanged.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ namespace octavo::cli {
 
 class OutputFile {
  public:
-  // Opening before a long computation finds out early that the result could not be written.
+  // Open before a long computation, to find out early if the result cannot be written.
   static Result<OutputFile> open(const std::string& path);
   OutputFile(OutputFile&& other) noexcept;
   OutputFile& operator=(OutputFile&&) = delete;

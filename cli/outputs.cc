@@ -1,4 +1,4 @@
-// Several outputs, one decision: either all targets change or, on a failure before commit(), none.
+// Several outputs: either all targets change or, on a failure before commit(), none.
 #include "outputs.h"
 
 #include "error.h"

@@ -13,11 +13,11 @@ namespace octavo::cli {
 
 class Outputs {
  public:
-  // Nothing if `spec` is empty. Two outputs in one file are refused.
+  // Does nothing if `spec` is empty. Two outputs in one file are an error.
   void open(std::string_view flag, const std::string& spec, std::string_view tensor_name);
   bool wanted(std::string_view flag) const;
 
-  // Until commit() every target is as it was. Does nothing for a flag that was not opened.
+  // Until commit() every target is unchanged. Does nothing for a flag that was not opened.
   void write(std::string_view flag, const HostTensor& tensor);
   void commit();
 

@@ -1,4 +1,4 @@
-// Where a problem is computed: --device, and what "auto" makes of it.
+// Chooses the device for a problem: --device, with the fallback of "auto".
 #pragma once
 
 #include <string>
@@ -10,16 +10,16 @@ namespace octavo::cli {
 struct Placed {
   Plan plan;
   Device device;
-  std::string note;  // "auto" that came to the CPU: why not a GPU
+  std::string note;  // why "auto" chose the CPU and not a GPU
   Explanation explain() const;
 };
 
-// A plan on the device, which `name` named. With "auto" the CPU serves what the GPU cannot, be it
-// for want of a kernel, of a driver or of a GPU; what is wrong with the problem is said all the
-// same. Throws Exit.
+// A plan on the device that `name` selects. With "auto" the CPU is used if the GPU has no kernel
+// for the problem, or if there is no driver or GPU; an invalid problem is still an error. Throws
+// Exit.
 Placed place(const Problem& problem, Device device, const std::string& name);
 
-// The same on the CPU, after a failure elsewhere that "auto" may pass over; others are thrown.
+// The same on the CPU after a failure that "auto" may ignore; other failures are thrown.
 Placed place_after(const Status& failure, const Problem& problem, Device device,
                    const std::string& name);
 

@@ -1,4 +1,4 @@
-// octavo quantize: 8-bit codes, their scales and what was lost; and calibration over many tensors.
+// octavo quantize: quantizes a tensor, reports scales and errors, and calibrates over many tensors.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -72,7 +72,7 @@ const Calibration::Entry& find_entry(const Calibration& calibration, const std::
                              .message());
 }
 
-// A calibration knows its format and granularity; flags may repeat them, not contradict them.
+// A calibration has its format and granularity; flags may repeat but not contradict them.
 void take_calibration(const QuantizeFlags& flags, Settings& s) {
   const Calibration calibration = require(Calibration::load(flags.calibration));
   const Calibration::Entry& entry = find_entry(calibration, flags.name);
@@ -154,7 +154,7 @@ std::string text_of(const QuantizeFlags& flags, const HostTensor& input, const S
                                                      : "the " + s.scales_from)},
       {"amax", fmt::format("{:.4g}", q.stats.amax)},
       {"clipped", fmt::format("{:.3g}%", 100 * q.stats.clipped_fraction)},
-      {"flushed", fmt::format("{:.3g}% of the values became zero without being it",
+      {"flushed", fmt::format("{:.3g}% of the values are nonzero but became zero",
                               100 * q.stats.flushed_fraction)},
       {"SQNR", fmt::format("{:.2f} dB", q.stats.sqnr_db)},
       {"not finite", fmt::format("{} NaN, {} Inf of {} values", q.stats.nan_values,
@@ -207,7 +207,7 @@ int quantize_one(QuantizeFlags& flags) {
   return kExitOk;
 }
 
-// Widens what the file already holds, so that a set may be observed in several calls.
+// Widens the ranges that the file already has, so that a set may be observed in several calls.
 int calibrate(QuantizeFlags& flags) {
   if (flags.name.empty() || flags.in.empty()) {
     require(bad_input("--calibrate", "given without --name or --in", "both with it"));
@@ -270,14 +270,14 @@ void add_flags(CLI::App& command, QuantizeFlags& flags) {
       ->type_name("FILE")
       ->excludes(scales_in)
       ->needs(name_option);
-  command.add_option("--out", flags.out, "where to write the codes")->type_name("FILE");
+  command.add_option("--out", flags.out, "where to write the quantized tensor")->type_name("FILE");
   command.add_option("--scales-out", flags.scales_out, "where to write the scales")
       ->type_name("FILE");
   command.add_option("--mean-out", flags.mean_out, "where to write the mean of --smooth")
       ->type_name("FILE");
   command
       .add_option("--calibrate", flags.calibrate,
-                  "observe every --in and keep their range in this file instead")
+                  "instead, observe every --in and store the range in this file")
       ->type_name("FILE")
       ->needs(name_option)
       ->excludes("--out")

@@ -19,16 +19,15 @@ std::string or_dash(const std::optional<double>& value, std::string (*format)(do
 std::string oracle_line(const CheckReport& report) {
   if (report.oracle_compared == 0) return "";
   return fmt::format(
-      "\nfp64 attention on {}; on {} cases held against the CPU's: {} of what sums in another "
-      "order "
-      "may differ by\n",
+      "\nfp64 attention on {}; compared with the CPU's on {} cases: {} of the bound for reordered "
+      "sums\n",
       report.oracle, report.oracle_compared,
       fmt::format("{:.1f}%", 100 * report.oracle_difference));
 }
 
 std::string emulated_line(const CheckReport& report) {
   if (report.emulated == 0) return "";
-  return fmt::format("\n{} cases held against the same kernels in the emulator: {:.1e} apart\n",
+  return fmt::format("\n{} cases compared with the same kernels in the emulator: {:.1e} apart\n",
                      report.emulated, report.emulated_difference);
 }
 
@@ -74,11 +73,11 @@ std::string timing_lines(const GateResult& gate) {
   return "\n" + table.text();
 }
 
-// What is not the default, of the ways to time a GPU.
+// The GPU timing options that are not the default.
 std::string timing_text(const BenchReport& report) {
   std::string text;
   if (report.packed)
-    text += fmt::format(", on operands quantized before, V {}",
+    text += fmt::format(", on prequantized operands, V {}",
                         report.packed_v == VLayout::rows ? "by rows" : "transposed");
   if (report.stream) text += ", launched from the host";
   if (report.cold_l2) text += ", L2 cold";
@@ -92,7 +91,7 @@ std::string clock_lines(const BenchReport& report) {
     if (!row.clock_mhz || !row.power_w || !row.throttle) continue;
     text += fmt::format("{}: {:.0f} MHz, {:.0f} W", row.shape.name, *row.clock_mhz, *row.power_w);
     if (!row.throttle->empty())
-      text += fmt::format(", held back by {}", fmt::join(*row.throttle, ", "));
+      text += fmt::format(", throttled by {}", fmt::join(*row.throttle, ", "));
     if (row.empty_us) text += fmt::format("; a sample without a call: {:.2f} us", *row.empty_us);
     text += "\n";
   }
@@ -300,7 +299,7 @@ std::string render(const BundleReport& report) {
   for (const std::string& part : report.not_compared)
     text += "  " + wrapped("not compared: " + part, 4) + "\n";
   return text + failure_lines(report.failures) +
-         fmt::format("\n{}\n", report.passed() ? "the bundle is what its manifest says" : "FAILED");
+         fmt::format("\n{}\n", report.passed() ? "the bundle matches its manifest" : "FAILED");
 }
 
 std::string render(const Explanation& e, const std::string& problem) {

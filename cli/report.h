@@ -1,4 +1,4 @@
-// The library's reports as text for a person.
+// The library's reports as readable text.
 #pragma once
 
 #include <string>

@@ -30,7 +30,7 @@ struct RunFlags {
   std::optional<double> scale;
 };
 
-// Of the finite elements.
+// Statistics of the finite elements.
 struct Summary {
   double min = 0, max = 0, mean = 0, rms = 0;
   std::int64_t not_finite = 0;

@@ -1,4 +1,4 @@
-// Where `octavo run` takes Q, K and V from: three files, or random numbers of a given size.
+// The inputs of `octavo run`: three files, or random numbers of a given size.
 #pragma once
 
 #include <cstdint>

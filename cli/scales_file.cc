@@ -1,4 +1,4 @@
-// Reading scales, held against the tensor they belong to.
+// Reads scales and checks them against their tensor.
 #include "scales_file.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// Scales of 8-bit tensors in files: which shape a granularity asks for, and reading them.
+// Reads scales of 8-bit tensors from files, and gives the shape that each granularity needs.
 #pragma once
 
 #include <string>

@@ -71,7 +71,7 @@ std::string wrapped(std::string_view text, std::size_t indent) {
   while (display_width(text) > kTextWidth - (out.empty() ? 0 : indent)) {
     const std::size_t room = kTextWidth - (out.empty() ? 0 : indent);
     const std::size_t space = text.rfind(' ', room);
-    // A word wider than the line stays whole: cutting a path or a case's name helps nobody.
+    // A word wider than the line is not broken, because paths and case names must stay whole.
     const std::size_t cut =
         space == std::string_view::npos || space <= indent ? text.find(' ', room) : space;
     if (cut == std::string_view::npos) break;

@@ -1,4 +1,4 @@
-// Text a person reads: aligned tables, and blocks of "name  value" lines.
+// Text output: aligned tables, and blocks of "name  value" lines.
 #pragma once
 
 #include <string>

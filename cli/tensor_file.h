@@ -11,7 +11,7 @@
 
 namespace octavo::cli {
 
-// `flag` ("--q") leads the sentence of a failure. `untyped`: see npy.h.
+// An error message starts with `flag` ("--q"). `untyped`: see npy.h.
 Result<HostTensor> load_tensor(std::string_view flag, const std::string& spec,
                                std::optional<DType> untyped = {});
 

@@ -1,4 +1,4 @@
-// A small text file, whole.
+// Reads a whole small text file.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace octavo::cli {
 
-// At most 64 MiB; the sentence of a failure is led by the flag and the path.
+// At most 64 MiB; an error message starts with the flag and the path.
 Result<std::string> read_text_file(std::string_view flag, const std::string& path);
 
 }  // namespace octavo::cli

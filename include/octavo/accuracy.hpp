@@ -1,5 +1,5 @@
-// How far off each precision is, on data that is easy and on data that is not, and what it costs:
-// the frontier behind `octavo accuracy`, docs/precision.md and precision = automatic.
+// The error and the time of each precision on easy and on hard data, for `octavo accuracy`,
+// docs/precision.md and precision = automatic.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace octavo {
 
-// A distribution of Q, K and V, and the sizes at which it is looked at.
+// A distribution of Q, K and V, and the sizes at which it is measured.
 struct AccuracyData {
   std::string name;
   std::string description;
@@ -22,27 +22,27 @@ struct AccuracyOptions {
   Device device{};
   std::vector<std::string> data;      // names of accuracy_data(); empty: all
   std::vector<Precision> precisions;  // empty: all but native
-  int seeds = 3;                      // 0 and on; beyond 4096 keys 0 alone
+  int seeds = 3;                      // seeds 0, 1, ...; beyond 4096 keys only seed 0
   std::optional<std::int64_t>
       most_keys{};  // unset: 131072 on a GPU, 8192 on the CPU, 1024 emulated
   Progress progress{};
 };
 
-// One precision on one distribution at one size: the worst of the seeds.
+// One precision on one distribution at one size: the worst result over the seeds.
 struct AccuracyRow {
   std::string data;
   Precision precision = Precision::fp16;
   bool hadamard = false;
   std::int64_t heads = 1, len_q = 1, len_kv = 1, head_dim = 64;  // of one batch entry
-  std::string not_available;  // why there is nothing below; empty: there is
+  std::string not_available;  // why the fields below are empty; empty if they are not
 
   ErrorStats total;       // against fp64 on the inputs
-  ErrorStats kernel;      // against fp64 on what the precision makes of them
-  double total_bias = 0;  // the mean error, over the rms of the reference
+  ErrorStats kernel;      // against fp64 on the quantized inputs
+  double total_bias = 0;  // mean error over the rms of the reference
   double kernel_bias = 0;
-  std::optional<double> us{};               // a call, its quantization included, by graph replay
-  std::optional<double> packed_us{};        // the same of operands quantized before, V transposed
-  std::string kernel_name, config, reason;  // as explain() has them
+  std::optional<double> us{};               // one call with its quantization, by graph replay
+  std::optional<double> packed_us{};        // the same with prequantized operands, V transposed
+  std::string kernel_name, config, reason;  // as in explain()
 };
 
 struct AccuracyReport {
@@ -57,7 +57,7 @@ OCTAVO_API Result<AccuracyReport> accuracy(const AccuracyOptions& options);
 
 OCTAVO_API std::string to_json(const AccuracyReport& report);
 
-// Time against relative error, a panel for each distribution, as a whole SVG document. Fails where
+// Plots time against relative error, with one panel per distribution, as an SVG document. Fails if
 // no row has a time.
 OCTAVO_API Result<std::string> to_svg(const AccuracyReport& report);
 

@@ -1,4 +1,4 @@
-// What the hardware counted while a kernel ran, by CUPTI: tensor cores, memory, warps, conflicts.
+// Hardware counters of a kernel, read with CUPTI: tensor cores, memory, warps, bank conflicts.
 #pragma once
 
 #include <cstdint>
@@ -24,15 +24,15 @@ struct CountersOptions {
 struct CounterName {
   std::string key;
   std::string unit;
-  std::string metric;  // of the chip; empty: it has none, or the value follows from others
+  std::string metric;  // the chip's metric; empty if it has none or the value is derived
 };
 
 struct CounterRow {
   BenchCase shape;
   Explanation kernel;
-  int launch = 0;     // which kernel of the call this is
-  int launches = 0;   // how many a call launches
-  bool main = false;  // the one that computes attention; the others prepare it
+  int launch = 0;     // the index of this kernel in the call
+  int launches = 0;   // kernels that a call launches
+  bool main = false;  // true for the attention kernel, false for the quantizers before it
   double gflop = 0;   // of the case, as bench counts them
   std::vector<std::optional<double>> values;  // in the order of CountersReport::names
 };
@@ -49,10 +49,10 @@ struct CountersReport {
   std::vector<CounterName> names;
   std::vector<CounterRow> rows;
   std::vector<std::string> not_counted;  // values that are missing, and why
-  std::string not_measured;              // why nothing is here; empty: something is
+  std::string not_measured;              // why nothing was measured; empty if something was
   bool measured() const { return not_measured.empty() && !rows.empty(); }
 };
-// Bad options are an error; a machine that cannot count is a report that says so.
+// Bad options are an error. A machine without counters gives a report with not_measured.
 OCTAVO_API Result<CountersReport> counters(const CountersOptions& options);
 OCTAVO_API std::string to_json(const CountersReport& report);
 

@@ -1,5 +1,5 @@
-// The emulator: the GPU kernels' own source on the CPU, watched for hazards. The devices "emulator"
-// and "emulator:90" run problems in it; what is here looks at the kernels themselves.
+// The emulator runs the GPU kernels' source on the CPU and checks for hazards. The devices
+// "emulator" and "emulator:90" run problems in it; this header tests the kernels themselves.
 #pragma once
 
 #include <cstdint>
@@ -12,46 +12,46 @@
 
 namespace octavo {
 
-// False where the library was built without it (it needs Boost.Context).
+// False if the library was built without it (it needs Boost.Context).
 OCTAVO_API bool has_emulator();
 
-// The order of everything that the instruction set leaves open, for runs from now on: without a
-// seed warps run in turn and copies complete as late as a wait allows; with one, both follow the
-// seed, and the same seed gives the same order.
+// Sets the order of everything that the instruction set does not define, for later runs. Without a
+// seed warps run round-robin and copies complete as late as a wait allows; with a seed both are
+// pseudo-random, and the same seed gives the same order.
 OCTAVO_API void set_emulator_schedule(std::optional<std::uint64_t> seed);
 
 // The kernels that the emulator can run.
 struct EmulatedKernel {
   std::string kernel;  // "sm80_forward"
-  std::string config;  // as `octavo kernels` spells it
-  std::string brief;   // of it, what differs from the defaults
+  std::string config;  // as `octavo kernels` prints it
+  std::string brief;   // the fields that differ from the defaults
 };
 OCTAVO_API std::vector<EmulatedKernel> emulated_kernels();
 
-// For each kind of hazard, kernels with one thing missing and their twins with it in place.
+// For each kind of hazard there are faulty kernels and their correct twins.
 struct SelftestResult {
   std::string hazard;   // "copy in flight"
-  std::string what;     // is wrong with the faulty kernel
-  bool caught = false;  // the faulty kernel, at that hazard, without a schedule
-  bool clean = false;   // nothing was found in its twin, under any of the schedules
-  std::string report;   // what was said of the faulty kernel; of the twin, where that is not clean
+  std::string what;     // the fault of the faulty kernel
+  bool caught = false;  // the hazard was found in the faulty kernel, without a seed
+  bool clean = false;   // no hazard was found in the twin, under any schedule
+  std::string report;   // of the faulty kernel, or of the twin if it is not clean
   bool passed() const { return caught && clean; }
 };
-// `schedules`: how many seeds each twin is run under, beside none.
+// `schedules`: how many seeds each twin is run with, in addition to none.
 OCTAVO_API std::vector<SelftestResult> emulator_selftest(int schedules = 3);
 
-// What each instruction gave on a GPU, and whether the emulator gives the same.
+// Compares each emulated instruction with the results recorded on a GPU.
 struct ConformanceRow {
   std::string instruction;
   std::int64_t words = 0;  // compared
   std::int64_t wrong = 0;
   bool recorded = false;   // false: the file has nothing about this instruction
-  std::string difference;  // the first, or what went wrong
+  std::string difference;  // the first difference, or another failure
 };
 struct ConformanceReport {
-  std::string device;  // that the vectors were recorded on
+  std::string device;  // the GPU on which the vectors were recorded
   std::vector<ConformanceRow> rows;
-  // All that was recorded is reproduced, and nothing else went wrong.
+  // Everything recorded is reproduced, and something was recorded.
   bool passed() const {
     bool any = false;
     for (const ConformanceRow& row : rows) {
@@ -67,12 +67,12 @@ OCTAVO_API Result<ConformanceReport> emulator_conformance(const std::string& gol
 // Called with (done, total) from the calling thread.
 using EmulatorProgress = std::function<void(std::int64_t, std::int64_t)>;
 
-// A kernel with each wait, fence, arrive, commit, barrier and mask term switched off, one by one.
+// A mutant is a kernel with one wait, fence, arrive, commit, barrier or mask term disabled.
 struct Mutant {
   std::string call;       // "bar.sync at device/sm80/forward.cuh:213"
-  std::string caught_by;  // a hazard, "wrong result", or empty: it survived
-  std::string in_case;    // that it was caught in
-  std::string why;        // a survivor changes nothing; empty: not known
+  std::string caught_by;  // a hazard, "wrong result", or empty if it survived
+  std::string in_case;    // the case that caught it
+  std::string why;        // why a survivor changes nothing; empty if not known
   bool accounted_for() const { return !caught_by.empty() || !why.empty(); }
 };
 struct MutantReport {
@@ -86,21 +86,21 @@ struct MutantReport {
     return failure.empty() && !mutants.empty();
   }
 };
-// `kernel`: "all", a family, a number of emulated_kernels(), or a config as it is spelled there.
+// `kernel`: "all", a family, an index into emulated_kernels(), or a config as printed there.
 OCTAVO_API Result<std::vector<MutantReport>> emulator_mutants(
     const std::string& kernel, const EmulatorProgress& progress = {});
 
-// What a kernel asks of the memory system and the units, counted.
+// Memory and instruction counts of a kernel.
 struct MeasuredLine {
   std::string place;  // "ldmatrix.x4 at device/sm80/products.cuh:54"
   bool shared = true;
-  std::int64_t requests = 0;  // by warps
-  std::int64_t needed = 0;    // wavefronts without a conflict; sectors if packed densely
+  std::int64_t requests = 0;  // warp-level requests
+  std::int64_t needed = 0;    // wavefronts without a conflict; sectors if contiguous
   std::int64_t taken = 0;     // wavefronts; sectors touched
 };
 struct MeasuredCount {
   std::string instruction;
-  std::int64_t times = 0;  // by warps for tensor instructions, by threads for others
+  std::int64_t times = 0;  // per warp for tensor instructions, per thread for others
 };
 struct MeasureReport {
   std::string kernel, brief;
@@ -108,7 +108,7 @@ struct MeasureReport {
   std::vector<MeasuredLine> lines;
   std::vector<MeasuredCount> counts;
   std::int64_t bank_conflicts = 0;
-  std::string failure;  // hazards, where there were any
+  std::string failure;  // hazards, if any were found
 };
 OCTAVO_API Result<std::vector<MeasureReport>> emulator_measure(
     const std::string& kernel, const EmulatorProgress& progress = {});

@@ -1,5 +1,5 @@
 // Octavo's evidence: the fp64 oracle, reproducible random inputs, errors, and the check and bench
-// runs behind the command. Everything here is for judging results, not for serving them.
+// runs of the command. This header is for evaluation, not for production use.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +14,11 @@
 namespace octavo {
 
 // ---------------------------------------------------------------------------------------------
-// Truth
+// Reference results
 
-// fp64 attention on the arguments as they are (8-bit inputs are dequantized by their scales;
-// options.precision is ignored). out: doubles in the order of arguments.out's shape, contiguous;
-// lse: likewise, or null. arguments.out and arguments.lse are not touched.
+// fp64 attention on the given arguments (8-bit inputs are dequantized with their scales;
+// options.precision is ignored). out: contiguous doubles in arguments.out's shape; lse: likewise,
+// or null. arguments.out and arguments.lse are not touched.
 OCTAVO_API Status reference(const Arguments& arguments, const Options& options, double* out,
                             double* lse = nullptr);
 
@@ -31,9 +31,9 @@ struct ErrorStats {
   double rmse = 0;
   double relative_rmse = 0;  // rmse over the rms of the reference
   double cosine = 1;
-  std::int64_t not_finite = 0;  // elements not finite where the reference is
+  std::int64_t not_finite = 0;  // non-finite elements whose reference is finite
 };
-// `out` read in the order of its shape against contiguous doubles.
+// Compares `out` with contiguous doubles in its shape.
 OCTAVO_API ErrorStats compare(const ConstTensor& out, const double* reference);
 
 // ---------------------------------------------------------------------------------------------
@@ -58,16 +58,16 @@ struct CheckOptions {
   std::optional<Precision> precision{};  // only this one
   std::uint64_t seed = 42;
   int repeat = 2;          // runs of each case; all must agree in every bit
-  std::int64_t cases = 0;  // only about so many, spread over the suite; 0: all
-  // Run by so many threads, on a GPU each with a stream of its own; every other calls attention().
-  // 0: by one, on the default stream.
+  std::int64_t cases = 0;  // only about this many, spread over the suite; 0: all
+  // Runs on this many threads, on a GPU each with its own stream; every second thread calls
+  // attention() instead of a plan. 0: one thread, on the default stream.
   int streams = 0;
   bool overlap_launch = false;  // every case with Options::overlap_launch
   Progress progress{};
   Progress compile_progress{};  // on a GPU, while kernels are compiled, before the first case
 };
 
-// The worst of one precision and input format, over its cases.
+// The worst results of one precision and input format over its cases.
 struct CheckRow {
   std::string precision;
   std::string format;  // of the inputs
@@ -76,7 +76,7 @@ struct CheckRow {
   double worst_total_error = 0;   // max |out - fp64 on the original inputs|
   double worst_kernel_error = 0;  // max |out - fp64 on the quantized inputs|
   double worst_total_rmse = 0;
-  double worst_bound_ratio = 0;  // error over its bound, the largest of all; passed if <= 1
+  double worst_bound_ratio = 0;  // the largest ratio of error to bound; passed if <= 1
   std::string bound;             // the rule, as text
   std::string worst_case;        // the case that came closest to (or broke) its bound
 };
@@ -90,15 +90,15 @@ struct CheckReport {
   bool overlap_launch = false;
   std::int64_t cases = 0;
   std::int64_t distinct = 0;
-  std::int64_t kernels = 0;          // how many different ones the cases took; 0: not on a GPU
+  std::int64_t kernels = 0;          // different kernels that the cases used; 0: not on a GPU
   std::string oracle;                // where fp64 attention was computed
-  std::int64_t oracle_compared = 0;  // cases on which that was held against the CPU's
-  double oracle_difference = 0;      // the largest, over what sums in another order may differ by
-  std::int64_t emulated = 0;         // cases held against the emulator, which ran the same kernel
+  std::int64_t oracle_compared = 0;  // cases whose oracle was compared with the CPU's
+  double oracle_difference = 0;      // the largest, relative to the bound for reordered sums
+  std::int64_t emulated = 0;         // cases compared with the same kernel in the emulator
   double emulated_difference = 0;    // the largest
   std::vector<CheckRow> rows;
-  std::vector<std::string> failures;         // one line each: case, what was expected, what came
-  std::int64_t not_run = 0;                  // cases the device does not serve; not among `cases`
+  std::vector<std::string> failures;         // one line each: case, expected and actual result
+  std::int64_t not_run = 0;                  // cases the device does not support; not in `cases`
   std::vector<std::string> not_run_reasons;  // each once
   bool passed() const { return failures.empty() && cases > 0; }
 };
@@ -110,7 +110,7 @@ OCTAVO_API Result<CheckReport> check(const CheckOptions& options);
 struct BenchCase {
   std::string name;  // a preset's, or its shape
   std::int64_t batch = 1, heads = 1, length = 1, head_dim = 64;
-  std::optional<std::int64_t> heads_kv{}, length_kv{};  // of K and V, where not those of Q
+  std::optional<std::int64_t> heads_kv{}, length_kv{};  // of K and V, if they differ from Q's
 };
 
 struct BenchOptions {
@@ -122,26 +122,24 @@ struct BenchOptions {
   int warmup = 20;
   std::uint64_t seed = 42;
   bool check_correctness = true;
-  bool three_loop = true;  // time the straightforward code beside it (CPU)
+  bool three_loop = true;  // also time a plain three-loop implementation (CPU)
   std::string config;      // a kernel configuration to force; empty: the chosen one
-  // On a GPU. Unless told: replays of a CUDA graph, with inputs that L2 may still hold.
-  bool stream = false;   // launched by the host one after the other
-  bool cold_l2 = false;  // L2 overwritten before each call
-  int buffers = 1;       // copies of inputs and outputs that calls take in turn
-  bool host = false;     // time the host's part too (GPU)
-  // Operands are quantized before the clock runs, as the precision would in the call, and V is
-  // transposed, or left by rows and transposed in every call: what is timed is attention on 8-bit
-  // inputs.
+  // On a GPU. The default is CUDA graph replays with inputs that L2 may still hold.
+  bool stream = false;   // launched by the host one by one
+  bool cold_l2 = false;  // L2 is overwritten before each call
+  int buffers = 1;       // copies of inputs and outputs that calls use in rotation
+  bool host = false;     // also time the host's part (GPU)
+  // Operands are quantized before the timing, as the precision would in the call, so that attention
+  // on 8-bit inputs is timed. V is transposed, or kept in rows and transposed in every call.
   bool packed = false;
   VLayout packed_v = VLayout::transposed;
   Progress progress{};
 };
 
-// What a call costs the host on a GPU that is not waited for, in nanoseconds, medians taken in
-// turns.
+// The host time of an asynchronous GPU call in nanoseconds: medians of interleaved measurements.
 struct HostCost {
   double run_ns = 0;                       // Plan::run
-  double call_ns = 0;                      // attention(), whose plan is known
+  double call_ns = 0;                      // attention() with a cached plan
   std::optional<double> bare_launch_ns{};  // the driver's part: the same launch, the same bytes
 };
 
@@ -152,14 +150,14 @@ struct BenchRow {
   double low_us = 0;                        // first quartile
   double high_us = 0;                       // third quartile
   double gflops = 0;                        // 4 B H S S D, half of it when causal, over the median
-  std::optional<double> fma_peak_gflops{};  // fp32, right before and after; the larger
+  std::optional<double> fma_peak_gflops{};  // fp32, the larger of right before and after
   std::optional<double> fma_peak_fraction{};
   std::optional<double> three_loop_us{};
   std::optional<double> three_loop_ratio{};
   std::optional<double> max_error{};  // not measured with check_correctness off
   std::optional<HostCost> host{};
-  std::optional<double> empty_us{};  // cold L2: what a sample without a call takes; not subtracted
-  // By NVML, while it was timed: medians, and what held the clock back.
+  std::optional<double> empty_us{};  // cold L2: time of a sample without a call; not subtracted
+  // By NVML during the timing: medians, and throttle reasons.
   std::optional<double> clock_mhz{}, power_w{};
   std::optional<std::vector<std::string>> throttle{};
   std::vector<double> samples_us;
@@ -167,7 +165,7 @@ struct BenchRow {
 
 struct BenchReport {
   std::string device;
-  std::string machine;  // what the device says of itself
+  std::string machine;  // the device's description
   std::string dtype;
   Options attention{};
   int iters = 0;
@@ -179,14 +177,14 @@ struct BenchReport {
   bool packed = false;
   VLayout packed_v = VLayout::transposed;
   int threads = 0;
-  std::optional<double> fma_peak_gflops{};  // fp32, all threads, the largest of the rows
+  std::optional<double> fma_peak_gflops{};  // fp32, all threads, the largest over the rows
   std::vector<BenchRow> rows;
   std::vector<std::string> failures;
   bool passed() const { return failures.empty() && !rows.empty(); }
 };
 OCTAVO_API Result<BenchReport> bench(const BenchOptions& options);
 
-// JSON by the schema of docs/json.md. kSchemaVersion grows when a field changes its meaning.
+// JSON with the schema of docs/json.md. kSchemaVersion grows when the meaning of a field changes.
 inline constexpr int kSchemaVersion = 1;
 OCTAVO_API std::string to_json(const CheckReport& report);
 OCTAVO_API std::string to_json(const BenchReport& report);

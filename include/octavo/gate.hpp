@@ -1,6 +1,6 @@
-// The gates a kernel passes before it counts: it compiles as it was meant to, it is right, it is
-// not slower than what is on record, and the hardware's counters say why. In that order: what one
-// gate has rejected the next does not look at.
+// The gates that a kernel must pass: it compiles as intended, it is correct, it is not slower than
+// the recorded baseline, and its hardware counters are within limits. They run in that order, and a
+// failed gate blocks the next.
 #pragma once
 
 #include <array>
@@ -14,25 +14,25 @@
 
 namespace octavo {
 
-// One limit of one gate, as the file of thresholds has it.
+// One limit of one gate, from the thresholds file.
 struct Threshold {
   std::string gate;  // compile, correctness, performance, counters
   std::string name;  // what is measured
   std::optional<double> at_least{};
   std::optional<double> at_most{};
-  bool enforced = true;  // else it is reported, and rejects nothing
-  std::string kernels;   // only kernels whose name begins so; empty: all
-  double min_gflop = 0;  // only problems of at least so much work
-  std::string verdict;   // what measuring said of the limit itself
+  bool enforced = true;  // if false, it is reported but rejects nothing
+  std::string kernels;   // only kernels whose name starts with this; empty: all
+  double min_gflop = 0;  // only problems with at least this much work
+  std::string verdict;   // what measurements showed about the limit itself
   std::string reason;
 };
-// The thresholds of a JSON text (docs/json.md); of the library's own, bench/gates.json, if empty.
+// The thresholds of a JSON text (docs/json.md); if empty, the library's own from bench/gates.json.
 OCTAVO_API Result<std::vector<Threshold>> gate_thresholds(std::string_view json = {});
 
 enum class GateState : std::uint8_t { passed, failed, blocked, not_measured };
 OCTAVO_API std::string_view name(GateState state);
 
-// One value held against one threshold.
+// One value compared with one threshold.
 struct GateFinding {
   std::string subject{};  // a kernel, a shape
   std::string threshold{};
@@ -47,9 +47,9 @@ struct GateTiming {
   BenchCase shape;
   double median_us = 0;
   double baseline_us = 0;
-  double ratio = 0;                      // of the medians, this run over the baseline
+  double ratio = 0;                      // median of this run over that of the baseline
   double ratio_low = 0, ratio_high = 0;  // 95% bootstrap interval
-  double resolution = 0;                 // how far two runs of the same kernel were apart
+  double resolution = 0;                 // difference between two runs of the same kernel
   std::string verdict{};                 // "slower", "not slower", "not measured"
   std::vector<double> samples_us{}, again_us{};
 };
@@ -57,31 +57,31 @@ struct GateTiming {
 struct GateResult {
   std::string name{};
   GateState state = GateState::not_measured;
-  std::string reason{};  // why it is blocked or not measured; else what was looked at
+  std::string reason{};  // why it is blocked or not measured; otherwise what was checked
   std::vector<std::string> failures{};  // one sentence each
-  std::vector<std::string> left_out{};  // parts of it that were not measured, each with its reason
-  std::vector<GateFinding> findings{};  // of compile: the extremes; of counters: all
-  std::vector<GateTiming> timings{};    // of performance
-  std::optional<CheckReport> check{};   // of correctness
+  std::vector<std::string> left_out{};  // parts that were not measured, each with its reason
+  std::vector<GateFinding> findings{};  // compile gate: the extremes; counters gate: all
+  std::vector<GateTiming> timings{};    // performance gate
+  std::optional<CheckReport> check{};   // correctness gate
 };
 
 struct GateOptions {
   Device device{};
-  std::string kernel_family;  // compile gate: kernels whose name begins so; empty: all
-  std::string thresholds;     // JSON texts; of thresholds the library's own if empty
-  std::string baseline;       // a report of `bench`
-  std::string counters;       // a report of kind `counters`
+  std::string kernel_family;  // compile gate: kernels whose name starts with this; empty: all
+  std::string thresholds;     // JSON text; empty: the library's own
+  std::string baseline;       // JSON text of a `bench` report
+  std::string counters;       // JSON text of a `counters` report
   std::uint64_t seed = 42;
-  int seeds = 3;           // of random problems
-  std::int64_t cases = 0;  // of each part of the correctness gate, about; 0: all
-  int kernels = 8;         // compiled here where the library has none built in; 0: all
+  int seeds = 3;           // for random problems
+  std::int64_t cases = 0;  // about this many for each part of the correctness gate; 0: all
+  int kernels = 8;         // to compile now if the library has none built in; 0: all
   int iters = 400;
   Progress progress{};
 };
 
 struct GateReport {
   std::string device;
-  std::string machine;  // what the device says of itself
+  std::string machine;  // the device's description
   std::uint64_t seed = 0;
   std::vector<Threshold> thresholds;
   std::array<GateResult, 4> gates{};  // compile, correctness, performance, counters

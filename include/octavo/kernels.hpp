@@ -1,5 +1,5 @@
-// The GPU kernels of this library as things to look at: what was compiled ahead of time, what the
-// cache on disk holds, and where a kernel would come from. Needs no GPU.
+// Lists the GPU kernels of this library: those compiled ahead of time, those in the disk cache, and
+// where a kernel would come from. Needs no GPU.
 #pragma once
 
 #include <cstddef>
@@ -13,14 +13,14 @@
 
 namespace octavo {
 
-// Read from the compiled code itself, unless it says otherwise.
+// Read from the compiled code.
 struct KernelCode {
-  int registers = 0;  // a thread
+  int registers = 0;  // per thread
   int static_smem_bytes = 0;
-  int local_bytes = 0;  // of a thread: spilled registers; 0 in every shipped kernel
+  int local_bytes = 0;  // per thread: spilled registers; 0 in every shipped kernel
   int local_instructions = 0;
   int instructions = 0;
-  int mma_f16 = 0;  // tensor instructions, by what they multiply
+  int mma_f16 = 0;  // tensor core instructions, by operand type
   int mma_fp8 = 0;
   int mma_int8 = 0;
   int ldmatrix = 0;
@@ -32,10 +32,10 @@ struct KernelCode {
 struct KernelInfo {
   std::string kernel;  // "sm80_forward", "sm90_forward"
   std::string config;  // the text that --config takes
-  std::string brief;   // of it, what differs from the defaults; without the arch
+  std::string brief;   // the fields that differ from the defaults, without the arch
   int arch = 0;        // 80, 89, 90
-  bool ptx = false;    // PTX for chips to come: has no code yet
-  int threads = 0;     // of a block; with dynamic_smem_bytes, from the configuration
+  bool ptx = false;    // PTX for later chips: has no machine code
+  int threads = 0;     // per CTA; this and dynamic_smem_bytes come from the configuration
   int dynamic_smem_bytes = 0;
   std::size_t image_bytes = 0;
   double compile_ms = 0;  // CPU time
@@ -44,18 +44,18 @@ struct KernelInfo {
   std::string symbol;
   std::string sha256;  // of the image
   std::optional<KernelCode> code{};
-  Status status;  // why it is not there, or not to be used
+  Status status;  // why it is missing or must not be used
 };
 
-// Every kernel of the shipped set, also those that are missing from this build.
+// Every kernel of the shipped set, including those missing from this build.
 OCTAVO_API std::vector<KernelInfo> shipped_kernel_list();
-// False where the library was built without NVRTC.
+// False if the library was built without NVRTC.
 OCTAVO_API bool has_shipped_kernels();
 
 struct CachedKernelInfo {
   std::string key;
   std::string name_expression;
-  std::string brief;  // of its configuration; empty where this library does not know its fields
+  std::string brief;  // of its configuration; empty if this library does not know its fields
   int arch = 0;
   bool ptx = false;
   std::uint64_t bytes = 0;    // on disk
@@ -67,7 +67,7 @@ struct CachedKernelInfo {
 // $OCTAVO_CACHE_DIR, else $XDG_CACHE_HOME/octavo, else ~/.cache/octavo; empty: there is none.
 OCTAVO_API std::string kernel_cache_directory();
 OCTAVO_API Result<std::vector<CachedKernelInfo>> cached_kernels();
-// Those whose key starts with `prefix`; "": all. How many were removed.
+// Removes the kernels whose key starts with `prefix` ("": all) and returns their number.
 OCTAVO_API Result<int> remove_cached_kernels(std::string_view prefix);
 
 struct KernelExplanation {
@@ -80,8 +80,8 @@ struct KernelExplanation {
   enum class Where : std::uint8_t { embedded, disk, nowhere } where = Where::nowhere;
   KernelInfo info{};
 };
-// The kernel of a configuration with what its code holds, whether or not it may be used: from the
-// library or the cache, else compiled.
+// The kernel of a configuration with its code statistics, even if it must not be used: from the
+// library or the cache, otherwise compiled.
 OCTAVO_API Result<KernelInfo> compile_kernel(std::string_view config);
 // Where the kernel of a configuration would come from. Compiles nothing.
 OCTAVO_API Result<KernelExplanation> explain_kernel(std::string_view config);

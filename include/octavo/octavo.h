@@ -1,9 +1,9 @@
 /* Octavo's C interface: the C++ one (octavo.hpp) with plain structs and an opaque plan.
  *
- * Structs that may grow start with their size: set it by their _init function, so that a newer
- * library still reads what an older header laid out. The others never
- * change. Every function returns OCTAVO_OK or an error; octavo_last_error()
- * then has the sentence. Nothing throws, nothing is written on failure.
+ * Structs that may grow start with their size: set it with their _init function, so that a newer
+ * library can read the layout of an older header. The other structs never change. Functions return
+ * OCTAVO_OK or an error, and octavo_last_error() returns its message. Nothing throws, and a failed
+ * call writes nothing.
  */
 #ifndef OCTAVO_OCTAVO_H
 #define OCTAVO_OCTAVO_H
@@ -46,7 +46,7 @@ typedef enum octavo_granularity {
   OCTAVO_PER_BLOCK = 2,
   OCTAVO_PER_ROW = 3,
   OCTAVO_PER_CHANNEL = 4,
-  OCTAVO_GRANULARITY_DEFAULT = 255 /* of the precision mode; in octavo_options only */
+  OCTAVO_GRANULARITY_DEFAULT = 255 /* that of the precision; in octavo_options only */
 } octavo_granularity;
 
 typedef enum octavo_causal {
@@ -65,15 +65,16 @@ typedef enum octavo_precision {
   OCTAVO_INT8_PRECISION = 6,
   OCTAVO_INT8_MIXED = 7,
   OCTAVO_SIM8_PRECISION = 8,
-  OCTAVO_AUTO = 9 /* the fastest whose worst error on record is within max_error */
+  OCTAVO_AUTO = 9 /* the fastest whose worst recorded error is within max_error */
 } octavo_precision;
 
-/* How V lies in memory: octavo.hpp has the order of a transposed one. */
+/* The memory layout of V; octavo.hpp describes the transposed one. */
 typedef enum octavo_v_layout { OCTAVO_V_ROWS = 0, OCTAVO_V_TRANSPOSED = 1 } octavo_v_layout;
 
 typedef enum octavo_scale_rule { OCTAVO_AMAX = 0, OCTAVO_LEAST_SQUARES = 1 } octavo_scale_rule;
 
-/* A view (batch, heads, rows, columns), strides in elements, the last one 1. */
+/* A view of (batch, heads, seqlen, head_dim) with strides in elements; the last stride must be 1.
+ */
 typedef struct octavo_tensor {
   void* data;
   int32_t dtype; /* octavo_dtype */
@@ -81,7 +82,8 @@ typedef struct octavo_tensor {
   int64_t stride[4];
 } octavo_tensor;
 
-/* Scales of an 8-bit tensor; all strides zero: contiguous in the shape of the granularity. */
+/* Scales of an 8-bit tensor. If all strides are zero, the array is contiguous in the shape of the
+ * granularity. */
 typedef struct octavo_scales {
   const float* data;
   int32_t granularity; /* octavo_granularity */
@@ -89,7 +91,7 @@ typedef struct octavo_scales {
   int64_t stride[3];
 } octavo_scales;
 
-/* What a plan fixes beside types and sizes. octavo_options_init() fills it. */
+/* What a plan fixes in addition to types and sizes. octavo_options_init() sets the defaults. */
 typedef struct octavo_options {
   size_t size;
   int32_t causal;       /* octavo_causal */
@@ -103,29 +105,29 @@ typedef struct octavo_options {
   int32_t smooth_k;
   int32_t hadamard;
   int32_t batch_invariant;
-  int32_t overlap_launch; /* may start before what precedes it in the stream has ended */
-  float max_error;        /* of OCTAVO_AUTO */
+  int32_t overlap_launch; /* may start before the preceding kernel of the stream ends */
+  float max_error;        /* for OCTAVO_AUTO */
 } octavo_options;
 
 typedef struct octavo_arguments {
   size_t size;
   octavo_tensor q, k, v;
   octavo_tensor out;
-  octavo_tensor lse; /* data NULL: not wanted */
+  octavo_tensor lse; /* data NULL: not computed */
   int32_t has_scale; /* 0: scale is 1/sqrt(D) */
   float scale;
-  octavo_scales q_scales, k_scales, v_scales; /* of 8-bit inputs */
-  const int32_t* cu_seqlens_q;                /* packed batches: sequences + 1 entries; else NULL */
+  octavo_scales q_scales, k_scales, v_scales; /* for 8-bit inputs */
+  const int32_t* cu_seqlens_q;                /* varlen batch: sequences + 1 entries; else NULL */
   const int32_t* cu_seqlens_kv;
   int64_t sequences;
   int64_t max_len_q;
   int64_t max_len_kv;
   const void* page_table; /* reserved: NULL */
   int32_t v_layout;       /* octavo_v_layout */
-  float q_largest_code;   /* no code's magnitude exceeds it; 0: that of the format */
+  float q_largest_code;   /* no quantized value exceeds this magnitude; 0: no promise */
   float k_largest_code;
-  octavo_scales out_scales; /* of an 8-bit output, an input: tensor or head */
-  float* out_amax;          /* gets the largest |out|, as out_scales are; NULL: not wanted */
+  octavo_scales out_scales; /* an input, for an 8-bit output: per tensor or per head */
+  float* out_amax;          /* receives the largest |out|, one per out_scale; NULL: not computed */
 } octavo_arguments;
 
 typedef struct octavo_quantize_options {
@@ -136,8 +138,8 @@ typedef struct octavo_quantize_options {
   int32_t smooth;
   int32_t hadamard;
   int32_t scales_given;
-  int32_t layout;     /* octavo_v_layout, of the codes */
-  float largest_code; /* that the largest magnitude becomes; 0: the format's largest */
+  int32_t layout;     /* octavo_v_layout, of the quantized tensor */
+  float largest_code; /* quantized value of the largest magnitude; 0: the format's largest */
 } octavo_quantize_options;
 
 typedef struct octavo_range_stats {
@@ -152,8 +154,8 @@ typedef struct octavo_range_stats {
 
 typedef struct octavo_plan octavo_plan;
 
-/* Zeroes the struct, sets its size and its defaults. `size` is that of the caller's header: a newer
- * library writes no further. */
+/* Zeroes the struct and sets its size and defaults. `size` is the struct's size in the caller's
+ * header: a newer library does not write beyond it. */
 OCTAVO_C_API void octavo_arguments_init_sized(octavo_arguments* arguments, size_t size);
 OCTAVO_C_API void octavo_options_init_sized(octavo_options* options, size_t size);
 OCTAVO_C_API void octavo_quantize_options_init_sized(octavo_quantize_options* options, size_t size);
@@ -166,7 +168,8 @@ static inline void octavo_options_init(octavo_options* options) {
 static inline void octavo_quantize_options_init(octavo_quantize_options* options) {
   octavo_quantize_options_init_sized(options, sizeof(*options));
 }
-/* Contiguous in memory order (batch, heads, rows, columns), and (batch, rows, heads, columns). */
+/* Contiguous in memory order (batch, heads, seqlen, head_dim) or (batch, seqlen, heads, head_dim).
+ */
 OCTAVO_C_API octavo_tensor octavo_tensor_bhsd(void* data, octavo_dtype dtype, int64_t b, int64_t h,
                                               int64_t s, int64_t d);
 OCTAVO_C_API octavo_tensor octavo_tensor_bshd(void* data, octavo_dtype dtype, int64_t b, int64_t h,
@@ -188,21 +191,21 @@ OCTAVO_C_API octavo_status octavo_plan_run(const octavo_plan* plan,
                                            const octavo_arguments* arguments, void* workspace,
                                            size_t workspace_bytes, void* stream);
 
-/* Writes at most `capacity` bytes, always terminated; `needed` (may be NULL) gets the whole length
- * with its terminator. */
+/* Writes at most `capacity` bytes including the terminator; `needed` (may be NULL) receives the
+ * size of the whole text with its terminator. */
 OCTAVO_C_API octavo_status octavo_explain(const octavo_arguments* arguments,
                                           const octavo_options* options, const char* device,
                                           char* text, size_t capacity, size_t* needed);
 
-/* -1 for a shape or granularity that is not valid, and for a count too large for the type. */
+/* Returns -1 if the shape or granularity is invalid or the count overflows. */
 OCTAVO_C_API int64_t octavo_scale_count(const int64_t shape[4], octavo_granularity granularity,
                                         int64_t block_rows);
-/* Bytes of a column of a transposed V: of so many keys, or of a packed batch of so many tokens and
- * sequences (0: not packed). There, where sequence `number` lies in a column, if its first token is
- * `begin`. -1 where an argument is negative or the result is too large for the type. */
+/* The bytes of one channel of a transposed V, where `keys` counts tokens in a varlen batch
+ * (sequences > 0); and the offset of sequence `number` in such a channel if its first token is
+ * `begin`. Both return -1 if an argument is negative or the result overflows. */
 OCTAVO_C_API int64_t octavo_transposed_columns(int64_t keys, int64_t sequences);
 OCTAVO_C_API int64_t octavo_transposed_begin(int64_t begin, int64_t number);
-/* mean and stats may be NULL (mean not when smoothing). */
+/* stats may be NULL; mean may be NULL unless smoothing. */
 OCTAVO_C_API octavo_status octavo_quantize(const octavo_tensor* x,
                                            const octavo_quantize_options* options,
                                            const octavo_tensor* codes, float* scales, float* mean,
@@ -210,7 +213,7 @@ OCTAVO_C_API octavo_status octavo_quantize(const octavo_tensor* x,
 OCTAVO_C_API octavo_status octavo_dequantize(const octavo_tensor* codes,
                                              const octavo_scales* scales, const octavo_tensor* out);
 
-/* The sentence of this thread's last failed call; "" if none failed. */
+/* The error message of this thread's last failed call; "" if none failed. */
 OCTAVO_C_API const char* octavo_last_error(void);
 OCTAVO_C_API const char* octavo_version(void);
 

@@ -1,13 +1,13 @@
 // Octavo: fused scaled-dot-product attention, O = softmax(scale * Q K^T + mask) V.
 //
-// The road of a call, one direction:
+// A call goes through these steps:
 //   Arguments + Options -> Problem (what a plan fixes) -> plan() -> Plan -> Plan::run() -> Status
-// attention() walks it in one call and keeps the plans it made.
+// attention() does all of them in one call and caches the plans.
 //
-// What returns a Status or a Result does not throw: where memory cannot be had the status is
-// out_of_memory. Result<T>::value() throws the Status of a failed result, and what returns text or
-// a list by value (describe(), name(Device), devices(), Plan::explain()) std::bad_alloc where there
-// is no memory for it. On failure nothing is written. docs/promises.md has all promises.
+// A function that returns a Status or a Result does not throw; if an allocation fails, the status
+// is out_of_memory. Result<T>::value() throws the Status of a failed result. A function that
+// returns text or a list by value (describe(), name(Device), devices(), Plan::explain()) may throw
+// std::bad_alloc. A failed call writes nothing. docs/promises.md lists all guarantees.
 #pragma once
 
 #include <array>
@@ -35,7 +35,7 @@ namespace octavo {
 enum class ErrorCode : std::uint8_t {
   ok,
   invalid_argument,  // the caller can fix it: a shape, a stride, a null pointer, a NaN scale
-  unsupported,       // valid, but no backend here serves it
+  unsupported,       // valid, but no backend of this build supports it
   out_of_memory,
   device_error,  // the driver, the compiler or the device failed
   io_error,      // a file could not be read or written
@@ -100,8 +100,8 @@ enum class DType : std::uint8_t {
   bf16,
   e4m3,  // 8 bits, largest 448, no infinity
   e5m2,  // 8 bits, largest finite 57344
-  int8,  // x = code * scale, codes -127 to 127
-  sim8,  // uint8 codes, zero at 128: x = (code - 128) / 127 * scale, scale = amax
+  int8,  // x = stored * scale, stored values -127 to 127
+  sim8,  // stored as uint8, zero is 128: x = (stored - 128) / 127 * scale, scale = amax
 };
 inline constexpr std::array kAllDTypes = {DType::f32,  DType::f16,  DType::bf16, DType::e4m3,
                                           DType::e5m2, DType::int8, DType::sim8};
@@ -137,8 +137,8 @@ constexpr std::int64_t times(std::int64_t a, std::int64_t b) {
 }
 }  // namespace detail
 
-// A view of (batch, heads, rows, columns) with strides in elements; the last stride must be 1.
-// Whatever the memory layout, the order of the dimensions here is this one.
+// A view of (batch, heads, seqlen, head_dim) with strides in elements; the last stride must be 1.
+// The dimensions are in this order whatever the memory layout is.
 template <class Void>
 struct BasicTensor {
   Void* data = nullptr;
@@ -146,7 +146,7 @@ struct BasicTensor {
   std::array<std::int64_t, 4> shape{};
   std::array<std::int64_t, 4> stride{};
 
-  // Memory order (batch, heads, rows, columns), contiguous.
+  // Memory order (batch, heads, seqlen, head_dim), contiguous.
   static BasicTensor bhsd(Void* pointer, DType type, std::int64_t b, std::int64_t h, std::int64_t s,
                           std::int64_t d) {
     return {pointer,
@@ -154,7 +154,7 @@ struct BasicTensor {
             {b, h, s, d},
             {detail::times(h, detail::times(s, d)), detail::times(s, d), d, 1}};
   }
-  // Memory order (batch, rows, heads, columns), contiguous.
+  // Memory order (batch, seqlen, heads, head_dim), contiguous.
   static BasicTensor bshd(Void* pointer, DType type, std::int64_t b, std::int64_t h, std::int64_t s,
                           std::int64_t d) {
     return {pointer,
@@ -162,7 +162,7 @@ struct BasicTensor {
             {b, h, s, d},
             {detail::times(s, detail::times(h, d)), d, detail::times(h, d), 1}};
   }
-  // Packed batch: memory order (tokens, heads, columns), contiguous; batch is 1.
+  // Varlen batch: memory order (tokens, heads, head_dim), contiguous; batch is 1.
   static BasicTensor packed(Void* pointer, DType type, std::int64_t tokens, std::int64_t h,
                             std::int64_t d) {
     return bshd(pointer, type, 1, h, tokens, d);
@@ -176,63 +176,64 @@ using Tensor = BasicTensor<void>;
 using ConstTensor = BasicTensor<const void>;
 
 // Scales of an 8-bit tensor. Without strides the array is contiguous in the shape of its
-// granularity. In a packed batch, row scales are indexed by token with batch 0; head, channel and
-// block scales by sequence, blocks counted inside the sequence.
+// granularity. In a varlen batch, row scales are indexed by token with batch 0; head, channel and
+// block scales are indexed by sequence, and blocks are counted from the start of the sequence.
 struct Scales {
   const float* data = nullptr;
   Granularity granularity = Granularity::head;
   std::int64_t block_rows = 64;                         // block granularity only
   std::optional<std::array<std::int64_t, 3>> stride{};  // (batch, head, index), in elements
-  // The caller's word that no code's magnitude exceeds this; 0: any code of the format may come.
-  // Q's and K's let a GPU add up scores in FP16, where head_dim times both stays within 65504.
-  // Nobody checks it: a larger code may make an infinity of its row.
+  // The caller promises that no quantized value exceeds this magnitude; 0: no promise. If head_dim
+  // times Q's and K's bounds is at most 65504, a GPU may accumulate scores in FP16. The promise is
+  // not checked: a larger value may turn its row into infinities.
   float largest_code = 0;
 };
 
-// How V lies in memory.
+// The memory layout of V.
 enum class VLayout : std::uint8_t {
   rows,  // (B, H, S, D), as K
-  // (B, H, D, transposed_columns(S)), in 8 bits alone: a column's keys side by side, each sixteen
-  // in the order 0 1 8 9 2 3 10 11 4 5 12 13 6 7 14 15, zero codes for those that the last lacks.
-  // Of int8 all bytes have their sign bit flipped: a code of 0 is 128. Hopper's 8-bit kernels read
-  // it as it is, where rows cost a pass over V in every call.
+  // (B, H, D, transposed_columns(S)), 8-bit types only: the keys of one channel are contiguous,
+  // each group of 16 in the order 0 1 8 9 2 3 10 11 4 5 12 13 6 7 14 15, and the last group is
+  // padded with zeros. int8 is stored with its sign bit flipped, so that 0 is stored as 128.
+  // Hopper's 8-bit kernels read this layout directly; `rows` costs a pass over V in every call.
   transposed,
 };
 inline constexpr std::array kAllVLayouts = {VLayout::rows, VLayout::transposed};
 OCTAVO_API std::string_view name(VLayout layout);
 OCTAVO_API Result<VLayout> parse_v_layout(std::string_view text);
 
-// Bytes of a column of a transposed V: of so many keys, or of the tokens of a packed batch of so
-// many sequences, each of which begins with a sixteen of its own. 0 where an argument is negative
-// or the result is too large for the type.
+// The bytes of one channel of a transposed V. In a varlen batch (`sequences` > 0) `keys` is the
+// number of tokens, and each sequence starts a new group of 16. The result is 0 if an argument is
+// negative or the size overflows.
 OCTAVO_API std::int64_t transposed_columns(std::int64_t keys, std::int64_t sequences = 0);
-// There: where sequence `number` lies in a column, if its first token is `begin`; 0 as above.
+// The offset of sequence `number` in such a channel if its first token is `begin`; 0 on the same
+// errors.
 OCTAVO_API std::int64_t transposed_begin(std::int64_t begin, std::int64_t number);
 
 // ---------------------------------------------------------------------------------------------
 // What to compute
 
-// Row i of the queries sees key j if j <= i (top_left, as PyTorch), or if
-// j <= i + len_kv - len_q (bottom_right: the last query sees the last key).
+// Query row i attends to key j if j <= i (top_left, as PyTorch), or if
+// j <= i + len_kv - len_q (bottom_right: the last query attends to the last key).
 enum class Causal : std::uint8_t { none, top_left, bottom_right };
 OCTAVO_API std::string_view name(Causal causal);
 OCTAVO_API Result<Causal> parse_causal(std::string_view text);
 
 enum class Precision : std::uint8_t {
-  native,      // as the inputs are: no further rounding of Q, K, V
+  native,      // the dtype of the inputs: no further rounding of Q, K, V
   fp16,        // Q, K, V rounded to fp16 first
   bf16,        // Q, K, V rounded to bf16 first
   fp8,         // QK and PV in E4M3
   fp8_mixed,   // QK in E4M3, PV in 16 bits
-  fp8_fast,    // as fp8, exp by code arithmetic
+  fp8_fast,    // as fp8, with exp computed by integer arithmetic on the 8-bit value
   int8,        // QK and PV in INT8
   int8_mixed,  // QK in INT8, PV in 16 bits
-  sim8,        // QK and PV from sim8 codes
-  // "auto": of those above, the fastest on record whose worst error on record, over all
-  // distributions, is within Options::max_error. A plan settles which; explain() says why.
+  sim8,        // QK and PV from sim8 values
+  // "auto": the fastest of the above, by the recorded times, whose worst recorded error over all
+  // distributions is within Options::max_error. The plan picks it; explain() says why.
   automatic,
 };
-// All that are computed as they are.
+// Every precision except `automatic`.
 inline constexpr std::array kAllPrecisions = {
     Precision::native, Precision::fp16,       Precision::bf16,
     Precision::fp8,    Precision::fp8_mixed,  Precision::fp8_fast,
@@ -241,82 +242,81 @@ OCTAVO_API std::string_view name(Precision precision);
 OCTAVO_API Result<Precision> parse_precision(std::string_view text);
 
 enum class ScaleRule : std::uint8_t {
-  amax,           // the largest magnitude maps to the largest code
+  amax,           // the largest magnitude maps to the largest value of the format
   least_squares,  // the scale of the smallest squared error, by a fixed search below amax
 };
 OCTAVO_API std::string_view name(ScaleRule rule);
 OCTAVO_API Result<ScaleRule> parse_scale_rule(std::string_view text);
 
-// How an 8-bit precision quantizes 16- and 32-bit inputs. Unset granularities take the mode's
-// default: rows for Q, blocks (int8) or heads (fp8) for K and channels for V; heads for sim8. The
-// CPU takes every granularity for every operand.
+// How an 8-bit precision quantizes 16- and 32-bit inputs. The default granularities depend on the
+// precision: row for Q, block (int8) or head (fp8) for K and channel for V; head for sim8. The CPU
+// supports every granularity for every operand.
 struct Quantization {
   std::optional<Granularity> qk{};
   std::optional<Granularity> v{};
   std::int64_t block_rows = 64;
-  ScaleRule rule = ScaleRule::amax;  // the one scale of a whole packed batch is by amax always
+  ScaleRule rule = ScaleRule::amax;  // a per-tensor scale of a varlen batch always uses amax
   bool smooth_k = false;             // subtract the mean key of each sequence and head
   bool hadamard = false;             // rotate Q and K by a Hadamard matrix of the head dimension
   bool operator==(const Quantization&) const = default;
 };
 
-// The part of a call that a plan fixes beside types and sizes.
+// What a plan fixes in addition to types and sizes.
 struct Options {
   Causal causal = Causal::none;
-  // Keys left and right of the diagonal that a row sees; -1: no limit. The diagonal is that of
-  // `causal`, and bottom_right where causal is none.
+  // How many keys left and right of the diagonal a row attends to; -1: no limit. The diagonal is
+  // that of `causal`, or bottom_right if causal is none.
   std::int64_t window_left = -1;
   std::int64_t window_right = -1;
   Precision precision = Precision::native;
-  float max_error = 0;  // of Precision::automatic: of an output, for inputs of about unit variance
+  float max_error = 0;  // for Precision::automatic: of an output, for inputs of about unit variance
   Quantization quantization{};
-  bool batch_invariant = false;  // a row's bits do not depend on its company in the batch
-  // On a GPU the kernel may start before what precedes it in the stream has ended, whose results it
-  // waits for itself; where a kernel cannot, it starts as always.
+  bool batch_invariant = false;  // a row's bits do not depend on the rest of the batch
+  // On a GPU the kernel may start before the preceding kernel of the stream ends (programmatic
+  // dependent launch) and waits for its results itself. Kernels without support ignore it.
   bool overlap_launch = false;
   bool operator==(const Options&) const = default;
 };
 
-// Pointers, strides and lengths: what may change from run to run.
+// Pointers, strides and lengths. They may change from run to run.
 struct Arguments {
   ConstTensor q{};  // (B, Hq, Sq, D)
   ConstTensor k{};  // (B, Hkv, Skv, D), Hkv divides Hq
-  ConstTensor v{};  // (B, Hkv, Skv, D), or as v_layout has it
+  ConstTensor v{};  // (B, Hkv, Skv, D), or the shape that v_layout gives
   Tensor out{};     // (B, Hq, Sq, D), f32, f16, bf16, e4m3, e5m2 or int8
-  Tensor lse{};     // (B, Hq, Sq, 1), f32, natural logarithm; no data: not wanted
+  Tensor lse{};     // (B, Hq, Sq, 1), f32, natural logarithm; null data: not computed
 
-  std::optional<float> scale{};  // of Q K^T; 1/sqrt(D) if unset
+  std::optional<float> scale{};  // softmax scale; 1/sqrt(D) if unset
 
-  // Of 8-bit inputs; required for those, ignored for others. V's follow its keys and columns,
-  // however they lie.
+  // Required for 8-bit inputs, ignored for others. v_scales are indexed by key and channel, in
+  // either layout of V.
   Scales q_scales{}, k_scales{}, v_scales{};
   VLayout v_layout = VLayout::rows;
 
-  // Of an 8-bit output, required there: of the tensor or of each head. An input: out = code *
-  // scale, rounded to nearest even and cut at the largest code, as quantize() does by scales it is
-  // given.
+  // An input, required for an 8-bit output: per tensor or per head. out is divided by the scale,
+  // rounded to nearest even and saturated, as quantize() does with given scales.
   Scales out_scales{};
-  // Gets the largest finite |out| before that rounding, 0 where there is no row; null: not wanted.
-  // Contiguous floats on the device: one, or where out_scales are of heads one of each, (B, Hq).
+  // Receives the largest finite |out| before that rounding, or 0 if there are no rows; null: not
+  // computed. Contiguous floats on the device: one, or (B, Hq) if out_scales are per head.
   float* out_amax = nullptr;
 
-  // Packed batches, where the arrays are given: sequence b holds tokens [cu[b], cu[b+1]) of a
-  // tensor with B = 1. Arrays of sequences + 1 entries on the device; contents are clamped to the
-  // tensor, not trusted. Decreasing ones are refused on the CPU; on a GPU a sequence that begins
+  // Varlen batch, if not null: sequence b holds tokens [cu[b], cu[b+1]) of a tensor with B = 1.
+  // The arrays have sequences + 1 entries on the device; their contents are not trusted but
+  // clamped to the tensor. Decreasing ones are refused on the CPU; on a GPU a sequence that begins
   // before an earlier entry is empty.
   const std::int32_t* cu_seqlens_q = nullptr;
   const std::int32_t* cu_seqlens_kv = nullptr;
   std::int64_t sequences = 0;
-  std::int64_t max_len_q = 0;  // longer sequences are cut to these
+  std::int64_t max_len_q = 0;  // longer sequences are truncated to these
   std::int64_t max_len_kv = 0;
 };
 
-// What a plan fixes: types, head dimension, head ratio, kind of mask, and a class of lengths.
+// What a plan fixes: types, head dimension, head ratio, mask, and the largest lengths.
 struct Problem {
-  std::int64_t batch = 0;  // sequences, where packed
+  std::int64_t batch = 0;  // the number of sequences in a varlen batch
   std::int64_t heads_q = 0;
   std::int64_t heads_kv = 0;
-  std::int64_t len_q = 0;  // the maximum, where packed
+  std::int64_t len_q = 0;  // the maximum in a varlen batch
   std::int64_t len_kv = 0;
   std::int64_t head_dim = 0;
   std::int64_t head_dim_v = 0;  // reserved: must equal head_dim
@@ -324,23 +324,23 @@ struct Problem {
   DType k = DType::f16;
   DType v = DType::f16;
   DType out = DType::f16;
-  Granularity q_scales = Granularity::head;  // of 8-bit inputs
+  Granularity q_scales = Granularity::head;  // for 8-bit inputs
   Granularity k_scales = Granularity::head;
   Granularity v_scales = Granularity::head;
-  std::int64_t k_block_rows = 64;  // of a block, where K has a scale for each
-  // of an 8-bit output, and of out_amax: tensor or head; tensor of all others
+  std::int64_t k_block_rows = 64;  // keys per scale if k_scales is block
+  // for an 8-bit output and for out_amax: tensor or head; otherwise tensor
   Granularity out_scales = Granularity::tensor;
   VLayout v_layout = VLayout::rows;
-  float q_largest_code = 0;  // of 8-bit inputs; 0: that of the format
+  float q_largest_code = 0;  // for 8-bit inputs, as Scales::largest_code
   float k_largest_code = 0;
   bool lse = false;
   bool out_amax = false;
-  bool packed = false;
+  bool packed = false;  // a varlen batch
   Options options{};
   bool operator==(const Problem&) const = default;
 };
 
-// Checks every argument; the Problem they pose.
+// Checks every argument and returns the Problem that they describe.
 OCTAVO_API Result<Problem> problem_of(const Arguments& arguments, const Options& options = {});
 
 // "B=1 Hq=8 Hkv=8 Sq=512 Skv=512 D=64 f16 causal=top_left", for tables and logs.
@@ -352,11 +352,11 @@ OCTAVO_API std::string describe(const Problem& problem);
 struct Device {
   enum class Kind : std::uint8_t { cpu, cuda, emulator };
   Kind kind = Kind::cpu;
-  int index = 0;  // which GPU; of the emulator which chip: 0 for sm_89, 90 for sm_90
+  int index = 0;  // which GPU; for the emulator the architecture: 0 for sm_89, 90 for sm_90
   bool operator==(const Device&) const = default;
 };
 OCTAVO_API std::string name(Device device);                     // "cpu", "cuda:0"
-OCTAVO_API Result<Device> parse_device(std::string_view text);  // also "auto": the best present
+OCTAVO_API Result<Device> parse_device(std::string_view text);  // "auto": the best available
 
 struct DeviceInfo {
   Device device{};
@@ -368,12 +368,12 @@ OCTAVO_API std::vector<DeviceInfo> devices();
 
 using Stream = void*;  // a CUstream on a GPU; ignored by the CPU
 
-// Memory of a device, freed with its last copy. Copies to and from it are finished when they
-// return; one from it comes after the work of the stream it is given.
+// Reference-counted device memory. upload() and download() are synchronous; download() first waits
+// for the work of the given stream.
 class OCTAVO_API Buffer {
  public:
   class Impl;
-  Buffer() = default;  // of no bytes
+  Buffer() = default;  // empty
   explicit Buffer(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
 
   static Result<Buffer> make(Device device, std::size_t bytes);  // 256-byte aligned
@@ -397,12 +397,12 @@ struct Workspace {
 
 struct Explanation {
   std::string device;
-  std::string kernel;  // which kernel would run
+  std::string kernel;  // the kernel that would run
   std::string config;  // its configuration, as text
   std::string reason;  // why this one
   std::size_t workspace_bytes = 0;
-  std::optional<double> measured_us{};  // on record for this device
-  std::optional<double> max_error{};    // bound on record for this mode
+  std::optional<double> measured_us{};  // recorded time on this device
+  std::optional<double> max_error{};    // recorded error bound of this precision
 };
 
 class OCTAVO_API Plan {
@@ -413,15 +413,15 @@ class OCTAVO_API Plan {
   const Problem& problem() const;
   Explanation explain() const;
 
-  // Bytes `run` needs for these lengths; no more than for the plan's own when none is longer and
-  // packed tensors have no more tokens than their sequences at full length. The answer does not
-  // change: on a CPU there is room for as many threads as there were when the plan was made. A run
-  // in a larger workspace uses more threads, if there are more.
+  // The bytes that run() needs for the plan's own lengths, or for those of `arguments`. The second
+  // is no larger than the first if no length is larger and a varlen tensor has at most
+  // sequences * max_len tokens. The result is constant: on a CPU it is sized for the number of
+  // threads at the time the plan was made. A larger workspace lets a run use more threads.
   std::size_t workspace_bytes() const;
   std::size_t workspace_bytes(const Arguments& arguments) const;
 
-  // Allocates nothing (but for the search of ScaleRule::least_squares on a CPU), synchronises
-  // nothing on a GPU, may be called from many threads at once (each with its own workspace).
+  // Does not allocate (except for the search of ScaleRule::least_squares on a CPU), does not
+  // synchronise a GPU, and may be called from many threads at once, each with its own workspace.
   Status run(const Arguments& arguments, Workspace workspace = {}, Stream stream = nullptr) const;
 
  private:
@@ -430,11 +430,11 @@ class OCTAVO_API Plan {
 
 OCTAVO_API Result<Plan> plan(const Problem& problem, Device device = {});
 
-// One call: checks, plans (once per problem and device), allocates the workspace, runs.
+// Checks the arguments, plans (once per problem and device), allocates the workspace and runs.
 OCTAVO_API Status attention(const Arguments& arguments, const Options& options = {},
                             Device device = {}, Stream stream = nullptr);
 
-// The same for arguments in host memory, whatever the device: copies what it needs there, runs,
+// The same for arguments in host memory on any device: copies the inputs to the device, runs,
 // waits, and copies out, lse and out_amax back.
 OCTAVO_API Status attention_from_host(const Arguments& arguments, const Options& options = {},
                                       Device device = {});
@@ -451,8 +451,8 @@ OCTAVO_API Status set_cpu_threads(int threads);
 // Range statistics of one quantized tensor.
 struct RangeStats {
   double amax = 0;              // largest finite magnitude
-  double clipped_fraction = 0;  // values beyond the largest code
-  double flushed_fraction = 0;  // nonzero values that became the zero code
+  double clipped_fraction = 0;  // values beyond the format's largest
+  double flushed_fraction = 0;  // nonzero values that were quantized to zero
   double sqnr_db = 0;           // 10 log10(sum x^2 / sum (x - dequantized)^2); inf when exact
   std::int64_t values = 0;
   std::int64_t nan_values = 0;
@@ -466,34 +466,33 @@ struct QuantizeOptions {
   bool smooth = false;             // subtract the mean row of each (batch, head) first
   bool hadamard = false;           // then rotate rows by a Hadamard matrix
   bool scales_given = false;       // `scales` is an input: from the caller or a calibration
-  VLayout layout = VLayout::rows;  // of the codes
-  // The code that the largest magnitude of a group becomes; 0: the format's largest. Small ones
-  // cost FP8 nothing, and int8 its steps; Scales::largest_code is what it is for.
+  VLayout layout = VLayout::rows;  // of the quantized tensor
+  // The quantized value of a group's largest magnitude; 0: the format's largest. A small one costs
+  // FP8 no accuracy but costs int8 resolution. It makes Scales::largest_code true.
   float largest_code = 0;
 };
 
-// How many scales a tensor of this shape has; 0 where a size is negative or the count is too large
-// for the type: no tensor has that shape.
+// The number of scales of a tensor of this shape; 0 if a size is negative or the count overflows.
 OCTAVO_API std::int64_t scale_count(const std::array<std::int64_t, 4>& shape,
                                     Granularity granularity, std::int64_t block_rows = 64);
 
-// x: f32, f16 or bf16; codes: an 8-bit tensor of the same shape, or of the one that options.layout
-// gives it. `scales` is contiguous, of scale_count() floats; `mean` (B, H, D) is written when
-// smoothing. A group whose amax is 0 gets scale 1.0 and zero codes. By given scales a code is the
-// nearest; by those found here FP8 makes up for what nearest loses on average, 7e-4 of a value in
-// e4m3 and 2.8e-3 in e5m2 (docs/precision.md). amax is taken over finite values; Inf saturates; NaN
-// becomes the NaN code, or the zero code where the format has none.
+// x: f32, f16 or bf16; codes: the 8-bit result, of the same shape or of the one that options.layout
+// gives. `scales` holds scale_count() contiguous floats; `mean` (B, H, D) is written when
+// smoothing. A group whose amax is 0 gets scale 1.0 and zeros. With given scales values are rounded
+// to nearest. With scales found here, FP8 also corrects the mean error of rounding to nearest, 7e-4
+// of a value in e4m3 and 2.8e-3 in e5m2 (docs/precision.md). amax is taken over finite values; Inf
+// saturates; NaN becomes NaN, or zero if the format has no NaN.
 OCTAVO_API Status quantize(const ConstTensor& x, const QuantizeOptions& options,
                            const Tensor& codes, float* scales, float* mean = nullptr,
                            RangeStats* stats = nullptr);
 
-// The inverse, without undoing rotation or smoothing. out: f32, f16 or bf16.
+// The inverse of quantize(), but it does not undo rotation or smoothing. out: f32, f16 or bf16.
 OCTAVO_API Status dequantize(const ConstTensor& codes, const Scales& scales, const Tensor& out);
 
-// Plain conversion between any two of f32, f16 and bf16, to nearest even.
+// Converts between any two of f32, f16 and bf16, rounding to nearest even.
 OCTAVO_API Status convert(const ConstTensor& in, const Tensor& out);
 
-// Ranges gathered over several tensors (a calibration set), by tensor name.
+// Value ranges collected over several tensors (a calibration set), by tensor name.
 class OCTAVO_API Calibration {
  public:
   struct Entry {
@@ -506,7 +505,8 @@ class OCTAVO_API Calibration {
     std::vector<float> amax;   // running maximum, one per scale
   };
 
-  // Widens the range of `name` by x. Every tensor of one name needs the same number of scales.
+  // Widens the range of `name` to include x. Every tensor of one name needs the same number of
+  // scales.
   Status observe(std::string_view name, const ConstTensor& x, DType format,
                  const QuantizeOptions& options);
   Result<std::vector<float>> scales(std::string_view name) const;

@@ -1,4 +1,4 @@
-// Where the elements of one head of one sequence lie in their tensor: by rows, or V transposed.
+// Offsets of the elements of one head of one sequence in their tensor, for both layouts of V.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +10,9 @@ namespace octavo {
 
 // One head of one sequence.
 struct HeadOfSequence {
-  std::int64_t number = 0;  // of the sequence
-  std::int64_t batch = 0;   // of the tensor
-  std::int64_t begin = 0;   // first row; 0 but in a packed batch
+  std::int64_t number = 0;  // index of the sequence
+  std::int64_t batch = 0;   // index into the tensor's batch dimension
+  std::int64_t begin = 0;   // first row; nonzero only in a varlen batch
   std::int64_t head = 0;
 };
 
@@ -26,7 +26,7 @@ class ElementPlaces {
     if (transposed_ && packed) first_ += transposed_begin(of.begin, of.number);
   }
 
-  // `row` counts from the sequence's first.
+  // `row` counts from the sequence's first row.
   std::int64_t at(std::int64_t row, std::int64_t column) const {
     return transposed_ ? first_ + column * stride_ + place_of_key(row)
                        : first_ + row * stride_ + column;

@@ -1,4 +1,4 @@
-// How the library words its errors: one sentence, made in one place.
+// Error messages: one sentence each, always of the same form.
 #pragma once
 
 #include <fmt/format.h>
@@ -12,8 +12,8 @@
 
 namespace octavo {
 
-// A value may be a stranger's: a name in a file, a word on the command line. Control bytes in it
-// would act on the terminal that shows the sentence, or break it into two lines.
+// Escapes control characters of untrusted values (a name in a file, a command line argument), which
+// could otherwise control the terminal or break the message into two lines.
 inline std::string printable(std::string_view text) {
   std::string shown;
   for (const char c : text) {
@@ -26,8 +26,8 @@ inline std::string printable(std::string_view text) {
   return shown;
 }
 
-// invalid("q", "rank 3", "rank 4 (batch, heads, rows, columns)")
-//   -> "q is rank 3; supported: rank 4 (batch, heads, rows, columns)."
+// invalid("q", "rank 3", "rank 4 (batch, heads, seqlen, head_dim)")
+//   -> "q is rank 3; supported: rank 4 (batch, heads, seqlen, head_dim)."
 inline Status invalid(std::string_view argument, std::string_view value,
                       std::string_view supported) {
   return {ErrorCode::invalid_argument,
@@ -40,8 +40,8 @@ inline Status unsupported(std::string_view argument, std::string_view value,
           fmt::format("{} is {}; supported here: {}.", argument, printable(value), supported)};
 }
 
-// The exception that is being handled, as a Status. The sentence for memory that cannot be had is
-// short enough for the inside of a std::string, so that it needs none itself.
+// The exception that is being handled, as a Status. The out-of-memory message is short enough for
+// std::string not to allocate.
 inline Status status_of_exception() noexcept {
   try {
     try {
@@ -50,21 +50,21 @@ inline Status status_of_exception() noexcept {
       return status;
     } catch (const std::bad_alloc&) {
       throw;
-    } catch (const std::length_error&) {  // more than there can ever be
+    } catch (const std::length_error&) {  // a size beyond the container's limit
       throw std::bad_alloc();
     } catch (const std::exception& error) {
       return {ErrorCode::device_error,
-              fmt::format("The system refused something: {}.", printable(error.what()))};
+              fmt::format("Unexpected error: {}.", printable(error.what()))};
     }
-  } catch (const std::bad_alloc&) {  // or none for the sentence
+  } catch (const std::bad_alloc&) {  // also if formatting the message above failed
     return {ErrorCode::out_of_memory, "Out of memory."};
   } catch (...) {
     return {ErrorCode::device_error, "Unknown error."};
   }
 }
 
-// The boundary of the library: every public function that returns a Status or a Result runs its
-// body in here, and what the body throws becomes the Status that is returned.
+// Every public function that returns a Status or a Result runs its body in here, so that exceptions
+// become the returned Status.
 template <class Body>
 auto without_exceptions(const Body& body) noexcept -> decltype(body()) {
   try {
@@ -76,7 +76,7 @@ auto without_exceptions(const Body& body) noexcept -> decltype(body()) {
 
 }  // namespace octavo
 
-// Hands a failed Status to the caller.
+// Returns a failed Status from the calling function.
 #define OCTAVO_RETURN_IF_ERROR(expression)         \
   do {                                             \
     ::octavo::Status failed_status = (expression); \

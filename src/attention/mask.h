@@ -1,4 +1,4 @@
-// Which keys a query row sees. A row's keys are always one interval, so every mask of the API is
+// The keys that a query row attends to. They always form one interval, so every mask of the API is
 // two limits per row.
 #pragma once
 

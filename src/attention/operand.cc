@@ -6,7 +6,7 @@
 namespace octavo {
 namespace {
 
-// The format a mode gives Q and K, and the one it gives V.
+// The formats to which a precision rounds Q and K, and V.
 struct ModeFormats {
   std::optional<DType> qk, v;
 };
@@ -14,7 +14,7 @@ struct ModeFormats {
 ModeFormats mode_formats(Precision precision) {
   switch (precision) {
     case Precision::native:
-    case Precision::automatic:  // not settled yet
+    case Precision::automatic:  // not picked yet
       return {};
     case Precision::fp16:
       return {DType::f16, DType::f16};
@@ -50,8 +50,8 @@ OperandFormat operand_format(DType stored, std::optional<DType> mode, Granularit
   return format;
 }
 
-// FP8 codes of Q and K stay so small that sums of their products fit FP16: the format floats, so
-// that costs no accuracy. A search for the least error has the whole format.
+// Bounds FP8 values of Q and K so that their dot products fit FP16. This costs no accuracy, because
+// FP8 is a floating-point format. A least-squares scale may use the whole range.
 void bound_scores(const Problem& problem, OperandFormat& format) {
   if (format.scales_of_ours() && problem.options.quantization.rule == ScaleRule::amax)
     format.largest_code = largest_score_code(*format.rounded, problem.head_dim);
@@ -63,11 +63,11 @@ OperandFormats operand_formats(const Problem& problem) {
   const Options& options = problem.options;
   const Quantization& quantization = options.quantization;
   ModeFormats mode = mode_formats(options.precision);
-  // The mixed modes take a 16-bit V as it is: bf16 is not squeezed through f16.
+  // The mixed precisions leave a 16-bit V unchanged: bf16 is not rounded to f16.
   if (mode.v != mode.qk && problem.v == DType::bf16) mode.v = DType::bf16;
   const bool sim8 = options.precision == Precision::sim8;
   const Granularity q = quantization.qk.value_or(sim8 ? Granularity::head : Granularity::row);
-  // FP8 floats: finer scales of K would gain it nothing, and cost a GPU 8% of its time.
+  // FP8 is a floating-point format: finer scales of K gain nothing and cost a GPU 8% of the time.
   const bool fp8 = mode.qk == DType::e4m3;
   const Granularity k =
       quantization.qk.value_or(sim8 || fp8 ? Granularity::head : Granularity::block);

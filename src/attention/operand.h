@@ -1,4 +1,4 @@
-// What a precision mode does to each of Q, K and V on its way into the products.
+// The formats to which a precision converts Q, K and V before the matrix products.
 #pragma once
 
 #include <array>
@@ -9,10 +9,10 @@
 namespace octavo {
 
 struct OperandFormat {
-  DType stored = DType::f16;       // as the caller gives it
-  std::optional<DType> rounded{};  // to 16 bits first, or to 8 bits by scales of our own
-  Granularity granularity = Granularity::head;  // of those scales, or of the caller's
-  // The code that the largest magnitude under a scale of ours becomes.
+  DType stored = DType::f16;       // the dtype of the caller's tensor
+  std::optional<DType> rounded{};  // the 16-bit or 8-bit dtype to which the library converts it
+  Granularity granularity = Granularity::head;  // of the library's scales, or of the caller's
+  // The quantized value of the largest magnitude under a scale of the library.
   float largest_code = 0;
   bool smooth = false;
   bool hadamard = false;
@@ -25,7 +25,7 @@ struct OperandFormats {
   OperandFormat q, k, v;
 };
 
-// 8-bit inputs are taken as they are, whatever the precision.
+// 8-bit inputs are used unchanged with every precision.
 OperandFormats operand_formats(const Problem& problem);
 
 }  // namespace octavo

@@ -1,4 +1,4 @@
-// The caller's scales of one 8-bit operand of a call, packed or not.
+// The caller's scales of one 8-bit operand, in a varlen batch or not.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,10 @@ struct OperandScales {
   const float* data = nullptr;
   DType format = DType::e4m3;
   ScaleIndex index{};
-  bool by_token = false;  // packed rows: indexed by token, not by sequence
+  bool by_token = false;  // row scales of a varlen batch: indexed by token, not by sequence
 
-  // Step of an element: `row` counts from the sequence's first row, which is `begin` of its tensor.
+  // The factor of a quantized element. `row` counts from the sequence's first row, which is row
+  // `begin` of the tensor.
   float step(std::int64_t sequence_number, std::int64_t head, std::int64_t begin, std::int64_t row,
              std::int64_t column) const {
     const std::int64_t at = by_token ? index.at(0, head, begin + row, column)
@@ -24,14 +25,14 @@ struct OperandScales {
   }
 };
 
-// V with K's shape: what its scales follow, however it lies in memory (element_places.h).
+// V with K's shape, by which its scales are indexed in either layout (element_places.h).
 inline ConstTensor v_by_rows(const Arguments& a) {
   ConstTensor v = a.v;
   v.shape = a.k.shape;
   return v;
 }
 
-// Shape whose contiguous scale array `scales` is, unless it has strides of its own.
+// The tensor shape that determines the shape of the scale array.
 inline std::array<std::int64_t, 4> scale_shape(const Arguments& a, const ConstTensor& tensor,
                                                const Scales& scales, std::int64_t max_len) {
   if (!is_packed(a) || scales.granularity == Granularity::row) return tensor.shape;
@@ -44,7 +45,7 @@ inline OperandScales operand_scales(const Arguments& a, const ConstTensor& tenso
           is_packed(a) && scales.granularity == Granularity::row};
 }
 
-// Floats from the first scale of an operand to its last.
+// The number of floats from the first scale of an operand to its last, inclusive.
 inline std::int64_t scales_extent(const Arguments& a, const ConstTensor& tensor,
                                   const Scales& scales, std::int64_t max_len) {
   if (scales.granularity == Granularity::tensor) return 1;
@@ -56,7 +57,7 @@ inline std::int64_t scales_extent(const Arguments& a, const ConstTensor& tensor,
          (per_head - 1) * index.stride[2] + 1;
 }
 
-// out_amax as a tensor: one float, or one of each head of each sequence.
+// out_amax as a tensor: one float, or one per head and sequence.
 inline Tensor amax_view(const Problem& run_problem, const Arguments& a) {
   const bool of_heads = run_problem.out_scales == Granularity::head;
   return Tensor::bhsd(a.out_amax, DType::f32, of_heads ? run_problem.batch : 1,

@@ -1,5 +1,5 @@
-// From the arguments of a call to the problem they pose: shapes that must agree, pointers that
-// must be there, and nothing that is written lying where something is read.
+// Derives the problem from the arguments of a call, and checks that shapes agree, that pointers are
+// not null, and that outputs do not overlap other tensors.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -44,7 +44,7 @@ Status check_shapes(const Arguments& a) {
   return {};
 }
 
-// Once it is known how many sequences there may be.
+// Call after the number of sequences has been checked.
 Status check_transposed_v(const Arguments& a) {
   if (a.v_layout == VLayout::rows) return {};
   const auto& k = a.k.shape;
@@ -53,7 +53,7 @@ Status check_transposed_v(const Arguments& a) {
                       "(that of k transposed, its keys filled up to sixteens)");
 }
 
-// With zero rows or heads some pointers may be null; where there is work, out must be there.
+// With zero rows or heads some pointers may be null; otherwise `out` must not be.
 Status check_memory(const Arguments& a) {
   for (const auto& [what, tensor] :
        {std::pair<std::string_view, Tensor>{"out", a.out}, {"lse", a.lse}}) {
@@ -67,7 +67,7 @@ Status check_memory(const Arguments& a) {
   return validate_apart("lse", a.lse, "out", a.out);
 }
 
-// It is cleared before anything is read.
+// out_amax is cleared before anything is read, so it must not overlap any input.
 Status check_amax(const Arguments& a, const Problem& p) {
   if (a.out_amax == nullptr) return {};
   const Tensor amax = amax_view(p, a);
@@ -86,7 +86,7 @@ Status check_amax(const Arguments& a, const Problem& p) {
   return validate_apart("out_amax", amax, "out_scales", scales);
 }
 
-// Strides of scales that reach further than memory can would overflow where a scale is looked up.
+// Rejects strides beyond the address space, which would overflow when a scale is looked up.
 Status check_scale_strides(std::string_view what, const std::array<std::int64_t, 3>& stride,
                            const std::array<std::int64_t, 3>& shape) {
   __extension__ using Wide = __int128;

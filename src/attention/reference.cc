@@ -1,9 +1,9 @@
-// Attention as the formula reads, in fp64: for every row of Q
+// Attention by its formula, in fp64: for every row of Q
 //
-//   s_j = scale * q . k_j          for the keys j the row may see
+//   s_j = scale * q . k_j          for the keys j that the mask allows
 //   p_j = exp(s_j - max s) / sum   o = sum_j p_j v_j      lse = max s + log(sum exp(s_j - max s))
 //
-// No tiles, no tricks, no threads: what everything else is measured against.
+// It has no tiles, tricks or threads, because everything else is compared with it.
 #include "attention/reference.h"
 
 #include <cmath>
@@ -24,7 +24,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// One row of one head, ready for the formula.
+// One query row of one head.
 struct Row {
   std::vector<double> scores;      // of the visible keys, scaled
   const double* values = nullptr;  // V of the first visible key; rows of `head_dim`
@@ -32,7 +32,7 @@ struct Row {
   std::int64_t head_dim = 0;
 };
 
-// The rows of one head of one sequence as fp64; 8-bit codes are multiplied by their step.
+// The rows of one head of one sequence as fp64; 8-bit values are dequantized.
 std::vector<double> load_rows(const Arguments& a, const ConstTensor& t, const Scales& scales,
                               std::int64_t max_len, const HeadOfSequence& of, std::int64_t rows,
                               VLayout layout = VLayout::rows) {
@@ -70,7 +70,7 @@ Status for_each_row(const Arguments& a, const Options& options,
   const Problem& p = *run_problem;
   const double scale = a.scale ? *a.scale : 1.0 / std::sqrt(static_cast<double>(p.head_dim));
   if (chosen != nullptr && is_packed(a))
-    return invalid("rows", "chosen of a packed batch", "all rows there");
+    return invalid("rows", "a subset in a varlen batch", "all rows");
   const std::int64_t rows_of_head =
       chosen == nullptr ? a.q.shape[2] : static_cast<std::int64_t>(chosen->size());
   const std::int64_t all_rows = a.q.shape[0] * p.heads_q * rows_of_head;
@@ -177,9 +177,9 @@ Status reference_16bit(const Arguments& arguments, const Options& options, DType
 
 namespace {
 
-// Online softmax over blocks of keys, which start at multiples of the block size whatever the
-// mask. `reference_max` is what the exponentials are taken against; it moves only when a block's
-// maximum exceeds it by the threshold.
+// Online softmax over blocks of keys, which start at multiples of the block size with any mask.
+// The exponentials are relative to `reference_max`, which rises only when a block's maximum exceeds
+// it by the threshold.
 void finish_tiled(const Row& row, const TiledRounding& t, double* o) {
   const auto count = static_cast<std::int64_t>(row.scores.size());
   const std::int64_t first_block = row.first_key / t.block_keys;

@@ -1,5 +1,5 @@
-// The oracle: attention in fp64 and plain loops (octavo/evidence.hpp declares `reference`), and
-// two references that round where a kernel rounds.
+// The oracle: attention in fp64 with plain loops (octavo/evidence.hpp declares `reference`), and
+// two references that round as a kernel does.
 #pragma once
 
 #include <cstdint>
@@ -10,25 +10,25 @@
 
 namespace octavo {
 
-// `reference`, of these rows of every head alone, which then lie next to each other in out and
-// lse: of a batch that is not packed.
+// `reference` for only these rows of every head, which are stored contiguously in out and lse. Not
+// for a varlen batch.
 Status reference_of_rows(const Arguments& arguments, const Options& options,
                          const std::vector<std::int64_t>& rows, double* out, double* lse = nullptr);
 
-// Unfused attention as a 16-bit library computes it: P and O rounded to `dtype`, everything else
-// exact. The yardstick of the 16-bit gate. `rows`: as above; null: all.
+// Unfused attention as a 16-bit library computes it: P and O are rounded to `dtype`, everything
+// else is exact. The 16-bit gate compares with it. `rows`: as above; null: all.
 Status reference_16bit(const Arguments& arguments, const Options& options, DType dtype, double* out,
                        const std::vector<std::int64_t>* rows = nullptr);
 
-// What a tiled kernel does, in fp64 but for P: online softmax over blocks of keys, P scaled and
-// rounded to its format before the second product. A kernel must agree with it to 2e-3.
+// A tiled kernel in fp64 except for P: online softmax over blocks of keys, with P scaled and
+// rounded to its format before the P V product. A kernel must agree with it to 2e-3.
 struct TiledRounding {
   std::int64_t block_keys = 128;
   bool backwards = false;             // from the last block to the first
   std::optional<DType> p_format{};    // none: P exact
-  double p_scale = 1;                 // P times this is what is rounded
-  bool p_scaled_by_block = false;     // P of each block also divided by its row's largest in it
-  double rescale_threshold_log2 = 0;  // the running maximum moves only past this
+  double p_scale = 1;                 // P is multiplied by this before it is rounded
+  bool p_scaled_by_block = false;     // P is also divided by its row's largest in the block
+  double rescale_threshold_log2 = 0;  // the reference maximum rises only past this
 };
 Status reference_tiled(const Arguments& arguments, const Options& options,
                        const TiledRounding& rounding, double* out);

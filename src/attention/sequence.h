@@ -1,4 +1,4 @@
-// Where the sequences of a call lie: one per batch entry, or the spans of a packed batch.
+// The sequences of a call: one per batch entry, or the spans of a varlen batch.
 #pragma once
 
 #include <algorithm>
@@ -8,17 +8,17 @@
 
 namespace octavo {
 
-// Rows of sequence `b`: tensor batch index, first row, length; for queries and for keys.
+// The rows of one sequence, for queries and for keys.
 struct Sequence {
-  std::int64_t batch = 0;  // index into the tensors' batch dimension: 0 where packed
+  std::int64_t batch = 0;  // index into the tensors' batch dimension: 0 in a varlen batch
   std::int64_t q_begin = 0, len_q = 0;
   std::int64_t kv_begin = 0, len_kv = 0;
 };
 
 inline bool is_packed(const Arguments& a) { return a.cu_seqlens_q != nullptr; }
 
-// Contents of cu_seqlens are clamped, never trusted: a span lies inside its tensor, does not run
-// backwards, and is no longer than the maximum the caller gave. Spans share no token where the
+// Contents of cu_seqlens are clamped, never trusted: a span lies inside its tensor, has a
+// nonnegative length, and is no longer than the caller's maximum. Spans share no token if the
 // arrays do not decrease (validate_cu_seqlens).
 inline Sequence sequence(const Arguments& a, std::int64_t b) {
   if (!is_packed(a)) return {b, 0, a.q.shape[2], 0, a.k.shape[2]};

@@ -37,7 +37,7 @@ std::string number(std::int64_t n) { return fmt::format("{}", n); }
 
 __extension__ using Wide = __int128;
 
-// Elements from the first to the last, inclusive; -1 when that is too far to address.
+// The number of elements from the first to the last, inclusive; -1 if they exceed the limit.
 std::int64_t extent(const ConstTensor& t) {
   Wide last = 0;
   for (int i = 0; i < 4; ++i)
@@ -136,7 +136,7 @@ Status validate_max_error(const Problem& p) {
   if (is_8bit(p.q) || is_8bit(p.k) || is_8bit(p.v))
     return invalid("precision",
                    fmt::format("auto with inputs {}, {}, {}", name(p.q), name(p.k), name(p.v)),
-                   "f32, f16, bf16 inputs; 8-bit ones are taken as they are");
+                   "f32, f16, bf16 inputs; 8-bit inputs have no choice of precision");
   return {};
 }
 
@@ -158,7 +158,7 @@ Status validate_precision(const Problem& p) {
   if (z.block_rows < 1)
     return invalid("quantization.block_rows", number(z.block_rows), "1 or more");
 
-  // Smoothing and rotation change what Q and K are: only where the library quantizes both.
+  // Smoothing and rotation change Q and K, so the library must quantize both.
   const OperandFormats formats = operand_formats(p);
   const bool ours = formats.q.scales_of_ours() && formats.k.scales_of_ours();
   for (const auto& [what, on] : {std::pair{"smooth_k", z.smooth_k}, {"hadamard", z.hadamard}})
@@ -183,7 +183,7 @@ Status validate_tensor(std::string_view what, const ConstTensor& t) {
     if (t.stride[i] < 0)
       return invalid(member(fmt::format("stride[{}]", i)), number(t.stride[i]), "0 or more");
   }
-  // Of empty tensors too: a loop over their rows still steps by these strides.
+  // Empty tensors are checked too: a loop over their rows still steps by these strides.
   if (extent(t) < 0)
     return invalid(
         member("stride"),
@@ -203,10 +203,11 @@ Status validate_tensor(std::string_view what, const ConstTensor& t) {
   return {};
 }
 
-// Sufficient, not necessary: by ascending stride, each step must leap over all that lies below.
+// Sufficient, not necessary: in ascending order of strides, each stride must exceed the extent of
+// the dimensions before it.
 Status validate_no_self_overlap(std::string_view what, const Tensor& t) {
   std::array<std::size_t, 4> order = {0, 1, 2, 3};
-  // Not stable_sort, which allocates; equal strides in the order of the dimensions.
+  // stable_sort would allocate, so the comparison breaks ties by dimension.
   std::sort(order.begin(), order.end(), [&t](std::size_t a, std::size_t b) {
     return std::pair(t.stride[a], a) < std::pair(t.stride[b], b);
   });
@@ -335,7 +336,7 @@ Status validate_run(const Problem& planned, const Problem& run_problem) {
   OCTAVO_RETURN_IF_ERROR(
       same("out_scales", run_problem.out_scales, planned.out_scales, scales_text));
   OCTAVO_RETURN_IF_ERROR(same("v_layout", run_problem.v_layout, planned.v_layout, layout_text));
-  // The kernel may count on what the plan was told.
+  // The kernel may rely on the bounds of the plan.
   for (const auto& [what, dtype, is, was] :
        {std::tuple{"q_scales.largest_code", run_problem.q, run_problem.q_largest_code,
                    planned.q_largest_code},

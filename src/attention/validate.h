@@ -1,4 +1,4 @@
-// Every check on what a caller gives, done once, before anything is planned or written.
+// All checks of a caller's arguments, made once before anything is planned or written.
 #pragma once
 
 #include "octavo/octavo.hpp"
@@ -8,14 +8,14 @@ namespace octavo {
 // Sizes, types, mask and precision of a problem.
 Status validate(const Problem& problem);
 
-// That the arguments pose the problem a plan was made for, up to their lengths and batch.
+// Checks that a run's problem is the plan's except for lengths and batch.
 Status validate_run(const Problem& planned, const Problem& run_problem);
 
-// Of a packed batch, that neither array decreases; for arrays that the host can read. Entries
+// Checks that neither array of a varlen batch decreases; for arrays that the host can read. Entries
 // outside the tensor are no error: they are clamped.
 Status validate_cu_seqlens(const Arguments& arguments);
 
-// A tensor as such: shape, strides, pointer, extent. `what` names it.
+// Checks one tensor: shape, strides, pointer, extent. `what` is its name in messages.
 Status validate_tensor(std::string_view what, const ConstTensor& tensor);
 // Two elements of a tensor that is written must not share memory.
 Status validate_no_self_overlap(std::string_view what, const Tensor& tensor);

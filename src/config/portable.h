@@ -1,6 +1,6 @@
-// What config and device code needs of a standard library, for g++, nvcc and NVRTC alike.
+// The few standard-library functions that config and device code need, for g++, nvcc and NVRTC.
 //
-// No header is included: NVRTC has none, and <cuda/std/type_traits> alone costs it 2.1 s.
+// It includes no header: NVRTC has none, and <cuda/std/type_traits> alone costs it 2.1 s.
 #pragma once
 
 #if defined(__CUDACC__)

@@ -20,10 +20,10 @@ struct Sm80ForwardConfig {
   int head_dim = 64;               // columns of the tiles: the problem's, rounded up
   int block_m = 64;                // query rows of a CTA
   int block_n = 64;                // keys of one warp's step
-  int warps_m = 4;                 // warps along the rows; each has block_m / warps_m of them
-  int warps_n = 1;                 // warps along the keys: each takes its own block of the step
+  int warps_m = 4;                 // warps along the rows; each has block_m / warps_m rows
+  int warps_n = 1;                 // warps along the keys; each has its own block_n keys of a step
   int stages = 2;                  // K/V buffers in flight
-  bool v_barrier = false;          // K is waited for alone, V by a second barrier of the step
+  bool v_barrier = false;          // waits for K first, and for V at a second barrier of the step
   int load_bytes = 16;             // widest load that every row's address allows
   bool q_in_registers = true;      // else Q is read from shared memory at every step
   int k_tiles = 8;                 // most 8-key tiles of K whose fragments are read together
@@ -32,12 +32,12 @@ struct Sm80ForwardConfig {
   bool k_row_scales = false;       // 8-bit K has a scale per row or block, not per head
   int p_terms = 1;                 // FP8: E4M3 terms whose sum is P, 1 or 2
   int producer_warps = 0;          // warps that only copy K and V; 0: all warps share the copying
-  bool persistent = false;         // as many CTAs as the chip holds, each takes tiles in turn
-  int unroll = 1;                  // steps of the loop over keys that are written out
+  bool persistent = false;         // as many CTAs as the chip holds, each loops over tiles
+  int unroll = 1;                  // unrolled steps of the loop over keys
   bool f16_scores = false;         // QK accumulates in fp16; f16 and sim8 only
   ExpForm exp = ExpForm::f32;
-  bool keep_kv = false;  // K and V are the last to leave L2
-  bool amax = false;     // the largest |O| is gathered, of the tensor or of each head
+  bool keep_kv = false;  // loads K and V with the L2 evict-last policy
+  bool amax = false;     // computes the largest |O|, per tensor or per head
 
   bool operator==(const Sm80ForwardConfig&) const = default;
 };
@@ -58,8 +58,8 @@ OCTAVO_HD constexpr int q_bytes(const Sm80ForwardConfig& c) { return c.block_m *
 OCTAVO_HD constexpr int kv_stage_bytes(const Sm80ForwardConfig& c) {
   return 2 * step_keys(c) * row_bytes(c);
 }
-// Partial results that the warps along the keys hand over, all but the first's: O, and eight
-// floats a row for maxima and sums.
+// Partial results that the warps along the keys send, except for the first: O, and eight floats per
+// row for maxima and sums.
 OCTAVO_HD constexpr int combine_bytes(const Sm80ForwardConfig& c) {
   return (c.warps_n - 1) * c.block_m * (c.head_dim + 8) * 4;
 }

@@ -1,5 +1,5 @@
-// The table of shipped sm80 forward kernels: what is compiled for GPUs when the library is built,
-// and what the emulator can run. A kernel takes NVRTC about a second of CPU time and 60 KB.
+// The shipped sm80 forward kernels, which are compiled when the library is built and which the
+// emulator can run. A kernel costs about a second of NVRTC's CPU time and 60 KB.
 #pragma once
 
 #include "config/element.h"
@@ -18,9 +18,8 @@ struct ShippedTile {
   int p_terms = 1;
 };
 
-// The tiles that choose_sm80_forward takes, for every element type that has them: of each head
-// dimension those for long sequences first, then those for small grids, which need warps along the
-// keys.
+// The tiles that choose_sm80_forward uses. For each head_dim the tiles for long sequences come
+// first, then those for small grids, which need warps along the keys.
 inline constexpr ShippedTile kShippedTiles[] = {
     {2, {Element::f16, Element::bf16}, 64, 128, 128, 4, 1, false},
     {2, {Element::f16, Element::bf16}, 64, 64, 64, 4, 2, true},
@@ -36,8 +35,8 @@ inline constexpr ShippedTile kShippedTiles[] = {
     {2, {Element::e4m3, Element::e5m2}, 64, 32, 64, 2, 4, true, 8, 2},
 };
 
-// Hopper has no FP8 in mma.sync: conversions to fp16 stand for it, and need the registers of half
-// the scores at 128 columns.
+// Hopper has no FP8 mma.sync and converts to fp16 instead. At head_dim 128 the conversions need the
+// registers of half the scores.
 OCTAVO_HD constexpr void fit_registers(Sm80ForwardConfig& c) {
   const bool fp8 = c.element == Element::e4m3 || c.element == Element::e5m2;
   if (c.arch == 90 && fp8 && c.head_dim == 128) c.block_n = min_of(c.block_n, 32);

@@ -1,5 +1,4 @@
-// How rounding to FP8 is kept from losing: the quantizers ask here, and who does the same on the
-// CPU.
+// The correction of FP8's rounding bias, shared by the GPU and CPU quantizers.
 #pragma once
 
 #include "config/element.h"
@@ -7,11 +6,11 @@
 
 namespace octavo {
 
-// By what values are widened before they are rounded to codes of a scale that was found for them.
-// Nearest is too small on average where steps double, as the code of a power of two reaches twice
-// as far up as down: values spread evenly in the logarithm lose 6.8e-4 of their sum in E4M3, whose
-// steps are eighths, and four times that in E5M2, with quarters. What is a code already stays the
-// same.
+// The factor that values are multiplied by before they are rounded, if the library computed their
+// scale. Rounding to nearest is too small on average where the step doubles, because the interval
+// that rounds to a power of two reaches twice as far up as down: values that are uniform in the
+// logarithm lose 6.8e-4 of their sum in E4M3, whose steps are eighths, and four times that in E5M2,
+// whose steps are quarters. Values that are representable in FP8 do not change.
 OCTAVO_HD constexpr float widening(Element to) {
   return to == Element::e4m3 ? 1.0007f : to == Element::e5m2 ? 1.0028f : 1.0f;
 }

@@ -1,4 +1,4 @@
-// Tiled attention on the CPU, O = softmax(scale * Q K^T) V, without ever holding S or P whole.
+// Tiled attention on the CPU, O = softmax(scale * Q K^T) V, without materialising S or P.
 //
 // A task is a block of query rows of one (sequence, head), or of all query heads that share a
 // key head where queries are few (decoding): panels of vectors whose lanes are queries, as many
@@ -45,13 +45,14 @@
 namespace octavo::cpu {
 namespace {
 
-// Tasks per thread below which blocks of queries get smaller: for an even end.
+// With fewer tasks per thread than this, blocks of queries get smaller, so that threads finish
+// together.
 constexpr std::int64_t kTasksPerThread = 4;
-// Below this many queries a head would not fill its vectors, and the heads that share a key head
-// are packed together.
+// With fewer queries than this a head would not fill its vectors, and the heads that share a KV
+// head are packed together.
 constexpr std::int64_t kFewQueries = 64;
 
-// How the rows of a call are cut into tasks.
+// How the rows of a call are divided into tasks.
 struct Grid {
   std::int64_t heads_per_unit = 1;  // query heads packed together
   std::int64_t units = 0;           // per sequence
@@ -64,7 +65,7 @@ struct Grid {
 
 Grid make_grid(const Problem& p, const Tiling& tiling, int threads) {
   Grid grid;
-  if (p.heads_q == 0 || p.heads_kv == 0) return grid;  // nothing to run, but explain asks
+  if (p.heads_q == 0 || p.heads_kv == 0) return grid;  // nothing to run, but explain() calls this
   const std::int64_t group = p.heads_q / p.heads_kv;
   grid.heads_per_unit = p.len_q < kFewQueries ? group : 1;
   grid.units = p.heads_q / grid.heads_per_unit;
@@ -109,7 +110,7 @@ struct Layout {
   float* shared = nullptr;
   float* scratch = nullptr;
   std::int64_t stride = 0;  // floats from one worker's scratch to the next
-  int workers = 0;          // that there is room for
+  int workers = 0;          // that fit into the workspace
 };
 
 Layout lay_out(const Problem& problem, const Tiling& tiling, Workspace workspace) {
@@ -132,7 +133,7 @@ Layout lay_out(const Problem& problem, const Tiling& tiling, Workspace workspace
 Task make_task(const Problem& p, const Arguments& a, const Grid& grid, const Tiling& tiling,
                std::int64_t index) {
   Task task;
-  // Last blocks first: under a causal mask they see the most keys.
+  // Last blocks first: under a causal mask they have the most keys.
   const std::int64_t block = grid.blocks - 1 - index % grid.blocks;
   const std::int64_t unit = index / grid.blocks;
   task.number = unit / grid.units;

@@ -9,13 +9,13 @@
 
 namespace octavo::cpu {
 
-// Scales and means of our own quantization, plus a scratch tile per worker; under 2 MB a thread
-// for inputs that need no quantization, whatever the lengths.
+// The scales and means of the library's quantization, plus a scratch tile per worker; under 2 MB
+// per thread for inputs that need no quantization, for any lengths.
 std::size_t workspace_bytes(const Problem& problem, int threads);
 
-// `problem` is validated, and `arguments` pose it. Allocates nothing, but for the search of
-// ScaleRule::least_squares. Runs on as many threads as there are and as the workspace has room for;
-// the result does not depend on their number.
+// `problem` is validated and matches `arguments`. Does not allocate, except for the search of
+// ScaleRule::least_squares. The number of threads is limited by thread_count() and by the
+// workspace; the result does not depend on it.
 Status attention(const Problem& problem, const Arguments& arguments, Workspace workspace);
 
 // "tile=256x64 target=AVX3_SKX threads=2", for explain and logs.
@@ -24,11 +24,11 @@ std::string describe_config(const Problem& problem, int threads);
 int thread_count();
 void set_thread_count(int threads);  // 0: one per core
 
-// fp32 multiply-adds of all threads, from registers alone: what the machine could do at best.
+// Measures the machine's peak rate of fp32 multiply-adds on all threads, from registers only.
 class FmaMeter {
  public:
   FmaMeter();
-  double gflops(double seconds) const;  // over so long, now
+  double gflops(double seconds) const;  // measures for this long
 
  private:
   std::int64_t rounds_;

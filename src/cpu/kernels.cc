@@ -1,4 +1,4 @@
-// Which kernels are in use.
+// Selects the kernels in use.
 #include "cpu/kernels.h"
 
 #include <atomic>

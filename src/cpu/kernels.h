@@ -5,8 +5,8 @@
 // are stored transposed, one row of the panel's width per channel or key:
 //   Q^T [head_dim][width]   S^T, P^T [keys][width]   O^T [head_dim][width]
 // so the softmax needs no reduction across lanes, K and V are read as broadcasts of single
-// elements, and neither of them is ever transposed. What one lane computes does not depend on
-// the others, nor on how many there are: a row's bits do not depend on its company.
+// elements, and neither of them is ever transposed. A lane's result does not depend on the other
+// lanes or on their number, so a row's bits do not depend on the rest of the batch.
 #pragma once
 
 #include <cstdint>
@@ -16,11 +16,11 @@
 
 namespace octavo::cpu {
 
-// Rows that the functions below write must have room for a multiple of this many floats.
+// Rows that the functions below write must be padded to a multiple of this many floats.
 inline constexpr std::int64_t kRowPadding = 64;
 
-// Keys of a tile that each lane sees, counted from the tile's first key; floats, as the lanes
-// compare them with a float counter.
+// The keys of a tile that each lane attends to, counted from the tile's first key. They are floats
+// because the lanes compare them with a float counter.
 struct LaneLimits {
   const float* begin;
   const float* end;
@@ -50,8 +50,8 @@ struct Kernels {
 
   // Rows. `to_f32` reads exactly n elements of each row of any dtype, without a scale, rows
   // `stride` elements apart, and writes them `pitch` floats apart; `from_f32` writes
-  // exactly n of f32, f16 or bf16. The others work in place on a padded row; `round_to` gives
-  // the value of the nearest code of any dtype but f32, as numeric/formats.h defines it.
+  // exactly n of f32, f16 or bf16. The others work in place on a padded row; `round_to` rounds to
+  // the nearest value of any dtype but f32, as numeric/formats.h defines it.
   void (*to_f32)(DType dtype, const void* source, std::int64_t stride, std::int64_t rows,
                  std::int64_t n, float* target, std::int64_t pitch);
   void (*from_f32)(DType dtype, const float* row, std::int64_t n, void* target);
@@ -59,15 +59,15 @@ struct Kernels {
   void (*scale_row)(float* row, float factor, std::int64_t n);
   void (*multiply_row)(float* row, const float* factors, std::int64_t n);
 
-  // Spends its time in independent multiply-adds; the number of floating-point operations.
+  // Runs independent multiply-adds and returns the number of floating-point operations.
   double (*multiply_adds)(std::int64_t rounds);
 };
 
-// Plain C++ that compilers vectorise for the baseline: always present, and the tests' second
-// opinion on the others.
+// Plain C++ that compilers vectorise for the baseline: always present, and the tests compare the
+// others with it.
 const Kernels& portable_kernels();
 
-// Every table this machine can run, the best one first; the portable one is always among them.
+// Every table that this machine can run, the best first; the portable one is always included.
 std::vector<const Kernels*> available_kernels();
 
 // The one in use: the best, unless a test chose another.

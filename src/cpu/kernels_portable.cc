@@ -1,6 +1,6 @@
-// The kernels in plain C++: for machines without Highway or without a vector unit it serves, and
-// a second opinion for the tests. Loops over kLanes of contiguous floats are what compilers
-// vectorise without being told.
+// The kernels in plain C++: for builds without Highway, for machines without a vector unit that it
+// supports, and for comparison in tests. Compilers vectorise the loops over kLanes contiguous
+// floats.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -59,7 +59,7 @@ void accumulate(const float* v, std::int64_t v_pitch, std::int64_t keys, std::in
   product(v, 1, v_pitch, head_dim, keys, p, vectors * kLanes, rescale, o);
 }
 
-// As the SIMD kernels compute it, comments there.
+// The same algorithm as in tile-inl.h, which explains it.
 inline float exp2_nonpositive(float x) {
   constexpr float kMagic = 12582912.0f + 127.0f;
   const float bounded = x < -127.0f ? -127.0f : x;

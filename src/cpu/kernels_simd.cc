@@ -1,11 +1,11 @@
-// The kernels in SIMD, compiled once per instruction set through Highway; which ones this machine
-// can run is found out at run time.
+// The SIMD kernels, compiled once per instruction set with Highway; the ones that this machine
+// supports are selected at run time.
 #include "cpu/kernels_simd.h"
 
 #include "numeric/fork_safe.h"
 
-// Compile time is spent on what is in use: AVX-512 and AVX2 on x86 (what lacks both takes the
-// portable kernels), NEON and SVE on Arm.
+// Only common targets are compiled: AVX-512 and AVX2 on x86 (other machines use the portable
+// kernels), NEON and SVE on Arm.
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL | HWY_SVE_256 | HWY_SVE2_128)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/kernels_simd.cc"
@@ -27,16 +27,16 @@ const Kernels* table() { return nullptr; }
 
 #else
 
-// Chains of multiply-adds: more of them than latency (4 or 5 cycles) times width of any core in
-// use. On x86 that is 10, and twelve leave the constants room among 16 registers; Arm's widest
-// cores have four units of NEON, and 32 registers.
+// Independent chains of multiply-adds, more than latency (4 or 5 cycles) times units of any core in
+// use. On x86 that is 10, and with twelve chains the constants still fit into 16 registers; Arm's
+// widest cores have four NEON units and 32 registers.
 double multiply_adds(std::int64_t rounds) {
   const D32 d;
-  // To what a chain holds, as a matrix product adds: on Arm another sum would be copied first.
+  // Accumulates into the chain as a matrix product does: on Arm any other sum would cost a copy.
   const V scale = hn::Set(d, 0.999f), step = hn::Set(d, 0.001f);
   constexpr bool kMore = HWY_ARCH_ARM;
-  // Different starts: equal chains would be computed once. No array: on some targets a vector's
-  // size is not known when it is compiled.
+  // The starts differ, because equal chains would be computed once. It is not an array, because the
+  // size of a vector is unknown at compile time on some targets.
   V x0 = hn::Set(d, 0.0f), x1 = hn::Set(d, 0.1f), x2 = hn::Set(d, 0.2f), x3 = hn::Set(d, 0.3f),
     x4 = hn::Set(d, 0.4f), x5 = hn::Set(d, 0.5f), x6 = hn::Set(d, 0.6f), x7 = hn::Set(d, 0.7f),
     x8 = hn::Set(d, 0.8f), x9 = hn::Set(d, 0.9f), x10 = hn::Set(d, 1.1f), x11 = hn::Set(d, 1.2f);
@@ -112,8 +112,8 @@ HWY_EXPORT(table);
 
 std::vector<const Kernels*> simd_kernels() {
   std::vector<const Kernels*> found;
-  // One bit per target, the best one lowest. A chooser of our own: Highway's is shared with
-  // whoever else in the process uses it.
+  // One bit per target, the best one lowest. Highway's own dispatch is not used, because it is
+  // shared with other users of Highway in the process.
   for (std::int64_t rest = hwy::SupportedTargets() & HWY_TARGETS; rest != 0; rest &= rest - 1) {
 #if (HWY_TARGETS & (HWY_TARGETS - 1)) == 0
     const Kernels* kernels = HWY_STATIC_DISPATCH(table)();

@@ -1,4 +1,4 @@
-// The SIMD kernels this machine can run, the best first. Present only where Highway is.
+// The SIMD kernels that this machine can run, the best first. Built only with Highway.
 #pragma once
 
 #include <vector>

@@ -1,5 +1,5 @@
-// Rows of Q, K and V on their way into the products: any format to f32, dequantized, smoothed,
-// rotated, and rounded where the precision asks for it.
+// Loads rows of Q, K and V for the products: converts any format to f32, dequantizes, smooths,
+// rotates, and rounds as the precision requires.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace octavo::cpu {
 
-// Room of one row of `head_dim` floats that kernels may write in whole vectors.
+// The padded size of a row of `head_dim` floats, which kernels may write in whole vectors.
 constexpr std::int64_t padded_row(std::int64_t head_dim) {
   return (head_dim + kRowPadding - 1) / kRowPadding * kRowPadding;
 }
@@ -21,8 +21,8 @@ constexpr std::int64_t padded_row(std::int64_t head_dim) {
 struct Operand {
   ConstTensor tensor{};
   OperandFormat format{};
-  OperandScales scales{};        // the caller's, or ours
-  const float* means = nullptr;  // (sequence, head, column), where smoothed
+  OperandScales scales{};        // the caller's or the library's
+  const float* means = nullptr;  // (sequence, head, column), if smoothed
   VLayout layout = VLayout::rows;
   bool packed = false;
 
@@ -33,11 +33,11 @@ struct Operand {
 
 class RowLoader {
  public:
-  // `factors`: room for two padded rows, kept as long as the loader.
+  // `factors`: scratch for two padded rows, which must outlive the loader.
   RowLoader(const Kernels& kernels, const Operand& operand, const HeadOfSequence& rows,
             float* factors);
 
-  // What the products use: the three stages below.
+  // Loads a row for the products, in the three stages below.
   void load(std::int64_t row, float* target) const {
     load_values(row, target);
     transform(target);
@@ -47,14 +47,14 @@ class RowLoader {
   // Rows [begin, end), `pitch` floats apart.
   void load_block(std::int64_t begin, std::int64_t end, float* target, std::int64_t pitch) const;
 
-  void load_values(std::int64_t row, float* target) const;  // as the caller means them
-  void transform(float* row) const;                         // smoothed and rotated
-  void round(std::int64_t row, float* values) const;        // to 16 or 8 bits, where asked
+  void load_values(std::int64_t row, float* target) const;  // the caller's values, dequantized
+  void transform(float* row) const;                         // smooths and rotates
+  void round(std::int64_t row, float* values) const;        // to 16 or 8 bits, if required
 
  private:
   void convert(std::int64_t row, std::int64_t rows, float* target, std::int64_t pitch) const;
-  void gather(std::int64_t row, float* target) const;  // of a transposed V
-  bool is_plain() const;                               // conversion is all there is to do
+  void gather(std::int64_t row, float* target) const;  // from a transposed V
+  bool is_plain() const;                               // only a conversion is needed
   float step(std::int64_t row) const {
     return operand_.scales.step(rows_.number, rows_.head, rows_.begin, row, 0);
   }
@@ -64,7 +64,7 @@ class RowLoader {
   const HeadOfSequence rows_;
   const ElementPlaces places_;
   const std::int64_t head_dim_;
-  const float* channel_steps_ = nullptr;  // where each column has a scale of its own
+  const float* channel_steps_ = nullptr;  // if each channel has its own scale
   const float* channel_inverses_ = nullptr;
 };
 

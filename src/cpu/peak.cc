@@ -1,4 +1,4 @@
-// The machine's fp32 multiply-add rate, measured: what the backend's speed is a fraction of.
+// Measures the machine's fp32 multiply-add rate, to which the backend's speed is compared.
 #include <chrono>
 
 #include "cpu/attention.h"
@@ -14,7 +14,7 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// A task long enough (about 0.5 ms a thread) that handing it out does not show.
+// A task is long enough (about 0.5 ms per thread) to hide the cost of scheduling it.
 std::int64_t rounds_per_task(const Kernels& in_use) {
   std::int64_t rounds = 1 << 12;
   for (;; rounds *= 2) {

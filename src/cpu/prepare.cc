@@ -1,5 +1,5 @@
-// The pre-pass of our own quantization: one task per (sequence, head), each summing its rows in
-// order, so that the result does not depend on who computes it.
+// The pre-pass of the library's quantization: one task per (sequence, head), each of which sums its
+// rows in order, so that the result does not depend on the threads.
 #include "cpu/prepare.h"
 
 #include <algorithm>
@@ -16,8 +16,8 @@ namespace {
 
 constexpr std::uint32_t kInfinityBits = 0x7F800000;
 
-// Smoothing and rotation serve our quantization alone: without it they would change nothing but
-// rounding.
+// Smoothing and rotation are for the library's quantization only: without it they would change
+// nothing but rounding.
 OperandFormats formats_in_use(const Problem& problem) {
   OperandFormats formats = operand_formats(problem);
   const bool rotate = formats.q.scales_of_ours() || formats.k.scales_of_ours();
@@ -53,14 +53,14 @@ struct Preparation {
   }
 };
 
-// The operand before any rounding: its scales are what is being computed.
+// The operand before any rounding, because its scales are still being computed.
 Operand unrounded(const Operand& operand) {
   Operand values = operand;
   values.format.rounded.reset();
   return values;
 }
 
-// As mean_rows of numeric/quantize.h does it, but on rows of any format and without allocating.
+// As mean_rows of numeric/quantize.h, but for rows of any format and without allocating.
 void mean_of_head(const Preparation& p, std::int64_t number, std::int64_t head, float* scratch) {
   const std::int64_t head_dim = p.operand.tensor.shape[3];
   float* row = scratch;
@@ -75,13 +75,14 @@ void mean_of_head(const Preparation& p, std::int64_t number, std::int64_t head, 
   sums.mean(p.means + (number * p.heads() + head) * head_dim);
 }
 
-// Magnitudes as integers: the order of finite floats, and NaN and Inf drop out by one comparison.
+// Magnitudes as integers: they have the order of finite floats, and one comparison excludes NaN and
+// Inf.
 std::uint32_t finite_magnitude(float x) {
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(x) & 0x7FFFFFFF;
   return bits < kInfinityBits ? bits : 0;
 }
 
-// Largest finite magnitudes of one head, into the places of its scales.
+// Writes the largest finite magnitudes of one head where its scales will be.
 void amax_of_head(const Preparation& p, std::int64_t number, std::int64_t head, float* scratch) {
   const std::int64_t head_dim = p.operand.tensor.shape[3];
   const Granularity granularity = p.operand.format.granularity;
@@ -111,7 +112,7 @@ void amax_of_head(const Preparation& p, std::int64_t number, std::int64_t head, 
   }
 }
 
-// The search for the least squared error is numeric/quantize.h's, on a view of the tensor.
+// Runs the least-squares search of numeric/quantize.h on a view of the tensor.
 void least_squares(const Preparation& p, const ConstTensor& view, const float* mean,
                    float* scales) {
   QuantizeOptions options;
@@ -130,14 +131,14 @@ void least_squares_of_head(const Preparation& p, std::int64_t number, std::int64
   const std::int64_t first =
       rows.batch * view.stride[0] + head * view.stride[1] + rows.begin * view.stride[2];
   view.shape = {1, 1, p.length(s), view.shape[3]};
-  if (view.shape[2] > 0)  // else there may be no memory to point into
+  if (view.shape[2] > 0)  // otherwise the pointer may be null
     view.data = static_cast<const std::byte*>(view.data) +
                 first * static_cast<std::int64_t>(size_bytes(view.dtype));
   least_squares(p, view, p.operand.mean(number, head),
                 p.scales + (number * p.heads() + head) * p.per_head());
 }
 
-// `tensor`: one scale for all, of the largest of the heads' ranges.
+// With granularity tensor the one scale comes from the largest amax of the heads.
 void scales_from_amax(const Preparation& p) {
   const auto scale_of = [&p](float amax) {
     return scale_from_amax(*p.operand.format.rounded, amax, p.operand.format.largest_code);
@@ -167,8 +168,8 @@ void prepare_operand(Preparation p, float* scratch, std::int64_t scratch_stride,
   const Quantization& quantization = p.problem.options.quantization;
   const Granularity granularity = p.operand.format.granularity;
   const bool by_tensor = granularity == Granularity::tensor;
-  // A packed batch is no single tensor: what lies between its sequences must not matter, and one
-  // scale for all of them is taken by amax.
+  // In a varlen batch the tokens between sequences must not matter, so a per-tensor scale always
+  // uses amax.
   const bool packed_tensor = by_tensor && is_packed(p.arguments);
   if (quantization.rule == ScaleRule::least_squares && by_tensor && !packed_tensor) {
     least_squares(p, p.operand.tensor, p.operand.means, p.scales);

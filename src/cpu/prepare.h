@@ -1,5 +1,5 @@
-// What must be known of Q, K and V before the first tile: the mean keys and the scales of our own
-// quantization. Precisions that need neither pass through here for free.
+// Computes the mean keys and the scales of the library's quantization before the first tile.
+// Precisions that need neither cost nothing here.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +13,13 @@ struct Operands {
   Operand q, k, v;
 };
 
-// Floats that `prepare` keeps until the call is done.
+// Floats that `prepare` uses until the call is done.
 std::int64_t prepared_floats(const Problem& problem);
 
-// Scratch that it needs of each worker, in floats.
+// Scratch per worker, in floats.
 std::int64_t prepare_scratch_floats(std::int64_t head_dim);
 
-// `scratch`: of worker w at w * scratch_stride.
+// The scratch of worker w starts at scratch + w * scratch_stride.
 Operands prepare(const Kernels& kernels, const Problem& problem, const Arguments& arguments,
                  float* storage, float* scratch, std::int64_t scratch_stride, int workers);
 

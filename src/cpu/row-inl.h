@@ -26,8 +26,8 @@ struct Rows {
   std::int64_t pitch;
 };
 
-// Of any stored type T through `convert`; the tail goes through a copy, as not one element past
-// the row may be read.
+// Converts any stored type T with `convert`. The tail is copied first, because no element past the
+// row may be read.
 template <class T, class Convert>
 HWY_INLINE void widen(const T* source, const Rows& rows, Convert convert) {
   const D32 d;
@@ -50,8 +50,8 @@ HWY_INLINE V f32_of_bf16(hn::Vec<hn::Rebind<std::uint16_t, D32>> bits) {
   return hn::BitCast(D32(), hn::ShiftLeft<16>(hn::PromoteTo(du, bits)));
 }
 
-// Integer arithmetic alone, so that every target agrees: a denormal is read with an implicit one
-// in front of it, which is subtracted again.
+// Uses only integer arithmetic, so that every target agrees: a denormal is read with an implicit
+// leading one, which is subtracted again.
 template <int kMantissa, int kBias, std::uint32_t kInfinity>
 HWY_INLINE V f32_of_small(hn::Vec<U32> magnitude) {
   const D32 d;
@@ -65,7 +65,7 @@ HWY_INLINE V f32_of_small(hn::Vec<U32> magnitude) {
       hn::Sub(hn::BitCast(d, hn::Add(bits, hn::Set(du, kOffset + (1u << 23)))), smallest);
   const auto is_denormal = hn::Lt(magnitude, hn::Set(du, 1u << kMantissa));
   const V finite = hn::IfThenElse(hn::RebindMask(d, is_denormal), denormal, normal);
-  // Codes from kInfinity on: the exponent of all ones, mantissa kept, so NaN stays NaN.
+  // From kInfinity on the exponent is all ones and the mantissa is kept, so NaN stays NaN.
   const V special = hn::BitCast(d, hn::Or(bits, hn::Set(du, 0x7F800000u)));
   const auto is_special = hn::Gt(magnitude, hn::Set(du, kInfinity - 1));
   return hn::IfThenElse(hn::RebindMask(d, is_special), special, finite);
@@ -123,8 +123,8 @@ void to_f32(DType dtype, const void* source, std::int64_t stride, std::int64_t c
 // ---------------------------------------------------------------------------------------------
 // Rows: rounding
 
-// To nearest even at kMantissa bits with the smallest exponent kMinExponent: adding 2^23 quanta
-// leaves the sum no bits below the quantum. Beyond kLargest: `overflow`. NaN stays NaN.
+// Rounds to nearest even at kMantissa bits with the smallest exponent kMinExponent: after adding
+// 2^23 quanta the sum has no bits below the quantum. Beyond `largest`: `overflow`. NaN stays NaN.
 template <int kMantissa, int kMinExponent>
 HWY_INLINE V round_small(V x, float largest, float overflow) {
   const D32 d;
@@ -139,7 +139,7 @@ HWY_INLINE V round_small(V x, float largest, float overflow) {
   const V rounded = hn::Sub(hn::Add(bounded, magic), magic);
   const V limit = hn::Set(d, largest);
   const V kept = hn::IfThenElse(hn::Gt(rounded, limit), hn::Set(d, overflow), rounded);
-  // The sum of a NaN with the magic number may have any sign; nobody reads it.
+  // The sum of a NaN and the magic number may have any sign, so it is not used.
   return hn::IfThenElse(hn::Eq(x, x), hn::CopySignToAbs(kept, x), x);
 }
 

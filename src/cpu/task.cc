@@ -1,4 +1,4 @@
-// The steps of a task: queries in, key blocks past them, rows out.
+// The steps of a task: load the queries, loop over key blocks, store the rows.
 #include "cpu/task.h"
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// Q^T and O^T of a task are to stay in L2 beside the K and V block.
+// Q^T and O^T of a task must fit into L2 together with the K and V block.
 constexpr std::int64_t kTaskBytes = 400 * 1024;
 constexpr std::int64_t kTaskRows = 768;
 constexpr std::int64_t kMaxPanels = 64;  // of the narrowest vectors: 768 / (3 * 4)
@@ -36,7 +36,7 @@ void encode_values(DType format, const float* x, std::int64_t count, float inver
   encode([](float y) { return int8_from_f32(y); });
 }
 
-// The largest magnitude that is finite: those have the smaller bits.
+// The largest finite magnitude; as integers, finite magnitudes are smaller than Inf and NaN.
 float finite_amax(const float* x, std::int64_t count) {
   std::uint32_t most = 0;
   for (std::int64_t i = 0; i < count; ++i) {
@@ -46,7 +46,7 @@ float finite_amax(const float* x, std::int64_t count) {
   return std::bit_cast<float>(most);
 }
 
-// Tasks of one head run side by side. Whoever comes first, the largest stays.
+// An atomic maximum, because tasks of one head run concurrently.
 void raise(float& amax, float x) {
   std::atomic_ref<float> shared(amax);
   float there = shared.load(std::memory_order_relaxed);
@@ -54,10 +54,10 @@ void raise(float& amax, float x) {
   }
 }
 
-// What the queries of one panel see of the keys.
+// The keys that the queries of one panel attend to.
 struct PanelKeys {
-  std::int64_t begin = 0, end = 0;          // some of them
-  std::int64_t all_begin = 0, all_end = 0;  // all of them
+  std::int64_t begin = 0, end = 0;          // keys that at least one query attends to
+  std::int64_t all_begin = 0, all_end = 0;  // keys that every query attends to
   std::int64_t vectors = 0;
 };
 
@@ -67,7 +67,7 @@ struct Scratch {
   float* k;        // the K block
   float* v;        // the V block
   float* s;        // S^T and then P^T of one panel
-  float* row;      // one row on its way in or out
+  float* row;      // one row that is loaded or stored
   float* factors;  // of the loaders of Q, K and V
   float* max;      // per query, from here on
   float* sum;
@@ -85,7 +85,7 @@ struct Scratch {
 Scratch carve(const Tiling& t, float* base) {
   std::int64_t used = 0;
   const auto take = [&](std::int64_t floats) {
-    float* at = base == nullptr ? nullptr : base + used;  // null: only the size is wanted
+    float* at = base == nullptr ? nullptr : base + used;  // null: computes only the size
     used += round_up(floats, static_cast<std::int64_t>(kScratchAlignment / sizeof(float)));
     return at;
   };
@@ -183,8 +183,8 @@ PanelKeys TaskRunner::find_panel_keys(std::int64_t panel) const {
   return keys;
 }
 
-// Q^T with the scale and the change to base 2 in it, and the statistics at their start. Lanes
-// without a query hold zeros; nobody reads what comes of them.
+// Loads Q^T multiplied by the scale and log2(e), and initialises the softmax state. Lanes without a
+// query hold zeros, and their results are not read.
 void TaskRunner::load_queries() {
   const auto to_log2 = static_cast<float>(c_.scale * std::numbers::log2e);
   const float* mean = c_.operands.k.mean(task_.number, task_.kv_head);
@@ -275,7 +275,7 @@ void TaskRunner::finish_group(std::int64_t panel) {
   }
 }
 
-// Null where every lane sees all of [begin, end).
+// Null if every lane attends to all of [begin, end).
 const LaneLimits* TaskRunner::lane_limits(std::int64_t panel, std::int64_t begin, std::int64_t end,
                                           LaneLimits& limits) const {
   for (std::int64_t i = 0; i < t_.panel; ++i) {
@@ -288,7 +288,7 @@ const LaneLimits* TaskRunner::lane_limits(std::int64_t panel, std::int64_t begin
   return &limits;
 }
 
-// What the panel sees of the loaded keys [from, to).
+// Processes the loaded keys [from, to) that the panel attends to.
 void TaskRunner::attend_panel(std::int64_t panel, std::int64_t from, std::int64_t to) {
   const PanelKeys& keys = panel_keys_[static_cast<std::size_t>(panel)];
   const std::int64_t begin = std::max(from, keys.begin);
@@ -307,7 +307,7 @@ void TaskRunner::attend_panel(std::int64_t panel, std::int64_t from, std::int64_
                         s_.o + query * t_.head_dim);
 }
 
-// The row in s_.row.
+// Stores the row in s_.row.
 void TaskRunner::store_row(const QueryRow& at, std::byte* to) const {
   const Arguments& a = c_.arguments;
   if (a.out_amax != nullptr) {
@@ -366,7 +366,7 @@ Tiling make_tiling(const Kernels& kernels, const Problem& problem) {
       2 * tiling.panel * head_dim * static_cast<std::int64_t>(sizeof(float));
   tiling.max_panels = std::max<std::int64_t>(
       1, std::min({kTaskRows / tiling.panel, kTaskBytes / panel_bytes, kMaxPanels}));
-  // An odd number of cache lines: rows of a power of two would share a few sets of L1.
+  // An odd number of cache lines: rows of a power of two would map to a few sets of L1.
   tiling.pitch = (round_up(head_dim, 16) / 16 | 1) * 16;
   return tiling;
 }

@@ -1,4 +1,4 @@
-// One task of the CPU backend: a block of query rows against all the keys they see.
+// One task of the CPU backend: a block of query rows and all the keys they attend to.
 #pragma once
 
 #include <cstddef>
@@ -33,8 +33,8 @@ Tiling make_tiling(const Kernels& kernels, const Problem& problem);
 // Floats that a task needs for itself.
 std::int64_t scratch_floats(const Tiling& tiling);
 
-// Rows [first_row, first_row + rows) of a unit: the query heads from first_head on that share
-// kv_head, one after the other. A unit may hold only one of them.
+// Rows [first_row, first_row + rows) of a unit. A unit consists of the query heads from first_head
+// on that share kv_head, one after another; it may have a single head.
 struct Task {
   std::int64_t number = 0;  // of the sequence
   Sequence sequence{};

@@ -48,8 +48,8 @@ class ThreadPool {
   std::exception_ptr thrown_;  // by a task of the job, the first one
 };
 
-// A task that throws ends the job: tasks that nobody has begun are left out, and the caller gets
-// the exception once every worker is back.
+// A task that throws ends the job: tasks that have not started are skipped, and the caller gets the
+// exception when every worker has finished.
 void ThreadPool::take_tasks(const Job& job, int worker) {
   try {
     for (;;) {
@@ -78,8 +78,8 @@ void ThreadPool::work() {
   }
 }
 
-// Threads are detached and the pool is never destroyed: joining at exit would hang a child that a
-// fork left without them. A system that refuses more threads gets its work done by fewer.
+// Threads are detached and the pool is never destroyed: joining at exit would hang in a forked
+// child, which does not have the threads. If no more threads can be created, fewer do the work.
 void ThreadPool::start_threads(int wanted) {
   try {
     for (; threads_ < wanted; ++threads_) std::thread([this] { work(); }).detach();
@@ -114,14 +114,14 @@ void ThreadPool::run(std::int64_t tasks, int workers, TaskBody body, void* conte
 void ThreadPool::finish(std::exception_ptr& thrown) {
   {
     std::unique_lock lock(mutex_);
-    last_worker_ = 0;  // whoever has not woken up by now has nothing left to do
+    last_worker_ = 0;  // a worker that has not woken up by now has nothing left to do
     all_done_.wait(lock, [this] { return running_ == 0; });
     std::swap(thrown, thrown_);
   }
   busy_.store(false, std::memory_order_release);
 }
 
-// A child of fork() has none of the threads: it starts its own.
+// A child of fork() has none of the threads and starts its own.
 constinit PerProcess<ThreadPool> pool;
 
 std::atomic<int> requested_threads{0};
@@ -131,7 +131,7 @@ std::atomic<int> requested_threads{0};
 int core_count() {
   cpu_set_t set;
   CPU_ZERO(&set);
-  // Fails beyond 1024 cores; then all that the machine has.
+  // This fails beyond 1024 cores; then count all cores of the machine.
   if (sched_getaffinity(0, sizeof(set), &set) == 0) return std::max(1, CPU_COUNT(&set));
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }

@@ -27,7 +27,7 @@ constexpr int kMaxRows = 4;  // 12 + 3 + 1 of 16
 constexpr int kMaxRows = 8;  // 24 + 3 + 1 of 32
 #endif
 constexpr int kMaxVectors = 3;
-// Of the depth of Q K^T at once: 64 x 48 floats of Q^T are 12 KB, which leaves room in a 32 KB L1.
+// Depth of a block of Q K^T: 64 x 48 floats of Q^T are 12 KB of a 32 KB L1.
 constexpr std::int64_t kDepth = 64;
 
 // ---------------------------------------------------------------------------------------------
@@ -165,8 +165,8 @@ void accumulate(const float* v, std::int64_t v_pitch, std::int64_t keys, std::in
 
 // 2^x for x <= 0 (a little above is harmless), relative error below 2e-7; 2^0 is exactly 1, below
 // -126.5 it is exactly 0, and NaN stays NaN. The low bits of the magic sum are round(x) + 127, the
-// exponent field of the power; at -127 that is the power 0. Max keeps a NaN in its second operand
-// on x86, where it is one instruction less; NEON's takes the number.
+// exponent field of the power; at -127 that is the power 0. On x86 Max keeps a NaN in its second
+// operand, which saves an instruction; NEON's returns the number.
 HWY_INLINE V exp2_nonpositive(V x) {
   const D32 d;
   const U32 du;
@@ -206,7 +206,7 @@ HWY_INLINE void softmax_column(float* HWY_RESTRICT s, std::int64_t keys, std::in
       top0 = hn::Max(top0, score);
     }
   } else {
-    // Two chains, as Max takes four cycles; its order does not change the result.
+    // Two chains, because Max takes four cycles; the order does not change the result.
     std::int64_t k = 0;
     for (; k + 2 <= keys; k += 2) {
       top0 = hn::Max(top0, hn::Load(d, s + k * width));
@@ -215,7 +215,7 @@ HWY_INLINE void softmax_column(float* HWY_RESTRICT s, std::int64_t keys, std::in
     if (k < keys) top0 = hn::Max(top0, hn::Load(d, s + k * width));
   }
   const V new_max = hn::Max(top0, top1);
-  // A lane that has seen no key: any finite maximum makes its p = 2^-inf = 0 and not NaN.
+  // For a lane without keys so far any finite maximum gives p = 2^-inf = 0 instead of NaN.
   const V shift = hn::IfThenZeroElse(hn::Eq(new_max, minus_inf), new_max);
   const V factor = exp2_nonpositive(hn::Sub(old_max, shift));
   V total = hn::Zero(d);  // of this tile; see Kernels::softmax

@@ -1,5 +1,5 @@
-// What the SIMD files share: the vector of floats that everything is written in. Included once per
-// instruction set, hence the toggling guard.
+// The float vector type of all SIMD files. Included once per instruction set, hence the toggling
+// guard.
 #include <hwy/highway.h>
 
 #include <cstdint>

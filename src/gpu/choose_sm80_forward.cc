@@ -23,9 +23,9 @@ int native_head_dim(std::int64_t head_dim) {
   return 0;
 }
 
-// Tiles by head dimension for grids that fill the chip. Thirty-two rows a warp read each fragment
-// of K and V half as often, where their O and scores fit into the registers without spilling:
-// 16-bit elements to 128 columns, sim8 to 64. The others have sixteen.
+// Tiles by head_dim for grids that fill the chip. With 32 rows per warp each fragment of K and V is
+// read half as often as with 16. O and scores then fit into the registers without spilling up to
+// head_dim 128 for 16-bit elements and 64 for sim8; the others have 16 rows per warp.
 void set_large_tiles(Sm80ForwardConfig& c) {
   const bool is_16bit = element_bytes(c.element) == 2;
   const bool wide_warps = c.head_dim <= (is_16bit ? 128 : c.element == Element::sim8 ? 64 : 0);
@@ -37,18 +37,18 @@ void set_large_tiles(Sm80ForwardConfig& c) {
   if (is_16bit && c.head_dim == 128) c.k_tiles = 2;
 }
 
-// 8-bit Q and K beside V of 16 bits.
+// 8-bit Q and K with 16-bit V.
 bool is_mixed(const Problem& p) {
-  const bool codes = p.q == DType::e4m3 || p.q == DType::e5m2 || p.q == DType::int8;
-  return codes && p.k == p.q && (p.v == DType::f16 || p.v == DType::bf16);
+  const bool qk_8bit = p.q == DType::e4m3 || p.q == DType::e5m2 || p.q == DType::int8;
+  return qk_8bit && p.k == p.q && (p.v == DType::f16 || p.v == DType::bf16);
 }
 
-// FP8 of one kind for Q and K, and of the other for V.
+// One FP8 format for Q and K, and the other for V.
 bool is_fp8_of_both_kinds(const Problem& p) {
   return is_fp8(p.q) && p.k == p.q && is_fp8(p.v) && p.v != p.q;
 }
 
-// Few rows: smaller tiles to reach all SMs, and warps that share out the keys to fill each of them.
+// For few rows: smaller tiles occupy all SMs, and the warps of a CTA split the keys.
 void set_small_tiles(Sm80ForwardConfig& c, int block_m) {
   c.block_m = block_m;
   c.warps_m = block_m / 16;
@@ -65,9 +65,9 @@ Status sm80_forward_serves(const Problem& problem) {
   if (p.k != p.q || (p.v != p.q && !is_mixed(p) && !is_fp8_of_both_kinds(p)))
     return unsupported("dtypes of q, k, v",
                        fmt::format("{}, {}, {}", name(p.q), name(p.k), name(p.v)),
-                       "one dtype for all three on a GPU, or f16 or bf16 for q beside 8-bit k and "
-                       "v; on one of sm_90 e4m3, e5m2 or int8 for q and k beside f16 or bf16 for "
-                       "v, and e4m3 and e5m2 beside each other");
+                       "one dtype for all three on a GPU, or an f16 or bf16 q with 8-bit k and v; "
+                       "on sm_90 also e4m3, e5m2 or int8 q and k with an f16 or bf16 v, or one FP8 "
+                       "dtype for q and k and the other for v");
   if (p.q == DType::f32) return unsupported("q dtype", "f32", "16- and 8-bit dtypes on a GPU");
   if (p.head_dim > 256)
     return unsupported("head_dim", fmt::format("{}", p.head_dim), "1 to 256 on a GPU");
@@ -94,7 +94,7 @@ Status sm80_forward_reads(const Problem& problem) {
   const Precision precision = problem.options.precision;
   const Problem p = prepared_problem(problem);
   constexpr const char* kWhere =
-      "where a kernel of sm_90 serves the problem and all tensors have addresses and strides of 16 "
+      "if an sm_90 kernel supports the problem and all addresses and strides are multiples of 16 "
       "bytes";
   if (is_mixed(p) && p.q != problem.q)
     return unsupported("precision", fmt::format("{} for {}", name(precision), describe(problem)),
@@ -104,17 +104,16 @@ Status sm80_forward_reads(const Problem& problem) {
   if (is_mixed(p))
     return unsupported(
         "dtypes of q, k, v", fmt::format("{}, {}, {}", name(p.q), name(p.k), name(p.v)),
-        fmt::format("one dtype for all three on a GPU; f16 or bf16 for v beside 8-bit q and k {}",
+        fmt::format("one dtype for all three on a GPU; 8-bit q and k with an f16 or bf16 v {}",
                     kWhere));
   if (is_fp8_of_both_kinds(p))
-    return unsupported(
-        "dtypes of q, k, v", fmt::format("{}, {}, {}", name(p.q), name(p.k), name(p.v)),
-        fmt::format("one dtype for all three on a GPU; e4m3 and e5m2 beside each other {}",
-                    kWhere));
+    return unsupported("dtypes of q, k, v",
+                       fmt::format("{}, {}, {}", name(p.q), name(p.k), name(p.v)),
+                       fmt::format("one dtype for all three on a GPU; e4m3 with e5m2 {}", kWhere));
   if (problem.v_layout == VLayout::rows) return {};
   return unsupported("v_layout", fmt::format("transposed for {}", describe(problem)),
-                     "rows; transposed where a kernel of sm_90 serves a problem of e4m3, e5m2 or "
-                     "int8 and all tensors have addresses and strides of 16 bytes");
+                     "rows; transposed with e4m3, e5m2 or int8 if an sm_90 kernel supports the "
+                     "problem and all addresses and strides are multiples of 16 bytes");
 }
 
 ChosenSm80Forward choose_sm80_forward(const Problem& problem, const GpuInfo& gpu, int load_bytes) {
@@ -138,26 +137,25 @@ ChosenSm80Forward choose_sm80_forward(const Problem& problem, const GpuInfo& gpu
   const bool fp8 = c.element == Element::e4m3 || c.element == Element::e5m2;
   if (fp8 && p.len_kv < kFewKeys) c.p_terms = 2;
 
-  // batch_invariant: the choice may not look at batch and heads.
+  // With batch_invariant the choice must not depend on batch and heads.
   const std::int64_t heads = p.options.batch_invariant ? 1 : p.batch * p.heads_q;
   const auto tiles = [&](int block_m) { return heads * div_up<std::int64_t>(p.len_q, block_m); };
   const bool small = !p.options.batch_invariant && tiles(64) <= gpu.sms;
   if (small) {
     set_small_tiles(c, tiles(32) <= gpu.sms ? 32 : 64);
     chosen.reason = fmt::format(
-        "{} rows of {} heads are few for {} SMs: tiles of {} rows, {} warps along the keys",
+        "{} rows in {} heads are few for {} SMs: tiles of {} rows, {} warps split the keys",
         p.len_q, heads, gpu.sms, c.block_m, c.warps_n);
   } else {
     set_large_tiles(c);
     chosen.reason = fmt::format("tiles of {} rows fill the GPU", c.block_m);
   }
   sm80::fit_registers(c);
-  // Chips with little shared memory: fewer keys a step, then fewer copies in flight.
+  // On chips with little shared memory take fewer keys per step, then fewer pipeline stages.
   while (!feasible(c, gpu.arch, gpu.smem_per_block_optin).ok() && c.warps_n > 1) c.warps_n /= 2;
   while (!feasible(c, gpu.arch, gpu.smem_per_block_optin).ok() && c.stages > 1) --c.stages;
   if (c.load_bytes < 16)
-    chosen.reason +=
-        fmt::format("; rows are multiples of {} bytes, loads are narrow", c.load_bytes);
+    chosen.reason += fmt::format("; narrow loads, as rows are only {}-byte aligned", c.load_bytes);
   return chosen;
 }
 

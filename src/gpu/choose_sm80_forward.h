@@ -1,4 +1,4 @@
-// Which configuration of the sm80 forward kernel serves a problem.
+// Chooses the configuration of the sm80 forward kernel for a problem.
 #pragma once
 
 #include <string>
@@ -9,19 +9,19 @@
 
 namespace octavo {
 
-// That a GPU serves the problem at all, whatever its alignment, once the operands that its
-// precision rounds are rounded (prepare_operands.h).
+// Checks that a GPU supports the problem with any alignment, after the operands have been prepared
+// (prepare_operands.h).
 Status sm80_forward_serves(const Problem& problem);
 
-// That the sm80 family reads V as the problem then has it: by rows, in the type of Q and K. Others
-// are for kernels of sm_90 alone.
+// Checks that the sm80 family can read the prepared V: VLayout::rows, in the type of Q and K. Only
+// the Hopper kernel reads others.
 Status sm80_forward_reads(const Problem& problem);
 
 struct ChosenSm80Forward {
   Sm80ForwardConfig config;
   std::string reason;
 };
-// `load_bytes`: the widest access that every row, of what the kernel sees, allows.
+// `load_bytes`: the row alignment of the prepared tensors, in bytes.
 ChosenSm80Forward choose_sm80_forward(const Problem& problem, const GpuInfo& gpu, int load_bytes);
 
 }  // namespace octavo

@@ -19,13 +19,13 @@
 namespace octavo {
 namespace {
 
-// Rows for a problem whose operands are prepared: by what P V is computed in.
+// The table for a prepared problem depends on the type of the P V product.
 std::span<const sm90::TableRow> table_for(const Problem& p) {
   if (is_8bit(p.v)) return sm90::kTable8Bit;
   return sm90::kTable;
 }
 
-// INT8 has rows of its own, and so has each way from the scores of FP8 to P.
+// INT8 has its own rows, and so has each score type of FP8.
 bool has_numerics(const sm90::TableRow& row, const Problem& p, ScoreType scores) {
   return (row.config.element == Element::int8) == (p.v == DType::int8) &&
          row.config.scores == scores;
@@ -40,7 +40,7 @@ bool fits(const sm90::TableRow& row, const Problem& p, ScoreType scores) {
          has_numerics(row, p, scores) && !(p.packed && sm90::is_split_kv(row.config));
 }
 
-// Scales of keys in blocks that a kernel's own blocks consist of are KScales::block.
+// KScales::block needs scale blocks that are multiples of kScaledKeys keys; others are read by row.
 KScales k_scales_of(const Problem& p) {
   if (!is_8bit(p.k)) return KScales::head;
   if (p.k_scales == Granularity::row) return KScales::row;
@@ -48,7 +48,7 @@ KScales k_scales_of(const Problem& p) {
   return p.k_block_rows % sm90::kScaledKeys == 0 ? KScales::block : KScales::row;
 }
 
-// f16_fast has no exact P, from which LSE is computed.
+// FP16 scores need head_dim * max|q| * max|k| <= 65504. f16_fast has no exact P, so it has no LSE.
 ScoreType scores_of(const Problem& run_problem) {
   const Problem p = prepared_problem(run_problem);
   if (!is_fp8(p.v) || k_scales_of(p) != KScales::head) return ScoreType::f32;
@@ -60,7 +60,8 @@ ScoreType scores_of(const Problem& run_problem) {
   return fast ? ScoreType::f16_fast : ScoreType::f16;
 }
 
-// Launches of our own come before, and nothing that reads what it writes. `p`: as they leave it.
+// Whether Octavo's quantizers run before the kernel; they do not read what the kernel writes. `p`
+// is the prepared problem.
 bool follows_quantizers(const Problem& run_problem, const Problem& p) {
   const OperandFormats formats = operand_formats(run_problem);
   if (!is_8bit(p.q)) return false;
@@ -72,7 +73,7 @@ struct Blocks {
   double mean = 0, least = 0, most = 0;
 };
 Blocks blocks_of(const Problem& p, std::int64_t block_m, std::int64_t block_n) {
-  constexpr std::int64_t kSampled = 64;  // of the tiles, which may be millions
+  constexpr std::int64_t kSampled = 64;  // there may be millions of tiles
   const std::int64_t tiles = std::max<std::int64_t>(div_up(p.len_q, block_m), 1);
   const std::int64_t samples = std::min(tiles, kSampled);
   Blocks blocks;
@@ -86,9 +87,8 @@ Blocks blocks_of(const Problem& p, std::int64_t block_m, std::int64_t block_n) {
   return blocks;
 }
 
-// What a tile's blocks take of the time of full ones, where some of the warpgroups have no rows.
-// Not measured: warpgroups that are fewer hide less of each other's softmax, so that it is more
-// than their share.
+// The relative time of a tile in which some warpgroups have no rows. It is assumed, not measured,
+// to exceed their share, because fewer warpgroups hide less of each other's softmax.
 double short_share(const Sm90ForwardConfig& c, std::int64_t rows) {
   if (sm90::is_split_kv(c)) return 1;
   const auto busy = static_cast<double>(
@@ -110,9 +110,9 @@ std::vector<double> blocks_by_tile(const Sm90ForwardConfig& c, const Problem& p)
 }
 bool has_fewer_blocks(const SmLoad& a, const SmLoad& b) { return a.blocks < b.blocks; }
 
-// Where tiles differ, what the CTA that stays gets with the most blocks, in the order of
+// The load of the busiest persistent CTA if tiles differ, in the order of
 // device/sm90/scheduler.cuh.
-SmLoad longest_course(const Sm90ForwardConfig& c, const Problem& p, const GpuInfo& gpu) {
+SmLoad busiest_persistent_cta(const Sm90ForwardConfig& c, const Problem& p, const GpuInfo& gpu) {
   const std::vector<double> blocks = blocks_by_tile(c, p);
   const auto row_tiles = static_cast<std::int64_t>(blocks.size());
   const std::int64_t heads = p.batch * p.heads_q, sms = gpu.sms;
@@ -128,10 +128,10 @@ SmLoad longest_course(const Sm90ForwardConfig& c, const Problem& p, const GpuInf
   return longest;
 }
 
-// The same of CTAs that come and go: whoever is free first takes the next tile, of each head the
-// longest first. CTAs that share an SM share its speed.
-SmLoad longest_queue(const Sm90ForwardConfig& c, int resident, const Problem& p,
-                     const GpuInfo& gpu) {
+// The same for one CTA per tile: the first free slot takes the next tile, the longest of each head
+// first. CTAs that share an SM share its speed.
+SmLoad busiest_cta_slot(const Sm90ForwardConfig& c, int resident, const Problem& p,
+                        const GpuInfo& gpu) {
   const std::vector<double> blocks = blocks_by_tile(c, p);
   const auto later = [](const SmLoad& a, const SmLoad& b) { return has_fewer_blocks(b, a); };
   std::vector<SmLoad> queues(static_cast<std::size_t>(
@@ -149,20 +149,20 @@ SmLoad longest_queue(const Sm90ForwardConfig& c, int resident, const Problem& p,
   return longest;
 }
 
-// A tile with queries of one head alone would be at least half empty, and others share its keys.
-bool may_pack(const sm90::TableRow& row, const Problem& p) {
+// pack_gqa pays if a tile with the queries of a single head would be at least half empty.
+bool may_pack_gqa(const sm90::TableRow& row, const Problem& p) {
   return sm90::is_split_kv(row.config) && !p.packed && !p.options.batch_invariant &&
          p.heads_q > p.heads_kv && 2 * p.len_q <= sm90::kRows && row.config.row_groups != 3;
 }
-// The problem whose tiles are those of packed heads: each stands for the heads that fill one.
-Problem packed_heads(const Problem& p, std::int64_t block_m) {
+// A problem with as many tiles as pack_gqa makes: each head stands for the heads that share a tile.
+Problem pack_gqa_problem(const Problem& p, std::int64_t block_m) {
   Problem packed = p;
   const std::int64_t rows = (p.heads_q / p.heads_kv) << query_bits(p.len_q);
   packed.heads_q = p.heads_kv * div_up(rows, block_m);
   return packed;
 }
 
-// The kernel of a row for a problem whose operands are prepared.
+// The configuration of a table row for a prepared problem.
 Sm90ForwardConfig config_for(const sm90::TableRow& row, const Problem& p) {
   Sm90ForwardConfig c = is_8bit(p.q) && !is_8bit(p.v)
                             ? sm90::mixed_config_of(row, element_of(p.q), element_of(p.v))
@@ -174,9 +174,8 @@ Sm90ForwardConfig config_for(const sm90::TableRow& row, const Problem& p) {
   return c;
 }
 
-// What masks take. Of CTAs that come and go, code that runs once is waited for as it comes from
-// memory: a mask on 256 keys of codes is so much of it that (1,8,512,64) takes 5.26 us with one and
-// 4.40 without.
+// The time that masks add. With one CTA per tile, code that runs once is fetched from memory: the
+// mask of 256 8-bit keys is so long that (1,8,512,64) takes 5.26 us with it and 4.40 without.
 double mask_us(const sm90::TableRow& row, const Problem& p, const SmLoad& load) {
   const Sm90ForwardConfig& c = row.config;
   if (!is_masked(p.options) && p.len_kv % c.block_n == 0) return 0;
@@ -187,7 +186,7 @@ double mask_us(const sm90::TableRow& row, const Problem& p, const SmLoad& load) 
 std::string shape_text(const Sm90ForwardConfig& c) {
   if (!sm90::is_split_kv(c))
     return fmt::format("tiles of {} rows by {} keys", sm90::block_m(c), c.block_n);
-  return fmt::format("{} rows{} at a time, their keys divided into {} parts", sm90::block_m(c),
+  return fmt::format("tiles of {} rows{}, split-KV with {} splits", sm90::block_m(c),
                      c.pack_gqa ? " of several heads" : "", sm90::kv_splits(c));
 }
 
@@ -208,7 +207,7 @@ SmLoad busiest_sm(const sm90::TableRow& row, const Problem& run_problem, const G
   const Sm90ForwardConfig& c = row.config;
   Problem p = run_problem;
   if (p.options.batch_invariant) {
-    // The choice may not look at batch and heads, and takes them for many.
+    // The choice must not depend on batch and heads, so it assumes many.
     constexpr std::int64_t kMany = 1024;
     p.batch = 1;
     p.heads_q = p.heads_kv = kMany;
@@ -217,12 +216,12 @@ SmLoad busiest_sm(const sm90::TableRow& row, const Problem& run_problem, const G
       blocks_of(p, sm90::block_m(c), std::int64_t{c.block_n} * sm90::kv_splits(c));
   const bool even = blocks.least == blocks.most && !ends_within_tile(c, p);
   const std::int64_t tiles = p.batch * p.heads_q * div_up<std::int64_t>(p.len_q, sm90::block_m(c));
-  // Tiles that differ are counted one by one, unless they are many: then all SMs get their share.
+  // Tiles that differ are counted one by one. If there are too many, assume an even distribution.
   constexpr std::int64_t kCounted = 1 << 16, kQueued = 1 << 12;
   if (!even && !p.packed && !sm90::is_split_kv(c) && tiles <= kCounted)
-    return longest_course(c, p, gpu);
+    return busiest_persistent_cta(c, p, gpu);
   if (!even && !p.packed && sm90::is_split_kv(c) && tiles <= kQueued)
-    return longest_queue(c, row.estimate.resident, p, gpu);
+    return busiest_cta_slot(c, row.estimate.resident, p, gpu);
   const double share = static_cast<double>(tiles * c.cluster) / gpu.sms;
   const double here = even ? std::ceil(share) : std::max(share, 1.0);
   const double parallel = here / row.estimate.resident;
@@ -248,8 +247,8 @@ ChosenSm90Forward choose_sm90_forward(const Problem& problem, const GpuInfo& gpu
     if (us >= best) return;
     Sm90ForwardConfig config = config_for(row, p);
     config.pack_gqa = pack_gqa;
-    // Rows were timed with other scales of K, or other operands where those are mixed: scales want
-    // registers and shared memory.
+    // The table's rows were timed with other K scales, or with other operands than mixed ones.
+    // Scales need registers and shared memory, so a row may not be feasible here.
     if (sm90::is_8bit_qk(config) && !feasible(config, 90, sm90::kSmemBytes).ok()) return;
     best = us;
     chosen.config = config;
@@ -258,16 +257,17 @@ ChosenSm90Forward choose_sm90_forward(const Problem& problem, const GpuInfo& gpu
     if (!fits(row, p, scores)) continue;
     consider(row, p, false);
     const std::int64_t block_m = sm90::block_m(row.config);
-    if (may_pack(row, p)) consider(row, packed_heads(p, block_m), true);
+    if (may_pack_gqa(row, p)) consider(row, pack_gqa_problem(p, block_m), true);
   }
-  chosen.reason = fmt::format("{}: {:.3g} us by the table{}, the least", shape_text(chosen.config),
-                              best, sm90::is_mixed(chosen.config) ? " of 16-bit kernels" : "");
-  // A sum of rounded probabilities is what O wants divided by, and not exact enough for LSE.
+  chosen.reason =
+      fmt::format("{}: the fastest, {:.3g} us by the table{}", shape_text(chosen.config), best,
+                  sm90::is_mixed(chosen.config) ? " of 16-bit kernels" : "");
+  // O is divided by the sum of the rounded P, which is not exact enough for LSE.
   if (p.lse && chosen.config.sum_rounded_p) {
     chosen.config.sum_rounded_p = false;
     chosen.reason += "; LSE from exact sums";
   }
-  // amax is cleared before the launch, and not by a kernel that could be overlapped.
+  // out_amax is cleared by a memset before the launch, which the kernel must not overlap.
   const bool overlaps = p.options.overlap_launch || follows_quantizers(problem, p);
   chosen.early_start = overlaps && !p.out_amax;
   if (chosen.early_start) chosen.reason += "; launched early";

@@ -1,4 +1,4 @@
-// Which configuration of the Hopper forward kernel serves a problem.
+// Chooses the configuration of the Hopper forward kernel for a problem.
 #pragma once
 
 #include <span>
@@ -10,26 +10,26 @@
 
 namespace octavo {
 
-// That the Hopper kernel serves a problem that a GPU serves, where TMA reaches its tensors: 16-bit
-// elements, FP8 or INT8, or those for Q and K beside V of 16 bits, given or made first, on that
-// chip, by a driver that tells TMA of them.
+// Whether the Hopper kernel supports a problem that GPUs support, if TMA can address its tensors:
+// 16-bit, FP8 or INT8 operands, or 8-bit Q and K with 16-bit V, given or quantized first, on sm_90
+// with a driver that can encode tensor maps.
 bool sm90_forward_serves(const Problem& problem, const GpuInfo& gpu);
 
-// What the SM with the most work gets of a problem: the terms of the table's estimate.
+// The load of the SM with the most work: the terms of the table's time estimate.
 struct SmLoad {
-  double waves = 0;   // of tiles, as many at once as an SM holds
-  double blocks = 0;  // of block_n keys, in all of them
-  double chain = 0;   // of these, what follows one another in the place of one CTA
+  double waves = 0;   // tiles, divided by how many an SM holds at once
+  double blocks = 0;  // blocks of block_n keys in all its tiles
+  double chain = 0;   // the largest number of those blocks that run one after another
 };
 SmLoad busiest_sm(const sm90::TableRow& row, const Problem& problem, const GpuInfo& gpu);
 
-// The table's guess at how long a problem takes with one of its rows.
+// The time that the table estimates for a problem with one of its rows.
 double estimated_us(const sm90::TableRow& row, const Problem& problem, const GpuInfo& gpu);
 
 struct ChosenSm90Forward {
   Sm90ForwardConfig config;
   std::string reason;
-  bool early_start = false;  // launched so that it may start before earlier grids have ended
+  bool early_start = false;  // programmatic dependent launch: may start before earlier grids end
 };
 ChosenSm90Forward choose_sm90_forward(const Problem& problem, const GpuInfo& gpu);
 

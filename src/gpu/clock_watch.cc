@@ -17,7 +17,7 @@ namespace {
 constexpr int kSmClock = 1;  // nvmlClockType_t
 constexpr int kNvmlSuccess = 0;
 
-// What holds a clock back. An idle GPU is no reason, and a clock that somebody has set is one.
+// Throttle reasons. An idle GPU does not count; a clock limit set by an application does.
 constexpr std::array<std::pair<std::uint64_t, const char*>, 8> kReasons = {
     {{0x2, "application clocks"},
      {0x4, "power cap"},
@@ -42,7 +42,7 @@ const Nvml* open_nvml() {
       .get();
 }
 
-// NVML counts GPUs in an order of its own, and also those that are hidden from CUDA.
+// NVML numbers GPUs in its own order and includes those hidden from CUDA.
 Nvml::Handle nvml_handle(const Nvml& nvml, Device device) {
   const Result<const Gpu*> gpu = open_gpu(device.index);
   if (!gpu.ok()) return nullptr;

@@ -1,5 +1,5 @@
-// The clock and the power of a GPU while something is timed, and what held the clock back: by NVML,
-// opened at run time.
+// Samples a GPU's clock, power and throttle reasons during a measurement with NVML, which is opened
+// at run time.
 #pragma once
 
 #include <atomic>
@@ -15,21 +15,21 @@
 
 namespace octavo {
 
-// One look.
+// One sample.
 struct ClockReading {
   double clock_mhz = 0;
   double power_w = 0;
   std::uint64_t reasons = 0;  // NVML's bits
 };
 
-// Medians, and every reason that was seen. Without a reading nothing is known.
+// Medians, and every throttle reason that was seen. Empty without samples.
 struct ClockSummary {
   std::optional<double> clock_mhz{}, power_w{};
   std::optional<std::vector<std::string>> throttle{};
 };
 ClockSummary summarise(const std::vector<ClockReading>& readings);
 
-// The functions of NVML that are called.
+// The NVML functions that are used.
 struct Nvml {
   explicit Nvml(SymbolLoader& from) : from_(&from) { from_ = nullptr; }
 
@@ -49,12 +49,12 @@ struct Nvml {
   std::optional<ClockReading> read(Handle device) const;
 };
 
-// Looks every few milliseconds from a thread of its own until it is asked. A GPU that NVML does not
-// know, or a machine without it, gives a summary without values.
+// Samples every few milliseconds in its own thread until the summary is requested. The summary has
+// no values without NVML, or for a GPU that NVML does not know.
 class ClockWatch {
  public:
   explicit ClockWatch(Device device);
-  ClockWatch(const Nvml* nvml, Nvml::Handle device);  // null: nothing is known
+  ClockWatch(const Nvml* nvml, Nvml::Handle device);  // null: takes no samples
   ClockWatch(const ClockWatch&) = delete;
   ClockWatch& operator=(const ClockWatch&) = delete;
   ~ClockWatch();
@@ -65,7 +65,7 @@ class ClockWatch {
   void start(const Nvml* nvml, Nvml::Handle device);
 
   std::atomic<bool> done_ = false;
-  std::vector<ClockReading> readings_;  // the thread's, until it is joined
+  std::vector<ClockReading> readings_;  // owned by the thread until it is joined
   std::thread thread_;
 };
 

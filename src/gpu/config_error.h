@@ -1,4 +1,4 @@
-// How a configuration's field is refused.
+// The error message for a wrong configuration field.
 #pragma once
 
 #include <fmt/format.h>

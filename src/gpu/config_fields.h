@@ -12,8 +12,8 @@
 
 namespace octavo {
 
-// Calls visit(name, field) for every field, in the order of the struct: designated initialisers
-// have no other.
+// Calls visit(name, field) for every field in the order of the struct, as designated initialisers
+// require.
 template <class Config, class Visitor>
 requires std::is_same_v<std::remove_const_t<Config>, Sm80ForwardConfig>
 constexpr void visit_fields(Config& c, Visitor&& visit) {
@@ -85,7 +85,7 @@ constexpr void visit_fields(Config& c, Visitor&& visit) {
   visit("amax", c.amax);
 }
 
-// What a configuration's type is called, in C++ and in texts.
+// The name of a configuration's type, in C++ and in texts.
 template <class Config>
 inline constexpr std::string_view kTypeName;
 template <>
@@ -95,7 +95,7 @@ inline constexpr std::string_view kTypeName<Sm90ForwardConfig> = "Sm90ForwardCon
 template <>
 inline constexpr std::string_view kTypeName<QuantizeConfig> = "QuantizeConfig";
 
-// Names of an enumeration's values, which count from 0, and the prefix C++ wants before them.
+// The names of an enumeration's values, which count from 0, and their prefix in C++.
 template <class Enum>
 struct EnumText;
 
@@ -165,7 +165,7 @@ constexpr int count_visited() {
 
 }  // namespace detail
 
-// Members of an aggregate, by how many values initialise it.
+// The number of members of an aggregate: the most values that can initialise it.
 template <class Aggregate>
 inline constexpr int kFieldCount = detail::count_fields<Aggregate>();
 

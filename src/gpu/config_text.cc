@@ -66,7 +66,7 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(first, text.find_last_not_of(kSpace) - first + 1);
 }
 
-// What a message may repeat of a text that may hold anything.
+// The part of an untrusted text that a message may repeat.
 std::string quoted(std::string_view text) {
   constexpr std::size_t kLongest = 60;
   std::string out = "'";

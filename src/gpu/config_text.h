@@ -1,5 +1,5 @@
-// A kernel's configuration as text, in one form that is at once the argument of NVRTC's name
-// expression, part of the cache key, the command's --config and the log line.
+// A kernel's configuration as text. The same form is used in NVRTC's name expression, the cache
+// key, the command's --config and the log.
 #pragma once
 
 #include <string>
@@ -12,28 +12,28 @@
 
 namespace octavo {
 
-// "Sm80ForwardConfig{.arch=90,.element=Element::f16,...}", every field in the order of the struct:
-// a designated initialiser as it would stand in namespace octavo.
+// "Sm80ForwardConfig{.arch=90,.element=Element::f16,...}" with every field: a designated
+// initialiser as in namespace octavo.
 std::string to_text(const Sm80ForwardConfig& config);
 std::string to_text(const QuantizeConfig& config);
 std::string to_text(const Sm90ForwardConfig& config);
 
-// What differs from the defaults, without the arch: "element=bf16,head_dim=128". For tables; the
-// parser takes it too.
+// The fields that differ from the defaults, without the arch: "element=bf16,head_dim=128". For
+// tables; the parser accepts it too.
 std::string brief_text(const Sm80ForwardConfig& config);
 std::string brief_text(const QuantizeConfig& config);
 std::string brief_text(const Sm90ForwardConfig& config);
 
-// Any subset of the fields in any order; the others are those of `defaults`. Whitespace, the type's
-// name with its braces, the dots and "Element::" may be there or not.
+// Any subset of the fields in any order; the others come from `defaults`. Whitespace, the type's
+// name with its braces, the dots and "Element::" are optional.
 Result<Sm80ForwardConfig> parse_sm80_forward(std::string_view text,
                                              const Sm80ForwardConfig& defaults = {});
 Result<QuantizeConfig> parse_quantize(std::string_view text, const QuantizeConfig& defaults = {});
 Result<Sm90ForwardConfig> parse_sm90_forward(std::string_view text,
                                              const Sm90ForwardConfig& defaults = {});
 
-// Whether a text is of the Hopper kernel: it starts with that type's name. Fields alone are the
-// sm80 kernel's.
+// Whether a text starts with the Hopper configuration's type name. A text without a type name is
+// for the sm80 kernel.
 bool names_sm90_forward(std::string_view text);
 
 // "arch, element, out, ...", for messages and help texts.

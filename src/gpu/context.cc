@@ -39,7 +39,7 @@ struct OpenedGpus {
 Status usable(const Gpu& gpu) { return gpu.forks == fork_count() ? Status() : lost_by_fork(); }
 
 Result<const Gpu*> open_gpu(int index) {
-  // A failed opening is kept too: it would fail again, and slowly.
+  // A failure is cached too: it would fail again, and slowly.
   static constinit PerProcess<OpenedGpus> of_process;
   OpenedGpus& opened = of_process.get();
   const std::lock_guard lock(opened.mutex);

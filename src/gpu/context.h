@@ -7,7 +7,7 @@
 
 namespace octavo {
 
-// A GPU that was found, with its context. Lives as long as the process.
+// A GPU and its context. Lives as long as the process.
 struct Gpu {
   GpuInfo info;
   const Driver* driver = nullptr;
@@ -15,13 +15,13 @@ struct Gpu {
   unsigned forks = fork_count();  // of the process that opened it
 };
 
-// A GPU that the parent of this process opened is of no use here.
+// An error if the parent of this process opened the GPU before fork().
 Status usable(const Gpu& gpu);
 
 // The GPU of that index, opened on first use.
 Result<const Gpu*> open_gpu(int index);
 
-// Makes a GPU's context current and gives the thread back the one it had.
+// Makes a GPU's context current and restores the thread's previous one.
 class CurrentContext {
  public:
   explicit CurrentContext(const Gpu& gpu);

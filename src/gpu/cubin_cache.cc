@@ -26,9 +26,9 @@ namespace octavo {
 namespace {
 
 constexpr std::size_t kKeyLength = 64;
-constexpr off_t kLargestFile = 64 << 20;  // a cubin of ours has some 50 KB
+constexpr off_t kLargestFile = 64 << 20;  // a typical cubin has 50 KB
 constexpr std::string_view kTemporary = ".tmp-";
-// A writer is done in milliseconds; what is this old was left by one that was killed.
+// A writer takes milliseconds; older temporary files were left by a killed writer.
 constexpr std::time_t kStaleSeconds = 3600;
 
 class Descriptor {
@@ -76,7 +76,7 @@ std::vector<std::string> names_in(int directory) {
   return names;
 }
 
-// An entry holds files only; whatever else is in there stays, and the entry with it.
+// An entry holds only files. If it contains anything else, the entry is kept.
 bool remove_directory(int root, const std::string& name) {
   {
     const Descriptor directory = open_directory(root, name.c_str());
@@ -95,7 +95,7 @@ std::string temporary_name() {
   return fmt::format("{}{}-{}-{}", kTemporary, getpid(), now.tv_nsec, count++);
 }
 
-// Renamed first: no process sees half of an entry.
+// Renames the entry first, so that no process sees half of it.
 bool remove_entry(int root, const std::string& key) {
   const std::string temporary = temporary_name();
   if (renameat(root, key.c_str(), root, temporary.c_str()) != 0) return false;
@@ -103,7 +103,7 @@ bool remove_entry(int root, const std::string& key) {
   return true;
 }
 
-// Of a temporary name's writer; 0 if there is none in it.
+// The process that wrote a temporary name; 0 if the name has none.
 pid_t writer_of(std::string_view name) {
   pid_t pid = 0;
   name.remove_prefix(std::min(name.size(), kTemporary.size()));
@@ -111,7 +111,7 @@ pid_t writer_of(std::string_view name) {
   return pid;
 }
 
-// What is old, or, when asked for, what was left by a process that is gone.
+// Removes old temporary entries and, with `of_the_dead`, those of processes that no longer exist.
 void remove_leftovers(int root, bool of_the_dead) {
   const std::time_t now = std::time(nullptr);
   for (const std::string& name : names_in(root)) {
@@ -154,7 +154,7 @@ Status write_file(int directory, const std::string& name, std::span<const std::b
     if (put <= 0) return io_error("write", name);
     bytes = bytes.subspan(static_cast<std::size_t>(put));
   }
-  // A disk that is full may say so only here.
+  // A full disk may be reported only here.
   return fsync(file.get()) == 0 ? Status() : io_error("write", name);
 }
 
@@ -172,7 +172,7 @@ Result<CompiledKernel> read_entry(int directory, std::string_view key) {
   return parse_entry(key, text_of(*meta), std::move(*image));
 }
 
-// Creates the root and what is missing above it, all for the owner alone.
+// Creates the root and its missing parents, accessible only by the owner.
 Descriptor create_root(const std::string& root) {
   for (std::size_t slash = root.find('/', 1); slash != std::string::npos;
        slash = root.find('/', slash + 1)) {
@@ -254,7 +254,7 @@ Result<CompiledKernel> CubinCache::load(std::string_view key) const {
                   fmt::format("The cache entry {} belongs to another user and is ignored.", key));
   }
   Result<CompiledKernel> kernel = read_entry(directory.get(), key);
-  // Gone while it was read: another process found it damaged, or removed it.
+  // The entry disappeared during the read: another process removed it.
   if (!kernel.ok() && faccessat(root.get(), name.c_str(), F_OK, AT_SYMLINK_NOFOLLOW) != 0) {
     return absent;
   }
@@ -265,7 +265,7 @@ Result<CompiledKernel> CubinCache::load(std::string_view key) const {
 Status CubinCache::store(std::string_view key, const CompiledKernel& kernel) const {
   if (root_.empty()) {
     return {ErrorCode::io_error,
-            "The kernel cache has no place: none of OCTAVO_CACHE_DIR, XDG_CACHE_HOME and HOME is "
+            "The kernel cache has no directory: none of OCTAVO_CACHE_DIR, XDG_CACHE_HOME, HOME is "
             "set."};
   }
   if (!is_key(key)) return {ErrorCode::io_error, "The kernel cache takes only its own keys."};
@@ -308,7 +308,7 @@ Result<int> CubinCache::remove(std::string_view prefix) const {
     if (!is_key(name) || !name.starts_with(prefix)) continue;
     if (remove_entry(root.get(), name))
       ++removed;
-    else if (errno != ENOENT)  // or another process was faster
+    else if (errno != ENOENT)  // ENOENT: another process removed it first
       return io_error("remove", name);
   }
   if (prefix.empty()) remove_leftovers(root.get(), true);

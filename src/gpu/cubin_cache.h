@@ -4,9 +4,9 @@
 //   <root>/.tmp-...                                       an entry being written, or being removed
 //
 // Many processes share a root without locks. An entry is written under a temporary name, synced and
-// renamed, so it is there whole or not at all; who loses a race drops its own. It is verified each
-// time it is loaded, and a damaged one is removed. Only the owner can read it, and entries of
-// others are ignored. Nothing here is ever needed: what fails is said, and the caller compiles.
+// renamed, so it is complete or absent; the loser of a race drops its own. An entry is verified
+// each time it is loaded, and a damaged one is removed. Only the owner can read it, and entries of
+// other users are ignored. The cache is optional: a failure is reported, and the caller compiles.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +28,8 @@ class CubinCache {
   static std::string default_root();
   const std::string& root() const { return root_; }
 
-  // ErrorCode::unsupported: there is no such entry. Any other error: there was one, it is not to be
-  // trusted, and it is removed if it is ours.
+  // ErrorCode::unsupported: there is no such entry. Any other error: the entry cannot be trusted,
+  // and it is removed if this user owns it.
   Result<CompiledKernel> load(std::string_view key) const;
   Status store(std::string_view key, const CompiledKernel& kernel) const;
 
@@ -38,21 +38,21 @@ class CubinCache {
     CompiledKernel kernel;  // without its image
     std::uint64_t bytes = 0;
     std::int64_t modified = 0;  // seconds since 1970
-    Status status;              // why it would not be loaded, as far as meta.json tells
+    Status status;              // why it would not be loaded, as far as meta.json shows
   };
-  // By age, oldest first. An absent root has no entries.
+  // Oldest first. A missing root has no entries.
   Result<std::vector<Entry>> list() const;
 
-  // Entries whose key starts with `prefix` ("": all of them, and what killed writers left behind);
-  // how many were removed.
+  // Removes entries whose key starts with `prefix` ("": all, and the leftovers of killed writers)
+  // and returns their number.
   Result<int> remove(std::string_view prefix) const;
 
  private:
   std::string root_;
 };
 
-// The kernel from the cache, or from `compile`, which is then stored. A cache that cannot be read
-// or written never fails the call: `note` says what was wrong with it.
+// The kernel from the cache, or from `compile`, whose result is then stored. A cache that cannot be
+// read or written does not fail the call: `note` describes the problem.
 struct Cached {
   CompiledKernel kernel;
   bool from_disk = false;
@@ -61,9 +61,9 @@ struct Cached {
 Result<Cached> get_or_compile(const CubinCache& cache, std::string_view key,
                               const std::function<Result<CompiledKernel>()>& compile);
 
-// For where there is no compiler: what any version of it once made of the same source, the latest
-// first. An entry's name covers the sources and the options too, so it is made again from the
-// version that the entry states; one that is damaged, or says what it is not, is passed over.
+// Without a compiler: a cached kernel that any compiler version made from the same source, the
+// latest version first. The key covers sources and options, so it is recomputed with the version
+// that the entry states; an entry that is damaged or does not match its key is skipped.
 Result<CompiledKernel> load_of_any_compiler(const CubinCache& cache, const KernelSource& source);
 
 }  // namespace octavo

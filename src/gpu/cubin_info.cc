@@ -1,7 +1,7 @@
 // Reads a cubin: a 64-bit ELF file whose .text.<kernel> sections hold 16-byte instructions and
 // whose .nv.info section holds attributes (format, attribute, size, payload). Neither is
-// documented; the values below were found by compiling kernels with known properties and are held
-// by tests against what ptxas reports.
+// documented; the values below were found by compiling kernels with known properties, and tests
+// compare them with the output of ptxas.
 #include "gpu/cubin_info.h"
 
 #include <fmt/format.h>
@@ -20,13 +20,13 @@ Status not_a_cubin(std::string_view what) {
   return {ErrorCode::io_error, fmt::format("The cubin cannot be read: {}.", what)};
 }
 
-// The part [offset, offset + size), if all of it is there.
+// The bytes [offset, offset + size), if all of them exist.
 std::optional<Bytes> part(Bytes bytes, std::uint64_t offset, std::uint64_t size) {
   if (offset > bytes.size() || size > bytes.size() - offset) return std::nullopt;
   return bytes.subspan(offset, size);
 }
 
-// Little-endian, as are all machines with a CUDA driver. 0 beyond the end.
+// Reads a little-endian value (all CUDA hosts are); 0 beyond the end.
 template <class T>
 T number(Bytes bytes, std::uint64_t offset) {
   T value = 0;
@@ -139,7 +139,7 @@ void read_attributes(Bytes info, const std::vector<std::string_view>& symbols,
 
 constexpr std::size_t kInstructionBytes = 16;
 
-// The low 9 bits of an instruction say what it does, the next 3 where its operands come from.
+// The low 9 bits of an instruction are the opcode, the next 3 the kind of its operands.
 void count(Bytes instruction, InstructionCounts& counts) {
   const auto low = number<std::uint64_t>(instruction, 0);
   const auto high = number<std::uint64_t>(instruction, 8);
@@ -166,7 +166,7 @@ void count(Bytes instruction, InstructionCounts& counts) {
     case 0x03b:
       ++counts.ldmatrix;
       break;
-    case 0x108: {  // MUFU; bits 74 to 77 say which function
+    case 0x108: {  // MUFU; bits 74 to 77 select the function
       constexpr std::uint64_t kEx2 = 2;
       if ((high >> 10 & 0xf) == kEx2) ++counts.exp2;
       break;
@@ -201,7 +201,7 @@ CubinKernel read_kernel(std::string_view symbol, Bytes code) {
   return kernel;
 }
 
-// CUDA 13 moved the chip to the second byte of the flags, and said so in the ABI version.
+// CUDA 13 moved the architecture to the second byte of the flags and raised the ABI version.
 int arch_of(Bytes file) {
   const auto flags = number<std::uint32_t>(file, 48);
   const auto abi = number<std::uint8_t>(file, 8);
@@ -226,7 +226,7 @@ Result<CubinInfo> read_cubin(std::span<const std::byte> cubin) {
     if (section.name.starts_with(kText)) {
       info.kernels.push_back(read_kernel(section.name.substr(kText.size()), section.bytes));
     }
-    // -lineinfo has .debug_line alone.
+    // -lineinfo adds only .debug_line.
     if (section.name == ".debug_info") info.debug = true;
   }
   const std::vector<std::string_view> symbols = read_symbols(*sections);
@@ -235,7 +235,7 @@ Result<CubinInfo> read_cubin(std::span<const std::byte> cubin) {
     if (!section.name.starts_with(kShared)) continue;
     for (CubinKernel& kernel : info.kernels) {
       if (section.name.substr(kShared.size()) == kernel.symbol) {
-        // From sm_90 on the section starts with the kilobyte that CUDA keeps for itself.
+        // From sm_90 on the section starts with the kilobyte that CUDA reserves.
         const std::uint64_t reserved = info.arch >= 90 ? 1024 : 0;
         const std::uint64_t bytes = section.size - std::min(section.size, reserved);
         kernel.static_smem_bytes = static_cast<int>(std::min<std::uint64_t>(bytes, 1 << 30));

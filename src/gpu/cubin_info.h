@@ -1,4 +1,4 @@
-// What a cubin says of itself: registers, shared and local memory, and which instructions it holds.
+// Reads a cubin's registers, shared and local memory, and instruction counts.
 #pragma once
 
 #include <cstddef>
@@ -49,11 +49,11 @@ struct CubinInfo {
   const CubinKernel* find(std::string_view symbol) const;
 };
 
-// Trusts nothing: any bytes give an answer or a sentence.
+// The bytes are not trusted: malformed ones give an error.
 Result<CubinInfo> read_cubin(std::span<const std::byte> cubin);
 
-// Refuses a kernel that spills or was compiled for the debugger: both are an order of magnitude
-// slower than what was measured.
+// Rejects a kernel that spills or was compiled for the debugger: both are an order of magnitude
+// slower than the measured kernels.
 struct CubinPolicy {
   bool allow_spills = false;
   bool allow_debug = false;

@@ -1,4 +1,4 @@
-// Opens libcuda and asks it which GPUs there are.
+// Opens libcuda and queries its GPUs.
 #include "gpu/driver.h"
 
 #include <dlfcn.h>
@@ -93,8 +93,8 @@ Result<Driver> open_driver(const std::string& library) {
 }
 
 Result<const Driver*> driver() {
-  // One more than the fork count of the process that initialised CUDA; 0: none did. It is set
-  // before that begins, as another thread may fork in the middle of it.
+  // One more than the fork count of the process that initialised CUDA; 0: not initialised. It is
+  // set before the initialisation, because another thread may fork during it.
   static constinit std::atomic<unsigned> initialised{0};
   const unsigned here = fork_count() + 1;
   if (const unsigned by = initialised; by != 0 && by != here) return lost_by_fork();
@@ -102,7 +102,7 @@ Result<const Driver*> driver() {
   initialised = here;
   const Result<Driver>& opened = of_process.get().driver;
   if (opened.ok()) return &opened.value();
-  initialised = 0;  // a child may try for itself
+  initialised = 0;  // a forked child may try again
   return opened.status();
 }
 

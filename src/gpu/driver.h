@@ -1,4 +1,4 @@
-// The CUDA driver, opened at run time: the library loads on a machine that has none.
+// The CUDA driver, opened at run time so that the library loads on a machine without it.
 #pragma once
 
 #include <string>
@@ -11,8 +11,8 @@
 
 namespace octavo {
 
-// Every driver function Octavo calls, by its versioned symbol. Those that are only in newer drivers
-// may be null, and say so.
+// Every driver function that Octavo calls, by its versioned symbol. Functions of newer drivers may
+// be null where noted.
 struct Driver {
   explicit Driver(SymbolLoader& from) : from_(&from) { from_ = nullptr; }
 
@@ -35,7 +35,7 @@ struct Driver {
   Error (*device_total_mem)(std::size_t*, cuda::DeviceOrdinal) = from_->needed("cuDeviceTotalMem_v2");
   Error (*device_get_attribute)(int*, cuda::DeviceAttribute, cuda::DeviceOrdinal) = from_->needed("cuDeviceGetAttribute");
 
-  // Null where the driver does not tell.
+  // May be null.
   Error (*device_get_pci_bus_id)(char*, int, cuda::DeviceOrdinal) = from_->optional("cuDeviceGetPCIBusId");
 
   Error (*primary_context_retain)(cuda::Context*, cuda::DeviceOrdinal) = from_->needed("cuDevicePrimaryCtxRetain");
@@ -99,15 +99,15 @@ struct Driver {
   Error (*tensor_map_replace_address)(cuda::TensorMap*, void* address) = from_->optional("cuTensorMapReplaceAddress");
   // clang-format on
 
-  // "cuMemAlloc failed: CUDA_ERROR_OUT_OF_MEMORY, out of memory." `call` says what was tried.
+  // "cuMemAlloc failed: CUDA_ERROR_OUT_OF_MEMORY, out of memory." `call` names the function.
   Status status(cuda::Error error, std::string_view call) const;
 };
 
-// Opened and initialised once; the same answer ever after. In a child of a process that did so it
-// fails with lost_by_fork().
+// Opens and initialises the driver once and caches the result. In a forked child of a process that
+// did so it fails with lost_by_fork().
 Result<const Driver*> driver();
 
-// That CUDA does not survive fork().
+// The error that CUDA does not survive fork().
 Status lost_by_fork();
 
 // For tests and for drivers in unusual places: looks up every symbol and initialises. The library
@@ -123,7 +123,7 @@ struct GpuInfo {
   int smem_per_block_optin = 0;
   int l2_bytes = 0;
   std::size_t memory_bytes = 0;
-  int clock_khz = 0;  // 0 where the driver does not say
+  int clock_khz = 0;  // 0: unknown
   int driver_version = 0;
   bool tensor_maps = true;  // the driver can encode them
 };
@@ -132,7 +132,7 @@ Result<std::vector<GpuInfo>> gpus(const Driver& driver);
 
 }  // namespace octavo
 
-// Hands a failed driver call to the caller: OCTAVO_GPU_TRY(d, d.mem_free(p), "cuMemFree").
+// Returns the error of a failed driver call: OCTAVO_GPU_TRY(d, d.mem_free(p), "cuMemFree").
 #define OCTAVO_GPU_TRY(driver, expression, call)                                        \
   do {                                                                                  \
     const ::octavo::cuda::Error try_error = (expression);                               \

@@ -1,5 +1,5 @@
 // The few types of the CUDA driver interface that Octavo uses, declared here so that neither the
-// build nor a user needs the toolkit. tests/gpu holds them against cuda.h where that is found.
+// build nor a user needs the toolkit. tests/gpu compares them with cuda.h if it is installed.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// The API's name of a number format, as kernels spell it.
+// Converts the API's DType to the kernels' Element.
 #pragma once
 
 #include "config/element.h"

@@ -8,7 +8,8 @@
 namespace octavo {
 namespace {
 
-// Device code includes only its own kind, by its name from src/ in quotes: a prefix is enough.
+// Device code includes only embedded files, in quotes and by their path from src/, so matching the
+// prefix of a line is enough.
 void collect(std::string_view name, std::set<std::string_view>& found) {
   constexpr std::string_view kInclude = "#include \"";
   const EmbeddedSource* const source = find_embedded_source(name);

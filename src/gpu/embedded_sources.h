@@ -1,5 +1,5 @@
-// The text of everything a GPU runs (src/config and src/device), part of the library: NVRTC
-// compiles it on machines that have no source tree.
+// The device sources (src/config and src/device) embedded in the library, so that NVRTC can compile
+// them on machines without a source tree.
 #pragma once
 
 #include <span>
@@ -9,18 +9,18 @@
 namespace octavo {
 
 struct EmbeddedSource {
-  const char* name;  // as it is included: "device/sm80/forward.cuh"
+  const char* name;  // the include path: "device/sm80/forward.cuh"
   const char* text;
 };
 
 // All files, sorted by name. Generated at build time by tools/embed_sources.cmake.
 std::span<const EmbeddedSource> embedded_sources();
 
-// Null when there is none of that name.
+// Null if there is no file of that name.
 const EmbeddedSource* find_embedded_source(std::string_view name);
 
-// SHA-256, in hex, of the file and of everything it includes: what a kernel made from it depends
-// on. A change of one kernel leaves the cubins of the others valid. Empty for an unknown name.
+// SHA-256, in hex, of the file and of everything that it includes, so that a change of one kernel
+// leaves the cubins of the others valid. Empty for an unknown name.
 std::string sources_digest(std::string_view name);
 
 }  // namespace octavo

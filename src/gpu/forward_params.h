@@ -1,4 +1,4 @@
-// What the host tells every forward kernel in the same words: lengths, heads, scale and mask.
+// Parameters that all forward kernels share: lengths, heads, scale and mask.
 #pragma once
 
 #include <algorithm>
@@ -13,13 +13,13 @@ namespace octavo {
 
 inline Strides strides_of(const ConstTensor& t) { return {t.stride[0], t.stride[1], t.stride[2]}; }
 
-// Lengths end at 2^30, and so must what is added to them or taken away: compilers reorder the
-// kernel's comparisons as if no sum overflowed.
+// Lengths are at most 2^30. Window sizes are clamped likewise, because the compiler may reorder the
+// kernel's comparisons on the assumption that no sum overflows.
 inline i32 window_limit(std::int64_t window) {
   return static_cast<i32>(window < 0 ? kNoLimit : std::min<std::int64_t>(window, kNoLimit));
 }
 
-// A row or block scale is found by its row, a column scale by its column, one of a head by neither.
+// Row and block scales are indexed by row, channel scales by channel, and head scales by neither.
 inline ScaleParams scale_params(const Arguments& a, const ConstTensor& tensor, const Scales& scales,
                                 std::int64_t max_len) {
   if (!is_8bit(tensor.dtype)) return {};
@@ -37,7 +37,7 @@ inline ScaleParams scale_params(const Arguments& a, const ConstTensor& tensor, c
   return p;
 }
 
-// `code_step` is what Q's and K's codes count in: 1 but for sim8.
+// `code_step` is the value of one unit of quantized Q and K: 1 except for sim8.
 template <class Params>
 void set_shared_params(Params& p, const Problem& run_problem, const Arguments& a, int block_m,
                        double code_step = 1) {
@@ -59,7 +59,7 @@ void set_shared_params(Params& p, const Problem& run_problem, const Arguments& a
   constexpr double kLog2E = 1.4426950408889634;
   const double scale =
       a.scale ? *a.scale : 1.0 / std::sqrt(static_cast<double>(run_problem.head_dim));
-  // A masked score is -infinity, and must stay so when the scale is 0.
+  // A masked score must stay -infinity when the scale is 0.
   constexpr double kSmallestScale = 1e-30;
   p.scale_log2 = static_cast<float>(
       std::max(std::abs(scale) * kLog2E * code_step * code_step, kSmallestScale));

@@ -15,7 +15,7 @@ constexpr std::string_view kMagic = "octavo kernels 1\n";
 
 Status damaged() { return {ErrorCode::io_error, "The archive of kernels is damaged."}; }
 
-// Takes a number and the character after it off the front.
+// Removes a number and the character after it from the front.
 bool take_number(std::string_view& text, std::size_t& value) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end == text.data() + text.size()) return false;

@@ -1,7 +1,7 @@
-// The kernels compiled ahead of time, as one run of bytes: cache entries, one after another.
+// The kernels compiled ahead of time, as one byte array: cache entries, one after another.
 //
 //   "octavo kernels 1\n", then per entry "<key> <bytes of meta.json> <bytes of image>\n" and those
-//   bytes. Keys are made without a compiler version: an entry is found where there is no compiler.
+//   bytes. Keys do not include a compiler version, so that an entry is found without a compiler.
 #pragma once
 
 #include <map>
@@ -19,7 +19,7 @@ class KernelArchive {
  public:
   KernelArchive() = default;  // empty
 
-  // The bytes must outlive the archive. Images are verified when they are taken out.
+  // The bytes must outlive the archive. Images are verified when they are loaded.
   static Result<KernelArchive> open(std::span<const std::byte> bytes);
 
   std::size_t size() const { return entries_.size(); }
@@ -41,11 +41,11 @@ class KernelArchive {
   std::map<std::string, Entry, std::less<>> entries_;
 };
 
-// What this library was built with; empty when it was built without NVRTC.
+// The kernels built into this library; empty if it was built without NVRTC.
 const KernelArchive& embedded_kernels();
 
 namespace detail {
-// Defined by shipped_image.cc, and by the tool that makes what that file embeds.
+// Defined by shipped_image.cc, and by the tool that creates the archive that it embeds.
 std::span<const std::byte> embedded_archive_bytes();
 }  // namespace detail
 

@@ -1,5 +1,5 @@
-// Which family of kernels a plan may take: a chip that has newer ones also runs the older, and who
-// measures those must be able to say so.
+// The environment variable that forces a kernel family: sm_90 also runs the sm80 family, which must
+// be measurable there.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,13 @@ namespace octavo {
 
 enum class KernelFamily : std::uint8_t { sm80, sm90 };
 
-// What $OCTAVO_KERNELS names; none if it is unset or empty, which leaves the choice to the problem
-// and the chip. Read at every plan.
+// The value of $OCTAVO_KERNELS; none if it is unset or empty, and the problem and the chip decide.
+// Read for every plan.
 Result<std::optional<KernelFamily>> forced_kernel_family();
 bool is_forced(KernelFamily family);
 
-// That the sm90 family is forced and does not serve `what`: "for rows aligned to 8 bytes".
+// The error if the sm90 family is forced but does not support the problem; `what` ends the message:
+// "for rows aligned to 8 bytes".
 Status no_other_family(std::string_view what);
 
 }  // namespace octavo

@@ -1,4 +1,4 @@
-// Which source and which instantiation a configuration names.
+// The source file and template instantiation of a configuration.
 #include "gpu/kernel_source.h"
 
 #include <fmt/format.h>

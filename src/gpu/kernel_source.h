@@ -1,4 +1,4 @@
-// A kernel before it is compiled: source, configuration and chip. And after.
+// A kernel before it is compiled (source, configuration and architecture) and after.
 #pragma once
 
 #include <cstddef>
@@ -22,24 +22,24 @@ struct KernelSource {
 struct CompiledKernel {
   std::vector<std::byte> image;  // a cubin (ELF), or PTX text that ends with a zero byte
   std::string lowered_name;      // the symbol to look up in the module
-  // What made it.
+  // How it was compiled.
   std::string name_expression;
   std::string options;
   std::string compiler;  // "NVRTC 13.0"
   int arch = 0;
   bool ptx = false;
-  double compile_ms = 0;  // of CPU time
+  double compile_ms = 0;  // CPU time
   std::string sha256;     // of the image
-  std::string log;        // what the compiler said: registers and spills; not kept by the cache
+  std::string log;        // compiler output: registers and spills; not stored in the cache
 };
 
 KernelSource kernel_source(const Sm80ForwardConfig& config, bool ptx = false);
 KernelSource kernel_source(const QuantizeConfig& config, bool ptx = false);
-// Of wgmma there is no PTX for later chips.
+// Never PTX: wgmma does not exist on later chips.
 KernelSource kernel_source(const Sm90ForwardConfig& config);
 
-// The arch whose code a chip runs best: its own family's cubin, or PTX from the newest one for
-// chips that are later than all of them.
+// The architecture whose code a chip should run: a cubin of its own family, or PTX of the newest
+// architecture for later chips.
 struct CodeFor {
   int arch = 0;  // 0: the chip is older than sm_80
   bool ptx = false;

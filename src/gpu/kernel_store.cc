@@ -62,7 +62,7 @@ Result<std::shared_ptr<const LoadedKernel>> KernelStore::get(const KernelSource&
     if (place == nullptr) place = std::make_shared<Slot>();
     slot = place;
   }
-  // Who asks for the same kernel waits for it; others go on.
+  // Threads that need the same kernel wait for it; others continue.
   const std::lock_guard lock(slot->mutex);
   if (slot->kernel == nullptr) {
     Result<std::shared_ptr<const LoadedKernel>> made = make(source);

@@ -1,5 +1,5 @@
-// The one way to a compiled kernel: memory, then the set compiled ahead of time, then the cache on
-// disk, then the compiler. Without a compiler the others still serve.
+// Finds a compiled kernel: in memory, in the set compiled ahead of time, in the disk cache, or by
+// compiling it. Without a compiler the other sources still work.
 #pragma once
 
 #include <functional>
@@ -24,13 +24,13 @@ struct LoadedKernel {
   CompiledKernel kernel;
   CubinInfo info;  // empty for PTX
   KernelOrigin origin = KernelOrigin::compiled;
-  std::string note;  // what was wrong with the cache, if anything
+  std::string note;  // a problem with the cache, if any
 };
 
 class KernelStore {
  public:
   using Compiler = std::function<Result<CompiledKernel>(const KernelSource&)>;
-  // What the store is made of; the defaults are the library's own.
+  // The parts of the store; the defaults are those of the library.
   struct Parts {
     const KernelArchive* archive = &embedded_kernels();
     CubinCache cache{CubinCache::default_root()};
@@ -40,8 +40,9 @@ class KernelStore {
   KernelStore();
   explicit KernelStore(Parts parts) : parts_(std::move(parts)) {}
 
-  // Compiled at most once a process, whoever asks. A cubin that spills or was made for the debugger
-  // is refused unless the policy allows it; of PTX only the driver, which compiles it, can tell.
+  // Compiles a kernel at most once per process. A cubin that spills or was compiled for the
+  // debugger is rejected unless the policy allows it. PTX cannot be checked, because the driver
+  // compiles it.
   Result<std::shared_ptr<const LoadedKernel>> get(const KernelSource& source,
                                                   const CubinPolicy& policy = {});
 

@@ -1,4 +1,4 @@
-// The fp64 oracle from the host's side: what it is told, and how it is launched.
+// Parameters and launch of the fp64 oracle kernel.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,11 @@ struct OracleOutputs {
   std::int64_t warps = 0;  // rows of `scores`, and warps of the grid
 };
 
-// How many warps a launch for this many rows has: enough to fill any GPU, while their scores still
-// fit into a few hundred megabytes.
+// The number of warps of a launch for this many rows: enough to fill any GPU, with scores of at
+// most a few hundred megabytes.
 std::int64_t oracle_warps(std::int64_t rows, std::int64_t len_kv);
 
-// `rounding`: P and O are rounded to it. `rows`, on the device: those of each sequence to compute.
+// P and O are rounded to `rounding`. `rows`, on the device: the rows of each sequence to compute.
 oracle::Params oracle_params(const Problem& run_problem, const Arguments& on_device,
                              std::optional<DType> rounding, const std::int32_t* rows,
                              std::int64_t row_count, const OracleOutputs& outputs);

@@ -8,7 +8,8 @@
 namespace octavo {
 
 Result<cuda::Function> LoadedQuantizers::function(const QuantizeConfig& config) {
-  OCTAVO_RETURN_IF_ERROR(usable(gpu_));  // or a thread of the parent process may hold the lock
+  // In a forked child another thread of the parent may hold the lock, so check first.
+  OCTAVO_RETURN_IF_ERROR(usable(gpu_));
   const std::lock_guard lock(mutex_);
   for (const auto& [known, function] : loaded_)
     if (known == config) return function;
@@ -40,7 +41,8 @@ Status LoadedQuantizers::launch(const PreparedCall& call, Stream stream) {
       cluster.value.cluster_dim[0] = static_cast<unsigned>(call.launches[i].cluster);
       cluster.value.cluster_dim[1] = cluster.value.cluster_dim[2] = 1;
     }
-    // Launches of one call may overlap; with what precedes the call only if the caller says so.
+    // The launches of one call may overlap. The first may overlap earlier work of the stream only
+    // with Options::overlap_launch.
     if (quantizer::overlaps(config) && (i > 0 || call.problem.options.overlap_launch)) {
       cuda::LaunchAttribute& early = attributes[launch.attribute_count++];
       early.id = cuda::LaunchAttributeId::programmatic_stream_serialization;

@@ -1,4 +1,4 @@
-// The quantizers from the host's side.
+// Loads and launches the quantizer kernels.
 #pragma once
 
 #include <mutex>
@@ -11,8 +11,8 @@
 
 namespace octavo {
 
-// The quantizers of a plan, in a GPU's memory. Those for rows of 16 bytes are loaded with the plan;
-// others by the first run that needs them, which a CUDA graph capture must not be.
+// The loaded quantizers of a plan. Those for 16-byte aligned rows are loaded with the plan, others
+// by the first run that needs them; that run must not be inside a CUDA graph capture.
 class LoadedQuantizers {
  public:
   explicit LoadedQuantizers(const Gpu& gpu) : gpu_(gpu) {}
@@ -28,7 +28,7 @@ class LoadedQuantizers {
   std::vector<std::pair<QuantizeConfig, cuda::Function>> loaded_;
 };
 
-// What the compiler is given for them.
+// The sources of the quantizers of a problem.
 std::vector<KernelSource> quantizer_sources(const Problem& problem, const GpuInfo& gpu,
                                             int alignment, VLayout layout = VLayout::rows);
 

@@ -55,8 +55,8 @@ ForwardParams sm80_forward_params(const Problem& run_problem, const Arguments& a
 Result<LoadedSm80Forward> load_sm80_forward(const Gpu& gpu, const Sm80ForwardConfig& config) {
   const CurrentContext current(gpu);
   if (!current.status().ok()) return current.status();
-  // The shipped kernels do not spill, which a test asserts. A rarer one that does is slower, and
-  // still better than no answer.
+  // The shipped kernels do not spill, which a test asserts. A rarer kernel that spills is slower,
+  // but better than an error.
   constexpr CubinPolicy kPolicy{.allow_spills = true};
   const KernelSource source = kernel_source(config, code_for(gpu.info.arch).ptx);
   const Result<cuda::Function> function =

@@ -1,4 +1,4 @@
-// The sm80 forward kernel from the host's side: what it is told, and how it is launched.
+// Parameters, loading and launch of the sm80 forward kernel.
 #pragma once
 
 #include <string>
@@ -10,27 +10,27 @@
 
 namespace octavo {
 
-// Widest power of two, up to 16 bytes, that divides the address of every row of every tensor.
+// The largest power of two, up to 16, that divides the address of every row of every tensor.
 int row_alignment(const Arguments& arguments);
 
-// `run_problem` is validated and served by the kernel; `config` fits it.
+// `run_problem` must be validated and supported by the kernel, and `config` must fit it.
 ForwardParams sm80_forward_params(const Problem& run_problem, const Arguments& arguments,
                                   const Sm80ForwardConfig& config);
 
-// Tiles of the launch; 0 when there is nothing to do.
+// The number of work tiles; 0 if there is nothing to do.
 std::int64_t sm80_forward_tiles(const Problem& run_problem, const Sm80ForwardConfig& config);
 
-// A kernel in a GPU's memory.
+// A kernel that is loaded on a GPU.
 struct LoadedSm80Forward {
   Sm80ForwardConfig config;
   cuda::Function function = nullptr;
   int resident_blocks = 0;  // CTAs the GPU holds at once; for persistent kernels
-  std::string note{};       // what was amiss: with the cache, or that it stands in for another
+  std::string note{};       // a cache problem, or that the kernel replaces another
 };
 Result<LoadedSm80Forward> load_sm80_forward(const Gpu& gpu, const Sm80ForwardConfig& config);
 
-// Where that kernel is neither at hand nor can be compiled, the nearest shipped one that serves the
-// same problems.
+// If that kernel is not available and cannot be compiled, loads the nearest shipped one that
+// supports the same problems.
 Result<LoadedSm80Forward> load_nearest_sm80_forward(const Gpu& gpu,
                                                     const Sm80ForwardConfig& config);
 

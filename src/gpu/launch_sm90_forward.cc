@@ -19,7 +19,7 @@ bool is_empty(const ConstTensor& t) {
   return std::any_of(t.shape.begin(), t.shape.end(), [](std::int64_t n) { return n == 0; });
 }
 
-// Tiles of heads that share keys, in place of those of each.
+// Replaces the tiles of single heads by tiles of the heads that share a KV head.
 void pack_gqa(Sm90ForwardParams& p, const Problem& run_problem, int block_m) {
   p.query_bits = query_bits(run_problem.len_q);
   p.row_tiles =
@@ -38,7 +38,7 @@ Status set_tensor_maps(const Driver& driver, const Arguments& a, const Sm90Forwa
     q.box[2] = static_cast<std::uint32_t>(sm90::kRows / queries);
   }
   OCTAVO_RETURN_IF_ERROR(encode_again(driver, q, p.q));
-  // Without keys nothing is loaded, and there is nothing to describe.
+  // Without keys nothing is loaded. The maps of K and V must still be valid, so they describe Q.
   const bool no_keys = is_empty(a.k);
   OCTAVO_RETURN_IF_ERROR(
       encode_again(driver, row_boxes(no_keys ? a.q : a.k, c.block_n, columns), p.k));
@@ -52,13 +52,13 @@ Status set_tensor_maps(const Driver& driver, const Arguments& a, const Sm90Forwa
   return encode_again(driver, row_boxes(a.out, sm90::kRows, columns), p.o);
 }
 
-// Codes are stored from registers, eight at a time.
-bool stores_codes(const Tensor& out) {
-  constexpr std::uint64_t kCodes = 8;
+// 8-bit outputs are stored from registers, eight at a time.
+bool can_store_8bit(const Tensor& out) {
+  constexpr std::uint64_t kStoreBytes = 8;
   std::uint64_t bits = reinterpret_cast<std::uintptr_t>(out.data);
   for (std::size_t i = 0; i < 3; ++i)
     if (out.shape[i] > 1) bits |= static_cast<std::uint64_t>(out.stride[i]);
-  return bits % kCodes == 0;
+  return bits % kStoreBytes == 0;
 }
 
 void set_scales(Sm90Forward8BitParams& p, const Problem& run_problem, const Arguments& a) {
@@ -78,10 +78,10 @@ int query_bits(std::int64_t len_q) {
 }
 
 bool sm90_forward_reaches(const Arguments& a) {
-  // Without keys none are loaded.
+  // K and V are not loaded if there are no keys.
   const bool keys = is_empty(a.k) || (tma_reaches(a.k) && tma_reaches(a.v));
   return tma_reaches(a.q) && keys &&
-         (is_8bit(a.out.dtype) ? stores_codes(a.out) : tma_reaches(a.out));
+         (is_8bit(a.out.dtype) ? can_store_8bit(a.out) : tma_reaches(a.out));
 }
 
 Sm90ForwardOutputParams sm90_forward_params(const Problem& run_problem, const Arguments& a,
@@ -104,7 +104,7 @@ Sm90ForwardOutputParams sm90_forward_params(const Problem& run_problem, const Ar
 }
 
 Result<LoadedSm90Forward> load_sm90_forward(const Gpu& gpu, const Sm90ForwardConfig& config) {
-  constexpr CubinPolicy kPolicy{.allow_spills = true};  // as for sm80: better than no answer
+  constexpr CubinPolicy kPolicy{.allow_spills = true};  // as for sm80: better than an error
   const KernelSource source = kernel_source(config);
   const Result<cuda::Function> function =
       load_function(gpu, source, sm90::smem_bytes(config), kPolicy);
@@ -121,10 +121,10 @@ Status Sm90ForwardLaunch::prepare(const Gpu& gpu, const LoadedSm90Forward& kerne
   OCTAVO_RETURN_IF_ERROR(set_tensor_maps(*gpu.driver, arguments, c, params_));
   has_o_map_ = sm90::stages_o(c);
   amax_floats_ = amax_floats(run_problem, arguments);
-  // Lengths of a packed batch are not known here: its tiles go to whoever is free.
-  const bool stays = !sm90::is_split_kv(c) && !run_problem.packed;
-  config_.grid[0] = static_cast<unsigned>(stays ? std::min(params_.tiles, gpu.info.sms)
-                                                : params_.tiles * c.cluster);
+  // The host does not know the lengths of a varlen batch, so it gets one CTA per tile.
+  const bool persistent = !sm90::is_split_kv(c) && !run_problem.packed;
+  config_.grid[0] = static_cast<unsigned>(persistent ? std::min(params_.tiles, gpu.info.sms)
+                                                     : params_.tiles * c.cluster);
   config_.block[0] = static_cast<unsigned>(sm90::threads(c));
   config_.smem_bytes = static_cast<unsigned>(sm90::smem_bytes(c));
   config_.stream = static_cast<cuda::StreamHandle>(stream);
@@ -171,7 +171,7 @@ Status Sm90ForwardLaunch::launch(const Driver& driver) {
 
 Status launch_sm90_forward(const Gpu& gpu, const LoadedSm90Forward& kernel,
                            const Problem& run_problem, const Arguments& arguments, Stream stream) {
-  // A packed batch of no tokens.
+  // A varlen batch without tokens.
   if (is_empty(arguments.q)) return {};
   const CurrentContext current(gpu);
   OCTAVO_RETURN_IF_ERROR(current.status());

@@ -35,7 +35,7 @@ Result<LoadedModule> load_module(const Gpu& gpu, KernelSource source, const Cubi
   LoadedModule loaded{nullptr, compiled.lowered_name};
   const cuda::Error error =
       d.module_load_data_ex(&loaded.module, compiled.image.data(), 0, nullptr, nullptr);
-  // A cubin that this driver does not know, or this chip does not run: its PTX may still do.
+  // If the driver or the chip rejects the cubin, its PTX may still work.
   if (!source.ptx && (error == cuda::kInvalidImage || error == cuda::kNoBinaryForGpu)) {
     source.ptx = true;
     Result<LoadedModule> from_ptx = load_module(gpu, source, policy);
@@ -75,8 +75,8 @@ Result<cuda::Function> load_function(const Gpu& gpu, const KernelSource& source,
     if (const auto found = loaded.by_key.find(key); found != loaded.by_key.end())
       return found->second;
   }
-  // Outside the lock, as this may compile for seconds: of two threads that load the same kernel
-  // one gives its module up, which costs a few kilobytes.
+  // Not under the lock, because this may compile for seconds. If two threads load the same kernel,
+  // one module is discarded, which costs a few kilobytes.
   const Result<cuda::Function> made = load(gpu, source, dynamic_smem_bytes, policy);
   if (!made.ok()) return made;
   const std::lock_guard lock(loaded.mutex);

@@ -1,4 +1,4 @@
-// Kernels in a GPU's memory.
+// Loads kernels onto a GPU.
 #pragma once
 
 #include <string>
@@ -10,12 +10,12 @@
 
 namespace octavo {
 
-// Finds or compiles the kernel and loads it, once a process: plans of one kernel share its module,
-// which stays loaded. `dynamic_smem_bytes` is what its launches may ask for.
+// Finds or compiles the kernel and loads it, once per process: plans of one kernel share its
+// module, which stays loaded. `dynamic_smem_bytes` is the most that its launches may use.
 Result<cuda::Function> load_function(const Gpu& gpu, const KernelSource& source,
                                      int dynamic_smem_bytes, const CubinPolicy& policy = {});
 
-// What was wrong with the cache on disk when this kernel was loaded; empty: nothing.
+// The problem with the disk cache when this kernel was loaded; empty if there was none.
 std::string cache_note(const KernelSource& source, const CubinPolicy& policy = {});
 
 }  // namespace octavo

@@ -9,14 +9,14 @@ namespace octavo {
 Result<LoadedSm80Forward> load_nearest_sm80_forward(const Gpu& gpu,
                                                     const Sm80ForwardConfig& config) {
   Result<LoadedSm80Forward> loaded = load_sm80_forward(gpu, config);
-  // A compiler or a driver that fails is a fault to see, not one to work around.
+  // A failing compiler or driver is reported, not worked around.
   if (loaded.ok() || loaded.status().code() != ErrorCode::unsupported) return loaded;
   const std::string why = loaded.status().message();
   const auto nearest = nearest_shipped(config, gpu.info.arch, gpu.info.smem_per_block_optin);
   if (nearest) loaded = load_sm80_forward(gpu, *nearest);
   if (!nearest || !loaded.ok())
-    return Status(ErrorCode::unsupported, fmt::format("{} No shipped kernel serves instead of {}.",
-                                                      why, brief_text(config)));
+    return Status(ErrorCode::unsupported,
+                  fmt::format("{} No shipped kernel can replace {}.", why, brief_text(config)));
   loaded->note =
       fmt::format("the nearest shipped kernel instead of {}: {}", brief_text(config), why);
   return loaded;

@@ -16,8 +16,8 @@ bool stands_in(const Sm80ForwardConfig& shipped, const Sm80ForwardConfig& wanted
          shipped.load_bytes <= wanted.load_bytes;
 }
 
-// Less is nearer: columns that are computed for nothing cost most, then what the precision of P
-// was wanted for, then tiles of another size, then keys shared out otherwise.
+// Smaller is nearer. Padding of head_dim costs most, then a different precision of P, then
+// different tile sizes, then a different split of the keys.
 auto distance(const Sm80ForwardConfig& shipped, const Sm80ForwardConfig& wanted) {
   return std::tuple(shipped.head_dim, shipped.p_terms != wanted.p_terms,
                     std::abs(shipped.block_m - wanted.block_m),

@@ -1,4 +1,4 @@
-// What stands in for a kernel that cannot be compiled here.
+// Finds a shipped kernel to use if the chosen one cannot be compiled.
 #pragma once
 
 #include <optional>
@@ -7,9 +7,9 @@
 
 namespace octavo {
 
-// Of the shipped configurations that are right wherever `wanted` is, on a chip of that arch and
-// shared memory, the one that resembles it most: the same types and scales, rows at least as wide,
-// loads no wider. None: no shipped kernel serves.
+// The nearest shipped configuration that computes the same problems as `wanted` on a chip of that
+// arch and shared memory: the same types and scales, head_dim at least as large, load_bytes at most
+// as large. Empty if there is none.
 std::optional<Sm80ForwardConfig> nearest_shipped(const Sm80ForwardConfig& wanted, int chip_arch,
                                                  int smem_bytes);
 

@@ -80,8 +80,8 @@ Result<Opened> open_nvrtc() {
       names.front(), names.size() > 1 ? " and others" : ""));
 }
 
-// NVRTC has locks of its own. A child of a process that was compiling when it forked may find one
-// of them locked for ever, so it does without the compiler.
+// NVRTC has internal locks. In the child of a process that forked while it was compiling, one may
+// stay locked forever, so the child does not use the compiler.
 class Compiler {
  public:
   explicit Compiler(const Compiler* parent)
@@ -113,14 +113,14 @@ class CountedCompilation {
   CountedCompilation& operator=(const CountedCompilation&) = delete;
 };
 
-// NVRTC works in the caller's thread; the clock on the wall would also count its neighbours.
+// NVRTC runs in the caller's thread; wall time would also count other processes.
 double thread_cpu_ms() {
   timespec now{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
   return static_cast<double>(now.tv_sec) * 1e3 + static_cast<double>(now.tv_nsec) * 1e-6;
 }
 
-// The lines of a log that say what is wrong, at most four, as one line.
+// The error lines of a log, at most four, joined into one line.
 std::string first_errors(const std::string& log) {
   constexpr int kMost = 4;
   std::istringstream lines(log);
@@ -217,8 +217,8 @@ Result<std::string> nvrtc_version() {
 }
 
 std::vector<std::string> nvrtc_options(int arch, bool ptx) {
-  // No -lineinfo: it carries the PTX along and makes a cubin four times as large. -default-device
-  // is for unannotated constexpr functions and lambdas. NVRTC alone lacks __builtin_huge_valf.
+  // No -lineinfo: it embeds the PTX and makes a cubin four times as large. -default-device allows
+  // unannotated constexpr functions and lambdas. NVRTC lacks __builtin_huge_valf.
   return {"-std=c++20", "-default-device",
           "-D__builtin_huge_valf()=__builtin_bit_cast(float,0x7f800000)",
           ptx ? fmt::format("--gpu-architecture=compute_{}", arch)
@@ -234,7 +234,7 @@ Result<CompiledKernel> compile(const KernelSource& source) {
     return invalid("arch", std::to_string(source.arch), "80, 89, 90");
   }
   ProgramText program;
-  // The text form of a configuration is what it is in namespace octavo.
+  // The text form of a configuration assumes namespace octavo.
   program.text = fmt::format("#include \"{}\"\nusing namespace octavo;\n", source.include);
   program.name_expression = source.name_expression;
   program.options = nvrtc_options(source.arch, source.ptx);

@@ -12,7 +12,7 @@ static_assert(quantizer::kMeanRows == kMeanRows, "means have the CPU's bits");
 
 namespace {
 
-constexpr std::int64_t kAlignment = 64;  // of what lies in the workspace
+constexpr std::int64_t kAlignment = 64;  // of each array in the workspace
 
 }  // namespace
 
@@ -79,16 +79,16 @@ std::int64_t partial_floats(const Conversion& x) {
   return group == ScaleGroup::channel ? sets * columns_of(x.head_dim) : sets;
 }
 
-Room room_of(const Conversion& x, bool packed, std::int64_t begin) {
+OperandOffsets operand_offsets(const Conversion& x, bool packed, std::int64_t begin) {
   if (!x.needed()) return {begin, begin, begin, begin, begin, begin};
-  Room room{};
-  room.result = begin;
-  room.scales = room.result + round_up(x.bytes(), kAlignment);
-  room.partials = room.scales + round_up(scale_floats(x, packed) * 4, kAlignment);
-  room.mean_sums = room.partials + round_up(partial_floats(x) * 4, kAlignment);
-  room.means = room.mean_sums + round_up(x.mean_floats() * x.mean_groups() * 8, kAlignment);
-  room.end = room.means + round_up(x.mean_floats() * 4, kAlignment);
-  return room;
+  OperandOffsets offsets{};
+  offsets.result = begin;
+  offsets.scales = offsets.result + round_up(x.bytes(), kAlignment);
+  offsets.partials = offsets.scales + round_up(scale_floats(x, packed) * 4, kAlignment);
+  offsets.mean_sums = offsets.partials + round_up(partial_floats(x) * 4, kAlignment);
+  offsets.means = offsets.mean_sums + round_up(x.mean_floats() * x.mean_groups() * 8, kAlignment);
+  offsets.end = offsets.means + round_up(x.mean_floats() * 4, kAlignment);
+  return offsets;
 }
 
 }  // namespace octavo

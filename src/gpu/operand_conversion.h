@@ -1,4 +1,4 @@
-// What becomes of Q, K and V on their way to a forward kernel, and where it lies in the workspace.
+// How Q, K and V are converted for a forward kernel, and the workspace layout of the results.
 #pragma once
 
 #include <algorithm>
@@ -11,13 +11,13 @@
 
 namespace octavo {
 
-// Maxima of the first of two passes; a tensor has as many as it has CTAs.
+// The largest number of partial maxima of the first pass; a per-tensor scale has one per CTA.
 inline constexpr std::int64_t kChunks = 512, kTensorBlocks = 256;
 
-// One of Q, K and V.
+// The conversion of Q, K or V.
 struct Conversion {
   OperandFormat format;
-  std::int64_t sequences, heads, longest;  // rows of the longest sequence
+  std::int64_t sequences, heads, longest;  // longest: rows of the longest sequence
   std::int64_t batches, rows;              // of the tensor
   std::int64_t head_dim, block_rows;
   bool packed;
@@ -25,7 +25,7 @@ struct Conversion {
 
   bool needed() const { return format.rounded || transposed; }
   bool smooth() const { return format.smooth && format.scales_of_ours(); }
-  // Sums that its means come from, of a head; and their columns.
+  // The number of partial sums per head for the means, and the channels of each.
   std::int64_t mean_groups() const {
     return std::max<std::int64_t>(div_up<std::int64_t>(longest, quantizer::kMeanRows), 1);
   }
@@ -33,21 +33,21 @@ struct Conversion {
   std::int64_t mean_floats() const { return smooth() ? sequences * heads * mean_columns() : 0; }
   bool dequantizes() const { return format.rounded && is_8bit(format.stored); }
   DType to() const { return format.rounded.value_or(format.stored); }
-  // Rows of the results are multiples of 16 bytes.
+  // Result rows are padded to multiples of 16 bytes.
   std::int64_t row_elements() const {
     return round_up(head_dim, 16 / static_cast<std::int64_t>(size_bytes(to())));
   }
   std::int64_t column_bytes() const {
     return packed ? packed_v_column_bytes(rows, sequences) : v_column_bytes(rows);
   }
-  // Of a head.
+  // Elements per head.
   std::int64_t head_elements() const {
     return transposed ? head_dim * column_bytes() : rows * row_elements();
   }
   std::int64_t bytes() const {
     return batches * heads * head_elements() * static_cast<std::int64_t>(size_bytes(to()));
   }
-  // The result, as the forward kernel sees it.
+  // The result tensor, which the forward kernel reads.
   ConstTensor tensor(const void* data) const {
     const std::int64_t row = transposed ? column_bytes() : row_elements();
     return {data,
@@ -60,27 +60,28 @@ struct Conversion {
 struct Conversions {
   Conversion q, k, v;
 };
-// As operand_formats() has them, and codes of K and V beside a Q of 16 bits become its type: no
-// kernel multiplies the one with the other.
+// operand_formats(), but 8-bit K and V with a 16-bit Q are dequantized to its type, because no
+// kernel multiplies 16-bit by 8-bit operands.
 OperandFormats conversion_formats(const Problem& problem);
-// Without arguments, of the largest that the problem allows.
+// Without arguments, the sizes are the largest that the problem allows.
 Conversions conversions_of(const Problem& problem, const Arguments* arguments, VLayout layout);
 
 ScaleGroup group_of(const OperandFormat& format);
-// Few widths, so that there are few kernels: what is short of one leaves lanes idle.
+// Rounds head_dim up to one of a few widths, so that there are few kernels; lanes beyond head_dim
+// are idle.
 std::int64_t columns_of(std::int64_t head_dim);
 
-// In a packed batch, rows are those of the tensor, everything else counts by sequence: as the API
-// has it for scales of the caller.
+// In a varlen batch row scales are indexed by token and all others by sequence, like the caller's
+// scales in the API.
 std::int64_t scale_floats(const Conversion& x, bool packed);
-// Room for more maxima than a shorter or smaller batch could have.
+// Enough partial maxima for every batch that is not larger.
 std::int64_t partial_floats(const Conversion& x);
 
-// Where one operand's results lie.
-struct Room {
+// Byte offsets of one operand's results in the workspace.
+struct OperandOffsets {
   std::int64_t result, scales, partials, mean_sums, means, end;
 };
 
-Room room_of(const Conversion& x, bool packed, std::int64_t begin);
+OperandOffsets operand_offsets(const Conversion& x, bool packed, std::int64_t begin);
 
 }  // namespace octavo

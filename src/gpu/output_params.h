@@ -1,4 +1,4 @@
-// What the host tells a forward kernel of an 8-bit output and of the largest magnitudes.
+// Forward kernel parameters for the scales of an 8-bit output and for out_amax.
 #pragma once
 
 #include "attention/operand_scales.h"
@@ -23,7 +23,7 @@ inline OutputParams output_params(const Problem& run_problem, const Arguments& a
   return p;
 }
 
-// Before a kernel that gathers them, in the same stream; a graph that is captured takes it along.
+// Clears out_amax in the stream before a kernel that updates it. A graph capture records it too.
 inline Status clear_amax(const Driver& driver, float* amax, std::int64_t floats, Stream stream) {
   if (floats == 0) return {};
   OCTAVO_GPU_TRY(driver,

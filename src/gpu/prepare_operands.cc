@@ -14,9 +14,8 @@
 namespace octavo {
 namespace {
 
-// Elements of V up to which one launch should be faster than two, by estimate: with more of them
-// the exchange in clusters leaves memory idle, at 62% of a copy's speed where two launches reach
-// 90%.
+// One launch is estimated to be faster than two up to this many elements of V. Beyond it the
+// exchange in clusters leaves memory idle: it reaches 62% of a copy's speed, two launches 90%.
 constexpr std::int64_t kHeldElements = 1 << 21;
 
 QuantizeConfig choose_quantize(const Conversion& x, int arch, int alignment) {
@@ -24,7 +23,7 @@ QuantizeConfig choose_quantize(const Conversion& x, int arch, int alignment) {
   QuantizeConfig c;
   c.arch = arch;
   c.transposed = x.transposed;
-  // Codes are moved alike, whatever they mean, but for INT8's sign.
+  // Copying 8-bit values does not depend on their format, except for INT8's flipped sign.
   const bool moved = !format.rounded && format.stored != DType::int8;
   c.from = moved ? Element::e4m3 : element_of(format.stored);
   c.to = format.rounded ? element_of(*format.rounded) : c.from;
@@ -34,12 +33,12 @@ QuantizeConfig choose_quantize(const Conversion& x, int arch, int alignment) {
   c.columns = static_cast<int>(columns_of(x.head_dim));
   if (x.transposed) c.threads = quantizer::kValueThreads;
   const int bytes = element_bytes(c.from);
-  const int vector = min_of(quantizer::kVector * bytes, 16);  // of a load
+  const int vector = min_of(quantizer::kVector * bytes, 16);  // bytes of one load
   c.load_bytes = alignment >= vector && x.head_dim * bytes % vector == 0 ? 16 : bytes;
   return c;
 }
 
-// Its kernel knows nothing of codes: one serves all formats.
+// The amax pass does not depend on the 8-bit format, so that all formats share one kernel.
 QuantizeConfig first_pass(QuantizeConfig c) {
   c.amax_pass = true;
   c.to = QuantizeConfig{}.to;
@@ -48,8 +47,8 @@ QuantizeConfig first_pass(QuantizeConfig c) {
   return c;
 }
 
-// Before those of a smoothed K. Sums do not depend on what becomes of it, nor means on where they
-// come from.
+// The passes that compute the mean of a smoothed K: pass 1 sums, pass 2 divides. Pass 1 does not
+// depend on the output format, and pass 2 not on the input type either.
 QuantizeConfig mean_pass(const QuantizeConfig& c, int pass) {
   QuantizeConfig made;
   made.arch = c.arch;
@@ -62,7 +61,7 @@ QuantizeConfig mean_pass(const QuantizeConfig& c, int pass) {
   return made;
 }
 
-// Whether launches are shared by all three, by the scales that such launches know.
+// Whether one launch can quantize all three operands: it supports only these granularities.
 bool share_launch(const Conversions& x, int arch, int alignment) {
   const auto fits = [&](const Conversion& operand, Granularity granularity) {
     const OperandFormat& format = operand.format;
@@ -76,13 +75,13 @@ bool share_launch(const Conversions& x, int arch, int alignment) {
           (fits(x.k, Granularity::block) && x.k.block_rows == quantizer::kBlockRows));
 }
 
-// A cluster's CTAs hold a head of V, and of K where it has one scale, one tile each.
+// Whether the CTAs of a cluster can hold a head of V, and of K if it has one scale, one tile each.
 bool holds(const Conversion& v) {
   return v.longest <= quantizer::kMostCluster * quantizer::kValueKeys &&
          v.sequences * v.heads * v.longest * v.head_dim <= kHeldElements;
 }
 
-// One launch for all, or one of two.
+// A single launch (hold), or the first or second of two.
 enum class Pass { hold, first, second };
 QuantizeConfig choose_operands(const Conversions& x, int arch, Pass pass) {
   QuantizeConfig c = choose_quantize(x.v, arch, 16);
@@ -91,7 +90,7 @@ QuantizeConfig choose_operands(const Conversions& x, int arch, Pass pass) {
   c.operands = true;
   c.hold = pass == Pass::hold;
   c.amax_pass = pass == Pass::first;
-  // The second has K only by heads.
+  // The second launch reads K only if K has a scale per head.
   c.smooth = x.k.smooth() && (pass != Pass::second || c.group == ScaleGroup::head);
   return c;
 }
@@ -139,30 +138,30 @@ void set_scales_of_caller(const ScaleParams& scales, Granularity granularity, Qu
   p.by_token = scales.by_token;
 }
 
-// Where operands come from and go to, one after the other in the workspace.
-class Places {
+// Places the prepared operands one after another in the workspace.
+class OperandAllocator {
  public:
-  Places(const Problem& run_problem, const Arguments& a, void* workspace)
+  OperandAllocator(const Problem& run_problem, const Arguments& a, void* workspace)
       : run_problem_(run_problem), a_(a), bytes_(static_cast<std::byte*>(workspace)) {}
 
-  // `tensor` and `scales` become what the forward kernel sees.
+  // Replaces `tensor` and `scales` by those of the forward kernel.
   QuantizeMemory take(const Conversion& x, const std::int32_t* cu, ConstTensor& tensor,
                       Scales& scales, QuantizeParams& params) {
-    const Room room = room_of(x, run_problem_.packed, end_);
-    end_ = room.end;
+    const OperandOffsets offsets = operand_offsets(x, run_problem_.packed, end_);
+    end_ = offsets.end;
     const ConstTensor from = tensor;
-    tensor = x.tensor(bytes_ + room.result);
+    tensor = x.tensor(bytes_ + offsets.result);
     if (x.format.scales_of_ours())
-      scales = {reinterpret_cast<const float*>(bytes_ + room.scales),
+      scales = {reinterpret_cast<const float*>(bytes_ + offsets.scales),
                 x.format.granularity,
                 x.block_rows,
                 {},
                 x.format.largest_code};
     params =
-        params_of(x, from, cu, tensor, scales, reinterpret_cast<float*>(bytes_ + room.partials));
+        params_of(x, from, cu, tensor, scales, reinterpret_cast<float*>(bytes_ + offsets.partials));
     if (x.smooth()) {
-      params.mean_sums = reinterpret_cast<double*>(bytes_ + room.mean_sums);
-      params.means = reinterpret_cast<float*>(bytes_ + room.means);
+      params.mean_sums = reinterpret_cast<double*>(bytes_ + offsets.mean_sums);
+      params.means = reinterpret_cast<float*>(bytes_ + offsets.means);
       params.mean_groups = static_cast<i32>(x.mean_groups());
       params.mean_columns = static_cast<i32>(x.mean_columns());
     }
@@ -195,8 +194,8 @@ Status quantizers_serve(const Problem& p) {
   const Quantization& z = p.options.quantization;
   if (formats.v.rounded && p.v_layout == VLayout::transposed)
     return unsupported("v_layout", fmt::format("transposed for {}", describe(p)),
-                       "rows beside a q of 16 bits on a GPU");
-  if (z.smooth_k && p.lse)  // which would need the mean key back
+                       "rows with a 16-bit q on a GPU");
+  if (z.smooth_k && p.lse)  // LSE would need the mean key
     return unsupported("smooth_k", "on with lse", "off with lse on a GPU");
   for (const OperandFormat* format : {&formats.q, &formats.k, &formats.v})
     if (format->scales_of_ours() && z.rule != ScaleRule::amax)
@@ -243,7 +242,7 @@ std::string describe_quantizers(const Problem& problem, VLayout layout, bool cod
     text += fmt::format("{} V is transposed", text.empty() ? ';' : ',');
   if (!text.empty()) text += " first";
   if (problem.options.precision == Precision::fp8_fast)
-    text += codes ? "; P by arithmetic on codes"
+    text += codes ? "; P by integer arithmetic on its 8-bit value"
                   : "; exp is exact here, so fp8_fast gives what fp8 gives";
   return text;
 }
@@ -260,7 +259,7 @@ std::vector<QuantizeConfig> quantizers_of(const Problem& problem, int arch, int 
   };
   if (share_launch(x, arch, alignment)) {
     if (x.k.smooth()) add_means(choose_quantize(x.k, arch, alignment));
-    add(choose_operands(x, arch, Pass::hold));  // a run may be shorter
+    add(choose_operands(x, arch, Pass::hold));  // a run may be shorter than the plan
     if (holds(x.v)) return all;
     add(choose_operands(x, arch, Pass::first));
     add(choose_operands(x, arch, Pass::second));
@@ -280,7 +279,7 @@ std::size_t prepared_bytes(const Problem& run_problem, const Arguments* argument
   const Conversions x = conversions_of(run_problem, arguments, layout);
   std::int64_t end = 0;
   for (const Conversion* operand : {&x.q, &x.k, &x.v})
-    end = room_of(*operand, run_problem.packed, end).end;
+    end = operand_offsets(*operand, run_problem.packed, end).end;
   return static_cast<std::size_t>(end);
 }
 
@@ -288,7 +287,7 @@ PreparedCall prepare_call(const Problem& run_problem, const Arguments& a, void* 
                           const SubstituteQuantize& substitute, VLayout layout) {
   PreparedCall call{prepared_problem(run_problem), a, {}, 0};
   const Conversions operands = conversions_of(run_problem, &a, layout);
-  Places places(run_problem, a, workspace);
+  OperandAllocator places(run_problem, a, workspace);
   const auto chosen = [&](const QuantizeConfig& config) {
     return substitute ? substitute(config, operands.q.head_dim) : config;
   };
@@ -296,7 +295,7 @@ PreparedCall prepare_call(const Problem& run_problem, const Arguments& a, void* 
   if (operands.v.transposed) call.problem.v_layout = made.v_layout = VLayout::transposed;
   const int alignment =
       std::min({alignment_of(made.q), alignment_of(made.k), alignment_of(made.v)});
-  // The mean rows of K, as `of` has it.
+  // Adds the two launches that compute the mean rows of K.
   const auto add_means = [&](const QuantizeConfig& config, const QuantizeParams& of,
                              const QuantizeMemory& memory) {
     QuantizeLaunch launch;

@@ -7,13 +7,13 @@
 namespace octavo {
 namespace {
 
-// Maxima of a head, so that putting them together stays cheap.
+// At most this many partial maxima per head, so that reducing them stays cheap.
 constexpr std::int64_t kMostChunks = 32;
-// Those of K or V beside Q, whose CTAs fill the chip too: the fewer, the less the second launch has
-// to put together.
+// The partial maxima of K or V in a launch with Q, whose CTAs help to fill the chip: with fewer of
+// them the second launch has less to reduce.
 constexpr std::int64_t kSharedChunks = 256;
 
-// Rows of a CTA of the first pass: so many tiles a head that the chip is full and no more.
+// The rows of a CTA in the first pass: just enough tiles per head to fill the chip.
 std::int64_t amax_tile_rows(const Conversion& x, std::int64_t ctas, std::int64_t at_once) {
   const std::int64_t chunks =
       std::clamp<std::int64_t>(ctas / (x.sequences * x.heads), 1, kMostChunks);
@@ -27,7 +27,7 @@ std::int64_t code_tile_rows(const Conversion& x, const QuantizeConfig& c) {
   return 4 * quantizer::rows_at_once(c);
 }
 
-// How the rows of every head are divided; so many CTAs that is.
+// Divides the rows of every head into tiles and returns the number of CTAs.
 std::int64_t set_tiles(const Conversion& x, std::int64_t tile_rows, QuantizeParams& p) {
   p.tile_rows = static_cast<i32>(tile_rows);
   p.tiles = static_cast<i32>(std::max<std::int64_t>(div_up(x.longest, tile_rows), 1));
@@ -66,14 +66,15 @@ void set_grid(const Conversions& x, QuantizeLaunch& launch) {
   if (c.hold)
     for (launch.cluster = 2; launch.cluster * quantizer::kValueKeys < x.v.longest;)
       launch.cluster *= 2;
-  // What shares a scale with other CTAs: as a cluster holds it, or as so many maxima; or else tiles
-  // of `codes` rows.
-  const auto shared = [&](const Conversion& operand, std::int64_t codes, QuantizeParams& params) {
-    std::int64_t tile_rows = codes;
+  // An operand whose CTAs share scales: a cluster holds a head, or the first pass writes partial
+  // maxima, or the second pass quantizes tiles of `rows_at_once` rows.
+  const auto shared = [&](const Conversion& operand, std::int64_t rows_at_once,
+                          QuantizeParams& params) {
+    std::int64_t tile_rows = rows_at_once;
     if (c.hold) tile_rows = quantizer::kValueKeys;
-    if (c.amax_pass) tile_rows = amax_tile_rows(operand, kSharedChunks, codes);
+    if (c.amax_pass) tile_rows = amax_tile_rows(operand, kSharedChunks, rows_at_once);
     std::int64_t blocks = set_tiles(operand, tile_rows, params);
-    if (c.hold) {  // a tile each, though some may be empty
+    if (c.hold) {  // one tile per CTA, some of which may be empty
       params.tiles = launch.cluster;
       params.by_tiles = divider(params.tiles);
       blocks = operand.sequences * operand.heads * launch.cluster;

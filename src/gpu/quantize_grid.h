@@ -1,4 +1,4 @@
-// How many CTAs a quantizer has, and which rows each: what the host says of it before a launch.
+// The grid of a quantizer launch, and the rows of each CTA.
 #pragma once
 
 #include "gpu/operand_conversion.h"
@@ -6,9 +6,9 @@
 
 namespace octavo {
 
-// Of a launch for one operand. A second pass keeps what the first set: how many maxima there are.
+// For one operand. A second pass keeps the number of partial maxima that the first pass set.
 void set_grid(const Conversion& x, QuantizeLaunch& launch);
-// Of a launch for all three; the second of two keeps that likewise.
+// For all three operands; the second of two launches keeps that number too.
 void set_grid(const Conversions& x, QuantizeLaunch& launch);
 
 }  // namespace octavo

@@ -9,12 +9,13 @@ namespace octavo {
 namespace {
 
 struct Recorded {
-  std::uint64_t plan = 0;  // 0: nothing
+  std::uint64_t plan = 0;  // 0: empty
   Arguments arguments;
   Sm90ForwardLaunch launch;
 };
 
-// Plans that a thread takes in turns; of two that share a slot each starts anew every time.
+// A thread that alternates between plans keeps one launch per slot. Two plans that share a slot
+// evict each other.
 Recorded& recorded(std::uint64_t plan) {
   constexpr std::size_t kSlots = 8;
   thread_local std::array<Recorded, kSlots> slots;
@@ -27,7 +28,7 @@ bool same_layout(const BasicTensor<Void>& a, const BasicTensor<Void>& b) {
 }
 bool same_presence(const void* a, const void* b) { return (a == nullptr) == (b == nullptr); }
 
-// Scales of an 8-bit output; those of inputs are of kernels that are not repeated.
+// Compares the scales of an 8-bit output. Calls with 8-bit inputs are not repeated.
 bool same_output(const Arguments& a, const Arguments& b) {
   if (!same_presence(a.out_amax, b.out_amax)) return false;
   return !is_8bit(a.out.dtype) || (same_presence(a.out_scales.data, b.out_scales.data) &&
@@ -35,7 +36,7 @@ bool same_output(const Arguments& a, const Arguments& b) {
                                    a.out_scales.stride == b.out_scales.stride);
 }
 
-// All that a launch follows from, but for addresses.
+// Compares everything that determines a launch, except for addresses.
 bool same_but_for_addresses(const Arguments& a, const Arguments& b) {
   return same_layout(a.q, b.q) && same_layout(a.k, b.k) && same_layout(a.v, b.v) &&
          same_layout(a.out, b.out) && a.v_layout == b.v_layout && same_output(a, b) &&
@@ -49,7 +50,7 @@ bool same_but_for_addresses(const Arguments& a, const Arguments& b) {
 struct Bytes {
   std::uintptr_t begin, end;
 };
-// From a tensor's first byte to its last; validated before with the same shape and strides.
+// The bytes of a tensor from its first to its last; shape and strides have been validated.
 template <class Void>
 Bytes bytes_of(const BasicTensor<Void>& t) {
   std::int64_t elements = 1;
@@ -62,7 +63,7 @@ bool apart(const Bytes& a, const Bytes& b) { return a.end <= b.begin || b.end <=
 bool scales_of_heads(const Arguments& a) {
   return is_8bit(a.out.dtype) && a.out_scales.granularity == Granularity::head;
 }
-// From `data` on, as many floats as there are scales of the output.
+// The bytes at `data` of as many floats as the output has scales.
 Bytes bytes_of_heads(const Arguments& a, const float* data) {
   const std::int64_t sequences = a.cu_seqlens_q != nullptr ? a.sequences : a.q.shape[0];
   const auto begin = reinterpret_cast<std::uintptr_t>(data);
@@ -81,8 +82,8 @@ bool amax_is_plain(const Arguments& a) {
          apart(amax, bytes_of(a.v)) && apart(amax, bytes_of(a.out));
 }
 
-// That nobody has to look closer: aligned for TMA, inside the address space, and what is written
-// far from all else. Tensors that only interleave are not told from those that overlap.
+// Whether the addresses need no full validation: aligned for TMA, inside the address space, and the
+// outputs disjoint from all other tensors. Interleaved tensors count as overlapping.
 bool addresses_are_plain(const Arguments& a) {
   const Bytes q = bytes_of(a.q), k = bytes_of(a.k), v = bytes_of(a.v), out = bytes_of(a.out);
   const std::uintptr_t bits = q.begin | k.begin | v.begin | out.begin;
@@ -135,7 +136,7 @@ bool RepeatedSm90Forward::launch_again(const Gpu& gpu, const Arguments& argument
   const CurrentContext current(gpu);
   status = current.status();
   if (status.ok()) status = slot.launch.move(*gpu.driver, slot.arguments, arguments, stream);
-  // What was moved in part is of no use.
+  // A launch whose addresses were only partly replaced is unusable.
   if (!status.ok()) {
     slot.plan = 0;
     return true;

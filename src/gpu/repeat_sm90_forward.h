@@ -1,5 +1,5 @@
-// A plan's launches of the Hopper kernel, each thread's kept: the next one with the same shapes,
-// strides and scale is the last one with other addresses, and nothing else is computed for it.
+// Each thread keeps the last launch of a plan's Hopper kernel. A call with the same shapes, strides
+// and scale only replaces the addresses in it.
 #pragma once
 
 #include <cstdint>
@@ -14,17 +14,17 @@ class RepeatedSm90Forward {
   RepeatedSm90Forward(const RepeatedSm90Forward&) = delete;
   RepeatedSm90Forward& operator=(const RepeatedSm90Forward&) = delete;
 
-  // `arguments` are validated, pose the problem, and TMA reaches them.
+  // `arguments` must be validated, match `run_problem`, and be addressable by TMA.
   Status launch(const Gpu& gpu, const LoadedSm90Forward& kernel, const Problem& run_problem,
                 const Arguments& arguments, Stream stream) const;
 
-  // Nothing: they differ in more than addresses from the last ones, or need a closer look. `status`
-  // says how the launch went, if there was one.
+  // Returns false if the arguments differ from the last ones in more than addresses, or need full
+  // validation. Otherwise `status` is the result of the launch.
   bool launch_again(const Gpu& gpu, const Arguments& arguments, Stream stream,
                     Status& status) const;
 
  private:
-  const std::uint64_t plan_;  // of no other plan, ever
+  const std::uint64_t plan_;  // a number that no other plan of the process has
 };
 
 }  // namespace octavo

@@ -16,7 +16,7 @@ class Sha256 {
 
   Sha256& update(std::span<const std::byte> bytes);
   Sha256& update(std::string_view text) { return update(std::as_bytes(std::span(text))); }
-  // With its length before it, so that neighbouring fields cannot run into each other.
+  // Adds the length before the text, so that adjacent fields are not ambiguous.
   Sha256& field(std::string_view text);
   Digest finish();
   std::string finish_hex();

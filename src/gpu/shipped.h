@@ -1,4 +1,4 @@
-// Which kernels are compiled when the library is built.
+// The kernels that are compiled when the library is built.
 #pragma once
 
 #include <vector>
@@ -9,17 +9,17 @@
 
 namespace octavo {
 
-// Chips that get cubins, and the oldest ones whose PTX later chips can compile.
+// The architectures that get cubins, and those that also get PTX, which later chips compile.
 inline constexpr int kShippedArchs[] = {80, 89, 90};
 inline constexpr int kShippedPtxArchs[] = {80, 89};
 
-// Configurations, each for every arch on which it is feasible.
+// The shipped sm80 configurations that are feasible on an architecture.
 std::vector<Sm80ForwardConfig> shipped_configs(int arch);
 
 // Those of the Hopper kernel.
 std::vector<Sm90ForwardConfig> shipped_sm90_configs();
 
-// All of the above, as what the compiler is given.
+// All of the above as sources to compile.
 std::vector<KernelSource> shipped_kernels();
 
 }  // namespace octavo

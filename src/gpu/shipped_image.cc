@@ -4,7 +4,8 @@
 #include "gpu/kernel_archive.h"
 
 #if defined(OCTAVO_KERNEL_ARCHIVE)
-// Read-only data, found by its two ends; hidden, as two copies of the library may be loaded.
+// Read-only data between two symbols, which are hidden because a process may load two copies of the
+// library.
 __asm__(
     ".pushsection .rodata.octavo_kernels, \"a\"\n"
     ".balign 64\n"

@@ -1,5 +1,5 @@
-// The rules of sm80_feasible.h, one sentence each. Those of shape are the static_asserts of
-// device/sm80, said before a compiler is started.
+// One error message for each rule. The rules about shapes repeat the static_asserts of device/sm80
+// before a compiler is started.
 #include "gpu/sm80_feasible.h"
 
 #include <fmt/format.h>
@@ -13,11 +13,12 @@ namespace {
 
 constexpr int kMostThreads = 1024;
 constexpr int kMostHeadDim = 256;
-// FP8 accumulators lose mass beyond this many keys; a block is what is summed in one.
+// FP8 accumulators lose accuracy beyond this many keys, and a block is accumulated without
+// promotion.
 constexpr int kMostFp8Keys = 192;
 
 bool is_fp8(Element e) { return e == Element::e4m3 || e == Element::e5m2; }
-// Bytes go to the tensor cores as they are; sim8 becomes fp16 on the way.
+// These formats go to the tensor cores unchanged; sim8 is converted to fp16.
 bool is_native_8bit(Element e) { return is_fp8(e) || e == Element::int8; }
 
 Status check_types(const Sm80ForwardConfig& c) {
@@ -74,14 +75,14 @@ Status check_switches(const Sm80ForwardConfig& c) {
     return wrong_field("load_bytes", c.load_bytes,
                        fmt::format("powers of two from {} to 16 for this element", least));
   }
-  // K and V are read by groups of the largest number of tiles that divides both.
+  // K is read in groups of gcd(block_n / 8, k_tiles) tiles, V likewise; the size must be even.
   if (c.k_tiles < 2 || std::gcd(c.block_n / 8, c.k_tiles) % 2 != 0) {
     return wrong_field("k_tiles", c.k_tiles, "even numbers from 2");
   }
   if (c.v_tiles < 2 || std::gcd(c.head_dim / 8, c.v_tiles) % 2 != 0) {
     return wrong_field("v_tiles", c.v_tiles, "even numbers from 2");
   }
-  // A row may run 2^rescale_log2 above its origin, and fp16's P ends at 2^16.
+  // P may reach 2^rescale_log2 before the reference maximum is raised, and fp16 ends at 2^16.
   if (c.rescale_log2 < 0 || c.rescale_log2 > 15) {
     return wrong_field("rescale_log2", c.rescale_log2, "0 to 15");
   }
@@ -89,14 +90,14 @@ Status check_switches(const Sm80ForwardConfig& c) {
     return wrong_field("p_terms", c.p_terms, "1, and 2 for FP8 elements");
   }
   if (c.unroll < 1 || c.unroll > 4) return wrong_field("unroll", c.unroll, "1 to 4");
-  // Two named barriers a stage, of the sixteen, and two for other ends.
+  // Each stage needs two of the sixteen named barriers, and two have other uses.
   if (c.producer_warps > 0 && (c.stages > 7 || c.v_barrier)) {
     return invalid("config.producer_warps", fmt::format("{}", c.producer_warps),
                    "0 with more than 7 stages or with v_barrier");
   }
   const bool half = c.element == Element::f16 || c.element == Element::sim8;
   if (c.f16_scores && !half) {
-    return invalid("config.f16_scores", "true", "false for this element: f16 and sim8 have it");
+    return invalid("config.f16_scores", "true", "false for this element, true for f16 and sim8");
   }
   if (c.exp < ExpForm::f32 || c.exp > ExpForm::polynomial || (c.exp == ExpForm::f16x2 && !half)) {
     return wrong_field("exp", static_cast<int>(c.exp),

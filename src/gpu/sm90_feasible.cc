@@ -1,5 +1,5 @@
-// The rules of sm90_feasible.h, one sentence each. Those of shape are the static_asserts of
-// device/sm90, said before a compiler is started.
+// One error message for each rule. The rules about shapes repeat the static_asserts of device/sm90
+// before a compiler is started.
 #include "gpu/sm90_feasible.h"
 
 #include <fmt/format.h>
@@ -56,7 +56,7 @@ Status check_tile(const Sm90ForwardConfig& c) {
   for (const int head_dim : kHeadDims) known = known || c.head_dim == head_dim;
   if (!known) return wrong_field("head_dim", c.head_dim, "64, 96, 128, 192, 256");
   if ((sm90::is_8bit_pv(c) ? c.pv_columns : c.head_dim) + sm90::ones_columns(c) > 256)
-    return invalid("config.sum_rounded_p", "true", "false with 256 columns: wgmma has no more");
+    return invalid("config.sum_rounded_p", "true", "false with 256 columns, the limit of wgmma");
   if (c.warpgroups < 1 || c.warpgroups > 4)
     return wrong_field("warpgroups", c.warpgroups, "1 to 4");
   const int step = sm90::is_8bit_pv(c) ? 32 : 16;
@@ -65,7 +65,7 @@ Status check_tile(const Sm90ForwardConfig& c) {
   return {};
 }
 
-// A 16-bit P V is one product, of P in 16 bits from FP32 scores.
+// With 16-bit V, P V is one product, and P is computed from FP32 scores.
 Status check_16bit_pv(const Sm90ForwardConfig& c) {
   if (c.pv_columns != 0) return wrong_field("pv_columns", c.pv_columns, "0 with 16-bit V");
   if (c.pv_buffers != 1) return wrong_field("pv_buffers", c.pv_buffers, "1 with 16-bit V");
@@ -73,9 +73,9 @@ Status check_16bit_pv(const Sm90ForwardConfig& c) {
   return {};
 }
 
-// Where scales beside 16-bit P and O make the compiler spill: with 256 keys in all but the
-// narrowest tiles. INT8 scores become floats all at once: they spill where four warpgroups share
-// the registers, and beside scales of K where block_n is no multiple of 64.
+// Rejects mixed configurations that spill because scales need registers in addition to 16-bit P and
+// O. With block_n 256 only head_dim 64 does not spill. INT8 scores are converted to FP32 all at
+// once: they spill with four warpgroups, and with K scales if block_n is not a multiple of 64.
 Status check_mixed(const Sm90ForwardConfig& c) {
   if (c.block_n > 128 && c.head_dim > 64)
     return wrong_field("block_n", c.block_n,

@@ -1,4 +1,4 @@
-// Which configurations of the Hopper forward kernel a chip can run, and why not the others.
+// Checks whether a chip can run a configuration of the Hopper forward kernel.
 #pragma once
 
 #include "config/sm90_forward.h"
@@ -7,8 +7,8 @@
 
 namespace octavo {
 
-// Pure: the same answer to chooser, tuner and tests. `arch` and `smem_bytes` are the chip's: only
-// sm_90 itself has these instructions.
+// A pure function, used by chooser, tuner and tests. `arch` and `smem_bytes` are the chip's; only
+// sm_90 has these instructions.
 Status feasible(const Sm90ForwardConfig& config, int arch, int smem_bytes);
 inline Status feasible(const Sm90ForwardConfig& config, int arch) {
   return feasible(config, arch, max_smem_bytes(arch));

@@ -1,4 +1,4 @@
-// A stream that waits for no other.
+// A non-blocking CUDA stream.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// Functions of a library that is opened at run time.
+// Looks up functions of a library that is opened at run time.
 #pragma once
 
 #include <functional>
@@ -8,13 +8,13 @@
 
 namespace octavo {
 
-// Looks symbols up and remembers the first that was needed and not there.
+// Looks up symbols and remembers the first required one that is missing.
 class SymbolLoader {
  public:
   using Find = std::function<void*(const char*)>;
   explicit SymbolLoader(Find find) : find_(std::move(find)) {}
 
-  // Becomes whatever function pointer it initialises.
+  // Converts to the type of the function pointer that it initialises.
   struct Symbol {
     void* address = nullptr;
     template <class F>

@@ -16,14 +16,14 @@ std::uint64_t stride_bytes(const ConstTensor& t, std::size_t dimension) {
   return static_cast<std::uint64_t>(t.stride[dimension]) * size_bytes(t.dtype);
 }
 
-// Maps that a thread encoded, the oldest making way for the next. A launch needs four, of which K's
-// and V's are mostly one.
+// The maps that a thread encoded last; a new one replaces the oldest. A launch needs four, and K
+// and V usually share one.
 class RecentMaps {
  public:
   struct Entry {
     ptx::TensorMap map{};
     TensorMapFields fields{};
-    const Driver* driver = nullptr;  // who encoded it: others lay it out differently
+    const Driver* driver = nullptr;  // the encoder; the encoding differs between drivers
   };
 
   const Entry* find(const Driver& driver, const TensorMapFields& fields) const {
@@ -46,7 +46,7 @@ class RecentMaps {
  private:
   static constexpr std::size_t kEntries = 16;
 
-  // Of all but the address.
+  // Hashes all fields except the address.
   static std::uint64_t hash_of(const TensorMapFields& f) {
     std::uint64_t hash = f.box[0] ^ (std::uint64_t{f.box[1]} << 32);
     const auto add = [&hash](std::uint64_t x) {
@@ -82,7 +82,7 @@ TensorMapFields row_boxes(const ConstTensor& t, int box_rows, int box_columns) {
            : t.dtype == DType::bf16 ? cuda::TensorMapType::bf16
                                     : cuda::TensorMapType::f16;
   for (std::size_t i = 0; i < 4; ++i) f.shape[i] = static_cast<std::uint64_t>(t.shape[3 - i]);
-  // Nothing steps along a dimension of one; its stride, which may be anything, would be checked.
+  // The stride of a dimension of size 1 is unused and may be anything, but the driver checks it.
   for (std::size_t i = 0; i < 3; ++i)
     f.stride_bytes[i] = t.shape[2 - i] > 1 ? stride_bytes(t, 2 - i) : kAlignment;
   f.box = {static_cast<std::uint32_t>(box_columns), static_cast<std::uint32_t>(box_rows), 1, 1};
@@ -105,7 +105,7 @@ Status encode(const Driver& driver, const TensorMapFields& f, ptx::TensorMap& ma
       cuda::TensorMapInterleave::none, f.swizzle, cuda::TensorMapL2Promotion::bytes_128,
       cuda::TensorMapFill::zeros);
   if (error == cuda::kSuccess) return {};
-  // The driver says only that something is wrong.
+  // The driver does not say which field is wrong, so the message lists them.
   return driver.status(
       error, fmt::format("cuTensorMapEncodeTiled(shape {}, stride_bytes {}, box {}, address {})",
                          fmt::join(f.shape, "x"), fmt::join(f.stride_bytes, ","),

@@ -1,4 +1,4 @@
-// Tensor maps: what TMA is told of a tensor, by the driver.
+// TMA tensor maps, encoded by the driver.
 #pragma once
 
 #include <array>
@@ -10,7 +10,7 @@
 
 namespace octavo {
 
-// Boxes of rows and columns of one head, in a tensor of (column, row, head, batch).
+// A box of rows and columns of one head, in a tensor with dimensions (column, row, head, batch).
 struct TensorMapFields {
   const void* address = nullptr;
   cuda::TensorMapType type = cuda::TensorMapType::f16;
@@ -21,21 +21,21 @@ struct TensorMapFields {
   bool operator==(const TensorMapFields&) const = default;
 };
 
-// That TMA can read and write the tensor: its address and the strides that are stepped along are
-// multiples of 16 bytes, none is 0, and none is too long.
+// Whether TMA can read and write the tensor: its address and the strides of dimensions larger than
+// 1 are multiples of 16 bytes, and no such stride is 0 or too long.
 bool tma_reaches(const ConstTensor& tensor);
 
-// `tensor` has 16 or 8 bits, is not empty, and TMA reaches it. A box's row is a swizzle's width:
+// `tensor` is 16- or 8-bit, not empty, and addressable by TMA. A box row is as wide as the swizzle:
 // 128, 64 or 32 bytes.
 TensorMapFields row_boxes(const ConstTensor& tensor, int box_rows, int box_columns);
 
 Status encode(const Driver& driver, const TensorMapFields& fields, ptx::TensorMap& map);
 
-// The same tensor elsewhere, by a driver that can (CUDA 12 and later).
+// Changes the address of a map. Needs a driver of CUDA 12 or later.
 Status move_map(const Driver& driver, const void* address, ptx::TensorMap& map);
 
-// As encode(), from what this thread last encoded: a map that differs in its address alone gets
-// that one changed. Threads share nothing, and so none waits for another.
+// As encode(), but reuses this thread's recent maps: if only the address differs, it is replaced.
+// The maps are per thread, so threads do not wait for each other.
 Status encode_again(const Driver& driver, const TensorMapFields& fields, ptx::TensorMap& map);
 
 }  // namespace octavo

@@ -9,7 +9,7 @@
 namespace octavo {
 namespace {
 
-// How much more the busiest CTA gets than all do on average.
+// The work of the busiest CTA relative to the average.
 double unevenness(const TileOrder& order, const std::vector<double>& work_by_row,
                   std::int64_t heads, std::int64_t grid) {
   const auto row_tiles = static_cast<std::int64_t>(work_by_row.size());
@@ -25,13 +25,13 @@ TileOrder mixing(std::int64_t mixed, std::int64_t groups) {
   return {static_cast<i32>(mixed), static_cast<i32>(groups), 0};
 }
 
-// Of a key and its value, for each column.
+// The bytes of a key and its value, per channel.
 std::int64_t key_bytes(const Sm90ForwardConfig& c) {
   return (sm90::is_8bit_qk(c) ? 1 : 2) + (sm90::is_8bit_pv(c) ? 1 : 2);
 }
 
-// Heads whose keys and values stay in L2 until the next tile of each, in two thirds of it: what a
-// tile of each reads and writes passes through, too.
+// How many heads' K and V stay in two thirds of L2 until the next tile of each head; what the tiles
+// read and write passes through L2, too.
 std::int64_t heads_in_l2(const Problem& p, const Sm90ForwardConfig& c, std::int64_t l2_bytes) {
   const std::int64_t of_keys = p.len_kv * p.head_dim * key_bytes(c) * p.heads_kv / p.heads_q;
   const std::int64_t of_tile = std::min<std::int64_t>(p.len_q, sm90::block_m(c)) * p.head_dim *
@@ -39,10 +39,10 @@ std::int64_t heads_in_l2(const Problem& p, const Sm90ForwardConfig& c, std::int6
   return l2_bytes * 2 / 3 / std::max<std::int64_t>(of_keys + of_tile, 1);
 }
 
-// Groups of at most so many heads: the best guess first. As many as fill whole rounds, or a
-// multiple, since who gets a long tile in one round gets a short one in the next; else any number,
-// and tiles of the next heads are on their way when a group's last ones are. Heads that are left
-// join the last group, or are one.
+// Orders with groups of at most `fitting` heads, the best guess first. Groups whose tiles fill
+// whole rounds are preferred, since a CTA that gets a long tile in one round gets a short one in
+// the next. If none fits, any size is tried, less the heads whose tiles run while the last tiles of
+// a group finish. Remaining heads join the last group or form their own.
 std::vector<TileOrder> fitting_orders(std::int64_t heads, std::int64_t fitting,
                                       std::int64_t row_tiles, std::int64_t sms) {
   std::vector<TileOrder> orders;
@@ -57,11 +57,11 @@ std::vector<TileOrder> fitting_orders(std::int64_t heads, std::int64_t fitting,
   return orders;
 }
 
-// What part of the time it is worth that keys and values stay in L2. Else each tile fetches its own
-// from memory, but for those of a head that are on their way at once; of fewer columns the
-// exponentials take longer. With all heads mixed (8,8,2048,256) takes 263 us in 16 bits and 227 in
-// groups, (4,8,4096,256) 426 and 402, (2,32,8192,64) 1035 and 1015; in 8 bits (32,8,512,256) 97 and
-// 89, (8,8,2048,256) 167 and 158, (1,32,16384,64) the same.
+// The fraction of the time that is saved if K and V stay in L2. Otherwise each tile reads them from
+// memory, except for tiles of a head that run at once; with a small head_dim the exponentials
+// dominate. Times with all heads interleaved and in groups, in us: 16-bit (8,8,2048,256) 263 and
+// 227, (4,8,4096,256) 426 and 402, (2,32,8192,64) 1035 and 1015; 8-bit (32,8,512,256) 97 and 89,
+// (8,8,2048,256) 167 and 158, (1,32,16384,64) the same.
 double worth_of_l2(const Problem& p, const Sm90ForwardConfig& c, std::int64_t sms) {
   const auto heads = static_cast<double>(p.heads_q * p.batch);
   const double alone = std::min(1.0, heads / static_cast<double>(sms));
@@ -69,8 +69,8 @@ double worth_of_l2(const Problem& p, const Sm90ForwardConfig& c, std::int64_t sm
   return std::max(0.06 * alone * bytes * 128 / sm90::block_m(c), 0.03);
 }
 
-// All heads at once, unless their keys and values do not stay in L2: then groups that do, of which
-// work is the most even, if all heads are not more even than that is worth.
+// Interleaves all heads if their K and V stay in L2. Otherwise takes the groups that fit with the
+// most even work, unless interleaving all heads is more even by more than L2 hits are worth.
 TileOrder masked_order(const Problem& p, const Sm90ForwardConfig& c, const GpuInfo& gpu,
                        std::int64_t row_tiles) {
   const std::int64_t heads = p.heads_q * p.batch;
@@ -79,11 +79,11 @@ TileOrder masked_order(const Problem& p, const Sm90ForwardConfig& c, const GpuIn
   if (heads <= fitting) return all;
   const std::vector<TileOrder> orders = fitting_orders(heads, fitting, row_tiles, gpu.sms);
   if (orders.empty()) return all;
-  // CTAs that come and go take what is next, and packed sequences' lengths are not known here.
-  constexpr std::int64_t kCounted = 1 << 16;  // more tiles are too many to go through here
+  // One CTA per tile takes the next tile anyway, and the lengths of a varlen batch are not known.
+  constexpr std::int64_t kCounted = 1 << 16;  // more tiles would take the host too long
   if (sm90::is_split_kv(c) || p.packed || heads * row_tiles * 2 > kCounted)
     return orders[0].mixed_heads * row_tiles % gpu.sms == 0 ? orders[0] : all;
-  constexpr double kTileWork = 2;  // blocks' worth of a tile beside its blocks
+  constexpr double kTileWork = 2;  // the fixed cost of a tile, in blocks
   std::vector<double> work;
   for (std::int64_t row = 0; row < p.len_q; row += sm90::block_m(c))
     work.push_back(kTileWork +
@@ -109,7 +109,7 @@ TileOrder tile_order(const Problem& p, const Sm90ForwardConfig& c, const GpuInfo
   const std::int64_t row_tiles =
       std::max<std::int64_t>(div_up<std::int64_t>(p.len_q, sm90::block_m(c)), 1);
   if (is_masked(p.options)) return masked_order(p, c, gpu, row_tiles);
-  // A CTA comes by every row of tiles before it comes by one again.
+  // The shift makes a CTA visit every m_block before it repeats one.
   const std::int64_t heads = p.heads_q * p.batch;
   const std::int64_t grid = std::min<std::int64_t>(heads * row_tiles, gpu.sms);
   std::int64_t turn = 1;

@@ -9,7 +9,7 @@
 namespace octavo {
 namespace {
 
-// The handles of one timing, released in whatever state it ends.
+// The handles of one timing, released also after an error.
 struct Handles {
   const Driver& d;
   cuda::StreamHandle stream = nullptr;
@@ -35,7 +35,7 @@ Status capture(Handles& h, int calls, const Launch& launch) {
                  "cuStreamBeginCapture");
   Status failed;
   for (int i = 0; i < calls && failed.ok(); ++i) failed = launch(h.stream);
-  // A capture that was begun must be ended, whatever was launched into it.
+  // A capture must be ended even if a launch failed.
   const cuda::Error ended = h.d.stream_end_capture(h.stream, &h.graph);
   OCTAVO_RETURN_IF_ERROR(failed);
   OCTAVO_GPU_TRY(h.d, ended, "cuStreamEndCapture");
@@ -53,7 +53,7 @@ Status enqueue(Handles& h, const GpuTiming& timing, const Launch& launch) {
   return {};
 }
 
-// What goes before the timed part, and is still running when that is enqueued.
+// Enqueues work before the timed part, which is still running when the timed part is enqueued.
 Status lead_in(Handles& h, const GpuTiming& timing, const Launch& launch) {
   if (timing.cold) {
     OCTAVO_GPU_TRY(h.d, h.d.memset_d8_async(h.flush, 0, h.flush_bytes, h.stream),

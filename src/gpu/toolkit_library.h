@@ -1,4 +1,4 @@
-// Where libraries of the CUDA toolkit are looked for.
+// Search paths for libraries of the CUDA toolkit.
 #pragma once
 
 #include <string>
@@ -6,9 +6,9 @@
 
 namespace octavo {
 
-// What to try to open, in order. $`variable`, if set, is all there is; else the names as the loader
-// finds them, then in the toolkit's folders ("lib64", "lib" and those given): of $CUDA_HOME, of
-// $CUDA_PATH, of the usual places.
+// The paths to try, in order. If the environment variable `variable` is set, only its value.
+// Otherwise the plain names for the dynamic loader, then the toolkit's folders ("lib64", "lib" and
+// those given) under $CUDA_HOME, $CUDA_PATH and the usual install locations.
 std::vector<std::string> toolkit_libraries(const char* variable,
                                            const std::vector<std::string>& names,
                                            const std::vector<std::string>& more_folders = {});

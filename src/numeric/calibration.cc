@@ -1,4 +1,4 @@
-// Calibration: ranges widened tensor by tensor, and the scales they give.
+// Calibration: collects ranges tensor by tensor and computes scales from them.
 #include <algorithm>
 #include <limits>
 #include <string>
@@ -39,7 +39,7 @@ Status check_observe(std::string_view entry_name, const ConstTensor& x, DType fo
     return invalid("format", name(format), "e4m3, e5m2, int8, sim8");
   if (options.rule != ScaleRule::amax)
     return invalid("rule", name(options.rule), "amax: a calibration keeps ranges, not values");
-  // A view may repeat its rows, so the memory behind x does not bound how many scales it asks for.
+  // A view may repeat its rows, so the memory of x does not bound the number of scales.
   for (const Granularity part : {options.granularity, Granularity::row, Granularity::channel}) {
     const std::int64_t count = scale_count(x.shape, part, options.block_rows);
     if (count < 1 || count > kLargestCount)

@@ -2,8 +2,8 @@
 //   {"octavo_calibration": 1,
 //    "entries": [{"name": "k", "format": "e4m3", "granularity": "head", "block_rows": 64,
 //                 "shape": [1, 8, 512, 64], "tensors": 3, "amax": [4.1, ...]}]}
-// amax has one number per scale of the shape. Nothing in a file is trusted: what is allocated is
-// bounded by the file's own size, and that by kLargestFileBytes.
+// amax has one number per scale of the shape. Nothing in a file is trusted: allocations are bounded
+// by the file's size, which is bounded by kLargestFileBytes.
 #include <unistd.h>
 
 #include <atomic>
@@ -37,7 +37,7 @@ Status io_error(std::string_view what, const std::string& path) {
   return {ErrorCode::io_error, fmt::format("The calibration file '{}' {}.", path, what)};
 }
 
-// Names the file in whatever was wrong inside it.
+// Adds the file's name to an error.
 Status in_file(const std::string& path, const Status& status) {
   return {status.code(), fmt::format("Calibration file '{}': {}", path, status.message())};
 }
@@ -55,7 +55,8 @@ Result<std::string> read_file(const std::string& path) {
   return text;
 }
 
-// Beside the target, then renamed: a reader sees the old file or the new one, never a part.
+// Writes to a temporary file and renames it: a reader sees the old file or the new one, never a
+// part.
 Status write_file(const std::string& path, const std::string& text) {
   static std::atomic<unsigned> saves{0};  // two threads may save to one path
   const std::string temporary = fmt::format("{}.{}-{}.tmp", path, ::getpid(), saves++);
@@ -70,9 +71,9 @@ Status write_file(const std::string& path, const std::string& text) {
   return io_error("cannot be written", path);
 }
 
-// Json allocates when it destroys arrays and objects, and ends the program where it cannot. So what
-// is written is put together from its numbers and strings, and what was read is emptied from the
-// leaves up, which takes no memory.
+// Json allocates when it destroys arrays and objects, and terminates the program if that fails. So
+// output is formatted without Json containers, and parsed input is emptied from the leaves up,
+// which does not allocate.
 template <class Values>
 std::string array_text(const Values& values) {
   std::string text;
@@ -107,7 +108,7 @@ std::string shown(const Json& value) {
   return text.size() <= 40 ? text : text.substr(0, 37) + "...";
 }
 
-// Fields of one entry; remembers the first thing that is wrong.
+// Reads the fields of one entry and remembers the first error.
 class EntryReader {
  public:
   EntryReader(const Json& json, std::size_t index) : json_(json), index_(index) {}
@@ -240,7 +241,8 @@ Result<Calibration> Calibration::load(const std::string& path) {
   return without_exceptions([&]() -> Result<Calibration> {
     const Result<std::string> text = read_file(path);
     if (!text.ok()) return text.status();
-    // Deeper values are dropped as they are read, so that brackets alone cannot fill the memory.
+    // Values nested deeper are dropped while parsing, so that brackets alone cannot fill the
+    // memory.
     ParsedFile file;
     file.root = Json::parse(
         *text, [](int depth, Json::parse_event_t, const Json&) { return depth <= kDeepestNesting; },

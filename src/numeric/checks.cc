@@ -1,4 +1,4 @@
-// Checks of quantization's arguments, each a sentence when it fails.
+// Checks of quantization's arguments, with one error message each.
 #include "numeric/checks.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What quantization checks before it writes anything.
+// Checks of quantization's arguments, made before anything is written.
 #pragma once
 
 #include <array>
@@ -9,20 +9,20 @@
 
 namespace octavo {
 
-// f32, f16 or bf16, and sound as a tensor.
+// A valid tensor of f32, f16 or bf16.
 Status check_values(std::string_view what, const ConstTensor& x);
 // An 8-bit tensor.
 Status check_codes(std::string_view what, const ConstTensor& codes);
 Status check_same_shape(std::string_view what, const ConstTensor& tensor,
                         std::string_view other_what, const ConstTensor& other);
-// `codes` are shaped as those of `other` with VLayout::transposed.
+// `codes` has the shape of `other` with VLayout::transposed.
 Status check_transposed_shape(std::string_view what, const ConstTensor& codes,
                               std::string_view other_what, const ConstTensor& other);
-// Granularity, block_rows, rule and layout are ones that exist.
+// Granularity, block_rows, rule and layout have valid values.
 Status check_grouping(Granularity granularity, std::int64_t block_rows);
 Status check_options(const QuantizeOptions& options);
 
-// The array of a tensor's scales as a tensor of its own, (B, H, n, 1) with n scales a head.
+// The scale array as a tensor (B, H, n, 1) with n scales per head.
 ConstTensor scales_as_tensor(const Scales& scales, const std::array<std::int64_t, 4>& shape);
 // Every scale is finite and at least `smallest`, which is positive.
 Status check_scales(const Scales& scales, const std::array<std::int64_t, 4>& shape, float smallest);

@@ -23,7 +23,7 @@ bool is_empty(const ConstTensor& x) {
   return x.shape[0] == 0 || x.shape[1] == 0 || x.shape[2] == 0 || x.shape[3] == 0;
 }
 
-// `change(b, h, s, row)` between reading a row and writing it.
+// Calls `change(b, h, s, row)` between reading a row and writing it.
 template <class Change>
 Status transfer(const ConstTensor& in, const Tensor& out, Change change) {
   if (is_empty(in)) return {};

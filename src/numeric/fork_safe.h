@@ -1,18 +1,19 @@
-// State of the whole library that a child of fork() can use.
+// Global state that remains usable in a child of fork().
 //
-// A child has one thread, the one that called fork(). What another thread of the parent had locked
-// stays locked in the child for ever: a mutex, a std::once_flag, and also the hidden guard of a
-// function-local static that was being made. So state of the whole library is made without a lock:
-// who comes first makes it, publishes it by one compare-and-swap, and of two that make it at the
-// same time one throws its own away.
+// A child has only the thread that called fork(). A lock that another thread of the parent held
+// stays locked in the child forever: a mutex, a std::once_flag, or the hidden guard of a
+// function-local static. So global state is created without a lock: the first thread creates it and
+// publishes it with one compare-and-swap; if two threads create it at once, one result is
+// discarded.
 //
 //   MadeOnce<T>    a constant. A child uses its parent's.
-//   PerProcess<T>  anything with a mutex, a thread or a handle of the driver in it. A child starts
-//                  with a new one and leaves its parent's alone, whatever state that is in.
+//   PerProcess<T>  state with a mutex, a thread or a driver handle. A child creates a new one and
+//                  ignores its parent's.
 //
-// Both are constant-initialised, need no guard themselves, and are never destroyed: other static
-// objects may use them at exit. The alternative, to lock every mutex before a fork() and unlock it
-// after, would make fork() wait for whoever holds one, which is seconds while a kernel compiles.
+// Both are constant-initialised, need no guard themselves, and are never destroyed, so that other
+// static objects may use them at exit. The alternative, to lock every mutex before fork() and
+// unlock it after, would make fork() wait for the lock holders, for seconds while a kernel
+// compiles.
 #pragma once
 
 #include <pthread.h>
@@ -29,13 +30,13 @@ inline const int fork_handler = pthread_atfork(nullptr, nullptr, [] { ++forks; }
 
 }  // namespace detail
 
-// How many calls of fork() lie between this process and the one that loaded the library.
+// The number of fork() calls between this process and the one that loaded the library.
 inline unsigned fork_count() { return detail::forks.load(std::memory_order_relaxed); }
 
 template <class T>
 class MadeOnce {
  public:
-  // `make` may be called by several threads at once, and then only one result is kept.
+  // `make` may be called by several threads at once; only one result is kept.
   template <class Make>
   const T& get(const Make& make) {
     const T* found = value_.load(std::memory_order_acquire);
@@ -53,7 +54,7 @@ class MadeOnce {
 template <class T>
 class PerProcess {
  public:
-  // T is made from a pointer to the T of the parent process, where it can be and there is one.
+  // T is constructed from a pointer to the parent process's T, if it has such a constructor.
   T& get() {
     Held* found = held_.load(std::memory_order_acquire);
     if (found != nullptr && found->forks == fork_count()) return found->state;

@@ -1,4 +1,4 @@
-// Decoding tables, and elements by type.
+// Decoding tables, and element access by dtype.
 #include "numeric/formats.h"
 
 namespace octavo {

@@ -2,11 +2,11 @@
 //
 // Encoding rounds to nearest, ties to even. f16 and bf16 follow IEEE 754 (overflow gives
 // infinity, a NaN stays a NaN and becomes quiet); the 8-bit formats saturate. Decoding is exact.
-// 8-bit codes carry no scale here: encode_8bit(format, x) takes x already divided by its step
-// (see scale.h).
+// Scales are applied elsewhere: encode_8bit(format, x) takes x already divided by its step (see
+// scale.h).
 //
-// f16, e4m3 and e5m2 are rounded by one function, in integers, so that their codes depend neither
-// on the rounding mode nor on the denormal flags of the thread that asks.
+// f16, e4m3 and e5m2 are rounded by one integer function, so that the result depends neither on the
+// rounding mode nor on the denormal flags of the thread.
 #pragma once
 
 #include <algorithm>
@@ -24,8 +24,8 @@ constexpr bool is_fp8(DType dtype) { return dtype == DType::e4m3 || dtype == DTy
 inline constexpr std::uint32_t kF32Infinity = 0x7F800000;
 
 // Rounds a positive finite float, given as its bits, to kMantissa bits of mantissa under an
-// exponent bias of kBias. The result counts the codes from zero up and has no upper end: what
-// overflows comes out above the largest code, for the caller to cut.
+// exponent bias of kBias. The result is the bit pattern without a sign. It is not limited: an
+// overflow exceeds the format's largest pattern, and the caller must saturate.
 template <int kMantissa, int kBias>
 constexpr std::uint32_t round_to_minifloat(std::uint32_t magnitude) {
   constexpr int kDrop = 23 - kMantissa;
@@ -95,7 +95,7 @@ constexpr float f32_from_e5m2(std::uint8_t code) {
   return f32_from_f16(static_cast<std::uint16_t>(code << 8));
 }
 
-// Shifted into f16's place, e4m3 has the exponent's bias 15 instead of 7: 2^8 too small.
+// Shifted to f16's position, e4m3 is read with exponent bias 15 instead of 7: 2^8 too small.
 constexpr float f32_from_e4m3(std::uint8_t code) {
   if ((code & 0x7F) == 0x7F) {
     const float nan = std::numeric_limits<float>::quiet_NaN();
@@ -105,8 +105,8 @@ constexpr float f32_from_e4m3(std::uint8_t code) {
   return f32_from_f16(static_cast<std::uint16_t>(as_f16)) * 256.0f;
 }
 
-// Nearest whole number of x, -127 to 127, ties to even; NaN: 0. Adding 1.5 * 2^23 leaves whole
-// numbers as the only neighbours, and two's complement in the low bits.
+// x rounded to an integer from -127 to 127, ties to even; NaN: 0. After adding 1.5 * 2^23 the
+// spacing of floats is 1, and the low bits are the two's complement.
 constexpr std::int32_t round_to_int8(float x) {
   const float y = x > 127.0f ? 127.0f : x < -127.0f ? -127.0f : x == x ? x : 0.0f;
   return static_cast<std::int32_t>(std::bit_cast<std::uint32_t>(y + 12582912.0f)) - 0x4B400000;
@@ -120,7 +120,7 @@ constexpr float f32_from_int8(std::uint8_t code) {
   return static_cast<float>(static_cast<std::int8_t>(code));
 }
 
-// x in steps; codes 1 to 255, zero at 128.
+// x in steps; the result is 1 to 255, with zero at 128.
 constexpr std::uint8_t sim8_from_f32(float x) {
   return static_cast<std::uint8_t>(round_to_int8(x) + 128);
 }
@@ -128,7 +128,7 @@ constexpr float f32_from_sim8(std::uint8_t code) {
   return static_cast<float>(static_cast<int>(code) - 128);
 }
 
-// By format, which must be one of the four of 8 bits.
+// `format` must be one of the four 8-bit formats.
 constexpr std::uint8_t encode_8bit(DType format, float x) {
   switch (format) {
     case DType::e4m3:
@@ -142,15 +142,14 @@ constexpr std::uint8_t encode_8bit(DType format, float x) {
   }
 }
 
-// Of numbers whose difference fits. g++ 12 makes a branch of std::min and of ?: in round_8bit, and
-// then does not vectorize the search that lives on it (410 ns a value against 110).
+// For numbers whose difference does not overflow. g++ 12 compiles std::min and ?: in round_8bit to
+// a branch and then does not vectorize the least-squares search (410 ns per value instead of 110).
 constexpr std::int32_t branchless_min(std::int32_t a, std::int32_t b) {
   return b + ((a - b) & ((a - b) >> 31));
 }
 
-// decode_8bit(encode_8bit(x)) of a finite x without the code and without a branch, for searches
-// that try many scales on every value. Adding and subtracting 2^23 units of the binade of x
-// leaves whole units.
+// decode_8bit(encode_8bit(x)) of a finite x without a branch, for searches that try many scales on
+// every value. Adding and subtracting 2^23 units of the binade of x rounds to whole units.
 template <DType kFormat>
 constexpr float round_8bit(float x) {
   constexpr float kLargest = kFormat == DType::e4m3   ? 448.0f
@@ -170,15 +169,15 @@ constexpr float round_8bit(float x) {
   return std::bit_cast<float>(std::bit_cast<std::uint32_t>(rounded) | (bits & 0x80000000));
 }
 
-// Every code of a format, decoded. For loops, which look the table up once.
+// All 256 values of a format, decoded. Loops should fetch the table once.
 const std::array<float, 256>& decode_table(DType format);
 inline float decode_8bit(DType format, std::uint8_t code) { return decode_table(format)[code]; }
 
-// Largest magnitude of a code in steps: 448, 57344, 127, 127.
+// The largest magnitude of a format in steps: 448, 57344, 127, 127.
 constexpr float largest(DType format) {
   return format == DType::e4m3 ? 448.0f : format == DType::e5m2 ? 57344.0f : 127.0f;
 }
-// The same under a bound on codes, where one is promised; 0: none.
+// The same with the caller's bound (Scales::largest_code); 0: none.
 constexpr float largest_code(DType format, float bound) {
   return bound == 0 ? largest(format) : bound;
 }

@@ -1,4 +1,4 @@
-// Names of formats, granularities and rules, both ways.
+// Names of formats, granularities and rules, and their parsers.
 #include <span>
 #include <string>
 #include <utility>

@@ -1,4 +1,4 @@
-// quantize(): checks, mean, scales, codes, statistics; in this order.
+// quantize(): checks, means, scales, quantized values, statistics; in this order.
 #include "numeric/quantize.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@
 namespace octavo {
 namespace {
 
-// A caller's scale is used as it is, so 1/step must be finite from the start.
+// A caller's scale is used unchanged, so 1/step must be finite.
 float smallest_scale(DType format) {
   constexpr float kSmallestStep = std::numeric_limits<float>::min();
   return format == DType::sim8 ? 127.0f * kSmallestStep : kSmallestStep;
@@ -72,7 +72,7 @@ struct RowSteps {
 
   explicit RowSteps(std::size_t columns) : step(columns), inverse(columns) {}
 
-  // `given`: the scales, by the caller.
+  // `given`: the scales are the caller's.
   void set(DType format, const float* scales, bool given, const ScaleIndex& index, std::int64_t b,
            std::int64_t h, std::int64_t s) {
     const bool by_column = index.granularity == Granularity::channel;
@@ -145,7 +145,7 @@ class Statistics {
   }
 
  private:
-  // amax / step may land three roundings above the largest code: that is not clipping.
+  // Three roundings may put amax / step above the format's largest; that is not clipping.
   static float limit(DType format) { return largest(format) * (1.0f + 0x1p-22f); }
 
   const std::array<float, 256>& table_;
@@ -157,10 +157,10 @@ class Statistics {
   double noise_ = 0;
 };
 
-// The codes of one head, on their way to where the layout has them.
+// Writes the quantized values of one head in the requested layout.
 class CodeWriter {
  public:
-  // `row`: room for the codes of one.
+  // `row`: scratch for one row.
   CodeWriter(const Tensor& codes, VLayout layout, std::int64_t b, std::int64_t h,
              std::span<std::uint8_t> row)
       : codes_(codes),
@@ -168,12 +168,12 @@ class CodeWriter {
         transposed_(layout == VLayout::transposed),
         row_(row) {}
 
-  // Where to write the codes of a row, which put() then takes.
+  // The memory for the values of row s; put(s) then moves them to their place.
   std::uint8_t* row(std::int64_t s) { return transposed_ ? row_.data() : head_ + s * stride(); }
   void put(std::int64_t s) {
     if (transposed_) put_column_by_column(s);
   }
-  // The keys that the last sixteen lacks.
+  // Pads the last group of 16 keys with zeros.
   void fill_up(std::int64_t rows) {
     if (!transposed_) return;
     std::fill(row_.begin(), row_.end(), encode_8bit(codes_.dtype, 0.0f));
@@ -194,9 +194,9 @@ class CodeWriter {
   const std::span<std::uint8_t> row_;
 };
 
-// Room for one row.
-struct RowRoom {
-  explicit RowRoom(std::size_t columns) : values(columns), codes(columns), steps(columns) {}
+// Scratch for one row.
+struct RowScratch {
+  explicit RowScratch(std::size_t columns) : values(columns), codes(columns), steps(columns) {}
 
   std::vector<float> values;
   std::vector<std::uint8_t> codes;
@@ -204,7 +204,8 @@ struct RowRoom {
 };
 
 RangeStats write_codes(const ConstTensor& x, const QuantizeOptions& options, const Tensor& codes,
-                       const float* scales, const float* mean, RowRoom& room, bool want_stats) {
+                       const float* scales, const float* mean, RowScratch& scratch,
+                       bool want_stats) {
   const auto [batch, heads, rows, columns] = x.shape;
   const ScaleIndex index =
       scale_index({scales, options.granularity, options.block_rows, {}}, x.shape);
@@ -213,14 +214,14 @@ RangeStats write_codes(const ConstTensor& x, const QuantizeOptions& options, con
     for (std::int64_t h = 0; h < heads; ++h) {
       const float* head_mean = mean ? mean + (b * heads + h) * columns : nullptr;
       const RowTransform transform{head_mean, options.hadamard};
-      CodeWriter writer(codes, options.layout, b, h, room.codes);
+      CodeWriter writer(codes, options.layout, b, h, scratch.codes);
       for (std::int64_t s = 0; s < rows; ++s) {
-        load_row(x, b, h, s, room.values.data());
-        transform.apply(room.values.data(), columns);
-        room.steps.set(codes.dtype, scales, options.scales_given, index, b, h, s);
+        load_row(x, b, h, s, scratch.values.data());
+        transform.apply(scratch.values.data(), columns);
+        scratch.steps.set(codes.dtype, scales, options.scales_given, index, b, h, s);
         std::uint8_t* const row_codes = writer.row(s);
-        encode_row(codes.dtype, room.values, room.steps.inverse, row_codes);
-        if (want_stats) statistics.add(room.values, room.steps, row_codes);
+        encode_row(codes.dtype, scratch.values, scratch.steps.inverse, row_codes);
+        if (want_stats) statistics.add(scratch.values, scratch.steps, row_codes);
         writer.put(s);
       }
       writer.fill_up(rows);
@@ -246,10 +247,10 @@ Status quantize_to(float largest_code, const ConstTensor& x, const QuantizeOptio
                    const Tensor& codes, float* scales, float* mean, RangeStats* stats) {
   return without_exceptions([&]() -> Status {
     OCTAVO_RETURN_IF_ERROR(check_quantize(x, options, codes, scales, mean));
-    // All that may fail, before anything is written.
+    // Everything that may fail comes before the first write.
     const bool empty = std::find(x.shape.begin(), x.shape.end(), 0) != x.shape.end();
     const auto columns = static_cast<std::size_t>(empty ? 0 : x.shape[3]);
-    RowRoom room(columns);
+    RowScratch scratch(columns);
     const std::int64_t mean_count = options.smooth ? x.shape[0] * x.shape[1] * x.shape[3] : 0;
     std::vector<float> new_mean(static_cast<std::size_t>(mean_count));
     std::vector<float> new_scales;
@@ -264,7 +265,7 @@ Status quantize_to(float largest_code, const ConstTensor& x, const QuantizeOptio
     if (options.smooth) std::copy(new_mean.begin(), new_mean.end(), mean);
     std::copy(new_scales.begin(), new_scales.end(), scales);
     const RangeStats result =
-        write_codes(x, options, codes, scales, used_mean, room, stats != nullptr);
+        write_codes(x, options, codes, scales, used_mean, scratch, stats != nullptr);
     if (stats != nullptr) *stats = result;
     return {};
   });

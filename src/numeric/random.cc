@@ -1,4 +1,4 @@
-// Philox4x32-10 and Box-Muller, to the bit as random.h says.
+// Philox4x32-10 and Box-Muller, bit for bit as random.h defines them.
 #include "numeric/random.h"
 
 #include <bit>
@@ -36,7 +36,8 @@ struct CosSin {
   double cos, sin;
 };
 
-// Of a uniform angle: quarter turns from the top two bits, the rest in (-pi/4, pi/4).
+// Cosine and sine of a uniform angle: the top two bits are quarter turns, the rest is in
+// (-pi/4, pi/4).
 CosSin uniform_angle(std::uint32_t b) {
   const double f = ((b & 0x3FFFFFFF) + 0.5) * 0x1p-30 - 0.5;
   const double x = f * 1.5707963267948966;

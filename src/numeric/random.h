@@ -1,4 +1,4 @@
-// Standard normal values from a counter: value i of a stream depends on (seed, stream, i) alone.
+// Standard normal values from a counter: value i of a stream depends only on (seed, stream, i).
 //
 // Philox4x32-10 gives the bits; Box-Muller in double, with a logarithm and a sine made of IEEE
 // +, -, *, / and sqrt only, gives the value, rounded once to float. No library function, no

@@ -1,4 +1,4 @@
-// random_normal(): a whole tensor of the generator's values.
+// random_normal(): fills a tensor with the generator's values.
 #include <vector>
 
 #include "attention/error.h"

@@ -1,4 +1,4 @@
-// From values to scales: amax of each group, and the search for the least squared error.
+// Computes scales: the amax of each group, and the search for the least squared error.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -12,12 +12,12 @@
 namespace octavo {
 namespace {
 
-// A box of rows that holds its groups whole: one group, or one per column.
+// A box of rows that contains one whole group, or one per column.
 struct Box {
   std::int64_t b_begin, b_end, h_begin, h_end, s_begin, s_end;
 };
 
-// In the order of the scale array, so that a visitor may append what it finds.
+// Visits boxes in the order of the scale array, so that a visitor may append its results.
 template <class Visit>
 void for_each_box(const ConstTensor& x, const QuantizeOptions& options, Visit visit) {
   const auto [batch, heads, rows, columns] = x.shape;
@@ -38,7 +38,7 @@ void for_each_box(const ConstTensor& x, const QuantizeOptions& options, Visit vi
   }
 }
 
-// Rows of a box as they are quantized.
+// Visits the rows of a box after the transforms.
 template <class Visit>
 void for_each_row(const ConstTensor& x, const QuantizeOptions& options, const float* mean,
                   const Box& box, std::span<float> row, Visit visit) {
@@ -55,14 +55,13 @@ void for_each_row(const ConstTensor& x, const QuantizeOptions& options, const fl
   }
 }
 
-// Magnitudes as integers: for finite floats the order is the same, and the loop is one that
-// compilers vectorize.
+// Magnitudes as integers: they have the order of finite floats, and compilers vectorize the loop.
 std::uint32_t finite_magnitude(float x) {
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(x) & 0x7FFFFFFF;
   return bits < kF32Infinity ? bits : 0;
 }
 
-// One group where amax holds one number, else one per column.
+// One group if amax has one element, otherwise one per column.
 void widen(std::span<const float> row, std::span<float> amax) {
   if (amax.size() == 1) {
     std::uint32_t largest_bits = std::bit_cast<std::uint32_t>(amax[0]);
@@ -74,7 +73,7 @@ void widen(std::span<const float> row, std::span<float> amax) {
     amax[c] = std::max(amax[c], std::bit_cast<float>(finite_magnitude(row[c])));
 }
 
-// The candidates of one group, as arrays: the loop over them is the whole cost of the search, and
+// The candidate scales of one group, as arrays: the loop over them dominates the search, and
 // compilers vectorize it.
 struct Candidates {
   using Floats = std::array<float, kLeastSquaresCandidates>;
@@ -93,7 +92,7 @@ struct Candidates {
 
   template <DType kFormat>
   void add(float x) {
-    if (finite_magnitude(x) == 0) return;  // zero has no error; the rest has no say
+    if (finite_magnitude(x) == 0) return;  // zero has no error; non-finite values do not count
     for (std::size_t k = 0; k < scale.size(); ++k) {
       const float back = round_8bit<kFormat>(x * inverse[k]) * step[k];
       const double error = static_cast<double>(x) - static_cast<double>(back);
@@ -101,13 +100,13 @@ struct Candidates {
     }
   }
 
-  float best() const {  // the first of equals, which is the largest scale
+  float best() const {  // the first of equal candidates, which has the largest scale
     const auto least = std::min_element(squared_error.begin(), squared_error.end());
     return scale[static_cast<std::size_t>(least - squared_error.begin())];
   }
 };
 
-// One group where there is one set of candidates, else one per column.
+// One group if there is one set of candidates, otherwise one per column.
 void add_row(DType format, std::span<const float> row, std::span<Candidates> groups) {
   const auto add = [&]<DType kFormat>() {
     for (std::size_t c = 0; c < row.size(); ++c)

@@ -1,4 +1,4 @@
-// Scales: counts, places, and the step that a range asks for.
+// Scales: counts, indices, and the scale of a range.
 #include "numeric/scale.h"
 
 #include <algorithm>
@@ -31,10 +31,10 @@ float inverse_of_found(DType format, float step) {
 
 float largest_score_code(DType format, std::int64_t head_dim) {
   if (format != DType::e4m3 && format != DType::e5m2) return largest(format);
-  constexpr double kLargestScore = 65000;  // below 65504, FP16's own
+  constexpr double kLargestScore = 65000;  // below 65504, the largest FP16 value
   const auto limit = static_cast<float>(
       std::sqrt(kLargestScore / static_cast<double>(std::max<std::int64_t>(head_dim, 1))));
-  // Rounded down to the format's three or two bits behind the leading one.
+  // Rounded down to the format's three or two mantissa bits.
   const std::uint32_t mask = ~std::uint32_t{0} << (format == DType::e4m3 ? 20 : 21);
   return std::min(std::bit_cast<float>(std::bit_cast<std::uint32_t>(limit) & mask),
                   largest(format));
@@ -69,8 +69,8 @@ std::optional<std::int64_t> checked_scale_count(const std::array<std::int64_t, 4
   return count;
 }
 
-// Who sizes an array by the 0 of a shape that no tensor has gets an empty one, and then the
-// sentence of the function that checks the shape.
+// For an invalid shape the result is 0: the caller allocates an empty array, and the function that
+// checks the shape reports the error.
 std::int64_t scale_count(const std::array<std::int64_t, 4>& shape, Granularity granularity,
                          std::int64_t block_rows) {
   return checked_scale_count(shape, granularity, block_rows).value_or(0);

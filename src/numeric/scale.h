@@ -1,9 +1,9 @@
-// Scales: from a range to a step, and where a row's scale stands.
+// Scales: computed from a range, and indexed by row.
 //
-// A code stands for code * step. step = scale, except for sim8, whose scale is the amax itself:
-// step = scale / 127. Encoding multiplies by 1/step, or, where the scale was found and not given,
-// by a little more in FP8 (one correctly rounded division, then one correctly rounded product), so
-// that CPU and GPU agree bit for bit.
+// The dequantized value is code * step, where step = scale, except for sim8, whose scale is the
+// amax itself: step = scale / 127. Encoding multiplies by 1/step, or by a little more for FP8 with
+// a computed scale: one correctly rounded division, then one correctly rounded product, so that CPU
+// and GPU agree bit for bit.
 #pragma once
 
 #include <array>
@@ -14,29 +14,28 @@
 
 namespace octavo {
 
-// amax = 0 gives 1.0. The step of the scale returned never falls below the smallest normal
-// float, so 1/step is finite.
+// amax = 0 gives 1.0. The step of the returned scale is at least the smallest normal float, so
+// 1/step is finite.
 float scale_from_amax(DType format, float amax);
-// The same with amax at this code instead of the format's largest.
+// The same, but amax is quantized to `largest_code` instead of the format's largest.
 float scale_from_amax(DType format, float amax, float largest_code);
 
-// The code that amax becomes in Q and K: in FP8 the largest with head_dim * code^2 <= 65000, so
-// that q . k fits FP16; else the format's largest.
+// The quantized value of amax in Q and K: for FP8 the largest with head_dim * code^2 <= 65000, so
+// that q . k fits FP16; otherwise the format's largest.
 float largest_score_code(DType format, std::int64_t head_dim);
 
 inline float step_of(DType format, float scale) {
   return format == DType::sim8 ? scale / 127.0f : scale;
 }
 
-// What values are multiplied by before they are rounded to codes of a step that was found for them:
-// 1/step, widened as config/widening.h says.
+// The factor for values whose scale the library computed: 1/step, widened as in config/widening.h.
 float inverse_of_found(DType format, float step);
 
-// Scales of one (batch, head); 0 for a shape or a block_rows that no tensor has.
+// Scales of one (batch, head); 0 for an invalid shape or block_rows.
 std::int64_t scales_per_head(const std::array<std::int64_t, 4>& shape, Granularity granularity,
                              std::int64_t block_rows);
 
-// scale_count(), or nothing where a size is negative or the count is too large for the type.
+// scale_count(), or nothing if a size is negative or the count overflows.
 std::optional<std::int64_t> checked_scale_count(const std::array<std::int64_t, 4>& shape,
                                                 Granularity granularity, std::int64_t block_rows);
 

@@ -3,7 +3,7 @@
 namespace octavo {
 namespace {
 
-// The first byte of a group of kKeyGroup keys, or nothing where it is too far for the type.
+// The first byte of a group of kKeyGroup keys, or nothing if it overflows.
 std::optional<std::int64_t> group_begin(std::int64_t group) {
   std::int64_t byte = 0;
   if (__builtin_mul_overflow(group, std::int64_t{kKeyGroup}, &byte)) return std::nullopt;
@@ -20,7 +20,8 @@ std::optional<std::int64_t> checked_transposed_begin(std::int64_t begin, std::in
 }
 
 std::optional<std::int64_t> checked_transposed_columns(std::int64_t keys, std::int64_t sequences) {
-  if (sequences != 0) return checked_transposed_begin(keys, sequences);  // where the next would lie
+  // The end of the last sequence is the start of the next.
+  if (sequences != 0) return checked_transposed_begin(keys, sequences);
   if (keys < 0) return std::nullopt;
   return group_begin(keys / kKeyGroup + (keys % kKeyGroup == 0 ? 0 : 1));
 }

@@ -1,4 +1,4 @@
-// Where a key's code stands in a column of a transposed V (config/v_layout.h has the order).
+// Offsets of keys in a channel of a transposed V (config/v_layout.h defines the order).
 #pragma once
 
 #include <cstdint>
@@ -22,17 +22,17 @@ constexpr bool inverts_key_of_byte() {
 }
 static_assert(inverts_key_of_byte(), "a key is found where the kernels look for it");
 
-// Bits by which a byte there differs from its code.
+// The bits that the transposed layout flips.
 constexpr std::uint8_t flipped_bits(DType dtype) {
   return dtype == DType::int8 ? static_cast<std::uint8_t>(kZeroByte) : std::uint8_t{0};
 }
 
-// transposed_columns() and transposed_begin(), or nothing where an argument is negative or the
-// result too large for the type.
+// transposed_columns() and transposed_begin(), or nothing if an argument is negative or the result
+// overflows.
 std::optional<std::int64_t> checked_transposed_columns(std::int64_t keys, std::int64_t sequences);
 std::optional<std::int64_t> checked_transposed_begin(std::int64_t begin, std::int64_t number);
 
-// Shape of the codes of a tensor.
+// The shape of a quantized tensor in a layout.
 inline std::array<std::int64_t, 4> code_shape(const std::array<std::int64_t, 4>& shape,
                                               VLayout layout) {
   if (layout == VLayout::rows) return shape;

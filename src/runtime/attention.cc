@@ -1,4 +1,4 @@
-// The one-call form: plans are kept by problem and device, workspaces by thread and stream.
+// attention(): plans are cached by problem and device, workspaces by thread and stream.
 #include <algorithm>
 #include <list>
 #include <mutex>
@@ -13,8 +13,8 @@ namespace {
 
 using SharedPlan = std::shared_ptr<const Plan::Impl>;
 
-// The most recently used plans. A plan is small and cheap to look through; what it holds (a
-// loaded kernel) is worth keeping, but a server that sees every length must not grow without end.
+// The most recently used plans. A plan holds a loaded kernel and is worth keeping, but a server
+// that sees every length must not grow without bound.
 class PlanCache {
  public:
   explicit PlanCache(std::size_t most) : most_(most) {}
@@ -27,7 +27,7 @@ class PlanCache {
       }
     return nullptr;
   }
-  // By the first plan that has just done the same in other memory.
+  // Runs the first plan whose last run differs only in addresses.
   bool run_again(const Arguments& arguments, const Options& options, Device device, Stream stream,
                  Status& status) const {
     for (const SharedPlan& plan : entries_)
@@ -47,16 +47,16 @@ class PlanCache {
   std::list<SharedPlan> entries_;
 };
 
-// Of all threads. Who plans holds the lock: others that wait for the same kernel need not compile
-// it too.
-struct PlansOfAll {
+// Plans shared by all threads. Planning holds the lock, so that two threads do not compile the same
+// kernel.
+struct SharedPlans {
   std::mutex mutex;
   PlanCache cache{64};
 };
-constinit PerProcess<PlansOfAll> plans_of_all;
+constinit PerProcess<SharedPlans> shared_plans;
 
-Result<SharedPlan> plan_of_all(const Problem& problem, Device device) {
-  PlansOfAll& plans = plans_of_all.get();
+Result<SharedPlan> shared_plan(const Problem& problem, Device device) {
+  SharedPlans& plans = shared_plans.get();
   const std::lock_guard lock(plans.mutex);
   if (const SharedPlan* const found = plans.cache.find(problem, device)) return *found;
   Result<SharedPlan> made = make_plan(problem, device);
@@ -64,24 +64,24 @@ Result<SharedPlan> plan_of_all(const Problem& problem, Device device) {
   return *plans.cache.add(*std::move(made));
 }
 
-// Of this thread, where nobody has to wait.
-PlanCache& own_plans() {
+// This thread's plans, which need no lock.
+PlanCache& thread_plans() {
   constexpr std::size_t kPlans = 8;
   thread_local PlanCache cache(kPlans);
   return cache;
 }
 
-// Good until the thread's next call.
+// The pointer is valid until this thread's next call.
 Result<const Plan::Impl*> plan_for(const Problem& problem, Device device) {
-  PlanCache& cache = own_plans();
+  PlanCache& cache = thread_plans();
   if (const SharedPlan* const found = cache.find(problem, device)) return found->get();
-  Result<SharedPlan> made = plan_of_all(problem, device);
+  Result<SharedPlan> made = shared_plan(problem, device);
   if (!made.ok()) return made.status();
   return cache.add(*std::move(made))->get();
 }
 
-// A thread's workspaces, which grow to their largest call and are used again. On a GPU each stream
-// has its own: work of two streams may run side by side.
+// A thread's workspaces, which grow to the largest call and are reused. On a GPU each stream has
+// its own, because the work of two streams may run concurrently.
 class ThreadWorkspaces {
  public:
   Result<Workspace> at_least(Device device, Stream stream, std::size_t bytes) {
@@ -119,7 +119,7 @@ class ThreadWorkspaces {
 
 Status attention(const Arguments& arguments, const Options& options, Device device, Stream stream) {
   return without_exceptions([&]() -> Status {
-    if (Status status; own_plans().run_again(arguments, options, device, stream, status))
+    if (Status status; thread_plans().run_again(arguments, options, device, stream, status))
       return status;
     const Result<Problem> problem = problem_of(arguments, options);
     if (!problem.ok()) return problem.status();

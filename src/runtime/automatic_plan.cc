@@ -10,8 +10,8 @@
 namespace octavo {
 namespace {
 
-// The plan of the mode that was taken. The problem stays the one that was asked for, so that who
-// keeps plans by problem finds it again.
+// Wraps the plan of the picked precision. `problem` stays the caller's, with precision auto, so
+// that a plan cache finds the plan again.
 class AutomaticPlan final : public Plan::Impl {
  public:
   AutomaticPlan(const Problem& asked, std::shared_ptr<const Plan::Impl> taken,
@@ -58,7 +58,7 @@ double work_of(std::int64_t rows, std::int64_t keys, std::int64_t columns) {
   return std::log(std::max(products, 1.0));
 }
 
-// Which of the recorded sizes is nearest in work.
+// The recorded size with the nearest amount of work.
 std::size_t nearest_size(const PrecisionRecords& records, const Problem& p) {
   const double here = work_of(p.batch * p.heads_q * p.len_q, p.len_kv, p.head_dim);
   const auto distance = [here](const RecordSize& s) {
@@ -70,8 +70,8 @@ std::size_t nearest_size(const PrecisionRecords& records, const Problem& p) {
   return nearest;
 }
 
-// Inputs of 16 bits are computed as they are, or in 8 bits; those of 32 rounded to one or the
-// other. A CPU gains nothing from 8 bits.
+// 16-bit inputs run in their own precision or in 8 bits, 32-bit inputs in fp16 or in 8 bits. A CPU
+// gains nothing from 8 bits.
 bool takes(const Problem& p, Precision precision, bool on_cpu) {
   if (precision == Precision::fp16) return p.q != DType::bf16;
   if (precision == Precision::bf16) return p.q == DType::bf16;
@@ -81,16 +81,16 @@ bool takes(const Problem& p, Precision precision, bool on_cpu) {
 std::string reason_of(const PrecisionRecord& mode, const RecordSize& size, double us,
                       std::string_view machine, double wanted) {
   return fmt::format(
-      "auto takes {}: {:.3g} us on record at (1, {}, {}, {}) on {}, the fastest whose worst error "
-      "there, {:.2g}, is within {:.2g}",
+      "auto takes {}: the fastest mode, {:.3g} us at (1, {}, {}, {}) on {}, whose worst recorded "
+      "error, {:.2g}, is within {:.2g}",
       name(mode.precision), us, size.heads, size.length, size.head_dim, machine, mode.max_error,
       wanted);
 }
 
 std::string reason_on_cpu(const PrecisionRecord& mode, double wanted) {
   return fmt::format(
-      "auto takes {}: on a CPU no mode of 8 bits is faster, and its worst error on record, {:.2g}, "
-      "is within {:.2g}",
+      "auto takes {}: on a CPU no 8-bit mode is faster, and its worst recorded error, {:.2g}, is "
+      "within {:.2g}",
       name(mode.precision), mode.max_error, wanted);
 }
 
@@ -109,7 +109,7 @@ Result<std::vector<Candidate>> automatic_candidates(const PrecisionRecords& reco
   for (const PrecisionRecord& mode : records.modes)
     if (takes(problem, mode.precision, on_cpu)) modes.push_back(mode);
   if (modes.empty())
-    return unsupported("precision", "auto", "the modes by name: none has an error on record");
+    return unsupported("precision", "auto", "a named precision, as no errors are recorded");
   std::stable_sort(modes.begin(), modes.end(),
                    [size](const auto& a, const auto& b) { return a.us[size] < b.us[size]; });
   const double wanted = problem.options.max_error;
@@ -126,7 +126,7 @@ Result<std::vector<Candidate>> automatic_candidates(const PrecisionRecords& reco
   }
   if (!within.empty()) return within;
   return invalid("max_error", fmt::format("{:.3g}", wanted),
-                 fmt::format("from the worst error on record of a mode on, here {}", all));
+                 fmt::format("at least the worst recorded error of a mode, here {}", all));
 }
 
 Result<std::shared_ptr<const Plan::Impl>> make_automatic_plan(const Problem& problem, Device device,

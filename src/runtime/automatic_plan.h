@@ -1,4 +1,4 @@
-// Plans of precision auto: which mode it is, by what is on record.
+// Plans with precision auto: the precision is picked from recorded times and errors.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@
 
 namespace octavo {
 
-// One of the sizes whose times are on record: of a batch of one, as many keys as queries.
+// A size with recorded times: batch 1, self-attention.
 struct RecordSize {
   std::int64_t heads = 0, length = 0, head_dim = 0;
 };
@@ -21,26 +21,26 @@ inline constexpr std::size_t kMostRecordSizes = 4;
 
 struct PrecisionRecord {
   Precision precision = Precision::fp16;
-  double max_error = 0;  // the largest of an output, over all distributions and sizes
-  std::array<double, kMostRecordSizes> us{};  // of a call from 16-bit tensors, size by size
+  double max_error = 0;  // the largest output error over all distributions and sizes
+  std::array<double, kMostRecordSizes> us{};  // one call on 16-bit tensors, for each size
 };
 
-// What a run on a GPU said.
+// The measurements of one GPU.
 struct PrecisionRecords {
   std::string_view machine;
   std::span<const RecordSize> sizes;
   std::span<const PrecisionRecord> modes;
 };
-// Of evidence/; none before there has been one.
+// Those in evidence/; empty if there are none.
 const PrecisionRecords& precision_records();
 
-// A mode that a problem could be computed in, and why.
+// A precision that meets the problem's max_error, and why.
 struct Candidate {
   Precision precision = Precision::native;
   double max_error = 0;
   std::string reason;
 };
-// Those within the problem's max_error, the fastest first; a sentence where there is none.
+// The precisions within the problem's max_error, the fastest first; an error if there is none.
 Result<std::vector<Candidate>> automatic_candidates(const PrecisionRecords& records,
                                                     const Problem& problem, Device device);
 

@@ -1,4 +1,4 @@
-// A plan's inside: what every backend provides.
+// The interface that every backend implements for a plan.
 #pragma once
 
 #include <cstddef>
@@ -16,13 +16,12 @@ class Plan::Impl {
   Impl& operator=(const Impl&) = delete;
 
   virtual Explanation explain() const = 0;
-  // `run_problem`: the problem with the lengths of this run, whose arguments are null when it is
-  // the plan's own. It follows from these and the plan alone: whoever has asked once may rely on
-  // the answer.
+  // `run_problem` is the problem with the lengths of this run; `arguments` is null if it is the
+  // plan's own problem. The result depends only on these and the plan, so callers may cache it.
   virtual std::size_t workspace_bytes(const Problem& run_problem,
                                       const Arguments* arguments) const = 0;
-  // What a run could use at this moment, at least that: more threads may have come since the plan
-  // was made.
+  // The most that a run could use now, at least workspace_bytes(): the number of threads may have
+  // grown since the plan was made.
   virtual std::size_t full_workspace_bytes(const Problem& run_problem,
                                            const Arguments* arguments) const {
     return workspace_bytes(run_problem, arguments);
@@ -30,12 +29,12 @@ class Plan::Impl {
   virtual Status run(const Problem& run_problem, const Arguments& arguments, Workspace workspace,
                      Stream stream) const = 0;
 
-  // In place of a run without a row: out_amax, where it is wanted, is 0.
+  // Replaces run() if there are no query rows: sets out_amax to 0 if it is requested.
   virtual Status run_empty(const Problem& run_problem, const Arguments& arguments,
                            Stream stream) const;
 
-  // A run whose arguments differ from this thread's last ones in addresses alone, checked as far as
-  // that takes; false where they do not, or no such run is kept.
+  // Repeats this thread's last run if only addresses changed, and checks just those. Returns false
+  // if anything else changed or the plan does not remember a run.
   virtual bool run_again(const Arguments& /*arguments*/, Stream /*stream*/,
                          Status& /*status*/) const {
     return false;
@@ -47,7 +46,7 @@ class Plan::Impl {
 
 Result<std::shared_ptr<const Plan::Impl>> make_plan(const Problem& problem, Device device);
 
-// Runs what is known to be the plan's problem, up to its lengths and batch.
+// Runs a problem that is known to match the plan except for lengths and batch.
 Status run_validated(const Plan::Impl& plan, const Problem& run_problem, const Arguments& arguments,
                      Workspace workspace, Stream stream);
 

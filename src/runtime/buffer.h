@@ -1,4 +1,4 @@
-// A buffer's inside: what memory of each kind of device provides.
+// The interface that each kind of device memory implements for a Buffer.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// The C border: structs in, Status out, and no exception past this file.
+// The C interface: reads the C structs, calls the C++ API and lets no exception escape.
 #include <algorithm>
 #include <cstring>
 #include <new>
@@ -33,12 +33,12 @@ octavo_status report(const Status& status) noexcept {
     last_error = status.message();
     return static_cast<octavo_status>(status.code());
   } catch (const std::bad_alloc&) {
-    last_error = "Out of memory.";  // needs none: it fits into the string itself
+    last_error = "Out of memory.";  // short enough for std::string not to allocate
     return OCTAVO_OUT_OF_MEMORY;
   }
 }
 
-// Runs a body that returns Status; nothing it throws passes.
+// Runs a body that returns Status and turns exceptions into a Status.
 template <class Body>
 octavo_status guarded(const Body& body) noexcept {
   return report(without_exceptions(body));
@@ -48,8 +48,8 @@ Status require(const void* pointer, std::string_view what) {
   return pointer == nullptr ? invalid(what, "null", "a pointer") : Status();
 }
 
-// Reads a struct that may come from an older header (shorter: its tail keeps the defaults) or a
-// newer one (longer: what this version does not know must be zero).
+// Reads a struct that may come from an older header (shorter: the rest keeps its defaults) or a
+// newer one (longer: fields unknown to this version must be zero).
 template <class Struct>
 Status read_sized(const Struct* given, std::string_view what, Struct& out) {
   OCTAVO_RETURN_IF_ERROR(require(given, what));
@@ -67,8 +67,8 @@ Status read_sized(const Struct* given, std::string_view what, Struct& out) {
   return {};
 }
 
-// The defaults into a struct as long as the caller's header has it: shorter than ours, or longer,
-// with zeros in what this version does not know.
+// Writes the defaults into a struct of the caller's size; fields unknown to this version are
+// zeroed.
 template <class Struct>
 void write_sized(Struct defaults, Struct* out, std::size_t size) {
   if (out == nullptr) return;
@@ -79,7 +79,8 @@ void write_sized(Struct defaults, Struct* out, std::size_t size) {
   if (size > known) std::memset(bytes + known, 0, size - known);
 }
 
-// An enumeration from its C code. Codes outside a byte are refused here, the rest by validation.
+// Reads an enumeration from its C value. Values that do not fit a byte are rejected here, other
+// unknown ones by validation.
 template <class Enum>
 Status read_enum(std::int32_t code, std::string_view what, std::string_view supported, Enum& out) {
   constexpr int kLargestCode = 254;
@@ -171,7 +172,7 @@ Status read_device(const char* given, Device& out) {
   return parsed.status();
 }
 
-// What every call that poses a problem is given.
+// The inputs of every attention call.
 struct Call {
   Arguments arguments;
   Options options;
@@ -185,7 +186,7 @@ Status read_call(const octavo_arguments* arguments, const octavo_options* option
   return read_device(device, out.device);
 }
 
-// The dtype is passed on as it is: a code that is none is refused where the tensor is used.
+// The dtype is not checked here; an unknown one is rejected when the tensor is used.
 octavo_tensor c_tensor(const Tensor& t, octavo_dtype dtype) {
   octavo_tensor c{t.data, dtype, {}, {}};
   std::memcpy(c.shape, t.shape.data(), sizeof(c.shape));

@@ -10,9 +10,9 @@
 namespace octavo {
 namespace {
 
-// Scales in host memory can be read before anything is written. A scale that is not a positive
-// finite number would turn a whole head into NaN or zero without a word. Those of tokens that no
-// sequence holds are not read at all, so they are not looked at either.
+// Checks scales in host memory before anything is written: a scale that is not a positive finite
+// number would silently turn a whole head into NaN or zero. Scales of tokens outside every sequence
+// are never used and are not checked.
 class ScaleCheck {
  public:
   ScaleCheck(std::string_view what, const Arguments& a, const ConstTensor& tensor,
@@ -71,7 +71,7 @@ class CpuPlan final : public Plan::Impl {
     e.device = name(device);
     e.kernel = "cpu_forward";
     e.config = cpu::describe_config(problem, threads_);
-    e.reason = "the CPU backend has one kernel, which serves every problem";
+    e.reason = "the CPU backend has one kernel for every problem";
     if (problem.options.precision == Precision::fp8_fast)
       e.reason += "; exp is exact here, so fp8_fast gives what fp8 gives";
     e.workspace_bytes = workspace_bytes(problem, nullptr);
@@ -102,8 +102,8 @@ class CpuPlan final : public Plan::Impl {
   }
 
  private:
-  // Those that the workspace has room for. The threads that a run may use can change between one
-  // call and the next, and the size of the workspace must not.
+  // The workspace is sized for this many threads. The thread count may change between calls, but
+  // the workspace size must not.
   const int threads_ = cpu::thread_count();
 };
 

@@ -1,4 +1,4 @@
-// Which devices there are, by name.
+// Lists devices and parses their names.
 #include <charconv>
 
 #include "attention/error.h"

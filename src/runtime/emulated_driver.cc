@@ -20,7 +20,7 @@ cuda::Error text_of_error(cuda::Error /*error*/, const char** text) {
   *text = "refused by the emulator";
   return cuda::kSuccess;
 }
-// That of every emulated GPU: none has to be made current.
+// All emulated GPUs share this context, which is always current.
 cuda::Error current_context(cuda::Context* context) {
   *context = nullptr;
   return cuda::kSuccess;

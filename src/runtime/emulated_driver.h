@@ -1,6 +1,5 @@
-// A CUDA driver whose GPU is the emulator. Host code of the GPU room encodes its tensor maps and
-// launches its kernels through it, and so with the grid, the cluster and the shared memory that it
-// would give a GPU.
+// A CUDA driver whose GPU is the emulator. The host code of src/gpu encodes tensor maps and
+// launches kernels through it with the same grid, cluster and shared memory as on a GPU.
 #pragma once
 
 #include <functional>
@@ -13,19 +12,19 @@ namespace octavo {
 
 using EmulatorThen = std::function<void(const emulator::Machine&)>;
 
-// A kernel ready to be launched: what a function of this driver is.
+// A kernel ready to be launched: the CUfunction of this driver.
 struct EmulatedFunction {
   std::string name;  // for reports
   int arch = 0;
-  std::function<void(const void*)> entry;  // what a thread runs, given the kernel's argument
+  std::function<void(const void*)> entry;  // run by each thread with the kernel's parameters
   emulator::GlobalMemory memory{};
   emulator::Settings settings{};
-  EmulatorThen then{};  // is handed the machine, with its findings, after a launch
+  EmulatorThen then{};  // called after a launch with the machine and its findings
 
   cuda::Function handle() { return reinterpret_cast<cuda::Function>(this); }
 };
 
-// Has what a launch needs, and nothing else: every other function is null.
+// It implements only the functions that a launch needs; the others are null.
 const Driver& emulated_driver();
 
 }  // namespace octavo

@@ -22,7 +22,7 @@
 namespace octavo {
 namespace {
 
-// An L4: the chip the sm80 family was made for, the first of it with native FP8; and an H200.
+// The emulated chips are an L4 (sm_89, the first of the sm80 family with native FP8) and an H200.
 GpuInfo make_chip(int arch, int sms, int l2_bytes) {
   GpuInfo chip;
   chip.name = "emulator";
@@ -84,9 +84,9 @@ const emulator::EmulatedSm80Forward* emulated_sm80_forward(const Problem& proble
                                                            const GpuInfo& chip, int alignment) {
   const auto& kernels = emulator::sm80_forward_kernels();
   Sm80ForwardConfig wanted = choose_sm80_forward(problem, chip, alignment).config;
-  wanted.arch = emulator::kSm80Arch;  // nothing that is compiled depends on it
+  wanted.arch = emulator::kSm80Arch;  // the compiled code does not depend on it
   if (const auto* chosen = with_config(kernels, wanted)) return chosen;
-  // Not the chooser's own: any that gives the same answer, the one with the least padding.
+  // The chosen kernel is not compiled in: take the compatible one with the least padding.
   const emulator::EmulatedSm80Forward* best = nullptr;
   for (const auto& kernel : kernels) {
     const Sm80ForwardConfig& c = kernel.config;
@@ -118,7 +118,7 @@ const emulator::EmulatedSm90Forward* emulated_sm90_forward(const Problem& proble
                         c.head_dim == wanted.head_dim && c.k_scales == wanted.k_scales &&
                         c.scores <= wanted.scores && !(c.sum_rounded_p && problem.lse) &&
                         !(sm90::is_split_kv(c) && problem.packed);
-    const auto strangeness = [&wanted](const Sm90ForwardConfig& x) {
+    const auto distance = [&wanted](const Sm90ForwardConfig& x) {
       const bool queued = x.schedule == Schedule::pv_first_queued;
       return std::tuple(static_cast<int>(wanted.scores) - static_cast<int>(x.scores),
                         x.pack_gqa != wanted.pack_gqa,
@@ -127,7 +127,7 @@ const emulator::EmulatedSm90Forward* emulated_sm90_forward(const Problem& proble
                         x.warpgroups != wanted.warpgroups, x.stages != wanted.stages,
                         queued != (wanted.schedule == Schedule::pv_first_queued));
     };
-    if (serves && (best == nullptr || strangeness(c) < strangeness(best->config))) best = &kernel;
+    if (serves && (best == nullptr || distance(c) < distance(best->config))) best = &kernel;
   }
   return best;
 }
@@ -152,7 +152,7 @@ Status run_emulated(const emulator::EmulatedSm90Forward& kernel, const GpuInfo& 
   EmulatedFunction function{"sm90_forward " + brief_text(kernel.config), chip.arch, entry,
                             global_memory(run_problem, arguments),       settings,  then};
   const Gpu gpu{chip, &emulated_driver(), nullptr};
-  // Always launched early: reads that do not wait for earlier grids are found.
+  // Always launched early, so that the emulator finds reads that do not wait for earlier grids.
   const LoadedSm90Forward loaded{kernel.config, function.handle(), {}, true};
   return launch_sm90_forward(gpu, loaded, run_problem, arguments, nullptr);
 }

@@ -1,4 +1,4 @@
-// A launch of a GPU kernel in the emulator: what the plan, the mutants and the measures share.
+// Launches GPU kernels in the emulator, for plans, mutants and measurements.
 #pragma once
 
 #include <cstddef>
@@ -13,17 +13,17 @@
 
 namespace octavo {
 
-// The chip that a device stands for, as the choosers see it; null: none of those emulated.
+// The chip that an emulator device emulates; null if there is none.
 const GpuInfo* emulated_chip(Device device);
 
-// The kernel that serves a problem whose rows are aligned so; null: none of those compiled in.
+// The compiled-in kernel for a problem whose rows have this alignment; null if there is none.
 const emulator::EmulatedSm80Forward* emulated_sm80_forward(const Problem& problem,
                                                            const GpuInfo& chip, int alignment);
-// The same of Hopper's, where the plan of a GPU would take one and TMA reaches the tensors.
+// The Hopper kernel, if a GPU plan would use one for tensors that TMA can address.
 const emulator::EmulatedSm90Forward* emulated_sm90_forward(const Problem& problem,
                                                            const GpuInfo& chip);
 
-// Runs it on arguments in host memory, and hands over the machine with its findings.
+// Runs the kernel on arguments in host memory, then calls `then` with the machine's findings.
 Status run_emulated(const emulator::EmulatedSm80Forward& kernel, const GpuInfo& chip,
                     const Problem& run_problem, const Arguments& arguments,
                     const emulator::Settings& settings, const EmulatorThen& then);
@@ -31,15 +31,15 @@ Status run_emulated(const emulator::EmulatedSm90Forward& kernel, const GpuInfo& 
                     const Problem& run_problem, const Arguments& arguments,
                     const emulator::Settings& settings, const EmulatorThen& then);
 
-// The arguments as that kernel wants them: what a precision rounds rounded, 8-bit V transposed,
-// into `memory`, by the emulator's own quantizers. Their findings are a failure.
+// Prepares the arguments for that kernel with the emulator's quantizers: operands are rounded as
+// the precision requires and an 8-bit V is transposed, into `memory`. Hazards are an error.
 Result<Arguments> with_operands_for(const Sm90ForwardConfig& config, const Problem& run_problem,
                                     const Arguments& arguments, std::vector<std::byte>& memory);
 
-// In place of a quantizer that would be chosen: one that the emulator has, if any.
+// A compiled-in quantizer that can replace the chosen one, or the chosen one if there is none.
 QuantizeConfig emulated_quantize(const QuantizeConfig& chosen, std::int64_t head_dim);
 
-// The same for the quantizers of a call, whose configurations are some of the emulator's.
+// run_emulated() for one quantizer of a call.
 void run_emulated_quantizer(const emulator::EmulatedQuantize& kernel, const GpuInfo& chip,
                             const QuantizeLaunch& pass, const emulator::Settings& settings,
                             const EmulatorThen& then);

@@ -18,7 +18,7 @@
 namespace octavo {
 namespace {
 
-// One word, so that setting and reading need no lock: the seed plus one, or 0 for none.
+// The seed plus one, or 0 for none: one atomic word needs no lock.
 std::atomic<std::uint64_t> schedule = 0;
 
 emulator::Settings current_settings() {
@@ -28,13 +28,13 @@ emulator::Settings current_settings() {
 }
 
 Status no_kernel(const Problem& p, int alignment) {
-  return unsupported(
-      "problem", fmt::format("{} with rows aligned to {} bytes", describe(p), alignment),
-      "on the emulator those that one of its kernels serves (octavo emulator kernels)");
+  return unsupported("problem",
+                     fmt::format("{} with rows aligned to {} bytes", describe(p), alignment),
+                     "on the emulator the problems of its kernels (octavo emulator kernels)");
 }
 
-// The plan of a GPU, with kernels that are compiled in: Hopper's where one serves the problem and
-// TMA reaches its tensors, else the sm80 family's.
+// As a GPU plan, with the compiled-in kernels: the Hopper kernel if one supports the problem and
+// TMA can address its tensors, otherwise the sm80 family.
 class EmulatorPlan final : public Plan::Impl {
  public:
   EmulatorPlan(const Problem& planned, Device on, const GpuInfo& chip)
@@ -59,8 +59,8 @@ class EmulatorPlan final : public Plan::Impl {
     e.kernel = sm90_ != nullptr ? "sm90_forward" : "sm80_forward";
     e.config = sm90_ != nullptr ? to_text(sm90_->config)
                                 : to_text(emulated_sm80_forward(problem, chip_, 16)->config);
-    e.reason = fmt::format("of the kernels compiled for the emulator, the one for {} SMs of sm_{}",
-                           chip_.sms, chip_.arch) +
+    e.reason = fmt::format("the best of the emulator's kernels for {} SMs of sm_{}", chip_.sms,
+                           chip_.arch) +
                describe_quantizers(problem, layout(),
                                    sm90_ != nullptr && sm90_->config.scores == ScoreType::f16_fast);
     e.workspace_bytes = workspace_bytes(problem, nullptr);
@@ -104,8 +104,7 @@ class EmulatorPlan final : public Plan::Impl {
       }
     }
     OCTAVO_RETURN_IF_ERROR(sm80_forward_reads(run_problem));
-    if (only_sm90_)
-      return no_other_family("where strides or addresses are no multiples of 16 bytes");
+    if (only_sm90_) return no_other_family("if strides or addresses are not multiples of 16 bytes");
     const PreparedCall call =
         prepare_call(run_problem, arguments, workspace.data, chip_.arch, emulated_quantize);
     const int alignment = row_alignment(call.arguments);

@@ -9,7 +9,7 @@ namespace octavo {
 
 Result<std::shared_ptr<const Plan::Impl>> make_emulator_plan(const Problem& problem, Device device);
 
-// "sm_89 on the CPU, 58 SMs, 31 kernels", of a device that is emulated.
+// "sm_89 on the CPU, 58 SMs, 31 kernels", for an emulator device.
 std::string describe_emulator(Device device);
 
 }  // namespace octavo

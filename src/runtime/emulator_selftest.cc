@@ -1,4 +1,4 @@
-// The emulator held against itself and against a GPU, for the API.
+// The emulator's self-test and its conformance with a GPU, for the API.
 #include <algorithm>
 
 #include "attention/error.h"

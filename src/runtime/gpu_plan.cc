@@ -21,24 +21,24 @@
 namespace octavo {
 namespace {
 
-// A configuration that somebody asks for, of one kernel or the other.
+// The caller's configuration, for one kernel family or the other.
 struct Forced {
   std::optional<Sm80ForwardConfig> sm80;
   std::optional<Sm90ForwardConfig> sm90;
 };
 
-// What keeps a Hopper chip from its own kernels; empty: nothing of the driver's.
-std::string missing_of_driver(const GpuInfo& gpu) {
+// Why the driver cannot launch Hopper kernels on a Hopper GPU; empty if it can.
+std::string missing_driver_feature(const GpuInfo& gpu) {
   if (gpu.arch != 90 || gpu.tensor_maps) return "";
   return "; the driver has no cuTensorMapEncodeTiled, which Hopper kernels need";
 }
 
-// "B=1 ... f16 on sm_89", for refusals of the sm90 family.
+// "B=1 ... f16 on sm_89", for error messages of the sm90 family.
 std::string unserved(const Problem& problem, const GpuInfo& gpu) {
-  return fmt::format("{} on sm_{}{}", describe(problem), gpu.arch, missing_of_driver(gpu));
+  return fmt::format("{} on sm_{}{}", describe(problem), gpu.arch, missing_driver_feature(gpu));
 }
 
-// Read at every plan, as the family may be forced.
+// Evaluated for every plan, because the environment may force a family.
 bool takes_sm90(const Problem& problem, const GpuInfo& gpu) {
   return !is_forced(KernelFamily::sm80) && sm90_forward_serves(problem, gpu);
 }
@@ -48,8 +48,8 @@ Sm90ForwardConfig without_pack_gqa(Sm90ForwardConfig config) {
   return config;
 }
 
-// The sm80 family: one kernel per alignment of the rows. Each is loaded by the first who needs it,
-// which a CUDA graph capture must not be.
+// The sm80 family: one kernel per row alignment, loaded by the first run that needs it. That run
+// must not be inside a CUDA graph capture.
 class Sm80Kernels {
  public:
   Sm80Kernels(const Problem& problem, const Gpu& gpu, std::optional<Sm80ForwardConfig> forced)
@@ -66,7 +66,8 @@ class Sm80Kernels {
     if (forced_ && alignment < forced_->load_bytes)
       return invalid("config.load_bytes", fmt::format("{}", forced_->load_bytes),
                      fmt::format("up to {}, the alignment of the rows", alignment));
-    OCTAVO_RETURN_IF_ERROR(usable(gpu_));  // or a thread of the parent process may hold the lock
+    // In a forked child another thread of the parent may hold the lock, so check first.
+    OCTAVO_RETURN_IF_ERROR(usable(gpu_));
     std::size_t slot = 0;
     while (kAlignments[slot] < alignment) ++slot;
     const std::lock_guard lock(mutex_);
@@ -91,8 +92,8 @@ class Sm80Kernels {
   mutable std::array<std::optional<LoadedSm80Forward>, kAlignments.size()> kernels_;
 };
 
-// The Hopper kernel where it serves the problem and TMA reaches its tensors, else the sm80 family.
-// What rows of 16 bytes need is loaded with the plan.
+// The Hopper kernel if it supports the problem and TMA can address the tensors, otherwise the sm80
+// family. The kernels for 16-byte aligned rows are loaded with the plan.
 class GpuPlan final : public Plan::Impl {
  public:
   GpuPlan(const Problem& planned, Device on, const Gpu& gpu, const Forced& forced)
@@ -108,15 +109,16 @@ class GpuPlan final : public Plan::Impl {
     if (!uses_sm90_) return load_sm80();
     ChosenSm90Forward chosen = choose_sm90();
     Result<LoadedSm90Forward> made = load_sm90_forward(gpu_, chosen.config);
-    // Without a compiler, what is shipped.
+    // Without a compiler, fall back to the shipped kernel without pack_gqa.
     const Sm90ForwardConfig plain = without_pack_gqa(chosen.config);
     if (!made.ok() && made.status().code() == ErrorCode::unsupported && !forced_.sm90 &&
         plain != chosen.config) {
       chosen.config = plain;
-      chosen.reason += "; there is no compiler for pack_gqa";
+      chosen.reason += "; without pack_gqa, as there is no compiler";
       made = load_sm90_forward(gpu_, plain);
     }
-    // What is not shipped either is left to the sm80 family, which always has something.
+    // If that is not shipped either, fall back to the sm80 family, which has a kernel for
+    // everything.
     const bool may_be_another = !forced_.sm90 && !only_sm90_ && sm80_forward_reads(problem).ok();
     if (!made.ok() && made.status().code() == ErrorCode::unsupported && may_be_another)
       return load_sm80();
@@ -152,8 +154,8 @@ class GpuPlan final : public Plan::Impl {
       e.config = to_text((*loaded)->config);
       e.reason += "; " + (*loaded)->note;
     }
-    if (uses_sm90_) e.reason += "; there is no compiler for a Hopper kernel";
-    e.reason += missing_of_driver(gpu_.info);
+    if (uses_sm90_) e.reason += "; no Hopper kernel, as there is no compiler";
+    e.reason += missing_driver_feature(gpu_.info);
     e.reason += describe_quantizers(problem);
     e.workspace_bytes = workspace_bytes(problem, nullptr);
     return e;
@@ -161,10 +163,10 @@ class GpuPlan final : public Plan::Impl {
 
   std::size_t workspace_bytes(const Problem& run_problem,
                               const Arguments* arguments) const override {
-    // Which of the two families runs depends on strides and addresses.
-    const std::size_t of_sm80 = prepared_bytes(run_problem, arguments);
-    if (!sm90_) return of_sm80;
-    return std::max(of_sm80, prepared_bytes(run_problem, arguments, v_layout(sm90_->config)));
+    // The strides and addresses of a run decide which family runs.
+    const std::size_t sm80_bytes = prepared_bytes(run_problem, arguments);
+    if (!sm90_) return sm80_bytes;
+    return std::max(sm80_bytes, prepared_bytes(run_problem, arguments, v_layout(sm90_->config)));
   }
 
   Status run(const Problem& run_problem, const Arguments& arguments, Workspace workspace,
@@ -183,9 +185,8 @@ class GpuPlan final : public Plan::Impl {
     OCTAVO_RETURN_IF_ERROR(sm80_forward_reads(run_problem));
     if (forced_.sm90)
       return invalid("config", "of sm90_forward",
-                     "one of sm80_forward where strides or addresses are no multiples of 16 bytes");
-    if (only_sm90_)
-      return no_other_family("where strides or addresses are no multiples of 16 bytes");
+                     "one of sm80_forward if strides or addresses are not multiples of 16 bytes");
+    if (only_sm90_) return no_other_family("if strides or addresses are not multiples of 16 bytes");
     const PreparedCall call =
         prepare_call(run_problem, arguments, workspace.data, sm80_.code_arch());
     const Result<const LoadedSm80Forward*> found = sm80_.get(row_alignment(call.arguments));
@@ -235,13 +236,13 @@ class GpuPlan final : public Plan::Impl {
   const bool only_sm90_;
   std::optional<LoadedSm90Forward> sm90_;
   std::string sm90_reason_;
-  bool prepares_ = false;  // operands, before the Hopper kernel
+  bool prepares_ = false;  // quantizers may run before the Hopper kernel
   const RepeatedSm90Forward repeated_;
   const Sm80Kernels sm80_;
   mutable LoadedQuantizers quantizers_;
 };
 
-// A configuration that somebody asks for must still fit the problem.
+// The caller's configuration must still fit the problem.
 Result<Sm80ForwardConfig> forced_sm80(const Problem& problem, const GpuInfo& gpu,
                                       std::string_view text) {
   const Sm80ForwardConfig chosen = choose_sm80_forward(problem, gpu, 16).config;
@@ -286,7 +287,7 @@ Result<Sm90ForwardConfig> forced_sm90(const Problem& problem, const GpuInfo& gpu
   const Result<Sm90ForwardConfig> config = parse_sm90_forward(text, defaults);
   if (!config.ok()) return config;
   OCTAVO_RETURN_IF_ERROR(feasible(*config, gpu.arch, gpu.smem_per_block_optin));
-  // Scores in FP32 serve every problem, and f16 those that f16_fast serves.
+  // ScoreType is ordered: f32 supports every problem, and f16 every problem of f16_fast.
   if (config->element != chosen.element || config->v_element != chosen.v_element ||
       config->out_element != chosen.out_element || config->amax != chosen.amax ||
       config->k_scales != chosen.k_scales || config->scores > chosen.scores ||

@@ -1,4 +1,4 @@
-// In place of the emulator, where the library is built without it.
+// Replaces the emulator in a library that is built without it.
 #include "attention/error.h"
 #include "octavo/emulator.hpp"
 #include "runtime/emulator_plan.h"

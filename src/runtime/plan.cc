@@ -1,4 +1,4 @@
-// From a problem to a plan, and from a plan to a run.
+// Makes a plan for a problem, and runs it.
 #include <algorithm>
 
 #include "attention/error.h"
@@ -40,7 +40,7 @@ Status Plan::run(const Arguments& arguments, Workspace workspace, Stream stream)
   });
 }
 
-// Of the devices whose memory is the host's.
+// The default, for devices that use host memory.
 Status Plan::Impl::run_empty(const Problem& run_problem, const Arguments& a,
                              Stream /*stream*/) const {
   std::fill_n(a.out_amax, amax_floats(run_problem, a), 0.0f);
@@ -72,7 +72,7 @@ Result<std::shared_ptr<const Plan::Impl>> make_plan(const Problem& problem, Devi
     case Device::Kind::emulator:
       return make_emulator_plan(problem, device);
   }
-  return unsupported("device", "of no known kind", "cpu, cuda, emulator");
+  return unsupported("device", "of an unknown kind", "cpu, cuda, emulator");
 }
 
 Result<Plan> plan(const Problem& problem, Device device) {

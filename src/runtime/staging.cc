@@ -26,7 +26,7 @@ Status StagedArguments::copy_tensor(const ConstTensor& host, Device device, std:
   if (bytes == 0 || host.data == nullptr) return {};
   copy.host = static_cast<std::byte*>(const_cast<void*>(host.data)) - margin;
   copy.bytes = bytes + 2 * margin;
-  // Rows as aligned as on the host: a kernel for narrow rows must run there too.
+  // Keeps the host's row alignment, so that the same kernel runs as for tensors on the device.
   copy.offset = reinterpret_cast<std::uintptr_t>(copy.host) % 16;
   Result<Buffer> made = Buffer::make(device, copy.offset + copy.bytes);
   if (!made.ok()) return made.status();

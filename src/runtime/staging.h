@@ -1,4 +1,4 @@
-// Arguments in host memory, mirrored on a device.
+// Copies of host arguments on a device.
 #pragma once
 
 #include <cstddef>
@@ -10,15 +10,15 @@ namespace octavo {
 
 class StagedArguments {
  public:
-  // Copies every tensor with all that lies between its first and last element, and `margin` bytes
-  // on either side (which must exist): what a kernel writes where it should not comes back too.
+  // Copies the whole memory span of every tensor and `margin` bytes on either side (which must
+  // exist), so that fetch() also shows writes outside the tensors.
   static Result<StagedArguments> make(const Arguments& host, const Problem& run_problem,
                                       Device device, std::size_t margin = 0);
 
   const Arguments& on_device() const { return device_; }
-  // Copies out, lse and out_amax, margins included, to the device again, as make() did.
+  // Copies out, lse and out_amax with their margins to the device again, as make() did.
   Status send_outputs() const;
-  // Copies them, margins included, back to where they came from, after the work of a stream.
+  // Copies them with their margins back to the host after the work of a stream.
   Status fetch(Stream stream = nullptr) const;
 
  private:

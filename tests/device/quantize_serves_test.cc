@@ -134,8 +134,8 @@ TEST(QuantizeServes, RefusalsNameTheArgument) {
               p.k = DType::e4m3;
             }),
             "dtypes of q, k, v is int8, e4m3, f16; supported here: one dtype for all three on a "
-            "GPU, or f16 or bf16 for q beside 8-bit k and v; on one of sm_90 e4m3, e5m2 or int8 "
-            "for q and k beside f16 or bf16 for v, and e4m3 and e5m2 beside each other.");
+            "GPU, or an f16 or bf16 q with 8-bit k and v; on sm_90 also e4m3, e5m2 or int8 q and k "
+            "with an f16 or bf16 v, or one FP8 dtype for q and k and the other for v.");
   EXPECT_EQ(message([](Problem& p) { p.options.quantization.smooth_k = p.lse = true; }),
             "smooth_k is on with lse; supported here: off with lse on a GPU.");
   EXPECT_EQ(message([](Problem& p) { p.options.quantization.rule = ScaleRule::least_squares; }),

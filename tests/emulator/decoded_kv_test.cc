@@ -118,7 +118,7 @@ TEST(EmulatorDecodedKv, RefusesATransposedV) {
   const Status status = attention_from_host(call.arguments, {}, {Device::Kind::emulator, 90});
   EXPECT_EQ(status.code(), ErrorCode::unsupported);
   EXPECT_NE(status.message().find("v_layout is transposed"), std::string::npos) << status.message();
-  EXPECT_NE(status.message().find("rows beside a q of 16 bits on a GPU"), std::string::npos);
+  EXPECT_NE(status.message().find("rows with a 16-bit q on a GPU"), std::string::npos);
 }
 
 }  // namespace

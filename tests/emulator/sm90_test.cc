@@ -267,7 +267,7 @@ TEST(EmulatorSm90, ServesAlignedProblemsOf16And8Bits) {
   EXPECT_EQ(kernel_of(kSm90), "sm90_forward");
   EXPECT_NE(explain(p, kSm90)->reason.find("V becomes e4m3 first"), std::string::npos);
   p.options.precision = Precision::fp8_fast;
-  EXPECT_NE(explain(p, kSm90)->reason.find("P by arithmetic on codes"), std::string::npos);
+  EXPECT_NE(explain(p, kSm90)->reason.find("P by integer arithmetic"), std::string::npos);
   p.lse = true;
   EXPECT_NE(explain(p, kSm90)->reason.find("fp8_fast gives what fp8 gives"), std::string::npos);
   p.lse = false;

@@ -316,9 +316,8 @@ TEST(ChooseSm90, BothKindsOfFp8) {
     EXPECT_TRUE(sm80_forward_serves(p).ok()) << sm80_forward_serves(p).message();
     EXPECT_EQ(sm80_forward_reads(p).message(),
               fmt::format("dtypes of q, k, v is {0}, {0}, {1}; supported here: one dtype for all "
-                          "three on a GPU; e4m3 and e5m2 beside each other where a kernel of sm_90 "
-                          "serves the problem and all tensors have addresses and strides of 16 "
-                          "bytes.",
+                          "three on a GPU; e4m3 with e5m2 if an sm_90 kernel supports the problem "
+                          "and all addresses and strides are multiples of 16 bytes.",
                           name(qk), name(v)));
     const Sm90ForwardConfig c = choose_sm90_forward(p, h200()).config;
     EXPECT_EQ(c.element, element_of(qk));

@@ -177,9 +177,9 @@ TEST_F(NextBestPath, WithoutACompilerAndAKernelTheCpuServes) {
   const json found = explained("auto", shape);
   EXPECT_EQ(found.at("device"), "cpu");
   expect_has(found.at("reason"), "/not/there/libnvrtc.so");
-  expect_has(found.at("reason"), "No shipped kernel serves");
+  expect_has(found.at("reason"), "No shipped kernel can replace");
   EXPECT_EQ(said(with_shape("run", "auto", shape)).at("device"), "cpu");
-  expect_has(refused(with_shape("explain", "cuda", shape), 2), "No shipped kernel serves");
+  expect_has(refused(with_shape("explain", "cuda", shape), 2), "No shipped kernel can replace");
   // The problem itself is invalid here, and no other device would serve it.
   expect_has(refused({"explain", "--shape", "1,3,64,64", "--kv-heads", "2"}, 2), "heads");
 }

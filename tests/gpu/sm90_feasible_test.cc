@@ -89,7 +89,7 @@ TEST(Sm90Feasible, RefusesInfeasibleConfigsWithAReason) {
       {"v_element=e4m3", "the same as element"},
       {"out_element=sim8", "config.out_element"},
       {"head_dim=80", "64, 96, 128, 192, 256"},
-      {"head_dim=256,warpgroups=2,block_n=80", "wgmma has no more"},
+      {"head_dim=256,warpgroups=2,block_n=80", "the limit of wgmma"},
       {"warpgroups=0", "config.warpgroups"},
       {"warpgroups=5", "config.warpgroups"},
       {"block_n=24", "config.block_n"},
@@ -148,7 +148,7 @@ TEST(Sm90Feasible, RefusesInfeasible8BitConfigsWithAReason) {
       {"element=int8,block_n=80,k_scales=row", "multiples of 64"},
       {"element=int8,warpgroups=4,block_n=64", "1 to 3 with INT8"},
       {"element=e4m3,sum_rounded_p=false,head_dim=96,block_n=144", "up to 128 with"},
-      {"element=e4m3,head_dim=256,warpgroups=2,block_n=80", "wgmma has no more"},
+      {"element=e4m3,head_dim=256,warpgroups=2,block_n=80", "the limit of wgmma"},
   };
   expect_refused("", kOtherV);
 }

@@ -54,13 +54,13 @@ TEST(Automatic, ChoosesTheFastestWithinTheError) {
 
 TEST(Automatic, GivesTheReason) {
   EXPECT_EQ(automatic_candidates(kRecords, problem(8192, 0.2f), kGpu).value()[0].reason,
-            "auto takes int8: 900 us on record at (1, 8, 16384, 128) on a GPU, the fastest whose "
-            "worst error there, 0.1, is within 0.2");
+            "auto takes int8: the fastest mode, 900 us at (1, 8, 16384, 128) on a GPU, whose worst "
+            "recorded error, 0.1, is within 0.2");
   EXPECT_EQ(automatic_candidates(kRecords, problem(8192, 1e-4f), kGpu).status().message(),
-            "max_error is 0.0001; supported: from the worst error on record of a mode on, here "
+            "max_error is 0.0001; supported: at least the worst recorded error of a mode, here "
             "fp8_fast 0.5, fp8 0.4, int8 0.1, fp16 0.001.");
   EXPECT_EQ(automatic_candidates({}, problem(8192, 1), kGpu).status().message(),
-            "precision is auto; supported here: the modes by name: none has an error on record.");
+            "precision is auto; supported here: a named precision, as no errors are recorded.");
 }
 
 TEST(Automatic, OnTheCpuEquals16BitPrecision) {

@@ -69,7 +69,7 @@ struct Epilogue {
 
   static OCTAVO_DEVICE void store_o(const State& state, const Sm90ForwardParams& p,
                                     const RowTile& tile) {
-    // The tile's last rows may belong to the next sequence of a packed batch.
+    // The tile's last rows may belong to the next sequence of a varlen batch.
     [[maybe_unused]] const bool cuts_sequence =
         p.cu_seqlens_q != nullptr && tile.first_row + kRows > tile.at.len_q;
     if constexpr (stages_o(C)) {

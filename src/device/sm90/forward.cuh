@@ -163,9 +163,9 @@ struct TileStream {
 
   // --- for the main loop ------------------------------------------------------------------------
 
-  // At the end of a tile V of its last block is still held while K of the next tile is waited for,
-  // and the producer must come that far with the other stages: the stream ends where as many blocks
-  // as there are stages are left to other warpgroups.
+  // At the end of a tile, V of its last block is still held while the warpgroup waits for K of the
+  // next tile, so the producer must get that far with the other stages. The stream therefore ends
+  // where other warpgroups need as many more blocks as there are stages.
   OCTAVO_DEVICE bool advance() {
     new_tile = at.blocks_left == 0;
     if (!new_tile) {
@@ -236,7 +236,7 @@ struct TileStream {
 
   // --- the consumer -----------------------------------------------------------------------------
 
-  // As many tiles as the stream does not have to end after.
+  // Runs tiles until the stream has to end.
   OCTAVO_DEVICE void run_tiles() {
     State state;
     N::begin_o(state);
@@ -258,7 +258,7 @@ struct TileStream {
         release_q();
       }
     }
-    // Shared memory must not go before it is read.
+    // The CTA must not exit before its shared memory has been read.
     if constexpr (stages_o(C)) Epilogue<G, N>::wait_for_store(thread);
   }
 };

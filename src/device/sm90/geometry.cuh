@@ -142,7 +142,7 @@ struct Geometry {
   static OCTAVO_DEVICE u32 tail_full() { return kv_barrier(4, 0); }
   static OCTAVO_DEVICE u32 partials_full(u32 group) { return kv_barrier(4, 0) + group * 8; }
 
-  // What the kernels with 8-bit Q and K are told in addition.
+  // The additional parameters of kernels with 8-bit Q and K.
   static OCTAVO_DEVICE const Sm90Forward8BitParams& params_8bit(const Sm90ForwardParams& p) {
     return static_cast<const Sm90Forward8BitParams&>(p);
   }

@@ -6,9 +6,8 @@
 //               O += P(j-1) V(j-1)              product; rescales O, packs P(j)
 //
 //   pv_first    tensor cores                    warpgroup
-//   block j     O += P(j-1) V(j-1), then        waits for the product, then for S(j); mask,
-//   maximum,
-//               S(j) = Q K(j)^T                 rescales O; exp; packs P(j)
+//   block j     O += P(j-1) V(j-1), then        waits for the product, then for S(j);
+//               S(j) = Q K(j)^T                 mask, maximum; rescales O; exp; packs P(j)
 //
 //   in_turn     Q K^T, softmax and P V of a block one after the other: for a block or two
 //

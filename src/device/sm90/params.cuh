@@ -1,5 +1,5 @@
-// What the Hopper forward kernel is told at launch. The names it shares with ForwardParams mean the
-// same; those of tensors have become tensor maps.
+// Launch parameters of the Hopper forward kernel. Names shared with ForwardParams mean the same;
+// tensors are tensor maps here.
 #pragma once
 
 #include "device/core/divider.cuh"
@@ -32,7 +32,7 @@ struct Sm90ForwardParams {
   // Heads (of all sequences) whose tiles are mixed, longest first; the last group has the rest too.
   i32 mixed_heads = 1;
   i32 head_groups = 1;
-  i32 turn = 0;  // places that CTAs which stay move on a round; 0: they go there and back
+  i32 turn = 0;  // positions by which persistent CTAs shift each round; 0: they alternate direction
   i32 len_q = 0;
   i32 len_kv = 0;
   i32 head_dim = 0;

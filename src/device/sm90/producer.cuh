@@ -18,8 +18,8 @@ struct Producer {
   using Slots = WorkTileSlots<G>;
   static constexpr Sm90ForwardConfig C = G::C;
 
-  // One lane loads, and what it starts may let the next phase of a barrier pass: by then all lanes
-  // must have seen this one.
+  // One lane loads, and its load may complete the barrier's next phase, so all lanes must have seen
+  // the current phase first.
   static OCTAVO_DEVICE void wait_as_warp(u32 bar, u32 parity) {
     ptx::mbarrier_wait(bar, parity);
     ptx::warp_sync();
@@ -89,7 +89,7 @@ struct Producer {
 
   // K comes one block ahead of V, as it is used.
   static OCTAVO_DEVICE void run(const Sm90ForwardParams& p) {
-    // Everyone who touches memory waits for what this warp loads or publishes.
+    // Every thread that accesses memory waits for data that this warp loads or publishes.
     ptx::wait_for_earlier_grids();
     const bool leader = ptx::elect_one();
     KvState k, v;

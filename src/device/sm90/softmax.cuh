@@ -7,9 +7,9 @@
 // `Qk` is the numerics' part that knows the scores:
 //   Scores, Rows                          the fragment, with s[], and the row state
 //   multiplier(rows, r, scale_log2)       from a raw score to log2 units
-//   k_scale(scores, n8)                   scale of the keys of eight columns, 1 where a head has
-//   one exceeds_threshold(...)                whether some row of the warp has to raise its ref_max
-//   thread_max(scores, largest, r)        this thread's largest scaled score of row r
+//   k_scale(scores, n8)                   scale of the keys of eight columns, or 1
+//   exceeds_threshold(...)                whether some row of the warp has to raise its ref_max
+//   thread_max_of(scores, largest, r)     this thread's largest scaled score of row r
 //   headroom_used(own, of_row, mult)      part of the headroom that a row gives up (FP8)
 #pragma once
 

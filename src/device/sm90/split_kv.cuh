@@ -1,6 +1,6 @@
 // The split-KV forward kernel, for grids too small to fill the chip: warpgroups, and the CTAs of a
 // cluster, divide the keys of the same query rows, and combine their results in the same launch.
-// Not for packed batches.
+// Not for varlen batches.
 //
 // There is no producer warp. One thread starts everything that the stages hold before the CTA's
 // first barrier, and each split refills its own stages where it has more blocks.
@@ -157,7 +157,7 @@ struct SplitKvKernel {
   static_assert(!C.pack_gqa || C.row_groups != 3,
                 "a tile with pack_gqa has whole heads, or a part of one");
 
-  // First in the CTA: what then goes to the other CTAs is so much less.
+  // Combine within the CTA first: less data then goes to the other CTAs.
   using InCta = SplitExchange<G, false, kKvGroups, G::kColumns>;
   using InCluster = SplitExchange<G, true, C.cluster, InCta::kMine>;
   static constexpr int kMine = InCluster::kMine;
@@ -224,7 +224,7 @@ struct SplitKvKernel {
       N::begin_o(state);
       Share blocks(p, t, rows, share);
       ptx::mbarrier_wait(G::q_full(0), 0);
-      // Not earlier: the next grid's CTAs would crowd on the SMs where this grid's have not come.
+      // Not earlier: the next grid's CTAs would occupy SMs that this grid's CTAs still need.
       ptx::launch_dependent_grids();
       Mainloop<G, N>::run(state, p, q_descriptor<G>(row_group), rows.lane, blocks);
     } else {
@@ -260,7 +260,7 @@ struct SplitKvKernel {
     ptx::fence_mbarrier_init();
   }
 
-  // Every tile has rows, and its length is known: batches are not packed here.
+  // Every tile has rows, and its length is known: this kernel does not serve varlen batches.
   static OCTAVO_DEVICE WorkTile tile_of(const Sm90ForwardParams& p, i32 index) {
     const i32 head = p.by_row_tiles.quotient(index);
     WorkTile t;
@@ -284,7 +284,7 @@ struct SplitKvKernel {
     if (C.cluster > 1 && thread == 32) init_partial_barriers();
     const u32 rank = C.cluster > 1 ? ptx::cluster_cta_rank() : 0;
     const WorkTile t = tile_of(p, ptx::block_index_x() / C.cluster);
-    // Who stores waits for this thread before.
+    // The storing threads wait for this thread first.
     if (thread == 0) {
       ptx::wait_for_earlier_grids();
       if (has_blocks(t, rank)) load_first(p, t, rank);

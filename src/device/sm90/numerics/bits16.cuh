@@ -85,7 +85,7 @@ struct Pv16 : RowSums<G> {
   static OCTAVO_DEVICE void finish_pv(State& state, typename G::P& p, u32 stage, const Rows& rows) {
     finish_pv_then<false>(state, p, stage, rows, [] {});
   }
-  // P V in pieces of kStepsAtOnce steps: make_p(from, to) computes P of one piece while the tensor
+  // P V in parts of kStepsAtOnce steps: make_p(from, to) computes P of one part while the tensor
   // cores work on the one before.
   template <class State, class MakeP>
   static OCTAVO_DEVICE void interleave_pv(State& state, u32 stage, bool accumulate,
@@ -127,7 +127,7 @@ struct Pv16 : RowSums<G> {
                                    i32 batch) {
     load_rows(p.v, to, bar, C.block_n, at.kv_begin + n, head, batch, kPanels);
   }
-  // Zeroes the keys from `first` on, which belong to the next sequence of a packed batch: P is 0
+  // Zeroes the keys from `first` on, which belong to the next sequence of a varlen batch: P is 0
   // there, and 0 times what they hold may be NaN.
   template <int kThreads>
   static OCTAVO_DEVICE void clear_v_tail(u32 tile, i32 first, u32 thread) {

@@ -6,12 +6,12 @@
 // far above it.
 //
 // Bits serve as floats in three places, and nothing is converted:
-//   scores   With has_biased_scores the accumulators start from the bits of 1.5 * 2^23, and what
-//   the
-//            product leaves is the float that much above it as the score is above 0.
+//   scores   With has_biased_scores the accumulators start from the bits of 1.5 * 2^23. What
+//            the product leaves is a float: 1.5 * 2^23 plus the score.
 //   P        exp2's result is scaled so that a step of P is FP16's smallest subnormal: a conversion
 //            to FP16 leaves the step's number in the low byte.
-//   P V      Sums of unsigned bytes are below 2^24: as the bits of a float so many times 2^-149.
+//   P V      Sums of unsigned bytes are below 2^24; read as float bits they are the sum times
+//            2^-149.
 #pragma once
 
 #include "device/ptx/math.cuh"
