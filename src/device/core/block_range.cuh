@@ -32,13 +32,13 @@ OCTAVO_DEVICE i32 clamped_token(const i32* cu, i32 index, i32 tokens) {
 OCTAVO_DEVICE void clamp_span(const i32* cu, i32 sequence, i32 tokens, i32 longest, i32& begin,
                               i32& length) {
   begin = clamped_token(cu, sequence, tokens);
-  bool decreases = false;
-  OCTAVO_UNROLL_BY(1)
-  for (i32 i = static_cast<i32>(ptx::lane_index()); i < sequence; i += 32)
-    decreases = decreases || clamped_token(cu, i, tokens) > begin;
-  const i32 end = clamped_token(cu, sequence + 1, tokens);
-  length = ptx::mask_term(ptx::warp_any(decreases), false) ? 0 : max_of(end - begin, 0);
+  length = max_of(clamped_token(cu, sequence + 1, tokens) - begin, 0);
   if (ptx::mask_term(length > longest, false)) length = longest;
+  // The lanes look for an earlier entry that lies behind the beginning.
+  i32 earlier = static_cast<i32>(ptx::lane_index());
+  OCTAVO_UNROLL_BY(1)
+  while (earlier < sequence && clamped_token(cu, earlier, tokens) <= begin) earlier += 32;
+  if (ptx::mask_term(ptx::warp_any(earlier < sequence), false)) length = 0;
 }
 
 template <class Params>
