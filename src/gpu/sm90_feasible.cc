@@ -75,7 +75,8 @@ Status check_16bit_pv(const Sm90ForwardConfig& c) {
 
 // Rejects mixed configurations that spill because scales need registers in addition to 16-bit P and
 // O. With block_n 256 only head_dim 64 does not spill. INT8 scores are converted to FP32 all at
-// once: they spill with four warpgroups, and with K scales if block_n is not a multiple of 64.
+// once: they spill with four warpgroups, with three and 128 keys if Q K^T comes first, and with K
+// scales if block_n is not a multiple of 64.
 Status check_mixed(const Sm90ForwardConfig& c) {
   if (c.block_n > 128 && c.head_dim > 64)
     return wrong_field("block_n", c.block_n,
@@ -86,6 +87,10 @@ Status check_mixed(const Sm90ForwardConfig& c) {
   if (int8 && sm90::scaled_keys(c) > 0 && c.block_n % sm90::kScaledKeys != 0)
     return wrong_field("block_n", c.block_n,
                        "multiples of 64 with INT8 Q and K, 16-bit V and k_scales block or row");
+  if (int8 && c.warpgroups == 3 && c.block_n > 96 && c.schedule == Schedule::qk_first)
+    return wrong_name("schedule", c.schedule,
+                      "pv_first, pv_first_queued with INT8 Q and K, 16-bit V, three warpgroups and "
+                      "more than 96 keys");
   return check_16bit_pv(c);
 }
 

@@ -595,7 +595,7 @@ TEST_P(QuantizeBits, DequantizesKAndVFor16BitQ) {
 // sequence are far larger than the rest, and must not affect any scale.
 void packed_batches(const Where& where, VLayout layout) {
   constexpr std::int64_t kTokens = 90, kHeads = 2, kColumns = 64, kLongest = 40;
-  const std::vector<std::int32_t> cu = {3, 10, 10, 75, 70, 400};
+  const std::vector<std::int32_t> cu = {3, 10, 10, 75, 400, 70};
   for (const std::optional<Granularity> qk :
        {std::optional<Granularity>{}, {kQk[0]}, {kQk[1]}, {kQk[2]}, {kQk[3]}}) {
     SCOPED_TRACE(qk ? name(*qk) : "default");

@@ -103,7 +103,7 @@ const Shape k8BitShapes[] = {
       .warpgroups = 1,
       .block_n = 256,
       .stages = 1,
-      .schedule = Schedule::in_turn,
+      .schedule = Schedule::pv_first,
       .row_groups = 1,
       .cluster = 2,
       .scores = ScoreType::f16,
@@ -129,7 +129,7 @@ const Shape k8BitShapes[] = {
 // 8-bit Q and K with 16-bit V: rows or keys divided, the elements of both products, K with a scale
 // per head, block and row.
 const Shape kMixedShapes[] = {
-    {{.element = Element::int8, .k_scales = KScales::block, .stages = 3}},
+    {{.element = Element::int8, .k_scales = KScales::block, .schedule = Schedule::pv_first_queued}},
     {{.element = Element::e4m3,
       .v_element = Element::bf16,
       .k_scales = KScales::row,

@@ -147,6 +147,7 @@ TEST(Sm90Feasible, RefusesInfeasible8BitConfigsWithAReason) {
       {"element=int8,block_n=96,k_scales=block", "multiples of 64"},
       {"element=int8,block_n=80,k_scales=row", "multiples of 64"},
       {"element=int8,warpgroups=4,block_n=64", "1 to 3 with INT8"},
+      {"element=int8", "three warpgroups and more than 96 keys"},
       {"element=e4m3,sum_rounded_p=false,head_dim=96,block_n=144", "up to 128 with"},
       {"element=e4m3,head_dim=256,warpgroups=2,block_n=80", "the limit of wgmma"},
   };

@@ -27,26 +27,29 @@ OCTAVO_DEVICE i32 clamped_token(const i32* cu, i32 index, i32 tokens) {
 }
 
 // Contents of cu_seqlens are clamped, never trusted. A sequence that begins before an earlier entry
-// is empty, so that no two sequences share a token; none is longer than the maximum. Whole warps
-// call this: the lanes share the search.
+// is empty, so that no two sequences share a token; none is longer than the maximum. With kByLanes
+// whole warps call this, and their lanes share the search; else each thread looks at every entry,
+// which takes no registers beyond the loop's own.
+template <bool kByLanes = true>
 OCTAVO_DEVICE void clamp_span(const i32* cu, i32 sequence, i32 tokens, i32 longest, i32& begin,
                               i32& length) {
   begin = clamped_token(cu, sequence, tokens);
   length = max_of(clamped_token(cu, sequence + 1, tokens) - begin, 0);
   if (ptx::mask_term(length > longest, false)) length = longest;
-  // The lanes look for an earlier entry that lies behind the beginning.
-  i32 earlier = static_cast<i32>(ptx::lane_index());
+  i32 earlier = kByLanes ? static_cast<i32>(ptx::lane_index()) : 0;
   OCTAVO_UNROLL_BY(1)
-  while (earlier < sequence && clamped_token(cu, earlier, tokens) <= begin) earlier += 32;
-  if (ptx::mask_term(ptx::warp_any(earlier < sequence), false)) length = 0;
+  while (earlier < sequence && clamped_token(cu, earlier, tokens) <= begin)
+    earlier += kByLanes ? 32 : 1;
+  const bool is_behind = kByLanes ? ptx::warp_any(earlier < sequence) : earlier < sequence;
+  if (ptx::mask_term(is_behind, false)) length = 0;
 }
 
-template <class Params>
+template <bool kByLanes = true, class Params>
 OCTAVO_DEVICE SequenceSpan sequence_span(const Params& p, i32 sequence) {
   if (p.cu_seqlens_q == nullptr) return {0, p.len_q, 0, p.len_kv};
   SequenceSpan at;
-  clamp_span(p.cu_seqlens_q, sequence, p.tokens_q, p.len_q, at.q_begin, at.len_q);
-  clamp_span(p.cu_seqlens_kv, sequence, p.tokens_kv, p.len_kv, at.kv_begin, at.len_kv);
+  clamp_span<kByLanes>(p.cu_seqlens_q, sequence, p.tokens_q, p.len_q, at.q_begin, at.len_q);
+  clamp_span<kByLanes>(p.cu_seqlens_kv, sequence, p.tokens_kv, p.len_kv, at.kv_begin, at.len_kv);
   return at;
 }
 

@@ -238,7 +238,8 @@ struct ForwardKernel {
     tile.head = index / p.row_tiles % p.heads_q;
     tile.sequence = index / p.row_tiles / p.heads_q;
     tile.batch = p.cu_seqlens_q == nullptr ? tile.sequence : 0;
-    tile.at = sequence_span(p, tile.sequence);
+    // The compiler spills with the other form of the search on each of these chips.
+    tile.at = sequence_span<(C.arch >= 90)>(p, tile.sequence);
     if (tile.first_row >= tile.at.len_q) return;
     const BlockRange range = block_range(p, tile.at, tile.first_row, C.block_m, step_keys(C));
     const int steps = div_up(max_of(range.end - range.begin, 0), step_keys(C));
