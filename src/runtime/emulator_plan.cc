@@ -63,6 +63,8 @@ class EmulatorPlan final : public Plan::Impl {
                            chip_.arch) +
                describe_quantizers(problem, layout(),
                                    sm90_ != nullptr && sm90_->config.scores == ScoreType::f16_fast);
+    if (sm90_ != nullptr && choose_sm90_forward(problem, chip_).early_start)
+      e.reason += "; launched early";
     e.workspace_bytes = workspace_bytes(problem, nullptr);
     return e;
   }

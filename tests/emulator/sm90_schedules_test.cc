@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <optional>
+#include <vector>
 
 #include "device/sm90/forward.cuh"
 #include "emulator/sm90_runner.h"
@@ -26,8 +27,10 @@ void expect_right() {
     CheckOptions options;
     options.device = {Device::Kind::emulator, 90};
     options.repeat = 1;
-    const Result<CheckReport> report =
-        check_cases(options, cases_for(kConfig), runner_of(kernel, seed));
+    std::vector<Case> cases = cases_for(kConfig);
+    // The host refuses hostile cu_seqlens; hostile_seqlens_test.cc has them.
+    std::erase_if(cases, [](const Case& c) { return c.seqlens != Seqlens::plain; });
+    const Result<CheckReport> report = check_cases(options, cases, runner_of(kernel, seed));
     ASSERT_TRUE(report.ok()) << report.status().message();
     EXPECT_GE(report->cases, 3);
     for (const std::string& failure : report->failures)
