@@ -211,7 +211,7 @@ def test_a_forked_child_computes(normal):
         length = 0
         while not done.is_set():
             length = length % 500 + 1
-            octavo.attention(q[:, :, :length], k, v, causal=True, window=(length, None))
+            octavo.attention(q[:, :, :length], k, v, causal="top_left", window=(length, None))
 
     threads = [threading.Thread(target=call_on) for _ in range(4)]
     for thread in threads:
