@@ -120,5 +120,44 @@ class ToolsTest(unittest.TestCase):
         self.assertFalse((self.folder / "evidence").exists())
 
 
+def archive_of(*kernels):
+    """A kernel archive of (name, lines of PTX)."""
+    data = b"octavo kernels 1\n"
+    for name, lines in kernels:
+        meta = json.dumps({"name_expression": name, "kind": "ptx"}).encode()
+        image = f".visible .entry {name}octavo()\n{lines}\n".encode()
+        data += b"key %d %d\n" % (len(meta), len(image)) + meta + image
+    return data
+
+
+class SourceToolsTest(unittest.TestCase):
+    def compare(self, old, new):
+        with tempfile.TemporaryDirectory() as folder:
+            paths = [pathlib.Path(folder) / name for name in ("old", "new")]
+            for path, data in zip(paths, (old, new)):
+                path.write_bytes(data)
+            done = subprocess.run([sys.executable, ROOT / "tools/compare_sass.py", *paths],
+                                  capture_output=True, text=True, timeout=60)
+            return done.returncode, done.stdout + done.stderr
+
+    def test_compare_sass_ignores_names_and_nothing_else(self):
+        before = archive_of(("f", "add;"), ("g", "mul;"))
+        self.assertEqual(self.compare(before, archive_of(("h", "add;"), ("i", "mul;")))[0], 0)
+        code, said = self.compare(before, archive_of(("f", "add;"), ("g", "sub;")))
+        self.assertEqual(code, 1)
+        self.assertIn("2 kernels, 1 with the same code, 1 different", said)
+        self.assertEqual(self.compare(before, archive_of(("f", "add;")))[0], 1)
+        self.assertIn("is not a kernel archive", self.compare(before, b"other")[1])
+
+    def test_readability_counts_what_is_there(self):
+        said = subprocess.run([sys.executable, ROOT / "tools/readability.py"], capture_output=True,
+                              text=True, timeout=60).stdout
+        counts = [int(line.split()[0]) for line in said.splitlines()]
+        self.assertEqual(len(counts), 4)
+        self.assertTrue(all(count > 0 for count in counts))
+        # Files of fewer than 50 lines in src/gpu are the last count, and still too many.
+        self.assertNotIn("too many", "\n".join(said.splitlines()[:3]))
+
+
 if __name__ == "__main__":
     unittest.main()
