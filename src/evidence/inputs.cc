@@ -64,10 +64,11 @@ std::vector<Span> make_spans(const Case& c, std::int64_t max_len, std::uint64_t 
 
 // What kernels must take for the same spans: a first entry below 0, a last one beyond the tensor,
 // and one that decreases: the third sequence ends before it begins, and the fourth begins inside
-// the first, so that both are empty. The second sequence is longer than the maximum.
+// the second, so that both are empty; else it would reach tokens that no sequence holds. The second
+// sequence is longer than the maximum.
 std::vector<std::int32_t> hostile_entries(std::vector<std::int32_t> cu) {
   cu.front() -= 5;
-  cu[3] = cu[1] - 1;
+  cu[3] = cu[1] + 1;
   cu.back() += 1000;
   return cu;
 }
