@@ -7,7 +7,7 @@
 
 namespace octavo {
 
-// What holds the scores S = Q K^T of an FP8 kernel, and how P comes from them.
+// The type of the scores S = Q K^T in an FP8 kernel, and the way from them to P.
 enum class ScoreType : int {
   f32,      // FP32; every other kernel has it too
   f16,      // FP16 accumulators and softmax: |q k| must stay below 65504
@@ -91,10 +91,11 @@ OCTAVO_HD constexpr bool has_f16_scores(const Config& c) { return c.scores != Sc
 OCTAVO_HD constexpr int ones_columns(const Config& c) {
   return c.sum_rounded_p && !is_int8_pv(c) ? 8 : 0;
 }
-// Of every 64 keys, how many groups of 16 compute P by a polynomial instead of the exp unit (only
-// where the row sum adds up P as it was rounded). Measured on an H200: FP8 with FP16 scores gains 5
-// to 15% from three groups at head_dim 64 and 128, and nothing above, where power is the limit.
-// INT8 gains 1 to 9% from one group, and up to 3% more from two with split-KV or two warpgroups.
+// The number of groups of 16 keys, of every four, that compute P by a polynomial instead of the exp
+// unit (only where the row sum adds up P as it was rounded). Measured on an H200: FP8 with FP16
+// scores gains 5 to 15% from three groups at head_dim 64 and 128, and nothing above, where power is
+// the limit. INT8 gains 1 to 9% from one group, and up to 3% more from two with split-KV or two
+// warpgroups.
 OCTAVO_HD constexpr int polynomial_groups(const Config& c) {
   if (!c.sum_rounded_p || c.scores == ScoreType::f16_fast) return 0;
   if (is_int8_pv(c)) return is_split_kv(c) || c.warpgroups <= 2 ? 2 : 1;
@@ -246,8 +247,9 @@ OCTAVO_HD constexpr SmemPlan smem_plan(const Config& c, bool with_o) {
   s.total = s.barriers + 8 * (2 * q_tiles(c) + 4 * kv_buffers(c) + c.warpgroups);
   return s;
 }
-// O goes through shared memory and TMA where there is room, else from registers to memory. It gains
-// 2% at head_dim 128 and more, and nothing at 64.
+// O goes through shared memory and TMA where there is room, else from registers to memory. It
+// gained 1.7% over six cases at head_dim 128 and 192, and 3% in two of them; no row at 64 was
+// chosen with it.
 OCTAVO_HD constexpr bool stages_o(const Config& c) {
   return !is_split_kv(c) && !is_8bit_qk(c) && element_bytes(c.out_element) == 2 &&
          c.head_dim > 64 && smem_plan(c, true).total <= kSmemBytes;

@@ -234,7 +234,7 @@ constexpr bool is_first_with_cluster(const sm90::TableRow& row) {
       return &other == &row;
   return false;
 }
-constexpr bool is_first_by_sixteens(const sm90::TableRow& row) {
+constexpr bool is_first_with_16_key_scales(const sm90::TableRow& row) {
   for (const sm90::TableRow& other : sm90::kTable)
     if (other.config.head_dim == row.config.head_dim && other.config.block_n % 32 != 0)
       return &other == &row;
@@ -248,7 +248,7 @@ constexpr void for_each_mixed_sm90_config(const Take& take) {
     if (first || clustered) for_each_mixed(row, take);
     if (first && row.config.head_dim == 64 && !sm90::is_split_kv(row.config))
       for_each_other_mixed(row, take);
-    if (is_first_by_sixteens(row) && row.config.head_dim == 128) {
+    if (is_first_with_16_key_scales(row) && row.config.head_dim == 128) {
       Sm90ForwardConfig c = sm90::mixed_config_of(row, Element::e4m3, Element::f16);
       c.k_scales = KScales::block;
       take(c);

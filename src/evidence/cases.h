@@ -22,8 +22,8 @@ enum class Layout : std::uint8_t {
   packed,  // varlen: cu_seqlens, with tokens before and after that belong to no sequence
 };
 
-// What random values look like. Those of the last two add up without cancelling, where a sum that
-// drifts with the number of keys shows.
+// The distribution of random values. The last two add up without cancellation, which exposes a sum
+// that drifts with the number of keys.
 enum class InputValues : std::uint8_t {
   normal,
   positive,    // V without its signs

@@ -44,7 +44,7 @@ OCTAVO_DEVICE void transpose_quad_halves(u32 (&x)[2], u32 lane) {
   x[1] = ptx::permute_bytes(first, second, kHighHalves);
 }
 
-// What the three kinds of output share.
+// Addresses and parameters, shared by the three kinds of output.
 template <class G>
 struct OutputAddress {
   using RowTile = typename G::RowTile;

@@ -46,8 +46,8 @@ struct E4m3Exp {
     return ptx::fma_f16x2(ptx::fnma_f16x2(e, e, v), kMinus256, k1279);
   }
 
-  // What to add to x so that its polynomial gives the bits of a subnormal, 2^(y + 2) where y is
-  // below 1: log2(1 + 2^(y - 1)) shall stand for y, here by a parabola (within 0.03 from -3 on).
+  // The amount to add to x so that its polynomial gives the bits of a subnormal, 2^(y + 2) where y
+  // is below 1: log2(1 + 2^(y - 1)) shall stand for y, here by a parabola (within 0.03 from -3 on).
   // Above, nothing is added; below, and to keys that are not seen, a number that leaves them at 0.
   static OCTAVO_DEVICE u32 subnormal_lift(u32 x) {
     constexpr u32 kMinus7 = 0xc700c700, kMinus3 = 0xc200c200, kMinus1 = 0xbc00bc00;

@@ -260,9 +260,9 @@ struct NumericsInt8 : PromotedPv<G, Int8P<G>>, QuantizedQk<G> {
       }
     }
   }
-  // What exponents count from, for biased scores and others. The product of bias and multiplier is
-  // rounded by up to a unit of the scores, and 2 units are taken off for that: P must not exceed
-  // 255.
+  // The reference that exponents are relative to, for biased scores and others. The product of bias
+  // and multiplier is rounded by up to a unit of the scores, and 2 units are taken off for that: P
+  // must not exceed 255.
   static OCTAVO_DEVICE float exponent_reference(const Scores& scores, const Rows& rows, int r,
                                                 float multiplier) {
     const float reference = rows.block_max[r] - kStepLog2;

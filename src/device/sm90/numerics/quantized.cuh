@@ -1,4 +1,4 @@
-// What numerics with 8-bit Q and K share: their scales, on the way from memory to the scores.
+// Numerics with 8-bit Q and K share this file: it brings their scales from memory to the scores.
 //
 //   rows of Q, and a head of K      in each row's multiplier
 //   blocks of K (KScales::block)    beside the scores, in registers
