@@ -92,7 +92,7 @@ fresh_build() {
   rm -rf build-repro
   local options=(-DOCTAVO_TESTS=OFF)
   [[ $tests == all ]] && options=(-DOCTAVO_TESTS=ON)
-  [[ $tests == quick ]] && options=(-DOCTAVO_TESTS=ON "-DOCTAVO_TEST_ROOMS=$quick_tests")
+  [[ $tests == quick ]] && options=(-DOCTAVO_TESTS=ON "-DOCTAVO_TEST_MODULES=$quick_tests")
   CMAKE_GENERATOR=${CMAKE_GENERATOR:-$generator} cmake --preset release -B build-repro "${options[@]}" &&
     limited cmake --build build-repro --parallel "${JOBS:-$(nproc)}"
 }

@@ -27,7 +27,7 @@ struct BenchFlags {
   bool skip_correctness = false;
   bool no_three_loop = false;
   bool host = false;
-  bool packed = false;
+  bool prequantized = false;
   std::string v_layout{name(VLayout::transposed)};
   std::string launch = "graph", l2 = "warm";
   int buffers = 1;
@@ -59,8 +59,8 @@ int bench_command(BenchFlags& flags) {
   options.three_loop = !flags.no_three_loop;
   options.config = flags.config;
   options.host = flags.host;
-  options.packed = flags.packed;
-  options.packed_v = require(parse_v_layout(flags.v_layout));
+  options.prequantized = flags.prequantized;
+  options.prequantized_v = require(parse_v_layout(flags.v_layout));
   options.stream = second_of("--launch", flags.launch, "graph", "stream");
   options.cold_l2 = second_of("--l2", flags.l2, "warm", "cold");
   options.buffers = flags.buffers;
@@ -92,11 +92,11 @@ void add_bench_command(CLI::App& app, int& exit_code) {
                     "do not compare the result with fp64 attention");
   command->add_flag("--no-three-loop", flags->no_three_loop, "do not also time plain loops");
   command->add_flag("--host", flags->host, "also time the host's part of a call (GPU)");
-  command->add_flag("--packed", flags->packed,
+  command->add_flag("--prequantized", flags->prequantized,
                     "quantize before the timing, as --precision would, and transpose V");
   command
       ->add_option("--v-layout", flags->v_layout,
-                   "of V with --packed: transposed, or rows that every call transposes")
+                   "of V with --prequantized: transposed, or rows that every call transposes")
       ->type_name("LAYOUT")
       ->capture_default_str();
   command->add_option("--config", flags->config, "a kernel configuration to force")

@@ -7,7 +7,6 @@
 #include <optional>
 #include <span>
 
-#include "byte_source.h"
 #include "commands.h"
 #include "error.h"
 #include "exit.h"
@@ -16,6 +15,7 @@
 #include "options.h"
 #include "progress.h"
 #include "table.h"
+#include "tensors/byte_source.h"
 
 namespace octavo::cli {
 namespace {

@@ -28,8 +28,8 @@ Problem run_problem(const ExplainFlags& flags) {
   problem.batch = shape.batch;
   problem.heads_q = shape.heads;
   problem.heads_kv = flags.kv.heads.value_or(shape.heads);
-  problem.len_q = shape.length;
-  problem.len_kv = flags.kv.length.value_or(shape.length);
+  problem.seqlen_q = shape.length;
+  problem.seqlen_kv = flags.kv.length.value_or(shape.length);
   problem.head_dim = problem.head_dim_v = shape.head_dim;
   problem.q = problem.k = problem.v = require(parse_dtype(flags.dtype));
   problem.out = is_8bit(problem.q) ? DType::f16 : problem.q;

@@ -9,7 +9,7 @@
 
 #include "octavo/evidence.hpp"
 #include "octavo/octavo.hpp"
-#include "output_file.h"
+#include "tensors/output_file.h"
 
 namespace CLI {
 class App;

@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "host_tensor.h"
-#include "tensor_file.h"
+#include "tensors/host_tensor.h"
+#include "tensors/tensor_file.h"
 
 namespace octavo::cli {
 

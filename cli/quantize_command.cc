@@ -13,8 +13,8 @@
 #include "json_text.h"
 #include "options.h"
 #include "outputs.h"
-#include "scales_file.h"
 #include "table.h"
+#include "tensors/scales_file.h"
 
 namespace octavo::cli {
 namespace {
@@ -114,7 +114,7 @@ void take_given_scales(const QuantizeFlags& flags, const Shape4& shape, Settings
 }
 
 struct Quantized {
-  HostTensor codes, scales, mean;
+  HostTensor quantized, scales, mean;
   RangeStats stats;
 };
 
@@ -122,14 +122,14 @@ Quantized quantize_tensor(HostTensor& input, const Settings& s) {
   const Tensor x = require(bhsd_view("--in", input));
   const auto& options = s.options;
   Quantized q;
-  q.codes = require(make_tensor("--out", s.format, input.shape));
+  q.quantized = require(make_tensor("--out", s.format, input.shape));
   q.scales = require(make_tensor("--scales-out", DType::f32,
                                  scale_shape(x.shape, options.granularity, options.block_rows)));
   q.mean = require(make_tensor("--mean-out", DType::f32, {x.shape[0], x.shape[1], x.shape[3]}));
   if (!s.scales.empty()) {
     std::memcpy(q.scales.data.data(), s.scales.data(), s.scales.size() * sizeof(float));
   }
-  require(quantize(x, options, require(bhsd_view("--out", q.codes)), floats(q.scales),
+  require(quantize(x, options, require(bhsd_view("--out", q.quantized)), floats(q.scales),
                    options.smooth ? floats(q.mean) : nullptr, &q.stats));
   return q;
 }
@@ -187,12 +187,12 @@ int quantize_one(QuantizeFlags& flags) {
         bad_input("--mean-out", "given without --smooth", "with it: there is no mean otherwise"));
   }
   Outputs outputs;
-  outputs.open("--out", flags.out, "codes");
+  outputs.open("--out", flags.out, "quantized");
   outputs.open("--scales-out", flags.scales_out, "scales");
   outputs.open("--mean-out", flags.mean_out, "mean");
   flags.json.open();
   Quantized q = quantize_tensor(input, s);
-  outputs.write("--out", q.codes);
+  outputs.write("--out", q.quantized);
   outputs.write("--scales-out", q.scales);
   outputs.write("--mean-out", q.mean);
   outputs.commit();

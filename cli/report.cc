@@ -76,9 +76,9 @@ std::string timing_lines(const GateResult& gate) {
 // The GPU timing options that are not the default.
 std::string timing_text(const BenchReport& report) {
   std::string text;
-  if (report.packed)
+  if (report.prequantized)
     text += fmt::format(", on prequantized operands, V {}",
-                        report.packed_v == VLayout::rows ? "by rows" : "transposed");
+                        report.prequantized_v == VLayout::rows ? "by rows" : "transposed");
   if (report.stream) text += ", launched from the host";
   if (report.cold_l2) text += ", L2 cold";
   if (report.buffers > 1) text += fmt::format(", {} buffers in turn", report.buffers);
@@ -172,7 +172,7 @@ std::string render(const AccuracyReport& report) {
   std::vector<std::string> missing;
   for (const AccuracyRow& row : report.rows) {
     const std::string title = fmt::format("{} (1, {}, {}, {}), {} keys", row.data, row.heads,
-                                          row.len_q, row.head_dim, row.len_kv);
+                                          row.seqlen_q, row.head_dim, row.seqlen_kv);
     if (title != last) {
       finish();
       text += "\n" + title + "\n";
@@ -186,7 +186,7 @@ std::string render(const AccuracyReport& report) {
                                                {"kernel rmse"},
                                                {"kernel bias"},
                                                {"us"},
-                                               {"packed us"}});
+                                               {"prequantized us"}});
       last = title;
     }
     const std::string mode(name(row.precision));
@@ -203,7 +203,7 @@ std::string render(const AccuracyReport& report) {
                     error_number(row.total.relative_rmse), error_number(1 - row.total.cosine),
                     error_number(row.total_bias), error_number(row.kernel.max_abs),
                     error_number(row.kernel.rmse), error_number(row.kernel_bias), time(row.us),
-                    time(row.packed_us)});
+                    time(row.prequantized_us)});
   }
   finish();
   if (!missing.empty()) text += "\nnot available:\n";

@@ -7,8 +7,8 @@
 
 #include "error.h"
 #include "exit.h"
-#include "scales_file.h"
-#include "tensor_file.h"
+#include "tensors/scales_file.h"
+#include "tensors/tensor_file.h"
 
 namespace octavo::cli {
 namespace {

@@ -5,9 +5,9 @@
 #include <optional>
 #include <string>
 
-#include "host_tensor.h"
 #include "octavo/octavo.hpp"
 #include "options.h"
+#include "tensors/host_tensor.h"
 
 namespace CLI {
 class App;

@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include "byte_source.h"
 #include "error.h"
+#include "tensors/byte_source.h"
 
 namespace octavo::cli {
 

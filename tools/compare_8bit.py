@@ -85,7 +85,7 @@ class Comparison8Bit:
         self.scales(a.q_scales, x.q[1], ROW)
         self.scales(a.k_scales, x.k[1], HEAD if x.dtype == E4M3 else BLOCK)
         self.scales(a.v_scales, x.v[1], CHANNEL)
-        a.q_largest_code = a.k_largest_code = x.most
+        a.q_max_quantized = a.k_max_quantized = x.most
         return a
 
     def measure(self, case):

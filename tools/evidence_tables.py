@@ -304,11 +304,11 @@ def checks_8bit(run):
 
 def counters_8bit(run):
     """Hardware counters of the forward kernels of fp8 from f16 tensors; and the clock under a sustained
-    load, from their cycles and the comparison's times of packed operands."""
+    load, from their cycles and the comparison's times of prequantized operands."""
     report = run.read("counters_8bit")
     if not report:
         return ""
-    packed_us = {r["name"]: r["us"]["fp8"] for r in run.read("8bit")["rows"] if r["causal"] == "none"}
+    prequantized_us = {r["name"]: r["us"]["fp8"] for r in run.read("8bit")["rows"] if r["causal"] == "none"}
 
     sms = int(report["machine"].split(" SMs")[0].split()[-1])
 
@@ -322,7 +322,7 @@ def counters_8bit(run):
              *(f"{r['metrics'][name]:.0f}" for name, _ in shown),
              f"{r['metrics']['sm_clock_hz'] / 1e6:.0f}",
              *((f"{r['metrics']['sm_cycles'] / blocks(r):.0f}",
-                f"{r['metrics']['sm_cycles'] / packed_us[r['name']]:.0f}") if r["length"] >= 8192 else ("", ""))]
+                f"{r['metrics']['sm_cycles'] / prequantized_us[r['name']]:.0f}") if r["length"] >= 8192 else ("", ""))]
             for r in report["rows"] if r["kernel"] == "sm90_forward"]
     header = ["case", "FP8 operations / 4 B H S S D", "16-bit operations", *(t for _, t in shown), "MHz",
               "cycles for 64 queries and 64 keys", "MHz in the comparison"]
@@ -336,7 +336,7 @@ def page_8bit(run, report):
     lines = [f"""# 8-bit kernels on {report["gpu"]["name"]}
 
 Made by `tools/evidence_tables.py` from [sm90_8bit.json]({run.family}_8bit.json), which
-`tools/compare_8bit.py` made. *packed*: operands quantized before, V
+`tools/compare_8bit.py` made. *prequantized*: operands quantized before, V
 transposed; *V by rows*: it is transposed in the call. The best FP8 peer
 is cuDNN or FlashAttention-3 as on record ([bench/peers_h200_fp8.csv](../../bench/peers_h200_fp8.csv)), at
 the *pace* of PyTorch's cuDNN backend in f16 in this run, its time over that on record. Each was timed
@@ -347,7 +347,7 @@ Random problems against fp64: {checks_8bit(run)}.
 
 `fp8` over the {len(grid)} cases of full batches, {FULL_BATCH} tokens: {summary_8bit(grid)}.
 
-| B,H,S,D | causal | pace | fp8 packed, us | TFLOP/s | ratio | V by rows, us | fp8_fast, us | ratio | int8, us | of fp8's speed | from f16, us | to f16 peer |
+| B,H,S,D | causal | pace | fp8 prequantized, us | TFLOP/s | ratio | V by rows, us | fp8_fast, us | ratio | int8, us | of fp8's speed | from f16, us | to f16 peer |
 | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"""]
     for r in rows:
         us = r["us"]

@@ -11,12 +11,12 @@
 #include <mutex>
 #include <thread>
 
-#include "gpu/cubin_cache.h"
-#include "gpu/cubin_info.h"
-#include "gpu/kernel_archive.h"
-#include "gpu/kernel_entry.h"
-#include "gpu/nvrtc.h"
-#include "gpu/shipped.h"
+#include "gpu/jit/cubin_cache.h"
+#include "gpu/jit/cubin_info.h"
+#include "gpu/jit/kernel_archive.h"
+#include "gpu/jit/kernel_entry.h"
+#include "gpu/jit/nvrtc.h"
+#include "gpu/jit/shipped.h"
 
 namespace octavo {
 

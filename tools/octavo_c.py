@@ -35,16 +35,16 @@ class Arguments(ctypes.Structure):
     _fields_ = [("size", c_size_t), ("q", Tensor), ("k", Tensor), ("v", Tensor), ("out", Tensor),
                 ("lse", Tensor), ("has_scale", c_int32), ("scale", c_float), ("q_scales", Scales),
                 ("k_scales", Scales), ("v_scales", Scales), ("cu_seqlens_q", c_void_p),
-                ("cu_seqlens_kv", c_void_p), ("sequences", c_int64), ("max_len_q", c_int64),
-                ("max_len_kv", c_int64), ("page_table", c_void_p), ("v_layout", c_int32),
-                ("q_largest_code", c_float), ("k_largest_code", c_float), ("out_scales", Scales),
+                ("cu_seqlens_kv", c_void_p), ("sequences", c_int64), ("max_seqlen_q", c_int64),
+                ("max_seqlen_kv", c_int64), ("page_table", c_void_p), ("v_layout", c_int32),
+                ("q_max_quantized", c_float), ("k_max_quantized", c_float), ("out_scales", Scales),
                 ("out_amax", c_void_p)]
 
 
 class QuantizeOptions(ctypes.Structure):
     _fields_ = [("size", c_size_t), ("granularity", c_int32), ("block_rows", c_int64),
                 ("scale_rule", c_int32), ("smooth", c_int32), ("hadamard", c_int32),
-                ("scales_given", c_int32), ("layout", c_int32), ("largest_code", c_float)]
+                ("scales_given", c_int32), ("layout", c_int32), ("max_quantized", c_float)]
 
 
 class Octavo:

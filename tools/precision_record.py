@@ -19,7 +19,7 @@ TIMED = "normal"  # the distribution whose sizes are timed
 def records(report):
     """Precisions with an error and a time at every size, and those sizes."""
     rows = [r for r in report["rows"] if r["not_available"] is None]
-    sizes = sorted({(r["heads"], r["len_q"], r["head_dim"]) for r in rows if r["data"] == TIMED},
+    sizes = sorted({(r["heads"], r["seqlen_q"], r["head_dim"]) for r in rows if r["data"] == TIMED},
                    key=lambda s: s[1])
     found = {}
     for precision in dict.fromkeys(r["precision"] for r in rows):
@@ -29,7 +29,7 @@ def records(report):
         # A rotated distribution is for data that a user would rotate: it does not count for the
         # plain one.
         worst = max(r["total"]["max_abs"] for r in own)
-        times = {(r["heads"], r["len_q"], r["head_dim"]): r["us"] for r in own if r["data"] == TIMED}
+        times = {(r["heads"], r["seqlen_q"], r["head_dim"]): r["us"] for r in own if r["data"] == TIMED}
         if all(times.get(s) for s in sizes):
             found[precision] = (worst, [times[s] for s in sizes])
     return sizes, found

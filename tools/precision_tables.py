@@ -21,7 +21,7 @@ PEER_NAMES = {"fa3": "FlashAttention-3", "cudnn-9.19": "cuDNN 9.19"}
 
 
 def size_of(row):
-    return row["heads"], row["len_q"], row["len_kv"], row["head_dim"]
+    return row["heads"], row["seqlen_q"], row["seqlen_kv"], row["head_dim"]
 
 
 def time_of(us):
@@ -33,9 +33,9 @@ def error_tables(rows):
     lines = []
     for data, size in dict.fromkeys((r["data"], size_of(r)) for r in rows):
         own = [r for r in rows if (r["data"], size_of(r)) == (data, size)]
-        heads, len_q, len_kv, head_dim = size
-        lines += ["", f"**{data}**, (1, {heads}, {len_q}, {head_dim}), {len_kv} keys", "",
-                  "| mode | max | rmse | relative rmse | 1 - cosine | kernel max | kernel rmse | us | packed, us |",
+        heads, seqlen_q, seqlen_kv, head_dim = size
+        lines += ["", f"**{data}**, (1, {heads}, {seqlen_q}, {head_dim}), {seqlen_kv} keys", "",
+                  "| mode | max | rmse | relative rmse | 1 - cosine | kernel max | kernel rmse | us | prequantized, us |",
                   "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"]
         for r in own:
             if r["not_available"] is not None:
@@ -45,17 +45,17 @@ def error_tables(rows):
             lines.append(
                 f"| `{r['precision']}` | {t['max_abs']:.1e} | {t['rmse']:.1e} | {t['relative_rmse']:.1e} | "
                 f"{1 - t['cosine']:.1e} | {k['max_abs']:.1e} | {k['rmse']:.1e} | {time_of(r['us'])} | "
-                f"{time_of(r['packed_us'])} |")
+                f"{time_of(r['prequantized_us'])} |")
     return lines
 
 
 def by_length(rows, data, cell):
     """A table of modes by number of keys."""
     own = [r for r in rows if r["data"] == data and r["not_available"] is None]
-    keys = sorted({r["len_kv"] for r in own})
+    keys = sorted({r["seqlen_kv"] for r in own})
     lines = ["| | " + " | ".join(f"{n}" for n in keys) + " |", "| --- |" + " ---: |" * len(keys)]
     for precision in dict.fromkeys(r["precision"] for r in own):
-        cells = {r["len_kv"]: cell(r) for r in own if r["precision"] == precision}
+        cells = {r["seqlen_kv"]: cell(r) for r in own if r["precision"] == precision}
         lines.append(f"| `{precision}` | " + " | ".join(cells.get(n, "") for n in keys) + " |")
     return keys, lines
 
@@ -73,7 +73,7 @@ def peer_lines(keys):
 def tables(report):
     rows = report["rows"]
     lines = [f"## Measured", "", f"{report['machine']}, `octavo accuracy`, the worst of {report['seeds']} seeds (one beyond 4096 keys). *kernel*: against fp64 on "
-             "what the mode makes of the inputs. Times by replays of a CUDA graph, from 16-bit tensors; *packed*: of operands quantized before."]
+             "what the mode makes of the inputs. Times by replays of a CUDA graph, from 16-bit tensors; *prequantized*: of operands quantized before."]
     lines += ["", "![time against error](../evidence/nvidia-h200/accuracy.svg)"]
     lines += error_tables([r for r in rows if r["data"] not in ("v_mean", "long")])
     keys, bias = by_length(rows, "v_mean", lambda r: f"{r['total']['bias']:+.1e}")

@@ -14,8 +14,8 @@
 #include <thread>
 
 #include "emulator/conformance.h"
-#include "gpu/context.h"
-#include "gpu/kernel_store.h"
+#include "gpu/driver/context.h"
+#include "gpu/jit/kernel_store.h"
 
 namespace octavo {
 namespace {

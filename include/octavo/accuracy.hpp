@@ -33,7 +33,7 @@ struct AccuracyRow {
   std::string data;
   Precision precision = Precision::fp16;
   bool hadamard = false;
-  std::int64_t heads = 1, len_q = 1, len_kv = 1, head_dim = 64;  // of one batch entry
+  std::int64_t heads = 1, seqlen_q = 1, seqlen_kv = 1, head_dim = 64;  // of one batch entry
   std::string not_available;  // why the fields below are empty; empty if they are not
 
   ErrorStats total;       // against fp64 on the inputs
@@ -41,7 +41,7 @@ struct AccuracyRow {
   double total_bias = 0;  // mean error over the rms of the reference
   double kernel_bias = 0;
   std::optional<double> us{};               // one call with its quantization, by graph replay
-  std::optional<double> packed_us{};        // the same with prequantized operands, V transposed
+  std::optional<double> prequantized_us{};  // the same with prequantized operands, V transposed
   std::string kernel_name, config, reason;  // as in explain()
 };
 

@@ -131,8 +131,8 @@ struct BenchOptions {
   bool host = false;     // also time the host's part (GPU)
   // Operands are quantized before the timing, as the precision would in the call, so that attention
   // on 8-bit inputs is timed. V is transposed, or kept in rows and transposed in every call.
-  bool packed = false;
-  VLayout packed_v = VLayout::transposed;
+  bool prequantized = false;
+  VLayout prequantized_v = VLayout::transposed;
   Progress progress{};
 };
 
@@ -174,8 +174,8 @@ struct BenchReport {
   bool stream = false;
   bool cold_l2 = false;
   int buffers = 1;
-  bool packed = false;
-  VLayout packed_v = VLayout::transposed;
+  bool prequantized = false;
+  VLayout prequantized_v = VLayout::transposed;
   int threads = 0;
   std::optional<double> fma_peak_gflops{};  // fp32, all threads, the largest over the rows
   std::vector<BenchRow> rows;

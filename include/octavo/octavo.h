@@ -120,12 +120,12 @@ typedef struct octavo_arguments {
   const int32_t* cu_seqlens_q;                /* varlen batch: sequences + 1 entries; else NULL */
   const int32_t* cu_seqlens_kv;
   int64_t sequences;
-  int64_t max_len_q;
-  int64_t max_len_kv;
+  int64_t max_seqlen_q;
+  int64_t max_seqlen_kv;
   const void* page_table; /* reserved: NULL */
   int32_t v_layout;       /* octavo_v_layout */
-  float q_largest_code;   /* no quantized value exceeds this magnitude; 0: no promise */
-  float k_largest_code;
+  float q_max_quantized;  /* no quantized value exceeds this magnitude; 0: no promise */
+  float k_max_quantized;
   octavo_scales out_scales; /* an input, for an 8-bit output: per tensor or per head */
   float* out_amax;          /* receives the largest |out|, one per out_scale; NULL: not computed */
 } octavo_arguments;
@@ -138,8 +138,8 @@ typedef struct octavo_quantize_options {
   int32_t smooth;
   int32_t hadamard;
   int32_t scales_given;
-  int32_t layout;     /* octavo_v_layout, of the quantized tensor */
-  float largest_code; /* quantized value of the largest magnitude; 0: the format's largest */
+  int32_t layout;      /* octavo_v_layout, of the quantized tensor */
+  float max_quantized; /* quantized value of the largest magnitude; 0: the format's largest */
 } octavo_quantize_options;
 
 typedef struct octavo_range_stats {
@@ -208,9 +208,9 @@ OCTAVO_C_API int64_t octavo_transposed_begin(int64_t begin, int64_t number);
 /* stats may be NULL; mean may be NULL unless smoothing. */
 OCTAVO_C_API octavo_status octavo_quantize(const octavo_tensor* x,
                                            const octavo_quantize_options* options,
-                                           const octavo_tensor* codes, float* scales, float* mean,
-                                           octavo_range_stats* stats);
-OCTAVO_C_API octavo_status octavo_dequantize(const octavo_tensor* codes,
+                                           const octavo_tensor* quantized, float* scales,
+                                           float* mean, octavo_range_stats* stats);
+OCTAVO_C_API octavo_status octavo_dequantize(const octavo_tensor* quantized,
                                              const octavo_scales* scales, const octavo_tensor* out);
 
 /* The error message of this thread's last failed call; "" if none failed. */

@@ -163,7 +163,7 @@ struct BasicTensor {
             {detail::times(s, detail::times(h, d)), d, detail::times(h, d), 1}};
   }
   // Varlen batch: memory order (tokens, heads, head_dim), contiguous; batch is 1.
-  static BasicTensor packed(Void* pointer, DType type, std::int64_t tokens, std::int64_t h,
+  static BasicTensor varlen(Void* pointer, DType type, std::int64_t tokens, std::int64_t h,
                             std::int64_t d) {
     return bshd(pointer, type, 1, h, tokens, d);
   }
@@ -186,7 +186,7 @@ struct Scales {
   // The caller promises that no quantized value exceeds this magnitude; 0: no promise. If head_dim
   // times Q's and K's bounds is at most 65504, a GPU may accumulate scores in FP16. The promise is
   // not checked: a larger value may turn its row into infinities.
-  float largest_code = 0;
+  float max_quantized = 0;
 };
 
 // The memory layout of V.
@@ -214,7 +214,7 @@ OCTAVO_API std::int64_t transposed_begin(std::int64_t begin, std::int64_t number
 // What to compute
 
 // Query row i attends to key j if j <= i (top_left, as PyTorch), or if
-// j <= i + len_kv - len_q (bottom_right: the last query attends to the last key).
+// j <= i + seqlen_kv - seqlen_q (bottom_right: the last query attends to the last key).
 enum class Causal : std::uint8_t { none, top_left, bottom_right };
 OCTAVO_API std::string_view name(Causal causal);
 OCTAVO_API Result<Causal> parse_causal(std::string_view text);
@@ -307,8 +307,8 @@ struct Arguments {
   const std::int32_t* cu_seqlens_q = nullptr;
   const std::int32_t* cu_seqlens_kv = nullptr;
   std::int64_t sequences = 0;
-  std::int64_t max_len_q = 0;  // longer sequences are truncated to these
-  std::int64_t max_len_kv = 0;
+  std::int64_t max_seqlen_q = 0;  // longer sequences are truncated to these
+  std::int64_t max_seqlen_kv = 0;
 };
 
 // What a plan fixes: types, head dimension, head ratio, mask, and the largest lengths.
@@ -316,8 +316,8 @@ struct Problem {
   std::int64_t batch = 0;  // the number of sequences in a varlen batch
   std::int64_t heads_q = 0;
   std::int64_t heads_kv = 0;
-  std::int64_t len_q = 0;  // the maximum in a varlen batch
-  std::int64_t len_kv = 0;
+  std::int64_t seqlen_q = 0;  // the maximum in a varlen batch
+  std::int64_t seqlen_kv = 0;
   std::int64_t head_dim = 0;
   std::int64_t head_dim_v = 0;  // reserved: must equal head_dim
   DType q = DType::f16;
@@ -331,11 +331,11 @@ struct Problem {
   // for an 8-bit output and for out_amax: tensor or head; otherwise tensor
   Granularity out_scales = Granularity::tensor;
   VLayout v_layout = VLayout::rows;
-  float q_largest_code = 0;  // for 8-bit inputs, as Scales::largest_code
-  float k_largest_code = 0;
+  float q_max_quantized = 0;  // for 8-bit inputs, as Scales::max_quantized
+  float k_max_quantized = 0;
   bool lse = false;
   bool out_amax = false;
-  bool packed = false;  // a varlen batch
+  bool varlen = false;  // a varlen batch
   Options options{};
   bool operator==(const Problem&) const = default;
 };
@@ -468,26 +468,26 @@ struct QuantizeOptions {
   bool scales_given = false;       // `scales` is an input: from the caller or a calibration
   VLayout layout = VLayout::rows;  // of the quantized tensor
   // The quantized value of a group's largest magnitude; 0: the format's largest. A small one costs
-  // FP8 no accuracy but costs int8 resolution. It makes Scales::largest_code true.
-  float largest_code = 0;
+  // FP8 no accuracy but costs int8 resolution. It makes Scales::max_quantized true.
+  float max_quantized = 0;
 };
 
 // The number of scales of a tensor of this shape; 0 if a size is negative or the count overflows.
 OCTAVO_API std::int64_t scale_count(const std::array<std::int64_t, 4>& shape,
                                     Granularity granularity, std::int64_t block_rows = 64);
 
-// x: f32, f16 or bf16; codes: the 8-bit result, of the same shape or of the one that options.layout
-// gives. `scales` holds scale_count() contiguous floats; `mean` (B, H, D) is written when
-// smoothing. A group whose amax is 0 gets scale 1.0 and zeros. With given scales values are rounded
-// to nearest. With scales found here, FP8 also corrects the mean error of rounding to nearest, 7e-4
-// of a value in e4m3 and 2.8e-3 in e5m2 (docs/precision.md). amax is taken over finite values; Inf
-// saturates; NaN becomes NaN, or zero if the format has no NaN.
+// x: f32, f16 or bf16; quantized: the 8-bit result, of the same shape or of the one that
+// options.layout gives. `scales` holds scale_count() contiguous floats; `mean` (B, H, D) is written
+// when smoothing. A group whose amax is 0 gets scale 1.0 and zeros. With given scales values are
+// rounded to nearest. With scales found here, FP8 also corrects the mean error of rounding to
+// nearest, 7e-4 of a value in e4m3 and 2.8e-3 in e5m2 (docs/precision.md). amax is taken over
+// finite values; Inf saturates; NaN becomes NaN, or zero if the format has no NaN.
 OCTAVO_API Status quantize(const ConstTensor& x, const QuantizeOptions& options,
-                           const Tensor& codes, float* scales, float* mean = nullptr,
+                           const Tensor& quantized, float* scales, float* mean = nullptr,
                            RangeStats* stats = nullptr);
 
 // The inverse of quantize(), but it does not undo rotation or smoothing. out: f32, f16 or bf16.
-OCTAVO_API Status dequantize(const ConstTensor& codes, const Scales& scales, const Tensor& out);
+OCTAVO_API Status dequantize(const ConstTensor& quantized, const Scales& scales, const Tensor& out);
 
 // Converts between any two of f32, f16 and bf16, rounding to nearest even.
 OCTAVO_API Status convert(const ConstTensor& in, const Tensor& out);

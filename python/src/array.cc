@@ -263,17 +263,17 @@ DType element_type(const Array& array, const char* what) {
 }
 
 Tensor tensor_view(const Array& a, DType dtype, Layout layout, const char* what) {
-  const int wanted = layout == Layout::packed ? 3 : 4;
+  const int wanted = layout == Layout::varlen ? 3 : 4;
   if (a.dimensions != wanted)
     refuse(PyExc_ValueError, what, "of " + std::to_string(a.dimensions) + " dimensions",
-           layout == Layout::packed ? "3 (tokens, heads, head_dim), with cu_seqlens"
+           layout == Layout::varlen ? "3 (tokens, heads, head_dim), with cu_seqlens"
            : layout == Layout::bhsd ? "4 (batch, heads, seqlen, head_dim), or 3 with cu_seqlens"
                                     : "4 (batch, seqlen, heads, head_dim), as layout is bshd");
   Tensor t{a.data, dtype, a.shape, a.stride};
   if (layout == Layout::bshd) {
     std::swap(t.shape[1], t.shape[2]);
     std::swap(t.stride[1], t.stride[2]);
-  } else if (layout == Layout::packed) {
+  } else if (layout == Layout::varlen) {
     t.shape = {1, a.shape[1], a.shape[0], a.shape[2]};
     t.stride = {a.shape[0] * a.stride[0], a.stride[1], a.stride[0], a.stride[2]};
   }

@@ -76,9 +76,9 @@ class Plans {
     return {kinds, word(call.device.index), word(a.q.shape[0]), word(a.q.shape[1]),
             word(a.q.shape[2]), word(a.q.shape[3]), word(a.k.shape[1]), word(a.k.shape[2]),
             word(o.window_left), word(o.window_right), word(q.block_rows), word(a.sequences),
-            word(a.max_len_q), word(a.max_len_kv),
-            std::uint64_t{std::bit_cast<std::uint32_t>(a.q_scales.largest_code)} << 32 |
-                std::bit_cast<std::uint32_t>(a.k_scales.largest_code),
+            word(a.max_seqlen_q), word(a.max_seqlen_kv),
+            std::uint64_t{std::bit_cast<std::uint32_t>(a.q_scales.max_quantized)} << 32 |
+                std::bit_cast<std::uint32_t>(a.k_scales.max_quantized),
             std::bit_cast<std::uint32_t>(o.max_error),
             // Problem::k_block_rows; block_rows of q and v are not part of a problem.
             word(a.k_scales.block_rows)};

@@ -93,12 +93,12 @@ std::string_view text_of(nanobind::handle value, const char* what, const char* s
 std::int64_t number_of(nanobind::handle value, const char* what, const char* supported);
 bool is_true(nanobind::handle value);  // as Python's `if`
 Layout layout_of(nanobind::handle value);
-// `codes`: also accept 8-bit types.
-DType dtype_of(nanobind::handle value, const char* what, bool codes = false);
+// `quantized`: also accept 8-bit types.
+DType dtype_of(nanobind::handle value, const char* what, bool quantized = false);
 
 bool is_quantized(nanobind::handle value);
 struct QuantizedArray {
-  Array codes, scales;
+  Array data, scales;
   DType format = DType::e4m3;
   Scales view{};
   VLayout layout = VLayout::rows;

@@ -13,7 +13,7 @@
 namespace octavo::python {
 
 // The order of an array's dimensions.
-enum class Layout : std::uint8_t { bhsd, bshd, packed };
+enum class Layout : std::uint8_t { bhsd, bshd, varlen };
 
 // Rewrites the library's error in terms of the Python arguments: k_scales.data[3] becomes
 // k.scales[3], and dimensions are numbered in the order of the layout.

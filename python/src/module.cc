@@ -171,12 +171,12 @@ NB_MODULE(_octavo, m) {
         nb::arg("granularity") = "head", nb::arg("block_rows") = 64, nb::arg("rule") = "amax",
         nb::arg("smooth") = false, nb::arg("hadamard") = false,
         nb::arg("scales").none() = nb::none(), nb::arg("layout") = "bhsd",
-        nb::arg("transposed") = false, nb::arg("largest_code") = 0.0f,
+        nb::arg("transposed") = false, nb::arg("max_quantized") = 0.0f,
         "Quantizes an array in host memory to 8 bits: returns an octavo.Quantized.\n\n"
         "format: e4m3, e5m2, int8, sim8; granularity: tensor, head, block, row, channel; rule:\n"
         "amax, least_squares; smooth: subtract the mean row of each head first; hadamard: then\n"
         "rotate the rows; scales: use these scales; transposed: write a v that Hopper's 8-bit\n"
-        "kernels read directly (else every call transposes v); largest_code: the quantized value\n"
+        "kernels read directly (else every call transposes v); max_quantized: the quantized value\n"
         "of the largest magnitude under a scale, 0 for the largest of the format.");
   m.def("dequantize", &dequantize_array, nb::arg("quantized"), nb::arg("dtype") = "float32",
         nb::arg("layout") = "bhsd",

@@ -66,7 +66,7 @@ void take_scales(nb::handle given, std::int64_t count, float* into) {
 nb::object quantize_array(nb::handle x, std::string_view format, std::string_view granularity,
                           std::int64_t block_rows, std::string_view rule, bool smooth,
                           bool hadamard, nb::handle scales, nb::handle layout, bool transposed,
-                          float largest_code) {
+                          float max_quantized) {
   const Array array = read_array(x, "x");
   require_host(array, "x");
   const Tensor from = tensor_view(array, element_type(array, "x"), layout_of(layout), "x");
@@ -79,17 +79,17 @@ nb::object quantize_array(nb::handle x, std::string_view format, std::string_vie
                           hadamard,
                           !scales.is_none(),
                           transposed ? VLayout::transposed : VLayout::rows,
-                          largest_code};
+                          max_quantized};
   const std::int64_t count = scale_count(from.shape, options.granularity, block_rows);
   if (count < 0) refuse(PyExc_ValueError, "block_rows", std::to_string(block_rows), "at least 1");
 
   const std::array<std::int64_t, 4> columns = {from.shape[0], from.shape[1], from.shape[3],
                                                transposed_columns(from.shape[2])};
-  nb::object codes =
+  nb::object data =
       transposed ? make_array(array, dtype, 4, columns.data()) : make_like(array, dtype);
   nb::object made_scales = make_scales(array, from, options.granularity, count);
   nb::object mean = nb::none();
-  const Array codes_array = read_array(codes, "codes"),
+  const Array data_array = read_array(data, "data"),
               scales_array = read_array(made_scales, "scales");
   auto* const scale_data = static_cast<float*>(scales_array.data);
   if (options.scales_given) take_scales(scales, count, scale_data);
@@ -104,30 +104,30 @@ nb::object quantize_array(nb::handle x, std::string_view format, std::string_vie
   {
     const nb::gil_scoped_release released;
     const Layout order = transposed ? Layout::bhsd : layout_of(layout);
-    status = quantize(from, options, tensor_view(codes_array, dtype, order, "codes"), scale_data,
+    status = quantize(from, options, tensor_view(data_array, dtype, order, "data"), scale_data,
                       mean_data, &stats);
   }
   check(status);
   if (smooth) mean = finish(array, mean);
   return nb::module_::import_("octavo._quantized")
-      .attr("Quantized")(finish(array, codes), finish(array, made_scales), format, granularity,
-                         block_rows, mean, as_dict(stats), transposed, largest_code);
+      .attr("Quantized")(finish(array, data), finish(array, made_scales), format, granularity,
+                         block_rows, mean, as_dict(stats), transposed, max_quantized);
 }
 
 nb::object dequantize_array(nb::handle quantized, nb::handle dtype, nb::handle layout) {
   const QuantizedArray found = read_quantized(quantized, "quantized");
-  require_host(found.codes, "quantized");
+  require_host(found.data, "quantized");
   if (found.layout == VLayout::transposed)
     refuse(PyExc_NotImplementedError, "quantized", "transposed", "tensors that are not transposed");
   const Layout order = layout_of(layout);
-  const Tensor from = tensor_view(found.codes, found.format, order, "quantized");
+  const Tensor from = tensor_view(found.data, found.format, order, "quantized");
   const std::int64_t wanted =
       scale_count(from.shape, found.view.granularity, found.view.block_rows);
   if (wanted != found.scale_count)
     refuse(PyExc_ValueError, "quantized.scales", std::to_string(found.scale_count) + " numbers",
            std::to_string(wanted) + ", one per " + std::string(name(found.view.granularity)));
   const DType to = dtype_of(dtype, "dtype");
-  nb::object out = make_like(found.codes, to);
+  nb::object out = make_like(found.data, to);
   const Array written = read_array(out, "out");
   Status status;
   {
@@ -135,7 +135,7 @@ nb::object dequantize_array(nb::handle quantized, nb::handle dtype, nb::handle l
     status = dequantize(from, found.view, tensor_view(written, to, order, "out"));
   }
   check(status);
-  return finish(found.codes, std::move(out));
+  return finish(found.data, std::move(out));
 }
 
 }  // namespace octavo::python

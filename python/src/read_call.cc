@@ -127,9 +127,9 @@ void check_alignment(const Call& call, const Given& given) {
       "'top_left' (query i attends to keys up to i) or 'bottom_right' (the last query attends to "
       "the "
       "last key, as with a KV cache)";
-  if (call.layout == Layout::packed) {
+  if (call.layout == Layout::varlen) {
     if (given[kCuSeqlensQ].is(given[kCuSeqlensKv]) &&
-        call.arguments.max_len_q == call.arguments.max_len_kv)
+        call.arguments.max_seqlen_q == call.arguments.max_seqlen_kv)
       return;
     refuse(PyExc_ValueError, "causal",
            "True with cu_seqlens_q and cu_seqlens_kv that are different arrays", kSupported);
@@ -152,7 +152,7 @@ void read_operand(Call& call, Operand& operand, nb::handle value, Layout layout)
   Array array;
   if (quantized) {
     found = read_quantized(value, what);
-    array = keep(call, std::move(found.codes));
+    array = keep(call, std::move(found.data));
   } else {
     array = keep(call, read_array(value, what));
   }
@@ -161,7 +161,7 @@ void read_operand(Call& call, Operand& operand, nb::handle value, Layout layout)
   const DType dtype = quantized ? found.format : element_type(array, what);
   if (!quantized && is_8bit(dtype))
     refuse(PyExc_ValueError, what, "an array of " + std::string(name(dtype)) + " without scales",
-           "octavo.Quantized(codes, scales, format, granularity) for 8-bit inputs");
+           "octavo.Quantized(data, scales, format, granularity) for 8-bit inputs");
   operand.layout = found.layout;
   const bool transposed = found.layout == VLayout::transposed;
   if (transposed && operand.tensor != &call.arguments.v)
@@ -203,7 +203,7 @@ std::int64_t longest(const Call& call, nb::handle given, const char* what,
   return most;
 }
 
-void read_packed(Call& call, const Given& given) {
+void read_varlen(Call& call, const Given& given) {
   Arguments& a = call.arguments;
   if (given[kCuSeqlensQ].is_none() || given[kCuSeqlensKv].is_none())
     refuse(PyExc_ValueError, given[kCuSeqlensQ].is_none() ? "cu_seqlens_q" : "cu_seqlens_kv",
@@ -212,8 +212,8 @@ void read_packed(Call& call, const Given& given) {
   a.cu_seqlens_q = read_starts(call, given[kCuSeqlensQ], "cu_seqlens_q", sequences);
   a.cu_seqlens_kv = read_starts(call, given[kCuSeqlensKv], "cu_seqlens_kv", sequences);
   a.sequences = sequences;
-  a.max_len_q = longest(call, given[kMaxSeqlenQ], "max_seqlen_q", a.cu_seqlens_q);
-  a.max_len_kv = longest(call, given[kMaxSeqlenKv], "max_seqlen_kv", a.cu_seqlens_kv);
+  a.max_seqlen_q = longest(call, given[kMaxSeqlenQ], "max_seqlen_q", a.cu_seqlens_q);
+  a.max_seqlen_kv = longest(call, given[kMaxSeqlenKv], "max_seqlen_kv", a.cu_seqlens_kv);
 }
 
 // The output's type: the requested one, else that of the first operand that is not 8-bit.
@@ -289,8 +289,8 @@ void prepare_amax(Call& call) {
 // lse is (batch, heads, seqlen), or (heads, tokens) for a varlen batch.
 void prepare_lse(Call& call, Layout layout) {
   const auto& shape = call.arguments.q.shape;
-  const bool packed = layout == Layout::packed;
-  call.lse = make_array(call.q, DType::f32, packed ? 2 : 3, shape.data() + (packed ? 1 : 0));
+  const bool varlen = layout == Layout::varlen;
+  call.lse = make_array(call.q, DType::f32, varlen ? 2 : 3, shape.data() + (varlen ? 1 : 0));
   const Array lse = keep(call, read_array(call.lse, "lse"));
   call.arguments.lse = Tensor::bhsd(lse.data, DType::f32, shape[0], shape[1], shape[2], 1);
 }
@@ -324,8 +324,8 @@ Stream current_stream(const Array& q) {
 Call read_call(const Given& given) {
   Call call;
   Arguments& a = call.arguments;
-  const bool packed = !given[kCuSeqlensQ].is_none() || !given[kCuSeqlensKv].is_none();
-  const Layout layout = packed ? Layout::packed : layout_of(given[kLayout]);
+  const bool varlen = !given[kCuSeqlensQ].is_none() || !given[kCuSeqlensKv].is_none();
+  const Layout layout = varlen ? Layout::varlen : layout_of(given[kLayout]);
   call.layout = layout;
   std::array<Operand, 3> operands = {
       {{"q", &a.q, &a.q_scales}, {"k", &a.k, &a.k_scales}, {"v", &a.v, &a.v_scales}}};
@@ -334,11 +334,11 @@ Call read_call(const Given& given) {
   call.device = call.q.device;
   call.options = options_of(given);
   if (!given[kScale].is_none()) a.scale = real_of(given[kScale]);
-  if (packed) read_packed(call, given);
+  if (varlen) read_varlen(call, given);
   check_alignment(call, given);
   for (const Operand& one : operands)
     if (one.scale_count >= 0)
-      check_scale_count(call, one, one.tensor == &a.q ? a.max_len_q : a.max_len_kv);
+      check_scale_count(call, one, one.tensor == &a.q ? a.max_seqlen_q : a.max_seqlen_kv);
   prepare_out(call, given, layout);
   read_out_scale(call, given[kOutScale]);
   if (is_true(given[kReturnLse])) prepare_lse(call, layout);

@@ -168,30 +168,30 @@ Layout layout_of(nb::handle value) {
 }
 
 // Accepts "float16", torch.float16, numpy.float16, numpy.dtype("float16").
-DType dtype_of(nb::handle value, const char* what, bool codes) {
+DType dtype_of(nb::handle value, const char* what, bool quantized) {
   const nb::object named = nb::getattr(value, "__name__", nb::str(value));
   std::string text = nb::cast<std::string>(named);
   text = text.substr(text.rfind('.') + 1);
   if (text == "float32") return DType::f32;
   if (text == "float16") return DType::f16;
   if (text == "bfloat16") return DType::bf16;
-  if (codes && text == "float8_e4m3fn") return DType::e4m3;
-  if (codes && text == "float8_e5m2") return DType::e5m2;
-  if (codes && text == "int8") return DType::int8;
+  if (quantized && text == "float8_e4m3fn") return DType::e4m3;
+  if (quantized && text == "float8_e5m2") return DType::e5m2;
+  if (quantized && text == "int8") return DType::int8;
   refuse(PyExc_ValueError, what, quoted(text),
-         codes ? "float32, float16, bfloat16, float8_e4m3fn, float8_e5m2, int8"
-               : "float32, float16, bfloat16");
+         quantized ? "float32, float16, bfloat16, float8_e4m3fn, float8_e5m2, int8"
+                   : "float32, float16, bfloat16");
 }
 
 bool is_quantized(nb::handle value) { return nb::isinstance(value, quantized_class()); }
 
 QuantizedArray read_quantized(nb::handle value, const char* what) {
   const std::string scales_name = std::string(what) + ".scales";
-  const nb::object codes = value.attr("codes"), scales = value.attr("scales");
+  const nb::object data = value.attr("data"), scales = value.attr("scales");
   // The object owns both arrays, and the caller keeps the object alive during the call.
-  QuantizedArray found{read_array(codes, what), read_array(scales, scales_name.c_str())};
-  if (found.codes.dtype.bits != 8)
-    refuse(PyExc_TypeError, std::string(what) + ".codes", "of " + dtype_name(found.codes.dtype),
+  QuantizedArray found{read_array(data, what), read_array(scales, scales_name.c_str())};
+  if (found.data.dtype.bits != 8)
+    refuse(PyExc_TypeError, std::string(what) + ".data", "of " + dtype_name(found.data.dtype),
            "8-bit types");
   const nb::object format = value.attr("format"), granularity = value.attr("granularity"),
                    block_rows = value.attr("block_rows");
@@ -203,9 +203,9 @@ QuantizedArray read_quantized(nb::handle value, const char* what) {
       check(parse_granularity(text_of(granularity, "granularity", "its name")));
   found.view.block_rows = number_of(block_rows, "block_rows", "a number of rows");
   if (is_true(value.attr("transposed"))) found.layout = VLayout::transposed;
-  const double largest_code = PyFloat_AsDouble(value.attr("largest_code").ptr());
-  if (largest_code == -1 && PyErr_Occurred()) throw nb::python_error();
-  found.view.largest_code = static_cast<float>(largest_code);
+  const double max_quantized = PyFloat_AsDouble(value.attr("max_quantized").ptr());
+  if (max_quantized == -1 && PyErr_Occurred()) throw nb::python_error();
+  found.view.max_quantized = static_cast<float>(max_quantized);
   if (element_type(found.scales, scales_name.c_str()) != DType::f32)
     refuse(PyExc_TypeError, scales_name, "of " + dtype_name(found.scales.dtype), "float32");
   if (found.scales.dimensions > kMostDimensions)

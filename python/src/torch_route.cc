@@ -135,7 +135,7 @@ bool is_profiled(const TorchState& torch) {
 Framework framework_of(nb::handle value) {
   const Framework framework = array_type(value).framework;
   if (framework != Framework::none || !is_quantized(value)) return framework;
-  return array_type(nb::object(value.attr("codes"))).framework;
+  return array_type(nb::object(value.attr("data"))).framework;
 }
 
 bool is_torch(Framework framework) {

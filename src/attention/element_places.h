@@ -18,12 +18,12 @@ struct HeadOfSequence {
 
 class ElementPlaces {
  public:
-  ElementPlaces(const ConstTensor& t, VLayout layout, bool packed, const HeadOfSequence& of)
+  ElementPlaces(const ConstTensor& t, VLayout layout, bool varlen, const HeadOfSequence& of)
       : transposed_(layout == VLayout::transposed),
         stride_(t.stride[2]),
         first_(of.batch * t.stride[0] + of.head * t.stride[1]) {
     if (!transposed_) first_ += of.begin * stride_;
-    if (transposed_ && packed) first_ += transposed_begin(of.begin, of.number);
+    if (transposed_ && varlen) first_ += transposed_begin(of.begin, of.number);
   }
 
   // `row` counts from the sequence's first row.

@@ -20,20 +20,20 @@ inline bool is_masked(const Options& options) {
 }
 
 // Row i's diagonal key is i + diagonal_offset. top_left: 0. bottom_right, and a window without
-// causal: len_kv - len_q.
-inline std::int64_t diagonal_offset(Causal causal, std::int64_t len_q, std::int64_t len_kv) {
-  return causal == Causal::top_left ? 0 : len_kv - len_q;
+// causal: seqlen_kv - seqlen_q.
+inline std::int64_t diagonal_offset(Causal causal, std::int64_t seqlen_q, std::int64_t seqlen_kv) {
+  return causal == Causal::top_left ? 0 : seqlen_kv - seqlen_q;
 }
 
-inline KeyRange visible_keys(const Options& options, std::int64_t row, std::int64_t len_q,
-                             std::int64_t len_kv) {
-  const std::int64_t diagonal = row + diagonal_offset(options.causal, len_q, len_kv);
-  KeyRange keys{0, len_kv};
+inline KeyRange visible_keys(const Options& options, std::int64_t row, std::int64_t seqlen_q,
+                             std::int64_t seqlen_kv) {
+  const std::int64_t diagonal = row + diagonal_offset(options.causal, seqlen_q, seqlen_kv);
+  KeyRange keys{0, seqlen_kv};
   if (options.causal != Causal::none) keys.end = std::min(keys.end, diagonal + 1);
   // Compare distances, not sums: a window may be as large as int64 allows.
   if (options.window_left >= 0 && diagonal > options.window_left)
     keys.begin = diagonal - options.window_left;
-  if (options.window_right >= 0 && options.window_right < len_kv - diagonal)
+  if (options.window_right >= 0 && options.window_right < seqlen_kv - diagonal)
     keys.end = std::min(keys.end, diagonal + options.window_right + 1);
   keys.end = std::max(keys.end, keys.begin);
   return keys;

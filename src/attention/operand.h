@@ -13,7 +13,7 @@ struct OperandFormat {
   std::optional<DType> rounded{};  // the 16-bit or 8-bit dtype to which the library converts it
   Granularity granularity = Granularity::head;  // of the library's scales, or of the caller's
   // The quantized value of the largest magnitude under a scale of the library.
-  float largest_code = 0;
+  float max_quantized = 0;
   bool smooth = false;
   bool hadamard = false;
 

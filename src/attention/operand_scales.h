@@ -35,14 +35,14 @@ inline ConstTensor v_by_rows(const Arguments& a) {
 // The tensor shape that determines the shape of the scale array.
 inline std::array<std::int64_t, 4> scale_shape(const Arguments& a, const ConstTensor& tensor,
                                                const Scales& scales, std::int64_t max_len) {
-  if (!is_packed(a) || scales.granularity == Granularity::row) return tensor.shape;
+  if (!is_varlen(a) || scales.granularity == Granularity::row) return tensor.shape;
   return {a.sequences, tensor.shape[1], max_len, tensor.shape[3]};
 }
 
 inline OperandScales operand_scales(const Arguments& a, const ConstTensor& tensor,
                                     const Scales& scales, std::int64_t max_len) {
   return {scales.data, tensor.dtype, scale_index(scales, scale_shape(a, tensor, scales, max_len)),
-          is_packed(a) && scales.granularity == Granularity::row};
+          is_varlen(a) && scales.granularity == Granularity::row};
 }
 
 // The number of floats from the first scale of an operand to its last, inclusive.

@@ -48,7 +48,7 @@ Status check_shapes(const Arguments& a) {
 Status check_transposed_v(const Arguments& a) {
   if (a.v_layout == VLayout::rows) return {};
   const auto& k = a.k.shape;
-  const std::int64_t columns = transposed_columns(k[2], is_packed(a) ? a.sequences : 0);
+  const std::int64_t columns = transposed_columns(k[2], is_varlen(a) ? a.sequences : 0);
   return expect_shape("v", a.v.shape, {k[0], k[1], k[3], columns},
                       "(that of k transposed, its keys filled up to sixteens)");
 }
@@ -118,20 +118,20 @@ Status check_scales(std::string_view what, const Arguments& a, const ConstTensor
   return check_scale_strides(what, *scales.stride, {shape[0], shape[1], inner});
 }
 
-Status check_packed(const Arguments& a) {
+Status check_varlen(const Arguments& a) {
   if ((a.cu_seqlens_q == nullptr) != (a.cu_seqlens_kv == nullptr))
     return invalid(a.cu_seqlens_q == nullptr ? "cu_seqlens_q" : "cu_seqlens_kv", "null",
                    "both arrays, or neither");
-  if (!is_packed(a)) {
+  if (!is_varlen(a)) {
     if (a.sequences == 0) return {};
     return invalid("sequences", fmt::format("{} without cu_seqlens", a.sequences), "0");
   }
   if (a.q.shape[0] != 1)
-    return invalid("q.shape[0]", fmt::format("{}", a.q.shape[0]), "1 in a packed batch");
+    return invalid("q.shape[0]", fmt::format("{}", a.q.shape[0]), "1 in a varlen batch");
   for (const auto& [what, value] :
        {std::pair<std::string_view, std::int64_t>{"sequences", a.sequences},
-        {"max_len_q", a.max_len_q},
-        {"max_len_kv", a.max_len_kv}})
+        {"max_seqlen_q", a.max_seqlen_q},
+        {"max_seqlen_kv", a.max_seqlen_kv}})
     if (value < 0 || value > INT32_MAX)
       return invalid(what, fmt::format("{}", value), "0 to 2147483647");
   return {};
@@ -148,15 +148,15 @@ Result<Problem> problem_of(const Arguments& a, const Options& options) {
       OCTAVO_RETURN_IF_ERROR(validate_tensor(what, tensor));
     if (a.lse.data != nullptr) OCTAVO_RETURN_IF_ERROR(validate_tensor("lse", a.lse));
     OCTAVO_RETURN_IF_ERROR(check_shapes(a));
-    OCTAVO_RETURN_IF_ERROR(check_packed(a));
+    OCTAVO_RETURN_IF_ERROR(check_varlen(a));
     OCTAVO_RETURN_IF_ERROR(check_transposed_v(a));
 
     Problem p;
     p.batch = sequence_count(a);
     p.heads_q = a.q.shape[1];
     p.heads_kv = a.k.shape[1];
-    p.len_q = is_packed(a) ? a.max_len_q : a.q.shape[2];
-    p.len_kv = is_packed(a) ? a.max_len_kv : a.k.shape[2];
+    p.seqlen_q = is_varlen(a) ? a.max_seqlen_q : a.q.shape[2];
+    p.seqlen_kv = is_varlen(a) ? a.max_seqlen_kv : a.k.shape[2];
     p.head_dim = p.head_dim_v = a.q.shape[3];
     p.q = a.q.dtype;
     p.k = a.k.dtype;
@@ -164,11 +164,11 @@ Result<Problem> problem_of(const Arguments& a, const Options& options) {
     p.out = a.out.dtype;
     if (is_8bit(p.q)) {
       p.q_scales = a.q_scales.granularity;
-      p.q_largest_code = a.q_scales.largest_code;
+      p.q_max_quantized = a.q_scales.max_quantized;
     }
     if (is_8bit(p.k)) {
       p.k_scales = a.k_scales.granularity;
-      p.k_largest_code = a.k_scales.largest_code;
+      p.k_max_quantized = a.k_scales.max_quantized;
     }
     if (is_8bit(p.k) && p.k_scales == Granularity::block) p.k_block_rows = a.k_scales.block_rows;
     if (is_8bit(p.v)) p.v_scales = a.v_scales.granularity;
@@ -176,17 +176,17 @@ Result<Problem> problem_of(const Arguments& a, const Options& options) {
     p.v_layout = a.v_layout;
     p.lse = a.lse.data != nullptr;
     p.out_amax = a.out_amax != nullptr;
-    p.packed = is_packed(a);
+    p.varlen = is_varlen(a);
     p.options = options;
     OCTAVO_RETURN_IF_ERROR(validate(p));
 
     if (a.scale && !std::isfinite(*a.scale))
       return invalid("scale", fmt::format("{}", *a.scale), "finite numbers");
-    OCTAVO_RETURN_IF_ERROR(check_scales("q_scales", a, a.q, a.q_scales, p.len_q));
-    OCTAVO_RETURN_IF_ERROR(check_scales("k_scales", a, a.k, a.k_scales, p.len_kv));
-    OCTAVO_RETURN_IF_ERROR(check_scales("v_scales", a, v_by_rows(a), a.v_scales, p.len_kv));
+    OCTAVO_RETURN_IF_ERROR(check_scales("q_scales", a, a.q, a.q_scales, p.seqlen_q));
+    OCTAVO_RETURN_IF_ERROR(check_scales("k_scales", a, a.k, a.k_scales, p.seqlen_kv));
+    OCTAVO_RETURN_IF_ERROR(check_scales("v_scales", a, v_by_rows(a), a.v_scales, p.seqlen_kv));
     OCTAVO_RETURN_IF_ERROR(
-        check_scales("out_scales", a, a.out, a.out_scales, p.len_q, "an output"));
+        check_scales("out_scales", a, a.out, a.out_scales, p.seqlen_q, "an output"));
     OCTAVO_RETURN_IF_ERROR(check_memory(a));
     OCTAVO_RETURN_IF_ERROR(check_amax(a, p));
     return p;
@@ -198,14 +198,14 @@ std::string describe(const Problem& p) {
   if (p.k != p.q || p.v != p.q) types = fmt::format("{}/{}/{}", name(p.q), name(p.k), name(p.v));
   if (p.out != p.q) types += fmt::format("->{}", name(p.out));
   std::string text = fmt::format("B={} Hq={} Hkv={} Sq={} Skv={} D={} {}", p.batch, p.heads_q,
-                                 p.heads_kv, p.len_q, p.len_kv, p.head_dim, types);
+                                 p.heads_kv, p.seqlen_q, p.seqlen_kv, p.head_dim, types);
   const Options& o = p.options;
   if (o.causal != Causal::none) text += fmt::format(" causal={}", name(o.causal));
   if (o.window_left >= 0 || o.window_right >= 0)
     text += fmt::format(" window={},{}", o.window_left, o.window_right);
   if (o.precision != Precision::native) text += fmt::format(" precision={}", name(o.precision));
   if (p.v_layout == VLayout::transposed) text += " v_layout=transposed";
-  if (p.packed) text += " packed";
+  if (p.varlen) text += " varlen";
   if (p.out_scales == Granularity::head) text += " out_scales=head";
   if (p.lse) text += " lse";
   if (p.out_amax) text += " out_amax";

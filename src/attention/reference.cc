@@ -40,7 +40,7 @@ std::vector<double> load_rows(const Arguments& a, const ConstTensor& t, const Sc
   std::vector<double> values(static_cast<std::size_t>(rows * columns));
   OperandScales steps;
   if (is_8bit(t.dtype)) steps = operand_scales(a, t, scales, max_len);
-  const ElementPlaces places(t, layout, is_packed(a), of);
+  const ElementPlaces places(t, layout, is_varlen(a), of);
   const auto value_at = [&](std::int64_t index) {
     if (layout == VLayout::rows) return load_element(t.dtype, t.data, index);
     const std::uint8_t byte = static_cast<const std::uint8_t*>(t.data)[index];
@@ -69,7 +69,7 @@ Status for_each_row(const Arguments& a, const Options& options,
   OCTAVO_RETURN_IF_ERROR(validate_cu_seqlens(a));
   const Problem& p = *run_problem;
   const double scale = a.scale ? *a.scale : 1.0 / std::sqrt(static_cast<double>(p.head_dim));
-  if (chosen != nullptr && is_packed(a))
+  if (chosen != nullptr && is_varlen(a))
     return invalid("rows", "a subset in a varlen batch", "all rows");
   const std::int64_t rows_of_head =
       chosen == nullptr ? a.q.shape[2] : static_cast<std::int64_t>(chosen->size());
@@ -85,13 +85,14 @@ Status for_each_row(const Arguments& a, const Options& options,
       const std::int64_t head_kv = head / (p.heads_q / p.heads_kv);
       const HeadOfSequence of_q{b, at.batch, at.q_begin, head};
       const HeadOfSequence of_kv{b, at.batch, at.kv_begin, head_kv};
-      const auto q = load_rows(a, a.q, a.q_scales, p.len_q, of_q, at.len_q);
-      const auto k = load_rows(a, a.k, a.k_scales, p.len_kv, of_kv, at.len_kv);
-      const auto v = load_rows(a, v_by_rows(a), a.v_scales, p.len_kv, of_kv, at.len_kv, a.v_layout);
-      const std::int64_t count = chosen == nullptr ? at.len_q : rows_of_head;
+      const auto q = load_rows(a, a.q, a.q_scales, p.seqlen_q, of_q, at.seqlen_q);
+      const auto k = load_rows(a, a.k, a.k_scales, p.seqlen_kv, of_kv, at.seqlen_kv);
+      const auto v =
+          load_rows(a, v_by_rows(a), a.v_scales, p.seqlen_kv, of_kv, at.seqlen_kv, a.v_layout);
+      const std::int64_t count = chosen == nullptr ? at.seqlen_q : rows_of_head;
       for (std::int64_t n = 0; n < count; ++n) {
         const std::int64_t i = chosen == nullptr ? n : (*chosen)[static_cast<std::size_t>(n)];
-        const KeyRange keys = visible_keys(options, i, at.len_q, at.len_kv);
+        const KeyRange keys = visible_keys(options, i, at.seqlen_q, at.seqlen_kv);
         if (keys.begin == keys.end) continue;
         row.scores.assign(static_cast<std::size_t>(keys.end - keys.begin), 0.0);
         for (std::int64_t j = keys.begin; j < keys.end; ++j) {

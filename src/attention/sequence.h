@@ -11,17 +11,17 @@ namespace octavo {
 // The rows of one sequence, for queries and for keys.
 struct Sequence {
   std::int64_t batch = 0;  // index into the tensors' batch dimension: 0 in a varlen batch
-  std::int64_t q_begin = 0, len_q = 0;
-  std::int64_t kv_begin = 0, len_kv = 0;
+  std::int64_t q_begin = 0, seqlen_q = 0;
+  std::int64_t kv_begin = 0, seqlen_kv = 0;
 };
 
-inline bool is_packed(const Arguments& a) { return a.cu_seqlens_q != nullptr; }
+inline bool is_varlen(const Arguments& a) { return a.cu_seqlens_q != nullptr; }
 
 // Contents of cu_seqlens are clamped, never trusted: a span lies inside its tensor, has a
 // nonnegative length, and is no longer than the caller's maximum. Spans share no token if the
 // arrays do not decrease (validate_cu_seqlens).
 inline Sequence sequence(const Arguments& a, std::int64_t b) {
-  if (!is_packed(a)) return {b, 0, a.q.shape[2], 0, a.k.shape[2]};
+  if (!is_varlen(a)) return {b, 0, a.q.shape[2], 0, a.k.shape[2]};
   const auto span = [b](const std::int32_t* cu, std::int64_t tokens, std::int64_t max_len,
                         std::int64_t& begin, std::int64_t& length) {
     begin = std::clamp<std::int64_t>(cu[b], 0, tokens);
@@ -29,13 +29,13 @@ inline Sequence sequence(const Arguments& a, std::int64_t b) {
     length = std::min(end - begin, max_len);
   };
   Sequence s;
-  span(a.cu_seqlens_q, a.q.shape[2], a.max_len_q, s.q_begin, s.len_q);
-  span(a.cu_seqlens_kv, a.k.shape[2], a.max_len_kv, s.kv_begin, s.len_kv);
+  span(a.cu_seqlens_q, a.q.shape[2], a.max_seqlen_q, s.q_begin, s.seqlen_q);
+  span(a.cu_seqlens_kv, a.k.shape[2], a.max_seqlen_kv, s.kv_begin, s.seqlen_kv);
   return s;
 }
 
 inline std::int64_t sequence_count(const Arguments& a) {
-  return is_packed(a) ? a.sequences : a.q.shape[0];
+  return is_varlen(a) ? a.sequences : a.q.shape[0];
 }
 
 }  // namespace octavo

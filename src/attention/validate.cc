@@ -53,8 +53,8 @@ Status validate_sizes(const Problem& p) {
   OCTAVO_RETURN_IF_ERROR(non_negative("batch", p.batch));
   OCTAVO_RETURN_IF_ERROR(non_negative("heads_q", p.heads_q));
   OCTAVO_RETURN_IF_ERROR(non_negative("heads_kv", p.heads_kv));
-  OCTAVO_RETURN_IF_ERROR(non_negative("len_q", p.len_q));
-  OCTAVO_RETURN_IF_ERROR(non_negative("len_kv", p.len_kv));
+  OCTAVO_RETURN_IF_ERROR(non_negative("seqlen_q", p.seqlen_q));
+  OCTAVO_RETURN_IF_ERROR(non_negative("seqlen_kv", p.seqlen_kv));
   if (p.head_dim < 1 || p.head_dim > kLargestDimension)
     return invalid("head_dim", number(p.head_dim), "1 to 2147483647");
   if (p.head_dim_v != p.head_dim)
@@ -66,7 +66,7 @@ Status validate_sizes(const Problem& p) {
   const auto too_many = [&p](std::int64_t heads, std::int64_t rows) {
     return Wide{p.batch} * heads * rows > Wide{kLargestElements} / p.head_dim;
   };
-  if (too_many(p.heads_q, p.len_q) || too_many(p.heads_kv, p.len_kv))
+  if (too_many(p.heads_q, p.seqlen_q) || too_many(p.heads_kv, p.seqlen_kv))
     return invalid("problem", describe(p), "at most 2^58 elements in each tensor");
   return {};
 }
@@ -102,10 +102,10 @@ Status validate_types(const Problem& p) {
   return {};
 }
 
-Status validate_largest_codes(const Problem& p) {
+Status validate_max_quantizeds(const Problem& p) {
   for (const auto& [what, dtype, bound] :
-       {std::tuple{"q_scales.largest_code", p.q, p.q_largest_code},
-        {"k_scales.largest_code", p.k, p.k_largest_code}})
+       {std::tuple{"q_scales.max_quantized", p.q, p.q_max_quantized},
+        {"k_scales.max_quantized", p.k, p.k_max_quantized}})
     if (is_8bit(dtype) && !(bound >= 0 && bound <= largest(dtype)))
       return invalid(
           what, fmt::format("{}", bound),
@@ -308,7 +308,7 @@ Status validate_cu_seqlens(const Arguments& a) {
 Status validate(const Problem& problem) {
   OCTAVO_RETURN_IF_ERROR(validate_sizes(problem));
   OCTAVO_RETURN_IF_ERROR(validate_types(problem));
-  OCTAVO_RETURN_IF_ERROR(validate_largest_codes(problem));
+  OCTAVO_RETURN_IF_ERROR(validate_max_quantizeds(problem));
   OCTAVO_RETURN_IF_ERROR(validate_mask(problem.options));
   return validate_precision(problem);
 }
@@ -338,16 +338,16 @@ Status validate_run(const Problem& planned, const Problem& run_problem) {
   OCTAVO_RETURN_IF_ERROR(same("v_layout", run_problem.v_layout, planned.v_layout, layout_text));
   // The kernel may rely on the bounds of the plan.
   for (const auto& [what, dtype, is, was] :
-       {std::tuple{"q_scales.largest_code", run_problem.q, run_problem.q_largest_code,
-                   planned.q_largest_code},
-        {"k_scales.largest_code", run_problem.k, run_problem.k_largest_code,
-         planned.k_largest_code}})
-    if (is_8bit(dtype) && largest_code(dtype, is) > largest_code(dtype, was))
+       {std::tuple{"q_scales.max_quantized", run_problem.q, run_problem.q_max_quantized,
+                   planned.q_max_quantized},
+        {"k_scales.max_quantized", run_problem.k, run_problem.k_max_quantized,
+         planned.k_max_quantized}})
+    if (is_8bit(dtype) && max_quantized(dtype, is) > max_quantized(dtype, was))
       return invalid(what, fmt::format("{}", is),
                      fmt::format("1 to {}, for which the plan was made", was));
   OCTAVO_RETURN_IF_ERROR(same("lse", run_problem.lse, planned.lse, bool_text));
   OCTAVO_RETURN_IF_ERROR(same("out_amax", run_problem.out_amax, planned.out_amax, bool_text));
-  OCTAVO_RETURN_IF_ERROR(same("cu_seqlens", run_problem.packed, planned.packed, bool_text));
+  OCTAVO_RETURN_IF_ERROR(same("cu_seqlens", run_problem.varlen, planned.varlen, bool_text));
   if (run_problem.heads_q * planned.heads_kv != planned.heads_q * run_problem.heads_kv)
     return invalid("heads_q / heads_kv",
                    fmt::format("{} / {}", run_problem.heads_q, run_problem.heads_kv),

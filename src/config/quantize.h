@@ -29,10 +29,10 @@ struct QuantizeConfig {
   int threads = 128;
   bool transposed = false;  // writes V in the layout of config/v_layout.h
   // Quantizes Q per row, K per `group` (blocks of kBlockRows, or heads) and V per channel
-  // (operands.cuh): in one launch whose clusters hold the values that share a scale (`hold`), or in
-  // two passes.
+  // (operands.cuh): in one launch whose clusters hold the values that share a scale (`one_pass`),
+  // or in two passes.
   bool operands = false;
-  bool hold = false;
+  bool one_pass = false;
   int mean_pass = 0;    // for a smoothed K (means.cuh): 1 sums its rows, 2 computes the means
   bool smooth = false;  // the means are subtracted first
 
@@ -70,11 +70,12 @@ OCTAVO_HD constexpr int operand_rows(const QuantizeConfig& c) {
 
 // CTAs per SM, which limits the registers: more CTAs have more loads in flight, but must not spill.
 OCTAVO_HD constexpr int ctas_of_sm(const QuantizeConfig& c) {
-  const bool writes_v = c.transposed && !c.amax_pass && !c.hold;
+  const bool writes_v = c.transposed && !c.amax_pass && !c.one_pass;
   if (writes_v && c.from != Element::f32 && c.load_bytes == 16) return c.columns == 256 ? 2 : 4;
   if (!c.operands) return 1;
-  if (c.columns == 256) return c.hold ? 1 : 2;
-  return (c.columns == 128 && c.hold ? 3 : 4) - (c.hold ? 1 : 0) - (c.to == Element::int8 ? 1 : 0);
+  if (c.columns == 256) return c.one_pass ? 1 : 2;
+  return (c.columns == 128 && c.one_pass ? 3 : 4) - (c.one_pass ? 1 : 0) -
+         (c.to == Element::int8 ? 1 : 0);
 }
 
 // Shared memory of a CTA with a tile of V, or of a held K. Each warp, or each thread that reads a
@@ -89,7 +90,7 @@ struct ValueSmem {
 OCTAVO_HD constexpr ValueSmem value_smem(const QuantizeConfig& c) {
   ValueSmem s;
   s.received = 16;
-  s.inverse = s.received + (c.hold ? kMostCluster * c.columns * 4 : 0);
+  s.inverse = s.received + (c.one_pass ? kMostCluster * c.columns * 4 : 0);
   s.parts = s.inverse + c.columns * 4;
   s.end = s.parts + c.columns * (c.amax_pass ? c.threads / 32 * 4 : kValueKeys);
   return s;

@@ -22,13 +22,13 @@ OCTAVO_HD constexpr int key_of_byte(int word, int byte) {
 
 // In a varlen batch every sequence starts a new group. This is its offset in a channel if its first
 // token is `begin`.
-OCTAVO_HD constexpr i32 packed_v_begin(i32 begin, i32 sequence) {
+OCTAVO_HD constexpr i32 varlen_v_begin(i32 begin, i32 sequence) {
   return (begin / kKeyGroup + sequence) * kKeyGroup;
 }
 
 // Bytes of a channel, for `keys` keys or for a varlen batch.
 OCTAVO_HD constexpr i64 v_column_bytes(i64 keys) { return round_up<i64>(keys, kKeyGroup); }
-OCTAVO_HD constexpr i64 packed_v_column_bytes(i64 tokens, i64 sequences) {
+OCTAVO_HD constexpr i64 varlen_v_column_bytes(i64 tokens, i64 sequences) {
   return (tokens / kKeyGroup + sequences) * kKeyGroup;
 }
 

@@ -67,9 +67,9 @@ Grid make_grid(const Problem& p, const Tiling& tiling, int threads) {
   Grid grid;
   if (p.heads_q == 0 || p.heads_kv == 0) return grid;  // nothing to run, but explain() calls this
   const std::int64_t group = p.heads_q / p.heads_kv;
-  grid.heads_per_unit = p.len_q < kFewQueries ? group : 1;
+  grid.heads_per_unit = p.seqlen_q < kFewQueries ? group : 1;
   grid.units = p.heads_q / grid.heads_per_unit;
-  grid.rows = p.len_q * grid.heads_per_unit;
+  grid.rows = p.seqlen_q * grid.heads_per_unit;
   grid.panels = tiling.max_panels;
   const auto cut = [&] {
     const std::int64_t rows = grid.panels * tiling.panel;
@@ -88,7 +88,7 @@ std::size_t align(std::size_t bytes) {
 }
 
 std::size_t seqlens_bytes(const Problem& problem) {
-  if (!problem.packed) return 0;
+  if (!problem.varlen) return 0;
   return align(2 * (static_cast<std::size_t>(problem.batch) + 1) * sizeof(std::int32_t));
 }
 
@@ -139,7 +139,7 @@ Task make_task(const Problem& p, const Arguments& a, const Grid& grid, const Til
   task.number = unit / grid.units;
   task.first_head = unit % grid.units * grid.heads_per_unit;
   task.sequence = sequence(a, task.number);
-  const std::int64_t rows = task.sequence.len_q * grid.heads_per_unit;
+  const std::int64_t rows = task.sequence.seqlen_q * grid.heads_per_unit;
   task.first_row = std::min(block * grid.panels * tiling.panel, rows);
   task.rows = std::min(grid.panels * tiling.panel, rows - task.first_row);
   task.kv_head = task.first_head / (p.heads_q / p.heads_kv);
@@ -150,7 +150,7 @@ Task make_task(const Problem& p, const Arguments& a, const Grid& grid, const Til
 // writes to the arrays meanwhile.
 Arguments with_own_seqlens(const Arguments& arguments, std::int32_t* copy) {
   Arguments own = arguments;
-  if (!is_packed(arguments)) return own;
+  if (!is_varlen(arguments)) return own;
   own.cu_seqlens_q = copy;
   own.cu_seqlens_kv = std::copy_n(arguments.cu_seqlens_q, arguments.sequences + 1, copy);
   std::copy_n(arguments.cu_seqlens_kv, arguments.sequences + 1, copy + arguments.sequences + 1);
@@ -166,7 +166,7 @@ std::size_t workspace_bytes(const Problem& problem, int threads) {
 }
 
 Status attention(const Problem& problem, const Arguments& given, Workspace workspace) {
-  if (problem.batch == 0 || problem.heads_q == 0 || problem.len_q == 0) return {};
+  if (problem.batch == 0 || problem.heads_q == 0 || problem.seqlen_q == 0) return {};
   const Kernels& in_use = kernels();
   const Tiling tiling = make_tiling(in_use, problem);
   const Layout layout = lay_out(problem, tiling, workspace);

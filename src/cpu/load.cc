@@ -14,7 +14,7 @@ RowLoader::RowLoader(const Kernels& kernels, const Operand& operand, const HeadO
     : kernels_(kernels),
       operand_(operand),
       rows_(rows),
-      places_(operand.tensor, operand.layout, operand.packed, rows),
+      places_(operand.tensor, operand.layout, operand.varlen, rows),
       head_dim_(operand.tensor.shape[3]) {
   const OperandFormat& format = operand.format;
   const bool scaled = format.scales_of_caller() || format.scales_of_ours();

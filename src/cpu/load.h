@@ -24,7 +24,7 @@ struct Operand {
   OperandScales scales{};        // the caller's or the library's
   const float* means = nullptr;  // (sequence, head, column), if smoothed
   VLayout layout = VLayout::rows;
-  bool packed = false;
+  bool varlen = false;
 
   const float* mean(std::int64_t number, std::int64_t head) const {
     return means == nullptr ? nullptr : means + (number * tensor.shape[1] + head) * tensor.shape[3];

@@ -45,9 +45,10 @@ struct Preparation {
 
   std::int64_t heads() const { return operand.tensor.shape[1]; }
   std::int64_t per_head() const {
-    return own_scales_per_head(problem, operand.format, is_q ? problem.len_q : problem.len_kv);
+    return own_scales_per_head(problem, operand.format,
+                               is_q ? problem.seqlen_q : problem.seqlen_kv);
   }
-  std::int64_t length(const Sequence& s) const { return is_q ? s.len_q : s.len_kv; }
+  std::int64_t length(const Sequence& s) const { return is_q ? s.seqlen_q : s.seqlen_kv; }
   HeadOfSequence rows(const Sequence& s, std::int64_t number, std::int64_t head) const {
     return {number, s.batch, is_q ? s.q_begin : s.kv_begin, head};
   }
@@ -121,7 +122,7 @@ void least_squares(const Preparation& p, const ConstTensor& view, const float* m
   options.rule = ScaleRule::least_squares;
   options.hadamard = p.operand.format.hadamard;
   compute_scales(view, *p.operand.format.rounded, options, mean, scales,
-                 p.operand.format.largest_code);
+                 p.operand.format.max_quantized);
 }
 
 void least_squares_of_head(const Preparation& p, std::int64_t number, std::int64_t head) {
@@ -141,7 +142,7 @@ void least_squares_of_head(const Preparation& p, std::int64_t number, std::int64
 // With granularity tensor the one scale comes from the largest amax of the heads.
 void scales_from_amax(const Preparation& p) {
   const auto scale_of = [&p](float amax) {
-    return scale_from_amax(*p.operand.format.rounded, amax, p.operand.format.largest_code);
+    return scale_from_amax(*p.operand.format.rounded, amax, p.operand.format.max_quantized);
   };
   const std::int64_t count = p.problem.batch * p.heads() * p.per_head();
   if (p.operand.format.granularity == Granularity::tensor) {
@@ -170,10 +171,10 @@ void prepare_operand(Preparation p, float* scratch, std::int64_t scratch_stride,
   const bool by_tensor = granularity == Granularity::tensor;
   // In a varlen batch the tokens between sequences must not matter, so a per-tensor scale always
   // uses amax.
-  const bool packed_tensor = by_tensor && is_packed(p.arguments);
-  if (quantization.rule == ScaleRule::least_squares && by_tensor && !packed_tensor) {
+  const bool varlen_tensor = by_tensor && is_varlen(p.arguments);
+  if (quantization.rule == ScaleRule::least_squares && by_tensor && !varlen_tensor) {
     least_squares(p, p.operand.tensor, p.operand.means, p.scales);
-  } else if (quantization.rule == ScaleRule::least_squares && !packed_tensor) {
+  } else if (quantization.rule == ScaleRule::least_squares && !varlen_tensor) {
     for_each_head([&](std::int64_t b, std::int64_t h, float*) { least_squares_of_head(p, b, h); });
   } else {
     for_each_head([&](std::int64_t b, std::int64_t h, float* own) { amax_of_head(p, b, h, own); });
@@ -188,7 +189,7 @@ void prepare_operand(Preparation p, float* scratch, std::int64_t scratch_stride,
 
 Operand operand_of(const Arguments& a, const ConstTensor& tensor, const OperandFormat& format,
                    const Scales& scales, std::int64_t max_len, VLayout layout = VLayout::rows) {
-  Operand operand{tensor, format, {}, nullptr, layout, is_packed(a)};
+  Operand operand{tensor, format, {}, nullptr, layout, is_varlen(a)};
   if (format.scales_of_caller()) operand.scales = operand_scales(a, tensor, scales, max_len);
   return operand;
 }
@@ -202,9 +203,9 @@ StoragePlan plan_storage(const Problem& p, const OperandFormats& formats) {
     return p.batch * heads * own_scales_per_head(p, format, rows);
   };
   StoragePlan plan{};
-  plan.k_scales = plan.q_scales + scales(formats.q, p.heads_q, p.len_q);
-  plan.v_scales = plan.k_scales + scales(formats.k, p.heads_kv, p.len_kv);
-  plan.k_means = plan.v_scales + scales(formats.v, p.heads_kv, p.len_kv);
+  plan.k_scales = plan.q_scales + scales(formats.q, p.heads_q, p.seqlen_q);
+  plan.v_scales = plan.k_scales + scales(formats.k, p.heads_kv, p.seqlen_kv);
+  plan.k_means = plan.v_scales + scales(formats.v, p.heads_kv, p.seqlen_kv);
   plan.end = plan.k_means + (formats.k.smooth ? p.batch * p.heads_kv * p.head_dim : 0);
   return plan;
 }
@@ -221,9 +222,10 @@ Operands prepare(const Kernels& kernels, const Problem& problem, const Arguments
                  float* scratch, std::int64_t scratch_stride, int workers) {
   const OperandFormats formats = formats_in_use(problem);
   const StoragePlan at = plan_storage(problem, formats);
-  Operands operands{operand_of(a, a.q, formats.q, a.q_scales, problem.len_q),
-                    operand_of(a, a.k, formats.k, a.k_scales, problem.len_kv),
-                    operand_of(a, v_by_rows(a), formats.v, a.v_scales, problem.len_kv, a.v_layout)};
+  Operands operands{
+      operand_of(a, a.q, formats.q, a.q_scales, problem.seqlen_q),
+      operand_of(a, a.k, formats.k, a.k_scales, problem.seqlen_kv),
+      operand_of(a, v_by_rows(a), formats.v, a.v_scales, problem.seqlen_kv, a.v_layout)};
   prepare_operand({kernels, problem, a, operands.q, true, storage + at.q_scales, nullptr}, scratch,
                   scratch_stride, workers);
   prepare_operand(

@@ -135,11 +135,11 @@ class TaskRunner {
 
   QueryRow query(std::int64_t index) const {
     const std::int64_t at = task_.first_row + index;
-    return {task_.first_head + at / task_.sequence.len_q, at % task_.sequence.len_q};
+    return {task_.first_head + at / task_.sequence.seqlen_q, at % task_.sequence.seqlen_q};
   }
   KeyRange keys_of(std::int64_t index) const {
-    return visible_keys(c_.problem.options, query(index).row, task_.sequence.len_q,
-                        task_.sequence.len_kv);
+    return visible_keys(c_.problem.options, query(index).row, task_.sequence.seqlen_q,
+                        task_.sequence.seqlen_kv);
   }
   std::int64_t panels() const { return (task_.rows + t_.panel - 1) / t_.panel; }
   std::int64_t rows_of(std::int64_t panel) const {
@@ -169,8 +169,8 @@ PanelKeys TaskRunner::find_panel_keys(std::int64_t panel) const {
   const std::int64_t rows = rows_of(panel);
   PanelKeys keys;
   keys.vectors = (rows + c_.kernels.lanes - 1) / c_.kernels.lanes;
-  keys.begin = task_.sequence.len_kv;
-  keys.all_end = task_.sequence.len_kv;
+  keys.begin = task_.sequence.seqlen_kv;
+  keys.all_end = task_.sequence.seqlen_kv;
   for (std::int64_t i = 0; i < rows; ++i) {
     const KeyRange row = keys_of(panel * t_.panel + i);
     if (row.begin < row.end) {
@@ -218,7 +218,7 @@ void TaskRunner::load_queries() {
 
 void TaskRunner::attend() {
   const Sequence& sequence = task_.sequence;
-  std::int64_t begin = sequence.len_kv, end = 0;
+  std::int64_t begin = sequence.seqlen_kv, end = 0;
   for (std::int64_t p = 0; p < panels(); ++p) {
     const PanelKeys& keys = panel_keys_[static_cast<std::size_t>(p)] = find_panel_keys(p);
     begin = std::min(begin, keys.begin);
@@ -316,7 +316,7 @@ void TaskRunner::store_row(const QueryRow& at, std::byte* to) const {
           finite_amax(s_.row, t_.head_dim));
   }
   if (!is_8bit(a.out.dtype)) return c_.kernels.from_f32(a.out.dtype, s_.row, t_.head_dim, to);
-  const OperandScales scales = operand_scales(a, a.out, a.out_scales, c_.problem.len_q);
+  const OperandScales scales = operand_scales(a, a.out, a.out_scales, c_.problem.seqlen_q);
   const float inverse = 1.0f / scales.step(task_.number, at.head, 0, 0, 0);
   encode_values(a.out.dtype, s_.row, t_.head_dim, inverse, to);
 }
@@ -360,7 +360,7 @@ Tiling make_tiling(const Kernels& kernels, const Problem& problem) {
   const std::int64_t head_dim = problem.head_dim;
   Tiling tiling;
   tiling.head_dim = head_dim;
-  tiling.has_groups = problem.len_kv > kGroupKeys;
+  tiling.has_groups = problem.seqlen_kv > kGroupKeys;
   tiling.panel = kernels.lanes * kernels.max_vectors;
   const std::int64_t panel_bytes =
       2 * tiling.panel * head_dim * static_cast<std::int64_t>(sizeof(float));

@@ -93,7 +93,7 @@ constexpr int kKernels = kCodes + 2 * kFirstPasses + kWide + kTransposed + kOper
                          kSmoothedOperands + kDecoded + kMeans + kSmoothed +
                          int{std::size(kOthers)};
 
-// Formats, columns and passes: `hold`, the first of two passes, and the second.
+// Formats, columns and passes: `one_pass`, the first of two passes, and the second.
 constexpr QuantizeConfig operands_config(int format, int width, int pass) {
   QuantizeConfig c;
   c.arch = 90;
@@ -103,7 +103,7 @@ constexpr QuantizeConfig operands_config(int format, int width, int pass) {
   c.columns = width == 0 ? 64 : 256;
   c.threads = quantizer::kOperandThreads;
   c.transposed = c.operands = true;
-  c.hold = pass == 0;
+  c.one_pass = pass == 0;
   c.amax_pass = pass == 1;
   return c;
 }

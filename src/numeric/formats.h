@@ -177,8 +177,8 @@ inline float decode_8bit(DType format, std::uint8_t code) { return decode_table(
 constexpr float largest(DType format) {
   return format == DType::e4m3 ? 448.0f : format == DType::e5m2 ? 57344.0f : 127.0f;
 }
-// The same with the caller's bound (Scales::largest_code); 0: none.
-constexpr float largest_code(DType format, float bound) {
+// The same with the caller's bound (Scales::max_quantized); 0: none.
+constexpr float max_quantized(DType format, float bound) {
   return bound == 0 ? largest(format) : bound;
 }
 

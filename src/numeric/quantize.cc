@@ -27,13 +27,13 @@ Tensor mean_as_tensor(float* mean, const std::array<std::int64_t, 4>& shape) {
   return Tensor::bhsd(mean, DType::f32, shape[0], shape[1], shape[3], 1);
 }
 
-Status check_largest_code(float largest_code, DType format) {
-  if (format == DType::sim8 && largest_code != 0)
-    return invalid("largest_code", fmt::format("{}", largest_code),
+Status check_max_quantized(float max_quantized, DType format) {
+  if (format == DType::sim8 && max_quantized != 0)
+    return invalid("max_quantized", fmt::format("{}", max_quantized),
                    "0 for sim8, whose scale is the amax");
-  if (largest_code >= 0 && largest_code <= largest(format)) return {};
+  if (max_quantized >= 0 && max_quantized <= largest(format)) return {};
   return invalid(
-      "largest_code", fmt::format("{}", largest_code),
+      "max_quantized", fmt::format("{}", max_quantized),
       fmt::format("0 (the format's) to {}, the largest of {}", largest(format), name(format)));
 }
 
@@ -236,14 +236,14 @@ Status quantize(const ConstTensor& x, const QuantizeOptions& options, const Tens
                 float* scales, float* mean, RangeStats* stats) {
   return without_exceptions([&]() -> Status {
     OCTAVO_RETURN_IF_ERROR(check_codes("codes", codes));
-    OCTAVO_RETURN_IF_ERROR(check_largest_code(options.largest_code, codes.dtype));
-    const float largest_code =
-        options.largest_code == 0 ? largest(codes.dtype) : options.largest_code;
-    return quantize_to(largest_code, x, options, codes, scales, mean, stats);
+    OCTAVO_RETURN_IF_ERROR(check_max_quantized(options.max_quantized, codes.dtype));
+    const float max_quantized =
+        options.max_quantized == 0 ? largest(codes.dtype) : options.max_quantized;
+    return quantize_to(max_quantized, x, options, codes, scales, mean, stats);
   });
 }
 
-Status quantize_to(float largest_code, const ConstTensor& x, const QuantizeOptions& options,
+Status quantize_to(float max_quantized, const ConstTensor& x, const QuantizeOptions& options,
                    const Tensor& codes, float* scales, float* mean, RangeStats* stats) {
   return without_exceptions([&]() -> Status {
     OCTAVO_RETURN_IF_ERROR(check_quantize(x, options, codes, scales, mean));
@@ -259,7 +259,7 @@ Status quantize_to(float largest_code, const ConstTensor& x, const QuantizeOptio
     if (!options.scales_given) {
       new_scales.resize(
           static_cast<std::size_t>(scale_count(x.shape, options.granularity, options.block_rows)));
-      compute_scales(x, codes.dtype, options, used_mean, new_scales.data(), largest_code);
+      compute_scales(x, codes.dtype, options, used_mean, new_scales.data(), max_quantized);
     }
 
     if (options.smooth) std::copy(new_mean.begin(), new_mean.end(), mean);

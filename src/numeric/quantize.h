@@ -51,20 +51,20 @@ void compute_amax(const ConstTensor& x, const QuantizeOptions& options, const fl
                   float* amax);
 
 // Scales of x (f32, f16 or bf16) by options.granularity and rule, contiguous in `scales`; amax is
-// quantized to `largest_code`. `mean` (B, H, D) or null.
+// quantized to `max_quantized`. `mean` (B, H, D) or null.
 //
 // least_squares tries the scales of amax * (96 - k) / 96, k = 0 to 63, and keeps the one with the
 // smallest sum of squared errors (in double, over finite values, row after row). Ties go to the
 // larger scale. k = 0 is the scale of amax, so the rule is never worse than that.
 void compute_scales(const ConstTensor& x, DType format, const QuantizeOptions& options,
-                    const float* mean, float* scales, float largest_code);
+                    const float* mean, float* scales, float max_quantized);
 inline constexpr int kLeastSquaresCandidates = 64;
 inline float least_squares_ratio(int candidate) {
   return static_cast<float>(96 - candidate) / 96.0f;
 }
 
-// quantize() of octavo.hpp, with `largest_code` instead of that of the options.
-Status quantize_to(float largest_code, const ConstTensor& x, const QuantizeOptions& options,
+// quantize() of octavo.hpp, with `max_quantized` instead of that of the options.
+Status quantize_to(float max_quantized, const ConstTensor& x, const QuantizeOptions& options,
                    const Tensor& codes, float* scales, float* mean = nullptr,
                    RangeStats* stats = nullptr);
 

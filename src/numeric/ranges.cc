@@ -80,10 +80,10 @@ struct Candidates {
   Floats scale, step, inverse;
   std::array<double, kLeastSquaresCandidates> squared_error;
 
-  void start(DType format, float amax, float largest_code) {
+  void start(DType format, float amax, float max_quantized) {
     for (std::size_t k = 0; k < scale.size(); ++k) {
       scale[k] =
-          scale_from_amax(format, amax * least_squares_ratio(static_cast<int>(k)), largest_code);
+          scale_from_amax(format, amax * least_squares_ratio(static_cast<int>(k)), max_quantized);
       step[k] = step_of(format, scale[k]);
       inverse[k] = inverse_of_found(format, step[k]);
       squared_error[k] = 0.0;
@@ -138,14 +138,14 @@ void compute_amax(const ConstTensor& x, const QuantizeOptions& options, const fl
 }
 
 void compute_scales(const ConstTensor& x, DType format, const QuantizeOptions& options,
-                    const float* mean, float* scales, float largest_code) {
+                    const float* mean, float* scales, float max_quantized) {
   const auto columns = static_cast<std::size_t>(x.shape[3]);
   const std::size_t groups = options.granularity == Granularity::channel ? columns : 1;
   if (options.rule == ScaleRule::amax) {
     compute_amax(x, options, mean, scales);
     const std::int64_t count = scale_count(x.shape, options.granularity, options.block_rows);
     for (std::int64_t i = 0; i < count; ++i)
-      scales[i] = scale_from_amax(format, scales[i], largest_code);
+      scales[i] = scale_from_amax(format, scales[i], max_quantized);
     return;
   }
   std::vector<float> row(columns);
@@ -154,7 +154,7 @@ void compute_scales(const ConstTensor& x, DType format, const QuantizeOptions& o
   for_each_box(x, options, [&](const Box& box) {
     std::fill(amax.begin(), amax.end(), 0.0f);
     for_each_row(x, options, mean, box, row, [&] { widen(row, amax); });
-    for (std::size_t g = 0; g < groups; ++g) candidates[g].start(format, amax[g], largest_code);
+    for (std::size_t g = 0; g < groups; ++g) candidates[g].start(format, amax[g], max_quantized);
     for_each_row(x, options, mean, box, row, [&] { add_row(format, row, candidates); });
     for (const Candidates& group : candidates) *scales++ = group.best();
   });

@@ -15,11 +15,11 @@ float scale_from_amax(DType format, float amax) {
   return scale_from_amax(format, amax, largest(format));
 }
 
-float scale_from_amax(DType format, float amax, float largest_code) {
+float scale_from_amax(DType format, float amax, float max_quantized) {
   if (amax == 0.0f) return 1.0f;
   constexpr float kSmallestStep = std::numeric_limits<float>::min();
   if (format == DType::sim8) return std::max(amax, 127.0f * kSmallestStep);
-  return std::max(amax / largest_code, kSmallestStep);
+  return std::max(amax / max_quantized, kSmallestStep);
 }
 
 float inverse_of_found(DType format, float step) {

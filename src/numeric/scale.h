@@ -17,8 +17,8 @@ namespace octavo {
 // amax = 0 gives 1.0. The step of the returned scale is at least the smallest normal float, so
 // 1/step is finite.
 float scale_from_amax(DType format, float amax);
-// The same, but amax is quantized to `largest_code` instead of the format's largest.
-float scale_from_amax(DType format, float amax, float largest_code);
+// The same, but amax is quantized to `max_quantized` instead of the format's largest.
+float scale_from_amax(DType format, float amax, float max_quantized);
 
 // The quantized value of amax in Q and K: for FP8 the largest with head_dim * code^2 <= 65000, so
 // that q . k fits FP16; otherwise the format's largest.

@@ -5,7 +5,7 @@
 #include <new>
 
 #include "attention/error.h"
-#include "gpu/context.h"
+#include "gpu/driver/context.h"
 
 namespace octavo {
 namespace {

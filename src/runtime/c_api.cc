@@ -129,10 +129,10 @@ Status read_arguments(const octavo_arguments* given, Arguments& out) {
   out.cu_seqlens_q = c.cu_seqlens_q;
   out.cu_seqlens_kv = c.cu_seqlens_kv;
   out.sequences = c.sequences;
-  out.max_len_q = c.max_len_q;
-  out.max_len_kv = c.max_len_kv;
-  out.q_scales.largest_code = c.q_largest_code;
-  out.k_scales.largest_code = c.k_largest_code;
+  out.max_seqlen_q = c.max_seqlen_q;
+  out.max_seqlen_kv = c.max_seqlen_kv;
+  out.q_scales.max_quantized = c.q_max_quantized;
+  out.k_scales.max_quantized = c.k_max_quantized;
   return read_enum(c.v_layout, "v_layout", "rows, transposed", out.v_layout);
 }
 
@@ -341,7 +341,7 @@ octavo_status octavo_quantize(const octavo_tensor* x, const octavo_quantize_opti
     o.smooth = c.smooth != 0;
     o.hadamard = c.hadamard != 0;
     o.scales_given = c.scales_given != 0;
-    o.largest_code = c.largest_code;
+    o.max_quantized = c.max_quantized;
     octavo::ConstTensor from;
     octavo::Tensor to;
     OCTAVO_RETURN_IF_ERROR(octavo::read_tensor(*x, "x", from));

@@ -53,11 +53,11 @@ Status check_scale_values(std::string_view what, const Arguments& a, const Const
   if (!is_8bit(tensor.dtype)) return {};
   const ScaleCheck check(what, a, tensor, scales, max_len);
   if (scales.granularity == Granularity::tensor) return check.one(0);
-  if (!is_packed(a) || scales.granularity != Granularity::row) return check.all();
+  if (!is_varlen(a) || scales.granularity != Granularity::row) return check.all();
   for (std::int64_t b = 0; b < a.sequences; ++b) {
     const Sequence at = sequence(a, b);
-    OCTAVO_RETURN_IF_ERROR(keys ? check.heads(0, at.kv_begin, at.len_kv)
-                                : check.heads(0, at.q_begin, at.len_q));
+    OCTAVO_RETURN_IF_ERROR(keys ? check.heads(0, at.kv_begin, at.seqlen_kv)
+                                : check.heads(0, at.q_begin, at.seqlen_q));
   }
   return {};
 }
@@ -91,13 +91,13 @@ class CpuPlan final : public Plan::Impl {
   Status run(const Problem& run_problem, const Arguments& a, Workspace workspace,
              Stream /*stream*/) const override {
     OCTAVO_RETURN_IF_ERROR(
-        check_scale_values("q_scales", a, a.q, a.q_scales, run_problem.len_q, false));
+        check_scale_values("q_scales", a, a.q, a.q_scales, run_problem.seqlen_q, false));
     OCTAVO_RETURN_IF_ERROR(
-        check_scale_values("k_scales", a, a.k, a.k_scales, run_problem.len_kv, true));
+        check_scale_values("k_scales", a, a.k, a.k_scales, run_problem.seqlen_kv, true));
     OCTAVO_RETURN_IF_ERROR(
-        check_scale_values("v_scales", a, v_by_rows(a), a.v_scales, run_problem.len_kv, true));
+        check_scale_values("v_scales", a, v_by_rows(a), a.v_scales, run_problem.seqlen_kv, true));
     OCTAVO_RETURN_IF_ERROR(
-        check_scale_values("out_scales", a, a.out, a.out_scales, run_problem.len_q, false));
+        check_scale_values("out_scales", a, a.out, a.out_scales, run_problem.seqlen_q, false));
     return cpu::attention(run_problem, a, workspace);
   }
 

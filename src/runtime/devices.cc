@@ -3,7 +3,7 @@
 
 #include "attention/error.h"
 #include "cpu/attention.h"
-#include "gpu/driver.h"
+#include "gpu/driver/driver.h"
 #include "octavo/emulator.hpp"
 #include "octavo/octavo.hpp"
 #include "runtime/emulator_plan.h"
@@ -73,7 +73,7 @@ Result<Device> parse_device(std::string_view text) {
 std::vector<DeviceInfo> devices() {
   Problem typical;
   typical.batch = typical.heads_q = typical.heads_kv = 1;
-  typical.len_q = typical.len_kv = 512;
+  typical.seqlen_q = typical.seqlen_kv = 512;
   typical.head_dim = typical.head_dim_v = 64;
   std::vector<DeviceInfo> found = {
       {{Device::Kind::cpu, 0}, cpu::describe_config(typical, cpu::thread_count()), true, ""}};

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "emulator/machine.h"
-#include "gpu/context.h"
+#include "gpu/driver/context.h"
 
 namespace octavo {
 

@@ -10,12 +10,12 @@
 #include "attention/error.h"
 #include "attention/operand_scales.h"
 #include "emulator/sm80_forward_table.h"
-#include "gpu/choose_sm80_forward.h"
-#include "gpu/choose_sm90_forward.h"
-#include "gpu/config_text.h"
-#include "gpu/launch_sm80_forward.h"
-#include "gpu/launch_sm90_forward.h"
-#include "gpu/sm80_feasible.h"
+#include "gpu/forward/choose_sm80_forward.h"
+#include "gpu/forward/choose_sm90_forward.h"
+#include "gpu/forward/launch_sm80_forward.h"
+#include "gpu/forward/launch_sm90_forward.h"
+#include "gpu/forward/sm80_feasible.h"
+#include "gpu/jit/config_text.h"
 #include "numeric/fork_safe.h"
 #include "runtime/staging.h"
 
@@ -52,10 +52,10 @@ emulator::GlobalMemory global_memory(const Problem& run_problem, const Arguments
                        static_cast<std::size_t>(scales_extent(a, tensor, scales, max_len)) * 4,
                        Use::read);
   };
-  add_scales("q_scales", a.q, a.q_scales, run_problem.len_q);
-  add_scales("k_scales", a.k, a.k_scales, run_problem.len_kv);
-  add_scales("v_scales", v_by_rows(a), a.v_scales, run_problem.len_kv);
-  add_scales("out_scales", a.out, a.out_scales, run_problem.len_q);
+  add_scales("q_scales", a.q, a.q_scales, run_problem.seqlen_q);
+  add_scales("k_scales", a.k, a.k_scales, run_problem.seqlen_kv);
+  add_scales("v_scales", v_by_rows(a), a.v_scales, run_problem.seqlen_kv);
+  add_scales("out_scales", a.out, a.out_scales, run_problem.seqlen_q);
   const auto spans = static_cast<std::size_t>(a.sequences + 1) * sizeof(std::int32_t);
   if (a.cu_seqlens_q != nullptr) memory.add_array("cu_seqlens_q", a.cu_seqlens_q, spans, Use::read);
   if (a.cu_seqlens_kv != nullptr)
@@ -117,7 +117,7 @@ const emulator::EmulatedSm90Forward* emulated_sm90_forward(const Problem& proble
                         c.out_element == wanted.out_element && c.amax == wanted.amax &&
                         c.head_dim == wanted.head_dim && c.k_scales == wanted.k_scales &&
                         c.scores <= wanted.scores && !(c.sum_rounded_p && problem.lse) &&
-                        !(sm90::is_split_kv(c) && problem.packed);
+                        !(sm90::is_split_kv(c) && problem.varlen);
     const auto distance = [&wanted](const Sm90ForwardConfig& x) {
       const bool queued = x.schedule == Schedule::pv_first_queued;
       return std::tuple(static_cast<int>(wanted.scores) - static_cast<int>(x.scores),
@@ -213,7 +213,7 @@ void run_emulated_quantizer(const emulator::EmulatedQuantize& kernel, const GpuI
                        Use::read);
   };
   const OperandsParams& p = pass.params;
-  const bool second = c.operands && !c.amax_pass && !c.hold;
+  const bool second = c.operands && !c.amax_pass && !c.one_pass;
   const bool k_of_heads = c.group == ScaleGroup::head;
   if (c.mean_pass > 0 || c.smooth) {
     const QuantizeMemory& x = pass.memory[c.operands ? 1 : 0];

@@ -7,7 +7,7 @@
 #include "emulator/quantize.h"
 #include "emulator/sm80_forward.h"
 #include "emulator/sm90_forward.h"
-#include "gpu/prepare_operands.h"
+#include "gpu/quantize/prepare_operands.h"
 #include "octavo/octavo.hpp"
 #include "runtime/emulated_driver.h"
 

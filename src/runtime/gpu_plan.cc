@@ -6,17 +6,17 @@
 #include <optional>
 
 #include "attention/error.h"
-#include "gpu/choose_sm80_forward.h"
-#include "gpu/choose_sm90_forward.h"
-#include "gpu/config_text.h"
-#include "gpu/kernel_family.h"
-#include "gpu/launch_quantize.h"
-#include "gpu/launch_sm80_forward.h"
-#include "gpu/launch_sm90_forward.h"
-#include "gpu/output_params.h"
-#include "gpu/repeat_sm90_forward.h"
-#include "gpu/sm80_feasible.h"
-#include "gpu/sm90_feasible.h"
+#include "gpu/forward/choose_sm80_forward.h"
+#include "gpu/forward/choose_sm90_forward.h"
+#include "gpu/forward/launch_sm80_forward.h"
+#include "gpu/forward/launch_sm90_forward.h"
+#include "gpu/forward/output_params.h"
+#include "gpu/forward/repeat_sm90_forward.h"
+#include "gpu/forward/sm80_feasible.h"
+#include "gpu/forward/sm90_feasible.h"
+#include "gpu/jit/config_text.h"
+#include "gpu/jit/kernel_family.h"
+#include "gpu/quantize/launch_quantize.h"
 
 namespace octavo {
 namespace {
@@ -291,10 +291,10 @@ Result<Sm90ForwardConfig> forced_sm90(const Problem& problem, const GpuInfo& gpu
   if (config->element != chosen.element || config->v_element != chosen.v_element ||
       config->out_element != chosen.out_element || config->amax != chosen.amax ||
       config->k_scales != chosen.k_scales || config->scores > chosen.scores ||
-      config->head_dim < problem.head_dim || (sm90::is_split_kv(*config) && problem.packed))
+      config->head_dim < problem.head_dim || (sm90::is_split_kv(*config) && problem.varlen))
     return invalid("config", brief_text(*config),
                    fmt::format("{} for this problem{}", brief_text(defaults),
-                               problem.packed ? ", with row_groups=0" : ""));
+                               problem.varlen ? ", with row_groups=0" : ""));
   return config;
 }
 

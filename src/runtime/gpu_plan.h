@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "gpu/kernel_source.h"
+#include "gpu/jit/kernel_source.h"
 #include "runtime/backend.h"
 
 namespace octavo {

@@ -49,7 +49,7 @@ Status Plan::Impl::run_empty(const Problem& run_problem, const Arguments& a,
 
 Status run_validated(const Plan::Impl& plan, const Problem& run_problem, const Arguments& arguments,
                      Workspace workspace, Stream stream) {
-  if (run_problem.batch == 0 || run_problem.heads_q == 0 || run_problem.len_q == 0)
+  if (run_problem.batch == 0 || run_problem.heads_q == 0 || run_problem.seqlen_q == 0)
     return plan.run_empty(run_problem, arguments, stream);
   const std::size_t needed = plan.workspace_bytes(run_problem, &arguments);
   if (workspace.bytes < needed || (workspace.data == nullptr && needed > 0))

@@ -76,11 +76,12 @@ Result<StagedArguments> StagedArguments::make(const Arguments& host, const Probl
     return staged.copy_array(from.data, scales_extent(host, tensor, from, max_len), device,
                              to.data);
   };
-  OCTAVO_RETURN_IF_ERROR(copy_scales(host.q, host.q_scales, on.q_scales, run_problem.len_q));
-  OCTAVO_RETURN_IF_ERROR(copy_scales(host.k, host.k_scales, on.k_scales, run_problem.len_kv));
+  OCTAVO_RETURN_IF_ERROR(copy_scales(host.q, host.q_scales, on.q_scales, run_problem.seqlen_q));
+  OCTAVO_RETURN_IF_ERROR(copy_scales(host.k, host.k_scales, on.k_scales, run_problem.seqlen_kv));
   OCTAVO_RETURN_IF_ERROR(
-      copy_scales(v_by_rows(host), host.v_scales, on.v_scales, run_problem.len_kv));
-  OCTAVO_RETURN_IF_ERROR(copy_scales(host.out, host.out_scales, on.out_scales, run_problem.len_q));
+      copy_scales(v_by_rows(host), host.v_scales, on.v_scales, run_problem.seqlen_kv));
+  OCTAVO_RETURN_IF_ERROR(
+      copy_scales(host.out, host.out_scales, on.out_scales, run_problem.seqlen_q));
   OCTAVO_RETURN_IF_ERROR(
       staged.copy_array(host.cu_seqlens_q, host.sequences + 1, device, on.cu_seqlens_q));
   OCTAVO_RETURN_IF_ERROR(

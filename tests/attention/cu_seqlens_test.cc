@@ -19,7 +19,7 @@ struct PackedCall : test::Call {
     arguments.cu_seqlens_q = cu_q.data();
     arguments.cu_seqlens_kv = cu_kv.data();
     arguments.sequences = 3;
-    arguments.max_len_q = arguments.max_len_kv = 16;
+    arguments.max_seqlen_q = arguments.max_seqlen_kv = 16;
   }
 };
 

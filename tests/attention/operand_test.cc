@@ -74,15 +74,15 @@ TEST(OperandFormats, LargestQuantizedValues) {
        {std::pair{64, 30.0f}, {128, 22.0f}, {256, 15.0f}, {8, 88.0f}, {1, 240.0f}}) {
     p.head_dim = head_dim;
     const OperandFormats f = operand_formats(p);
-    EXPECT_EQ(f.q.largest_code, code) << head_dim;
-    EXPECT_EQ(f.k.largest_code, code) << head_dim;
-    EXPECT_EQ(f.v.largest_code, 448.0f);
+    EXPECT_EQ(f.q.max_quantized, code) << head_dim;
+    EXPECT_EQ(f.k.max_quantized, code) << head_dim;
+    EXPECT_EQ(f.v.max_quantized, 448.0f);
   }
   p.options.quantization.rule = ScaleRule::least_squares;
-  EXPECT_EQ(operand_formats(p).k.largest_code, 448.0f);
+  EXPECT_EQ(operand_formats(p).k.max_quantized, 448.0f);
   p = problem(DType::f16, Precision::int8);
   p.head_dim = 64;
-  EXPECT_EQ(operand_formats(p).q.largest_code, 127.0f);
+  EXPECT_EQ(operand_formats(p).q.max_quantized, 127.0f);
 }
 
 TEST(OperandFormats, EightBitInputsAreNotRounded) {

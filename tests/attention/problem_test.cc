@@ -72,18 +72,18 @@ std::vector<Fault> faults() {
          a.k.shape[2] = a.v.shape[2] = 10;
          a.cu_seqlens_q = a.cu_seqlens_kv = kStarts;
          a.sequences = 3;
-         a.max_len_q = a.max_len_kv = 6;
+         a.max_seqlen_q = a.max_seqlen_kv = 6;
          a.v_layout = VLayout::transposed;
        }},
-      {"k_scales.largest_code is 449; supported: 0 (not known) to 448, the largest of e4m3",
+      {"k_scales.max_quantized is 449; supported: 0 (not known) to 448, the largest of e4m3",
        [](A& a, O&) {
          a.k.dtype = DType::e4m3;
-         a.k_scales.largest_code = 449;
+         a.k_scales.max_quantized = 449;
        }},
-      {"q_scales.largest_code is nan",
+      {"q_scales.max_quantized is nan",
        [](A& a, O&) {
          a.q.dtype = DType::int8;
-         a.q_scales.largest_code = std::numeric_limits<float>::quiet_NaN();
+         a.q_scales.max_quantized = std::numeric_limits<float>::quiet_NaN();
        }},
       {"out.shape is (2, 4, 6, 4)", [](A& a, O&) { a.out.shape[3] = 4; }},
       {"lse.shape is (2, 4, 5, 1)", [](A& a, O&) { a.lse.shape[2] = 5; }},
@@ -185,11 +185,11 @@ TEST(Problem, DescribesTheArguments) {
   EXPECT_EQ(p.batch, 2);
   EXPECT_EQ(p.heads_q, 4);
   EXPECT_EQ(p.heads_kv, 2);
-  EXPECT_EQ(p.len_q, 6);
-  EXPECT_EQ(p.len_kv, 5);
+  EXPECT_EQ(p.seqlen_q, 6);
+  EXPECT_EQ(p.seqlen_kv, 5);
   EXPECT_EQ(p.head_dim, 8);
   EXPECT_TRUE(p.lse);
-  EXPECT_FALSE(p.packed);
+  EXPECT_FALSE(p.varlen);
   EXPECT_EQ(describe(p), "B=2 Hq=4 Hkv=2 Sq=6 Skv=5 D=8 f32 lse");
 }
 
@@ -225,7 +225,7 @@ TEST(Problem, RunMustMatchThePlannedProblemExceptForLengths) {
   Call call(2, 4, 2, 6, 5, 8);
   const Problem planned = problem_of(call.arguments).value();
   Problem run_problem = planned;
-  run_problem.len_q = 100;
+  run_problem.seqlen_q = 100;
   run_problem.batch = 7;
   EXPECT_TRUE(validate_run(planned, run_problem).ok());
   run_problem.q = DType::f16;

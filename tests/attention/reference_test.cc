@@ -87,24 +87,24 @@ TEST(Reference, VarlenSequencesEqualSeparateSequences) {
   a.cu_seqlens_q = cu_q;
   a.cu_seqlens_kv = cu_kv;
   a.sequences = 3;
-  a.max_len_q = 5;
-  a.max_len_kv = 3;
-  std::vector<double> packed(kH * 9 * kD), alone(kH * 9 * kD);
-  ASSERT_TRUE(reference(a, {}, packed.data()).ok());
+  a.max_seqlen_q = 5;
+  a.max_seqlen_kv = 3;
+  std::vector<double> varlen(kH * 9 * kD), alone(kH * 9 * kD);
+  ASSERT_TRUE(reference(a, {}, varlen.data()).ok());
   for (int s : {0, 2}) {
     Arguments one = tokens.arguments;
     one.lse = {};
-    const std::int64_t len_q = cu_q[s + 1] - cu_q[s], len_kv = cu_kv[s + 1] - cu_kv[s];
-    one.q.shape[2] = one.out.shape[2] = len_q;
-    one.k.shape[2] = one.v.shape[2] = len_kv;
+    const std::int64_t seqlen_q = cu_q[s + 1] - cu_q[s], seqlen_kv = cu_kv[s + 1] - cu_kv[s];
+    one.q.shape[2] = one.out.shape[2] = seqlen_q;
+    one.k.shape[2] = one.v.shape[2] = seqlen_kv;
     one.q.data = tokens.q.data() + cu_q[s] * kD;
     one.k.data = tokens.k.data() + cu_kv[s] * kD;
     one.v.data = tokens.v.data() + cu_kv[s] * kD;
     ASSERT_TRUE(reference(one, {}, alone.data()).ok());
     for (std::int64_t h = 0; h < kH; ++h)
-      for (std::int64_t i = 0; i < len_q * kD; ++i)
-        EXPECT_EQ(alone[static_cast<std::size_t>(h * len_q * kD + i)],
-                  packed[static_cast<std::size_t>((h * 9 + cu_q[s]) * kD + i)]);
+      for (std::int64_t i = 0; i < seqlen_q * kD; ++i)
+        EXPECT_EQ(alone[static_cast<std::size_t>(h * seqlen_q * kD + i)],
+                  varlen[static_cast<std::size_t>((h * 9 + cu_q[s]) * kD + i)]);
   }
 }
 
@@ -114,7 +114,7 @@ TEST(Reference, CuSeqlensAreClampedNotTrusted) {
   Arguments a = tokens.arguments;
   a.cu_seqlens_q = a.cu_seqlens_kv = hostile;
   a.sequences = 3;
-  a.max_len_q = a.max_len_kv = 1000;
+  a.max_seqlen_q = a.max_seqlen_kv = 1000;
   std::vector<double> out(16);
   EXPECT_TRUE(reference(a, {}, out.data()).ok());
 }

@@ -4,9 +4,9 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/process.h"
-#include "npy.h"
 #include "octavo/evidence.hpp"
-#include "tensor_file.h"
+#include "tensors/npy.h"
+#include "tensors/tensor_file.h"
 
 namespace octavo::cli {
 namespace {

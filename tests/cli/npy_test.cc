@@ -1,5 +1,5 @@
 // The .npy reader: every version and type it supports, and invalid files.
-#include "npy.h"
+#include "tensors/npy.h"
 
 #include "cli/files.h"
 

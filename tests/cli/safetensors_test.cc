@@ -1,5 +1,5 @@
 // The .safetensors reader: types, names, and invalid headers.
-#include "safetensors.h"
+#include "tensors/safetensors.h"
 
 #include "cli/files.h"
 

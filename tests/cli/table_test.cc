@@ -9,7 +9,7 @@
 #include "options.h"
 #include "progress.h"
 #include "report.h"
-#include "scales_file.h"
+#include "tensors/scales_file.h"
 
 namespace octavo::cli {
 namespace {

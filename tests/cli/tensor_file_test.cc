@@ -1,10 +1,10 @@
 // Tensors in real files: selection by name, atomic writing, refused files.
-#include "tensor_file.h"
+#include "tensors/tensor_file.h"
 
 #include <sys/stat.h>
 
-#include "byte_source.h"
 #include "cli/files.h"
+#include "tensors/byte_source.h"
 
 namespace octavo::cli {
 namespace {

@@ -11,7 +11,7 @@ using test::allocations;
 
 TEST(CpuAllocation, ARunAllocatesNothing) {
   for (const Precision precision : kAllPrecisions) {
-    Case c{.batch = 2, .heads_q = 4, .heads_kv = 2, .len_q = 300, .len_kv = 200};
+    Case c{.batch = 2, .heads_q = 4, .heads_kv = 2, .seqlen_q = 300, .seqlen_kv = 200};
     c.options.precision = precision;
     const bool quantizes = precision >= Precision::fp8;
     c.options.quantization.smooth_k = quantizes;

@@ -18,10 +18,10 @@ INSTANTIATE_TEST_SUITE_P(Targets, CpuAttention, testing::ValuesIn(available_kern
                          [](const auto& target) { return std::string(target.param->name); });
 
 TEST_P(CpuAttention, LengthsAroundEveryTileBoundary) {
-  for (const std::int64_t len_q : {1, 15, 16, 17, 47, 48, 49, 97, 290})
-    for (const std::int64_t len_kv : {1, 7, 63, 64, 65, 129}) {
-      SCOPED_TRACE(testing::Message() << len_q << " x " << len_kv);
-      Call({.heads_q = 1, .heads_kv = 1, .len_q = len_q, .len_kv = len_kv})
+  for (const std::int64_t seqlen_q : {1, 15, 16, 17, 47, 48, 49, 97, 290})
+    for (const std::int64_t seqlen_kv : {1, 7, 63, 64, 65, 129}) {
+      SCOPED_TRACE(testing::Message() << seqlen_q << " x " << seqlen_kv);
+      Call({.heads_q = 1, .heads_kv = 1, .seqlen_q = seqlen_q, .seqlen_kv = seqlen_kv})
           .expect_matches_reference(tolerance(DType::f32));
     }
 }
@@ -30,7 +30,7 @@ TEST_P(CpuAttention, AnyHeadDim) {
   for (const std::int64_t head_dim :
        {1, 2, 3, 7, 8, 15, 17, 33, 63, 64, 65, 80, 127, 130, 256, 300}) {
     SCOPED_TRACE(head_dim);
-    Call({.len_q = 51, .len_kv = 70, .head_dim = head_dim})
+    Call({.seqlen_q = 51, .seqlen_kv = 70, .head_dim = head_dim})
         .expect_matches_reference(tolerance(DType::f32));
   }
 }
@@ -40,7 +40,7 @@ TEST_P(CpuAttention, EveryFormatOfEveryOperand) {
     for (const DType k : kAllDTypes)
       for (const DType v : kAllDTypes) {
         SCOPED_TRACE(testing::Message() << name(q) << ' ' << name(k) << ' ' << name(v));
-        Call({.len_q = 19, .len_kv = 21, .head_dim = 20, .q = q, .k = k, .v = v})
+        Call({.seqlen_q = 19, .seqlen_kv = 21, .head_dim = 20, .q = q, .k = k, .v = v})
             .expect_matches_reference(tolerance(DType::f32));
       }
 }
@@ -48,7 +48,7 @@ TEST_P(CpuAttention, EveryFormatOfEveryOperand) {
 TEST_P(CpuAttention, EveryOutputFormat) {
   for (const DType out : {DType::f32, DType::f16, DType::bf16})
     for (const std::int64_t head_dim : {5, 16, 40})
-      Call({.len_q = 20, .len_kv = 30, .head_dim = head_dim, .out = out, .row_gap = 3})
+      Call({.seqlen_q = 20, .seqlen_kv = 30, .head_dim = head_dim, .out = out, .row_gap = 3})
           .expect_matches_reference(tolerance(out));
 }
 
@@ -58,8 +58,8 @@ TEST_P(CpuAttention, EveryGranularityOfTheCallersScales) {
       SCOPED_TRACE(testing::Message() << name(granularity) << ' ' << name(dtype));
       Call call({.batch = 2,
                  .heads_q = 4,
-                 .len_q = 20,
-                 .len_kv = 70,
+                 .seqlen_q = 20,
+                 .seqlen_kv = 70,
                  .q = dtype,
                  .k = dtype,
                  .v = dtype});
@@ -73,10 +73,11 @@ TEST_P(CpuAttention, EveryGranularityOfTheCallersScales) {
 TEST_P(CpuAttention, MasksAndWindows) {
   for (const Causal causal : {Causal::none, Causal::top_left, Causal::bottom_right})
     for (const auto& [left, right] : {std::pair{-1, -1}, {0, 0}, {5, -1}, {-1, 3}, {70, 2}})
-      for (const auto& [len_q, len_kv] : {std::pair{130, 150}, {150, 130}, {3, 200}, {200, 3}}) {
+      for (const auto& [seqlen_q, seqlen_kv] :
+           {std::pair{130, 150}, {150, 130}, {3, 200}, {200, 3}}) {
         SCOPED_TRACE(testing::Message() << name(causal) << " window " << left << ',' << right
-                                        << " lengths " << len_q << ',' << len_kv);
-        Case c{.heads_q = 1, .heads_kv = 1, .len_q = len_q, .len_kv = len_kv};
+                                        << " lengths " << seqlen_q << ',' << seqlen_kv);
+        Case c{.heads_q = 1, .heads_kv = 1, .seqlen_q = seqlen_q, .seqlen_kv = seqlen_kv};
         c.options.causal = causal;
         c.options.window_left = left;
         c.options.window_right = right;
@@ -86,9 +87,10 @@ TEST_P(CpuAttention, MasksAndWindows) {
 
 TEST_P(CpuAttention, GroupedHeads) {
   for (const std::int64_t heads_kv : {1, 2, 4, 8})
-    for (const std::int64_t len_q : {1, 3, 20, 100}) {
-      SCOPED_TRACE(testing::Message() << heads_kv << " key heads, " << len_q << " queries");
-      Case c{.batch = 2, .heads_q = 8, .heads_kv = heads_kv, .len_q = len_q, .len_kv = 100};
+    for (const std::int64_t seqlen_q : {1, 3, 20, 100}) {
+      SCOPED_TRACE(testing::Message() << heads_kv << " key heads, " << seqlen_q << " queries");
+      Case c{
+          .batch = 2, .heads_q = 8, .heads_kv = heads_kv, .seqlen_q = seqlen_q, .seqlen_kv = 100};
       c.options.causal = Causal::bottom_right;
       Call(c).expect_matches_reference(tolerance(DType::f32));
     }
@@ -98,8 +100,12 @@ TEST_P(CpuAttention, LayoutsAndScales) {
   for (const auto order : {OwnedTensor::Order::bhsd, OwnedTensor::Order::bshd})
     for (const std::int64_t gap : {0, 5})
       for (const std::optional<float> scale : {std::optional<float>{}, {0.0f}, {-0.7f}, {2.0f}})
-        Call(
-            {.batch = 2, .len_q = 30, .len_kv = 33, .order = order, .row_gap = gap, .scale = scale})
+        Call({.batch = 2,
+              .seqlen_q = 30,
+              .seqlen_kv = 33,
+              .order = order,
+              .row_gap = gap,
+              .scale = scale})
             .expect_matches_reference(1e-5);
 }
 
@@ -108,8 +114,8 @@ TEST_P(CpuAttention, VarlenSequencesOfAllLengths) {
     for (const Granularity granularity : kAllGranularities) {
       const std::vector<std::int32_t> cu_q{2, 2, 10, 75, 76}, cu_kv{0, 5, 5, 100, 103};
       Case c{.heads_q = 4,
-             .len_q = 80,
-             .len_kv = 104,
+             .seqlen_q = 80,
+             .seqlen_kv = 104,
              .q = dtype,
              .k = dtype,
              .v = dtype,
@@ -120,11 +126,11 @@ TEST_P(CpuAttention, VarlenSequencesOfAllLengths) {
       a.cu_seqlens_q = cu_q.data();
       a.cu_seqlens_kv = cu_kv.data();
       a.sequences = 4;
-      a.max_len_q = 65;
-      a.max_len_kv = 90;
-      Call::scales(granularity, a.q, call.q_scales, a.q_scales, 4, a.max_len_q);
-      Call::scales(granularity, a.k, call.k_scales, a.k_scales, 4, a.max_len_kv);
-      Call::scales(granularity, a.v, call.v_scales, a.v_scales, 4, a.max_len_kv);
+      a.max_seqlen_q = 65;
+      a.max_seqlen_kv = 90;
+      Call::scales(granularity, a.q, call.q_scales, a.q_scales, 4, a.max_seqlen_q);
+      Call::scales(granularity, a.k, call.k_scales, a.k_scales, 4, a.max_seqlen_kv);
+      Call::scales(granularity, a.v, call.v_scales, a.v_scales, 4, a.max_seqlen_kv);
       std::vector<double> expected(call.values(call.out).size());
       ASSERT_TRUE(reference(a, c.options, expected.data()).ok());
       ASSERT_EQ(call.run().message(), "");
@@ -145,7 +151,7 @@ TEST_P(CpuAttention, VarlenSequencesOfAllLengths) {
 
 TEST_P(CpuAttention, RowsWithoutKeysAreZero) {
   for (const DType out : {DType::f32, DType::f16}) {
-    Call call({.len_q = 9, .len_kv = 0, .out = out});
+    Call call({.seqlen_q = 9, .seqlen_kv = 0, .out = out});
     ASSERT_EQ(call.run().message(), "");
     for (const float x : call.values(call.out)) EXPECT_EQ(x, 0.0f);
     for (const float x : call.values(call.lse))
@@ -154,7 +160,7 @@ TEST_P(CpuAttention, RowsWithoutKeysAreZero) {
 }
 
 TEST_P(CpuAttention, EmptyInputsSucceed) {
-  for (const Case& c : {Case{.batch = 0}, Case{.len_q = 0}, Case{.heads_q = 0, .heads_kv = 1}})
+  for (const Case& c : {Case{.batch = 0}, Case{.seqlen_q = 0}, Case{.heads_q = 0, .heads_kv = 1}})
     EXPECT_EQ(Call(c).run().message(), "");
 }
 
@@ -163,7 +169,7 @@ TEST_P(CpuAttention, NonFiniteValuesReachOnlyRowsThatSeeThem) {
   for (const float bad :
        {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
         -std::numeric_limits<float>::infinity()}) {
-    Case c{.heads_q = 1, .heads_kv = 1, .len_q = 100, .len_kv = 100};
+    Case c{.heads_q = 1, .heads_kv = 1, .seqlen_q = 100, .seqlen_kv = 100};
     c.options.causal = Causal::top_left;
     Call clean(c), dirty(c);
     ASSERT_TRUE(clean.run().ok());
@@ -186,14 +192,14 @@ TEST_P(CpuAttention, NonFiniteValuesReachOnlyRowsThatSeeThem) {
 }
 
 TEST_P(CpuAttention, LargeScoresDoNotOverflow) {
-  Call call({.len_q = 40, .len_kv = 90, .scale = 300.0f});
+  Call call({.seqlen_q = 40, .seqlen_kv = 90, .scale = 300.0f});
   call.expect_matches_reference(2e-3);
 }
 
 // A row alone, in another batch, or in another panel has the same bits.
 TEST_P(CpuAttention, BitsDoNotDependOnOtherRows) {
   for (const Causal causal : {Causal::none, Causal::bottom_right}) {
-    Case c{.heads_q = 4, .heads_kv = 2, .len_q = 131, .len_kv = 150, .head_dim = 24};
+    Case c{.heads_q = 4, .heads_kv = 2, .seqlen_q = 131, .seqlen_kv = 150, .head_dim = 24};
     c.options.causal = causal;
     Call whole(c);
     ASSERT_TRUE(whole.run().ok());
@@ -228,7 +234,7 @@ TEST(CpuWorkspace, IsRefusedWhenTooSmallAndNothingIsWritten) {
 }
 
 TEST(CpuWorkspace, SizeForOneThreadServesAnyNumberOfThreads) {
-  Call call({.heads_q = 4, .len_q = 200, .len_kv = 100});
+  Call call({.heads_q = 4, .seqlen_q = 200, .seqlen_kv = 100});
   const Problem problem = problem_of(call.arguments, call.options).value();
   std::vector<std::uint8_t> room(workspace_bytes(problem, 1) + 1);
   set_thread_count(5);
@@ -240,7 +246,7 @@ TEST(CpuWorkspace, SizeForOneThreadServesAnyNumberOfThreads) {
 TEST(CpuWorkspace, StaysBelowTwoMegabytesPerThread) {
   for (const std::int64_t head_dim : {1, 64, 128, 200, 256}) {
     Problem p;
-    p.batch = 4, p.heads_q = p.heads_kv = 32, p.len_q = p.len_kv = 1 << 20;
+    p.batch = 4, p.heads_q = p.heads_kv = 32, p.seqlen_q = p.seqlen_kv = 1 << 20;
     p.head_dim = p.head_dim_v = head_dim;
     EXPECT_LT(workspace_bytes(p, 1), std::size_t{2} << 20) << head_dim;
     EXPECT_LT(workspace_bytes(p, 2) - workspace_bytes(p, 1), std::size_t{2} << 20) << head_dim;

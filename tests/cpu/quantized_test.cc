@@ -31,7 +31,7 @@ struct Rounded {
           scale_count(tensor.shape, format.granularity, quantization.block_rows)));
       mean.resize(static_cast<std::size_t>(tensor.shape[0] * tensor.shape[1] * tensor.shape[3]));
       ASSERT_EQ(
-          quantize_to(format.largest_code, tensor, options, codes.view, scales.data(), mean.data())
+          quantize_to(format.max_quantized, tensor, options, codes.view, scales.data(), mean.data())
               .message(),
           "");
       tensor_scales = {scales.data(), format.granularity, quantization.block_rows, {}};
@@ -70,8 +70,8 @@ TEST(CpuQuantized, EveryPrecisionAndGranularity) {
                                           << name(granularity) << ' ' << name(dtype));
           Case c{.batch = 2,
                  .heads_q = 4,
-                 .len_q = 20,
-                 .len_kv = 70,
+                 .seqlen_q = 20,
+                 .seqlen_kv = 70,
                  .head_dim = 24,
                  .q = dtype,
                  .k = dtype,
@@ -92,7 +92,7 @@ TEST(CpuQuantized, SmoothingRotationAndLeastSquares) {
       for (const bool hadamard : {false, true})
         for (const Granularity granularity : {Granularity::tensor, Granularity::row}) {
           SCOPED_TRACE(testing::Message() << name(rule) << smooth << hadamard << name(granularity));
-          Case c{.batch = 2, .len_q = 20, .len_kv = 40, .head_dim = 24};
+          Case c{.batch = 2, .seqlen_q = 20, .seqlen_kv = 40, .head_dim = 24};
           c.options.precision = Precision::int8;
           c.options.quantization.qk = granularity;
           c.options.quantization.v = granularity;
@@ -105,7 +105,7 @@ TEST(CpuQuantized, SmoothingRotationAndLeastSquares) {
 
 // The LSE is that of the original scores, although smoothing subtracts the mean key.
 TEST(CpuQuantized, SmoothingAddsTheMeanBackToTheLse) {
-  Case c{.len_q = 30, .len_kv = 50, .head_dim = 32};
+  Case c{.seqlen_q = 30, .seqlen_kv = 50, .head_dim = 32};
   c.options.precision = Precision::int8;
   c.options.quantization.smooth_k = true;
   Call call(c);
@@ -125,8 +125,8 @@ TEST(CpuQuantized, SmoothingAddsTheMeanBackToTheLse) {
 OwnedTensor transposed(const Call& call) {
   const Arguments& a = call.arguments;
   const ConstTensor& v = a.v;
-  const bool packed = a.cu_seqlens_kv != nullptr;
-  const std::int64_t columns = transposed_columns(v.shape[2], packed ? a.sequences : 0);
+  const bool varlen = a.cu_seqlens_kv != nullptr;
+  const std::int64_t columns = transposed_columns(v.shape[2], varlen ? a.sequences : 0);
   OwnedTensor codes(v.dtype, {v.shape[0], v.shape[1], v.shape[3], columns},
                     OwnedTensor::Order::bhsd, 3);
   const auto place = [&](std::int64_t b, std::int64_t begin, std::int64_t at, std::int64_t keys) {
@@ -140,8 +140,8 @@ OwnedTensor transposed(const Call& call) {
                   v.data)[b * v.stride[0] + h * v.stride[1] + (begin + s) * v.stride[2] + d] ^
               (v.dtype == DType::int8 ? 0x80 : 0);
   };
-  for (std::int64_t b = 0; !packed && b < v.shape[0]; ++b) place(b, 0, 0, v.shape[2]);
-  for (std::int64_t b = 0; packed && b < a.sequences; ++b)
+  for (std::int64_t b = 0; !varlen && b < v.shape[0]; ++b) place(b, 0, 0, v.shape[2]);
+  for (std::int64_t b = 0; varlen && b < a.sequences; ++b)
     place(0, a.cu_seqlens_kv[b], transposed_begin(a.cu_seqlens_kv[b], b),
           a.cu_seqlens_kv[b + 1] - a.cu_seqlens_kv[b]);
   return codes;
@@ -168,7 +168,7 @@ TEST(CpuQuantized, TransposedVGivesTheSameBitsAsRows) {
   for (const DType format : {DType::e4m3, DType::e5m2, DType::int8, DType::sim8})
     for (const Granularity granularity : kAllGranularities) {
       SCOPED_TRACE(testing::Message() << name(format) << ' ' << name(granularity));
-      Case c{.batch = 2, .heads_q = 4, .len_q = 9, .len_kv = 75, .q = format, .k = format};
+      Case c{.batch = 2, .heads_q = 4, .seqlen_q = 9, .seqlen_kv = 75, .q = format, .k = format};
       c.v = format;
       Call call(c);
       Call::scales(granularity, call.arguments.v, call.v_scales, call.arguments.v_scales);
@@ -179,13 +179,13 @@ TEST(CpuQuantized, TransposedVGivesTheSameBitsAsRows) {
 TEST(CpuQuantized, VarlenTransposedVGivesTheSameBitsAsRows) {
   for (const Granularity granularity : kAllGranularities) {
     SCOPED_TRACE(name(granularity));
-    Case c{.len_q = 90, .len_kv = 90, .q = DType::int8, .k = DType::int8, .v = DType::int8};
+    Case c{.seqlen_q = 90, .seqlen_kv = 90, .q = DType::int8, .k = DType::int8, .v = DType::int8};
     c.order = OwnedTensor::Order::bshd;
     Call call(c);
     const std::vector<std::int32_t> cu{0, 20, 20, 33, 90};
     call.arguments.cu_seqlens_q = call.arguments.cu_seqlens_kv = cu.data();
     call.arguments.sequences = 4;
-    call.arguments.max_len_q = call.arguments.max_len_kv = 57;
+    call.arguments.max_seqlen_q = call.arguments.max_seqlen_kv = 57;
     for (const auto& [tensor, data, scales] :
          {std::tuple{&call.arguments.q, &call.q_scales, &call.arguments.q_scales},
           {&call.arguments.k, &call.k_scales, &call.arguments.k_scales}})
@@ -199,7 +199,7 @@ TEST(CpuQuantized, VarlenTransposedVGivesTheSameBitsAsRows) {
 TEST(CpuQuantized, VarlenScalesIgnoreTokensOfNoSequence) {
   for (const Granularity granularity : kAllGranularities)
     for (const bool smooth : {false, true}) {
-      Case c{.len_q = 60, .len_kv = 60, .order = OwnedTensor::Order::bshd};
+      Case c{.seqlen_q = 60, .seqlen_kv = 60, .order = OwnedTensor::Order::bshd};
       c.options.precision = Precision::fp8;
       c.options.quantization.qk = granularity;
       c.options.quantization.v = granularity;
@@ -215,7 +215,7 @@ TEST(CpuQuantized, VarlenScalesIgnoreTokensOfNoSequence) {
                 store_element(DType::f32, t->view.data, t->at(0, h, s, d), outside);
         call.arguments.cu_seqlens_q = call.arguments.cu_seqlens_kv = cu.data();
         call.arguments.sequences = 2;
-        call.arguments.max_len_q = call.arguments.max_len_kv = 30;
+        call.arguments.max_seqlen_q = call.arguments.max_seqlen_kv = 30;
         ASSERT_EQ(call.run().message(), "");
         std::vector<float> found;
         for (std::int64_t s = 5; s < 50; ++s)

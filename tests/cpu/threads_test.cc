@@ -119,7 +119,7 @@ TEST(CpuThreads, CountCanBeSetAndReset) {
 
 TEST(CpuThreads, ResultsDoNotDependOnTheirNumber) {
   for (const Precision precision : {Precision::native, Precision::fp8}) {
-    Case c{.batch = 2, .heads_q = 4, .heads_kv = 2, .len_q = 300, .len_kv = 310};
+    Case c{.batch = 2, .heads_q = 4, .heads_kv = 2, .seqlen_q = 300, .seqlen_kv = 310};
     c.options.causal = Causal::bottom_right;
     c.options.precision = precision;
     c.options.quantization.smooth_k = precision == Precision::fp8;
@@ -136,7 +136,7 @@ TEST(CpuThreads, ResultsDoNotDependOnTheirNumber) {
 }
 
 TEST(CpuThreads, ManyCallersAtOnceGetTheirOwnResults) {
-  const Case c{.heads_q = 4, .heads_kv = 2, .len_q = 150, .len_kv = 100};
+  const Case c{.heads_q = 4, .heads_kv = 2, .seqlen_q = 150, .seqlen_kv = 100};
   Call alone(c);
   ASSERT_TRUE(alone.run().ok());
   std::atomic<int> wrong = 0;

@@ -5,8 +5,8 @@
 #include <map>
 #include <sstream>
 
-#include "gpu/cubin_info.h"
-#include "gpu/nvrtc.h"
+#include "gpu/jit/cubin_info.h"
+#include "gpu/jit/nvrtc.h"
 
 namespace octavo {
 namespace {

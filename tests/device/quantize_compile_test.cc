@@ -3,9 +3,9 @@
 #include <gtest/gtest.h>
 
 #include "config/quantize.h"
-#include "gpu/config_text.h"
-#include "gpu/cubin_info.h"
-#include "gpu/nvrtc.h"
+#include "gpu/jit/config_text.h"
+#include "gpu/jit/cubin_info.h"
+#include "gpu/jit/nvrtc.h"
 
 namespace octavo {
 namespace {
@@ -27,7 +27,7 @@ constexpr QuantizeConfig of_operands(const Operands& o) {
           .threads = quantizer::kOperandThreads,
           .transposed = true,
           .operands = true,
-          .hold = o.hold,
+          .one_pass = o.one_pass,
           .smooth = o.smooth};
 }
 
@@ -80,12 +80,12 @@ const QuantizeConfig kConfigs[] = {
     // The register limit follows from the columns and the CTAs per SM.
     of_operands({.from = Element::f16, .columns = 64, .amax_pass = true}),
     of_operands({.from = Element::bf16, .columns = 128}),
-    of_operands({.from = Element::f16, .columns = 128, .hold = true}),
-    of_operands({.from = Element::bf16, .to = Element::int8, .columns = 64, .hold = true}),
+    of_operands({.from = Element::f16, .columns = 128, .one_pass = true}),
+    of_operands({.from = Element::bf16, .to = Element::int8, .columns = 64, .one_pass = true}),
     of_operands({.from = Element::bf16, .to = Element::int8, .columns = 128, .amax_pass = true}),
-    of_operands({.from = Element::f16, .columns = 256, .hold = true}),
+    of_operands({.from = Element::f16, .columns = 256, .one_pass = true}),
     of_operands({.from = Element::f16, .columns = 256}),
-    of_operands({.from = Element::f16, .columns = 128, .hold = true, .smooth = true}),
+    of_operands({.from = Element::f16, .columns = 128, .one_pass = true, .smooth = true}),
     of_operands({.from = Element::bf16, .columns = 256, .amax_pass = true, .smooth = true}),
 };
 

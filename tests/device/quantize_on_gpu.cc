@@ -1,8 +1,8 @@
 #include <gtest/gtest.h>
 
 #include "device/quantize_run.h"
-#include "gpu/element_of.h"
-#include "gpu/launch_quantize.h"
+#include "gpu/forward/element_of.h"
+#include "gpu/quantize/launch_quantize.h"
 #include "runtime/staging.h"
 
 namespace octavo::test {

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "gpu/prepare_operands.h"
+#include "gpu/quantize/prepare_operands.h"
 #include "octavo/octavo.hpp"
 
 namespace octavo::test {

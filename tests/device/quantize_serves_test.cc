@@ -4,8 +4,8 @@
 
 #include <functional>
 
-#include "gpu/choose_sm80_forward.h"
-#include "gpu/prepare_operands.h"
+#include "gpu/forward/choose_sm80_forward.h"
+#include "gpu/quantize/prepare_operands.h"
 
 namespace octavo {
 namespace {
@@ -14,7 +14,7 @@ Problem wide_problem(DType input, Precision precision) {
   Problem p;
   p.batch = 2;
   p.heads_q = p.heads_kv = 4;
-  p.len_q = p.len_kv = 100;
+  p.seqlen_q = p.seqlen_kv = 100;
   p.head_dim = p.head_dim_v = 64;
   p.q = p.k = p.v = input;
   p.options.precision = precision;
@@ -46,8 +46,8 @@ TEST(QuantizeServes, EveryModeOfOneFormat) {
       EXPECT_EQ(left.k_scales, e.k);
       EXPECT_EQ(left.v_scales, e.v);
       // The forward kernel may rely on it: scores of such values fit FP16.
-      EXPECT_EQ(left.q_largest_code, e.element == DType::e4m3 ? 30.0f : 127.0f);
-      EXPECT_EQ(left.k_largest_code, left.q_largest_code);
+      EXPECT_EQ(left.q_max_quantized, e.element == DType::e4m3 ? 30.0f : 127.0f);
+      EXPECT_EQ(left.k_max_quantized, left.q_max_quantized);
       EXPECT_EQ(left.options.precision, Precision::native);
       EXPECT_GT(prepared_bytes(p, nullptr), std::size_t{3 * 2 * 4 * 100 * 64});
     }
@@ -95,9 +95,9 @@ TEST(QuantizeServes, OneLaunchIfAClusterHoldsV) {
   const auto kernels = [](std::int64_t batch, std::int64_t keys) {
     Problem p = wide_problem(DType::f16, Precision::fp8);
     p.batch = batch;
-    p.len_kv = keys;
+    p.seqlen_kv = keys;
     const std::vector<QuantizeConfig> all = quantizers_of(p, 90, 16, VLayout::transposed);
-    EXPECT_TRUE(all.at(0).operands && all.at(0).hold);
+    EXPECT_TRUE(all.at(0).operands && all.at(0).one_pass);
     return all.size();
   };
   EXPECT_EQ(kernels(2, 1024), 1u);
@@ -156,7 +156,7 @@ TEST(QuantizeServes, WorkspaceGrowsWithTheProblem) {
       for (const std::int64_t length : {0, 1, 99, 100}) {
         Problem small = large;
         small.batch = batch;
-        small.len_q = small.len_kv = length;
+        small.seqlen_q = small.seqlen_kv = length;
         EXPECT_LE(prepared_bytes(small, nullptr), prepared_bytes(large, nullptr));
       }
   }

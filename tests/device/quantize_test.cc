@@ -16,7 +16,7 @@
 #include "attention/sequence.h"
 #include "config/v_layout.h"
 #include "device/quantize_run.h"
-#include "gpu/context.h"
+#include "gpu/driver/context.h"
 #include "numeric/formats.h"
 #include "numeric/random.h"
 #include "numeric/scale.h"
@@ -98,9 +98,9 @@ Source make_source(DType dtype, std::array<std::int64_t, 4> shape,
 // An operand, or one sequence of it in a varlen batch.
 struct Part {
   ConstTensor x;
-  float largest_code = 0;
+  float max_quantized = 0;
   std::int64_t longest = 0;  // rows of the longest sequence
-  bool packed = false;
+  bool varlen = false;
   std::int64_t sequence = 0, first_row = 0;
   std::optional<float> scale{};  // of the whole tensor
 };
@@ -109,7 +109,7 @@ struct Part {
 std::int64_t place_in_column(const Part& part, std::int64_t r) {
   int byte = 0;
   while (key_of_byte(byte / 4, byte % 4) != r % kKeyGroup) ++byte;
-  const std::int64_t begin = part.packed ? packed_v_begin(static_cast<i32>(part.first_row),
+  const std::int64_t begin = part.varlen ? varlen_v_begin(static_cast<i32>(part.first_row),
                                                           static_cast<i32>(part.sequence))
                                          : 0;
   return begin + r / kKeyGroup * kKeyGroup + byte;
@@ -172,13 +172,13 @@ void compare(const Part& part, bool hadamard, const ConstTensor& codes, const Sc
     encode_rows(x, hadamard, codes.dtype, *part.scale, expected);
   } else {
     const Status status =
-        quantize_to(part.largest_code, x, options,
+        quantize_to(part.max_quantized, x, options,
                     Tensor::bhsd(expected.data(), codes.dtype, batch, heads, rows, columns),
                     expected_scales.data(), smooth ? mean.data() : nullptr);
     ASSERT_TRUE(status.ok()) << status.message();
   }
 
-  const bool by_token = part.packed && scales.granularity == Granularity::row;
+  const bool by_token = part.varlen && scales.granularity == Granularity::row;
   const Scales contiguous{nullptr, scales.granularity, scales.block_rows, {}};
   const ScaleIndex cpu_at = scale_index(contiguous, x.shape);
   const ScaleIndex gpu_at =
@@ -207,7 +207,7 @@ struct Case {
   std::optional<Granularity> qk = Granularity::row;
   Granularity v = Granularity::channel;
   std::int64_t head_dim = 64;
-  std::int64_t len_q = 37, len_kv = 70;
+  std::int64_t seqlen_q = 37, seqlen_kv = 70;
   Values values = Values::normal;
   bool hadamard = false, smooth = false;
   std::int64_t row_gap = 0;  // elements between rows
@@ -217,8 +217,8 @@ struct Case {
 
 void check(const Where& where, const Case& c) {
   SCOPED_TRACE(testing::Message() << name(c.from) << " to " << name(c.format) << " by "
-                                  << (c.qk ? name(*c.qk) : "default") << ", " << name(c.v)
-                                  << " D=" << c.head_dim << " Sq=" << c.len_q << " Skv=" << c.len_kv
+                                  << (c.qk ? name(*c.qk) : "default") << ", " << name(c.v) << " D="
+                                  << c.head_dim << " Sq=" << c.seqlen_q << " Skv=" << c.seqlen_kv
                                   << " values=" << static_cast<int>(c.values)
                                   << " gap=" << c.row_gap);
   const auto source = [&](std::int64_t heads, std::int64_t len, std::uint64_t stream) {
@@ -228,15 +228,16 @@ void check(const Where& where, const Case& c) {
     return make_source(c.from, {2, heads, len, c.head_dim},
                        {len * heads * row, shared ? 0 : row, heads * row, 1}, c.values, stream);
   };
-  const Source q = source(2, c.len_q, 0), k = source(2, c.len_kv, 1), v = source(2, c.len_kv, 2);
+  const Source q = source(2, c.seqlen_q, 0), k = source(2, c.seqlen_kv, 1),
+               v = source(2, c.seqlen_kv, 2);
   Given given;
   given.format = c.format;
   given.layout = c.layout;
-  given.out.resize(static_cast<std::size_t>(4 * c.len_q * c.head_dim * 2));
+  given.out.resize(static_cast<std::size_t>(4 * c.seqlen_q * c.head_dim * 2));
   given.arguments.q = q.view;
   given.arguments.k = k.view;
   given.arguments.v = v.view;
-  given.arguments.out = Tensor::bhsd(given.out.data(), DType::f16, 2, 2, c.len_q, c.head_dim);
+  given.arguments.out = Tensor::bhsd(given.out.data(), DType::f16, 2, 2, c.seqlen_q, c.head_dim);
   given.options.precision = c.precision;
   given.options.quantization.qk = c.qk;
   given.options.quantization.v = c.v;
@@ -247,10 +248,10 @@ void check(const Where& where, const Case& c) {
   const Arguments& made = left.call.arguments;
   const OperandFormats formats =
       operand_formats(problem_of(given.arguments, given.options).value());
-  compare({q.view, formats.q.largest_code, c.len_q}, c.hadamard, made.q, made.q_scales);
-  compare({k.view, formats.k.largest_code, c.len_kv}, c.hadamard, made.k, made.k_scales,
+  compare({q.view, formats.q.max_quantized, c.seqlen_q}, c.hadamard, made.q, made.q_scales);
+  compare({k.view, formats.k.max_quantized, c.seqlen_kv}, c.hadamard, made.k, made.k_scales,
           VLayout::rows, c.smooth);
-  const Part values{v.view, formats.v.largest_code, c.len_kv};
+  const Part values{v.view, formats.v.max_quantized, c.seqlen_kv};
   compare(values, false, made.v, made.v_scales, c.layout);
   if (c.layout == VLayout::transposed) expect_filled_up(values, made.v);
 }
@@ -289,8 +290,8 @@ TEST_P(QuantizeBits, EveryKindOfValue) {
                            .format = mode.format,
                            .qk = kQk[i],
                            .v = kV[i],
-                           .len_q = 5,
-                           .len_kv = 34,
+                           .seqlen_q = 5,
+                           .seqlen_kv = 34,
                            .values = values});
 }
 
@@ -304,14 +305,14 @@ TEST_P(QuantizeBits, OddColumnsAndGaps) {
                            .qk = kQk[i],
                            .v = kV[i],
                            .head_dim = head_dim,
-                           .len_q = 6,
-                           .len_kv = 9,
+                           .seqlen_q = 6,
+                           .seqlen_kv = 9,
                            .row_gap = 3});
 }
 
 TEST_P(QuantizeBits, BroadcastHead) {
   for (const DType from : kSources)
-    check(GetParam(), {.from = from, .len_q = 3, .len_kv = 20, .broadcast = true});
+    check(GetParam(), {.from = from, .seqlen_q = 3, .seqlen_kv = 20, .broadcast = true});
 }
 
 // The forward kernel multiplies by the scales even if there are no keys.
@@ -341,15 +342,15 @@ TEST_P(QuantizeBits, ManyTiles) {
                        .format = DType::sim8,
                        .qk = kQk[i],
                        .v = kV[i],
-                       .len_q = 700,
-                       .len_kv = 1100});
+                       .seqlen_q = 700,
+                       .seqlen_kv = 1100});
 }
 
 TEST_P(QuantizeBits, Rotated) {
   check(GetParam(), {.hadamard = true});
   check(GetParam(), {.head_dim = 40, .hadamard = true});
   check(GetParam(),
-        {.from = DType::f32, .head_dim = 12, .len_q = 4, .len_kv = 5, .hadamard = true});
+        {.from = DType::f32, .head_dim = 12, .seqlen_q = 4, .seqlen_kv = 5, .hadamard = true});
   check(GetParam(), {.precision = Precision::sim8,
                      .format = DType::sim8,
                      .qk = Granularity::head,
@@ -361,9 +362,9 @@ TEST_P(QuantizeBits, Rotated) {
                      .qk = Granularity::block,
                      .hadamard = true});
   check(GetParam(),
-        {.from = DType::f32, .head_dim = 96, .len_q = 9, .len_kv = 5, .hadamard = true});
+        {.from = DType::f32, .head_dim = 96, .seqlen_q = 9, .seqlen_kv = 5, .hadamard = true});
   check(GetParam(),
-        {.from = DType::f32, .head_dim = 256, .len_q = 9, .len_kv = 5, .hadamard = true});
+        {.from = DType::f32, .head_dim = 256, .seqlen_q = 9, .seqlen_kv = 5, .hadamard = true});
 }
 
 // Smoothed K: per row, block and head; with fewer rows than one group of the mean pass, and with
@@ -371,15 +372,15 @@ TEST_P(QuantizeBits, Rotated) {
 TEST_P(QuantizeBits, Smoothed) {
   for (const DType from : kSources)
     for (const std::int64_t head_dim : {64, 100})
-      for (const std::int64_t len_kv : {1, 64, 70, 1100}) {
+      for (const std::int64_t seqlen_kv : {1, 64, 70, 1100}) {
         const auto with = [&](const Mode& mode, Granularity qk) {
           check(GetParam(), {.from = from,
                              .precision = mode.precision,
                              .format = mode.format,
                              .qk = qk,
                              .head_dim = head_dim,
-                             .len_q = 3,
-                             .len_kv = len_kv,
+                             .seqlen_q = 3,
+                             .seqlen_kv = seqlen_kv,
                              .smooth = true,
                              .row_gap = head_dim == 100 ? 3 : 0});
         };
@@ -393,8 +394,8 @@ TEST_P(QuantizeBits, Smoothed) {
        {Values::zeros, Values::constant, Values::tiny, Values::huge, Values::not_finite})
     check(GetParam(), {.from = DType::f32,
                        .qk = Granularity::head,
-                       .len_q = 3,
-                       .len_kv = 150,
+                       .seqlen_q = 3,
+                       .seqlen_kv = 150,
                        .values = values,
                        .smooth = true});
   check(GetParam(), {.hadamard = true, .smooth = true});
@@ -408,14 +409,14 @@ TEST_P(QuantizeBits, Transposed) {
         check(GetParam(), {.from = from,
                            .v = v,
                            .head_dim = head_dim,
-                           .len_q = 3,
-                           .len_kv = head_dim == 64 ? 300 : 41,
+                           .seqlen_q = 3,
+                           .seqlen_kv = head_dim == 64 ? 300 : 41,
                            .row_gap = head_dim == 100 ? 3 : 0,
                            .layout = kLayout});
-  check(GetParam(), {.len_q = 3, .len_kv = 20, .broadcast = true, .layout = kLayout});
+  check(GetParam(), {.seqlen_q = 3, .seqlen_kv = 20, .broadcast = true, .layout = kLayout});
   check(GetParam(), {.from = DType::f32,
-                     .len_q = 3,
-                     .len_kv = 16,
+                     .seqlen_q = 3,
+                     .seqlen_kv = 16,
                      .values = Values::not_finite,
                      .layout = kLayout});
 }
@@ -423,7 +424,7 @@ TEST_P(QuantizeBits, Transposed) {
 // The default scales: one launch for Q, K and V, and a second for V if no cluster holds it.
 TEST_P(QuantizeBits, OneLaunchForAll) {
   struct Sizes {
-    std::int64_t head_dim, len_q, len_kv;
+    std::int64_t head_dim, seqlen_q, seqlen_kv;
   };
   for (const auto& [from, mode] :
        {std::pair{DType::f16, kModes[0]}, {DType::bf16, kModes[0]}, {DType::f16, kModes[2]}})
@@ -439,16 +440,16 @@ TEST_P(QuantizeBits, OneLaunchForAll) {
                          .format = mode.format,
                          .qk = {},
                          .head_dim = sizes.head_dim,
-                         .len_q = sizes.len_q,
-                         .len_kv = sizes.len_kv,
+                         .seqlen_q = sizes.seqlen_q,
+                         .seqlen_kv = sizes.seqlen_kv,
                          .layout = VLayout::transposed});
-  for (const std::int64_t len_kv : {130, 1100})
+  for (const std::int64_t seqlen_kv : {130, 1100})
     for (const Values values :
          {Values::zeros, Values::constant, Values::tiny, Values::huge, Values::not_finite})
       check(GetParam(), {.from = DType::bf16,
                          .qk = {},
-                         .len_q = 70,
-                         .len_kv = len_kv,
+                         .seqlen_q = 70,
+                         .seqlen_kv = seqlen_kv,
                          .values = values,
                          .row_gap = 8,
                          .broadcast = values == Values::constant,
@@ -456,17 +457,17 @@ TEST_P(QuantizeBits, OneLaunchForAll) {
 }
 
 // The same with smoothed K, whose means are computed first: per head and per block, with and
-// without `hold`.
+// without `one_pass`.
 TEST_P(QuantizeBits, OneLaunchForAllWithSmoothedK) {
   for (const auto& [from, mode] :
        {std::pair{DType::f16, kModes[0]}, {DType::bf16, kModes[0]}, {DType::bf16, kModes[2]}})
-    for (const auto& [head_dim, len_kv] : {std::pair<std::int64_t, std::int64_t>{64, 300},
-                                           {64, 1},
-                                           {40, 1024},
-                                           {64, 1100},
-                                           {128, 129},
-                                           {256, 140},
-                                           {200, 1030}})
+    for (const auto& [head_dim, seqlen_kv] : {std::pair<std::int64_t, std::int64_t>{64, 300},
+                                              {64, 1},
+                                              {40, 1024},
+                                              {64, 1100},
+                                              {128, 129},
+                                              {256, 140},
+                                              {200, 1030}})
       for (const Values values : {Values::normal, Values::constant, Values::not_finite}) {
         if (values != Values::normal && (head_dim != 64 || from != DType::bf16)) continue;
         check(GetParam(), {.from = from,
@@ -474,8 +475,8 @@ TEST_P(QuantizeBits, OneLaunchForAllWithSmoothedK) {
                            .format = mode.format,
                            .qk = {},
                            .head_dim = head_dim,
-                           .len_q = 37,
-                           .len_kv = len_kv,
+                           .seqlen_q = 37,
+                           .seqlen_kv = seqlen_kv,
                            .values = values,
                            .smooth = true,
                            .layout = VLayout::transposed});
@@ -593,7 +594,7 @@ TEST_P(QuantizeBits, DequantizesKAndVFor16BitQ) {
 
 // Spans that are empty, run backwards, end outside or are longer than the maximum. Tokens of no
 // sequence are far larger than the rest, and must not affect any scale.
-void packed_batches(const Where& where, VLayout layout) {
+void varlen_batches(const Where& where, VLayout layout) {
   constexpr std::int64_t kTokens = 90, kHeads = 2, kColumns = 64, kLongest = 40;
   const std::vector<std::int32_t> cu = {3, 10, 10, 75, 400, 70};
   for (const std::optional<Granularity> qk :
@@ -605,10 +606,10 @@ void packed_batches(const Where& where, VLayout layout) {
     given.out.resize(kTokens * kHeads * kColumns * 2);
     Arguments& a = given.arguments;
     a.q = a.k = a.v = source.view;
-    a.out = Tensor::packed(given.out.data(), DType::bf16, kTokens, kHeads, kColumns);
+    a.out = Tensor::varlen(given.out.data(), DType::bf16, kTokens, kHeads, kColumns);
     a.cu_seqlens_q = a.cu_seqlens_kv = cu.data();
     a.sequences = static_cast<std::int64_t>(cu.size()) - 1;
-    a.max_len_q = a.max_len_kv = kLongest;
+    a.max_seqlen_q = a.max_seqlen_kv = kLongest;
     given.options.precision = Precision::fp8;
     given.options.quantization.qk = qk;
     if (qk) given.options.quantization.block_rows = 16;
@@ -617,7 +618,7 @@ void packed_batches(const Where& where, VLayout layout) {
       bool used = false;
       for (std::int64_t n = 0; n < a.sequences; ++n) {
         const Sequence s = sequence(a, n);
-        used |= t >= s.q_begin && t < s.q_begin + s.len_q;
+        used |= t >= s.q_begin && t < s.q_begin + s.seqlen_q;
       }
       for (std::int64_t i = 0; i < kHeads * kColumns && !used; ++i)
         store_element(DType::bf16, const_cast<void*>(source.view.data), t * kHeads * kColumns + i,
@@ -631,8 +632,8 @@ void packed_batches(const Where& where, VLayout layout) {
       const Sequence s = sequence(a, n);
       ConstTensor view = source.view;
       view.data = static_cast<const std::uint16_t*>(view.data) + s.q_begin * view.stride[2];
-      view.shape[2] = s.len_q;
-      parts.push_back({view, formats.q.largest_code, kLongest, true, n, s.q_begin, {}});
+      view.shape[2] = s.seqlen_q;
+      parts.push_back({view, formats.q.max_quantized, kLongest, true, n, s.q_begin, {}});
     }
     if (qk == Granularity::tensor) {
       // The largest of the sequences' own scales; an empty sequence would count as 1.
@@ -646,7 +647,7 @@ void packed_batches(const Where& where, VLayout layout) {
         by_tensor.granularity = Granularity::tensor;
         ASSERT_TRUE(
             quantize_to(
-                part.largest_code, part.x, by_tensor,
+                part.max_quantized, part.x, by_tensor,
                 Tensor::bhsd(codes.data(), DType::e4m3, 1, kHeads, part.x.shape[2], kColumns), &own)
                 .ok());
         scale = std::max(scale, own);
@@ -657,14 +658,14 @@ void packed_batches(const Where& where, VLayout layout) {
       compare(part, false, made.q, made.q_scales);
       compare(part, false, made.k, made.k_scales);
       part.scale.reset();
-      part.largest_code = formats.v.largest_code;
+      part.max_quantized = formats.v.max_quantized;
       compare(part, false, made.v, made.v_scales, layout);
       if (layout == VLayout::transposed) expect_filled_up(part, made.v);
     }
   }
 }
-TEST_P(QuantizeBits, VarlenBatches) { packed_batches(GetParam(), VLayout::rows); }
-TEST_P(QuantizeBits, VarlenBatchesTransposed) { packed_batches(GetParam(), VLayout::transposed); }
+TEST_P(QuantizeBits, VarlenBatches) { varlen_batches(GetParam(), VLayout::rows); }
+TEST_P(QuantizeBits, VarlenBatchesTransposed) { varlen_batches(GetParam(), VLayout::transposed); }
 
 TEST_P(QuantizeBits, PlainConversions) {
   constexpr std::int64_t kRows = 21, kColumns = 56;

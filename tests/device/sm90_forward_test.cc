@@ -7,9 +7,9 @@
 #include <iterator>
 #include <vector>
 
-#include "gpu/config_text.h"
-#include "gpu/cubin_info.h"
-#include "gpu/nvrtc.h"
+#include "gpu/jit/config_text.h"
+#include "gpu/jit/cubin_info.h"
+#include "gpu/jit/nvrtc.h"
 
 namespace octavo {
 namespace {

@@ -48,7 +48,7 @@ struct DecodedCall {
     if (starts.empty()) return;
     a.cu_seqlens_q = a.cu_seqlens_kv = starts.data();
     a.sequences = static_cast<std::int64_t>(starts.size()) - 1;
-    a.max_len_q = a.max_len_kv = kTokens;
+    a.max_seqlen_q = a.max_seqlen_kv = kTokens;
   }
 
   std::vector<float> run(Device device, const Options& options) {

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "emulator/long.h"
-#include "evidence/emulated_cases.h"
+#include "evidence/cases/emulated_cases.h"
 
 namespace octavo::evidence {
 namespace {
@@ -32,7 +32,7 @@ int expect_clamped(const std::string& family, std::size_t step) {
     const auto hostile = std::find_if(subject.cases.begin(), subject.cases.end(),
                                       [](const Case& c) { return c.seqlens == Seqlens::hostile; });
     if (hostile == subject.cases.end()) continue;
-    if (hostile->len_kv > 100 && !test_long()) continue;  // minutes
+    if (hostile->seqlen_kv > 100 && !test_long()) continue;  // minutes
     ++looked_at;
     Case clamped = *hostile;
     clamped.seqlens = Seqlens::clamped;

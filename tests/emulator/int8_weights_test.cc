@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "device/sm90/numerics/int8.cuh"
-#include "evidence/emulated_cases.h"
-#include "gpu/config_text.h"
+#include "evidence/cases/emulated_cases.h"
+#include "gpu/jit/config_text.h"
 #include "numeric/formats.h"
 #include "numeric/random.h"
 #include "octavo/emulator.hpp"

@@ -8,8 +8,8 @@
 
 #include "attention/operand.h"
 #include "attention/reference.h"
-#include "evidence/check.h"
-#include "evidence/inputs.h"
+#include "evidence/cases/inputs.h"
+#include "evidence/gates/check.h"
 #include "numeric/formats.h"
 #include "octavo/evidence.hpp"
 #include "octavo/octavo.hpp"
@@ -21,13 +21,13 @@ constexpr Device kOtherChip{Device::Kind::emulator, 0};
 constexpr Device kHopper{Device::Kind::emulator, 90};
 constexpr Precision kMixedModes[] = {Precision::fp8_mixed, Precision::int8_mixed};
 
-Case mixed_case(Precision precision, DType input, std::int64_t len_q, std::int64_t len_kv) {
+Case mixed_case(Precision precision, DType input, std::int64_t seqlen_q, std::int64_t seqlen_kv) {
   Case c;
   c.batch = 2;
   c.heads_q = 4;
   c.heads_kv = 2;
-  c.len_q = len_q;
-  c.len_kv = len_kv;
+  c.seqlen_q = seqlen_q;
+  c.seqlen_kv = seqlen_kv;
   c.input = c.out = input;
   c.options.precision = precision;
   c.options.causal = Causal::bottom_right;
@@ -42,8 +42,8 @@ struct CodedCall {
 
   CodedCall(const Case& c, const Inputs& in) : arguments(in.given), options(c.options) {
     const OperandFormats formats = operand_formats(problem_of(in.given, c.options).value());
-    q = coded(c, formats.q, in.given.q, in.spans_q, c.len_q);
-    k = coded(c, formats.k, in.given.k, in.spans_kv, c.len_kv);
+    q = coded(c, formats.q, in.given.q, in.spans_q, c.seqlen_q);
+    k = coded(c, formats.k, in.given.k, in.spans_kv, c.seqlen_kv);
     arguments.q = q.codes.view;
     arguments.k = k.codes.view;
     arguments.q_scales = q.view;
@@ -58,7 +58,7 @@ struct CodedCall {
     QuantizeOptions options;
     options.granularity = format.granularity;
     options.block_rows = c.options.quantization.block_rows;
-    return quantize_operand(tensor, *format.rounded, format.largest_code, options, c.layout, spans,
+    return quantize_operand(tensor, *format.rounded, format.max_quantized, options, c.layout, spans,
                             max_len)
         .value();
   }
@@ -75,7 +75,7 @@ std::vector<std::byte> outputs_of(Inputs& in, const Arguments& arguments, const 
 TEST(EmulatorMixed, QuantizedInputsGiveTheSameBitsAsTheMode) {
   for (const Precision precision : kMixedModes)
     for (const DType input : {DType::f16, DType::bf16})
-      for (const Layout layout : {Layout::bhsd, Layout::packed}) {
+      for (const Layout layout : {Layout::bhsd, Layout::varlen}) {
         SCOPED_TRACE(testing::Message() << name(precision) << ' ' << name(input));
         Case c = mixed_case(precision, input, 70, 150);
         c.layout = layout;
@@ -148,9 +148,9 @@ TEST(EmulatorMixed, ZeroTensors) {
 // sequence, V that is rounded first: with the quantizers, under two schedules.
 TEST(EmulatorMixed, ThroughTheQuantizers) {
   std::vector<Case> cases;
-  const auto add = [&cases](Precision precision, DType input, std::int64_t len_q,
-                            std::int64_t len_kv, const auto& bend) {
-    Case c = mixed_case(precision, input, len_q, len_kv);
+  const auto add = [&cases](Precision precision, DType input, std::int64_t seqlen_q,
+                            std::int64_t seqlen_kv, const auto& bend) {
+    Case c = mixed_case(precision, input, seqlen_q, seqlen_kv);
     c.seed = cases.size();
     bend(c);
     cases.push_back(c);
@@ -162,12 +162,12 @@ TEST(EmulatorMixed, ThroughTheQuantizers) {
     add(precision, DType::f16, 100, 150, [](Case& c) { c.lse = false; });
     add(precision, DType::f16, 80, 200, [](Case& c) {
       c.lse = false;
-      c.layout = Layout::packed;
+      c.layout = Layout::varlen;
     });
     add(precision, DType::bf16, 100, 260, [](Case& c) { c.options.window_left = 33; });
-    add(precision, DType::f16, 90, 190, [](Case& c) { c.layout = Layout::packed; });
+    add(precision, DType::f16, 90, 190, [](Case& c) { c.layout = Layout::varlen; });
     add(precision, DType::bf16, 140, 70, [](Case& c) {
-      c.layout = Layout::packed;
+      c.layout = Layout::varlen;
       c.batch = 3;
       c.head_dim = 40;
     });
@@ -203,7 +203,7 @@ TEST(EmulatorMixed, ExplainsWhatItDoes) {
   Problem p;
   p.batch = 1;
   p.heads_q = p.heads_kv = 8;
-  p.len_q = p.len_kv = 512;
+  p.seqlen_q = p.seqlen_kv = 512;
   p.head_dim = p.head_dim_v = 64;
   p.options.precision = Precision::int8_mixed;
   const auto told = [&p] { return explain(p, kHopper).value(); };
@@ -234,7 +234,7 @@ TEST(EmulatorMixed, ExplainsWhatItDoes) {
 TEST(EmulatorMixed, NamesMissingEmulatorKernels) {
   Problem p;
   p.batch = p.heads_q = p.heads_kv = 1;
-  p.len_q = p.len_kv = 64;
+  p.seqlen_q = p.seqlen_kv = 64;
   p.head_dim = p.head_dim_v = 192;
   p.options.precision = Precision::fp8_mixed;
   EXPECT_EQ(plan(p, kHopper).status().message().find("problem is B=1"), 0U)

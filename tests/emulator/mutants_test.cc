@@ -3,7 +3,7 @@
 
 #include "emulator/long.h"
 #include "emulator/sm90_forward.h"
-#include "gpu/config_text.h"
+#include "gpu/jit/config_text.h"
 #include "octavo/emulator.hpp"
 
 namespace octavo {
@@ -129,11 +129,11 @@ TEST(EmulatorMutants, Quantizers) {
   const std::string shared = ",threads=256,transposed=true,operands=true";
   expect_accounted_for(all + ",amax_pass=true" + shared, 8);
   expect_accounted_for(all + shared, 8);
-  expect_accounted_for(all + shared + ",hold=true", 12);
+  expect_accounted_for(all + shared + ",one_pass=true", 12);
   // A smoothed K: the ends of its rows, also if they are 0.
   expect_accounted_for("quantize mean_pass=1", 2);
   expect_accounted_for("quantize to=e4m3,smooth=true", 5);
-  expect_accounted_for(all + shared + ",hold=true,smooth=true", 12);
+  expect_accounted_for(all + shared + ",one_pass=true,smooth=true", 12);
   expect_accounted_for(all + ",amax_pass=true" + shared + ",smooth=true", 8);
   expect_accounted_for("quantize group=head,amax_pass=true,smooth=true", 4);
   expect_accounted_for("quantize group=block,smooth=true", 6);

@@ -6,9 +6,9 @@
 #include <optional>
 #include <vector>
 
-#include "evidence/check.h"
-#include "evidence/emulated_cases.h"
-#include "gpu/launch_sm90_forward.h"
+#include "evidence/cases/emulated_cases.h"
+#include "evidence/gates/check.h"
+#include "gpu/forward/launch_sm90_forward.h"
 #include "runtime/emulated_launch.h"
 
 namespace octavo::evidence {

@@ -7,8 +7,8 @@
 
 #include "device/sm90/forward.cuh"
 #include "emulator/sm90_runner.h"
-#include "gpu/config_text.h"
-#include "gpu/sm90_feasible.h"
+#include "gpu/forward/sm90_feasible.h"
+#include "gpu/jit/config_text.h"
 
 namespace octavo::evidence {
 namespace {

@@ -14,11 +14,11 @@
 
 #include "emulator/long.h"
 #include "emulator/sm90_runner.h"
-#include "evidence/check.h"
-#include "evidence/emulated_cases.h"
-#include "gpu/config_text.h"
-#include "gpu/launch_sm90_forward.h"
-#include "gpu/shipped.h"
+#include "evidence/cases/emulated_cases.h"
+#include "evidence/gates/check.h"
+#include "gpu/forward/launch_sm90_forward.h"
+#include "gpu/jit/config_text.h"
+#include "gpu/jit/shipped.h"
 #include "numeric/formats.h"
 #include "numeric/random.h"
 #include "octavo/emulator.hpp"
@@ -32,7 +32,7 @@ constexpr Device kSm90{Device::Kind::emulator, 90};
 
 // A problem with the kernel's head dimension, or less by a number of 16-bit columns.
 struct Edge {
-  std::int64_t len_q, len_kv;
+  std::int64_t seqlen_q, seqlen_kv;
   Causal causal = Causal::none;
   std::int64_t window_left = -1, window_right = -1;
   std::int64_t batch = 1, heads_q = 1, heads_kv = 1;
@@ -41,7 +41,7 @@ struct Edge {
   std::optional<float> scale{};
 };
 constexpr auto kNone = Causal::none, kTop = Causal::top_left, kBottom = Causal::bottom_right;
-constexpr auto kBhsd = Layout::bhsd, kBshd = Layout::bshd, kPacked = Layout::packed;
+constexpr auto kBhsd = Layout::bhsd, kBshd = Layout::bshd, kPacked = Layout::varlen;
 const Edge kEdges[] = {
     {1, 1},
     {64, 128},
@@ -82,12 +82,12 @@ Case case_of(const Edge& edge, const Sm90ForwardConfig& config, std::uint64_t se
   c.batch = edge.batch;
   c.heads_q = edge.heads_q;
   c.heads_kv = edge.heads_kv;
-  c.len_q = edge.len_q;
-  c.len_kv = edge.len_kv;
+  c.seqlen_q = edge.seqlen_q;
+  c.seqlen_kv = edge.seqlen_kv;
   c.head_dim = config.head_dim - edge.columns_less * 2 / element_bytes(config.element);
   c.input = static_cast<DType>(config.element);
   evidence::set_8bit_inputs(config, c);
-  if (config.k_scales == KScales::row && edge.len_q % 3 == 0) {
+  if (config.k_scales == KScales::row && edge.seqlen_q % 3 == 0) {
     c.qk_scales = Granularity::block;
     if (c.options.quantization.qk) c.options.quantization.qk = Granularity::block;
     c.options.quantization.block_rows = 50;
@@ -116,7 +116,7 @@ TEST(EmulatorSm90, EveryKernelAtTheEdges) {
     std::size_t taken = 0;
     for (std::size_t i = 0; i < kEdgeCount && taken < edges_each; ++i) {
       const std::size_t at = (k * edges_each + i) % kEdgeCount;
-      if (kEdges[at].layout == Layout::packed && sm90::is_split_kv(kernel.config)) continue;
+      if (kEdges[at].layout == Layout::varlen && sm90::is_split_kv(kernel.config)) continue;
       ++taken;
       ++met[at];
       const std::optional<std::uint64_t> seed =
@@ -178,13 +178,13 @@ TEST(EmulatorSm90, RepeatedRuns) {
   Case c;
   c.batch = 2;
   c.heads_q = c.heads_kv = 2;
-  c.len_q = c.len_kv = 70;
+  c.seqlen_q = c.seqlen_kv = 70;
   c.head_dim = 64;
   c.input = c.out = DType::f16;
   std::vector<Case> cases(5, c);
   for (std::size_t i = 0; i < cases.size(); ++i) cases[i].seed = i;
   cases[2].layout = Layout::bshd;
-  cases[3].len_kv = 90;
+  cases[3].seqlen_kv = 90;
   CheckOptions options;
   options.device = kSm90;
   options.repeat = 2;
@@ -252,7 +252,7 @@ TEST(EmulatorSm90, ServesAlignedProblemsOf16And8Bits) {
   Problem p;
   p.batch = 1;
   p.heads_q = p.heads_kv = 8;
-  p.len_q = p.len_kv = 512;
+  p.seqlen_q = p.seqlen_kv = 512;
   p.head_dim = p.head_dim_v = 64;
   const auto kernel_of = [&p](Device device) { return explain(p, device).value().kernel; };
   EXPECT_EQ(kernel_of(kSm90), "sm90_forward");
@@ -289,16 +289,16 @@ TEST(EmulatorSm90, PacksFewQueriesOfHeadsThatShareKeys) {
   p.batch = 8;
   p.heads_q = 64;
   p.heads_kv = 8;
-  p.len_q = 4;
-  p.len_kv = 512;
+  p.seqlen_q = 4;
+  p.seqlen_kv = 512;
   p.head_dim = p.head_dim_v = 64;
   const auto packs = [&p] {
     return explain(p, kSm90).value().config.find("pack_gqa=true") != std::string::npos;
   };
   EXPECT_TRUE(packs());
-  p.len_q = 64;
+  p.seqlen_q = 64;
   EXPECT_FALSE(packs());
-  p.len_q = 4;
+  p.seqlen_q = 4;
   p.heads_kv = 64;
   EXPECT_FALSE(packs());
 }
@@ -329,7 +329,7 @@ TEST(EmulatorSm90, LaunchesEarlyIfRequested) {
 TEST(EmulatorSm90, ForcedFamilyIsUsed) {
   Problem p;
   p.batch = p.heads_q = p.heads_kv = 1;
-  p.len_q = p.len_kv = 64;
+  p.seqlen_q = p.seqlen_kv = 64;
   p.head_dim = p.head_dim_v = 64;
   setenv("OCTAVO_KERNELS", "sm80", 1);
   EXPECT_EQ(explain(p, kSm90).value().kernel, "sm80_forward");
@@ -440,7 +440,7 @@ TEST(EmulatorSm90, RisingNegativeScores) {
 
 TEST(EmulatorSm90, UnknownChipsAreRefused) {
   Problem p;
-  p.batch = p.heads_q = p.heads_kv = p.len_q = p.len_kv = 1;
+  p.batch = p.heads_q = p.heads_kv = p.seqlen_q = p.seqlen_kv = 1;
   p.head_dim = p.head_dim_v = 64;
   const Result<Plan> made = plan(p, {Device::Kind::emulator, 75});
   ASSERT_FALSE(made.ok());

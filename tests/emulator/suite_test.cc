@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "emulator/long.h"
-#include "evidence/check.h"
+#include "evidence/gates/check.h"
 #include "octavo/emulator.hpp"
 
 namespace octavo::evidence {
@@ -74,7 +74,7 @@ std::vector<Case> twelve_of(const Mode& mode, bool mission) {
   std::vector<Case> cases;
   for (const Case& c : twelve_cases())
     if (c.input == mode.input && c.options.precision == mode.precision &&
-        (c.len_q == 512) == mission)
+        (c.seqlen_q == 512) == mission)
       cases.push_back(c);
   return cases;
 }
@@ -105,7 +105,7 @@ TEST(EmulatorSuiteOf, HeadDimensionsWithoutTheirOwnKernel) {
   for (const std::int64_t head_dim : {40, 48, 80, 96}) {
     Case c;
     c.head_dim = head_dim;
-    c.len_q = c.len_kv = 70;
+    c.seqlen_q = c.seqlen_kv = 70;
     c.options.causal = Causal::top_left;
     for (const DType input : {DType::f16, DType::bf16}) {
       c.input = c.out = input;

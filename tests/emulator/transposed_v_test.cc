@@ -35,8 +35,8 @@ struct Call {
         v_scales(kHeads * kColumns),
         out(values.size()),
         starts(std::move(cu)) {
-    const bool packed = !starts.empty();
-    const auto sequences = packed ? static_cast<std::int64_t>(starts.size()) - 1 : 0;
+    const bool varlen = !starts.empty();
+    const auto sequences = varlen ? static_cast<std::int64_t>(starts.size()) - 1 : 0;
     const std::int64_t columns = transposed_columns(tokens, sequences);
     transposed.assign(static_cast<std::size_t>(kHeads * kColumns * columns), 0);
     Arguments& a = by_rows;
@@ -49,15 +49,15 @@ struct Call {
     a.q_scales = {q_scales.data(), Granularity::head, 64, same_for_all};
     a.k_scales = {k_scales.data(), Granularity::head, 64, same_for_all};
     a.v_scales = {v_scales.data(), Granularity::channel, 64, std::array{0L, kColumns, 1L}};
-    if (packed) {
+    if (varlen) {
       a.cu_seqlens_q = a.cu_seqlens_kv = starts.data();
       a.sequences = sequences;
-      a.max_len_q = a.max_len_kv = tokens;
+      a.max_seqlen_q = a.max_seqlen_kv = tokens;
     }
     by_columns = a;
     by_columns.v = ConstTensor::bhsd(transposed.data(), format, 1, kHeads, kColumns, columns);
     by_columns.v_layout = VLayout::transposed;
-    if (!packed) transpose(format, tokens, columns, 0, tokens, 0);
+    if (!varlen) transpose(format, tokens, columns, 0, tokens, 0);
     for (std::int64_t b = 0; b < sequences; ++b) {
       const auto at = static_cast<std::size_t>(b);
       transpose(format, tokens, columns, starts[at], starts[at + 1] - starts[at],

@@ -9,8 +9,8 @@
 #include <string>
 #include <string_view>
 
-#include "evidence/accuracy_data.h"
-#include "evidence/oracle.h"
+#include "evidence/cases/accuracy_data.h"
+#include "evidence/oracle/oracle.h"
 #include "numeric/formats.h"
 #include "octavo/emulator.hpp"
 
@@ -95,7 +95,7 @@ TEST(Accuracy, EveryPrecisionHasARow) {
   for (const AccuracyRow& row : report->rows) {
     SCOPED_TRACE(name(row.precision));
     EXPECT_EQ(row.data, "v_mean");
-    EXPECT_EQ(row.len_kv, 512);
+    EXPECT_EQ(row.seqlen_kv, 512);
     EXPECT_EQ(row.not_available, "");
     EXPECT_EQ(row.total.not_finite, 0);
     EXPECT_GT(row.total.max_abs, 0);
@@ -194,7 +194,7 @@ TEST(Accuracy, PlotHasAPointForEachTime) {
     row.data = "normal";
     row.precision = precision;
     if (us > 0) row.us = us;
-    if (precision == Precision::fp8) row.packed_us = 3.0;
+    if (precision == Precision::fp8) row.prequantized_us = 3.0;
     row.total.relative_rmse = error;
     report.rows.push_back(row);
   }
@@ -206,8 +206,8 @@ TEST(Accuracy, PlotHasAPointForEachTime) {
     return found;
   };
   EXPECT_EQ(svg.find("<svg xmlns="), 0U);
-  EXPECT_EQ(count("<circle"), 3U) << "two times, and one of packed operands";
-  EXPECT_EQ(count("class=\"packed\""), 1U);
+  EXPECT_EQ(count("<circle"), 3U) << "two times, and one of prequantized operands";
+  EXPECT_EQ(count("class=\"prequantized\""), 1U);
   EXPECT_EQ(count(">fp8<"), 1U);
   EXPECT_EQ(count("int8_mixed"), 0U);
   EXPECT_EQ(count("</svg>"), 1U);

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <vector>
 
-#include "evidence/three_loop.h"
+#include "evidence/oracle/three_loop.h"
 #include "octavo/evidence.hpp"
 
 namespace octavo {
@@ -61,17 +61,17 @@ TEST(Bench, OperandsQuantizedInAdvance) {
     options.attention.precision = precision;
     options.attention.quantization.hadamard = true;
     const auto in_call = bench(options);
-    options.packed = true;
+    options.prequantized = true;
     for (const VLayout layout : kAllVLayouts) {
-      options.packed_v = layout;
+      options.prequantized_v = layout;
       const auto before = bench(options);
       ASSERT_TRUE(in_call.ok() && before.ok()) << before.status().message();
-      EXPECT_TRUE(before->packed && before->packed_v == layout && before->passed());
+      EXPECT_TRUE(before->prequantized && before->prequantized_v == layout && before->passed());
       EXPECT_EQ(before->rows[0].max_error, in_call->rows[0].max_error);
     }
   }
   BenchOptions options = tiny();
-  options.packed = true;
+  options.prequantized = true;
   options.attention.precision = Precision::fp8_mixed;
   EXPECT_EQ(bench(options).status().message(),
             "precision is fp8_mixed; supported: fp8, fp8_fast, int8, sim8 without smooth_k, where "

@@ -1,5 +1,5 @@
 // docs/tolerances.md and the code have the same table; and the rule scales as documented.
-#include "evidence/bounds.h"
+#include "evidence/oracle/bounds.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // A bundle matches its manifest, or the file that does not is named.
-#include "evidence/bundle.h"
+#include "evidence/gates/bundle.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "gpu/sha256.h"
+#include "gpu/jit/sha256.h"
 #include "gpu/temporary_directory.h"
 
 namespace octavo {

@@ -1,6 +1,6 @@
 // The case table covers every pair of axis values, counted from the cases themselves without any
 // code of the generator.
-#include "evidence/cases.h"
+#include "evidence/cases/cases.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -10,8 +10,8 @@
 #include <set>
 #include <string>
 
-#include "evidence/inputs.h"
-#include "gpu/launch_sm80_forward.h"
+#include "evidence/cases/inputs.h"
+#include "gpu/forward/launch_sm80_forward.h"
 #include "octavo/evidence.hpp"
 
 namespace octavo::evidence {
@@ -32,13 +32,13 @@ std::string ratio_of(const Case& c) {
 }
 
 std::string length_of(const Case& c) {
-  if (c.len_kv == 0) return "no keys";
-  if (c.len_q < c.len_kv) return "fewer queries";
-  if (c.len_q > c.len_kv) return "more queries";
-  if (c.len_q == 1) return "one";
-  if (c.len_q < 16) return "few";
-  if (c.len_q >= 300) return "long";
-  return c.len_q % 16 == 0 ? "aligned" : "ragged";
+  if (c.seqlen_kv == 0) return "no keys";
+  if (c.seqlen_q < c.seqlen_kv) return "fewer queries";
+  if (c.seqlen_q > c.seqlen_kv) return "more queries";
+  if (c.seqlen_q == 1) return "one";
+  if (c.seqlen_q < 16) return "few";
+  if (c.seqlen_q >= 300) return "long";
+  return c.seqlen_q % 16 == 0 ? "aligned" : "ragged";
 }
 
 using Values = std::vector<std::string>;  // one per axis
@@ -102,7 +102,7 @@ std::vector<std::string> some_kernels(const Case& c) {
   if (!wide && (c.qk_scales != Granularity::head || c.v_scales != Granularity::head)) return {};
   return {format_of(c) + "/" + std::string(name(c.out)) + "/" +
           std::to_string((c.head_dim + 63) / 64) + "/" +
-          std::to_string(c.batch * c.heads_q * ((c.len_q + 63) / 64) > 150)};
+          std::to_string(c.batch * c.heads_q * ((c.seqlen_q + 63) / 64) > 150)};
 }
 
 TEST(Cases, QuantizedKvComesWith16BitQ) {

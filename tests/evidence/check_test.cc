@@ -1,5 +1,5 @@
 // The unmodified library passes; the report lists what was run.
-#include "evidence/check.h"
+#include "evidence/gates/check.h"
 
 #include <gtest/gtest.h>
 
@@ -10,10 +10,10 @@
 #include <thread>
 
 #include "config/sm90_shipped.h"
-#include "evidence/gpu_suite.h"
-#include "evidence/inputs.h"
-#include "gpu/config_text.h"
-#include "gpu/sm90_feasible.h"
+#include "evidence/cases/inputs.h"
+#include "evidence/gates/gpu_suite.h"
+#include "gpu/forward/sm90_feasible.h"
+#include "gpu/jit/config_text.h"
 #include "numeric/formats.h"
 #include "octavo/emulator.hpp"
 
@@ -175,7 +175,7 @@ TEST(Check, TheEmulatorsCasesAndTheirConfigurations) {
 // fp64 is compared with the device's result, not the emulator's.
 TEST(Check, ComparesWithTheEmulator) {
   Case c;
-  c.len_q = c.len_kv = 80;
+  c.seqlen_q = c.seqlen_kv = 80;
   const Runner library = library_runner({});
   const auto off_by = [&](float difference) {
     return plain_runner([difference, library](const Arguments& a, const Options& options) {
@@ -244,10 +244,10 @@ TEST(Inputs, HaveNanOutsideTheSequences) {
   Case c;
   c.batch = 2;
   c.heads_q = c.heads_kv = 2;
-  c.len_q = c.len_kv = 5;
+  c.seqlen_q = c.seqlen_kv = 5;
   c.head_dim = 8;
   c.input = DType::f32;
-  for (const Layout layout : {Layout::bhsd, Layout::bshd, Layout::gaps, Layout::packed}) {
+  for (const Layout layout : {Layout::bhsd, Layout::bshd, Layout::gaps, Layout::varlen}) {
     c.layout = layout;
     const auto inputs = make_inputs(c);
     ASSERT_TRUE(inputs.ok());

@@ -9,9 +9,9 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "evidence/counter_plan.h"
-#include "evidence/cupti.h"
-#include "evidence/occupancy.h"
+#include "evidence/counters/counter_plan.h"
+#include "evidence/counters/cupti.h"
+#include "evidence/counters/occupancy.h"
 
 #if __has_include(<cupti_range_profiler.h>) && __has_include(<cupti_profiler_host.h>)
 #include <cuda.h>

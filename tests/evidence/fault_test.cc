@@ -7,8 +7,8 @@
 #include <limits>
 
 #include "attention/reference.h"
-#include "evidence/check.h"
-#include "evidence/inputs.h"
+#include "evidence/cases/inputs.h"
+#include "evidence/gates/check.h"
 #include "numeric/formats.h"
 #include "octavo/evidence.hpp"
 
@@ -25,7 +25,7 @@ Case base_case() {
   Case c;
   c.batch = 2;
   c.heads_q = c.heads_kv = 2;
-  c.len_q = c.len_kv = 80;
+  c.seqlen_q = c.seqlen_kv = 80;
   c.head_dim = 64;
   c.seed = 5;
   return c;
@@ -33,7 +33,7 @@ Case base_case() {
 
 Case dead_rows_case() {
   Case c = base_case();
-  c.len_kv = 50;
+  c.seqlen_kv = 50;
   c.options.causal = Causal::bottom_right;  // the first 30 rows see no key
   return c;
 }
@@ -88,7 +88,7 @@ void store_all(const Tensor& out, const std::vector<double>& values) {
 
 TEST(PlantedFault, WrongCausalAlignment) {
   Case c = base_case();
-  c.len_q = 40;
+  c.seqlen_q = 40;
   c.options.causal = Causal::bottom_right;
   expect_rejected({c}, with_change([](Arguments&, Options& o) { o.causal = Causal::top_left; }),
                   "kernel error");
@@ -171,7 +171,7 @@ TEST(PlantedFault, GapOverwritten) {
 
 TEST(PlantedFault, TokensOutsideTheSequencesWritten) {
   Case c = base_case();
-  c.layout = Layout::packed;
+  c.layout = Layout::varlen;
   expect_rejected({c}, with_damage([](const Arguments& a) {
                     static_cast<float*>(a.lse.data)[0] = 0;  // token 0 belongs to no sequence
                   }),
@@ -246,7 +246,7 @@ TEST(PlantedFault, PIsRoundedOnAGpuButNotCoarserThanItsInputs) {
         Case c = base_case();
         c.input = input;
         c.out = out;
-        c.len_kv = keys;
+        c.seqlen_kv = keys;
         const auto right = check_as_gpu(c, input);
         ASSERT_TRUE(right.ok()) << right.status().message();
         EXPECT_TRUE(right->passed()) << right->failures[0];

@@ -5,9 +5,9 @@
 #include <array>
 #include <map>
 
-#include "evidence/gate.h"
-#include "evidence/stats.h"
-#include "gpu/stream.h"
+#include "evidence/bench/stats.h"
+#include "evidence/gates/gate.h"
+#include "gpu/driver/stream.h"
 #include "numeric/formats.h"
 
 namespace octavo::evidence {
@@ -46,7 +46,7 @@ class LongWork {
     constexpr std::int64_t kHeads = 32, kLength = 16384, kColumns = 64;
     problem_.heads_q = problem_.heads_kv = kHeads;
     problem_.batch = 1;
-    problem_.len_q = problem_.len_kv = kLength;
+    problem_.seqlen_q = problem_.seqlen_kv = kLength;
     problem_.head_dim = problem_.head_dim_v = kColumns;
     problem_.q = problem_.k = problem_.v = problem_.out = DType::f16;
     memory_ = Buffer::make(kGpu, 2 * kHeads * kLength * kColumns).value();

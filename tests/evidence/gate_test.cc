@@ -1,6 +1,6 @@
 // The gates: the library passes, and each planted fault is rejected by the intended gate, while the
 // gates after it are blocked.
-#include "evidence/gate.h"
+#include "evidence/gates/gate.h"
 
 #include <gtest/gtest.h>
 
@@ -12,8 +12,8 @@
 #include <thread>
 
 #include "attention/reference.h"
-#include "evidence/check.h"
-#include "evidence/stats.h"
+#include "evidence/bench/stats.h"
+#include "evidence/gates/check.h"
 #include "numeric/formats.h"
 
 namespace octavo::evidence {
@@ -296,7 +296,7 @@ TEST(GateFault, LateResultIsNotAccepted) {
   CheckOptions once;
   once.repeat = 1;
   Case c;
-  c.len_q = c.len_kv = 80;
+  c.seqlen_q = c.seqlen_kv = 80;
   const auto report = check_cases(once, {c}, runner_of({}, late_kernel, OnStream::own));
   ASSERT_TRUE(report.ok()) << report.status().message();
   ASSERT_EQ(report->failures.size(), 3U);
@@ -452,7 +452,7 @@ TEST(Gate, TheCasesHaveEveryKeyTailAndSeveralSeeds) {
   std::map<std::int64_t, int> tails;
   std::map<std::uint64_t, int> seeds;
   for (const Case& c : gate_cases({})) {
-    if (c.len_q == 8 && c.batch == 1) ++tails[c.len_kv];
+    if (c.seqlen_q == 8 && c.batch == 1) ++tails[c.seqlen_kv];
     ++seeds[c.seed];
   }
   for (std::int64_t keys = 1; keys <= 257; ++keys) EXPECT_GE(tails[keys], 3) << keys;

@@ -1,5 +1,5 @@
 // The oracle on a GPU against the oracle on the CPU, if there is a GPU.
-#include "evidence/gpu_oracle.h"
+#include "evidence/oracle/gpu_oracle.h"
 
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@ TEST(GpuOracle, AgreesWithTheCpuOracle) {
   if (!oracle.ok()) GTEST_SKIP() << oracle.status().message();
   std::vector<Case> cases = covering_cases(11);
   for (Case& c : preset_cases(11))
-    if (c.len_q < 1000) cases.push_back(c);  // the long cases judge only some rows
+    if (c.seqlen_q < 1000) cases.push_back(c);  // the long cases judge only some rows
   for (const Case& c : cases) {
     const auto inputs = make_inputs(c);
     ASSERT_TRUE(inputs.ok());
@@ -37,7 +37,7 @@ TEST(GpuOracle, WithoutAGpuGivesAnErrorSentence) {
 TEST(GpuOracle, DifferencesAreMeasured) {
   Case c;
   c.heads_q = c.heads_kv = 2;
-  c.len_q = c.len_kv = 20;
+  c.seqlen_q = c.seqlen_kv = 20;
   const auto inputs = make_inputs(c);
   ASSERT_TRUE(inputs.ok());
   const Truth truth = make_truth(c, *inputs, {cpu_oracle, true}).value();

@@ -36,24 +36,24 @@ struct Call {
 
 void choose_tensors(Reader& in, Call& call) {
   octavo_arguments& a = call.arguments.value;
-  const bool packed = in.one_in(4);
-  const std::int64_t batch = packed ? 1 : in.between(0, 2);
+  const bool varlen = in.one_in(4);
+  const std::int64_t batch = varlen ? 1 : in.between(0, 2);
   const std::int64_t ratio = in.between(1, 3), heads_kv = in.between(1, 2);
   const std::int64_t heads_q = in.one_in(16) ? in.between(0, 5) : ratio * heads_kv;
-  const std::int64_t len_q = in.between(0, 20), len_kv = in.between(0, 36);
+  const std::int64_t seqlen_q = in.between(0, 20), seqlen_kv = in.between(0, 36);
   const std::int64_t dim = in.one_in(4) ? 8 * in.between(1, 9) : in.between(1, 20);
   const std::int32_t dtype = in.below(7);
   const bool mixed = in.one_in(4);
-  a.q = make_view(in, dtype, batch, heads_q, len_q, dim);
-  a.k = make_view(in, mixed ? in.below(7) : dtype, batch, heads_kv, len_kv, dim);
-  a.v = make_view(in, mixed ? in.below(7) : dtype, batch, heads_kv, len_kv, dim);
-  a.out = make_view(in, in.below(3), batch, heads_q, len_q, dim);
+  a.q = make_view(in, dtype, batch, heads_q, seqlen_q, dim);
+  a.k = make_view(in, mixed ? in.below(7) : dtype, batch, heads_kv, seqlen_kv, dim);
+  a.v = make_view(in, mixed ? in.below(7) : dtype, batch, heads_kv, seqlen_kv, dim);
+  a.out = make_view(in, in.below(3), batch, heads_q, seqlen_q, dim);
   call.wants_lse = in.one_in(2);
-  if (call.wants_lse) a.lse = make_view(in, OCTAVO_F32, batch, heads_q, len_q, 1);
-  if (packed) {
+  if (call.wants_lse) a.lse = make_view(in, OCTAVO_F32, batch, heads_q, seqlen_q, 1);
+  if (varlen) {
     a.sequences = in.between(0, 4);
-    a.max_len_q = in.one_in(3) ? in.between(0, 20) : len_q;
-    a.max_len_kv = in.one_in(3) ? in.between(0, 36) : len_kv;
+    a.max_seqlen_q = in.one_in(3) ? in.between(0, 20) : seqlen_q;
+    a.max_seqlen_kv = in.one_in(3) ? in.between(0, 36) : seqlen_kv;
     call.cu_q = std::make_unique<std::int32_t[]>(1);  // sized when the fields are final
   }
   for (octavo_scales* s : {&a.q_scales, &a.k_scales, &a.v_scales}) {
@@ -90,8 +90,8 @@ void spoil(Reader& in, Call& call) {
   octavo_options& o = call.options.value;
   octavo_tensor* const tensors[] = {&a.q, &a.k, &a.v, &a.out, &a.lse};
   octavo_scales* const scales[] = {&a.q_scales, &a.k_scales, &a.v_scales};
-  std::int64_t* const numbers[] = {&o.window_left, &o.window_right, &o.block_rows,
-                                   &a.max_len_q,   &a.max_len_kv,   &a.sequences};
+  std::int64_t* const numbers[] = {&o.window_left,  &o.window_right,  &o.block_rows,
+                                   &a.max_seqlen_q, &a.max_seqlen_kv, &a.sequences};
   std::int32_t* const codes[] = {&o.causal,
                                  &o.precision,
                                  &o.granularity_qk,
@@ -134,10 +134,10 @@ void spoil(Reader& in, Call& call) {
 }
 
 // Allocates the scales of one operand, as many as its fields require. False: too many for a test.
-bool allocate_scales(Reader& in, const octavo_arguments& a, const octavo_tensor& t, bool packed,
+bool allocate_scales(Reader& in, const octavo_arguments& a, const octavo_tensor& t, bool varlen,
                      std::int64_t max_len, octavo_scales& s, std::unique_ptr<float[]>& memory) {
   __extension__ using Wide = __int128;
-  const bool by_sequence = packed && s.granularity != OCTAVO_PER_ROW;
+  const bool by_sequence = varlen && s.granularity != OCTAVO_PER_ROW;
   const Wide rows = by_sequence ? max_len : t.shape[2];
   const Wide block = s.block_rows < 1 ? 1 : s.block_rows;
   const Wide batch = by_sequence ? a.sequences : t.shape[0], heads = t.shape[1];
@@ -182,7 +182,7 @@ std::unique_ptr<std::int32_t[]> make_lengths(Reader& in, std::int64_t sequences,
 // Allocates everything that the call points to. False: not a call for a test.
 bool allocate(Reader& in, Call& call) {
   octavo_arguments& a = call.arguments.value;
-  const bool packed = call.cu_q != nullptr;
+  const bool varlen = call.cu_q != nullptr;
   struct Part {
     octavo_tensor* view;
     Operand* operand;
@@ -193,19 +193,19 @@ bool allocate(Reader& in, Call& call) {
     operand->fill(in, view->dtype);
   }
   if (call.wants_lse && call.lse.allocate(a.lse) == Operand::Span::too_large) return false;
-  if (packed) {
+  if (varlen) {
     if (a.sequences > 64 && a.sequences <= INT32_MAX) return false;
-    if (a.max_len_q > 4096 && a.max_len_q <= INT32_MAX) return false;
-    if (a.max_len_kv > 4096 && a.max_len_kv <= INT32_MAX) return false;
+    if (a.max_seqlen_q > 4096 && a.max_seqlen_q <= INT32_MAX) return false;
+    if (a.max_seqlen_kv > 4096 && a.max_seqlen_kv <= INT32_MAX) return false;
     const std::int64_t sequences = a.sequences < 0 || a.sequences > 64 ? 0 : a.sequences;
     call.cu_q = make_lengths(in, sequences, a.q.shape[2]);
     call.cu_kv = make_lengths(in, sequences, a.k.shape[2]);
     a.cu_seqlens_q = call.cu_q.get();
     a.cu_seqlens_kv = call.cu_kv.get();
   }
-  if (!allocate_scales(in, a, a.q, packed, a.max_len_q, a.q_scales, call.scales[0]) ||
-      !allocate_scales(in, a, a.k, packed, a.max_len_kv, a.k_scales, call.scales[1]) ||
-      !allocate_scales(in, a, a.v, packed, a.max_len_kv, a.v_scales, call.scales[2]))
+  if (!allocate_scales(in, a, a.q, varlen, a.max_seqlen_q, a.q_scales, call.scales[0]) ||
+      !allocate_scales(in, a, a.k, varlen, a.max_seqlen_kv, a.k_scales, call.scales[1]) ||
+      !allocate_scales(in, a, a.v, varlen, a.max_seqlen_kv, a.v_scales, call.scales[2]))
     return false;
   // Pointers are changed last, because they did not exist before.
   if (in.one_in(12)) in.pick({&a.q, &a.k, &a.v, &a.out})->data = nullptr;
@@ -228,7 +228,7 @@ Rows output_rows(const octavo_arguments& a) {
   for (std::int64_t i = 0; i < a.sequences; ++i) {
     const std::int64_t begin = std::min<std::int64_t>(std::max(a.cu_seqlens_q[i], 0), tokens);
     const std::int64_t end = std::min<std::int64_t>(a.cu_seqlens_q[i + 1], tokens);
-    for (std::int64_t s = begin; s < std::min(end, begin + a.max_len_q); ++s) {
+    for (std::int64_t s = begin; s < std::min(end, begin + a.max_seqlen_q); ++s) {
       if (rows.written[static_cast<std::size_t>(s)]) rows.once = false;
       rows.written[static_cast<std::size_t>(s)] = true;
     }

@@ -1,5 +1,5 @@
 // Fuzz target: the .npy reader. It must be able to write and read again every file it accepts.
-#include "npy.h"
+#include "tensors/npy.h"
 
 #include <cstring>
 #include <string>

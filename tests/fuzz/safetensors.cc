@@ -1,6 +1,6 @@
 // Fuzz target: the .safetensors reader, for the only tensor and for one by name. It must be able to
 // write and read again every file it accepts.
-#include "safetensors.h"
+#include "tensors/safetensors.h"
 
 #include <string>
 #include <vector>

@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include "gpu/kernel_source.h"
-#include "gpu/sha256.h"
+#include "gpu/jit/kernel_source.h"
+#include "gpu/jit/sha256.h"
 
 namespace octavo {
 

@@ -1,5 +1,5 @@
 // The problems that the Hopper kernel serves, the chosen configuration, and the launch parameters.
-#include "gpu/choose_sm90_forward.h"
+#include "gpu/forward/choose_sm90_forward.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -7,11 +7,11 @@
 #include <algorithm>
 #include <vector>
 
-#include "gpu/choose_sm80_forward.h"
-#include "gpu/element_of.h"
+#include "gpu/forward/choose_sm80_forward.h"
+#include "gpu/forward/element_of.h"
+#include "gpu/forward/launch_sm90_forward.h"
+#include "gpu/forward/sm90_feasible.h"
 #include "gpu/hopper_problems.h"
-#include "gpu/launch_sm90_forward.h"
-#include "gpu/sm90_feasible.h"
 
 namespace octavo {
 namespace {
@@ -48,17 +48,17 @@ TEST(ChooseSm90, Serves16And8BitsOnHopper) {
 TEST(ChooseSm90, EveryHeadDimAndLengthGetsAFeasibleKernel) {
   for (std::int64_t d = 8; d <= 256; d += 8) {
     for (const std::int64_t s : {0, 1, 64, 512, 2048, 16384, 1 << 20}) {
-      for (const bool packed : {false, true}) {
+      for (const bool varlen : {false, true}) {
         for (const bool lse : {false, true}) {
           Problem p = problem(2, 8, s, d);
-          p.packed = packed;
+          p.varlen = varlen;
           p.lse = lse;
           p.out = DType::f32;
           const Sm90ForwardConfig c = choose_sm90_forward(p, h200()).config;
           EXPECT_TRUE(feasible(c, 90).ok()) << d << " " << s << feasible(c, 90).message();
           EXPECT_GE(c.head_dim, d);
           EXPECT_EQ(c.out_element, Element::f32);
-          EXPECT_FALSE(packed && sm90::is_split_kv(c)) << d << " " << s;
+          EXPECT_FALSE(varlen && sm90::is_split_kv(c)) << d << " " << s;
           EXPECT_FALSE(lse && c.sum_rounded_p) << d << " " << s;
         }
       }
@@ -98,12 +98,12 @@ TEST(ChooseSm90, Every8BitProblemGetsAFeasibleKernel) {
       for (const std::int64_t s : {1, 64, 512, 2048, 16384})
         for (const Granularity scales :
              {Granularity::tensor, Granularity::head, Granularity::block, Granularity::row})
-          for (const bool packed : {false, true}) {
+          for (const bool varlen : {false, true}) {
             Problem p = problem(2, 8, s, d);
             p.q = p.k = p.v = type;
             p.k_scales = scales;
             p.k_block_rows = 64;
-            p.packed = packed;
+            p.varlen = varlen;
             p.lse = s == 512;
             const Sm90ForwardConfig c = choose_sm90_forward(p, h200()).config;
             EXPECT_EQ(c.element, element_of(type));
@@ -117,12 +117,12 @@ TEST(ChooseSm90, MixedProblemsUse16BitRows) {
   for (const Precision precision : {Precision::fp8_mixed, Precision::int8_mixed})
     for (std::int64_t d = 8; d <= 256; d += 8)
       for (const std::int64_t s : {0, 1, 64, 512, 2048, 16384})
-        for (const bool packed : {false, true})
+        for (const bool varlen : {false, true})
           for (const auto& [qk, k_scales] : {std::pair{Granularity::row, KScales::row},
                                              {Granularity::block, KScales::block},
                                              {Granularity::head, KScales::head}}) {
             Problem p = problem(2, 8, s, d);
-            p.packed = packed;
+            p.varlen = varlen;
             p.lse = s == 512;
             p.q = p.k = p.v = p.out = d % 16 == 0 ? DType::f16 : DType::bf16;
             p.options.precision = precision;
@@ -138,7 +138,7 @@ TEST(ChooseSm90, MixedProblemsUse16BitRows) {
             EXPECT_EQ(c.out_element, c.v_element);
             EXPECT_EQ(c.k_scales, k_scales);
             EXPECT_FALSE(c.pack_gqa || sm90::has_f16_scores(c) || c.pv_columns != 0);
-            EXPECT_FALSE(packed && sm90::is_split_kv(c)) << d << " " << s;
+            EXPECT_FALSE(varlen && sm90::is_split_kv(c)) << d << " " << s;
             EXPECT_FALSE(p.lse && c.sum_rounded_p) << d << " " << s;
             EXPECT_EQ(v_layout(c), VLayout::rows);
             EXPECT_NE(chosen.reason.find("by the table of 16-bit kernels"), std::string::npos);
@@ -172,11 +172,11 @@ TEST(ChooseSm90, Fp16ScoresIfTheyFit) {
   p.options.precision = Precision::native;
   p.q = p.k = p.v = DType::e4m3;
   EXPECT_EQ(scores(), ScoreType::f32);
-  p.q_largest_code = 30;
+  p.q_max_quantized = 30;
   EXPECT_EQ(scores(), ScoreType::f32) << "448 of K's";
-  p.k_largest_code = 30;
+  p.k_max_quantized = 30;
   EXPECT_EQ(scores(), ScoreType::f16);
-  p.k_largest_code = 36;
+  p.k_max_quantized = 36;
   EXPECT_EQ(scores(), ScoreType::f32) << "64 * 30 * 36 > 65504";
 }
 
@@ -185,10 +185,10 @@ TEST(ChooseSm90, FastExpIfRequested) {
     Problem p = problem(1, 8, 512, d);
     p.options.precision = Precision::fp8_fast;
     EXPECT_EQ(choose_sm90_forward(p, h200()).config.scores, ScoreType::f16_fast) << d;
-    p.packed = true;
+    p.varlen = true;
     EXPECT_EQ(choose_sm90_forward(p, h200()).config.scores, ScoreType::f16_fast) << d;
     EXPECT_FALSE(sm90::is_split_kv(choose_sm90_forward(p, h200()).config)) << d;
-    p.packed = false;
+    p.varlen = false;
     p.lse = true;
     EXPECT_EQ(choose_sm90_forward(p, h200()).config.scores, ScoreType::f16) << d;
   }
@@ -232,27 +232,27 @@ TEST(ChooseSm90, BatchInvariantIgnoresBatchAndHeads) {
 }
 
 Problem few_queries(std::int64_t batch, std::int64_t heads_q, std::int64_t heads_kv,
-                    std::int64_t len_q) {
+                    std::int64_t seqlen_q) {
   Problem p = problem(batch, heads_q, 4096, 128);
   p.heads_kv = heads_kv;
-  p.len_q = len_q;
+  p.seqlen_q = seqlen_q;
   return p;
 }
 
 TEST(ChooseSm90, FewQueriesUsePackGqa) {
-  for (const std::int64_t len_q : {1, 4, 16, 32}) {
-    const ChosenSm90Forward chosen = choose_sm90_forward(few_queries(8, 32, 8, len_q), h200());
-    EXPECT_TRUE(chosen.config.pack_gqa) << len_q;
+  for (const std::int64_t seqlen_q : {1, 4, 16, 32}) {
+    const ChosenSm90Forward chosen = choose_sm90_forward(few_queries(8, 32, 8, seqlen_q), h200());
+    EXPECT_TRUE(chosen.config.pack_gqa) << seqlen_q;
     EXPECT_TRUE(feasible(chosen.config, 90).ok());
     EXPECT_NE(chosen.reason.find("of several heads"), std::string::npos) << chosen.reason;
   }
   EXPECT_FALSE(choose_sm90_forward(few_queries(8, 32, 32, 4), h200()).config.pack_gqa);
   EXPECT_FALSE(choose_sm90_forward(few_queries(8, 32, 8, 33), h200()).config.pack_gqa);
   Problem p = few_queries(8, 32, 8, 4);
-  p.packed = true;
+  p.varlen = true;
   EXPECT_FALSE(choose_sm90_forward(p, h200()).config.pack_gqa);
   // A row's bits must not depend on the head ratio either.
-  p.packed = false;
+  p.varlen = false;
   p.options.batch_invariant = true;
   const Sm90ForwardConfig config = choose_sm90_forward(p, h200()).config;
   EXPECT_FALSE(config.pack_gqa);
@@ -296,7 +296,7 @@ TEST(ChooseSm90, PackGqaInEveryFormat) {
     for (const DType input : {DType::f16, DType::bf16, DType::e4m3, DType::e5m2, DType::int8}) {
       Problem p = problem(8, 64, 4, d);
       p.heads_kv = 8;
-      p.len_kv = 4096;
+      p.seqlen_kv = 4096;
       p.q = p.k = p.v = input;
       const Sm90ForwardConfig c = choose_sm90_forward(p, h200()).config;
       EXPECT_TRUE(c.pack_gqa) << name(input) << " " << d;
@@ -349,7 +349,7 @@ TEST(LaunchSm90, ParamsMatchTheArguments) {
   a.scale = -0.5f;
   Problem p = problem(2, 6, 100, 72);
   p.heads_kv = 3;
-  p.len_kv = 300;
+  p.seqlen_kv = 300;
   p.options.window_left = 17;
   const Sm90ForwardParams params = sm90_forward_params(p, a, {}, h200());
   EXPECT_EQ(params.out, a.out.data);
@@ -360,7 +360,7 @@ TEST(LaunchSm90, ParamsMatchTheArguments) {
   EXPECT_EQ(params.tiles, 12);
   EXPECT_EQ(params.heads_per_kv, 2);
   EXPECT_EQ(params.sequences, 2);
-  EXPECT_EQ(params.len_kv, 300);
+  EXPECT_EQ(params.seqlen_kv, 300);
   EXPECT_EQ(params.head_dim, 72);
   EXPECT_NEAR(params.scale_log2, 0.5 * 1.4426950408889634, 1e-7);
   EXPECT_EQ(params.negate, 1);
@@ -382,8 +382,8 @@ TEST(LaunchSm90, ParamsWithPackGqa) {
   EXPECT_EQ(params.tiles, 4);
   EXPECT_EQ(params.heads_q, 2);
   EXPECT_EQ(params.heads_per_kv, 3);
-  for (const auto& [len_q, bits] : {std::pair{1, 0}, {2, 1}, {3, 2}, {4, 2}, {64, 6}, {65, 7}})
-    EXPECT_EQ(query_bits(len_q), bits) << len_q;
+  for (const auto& [seqlen_q, bits] : {std::pair{1, 0}, {2, 1}, {3, 2}, {4, 2}, {64, 6}, {65, 7}})
+    EXPECT_EQ(query_bits(seqlen_q), bits) << seqlen_q;
 }
 
 TEST(LaunchSm90, OneTensorUnsuitableForTmaIsEnough) {

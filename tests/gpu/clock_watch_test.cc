@@ -1,5 +1,5 @@
 // Clocks from a fake NVML, and the summary of the readings.
-#include "gpu/clock_watch.h"
+#include "gpu/driver/clock_watch.h"
 
 #include <gtest/gtest.h>
 

@@ -1,12 +1,12 @@
 // The text form of configurations: round trip, tolerant parsing, errors, and that no field is
 // missing.
-#include "gpu/config_text.h"
+#include "gpu/jit/config_text.h"
 
 #include <gtest/gtest.h>
 
 #include <set>
 
-#include "gpu/config_fields.h"
+#include "gpu/jit/config_fields.h"
 
 namespace octavo {
 namespace {

@@ -10,9 +10,9 @@
 #include <thread>
 
 #include "gpu/cache_kernels.h"
-#include "gpu/cubin_cache.h"
-#include "gpu/kernel_entry.h"
-#include "gpu/nvrtc.h"
+#include "gpu/jit/cubin_cache.h"
+#include "gpu/jit/kernel_entry.h"
+#include "gpu/jit/nvrtc.h"
 #include "gpu/temporary_directory.h"
 
 namespace octavo {

@@ -1,6 +1,6 @@
 // The cache in one process: what is loaded, damaged and foreign entries, and unusable caches, which
 // must not cause failures.
-#include "gpu/cubin_cache.h"
+#include "gpu/jit/cubin_cache.h"
 
 #include <gtest/gtest.h>
 #include <sys/mount.h>
@@ -15,7 +15,7 @@
 #include <sstream>
 
 #include "gpu/cache_kernels.h"
-#include "gpu/kernel_entry.h"
+#include "gpu/jit/kernel_entry.h"
 #include "gpu/temporary_directory.h"
 
 namespace octavo {

@@ -1,6 +1,6 @@
 // The cubin reader against ptxas' report for kernels with known properties, and against invalid
 // bytes.
-#include "gpu/cubin_info.h"
+#include "gpu/jit/cubin_info.h"
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 #include <string>
 #include <tuple>
 
-#include "gpu/nvrtc.h"
+#include "gpu/jit/nvrtc.h"
 
 namespace octavo {
 namespace {

@@ -1,6 +1,6 @@
 // Without a driver the error names what is missing; with a fake one, tests the list of GPUs and the
 // texts of failures.
-#include "gpu/driver.h"
+#include "gpu/driver/driver.h"
 
 #include <gtest/gtest.h>
 

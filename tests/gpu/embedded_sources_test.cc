@@ -1,5 +1,5 @@
 // The embedded sources equal the tree, and a digest covers exactly the files that a file includes.
-#include "gpu/embedded_sources.h"
+#include "gpu/jit/embedded_sources.h"
 
 #include <gtest/gtest.h>
 

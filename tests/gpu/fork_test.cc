@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "attention/call.h"
-#include "gpu/nvrtc.h"
+#include "gpu/jit/nvrtc.h"
 #include "octavo/octavo.hpp"
 
 namespace octavo {

@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-#include "gpu/driver.h"
-#include "gpu/sm80_feasible.h"
+#include "gpu/driver/driver.h"
+#include "gpu/forward/sm80_feasible.h"
 #include "octavo/octavo.hpp"
 
 namespace octavo {
@@ -23,7 +23,7 @@ inline Problem problem(std::int64_t b, std::int64_t h, std::int64_t s, std::int6
   Problem p;
   p.batch = b;
   p.heads_q = p.heads_kv = h;
-  p.len_q = p.len_kv = s;
+  p.seqlen_q = p.seqlen_kv = s;
   p.head_dim = p.head_dim_v = d;
   p.options.causal = causal;
   return p;

@@ -35,13 +35,14 @@ class HostPath : public testing::Test {
   }
 
   // The memory is never read: only the addresses matter.
-  static Arguments arguments(std::int64_t len_q, std::int64_t len_kv, std::uintptr_t at = 1 << 20) {
+  static Arguments arguments(std::int64_t seqlen_q, std::int64_t seqlen_kv,
+                             std::uintptr_t at = 1 << 20) {
     const auto place = [at](std::uintptr_t i) { return reinterpret_cast<void*>(at + (i << 32)); };
     Arguments a;
-    a.q = Tensor::bhsd(place(1), DType::f16, 2, 8, len_q, 64);
-    a.k = Tensor::bhsd(place(2), DType::f16, 2, 8, len_kv, 64);
-    a.v = Tensor::bhsd(place(3), DType::f16, 2, 8, len_kv, 64);
-    a.out = Tensor::bhsd(place(4), DType::f16, 2, 8, len_q, 64);
+    a.q = Tensor::bhsd(place(1), DType::f16, 2, 8, seqlen_q, 64);
+    a.k = Tensor::bhsd(place(2), DType::f16, 2, 8, seqlen_kv, 64);
+    a.v = Tensor::bhsd(place(3), DType::f16, 2, 8, seqlen_kv, 64);
+    a.out = Tensor::bhsd(place(4), DType::f16, 2, 8, seqlen_q, 64);
     return a;
   }
   static Plan planned(const Arguments& a) { return *plan(*problem_of(a), kGpu); }

@@ -1,5 +1,5 @@
 // Archives of kernels: they round-trip, and no bytes crash the reader.
-#include "gpu/kernel_archive.h"
+#include "gpu/jit/kernel_archive.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "gpu/kernel_family.h"
+#include "gpu/jit/kernel_family.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // The store: where a kernel comes from, that it is compiled once, and refused kernels.
-#include "gpu/kernel_store.h"
+#include "gpu/jit/kernel_store.h"
 
 #include <gtest/gtest.h>
 
@@ -9,9 +9,9 @@
 #include <thread>
 
 #include "gpu/cache_kernels.h"
-#include "gpu/kernel_entry.h"
-#include "gpu/nvrtc.h"
-#include "gpu/shipped.h"
+#include "gpu/jit/kernel_entry.h"
+#include "gpu/jit/nvrtc.h"
+#include "gpu/jit/shipped.h"
 #include "gpu/temporary_directory.h"
 
 namespace octavo {

@@ -1,13 +1,13 @@
 // The replacement for a kernel that cannot be compiled: always correct, and as similar as possible.
-#include "gpu/nearest_shipped.h"
+#include "gpu/forward/nearest_shipped.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
-#include "gpu/config_text.h"
-#include "gpu/shipped.h"
-#include "gpu/sm80_feasible.h"
+#include "gpu/forward/sm80_feasible.h"
+#include "gpu/jit/config_text.h"
+#include "gpu/jit/shipped.h"
 
 namespace octavo {
 namespace {

@@ -1,5 +1,5 @@
 // The compiler: a kernel is compiled, reproducibly; errors are reported.
-#include "gpu/nvrtc.h"
+#include "gpu/jit/nvrtc.h"
 
 #include <gtest/gtest.h>
 
@@ -8,9 +8,9 @@
 #include <cstring>
 #include <thread>
 
-#include "gpu/config_text.h"
-#include "gpu/embedded_sources.h"
-#include "gpu/sha256.h"
+#include "gpu/jit/config_text.h"
+#include "gpu/jit/embedded_sources.h"
+#include "gpu/jit/sha256.h"
 
 namespace octavo {
 namespace {

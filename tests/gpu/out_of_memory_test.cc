@@ -85,7 +85,7 @@ TEST_F(OutOfMemory, CallFromTheHostFreesItsMemory) {
 TEST_F(OutOfMemory, UnusableModuleIsUnloaded) {
   Problem problem;
   problem.batch = problem.heads_q = problem.heads_kv = 1;
-  problem.len_q = problem.len_kv = 64;
+  problem.seqlen_q = problem.seqlen_kv = 64;
   problem.head_dim = problem.head_dim_v = 256;
   problem.q = problem.k = problem.v = problem.out = DType::f16;
   const int before = live_modules_();

@@ -1,5 +1,5 @@
 // A repeated launch with other addresses equals, bit for bit, a new launch.
-#include "gpu/repeat_sm90_forward.h"
+#include "gpu/forward/repeat_sm90_forward.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "gpu/choose_sm90_forward.h"
+#include "gpu/forward/choose_sm90_forward.h"
 
 namespace octavo {
 namespace {
@@ -97,15 +97,15 @@ class Repeated : public testing::Test {
     refusal = cuda::kSuccess;
   }
 
-  static Arguments arguments(std::int64_t len_q, std::int64_t len_kv, std::uintptr_t at,
+  static Arguments arguments(std::int64_t seqlen_q, std::int64_t seqlen_kv, std::uintptr_t at,
                              DType out = DType::f16) {
     const auto place = [at](std::uintptr_t i) { return reinterpret_cast<void*>(at + (i << 32)); };
     Arguments a;
-    a.q = Tensor::bhsd(place(1), DType::f16, 2, 4, len_q, 64);
-    a.k = Tensor::bshd(place(2), DType::f16, 2, 4, len_kv, 64);
-    a.v = Tensor::bhsd(place(3), DType::f16, 2, 4, len_kv, 64);
-    a.out = Tensor::bhsd(place(4), out, 2, 4, len_q, 64);
-    a.lse = Tensor::bhsd(place(5), DType::f32, 2, 4, len_q, 1);
+    a.q = Tensor::bhsd(place(1), DType::f16, 2, 4, seqlen_q, 64);
+    a.k = Tensor::bshd(place(2), DType::f16, 2, 4, seqlen_kv, 64);
+    a.v = Tensor::bhsd(place(3), DType::f16, 2, 4, seqlen_kv, 64);
+    a.out = Tensor::bhsd(place(4), out, 2, 4, seqlen_q, 64);
+    a.lse = Tensor::bhsd(place(5), DType::f32, 2, 4, seqlen_q, 1);
     return a;
   }
   LoadedSm90Forward kernel_for(const Arguments& a) const {
@@ -213,7 +213,7 @@ TEST_F(Repeated, NotIfMoreThanAddressesDiffers) {
   expect_refused([](Arguments& b) { b.scale = 0.5f; });
   expect_refused([](Arguments& b) { b.lse = {}; });
   expect_refused([](Arguments& b) { b.lse.stride[1] += 1; });
-  expect_refused([](Arguments& b) { b.max_len_q = 1; });
+  expect_refused([](Arguments& b) { b.max_seqlen_q = 1; });
   static const std::int32_t starts[3] = {};
   expect_refused([](Arguments& b) { b.cu_seqlens_q = b.cu_seqlens_kv = starts; });
 }

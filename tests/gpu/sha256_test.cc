@@ -1,5 +1,5 @@
 // SHA-256 against published vectors, and in several updates.
-#include "gpu/sha256.h"
+#include "gpu/jit/sha256.h"
 
 #include <gtest/gtest.h>
 

@@ -1,18 +1,18 @@
 // Properties of the shipped kernels, read from the built cubins: no spills, the tensor instructions
 // of their type, and P that never passes through shared memory.
-#include "gpu/shipped.h"
+#include "gpu/jit/shipped.h"
 
 #include <gtest/gtest.h>
 
 #include <map>
 #include <set>
 
-#include "gpu/config_text.h"
-#include "gpu/cubin_info.h"
-#include "gpu/kernel_archive.h"
-#include "gpu/kernel_entry.h"
-#include "gpu/sm80_feasible.h"
-#include "gpu/sm90_feasible.h"
+#include "gpu/forward/sm80_feasible.h"
+#include "gpu/forward/sm90_feasible.h"
+#include "gpu/jit/config_text.h"
+#include "gpu/jit/cubin_info.h"
+#include "gpu/jit/kernel_archive.h"
+#include "gpu/jit/kernel_entry.h"
 
 namespace octavo {
 namespace {

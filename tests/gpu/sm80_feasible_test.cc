@@ -1,10 +1,10 @@
 // sm80_feasible: each rule with a config that breaks only that rule, and configs that must be
 // accepted.
-#include "gpu/sm80_feasible.h"
+#include "gpu/forward/sm80_feasible.h"
 
 #include <gtest/gtest.h>
 
-#include "gpu/config_text.h"
+#include "gpu/jit/config_text.h"
 
 namespace octavo {
 namespace {

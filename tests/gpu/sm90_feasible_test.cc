@@ -1,6 +1,6 @@
 // sm90_feasible: each rule with a config that breaks only that rule, and configs that must be
 // accepted.
-#include "gpu/sm90_feasible.h"
+#include "gpu/forward/sm90_feasible.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <string>
 
 #include "config/sm90_shipped.h"
-#include "gpu/config_text.h"
+#include "gpu/jit/config_text.h"
 
 namespace octavo {
 namespace {

@@ -1,5 +1,5 @@
 // The tensor map of a tensor, and tensors that TMA cannot access.
-#include "gpu/tensor_map.h"
+#include "gpu/driver/tensor_map.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // The assignment of tiles to the persistent CTAs of a Hopper kernel.
-#include "gpu/tile_order.h"
+#include "gpu/forward/tile_order.h"
 
 #include <gtest/gtest.h>
 
@@ -59,15 +59,15 @@ TEST(TileOrder, EveryGroupOfHeadsFitsL2) {
         const Problem p = problem(16384 / s, h, s, d, Causal::top_left);
         const TileOrder order = tile_order(p, config, h200());
         const i64 heads = p.batch * h;
-        const i64 last = heads - i64{order.mixed_heads} * (order.groups - 1);
+        const i64 last = heads - i64{order.heads_per_group} * (order.groups - 1);
         ASSERT_GT(last, 0) << d << " " << s;
         if (order.groups == 1) {
-          EXPECT_EQ(order.mixed_heads, heads);
+          EXPECT_EQ(order.heads_per_group, heads);
           EXPECT_GE(s, 4096) << d;
           continue;
         }
         const i64 key_bytes = element == Element::f16 ? 4 : 2;
-        EXPECT_LE(std::max<i64>(order.mixed_heads, last) * s * d * key_bytes, h200().l2_bytes)
+        EXPECT_LE(std::max<i64>(order.heads_per_group, last) * s * d * key_bytes, h200().l2_bytes)
             << d << " " << s;
       }
 }
@@ -105,28 +105,28 @@ TEST(TileOrder, MixedHeadsFillRoundsAndFitL2) {
   Problem p = problem(32, 8, 512, 256, Causal::top_left);
   const Sm90ForwardConfig config{.head_dim = 256, .warpgroups = 2};
   const i64 kv_bytes = 4 * 512 * 256;
-  const i64 mixed = tile_order(p, config, h200()).mixed_heads;
+  const i64 mixed = tile_order(p, config, h200()).heads_per_group;
   EXPECT_EQ(mixed * 4 % 132, 0) << mixed;
   EXPECT_LE(mixed * kv_bytes, h200().l2_bytes);
   EXPECT_LT(mixed, 256 / 4);
   // The keys of few heads stay in L2 in any order.
   p.batch = 4;
-  EXPECT_EQ(tile_order(p, config, h200()).mixed_heads, 32);
+  EXPECT_EQ(tile_order(p, config, h200()).heads_per_group, 32);
   // If the number that fills whole waves does not fit L2, a smaller even number does.
   p = problem(8, 8, 2048, 256, Causal::top_left);
-  EXPECT_LE(tile_order(p, config, h200()).mixed_heads * 4 * 2048 * 256, h200().l2_bytes);
+  EXPECT_LE(tile_order(p, config, h200()).heads_per_group * 4 * 2048 * 256, h200().l2_bytes);
   // 8-bit keys need half the memory. The remainder of 64 heads is a separate group.
   const Sm90ForwardConfig codes{
       .element = Element::e4m3, .v_element = Element::e4m3, .head_dim = 256, .warpgroups = 2};
-  EXPECT_EQ(tile_order(p, codes, h200()).mixed_heads, 33);
+  EXPECT_EQ(tile_order(p, codes, h200()).heads_per_group, 33);
   EXPECT_EQ(tile_order(p, codes, h200()).groups, 2);
   // Long keys stay in L2 only if few heads are mixed, or if heads share them.
   p = problem(32, 32, 2048, 256, Causal::top_left);
-  EXPECT_LE(tile_order(p, config, h200()).mixed_heads * 4 * 2048 * 256, h200().l2_bytes);
+  EXPECT_LE(tile_order(p, config, h200()).heads_per_group * 4 * 2048 * 256, h200().l2_bytes);
   p.heads_kv = 8;
-  EXPECT_EQ(tile_order(p, config, h200()).mixed_heads, 33);
+  EXPECT_EQ(tile_order(p, config, h200()).heads_per_group, 33);
   p.options.causal = Causal::none;
-  EXPECT_EQ(tile_order(p, config, h200()).mixed_heads, 1);
+  EXPECT_EQ(tile_order(p, config, h200()).heads_per_group, 1);
   EXPECT_EQ(tile_order(p, config, h200()).groups, 32 * 32);
 }
 

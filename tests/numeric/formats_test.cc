@@ -74,7 +74,7 @@ TEST_P(Formats, EveryCodeSurvivesTheRoundTrip) {
     if (std::isnan(second::decode(definition(), code))) {
       ASSERT_TRUE(std::isnan(second::decode(definition(), again))) << code;
     } else if (std::isinf(second::decode(definition(), code)) && definition().saturates) {
-      ASSERT_EQ(again & 0x7F, definition().largest_code) << code;
+      ASSERT_EQ(again & 0x7F, definition().max_quantized) << code;
     } else if (definition().exponent_bits == 0 && second::decode(definition(), code) == -128.0) {
       ASSERT_EQ(second::decode(definition(), again),
                 -127.0);  // the encoding that the encoder never produces
@@ -131,7 +131,7 @@ TEST_P(Formats, InputOffByOneFloatIsCaught) {
     return pair().encoder(std::nextafter(x, std::numeric_limits<float>::infinity()));
   };
   EXPECT_GT(second::compare(definition(), faulty, inputs).count,
-            static_cast<std::int64_t>(definition().largest_code / 2));
+            static_cast<std::int64_t>(definition().max_quantized / 2));
 }
 
 TEST_P(Formats, DispatchByDtypeGivesTheSame) {
@@ -156,7 +156,7 @@ TEST_P(Formats, DispatchByDtypeGivesTheSame) {
     const float loaded = octavo::load_element(pair().dtype, &byte, 0);
     ASSERT_EQ(std::bit_cast<std::uint32_t>(loaded), expected);
   }
-  EXPECT_EQ(octavo::largest(pair().dtype), definition().values[definition().largest_code]);
+  EXPECT_EQ(octavo::largest(pair().dtype), definition().values[definition().max_quantized]);
 }
 
 template <DType kFormat>

@@ -55,13 +55,13 @@ TEST(QuantizeErrors, Tensors) {
                  [](Call& c) { c.out = Tensor::bhsd(c.codes.data(), DType::e4m3, 2, 3, 5, 8); });
   expect_refused("codes.shape is (2, 3, 4, 8); supported: (2, 3, 8, 16), those of x transposed.",
                  [](Call& c) { c.options.layout = VLayout::transposed; });
-  expect_refused("largest_code is 449; supported: 0 (the format's) to 448, the largest of e4m3.",
-                 [](Call& c) { c.options.largest_code = 449; });
-  expect_refused("largest_code is -1; supported: 0 (the format's) to 448, the largest of e4m3.",
-                 [](Call& c) { c.options.largest_code = -1; });
-  expect_refused("largest_code is 100; supported: 0 for sim8, whose scale is the amax.",
+  expect_refused("max_quantized is 449; supported: 0 (the format's) to 448, the largest of e4m3.",
+                 [](Call& c) { c.options.max_quantized = 449; });
+  expect_refused("max_quantized is -1; supported: 0 (the format's) to 448, the largest of e4m3.",
+                 [](Call& c) { c.options.max_quantized = -1; });
+  expect_refused("max_quantized is 100; supported: 0 for sim8, whose scale is the amax.",
                  [](Call& c) {
-                   c.options.largest_code = 100;
+                   c.options.max_quantized = 100;
                    c.out.dtype = DType::sim8;
                  });
   expect_refused("layout is code 9; supported: rows, transposed.",

@@ -260,7 +260,7 @@ TEST(Quantize, ValuesDoNotExceedTheRequestedLargest) {
     Values x({1, 2, 9, 16});
     QuantizeOptions options;
     options.granularity = Granularity::row;
-    options.largest_code = 30;
+    options.max_quantized = 30;
     const Quantized q = quantized(x, format, options);
     const QuantizeOptions whole{.granularity = Granularity::row};
     const Quantized full = quantized(x, format, whole);

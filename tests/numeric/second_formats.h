@@ -21,8 +21,8 @@ struct Format {
   int bias = 0;
   int zero_code = 0;       // of integers
   bool saturates = false;  // else overflow gives infinity
-  std::uint32_t largest_code = 0;
-  std::vector<double> values{};  // of encodings 0 to largest_code + 1, ascending
+  std::uint32_t max_quantized = 0;
+  std::vector<double> values{};  // of encodings 0 to max_quantized + 1, ascending
 
   int bits() const { return exponent_bits == 0 ? 8 : 1 + exponent_bits + mantissa_bits; }
   std::uint32_t sign_bit() const { return exponent_bits == 0 ? 0 : 1u << (bits() - 1); }
@@ -39,7 +39,7 @@ inline double magnitude_value(const Format& format, std::uint32_t code) {
 }
 
 inline Format with_values(Format format) {
-  for (std::uint32_t code = 0; code <= format.largest_code + 1; ++code)
+  for (std::uint32_t code = 0; code <= format.max_quantized + 1; ++code)
     format.values.push_back(magnitude_value(format, code));
   return format;
 }
@@ -58,7 +58,7 @@ inline double decode(const Format& format, std::uint32_t code) {
   }
   const std::uint32_t magnitude = code & (format.sign_bit() - 1);
   const double sign = (code & format.sign_bit()) != 0 ? -1.0 : 1.0;
-  if (magnitude <= format.largest_code) return sign * magnitude_value(format, magnitude);
+  if (magnitude <= format.max_quantized) return sign * magnitude_value(format, magnitude);
   const std::uint32_t first_mantissa = magnitude & ((1u << format.mantissa_bits) - 1);
   const bool infinite = format.name != "e4m3" && first_mantissa == 0;
   return std::copysign(
@@ -70,13 +70,13 @@ inline double decode(const Format& format, std::uint32_t code) {
 inline std::uint32_t nearest(const Format& format, double magnitude) {
   const auto above = std::upper_bound(format.values.begin(), format.values.end(), magnitude);
   if (above == format.values.end())
-    return format.saturates ? format.largest_code : format.largest_code + 1;
+    return format.saturates ? format.max_quantized : format.max_quantized + 1;
   const auto high = static_cast<std::uint32_t>(above - format.values.begin());
   const std::uint32_t low = high - 1;
   const double halfway = (format.values[low] + format.values[high]) / 2;
   const bool up = magnitude > halfway || (magnitude == halfway && low % 2 == 1);
   const std::uint32_t code = up ? high : low;
-  return format.saturates && code > format.largest_code ? format.largest_code : code;
+  return format.saturates && code > format.max_quantized ? format.max_quantized : code;
 }
 
 inline std::uint32_t encode(const Format& format, float x) {
@@ -134,7 +134,7 @@ inline std::vector<float> boundaries(const Format& format) {
       inputs.push_back(-y);
     }
   };
-  for (std::size_t code = 0; code <= format.largest_code; ++code) {
+  for (std::size_t code = 0; code <= format.max_quantized; ++code) {
     around(static_cast<float>(format.values[code]));
     around(static_cast<float>((format.values[code] + format.values[code + 1]) / 2));
   }

@@ -78,7 +78,7 @@ def test_parity_with_sdpa():
     assert set(octavo.torch.fallbacks()) == {"attn_mask is given"}
 
 
-def test_out_lse_and_packed():
+def test_out_lse_and_varlen():
     q, k, v = tensors(2, 4, 130, 64)
     out = torch.empty_like(q)
     given, lse = octavo.attention(q, k, v, causal=True, out=out, return_lse=True)
@@ -88,13 +88,13 @@ def test_out_lse_and_packed():
     s.masked_fill_(torch.ones(130, 130, device="cuda").triu(1).bool(), -torch.inf)
     torch.testing.assert_close(lse.double(), s.logsumexp(-1), atol=1e-3, rtol=1e-3)
     starts = torch.tensor([0, 100, 260], dtype=torch.int32, device="cuda")
-    packed = [x.transpose(1, 2).reshape(260, 4, 64) for x in (q, k, v)]
+    varlen = [x.transpose(1, 2).reshape(260, 4, 64) for x in (q, k, v)]
     with pytest.raises(ValueError, match="max_seqlen_q is None"):
-        octavo.attention(*packed, cu_seqlens_q=starts, cu_seqlens_kv=starts)
-    out = octavo.attention(*packed, cu_seqlens_q=starts, cu_seqlens_kv=starts, max_seqlen_q=160,
+        octavo.attention(*varlen, cu_seqlens_q=starts, cu_seqlens_kv=starts)
+    out = octavo.attention(*varlen, cu_seqlens_q=starts, cu_seqlens_kv=starts, max_seqlen_q=160,
                            max_seqlen_kv=160)
     for rows in (slice(0, 100), slice(100, 260)):
-        part = [x[rows].transpose(0, 1)[None] for x in packed]
+        part = [x[rows].transpose(0, 1)[None] for x in varlen]
         check_16_bits(out[rows].transpose(0, 1)[None], *part)
 
 
@@ -106,10 +106,10 @@ def test_8_bit_modes_and_inputs(precision, most):
     assert 1e-4 < (out.double() - exact).abs().max() < most
     format = {"fp8": "e4m3"}.get(precision, precision)
     made = [octavo.quantize(x.cpu(), format) for x in (q, k, v)]
-    made = [octavo.Quantized(x.codes.cuda(), x.scales.cuda(), x.format, x.granularity) for x in made]
+    made = [octavo.Quantized(x.data.cuda(), x.scales.cuda(), x.format, x.granularity) for x in made]
     if torch.cuda.get_device_capability() == (9, 0) and format != "sim8":
         columns = octavo.quantize(v.cpu(), format, transposed=True)
-        columns = octavo.Quantized(columns.codes.cuda(), columns.scales.cuda(), format, transposed=True)
+        columns = octavo.Quantized(columns.data.cuda(), columns.scales.cuda(), format, transposed=True)
         torch.testing.assert_close(octavo.attention(*made[:2], columns), octavo.attention(*made),
                                    rtol=0, atol=0)
     assert (octavo.attention(*made).double() - exact).abs().max() < most

@@ -54,7 +54,7 @@ def test_the_gpu_is_seen_and_takes_the_call(three):
     assert octavo.attention(q, k, v, out=mine) is mine
 
 
-def test_packed(three):
+def test_varlen(three):
     starts = OnGpu(numpy.array([0, 4, 12], numpy.int32))
     out = octavo.attention(*three(12, 2, 64), cu_seqlens_q=starts, cu_seqlens_kv=starts,
                            max_seqlen_q=8, max_seqlen_kv=8)

@@ -118,7 +118,7 @@ def test_outputs_of_8_bits(normal, name, format, granularity):
     if granularity == "tensor":
         scale = scale[:1, 1].copy()
     wide = octavo.attention(q, k, v)
-    wanted = octavo.quantize(wide, format, granularity=granularity, scales=scale).codes
+    wanted = octavo.quantize(wide, format, granularity=granularity, scales=scale).data
     out, lse, amax = octavo.attention(q, k, v, out_dtype=name, out_scale=scale, return_lse=True,
                                       return_amax=True)
     assert out.dtype == wanted.dtype and (out == wanted).all()
@@ -145,13 +145,13 @@ def test_the_largest_of_any_output(normal):
         assert (coded == octavo.attention(q, k, v, out_dtype="int8", out_scale=scale)).all()
 
 
-def test_outputs_of_8_bits_in_a_packed_batch(normal):
+def test_outputs_of_8_bits_in_a_varlen_batch(normal):
     q, k, v = (normal(14, 2, 16) for _ in range(3))
     starts = numpy.array([0, 5, 5, 14], numpy.int32)
-    packed = {"cu_seqlens_q": starts, "cu_seqlens_kv": starts}
+    varlen = {"cu_seqlens_q": starts, "cu_seqlens_kv": starts}
     scale = numpy.linspace(0.01, 0.03, 6, dtype=numpy.float32).reshape(3, 2)
-    wide = octavo.attention(q, k, v, **packed)
-    out, amax = octavo.attention(q, k, v, out_dtype="int8", out_scale=scale, return_amax=True, **packed)
+    wide = octavo.attention(q, k, v, **varlen)
+    out, amax = octavo.attention(q, k, v, out_dtype="int8", out_scale=scale, return_amax=True, **varlen)
     for i in range(3):
         rows = slice(*starts[i:i + 2])
         wanted = numpy.rint(wide[rows] * (numpy.float32(1) / scale[i])[None, :, None])
@@ -179,12 +179,12 @@ def any_threads():
 def test_threads_may_change_between_calls(normal, any_threads, precision):
     q, k, v = normal(2, 4, 150, 16), normal(2, 2, 130, 16), normal(2, 2, 130, 16)
     starts = numpy.array([0, 100, 150], numpy.int32)
-    packed = [x[0].swapaxes(0, 1).copy() for x in (q, k, v)]
+    varlen = [x[0].swapaxes(0, 1).copy() for x in (q, k, v)]
     out = []
     for threads in (1, 8, 2, 0):
         octavo.set_cpu_threads(threads)
         out.append((octavo.attention(q, k, v, precision=precision),
-                    octavo.attention(*packed, precision=precision, cu_seqlens_q=starts,
+                    octavo.attention(*varlen, precision=precision, cu_seqlens_q=starts,
                                      cu_seqlens_kv=starts[[0, 1, 1]])))
     assert all((a == b).all() for other in out[1:] for a, b in zip(out[0], other))
 
@@ -231,7 +231,7 @@ def test_a_forked_child_computes(normal):
     assert failed == 0
 
 
-def test_packed_batch(normal):
+def test_varlen_batch(normal):
     lengths_q, lengths_kv = [5, 0, 9], [7, 3, 9]
     q, k, v = normal(14, 4, 16), normal(19, 2, 16), normal(19, 2, 16)
     starts = [numpy.cumsum([0, *lengths]).astype(numpy.int32) for lengths in (lengths_q, lengths_kv)]
@@ -279,7 +279,7 @@ def test_quantized_inputs(normal, format, granularity):
             for _ in range(3)]
     shape = {"tensor": (1,), "head": (2, 2), "block": (2, 2, 3), "row": (2, 2, 40),
              "channel": (2, 2, 16)}[granularity]
-    assert all(x.scales.shape == shape and x.codes.dtype.itemsize == 1 for x in made)
+    assert all(x.scales.shape == shape and x.data.dtype.itemsize == 1 for x in made)
     out = octavo.attention(*made)
     assert out.dtype == numpy.float16 and out.shape == (2, 2, 40, 16)
     wanted = reference(*(octavo.dequantize(x) for x in made))[0]
@@ -296,15 +296,15 @@ def test_a_transposed_v_gives_the_bits_of_rows(normal, layout):
     rows, columns = (octavo.quantize(x[2], "int8", granularity="channel", layout=layout,
                                      transposed=transposed) for transposed in (False, True))
     assert columns.transposed and not rows.transposed
-    assert columns.codes.shape == (2, 2, 16, 48)
+    assert columns.data.shape == (2, 2, 16, 48)
     numpy.testing.assert_array_equal(columns.scales, rows.scales)
-    by_rows = rows.codes if layout == "bhsd" else rows.codes.transpose(0, 2, 1, 3)
+    by_rows = rows.data if layout == "bhsd" else rows.data.transpose(0, 2, 1, 3)
     order = [0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15]
     padded = numpy.zeros((2, 2, 48, 16), by_rows.dtype)
     padded[:, :, :40] = by_rows
     padded = padded.reshape(2, 2, 3, 16, 16)[:, :, :, order].reshape(2, 2, 48, 16)
     padded ^= numpy.int8(-128)  # the sign bit is flipped
-    numpy.testing.assert_array_equal(columns.codes, padded.swapaxes(2, 3))
+    numpy.testing.assert_array_equal(columns.data, padded.swapaxes(2, 3))
     wanted = octavo.attention(q, k, rows, layout=layout)
     for _ in range(2):  # the plans of the two layouts are separate
         numpy.testing.assert_array_equal(octavo.attention(q, k, columns, layout=layout), wanted)
@@ -325,10 +325,10 @@ def test_auto_and_its_error(normal):
         assert "no errors are recorded" in str(nothing)
 
 
-def test_the_largest_code(normal):
-    made = octavo.quantize(normal(1, 2, 8, 16), "int8", granularity="row", largest_code=20)
-    assert made.largest_code == 20
-    assert (numpy.abs(made.codes.astype(int)).max(-1) == 20).all()
+def test_the_max_quantized(normal):
+    made = octavo.quantize(normal(1, 2, 8, 16), "int8", granularity="row", max_quantized=20)
+    assert made.max_quantized == 20
+    assert (numpy.abs(made.data.astype(int)).max(-1) == 20).all()
 
 
 def test_quantize_says_what_it_did(normal):
@@ -338,7 +338,7 @@ def test_quantize_says_what_it_did(normal):
     close(made.mean, x.mean(2))
     assert made.stats["values"] == x.size and made.stats["sqnr_db"] > 20
     again = octavo.quantize(x, "int8", scales=numpy.full((1, 2), 0.5, numpy.float32))
-    numpy.testing.assert_array_equal(again.codes, numpy.clip(numpy.rint(x / 0.5), -127, 127))
+    numpy.testing.assert_array_equal(again.data, numpy.clip(numpy.rint(x / 0.5), -127, 127))
     assert numpy.abs(octavo.dequantize(octavo.quantize(x, "e4m3"), "float16") - x).max() < 0.3
 
 
@@ -572,22 +572,22 @@ def test_errors_of_the_call_itself():
 def test_errors_of_quantized():
     codes, one = X.astype("uint8"), numpy.ones(1, numpy.float32)
     for made, exception, part in (
-            (octavo.Quantized(codes, one, "e4m3", "head"), ValueError, "q.scales is 1 numbers; supported: 2, one per head"),
-            (octavo.Quantized(codes, one, "f16", "tensor"), ValueError, "q.format is f16"),
-            (octavo.Quantized(codes, one, "e4m3", "all"), ValueError, "granularity"),
-            (octavo.Quantized(X, one, "e4m3", "tensor"), TypeError, "q.codes is of float32"),
-            (octavo.Quantized(codes, one.astype("float64"), "e4m3", "tensor"), TypeError, "q.scales"),
-            (octavo.Quantized(codes, one * 0, "e4m3", "tensor"), ValueError, "positive finite")):
+            (octavo.Quantized(data, one, "e4m3", "head"), ValueError, "q.scales is 1 numbers; supported: 2, one per head"),
+            (octavo.Quantized(data, one, "f16", "tensor"), ValueError, "q.format is f16"),
+            (octavo.Quantized(data, one, "e4m3", "all"), ValueError, "granularity"),
+            (octavo.Quantized(X, one, "e4m3", "tensor"), TypeError, "q.data is of float32"),
+            (octavo.Quantized(data, one.astype("float64"), "e4m3", "tensor"), TypeError, "q.scales"),
+            (octavo.Quantized(data, one * 0, "e4m3", "tensor"), ValueError, "positive finite")):
         refused({"q": made}, exception, part)
-    refused({"k": octavo.Quantized(codes, one, "int8", "tensor", largest_code=128)}, ValueError,
-            "k.largest_code is 128; supported: 0 (not known) to 127, the largest of int8.")
+    refused({"k": octavo.Quantized(data, one, "int8", "tensor", max_quantized=128)}, ValueError,
+            "k.max_quantized is 128; supported: 0 (not known) to 127, the largest of int8.")
     blocks = octavo.quantize(numpy.ones((1, 2, 80, 8), numpy.float32), "int8", granularity="block")
     blocks.scales[0, 1, 1] = numpy.nan
     refused({"k": blocks, "v": blocks}, ValueError,
             "k.scales[3] is nan; supported: positive finite numbers.")
     columns = octavo.quantize(X, transposed=True)
     refused({"q": columns}, ValueError, "q is transposed; supported: tensors that are not transposed, except for v.")
-    refused({"v": octavo.Quantized(codes, one, "e4m3", "tensor", transposed=True)}, ValueError,
+    refused({"v": octavo.Quantized(data, one, "e4m3", "tensor", transposed=True)}, ValueError,
             "v.shape is (1, 2, 4, 8); supported: (1, 2, 8, 16)")
     with pytest.raises(NotImplementedError, match="quantized is transposed; supported: tensors that are not transposed"):
         octavo.dequantize(columns)
@@ -606,12 +606,12 @@ def test_what_a_device_does_not_serve():
 
 
 def test_what_is_checked_before_a_gpu_is_asked():
-    x, packed, starts = OnGpu(X), OnGpu(P), OnGpu(STARTS)
+    x, varlen, starts = OnGpu(X), OnGpu(P), OnGpu(STARTS)
     refused({"k": x}, ValueError, "k is on cuda:0; supported: cpu, where q is.")
     refused({"q": x, "k": x, "v": OnGpu(X, 1)}, ValueError, "v is on cuda:1; supported: cuda:0")
-    refused({"q": packed, "k": packed, "v": packed, "cu_seqlens_q": starts,
+    refused({"q": varlen, "k": varlen, "v": varlen, "cu_seqlens_q": starts,
              "cu_seqlens_kv": STARTS}, ValueError, "cu_seqlens_kv is on cpu; supported: cuda:0")
-    refused({"q": packed, "k": packed, "v": packed, "cu_seqlens_q": starts,
+    refused({"q": varlen, "k": varlen, "v": varlen, "cu_seqlens_q": starts,
              "cu_seqlens_kv": starts, "max_seqlen_kv": 2}, ValueError,
             "max_seqlen_q is None; supported: a number where cu_seqlens are on a GPU")
     with pytest.raises(NotImplementedError, match="x is on cuda:0; supported: arrays in host memory"):

@@ -78,15 +78,15 @@ def test_quantize(tensors):
     for format, dtype in (("e4m3", torch.float8_e4m3fn), ("e5m2", torch.float8_e5m2),
                           ("int8", torch.int8), ("sim8", torch.uint8)):
         made = octavo.quantize(x, format, granularity="row")
-        assert made.codes.dtype == dtype and made.scales.shape == (1, 2, 20)
+        assert made.data.dtype == dtype and made.scales.shape == (1, 2, 20)
         assert (octavo.dequantize(made) - x).abs().max() < 0.5
         columns = octavo.quantize(x, format, granularity="channel", transposed=True)
-        assert columns.codes.dtype == dtype and columns.codes.shape == (1, 2, 16, 32)
+        assert columns.data.dtype == dtype and columns.data.shape == (1, 2, 16, 32)
         rows = octavo.quantize(x, format, granularity="channel")
         torch.testing.assert_close(octavo.attention(x, x, columns), octavo.attention(x, x, rows),
                                    rtol=0, atol=0)
     made = octavo.quantize(x, "e4m3", granularity="tensor")  # the codes are PyTorch's
-    torch.testing.assert_close(octavo.dequantize(made), made.codes.float() * made.scales)
+    torch.testing.assert_close(octavo.dequantize(made), made.data.float() * made.scales)
 
 
 def test_workspace_of_an_8_bit_mode(tensors):
@@ -98,7 +98,7 @@ def test_workspace_of_an_8_bit_mode(tensors):
         assert (out.double() - torch.as_tensor(truth(q, *few))).abs().max() < 0.1
 
 
-def test_packed(tensors):
+def test_varlen(tensors):
     q, k, v = tensors(torch.float32, 14, 2, 16)
     starts = torch.tensor([0, 5, 14], dtype=torch.int32)
     out = octavo.attention(q, k, v, causal=True, cu_seqlens_q=starts, cu_seqlens_kv=starts)
@@ -124,7 +124,7 @@ def test_outputs_of_8_bits(tensors, dtype, format):
     q, k, v = tensors(torch.float16, 2, 3, 20, 16)
     scale = torch.linspace(0.001, 0.02, 6).reshape(2, 3)
     wide = octavo.attention(q, k, v, out_dtype=torch.float32)
-    wanted = octavo.quantize(wide, format, granularity="head", scales=scale).codes
+    wanted = octavo.quantize(wide, format, granularity="head", scales=scale).data
     out, amax = octavo.attention(q, k, v, out_dtype=dtype, out_scale=scale, return_amax=True)
     assert out.dtype == dtype and torch.equal(out.view(torch.uint8), wanted.view(torch.uint8))
     assert type(amax) is torch.Tensor and torch.equal(amax, wide.abs().amax((2, 3)))
@@ -187,7 +187,7 @@ CASES = {
     "bshd": ({"layout": "bshd"}, {}),
     "precision": ({"precision": "fp8", "scale": 0.3}, {}),
     "out_dtype": ({"out_dtype": torch.bfloat16}, {}),
-    "packed": ({"max_seqlen_q": 6, "max_seqlen_kv": 6, "causal": "top_left"}, {"packed": True}),
+    "varlen": ({"max_seqlen_q": 6, "max_seqlen_kv": 6, "causal": "top_left"}, {"varlen": True}),
 }
 
 
@@ -196,7 +196,7 @@ CASES = {
 def test_opcheck(tensors, name, operator):
     options, how = CASES[name]
     options = dict(options)
-    if how.get("packed"):
+    if how.get("varlen"):
         inputs = tensors(torch.float16, 12, 2, 16)
         options["cu_seqlens_q"] = options["cu_seqlens_kv"] = torch.tensor([0, 6, 12],
                                                                           dtype=torch.int32)

@@ -472,16 +472,16 @@ def test_vmap_of_vmap_and_lse(device):
     torch.testing.assert_close(lse, flat_lse.view_as(lse))
 
 
-def test_vmap_over_layouts_and_packed_batches(device):
+def test_vmap_over_layouts_and_varlen_batches(device):
     whole = tensors(device, 3, 2, 8, 4, 16)
     out = torch.func.vmap(lambda q, k, v: octavo.attention(q, k, v, layout="bshd"))(*whole)
     close(out, exact(*(x.transpose(2, 3) for x in whole)).transpose(2, 3))
     starts = torch.tensor([0, 3, 8], dtype=torch.int32, device=device)
-    packed = tensors(device, 3, 8, 2, 16)
+    varlen = tensors(device, 3, 8, 2, 16)
     with pytest.raises(NotImplementedError, match="cu_seqlens_q is given under vmap; supported: None"):
         torch.func.vmap(lambda q, k, v: octavo.attention(
             q, k, v, cu_seqlens_q=starts, cu_seqlens_kv=starts, max_seqlen_q=5,
-            max_seqlen_kv=5))(*packed)
+            max_seqlen_kv=5))(*varlen)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no GPU here")

@@ -25,7 +25,7 @@ Problem problem(std::int64_t length, float max_error, DType type = DType::f16) {
   Problem p;
   p.batch = 1;
   p.heads_q = p.heads_kv = 8;
-  p.len_q = p.len_kv = length;
+  p.seqlen_q = p.seqlen_kv = length;
   p.head_dim = p.head_dim_v = 128;
   p.q = p.k = p.v = p.out = type;
   p.options.precision = Precision::automatic;

@@ -233,11 +233,11 @@ TEST(CApi, TransposedVGivesTheSameBitsAsRows) {
   arguments.q = rows;
   arguments.q.shape[2] = 6;
   arguments.q_scales = {scales, OCTAVO_PER_HEAD, 0, {0, 0, 0}};
-  arguments.q_largest_code = 128;
+  arguments.q_max_quantized = 128;
   EXPECT_EQ(octavo_attention(&arguments, nullptr, "cpu", nullptr), OCTAVO_INVALID_ARGUMENT);
   EXPECT_STREQ(
       octavo_last_error(),
-      "q_scales.largest_code is 128; supported: 0 (not known) to 127, the largest of int8.");
+      "q_scales.max_quantized is 128; supported: 0 (not known) to 127, the largest of int8.");
   arguments.v_layout = 300;
   EXPECT_EQ(octavo_attention(&arguments, nullptr, "cpu", nullptr), OCTAVO_INVALID_ARGUMENT);
   EXPECT_STREQ(octavo_last_error(), "v_layout is code 300; supported: rows, transposed.");
@@ -260,7 +260,7 @@ TEST(CApi, AutoPrecisionAndLargestQuantizedValue) {
   octavo_tensor to = octavo_tensor_bhsd(codes.data(), OCTAVO_INT8, 1, 1, 1, 4);
   octavo_quantize_options options;
   octavo_quantize_options_init(&options);
-  options.largest_code = 20;
+  options.max_quantized = 20;
   ASSERT_EQ(octavo_quantize(&from, &options, &to, &scale, nullptr, nullptr), OCTAVO_OK);
   EXPECT_EQ(scale, 0.2f);
   EXPECT_EQ(static_cast<std::int8_t>(codes[3]), -20);

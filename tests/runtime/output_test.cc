@@ -21,7 +21,7 @@ constexpr std::int64_t kColumns = 64;
 constexpr std::size_t kGuard = 64;  // bytes around what is written
 
 struct Shape {
-  std::int64_t batch = 1, heads_q = 2, heads_kv = 2, len_q = 1, len_kv = 1;
+  std::int64_t batch = 1, heads_q = 2, heads_kv = 2, seqlen_q = 1, seqlen_kv = 1;
   std::vector<std::int32_t> cu_q{}, cu_kv{};  // of a varlen batch
   std::int64_t columns = kColumns;            // of rows that may have space for more
   std::int64_t sequences() const {
@@ -50,12 +50,12 @@ struct Inputs {
   Arguments arguments;
 
   explicit Inputs(const Shape& s, DType dtype = DType::f16)
-      : q(size(s.batch * s.heads_q * s.len_q)),
-        k(size(s.batch * s.heads_kv * s.len_kv)),
-        v(size(s.batch * s.heads_kv * s.len_kv)) {
-    const Tensor tq = Tensor::bshd(q.data(), dtype, s.batch, s.heads_q, s.len_q, kColumns);
-    const Tensor tk = Tensor::bshd(k.data(), dtype, s.batch, s.heads_kv, s.len_kv, kColumns);
-    const Tensor tv = Tensor::bshd(v.data(), dtype, s.batch, s.heads_kv, s.len_kv, kColumns);
+      : q(size(s.batch * s.heads_q * s.seqlen_q)),
+        k(size(s.batch * s.heads_kv * s.seqlen_kv)),
+        v(size(s.batch * s.heads_kv * s.seqlen_kv)) {
+    const Tensor tq = Tensor::bshd(q.data(), dtype, s.batch, s.heads_q, s.seqlen_q, kColumns);
+    const Tensor tk = Tensor::bshd(k.data(), dtype, s.batch, s.heads_kv, s.seqlen_kv, kColumns);
+    const Tensor tv = Tensor::bshd(v.data(), dtype, s.batch, s.heads_kv, s.seqlen_kv, kColumns);
     EXPECT_TRUE(random_normal(tq, 5, 0).ok() && random_normal(tk, 5, 1).ok() &&
                 random_normal(tv, 5, 2).ok());
     arguments.q = tq;
@@ -66,8 +66,8 @@ struct Inputs {
     arguments.cu_seqlens_q = s.cu_q.data();
     arguments.cu_seqlens_kv = s.cu_kv.data();
     arguments.sequences = s.sequences();
-    arguments.max_len_q = s.len_q;
-    arguments.max_len_kv = s.len_kv;
+    arguments.max_seqlen_q = s.seqlen_q;
+    arguments.max_seqlen_kv = s.seqlen_kv;
   }
   static std::size_t size(std::int64_t rows) { return static_cast<std::size_t>(rows * kColumns); }
 };
@@ -87,9 +87,9 @@ Result8 run(const Inputs& in, const Shape& s, const Options& options, Device dev
             const std::vector<float>& scales, bool wants_amax, std::uint8_t poison = 0xFF,
             std::size_t offset = 0) {
   Result8 r;
-  const std::size_t elements = Inputs::size(s.batch * s.heads_q * s.len_q);
+  const std::size_t elements = Inputs::size(s.batch * s.heads_q * s.seqlen_q);
   r.out.make(elements * size_bytes(out), poison, offset);
-  r.view = Tensor::bshd(r.out.data, out, s.batch, s.heads_q, s.len_q, kColumns);
+  r.view = Tensor::bshd(r.out.data, out, s.batch, s.heads_q, s.seqlen_q, kColumns);
   r.view.shape[3] = s.columns;
   Arguments a = in.arguments;
   a.out = r.view;
@@ -130,7 +130,7 @@ Tensor rows_of(Tensor t, const Shape& s, std::int64_t sequence) {
 std::vector<std::uint8_t> quantized(const Result8& wide, const Shape& s, DType out,
                                     const std::vector<float>& scales, std::uint8_t poison = 0xFF) {
   Memory codes;
-  codes.make(Inputs::size(s.batch * s.heads_q * s.len_q), poison);
+  codes.make(Inputs::size(s.batch * s.heads_q * s.seqlen_q), poison);
   Tensor view = wide.view;
   view.data = codes.data;
   view.dtype = out;
@@ -284,7 +284,7 @@ TEST_P(Outputs, OddAddress) {
   const auto* const b = static_cast<const std::uint8_t*>(odd.view.data);
   std::size_t far = 0;
   // Another kernel may round differently, by one quantized value.
-  for (std::size_t i = 0; i < Inputs::size(s.heads_q * s.len_q); ++i)
+  for (std::size_t i = 0; i < Inputs::size(s.heads_q * s.seqlen_q); ++i)
     far += std::abs((a[i] & 0x7F) - (b[i] & 0x7F)) > 1 ? 1 : 0;
   EXPECT_EQ(far, 0U);
   for (std::size_t i = 0; i < 2; ++i) EXPECT_NEAR(straight.maxima()[i], odd.maxima()[i], 1e-3);
@@ -332,7 +332,7 @@ TEST_P(Outputs, EightBitInputs) {
     for (std::int64_t b = 0; b < 2; ++b)
       for (std::int64_t h = 0; h < 2; ++h) {
         int most = 0;
-        for (std::int64_t i = 0; i < s.len_q * kColumns; ++i)
+        for (std::int64_t i = 0; i < s.seqlen_q * kColumns; ++i)
           most = std::max(most,
                           static_cast<const std::uint8_t*>(
                               made.view.data)[b * made.view.stride[0] + h * made.view.stride[1] +

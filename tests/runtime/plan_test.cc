@@ -79,20 +79,21 @@ TEST(Plan, RefusesLargerQuantizedValuesThanPlanned) {
   Arguments& a = call.arguments;
   a.k = ConstTensor::bhsd(codes.data(), DType::e4m3, 1, 1, 16, 16);
   a.k_scales.data = &one;
-  a.k_scales.largest_code = 30;
+  a.k_scales.max_quantized = 30;
   const Plan plan = octavo::plan(problem_of(a).value()).value();
-  EXPECT_EQ(plan.problem().k_largest_code, 30.0f);
+  EXPECT_EQ(plan.problem().k_max_quantized, 30.0f);
   std::vector<std::byte> memory(plan.workspace_bytes());
-  const auto run = [&](float largest_code) {
-    a.k_scales.largest_code = largest_code;
+  const auto run = [&](float max_quantized) {
+    a.k_scales.max_quantized = max_quantized;
     return plan.run(a, {memory.data(), memory.size()}).message();
   };
   EXPECT_EQ(run(31),
-            "k_scales.largest_code is 31; supported: 1 to 30, for which the plan was made.");
-  EXPECT_EQ(run(0), "k_scales.largest_code is 0; supported: 1 to 30, for which the plan was made.");
+            "k_scales.max_quantized is 31; supported: 1 to 30, for which the plan was made.");
+  EXPECT_EQ(run(0),
+            "k_scales.max_quantized is 0; supported: 1 to 30, for which the plan was made.");
   EXPECT_TRUE(call.untouched());
   EXPECT_EQ(run(20), "");
-  a.k_scales.largest_code = 0;
+  a.k_scales.max_quantized = 0;
   const Plan of_any = octavo::plan(problem_of(a).value()).value();
   EXPECT_TRUE(of_any.run(a, {memory.data(), memory.size()}).ok());
 }
@@ -151,7 +152,7 @@ TEST(Attention, ScalesOfTokensOfNoSequenceDoNotMatter) {
   call.arguments.k_scales = {scales.data(), Granularity::row};
   call.arguments.cu_seqlens_q = call.arguments.cu_seqlens_kv = cu;
   call.arguments.sequences = 2;
-  call.arguments.max_len_q = call.arguments.max_len_kv = 6;
+  call.arguments.max_seqlen_q = call.arguments.max_seqlen_kv = 6;
   EXPECT_TRUE(attention(call.arguments).ok());
   scales[2] = NAN;
   EXPECT_EQ(attention(call.arguments).message(),

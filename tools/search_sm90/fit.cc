@@ -17,9 +17,9 @@
 #include <utility>
 #include <vector>
 
-#include "gpu/choose_sm90_forward.h"
-#include "gpu/config_text.h"
-#include "gpu/sm90_feasible.h"
+#include "gpu/forward/choose_sm90_forward.h"
+#include "gpu/forward/sm90_feasible.h"
+#include "gpu/jit/config_text.h"
 #include "times.h"
 
 namespace octavo::search_sm90 {
@@ -302,7 +302,7 @@ Timed feasible_of(const Timed& t) {
 double compared(const sm90::TableRow& row, const Problem& p) {
   const Sm90ForwardConfig& c = row.config;
   const bool of_160 = c.head_dim == 64 && c.warpgroups == 4 && c.block_n == 160;
-  return of_160 && sm90::is_8bit_pv(c) && c.stages == 3 && p.len_kv >= 4096 ? 0.98 : 1;
+  return of_160 && sm90::is_8bit_pv(c) && c.stages == 3 && p.seqlen_kv >= 4096 ? 0.98 : 1;
 }
 void compare(Timed& t) {
   for (std::size_t row = 0; row < t.rows.size(); ++row)

@@ -12,11 +12,11 @@
 
 #include "attention/error.h"
 #include "config/v_layout.h"
-#include "gpu/config_fields.h"
-#include "gpu/kernel_store.h"
-#include "gpu/launch_sm90_forward.h"
-#include "gpu/sm90_feasible.h"
-#include "gpu/timing.h"
+#include "gpu/driver/timing.h"
+#include "gpu/forward/launch_sm90_forward.h"
+#include "gpu/forward/sm90_feasible.h"
+#include "gpu/jit/config_fields.h"
+#include "gpu/jit/kernel_store.h"
 #include "numeric/formats.h"
 #include "runtime/buffer.h"
 #include "times.h"
@@ -121,7 +121,7 @@ class Bench {
                         : element == Element::int8 ? DType::int8
                                                    : DType::e4m3;
     const auto tensor = [&](const Buffer& b, DType type) {
-      return Tensor::bhsd(b.data(), type, p.batch, p.heads_q, p.len_q, p.head_dim);
+      return Tensor::bhsd(b.data(), type, p.batch, p.heads_q, p.seqlen_q, p.head_dim);
     };
     Arguments a;
     a.q = tensor(buffers_[0], dtype);
@@ -133,7 +133,7 @@ class Bench {
     a.q_scales.granularity = Granularity::row;
     a.k_scales.granularity = Granularity::head;
     a.v_scales.granularity = Granularity::channel;
-    const std::int64_t column = v_column_bytes(p.len_kv);  // V is transposed
+    const std::int64_t column = v_column_bytes(p.seqlen_kv);  // V is transposed
     a.v.shape = {p.batch, p.heads_kv, p.head_dim, column};
     a.v.stride = {p.heads_kv * p.head_dim * column, p.head_dim * column, column, 1};
     return a;
@@ -150,7 +150,7 @@ class Bench {
 
 // Enough to drop rows that are far from the best: nothing is hot yet.
 GpuTiming short_timing(const Problem& p) {
-  const double work = 4.0 * static_cast<double>(p.batch * p.heads_q * p.len_q * p.len_kv) *
+  const double work = 4.0 * static_cast<double>(p.batch * p.heads_q * p.seqlen_q * p.seqlen_kv) *
                       static_cast<double>(p.head_dim);
   GpuTiming timing;
   timing.calls = work > 1e11 ? 2 : 20;

@@ -8,8 +8,8 @@
 #include <limits>
 #include <sstream>
 
-#include "gpu/config_fields.h"
-#include "gpu/sm90_feasible.h"
+#include "gpu/forward/sm90_feasible.h"
+#include "gpu/jit/config_fields.h"
 
 namespace octavo::search_sm90 {
 namespace {
@@ -51,7 +51,7 @@ Problem problem_for(const Shape& s, int head_dim) {
   Problem p;
   p.batch = s.batch;
   p.heads_q = p.heads_kv = s.heads;
-  p.len_q = p.len_kv = s.length;
+  p.seqlen_q = p.seqlen_kv = s.length;
   p.head_dim = p.head_dim_v = head_dim;
   p.options.causal = s.causal;
   return p;
@@ -135,7 +135,7 @@ std::string csv_of(const Timed& t) {
                           name_of(c.element), c.head_dim, c.warpgroups, c.block_n, c.stages,
                           name_of(c.schedule), c.min_ctas, c.row_groups, c.cluster,
                           name_of(c.scores), c.sum_rounded_p, c.pv_columns, c.pv_buffers,
-                          t.rows[row].estimate.resident, p.batch, p.heads_q, p.len_q,
+                          t.rows[row].estimate.resident, p.batch, p.heads_q, p.seqlen_q,
                           p.options.causal != Causal::none, t.us[row][problem]);
     }
   return text;

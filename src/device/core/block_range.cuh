@@ -15,8 +15,8 @@ namespace octavo {
 
 // One sequence of the batch: first token and length of its queries and of its keys.
 struct SequenceSpan {
-  i32 q_begin = 0, len_q = 0;
-  i32 kv_begin = 0, len_kv = 0;
+  i32 q_begin = 0, seqlen_q = 0;
+  i32 kv_begin = 0, seqlen_kv = 0;
 };
 
 // Entry `index` of cu_seqlens, inside the tensor.
@@ -46,10 +46,11 @@ OCTAVO_DEVICE void clamp_span(const i32* cu, i32 sequence, i32 tokens, i32 longe
 
 template <bool kByLanes = true, class Params>
 OCTAVO_DEVICE SequenceSpan sequence_span(const Params& p, i32 sequence) {
-  if (p.cu_seqlens_q == nullptr) return {0, p.len_q, 0, p.len_kv};
+  if (p.cu_seqlens_q == nullptr) return {0, p.seqlen_q, 0, p.seqlen_kv};
   SequenceSpan at;
-  clamp_span<kByLanes>(p.cu_seqlens_q, sequence, p.tokens_q, p.len_q, at.q_begin, at.len_q);
-  clamp_span<kByLanes>(p.cu_seqlens_kv, sequence, p.tokens_kv, p.len_kv, at.kv_begin, at.len_kv);
+  clamp_span<kByLanes>(p.cu_seqlens_q, sequence, p.tokens_q, p.seqlen_q, at.q_begin, at.seqlen_q);
+  clamp_span<kByLanes>(p.cu_seqlens_kv, sequence, p.tokens_kv, p.seqlen_kv, at.kv_begin,
+                       at.seqlen_kv);
   return at;
 }
 
@@ -60,12 +61,12 @@ struct KeyLimits {
 
 template <class Params>
 OCTAVO_DEVICE KeyLimits key_limits(const Params& p, const SequenceSpan& at, i32 row) {
-  const i32 diagonal = row + (p.bottom_right ? at.len_kv - at.len_q : 0);
-  KeyLimits keys{0, at.len_kv};
+  const i32 diagonal = row + (p.bottom_right ? at.seqlen_kv - at.seqlen_q : 0);
+  KeyLimits keys{0, at.seqlen_kv};
   if (ptx::mask_term(diagonal > p.window_left, false)) keys.begin = diagonal - p.window_left;
-  if (ptx::mask_term(p.window_right < at.len_kv - diagonal, false))
+  if (ptx::mask_term(p.window_right < at.seqlen_kv - diagonal, false))
     keys.end = diagonal + p.window_right + 1;
-  keys.end = max_of(min_of(keys.end, at.len_kv), 0);
+  keys.end = max_of(min_of(keys.end, at.seqlen_kv), 0);
   return keys;
 }
 
@@ -84,7 +85,7 @@ template <class Params>
 OCTAVO_DEVICE BlockRange block_range(const Params& p, const SequenceSpan& at, i32 first_row,
                                      i32 rows, i32 block) {
   const KeyLimits first = key_limits(p, at, first_row);
-  const KeyLimits last = key_limits(p, at, min_of(first_row + rows, at.len_q) - 1);
+  const KeyLimits last = key_limits(p, at, min_of(first_row + rows, at.seqlen_q) - 1);
   return {first.begin / block * block, last.end, last.begin, first.end};
 }
 

@@ -46,7 +46,8 @@ struct ForwardParams {
   Strides q_strides, k_strides, v_strides, o_strides, lse_strides;
   ScaleParams q_scales, k_scales, v_scales;
 
-  // Varlen batches: token spans, clamped by the kernel. Null: every sequence has len_q, len_kv.
+  // Varlen batches: token spans, clamped by the kernel. Null: every sequence has seqlen_q,
+  // seqlen_kv.
   const i32* cu_seqlens_q = nullptr;
   const i32* cu_seqlens_kv = nullptr;
   i32 tokens_q = 0;
@@ -57,16 +58,17 @@ struct ForwardParams {
       0;  // row_tiles * heads_q * sequences: the number of CTAs, unless fewer persistent ones run
   i32 heads_q = 0;
   i32 heads_per_kv = 1;  // query heads per KV head
-  i32 len_q = 0;         // the maximum in a varlen batch
-  i32 len_kv = 0;
+  i32 seqlen_q = 0;      // the maximum in a varlen batch
+  i32 seqlen_kv = 0;
   i32 head_dim = 0;
 
   float scale_log2 = 0;  // |softmax scale| * log2(e), not 0; sim8: also times the steps of Q and K
   i32 negate = 0;        // the softmax scale is negative: scores change sign first
   float v_unit = 1;      // sim8: the step of V, as a factor of its scale
 
-  // Row i's diagonal key is i, or i + len_kv - len_q when aligned to the bottom right. The row sees
-  // keys diagonal - left to diagonal + right; kNoLimit, which overflows no sum, means all of them.
+  // Row i's diagonal key is i, or i + seqlen_kv - seqlen_q when aligned to the bottom right. The
+  // row sees keys diagonal - left to diagonal + right; kNoLimit, which overflows no sum, means all
+  // of them.
   i32 bottom_right = 0;
   i32 window_left = kNoLimit;
   i32 window_right = kNoLimit;

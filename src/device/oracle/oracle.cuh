@@ -117,12 +117,12 @@ struct Head {
   }
 };
 
-OCTAVO_DEVICE Span visible_keys(const Params& p, i64 row, i64 len_q, i64 len_kv) {
-  const i64 diagonal = row + (p.bottom_right ? len_kv - len_q : 0);
-  i64 begin = 0, end = len_kv;
+OCTAVO_DEVICE Span visible_keys(const Params& p, i64 row, i64 seqlen_q, i64 seqlen_kv) {
+  const i64 diagonal = row + (p.bottom_right ? seqlen_kv - seqlen_q : 0);
+  i64 begin = 0, end = seqlen_kv;
   if (p.causal) end = min_of(end, diagonal + 1);
   if (p.window_left >= 0 && p.window_left < diagonal) begin = diagonal - p.window_left;
-  if (p.window_right >= 0 && p.window_right < len_kv - diagonal)
+  if (p.window_right >= 0 && p.window_right < seqlen_kv - diagonal)
     end = min_of(end, diagonal + p.window_right + 1);
   return {begin, max_of<i64>(end - begin, 0)};
 }
@@ -175,13 +175,13 @@ OCTAVO_DEVICE void compute_row(const Params& p, const Head& q, const Head& k, co
 
 // `index` counts the rows to compute over all heads of all sequences.
 OCTAVO_DEVICE void find_and_compute_row(const Params& p, i64 index, double* scores) {
-  const i64 per_head = p.rows == nullptr ? p.len_q : p.row_count;
+  const i64 per_head = p.rows == nullptr ? p.seqlen_q : p.row_count;
   const i64 n = index % per_head;
   const i64 head = index / per_head % p.heads_q;
   const i64 sequence = index / per_head / p.heads_q;
   const i64 batch = p.cu_seqlens_q == nullptr ? sequence : 0;
-  const Span queries = span_of(p.cu_seqlens_q, sequence, p.tokens_q, p.len_q);
-  const Span all_keys = span_of(p.cu_seqlens_kv, sequence, p.tokens_kv, p.len_kv);
+  const Span queries = span_of(p.cu_seqlens_q, sequence, p.tokens_q, p.seqlen_q);
+  const Span all_keys = span_of(p.cu_seqlens_kv, sequence, p.tokens_kv, p.seqlen_kv);
   const i64 row = p.rows == nullptr ? n : ptx::load_global_i32(p.rows + n);
   if (row >= queries.length) return;
   const Span keys = visible_keys(p, row, queries.length, all_keys.length);
@@ -199,9 +199,9 @@ OCTAVO_DEVICE void find_and_compute_row(const Params& p, i64 index, double* scor
 OCTAVO_KERNEL(kThreads, 1) oracle_forward(const OCTAVO_GRID_CONSTANT Params p) {
   const i64 warps_of_cta = kThreads / kLanes;
   const i64 warp = ptx::block_index_x() * warps_of_cta + ptx::warp_index();
-  const i64 per_head = p.rows == nullptr ? p.len_q : p.row_count;
+  const i64 per_head = p.rows == nullptr ? p.seqlen_q : p.row_count;
   for (i64 row = warp; row < p.sequences * p.heads_q * per_head; row += p.warps)
-    find_and_compute_row(p, row, p.scores + warp * p.len_kv);
+    find_and_compute_row(p, row, p.scores + warp * p.seqlen_kv);
 }
 
 }  // namespace octavo::oracle

@@ -21,12 +21,12 @@ struct Operand {
 
 struct Params {
   Operand q, k, v;
-  // Varlen batches; null: every sequence has len_q queries and len_kv keys.
+  // Varlen batches; null: every sequence has seqlen_q queries and seqlen_kv keys.
   const i32* cu_seqlens_q = nullptr;
   const i32* cu_seqlens_kv = nullptr;
   i64 tokens_q = 0, tokens_kv = 0;  // rows of the tensors
   i64 sequences = 0, heads_q = 0, heads_per_kv = 1;
-  i64 len_q = 0, len_kv = 0, head_dim = 0;  // the maxima in a varlen batch
+  i64 seqlen_q = 0, seqlen_kv = 0, head_dim = 0;  // the maxima in a varlen batch
 
   double scale = 0;
   i32 causal = 0;        // a row sees no key after its diagonal
@@ -43,7 +43,7 @@ struct Params {
 
   double* out = nullptr;     // (batch, heads_q, rows, head_dim), contiguous
   double* lse = nullptr;     // (batch, heads_q, rows)
-  double* scores = nullptr;  // len_kv values for every warp of the grid
+  double* scores = nullptr;  // seqlen_kv values for every warp of the grid
   i64 warps = 0;
 };
 

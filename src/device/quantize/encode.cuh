@@ -28,10 +28,10 @@ OCTAVO_DEVICE float largest_magnitude(const float (&x)[kVector]) {
 }
 
 template <Element kTo>
-OCTAVO_DEVICE float scale_from_amax(float amax, float largest_code) {
+OCTAVO_DEVICE float scale_from_amax(float amax, float max_quantized) {
   if (amax == 0.0f) return 1.0f;
   if constexpr (kTo == Element::sim8) return ptx::max_f32(amax, kSim8Steps * kSmallestStep);
-  return ptx::max_f32(ptx::divide_rn(amax, largest_code), kSmallestStep);
+  return ptx::max_f32(ptx::divide_rn(amax, max_quantized), kSmallestStep);
 }
 
 // The factor that quantizes values.

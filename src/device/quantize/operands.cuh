@@ -6,7 +6,7 @@
 // first value is used. The maxima of a block of K are combined in shared memory. The scale of a
 // head of K, or of a column of V, covers more rows than one CTA holds. There are two forms:
 //
-//   hold        one launch: the CTAs of a cluster hold a whole head, and nothing is read twice.
+//   one_pass    one launch: the CTAs of a cluster hold a whole head, and nothing is read twice.
 //               Each CTA sends its maxima to all others, so each knows the scales of the head.
 //               These CTAs come first because they take longest.
 //   two passes  for a longer head. The first launch (amax_pass) quantizes what it can and writes
@@ -99,7 +99,7 @@ OCTAVO_DEVICE void row_inverses(const QuantizeParams& p, const Tile& t, const Th
   float own = amax[0], found[kHeld];
   OCTAVO_UNROLL
   for (int i = 1; i < kHeld; ++i) own = i == mine ? amax[i] : own;
-  const float scale = scale_from_amax<kC.to>(own, p.largest_code);
+  const float scale = scale_from_amax<kC.to>(own, p.max_quantized);
   if (place < kHeld) store_row_scale(p, t, held_row(t, at, mine), scale);
   found[0] = inverse_step<kC.to>(scale);
   OCTAVO_UNROLL
@@ -171,7 +171,7 @@ OCTAVO_DEVICE void quantize_k(const QuantizeParams& p, i32 block) {
   float of_block[kBlocks];
   OCTAVO_UNROLL
   for (int b = 0; b < kBlocks; ++b) {
-    const float scale = scale_from_amax<kC.to>(amax[b], p.largest_code);
+    const float scale = scale_from_amax<kC.to>(amax[b], p.max_quantized);
     of_block[b] = inverse_step<kC.to>(scale);
     // The tile may end with a block that does not exist. A tile of one block lacks it only if there
     // are no rows.
@@ -186,7 +186,7 @@ OCTAVO_DEVICE void quantize_k(const QuantizeParams& p, i32 block) {
   store_held(p, t, at, rows, means, inverse);
 }
 
-// First pass over a K head that is too long for `hold`.
+// First pass over a K head that is too long for `one_pass`.
 template <QuantizeConfig kC>
 OCTAVO_DEVICE void find_k_maxima(const QuantizeParams& p, i32 block) {
   wait_for_inputs<kC>();
@@ -306,7 +306,7 @@ OCTAVO_DEVICE void hold_k(const QuantizeParams& p, i32 block) {
   });
   const u32 parts = ptx::shared_base() + static_cast<u32>(value_smem(kC).parts);
   amax = cluster_max<kC, 1>(cta_max<kC>(amax, parts));
-  const float scale = scale_from_amax<kC.to>(amax, p.largest_code);
+  const float scale = scale_from_amax<kC.to>(amax, p.max_quantized);
   if (t.number == 0 && ptx::thread_index() == 0) ptx::store_global_f32(scales_of(p, t), scale);
   float inverse[kVector];
   fill(inverse, inverse_step<kC.to>(scale));
@@ -381,19 +381,19 @@ quantize_operands(const OCTAVO_GRID_CONSTANT OperandsParams p) {
                 "16-bit rows of whole vectors become 8-bit codes");
   static_assert(kC.threads == kOperandThreads && operand_rows(kC) % kBlockRows == 0,
                 "a warp has sixteen of V's keys, a tile whole blocks of K");
-  static_assert(!kC.hold || (overlaps(kC) && !kC.amax_pass), "clusters are Hopper's");
+  static_assert(!kC.one_pass || (overlaps(kC) && !kC.amax_pass), "clusters are Hopper's");
   constexpr bool kOfHeads = kC.group == ScaleGroup::head;
   static_assert(kOfHeads || kC.group == ScaleGroup::block, "K has scales of blocks or heads");
   i32 block = ptx::block_index_x();
-  if constexpr (!kC.hold && !kC.amax_pass) return write_rest<kC>(p, block);
-  if constexpr (kC.hold) {
+  if constexpr (!kC.one_pass && !kC.amax_pass) return write_rest<kC>(p, block);
+  if constexpr (kC.one_pass) {
     if (block < p.v_blocks) return hold_v<not_smoothed(kC)>(p.v, block);
     block -= p.v_blocks;
   }
   if (block < p.k_blocks) {
     if constexpr (!kOfHeads)
       quantize_k<kC>(p.k, block);
-    else if constexpr (kC.hold)
+    else if constexpr (kC.one_pass)
       hold_k<kC>(p.k, block);
     else
       find_k_maxima<kC>(p.k, block);

@@ -24,7 +24,7 @@ struct QuantizeParams {
   i32 scale_stride = 1;
   i32 scale_rows = 1;
   i32 by_token = 0;
-  float largest_code = 0;  // the quantized value of the largest magnitude under a scale
+  float max_quantized = 0;  // the quantized value of the largest magnitude under a scale
   // Two passes: the first writes `partials` maxima for each scale.
   float* partial_amax = nullptr;
   i32 partials = 0;

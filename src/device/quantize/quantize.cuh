@@ -127,13 +127,13 @@ OCTAVO_DEVICE void find_inverses(const QuantizeParams& p, const Tile& t, const T
     column_amax<kC>(p, t, at, amax);
     OCTAVO_UNROLL
     for (int i = 0; i < kVector; ++i) {
-      const float scale = scale_from_amax<kC.to>(amax[i], p.largest_code);
+      const float scale = scale_from_amax<kC.to>(amax[i], p.max_quantized);
       inverse[i] = inverse_step<kC.to>(scale);
       if (t.number == 0 && at.slot == 0 && ptx::mask_term(at.column + i < p.head_dim, true))
         ptx::store_global_f32(scales_of(p, t) + at.column + i, scale);
     }
   } else if constexpr (kC.group != ScaleGroup::none && kC.group != ScaleGroup::row) {
-    const float scale = scale_from_amax<kC.to>(group_amax<kC>(p, t, at), p.largest_code);
+    const float scale = scale_from_amax<kC.to>(group_amax<kC>(p, t, at), p.max_quantized);
     fill(inverse, inverse_step<kC.to>(scale));
     if (ptx::thread_index() != 0) return;
     // A head without rows has a tile but no block.
@@ -159,7 +159,7 @@ OCTAVO_DEVICE void write_codes(const QuantizeParams& p) {
       float amax = 0;
       OCTAVO_UNROLL
       for (int i = 0; i < kVector; ++i) amax = ptx::max_f32(amax, finite_magnitude(x[i]));
-      const float scale = scale_from_amax<kC.to>(lanes_max(amax, 1, lanes(kC)), p.largest_code);
+      const float scale = scale_from_amax<kC.to>(lanes_max(amax, 1, lanes(kC)), p.max_quantized);
       fill(inverse, inverse_step<kC.to>(scale));
       if (at.column == 0) store_row_scale(p, t, row, scale);
     }

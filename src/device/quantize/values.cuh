@@ -143,7 +143,7 @@ template <QuantizeConfig kC>
 OCTAVO_DEVICE void leave_inverse(const QuantizeParams& p, const Tile& t, float amax) {
   if (ptx::thread_index() >= kC.columns) return;
   const int column = column_of(static_cast<int>(ptx::thread_index()));
-  const float scale = scale_from_amax<kC.to>(amax, p.largest_code);
+  const float scale = scale_from_amax<kC.to>(amax, p.max_quantized);
   ptx::store_shared_f32(inverse_at<kC>(column), inverse_step<kC.to>(scale));
   if (t.number == 0 && ptx::mask_term(column < p.head_dim, true))
     ptx::store_global_f32(scales_of(p, t) + column, scale);
@@ -217,7 +217,7 @@ template <QuantizeConfig kC>
 OCTAVO_DEVICE void store_columns(const QuantizeParams& p, const Tile& t) {
   constexpr int kGroups = kValueKeys / kKeyGroup;
   const i32 first =
-      t.begin + (p.cu_seqlens == nullptr ? 0 : packed_v_begin(t.first_row, t.sequence));
+      t.begin + (p.cu_seqlens == nullptr ? 0 : varlen_v_begin(t.first_row, t.sequence));
   u8* const to =
       static_cast<u8*>(p.out) + t.batch * p.out_strides.batch + t.head * p.out_strides.head + first;
   OCTAVO_UNROLL

@@ -96,7 +96,7 @@ struct Epilogue {
           for (int e = r * 2; e < r * 2 + 2; ++e) state.o[m][n][e] *= inverse;
         }
         const i32 row = tile.first_row + static_cast<i32>(tile.row(m, r));
-        if (p.lse == nullptr || tile.lane % 4 != 0 || row >= tile.at.len_q) continue;
+        if (p.lse == nullptr || tile.lane % 4 != 0 || row >= tile.at.seqlen_q) continue;
         const float lse_log2 =
             state.ref_max[m][r] + ptx::log2_approx(sum) - Operands::kProbabilityLog2;
         ptx::store_global_f32(p.lse + tile.batch * p.lse_strides.batch +
@@ -121,7 +121,7 @@ struct Epilogue {
         for (int e = 0; e < 4; ++e) {
           const i32 row = tile.first_row + static_cast<i32>(tile.row(m, e / 2));
           const i32 column = static_cast<i32>(Operands::column(n, e % 2, tile.lane));
-          if (row < tile.at.len_q && column < p.head_dim)
+          if (row < tile.at.seqlen_q && column < p.head_dim)
             amax = larger_magnitude(amax, state.o[m][n][e]);
         }
       }
@@ -237,7 +237,7 @@ struct Epilogue {
         static_cast<u8*>(p.o) + (tile.batch * p.o_strides.batch + tile.head * p.o_strides.head +
                                  (tile.at.q_begin + tile.first_row) * p.o_strides.row) *
                                     kOutBytes;
-    const u32 rows = static_cast<u32>(min_of(tile.at.len_q - tile.first_row, C.block_m));
+    const u32 rows = static_cast<u32>(min_of(tile.at.seqlen_q - tile.first_row, C.block_m));
     const u32 valid_bytes = static_cast<u32>(p.head_dim * kOutBytes);
     OCTAVO_UNROLL
     for (int i = 0; i < static_cast<int>(div_up(C.block_m * kChunks, u32{G::kMathThreads})); ++i) {

@@ -60,7 +60,7 @@ struct ForwardKernel {
         global_rows(p.q, p.q_strides, tile, tile.head, tile.at.q_begin + tile.first_row,
                     p.head_dim),
         copy_thread(tile));
-    loader.load(G::q_tile(), tile.at.len_q - tile.first_row);
+    loader.load(G::q_tile(), tile.at.seqlen_q - tile.first_row);
   }
 
   // The copies of K and V that remain to be started.
@@ -75,8 +75,8 @@ struct ForwardKernel {
     const i32 token = tile.at.kv_begin + range.begin;
     return {{global_rows(p.k, p.k_strides, tile, head, token, p.head_dim), copy_thread(tile)},
             {global_rows(p.v, p.v_strides, tile, head, token, p.head_dim), copy_thread(tile)},
-            tile.at.len_kv - range.begin,
-            tile.at.len_kv - range.end};
+            tile.at.seqlen_kv - range.begin,
+            tile.at.seqlen_kv - range.end};
   }
   // Starts the copies of a step. Past the last step it only commits, so that the count of groups
   // stays the same.
@@ -120,7 +120,7 @@ struct ForwardKernel {
   // The scale of a row of Q, times the scale of K if that is one per head.
   static OCTAVO_DEVICE float row_scale(const ForwardParams& p, const RowTile& tile, int m, int r) {
     const ScaleParams& q = p.q_scales;
-    const i32 row = min_of(tile.first_row + static_cast<i32>(tile.row(m, r)), tile.at.len_q - 1);
+    const i32 row = min_of(tile.first_row + static_cast<i32>(tile.row(m, r)), tile.at.seqlen_q - 1);
     const i32 index = ((q.by_token ? tile.at.q_begin : 0) + row) / q.block_rows;
     float scale = ptx::load_global_f32(q.data + tile.sequence * q.batch + tile.head * q.head +
                                        static_cast<i64>(index) * q.stride);
@@ -240,7 +240,7 @@ struct ForwardKernel {
     tile.batch = p.cu_seqlens_q == nullptr ? tile.sequence : 0;
     // The compiler spills with the other form of the search on each of these chips.
     tile.at = sequence_span<(C.arch >= 90)>(p, tile.sequence);
-    if (tile.first_row >= tile.at.len_q) return;
+    if (tile.first_row >= tile.at.seqlen_q) return;
     const BlockRange range = block_range(p, tile.at, tile.first_row, C.block_m, step_keys(C));
     const int steps = div_up(max_of(range.end - range.begin, 0), step_keys(C));
     if (C.producer_warps > 0 && tile.thread >= G::kMathThreads)

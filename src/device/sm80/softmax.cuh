@@ -70,7 +70,7 @@ struct Softmax {
       OCTAVO_UNROLL
       for (int e = 0; e < 2; ++e) {
         const i32 column = key + n * 8 + static_cast<i32>(tile.lane % 4 * 2) + e;
-        const i32 row = token + min_of(column, tile.at.len_kv - 1);
+        const i32 row = token + min_of(column, tile.at.seqlen_kv - 1);
         const float scale =
             ptx::load_global_f32(scales + static_cast<i64>(row / k.block_rows) * k.stride);
         OCTAVO_UNROLL

@@ -34,7 +34,7 @@ struct Epilogue {
       const float sum = N::row_sum(state, rows, r);
       N::normalize_row(state, rows, r, sum);
       const i32 row = tile.row(r);
-      if (row < tile.at.len_q) store_lse(rows.ref_max[r], sum, p, tile, row);
+      if (row < tile.at.seqlen_q) store_lse(rows.ref_max[r], sum, p, tile, row);
     }
     N::scale_o(state, tile);
   }
@@ -56,7 +56,7 @@ struct Epilogue {
     float amax = 0;
     OCTAVO_UNROLL
     for (u32 r = 0; r < 2; ++r) {
-      if (tile.row(r) >= tile.at.len_q) continue;
+      if (tile.row(r) >= tile.at.seqlen_q) continue;
       OCTAVO_UNROLL
       for (int i = 0; i < G::kColumns / 4; ++i) {
         amax = larger_magnitude(amax, state.o[i * 4 + r * 2]);
@@ -71,7 +71,7 @@ struct Epilogue {
                                     const RowTile& tile) {
     // The tile's last rows may belong to the next sequence of a varlen batch.
     [[maybe_unused]] const bool cuts_sequence =
-        p.cu_seqlens_q != nullptr && tile.first_row + kRows > tile.at.len_q;
+        p.cu_seqlens_q != nullptr && tile.first_row + kRows > tile.at.seqlen_q;
     if constexpr (stages_o(C)) {
       if (!cuts_sequence) return store_by_tma(state, p, tile);
     }
@@ -83,7 +83,7 @@ struct Epilogue {
     OCTAVO_UNROLL
     for (u32 r = 0; r < 2; ++r) {
       const i32 row = tile.row(r);
-      if (row >= tile.at.len_q) continue;
+      if (row >= tile.at.seqlen_q) continue;
       u8* const out = Out::row_address(p, tile, row);
       for (i32 column = static_cast<i32>(tile.lane % 4 * 2); column < p.head_dim; column += 8)
         Out::store_pair(out + column * element_bytes(C.out_element), 0, 0);

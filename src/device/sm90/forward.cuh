@@ -91,7 +91,7 @@ struct TileStream {
     const WorkTile t = Slots::read(of_tile);
     if (t.n_blocks == Slots::kNoMoreTiles) return {-1, 0, 0, 0, 0, 0};
     const i32 first_row = t.first_row + static_cast<i32>(thread.group) * kRows;
-    if (first_row >= t.at.len_q) return {0, 0, 0, t.n_blocks, 0, 0};
+    if (first_row >= t.at.seqlen_q) return {0, 0, 0, t.n_blocks, 0, 0};
     const BlockRange range = block_range(p, t.at, first_row, kRows, C.block_n);
     if (range.begin >= range.end) return {0, 0, 0, t.n_blocks, 0, 0};
     const i32 first = (range.begin - t.n_begin) / C.block_n;

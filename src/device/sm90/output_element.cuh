@@ -62,7 +62,7 @@ struct OutputAddress {
   // Columns from `first` on that exist; none in a row that does not.
   static OCTAVO_DEVICE i32 columns_left(const Sm90ForwardParams& p, const RowTile& tile, i32 row,
                                         i32 first) {
-    return row < tile.at.len_q ? p.head_dim - first : 0;
+    return row < tile.at.seqlen_q ? p.head_dim - first : 0;
   }
   // 16-bit and FP32 outputs have no scale.
   static OCTAVO_DEVICE float inverse_scale(const Sm90ForwardParams&, const RowTile&) { return 1; }

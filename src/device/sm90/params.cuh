@@ -30,13 +30,15 @@ struct Sm90ForwardParams {
   Divider by_row_tiles, by_heads_q, by_heads_per_kv;
   i32 sequences = 0;
   // Heads (of all sequences) whose tiles are mixed, longest first; the last group has the rest too.
-  i32 mixed_heads = 1;
+  i32 heads_per_group = 1;
   i32 head_groups = 1;
-  i32 turn = 0;  // positions by which persistent CTAs shift each round; 0: they alternate direction
-  i32 len_q = 0;
-  i32 len_kv = 0;
+  i32 rotation =
+      0;  // positions by which persistent CTAs shift each round; 0: they alternate direction
+  i32 seqlen_q = 0;
+  i32 seqlen_kv = 0;
   i32 head_dim = 0;
-  i32 query_bits = 0;  // where heads are packed: each has 2^this rows, of which len_q are queries
+  i32 query_bits =
+      0;  // where heads are packed: each has 2^this rows, of which seqlen_q are queries
 
   float scale_log2 = 0;
   i32 negate = 0;

@@ -68,7 +68,7 @@ struct Producer {
                                    KvState& v, u32& tail_phase, bool leader) {
     wait_as_warp(G::v_empty(v.stage()), v.phase() ^ 1);
     const i32 n = t.n_begin + n_block * C.block_n;
-    const bool cuts_sequence = p.cu_seqlens_kv != nullptr && n + C.block_n > t.at.len_kv;
+    const bool cuts_sequence = p.cu_seqlens_kv != nullptr && n + C.block_n > t.at.seqlen_kv;
     const u32 bar = cuts_sequence ? G::tail_full() : G::v_full(v.stage());
     if (leader) {
       ptx::mbarrier_arrive_expect_tx(bar, G::S.v_bytes);
@@ -78,7 +78,7 @@ struct Producer {
     if (cuts_sequence) {
       wait_as_warp(bar, tail_phase);
       tail_phase ^= 1;
-      N::template clear_v_tail<32>(G::v_tile(v.stage()), t.at.len_kv - n, ptx::lane_index());
+      N::template clear_v_tail<32>(G::v_tile(v.stage()), t.at.seqlen_kv - n, ptx::lane_index());
       ptx::fence_proxy_async();
       ptx::spare("it is used only after the next tile is published, before which these lanes meet");
       ptx::warp_sync();

@@ -28,10 +28,10 @@ struct WorkTile {
 
 template <int kBlockM, int kBlockN>
 OCTAVO_DEVICE WorkTile work_tile(const Sm90ForwardParams& p, i32 index) {
-  const i32 group = min_of(index / (p.row_tiles * p.mixed_heads), p.head_groups - 1);
-  const i32 first_head = group * p.mixed_heads;
+  const i32 group = min_of(index / (p.row_tiles * p.heads_per_group), p.head_groups - 1);
+  const i32 first_head = group * p.heads_per_group;
   const i32 mixed =
-      group + 1 < p.head_groups ? p.mixed_heads : p.heads_q * p.sequences - first_head;
+      group + 1 < p.head_groups ? p.heads_per_group : p.heads_q * p.sequences - first_head;
   const i32 in_group = index - first_head * p.row_tiles;
   const i32 head = first_head + in_group % mixed;
   WorkTile t;
@@ -40,7 +40,7 @@ OCTAVO_DEVICE WorkTile work_tile(const Sm90ForwardParams& p, i32 index) {
   t.head = head - t.sequence * p.heads_q;
   t.batch = p.cu_seqlens_q == nullptr ? t.sequence : 0;
   t.at = sequence_span(p, t.sequence);
-  if (t.first_row >= t.at.len_q) {
+  if (t.first_row >= t.at.seqlen_q) {
     t.n_begin = 0;
     t.n_blocks = -1;
     return t;
@@ -61,8 +61,8 @@ struct TileScheduler {
     const i32 grid = ptx::grid_size_x();
     const i32 cta = ptx::block_index_x();
     ++round;
-    const i32 place = p.turn == 0 && round % 2 != 0 ? grid - 1 - cta : cta;
-    index = round * grid + (place + round * p.turn) % grid;
+    const i32 place = p.rotation == 0 && round % 2 != 0 ? grid - 1 - cta : cta;
+    index = round * grid + (place + round * p.rotation) % grid;
   }
 };
 
@@ -79,8 +79,8 @@ struct WorkTileSlots {
   // By one thread, before it arrives at a barrier that the readers wait for.
   static OCTAVO_DEVICE void publish(u32 tile, const WorkTile& t) {
     ptx::store_shared_b128(slot(tile),
-                           {static_cast<u32>(t.at.q_begin), static_cast<u32>(t.at.len_q),
-                            static_cast<u32>(t.at.len_kv), static_cast<u32>(t.batch)});
+                           {static_cast<u32>(t.at.q_begin), static_cast<u32>(t.at.seqlen_q),
+                            static_cast<u32>(t.at.seqlen_kv), static_cast<u32>(t.batch)});
     ptx::store_shared_b128(slot(tile) + 16,
                            {static_cast<u32>(t.head), static_cast<u32>(t.first_row),
                             static_cast<u32>(t.n_begin), static_cast<u32>(t.n_blocks)});

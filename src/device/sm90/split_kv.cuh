@@ -268,7 +268,7 @@ struct SplitKvKernel {
     t.sequence = t.batch = p.by_heads_q.quotient(head);
     t.head = head - t.sequence * p.heads_q;
     if constexpr (C.pack_gqa) t.head *= p.heads_per_kv;  // the first of them
-    t.at = {0, p.len_q, 0, p.len_kv};
+    t.at = {0, p.seqlen_q, 0, p.seqlen_kv};
     const BlockRange range =
         block_range(p, t.at, G::query_of(p, t.first_row), block_m(C), C.block_n);
     t.n_begin = range.begin;

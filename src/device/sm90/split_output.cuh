@@ -42,7 +42,7 @@ struct SplitOutput {
   }
   static OCTAVO_DEVICE bool exists(const Sm90ForwardParams& p, const RowTile& tile, u32 r) {
     const bool shares_keys = !C.pack_gqa || G::head_of(p, tile.row(r)) < p.heads_per_kv;
-    return tile.query(p, r) < tile.at.len_q && shares_keys;
+    return tile.query(p, r) < tile.at.seqlen_q && shares_keys;
   }
   // The head that a row belongs to.
   static OCTAVO_DEVICE RowTile in_head(const Sm90ForwardParams& p, const RowTile& tile, u32 r) {

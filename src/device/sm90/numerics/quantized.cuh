@@ -57,7 +57,7 @@ struct QuantizedQk {
     OCTAVO_UNROLL
     for (u32 r = 0; r < 2; ++r) {
       const i32 row =
-          (q.by_token ? tile.at.q_begin : 0) + min_of(tile.query(p, r), tile.at.len_q - 1);
+          (q.by_token ? tile.at.q_begin : 0) + min_of(tile.query(p, r), tile.at.seqlen_q - 1);
       i32 head = tile.head;
       // Rows behind the last head that shares these keys are not stored.
       if constexpr (C.pack_gqa) head += min_of(G::head_of(p, tile.row(r)), p.heads_per_kv - 1);
@@ -87,7 +87,7 @@ struct QuantizedQk {
     for (u32 i = 0; i < k_scales_per_block(C); i += kThreads) {
       if (i + thread >= k_scales_per_block(C)) break;
       const i32 row =
-          token + min_of(n + static_cast<i32>(i + thread) * scaled_keys(C), at.len_kv - 1);
+          token + min_of(n + static_cast<i32>(i + thread) * scaled_keys(C), at.seqlen_kv - 1);
       ptx::store_shared_f32(
           G::k_scales(stage) + (i + thread) * 4,
           ptx::load_written_f32(scales +

@@ -1,0 +1,12 @@
+#include "evidence/bench/machine.h"
+
+namespace octavo::evidence {
+
+std::string machine_of(Device device) {
+  for (const DeviceInfo& info : devices())
+    if (info.device.kind == device.kind && info.device.index == device.index)
+      return info.description;
+  return name(device);
+}
+
+}  // namespace octavo::evidence

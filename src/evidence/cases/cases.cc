@@ -1,0 +1,423 @@
+// Builds cases from axis values, and suites from cases.
+#include "evidence/cases/cases.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "attention/error.h"
+#include "numeric/formats.h"
+#include "numeric/random.h"
+#include "octavo/evidence.hpp"
+
+namespace octavo::evidence {
+namespace {
+
+// The random numbers of one case.
+class Draw {
+ public:
+  explicit Draw(std::uint64_t seed) : seed_(seed) {}
+  // Uniform in [low, high].
+  std::int64_t between(std::int64_t low, std::int64_t high) {
+    const auto n = static_cast<std::uint64_t>(high - low + 1);
+    return low + static_cast<std::int64_t>(random_below(seed_, kStream, index_++, n));
+  }
+  bool one_in(std::int64_t n) { return between(1, n) == 1; }
+  template <class T, std::size_t n>
+  T of(const std::array<T, n>& values) {
+    return values[static_cast<std::size_t>(between(0, static_cast<std::int64_t>(n) - 1))];
+  }
+
+ private:
+  // Far from the streams of Q, K and V (0, 1, 2), so that sizes and values are independent.
+  static constexpr std::uint64_t kStream = 1000;
+  std::uint64_t seed_;
+  std::uint64_t index_ = 0;
+};
+
+constexpr std::array kWide = {DType::f32, DType::f16, DType::bf16};
+constexpr int kWideFormats = 3 * static_cast<int>(kAllPrecisions.size());
+
+void set_format(Case& c, int value, Draw& draw) {
+  constexpr std::array kNarrow = {DType::e4m3, DType::e5m2, DType::int8, DType::sim8};
+  const bool wide = value < kWideFormats;
+  if (wide) {
+    c.input = kWide[static_cast<std::size_t>(value) / kAllPrecisions.size()];
+    c.options.precision = kAllPrecisions[static_cast<std::size_t>(value) % kAllPrecisions.size()];
+  } else {
+    c.input = kNarrow[static_cast<std::size_t>(value - kWideFormats)];
+  }
+  c.out = wide && !draw.one_in(3) ? c.input : draw.of(kWide);
+  if (!wide) {
+    c.qk_scales = draw.of(kAllGranularities);
+    c.v_scales = draw.of(kAllGranularities);
+  }
+}
+
+bool is_8bit_mode(Precision precision) { return precision >= Precision::fp8; }
+
+// Octavo's own quantization: the defaults half of the time, so that they stay the best tested.
+void set_quantization(Case& c, Draw& draw) {
+  constexpr std::array<std::int64_t, 4> kBlockRows = {16, 33, 64, 128};
+  Quantization& quantization = c.options.quantization;
+  quantization.block_rows = 64;
+  if (is_8bit(c.input)) quantization.block_rows = draw.of(kBlockRows);
+  if (!is_8bit_mode(c.options.precision) || draw.one_in(2)) return;
+  if (!draw.one_in(3)) quantization.qk = draw.of(kAllGranularities);
+  if (!draw.one_in(3)) quantization.v = draw.of(kAllGranularities);
+  quantization.block_rows = draw.of(kBlockRows);
+  if (draw.one_in(4)) quantization.rule = ScaleRule::least_squares;
+  // quantize() cannot produce one scale for a varlen batch in one call after each sequence has had
+  // its own mean subtracted; the judge would need its own quantizer for this corner case.
+  const bool one_scale = quantization.qk == Granularity::tensor;
+  quantization.smooth_k = draw.one_in(3) && !(c.layout == Layout::varlen && one_scale);
+  quantization.hadamard = draw.one_in(3);
+}
+
+void set_heads(Case& c, int ratio, Draw& draw) {
+  constexpr std::array<std::int64_t, 3> kRatios = {1, 2, 4};
+  c.heads_kv = ratio == 3 ? 1 : ratio == 0 ? draw.between(1, 3) : draw.between(2, 2);
+  c.heads_q =
+      ratio == 3 ? draw.between(2, 6) : c.heads_kv * kRatios[static_cast<std::size_t>(ratio)];
+}
+
+constexpr std::array<std::int64_t, 5> kAligned = {16, 32, 64, 96, 128};
+
+void set_lengths(Case& c, int length, Draw& draw) {
+  const auto ragged = [&draw] {
+    const std::int64_t n = draw.of(kAligned);
+    return n + (draw.one_in(2) ? 1 : draw.between(1, 15));
+  };
+  c.batch = length == 7 ? 1 : draw.between(1, 3);
+  switch (length) {
+    case 0:
+      c.seqlen_q = c.seqlen_kv = 1;
+      break;
+    case 1:
+      c.seqlen_q = c.seqlen_kv = draw.between(2, 15);
+      break;
+    case 2:
+      c.seqlen_q = c.seqlen_kv = draw.of(kAligned);
+      break;
+    case 3:
+      c.seqlen_q = c.seqlen_kv = ragged();
+      break;
+    case 4:
+      c.seqlen_q = draw.one_in(4) ? 1 : draw.between(2, 70);
+      c.seqlen_kv = c.seqlen_q + draw.between(1, 130);
+      break;
+    case 5:
+      c.seqlen_kv = draw.between(1, 70);
+      c.seqlen_q = c.seqlen_kv + draw.between(1, 130);
+      break;
+    case 6:
+      c.seqlen_q = draw.between(1, 40);
+      c.seqlen_kv = 0;
+      break;
+    default:
+      c.seqlen_q = c.seqlen_kv = draw.between(300, 340);
+      break;
+  }
+}
+
+void set_mask(Case& c, int mask, Draw& draw) {
+  constexpr std::array kCausal = {Causal::none, Causal::top_left, Causal::bottom_right,
+                                  Causal::none, Causal::top_left, Causal::bottom_right};
+  c.options.causal = kCausal[static_cast<std::size_t>(mask)];
+  if (mask < 3) return;
+  const std::int64_t widest = std::max<std::int64_t>(c.seqlen_kv, 2);
+  c.options.window_left = draw.between(0, widest);
+  if (mask != 3) return;  // causal already ends at the diagonal
+  c.options.window_right = draw.between(0, widest);
+  if (draw.one_in(3)) (draw.one_in(2) ? c.options.window_left : c.options.window_right) = -1;
+}
+
+std::string_view layout_name(Layout layout) {
+  constexpr std::array<std::string_view, 4> kNames = {"bhsd", "bshd", "gaps", "varlen"};
+  return kNames[static_cast<std::size_t>(layout)];
+}
+
+std::string quantization_name(const Case& c) {
+  const Quantization& q = c.options.quantization;
+  if (is_8bit(c.k_type()))
+    return fmt::format(" scales={},{} rows={}", name(c.qk_scales), name(c.v_scales), q.block_rows);
+  if (q == Quantization{}) return "";
+  return fmt::format(" scales={},{} rows={} {}{}{}", q.qk ? name(*q.qk) : "default",
+                     q.v ? name(*q.v) : "default", q.block_rows, name(q.rule),
+                     q.smooth_k ? " smooth" : "", q.hadamard ? " hadamard" : "");
+}
+
+Case square_case(std::int64_t batch, std::int64_t heads, std::int64_t length,
+                 std::int64_t head_dim) {
+  Case c;
+  c.batch = batch;
+  c.heads_q = c.heads_kv = heads;
+  c.seqlen_q = c.seqlen_kv = length;
+  c.head_dim = head_dim;
+  return c;
+}
+
+}  // namespace
+
+std::string Case::name() const {
+  std::string beside = v ? fmt::format(" beside {}", octavo::name(*v)) : "";
+  if (kv) beside = fmt::format(" over {}", octavo::name(*kv));
+  std::string text =
+      fmt::format("B={} Hq={} Hkv={} Sq={} Skv={} D={} {}{}->{} precision={} causal={}", batch,
+                  heads_q, heads_kv, seqlen_q, seqlen_kv, head_dim, octavo::name(input), beside,
+                  octavo::name(out), octavo::name(options.precision), octavo::name(options.causal));
+  if (options.window_left >= 0 || options.window_right >= 0)
+    text += fmt::format(" window={},{}", options.window_left, options.window_right);
+  text += quantization_name(*this);
+  text += fmt::format(" {}", layout_name(layout));
+  if (seqlens != Seqlens::plain)
+    text += seqlens == Seqlens::hostile ? " seqlens=hostile" : " seqlens=clamped";
+  if (scale) text += fmt::format(" scale={:.9g}", *scale);
+  if (lse) text += " lse";
+  if (options.overlap_launch) text += " overlap";
+  if (amax) text += " amax";
+  if (values != InputValues::normal)
+    text += values == InputValues::positive ? " positive" : " equal_keys";
+  if (outliers) text += " outliers";
+  if (sampled_rows > 0) text += fmt::format(" rows={}", sampled_rows);
+  text += fmt::format(" seed={}", seed);
+  return config.empty() ? text : text + " " + config;
+}
+
+Case make_case(const AxisValues& values, std::uint64_t seed) {
+  Draw draw(seed);
+  Case c;
+  c.seed = seed;
+  c.layout = static_cast<Layout>(values[kLayout]);
+  c.head_dim = kHeadDims[static_cast<std::size_t>(values[kHeadDim])];
+  set_heads(c, values[kRatio], draw);
+  set_lengths(c, values[kLength], draw);
+  set_mask(c, values[kMask], draw);
+  set_format(c, values[kFormat], draw);
+  set_quantization(c, draw);
+  if (draw.one_in(5)) c.scale = 0.03125F * static_cast<float>(draw.between(1, 12));
+  c.lse = !draw.one_in(4);
+  c.outliers = draw.one_in(12);
+  // Drawn last, so that cases with other inputs do not change.
+  if (is_8bit(c.input) && draw.one_in(4)) c.v = draw.one_in(2) ? DType::f16 : DType::bf16;
+  const bool in_16_bits = c.input == DType::f16 || c.input == DType::bf16;
+  if (in_16_bits && c.options.precision == Precision::native && draw.one_in(3)) {
+    c.kv = draw.of(std::array{DType::e4m3, DType::e5m2, DType::int8});
+    c.qk_scales = draw.of(kAllGranularities);
+    c.v_scales = draw.of(kAllGranularities);
+  }
+  if (is_fp8(c.input) && !c.v && draw.one_in(4))
+    c.v = c.input == DType::e4m3 ? DType::e5m2 : DType::e4m3;
+  return c;
+}
+
+Case random_case(std::uint64_t seed) {
+  Draw draw(seed + 1'000'000'000);
+  AxisValues values;
+  for (int axis = 0; axis < kAxes; ++axis)
+    values[axis] = static_cast<int>(draw.between(0, kAxisSizes[axis] - 1));
+  return make_case(values, seed);
+}
+
+std::vector<Case> covering_cases(std::uint64_t seed) {
+  std::vector<Case> cases;
+  std::uint64_t case_seed = seed * 1'000'000;
+  for (const AxisValues& row : covering_rows(kAxisSizes))
+    cases.push_back(make_case(row, case_seed++));
+  return cases;
+}
+
+std::vector<Case> many_keys_cases(std::uint64_t seed) {
+  std::vector<Case> cases;
+  const auto add = [&](std::int64_t keys, DType input, Precision precision, InputValues values) {
+    Case c;
+    const bool long_one = keys > 10000;
+    c.heads_q = c.heads_kv = long_one ? 1 : 2;
+    c.seqlen_q = long_one ? 1 : 3;
+    c.seqlen_kv = keys;
+    c.head_dim = long_one ? 8 : 64;
+    c.input = input;
+    c.out = DType::f32;
+    c.options.precision = precision;
+    c.values = values;
+    c.seed = seed;
+    cases.push_back(c);
+  };
+  // Around a block of the CPU's (64 keys) and a group of blocks (2,048), and far beyond both.
+  for (const std::int64_t keys : {63, 200, 2047, 2113, 6001, 200'001}) {
+    add(keys, DType::f32, Precision::native, InputValues::equal_keys);
+    for (const DType input : kWide) add(keys, input, Precision::native, InputValues::positive);
+  }
+  // Only with V of different rows: of equal ones the quantization errors would not average out.
+  for (const Precision precision : kAllPrecisions)
+    if (is_8bit_mode(precision)) add(6001, DType::f16, precision, InputValues::positive);
+  return cases;
+}
+
+std::vector<Case> all_cases(std::uint64_t seed, std::size_t count) {
+  std::vector<Case> cases = covering_cases(seed);
+  for (Case& c : many_keys_cases(seed)) cases.push_back(std::move(c));
+  std::set<std::string> names;
+  for (const Case& c : cases) names.insert(c.name());
+  for (std::uint64_t n = 0; names.size() < count; ++n) {
+    const std::uint64_t case_seed = seed * 1'000'000 + 500'000 + n;
+    Draw draw(case_seed + 1'000'000'000);
+    AxisValues values;
+    for (int axis = 0; axis < kAxes; ++axis)
+      values[axis] = static_cast<int>(draw.between(0, kAxisSizes[axis] - 1));
+    // The fp64 oracle takes time quadratic in the length, so long cases and wide heads are rare.
+    if (values[kLength] == 7 && !draw.one_in(6))
+      values[kLength] = static_cast<int>(draw.between(3, 5));
+    if (values[kHeadDim] >= 7 && draw.one_in(2))
+      values[kHeadDim] = static_cast<int>(draw.between(0, 4));
+    Case c = make_case(values, case_seed);
+    if (names.insert(c.name()).second) cases.push_back(std::move(c));
+  }
+  return cases;
+}
+
+namespace {
+
+// Head dimensions between the axis values, and grids with more tiles than any GPU has SMs: the
+// dispatch of kernels depends on both.
+void enlarge(Case& c, bool fill_the_gpu, Draw& draw) {
+  constexpr std::int64_t kTiles = 200, kTileRows = 64, kMostHeads = 48;
+  if (draw.one_in(2)) c.head_dim = 8 * draw.between(1, 32);
+  if (c.seqlen_kv == 0 || !fill_the_gpu) return;
+  c.seqlen_q += kTileRows;
+  c.seqlen_kv += kTileRows;
+  while (c.batch * c.heads_q * (c.seqlen_q / kTileRows) < kTiles && c.heads_q < kMostHeads) {
+    c.heads_q *= 2;
+    if (c.heads_kv > 1) c.heads_kv *= 2;
+  }
+}
+
+// Collects distinct cases that a device serves, until they need too many kernels.
+class ServedCases {
+ public:
+  ServedCases(const KernelsOf& kernels_of, std::size_t most_kernels)
+      : kernels_of_(kernels_of), most_kernels_(most_kernels) {}
+
+  bool add(const Case& c) {
+    const std::vector<std::string> needed = kernels_of_(c);
+    if (needed.empty()) return false;
+    std::set<std::string> kernels = kernels_;
+    kernels.insert(needed.begin(), needed.end());
+    if (kernels.size() > std::max(most_kernels_, kernels_.size())) return false;
+    if (!names_.insert(c.name()).second) return false;
+    kernels_ = std::move(kernels);
+    cases_.push_back(c);
+    return true;
+  }
+  bool serves(const Case& c) const { return !kernels_of_(c).empty(); }
+  std::vector<Case>& cases() { return cases_; }
+
+ private:
+  const KernelsOf& kernels_of_;
+  std::size_t most_kernels_;
+  std::set<std::string> kernels_, names_;
+  std::vector<Case> cases_;
+};
+
+// The scales of 8-bit inputs follow from the seed, and a device may serve only some granularities.
+constexpr int kSeedsTried = 40;
+
+std::vector<int> served_formats(const ServedCases& served) {
+  std::vector<int> formats;
+  for (int format = 0; format < kAxisSizes[kFormat]; ++format) {
+    bool found = false;
+    for (std::uint64_t seed = 0; seed < kSeedsTried && !found; ++seed) {
+      AxisValues plain{};
+      plain[kFormat] = format;
+      plain[kLength] = 2;
+      plain[kHeadDim] = 3;
+      found = served.serves(make_case(plain, seed));
+    }
+    if (found) formats.push_back(format);
+  }
+  return formats;
+}
+
+}  // namespace
+
+std::vector<Case> served_cases(std::uint64_t seed, std::size_t count, const KernelsOf& kernels_of,
+                               std::size_t most_kernels) {
+  ServedCases served(kernels_of, most_kernels);
+  const std::vector<int> formats = served_formats(served);
+  if (formats.empty()) return {};
+  AxisValues sizes = kAxisSizes;
+  sizes[kFormat] = static_cast<int>(formats.size());
+  std::uint64_t case_seed = seed * 1'000'000;
+  for (AxisValues row : covering_rows(sizes)) {
+    row[kFormat] = formats[static_cast<std::size_t>(row[kFormat])];
+    for (int tried = 0; tried < kSeedsTried; ++tried)
+      if (served.add(make_case(row, case_seed++))) break;
+  }
+  // Formats alternate, and every fourth case of each fills a GPU. A dropped draw is replaced by one
+  // of the same kind, so that kinds that need many kernels are not underrepresented.
+  const std::uint64_t last = case_seed + 100 * count;
+  for (std::size_t n = 0; served.cases().size() < count && case_seed < last; ++n) {
+    for (int tried = 0; tried < kSeedsTried; ++tried, ++case_seed) {
+      Draw draw(case_seed + 1'000'000'000);
+      AxisValues values;
+      for (int axis = 0; axis < kAxes; ++axis)
+        values[axis] = static_cast<int>(draw.between(0, sizes[axis] - 1));
+      values[kFormat] = formats[n % formats.size()];
+      Case c = make_case(values, case_seed);
+      enlarge(c, n / formats.size() % 4 == 0, draw);
+      if (served.add(c)) break;
+    }
+    ++case_seed;
+  }
+  return std::move(served.cases());
+}
+
+std::vector<Case> twelve_cases() {
+  std::vector<Case> cases;
+  const auto add = [&cases](DType input, Precision precision) {
+    for (const Case& shape : {square_case(1, 2, 64, 64), square_case(1, 4, 128, 64),
+                              square_case(1, 8, 512, 64), square_case(2, 2, 64, 64)})
+      for (std::uint64_t seed = 0; seed < 3; ++seed) {
+        Case c = shape;
+        c.input = input;
+        c.out = is_8bit(input) ? DType::f16 : input;
+        c.options.precision = precision;
+        c.seed = seed;
+        cases.push_back(c);
+      }
+  };
+  for (DType input : kWide) add(input, Precision::native);
+  for (Precision precision : {Precision::fp16, Precision::bf16}) add(DType::f32, precision);
+  for (Precision precision : kAllPrecisions)
+    if (is_8bit_mode(precision)) add(DType::f16, precision);
+  for (DType input : kAllDTypes)
+    if (is_8bit(input)) add(input, Precision::native);
+  return cases;
+}
+
+std::vector<Case> preset_cases(std::uint64_t seed) {
+  // Sixteen rows per head: the oracle on every row of `stress` would take minutes and exercise the
+  // same code. Rows that are not sampled are still checked to be written, finite and repeatable.
+  constexpr std::int64_t kSampledRows = 16;
+  std::vector<Case> cases;
+  for (const Preset& preset : presets())
+    for (Precision precision : {Precision::native, Precision::fp8, Precision::int8}) {
+      Case c = square_case(preset.batch, preset.heads, preset.length, preset.head_dim);
+      c.options.precision = precision;
+      c.sampled_rows = kSampledRows;
+      c.seed = seed;
+      cases.push_back(c);
+    }
+  return cases;
+}
+
+Result<std::vector<Case>> suite_cases(const std::string& suite, std::uint64_t seed) {
+  if (suite == "all") return all_cases(seed);
+  if (suite == "twelve") return twelve_cases();
+  if (suite == "presets") return preset_cases(seed);
+  return invalid("suite", fmt::format("\"{}\"", suite),
+                 "all, twelve, presets, and configs on a GPU");
+}
+
+}  // namespace octavo::evidence

@@ -1,0 +1,113 @@
+// The case table: one list of attention problems for the tests, the check and the bench.
+//
+// A case is a value: everything about it, including its random inputs, follows from its fields, and
+// name() contains all of them, so two cases with one name are the same case.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "octavo/octavo.hpp"
+
+namespace octavo::evidence {
+
+enum class Layout : std::uint8_t {
+  bhsd,
+  bshd,
+  gaps,    // strides with gaps, in the tensors, in the LSE and in the scales
+  varlen,  // varlen: cu_seqlens, with tokens before and after that belong to no sequence
+};
+
+// The distribution of random values. The last two add up without cancellation, which exposes a sum
+// that drifts with the number of keys.
+enum class InputValues : std::uint8_t {
+  normal,
+  positive,    // V without its signs
+  equal_keys,  // every key of a head, and its row of V, is the first one
+};
+
+// cu_seqlens of a varlen batch of kHostileSequences.
+enum class Seqlens : std::uint8_t {
+  plain,
+  hostile,  // negative, beyond the end, decreasing, too long; the host would refuse them
+  clamped,  // the sequences that kernels must make of those
+};
+inline constexpr std::int64_t kHostileSequences = 5;
+
+struct Case {
+  std::int64_t batch = 1;  // the number of sequences in a varlen batch
+  std::int64_t heads_q = 1;
+  std::int64_t heads_kv = 1;
+  std::int64_t seqlen_q = 1;  // the longest sequence in a varlen batch
+  std::int64_t seqlen_kv = 1;
+  std::int64_t head_dim = 64;
+  DType input = DType::f16;
+  DType out = DType::f16;
+  // Type of V if it differs: f16 or bf16 with 8-bit inputs, or another 8-bit type.
+  std::optional<DType> v{};
+  std::optional<DType> kv{};  // of K and V, if they are 8-bit and Q is 16-bit
+  Options options{};
+  Granularity qk_scales = Granularity::head;  // of 8-bit inputs
+  Granularity v_scales = Granularity::head;
+  Layout layout = Layout::bhsd;
+  std::optional<float> scale{};
+  bool lse = true;
+  Seqlens seqlens = Seqlens::plain;
+  bool amax = false;  // amax is requested
+  InputValues values = InputValues::normal;
+  bool outliers = false;          // one channel of Q, K and V is far larger than the others
+  std::int64_t sampled_rows = 0;  // judge this many rows per head; 0: all of them
+  std::uint64_t seed = 0;
+  std::string config{};  // the kernel configuration to force on a GPU; empty: the chosen one
+
+  DType k_type() const { return kv.value_or(input); }
+  DType v_type() const { return kv ? *kv : v.value_or(input); }
+  std::string name() const;
+};
+
+// The axes whose every pair of values occurs in the covering set.
+enum Axis { kMask, kFormat, kRatio, kLayout, kLength, kHeadDim, kAxes };
+using AxisValues = std::array<int, kAxes>;
+
+// The number of values of each axis. Masks: none, top_left, bottom_right, window, both causal kinds
+// with a window. Formats: three wide inputs in nine precisions, then the four 8-bit inputs. Ratios:
+// 1, 2, 4, one KV head for all. Lengths: one, few, aligned, ragged, fewer queries than keys, more,
+// no keys, long. Head dimensions: kHeadDims.
+inline constexpr std::array<std::int64_t, 9> kHeadDims = {8, 33, 40, 64, 80, 96, 128, 192, 256};
+inline constexpr AxisValues kAxisSizes = {6, 31, 4, 4, 8, static_cast<int>(kHeadDims.size())};
+
+// A small set of rows in which every pair of values of two axes occurs. Greedy and deterministic.
+std::vector<AxisValues> covering_rows(const AxisValues& sizes);
+
+// A case with these axis values; the seed determines the rest.
+Case make_case(const AxisValues& values, std::uint64_t seed);
+
+// A case whose axis values also follow from the seed.
+Case random_case(std::uint64_t seed);
+
+std::vector<Case> covering_cases(std::uint64_t seed);
+// Sums without cancellation, of few keys to 200,000: only few rows, as the CPU's time allows.
+std::vector<Case> many_keys_cases(std::uint64_t seed);
+// The covering set and that of many keys, then random draws until there are `count` distinct names.
+std::vector<Case> all_cases(std::uint64_t seed, std::size_t count = 2400);
+
+// The names of the kernels that a device runs a case with; empty if it does not serve the case.
+using KernelsOf = std::function<std::vector<std::string>(const Case&)>;
+// `count` distinct cases that a device serves: every pair of the axis values that it serves, then
+// random draws with all multiples of 8 up to 256 as head dimensions, and grids that fill a GPU.
+// Kernels are compiled on demand: once the cases need `most_kernels`, a draw that needs another
+// kernel is dropped.
+std::vector<Case> served_cases(std::uint64_t seed, std::size_t count, const KernelsOf& kernels_of,
+                               std::size_t most_kernels);
+
+std::vector<Case> twelve_cases();
+std::vector<Case> preset_cases(std::uint64_t seed);
+
+// The cases of a suite, or an error that lists the suites.
+Result<std::vector<Case>> suite_cases(const std::string& suite, std::uint64_t seed);
+
+}  // namespace octavo::evidence

@@ -1,0 +1,402 @@
+// The memory layout and the values of a case.
+#include "evidence/cases/inputs.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "attention/error.h"
+#include "gpu/forward/launch_sm80_forward.h"
+#include "numeric/formats.h"
+#include "numeric/quantize.h"
+#include "numeric/random.h"
+#include "octavo/evidence.hpp"
+
+namespace octavo::evidence {
+namespace {
+
+// The value of unused places in a scale array. Not NaN: the API refuses such scales anywhere.
+constexpr float kUnusedScale = 1e6F;
+
+// Random streams for the sequence lengths of a varlen batch.
+constexpr std::uint64_t kQuerySpans = 1001, kKeySpans = 1002;
+constexpr std::int64_t kTokensBeforeQueries = 2, kTokensBeforeKeys = 1;
+constexpr std::int64_t kTokensOverMaximum = 3;  // of a sequence that is cut
+
+std::array<std::int64_t, 4> strides_of(Layout layout, const std::array<std::int64_t, 4>& n) {
+  switch (layout) {
+    case Layout::bhsd:
+      return Tensor::bhsd(nullptr, DType::f32, n[0], n[1], n[2], n[3]).stride;
+    case Layout::bshd:
+    case Layout::varlen:
+      return Tensor::bshd(nullptr, DType::f32, n[0], n[1], n[2], n[3]).stride;
+    case Layout::gaps:
+      break;
+  }
+  // Rows three elements apart (no vector load is aligned), two rows between heads, one head
+  // between batch entries.
+  const std::int64_t row = n[3] + 3;
+  const std::int64_t head = (n[2] + 2) * row;
+  return {(n[1] + 1) * head, head, row, 1};
+}
+
+// Sequence lengths of a varlen batch: the first has the maximum, the others any length down to
+// zero.
+std::vector<Span> make_spans(const Case& c, std::int64_t max_len, std::uint64_t stream,
+                             std::int64_t slack) {
+  std::vector<Span> spans;
+  if (c.layout != Layout::varlen) {
+    for (std::int64_t b = 0; b < c.batch; ++b) spans.push_back({b, 0, max_len});
+    return spans;
+  }
+  const bool hostile = c.seqlens != Seqlens::plain;
+  std::int64_t begin = hostile ? 0 : slack;
+  for (std::int64_t b = 0; b < c.batch; ++b) {
+    const auto shorter = static_cast<std::int64_t>(random_below(
+        c.seed, stream, static_cast<std::uint64_t>(b), static_cast<std::uint64_t>(max_len) + 1));
+    const std::int64_t of_hostile[kHostileSequences] = {max_len, max_len, 0, 0, max_len / 3 + 1};
+    const std::int64_t length = hostile ? of_hostile[b] : b == 0 ? max_len : shorter;
+    spans.push_back({0, begin, length});
+    begin += length;
+    if (hostile && b == 1) begin += kTokensOverMaximum;
+  }
+  return spans;
+}
+
+// What kernels must take for the same spans: a first entry below 0, a last one beyond the tensor,
+// and one that decreases: the third sequence ends before it begins, and the fourth begins inside
+// the second, so that both are empty; else it would reach tokens that no sequence holds. The second
+// sequence is longer than the maximum.
+std::vector<std::int32_t> hostile_entries(std::vector<std::int32_t> cu) {
+  cu.front() -= 5;
+  cu[3] = cu[1] + 1;
+  cu.back() += 1000;
+  return cu;
+}
+
+std::vector<std::int32_t> cumulative(const std::vector<Span>& spans) {
+  std::vector<std::int32_t> cu;
+  for (const Span& span : spans) cu.push_back(static_cast<std::int32_t>(span.begin));
+  if (!spans.empty())
+    cu.push_back(static_cast<std::int32_t>(spans.back().begin + spans.back().length));
+  return cu;
+}
+
+std::array<std::int64_t, 4> tensor_shape(const Case& c, std::int64_t heads, std::int64_t length,
+                                         const std::vector<Span>& spans) {
+  if (c.layout != Layout::varlen) return {c.batch, heads, length, c.head_dim};
+  const std::int64_t tail = c.seqlens == Seqlens::plain ? 3 : 0;  // tokens after the last sequence
+  return {1, heads, spans.back().begin + spans.back().length + tail, c.head_dim};
+}
+
+// All rows that belong to sequences, as one view: in a varlen batch they are contiguous.
+template <class Void>
+BasicTensor<Void> live_rows(const BasicTensor<Void>& t, const std::vector<Span>& spans,
+                            Layout layout) {
+  if (layout != Layout::varlen) return t;
+  const std::int64_t begin = spans.front().begin;
+  return rows_of(t, begin, spans.back().begin + spans.back().length - begin);
+}
+
+// Fills the tokens before the first sequence with large finite values, which a maximum that
+// includes them would pick up. (It would skip NaN, which follows the last sequence.)
+void fill_first_tokens(const Tensor& t, std::int64_t tokens) {
+  constexpr float kLarge = 30000;
+  for (std::int64_t h = 0; h < t.shape[1]; ++h)
+    for (std::int64_t s = 0; s < tokens; ++s)
+      for (std::int64_t d = 0; d < t.shape[3]; ++d)
+        store_element(t.dtype, t.data, h * t.stride[1] + s * t.stride[2] + d, kLarge);
+}
+
+// Makes one channel ten times as large, which is hard for 8-bit scales and occurs in trained
+// models.
+void add_outliers(const Tensor& t, std::int64_t channel) {
+  constexpr float kOutlier = 10;
+  for (std::int64_t b = 0; b < t.shape[0]; ++b)
+    for (std::int64_t h = 0; h < t.shape[1]; ++h)
+      for (std::int64_t s = 0; s < t.shape[2]; ++s) {
+        const std::int64_t at = b * t.stride[0] + h * t.stride[1] + s * t.stride[2] + channel;
+        store_element(t.dtype, t.data, at, kOutlier * load_element(t.dtype, t.data, at));
+      }
+}
+
+// As the case has the values of K (stream 1) and V (2); the first row of each sequence counts.
+void shape_values(const Case& c, const Tensor& t, const std::vector<Span>& spans,
+                  std::uint64_t stream) {
+  if (c.values == InputValues::normal || stream == 0) return;
+  if (c.values == InputValues::positive && stream != 2) return;
+  for (const Span& span : spans)
+    for (std::int64_t h = 0; h < t.shape[1]; ++h)
+      for (std::int64_t s = span.begin; s < span.begin + span.length; ++s)
+        for (std::int64_t d = 0; d < t.shape[3]; ++d) {
+          const std::int64_t head = span.batch * t.stride[0] + h * t.stride[1] + d;
+          const std::int64_t at = head + s * t.stride[2];
+          const float x = c.values == InputValues::positive
+                              ? std::abs(load_element(t.dtype, t.data, at))
+                              : load_element(t.dtype, t.data, head + span.begin * t.stride[2]);
+          store_element(t.dtype, t.data, at, x);
+        }
+}
+
+// Lays out the scales of one operand and allocates them.
+void lay_out_scales(QuantizedOperand& operand, const QuantizeOptions& options, Layout layout,
+                    std::int64_t sequences, std::int64_t max_len) {
+  const std::array<std::int64_t, 4>& shape = operand.codes.view.shape;
+  operand.view.granularity = options.granularity;
+  operand.view.block_rows = options.block_rows;
+  const bool by_token = layout == Layout::varlen && options.granularity == Granularity::row;
+  const std::array<std::int64_t, 4> counted = {by_token ? 1 : sequences, shape[1],
+                                               by_token ? shape[2] : max_len, shape[3]};
+  const std::array<std::int64_t, 4> one = {1, 1, counted[2], counted[3]};
+  const std::int64_t hole = layout == Layout::gaps ? 1 : 0;
+  const std::int64_t per_head = scale_count(one, options.granularity, options.block_rows) + hole;
+  operand.scales.assign(static_cast<std::size_t>(counted[0] * counted[1] * per_head + 1),
+                        kUnusedScale);
+  if (options.granularity != Granularity::tensor && layout != Layout::bhsd)
+    operand.view.stride = std::array{counted[1] * per_head, per_head, std::int64_t{1}};
+  operand.view.data = operand.scales.data();
+}
+
+// Copies contiguous scales of a part, (parts, heads, n), to their places in the view.
+void place_scales(QuantizedOperand& operand, const std::vector<float>& scales, std::int64_t parts,
+                  std::int64_t first_part, std::int64_t first_index) {
+  if (operand.view.granularity == Granularity::tensor) {
+    operand.scales[0] = scales[0];
+    return;
+  }
+  const std::int64_t heads = operand.codes.view.shape[1];
+  const std::int64_t n =
+      static_cast<std::int64_t>(scales.size()) / std::max<std::int64_t>(parts * heads, 1);
+  const auto stride = operand.view.stride.value_or(std::array{heads * n, n, std::int64_t{1}});
+  for (std::int64_t p = 0; p < parts; ++p)
+    for (std::int64_t h = 0; h < heads; ++h)
+      for (std::int64_t i = 0; i < n; ++i)
+        operand.scales[static_cast<std::size_t>((first_part + p) * stride[0] + h * stride[1] +
+                                                (first_index + i) * stride[2])] =
+            scales[static_cast<std::size_t>((p * heads + h) * n + i)];
+}
+
+Status quantize_part(QuantizedOperand& operand, const ConstTensor& x, const Tensor& codes,
+                     const QuantizeOptions& options, float max_quantized, std::int64_t first_part,
+                     std::int64_t first_index) {
+  std::vector<float> scales(
+      static_cast<std::size_t>(scale_count(x.shape, options.granularity, options.block_rows)));
+  std::vector<float> mean(
+      options.smooth ? static_cast<std::size_t>(x.shape[0] * x.shape[1] * x.shape[3]) : 0);
+  OCTAVO_RETURN_IF_ERROR(quantize_to(max_quantized, x, options, codes, scales.data(),
+                                     options.smooth ? mean.data() : nullptr));
+  place_scales(operand, scales, x.shape[0], first_part, first_index);
+  operand.mean.insert(operand.mean.end(), mean.begin(), mean.end());
+  return {};
+}
+
+}  // namespace
+
+TensorMemory make_memory(Layout layout, DType dtype, const std::array<std::int64_t, 4>& shape) {
+  TensorMemory memory;
+  const std::array<std::int64_t, 4> stride = strides_of(layout, shape);
+  std::int64_t elements = 1;
+  for (std::size_t i = 0; i < 4; ++i) elements += std::max<std::int64_t>(shape[i], 1) * stride[i];
+  memory.bytes.assign(static_cast<std::size_t>(elements) * size_bytes(dtype) + 2 * kGuardBytes,
+                      kPoison);
+  memory.view = {memory.bytes.data() + kGuardBytes, dtype, shape, stride};
+  return memory;
+}
+
+Result<QuantizedOperand> quantize_operand(const ConstTensor& x, DType format, float max_quantized,
+                                          const QuantizeOptions& options, Layout layout,
+                                          const std::vector<Span>& sequences,
+                                          std::int64_t max_len) {
+  QuantizedOperand operand;
+  operand.codes = make_memory(layout, format, x.shape);
+  lay_out_scales(operand, options, layout, static_cast<std::int64_t>(sequences.size()), max_len);
+  const Tensor codes = operand.codes.view;
+  const bool whole = layout != Layout::varlen || options.granularity == Granularity::tensor;
+  if (whole) {
+    OCTAVO_RETURN_IF_ERROR(quantize_part(operand, live_rows(x, sequences, layout),
+                                         live_rows(codes, sequences, layout), options,
+                                         max_quantized, 0, 0));
+    return operand;
+  }
+  const bool by_token = options.granularity == Granularity::row;
+  for (std::size_t b = 0; b < sequences.size(); ++b) {
+    const Span& span = sequences[b];
+    OCTAVO_RETURN_IF_ERROR(quantize_part(operand, rows_of(x, span.begin, span.length),
+                                         rows_of(codes, span.begin, span.length), options,
+                                         max_quantized, by_token ? 0 : static_cast<std::int64_t>(b),
+                                         by_token ? span.begin : 0));
+  }
+  return operand;
+}
+
+namespace {
+
+Status make_operand(const Case& c, DType given, std::int64_t heads, std::int64_t length,
+                    const std::vector<Span>& spans, Granularity granularity, std::uint64_t stream,
+                    Inputs::Operand& operand) {
+  const DType wide = is_8bit(given) ? DType::f32 : given;
+  operand.wide = make_memory(c.layout, wide, tensor_shape(c, heads, length, spans));
+  const Tensor live = live_rows(operand.wide.view, spans, c.layout);
+  if (c.layout == Layout::varlen) fill_first_tokens(operand.wide.view, spans.front().begin);
+  OCTAVO_RETURN_IF_ERROR(random_normal(live, c.seed, stream));
+  shape_values(c, operand.wide.view, spans, stream);
+  if (c.outliers) add_outliers(live, static_cast<std::int64_t>(c.seed) % c.head_dim);
+  if (!is_8bit(given)) return {};
+  QuantizeOptions options;
+  options.granularity = granularity;
+  options.block_rows = c.options.quantization.block_rows;
+  auto quantized =
+      quantize_operand(operand.wide.view, given, largest(given), options, c.layout, spans, length);
+  if (!quantized.ok()) return quantized.status();
+  operand.quantized = std::move(quantized).value();
+  return {};
+}
+
+// An average of V is at most V's largest magnitude, which becomes the largest quantized value, or
+// one smaller by the ratio between heads.
+std::vector<float> make_out_scales(const Case& c, const Inputs& in) {
+  if (!is_8bit(c.out)) return {};
+  constexpr float kHeadsDiffer = 0.125;
+  const Tensor& v = in.v.wide.view;
+  float amax = 0;
+  for (const Span& span : in.spans_kv)
+    for (std::int64_t h = 0; h < c.heads_kv; ++h)
+      for (std::int64_t s = span.begin; s < span.begin + span.length; ++s)
+        for (std::int64_t d = 0; d < c.head_dim; ++d)
+          amax = std::max(amax, std::abs(load_element(v.dtype, v.data,
+                                                      span.batch * v.stride[0] + h * v.stride[1] +
+                                                          s * v.stride[2] + d)));
+  std::vector<float> scales(static_cast<std::size_t>(c.batch * c.heads_q));
+  for (std::size_t i = 0; i < scales.size(); ++i)
+    scales[i] =
+        std::max(amax, 1.0f) / largest(c.out) * (1 + kHeadsDiffer * static_cast<float>(i % 7));
+  return scales;
+}
+
+void set_arguments(const Case& c, Inputs& in) {
+  Arguments& a = in.original;
+  a.q = in.q.wide.view;
+  a.k = in.k.wide.view;
+  a.v = in.v.wide.view;
+  a.out = in.out.view;
+  if (c.lse) a.lse = in.lse.view;
+  if (is_8bit(c.out)) {
+    a.out_scales.data = in.out_scales.data();
+    a.out_scales.granularity = Granularity::head;
+  }
+  if (c.amax) a.out_amax = static_cast<float*>(in.amax.view.data);
+  a.scale = c.scale;
+  if (c.layout == Layout::varlen) {
+    a.cu_seqlens_q = in.cu_q.data();
+    a.cu_seqlens_kv = in.cu_kv.data();
+    a.sequences = c.batch;
+    a.max_seqlen_q = c.seqlen_q;
+    a.max_seqlen_kv = c.seqlen_kv;
+  }
+  in.given = a;
+  in.given.q = in.q.given();
+  in.given.k = in.k.given();
+  in.given.v = in.v.given();
+  if (c.seqlens == Seqlens::hostile) {
+    in.hostile_cu_q = hostile_entries(in.cu_q);
+    in.hostile_cu_kv = hostile_entries(in.cu_kv);
+    in.given.cu_seqlens_q = in.hostile_cu_q.data();
+    in.given.cu_seqlens_kv = in.hostile_cu_kv.data();
+  }
+  if (in.q.quantized) in.given.q_scales = in.q.quantized->view;
+  if (in.k.quantized) in.given.k_scales = in.k.quantized->view;
+  if (in.v.quantized) in.given.v_scales = in.v.quantized->view;
+}
+
+}  // namespace
+
+Result<Inputs> make_inputs(const Case& c) {
+  Inputs in;
+  in.spans_q = make_spans(c, c.seqlen_q, kQuerySpans, kTokensBeforeQueries);
+  in.spans_kv = make_spans(c, c.seqlen_kv, kKeySpans, kTokensBeforeKeys);
+  in.cu_q = cumulative(in.spans_q);
+  in.cu_kv = cumulative(in.spans_kv);
+  OCTAVO_RETURN_IF_ERROR(
+      make_operand(c, c.input, c.heads_q, c.seqlen_q, in.spans_q, c.qk_scales, 0, in.q));
+  OCTAVO_RETURN_IF_ERROR(
+      make_operand(c, c.k_type(), c.heads_kv, c.seqlen_kv, in.spans_kv, c.qk_scales, 1, in.k));
+  OCTAVO_RETURN_IF_ERROR(
+      make_operand(c, c.v_type(), c.heads_kv, c.seqlen_kv, in.spans_kv, c.v_scales, 2, in.v));
+  std::array<std::int64_t, 4> shape = in.q.wide.view.shape;
+  in.out = make_memory(c.layout, c.out, shape);
+  shape[3] = 1;
+  in.lse = make_memory(c.layout, DType::f32, shape);
+  const bool of_heads = is_8bit(c.out);
+  in.amax = make_memory(Layout::bhsd, DType::f32,
+                        {of_heads ? c.batch : 1, of_heads ? c.heads_q : 1, 1, 1});
+  in.out_scales = make_out_scales(c, in);
+  set_arguments(c, in);
+  return in;
+}
+
+CaseProblem problem_for(const Case& c) {
+  CaseProblem run_problem;
+  Problem& p = run_problem.problem;
+  p.batch = c.batch;
+  p.heads_q = c.heads_q;
+  p.heads_kv = c.heads_kv;
+  p.seqlen_q = c.seqlen_q;
+  p.seqlen_kv = c.seqlen_kv;
+  p.head_dim = p.head_dim_v = c.head_dim;
+  p.q = c.input;
+  p.k = c.k_type();
+  p.v = c.v_type();
+  p.out = c.out;
+  if (is_8bit(p.q)) p.q_scales = c.qk_scales;
+  if (is_8bit(p.k)) {
+    p.k_scales = c.qk_scales;
+    if (c.qk_scales == Granularity::block) p.k_block_rows = c.options.quantization.block_rows;
+  }
+  if (is_8bit(p.v)) p.v_scales = c.v_scales;
+  p.lse = c.lse;
+  p.out_amax = c.amax;
+  if (is_8bit(c.out)) p.out_scales = Granularity::head;
+  p.varlen = c.layout == Layout::varlen;
+  p.options = c.options;
+
+  Arguments a;  // without memory: its pointers count as aligned, as those of vectors are
+  const auto view = [&c](auto& t, DType dtype, std::int64_t heads, std::int64_t length,
+                         const std::vector<Span>& spans) {
+    t.dtype = dtype;
+    t.shape = tensor_shape(c, heads, length, spans);
+    t.stride = strides_of(c.layout, t.shape);
+  };
+  const std::vector<Span> spans_q = make_spans(c, c.seqlen_q, kQuerySpans, kTokensBeforeQueries);
+  const std::vector<Span> spans_kv = make_spans(c, c.seqlen_kv, kKeySpans, kTokensBeforeKeys);
+  view(a.q, c.input, c.heads_q, c.seqlen_q, spans_q);
+  view(a.k, p.k, c.heads_kv, c.seqlen_kv, spans_kv);
+  view(a.v, p.v, c.heads_kv, c.seqlen_kv, spans_kv);
+  view(a.out, c.out, c.heads_q, c.seqlen_q, spans_q);
+  run_problem.row_alignment = row_alignment(a);
+  return run_problem;
+}
+
+void poison_outputs(Inputs& inputs) {
+  std::fill(inputs.out.bytes.begin(), inputs.out.bytes.end(), kPoison);
+  std::fill(inputs.lse.bytes.begin(), inputs.lse.bytes.end(), kPoison);
+  std::fill(inputs.amax.bytes.begin(), inputs.amax.bytes.end(), kPoison);
+}
+
+std::int64_t stray_bytes(const TensorMemory& memory, const std::vector<Span>& live) {
+  const Tensor& t = memory.view;
+  std::vector<bool> may_change(memory.bytes.size(), false);
+  const std::int64_t size = static_cast<std::int64_t>(size_bytes(t.dtype));
+  for (const Span& span : live)
+    for (std::int64_t h = 0; h < t.shape[1]; ++h)
+      for (std::int64_t s = span.begin; s < span.begin + span.length; ++s) {
+        const std::int64_t first =
+            (span.batch * t.stride[0] + h * t.stride[1] + s * t.stride[2]) * size +
+            static_cast<std::int64_t>(kGuardBytes);
+        std::fill_n(may_change.begin() + first, t.shape[3] * size, true);
+      }
+  std::int64_t stray = 0;
+  for (std::size_t i = 0; i < memory.bytes.size(); ++i)
+    stray += !may_change[i] && memory.bytes[i] != kPoison ? 1 : 0;
+  return stray;
+}
+
+}  // namespace octavo::evidence

@@ -1,0 +1,174 @@
+// The performance gate: compares this run with a recorded one, shape by shape.
+//
+// Every shape is timed twice, all shapes once before any the second time. The distance between the
+// two series of the same kernel (A/A) is the smallest difference to the record that can be
+// resolved.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "attention/error.h"
+#include "evidence/bench/stats.h"
+#include "evidence/gates/gate.h"
+
+namespace octavo::evidence {
+namespace {
+
+struct Baseline {
+  BenchOptions options;  // how it was measured
+  std::string machine;   // empty: not recorded
+  struct Row {
+    BenchCase shape;
+    std::vector<double> samples_us;
+  };
+  std::vector<Row> rows;
+};
+
+Result<Baseline> read_baseline(const std::string& text) {
+  Baseline baseline;
+  try {
+    const nlohmann::json json = nlohmann::json::parse(text);
+    if (json.at("kind") != "bench")
+      return invalid("baseline", fmt::format("kind {}", json.at("kind").dump()), "kind \"bench\"");
+    if (json.value("launch", "graph") != "graph" || json.value("l2", "warm") != "warm" ||
+        json.value("buffers", 1) != 1)
+      return invalid("baseline", "of another way of timing",
+                     "replays of a graph with one set of buffers in a warm L2");
+    if (json.contains("machine") && json["machine"].is_string()) baseline.machine = json["machine"];
+    const auto dtype = parse_dtype(json.at("dtype").get<std::string>());
+    if (!dtype.ok()) return dtype.status();
+    const auto precision = parse_precision(json.at("attention").at("precision").get<std::string>());
+    if (!precision.ok()) return precision.status();
+    const auto causal = parse_causal(json.at("attention").at("causal").get<std::string>());
+    if (!causal.ok()) return causal.status();
+    baseline.options.dtype = *dtype;
+    baseline.options.attention.precision = *precision;
+    baseline.options.attention.causal = *causal;
+    for (const nlohmann::json& row : json.at("rows")) {
+      Baseline::Row read{
+          {row.at("name"), row.at("batch"), row.at("heads"), row.at("length"), row.at("head_dim")},
+          row.at("samples_us").get<std::vector<double>>()};
+      const bool sound = !read.samples_us.empty() &&
+                         std::all_of(read.samples_us.begin(), read.samples_us.end(),
+                                     [](double us) { return std::isfinite(us) && us > 0; });
+      if (!sound)
+        return invalid("baseline", fmt::format("samples_us of {}", read.shape.name),
+                       "one or more positive times");
+      baseline.rows.push_back(std::move(read));
+    }
+  } catch (const nlohmann::json::exception& error) {
+    return invalid("baseline", error.what(), "a report of octavo bench --json");
+  }
+  return baseline;
+}
+
+const Threshold* threshold_of(const std::vector<Threshold>& thresholds, std::string_view name) {
+  for (const Threshold& t : thresholds)
+    if (t.gate == "performance" && t.name == name) return &t;
+  return nullptr;
+}
+
+void judge_timing(GateTiming& timing, const std::vector<double>& baseline_us, double limit) {
+  std::vector<double> all = timing.samples_us;
+  all.insert(all.end(), timing.again_us.begin(), timing.again_us.end());
+  timing.median_us = quantile(all, 0.5);
+  timing.baseline_us = quantile(baseline_us, 0.5);
+  timing.ratio = timing.median_us / timing.baseline_us;
+  const Interval interval = ratio_interval(all, baseline_us);
+  timing.ratio_low = interval.low;
+  timing.ratio_high = interval.high;
+  const Interval same = ratio_interval(timing.samples_us, timing.again_us);
+  timing.resolution = std::max(std::abs(same.low - 1), std::abs(same.high - 1));
+  // Noise may hide a slower kernel, but a difference beyond the noise is not noise.
+  const bool slower = timing.ratio > limit && timing.ratio_low > 1 + timing.resolution;
+  timing.verdict = slower                          ? "slower"
+                   : timing.resolution < limit - 1 ? "not slower"
+                                                   : "not measured";
+}
+
+// Times all shapes, then all shapes again.
+Status take_samples(const GateOptions& options, const Baseline& baseline,
+                    const GateSubject& subject, std::vector<GateTiming>& timings) {
+  BenchOptions bench = baseline.options;
+  bench.device = options.device;
+  bench.iters = options.iters;
+  bench.seed = options.seed;
+  bench.check_correctness = bench.three_loop = false;
+  for (const Baseline::Row& row : baseline.rows) timings.push_back({.shape = row.shape});
+  for (std::vector<double> GateTiming::*series : {&GateTiming::samples_us, &GateTiming::again_us})
+    for (GateTiming& timing : timings) {
+      Result<std::vector<double>> samples = subject.time(bench, timing.shape);
+      if (!samples.ok()) return samples.status();
+      timing.*series = std::move(samples).value();
+    }
+  return {};
+}
+
+}  // namespace
+
+Result<GateResult> performance_gate(const GateOptions& options,
+                                    const std::vector<Threshold>& thresholds,
+                                    const GateSubject& subject, const std::string& machine) {
+  GateResult result;
+  result.name = "performance";
+  if (options.baseline.empty()) {
+    result.reason = "no baseline was given.";
+    return result;
+  }
+  if (options.device.kind == Device::Kind::emulator) {
+    result.reason = "the emulator's time is not a kernel's.";
+    return result;
+  }
+  const Result<Baseline> baseline = read_baseline(options.baseline);
+  if (!baseline.ok()) return baseline.status();
+  const Threshold* const slowdown = threshold_of(thresholds, "slowdown");
+  if (slowdown == nullptr || !slowdown->at_most || *slowdown->at_most <= 1)
+    return invalid("thresholds", "no performance slowdown", "one with at_most above 1");
+  if (!baseline->machine.empty() && baseline->machine != machine) {
+    result.reason =
+        fmt::format("the baseline is of {}, and this is {}.", baseline->machine, machine);
+    return result;
+  }
+  if (baseline->machine.empty())
+    result.left_out.push_back("whether the baseline is of this machine: it does not say.");
+  OCTAVO_RETURN_IF_ERROR(take_samples(options, *baseline, subject, result.timings));
+  int slower = 0, measured = 0;
+  double resolution = 0;
+  for (std::size_t i = 0; i < result.timings.size(); ++i) {
+    GateTiming& timing = result.timings[i];
+    judge_timing(timing, baseline->rows[i].samples_us, *slowdown->at_most);
+    if (timing.verdict == "not measured") {
+      result.left_out.push_back(
+          fmt::format("{}: two runs of the same kernel are up to {:.1f}% apart.", timing.shape.name,
+                      100 * timing.resolution));
+      continue;
+    }
+    ++measured;
+    resolution = std::max(resolution, timing.resolution);
+    slower += timing.verdict == "slower" ? 1 : 0;
+  }
+  const Threshold* const allowed = threshold_of(thresholds, "slower_shapes");
+  if (allowed == nullptr || !allowed->at_most)
+    return invalid("thresholds", "no performance slower_shapes", "one with at_most");
+  if (measured <= *allowed->at_most) {  // so few could not have been rejected
+    result.reason = fmt::format("{} of {} shapes could be told apart from the noise.", measured,
+                                result.timings.size());
+    return result;
+  }
+  check_threshold(result, thresholds, "slower_shapes", name(options.device), "", 0, slower);
+  if (!result.failures.empty())
+    for (const GateTiming& timing : result.timings)
+      if (timing.verdict == "slower")
+        result.failures.push_back(fmt::format(
+            "{}: {:.2f} us, {:.1f}% slower than the {:.2f} us on record (95%: {:.1f} to {:.1f}%).",
+            timing.shape.name, timing.median_us, 100 * (timing.ratio - 1), timing.baseline_us,
+            100 * (timing.ratio_low - 1), 100 * (timing.ratio_high - 1)));
+  result.reason = fmt::format("{} shapes against the baseline; A/A tells {:.1f}% apart", measured,
+                              100 * resolution);
+  result.state = result.failures.empty() ? GateState::passed : GateState::failed;
+  return result;
+}
+
+}  // namespace octavo::evidence

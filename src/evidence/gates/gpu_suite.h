@@ -1,0 +1,34 @@
+// `check` on a GPU: cases that the device serves, kernels compiled in parallel before the first
+// runs, and an oracle on the GPU.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "evidence/cases/cases.h"
+#include "evidence/gates/check.h"
+
+namespace octavo::evidence {
+
+// The suite `all` of a GPU: 2,400 cases that it serves.
+std::vector<Case> gpu_cases(Device device, std::uint64_t seed);
+
+// The suite `configs`: every configuration of the Hopper kernel's table in both 16-bit types, and
+// every way in which it divides keys, with and without pack_gqa, each over random problems of its
+// head dimension. Divisions that do not fit a chip are refused and counted.
+std::vector<Case> config_cases(std::uint64_t seed);
+
+// The suite `emulated`: cases of `all` that the emulated Hopper serves, each with the configuration
+// that it uses there.
+inline constexpr Device kEmulatedHopper{Device::Kind::emulator, 90};
+Result<std::vector<Case>> cases_of_emulator(std::uint64_t seed);
+
+// Compiles on all cores the kernels that the cases need and no cache has. Returns the number of
+// kernels. A failure is left to the case that needs the kernel.
+std::int64_t compile_kernels(Device device, const std::vector<Case>& cases,
+                             const Progress& progress);
+
+// The device's oracle, or the CPU's if that cannot run.
+CheckOracle oracle_for(Device device);
+
+}  // namespace octavo::evidence

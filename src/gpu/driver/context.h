@@ -1,0 +1,39 @@
+// The primary context of a GPU: retained once, made current for the calls that need it.
+#pragma once
+
+#include "gpu/driver/driver.h"
+#include "numeric/fork_safe.h"
+#include "octavo/octavo.hpp"
+
+namespace octavo {
+
+// A GPU and its context. Lives as long as the process.
+struct Gpu {
+  GpuInfo info;
+  const Driver* driver = nullptr;
+  cuda::Context context = nullptr;
+  unsigned forks = fork_count();  // of the process that opened it
+};
+
+// An error if the parent of this process opened the GPU before fork().
+Status usable(const Gpu& gpu);
+
+// The GPU of that index, opened on first use.
+Result<const Gpu*> open_gpu(int index);
+
+// Makes a GPU's context current and restores the thread's previous one.
+class CurrentContext {
+ public:
+  explicit CurrentContext(const Gpu& gpu);
+  ~CurrentContext();
+  CurrentContext(const CurrentContext&) = delete;
+  CurrentContext& operator=(const CurrentContext&) = delete;
+  const Status& status() const { return status_; }
+
+ private:
+  const Gpu& gpu_;
+  bool pushed_ = false;
+  Status status_;
+};
+
+}  // namespace octavo

@@ -1,0 +1,162 @@
+#include "gpu/forward/choose_sm80_forward.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+
+#include "attention/error.h"
+#include "config/sm80_shipped.h"
+#include "gpu/forward/element_of.h"
+#include "gpu/forward/sm80_feasible.h"
+#include "gpu/jit/kernel_source.h"
+#include "gpu/quantize/prepare_operands.h"
+#include "numeric/formats.h"
+
+namespace octavo {
+namespace {
+
+int native_head_dim(std::int64_t head_dim) {
+  for (const int native : {64, 96, 128, 192, 256})
+    if (head_dim <= native) return native;
+  return 0;
+}
+
+// Tiles by head_dim for grids that fill the chip. With 32 rows per warp each fragment of K and V is
+// read half as often as with 16. O and scores then fit into the registers without spilling up to
+// head_dim 128 for 16-bit elements and 64 for sim8; the others have 16 rows per warp.
+void set_large_tiles(Sm80ForwardConfig& c) {
+  const bool is_16bit = element_bytes(c.element) == 2;
+  const bool wide_warps = c.head_dim <= (is_16bit ? 128 : c.element == Element::sim8 ? 64 : 0);
+  c.block_m = c.head_dim <= 128 ? 128 : 64;
+  c.warps_m = c.block_m / (wide_warps ? 32 : 16);
+  c.warps_n = 1;
+  c.block_n = is_16bit && c.head_dim <= 64 ? 128 : c.head_dim <= 192 ? 64 : 32;
+  c.q_in_registers = !wide_warps && c.head_dim <= 64;
+  if (is_16bit && c.head_dim == 128) c.k_tiles = 2;
+}
+
+// 8-bit Q and K with 16-bit V.
+bool is_mixed(const Problem& p) {
+  const bool qk_8bit = p.q == DType::e4m3 || p.q == DType::e5m2 || p.q == DType::int8;
+  return qk_8bit && p.k == p.q && (p.v == DType::f16 || p.v == DType::bf16);
+}
+
+// One FP8 format for Q and K, and the other for V.
+bool is_fp8_of_both_kinds(const Problem& p) {
+  return is_fp8(p.q) && p.k == p.q && is_fp8(p.v) && p.v != p.q;
+}
+
+// For few rows: smaller tiles occupy all SMs, and the warps of a CTA split the keys.
+void set_small_tiles(Sm80ForwardConfig& c, int block_m) {
+  c.block_m = block_m;
+  c.warps_m = block_m / 16;
+  c.warps_n = 8 / c.warps_m;
+  c.block_n = c.head_dim <= 128 ? 64 : 32;
+  c.q_in_registers = c.head_dim <= 128;
+}
+
+}  // namespace
+
+Status sm80_forward_serves(const Problem& problem) {
+  OCTAVO_RETURN_IF_ERROR(quantizers_serve(problem));
+  const Problem p = prepared_problem(problem);
+  if (p.k != p.q || (p.v != p.q && !is_mixed(p) && !is_fp8_of_both_kinds(p)))
+    return unsupported("dtypes of q, k, v",
+                       fmt::format("{}, {}, {}", name(p.q), name(p.k), name(p.v)),
+                       "one dtype for all three on a GPU, or an f16 or bf16 q with 8-bit k and v; "
+                       "on sm_90 also e4m3, e5m2 or int8 q and k with an f16 or bf16 v, or one FP8 "
+                       "dtype for q and k and the other for v");
+  if (p.q == DType::f32) return unsupported("q dtype", "f32", "16- and 8-bit dtypes on a GPU");
+  if (p.head_dim > 256)
+    return unsupported("head_dim", fmt::format("{}", p.head_dim), "1 to 256 on a GPU");
+  if (is_8bit(p.q)) {
+    for (const auto& [what, granularity] :
+         {std::pair{"q_scales", p.q_scales}, {"k_scales", p.k_scales}})
+      if (granularity == Granularity::channel)
+        return unsupported(what, "channel", "tensor, head, block, row on a GPU");
+    if (is_8bit(p.v) && (p.v_scales == Granularity::row || p.v_scales == Granularity::block))
+      return unsupported("v_scales", name(p.v_scales), "tensor, head, channel on a GPU");
+  }
+  constexpr std::int64_t kMostRows = std::int64_t{1}
+                                     << 30;  // sums of rows and tiles stay in 32 bits
+  if (p.seqlen_q > kMostRows || p.seqlen_kv > kMostRows)
+    return unsupported("sequence length", fmt::format("{}", std::max(p.seqlen_q, p.seqlen_kv)),
+                       "up to 2^30 on a GPU");
+  if (p.batch * p.heads_q >
+      INT32_MAX / div_up<std::int64_t>(std::max<std::int64_t>(p.seqlen_q, 1), 16))
+    return unsupported("problem", describe(p), "at most 2^31 tiles of 16 rows on a GPU");
+  return {};
+}
+
+Status sm80_forward_reads(const Problem& problem) {
+  const Precision precision = problem.options.precision;
+  const Problem p = prepared_problem(problem);
+  constexpr const char* kWhere =
+      "if an sm_90 kernel supports the problem and all addresses and strides are multiples of 16 "
+      "bytes";
+  if (is_mixed(p) && p.q != problem.q)
+    return unsupported("precision", fmt::format("{} for {}", name(precision), describe(problem)),
+                       fmt::format("native, fp16, bf16, fp8, fp8_fast, int8, sim8 on a GPU; "
+                                   "fp8_mixed, int8_mixed {}",
+                                   kWhere));
+  if (is_mixed(p))
+    return unsupported(
+        "dtypes of q, k, v", fmt::format("{}, {}, {}", name(p.q), name(p.k), name(p.v)),
+        fmt::format("one dtype for all three on a GPU; 8-bit q and k with an f16 or bf16 v {}",
+                    kWhere));
+  if (is_fp8_of_both_kinds(p))
+    return unsupported("dtypes of q, k, v",
+                       fmt::format("{}, {}, {}", name(p.q), name(p.k), name(p.v)),
+                       fmt::format("one dtype for all three on a GPU; e4m3 with e5m2 {}", kWhere));
+  if (problem.v_layout == VLayout::rows) return {};
+  return unsupported("v_layout", fmt::format("transposed for {}", describe(problem)),
+                     "rows; transposed with e4m3, e5m2 or int8 if an sm_90 kernel supports the "
+                     "problem and all addresses and strides are multiples of 16 bytes");
+}
+
+ChosenSm80Forward choose_sm80_forward(const Problem& problem, const GpuInfo& gpu, int load_bytes) {
+  const Problem p = prepared_problem(problem);
+  ChosenSm80Forward chosen;
+  Sm80ForwardConfig& c = chosen.config;
+  c.arch = code_for(gpu.arch).arch;
+  c.element = element_of(p.q);
+  c.out = element_of(p.out);
+  c.amax = p.out_amax;
+  c.head_dim = native_head_dim(p.head_dim);
+  c.load_bytes =
+      std::clamp(std::gcd(load_bytes, static_cast<int>(p.head_dim) * element_bytes(c.element)),
+                 element_bytes(c.element), 16);
+  c.k_row_scales =
+      is_8bit(p.k) && (p.k_scales == Granularity::row || p.k_scales == Granularity::block);
+
+  // With few keys the rounding of P to E4M3 averages out least (3.8e-3 rms at 128 standard normal
+  // keys), and a second term costs least.
+  constexpr std::int64_t kFewKeys = 256;
+  const bool fp8 = c.element == Element::e4m3 || c.element == Element::e5m2;
+  if (fp8 && p.seqlen_kv < kFewKeys) c.p_terms = 2;
+
+  // With batch_invariant the choice must not depend on batch and heads.
+  const std::int64_t heads = p.options.batch_invariant ? 1 : p.batch * p.heads_q;
+  const auto tiles = [&](int block_m) { return heads * div_up<std::int64_t>(p.seqlen_q, block_m); };
+  const bool small = !p.options.batch_invariant && tiles(64) <= gpu.sms;
+  if (small) {
+    set_small_tiles(c, tiles(32) <= gpu.sms ? 32 : 64);
+    chosen.reason = fmt::format(
+        "{} rows in {} heads are few for {} SMs: tiles of {} rows, {} warps split the keys",
+        p.seqlen_q, heads, gpu.sms, c.block_m, c.warps_n);
+  } else {
+    set_large_tiles(c);
+    chosen.reason = fmt::format("tiles of {} rows fill the GPU", c.block_m);
+  }
+  sm80::fit_registers(c);
+  // On chips with little shared memory take fewer keys per step, then fewer pipeline stages.
+  while (!feasible(c, gpu.arch, gpu.smem_per_block_optin).ok() && c.warps_n > 1) c.warps_n /= 2;
+  while (!feasible(c, gpu.arch, gpu.smem_per_block_optin).ok() && c.stages > 1) --c.stages;
+  if (c.load_bytes < 16)
+    chosen.reason += fmt::format("; narrow loads, as rows are only {}-byte aligned", c.load_bytes);
+  return chosen;
+}
+
+}  // namespace octavo

@@ -1,0 +1,278 @@
+#include "gpu/forward/choose_sm90_forward.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "attention/mask.h"
+#include "attention/operand.h"
+#include "gpu/forward/element_of.h"
+#include "gpu/forward/launch_sm90_forward.h"
+#include "gpu/forward/sm90_feasible.h"
+#include "gpu/forward/tile_order.h"
+#include "gpu/quantize/prepare_operands.h"
+#include "numeric/formats.h"
+
+namespace octavo {
+namespace {
+
+// The table for a prepared problem depends on the type of the P V product.
+std::span<const sm90::TableRow> table_for(const Problem& p) {
+  if (is_8bit(p.v)) return sm90::kTable8Bit;
+  return sm90::kTable;
+}
+
+// INT8 has its own rows, and so has each score type of FP8.
+bool has_numerics(const sm90::TableRow& row, const Problem& p, ScoreType scores) {
+  return (row.config.element == Element::int8) == (p.v == DType::int8) &&
+         row.config.scores == scores;
+}
+
+bool fits(const sm90::TableRow& row, const Problem& p, ScoreType scores) {
+  const std::span<const sm90::TableRow> table = table_for(p);
+  const auto next = std::find_if(table.begin(), table.end(), [&](const auto& other) {
+    return other.config.head_dim >= p.head_dim && has_numerics(other, p, scores);
+  });
+  return next != table.end() && row.config.head_dim == next->config.head_dim &&
+         has_numerics(row, p, scores) && !(p.varlen && sm90::is_split_kv(row.config));
+}
+
+// KScales::block needs scale blocks that are multiples of kScaledKeys keys; others are read by row.
+KScales k_scales_of(const Problem& p) {
+  if (!is_8bit(p.k)) return KScales::head;
+  if (p.k_scales == Granularity::row) return KScales::row;
+  if (p.k_scales != Granularity::block) return KScales::head;
+  return p.k_block_rows % sm90::kScaledKeys == 0 ? KScales::block : KScales::row;
+}
+
+// FP16 scores need head_dim * max|q| * max|k| <= 65504. f16_fast has no exact P, so it has no LSE.
+ScoreType scores_of(const Problem& run_problem) {
+  const Problem p = prepared_problem(run_problem);
+  if (!is_fp8(p.v) || k_scales_of(p) != KScales::head) return ScoreType::f32;
+  constexpr double kLargestHalf = 65504;
+  const double most = static_cast<double>(p.head_dim) * max_quantized(p.q, p.q_max_quantized) *
+                      max_quantized(p.k, p.k_max_quantized);
+  if (most > kLargestHalf) return ScoreType::f32;
+  const bool fast = run_problem.options.precision == Precision::fp8_fast && !p.lse;
+  return fast ? ScoreType::f16_fast : ScoreType::f16;
+}
+
+// Whether Octavo's quantizers run before the kernel; they do not read what the kernel writes. `p`
+// is the prepared problem.
+bool follows_quantizers(const Problem& run_problem, const Problem& p) {
+  const OperandFormats formats = operand_formats(run_problem);
+  if (!is_8bit(p.q)) return false;
+  const bool transposes = is_8bit(p.v) && run_problem.v_layout == VLayout::rows;
+  return formats.q.rounded || formats.k.rounded || formats.v.rounded || transposes;
+}
+
+struct Blocks {
+  double mean = 0, least = 0, most = 0;
+};
+Blocks blocks_of(const Problem& p, std::int64_t block_m, std::int64_t block_n) {
+  constexpr std::int64_t kSampled = 64;  // there may be millions of tiles
+  const std::int64_t tiles = std::max<std::int64_t>(div_up(p.seqlen_q, block_m), 1);
+  const std::int64_t samples = std::min(tiles, kSampled);
+  Blocks blocks;
+  for (std::int64_t i = 0; i < samples; ++i) {
+    const std::int64_t first_row = (samples == 1 ? 0 : i * (tiles - 1) / (samples - 1)) * block_m;
+    const auto here = static_cast<double>(blocks_of_tile(p, first_row, block_m, block_n));
+    blocks.mean += here / static_cast<double>(samples);
+    blocks.least = i == 0 ? here : std::min(blocks.least, here);
+    blocks.most = std::max(blocks.most, here);
+  }
+  return blocks;
+}
+
+// The relative time of a tile in which some warpgroups have no rows. It is assumed, not measured,
+// to exceed their share, because fewer warpgroups hide less of each other's softmax.
+double short_share(const Sm90ForwardConfig& c, std::int64_t rows) {
+  if (sm90::is_split_kv(c)) return 1;
+  const auto busy = static_cast<double>(
+      std::min<std::int64_t>(div_up<std::int64_t>(rows, sm90::kRows), c.warpgroups));
+  return 0.25 + 0.75 * busy / c.warpgroups;
+}
+bool ends_within_tile(const Sm90ForwardConfig& c, const Problem& p) {
+  const std::int64_t rest = p.seqlen_q % sm90::block_m(c);
+  return p.seqlen_q > rest && rest != 0 && short_share(c, rest) < 1;
+}
+
+std::vector<double> blocks_by_tile(const Sm90ForwardConfig& c, const Problem& p) {
+  const std::int64_t block_n = std::int64_t{c.block_n} * sm90::kv_splits(c);
+  std::vector<double> blocks;
+  for (std::int64_t row = 0; row < p.seqlen_q; row += sm90::block_m(c))
+    blocks.push_back(short_share(c, p.seqlen_q - row) *
+                     static_cast<double>(blocks_of_tile(p, row, sm90::block_m(c), block_n)));
+  return blocks;
+}
+bool has_fewer_blocks(const SmLoad& a, const SmLoad& b) { return a.blocks < b.blocks; }
+
+// The load of the busiest persistent CTA if tiles differ, in the order of
+// device/sm90/scheduler.cuh.
+SmLoad busiest_persistent_cta(const Sm90ForwardConfig& c, const Problem& p, const GpuInfo& gpu) {
+  const std::vector<double> blocks = blocks_by_tile(c, p);
+  const auto row_tiles = static_cast<std::int64_t>(blocks.size());
+  const std::int64_t heads = p.batch * p.heads_q, sms = gpu.sms;
+  const TileOrder order = tile_order(p, c, gpu);
+  std::vector<SmLoad> loads(static_cast<std::size_t>(sms));
+  for (std::int64_t index = 0; index < heads * row_tiles; ++index) {
+    SmLoad& load = loads[static_cast<std::size_t>(cta_of_tile(order, sms, index))];
+    load.waves += 1;
+    load.blocks += blocks[static_cast<std::size_t>(row_of_tile(order, row_tiles, heads, index))];
+  }
+  SmLoad longest = *std::max_element(loads.begin(), loads.end(), has_fewer_blocks);
+  longest.chain = longest.blocks;
+  return longest;
+}
+
+// The same for one CTA per tile: the first free slot takes the next tile, the longest of each head
+// first. CTAs that share an SM share its speed.
+SmLoad busiest_cta_slot(const Sm90ForwardConfig& c, int resident, const Problem& p,
+                        const GpuInfo& gpu) {
+  const std::vector<double> blocks = blocks_by_tile(c, p);
+  const auto later = [](const SmLoad& a, const SmLoad& b) { return has_fewer_blocks(b, a); };
+  std::vector<SmLoad> queues(static_cast<std::size_t>(
+      std::max<std::int64_t>(std::int64_t{gpu.sms} * resident / c.cluster, 1)));
+  for (std::int64_t head = 0; head < p.batch * p.heads_q; ++head)
+    for (auto tile = blocks.rbegin(); tile != blocks.rend(); ++tile) {
+      std::pop_heap(queues.begin(), queues.end(), later);
+      queues.back().waves += 1;
+      queues.back().blocks += *tile;
+      std::push_heap(queues.begin(), queues.end(), later);
+    }
+  SmLoad longest = *std::max_element(queues.begin(), queues.end(), has_fewer_blocks);
+  longest.chain = longest.blocks;
+  longest.blocks *= resident;
+  return longest;
+}
+
+// pack_gqa pays if a tile with the queries of a single head would be at least half empty.
+bool may_pack_gqa(const sm90::TableRow& row, const Problem& p) {
+  return sm90::is_split_kv(row.config) && !p.varlen && !p.options.batch_invariant &&
+         p.heads_q > p.heads_kv && 2 * p.seqlen_q <= sm90::kRows && row.config.row_groups != 3;
+}
+// A problem with as many tiles as pack_gqa makes: each head stands for the heads that share a tile.
+Problem pack_gqa_problem(const Problem& p, std::int64_t block_m) {
+  Problem varlen = p;
+  const std::int64_t rows = (p.heads_q / p.heads_kv) << query_bits(p.seqlen_q);
+  varlen.heads_q = p.heads_kv * div_up(rows, block_m);
+  return varlen;
+}
+
+// The configuration of a table row for a prepared problem.
+Sm90ForwardConfig config_for(const sm90::TableRow& row, const Problem& p) {
+  Sm90ForwardConfig c = is_8bit(p.q) && !is_8bit(p.v)
+                            ? sm90::mixed_config_of(row, element_of(p.q), element_of(p.v))
+                            : sm90::config_of(row, element_of(p.q));
+  c.v_element = element_of(p.v);
+  c.out_element = element_of(p.out);
+  c.amax = p.out_amax;
+  c.k_scales = k_scales_of(p);
+  return c;
+}
+
+// The time that masks add. With one CTA per tile, code that runs once is fetched from memory: the
+// mask of 256 8-bit keys is so long that (1,8,512,64) takes 5.26 us with it and 4.40 without.
+double mask_us(const sm90::TableRow& row, const Problem& p, const SmLoad& load) {
+  const Sm90ForwardConfig& c = row.config;
+  if (!is_masked(p.options) && p.seqlen_kv % c.block_n == 0) return 0;
+  const bool much = sm90::is_8bit_pv(c) && c.block_n > sm90::kMaxPromotedKeys;
+  return sm90::is_split_kv(c) && much ? 0.8 : load.waves * row.estimate.masked_us;
+}
+
+std::string shape_text(const Sm90ForwardConfig& c) {
+  if (!sm90::is_split_kv(c))
+    return fmt::format("tiles of {} rows by {} keys", sm90::block_m(c), c.block_n);
+  return fmt::format("tiles of {} rows{}, split-KV with {} splits", sm90::block_m(c),
+                     c.pack_gqa ? " of several heads" : "", sm90::kv_splits(c));
+}
+
+}  // namespace
+
+bool sm90_forward_serves(const Problem& problem, const GpuInfo& gpu) {
+  const Problem p = prepared_problem(problem);
+  const OperandFormats formats = operand_formats(problem);
+  const bool as_given = !formats.q.rounded && !formats.k.rounded && !formats.v.rounded;
+  const bool in_16_bits = as_given && (p.q == DType::f16 || p.q == DType::bf16);
+  const bool v_fits =
+      p.v == p.q || p.v == DType::f16 || p.v == DType::bf16 || (is_fp8(p.q) && is_fp8(p.v));
+  const bool in_8_bits = is_8bit(p.q) && p.q != DType::sim8 && p.k == p.q && v_fits;
+  return gpu.arch == 90 && gpu.tensor_maps && (in_16_bits || in_8_bits) && p.head_dim % 8 == 0;
+}
+
+SmLoad busiest_sm(const sm90::TableRow& row, const Problem& run_problem, const GpuInfo& gpu) {
+  const Sm90ForwardConfig& c = row.config;
+  Problem p = run_problem;
+  if (p.options.batch_invariant) {
+    // The choice must not depend on batch and heads, so it assumes many.
+    constexpr std::int64_t kMany = 1024;
+    p.batch = 1;
+    p.heads_q = p.heads_kv = kMany;
+  }
+  const Blocks blocks =
+      blocks_of(p, sm90::block_m(c), std::int64_t{c.block_n} * sm90::kv_splits(c));
+  const bool even = blocks.least == blocks.most && !ends_within_tile(c, p);
+  const std::int64_t tiles =
+      p.batch * p.heads_q * div_up<std::int64_t>(p.seqlen_q, sm90::block_m(c));
+  // Tiles that differ are counted one by one. If there are too many, assume an even distribution.
+  constexpr std::int64_t kCounted = 1 << 16, kQueued = 1 << 12;
+  if (!even && !p.varlen && !sm90::is_split_kv(c) && tiles <= kCounted)
+    return busiest_persistent_cta(c, p, gpu);
+  if (!even && !p.varlen && sm90::is_split_kv(c) && tiles <= kQueued)
+    return busiest_cta_slot(c, row.estimate.resident, p, gpu);
+  const double share = static_cast<double>(tiles * c.cluster) / gpu.sms;
+  const double here = even ? std::ceil(share) : std::max(share, 1.0);
+  const double parallel = here / row.estimate.resident;
+  const double waves = even ? std::ceil(parallel) : std::max(parallel, 1.0);
+  return {waves, std::max(here * blocks.mean, blocks.most),
+          std::max(waves * blocks.mean, blocks.most)};
+}
+
+double estimated_us(const sm90::TableRow& row, const Problem& p, const GpuInfo& gpu) {
+  const SmLoad load = busiest_sm(row, p, gpu);
+  const sm90::Estimate& e = row.estimate;
+  return mask_us(row, p, load) + e.fixed_us + load.waves * e.wave_us +
+         std::max(load.blocks, e.alone * load.chain) * e.block_us;
+}
+
+ChosenSm90Forward choose_sm90_forward(const Problem& problem, const GpuInfo& gpu) {
+  const Problem p = prepared_problem(problem);
+  const ScoreType scores = scores_of(problem);
+  ChosenSm90Forward chosen;
+  double best = std::numeric_limits<double>::infinity();
+  const auto consider = [&](const sm90::TableRow& row, const Problem& counted, bool pack_gqa) {
+    const double us = estimated_us(row, counted, gpu);
+    if (us >= best) return;
+    Sm90ForwardConfig config = config_for(row, p);
+    config.pack_gqa = pack_gqa;
+    // The table's rows were timed with other K scales, or with other operands than mixed ones.
+    // Scales need registers and shared memory, so a row may not be feasible here.
+    if (sm90::is_8bit_qk(config) && !feasible(config, 90, sm90::kSmemBytes).ok()) return;
+    best = us;
+    chosen.config = config;
+  };
+  for (const sm90::TableRow& row : table_for(p)) {
+    if (!fits(row, p, scores)) continue;
+    consider(row, p, false);
+    const std::int64_t block_m = sm90::block_m(row.config);
+    if (may_pack_gqa(row, p)) consider(row, pack_gqa_problem(p, block_m), true);
+  }
+  chosen.reason =
+      fmt::format("{}: the fastest, {:.3g} us by the table{}", shape_text(chosen.config), best,
+                  sm90::is_mixed(chosen.config) ? " of 16-bit kernels" : "");
+  // O is divided by the sum of the rounded P, which is not exact enough for LSE.
+  if (p.lse && chosen.config.sum_rounded_p) {
+    chosen.config.sum_rounded_p = false;
+    chosen.reason += "; LSE from exact sums";
+  }
+  // out_amax is cleared by a memset before the launch, which the kernel must not overlap.
+  const bool overlaps = p.options.overlap_launch || follows_quantizers(problem, p);
+  chosen.early_start = overlaps && !p.out_amax;
+  if (chosen.early_start) chosen.reason += "; launched early";
+  return chosen;
+}
+
+}  // namespace octavo

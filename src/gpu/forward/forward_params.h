@@ -1,0 +1,74 @@
+// Parameters that all forward kernels share: lengths, heads, scale and mask.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include "attention/operand_scales.h"
+#include "device/core/params.cuh"
+#include "octavo/octavo.hpp"
+
+namespace octavo {
+
+inline Strides strides_of(const ConstTensor& t) { return {t.stride[0], t.stride[1], t.stride[2]}; }
+
+// Lengths are at most 2^30. Window sizes are clamped likewise, because the compiler may reorder the
+// kernel's comparisons on the assumption that no sum overflows.
+inline i32 window_limit(std::int64_t window) {
+  return static_cast<i32>(window < 0 ? kNoLimit : std::min<std::int64_t>(window, kNoLimit));
+}
+
+// Row and block scales are indexed by row, channel scales by channel, and head scales by neither.
+inline ScaleParams scale_params(const Arguments& a, const ConstTensor& tensor, const Scales& scales,
+                                std::int64_t max_len) {
+  if (!is_8bit(tensor.dtype)) return {};
+  const OperandScales found = operand_scales(a, tensor, scales, max_len);
+  ScaleParams p;
+  p.data = scales.data;
+  p.by_token = found.by_token ? 1 : 0;
+  if (scales.granularity == Granularity::tensor) return p;
+  p.batch = found.by_token ? 0 : found.index.stride[0];
+  p.head = found.index.stride[1];
+  if (scales.granularity == Granularity::head) return p;
+  p.stride = static_cast<i32>(found.index.stride[2]);
+  if (scales.granularity == Granularity::block)
+    p.block_rows = static_cast<i32>(std::min<std::int64_t>(scales.block_rows, INT32_MAX));
+  return p;
+}
+
+// `code_step` is the value of one unit of quantized Q and K: 1 except for sim8.
+template <class Params>
+void set_shared_params(Params& p, const Problem& run_problem, const Arguments& a, int block_m,
+                       double code_step = 1) {
+  p.lse = static_cast<float*>(a.lse.data);
+  p.o_strides = strides_of(a.out);
+  p.lse_strides = strides_of(a.lse);
+  p.cu_seqlens_q = a.cu_seqlens_q;
+  p.cu_seqlens_kv = a.cu_seqlens_kv;
+  p.tokens_q = static_cast<i32>(a.q.shape[2]);
+  p.tokens_kv = static_cast<i32>(a.k.shape[2]);
+  p.heads_q = static_cast<i32>(run_problem.heads_q);
+  p.heads_per_kv = static_cast<i32>(run_problem.heads_q / run_problem.heads_kv);
+  p.seqlen_q = static_cast<i32>(run_problem.seqlen_q);
+  p.seqlen_kv = static_cast<i32>(run_problem.seqlen_kv);
+  p.head_dim = static_cast<i32>(run_problem.head_dim);
+  p.row_tiles = static_cast<i32>(div_up<std::int64_t>(run_problem.seqlen_q, block_m));
+  p.tiles = static_cast<i32>(p.row_tiles * run_problem.heads_q * run_problem.batch);
+
+  constexpr double kLog2E = 1.4426950408889634;
+  const double scale =
+      a.scale ? *a.scale : 1.0 / std::sqrt(static_cast<double>(run_problem.head_dim));
+  // A masked score must stay -infinity when the scale is 0.
+  constexpr double kSmallestScale = 1e-30;
+  p.scale_log2 = static_cast<float>(
+      std::max(std::abs(scale) * kLog2E * code_step * code_step, kSmallestScale));
+  p.negate = scale < 0 ? 1 : 0;
+
+  const Options& o = run_problem.options;
+  p.bottom_right = o.causal == Causal::top_left ? 0 : 1;
+  p.window_left = window_limit(o.window_left);
+  p.window_right = o.causal == Causal::none ? window_limit(o.window_right) : 0;
+}
+
+}  // namespace octavo

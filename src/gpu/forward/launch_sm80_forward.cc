@@ -1,0 +1,98 @@
+#include "gpu/forward/launch_sm80_forward.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "attention/error.h"
+#include "gpu/forward/forward_params.h"
+#include "gpu/forward/output_params.h"
+#include "gpu/jit/load_function.h"
+
+namespace octavo {
+namespace {
+
+constexpr float kSim8Step = 1.0f / 127.0f;
+
+}  // namespace
+
+int row_alignment(const Arguments& a) {
+  std::uint64_t bits = 16;
+  for (const ConstTensor& t : {a.q, a.k, a.v, ConstTensor(a.out)}) {
+    bits |= reinterpret_cast<std::uintptr_t>(t.data);
+    for (int i = 0; i < 3; ++i)
+      if (t.shape[i] > 1) bits |= static_cast<std::uint64_t>(t.stride[i]) * size_bytes(t.dtype);
+  }
+  return static_cast<int>(bits & (~bits + 1));
+}
+
+std::int64_t sm80_forward_tiles(const Problem& run_problem, const Sm80ForwardConfig& config) {
+  return div_up<std::int64_t>(run_problem.seqlen_q, config.block_m) * run_problem.heads_q *
+         run_problem.batch;
+}
+
+ForwardParams sm80_forward_params(const Problem& run_problem, const Arguments& a,
+                                  const Sm80ForwardConfig& config) {
+  ForwardParams p;
+  p.q = a.q.data;
+  p.k = a.k.data;
+  p.v = a.v.data;
+  p.o = a.out.data;
+  p.q_strides = strides_of(a.q);
+  p.k_strides = strides_of(a.k);
+  p.v_strides = strides_of(a.v);
+  p.q_scales = scale_params(a, a.q, a.q_scales, run_problem.seqlen_q);
+  p.k_scales = scale_params(a, a.k, a.k_scales, run_problem.seqlen_kv);
+  p.v_scales = scale_params(a, a.v, a.v_scales, run_problem.seqlen_kv);
+  const bool sim8 = run_problem.q == DType::sim8;
+  if (sim8) p.v_unit = kSim8Step;
+  set_shared_params(p, run_problem, a, config.block_m, sim8 ? kSim8Step : 1);
+  p.output = output_params(run_problem, a);
+  return p;
+}
+
+Result<LoadedSm80Forward> load_sm80_forward(const Gpu& gpu, const Sm80ForwardConfig& config) {
+  const CurrentContext current(gpu);
+  if (!current.status().ok()) return current.status();
+  // The shipped kernels do not spill, which a test asserts. A rarer kernel that spills is slower,
+  // but better than an error.
+  constexpr CubinPolicy kPolicy{.allow_spills = true};
+  const KernelSource source = kernel_source(config, code_for(gpu.info.arch).ptx);
+  const Result<cuda::Function> function =
+      load_function(gpu, source, sm80::smem_bytes(config), kPolicy);
+  if (!function.ok()) return function.status();
+  LoadedSm80Forward kernel{config, *function};
+  kernel.note = cache_note(source, kPolicy);
+  if (config.persistent) {
+    int per_sm = 0;
+    OCTAVO_GPU_TRY(*gpu.driver,
+                   gpu.driver->occupancy(&per_sm, kernel.function, sm80::threads(config),
+                                         sm80::smem_bytes(config)),
+                   "cuOccupancyMaxActiveBlocksPerMultiprocessor");
+    kernel.resident_blocks = per_sm * gpu.info.sms;
+  }
+  return kernel;
+}
+
+Status launch_sm80_forward(const Gpu& gpu, const LoadedSm80Forward& kernel,
+                           const Problem& run_problem, const Arguments& arguments, Stream stream) {
+  const CurrentContext current(gpu);
+  OCTAVO_RETURN_IF_ERROR(current.status());
+  ForwardParams params = sm80_forward_params(run_problem, arguments, kernel.config);
+  cuda::LaunchConfig launch;
+  launch.grid[0] = static_cast<unsigned>(
+      kernel.config.persistent ? std::min(params.tiles, kernel.resident_blocks) : params.tiles);
+  launch.block[0] = static_cast<unsigned>(sm80::threads(kernel.config));
+  launch.smem_bytes = static_cast<unsigned>(sm80::smem_bytes(kernel.config));
+  launch.stream = static_cast<cuda::StreamHandle>(stream);
+  OCTAVO_RETURN_IF_ERROR(
+      clear_amax(*gpu.driver, arguments.out_amax, amax_floats(run_problem, arguments), stream));
+  void* arguments_of_kernel[] = {&params};
+  OCTAVO_GPU_TRY(*gpu.driver,
+                 gpu.driver->launch_kernel(&launch, kernel.function, arguments_of_kernel, nullptr),
+                 "cuLaunchKernelEx");
+  return {};
+}
+
+}  // namespace octavo

@@ -1,0 +1,183 @@
+#include "gpu/forward/launch_sm90_forward.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "attention/error.h"
+#include "gpu/driver/tensor_map.h"
+#include "gpu/forward/forward_params.h"
+#include "gpu/forward/output_params.h"
+#include "gpu/forward/tile_order.h"
+#include "gpu/jit/load_function.h"
+
+namespace octavo {
+namespace {
+
+bool is_empty(const ConstTensor& t) {
+  return std::any_of(t.shape.begin(), t.shape.end(), [](std::int64_t n) { return n == 0; });
+}
+
+// Replaces the tiles of single heads by tiles of the heads that share a KV head.
+void pack_gqa(Sm90ForwardParams& p, const Problem& run_problem, int block_m) {
+  p.query_bits = query_bits(run_problem.seqlen_q);
+  p.row_tiles =
+      static_cast<i32>(div_up<std::int64_t>(std::int64_t{p.heads_per_kv} << p.query_bits, block_m));
+  p.heads_q = static_cast<i32>(run_problem.heads_kv);
+  p.tiles = static_cast<i32>(p.row_tiles * run_problem.heads_kv * run_problem.batch);
+}
+
+Status set_tensor_maps(const Driver& driver, const Arguments& a, const Sm90ForwardConfig& c,
+                       Sm90ForwardParams& p) {
+  const int columns = sm90::qk_panels(c).columns;
+  TensorMapFields q = row_boxes(a.q, sm90::kRows, columns);
+  if (c.pack_gqa) {
+    const int queries = std::min(1 << p.query_bits, sm90::kRows);
+    q.box[1] = static_cast<std::uint32_t>(queries);
+    q.box[2] = static_cast<std::uint32_t>(sm90::kRows / queries);
+  }
+  OCTAVO_RETURN_IF_ERROR(encode_again(driver, q, p.q));
+  // Without keys nothing is loaded. The maps of K and V must still be valid, so they describe Q.
+  const bool no_keys = is_empty(a.k);
+  OCTAVO_RETURN_IF_ERROR(
+      encode_again(driver, row_boxes(no_keys ? a.q : a.k, c.block_n, columns), p.k));
+  const ConstTensor& v = no_keys ? a.q : a.v;
+  OCTAVO_RETURN_IF_ERROR(encode_again(driver,
+                                      sm90::is_8bit_pv(c)
+                                          ? row_boxes(v, c.head_dim, sm90::chunk_keys(c))
+                                          : row_boxes(v, c.block_n, sm90::v_panels(c).columns),
+                                      p.v));
+  if (!sm90::stages_o(c)) return {};
+  return encode_again(driver, row_boxes(a.out, sm90::kRows, columns), p.o);
+}
+
+// 8-bit outputs are stored from registers, eight at a time.
+bool can_store_8bit(const Tensor& out) {
+  constexpr std::uint64_t kStoreBytes = 8;
+  std::uint64_t bits = reinterpret_cast<std::uintptr_t>(out.data);
+  for (std::size_t i = 0; i < 3; ++i)
+    if (out.shape[i] > 1) bits |= static_cast<std::uint64_t>(out.stride[i]);
+  return bits % kStoreBytes == 0;
+}
+
+void set_scales(Sm90Forward8BitParams& p, const Problem& run_problem, const Arguments& a) {
+  p.q_scales = scale_params(a, a.q, a.q_scales, run_problem.seqlen_q);
+  p.k_scales = scale_params(a, a.k, a.k_scales, run_problem.seqlen_kv);
+  p.v_scales = scale_params(a, v_by_rows(a), a.v_scales, run_problem.seqlen_kv);
+  p.by_q_block_rows = divider(p.q_scales.block_rows);
+  p.by_k_block_rows = divider(p.k_scales.block_rows);
+}
+
+}  // namespace
+
+int query_bits(std::int64_t seqlen_q) {
+  int bits = 0;
+  while ((std::int64_t{1} << bits) < seqlen_q) ++bits;
+  return bits;
+}
+
+bool sm90_forward_reaches(const Arguments& a) {
+  // K and V are not loaded if there are no keys.
+  const bool keys = is_empty(a.k) || (tma_reaches(a.k) && tma_reaches(a.v));
+  return tma_reaches(a.q) && keys &&
+         (is_8bit(a.out.dtype) ? can_store_8bit(a.out) : tma_reaches(a.out));
+}
+
+Sm90ForwardOutputParams sm90_forward_params(const Problem& run_problem, const Arguments& a,
+                                            const Sm90ForwardConfig& c, const GpuInfo& gpu) {
+  Sm90ForwardOutputParams p{};
+  p.out = a.out.data;
+  p.sequences = static_cast<i32>(run_problem.batch);
+  set_shared_params(p, run_problem, a, sm90::block_m(c));
+  if (c.pack_gqa) pack_gqa(p, run_problem, sm90::block_m(c));
+  p.by_row_tiles = divider(p.row_tiles);
+  p.by_heads_q = divider(p.heads_q);
+  p.by_heads_per_kv = divider(p.heads_per_kv);
+  const TileOrder order = tile_order(run_problem, c, gpu);
+  p.heads_per_group = order.heads_per_group;
+  p.head_groups = order.groups;
+  p.rotation = order.rotation;
+  if (sm90::is_8bit_qk(c)) set_scales(p, run_problem, a);
+  p.output = output_params(run_problem, a);
+  return p;
+}
+
+Result<LoadedSm90Forward> load_sm90_forward(const Gpu& gpu, const Sm90ForwardConfig& config) {
+  constexpr CubinPolicy kPolicy{.allow_spills = true};  // as for sm80: better than an error
+  const KernelSource source = kernel_source(config);
+  const Result<cuda::Function> function =
+      load_function(gpu, source, sm90::smem_bytes(config), kPolicy);
+  if (!function.ok()) return function.status();
+  return LoadedSm90Forward{config, *function, cache_note(source, kPolicy)};
+}
+
+Status Sm90ForwardLaunch::prepare(const Gpu& gpu, const LoadedSm90Forward& kernel,
+                                  const Problem& run_problem, const Arguments& arguments,
+                                  Stream stream) {
+  const Sm90ForwardConfig& c = kernel.config;
+  function_ = kernel.function;
+  params_ = sm90_forward_params(run_problem, arguments, c, gpu.info);
+  OCTAVO_RETURN_IF_ERROR(set_tensor_maps(*gpu.driver, arguments, c, params_));
+  has_o_map_ = sm90::stages_o(c);
+  amax_floats_ = amax_floats(run_problem, arguments);
+  // The host does not know the lengths of a varlen batch, so it gets one CTA per tile.
+  const bool persistent = !sm90::is_split_kv(c) && !run_problem.varlen;
+  config_.grid[0] = static_cast<unsigned>(persistent ? std::min(params_.tiles, gpu.info.sms)
+                                                     : params_.tiles * c.cluster);
+  config_.block[0] = static_cast<unsigned>(sm90::threads(c));
+  config_.smem_bytes = static_cast<unsigned>(sm90::smem_bytes(c));
+  config_.stream = static_cast<cuda::StreamHandle>(stream);
+  config_.attributes = attributes_.data();
+  config_.attribute_count = 0;
+  if (c.cluster > 1) {
+    cuda::LaunchAttribute& cluster = attributes_[config_.attribute_count++];
+    cluster.id = cuda::LaunchAttributeId::cluster_dimension;
+    cluster.value.cluster_dim[0] = static_cast<unsigned>(c.cluster);
+    cluster.value.cluster_dim[1] = cluster.value.cluster_dim[2] = 1;
+  }
+  if (kernel.early_start) {
+    cuda::LaunchAttribute& early = attributes_[config_.attribute_count++];
+    early.id = cuda::LaunchAttributeId::programmatic_stream_serialization;
+    early.value.programmatic_stream_serialization = 1;
+  }
+  return {};
+}
+
+Status Sm90ForwardLaunch::move(const Driver& driver, const Arguments& from, const Arguments& to,
+                               Stream stream) {
+  if (from.q.data != to.q.data) OCTAVO_RETURN_IF_ERROR(move_map(driver, to.q.data, params_.q));
+  if (from.k.data != to.k.data) OCTAVO_RETURN_IF_ERROR(move_map(driver, to.k.data, params_.k));
+  if (from.v.data != to.v.data) OCTAVO_RETURN_IF_ERROR(move_map(driver, to.v.data, params_.v));
+  if (from.out.data != to.out.data && has_o_map_)
+    OCTAVO_RETURN_IF_ERROR(move_map(driver, to.out.data, params_.o));
+  params_.out = to.out.data;
+  params_.lse = static_cast<float*>(to.lse.data);
+  params_.cu_seqlens_q = to.cu_seqlens_q;
+  params_.cu_seqlens_kv = to.cu_seqlens_kv;
+  if (is_8bit(to.out.dtype)) params_.output.scales = to.out_scales.data;
+  params_.output.amax = to.out_amax;
+  config_.stream = static_cast<cuda::StreamHandle>(stream);
+  return {};
+}
+
+Status Sm90ForwardLaunch::launch(const Driver& driver) {
+  OCTAVO_RETURN_IF_ERROR(clear_amax(driver, params_.output.amax, amax_floats_, config_.stream));
+  void* arguments_of_kernel[] = {&params_};
+  OCTAVO_GPU_TRY(driver, driver.launch_kernel(&config_, function_, arguments_of_kernel, nullptr),
+                 "cuLaunchKernelEx");
+  return {};
+}
+
+Status launch_sm90_forward(const Gpu& gpu, const LoadedSm90Forward& kernel,
+                           const Problem& run_problem, const Arguments& arguments, Stream stream) {
+  // A varlen batch without tokens.
+  if (is_empty(arguments.q)) return {};
+  const CurrentContext current(gpu);
+  OCTAVO_RETURN_IF_ERROR(current.status());
+  Sm90ForwardLaunch launch;
+  OCTAVO_RETURN_IF_ERROR(launch.prepare(gpu, kernel, run_problem, arguments, stream));
+  return launch.launch(*gpu.driver);
+}
+
+}  // namespace octavo

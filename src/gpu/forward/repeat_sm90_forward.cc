@@ -1,0 +1,149 @@
+#include "gpu/forward/repeat_sm90_forward.h"
+
+#include <array>
+#include <atomic>
+
+#include "attention/error.h"
+
+namespace octavo {
+namespace {
+
+struct Recorded {
+  std::uint64_t plan = 0;  // 0: empty
+  Arguments arguments;
+  Sm90ForwardLaunch launch;
+};
+
+// A thread that alternates between plans keeps one launch per slot. Two plans that share a slot
+// evict each other.
+Recorded& recorded(std::uint64_t plan) {
+  constexpr std::size_t kSlots = 8;
+  thread_local std::array<Recorded, kSlots> slots;
+  return slots[plan % kSlots];
+}
+
+template <class Void>
+bool same_layout(const BasicTensor<Void>& a, const BasicTensor<Void>& b) {
+  return a.shape == b.shape && a.stride == b.stride && a.dtype == b.dtype;
+}
+bool same_presence(const void* a, const void* b) { return (a == nullptr) == (b == nullptr); }
+
+// Compares the scales of an 8-bit output. Calls with 8-bit inputs are not repeated.
+bool same_output(const Arguments& a, const Arguments& b) {
+  if (!same_presence(a.out_amax, b.out_amax)) return false;
+  return !is_8bit(a.out.dtype) || (same_presence(a.out_scales.data, b.out_scales.data) &&
+                                   a.out_scales.granularity == b.out_scales.granularity &&
+                                   a.out_scales.stride == b.out_scales.stride);
+}
+
+// Compares everything that determines a launch, except for addresses.
+bool same_but_for_addresses(const Arguments& a, const Arguments& b) {
+  return same_layout(a.q, b.q) && same_layout(a.k, b.k) && same_layout(a.v, b.v) &&
+         same_layout(a.out, b.out) && a.v_layout == b.v_layout && same_output(a, b) &&
+         same_presence(a.lse.data, b.lse.data) &&
+         (a.lse.data == nullptr || same_layout(a.lse, b.lse)) && a.scale == b.scale &&
+         same_presence(a.cu_seqlens_q, b.cu_seqlens_q) &&
+         same_presence(a.cu_seqlens_kv, b.cu_seqlens_kv) && a.sequences == b.sequences &&
+         a.max_seqlen_q == b.max_seqlen_q && a.max_seqlen_kv == b.max_seqlen_kv;
+}
+
+struct Bytes {
+  std::uintptr_t begin, end;
+};
+// The bytes of a tensor from its first to its last; shape and strides have been validated.
+template <class Void>
+Bytes bytes_of(const BasicTensor<Void>& t) {
+  std::int64_t elements = 1;
+  for (std::size_t i = 0; i < 4; ++i) elements += (t.shape[i] - 1) * t.stride[i];
+  const auto begin = reinterpret_cast<std::uintptr_t>(t.data);
+  return {begin, begin + static_cast<std::uintptr_t>(elements) * size_bytes(t.dtype)};
+}
+bool apart(const Bytes& a, const Bytes& b) { return a.end <= b.begin || b.end <= a.begin; }
+
+bool scales_of_heads(const Arguments& a) {
+  return is_8bit(a.out.dtype) && a.out_scales.granularity == Granularity::head;
+}
+// The bytes at `data` of as many floats as the output has scales.
+Bytes bytes_of_heads(const Arguments& a, const float* data) {
+  const std::int64_t sequences = a.cu_seqlens_q != nullptr ? a.sequences : a.q.shape[0];
+  const auto begin = reinterpret_cast<std::uintptr_t>(data);
+  const std::int64_t floats = scales_of_heads(a) ? sequences * a.q.shape[1] : 1;
+  return {begin, begin + static_cast<std::uintptr_t>(floats) * sizeof(float)};
+}
+bool amax_is_plain(const Arguments& a) {
+  if (a.out_amax == nullptr) return true;
+  if (scales_of_heads(a) && a.out_scales.stride) return false;
+  const Bytes amax = bytes_of_heads(a, a.out_amax);
+  if (amax.begin % sizeof(float) != 0 || amax.end < amax.begin) return false;
+  const bool off_scales =
+      !is_8bit(a.out.dtype) || apart(amax, bytes_of_heads(a, a.out_scales.data));
+  const bool off_lse = a.lse.data == nullptr || apart(amax, bytes_of(a.lse));
+  return off_scales && off_lse && apart(amax, bytes_of(a.q)) && apart(amax, bytes_of(a.k)) &&
+         apart(amax, bytes_of(a.v)) && apart(amax, bytes_of(a.out));
+}
+
+// Whether the addresses need no full validation: aligned for TMA, inside the address space, and the
+// outputs disjoint from all other tensors. Interleaved tensors count as overlapping.
+bool addresses_are_plain(const Arguments& a) {
+  const Bytes q = bytes_of(a.q), k = bytes_of(a.k), v = bytes_of(a.v), out = bytes_of(a.out);
+  const std::uintptr_t bits = q.begin | k.begin | v.begin | out.begin;
+  if (bits % 16 != 0) return false;
+  for (const Bytes& x : {q, k, v, out})
+    if (x.begin == 0 || x.end < x.begin) return false;
+  if (!apart(out, q) || !apart(out, k) || !apart(out, v)) return false;
+  if (!amax_is_plain(a)) return false;
+  if (a.lse.data == nullptr) return true;
+  const Bytes lse = bytes_of(a.lse);
+  return lse.begin % 4 == 0 && lse.end >= lse.begin && apart(lse, q) && apart(lse, k) &&
+         apart(lse, v) && apart(lse, out);
+}
+
+bool has_no_elements(const ConstTensor& t) {
+  return t.shape[0] == 0 || t.shape[1] == 0 || t.shape[2] == 0 || t.shape[3] == 0;
+}
+
+std::uint64_t next_plan() {
+  static std::atomic<std::uint64_t> last = 0;
+  return ++last;
+}
+
+}  // namespace
+
+RepeatedSm90Forward::RepeatedSm90Forward() : plan_(next_plan()) {}
+
+Status RepeatedSm90Forward::launch(const Gpu& gpu, const LoadedSm90Forward& kernel,
+                                   const Problem& run_problem, const Arguments& arguments,
+                                   Stream stream) const {
+  if (has_no_elements(arguments.q) || has_no_elements(arguments.k) ||
+      gpu.driver->tensor_map_replace_address == nullptr)
+    return launch_sm90_forward(gpu, kernel, run_problem, arguments, stream);
+  const CurrentContext current(gpu);
+  OCTAVO_RETURN_IF_ERROR(current.status());
+  Recorded& slot = recorded(plan_);
+  slot.plan = 0;
+  OCTAVO_RETURN_IF_ERROR(slot.launch.prepare(gpu, kernel, run_problem, arguments, stream));
+  slot.plan = plan_;
+  slot.arguments = arguments;
+  return slot.launch.launch(*gpu.driver);
+}
+
+bool RepeatedSm90Forward::launch_again(const Gpu& gpu, const Arguments& arguments, Stream stream,
+                                       Status& status) const {
+  Recorded& slot = recorded(plan_);
+  if (slot.plan != plan_ || !same_but_for_addresses(slot.arguments, arguments) ||
+      !addresses_are_plain(arguments))
+    return false;
+  const CurrentContext current(gpu);
+  status = current.status();
+  if (status.ok()) status = slot.launch.move(*gpu.driver, slot.arguments, arguments, stream);
+  // A launch whose addresses were only partly replaced is unusable.
+  if (!status.ok()) {
+    slot.plan = 0;
+    return true;
+  }
+  slot.arguments = arguments;
+  status = slot.launch.launch(*gpu.driver);
+  return true;
+}
+
+}  // namespace octavo

@@ -1,0 +1,144 @@
+#include "gpu/forward/tile_order.h"
+
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+#include "attention/mask.h"
+
+namespace octavo {
+namespace {
+
+// The work of the busiest CTA relative to the average.
+double unevenness(const TileOrder& order, const std::vector<double>& work_by_row,
+                  std::int64_t heads, std::int64_t grid) {
+  const auto row_tiles = static_cast<std::int64_t>(work_by_row.size());
+  std::vector<double> work(static_cast<std::size_t>(grid));
+  for (std::int64_t index = 0; index < heads * row_tiles; ++index)
+    work[static_cast<std::size_t>(cta_of_tile(order, grid, index))] +=
+        work_by_row[static_cast<std::size_t>(row_of_tile(order, row_tiles, heads, index))];
+  const double sum = std::accumulate(work.begin(), work.end(), 0.0);
+  return *std::max_element(work.begin(), work.end()) * static_cast<double>(grid) / sum;
+}
+
+TileOrder mixing(std::int64_t mixed, std::int64_t groups) {
+  return {static_cast<i32>(mixed), static_cast<i32>(groups), 0};
+}
+
+// The bytes of a key and its value, per channel.
+std::int64_t key_bytes(const Sm90ForwardConfig& c) {
+  return (sm90::is_8bit_qk(c) ? 1 : 2) + (sm90::is_8bit_pv(c) ? 1 : 2);
+}
+
+// How many heads' K and V stay in two thirds of L2 until the next tile of each head; what the tiles
+// read and write passes through L2, too.
+std::int64_t heads_in_l2(const Problem& p, const Sm90ForwardConfig& c, std::int64_t l2_bytes) {
+  const std::int64_t of_keys = p.seqlen_kv * p.head_dim * key_bytes(c) * p.heads_kv / p.heads_q;
+  const std::int64_t of_tile = std::min<std::int64_t>(p.seqlen_q, sm90::block_m(c)) * p.head_dim *
+                               (sm90::is_8bit_qk(c) ? 3 : 4);
+  return l2_bytes * 2 / 3 / std::max<std::int64_t>(of_keys + of_tile, 1);
+}
+
+// Orders with groups of at most `fitting` heads, the best guess first. Groups whose tiles fill
+// whole rounds are preferred, since a CTA that gets a long tile in one round gets a short one in
+// the next. If none fits, any size is tried, less the heads whose tiles run while the last tiles of
+// a group finish. Remaining heads join the last group or form their own.
+std::vector<TileOrder> fitting_orders(std::int64_t heads, std::int64_t fitting,
+                                      std::int64_t row_tiles, std::int64_t sms) {
+  std::vector<TileOrder> orders;
+  const auto add = [&](std::int64_t mixed) {
+    if (mixed + heads % mixed <= fitting) orders.push_back(mixing(mixed, heads / mixed));
+    if (heads % mixed != 0) orders.push_back(mixing(mixed, heads / mixed + 1));
+  };
+  const std::int64_t whole_rounds = sms / std::gcd(sms, row_tiles);
+  for (std::int64_t mixed = whole_rounds; mixed <= fitting; mixed += whole_rounds) add(mixed);
+  if (orders.empty())
+    for (std::int64_t mixed = fitting - sms / row_tiles; mixed >= 1; --mixed) add(mixed);
+  return orders;
+}
+
+// The fraction of the time that is saved if K and V stay in L2. Otherwise each tile reads them from
+// memory, except for tiles of a head that run at once; with a small head_dim the exponentials
+// dominate. Times with all heads interleaved and in groups, in us: 16-bit (8,8,2048,256) 263 and
+// 227, (4,8,4096,256) 426 and 402, (2,32,8192,64) 1035 and 1015; 8-bit (32,8,512,256) 97 and 89,
+// (8,8,2048,256) 167 and 158, (1,32,16384,64) the same.
+double worth_of_l2(const Problem& p, const Sm90ForwardConfig& c, std::int64_t sms) {
+  const auto heads = static_cast<double>(p.heads_q * p.batch);
+  const double alone = std::min(1.0, heads / static_cast<double>(sms));
+  const auto bytes = static_cast<double>(key_bytes(c) * p.head_dim) / 256;
+  return std::max(0.06 * alone * bytes * 128 / sm90::block_m(c), 0.03);
+}
+
+// Interleaves all heads if their K and V stay in L2. Otherwise takes the groups that fit with the
+// most even work, unless interleaving all heads is more even by more than L2 hits are worth.
+TileOrder masked_order(const Problem& p, const Sm90ForwardConfig& c, const GpuInfo& gpu,
+                       std::int64_t row_tiles) {
+  const std::int64_t heads = p.heads_q * p.batch;
+  const std::int64_t fitting = heads_in_l2(p, c, gpu.l2_bytes);
+  const TileOrder all = mixing(heads, 1);
+  if (heads <= fitting) return all;
+  const std::vector<TileOrder> orders = fitting_orders(heads, fitting, row_tiles, gpu.sms);
+  if (orders.empty()) return all;
+  // One CTA per tile takes the next tile anyway, and the lengths of a varlen batch are not known.
+  constexpr std::int64_t kCounted = 1 << 16;  // more tiles would take the host too long
+  if (sm90::is_split_kv(c) || p.varlen || heads * row_tiles * 2 > kCounted)
+    return orders[0].heads_per_group * row_tiles % gpu.sms == 0 ? orders[0] : all;
+  constexpr double kTileWork = 2;  // the fixed cost of a tile, in blocks
+  std::vector<double> work;
+  for (std::int64_t row = 0; row < p.seqlen_q; row += sm90::block_m(c))
+    work.push_back(kTileWork +
+                   static_cast<double>(blocks_of_tile(p, row, sm90::block_m(c), c.block_n)));
+  constexpr double kEven = 1.005;
+  TileOrder best = all;
+  double least = unevenness(all, work, heads, gpu.sms) + worth_of_l2(p, c, gpu.sms);
+  std::int64_t counted = heads * row_tiles;
+  for (const TileOrder& order : orders) {
+    counted += heads * row_tiles;
+    if (counted > kCounted || least < kEven) break;
+    const double uneven = unevenness(order, work, heads, gpu.sms);
+    if (uneven >= least) continue;
+    least = uneven;
+    best = order;
+  }
+  return best;
+}
+
+}  // namespace
+
+TileOrder tile_order(const Problem& p, const Sm90ForwardConfig& c, const GpuInfo& gpu) {
+  const std::int64_t row_tiles =
+      std::max<std::int64_t>(div_up<std::int64_t>(p.seqlen_q, sm90::block_m(c)), 1);
+  if (is_masked(p.options)) return masked_order(p, c, gpu, row_tiles);
+  // The shift makes a CTA visit every m_block before it repeats one.
+  const std::int64_t heads = p.heads_q * p.batch;
+  const std::int64_t grid = std::min<std::int64_t>(heads * row_tiles, gpu.sms);
+  std::int64_t turn = 1;
+  while (turn < grid && std::gcd(grid + turn, row_tiles) > 1) ++turn;
+  return {1, static_cast<i32>(heads), static_cast<i32>(turn < grid ? turn : 0)};
+}
+
+std::int64_t row_of_tile(const TileOrder& order, std::int64_t row_tiles, std::int64_t heads,
+                         std::int64_t index) {
+  const std::int64_t group =
+      std::min<std::int64_t>(index / (row_tiles * order.heads_per_group), order.groups - 1);
+  const std::int64_t first = group * order.heads_per_group;
+  const std::int64_t mixed = group + 1 < order.groups ? order.heads_per_group : heads - first;
+  return row_tiles - 1 - (index - first * row_tiles) / mixed;
+}
+
+std::int64_t cta_of_tile(const TileOrder& order, std::int64_t grid, std::int64_t index) {
+  const std::int64_t round = index / grid, place = index % grid;
+  if (order.rotation == 0) return round % 2 == 0 ? place : grid - 1 - place;
+  return (place + grid - round * order.rotation % grid) % grid;
+}
+
+std::int64_t blocks_of_tile(const Problem& p, std::int64_t first_row, std::int64_t block_m,
+                            std::int64_t block_n) {
+  const std::int64_t last_row =
+      std::max<std::int64_t>(std::min(first_row + block_m, p.seqlen_q) - 1, 0);
+  const KeyRange first = visible_keys(p.options, first_row, p.seqlen_q, p.seqlen_kv);
+  const KeyRange last = visible_keys(p.options, last_row, p.seqlen_q, p.seqlen_kv);
+  return div_up(std::max<std::int64_t>(last.end - first.begin, 0), block_n);
+}
+
+}  // namespace octavo

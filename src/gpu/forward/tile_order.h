@@ -1,0 +1,31 @@
+// The order in which persistent CTAs of the Hopper forward kernel take tiles, as implemented in
+// device/sm90/scheduler.cuh. It balances the work under a mask that gives tiles different lengths,
+// and if the last tile of a head is not full.
+#pragma once
+
+#include <cstdint>
+
+#include "config/sm90_forward.h"
+#include "gpu/driver/driver.h"
+#include "octavo/octavo.hpp"
+
+namespace octavo {
+
+struct TileOrder {
+  i32 heads_per_group = 1;  // heads per group; a group's tiles are interleaved by row
+  i32 groups = 1;
+  i32 rotation = 0;  // how far a CTA's position shifts each round; 0: the direction alternates
+};
+TileOrder tile_order(const Problem& run_problem, const Sm90ForwardConfig& config,
+                     const GpuInfo& gpu);
+
+// The m_block of the index-th tile, and the CTA that takes it.
+std::int64_t row_of_tile(const TileOrder& order, std::int64_t row_tiles, std::int64_t heads,
+                         std::int64_t index);
+std::int64_t cta_of_tile(const TileOrder& order, std::int64_t grid, std::int64_t index);
+
+// The number of KV blocks that a tile of query rows visits.
+std::int64_t blocks_of_tile(const Problem& problem, std::int64_t first_row, std::int64_t block_m,
+                            std::int64_t block_n);
+
+}  // namespace octavo

@@ -1,0 +1,186 @@
+// Writes and parses configurations by visiting their fields.
+#include "gpu/jit/config_text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <concepts>
+#include <iterator>
+#include <vector>
+
+#include "attention/error.h"
+#include "gpu/jit/config_fields.h"
+
+namespace octavo {
+namespace {
+
+template <class T>
+concept Enumeration = std::is_enum_v<T>;
+
+std::string value_text(bool value) { return value ? "true" : "false"; }
+std::string value_text(int value) { return fmt::format("{}", value); }
+template <Enumeration Enum>
+std::string value_text(Enum value) {
+  return fmt::format("{}{}", EnumText<Enum>::kPrefix,
+                     EnumText<Enum>::kNames.at(static_cast<std::size_t>(value)));
+}
+
+template <class T>
+std::string short_value(T value) {
+  std::string text = value_text(value);
+  if constexpr (Enumeration<T>) text.erase(0, EnumText<T>::kPrefix.size());
+  return text;
+}
+
+bool parse_value(std::string_view text, bool& value) {
+  if (text == "true" || text == "1") return value = true;
+  value = false;
+  return text == "false" || text == "0";
+}
+bool parse_value(std::string_view text, int& value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size();
+}
+template <Enumeration Enum>
+bool parse_value(std::string_view text, Enum& value) {
+  if (text.starts_with(EnumText<Enum>::kPrefix)) text.remove_prefix(EnumText<Enum>::kPrefix.size());
+  const auto& names = EnumText<Enum>::kNames;
+  const auto found = std::find(names.begin(), names.end(), text);
+  if (found == names.end()) return false;
+  value = static_cast<Enum>(found - names.begin());
+  return true;
+}
+
+std::string supported_values(bool) { return "true, false"; }
+std::string supported_values(int) { return "an integer of 32 bits"; }
+template <Enumeration Enum>
+std::string supported_values(Enum) {
+  return fmt::format("{}", fmt::join(EnumText<Enum>::kNames, ", "));
+}
+
+std::string_view trimmed(std::string_view text) {
+  constexpr std::string_view kSpace = " \t\r\n";
+  const std::size_t first = text.find_first_not_of(kSpace);
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(kSpace) - first + 1);
+}
+
+// The part of an untrusted text that a message may repeat.
+std::string quoted(std::string_view text) {
+  constexpr std::size_t kLongest = 60;
+  std::string out = "'";
+  for (const char c : text.substr(0, kLongest)) out += c >= ' ' && c <= '~' ? c : '?';
+  return out + (text.size() > kLongest ? "...'" : "'");
+}
+
+template <class Config>
+std::string field_names() {
+  std::vector<std::string_view> names;
+  Config config;
+  visit_fields(config, [&](std::string_view name, auto&) { names.push_back(name); });
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+template <class Config>
+std::string text_of(const Config& config) {
+  std::string text = fmt::format("{}{{", kTypeName<Config>);
+  visit_fields(config, [&](std::string_view name, const auto& field) {
+    fmt::format_to(std::back_inserter(text), "{}.{}={}", text.back() == '{' ? "" : ",", name,
+                   value_text(field));
+  });
+  return text + "}";
+}
+
+// One "field=value"; `seen` holds the names so far.
+template <class Config>
+Status parse_field(std::string_view item, Config& config, std::vector<std::string_view>& seen) {
+  const std::size_t equals = item.find('=');
+  std::string_view name = trimmed(item.substr(0, equals));
+  if (name.starts_with('.')) name = trimmed(name.substr(1));
+  if (equals == std::string_view::npos) return invalid("config", quoted(item), "field=value");
+  if (std::find(seen.begin(), seen.end(), name) != seen.end()) {
+    return invalid("config", quoted(name) + " twice", "each field once");
+  }
+  seen.push_back(name);
+  const std::string_view value = trimmed(item.substr(equals + 1));
+  bool known = false;
+  Status status;
+  visit_fields(config, [&](std::string_view field_name, auto& field) {
+    if (field_name != name) return;
+    known = true;
+    if (!parse_value(value, field)) {
+      status = invalid("config." + std::string(name), quoted(value), supported_values(field));
+    }
+  });
+  if (!known) return invalid("config field", quoted(name), field_names<Config>());
+  return status;
+}
+
+template <class Config>
+std::string brief_of(const Config& config) {
+  std::string text;
+  visit_fields(config, [&](std::string_view name, const auto& field) {
+    bool is_default = false;
+    const Config defaults;
+    visit_fields(defaults, [&](std::string_view other, const auto& value) {
+      if constexpr (std::is_same_v<decltype(value), decltype(field)>) {
+        is_default = is_default || (other == name && value == field);
+      }
+    });
+    if (is_default || name == "arch") return;
+    fmt::format_to(std::back_inserter(text), "{}{}={}", text.empty() ? "" : ",", name,
+                   short_value(field));
+  });
+  return text;
+}
+
+template <class Config>
+Result<Config> parse(std::string_view text, Config config) {
+  constexpr std::string_view type = kTypeName<Config>;
+  text = trimmed(text);
+  if (text.starts_with(type)) text = trimmed(text.substr(type.size()));
+  const bool opened = text.starts_with('{');
+  if (opened != text.ends_with('}') || (opened && text.size() < 2)) {
+    return invalid("config", quoted(text), fmt::format("{}{{.field=value,...}}", type));
+  }
+  if (opened) text = trimmed(text.substr(1, text.size() - 2));
+  std::vector<std::string_view> seen;
+  while (!text.empty()) {
+    const std::size_t comma = text.find(',');
+    OCTAVO_RETURN_IF_ERROR(parse_field(trimmed(text.substr(0, comma)), config, seen));
+    text = comma == std::string_view::npos ? std::string_view() : trimmed(text.substr(comma + 1));
+  }
+  return config;
+}
+
+}  // namespace
+
+std::string brief_text(const Sm80ForwardConfig& config) { return brief_of(config); }
+std::string brief_text(const Sm90ForwardConfig& config) { return brief_of(config); }
+std::string brief_text(const QuantizeConfig& config) { return brief_of(config); }
+
+std::string to_text(const Sm80ForwardConfig& config) { return text_of(config); }
+std::string to_text(const Sm90ForwardConfig& config) { return text_of(config); }
+std::string to_text(const QuantizeConfig& config) { return text_of(config); }
+
+Result<Sm80ForwardConfig> parse_sm80_forward(std::string_view text,
+                                             const Sm80ForwardConfig& defaults) {
+  return parse(text, defaults);
+}
+Result<Sm90ForwardConfig> parse_sm90_forward(std::string_view text,
+                                             const Sm90ForwardConfig& defaults) {
+  return parse(text, defaults);
+}
+
+bool names_sm90_forward(std::string_view text) {
+  return trimmed(text).starts_with(kTypeName<Sm90ForwardConfig>);
+}
+
+Result<QuantizeConfig> parse_quantize(std::string_view text, const QuantizeConfig& defaults) {
+  return parse(text, defaults);
+}
+
+std::string sm80_forward_fields() { return field_names<Sm80ForwardConfig>(); }
+
+}  // namespace octavo

@@ -1,0 +1,25 @@
+// The kernels that are compiled when the library is built.
+#pragma once
+
+#include <vector>
+
+#include "config/sm80_forward.h"
+#include "config/sm90_forward.h"
+#include "gpu/jit/kernel_source.h"
+
+namespace octavo {
+
+// The architectures that get cubins, and those that also get PTX, which later chips compile.
+inline constexpr int kShippedArchs[] = {80, 89, 90};
+inline constexpr int kShippedPtxArchs[] = {80, 89};
+
+// The shipped sm80 configurations that are feasible on an architecture.
+std::vector<Sm80ForwardConfig> shipped_configs(int arch);
+
+// Those of the Hopper kernel.
+std::vector<Sm90ForwardConfig> shipped_sm90_configs();
+
+// All of the above as sources to compile.
+std::vector<KernelSource> shipped_kernels();
+
+}  // namespace octavo
