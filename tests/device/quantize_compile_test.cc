@@ -14,7 +14,7 @@ namespace {
 struct Operands {
   Element from, to = Element::e4m3;
   int columns;
-  bool amax_pass = false, hold = false, smooth = false;
+  bool amax_pass = false, one_pass = false, smooth = false;
 };
 constexpr QuantizeConfig of_operands(const Operands& o) {
   const bool int8 = o.to == Element::int8;

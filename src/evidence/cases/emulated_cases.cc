@@ -433,7 +433,7 @@ std::vector<Case> cases_for(const QuantizeConfig& config) {
       config.transposed ? quantizer::kValueKeys + 35 : 4 * quantizer::rows_at_once(config) + 3;
   if (config.mean_pass > 0) c.seqlen_kv = quantizer::kMeanRows + 35;
   // More keys than a cluster holds, for a kernel that does not hold a head.
-  if (config.operands && !config.hold)
+  if (config.operands && !config.one_pass)
     c.seqlen_kv = quantizer::kMostCluster * quantizer::kValueKeys + 35;
   std::vector<Case> cases = {c};
   c.layout = Layout::varlen;
@@ -451,7 +451,7 @@ std::vector<Case> cases_for(const QuantizeConfig& config) {
   // A single key equals its mean, so rows that do not exist must not count when the mean is
   // subtracted. For a kernel without `hold`, it is the only key of a second sequence with this
   // seed.
-  if (config.smooth && config.operands && !config.hold) {
+  if (config.smooth && config.operands && !config.one_pass) {
     c.seed = 674;
     cases.push_back(c);
   } else if (config.smooth) {

@@ -81,7 +81,7 @@ bool holds(const Conversion& v) {
          v.sequences * v.heads * v.longest * v.head_dim <= kHeldElements;
 }
 
-// A single launch (hold), or the first or second of two.
+// A single launch, or the first or second of two.
 enum class Pass { one_pass, first, second };
 QuantizeConfig choose_operands(const Conversions& x, int arch, Pass pass) {
   QuantizeConfig c = choose_quantize(x.v, arch, 16);
