@@ -70,6 +70,24 @@ OCTAVO_DEVICE KeyLimits key_limits(const Params& p, const SequenceSpan& at, i32 
   return keys;
 }
 
+// The queries that see a key: [begin, end), empty if begin >= end.
+struct QueryLimits {
+  i32 begin = 0;
+  i32 end = 0;
+};
+
+template <class Params>
+OCTAVO_DEVICE QueryLimits query_limits(const Params& p, const SequenceSpan& at, i32 key) {
+  // The query whose diagonal key this is.
+  const i32 diagonal = key - (p.bottom_right ? at.seqlen_kv - at.seqlen_q : 0);
+  QueryLimits queries{0, at.seqlen_q};
+  if (ptx::mask_term(diagonal > p.window_right, false)) queries.begin = diagonal - p.window_right;
+  if (ptx::mask_term(p.window_left < at.seqlen_q - diagonal, false))
+    queries.end = max_of(diagonal + p.window_left + 1, 0);
+  if (ptx::mask_term(key >= at.seqlen_kv, false)) queries.end = 0;
+  return queries;
+}
+
 // A tile of rows visits keys [begin, end); all of its rows see [full_begin, full_end).
 struct BlockRange {
   i32 begin = 0, end = 0;

@@ -10,4 +10,16 @@ OCTAVO_PTX void atomic_max(float* p, u32 x OCTAVO_AND_SITE) OCTAVO_BODY({
   asm volatile("red.relaxed.gpu.global.max.u32 [%0], %1;" ::"l"(p), "r"(x) : "memory");
 });
 
+// red.release.gpu.global.add.u32;  a flag for other CTAs: who sees it by ld_acquire sees what this
+// thread wrote before
+OCTAVO_PTX void red_release_add(u32* p, u32 x OCTAVO_AND_SITE) OCTAVO_BODY({
+  asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(p), "r"(x) : "memory");
+});
+// ld.acquire.gpu.global.u32
+OCTAVO_PTX u32 ld_acquire(const u32* p OCTAVO_AND_SITE) OCTAVO_BODY({
+  u32 x;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(p) : "memory");
+  return x;
+});
+
 }  // namespace octavo::ptx
