@@ -14,7 +14,6 @@
 #include "gpu/jit/cubin_cache.h"
 #include "gpu/jit/cubin_info.h"
 #include "gpu/jit/kernel_archive.h"
-#include "gpu/jit/kernel_entry.h"
 #include "gpu/jit/nvrtc.h"
 #include "gpu/jit/shipped.h"
 

@@ -6,16 +6,11 @@
 #include <optional>
 
 #include "attention/error.h"
-#include "gpu/forward/choose_sm80_forward.h"
-#include "gpu/forward/choose_sm90_forward.h"
-#include "gpu/forward/launch_sm80_forward.h"
-#include "gpu/forward/launch_sm90_forward.h"
-#include "gpu/forward/output_params.h"
-#include "gpu/forward/repeat_sm90_forward.h"
-#include "gpu/forward/sm80_feasible.h"
-#include "gpu/forward/sm90_feasible.h"
+#include "gpu/forward/forward_params.h"
+#include "gpu/forward/sm80_forward.h"
+#include "gpu/forward/sm90_forward.h"
 #include "gpu/jit/config_text.h"
-#include "gpu/jit/kernel_family.h"
+#include "gpu/jit/kernel_source.h"
 #include "gpu/quantize/launch_quantize.h"
 
 namespace octavo {

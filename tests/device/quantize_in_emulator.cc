@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "device/quantize_run.h"
-#include "gpu/forward/element_of.h"
+#include "gpu/forward/forward_params.h"
 #include "runtime/emulated_launch.h"
 
 namespace octavo::test {

@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "device/quantize_run.h"
-#include "gpu/forward/element_of.h"
+#include "gpu/forward/forward_params.h"
 #include "gpu/quantize/launch_quantize.h"
 #include "runtime/staging.h"
 

@@ -4,7 +4,7 @@
 
 #include <functional>
 
-#include "gpu/forward/choose_sm80_forward.h"
+#include "gpu/forward/sm80_forward.h"
 #include "gpu/quantize/prepare_operands.h"
 
 namespace octavo {

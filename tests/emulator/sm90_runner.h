@@ -8,7 +8,7 @@
 
 #include "evidence/cases/emulated_cases.h"
 #include "evidence/gates/check.h"
-#include "gpu/forward/launch_sm90_forward.h"
+#include "gpu/forward/sm90_forward.h"
 #include "runtime/emulated_launch.h"
 
 namespace octavo::evidence {

@@ -7,7 +7,7 @@
 
 #include "device/sm90/forward.cuh"
 #include "emulator/sm90_runner.h"
-#include "gpu/forward/sm90_feasible.h"
+#include "gpu/forward/sm90_forward.h"
 #include "gpu/jit/config_text.h"
 
 namespace octavo::evidence {

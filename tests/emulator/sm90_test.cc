@@ -16,7 +16,7 @@
 #include "emulator/sm90_runner.h"
 #include "evidence/cases/emulated_cases.h"
 #include "evidence/gates/check.h"
-#include "gpu/forward/launch_sm90_forward.h"
+#include "gpu/forward/sm90_forward.h"
 #include "gpu/jit/config_text.h"
 #include "gpu/jit/shipped.h"
 #include "numeric/formats.h"

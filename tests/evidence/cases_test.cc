@@ -11,7 +11,7 @@
 #include <string>
 
 #include "evidence/cases/inputs.h"
-#include "gpu/forward/launch_sm80_forward.h"
+#include "gpu/forward/sm80_forward.h"
 #include "octavo/evidence.hpp"
 
 namespace octavo::evidence {

@@ -12,7 +12,7 @@
 #include "config/sm90_shipped.h"
 #include "evidence/cases/inputs.h"
 #include "evidence/gates/gpu_suite.h"
-#include "gpu/forward/sm90_feasible.h"
+#include "gpu/forward/sm90_forward.h"
 #include "gpu/jit/config_text.h"
 #include "numeric/formats.h"
 #include "octavo/emulator.hpp"

@@ -7,7 +7,7 @@
 
 #include "evidence/bench/stats.h"
 #include "evidence/gates/gate.h"
-#include "gpu/driver/stream.h"
+#include "gpu/driver/context.h"
 #include "numeric/formats.h"
 
 namespace octavo::evidence {

@@ -1,16 +1,13 @@
 // The problems that the Hopper kernel serves, the chosen configuration, and the launch parameters.
-#include "gpu/forward/choose_sm90_forward.h"
-
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <vector>
 
-#include "gpu/forward/choose_sm80_forward.h"
-#include "gpu/forward/element_of.h"
-#include "gpu/forward/launch_sm90_forward.h"
-#include "gpu/forward/sm90_feasible.h"
+#include "gpu/forward/forward_params.h"
+#include "gpu/forward/sm80_forward.h"
+#include "gpu/forward/sm90_forward.h"
 #include "gpu/hopper_problems.h"
 
 namespace octavo {

@@ -11,7 +11,7 @@
 
 #include "gpu/cache_kernels.h"
 #include "gpu/jit/cubin_cache.h"
-#include "gpu/jit/kernel_entry.h"
+#include "gpu/jit/kernel_archive.h"
 #include "gpu/jit/nvrtc.h"
 #include "gpu/temporary_directory.h"
 

@@ -15,7 +15,7 @@
 #include <sstream>
 
 #include "gpu/cache_kernels.h"
-#include "gpu/jit/kernel_entry.h"
+#include "gpu/jit/kernel_archive.h"
 #include "gpu/temporary_directory.h"
 
 namespace octavo {

@@ -1,11 +1,11 @@
 // The embedded sources equal the tree, and a digest covers exactly the files that a file includes.
-#include "gpu/jit/embedded_sources.h"
-
 #include <gtest/gtest.h>
 
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+
+#include "gpu/jit/kernel_source.h"
 
 namespace octavo {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "gpu/driver/driver.h"
-#include "gpu/forward/sm80_feasible.h"
+#include "gpu/forward/sm80_forward.h"
 #include "octavo/octavo.hpp"
 
 namespace octavo {

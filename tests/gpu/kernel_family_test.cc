@@ -1,8 +1,8 @@
-#include "gpu/jit/kernel_family.h"
-
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+
+#include "gpu/jit/kernel_source.h"
 
 namespace octavo {
 namespace {

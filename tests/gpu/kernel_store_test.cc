@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "gpu/cache_kernels.h"
-#include "gpu/jit/kernel_entry.h"
+#include "gpu/jit/kernel_archive.h"
 #include "gpu/jit/nvrtc.h"
 #include "gpu/jit/shipped.h"
 #include "gpu/temporary_directory.h"

@@ -1,11 +1,9 @@
 // The replacement for a kernel that cannot be compiled: always correct, and as similar as possible.
-#include "gpu/forward/nearest_shipped.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
-#include "gpu/forward/sm80_feasible.h"
+#include "gpu/forward/sm80_forward.h"
 #include "gpu/jit/config_text.h"
 #include "gpu/jit/shipped.h"
 

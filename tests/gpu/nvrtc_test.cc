@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "gpu/jit/config_text.h"
-#include "gpu/jit/embedded_sources.h"
+#include "gpu/jit/kernel_source.h"
 #include "gpu/jit/sha256.h"
 
 namespace octavo {

@@ -1,13 +1,11 @@
 // A repeated launch with other addresses equals, bit for bit, a new launch.
-#include "gpu/forward/repeat_sm90_forward.h"
-
 #include <gtest/gtest.h>
 
 #include <cstring>
 #include <string_view>
 #include <vector>
 
-#include "gpu/forward/choose_sm90_forward.h"
+#include "gpu/forward/sm90_forward.h"
 
 namespace octavo {
 namespace {

@@ -7,12 +7,11 @@
 #include <map>
 #include <set>
 
-#include "gpu/forward/sm80_feasible.h"
-#include "gpu/forward/sm90_feasible.h"
+#include "gpu/forward/sm80_forward.h"
+#include "gpu/forward/sm90_forward.h"
 #include "gpu/jit/config_text.h"
 #include "gpu/jit/cubin_info.h"
 #include "gpu/jit/kernel_archive.h"
-#include "gpu/jit/kernel_entry.h"
 
 namespace octavo {
 namespace {

@@ -1,9 +1,8 @@
 // sm80_feasible: each rule with a config that breaks only that rule, and configs that must be
 // accepted.
-#include "gpu/forward/sm80_feasible.h"
-
 #include <gtest/gtest.h>
 
+#include "gpu/forward/sm80_forward.h"
 #include "gpu/jit/config_text.h"
 
 namespace octavo {

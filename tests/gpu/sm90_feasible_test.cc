@@ -1,13 +1,12 @@
 // sm90_feasible: each rule with a config that breaks only that rule, and configs that must be
 // accepted.
-#include "gpu/forward/sm90_feasible.h"
-
 #include <gtest/gtest.h>
 
 #include <span>
 #include <string>
 
 #include "config/sm90_shipped.h"
+#include "gpu/forward/sm90_forward.h"
 #include "gpu/jit/config_text.h"
 
 namespace octavo {

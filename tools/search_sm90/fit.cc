@@ -17,8 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "gpu/forward/choose_sm90_forward.h"
-#include "gpu/forward/sm90_feasible.h"
+#include "gpu/forward/sm90_forward.h"
 #include "gpu/jit/config_text.h"
 #include "times.h"
 

@@ -8,7 +8,7 @@
 #include <limits>
 #include <sstream>
 
-#include "gpu/forward/sm90_feasible.h"
+#include "gpu/forward/sm90_forward.h"
 #include "gpu/jit/config_fields.h"
 
 namespace octavo::search_sm90 {

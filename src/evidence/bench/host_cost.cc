@@ -9,7 +9,7 @@
 
 #include "attention/error.h"
 #include "evidence/bench/stats.h"
-#include "gpu/driver/stream.h"
+#include "gpu/driver/context.h"
 #include "runtime/gpu_plan.h"
 
 namespace octavo::evidence {

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "attention/error.h"
-#include "gpu/forward/launch_sm80_forward.h"
+#include "gpu/forward/sm80_forward.h"
 #include "numeric/formats.h"
 #include "numeric/quantize.h"
 #include "numeric/random.h"

@@ -8,7 +8,7 @@
 
 #include "attention/error.h"
 #include "evidence/cases/inputs.h"
-#include "gpu/driver/stream.h"
+#include "gpu/driver/context.h"
 #include "runtime/gpu_plan.h"
 #include "runtime/staging.h"
 

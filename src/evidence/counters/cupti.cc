@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include "attention/error.h"
-#include "gpu/driver/toolkit_library.h"
+#include "gpu/driver/shared_library.h"
 #include "numeric/fork_safe.h"
 
 // Returns a failed CUPTI call to the caller: OCTAVO_CUPTI_TRY(c, c.start(&p), "cupti...Start").

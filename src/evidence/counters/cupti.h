@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "evidence/counters/cupti_types.h"
-#include "gpu/driver/symbol_loader.h"
+#include "gpu/driver/shared_library.h"
 #include "octavo/octavo.hpp"
 
 namespace octavo::evidence {

@@ -10,7 +10,7 @@
 #include "evidence/cases/inputs.h"
 #include "evidence/oracle/gpu_oracle.h"
 #include "gpu/driver/context.h"
-#include "gpu/forward/sm90_feasible.h"
+#include "gpu/forward/sm90_forward.h"
 #include "gpu/jit/config_text.h"
 #include "gpu/jit/kernel_store.h"
 #include "octavo/emulator.hpp"

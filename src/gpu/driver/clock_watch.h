@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "gpu/driver/symbol_loader.h"
+#include "gpu/driver/shared_library.h"
 #include "octavo/octavo.hpp"
 
 namespace octavo {

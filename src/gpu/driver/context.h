@@ -1,5 +1,8 @@
-// The primary context of a GPU: retained once, made current for the calls that need it.
+// The primary context of a GPU: retained once, made current for the calls that need it; and streams
+// in it.
 #pragma once
+
+#include <memory>
 
 #include "gpu/driver/driver.h"
 #include "numeric/fork_safe.h"
@@ -34,6 +37,22 @@ class CurrentContext {
   const Gpu& gpu_;
   bool pushed_ = false;
   Status status_;
+};
+
+// A non-blocking CUDA stream.
+class OwnStream {
+ public:
+  static Result<std::shared_ptr<const OwnStream>> make(int device_index);
+  OwnStream(const Gpu& gpu, cuda::StreamHandle handle) : gpu_(gpu), handle_(handle) {}
+  OwnStream(const OwnStream&) = delete;
+  OwnStream& operator=(const OwnStream&) = delete;
+  ~OwnStream();
+
+  Stream handle() const { return handle_; }
+
+ private:
+  const Gpu& gpu_;
+  cuda::StreamHandle handle_;
 };
 
 }  // namespace octavo

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "gpu/driver/driver_types.h"
-#include "gpu/driver/symbol_loader.h"
+#include "gpu/driver/shared_library.h"
 #include "octavo/octavo.hpp"
 
 namespace octavo {

@@ -1,5 +1,3 @@
-#include "gpu/forward/choose_sm80_forward.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,8 +6,8 @@
 
 #include "attention/error.h"
 #include "config/sm80_shipped.h"
-#include "gpu/forward/element_of.h"
-#include "gpu/forward/sm80_feasible.h"
+#include "gpu/forward/forward_params.h"
+#include "gpu/forward/sm80_forward.h"
 #include "gpu/jit/kernel_source.h"
 #include "gpu/quantize/prepare_operands.h"
 #include "numeric/formats.h"

@@ -1,5 +1,3 @@
-#include "gpu/forward/choose_sm90_forward.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,9 +7,8 @@
 
 #include "attention/mask.h"
 #include "attention/operand.h"
-#include "gpu/forward/element_of.h"
-#include "gpu/forward/launch_sm90_forward.h"
-#include "gpu/forward/sm90_feasible.h"
+#include "gpu/forward/forward_params.h"
+#include "gpu/forward/sm90_forward.h"
 #include "gpu/forward/tile_order.h"
 #include "gpu/quantize/prepare_operands.h"
 #include "numeric/formats.h"

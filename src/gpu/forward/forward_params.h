@@ -1,4 +1,5 @@
-// Parameters that all forward kernels share: lengths, heads, scale and mask.
+// Converts the API's types to the parameters that all forward kernels share: elements, lengths,
+// heads, scale, mask, and the scales and amax of an output.
 #pragma once
 
 #include <algorithm>
@@ -6,10 +7,24 @@
 #include <cstdint>
 
 #include "attention/operand_scales.h"
+#include "config/element.h"
 #include "device/core/params.cuh"
+#include "gpu/driver/driver.h"
 #include "octavo/octavo.hpp"
 
 namespace octavo {
+
+// The kernels' Element of the API's DType.
+constexpr Element element_of(DType dtype) {
+  static_assert(static_cast<int>(DType::f32) == static_cast<int>(Element::f32) &&
+                static_cast<int>(DType::f16) == static_cast<int>(Element::f16) &&
+                static_cast<int>(DType::bf16) == static_cast<int>(Element::bf16) &&
+                static_cast<int>(DType::e4m3) == static_cast<int>(Element::e4m3) &&
+                static_cast<int>(DType::e5m2) == static_cast<int>(Element::e5m2) &&
+                static_cast<int>(DType::int8) == static_cast<int>(Element::int8) &&
+                static_cast<int>(DType::sim8) == static_cast<int>(Element::sim8));
+  return static_cast<Element>(static_cast<int>(dtype));
+}
 
 inline Strides strides_of(const ConstTensor& t) { return {t.stride[0], t.stride[1], t.stride[2]}; }
 
@@ -69,6 +84,32 @@ void set_shared_params(Params& p, const Problem& run_problem, const Arguments& a
   p.bottom_right = o.causal == Causal::top_left ? 0 : 1;
   p.window_left = window_limit(o.window_left);
   p.window_right = o.causal == Causal::none ? window_limit(o.window_right) : 0;
+}
+
+// The scales of an 8-bit output and out_amax.
+inline OutputParams output_params(const Problem& run_problem, const Arguments& a) {
+  OutputParams p;
+  const ScaleParams scales = scale_params(a, a.out, a.out_scales, run_problem.seqlen_q);
+  p.scales = scales.data;
+  p.scale_batch = scales.batch;
+  p.scale_head = scales.head;
+  p.amax = a.out_amax;
+  if (run_problem.out_scales == Granularity::head) {
+    p.amax_batch = run_problem.heads_q;
+    p.amax_head = 1;
+  }
+  return p;
+}
+
+// Clears out_amax in the stream before a kernel that updates it. A graph capture records it too.
+inline Status clear_amax(const Driver& driver, float* amax, std::int64_t floats, Stream stream) {
+  if (floats == 0) return {};
+  OCTAVO_GPU_TRY(driver,
+                 driver.memset_d32_async(reinterpret_cast<cuda::DevicePointer>(amax), 0,
+                                         static_cast<std::size_t>(floats),
+                                         static_cast<cuda::StreamHandle>(stream)),
+                 "cuMemsetD32Async");
+  return {};
 }
 
 }  // namespace octavo

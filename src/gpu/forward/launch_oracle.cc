@@ -5,7 +5,7 @@
 
 #include "attention/error.h"
 #include "attention/operand_scales.h"
-#include "gpu/forward/element_of.h"
+#include "gpu/forward/forward_params.h"
 #include "gpu/jit/load_function.h"
 
 namespace octavo {

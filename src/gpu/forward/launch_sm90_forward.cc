@@ -1,5 +1,3 @@
-#include "gpu/forward/launch_sm90_forward.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,7 +6,7 @@
 #include "attention/error.h"
 #include "gpu/driver/tensor_map.h"
 #include "gpu/forward/forward_params.h"
-#include "gpu/forward/output_params.h"
+#include "gpu/forward/sm90_forward.h"
 #include "gpu/forward/tile_order.h"
 #include "gpu/jit/load_function.h"
 

@@ -1,9 +1,8 @@
-#include "gpu/forward/repeat_sm90_forward.h"
-
 #include <array>
 #include <atomic>
 
 #include "attention/error.h"
+#include "gpu/forward/sm90_forward.h"
 
 namespace octavo {
 namespace {

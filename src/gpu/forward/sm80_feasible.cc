@@ -1,12 +1,11 @@
 // One error message for each rule. The rules about shapes repeat the static_asserts of device/sm80
 // before a compiler is started.
-#include "gpu/forward/sm80_feasible.h"
-
 #include <fmt/format.h>
 
 #include <numeric>
 
-#include "gpu/jit/config_error.h"
+#include "gpu/forward/sm80_forward.h"
+#include "gpu/jit/config_text.h"
 
 namespace octavo {
 namespace {
@@ -17,7 +16,6 @@ constexpr int kMostHeadDim = 256;
 // promotion.
 constexpr int kMostFp8Keys = 192;
 
-bool is_fp8(Element e) { return e == Element::e4m3 || e == Element::e5m2; }
 // These formats go to the tensor cores unchanged; sim8 is converted to fp16.
 bool is_native_8bit(Element e) { return is_fp8(e) || e == Element::int8; }
 

@@ -1,11 +1,10 @@
 // One error message for each rule. The rules about shapes repeat the static_asserts of device/sm90
 // before a compiler is started.
-#include "gpu/forward/sm90_feasible.h"
-
 #include <fmt/format.h>
 
-#include "gpu/jit/config_error.h"
+#include "gpu/forward/sm90_forward.h"
 #include "gpu/jit/config_fields.h"
+#include "gpu/jit/config_text.h"
 
 namespace octavo {
 namespace {
@@ -31,7 +30,6 @@ Status check_name(std::string_view field, Enum value) {
 }
 
 bool is_16bit(Element element) { return element == Element::f16 || element == Element::bf16; }
-bool is_fp8(Element element) { return element == Element::e4m3 || element == Element::e5m2; }
 
 Status check_elements(const Sm90ForwardConfig& c) {
   if (c.element < Element::f16 || c.element > Element::int8)

@@ -2,9 +2,12 @@
 // key, the command's --config and the log.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <string>
 #include <string_view>
 
+#include "attention/error.h"
 #include "config/quantize.h"
 #include "config/sm80_forward.h"
 #include "config/sm90_forward.h"
@@ -38,5 +41,10 @@ bool names_sm90_forward(std::string_view text);
 
 // "arch, element, out, ...", for messages and help texts.
 std::string sm80_forward_fields();
+
+// The error of a wrong field.
+inline Status wrong_field(std::string_view field, int value, std::string_view supported) {
+  return invalid(fmt::format("config.{}", field), fmt::format("{}", value), supported);
+}
 
 }  // namespace octavo

@@ -20,7 +20,7 @@
 #include <optional>
 #include <span>
 
-#include "gpu/jit/kernel_entry.h"
+#include "gpu/jit/kernel_archive.h"
 
 namespace octavo {
 namespace {

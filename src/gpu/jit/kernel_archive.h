@@ -1,4 +1,6 @@
-// The kernels compiled ahead of time, as one byte array: cache entries, one after another.
+// Compiled kernels as bytes. An entry of the disk cache or of an archive is the image and a
+// meta.json that records its sources and detects damage to either. The archive holds the kernels
+// compiled ahead of time, as one byte array: entries, one after another.
 //
 //   "octavo kernels 1\n", then per entry "<key> <bytes of meta.json> <bytes of image>\n" and those
 //   bytes. Keys do not include a compiler version, so that an entry is found without a compiler.
@@ -14,6 +16,22 @@
 #include "octavo/octavo.hpp"
 
 namespace octavo {
+
+// SHA-256 in hex over everything that determines the compiled code: the sources that the kernel
+// includes, the name expression, the options, the compiler's version and the arch. An empty
+// `compiler` gives the key of the ahead-of-time set, which is found without a compiler.
+std::string cache_key(const KernelSource& source, std::string_view compiler);
+
+inline std::string image_name(bool ptx) { return ptx ? "kernel.ptx" : "kernel.cubin"; }
+
+std::string meta_text(std::string_view key, const CompiledKernel& kernel);
+
+// The inverse of meta_text, without an image; an error if meta_text did not write it for `key`.
+Result<CompiledKernel> parse_meta(std::string_view key, std::string_view meta);
+
+// Both together; an error if the image is not the one that meta.json describes.
+Result<CompiledKernel> parse_entry(std::string_view key, std::string_view meta,
+                                   std::vector<std::byte> image);
 
 class KernelArchive {
  public:

@@ -1,12 +1,16 @@
-// The source file and template instantiation of a configuration.
 #include "gpu/jit/kernel_source.h"
 
 #include <fmt/format.h>
 
+#include <cstdlib>
+#include <set>
+#include <string_view>
+
+#include "attention/error.h"
 #include "gpu/jit/config_text.h"
+#include "gpu/jit/sha256.h"
 
 namespace octavo {
-
 KernelSource kernel_source(const Sm80ForwardConfig& config, bool ptx) {
   return {.include = "device/sm80/forward.cuh",
           .name_expression = fmt::format("sm80::sm80_forward<sm80::ConfigOf<{}>>", to_text(config)),
@@ -40,6 +44,60 @@ CodeFor code_for(int chip_arch) {
   if (chip_arch < 90) return {.arch = 89, .ptx = false};
   if (chip_arch == 90) return {.arch = 90, .ptx = false};
   return {.arch = 89, .ptx = true};
+}
+
+Result<std::optional<KernelFamily>> forced_kernel_family() {
+  const char* const value = std::getenv("OCTAVO_KERNELS");
+  const std::string_view named = value == nullptr ? "" : value;
+  if (named.empty()) return std::optional<KernelFamily>();
+  if (named == "sm80") return std::optional(KernelFamily::sm80);
+  if (named == "sm90") return std::optional(KernelFamily::sm90);
+  return invalid("OCTAVO_KERNELS", fmt::format("'{}'", named), "sm80, sm90, or nothing");
+}
+
+bool is_forced(KernelFamily wanted) {
+  const Result<std::optional<KernelFamily>> family = forced_kernel_family();
+  return family.ok() && *family == wanted;
+}
+
+Status no_other_family(std::string_view what) {
+  return unsupported("OCTAVO_KERNELS", "'sm90'", fmt::format("sm80, or nothing, {}", what));
+}
+
+namespace {
+
+// Device code includes only embedded files, in quotes and by their path from src/, so matching the
+// prefix of a line is enough.
+void collect(std::string_view name, std::set<std::string_view>& found) {
+  constexpr std::string_view kInclude = "#include \"";
+  const EmbeddedSource* const source = find_embedded_source(name);
+  if (source == nullptr || !found.insert(source->name).second) return;
+  const std::string_view text = source->text;
+  for (std::size_t at = text.find(kInclude); at != std::string_view::npos;
+       at = text.find(kInclude, at)) {
+    at += kInclude.size();
+    collect(text.substr(at, text.find('"', at) - at), found);
+  }
+}
+
+}  // namespace
+
+const EmbeddedSource* find_embedded_source(std::string_view name) {
+  for (const EmbeddedSource& source : embedded_sources()) {
+    if (name == source.name) return &source;
+  }
+  return nullptr;
+}
+
+std::string sources_digest(std::string_view name) {
+  std::set<std::string_view> names;
+  collect(name, names);
+  if (names.empty()) return {};
+  Sha256 hash;
+  for (const std::string_view each : names) {
+    hash.field(each).field(find_embedded_source(each)->text);
+  }
+  return hash.finish_hex();
 }
 
 }  // namespace octavo

@@ -1,13 +1,20 @@
-// A kernel before it is compiled (source, configuration and architecture) and after.
+// A kernel before it is compiled (source, configuration and architecture) and after, and the device
+// sources (src/config and src/device) embedded in the library, so that NVRTC can compile them on
+// machines without a source tree.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "config/quantize.h"
 #include "config/sm80_forward.h"
 #include "config/sm90_forward.h"
+#include "octavo/octavo.hpp"
 
 namespace octavo {
 
@@ -45,5 +52,34 @@ struct CodeFor {
   bool ptx = false;
 };
 CodeFor code_for(int chip_arch);
+
+// A kernel family can be forced by an environment variable: sm_90 also runs the sm80 family, which
+// must be measurable there.
+enum class KernelFamily : std::uint8_t { sm80, sm90 };
+
+// The value of $OCTAVO_KERNELS; none if it is unset or empty, and the problem and the chip decide.
+// Read for every plan.
+Result<std::optional<KernelFamily>> forced_kernel_family();
+bool is_forced(KernelFamily family);
+
+// The error if the sm90 family is forced but does not support the problem; `what` ends the message:
+// "for rows aligned to 8 bytes".
+Status no_other_family(std::string_view what);
+
+// A file of src/config or src/device.
+struct EmbeddedSource {
+  const char* name;  // the include path: "device/sm80/forward.cuh"
+  const char* text;
+};
+
+// All files, sorted by name. Generated at build time by tools/embed_sources.cmake.
+std::span<const EmbeddedSource> embedded_sources();
+
+// Null if there is no file of that name.
+const EmbeddedSource* find_embedded_source(std::string_view name);
+
+// SHA-256, in hex, of the file and of everything that it includes, so that a change of one kernel
+// leaves the cubins of the others valid. Empty for an unknown name.
+std::string sources_digest(std::string_view name);
 
 }  // namespace octavo

@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include "gpu/jit/kernel_entry.h"
+#include "gpu/jit/kernel_archive.h"
 #include "gpu/jit/nvrtc.h"
 #include "numeric/fork_safe.h"
 

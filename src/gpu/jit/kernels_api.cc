@@ -2,14 +2,13 @@
 #include <fmt/format.h>
 
 #include "attention/error.h"
-#include "gpu/forward/sm80_feasible.h"
-#include "gpu/forward/sm90_feasible.h"
+#include "gpu/forward/sm80_forward.h"
+#include "gpu/forward/sm90_forward.h"
 #include "gpu/jit/config_text.h"
 #include "gpu/jit/cubin_cache.h"
 #include "gpu/jit/cubin_info.h"
-#include "gpu/jit/embedded_sources.h"
 #include "gpu/jit/kernel_archive.h"
-#include "gpu/jit/kernel_entry.h"
+#include "gpu/jit/kernel_source.h"
 #include "gpu/jit/kernel_store.h"
 #include "gpu/jit/nvrtc.h"
 #include "gpu/jit/shipped.h"

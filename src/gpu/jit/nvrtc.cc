@@ -11,9 +11,8 @@
 #include <sstream>
 
 #include "attention/error.h"
-#include "gpu/driver/symbol_loader.h"
-#include "gpu/driver/toolkit_library.h"
-#include "gpu/jit/embedded_sources.h"
+#include "gpu/driver/shared_library.h"
+#include "gpu/jit/kernel_source.h"
 #include "gpu/jit/sha256.h"
 #include "numeric/fork_safe.h"
 

@@ -1,12 +1,14 @@
 // The shipped kernels as sources to compile, from the tables in config/.
 #include "gpu/jit/shipped.h"
 
+#include <cstdlib>
+#include <tuple>
+
 #include "config/sm80_shipped.h"
 #include "config/sm90_shipped.h"
-#include "gpu/forward/sm80_feasible.h"
+#include "gpu/forward/sm80_forward.h"
 
 namespace octavo {
-
 std::vector<Sm80ForwardConfig> shipped_configs(int arch) {
   std::vector<Sm80ForwardConfig> configs;
   for (int i = 0; i < sm80::kShippedConfigs; ++i) {
@@ -42,6 +44,35 @@ std::vector<KernelSource> shipped_kernels() {
     }
   }
   return kernels;
+}
+
+namespace {
+
+bool stands_in(const Sm80ForwardConfig& shipped, const Sm80ForwardConfig& wanted) {
+  return shipped.arch == wanted.arch && shipped.element == wanted.element &&
+         shipped.out == wanted.out && shipped.amax == wanted.amax &&
+         shipped.k_row_scales == wanted.k_row_scales && shipped.head_dim >= wanted.head_dim &&
+         shipped.load_bytes <= wanted.load_bytes;
+}
+
+// Smaller is nearer. Padding of head_dim costs most, then a different precision of P, then
+// different tile sizes, then a different split of the keys.
+auto distance(const Sm80ForwardConfig& shipped, const Sm80ForwardConfig& wanted) {
+  return std::tuple(shipped.head_dim, shipped.p_terms != wanted.p_terms,
+                    std::abs(shipped.block_m - wanted.block_m),
+                    std::abs(sm80::step_keys(shipped) - sm80::step_keys(wanted)));
+}
+
+}  // namespace
+
+std::optional<Sm80ForwardConfig> nearest_shipped(const Sm80ForwardConfig& wanted, int chip_arch,
+                                                 int smem_bytes) {
+  std::optional<Sm80ForwardConfig> nearest;
+  for (const Sm80ForwardConfig& shipped : shipped_configs(wanted.arch)) {
+    if (!stands_in(shipped, wanted) || !feasible(shipped, chip_arch, smem_bytes).ok()) continue;
+    if (!nearest || distance(shipped, wanted) < distance(*nearest, wanted)) nearest = shipped;
+  }
+  return nearest;
 }
 
 }  // namespace octavo

@@ -1,6 +1,7 @@
 // The kernels that are compiled when the library is built.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "config/sm80_forward.h"
@@ -21,5 +22,11 @@ std::vector<Sm90ForwardConfig> shipped_sm90_configs();
 
 // All of the above as sources to compile.
 std::vector<KernelSource> shipped_kernels();
+
+// If the chosen kernel cannot be compiled: the nearest shipped configuration that computes the same
+// problems as `wanted` on a chip of that arch and shared memory: the same types and scales,
+// head_dim at least as large, load_bytes at most as large. Empty if there is none.
+std::optional<Sm80ForwardConfig> nearest_shipped(const Sm80ForwardConfig& wanted, int chip_arch,
+                                                 int smem_bytes);
 
 }  // namespace octavo

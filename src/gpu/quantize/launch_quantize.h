@@ -1,4 +1,4 @@
-// Loads and launches the quantizer kernels.
+// The grids of the quantizer kernels, their loading and launch.
 #pragma once
 
 #include <mutex>
@@ -7,9 +7,15 @@
 
 #include "gpu/driver/context.h"
 #include "gpu/jit/kernel_source.h"
+#include "gpu/quantize/operand_conversion.h"
 #include "gpu/quantize/prepare_operands.h"
 
 namespace octavo {
+
+// For one operand. A second pass keeps the number of partial maxima that the first pass set.
+void set_grid(const Conversion& x, QuantizeLaunch& launch);
+// For all three operands; the second of two launches keeps that number too.
+void set_grid(const Conversions& x, QuantizeLaunch& launch);
 
 // The loaded quantizers of a plan. Those for 16-byte aligned rows are loaded with the plan, others
 // by the first run that needs them; that run must not be inside a CUDA graph capture.

@@ -5,10 +5,9 @@
 
 #include "attention/error.h"
 #include "attention/operand.h"
-#include "gpu/forward/element_of.h"
 #include "gpu/forward/forward_params.h"
+#include "gpu/quantize/launch_quantize.h"
 #include "gpu/quantize/operand_conversion.h"
-#include "gpu/quantize/quantize_grid.h"
 #include "numeric/scale.h"
 
 namespace octavo {

@@ -1,0 +1,124 @@
+// The Hopper forward kernel on the host: which problems it serves, the choice of its configuration,
+// its parameters, loading, launch and repeated launch.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "config/sm90_forward.h"
+#include "config/sm90_shipped.h"
+#include "device/sm90/params.cuh"
+#include "gpu/driver/context.h"
+#include "gpu/driver/driver.h"
+#include "gpu/forward/sm80_forward.h"
+#include "gpu/quantize/prepare_operands.h"
+#include "octavo/octavo.hpp"
+
+namespace octavo {
+
+// Checks whether a chip can run a configuration. A pure function, used by chooser, tuner and tests.
+// `arch` and `smem_bytes` are the chip's; only sm_90 has these instructions.
+Status feasible(const Sm90ForwardConfig& config, int arch, int smem_bytes);
+inline Status feasible(const Sm90ForwardConfig& config, int arch) {
+  return feasible(config, arch, max_smem_bytes(arch));
+}
+
+// Whether the Hopper kernel supports a problem that GPUs support, if TMA can address its tensors:
+// 16-bit, FP8 or INT8 operands, or 8-bit Q and K with 16-bit V, given or quantized first, on sm_90
+// with a driver that can encode tensor maps.
+bool sm90_forward_serves(const Problem& problem, const GpuInfo& gpu);
+
+// The load of the SM with the most work: the terms of the table's time estimate.
+struct SmLoad {
+  double waves = 0;   // tiles, divided by how many an SM holds at once
+  double blocks = 0;  // blocks of block_n keys in all its tiles
+  double chain = 0;   // the largest number of those blocks that run one after another
+};
+SmLoad busiest_sm(const sm90::TableRow& row, const Problem& problem, const GpuInfo& gpu);
+
+// The time that the table estimates for a problem with one of its rows.
+double estimated_us(const sm90::TableRow& row, const Problem& problem, const GpuInfo& gpu);
+
+struct ChosenSm90Forward {
+  Sm90ForwardConfig config;
+  std::string reason;
+  bool early_start = false;  // programmatic dependent launch: may start before earlier grids end
+};
+ChosenSm90Forward choose_sm90_forward(const Problem& problem, const GpuInfo& gpu);
+
+// With pack_gqa each head has 2^query_bits rows: seqlen_q rounded up to a power of two.
+int query_bits(std::int64_t seqlen_q);
+
+// The layout of V that the kernel of a configuration reads.
+inline VLayout v_layout(const Sm90ForwardConfig& config) {
+  return sm90::is_8bit_pv(config) ? VLayout::transposed : VLayout::rows;
+}
+
+// Whether TMA can address every tensor of the prepared arguments.
+bool sm90_forward_reaches(const Arguments& arguments);
+
+// All parameters except the tensor maps. `run_problem` must be validated and supported by the
+// kernel, and `config` must fit it. A kernel with fewer parameters reads a prefix of the struct. An
+// 8-bit V must be transposed.
+Sm90ForwardOutputParams sm90_forward_params(const Problem& run_problem, const Arguments& arguments,
+                                            const Sm90ForwardConfig& config, const GpuInfo& gpu);
+
+// A kernel that is loaded on a GPU.
+struct LoadedSm90Forward {
+  Sm90ForwardConfig config;
+  cuda::Function function = nullptr;
+  std::string note{};        // a problem with the kernel cache
+  bool early_start = false;  // programmatic dependent launch: may start before earlier grids end
+};
+Result<LoadedSm90Forward> load_sm90_forward(const Gpu& gpu, const Sm90ForwardConfig& config);
+
+// The arguments of a driver launch, kept so that a repeated run only updates addresses.
+class Sm90ForwardLaunch {
+ public:
+  Sm90ForwardLaunch() = default;
+  Sm90ForwardLaunch(const Sm90ForwardLaunch&) = delete;
+  Sm90ForwardLaunch& operator=(const Sm90ForwardLaunch&) = delete;
+
+  // There must be queries.
+  Status prepare(const Gpu& gpu, const LoadedSm90Forward& kernel, const Problem& run_problem,
+                 const Arguments& arguments, Stream stream);
+  // Changes the addresses; everything else must be unchanged.
+  Status move(const Driver& driver, const Arguments& from, const Arguments& to, Stream stream);
+  Status launch(const Driver& driver);
+
+ private:
+  cuda::Function function_ = nullptr;
+  Sm90ForwardOutputParams params_{};
+  std::int64_t amax_floats_ = 0;  // cleared before the launch
+  bool has_o_map_ = false;
+  cuda::LaunchConfig config_;
+  std::array<cuda::LaunchAttribute, 2> attributes_;
+};
+
+Status launch_sm90_forward(const Gpu& gpu, const LoadedSm90Forward& kernel,
+                           const Problem& run_problem, const Arguments& arguments, Stream stream);
+
+// Each thread keeps the last launch of a plan's Hopper kernel. A call with the same shapes, strides
+// and scale only replaces the addresses in it.
+class RepeatedSm90Forward {
+ public:
+  RepeatedSm90Forward();
+  RepeatedSm90Forward(const RepeatedSm90Forward&) = delete;
+  RepeatedSm90Forward& operator=(const RepeatedSm90Forward&) = delete;
+
+  // `arguments` must be validated, match `run_problem`, and be addressable by TMA.
+  Status launch(const Gpu& gpu, const LoadedSm90Forward& kernel, const Problem& run_problem,
+                const Arguments& arguments, Stream stream) const;
+
+  // Returns false if the arguments differ from the last ones in more than addresses, or need full
+  // validation. Otherwise `status` is the result of the launch.
+  bool launch_again(const Gpu& gpu, const Arguments& arguments, Stream stream,
+                    Status& status) const;
+
+ private:
+  const std::uint64_t plan_;  // a number that no other plan of the process has
+};
+
+}  // namespace octavo
