@@ -1,134 +1,50 @@
 // attention(): plans are cached by problem and device, workspaces by thread and stream.
-#include <algorithm>
-#include <list>
-#include <mutex>
-
 #include "attention/error.h"
 #include "numeric/fork_safe.h"
 #include "octavo/octavo.hpp"
 #include "runtime/backend.h"
+#include "runtime/plan_cache.h"
 
 namespace octavo {
 namespace {
 
-using SharedPlan = std::shared_ptr<const Plan::Impl>;
-
-// The most recently used plans. A plan holds a loaded kernel and is worth keeping, but a server
-// that sees every length must not grow without bound.
-class PlanCache {
- public:
-  explicit PlanCache(std::size_t most) : most_(most) {}
-
-  const SharedPlan* find(const Problem& problem, Device device) {
-    for (auto entry = entries_.begin(); entry != entries_.end(); ++entry)
-      if ((*entry)->device == device && (*entry)->problem == problem) {
-        entries_.splice(entries_.begin(), entries_, entry);
-        return &entries_.front();
-      }
-    return nullptr;
-  }
-  // Runs the first plan whose last run differs only in addresses.
-  bool run_again(const Arguments& arguments, const Options& options, Device device, Stream stream,
-                 Status& status) const {
-    for (const SharedPlan& plan : entries_)
-      if (plan->device == device && plan->problem.options == options &&
-          plan->run_again(arguments, stream, status))
-        return true;
-    return false;
-  }
-  const SharedPlan* add(SharedPlan plan) {
-    entries_.push_front(std::move(plan));
-    if (entries_.size() > most_) entries_.pop_back();
-    return &entries_.front();
-  }
-
- private:
-  const std::size_t most_;
-  std::list<SharedPlan> entries_;
-};
-
-// Plans shared by all threads. Planning holds the lock, so that two threads do not compile the same
-// kernel.
-struct SharedPlans {
-  std::mutex mutex;
-  PlanCache cache{64};
-};
-constinit PerProcess<SharedPlans> shared_plans;
-
-Result<SharedPlan> shared_plan(const Problem& problem, Device device) {
-  SharedPlans& plans = shared_plans.get();
-  const std::lock_guard lock(plans.mutex);
-  if (const SharedPlan* const found = plans.cache.find(problem, device)) return *found;
-  Result<SharedPlan> made = make_plan(problem, device);
-  if (!made.ok()) return made;
-  return *plans.cache.add(*std::move(made));
-}
+constinit PerProcess<SharedPlans<Plan::Impl>> shared_plans;
 
 // This thread's plans, which need no lock.
-PlanCache& thread_plans() {
+PlanCache<Plan::Impl>& thread_plans() {
   constexpr std::size_t kPlans = 8;
-  thread_local PlanCache cache(kPlans);
+  thread_local PlanCache<Plan::Impl> cache(kPlans);
   return cache;
 }
 
-// The pointer is valid until this thread's next call.
-Result<const Plan::Impl*> plan_for(const Problem& problem, Device device) {
-  PlanCache& cache = thread_plans();
-  if (const SharedPlan* const found = cache.find(problem, device)) return found->get();
-  Result<SharedPlan> made = shared_plan(problem, device);
-  if (!made.ok()) return made.status();
-  return cache.add(*std::move(made))->get();
+// Runs the first plan of this thread whose last run differs only in addresses.
+bool run_again(const Arguments& arguments, const Options& options, Device device, Stream stream,
+               Status& status) {
+  for (const auto& plan : thread_plans().entries())
+    if (plan->device == device && plan->problem.options == options &&
+        plan->run_again(arguments, stream, status))
+      return true;
+  return false;
 }
-
-// A thread's workspaces, which grow to the largest call and are reused. On a GPU each stream has
-// its own, because the work of two streams may run concurrently.
-class ThreadWorkspaces {
- public:
-  Result<Workspace> at_least(Device device, Stream stream, std::size_t bytes) {
-    if (bytes == 0) return Workspace{};
-    if (device.kind == Device::Kind::cpu) stream = nullptr;
-    const auto same = [&](const Entry& e) { return e.device == device && e.stream == stream; };
-    const auto found = std::find_if(entries_.begin(), entries_.end(), same);
-    if (found != entries_.end()) {
-      entries_.splice(entries_.begin(), entries_, found);
-    } else {
-      entries_.push_front({device, stream, {}});
-      if (entries_.size() > kStreams) entries_.pop_back();
-    }
-    Buffer& buffer = entries_.front().buffer;
-    if (buffer.bytes() < bytes) {
-      buffer = {};
-      Result<Buffer> made = Buffer::make(device, bytes);
-      if (!made.ok()) return made.status();
-      buffer = std::move(made).value();
-    }
-    return Workspace{buffer.data(), buffer.bytes()};
-  }
-
- private:
-  static constexpr std::size_t kStreams = 16;
-  struct Entry {
-    Device device;
-    Stream stream;
-    Buffer buffer;
-  };
-  std::list<Entry> entries_;
-};
 
 }  // namespace
 
+ThreadWorkspaces& thread_workspaces() {
+  thread_local ThreadWorkspaces workspaces;
+  return workspaces;
+}
+
 Status attention(const Arguments& arguments, const Options& options, Device device, Stream stream) {
   return without_exceptions([&]() -> Status {
-    if (Status status; thread_plans().run_again(arguments, options, device, stream, status))
-      return status;
+    if (Status status; run_again(arguments, options, device, stream, status)) return status;
     const Result<Problem> problem = problem_of(arguments, options);
     if (!problem.ok()) return problem.status();
-    const Result<const Plan::Impl*> made = plan_for(*problem, device);
+    const Result<const Plan::Impl*> made =
+        plan_for(*problem, device, thread_plans(), shared_plans.get(), make_plan);
     if (!made.ok()) return made.status();
     const Plan::Impl& plan = **made;
-    thread_local ThreadWorkspaces workspaces;
-    const Result<Workspace> workspace =
-        workspaces.at_least(device, stream, plan.full_workspace_bytes(*problem, &arguments));
+    const Result<Workspace> workspace = thread_workspaces().at_least(
+        device, stream, plan.full_workspace_bytes(*problem, &arguments));
     if (!workspace.ok()) return workspace.status();
     return run_validated(plan, *problem, arguments, *workspace, stream);
   });
