@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "config/quantize.h"
+#include "config/row_stats.h"
+#include "config/sm80_backward.h"
 #include "config/sm80_forward.h"
 #include "config/sm90_forward.h"
 
@@ -35,6 +37,8 @@ struct CompiledKernel {
 
 KernelSource kernel_source(const Sm80ForwardConfig& config, bool ptx = false);
 KernelSource kernel_source(const QuantizeConfig& config, bool ptx = false);
+KernelSource kernel_source(const Sm80BackwardConfig& config, bool ptx = false);
+KernelSource kernel_source(const RowStatsConfig& config, bool ptx = false);
 // Never PTX: wgmma does not exist on later chips.
 KernelSource kernel_source(const Sm90ForwardConfig& config);
 

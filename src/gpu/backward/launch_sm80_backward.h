@@ -1,0 +1,53 @@
+// Parameters, loading and launches of the sm80 backward pass.
+//
+// Three launches on one stream: row_stats writes delta and lse_log2 into the workspace, then the
+// sm80_backward kernel computes dK and dV, then dQ.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "config/sm80_backward.h"
+#include "device/backward/params.cuh"
+#include "device/backward/row_stats.cuh"
+#include "gpu/backward/choose_sm80_backward.h"
+#include "gpu/driver/context.h"
+#include "octavo/octavo.hpp"
+
+namespace octavo {
+
+// The largest power of two, up to 16, that divides the address of every row of every tensor.
+int row_alignment(const BackwardArguments& arguments);
+
+// Two floats for each padded query row of each head: O(S).
+std::size_t row_stats_bytes(const Problem& run_problem);
+
+// `workspace` holds row_stats_bytes() bytes at a multiple of 16. These parameters serve every
+// backward kernel that reads row statistics.
+RowStatsParams row_stats_params(const Problem& run_problem, const BackwardArguments& arguments,
+                                void* workspace);
+// The number of its CTAs; 0 if there are no queries.
+std::int64_t row_stats_ctas(const Problem& run_problem);
+
+BackwardParams sm80_backward_params(const Problem& run_problem, const BackwardArguments& arguments,
+                                    const Sm80BackwardConfig& config, void* workspace);
+
+// The number of CTAs of one pass; 0 if there is nothing to write.
+std::int64_t sm80_backward_tiles(const Problem& run_problem, const Sm80BackwardConfig& config);
+
+// Kernels that are loaded on a GPU.
+struct LoadedSm80Backward {
+  ChosenSm80Backward config;
+  cuda::Function row_stats = nullptr;
+  cuda::Function dkv = nullptr;
+  cuda::Function dq = nullptr;
+  std::string note{};  // a problem with the kernel cache
+};
+Result<LoadedSm80Backward> load_sm80_backward(const Gpu& gpu, const ChosenSm80Backward& chosen);
+
+// `run_problem` must be validated and supported by the kernels.
+Status launch_sm80_backward(const Gpu& gpu, const LoadedSm80Backward& kernels,
+                            const Problem& run_problem, const BackwardArguments& arguments,
+                            void* workspace, Stream stream);
+
+}  // namespace octavo

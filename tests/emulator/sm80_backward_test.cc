@@ -1,0 +1,243 @@
+// The sm80 backward kernels in the emulator: gradients against fp64, hazards, and what hostile
+// memory may not change.
+#include "emulator/sm80_backward.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "config/sm80_backward_tiles.h"
+#include "emulator/backward_case.h"
+#include "emulator/long.h"
+#include "gpu/backward/launch_sm80_backward.h"
+#include "runtime/emulated_backward.h"
+#include "runtime/emulated_launch.h"
+
+namespace octavo {
+namespace {
+
+const GpuInfo& l4() { return *emulated_chip({Device::Kind::emulator, 0}); }
+const GpuInfo& h200() { return *emulated_chip({Device::Kind::emulator, 90}); }
+
+ChosenSm80Backward chosen_for(BackwardCase& c, const GpuInfo& chip) {
+  return choose_sm80_backward(c.problem(), chip, row_alignment(c.arguments()));
+}
+
+// Runs the three launches; every one must be free of hazards.
+void run(BackwardCase& c, const ChosenSm80Backward& chosen, const GpuInfo& chip,
+         std::optional<std::uint64_t> seed = {}) {
+  const Problem problem = c.problem();
+  ASSERT_TRUE(sm80_backward_serves(problem).ok());
+  // NaN until the kernels write it.
+  std::vector<float> workspace(row_stats_bytes(problem) / sizeof(float) + 4,
+                               std::numeric_limits<float>::quiet_NaN());
+  void* aligned = workspace.data();
+  std::size_t room = workspace.size() * sizeof(float);
+  std::align(16, row_stats_bytes(problem), aligned, room);
+  emulator::Settings settings;
+  settings.seed = seed;
+  const Status status = run_emulated_backward(chosen, chip, problem, c.arguments(), aligned,
+                                              settings, [](const emulator::Machine& machine) {
+                                                EXPECT_TRUE(machine.report().clean())
+                                                    << machine.report().text();
+                                              });
+  ASSERT_TRUE(status.ok()) << status.message();
+}
+
+// Every element is within `tolerance` of the largest reference value, and elements of no sequence
+// are untouched.
+void expect_near(HostTensor& found, const std::vector<double>& expected, const BackwardCase& c,
+                 std::int64_t heads, std::int64_t rows, const char* what) {
+  const double tolerance = c.shape.dtype == DType::f16 ? 2e-3 : 1.5e-2;
+  double largest = 1e-3, worst = 0;
+  for (const double x : expected)
+    if (!std::isnan(x)) largest = std::max(largest, std::abs(x));
+  int touched = 0, missing = 0;
+  for (std::int64_t b = 0; b < c.shape.batch; ++b)
+    for (std::int64_t h = 0; h < heads; ++h)
+      for (std::int64_t i = 0; i < rows; ++i)
+        for (std::int64_t d = 0; d < c.shape.head_dim; ++d) {
+          const double wanted = expected[c.index(b, heads, h, rows, i, d)];
+          if (std::isnan(wanted)) {
+            touched += found.bits(b, h, i, d) != HostTensor::kNan ? 1 : 0;
+            continue;
+          }
+          const double error = std::abs(found.at(b, h, i, d) - wanted);
+          if (!(error <= tolerance * largest)) ++missing;
+          worst = std::max(worst, error);
+        }
+  EXPECT_EQ(missing, 0) << what << ": largest error " << worst << " of " << largest;
+  EXPECT_EQ(touched, 0) << what;
+}
+
+void expect_gradients(BackwardCase& c) {
+  const BackwardCase::Gradients expected = c.reference();
+  expect_near(c.dq, expected.dq, c, c.shape.heads_q, c.shape.seqlen_q, "dq");
+  expect_near(c.dk, expected.dk, c, c.shape.heads_kv, c.shape.seqlen_kv, "dk");
+  expect_near(c.dv, expected.dv, c, c.shape.heads_kv, c.shape.seqlen_kv, "dv");
+}
+
+void check(const BackwardShape& shape, const GpuInfo& chip = l4(),
+           std::optional<std::uint64_t> seed = {}) {
+  BackwardCase c(shape);
+  run(c, chosen_for(c, chip), chip, seed);
+  if (!testing::Test::HasFatalFailure()) expect_gradients(c);
+}
+
+TEST(EmulatorSm80Backward, FullAttention) { check({.seqlen_q = 70, .seqlen_kv = 150}); }
+
+TEST(EmulatorSm80Backward, Bf16) {
+  check({.heads_q = 2, .seqlen_q = 40, .seqlen_kv = 40, .dtype = DType::bf16});
+}
+
+// Each tile of the table, on the chip whose shared memory it is for.
+TEST(EmulatorSm80Backward, EveryHeadDim) {
+  for (const std::int64_t head_dim : {8, 64, 72, 96, 128, 160, 192, 200, 256})
+    for (const GpuInfo* chip : {&l4(), &h200()}) {
+      SCOPED_TRACE(testing::Message() << "head_dim " << head_dim << " sm_" << chip->arch);
+      check({.seqlen_q = 67,
+             .seqlen_kv = 70,
+             .head_dim = head_dim,
+             .options = {.causal = Causal::top_left}},
+            *chip);
+    }
+}
+
+TEST(EmulatorSm80Backward, Masks) {
+  const Options masks[] = {
+      {.causal = Causal::top_left},
+      {.causal = Causal::bottom_right},
+      {.window_left = 20, .window_right = 10},
+      {.window_left = 0, .window_right = 0},
+      {.window_left = 5},
+      {.window_right = 7},
+      {.causal = Causal::top_left, .window_left = 33},
+      {.causal = Causal::bottom_right, .window_left = 40},
+  };
+  const std::pair<std::int64_t, std::int64_t> lengths[] = {{70, 140}, {140, 70}};
+  for (const Options& options : masks)
+    for (const auto& [seqlen_q, seqlen_kv] : lengths) {
+      SCOPED_TRACE(testing::Message()
+                   << static_cast<int>(options.causal) << " " << options.window_left << " "
+                   << options.window_right << " " << seqlen_q << " x " << seqlen_kv);
+      check({.seqlen_q = seqlen_q, .seqlen_kv = seqlen_kv, .head_dim = 16, .options = options});
+    }
+}
+
+// Both kinds of exchange: registers, and shared memory between warps.
+TEST(EmulatorSm80Backward, GroupsOfHeads) {
+  for (const std::int64_t head_dim : {32, 128})
+    check({.batch = 2,
+           .heads_q = 6,
+           .heads_kv = 2,
+           .seqlen_q = 33,
+           .seqlen_kv = 40,
+           .head_dim = head_dim,
+           .options = {.causal = Causal::bottom_right}});
+}
+
+TEST(EmulatorSm80Backward, ScalesOfEverySign) {
+  for (const float scale : {0.5f, -0.3f, 0.0f})
+    check({.seqlen_q = 20, .seqlen_kv = 30, .head_dim = 32, .scale = scale});
+}
+
+TEST(EmulatorSm80Backward, NarrowLoads) {
+  for (const std::int64_t gap : {4, 2, 1}) {
+    SCOPED_TRACE(gap);
+    check({.heads_q = 2,
+           .heads_kv = 1,
+           .seqlen_q = 35,
+           .seqlen_kv = 37,
+           .head_dim = 40,
+           .row_gap = gap,
+           .offset = gap});
+  }
+}
+
+// Sequences of length 0 on either side, and tokens of no sequence, which hold NaN.
+TEST(EmulatorSm80Backward, VarlenBatch) {
+  for (const Causal causal : {Causal::none, Causal::bottom_right})
+    check({.heads_q = 2,
+           .heads_kv = 1,
+           .seqlen_q = 130,
+           .seqlen_kv = 170,
+           .head_dim = 64,
+           .options = {.causal = causal},
+           .cu_q = {3, 3, 50, 51, 51, 121},
+           .cu_kv = {2, 12, 45, 45, 60, 165},
+           .max_q = 70,
+           .max_kv = 105});
+}
+
+// A grid that the lengths on the device do not fill; head_dim 128 exchanges p and ds.
+TEST(EmulatorSm80Backward, VarlenBatchWithLargeMaximum) {
+  check({.seqlen_q = 40,
+         .seqlen_kv = 50,
+         .head_dim = 128,
+         .cu_q = {0, 17, 40},
+         .cu_kv = {0, 30, 50},
+         .max_q = 200,
+         .max_kv = 300});
+}
+
+// cu_seqlens that decrease or leave the tensors reach no memory outside and no token twice.
+TEST(EmulatorSm80Backward, HostileSeqlens) {
+  BackwardShape shape{.seqlen_q = 60, .seqlen_kv = 60, .head_dim = 16, .max_q = 60, .max_kv = 60};
+  shape.cu_q = {0, 20, 60};
+  shape.cu_kv = {0, 30, 60};
+  BackwardCase c(shape);
+  c.shape.cu_q = {0, 20, 5, 2147483647};
+  c.shape.cu_kv = {-2147483647, 30, 90, 7};
+  run(c, chosen_for(c, l4()), l4());
+}
+
+TEST(EmulatorSm80Backward, EmptySides) {
+  check({.seqlen_q = 5, .seqlen_kv = 0, .head_dim = 16});
+  check({.seqlen_q = 0, .seqlen_kv = 5, .head_dim = 16});
+  check({.batch = 0, .seqlen_q = 5, .seqlen_kv = 5, .head_dim = 16});
+}
+
+// A NaN in dO reaches the keys that its row sees and its own dQ, not the gradients of rows and keys
+// in other blocks. A row without keys spreads nothing, whatever it holds.
+TEST(EmulatorSm80Backward, NanStaysWhereItIsSeen) {
+  BackwardShape shape{.seqlen_q = 100,
+                      .seqlen_kv = 40,
+                      .head_dim = 16,
+                      .options = {.causal = Causal::bottom_right}};
+  BackwardCase c(shape);
+  const BackwardCase::Gradients expected = c.reference();
+  for (std::int64_t d = 0; d < shape.head_dim; ++d) {
+    c.dout.bits(0, 0, 3, d) = HostTensor::kNan;  // sees no key
+    c.q.bits(0, 0, 7, d) = HostTensor::kNan;
+  }
+  run(c, chosen_for(c, l4()), l4());
+  // Blocks that hold no NaN operand are exact; dK and dV of a block with rows 3 and 7 are masked.
+  expect_near(c.dk, expected.dk, c, 1, shape.seqlen_kv, "dk");
+  expect_near(c.dv, expected.dv, c, 1, shape.seqlen_kv, "dv");
+  expect_near(c.dq, expected.dq, c, 1, shape.seqlen_q, "dq");
+}
+
+TEST(EmulatorSm80Backward, SameBitsUnderEverySchedule) {
+  const int seeds = test_long() ? 20 : 3;
+  for (const std::int64_t head_dim : {64, 128}) {
+    const BackwardShape shape{.heads_q = 2,
+                              .heads_kv = 1,
+                              .seqlen_q = 70,
+                              .seqlen_kv = 70,
+                              .head_dim = head_dim,
+                              .options = {.causal = Causal::top_left}};
+    BackwardCase first(shape);
+    run(first, chosen_for(first, l4()), l4());
+    for (int seed = 0; seed < seeds; ++seed) {
+      BackwardCase c(shape);
+      run(c, chosen_for(c, l4()), l4(), static_cast<std::uint64_t>(seed));
+      EXPECT_TRUE(c.dq.data() == first.dq.data()) << seed;
+      EXPECT_TRUE(c.dk.data() == first.dk.data()) << seed;
+      EXPECT_TRUE(c.dv.data() == first.dv.data()) << seed;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace octavo
