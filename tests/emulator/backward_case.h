@@ -2,9 +2,11 @@
 // the gradients in fp64 by plain loops.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <random>
 #include <vector>
 
@@ -117,9 +119,12 @@ class BackwardCase {
         all.push_back({b, 0, shape.seqlen_q, 0, shape.seqlen_kv});
       return all;
     }
-    for (std::size_t b = 0; b + 1 < shape.cu_q.size(); ++b)
-      all.push_back({0, shape.cu_q[b], shape.cu_q[b + 1] - shape.cu_q[b], shape.cu_kv[b],
-                     shape.cu_kv[b + 1] - shape.cu_kv[b]});
+    for (std::size_t b = 0; b + 1 < shape.cu_q.size(); ++b) {
+      HostSpan s;
+      clamp(shape.cu_q, b, shape.seqlen_q, shape.max_q, s.q_begin, s.seqlen_q);
+      clamp(shape.cu_kv, b, shape.seqlen_kv, shape.max_kv, s.kv_begin, s.seqlen_kv);
+      all.push_back(s);
+    }
     return all;
   }
 
@@ -194,6 +199,17 @@ class BackwardCase {
   std::vector<float> lse;
 
  private:
+  // As the kernels clamp cu_seqlens: inside the tensor, no longer than the maximum, and empty if it
+  // begins before an earlier entry.
+  static void clamp(const std::vector<std::int32_t>& cu, std::size_t b, std::int64_t tokens,
+                    std::int64_t longest, std::int64_t& begin, std::int64_t& length) {
+    const auto inside = [&](std::size_t i) { return std::clamp<std::int64_t>(cu[i], 0, tokens); };
+    begin = inside(b);
+    length = std::min(std::max<std::int64_t>(inside(b + 1) - begin, 0), longest);
+    for (std::size_t i = 0; i < b; ++i)
+      if (inside(i) > begin) length = 0;
+  }
+
   // P of one row, and its LSE.
   std::vector<double> weights(const HostSpan& s, std::int64_t h, std::int64_t i, double& log_sum) {
     const std::int64_t h_kv = h / (shape.heads_q / shape.heads_kv);

@@ -24,24 +24,29 @@ ChosenSm80Backward chosen_for(BackwardCase& c, const GpuInfo& chip) {
   return choose_sm80_backward(c.problem(), chip, row_alignment(c.arguments()));
 }
 
-// Runs the three launches; every one must be free of hazards.
-void run(BackwardCase& c, const ChosenSm80Backward& chosen, const GpuInfo& chip,
-         std::optional<std::uint64_t> seed = {}) {
+// Runs the three launches.
+Status launch(BackwardCase& c, const ChosenSm80Backward& chosen, const GpuInfo& chip,
+              const emulator::Settings& settings, const EmulatorThen& then) {
   const Problem problem = c.problem();
-  ASSERT_TRUE(sm80_backward_serves(problem).ok());
+  const Status serves = sm80_backward_serves(problem);
+  if (!serves.ok()) return serves;
   // NaN until the kernels write it.
-  std::vector<float> workspace(row_stats_bytes(problem) / sizeof(float) + 4,
-                               std::numeric_limits<float>::quiet_NaN());
+  const std::size_t bytes = row_stats_bytes(problem);
+  std::vector<float> workspace(bytes / sizeof(float) + 4, std::numeric_limits<float>::quiet_NaN());
   void* aligned = workspace.data();
   std::size_t room = workspace.size() * sizeof(float);
-  std::align(16, row_stats_bytes(problem), aligned, room);
+  std::align(16, bytes, aligned, room);
+  return run_emulated_backward(chosen, chip, problem, c.arguments(), aligned, settings, then);
+}
+
+// The same; every launch must be free of hazards.
+void run(BackwardCase& c, const ChosenSm80Backward& chosen, const GpuInfo& chip,
+         std::optional<std::uint64_t> seed = {}) {
   emulator::Settings settings;
   settings.seed = seed;
-  const Status status = run_emulated_backward(chosen, chip, problem, c.arguments(), aligned,
-                                              settings, [](const emulator::Machine& machine) {
-                                                EXPECT_TRUE(machine.report().clean())
-                                                    << machine.report().text();
-                                              });
+  const Status status = launch(c, chosen, chip, settings, [](const emulator::Machine& machine) {
+    EXPECT_TRUE(machine.report().clean()) << machine.report().text();
+  });
   ASSERT_TRUE(status.ok()) << status.message();
 }
 
@@ -183,13 +188,13 @@ TEST(EmulatorSm80Backward, VarlenBatchWithLargeMaximum) {
 
 // cu_seqlens that decrease or leave the tensors reach no memory outside and no token twice.
 TEST(EmulatorSm80Backward, HostileSeqlens) {
-  BackwardShape shape{.seqlen_q = 60, .seqlen_kv = 60, .head_dim = 16, .max_q = 60, .max_kv = 60};
-  shape.cu_q = {0, 20, 60};
-  shape.cu_kv = {0, 30, 60};
-  BackwardCase c(shape);
-  c.shape.cu_q = {0, 20, 5, 2147483647};
-  c.shape.cu_kv = {-2147483647, 30, 90, 7};
-  run(c, chosen_for(c, l4()), l4());
+  check({.seqlen_q = 60,
+         .seqlen_kv = 60,
+         .head_dim = 16,
+         .cu_q = {0, 20, 5, 2147483647},
+         .cu_kv = {-2147483647, 30, 90, 7},
+         .max_q = 60,
+         .max_kv = 60});
 }
 
 TEST(EmulatorSm80Backward, EmptySides) {
@@ -198,9 +203,9 @@ TEST(EmulatorSm80Backward, EmptySides) {
   check({.batch = 0, .seqlen_q = 5, .seqlen_kv = 5, .head_dim = 16});
 }
 
-// A NaN in dO reaches the keys that its row sees and its own dQ, not the gradients of rows and keys
-// in other blocks. A row without keys spreads nothing, whatever it holds.
-TEST(EmulatorSm80Backward, NanStaysWhereItIsSeen) {
+// A row without keys gets dQ = 0, and what it holds does not matter where no row of its block sees
+// a key.
+TEST(EmulatorSm80Backward, NanInRowsWithoutKeys) {
   BackwardShape shape{.seqlen_q = 100,
                       .seqlen_kv = 40,
                       .head_dim = 16,
@@ -208,11 +213,11 @@ TEST(EmulatorSm80Backward, NanStaysWhereItIsSeen) {
   BackwardCase c(shape);
   const BackwardCase::Gradients expected = c.reference();
   for (std::int64_t d = 0; d < shape.head_dim; ++d) {
-    c.dout.bits(0, 0, 3, d) = HostTensor::kNan;  // sees no key
+    c.dout.bits(0, 0, 3, d) = HostTensor::kNan;
+    c.out.bits(0, 0, 5, d) = HostTensor::kNan;
     c.q.bits(0, 0, 7, d) = HostTensor::kNan;
   }
   run(c, chosen_for(c, l4()), l4());
-  // Blocks that hold no NaN operand are exact; dK and dV of a block with rows 3 and 7 are masked.
   expect_near(c.dk, expected.dk, c, 1, shape.seqlen_kv, "dk");
   expect_near(c.dv, expected.dv, c, 1, shape.seqlen_kv, "dv");
   expect_near(c.dq, expected.dq, c, 1, shape.seqlen_q, "dq");
@@ -237,6 +242,101 @@ TEST(EmulatorSm80Backward, SameBitsUnderEverySchedule) {
       EXPECT_TRUE(c.dv.data() == first.dv.data()) << seed;
     }
   }
+}
+
+using Calls = std::vector<emulator::Machine::CallUse>;
+
+void merge(Calls& all, const Calls& more) {
+  for (const auto& use : more) {
+    const auto known =
+        std::find_if(all.begin(), all.end(), [&](const auto& u) { return u.place == use.place; });
+    if (known == all.end())
+      all.push_back(use);
+    else
+      known->useful += use.useful;
+  }
+}
+
+std::vector<std::uint16_t> outputs(const BackwardCase& c) {
+  std::vector<std::uint16_t> all = c.dq.data();
+  for (const HostTensor* t : {&c.dk, &c.dv})
+    all.insert(all.end(), t->data().begin(), t->data().end());
+  return all;
+}
+
+// Whether a case fails with this call disabled: a hazard, or other bits. If the default schedule
+// finds nothing, a few others run.
+bool detects(const BackwardCase& original, const std::vector<std::uint16_t>& expected,
+             const emulator::Place& call) {
+  for (std::uint64_t schedule = 0; schedule < 3; ++schedule) {
+    BackwardCase c = original;
+    emulator::Settings settings;
+    settings.mutant = call;
+    if (schedule > 0) settings.seed = schedule;
+    bool found = false;
+    const Status status = launch(
+        c, chosen_for(c, l4()), l4(), settings,
+        [&found](const emulator::Machine& machine) { found = found || !machine.report().clean(); });
+    EXPECT_TRUE(status.ok()) << status.message();
+    if (found || outputs(c) != expected) return true;
+  }
+  return false;
+}
+
+// Every wait, barrier and mask term is needed by one of these cases, or marked as not needed.
+void expect_every_call_needed(const std::vector<BackwardShape>& shapes) {
+  std::vector<BackwardCase> cases;
+  std::vector<std::vector<std::uint16_t>> expected;
+  Calls calls;
+  for (const BackwardShape& shape : shapes) {
+    const BackwardCase& made = cases.emplace_back(shape);
+    BackwardCase c = made;
+    const auto note = [&calls](const emulator::Machine& machine) {
+      EXPECT_TRUE(machine.report().clean()) << machine.report().text();
+      merge(calls, machine.calls());
+    };
+    ASSERT_TRUE(launch(c, chosen_for(c, l4()), l4(), {}, note).ok());
+    expected.push_back(outputs(c));
+  }
+  EXPECT_GE(calls.size(), 10U);
+  for (const auto& use : calls) {
+    bool detected = use.useful == 0 || use.spare != nullptr;
+    for (std::size_t i = 0; i < cases.size() && !detected; ++i)
+      detected = detects(cases[i], expected[i], use.place);
+    EXPECT_TRUE(detected) << describe(use.place) << " survives";
+  }
+}
+
+// Windows with one and two ends, several heads, and lengths on the device that must be clamped.
+std::vector<BackwardShape> mutant_shapes(std::int64_t head_dim) {
+  const BackwardShape varlen{.heads_q = 2,
+                             .heads_kv = 1,
+                             .seqlen_q = 90,
+                             .seqlen_kv = 90,
+                             .head_dim = head_dim,
+                             .options = {.causal = Causal::bottom_right},
+                             .cu_q = {-7, 20, 5, 60, 2147483647},
+                             .cu_kv = {0, 30, 30, 7, 100},
+                             .max_q = 64,
+                             .max_kv = 64};
+  BackwardShape truncated = varlen;
+  truncated.max_q = truncated.max_kv = 25;
+  return {
+      {.seqlen_q = 70,
+       .seqlen_kv = 70,
+       .head_dim = head_dim,
+       .options = {.window_left = 20, .window_right = 9}},
+      {.seqlen_q = 150, .seqlen_kv = 150, .head_dim = head_dim, .options = {.window_left = 20}},
+      {.heads_q = 2, .seqlen_q = 140, .seqlen_kv = 90, .head_dim = head_dim},
+      varlen,
+      truncated,
+  };
+}
+
+TEST(EmulatorSm80Backward, EveryCallIsNeeded) { expect_every_call_needed(mutant_shapes(64)); }
+// These warps exchange p and ds.
+TEST(EmulatorSm80Backward, EveryCallOfWideHeadsIsNeeded) {
+  expect_every_call_needed(mutant_shapes(128));
 }
 
 }  // namespace
