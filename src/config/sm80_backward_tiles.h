@@ -14,8 +14,9 @@ struct BackwardTiles {
   bool own_in_registers = false;
 };
 
-// The accumulators decide: dK and dV of 32 keys by 64 columns take 128 registers of a thread. Wider
-// heads divide their columns among warps, and above 128 columns a warp has 16 keys.
+// The accumulators decide: dK and dV of 32 keys by 64 columns take 128 registers of a thread, so
+// wider heads divide their columns among warps. With 16 rows instead of 32 a warp would read each
+// fragment of the streamed rows twice as often; only where shared memory is short it does.
 inline constexpr BackwardTiles kBackwardTiles[] = {
     // clang-format off
     {.pass = BackwardPass::dkv, .head_dim = 64, .block_m = 32, .block_n = 128, .warps = 4, .warps_d = 1, .stages = 2},
@@ -23,13 +24,13 @@ inline constexpr BackwardTiles kBackwardTiles[] = {
     {.pass = BackwardPass::dkv, .head_dim = 96, .block_m = 32, .block_n = 128, .warps = 4, .warps_d = 2, .stages = 2},
     {.pass = BackwardPass::dkv, .head_dim = 128, .block_m = 64, .block_n = 128, .warps = 4, .warps_d = 2, .stages = 2},
     {.pass = BackwardPass::dkv, .head_dim = 128, .block_m = 32, .block_n = 64, .warps = 2, .warps_d = 2, .stages = 2},
-    {.pass = BackwardPass::dkv, .head_dim = 192, .block_m = 64, .block_n = 64, .warps = 4, .warps_d = 2, .stages = 2},
+    {.pass = BackwardPass::dkv, .head_dim = 192, .block_m = 64, .block_n = 64, .warps = 2, .warps_d = 4, .stages = 2},
     {.pass = BackwardPass::dkv, .head_dim = 192, .block_m = 32, .block_n = 64, .warps = 4, .warps_d = 2, .stages = 1},
-    {.pass = BackwardPass::dkv, .head_dim = 256, .block_m = 64, .block_n = 64, .warps = 4, .warps_d = 2, .stages = 2},
-    {.pass = BackwardPass::dkv, .head_dim = 256, .block_m = 64, .block_n = 64, .warps = 4, .warps_d = 2, .stages = 1},
+    {.pass = BackwardPass::dkv, .head_dim = 256, .block_m = 64, .block_n = 64, .warps = 2, .warps_d = 4, .stages = 2},
+    {.pass = BackwardPass::dkv, .head_dim = 256, .block_m = 64, .block_n = 64, .warps = 2, .warps_d = 4, .stages = 1},
     {.pass = BackwardPass::dkv, .head_dim = 256, .block_m = 32, .block_n = 32, .warps = 2, .warps_d = 2, .stages = 1},
     {.pass = BackwardPass::dq, .head_dim = 64, .block_m = 128, .block_n = 32, .warps = 4, .warps_d = 1, .stages = 2, .own_in_registers = true},
-    {.pass = BackwardPass::dq, .head_dim = 96, .block_m = 128, .block_n = 32, .warps = 4, .warps_d = 1, .stages = 2},
+    {.pass = BackwardPass::dq, .head_dim = 96, .block_m = 128, .block_n = 32, .warps = 4, .warps_d = 1, .stages = 3},
     {.pass = BackwardPass::dq, .head_dim = 128, .block_m = 128, .block_n = 32, .warps = 4, .warps_d = 1, .stages = 2},
     {.pass = BackwardPass::dq, .head_dim = 192, .block_m = 64, .block_n = 32, .warps = 4, .warps_d = 1, .stages = 2},
     {.pass = BackwardPass::dq, .head_dim = 256, .block_m = 64, .block_n = 32, .warps = 4, .warps_d = 1, .stages = 1},
