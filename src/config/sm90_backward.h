@@ -57,7 +57,7 @@ OCTAVO_HD constexpr Panels ds_panels(const Config& c) { return panels(c.block_n,
 inline constexpr int kWorkBytes = 64;  // of a work tile's description
 
 struct SmemPlan {
-  int k, v, q, dout, ds, dq, neg_lse, delta, blocks, work, barriers, total;  // bytes from the start
+  int k, v, q, dout, ds, dq, lse_log2, delta, blocks, work, barriers, total;  // bytes from the start
   int kv_tile, q_stage, ds_tile, dq_tile, row_floats;                        // bytes of one
 };
 OCTAVO_HD constexpr SmemPlan smem_plan(const Config& c) {
@@ -73,8 +73,8 @@ OCTAVO_HD constexpr SmemPlan smem_plan(const Config& c) {
   s.dout = s.q + c.stages_q * s.q_stage;
   s.ds = s.dout + c.stages_do * s.q_stage;
   s.dq = s.ds + s.ds_tile;
-  s.neg_lse = s.dq + c.dq_buffers * s.dq_tile;
-  s.delta = s.neg_lse + c.stages_q * s.row_floats;
+  s.lse_log2 = s.dq + c.dq_buffers * s.dq_tile;
+  s.delta = s.lse_log2 + c.stages_q * s.row_floats;
   s.blocks = s.delta + c.stages_do * s.row_floats;
   s.work = s.blocks + round_up(c.stages_q * 4, 16);
   s.barriers = s.work + kWorkBytes;

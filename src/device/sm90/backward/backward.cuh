@@ -17,7 +17,7 @@
 //   q[], dout[]       block_m rows                                  q_stage each
 //   ds                dS of a block, a row for each query           ds_tile
 //   dq[]              FP32 dQ of a block, in order of registers     dq_tile each
-//   neg_lse[], delta[]  floats of the queries of a stage            row_floats each
+//   lse_log2[], delta[]  floats of the queries of a stage            row_floats each
 //   blocks[]          which block of queries is in a stage of Q     4 each
 //   work              the tile of the CTA                           kWorkBytes
 //

@@ -140,15 +140,15 @@ struct Consumer {
   }
   // P = exp2(scale_log2 * S - LSE).
   OCTAVO_DEVICE void exp_scores(float (&s)[G::kScores]) const {
-    const u32 neg_lse = G::neg_lse(q(block).stage()) + here().lane % 4 * 8;
+    const u32 lse_log2 = G::lse_log2(q(block).stage()) + here().lane % 4 * 8;
     OCTAVO_UNROLL
     for (u32 i = 0; i < C.block_m / 8; ++i) {
       float row[2];
-      load_pair(neg_lse + i * 32, row[0], row[1]);
+      load_pair(lse_log2 + i * 32, row[0], row[1]);
       OCTAVO_UNROLL
       for (u32 e = 0; e < 4; ++e)
         s[i * 4 + e] =
-            ptx::exp2_approx(ptx::fused_multiply_add(s[i * 4 + e], p.scale_log2, row[e % 2]));
+            ptx::exp2_approx(ptx::fused_multiply_add(s[i * 4 + e], p.scale_log2, -row[e % 2]));
     }
   }
   // dS = P (dP - delta), into dp.

@@ -11,11 +11,10 @@ struct Sm90BackwardParams {
   // (column, row, head, batch); rows are tokens and there is one batch in a varlen batch.
   ptx::TensorMap q, k, v, dout;
 
-  // Row statistics, a row of `stat_rows` for each sequence and query head: -LSE in log2 units, and
-  // delta = rowsum(dO * O).
-  const float* neg_lse = nullptr;
+  // [sequence][head_q][stats_rows], as device/backward/row_stats.cuh writes them.
+  const float* lse_log2 = nullptr;
   const float* delta = nullptr;
-  i32 stat_rows = 0;
+  i32 stats_rows = 0;
 
   // FP32 dQ, a tile for each block of queries and query head, in the order of the registers that
   // hold it; and for each tile how many blocks of keys have been added.

@@ -63,13 +63,13 @@ struct Producer {
     const i32 row = m * C.block_m, token = work.at.q_begin + row;
     const i32 exist = work.at.seqlen_q - row;
     const i64 stats =
-        (static_cast<i64>(work.sequence) * p.heads_kv * p.heads_per_kv + head) * p.stat_rows + row;
+        (static_cast<i64>(work.sequence) * p.heads_kv * p.heads_per_kv + head) * p.stats_rows + row;
     wait_as_warp(G::q_empty(q.stage()), q.phase() ^ 1);
     if (leader)
       ptx::store_shared_b32(G::block_slot(q.stage()),
                             static_cast<u32>(m * 2 + (work.needs_mask(p, m) ? 1 : 0)));
     load(p.q, G::q_tile(q.stage()), G::q_full(q.stage()), C.block_m, exist, token, head,
-         p.neg_lse + stats, G::neg_lse(q.stage()));
+         p.lse_log2 + stats, G::lse_log2(q.stage()));
     q.advance();
     wait_as_warp(G::do_empty(dout.stage()), dout.phase() ^ 1);
     load(p.dout, G::do_tile(dout.stage()), G::do_full(dout.stage()), C.block_m, exist, token, head,
