@@ -311,27 +311,6 @@ struct Arguments {
   std::int64_t max_seqlen_kv = 0;
 };
 
-// The gradients of attention: from dout, the gradient of out, to those of q, k and v. All tensors but
-// lse have one dtype; the shapes are those of Arguments.
-struct BackwardArguments {
-  ConstTensor q{}, k{}, v{};
-  ConstTensor out{};   // what the forward pass returned
-  ConstTensor lse{};   // likewise, f32
-  ConstTensor dout{};  // (B, Hq, Sq, D)
-  Tensor dq{};         // (B, Hq, Sq, D)
-  Tensor dk{};         // (B, Hkv, Skv, D)
-  Tensor dv{};         // (B, Hkv, Skv, D)
-
-  std::optional<float> scale{};  // softmax scale; 1/sqrt(D) if unset
-
-  // Varlen batch, as in Arguments.
-  const std::int32_t* cu_seqlens_q = nullptr;
-  const std::int32_t* cu_seqlens_kv = nullptr;
-  std::int64_t sequences = 0;
-  std::int64_t max_seqlen_q = 0;
-  std::int64_t max_seqlen_kv = 0;
-};
-
 // What a plan fixes: types, head dimension, head ratio, mask, and the largest lengths.
 struct Problem {
   std::int64_t batch = 0;  // the number of sequences in a varlen batch

@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 
 #include "config/row_stats.h"
-#include "gpu/jit/config_error.h"
+#include "gpu/jit/config_text.h"
 
 namespace octavo {
 namespace {
