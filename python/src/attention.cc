@@ -185,9 +185,8 @@ nb::object results_of(Call& call, const Given& given) {
 nb::object attention(const Given& given) {
   if (has_torch(given)) {
     const Route route = route_of(given);
-    if (route != Route::direct)
+    if (route != Route::direct || wants_gradient(given))
       return call_octavo_torch("_by_operator", nb::bool_(route == Route::transformed), given);
-    refuse_derivatives(given);
   }
   Call call = read_call(given);
   warn_of_layout(call, given);
@@ -200,7 +199,8 @@ nb::object run_directly(const Given& given) {
 }
 
 nb::object run_above_autograd(const Given& given, bool lse) {
-  refuse_derivatives(given);
+  refuse_tangents(given);
+  if (wants_gradient(given)) return call_octavo_torch("_differentiable", nb::bool_(lse), given);
   if (route_of(given) == Route::transformed)
     return call_octavo_torch("_below_autograd", nb::bool_(lse), given);
   return run_operator(given, lse);
@@ -247,6 +247,59 @@ Explanation explain_call(const Given& given) {
     explanation.emplace(problem.ok() ? explain(*problem, device) : problem.status());
   }
   return check(*std::move(explanation), call.layout);
+}
+
+nb::object attention_backward(const Given& given) {
+  if (has_torch(given)) {
+    const bool differentiable =
+        wants_gradient(given) ||
+        nb::cast<bool>(nb::module_::import_("octavo.torch").attr("_requires_grad")(given[kDout]));
+    if (route_of(given) != Route::direct || differentiable)
+      return call_octavo_torch("_backward_by_operator", nb::borrow(given[kDout]), given);
+  }
+  return run_backward_directly(given);
+}
+
+nb::object run_backward_directly(const Given& given) {
+  BackwardCall call = read_backward_call(given);
+  const Call& forward = call.forward;
+  Status status;
+  {
+    const nb::gil_scoped_release released;
+    status =
+        octavo::attention_backward(call.arguments, forward.options, forward.device, forward.stream);
+  }
+  check(status, forward.layout);
+  if (forward.q.type->framework == Framework::other && forward.device.kind == Device::Kind::cuda)
+    check(synchronize(forward.device, forward.stream));
+  return nb::make_tuple(finish(forward.q, std::move(call.dq)),
+                        finish(forward.q, std::move(call.dk)),
+                        finish(forward.q, std::move(call.dv)));
+}
+
+nb::object backward_refusal(const std::string& device, const std::vector<std::string>& dtypes,
+                            std::int64_t heads_q, std::int64_t heads_kv, std::int64_t head_dim,
+                            const std::string& precision, bool varlen) {
+  Problem p;
+  const std::array<DType*, 4> kinds = {&p.q, &p.k, &p.v, &p.out};
+  for (std::size_t i = 0; i < kinds.size(); ++i)
+    *kinds[i] = dtype_of(nb::str(dtypes.at(i).c_str()), "dtype", true);
+  // The lengths do not matter: what a device supports depends on types and the head dimension.
+  p.batch = p.seqlen_q = p.seqlen_kv = 1;
+  p.heads_q = heads_q;
+  p.heads_kv = heads_kv;
+  p.head_dim = p.head_dim_v = head_dim;
+  p.varlen = varlen;
+  p.lse = true;
+  p.options.precision = check(parse_precision(precision));
+  const Device on = check(parse_device(device));
+  Status status;
+  {
+    const nb::gil_scoped_release released;
+    status = explain_backward(p, on).status();
+  }
+  if (status.code() != ErrorCode::unsupported) return nb::none();
+  return nb::str(status.what());
 }
 
 }  // namespace octavo::python
