@@ -161,7 +161,7 @@ Result<Arguments> with_operands_for(const Sm90ForwardConfig& config, const Probl
   if (quantizers_of(run_problem, chip.arch, 16, layout).empty()) return arguments;
   constexpr std::size_t kAlignment = 64;
   constexpr std::byte kPoison{0x7f};  // NaN in FP8
-  const std::size_t bytes = prepared_bytes(run_problem, &arguments, layout);
+  const std::size_t bytes = prepared_bytes(run_problem, &arguments, layout, true);
   memory.assign(bytes + kAlignment, kPoison);
   void* workspace = memory.data();
   std::size_t room = memory.size();

@@ -69,8 +69,8 @@ class EmulatorPlan final : public Plan::Impl {
 
   std::size_t workspace_bytes(const Problem& run_problem,
                               const Arguments* arguments) const override {
-    return std::max(prepared_bytes(run_problem, arguments),
-                    prepared_bytes(run_problem, arguments, layout()));
+    return std::max(prepared_bytes(run_problem, arguments, VLayout::rows, true),
+                    prepared_bytes(run_problem, arguments, layout(), true));
   }
 
   Status run(const Problem& run_problem, const Arguments& arguments, Workspace workspace,

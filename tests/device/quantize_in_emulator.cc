@@ -21,7 +21,7 @@ QuantizeLeft quantize_in_emulator(const QuantizeGiven& given) {
     return found != nullptr ? found->config : config;
   };
   std::byte* const workspace =
-      aligned_workspace(left, prepared_bytes(*run_problem, &given.arguments, given.layout));
+      aligned_workspace(left, prepared_bytes(*run_problem, &given.arguments, given.layout, true));
   const bool hopper = given.layout == VLayout::transposed;
   const GpuInfo& chip = *emulated_chip({Device::Kind::emulator, hopper ? 90 : 0});
   left.call =

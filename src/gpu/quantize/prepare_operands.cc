@@ -274,8 +274,9 @@ std::vector<QuantizeConfig> quantizers_of(const Problem& problem, int arch, int 
   return all;
 }
 
-std::size_t prepared_bytes(const Problem& run_problem, const Arguments* arguments, VLayout layout) {
-  const Conversions x = conversions_of(run_problem, arguments, layout);
+std::size_t prepared_bytes(const Problem& run_problem, const Arguments* arguments, VLayout layout,
+                           bool any_columns) {
+  const Conversions x = conversions_of(run_problem, arguments, layout, any_columns);
   std::int64_t end = 0;
   for (const Conversion* operand : {&x.q, &x.k, &x.v})
     end = operand_offsets(*operand, run_problem.varlen, end).end;
@@ -285,7 +286,8 @@ std::size_t prepared_bytes(const Problem& run_problem, const Arguments* argument
 PreparedCall prepare_call(const Problem& run_problem, const Arguments& a, void* workspace, int arch,
                           const SubstituteQuantize& substitute, VLayout layout) {
   PreparedCall call{prepared_problem(run_problem), a, {}, 0};
-  const Conversions operands = conversions_of(run_problem, &a, layout);
+  const Conversions operands =
+      conversions_of(run_problem, &a, layout, static_cast<bool>(substitute));
   OperandAllocator places(run_problem, a, workspace);
   const auto chosen = [&](const QuantizeConfig& config) {
     return substitute ? substitute(config, operands.q.head_dim) : config;

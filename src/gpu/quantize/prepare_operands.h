@@ -34,9 +34,9 @@ std::vector<QuantizeConfig> quantizers_of(const Problem& problem, int arch, int 
                                           VLayout layout = VLayout::rows);
 
 // The workspace bytes of all results. Without arguments, a varlen batch counts every sequence at
-// its maximum length.
+// its maximum length. `any_columns`: a quantizer of more columns may replace the chosen one.
 std::size_t prepared_bytes(const Problem& run_problem, const Arguments* arguments,
-                           VLayout layout = VLayout::rows);
+                           VLayout layout = VLayout::rows, bool any_columns = false);
 
 // The memory of one operand of a launch.
 struct QuantizeMemory {
@@ -66,7 +66,8 @@ struct PreparedCall {
 using SubstituteQuantize =
     std::function<QuantizeConfig(const QuantizeConfig& chosen, std::int64_t head_dim)>;
 
-// `workspace` has prepared_bytes() bytes and is 64-byte aligned.
+// `workspace` has prepared_bytes() bytes, for any columns with `substitute`, and is 64-byte
+// aligned.
 PreparedCall prepare_call(const Problem& run_problem, const Arguments& arguments, void* workspace,
                           int arch, const SubstituteQuantize& substitute = {},
                           VLayout layout = VLayout::rows);
