@@ -54,11 +54,14 @@ OCTAVO_HD constexpr Panels head_panels(const Config& c) { return panels(c.head_d
 // dS, a row for each query: panels of 64 keys, one for each warpgroup.
 OCTAVO_HD constexpr Panels ds_panels(const Config& c) { return panels(c.block_n, c.element); }
 
+// A warpgroup may be one block ahead of another that still reads dS.
+inline constexpr int kDsBuffers = 2;
 inline constexpr int kWorkBytes = 64;  // of a work tile's description
 
 struct SmemPlan {
-  int k, v, q, dout, ds, dq, lse_log2, delta, blocks, work, barriers, total;  // bytes from the start
-  int kv_tile, q_stage, ds_tile, dq_tile, row_floats;                        // bytes of one
+  int k, v, q, dout, ds, dq, lse_log2, delta, blocks, work, barriers,
+      total;                                           // bytes from the start
+  int kv_tile, q_stage, ds_tile, dq_tile, row_floats;  // bytes of one
 };
 OCTAVO_HD constexpr SmemPlan smem_plan(const Config& c) {
   SmemPlan s{};
@@ -72,14 +75,14 @@ OCTAVO_HD constexpr SmemPlan smem_plan(const Config& c) {
   s.q = s.v + s.kv_tile;
   s.dout = s.q + c.stages_q * s.q_stage;
   s.ds = s.dout + c.stages_do * s.q_stage;
-  s.dq = s.ds + s.ds_tile;
+  s.dq = s.ds + kDsBuffers * s.ds_tile;
   s.lse_log2 = s.dq + c.dq_buffers * s.dq_tile;
   s.delta = s.lse_log2 + c.stages_q * s.row_floats;
   s.blocks = s.delta + c.stages_do * s.row_floats;
   s.work = s.blocks + round_up(c.stages_q * 4, 16);
   s.barriers = s.work + kWorkBytes;
-  // k_full, v_full, tail_full, ds_empty; full and empty of each stage and buffer.
-  s.total = s.barriers + 8 * (4 + 2 * (c.stages_q + c.stages_do + c.dq_buffers));
+  // k_full, v_full, tail_full; full and empty of each stage and buffer.
+  s.total = s.barriers + 8 * (3 + 2 * (c.stages_q + c.stages_do + c.dq_buffers));
   return s;
 }
 OCTAVO_HD constexpr int smem_bytes(const Config& c) { return smem_plan(c).total; }

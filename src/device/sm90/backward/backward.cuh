@@ -15,7 +15,7 @@
 //   shared memory     what                                          bytes
 //   k, v              block_n rows, in panels of columns            kv_tile each
 //   q[], dout[]       block_m rows                                  q_stage each
-//   ds                dS of a block, a row for each query           ds_tile
+//   ds[2]             dS of a block, a row for each query           ds_tile each
 //   dq[]              FP32 dQ of a block, in order of registers     dq_tile each
 //   lse_log2[], delta[]  floats of the queries of a stage            row_floats each
 //   blocks[]          which block of queries is in a stage of Q     4 each
@@ -30,7 +30,6 @@
 //   dq_full[b]      4 warps of each warpgroup      dQ writer b         dQ of a block is complete
 //   dq_empty[b]     dQ writer b                    all consumers       dQ may be replaced
 //   tail_full       producer, and the bytes        producer            a tile's last rows can be cleared
-//   ds_empty        4 warps of each warpgroup      all consumers       dS may be replaced
 //   named 1         all consumers                  all consumers       dS of a block is complete
 // clang-format on
 #pragma once
@@ -51,7 +50,6 @@ struct BackwardKernel {
     ptx::mbarrier_init(G::k_full(), 1);
     ptx::mbarrier_init(G::v_full(), 1);
     ptx::mbarrier_init(G::tail_full(), 1);
-    ptx::mbarrier_init(G::ds_empty(), G::kConsumerWarps);
     for (u32 buffer = 0; buffer < C.dq_buffers; ++buffer) {
       ptx::mbarrier_init(G::dq_full(buffer), G::kConsumerWarps);
       ptx::mbarrier_init(G::dq_empty(buffer), 1);

@@ -97,12 +97,13 @@ struct Consumer {
     ptx::wgmma_commit();
   }
   // The warpgroup's part of dQ = dS K, or of its transpose.
-  static OCTAVO_DEVICE void dq_product(float (&dq)[G::kDq]) {
+  OCTAVO_DEVICE void dq_product(float (&dq)[G::kDq]) const {
     const u32 group = fresh_group();
     OCTAVO_UNROLL
     for (u32 step = 0; step < C.block_n / 16; ++step) {
       const u32 keys = G::k_tile() + step * 16 * kRowBytes;
-      const u32 scores = G::ds_tile() + step / 4 * C.block_m * G::kDs.row_bytes + step % 4 * 32;
+      const u32 scores =
+          G::ds_tile(block % kDsBuffers) + step / 4 * C.block_m * G::kDs.row_bytes + step % 4 * 32;
       if constexpr (dq_part(C) == DqPart::transposed)
         mma<true, false>(dq, by_rows<C.block_n>(keys + group * C.block_n * kRowBytes),
                          by_keys(scores), step > 0);
@@ -202,7 +203,7 @@ struct Consumer {
     const u32 matrix = t.lane / 8;
     const u32 query = matrix / 2 * 8 + t.lane % 8;
     const u32 key = t.warp * 16 + matrix % 2 * 8;
-    const u32 tile = G::ds_tile() + t.group * C.block_m * G::kDs.row_bytes;
+    const u32 tile = G::ds_tile(block % kDsBuffers) + t.group * C.block_m * G::kDs.row_bytes;
     OCTAVO_UNROLL
     for (u32 step = 0; step < G::kQuerySteps; ++step)
       ptx::stmatrix_x4_trans(
@@ -264,7 +265,6 @@ struct Consumer {
   }
   // Until all consumers have done so: dS of the block is complete.
   OCTAVO_DEVICE void share_ds(const Operand& ds) const {
-    ptx::mbarrier_wait(G::ds_empty(), ~block & 1);
     store_ds(ds);
     ptx::fence_proxy_async();
     ptx::named_barrier_sync(1, consumer_threads(C));
@@ -272,7 +272,6 @@ struct Consumer {
   // The product for dQ is complete.
   OCTAVO_DEVICE void share_dq(float (&dq)[G::kDq]) const {
     ptx::pin(dq);
-    arrive(G::ds_empty());
     const u32 buffer = block % C.dq_buffers;
     ptx::mbarrier_wait(G::dq_empty(buffer), ~(block / C.dq_buffers) & 1);
     store_dq(dq, G::dq_tile(buffer));
@@ -282,15 +281,14 @@ struct Consumer {
   }
 
   // P of the current block, of which S is complete.
-  OCTAVO_DEVICE void find_p(float (&s)[G::kScores]) const {
+  OCTAVO_DEVICE void find_p(float (&s)[G::kScores], u32 slot) const {
     exp_scores(s);
-    const u32 slot = block_slot();
     if (slot % 2 != 0) hide_unseen(s, static_cast<i32>(slot / 2));
   }
   // dS = P (dP - delta) of the current block, of which dP is complete.
-  OCTAVO_DEVICE void find_ds(float (&dp)[G::kScores], const float (&s)[G::kScores]) const {
+  OCTAVO_DEVICE void find_ds(float (&dp)[G::kScores], const float (&s)[G::kScores],
+                             u32 slot) const {
     multiply_ds(dp, s);
-    const u32 slot = block_slot();
     if (slot % 2 != 0) hide_unseen(dp, static_cast<i32>(slot / 2));
   }
   // The current block, while dK of the block before still runs.
@@ -298,16 +296,17 @@ struct Consumer {
     float s[G::kScores], dp[G::kScores], dq[G::kDq];
     start_scores(s);
     start_dp(dp);
+    const u32 slot = block_slot();
     ptx::wgmma_wait<1>();
     ptx::pin(s);
     if (carries_dk(C)) finish_dk(ds);
-    find_p(s);
+    find_p(s, slot);
     ptx::wgmma_wait<0>();
     ptx::pin(dp);
     Operand probability;
     pack(probability, s);
     start_dv(probability);
-    find_ds(dp, s);
+    find_ds(dp, s, slot);
     pack(ds, dp);
     share_ds(ds);
     start_dq(dq);

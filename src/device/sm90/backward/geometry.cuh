@@ -48,7 +48,7 @@ struct Geometry {
   static OCTAVO_DEVICE u32 v_tile() { return smem(S.v); }
   static OCTAVO_DEVICE u32 q_tile(u32 stage) { return smem(S.q) + stage * S.q_stage; }
   static OCTAVO_DEVICE u32 do_tile(u32 stage) { return smem(S.dout) + stage * S.q_stage; }
-  static OCTAVO_DEVICE u32 ds_tile() { return smem(S.ds); }
+  static OCTAVO_DEVICE u32 ds_tile(u32 buffer) { return smem(S.ds) + buffer * S.ds_tile; }
   static OCTAVO_DEVICE u32 dq_tile(u32 buffer) { return smem(S.dq) + buffer * S.dq_tile; }
   static OCTAVO_DEVICE u32 lse_log2(u32 stage) { return smem(S.lse_log2) + stage * S.row_floats; }
   static OCTAVO_DEVICE u32 delta(u32 stage) { return smem(S.delta) + stage * S.row_floats; }
@@ -62,10 +62,9 @@ struct Geometry {
   static OCTAVO_DEVICE u32 k_full() { return barrier(0); }
   static OCTAVO_DEVICE u32 v_full() { return barrier(1); }
   static OCTAVO_DEVICE u32 tail_full() { return barrier(2); }
-  static OCTAVO_DEVICE u32 ds_empty() { return barrier(3); }
-  static OCTAVO_DEVICE u32 q_full(u32 stage) { return barrier(4 + stage); }
-  static OCTAVO_DEVICE u32 q_empty(u32 stage) { return barrier(4 + C.stages_q + stage); }
-  static constexpr u32 kDoBarriers = 4 + 2 * C.stages_q;
+  static OCTAVO_DEVICE u32 q_full(u32 stage) { return barrier(3 + stage); }
+  static OCTAVO_DEVICE u32 q_empty(u32 stage) { return barrier(3 + C.stages_q + stage); }
+  static constexpr u32 kDoBarriers = 3 + 2 * C.stages_q;
   static OCTAVO_DEVICE u32 do_full(u32 stage) { return barrier(kDoBarriers + stage); }
   static OCTAVO_DEVICE u32 do_empty(u32 stage) {
     return barrier(kDoBarriers + C.stages_do + stage);
