@@ -97,6 +97,12 @@ class Octavo:
     def bhsd(self, pointer, dtype, shape):
         return self.c.octavo_tensor_bhsd(pointer, dtype, *shape)
 
+    def strided(self, x, dtype):
+        """A tensor of PyTorch, (batch, heads, seqlen, head_dim) in any memory order."""
+        made = self.bhsd(x.data_ptr(), dtype, x.shape)
+        made.stride = (c_int64 * 4)(*x.stride())
+        return made
+
     def quantize_per_head(self, x, codes, scales):
         """Quantizes the host tensor x into codes; `scales`: the address of a float per head."""
         options = self.quantize_options()
