@@ -17,6 +17,8 @@ import statistics
 import subprocess
 import sys
 
+import manifest
+
 BEGIN = "<!-- evidence: made by tools/evidence_tables.py -->"
 END = "<!-- evidence: end -->"
 STALE = " **Stale**: the kernels have changed since."
@@ -39,11 +41,13 @@ class Run:
         return json.loads(path.read_text()) if path.is_file() else None
 
     def commit_of(self, kind):
-        """Reports from separate files, if other runs than the comparison wrote them."""
-        commits = (self.read("commits") or {}).get(kind)
-        if isinstance(commits, list):
-            return ", commits " + " and ".join(c[:12] for c in commits)
-        return f", commit {commits[:12]}" if commits else ""
+        """The commits of a report, or of a folder of them, if the comparison is of another commit."""
+        name = f"{self.family}_{kind}"
+        commits = sorted({f["commit"] for f in manifest.read(self.folder)[2] if f.get("commit")
+                          and (f["path"] == f"{name}.json" or f["path"].startswith(f"{name}/"))})
+        if commits in ([], [self.compare["commit"]]):
+            return ""
+        return f", commit{'s' if len(commits) > 1 else ''} " + " and ".join(c[:12] for c in commits)
 
     def rows(self, dtype="f16"):
         return [r for r in self.compare["rows"] if r["dtype"] == dtype]
@@ -238,7 +242,7 @@ def sanitized(report):
 
 
 def makers(run):
-    """The gates' verdict, which comes with a bundle (tools/adopt_bundle.sh)."""
+    """The gates' verdict, which comes with a bundle (tools/adopt_bundle.py)."""
     single = f"`tools/evidence.sh {run.family}`"
     return f"`./repro.sh` and the commands of {single}" if run.read("gate") else single
 
@@ -527,6 +531,7 @@ def write_or_check(path, text, check):
     if not check and old != text:
         path.write_text(text)
         print(f"wrote {path}")
+        manifest.renew_entries(path.parent, [path.name])
     if check and not right:
         print(f"{path} does not say what evidence/ holds: run tools/evidence_tables.py")
     return right or not check

@@ -50,6 +50,14 @@ class Repository(unittest.TestCase):
         self.assertEqual(ran.returncode, 0, ran.stdout + ran.stderr)
 
 
+    def test_the_manifest_has_every_file_of_the_evidence(self):
+        for folder in (ROOT / "evidence").iterdir():
+            ran = subprocess.run([sys.executable, ROOT / "tools/manifest.py", "--folder", folder, "--check"],
+                                 capture_output=True, text=True)
+            self.assertEqual(ran.returncode, 0, ran.stdout + ran.stderr +
+                             "tools/manifest.py --renew renews the digest of a file that was made again")
+
+
 class Tables(unittest.TestCase):
     def setUp(self):
         made = tempfile.TemporaryDirectory()
@@ -92,6 +100,24 @@ class Tables(unittest.TestCase):
         self.assertIn("| f16 | 5.00 | 9.00 | 7.50 | 8.25 | 1.500 |", text)
         self.assertIn("bf16 takes 1.050 to 1.050 times as long as f16", text)
         self.assertIn("at most 1.0% apart", text)
+
+    def test_a_page_says_which_report_is_of_another_commit(self):
+        report = {"passed": True, "cases": 9, "kernels": 1, "repeat": 2, "failures": [], "rows": []}
+        for kind, commit in (("check", "a" * 40), ("twelve", "b" * 40)):
+            (self.folder / f"sm80_{kind}.json").write_text(json.dumps(report))
+            manifest = self.folder / "manifest.yaml"
+            if not manifest.exists():
+                manifest.write_text("octavo_bundle: 1\nkernels:\nfiles:\n")
+            subprocess.run([sys.executable, ROOT / "tools/manifest.py", "--folder", self.folder, "--renew",
+                            f"sm80_{kind}.json", "--commit", commit], check=True)
+        self.assertEqual(self.tables(), 0)
+        text = (self.folder / "sm80.md").read_text()
+        self.assertIn("Suite `twelve`: passed, 9 cases on 1 kernels, 2 runs each, all bitwise equal, commit bbbbbbbbbbbb.", text)
+        self.assertIn("against fp64: passed, 9 cases on 1 kernels, 2 runs each, all bitwise equal.", text)
+        # The page's digest was renewed with it; the report that no one has listed is still missing.
+        said = subprocess.run([sys.executable, ROOT / "tools/manifest.py", "--folder", self.folder, "--check"],
+                              capture_output=True, text=True)
+        self.assertEqual((said.returncode, said.stdout), (1, "sm80_compare.json: is not in the manifest.\n"))
 
     def test_a_number_changed_by_hand_is_found(self):
         self.tables()

@@ -39,6 +39,10 @@ esac
 """
 
 
+def twelve(repeat):
+    return {"passed": True, "cases": 12, "kernels": 1, "repeat": repeat, "rows": [], "failures": []}
+
+
 class ToolsTest(unittest.TestCase):
     def setUp(self):
         self.folder = pathlib.Path(tempfile.mkdtemp())
@@ -89,34 +93,78 @@ class ToolsTest(unittest.TestCase):
         self.assertIn("\ncheck,failed,", (out / "repro/steps.csv").read_text())
         self.assertIn("\nkernels,done,", (out / "repro/steps.csv").read_text())
 
-    def bundle(self, gpu):
-        made = self.folder / "bundle"
-        for name in ("bench", "ncu", "repro"):
-            (made / name).mkdir(parents=True, exist_ok=True)
-        (made / "manifest.yaml").write_text(f"octavo_bundle: 1\ngpu: {json.dumps(gpu)}\n")
+    def bundle(self, gpu, commit="c1", name="bundle", files=None, kernels=()):
+        """One of repro.sh, or with other files than its own one of evidence.sh."""
+        made = self.folder / name
+        made.mkdir()
+        lines = ["octavo_bundle: 1", f"gpu: {json.dumps(gpu)}", f"commit: {json.dumps(commit)}", "kernels:",
+                 *(f"  - {json.dumps(kernel)}" for kernel in kernels), "files:"]
         compare = json.loads((ROOT / "evidence/nvidia-h200/sm90_compare.json").read_text())
-        (made / "bench/compare.json").write_text(json.dumps(compare))
-        (made / "ncu/counters.json").write_text(json.dumps(COUNTERS))
-        path = self.folder / "bundle.tar.gz"
+        for file, content in (files or {"bench/compare.json": compare, "ncu/counters.json": COUNTERS,
+                                        "bench/twelve.json": twelve(2), "repro/gate.log": ""}).items():
+            (made / file).parent.mkdir(parents=True, exist_ok=True)
+            (made / file).write_text(json.dumps(content))
+        (made / "manifest.yaml").write_text("\n".join(lines) + "\n")
+        path = self.folder / f"{name}.tar.gz"
         with tarfile.open(path, "w:gz") as packed:
             packed.add(made, "repro_bundle_x")
         return path
 
-    def adopt(self, path, **more):
-        return self.run_tool("tools/adopt_bundle.sh", str(path), "--command", str(self.folder / "octavo"), "--root",
-                             str(self.folder), **more)
+    def adopt(self, *paths, **more):
+        return self.run_tool("tools/adopt_bundle.py", *map(str, paths), "--command", str(self.folder / "octavo"),
+                             "--root", str(self.folder), **more)
 
     def test_a_bundle_becomes_the_evidence_of_its_gpu(self):
         done = self.adopt(self.bundle("Fake GPU 9"))
         self.assertEqual(done.returncode, 0, done.stderr)
         into = self.folder / "evidence/fake-gpu-9"
         self.assertEqual(sorted(p.name for p in into.iterdir()),
-                         ["manifest.yaml", "sm90.md", "sm90_compare.json", "sm90_counters.json"])
+                         ["manifest.yaml", "sm90.md", "sm90_compare.json", "sm90_counters.json", "sm90_twelve.json"])
         self.assertEqual(json.loads((into / "sm90_counters.json").read_text()), COUNTERS)
+        self.assertEqual(self.run_tool("tools/manifest.py", "--folder", str(into), "--check").returncode, 0)
+        self.assertIn(f"octavo evidence verify {into}", self.calls()[-1])
+
+    def test_bundles_of_one_commit_become_one_evidence(self):
+        kernel = {"kernel": "k", "config": "c", "arch": 90, "kind": "cubin", "compiler": "n", "sha256": "d1"}
+        repro = self.bundle("Fake GPU 9", kernels=[kernel])
+        reports = {"sm90_models.json": {"kind": "x", "rows": []}, "sm90_twelve.json": twelve(1000),
+                   "sm90_8bit_checks/fp8_7.json": {"passed": True}}
+        other = self.bundle("Fake GPU 9", name="other", files=reports, kernels=[kernel])
+        into = self.folder / "evidence/fake-gpu-9"
+        into.mkdir(parents=True)
+        (into / "sm90_search.csv").write_text("older")
+        done = self.adopt(other, repro)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(json.loads((into / "sm90_twelve.json").read_text()), twelve(1000))
+        self.assertTrue((into / "sm90_8bit_checks/fp8_7.json").is_file())
+        manifest = (into / "manifest.yaml").read_text()
+        self.assertEqual(manifest.count(json.dumps(kernel)), 1)
+        for bundle in (repro, other):
+            self.assertIn(f'"name": "{bundle.name}"', manifest)
+        self.assertIn("of other commits:\n  sm90_search.csv (commit not recorded)\n", done.stdout)
+        # A later bundle of another commit leaves these; they keep their commit.
+        self.assertEqual(self.adopt(self.bundle("Fake GPU 9", "c2", "later", {"sm90_models.json": {"rows": []}})
+                                    ).returncode, 0)
+        entries = {e["path"]: e.get("commit") for line in (into / "manifest.yaml").read_text().splitlines()
+                   if line.startswith('  - {"path"') for e in [json.loads(line[4:])]}
+        self.assertEqual((entries["sm90_models.json"], entries["sm90_twelve.json"], entries["sm90_search.csv"]),
+                         ("c2", "c1", None))
+
+    def test_bundles_that_differ_are_not_adopted(self):
+        kernel = {"kernel": "k", "config": "c", "arch": 90, "kind": "cubin", "compiler": "n", "sha256": "d1"}
+        first = self.bundle("Fake GPU 9", kernels=[kernel])
+        for i, (gpu, commit, digest, said) in enumerate((
+                ("Fake GPU 8", "c1", "d1", "the GPU is Fake GPU 9 and Fake GPU 8; supported"),
+                ("Fake GPU 9", "c2", "d1", "the commit is c1 and c2; supported"),
+                ("Fake GPU 9", "c1", "d2", "the kernel c has two digests; supported"))):
+            done = self.adopt(first, self.bundle(gpu, commit, f"other{i}", kernels=[{**kernel, "sha256": digest}]))
+            self.assertEqual(done.returncode, 1)
+            self.assertIn(said, done.stderr)
+        self.assertFalse((self.folder / "evidence").exists())
 
     def test_a_bundle_that_does_not_verify_is_not_adopted(self):
         self.assertNotEqual(self.adopt(self.bundle("Fake GPU 9"), VERIFY="1").returncode, 0)
-        self.assertNotEqual(self.adopt(self.bundle(None)).returncode, 0)
+        self.assertNotEqual(self.adopt(self.bundle(None, name="cpu")).returncode, 0)
         self.assertFalse((self.folder / "evidence").exists())
 
 
