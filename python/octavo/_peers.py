@@ -165,7 +165,7 @@ class Builds:
             library = unpacked(library.with_name(library.name + ".xz"))
         # A build for another CUDA release than PyTorch's may bring its run-time library.
         for runtime in library.parent.glob("libcudart.so.*"):
-            ctypes.CDLL(str(runtime), mode=ctypes.RTLD_GLOBAL)
+            ctypes.CDLL(str(runtime))
         self.torch.ops.load_library(str(library))
 
     def add_path(self, path):
