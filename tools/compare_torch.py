@@ -178,6 +178,7 @@ class Forward:
         self.q, self.k, self.v = (tensor(case["heads"], case["length"]), tensor(heads_kv, length_kv),
                                   tensor(heads_kv, length_kv))
         self.gqa = heads_kv != case["heads"]
+        self.keep = []  # memory that a plan reads
 
     def operand(self, x, arguments, name, keep):
         """Adds a tensor to the plan's arguments: as it is, or quantized on the host."""
@@ -197,24 +198,28 @@ class Forward:
         of = getattr(arguments, f"{name}_scales")
         of.data, of.granularity = scales.data_ptr(), octavo_c.PER_HEAD
 
-    def ours(self):
-        """(call, what is known of the kernel)"""
-        torch, octavo, case = self.torch, self.comparison.octavo, self.case
-        # The output has Q's memory order.
-        out = torch.full_like(self.q, math.nan)
-        keep = [out]
-        arguments = octavo.arguments()
-        for name, x in (("q", self.q), ("k", self.k), ("v", self.v)):
-            self.operand(x, arguments, name, keep)
-        arguments.out = octavo.strided(out, octavo_c.WIDE.get(case["dtype"], octavo_c.F16))
-        plan = octavo_c.Plan(octavo, arguments, octavo.options(case["causal"]), DEVICE)
+    def planned(self, plan, results):
+        """(call, what is known of the kernel) of a plan; the call returns `results`."""
+        torch = self.torch
         workspace = torch.empty(max(plan.workspace_bytes, 1), device=MEMORY, dtype=torch.uint8)
 
         def call():
             plan.run(workspace.data_ptr(), torch.cuda.current_stream().cuda_stream)
-            return keep[0]
+            return results
 
         return call, {"kernel": plan.kernel, "config": plan.config, "reason": plan.reason}
+
+    def ours(self, lse=None):
+        """(call, what is known of the kernel). The output has Q's memory order."""
+        octavo, case = self.comparison.octavo, self.case
+        out = self.torch.full_like(self.q, math.nan)
+        arguments = octavo.arguments()
+        for name, x in (("q", self.q), ("k", self.k), ("v", self.v)):
+            self.operand(x, arguments, name, self.keep)
+        arguments.out = octavo.strided(out, octavo_c.WIDE.get(case["dtype"], octavo_c.F16))
+        if lse is not None:
+            arguments.lse = octavo.strided(lse, octavo_c.F32)
+        return self.planned(octavo_c.Plan(octavo, arguments, octavo.options(case["causal"]), DEVICE), out)
 
     def peer(self, name):
         if name == "fa3":
@@ -235,14 +240,18 @@ class Backward(Forward):
         self.dout = self.torch.randn_like(self.q)
 
     def ours(self):
-        try:
-            import octavo
-            backward = octavo.attention_backward
-        except (ImportError, AttributeError) as missing:
-            raise ValueError(f"Octavo has no backward pass here ({missing})") from missing
-        causal = self.case["causal"]
-        out, lse = octavo.attention(self.q, self.k, self.v, causal=causal, return_lse=True)
-        return (lambda: backward(self.dout, self.q, self.k, self.v, out, lse, causal=causal)), {}
+        octavo, case, torch = self.comparison.octavo, self.case, self.torch
+        lse = torch.empty((*self.q.shape[:3], 1), device=MEMORY, dtype=torch.float32)
+        out = super().ours(lse)[0]()
+        gradients = [torch.full_like(x, math.nan) for x in (self.q, self.k, self.v)]
+        self.keep += [lse, out, gradients]
+        arguments = octavo.backward_arguments()
+        arguments.lse = octavo.strided(lse, octavo_c.F32)
+        for name, x in zip(("q", "k", "v", "out", "dout", "dq", "dk", "dv"),
+                           (self.q, self.k, self.v, out, self.dout, *gradients)):
+            setattr(arguments, name, octavo.strided(x, octavo_c.WIDE[case["dtype"]]))
+        return self.planned(octavo_c.BackwardPlan(octavo, arguments, octavo.options(case["causal"]), DEVICE),
+                            gradients)
 
     def peer(self, name):
         operands = (self.dout, self.q, self.k, self.v)
@@ -389,18 +398,18 @@ def summary_of(rows, dtypes=("f16",)):
 
 
 def add_digests(rows, command):
-    """Adds to each row the digests of its kernel and of that kernel's sources. Returns the name of the
-    compiler."""
+    """Adds to each row the digests of its kernel and of that kernel's sources, null where the command
+    does not know the configuration. Returns the name of the compiler."""
     told = {}
     for config in {r["config"] for r in rows if "config" in r}:
-        told[config] = json.loads(
-            subprocess.run([command, "cache", "explain", config, "--json", "-"], check=True,
-                           capture_output=True, text=True).stdout)
+        done = subprocess.run([command, "cache", "explain", config, "--json", "-"], capture_output=True,
+                              text=True)
+        told[config] = json.loads(done.stdout) if done.returncode == 0 else {}
     for row in rows:
-        if "config" in row:
-            row["kernel_sha256"] = told[row["config"]]["kernel"].get("sha256")
-            row["sources_sha256"] = told[row["config"]]["sources_sha256"]
-    return "; ".join(sorted({a["compiler"] for a in told.values()}))
+        known = told.get(row.get("config"), {})
+        row["kernel_sha256"] = known.get("kernel", {}).get("sha256")
+        row["sources_sha256"] = known.get("sources_sha256")
+    return "; ".join(sorted({a["compiler"] for a in told.values() if a}))
 
 
 def machine(torch, peers, used=None):

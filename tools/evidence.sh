@@ -208,8 +208,7 @@ live() {
       models) run=("${torch[@]}" --models bench/models.csv) ;;
       fp8) run=(env OCTAVO_KERNELS=sm90 "$python" tools/compare_8bit.py "${known[@]}") ;;
       backward)
-        run=(env PYTHONPATH="$folder/python" "${torch[@]}" "${grid[@]}" --mode backward
-          --peers 'fa3,fa3_deterministic,cudnn,flash')
+        run=("${torch[@]}" "${grid[@]}" --mode backward --peers 'fa3,fa3_deterministic,cudnn,flash')
         ;;
     esac
     # shellcheck disable=SC2046  # the budgets are words

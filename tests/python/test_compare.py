@@ -75,18 +75,27 @@ def test_8_bit_operands_compute_what_f16_does(comparison, monkeypatch):
         assert differences["native"] < 1e-2 < differences["fp8"]
 
 
+@pytest.mark.parametrize("changes", [{}, {"causal": "top_left", "heads_kv": 2}])
+def test_gradients_are_those_of_autograd(comparison, changes):
+    torch.manual_seed(1)
+    problem = compare_torch.Backward(comparison, {**CASE, "mode": "backward", **changes})
+    ours, known, _, refused = comparison.calls_of(problem, [])
+    assert not refused and known["kernel"]
+    q, k, v = (x.float().requires_grad_() for x in (problem.q, problem.k, problem.v))
+    with torch.enable_grad():
+        out = torch.nn.functional.scaled_dot_product_attention(
+            q, k, v, is_causal=problem.causal, enable_gqa=problem.gqa)
+        out.backward(problem.dout.float())
+    gradients = ours()
+    assert [g.shape for g in gradients] == [q.shape, k.shape, v.shape]
+    assert compare_torch.difference_of(gradients, [x.grad for x in (q, k, v)]) < 2e-2
+
+
 def test_a_backward_pass_that_octavo_does_not_have_is_said(comparison, monkeypatch):
-    import octavo
-    monkeypatch.delattr(octavo, "attention_backward", raising=False)
+    def refuse(*words):
+        raise RuntimeError("head_dim is 64; supported: others.\nmore")
+
+    monkeypatch.setattr(octavo_c, "BackwardPlan", refuse)
     problem = compare_torch.Backward(comparison, {**CASE, "mode": "backward"})
-    ours, _, theirs, refused = comparison.calls_of(problem, ["flash", "fa3"])
-    assert ours is None and refused["octavo"].startswith("Octavo has no backward pass here")
-    seen = []
-
-    def backward(dout, q, k, v, out, lse, *, causal):
-        seen.append((lse.shape, causal))
-        return q, k, v
-
-    monkeypatch.setattr(octavo, "attention_backward", backward, raising=False)
-    assert len(problem.ours()[0]()) == 3
-    assert seen == [(torch.Size([2, 4, 32]), "none")]
+    ours, _, _, refused = comparison.calls_of(problem, [])
+    assert ours is None and refused == {"octavo": "head_dim is 64; supported: others."}

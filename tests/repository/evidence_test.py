@@ -227,7 +227,8 @@ class Binding(unittest.TestCase):
                  "float": octavo_c.c_float, "octavo_tensor": octavo_c.Tensor, "octavo_scales": octavo_c.Scales}
         text = re.sub(r"/\*.*?\*/", "", (ROOT / "include/octavo/octavo.h").read_text(), flags=re.DOTALL)
         for name, struct in (("tensor", octavo_c.Tensor), ("scales", octavo_c.Scales), ("options", octavo_c.Options),
-                             ("arguments", octavo_c.Arguments), ("quantize_options", octavo_c.QuantizeOptions)):
+                             ("arguments", octavo_c.Arguments), ("backward_arguments", octavo_c.BackwardArguments),
+                             ("quantize_options", octavo_c.QuantizeOptions)):
             body = re.search(rf"typedef struct octavo_{name} {{(.*?)}} octavo_{name};", text, re.DOTALL)[1]
             wanted = []
             for kind, pointer, members in re.findall(r"(?:const )?(\w+)(\*?) ([^;]+);", body):
@@ -238,7 +239,7 @@ class Binding(unittest.TestCase):
             self.assertEqual(struct._fields_, wanted, name)
 
     def test_a_struct_has_the_size_that_it_was_made_with(self):
-        for made in (self.octavo.arguments(), self.octavo.options(), self.octavo.quantize_options()):
+        for made in (self.octavo.arguments(), self.octavo.backward_arguments(), self.octavo.options(), self.octavo.quantize_options()):
             self.assertEqual(made.size, ctypes.sizeof(made))
 
     def test_a_plan_runs(self):

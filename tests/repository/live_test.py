@@ -238,6 +238,19 @@ class Cases(unittest.TestCase):
             self.assertIn(f"is '{words[1]}'; supported: ", "".join(c.args[0] for c in said.write.call_args_list))
 
 
+class Digests(unittest.TestCase):
+    def test_a_configuration_that_the_command_does_not_know_has_none(self):
+        with tempfile.TemporaryDirectory() as folder:
+            command = pathlib.Path(folder) / "octavo"
+            known = {"compiler": "NVRTC 13.0", "sources_sha256": "s", "kernel": {"sha256": "d"}}
+            command.write_text(f"#!/bin/sh\n[ \"$3\" = known ] || exit 2\necho '{json.dumps(known)}'\n")
+            command.chmod(0o755)
+            rows = [{"config": "known"}, {"config": "other"}, {}]
+            self.assertEqual(compare_torch.add_digests(rows, command), "NVRTC 13.0")
+        self.assertEqual([r["kernel_sha256"] for r in rows], ["d", None, None])
+        self.assertEqual([r["sources_sha256"] for r in rows], ["s", None, None])
+
+
 WAYS = {"fp8": 100.0, "fp8_rows": 110.0, "fp8_fast": 80.0, "int8": 125.0, "fp8_from_f16": 150.0, "native": 160.0}
 
 
