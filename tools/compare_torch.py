@@ -439,6 +439,13 @@ def line_of(row):
             f"{peers} us{ratio}{joules}")
 
 
+class Left:
+    """Cases without a row, one sentence each: those that were not tried, and those that failed."""
+
+    def __init__(self):
+        self.not_measured, self.failures = [], []
+
+
 def largest_first(cases):
     """Positions by decreasing work. A case that repeats another one in a second dtype comes last."""
     first = {}
@@ -448,25 +455,29 @@ def largest_first(cases):
         first[cases[i]["name"], cases[i]["causal"]] != i, -flops(cases[i])))
 
 
-def within_budget(cases, budget_s, measure, not_measured, what, line=line_of, clock=time.monotonic):
+def within_budget(cases, budget_s, measure, left, what, line=line_of, clock=time.monotonic):
     """The rows of the cases by position, largest first, until the budget is spent. Its last case may
-    exceed it."""
+    exceed it. `left` is a Left, which gets the others: a case that fails does not end the run."""
     begin, rows = clock(), {}
     for i in largest_first(cases):
         name = f"{what} {cases[i]['name']} {cases[i]['dtype']} {cases[i]['causal']}"
         if budget_s is not None and clock() - begin >= budget_s:
-            not_measured.append(f"{name}: the budget of {budget_s:g} s was spent")
+            left.not_measured.append(f"{name}: the budget of {budget_s:g} s was spent")
             continue
-        row = measure(i)
+        try:
+            row = measure(i)
+        except RuntimeError as failed:
+            left.failures.append(f"{name}: {_peers.first_line(failed)}")
+            continue
         if row is None:
-            not_measured.append(f"{name}: nothing can run it")
+            left.not_measured.append(f"{name}: nothing can run it")
             continue
         rows[i] = row
         print(line(row), flush=True)
     return dict(sorted(rows.items()))
 
 
-def run_regimes(comparison, cases, regimes, budgets, not_measured):
+def run_regimes(comparison, cases, regimes, budgets, left):
     """The rows of each regime. Bursts come first: they tell which peers are worth a sustained load."""
     rows = {"burst": {}, "sustained": {}}
 
@@ -477,7 +488,7 @@ def run_regimes(comparison, cases, regimes, budgets, not_measured):
 
     for regime in (r for r in REGIMES if r in regimes):
         rows[regime] = within_budget(cases, budgets.get(regime), lambda i: measure(regime, i),
-                                     not_measured, regime)
+                                     left, regime)
     return [list(rows[regime].values()) for regime in REGIMES]
 
 
@@ -509,25 +520,25 @@ def compare(arguments):
     torch.manual_seed(42)
     comparison = Comparison(torch, octavo, arguments.peers, read_recorded(arguments.recorded), builds,
                             arguments.mode)
-    cases, not_measured = cases_of(arguments, family), []
+    cases, left = cases_of(arguments, family), Left()
     budgets = {"burst": arguments.burst_budget, "sustained": arguments.sustained_budget}
     with torch.no_grad():
-        rows, sustained = run_regimes(comparison, cases, arguments.regimes, budgets, not_measured)
+        rows, sustained = run_regimes(comparison, cases, arguments.regimes, budgets, left)
     comparison.stop()
     compiler = add_digests(rows + sustained, arguments.command)
-    failures = list(failures_of(rows + sustained, family, arguments.least))
+    failures = [*left.failures, *failures_of(rows + sustained, family, arguments.least)]
     dtypes = sorted({c["dtype"] for c in cases}) if arguments.models or arguments.mode == "backward" else ("f16",)
     report = {"schema": SCHEMA, "kind": KINDS[arguments.mode, bool(arguments.models)],
               "version": octavo.version(), **machine(torch, arguments.peers, comparison.used),
               "commit": arguments.commit, "family": family or None, "samples": SAMPLES,
               "compiler": compiler, **summary_of(rows, dtypes), "least": arguments.least,
               "sustained_summary": summary_of(sustained, dtypes), "passed": not failures,
-              "failures": failures, "not_measured": not_measured, "rows": rows, "sustained": sustained}
+              "failures": failures, "not_measured": left.not_measured, "rows": rows, "sustained": sustained}
     pathlib.Path(arguments.json).write_text(json.dumps(report, indent=1) + "\n")
     for regime, told in (("burst", report), ("sustained", report["sustained_summary"])):
         if told["geometric_mean"] is not None:
             print(f"{regime}: geometric mean {told['geometric_mean']:.3f}, minimum {told['minimum']:.3f}")
-    print(*failures, *not_measured, sep="\n")
+    print(*failures, *left.not_measured, sep="\n")
     return 1 if failures else 0
 
 

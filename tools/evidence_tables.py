@@ -307,8 +307,9 @@ def inputs(run):
 
 def page(run):
     """evidence/<device>/<family>.md"""
-    failures = "".join(f"- {f}\n" for f in run.compare["failures"])
     models, backward = run.read("models"), run.read("backward")
+    failures = "".join(f"- {f}\n" for report in (run.compare, models, backward) if report
+                       for f in report["failures"])
     slower = slower_cases([run.compare, models])
     sections = comparison_sections({**run.compare, "rows": []}, "The grid")
     sections += comparison_sections(models, "Real models") if models else []
@@ -518,6 +519,8 @@ Random problems against fp64: {checks_8bit(run)}.
             grid, (words, how) = grid_8bit(rows), words_of(key, rows)
             text += (f"\n## {words}\n\n`fp8` over the {len(grid)} cases of full batches, {FULL_BATCH} tokens: "
                      f"{summary_8bit(grid)}. {how}\n\n{table_8bit(rows)}\n")
+    if failed := report.get("failures"):
+        text += "\nFailed:\n\n" + "".join(f"- {one}\n" for one in failed)
     if left := report.get("not_measured"):
         text += "\nNot measured:\n\n" + "".join(f"- {one}\n" for one in left)
     return text + counters_8bit(run)

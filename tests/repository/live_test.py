@@ -183,25 +183,38 @@ class Measuring(unittest.TestCase):
             taken.append((regime, case["name"], case["dtype"], peers))
             return measure(case, regime, peers)
 
-        made.measure, not_measured = noted, []
+        made.measure, left = noted, compare_torch.Left()
         burst = compare_torch.within_budget(cases, None, lambda i: noted(cases[i], "burst", None),
-                                            not_measured, "burst")
+                                            left, "burst")
         sustained = compare_torch.within_budget(
-            cases, 25, lambda i: noted(cases[i], "sustained", ["fa3"]), not_measured, "sustained",
+            cases, 25, lambda i: noted(cases[i], "sustained", ["fa3"]), left, "sustained",
             clock=lambda: next(now))
         self.assertEqual([t[1:3] for t in taken if t[0] == "burst"],
                          [("4096", "f16"), ("2048", "f16"), ("512", "f16"), ("4096", "bf16")])
         self.assertEqual(list(burst), [0, 1, 2, 3])
         self.assertEqual(list(sustained), [1, 2])
-        self.assertEqual(not_measured, ["sustained 512 f16 none: the budget of 25 s was spent",
-                                        "sustained 4096 bf16 none: the budget of 25 s was spent"])
+        self.assertEqual(left.failures, [])
+        self.assertEqual(left.not_measured, ["sustained 512 f16 none: the budget of 25 s was spent",
+                                             "sustained 4096 bf16 none: the budget of 25 s was spent"])
+
+    def test_a_case_that_fails_is_a_failure_and_does_not_end_the_run(self):
+        def measure(i):
+            if i == 0:
+                raise RuntimeError("an illegal address\nframes")
+            return comparison({"octavo": Call(100), "fa3": Call(90)}).measure(CASE) if i == 1 else None
+
+        left = compare_torch.Left()
+        rows = compare_torch.within_budget([CASE, {**CASE, "name": "b"}, {**CASE, "name": "c"}], None, measure, left, "burst")
+        self.assertEqual(list(rows), [1])
+        self.assertEqual(left.failures, ["burst 1,8,16384,128 f16 none: an illegal address"])
+        self.assertEqual(left.not_measured, ["burst c f16 none: nothing can run it"])
 
     def test_slow_peers_are_left_out_of_the_sustained_load(self):
         made = comparison({"octavo": Call(100), "fa3": Call(90), "cudnn": Call(100), "flash": Call(150)})
-        rows, sustained = compare_torch.run_regimes(made, [CASE], ["burst", "sustained"], {}, [])
+        rows, sustained = compare_torch.run_regimes(made, [CASE], ["burst", "sustained"], {}, compare_torch.Left())
         self.assertEqual(list(rows[0]["peers_us"]), ["fa3", "cudnn", "flash"])
         self.assertEqual(list(sustained[0]["peers_us"]), ["fa3", "cudnn"])
-        rows, sustained = compare_torch.run_regimes(made, [CASE], ["sustained"], {}, [])
+        rows, sustained = compare_torch.run_regimes(made, [CASE], ["sustained"], {}, compare_torch.Left())
         self.assertEqual((rows, list(sustained[0]["peers_us"])), ([], ["fa3", "cudnn", "flash"]))
 
 
@@ -292,11 +305,11 @@ class EightBits(unittest.TestCase):
         self.assertAlmostEqual(row["ratio"]["fp8"], 0.9)
         self.assertEqual((row["recorded_us"], row["ratio_to_f16"], row["ratio_to_native"]), ({}, None, None))
 
-    def test_a_way_that_is_another_function_ends_the_run(self):
+    def test_a_way_that_is_another_function_is_a_failure(self):
         out = Tensor(0)
         self.assertEqual(compare_8bit.checked(CASE, out, {"fp8": Call(1, value=1.25)}, Tensor(1.0)), {"fp8": 0.25})
         for wrong in (1.5, math.nan):
-            with self.assertRaisesRegex(SystemExit, "fp8 differs from f16 by"):
+            with self.assertRaisesRegex(RuntimeError, "fp8 differs from f16 by"):
                 compare_8bit.checked(CASE, out, {"fp8": Call(1, value=wrong)}, Tensor(1.0))
 
 
@@ -341,7 +354,7 @@ class Tables(unittest.TestCase):
             not_measured=["sustained x f16 none: the budget of 25 s was spent"]))
         self.write("models", self.report("compare_models", [
             self.row(80, {"fa3": 88}, name="Llama-3 8B", dtype="bf16", heads=32, heads_kv=8, causal="top_left"),
-            self.row(20, {"fa3": 30}, name="SD cross", length=4096, length_kv=77)]))
+            self.row(20, {"fa3": 30}, name="SD cross", length=4096, length_kv=77)], failures=["a model failed"]))
         page, readme = self.pages()
         self.assertIn("| 1,8,16384,128 |  | f16 | 100.0 | 97.00 | 120.0 | 0.970 |", page)
         self.assertIn("run here\nfrom xf_fa3_C.so.", page)
@@ -350,6 +363,7 @@ class Tables(unittest.TestCase):
         self.assertIn("| Octavo, J | fa3, J |", page)
         self.assertIn("Llama-3 8B (1, 32/8, 16384, 128) | yes | bf16 | 80.00 | 88.00 | 1.100 |", page)
         self.assertIn("SD cross (1, 8, 4096/77, 128)", page)
+        self.assertIn("Failed:\n- a model failed\n", page)
         self.assertIn("the budget of 25 s was spent", page)
         slower = page.split("## Where Octavo is slower\n\n")[1].split("\n\n")[0].splitlines()
         self.assertEqual(slower, [

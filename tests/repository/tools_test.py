@@ -219,7 +219,7 @@ while [ "$1" != --json ]; do shift; done; echo '{{}}' >"$2"
     def test_bundles_of_one_commit_become_one_evidence(self):
         kernel = {"kernel": "k", "config": "c", "arch": 90, "kind": "cubin", "compiler": "n", "sha256": "d1"}
         repro = self.bundle("Fake GPU 9", kernels=[kernel])
-        reports = {"sm90_models.json": {"kind": "x", "rows": []}, "sm90_twelve.json": twelve(1000),
+        reports = {"sm90_models.json": {"kind": "x", "rows": [], "failures": []}, "sm90_twelve.json": twelve(1000),
                    "sm90_8bit_checks/fp8_7.json": {"passed": True}}
         other = self.bundle("Fake GPU 9", name="other", files=reports, kernels=[kernel])
         into = self.folder / "evidence/fake-gpu-9"
@@ -235,7 +235,7 @@ while [ "$1" != --json ]; do shift; done; echo '{{}}' >"$2"
             self.assertIn(f'"name": "{bundle.name}"', manifest)
         self.assertIn("of other commits:\n  sm90_search.csv (commit not recorded)\n", done.stdout)
         # A later bundle of another commit leaves these; they keep their commit.
-        self.assertEqual(self.adopt(self.bundle("Fake GPU 9", "c2", "later", {"sm90_models.json": {"rows": []}})
+        self.assertEqual(self.adopt(self.bundle("Fake GPU 9", "c2", "later", {"sm90_models.json": {"rows": [], "failures": []}})
                                     ).returncode, 0)
         entries = {e["path"]: e.get("commit") for line in (into / "manifest.yaml").read_text().splitlines()
                    if line.startswith('  - {"path"') for e in [json.loads(line[4:])]}
