@@ -311,27 +311,6 @@ struct Arguments {
   std::int64_t max_seqlen_kv = 0;
 };
 
-// The gradients of attention: from dout, the gradient of out, to those of q, k and v. All tensors but
-// lse have one dtype; the shapes are those of Arguments.
-struct BackwardArguments {
-  ConstTensor q{}, k{}, v{};
-  ConstTensor out{};   // what the forward pass returned
-  ConstTensor lse{};   // likewise, f32
-  ConstTensor dout{};  // (B, Hq, Sq, D)
-  Tensor dq{};         // (B, Hq, Sq, D)
-  Tensor dk{};         // (B, Hkv, Skv, D)
-  Tensor dv{};         // (B, Hkv, Skv, D)
-
-  std::optional<float> scale{};  // softmax scale; 1/sqrt(D) if unset
-
-  // Varlen batch, as in Arguments.
-  const std::int32_t* cu_seqlens_q = nullptr;
-  const std::int32_t* cu_seqlens_kv = nullptr;
-  std::int64_t sequences = 0;
-  std::int64_t max_seqlen_q = 0;
-  std::int64_t max_seqlen_kv = 0;
-};
-
 // What a plan fixes: types, head dimension, head ratio, mask, and the largest lengths.
 struct Problem {
   std::int64_t batch = 0;  // the number of sequences in a varlen batch
@@ -363,6 +342,33 @@ struct Problem {
 
 // Checks every argument and returns the Problem that they describe.
 OCTAVO_API Result<Problem> problem_of(const Arguments& arguments, const Options& options = {});
+
+// The backward pass: the gradients of a loss with respect to Q, K and V, from its gradient with
+// respect to the output. All tensors but lse have one dtype: f32, f16 or bf16. The strides of each
+// are its own.
+struct BackwardArguments {
+  ConstTensor q{};     // (B, Hq, Sq, D), as in the forward pass
+  ConstTensor k{};     // (B, Hkv, Skv, D)
+  ConstTensor v{};     // (B, Hkv, Skv, D)
+  ConstTensor out{};   // (B, Hq, Sq, D), the output of the forward pass
+  ConstTensor lse{};   // (B, Hq, Sq, 1), f32, as the forward pass writes it
+  ConstTensor dout{};  // (B, Hq, Sq, D), the gradient of out
+
+  // Written: no two elements may share memory, with each other or with an input. dk and dv are the
+  // sums over the query heads that share a KV head.
+  Tensor dq{};  // (B, Hq, Sq, D)
+  Tensor dk{};  // (B, Hkv, Skv, D)
+  Tensor dv{};  // (B, Hkv, Skv, D)
+
+  std::optional<float> scale{};  // softmax scale of the forward pass; 1/sqrt(D) if unset
+
+  // Varlen batch, as in Arguments. Rows that belong to no sequence are not written.
+  const std::int32_t* cu_seqlens_q = nullptr;
+  const std::int32_t* cu_seqlens_kv = nullptr;
+  std::int64_t sequences = 0;
+  std::int64_t max_seqlen_q = 0;
+  std::int64_t max_seqlen_kv = 0;
+};
 
 // "B=1 Hq=8 Hkv=8 Sq=512 Skv=512 D=64 f16 causal=top_left", for tables and logs.
 OCTAVO_API std::string describe(const Problem& problem);
