@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <list>
 #include <optional>
 
 #include "errors.h"
@@ -133,6 +134,52 @@ Status run(const Call& call) {
     return run_planned(call);
   const nb::gil_scoped_release released;
   return octavo::attention(call.arguments, call.options, call.device, call.stream);
+}
+
+// The most recent plans of the backward pass on a GPU, newest first.
+BackwardPlan backward_plan(const BackwardCall& call) {
+  struct Entry {
+    Problem problem;
+    Device device;
+    BackwardPlan plan;
+  };
+  constexpr std::size_t kMost = 64;
+  static auto& entries = *new std::list<Entry>();  // never freed, as plans()
+  const Device device = call.forward.device;
+  const Problem problem =
+      check(problem_of(call.arguments, call.forward.options), call.forward.layout);
+  for (auto entry = entries.begin(); entry != entries.end(); ++entry)
+    if (entry->device == device && entry->problem == problem) {
+      entries.splice(entries.begin(), entries, entry);
+      return entry->plan;
+    }
+  std::optional<Result<BackwardPlan>> made;
+  {
+    const nb::gil_scoped_release released;
+    made.emplace(plan_backward(problem, device));
+  }
+  entries.push_front({problem, device, check(*std::move(made), call.forward.layout)});
+  if (entries.size() > kMost) entries.pop_back();
+  return entries.front().plan;
+}
+
+Status run_backward(const BackwardCall& call) {
+  const Call& forward = call.forward;
+  if (forward.device.kind == Device::Kind::cuda && forward.q.type->framework == Framework::torch) {
+    const BackwardPlan plan = backward_plan(call);
+    const std::size_t bytes = plan.workspace_bytes(call.arguments);
+    nb::object held;
+    Workspace workspace;
+    if (bytes > 0) {
+      held = torch_workspace(forward, bytes);
+      workspace = {read_array(held, "workspace").data, bytes};
+    }
+    const nb::gil_scoped_release released;
+    return plan.run(call.arguments, workspace, forward.stream);
+  }
+  const nb::gil_scoped_release released;
+  return octavo::attention_backward(call.arguments, forward.options, forward.device,
+                                    forward.stream);
 }
 
 // Checks what PyTorch requires beyond the library, so that PyTorch raises its own errors.
@@ -263,12 +310,7 @@ nb::object attention_backward(const Given& given) {
 nb::object run_backward_directly(const Given& given) {
   BackwardCall call = read_backward_call(given);
   const Call& forward = call.forward;
-  Status status;
-  {
-    const nb::gil_scoped_release released;
-    status =
-        octavo::attention_backward(call.arguments, forward.options, forward.device, forward.stream);
-  }
+  const Status status = run_backward(call);
   check(status, forward.layout);
   if (forward.q.type->framework == Framework::other && forward.device.kind == Device::Kind::cuda)
     check(synchronize(forward.device, forward.stream));

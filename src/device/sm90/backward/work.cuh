@@ -115,9 +115,10 @@ struct Work {
   // The tiles that visit block m of the queries.
   static OCTAVO_DEVICE TileRange tiles_of(const Sm90BackwardParams& p, const SequenceSpan& at,
                                           i32 m) {
-    const BlockRange keys = block_range(p, at, m * C.block_m, C.block_m, C.block_n);
-    if (keys.begin >= keys.end) return {0, 0};
-    return {keys.begin / C.block_n, div_up(keys.end, C.block_n)};
+    const KeyLimits first = key_limits(p, at, m * C.block_m);
+    const KeyLimits last = key_limits(p, at, min_of((m + 1) * C.block_m, at.seqlen_q) - 1);
+    if (first.begin >= last.end) return {0, 0};
+    return {first.begin / C.block_n, div_up(last.end, C.block_n)};
   }
   // How many tiles add to block m before this one.
   OCTAVO_DEVICE u32 turn(const Sm90BackwardParams& p, i32 m) const {
