@@ -106,6 +106,11 @@ Sm90BackwardParams sm90_backward_params(const Problem& run_problem, const Backwa
   p.seqlen_q = static_cast<i32>(run_problem.seqlen_q);
   p.seqlen_kv = static_cast<i32>(run_problem.seqlen_kv);
   p.head_dim = static_cast<i32>(run_problem.head_dim);
+  // The order of a head must not depend on the others: all heads are in one group.
+  const i32 all_heads = p.heads_kv * p.sequences;
+  p.heads_per_group = run_problem.options.batch_invariant
+                          ? all_heads
+                          : std::clamp(gpu.sms / std::max(p.n_tiles, 1), 1, all_heads);
   // CTAs of other kernels may hold some of the SMs for a while.
   p.max_cyclic_tiles = gpu.sms / 2;
 

@@ -39,6 +39,7 @@ struct Sm90BackwardParams {
   i32 seqlen_q = 0;
   i32 seqlen_kv = 0;
   i32 head_dim = 0;
+  i32 heads_per_group = 1;   // KV heads whose tiles start together under a mask
   i32 max_cyclic_tiles = 0;  // tiles of a head that may wait for each other in a circle
 
   float scale = 0;       // the softmax scale

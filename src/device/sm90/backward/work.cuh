@@ -5,19 +5,21 @@
 // CTAs share. FP32 sums depend on their order, so each block of queries has a fixed one: a CTA adds
 // its part when it is its turn, and the result has the same bits in every run.
 //
-// The order is chosen so that CTAs that start together seldom wait:
+// The order is chosen so that CTAs seldom wait. Heads come in groups that fill the SMs once:
 //
-//   mask    KV heads   tiles start        blocks of queries    turn of tile n at block m
-//   any     even       last keys first    ascending            last tile first
-//   any     odd        first keys first   descending           first tile first
-//   none    all        first keys first   from a different     the tile that began at m first,
-//                                         block each, cyclic   then the one before it, ...
-//   none    all        first keys first   ascending            first tile first
+//   mask    groups   tiles start        blocks of queries    turn of tile n at block m
+//   any     even     last keys first    ascending            last tile first
+//   any     odd      first keys first   descending           first tile first
+//   none    all      first keys first   from a different     the tile that began at m first,
+//                                       block each, cyclic   then the one before it, ...
+//   none    all      first keys first   ascending            first tile first
 //
-// Under a causal mask, tile n begins at its diagonal, so that all tiles of a head are at different
-// blocks at any time; and a CTA that had a short tile of an even head gets a long one of the next.
-// A tile only waits for tiles that start before it, except in a circle: there all tiles of a head
-// must be resident, and a head with more than max_cyclic_tiles uses the last line of the table.
+// Under a causal mask the tiles of an even group start together, each at its diagonal, and are at
+// different blocks at any time. Short tiles end first, and their CTAs get the long tiles of the odd
+// group that follows: these start one after another from the last block downwards, are at different
+// blocks too, and end together. A tile only waits for tiles that start before it, except in a
+// circle: there all tiles of a head must be resident, and a head with more than max_cyclic_tiles
+// uses the last line of the table.
 #pragma once
 
 #include "config/sm90_backward.h"
@@ -49,11 +51,15 @@ struct Work {
   // All lanes of a warp call this.
   static OCTAVO_DEVICE Work of_block(const Sm90BackwardParams& p, i32 index) {
     Work w;
-    const i32 head = index / p.n_tiles, place = index % p.n_tiles;
+    const bool masked = has_mask(p);
+    const i32 heads = masked ? p.heads_per_group : 1;
+    const i32 group = index / (heads * p.n_tiles), in_group = index % (heads * p.n_tiles);
+    const i32 of_group = min_of(heads, p.heads_kv * p.sequences - group * heads);
+    const i32 head = group * heads + in_group % of_group, place = in_group / of_group;
     w.sequence = head / p.heads_kv;
     w.head_kv = head % p.heads_kv;
     w.at = sequence_span(p, w.sequence);
-    w.order = has_mask(p) ? w.head_kv % 2 != 0 ? kDescending : kMaskedAscending
+    w.order = masked                              ? group % 2 != 0 ? kDescending : kMaskedAscending
               : w.n_tiles() <= p.max_cyclic_tiles ? kCyclic
                                                   : kAscending;
     w.n_tile = w.order == kMaskedAscending ? w.n_tiles() - 1 - place : place;
