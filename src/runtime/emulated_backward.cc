@@ -2,6 +2,7 @@
 
 #include "attention/error.h"
 #include "emulator/sm80_backward.h"
+#include "emulator/sm90_backward.h"
 #include "gpu/backward/launch_sm80_backward.h"
 #include "gpu/jit/config_text.h"
 
@@ -23,10 +24,7 @@ class BackwardMemory {
     return memory;
   }
   emulator::GlobalMemory pass(BackwardPass pass) const {
-    emulator::GlobalMemory memory = common(Use::read);
-    add(memory, "q", a_.q, Use::read);
-    add(memory, "k", a_.k, Use::read);
-    add(memory, "v", a_.v, Use::read);
+    emulator::GlobalMemory memory = operands();
     if (pass == BackwardPass::dq) {
       add(memory, "dq", ConstTensor(a_.dq), Use::write);
     } else {
@@ -35,27 +33,69 @@ class BackwardMemory {
     }
     return memory;
   }
+  emulator::GlobalMemory sm90_backward(const Sm90BackwardWorkspace& parts) const {
+    emulator::GlobalMemory memory = operands();
+    add(memory, "dk", ConstTensor(a_.dk), Use::write);
+    add(memory, "dv", ConstTensor(a_.dv), Use::write);
+    memory.add_array("dq_turn", part(parts.turns), turn_bytes(parts), Use::write);
+    memory.add_array("dq_sum", part(parts.dq_sum), parts.total - parts.dq_sum, Use::write);
+    return memory;
+  }
+  emulator::GlobalMemory finish_dq(const Sm90BackwardWorkspace& parts) const {
+    emulator::GlobalMemory memory;
+    add_seqlens(memory);
+    memory.add_array("dq_sum", part(parts.dq_sum), parts.total - parts.dq_sum, Use::read);
+    add(memory, "dq", ConstTensor(a_.dq), Use::write);
+    return memory;
+  }
 
  private:
   static void add(emulator::GlobalMemory& memory, const char* name, const ConstTensor& t, Use use) {
     memory.add({name, t.data, size_bytes(t.dtype), t.shape, t.stride, use});
   }
+  const std::byte* part(std::size_t offset) const {
+    return static_cast<const std::byte*>(workspace_) + offset;
+  }
+  std::size_t turn_bytes(const Sm90BackwardWorkspace& parts) const {
+    return static_cast<std::size_t>(parts.tiles * a_.q.shape[1]) * sizeof(u32);
+  }
+  emulator::GlobalMemory operands() const {
+    emulator::GlobalMemory memory = common(Use::read);
+    add(memory, "q", a_.q, Use::read);
+    add(memory, "k", a_.k, Use::read);
+    add(memory, "v", a_.v, Use::read);
+    return memory;
+  }
   emulator::GlobalMemory common(Use of_workspace) const {
     emulator::GlobalMemory memory;
     memory.add_array("row statistics", workspace_, workspace_bytes_, of_workspace);
     add(memory, "dout", a_.dout, Use::read);
+    add_seqlens(memory);
+    return memory;
+  }
+  void add_seqlens(emulator::GlobalMemory& memory) const {
     const auto spans = static_cast<std::size_t>(a_.sequences + 1) * sizeof(std::int32_t);
     if (a_.cu_seqlens_q != nullptr)
       memory.add_array("cu_seqlens_q", a_.cu_seqlens_q, spans, Use::read);
     if (a_.cu_seqlens_kv != nullptr)
       memory.add_array("cu_seqlens_kv", a_.cu_seqlens_kv, spans, Use::read);
-    return memory;
   }
 
   const BackwardArguments& a_;
   void* workspace_;
   std::size_t workspace_bytes_;
 };
+
+EmulatedFunction row_stats_function(const emulator::EmulatedRowStats& kernel, const GpuInfo& chip,
+                                    const BackwardMemory& memory,
+                                    const emulator::Settings& settings, const EmulatorThen& then) {
+  return {"row_stats " + brief_text(kernel.config),
+          chip.arch,
+          [&kernel](const void* p) { kernel.entry(*static_cast<const RowStatsParams*>(p)); },
+          memory.row_stats(),
+          settings,
+          then};
+}
 
 }  // namespace
 
@@ -71,13 +111,7 @@ Status run_emulated_backward(const ChosenSm80Backward& chosen, const GpuInfo& ch
       return unsupported("the kernel", brief_text(kernel == dkv ? chosen.dkv : chosen.dq),
                          "those of the emulator");
   const BackwardMemory memory(run_problem, arguments, workspace);
-  EmulatedFunction stats_function{
-      "row_stats " + brief_text(row_stats->config),
-      chip.arch,
-      [&](const void* p) { row_stats->entry(*static_cast<const RowStatsParams*>(p)); },
-      memory.row_stats(),
-      settings,
-      then};
+  EmulatedFunction stats_function = row_stats_function(*row_stats, chip, memory, settings, then);
   const auto function_of = [&](const emulator::EmulatedSm80Backward& kernel) {
     return EmulatedFunction{
         "sm80_backward " + brief_text(kernel.config),
@@ -91,6 +125,38 @@ Status run_emulated_backward(const ChosenSm80Backward& chosen, const GpuInfo& ch
   const Gpu gpu{chip, &emulated_driver(), nullptr};
   return launch_sm80_backward(
       gpu, {chosen, stats_function.handle(), dkv_function.handle(), dq_function.handle(), ""},
+      run_problem, arguments, workspace, nullptr);
+}
+
+Status run_emulated_sm90_backward(const ChosenSm90Backward& chosen, const GpuInfo& chip,
+                                  const Problem& run_problem, const BackwardArguments& arguments,
+                                  void* workspace, const emulator::Settings& settings,
+                                  const EmulatorThen& then) {
+  const auto* const row_stats = emulator::find_row_stats(chosen.row_stats);
+  const auto* const kernels = emulator::find_sm90_backward(chosen.config);
+  if (kernels == nullptr || row_stats == nullptr)
+    return unsupported("the kernel", brief_text(chosen.config), "those of the emulator");
+  const BackwardMemory memory(run_problem, arguments, workspace);
+  const Sm90BackwardWorkspace parts =
+      sm90_backward_workspace(run_problem, arguments.q.shape[2], chosen.config);
+  const auto function_of = [&](const char* name, void (*entry)(const Sm90BackwardParams&),
+                               const emulator::GlobalMemory& of_launch) {
+    return EmulatedFunction{
+        name + brief_text(chosen.config),
+        chip.arch,
+        [entry](const void* p) { entry(*static_cast<const Sm90BackwardParams*>(p)); },
+        of_launch,
+        settings,
+        then};
+  };
+  EmulatedFunction stats_function = row_stats_function(*row_stats, chip, memory, settings, then);
+  EmulatedFunction backward =
+      function_of("sm90_backward ", kernels->backward, memory.sm90_backward(parts));
+  EmulatedFunction finish_dq =
+      function_of("sm90_finish_dq ", kernels->finish_dq, memory.finish_dq(parts));
+  const Gpu gpu{chip, &emulated_driver(), nullptr};
+  return launch_sm90_backward(
+      gpu, {chosen, stats_function.handle(), backward.handle(), finish_dq.handle(), ""},
       run_problem, arguments, workspace, nullptr);
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "gpu/backward/choose_sm80_backward.h"
+#include "gpu/backward/sm90_backward.h"
 #include "octavo/octavo.hpp"
 #include "runtime/emulated_driver.h"
 
@@ -13,5 +14,11 @@ Status run_emulated_backward(const ChosenSm80Backward& chosen, const GpuInfo& ch
                              const Problem& run_problem, const BackwardArguments& arguments,
                              void* workspace, const emulator::Settings& settings,
                              const EmulatorThen& then);
+// The same with the Hopper kernels. TMA must reach the tensors. `workspace`:
+// sm90_backward_workspace() bytes at a multiple of 256.
+Status run_emulated_sm90_backward(const ChosenSm90Backward& chosen, const GpuInfo& chip,
+                                  const Problem& run_problem, const BackwardArguments& arguments,
+                                  void* workspace, const emulator::Settings& settings,
+                                  const EmulatorThen& then);
 
 }  // namespace octavo

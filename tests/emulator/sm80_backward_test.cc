@@ -9,6 +9,7 @@
 
 #include "config/sm80_backward_tiles.h"
 #include "emulator/backward_case.h"
+#include "emulator/backward_checks.h"
 #include "emulator/long.h"
 #include "gpu/backward/launch_sm80_backward.h"
 #include "runtime/emulated_backward.h"
@@ -48,39 +49,6 @@ void run(BackwardCase& c, const ChosenSm80Backward& chosen, const GpuInfo& chip,
     EXPECT_TRUE(machine.report().clean()) << machine.report().text();
   });
   ASSERT_TRUE(status.ok()) << status.message();
-}
-
-// Every element is within `tolerance` of the largest reference value, and elements of no sequence
-// are untouched.
-void expect_near(HostTensor& found, const std::vector<double>& expected, const BackwardCase& c,
-                 std::int64_t heads, std::int64_t rows, const char* what) {
-  const double tolerance = c.shape.dtype == DType::f16 ? 2e-3 : 1.5e-2;
-  double largest = 1e-3, worst = 0;
-  for (const double x : expected)
-    if (!std::isnan(x)) largest = std::max(largest, std::abs(x));
-  int touched = 0, missing = 0;
-  for (std::int64_t b = 0; b < c.shape.batch; ++b)
-    for (std::int64_t h = 0; h < heads; ++h)
-      for (std::int64_t i = 0; i < rows; ++i)
-        for (std::int64_t d = 0; d < c.shape.head_dim; ++d) {
-          const double wanted = expected[c.index(b, heads, h, rows, i, d)];
-          if (std::isnan(wanted)) {
-            touched += found.bits(b, h, i, d) != HostTensor::kNan ? 1 : 0;
-            continue;
-          }
-          const double error = std::abs(found.at(b, h, i, d) - wanted);
-          if (!(error <= tolerance * largest)) ++missing;
-          worst = std::max(worst, error);
-        }
-  EXPECT_EQ(missing, 0) << what << ": largest error " << worst << " of " << largest;
-  EXPECT_EQ(touched, 0) << what;
-}
-
-void expect_gradients(BackwardCase& c) {
-  const BackwardCase::Gradients expected = c.reference();
-  expect_near(c.dq, expected.dq, c, c.shape.heads_q, c.shape.seqlen_q, "dq");
-  expect_near(c.dk, expected.dk, c, c.shape.heads_kv, c.shape.seqlen_kv, "dk");
-  expect_near(c.dv, expected.dv, c, c.shape.heads_kv, c.shape.seqlen_kv, "dv");
 }
 
 void check(const BackwardShape& shape, const GpuInfo& chip = l4(),
@@ -244,69 +212,6 @@ TEST(EmulatorSm80Backward, SameBitsUnderEverySchedule) {
   }
 }
 
-using Calls = std::vector<emulator::Machine::CallUse>;
-
-void merge(Calls& all, const Calls& more) {
-  for (const auto& use : more) {
-    const auto known =
-        std::find_if(all.begin(), all.end(), [&](const auto& u) { return u.place == use.place; });
-    if (known == all.end())
-      all.push_back(use);
-    else
-      known->useful += use.useful;
-  }
-}
-
-std::vector<std::uint16_t> outputs(const BackwardCase& c) {
-  std::vector<std::uint16_t> all = c.dq.data();
-  for (const HostTensor* t : {&c.dk, &c.dv})
-    all.insert(all.end(), t->data().begin(), t->data().end());
-  return all;
-}
-
-// Whether a case fails with this call disabled: a hazard, or other bits. If the default schedule
-// finds nothing, a few others run.
-bool detects(const BackwardCase& original, const std::vector<std::uint16_t>& expected,
-             const emulator::Place& call) {
-  for (std::uint64_t schedule = 0; schedule < 3; ++schedule) {
-    BackwardCase c = original;
-    emulator::Settings settings;
-    settings.mutant = call;
-    if (schedule > 0) settings.seed = schedule;
-    bool found = false;
-    const Status status = launch(
-        c, chosen_for(c, l4()), l4(), settings,
-        [&found](const emulator::Machine& machine) { found = found || !machine.report().clean(); });
-    EXPECT_TRUE(status.ok()) << status.message();
-    if (found || outputs(c) != expected) return true;
-  }
-  return false;
-}
-
-// Every wait, barrier and mask term is needed by one of these cases, or marked as not needed.
-void expect_every_call_needed(const std::vector<BackwardShape>& shapes) {
-  std::vector<BackwardCase> cases;
-  std::vector<std::vector<std::uint16_t>> expected;
-  Calls calls;
-  for (const BackwardShape& shape : shapes) {
-    const BackwardCase& made = cases.emplace_back(shape);
-    BackwardCase c = made;
-    const auto note = [&calls](const emulator::Machine& machine) {
-      EXPECT_TRUE(machine.report().clean()) << machine.report().text();
-      merge(calls, machine.calls());
-    };
-    ASSERT_TRUE(launch(c, chosen_for(c, l4()), l4(), {}, note).ok());
-    expected.push_back(outputs(c));
-  }
-  EXPECT_GE(calls.size(), 10U);
-  for (const auto& use : calls) {
-    bool detected = use.useful == 0 || use.spare != nullptr;
-    for (std::size_t i = 0; i < cases.size() && !detected; ++i)
-      detected = detects(cases[i], expected[i], use.place);
-    EXPECT_TRUE(detected) << describe(use.place) << " survives";
-  }
-}
-
 // Windows with one and two ends, several heads, and lengths on the device that must be clamped.
 std::vector<BackwardShape> mutant_shapes(std::int64_t head_dim) {
   const BackwardShape varlen{.heads_q = 2,
@@ -333,11 +238,17 @@ std::vector<BackwardShape> mutant_shapes(std::int64_t head_dim) {
   };
 }
 
-TEST(EmulatorSm80Backward, EveryCallIsNeeded) { expect_every_call_needed(mutant_shapes(64)); }
-// These warps exchange p and ds.
-TEST(EmulatorSm80Backward, EveryCallOfWideHeadsIsNeeded) {
-  expect_every_call_needed(mutant_shapes(128));
+void expect_every_call_needed(std::int64_t head_dim) {
+  const auto run_on_l4 = [](BackwardCase& c, const emulator::Settings& settings,
+                            const EmulatorThen& then) {
+    return launch(c, chosen_for(c, l4()), l4(), settings, then);
+  };
+  expect_every_call_needed(run_on_l4, mutant_shapes(head_dim));
 }
+
+TEST(EmulatorSm80Backward, EveryCallIsNeeded) { expect_every_call_needed(64); }
+// These warps exchange p and ds.
+TEST(EmulatorSm80Backward, EveryCallOfWideHeadsIsNeeded) { expect_every_call_needed(128); }
 
 }  // namespace
 }  // namespace octavo

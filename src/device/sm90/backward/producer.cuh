@@ -22,8 +22,8 @@ struct Producer {
   const Sm90BackwardParams& p;
   const Work<Config>& work;
   bool leader;
-  PipelineState<C.stages_q> q;
-  PipelineState<C.stages_do> dout;
+  PipelineState<C.stages_q> q{};
+  PipelineState<C.stages_do> dout{};
   u32 tail_phase = 0;
 
   // One lane loads, and its load may complete the barrier's next phase, so all lanes must have seen

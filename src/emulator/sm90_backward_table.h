@@ -1,0 +1,22 @@
+// The configurations to instantiate.
+#pragma once
+
+#include <array>
+
+#include "emulator/sm90_backward.h"
+
+namespace octavo::emulator {
+
+inline constexpr std::array<Sm90BackwardConfig, 4> kSm90BackwardConfigs = {{
+    {.element = Element::bf16, .head_dim = 64, .block_m = 128, .stages_q = 2},
+    {.element = Element::bf16, .head_dim = 128, .block_m = 64, .stages_q = 2},
+    {.element = Element::f16, .head_dim = 64, .block_m = 128, .stages_q = 2},
+    {.element = Element::f16, .head_dim = 128, .block_m = 64, .stages_q = 2},
+}};
+
+// The kernels of one configuration. Each is a source file of its own, so that they compile in
+// parallel.
+template <int kIndex>
+EmulatedSm90Backward sm90_backward_part();
+
+}  // namespace octavo::emulator

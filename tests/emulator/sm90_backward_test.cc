@@ -1,0 +1,215 @@
+// The Hopper backward kernels in the emulator: gradients against fp64, hazards, and what hostile
+// memory may not change.
+#include "emulator/sm90_backward.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <memory>
+#include <optional>
+
+#include "emulator/backward_case.h"
+#include "emulator/backward_checks.h"
+#include "emulator/long.h"
+#include "gpu/backward/launch_sm80_backward.h"
+#include "runtime/emulated_backward.h"
+#include "runtime/emulated_launch.h"
+
+namespace octavo {
+namespace {
+
+// A chip with fewer SMs has fewer tiles that may wait for each other in a circle.
+GpuInfo h200(int sms = 132) {
+  GpuInfo chip = *emulated_chip({Device::Kind::emulator, 90});
+  chip.sms = sms;
+  return chip;
+}
+
+// Runs the three launches.
+Status launch(BackwardCase& c, const GpuInfo& chip, const emulator::Settings& settings,
+              const EmulatorThen& then) {
+  const Problem problem = c.problem();
+  EXPECT_TRUE(sm90_backward_serves(problem, chip));
+  EXPECT_TRUE(sm90_backward_reaches(c.arguments()));
+  const ChosenSm90Backward chosen = choose_sm90_backward(problem);
+  // NaN until the kernels write it.
+  const std::size_t bytes = sm90_backward_workspace(problem, c.shape.seqlen_q, chosen.config).total;
+  constexpr std::size_t kAlignment = 256;
+  std::vector<float> workspace((bytes + kAlignment) / sizeof(float),
+                               std::numeric_limits<float>::quiet_NaN());
+  void* aligned = workspace.data();
+  std::size_t room = workspace.size() * sizeof(float);
+  if (std::align(kAlignment, bytes, aligned, room) == nullptr) return {};
+  return run_emulated_sm90_backward(chosen, chip, problem, c.arguments(), aligned, settings, then);
+}
+
+// The same; every launch must be free of hazards.
+void run(BackwardCase& c, const GpuInfo& chip = h200(), std::optional<std::uint64_t> seed = {}) {
+  emulator::Settings settings;
+  settings.seed = seed;
+  const Status status = launch(c, chip, settings, [](const emulator::Machine& machine) {
+    EXPECT_TRUE(machine.report().clean()) << machine.report().text();
+  });
+  ASSERT_TRUE(status.ok()) << status.message();
+}
+
+void check(const BackwardShape& shape, const GpuInfo& chip = h200()) {
+  BackwardCase c(shape);
+  run(c, chip);
+  if (!testing::Test::HasFatalFailure()) expect_gradients(c);
+}
+
+// Three blocks of keys by two or three of queries, on a chip where their order is a circle and on
+// one where it is not.
+TEST(EmulatorSm90Backward, FullAttention) {
+  for (const std::int64_t head_dim : {64, 128})
+    for (const int sms : {132, 4}) {
+      SCOPED_TRACE(testing::Message() << "head_dim " << head_dim << ", SMs " << sms);
+      check({.seqlen_q = 150, .seqlen_kv = 270, .head_dim = head_dim}, h200(sms));
+    }
+}
+
+TEST(EmulatorSm90Backward, Bf16) {
+  for (const std::int64_t head_dim : {64, 128})
+    check({.seqlen_q = 40, .seqlen_kv = 140, .head_dim = head_dim, .dtype = DType::bf16});
+}
+
+TEST(EmulatorSm90Backward, NarrowHeads) {
+  for (const std::int64_t head_dim : {8, 40, 80}) {
+    SCOPED_TRACE(head_dim);
+    check({.seqlen_q = 67,
+           .seqlen_kv = 70,
+           .head_dim = head_dim,
+           .options = {.causal = Causal::top_left},
+           .row_gap = 8});
+  }
+}
+
+// Also rows that see no key, and blocks of queries that no block of keys visits.
+TEST(EmulatorSm90Backward, Masks) {
+  const Options masks[] = {
+      {.causal = Causal::top_left},
+      {.causal = Causal::bottom_right},
+      {.window_left = 20, .window_right = 10},
+      {.window_left = 5},
+      {.causal = Causal::top_left, .window_left = 33},
+  };
+  const std::pair<std::int64_t, std::int64_t> lengths[] = {{70, 200}, {300, 140}};
+  for (const Options& options : masks)
+    for (const auto& [seqlen_q, seqlen_kv] : lengths) {
+      SCOPED_TRACE(testing::Message()
+                   << static_cast<int>(options.causal) << " " << options.window_left << " "
+                   << options.window_right << " " << seqlen_q << " x " << seqlen_kv);
+      check({.seqlen_q = seqlen_q, .seqlen_kv = seqlen_kv, .head_dim = 16, .options = options});
+    }
+}
+
+// Even and odd heads take their blocks in opposite orders.
+TEST(EmulatorSm90Backward, GroupsOfHeads) {
+  for (const std::int64_t head_dim : {32, 128})
+    check({.batch = 2,
+           .heads_q = 4,
+           .heads_kv = 2,
+           .seqlen_q = 70,
+           .seqlen_kv = 140,
+           .head_dim = head_dim,
+           .options = {.causal = Causal::bottom_right}});
+}
+
+TEST(EmulatorSm90Backward, ScalesOfEverySign) {
+  for (const float scale : {-0.3f, 0.0f})
+    check({.seqlen_q = 20, .seqlen_kv = 30, .head_dim = 32, .scale = scale});
+}
+
+// Sequences of length 0 on either side, and tokens of no sequence, which hold NaN.
+TEST(EmulatorSm90Backward, VarlenBatch) {
+  for (const Causal causal : {Causal::none, Causal::bottom_right})
+    for (const std::int64_t head_dim : {64, 128})
+      check({.heads_q = 2,
+             .heads_kv = 1,
+             .seqlen_q = 130,
+             .seqlen_kv = 220,
+             .head_dim = head_dim,
+             .options = {.causal = causal},
+             .cu_q = {3, 3, 50, 51, 51, 121},
+             .cu_kv = {2, 12, 45, 45, 60, 215},
+             .max_q = 70,
+             .max_kv = 155});
+}
+
+// A grid that the lengths on the device do not fill.
+TEST(EmulatorSm90Backward, VarlenBatchWithLargeMaximum) {
+  check({.seqlen_q = 40,
+         .seqlen_kv = 50,
+         .head_dim = 128,
+         .cu_q = {0, 17, 40},
+         .cu_kv = {0, 30, 50},
+         .max_q = 200,
+         .max_kv = 300});
+}
+
+// cu_seqlens that decrease or leave the tensors reach no memory outside and no token twice.
+TEST(EmulatorSm90Backward, HostileSeqlens) {
+  for (const Causal causal : {Causal::none, Causal::top_left})
+    check({.seqlen_q = 60,
+           .seqlen_kv = 160,
+           .head_dim = 16,
+           .options = {.causal = causal},
+           .cu_q = {0, 20, 5, 2147483647},
+           .cu_kv = {-2147483647, 30, 190, 7},
+           .max_q = 60,
+           .max_kv = 160});
+}
+
+// What the next sequence holds does not reach the rows and keys behind the end of one.
+TEST(EmulatorSm90Backward, NanInTheNextSequence) {
+  BackwardShape shape{.seqlen_q = 60,
+                      .seqlen_kv = 60,
+                      .head_dim = 128,
+                      .cu_q = {0, 30, 60},
+                      .cu_kv = {0, 25, 60},
+                      .max_q = 30,
+                      .max_kv = 35};
+  BackwardCase c(shape);
+  const BackwardCase::Gradients expected = c.reference();
+  for (std::int64_t d = 0; d < shape.head_dim; ++d) {
+    c.q.bits(0, 0, 30, d) = c.dout.bits(0, 0, 31, d) = HostTensor::kNan;
+    c.k.bits(0, 0, 25, d) = c.v.bits(0, 0, 26, d) = HostTensor::kNan;
+  }
+  run(c);
+  const auto head = [&](HostTensor& found, const std::vector<double>& all, std::int64_t rows,
+                        const char* what) {
+    for (std::int64_t i = 0; i < rows; ++i)
+      for (std::int64_t d = 0; d < shape.head_dim; ++d)
+        ASSERT_NEAR(found.at(0, 0, i, d), all[c.index(0, 1, 0, shape.seqlen_q, i, d)], 2e-2)
+            << what << " " << i << " " << d;
+  };
+  head(c.dq, expected.dq, 30, "dq");
+  head(c.dk, expected.dk, 25, "dk");
+  head(c.dv, expected.dv, 25, "dv");
+}
+
+TEST(EmulatorSm90Backward, SameBitsUnderEverySchedule) {
+  const int seeds = test_long() ? 20 : 3;
+  for (const std::int64_t head_dim : {64, 128})
+    for (const Causal causal : {Causal::none, Causal::top_left}) {
+      const BackwardShape shape{.heads_q = 2,
+                                .heads_kv = 1,
+                                .seqlen_q = 140,
+                                .seqlen_kv = 270,
+                                .head_dim = head_dim,
+                                .options = {.causal = causal}};
+      BackwardCase first(shape);
+      run(first);
+      for (int seed = 0; seed < seeds; ++seed) {
+        BackwardCase c(shape);
+        run(c, h200(), static_cast<std::uint64_t>(seed));
+        EXPECT_TRUE(c.dq.data() == first.dq.data()) << seed;
+        EXPECT_TRUE(c.dk.data() == first.dk.data()) << seed;
+        EXPECT_TRUE(c.dv.data() == first.dv.data()) << seed;
+      }
+    }
+}
+
+}  // namespace
+}  // namespace octavo
