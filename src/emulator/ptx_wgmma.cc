@@ -166,7 +166,9 @@ void warp_sync(Site site) {
 
 void wait_for_earlier_grids(Site site) {
   Thread& t = self();
-  if (t.machine->mutated({"griddepcontrol.wait", site})) return;
+  // Only a programmatic launch starts before the grids it depends on have ended.
+  const bool useful = t.machine->launch().programmatic;
+  if (t.machine->mutated({"griddepcontrol.wait", site}, useful)) return;
   t.known.learn(t.cluster().earlier_grids, 1);
 }
 void launch_dependent_grids(Site /*site*/) {}

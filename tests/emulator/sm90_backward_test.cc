@@ -211,5 +211,46 @@ TEST(EmulatorSm90Backward, SameBitsUnderEverySchedule) {
     }
 }
 
+// More blocks of queries than stages, whose order is a circle; both ends of a window; lengths on
+// the device that must be clamped, and sequences that end inside of a block; and scores so low that
+// exp2(-LSE) is infinite for the keys behind the last one.
+std::vector<BackwardShape> mutant_shapes(std::int64_t head_dim) {
+  const std::int64_t three_blocks = head_dim <= 64 ? 300 : 150;
+  const BackwardShape varlen{.heads_q = 2,
+                             .heads_kv = 1,
+                             .seqlen_q = 90,
+                             .seqlen_kv = 90,
+                             .head_dim = head_dim,
+                             .options = {.causal = Causal::bottom_right},
+                             .cu_q = {-7, 20, 5, 60, 2147483647},
+                             .cu_kv = {0, 30, 30, 7, 100},
+                             .max_q = 64,
+                             .max_kv = 64};
+  BackwardShape truncated = varlen;
+  truncated.max_q = truncated.max_kv = 25;
+  return {
+      {.seqlen_q = three_blocks, .seqlen_kv = 150, .head_dim = head_dim},
+      varlen,
+      truncated,
+      {.seqlen_q = 150,
+       .seqlen_kv = 270,
+       .head_dim = head_dim,
+       .options = {.causal = Causal::top_left, .window_left = 20}},
+      {.seqlen_q = 20, .seqlen_kv = 1, .head_dim = head_dim, .scale = 50.0f},
+  };
+}
+
+void expect_every_call_needed(std::int64_t head_dim) {
+  const auto run_on_h200 = [](BackwardCase& c, const emulator::Settings& settings,
+                              const EmulatorThen& then) {
+    return launch(c, h200(), settings, then);
+  };
+  expect_every_call_needed(run_on_h200, mutant_shapes(head_dim));
+}
+
+TEST(EmulatorSm90Backward, EveryCallIsNeeded) { expect_every_call_needed(64); }
+// dK of a block runs on under the next one.
+TEST(EmulatorSm90Backward, EveryCallOfWideHeadsIsNeeded) { expect_every_call_needed(128); }
+
 }  // namespace
 }  // namespace octavo

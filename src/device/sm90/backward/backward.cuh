@@ -34,6 +34,7 @@
 // clang-format on
 #pragma once
 
+#include "device/ptx/term.cuh"
 #include "device/sm90/backward/consumer.cuh"
 #include "device/sm90/backward/geometry.cuh"
 #include "device/sm90/backward/producer.cuh"
@@ -62,6 +63,7 @@ struct BackwardKernel {
       ptx::mbarrier_init(G::do_full(stage), 1);
       ptx::mbarrier_init(G::do_empty(stage), G::kConsumerWarps);
     }
+    ptx::spare("fence.proxy.async of the same thread follows");
     ptx::fence_mbarrier_init();
   }
 
@@ -78,6 +80,7 @@ struct BackwardKernel {
       const Work<Config> of_cta = Work<Config>::of_block(p, ptx::block_index_x());
       if (ptx::lane_index() == 0) of_cta.publish(G::work_slot());
     }
+    ptx::spare("TMA accesses only the barriers, which have a fence of their own");
     ptx::fence_proxy_async();
     ptx::cta_sync();
     const Work<Config> work = Work<Config>::read(G::work_slot());

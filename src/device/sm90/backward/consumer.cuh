@@ -13,6 +13,7 @@
 #include "device/ptx/fence.cuh"
 #include "device/ptx/math.cuh"
 #include "device/ptx/stmatrix.cuh"
+#include "device/ptx/term.cuh"
 #include "device/ptx/thread.cuh"
 #include "device/ptx/warpgroup.cuh"
 #include "device/ptx/wgmma.cuh"
@@ -241,6 +242,7 @@ struct Consumer {
   OCTAVO_DEVICE void start_dp(float (&dp)[G::kScores]) const {
     ptx::mbarrier_wait(G::do_full(dout(block).stage()), dout(block).phase());
     ptx::pin(dp);
+    ptx::spare("start_scores had one after dP of the block before was last read");
     ptx::wgmma_fence();
     keys_by_queries(dp, G::v_tile(), G::do_tile(dout(block).stage()));
   }
@@ -254,12 +256,14 @@ struct Consumer {
   // dQ of the current block, whose dS is in shared memory.
   OCTAVO_DEVICE void start_dq(float (&dq)[G::kDq]) const {
     ptx::pin(dq);
+    ptx::spare("start_dv had one after dQ of the block before was last read");
     ptx::wgmma_fence();
     dq_product(dq);
   }
   OCTAVO_DEVICE void start_dk(Operand& ds) {
     ptx::pin(dk);
     pin(ds);
+    ptx::spare("start_dq had one after dS was packed");
     ptx::wgmma_fence();
     add_queries(dk, ds, G::q_tile(q(block).stage()));
   }

@@ -4,6 +4,7 @@
 #include "device/ptx/atomic.cuh"
 #include "device/ptx/fence.cuh"
 #include "device/ptx/mbarrier.cuh"
+#include "device/ptx/term.cuh"
 #include "device/ptx/thread.cuh"
 #include "device/ptx/tma.cuh"
 #include "device/ptx/warpgroup.cuh"
@@ -107,6 +108,7 @@ struct DqWriter {
     } else {
       while (ptx::ld_acquire(turns) != turn) {
       }
+      ptx::spare("only bulk copies wrote the tile, and the end of one implies such a fence");
       ptx::fence_proxy_async_all();
       ptx::bulk_reduce_add_f32(to, G::dq_tile(buffer), G::S.dq_tile);
     }
@@ -115,6 +117,7 @@ struct DqWriter {
     ptx::mbarrier_arrive(G::dq_empty(buffer));
     // The sum has landed, not only left: else the next CTA's could come before it.
     ptx::bulk_wait<0>();
+    ptx::spare("the end of a bulk copy implies such a fence");
     ptx::fence_proxy_async_all();
     ptx::red_release_add(turns, 1);
   }

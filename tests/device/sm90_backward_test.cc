@@ -1,0 +1,57 @@
+// The Hopper backward kernels without a GPU: each configuration that a plan uses compiles without
+// spills, its products stay asynchronous, and its shared memory fits.
+#include "config/sm90_backward.h"
+
+#include <gtest/gtest.h>
+
+#include "gpu/forward/sm80_forward.h"
+#include "gpu/jit/config_text.h"
+#include "gpu/jit/cubin_info.h"
+#include "gpu/jit/nvrtc.h"
+
+namespace octavo {
+namespace {
+
+namespace bwd = sm90::backward;
+
+// The kernel in a compiled source; empty if it does not compile.
+CubinKernel compiled(const KernelSource& source) {
+  const Result<CompiledKernel> kernel = compile(source);
+  EXPECT_TRUE(kernel.ok()) << kernel.status().message();
+  if (!kernel.ok()) return {};
+  EXPECT_EQ(kernel->log.find("serialized"), std::string::npos) << kernel->log;
+  const Result<CubinInfo> info = read_cubin(kernel->image);
+  EXPECT_TRUE(info.ok()) << info.status().message();
+  const CubinKernel* const found = info.ok() ? info->find(kernel->lowered_name) : nullptr;
+  EXPECT_NE(found, nullptr);
+  return found != nullptr ? *found : CubinKernel{};
+}
+
+// The products of a block are in the code once: S and dP, dV and dK, dQ.
+int products(const Sm90BackwardConfig& c) {
+  return 2 * (c.head_dim / 16) + 2 * (c.block_m / 16) + c.block_n / 16;
+}
+
+TEST(Sm90Backward, CompilesWithoutSpillsOrSerialisedProducts) {
+  if (!nvrtc_version().ok()) GTEST_SKIP() << nvrtc_version().status().message();
+  for (const Element element : {Element::f16, Element::bf16})
+    for (const int head_dim : {64, 128}) {
+      const Sm90BackwardConfig config{.element = element,
+                                      .head_dim = head_dim,
+                                      .block_m = head_dim == 64 ? 128 : 64,
+                                      .stages_q = 2};
+      SCOPED_TRACE(brief_text(config));
+      EXPECT_LE(bwd::smem_bytes(config), max_smem_bytes(90));
+      const CubinKernel backward = compiled(kernel_source(config));
+      EXPECT_FALSE(backward.spills()) << backward.stack_bytes << " bytes of stack";
+      // A CTA starts with equal registers for all threads, and 64K of them.
+      EXPECT_LE(backward.registers * bwd::threads(config), 65536);
+      EXPECT_EQ(backward.instructions.wgmma_f16, products(config));
+      EXPECT_EQ(backward.instructions.mma(), products(config));
+      const CubinKernel finish_dq = compiled(finish_dq_source(config));
+      EXPECT_FALSE(finish_dq.spills()) << finish_dq.stack_bytes << " bytes of stack";
+    }
+}
+
+}  // namespace
+}  // namespace octavo
