@@ -18,7 +18,7 @@
 namespace octavo {
 namespace {
 
-// A chip with fewer SMs has fewer tiles that may wait for each other in a circle.
+// With fewer SMs, fewer tiles may wait for each other in a circle, and groups have fewer heads.
 GpuInfo h200(int sms = 132) {
   GpuInfo chip = *emulated_chip({Device::Kind::emulator, 90});
   chip.sms = sms;
@@ -104,16 +104,20 @@ TEST(EmulatorSm90Backward, Masks) {
     }
 }
 
-// Even and odd heads take their blocks in opposite orders.
+// Three KV heads, in one group or in groups of two and one, which take their blocks in opposite
+// orders.
 TEST(EmulatorSm90Backward, GroupsOfHeads) {
   for (const std::int64_t head_dim : {32, 128})
-    check({.batch = 2,
-           .heads_q = 4,
-           .heads_kv = 2,
-           .seqlen_q = 70,
-           .seqlen_kv = 140,
-           .head_dim = head_dim,
-           .options = {.causal = Causal::bottom_right}});
+    for (const int sms : {132, 4}) {
+      SCOPED_TRACE(testing::Message() << "head_dim " << head_dim << ", SMs " << sms);
+      check({.heads_q = 6,
+             .heads_kv = 3,
+             .seqlen_q = 70,
+             .seqlen_kv = 140,
+             .head_dim = head_dim,
+             .options = {.causal = Causal::bottom_right}},
+            h200(sms));
+    }
 }
 
 TEST(EmulatorSm90Backward, ScalesOfEverySign) {
@@ -193,17 +197,19 @@ TEST(EmulatorSm90Backward, SameBitsUnderEverySchedule) {
   const int seeds = test_long() ? 20 : 3;
   for (const std::int64_t head_dim : {64, 128})
     for (const Causal causal : {Causal::none, Causal::top_left}) {
+      // Under a mask, each head is a group of its own.
+      const GpuInfo chip = h200(causal == Causal::none ? 132 : 4);
       const BackwardShape shape{.heads_q = 2,
-                                .heads_kv = 1,
+                                .heads_kv = 2,
                                 .seqlen_q = 140,
                                 .seqlen_kv = 270,
                                 .head_dim = head_dim,
                                 .options = {.causal = causal}};
       BackwardCase first(shape);
-      run(first);
+      run(first, chip);
       for (int seed = 0; seed < seeds; ++seed) {
         BackwardCase c(shape);
-        run(c, h200(), static_cast<std::uint64_t>(seed));
+        run(c, chip, static_cast<std::uint64_t>(seed));
         EXPECT_TRUE(c.dq.data() == first.dq.data()) << seed;
         EXPECT_TRUE(c.dk.data() == first.dk.data()) << seed;
         EXPECT_TRUE(c.dv.data() == first.dv.data()) << seed;
