@@ -12,11 +12,10 @@ usage: check_backward.py --library build/liboctavo.so [--cases 200] [--seed 0] [
 """
 
 import argparse
-import ctypes
 import random
 import statistics
 import sys
-from ctypes import byref, c_size_t, c_void_p
+from ctypes import byref, c_void_p
 
 import octavo_c
 
@@ -121,7 +120,6 @@ class Backward:
 
     def __init__(self, torch, octavo, device):
         self.torch, self.octavo, self.device = torch, octavo, device.encode()
-        octavo.c.octavo_backward_arguments_init_sized.restype = None
 
     def fill(self, made, t):
         c, element = t.case, octavo_c.WIDE[t.case.dtype]
@@ -150,10 +148,7 @@ class Backward:
             byref(made), byref(self.options(t.case)), self.device, self.stream()))
 
     def backward(self, t):
-        made = octavo_c.BackwardArguments()
-        self.octavo.c.octavo_backward_arguments_init_sized(byref(made),
-                                                           c_size_t(ctypes.sizeof(made)))
-        self.fill(made, t)
+        made = self.fill(self.octavo.backward_arguments(), t)
         element = octavo_c.WIDE[t.case.dtype]
         for name in ("dout", "dq", "dk", "dv"):
             setattr(made, name, tensor_of(getattr(t, name), element))
