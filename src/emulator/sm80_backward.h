@@ -19,7 +19,8 @@ struct EmulatedRowStats {
   void (*entry)(const RowStatsParams&) = nullptr;
 };
 
-// The tiles of config/sm80_backward_tiles.h for f16; bf16 and narrow loads for the smallest tiles.
+// The tiles of config/sm80_backward_tiles.h for f16; bf16 and narrow loads for the narrowest tiles,
+// and for the widest, which replace all others.
 // All have the same arch: no compiled code depends on it.
 const std::vector<EmulatedSm80Backward>& sm80_backward_kernels();
 const std::vector<EmulatedRowStats>& row_stats_kernels();

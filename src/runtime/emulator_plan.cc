@@ -12,18 +12,13 @@
 #include "gpu/quantize/prepare_operands.h"
 #include "octavo/emulator.hpp"
 #include "runtime/emulated_launch.h"
+#include "runtime/emulator_run.h"
 
 namespace octavo {
 namespace {
 
 // The seed plus one, or 0 for none: one atomic word needs no lock.
 std::atomic<std::uint64_t> schedule = 0;
-
-emulator::Settings current_settings() {
-  emulator::Settings settings;
-  if (const std::uint64_t seed = schedule; seed != 0) settings.seed = seed - 1;
-  return settings;
-}
 
 Status no_kernel(const Problem& p, int alignment) {
   return unsupported("problem",
@@ -77,10 +72,10 @@ class EmulatorPlan final : public Plan::Impl {
              Stream /*stream*/) const override {
     OCTAVO_RETURN_IF_ERROR(sm80_forward_serves(run_problem));
     OCTAVO_RETURN_IF_ERROR(validate_cu_seqlens(arguments));
-    const emulator::Settings settings = current_settings();
+    const emulator::Settings settings = emulator_settings();
     Status found;
     const auto judge = [&](const emulator::Machine& machine) {
-      if (!machine.report().clean()) found = hazards(machine.report(), settings);
+      if (!machine.report().clean()) found = emulator_hazards(machine.report(), settings);
     };
     const auto quantize = [&](const PreparedCall& call) {
       for (std::size_t i = 0; i < call.count && found.ok(); ++i) {
@@ -120,20 +115,26 @@ class EmulatorPlan final : public Plan::Impl {
  private:
   VLayout layout() const { return sm90_ != nullptr ? v_layout(sm90_->config) : VLayout::rows; }
 
-  static Status hazards(const emulator::Report& report, const emulator::Settings& settings) {
-    return {ErrorCode::device_error,
-            fmt::format(
-                "The emulator found {} hazards ({}):\n{}", report.findings().size(),
-                settings.seed ? fmt::format("schedule {}", *settings.seed) : std::string("in turn"),
-                report.text())};
-  }
-
   const GpuInfo& chip_;
   const emulator::EmulatedSm90Forward* const sm90_;
   const bool only_sm90_;
 };
 
 }  // namespace
+
+emulator::Settings emulator_settings() {
+  emulator::Settings settings;
+  if (const std::uint64_t seed = schedule; seed != 0) settings.seed = seed - 1;
+  return settings;
+}
+
+Status emulator_hazards(const emulator::Report& report, const emulator::Settings& settings) {
+  return {ErrorCode::device_error,
+          fmt::format(
+              "The emulator found {} hazards ({}):\n{}", report.findings().size(),
+              settings.seed ? fmt::format("schedule {}", *settings.seed) : std::string("in turn"),
+              report.text())};
+}
 
 Result<std::shared_ptr<const Plan::Impl>> make_emulator_plan(const Problem& problem,
                                                              Device device) {

@@ -14,6 +14,7 @@
 #include "gpu/backward/sm90_backward.h"
 #include "gpu/jit/config_text.h"
 #include "gpu/jit/kernel_source.h"
+#include "runtime/emulator_plan.h"
 
 namespace octavo {
 namespace {
@@ -111,10 +112,9 @@ class GpuBackwardPlan final : public BackwardPlan::Impl {
 
 Result<std::shared_ptr<const BackwardPlan::Impl>> make_gpu_backward_plan(const Problem& problem,
                                                                          Device device) {
-  if (device.kind == Device::Kind::emulator)
-    return unsupported("device", name(device), "cpu and cuda for the backward pass");
   OCTAVO_RETURN_IF_ERROR(forced_kernel_family().status());
   OCTAVO_RETURN_IF_ERROR(sm80_backward_serves(problem));
+  if (device.kind == Device::Kind::emulator) return make_emulator_backward_plan(problem, device);
   const Result<const Gpu*> gpu = open_gpu(device.index);
   if (!gpu.ok()) return gpu.status();
   const GpuInfo& info = (*gpu)->info;

@@ -17,6 +17,11 @@ Result<std::shared_ptr<const Plan::Impl>> make_emulator_plan(const Problem& /*pr
   return absent();
 }
 
+Result<std::shared_ptr<const BackwardPlan::Impl>> make_emulator_backward_plan(
+    const Problem& /*problem*/, Device /*device*/) {
+  return absent();
+}
+
 std::string describe_emulator(Device /*device*/) { return ""; }
 
 bool has_emulator() { return false; }

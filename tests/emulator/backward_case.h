@@ -137,6 +137,7 @@ class BackwardCase {
     p.seqlen_kv = varlen() ? shape.max_kv : shape.seqlen_kv;
     p.head_dim = p.head_dim_v = shape.head_dim;
     p.q = p.k = p.v = p.out = shape.dtype;
+    p.lse = true;
     p.varlen = varlen();
     p.options = shape.options;
     return p;

@@ -212,6 +212,31 @@ TEST(EmulatorSm80Backward, SameBitsUnderEverySchedule) {
   }
 }
 
+// Through the API: kernels that are not compiled in are replaced by wider tiles or narrower loads.
+TEST(EmulatorSm80Backward, PlansOfTheEmulator) {
+  for (const int arch : {0, 90})
+    for (const DType dtype : {DType::f16, DType::bf16})
+      for (const std::int64_t gap : {0, 4}) {
+        SCOPED_TRACE(testing::Message() << arch << " " << name(dtype) << " gap " << gap);
+        BackwardCase c({.heads_q = 2,
+                        .heads_kv = 1,
+                        .seqlen_q = 33,
+                        .seqlen_kv = 40,
+                        .head_dim = 104,
+                        .options = {.causal = Causal::bottom_right},
+                        .dtype = dtype,
+                        .row_gap = gap});
+        const Device device{Device::Kind::emulator, arch};
+        const Status status = attention_backward(c.arguments(), c.shape.options, device);
+        ASSERT_TRUE(status.ok()) << status.message();
+        expect_gradients(c);
+        const Result<Explanation> explained = explain_backward(c.problem(), device);
+        ASSERT_TRUE(explained.ok()) << explained.status().message();
+        EXPECT_EQ(explained->kernel, "sm80_backward");
+        EXPECT_EQ(explained->workspace_bytes, 2U * 128 * 2 * sizeof(float));
+      }
+}
+
 // Windows with one and two ends, several heads, and lengths on the device that must be clamped.
 std::vector<BackwardShape> mutant_shapes(std::int64_t head_dim) {
   const BackwardShape varlen{.heads_q = 2,

@@ -9,6 +9,7 @@
 #include "config/sm80_backward_tiles.h"
 #include "gpu/backward/sm80_backward_feasible.h"
 #include "gpu/forward/forward_params.h"
+#include "gpu/jit/config_text.h"
 #include "gpu/jit/kernel_source.h"
 
 namespace octavo {
@@ -65,6 +66,10 @@ ChosenSm80Backward choose_sm80_backward(const Problem& problem, const GpuInfo& g
   if (c.load_bytes < 16)
     chosen.reason += fmt::format("; narrow loads, as rows are only {}-byte aligned", c.load_bytes);
   return chosen;
+}
+
+std::string describe_sm80_backward(const ChosenSm80Backward& chosen) {
+  return to_text(chosen.dkv) + " " + to_text(chosen.dq);
 }
 
 }  // namespace octavo

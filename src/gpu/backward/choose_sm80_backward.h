@@ -22,4 +22,7 @@ struct ChosenSm80Backward {
 // `load_bytes`: the row alignment of the tensors, in bytes.
 ChosenSm80Backward choose_sm80_backward(const Problem& problem, const GpuInfo& gpu, int load_bytes);
 
+// Both configurations as text, for explanations.
+std::string describe_sm80_backward(const ChosenSm80Backward& chosen);
+
 }  // namespace octavo

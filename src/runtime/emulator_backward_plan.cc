@@ -1,0 +1,99 @@
+// Plans of the backward pass whose kernels run in the emulator.
+#include "attention/backward_arguments.h"
+#include "attention/error.h"
+#include "attention/validate.h"
+#include "emulator/sm80_backward.h"
+#include "gpu/backward/launch_sm80_backward.h"
+#include "gpu/backward/sm80_backward_feasible.h"
+#include "gpu/jit/kernel_source.h"
+#include "runtime/emulated_backward.h"
+#include "runtime/emulated_launch.h"
+#include "runtime/emulator_plan.h"
+#include "runtime/emulator_run.h"
+
+namespace octavo {
+namespace {
+
+// The chosen kernel if it is compiled in, else the one with the least padding that can replace it.
+const emulator::EmulatedSm80Backward* compiled_in(const Sm80BackwardConfig& wanted,
+                                                  const GpuInfo& chip) {
+  if (const auto* const chosen = emulator::find_sm80_backward(wanted)) return chosen;
+  const emulator::EmulatedSm80Backward* best = nullptr;
+  for (const auto& kernel : emulator::sm80_backward_kernels()) {
+    Sm80BackwardConfig c = kernel.config;
+    c.arch = wanted.arch;
+    const bool serves = c.pass == wanted.pass && c.element == wanted.element &&
+                        c.load_bytes <= wanted.load_bytes && c.head_dim >= wanted.head_dim &&
+                        feasible(c, chip.arch, chip.smem_per_block_optin).ok();
+    if (serves && (best == nullptr || c.head_dim < best->config.head_dim)) best = &kernel;
+  }
+  return best;
+}
+
+class EmulatorBackwardPlan final : public BackwardPlan::Impl {
+ public:
+  EmulatorBackwardPlan(const Problem& planned, Device on, const GpuInfo& chip)
+      : Impl(planned, on), chip_(chip) {}
+
+  Result<ChosenSm80Backward> kernels(int alignment) const {
+    ChosenSm80Backward chosen = choose_sm80_backward(problem, chip_, alignment);
+    const auto* const dkv = compiled_in(chosen.dkv, chip_);
+    const auto* const dq = compiled_in(chosen.dq, chip_);
+    if (dkv == nullptr || dq == nullptr || emulator::find_row_stats(chosen.row_stats) == nullptr)
+      return unsupported(
+          "problem", fmt::format("{} with rows aligned to {} bytes", describe(problem), alignment),
+          "on the emulator the problems of its backward kernels");
+    chosen.dkv = dkv->config;
+    chosen.dq = dq->config;
+    return chosen;
+  }
+
+  Explanation explain() const override {
+    Explanation e;
+    e.device = name(device);
+    e.kernel = "sm80_backward";
+    e.config = describe_sm80_backward(kernels(16).value());
+    e.reason = fmt::format("the best of the emulator's kernels for sm_{}", chip_.arch);
+    e.workspace_bytes = workspace_bytes(problem, nullptr);
+    return e;
+  }
+
+  std::size_t workspace_bytes(const Problem& run_problem,
+                              const BackwardArguments* /*arguments*/) const override {
+    return row_stats_bytes(run_problem);
+  }
+
+  Status run(const Problem& run_problem, const BackwardArguments& arguments, Workspace workspace,
+             Stream /*stream*/) const override {
+    OCTAVO_RETURN_IF_ERROR(validate_cu_seqlens(forward_arguments(arguments)));
+    const Result<ChosenSm80Backward> chosen = kernels(row_alignment(arguments));
+    if (!chosen.ok()) return chosen.status();
+    const emulator::Settings settings = emulator_settings();
+    Status found;
+    const Status status =
+        run_emulated_backward(*chosen, chip_, run_problem, arguments, workspace.data, settings,
+                              [&](const emulator::Machine& machine) {
+                                if (found.ok() && !machine.report().clean())
+                                  found = emulator_hazards(machine.report(), settings);
+                              });
+    return status.ok() ? found : status;
+  }
+
+ private:
+  const GpuInfo& chip_;
+};
+
+}  // namespace
+
+Result<std::shared_ptr<const BackwardPlan::Impl>> make_emulator_backward_plan(
+    const Problem& problem, Device device) {
+  const GpuInfo* const chip = emulated_chip(device);
+  if (chip == nullptr) return unsupported("device", name(device), "emulator, emulator:90");
+  if (is_forced(KernelFamily::sm90))
+    return no_other_family("for the backward pass in the emulator");
+  auto made = std::make_shared<EmulatorBackwardPlan>(problem, device, *chip);
+  OCTAVO_RETURN_IF_ERROR(made->kernels(16).status());
+  return std::shared_ptr<const BackwardPlan::Impl>(std::move(made));
+}
+
+}  // namespace octavo
