@@ -19,15 +19,15 @@ namespace octavo {
 namespace {
 
 // With fewer SMs, fewer tiles may wait for each other in a circle, and groups have fewer heads.
-GpuInfo h200(int sms = 132) {
+GpuInfo h200_with(int sms = 132) {
   GpuInfo chip = *emulated_chip({Device::Kind::emulator, 90});
   chip.sms = sms;
   return chip;
 }
 
 // Runs the three launches.
-Status launch(BackwardCase& c, const GpuInfo& chip, const emulator::Settings& settings,
-              const EmulatorThen& then) {
+Status launch_on_h200(BackwardCase& c, const GpuInfo& chip, const emulator::Settings& settings,
+                      const EmulatorThen& then) {
   const Problem problem = c.problem();
   EXPECT_TRUE(sm90_backward_serves(problem, chip));
   EXPECT_TRUE(sm90_backward_reaches(c.arguments()));
@@ -39,23 +39,24 @@ Status launch(BackwardCase& c, const GpuInfo& chip, const emulator::Settings& se
                                std::numeric_limits<float>::quiet_NaN());
   void* aligned = workspace.data();
   std::size_t room = workspace.size() * sizeof(float);
-  if (std::align(kAlignment, bytes, aligned, room) == nullptr) return {};
+  EXPECT_NE(std::align(kAlignment, bytes, aligned, room), nullptr);
   return run_emulated_sm90_backward(chosen, chip, problem, c.arguments(), aligned, settings, then);
 }
 
 // The same; every launch must be free of hazards.
-void run(BackwardCase& c, const GpuInfo& chip = h200(), std::optional<std::uint64_t> seed = {}) {
+void run_on_h200(BackwardCase& c, const GpuInfo& chip = h200_with(),
+                 std::optional<std::uint64_t> seed = {}) {
   emulator::Settings settings;
   settings.seed = seed;
-  const Status status = launch(c, chip, settings, [](const emulator::Machine& machine) {
+  const Status status = launch_on_h200(c, chip, settings, [](const emulator::Machine& machine) {
     EXPECT_TRUE(machine.report().clean()) << machine.report().text();
   });
   ASSERT_TRUE(status.ok()) << status.message();
 }
 
-void check(const BackwardShape& shape, const GpuInfo& chip = h200()) {
+void check_on_h200(const BackwardShape& shape, const GpuInfo& chip = h200_with()) {
   BackwardCase c(shape);
-  run(c, chip);
+  run_on_h200(c, chip);
   if (!testing::Test::HasFatalFailure()) expect_gradients(c);
 }
 
@@ -65,23 +66,23 @@ TEST(EmulatorSm90Backward, FullAttention) {
   for (const std::int64_t head_dim : {64, 128})
     for (const int sms : {132, 4}) {
       SCOPED_TRACE(testing::Message() << "head_dim " << head_dim << ", SMs " << sms);
-      check({.seqlen_q = 150, .seqlen_kv = 270, .head_dim = head_dim}, h200(sms));
+      check_on_h200({.seqlen_q = 150, .seqlen_kv = 270, .head_dim = head_dim}, h200_with(sms));
     }
 }
 
 TEST(EmulatorSm90Backward, Bf16) {
   for (const std::int64_t head_dim : {64, 128})
-    check({.seqlen_q = 40, .seqlen_kv = 140, .head_dim = head_dim, .dtype = DType::bf16});
+    check_on_h200({.seqlen_q = 40, .seqlen_kv = 140, .head_dim = head_dim, .dtype = DType::bf16});
 }
 
 TEST(EmulatorSm90Backward, NarrowHeads) {
   for (const std::int64_t head_dim : {8, 40, 80}) {
     SCOPED_TRACE(head_dim);
-    check({.seqlen_q = 67,
-           .seqlen_kv = 70,
-           .head_dim = head_dim,
-           .options = {.causal = Causal::top_left},
-           .row_gap = 8});
+    check_on_h200({.seqlen_q = 67,
+                   .seqlen_kv = 70,
+                   .head_dim = head_dim,
+                   .options = {.causal = Causal::top_left},
+                   .row_gap = 8});
   }
 }
 
@@ -100,7 +101,8 @@ TEST(EmulatorSm90Backward, Masks) {
       SCOPED_TRACE(testing::Message()
                    << static_cast<int>(options.causal) << " " << options.window_left << " "
                    << options.window_right << " " << seqlen_q << " x " << seqlen_kv);
-      check({.seqlen_q = seqlen_q, .seqlen_kv = seqlen_kv, .head_dim = 16, .options = options});
+      check_on_h200(
+          {.seqlen_q = seqlen_q, .seqlen_kv = seqlen_kv, .head_dim = 16, .options = options});
     }
 }
 
@@ -110,59 +112,59 @@ TEST(EmulatorSm90Backward, GroupsOfHeads) {
   for (const std::int64_t head_dim : {32, 128})
     for (const int sms : {132, 4}) {
       SCOPED_TRACE(testing::Message() << "head_dim " << head_dim << ", SMs " << sms);
-      check({.heads_q = 6,
-             .heads_kv = 3,
-             .seqlen_q = 70,
-             .seqlen_kv = 140,
-             .head_dim = head_dim,
-             .options = {.causal = Causal::bottom_right}},
-            h200(sms));
+      check_on_h200({.heads_q = 6,
+                     .heads_kv = 3,
+                     .seqlen_q = 70,
+                     .seqlen_kv = 140,
+                     .head_dim = head_dim,
+                     .options = {.causal = Causal::bottom_right}},
+                    h200_with(sms));
     }
 }
 
 TEST(EmulatorSm90Backward, ScalesOfEverySign) {
   for (const float scale : {-0.3f, 0.0f})
-    check({.seqlen_q = 20, .seqlen_kv = 30, .head_dim = 32, .scale = scale});
+    check_on_h200({.seqlen_q = 20, .seqlen_kv = 30, .head_dim = 32, .scale = scale});
 }
 
 // Sequences of length 0 on either side, and tokens of no sequence, which hold NaN.
 TEST(EmulatorSm90Backward, VarlenBatch) {
   for (const Causal causal : {Causal::none, Causal::bottom_right})
     for (const std::int64_t head_dim : {64, 128})
-      check({.heads_q = 2,
-             .heads_kv = 1,
-             .seqlen_q = 130,
-             .seqlen_kv = 220,
-             .head_dim = head_dim,
-             .options = {.causal = causal},
-             .cu_q = {3, 3, 50, 51, 51, 121},
-             .cu_kv = {2, 12, 45, 45, 60, 215},
-             .max_q = 70,
-             .max_kv = 155});
+      check_on_h200({.heads_q = 2,
+                     .heads_kv = 1,
+                     .seqlen_q = 130,
+                     .seqlen_kv = 220,
+                     .head_dim = head_dim,
+                     .options = {.causal = causal},
+                     .cu_q = {3, 3, 50, 51, 51, 121},
+                     .cu_kv = {2, 12, 45, 45, 60, 215},
+                     .max_q = 70,
+                     .max_kv = 155});
 }
 
 // A grid that the lengths on the device do not fill.
 TEST(EmulatorSm90Backward, VarlenBatchWithLargeMaximum) {
-  check({.seqlen_q = 40,
-         .seqlen_kv = 50,
-         .head_dim = 128,
-         .cu_q = {0, 17, 40},
-         .cu_kv = {0, 30, 50},
-         .max_q = 200,
-         .max_kv = 300});
+  check_on_h200({.seqlen_q = 40,
+                 .seqlen_kv = 50,
+                 .head_dim = 128,
+                 .cu_q = {0, 17, 40},
+                 .cu_kv = {0, 30, 50},
+                 .max_q = 200,
+                 .max_kv = 300});
 }
 
 // cu_seqlens that decrease or leave the tensors reach no memory outside and no token twice.
 TEST(EmulatorSm90Backward, HostileSeqlens) {
   for (const Causal causal : {Causal::none, Causal::top_left})
-    check({.seqlen_q = 60,
-           .seqlen_kv = 160,
-           .head_dim = 16,
-           .options = {.causal = causal},
-           .cu_q = {0, 20, 5, 2147483647},
-           .cu_kv = {-2147483647, 30, 190, 7},
-           .max_q = 60,
-           .max_kv = 160});
+    check_on_h200({.seqlen_q = 60,
+                   .seqlen_kv = 160,
+                   .head_dim = 16,
+                   .options = {.causal = causal},
+                   .cu_q = {0, 20, 5, 2147483647},
+                   .cu_kv = {-2147483647, 30, 190, 7},
+                   .max_q = 60,
+                   .max_kv = 160});
 }
 
 // What the next sequence holds does not reach the rows and keys behind the end of one.
@@ -180,7 +182,7 @@ TEST(EmulatorSm90Backward, NanInTheNextSequence) {
     c.q.bits(0, 0, 30, d) = c.dout.bits(0, 0, 31, d) = HostTensor::kNan;
     c.k.bits(0, 0, 25, d) = c.v.bits(0, 0, 26, d) = HostTensor::kNan;
   }
-  run(c);
+  run_on_h200(c);
   const auto head = [&](HostTensor& found, const std::vector<double>& all, std::int64_t rows,
                         const char* what) {
     for (std::int64_t i = 0; i < rows; ++i)
@@ -198,7 +200,7 @@ TEST(EmulatorSm90Backward, SameBitsUnderEverySchedule) {
   for (const std::int64_t head_dim : {64, 128})
     for (const Causal causal : {Causal::none, Causal::top_left}) {
       // Under a mask, each head is a group of its own.
-      const GpuInfo chip = h200(causal == Causal::none ? 132 : 4);
+      const GpuInfo chip = h200_with(causal == Causal::none ? 132 : 4);
       const BackwardShape shape{.heads_q = 2,
                                 .heads_kv = 2,
                                 .seqlen_q = 140,
@@ -206,10 +208,10 @@ TEST(EmulatorSm90Backward, SameBitsUnderEverySchedule) {
                                 .head_dim = head_dim,
                                 .options = {.causal = causal}};
       BackwardCase first(shape);
-      run(first, chip);
+      run_on_h200(first, chip);
       for (int seed = 0; seed < seeds; ++seed) {
         BackwardCase c(shape);
-        run(c, chip, static_cast<std::uint64_t>(seed));
+        run_on_h200(c, chip, static_cast<std::uint64_t>(seed));
         EXPECT_TRUE(c.dq.data() == first.dq.data()) << seed;
         EXPECT_TRUE(c.dk.data() == first.dk.data()) << seed;
         EXPECT_TRUE(c.dv.data() == first.dv.data()) << seed;
@@ -220,7 +222,7 @@ TEST(EmulatorSm90Backward, SameBitsUnderEverySchedule) {
 // More blocks of queries than stages, whose order is a circle; both ends of a window; lengths on
 // the device that must be clamped, and sequences that end inside of a block; and scores so low that
 // exp2(-LSE) is infinite for the keys behind the last one.
-std::vector<BackwardShape> mutant_shapes(std::int64_t head_dim) {
+std::vector<BackwardShape> h200_mutant_shapes(std::int64_t head_dim) {
   const std::int64_t three_blocks = head_dim <= 64 ? 300 : 150;
   const BackwardShape varlen{.heads_q = 2,
                              .heads_kv = 1,
@@ -246,17 +248,17 @@ std::vector<BackwardShape> mutant_shapes(std::int64_t head_dim) {
   };
 }
 
-void expect_every_call_needed(std::int64_t head_dim) {
-  const auto run_on_h200 = [](BackwardCase& c, const emulator::Settings& settings,
-                              const EmulatorThen& then) {
-    return launch(c, h200(), settings, then);
+void expect_every_h200_call_needed(std::int64_t head_dim) {
+  const BackwardLaunch launch = [](BackwardCase& c, const emulator::Settings& settings,
+                                   const EmulatorThen& then) {
+    return launch_on_h200(c, h200_with(), settings, then);
   };
-  expect_every_call_needed(run_on_h200, mutant_shapes(head_dim));
+  expect_every_call_needed(launch, h200_mutant_shapes(head_dim));
 }
 
-TEST(EmulatorSm90Backward, EveryCallIsNeeded) { expect_every_call_needed(64); }
+TEST(EmulatorSm90Backward, EveryCallIsNeeded) { expect_every_h200_call_needed(64); }
 // dK of a block runs on under the next one.
-TEST(EmulatorSm90Backward, EveryCallOfWideHeadsIsNeeded) { expect_every_call_needed(128); }
+TEST(EmulatorSm90Backward, EveryCallOfWideHeadsIsNeeded) { expect_every_h200_call_needed(128); }
 
 }  // namespace
 }  // namespace octavo
