@@ -5,12 +5,15 @@
 #include <cmath>
 #include <functional>
 #include <optional>
+#include <type_traits>
 
+#include "device/core/block_range.cuh"
 #include "device/ptx/atomic.cuh"
 #include "device/ptx/fence.cuh"
 #include "device/ptx/memory.cuh"
 #include "device/ptx/thread.cuh"
 #include "device/ptx/tma.cuh"
+#include "device/ptx/warpgroup.cuh"
 #include "emulator/machine.h"
 
 namespace octavo::emulator {
@@ -25,7 +28,7 @@ struct Memory {
 };
 
 Report run(Memory& memory, std::int64_t blocks, std::optional<std::uint64_t> seed,
-           const std::function<void()>& entry) {
+           const std::function<void()>& entry, bool programmatic = false) {
   GlobalMemory global;
   global.add_array("memory", &memory, sizeof memory, GlobalMemory::Use::write);
   Launch launch;
@@ -34,6 +37,7 @@ Report run(Memory& memory, std::int64_t blocks, std::optional<std::uint64_t> see
   launch.blocks = blocks;
   launch.threads = 32;
   launch.smem_bytes = 1024;
+  launch.programmatic = programmatic;
   launch.entry = entry;
   Settings settings;
   settings.seed = seed;
@@ -201,6 +205,33 @@ TEST(EmulatorBulkStore, ReductionFlushesSubnormalNumbers) {
   EXPECT_EQ(memory.sums[1], 0.0f);
   EXPECT_EQ(memory.sums[2], 0.0f);
   EXPECT_TRUE(std::signbit(memory.sums[2]));
+}
+
+// An earlier grid of the stream may write cu_seqlens after a launch has started early.
+TEST(EmulatorEarlyLaunch, CuSeqlensAreReadCoherently) {
+  struct {
+    const i32 *cu_seqlens_q, *cu_seqlens_kv;
+    i32 tokens_q = 9, tokens_kv = 9, seqlen_q = 5, seqlen_kv = 5;
+  } params{};
+  Memory memory;
+  params.cu_seqlens_q = params.cu_seqlens_kv = reinterpret_cast<const i32*>(memory.seen);
+  for (u32 i = 0; i < 3; ++i) memory.seen[i] = 4 * i;
+  const auto read = [&params]<bool kOverlaps>(std::bool_constant<kOverlaps>) {
+    ptx::wait_for_earlier_grids();
+    const SequenceSpan span = sequence_span<true, kOverlaps>(params, 1);
+    EXPECT_EQ(span.q_begin, 4);
+    EXPECT_EQ(span.seqlen_kv, 4);
+  };
+  const Report early = run(
+      memory, 1, {}, [&] { read(std::true_type()); }, true);
+  EXPECT_TRUE(early.clean()) << early.text();
+  const Report late = run(
+      memory, 1, {}, [&] { read(std::false_type()); }, false);
+  EXPECT_TRUE(late.clean()) << late.text();
+  const Report wrong = run(
+      memory, 1, {}, [&] { read(std::false_type()); }, true);
+  ASSERT_FALSE(wrong.clean());
+  EXPECT_EQ(wrong.findings()[0].hazard, Hazard::non_coherent_read) << wrong.text();
 }
 
 }  // namespace
