@@ -3,7 +3,7 @@
 #include "attention/error.h"
 #include "emulator/sm80_backward.h"
 #include "emulator/sm90_backward.h"
-#include "gpu/backward/launch_sm80_backward.h"
+#include "gpu/backward/sm80_backward.h"
 #include "gpu/jit/config_text.h"
 
 namespace octavo {

@@ -1,7 +1,7 @@
 // Runs the backward kernels in the emulator.
 #pragma once
 
-#include "gpu/backward/choose_sm80_backward.h"
+#include "gpu/backward/sm80_backward.h"
 #include "gpu/backward/sm90_backward.h"
 #include "octavo/octavo.hpp"
 #include "runtime/emulated_driver.h"

@@ -9,8 +9,7 @@
 #include <utility>
 
 #include "attention/error.h"
-#include "gpu/backward/choose_sm80_backward.h"
-#include "gpu/backward/launch_sm80_backward.h"
+#include "gpu/backward/sm80_backward.h"
 #include "gpu/backward/sm90_backward.h"
 #include "gpu/jit/config_text.h"
 #include "gpu/jit/kernel_source.h"

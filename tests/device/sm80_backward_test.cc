@@ -1,9 +1,10 @@
 // The backward kernels without a GPU: each tile of the table compiles without spills for each chip
 // whose shared memory it fits.
+#include "gpu/backward/sm80_backward.h"
+
 #include <gtest/gtest.h>
 
 #include "config/sm80_backward_tiles.h"
-#include "gpu/backward/sm80_backward_feasible.h"
 #include "gpu/forward/sm80_forward.h"
 #include "gpu/jit/cubin_info.h"
 #include "gpu/jit/nvrtc.h"

@@ -11,7 +11,7 @@
 #include "emulator/backward_case.h"
 #include "emulator/backward_checks.h"
 #include "emulator/long.h"
-#include "gpu/backward/launch_sm80_backward.h"
+#include "gpu/backward/sm80_backward.h"
 #include "runtime/emulated_backward.h"
 #include "runtime/emulated_launch.h"
 

@@ -1,10 +1,7 @@
 // The choice of the sm80 backward kernels: what is refused, and that every choice can run.
-#include "gpu/backward/choose_sm80_backward.h"
-
 #include <gtest/gtest.h>
 
-#include "gpu/backward/launch_sm80_backward.h"
-#include "gpu/backward/sm80_backward_feasible.h"
+#include "gpu/backward/sm80_backward.h"
 #include "gpu/forward/sm80_forward.h"
 
 namespace octavo {

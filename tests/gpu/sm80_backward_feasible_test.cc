@@ -1,10 +1,9 @@
 // Each rule of the backward kernel's configurations with a config that breaks only that rule, and
 // configs that must be accepted.
-#include "gpu/backward/sm80_backward_feasible.h"
-
 #include <gtest/gtest.h>
 
 #include "config/sm80_backward_tiles.h"
+#include "gpu/backward/sm80_backward.h"
 #include "gpu/forward/sm80_forward.h"
 #include "gpu/jit/config_text.h"
 

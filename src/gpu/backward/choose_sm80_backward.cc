@@ -1,5 +1,3 @@
-#include "gpu/backward/choose_sm80_backward.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,7 +5,7 @@
 
 #include "attention/error.h"
 #include "config/sm80_backward_tiles.h"
-#include "gpu/backward/sm80_backward_feasible.h"
+#include "gpu/backward/sm80_backward.h"
 #include "gpu/forward/forward_params.h"
 #include "gpu/jit/config_text.h"
 #include "gpu/jit/kernel_source.h"

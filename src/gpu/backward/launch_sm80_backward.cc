@@ -1,5 +1,3 @@
-#include "gpu/backward/launch_sm80_backward.h"
-
 #include <fmt/format.h>
 
 #include <cmath>
@@ -7,6 +5,7 @@
 #include <limits>
 
 #include "attention/error.h"
+#include "gpu/backward/sm80_backward.h"
 #include "gpu/forward/forward_params.h"
 #include "gpu/jit/load_function.h"
 

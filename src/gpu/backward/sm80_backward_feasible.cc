@@ -1,10 +1,9 @@
 // One error message for each rule. The rules about shapes repeat the static_asserts of device/sm80
 // before a compiler is started.
-#include "gpu/backward/sm80_backward_feasible.h"
-
 #include <fmt/format.h>
 
 #include "config/row_stats.h"
+#include "gpu/backward/sm80_backward.h"
 #include "gpu/jit/config_text.h"
 
 namespace octavo {

@@ -9,7 +9,7 @@
 #include "attention/error.h"
 #include "device/backward/row_stats.cuh"
 #include "device/sm90/backward/finish_dq.cuh"
-#include "gpu/backward/launch_sm80_backward.h"
+#include "gpu/backward/sm80_backward.h"
 #include "gpu/driver/tensor_map.h"
 #include "gpu/forward/forward_params.h"
 #include "gpu/jit/load_function.h"

@@ -1,4 +1,5 @@
-// Parameters, loading and launches of the sm80 backward pass.
+// The sm80 backward pass on the host: which problems it serves, the choice of its configurations,
+// parameters, loading and launches.
 //
 // Three launches on one stream: row_stats writes delta and lse_log2 into the workspace, then the
 // sm80_backward kernel computes dK and dV, then dQ.
@@ -12,14 +13,34 @@
 #include <string>
 
 #include "attention/error.h"
+#include "config/row_stats.h"
 #include "config/sm80_backward.h"
 #include "device/backward/params.cuh"
 #include "device/backward/row_stats.cuh"
-#include "gpu/backward/choose_sm80_backward.h"
 #include "gpu/driver/context.h"
+#include "gpu/driver/driver.h"
 #include "octavo/octavo.hpp"
 
 namespace octavo {
+
+// Checks whether a chip can run a configuration. A pure function. `arch` and `smem_bytes` are the
+// chip's; a configuration for an older chip runs on a newer one.
+Status feasible(const Sm80BackwardConfig& config, int arch, int smem_bytes);
+
+// Checks that the kernels compute the gradients of the problem, with any alignment.
+Status sm80_backward_serves(const Problem& problem);
+
+// The three launches of a backward pass.
+struct ChosenSm80Backward {
+  RowStatsConfig row_stats;
+  Sm80BackwardConfig dkv, dq;
+  std::string reason;
+};
+// `load_bytes`: the row alignment of the tensors, in bytes.
+ChosenSm80Backward choose_sm80_backward(const Problem& problem, const GpuInfo& gpu, int load_bytes);
+
+// Both configurations as text, for explanations.
+std::string describe_sm80_backward(const ChosenSm80Backward& chosen);
 
 // Enqueues a kernel of the backward pass; nothing if it has no CTAs.
 template <class Params>
