@@ -4,7 +4,7 @@
 Random problems (types, head dimensions, masks, grouped heads, varlen batches, strides) run through
 the C interface of liboctavo, forward and backward. An error is measured against fp64 gradients and
 held against that of PyTorch's math in the same 16-bit type: at most twice as large, plus one rounding
-of the largest gradient. Every problem runs twice and must give the same bits, and rows that belong
+of the largest gradient and what FP32 leaves where a gradient cancels. Every problem runs twice and must give the same bits, and rows that belong
 to no sequence must stay untouched. With --time the backward pass is timed next to PyTorch's flash
 backend.
 
@@ -21,6 +21,7 @@ import octavo_c
 
 ROUNDING = {"f16": 2.0**-11, "bf16": 2.0**-8}
 HEAD_DIMS = (8, 16, 40, 64, 64, 72, 80, 96, 104, 128, 128, 160, 192, 200, 256)
+CANCELLED = 2e-4  # FP32 rounding of dP - delta, added up over rows whose exact gradient is 0
 MARK = 12345.0  # in gradients before a run, where no result may appear
 TIMED = ((1, 32, 16384, 64), (8, 32, 2048, 64), (1, 16, 16384, 128), (4, 16, 4096, 128),
          (8, 16, 2048, 128), (1, 8, 16384, 256), (1, 8, 512, 64))
@@ -209,7 +210,7 @@ def failures(torch, t, first_bits):
         wanted = exact[name][owned]
         error = (x[owned].double() - wanted).abs().max().item()
         allowed = (2 * (peer[name][owned] - wanted).abs().max().item() +
-                   ROUNDING[t.case.dtype] * wanted.abs().max().item())
+                   ROUNDING[t.case.dtype] * wanted.abs().max().item() + CANCELLED)
         if not error <= allowed:
             yield f"{name} is off by {error:.3g}, allowed {allowed:.3g}"
 

@@ -273,7 +273,10 @@ void expect_every_call_needed(std::int64_t head_dim) {
 
 TEST(EmulatorSm80Backward, EveryCallIsNeeded) { expect_every_call_needed(64); }
 // These warps exchange p and ds.
-TEST(EmulatorSm80Backward, EveryCallOfWideHeadsIsNeeded) { expect_every_call_needed(128); }
+TEST(EmulatorSm80Backward, EveryCallOfWideHeadsIsNeeded) {
+  if (!test_long()) GTEST_SKIP() << "OCTAVO_TEST_LONG is not set";
+  expect_every_call_needed(128);
+}
 
 }  // namespace
 }  // namespace octavo

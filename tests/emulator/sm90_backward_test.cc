@@ -258,7 +258,10 @@ void expect_every_h200_call_needed(std::int64_t head_dim) {
 
 TEST(EmulatorSm90Backward, EveryCallIsNeeded) { expect_every_h200_call_needed(64); }
 // dK of a block runs on under the next one.
-TEST(EmulatorSm90Backward, EveryCallOfWideHeadsIsNeeded) { expect_every_h200_call_needed(128); }
+TEST(EmulatorSm90Backward, EveryCallOfWideHeadsIsNeeded) {
+  if (!test_long()) GTEST_SKIP() << "OCTAVO_TEST_LONG is not set";
+  expect_every_h200_call_needed(128);
+}
 
 }  // namespace
 }  // namespace octavo
