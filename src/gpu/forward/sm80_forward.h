@@ -18,8 +18,8 @@ constexpr bool is_fp8(Element e) { return e == Element::e4m3 || e == Element::e5
 // 227 KB on sm_90 and sm_10x. An unknown chip gets the smallest, 99 KB.
 int max_smem_bytes(int arch);
 
-// Checks whether a chip can run a configuration. A pure function, used by chooser, tuner and tests. `arch` and `smem_bytes` are the chip's; a
-// configuration for an older chip runs on a newer one.
+// Checks whether a chip can run a configuration. A pure function, used by chooser, tuner and tests.
+// `arch` and `smem_bytes` are the chip's; a configuration for an older chip runs on a newer one.
 Status feasible(const Sm80ForwardConfig& config, int arch, int smem_bytes);
 inline Status feasible(const Sm80ForwardConfig& config, int arch) {
   return feasible(config, arch, max_smem_bytes(arch));
