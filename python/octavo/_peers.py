@@ -27,8 +27,8 @@ PACKAGES = {
 }
 NAMESPACES = tuple(dict.fromkeys(namespace for namespace, _ in PACKAGES.values()))
 VARLEN_ONLY = ("_vllm_fa3_C",)  # builds that serve only calls with cu_seqlens
-# What plain attention passes for arguments that have no default in some build. FlashAttention's own
-# Python function passes num_splits=1 too.
+# Values of plain attention for arguments that have no default in some build. FlashAttention's own
+# Python function also passes num_splits=1.
 NEUTRAL = {"window_size_left": -1, "window_size_right": -1, "attention_chunk": 0, "softcap": 0.0,
            "is_rotary_interleaved": False, "num_splits": 1, "sm_margin": 0, "deterministic": False,
            "cp_world_size": 1, "cp_rank": 0}

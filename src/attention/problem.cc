@@ -184,7 +184,7 @@ Status check_softmax_scale(const std::optional<float>& scale) {
 using NamedTensor = std::pair<std::string_view, ConstTensor>;
 using OutputTensor = std::pair<std::string_view, Tensor>;
 
-// What the forward pass has left for the backward pass.
+// Checks out and lse, the results of the forward pass.
 Status check_forward_results(const BackwardArguments& a) {
   const auto& q = a.q.shape;
   if (std::find(q.begin(), q.end(), 0) != q.end()) return {};

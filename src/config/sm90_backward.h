@@ -13,7 +13,7 @@ struct Sm90BackwardConfig {
   int head_dim = 128;               // columns of the tiles: 64 or 128
   int block_m = 64;                 // queries of a block
   int block_n = 128;                // keys of a work tile: 64 for each consumer warpgroup
-  int stages_q = 3;                 // Q buffers
+  int stages_q = 2;                 // Q buffers
   int stages_do = 2;                // dO buffers
   int dq_buffers = 2;               // dQ buffers, each with a warp that adds it to global memory
 
@@ -35,15 +35,10 @@ OCTAVO_HD constexpr int producer_registers(const Config& c) { return warpgroups(
 // The product for dK runs on under the next block's scores, and dS stays in registers meanwhile.
 OCTAVO_HD constexpr bool carries_dk(const Config& c) { return c.block_m <= 64; }
 
-// How the warpgroups divide dQ of a block.
-enum class DqPart : int {
-  transposed,  // dQ^T = K^T dS^T: 64 columns of the head for each, as rows
-  queries,     // dQ = dS K: 64 queries for each
-  columns      // dQ = dS K: all 64 queries, and a part of the head's columns
-};
-OCTAVO_HD constexpr DqPart dq_part(const Config& c) {
-  if (c.head_dim == warpgroups(c) * kRows) return DqPart::transposed;
-  return c.block_m == warpgroups(c) * kRows ? DqPart::queries : DqPart::columns;
+// A warpgroup computes 64 columns of the head as rows of dQ^T = K^T dS^T; else 64 queries of
+// dQ = dS K.
+OCTAVO_HD constexpr bool transposes_dq(const Config& c) {
+  return c.head_dim == warpgroups(c) * kRows;
 }
 // FP32 values of dQ that a thread computes of each block.
 OCTAVO_HD constexpr int dq_registers(const Config& c) {

@@ -19,10 +19,11 @@
 // each block of keys would take as much memory for each query head as those of dK and dV take for
 // each KV head.
 //
-// Where there are fewer KV heads than kTasks, the rows of a head are divided into slices whose sums
-// of dK and dV are stored and added up afterwards, in order and in FP64. The slices depend on the
-// problem alone, not on the number of threads, so the bits do not either. Their memory is limited
-// (kSliceBytes). Otherwise each worker has one pair of sums for the longest sequence.
+// If there are fewer KV heads than kTasks, the rows of a head are divided into slices. The sums of
+// dK and dV of each slice are stored and added up afterwards, in order and in FP64. The slices
+// depend on the problem alone, not on the number of threads, so the bits do not either. Their
+// memory is limited (kSliceBytes). Otherwise each worker has one pair of sums for the longest
+// sequence.
 //
 // Sums: dQ adds up the keys of a block from zero, then the blocks in FP32; dK and dV do the same
 // with blocks of queries, then with slices in FP64.

@@ -36,7 +36,7 @@ struct BackwardTask {
   float* dv = nullptr;
 };
 
-// What all tasks of a call share.
+// The state that all tasks of a call share.
 struct BackwardContext {
   const Kernels& kernels;
   const BackwardTiling& tiling;

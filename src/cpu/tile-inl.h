@@ -34,7 +34,7 @@ constexpr std::int64_t kDepth = 64;
 // ---------------------------------------------------------------------------------------------
 // Products
 
-// What becomes of c, to which the product of a tile belongs.
+// How the product of a tile is combined with c, its destination.
 enum class Target : std::uint8_t {
   overwrite,    // c = sum
   resume,       // the sum goes on from c: cutting the depth into parts does not change a bit

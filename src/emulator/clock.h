@@ -45,7 +45,7 @@ class Clock {
     return other.others_ == nullptr || other.others_ == others_ || covers_others(*other.others_);
   }
 
-  // What is known of the other clusters of the grid; null: nothing.
+  // The clocks of other clusters of the grid that this clock covers; null: none.
   const std::shared_ptr<const ClocksOfClusters>& others() const { return others_; }
   void set_others(std::shared_ptr<const ClocksOfClusters> others) { others_ = std::move(others); }
   std::uint32_t at(std::uint32_t cluster, Actor actor) const {

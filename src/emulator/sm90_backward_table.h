@@ -8,10 +8,10 @@
 namespace octavo::emulator {
 
 inline constexpr std::array<Sm90BackwardConfig, 4> kSm90BackwardConfigs = {{
-    {.element = Element::bf16, .head_dim = 64, .block_m = 128, .stages_q = 2},
-    {.element = Element::bf16, .head_dim = 128, .block_m = 64, .stages_q = 2},
-    {.element = Element::f16, .head_dim = 64, .block_m = 128, .stages_q = 2},
-    {.element = Element::f16, .head_dim = 128, .block_m = 64, .stages_q = 2},
+    {.element = Element::bf16, .head_dim = 64, .block_m = 128},
+    {.element = Element::bf16, .head_dim = 128, .block_m = 64},
+    {.element = Element::f16, .head_dim = 64, .block_m = 128},
+    {.element = Element::f16, .head_dim = 128, .block_m = 64},
 }};
 
 // The kernels of one configuration. Each is a source file of its own, so that they compile in

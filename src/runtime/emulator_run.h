@@ -1,4 +1,4 @@
-// What every emulator plan needs for a run: the schedule, and findings as an error.
+// Helpers of all emulator plans: the settings of a run, and its findings as an error.
 #pragma once
 
 #include "emulator/machine.h"

@@ -4,9 +4,8 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-
 #include "config/sm80_backward_tiles.h"
+#include "emulator/long.h"
 #include "gpu/forward/sm80_forward.h"
 #include "gpu/jit/cubin_info.h"
 #include "gpu/jit/nvrtc.h"
@@ -30,8 +29,7 @@ class Sm80Backward : public testing::TestWithParam<int> {};
 TEST_P(Sm80Backward, CompilesWithoutSpills) {
   if (!nvrtc_version().ok()) GTEST_SKIP() << nvrtc_version().status().message();
   const int arch = GetParam();
-  if (arch != 90 && std::getenv("OCTAVO_TEST_LONG") == nullptr)
-    GTEST_SKIP() << "OCTAVO_TEST_LONG is not set";
+  if (arch != 90 && !test_long()) GTEST_SKIP() << "OCTAVO_TEST_LONG is not set";
   expect_no_spills(kernel_source(RowStatsConfig{.arch = arch}));
   for (const sm80::BackwardTiles& tiles : sm80::kBackwardTiles) {
     const Sm80BackwardConfig config = sm80::with_tiles({.arch = arch}, tiles);

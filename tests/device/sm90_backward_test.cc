@@ -36,10 +36,8 @@ TEST(Sm90Backward, CompilesWithoutSpillsOrSerialisedProducts) {
   if (!nvrtc_version().ok()) GTEST_SKIP() << nvrtc_version().status().message();
   for (const Element element : {Element::f16, Element::bf16})
     for (const int head_dim : {64, 128}) {
-      const Sm90BackwardConfig config{.element = element,
-                                      .head_dim = head_dim,
-                                      .block_m = head_dim == 64 ? 128 : 64,
-                                      .stages_q = 2};
+      const Sm90BackwardConfig config{
+          .element = element, .head_dim = head_dim, .block_m = head_dim == 64 ? 128 : 64};
       SCOPED_TRACE(brief_text(config));
       EXPECT_LE(bwd::smem_bytes(config), max_smem_bytes(90));
       const CubinKernel backward = compiled(kernel_source(config));

@@ -1,4 +1,4 @@
-// What the tests of the backward kernels in the emulator check: gradients against fp64, and that
+// Checks that the emulator tests of both backward families share: gradients against fp64, and that
 // every wait, barrier and mask term is needed.
 #pragma once
 

@@ -167,7 +167,7 @@ TEST(EmulatorSm90Backward, HostileSeqlens) {
                    .max_kv = 160});
 }
 
-// What the next sequence holds does not reach the rows and keys behind the end of one.
+// NaN in the tokens of the next sequence does not change the gradients of this one.
 TEST(EmulatorSm90Backward, NanInTheNextSequence) {
   BackwardShape shape{.seqlen_q = 60,
                       .seqlen_kv = 60,

@@ -1,4 +1,4 @@
-// What every backward kernel needs of each query row, computed once:
+// Computes two statistics of each query row, which every backward kernel reads:
 //
 //   delta    = sum over columns of dO * O, in FP32
 //   lse_log2 = LSE * log2(e), so that P = exp2(S * scale_log2 - lse_log2)

@@ -1,12 +1,10 @@
 #include <fmt/format.h>
 
-#include <cmath>
 #include <cstdint>
 #include <limits>
 
 #include "attention/error.h"
 #include "gpu/backward/sm80_backward.h"
-#include "gpu/forward/forward_params.h"
 #include "gpu/jit/load_function.h"
 
 namespace octavo {
@@ -71,47 +69,18 @@ std::int64_t sm80_backward_tiles(const Problem& run_problem, const Sm80BackwardC
 BackwardParams sm80_backward_params(const Problem& run_problem, const BackwardArguments& a,
                                     const Sm80BackwardConfig& config, void* workspace) {
   BackwardParams p;
+  set_backward_params(p, run_problem, a, workspace);
   p.q = a.q.data;
   p.k = a.k.data;
   p.v = a.v.data;
   p.dout = a.dout.data;
-  p.dq = a.dq.data;
-  p.dk = a.dk.data;
-  p.dv = a.dv.data;
   p.q_strides = strides_of(a.q);
   p.k_strides = strides_of(a.k);
   p.v_strides = strides_of(a.v);
   p.dout_strides = strides_of(a.dout);
-  p.dq_strides = strides_of(a.dq);
-  p.dk_strides = strides_of(a.dk);
-  p.dv_strides = strides_of(a.dv);
-  const RowStatsParams stats = row_stats_params(run_problem, a, workspace);
-  p.lse_log2 = stats.lse_log2;
-  p.delta = stats.delta;
-  p.stats_rows = stats.rows;
-  p.cu_seqlens_q = a.cu_seqlens_q;
-  p.cu_seqlens_kv = a.cu_seqlens_kv;
-  p.tokens_q = static_cast<i32>(a.q.shape[2]);
-  p.tokens_kv = static_cast<i32>(a.k.shape[2]);
   p.heads_q = static_cast<i32>(run_problem.heads_q);
-  p.heads_kv = static_cast<i32>(run_problem.heads_kv);
-  p.heads_per_kv = static_cast<i32>(run_problem.heads_q / run_problem.heads_kv);
-  p.seqlen_q = static_cast<i32>(run_problem.seqlen_q);
-  p.seqlen_kv = static_cast<i32>(run_problem.seqlen_kv);
-  p.head_dim = static_cast<i32>(run_problem.head_dim);
   const std::int64_t rows = sm80::owns_keys(config) ? run_problem.seqlen_kv : run_problem.seqlen_q;
   p.own_tiles = static_cast<i32>(div_up<std::int64_t>(rows, sm80::own_rows(config)));
-
-  constexpr double kLog2E = 1.4426950408889634;
-  const double scale =
-      a.scale ? *a.scale : 1.0 / std::sqrt(static_cast<double>(run_problem.head_dim));
-  p.scale = static_cast<float>(scale);
-  p.scale_log2 = static_cast<float>(scale * kLog2E);
-
-  const Options& o = run_problem.options;
-  p.bottom_right = o.causal == Causal::top_left ? 0 : 1;
-  p.window_left = window_limit(o.window_left);
-  p.window_right = o.causal == Causal::none ? window_limit(o.window_right) : 0;
   return p;
 }
 

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -19,6 +20,7 @@
 #include "device/backward/row_stats.cuh"
 #include "gpu/driver/context.h"
 #include "gpu/driver/driver.h"
+#include "gpu/forward/forward_params.h"
 #include "octavo/octavo.hpp"
 
 namespace octavo {
@@ -74,6 +76,42 @@ RowStatsParams row_stats_params(const Problem& run_problem, const BackwardArgume
                                 void* workspace);
 // The number of its CTAs; 0 if there are no queries.
 std::int64_t row_stats_ctas(const Problem& run_problem);
+
+// Sets the parameters that the backward kernels of both families share.
+template <class Params>
+void set_backward_params(Params& p, const Problem& run_problem, const BackwardArguments& a,
+                         void* workspace) {
+  const RowStatsParams stats = row_stats_params(run_problem, a, workspace);
+  p.lse_log2 = stats.lse_log2;
+  p.delta = stats.delta;
+  p.stats_rows = stats.rows;
+  p.dq = a.dq.data;
+  p.dk = a.dk.data;
+  p.dv = a.dv.data;
+  p.dq_strides = strides_of(a.dq);
+  p.dk_strides = strides_of(a.dk);
+  p.dv_strides = strides_of(a.dv);
+  p.cu_seqlens_q = a.cu_seqlens_q;
+  p.cu_seqlens_kv = a.cu_seqlens_kv;
+  p.tokens_q = static_cast<i32>(a.q.shape[2]);
+  p.tokens_kv = static_cast<i32>(a.k.shape[2]);
+  p.heads_kv = static_cast<i32>(run_problem.heads_kv);
+  p.heads_per_kv = static_cast<i32>(run_problem.heads_q / run_problem.heads_kv);
+  p.seqlen_q = static_cast<i32>(run_problem.seqlen_q);
+  p.seqlen_kv = static_cast<i32>(run_problem.seqlen_kv);
+  p.head_dim = static_cast<i32>(run_problem.head_dim);
+
+  constexpr double kLog2E = 1.4426950408889634;
+  const double scale =
+      a.scale ? *a.scale : 1.0 / std::sqrt(static_cast<double>(run_problem.head_dim));
+  p.scale = static_cast<float>(scale);
+  p.scale_log2 = static_cast<float>(scale * kLog2E);
+
+  const Options& o = run_problem.options;
+  p.bottom_right = o.causal == Causal::top_left ? 0 : 1;
+  p.window_left = window_limit(o.window_left);
+  p.window_right = o.causal == Causal::none ? window_limit(o.window_right) : 0;
+}
 
 BackwardParams sm80_backward_params(const Problem& run_problem, const BackwardArguments& arguments,
                                     const Sm80BackwardConfig& config, void* workspace);

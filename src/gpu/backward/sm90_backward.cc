@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 
 #include "attention/error.h"
@@ -11,7 +10,6 @@
 #include "device/sm90/backward/finish_dq.cuh"
 #include "gpu/backward/sm80_backward.h"
 #include "gpu/driver/tensor_map.h"
-#include "gpu/forward/forward_params.h"
 #include "gpu/jit/load_function.h"
 
 namespace octavo {
@@ -57,8 +55,7 @@ ChosenSm90Backward choose_sm90_backward(const Problem& problem) {
   // registers for 64 queries.
   chosen.config = {.element = element,
                    .head_dim = problem.head_dim <= 64 ? 64 : 128,
-                   .block_m = problem.head_dim <= 64 ? 128 : 64,
-                   .stages_q = 2};
+                   .block_m = problem.head_dim <= 64 ? 128 : 64};
   chosen.reason = fmt::format("Hopper kernel, {} keys by {} queries, dQ added in a fixed order",
                               chosen.config.block_n, chosen.config.block_m);
   return chosen;
@@ -80,50 +77,22 @@ Sm90BackwardParams sm90_backward_params(const Problem& run_problem, const Backwa
                                         const Sm90BackwardConfig& c, const GpuInfo& gpu,
                                         void* workspace) {
   Sm90BackwardParams p{};
-  const RowStatsParams stats = row_stats_params(run_problem, a, workspace);
-  p.lse_log2 = stats.lse_log2;
-  p.delta = stats.delta;
-  p.stats_rows = stats.rows;
+  set_backward_params(p, run_problem, a, workspace);
   const Sm90BackwardWorkspace parts = sm90_backward_workspace(run_problem, a.q.shape[2], c);
   auto* const bytes = static_cast<std::byte*>(workspace);
   p.dq_turn = reinterpret_cast<u32*>(bytes + parts.turns);
   p.dq_sum = reinterpret_cast<float*>(bytes + parts.dq_sum);
   p.dq_tiles = static_cast<i32>(parts.tiles);
-  p.dq = a.dq.data;
-  p.dk = a.dk.data;
-  p.dv = a.dv.data;
-  p.dq_strides = strides_of(a.dq);
-  p.dk_strides = strides_of(a.dk);
-  p.dv_strides = strides_of(a.dv);
-  p.cu_seqlens_q = a.cu_seqlens_q;
-  p.cu_seqlens_kv = a.cu_seqlens_kv;
-  p.tokens_q = static_cast<i32>(a.q.shape[2]);
-  p.tokens_kv = static_cast<i32>(a.k.shape[2]);
   p.n_tiles = static_cast<i32>(div_up<std::int64_t>(run_problem.seqlen_kv, c.block_n));
-  p.heads_kv = static_cast<i32>(run_problem.heads_kv);
-  p.heads_per_kv = static_cast<i32>(run_problem.heads_q / run_problem.heads_kv);
   p.sequences = static_cast<i32>(run_problem.batch);
-  p.seqlen_q = static_cast<i32>(run_problem.seqlen_q);
-  p.seqlen_kv = static_cast<i32>(run_problem.seqlen_kv);
-  p.head_dim = static_cast<i32>(run_problem.head_dim);
-  // The order of a head must not depend on the others: all heads are in one group.
+  // With batch_invariant all heads are in one group, so that the order of a head does not depend
+  // on the other heads.
   const i32 all_heads = p.heads_kv * p.sequences;
   p.heads_per_group = run_problem.options.batch_invariant
                           ? all_heads
                           : std::clamp(gpu.sms / std::max(p.n_tiles, 1), 1, all_heads);
   // CTAs of other kernels may hold some of the SMs for a while.
   p.max_cyclic_tiles = gpu.sms / 2;
-
-  constexpr double kLog2E = 1.4426950408889634;
-  const double scale =
-      a.scale ? *a.scale : 1.0 / std::sqrt(static_cast<double>(run_problem.head_dim));
-  p.scale = static_cast<float>(scale);
-  p.scale_log2 = static_cast<float>(scale * kLog2E);
-
-  const Options& o = run_problem.options;
-  p.bottom_right = o.causal == Causal::top_left ? 0 : 1;
-  p.window_left = window_limit(o.window_left);
-  p.window_right = o.causal == Causal::none ? window_limit(o.window_right) : 0;
   return p;
 }
 

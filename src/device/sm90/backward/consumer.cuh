@@ -105,16 +105,12 @@ struct Consumer {
       const u32 keys = G::k_tile() + step * 16 * kRowBytes;
       const u32 scores =
           G::ds_tile(block % kDsBuffers) + step / 4 * C.block_m * G::kDs.row_bytes + step % 4 * 32;
-      if constexpr (dq_part(C) == DqPart::transposed)
+      if constexpr (transposes_dq(C))
         mma<true, false>(dq, by_rows<C.block_n>(keys + group * C.block_n * kRowBytes),
                          by_keys(scores), step > 0);
-      else if constexpr (dq_part(C) == DqPart::queries)
+      else
         mma<false, true>(dq, by_keys(scores + group * kRows * G::kDs.row_bytes),
                          by_rows<C.block_n>(keys), step > 0);
-      else
-        mma<false, true>(dq, by_keys(scores),
-                         by_rows<C.block_n>(keys + group * (C.head_dim / warpgroups(C)) * 2),
-                         step > 0);
     }
     ptx::wgmma_commit();
   }

@@ -17,12 +17,8 @@ inline constexpr int kFinishThreads = 256;
 template <class Config>
 OCTAVO_HD constexpr i32 dq_offset(i32 query, i32 column) {
   constexpr Sm90BackwardConfig C = Config::value;
-  constexpr bool kTransposed = dq_part(C) == DqPart::transposed;
-  constexpr i32 kGroupColumns = C.head_dim / warpgroups(C);
-  const i32 row = kTransposed ? column : query, other = kTransposed ? query : column;
-  const i32 group = dq_part(C) == DqPart::columns ? column / kGroupColumns : row / kRows;
-  const i32 first = dq_part(C) == DqPart::columns ? group * kGroupColumns : 0;
-  const i32 quad = group * (dq_registers(C) / 4) + (other - first) / 8;
+  const i32 row = transposes_dq(C) ? column : query, other = transposes_dq(C) ? query : column;
+  const i32 quad = row / kRows * (dq_registers(C) / 4) + other / 8;
   const i32 warp = row % kRows / 16, lane = row % 8 * 4 + other % 8 / 2;
   return (quad * kWarpgroup + warp * 32 + lane) * 4 + row / 8 % 2 * 2 + other % 2;
 }

@@ -29,7 +29,7 @@ struct Geometry {
   static_assert(element_bytes(C.element) == 2, "all tensors are 16-bit");
   static_assert(C.block_m % 16 == 0 && C.block_n % kRows == 0,
                 "a block of queries is a whole number of wgmma steps, and a warpgroup has 64 keys");
-  static_assert(dq_part(C) != DqPart::columns || C.block_m == kRows,
+  static_assert(transposes_dq(C) || C.block_m == warpgroups(C) * kRows,
                 "a warpgroup computes 64 rows of dQ^T, or of dQ");
 
   static constexpr Panels kHead = head_panels(C);
