@@ -28,11 +28,11 @@ class PlanCache {
     return nullptr;
   }
   // Runs the first plan whose last run differs only in addresses.
-  bool run_again(const Arguments& arguments, const Options& options, Device device, Stream stream,
-                 Status& status) const {
+  bool run_again(const Arguments& arguments, const Options& options, Device device,
+                 Workspace workspace, Stream stream, Status& status) const {
     for (const SharedPlan& plan : entries_)
       if (plan->device == device && plan->problem.options == options &&
-          plan->run_again(arguments, stream, status))
+          plan->run_again(arguments, workspace, stream, status))
         return true;
     return false;
   }
@@ -47,20 +47,47 @@ class PlanCache {
   std::list<SharedPlan> entries_;
 };
 
-// Plans shared by all threads. Planning holds the lock, so that two threads do not compile the same
-// kernel.
+// A plan that some thread is making. Threads that need the same plan wait for it; others do not.
+struct Planning {
+  Planning(const Problem& planned, Device on) : problem(planned), device(on) {}
+  const Problem problem;
+  const Device device;
+  std::mutex mutex;  // held while the plan is made
+  SharedPlan plan;   // null until then, and if it could not be made
+};
+
+// Plans shared by all threads. The lock is not held while a plan is made, which may compile a
+// kernel for seconds.
 struct SharedPlans {
   std::mutex mutex;
   PlanCache cache{64};
+  std::list<std::shared_ptr<Planning>> in_progress;
 };
 constinit PerProcess<SharedPlans> shared_plans;
 
+// The planning of this problem that is in progress, or a new one.
+std::shared_ptr<Planning> join_planning(SharedPlans& plans, const Problem& problem, Device device) {
+  for (const std::shared_ptr<Planning>& planning : plans.in_progress)
+    if (planning->device == device && planning->problem == problem) return planning;
+  return plans.in_progress.emplace_back(std::make_shared<Planning>(problem, device));
+}
+
 Result<SharedPlan> shared_plan(const Problem& problem, Device device) {
   SharedPlans& plans = shared_plans.get();
-  const std::lock_guard lock(plans.mutex);
-  if (const SharedPlan* const found = plans.cache.find(problem, device)) return *found;
-  Result<SharedPlan> made = make_plan(problem, device);
+  std::shared_ptr<Planning> planning;
+  {
+    const std::lock_guard lock(plans.mutex);
+    if (const SharedPlan* const found = plans.cache.find(problem, device)) return *found;
+    planning = join_planning(plans, problem, device);
+  }
+  const std::lock_guard lock(planning->mutex);
+  if (planning->plan != nullptr) return planning->plan;
+  // If it fails, a thread that waits for it tries again by itself and reports its own error.
+  Result<SharedPlan> made = without_exceptions([&] { return make_plan(problem, device); });
+  const std::lock_guard shared(plans.mutex);
+  plans.in_progress.remove(planning);
   if (!made.ok()) return made;
+  planning->plan = *made;
   return *plans.cache.add(*std::move(made));
 }
 
@@ -84,6 +111,13 @@ Result<const Plan::Impl*> plan_for(const Problem& problem, Device device) {
 // its own, because the work of two streams may run concurrently.
 class ThreadWorkspaces {
  public:
+  // The one of the last call on this stream, if there is any.
+  Workspace last(Device device, Stream stream) const {
+    if (device.kind == Device::Kind::cpu) stream = nullptr;
+    for (const Entry& e : entries_)
+      if (e.device == device && e.stream == stream) return {e.buffer.data(), e.buffer.bytes()};
+    return {};
+  }
   Result<Workspace> at_least(Device device, Stream stream, std::size_t bytes) {
     if (bytes == 0) return Workspace{};
     if (device.kind == Device::Kind::cpu) stream = nullptr;
@@ -119,14 +153,15 @@ class ThreadWorkspaces {
 
 Status attention(const Arguments& arguments, const Options& options, Device device, Stream stream) {
   return without_exceptions([&]() -> Status {
-    if (Status status; thread_plans().run_again(arguments, options, device, stream, status))
+    thread_local ThreadWorkspaces workspaces;
+    const Workspace last = workspaces.last(device, stream);
+    if (Status status; thread_plans().run_again(arguments, options, device, last, stream, status))
       return status;
     const Result<Problem> problem = problem_of(arguments, options);
     if (!problem.ok()) return problem.status();
     const Result<const Plan::Impl*> made = plan_for(*problem, device);
     if (!made.ok()) return made.status();
     const Plan::Impl& plan = **made;
-    thread_local ThreadWorkspaces workspaces;
     const Result<Workspace> workspace =
         workspaces.at_least(device, stream, plan.full_workspace_bytes(*problem, &arguments));
     if (!workspace.ok()) return workspace.status();

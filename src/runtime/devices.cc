@@ -6,7 +6,7 @@
 #include "gpu/driver/driver.h"
 #include "octavo/emulator.hpp"
 #include "octavo/octavo.hpp"
-#include "runtime/emulator_plan.h"
+#include "runtime/emulated_gpu.h"
 
 namespace octavo {
 namespace {
