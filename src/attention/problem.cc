@@ -5,10 +5,10 @@
 #include <cmath>
 #include <string>
 
-#include "attention/error.h"
 #include "attention/operand_scales.h"
 #include "attention/sequence.h"
 #include "attention/validate.h"
+#include "base/error.h"
 #include "octavo/octavo.hpp"
 
 namespace octavo {

@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "attention/element_places.h"
-#include "attention/error.h"
 #include "attention/mask.h"
 #include "attention/operand_scales.h"
 #include "attention/sequence.h"
 #include "attention/validate.h"
+#include "base/error.h"
 #include "numeric/formats.h"
 #include "octavo/evidence.hpp"
 

@@ -3,7 +3,7 @@
 #include <list>
 #include <mutex>
 
-#include "attention/error.h"
+#include "base/error.h"
 #include "numeric/fork_safe.h"
 #include "octavo/octavo.hpp"
 #include "runtime/backend.h"

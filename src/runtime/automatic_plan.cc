@@ -4,8 +4,8 @@
 #include <array>
 #include <cmath>
 
-#include "attention/error.h"
 #include "attention/validate.h"
+#include "base/error.h"
 #include "runtime/precision_record.h"
 
 namespace octavo {

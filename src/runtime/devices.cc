@@ -1,7 +1,7 @@
 // Lists devices and parses their names.
 #include <charconv>
 
-#include "attention/error.h"
+#include "base/error.h"
 #include "cpu/attention.h"
 #include "gpu/driver/driver.h"
 #include "octavo/emulator.hpp"

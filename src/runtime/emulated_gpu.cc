@@ -7,8 +7,8 @@
 #include <optional>
 #include <tuple>
 
-#include "attention/error.h"
 #include "attention/operand_scales.h"
+#include "base/error.h"
 #include "emulator/quantize.h"
 #include "emulator/sm80_forward.h"
 #include "emulator/sm80_forward_table.h"

@@ -4,8 +4,8 @@
 
 #include <memory>
 
-#include "attention/error.h"
 #include "attention/operand_scales.h"
+#include "base/error.h"
 #include "gpu/forward/sm80_forward.h"
 #include "gpu/forward/sm90_forward.h"
 #include "gpu/jit/config_text.h"

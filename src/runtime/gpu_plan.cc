@@ -6,8 +6,8 @@
 #include <memory>
 #include <optional>
 
-#include "attention/error.h"
 #include "attention/validate.h"
+#include "base/error.h"
 #include "gpu/forward/forward_params.h"
 #include "gpu/forward/sm80_forward.h"
 #include "gpu/forward/sm90_forward.h"

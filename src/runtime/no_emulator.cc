@@ -1,5 +1,5 @@
 // Replaces the emulator in a library that is built without it.
-#include "attention/error.h"
+#include "base/error.h"
 #include "octavo/emulator.hpp"
 #include "runtime/emulated_gpu.h"
 

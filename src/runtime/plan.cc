@@ -1,9 +1,9 @@
 // Makes a plan for a problem, and runs it.
 #include <algorithm>
 
-#include "attention/error.h"
 #include "attention/operand_scales.h"
 #include "attention/validate.h"
+#include "base/error.h"
 #include "octavo/octavo.hpp"
 #include "runtime/automatic_plan.h"
 #include "runtime/backend.h"

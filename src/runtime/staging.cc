@@ -2,9 +2,9 @@
 
 #include <cstdint>
 
-#include "attention/error.h"
 #include "attention/operand_scales.h"
 #include "attention/validate.h"
+#include "base/error.h"
 
 namespace octavo {
 namespace {

@@ -6,7 +6,7 @@
 #include <charconv>
 #include <memory>
 
-#include "attention/error.h"
+#include "base/error.h"
 #include "evidence/cases/inputs.h"
 #include "gpu/jit/config_text.h"
 #include "runtime/emulated_gpu.h"

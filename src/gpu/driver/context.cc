@@ -5,7 +5,7 @@
 #include <map>
 #include <mutex>
 
-#include "attention/error.h"
+#include "base/error.h"
 
 namespace octavo {
 namespace {

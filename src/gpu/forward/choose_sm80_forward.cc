@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <numeric>
 
-#include "attention/error.h"
+#include "base/error.h"
 #include "config/sm80_shipped.h"
 #include "gpu/forward/forward_params.h"
 #include "gpu/forward/sm80_forward.h"

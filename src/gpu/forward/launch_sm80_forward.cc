@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "attention/error.h"
+#include "base/error.h"
 #include "gpu/forward/forward_params.h"
 #include "gpu/forward/sm80_forward.h"
 #include "gpu/jit/config_text.h"

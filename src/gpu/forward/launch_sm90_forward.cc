@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "attention/error.h"
+#include "base/error.h"
+#include "base/tensor_checks.h"
 #include "gpu/driver/tensor_map.h"
 #include "gpu/forward/forward_params.h"
 #include "gpu/forward/sm90_forward.h"
@@ -12,10 +13,6 @@
 
 namespace octavo {
 namespace {
-
-bool is_empty(const ConstTensor& t) {
-  return std::any_of(t.shape.begin(), t.shape.end(), [](std::int64_t n) { return n == 0; });
-}
 
 // Replaces the tiles of single heads by tiles of the heads that share a KV head.
 void pack_gqa(Sm90ForwardParams& p, const Problem& run_problem, int block_m) {

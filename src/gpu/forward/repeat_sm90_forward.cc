@@ -1,7 +1,8 @@
 #include <array>
 #include <atomic>
 
-#include "attention/error.h"
+#include "base/error.h"
+#include "base/tensor_checks.h"
 #include "gpu/forward/sm90_forward.h"
 
 namespace octavo {
@@ -108,10 +109,6 @@ bool addresses_are_plain(const Arguments& a) {
          apart(lse, v) && apart(lse, out);
 }
 
-bool has_no_elements(const ConstTensor& t) {
-  return t.shape[0] == 0 || t.shape[1] == 0 || t.shape[2] == 0 || t.shape[3] == 0;
-}
-
 std::uint64_t next_plan() {
   static std::atomic<std::uint64_t> last = 0;
   return ++last;
@@ -134,11 +131,11 @@ Status RepeatedSm90Forward::launch(LoadedQuantizers& quantizers, const LoadedSm9
   if (slot.converts) OCTAVO_RETURN_IF_ERROR(slot.quantizers.prepare(quantizers, *call));
   const Arguments& prepared = slot.converts ? slot.quantizers.arguments() : arguments;
   // A varlen batch may have no tokens of Q.
-  const bool empty = has_no_elements(arguments.q);
+  const bool empty = is_empty(arguments.q);
   if (!empty)
     OCTAVO_RETURN_IF_ERROR(
         slot.launch.prepare(gpu, kernel, resolved.prepared, resolved.order, prepared, stream));
-  if (!empty && !has_no_elements(arguments.k) && addresses_are_plain(arguments) &&
+  if (!empty && !is_empty(arguments.k) && addresses_are_plain(arguments) &&
       gpu.driver->tensor_map_replace_address != nullptr) {
     slot.plan = plan_;
     slot.arguments = arguments;

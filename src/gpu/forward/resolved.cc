@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "attention/error.h"
+#include "base/error.h"
 #include "numeric/formats.h"
 
 namespace octavo {

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "attention/error.h"
+#include "base/error.h"
 #include "config/quantize.h"
 #include "config/sm80_forward.h"
 #include "config/sm90_forward.h"

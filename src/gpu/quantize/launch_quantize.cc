@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-#include "attention/error.h"
+#include "base/error.h"
 #include "gpu/forward/forward_params.h"
 #include "gpu/jit/load_function.h"
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "attention/error.h"
 #include "attention/operand.h"
+#include "base/error.h"
 #include "gpu/forward/forward_params.h"
 #include "gpu/quantize/launch_quantize.h"
 #include "gpu/quantize/operand_conversion.h"
