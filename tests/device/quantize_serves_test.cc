@@ -79,7 +79,7 @@ TEST(QuantizeServes, TheMixedModes) {
 }
 
 // Inputs of several types become one type.
-TEST(QuantizeServes, MixedInputs) {
+TEST(QuantizeServes, InputsOfSeveralTypesBecomeOneType) {
   Problem p = wide_problem(DType::f16, Precision::fp8);
   p.k = DType::bf16;
   p.v = DType::f32;

@@ -152,7 +152,7 @@ const Edge kPackedEdges[] = {
     {9, 130, kNone, -1, 0, 3, 2, 2},
 };
 
-TEST(EmulatorSm90, PackGqa) {
+TEST(EmulatorSm90, PackGqaMatchesTheOracle) {
   std::size_t packed = 0;
   for (const auto& kernel : emulator::sm90_forward_kernels()) {
     if (!kernel.config.pack_gqa) continue;

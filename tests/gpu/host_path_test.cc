@@ -115,7 +115,7 @@ TEST_F(HostPath, ANewLengthOrStrideIsEncodedOnce) {
 }
 
 // A server that sees every length keeps a bounded number of them, and still works.
-TEST_F(HostPath, ManyLengths) {
+TEST_F(HostPath, ManyLengthsLaunchOnceEachWithoutAllocating) {
   const Plan plan = planned(arguments(512, 512));
   for (std::int64_t length = 8; length < 512; length += 8) {
     const Cost here = cost([&] { return plan.run(arguments(512, length)).ok(); });

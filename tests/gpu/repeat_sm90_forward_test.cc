@@ -147,7 +147,7 @@ class Repeated : public testing::Test {
   LoadedQuantizers quantizers_{gpu_};
 };
 
-TEST_F(Repeated, InOtherMemory) {
+TEST_F(Repeated, OtherMemoryGivesTheLaunchOfANewCall) {
   expect_the_same(arguments(512, 512, 1 << 20), arguments(512, 512, 1 << 24));
   expect_the_same(arguments(2048, 77, 1 << 20), arguments(2048, 77, 1 << 20));
   expect_the_same(arguments(40, 300, 1 << 20, DType::f32), arguments(40, 300, 1 << 24, DType::f32));
@@ -170,7 +170,7 @@ Arguments with_output(Arguments a, std::uintptr_t at) {
   return a;
 }
 
-TEST_F(Repeated, EightBitOutputs) {
+TEST_F(Repeated, EightBitOutputsMoveScalesAndClearAmax) {
   const Arguments a = with_output(arguments(512, 512, 1 << 20), 0x70000000);
   Arguments b = with_output(arguments(512, 512, 1 << 24), 0x71000000);
   expect_the_same(a, b);
