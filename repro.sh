@@ -151,6 +151,9 @@ step gate "$octavo" gate "${gate_flags[@]}" --json "$out/repro/gate.json"
 [[ -n $baseline ]] || skip "gate: performance" "no --baseline"
 [[ -n $counters ]] || skip "gate: counters" "nothing was counted"
 
+# Builds of FlashAttention-3 that are not installed as packages (python/octavo/_peers.py).
+[[ -n ${OCTAVO_PEERS:-} || ! -d runs/peers ]] || export OCTAVO_PEERS=$PWD/runs/peers
+
 case $device in
   cuda)
     timed=("$octavo" bench --device cuda --iters "${iters:-2000}")
@@ -159,10 +162,10 @@ case $device in
     step bench_cold "${timed[@]}" --skip-correctness --l2 cold --json "$out/bench/cold.json"
     step bench_rotating "${timed[@]}" --skip-correctness --buffers 64 --json "$out/bench/rotating.json"
     if "$python" -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null; then
-      # On Hopper, compare the Hopper kernels with every recorded peer, as tools/evidence.sh does.
+      # On Hopper, compare the Hopper kernels with every peer, live or recorded, as tools/evidence.sh does.
       against=() family=()
       if "$octavo" devices | grep -q 'sm_90'; then
-        against=(--grid bench/grid_sm90.csv --peers "flash,cudnn" --least 0.97)
+        against=(--grid bench/grid_sm90.csv --peers "fa3,cudnn,flash" --least 0.97)
         against+=(--recorded bench/peers_h200.csv)
         family=(OCTAVO_KERNELS=sm90)
       fi
@@ -173,7 +176,7 @@ case $device in
         --command "$octavo" --json "$out/bench/compare.json" "${against[@]}" ${commit:+--commit "$commit"}
       if PYTHONPATH=$build/python "$python" -c 'import octavo' 2>/dev/null; then
         step python_bench env PYTHONPATH="$build/python" "$python" -m octavo.bench \
-          --backend flash,cudnn,mem_efficient,flash_attn,xformers,cutlass --iters 30 --json "$out/bench/python.json"
+          --backend flash,cudnn,mem_efficient,flash_attn,xformers,cutlass,fa3 --iters 30 --json "$out/bench/python.json"
       else
         skip python_bench "the Python module was not built"
       fi

@@ -1,19 +1,29 @@
 #!/usr/bin/env bash
 # evidence.sh: reproduces everything that is claimed of a family of kernels on the GPU of this
-# machine: build, check, repeats, sanitizers, times, and the comparison with PyTorch in one process.
-# A failed step does not stop the others; its name and exit code 1 come at the end.
+# machine: build, check, repeats, sanitizers, times, and the comparison with other libraries in one
+# process. A failed step does not stop the others; its name and exit code 1 come at the end.
 #
-#   tools/evidence.sh FAMILY [--out FOLDER] [--commit HASH] [--build FOLDER] [--jobs N]
-#                     [--without STEP]...
+#   tools/evidence.sh FAMILY|live|all [--out FOLDER] [--bundle FOLDER] [--commit HASH]
+#                     [--build FOLDER] [--jobs N] [--without STEP]... [--peers FOLDER]
+#                     [--parts PART,...] [--seconds N]
 #
-# FAMILY is a value of OCTAVO_KERNELS (docs/users.md). FOLDER is evidence/<the GPU's name> by
-# default. HASH comes from git by default: a copy of the tree may have no git. A build FOLDER is
-# used as it is, such as that of repro.sh; otherwise one is built without embedded kernels. N checks
-# run in parallel, by default half as many as there are cores; timed steps run alone. --without
-# skips a STEP, such as the bench and compare that repro.sh does too, and the end lists it. $PYTHON
-# is the Python that has PyTorch, python3 by default. For sm90, three times as many random problems
-# are checked, the 8-bit modes have checks of their own, and it is compared with every recorded
-# peer.
+# FAMILY is a value of OCTAVO_KERNELS (docs/users.md). `live` is the part of sm90 that compares with
+# live peers. `all` runs ./repro.sh, sm80 and sm90 on one build, and makes their bundles the evidence
+# of this GPU: JSON, pages, manifest and the README's tables, all of one commit.
+#
+# Reports go to FOLDER, evidence/<the GPU's name> by default. With --bundle they are packed instead,
+# with a manifest, for tools/adopt_bundle.py. HASH comes from git by default: a copy of the tree may
+# have no git. A build FOLDER is used as it is, such as that of repro.sh; otherwise one is built, for
+# a FAMILY without embedded kernels. N checks run in parallel, by default half as many as there are
+# cores; timed steps run alone. --without skips a STEP, such as the bench and compare that repro.sh
+# does too, and the end lists it. $PYTHON is the Python that has PyTorch, python3 by default. For
+# sm90, three times as many random problems are checked, and the 8-bit modes have checks of their own.
+#
+# --peers names builds of FlashAttention-3, compressed by xz or not (python/octavo/_peers.py), by
+# default $OCTAVO_PEERS or runs/peers if it exists. A PART of the live comparison is forward,
+# models, fp8 or backward; all but backward by default. N seconds are divided among the parts, and
+# cases that do not fit are listed as not measured. For `live` they are 230, so that it takes less
+# than six minutes with its build; for sm90 there is no limit.
 set -uo pipefail
 usage() {
   sed -n 's/^#   //p' "$0" >&2
@@ -21,11 +31,22 @@ usage() {
 }
 
 (($#)) || usage
-family=$1 out='' commit='' folder='' without=() jobs=$(($(nproc) / 2 > 0 ? $(nproc) / 2 : 1))
+family=$1 out='' bundle='' commit='' folder='' without=() jobs=$(($(nproc) / 2 > 0 ? $(nproc) / 2 : 1))
+peers=${OCTAVO_PEERS:-} parts='forward,models,fp8' seconds=''
 shift
 while (($#)); do
   case $1 in
     --out) out=${2:?} ;;
+    --bundle) bundle=$(mkdir -p "${2:?}" && cd "$2" && pwd) || exit 2 ;;
+    --peers) peers=${2:?} ;;
+    --parts)
+      parts=${2:?}
+      [[ $parts =~ ^(forward|models|fp8|backward)(,(forward|models|fp8|backward))*$ ]] || usage
+      ;;
+    --seconds)
+      seconds=${2:?}
+      [[ $seconds =~ ^[1-9][0-9]*$ ]] || usage
+      ;;
     --without) without+=("${2:?}") ;;
     --build) folder=$(cd "${2:?}" && pwd) || exit 2 ;;
     --jobs)
@@ -41,15 +62,45 @@ while (($#)); do
   shift 2
 done
 [[ -z $out ]] || out=$(mkdir -p "$out" && cd "$out" && pwd)
+[[ -z $peers || ! -e $peers ]] || peers=$(realpath "$peers")
 cd "$(dirname "$0")/.." || exit 2
+[[ -n $peers || ! -d runs/peers ]] || peers=$PWD/runs/peers
+export OCTAVO_PEERS=$peers
 
-if [[ -z $out ]]; then
+logs=$(mktemp -d)
+trap 'rm -rf "$logs"' EXIT
+touch "$logs/start"
+if [[ -n $bundle ]]; then
+  out=$logs/bundle
+  mkdir "$out"
+elif [[ -z $out && $family != all ]]; then
   gpu=$(nvidia-smi -i 0 --query-gpu=name --format=csv,noheader) || exit 2
   out=$PWD/evidence/$(tr '[:upper:] ' '[:lower:]-' <<<"$gpu")
   mkdir -p "$out"
 fi
 if [[ -z $commit ]] && commit=$(git rev-parse HEAD 2>/dev/null); then
   [[ -z $(git status --porcelain --untracked-files=no) ]] || commit+=-dirty
+fi
+python=${PYTHON:-python3}
+
+if [[ $family == all ]]; then
+  if [[ $commit == *-dirty ]]; then
+    echo "evidence.sh: the tree differs from its commit; supported by all: a tree as committed." >&2
+    exit 2
+  fi
+  [[ -n $bundle ]] || bundle=$PWD/artifacts
+  mkdir -p "$bundle"
+  failed=()
+  more=(${commit:+--commit "$commit"})
+  ./repro.sh --out "$logs/repro" "${more[@]}" || failed+=(repro)
+  mv "$logs"/repro/repro_bundle_*.tar.gz "$logs/" || exit 1
+  for one in sm80 sm90; do
+    tools/evidence.sh $one --build build-repro --bundle "$logs" --jobs "$jobs" "${more[@]}" || failed+=("$one")
+  done
+  cp "$logs"/*.tar.gz "$bundle/"
+  "$python" tools/adopt_bundle.py "$logs"/*.tar.gz --command build-repro/octavo || failed+=(adopt)
+  ((${#failed[@]} == 0)) || echo "failed: ${failed[*]}"
+  exit $((${#failed[@]} > 0))
 fi
 
 failed=() not_done=()
@@ -71,8 +122,6 @@ step() {
 
 # at_once NAME COMMAND...: starts a check in the background; `settle` waits for all of them and
 # prints their output.
-logs=$(mktemp -d)
-trap 'rm -rf "$logs"' EXIT
 checks=() running=0
 at_once() {
   local name=$1 log=$logs/${#checks[@]}
@@ -101,27 +150,107 @@ if [[ ! -f build/CMakeCache.txt && -z ${CMAKE_GENERATOR:-} ]]; then
   CMAKE_GENERATOR=$(command -v ninja >/dev/null && echo Ninja || echo 'Unix Makefiles')
   export CMAKE_GENERATOR
 fi
+# For timed steps alone, all kernels are compiled in parallel with the build, not one by one.
 build() {
-  local log=build/evidence.log
+  local log=build/evidence.log shipped=OFF
+  [[ $family != live ]] || shipped=ON
   mkdir -p build
-  if ! cmake --preset release -DOCTAVO_TESTS=OFF -DOCTAVO_SHIPPED_KERNELS=OFF >$log 2>&1 ||
+  if ! cmake --preset release -DOCTAVO_TESTS=OFF -DOCTAVO_SHIPPED_KERNELS=$shipped >$log 2>&1 ||
     ! cmake --build --preset release --parallel "$(nproc)" >>$log 2>&1; then
     tail -n 40 $log
     return 1
   fi
 }
+# unpack: the builds of FlashAttention-3, while the library is built.
+unpack() {
+  local packed
+  for packed in "$peers"/*.so.xz; do
+    [[ ! -f $packed || -f ${packed%.xz} ]] || xz -dk "$packed" &
+  done
+  wait
+}
+[[ ! -d $peers ]] || unpack &
+unpacking=$!
 if [[ -z $folder ]]; then
   folder=$PWD/build
   step build build
 fi
+wait $unpacking
 ((${#failed[@]} == 0)) || exit 1
 
 # PyTorch brings its own NVRTC; all steps must use the same compiler.
 nvrtc=$(sed -n 's/^OCTAVO_NVRTC:FILEPATH=//p' "$folder/CMakeCache.txt")
 [[ -f $nvrtc ]] && export OCTAVO_NVRTC=$nvrtc
-export OCTAVO_KERNELS=$family OCTAVO_CACHE_DIR=${OCTAVO_CACHE_DIR:-$folder/evidence-cache}
+export OCTAVO_CACHE_DIR=${OCTAVO_CACHE_DIR:-$folder/evidence-cache}
+octavo=$folder/octavo
 
-octavo=$folder/octavo python=${PYTHON:-python3}
+# A regime's share of the seconds: WEIGHTS has `burst sustained` of each part.
+declare -A weights=([forward]='50 110' [models]='25 50' [fp8]='40 85' [backward]='60 60')
+budgets() {
+  local part burst sustained sum=0
+  [[ -n $seconds ]] || return 0
+  for part in ${parts//,/ }; do
+    read -r burst sustained <<<"${weights[$part]}"
+    ((sum += burst + sustained))
+  done
+  read -r burst sustained <<<"${weights[$1]}"
+  echo --burst-budget $((seconds * burst / sum)) --sustained-budget $((seconds * sustained / sum))
+}
+# live: the comparison with live peers, part by part. Models run on the kernels that users get.
+live() {
+  local part known=(--library "$folder/liboctavo.so" --regimes 'burst,sustained' ${commit:+--commit "$commit"})
+  local torch=("$python" tools/compare_torch.py --command "$octavo" "${known[@]}" --peers 'fa3,cudnn,flash' --least 0.99)
+  local -A into=([forward]=compare [models]=models [fp8]=8bit [backward]=backward)
+  local grid=(--grid bench/grid_sm90.csv) run
+  for part in ${parts//,/ }; do
+    case $part in
+      forward) run=(env OCTAVO_KERNELS=sm90 "${torch[@]}" "${grid[@]}" --recorded bench/peers_h200.csv) ;;
+      models) run=("${torch[@]}" --models bench/models.csv) ;;
+      fp8) run=(env OCTAVO_KERNELS=sm90 "$python" tools/compare_8bit.py "${known[@]}") ;;
+      backward)
+        run=("${torch[@]}" "${grid[@]}" --mode backward --peers 'fa3,fa3_deterministic,cudnn,flash')
+        ;;
+    esac
+    # shellcheck disable=SC2046  # the budgets are words
+    step "live, $part" "${run[@]}" $(budgets "$part") --json "$out/sm90_${into[$part]}.json"
+  done
+}
+# finish: tables or a bundle, and what failed.
+finish() {
+  local name
+  if [[ -n $bundle ]]; then
+    name=evidence_${family}_${commit:0:7}_$(date -u +%Y%m%dT%H%M%SZ)
+    step bundle pack "$name"
+  else
+    step manifest renew
+    step tables "$python" tools/evidence_tables.py --folder "$out"
+  fi
+  printf '\n%s s in all; %s\n' "$SECONDS" "${bundle:-$out}"
+  ((${#not_done[@]} == 0)) || printf 'not done: %s\n' "${not_done[@]}"
+  if ((${#failed[@]})); then
+    echo "failed: ${failed[*]}"
+    exit 1
+  fi
+  echo "all steps passed"
+  exit 0
+}
+# renew: the digests of the reports that this run wrote, where the folder has a manifest.
+renew() {
+  find "$out" -type f -newer "$logs/start" ! -name '*.md' ! -name manifest.yaml -printf '%P\0' |
+    xargs -0 -r "$python" tools/manifest.py --folder "$out" ${commit:+--commit "$commit"} --renew
+}
+pack() {
+  "$python" tools/manifest.py --folder "$out" --command "$octavo" --commit "${commit:-unknown}" &&
+    tar -czf "$bundle/$1.tar.gz" --transform "s,^\.,$1," -C "$out" . &&
+    "$octavo" evidence verify "$bundle/$1.tar.gz"
+}
+if [[ $family == live ]]; then
+  seconds=${seconds:-230}
+  live
+  finish
+fi
+
+export OCTAVO_KERNELS=$family
 # The longest checks start first.
 if [[ $family == sm90 ]]; then
   at_once 'check, configurations' "$octavo" check --device cuda --suite configs \
@@ -158,27 +287,15 @@ if [[ $family == sm90 ]]; then
 fi
 settle
 step bench "$octavo" bench --device cuda --iters 2000 --json "$out/${family}_bench.json"
-against=()
-[[ $family != sm90 ]] || against=(--grid bench/grid_sm90.csv --peers "flash,cudnn" --least 0.97
-  --recorded bench/peers_h200.csv)
-step compare "$python" tools/compare_torch.py --library "$folder/liboctavo.so" --command "$octavo" \
-  --json "$out/${family}_compare.json" "${against[@]}" ${commit:+--commit "$commit"}
-if [[ $family == sm90 ]]; then
-  step 'compare, 8 bits' "$python" tools/compare_8bit.py --library "$folder/liboctavo.so" \
-    --json "$out/${family}_8bit.json" ${commit:+--commit "$commit"}
+if [[ $family != sm90 ]]; then
+  step compare "$python" tools/compare_torch.py --library "$folder/liboctavo.so" --command "$octavo" \
+    --json "$out/${family}_compare.json" ${commit:+--commit "$commit"}
+else
+  live
   step 'counters, 8 bits' "$octavo" counters --device cuda --precision fp8 --preset mission \
     --preset stress --shape 1,32,16384,64 --shape 1,16,16384,128 --shape 1,8,16384,256 \
     --json "$out/${family}_counters_8bit.json"
   step accuracy env -u OCTAVO_KERNELS "$octavo" accuracy --device cuda --plot "$out/accuracy.svg" \
     --json "$out/accuracy.json"
 fi
-((${#not_done[@]})) || rm -f "$out/${family}_commits.json"  # all of it now belongs to one commit
-step tables "$python" tools/evidence_tables.py --folder "$out"
-
-printf '\n%s s in all; %s\n' "$SECONDS" "$out"
-((${#not_done[@]} == 0)) || printf 'not done: %s\n' "${not_done[@]}"
-if ((${#failed[@]})); then
-  echo "failed: ${failed[*]}"
-  exit 1
-fi
-echo "all steps passed"
+finish

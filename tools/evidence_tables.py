@@ -17,6 +17,8 @@ import statistics
 import subprocess
 import sys
 
+import manifest
+
 BEGIN = "<!-- evidence: made by tools/evidence_tables.py -->"
 END = "<!-- evidence: end -->"
 STALE = " **Stale**: the kernels have changed since."
@@ -39,21 +41,20 @@ class Run:
         return json.loads(path.read_text()) if path.is_file() else None
 
     def commit_of(self, kind):
-        """Reports from separate files, if other runs than the comparison wrote them."""
-        commits = (self.read("commits") or {}).get(kind)
-        if isinstance(commits, list):
-            return ", commits " + " and ".join(c[:12] for c in commits)
-        return f", commit {commits[:12]}" if commits else ""
+        """The commits of a report, or of a folder of them, if the comparison is of another commit."""
+        name = f"{self.family}_{kind}"
+        commits = sorted({f["commit"] for f in manifest.read(self.folder)[2] if f.get("commit")
+                          and (f["path"] == f"{name}.json" or f["path"].startswith(f"{name}/"))})
+        if commits in ([], [self.compare["commit"]]):
+            return ""
+        return f", commit{'s' if len(commits) > 1 else ''} " + " and ".join(c[:12] for c in commits)
 
     def rows(self, dtype="f16"):
         return [r for r in self.compare["rows"] if r["dtype"] == dtype]
 
     def peers(self):
         """The names of the peers, those that ran and those on record."""
-        names = {}
-        for r in self.compare["rows"]:
-            names.update(peers_of(r))
-        return list(names)
+        return names_in(self.compare["rows"])
 
     def compare_with(self, built):
         """`built`: (config, compiler) -> digest. A kernel that is not in it may be one that is not shipped; if no
@@ -72,6 +73,18 @@ def peers_of(row):
     return {**row["peers_us"], **{f"{n} (recorded)": t for n, t in row["recorded_us"].items()}}
 
 
+def best_of(row):
+    """The name of the fastest peer."""
+    theirs = peers_of(row)
+    return min(theirs, key=theirs.get, default="")
+
+
+def names_in(rows):
+    """The peers of all rows, in the order of their first appearance; those on record come last."""
+    names = list(dict.fromkeys(name for r in rows for name in peers_of(r)))
+    return sorted(names, key=lambda name: name.endswith("(recorded)"))
+
+
 def runs_in(folder):
     return [Run(folder, path.name.removesuffix("_compare.json"))
             for path in sorted(folder.glob("*_compare.json"))]
@@ -86,7 +99,7 @@ def table(header, rows):
 
 
 def us(value):
-    return f"{value:.2f}" if value < 100 else f"{value:.0f}"
+    return f"{value:.2f}" if value < 100 else f"{value:.1f}"
 
 
 def named(row):
@@ -94,10 +107,97 @@ def named(row):
     return text.format(**row)
 
 
-def times(row, peers):
+def times(row, peers, digits=2):
+    """Octavo's time, each peer's, and the ratio of the least of theirs to Octavo's."""
     theirs = peers_of(row)
-    return [us(row["octavo_us"]), *(us(theirs[p]) if p in theirs else "" for p in peers),
-            f"{row['ratio']:.2f}"]
+    return ["" if row["octavo_us"] is None else us(row["octavo_us"]),
+            *(us(theirs[p]) if p in theirs else "" for p in peers),
+            "" if row["ratio"] is None else f"{row['ratio']:.{digits}f}"]
+
+
+def shape_of(row):
+    """B, H, S, D; heads and lengths of K and V after a slash where they differ."""
+    heads, length = str(row["heads"]), str(row["length"])
+    if row.get("heads_kv", row["heads"]) != row["heads"]:
+        heads += f"/{row['heads_kv']}"
+    if row.get("length_kv", row["length"]) != row["length"]:
+        length += f"/{row['length_kv']}"
+    return f"{row['batch']}, {heads}, {length}, {row['head_dim']}"
+
+
+def told_case(row):
+    """The case in one cell."""
+    return f"{row['name']} ({shape_of(row)})" if not row["name"][0].isdigit() else row["name"]
+
+
+def joules(value):
+    return "" if value is None else f"{value:.3g}"
+
+
+def regime_table(rows):
+    """Every peer's time and the ratio to the best; under a sustained load also the energy of a call."""
+    peers = names_in(rows)
+    loaded = any("joules" in r for r in rows)
+
+    def rate(row):
+        fastest = row["octavo_gflops"] if row["octavo_us"] is not None else row["peer_gflops"]
+        return "" if fastest is None else f"{fastest / 1e3:.0f}"
+
+    def cells(row):
+        energy = [joules(row["joules"].get(name)) for name in ("octavo", *peers)] if loaded else []
+        clock = "" if row["clock_mhz"] is None else f"{row['clock_mhz']:.0f}"
+        return [told_case(row), "yes" if row["causal"] != "none" else "", row["dtype"], *times(row, peers, 3),
+                *energy, rate(row), clock]
+
+    header = ["B, H, S, D", "causal", "inputs", "Octavo, us", *(f"{p}, us" for p in peers), "ratio"]
+    header += ["Octavo, J", *(f"{p}, J" for p in peers)] if loaded else []
+    return table([*header, "TFLOP/s", "MHz"], [cells(r) for r in rows])
+
+
+def told_ratios(rows):
+    ratios = [r["ratio"] for r in rows if r["ratio"] is not None]
+    if not ratios:
+        return "no ratio was measured"
+    slower = sum(ratio < 1 for ratio in ratios)
+    return (f"geometric mean {statistics.geometric_mean(ratios):.3f}, minimum {min(ratios):.3f}, "
+            f"below 1 in {slower} of {len(ratios)} cases")
+
+
+REGIME_WORDS = {
+    "rows": ("In bursts", "A sample is the mean of a few calls in a CUDA graph."),
+    "sustained": ("Under a sustained load", "A sample is the mean over 0.4 s of calls without a pause, after 0.2 s that "
+                  "are not timed; J is board power times the time of a call. Peers that were more than 15% slower than the "
+                  "best one in bursts are not timed so."),
+}
+
+
+def words_of(key, rows):
+    """How the rows of a regime were timed: (heading, sentence)."""
+    if "regime" not in rows[0] and "us" in rows[0]:  # 8-bit reports of before the regimes
+        return "Each timed by itself", "A sample is the mean of 20 calls in a CUDA graph."
+    return REGIME_WORDS[key]
+
+
+def comparison_sections(report, title):
+    """The tables of a comparison in both regimes."""
+    parts = []
+    for key, (words, how) in REGIME_WORDS.items():
+        if rows := report.get(key):
+            parts.append(f"## {title}: {words.lower()}\n\n{told_ratios(rows).capitalize()}. {how}\n\n"
+                         f"{regime_table(rows)}\n")
+    if left := report.get("not_measured"):
+        parts.append("Not measured:\n\n" + "".join(f"- {one}\n" for one in left))
+    return parts
+
+
+def slower_cases(reports):
+    """Every case of any regime in which a peer is faster than Octavo, the worst first."""
+    found = [(row["ratio"], words.lower(), row) for report in reports if report
+             for key, (words, _) in REGIME_WORDS.items() for row in report.get(key, [])
+             if row["ratio"] is not None and row["ratio"] < 1]
+    return [f"- {told_case(row)}, {'causal' if row['causal'] != 'none' else 'full'}, {row['dtype']}, {words}: "
+            f"{ratio:.3f} times as fast as {best_of(row)}"
+            for ratio, words, row in sorted(found, key=lambda one: one[0])]
 
 
 def where(run):
@@ -142,7 +242,7 @@ def sanitized(report):
 
 
 def makers(run):
-    """The gates' verdict, which comes with a bundle (tools/adopt_bundle.sh)."""
+    """The gates' verdict, which comes with a bundle (tools/adopt_bundle.py)."""
     single = f"`tools/evidence.sh {run.family}`"
     return f"`./repro.sh` and the commands of {single}" if run.read("gate") else single
 
@@ -194,21 +294,26 @@ def inputs(run):
     if run.rows("sim8"):
         return ("`sim8` inputs are 8-bit codes,\nheld against flash on the f16 inputs they were "
                 "made of.")
-    return ("The ratio is to the\nfastest of them. Peers that did not run here are recorded times "
-            "(bench/peers_h200.csv), scaled by\nPyTorch's cuDNN backend in this run and in that "
-            "one: cudnn_graph is cuDNN's own interface, fa3 is\nFlashAttention-3.")
+    told = "The ratio is the least time\nof a peer over Octavo's, so that it can be computed from the row."
+    builds = run.compare["peer"].get("fa3")
+    if builds:
+        told += f" fa3 is FlashAttention-3, run here\nfrom {' and '.join(builds)}."
+    if any(p.endswith("(recorded)") for p in run.peers()):
+        told += ("\nPeers on record did not run here: their times (bench/peers_h200.csv) are scaled by PyTorch's\n"
+                 "cuDNN backend in this run and in that one; cudnn_graph is cuDNN's own interface, fa3 is\n"
+                 "FlashAttention-3.")
+    return told
 
 
 def page(run):
     """evidence/<device>/<family>.md"""
-    peers = run.peers()
-    rows = [[named(r), "yes" if r["causal"] != "none" else "", r["dtype"], *times(r, peers),
-             f"{r['octavo_gflops'] / 1e3:.0f}",
-             "" if r["clock_mhz"] is None else f"{r['clock_mhz']:.0f}"]
-            for r in run.compare["rows"]]
-    header = ["B, H, S, D", "causal", "inputs", "Octavo, us", *(f"{p}, us" for p in peers),
-              "ratio", "TFLOP/s", "MHz"]
-    failures = "".join(f"- {f}\n" for f in run.compare["failures"])
+    models, backward = run.read("models"), run.read("backward")
+    failures = "".join(f"- {f}\n" for report in (run.compare, models, backward) if report
+                       for f in report["failures"])
+    slower = slower_cases([run.compare, models])
+    sections = comparison_sections({**run.compare, "rows": []}, "The grid")
+    sections += comparison_sections(models, "Real models") if models else []
+    sections += comparison_sections(backward, "Backward") if backward else []
     return f"""# {run.family} kernels on {run.compare['gpu']['name']}
 
 Made by `tools/evidence_tables.py` from the JSON files beside it
@@ -216,54 +321,86 @@ Made by `tools/evidence_tables.py` from the JSON files beside it
 
 {checks(run)}
 {twelve_table(run)}
+## Where Octavo is slower
+
+{chr(10).join(slower) if slower else 'In no case of these tables.'}
+
 ## Beside {beside(run)}
 
 {summary(run)}
 Times are per call, by CUDA-graph replay, the median of {run.compare['samples']} samples, ours and
 theirs taking turns in one process; MHz is the SM clock meanwhile. {inputs(run)}
 
-{table(header, rows)}
-{chr(10) + 'Failed:' + chr(10) + failures if failures else ''}"""
+{regime_table(run.compare['rows'])}
+{chr(10).join(['', *sections]) if sections else ''}{chr(10) + 'Failed:' + chr(10) + failures if failures else ''}"""
+
+
+def readme_regimes(run):
+    """One sentence for each further table of the page."""
+    told = []
+    if rows := run.compare.get("sustained"):
+        told.append(f"Under a sustained load, at the power limit: {told_ratios(rows)}.")
+    if models := run.read("models"):
+        told += [f"On the attention of real models ([bench/models.csv](bench/models.csv)), {words.lower()}: {told_ratios(rows)}."
+                 for key, (words, _) in REGIME_WORDS.items() if (rows := models.get(key))]
+    return ["\n".join(told)] if told else []
 
 
 def readme_part(run):
     by_name = {(r["name"], r["dtype"]): r for r in run.compare["rows"] if r["causal"] == "none"}
-    peers = [p for p in run.peers() if not p.endswith("(recorded)")]
-    rows = [[f"{named(r)}, {r['dtype']}", *times(r, peers)]
-            for key in [(p, "f16") for p in PRESETS] + [("mission", "sim8")]
-            if (r := by_name.get(key))]
+    shown = [r for key in [(p, "f16") for p in PRESETS] + [("mission", "sim8")] if (r := by_name.get(key))]
+    peers = names_in(shown)
+    rows = [[f"{named(r)}, {r['dtype']}", *times(r, peers)] for r in shown]
     path = f"evidence/{run.folder.name}/{run.family}.md"
     return "\n\n".join([
-        f"**{run.family} kernels** beside {beside(run)}, microseconds per call. "
-        f"{where(run)}",
+        f"**{run.family} kernels** beside {beside(run)}, microseconds per call; the ratio is the least time of a peer "
+        f"over Octavo's. {where(run)}",
         table(["preset (B, H, S, D)", "Octavo", *peers, "ratio"], rows),
-        f"{summary(run)} All of it: [{path}]({path}).", *readme_8bit(run)])
+        f"{summary(run)} All of it: [{path}]({path}).", *readme_regimes(run), *readme_8bit(run)])
 
 
 FULL_BATCH = 16384  # tokens of a case of the grid; the others are the presets' sizes
 
 
-def grid_8bit(report):
-    return [r for r in report["rows"] if r["batch"] * r["length"] == FULL_BATCH]
+def grid_8bit(rows):
+    return [r for r in rows if r["batch"] * r["length"] == FULL_BATCH]
+
+
+def peers_8bit(row):
+    """The FP8 peers' times; those that did not run are marked. Reports without `recorded_us` have only
+    such peers."""
+    recorded = row.get("recorded_us", row["peers_us"])
+    ran = row["peers_us"] if "recorded_us" in row else {}
+    return {**ran, **{f"{name} (recorded)": us for name, us in recorded.items()}}
 
 
 def summary_8bit(rows):
-    """Times with and without scaling to this run."""
+    """`fp8` beside the FP8 peers that ran, and beside all."""
     def told(ratios):
-        return f"geometric mean {statistics.geometric_mean(ratios):.3f}, minimum {min(ratios):.3f}"
+        slower = sum(ratio < 1 for ratio in ratios)
+        return (f"geometric mean {statistics.geometric_mean(ratios):.3f}, minimum {min(ratios):.3f}, below 1 in "
+                f"{slower} of {len(ratios)} cases")
 
-    return (f"{told([r['ratio']['fp8'] for r in rows])}; at times on record as they are, without the pace of "
-            f"the run, {told([r['ratio']['fp8'] / r['pace'] for r in rows])}")
+    live = [ratio for r in rows if (ratio := r.get("ratio_live", {}).get("fp8"))]
+    every = [ratio for r in rows if (ratio := r["ratio"]["fp8"])]
+    parts = [f"beside FlashAttention-3 run here {told(live)}"] if live else []
+    if every and every != live:
+        parts.append(f"beside all peers, those on record included, {told(every)}")
+    if every and not live:
+        parts.append("at times on record as they are, without the pace of the run, "
+                     + told([r["ratio"]["fp8"] / r["pace"] for r in rows]))
+    return "; ".join(parts) or "no FP8 peer is known"
 
 
 def readme_8bit(run):
     report = run.read("8bit")
     if not report:
         return []
-    rows = grid_8bit(report)
     path = f"evidence/{run.folder.name}/{run.family}_8bit.md"
-    return [f"In 8 bits, `fp8` on quantized operands beside the best FP8 peer on record, over {len(rows)} full "
-            f"batches: {summary_8bit(rows)}. All modes: [{path}]({path})."]
+    told = [f"In 8 bits, `fp8` on quantized operands over {len(rows)} full batches, "
+            f"{words_of(key, rows)[0].lower()}: {summary_8bit(rows)}."
+            for key in REGIME_WORDS if (rows := grid_8bit(report.get(key, [])))]
+    return [f"{' '.join(told)} All modes: [{path}]({path})."]
 
 
 def readme_section(runs):
@@ -329,43 +466,64 @@ def counters_8bit(run):
     return f"\nCounted by `octavo counters --precision fp8`{run.commit_of('counters_8bit')}:\n\n{table(header, rows)}\n"
 
 
+def told(value, form):
+    return "" if value is None else format(value, form)
+
+
+def table_8bit(rows):
+    """Octavo's ways in FP8 and INT8, every FP8 peer, and the ratio to the best of them."""
+    peers = list(dict.fromkeys(name for r in rows for name in peers_8bit(r)))
+    loaded = any("joules" in r for r in rows)
+
+    def cells(r):
+        us, theirs = r["us"], peers_8bit(r)
+        work = 4 * r["batch"] * r["heads"] * r["length"] ** 2 * r["head_dim"]
+        work /= 1 if r["causal"] == "none" else 2
+        energy = [joules(r["joules"].get(name)) for name in ("fp8", "fa3")] if loaded else []
+        return [r["name"], r["causal"], told(us["fp8"], ".4g"), told(work / us["fp8"] / 1e6, ".0f"),
+                *(told(theirs.get(p), ".4g") for p in peers), told(r["ratio"]["fp8"], ".3f"),
+                told(us.get("fp8_fast"), ".4g"), told(r["ratio"].get("fp8_fast"), ".3f"),
+                told(us.get("fp8_rows"), ".4g"), told(us.get("int8"), ".4g"),
+                told(us["fp8"] / us["int8"] if "int8" in us else None, ".2f"),
+                told(us.get("fp8_from_f16"), ".4g"), told(r.get("best_f16_peer_us"), ".4g"),
+                told(r.get("ratio_to_f16"), ".3f"), told(us.get("native"), ".4g"),
+                told(r.get("ratio_to_native"), ".3f"), told(r.get("pace"), ".3f"), *energy]
+
+    header = ["B,H,S,D", "causal", "fp8 prequantized, us", "TFLOP/s", *(f"{p}, us" for p in peers), "ratio",
+              "fp8_fast, us", "ratio", "V by rows, us", "int8, us", "of fp8's speed", "from f16, us",
+              "best f16 peer, us", "ratio", "Octavo f16, us", "ratio", "pace"]
+    filled = [cells(r) for r in rows]
+    header += ["fp8, J", "fa3, J"] if loaded else []
+    kept = [i for i in range(len(header)) if any(row[i] for row in filled)]
+    return table([header[i] for i in kept], [[row[i] for i in kept] for row in filled])
+
+
 def page_8bit(run, report):
     """The 8-bit modes next to FP8 peers."""
-    rows = report["rows"]
-    grid = grid_8bit(report)
-    lines = [f"""# 8-bit kernels on {report["gpu"]["name"]}
+    builds = report["peer"].get("fa3")
+    ran = f" fa3 is FlashAttention-3 on E4M3 inputs, run here\nfrom {' and '.join(builds)}." if builds else ""
+    text = f"""# 8-bit kernels on {report["gpu"]["name"]}
 
 Made by `tools/evidence_tables.py` from [sm90_8bit.json]({run.family}_8bit.json), which
 `tools/compare_8bit.py` made. *prequantized*: operands quantized before, V
-transposed; *V by rows*: it is transposed in the call. The best FP8 peer
-is cuDNN or FlashAttention-3 as on record ([bench/peers_h200_fp8.csv](../../bench/peers_h200_fp8.csv)), at
-the *pace* of PyTorch's cuDNN backend in f16 in this run, its time over that on record. Each was timed
-by itself there, from graphs of 20 calls, and is here. *from f16*: with the quantizers, against the
-best peer in f16. Commit {report["commit"]}.
+transposed; *V by rows*: it is transposed in the call; *from f16*: with the quantizers, beside the best
+peer in f16 and beside Octavo's own kernel in f16. A ratio is the least time of a peer over Octavo's.{ran}
+Peers on record ([bench/peers_h200_fp8.csv](../../bench/peers_h200_fp8.csv)) did not run here; their times
+are scaled by the *pace* of PyTorch's cuDNN backend in f16, its time in this run over that on record.
+Commit {report["commit"]}.
 
 Random problems against fp64: {checks_8bit(run)}.
-
-`fp8` over the {len(grid)} cases of full batches, {FULL_BATCH} tokens: {summary_8bit(grid)}.
-
-| B,H,S,D | causal | pace | fp8 prequantized, us | TFLOP/s | ratio | V by rows, us | fp8_fast, us | ratio | int8, us | of fp8's speed | from f16, us | to f16 peer |
-| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"""]
-    for r in rows:
-        us = r["us"]
-        work = 4 * r["batch"] * r["heads"] * r["length"] ** 2 * r["head_dim"]
-        work /= 1 if r["causal"] == "none" else 2
-
-        def told(value, form):
-            return "" if value is None else format(value, form)
-
-        of_int8 = us["fp8"] / us["int8"] if "int8" in us else None
-        cells = [r["name"], r["causal"], told(r["pace"], ".3f"), told(us["fp8"], ".4g"),
-                 told(work / us["fp8"] / 1e6, ".0f"),
-                 told(r["ratio"]["fp8"], ".3f"), told(us.get("fp8_rows"), ".4g"),
-                 told(us.get("fp8_fast"), ".4g"), told(r["ratio"].get("fp8_fast"), ".3f"),
-                 told(us.get("int8"), ".4g"), told(of_int8, ".2f"),
-                 told(us["fp8_from_f16"], ".4g"), told(r["ratio_to_f16"], ".3f")]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n" + counters_8bit(run)
+"""
+    for key in REGIME_WORDS:
+        if rows := report.get(key):
+            grid, (words, how) = grid_8bit(rows), words_of(key, rows)
+            text += (f"\n## {words}\n\n`fp8` over the {len(grid)} cases of full batches, {FULL_BATCH} tokens: "
+                     f"{summary_8bit(grid)}. {how}\n\n{table_8bit(rows)}\n")
+    if failed := report.get("failures"):
+        text += "\nFailed:\n\n" + "".join(f"- {one}\n" for one in failed)
+    if left := report.get("not_measured"):
+        text += "\nNot measured:\n\n" + "".join(f"- {one}\n" for one in left)
+    return text + counters_8bit(run)
 
 
 def write_or_check(path, text, check):
@@ -376,6 +534,7 @@ def write_or_check(path, text, check):
     if not check and old != text:
         path.write_text(text)
         print(f"wrote {path}")
+        manifest.renew_entries(path.parent, [path.name])
     if check and not right:
         print(f"{path} does not say what evidence/ holds: run tools/evidence_tables.py")
     return right or not check

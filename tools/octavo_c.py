@@ -41,6 +41,14 @@ class Arguments(ctypes.Structure):
                 ("out_amax", c_void_p)]
 
 
+class BackwardArguments(ctypes.Structure):
+    _fields_ = [("size", c_size_t), ("q", Tensor), ("k", Tensor), ("v", Tensor), ("out", Tensor),
+                ("lse", Tensor), ("dout", Tensor), ("dq", Tensor), ("dk", Tensor), ("dv", Tensor),
+                ("has_scale", c_int32), ("scale", c_float), ("cu_seqlens_q", c_void_p),
+                ("cu_seqlens_kv", c_void_p), ("sequences", c_int64), ("max_seqlen_q", c_int64),
+                ("max_seqlen_kv", c_int64)]
+
+
 class QuantizeOptions(ctypes.Structure):
     _fields_ = [("size", c_size_t), ("granularity", c_int32), ("block_rows", c_int64),
                 ("scale_rule", c_int32), ("smooth", c_int32), ("hadamard", c_int32),
@@ -56,19 +64,20 @@ class Octavo:
         self.c.octavo_last_error.restype = c_char_p
         self.c.octavo_tensor_bhsd.restype = Tensor
         self.c.octavo_tensor_bhsd.argtypes = [c_void_p, c_int32] + [c_int64] * 4
-        self.c.octavo_plan_create.argtypes = [POINTER(Arguments), POINTER(Options), c_char_p,
-                                              POINTER(c_void_p)]
-        self.c.octavo_plan_destroy.argtypes = [c_void_p]
-        self.c.octavo_plan_destroy.restype = None
-        self.c.octavo_plan_workspace_bytes.argtypes = [c_void_p, POINTER(Arguments),
-                                                       POINTER(c_size_t)]
-        self.c.octavo_plan_run.argtypes = [c_void_p, POINTER(Arguments), c_void_p, c_size_t,
-                                           c_void_p]
-        self.c.octavo_explain.argtypes = [POINTER(Arguments), POINTER(Options), c_char_p, c_char_p,
-                                          c_size_t, POINTER(c_size_t)]
+        for kind, plan, explain in ((Arguments, "octavo_plan", "octavo_explain"),
+                                    (BackwardArguments, "octavo_backward_plan", "octavo_explain_backward")):
+            types = {f"{plan}_create": [POINTER(kind), POINTER(Options), c_char_p, POINTER(c_void_p)],
+                     f"{plan}_destroy": [c_void_p],
+                     f"{plan}_workspace_bytes": [c_void_p, POINTER(kind), POINTER(c_size_t)],
+                     f"{plan}_run": [c_void_p, POINTER(kind), c_void_p, c_size_t, c_void_p],
+                     explain: [POINTER(kind), POINTER(Options), c_char_p, c_char_p, c_size_t,
+                               POINTER(c_size_t)]}
+            for name, parameters in types.items():
+                getattr(self.c, name).argtypes = parameters
+            getattr(self.c, f"{plan}_destroy").restype = None
         self.c.octavo_quantize.argtypes = [POINTER(Tensor), POINTER(QuantizeOptions),
                                            POINTER(Tensor), c_void_p, c_void_p, c_void_p]
-        for name in ("arguments", "options", "quantize_options"):
+        for name in ("arguments", "backward_arguments", "options", "quantize_options"):
             getattr(self.c, f"octavo_{name}_init_sized").restype = None
 
     def check(self, status):
@@ -81,6 +90,11 @@ class Octavo:
     def arguments(self):
         made = Arguments()
         self.c.octavo_arguments_init_sized(byref(made), c_size_t(ctypes.sizeof(made)))
+        return made
+
+    def backward_arguments(self):
+        made = BackwardArguments()
+        self.c.octavo_backward_arguments_init_sized(byref(made), c_size_t(ctypes.sizeof(made)))
         return made
 
     def options(self, causal="none"):
@@ -97,6 +111,12 @@ class Octavo:
     def bhsd(self, pointer, dtype, shape):
         return self.c.octavo_tensor_bhsd(pointer, dtype, *shape)
 
+    def strided(self, x, dtype):
+        """A tensor of PyTorch, (batch, heads, seqlen, head_dim) in any memory order."""
+        made = self.bhsd(x.data_ptr(), dtype, x.shape)
+        made.stride = (c_int64 * 4)(*x.stride())
+        return made
+
     def quantize_per_head(self, x, codes, scales):
         """Quantizes the host tensor x into codes; `scales`: the address of a float per head."""
         options = self.quantize_options()
@@ -104,11 +124,11 @@ class Octavo:
         self.check(self.c.octavo_quantize(byref(x), byref(options), byref(codes), scales, None,
                                           None))
 
-    def explain(self, arguments, options, device):
+    def explain(self, arguments, options, device, function="octavo_explain"):
         """(kernel, config, reason)"""
         text = ctypes.create_string_buffer(8192)
-        self.check(self.c.octavo_explain(byref(arguments), byref(options), device.encode(), text,
-                                         len(text), None))
+        self.check(getattr(self.c, function)(byref(arguments), byref(options), device.encode(), text,
+                                             len(text), None))
         found = re.search(r"kernel (\S+), config (.*), workspace \d+ bytes: (.*)$",
                           text.value.decode())
         return found.groups()
@@ -117,19 +137,27 @@ class Octavo:
 class Plan:
     """A plan, and the arguments of every run of it."""
 
+    NAME, EXPLAIN = "octavo_plan", "octavo_explain"
+
     def __init__(self, octavo, arguments, options, device):
         self.octavo, self.arguments, self.handle = octavo, arguments, c_void_p()
-        self.kernel, self.config, self.reason = octavo.explain(arguments, options, device)
-        octavo.check(octavo.c.octavo_plan_create(byref(arguments), byref(options), device.encode(),
-                                                 byref(self.handle)))
+        self.kernel, self.config, self.reason = octavo.explain(arguments, options, device, self.EXPLAIN)
+        octavo.check(self.function("create")(byref(arguments), byref(options), device.encode(),
+                                             byref(self.handle)))
         needed = c_size_t()
-        octavo.check(octavo.c.octavo_plan_workspace_bytes(self.handle, byref(arguments),
-                                                          byref(needed)))
+        octavo.check(self.function("workspace_bytes")(self.handle, byref(arguments), byref(needed)))
         self.workspace_bytes = needed.value
 
+    def function(self, name):
+        return getattr(self.octavo.c, f"{self.NAME}_{name}")
+
     def __del__(self):
-        self.octavo.c.octavo_plan_destroy(self.handle)
+        self.function("destroy")(self.handle)
 
     def run(self, workspace, stream):
-        self.octavo.check(self.octavo.c.octavo_plan_run(
-            self.handle, byref(self.arguments), workspace, self.workspace_bytes, stream))
+        self.octavo.check(self.function("run")(self.handle, byref(self.arguments), workspace,
+                                               self.workspace_bytes, stream))
+
+
+class BackwardPlan(Plan):
+    NAME, EXPLAIN = "octavo_backward_plan", "octavo_explain_backward"

@@ -130,6 +130,22 @@ typedef struct octavo_arguments {
   float* out_amax;          /* receives the largest |out|, one per out_scale; NULL: not computed */
 } octavo_arguments;
 
+/* The backward pass: from dout, the gradient of out, to the gradients of q, k and v. */
+typedef struct octavo_backward_arguments {
+  size_t size;
+  octavo_tensor q, k, v;
+  octavo_tensor out, lse; /* of the forward pass */
+  octavo_tensor dout;
+  octavo_tensor dq, dk, dv; /* written */
+  int32_t has_scale;        /* 0: scale is 1/sqrt(D) */
+  float scale;
+  const int32_t* cu_seqlens_q; /* varlen batch: sequences + 1 entries; else NULL */
+  const int32_t* cu_seqlens_kv;
+  int64_t sequences;
+  int64_t max_seqlen_q;
+  int64_t max_seqlen_kv;
+} octavo_backward_arguments;
+
 typedef struct octavo_quantize_options {
   size_t size;
   int32_t granularity;
@@ -153,14 +169,20 @@ typedef struct octavo_range_stats {
 } octavo_range_stats;
 
 typedef struct octavo_plan octavo_plan;
+typedef struct octavo_backward_plan octavo_backward_plan;
 
 /* Zeroes the struct and sets its size and defaults. `size` is the struct's size in the caller's
  * header: a newer library does not write beyond it. */
 OCTAVO_C_API void octavo_arguments_init_sized(octavo_arguments* arguments, size_t size);
+OCTAVO_C_API void octavo_backward_arguments_init_sized(octavo_backward_arguments* arguments,
+                                                       size_t size);
 OCTAVO_C_API void octavo_options_init_sized(octavo_options* options, size_t size);
 OCTAVO_C_API void octavo_quantize_options_init_sized(octavo_quantize_options* options, size_t size);
 static inline void octavo_arguments_init(octavo_arguments* arguments) {
   octavo_arguments_init_sized(arguments, sizeof(*arguments));
+}
+static inline void octavo_backward_arguments_init(octavo_backward_arguments* arguments) {
+  octavo_backward_arguments_init_sized(arguments, sizeof(*arguments));
 }
 static inline void octavo_options_init(octavo_options* options) {
   octavo_options_init_sized(options, sizeof(*options));
@@ -196,6 +218,26 @@ OCTAVO_C_API octavo_status octavo_plan_run(const octavo_plan* plan,
 OCTAVO_C_API octavo_status octavo_explain(const octavo_arguments* arguments,
                                           const octavo_options* options, const char* device,
                                           char* text, size_t capacity, size_t* needed);
+
+/* The backward pass, with the same conventions. */
+OCTAVO_C_API octavo_status octavo_attention_backward(const octavo_backward_arguments* arguments,
+                                                     const octavo_options* options,
+                                                     const char* device, void* stream);
+OCTAVO_C_API octavo_status octavo_backward_plan_create(const octavo_backward_arguments* arguments,
+                                                       const octavo_options* options,
+                                                       const char* device,
+                                                       octavo_backward_plan** plan);
+OCTAVO_C_API void octavo_backward_plan_destroy(octavo_backward_plan* plan); /* NULL is allowed */
+OCTAVO_C_API octavo_status octavo_backward_plan_workspace_bytes(
+    const octavo_backward_plan* plan, const octavo_backward_arguments* arguments, size_t* bytes);
+OCTAVO_C_API octavo_status octavo_backward_plan_run(const octavo_backward_plan* plan,
+                                                    const octavo_backward_arguments* arguments,
+                                                    void* workspace, size_t workspace_bytes,
+                                                    void* stream);
+OCTAVO_C_API octavo_status octavo_explain_backward(const octavo_backward_arguments* arguments,
+                                                   const octavo_options* options,
+                                                   const char* device, char* text, size_t capacity,
+                                                   size_t* needed);
 
 /* Returns -1 if the shape or granularity is invalid or the count overflows. */
 OCTAVO_C_API int64_t octavo_scale_count(const int64_t shape[4], octavo_granularity granularity,

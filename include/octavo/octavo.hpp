@@ -343,6 +343,38 @@ struct Problem {
 // Checks every argument and returns the Problem that they describe.
 OCTAVO_API Result<Problem> problem_of(const Arguments& arguments, const Options& options = {});
 
+// The backward pass: the gradients of a loss with respect to Q, K and V, from its gradient with
+// respect to the output. All tensors but lse have one dtype: f32, f16 or bf16. The strides of each
+// are its own.
+struct BackwardArguments {
+  ConstTensor q{};     // (B, Hq, Sq, D), as in the forward pass
+  ConstTensor k{};     // (B, Hkv, Skv, D)
+  ConstTensor v{};     // (B, Hkv, Skv, D)
+  ConstTensor out{};   // (B, Hq, Sq, D), the output of the forward pass
+  ConstTensor lse{};   // (B, Hq, Sq, 1), f32, as the forward pass writes it
+  ConstTensor dout{};  // (B, Hq, Sq, D), the gradient of out
+
+  // Written: no two elements may share memory, with each other or with an input. dk and dv are the
+  // sums over the query heads that share a KV head.
+  Tensor dq{};  // (B, Hq, Sq, D)
+  Tensor dk{};  // (B, Hkv, Skv, D)
+  Tensor dv{};  // (B, Hkv, Skv, D)
+
+  std::optional<float> scale{};  // softmax scale of the forward pass; 1/sqrt(D) if unset
+
+  // Varlen batch, as in Arguments. Rows that belong to no sequence are not written.
+  const std::int32_t* cu_seqlens_q = nullptr;
+  const std::int32_t* cu_seqlens_kv = nullptr;
+  std::int64_t sequences = 0;
+  std::int64_t max_seqlen_q = 0;
+  std::int64_t max_seqlen_kv = 0;
+};
+
+// Checks every argument and returns the Problem of the forward pass, with lse. The options are
+// those of the forward pass; precision must be native, or the dtype of the tensors.
+OCTAVO_API Result<Problem> problem_of(const BackwardArguments& arguments,
+                                      const Options& options = {});
+
 // "B=1 Hq=8 Hkv=8 Sq=512 Skv=512 D=64 f16 causal=top_left", for tables and logs.
 OCTAVO_API std::string describe(const Problem& problem);
 
@@ -440,6 +472,39 @@ OCTAVO_API Status attention_from_host(const Arguments& arguments, const Options&
                                       Device device = {});
 
 OCTAVO_API Result<Explanation> explain(const Problem& problem, Device device = {});
+
+// A plan of the backward pass, with the guarantees of Plan. Its results have the same bits in every
+// run, for any number of threads.
+class OCTAVO_API BackwardPlan {
+ public:
+  class Impl;
+  explicit BackwardPlan(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
+
+  const Problem& problem() const;
+  Explanation explain() const;
+  std::size_t workspace_bytes() const;
+  std::size_t workspace_bytes(const BackwardArguments& arguments) const;
+  Status run(const BackwardArguments& arguments, Workspace workspace = {},
+             Stream stream = nullptr) const;
+
+ private:
+  std::shared_ptr<const Impl> impl_;
+};
+
+// `problem` is that of the forward pass, with lse: q, k, v and out have one dtype, that of the
+// gradients.
+OCTAVO_API Result<BackwardPlan> plan_backward(const Problem& problem, Device device = {});
+OCTAVO_API Result<Explanation> explain_backward(const Problem& problem, Device device = {});
+
+// Checks the arguments, plans (once per problem and device), allocates the workspace and runs.
+OCTAVO_API Status attention_backward(const BackwardArguments& arguments,
+                                     const Options& options = {}, Device device = {},
+                                     Stream stream = nullptr);
+
+// The same for arguments in host memory on any device: copies the inputs to the device, runs,
+// waits, and copies dq, dk and dv back.
+OCTAVO_API Status attention_backward_from_host(const BackwardArguments& arguments,
+                                               const Options& options = {}, Device device = {});
 
 // Worker threads of the CPU backend; 0: one per core this process may use (the default). Results do
 // not depend on their number.

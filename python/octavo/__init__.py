@@ -10,6 +10,7 @@ octavo.transformers has the attention function for Hugging Face models.
 from ._octavo import (
     __version__,
     attention,
+    attention_backward,
     dequantize,
     devices,
     explain,
@@ -28,6 +29,7 @@ __all__ = [
     "Quantized",
     "__version__",
     "attention",
+    "attention_backward",
     "dequantize",
     "devices",
     "explain",

@@ -51,6 +51,26 @@ def attention(
     out_scale: _Array | None = None,
     return_amax: bool = False,
 ) -> Any: ...
+def attention_backward(
+    dout: _Array,
+    q: _Array,
+    k: _Array,
+    v: _Array,
+    out: _Array,
+    lse: _Array,
+    *,
+    causal: _Causal = False,
+    window: tuple[int | None, int | None] | None = None,
+    scale: float | None = None,
+    precision: _Precision = None,
+    layout: _Layout = "bhsd",
+    cu_seqlens_q: _Array | None = None,
+    cu_seqlens_kv: _Array | None = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_kv: int | None = None,
+    batch_invariant: bool = False,
+    stream: Any = None,
+) -> tuple[_Array, _Array, _Array]: ...
 def explain(
     q: _Array | Quantized,
     k: _Array | Quantized,

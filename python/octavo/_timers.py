@@ -6,11 +6,14 @@ stream; `in_turn` combines calls with different inputs into one that rotates ove
 
 from __future__ import annotations
 
+import functools
 import itertools
+import math
 import random
 import statistics
 import subprocess
 import threading
+import time
 
 REASONS = {  # NVML's bits; the bit of an idle GPU is left out
     0x2: "application clocks", 0x4: "power cap", 0x8: "hardware slowdown", 0x10: "sync boost",
@@ -93,6 +96,69 @@ def timer_of(torch, call, launch, l2, calls):
     """launch: graph or stream; l2: warm or cold; a cold L2 times one call at a time."""
     kind = Graph if launch == "graph" else Stream
     return kind(torch, call, calls) if l2 == "warm" else cold(kind(torch, call, 1))
+
+
+class Load:
+    """Times a call under a load that lasts: replays of a graph without a pause, the first of which are
+    not timed, so that the power limit has set the clock when the timed ones start."""
+
+    REPLAY_US = 20000
+    MOST_CALLS = 1000  # of a graph
+    SETTLE_S, TIMED_S = 0.2, 0.4
+
+    def __init__(self, torch, call, call_us):
+        self.torch = torch
+        self.calls = max(1, min(self.MOST_CALLS, int(self.REPLAY_US / call_us)))
+        self.replay = Graph(torch, call, self.calls).timed
+        replay_s = self.calls * call_us * 1e-6
+        self.before, self.replays = (math.ceil(s / replay_s) for s in (self.SETTLE_S, self.TIMED_S))
+
+    def sample(self):
+        """(microseconds of a call, begin, end): the last two by time.monotonic()."""
+        begin, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
+        for _ in range(self.before):
+            self.replay()
+        begin.record()
+        for _ in range(self.replays):
+            self.replay()
+        end.record()
+        begin.synchronize()
+        from_s = time.monotonic()
+        end.synchronize()
+        return (begin.elapsed_time(end) * 1e3 / (self.calls * self.replays), from_s,
+                time.monotonic())
+
+
+def alternated(samplers, rounds):
+    """The samples of each, in rounds that alternate their order: A B C, C B A, A B C, ..."""
+    samples = [[] for _ in samplers]
+    order = list(range(len(samplers)))
+    for _ in range(rounds):
+        for i in order:
+            samples[i].append(samplers[i]())
+        order.reverse()
+    return samples
+
+
+def sustained_turns(loads, meter, clock, turns):
+    """(times, watts) of each load; the loads alternate. Without an energy counter, power is that of
+    nvidia-smi; without either it is None."""
+    watts = [[] for _ in loads]
+
+    def turn(i):
+        seen = len(clock.seen)
+        us, begin, end = loads[i].sample()
+        power = meter.watts(begin, end)
+        watts[i].append(clock.since(seen)["power_w"] if power is None else power)
+        return us
+
+    times = alternated([functools.partial(turn, i) for i in range(len(loads))], turns)
+    return times, [None if None in w else statistics.mean(w) for w in watts]
+
+
+def joules_of(watts, us):
+    """The energy of a call."""
+    return None if watts is None else watts * us * 1e-6
 
 
 def ratio_interval(theirs, ours):

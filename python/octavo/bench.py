@@ -8,6 +8,11 @@ times calls from the host instead, --l2 cold overwrites L2 before each call, --b
 N copies of the inputs. --compile runs both through torch.compile; together with --launch stream, the
 time includes the host time of a compiled call. Octavo is timed twice, as if it were its own peer:
 differences between libraries that are smaller than this A/A difference are not significant.
+
+--regime sustained times replays under a load that lasts, where the power limit sets the clock, and
+reads the energy of a call from the board. The backend fa3 is the first build of FlashAttention-3 that
+serves the inputs: a package, or a library named by --peer-path or $OCTAVO_PEERS. With --prequantized,
+both get 8-bit inputs.
 """
 
 from __future__ import annotations
@@ -22,7 +27,7 @@ import sys
 import time
 
 import octavo
-from octavo import _timers
+from octavo import _peers, _power, _timers
 
 SHAPES = {  # batch, heads, seqlen, head_dim
     "mission": (1, 8, 512, 64),
@@ -40,9 +45,13 @@ BACKENDS = {
 }
 # Packages that are timed if they are installed.
 PACKAGES = ("flash_attn", "xformers", "cutlass")
+FA3 = "fa3"  # a build of FlashAttention-3, wherever it comes from
 SCHEMA = 1
 GRAPH_CALLS = 20  # fewer if a replay would take longer than the next constant
 LONGEST_REPLAY_US = 8000
+TURNS = 3  # of a sustained load
+# The largest quantized value of Q and K by head_dim, so that the kernels' 16-bit scores cannot overflow.
+LARGEST_QUANTIZED = {64: 30.0, 128: 22.0, 256: 15.0}
 
 
 class Calls:
@@ -123,6 +132,8 @@ class Bench:
         self.dtype = getattr(torch, arguments.dtype or
                              ("float16" if self.device == "cuda" else "float32"))
         self.clock = _timers.Clock() if self.device == "cuda" else NoClock()
+        self.meter = _power.Meter() if arguments.regime == "sustained" else None
+        self.builds = _peers.Builds(torch, arguments.peer_path) if FA3 in arguments.backend else None
         self.options = {"causal": arguments.causal}
         if arguments.precision:
             self.options["precision"] = arguments.precision
@@ -138,15 +149,37 @@ class Bench:
 
     def theirs(self, backend, q, k, v):
         """The peer's call, or the reason why it is not available."""
-        if self.arguments.compile and backend in PACKAGES:
+        if self.arguments.compile and backend in (*PACKAGES, FA3):
             return None, f"{backend} is not compiled"
+        make = {FA3: self.fa3_call}.get(backend, package_call if backend in PACKAGES else self.sdpa_call)
         try:
-            call = (package_call if backend in PACKAGES else self.sdpa_call)(backend, q, k, v,
-                                                                             self.arguments.causal)
+            call = make(backend, q, k, v, self.arguments.causal)
             call()
         except (ImportError, RuntimeError, ValueError, NotImplementedError) as refused:
             return None, str(refused).splitlines()[0]
         return call, None
+
+    def fa3_call(self, backend, q, k, v, causal):
+        """FlashAttention-3 in its own memory order, on 8-bit inputs with --prequantized."""
+        operands = [x.transpose(1, 2).contiguous() for x in (q, k, v)]
+        if self.arguments.prequantized:
+            operands = [x.to(self.torch.float8_e4m3fn) for x in operands]
+        _, call = self.builds.first(lambda build: build.forward(*operands, causal))
+        return lambda: call()[0].transpose(1, 2)
+
+    def ours(self, q, k, v):
+        """Octavo's call, and its operands; these are quantized here with --prequantized."""
+        options = dict(self.options)
+        if self.arguments.prequantized:
+            most = {"max_quantized": LARGEST_QUANTIZED.get(q.shape[-1], 0.0)}
+            options["out_dtype"] = q.dtype
+            q, k, v = (octavo.quantize(q, granularity="row", **most), octavo.quantize(k, **most),
+                       octavo.quantize(v, granularity="channel", transposed=self.device == "cuda"))
+        function = octavo.attention
+        if self.arguments.compile:
+            from octavo.torch import attention as function
+        function = self.maybe_compiled(functools.partial(function, **options))
+        return (lambda: function(q, k, v)), (q, k, v), options
 
     def sdpa_call(self, backend, q, k, v, causal):
         from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -182,45 +215,54 @@ class Bench:
                 out[b, h] = s.softmax(-1) @ v[b, h].double()
         return out
 
+    def time(self, row, ours, theirs):
+        """Adds the samples of Octavo's calls and the peer's, and what follows from them."""
+        seen = len(self.clock.seen)
+        series = [_timers.in_turn(calls) for calls in (ours, theirs, ours) if calls]
+        if self.arguments.regime == "sustained":
+            loads = [_timers.Load(self.torch, call, _timers.Graph(self.torch, call, 1).sample_us())
+                     for call in series]
+            samples, watts = _timers.sustained_turns(loads, self.meter, self.clock, TURNS)
+            calls = loads[0].calls
+            row["joules"] = {who: _timers.joules_of(w, statistics.median(us)) for who, w, us in
+                             zip(("octavo", "peer") if theirs else ("octavo",), watts, samples)}
+        else:
+            timed = [timer(self.torch, self.arguments, self.device, call) for call in series]
+            samples, calls = take_turns(timed, self.arguments.warmup, self.arguments.iters), timed[0].calls
+        row.update(self.clock.since(seen), calls=calls, octavo=summary_of(samples[0]),
+                   octavo_again=summary_of(samples[-1]), peer=None)
+        row["again_ratio"] = row["octavo_again"]["median_us"] / row["octavo"]["median_us"]
+        if theirs:
+            row["peer"] = summary_of(samples[1])
+            row["ratio"] = row["peer"]["median_us"] / row["octavo"]["median_us"]
+            row["ratio_interval"] = _timers.ratio_interval(samples[1], samples[0])
+        return row
+
     def row(self, name, backend):
         shape = SHAPES[name]
         q, k, v = self.inputs(shape)
         copies = [(q, k, v)] + [tuple(x.clone() for x in (q, k, v)) for _ in range(1, self.arguments.buffers)]
         row = {"name": name, "shape": list(shape), "backend": backend}
-
-        function = octavo.attention
-        if self.arguments.compile:
-            from octavo.torch import attention as function
-        function = self.maybe_compiled(functools.partial(function, **self.options))
-
-        def ours(q=q, k=k, v=v):
-            return function(q, k, v)
-
-        explanation = octavo.explain(q, k, v, **self.options)
+        ours = [self.ours(*copy) for copy in copies]
+        call, operands, options = ours[0]
+        explanation = octavo.explain(*operands, **options)
         row.update(kernel=explanation.kernel, config=explanation.config)
         theirs, refused = self.theirs(backend, q, k, v)
+        if not theirs:
+            row["not_available"] = refused
         if not self.arguments.skip_correctness:
             truth = self.truth(q, k, v)
-            row["max_error"] = (ours().double() - truth).abs().max().item()
+            row["max_error"] = (call().double() - truth).abs().max().item()
             if theirs:
                 row["peer_max_error"] = (theirs().double() - truth).abs().max().item()
             del truth
-        of_ours = [functools.partial(ours, *copy) for copy in copies]
         of_theirs = [self.theirs(backend, *copy)[0] for copy in copies] if theirs else []
-        timed = [timer(self.torch, self.arguments, self.device, _timers.in_turn(calls))
-                 for calls in (of_ours, of_theirs, of_ours) if calls]
-        seen = len(self.clock.seen)
-        samples = take_turns(timed, self.arguments.warmup, self.arguments.iters)
-        row.update(self.clock.since(seen))
-        row.update(calls=timed[0].calls, octavo=summary_of(samples[0]),
-                   octavo_again=summary_of(samples[-1]))
-        row["again_ratio"] = row["octavo_again"]["median_us"] / row["octavo"]["median_us"]
-        if not theirs:
-            return {**row, "peer": None, "not_available": refused}
-        row["peer"] = summary_of(samples[1])
-        row["ratio"] = row["peer"]["median_us"] / row["octavo"]["median_us"]
-        row["ratio_interval"] = _timers.ratio_interval(samples[1], samples[0])
-        return row
+        return self.time(row, [made[0] for made in ours], of_theirs)
+
+    def stop(self):
+        self.clock.stop()
+        if self.meter:
+            self.meter.stop()
 
     def machine(self):
         made = {"device": self.device, "torch": self.torch.__version__,
@@ -250,13 +292,17 @@ def line_of(row):
     if "max_error" in row:
         peer = f"{row['peer_max_error']:.1e}" if "peer_max_error" in row else "-"
         text += f" {row['max_error']:9.1e} {peer:>9}"
+    if "joules" in row:
+        told = [row["joules"].get(who) for who in ("octavo", "peer")]
+        text += "".join(" " * 9 + "-" if j is None else f" {j:9.3g}" for j in told)
     return text
 
 
-def heading(with_errors):
+def heading(with_errors, with_joules=False):
     text = (f"{'shape':>8} {'B,H,S,D':>14} {'peer':>13} {'octavo us':>11} {'quartiles':>19} "
             f"{'peer us':>11} {'quartiles':>19} {'ratio':>6} {'95%':>12} {'A/A':>6}")
-    return text + (f" {'error':>9} {'of peer':>9}" if with_errors else "")
+    text += f" {'error':>9} {'of peer':>9}" if with_errors else ""
+    return text + (f" {'J a call':>9} {'of peer':>9}" if with_joules else "")
 
 
 def names_of(text, known, what):
@@ -275,14 +321,20 @@ def parse(words):
                         type=lambda text: names_of(text, SHAPES, "a shape"))
     parser.add_argument("--backend", default=["auto"],
                         help="comma separated: " + ", ".join(BACKENDS) + " of PyTorch; "
-                        + ", ".join(PACKAGES) + " if they are installed",
-                        type=lambda text: names_of(text, (*BACKENDS, *PACKAGES), "a backend"))
+                        + ", ".join((*PACKAGES, FA3)) + " if they are installed",
+                        type=lambda text: names_of(text, (*BACKENDS, *PACKAGES, FA3), "a backend"))
     parser.add_argument("--launch", choices=("graph", "stream"), default="graph",
                         help="on a GPU: replays of a CUDA graph, or calls from the host")
     parser.add_argument("--l2", choices=("warm", "cold"), default="warm",
                         help="on a GPU: as the last call left it, or overwritten before each call")
     parser.add_argument("--buffers", type=int, default=1,
                         help="copies of the inputs that calls rotate over (1)")
+    parser.add_argument("--regime", choices=("burst", "sustained"), default="burst",
+                        help="on a GPU: a few calls at a time, or a load that lasts, with joules")
+    parser.add_argument("--peer-path", action="append", default=[],
+                        help="a library of FlashAttention-3, or a folder of them, for the backend fa3")
+    parser.add_argument("--prequantized", action="store_true",
+                        help="E4M3 inputs, quantized before; for the backend fa3 too")
     parser.add_argument("--iters", type=int, default=100, help="timed samples of each library (100)")
     parser.add_argument("--warmup", type=int, default=20, help="untimed samples before those (20)")
     parser.add_argument("--seed", type=int, default=42)
@@ -301,6 +353,11 @@ def parse(words):
         parser.error("--iters is at least 1 and --warmup at least 0")
     if arguments.buffers < 1:
         parser.error(f"--buffers is {arguments.buffers}; supported: 1 or more.")
+    if arguments.prequantized and arguments.compile:
+        parser.error("--prequantized is given with --compile; supported: one of the two.")
+    if arguments.regime == "sustained" and (arguments.launch, arguments.l2) != ("graph", "warm"):
+        parser.error(f"the timing is launch {arguments.launch}, L2 {arguments.l2} under a sustained load; "
+                     "supported: launch graph, L2 warm.")
     return arguments
 
 
@@ -311,6 +368,8 @@ def main(words=None):
     except ImportError:
         sys.exit("octavo.bench: this Python has no PyTorch, which is what Octavo is held against")
     bench = Bench(torch, arguments)
+    if bench.device == "cpu" and arguments.regime == "sustained":
+        sys.exit("octavo.bench: the regime is sustained on cpu; supported: burst there, both on a GPU.")
     if bench.device == "cpu" and (arguments.launch, arguments.l2) != ("graph", "warm"):
         sys.exit(f"octavo.bench: the timing is launch {arguments.launch}, L2 {arguments.l2} on cpu; "
                  "supported: those of a GPU there, none elsewhere.")
@@ -318,16 +377,17 @@ def main(words=None):
               **bench.machine(), "seed": arguments.seed, "warmup": arguments.warmup,
               "iters": arguments.iters, "launch": arguments.launch, "l2": arguments.l2,
               "buffers": arguments.buffers, "causal": arguments.causal, "compile": arguments.compile,
-              "precision": arguments.precision, "rows": []}
+              "precision": arguments.precision, "regime": arguments.regime,
+              "prequantized": arguments.prequantized, "rows": []}
     print(f"octavo {octavo.__version__}, PyTorch {torch.__version__}, "
           f"{report.get('gpu', 'CPU')}, {report['dtype']}, medians of {arguments.iters}")
-    print(heading(not arguments.skip_correctness))
+    print(heading(not arguments.skip_correctness, arguments.regime == "sustained"))
     with torch.no_grad():
         for name in arguments.shapes:
             for backend in arguments.backend:
                 report["rows"].append(bench.row(name, backend))
                 print(line_of(report["rows"][-1]), flush=True)
-    bench.clock.stop()
+    bench.stop()
     path = pathlib.Path(arguments.json)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(report, indent=1) + "\n")

@@ -8,13 +8,15 @@
 
 Plain eager calls go directly to the library, because PyTorch's dispatcher would cost them several
 microseconds. If PyTorch has to observe the call (torch.compile, make_fx, torch.jit.trace, vmap and
-the other transforms of torch.func, autocast, a profiler, any mode), it goes through the operators
-octavo::attention and octavo::attention_lse; route_of() in src/torch_route.cc decides.
+the other transforms of torch.func, autocast, a profiler, any mode), or a gradient is needed, it goes
+through the operators octavo::attention and octavo::attention_lse; route_of() in src/torch_route.cc
+decides. Their gradients are computed by octavo::attention_backward.
 """
 
 from __future__ import annotations
 
 import collections
+import functools
 import warnings
 
 import torch
@@ -39,12 +41,19 @@ _PARAMETERS = (
     "SymInt? max_seqlen_kv=None, bool batch_invariant=False, bool overlap_launch=False, "
     "float? max_error=None)"
 )
+_BACKWARD_PARAMETERS = (
+    "(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, Tensor? cu_seqlens_q=None, "
+    "Tensor? cu_seqlens_kv=None, *, str causal='none', int[2]? window=None, float? scale=None, "
+    "str precision='native', str layout='bhsd', SymInt? max_seqlen_q=None, "
+    "SymInt? max_seqlen_kv=None, bool batch_invariant=False)"
+)
 _LIBRARY = torch.library.Library("octavo", "DEF")
 # The output has the memory order of q, whatever its strides. Without the second tag Inductor requires
 # the exact strides of eager code, and writes every default of the schema into each call.
 _TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
 for _name, _returns in (("attention", "Tensor"), ("attention_lse", "(Tensor, Tensor)")):
     _LIBRARY.define(f"{_name}{_PARAMETERS} -> {_returns}", tags=_TAGS)
+_LIBRARY.define(f"attention_backward{_BACKWARD_PARAMETERS} -> (Tensor, Tensor, Tensor)", tags=_TAGS)
 _OPERATORS = {False: torch.ops.octavo.attention.default, True: torch.ops.octavo.attention_lse.default}
 
 
@@ -65,7 +74,7 @@ def _fake_lse(q, k, v, cu_seqlens_q=None, cu_seqlens_kv=None, *, layout="bhsd", 
 
 
 def _below_autograd(lse, q, k, v, cu_seqlens_q=None, cu_seqlens_kv=None, **options):
-    """Redispatches below Autograd; the Autograd kernel has already rejected derivatives."""
+    """Redispatches below Autograd, for a call that needs no derivative."""
     with torch._C._AutoDispatchBelowAutograd():
         return _OPERATORS[lse](q, k, v, cu_seqlens_q, cu_seqlens_kv, **options)
 
@@ -135,9 +144,129 @@ for _name, _operator, _kernel, _autograd_kernel, _meta in (
     torch.library.register_fake(f"octavo::{_name}", _meta, lib=_LIBRARY)
     torch.library.register_vmap(f"octavo::{_name}", _vmap_rule(_operator), lib=_LIBRARY)
 
+# -------------------------------------------------------------------------------------- derivatives
+
+# The options of the forward pass that determine its gradients.
+_SHARED_OPTIONS = ("causal", "window", "scale", "precision", "layout", "max_seqlen_q",
+                   "max_seqlen_kv", "batch_invariant")
+
+
+@functools.lru_cache(maxsize=1024)
+def _cached_refusal(device, dtypes, heads_q, heads_kv, head_dim, precision, varlen):
+    return _octavo._backward_refusal(device, list(dtypes), heads_q, heads_kv, head_dim, precision,
+                                     varlen)
+
+
+def _backward_refusal(q, k, v, cu_seqlens_q=None, *, layout="bhsd", precision="native",
+                      out_dtype=None, dtypes=None, **options):
+    """The sentence that says why there is no backward pass for this call, or None."""
+    if torch._C._functorch.maybe_current_level() is not None:
+        return ("a gradient is taken by a transform of torch.func; supported: backward() and "
+                "torch.autograd.grad().")
+    dtypes = dtypes or (q.dtype, k.dtype, v.dtype, out_dtype or q.dtype)
+    dtypes = tuple(str(x).removeprefix("torch.") for x in dtypes)
+    varlen = cu_seqlens_q is not None
+    heads = 1 if varlen else 2 if layout == "bshd" else 1
+    if q.dim() != (3 if varlen else 4) or k.dim() != q.dim():
+        return None  # the operator itself says what is wrong
+    device = "cpu" if q.device.type in ("cpu", "meta") else str(q.device)
+    try:
+        return _cached_refusal(device, dtypes, int(q.shape[heads]), int(k.shape[heads]),
+                               int(q.shape[-1]), precision or "native", varlen)
+    except ValueError:
+        return None
+
+
+class _Attention(torch.autograd.Function):
+    """Attention with its gradients of q, k and v. lse is not differentiable."""
+
+    @staticmethod
+    def forward(ctx, options, q, k, v, cu_seqlens_q, cu_seqlens_kv):
+        out, lse = _below_autograd(True, q, k, v, cu_seqlens_q, cu_seqlens_kv, **options)
+        ctx.save_for_backward(q, k, v, out, lse, cu_seqlens_q, cu_seqlens_kv)
+        ctx.mark_non_differentiable(lse)
+        ctx.set_materialize_grads(False)
+        ctx.options = {name: options[name] for name in _SHARED_OPTIONS if name in options}
+        return out, lse
+
+    @staticmethod
+    def backward(ctx, dout, dlse):
+        if dout is None:
+            return (None,) * 6
+        q, k, v, out, lse, *cu_seqlens = ctx.saved_tensors
+        gradients = torch.ops.octavo.attention_backward(dout, q, k, v, out, lse, *cu_seqlens,
+                                                        **ctx.options)
+        return (None, *gradients, None, None)
+
+
+class _Gradients(torch.autograd.Function):
+    """The gradients of attention, which have no derivative."""
+
+    @staticmethod
+    def forward(ctx, options, *tensors):
+        with torch._C._AutoDispatchBelowAutograd():
+            return torch.ops.octavo.attention_backward(*tensors, **options)
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        raise NotImplementedError("A second derivative of octavo's attention is needed; supported: "
+                                  "first derivatives.")
+
+
+def _differentiable(lse, q, k, v, cu_seqlens_q=None, cu_seqlens_kv=None, return_lse=False, **options):
+    """The Autograd kernel of the operators, for tensors that require grad."""
+    refusal = _backward_refusal(q, k, v, cu_seqlens_q, **options)
+    if refusal is not None:
+        raise NotImplementedError(refusal)
+    results = _Attention.apply(options, q, k, v, cu_seqlens_q, cu_seqlens_kv)
+    return results if lse else results[0]
+
+
+def _requires_grad(tensor):
+    return torch.is_grad_enabled() and isinstance(tensor, torch.Tensor) and tensor.requires_grad
+
+
+def _backward_autograd(*tensors, **options):
+    if any(_requires_grad(x) for x in tensors):
+        return _Gradients.apply(options, *tensors)
+    with torch._C._AutoDispatchBelowAutograd():
+        return torch.ops.octavo.attention_backward(*tensors, **options)
+
+
+def _backward_kernel(dout, q, k, v, out, lse, cu_seqlens_q=None, cu_seqlens_kv=None, **options):
+    # The gradient of a sum is an expanded number, and others may be transposed.
+    if dout.stride(-1) != 1:
+        dout = dout.contiguous()
+    return _octavo._run_backward(dout, q, k, v, out, lse, cu_seqlens_q=cu_seqlens_q,
+                                 cu_seqlens_kv=cu_seqlens_kv, **options)
+
+
+def _fake_backward(dout, q, k, v, out, lse, cu_seqlens_q=None, cu_seqlens_kv=None, **options):
+    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+
+
+for _key in ("CPU", "CUDA"):
+    _LIBRARY.impl("attention_backward", _backward_kernel, _key)
+_LIBRARY.impl("attention_backward", _backward_autograd, "Autograd")
+torch.library.register_fake("octavo::attention_backward", _fake_backward, lib=_LIBRARY)
+
+
+def _backward_by_operator(dout, q, k, v, *, out, lse, cu_seqlens_q=None, cu_seqlens_kv=None,
+                          causal=False, stream=None, **options):
+    """octavo.attention_backward where PyTorch has to observe the call."""
+    if stream is not None:
+        raise TypeError(f"stream is given; supported: None in {_TRACED}.")
+    if options.get("window") is not None:
+        options["window"] = [-1 if side is None else side for side in options["window"]]
+    alignment = _alignment(causal, q, k, options.get("layout"), cu_seqlens_q, cu_seqlens_kv)
+    return torch.ops.octavo.attention_backward(dout, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_kv,
+                                               causal=alignment, **options)
+
+
 # ------------------------------------------------------------------------------ calls of operators
 
-_GRADIENT = {name: _octavo._gradient_sentence(name) for name in "qkv"}
+_GRADIENT = ("{} is given for tensors that require grad; supported: None there, or calls under "
+             "torch.no_grad().")
 _TRACED = "traced code (torch.compile, make_fx, torch.jit.trace, torch.func, a dispatch mode)"
 
 
@@ -176,10 +305,8 @@ def _traced(q, k, v, *, causal=False, window=None, scale=None, precision=None, o
     unsupported = _unsupported_argument(q, k, v, quantization, stream, out_scale, return_amax)
     if unsupported is not None:
         raise TypeError(unsupported)
-    if torch.is_grad_enabled():  # so that compiled code fails while it is traced
-        for name, tensor in (("q", q), ("k", k), ("v", v)):
-            if tensor.requires_grad:
-                raise NotImplementedError(_GRADIENT[name])
+    if out is not None and any(_requires_grad(x) for x in (q, k, v)):
+        raise NotImplementedError(_GRADIENT.format("out"))
     alignment = _alignment(causal, q, k, layout, cu_seqlens_q, cu_seqlens_kv)
     # Pass only what differs from the defaults: each argument costs a compiled call part of a microsecond.
     given = {}
@@ -207,6 +334,14 @@ def _traced(q, k, v, *, causal=False, window=None, scale=None, precision=None, o
     return (out.copy_(made[0]), made[1]) if return_lse else out.copy_(made)
 
 
+def _unsupported_gradient(q, k, v, options):
+    """The error for an argument that the operators do not support, for tensors that require grad."""
+    for name in ("out", "quantization", "stream", "out_scale", "return_amax"):
+        if options.get(name) is not None and options[name] is not False:
+            return _GRADIENT.format(name)
+    return "q, k or v is quantized beside tensors that require grad; supported: tensors of one dtype."
+
+
 def _by_operator(transformed, q, k, v, **options):
     """An eager call that PyTorch has to observe. `transformed`: the direct path would be wrong."""
     out = options.get("out")
@@ -222,12 +357,10 @@ def _by_operator(transformed, q, k, v, **options):
             return _traced(q, k, v, **options)
         with torch._C._ExcludeDispatchKeyGuard(_AUTOCAST_KEYS):
             return _traced(q, k, v, **options)
+    if any(_requires_grad(x) for x in (q, k, v)):
+        raise NotImplementedError(_unsupported_gradient(q, k, v, options))
     for name, tensor in (("q", q), ("k", k), ("v", v)):
-        if not isinstance(tensor, torch.Tensor):
-            continue
-        if torch.is_grad_enabled() and tensor.requires_grad:
-            raise NotImplementedError(_GRADIENT[name])
-        if _has_tangent(tensor):
+        if isinstance(tensor, torch.Tensor) and _has_tangent(tensor):
             raise NotImplementedError(_octavo._tangent_sentence(name))
     if out is None:
         q, k, v = (_autocast(x) for x in (q, k, v))
@@ -241,11 +374,6 @@ def attention(q, k, v, **options):
     It has the same parameters. Traced code does not support quantization, stream, out_scale,
     return_amax and octavo.Quantized.
     """
-    if torch.compiler.is_compiling() and torch.is_grad_enabled():
-        # octavo.attention raises this too, but Dynamo would replace it by an exception of its own.
-        for name, tensor in (("q", q), ("k", k), ("v", v)):
-            if tensor.requires_grad:
-                raise NotImplementedError(_GRADIENT[name])
     return octavo.attention(q, k, v, **options)
 
 
@@ -291,15 +419,20 @@ _TYPES = {"cpu": _CAST, "meta": _CAST, "cuda": (torch.float16, torch.bfloat16)}
 _LARGEST_HEAD_DIM_ON_CUDA = 256
 
 
-def _fallback_by_call(q, k, v, attn_mask, dropout_p):
-    """The reason for a fallback that does not depend on types and shapes, or None."""
+def _fallback_by_call(attn_mask, dropout_p):
+    """The reason for a fallback that does not depend on the tensors, or None."""
     if attn_mask is not None:
         return "attn_mask is given"
     if dropout_p > 0:
         return "dropout_p is not 0"
-    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
-        return "a gradient is wanted, and there is no backward pass"
     return None
+
+
+def _fallback_by_gradient(q, k, v):
+    """The reason for a fallback because there is no backward pass for these tensors, or None."""
+    if not any(_requires_grad(x) for x in (q, k, v)):
+        return None
+    return _backward_refusal(q, k, v, dtypes=tuple(_autocast_dtype(x) for x in (q, k, v, q)))
 
 
 def _fallback_by_tensors(q, k, v, enable_gqa):
@@ -332,7 +465,8 @@ def _operator_sdpa(query, key, value, is_causal, scale):
 
 @torch.compiler.allow_in_graph  # for the same reason as octavo.attention above
 def _sdpa_in_graph(query, key, value, is_causal, scale, enable_gqa):
-    reason = _fallback_by_tensors(query, key, value, enable_gqa)
+    reason = (_fallback_by_tensors(query, key, value, enable_gqa)
+              or _fallback_by_gradient(query, key, value))
     if reason is None:
         return _operator_sdpa(query, key, value, is_causal, scale)
     if isinstance(query, FakeTensor):  # count only Dynamo's run; others follow for the same call
@@ -346,11 +480,11 @@ def sdpa(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scal
     """Replaces torch.nn.functional.scaled_dot_product_attention.
 
     The parameters are the same, and so are the results within rounding. Calls that Octavo does not
-    support (a mask tensor, dropout, a gradient, other types and shapes) fall back to PyTorch:
+    support (a mask tensor, dropout, other types and shapes) fall back to PyTorch:
     fallbacks() counts them, and the first of each reason issues a FallbackWarning.
     """
     if torch.compiler.is_compiling():
-        reason = _fallback_by_call(query, key, value, attn_mask, dropout_p)
+        reason = _fallback_by_call(attn_mask, dropout_p)
         if reason is None:
             return _sdpa_in_graph(query, key, value, is_causal, scale, enable_gqa)
     else:
@@ -358,7 +492,7 @@ def sdpa(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scal
             out = _plain_sdpa(query, key, value, is_causal, scale, enable_gqa)
             if out is not None:
                 return out
-        reason = (_fallback_by_call(query, key, value, attn_mask, dropout_p)
+        reason = (_fallback_by_call(attn_mask, dropout_p)
                   or _fallback_by_tensors(query, key, value, enable_gqa))
         if reason is None:
             try:

@@ -77,6 +77,8 @@ struct Torch {
 nanobind::object make_like(const Array& like, DType dtype);
 nanobind::object make_array(const Array& like, DType dtype, int dimensions,
                             const std::int64_t* shape);
+// Fills an array that make_like() made; `target` is its memory.
+void fill_with_zeros(const Array& like, const nanobind::object& made, const Array& target);
 nanobind::object finish(const Array& like, nanobind::object made);
 
 }  // namespace octavo::python

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <list>
 #include <optional>
 
 #include "errors.h"
@@ -135,6 +136,52 @@ Status run(const Call& call) {
   return octavo::attention(call.arguments, call.options, call.device, call.stream);
 }
 
+// The most recent plans of the backward pass on a GPU, newest first.
+BackwardPlan backward_plan(const BackwardCall& call) {
+  struct Entry {
+    Problem problem;
+    Device device;
+    BackwardPlan plan;
+  };
+  constexpr std::size_t kMost = 64;
+  static auto& entries = *new std::list<Entry>();  // never freed, as plans()
+  const Device device = call.forward.device;
+  const Problem problem =
+      check(problem_of(call.arguments, call.forward.options), call.forward.layout);
+  for (auto entry = entries.begin(); entry != entries.end(); ++entry)
+    if (entry->device == device && entry->problem == problem) {
+      entries.splice(entries.begin(), entries, entry);
+      return entry->plan;
+    }
+  std::optional<Result<BackwardPlan>> made;
+  {
+    const nb::gil_scoped_release released;
+    made.emplace(plan_backward(problem, device));
+  }
+  entries.push_front({problem, device, check(*std::move(made), call.forward.layout)});
+  if (entries.size() > kMost) entries.pop_back();
+  return entries.front().plan;
+}
+
+Status run_backward(const BackwardCall& call) {
+  const Call& forward = call.forward;
+  if (forward.device.kind == Device::Kind::cuda && forward.q.type->framework == Framework::torch) {
+    const BackwardPlan plan = backward_plan(call);
+    const std::size_t bytes = plan.workspace_bytes(call.arguments);
+    nb::object held;
+    Workspace workspace;
+    if (bytes > 0) {
+      held = torch_workspace(forward, bytes);
+      workspace = {read_array(held, "workspace").data, bytes};
+    }
+    const nb::gil_scoped_release released;
+    return plan.run(call.arguments, workspace, forward.stream);
+  }
+  const nb::gil_scoped_release released;
+  return octavo::attention_backward(call.arguments, forward.options, forward.device,
+                                    forward.stream);
+}
+
 // Checks what PyTorch requires beyond the library, so that PyTorch raises its own errors.
 bool is_plain_sdpa(const Arguments& a, bool enable_gqa) {
   return !is_8bit(a.q.dtype) && a.k.dtype == a.q.dtype && a.v.dtype == a.q.dtype &&
@@ -185,9 +232,8 @@ nb::object results_of(Call& call, const Given& given) {
 nb::object attention(const Given& given) {
   if (has_torch(given)) {
     const Route route = route_of(given);
-    if (route != Route::direct)
+    if (route != Route::direct || wants_gradient(given))
       return call_octavo_torch("_by_operator", nb::bool_(route == Route::transformed), given);
-    refuse_derivatives(given);
   }
   Call call = read_call(given);
   warn_of_layout(call, given);
@@ -200,7 +246,8 @@ nb::object run_directly(const Given& given) {
 }
 
 nb::object run_above_autograd(const Given& given, bool lse) {
-  refuse_derivatives(given);
+  refuse_tangents(given);
+  if (wants_gradient(given)) return call_octavo_torch("_differentiable", nb::bool_(lse), given);
   if (route_of(given) == Route::transformed)
     return call_octavo_torch("_below_autograd", nb::bool_(lse), given);
   return run_operator(given, lse);
@@ -247,6 +294,54 @@ Explanation explain_call(const Given& given) {
     explanation.emplace(problem.ok() ? explain(*problem, device) : problem.status());
   }
   return check(*std::move(explanation), call.layout);
+}
+
+nb::object attention_backward(const Given& given) {
+  if (has_torch(given)) {
+    const bool differentiable =
+        wants_gradient(given) ||
+        nb::cast<bool>(nb::module_::import_("octavo.torch").attr("_requires_grad")(given[kDout]));
+    if (route_of(given) != Route::direct || differentiable)
+      return call_octavo_torch("_backward_by_operator", nb::borrow(given[kDout]), given);
+  }
+  return run_backward_directly(given);
+}
+
+nb::object run_backward_directly(const Given& given) {
+  BackwardCall call = read_backward_call(given);
+  const Call& forward = call.forward;
+  const Status status = run_backward(call);
+  check(status, forward.layout);
+  if (forward.q.type->framework == Framework::other && forward.device.kind == Device::Kind::cuda)
+    check(synchronize(forward.device, forward.stream));
+  return nb::make_tuple(finish(forward.q, std::move(call.dq)),
+                        finish(forward.q, std::move(call.dk)),
+                        finish(forward.q, std::move(call.dv)));
+}
+
+nb::object backward_refusal(const std::string& device, const std::vector<std::string>& dtypes,
+                            std::int64_t heads_q, std::int64_t heads_kv, std::int64_t head_dim,
+                            const std::string& precision, bool varlen) {
+  Problem p;
+  const std::array<DType*, 4> kinds = {&p.q, &p.k, &p.v, &p.out};
+  for (std::size_t i = 0; i < kinds.size(); ++i)
+    *kinds[i] = dtype_of(nb::str(dtypes.at(i).c_str()), "dtype", true);
+  // The lengths do not matter: what a device supports depends on types and the head dimension.
+  p.batch = p.seqlen_q = p.seqlen_kv = 1;
+  p.heads_q = heads_q;
+  p.heads_kv = heads_kv;
+  p.head_dim = p.head_dim_v = head_dim;
+  p.varlen = varlen;
+  p.lse = true;
+  p.options.precision = check(parse_precision(precision));
+  const Device on = check(parse_device(device));
+  Status status;
+  {
+    const nb::gil_scoped_release released;
+    status = explain_backward(p, on).status();
+  }
+  if (status.code() != ErrorCode::unsupported) return nb::none();
+  return nb::str(status.what());
 }
 
 }  // namespace octavo::python

@@ -1,9 +1,11 @@
-// Converts the Python arguments of attention() and explain() to the library's types.
+// Converts the Python arguments of attention(), attention_backward() and explain() to the library's
+// types.
 #pragma once
 
 #include <nanobind/nanobind.h>
 
 #include <array>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -37,6 +39,8 @@ enum Parameter : int {
   kOutScale,
   kReturnAmax,
   kDevice,  // only for explain()
+  kDout,    // these two only for attention_backward()
+  kLse,
   kParameterCount
 };
 inline constexpr std::array<const char*, kParameterCount> kParameters = {"q",
@@ -61,14 +65,25 @@ inline constexpr std::array<const char*, kParameterCount> kParameters = {"q",
                                                                          "max_error",
                                                                          "out_scale",
                                                                          "return_amax",
-                                                                         "device"};
+                                                                         "device",
+                                                                         "dout",
+                                                                         "lse"};
 
 // Borrowed references to the arguments of one call; None for those not given.
 using Given = std::array<nanobind::handle, kParameterCount>;
 
+// The parameters of a function: those that it needs, which may be given by position, and the
+// others.
+struct Signature {
+  const char* function;
+  std::span<const Parameter> needed;
+  std::span<const Parameter> named;
+};
+extern const Signature kAttentionSignature, kExplainSignature, kBackwardSignature;
+
 // Reads arguments in the vectorcall convention.
-Given read_parameters(const char* function, int parameters, PyObject* const* values,
-                      Py_ssize_t positional, PyObject* names);
+Given read_parameters(const Signature& signature, PyObject* const* values, Py_ssize_t positional,
+                      PyObject* names);
 
 // Reads arguments of the operators of octavo.torch. PyTorch has checked them against the schema,
 // and cu_seqlens follow q, k and v by position.
@@ -88,6 +103,15 @@ struct Call {
 };
 
 Call read_call(const Given& given);
+
+// A call of the backward pass.
+struct BackwardCall {
+  Call forward{};  // q, k, v and what both passes share; its arguments have no outputs
+  BackwardArguments arguments{};
+  nanobind::object dq, dk, dv;
+};
+
+BackwardCall read_backward_call(const Given& given);
 
 std::string_view text_of(nanobind::handle value, const char* what, const char* supported);
 std::int64_t number_of(nanobind::handle value, const char* what, const char* supported);

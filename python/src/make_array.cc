@@ -2,6 +2,7 @@
 #include <nanobind/stl/string.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "array.h"
 #include "errors.h"
@@ -117,6 +118,22 @@ nb::object make_array(const Array& like, DType dtype, int dimensions, const std:
                                                          nb::arg("dtype") = numpy_dtype(dtype));
     default:
       return make_buffer(like.device, dtype, dimensions, shape);
+  }
+}
+
+void fill_with_zeros(const Array& like, const nb::object& made, const Array& target) {
+  if (like.type->framework == Framework::torch) {
+    made.attr("zero_")();
+  } else if (like.type->framework == Framework::numpy) {
+    made.attr("fill")(0);
+  } else if (like.device.kind == Device::Kind::cpu) {
+    std::size_t bytes = target.dtype.bits / 8;
+    for (int i = 0; i < target.dimensions; ++i) bytes *= static_cast<std::size_t>(target.shape[i]);
+    if (bytes > 0) std::memset(target.data, 0, bytes);
+  } else {
+    refuse(PyExc_NotImplementedError, "cu_seqlens_q",
+           "given with arrays of " + module_of(*like.type) + " on a GPU",
+           "PyTorch tensors in the backward pass of a varlen batch there");
   }
 }
 

@@ -3,6 +3,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
+#include <nanobind/stl/vector.h>
 
 #include <vector>
 
@@ -35,13 +36,22 @@ PyObject* guarded(const Body& body) noexcept {
 PyObject* attention_method(PyObject*, PyObject* const* values, Py_ssize_t positional,
                            PyObject* names) {
   return guarded(
-      [&] { return attention(read_parameters("attention", kDevice, values, positional, names)); });
+      [&] { return attention(read_parameters(kAttentionSignature, values, positional, names)); });
 }
 
 // For octavo.torch, see run_directly() in attention.h.
 PyObject* run_method(PyObject*, PyObject* const* values, Py_ssize_t positional, PyObject* names) {
   return guarded([&] {
-    return run_directly(read_parameters("attention", kDevice, values, positional, names));
+    return run_directly(read_parameters(kAttentionSignature, values, positional, names));
+  });
+}
+
+template <bool directly>
+PyObject* backward_method(PyObject*, PyObject* const* values, Py_ssize_t positional,
+                          PyObject* names) {
+  return guarded([&] {
+    const Given given = read_parameters(kBackwardSignature, values, positional, names);
+    return directly ? run_backward_directly(given) : attention_backward(given);
   });
 }
 
@@ -63,8 +73,7 @@ nb::object as_python(const Explanation& e) {
 PyObject* explain_method(PyObject*, PyObject* const* values, Py_ssize_t positional,
                          PyObject* names) {
   return guarded([&] {
-    return as_python(
-        explain_call(read_parameters("explain", kParameterCount, values, positional, names)));
+    return as_python(explain_call(read_parameters(kExplainSignature, values, positional, names)));
   });
 }
 
@@ -138,6 +147,18 @@ Returns the kernel that attention() would run, and why, as an octavo.Explanation
 
 device       "cpu", "cuda:0", "auto"; the device of the arrays if None)doc";
 
+constexpr const char* kBackwardDoc =
+    R"doc(attention_backward(dout, q, k, v, out, lse, *, causal=False, window=None, scale=None, precision=None, layout='bhsd', cu_seqlens_q=None, cu_seqlens_kv=None, max_seqlen_q=None, max_seqlen_kv=None, batch_invariant=False, stream=None)
+--
+
+Returns (dq, dk, dv), the gradients of a loss, from dout, its gradient with respect to out.
+
+dout         of the shape of out; all arrays but lse have one type: float32, float16 or bfloat16
+out, lse     the results of attention(q, k, v, return_lse=True)
+
+The other parameters are those of attention(), and must have the values they had there. Rows that
+belong to no sequence of a varlen batch have zero gradients. Results are deterministic.)doc";
+
 using FastMethod = PyObject*(PyObject*, PyObject* const*, Py_ssize_t, PyObject*);
 PyMethodDef method(const char* name, FastMethod* function, const char* doc = nullptr) {
   return {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function)),
@@ -145,7 +166,9 @@ PyMethodDef method(const char* name, FastMethod* function, const char* doc = nul
 }
 
 PyMethodDef methods[] = {method("attention", attention_method, kAttentionDoc),
+                         method("attention_backward", backward_method<false>, kBackwardDoc),
                          method("explain", explain_method, kExplainDoc),
+                         method("_run_backward", backward_method<true>),
                          method("_run", run_method),
                          method("_kernel", operator_method<false, false>),
                          method("_kernel_lse", operator_method<false, true>),
@@ -163,7 +186,7 @@ NB_MODULE(_octavo, m) {
   m.def("_plain_sdpa", &plain_sdpa, nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg(),
         nb::arg().none(), nb::arg());
   m.def("_reads_dispatch_keys", &reads_dispatch_keys);
-  m.def("_gradient_sentence", &gradient_sentence);
+  m.def("_backward_refusal", &backward_refusal);
   m.def("_tangent_sentence", &tangent_sentence);
   m.def("devices", &list_devices,
         "Lists all devices, and why some are not available, as octavo.DeviceInfo.");

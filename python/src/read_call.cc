@@ -321,7 +321,10 @@ Stream current_stream(const Array& q) {
 
 }  // namespace
 
-Call read_call(const Given& given) {
+namespace {
+
+// Reads what both passes share: q, k, v, the options, the varlen batch and the stream.
+Call read_inputs(const Given& given) {
   Call call;
   Arguments& a = call.arguments;
   const bool varlen = !given[kCuSeqlensQ].is_none() || !given[kCuSeqlensKv].is_none();
@@ -339,15 +342,94 @@ Call read_call(const Given& given) {
   for (const Operand& one : operands)
     if (one.scale_count >= 0)
       check_scale_count(call, one, one.tensor == &a.q ? a.max_seqlen_q : a.max_seqlen_kv);
-  prepare_out(call, given, layout);
-  read_out_scale(call, given[kOutScale]);
-  if (is_true(given[kReturnLse])) prepare_lse(call, layout);
-  if (is_true(given[kReturnAmax])) prepare_amax(call);
   call.stream_given = !given[kStream].is_none();
   if (call.stream_given)
     call.stream = stream_of(given[kStream]);
   else if (call.device.kind == Device::Kind::cuda)
     call.stream = current_stream(call.q);
+  return call;
+}
+
+// One of out, lse and dout of the backward pass, in the layout of q.
+ConstTensor read_result(Call& call, nb::handle value, const char* what) {
+  const Array array = keep(call, read_array(value, what));
+  check_device(call, array, what);
+  return tensor_view(array, element_type(array, what), call.layout, what);
+}
+
+// lse has the shape that the forward pass gives it: (batch, heads, seqlen), or (heads, tokens).
+ConstTensor read_lse(Call& call, nb::handle value) {
+  const Array array = keep(call, read_array(value, "lse"));
+  check_device(call, array, "lse");
+  const bool varlen = call.layout == Layout::varlen;
+  const int dimensions = varlen ? 2 : 3;
+  if (array.dimensions != dimensions)
+    refuse(PyExc_ValueError, "lse", "of " + std::to_string(array.dimensions) + " dimensions",
+           varlen ? "(heads, tokens)" : "(batch, heads, seqlen)");
+  ConstTensor lse{array.data, element_type(array, "lse"), {1, 1, 1, 1}, {0, 0, 0, 1}};
+  for (int i = 0; i < dimensions; ++i) {
+    lse.shape[static_cast<std::size_t>(3 - dimensions + i)] = array.shape[i];
+    lse.stride[static_cast<std::size_t>(3 - dimensions + i)] = array.stride[i];
+  }
+  // In any layout q's shape is (batch, heads, seqlen, head_dim) by now.
+  const auto& q = call.arguments.q.shape;
+  if (lse.shape[0] != q[0] || lse.shape[1] != q[1] || lse.shape[2] != q[2]) {
+    const auto text = [varlen](const std::array<std::int64_t, 4>& s) {
+      std::string inside = varlen ? "" : std::to_string(s[0]) + ", ";
+      return "(" + inside + std::to_string(s[1]) + ", " + std::to_string(s[2]) + ")";
+    };
+    refuse(PyExc_ValueError, "lse.shape", text(lse.shape), text(q) + ", a number per row of q");
+  }
+  return lse;
+}
+
+// A gradient of the kind and memory order of `like`. Rows that belong to no sequence are not
+// written, but their gradient is zero.
+Tensor make_gradient(Call& call, nb::handle like, const char* what, nb::object& made) {
+  const Array array = read_array(like, what);
+  const DType dtype = element_type(array, what);
+  made = make_like(array, dtype);
+  const Array target = keep(call, read_array(made, what));
+  if (call.layout == Layout::varlen) fill_with_zeros(array, made, target);
+  return tensor_view(target, dtype, call.layout, what);
+}
+
+}  // namespace
+
+Call read_call(const Given& given) {
+  Call call = read_inputs(given);
+  prepare_out(call, given, call.layout);
+  read_out_scale(call, given[kOutScale]);
+  if (is_true(given[kReturnLse])) prepare_lse(call, call.layout);
+  if (is_true(given[kReturnAmax])) prepare_amax(call);
+  return call;
+}
+
+BackwardCall read_backward_call(const Given& given) {
+  BackwardCall call;
+  call.forward = read_inputs(given);
+  Call& shared = call.forward;
+  const Arguments& a = shared.arguments;
+  for (const Parameter one : {kQ, kK, kV})
+    if (array_type(given[one]).framework == Framework::none)
+      refuse(PyExc_NotImplementedError, kParameters[one], "an octavo.Quantized",
+             "arrays of float32, float16 and bfloat16 in the backward pass");
+  BackwardArguments& b = call.arguments;
+  b.q = a.q;
+  b.k = a.k;
+  b.v = a.v;
+  b.scale = a.scale;
+  b.cu_seqlens_q = a.cu_seqlens_q;
+  b.cu_seqlens_kv = a.cu_seqlens_kv;
+  b.sequences = a.sequences;
+  b.max_seqlen_q = a.max_seqlen_q;
+  b.max_seqlen_kv = a.max_seqlen_kv;
+  b.out = read_result(shared, given[kOut], "out");
+  b.lse = read_lse(shared, given[kLse]);
+  b.dout = read_result(shared, given[kDout], "dout");
+  b.dq = make_gradient(shared, given[kQ], "q", call.dq);
+  b.dk = make_gradient(shared, given[kK], "k", call.dk);
+  b.dv = make_gradient(shared, given[kV], "v", call.dv);
   return call;
 }
 

@@ -2,6 +2,7 @@
 #include <nanobind/stl/string.h>
 
 #include <array>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -24,12 +25,15 @@ PyObject* interned(int parameter) {
   return names[parameter];
 }
 
-int parameter_of(PyObject* name, int parameters) {
-  for (int i = 0; i < parameters; ++i)
-    if (name == interned(i)) return i;
-  for (int i = 0; i < parameters; ++i)
-    if (PyUnicode_Compare(name, interned(i)) == 0) return i;
-  return -1;
+// The parameter of this name, or kParameterCount.
+Parameter parameter_of(PyObject* name, const Signature& signature) {
+  for (const auto& some : {signature.named, signature.needed})
+    for (const Parameter one : some)
+      if (name == interned(one)) return one;
+  for (const auto& some : {signature.named, signature.needed})
+    for (const Parameter one : some)
+      if (PyUnicode_Compare(name, interned(one)) == 0) return one;
+  return kParameterCount;
 }
 
 // Parameter names of other attention functions, and what to use here.
@@ -64,11 +68,12 @@ constexpr std::array kAliases = {
 };
 
 // The text after "unexpected keyword argument": an alias, else the nearest name.
-std::string advice_for(const std::string& name, int parameters) {
+std::string advice_for(const std::string& name, const Signature& signature) {
   for (const Alias& alias : kAliases)
     if (alias.theirs == name) return "; " + std::string(alias.advice);
   nb::list known;
-  for (int i = 0; i < parameters; ++i) known.append(kParameters[i]);
+  for (const auto& some : {signature.needed, signature.named})
+    for (const Parameter one : some) known.append(kParameters[one]);
   const nb::object near = nb::module_::import_("difflib").attr("get_close_matches")(name, known, 1);
   if (nb::len(near) == 0) return "";
   return "; did you mean '" + nb::cast<std::string>(nb::object(near[0])) + "'?";
@@ -89,36 +94,69 @@ const nb::object& quantized_class() {
 
 }  // namespace
 
-Given read_parameters(const char* function, int parameters, PyObject* const* values,
-                      Py_ssize_t positional, PyObject* names) {
-  constexpr Py_ssize_t kPositional = 3;
+namespace {
+
+constexpr std::array kOperands = {kQ, kK, kV};
+constexpr std::array kAttentionNamed = {
+    kCausal,     kWindow,      kScale,        kPrecision,      kOut,
+    kReturnLse,  kLayout,      kOutDtype,     kCuSeqlensQ,     kCuSeqlensKv,
+    kMaxSeqlenQ, kMaxSeqlenKv, kQuantization, kBatchInvariant, kOverlapLaunch,
+    kStream,     kMaxError,    kOutScale,     kReturnAmax,     kDevice};
+constexpr std::array kBackwardNeeded = {kDout, kQ, kK, kV, kOut, kLse};
+constexpr std::array kBackwardNamed = {kCausal,      kWindow,         kScale,       kPrecision,
+                                       kLayout,      kCuSeqlensQ,     kCuSeqlensKv, kMaxSeqlenQ,
+                                       kMaxSeqlenKv, kBatchInvariant, kStream};
+
+// "q, k and v"
+std::string listed(std::span<const Parameter> parameters) {
+  std::string text;
+  for (std::size_t i = 0; i < parameters.size(); ++i)
+    text += std::string(i == 0                       ? ""
+                        : i + 1 == parameters.size() ? " and "
+                                                     : ", ") +
+            kParameters[parameters[i]];
+  return text;
+}
+
+}  // namespace
+
+// device is the last of the named ones, and only explain() has it.
+const Signature kAttentionSignature{"attention", kOperands,
+                                    std::span(kAttentionNamed).first(kAttentionNamed.size() - 1)};
+const Signature kExplainSignature{"explain", kOperands, kAttentionNamed};
+const Signature kBackwardSignature{"attention_backward", kBackwardNeeded, kBackwardNamed};
+
+Given read_parameters(const Signature& signature, PyObject* const* values, Py_ssize_t positional,
+                      PyObject* names) {
+  const char* const function = signature.function;
+  const auto needed = static_cast<Py_ssize_t>(signature.needed.size());
   Given given;
   given.fill(nb::handle(Py_None));
-  if (positional > kPositional)
-    refuse_call(function, "takes 3 positional arguments, q, k and v, but " +
-                              std::to_string(positional) + " were given");
-  std::array<bool, kPositional> present{};
+  if (positional > needed)
+    refuse_call(function, "takes " + std::to_string(needed) + " positional arguments, " +
+                              listed(signature.needed) + ", but " + std::to_string(positional) +
+                              " were given");
+  std::array<bool, kParameterCount> present{};
   for (Py_ssize_t i = 0; i < positional; ++i) {
-    given[i] = values[i];
-    present[i] = true;
+    const Parameter one = signature.needed[static_cast<std::size_t>(i)];
+    given[one] = values[i];
+    present[one] = true;
   }
   const Py_ssize_t named = names == nullptr ? 0 : PyTuple_GET_SIZE(names);
   for (Py_ssize_t i = 0; i < named; ++i) {
     PyObject* const name = PyTuple_GET_ITEM(names, i);
-    const int found = parameter_of(name, parameters);
-    if (found < 0)
+    const Parameter found = parameter_of(name, signature);
+    if (found == kParameterCount)
       refuse_call(function, "got an unexpected keyword argument " +
                                 nb::cast<std::string>(nb::repr(nb::handle(name))) +
-                                advice_for(nb::cast<std::string>(nb::handle(name)), parameters));
-    if (found < kPositional) {
-      if (present[found])
-        refuse_call(function, std::string("got several values for ") + kParameters[found]);
-      present[found] = true;
-    }
+                                advice_for(nb::cast<std::string>(nb::handle(name)), signature));
+    if (present[found])
+      refuse_call(function, std::string("got several values for ") + kParameters[found]);
+    present[found] = true;
     given[found] = values[positional + i];
   }
-  for (int i = 0; i < kPositional; ++i)
-    if (!present[i]) refuse_call(function, std::string("needs ") + kParameters[i]);
+  for (const Parameter one : signature.needed)
+    if (!present[one]) refuse_call(function, std::string("needs ") + kParameters[one]);
   return given;
 }
 
@@ -129,8 +167,8 @@ Given read_operator_parameters(PyObject* const* values, Py_ssize_t positional, P
   for (Py_ssize_t i = 0; i < positional; ++i) given[kOrder.at(i)] = values[i];
   const Py_ssize_t named = names == nullptr ? 0 : PyTuple_GET_SIZE(names);
   for (Py_ssize_t i = 0; i < named; ++i) {
-    const int found = parameter_of(PyTuple_GET_ITEM(names, i), kDevice);
-    given.at(found) = values[positional + i];
+    given.at(parameter_of(PyTuple_GET_ITEM(names, i), kAttentionSignature)) =
+        values[positional + i];
   }
   return given;
 }

@@ -142,17 +142,6 @@ bool is_torch(Framework framework) {
   return framework == Framework::torch || framework == Framework::torch_subclass;
 }
 
-// The first of q, k and v that requires grad while gradients are enabled, or -1.
-int gradient_of(const Given& given) {
-  static PyObject* const kRequiresGrad = PyUnicode_InternFromString("requires_grad");
-  if (!is_true(Torch::get().is_grad_enabled())) return -1;
-  for (const int parameter : {kQ, kK, kV})
-    if (is_torch(array_type(given[parameter]).framework) &&
-        has_attribute(given[parameter], kRequiresGrad))
-      return parameter;
-  return -1;
-}
-
 [[noreturn]] void raise_sentence(const std::string& sentence) {
   PyErr_SetString(PyExc_NotImplementedError, sentence.c_str());
   throw nb::python_error();
@@ -177,7 +166,7 @@ bool has_torch(const Given& given) {
 // Code under torch.compile never gets here: Dynamo calls octavo.torch's functions instead.
 Route route_of(const Given& given) {
   static PyObject* const kIsMeta = PyUnicode_InternFromString("is_meta");
-  for (const int parameter : {kQ, kK, kV, kOut, kCuSeqlensQ, kCuSeqlensKv, kOutScale})
+  for (const int parameter : {kQ, kK, kV, kOut, kCuSeqlensQ, kCuSeqlensKv, kOutScale, kDout, kLse})
     if (!given[parameter].is_none() && framework_of(given[parameter]) == Framework::torch_subclass)
       return Route::transformed;
   if (array_type(given[kQ]).framework == Framework::torch && has_attribute(given[kQ], kIsMeta))
@@ -197,12 +186,14 @@ Route route_of(const Given& given) {
 
 bool reads_dispatch_keys() { return TorchState::get().keys.trusted(); }
 
-bool wants_gradient(const Given& given) { return gradient_of(given) >= 0; }
-
-std::string gradient_sentence(const std::string& parameter) {
-  return parameter +
-         " is a tensor that requires grad; supported: tensors that do not, or torch.no_grad(): "
-         "there is no backward pass (octavo.torch.sdpa falls back).";
+bool wants_gradient(const Given& given) {
+  static PyObject* const kRequiresGrad = PyUnicode_InternFromString("requires_grad");
+  if (!is_true(Torch::get().is_grad_enabled())) return false;
+  for (const int parameter : {kQ, kK, kV})
+    if (is_torch(array_type(given[parameter]).framework) &&
+        has_attribute(given[parameter], kRequiresGrad))
+      return true;
+  return false;
 }
 
 std::string tangent_sentence(const std::string& parameter) {
@@ -211,9 +202,7 @@ std::string tangent_sentence(const std::string& parameter) {
          "forward-mode derivative (octavo.torch.sdpa falls back).";
 }
 
-void refuse_derivatives(const Given& given) {
-  const int parameter = gradient_of(given);
-  if (parameter >= 0) raise_sentence(gradient_sentence(kParameters[parameter]));
+void refuse_tangents(const Given& given) {
   if (!in_dual_level(TorchState::get())) return;
   for (const int one : {kQ, kK, kV})
     if (is_torch(array_type(given[one]).framework) &&
@@ -223,8 +212,8 @@ void refuse_derivatives(const Given& given) {
 
 nb::object call_octavo_torch(const char* function, nb::object first, const Given& given) {
   nb::dict named;
-  for (int i = kCausal; i < kDevice; ++i)
-    if (!given[i].is_none()) named[kParameters[i]] = given[i];
+  for (int i = kCausal; i < kParameterCount; ++i)
+    if (!given[i].is_none() && i != kDevice && i != kDout) named[kParameters[i]] = given[i];
   return nb::module_::import_("octavo.torch")
       .attr(function)(std::move(first), given[kQ], given[kK], given[kV], **named);
 }

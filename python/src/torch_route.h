@@ -21,16 +21,16 @@ Route route_of(const Given& given);
 // Whether route_of() avoids PyTorch's slower functions; for the tests.
 bool reads_dispatch_keys();
 
-// Raises NotImplementedError if q, k or v needs a derivative: there is no backward pass, and a
-// silently missing gradient would be worse than an error.
-void refuse_derivatives(const Given& given);
-// Whether refuse_derivatives() would raise because of a backward pass.
+// Whether q, k or v requires grad while gradients are enabled.
 bool wants_gradient(const Given& given);
-// The error texts for this parameter: for a backward pass, and for forward mode.
-std::string gradient_sentence(const std::string& parameter);
+// Raises NotImplementedError if q, k or v is a dual tensor: there is no forward-mode derivative,
+// and one that is silently missing would be worse than an error.
+void refuse_tangents(const Given& given);
+// The error text of refuse_tangents() for this parameter.
 std::string tangent_sentence(const std::string& parameter);
 
-// Calls octavo.torch.`function` with all parameters that are given.
+// Calls octavo.torch.`function` with `first`, q, k, v and all other parameters that are given,
+// except for device and dout.
 nanobind::object call_octavo_torch(const char* function, nanobind::object first,
                                    const Given& given);
 

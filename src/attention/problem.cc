@@ -3,8 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <optional>
 #include <string>
+#include <tuple>
+#include <utility>
 
+#include "attention/backward_arguments.h"
 #include "attention/operand_scales.h"
 #include "attention/sequence.h"
 #include "attention/validate.h"
@@ -36,8 +40,11 @@ Status check_shapes(const Arguments& a) {
                    fmt::format("the batch of q, here {}", q[0]));
   if (a.v_layout == VLayout::rows)
     OCTAVO_RETURN_IF_ERROR(expect_shape("v", a.v.shape, k, "(that of k)"));
-  OCTAVO_RETURN_IF_ERROR(expect_shape("out", a.out.shape, q, "(that of q)"));
-  if (a.lse.data == nullptr) return {};
+  return expect_shape("out", a.out.shape, q, "(that of q)");
+}
+
+Status check_lse(const Arguments& a) {
+  const auto& q = a.q.shape;
   OCTAVO_RETURN_IF_ERROR(
       expect_shape("lse", a.lse.shape, {q[0], q[1], q[2], 1}, "(a value per row of q)"));
   if (a.lse.dtype != DType::f32) return invalid("lse.dtype", name(a.lse.dtype), "f32");
@@ -137,51 +144,104 @@ Status check_varlen(const Arguments& a) {
   return {};
 }
 
+// The problem that arguments of checked shapes describe.
+Problem make_problem(const Arguments& a, const Options& options) {
+  Problem p;
+  p.batch = sequence_count(a);
+  p.heads_q = a.q.shape[1];
+  p.heads_kv = a.k.shape[1];
+  p.seqlen_q = is_varlen(a) ? a.max_seqlen_q : a.q.shape[2];
+  p.seqlen_kv = is_varlen(a) ? a.max_seqlen_kv : a.k.shape[2];
+  p.head_dim = p.head_dim_v = a.q.shape[3];
+  p.q = a.q.dtype;
+  p.k = a.k.dtype;
+  p.v = a.v.dtype;
+  p.out = a.out.dtype;
+  if (is_8bit(p.q)) {
+    p.q_scales = a.q_scales.granularity;
+    p.q_max_quantized = a.q_scales.max_quantized;
+  }
+  if (is_8bit(p.k)) {
+    p.k_scales = a.k_scales.granularity;
+    p.k_max_quantized = a.k_scales.max_quantized;
+  }
+  if (is_8bit(p.k) && p.k_scales == Granularity::block) p.k_block_rows = a.k_scales.block_rows;
+  if (is_8bit(p.v)) p.v_scales = a.v_scales.granularity;
+  if (is_8bit(p.out)) p.out_scales = a.out_scales.granularity;
+  p.v_layout = a.v_layout;
+  p.lse = a.lse.data != nullptr;
+  p.out_amax = a.out_amax != nullptr;
+  p.varlen = is_varlen(a);
+  p.options = options;
+  return p;
+}
+
+Status check_softmax_scale(const std::optional<float>& scale) {
+  if (!scale || std::isfinite(*scale)) return {};
+  return invalid("scale", fmt::format("{}", *scale), "finite numbers");
+}
+
+using NamedTensor = std::pair<std::string_view, ConstTensor>;
+using OutputTensor = std::pair<std::string_view, Tensor>;
+
+// What the forward pass has left for the backward pass.
+Status check_forward_results(const BackwardArguments& a) {
+  const auto& q = a.q.shape;
+  if (std::find(q.begin(), q.end(), 0) != q.end()) return {};
+  if (a.out.data == nullptr)
+    return invalid("out.data", "null", "a pointer to the output of the forward pass");
+  if (a.lse.data == nullptr)
+    return invalid("lse.data", "null", "a pointer to the lse of the forward pass");
+  return {};
+}
+
+Status check_gradients(const BackwardArguments& a) {
+  const auto& q = a.q.shape;
+  const auto& k = a.k.shape;
+  for (const auto& [what, tensor, shape, of] :
+       {std::tuple<std::string_view, ConstTensor, const std::array<std::int64_t, 4>&,
+                   std::string_view>{"dout", a.dout, q, "(that of q)"},
+        {"dq", a.dq, q, "(that of q)"},
+        {"dk", a.dk, k, "(that of k)"},
+        {"dv", a.dv, k, "(that of v)"}}) {
+    OCTAVO_RETURN_IF_ERROR(expect_shape(what, tensor.shape, shape, of));
+    if (tensor.dtype != a.q.dtype)
+      return invalid(fmt::format("{}.dtype", what), name(tensor.dtype),
+                     fmt::format("the dtype of q, here {}", name(a.q.dtype)));
+  }
+  return {};
+}
+
+Status check_gradient_memory(const BackwardArguments& a) {
+  const std::array outputs = {OutputTensor{"dq", a.dq}, OutputTensor{"dk", a.dk},
+                              OutputTensor{"dv", a.dv}};
+  for (const auto& [what, tensor] : outputs) {
+    OCTAVO_RETURN_IF_ERROR(validate_no_self_overlap(what, tensor));
+    for (const auto& [other_what, other] :
+         {NamedTensor{"q", a.q}, NamedTensor{"k", a.k}, NamedTensor{"v", a.v},
+          NamedTensor{"out", a.out}, NamedTensor{"lse", a.lse}, NamedTensor{"dout", a.dout}})
+      OCTAVO_RETURN_IF_ERROR(validate_apart(what, tensor, other_what, other));
+  }
+  OCTAVO_RETURN_IF_ERROR(validate_apart("dk", a.dk, "dq", a.dq));
+  OCTAVO_RETURN_IF_ERROR(validate_apart("dv", a.dv, "dq", a.dq));
+  return validate_apart("dv", a.dv, "dk", a.dk);
+}
+
 }  // namespace
 
 Result<Problem> problem_of(const Arguments& a, const Options& options) {
   return without_exceptions([&]() -> Result<Problem> {
-    for (const auto& [what, tensor] : {std::pair<std::string_view, ConstTensor>{"q", a.q},
-                                       {"k", a.k},
-                                       {"v", a.v},
-                                       {"out", a.out}})
+    for (const auto& [what, tensor] : {NamedTensor{"q", a.q}, NamedTensor{"k", a.k},
+                                       NamedTensor{"v", a.v}, NamedTensor{"out", a.out}})
       OCTAVO_RETURN_IF_ERROR(validate_tensor(what, tensor));
     if (a.lse.data != nullptr) OCTAVO_RETURN_IF_ERROR(validate_tensor("lse", a.lse));
     OCTAVO_RETURN_IF_ERROR(check_shapes(a));
+    if (a.lse.data != nullptr) OCTAVO_RETURN_IF_ERROR(check_lse(a));
     OCTAVO_RETURN_IF_ERROR(check_varlen(a));
     OCTAVO_RETURN_IF_ERROR(check_transposed_v(a));
-
-    Problem p;
-    p.batch = sequence_count(a);
-    p.heads_q = a.q.shape[1];
-    p.heads_kv = a.k.shape[1];
-    p.seqlen_q = is_varlen(a) ? a.max_seqlen_q : a.q.shape[2];
-    p.seqlen_kv = is_varlen(a) ? a.max_seqlen_kv : a.k.shape[2];
-    p.head_dim = p.head_dim_v = a.q.shape[3];
-    p.q = a.q.dtype;
-    p.k = a.k.dtype;
-    p.v = a.v.dtype;
-    p.out = a.out.dtype;
-    if (is_8bit(p.q)) {
-      p.q_scales = a.q_scales.granularity;
-      p.q_max_quantized = a.q_scales.max_quantized;
-    }
-    if (is_8bit(p.k)) {
-      p.k_scales = a.k_scales.granularity;
-      p.k_max_quantized = a.k_scales.max_quantized;
-    }
-    if (is_8bit(p.k) && p.k_scales == Granularity::block) p.k_block_rows = a.k_scales.block_rows;
-    if (is_8bit(p.v)) p.v_scales = a.v_scales.granularity;
-    if (is_8bit(p.out)) p.out_scales = a.out_scales.granularity;
-    p.v_layout = a.v_layout;
-    p.lse = a.lse.data != nullptr;
-    p.out_amax = a.out_amax != nullptr;
-    p.varlen = is_varlen(a);
-    p.options = options;
+    const Problem p = make_problem(a, options);
     OCTAVO_RETURN_IF_ERROR(validate(p));
-
-    if (a.scale && !std::isfinite(*a.scale))
-      return invalid("scale", fmt::format("{}", *a.scale), "finite numbers");
+    OCTAVO_RETURN_IF_ERROR(check_softmax_scale(a.scale));
     OCTAVO_RETURN_IF_ERROR(check_scales("q_scales", a, a.q, a.q_scales, p.seqlen_q));
     OCTAVO_RETURN_IF_ERROR(check_scales("k_scales", a, a.k, a.k_scales, p.seqlen_kv));
     OCTAVO_RETURN_IF_ERROR(check_scales("v_scales", a, v_by_rows(a), a.v_scales, p.seqlen_kv));
@@ -189,6 +249,29 @@ Result<Problem> problem_of(const Arguments& a, const Options& options) {
         check_scales("out_scales", a, a.out, a.out_scales, p.seqlen_q, "an output"));
     OCTAVO_RETURN_IF_ERROR(check_memory(a));
     OCTAVO_RETURN_IF_ERROR(check_amax(a, p));
+    return p;
+  });
+}
+
+Result<Problem> problem_of(const BackwardArguments& a, const Options& options) {
+  return without_exceptions([&]() -> Result<Problem> {
+    OCTAVO_RETURN_IF_ERROR(validate_tensor("q", a.q));
+    OCTAVO_RETURN_IF_ERROR(check_forward_results(a));
+    for (const auto& [what, tensor] :
+         {NamedTensor{"k", a.k}, NamedTensor{"v", a.v}, NamedTensor{"out", a.out},
+          NamedTensor{"lse", a.lse}, NamedTensor{"dout", a.dout}, NamedTensor{"dq", a.dq},
+          NamedTensor{"dk", a.dk}, NamedTensor{"dv", a.dv}})
+      OCTAVO_RETURN_IF_ERROR(validate_tensor(what, tensor));
+    const Arguments forward = forward_arguments(a);
+    OCTAVO_RETURN_IF_ERROR(check_shapes(forward));
+    OCTAVO_RETURN_IF_ERROR(check_lse(forward));
+    OCTAVO_RETURN_IF_ERROR(check_varlen(forward));
+    Problem p = make_problem(forward, options);
+    p.lse = true;  // also without rows, where its pointer may be null
+    OCTAVO_RETURN_IF_ERROR(validate_backward(p));
+    OCTAVO_RETURN_IF_ERROR(check_gradients(a));
+    OCTAVO_RETURN_IF_ERROR(check_softmax_scale(a.scale));
+    OCTAVO_RETURN_IF_ERROR(check_gradient_memory(a));
     return p;
   });
 }

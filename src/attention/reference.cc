@@ -3,6 +3,11 @@
 //   s_j = scale * q . k_j          for the keys j that the mask allows
 //   p_j = exp(s_j - max s) / sum   o = sum_j p_j v_j      lse = max s + log(sum exp(s_j - max s))
 //
+// and its gradients, with delta = dout . o:
+//
+//   dp_j = dout . v_j         ds_j = p_j (dp_j - delta)
+//   dq = scale * sum_j ds_j k_j         dk_j += scale * ds_j q         dv_j += p_j dout
+//
 // It has no tiles, tricks or threads, because everything else is compared with it.
 #include "attention/reference.h"
 
@@ -10,6 +15,7 @@
 #include <limits>
 #include <vector>
 
+#include "attention/backward_arguments.h"
 #include "attention/element_places.h"
 #include "attention/mask.h"
 #include "attention/operand_scales.h"
@@ -162,6 +168,86 @@ Status reference(const Arguments& arguments, const Options& options, double* out
 Status reference_of_rows(const Arguments& arguments, const Options& options,
                          const std::vector<std::int64_t>& rows, double* out, double* lse) {
   return for_each_row(arguments, options, &rows, out, lse, finish_exact);
+}
+
+namespace {
+
+double dot(const double* a, const double* b, std::int64_t n) {
+  double sum = 0;
+  for (std::int64_t c = 0; c < n; ++c) sum += a[c] * b[c];
+  return sum;
+}
+
+// One head of one sequence in fp64. dk and dv are those of its KV head, to which it adds.
+struct HeadGradients {
+  const double *q, *k, *v, *dout;
+  double *dq, *dk, *dv;
+  std::int64_t head_dim;
+  double scale;
+
+  void add_row(std::int64_t i, const KeyRange& keys) const {
+    if (keys.begin == keys.end) return;
+    std::vector<double> scores;
+    for (std::int64_t j = keys.begin; j < keys.end; ++j)
+      scores.push_back(scale * dot(q + i * head_dim, k + j * head_dim, head_dim));
+    const std::vector<double> p = softmax(scores).p;
+    std::vector<double> out(static_cast<std::size_t>(head_dim), 0.0);
+    for (std::size_t n = 0; n < p.size(); ++n)
+      add_weighted_value(p[n], v + (keys.begin + static_cast<std::int64_t>(n)) * head_dim, head_dim,
+                         out.data());
+    const double* dout_row = dout + i * head_dim;
+    const double delta = dot(dout_row, out.data(), head_dim);
+    for (std::size_t n = 0; n < p.size(); ++n) {
+      const std::int64_t at = (keys.begin + static_cast<std::int64_t>(n)) * head_dim;
+      const double ds = p[n] * (dot(dout_row, v + at, head_dim) - delta);
+      add_weighted_value(scale * ds, k + at, head_dim, dq + i * head_dim);
+      add_weighted_value(scale * ds, q + i * head_dim, head_dim, dk + at);
+      add_weighted_value(p[n], dout_row, head_dim, dv + at);
+    }
+  }
+};
+
+}  // namespace
+
+Status reference_backward(const BackwardArguments& arguments, const Options& options, double* dq,
+                          double* dk, double* dv) {
+  return without_exceptions([&]() -> Status {
+    const Result<Problem> run_problem = problem_of(arguments, options);
+    if (!run_problem.ok()) return run_problem.status();
+    const Problem& p = *run_problem;
+    const Arguments a = forward_arguments(arguments);
+    OCTAVO_RETURN_IF_ERROR(validate_cu_seqlens(a));
+    const double scale = a.scale ? *a.scale : 1.0 / std::sqrt(static_cast<double>(p.head_dim));
+    std::fill_n(dq, a.q.shape[0] * p.heads_q * a.q.shape[2] * p.head_dim, 0.0);
+    for (double* const of_keys : {dk, dv})
+      std::fill_n(of_keys, a.k.shape[0] * p.heads_kv * a.k.shape[2] * p.head_dim, 0.0);
+    for (std::int64_t b = 0; b < p.batch; ++b) {
+      const Sequence at = sequence(a, b);
+      for (std::int64_t head = 0; head < p.heads_q; ++head) {
+        const std::int64_t head_kv = head / (p.heads_q / p.heads_kv);
+        const HeadOfSequence of_q{b, at.batch, at.q_begin, head};
+        const HeadOfSequence of_kv{b, at.batch, at.kv_begin, head_kv};
+        const auto q = load_rows(a, a.q, {}, p.seqlen_q, of_q, at.seqlen_q);
+        const auto k = load_rows(a, a.k, {}, p.seqlen_kv, of_kv, at.seqlen_kv);
+        const auto v = load_rows(a, a.v, {}, p.seqlen_kv, of_kv, at.seqlen_kv);
+        const auto dout = load_rows(a, arguments.dout, {}, p.seqlen_q, of_q, at.seqlen_q);
+        const std::int64_t row_q = (at.batch * p.heads_q + head) * a.q.shape[2] + at.q_begin;
+        const std::int64_t row_kv = (at.batch * p.heads_kv + head_kv) * a.k.shape[2] + at.kv_begin;
+        const HeadGradients gradients{q.data(),
+                                      k.data(),
+                                      v.data(),
+                                      dout.data(),
+                                      dq + row_q * p.head_dim,
+                                      dk + row_kv * p.head_dim,
+                                      dv + row_kv * p.head_dim,
+                                      p.head_dim,
+                                      scale};
+        for (std::int64_t i = 0; i < at.seqlen_q; ++i)
+          gradients.add_row(i, visible_keys(options, i, at.seqlen_q, at.seqlen_kv));
+      }
+    }
+    return {};
+  });
 }
 
 Status reference_16bit(const Arguments& arguments, const Options& options, DType dtype, double* out,

@@ -1,5 +1,5 @@
-// The oracle: attention in fp64 with plain loops (octavo/evidence.hpp declares `reference`), and
-// two references that round as a kernel does.
+// The oracle: attention in fp64 with plain loops (octavo/evidence.hpp declares `reference`), its
+// gradients, and two references that round as a kernel does.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +14,12 @@ namespace octavo {
 // for a varlen batch.
 Status reference_of_rows(const Arguments& arguments, const Options& options,
                          const std::vector<std::int64_t>& rows, double* out, double* lse = nullptr);
+
+// The gradients of attention in fp64 with plain loops, from Q, K, V and dout alone: out and lse are
+// computed anew, so errors of the forward pass do not enter. dq, dk and dv are contiguous (B, H, S,
+// D) arrays; rows that belong to no sequence are zero.
+Status reference_backward(const BackwardArguments& arguments, const Options& options, double* dq,
+                          double* dk, double* dv);
 
 // Unfused attention as a 16-bit library computes it: P and O are rounded to `dtype`, everything
 // else is exact. The 16-bit gate compares with it. `rows`: as above; null: all.

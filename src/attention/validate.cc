@@ -171,6 +171,26 @@ Status validate(const Problem& problem) {
   return validate_precision(problem);
 }
 
+Status validate_backward(const Problem& p) {
+  OCTAVO_RETURN_IF_ERROR(validate(p));
+  if (is_8bit(p.q))
+    return unsupported("q dtype", name(p.q), "f32, f16 and bf16 in the backward pass");
+  for (const auto& [what, dtype] :
+       {std::pair{"k dtype", p.k}, {"v dtype", p.v}, {"out dtype", p.out}})
+    if (dtype != p.q)
+      return unsupported(what, name(dtype),
+                         fmt::format("the dtype of q in the backward pass, here {}", name(p.q)));
+  const Precision precision = p.options.precision;
+  const bool same_dtype = (precision == Precision::fp16 && p.q == DType::f16) ||
+                          (precision == Precision::bf16 && p.q == DType::bf16);
+  if (precision != Precision::native && !same_dtype)
+    return unsupported("precision", fmt::format("{} with inputs of {}", name(precision), name(p.q)),
+                       "native, or fp16 and bf16 with inputs of that dtype, in the backward pass");
+  if (!p.lse) return invalid("lse", "absent", "given in the backward pass");
+  if (p.out_amax) return invalid("out_amax", "given", "absent in the backward pass");
+  return {};
+}
+
 Status validate_run(const Problem& planned, const Problem& run_problem) {
   const auto same = [](std::string_view what, const auto& is, const auto& was,
                        const auto& text) -> Status {

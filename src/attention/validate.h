@@ -9,6 +9,9 @@ namespace octavo {
 // Sizes, types, mask and precision of a problem.
 Status validate(const Problem& problem);
 
+// The same for a problem of the backward pass, which supports fewer types and precisions.
+Status validate_backward(const Problem& problem);
+
 // Checks that a run's problem is the plan's except for lengths and batch.
 Status validate_run(const Problem& planned, const Problem& run_problem);
 

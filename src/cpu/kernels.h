@@ -19,11 +19,31 @@ namespace octavo::cpu {
 // Rows that the functions below write must be padded to a multiple of this many floats.
 inline constexpr std::int64_t kRowPadding = 64;
 
+constexpr std::int64_t round_up(std::int64_t n, std::int64_t multiple) {
+  return (n + multiple - 1) / multiple * multiple;
+}
+
 // The keys of a tile that each lane attends to, counted from the tile's first key. They are floats
 // because the lanes compare them with a float counter.
 struct LaneLimits {
   const float* begin;
   const float* end;
+};
+
+// c[r][i] = sum over d < depth of a(r, d) * b[d][i] for r < rows and i < vectors * lanes, where
+// a(r, d) is a[r * a_pitch + d], or a[d * a_pitch + r] if a is transposed. The rows of b and c are
+// b_pitch and c_pitch floats apart, whole vectors. With `add` sums over parts of the depth, each
+// added up from zero, are added to c.
+struct Product {
+  const float* a;
+  std::int64_t a_pitch;
+  bool a_transposed;
+  const float* b;
+  std::int64_t b_pitch;
+  float* c;
+  std::int64_t c_pitch;
+  std::int64_t rows, depth, vectors;
+  bool add;
 };
 
 struct Kernels {
@@ -47,6 +67,13 @@ struct Kernels {
   // o[c][lane] = o[c][lane] * rescale[lane] + sum over keys of v[key * v_pitch + c] * p[key][lane]
   void (*accumulate)(const float* v, std::int64_t v_pitch, std::int64_t keys, std::int64_t head_dim,
                      const float* p, std::int64_t vectors, const float* rescale, float* o);
+
+  // The backward pass: its five products, and what lies between them. s becomes p = 2^(s - lse), or
+  // 0 where `limits` hide the key, and dp becomes ds = p (dp - delta); lse is in base 2.
+  void (*product)(const Product& product);
+  void (*softmax_backward)(float* s, float* dp, std::int64_t keys, std::int64_t vectors,
+                           std::int64_t pitch, const LaneLimits* limits, const float* lse,
+                           const float* delta);
 
   // Rows. `to_f32` reads exactly n elements of each row of any dtype, without a scale, rows
   // `stride` elements apart, and writes them `pitch` floats apart; `from_f32` writes

@@ -17,46 +17,72 @@ constexpr std::int64_t kLanes = 8;
 constexpr std::int64_t kMaxVectors = 3;
 constexpr std::int64_t kRows = 4;
 
-// c[r][.] = c[r][.] * rescale[.] + sum over k of a[r * row_stride + k * k_stride] * b[k][.], for
-// one vector of queries, the sum added up before c is looked at; rescale null: c starts at zero.
-void strip(const float* a, std::int64_t row_stride, std::int64_t k_stride, std::int64_t rows,
-           std::int64_t depth, const float* b, std::int64_t width, const float* rescale, float* c) {
-  float sum[kRows][kLanes] = {};
-  const auto multiply_add = [&](std::int64_t count) {
-    for (std::int64_t k = 0; k < depth; ++k)
-      for (std::int64_t r = 0; r < count; ++r) {
-        const float element = a[r * row_stride + k * k_stride];
-        for (std::int64_t i = 0; i < kLanes; ++i) sum[r][i] += element * b[k * width + i];
-      }
-  };
-  // A constant count lets the sums stay in registers.
-  if (rows == kRows)
-    multiply_add(kRows);
-  else
-    multiply_add(rows);
-  if (rescale != nullptr)
-    for (std::int64_t r = 0; r < rows; ++r)
-      for (std::int64_t i = 0; i < kLanes; ++i) sum[r][i] += c[r * width + i] * rescale[i];
-  for (std::int64_t r = 0; r < rows; ++r) std::copy_n(sum[r], kLanes, c + r * width);
-}
+// One vector of columns of `rows` rows (at most kRows) of a product. The sum is added up before c
+// is looked at: c = c * rescale + sum, or c + sum with `add`.
+struct Strip {
+  const float* a;
+  std::int64_t row_stride, k_stride;
+  std::int64_t rows, depth;
+  const float* b;
+  std::int64_t b_pitch;
+  float* c;
+  std::int64_t c_pitch;
+  const float* rescale;  // or null
+  bool add;
 
-void product(const float* a, std::int64_t row_stride, std::int64_t k_stride, std::int64_t rows,
-             std::int64_t depth, const float* b, std::int64_t width, const float* rescale,
-             float* c) {
+  void run() const {
+    float sum[kRows][kLanes] = {};
+    const auto multiply_add = [&](std::int64_t count) {
+      for (std::int64_t k = 0; k < depth; ++k)
+        for (std::int64_t r = 0; r < count; ++r) {
+          const float element = a[r * row_stride + k * k_stride];
+          for (std::int64_t i = 0; i < kLanes; ++i) sum[r][i] += element * b[k * b_pitch + i];
+        }
+    };
+    // A constant count lets the sums stay in registers.
+    if (rows == kRows)
+      multiply_add(kRows);
+    else
+      multiply_add(rows);
+    for (std::int64_t r = 0; r < rows; ++r)
+      for (std::int64_t i = 0; i < kLanes; ++i) {
+        float& to = c[r * c_pitch + i];
+        if (rescale != nullptr) sum[r][i] += to * rescale[i];
+        if (add) sum[r][i] += to;
+        to = sum[r][i];
+      }
+  }
+};
+
+void all_strips(Strip whole, std::int64_t rows, std::int64_t width) {
   for (std::int64_t r = 0; r < rows; r += kRows)
-    for (std::int64_t i = 0; i < width; i += kLanes)
-      strip(a + r * row_stride, row_stride, k_stride, std::min(kRows, rows - r), depth, b + i,
-            width, rescale == nullptr ? nullptr : rescale + i, c + r * width + i);
+    for (std::int64_t i = 0; i < width; i += kLanes) {
+      Strip strip = whole;
+      strip.a += r * whole.row_stride;
+      strip.rows = std::min(kRows, rows - r);
+      strip.b += i;
+      strip.c += r * whole.c_pitch + i;
+      if (whole.rescale != nullptr) strip.rescale += i;
+      strip.run();
+    }
 }
 
 void scores(const float* k, std::int64_t k_pitch, std::int64_t keys, std::int64_t head_dim,
             const float* q, std::int64_t vectors, float* s) {
-  product(k, k_pitch, 1, keys, head_dim, q, vectors * kLanes, nullptr, s);
+  const std::int64_t width = vectors * kLanes;
+  all_strips({k, k_pitch, 1, 0, head_dim, q, width, s, width, nullptr, false}, keys, width);
 }
 
 void accumulate(const float* v, std::int64_t v_pitch, std::int64_t keys, std::int64_t head_dim,
                 const float* p, std::int64_t vectors, const float* rescale, float* o) {
-  product(v, 1, v_pitch, head_dim, keys, p, vectors * kLanes, rescale, o);
+  const std::int64_t width = vectors * kLanes;
+  all_strips({v, 1, v_pitch, 0, keys, p, width, o, width, rescale, false}, head_dim, width);
+}
+
+void product(const Product& p) {
+  all_strips({p.a, p.a_transposed ? 1 : p.a_pitch, p.a_transposed ? p.a_pitch : 1, 0, p.depth, p.b,
+              p.b_pitch, p.c, p.c_pitch, nullptr, p.add},
+             p.rows, p.vectors * kLanes);
 }
 
 // The same algorithm as in tile-inl.h, which explains it.
@@ -108,6 +134,22 @@ void softmax(float* s, std::int64_t keys, std::int64_t vectors, const LaneLimits
   }
 }
 
+void softmax_backward(float* s, float* dp, std::int64_t keys, std::int64_t vectors,
+                      std::int64_t pitch, const LaneLimits* limits, const float* lse,
+                      const float* delta) {
+  for (std::int64_t k = 0; k < keys; ++k)
+    for (std::int64_t i = 0; i < vectors * kLanes; ++i) {
+      const float x = s[k * pitch + i] - lse[i];
+      float p = exp2_nonpositive(x > 128.0f ? 128.0f : x);
+      float ds = p * (dp[k * pitch + i] - delta[i]);
+      if (limits != nullptr &&
+          (static_cast<float>(k) < limits->begin[i] || static_cast<float>(k) >= limits->end[i]))
+        p = ds = 0;
+      s[k * pitch + i] = p;
+      dp[k * pitch + i] = ds;
+    }
+}
+
 void to_f32(DType dtype, const void* source, std::int64_t stride, std::int64_t rows, std::int64_t n,
             float* target, std::int64_t pitch) {
   for (std::int64_t r = 0; r < rows; ++r)
@@ -152,9 +194,9 @@ double multiply_adds(std::int64_t rounds) {
 }  // namespace
 
 const Kernels& portable_kernels() {
-  static constexpr Kernels kernels{"portable", kLanes,     kMaxVectors,  scores,
-                                   softmax,    accumulate, to_f32,       from_f32,
-                                   round_to,   scale_row,  multiply_row, multiply_adds};
+  static constexpr Kernels kernels{"portable", kLanes,    kMaxVectors,      scores,       softmax,
+                                   accumulate, product,   softmax_backward, to_f32,       from_f32,
+                                   round_to,   scale_row, multiply_row,     multiply_adds};
   return kernels;
 }
 

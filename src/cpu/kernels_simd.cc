@@ -90,6 +90,8 @@ const Kernels* table() {
                    scores,
                    softmax,
                    accumulate,
+                   product,
+                   softmax_backward,
                    to_f32,
                    from_f32,
                    round_to,

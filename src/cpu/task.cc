@@ -23,10 +23,6 @@ constexpr std::int64_t kTaskBytes = 400 * 1024;
 constexpr std::int64_t kTaskRows = 768;
 constexpr std::int64_t kMaxPanels = 64;  // of the narrowest vectors: 768 / (3 * 4)
 
-constexpr std::int64_t round_up(std::int64_t n, std::int64_t multiple) {
-  return (n + multiple - 1) / multiple * multiple;
-}
-
 void encode_values(DType format, const float* x, std::int64_t count, float inverse, std::byte* to) {
   const auto encode = [&](auto one) {
     for (std::int64_t i = 0; i < count; ++i) to[i] = std::byte{one(x[i] * inverse)};

@@ -1,4 +1,5 @@
-// SIMD: the two products of a tile and the softmax between them. Included once per instruction set.
+// SIMD: the products of a tile and the softmax between them, of both passes. Included once per
+// instruction set.
 //
 // Sizeless vectors (SVE) cannot be elements of an array, which is why the accumulators of the
 // products are named variables and their repetition is left to local macros.
@@ -33,20 +34,38 @@ constexpr std::int64_t kDepth = 64;
 // ---------------------------------------------------------------------------------------------
 // Products
 
-// c[r][.] (r < kRows) = c[r][.] * rescale[.] + sum over k < depth of a(r, k) * b[k][.], where
-// a(r, k) = a[r * row_stride + k * k_stride] and one of the strides is 1. All of k in order. With
-// a rescale the sum is added up from zero, and only then to c: what c has grown to does not round
-// every term. Without one (null) the sum goes on from c, or from zero when `fresh`: cutting the
-// depth into parts does not change a bit.
+// What becomes of c, to which the product of a tile belongs.
+enum class Target : std::uint8_t {
+  overwrite,    // c = sum
+  resume,       // the sum goes on from c: cutting the depth into parts does not change a bit
+  add,          // c = c + sum, where the sum is added up from zero: what c has grown to does not
+                // round every term
+  add_rescaled  // c = c * rescale + sum, likewise
+};
+
+// The operands of a tile or of many, with the distance in floats from a row to the next.
+struct TileOperands {
+  const float* a;
+  std::int64_t a_pitch;
+  std::int64_t depth;
+  const float* b;
+  std::int64_t b_pitch;
+  float* c;
+  std::int64_t c_pitch;
+  const float* rescale;  // of add_rescaled, one factor for each column of c
+  Target target;
+};
+
+// c[r][.] (r < kRows) gets the sum over k < depth of a(r, k) * b[k][.], where a(r, k) is
+// a[r * a_pitch + k], or a[k * a_pitch + r] if rows are adjacent. All of k in order.
 template <int kRows, int kVectors, bool kRowsAdjacent>
-HWY_INLINE void tile(const float* HWY_RESTRICT a, std::int64_t pitch, std::int64_t depth,
-                     const float* HWY_RESTRICT b, const float* HWY_RESTRICT rescale, bool fresh,
-                     float* HWY_RESTRICT c) {
+HWY_INLINE void tile(const TileOperands& o) {
   const D32 d;
   const std::int64_t n = lanes();
-  const std::int64_t width = kVectors * n;
-  const std::int64_t row_stride = kRowsAdjacent ? 1 : pitch;
-  const std::int64_t k_stride = kRowsAdjacent ? pitch : 1;
+  const std::int64_t row_stride = kRowsAdjacent ? 1 : o.a_pitch;
+  const std::int64_t k_stride = kRowsAdjacent ? o.a_pitch : 1;
+  const std::int64_t depth = o.depth, b_pitch = o.b_pitch, c_pitch = o.c_pitch;
+  float* HWY_RESTRICT c = o.c;
   const V zero = hn::Zero(d);
   V c00 = zero, c01 = zero, c02 = zero, c10 = zero, c11 = zero, c12 = zero, c20 = zero, c21 = zero,
     c22 = zero, c30 = zero, c31 = zero, c32 = zero, c40 = zero, c41 = zero, c42 = zero, c50 = zero,
@@ -62,17 +81,23 @@ HWY_INLINE void tile(const float* HWY_RESTRICT a, std::int64_t pitch, std::int64
   STEP(6, c60, c61, c62)  \
   STEP(7, c70, c71, c72)
 
-#define OCTAVO_LOAD(r, x0, x1, x2)                                       \
-  if constexpr (kRows > r) {                                             \
-    x0 = hn::Load(d, c + r * width);                                     \
-    if constexpr (kVectors > 1) x1 = hn::Load(d, c + r * width + n);     \
-    if constexpr (kVectors > 2) x2 = hn::Load(d, c + r * width + 2 * n); \
+#define OCTAVO_LOAD(r, x0, x1, x2)                                         \
+  if constexpr (kRows > r) {                                               \
+    x0 = hn::Load(d, c + r * c_pitch);                                     \
+    if constexpr (kVectors > 1) x1 = hn::Load(d, c + r * c_pitch + n);     \
+    if constexpr (kVectors > 2) x2 = hn::Load(d, c + r * c_pitch + 2 * n); \
   }
-#define OCTAVO_ADD_RESCALED(r, x0, x1, x2)                                                   \
-  if constexpr (kRows > r) {                                                                 \
-    x0 = hn::MulAdd(hn::Load(d, c + r * width), b0, x0);                                     \
-    if constexpr (kVectors > 1) x1 = hn::MulAdd(hn::Load(d, c + r * width + n), b1, x1);     \
-    if constexpr (kVectors > 2) x2 = hn::MulAdd(hn::Load(d, c + r * width + 2 * n), b2, x2); \
+#define OCTAVO_ADD_RESCALED(r, x0, x1, x2)                                                     \
+  if constexpr (kRows > r) {                                                                   \
+    x0 = hn::MulAdd(hn::Load(d, c + r * c_pitch), b0, x0);                                     \
+    if constexpr (kVectors > 1) x1 = hn::MulAdd(hn::Load(d, c + r * c_pitch + n), b1, x1);     \
+    if constexpr (kVectors > 2) x2 = hn::MulAdd(hn::Load(d, c + r * c_pitch + 2 * n), b2, x2); \
+  }
+#define OCTAVO_ADD(r, x0, x1, x2)                                                       \
+  if constexpr (kRows > r) {                                                            \
+    x0 = hn::Add(hn::Load(d, c + r * c_pitch), x0);                                     \
+    if constexpr (kVectors > 1) x1 = hn::Add(hn::Load(d, c + r * c_pitch + n), x1);     \
+    if constexpr (kVectors > 2) x2 = hn::Add(hn::Load(d, c + r * c_pitch + 2 * n), x2); \
   }
 #define OCTAVO_MULTIPLY_ADD(r, x0, x1, x2)                        \
   if constexpr (kRows > r) {                                      \
@@ -81,22 +106,22 @@ HWY_INLINE void tile(const float* HWY_RESTRICT a, std::int64_t pitch, std::int64
     if constexpr (kVectors > 1) x1 = hn::MulAdd(element, b1, x1); \
     if constexpr (kVectors > 2) x2 = hn::MulAdd(element, b2, x2); \
   }
-#define OCTAVO_STORE(r, x0, x1, x2)                                      \
-  if constexpr (kRows > r) {                                             \
-    hn::Store(x0, d, c + r * width);                                     \
-    if constexpr (kVectors > 1) hn::Store(x1, d, c + r * width + n);     \
-    if constexpr (kVectors > 2) hn::Store(x2, d, c + r * width + 2 * n); \
+#define OCTAVO_STORE(r, x0, x1, x2)                                        \
+  if constexpr (kRows > r) {                                               \
+    hn::Store(x0, d, c + r * c_pitch);                                     \
+    if constexpr (kVectors > 1) hn::Store(x1, d, c + r * c_pitch + n);     \
+    if constexpr (kVectors > 2) hn::Store(x2, d, c + r * c_pitch + 2 * n); \
   }
 #define OCTAVO_PANEL(source)                                                       \
   const V b0 = hn::Load(d, source);                                                \
   const V b1 = kVectors > 1 ? hn::Load(d, (source) + (kVectors > 1 ? n : 0)) : b0; \
   const V b2 = kVectors > 2 ? hn::Load(d, (source) + (kVectors > 2 ? 2 * n : 0)) : b0;
 
-  if (rescale == nullptr && !fresh) {
+  if (o.target == Target::resume) {
     OCTAVO_ROWS(OCTAVO_LOAD)
   }
-  const float* HWY_RESTRICT ak = a;
-  const float* HWY_RESTRICT bk = b;
+  const float* HWY_RESTRICT ak = o.a;
+  const float* HWY_RESTRICT bk = o.b;
 #if HWY_COMPILER_GCC_ACTUAL
 #pragma GCC unroll 4
 #endif
@@ -104,10 +129,12 @@ HWY_INLINE void tile(const float* HWY_RESTRICT a, std::int64_t pitch, std::int64
     OCTAVO_PANEL(bk)
     OCTAVO_ROWS(OCTAVO_MULTIPLY_ADD)
     ak += k_stride;
-    bk += width;
+    bk += b_pitch;
   }
-  if (rescale != nullptr) {
-    OCTAVO_PANEL(rescale)
+  if (o.target == Target::add) {
+    OCTAVO_ROWS(OCTAVO_ADD)
+  } else if (o.target == Target::add_rescaled) {
+    OCTAVO_PANEL(o.rescale)
     OCTAVO_ROWS(OCTAVO_ADD_RESCALED)
   }
   OCTAVO_ROWS(OCTAVO_STORE)
@@ -115,6 +142,7 @@ HWY_INLINE void tile(const float* HWY_RESTRICT a, std::int64_t pitch, std::int64
 #undef OCTAVO_PANEL
 #undef OCTAVO_STORE
 #undef OCTAVO_MULTIPLY_ADD
+#undef OCTAVO_ADD
 #undef OCTAVO_ADD_RESCALED
 #undef OCTAVO_LOAD
 #undef OCTAVO_ROWS
@@ -122,42 +150,71 @@ HWY_INLINE void tile(const float* HWY_RESTRICT a, std::int64_t pitch, std::int64
 
 // All rows of a product, in strips of kMaxRows and the powers of two below it.
 template <int kRows, int kVectors, bool kRowsAdjacent>
-void strips(const float* a, std::int64_t pitch, std::int64_t rows, std::int64_t depth,
-            const float* b, const float* rescale, bool fresh, float* c) {
-  const std::int64_t width = kVectors * lanes();
-  std::int64_t r = 0;
-  for (; r + kRows <= rows; r += kRows)
-    tile<kRows, kVectors, kRowsAdjacent>(a + r * (kRowsAdjacent ? 1 : pitch), pitch, depth, b,
-                                         rescale, fresh, c + r * width);
+void strips(TileOperands o, std::int64_t rows) {
+  for (; rows >= kRows; rows -= kRows) {
+    tile<kRows, kVectors, kRowsAdjacent>(o);
+    o.a += kRows * (kRowsAdjacent ? 1 : o.a_pitch);
+    o.c += kRows * o.c_pitch;
+  }
   if constexpr (kRows > 1) {
-    if (r < rows)
-      strips<kRows / 2, kVectors, kRowsAdjacent>(a + r * (kRowsAdjacent ? 1 : pitch), pitch,
-                                                 rows - r, depth, b, rescale, fresh, c + r * width);
+    if (rows > 0) strips<kRows / 2, kVectors, kRowsAdjacent>(o, rows);
   }
 }
 
+// At most kMaxVectors columns of vectors.
 template <bool kRowsAdjacent>
-void product(std::int64_t vectors, const float* a, std::int64_t pitch, std::int64_t rows,
-             std::int64_t depth, const float* b, const float* rescale, bool fresh, float* c) {
+void panel_product(std::int64_t vectors, std::int64_t rows, const TileOperands& o) {
   if (vectors == 1)
-    strips<kMaxRows, 1, kRowsAdjacent>(a, pitch, rows, depth, b, rescale, fresh, c);
+    strips<kMaxRows, 1, kRowsAdjacent>(o, rows);
   else if (vectors == 2)
-    strips<kMaxRows, 2, kRowsAdjacent>(a, pitch, rows, depth, b, rescale, fresh, c);
+    strips<kMaxRows, 2, kRowsAdjacent>(o, rows);
   else
-    strips<kMaxRows, 3, kRowsAdjacent>(a, pitch, rows, depth, b, rescale, fresh, c);
+    strips<kMaxRows, 3, kRowsAdjacent>(o, rows);
 }
 
 void scores(const float* k, std::int64_t k_pitch, std::int64_t keys, std::int64_t head_dim,
             const float* q, std::int64_t vectors, float* s) {
   const std::int64_t width = vectors * lanes();
   for (std::int64_t c = 0; c < head_dim; c += kDepth)
-    product<false>(vectors, k + c, k_pitch, keys, std::min(kDepth, head_dim - c), q + c * width,
-                   nullptr, c == 0, s);
+    panel_product<false>(vectors, keys,
+                         {k + c, k_pitch, std::min(kDepth, head_dim - c), q + c * width, width, s,
+                          width, nullptr, c == 0 ? Target::overwrite : Target::resume});
 }
 
 void accumulate(const float* v, std::int64_t v_pitch, std::int64_t keys, std::int64_t head_dim,
                 const float* p, std::int64_t vectors, const float* rescale, float* o) {
-  product<true>(vectors, v, v_pitch, head_dim, keys, p, rescale, false, o);
+  const std::int64_t width = vectors * lanes();
+  panel_product<true>(vectors, head_dim,
+                      {v, v_pitch, keys, p, width, o, width, rescale, Target::add_rescaled});
+}
+
+// A last panel of one vector would load more than it multiplies: four vectors are two and two.
+HWY_INLINE std::int64_t next_panel(std::int64_t vectors) {
+  return vectors == 4 ? 2 : std::min<std::int64_t>(vectors, kMaxVectors);
+}
+
+template <bool kRowsAdjacent>
+void wide_product(const Product& p) {
+  const std::int64_t n = lanes();
+  for (std::int64_t first = 0, step = 0; first < p.vectors; first += step) {
+    step = next_panel(p.vectors - first);
+    for (std::int64_t k = 0; k < p.depth; k += kDepth) {
+      const std::int64_t depth = std::min(kDepth, p.depth - k);
+      const Target later = p.add ? Target::add : Target::resume;
+      panel_product<kRowsAdjacent>(
+          step, p.rows,
+          {p.a + k * (kRowsAdjacent ? p.a_pitch : 1), p.a_pitch, depth,
+           p.b + k * p.b_pitch + first * n, p.b_pitch, p.c + first * n, p.c_pitch, nullptr,
+           k == 0 && !p.add ? Target::overwrite : later});
+    }
+  }
+}
+
+void product(const Product& p) {
+  if (p.a_transposed)
+    wide_product<true>(p);
+  else
+    wide_product<false>(p);
 }
 
 // ---------------------------------------------------------------------------------------------
@@ -185,6 +242,13 @@ HWY_INLINE V exp2_nonpositive(V x) {
   y = hn::MulAdd(y, f, hn::Set(d, 0.693147182f));
   y = hn::MulAdd(y, f, hn::Set(d, 1.0f));
   return hn::Mul(y, power);
+}
+
+// 2^x for any x: from 128 on it is infinite.
+HWY_INLINE V exp2_any(V x) {
+  const V most = hn::Set(D32(), 128.0f);
+  return exp2_nonpositive(HWY_ARCH_X86 ? hn::Min(most, x)
+                                       : hn::IfThenElse(hn::Gt(x, most), most, x));
 }
 
 // One vector of queries over all keys of the tile.
@@ -239,6 +303,44 @@ void softmax(float* s, std::int64_t keys, std::int64_t vectors, const LaneLimits
                            rescale + i);
     else
       softmax_column<false>(s + i, keys, width, nullptr, nullptr, max + i, sum + i, rescale + i);
+  }
+}
+
+// One vector of queries over all keys of the tile.
+template <bool kMasked>
+HWY_INLINE void softmax_backward_column(float* HWY_RESTRICT s, float* HWY_RESTRICT dp,
+                                        std::int64_t keys, std::int64_t pitch, const float* begin,
+                                        const float* end, V lse, V delta) {
+  const D32 d;
+  const V zero = hn::Zero(d);
+  const V first = kMasked ? hn::Load(d, begin) : zero, last = kMasked ? hn::Load(d, end) : zero;
+  for (std::int64_t k = 0; k < keys; ++k) {
+    V p = exp2_any(hn::Sub(hn::Load(d, s + k * pitch), lse));
+    V ds = hn::Mul(p, hn::Sub(hn::Load(d, dp + k * pitch), delta));
+    if constexpr (kMasked) {
+      const V index = hn::Set(d, static_cast<float>(k));
+      const auto seen = hn::And(hn::Ge(index, first), hn::Lt(index, last));
+      p = hn::IfThenElseZero(seen, p);
+      ds = hn::IfThenElseZero(seen, ds);
+    }
+    hn::Store(p, d, s + k * pitch);
+    hn::Store(ds, d, dp + k * pitch);
+  }
+}
+
+void softmax_backward(float* s, float* dp, std::int64_t keys, std::int64_t vectors,
+                      std::int64_t pitch, const LaneLimits* limits, const float* lse,
+                      const float* delta) {
+  const D32 d;
+  const std::int64_t n = lanes();
+  for (std::int64_t i = 0; i < vectors * n; i += n) {
+    const V row_lse = hn::Load(d, lse + i), row_delta = hn::Load(d, delta + i);
+    if (limits != nullptr)
+      softmax_backward_column<true>(s + i, dp + i, keys, pitch, limits->begin + i, limits->end + i,
+                                    row_lse, row_delta);
+    else
+      softmax_backward_column<false>(s + i, dp + i, keys, pitch, nullptr, nullptr, row_lse,
+                                     row_delta);
   }
 }
 

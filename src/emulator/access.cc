@@ -39,7 +39,7 @@ std::optional<std::uint32_t> shared_offset(Thread& thread, Place place, std::uin
 std::optional<SharedAt> locate(Thread& thread, Place place, std::uint32_t address,
                                std::uint32_t bytes, std::uint32_t alignment) {
   const std::uint32_t rank = address >> kCtaShift;
-  const auto& ctas = thread.machine->ctas();
+  const auto& ctas = thread.cluster().ctas;
   if (rank > ctas.size()) {
     thread.machine->find(Hazard::out_of_bounds, place,
                          fmt::format("the cluster has {} CTAs", ctas.size()),
@@ -78,7 +78,7 @@ void load_shared(Place place, std::uint32_t address, void* to, std::uint32_t byt
   std::memset(to, 0, bytes);
   const auto offset = shared_offset(t, place, address, bytes, bytes);
   if (!offset) return;
-  t.machine->measures().access(t.warp->index, t.lane, place, true, address, bytes);
+  t.machine->measures().access(t.warp->measured_as, t.lane, place, true, address, bytes);
   t.cta->shared.read(t.by(place), *offset, bytes);
   std::memcpy(to, t.cta->shared.at(*offset), bytes);
 }
@@ -87,7 +87,7 @@ void store_shared(Place place, std::uint32_t address, const void* from, std::uin
   Thread& t = self();
   const auto offset = shared_offset(t, place, address, bytes, bytes);
   if (!offset) return;
-  t.machine->measures().access(t.warp->index, t.lane, place, true, address, bytes);
+  t.machine->measures().access(t.warp->measured_as, t.lane, place, true, address, bytes);
   t.cta->shared.write(t.by(place), *offset, bytes);
   std::memcpy(t.cta->shared.at(*offset), from, bytes);
 }
@@ -102,7 +102,7 @@ bool global_allowed(Place place, const void* data, std::uint32_t bytes, std::uin
                  machine.global().describe(data));
     return false;
   }
-  if (machine.launch().programmatic && !t.known.covers(machine.earlier_grids(), 1))
+  if (machine.launch().programmatic && !t.known.covers(t.cluster().earlier_grids, 1))
     machine.find(
         Hazard::missing_grid_wait, place,
         "the grid this launch depends on may still run: no griddepcontrol.wait before this",
@@ -115,11 +115,18 @@ bool global_allowed(Place place, const void* data, std::uint32_t bytes, std::uin
   return true;
 }
 
-void load_global(Place place, const void* from, void* to, std::uint32_t bytes) {
+void load_global(Place place, const void* from, void* to, std::uint32_t bytes, GlobalUse use) {
   std::memset(to, 0, bytes);
   if (!global_allowed(place, from, bytes, bytes, GlobalMemory::Use::read)) return;
   Thread& t = self();
-  t.machine->measures().access(t.warp->index, t.lane, place, false,
+  if (use == GlobalUse::non_coherent_read && t.machine->launch().programmatic)
+    t.machine->find(
+        Hazard::non_coherent_read, place,
+        "an earlier grid may write these bytes after this launch has started: a load by "
+        "ld.global.nc need not come after griddepcontrol.wait",
+        fmt::format("global, {}", t.machine->global().describe(from)));
+  t.machine->accesses().note(t.by(place), use, from, bytes);
+  t.machine->measures().access(t.warp->measured_as, t.lane, place, false,
                                reinterpret_cast<std::uintptr_t>(from), bytes);
   std::memcpy(to, from, bytes);
 }
@@ -127,9 +134,11 @@ void load_global(Place place, const void* from, void* to, std::uint32_t bytes) {
 void store_global(Place place, void* to, const void* from, std::uint32_t bytes) {
   if (!global_allowed(place, to, bytes, bytes, GlobalMemory::Use::write)) return;
   Thread& t = self();
-  t.machine->measures().access(t.warp->index, t.lane, place, false,
+  t.machine->measures().access(t.warp->measured_as, t.lane, place, false,
                                reinterpret_cast<std::uintptr_t>(to), bytes);
+  t.machine->accesses().note(t.by(place), GlobalUse::write, to, bytes);
   std::memcpy(to, from, bytes);
+  t.machine->note_change(to, bytes);
 }
 
 }  // namespace octavo::emulator

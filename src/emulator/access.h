@@ -29,7 +29,8 @@ void note_remote(Thread& thread, Cta& cta, const Access& access);
 // An invalid read returns zeros and an invalid write is dropped; both are findings.
 void load_shared(Place place, std::uint32_t address, void* to, std::uint32_t bytes);
 void store_shared(Place place, std::uint32_t address, const void* from, std::uint32_t bytes);
-void load_global(Place place, const void* from, void* to, std::uint32_t bytes);
+void load_global(Place place, const void* from, void* to, std::uint32_t bytes,
+                 GlobalUse use = GlobalUse::read);
 void store_global(Place place, void* to, const void* from, std::uint32_t bytes);
 // Whether these bytes of global memory may be accessed this way; if not, reports a finding.
 bool global_allowed(Place place, const void* data, std::uint32_t bytes, std::uint32_t alignment,

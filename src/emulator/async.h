@@ -26,15 +26,22 @@ class AsyncOperations {
     std::function<void()> perform;
     const Thread* thread = nullptr;
     std::uint32_t group = 0;  // of bulk stores; 0: completes on an mbarrier
+    // A bulk store first reads its source, then writes global memory at any later time, also after
+    // its CTA has ended; null: it has read.
+    std::function<void()> read{};
   };
   void start(Operation operation) { in_flight_.push_back(std::move(operation)); }
-  bool any() const { return !in_flight_.empty(); }
-  // Completes the oldest operation, or any one of them.
-  void complete_oldest();
+  // Completes the oldest operation that an mbarrier waits for; false: there is none.
+  bool complete_oldest_copy();
+  // Completes the oldest operation; false: there is none.
+  bool complete_oldest();
+  // Any one of them. A bulk store may only read.
   void complete_any(SeededOrder& schedule);
-  // Completes the bulk stores of a thread up to a group.
+  // Completes the bulk stores of a thread up to a group, or lets them read their sources.
   void complete_groups(const Thread& thread, std::uint32_t last);
-  void clear() { in_flight_.clear(); }
+  void read_groups(const Thread& thread, std::uint32_t last);
+  // Takes the bulk stores that have read their source; the others are dropped.
+  std::list<Operation> take_stores();
 
  private:
   void complete(std::list<Operation>::iterator operation);
@@ -44,7 +51,8 @@ class AsyncOperations {
 
 // cp.async.bulk groups of a thread: its stores from shared memory.
 struct BulkGroups {
-  Actor actor = kNobody;
+  Actor actor = kNobody;   // reads shared memory
+  Actor writer = kNobody;  // writes global memory
   std::uint32_t open = 1;  // the group that new stores join
   std::uint32_t used = 0;  // the last group with a store in it
   std::uint32_t read = 0;  // groups up to here are known to have read their source

@@ -54,7 +54,7 @@ void arrive_at_barrier(Warp& warp, int id, int count, bool wait, Place place) {
 
 void arrive_at_cluster(Warp& warp, bool release, Place place) {
   Machine& machine = *warp.lanes[0]->machine;
-  ClusterBarrier& barrier = machine.cluster_barrier();
+  ClusterBarrier& barrier = warp.cta->cluster->barrier;
   for (Thread* lane : warp.lanes) {
     if (lane->cluster_turn.arrived != lane->cluster_turn.waited)
       machine.find(Hazard::barrier_count, place,
@@ -67,13 +67,13 @@ void arrive_at_cluster(Warp& warp, bool release, Place place) {
     if (release) lane->known.release_into(barrier.clock);
   }
   barrier.arrived += kWarpSize;
-  open_cluster_barrier(machine);
+  open_cluster_barrier(*warp.cta->cluster);
 }
 
-void open_cluster_barrier(Machine& machine) {
-  ClusterBarrier& barrier = machine.cluster_barrier();
+void open_cluster_barrier(Cluster& cluster) {
+  ClusterBarrier& barrier = cluster.barrier;
   int running = 0, arrived = 0;
-  for (const auto& cta : machine.ctas())
+  for (const auto& cta : cluster.ctas)
     for (const auto& thread : cta->threads) {
       running += thread->done ? 0 : 1;
       arrived += !thread->done && thread->cluster_turn.arrived > barrier.turn ? 1 : 0;
@@ -81,12 +81,12 @@ void open_cluster_barrier(Machine& machine) {
   if (arrived == 0 || arrived < running) return;
   ++barrier.turn;
   barrier.opened = std::make_shared<const Clock>(barrier.clock);
-  for (Thread* thread : std::exchange(barrier.waiting, {})) machine.wake(*thread);
+  for (Thread* thread : std::exchange(barrier.waiting, {})) thread->machine->wake(*thread);
 }
 
 void wait_for_cluster(Place place) {
   Thread& t = self();
-  ClusterBarrier& barrier = t.machine->cluster_barrier();
+  ClusterBarrier& barrier = t.cluster().barrier;
   if (t.cluster_turn.waited == t.cluster_turn.arrived)
     t.machine->stop(Hazard::barrier_count, place,
                     "a wait for the cluster's barrier without an arrival before it");

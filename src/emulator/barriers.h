@@ -9,7 +9,7 @@
 
 namespace octavo::emulator {
 
-class Machine;
+struct Cluster;
 struct Thread;
 struct Warp;
 
@@ -45,6 +45,6 @@ struct ClusterTurn {
 void arrive_at_cluster(Warp& warp, bool release, Place place);
 void wait_for_cluster(Place place);  // each thread calls it
 // The barrier opens when all threads that have not ended have arrived.
-void open_cluster_barrier(Machine& machine);
+void open_cluster_barrier(Cluster& cluster);
 
 }  // namespace octavo::emulator

@@ -5,9 +5,13 @@
 // actor numbers its operations; a clock holds, per actor, the number up to which everything is
 // known to have happened. An access is (actor, number), and a thread may depend on it if the
 // thread's clock has reached that number.
+//
+// Every cluster numbers its own actors. What a thread knows of other clusters, from flags in global
+// memory, is a clock for each of them.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -16,6 +20,10 @@ namespace octavo::emulator {
 
 using Actor = std::uint32_t;
 inline constexpr Actor kNobody = 0xffffffffu;
+
+class Clock;
+using SharedClock = std::shared_ptr<const Clock>;
+using ClocksOfClusters = std::map<std::uint32_t, SharedClock>;
 
 class Clock {
  public:
@@ -28,18 +36,34 @@ class Clock {
     if (other.at_.size() > at_.size()) at_.resize(other.at_.size(), 0);
     for (std::size_t i = 0; i < other.at_.size(); ++i)
       if (at_[i] < other.at_[i]) at_[i] = other.at_[i];
+    if (other.others_ != nullptr && other.others_ != others_) join_others(other.others_);
   }
   // Whether this clock knows everything that `other` knows.
   bool covers(const Clock& other) const {
     for (std::size_t i = 0; i < other.at_.size(); ++i)
       if (other.at_[i] > at(static_cast<Actor>(i))) return false;
-    return true;
+    return other.others_ == nullptr || other.others_ == others_ || covers_others(*other.others_);
+  }
+
+  // What is known of the other clusters of the grid; null: nothing.
+  const std::shared_ptr<const ClocksOfClusters>& others() const { return others_; }
+  void set_others(std::shared_ptr<const ClocksOfClusters> others) { others_ = std::move(others); }
+  std::uint32_t at(std::uint32_t cluster, Actor actor) const {
+    if (others_ == nullptr) return 0;
+    const auto found = others_->find(cluster);
+    return found == others_->end() ? 0 : found->second->at(actor);
   }
 
  private:
+  void join_others(const std::shared_ptr<const ClocksOfClusters>& more);
+  bool covers_others(const ClocksOfClusters& clocks) const;
+
   std::vector<std::uint32_t> at_;
+  std::shared_ptr<const ClocksOfClusters> others_;
 };
-using SharedClock = std::shared_ptr<const Clock>;
+
+// The union of what two maps know.
+void join_clocks(ClocksOfClusters& clocks, const ClocksOfClusters& more);
 
 // What a thread knows: a clock shared with the threads it last synchronised with, and what it has
 // learned since.
@@ -59,6 +83,11 @@ class Knowledge {
     for (const auto& [known, upto] : own_)
       if (known == actor && upto >= number) return true;
     return false;
+  }
+
+  // The same for an operation of another cluster.
+  bool covers(std::uint32_t cluster, Actor actor, std::uint32_t number) const {
+    return shared_ != nullptr && shared_->at(cluster, actor) >= number;
   }
 
   void learn(Actor actor, std::uint32_t number) {

@@ -312,6 +312,39 @@ void add_tma(std::vector<ConformanceSet>& sets) {
   sets.push_back(std::move(pair));
 }
 
+// Bulk reductions, and flags between CTAs.
+void add_global(std::vector<ConformanceSet>& sets) {
+  constexpr std::uint32_t kWords = 1024;
+  // Subnormal sums have a set of their own: the ISA does not say whether they are flushed.
+  const auto reduce = [&](const char* name, auto fill) {
+    ConformanceSet set = make(name, "hopper", {OCTAVO_KERNEL_OF(bulk_reduce<128>)}, 128,
+                              conformance::kTile + 2 * kWords * 4);
+    Draw draw(name);
+    for (std::uint32_t i = 0; i < 2 * kWords; ++i) set.input.push_back(fill(draw, i % kWords));
+    set.params.bytes = kWords * 4;
+    set.output_words = kWords;
+    sets.push_back(std::move(set));
+  };
+  reduce("cp.reduce.async.bulk.add.f32", [](Draw& draw, std::uint32_t i) {
+    if (i % 32 == 0) return draw.word() | 0x7f800000;                 // a NaN
+    if (i % 32 == 1) return (draw.word() & 0x80000000) | 0x7f800000;  // an infinity
+    return i % 4 == 0 ? draw.f32(-60, 127) : draw.f32(-12, 12);
+  });
+  reduce("cp.reduce.async.bulk.add.f32.subnormal", [](Draw& draw, std::uint32_t i) {
+    return i % 2 == 0 ? draw.word() & 0x80ffffff : draw.f32(-126, -124);
+  });
+  ConformanceSet pair =
+      make("red.release, ld.acquire", "hopper", {OCTAVO_KERNEL_OF(flags<128>)}, 128, 0);
+  Draw draw(pair.name);
+  for (std::uint32_t i = 0; i < kWords; ++i) pair.input.push_back(draw.word());
+  pair.cluster = 2;  // the recorder launches one cluster
+  pair.params.bytes = kWords * 4;
+  pair.params.count = 5;
+  pair.params.at[0] = static_cast<int>(kUntouched);
+  pair.output_words = 2 * kWords + 1;
+  sets.push_back(std::move(pair));
+}
+
 struct Layout {
   const char* name;
   std::uint32_t swizzle_code;                 // 0 none, 1: 128, 2: 64, 3: 32 bytes
@@ -382,6 +415,18 @@ void add_wgmma(std::vector<ConformanceSet>& sets) {
   OCTAVO_WGMMA_SET(f16_trans_b, v_none, 32, N::f16, N::f16);
   const Layout both{"both.sw128", 1, 16, 1024, 2048, 16, 1024, 2048, 4};
   OCTAVO_WGMMA_SET(f16_trans_both, both, 32, N::f16, N::f16);
+  // A by columns: 64 rows of A are one block of 128 bytes, or two or four of fewer.
+  const Layout a64{"a.sw128", 1, 16, 1024, 2048, 16, 1024, 32, 4};
+  const Layout a_sw64{"a.sw64", 2, 2048, 512, 1024, 16, 512, 32, 2};
+  const Layout a_sw32{"a.sw32", 3, 1024, 256, 512, 16, 256, 32, 1};
+  const Layout a_none{"a.none", 0, 128, 256, 0, 128, 256, 0, 1};
+  OCTAVO_WGMMA_SET(f16_trans_a, a64, 32, N::f16, N::f16);
+  OCTAVO_WGMMA_SET(f16_trans_a, a_sw64, 32, N::f16, N::f16);
+  OCTAVO_WGMMA_SET(f16_trans_a, a_sw32, 32, N::f16, N::f16);
+  OCTAVO_WGMMA_SET(f16_trans_a, a_none, 32, N::f16, N::f16);
+  OCTAVO_WGMMA_SET(bf16_trans_a, a64, 32, N::bf16, N::bf16);
+  OCTAVO_WGMMA_SET(bf16_trans_b, v64, 32, N::bf16, N::bf16);
+  OCTAVO_WGMMA_SET(bf16_trans_both, both, 32, N::bf16, N::bf16);
 #undef OCTAVO_WGMMA_SET
 }
 
@@ -393,6 +438,7 @@ std::vector<ConformanceSet> conformance_sets() {
   add_matrices(sets);
   add_mma(sets);
   add_tma(sets);
+  add_global(sets);
   add_wgmma(sets);
   return sets;
 }

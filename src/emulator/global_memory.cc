@@ -52,6 +52,11 @@ const GlobalMemory::Region* GlobalMemory::find(std::uintptr_t address) const {
   return nullptr;
 }
 
+bool GlobalMemory::is_input(const void* data) const {
+  const Region* const region = find(reinterpret_cast<std::uintptr_t>(data));
+  return region != nullptr && region->use == Use::read;
+}
+
 std::string GlobalMemory::refuse(const void* data, std::size_t bytes, Use use) const {
   if (bytes == 0) return "";
   const auto address = reinterpret_cast<std::uintptr_t>(data);

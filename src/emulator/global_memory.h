@@ -28,6 +28,8 @@ class GlobalMemory {
   void add(const Tensor& tensor);
   void add_array(std::string name, const void* data, std::size_t bytes, Use use);
 
+  // Whether an address is in a tensor that is only read.
+  bool is_input(const void* data) const;
   // Why these bytes may not be accessed this way; empty: they may.
   std::string refuse(const void* data, std::size_t bytes, Use use) const;
   // The tensor that contains or is nearest to an address, and the distance from its first byte.

@@ -7,42 +7,43 @@
 namespace octavo::emulator {
 namespace {
 
-std::string subject(const Machine& machine, const Access& access) {
-  const Machine::ActorInfo& actor = machine.actor(access.actor);
+std::string subject(const Cluster& cluster, const Access& access) {
+  const ActorInfo& actor = cluster.actors[access.actor];
   switch (actor.acts) {
-    case Machine::Acts::thread:
+    case Acts::thread:
       return describe(*actor.thread);
-    case Machine::Acts::cp_async:
+    case Acts::cp_async:
       return fmt::format("a cp.async of {}", describe(*actor.thread));
-    case Machine::Acts::bulk:
+    case Acts::bulk:
       return fmt::format("a bulk store of {} (group {})", describe(*actor.thread), access.number);
-    case Machine::Acts::mbarrier:
+    case Acts::mbarrier:
       return fmt::format("a copy that completes on mbarrier {:#x} (phase {})", actor.address,
                          access.number - 1);
-    case Machine::Acts::wgmma:
+    case Acts::wgmma:
       return fmt::format("a wgmma of warp {} of CTA {} (group {})", actor.thread->warp->index,
                          actor.thread->cta->block, access.number);
-    case Machine::Acts::fence:
-    case Machine::Acts::grid:
-    case Machine::Acts::cta:
+    case Acts::bulk_write:
+    case Acts::fence:
+    case Acts::grid:
+    case Acts::cta:
       break;
   }
   return "nobody";
 }
 
 // The synchronisation that would have ordered `earlier` before the thread's access.
-std::string missing(const Machine& machine, const Access& earlier, const Thread& later) {
-  const Machine::ActorInfo& actor = machine.actor(earlier.actor);
+std::string missing(const Access& earlier, const Thread& later) {
+  const ActorInfo& actor = later.cluster().actors[earlier.actor];
   const Thread& owner = *actor.thread;
-  if (actor.acts == Machine::Acts::cp_async && !owner.known.covers(earlier.actor, earlier.number))
+  if (actor.acts == Acts::cp_async && !owner.known.covers(earlier.actor, earlier.number))
     return &owner == &later ? "cp.async.wait_group of this thread does not reach it"
                             : "no cp.async.wait_group of its thread has reached it";
   const bool finished = owner.known.covers(earlier.actor, earlier.number);
-  if (actor.acts == Machine::Acts::bulk && !finished)
+  if (actor.acts == Acts::bulk && !finished)
     return "no cp.async.bulk.wait_group of its thread has reached it";
-  if (actor.acts == Machine::Acts::wgmma && !finished)
+  if (actor.acts == Acts::wgmma && !finished)
     return "no wgmma.wait_group of its warp has reached it";
-  if (actor.acts == Machine::Acts::mbarrier) return "no wait for that phase stands between";
+  if (actor.acts == Acts::mbarrier) return "no wait for that phase stands between";
   return owner.warp == later.warp ? "no barrier stands between two lanes of this warp"
                                   : "no barrier stands between the two";
 }
@@ -58,9 +59,10 @@ void report_conflict(Machine& machine, const By& later, const Access& earlier,
                  address, {}, later.thread);
     return;
   }
-  const bool copy = machine.actor(earlier.actor).acts != Machine::Acts::thread;
-  const std::string who = subject(machine, earlier);
-  const std::string why = missing(machine, earlier, *later.thread);
+  const Cluster& cluster = later.thread->cluster();
+  const bool copy = cluster.actors[earlier.actor].acts != Acts::thread;
+  const std::string who = subject(cluster, earlier);
+  const std::string why = missing(earlier, *later.thread);
   const auto find = [&](Hazard hazard, const std::string& text) {
     machine.find(hazard, later.access.place, text, address, earlier.place, later.thread);
   };

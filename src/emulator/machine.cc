@@ -24,7 +24,11 @@ std::string describe(const Thread& t) {
 }
 
 Machine::Machine(const Launch& launch, const GlobalMemory& global, const Settings& settings)
-    : launch_(launch), global_(global), settings_(settings), schedule_(settings.seed) {
+    : launch_(launch),
+      global_(global),
+      settings_(settings),
+      schedule_(settings.seed),
+      accesses_(*this) {
   measures_.on = settings.measure;
   // Registers are allocated to groups of four warps, eight at a time.
   constexpr int kRegisterFile = 65536;
@@ -35,9 +39,9 @@ Machine::Machine(const Launch& launch, const GlobalMemory& global, const Setting
 
 Machine::~Machine() = default;
 
-Actor Machine::new_actor(Acts acts, const Thread* thread, std::uint32_t address) {
-  actors_.push_back({acts, thread, address});
-  return static_cast<Actor>(actors_.size() - 1);
+Actor Cluster::new_actor(Acts acts, const Thread* thread, std::uint32_t address) {
+  actors.push_back({acts, thread, address});
+  return static_cast<Actor>(actors.size() - 1);
 }
 
 namespace {
@@ -50,14 +54,18 @@ bool covered(const Fences& fences, const Access& access, const Knowledge& known)
 
 }  // namespace
 
-bool Machine::fenced(const Access& written, const Knowledge& known) const {
-  const ActorInfo& writer = actors_[written.actor];
+bool Cluster::fenced(const Access& written, const Knowledge& known) const {
+  const ActorInfo& writer = actors[written.actor];
   return writer.acts != Acts::thread || covered(writer.thread->proxy_fences, written, known);
 }
 
-bool Machine::init_fenced(const Access& init, const Knowledge& known) const {
-  const Thread& thread = *actors_[init.actor].thread;
+bool Cluster::init_fenced(const Access& init, const Knowledge& known) const {
+  const Thread& thread = *actors[init.actor].thread;
   return covered(thread.init_fences, init, known) || covered(thread.proxy_fences, init, known);
+}
+
+bool Cluster::ended() const {
+  return std::all_of(ctas.begin(), ctas.end(), [](const auto& c) { return c->running == 0; });
 }
 
 bool Machine::mutated(Place place, bool useful) {
@@ -108,14 +116,22 @@ void Machine::wake(Thread& thread) {
   thread.warp->runnable |= 1u << thread.lane;
 }
 
-void Machine::build_cta(std::int64_t block, int rank) {
+void Machine::note_change(const void* data, std::size_t bytes) {
+  for (Thread* thread : flags_.take_waiting(data, bytes)) {
+    idle_rounds_ = 0;
+    wake(*thread);
+  }
+}
+
+void Machine::build_cta(Cluster& cluster, std::int64_t block, int rank) {
   auto cta = std::make_unique<Cta>(*this, launch_.smem_bytes);
+  cta->cluster = &cluster;
   cta->block = static_cast<int>(block);
   cta->rank = rank;
   cta->running = launch_.threads;
   cta->warps.resize(static_cast<std::size_t>(launch_.threads / kWarpSize));
   cta->warpgroups.resize(cta->warps.size() / 4 + 1);
-  cta->started = new_actor(Acts::cta, nullptr);
+  cta->started = cluster.new_actor(Acts::cta, nullptr);
   for (int i = 0; i < launch_.threads; ++i) {
     auto thread = std::make_unique<Thread>();
     Thread& t = *thread;
@@ -126,38 +142,106 @@ void Machine::build_cta(std::int64_t block, int rank) {
     t.warp = &cta->warps[static_cast<std::size_t>(i / kWarpSize)];
     t.warp->cta = cta.get();
     t.warp->index = i / kWarpSize;
+    t.warp->measured_as =
+        (cluster.slot * launch_.cluster + rank) * (launch_.threads / kWarpSize) + t.warp->index;
     t.warp->registers = launch_.registers;
     t.warp->lanes[static_cast<std::size_t>(t.lane)] = &t;
     t.warp->runnable |= 1u << t.lane;
-    t.known = Knowledge(new_actor(Acts::thread, &t));
+    t.known = Knowledge(cluster.new_actor(Acts::thread, &t));
     t.fiber.start(stacks_, [this] { launch_.entry(); });
     cta->threads.push_back(std::move(thread));
   }
-  ctas_.push_back(std::move(cta));
+  cluster.ctas.push_back(std::move(cta));
 }
 
-void Machine::build_cluster(std::int64_t first_block) {
-  actors_.clear();
-  ctas_.clear();
-  async_.clear();
-  cluster_barrier_ = {};
-  earlier_grids_ = new_actor(Acts::grid, nullptr);
-  for (int rank = 0; rank < launch_.cluster; ++rank) build_cta(first_block + rank, rank);
+namespace {
+
+// Each thread's stack is a mapping with a guard page, and Linux allows some 65,000 of them.
+constexpr int kMostThreads = 16384;
+// The clusters that run at the same time under a seed.
+constexpr std::size_t kSeededClusters = 3;
+// The number of times that threads which wait for flags look again when nothing else can run. A
+// kernel may do something else between two looks, but not for ever.
+constexpr int kMostIdleRounds = 1000;
+
+}  // namespace
+
+bool Machine::start_cluster() {
+  const auto threads = static_cast<std::size_t>(launch_.threads * launch_.cluster);
+  if (next_block_ >= launch_.blocks) return false;
+  if (!clusters_.empty() && (clusters_.size() + 1) * threads > kMostThreads) return false;
+  auto cluster = std::make_unique<Cluster>();
+  cluster->number = static_cast<std::uint32_t>(next_block_ / launch_.cluster);
+  const auto taken = [&] {
+    return std::any_of(clusters_.begin(), clusters_.end(),
+                       [&](const auto& other) { return other->slot == cluster->slot; });
+  };
+  while (taken()) ++cluster->slot;
+  cluster->earlier_grids = cluster->new_actor(Acts::grid, nullptr);
+  for (int rank = 0; rank < launch_.cluster; ++rank) build_cta(*cluster, next_block_ + rank, rank);
+  next_block_ += launch_.cluster;
+  clusters_.push_back(std::move(cluster));
+  idle_rounds_ = 0;
+  return true;
 }
 
-void Machine::run() {
-  for (std::int64_t block = 0; block < launch_.blocks && !stopped_; block += launch_.cluster) {
-    build_cluster(block);
-    run_cluster();
-    for (const auto& cta : ctas_)
+void Machine::end_clusters() {
+  for (auto at = clusters_.begin(); at != clusters_.end();) {
+    if (!(*at)->ended()) {
+      ++at;
+      continue;
+    }
+    late_stores_.splice(late_stores_.end(), (*at)->async.take_stores());
+    at = clusters_.erase(at);
+  }
+  const std::size_t most = schedule_.seeded() ? kSeededClusters : 1;
+  while (clusters_.size() < most && start_cluster()) {
+  }
+}
+
+void Machine::abandon_fibers() {
+  for (const auto& cluster : clusters_)
+    for (const auto& cta : cluster->ctas)
       for (const auto& thread : cta->threads)
         if (!thread->done) {
           current = thread.get();
           thread->fiber.abandon();
         }
-    current = nullptr;
+  current = nullptr;
+  clusters_.clear();
+}
+
+void Machine::run() {
+  for (end_clusters(); !stopped_ && !clusters_.empty(); end_clusters()) {
+    const bool ran = schedule_.seeded() ? run_by_seed() : run_in_turn();
+    if (ran || stopped_ || resolve_stall()) continue;
+    report_deadlock();
+    stopped_ = true;
   }
-  ctas_.clear();
+  abandon_fibers();
+  for (const auto& store : late_stores_) store.perform();
+  late_stores_.clear();
+}
+
+// No thread can run: a copy in flight must complete, the next cluster may start, a store may reach
+// global memory, or threads that wait for a flag look at it again. False: none of these is left.
+bool Machine::resolve_stall() {
+  for (const auto& cluster : clusters_)
+    if (cluster->async.complete_oldest_copy()) return true;
+  if (start_cluster()) return true;
+  for (const auto& cluster : clusters_)
+    if (cluster->async.complete_oldest()) return true;
+  const std::vector<Thread*> waiting = flags_.take_all_waiting();
+  if (waiting.empty() || ++idle_rounds_ > kMostIdleRounds) return false;
+  for (Thread* thread : waiting) wake(*thread);
+  return true;
+}
+
+std::vector<const Cta*> Machine::running_ctas() const {
+  std::vector<const Cta*> ctas;
+  for (const auto& cluster : clusters_)
+    for (const auto& cta : cluster->ctas) ctas.push_back(cta.get());
+  return ctas;
 }
 
 void Machine::run_lane(Warp& warp, int lane) {
@@ -182,10 +266,10 @@ void Machine::end_thread(Thread& t) {
          "the thread ends before cp.async.bulk.wait_group(.read) says that its stores have read "
          "shared memory");
   if (warp.done == ~0u) {
-    measures_.flush(warp.index);
+    measures_.flush(warp.measured_as);
     end_wgmma(warp);
   }
-  if (launch_.cluster > 1) open_cluster_barrier(*this);
+  if (launch_.cluster > 1) open_cluster_barrier(t.cluster());
   if (t.cta->running > 0) return;
   end_warpgroups(*t.cta);
   // For every access to this CTA from another, a thread that ran until the end must know that it is
@@ -205,21 +289,23 @@ void Machine::end_thread(Thread& t) {
 
 bool Machine::run_in_turn() {
   bool ran = false;
-  for (const auto& cta : ctas_)
-    for (Warp& warp : cta->warps) {
-      if (warp.runnable == 0) continue;
-      ran = true;
-      while (warp.runnable != 0 && !stopped_) run_lane(warp, std::countr_zero(warp.runnable));
-      if (!stopped_) check_convergence(warp);
-    }
+  for (const auto& cluster : clusters_)
+    for (const auto& cta : cluster->ctas)
+      for (Warp& warp : cta->warps) {
+        if (warp.runnable == 0) continue;
+        ran = true;
+        while (warp.runnable != 0 && !stopped_) run_lane(warp, std::countr_zero(warp.runnable));
+        if (!stopped_) check_convergence(warp);
+      }
   return ran;
 }
 
 bool Machine::run_by_seed() {
   std::vector<Warp*> ready;
-  for (const auto& cta : ctas_)
-    for (Warp& warp : cta->warps)
-      if (warp.runnable != 0) ready.push_back(&warp);
+  for (const auto& cluster : clusters_)
+    for (const auto& cta : cluster->ctas)
+      for (Warp& warp : cta->warps)
+        if (warp.runnable != 0) ready.push_back(&warp);
   if (ready.empty()) return false;
   Warp& warp = *ready[schedule_.below(static_cast<std::uint32_t>(ready.size()))];
   // A warp keeps its turn for a while: switching after every instruction finds no more hazards.
@@ -235,33 +321,12 @@ bool Machine::run_by_seed() {
       Thread& t = *cta.threads[schedule_.below(static_cast<std::uint32_t>(cta.threads.size()))];
       if (t.copies.in_flight() > 0)
         t.copies.complete_one(schedule_.below(t.copies.in_flight()), cta.shared);
-      async_.complete_any(schedule_);
+      cta.cluster->async.complete_any(schedule_);
       compute_oldest_wgmma(*t.warp);
     }
   }
   if (warp.runnable == 0) check_convergence(warp);
   return true;
-}
-
-bool Machine::all_done() const {
-  return std::all_of(ctas_.begin(), ctas_.end(), [](const auto& c) { return c->running == 0; });
-}
-
-void Machine::run_cluster() {
-  while (!stopped_ && !all_done()) {
-    const bool ran = schedule_.seeded() ? run_by_seed() : run_in_turn();
-    if (ran || stopped_) continue;
-    // No thread can run, so an operation in flight must complete now.
-    if (async_.any()) {
-      if (schedule_.seeded())
-        async_.complete_any(schedule_);
-      else
-        async_.complete_oldest();
-    } else {
-      report_deadlock();
-      stopped_ = true;
-    }
-  }
 }
 
 }  // namespace octavo::emulator

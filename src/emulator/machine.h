@@ -1,16 +1,20 @@
-// The machine: it runs a launch cluster by cluster, each CTA a set of fibers on the calling thread.
+// The machine: it runs the clusters of a launch, each CTA a set of fibers on the calling thread.
 //
 // A thread runs until it waits: for its warp (every .sync and .aligned instruction synchronises 32
-// lanes, and the last to arrive does the work of all), for a barrier, or for an mbarrier. Without a
-// seed, warps run in turn and copies complete as late as a wait allows; with a seed, warps, lanes
-// and completions come in a random order. Hazards are found from the happens-before order
-// (clock.h), not from the results of one execution order.
+// lanes, and the last to arrive does the work of all), for a barrier, for an mbarrier, or for a
+// flag in global memory. Without a seed, warps run in turn and copies complete as late as a wait
+// allows; with a seed, warps, lanes and completions come in a random order. Hazards are found from
+// the happens-before order (clock.h), not from the results of one execution order.
+//
+// Clusters start in the order of their indices. Without a seed, the next one starts when the others
+// have ended or wait for flags, with a seed a few run at the same time.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <list>
 #include <map>
 #include <memory>
 #include <optional>
@@ -22,6 +26,8 @@
 #include "emulator/clock.h"
 #include "emulator/copies.h"
 #include "emulator/fiber.h"
+#include "emulator/flags.h"
+#include "emulator/global_accesses.h"
 #include "emulator/global_memory.h"
 #include "emulator/mbarrier.h"
 #include "emulator/measure.h"
@@ -34,16 +40,18 @@ namespace octavo::emulator {
 
 inline constexpr int kWarpSize = 32;
 
+struct Cluster;
 struct Cta;
 struct Warp;
 
 // The reason why a thread does not run.
 struct Wait {
-  enum class For : std::uint8_t { nothing, warp, barrier, mbarrier, cluster, registers };
+  enum class For : std::uint8_t { nothing, warp, barrier, mbarrier, cluster, registers, flag };
   For what = For::nothing;
   Place place;
   std::uint32_t object = 0;  // a barrier's index, an mbarrier's address, or registers per thread
   std::uint32_t parity = 0;
+  const void* flag = nullptr;
 };
 
 struct Thread {
@@ -59,8 +67,9 @@ struct Thread {
   CopyGroups copies;
   BulkGroups bulk;
   // fence.proxy.async makes this thread's writes up to that number visible to the async proxy, and
-  // fence.mbarrier_init the mbarriers it initialised.
-  Fences proxy_fences, init_fences;
+  // fence.mbarrier_init the mbarriers it initialised; global_fences are those for global memory.
+  Fences proxy_fences, init_fences, global_fences;
+  Poll poll;                    // its last ld.acquire
   bool barrier_opened = false;  // the barrier it last arrived at has opened
   const char* spare = nullptr;  // the reason given for its next call
   ClusterTurn cluster_turn;
@@ -68,6 +77,7 @@ struct Thread {
 
   // An access of this thread by an instruction that is complete when it returns.
   By by(Place place) const { return {this, {known.self(), known.now(), place}, Proxy::generic}; }
+  Cluster& cluster() const;
 };
 
 struct Warp {
@@ -82,12 +92,14 @@ struct Warp {
   std::array<void*, kWarpSize> arguments{};
   std::vector<std::shared_ptr<PastWait>> past_waits;  // since the warp last synchronised
   WgmmaQueue wgmma;
-  int registers = 0;  // per thread, as set by setmaxnreg
+  int registers = 0;    // per thread, as set by setmaxnreg
+  int measured_as = 0;  // unique among the warps that run
 };
 
 struct Cta {
   Cta(Machine& machine, std::uint32_t smem_bytes) : shared(machine, smem_bytes) {}
 
+  Cluster* cluster = nullptr;
   int rank = 0;   // in its cluster
   int block = 0;  // in the grid
   SharedMemory shared;
@@ -101,6 +113,44 @@ struct Cta {
   std::map<Actor, Access> remote;  // the last access of each actor of another CTA
   Actor started = kNobody;         // the actor that a cluster barrier releases for this CTA
 };
+
+// The kinds of actors. A bulk group has two: one reads shared memory, one writes global memory.
+enum class Acts : std::uint8_t {
+  thread,
+  cp_async,
+  fence,
+  bulk,
+  bulk_write,
+  mbarrier,
+  wgmma,
+  grid,
+  cta
+};
+struct ActorInfo {
+  Acts acts = Acts::thread;
+  const Thread* thread = nullptr;
+  std::uint32_t address = 0;  // of an mbarrier
+};
+
+// CTAs that share barriers and shared memory: one CTA in a launch without clusters.
+struct Cluster {
+  std::uint32_t number = 0;  // in the grid
+  int slot = 0;              // among the clusters that run
+  std::vector<std::unique_ptr<Cta>> ctas;
+  ClusterBarrier barrier;
+  AsyncOperations async;
+  std::vector<ActorInfo> actors;
+  Actor earlier_grids = kNobody;
+
+  Actor new_actor(Acts acts, const Thread* thread, std::uint32_t address = 0);
+  // Whether a fence known to `known` made `written` visible to the async proxy.
+  bool fenced(const Access& written, const Knowledge& known) const;
+  // The same for an mbarrier's initialisation.
+  bool init_fenced(const Access& init, const Knowledge& known) const;
+  bool ended() const;
+};
+
+inline Cluster& Thread::cluster() const { return *cta->cluster; }
 
 struct Launch {
   std::string kernel;  // for reports
@@ -154,36 +204,25 @@ class Machine {
   void block(const Wait& wait);
   void wake(Thread& thread);
 
-  // The kinds of actors.
-  enum class Acts : std::uint8_t { thread, cp_async, fence, bulk, mbarrier, wgmma, grid, cta };
-  struct ActorInfo {
-    Acts acts = Acts::thread;
-    const Thread* thread = nullptr;
-    std::uint32_t address = 0;  // of an mbarrier
-  };
-  Actor new_actor(Acts acts, const Thread* thread, std::uint32_t address = 0);
-  const ActorInfo& actor(Actor actor) const { return actors_[actor]; }
-  // Whether a fence known to `known` made `written` visible to the async proxy.
-  bool fenced(const Access& written, const Knowledge& known) const;
-  // The same for an mbarrier's initialisation.
-  bool init_fenced(const Access& init, const Knowledge& known) const;
-
-  std::vector<std::unique_ptr<Cta>>& ctas() { return ctas_; }
-  ClusterBarrier& cluster_barrier() { return cluster_barrier_; }
-  AsyncOperations& async() { return async_; }
-  Actor earlier_grids() const { return earlier_grids_; }
+  // The accesses of the launch to tensors that it may write.
+  GlobalAccesses& accesses() { return accesses_; }
+  Flags& flags() { return flags_; }
+  // Global memory has changed: wakes the threads that wait for it.
+  void note_change(const void* data, std::size_t bytes);
 
  private:
-  void build_cluster(std::int64_t first_block);
-  void run_cluster();
-  void build_cta(std::int64_t block, int rank);
+  bool start_cluster();
+  void end_clusters();
+  void build_cta(Cluster& cluster, std::int64_t block, int rank);
   void run_lane(Warp& warp, int lane);
   void end_thread(Thread& thread);
   [[noreturn]] void leave_for_good(Place place);
   bool run_in_turn();
   bool run_by_seed();
+  bool resolve_stall();
+  void abandon_fibers();
+  std::vector<const Cta*> running_ctas() const;
   void check_convergence(Warp& warp);
-  bool all_done() const;
   void report_deadlock();
 
   Launch launch_;
@@ -194,11 +233,12 @@ class Machine {
   SeededOrder schedule_;
   std::vector<CallUse> calls_;
   StackPool stacks_;
-  std::vector<std::unique_ptr<Cta>> ctas_;
-  ClusterBarrier cluster_barrier_;
-  AsyncOperations async_;
-  std::vector<ActorInfo> actors_;
-  Actor earlier_grids_ = kNobody;
+  std::vector<std::unique_ptr<Cluster>> clusters_;  // those that run, oldest first
+  std::int64_t next_block_ = 0;
+  std::list<AsyncOperations::Operation> late_stores_;  // of clusters that have ended
+  GlobalAccesses accesses_;
+  Flags flags_;
+  int idle_rounds_ = 0;  // since a flag last changed or a cluster started
   bool stopped_ = false;
 };
 

@@ -89,7 +89,7 @@ MbarrierAt mbarrier_at(Thread& thread, Place place, std::uint32_t address, Reach
   Mbarrier& b = entry->second;
   // From another CTA or the async proxy, the initialisation must have been fenced; the fence also
   // proves that it happened.
-  const bool fenced = machine.init_fenced(b.init, thread.known);
+  const bool fenced = thread.cluster().init_fenced(b.init, thread.known);
   const bool known = fenced || thread.known.covers(b.init.actor, b.init.number);
   if (!known || (reach == Reach::far && !fenced))
     machine.find(Hazard::mbarrier_misuse, place,

@@ -18,11 +18,8 @@ void arrive(const char* name, bool release, Site site) {
   meet(place, t, [&](Warp& warp, const auto&) { arrive_at_cluster(warp, release, place); });
 }
 
-void declare(const char* name, Fences Thread::*fences, Site site) {
-  Thread& t = self();
-  if (t.machine->mutated({name, site})) return;
-  Fences& f = t.*fences;
-  if (f.actor == kNobody) f.actor = t.machine->new_actor(Machine::Acts::fence, &t);
+void declare(Thread& t, Fences& f) {
+  if (f.actor == kNobody) f.actor = t.cluster().new_actor(Acts::fence, &t);
   f.until = t.known.now();
   t.known.learn(f.actor, f.until);
   t.known.advance();
@@ -46,12 +43,12 @@ void store_async(u32 remote, const u32* x, u32 words, u32 remote_bar, Site site)
   ++bar.barrier->copies;
   bar.barrier->last_copy = place;
   const u32 phase = bar.barrier->phase;
-  t.machine->async().start({[&t, to = *to, bar, values, bytes, phase, place] {
-                              std::memcpy(to.cta->shared.at(to.offset), values.data(), bytes);
-                              if (bar.barrier->phase == phase) --bar.barrier->copies;
-                              mbarrier_complete(t, bar, bytes, place);
-                            },
-                            &t, 0});
+  t.cluster().async.start({[&t, to = *to, bar, values, bytes, phase, place] {
+                             std::memcpy(to.cta->shared.at(to.offset), values.data(), bytes);
+                             if (bar.barrier->phase == phase) --bar.barrier->copies;
+                             mbarrier_complete(t, bar, bytes, place);
+                           },
+                           &t, 0});
 }
 
 void load_remote(const char* name, u32 remote, void* x, u32 bytes, Site site) {
@@ -106,9 +103,21 @@ void load_remote_b128(u32 remote, u32 (&x)[4], Site site) {
 }
 
 void fence_proxy_async(Site site) {
-  declare("fence.proxy.async.shared::cta", &Thread::proxy_fences, site);
+  Thread& t = self();
+  if (t.machine->mutated({"fence.proxy.async.shared::cta", site})) return;
+  declare(t, t.proxy_fences);
 }
-void fence_proxy_async_all(Site site) { declare("fence.proxy.async", &Thread::proxy_fences, site); }
-void fence_mbarrier_init(Site site) { declare("fence.mbarrier_init", &Thread::init_fences, site); }
+void fence_proxy_async_all(Site site) {
+  Thread& t = self();
+  if (t.machine->mutated({"fence.proxy.async", site})) return;
+  declare(t, t.proxy_fences);
+  declare(t, t.global_fences);
+  t.machine->accesses().fence(t, t.global_fences.actor);
+}
+void fence_mbarrier_init(Site site) {
+  Thread& t = self();
+  if (t.machine->mutated({"fence.mbarrier_init", site})) return;
+  declare(t, t.init_fences);
+}
 
 }  // namespace octavo::ptx

@@ -25,7 +25,7 @@ void mbarrier_init(u32 bar, u32 arrivals, Site site) {
   Mbarrier b;
   b.count = b.pending = arrivals;
   b.init = t.by(place).access;
-  b.actor = machine.new_actor(Machine::Acts::mbarrier, &t, bar);
+  b.actor = t.cluster().new_actor(Acts::mbarrier, &t, bar);
   t.cta->mbarriers[*offset] = b;
   t.cta->shared.reserve(*offset, true);
 }
@@ -74,13 +74,13 @@ void mbarrier_arrive_after_cp_async(u32 bar, Site site) {
   if (t.machine->mutated(place)) return;
   const MbarrierAt at = mbarrier_at(t, place, bar, Reach::near);
   const u32 last = t.copies.last();
-  t.machine->async().start({[&t, at, last, place] {
-                              t.copies.complete_to(last, t.cta->shared);
-                              Clock clock;
-                              if (t.copies.actor != kNobody) clock.raise(t.copies.actor, last);
-                              mbarrier_arrive_with(t, at, clock, place);
-                            },
-                            &t, 0});
+  t.cluster().async.start({[&t, at, last, place] {
+                             t.copies.complete_to(last, t.cta->shared);
+                             Clock clock;
+                             if (t.copies.actor != kNobody) clock.raise(t.copies.actor, last);
+                             mbarrier_arrive_with(t, at, clock, place);
+                           },
+                           &t, 0});
 }
 
 void mbarrier_arrive_remote(u32 remote, Site site) {

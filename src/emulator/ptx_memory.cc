@@ -18,9 +18,9 @@ T loaded_shared(const char* name, u32 address, Site site) {
   return x;
 }
 template <class T>
-T loaded_global(const char* name, const void* from, Site site) {
+T loaded_global(const char* name, const void* from, GlobalUse use, Site site) {
   T x;
-  load_global({name, site}, from, &x, sizeof x);
+  load_global({name, site}, from, &x, sizeof x, use);
   return x;
 }
 
@@ -100,14 +100,17 @@ void copy_async(const char* name, u32 dst, const void* src, u32 bytes, bool exis
   if (!offset ||
       !global_allowed(place, src, exists ? bytes : 0, exists ? bytes : 1, GlobalMemory::Use::read))
     return;
-  machine.measures().access(t.warp->index, t.lane, place, true, dst, bytes);
+  machine.measures().access(t.warp->measured_as, t.lane, place, true, dst, bytes);
   if (exists)
-    machine.measures().access(t.warp->index, t.lane, place, false,
+    machine.measures().access(t.warp->measured_as, t.lane, place, false,
                               reinterpret_cast<std::uintptr_t>(src), bytes);
-  if (t.copies.actor == kNobody) t.copies.actor = machine.new_actor(Machine::Acts::cp_async, &t);
+  if (t.copies.actor == kNobody) t.copies.actor = t.cluster().new_actor(Acts::cp_async, &t);
   // The destination is being written from now until a wait.
   const u32 number =
       t.copies.add({*offset, static_cast<const u8*>(src), bytes, exists ? bytes : 0});
+  if (exists)
+    machine.accesses().note({&t, {t.copies.actor, number, place}, Proxy::generic}, GlobalUse::read,
+                            src, bytes);
   t.cta->shared.write({&t, {t.copies.actor, number, place}, Proxy::generic}, *offset, bytes);
 }
 
@@ -206,20 +209,31 @@ template void cp_async_wait<6>(Site);
 template void cp_async_wait<7>(Site);
 
 u16 load_global_b16(const void* p, Site site) {
-  return loaded_global<u16>("ld.global.b16", p, site);
+  return loaded_global<u16>("ld.global.nc.b16", p, GlobalUse::non_coherent_read, site);
 }
-u8 load_global_b8(const void* p, Site site) { return loaded_global<u8>("ld.global.b8", p, site); }
+u8 load_global_b8(const void* p, Site site) {
+  return loaded_global<u8>("ld.global.nc.b8", p, GlobalUse::non_coherent_read, site);
+}
 float load_global_f32(const float* p, Site site) {
-  return loaded_global<float>("ld.global.b32", p, site);
+  return loaded_global<float>("ld.global.nc.b32", p, GlobalUse::non_coherent_read, site);
+}
+i32 load_global_i32(const i32* p, Site site) {
+  return loaded_global<i32>("ld.global.nc.b32", p, GlobalUse::non_coherent_read, site);
+}
+u16 load_coherent_b16(const void* p, Site site) {
+  return loaded_global<u16>("ld.global.b16", p, GlobalUse::read, site);
+}
+u8 load_coherent_b8(const void* p, Site site) {
+  return loaded_global<u8>("ld.global.b8", p, GlobalUse::read, site);
+}
+i32 load_coherent_i32(const i32* p, Site site) {
+  return loaded_global<i32>("ld.global.b32", p, GlobalUse::read, site);
 }
 float load_written_f32(const float* p, Site site) {
-  return loaded_global<float>("ld.relaxed.gpu.global.f32", p, site);
+  return loaded_global<float>("ld.relaxed.gpu.global.f32", p, GlobalUse::strong_read, site);
 }
 float load_written_f32(const float* p, bool exists, Site site) {
   return exists ? load_written_f32(p, site) : 0.0f;
-}
-i32 load_global_i32(const i32* p, Site site) {
-  return loaded_global<i32>("ld.global.b32", p, site);
 }
 
 void store_global_b8(void* p, u8 x, Site site) { store_global({"st.global.b8", site}, p, &x, 1); }
@@ -238,14 +252,6 @@ void store_global_b128(void* p, const u32 (&x)[4], Site site) {
 }
 void store_global_f32(float* p, float x, Site site) {
   store_global({"st.global.b32", site}, p, &x, 4);
-}
-
-// Atomic because threads are only switched at barriers.
-void atomic_max(float* p, u32 x, Site site) {
-  const Place place{"red.relaxed.gpu.global.max.u32", site};
-  u32 there = 0;
-  load_global(place, p, &there, 4);
-  if (x > there) store_global(place, p, &x, 4);
 }
 
 }  // namespace octavo::ptx

@@ -1,7 +1,12 @@
 // Emulation of device/ptx/tma.cuh: tiled and plain bulk copies.
 #include <fmt/format.h>
 
+#include <bit>
+#include <cmath>
 #include <cstring>
+#include <memory>
+#include <type_traits>
+#include <vector>
 
 #include "device/ptx/tma.cuh"
 #include "emulator/access.h"
@@ -69,12 +74,24 @@ void for_each_chunk(const Box& box, const Visit& visit) {
   }
 }
 
-// Checks the bounds of the global addresses that the box covers.
-void check_global(Place place, const Box& box, GlobalMemory::Use use) {
+// visit(address, bytes) for the parts of the box that are inside the tensor.
+template <class Visit>
+void for_each_part(const Box& box, const Visit& visit) {
   for_each_chunk(box, [&](u32, const u8* from, i64 first, i64 end) {
     const i64 low = first < 0 ? 0 : first, high = first + 16 < end ? first + 16 : end;
-    if (from != nullptr && low < high)
-      global_allowed(place, from + low, static_cast<u32>(high - low), 1, use);
+    if (from != nullptr && low < high) visit(from + low, static_cast<u32>(high - low));
+  });
+}
+
+// Checks the bounds of the global addresses that the box covers.
+void check_global(Place place, const Box& box, GlobalMemory::Use use) {
+  for_each_part(box, [&](const u8* at, u32 bytes) { global_allowed(place, at, bytes, 1, use); });
+}
+
+// Records that an asynchronous operation of the thread accesses these bytes of the box.
+void note_global(const By& by, const Box& box, GlobalUse use) {
+  for_each_part(box, [&](const u8* at, u32 bytes) {
+    by.thread->machine->accesses().note(by, use, at, bytes);
   });
 }
 
@@ -91,12 +108,25 @@ void fill_tile(const Box& box, u8* to, u32 address) {
   });
 }
 
+// Additions to FP32 in global memory flush subnormal inputs and results to zero, as red.global
+// does, and every NaN is the GPU's.
+float add_f32(float a, float b) {
+  const auto flushed = [](float x) {
+    return std::fpclassify(x) == FP_SUBNORMAL ? std::copysign(0.0f, x) : x;
+  };
+  const float sum = flushed(flushed(a) + flushed(b));
+  return std::isnan(sum) ? std::bit_cast<float>(0x7fffffffu) : sum;
+}
+
 void add_values(MapType type, u8* to, const u8* x) {
   const auto add = [&]<class T>(T) {
     T a, b;
     std::memcpy(&a, to, sizeof a);
     std::memcpy(&b, x, sizeof b);
-    a = static_cast<T>(a + b);
+    if constexpr (std::is_same_v<T, float>)
+      a = add_f32(a, b);
+    else
+      a = static_cast<T>(a + b);
     std::memcpy(to, &a, sizeof a);
   };
   u16 a, b;
@@ -148,12 +178,12 @@ void start_copy(Thread& t, Place place, const SharedAt& to, const MbarrierAt& ba
   ++bar.barrier->copies;
   bar.barrier->last_copy = place;
   const u32 phase = bar.barrier->phase;
-  t.machine->async().start({[=, &t] {
-                              perform();
-                              if (bar.barrier->phase == phase) --bar.barrier->copies;
-                              mbarrier_complete(t, bar, bytes, place);
-                            },
-                            &t, 0});
+  t.cluster().async.start({[=, &t] {
+                             perform();
+                             if (bar.barrier->phase == phase) --bar.barrier->copies;
+                             mbarrier_complete(t, bar, bytes, place);
+                           },
+                           &t, 0});
 }
 
 void load(const char* name, u32 to, const TensorMap* map, u32 bar, const i32* at, u32 rank,
@@ -163,28 +193,41 @@ void load(const char* name, u32 to, const TensorMap* map, u32 bar, const i32* at
   const Box box = box_of(t, place, map, at, rank);
   check_global(place, box, GlobalMemory::Use::read);
   t.machine->measures().count("cp.async.bulk.tensor");
-  for (std::size_t rank_of = 0; rank_of < t.machine->ctas().size(); ++rank_of) {
-    Cta& cta = *t.machine->ctas()[rank_of];
+  for (std::size_t rank_of = 0; rank_of < t.cluster().ctas.size(); ++rank_of) {
+    Cta& cta = *t.cluster().ctas[rank_of];
     if (ctas == 0 ? &cta != t.cta : (ctas >> rank_of & 1) == 0) continue;
     const u32 window = &cta == t.cta ? 0 : static_cast<u32>(rank_of + 1) << kCtaShift;
     const auto tile = locate(t, place, window | to, box.bytes, kTileAlignment);
     if (!tile) continue;
     const MbarrierAt barrier = mbarrier_at(t, place, window | bar, Reach::far);
     const u32 address = tile->offset + SharedMemory::kBase;
+    note_global({&t, {barrier.barrier->actor, barrier.barrier->phase + 1, place}, Proxy::async},
+                box, GlobalUse::read);
     start_copy(t, place, *tile, barrier, box.bytes, [tile = *tile, box, address] {
       fill_tile(box, tile.cta->shared.at(tile.offset), address);
     });
   }
 }
 
-// The reads of a bulk store belong to the open group of its thread.
+// The access of the thread's open bulk group to global memory.
+By written_by_group(Thread& t, Place place) {
+  if (t.bulk.writer == kNobody) t.bulk.writer = t.cluster().new_actor(Acts::bulk_write, &t);
+  return {&t, {t.bulk.writer, t.bulk.open, place}, Proxy::async};
+}
+
+// The reads of a bulk store belong to the open group of its thread. `perform` writes global memory
+// from a copy of the source.
 template <class Perform>
 void start_store(Thread& t, Place place, u32 offset, u32 bytes, const Perform& perform) {
-  if (t.bulk.actor == kNobody) t.bulk.actor = t.machine->new_actor(Machine::Acts::bulk, &t);
+  if (t.bulk.actor == kNobody) t.bulk.actor = t.cluster().new_actor(Acts::bulk, &t);
   t.cta->shared.read({&t, {t.bulk.actor, t.bulk.open, place}, Proxy::async}, offset, bytes);
   t.bulk.used = t.bulk.open;
   t.bulk.last = place;
-  t.machine->async().start({perform, &t, t.bulk.open});
+  const auto source = std::make_shared<std::vector<u8>>(bytes);
+  t.cluster().async.start({[=] { perform(source->data()); }, &t, t.bulk.open,
+                           [&t, source, offset, bytes] {
+                             std::memcpy(source->data(), t.cta->shared.at(offset), bytes);
+                           }});
 }
 
 void store(const char* name, const TensorMap* map, u32 from, const i32* at, u32 rank, bool reduce,
@@ -196,19 +239,45 @@ void store(const char* name, const TensorMap* map, u32 from, const i32* at, u32 
   t.machine->measures().count("cp.async.bulk.tensor");
   const auto offset = shared_offset(t, place, from, box.bytes, kTileAlignment);
   if (!offset) return;
-  start_store(t, place, *offset, box.bytes, [&t, box, offset = *offset, from, reduce] {
-    empty_tile(box, t.cta->shared.at(offset), from, reduce);
+  note_global(written_by_group(t, place), box, reduce ? GlobalUse::update : GlobalUse::write);
+  start_store(
+      t, place, *offset, box.bytes, [machine = t.machine, box, from, reduce](const u8* source) {
+        empty_tile(box, source, from, reduce);
+        for_each_part(box, [&](const u8* to, u32 bytes) { machine->note_change(to, bytes); });
+      });
+}
+
+// cp.async.bulk and cp.reduce.async.bulk from shared to global memory; write(to, source) moves the
+// bytes.
+template <class Write>
+void store_bulk(Place place, void* to, u32 from, u32 bytes, GlobalUse use, const Write& write) {
+  Thread& t = self();
+  if (bytes % 16 != 0)
+    t.machine->stop(Hazard::misaligned, place,
+                    fmt::format("{} bytes: not a multiple of 16", bytes));
+  const auto offset = shared_offset(t, place, from, bytes, 16);
+  if (!offset || !global_allowed(place, to, bytes, 16, GlobalMemory::Use::write)) return;
+  t.machine->accesses().note(written_by_group(t, place), use, to, bytes);
+  start_store(t, place, *offset, bytes, [machine = t.machine, to, bytes, write](const u8* source) {
+    write(static_cast<u8*>(to), source);
+    machine->note_change(to, bytes);
   });
 }
 
-void wait_for_groups(const char* name, u32 pending, Site site) {
+void wait_for_groups(const char* name, u32 pending, bool only_read, Site site) {
   Thread& t = self();
   if (t.machine->mutated({name, site})) return;
   const u32 committed = t.bulk.open - 1;
   const u32 last = committed > pending ? committed - pending : 0;
-  t.machine->async().complete_groups(t, last);
   t.bulk.read = last > t.bulk.read ? last : t.bulk.read;
-  if (t.bulk.actor != kNobody) t.known.learn(t.bulk.actor, last);
+  if (t.bulk.actor == kNobody) return;
+  t.known.learn(t.bulk.actor, last);
+  if (only_read) {
+    t.cluster().async.read_groups(t, last);
+    return;
+  }
+  t.cluster().async.complete_groups(t, last);
+  t.known.learn(t.bulk.writer, last);
 }
 
 }  // namespace
@@ -249,22 +318,25 @@ void bulk_load(u32 to, const void* from, u32 bytes, u32 bar, Site site) {
     t.machine->stop(Hazard::misaligned, place,
                     fmt::format("{} bytes: not a multiple of 16", bytes));
   if (!tile || !global_allowed(place, from, bytes, 16, GlobalMemory::Use::read)) return;
-  start_copy(
-      t, place, *tile, mbarrier_at(t, place, bar, Reach::far), bytes,
-      [tile = *tile, from, bytes] { std::memcpy(tile.cta->shared.at(tile.offset), from, bytes); });
+  const MbarrierAt barrier = mbarrier_at(t, place, bar, Reach::far);
+  t.machine->accesses().note(
+      {&t, {barrier.barrier->actor, barrier.barrier->phase + 1, place}, Proxy::async},
+      GlobalUse::read, from, bytes);
+  start_copy(t, place, *tile, barrier, bytes, [tile = *tile, from, bytes] {
+    std::memcpy(tile.cta->shared.at(tile.offset), from, bytes);
+  });
 }
 
 void bulk_store(void* to, u32 from, u32 bytes, Site site) {
-  Thread& t = self();
-  const Place place{"cp.async.bulk.global", site};
-  const auto offset = shared_offset(t, place, from, bytes, 16);
-  if (bytes % 16 != 0)
-    t.machine->stop(Hazard::misaligned, place,
-                    fmt::format("{} bytes: not a multiple of 16", bytes));
-  if (!offset || !global_allowed(place, to, bytes, 16, GlobalMemory::Use::write)) return;
-  start_store(t, place, *offset, bytes, [&t, to, offset = *offset, bytes] {
-    std::memcpy(to, t.cta->shared.at(offset), bytes);
-  });
+  store_bulk({"cp.async.bulk.global", site}, to, from, bytes, GlobalUse::write,
+             [bytes](u8* global, const u8* source) { std::memcpy(global, source, bytes); });
+}
+
+void bulk_reduce_add_f32(void* to, u32 from, u32 bytes, Site site) {
+  store_bulk({"cp.reduce.async.bulk.global.add.f32", site}, to, from, bytes, GlobalUse::update,
+             [bytes](u8* global, const u8* source) {
+               for (u32 i = 0; i < bytes; i += 4) add_values(MapType::f32, global + i, source + i);
+             });
 }
 
 void bulk_send(u32 remote_to, u32 from, u32 bytes, u32 remote_bar, Site site) {
@@ -288,11 +360,11 @@ void bulk_commit(Site site) {
 }
 template <int kPending>
 void bulk_wait(Site site) {
-  wait_for_groups("cp.async.bulk.wait_group", kPending, site);
+  wait_for_groups("cp.async.bulk.wait_group", kPending, false, site);
 }
 template <int kPending>
 void bulk_wait_read(Site site) {
-  wait_for_groups("cp.async.bulk.wait_group.read", kPending, site);
+  wait_for_groups("cp.async.bulk.wait_group.read", kPending, true, site);
 }
 #define OCTAVO_WAIT(n)              \
   template void bulk_wait<n>(Site); \

@@ -167,7 +167,7 @@ void warp_sync(Site site) {
 void wait_for_earlier_grids(Site site) {
   Thread& t = self();
   if (t.machine->mutated({"griddepcontrol.wait", site})) return;
-  t.known.learn(t.machine->earlier_grids(), 1);
+  t.known.learn(t.cluster().earlier_grids, 1);
 }
 void launch_dependent_grids(Site /*site*/) {}
 

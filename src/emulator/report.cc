@@ -39,8 +39,9 @@ const char* name(Hazard hazard) {
       "uninitialised read", "read-write race",     "write-write race",  "copy in flight",
       "operand in flight",  "missing proxy fence", "wgmma order",       "register in flight",
       "mbarrier misuse",    "transaction bytes",   "barrier count",     "partial warp",
-      "peer gone",          "unfinished store",    "missing grid wait", "misaligned",
-      "out of bounds",      "register budget",     "deadlock",          "unknown instruction"};
+      "peer gone",          "unfinished store",    "missing grid wait", "non-coherent read",
+      "misaligned",         "out of bounds",       "register budget",   "deadlock",
+      "unknown instruction"};
   return kNames[static_cast<std::size_t>(hazard)];
 }
 

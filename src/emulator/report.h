@@ -33,6 +33,7 @@ enum class Hazard : std::uint8_t {
   peer_gone,            // shared memory of a CTA that has ended
   unfinished_store,     // exit or reuse before a bulk store is complete
   missing_grid_wait,    // global memory accessed before griddepcontrol.wait
+  non_coherent_read,    // ld.global.nc of memory that changes while the grid runs
   misaligned,           //
   out_of_bounds,        //
   register_budget,      // setmaxnreg beyond what the CTA has

@@ -24,7 +24,8 @@ const std::vector<SelftestCase>& selftest_cases() {
   static constinit MadeOnce<std::vector<SelftestCase>> cases;
   return cases.get([] {
     std::vector<SelftestCase> all = general_selftest_cases();
-    for (const auto& part : {copy_selftest_cases(), warpgroup_selftest_cases()})
+    for (const auto& part :
+         {global_selftest_cases(), copy_selftest_cases(), warpgroup_selftest_cases()})
       all.insert(all.end(), part.begin(), part.end());
     return all;
   });
@@ -45,7 +46,8 @@ Report run_selftest(const SelftestCase& test, bool right, std::optional<std::uin
   Launch launch;
   launch.kernel = test.what;
   launch.arch = right ? 90 : test.faulty_arch;
-  launch.blocks = launch.cluster = test.cluster;
+  launch.cluster = test.cluster;
+  launch.blocks = test.blocks > 0 ? test.blocks : test.cluster;
   launch.threads = test.threads;
   launch.smem_bytes = kSelftestSmemBytes;
   launch.registers = test.registers;

@@ -30,10 +30,12 @@ struct SelftestCase {
   bool programmatic = false;
   int registers = 0;
   int faulty_arch = 90;  // the twin runs on sm_90
+  int blocks = 0;        // of the grid; 0: one cluster
 };
 const std::vector<SelftestCase>& selftest_cases();
-// The parts of the list: instructions of every chip, and Hopper's.
+// The parts of the list: instructions of every chip, global memory, and Hopper's.
 std::vector<SelftestCase> general_selftest_cases();
+std::vector<SelftestCase> global_selftest_cases();
 std::vector<SelftestCase> copy_selftest_cases();
 std::vector<SelftestCase> warpgroup_selftest_cases();
 

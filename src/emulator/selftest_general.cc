@@ -127,7 +127,7 @@ void barrier_in_a_branch(const Memory&, bool right) {
 
 void no_grid_wait(const Memory& m, bool right) {
   if (right) ptx::wait_for_earlier_grids();
-  ptx::load_global_f32(reinterpret_cast<const float*>(m.in) + me());
+  ptx::load_coherent_i32(reinterpret_cast<const i32*>(m.in) + me());
 }
 
 void grid_wait_after_a_store(const Memory& m, bool right) {

@@ -24,7 +24,7 @@ void SharedMemory::read_state(State& state, const By& by, std::uint32_t offset,
   } else if (!known.covers(written.actor, written.number)) {
     report({.kind = Conflict::Kind::read_after_write});
   } else if (by.proxy == Proxy::async && state.through == Proxy::generic &&
-             !machine_.fenced(written, known)) {
+             !by.thread->cluster().fenced(written, known)) {
     report({.kind = Conflict::Kind::no_proxy_fence});
   }
   // A read that happened before this one can be dropped: whatever is ordered after this read is
@@ -45,7 +45,7 @@ void SharedMemory::check_write(const State& state, const By& by, std::uint32_t o
       report_conflict(machine_, by, written, {.kind = Conflict::Kind::write_after_write}, offset,
                       bytes);
     } else if (by.proxy == Proxy::async && state.through == Proxy::generic &&
-               !machine_.fenced(written, known)) {
+               !by.thread->cluster().fenced(written, known)) {
       report_conflict(machine_, by, written, {.kind = Conflict::Kind::no_proxy_fence}, offset,
                       bytes);
     }

@@ -52,6 +52,10 @@ std::string waits_for(const Cta& cta, const Wait& wait) {
     case Wait::For::registers:
       return fmt::format("wait for {} registers a thread ({} are free in the CTA), {}", wait.object,
                          cta.free_registers, describe(wait.place));
+    case Wait::For::flag:
+      return fmt::format("wait for {} to change, {}",
+                         cta.threads[0]->machine->global().describe(wait.flag),
+                         describe(wait.place));
     case Wait::For::nothing:
       break;
   }
@@ -81,7 +85,7 @@ void finish_meeting() {
   Thread& t = self();
   Warp& w = *t.warp;
   w.met = 0;
-  t.machine->measures().flush(w.index);
+  t.machine->measures().flush(w.measured_as);
   if (!w.past_waits.empty()) {
     std::vector<std::uint32_t> numbers;
     for (const Thread* lane : w.lanes) numbers.push_back(lane->known.now());
@@ -111,7 +115,7 @@ void Machine::report_deadlock() {
   std::map<std::string, std::vector<int>> groups;
   const Thread* first = nullptr;
   bool registers = false;
-  for (const auto& cta : ctas_)
+  for (const Cta* cta : running_ctas())
     for (const auto& thread : cta->threads) {
       if (first == nullptr && !thread->done) first = thread.get();
       registers = registers || thread->wait.what == Wait::For::registers;

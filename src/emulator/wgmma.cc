@@ -253,7 +253,8 @@ void start_wgmma(Warp& warp, WgmmaOperation op) {
   WgmmaQueue& queue = warp.wgmma;
   Machine& machine = *warp.lanes[0]->machine;
   machine.measures().count("wgmma");
-  if (queue.actor == kNobody) queue.actor = machine.new_actor(Machine::Acts::wgmma, warp.lanes[0]);
+  if (queue.actor == kNobody)
+    queue.actor = warp.cta->cluster->new_actor(Acts::wgmma, warp.lanes[0]);
   if (!queue.fenced)
     machine.find(Hazard::wgmma_order, op.place,
                  "no wgmma.fence since the warp last had its registers", "", {}, warp.lanes[0]);

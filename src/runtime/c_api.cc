@@ -13,6 +13,9 @@
 struct octavo_plan {
   octavo::Plan plan;
 };
+struct octavo_backward_plan {
+  octavo::BackwardPlan plan;
+};
 
 namespace octavo {
 namespace {
@@ -136,6 +139,28 @@ Status read_arguments(const octavo_arguments* given, Arguments& out) {
   return read_enum(c.v_layout, "v_layout", "rows, transposed", out.v_layout);
 }
 
+Status read_arguments(const octavo_backward_arguments* given, BackwardArguments& out) {
+  octavo_backward_arguments c;
+  octavo_backward_arguments_init(&c);
+  OCTAVO_RETURN_IF_ERROR(read_sized(given, "arguments", c));
+  OCTAVO_RETURN_IF_ERROR(read_tensor(c.q, "q", out.q));
+  OCTAVO_RETURN_IF_ERROR(read_tensor(c.k, "k", out.k));
+  OCTAVO_RETURN_IF_ERROR(read_tensor(c.v, "v", out.v));
+  OCTAVO_RETURN_IF_ERROR(read_tensor(c.out, "out", out.out));
+  OCTAVO_RETURN_IF_ERROR(read_tensor(c.lse, "lse", out.lse));
+  OCTAVO_RETURN_IF_ERROR(read_tensor(c.dout, "dout", out.dout));
+  OCTAVO_RETURN_IF_ERROR(read_tensor(c.dq, "dq", out.dq));
+  OCTAVO_RETURN_IF_ERROR(read_tensor(c.dk, "dk", out.dk));
+  OCTAVO_RETURN_IF_ERROR(read_tensor(c.dv, "dv", out.dv));
+  if (c.has_scale != 0) out.scale = c.scale;
+  out.cu_seqlens_q = c.cu_seqlens_q;
+  out.cu_seqlens_kv = c.cu_seqlens_kv;
+  out.sequences = c.sequences;
+  out.max_seqlen_q = c.max_seqlen_q;
+  out.max_seqlen_kv = c.max_seqlen_kv;
+  return {};
+}
+
 Status read_granularity(std::int32_t code, std::string_view what, std::optional<Granularity>& out) {
   if (code == OCTAVO_GRANULARITY_DEFAULT) return {};
   return read_enum(code, what, kGranularities, out.emplace());
@@ -172,15 +197,19 @@ Status read_device(const char* given, Device& out) {
   return parsed.status();
 }
 
-// The inputs of every attention call.
-struct Call {
-  Arguments arguments;
+// The inputs of every attention call, of either pass.
+template <class PassArguments>
+struct PassCall {
+  PassArguments arguments;
   Options options;
   Device device;
 };
+using Call = PassCall<Arguments>;
+using BackwardCall = PassCall<BackwardArguments>;
 
-Status read_call(const octavo_arguments* arguments, const octavo_options* options,
-                 const char* device, Call& out) {
+template <class CArguments, class PassArguments>
+Status read_call(const CArguments* arguments, const octavo_options* options, const char* device,
+                 PassCall<PassArguments>& out) {
   OCTAVO_RETURN_IF_ERROR(read_arguments(arguments, out.arguments));
   OCTAVO_RETURN_IF_ERROR(read_options(options, out.options));
   return read_device(device, out.device);
@@ -199,6 +228,31 @@ std::string explanation_text(const Explanation& e) {
                      e.config, e.workspace_bytes, e.reason);
 }
 
+// Writes what fits of the explanation, with a terminator.
+Status write_explanation(const Result<Explanation>& explanation, char* text, std::size_t capacity,
+                         std::size_t* needed) {
+  if (!explanation.ok()) return explanation.status();
+  const std::string sentence = explanation_text(*explanation);
+  if (needed != nullptr) *needed = sentence.size() + 1;
+  if (capacity == 0) return {};
+  const std::size_t shown = std::min(sentence.size(), capacity - 1);
+  std::memcpy(text, sentence.data(), shown);
+  text[shown] = '\0';
+  return {};
+}
+
+template <class PlanHandle, class CArguments, class PassArguments>
+Status plan_workspace_bytes(const PlanHandle* plan, const CArguments* arguments,
+                            PassArguments given, std::size_t* bytes) {
+  OCTAVO_RETURN_IF_ERROR(require(plan, "plan"));
+  OCTAVO_RETURN_IF_ERROR(require(bytes, "bytes"));
+  OCTAVO_RETURN_IF_ERROR(read_arguments(arguments, given));
+  const auto run_problem = problem_of(given, plan->plan.problem().options);
+  if (!run_problem.ok()) return run_problem.status();
+  *bytes = plan->plan.workspace_bytes(given);
+  return {};
+}
+
 }  // namespace
 }  // namespace octavo
 
@@ -208,6 +262,10 @@ extern "C" {
 
 void octavo_arguments_init_sized(octavo_arguments* arguments, size_t size) {
   octavo::write_sized(octavo_arguments{}, arguments, size);
+}
+
+void octavo_backward_arguments_init_sized(octavo_backward_arguments* arguments, size_t size) {
+  octavo::write_sized(octavo_backward_arguments{}, arguments, size);
 }
 
 void octavo_options_init_sized(octavo_options* options, size_t size) {
@@ -264,14 +322,7 @@ void octavo_plan_destroy(octavo_plan* plan) { delete plan; }
 octavo_status octavo_plan_workspace_bytes(const octavo_plan* plan,
                                           const octavo_arguments* arguments, size_t* bytes) {
   return octavo::guarded([&]() -> Status {
-    OCTAVO_RETURN_IF_ERROR(octavo::require(plan, "plan"));
-    OCTAVO_RETURN_IF_ERROR(octavo::require(bytes, "bytes"));
-    octavo::Arguments given;
-    OCTAVO_RETURN_IF_ERROR(octavo::read_arguments(arguments, given));
-    const auto run_problem = octavo::problem_of(given, plan->plan.problem().options);
-    if (!run_problem.ok()) return run_problem.status();
-    *bytes = plan->plan.workspace_bytes(given);
-    return {};
+    return octavo::plan_workspace_bytes(plan, arguments, octavo::Arguments{}, bytes);
   });
 }
 
@@ -293,15 +344,69 @@ octavo_status octavo_explain(const octavo_arguments* arguments, const octavo_opt
     OCTAVO_RETURN_IF_ERROR(read_call(arguments, options, device, call));
     const auto problem = octavo::problem_of(call.arguments, call.options);
     if (!problem.ok()) return problem.status();
-    const auto explanation = octavo::explain(*problem, call.device);
-    if (!explanation.ok()) return explanation.status();
-    const std::string sentence = octavo::explanation_text(*explanation);
-    if (needed != nullptr) *needed = sentence.size() + 1;
-    if (capacity == 0) return {};
-    const std::size_t shown = std::min(sentence.size(), capacity - 1);
-    std::memcpy(text, sentence.data(), shown);
-    text[shown] = '\0';
+    return octavo::write_explanation(octavo::explain(*problem, call.device), text, capacity,
+                                     needed);
+  });
+}
+
+octavo_status octavo_attention_backward(const octavo_backward_arguments* arguments,
+                                        const octavo_options* options, const char* device,
+                                        void* stream) {
+  return octavo::guarded([&]() -> Status {
+    octavo::BackwardCall call;
+    OCTAVO_RETURN_IF_ERROR(read_call(arguments, options, device, call));
+    return octavo::attention_backward(call.arguments, call.options, call.device, stream);
+  });
+}
+
+octavo_status octavo_backward_plan_create(const octavo_backward_arguments* arguments,
+                                          const octavo_options* options, const char* device,
+                                          octavo_backward_plan** plan) {
+  return octavo::guarded([&]() -> Status {
+    OCTAVO_RETURN_IF_ERROR(octavo::require(plan, "plan"));
+    octavo::BackwardCall call;
+    OCTAVO_RETURN_IF_ERROR(read_call(arguments, options, device, call));
+    const auto problem = octavo::problem_of(call.arguments, call.options);
+    if (!problem.ok()) return problem.status();
+    auto made = octavo::plan_backward(*problem, call.device);
+    if (!made.ok()) return made.status();
+    *plan = new octavo_backward_plan{*made};
     return {};
+  });
+}
+
+void octavo_backward_plan_destroy(octavo_backward_plan* plan) { delete plan; }
+
+octavo_status octavo_backward_plan_workspace_bytes(const octavo_backward_plan* plan,
+                                                   const octavo_backward_arguments* arguments,
+                                                   size_t* bytes) {
+  return octavo::guarded([&]() -> Status {
+    return octavo::plan_workspace_bytes(plan, arguments, octavo::BackwardArguments{}, bytes);
+  });
+}
+
+octavo_status octavo_backward_plan_run(const octavo_backward_plan* plan,
+                                       const octavo_backward_arguments* arguments, void* workspace,
+                                       size_t workspace_bytes, void* stream) {
+  return octavo::guarded([&]() -> Status {
+    OCTAVO_RETURN_IF_ERROR(octavo::require(plan, "plan"));
+    octavo::BackwardArguments given;
+    OCTAVO_RETURN_IF_ERROR(octavo::read_arguments(arguments, given));
+    return plan->plan.run(given, {workspace, workspace_bytes}, stream);
+  });
+}
+
+octavo_status octavo_explain_backward(const octavo_backward_arguments* arguments,
+                                      const octavo_options* options, const char* device, char* text,
+                                      size_t capacity, size_t* needed) {
+  return octavo::guarded([&]() -> Status {
+    if (capacity > 0) OCTAVO_RETURN_IF_ERROR(octavo::require(text, "text"));
+    octavo::BackwardCall call;
+    OCTAVO_RETURN_IF_ERROR(read_call(arguments, options, device, call));
+    const auto problem = octavo::problem_of(call.arguments, call.options);
+    if (!problem.ok()) return problem.status();
+    return octavo::write_explanation(octavo::explain_backward(*problem, call.device), text,
+                                     capacity, needed);
   });
 }
 

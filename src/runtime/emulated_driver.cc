@@ -183,7 +183,8 @@ cuda::Error launch_kernel(const cuda::LaunchConfig* config, cuda::Function handl
   ThreadState& state = thread_state();
   const emulator::Settings settings =
       state.examined != nullptr ? state.examined->settings() : current_settings();
-  const emulator::GlobalMemory memory = std::exchange(state.memory, {});
+  const emulator::GlobalMemory announced = std::exchange(state.memory, {});
+  const emulator::GlobalMemory& memory = function.memory ? *function.memory : announced;
   emulator::Machine machine(launch, memory, settings);
   machine.run();
   if (state.examined != nullptr) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "emulator/machine.h"
@@ -18,6 +19,8 @@ struct EmulatedFunction {
   // The kernel waits for earlier grids itself. It is always launched early, whatever its launch
   // says, so that the emulator finds reads that do not wait.
   bool waits_for_grids = false;
+  // What it may access, if that is not announced by set_emulated_memory().
+  std::optional<emulator::GlobalMemory> memory{};
 
   cuda::Function handle() { return reinterpret_cast<cuda::Function>(this); }
 };

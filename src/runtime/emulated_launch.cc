@@ -145,7 +145,7 @@ Status run_emulated(const emulator::EmulatedQuantize& kernel, const GpuInfo& chi
 
 Result<Arguments> with_operands_for(const Sm90ForwardConfig& config, const Problem& run_problem,
                                     const Arguments& arguments, std::vector<std::byte>& memory) {
-  const Result<Resolved> resolved = resolve(run_problem, &arguments, v_layout(config));
+  const Result<Resolved> resolved = resolve(run_problem, &arguments, v_layout(config), true);
   if (!resolved.ok()) return resolved.status();
   if (!resolved->converts()) return arguments;
   const Gpu& gpu = *emulated_gpu({Device::Kind::emulator, 90}).value();

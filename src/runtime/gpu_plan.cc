@@ -136,7 +136,7 @@ struct ThreadRun {
   ResolvedRun resolved;
 };
 ThreadRun& thread_run(std::uint64_t plan) {
-  constexpr std::size_t kSlots = 8;  // two plans that share a slot evict each other
+  constexpr std::size_t kSlots = 4;  // two plans that share a slot evict each other
   thread_local std::array<ThreadRun, kSlots> slots;
   return slots[plan % kSlots];
 }
@@ -267,14 +267,20 @@ class GpuPlan final : public Plan::Impl {
     const auto launch = std::make_shared<Sm90ForwardLaunch>();
     OCTAVO_RETURN_IF_ERROR(
         launch->prepare(gpu_, *sm90_, sm90.prepared, sm90.order, arguments, stream));
-    return std::function<Status()>([launch, &gpu = gpu_] { return launch->launch(gpu); });
+    return std::function<Status()>([launch, &gpu = gpu_, p = sm90.prepared, arguments] {
+      return launch->launch(gpu, p, arguments);
+    });
   }
 
  private:
   Status load_sm80() {
     OCTAVO_RETURN_IF_ERROR(sm80_forward_reads(planned_.sm80));
     OCTAVO_RETURN_IF_ERROR(load_quantizers(planned_.sm80));
-    return sm80_.get(16).status();
+    OCTAVO_RETURN_IF_ERROR(sm80_.get(16).status());
+    Result<ResolvedRun> resolved = resolve_run(problem, nullptr);
+    if (!resolved.ok()) return resolved.status();
+    planned_ = *std::move(resolved);
+    return {};
   }
 
   ChosenSm90Forward choose_sm90() const {
@@ -298,7 +304,7 @@ class GpuPlan final : public Plan::Impl {
     }
     Result<LoadedSm90Forward> made = load_sm90_forward(gpu_, config);
     if (!made.ok()) return made;
-    const Result<Resolved> resolved = resolve(problem, nullptr, v_layout(config));
+    const Result<Resolved> resolved = resolve_layout(problem, nullptr, v_layout(config));
     if (!resolved.ok()) return resolved.status();
     OCTAVO_RETURN_IF_ERROR(load_quantizers(*resolved));
     return made;
@@ -327,14 +333,20 @@ class GpuPlan final : public Plan::Impl {
     return prepare_call(resolved, arguments, workspace.data, arch, substitute);
   }
 
+  // A driver with few kernels may replace a quantizer by one of more columns.
+  Result<Resolved> resolve_layout(const Problem& run_problem, const Arguments* arguments,
+                                  VLayout layout) const {
+    return resolve(run_problem, arguments, layout, gpu_.kernels != nullptr);
+  }
+
   Result<ResolvedRun> resolve_run(const Problem& run_problem, const Arguments* arguments) const {
-    Result<Resolved> rows = resolve(run_problem, arguments);
+    Result<Resolved> rows = resolve_layout(run_problem, arguments, VLayout::rows);
     if (!rows.ok()) return rows.status();
     ResolvedRun run{*rows, *rows, rows->workspace_bytes};
     if (!sm90_) return run;
     const VLayout layout = v_layout(sm90_->config);
     if (layout != VLayout::rows) {
-      Result<Resolved> transposed = resolve(run_problem, arguments, layout);
+      Result<Resolved> transposed = resolve_layout(run_problem, arguments, layout);
       if (!transposed.ok()) return transposed.status();
       run.sm90 = *transposed;
     }

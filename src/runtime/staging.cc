@@ -1,7 +1,9 @@
 #include "runtime/staging.h"
 
+#include <algorithm>
 #include <cstdint>
 
+#include "attention/backward_arguments.h"
 #include "attention/operand_scales.h"
 #include "attention/validate.h"
 #include "base/error.h"
@@ -18,26 +20,75 @@ std::size_t extent_bytes(const ConstTensor& t) {
   return static_cast<std::size_t>(last + 1) * size_bytes(t.dtype);
 }
 
+// The bytes of a tensor and a margin around them; null if it has none.
+struct Span {
+  std::byte* begin = nullptr;
+  std::byte* end = nullptr;
+  std::size_t bytes() const { return static_cast<std::size_t>(end - begin); }
+};
+
+Span span_of(const ConstTensor& t, std::size_t margin) {
+  const std::size_t bytes = extent_bytes(t);
+  if (bytes == 0 || t.data == nullptr) return {};
+  auto* const first = static_cast<std::byte*>(const_cast<void*>(t.data));
+  return {first - margin, first + bytes + margin};
+}
+
 }  // namespace
 
-Status StagedArguments::copy_tensor(const ConstTensor& host, Device device, std::size_t margin,
-                                    Copy& copy, const void*& pointer) {
-  const std::size_t bytes = extent_bytes(host);
-  if (bytes == 0 || host.data == nullptr) return {};
-  copy.host = static_cast<std::byte*>(const_cast<void*>(host.data)) - margin;
-  copy.bytes = bytes + 2 * margin;
+Result<Staging::Copy> Staging::copy_span(std::byte* host, std::size_t bytes, Device device) {
+  Copy copy{{}, host, bytes, 0};
   // Keeps the host's row alignment, so that the same kernel runs as for tensors on the device.
-  copy.offset = reinterpret_cast<std::uintptr_t>(copy.host) % 16;
-  Result<Buffer> made = Buffer::make(device, copy.offset + copy.bytes);
+  copy.offset = reinterpret_cast<std::uintptr_t>(host) % 16;
+  Result<Buffer> made = Buffer::make(device, copy.offset + bytes);
   if (!made.ok()) return made.status();
   copy.buffer = *made;
-  pointer = static_cast<std::byte*>(copy.buffer.data()) + copy.offset + margin;
-  return copy.buffer.upload(copy.host, copy.bytes, copy.offset);
+  OCTAVO_RETURN_IF_ERROR(copy.buffer.upload(host, bytes, copy.offset));
+  return copy;
+}
+
+Status Staging::copy_input(ConstTensor& tensor, Device device, std::size_t margin) {
+  const Span span = span_of(tensor, margin);
+  if (span.begin == nullptr) return {};
+  const Result<Copy> copy = copy_span(span.begin, span.bytes(), device);
+  if (!copy.ok()) return copy.status();
+  tensor.data = copy->of(static_cast<const std::byte*>(tensor.data));
+  inputs_.push_back(copy->buffer);
+  return {};
+}
+
+Status Staging::copy_outputs(const std::vector<Tensor*>& tensors, Device device,
+                             std::size_t margin) {
+  std::vector<Span> spans;
+  for (const Tensor* tensor : tensors)
+    if (const Span span = span_of(*tensor, margin); span.begin != nullptr) spans.push_back(span);
+  std::sort(spans.begin(), spans.end(),
+            [](const Span& a, const Span& b) { return a.begin < b.begin; });
+  std::vector<Span> merged;
+  for (const Span& span : spans) {
+    if (merged.empty() || span.begin >= merged.back().end)
+      merged.push_back(span);
+    else
+      merged.back().end = std::max(merged.back().end, span.end);
+  }
+  for (const Span& span : merged) {
+    Result<Copy> copy = copy_span(span.begin, span.bytes(), device);
+    if (!copy.ok()) return copy.status();
+    outputs_.push_back(*std::move(copy));
+  }
+  for (Tensor* tensor : tensors) {
+    const std::byte* at = static_cast<const std::byte*>(tensor->data);
+    for (const Copy& copy : outputs_)
+      if (extent_bytes(*tensor) > 0 && at >= copy.host && at < copy.host + copy.bytes) {
+        tensor->data = copy.of(at);
+        break;
+      }
+  }
+  return {};
 }
 
 template <class T>
-Status StagedArguments::copy_array(const T* host, std::int64_t count, Device device,
-                                   const T*& pointer) {
+Status Staging::copy_array(const T* host, std::int64_t count, Device device, const T*& pointer) {
   if (host == nullptr || count == 0) return {};
   const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(T);
   Result<Buffer> made = Buffer::make(device, bytes);
@@ -47,41 +98,45 @@ Status StagedArguments::copy_array(const T* host, std::int64_t count, Device dev
   return made->upload(host, bytes);
 }
 
+Status Staging::send_outputs() const {
+  for (const Copy& copy : outputs_)
+    OCTAVO_RETURN_IF_ERROR(copy.buffer.upload(copy.host, copy.bytes, copy.offset));
+  return {};
+}
+
+Status Staging::fetch(Stream stream) const {
+  for (const Copy& copy : outputs_)
+    OCTAVO_RETURN_IF_ERROR(copy.buffer.download(copy.host, copy.bytes, copy.offset, stream));
+  return {};
+}
+
+Status StagedArguments::copy_scales(const Arguments& host, const Problem& run_problem,
+                                    Device device) {
+  Arguments& on = device_;
+  const auto copy = [&](const ConstTensor& tensor, const Scales& from, Scales& to,
+                        std::int64_t max_len) -> Status {
+    if (!is_8bit(tensor.dtype)) return {};
+    return copy_array(from.data, scales_extent(host, tensor, from, max_len), device, to.data);
+  };
+  OCTAVO_RETURN_IF_ERROR(copy(host.q, host.q_scales, on.q_scales, run_problem.seqlen_q));
+  OCTAVO_RETURN_IF_ERROR(copy(host.k, host.k_scales, on.k_scales, run_problem.seqlen_kv));
+  OCTAVO_RETURN_IF_ERROR(copy(v_by_rows(host), host.v_scales, on.v_scales, run_problem.seqlen_kv));
+  return copy(host.out, host.out_scales, on.out_scales, run_problem.seqlen_q);
+}
+
 Result<StagedArguments> StagedArguments::make(const Arguments& host, const Problem& run_problem,
                                               Device device, std::size_t margin) {
   OCTAVO_RETURN_IF_ERROR(validate_cu_seqlens(host));
   StagedArguments staged;
   staged.device_ = host;
   Arguments& on = staged.device_;
-  for (ConstTensor* input : {&on.q, &on.k, &on.v}) {
-    Copy copy;
-    OCTAVO_RETURN_IF_ERROR(staged.copy_tensor(*input, device, margin, copy, input->data));
-    staged.inputs_.push_back(copy.buffer);
-  }
-  for (const auto& [output, copy] :
-       {std::pair{&on.out, &staged.out_}, std::pair{&on.lse, &staged.lse_}}) {
-    const void* pointer = output->data;
-    OCTAVO_RETURN_IF_ERROR(staged.copy_tensor(*output, device, margin, *copy, pointer));
-    output->data = const_cast<void*>(pointer);
-  }
-  if (host.out_amax != nullptr) {
-    const void* pointer = nullptr;
-    OCTAVO_RETURN_IF_ERROR(
-        staged.copy_tensor(amax_view(run_problem, host), device, margin, staged.amax_, pointer));
-    on.out_amax = const_cast<float*>(static_cast<const float*>(pointer));
-  }
-  const auto copy_scales = [&](const ConstTensor& tensor, const Scales& from, Scales& to,
-                               std::int64_t max_len) -> Status {
-    if (!is_8bit(tensor.dtype)) return {};
-    return staged.copy_array(from.data, scales_extent(host, tensor, from, max_len), device,
-                             to.data);
-  };
-  OCTAVO_RETURN_IF_ERROR(copy_scales(host.q, host.q_scales, on.q_scales, run_problem.seqlen_q));
-  OCTAVO_RETURN_IF_ERROR(copy_scales(host.k, host.k_scales, on.k_scales, run_problem.seqlen_kv));
-  OCTAVO_RETURN_IF_ERROR(
-      copy_scales(v_by_rows(host), host.v_scales, on.v_scales, run_problem.seqlen_kv));
-  OCTAVO_RETURN_IF_ERROR(
-      copy_scales(host.out, host.out_scales, on.out_scales, run_problem.seqlen_q));
+  for (ConstTensor* input : {&on.q, &on.k, &on.v})
+    OCTAVO_RETURN_IF_ERROR(staged.copy_input(*input, device, margin));
+  Tensor amax;
+  if (host.out_amax != nullptr) amax = amax_view(run_problem, host);
+  OCTAVO_RETURN_IF_ERROR(staged.copy_outputs({&on.out, &on.lse, &amax}, device, margin));
+  on.out_amax = static_cast<float*>(amax.data);
+  OCTAVO_RETURN_IF_ERROR(staged.copy_scales(host, run_problem, device));
   OCTAVO_RETURN_IF_ERROR(
       staged.copy_array(host.cu_seqlens_q, host.sequences + 1, device, on.cu_seqlens_q));
   OCTAVO_RETURN_IF_ERROR(
@@ -89,16 +144,20 @@ Result<StagedArguments> StagedArguments::make(const Arguments& host, const Probl
   return staged;
 }
 
-Status StagedArguments::send_outputs() const {
-  for (const Copy* copy : {&out_, &lse_, &amax_})
-    OCTAVO_RETURN_IF_ERROR(copy->buffer.upload(copy->host, copy->bytes, copy->offset));
-  return {};
-}
-
-Status StagedArguments::fetch(Stream stream) const {
-  for (const Copy* copy : {&out_, &lse_, &amax_})
-    OCTAVO_RETURN_IF_ERROR(copy->buffer.download(copy->host, copy->bytes, copy->offset, stream));
-  return {};
+Result<StagedBackwardArguments> StagedBackwardArguments::make(const BackwardArguments& host,
+                                                              Device device, std::size_t margin) {
+  OCTAVO_RETURN_IF_ERROR(validate_cu_seqlens(forward_arguments(host)));
+  StagedBackwardArguments staged;
+  staged.device_ = host;
+  BackwardArguments& on = staged.device_;
+  for (ConstTensor* input : {&on.q, &on.k, &on.v, &on.out, &on.lse, &on.dout})
+    OCTAVO_RETURN_IF_ERROR(staged.copy_input(*input, device, margin));
+  OCTAVO_RETURN_IF_ERROR(staged.copy_outputs({&on.dq, &on.dk, &on.dv}, device, margin));
+  OCTAVO_RETURN_IF_ERROR(
+      staged.copy_array(host.cu_seqlens_q, host.sequences + 1, device, on.cu_seqlens_q));
+  OCTAVO_RETURN_IF_ERROR(
+      staged.copy_array(host.cu_seqlens_kv, host.sequences + 1, device, on.cu_seqlens_kv));
+  return staged;
 }
 
 Status attention_from_host(const Arguments& arguments, const Options& options, Device device) {
@@ -110,6 +169,24 @@ Status attention_from_host(const Arguments& arguments, const Options& options, D
     if (!staged.ok()) return staged.status();
     const Result<Plan> made = plan(*run_problem, device);
     if (!made.ok()) return made.status();
+    const Result<Buffer> workspace = Buffer::make(device, made->workspace_bytes(arguments));
+    if (!workspace.ok()) return workspace.status();
+    OCTAVO_RETURN_IF_ERROR(made->run(staged->on_device(), {workspace->data(), workspace->bytes()}));
+    OCTAVO_RETURN_IF_ERROR(synchronize(device));
+    return staged->fetch();
+  });
+}
+
+Status attention_backward_from_host(const BackwardArguments& arguments, const Options& options,
+                                    Device device) {
+  return without_exceptions([&]() -> Status {
+    if (device.kind == Device::Kind::cpu) return attention_backward(arguments, options, device);
+    const Result<Problem> run_problem = problem_of(arguments, options);
+    if (!run_problem.ok()) return run_problem.status();
+    const Result<BackwardPlan> made = plan_backward(*run_problem, device);
+    if (!made.ok()) return made.status();
+    const Result<StagedBackwardArguments> staged = StagedBackwardArguments::make(arguments, device);
+    if (!staged.ok()) return staged.status();
     const Result<Buffer> workspace = Buffer::make(device, made->workspace_bytes(arguments));
     if (!workspace.ok()) return workspace.status();
     OCTAVO_RETURN_IF_ERROR(made->run(staged->on_device(), {workspace->data(), workspace->bytes()}));

@@ -1,6 +1,7 @@
 // A run does not allocate: counts every operator new of the program.
 #include <gtest/gtest.h>
 
+#include "backward_case.h"
 #include "case.h"
 #include "counting_allocator.h"
 
@@ -26,6 +27,22 @@ TEST(CpuAllocation, ARunAllocatesNothing) {
     EXPECT_EQ(allocations - before, 0) << name(precision);
   }
   EXPECT_GT(allocations, 0) << "the counter is not connected";
+}
+
+TEST(CpuAllocation, ABackwardRunAllocatesNothing) {
+  for (const std::int64_t seqlen_q : {100, 700}) {  // in one slice, and in several
+    BackwardCase c{.batch = 2, .heads_q = 4, .heads_kv = 2, .seqlen_q = seqlen_q, .seqlen_kv = 200};
+    BackwardCall call(c);
+    ASSERT_TRUE(call.run_forward().ok());
+    const Problem problem = problem_of(call.arguments, call.options).value();
+    const BackwardSlicing slicing = backward_slicing(problem);
+    std::vector<std::uint8_t> room(backward_workspace_bytes(slicing, problem, &call.arguments, 2));
+    set_thread_count(2);
+    const std::int64_t before = allocations;
+    ASSERT_TRUE(
+        attention_backward(slicing, problem, call.arguments, {room.data(), room.size()}).ok());
+    EXPECT_EQ(allocations - before, 0);
+  }
 }
 
 }  // namespace

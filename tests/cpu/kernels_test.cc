@@ -147,6 +147,64 @@ TEST_P(CpuKernels, SoftmaxStepsOverTilesAndLimits) {
   }
 }
 
+TEST_P(CpuKernels, ProductOfEveryShape) {
+  for (const std::int64_t vectors : {1, 2, 3, 4, 5, 7})
+    for (const std::int64_t rows : {1, 3, 8, 13})
+      for (const std::int64_t depth : {1, 64, 70})
+        for (const bool transposed : {false, true})
+          for (const bool add : {false, true}) {
+            const std::int64_t width = vectors * k_.lanes, pitch = width + 2 * k_.lanes;
+            const std::int64_t a_pitch = (transposed ? rows : depth) + 3;
+            const Aligned a = random(a_pitch * (transposed ? depth : rows), 20);
+            const Aligned b = random(depth * pitch, 21), c = random(rows * pitch, 22);
+            const Aligned before = aligned(rows * pitch);
+            std::copy_n(c.get(), rows * pitch, before.get());
+            k_.product({a.get(), a_pitch, transposed, b.get(), pitch, c.get(), pitch, rows, depth,
+                        vectors, add});
+            for (std::int64_t r = 0; r < rows; ++r)
+              for (std::int64_t i = 0; i < pitch; ++i) {
+                const auto at = static_cast<std::size_t>(r * pitch + i);
+                double sum = add || i >= width ? double{before[at]} : 0.0;
+                for (std::int64_t d = 0; d < depth && i < width; ++d)
+                  sum += double{a[static_cast<std::size_t>(transposed ? d * a_pitch + r
+                                                                      : r * a_pitch + d)]} *
+                         double{b[static_cast<std::size_t>(d * pitch + i)]};
+                ASSERT_NEAR(c[at], sum, i < width ? 2e-5 : 0.0) << "row " << r << " column " << i;
+              }
+          }
+}
+
+TEST_P(CpuKernels, SoftmaxBackwardAndItsLimits) {
+  const std::int64_t width = 2 * k_.lanes, pitch = 3 * k_.lanes, keys = 9;
+  const Aligned s = random(keys * pitch, 30), dp = random(keys * pitch, 31);
+  const Aligned lse = random(pitch, 32), delta = random(pitch, 33);
+  const Aligned begin = aligned(pitch), end = aligned(pitch);
+  for (std::int64_t j = 0; j < width; ++j) {
+    begin[static_cast<std::size_t>(j)] = static_cast<float>(j % 3);
+    end[static_cast<std::size_t>(j)] = static_cast<float>(j % 9);
+    // A NaN that no lane sees, in either matrix.
+    s[static_cast<std::size_t>(8 * pitch + j)] = dp[static_cast<std::size_t>(8 * pitch + j)] = NAN;
+  }
+  lse[0] = kInfinity;  // P is zero
+  lse[1] = -1000;      // P is infinite
+  const Aligned s_before = aligned(keys * pitch), dp_before = aligned(keys * pitch);
+  std::copy_n(s.get(), keys * pitch, s_before.get());
+  std::copy_n(dp.get(), keys * pitch, dp_before.get());
+  const LaneLimits limits{begin.get(), end.get()};
+  k_.softmax_backward(s.get(), dp.get(), keys, 2, pitch, &limits, lse.get(), delta.get());
+  for (std::int64_t i = 0; i < keys; ++i)
+    for (std::int64_t j = 0; j < width; ++j) {
+      const auto lane = static_cast<std::size_t>(j), at = static_cast<std::size_t>(i * pitch + j);
+      const bool seen = static_cast<float>(i) >= begin[lane] && static_cast<float>(i) < end[lane];
+      double p = seen ? std::exp2(double{s_before[at]} - double{lse[lane]}) : 0.0;
+      if (p > 3.5e38) p = static_cast<double>(kInfinity);
+      const double ds = seen ? p * (double{dp_before[at]} - double{delta[lane]}) : 0.0;
+      ASSERT_TRUE(s[at] == p || std::abs(s[at] - p) <= 1e-6 * p) << "key " << i << " lane " << j;
+      ASSERT_TRUE(dp[at] == ds || std::abs(dp[at] - ds) <= 1e-5 * (1 + std::abs(ds)))
+          << "key " << i << " lane " << j << ": " << dp[at] << ", expected " << ds;
+    }
+}
+
 TEST_P(CpuKernels, DecodesEveryValueOfEveryFormat) {
   for (const DType dtype : kAllDTypes) {
     if (dtype == DType::f32) continue;

@@ -1,10 +1,13 @@
 // Calls every Hopper wrapper of device/ptx: an inline function without a call is never assembled.
 // ptx_test.cc compiles this file; it is not run.
+#include "device/ptx/atomic.cuh"
 #include "device/ptx/cluster.cuh"
 #include "device/ptx/fence.cuh"
 #include "device/ptx/mbarrier.cuh"
+#include "device/ptx/memory.cuh"
 #include "device/ptx/stmatrix.cuh"
 #include "device/ptx/tma.cuh"
+#include "device/ptx/vector_memory.cuh"
 #include "device/ptx/warpgroup.cuh"
 #include "device/ptx/wgmma_f16.cuh"
 #include "device/ptx/wgmma_f8.cuh"
@@ -50,6 +53,7 @@ extern "C" __global__ void synchronisation(const __grid_constant__ TensorMap map
     tma<5>(&map, tile, kBar);
     bulk_load(tile, out, 16, kBar);
     bulk_store(out, tile, 16);
+    bulk_reduce_add_f32(out, tile, 16);
     bulk_commit();
     bulk_wait<1>();
     bulk_wait_read<0>();
@@ -76,6 +80,19 @@ extern "C" __global__ void synchronisation(const __grid_constant__ TensorMap map
   cluster_arrive();
   cluster_wait();
   mbarrier_invalidate(kBar);
+}
+
+extern "C" __global__ void global_memory(u32* flag, const u32* in, u8* out) {
+  while (ld_acquire(flag) < 2) {
+  }
+  u32 x[4];
+  load_coherent_b128(in, x);
+  load_coherent_b64(in, x[0], x[1]);
+  x[2] += load_coherent_b32(in);
+  x[3] += load_coherent_b16(in) + load_coherent_b8(in);
+  x[0] += static_cast<u32>(load_coherent_i32(reinterpret_cast<const i32*>(in)));
+  store_global_b128(out, x);
+  red_release_add(flag, 1);
 }
 
 extern "C" __global__ void __launch_bounds__(256, 1) registers(u8* out) {

@@ -53,6 +53,7 @@ TEST_F(PtxTest, EveryHopperWrapperAssembles) {
   EXPECT_EQ(shapes["s32_s8"], 18);
   EXPECT_EQ(shapes["synchronisation"], 1);
   EXPECT_EQ(shapes["registers"], 1);
+  EXPECT_EQ(shapes["global_memory"], 1);
 }
 
 }  // namespace

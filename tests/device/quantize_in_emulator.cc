@@ -14,7 +14,7 @@ QuantizeLeft quantize_in_emulator(const QuantizeGiven& given) {
     ADD_FAILURE() << run_problem.status().message();
     return left;
   }
-  const Result<Resolved> resolved = resolve(*run_problem, &given.arguments, given.layout);
+  const Result<Resolved> resolved = resolve(*run_problem, &given.arguments, given.layout, true);
   if (!resolved.ok()) {
     ADD_FAILURE() << resolved.status().message();
     return left;

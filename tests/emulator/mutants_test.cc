@@ -28,6 +28,11 @@ TEST(EmulatorMutants, KernelsThatDivideKeysAmongWarps) {
   expect_accounted_for("element=sim8,block_m=32,warps_m=2,warps_n=4");
 }
 
+// 8-bit output has rows of half as many bytes, and the maxima of its CTAs need an atomic.
+TEST(EmulatorMutants, KernelWith8BitOutputAndAmax) {
+  expect_accounted_for("out=e4m3,block_m=32,warps_m=2,warps_n=4,amax=true");
+}
+
 // The smallest kernel that divides keys over a cluster, and the smallest with a producer warp.
 TEST(EmulatorMutants, MutantsOfHopperKernelsAreCaught) {
   const auto work = [](const Sm90ForwardConfig& c) {

@@ -23,6 +23,7 @@ void change(int& x) { x += 7; }
 void change(KScales& x) { x = KScales::row; }
 void change(Schedule& x) { x = Schedule::in_turn; }
 void change(ScoreType& x) { x = ScoreType::f16_fast; }
+void change(BackwardPass& x) { x = BackwardPass::dq; }
 void change(bool& x) { x = !x; }
 void change(Element& x) { x = x == Element::sim8 ? Element::f32 : Element::sim8; }
 void change(ExpForm& x) { x = x == ExpForm::f16x2 ? ExpForm::f32 : ExpForm::f16x2; }
@@ -32,6 +33,9 @@ Result<Sm80ForwardConfig> parsed_as(const Sm80ForwardConfig&, std::string_view t
 }
 Result<Sm90ForwardConfig> parsed_as(const Sm90ForwardConfig&, std::string_view text) {
   return parse_sm90_forward(text);
+}
+Result<Sm80BackwardConfig> parsed_as(const Sm80BackwardConfig&, std::string_view text) {
+  return parse_sm80_backward(text);
 }
 
 template <class Config>
@@ -56,6 +60,7 @@ void every_field_is_written_and_read() {
 TEST(ConfigText, EveryFieldIsWrittenAndRead) {
   every_field_is_written_and_read<Sm80ForwardConfig>();
   every_field_is_written_and_read<Sm90ForwardConfig>();
+  every_field_is_written_and_read<Sm80BackwardConfig>();
 }
 
 TEST(ConfigText, TypeSelectsTheKernel) {
@@ -99,6 +104,8 @@ void fields_are_in_order() {
 TEST(ConfigText, FieldsAreInOrder) {
   fields_are_in_order<Sm80ForwardConfig>();
   fields_are_in_order<Sm90ForwardConfig>();
+  fields_are_in_order<Sm80BackwardConfig>();
+  fields_are_in_order<RowStatsConfig>();
 }
 
 TEST(ConfigText, RoundTripOfManyConfigs) {

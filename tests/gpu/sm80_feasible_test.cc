@@ -70,8 +70,8 @@ TEST(Sm80Feasible, RespectsTheChipsSharedMemory) {
   const char* const larger = "head_dim=128,block_m=64,block_n=64,stages=6";  // 208 KB
   EXPECT_FALSE(check(larger, 80).ok());
   EXPECT_TRUE(check(larger, 90).ok());
-  EXPECT_TRUE(feasible({}, 90, sm80::smem_bytes({})).ok());
-  EXPECT_FALSE(feasible({}, 90, sm80::smem_bytes({}) - 1).ok());
+  EXPECT_TRUE(feasible(Sm80ForwardConfig{}, 90, sm80::smem_bytes(Sm80ForwardConfig{})).ok());
+  EXPECT_FALSE(feasible(Sm80ForwardConfig{}, 90, sm80::smem_bytes(Sm80ForwardConfig{}) - 1).ok());
 }
 
 TEST(Sm80Feasible, RefusesConfigsForANewerChip) {

@@ -126,3 +126,44 @@ def test_ways_of_a_gpu_are_refused_on_the_cpu(tiny):
             tiny(*words)
     with pytest.raises(SystemExit):
         tiny("--buffers", "0")
+
+
+def test_a_sustained_load_is_timed_in_turns_with_its_energy(monkeypatch, capsys):
+    torch = pytest.importorskip("torch")
+    done = []
+
+    class Load:
+        calls = 3
+
+        def __init__(self, torch, call, us):
+            self.call, self.us = call, us
+
+        def sample(self):
+            done.append(self.us)
+            return self.us, 1.0, 2.0
+
+    class Graph:
+        def __init__(self, torch, call, calls):
+            self.sample_us = call
+
+    monkeypatch.setattr(bench._timers, "Load", Load)
+    monkeypatch.setattr(bench._timers, "Graph", Graph)
+    made = bench.Bench(torch, bench.parse(["--device", "cpu", "--regime", "sustained"]))
+    made.meter.watts = lambda begin, end: 500.0
+    row = made.time({"name": "mission", "shape": [1], "backend": "fa3"}, [lambda: 1000.0], [lambda: 1100.0])
+    made.stop()
+    assert row["ratio"] == 1.1 and row["calls"] == 3
+    assert row["joules"] == pytest.approx({"octavo": 0.5, "peer": 0.55})
+    assert done == [1000, 1100, 1000] * bench.TURNS
+    assert bench.line_of(row).endswith("0.5      0.55")
+    assert bench.heading(False, True).endswith("J a call   of peer")
+
+
+def test_a_sustained_load_needs_a_gpu_and_graphs(tiny, capsys):
+    with pytest.raises(SystemExit, match="the regime is sustained on cpu; supported: burst there"):
+        tiny("--regime", "sustained")
+    for words, said in ((("--regime", "sustained", "--l2", "cold"), "L2 cold under a sustained load; supported"),
+                        (("--prequantized", "--compile"), "--prequantized is given with --compile; supported")):
+        with pytest.raises(SystemExit):
+            bench.parse(list(words))
+        assert said in capsys.readouterr().err

@@ -98,6 +98,70 @@ def test_out_lse_and_varlen():
         check_16_bits(out[rows].transpose(0, 1)[None], *part)
 
 
+def exact_gradients(q, k, v, dout, mask):
+    """The gradients in fp64; rows that see no key have none."""
+    q, k, v = (x.detach().double().requires_grad_() for x in (q, k, v))
+    group = q.shape[1] // k.shape[1]
+    scores = q @ k.repeat_interleave(group, 1).transpose(2, 3) / q.shape[3]**0.5
+    weights = torch.softmax(scores.masked_fill(~mask, -torch.inf), -1)
+    weights = torch.where(mask.any(-1)[:, None], weights, 0.0)
+    (weights @ v.repeat_interleave(group, 1)).backward(dout.double())
+    return q.grad, k.grad, v.grad
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("heads, heads_kv, sq, skv, dim", [(4, 4, 300, 300, 64), (4, 2, 200, 513, 128), (3, 1, 513, 130, 80),
+                                                           (2, 2, 130, 200, 160), (2, 2, 65, 1, 40)])
+@pytest.mark.parametrize("causal, window", [(False, None), ("top_left", None), ("bottom_right", (40, 0)), (False, (5, 70))])
+def test_gradients(dtype, heads, heads_kv, sq, skv, dim, causal, window):
+    torch.manual_seed(0)
+    q, dout = (torch.randn(2, heads, sq, dim, device="cuda", dtype=dtype) for _ in range(2))
+    k, v = (torch.randn(2, heads_kv, skv, dim, device="cuda", dtype=dtype) for _ in range(2))
+    out, lse = octavo.attention(q, k, v, causal=causal, window=window, return_lse=True)
+    diagonal = torch.arange(sq, device="cuda")[:, None] + (0 if causal == "top_left" else skv - sq)
+    keys = torch.arange(skv, device="cuda")[None]
+    left, right = window or (skv + sq, skv + sq)
+    mask = (keys >= diagonal - left) & (keys <= diagonal + (0 if causal else right))
+    exact = exact_gradients(q, k, v, dout, mask)
+    first = octavo.attention_backward(dout, q, k, v, out, lse, causal=causal, window=window)
+    for found, wanted in zip(first, exact):
+        step = 2**-11 if dtype == torch.float16 else 2**-8
+        assert (found.double() - wanted).abs().max() <= 4 * step * wanted.abs().max() + 2e-4
+    for _ in range(20):
+        again = octavo.attention_backward(dout, q, k, v, out, lse, causal=causal, window=window)
+        assert all(torch.equal(a, b) for a, b in zip(first, again))
+
+
+def test_gradients_in_a_captured_graph():
+    q, k, v, dout = (torch.randn(2, 4, 256, 64, device="cuda", dtype=torch.bfloat16) for _ in range(4))
+    out, lse = octavo.attention(q, k, v, causal=True, return_lse=True)
+    wanted = octavo.attention_backward(dout, q, k, v, out, lse, causal=True)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = octavo.attention_backward(dout, q, k, v, out, lse, causal=True)
+    for x in found:
+        x.fill_(torch.nan)
+    graph.replay()
+    assert all(torch.equal(a, b) for a, b in zip(found, wanted))
+
+
+def test_gradients_of_a_varlen_batch():
+    tokens, starts = 260, torch.tensor([0, 100, 230], dtype=torch.int32, device="cuda")
+    q, k, v, dout = (torch.randn(tokens, 2, 64, device="cuda", dtype=torch.float16) for _ in range(4))
+    for x in (q, k, v, dout):
+        x[230:] = torch.nan  # tokens of no sequence
+    lengths = {"cu_seqlens_q": starts, "cu_seqlens_kv": starts, "max_seqlen_q": 130, "max_seqlen_kv": 130}
+    out, lse = octavo.attention(q, k, v, causal="top_left", return_lse=True, **lengths)
+    found = octavo.attention_backward(dout, q, k, v, out, lse, causal="top_left", **lengths)
+    for rows in (slice(0, 100), slice(100, 230)):
+        part = [x[rows].transpose(0, 1)[None] for x in (q, k, v, dout)]
+        length = rows.stop - rows.start
+        mask = torch.ones(length, length, device="cuda", dtype=torch.bool).tril()
+        for x, wanted in zip(found, exact_gradients(*part, mask)):
+            torch.testing.assert_close(x[rows].transpose(0, 1)[None].double(), wanted, atol=4e-3, rtol=4e-3)
+
+
 @pytest.mark.parametrize("precision, most", [("fp8", 0.15), ("int8", 0.1), ("sim8", 0.15)])
 def test_8_bit_modes_and_inputs(precision, most):
     q, k, v = tensors(1, 8, 512, 64)

@@ -570,7 +570,7 @@ def test_errors_of_the_call_itself():
 
 
 def test_errors_of_quantized():
-    codes, one = X.astype("uint8"), numpy.ones(1, numpy.float32)
+    data, one = X.astype("uint8"), numpy.ones(1, numpy.float32)
     for made, exception, part in (
             (octavo.Quantized(data, one, "e4m3", "head"), ValueError, "q.scales is 1 numbers; supported: 2, one per head"),
             (octavo.Quantized(data, one, "f16", "tensor"), ValueError, "q.format is f16"),
@@ -655,3 +655,78 @@ def test_every_parameter_of_attention_is_documented():
     for name in inspect.signature(octavo.attention).parameters:
         assert name in octavo.attention.__doc__.split("--", 1)[-1], name
     assert (pathlib.Path(octavo.__file__).parent / "py.typed").exists()
+
+
+# ------------------------------------------------------------------------------- the backward pass
+
+
+def gradients(dout, q, k, v, causal=None, scale=None):
+    """(dq, dk, dv) in float64 by the formula, for (batch, heads, seqlen, head_dim)."""
+    scale = q.shape[3] ** -0.5 if scale is None else scale
+    out, lse = reference(q, k, v, causal, scale=scale)
+    dout, q, k, v = (numpy.asarray(x, numpy.float64) for x in (dout, q, k, v))
+    group = q.shape[1] // k.shape[1]
+    keys, values = (numpy.repeat(x, group, axis=1) for x in (k, v))
+    rows, columns = q.shape[2], k.shape[2]
+    shift = 0 if causal == "top_left" else columns - rows
+    beyond = numpy.arange(columns)[None, :] - numpy.arange(rows)[:, None] - shift
+    seen = (beyond <= 0 if causal else beyond == beyond) & numpy.isfinite(lse)[..., None]
+    with numpy.errstate(over="ignore", invalid="ignore"):
+        p = numpy.where(seen, numpy.exp(q @ keys.swapaxes(2, 3) * scale - lse[..., None]), 0)
+    ds = p * (dout @ values.swapaxes(2, 3) - (dout * out).sum(-1, keepdims=True)) * scale
+
+    def over_group(x):
+        return x.reshape(x.shape[0], -1, group, *x.shape[2:]).sum(2)
+
+    return ds @ keys, over_group(ds.swapaxes(2, 3) @ q), over_group(p.swapaxes(2, 3) @ dout)
+
+
+@pytest.mark.parametrize("dtype, tolerance", [("float32", 1e-5), ("float16", 4e-3), ("bfloat16", 3e-2)])
+@pytest.mark.parametrize("causal", [None, "top_left", "bottom_right"])
+@pytest.mark.parametrize("layout", ["bhsd", "bshd"])
+def test_backward(normal, dtype, tolerance, causal, layout):
+    if dtype == "bfloat16":
+        dtype = pytest.importorskip("ml_dtypes").bfloat16
+    shapes = [(2, 4, 9, 16), (2, 2, 13, 16), (2, 2, 13, 16), (2, 4, 9, 16)]
+    q, k, v, dout = (normal(*shape).astype(dtype) for shape in shapes)
+    turned = (lambda x: x) if layout == "bhsd" else (lambda x: x.swapaxes(1, 2))
+    given = [numpy.ascontiguousarray(turned(x)) for x in (q, k, v)]
+    options = {"causal": causal, "layout": layout, "scale": 0.3}
+    out, lse = octavo.attention(*given, return_lse=True, **options)
+    made = octavo.attention_backward(numpy.ascontiguousarray(turned(dout)), *given, out, lse, **options)
+    for found, like, wanted in zip(made, given, gradients(dout, q, k, v, causal, 0.3)):
+        assert found.dtype == like.dtype and found.shape == like.shape
+        numpy.testing.assert_allclose(turned(found).astype("float64"), wanted,
+                                      atol=tolerance * (1 + abs(wanted).max()))
+
+
+def test_backward_of_a_varlen_batch(normal):
+    q, k, v, dout = (normal(12, 2, 8) for _ in range(4))
+    starts = numpy.array([0, 5, 10], "int32")  # the last two tokens belong to no sequence
+    options = {"cu_seqlens_q": starts, "cu_seqlens_kv": starts, "causal": True}
+    out, lse = octavo.attention(q, k, v, return_lse=True, **options)
+    made = octavo.attention_backward(dout, q, k, v, out, lse, **options)
+    for rows in (slice(0, 5), slice(5, 10)):
+        parts = (x[rows].swapaxes(0, 1)[None] for x in (dout, q, k, v))
+        for found, wanted in zip(made, gradients(*parts, "top_left")):
+            numpy.testing.assert_allclose(found[rows].swapaxes(0, 1)[None], wanted, atol=1e-5)
+    assert all(abs(x[10:]).max() == 0 for x in made)
+
+
+def test_errors_of_the_backward_pass(normal):
+    q, k, v, dout = (normal(1, 2, 9, 16) for _ in range(4))
+    out, lse = octavo.attention(q, k, v, return_lse=True)
+    run = octavo.attention_backward
+    for arguments, exception, part in (
+            ((dout[:, :, :8], q, k, v, out, lse), ValueError, r"dout.shape is \(1, 2, 8, 16\)"),
+            ((dout.astype("float16"), q, k, v, out, lse), ValueError, "dout.dtype is f16; supported: the dtype of q"),
+            ((dout, q, k, v, out, lse[:, :, :8]), ValueError, r"lse.shape is \(1, 2, 8\); supported: \(1, 2, 9\)"),
+            ((dout, q, k.astype("float16"), v, out, lse), NotImplementedError, "k dtype is f16"),
+            ((dout, q, octavo.quantize(k, "int8"), v, out, lse), NotImplementedError, "k is an octavo.Quantized"),
+            ((dout, q, k, v, out, None), TypeError, "lse")):
+        with pytest.raises(exception, match=part):
+            run(*arguments)
+    with pytest.raises(NotImplementedError, match="precision is fp8 with inputs of f32; supported"):
+        run(dout, q, k, v, out, lse, precision="fp8")
+    with pytest.raises(TypeError, match="unexpected keyword argument 'out_dtype'"):
+        run(dout, q, k, v, out, lse, out_dtype="float16")

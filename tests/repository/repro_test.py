@@ -67,6 +67,31 @@ class ReproTest(unittest.TestCase):
             self.assertEqual(told.returncode, 1)
             self.assertIn("bench/bench.json: is not the file", told.stdout)
 
+    def test_an_adopted_bundle_verifies_in_the_repository_too(self):
+        (bundle,) = self.out.glob("repro_bundle_*.tar.gz")
+        with tempfile.TemporaryDirectory() as folder:
+            folder = pathlib.Path(folder)
+            with tarfile.open(bundle) as packed:
+                packed.extractall(folder / "packed", filter="data")
+            (unpacked,) = (folder / "packed").iterdir()
+            manifest = unpacked / "manifest.yaml"  # its own digest is in no list
+            lines = ['gpu: "Fake GPU 9"' if line.startswith("gpu:") else line
+                     for line in manifest.read_text().splitlines()]
+            manifest.write_text("\n".join(lines) + "\n")
+            with tarfile.open(folder / "made.tar.gz", "w:gz") as packed:
+                packed.add(unpacked, unpacked.name)
+            (folder / "README.md").write_text("<!-- evidence: made by tools/evidence_tables.py -->\n"
+                                              "<!-- evidence: end -->\n")
+            done = subprocess.run([sys.executable, ROOT / "tools/adopt_bundle.py", folder / "made.tar.gz",
+                                   "--command", OCTAVO, "--root", folder], capture_output=True, text=True)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            evidence = folder / "evidence/fake-gpu-9"
+            self.assertTrue((evidence / "all_bench.json").is_file())
+            verify = [str(OCTAVO), "evidence", "verify", str(evidence)]
+            self.assertEqual(subprocess.run(verify, capture_output=True).returncode, 0)
+            (evidence / "all_bench.json").write_text("{}")
+            self.assertEqual(subprocess.run(verify, capture_output=True).returncode, 1)
+
     def test_bad_options_are_two(self):
         for bad in (["--tests", "some"], ["--speed"], ["--out"]):
             done = repro(*bad)

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "attention/backward_call.h"
 #include "attention/call.h"
 #include "counting_allocator.h"
 #include "cpu/thread_pool.h"
@@ -117,6 +118,37 @@ TEST_F(OutOfMemory, OfAnAttentionLeavesTheOutputAndTheThreadsAlone) {
     EXPECT_EQ(call.out, right.out) << name(options.precision);
     EXPECT_TRUE(pool_has_all_threads()) << name(options.precision);
   }
+}
+
+TEST_F(OutOfMemory, OfABackwardPassLeavesTheGradientsAlone) {
+  test::BackwardCall right(2, 4, 2, 40, 70, 16), call(2, 4, 2, 40, 70, 16);
+  for (test::BackwardCall* one : {&right, &call}) ASSERT_EQ(one->run_forward({}).message(), "");
+  ASSERT_EQ(attention_backward(right.arguments, fresh()).message(), "");
+  int written = 0;
+  const Tally tally = fail_each_allocation(
+      [&] {
+        for (auto* d : {&call.dq, &call.dk, &call.dv}) std::fill(d->begin(), d->end(), -7.0f);
+        Status status;
+        // On a new thread, which has no workspace yet.
+        const std::int64_t n = test::until_failure.exchange(0);
+        std::thread([&] {
+          test::until_failure = n;
+          status = attention_backward(call.arguments, fresh());
+          test::until_failure = 0;
+        }).join();
+        if (!status.ok() && !call.untouched()) ++written;
+        return status.code();
+      },
+      ErrorCode::ok);
+  EXPECT_GT(tally.out_of_memory, 2);
+  EXPECT_EQ(written, 0);
+  EXPECT_EQ(call.dq, right.dq);
+  EXPECT_EQ(call.dk, right.dk);
+  const Problem problem = problem_of(call.arguments).value();
+  EXPECT_GT(
+      fail_each_allocation([&] { return explain_backward(problem).status().code(); }, ErrorCode::ok)
+          .allocations,
+      0);
 }
 
 TEST_F(OutOfMemory, InPlansAndRuns) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "device/conformance/params.cuh"
+#include "device/ptx/atomic.cuh"
 #include "device/ptx/cluster.cuh"
 #include "device/ptx/fence.cuh"
 #include "device/ptx/mbarrier.cuh"
@@ -70,6 +71,54 @@ tma_store(const OCTAVO_GRID_CONSTANT Params p) {
   }
 }
 
+// in: bytes/4 words, then as many again. Stores the first to `out` and adds the second to them,
+// both by bulk copies.
+template <int kThreads>
+OCTAVO_KERNEL(kThreads, 1)
+bulk_reduce(const OCTAVO_GRID_CONSTANT Params p) {
+  copy_to_shared(p, p.bytes / 2, kThreads);
+  ptx::fence_proxy_async();
+  ptx::cta_sync();
+  if (ptx::thread_index() == 0) {
+    ptx::bulk_store(p.out, ptx::shared_base() + kTile, p.bytes);
+    ptx::bulk_commit();
+    ptx::bulk_wait<0>();
+    ptx::bulk_reduce_add_f32(p.out, ptx::shared_base() + kTile + p.bytes, p.bytes);
+    ptx::bulk_commit();
+    ptx::bulk_wait_read<0>();
+    ptx::bulk_wait<0>();
+  }
+}
+
+// Two CTAs: CTA 0 copies bytes/4 words of `in` to `out` and sets the flag behind them, `count`
+// times. CTA 1 waits for the flag and copies the words to behind it. The flag is a word of `out`,
+// which is not 0 at first.
+template <int kThreads>
+OCTAVO_KERNEL(kThreads, 1)
+flags(const OCTAVO_GRID_CONSTANT Params p) {
+  const u32 words = p.bytes / 4, thread = ptx::thread_index();
+  u32* const flag = p.out + words;
+  if (ptx::block_index_x() == 0) {
+    for (u32 i = thread; i < words; i += kThreads)
+      ptx::store_global_b32(
+          p.out + i,
+          static_cast<u32>(ptx::load_global_i32(reinterpret_cast<const i32*>(p.in) + i)));
+    ptx::cta_sync();
+    if (thread == 0)
+      for (i32 n = 0; n < p.count; ++n) ptx::red_release_add(flag, 3);
+    return;
+  }
+  const u32 set = static_cast<u32>(p.at[0]) + static_cast<u32>(p.count) * 3;
+  if (thread == 0)
+    while (ptx::ld_acquire(flag) != set) {
+    }
+  ptx::cta_sync();
+  for (u32 i = thread; i < words; i += kThreads)
+    ptx::store_global_b32(
+        flag + 1 + i,
+        static_cast<u32>(ptx::load_coherent_i32(reinterpret_cast<const i32*>(p.out) + i)));
+}
+
 // A cluster of two: CTA 0 multicasts a box to both CTAs; each then sends the other a word with
 // st.async and reads one of the other's words. out, per CTA: the tile, the word received, the word
 // read.
@@ -111,9 +160,13 @@ cluster(const OCTAVO_GRID_CONSTANT Params p) {
 enum class Wgmma : int {
   f16,
   f16_a,  // A in registers
+  f16_trans_a,
   f16_trans_b,
   f16_trans_both,
   bf16,
+  bf16_trans_a,
+  bf16_trans_b,
+  bf16_trans_both,
   e4m3,
   e4m3_a,
   e5m2,
@@ -127,11 +180,19 @@ template <Wgmma kWgmma, class D, int kSize>
 OCTAVO_DEVICE void multiply(D (&d)[kSize], const u32 (&a)[4], u64 a_at, u64 b_at, bool accumulate) {
   if constexpr (kWgmma == Wgmma::f16) ptx::wgmma_f16<false, false>(d, a_at, b_at, accumulate);
   if constexpr (kWgmma == Wgmma::f16_a) ptx::wgmma_f16<false>(d, a, b_at, accumulate);
+  if constexpr (kWgmma == Wgmma::f16_trans_a)
+    ptx::wgmma_f16<true, false>(d, a_at, b_at, accumulate);
   if constexpr (kWgmma == Wgmma::f16_trans_b)
     ptx::wgmma_f16<false, true>(d, a_at, b_at, accumulate);
   if constexpr (kWgmma == Wgmma::f16_trans_both)
     ptx::wgmma_f16<true, true>(d, a_at, b_at, accumulate);
   if constexpr (kWgmma == Wgmma::bf16) ptx::wgmma_bf16<false, false>(d, a_at, b_at, accumulate);
+  if constexpr (kWgmma == Wgmma::bf16_trans_a)
+    ptx::wgmma_bf16<true, false>(d, a_at, b_at, accumulate);
+  if constexpr (kWgmma == Wgmma::bf16_trans_b)
+    ptx::wgmma_bf16<false, true>(d, a_at, b_at, accumulate);
+  if constexpr (kWgmma == Wgmma::bf16_trans_both)
+    ptx::wgmma_bf16<true, true>(d, a_at, b_at, accumulate);
   if constexpr (kWgmma == Wgmma::e4m3 || kWgmma == Wgmma::e4m3_in_f16)
     ptx::wgmma_e4m3(d, a_at, b_at, accumulate);
   if constexpr (kWgmma == Wgmma::e4m3_a) ptx::wgmma_e4m3(d, a, b_at, accumulate);

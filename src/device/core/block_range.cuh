@@ -19,9 +19,12 @@ struct SequenceSpan {
   i32 kv_begin = 0, seqlen_kv = 0;
 };
 
-// Entry `index` of cu_seqlens, inside the tensor.
+// Entry `index` of cu_seqlens, inside the tensor. A grid that overlaps an earlier one (kOverlaps)
+// may have started before that one has written cu_seqlens.
+template <bool kOverlaps>
 OCTAVO_DEVICE i32 clamped_token(const i32* cu, i32 index, i32 tokens) {
-  const i32 token = ptx::load_global_i32(cu + index);
+  const i32 token =
+      kOverlaps ? ptx::load_coherent_i32(cu + index) : ptx::load_global_i32(cu + index);
   if (ptx::mask_term(token < 0, false)) return 0;
   return ptx::mask_term(token > tokens, false) ? tokens : token;
 }
@@ -30,27 +33,28 @@ OCTAVO_DEVICE i32 clamped_token(const i32* cu, i32 index, i32 tokens) {
 // is empty, so that no two sequences share a token; none is longer than the maximum. With kByLanes
 // whole warps call this, and their lanes share the search; else each thread looks at every entry,
 // which takes no registers beyond the loop's own.
-template <bool kByLanes = true>
+template <bool kByLanes = true, bool kOverlaps = true>
 OCTAVO_DEVICE void clamp_span(const i32* cu, i32 sequence, i32 tokens, i32 longest, i32& begin,
                               i32& length) {
-  begin = clamped_token(cu, sequence, tokens);
-  length = max_of(clamped_token(cu, sequence + 1, tokens) - begin, 0);
+  begin = clamped_token<kOverlaps>(cu, sequence, tokens);
+  length = max_of(clamped_token<kOverlaps>(cu, sequence + 1, tokens) - begin, 0);
   if (ptx::mask_term(length > longest, false)) length = longest;
   i32 earlier = kByLanes ? static_cast<i32>(ptx::lane_index()) : 0;
   OCTAVO_UNROLL_BY(1)
-  while (earlier < sequence && clamped_token(cu, earlier, tokens) <= begin)
+  while (earlier < sequence && clamped_token<kOverlaps>(cu, earlier, tokens) <= begin)
     earlier += kByLanes ? 32 : 1;
   const bool is_behind = kByLanes ? ptx::warp_any(earlier < sequence) : earlier < sequence;
   if (ptx::mask_term(is_behind, false)) length = 0;
 }
 
-template <bool kByLanes = true, class Params>
+template <bool kByLanes = true, bool kOverlaps = true, class Params>
 OCTAVO_DEVICE SequenceSpan sequence_span(const Params& p, i32 sequence) {
   if (p.cu_seqlens_q == nullptr) return {0, p.seqlen_q, 0, p.seqlen_kv};
   SequenceSpan at;
-  clamp_span<kByLanes>(p.cu_seqlens_q, sequence, p.tokens_q, p.seqlen_q, at.q_begin, at.seqlen_q);
-  clamp_span<kByLanes>(p.cu_seqlens_kv, sequence, p.tokens_kv, p.seqlen_kv, at.kv_begin,
-                       at.seqlen_kv);
+  clamp_span<kByLanes, kOverlaps>(p.cu_seqlens_q, sequence, p.tokens_q, p.seqlen_q, at.q_begin,
+                                  at.seqlen_q);
+  clamp_span<kByLanes, kOverlaps>(p.cu_seqlens_kv, sequence, p.tokens_kv, p.seqlen_kv, at.kv_begin,
+                                  at.seqlen_kv);
   return at;
 }
 
@@ -68,6 +72,24 @@ OCTAVO_DEVICE KeyLimits key_limits(const Params& p, const SequenceSpan& at, i32 
     keys.end = diagonal + p.window_right + 1;
   keys.end = max_of(min_of(keys.end, at.seqlen_kv), 0);
   return keys;
+}
+
+// The queries that see a key: [begin, end), empty if begin >= end.
+struct QueryLimits {
+  i32 begin = 0;
+  i32 end = 0;
+};
+
+template <class Params>
+OCTAVO_DEVICE QueryLimits query_limits(const Params& p, const SequenceSpan& at, i32 key) {
+  // The query whose diagonal key this is.
+  const i32 diagonal = key - (p.bottom_right ? at.seqlen_kv - at.seqlen_q : 0);
+  QueryLimits queries{0, at.seqlen_q};
+  if (ptx::mask_term(diagonal > p.window_right, false)) queries.begin = diagonal - p.window_right;
+  if (ptx::mask_term(p.window_left < at.seqlen_q - diagonal, false))
+    queries.end = max_of(diagonal + p.window_left + 1, 0);
+  if (ptx::mask_term(key >= at.seqlen_kv, false)) queries.end = 0;
+  return queries;
 }
 
 // A tile of rows visits keys [begin, end); all of its rows see [full_begin, full_end).

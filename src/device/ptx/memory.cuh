@@ -120,9 +120,25 @@ OCTAVO_PTX u8 load_global_b8(const void* p OCTAVO_AND_SITE)
     OCTAVO_BODY({ return __ldg(static_cast<const u8*>(p)); });
 OCTAVO_PTX float load_global_f32(const float* p OCTAVO_AND_SITE) OCTAVO_BODY({ return __ldg(p); });
 OCTAVO_PTX i32 load_global_i32(const i32* p OCTAVO_AND_SITE) OCTAVO_BODY({ return __ldg(p); });
-// ld.relaxed.gpu.global.f32;  for data that an earlier grid may still be writing when this one
-// starts. The ld.global.nc loads above are for read-only data, and the compiler may move them
-// before the wait for that grid.
+// ld.global of 2, 1 and 4 bytes;  for data that an earlier grid may still be writing when this one
+// starts, in threads that come after the wait for that grid. The ld.global.nc loads above are for
+// data that nothing writes while the grid runs, and the compiler may move them before that wait.
+OCTAVO_PTX u16 load_coherent_b16(const void* p OCTAVO_AND_SITE) OCTAVO_BODY({
+  u16 x;
+  asm volatile("ld.global.b16 %0, [%1];" : "=h"(x) : "l"(p));
+  return x;
+});
+OCTAVO_PTX u8 load_coherent_b8(const void* p OCTAVO_AND_SITE) OCTAVO_BODY({
+  u32 x;
+  asm volatile("ld.global.u8 %0, [%1];" : "=r"(x) : "l"(p));
+  return static_cast<u8>(x);
+});
+OCTAVO_PTX i32 load_coherent_i32(const i32* p OCTAVO_AND_SITE) OCTAVO_BODY({
+  i32 x;
+  asm volatile("ld.global.s32 %0, [%1];" : "=r"(x) : "l"(p));
+  return x;
+});
+// ld.relaxed.gpu.global.f32;  the same from L2, for single values that are read once
 OCTAVO_PTX float load_written_f32(const float* p OCTAVO_AND_SITE) OCTAVO_BODY({
   float x;
   asm volatile("ld.relaxed.gpu.global.f32 %0, [%1];" : "=f"(x) : "l"(p) : "memory");

@@ -104,6 +104,14 @@ OCTAVO_PTX void bulk_store(void* to, u32 from, u32 bytes OCTAVO_AND_SITE) OCTAVO
                "r"(bytes)
                : "memory");
 });
+// cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [to], [from], bytes;  adds FP32 values
+// of shared memory to global memory, each atomically. Addresses and bytes are multiples of 16.
+OCTAVO_PTX void bulk_reduce_add_f32(void* to, u32 from, u32 bytes OCTAVO_AND_SITE) OCTAVO_BODY({
+  asm volatile(
+      "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to),
+      "r"(from), "r"(bytes)
+      : "memory");
+});
 // cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [to], [from], bytes,
 // [bar]; To another CTA of the cluster, where the mbarrier lies too.
 OCTAVO_PTX

@@ -136,8 +136,11 @@ OCTAVO_DEVICE void find_inverses(const QuantizeParams& p, const Tile& t, const T
     const float scale = scale_from_amax<kC.to>(group_amax<kC>(p, t, at), p.max_quantized);
     fill(inverse, inverse_step<kC.to>(scale));
     if (ptx::thread_index() != 0) return;
-    // A head without rows has a tile but no block.
-    if (kC.group == ScaleGroup::block ? p.len > 0 : t.number == 0)
+    // A head without rows has a tile but no block. The scale of a tensor has one writer.
+    const bool writes = kC.group == ScaleGroup::block    ? p.len > 0
+                        : kC.group == ScaleGroup::tensor ? ptx::block_index_x() == 0
+                                                         : t.number == 0;
+    if (writes)
       ptx::store_global_f32(scales_of(p, t) + (kC.group == ScaleGroup::block ? t.number : 0),
                             scale);
   }

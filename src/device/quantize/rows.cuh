@@ -53,7 +53,7 @@ OCTAVO_DEVICE Tile find_tile(const QuantizeParams& p, i32 index) {
 }
 
 // Loads the words of the lane's eight columns; columns outside the row are not read and become
-// zero.
+// zero. A quantizer that overlaps an earlier grid may have started before that one has written x.
 template <QuantizeConfig kC>
 OCTAVO_DEVICE void load_words(const u8* row, int column, int columns,
                               u32 (&words)[kVector * element_bytes(kC.from) / 4]) {
@@ -67,19 +67,27 @@ OCTAVO_DEVICE void load_words(const u8* row, int column, int columns,
     const bool exists = ptx::mask_term(first < columns, true);
     if constexpr (kPiece == 16) {
       u32 x[4] = {};
-      if (exists) ptx::load_global_b128(from, x);
+      if (exists && overlaps(kC)) ptx::load_coherent_b128(from, x);
+      if (exists && !overlaps(kC)) ptx::load_global_b128(from, x);
       OCTAVO_UNROLL
       for (int j = 0; j < 4; ++j) words[i * 4 + j] = x[j];
     } else if constexpr (kPiece == 8) {
       words[0] = words[1] = 0;
-      if (exists) ptx::load_global_b64(from, words[0], words[1]);
+      if (exists && overlaps(kC)) ptx::load_coherent_b64(from, words[0], words[1]);
+      if (exists && !overlaps(kC)) ptx::load_global_b64(from, words[0], words[1]);
     } else if constexpr (kPiece == 1) {
-      const u32 code = exists ? ptx::load_global_b8(from) : 0;
+      const u32 code = !exists        ? 0
+                       : overlaps(kC) ? ptx::load_coherent_b8(from)
+                                      : ptx::load_global_b8(from);
       words[i / 4] = i % 4 == 0 ? code : words[i / 4] | code << i % 4 * 8;
     } else if constexpr (kPiece == 4) {
-      words[i] = exists ? ptx::load_global_b32(from) : 0;
+      words[i] = !exists        ? 0
+                 : overlaps(kC) ? ptx::load_coherent_b32(from)
+                                : ptx::load_global_b32(from);
     } else {
-      const u32 half = exists ? ptx::load_global_b16(from) : 0;
+      const u32 half = !exists        ? 0
+                       : overlaps(kC) ? ptx::load_coherent_b16(from)
+                                      : ptx::load_global_b16(from);
       words[i / 2] = i % 2 == 0 ? half : words[i / 2] | half << 16;
     }
   }

@@ -239,7 +239,7 @@ struct ForwardKernel {
     tile.sequence = index / p.row_tiles / p.heads_q;
     tile.batch = p.cu_seqlens_q == nullptr ? tile.sequence : 0;
     // The compiler spills with the other form of the search on each of these chips.
-    tile.at = sequence_span<(C.arch >= 90)>(p, tile.sequence);
+    tile.at = sequence_span<(C.arch >= 90), /*kOverlaps=*/false>(p, tile.sequence);
     if (tile.first_row >= tile.at.seqlen_q) return;
     const BlockRange range = block_range(p, tile.at, tile.first_row, C.block_m, step_keys(C));
     const int steps = div_up(max_of(range.end - range.begin, 0), step_keys(C));

@@ -8,6 +8,7 @@
 #include "device/ptx/memory.cuh"
 #include "device/ptx/thread.cuh"
 #include "device/sm90/params.cuh"
+#include "device/sm90/pipeline_state.cuh"
 #include "device/tile/matrix_descriptor.cuh"
 
 namespace octavo::sm90 {
@@ -39,18 +40,6 @@ struct SelectParams<true, false> {
 template <class Config>
 using ParamsOf =
     typename SelectParams<is_8bit_qk(Config::value), has_output_params(Config::value)>::Type;
-
-// The pipeline stage that is next, and the parity of the phase that fills it. Buffers are used in
-// turn from `first` on. One counter is one register where stage and phase would be two.
-template <int kStages>
-struct PipelineState {
-  u32 first = 0;
-  u32 count = 0;
-  OCTAVO_DEVICE u32 stage() const { return first + count % kStages; }
-  OCTAVO_DEVICE u32 phase() const { return count / kStages & 1; }
-  OCTAVO_DEVICE void advance() { ++count; }
-  OCTAVO_DEVICE PipelineState next() const { return {first, count + 1}; }
-};
 
 template <class Config>
 struct Geometry {

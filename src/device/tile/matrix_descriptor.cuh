@@ -49,6 +49,11 @@ OCTAVO_HD constexpr u64 k_major(u32 address, Swizzle s = Swizzle::b128) {
 OCTAVO_HD constexpr u64 mn_major(u32 address, u32 next_columns, Swizzle s = Swizzle::b128) {
   return MatrixDescriptor{address, next_columns, 8 * swizzle_bytes(s), s}.encoded();
 }
+// `base`, a descriptor of address 0, moved to an address: only the low half changes, and it does
+// not carry, so 32-bit sums suffice.
+OCTAVO_HD constexpr u64 at_address(u64 base, u32 address) {
+  return base >> 32 << 32 | (static_cast<u32>(base) + (address >> 4));
+}
 // The descriptor advanced by `bytes`, a multiple of 16 that does not carry out of bits 0-13.
 OCTAVO_HD constexpr u64 advanced(u64 descriptor, u32 bytes) { return descriptor + (bytes >> 4); }
 

@@ -82,7 +82,7 @@ struct QuantizedCall {
     constexpr std::size_t kAlignment = 64;
     const Problem& problem = prepared->problem;
     const VLayout layout = subject->config.transposed ? VLayout::transposed : VLayout::rows;
-    const Result<Resolved> resolved = resolve(problem, &prepared->inputs.given, layout);
+    const Result<Resolved> resolved = resolve(problem, &prepared->inputs.given, layout, true);
     if (!resolved.ok()) return resolved.status();
     bytes = resolved->workspace_bytes;
     memory.assign(bytes + kAlignment, kPoison);
@@ -280,7 +280,7 @@ std::vector<Case> cases_for(const Sm80ForwardConfig& config) {
   // Fewer columns than the kernel's tiles; two sequences, the second shorter, with tokens of no
   // sequence around them.
   c.options = {};
-  c.head_dim = config.head_dim - 16 / element_bytes(config.element);
+  c.head_dim = narrow_rows(config.head_dim, config.element, config.out);
   c.batch = 2;
   c.layout = Layout::varlen;
   c.seqlen_q = 9;
@@ -289,7 +289,6 @@ std::vector<Case> cases_for(const Sm80ForwardConfig& config) {
   // Heads that share keys, in sequences that only clamping makes.
   c.heads_q = 4;
   c.heads_kv = 2;
-  c.head_dim = narrow_rows(config.head_dim, config.element, config.out);
   c.seqlen_q = 5;
   pose_hostile_seqlens(c);
   cases.push_back(c);

@@ -116,7 +116,6 @@ Status Sm90ForwardLaunch::prepare(const Gpu& gpu, const LoadedSm90Forward& kerne
   mapped_ = {arguments.q.data, arguments.k.data, arguments.v.data, arguments.out.data};
   has_o_map_ = sm90::stages_o(c);
   is_8bit_qk_ = sm90::is_8bit_qk(c);
-  if (gpu.kernels != nullptr) announced_ = {run_problem, arguments};
   amax_floats_ = amax_floats(run_problem, arguments);
   // The host does not know the lengths of a varlen batch, so it gets one CTA per tile.
   const bool persistent = !sm90::is_split_kv(c) && !run_problem.varlen;
@@ -163,13 +162,13 @@ Status Sm90ForwardLaunch::move(const Gpu& gpu, const Arguments& to, Stream strea
   if (is_8bit(to.out.dtype)) params_.output.scales = to.out_scales.data;
   params_.output.amax = to.out_amax;
   config_.stream = static_cast<cuda::StreamHandle>(stream);
-  if (gpu.kernels != nullptr) announced_.arguments = to;
   return {};
 }
 
-Status Sm90ForwardLaunch::launch(const Gpu& gpu) {
+Status Sm90ForwardLaunch::launch(const Gpu& gpu, const Problem& run_problem,
+                                 const Arguments& arguments) {
   const Driver& driver = *gpu.driver;
-  if (gpu.kernels != nullptr) gpu.kernels->announce(announced_.problem, announced_.arguments);
+  if (gpu.kernels != nullptr) gpu.kernels->announce(run_problem, arguments);
   OCTAVO_RETURN_IF_ERROR(clear_amax(driver, params_.output.amax, amax_floats_, config_.stream));
   void* arguments_of_kernel[] = {&params_};
   OCTAVO_GPU_TRY(driver, driver.launch_kernel(&config_, function_, arguments_of_kernel, nullptr),
@@ -186,7 +185,7 @@ Status launch_sm90_forward(const Gpu& gpu, const LoadedSm90Forward& kernel,
   Sm90ForwardLaunch launch;
   const TileOrder order = tile_order(run_problem, kernel.config, gpu.info);
   OCTAVO_RETURN_IF_ERROR(launch.prepare(gpu, kernel, run_problem, order, arguments, stream));
-  return launch.launch(gpu);
+  return launch.launch(gpu, run_problem, arguments);
 }
 
 }  // namespace octavo

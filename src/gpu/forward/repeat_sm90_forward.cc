@@ -10,13 +10,18 @@ namespace {
 
 constexpr std::uintptr_t kLoadAlignment = 16;  // which TMA and the quantizers' loads need
 
+// Slots are thread-local and small: static TLS takes from the stack of every thread.
 struct Recorded {
   std::uint64_t plan = 0;  // 0: empty
   Arguments arguments;     // the caller's, for everything except addresses
   std::size_t workspace_bytes = 0;
-  bool converts = false;
-  QuantizeLaunches quantizers;
+  bool converts = false;  // its quantizers are in RecordedQuantizers
+  Problem prepared;
   Sm90ForwardLaunch launch;
+};
+struct RecordedQuantizers {
+  std::uint64_t plan = 0;
+  QuantizeLaunches launches;
 };
 
 // A thread that alternates between plans keeps one launch per slot. Two plans that share a slot
@@ -24,6 +29,11 @@ struct Recorded {
 Recorded& recorded(std::uint64_t plan) {
   constexpr std::size_t kSlots = 8;
   thread_local std::array<Recorded, kSlots> slots;
+  return slots[plan % kSlots];
+}
+RecordedQuantizers& recorded_quantizers(std::uint64_t plan) {
+  constexpr std::size_t kSlots = 2;
+  thread_local std::array<RecordedQuantizers, kSlots> slots;
   return slots[plan % kSlots];
 }
 
@@ -128,21 +138,27 @@ Status RepeatedSm90Forward::launch(LoadedQuantizers& quantizers, const LoadedSm9
   Recorded& slot = recorded(plan_);
   slot.plan = 0;
   slot.converts = call != nullptr;
-  if (slot.converts) OCTAVO_RETURN_IF_ERROR(slot.quantizers.prepare(quantizers, *call));
-  const Arguments& prepared = slot.converts ? slot.quantizers.arguments() : arguments;
+  slot.prepared = resolved.prepared;
+  RecordedQuantizers* const first = slot.converts ? &recorded_quantizers(plan_) : nullptr;
+  if (first != nullptr) {
+    first->plan = 0;
+    OCTAVO_RETURN_IF_ERROR(first->launches.prepare(quantizers, *call));
+    first->plan = plan_;
+  }
+  const Arguments& prepared = first != nullptr ? first->launches.arguments() : arguments;
   // A varlen batch may have no tokens of Q.
   const bool empty = is_empty(arguments.q);
   if (!empty)
     OCTAVO_RETURN_IF_ERROR(
-        slot.launch.prepare(gpu, kernel, resolved.prepared, resolved.order, prepared, stream));
+        slot.launch.prepare(gpu, kernel, slot.prepared, resolved.order, prepared, stream));
   if (!empty && !is_empty(arguments.k) && addresses_are_plain(arguments) &&
       gpu.driver->tensor_map_replace_address != nullptr) {
     slot.plan = plan_;
     slot.arguments = arguments;
     slot.workspace_bytes = workspace_bytes;
   }
-  if (slot.converts) OCTAVO_RETURN_IF_ERROR(slot.quantizers.launch(gpu, stream));
-  return empty ? Status() : slot.launch.launch(gpu);
+  if (first != nullptr) OCTAVO_RETURN_IF_ERROR(first->launches.launch(gpu, stream));
+  return empty ? Status() : slot.launch.launch(gpu, slot.prepared, prepared);
 }
 
 bool RepeatedSm90Forward::launch_again(const Gpu& gpu, const Arguments& arguments,
@@ -152,21 +168,23 @@ bool RepeatedSm90Forward::launch_again(const Gpu& gpu, const Arguments& argument
       !addresses_are_plain(arguments))
     return false;
   if (workspace.bytes < slot.workspace_bytes) return false;
-  if (slot.converts && (workspace.data == nullptr ||
-                        reinterpret_cast<std::uintptr_t>(workspace.data) % kLoadAlignment != 0))
+  RecordedQuantizers* const first = slot.converts ? &recorded_quantizers(plan_) : nullptr;
+  if (first != nullptr && (first->plan != plan_ || workspace.data == nullptr ||
+                           reinterpret_cast<std::uintptr_t>(workspace.data) % kLoadAlignment != 0))
     return false;
   const CurrentContext current(gpu);
   status = current.status();
   if (!status.ok()) return true;
-  if (slot.converts) slot.quantizers.move(arguments, workspace.data);
-  status = slot.launch.move(gpu, slot.converts ? slot.quantizers.arguments() : arguments, stream);
+  if (first != nullptr) first->launches.move(arguments, workspace.data);
+  const Arguments& prepared = first != nullptr ? first->launches.arguments() : arguments;
+  status = slot.launch.move(gpu, prepared, stream);
   // A launch whose addresses were only partly replaced is unusable.
   if (!status.ok()) {
     slot.plan = 0;
     return true;
   }
-  if (slot.converts) status = slot.quantizers.launch(gpu, stream);
-  if (status.ok()) status = slot.launch.launch(gpu);
+  if (first != nullptr) status = first->launches.launch(gpu, stream);
+  if (status.ok()) status = slot.launch.launch(gpu, slot.prepared, prepared);
   return true;
 }
 

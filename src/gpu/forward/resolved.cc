@@ -100,14 +100,16 @@ Status gpu_serves(const Resolved& resolved) {
 
 }  // namespace
 
-Result<Resolved> resolve(const Problem& run_problem, const Arguments* arguments, VLayout layout) {
+Result<Resolved> resolve(const Problem& run_problem, const Arguments* arguments, VLayout layout,
+                         bool any_columns) {
   Resolved resolved;
   resolved.run_problem = run_problem;
   resolved.formats = conversion_formats(run_problem);
   resolved.prepared = prepared_problem(run_problem, resolved.formats);
   // The sizes of a problem that is not served may overflow below.
   OCTAVO_RETURN_IF_ERROR(gpu_serves(resolved));
-  resolved.conversions = conversions_of(run_problem, resolved.formats, arguments, layout);
+  resolved.conversions =
+      conversions_of(run_problem, resolved.formats, arguments, layout, any_columns);
   const Conversions& x = resolved.conversions;
   if (x.v.transposed) resolved.prepared.v_layout = VLayout::transposed;
   std::int64_t end = 0;

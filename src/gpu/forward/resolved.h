@@ -28,9 +28,10 @@ struct Resolved {
 // An error if no GPU kernel runs the problem, whatever the alignment of its tensors: every GPU
 // problem passes here first. Whether a kernel family does: sm80_forward_reads(),
 // sm90_forward_serves(). `layout`: of the V that the forward kernel reads. Without arguments, a
-// varlen batch counts every sequence at its maximum length.
+// varlen batch counts every sequence at its maximum length. `any_columns`: a quantizer of more
+// columns may replace the chosen one.
 Result<Resolved> resolve(const Problem& run_problem, const Arguments* arguments = nullptr,
-                         VLayout layout = VLayout::rows);
+                         VLayout layout = VLayout::rows, bool any_columns = false);
 
 // 8-bit Q and K with 16-bit V, and one FP8 format for Q and K with the other for V: only Hopper
 // kernels read them. `prepared` is the problem of a forward kernel.

@@ -89,21 +89,17 @@ class Sm90ForwardLaunch {
                  const TileOrder& order, const Arguments& arguments, Stream stream);
   // Changes the addresses; everything else must be unchanged.
   Status move(const Gpu& gpu, const Arguments& to, Stream stream);
-  Status launch(const Gpu& gpu);
+  // `run_problem` and `arguments` are those of prepare() or move().
+  Status launch(const Gpu& gpu, const Problem& run_problem, const Arguments& arguments);
 
  private:
   struct Mapped {  // the addresses in the tensor maps
     const void *q = nullptr, *k = nullptr, *v = nullptr, *o = nullptr;
   };
-  struct Announced {  // only kept for a KernelSet
-    Problem problem;
-    Arguments arguments;
-  };
 
   cuda::Function function_ = nullptr;
   Sm90ForwardOutputParams params_{};
   Mapped mapped_{};
-  Announced announced_{};
   std::int64_t amax_floats_ = 0;  // cleared before the launch
   bool has_o_map_ = false;
   bool is_8bit_qk_ = false;

@@ -7,7 +7,10 @@
 #include <utility>
 
 #include "config/quantize.h"
+#include "config/row_stats.h"
+#include "config/sm80_backward.h"
 #include "config/sm80_forward.h"
+#include "config/sm90_backward.h"
 #include "config/sm90_forward.h"
 
 namespace octavo {
@@ -85,6 +88,42 @@ constexpr void visit_fields(Config& c, Visitor&& visit) {
   visit("amax", c.amax);
 }
 
+template <class Config, class Visitor>
+requires std::is_same_v<std::remove_const_t<Config>, Sm80BackwardConfig>
+constexpr void visit_fields(Config& c, Visitor&& visit) {
+  visit("arch", c.arch);
+  visit("element", c.element);
+  visit("pass", c.pass);
+  visit("head_dim", c.head_dim);
+  visit("block_m", c.block_m);
+  visit("block_n", c.block_n);
+  visit("warps", c.warps);
+  visit("warps_d", c.warps_d);
+  visit("stages", c.stages);
+  visit("load_bytes", c.load_bytes);
+  visit("own_in_registers", c.own_in_registers);
+}
+
+template <class Config, class Visitor>
+requires std::is_same_v<std::remove_const_t<Config>, Sm90BackwardConfig>
+constexpr void visit_fields(Config& c, Visitor&& visit) {
+  visit("element", c.element);
+  visit("head_dim", c.head_dim);
+  visit("block_m", c.block_m);
+  visit("block_n", c.block_n);
+  visit("stages_q", c.stages_q);
+  visit("stages_do", c.stages_do);
+  visit("dq_buffers", c.dq_buffers);
+}
+
+template <class Config, class Visitor>
+requires std::is_same_v<std::remove_const_t<Config>, RowStatsConfig>
+constexpr void visit_fields(Config& c, Visitor&& visit) {
+  visit("arch", c.arch);
+  visit("element", c.element);
+  visit("load_bytes", c.load_bytes);
+}
+
 // The name of a configuration's type, in C++ and in texts.
 template <class Config>
 inline constexpr std::string_view kTypeName;
@@ -94,6 +133,12 @@ template <>
 inline constexpr std::string_view kTypeName<Sm90ForwardConfig> = "Sm90ForwardConfig";
 template <>
 inline constexpr std::string_view kTypeName<QuantizeConfig> = "QuantizeConfig";
+template <>
+inline constexpr std::string_view kTypeName<Sm80BackwardConfig> = "Sm80BackwardConfig";
+template <>
+inline constexpr std::string_view kTypeName<Sm90BackwardConfig> = "Sm90BackwardConfig";
+template <>
+inline constexpr std::string_view kTypeName<RowStatsConfig> = "RowStatsConfig";
 
 // The names of an enumeration's values, which count from 0, and their prefix in C++.
 template <class Enum>
@@ -122,6 +167,11 @@ struct EnumText<ScoreType> {
   static constexpr std::array<std::string_view, 3> kNames = {"f32", "f16", "f16_fast"};
 };
 template <>
+struct EnumText<BackwardPass> {
+  static constexpr std::string_view kPrefix = "BackwardPass::";
+  static constexpr std::array<std::string_view, 2> kNames = {"dkv", "dq"};
+};
+template <>
 struct EnumText<ExpForm> {
   static constexpr std::string_view kPrefix = "ExpForm::";
   static constexpr std::array<std::string_view, 3> kNames = {"f32", "f16x2", "polynomial"};
@@ -137,6 +187,7 @@ static_assert(static_cast<int>(KScales::row) + 1 == EnumText<KScales>::kNames.si
 static_assert(static_cast<int>(Schedule::in_turn) + 1 == EnumText<Schedule>::kNames.size());
 static_assert(static_cast<int>(ScoreType::f16_fast) + 1 == EnumText<ScoreType>::kNames.size());
 static_assert(static_cast<int>(ExpForm::polynomial) + 1 == EnumText<ExpForm>::kNames.size());
+static_assert(static_cast<int>(BackwardPass::dq) + 1 == EnumText<BackwardPass>::kNames.size());
 static_assert(static_cast<int>(Element::sim8) + 1 == EnumText<Element>::kNames.size());
 
 namespace detail {
@@ -173,7 +224,8 @@ template <class Config>
 inline constexpr bool kEveryFieldVisited = kFieldCount<Config> == detail::count_visited<Config>();
 
 static_assert(kEveryFieldVisited<Sm80ForwardConfig> && kEveryFieldVisited<Sm90ForwardConfig> &&
-                  kEveryFieldVisited<QuantizeConfig>,
+                  kEveryFieldVisited<QuantizeConfig> && kEveryFieldVisited<Sm80BackwardConfig> &&
+                  kEveryFieldVisited<Sm90BackwardConfig> && kEveryFieldVisited<RowStatsConfig>,
               "visit_fields does not list every field: add the new one, or two different kernels "
               "will share a name and a cache entry");
 

@@ -159,10 +159,16 @@ Result<Config> parse(std::string_view text, Config config) {
 std::string brief_text(const Sm80ForwardConfig& config) { return brief_of(config); }
 std::string brief_text(const Sm90ForwardConfig& config) { return brief_of(config); }
 std::string brief_text(const QuantizeConfig& config) { return brief_of(config); }
+std::string brief_text(const Sm80BackwardConfig& config) { return brief_of(config); }
+std::string brief_text(const Sm90BackwardConfig& config) { return brief_of(config); }
+std::string brief_text(const RowStatsConfig& config) { return brief_of(config); }
 
 std::string to_text(const Sm80ForwardConfig& config) { return text_of(config); }
 std::string to_text(const Sm90ForwardConfig& config) { return text_of(config); }
 std::string to_text(const QuantizeConfig& config) { return text_of(config); }
+std::string to_text(const Sm80BackwardConfig& config) { return text_of(config); }
+std::string to_text(const Sm90BackwardConfig& config) { return text_of(config); }
+std::string to_text(const RowStatsConfig& config) { return text_of(config); }
 
 Result<Sm80ForwardConfig> parse_sm80_forward(std::string_view text,
                                              const Sm80ForwardConfig& defaults) {
@@ -170,6 +176,11 @@ Result<Sm80ForwardConfig> parse_sm80_forward(std::string_view text,
 }
 Result<Sm90ForwardConfig> parse_sm90_forward(std::string_view text,
                                              const Sm90ForwardConfig& defaults) {
+  return parse(text, defaults);
+}
+
+Result<Sm80BackwardConfig> parse_sm80_backward(std::string_view text,
+                                               const Sm80BackwardConfig& defaults) {
   return parse(text, defaults);
 }
 

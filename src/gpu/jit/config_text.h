@@ -9,7 +9,10 @@
 
 #include "base/error.h"
 #include "config/quantize.h"
+#include "config/row_stats.h"
+#include "config/sm80_backward.h"
 #include "config/sm80_forward.h"
+#include "config/sm90_backward.h"
 #include "config/sm90_forward.h"
 #include "octavo/octavo.hpp"
 
@@ -20,12 +23,18 @@ namespace octavo {
 std::string to_text(const Sm80ForwardConfig& config);
 std::string to_text(const QuantizeConfig& config);
 std::string to_text(const Sm90ForwardConfig& config);
+std::string to_text(const Sm80BackwardConfig& config);
+std::string to_text(const Sm90BackwardConfig& config);
+std::string to_text(const RowStatsConfig& config);
 
 // The fields that differ from the defaults, without the arch: "element=bf16,head_dim=128". For
 // tables; the parser accepts it too.
 std::string brief_text(const Sm80ForwardConfig& config);
 std::string brief_text(const QuantizeConfig& config);
 std::string brief_text(const Sm90ForwardConfig& config);
+std::string brief_text(const Sm80BackwardConfig& config);
+std::string brief_text(const Sm90BackwardConfig& config);
+std::string brief_text(const RowStatsConfig& config);
 
 // Any subset of the fields in any order; the others come from `defaults`. Whitespace, the type's
 // name with its braces, the dots and "Element::" are optional.
@@ -34,6 +43,8 @@ Result<Sm80ForwardConfig> parse_sm80_forward(std::string_view text,
 Result<QuantizeConfig> parse_quantize(std::string_view text, const QuantizeConfig& defaults = {});
 Result<Sm90ForwardConfig> parse_sm90_forward(std::string_view text,
                                              const Sm90ForwardConfig& defaults = {});
+Result<Sm80BackwardConfig> parse_sm80_backward(std::string_view text,
+                                               const Sm80BackwardConfig& defaults = {});
 
 // Whether a text starts with the Hopper configuration's type name. A text without a type name is
 // for the sm80 kernel.

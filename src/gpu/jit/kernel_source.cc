@@ -38,6 +38,35 @@ KernelSource kernel_source(const Sm90ForwardConfig& config) {
           .arch = 90};
 }
 
+KernelSource kernel_source(const Sm80BackwardConfig& config, bool ptx) {
+  return {.include = "device/sm80/backward.cuh",
+          .name_expression =
+              fmt::format("sm80::sm80_backward<sm80::BackwardConfigOf<{}>>", to_text(config)),
+          .arch = config.arch,
+          .ptx = ptx};
+}
+
+KernelSource kernel_source(const Sm90BackwardConfig& config) {
+  return {.include = "device/sm90/backward/backward.cuh",
+          .name_expression = fmt::format(
+              "sm90::backward::sm90_backward<sm90::backward::ConfigOf<{}>>", to_text(config)),
+          .arch = 90};
+}
+KernelSource finish_dq_source(const Sm90BackwardConfig& config) {
+  return {.include = "device/sm90/backward/finish_dq.cuh",
+          .name_expression = fmt::format(
+              "sm90::backward::sm90_finish_dq<sm90::backward::ConfigOf<{}>>", to_text(config)),
+          .arch = 90};
+}
+
+KernelSource kernel_source(const RowStatsConfig& config, bool ptx) {
+  return {.include = "device/backward/row_stats.cuh",
+          .name_expression =
+              fmt::format("row_stats::row_stats<row_stats::ConfigOf<{}>>", to_text(config)),
+          .arch = config.arch,
+          .ptx = ptx};
+}
+
 CodeFor code_for(int chip_arch) {
   if (chip_arch < 80) return {};
   if (chip_arch < 89) return {.arch = 80, .ptx = false};  // sm_86, sm_87 run sm_80 cubins

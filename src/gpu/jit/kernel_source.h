@@ -12,7 +12,10 @@
 #include <vector>
 
 #include "config/quantize.h"
+#include "config/row_stats.h"
+#include "config/sm80_backward.h"
 #include "config/sm80_forward.h"
+#include "config/sm90_backward.h"
 #include "config/sm90_forward.h"
 #include "octavo/octavo.hpp"
 
@@ -42,6 +45,11 @@ struct CompiledKernel {
 
 KernelSource kernel_source(const Sm80ForwardConfig& config, bool ptx = false);
 KernelSource kernel_source(const QuantizeConfig& config, bool ptx = false);
+KernelSource kernel_source(const Sm80BackwardConfig& config, bool ptx = false);
+KernelSource kernel_source(const Sm90BackwardConfig& config);
+// The kernel that stores the FP32 dQ of that one.
+KernelSource finish_dq_source(const Sm90BackwardConfig& config);
+KernelSource kernel_source(const RowStatsConfig& config, bool ptx = false);
 // Never PTX: wgmma does not exist on later chips.
 KernelSource kernel_source(const Sm90ForwardConfig& config);
 

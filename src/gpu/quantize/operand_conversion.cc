@@ -26,7 +26,7 @@ OperandFormats conversion_formats(const Problem& p) {
 }
 
 Conversions conversions_of(const Problem& p, const OperandFormats& formats, const Arguments* a,
-                           VLayout layout) {
+                           VLayout layout, bool any_columns) {
   const auto operand = [&](const OperandFormat& format, std::int64_t heads, std::int64_t len,
                            std::int64_t tokens) -> Conversion {
     const std::int64_t block_rows = p.options.quantization.block_rows;
@@ -38,6 +38,7 @@ Conversions conversions_of(const Problem& p, const OperandFormats& formats, cons
   Conversions all{operand(formats.q, p.heads_q, p.seqlen_q, tokens_q),
                   operand(formats.k, p.heads_kv, p.seqlen_kv, tokens_kv),
                   operand(formats.v, p.heads_kv, p.seqlen_kv, tokens_kv)};
+  for (Conversion* const x : {&all.q, &all.k, &all.v}) x->any_columns = any_columns;
   all.v.transposed = layout == VLayout::transposed && p.v_layout == VLayout::rows;
   return all;
 }
@@ -68,7 +69,7 @@ std::int64_t scale_floats(const Conversion& x, bool varlen) {
 }
 
 std::int64_t columns_of(std::int64_t head_dim) {
-  return head_dim <= 64 ? 64 : head_dim <= 128 ? 128 : 256;
+  return head_dim <= 64 ? 64 : head_dim <= 128 ? 128 : kMostColumns;
 }
 
 std::int64_t partial_floats(const Conversion& x) {
@@ -76,7 +77,8 @@ std::int64_t partial_floats(const Conversion& x) {
   if (!quantizer::two_passes(group)) return 0;
   if (group == ScaleGroup::tensor) return kTensorBlocks;
   const std::int64_t sets = std::max(kChunks, x.sequences * x.heads);
-  return group == ScaleGroup::channel ? sets * columns_of(x.head_dim) : sets;
+  if (group != ScaleGroup::channel) return sets;
+  return sets * (x.any_columns ? kMostColumns : columns_of(x.head_dim));
 }
 
 OperandOffsets operand_offsets(const Conversion& x, bool varlen, std::int64_t begin) {

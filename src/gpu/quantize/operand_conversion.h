@@ -13,6 +13,8 @@ namespace octavo {
 
 // The largest number of partial maxima of the first pass; a per-tensor scale has one per CTA.
 inline constexpr std::int64_t kChunks = 512, kTensorBlocks = 256;
+// The columns of the widest quantizer.
+inline constexpr std::int64_t kMostColumns = 256;
 
 // The conversion of Q, K or V.
 struct Conversion {
@@ -22,6 +24,7 @@ struct Conversion {
   std::int64_t head_dim = 0, block_rows = 0;
   bool varlen = false;
   bool transposed = false;
+  bool any_columns = false;  // a quantizer of more columns may replace the chosen one
 
   bool needed() const { return format.rounded || transposed; }
   bool smooth() const { return format.smooth && format.scales_of_ours(); }
@@ -66,7 +69,7 @@ OperandFormats conversion_formats(const Problem& problem);
 // `layout`: of the V that the forward kernel reads. Without arguments, the sizes are the largest
 // that the problem allows.
 Conversions conversions_of(const Problem& problem, const OperandFormats& formats,
-                           const Arguments* arguments, VLayout layout);
+                           const Arguments* arguments, VLayout layout, bool any_columns);
 
 ScaleGroup group_of(const OperandFormat& format);
 // Rounds head_dim up to one of a few widths, so that there are few kernels; lanes beyond head_dim

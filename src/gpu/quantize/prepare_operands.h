@@ -61,7 +61,8 @@ struct PreparedCall {
 using SubstituteQuantize =
     std::function<QuantizeConfig(const QuantizeConfig& chosen, std::int64_t head_dim)>;
 
-// `workspace` has resolved.workspace_bytes bytes and is 64-byte aligned.
+// `workspace` has resolved.workspace_bytes bytes and is 64-byte aligned. With `substitute`, the
+// problem must be resolved for any columns.
 PreparedCall prepare_call(const Resolved& resolved, const Arguments& arguments, void* workspace,
                           int arch, const SubstituteQuantize& substitute = {});
 

@@ -1,0 +1,29 @@
+// The forward call whose gradients a backward call computes.
+#pragma once
+
+#include "octavo/octavo.hpp"
+
+namespace octavo {
+
+// out and lse, which the forward call would write, are inputs here: nothing may write to them
+// through the result.
+inline Arguments forward_arguments(const BackwardArguments& a) {
+  const auto writable = [](const ConstTensor& t) {
+    return Tensor{const_cast<void*>(t.data), t.dtype, t.shape, t.stride};
+  };
+  Arguments forward;
+  forward.q = a.q;
+  forward.k = a.k;
+  forward.v = a.v;
+  forward.out = writable(a.out);
+  forward.lse = writable(a.lse);
+  forward.scale = a.scale;
+  forward.cu_seqlens_q = a.cu_seqlens_q;
+  forward.cu_seqlens_kv = a.cu_seqlens_kv;
+  forward.sequences = a.sequences;
+  forward.max_seqlen_q = a.max_seqlen_q;
+  forward.max_seqlen_kv = a.max_seqlen_kv;
+  return forward;
+}
+
+}  // namespace octavo

@@ -1,0 +1,315 @@
+// The backward pass on the CPU, without materialising S or P:
+//
+//   S = scale * Q K^T    P = exp(S - lse)    dP = dO V^T    dS = P (dP - delta)    delta = dO . O
+//   dV = P^T dO          dK = scale * dS^T Q                dQ = scale * dS K
+//
+// A task is a slice of the query rows that share a KV head. It keeps as many rows of Q, dO and dQ
+// as fit into L2 and walks the visible keys in blocks of kKeyRows, once for each such set of rows:
+//
+//   load K, V block -> f32           once per key block, shared by the query blocks
+//   for each block of queries:
+//     S^T = K Q^T, dP^T = V dO^T     lanes are queries
+//     P^T, dS^T                      vertical: no reduction across lanes
+//     dV += P^T dO, dK += dS^T Q     lanes are channels: P^T and dS^T enter as broadcasts
+//     dQ^T += K^T dS^T               lanes are queries again: no tile is ever transposed
+//
+// So the five products are computed once. A task owns its rows of dQ, and its own sums of dK and
+// dV, which cost 16 bytes of traffic for 10 * (rows in L2) operations. Recomputing P and dS in a
+// second loop instead would need no such sums but seven products, 40% more work; sums of dQ for
+// each block of keys would take as much memory for each query head as those of dK and dV take for
+// each KV head.
+//
+// Where there are fewer KV heads than kTasks, the rows of a head are divided into slices whose sums
+// of dK and dV are stored and added up afterwards, in order and in FP64. The slices depend on the
+// problem alone, not on the number of threads, so the bits do not either. Their memory is limited
+// (kSliceBytes). Otherwise each worker has one pair of sums for the longest sequence.
+//
+// Sums: dQ adds up the keys of a block from zero, then the blocks in FP32; dK and dV do the same
+// with blocks of queries, then with slices in FP64.
+#include "cpu/backward.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "attention/backward_arguments.h"
+#include "attention/validate.h"
+#include "base/error.h"
+#include "cpu/attention.h"
+#include "cpu/backward_task.h"
+#include "cpu/kernels.h"
+#include "cpu/task.h"
+#include "cpu/thread_pool.h"
+
+namespace octavo::cpu {
+namespace {
+
+// As many tasks let 16 threads finish together under a causal mask.
+constexpr std::int64_t kTasks = 64;
+// The most memory for the sums of dK and dV of all slices.
+constexpr std::int64_t kSliceBytes = std::int64_t{256} << 20;
+// With fewer rows a slice would spend more time on its sums than on its products.
+constexpr std::int64_t kLeastSliceRows = 256;
+// The slices of batch_invariant, which must not depend on the rest of the batch.
+constexpr std::int64_t kInvariantSliceRows = 2048;
+
+__extension__ using Wide = __int128;
+
+// No machine has as many bytes, but sums with it do not overflow.
+constexpr Wide kMostBytes = Wide{1} << 60;
+
+Wide aligned(Wide bytes) {
+  constexpr auto kTo = static_cast<Wide>(kScratchAlignment);
+  return (bytes + kTo - 1) / kTo * kTo;
+}
+
+// The tasks of a call, and where their sums lie in the workspace.
+struct BackwardGrid {
+  BackwardTiling tiling{};
+  BackwardSlicing slicing{};
+  std::int64_t group = 0;   // query heads that share a KV head
+  std::int64_t slices = 1;  // of a KV head of a sequence, at most
+  std::int64_t tokens = 0;  // keys of all sequences
+
+  // In bytes: cu_seqlens, the sums of all slices, and the scratch of a worker with its own sums.
+  Wide seqlens_bytes = 0, slice_bytes = 0, sums_bytes = 0, scratch_bytes = 0;
+
+  Wide shared_bytes() const { return seqlens_bytes + slice_bytes; }
+  Wide worker_bytes() const { return 2 * sums_bytes + scratch_bytes; }
+  std::int64_t slices_of(std::int64_t rows) const {
+    return (rows + slicing.rows - 1) / slicing.rows;
+  }
+};
+
+constexpr auto kFloat = static_cast<Wide>(sizeof(float));
+
+std::int64_t group_of(const Problem& p) { return p.heads_kv == 0 ? 0 : p.heads_q / p.heads_kv; }
+
+BackwardGrid make_grid(const BackwardSlicing& slicing, const Problem& p,
+                       const BackwardArguments* arguments) {
+  BackwardGrid grid;
+  grid.tiling = make_backward_tiling(kernels(), p.head_dim);
+  grid.slicing = slicing;
+  grid.group = group_of(p);
+  grid.slices = std::max<std::int64_t>(grid.slices_of(grid.group * p.seqlen_q), 1);
+  grid.tokens =
+      arguments == nullptr ? p.batch * p.seqlen_kv : arguments->k.shape[0] * arguments->k.shape[2];
+  if (p.varlen) grid.seqlens_bytes = aligned(2 * (Wide{p.batch} + 1) * sizeof(std::int32_t));
+  if (slicing.stored)
+    grid.slice_bytes =
+        aligned(2 * kFloat * grid.slices * p.heads_kv * grid.tokens * grid.tiling.pitch);
+  else
+    grid.sums_bytes = aligned(kFloat * p.seqlen_kv * grid.tiling.pitch);
+  grid.scratch_bytes = aligned(kFloat * backward_scratch_floats(grid.tiling));
+  return grid;
+}
+
+bool has_nothing_to_write(const Problem& p) {
+  return p.batch == 0 || p.heads_kv == 0 ||
+         (p.seqlen_kv == 0 && (p.heads_q == 0 || p.seqlen_q == 0));
+}
+
+// The workspace cut up.
+struct BackwardLayout {
+  std::int32_t* seqlens = nullptr;
+  float* slices = nullptr;
+  std::byte* workers = nullptr;  // each with its sums and its scratch
+  int count = 0;                 // of workers that fit into the workspace
+};
+
+BackwardLayout lay_out(const BackwardGrid& grid, Workspace workspace) {
+  BackwardLayout layout;
+  const auto address = reinterpret_cast<std::uintptr_t>(workspace.data);
+  const auto slack = static_cast<std::size_t>(aligned(address) - address);
+  if (workspace.data == nullptr ||
+      workspace.bytes < slack + grid.shared_bytes() + grid.worker_bytes())
+    return layout;
+  auto* const first = static_cast<std::byte*>(workspace.data) + slack;
+  layout.seqlens = reinterpret_cast<std::int32_t*>(first);
+  layout.slices = reinterpret_cast<float*>(first + static_cast<std::size_t>(grid.seqlens_bytes));
+  layout.workers = first + static_cast<std::size_t>(grid.shared_bytes());
+  layout.count = static_cast<int>(std::min<Wide>(
+      (workspace.bytes - slack - grid.shared_bytes()) / grid.worker_bytes(), 1 << 20));
+  return layout;
+}
+
+// cu_seqlens are read once, here: what is checked is what every task sees, also where somebody
+// writes to the arrays meanwhile.
+BackwardArguments with_own_seqlens(const BackwardArguments& arguments, std::int32_t* copy) {
+  BackwardArguments own = arguments;
+  if (arguments.cu_seqlens_q == nullptr) return own;
+  own.cu_seqlens_q = copy;
+  own.cu_seqlens_kv = std::copy_n(arguments.cu_seqlens_q, arguments.sequences + 1, copy);
+  std::copy_n(arguments.cu_seqlens_kv, arguments.sequences + 1, copy + arguments.sequences + 1);
+  return own;
+}
+
+// One call, divided into tasks and run.
+class Backward {
+ public:
+  Backward(const Problem& problem, const BackwardArguments& arguments, const BackwardGrid& grid,
+           const BackwardLayout& layout, double scale)
+      : p_(problem),
+        a_(arguments),
+        forward_(forward_arguments(arguments)),
+        grid_(grid),
+        layout_(layout),
+        context_{kernels(), grid.tiling, p_, a_, scale} {}
+
+  void run(int workers) const {
+    const std::int64_t units = p_.batch * p_.heads_kv;
+    parallel_for(units * grid_.slices, workers,
+                 [this](std::int64_t index, int worker) { run_task(index, worker); });
+    if (!grid_.slicing.stored) return;
+    const std::int64_t blocks = (p_.seqlen_kv + kKeyRows - 1) / kKeyRows;
+    parallel_for(units * blocks, workers, [this, blocks](std::int64_t index, int worker) {
+      add_slices(index / blocks, index % blocks * kKeyRows, worker);
+    });
+  }
+
+ private:
+  // A KV head of a sequence, and all query rows that attend to it.
+  struct Unit {
+    Sequence sequence{};
+    std::int64_t kv_head = 0;
+    std::int64_t rows = 0;
+  };
+  Unit unit(std::int64_t index) const {
+    Unit u;
+    u.sequence = sequence(forward_, index / p_.heads_kv);
+    u.kv_head = index % p_.heads_kv;
+    u.rows = u.sequence.seqlen_q * grid_.group;
+    return u;
+  }
+
+  std::byte* of_worker(int worker) const {
+    return layout_.workers +
+           static_cast<std::size_t>(grid_.worker_bytes()) * static_cast<std::size_t>(worker);
+  }
+  float* sums(int worker, int which) const {
+    return reinterpret_cast<float*>(of_worker(worker) +
+                                    static_cast<std::size_t>(grid_.sums_bytes) * which);
+  }
+  float* scratch(int worker) const { return sums(worker, 2); }
+  // The sums of dK (which = 0) or dV (1) of a slice, from the first key of the unit on.
+  float* slice_sums(const Unit& u, std::int64_t slice, int which) const {
+    const std::int64_t first =
+        u.sequence.batch * a_.k.shape[2] + u.sequence.kv_begin;  // batch is 0 in a varlen batch
+    const std::int64_t row = ((slice * 2 + which) * p_.heads_kv + u.kv_head) * grid_.tokens + first;
+    return layout_.slices + row * grid_.tiling.pitch;
+  }
+
+  void run_task(std::int64_t index, int worker) const {
+    // Last rows first: under a causal mask they have the most keys.
+    const std::int64_t slice = grid_.slices - 1 - index % grid_.slices;
+    const Unit u = unit(index / grid_.slices);
+    BackwardTask task;
+    task.sequence = u.sequence;
+    task.kv_head = u.kv_head;
+    task.first_head = u.kv_head * grid_.group;
+    task.first_row = std::min(slice * grid_.slicing.rows, u.rows);
+    task.rows = std::min(grid_.slicing.rows, u.rows - task.first_row);
+    const bool own = !grid_.slicing.stored;
+    if (!own && task.rows == 0) return;
+    task.dk = own ? sums(worker, 0) : slice_sums(u, slice, 0);
+    task.dv = own ? sums(worker, 1) : slice_sums(u, slice, 1);
+    run_backward_task(context_, task, scratch(worker));
+    if (!own) return;
+    for (std::int64_t key = 0; key < u.sequence.seqlen_kv; ++key) {
+      float* const dk = task.dk + key * grid_.tiling.pitch;
+      // In FP64, as add_slices() does it: the two give the same bits for one slice.
+      for (std::int64_t c = 0; c < p_.head_dim; ++c)
+        dk[c] = static_cast<float>(static_cast<double>(dk[c]) * context_.scale);
+      store(a_.dk, u, key, dk);
+      store(a_.dv, u, key, task.dv + key * grid_.tiling.pitch);
+    }
+  }
+
+  // Adds up the slices of the keys [first, first + kKeyRows) of a unit.
+  void add_slices(std::int64_t index, std::int64_t first, int worker) const {
+    const Unit u = unit(index);
+    const std::int64_t last = std::min(first + kKeyRows, u.sequence.seqlen_kv);
+    float* const row = scratch(worker);
+    for (std::int64_t key = first; key < last; ++key)
+      for (const int which : {0, 1}) {
+        const double factor = which == 0 ? context_.scale : 1.0;
+        const float* const from = slice_sums(u, 0, which) + key * grid_.tiling.pitch;
+        const std::int64_t step = 2 * p_.heads_kv * grid_.tokens * grid_.tiling.pitch;
+        for (std::int64_t c = 0; c < p_.head_dim; ++c) {
+          double sum = 0;
+          for (std::int64_t n = 0; n < grid_.slices_of(u.rows); ++n)
+            sum += static_cast<double>(from[n * step + c]);
+          row[c] = static_cast<float>(sum * factor);
+        }
+        store(which == 0 ? a_.dk : a_.dv, u, key, row);
+      }
+  }
+
+  void store(const Tensor& t, const Unit& u, std::int64_t key, const float* row) const {
+    const std::int64_t at = u.sequence.batch * t.stride[0] + u.kv_head * t.stride[1] +
+                            (u.sequence.kv_begin + key) * t.stride[2];
+    context_.kernels.from_f32(
+        t.dtype, row, p_.head_dim,
+        static_cast<std::byte*>(t.data) + at * static_cast<std::int64_t>(size_bytes(t.dtype)));
+  }
+
+  const Problem& p_;
+  const BackwardArguments& a_;
+  const Arguments forward_;
+  const BackwardGrid& grid_;
+  const BackwardLayout& layout_;
+  const BackwardContext context_;
+};
+
+}  // namespace
+
+BackwardSlicing backward_slicing(const Problem& p) {
+  const BackwardTiling tiling = make_backward_tiling(kernels(), p.head_dim);
+  const std::int64_t rows = group_of(p) * p.seqlen_q;
+  std::int64_t slice_rows = kInvariantSliceRows;
+  if (!p.options.batch_invariant) {
+    const std::int64_t units = std::max<std::int64_t>(p.batch * p.heads_kv, 1);
+    const Wide slice_bytes = 2 * kFloat * units * p.seqlen_kv * tiling.pitch;
+    const Wide most = std::max<Wide>(kSliceBytes / std::max<Wide>(slice_bytes, 1), 1);
+    const auto slices =
+        static_cast<std::int64_t>(std::min<Wide>((kTasks + units - 1) / units, most));
+    slice_rows = std::max((rows + slices - 1) / slices, kLeastSliceRows);
+  }
+  BackwardSlicing slicing;
+  slicing.rows = (slice_rows + tiling.block - 1) / tiling.block * tiling.block;
+  slicing.stored = rows > slicing.rows;
+  return slicing;
+}
+
+std::size_t backward_workspace_bytes(const BackwardSlicing& slicing, const Problem& problem,
+                                     const BackwardArguments* arguments, int threads) {
+  if (has_nothing_to_write(problem)) return 0;
+  const BackwardGrid grid = make_grid(slicing, problem, arguments);
+  const Wide bytes = static_cast<Wide>(kScratchAlignment) + grid.shared_bytes() +
+                     std::max(threads, 1) * grid.worker_bytes();
+  return static_cast<std::size_t>(std::min(bytes, kMostBytes));
+}
+
+Status attention_backward(const BackwardSlicing& slicing, const Problem& problem,
+                          const BackwardArguments& given, Workspace workspace) {
+  if (has_nothing_to_write(problem)) return {};
+  const BackwardGrid grid = make_grid(slicing, problem, &given);
+  const BackwardLayout layout = lay_out(grid, workspace);
+  if (layout.count == 0)
+    return invalid(
+        "workspace", fmt::format("{} bytes", workspace.bytes),
+        fmt::format("{} bytes or more", backward_workspace_bytes(slicing, problem, &given, 1)));
+  const BackwardArguments arguments = with_own_seqlens(given, layout.seqlens);
+  OCTAVO_RETURN_IF_ERROR(validate_cu_seqlens(forward_arguments(arguments)));
+  const double scale =
+      arguments.scale ? *arguments.scale : 1.0 / std::sqrt(static_cast<double>(problem.head_dim));
+  Backward(problem, arguments, grid, layout, scale).run(std::min(thread_count(), layout.count));
+  return {};
+}
+
+std::string describe_backward_config(const Problem& problem, int threads) {
+  const BackwardGrid grid = make_grid(backward_slicing(problem), problem, nullptr);
+  return fmt::format("block={}x{} slices={} target={} threads={}", grid.tiling.block, kKeyRows,
+                     grid.slices, kernels().name, threads);
+}
+
+}  // namespace octavo::cpu

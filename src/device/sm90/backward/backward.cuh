@@ -1,0 +1,104 @@
+// Backward attention on Hopper with wgmma and TMA. From dO, with S = scale Q K^T, P = exp(S - LSE)
+// and delta = rowsum(dO * O):
+//
+//   dV = P^T dO     dP = dO V^T     dS = P (dP - delta)     dK = scale dS^T Q     dQ = scale dS K
+//
+// A CTA has block_n keys of one KV head, 64 for each consumer warpgroup, and visits the blocks of
+// queries that see them (work.cuh). dK and dV stay in registers. dQ is a sum over CTAs, in FP32, in
+// a fixed order: results have the same bits in every run.
+//
+//   role        warps               registers            does
+//   consumer    4 x warpgroups      consumer_registers   the five products (consumer.cuh)
+//   producer    1 of a warpgroup    producer_registers   TMA loads, as stages become empty
+//   dQ writer   1 for each buffer                        adds blocks of dQ to global memory
+//
+//   shared memory     what                                          bytes
+//   k, v              block_n rows, in panels of columns            kv_tile each
+//   q[], dout[]       block_m rows                                  q_stage each
+//   ds[2]             dS of a block, a row for each query           ds_tile each
+//   dq[]              FP32 dQ of a block, in order of registers     dq_tile each
+//   lse_log2[], delta[]  floats of the queries of a stage            row_floats each
+//   blocks[]          which block of queries is in a stage of Q     4 each
+//   work              the tile of the CTA                           kWorkBytes
+//
+// clang-format off
+//   barrier         arrives                        waits               becomes true
+//   k_full, v_full  producer, and the bytes        all consumers       K, V of the tile are there
+//   q_full[s]       producer, and the bytes        all consumers       Q of a block and its LSE
+//   q_empty[s]      4 warps of each warpgroup      producer            Q may be replaced
+//   do_full[s], do_empty[s]                                            the same for dO and delta
+//   dq_full[b]      4 warps of each warpgroup      dQ writer b         dQ of a block is complete
+//   dq_empty[b]     dQ writer b                    all consumers       dQ may be replaced
+//   tail_full       producer, and the bytes        producer            a tile's last rows can be cleared
+//   named 1         all consumers                  all consumers       dS of a block is complete
+// clang-format on
+#pragma once
+
+#include "device/sm90/backward/consumer.cuh"
+#include "device/sm90/backward/geometry.cuh"
+#include "device/sm90/backward/producer.cuh"
+#include "device/sm90/backward/work.cuh"
+
+namespace octavo::sm90::backward {
+
+template <class Config>
+struct BackwardKernel {
+  using G = Geometry<Config>;
+  static constexpr Sm90BackwardConfig C = G::C;
+
+  static OCTAVO_DEVICE void init_barriers() {
+    ptx::mbarrier_init(G::k_full(), 1);
+    ptx::mbarrier_init(G::v_full(), 1);
+    ptx::mbarrier_init(G::tail_full(), 1);
+    for (u32 buffer = 0; buffer < C.dq_buffers; ++buffer) {
+      ptx::mbarrier_init(G::dq_full(buffer), G::kConsumerWarps);
+      ptx::mbarrier_init(G::dq_empty(buffer), 1);
+    }
+    for (u32 stage = 0; stage < C.stages_q; ++stage) {
+      ptx::mbarrier_init(G::q_full(stage), 1);
+      ptx::mbarrier_init(G::q_empty(stage), G::kConsumerWarps);
+    }
+    for (u32 stage = 0; stage < C.stages_do; ++stage) {
+      ptx::mbarrier_init(G::do_full(stage), 1);
+      ptx::mbarrier_init(G::do_empty(stage), G::kConsumerWarps);
+    }
+    ptx::fence_mbarrier_init();
+  }
+
+  static OCTAVO_DEVICE void run(const Sm90BackwardParams& p) {
+    if (ptx::thread_index() == 0) {
+      ptx::prefetch_tensor_map(&p.q);
+      ptx::prefetch_tensor_map(&p.k);
+      ptx::prefetch_tensor_map(&p.v);
+      ptx::prefetch_tensor_map(&p.dout);
+      init_barriers();
+    }
+    const u32 group = ptx::warp_index() / 4;
+    if (ptx::warp_index() == 0) {
+      const Work<Config> of_cta = Work<Config>::of_block(p, ptx::block_index_x());
+      if (ptx::lane_index() == 0) of_cta.publish(G::work_slot());
+    }
+    ptx::fence_proxy_async();
+    ptx::cta_sync();
+    const Work<Config> work = Work<Config>::read(G::work_slot());
+    if (!work.has_keys()) return;
+    if (group == warpgroups(C)) {
+      ptx::decrease_registers<producer_registers(C)>();
+      const u32 warp = ptx::warp_index() % 4;
+      if (warp == 0) Producer<Config>{p, work, ptx::elect_one()}.run();
+      if (warp >= 1 && warp <= C.dq_buffers) DqWriter<Config>{p, work, warp - 1}.run();
+    } else {
+      ptx::increase_registers<consumer_registers(C)>();
+      const ThreadCoord thread{group, ptx::warp_index() % 4, ptx::lane_index()};
+      Consumer<Config>(p, thread).run(work.m_count * p.heads_per_kv);
+    }
+  }
+};
+
+template <class Config>
+OCTAVO_KERNEL(threads(Config::value), 1)
+sm90_backward(const OCTAVO_GRID_CONSTANT Sm90BackwardParams p) {
+  BackwardKernel<Config>::run(p);
+}
+
+}  // namespace octavo::sm90::backward

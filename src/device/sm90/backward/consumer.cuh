@@ -1,0 +1,398 @@
+// A consumer warpgroup of the backward kernel: 64 keys, whose dK and dV it keeps in registers.
+//
+// Scores are transposed, keys by queries, so that P^T and dS^T are register operands of dV and dK
+// as they come. dQ sums over the keys of all warpgroups and reads dS from shared memory. The
+// product for dK of block i - 1 runs under the exponentials of block i:
+//
+//   tensor cores   dK(i-1)   S(i)   dP(i)         dV(i)                dQ(i)         dK(i)
+//   other units                     P = exp2(S)   dS = P (dP - delta)  store dS(i)   store dQ(i)
+//
+// where S^T = K Q^T, dQ = dS K, dK += dS^T Q, dP^T = V dO^T and dV += P^T dO.
+#pragma once
+
+#include "device/ptx/fence.cuh"
+#include "device/ptx/math.cuh"
+#include "device/ptx/stmatrix.cuh"
+#include "device/ptx/thread.cuh"
+#include "device/ptx/warpgroup.cuh"
+#include "device/ptx/wgmma.cuh"
+#include "device/ptx/wgmma_f16.cuh"
+#include "device/sm90/backward/geometry.cuh"
+#include "device/sm90/backward/work.cuh"
+#include "device/sm90/pipeline_state.cuh"
+
+namespace octavo::sm90::backward {
+
+template <class Config>
+struct Consumer {
+  using G = Geometry<Config>;
+  static constexpr Sm90BackwardConfig C = G::C;
+  static constexpr u32 kRowBytes = G::kHead.row_bytes;
+
+  // A 16-bit tile of scores as the A operand of a product: four registers for each 16 queries.
+  struct Operand {
+    u32 a[G::kQuerySteps][4];
+  };
+
+  const Sm90BackwardParams& p;
+  ThreadCoord thread;
+  float dk[G::kColumns], dv[G::kColumns];
+  u32 block = 0;  // the current block of queries, counted from 0
+
+  OCTAVO_DEVICE Consumer(const Sm90BackwardParams& params, const ThreadCoord& t)
+      : p(params), thread(t) {}
+
+  static OCTAVO_DEVICE PipelineState<C.stages_q> q(u32 of_block) { return {0, of_block}; }
+  static OCTAVO_DEVICE PipelineState<C.stages_do> dout(u32 of_block) { return {0, of_block}; }
+
+  // --- products ---------------------------------------------------------------------------------
+
+  template <bool kTransposeA, bool kTransposeB, int kSize>
+  static OCTAVO_DEVICE void mma(float (&d)[kSize], u64 a, u64 b, bool accumulate) {
+    if constexpr (C.element == Element::f16)
+      ptx::wgmma_f16<kTransposeA, kTransposeB>(d, a, b, accumulate);
+    else
+      ptx::wgmma_bf16<kTransposeA, kTransposeB>(d, a, b, accumulate);
+  }
+  template <int kSize>
+  static OCTAVO_DEVICE void mma(float (&d)[kSize], const u32 (&a)[4], u64 b, bool accumulate) {
+    if constexpr (C.element == Element::f16)
+      ptx::wgmma_f16<true>(d, a, b, accumulate);
+    else
+      ptx::wgmma_bf16<true>(d, a, b, accumulate);
+  }
+
+  // The number of the warpgroup, which the compiler takes for new: it would keep a descriptor for
+  // each step of a product over the loop, and has no registers for them.
+  static OCTAVO_DEVICE u32 fresh_group() { return ptx::warp_index() / 4; }
+  // Tiles of rows of the head: 16 columns of each row, or 16 rows.
+  static OCTAVO_DEVICE u64 by_columns(u32 address) {
+    return at_address(k_major(0, G::kHeadSwizzle), address);
+  }
+  template <u32 kTileRows>
+  static OCTAVO_DEVICE u64 by_rows(u32 address) {
+    return at_address(mn_major(0, kTileRows * kRowBytes, G::kHeadSwizzle), address);
+  }
+  // The first byte of 16 columns of a tile of `rows` rows.
+  static OCTAVO_DEVICE u32 column_step(u32 tile, u32 rows, u32 step) {
+    constexpr u32 kSteps = G::kHead.columns / 16;
+    return tile + step / kSteps * rows * kRowBytes + step % kSteps * 32;
+  }
+  // d = keys queries^T, a warpgroup's 64 keys by block_m queries: S^T, or dP^T.
+  OCTAVO_DEVICE void keys_by_queries(float (&d)[G::kScores], u32 keys, u32 queries) const {
+    keys += fresh_group() * kRows * kRowBytes;
+    OCTAVO_UNROLL
+    for (u32 step = 0; step < C.head_dim / 16; ++step)
+      mma<false, false>(d, by_columns(column_step(keys, C.block_n, step)),
+                        by_columns(column_step(queries, C.block_m, step)), step > 0);
+    ptx::wgmma_commit();
+  }
+  // d += scores^T queries: dV = P^T dO, or dK = dS^T Q.
+  OCTAVO_DEVICE void add_queries(float (&d)[G::kColumns], const Operand& scores,
+                                 u32 queries) const {
+    OCTAVO_UNROLL
+    for (u32 step = 0; step < G::kQuerySteps; ++step)
+      mma(d, scores.a[step], by_rows<C.block_m>(queries + step * 16 * kRowBytes),
+          step > 0 || block > 0);
+    ptx::wgmma_commit();
+  }
+  // The warpgroup's part of dQ = dS K, or of its transpose.
+  OCTAVO_DEVICE void dq_product(float (&dq)[G::kDq]) const {
+    const u32 group = fresh_group();
+    OCTAVO_UNROLL
+    for (u32 step = 0; step < C.block_n / 16; ++step) {
+      const u32 keys = G::k_tile() + step * 16 * kRowBytes;
+      const u32 scores =
+          G::ds_tile(block % kDsBuffers) + step / 4 * C.block_m * G::kDs.row_bytes + step % 4 * 32;
+      if constexpr (dq_part(C) == DqPart::transposed)
+        mma<true, false>(dq, by_rows<C.block_n>(keys + group * C.block_n * kRowBytes),
+                         by_keys(scores), step > 0);
+      else if constexpr (dq_part(C) == DqPart::queries)
+        mma<false, true>(dq, by_keys(scores + group * kRows * G::kDs.row_bytes),
+                         by_rows<C.block_n>(keys), step > 0);
+      else
+        mma<false, true>(dq, by_keys(scores),
+                         by_rows<C.block_n>(keys + group * (C.head_dim / warpgroups(C)) * 2),
+                         step > 0);
+    }
+    ptx::wgmma_commit();
+  }
+  // 16 keys of each row of dS.
+  static OCTAVO_DEVICE u64 by_keys(u32 address) {
+    return at_address(k_major(0, G::kDsSwizzle), address);
+  }
+
+  // --- steps of a block -------------------------------------------------------------------------
+
+  // The lane, pinned: the compiler takes it for new, and does not keep addresses made from it over
+  // the loop.
+  OCTAVO_DEVICE ThreadCoord here() const {
+    ThreadCoord t = thread;
+    ptx::pin(t.lane);
+    return t;
+  }
+
+  // Two floats of neighbouring queries.
+  static OCTAVO_DEVICE void load_pair(u32 from, float& x0, float& x1) {
+    u32 bits[2];
+    ptx::load_shared_b64(from, bits[0], bits[1]);
+    x0 = __builtin_bit_cast(float, bits[0]);
+    x1 = __builtin_bit_cast(float, bits[1]);
+  }
+  // P = exp2(scale_log2 * S - LSE).
+  OCTAVO_DEVICE void exp_scores(float (&s)[G::kScores]) const {
+    const u32 lse_log2 = G::lse_log2(q(block).stage()) + here().lane % 4 * 8;
+    OCTAVO_UNROLL
+    for (u32 i = 0; i < C.block_m / 8; ++i) {
+      float row[2];
+      load_pair(lse_log2 + i * 32, row[0], row[1]);
+      OCTAVO_UNROLL
+      for (u32 e = 0; e < 4; ++e)
+        s[i * 4 + e] =
+            ptx::exp2_approx(ptx::fused_multiply_add(s[i * 4 + e], p.scale_log2, -row[e % 2]));
+    }
+  }
+  // dS = P (dP - delta), into dp.
+  OCTAVO_DEVICE void multiply_ds(float (&dp)[G::kScores],
+                                 const float (&probability)[G::kScores]) const {
+    const u32 delta = G::delta(dout(block).stage()) + here().lane % 4 * 8;
+    OCTAVO_UNROLL
+    for (u32 i = 0; i < C.block_m / 8; ++i) {
+      float row[2];
+      load_pair(delta + i * 32, row[0], row[1]);
+      OCTAVO_UNROLL
+      for (u32 e = 0; e < 4; ++e)
+        dp[i * 4 + e] = probability[i * 4 + e] * (dp[i * 4 + e] - row[e % 2]);
+    }
+  }
+  // Zeroes the scores of queries that do not see a key.
+  OCTAVO_DEVICE void hide_unseen(float (&s)[G::kScores], i32 m) const {
+    const ThreadCoord t = here();
+    const Work<Config> work = Work<Config>::read_lengths(G::work_slot());
+    OCTAVO_UNROLL
+    for (u32 r = 0; r < 2; ++r) {
+      const i32 key =
+          work.n() + static_cast<i32>(t.group * kRows + t.warp * 16 + r * 8 + t.lane / 4);
+      const QueryLimits seen = query_limits(p, work.at, key);
+      const i32 first = m * C.block_m + static_cast<i32>(t.lane % 4 * 2);
+      OCTAVO_UNROLL
+      for (int i = 0; i < C.block_m / 8; ++i) {
+        OCTAVO_UNROLL
+        for (int e = 0; e < 2; ++e) {
+          const i32 query = first + i * 8 + e;
+          float& score = s[i * 4 + static_cast<int>(r) * 2 + e];
+          score = query >= seen.begin && query < seen.end ? score : 0.0f;
+        }
+      }
+    }
+  }
+  static OCTAVO_DEVICE void pack(Operand& to, const float (&s)[G::kScores]) {
+    OCTAVO_UNROLL
+    for (int step = 0; step < G::kQuerySteps; ++step) {
+      OCTAVO_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        const float low = s[step * 8 + i * 2], high = s[step * 8 + i * 2 + 1];
+        to.a[step][i] = C.element == Element::f16 ? ptx::f16x2_from_f32(low, high)
+                                                  : ptx::bf16x2_from_f32(low, high);
+      }
+    }
+  }
+  // dS into shared memory, a row for each query.
+  OCTAVO_DEVICE void store_ds(const Operand& ds) const {
+    const ThreadCoord t = here();
+    const u32 matrix = t.lane / 8;
+    const u32 query = matrix / 2 * 8 + t.lane % 8;
+    const u32 key = t.warp * 16 + matrix % 2 * 8;
+    const u32 tile = G::ds_tile(block % kDsBuffers) + t.group * C.block_m * G::kDs.row_bytes;
+    OCTAVO_UNROLL
+    for (u32 step = 0; step < G::kQuerySteps; ++step)
+      ptx::stmatrix_x4_trans(
+          tile + swizzled(G::kDsSwizzle, (query + step * 16) * G::kDs.row_bytes + key * 2),
+          ds.a[step]);
+  }
+  // dQ in the order of the registers that hold it, which is also that of its tile in global memory.
+  OCTAVO_DEVICE void store_dq(const float (&dq)[G::kDq], u32 tile) const {
+    const ThreadCoord t = here();
+    const u32 to = tile + (t.group * (G::kDq / 4) * kWarpgroup + t.warp * 32 + t.lane) * 16;
+    OCTAVO_UNROLL
+    for (int i = 0; i < G::kDq / 4; ++i) {
+      u32 x[4];
+      OCTAVO_UNROLL
+      for (int e = 0; e < 4; ++e) x[e] = __builtin_bit_cast(u32, dq[i * 4 + e]);
+      ptx::store_shared_b128(to + static_cast<u32>(i) * kWarpgroup * 16, x);
+    }
+  }
+  static OCTAVO_DEVICE void pin(Operand& x) {
+    OCTAVO_UNROLL
+    for (int step = 0; step < G::kQuerySteps; ++step) ptx::pin(x.a[step]);
+  }
+  OCTAVO_DEVICE void arrive(u32 bar) const {
+    if (thread.lane == 0) ptx::mbarrier_arrive(bar);
+  }
+
+  // --- the schedule -----------------------------------------------------------------------------
+
+  OCTAVO_DEVICE void start_scores(float (&s)[G::kScores]) const {
+    ptx::mbarrier_wait(G::q_full(q(block).stage()), q(block).phase());
+    ptx::pin(s);
+    ptx::wgmma_fence();
+    keys_by_queries(s, G::k_tile(), G::q_tile(q(block).stage()));
+  }
+  OCTAVO_DEVICE void start_dp(float (&dp)[G::kScores]) const {
+    ptx::mbarrier_wait(G::do_full(dout(block).stage()), dout(block).phase());
+    ptx::pin(dp);
+    ptx::wgmma_fence();
+    keys_by_queries(dp, G::v_tile(), G::do_tile(dout(block).stage()));
+  }
+  // The first product of a tile replaces dV, or dK.
+  OCTAVO_DEVICE void start_dv(Operand& probability) {
+    pin(probability);
+    ptx::pin(dv);
+    ptx::wgmma_fence();
+    add_queries(dv, probability, G::do_tile(dout(block).stage()));
+  }
+  // dQ of the current block, whose dS is in shared memory.
+  OCTAVO_DEVICE void start_dq(float (&dq)[G::kDq]) const {
+    ptx::pin(dq);
+    ptx::wgmma_fence();
+    dq_product(dq);
+  }
+  OCTAVO_DEVICE void start_dk(Operand& ds) {
+    ptx::pin(dk);
+    pin(ds);
+    ptx::wgmma_fence();
+    add_queries(dk, ds, G::q_tile(q(block).stage()));
+  }
+  // Until all consumers have done so: dS of the block is complete.
+  OCTAVO_DEVICE void share_ds(const Operand& ds) const {
+    store_ds(ds);
+    ptx::fence_proxy_async();
+    ptx::named_barrier_sync(1, consumer_threads(C));
+  }
+  // The product for dQ is complete.
+  OCTAVO_DEVICE void share_dq(float (&dq)[G::kDq]) const {
+    ptx::pin(dq);
+    const u32 buffer = block % C.dq_buffers;
+    ptx::mbarrier_wait(G::dq_empty(buffer), ~(block / C.dq_buffers) & 1);
+    store_dq(dq, G::dq_tile(buffer));
+    ptx::fence_proxy_async();
+    ptx::warp_sync();
+    arrive(G::dq_full(buffer));
+  }
+
+  // P of the current block, of which S is complete.
+  OCTAVO_DEVICE void find_p(float (&s)[G::kScores], u32 slot) const {
+    exp_scores(s);
+    if (slot % 2 != 0) hide_unseen(s, static_cast<i32>(slot / 2));
+  }
+  // dS = P (dP - delta) of the current block, of which dP is complete.
+  OCTAVO_DEVICE void find_ds(float (&dp)[G::kScores], const float (&s)[G::kScores],
+                             u32 slot) const {
+    multiply_ds(dp, s);
+    if (slot % 2 != 0) hide_unseen(dp, static_cast<i32>(slot / 2));
+  }
+  // The current block, while dK of the block before still runs.
+  OCTAVO_DEVICE void visit_block(Operand& ds) {
+    float s[G::kScores], dp[G::kScores], dq[G::kDq];
+    start_scores(s);
+    start_dp(dp);
+    const u32 slot = block_slot();
+    ptx::wgmma_wait<1>();
+    ptx::pin(s);
+    if (carries_dk(C)) finish_dk(ds);
+    find_p(s, slot);
+    ptx::wgmma_wait<0>();
+    ptx::pin(dp);
+    Operand probability;
+    pack(probability, s);
+    start_dv(probability);
+    find_ds(dp, s, slot);
+    pack(ds, dp);
+    share_ds(ds);
+    start_dq(dq);
+    start_dk(ds);
+    ptx::wgmma_wait<1>();
+    ptx::pin(dv);
+    pin(probability);
+    arrive(G::do_empty(dout(block).stage()));
+    share_dq(dq);
+    ++block;
+    if (!carries_dk(C)) {
+      ptx::wgmma_wait<0>();
+      finish_dk(ds);
+    }
+  }
+  // dK of the block before is complete.
+  OCTAVO_DEVICE void finish_dk(Operand& ds) {
+    ptx::pin(dk);
+    pin(ds);
+    if (block > 0) arrive(G::q_empty(q(block - 1).stage()));
+  }
+  // The number of a block of queries, times 2, and 1 if it needs a mask.
+  OCTAVO_DEVICE u32 block_slot() const {
+    return __builtin_bit_cast(u32, ptx::load_shared_f32(G::block_slot(q(block).stage())));
+  }
+
+  OCTAVO_DEVICE void run(i32 blocks) {
+    Operand ds;
+    ptx::mbarrier_wait(G::k_full(), 0);
+    ptx::mbarrier_wait(G::v_full(), 0);
+    while (block < static_cast<u32>(blocks)) visit_block(ds);
+    if (carries_dk(C)) {
+      ptx::wgmma_wait<0>();
+      finish_dk(ds);
+    }
+    if (blocks == 0) {
+      OCTAVO_UNROLL
+      for (int i = 0; i < G::kColumns; ++i) dk[i] = dv[i] = 0.0f;
+    }
+    // Every warpgroup has read K and V for the last time.
+    ptx::named_barrier_sync(1, consumer_threads(C));
+    store_gradient(dv, 1.0f, G::v_tile(), p.dv, p.dv_strides);
+    store_gradient(dk, p.scale, G::k_tile(), p.dk, p.dk_strides);
+  }
+
+  // --- dK and dV --------------------------------------------------------------------------------
+
+  // The warpgroup's 64 rows, through its own rows of a tile in shared memory; 16 bytes at once.
+  OCTAVO_DEVICE void store_gradient(const float (&d)[G::kColumns], float factor, u32 tile, void* to,
+                                    const Strides& strides) const {
+    const ThreadCoord t = here();
+    const Work<Config> work = Work<Config>::read(G::work_slot());
+    tile += t.group * kRows * kRowBytes;
+    const u32 row = t.warp * 16 + t.lane % 16;
+    OCTAVO_UNROLL
+    for (u32 i = 0; i < C.head_dim / 16; ++i) {
+      u32 x[4];
+      OCTAVO_UNROLL
+      for (u32 e = 0; e < 4; ++e) {
+        const float low = d[i * 8 + e * 2] * factor, high = d[i * 8 + e * 2 + 1] * factor;
+        x[e] = C.element == Element::f16 ? ptx::f16x2_from_f32(low, high)
+                                         : ptx::bf16x2_from_f32(low, high);
+      }
+      ptx::stmatrix_x4(at_column(tile, row, i * 16 + t.lane / 16 * 8), x);
+    }
+    ptx::warp_sync();
+    constexpr u32 kChunks = C.head_dim / 8;  // of a row, 16 bytes each
+    OCTAVO_ROLLED
+    for (u32 i = 0; i < 16 * kChunks / 32; ++i) {
+      const u32 chunk = i * 32 + t.lane;
+      const u32 of_row = t.warp * 16 + chunk / kChunks, column = chunk % kChunks * 8;
+      u32 x[4];
+      ptx::load_shared_b128(at_column(tile, of_row, column), x);
+      const i32 key = work.n() + static_cast<i32>(t.group * kRows + of_row);
+      if (key < work.at.seqlen_kv && static_cast<i32>(column) < p.head_dim)
+        ptx::store_global_b128(
+            static_cast<u8*>(to) +
+                2 * (work.batch(p) * strides.batch + work.head_kv * strides.head +
+                     (work.at.kv_begin + key) * strides.row + column),
+            x);
+    }
+  }
+  static OCTAVO_DEVICE u32 at_column(u32 tile, u32 row, u32 column) {
+    return tile + column / G::kHead.columns * C.block_n * kRowBytes +
+           swizzled(G::kHeadSwizzle, row * kRowBytes + column % G::kHead.columns * 2);
+  }
+};
+
+}  // namespace octavo::sm90::backward

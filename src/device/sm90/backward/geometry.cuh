@@ -1,0 +1,79 @@
+// Sizes, shared-memory addresses and barriers of the Hopper backward kernel, derived from its
+// configuration.
+#pragma once
+
+#include "config/sm90_backward.h"
+#include "device/ptx/mbarrier.cuh"
+#include "device/ptx/memory.cuh"
+#include "device/tile/matrix_descriptor.cuh"
+
+namespace octavo::sm90::backward {
+
+// A configuration as a type: nvcc would generate a broken host stub for a kernel template whose
+// argument is a value of class type.
+template <Sm90BackwardConfig kConfig>
+struct ConfigOf {
+  static constexpr Sm90BackwardConfig value = kConfig;
+};
+
+// A consumer thread. Of a tile of scores it holds two rows (keys) of its warp's 16, lane / 4 and
+// lane / 4 + 8, and of every eight columns (queries) two.
+struct ThreadCoord {
+  u32 group, warp, lane;
+};
+
+template <class Config>
+struct Geometry {
+  static constexpr Sm90BackwardConfig C = Config::value;
+  static constexpr SmemPlan S = smem_plan(C);
+  static_assert(element_bytes(C.element) == 2, "all tensors are 16-bit");
+  static_assert(C.block_m % 16 == 0 && C.block_n % kRows == 0,
+                "a block of queries is a whole number of wgmma steps, and a warpgroup has 64 keys");
+  static_assert(dq_part(C) != DqPart::columns || C.block_m == kRows,
+                "a warpgroup computes 64 rows of dQ^T, or of dQ");
+
+  static constexpr Panels kHead = head_panels(C);
+  static constexpr Panels kDs = ds_panels(C);
+  static constexpr Swizzle kHeadSwizzle = swizzle_of(kHead.row_bytes);
+  static constexpr Swizzle kDsSwizzle = swizzle_of(kDs.row_bytes);
+  static_assert(kDs.columns == kRows, "a panel of dS has the keys of a warpgroup");
+  static constexpr int kScores = C.block_m / 2;    // a thread's scores of a block
+  static constexpr int kColumns = C.head_dim / 2;  // a thread's registers of dK, and of dV
+  static constexpr int kQuerySteps = C.block_m / 16;
+  static constexpr int kDq = dq_registers(C);
+  static constexpr u32 kConsumerWarps = warpgroups(C) * 4;
+
+  static OCTAVO_DEVICE u32 smem(u32 offset) { return ptx::shared_base() + offset; }
+  static OCTAVO_DEVICE u32 k_tile() { return smem(S.k); }
+  static OCTAVO_DEVICE u32 v_tile() { return smem(S.v); }
+  static OCTAVO_DEVICE u32 q_tile(u32 stage) { return smem(S.q) + stage * S.q_stage; }
+  static OCTAVO_DEVICE u32 do_tile(u32 stage) { return smem(S.dout) + stage * S.q_stage; }
+  static OCTAVO_DEVICE u32 ds_tile(u32 buffer) { return smem(S.ds) + buffer * S.ds_tile; }
+  static OCTAVO_DEVICE u32 dq_tile(u32 buffer) { return smem(S.dq) + buffer * S.dq_tile; }
+  static OCTAVO_DEVICE u32 lse_log2(u32 stage) { return smem(S.lse_log2) + stage * S.row_floats; }
+  static OCTAVO_DEVICE u32 delta(u32 stage) { return smem(S.delta) + stage * S.row_floats; }
+
+  static OCTAVO_DEVICE u32 block_slot(u32 stage) { return smem(S.blocks) + stage * 4; }
+  static OCTAVO_DEVICE u32 work_slot() { return smem(S.work); }
+
+  static OCTAVO_DEVICE u32 barrier(u32 index) {
+    return smem(S.barriers) + index * ptx::kMbarrierBytes;
+  }
+  static OCTAVO_DEVICE u32 k_full() { return barrier(0); }
+  static OCTAVO_DEVICE u32 v_full() { return barrier(1); }
+  static OCTAVO_DEVICE u32 tail_full() { return barrier(2); }
+  static OCTAVO_DEVICE u32 q_full(u32 stage) { return barrier(3 + stage); }
+  static OCTAVO_DEVICE u32 q_empty(u32 stage) { return barrier(3 + C.stages_q + stage); }
+  static constexpr u32 kDoBarriers = 3 + 2 * C.stages_q;
+  static OCTAVO_DEVICE u32 do_full(u32 stage) { return barrier(kDoBarriers + stage); }
+  static OCTAVO_DEVICE u32 do_empty(u32 stage) {
+    return barrier(kDoBarriers + C.stages_do + stage);
+  }
+  static constexpr u32 kDqBarriers = kDoBarriers + 2 * C.stages_do;
+  static OCTAVO_DEVICE u32 dq_full(u32 buffer) { return barrier(kDqBarriers + buffer); }
+  static OCTAVO_DEVICE u32 dq_empty(u32 buffer) {
+    return barrier(kDqBarriers + C.dq_buffers + buffer);
+  }
+};
+
+}  // namespace octavo::sm90::backward

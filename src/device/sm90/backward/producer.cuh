@@ -1,0 +1,138 @@
+// The two single warps of the backward kernel: one loads, the other adds dQ to global memory.
+#pragma once
+
+#include "device/ptx/atomic.cuh"
+#include "device/ptx/fence.cuh"
+#include "device/ptx/mbarrier.cuh"
+#include "device/ptx/thread.cuh"
+#include "device/ptx/tma.cuh"
+#include "device/ptx/warpgroup.cuh"
+#include "device/sm90/backward/geometry.cuh"
+#include "device/sm90/backward/work.cuh"
+#include "device/sm90/loads.cuh"
+#include "device/sm90/pipeline_state.cuh"
+
+namespace octavo::sm90::backward {
+
+template <class Config>
+struct Producer {
+  using G = Geometry<Config>;
+  static constexpr Sm90BackwardConfig C = G::C;
+
+  const Sm90BackwardParams& p;
+  const Work<Config>& work;
+  bool leader;
+  PipelineState<C.stages_q> q;
+  PipelineState<C.stages_do> dout;
+  u32 tail_phase = 0;
+
+  // One lane loads, and its load may complete the barrier's next phase, so all lanes must have seen
+  // the current phase first.
+  static OCTAVO_DEVICE void wait_as_warp(u32 bar, u32 parity) {
+    ptx::mbarrier_wait(bar, parity);
+    ptx::warp_sync();
+  }
+
+  // Loads `rows` rows, of which the first `exist` belong to the sequence, and then arrives at
+  // `full`. Rows of a varlen batch that follow belong to the next sequence and are zeroed: they are
+  // multiplied by zeros, and 0 times what they hold may be NaN.
+  OCTAVO_DEVICE void load(const ptx::TensorMap& map, u32 to, u32 full, i32 rows, i32 exist,
+                          i32 token, i32 head, const float* stats, u32 stats_to) {
+    const bool cuts_sequence = p.cu_seqlens_q != nullptr && exist < rows;
+    const u32 bar = cuts_sequence ? G::tail_full() : full;
+    const u32 bytes = static_cast<u32>(rows) * C.head_dim * 2;
+    if (leader) {
+      ptx::mbarrier_arrive_expect_tx(bar, bytes + (stats == nullptr ? 0 : rows * 4));
+      load_rows(map, to, bar, rows, token, head, work.batch(p), G::kHead);
+      if (stats != nullptr) ptx::bulk_load(stats_to, stats, static_cast<u32>(rows) * 4, bar);
+    }
+    if (!cuts_sequence) return;
+    wait_as_warp(bar, tail_phase);
+    tail_phase ^= 1;
+    const u32 from = static_cast<u32>(exist) * G::kHead.row_bytes;
+    const u32 panel_bytes = static_cast<u32>(rows) * G::kHead.row_bytes;
+    for (u32 panel = 0; panel < G::kHead.count; ++panel)
+      fill_shared<32>(to + panel * panel_bytes + from, panel_bytes - from, ptx::lane_index(), 0);
+    ptx::fence_proxy_async();
+    ptx::warp_sync();
+    if (leader) ptx::mbarrier_arrive(full);
+  }
+
+  // A block of queries, and which one it is: its number, and whether it needs a mask.
+  OCTAVO_DEVICE void load_block(i32 head, i32 m) {
+    const i32 row = m * C.block_m, token = work.at.q_begin + row;
+    const i32 exist = work.at.seqlen_q - row;
+    const i64 stats =
+        (static_cast<i64>(work.sequence) * p.heads_kv * p.heads_per_kv + head) * p.stats_rows + row;
+    wait_as_warp(G::q_empty(q.stage()), q.phase() ^ 1);
+    if (leader)
+      ptx::store_shared_b32(G::block_slot(q.stage()),
+                            static_cast<u32>(m * 2 + (work.needs_mask(p, m) ? 1 : 0)));
+    load(p.q, G::q_tile(q.stage()), G::q_full(q.stage()), C.block_m, exist, token, head,
+         p.lse_log2 + stats, G::lse_log2(q.stage()));
+    q.advance();
+    wait_as_warp(G::do_empty(dout.stage()), dout.phase() ^ 1);
+    load(p.dout, G::do_tile(dout.stage()), G::do_full(dout.stage()), C.block_m, exist, token, head,
+         p.delta + stats, G::delta(dout.stage()));
+    dout.advance();
+  }
+
+  OCTAVO_DEVICE void run() {
+    ptx::wait_for_earlier_grids();
+    const i32 token = work.at.kv_begin + work.n(), exist = work.at.seqlen_kv - work.n();
+    load(p.k, G::k_tile(), G::k_full(), C.block_n, exist, token, work.head_kv, nullptr, 0);
+    load(p.v, G::v_tile(), G::v_full(), C.block_n, exist, token, work.head_kv, nullptr, 0);
+    for (i32 head = 0; head < p.heads_per_kv; ++head)
+      for (i32 i = 0; i < work.m_count; ++i)
+        load_block(work.head_kv * p.heads_per_kv + head, work.m_block(i));
+  }
+};
+
+// Adds blocks of dQ to their tiles in global memory, each when it is this CTA's turn; the first CTA
+// to come stores it. A writer has one buffer, and every dq_buffers-th block.
+template <class Config>
+struct DqWriter {
+  using G = Geometry<Config>;
+  static constexpr Sm90BackwardConfig C = G::C;
+
+  const Sm90BackwardParams& p;
+  const Work<Config>& work;
+  u32 buffer;
+
+  OCTAVO_DEVICE void add(i64 tile, u32 turn) const {
+    float* const to = p.dq_sum + tile * (C.block_m * C.head_dim);
+    u32* const turns = p.dq_turn + tile;
+    if (turn == 0) {
+      ptx::bulk_store(to, G::dq_tile(buffer), G::S.dq_tile);
+    } else {
+      while (ptx::ld_acquire(turns) != turn) {
+      }
+      ptx::fence_proxy_async_all();
+      ptx::bulk_reduce_add_f32(to, G::dq_tile(buffer), G::S.dq_tile);
+    }
+    ptx::bulk_commit();
+    ptx::bulk_wait_read<0>();
+    ptx::mbarrier_arrive(G::dq_empty(buffer));
+    // The sum has landed, not only left: else the next CTA's could come before it.
+    ptx::bulk_wait<0>();
+    ptx::fence_proxy_async_all();
+    ptx::red_release_add(turns, 1);
+  }
+
+  OCTAVO_DEVICE void run() const {
+    if (!ptx::elect_one()) return;
+    const i32 first = first_dq_tile<C.block_m>(p, work.at, work.sequence);
+    u32 block = 0;
+    for (i32 head = 0; head < p.heads_per_kv; ++head) {
+      const i64 tile = static_cast<i64>(work.head_kv * p.heads_per_kv + head) * p.dq_tiles + first;
+      for (i32 i = 0; i < work.m_count; ++i, ++block) {
+        if (block % C.dq_buffers != buffer) continue;
+        const i32 m = work.m_block(i);
+        ptx::mbarrier_wait(G::dq_full(buffer), block / C.dq_buffers & 1);
+        add(tile + m, work.turn(p, m));
+      }
+    }
+  }
+};
+
+}  // namespace octavo::sm90::backward

@@ -1,0 +1,154 @@
+// The work of one CTA of the backward kernel, and the order in which blocks of keys add to dQ.
+//
+// A CTA has block_n keys of one KV head. For every query head that shares them it visits the blocks
+// of queries that see any of these keys. The sum of dQ over blocks of keys is the only one that
+// CTAs share. FP32 sums depend on their order, so each block of queries has a fixed one: a CTA adds
+// its part when it is its turn, and the result has the same bits in every run.
+//
+// The order is chosen so that CTAs seldom wait. Heads come in groups that fill the SMs once:
+//
+//   mask    groups   tiles start        blocks of queries    turn of tile n at block m
+//   any     even     last keys first    ascending            last tile first
+//   any     odd      first keys first   descending           first tile first
+//   none    all      first keys first   from a different     the tile that began at m first,
+//                                       block each, cyclic   then the one before it, ...
+//   none    all      first keys first   ascending            first tile first
+//
+// Under a causal mask the tiles of an even group start together, each at its diagonal, and are at
+// different blocks at any time. Short tiles end first, and their CTAs get the long tiles of the odd
+// group that follows: these start one after another from the last block downwards, are at different
+// blocks too, and end together. A tile only waits for tiles that start before it, except in a
+// circle: there all tiles of a head must be resident, and a head with more than max_cyclic_tiles
+// uses the last line of the table.
+#pragma once
+
+#include "config/sm90_backward.h"
+#include "device/core/block_range.cuh"
+#include "device/sm90/backward/params.cuh"
+
+namespace octavo::sm90::backward {
+
+// Blocks of keys [begin, end), of those of a head, that a block of queries adds up.
+struct TileRange {
+  i32 begin, end;
+};
+
+template <class Config>
+struct Work {
+  static constexpr Sm90BackwardConfig C = Config::value;
+
+  SequenceSpan at;
+  i32 sequence, head_kv;
+  i32 n_tile;            // of the head
+  i32 m_begin, m_count;  // blocks of queries that it visits
+  i32 order;             // Order
+
+  enum Order : i32 { kAscending, kDescending, kMaskedAscending, kCyclic };
+
+  static OCTAVO_DEVICE bool has_mask(const Sm90BackwardParams& p) {
+    return p.window_left < kNoLimit || p.window_right < kNoLimit;
+  }
+  // All lanes of a warp call this.
+  static OCTAVO_DEVICE Work of_block(const Sm90BackwardParams& p, i32 index) {
+    Work w;
+    const bool masked = has_mask(p);
+    const i32 heads = masked ? p.heads_per_group : 1;
+    const i32 group = index / (heads * p.n_tiles), in_group = index % (heads * p.n_tiles);
+    const i32 of_group = min_of(heads, p.heads_kv * p.sequences - group * heads);
+    const i32 head = group * heads + in_group % of_group, place = in_group / of_group;
+    w.sequence = head / p.heads_kv;
+    w.head_kv = head % p.heads_kv;
+    w.at = sequence_span(p, w.sequence);
+    w.order = masked                              ? group % 2 != 0 ? kDescending : kMaskedAscending
+              : w.n_tiles() <= p.max_cyclic_tiles ? kCyclic
+                                                  : kAscending;
+    w.n_tile = w.order == kMaskedAscending ? w.n_tiles() - 1 - place : place;
+    w.find_queries(p);
+    return w;
+  }
+  // A CTA of a varlen batch may have no tile: sequences differ in length.
+  OCTAVO_DEVICE bool has_keys() const { return n_tile >= 0 && n() < at.seqlen_kv; }
+  OCTAVO_DEVICE i32 n() const { return n_tile * C.block_n; }  // the tile's first key
+  OCTAVO_DEVICE i32 n_tiles() const { return div_up(at.seqlen_kv, C.block_n); }
+  OCTAVO_DEVICE i32 m_blocks() const { return div_up(at.seqlen_q, C.block_m); }
+  OCTAVO_DEVICE i32 batch(const Sm90BackwardParams& p) const {
+    return p.cu_seqlens_q == nullptr ? sequence : 0;
+  }
+
+  // Through shared memory: the consumers have no registers for it.
+  OCTAVO_DEVICE void publish(u32 slot) const {
+    const i32 fields[] = {at.q_begin, at.seqlen_q, at.kv_begin, at.seqlen_kv, sequence,
+                          head_kv,    n_tile,      m_begin,     m_count,      order};
+    OCTAVO_UNROLL
+    for (u32 i = 0; i < 10; ++i) ptx::store_shared_b32(slot + i * 4, static_cast<u32>(fields[i]));
+  }
+  static OCTAVO_DEVICE i32 field(u32 slot, u32 index) {
+    return __builtin_bit_cast(i32, ptx::load_shared_f32(slot + index * 4));
+  }
+  static OCTAVO_DEVICE Work read(u32 slot) {
+    return {{field(slot, 0), field(slot, 1), field(slot, 2), field(slot, 3)},
+            field(slot, 4),
+            field(slot, 5),
+            field(slot, 6),
+            field(slot, 7),
+            field(slot, 8),
+            field(slot, 9)};
+  }
+  // Only what a mask needs.
+  static OCTAVO_DEVICE Work read_lengths(u32 slot) {
+    Work w{};
+    w.at.seqlen_q = field(slot, 1);
+    w.at.seqlen_kv = field(slot, 3);
+    w.n_tile = field(slot, 6);
+    return w;
+  }
+
+  // The queries that see a key of the tile, as blocks.
+  OCTAVO_DEVICE void find_queries(const Sm90BackwardParams& p) {
+    const QueryLimits first = query_limits(p, at, n());
+    const QueryLimits last = query_limits(p, at, min_of(n() + C.block_n, at.seqlen_kv) - 1);
+    m_begin = first.begin / C.block_m;
+    m_count = last.end > first.begin ? div_up(last.end, C.block_m) - m_begin : 0;
+  }
+
+  // The i-th block of queries that the tile visits.
+  OCTAVO_DEVICE i32 m_block(i32 i) const {
+    if (order == kDescending) return m_begin + m_count - 1 - i;
+    const i32 m = order == kCyclic ? i + n_tile * m_count / n_tiles() : m_begin + i;
+    return m < m_begin + m_count ? m : m - m_count;
+  }
+
+  // The tiles that visit block m of the queries.
+  static OCTAVO_DEVICE TileRange tiles_of(const Sm90BackwardParams& p, const SequenceSpan& at,
+                                          i32 m) {
+    const KeyLimits first = key_limits(p, at, m * C.block_m);
+    const KeyLimits last = key_limits(p, at, min_of((m + 1) * C.block_m, at.seqlen_q) - 1);
+    if (first.begin >= last.end) return {0, 0};
+    return {first.begin / C.block_n, div_up(last.end, C.block_n)};
+  }
+  // How many tiles add to block m before this one.
+  OCTAVO_DEVICE u32 turn(const Sm90BackwardParams& p, i32 m) const {
+    if (order == kCyclic) {
+      const i32 started = min_of(div_up((m + 1) * n_tiles(), m_blocks()), n_tiles());
+      const i32 behind = started - 1 - n_tile;
+      return static_cast<u32>(behind < 0 ? behind + n_tiles() : behind);
+    }
+    const TileRange tiles = tiles_of(p, at, m);
+    return static_cast<u32>(order == kMaskedAscending ? tiles.end - 1 - n_tile
+                                                      : n_tile - tiles.begin);
+  }
+  // Whether some query of block m does not see some key of the tile.
+  OCTAVO_DEVICE bool needs_mask(const Sm90BackwardParams& p, i32 m) const {
+    return block_range(p, at, m * C.block_m, C.block_m, C.block_n).needs_mask(n(), C.block_n);
+  }
+};
+
+// The number of the first tile of dQ of a sequence. In a varlen batch a tile may be left out
+// between sequences, and none is shared.
+template <int kBlockM>
+OCTAVO_DEVICE i32 first_dq_tile(const Sm90BackwardParams& p, const SequenceSpan& at, i32 sequence) {
+  if (p.cu_seqlens_q == nullptr) return sequence * div_up(p.seqlen_q, kBlockM);
+  return at.q_begin / kBlockM + sequence;
+}
+
+}  // namespace octavo::sm90::backward

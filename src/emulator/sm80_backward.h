@@ -1,0 +1,31 @@
+// The sm80 backward kernels compiled for the emulator.
+#pragma once
+
+#include <vector>
+
+#include "config/row_stats.h"
+#include "config/sm80_backward.h"
+#include "device/backward/params.cuh"
+#include "device/backward/row_stats.cuh"
+
+namespace octavo::emulator {
+
+struct EmulatedSm80Backward {
+  Sm80BackwardConfig config;
+  void (*entry)(const BackwardParams&) = nullptr;
+};
+struct EmulatedRowStats {
+  RowStatsConfig config;
+  void (*entry)(const RowStatsParams&) = nullptr;
+};
+
+// The tiles of config/sm80_backward_tiles.h for f16; bf16 and narrow loads for the smallest tiles.
+// All have the same arch: no compiled code depends on it.
+const std::vector<EmulatedSm80Backward>& sm80_backward_kernels();
+const std::vector<EmulatedRowStats>& row_stats_kernels();
+
+// The kernel of this configuration, whatever its arch; null if it is not compiled in.
+const EmulatedSm80Backward* find_sm80_backward(Sm80BackwardConfig config);
+const EmulatedRowStats* find_row_stats(RowStatsConfig config);
+
+}  // namespace octavo::emulator

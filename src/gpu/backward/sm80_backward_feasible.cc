@@ -1,0 +1,74 @@
+// One error message for each rule. The rules about shapes repeat the static_asserts of device/sm80
+// before a compiler is started.
+#include <fmt/format.h>
+
+#include "config/row_stats.h"
+#include "gpu/backward/sm80_backward.h"
+#include "gpu/jit/config_text.h"
+
+namespace octavo {
+namespace {
+
+Status check_backward_warps(const Sm80BackwardConfig& c) {
+  constexpr int kMostWarps = 32;
+  // Warps with the same owned rows share a named barrier, and barrier 0 has another use.
+  const int most_warps = c.warps_d > 1 ? 15 : kMostWarps;
+  if (c.warps_d != 1 && c.warps_d != 2 && c.warps_d != 4)
+    return wrong_field("warps_d", c.warps_d, "1, 2, 4");
+  if (c.warps < 1 || c.warps > most_warps)
+    return wrong_field("warps", c.warps, fmt::format("1 to {}", most_warps));
+  if (c.warps * c.warps_d > kMostWarps)
+    return wrong_field("warps * config.warps_d", c.warps * c.warps_d, "at most 32 warps");
+  return {};
+}
+
+Status check_backward_shape(const Sm80BackwardConfig& c) {
+  constexpr int kMostColumns = 256, kMostKeys = 1024;
+  const int columns = 16 * c.warps_d;
+  if (c.head_dim < columns || c.head_dim > kMostColumns || c.head_dim % columns != 0)
+    return wrong_field("head_dim", c.head_dim,
+                       fmt::format("multiples of 16 warps_d = {} up to {}", columns, kMostColumns));
+  // A thread copies 16 bytes of a row at most.
+  if (c.head_dim / 8 > sm80::threads(c))
+    return wrong_field("head_dim", c.head_dim,
+                       fmt::format("up to 8 columns for each of {} threads", sm80::threads(c)));
+  const int of_queries = sm80::owns_keys(c) ? 16 * c.warps_d : 16 * c.warps;
+  const int of_keys = sm80::owns_keys(c) ? 16 * c.warps : 16 * c.warps_d;
+  const int most_queries = row_stats::kPaddedRows;
+  if (c.block_m < 1 || most_queries % c.block_m != 0 || c.block_m % of_queries != 0)
+    return wrong_field("block_m", c.block_m,
+                       fmt::format("multiples of {} that divide {}", of_queries, most_queries));
+  if (c.block_n < 1 || c.block_n > kMostKeys || c.block_n % of_keys != 0)
+    return wrong_field("block_n", c.block_n,
+                       fmt::format("multiples of {} up to {}", of_keys, kMostKeys));
+  // One chunk of row statistics for a thread.
+  if (sm80::owns_keys(c) && c.block_m / 2 > sm80::threads(c))
+    return wrong_field("block_m", c.block_m,
+                       fmt::format("up to two queries for each of {} threads", sm80::threads(c)));
+  return {};
+}
+
+}  // namespace
+
+Status feasible(const Sm80BackwardConfig& config, int arch, int smem_bytes) {
+  if (config.arch != 80 && config.arch != 89 && config.arch != 90)
+    return wrong_field("arch", config.arch, "80, 89, 90");
+  if (config.arch > arch)
+    return wrong_field("arch", config.arch, fmt::format("up to {} on this chip", arch));
+  if (config.element != Element::f16 && config.element != Element::bf16)
+    return wrong_field("element", static_cast<int>(config.element), "f16, bf16");
+  if (config.pass != BackwardPass::dkv && config.pass != BackwardPass::dq)
+    return wrong_field("pass", static_cast<int>(config.pass), "dkv, dq");
+  OCTAVO_RETURN_IF_ERROR(check_backward_warps(config));
+  OCTAVO_RETURN_IF_ERROR(check_backward_shape(config));
+  if (config.stages < 1 || config.stages > 8) return wrong_field("stages", config.stages, "1 to 8");
+  if (config.load_bytes != 2 && config.load_bytes != 4 && config.load_bytes != 8 &&
+      config.load_bytes != 16)
+    return wrong_field("load_bytes", config.load_bytes, "2, 4, 8, 16");
+  if (sm80::smem_bytes(config) > smem_bytes)
+    return invalid("config", fmt::format("{} bytes of shared memory", sm80::smem_bytes(config)),
+                   fmt::format("up to {} on sm_{}", smem_bytes, arch));
+  return {};
+}
+
+}  // namespace octavo

@@ -1,0 +1,175 @@
+#include "gpu/backward/sm90_backward.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include "base/error.h"
+#include "device/backward/row_stats.cuh"
+#include "device/sm90/backward/finish_dq.cuh"
+#include "gpu/backward/sm80_backward.h"
+#include "gpu/driver/tensor_map.h"
+#include "gpu/forward/forward_params.h"
+#include "gpu/jit/load_function.h"
+
+namespace octavo {
+namespace {
+
+namespace bwd = sm90::backward;
+
+bool is_empty(const ConstTensor& t) {
+  return std::any_of(t.shape.begin(), t.shape.end(), [](std::int64_t n) { return n == 0; });
+}
+
+std::int64_t head_tiles(const Problem& p, std::int64_t tokens_q, int block_m) {
+  if (p.varlen) return tokens_q / block_m + p.batch;
+  return div_up<std::int64_t>(p.seqlen_q, block_m) * p.batch;
+}
+
+Status set_tensor_maps(const Driver& driver, const BackwardArguments& a,
+                       const Sm90BackwardConfig& c, Sm90BackwardParams& p) {
+  const int columns = bwd::head_panels(c).columns;
+  OCTAVO_RETURN_IF_ERROR(encode_again(driver, row_boxes(a.q, c.block_m, columns), p.q));
+  OCTAVO_RETURN_IF_ERROR(encode_again(driver, row_boxes(a.k, c.block_n, columns), p.k));
+  OCTAVO_RETURN_IF_ERROR(encode_again(driver, row_boxes(a.v, c.block_n, columns), p.v));
+  return encode_again(driver, row_boxes(a.dout, c.block_m, columns), p.dout);
+}
+
+}  // namespace
+
+bool sm90_backward_serves(const Problem& problem, const GpuInfo& gpu) {
+  return gpu.arch == 90 && gpu.tensor_maps && problem.head_dim <= 128;
+}
+
+bool sm90_backward_reaches(const BackwardArguments& a) {
+  if (is_empty(a.q) || is_empty(a.k)) return false;
+  return tma_reaches(a.q) && tma_reaches(a.k) && tma_reaches(a.v) && tma_reaches(a.dout) &&
+         row_alignment(a) >= 16;
+}
+
+ChosenSm90Backward choose_sm90_backward(const Problem& problem) {
+  ChosenSm90Backward chosen;
+  const Element element = element_of(problem.q);
+  chosen.row_stats = {.arch = 90, .element = element};
+  // Larger blocks of queries read fewer operand bytes for each product; with 128 columns there are
+  // registers for 64 queries.
+  chosen.config = {.element = element,
+                   .head_dim = problem.head_dim <= 64 ? 64 : 128,
+                   .block_m = problem.head_dim <= 64 ? 128 : 64,
+                   .stages_q = 2};
+  chosen.reason = fmt::format("Hopper kernel, {} keys by {} queries, dQ added in a fixed order",
+                              chosen.config.block_n, chosen.config.block_m);
+  return chosen;
+}
+
+Sm90BackwardWorkspace sm90_backward_workspace(const Problem& run_problem, std::int64_t tokens_q,
+                                              const Sm90BackwardConfig& c) {
+  constexpr std::size_t kAlignment = 256;
+  Sm90BackwardWorkspace w;
+  w.tiles = head_tiles(run_problem, tokens_q, c.block_m);
+  const auto all_tiles = static_cast<std::size_t>(w.tiles * run_problem.heads_q);
+  w.turns = round_up(row_stats_bytes(run_problem), kAlignment);
+  w.dq_sum = round_up(w.turns + all_tiles * sizeof(u32), kAlignment);
+  w.total = w.dq_sum + all_tiles * static_cast<std::size_t>(c.block_m * c.head_dim) * sizeof(float);
+  return w;
+}
+
+Sm90BackwardParams sm90_backward_params(const Problem& run_problem, const BackwardArguments& a,
+                                        const Sm90BackwardConfig& c, const GpuInfo& gpu,
+                                        void* workspace) {
+  Sm90BackwardParams p{};
+  const RowStatsParams stats = row_stats_params(run_problem, a, workspace);
+  p.lse_log2 = stats.lse_log2;
+  p.delta = stats.delta;
+  p.stats_rows = stats.rows;
+  const Sm90BackwardWorkspace parts = sm90_backward_workspace(run_problem, a.q.shape[2], c);
+  auto* const bytes = static_cast<std::byte*>(workspace);
+  p.dq_turn = reinterpret_cast<u32*>(bytes + parts.turns);
+  p.dq_sum = reinterpret_cast<float*>(bytes + parts.dq_sum);
+  p.dq_tiles = static_cast<i32>(parts.tiles);
+  p.dq = a.dq.data;
+  p.dk = a.dk.data;
+  p.dv = a.dv.data;
+  p.dq_strides = strides_of(a.dq);
+  p.dk_strides = strides_of(a.dk);
+  p.dv_strides = strides_of(a.dv);
+  p.cu_seqlens_q = a.cu_seqlens_q;
+  p.cu_seqlens_kv = a.cu_seqlens_kv;
+  p.tokens_q = static_cast<i32>(a.q.shape[2]);
+  p.tokens_kv = static_cast<i32>(a.k.shape[2]);
+  p.n_tiles = static_cast<i32>(div_up<std::int64_t>(run_problem.seqlen_kv, c.block_n));
+  p.heads_kv = static_cast<i32>(run_problem.heads_kv);
+  p.heads_per_kv = static_cast<i32>(run_problem.heads_q / run_problem.heads_kv);
+  p.sequences = static_cast<i32>(run_problem.batch);
+  p.seqlen_q = static_cast<i32>(run_problem.seqlen_q);
+  p.seqlen_kv = static_cast<i32>(run_problem.seqlen_kv);
+  p.head_dim = static_cast<i32>(run_problem.head_dim);
+  // The order of a head must not depend on the others: all heads are in one group.
+  const i32 all_heads = p.heads_kv * p.sequences;
+  p.heads_per_group = run_problem.options.batch_invariant
+                          ? all_heads
+                          : std::clamp(gpu.sms / std::max(p.n_tiles, 1), 1, all_heads);
+  // CTAs of other kernels may hold some of the SMs for a while.
+  p.max_cyclic_tiles = gpu.sms / 2;
+
+  constexpr double kLog2E = 1.4426950408889634;
+  const double scale =
+      a.scale ? *a.scale : 1.0 / std::sqrt(static_cast<double>(run_problem.head_dim));
+  p.scale = static_cast<float>(scale);
+  p.scale_log2 = static_cast<float>(scale * kLog2E);
+
+  const Options& o = run_problem.options;
+  p.bottom_right = o.causal == Causal::top_left ? 0 : 1;
+  p.window_left = window_limit(o.window_left);
+  p.window_right = o.causal == Causal::none ? window_limit(o.window_right) : 0;
+  return p;
+}
+
+Result<LoadedSm90Backward> load_sm90_backward(const Gpu& gpu, const ChosenSm90Backward& chosen) {
+  const CurrentContext current(gpu);
+  if (!current.status().ok()) return current.status();
+  LoadedSm90Backward loaded;
+  loaded.config = chosen;
+  const auto load = [&](const KernelSource& source, int smem_bytes,
+                        cuda::Function& function) -> Status {
+    const Result<cuda::Function> found = load_function(gpu, source, smem_bytes);
+    if (!found.ok()) return found.status();
+    function = *found;
+    if (loaded.note.empty()) loaded.note = cache_note(gpu, source);
+    return {};
+  };
+  Status status = load(kernel_source(chosen.row_stats), 0, loaded.row_stats);
+  if (status.ok())
+    status = load(kernel_source(chosen.config), bwd::smem_bytes(chosen.config), loaded.backward);
+  if (status.ok()) status = load(finish_dq_source(chosen.config), 0, loaded.finish_dq);
+  if (!status.ok()) return status;
+  return loaded;
+}
+
+Status launch_sm90_backward(const Gpu& gpu, const LoadedSm90Backward& kernels,
+                            const Problem& run_problem, const BackwardArguments& arguments,
+                            void* workspace, Stream stream) {
+  const CurrentContext current(gpu);
+  OCTAVO_RETURN_IF_ERROR(current.status());
+  const Sm90BackwardConfig& c = kernels.config.config;
+  Sm90BackwardParams p = sm90_backward_params(run_problem, arguments, c, gpu.info, workspace);
+  OCTAVO_RETURN_IF_ERROR(set_tensor_maps(*gpu.driver, arguments, c, p));
+  const std::size_t counters = static_cast<std::size_t>(p.dq_tiles) * p.heads_kv * p.heads_per_kv;
+  OCTAVO_GPU_TRY(*gpu.driver,
+                 gpu.driver->memset_d32_async(reinterpret_cast<std::uintptr_t>(p.dq_turn), 0,
+                                              counters, static_cast<cuda::StreamHandle>(stream)),
+                 "cuMemsetD32Async");
+  OCTAVO_RETURN_IF_ERROR(
+      launch_backward(gpu, kernels.row_stats, row_stats_ctas(run_problem), row_stats::kThreads, 0,
+                      row_stats_params(run_problem, arguments, workspace), stream));
+  const std::int64_t tiles = std::int64_t{p.n_tiles} * p.heads_kv * p.sequences;
+  OCTAVO_RETURN_IF_ERROR(launch_backward(gpu, kernels.backward, tiles, bwd::threads(c),
+                                         bwd::smem_bytes(c), p, stream));
+  const std::int64_t blocks = div_up<std::int64_t>(run_problem.seqlen_q, c.block_m) *
+                              run_problem.heads_q * run_problem.batch;
+  return launch_backward(gpu, kernels.finish_dq, blocks, bwd::kFinishThreads, 0, p, stream);
+}
+
+}  // namespace octavo

@@ -1,0 +1,65 @@
+// The Hopper backward pass on the host: which problems it serves, its configuration, parameters,
+// loading and launches.
+//
+// Three launches on one stream: row_stats writes delta and lse_log2 into the workspace,
+// sm90_backward computes dK, dV and FP32 sums of dQ, and sm90_finish_dq stores dQ.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "config/row_stats.h"
+#include "config/sm90_backward.h"
+#include "device/sm90/backward/params.cuh"
+#include "gpu/driver/context.h"
+#include "gpu/driver/driver.h"
+#include "octavo/octavo.hpp"
+
+namespace octavo {
+
+// Whether the Hopper kernels support a problem that the sm80 family supports, if TMA can address
+// its tensors.
+bool sm90_backward_serves(const Problem& problem, const GpuInfo& gpu);
+// Whether TMA can address every tensor. False if one is empty.
+bool sm90_backward_reaches(const BackwardArguments& arguments);
+
+struct ChosenSm90Backward {
+  RowStatsConfig row_stats;
+  Sm90BackwardConfig config;
+  std::string reason;
+};
+ChosenSm90Backward choose_sm90_backward(const Problem& problem);
+
+// The parts of the workspace, as bytes from its start.
+struct Sm90BackwardWorkspace {
+  std::size_t turns = 0;   // behind the row statistics: a counter for each tile of dQ
+  std::size_t dq_sum = 0;  // FP32, a tile for each block of queries and head
+  std::size_t total = 0;
+  std::int64_t tiles = 0;  // of one head
+};
+// `tokens_q`: rows of q in a varlen batch.
+Sm90BackwardWorkspace sm90_backward_workspace(const Problem& run_problem, std::int64_t tokens_q,
+                                              const Sm90BackwardConfig& config);
+
+// All parameters except the tensor maps.
+Sm90BackwardParams sm90_backward_params(const Problem& run_problem,
+                                        const BackwardArguments& arguments,
+                                        const Sm90BackwardConfig& config, const GpuInfo& gpu,
+                                        void* workspace);
+
+// Kernels that are loaded on a GPU.
+struct LoadedSm90Backward {
+  ChosenSm90Backward config;
+  cuda::Function row_stats = nullptr;
+  cuda::Function backward = nullptr;
+  cuda::Function finish_dq = nullptr;
+  std::string note{};  // a problem with the kernel cache
+};
+Result<LoadedSm90Backward> load_sm90_backward(const Gpu& gpu, const ChosenSm90Backward& chosen);
+
+// `run_problem` must be validated and supported by the kernels, and TMA must reach the tensors.
+Status launch_sm90_backward(const Gpu& gpu, const LoadedSm90Backward& kernels,
+                            const Problem& run_problem, const BackwardArguments& arguments,
+                            void* workspace, Stream stream);
+
+}  // namespace octavo

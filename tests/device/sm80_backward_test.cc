@@ -1,0 +1,41 @@
+// The backward kernels without a GPU: each tile of the table compiles without spills for each chip
+// whose shared memory it fits.
+#include "gpu/backward/sm80_backward.h"
+
+#include <gtest/gtest.h>
+
+#include "config/sm80_backward_tiles.h"
+#include "gpu/forward/sm80_forward.h"
+#include "gpu/jit/cubin_info.h"
+#include "gpu/jit/nvrtc.h"
+
+namespace octavo {
+namespace {
+
+void expect_no_spills(const KernelSource& source) {
+  const Result<CompiledKernel> kernel = compile(source);
+  ASSERT_TRUE(kernel.ok()) << kernel.status().message();
+  const Result<CubinInfo> info = read_cubin(kernel->image);
+  ASSERT_TRUE(info.ok()) << info.status().message();
+  const CubinKernel* const found = info->find(kernel->lowered_name);
+  ASSERT_NE(found, nullptr);
+  EXPECT_FALSE(found->spills()) << source.name_expression << ": " << found->stack_bytes
+                                << " bytes of stack, " << found->registers << " registers";
+}
+
+class Sm80Backward : public testing::TestWithParam<int> {};
+
+TEST_P(Sm80Backward, CompilesWithoutSpills) {
+  if (!nvrtc_version().ok()) GTEST_SKIP() << nvrtc_version().status().message();
+  const int arch = GetParam();
+  expect_no_spills(kernel_source(RowStatsConfig{.arch = arch}));
+  for (const sm80::BackwardTiles& tiles : sm80::kBackwardTiles) {
+    const Sm80BackwardConfig config = sm80::with_tiles({.arch = arch}, tiles);
+    if (feasible(config, arch, max_smem_bytes(arch)).ok()) expect_no_spills(kernel_source(config));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Chips, Sm80Backward, testing::Values(80, 89, 90));
+
+}  // namespace
+}  // namespace octavo

@@ -1,0 +1,67 @@
+// The choice of the sm80 backward kernels: what is refused, and that every choice can run.
+#include <gtest/gtest.h>
+
+#include "gpu/backward/sm80_backward.h"
+#include "gpu/forward/sm80_forward.h"
+
+namespace octavo {
+namespace {
+
+Problem problem_with(std::int64_t head_dim, DType dtype = DType::f16) {
+  Problem p;
+  p.batch = 2;
+  p.heads_q = p.heads_kv = 4;
+  p.seqlen_q = 100;
+  p.seqlen_kv = 300;
+  p.head_dim = p.head_dim_v = head_dim;
+  p.q = p.k = p.v = p.out = dtype;
+  return p;
+}
+
+TEST(ChooseSm80Backward, EveryChoiceCanRun) {
+  for (const int arch : {80, 86, 89, 90, 100, 120})
+    for (std::int64_t head_dim = 8; head_dim <= 256; head_dim += 8)
+      for (const int load_bytes : {2, 4, 8, 16}) {
+        GpuInfo gpu;
+        gpu.arch = arch;
+        gpu.smem_per_block_optin = max_smem_bytes(arch);
+        const Problem problem = problem_with(head_dim);
+        ASSERT_TRUE(sm80_backward_serves(problem).ok());
+        const ChosenSm80Backward chosen = choose_sm80_backward(problem, gpu, load_bytes);
+        for (const Sm80BackwardConfig& c : {chosen.dkv, chosen.dq}) {
+          const Status status = feasible(c, arch, gpu.smem_per_block_optin);
+          EXPECT_TRUE(status.ok()) << arch << " " << head_dim << ": " << status.message();
+          EXPECT_GE(c.head_dim, head_dim);
+          EXPECT_EQ(c.load_bytes, load_bytes);
+        }
+        EXPECT_EQ(chosen.dkv.pass, BackwardPass::dkv);
+        EXPECT_EQ(chosen.dq.pass, BackwardPass::dq);
+        EXPECT_EQ(chosen.row_stats.load_bytes, load_bytes);
+      }
+}
+
+TEST(ChooseSm80Backward, RefusesOtherTypesAndHeadDims) {
+  const auto message = [](const Problem& p) {
+    const Status status = sm80_backward_serves(p);
+    EXPECT_EQ(status.code(), ErrorCode::unsupported);
+    return status.message();
+  };
+  EXPECT_NE(message(problem_with(64, DType::f32)).find("f16, bf16"), std::string::npos);
+  EXPECT_NE(message(problem_with(64, DType::e4m3)).find("q.dtype"), std::string::npos);
+  EXPECT_NE(message(problem_with(12)).find("multiples of 8"), std::string::npos);
+  EXPECT_NE(message(problem_with(264)).find("up to 256"), std::string::npos);
+  Problem mixed = problem_with(64);
+  mixed.k = DType::bf16;
+  EXPECT_NE(message(mixed).find("k.dtype"), std::string::npos);
+}
+
+// Two floats for each query row, rounded up to 128 rows: nothing grows with the product of lengths.
+TEST(ChooseSm80Backward, WorkspaceIsTwoFloatsPerRow) {
+  EXPECT_EQ(row_stats_bytes(problem_with(64)), 2 * 4 * 128 * 2 * sizeof(float));
+  Problem empty = problem_with(64);
+  empty.seqlen_q = 0;
+  EXPECT_EQ(row_stats_bytes(empty), 0U);
+}
+
+}  // namespace
+}  // namespace octavo
