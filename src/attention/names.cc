@@ -2,7 +2,7 @@
 #include <array>
 #include <string>
 
-#include "attention/error.h"
+#include "base/error.h"
 #include "octavo/octavo.hpp"
 
 namespace octavo {

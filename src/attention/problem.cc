@@ -9,10 +9,10 @@
 #include <utility>
 
 #include "attention/backward_arguments.h"
-#include "attention/error.h"
 #include "attention/operand_scales.h"
 #include "attention/sequence.h"
 #include "attention/validate.h"
+#include "base/error.h"
 #include "octavo/octavo.hpp"
 
 namespace octavo {

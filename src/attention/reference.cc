@@ -17,11 +17,11 @@
 
 #include "attention/backward_arguments.h"
 #include "attention/element_places.h"
-#include "attention/error.h"
 #include "attention/mask.h"
 #include "attention/operand_scales.h"
 #include "attention/sequence.h"
 #include "attention/validate.h"
+#include "base/error.h"
 #include "numeric/formats.h"
 #include "octavo/evidence.hpp"
 

@@ -1,6 +1,7 @@
-// All checks of a caller's arguments, made once before anything is planned or written.
+// Checks of a caller's problem, made once before anything is planned or written.
 #pragma once
 
+#include "base/tensor_checks.h"
 #include "octavo/octavo.hpp"
 
 namespace octavo {
@@ -17,13 +18,5 @@ Status validate_run(const Problem& planned, const Problem& run_problem);
 // Checks that neither array of a varlen batch decreases; for arrays that the host can read. Entries
 // outside the tensor are no error: they are clamped.
 Status validate_cu_seqlens(const Arguments& arguments);
-
-// Checks one tensor: shape, strides, pointer, extent. `what` is its name in messages.
-Status validate_tensor(std::string_view what, const ConstTensor& tensor);
-// Two elements of a tensor that is written must not share memory.
-Status validate_no_self_overlap(std::string_view what, const Tensor& tensor);
-// A tensor that is written must not share memory with another.
-Status validate_apart(std::string_view what, const Tensor& written, std::string_view other_what,
-                      const ConstTensor& other);
 
 }  // namespace octavo

@@ -33,10 +33,10 @@
 #include <algorithm>
 #include <cmath>
 
-#include "attention/error.h"
 #include "attention/operand_scales.h"
 #include "attention/sequence.h"
 #include "attention/validate.h"
+#include "base/error.h"
 #include "cpu/kernels.h"
 #include "cpu/prepare.h"
 #include "cpu/task.h"

@@ -33,8 +33,8 @@
 #include <cmath>
 
 #include "attention/backward_arguments.h"
-#include "attention/error.h"
 #include "attention/validate.h"
+#include "base/error.h"
 #include "cpu/attention.h"
 #include "cpu/backward_task.h"
 #include "cpu/kernels.h"

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "attention/error.h"
+#include "base/error.h"
 #include "numeric/checks.h"
 #include "numeric/quantize.h"
 #include "numeric/scale.h"

@@ -14,7 +14,7 @@
 #include <string>
 #include <unordered_set>
 
-#include "attention/error.h"
+#include "base/error.h"
 #include "numeric/checks.h"
 #include "numeric/fork_safe.h"
 #include "numeric/scale.h"

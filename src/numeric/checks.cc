@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "attention/error.h"
-#include "attention/validate.h"
+#include "base/error.h"
+#include "base/tensor_checks.h"
 #include "numeric/scale.h"
 #include "numeric/transposed.h"
 

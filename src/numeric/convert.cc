@@ -2,8 +2,8 @@
 #include <limits>
 #include <vector>
 
-#include "attention/error.h"
-#include "attention/validate.h"
+#include "base/error.h"
+#include "base/tensor_checks.h"
 #include "numeric/checks.h"
 #include "numeric/formats.h"
 #include "numeric/quantize.h"
@@ -17,10 +17,6 @@ Status check_written(const ConstTensor& in, std::string_view in_what, const Tens
   OCTAVO_RETURN_IF_ERROR(check_same_shape("out", out, in_what, in));
   OCTAVO_RETURN_IF_ERROR(validate_no_self_overlap("out", out));
   return validate_apart("out", out, in_what, in);
-}
-
-bool is_empty(const ConstTensor& x) {
-  return x.shape[0] == 0 || x.shape[1] == 0 || x.shape[2] == 0 || x.shape[3] == 0;
 }
 
 // Calls `change(b, h, s, row)` between reading a row and writing it.

@@ -3,7 +3,7 @@
 #include <string>
 #include <utility>
 
-#include "attention/error.h"
+#include "base/error.h"
 
 namespace octavo {
 namespace {

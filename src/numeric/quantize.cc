@@ -7,8 +7,8 @@
 #include <span>
 #include <vector>
 
-#include "attention/error.h"
-#include "attention/validate.h"
+#include "base/error.h"
+#include "base/tensor_checks.h"
 #include "numeric/checks.h"
 #include "numeric/formats.h"
 #include "numeric/scale.h"

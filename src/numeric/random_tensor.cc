@@ -1,8 +1,8 @@
 // random_normal(): fills a tensor with the generator's values.
 #include <vector>
 
-#include "attention/error.h"
-#include "attention/validate.h"
+#include "base/error.h"
+#include "base/tensor_checks.h"
 #include "numeric/checks.h"
 #include "numeric/quantize.h"
 #include "numeric/random.h"

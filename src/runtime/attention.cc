@@ -1,5 +1,5 @@
 // attention(): plans are cached by problem and device, workspaces by thread and stream.
-#include "attention/error.h"
+#include "base/error.h"
 #include "numeric/fork_safe.h"
 #include "octavo/octavo.hpp"
 #include "runtime/backend.h"
@@ -20,9 +20,10 @@ PlanCache<Plan::Impl>& thread_plans() {
 // Runs the first plan of this thread whose last run differs only in addresses.
 bool run_again(const Arguments& arguments, const Options& options, Device device, Stream stream,
                Status& status) {
+  const Workspace workspace = thread_workspaces().last(device, stream);
   for (const auto& plan : thread_plans().entries())
     if (plan->device == device && plan->problem.options == options &&
-        plan->run_again(arguments, stream, status))
+        plan->run_again(arguments, workspace, stream, status))
       return true;
   return false;
 }

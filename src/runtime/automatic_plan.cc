@@ -4,7 +4,8 @@
 #include <array>
 #include <cmath>
 
-#include "attention/error.h"
+#include "attention/validate.h"
+#include "base/error.h"
 #include "runtime/precision_record.h"
 
 namespace octavo {
@@ -39,6 +40,11 @@ class AutomaticPlan final : public Plan::Impl {
   Status run_empty(const Problem& run_problem, const Arguments& arguments,
                    Stream stream) const override {
     return taken_->run_empty(settled(run_problem), arguments, stream);
+  }
+
+  bool run_again(const Arguments& arguments, Workspace workspace, Stream stream,
+                 Status& status) const override {
+    return taken_->run_again(arguments, workspace, stream, status);
   }
 
  private:
@@ -138,6 +144,9 @@ Result<std::shared_ptr<const Plan::Impl>> make_automatic_plan(const Problem& pro
     Problem settled = problem;
     settled.options.precision = candidate.precision;
     settled.options.max_error = 0;
+    // Not every option of the caller goes with every precision.
+    refused = validate(settled);
+    if (!refused.ok()) break;
     Result<std::shared_ptr<const Plan::Impl>> made = make_plan(settled, device);
     if (made.ok())
       return std::shared_ptr<const Plan::Impl>(

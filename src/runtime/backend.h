@@ -34,8 +34,8 @@ class Plan::Impl {
                            Stream stream) const;
 
   // Repeats this thread's last run if only addresses changed, and checks just those. Returns false
-  // if anything else changed or the plan does not remember a run.
-  virtual bool run_again(const Arguments& /*arguments*/, Stream /*stream*/,
+  // if anything else changed, the workspace is too small, or the plan does not remember a run.
+  virtual bool run_again(const Arguments& /*arguments*/, Workspace /*workspace*/, Stream /*stream*/,
                          Status& /*status*/) const {
     return false;
   }
@@ -44,9 +44,11 @@ class Plan::Impl {
   const Device device;
 };
 
+// `problem` must be validated.
 Result<std::shared_ptr<const Plan::Impl>> make_plan(const Problem& problem, Device device);
 
-// Runs a problem that is known to match the plan except for lengths and batch.
+// Runs a problem that is known to match the plan except for lengths and batch, with a workspace
+// that is known to be large enough.
 Status run_validated(const Plan::Impl& plan, const Problem& run_problem, const Arguments& arguments,
                      Workspace workspace, Stream stream);
 

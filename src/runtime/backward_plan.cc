@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "attention/error.h"
 #include "attention/validate.h"
+#include "base/error.h"
 #include "cpu/attention.h"
 #include "cpu/backward.h"
 #include "numeric/fork_safe.h"

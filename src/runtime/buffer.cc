@@ -4,7 +4,7 @@
 #include <cstring>
 #include <new>
 
-#include "attention/error.h"
+#include "base/error.h"
 #include "gpu/driver/context.h"
 
 namespace octavo {

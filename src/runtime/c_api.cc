@@ -4,7 +4,7 @@
 #include <new>
 #include <string>
 
-#include "attention/error.h"
+#include "base/error.h"
 #include "numeric/scale.h"
 #include "numeric/transposed.h"
 #include "octavo/octavo.h"

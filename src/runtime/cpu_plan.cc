@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "attention/error.h"
 #include "attention/operand_scales.h"
+#include "base/error.h"
 #include "cpu/attention.h"
 
 namespace octavo {

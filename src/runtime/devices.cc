@@ -1,12 +1,12 @@
 // Lists devices and parses their names.
 #include <charconv>
 
-#include "attention/error.h"
+#include "base/error.h"
 #include "cpu/attention.h"
 #include "gpu/driver/driver.h"
 #include "octavo/emulator.hpp"
 #include "octavo/octavo.hpp"
-#include "runtime/emulator_plan.h"
+#include "runtime/emulated_gpu.h"
 
 namespace octavo {
 namespace {

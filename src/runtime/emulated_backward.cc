@@ -1,6 +1,6 @@
 #include "runtime/emulated_backward.h"
 
-#include "attention/error.h"
+#include "base/error.h"
 #include "emulator/sm80_backward.h"
 #include "emulator/sm90_backward.h"
 #include "gpu/backward/sm80_backward.h"
@@ -87,22 +87,17 @@ class BackwardMemory {
 };
 
 EmulatedFunction row_stats_function(const emulator::EmulatedRowStats& kernel, const GpuInfo& chip,
-                                    const BackwardMemory& memory,
-                                    const emulator::Settings& settings, const EmulatorThen& then) {
-  return {"row_stats " + brief_text(kernel.config),
-          chip.arch,
-          [&kernel](const void* p) { kernel.entry(*static_cast<const RowStatsParams*>(p)); },
-          memory.row_stats(),
-          settings,
-          then};
+                                    const BackwardMemory& memory) {
+  return {"row_stats " + brief_text(kernel.config), chip.arch,
+          [&kernel](const void* p) { kernel.entry(*static_cast<const RowStatsParams*>(p)); }, false,
+          memory.row_stats()};
 }
 
 }  // namespace
 
 Status run_emulated_backward(const ChosenSm80Backward& chosen, const GpuInfo& chip,
                              const Problem& run_problem, const BackwardArguments& arguments,
-                             void* workspace, const emulator::Settings& settings,
-                             const EmulatorThen& then) {
+                             void* workspace) {
   const auto* const row_stats = emulator::find_row_stats(chosen.row_stats);
   const auto* const dkv = emulator::find_sm80_backward(chosen.dkv);
   const auto* const dq = emulator::find_sm80_backward(chosen.dq);
@@ -111,15 +106,12 @@ Status run_emulated_backward(const ChosenSm80Backward& chosen, const GpuInfo& ch
       return unsupported("the kernel", brief_text(kernel == dkv ? chosen.dkv : chosen.dq),
                          "those of the emulator");
   const BackwardMemory memory(run_problem, arguments, workspace);
-  EmulatedFunction stats_function = row_stats_function(*row_stats, chip, memory, settings, then);
+  EmulatedFunction stats_function = row_stats_function(*row_stats, chip, memory);
   const auto function_of = [&](const emulator::EmulatedSm80Backward& kernel) {
     return EmulatedFunction{
-        "sm80_backward " + brief_text(kernel.config),
-        chip.arch,
-        [&kernel](const void* p) { kernel.entry(*static_cast<const BackwardParams*>(p)); },
-        memory.pass(kernel.config.pass),
-        settings,
-        then};
+        "sm80_backward " + brief_text(kernel.config), chip.arch,
+        [&kernel](const void* p) { kernel.entry(*static_cast<const BackwardParams*>(p)); }, false,
+        memory.pass(kernel.config.pass)};
   };
   EmulatedFunction dkv_function = function_of(*dkv), dq_function = function_of(*dq);
   const Gpu gpu{chip, &emulated_driver(), nullptr};
@@ -130,8 +122,7 @@ Status run_emulated_backward(const ChosenSm80Backward& chosen, const GpuInfo& ch
 
 Status run_emulated_sm90_backward(const ChosenSm90Backward& chosen, const GpuInfo& chip,
                                   const Problem& run_problem, const BackwardArguments& arguments,
-                                  void* workspace, const emulator::Settings& settings,
-                                  const EmulatorThen& then) {
+                                  void* workspace) {
   const auto* const row_stats = emulator::find_row_stats(chosen.row_stats);
   const auto* const kernels = emulator::find_sm90_backward(chosen.config);
   if (kernels == nullptr || row_stats == nullptr)
@@ -142,14 +133,11 @@ Status run_emulated_sm90_backward(const ChosenSm90Backward& chosen, const GpuInf
   const auto function_of = [&](const char* name, void (*entry)(const Sm90BackwardParams&),
                                const emulator::GlobalMemory& of_launch) {
     return EmulatedFunction{
-        name + brief_text(chosen.config),
-        chip.arch,
-        [entry](const void* p) { entry(*static_cast<const Sm90BackwardParams*>(p)); },
-        of_launch,
-        settings,
-        then};
+        name + brief_text(chosen.config), chip.arch,
+        [entry](const void* p) { entry(*static_cast<const Sm90BackwardParams*>(p)); }, false,
+        of_launch};
   };
-  EmulatedFunction stats_function = row_stats_function(*row_stats, chip, memory, settings, then);
+  EmulatedFunction stats_function = row_stats_function(*row_stats, chip, memory);
   EmulatedFunction backward =
       function_of("sm90_backward ", kernels->backward, memory.sm90_backward(parts));
   EmulatedFunction finish_dq =

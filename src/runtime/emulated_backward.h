@@ -8,17 +8,15 @@
 
 namespace octavo {
 
-// Runs the three launches on arguments in host memory, and calls `then` after each with the
-// machine's findings. `workspace`: row_stats_bytes() bytes.
+// Runs the three launches on arguments in host memory; hazards are an error, unless the calling
+// thread examines its launches (ExaminedLaunches). `workspace`: row_stats_bytes() bytes.
 Status run_emulated_backward(const ChosenSm80Backward& chosen, const GpuInfo& chip,
                              const Problem& run_problem, const BackwardArguments& arguments,
-                             void* workspace, const emulator::Settings& settings,
-                             const EmulatorThen& then);
+                             void* workspace);
 // The same with the Hopper kernels. TMA must reach the tensors. `workspace`:
 // sm90_backward_workspace() bytes at a multiple of 256.
 Status run_emulated_sm90_backward(const ChosenSm90Backward& chosen, const GpuInfo& chip,
                                   const Problem& run_problem, const BackwardArguments& arguments,
-                                  void* workspace, const emulator::Settings& settings,
-                                  const EmulatorThen& then);
+                                  void* workspace);
 
 }  // namespace octavo

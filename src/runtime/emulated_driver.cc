@@ -1,23 +1,48 @@
 #include "runtime/emulated_driver.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <atomic>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include "emulator/tensor_map.h"
 #include "numeric/fork_safe.h"
+#include "octavo/emulator.hpp"
 
 namespace octavo {
 namespace {
 
 constexpr cuda::Error kInvalidValue = 1;
+constexpr cuda::Error kLaunchFailed = 719;
 
-cuda::Error name_of_error(cuda::Error /*error*/, const char** text) {
-  *text = "CUDA_ERROR_INVALID_VALUE";
+// The seed of the schedule plus one, or 0 for none: one atomic word needs no lock.
+std::atomic<std::uint64_t> schedule = 0;
+
+emulator::Settings current_settings() {
+  emulator::Settings settings;
+  if (const std::uint64_t seed = schedule; seed != 0) settings.seed = seed - 1;
+  return settings;
+}
+
+struct ThreadState {
+  emulator::GlobalMemory memory;  // of the next launch
+  const ExaminedLaunches* examined = nullptr;
+  std::string hazards;  // of the last launch that failed
+};
+ThreadState& thread_state() {
+  thread_local ThreadState state;
+  return state;
+}
+
+cuda::Error name_of_error(cuda::Error error, const char** text) {
+  *text = error == kLaunchFailed ? "CUDA_ERROR_LAUNCH_FAILED" : "CUDA_ERROR_INVALID_VALUE";
   return cuda::kSuccess;
 }
-cuda::Error text_of_error(cuda::Error /*error*/, const char** text) {
-  *text = "refused by the emulator";
+cuda::Error text_of_error(cuda::Error error, const char** text) {
+  *text = error == kLaunchFailed ? thread_state().hazards.c_str() : "refused by the emulator";
   return cuda::kSuccess;
 }
 // All emulated GPUs share this context, which is always current.
@@ -128,6 +153,13 @@ cuda::Error set_words(cuda::DevicePointer to, unsigned word, std::size_t words,
   return cuda::kSuccess;
 }
 
+// One CTA per SM.
+cuda::Error occupancy(int* blocks, cuda::Function /*function*/, int /*threads*/,
+                      std::size_t /*smem_bytes*/) {
+  *blocks = 1;
+  return cuda::kSuccess;
+}
+
 cuda::Error launch_kernel(const cuda::LaunchConfig* config, cuda::Function handle, void** arguments,
                           void** /*extra*/) {
   const auto& function = *reinterpret_cast<const EmulatedFunction*>(handle);
@@ -137,19 +169,35 @@ cuda::Error launch_kernel(const cuda::LaunchConfig* config, cuda::Function handl
   launch.blocks = config->grid[0];
   launch.threads = static_cast<int>(config->block[0]);
   launch.smem_bytes = config->smem_bytes;
+  launch.programmatic = function.waits_for_grids;
   for (unsigned i = 0; i < config->attribute_count; ++i) {
     const cuda::LaunchAttribute& attribute = config->attributes[i];
     if (attribute.id == cuda::LaunchAttributeId::cluster_dimension)
       launch.cluster = static_cast<int>(attribute.value.cluster_dim[0]);
-    if (attribute.id == cuda::LaunchAttributeId::programmatic_stream_serialization)
-      launch.programmatic = attribute.value.programmatic_stream_serialization != 0;
+    if (attribute.id == cuda::LaunchAttributeId::programmatic_stream_serialization &&
+        attribute.value.programmatic_stream_serialization != 0)
+      launch.programmatic = true;
   }
   if (launch.blocks == 0 || launch.blocks % launch.cluster != 0) return kInvalidValue;
   launch.entry = [&] { function.entry(arguments[0]); };
-  emulator::Machine machine(launch, function.memory, function.settings);
+  ThreadState& state = thread_state();
+  const emulator::Settings settings =
+      state.examined != nullptr ? state.examined->settings() : current_settings();
+  const emulator::GlobalMemory announced = std::exchange(state.memory, {});
+  const emulator::GlobalMemory& memory = function.memory ? *function.memory : announced;
+  emulator::Machine machine(launch, memory, settings);
   machine.run();
-  function.then(machine);
-  return cuda::kSuccess;
+  if (state.examined != nullptr) {
+    state.examined->examine(machine);
+    return cuda::kSuccess;
+  }
+  const emulator::Report& report = machine.report();
+  if (report.clean()) return cuda::kSuccess;
+  state.hazards = fmt::format(
+      "the emulator found {} hazards ({}):\n{}", report.findings().size(),
+      settings.seed ? fmt::format("schedule {}", *settings.seed) : std::string("in turn"),
+      report.text());
+  return kLaunchFailed;
 }
 
 void* symbol(std::string_view name) {
@@ -157,6 +205,8 @@ void* symbol(std::string_view name) {
   if (name == "cuGetErrorString") return reinterpret_cast<void*>(&text_of_error);
   if (name == "cuCtxGetCurrent") return reinterpret_cast<void*>(&current_context);
   if (name == "cuMemsetD32Async") return reinterpret_cast<void*>(&set_words);
+  if (name == "cuOccupancyMaxActiveBlocksPerMultiprocessor")
+    return reinterpret_cast<void*>(&occupancy);
   if (name == "cuLaunchKernelEx") return reinterpret_cast<void*>(&launch_kernel);
   if (name == "cuTensorMapEncodeTiled") return reinterpret_cast<void*>(&encode_tensor_map);
   if (name == "cuTensorMapReplaceAddress") return reinterpret_cast<void*>(&replace_map_address);
@@ -172,5 +222,15 @@ const Driver& emulated_driver() {
     return Driver(loader);
   });
 }
+
+void set_emulated_memory(emulator::GlobalMemory memory) {
+  thread_state().memory = std::move(memory);
+}
+
+ExaminedLaunches::ExaminedLaunches(const emulator::Settings& settings, const EmulatorThen& then)
+    : settings_(settings), then_(then), outer_(std::exchange(thread_state().examined, this)) {}
+ExaminedLaunches::~ExaminedLaunches() { thread_state().examined = outer_; }
+
+void set_emulator_schedule(std::optional<std::uint64_t> seed) { schedule = seed ? *seed + 1 : 0; }
 
 }  // namespace octavo

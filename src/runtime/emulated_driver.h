@@ -3,28 +3,53 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "emulator/machine.h"
-#include "gpu/driver/context.h"
+#include "gpu/driver/driver.h"
 
 namespace octavo {
 
-using EmulatorThen = std::function<void(const emulator::Machine&)>;
-
-// A kernel ready to be launched: the CUfunction of this driver.
+// A kernel that can be launched: the CUfunction of this driver.
 struct EmulatedFunction {
   std::string name;  // for reports
   int arch = 0;
   std::function<void(const void*)> entry;  // run by each thread with the kernel's parameters
-  emulator::GlobalMemory memory{};
-  emulator::Settings settings{};
-  EmulatorThen then{};  // called after a launch with the machine and its findings
+  // The kernel waits for earlier grids itself. It is always launched early, whatever its launch
+  // says, so that the emulator finds reads that do not wait.
+  bool waits_for_grids = false;
+  // What it may access, if that is not announced by set_emulated_memory().
+  std::optional<emulator::GlobalMemory> memory{};
 
   cuda::Function handle() { return reinterpret_cast<cuda::Function>(this); }
 };
 
-// It implements only the functions that a launch needs; the others are null.
+// It implements only the functions that a launch needs; the others are null. A launch whose kernel
+// has hazards fails, and the text of the error is the report.
 const Driver& emulated_driver();
+
+// The memory that this thread's next launch may access.
+void set_emulated_memory(emulator::GlobalMemory memory);
+
+// During its lifetime, this thread's launches run with these settings instead of those of
+// set_emulator_schedule(), and `then` is called with the machine and its findings, which do not
+// fail the launch.
+using EmulatorThen = std::function<void(const emulator::Machine&)>;
+class ExaminedLaunches {
+ public:
+  ExaminedLaunches(const emulator::Settings& settings, const EmulatorThen& then);
+  ~ExaminedLaunches();
+  ExaminedLaunches(const ExaminedLaunches&) = delete;
+  ExaminedLaunches& operator=(const ExaminedLaunches&) = delete;
+
+  const emulator::Settings& settings() const { return settings_; }
+  void examine(const emulator::Machine& machine) const { then_(machine); }
+
+ private:
+  const emulator::Settings& settings_;
+  const EmulatorThen& then_;
+  const ExaminedLaunches* const outer_;
+};
 
 }  // namespace octavo

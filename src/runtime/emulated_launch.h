@@ -1,4 +1,4 @@
-// Launches GPU kernels in the emulator, for plans, mutants and measurements.
+// Launches single kernels in the emulator, for mutants, measurements and tests.
 #pragma once
 
 #include <cstddef>
@@ -13,15 +13,13 @@
 
 namespace octavo {
 
-// The chip that an emulator device emulates; null if there is none.
-const GpuInfo* emulated_chip(Device device);
+EmulatedFunction emulated_function(const emulator::EmulatedSm80Forward& kernel, int arch);
+EmulatedFunction emulated_function(const emulator::EmulatedSm90Forward& kernel, int arch);
+EmulatedFunction emulated_function(const emulator::EmulatedQuantize& kernel, int arch);
 
-// The compiled-in kernel for a problem whose rows have this alignment; null if there is none.
-const emulator::EmulatedSm80Forward* emulated_sm80_forward(const Problem& problem,
-                                                           const GpuInfo& chip, int alignment);
-// The Hopper kernel, if a GPU plan would use one for tensors that TMA can address.
-const emulator::EmulatedSm90Forward* emulated_sm90_forward(const Problem& problem,
-                                                           const GpuInfo& chip);
+// The memory that a forward kernel with these arguments, or a quantizer, may access.
+emulator::GlobalMemory memory_of(const Problem& run_problem, const Arguments& arguments);
+emulator::GlobalMemory memory_of(const QuantizeLaunch& launch);
 
 // Runs the kernel on arguments in host memory, then calls `then` with the machine's findings.
 Status run_emulated(const emulator::EmulatedSm80Forward& kernel, const GpuInfo& chip,
@@ -30,18 +28,13 @@ Status run_emulated(const emulator::EmulatedSm80Forward& kernel, const GpuInfo& 
 Status run_emulated(const emulator::EmulatedSm90Forward& kernel, const GpuInfo& chip,
                     const Problem& run_problem, const Arguments& arguments,
                     const emulator::Settings& settings, const EmulatorThen& then);
+Status run_emulated(const emulator::EmulatedQuantize& kernel, const GpuInfo& chip,
+                    const QuantizeLaunch& launch, const emulator::Settings& settings,
+                    const EmulatorThen& then);
 
 // Prepares the arguments for that kernel with the emulator's quantizers: operands are rounded as
 // the precision requires and an 8-bit V is transposed, into `memory`. Hazards are an error.
 Result<Arguments> with_operands_for(const Sm90ForwardConfig& config, const Problem& run_problem,
                                     const Arguments& arguments, std::vector<std::byte>& memory);
-
-// A compiled-in quantizer that can replace the chosen one, or the chosen one if there is none.
-QuantizeConfig emulated_quantize(const QuantizeConfig& chosen, std::int64_t head_dim);
-
-// run_emulated() for one quantizer of a call.
-void run_emulated_quantizer(const emulator::EmulatedQuantize& kernel, const GpuInfo& chip,
-                            const QuantizeLaunch& pass, const emulator::Settings& settings,
-                            const EmulatorThen& then);
 
 }  // namespace octavo

@@ -1,14 +1,13 @@
 // Plans of the backward pass whose kernels run in the emulator.
 #include "attention/backward_arguments.h"
-#include "attention/error.h"
 #include "attention/validate.h"
+#include "base/error.h"
 #include "emulator/sm80_backward.h"
 #include "gpu/backward/sm80_backward.h"
 #include "gpu/jit/kernel_source.h"
 #include "runtime/emulated_backward.h"
-#include "runtime/emulated_launch.h"
-#include "runtime/emulator_plan.h"
-#include "runtime/emulator_run.h"
+#include "runtime/emulated_gpu.h"
+#include "runtime/gpu_backward_plan.h"
 
 namespace octavo {
 namespace {
@@ -67,15 +66,7 @@ class EmulatorBackwardPlan final : public BackwardPlan::Impl {
     OCTAVO_RETURN_IF_ERROR(validate_cu_seqlens(forward_arguments(arguments)));
     const Result<ChosenSm80Backward> chosen = kernels(row_alignment(arguments));
     if (!chosen.ok()) return chosen.status();
-    const emulator::Settings settings = emulator_settings();
-    Status found;
-    const Status status =
-        run_emulated_backward(*chosen, chip_, run_problem, arguments, workspace.data, settings,
-                              [&](const emulator::Machine& machine) {
-                                if (found.ok() && !machine.report().clean())
-                                  found = emulator_hazards(machine.report(), settings);
-                              });
-    return status.ok() ? found : status;
+    return run_emulated_backward(*chosen, chip_, run_problem, arguments, workspace.data);
   }
 
  private:
@@ -86,11 +77,11 @@ class EmulatorBackwardPlan final : public BackwardPlan::Impl {
 
 Result<std::shared_ptr<const BackwardPlan::Impl>> make_emulator_backward_plan(
     const Problem& problem, Device device) {
-  const GpuInfo* const chip = emulated_chip(device);
-  if (chip == nullptr) return unsupported("device", name(device), "emulator, emulator:90");
+  const Result<const Gpu*> gpu = emulated_gpu(device);
+  if (!gpu.ok()) return gpu.status();
   if (is_forced(KernelFamily::sm90))
     return no_other_family("for the backward pass in the emulator");
-  auto made = std::make_shared<EmulatorBackwardPlan>(problem, device, *chip);
+  auto made = std::make_shared<EmulatorBackwardPlan>(problem, device, (*gpu)->info);
   OCTAVO_RETURN_IF_ERROR(made->kernels(16).status());
   return std::shared_ptr<const BackwardPlan::Impl>(std::move(made));
 }

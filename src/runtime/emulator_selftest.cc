@@ -1,7 +1,7 @@
 // The emulator's self-test and its conformance with a GPU, for the API.
 #include <algorithm>
 
-#include "attention/error.h"
+#include "base/error.h"
 #include "emulator/conformance.h"
 #include "emulator/selftest.h"
 #include "octavo/emulator.hpp"

@@ -8,12 +8,11 @@
 #include <optional>
 #include <utility>
 
-#include "attention/error.h"
+#include "base/error.h"
 #include "gpu/backward/sm80_backward.h"
 #include "gpu/backward/sm90_backward.h"
 #include "gpu/jit/config_text.h"
 #include "gpu/jit/kernel_source.h"
-#include "runtime/emulator_plan.h"
 
 namespace octavo {
 namespace {

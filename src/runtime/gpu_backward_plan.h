@@ -11,4 +11,8 @@ namespace octavo {
 Result<std::shared_ptr<const BackwardPlan::Impl>> make_gpu_backward_plan(const Problem& problem,
                                                                          Device device);
 
+// The same for an emulated GPU alone.
+Result<std::shared_ptr<const BackwardPlan::Impl>> make_emulator_backward_plan(
+    const Problem& problem, Device device);
+
 }  // namespace octavo

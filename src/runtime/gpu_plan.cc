@@ -2,16 +2,20 @@
 
 #include <algorithm>
 #include <array>
-#include <mutex>
+#include <atomic>
+#include <memory>
 #include <optional>
 
-#include "attention/error.h"
+#include "attention/validate.h"
+#include "base/error.h"
 #include "gpu/forward/forward_params.h"
 #include "gpu/forward/sm80_forward.h"
 #include "gpu/forward/sm90_forward.h"
 #include "gpu/jit/config_text.h"
 #include "gpu/jit/kernel_source.h"
+#include "gpu/jit/load_function.h"
 #include "gpu/quantize/launch_quantize.h"
+#include "runtime/emulated_gpu.h"
 
 namespace octavo {
 namespace {
@@ -34,8 +38,14 @@ std::string unserved(const Problem& problem, const GpuInfo& gpu) {
 }
 
 // Evaluated for every plan, because the environment may force a family.
-bool takes_sm90(const Problem& problem, const GpuInfo& gpu) {
-  return !is_forced(KernelFamily::sm80) && sm90_forward_serves(problem, gpu);
+bool takes_sm90(const Resolved& resolved, const GpuInfo& gpu) {
+  return !is_forced(KernelFamily::sm80) && sm90_forward_serves(resolved, gpu);
+}
+
+Status no_kernel(const Problem& p, int alignment) {
+  return unsupported("problem",
+                     fmt::format("{} with rows aligned to {} bytes", describe(p), alignment),
+                     "on the emulator the problems of its kernels (octavo emulator kernels)");
 }
 
 Sm90ForwardConfig without_pack_gqa(Sm90ForwardConfig config) {
@@ -47,147 +57,190 @@ Sm90ForwardConfig without_pack_gqa(Sm90ForwardConfig config) {
 // must not be inside a CUDA graph capture.
 class Sm80Kernels {
  public:
-  Sm80Kernels(const Problem& problem, const Gpu& gpu, std::optional<Sm80ForwardConfig> forced)
-      : problem_(problem), gpu_(gpu), forced_(forced) {}
+  Sm80Kernels(const Resolved& resolved, const Gpu& gpu, std::optional<Sm80ForwardConfig> forced)
+      : resolved_(resolved), gpu_(gpu), forced_(forced) {}
+  ~Sm80Kernels() {
+    for (auto& kernel : kernels_) delete kernel.load();
+  }
+  Sm80Kernels(const Sm80Kernels&) = delete;
+  Sm80Kernels& operator=(const Sm80Kernels&) = delete;
 
   int code_arch() const { return code_for(gpu_.info.arch).arch; }
 
   ChosenSm80Forward choose(int alignment) const {
     if (forced_) return {*forced_, "asked for"};
-    return choose_sm80_forward(problem_, gpu_.info, alignment);
+    return choose_sm80_forward(resolved_, gpu_.info, alignment);
   }
 
   Result<const LoadedSm80Forward*> get(int alignment) const {
     if (forced_ && alignment < forced_->load_bytes)
       return invalid("config.load_bytes", fmt::format("{}", forced_->load_bytes),
                      fmt::format("up to {}, the alignment of the rows", alignment));
-    // In a forked child another thread of the parent may hold the lock, so check first.
     OCTAVO_RETURN_IF_ERROR(usable(gpu_));
     std::size_t slot = 0;
     while (kAlignments[slot] < alignment) ++slot;
-    const std::lock_guard lock(mutex_);
-    std::optional<LoadedSm80Forward>& loaded = kernels_[slot];
-    if (!loaded) {
-      const Result<LoadedSm80Forward> made =
-          forced_ ? load_sm80_forward(gpu_, *forced_)
-                  : load_nearest_sm80_forward(gpu_, choose(alignment).config);
-      if (!made.ok()) return made.status();
-      loaded = *made;
-    }
-    return &*loaded;
+    // Without a lock, which a forked child might find taken: of two threads that load at once, one
+    // discards its result.
+    const LoadedSm80Forward* loaded = kernels_[slot].load(std::memory_order_acquire);
+    if (loaded != nullptr) return loaded;
+    Result<LoadedSm80Forward> made = load(alignment);
+    if (!made.ok()) return made.status();
+    auto mine = std::make_unique<const LoadedSm80Forward>(*std::move(made));
+    if (kernels_[slot].compare_exchange_strong(loaded, mine.get())) return mine.release();
+    return loaded;
   }
 
  private:
   static constexpr std::array kAlignments = {1, 2, 4, 8, 16};
 
-  const Problem& problem_;
+  Result<LoadedSm80Forward> load(int alignment) const {
+    const Sm80ForwardConfig chosen = choose(alignment).config;
+    if (gpu_.kernels != nullptr) {
+      const std::optional<Sm80ForwardConfig> nearest =
+          gpu_.kernels->nearest(chosen, resolved_.prepared);
+      if (!nearest) return no_kernel(resolved_.run_problem, alignment);
+      return load_sm80_forward(gpu_, *nearest);
+    }
+    return forced_ ? load_sm80_forward(gpu_, *forced_) : load_nearest_sm80_forward(gpu_, chosen);
+  }
+
+  const Resolved& resolved_;
   const Gpu& gpu_;
   const std::optional<Sm80ForwardConfig> forced_;
-  mutable std::mutex mutex_;
-  mutable std::array<std::optional<LoadedSm80Forward>, kAlignments.size()> kernels_;
+  mutable std::array<std::atomic<const LoadedSm80Forward*>, kAlignments.size()> kernels_{};
 };
 
+// What a run becomes with each kernel family: the strides and addresses of the run decide which one
+// it is.
+struct ResolvedRun {
+  Resolved sm80, sm90;
+  std::size_t workspace_bytes = 0;
+};
+
+// The tokens of a varlen batch decide about the size of converted operands.
+struct Tokens {
+  std::int64_t q = 0, kv = 0;
+  bool operator==(const Tokens&) const = default;
+};
+Tokens tokens_of(const Problem& p, const Arguments* a) {
+  if (!p.varlen) return {};
+  if (a == nullptr) return {p.batch * p.seqlen_q, p.batch * p.seqlen_kv};
+  return {a->q.shape[2], a->k.shape[2]};
+}
+
+// The shapes of a thread's last run of a plan, if they are not the plan's own.
+struct ThreadRun {
+  std::uint64_t plan = 0;  // 0: empty
+  Problem run_problem;
+  Tokens tokens;
+  ResolvedRun resolved;
+};
+ThreadRun& thread_run(std::uint64_t plan) {
+  constexpr std::size_t kSlots = 4;  // two plans that share a slot evict each other
+  thread_local std::array<ThreadRun, kSlots> slots;
+  return slots[plan % kSlots];
+}
+
 // The Hopper kernel if it supports the problem and TMA can address the tensors, otherwise the sm80
-// family. The kernels for 16-byte aligned rows are loaded with the plan.
+// family. The kernels for 16-byte aligned rows are loaded with the plan. The driver is CUDA's or
+// the emulated one.
 class GpuPlan final : public Plan::Impl {
  public:
-  GpuPlan(const Problem& planned, Device on, const Gpu& gpu, const Forced& forced)
-      : Impl(planned, on),
+  GpuPlan(const Resolved& planned, Device on, const Gpu& gpu, const Forced& forced)
+      : Impl(planned.run_problem, on),
         gpu_(gpu),
         forced_(forced),
-        uses_sm90_(forced.sm90 || (!forced.sm80 && takes_sm90(problem, gpu.info))),
+        uses_sm90_(forced.sm90 || (!forced.sm80 && takes_sm90(planned, gpu.info))),
         only_sm90_(is_forced(KernelFamily::sm90)),
-        sm80_(problem, gpu, forced.sm80),
+        planned_{planned, planned, planned.workspace_bytes},
+        sm80_(planned_.sm80, gpu, forced.sm80),
         quantizers_(gpu) {}
 
   Status load() {
     if (!uses_sm90_) return load_sm80();
     ChosenSm90Forward chosen = choose_sm90();
-    Result<LoadedSm90Forward> made = load_sm90_forward(gpu_, chosen.config);
+    Result<LoadedSm90Forward> made = load_sm90(chosen.config);
     // Without a compiler, fall back to the shipped kernel without pack_gqa.
     const Sm90ForwardConfig plain = without_pack_gqa(chosen.config);
     if (!made.ok() && made.status().code() == ErrorCode::unsupported && !forced_.sm90 &&
         plain != chosen.config) {
-      chosen.config = plain;
       chosen.reason += "; without pack_gqa, as there is no compiler";
-      made = load_sm90_forward(gpu_, plain);
+      made = load_sm90(plain);
     }
     // If that is not shipped either, fall back to the sm80 family, which has a kernel for
     // everything.
-    const bool may_be_another = !forced_.sm90 && !only_sm90_ && sm80_forward_reads(problem).ok();
+    const bool may_be_another =
+        !forced_.sm90 && !only_sm90_ && sm80_forward_reads(planned_.sm80).ok();
     if (!made.ok() && made.status().code() == ErrorCode::unsupported && may_be_another)
       return load_sm80();
     if (!made.ok()) return made.status();
-    const std::vector<QuantizeConfig> quantizers =
-        quantizers_of(problem, sm80_.code_arch(), 16, v_layout(made->config));
-    OCTAVO_RETURN_IF_ERROR(quantizers_.load(quantizers));
-    prepares_ = sm90::is_8bit_qk(made->config) || !quantizers.empty();
-    sm90_ = *made;
+    sm90_ = *std::move(made);
     sm90_->early_start = chosen.early_start;
     sm90_reason_ = chosen.reason;
+    Result<ResolvedRun> resolved = resolve_run(problem, nullptr);
+    if (!resolved.ok()) return resolved.status();
+    planned_ = *std::move(resolved);
     return {};
   }
 
   Explanation explain() const override {
     Explanation e;
     e.device = name(device);
+    e.workspace_bytes = planned_.workspace_bytes;
     if (sm90_) {
       e.kernel = "sm90_forward";
       e.config = to_text(sm90_->config);
       e.reason = sm90_reason_;
       if (!sm90_->note.empty()) e.reason += "; " + sm90_->note;
-      e.reason += describe_quantizers(problem, v_layout(sm90_->config),
-                                      sm90_->config.scores == ScoreType::f16_fast);
-      e.workspace_bytes = workspace_bytes(problem, nullptr);
+      e.reason += describe_quantizers(planned_.sm90, sm90_->config.scores == ScoreType::f16_fast);
       return e;
     }
     const ChosenSm80Forward chosen = sm80_.choose(16);
     e.kernel = "sm80_forward";
     e.config = to_text(chosen.config);
-    e.reason = chosen.reason;
-    if (const auto loaded = sm80_.get(16); loaded.ok() && !(*loaded)->note.empty()) {
+    e.reason = gpu_.kernels != nullptr ? gpu_.kernels->reason() : chosen.reason;
+    if (const auto loaded = sm80_.get(16); loaded.ok()) {
       e.config = to_text((*loaded)->config);
-      e.reason += "; " + (*loaded)->note;
+      if (!(*loaded)->note.empty()) e.reason += "; " + (*loaded)->note;
     }
-    if (uses_sm90_) e.reason += "; no Hopper kernel, as there is no compiler";
+    if (uses_sm90_)
+      e.reason += gpu_.kernels != nullptr ? "; the emulator has no Hopper kernel for the problem"
+                                          : "; no Hopper kernel, as there is no compiler";
     e.reason += missing_driver_feature(gpu_.info);
-    e.reason += describe_quantizers(problem);
-    e.workspace_bytes = workspace_bytes(problem, nullptr);
+    e.reason += describe_quantizers(planned_.sm80);
     return e;
   }
 
   std::size_t workspace_bytes(const Problem& run_problem,
                               const Arguments* arguments) const override {
-    // The strides and addresses of a run decide which family runs.
-    const std::size_t sm80_bytes = prepared_bytes(run_problem, arguments);
-    if (!sm90_) return sm80_bytes;
-    return std::max(sm80_bytes, prepared_bytes(run_problem, arguments, v_layout(sm90_->config)));
+    const Result<const ResolvedRun*> run = resolved(run_problem, arguments);
+    return run.ok() ? (*run)->workspace_bytes : 0;
   }
 
   Status run(const Problem& run_problem, const Arguments& arguments, Workspace workspace,
              Stream stream) const override {
-    if (run_problem != problem) OCTAVO_RETURN_IF_ERROR(sm80_forward_serves(run_problem));
-    if (sm90_ && prepares_) {
-      const PreparedCall call = prepare_call(run_problem, arguments, workspace.data,
-                                             sm80_.code_arch(), {}, v_layout(sm90_->config));
-      if (sm90_forward_reaches(call.arguments)) {
-        OCTAVO_RETURN_IF_ERROR(quantizers_.launch(call, stream));
-        return launch_sm90_forward(gpu_, *sm90_, call.problem, call.arguments, stream);
-      }
-    } else if (sm90_ && sm90_forward_reaches(arguments)) {
-      return repeated_.launch(gpu_, *sm90_, run_problem, arguments, stream);
+    const Result<const ResolvedRun*> found = resolved(run_problem, &arguments);
+    if (!found.ok()) return found.status();
+    const ResolvedRun& run = **found;
+    // Only the emulator can read the arrays.
+    if (gpu_.kernels != nullptr) OCTAVO_RETURN_IF_ERROR(validate_cu_seqlens(arguments));
+    if (sm90_) {
+      std::optional<PreparedCall> call;
+      if (run.sm90.converts()) call = prepared(run.sm90, arguments, workspace);
+      if (sm90_forward_reaches(call ? call->arguments : arguments))
+        return repeated_.launch(quantizers_, *sm90_, run.sm90, arguments, call ? &*call : nullptr,
+                                run.workspace_bytes, stream);
     }
-    OCTAVO_RETURN_IF_ERROR(sm80_forward_reads(run_problem));
+    OCTAVO_RETURN_IF_ERROR(sm80_forward_reads(run.sm80));
     if (forced_.sm90)
       return invalid("config", "of sm90_forward",
                      "one of sm80_forward if strides or addresses are not multiples of 16 bytes");
     if (only_sm90_) return no_other_family("if strides or addresses are not multiples of 16 bytes");
-    const PreparedCall call =
-        prepare_call(run_problem, arguments, workspace.data, sm80_.code_arch());
-    const Result<const LoadedSm80Forward*> found = sm80_.get(row_alignment(call.arguments));
-    if (!found.ok()) return found.status();
+    const PreparedCall call = prepared(run.sm80, arguments, workspace);
+    const Result<const LoadedSm80Forward*> kernel = sm80_.get(row_alignment(call.arguments));
+    if (!kernel.ok()) return kernel.status();
     OCTAVO_RETURN_IF_ERROR(quantizers_.launch(call, stream));
-    return launch_sm80_forward(gpu_, **found, call.problem, call.arguments, stream);
+    return launch_sm80_forward(gpu_, **kernel, run.sm80.prepared, call.arguments, stream);
   }
 
   Status run_empty(const Problem& run_problem, const Arguments& a, Stream stream) const override {
@@ -197,27 +250,43 @@ class GpuPlan final : public Plan::Impl {
     return clear_amax(*gpu_.driver, a.out_amax, amax_floats(run_problem, a), stream);
   }
 
-  bool run_again(const Arguments& arguments, Stream stream, Status& status) const override {
-    return sm90_ && repeated_.launch_again(gpu_, arguments, stream, status);
+  bool run_again(const Arguments& arguments, Workspace workspace, Stream stream,
+                 Status& status) const override {
+    // The emulator checks cu_seqlens, whose values may have changed.
+    if (!sm90_ || (gpu_.kernels != nullptr && problem.varlen)) return false;
+    return repeated_.launch_again(gpu_, arguments, workspace, stream, status);
   }
 
   Result<std::function<Status()>> bare_launch(const Problem& run_problem,
                                               const Arguments& arguments, Stream stream) const {
-    if (!sm90_ || prepares_ || !sm90_forward_reaches(arguments)) return std::function<Status()>();
+    const Result<const ResolvedRun*> run = resolved(run_problem, &arguments);
+    if (!run.ok()) return run.status();
+    const Resolved& sm90 = (*run)->sm90;
+    if (!sm90_ || sm90.converts() || !sm90_forward_reaches(arguments))
+      return std::function<Status()>();
     const auto launch = std::make_shared<Sm90ForwardLaunch>();
-    OCTAVO_RETURN_IF_ERROR(launch->prepare(gpu_, *sm90_, run_problem, arguments, stream));
-    return std::function<Status()>([launch, &d = *gpu_.driver] { return launch->launch(d); });
+    OCTAVO_RETURN_IF_ERROR(
+        launch->prepare(gpu_, *sm90_, sm90.prepared, sm90.order, arguments, stream));
+    return std::function<Status()>([launch, &gpu = gpu_, p = sm90.prepared, arguments] {
+      return launch->launch(gpu, p, arguments);
+    });
   }
 
  private:
   Status load_sm80() {
-    OCTAVO_RETURN_IF_ERROR(sm80_forward_reads(problem));
-    OCTAVO_RETURN_IF_ERROR(quantizers_.load(quantizers_of(problem, sm80_.code_arch(), 16)));
-    return sm80_.get(16).status();
+    OCTAVO_RETURN_IF_ERROR(sm80_forward_reads(planned_.sm80));
+    OCTAVO_RETURN_IF_ERROR(load_quantizers(planned_.sm80));
+    OCTAVO_RETURN_IF_ERROR(sm80_.get(16).status());
+    Result<ResolvedRun> resolved = resolve_run(problem, nullptr);
+    if (!resolved.ok()) return resolved.status();
+    planned_ = *std::move(resolved);
+    return {};
   }
 
   ChosenSm90Forward choose_sm90() const {
-    ChosenSm90Forward chosen = choose_sm90_forward(problem, gpu_.info);
+    ChosenSm90Forward chosen = choose_sm90_forward(planned_.sm80, gpu_.info);
+    if (gpu_.kernels != nullptr)
+      chosen.reason = gpu_.kernels->reason() + (chosen.early_start ? "; launched early" : "");
     if (forced_.sm90) {
       chosen.config = *forced_.sm90;
       chosen.reason = "asked for";
@@ -225,22 +294,99 @@ class GpuPlan final : public Plan::Impl {
     return chosen;
   }
 
+  // Loads the forward kernel and the quantizers that it needs.
+  Result<LoadedSm90Forward> load_sm90(Sm90ForwardConfig config) {
+    if (gpu_.kernels != nullptr) {
+      const std::optional<Sm90ForwardConfig> nearest =
+          gpu_.kernels->nearest(config, planned_.sm80.prepared);
+      if (!nearest) return no_kernel(problem, 16);
+      config = *nearest;
+    }
+    Result<LoadedSm90Forward> made = load_sm90_forward(gpu_, config);
+    if (!made.ok()) return made;
+    const Result<Resolved> resolved = resolve_layout(problem, nullptr, v_layout(config));
+    if (!resolved.ok()) return resolved.status();
+    OCTAVO_RETURN_IF_ERROR(load_quantizers(*resolved));
+    return made;
+  }
+
+  Status load_quantizers(const Resolved& resolved) {
+    std::vector<QuantizeConfig> configs = quantizers_of(resolved, sm80_.code_arch(), 16);
+    if (gpu_.kernels != nullptr)
+      for (QuantizeConfig& config : configs) {
+        const std::optional<QuantizeConfig> nearest =
+            gpu_.kernels->nearest(config, problem.head_dim);
+        if (!nearest) return no_kernel(problem, 16);
+        config = *nearest;
+      }
+    return quantizers_.load(configs);
+  }
+
+  PreparedCall prepared(const Resolved& resolved, const Arguments& arguments,
+                        Workspace workspace) const {
+    const int arch = sm80_.code_arch();
+    if (gpu_.kernels == nullptr) return prepare_call(resolved, arguments, workspace.data, arch);
+    // A quantizer that is missing keeps its configuration, and is refused when it is launched.
+    const auto substitute = [this](const QuantizeConfig& chosen, std::int64_t head_dim) {
+      return gpu_.kernels->nearest(chosen, head_dim).value_or(chosen);
+    };
+    return prepare_call(resolved, arguments, workspace.data, arch, substitute);
+  }
+
+  // A driver with few kernels may replace a quantizer by one of more columns.
+  Result<Resolved> resolve_layout(const Problem& run_problem, const Arguments* arguments,
+                                  VLayout layout) const {
+    return resolve(run_problem, arguments, layout, gpu_.kernels != nullptr);
+  }
+
+  Result<ResolvedRun> resolve_run(const Problem& run_problem, const Arguments* arguments) const {
+    Result<Resolved> rows = resolve_layout(run_problem, arguments, VLayout::rows);
+    if (!rows.ok()) return rows.status();
+    ResolvedRun run{*rows, *rows, rows->workspace_bytes};
+    if (!sm90_) return run;
+    const VLayout layout = v_layout(sm90_->config);
+    if (layout != VLayout::rows) {
+      Result<Resolved> transposed = resolve_layout(run_problem, arguments, layout);
+      if (!transposed.ok()) return transposed.status();
+      run.sm90 = *transposed;
+    }
+    run.sm90.order = tile_order(run.sm90.prepared, sm90_->config, gpu_.info);
+    run.workspace_bytes = std::max(run.workspace_bytes, run.sm90.workspace_bytes);
+    return run;
+  }
+
+  // The plan's own, or this thread's last; resolved anew only if the shapes differ from both. The
+  // pointer is valid until this thread's next run of a plan.
+  Result<const ResolvedRun*> resolved(const Problem& run_problem,
+                                      const Arguments* arguments) const {
+    const Tokens tokens = tokens_of(run_problem, arguments);
+    if (run_problem == problem && tokens == tokens_of(problem, nullptr)) return &planned_;
+    ThreadRun& last = thread_run(repeated_.plan());
+    if (last.plan == repeated_.plan() && last.tokens == tokens && last.run_problem == run_problem)
+      return &last.resolved;
+    Result<ResolvedRun> made = resolve_run(run_problem, arguments);
+    if (!made.ok()) return made.status();
+    last = {repeated_.plan(), run_problem, tokens, *made};
+    return &last.resolved;
+  }
+
   const Gpu& gpu_;
   const Forced forced_;
   const bool uses_sm90_;
   const bool only_sm90_;
+  ResolvedRun planned_;
   std::optional<LoadedSm90Forward> sm90_;
   std::string sm90_reason_;
-  bool prepares_ = false;  // quantizers may run before the Hopper kernel
   const RepeatedSm90Forward repeated_;
   const Sm80Kernels sm80_;
   mutable LoadedQuantizers quantizers_;
 };
 
 // The caller's configuration must still fit the problem.
-Result<Sm80ForwardConfig> forced_sm80(const Problem& problem, const GpuInfo& gpu,
+Result<Sm80ForwardConfig> forced_sm80(const Resolved& resolved, const GpuInfo& gpu,
                                       std::string_view text) {
-  const Sm80ForwardConfig chosen = choose_sm80_forward(problem, gpu, 16).config;
+  const Problem& problem = resolved.run_problem;
+  const Sm80ForwardConfig chosen = choose_sm80_forward(resolved, gpu, 16).config;
   Sm80ForwardConfig defaults;
   defaults.arch = chosen.arch;
   defaults.element = chosen.element;
@@ -261,12 +407,13 @@ Result<Sm80ForwardConfig> forced_sm80(const Problem& problem, const GpuInfo& gpu
   return config;
 }
 
-Result<Sm90ForwardConfig> forced_sm90(const Problem& problem, const GpuInfo& gpu,
+Result<Sm90ForwardConfig> forced_sm90(const Resolved& resolved, const GpuInfo& gpu,
                                       std::string_view text) {
-  if (!sm90_forward_serves(problem, gpu))
+  const Problem& problem = resolved.run_problem;
+  if (!sm90_forward_serves(resolved, gpu))
     return invalid("config", "of sm90_forward",
                    fmt::format("one of sm80_forward for {}", unserved(problem, gpu)));
-  const Sm90ForwardConfig chosen = choose_sm90_forward(problem, gpu).config;
+  const Sm90ForwardConfig chosen = choose_sm90_forward(resolved, gpu).config;
   Sm90ForwardConfig defaults;
   defaults.element = chosen.element;
   defaults.v_element = chosen.v_element;
@@ -293,24 +440,31 @@ Result<Sm90ForwardConfig> forced_sm90(const Problem& problem, const GpuInfo& gpu
   return config;
 }
 
-Result<const Gpu*> gpu_for(const Problem& problem, Device device) {
+// A problem and the GPU that runs it.
+struct GpuProblem {
+  const Gpu* gpu = nullptr;
+  Resolved resolved;
+};
+Result<GpuProblem> gpu_problem(const Problem& problem, Device device) {
   OCTAVO_RETURN_IF_ERROR(forced_kernel_family().status());
-  OCTAVO_RETURN_IF_ERROR(sm80_forward_serves(problem));
-  const Result<const Gpu*> gpu = open_gpu(device.index);
+  const Result<Resolved> resolved = resolve(problem);
+  if (!resolved.ok()) return resolved.status();
+  const Result<const Gpu*> gpu =
+      device.kind == Device::Kind::emulator ? emulated_gpu(device) : open_gpu(device.index);
   if (!gpu.ok()) return gpu.status();
   const GpuInfo& info = (*gpu)->info;
   if (info.arch < 80)
     return unsupported("device", fmt::format("{} ({}, sm_{})", name(device), info.name, info.arch),
                        "sm_80 and later");
-  if (is_forced(KernelFamily::sm90) && !sm90_forward_serves(problem, info))
+  if (is_forced(KernelFamily::sm90) && !sm90_forward_serves(*resolved, info))
     return no_other_family("for " + unserved(problem, info));
-  if (!takes_sm90(problem, info)) OCTAVO_RETURN_IF_ERROR(sm80_forward_reads(problem));
+  if (!takes_sm90(*resolved, info)) OCTAVO_RETURN_IF_ERROR(sm80_forward_reads(*resolved));
   for (const auto& [what, element] :
-       {std::pair{"q dtype", prepared_problem(problem).q}, {"out dtype", problem.out}})
+       {std::pair{"q dtype", resolved->prepared.q}, {"out dtype", problem.out}})
     if ((element == DType::e4m3 || element == DType::e5m2) && info.arch < 89)
       return unsupported(what, fmt::format("{} on sm_{}", name(element), info.arch),
                          "FP8 from sm_89 on");
-  return gpu;
+  return GpuProblem{*gpu, *resolved};
 }
 
 }  // namespace
@@ -326,9 +480,10 @@ Result<std::function<Status()>> bare_launch(const Plan::Impl& plan, const Argume
 
 Result<std::vector<KernelSource>> gpu_kernels(const Problem& problem, Device device,
                                               int row_alignment) {
-  const Result<const Gpu*> gpu = gpu_for(problem, device);
-  if (!gpu.ok()) return gpu.status();
-  const GpuInfo& info = (*gpu)->info;
+  const Result<GpuProblem> found = gpu_problem(problem, device);
+  if (!found.ok()) return found.status();
+  const Resolved& resolved = found->resolved;
+  const GpuInfo& info = found->gpu->info;
   if (is_forced(KernelFamily::sm90) && row_alignment < 16)
     return no_other_family(fmt::format("for rows aligned to {} bytes", row_alignment));
   std::vector<KernelSource> kernels;
@@ -337,35 +492,39 @@ Result<std::vector<KernelSource>> gpu_kernels(const Problem& problem, Device dev
       kernels.push_back(source);
   };
   for (const int alignment : {16, row_alignment}) {
-    if (alignment < 16) OCTAVO_RETURN_IF_ERROR(sm80_forward_reads(problem));
-    add(alignment == 16 && takes_sm90(problem, info)
-            ? kernel_source(choose_sm90_forward(problem, info).config)
-            : kernel_source(choose_sm80_forward(problem, info, alignment).config,
-                            code_for(info.arch).ptx));
-    const VLayout layout = alignment == 16 && takes_sm90(problem, info)
-                               ? v_layout(choose_sm90_forward(problem, info).config)
-                               : VLayout::rows;
-    for (const KernelSource& source : quantizer_sources(problem, info, alignment, layout))
-      add(source);
+    if (alignment < 16) OCTAVO_RETURN_IF_ERROR(sm80_forward_reads(resolved));
+    VLayout layout = VLayout::rows;
+    if (alignment == 16 && takes_sm90(resolved, info)) {
+      const Sm90ForwardConfig config = choose_sm90_forward(resolved, info).config;
+      add(kernel_source(config));
+      layout = v_layout(config);
+    } else {
+      add(kernel_source(choose_sm80_forward(resolved, info, alignment).config,
+                        code_for(info.arch).ptx));
+    }
+    const Result<Resolved> laid_out = resolve(problem, nullptr, layout);
+    if (!laid_out.ok()) return laid_out.status();
+    for (const KernelSource& source : quantizer_sources(*laid_out, info, alignment)) add(source);
   }
   return kernels;
 }
 
 Result<std::shared_ptr<const Plan::Impl>> make_gpu_plan(const Problem& problem, Device device,
                                                         std::string_view config) {
-  const Result<const Gpu*> gpu = gpu_for(problem, device);
-  if (!gpu.ok()) return gpu.status();
+  const Result<GpuProblem> found = gpu_problem(problem, device);
+  if (!found.ok()) return found.status();
+  const GpuInfo& info = found->gpu->info;
   Forced forced;
   if (names_sm90_forward(config)) {
-    const Result<Sm90ForwardConfig> parsed = forced_sm90(problem, (*gpu)->info, config);
+    const Result<Sm90ForwardConfig> parsed = forced_sm90(found->resolved, info, config);
     if (!parsed.ok()) return parsed.status();
     forced.sm90 = *parsed;
   } else if (!config.empty()) {
-    const Result<Sm80ForwardConfig> parsed = forced_sm80(problem, (*gpu)->info, config);
+    const Result<Sm80ForwardConfig> parsed = forced_sm80(found->resolved, info, config);
     if (!parsed.ok()) return parsed.status();
     forced.sm80 = *parsed;
   }
-  auto made = std::make_shared<GpuPlan>(problem, device, **gpu, forced);
+  auto made = std::make_shared<GpuPlan>(found->resolved, device, *found->gpu, forced);
   OCTAVO_RETURN_IF_ERROR(made->load());
   return std::shared_ptr<const Plan::Impl>(std::move(made));
 }

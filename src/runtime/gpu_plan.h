@@ -1,4 +1,4 @@
-// Plans that run on a GPU.
+// Plans that run on a GPU, or on the emulated one: one plan, two drivers.
 #pragma once
 
 #include <functional>

@@ -1,7 +1,8 @@
 // Replaces the emulator in a library that is built without it.
-#include "attention/error.h"
+#include "base/error.h"
 #include "octavo/emulator.hpp"
-#include "runtime/emulator_plan.h"
+#include "runtime/emulated_gpu.h"
+#include "runtime/gpu_backward_plan.h"
 
 namespace octavo {
 namespace {
@@ -12,10 +13,7 @@ Status absent() {
 
 }  // namespace
 
-Result<std::shared_ptr<const Plan::Impl>> make_emulator_plan(const Problem& /*problem*/,
-                                                             Device /*device*/) {
-  return absent();
-}
+Result<const Gpu*> emulated_gpu(Device /*device*/) { return absent(); }
 
 Result<std::shared_ptr<const BackwardPlan::Impl>> make_emulator_backward_plan(
     const Problem& /*problem*/, Device /*device*/) {

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <utility>
 
+#include "base/error.h"
 #include "octavo/octavo.hpp"
 
 namespace octavo {
@@ -41,13 +42,52 @@ class PlanCache {
   std::list<SharedPlan> entries_;
 };
 
-// Plans shared by all threads. Planning holds the lock, so that two threads do not compile the same
-// kernel.
+// A plan that some thread is making. Threads that need the same plan wait for it; others do not.
+template <class Impl>
+struct Planning {
+  Planning(const Problem& planned, Device on) : problem(planned), device(on) {}
+  const Problem problem;
+  const Device device;
+  std::mutex mutex;                  // held while the plan is made
+  std::shared_ptr<const Impl> plan;  // null until then, and if it could not be made
+};
+
+// Plans shared by all threads. The lock is not held while a plan is made, which may compile a
+// kernel for seconds.
 template <class Impl>
 struct SharedPlans {
   std::mutex mutex;
   PlanCache<Impl> cache{64};
+  std::list<std::shared_ptr<Planning<Impl>>> in_progress;
+
+  // The planning of this problem that is in progress, or a new one.
+  std::shared_ptr<Planning<Impl>> join(const Problem& problem, Device device) {
+    for (const auto& planning : in_progress)
+      if (planning->device == device && planning->problem == problem) return planning;
+    return in_progress.emplace_back(std::make_shared<Planning<Impl>>(problem, device));
+  }
 };
+
+template <class Impl, class Make>
+Result<std::shared_ptr<const Impl>> shared_plan(const Problem& problem, Device device,
+                                                SharedPlans<Impl>& shared, const Make& make) {
+  std::shared_ptr<Planning<Impl>> planning;
+  {
+    const std::lock_guard lock(shared.mutex);
+    if (const auto* const found = shared.cache.find(problem, device)) return *found;
+    planning = shared.join(problem, device);
+  }
+  const std::lock_guard lock(planning->mutex);
+  if (planning->plan != nullptr) return planning->plan;
+  // If it fails, a thread that waits for it tries again by itself and reports its own error.
+  Result<std::shared_ptr<const Impl>> made =
+      without_exceptions([&] { return make(problem, device); });
+  const std::lock_guard of_all(shared.mutex);
+  shared.in_progress.remove(planning);
+  if (!made.ok()) return made;
+  planning->plan = *made;
+  return *shared.cache.add(*std::move(made));
+}
 
 // Looks in the thread's cache, then in the shared one, then calls make(problem, device). The
 // pointer is valid until the thread's next call.
@@ -55,18 +95,22 @@ template <class Impl, class Make>
 Result<const Impl*> plan_for(const Problem& problem, Device device, PlanCache<Impl>& of_thread,
                              SharedPlans<Impl>& shared, const Make& make) {
   if (const auto* const found = of_thread.find(problem, device)) return found->get();
-  const std::lock_guard lock(shared.mutex);
-  if (const auto* const found = shared.cache.find(problem, device))
-    return of_thread.add(*found)->get();
-  Result<std::shared_ptr<const Impl>> made = make(problem, device);
+  Result<std::shared_ptr<const Impl>> made = shared_plan(problem, device, shared, make);
   if (!made.ok()) return made.status();
-  return of_thread.add(*shared.cache.add(*std::move(made)))->get();
+  return of_thread.add(*std::move(made))->get();
 }
 
 // A thread's workspaces, which grow to the largest call and are reused. On a GPU each stream has
 // its own, because the work of two streams may run concurrently.
 class ThreadWorkspaces {
  public:
+  // The one of the last call on this stream, if there is any.
+  Workspace last(Device device, Stream stream) const {
+    if (device.kind == Device::Kind::cpu) stream = nullptr;
+    for (const Entry& e : entries_)
+      if (e.device == device && e.stream == stream) return {e.buffer.data(), e.buffer.bytes()};
+    return {};
+  }
   Result<Workspace> at_least(Device device, Stream stream, std::size_t bytes) {
     if (bytes == 0) return Workspace{};
     if (device.kind == Device::Kind::cpu) stream = nullptr;

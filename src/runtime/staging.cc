@@ -4,9 +4,9 @@
 #include <cstdint>
 
 #include "attention/backward_arguments.h"
-#include "attention/error.h"
 #include "attention/operand_scales.h"
 #include "attention/validate.h"
+#include "base/error.h"
 
 namespace octavo {
 namespace {

@@ -85,7 +85,7 @@ TEST_P(CpuAttention, MasksAndWindows) {
       }
 }
 
-TEST_P(CpuAttention, GroupedHeads) {
+TEST_P(CpuAttention, GroupedHeadsMatchTheReference) {
   for (const std::int64_t heads_kv : {1, 2, 4, 8})
     for (const std::int64_t seqlen_q : {1, 3, 20, 100}) {
       SCOPED_TRACE(testing::Message() << heads_kv << " key heads, " << seqlen_q << " queries");

@@ -2,6 +2,7 @@
 
 #include "device/quantize_run.h"
 #include "gpu/forward/forward_params.h"
+#include "runtime/emulated_gpu.h"
 #include "runtime/emulated_launch.h"
 
 namespace octavo::test {
@@ -9,9 +10,13 @@ namespace octavo::test {
 QuantizeLeft quantize_in_emulator(const QuantizeGiven& given) {
   QuantizeLeft left;
   const Result<Problem> run_problem = problem_of(given.arguments, given.options);
-  const Status served = run_problem.ok() ? quantizers_serve(*run_problem) : run_problem.status();
-  if (!served.ok()) {
-    ADD_FAILURE() << served.message();
+  if (!run_problem.ok()) {
+    ADD_FAILURE() << run_problem.status().message();
+    return left;
+  }
+  const Result<Resolved> resolved = resolve(*run_problem, &given.arguments, given.layout, true);
+  if (!resolved.ok()) {
+    ADD_FAILURE() << resolved.status().message();
     return left;
   }
   const auto head_dim = static_cast<int>(run_problem->head_dim);
@@ -20,12 +25,10 @@ QuantizeLeft quantize_in_emulator(const QuantizeGiven& given) {
     const emulator::EmulatedQuantize* const found = emulator::find_quantize(config, head_dim);
     return found != nullptr ? found->config : config;
   };
-  std::byte* const workspace =
-      aligned_workspace(left, prepared_bytes(*run_problem, &given.arguments, given.layout, true));
+  std::byte* const workspace = aligned_workspace(left, resolved->workspace_bytes);
   const bool hopper = given.layout == VLayout::transposed;
-  const GpuInfo& chip = *emulated_chip({Device::Kind::emulator, hopper ? 90 : 0});
-  left.call =
-      prepare_call(*run_problem, given.arguments, workspace, chip.arch, substitute, given.layout);
+  const GpuInfo& chip = emulated_gpu({Device::Kind::emulator, hopper ? 90 : 0}).value()->info;
+  left.call = prepare_call(*resolved, given.arguments, workspace, chip.arch, substitute);
   set_format(given, left);
   for (std::size_t i = 0; i < left.call.count; ++i) {
     const QuantizeLaunch& pass = left.call.launches[i];
@@ -34,9 +37,11 @@ QuantizeLeft quantize_in_emulator(const QuantizeGiven& given) {
       ADD_FAILURE() << "the emulator has no such kernel";
       return left;
     }
-    run_emulated_quantizer(*kernel, chip, pass, {}, [](const emulator::Machine& machine) {
-      EXPECT_TRUE(machine.report().clean()) << machine.report().text();
-    });
+    const Status status =
+        run_emulated(*kernel, chip, pass, {}, [](const emulator::Machine& machine) {
+          EXPECT_TRUE(machine.report().clean()) << machine.report().text();
+        });
+    EXPECT_TRUE(status.ok()) << status.message();
   }
   return left;
 }

@@ -14,7 +14,9 @@ Status quantize_on(const Gpu& gpu, Device device, const QuantizeGiven& given, Qu
   const Result<StagedArguments> staged =
       StagedArguments::make(given.arguments, *run_problem, device);
   if (!staged.ok()) return staged.status();
-  const std::size_t bytes = prepared_bytes(*run_problem, &given.arguments, given.layout);
+  const Result<Resolved> resolved = resolve(*run_problem, &given.arguments, given.layout);
+  if (!resolved.ok()) return resolved.status();
+  const std::size_t bytes = resolved->workspace_bytes;
   std::byte* const host = aligned_workspace(left, bytes);
   const Result<Buffer> memory = Buffer::make(device, bytes);
   if (!memory.ok()) return memory.status();
@@ -24,8 +26,8 @@ Status quantize_on(const Gpu& gpu, Device device, const QuantizeGiven& given, Qu
     if (config.to == Element::e4m3) config.to = element_of(given.format);
     return config;
   };
-  left.call = prepare_call(*run_problem, staged->on_device(), memory->data(),
-                           code_for(gpu.info.arch).arch, substitute, given.layout);
+  left.call = prepare_call(*resolved, staged->on_device(), memory->data(),
+                           code_for(gpu.info.arch).arch, substitute);
   LoadedQuantizers quantizers(gpu);
   if (const Status ran = quantizers.launch(left.call, nullptr); !ran.ok()) return ran;
   if (const Status done = synchronize(device); !done.ok()) return done;

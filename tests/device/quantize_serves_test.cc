@@ -37,8 +37,8 @@ TEST(QuantizeServes, EveryModeOfOneFormat) {
                               {Precision::sim8, DType::sim8, Granularity::head, Granularity::head,
                                Granularity::head}}) {
       const Problem p = wide_problem(input, e.precision);
-      EXPECT_TRUE(sm80_forward_serves(p).ok()) << sm80_forward_serves(p).message();
-      const Problem left = prepared_problem(p);
+      EXPECT_TRUE(resolve(p).ok()) << resolve(p).status().message();
+      const Problem left = resolve(p)->prepared;
       EXPECT_EQ(left.q, e.element);
       EXPECT_EQ(left.k, e.element);
       EXPECT_EQ(left.v, e.element);
@@ -49,7 +49,7 @@ TEST(QuantizeServes, EveryModeOfOneFormat) {
       EXPECT_EQ(left.q_max_quantized, e.element == DType::e4m3 ? 30.0f : 127.0f);
       EXPECT_EQ(left.k_max_quantized, left.q_max_quantized);
       EXPECT_EQ(left.options.precision, Precision::native);
-      EXPECT_GT(prepared_bytes(p, nullptr), std::size_t{3 * 2 * 4 * 100 * 64});
+      EXPECT_GT(resolve(p)->workspace_bytes, std::size_t{3 * 2 * 4 * 100 * 64});
     }
 }
 
@@ -59,34 +59,34 @@ TEST(QuantizeServes, TheMixedModes) {
        {std::pair{Precision::fp8_mixed, DType::e4m3}, {Precision::int8_mixed, DType::int8}})
     for (const DType input : {DType::f32, DType::f16, DType::bf16}) {
       const Problem p = wide_problem(input, precision);
-      EXPECT_TRUE(sm80_forward_serves(p).ok()) << sm80_forward_serves(p).message();
-      const Problem left = prepared_problem(p);
+      EXPECT_TRUE(resolve(p).ok()) << resolve(p).status().message();
+      const Problem left = resolve(p)->prepared;
       EXPECT_EQ(left.q, element);
       EXPECT_EQ(left.k, element);
       EXPECT_EQ(left.v, input == DType::f32 ? DType::f16 : input);
-      const std::vector<QuantizeConfig> all = quantizers_of(p, 90, 16);
+      const std::vector<QuantizeConfig> all = quantizers_of(*resolve(p), 90, 16);
       // K per head takes two passes.
       const std::size_t of_qk = precision == Precision::fp8_mixed ? 3 : 2;
       EXPECT_EQ(all.size(), of_qk + (input == DType::f32 ? 1 : 0));
       for (const QuantizeConfig& config : all) EXPECT_FALSE(config.operands || config.transposed);
-      const Status refused = sm80_forward_reads(p);
+      const Status refused = sm80_forward_reads(*resolve(p));
       EXPECT_EQ(refused.code(), ErrorCode::unsupported);
       EXPECT_EQ(refused.message().find("precision is " + std::string(name(precision)) + " for B=2"),
                 0u)
           << refused.message();
     }
-  EXPECT_TRUE(sm80_forward_reads(wide_problem(DType::f16, Precision::int8)).ok());
+  EXPECT_TRUE(sm80_forward_reads(*resolve(wide_problem(DType::f16, Precision::int8))).ok());
 }
 
 // Inputs of several types become one type.
-TEST(QuantizeServes, MixedInputs) {
+TEST(QuantizeServes, InputsOfSeveralTypesBecomeOneType) {
   Problem p = wide_problem(DType::f16, Precision::fp8);
   p.k = DType::bf16;
   p.v = DType::f32;
-  EXPECT_TRUE(sm80_forward_serves(p).ok());
-  EXPECT_EQ(quantizers_of(p, 90, 16).size(), 5u);
+  EXPECT_TRUE(resolve(p).ok());
+  EXPECT_EQ(quantizers_of(*resolve(p), 90, 16).size(), 5u);
   p.options.precision = Precision::native;
-  EXPECT_FALSE(sm80_forward_serves(p).ok());
+  EXPECT_FALSE(resolve(p).ok());
 }
 
 // The kernel that holds V also serves runs shorter than planned; two more kernels are loaded for
@@ -96,7 +96,8 @@ TEST(QuantizeServes, OneLaunchIfAClusterHoldsV) {
     Problem p = wide_problem(DType::f16, Precision::fp8);
     p.batch = batch;
     p.seqlen_kv = keys;
-    const std::vector<QuantizeConfig> all = quantizers_of(p, 90, 16, VLayout::transposed);
+    const std::vector<QuantizeConfig> all =
+        quantizers_of(*resolve(p, nullptr, VLayout::transposed), 90, 16);
     EXPECT_TRUE(all.at(0).operands && all.at(0).one_pass);
     return all.size();
   };
@@ -107,16 +108,17 @@ TEST(QuantizeServes, OneLaunchIfAClusterHoldsV) {
   // It does not support these scales: the operands are quantized one after the other.
   Problem p = wide_problem(DType::f16, Precision::fp8);
   p.options.quantization.qk = Granularity::row;
-  for (const QuantizeConfig& config : quantizers_of(p, 90, 16, VLayout::transposed))
+  for (const QuantizeConfig& config :
+       quantizers_of(*resolve(p, nullptr, VLayout::transposed), 90, 16))
     EXPECT_FALSE(config.operands);
 }
 
 TEST(QuantizeServes, NothingToDoNeedsNoWorkspace) {
   for (const DType input : {DType::f16, DType::bf16, DType::e4m3, DType::sim8}) {
     const Problem p = wide_problem(input, Precision::native);
-    EXPECT_EQ(prepared_bytes(p, nullptr), 0u);
-    EXPECT_TRUE(quantizers_of(p, 90, 16).empty());
-    EXPECT_EQ(prepared_problem(p), p);
+    EXPECT_EQ(resolve(p)->workspace_bytes, 0u);
+    EXPECT_TRUE(quantizers_of(*resolve(p), 90, 16).empty());
+    EXPECT_EQ(resolve(p)->prepared, p);
   }
 }
 
@@ -124,7 +126,7 @@ TEST(QuantizeServes, RefusalsNameTheArgument) {
   const auto message = [](const std::function<void(Problem&)>& bend) {
     Problem p = wide_problem(DType::f16, Precision::fp8);
     bend(p);
-    const Status status = sm80_forward_serves(p);
+    const Status status = resolve(p).status();
     EXPECT_EQ(status.code(), ErrorCode::unsupported);
     return status.message();
   };
@@ -157,7 +159,7 @@ TEST(QuantizeServes, WorkspaceGrowsWithTheProblem) {
         Problem small = large;
         small.batch = batch;
         small.seqlen_q = small.seqlen_kv = length;
-        EXPECT_LE(prepared_bytes(small, nullptr), prepared_bytes(large, nullptr));
+        EXPECT_LE(resolve(small)->workspace_bytes, resolve(large)->workspace_bytes);
       }
   }
 }

@@ -7,6 +7,7 @@
 #include <iterator>
 #include <vector>
 
+#include "gpu/forward/sm90_forward.h"
 #include "gpu/jit/config_text.h"
 #include "gpu/jit/cubin_info.h"
 #include "gpu/jit/nvrtc.h"
@@ -215,12 +216,24 @@ TEST(Sm90Forward, CompilesMixedWithoutSpillsOrSerialisedProducts) {
   }
 }
 
-// Areas do not overlap, those that wgmma and TMA read are aligned, and all fit an H200's CTA.
-TEST(Sm90Forward, SharedMemoryPlanIsValid) {
+std::vector<Shape> all_shapes() {
   std::vector<Shape> shapes(std::begin(kShapes), std::end(kShapes));
   shapes.insert(shapes.end(), std::begin(k8BitShapes), std::end(k8BitShapes));
   shapes.insert(shapes.end(), std::begin(kMixedShapes), std::end(kMixedShapes));
-  for (const Shape& shape : shapes) {
+  return shapes;
+}
+
+// What compiles without spills must not be refused before it is compiled.
+TEST(Sm90Forward, EveryCompiledShapeIsFeasible) {
+  for (const Shape& shape : all_shapes()) {
+    const Status status = feasible(shape.config, 90);
+    EXPECT_TRUE(status.ok()) << brief_text(shape.config) << ": " << status.message();
+  }
+}
+
+// Areas do not overlap, those that wgmma and TMA read are aligned, and all fit an H200's CTA.
+TEST(Sm90Forward, SharedMemoryPlanIsValid) {
+  for (const Shape& shape : all_shapes()) {
     const Sm90ForwardConfig& c = shape.config;
     const sm90::SmemPlan s = sm90::smem_plan(c);
     EXPECT_LE(s.total, 227 * 1024) << brief_text(shape.config);

@@ -44,9 +44,13 @@ int expect_clamped(const std::string& family, std::size_t step) {
   return looked_at;
 }
 
-TEST(EmulatorHostileSeqlens, OfSm80Kernels) { EXPECT_GE(expect_clamped("sm80_forward", 5), 3); }
-TEST(EmulatorHostileSeqlens, OfHopperKernels) { EXPECT_GE(expect_clamped("sm90_forward", 7), 3); }
-TEST(EmulatorHostileSeqlens, OfQuantizers) { EXPECT_GE(expect_clamped("quantize", 3), 4); }
+TEST(EmulatorHostileSeqlens, Sm80KernelsClampThem) {
+  EXPECT_GE(expect_clamped("sm80_forward", 5), 3);
+}
+TEST(EmulatorHostileSeqlens, HopperKernelsClampThem) {
+  EXPECT_GE(expect_clamped("sm90_forward", 7), 3);
+}
+TEST(EmulatorHostileSeqlens, QuantizersClampThem) { EXPECT_GE(expect_clamped("quantize", 3), 4); }
 
 }  // namespace
 }  // namespace octavo::evidence

@@ -116,7 +116,7 @@ TEST(EmulatorMixed, AgreesWithAReferenceThatRoundsP) {
 }
 
 // Zero tensors have a scale too: every key has the same weight, and LSE counts them.
-TEST(EmulatorMixed, ZeroTensors) {
+TEST(EmulatorMixed, ZeroTensorsGiveEveryKeyTheSameWeight) {
   for (const Precision precision : kMixedModes)
     for (const bool zero_v : {false, true}) {
       Case c = mixed_case(precision, DType::f16, 33, 100);

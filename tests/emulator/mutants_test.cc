@@ -34,7 +34,7 @@ TEST(EmulatorMutants, KernelWith8BitOutputAndAmax) {
 }
 
 // The smallest kernel that divides keys over a cluster, and the smallest with a producer warp.
-TEST(EmulatorMutants, HopperKernels) {
+TEST(EmulatorMutants, MutantsOfHopperKernelsAreCaught) {
   const auto work = [](const Sm90ForwardConfig& c) {
     return c.warpgroups * c.head_dim * c.block_n * c.stages * (c.element == Element::f16 ? 1 : 2);
   };
@@ -125,7 +125,7 @@ TEST(EmulatorMutants, MixedHopperKernels) {
 }
 
 // Scales per row need no barrier, only the ends of rows; scales per channel have both.
-TEST(EmulatorMutants, Quantizers) {
+TEST(EmulatorMutants, MutantsOfQuantizersAreCaught) {
   expect_accounted_for("quantize to=e4m3", 4);
   expect_accounted_for("quantize group=channel,amax_pass=true", 3);
   expect_accounted_for("quantize to=e4m3,group=channel,threads=256,transposed=true", 4);
@@ -155,7 +155,7 @@ TEST(EmulatorMutants, EveryHopperKernel) {
     if (kernel.config.element == Element::f16 || kernel.config.element == Element::e4m3)
       expect_accounted_for("sm90_forward " + brief_text(kernel.config));
 }
-TEST(EmulatorMutants, EveryQuantizer) {
+TEST(EmulatorMutants, MutantsOfEveryQuantizerAreCaught) {
   if (!test_long()) GTEST_SKIP() << "make test-long";
   expect_accounted_for("quantize", 3);
 }

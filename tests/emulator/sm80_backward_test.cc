@@ -13,13 +13,13 @@
 #include "emulator/long.h"
 #include "gpu/backward/sm80_backward.h"
 #include "runtime/emulated_backward.h"
-#include "runtime/emulated_launch.h"
+#include "runtime/emulated_gpu.h"
 
 namespace octavo {
 namespace {
 
-const GpuInfo& l4() { return *emulated_chip({Device::Kind::emulator, 0}); }
-const GpuInfo& h200() { return *emulated_chip({Device::Kind::emulator, 90}); }
+const GpuInfo& l4() { return emulated_gpu({Device::Kind::emulator, 0}).value()->info; }
+const GpuInfo& h200() { return emulated_gpu({Device::Kind::emulator, 90}).value()->info; }
 
 ChosenSm80Backward chosen_for(BackwardCase& c, const GpuInfo& chip) {
   return choose_sm80_backward(c.problem(), chip, row_alignment(c.arguments()));
@@ -37,7 +37,8 @@ Status launch(BackwardCase& c, const ChosenSm80Backward& chosen, const GpuInfo& 
   void* aligned = workspace.data();
   std::size_t room = workspace.size() * sizeof(float);
   std::align(16, bytes, aligned, room);
-  return run_emulated_backward(chosen, chip, problem, c.arguments(), aligned, settings, then);
+  const ExaminedLaunches examined(settings, then);
+  return run_emulated_backward(chosen, chip, problem, c.arguments(), aligned);
 }
 
 // The same; every launch must be free of hazards.

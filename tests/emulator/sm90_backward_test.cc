@@ -13,14 +13,14 @@
 #include "emulator/long.h"
 #include "gpu/backward/sm80_backward.h"
 #include "runtime/emulated_backward.h"
-#include "runtime/emulated_launch.h"
+#include "runtime/emulated_gpu.h"
 
 namespace octavo {
 namespace {
 
 // With fewer SMs, fewer tiles may wait for each other in a circle, and groups have fewer heads.
 GpuInfo h200_with(int sms = 132) {
-  GpuInfo chip = *emulated_chip({Device::Kind::emulator, 90});
+  GpuInfo chip = emulated_gpu({Device::Kind::emulator, 90}).value()->info;
   chip.sms = sms;
   return chip;
 }
@@ -40,7 +40,8 @@ Status launch_on_h200(BackwardCase& c, const GpuInfo& chip, const emulator::Sett
   void* aligned = workspace.data();
   std::size_t room = workspace.size() * sizeof(float);
   EXPECT_NE(std::align(kAlignment, bytes, aligned, room), nullptr);
-  return run_emulated_sm90_backward(chosen, chip, problem, c.arguments(), aligned, settings, then);
+  const ExaminedLaunches examined(settings, then);
+  return run_emulated_sm90_backward(chosen, chip, problem, c.arguments(), aligned);
 }
 
 // The same; every launch must be free of hazards.

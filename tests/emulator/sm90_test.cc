@@ -152,7 +152,7 @@ const Edge kPackedEdges[] = {
     {9, 130, kNone, -1, 0, 3, 2, 2},
 };
 
-TEST(EmulatorSm90, PackGqa) {
+TEST(EmulatorSm90, PackGqaMatchesTheOracle) {
   std::size_t packed = 0;
   for (const auto& kernel : emulator::sm90_forward_kernels()) {
     if (!kernel.config.pack_gqa) continue;
@@ -172,10 +172,16 @@ TEST(EmulatorSm90, PackGqa) {
   EXPECT_GE(packed, 6U);
 }
 
-// The tensor maps that a run leaves are correct for the next one: the same shapes in other memory,
-// other strides, other lengths, and the first again.
-TEST(EmulatorSm90, RepeatedRuns) {
+// The launches that a run leaves, of quantizers too, are correct for the next one: the same shapes
+// in other memory, other strides, other lengths, and the first again.
+class EmulatorSm90Repeated : public testing::TestWithParam<Precision> {};
+INSTANTIATE_TEST_SUITE_P(Precisions, EmulatorSm90Repeated,
+                         testing::Values(Precision::native, Precision::fp8, Precision::int8,
+                                         Precision::int8_mixed),
+                         [](const auto& made) { return std::string(name(made.param)); });
+TEST_P(EmulatorSm90Repeated, RunsMatchTheOracle) {
   Case c;
+  c.options.precision = GetParam();
   c.batch = 2;
   c.heads_q = c.heads_kv = 2;
   c.seqlen_q = c.seqlen_kv = 70;

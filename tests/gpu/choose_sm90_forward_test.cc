@@ -16,29 +16,29 @@ namespace {
 TEST(ChooseSm90, Serves16And8BitsOnHopper) {
   GpuInfo gpu = h200();
   Problem p = problem(1, 8, 512, 64);
-  EXPECT_TRUE(sm90_forward_serves(p, gpu));
+  EXPECT_TRUE(sm90_forward_serves(*resolve(p), gpu));
   p.q = p.k = p.v = DType::bf16;
-  EXPECT_TRUE(sm90_forward_serves(p, gpu));
+  EXPECT_TRUE(sm90_forward_serves(*resolve(p), gpu));
   p.head_dim = 60;
-  EXPECT_FALSE(sm90_forward_serves(p, gpu));
+  EXPECT_FALSE(sm90_forward_serves(*resolve(p), gpu));
   p.head_dim = 8;
-  EXPECT_TRUE(sm90_forward_serves(p, gpu));
+  EXPECT_TRUE(sm90_forward_serves(*resolve(p), gpu));
   for (const DType given : {DType::e4m3, DType::e5m2, DType::int8}) {
     p.q = p.k = p.v = given;
-    EXPECT_TRUE(sm90_forward_serves(p, gpu));
+    EXPECT_TRUE(sm90_forward_serves(*resolve(p), gpu));
   }
   p.q = p.k = p.v = DType::sim8;
-  EXPECT_FALSE(sm90_forward_serves(p, gpu));
+  EXPECT_FALSE(sm90_forward_serves(*resolve(p), gpu));
   // f32 inputs must be quantized first; only 8-bit precisions do that.
   p.q = p.k = p.v = DType::f32;
   for (const auto& [precision, serves] :
        {std::pair{Precision::fp8, true}, {Precision::int8, true}, {Precision::fp16, false}}) {
     p.options.precision = precision;
-    EXPECT_EQ(sm90_forward_serves(p, gpu), serves) << name(precision);
+    EXPECT_EQ(sm90_forward_serves(*resolve(p), gpu), serves) << name(precision);
   }
   for (const int arch : {80, 89, 100}) {
     gpu.arch = arch;
-    EXPECT_FALSE(sm90_forward_serves(problem(1, 8, 512, 64), gpu)) << arch;
+    EXPECT_FALSE(sm90_forward_serves(*resolve(problem(1, 8, 512, 64)), gpu)) << arch;
   }
 }
 
@@ -51,7 +51,7 @@ TEST(ChooseSm90, EveryHeadDimAndLengthGetsAFeasibleKernel) {
           p.varlen = varlen;
           p.lse = lse;
           p.out = DType::f32;
-          const Sm90ForwardConfig c = choose_sm90_forward(p, h200()).config;
+          const Sm90ForwardConfig c = choose_sm90_forward(*resolve(p), h200()).config;
           EXPECT_TRUE(feasible(c, 90).ok()) << d << " " << s << feasible(c, 90).message();
           EXPECT_GE(c.head_dim, d);
           EXPECT_EQ(c.out_element, Element::f32);
@@ -81,7 +81,7 @@ TEST(ChooseSm90, ScalesOfKSelectTheKernel) {
                             {Granularity::row, 64, KScales::row}}) {
     p.k_scales = e.granularity;
     p.k_block_rows = e.block_rows;
-    const Sm90ForwardConfig c = choose_sm90_forward(p, h200()).config;
+    const Sm90ForwardConfig c = choose_sm90_forward(*resolve(p), h200()).config;
     EXPECT_EQ(c.k_scales, e.k_scales) << name(e.granularity) << e.block_rows;
     EXPECT_EQ(c.element, Element::e5m2);
     EXPECT_TRUE(feasible(c, 90).ok()) << feasible(c, 90).message();
@@ -102,7 +102,7 @@ TEST(ChooseSm90, Every8BitProblemGetsAFeasibleKernel) {
             p.k_block_rows = 64;
             p.varlen = varlen;
             p.lse = s == 512;
-            const Sm90ForwardConfig c = choose_sm90_forward(p, h200()).config;
+            const Sm90ForwardConfig c = choose_sm90_forward(*resolve(p), h200()).config;
             EXPECT_EQ(c.element, element_of(type));
             EXPECT_TRUE(feasible(c, 90).ok()) << name(type) << " " << d << " " << s << " "
                                               << name(scales) << ": " << feasible(c, 90).message();
@@ -124,8 +124,8 @@ TEST(ChooseSm90, MixedProblemsUse16BitRows) {
             p.q = p.k = p.v = p.out = d % 16 == 0 ? DType::f16 : DType::bf16;
             p.options.precision = precision;
             p.options.quantization.qk = qk;
-            EXPECT_TRUE(sm90_forward_serves(p, h200()));
-            const ChosenSm90Forward chosen = choose_sm90_forward(p, h200());
+            EXPECT_TRUE(sm90_forward_serves(*resolve(p), h200()));
+            const ChosenSm90Forward chosen = choose_sm90_forward(*resolve(p), h200());
             const Sm90ForwardConfig& c = chosen.config;
             EXPECT_TRUE(feasible(c, 90).ok()) << d << " " << s << feasible(c, 90).message();
             EXPECT_GE(c.head_dim, d);
@@ -142,15 +142,15 @@ TEST(ChooseSm90, MixedProblemsUse16BitRows) {
           }
   Problem p = problem(1, 8, 512, 64);
   p.q = p.k = DType::e5m2;
-  EXPECT_TRUE(sm90_forward_serves(p, h200()));
-  EXPECT_EQ(choose_sm90_forward(p, h200()).config.v_element, Element::f16);
+  EXPECT_TRUE(sm90_forward_serves(*resolve(p), h200()));
+  EXPECT_EQ(choose_sm90_forward(*resolve(p), h200()).config.v_element, Element::f16);
   p.k = DType::e4m3;
-  EXPECT_FALSE(sm90_forward_serves(p, h200()));
+  EXPECT_FALSE(resolve(p).ok());
   p.q = p.k = DType::sim8;
-  EXPECT_FALSE(sm90_forward_serves(p, h200()));
+  EXPECT_FALSE(resolve(p).ok());
   p.q = p.k = DType::int8;
   p.v = DType::f32;
-  EXPECT_FALSE(sm90_forward_serves(p, h200()));
+  EXPECT_FALSE(resolve(p).ok());
 }
 
 // FP16 scores need quantized values that are known to be small: Octavo's own, or those of a caller
@@ -158,7 +158,7 @@ TEST(ChooseSm90, MixedProblemsUse16BitRows) {
 TEST(ChooseSm90, Fp16ScoresIfTheyFit) {
   Problem p = problem(1, 8, 512, 64);
   p.options.precision = Precision::fp8;
-  const auto scores = [&p] { return choose_sm90_forward(p, h200()).config.scores; };
+  const auto scores = [&p] { return choose_sm90_forward(*resolve(p), h200()).config.scores; };
   EXPECT_EQ(scores(), ScoreType::f16);
   p.options.quantization.qk = Granularity::row;
   EXPECT_EQ(scores(), ScoreType::f32);
@@ -181,33 +181,36 @@ TEST(ChooseSm90, FastExpIfRequested) {
   for (const std::int64_t d : {64, 128, 256}) {
     Problem p = problem(1, 8, 512, d);
     p.options.precision = Precision::fp8_fast;
-    EXPECT_EQ(choose_sm90_forward(p, h200()).config.scores, ScoreType::f16_fast) << d;
+    EXPECT_EQ(choose_sm90_forward(*resolve(p), h200()).config.scores, ScoreType::f16_fast) << d;
     p.varlen = true;
-    EXPECT_EQ(choose_sm90_forward(p, h200()).config.scores, ScoreType::f16_fast) << d;
-    EXPECT_FALSE(sm90::is_split_kv(choose_sm90_forward(p, h200()).config)) << d;
+    EXPECT_EQ(choose_sm90_forward(*resolve(p), h200()).config.scores, ScoreType::f16_fast) << d;
+    EXPECT_FALSE(sm90::is_split_kv(choose_sm90_forward(*resolve(p), h200()).config)) << d;
     p.varlen = false;
     p.lse = true;
-    EXPECT_EQ(choose_sm90_forward(p, h200()).config.scores, ScoreType::f16) << d;
+    EXPECT_EQ(choose_sm90_forward(*resolve(p), h200()).config.scores, ScoreType::f16) << d;
   }
 }
 
 // It may start while its own quantizers run, and waits for them.
 TEST(ChooseSm90, EightBitKernelsLaunchEarlyAfterOurQuantizers) {
   Problem p = problem(1, 8, 512, 64);
-  EXPECT_FALSE(choose_sm90_forward(p, h200()).early_start);
+  EXPECT_FALSE(choose_sm90_forward(*resolve(p), h200()).early_start);
   p.options.precision = Precision::fp8;
-  EXPECT_TRUE(choose_sm90_forward(p, h200()).early_start);
+  EXPECT_TRUE(choose_sm90_forward(*resolve(p), h200()).early_start);
   p.options.precision = Precision::native;
   p.q = p.k = p.v = DType::e4m3;
-  EXPECT_TRUE(choose_sm90_forward(p, h200()).early_start) << "V is transposed first";
+  EXPECT_TRUE(choose_sm90_forward(*resolve(p), h200()).early_start) << "V is transposed first";
   p.v_layout = VLayout::transposed;
-  EXPECT_FALSE(choose_sm90_forward(p, h200()).early_start);
+  EXPECT_FALSE(choose_sm90_forward(*resolve(p), h200()).early_start);
 }
 
 TEST(ChooseSm90, SmallGridsDivideKeysAndLargeOnesRows) {
   for (const std::int64_t d : {64, 128}) {
-    EXPECT_TRUE(sm90::is_split_kv(choose_sm90_forward(problem(1, 8, 512, d), h200()).config)) << d;
-    EXPECT_FALSE(sm90::is_split_kv(choose_sm90_forward(problem(8, 32, 2048, d), h200()).config))
+    EXPECT_TRUE(
+        sm90::is_split_kv(choose_sm90_forward(*resolve(problem(1, 8, 512, d)), h200()).config))
+        << d;
+    EXPECT_FALSE(
+        sm90::is_split_kv(choose_sm90_forward(*resolve(problem(8, 32, 2048, d)), h200()).config))
         << d;
   }
 }
@@ -215,8 +218,8 @@ TEST(ChooseSm90, SmallGridsDivideKeysAndLargeOnesRows) {
 // 176 tiles of 192 rows take two waves on 132 SMs, 128 tiles of 256 rows take one: the smaller tile
 // wastes more in its second wave than the larger one does in padding.
 TEST(ChooseSm90, CountsWaves) {
-  EXPECT_EQ(choose_sm90_forward(problem(2, 8, 2048, 64), h200()).config.warpgroups, 4);
-  EXPECT_EQ(choose_sm90_forward(problem(1, 32, 16384, 64), h200()).config.warpgroups, 3);
+  EXPECT_EQ(choose_sm90_forward(*resolve(problem(2, 8, 2048, 64)), h200()).config.warpgroups, 4);
+  EXPECT_EQ(choose_sm90_forward(*resolve(problem(1, 32, 16384, 64)), h200()).config.warpgroups, 3);
 }
 
 TEST(ChooseSm90, BatchInvariantIgnoresBatchAndHeads) {
@@ -224,7 +227,8 @@ TEST(ChooseSm90, BatchInvariantIgnoresBatchAndHeads) {
     Problem one = problem(1, 1, s, 64);
     Problem many = problem(64, 32, s, 64);
     one.options.batch_invariant = many.options.batch_invariant = true;
-    EXPECT_EQ(choose_sm90_forward(one, h200()).config, choose_sm90_forward(many, h200()).config);
+    EXPECT_EQ(choose_sm90_forward(*resolve(one), h200()).config,
+              choose_sm90_forward(*resolve(many), h200()).config);
   }
 }
 
@@ -238,32 +242,33 @@ Problem few_queries(std::int64_t batch, std::int64_t heads_q, std::int64_t heads
 
 TEST(ChooseSm90, FewQueriesUsePackGqa) {
   for (const std::int64_t seqlen_q : {1, 4, 16, 32}) {
-    const ChosenSm90Forward chosen = choose_sm90_forward(few_queries(8, 32, 8, seqlen_q), h200());
+    const ChosenSm90Forward chosen =
+        choose_sm90_forward(*resolve(few_queries(8, 32, 8, seqlen_q)), h200());
     EXPECT_TRUE(chosen.config.pack_gqa) << seqlen_q;
     EXPECT_TRUE(feasible(chosen.config, 90).ok());
     EXPECT_NE(chosen.reason.find("of several heads"), std::string::npos) << chosen.reason;
   }
-  EXPECT_FALSE(choose_sm90_forward(few_queries(8, 32, 32, 4), h200()).config.pack_gqa);
-  EXPECT_FALSE(choose_sm90_forward(few_queries(8, 32, 8, 33), h200()).config.pack_gqa);
+  EXPECT_FALSE(choose_sm90_forward(*resolve(few_queries(8, 32, 32, 4)), h200()).config.pack_gqa);
+  EXPECT_FALSE(choose_sm90_forward(*resolve(few_queries(8, 32, 8, 33)), h200()).config.pack_gqa);
   Problem p = few_queries(8, 32, 8, 4);
   p.varlen = true;
-  EXPECT_FALSE(choose_sm90_forward(p, h200()).config.pack_gqa);
+  EXPECT_FALSE(choose_sm90_forward(*resolve(p), h200()).config.pack_gqa);
   // A row's bits must not depend on the head ratio either.
   p.varlen = false;
   p.options.batch_invariant = true;
-  const Sm90ForwardConfig config = choose_sm90_forward(p, h200()).config;
+  const Sm90ForwardConfig config = choose_sm90_forward(*resolve(p), h200()).config;
   EXPECT_FALSE(config.pack_gqa);
   p.batch = 1;
   p.heads_q = p.heads_kv = 1;
-  EXPECT_EQ(choose_sm90_forward(p, h200()).config, config);
+  EXPECT_EQ(choose_sm90_forward(*resolve(p), h200()).config, config);
 }
 
 TEST(ChooseSm90, LaunchesEarlyIfAllowed) {
   Problem p = problem(1, 8, 512, 64);
-  const ChosenSm90Forward waits = choose_sm90_forward(p, h200());
+  const ChosenSm90Forward waits = choose_sm90_forward(*resolve(p), h200());
   EXPECT_FALSE(waits.early_start);
   p.options.overlap_launch = true;
-  const ChosenSm90Forward early = choose_sm90_forward(p, h200());
+  const ChosenSm90Forward early = choose_sm90_forward(*resolve(p), h200());
   EXPECT_TRUE(early.early_start);
   EXPECT_EQ(early.config, waits.config);
 }
@@ -272,17 +277,17 @@ TEST(ChooseSm90, LaunchesEarlyIfAllowed) {
 TEST(ChooseSm90, EightBitOutputsAndAmax) {
   for (const std::int64_t length : {512, 4096}) {
     Problem p = problem(1, 8, length, 128);
-    Sm90ForwardConfig config = choose_sm90_forward(p, h200()).config;
+    Sm90ForwardConfig config = choose_sm90_forward(*resolve(p), h200()).config;
     p.out = DType::e4m3;
     p.options.overlap_launch = true;
     config.out_element = Element::e4m3;
-    EXPECT_TRUE(choose_sm90_forward(p, h200()).early_start);
-    EXPECT_EQ(choose_sm90_forward(p, h200()).config, config);
+    EXPECT_TRUE(choose_sm90_forward(*resolve(p), h200()).early_start);
+    EXPECT_EQ(choose_sm90_forward(*resolve(p), h200()).config, config);
     EXPECT_TRUE(feasible(config, 90).ok());
     p.out_amax = true;
     config.amax = true;
-    EXPECT_FALSE(choose_sm90_forward(p, h200()).early_start);
-    EXPECT_EQ(choose_sm90_forward(p, h200()).config, config);
+    EXPECT_FALSE(choose_sm90_forward(*resolve(p), h200()).early_start);
+    EXPECT_EQ(choose_sm90_forward(*resolve(p), h200()).config, config);
     EXPECT_TRUE(feasible(config, 90).ok());
   }
 }
@@ -295,11 +300,12 @@ TEST(ChooseSm90, PackGqaInEveryFormat) {
       p.heads_kv = 8;
       p.seqlen_kv = 4096;
       p.q = p.k = p.v = input;
-      const Sm90ForwardConfig c = choose_sm90_forward(p, h200()).config;
+      const Sm90ForwardConfig c = choose_sm90_forward(*resolve(p), h200()).config;
       EXPECT_TRUE(c.pack_gqa) << name(input) << " " << d;
       EXPECT_TRUE(feasible(c, 90).ok()) << feasible(c, 90).message();
       p.options.batch_invariant = true;
-      EXPECT_FALSE(choose_sm90_forward(p, h200()).config.pack_gqa) << name(input) << " " << d;
+      EXPECT_FALSE(choose_sm90_forward(*resolve(p), h200()).config.pack_gqa)
+          << name(input) << " " << d;
     }
 }
 
@@ -309,22 +315,22 @@ TEST(ChooseSm90, BothKindsOfFp8) {
     Problem p = problem(1, 8, 512, 64);
     p.q = p.k = qk;
     p.v = v;
-    EXPECT_TRUE(sm90_forward_serves(p, h200()));
-    EXPECT_TRUE(sm80_forward_serves(p).ok()) << sm80_forward_serves(p).message();
-    EXPECT_EQ(sm80_forward_reads(p).message(),
+    EXPECT_TRUE(sm90_forward_serves(*resolve(p), h200()));
+    EXPECT_TRUE(resolve(p).ok()) << resolve(p).status().message();
+    EXPECT_EQ(sm80_forward_reads(*resolve(p)).message(),
               fmt::format("dtypes of q, k, v is {0}, {0}, {1}; supported here: one dtype for all "
                           "three on a GPU; e4m3 with e5m2 if an sm_90 kernel supports the problem "
                           "and all addresses and strides are multiples of 16 bytes.",
                           name(qk), name(v)));
-    const Sm90ForwardConfig c = choose_sm90_forward(p, h200()).config;
+    const Sm90ForwardConfig c = choose_sm90_forward(*resolve(p), h200()).config;
     EXPECT_EQ(c.element, element_of(qk));
     EXPECT_EQ(c.v_element, element_of(v));
     EXPECT_EQ(v_layout(c), VLayout::transposed);
     EXPECT_TRUE(feasible(c, 90).ok()) << feasible(c, 90).message();
     p.k = v;
-    EXPECT_FALSE(sm90_forward_serves(p, h200()));
+    EXPECT_FALSE(resolve(p).ok());
     p.q = p.k = DType::int8;
-    EXPECT_FALSE(sm90_forward_serves(p, h200()));
+    EXPECT_FALSE(resolve(p).ok());
   }
 }
 
@@ -333,7 +339,7 @@ TEST(ChooseSm90, ReasonContainsTheEstimate) {
   double least = 1e9;
   for (const sm90::TableRow& row : sm90::kTable)
     if (row.config.head_dim == 64) least = std::min(least, estimated_us(row, p, h200()));
-  const std::string reason = choose_sm90_forward(p, h200()).reason;
+  const std::string reason = choose_sm90_forward(*resolve(p), h200()).reason;
   EXPECT_NE(reason.find(fmt::format("{:.3g} us", least)), std::string::npos) << reason;
 }
 
@@ -348,7 +354,7 @@ TEST(LaunchSm90, ParamsMatchTheArguments) {
   p.heads_kv = 3;
   p.seqlen_kv = 300;
   p.options.window_left = 17;
-  const Sm90ForwardParams params = sm90_forward_params(p, a, {}, h200());
+  const Sm90ForwardParams params = sm90_forward_params(p, a, {}, tile_order(p, {}, h200()));
   EXPECT_EQ(params.out, a.out.data);
   EXPECT_EQ(params.o_strides.row, 6 * 72);
   EXPECT_EQ(params.lse, a.lse.data);
@@ -373,7 +379,8 @@ TEST(LaunchSm90, ParamsWithPackGqa) {
   a.k = a.v = ConstTensor::bhsd(reinterpret_cast<void*>(0x20000), DType::f16, 2, 2, 300, 64);
   a.out = Tensor::bhsd(reinterpret_cast<void*>(0x900000), DType::f16, 2, 6, 5, 64);
   const Sm90ForwardConfig config{.warpgroups = 1, .row_groups = 1, .pack_gqa = true};
-  const Sm90ForwardParams params = sm90_forward_params(*problem_of(a), a, config, h200());
+  const Problem p = *problem_of(a);
+  const Sm90ForwardParams params = sm90_forward_params(p, a, config, tile_order(p, config, h200()));
   EXPECT_EQ(params.query_bits, 3);
   EXPECT_EQ(params.row_tiles, 1);
   EXPECT_EQ(params.tiles, 4);

@@ -11,7 +11,7 @@
 namespace octavo {
 namespace {
 
-TEST(ConfigText, OneForm) {
+TEST(ConfigText, ADesignatedInitialiserWithoutSpaces) {
   EXPECT_TRUE(to_text(Sm80ForwardConfig{})
                   .starts_with("Sm80ForwardConfig{.arch=80,.element=Element::f16,.out=Element::"))
       << to_text(Sm80ForwardConfig{});

@@ -159,7 +159,7 @@ TEST(CubinCacheRace, ReadersSeeWholeEntriesOrNone) {
   for (const pid_t child : children) EXPECT_EQ(exit_code(child), 0);
 }
 
-TEST(CubinCacheRace, ManyThreads) {
+TEST(CubinCacheRace, EveryThreadGetsTheKernel) {
   const TemporaryDirectory directory;
   const CubinCache cache(directory.path());
   std::vector<std::thread> threads;

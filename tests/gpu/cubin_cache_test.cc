@@ -314,7 +314,7 @@ TEST_F(CubinCacheTest, LoadsInUnderFiveMilliseconds) {
 #endif
 }
 
-TEST(CubinCache, DefaultRoot) {
+TEST(CubinCache, DefaultRootFollowsTheEnvironment) {
   const auto keep = [](const char* name) {
     const char* value = std::getenv(name);
     return value == nullptr ? std::string() : std::string(value);

@@ -7,6 +7,8 @@ set -uo pipefail
 src=$1 cxx=$2 nvcc=$3
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+# A compiler that hangs ends by its CPU time: wall time says more about the machine's load.
+ulimit -t 120
 
 # check HEADER: prints the errors, if there are any.
 check() {

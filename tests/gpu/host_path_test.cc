@@ -5,7 +5,10 @@
 #include <stdlib.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
+#include <future>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -45,7 +48,20 @@ class HostPath : public testing::Test {
     a.out = Tensor::bhsd(place(4), DType::f16, 2, 8, seqlen_q, 64);
     return a;
   }
+  static Arguments self_attention(std::int64_t batch, std::int64_t heads, std::int64_t length,
+                                  std::uintptr_t at = 1 << 20) {
+    const auto place = [at](std::uintptr_t i) { return reinterpret_cast<void*>(at + (i << 32)); };
+    Arguments a;
+    a.q = Tensor::bhsd(place(1), DType::f16, batch, heads, length, 64);
+    a.k = Tensor::bhsd(place(2), DType::f16, batch, heads, length, 64);
+    a.v = Tensor::bhsd(place(3), DType::f16, batch, heads, length, 64);
+    a.out = Tensor::bhsd(place(4), DType::f16, batch, heads, length, 64);
+    return a;
+  }
   static Plan planned(const Arguments& a) { return *plan(*problem_of(a), kGpu); }
+  static Workspace workspace_of(const Plan& plan, const Arguments& a, std::uintptr_t at) {
+    return {reinterpret_cast<void*>(at), plan.workspace_bytes(a)};
+  }
 
   struct Cost {
     int maps = 0, launches = 0;
@@ -99,7 +115,7 @@ TEST_F(HostPath, ANewLengthOrStrideIsEncodedOnce) {
 }
 
 // A server that sees every length keeps a bounded number of them, and still works.
-TEST_F(HostPath, ManyLengths) {
+TEST_F(HostPath, ManyLengthsLaunchOnceEachWithoutAllocating) {
   const Plan plan = planned(arguments(512, 512));
   for (std::int64_t length = 8; length < 512; length += 8) {
     const Cost here = cost([&] { return plan.run(arguments(512, length)).ok(); });
@@ -170,6 +186,116 @@ TEST_F(HostPath, LaunchesOfACallThatQuantizes) {
     EXPECT_GE(early[0], keys == 512 ? 0 : 1) << keys;
     EXPECT_EQ(early[1], early[0] + 1) << keys;
   }
+}
+
+// A repeated run allocates nothing and launches what the first one launched, in every precision.
+TEST_F(HostPath, RepeatedRunsDoNotAllocate) {
+  for (const Causal causal : {Causal::none, Causal::top_left})
+    for (const std::int64_t length : {512, 16384})
+      for (const Precision precision :
+           {Precision::native, Precision::fp8, Precision::fp8_mixed, Precision::fp8_fast,
+            Precision::int8, Precision::int8_mixed, Precision::automatic}) {
+        Options options;
+        options.causal = causal;
+        options.precision = precision;
+        if (precision == Precision::automatic) options.max_error = 1;
+        const Arguments a = self_attention(1, 32, length);
+        const Arguments elsewhere = self_attention(1, 32, length, 1 << 24);
+        const Plan plan = *octavo::plan(*problem_of(a, options), kGpu);
+        ASSERT_EQ(plan.explain().kernel, "sm90_forward");
+        const Workspace here = workspace_of(plan, a, std::uintptr_t{1} << 40);
+        const Workspace there = workspace_of(plan, a, std::uintptr_t{1} << 41);
+        const Cost first = cost([&] { return plan.run(a, here).ok(); });
+        const Cost repeated{0, first.launches, 0};
+        const auto what = [&] { return std::string(name(precision)) + std::to_string(length); };
+        EXPECT_EQ(first.allocations, 0) << what();
+        EXPECT_EQ(cost([&] { return plan.run(a, here).ok(); }), repeated) << what();
+        EXPECT_EQ(cost([&] { return plan.run(elsewhere, here).ok(); }), repeated) << what();
+        EXPECT_EQ(cost([&] { return plan.run(a, there).ok(); }), repeated) << what();
+        ASSERT_TRUE(attention(a, options, kGpu).ok());
+        EXPECT_EQ(cost([&] { return attention(elsewhere, options, kGpu).ok(); }), repeated)
+            << what();
+      }
+}
+
+// Other lengths than the plan's are resolved by the run that has them, without an allocation.
+TEST_F(HostPath, ANewLengthDoesNotAllocate) {
+  for (const Precision precision : {Precision::native, Precision::fp8}) {
+    Options options;
+    options.causal = Causal::bottom_right;
+    options.precision = precision;
+    const Plan plan = *octavo::plan(*problem_of(self_attention(1, 32, 16384), options), kGpu);
+    const Workspace workspace{reinterpret_cast<void*>(std::uintptr_t{1} << 40),
+                              plan.workspace_bytes()};
+    for (const std::int64_t length : {16000, 8192, 100}) {
+      const Arguments a = self_attention(1, 32, length);
+      EXPECT_EQ(cost([&] { return plan.run(a, workspace).ok(); }).allocations, 0) << length;
+    }
+  }
+}
+
+// A repeated run that quantizes needs its workspace like the first one.
+TEST_F(HostPath, RepeatedRunsCheckTheWorkspace) {
+  Options options;
+  options.precision = Precision::fp8;
+  const Arguments a = arguments(512, 512);
+  const Plan plan = *octavo::plan(*problem_of(a, options), kGpu);
+  const Workspace workspace = workspace_of(plan, a, std::uintptr_t{1} << 40);
+  ASSERT_TRUE(plan.run(a, workspace).ok());
+  const int before = launches();
+  EXPECT_EQ(plan.run(a).message().substr(0, 25), "workspace is 0 bytes at n");
+  EXPECT_EQ(plan.run(a, {workspace.data, workspace.bytes - 1}).code(), ErrorCode::invalid_argument);
+  EXPECT_EQ(launches(), before);
+  EXPECT_TRUE(plan.run(a, workspace).ok());
+}
+
+// A repeated call may have 8-bit inputs of its own: other addresses of scales are taken over, and
+// anything else about them is validated.
+TEST_F(HostPath, RepeatedRunsOf8BitInputs) {
+  const auto scales = [](std::uintptr_t at) { return reinterpret_cast<const float*>(at << 44); };
+  Arguments a = arguments(512, 512);
+  for (ConstTensor* const t : {&a.q, &a.k, &a.v}) t->dtype = DType::e4m3;
+  a.q_scales.data = scales(1);
+  a.k_scales.data = scales(2);
+  a.v_scales.data = scales(3);
+  const Plan plan = planned(a);
+  const Workspace workspace = workspace_of(plan, a, std::uintptr_t{1} << 40);
+  const Cost first = cost([&] { return plan.run(a, workspace).ok(); });
+  Arguments b = a;
+  b.k_scales.data = scales(4);
+  EXPECT_EQ(cost([&] { return plan.run(b, workspace).ok(); }), (Cost{0, first.launches, 0}));
+  b.k_scales.data = nullptr;
+  EXPECT_EQ(plan.run(b, workspace).code(), ErrorCode::invalid_argument);
+  b = a;
+  b.q_scales.granularity = Granularity::row;
+  EXPECT_EQ(plan.run(b, workspace).code(), ErrorCode::invalid_argument);
+}
+
+// While one thread waits for the compiler, others plan other problems.
+TEST_F(HostPath, PlanningWaitsForNoOtherProblem) {
+  void* const library = dlopen(OCTAVO_FAKE_NVRTC, RTLD_NOW | RTLD_LOCAL);
+  ASSERT_NE(library, nullptr) << dlerror();
+  const auto hold = reinterpret_cast<void (*)(int)>(dlsym(library, "fake_nvrtc_hold"));
+  const auto compiling = reinterpret_cast<int (*)()>(dlsym(library, "fake_nvrtc_compiling"));
+  ASSERT_TRUE(hold != nullptr && compiling != nullptr);
+  Arguments unshipped = arguments(448, 512);
+  unshipped.out.dtype = DType::f32;
+  const Arguments shipped = arguments(448, 512);
+  std::atomic<int> failed = 0;
+  hold(1);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 2; ++i)  // the second waits for the first
+    threads.emplace_back([&] { failed += attention(unshipped, {}, kGpu).ok() ? 0 : 1; });
+  while (compiling() == 0) std::this_thread::yield();
+  std::future<Status> other =
+      std::async(std::launch::async, [&] { return attention(shipped, {}, kGpu); });
+  const bool finished = other.wait_for(std::chrono::seconds(60)) == std::future_status::ready;
+  EXPECT_EQ(compiling(), 1) << "one thread compiles the kernel of one problem";
+  hold(0);
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_TRUE(finished);
+  EXPECT_TRUE(other.get().ok());
+  EXPECT_EQ(failed, 0);
 }
 
 TEST_F(HostPath, EveryThreadLaunchesItsOwnArguments) {

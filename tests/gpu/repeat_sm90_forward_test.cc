@@ -107,26 +107,32 @@ class Repeated : public testing::Test {
     return a;
   }
   LoadedSm90Forward kernel_for(const Arguments& a) const {
-    return {choose_sm90_forward(*problem_of(a), gpu_.info).config, nullptr};
+    return {choose_sm90_forward(*resolve(*problem_of(a)), gpu_.info).config, nullptr};
+  }
+  Status launch(const RepeatedSm90Forward& repeated, const LoadedSm90Forward& kernel,
+                const Arguments& a, Stream stream) {
+    Resolved resolved = *resolve(*problem_of(a));
+    resolved.order = tile_order(resolved.prepared, kernel.config, gpu_.info);
+    return repeated.launch(quantizers_, kernel, resolved, a, nullptr, 0, stream);
   }
   // Launches `a`, and expects that repeating it for `b` equals a new launch of `b`.
   void expect_the_same(const Arguments& a, const Arguments& b) {
     const LoadedSm90Forward kernel = kernel_for(a);
     const RepeatedSm90Forward repeated, another;
     const Stream stream = reinterpret_cast<Stream>(0x77);
-    ASSERT_TRUE(repeated.launch(gpu_, kernel, *problem_of(a), a, nullptr).ok());
+    ASSERT_TRUE(launch(repeated, kernel, a, nullptr).ok());
     Status status;
     const int before = encoded;
-    ASSERT_TRUE(repeated.launch_again(gpu_, b, stream, status));
+    ASSERT_TRUE(repeated.launch_again(gpu_, b, {}, stream, status));
     EXPECT_TRUE(status.ok()) << status.message();
     EXPECT_EQ(encoded, before);
     const Seen moved = launches.back();
-    ASSERT_TRUE(another.launch(gpu_, kernel, *problem_of(b), b, stream).ok());
+    ASSERT_TRUE(launch(another, kernel, b, stream).ok());
     EXPECT_TRUE(moved == launches.back());
   }
   bool again(const RepeatedSm90Forward& repeated, const Arguments& a) {
     Status status;
-    return repeated.launch_again(gpu_, a, nullptr, status);
+    return repeated.launch_again(gpu_, a, {}, nullptr, status);
   }
   // The launch of `a` must not be repeated for the arguments that `change` makes of it.
   void expect_refused_where(const RepeatedSm90Forward& repeated, const Arguments& a, auto change) {
@@ -138,9 +144,10 @@ class Repeated : public testing::Test {
 
   const Driver driver_ = make_recording_driver();
   Gpu gpu_;
+  LoadedQuantizers quantizers_{gpu_};
 };
 
-TEST_F(Repeated, InOtherMemory) {
+TEST_F(Repeated, OtherMemoryGivesTheLaunchOfANewCall) {
   expect_the_same(arguments(512, 512, 1 << 20), arguments(512, 512, 1 << 24));
   expect_the_same(arguments(2048, 77, 1 << 20), arguments(2048, 77, 1 << 20));
   expect_the_same(arguments(40, 300, 1 << 20, DType::f32), arguments(40, 300, 1 << 24, DType::f32));
@@ -163,7 +170,7 @@ Arguments with_output(Arguments a, std::uintptr_t at) {
   return a;
 }
 
-TEST_F(Repeated, EightBitOutputs) {
+TEST_F(Repeated, EightBitOutputsMoveScalesAndClearAmax) {
   const Arguments a = with_output(arguments(512, 512, 1 << 20), 0x70000000);
   Arguments b = with_output(arguments(512, 512, 1 << 24), 0x71000000);
   expect_the_same(a, b);
@@ -179,7 +186,7 @@ TEST_F(Repeated, EightBitOutputs) {
   EXPECT_EQ(launches.back().floats, 0U);
 
   const RepeatedSm90Forward repeated;
-  ASSERT_TRUE(repeated.launch(gpu_, kernel_for(a), *problem_of(a), a, nullptr).ok());
+  ASSERT_TRUE(launch(repeated, kernel_for(a), a, nullptr).ok());
   const auto expect_refused = [&](auto change) { expect_refused_where(repeated, a, change); };
   expect_refused([](Arguments& c) { c.out_amax = nullptr; });
   expect_refused([](Arguments& c) { c.out_scales.granularity = Granularity::tensor; });
@@ -201,7 +208,7 @@ TEST_F(Repeated, NotIfMoreThanAddressesDiffers) {
   const Arguments a = arguments(128, 256, 1 << 20);
   const RepeatedSm90Forward repeated, never;
   EXPECT_FALSE(again(repeated, a));
-  ASSERT_TRUE(repeated.launch(gpu_, kernel_for(a), *problem_of(a), a, nullptr).ok());
+  ASSERT_TRUE(launch(repeated, kernel_for(a), a, nullptr).ok());
   EXPECT_TRUE(again(repeated, a));
   EXPECT_FALSE(again(never, a));
   const auto expect_refused = [&](auto change) { expect_refused_where(repeated, a, change); };
@@ -220,7 +227,7 @@ TEST_F(Repeated, NotIfMoreThanAddressesDiffers) {
 TEST_F(Repeated, NotIfAddressesNeedValidation) {
   const Arguments a = arguments(128, 256, 1 << 20);
   const RepeatedSm90Forward repeated;
-  ASSERT_TRUE(repeated.launch(gpu_, kernel_for(a), *problem_of(a), a, nullptr).ok());
+  ASSERT_TRUE(launch(repeated, kernel_for(a), a, nullptr).ok());
   const auto expect_refused = [&](auto change) { expect_refused_where(repeated, a, change); };
   const auto past = [](const void* data, std::intptr_t bytes) {
     return reinterpret_cast<void*>(reinterpret_cast<std::intptr_t>(data) + bytes);
@@ -244,10 +251,10 @@ TEST_F(Repeated, NotIfAddressesNeedValidation) {
 TEST_F(Repeated, LaunchesAnewAfterAFailure) {
   const Arguments a = arguments(128, 256, 1 << 20), b = arguments(128, 256, 1 << 24);
   const RepeatedSm90Forward repeated;
-  ASSERT_TRUE(repeated.launch(gpu_, kernel_for(a), *problem_of(a), a, nullptr).ok());
+  ASSERT_TRUE(launch(repeated, kernel_for(a), a, nullptr).ok());
   refusal = 1;
   Status status;
-  EXPECT_TRUE(repeated.launch_again(gpu_, b, nullptr, status));
+  EXPECT_TRUE(repeated.launch_again(gpu_, b, {}, nullptr, status));
   EXPECT_FALSE(status.ok());
   refusal = cuda::kSuccess;
   EXPECT_FALSE(again(repeated, a));

@@ -148,7 +148,7 @@ TEST_F(ShippedTest, CompileInUnderFiveSeconds) {
 }
 
 // The Hopper kernels are present, without spills, and use only wgmma.
-TEST_F(ShippedTest, HopperKernels) {
+TEST_F(ShippedTest, HopperKernelsUseOnlyWgmmaAndDoNotSpill) {
   for (const Sm90ForwardConfig& config : shipped_sm90_configs()) {
     const Result<CompiledKernel> kernel =
         embedded_kernels().load(cache_key(kernel_source(config), ""));

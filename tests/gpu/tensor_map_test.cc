@@ -46,7 +46,7 @@ TEST(TensorMap, StridesOfSizeOneDimensionsAreIgnored) {
   }
 }
 
-TEST(TensorMap, InnermostFirst) {
+TEST(TensorMap, DimensionsAreInnermostFirst) {
   ConstTensor t = ConstTensor::bshd(kAligned, DType::bf16, 2, 3, 5, 96);
   const TensorMapFields f = row_boxes(t, 80, 32);
   EXPECT_EQ(f.address, kAligned);

@@ -14,7 +14,7 @@ TEST(Names, EveryNameParsesBack) {
     EXPECT_EQ(parse_scale_rule(name(rule)).value(), rule);
 }
 
-TEST(Names, Aliases) {
+TEST(Names, AliasesOfTypesAreParsed) {
   EXPECT_EQ(parse_dtype("float32").value(), DType::f32);
   EXPECT_EQ(parse_dtype("fp16").value(), DType::f16);
   EXPECT_EQ(parse_dtype("half").value(), DType::f16);

@@ -46,7 +46,7 @@ TEST(QuantizeErrors, TheGoodCallIsGood) {
   EXPECT_EQ(call.stats.values, 192);
 }
 
-TEST(QuantizeErrors, Tensors) {
+TEST(QuantizeErrors, WrongTensorsAreRefusedByName) {
   expect_refused("x.dtype is e4m3; supported: f32, f16, bf16.",
                  [](Call& c) { c.x.dtype = DType::e4m3; });
   expect_refused("codes.dtype is f16; supported: e4m3, e5m2, int8, sim8.",

@@ -78,7 +78,7 @@ TEST(QuantizeScale, ScoresOfLargestValuesFitFp16) {
   EXPECT_EQ(largest_score_code(DType::sim8, 64), 127.0f);
 }
 
-TEST(ScaleIndex, CallersStrides) {
+TEST(ScaleIndex, FollowsTheCallersStrides) {
   const Scales scales{nullptr, Granularity::row, 64, std::array<std::int64_t, 3>{1000, 100, 2}};
   EXPECT_EQ(scale_index(scales, {2, 3, 5, 8}).at(1, 2, 4, 7), 1208);
   const Scales channel{nullptr, Granularity::channel, 64, {}};

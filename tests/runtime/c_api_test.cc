@@ -266,7 +266,7 @@ TEST(CApi, AutoPrecisionAndLargestQuantizedValue) {
   EXPECT_EQ(static_cast<std::int8_t>(codes[3]), -20);
 }
 
-TEST(CApi, ScaleCounts) {
+TEST(CApi, ScaleCountsFollowTheGranularity) {
   const std::int64_t shape[4] = {2, 3, 130, 64};
   EXPECT_EQ(octavo_scale_count(shape, OCTAVO_PER_TENSOR, 0), 1);
   EXPECT_EQ(octavo_scale_count(shape, OCTAVO_PER_HEAD, 0), 6);

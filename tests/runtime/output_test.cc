@@ -217,7 +217,7 @@ TEST_P(Outputs, ManyRowsAndFew) {
 
 // In the first sequence's first tile, some rows belong to the last sequence, whose scores are so
 // peaked that its outputs are larger.
-TEST_P(Outputs, VarlenSequences) {
+TEST_P(Outputs, VarlenSequencesHaveTheirOwnAmax) {
   Shape s{1, 2, 2, 150, 90};
   s.cu_q = {0, 70, 70, 100, 150};
   s.cu_kv = {0, 20, 40, 40, 90};  // one without queries, one without keys
@@ -274,7 +274,7 @@ TEST_P(Outputs, WithoutKeysOrRows) {
 }
 
 // The alignment allows no wide store, and no Hopper kernel.
-TEST_P(Outputs, OddAddress) {
+TEST_P(Outputs, AnOddAddressGivesTheSameOutput) {
   const Shape s{1, 2, 2, 33, 40};
   const Inputs in(s);
   const std::vector<float> scales = scales_for(DType::e4m3, 2);
@@ -351,7 +351,7 @@ INSTANTIATE_TEST_SUITE_P(Devices, Outputs,
                          [](const auto& where) { return where.param.name; });
 
 // Kernels that the emulator has only with other outputs.
-TEST(OutputsOnHopper, OtherFormats) {
+TEST(OutputsOnHopper, OtherFormatsEqualTheQuantizedFp32Output) {
   if (!has_emulator()) GTEST_SKIP() << "built without the emulator";
   constexpr Device kSm90{Device::Kind::emulator, 90};
   const Shape shape{1, 2, 2, 60, 500};

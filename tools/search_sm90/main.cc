@@ -10,7 +10,7 @@
 //                                          table's once more, in turn and under a load that lasts;
 //                                          for shapes that it lacks all it has
 //   search_sm90 fit TIMES.csv HEADER       needs no GPU: fits the cost model of
-//                                          gpu/choose_sm90_forward.h to each configuration, takes
+//                                          gpu/forward/sm90_forward.h to each configuration, takes
 //                                          those that serve some shape best, and writes their rows
 //                                          into HEADER (src/config/sm90_shipped.h)
 //

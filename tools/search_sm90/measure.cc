@@ -10,7 +10,7 @@
 #include <span>
 #include <thread>
 
-#include "attention/error.h"
+#include "base/error.h"
 #include "config/v_layout.h"
 #include "gpu/driver/timing.h"
 #include "gpu/forward/sm90_forward.h"

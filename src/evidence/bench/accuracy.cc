@@ -8,7 +8,7 @@
 #include <cmath>
 #include <memory>
 
-#include "attention/error.h"
+#include "base/error.h"
 #include "evidence/bench/machine.h"
 #include "evidence/bench/stats.h"
 #include "evidence/cases/accuracy_data.h"

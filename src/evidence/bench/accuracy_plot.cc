@@ -6,7 +6,7 @@
 #include <cmath>
 #include <map>
 
-#include "attention/error.h"
+#include "base/error.h"
 #include "octavo/accuracy.hpp"
 
 namespace octavo {

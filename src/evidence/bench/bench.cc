@@ -5,7 +5,7 @@
 #include <chrono>
 #include <new>
 
-#include "attention/error.h"
+#include "base/error.h"
 #include "config/portable.h"
 #include "cpu/attention.h"
 #include "evidence/bench/host_cost.h"

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "attention/error.h"
+#include "base/error.h"
 #include "evidence/bench/stats.h"
 #include "gpu/driver/context.h"
 #include "runtime/gpu_plan.h"

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <set>
 
-#include "attention/error.h"
+#include "base/error.h"
 #include "numeric/formats.h"
 #include "numeric/random.h"
 #include "octavo/evidence.hpp"

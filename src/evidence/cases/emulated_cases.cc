@@ -6,9 +6,10 @@
 #include <charconv>
 #include <memory>
 
-#include "attention/error.h"
+#include "base/error.h"
 #include "evidence/cases/inputs.h"
 #include "gpu/jit/config_text.h"
+#include "runtime/emulated_gpu.h"
 #include "runtime/emulated_launch.h"
 
 namespace octavo::evidence {
@@ -16,6 +17,8 @@ namespace {
 
 constexpr Device kSm89{Device::Kind::emulator, 0};
 constexpr Device kSm90{Device::Kind::emulator, 90};
+
+const GpuInfo& chip_of(Device device) { return emulated_gpu(device).value()->info; }
 
 // A case with its memory.
 struct CaseInputs {
@@ -79,18 +82,19 @@ struct QuantizedCall {
     constexpr std::size_t kAlignment = 64;
     const Problem& problem = prepared->problem;
     const VLayout layout = subject->config.transposed ? VLayout::transposed : VLayout::rows;
-    bytes = prepared_bytes(problem, &prepared->inputs.given, layout, true);
+    const Result<Resolved> resolved = resolve(problem, &prepared->inputs.given, layout, true);
+    if (!resolved.ok()) return resolved.status();
+    bytes = resolved->workspace_bytes;
     memory.assign(bytes + kAlignment, kPoison);
     void* workspace = memory.data();
     std::size_t room = memory.size();
     std::align(kAlignment, bytes, workspace, room);
     skipped = memory.size() - room;
-    const PreparedCall call = prepare_call(
-        problem, prepared->inputs.given, workspace, chip().arch,
-        [this](const QuantizeConfig& chosen, std::int64_t head_dim) {
-          return substitute(chosen, static_cast<int>(head_dim));
-        },
-        layout);
+    const PreparedCall call =
+        prepare_call(*resolved, prepared->inputs.given, workspace, chip().arch,
+                     [this](const QuantizeConfig& chosen, std::int64_t head_dim) {
+                       return substitute(chosen, static_cast<int>(head_dim));
+                     });
     for (std::size_t i = 0; i < call.count; ++i) {
       const QuantizeLaunch& pass = call.launches[i];
       const bool looked_at = pass.config == subject->config;
@@ -99,16 +103,16 @@ struct QuantizedCall {
                     : emulator::find_quantize(pass.config, static_cast<int>(problem.head_dim));
       if (kernel == nullptr)
         return unsupported("quantizer", to_text(pass.config), "those of the emulator");
-      run_emulated_quantizer(
+      OCTAVO_RETURN_IF_ERROR(run_emulated(
           *kernel, chip(), pass, looked_at ? settings : emulator::Settings{},
-          looked_at ? then : [](const emulator::Machine&) {});
+          looked_at ? then : [](const emulator::Machine&) {}));
     }
     return {};
   }
 
  private:
   // Only Hopper quantizes all operands in one launch.
-  const GpuInfo& chip() const { return *emulated_chip(subject->config.operands ? kSm90 : kSm89); }
+  const GpuInfo& chip() const { return chip_of(subject->config.operands ? kSm90 : kSm89); }
 
   // The subject, if it does the same to these rows with another load width; e5m2, which no mode
   // uses, replaces e4m3.
@@ -163,9 +167,8 @@ std::vector<EmulatedSubject> all_subjects() {
            },
            cases_for(kernel.config), [&kernel, make](const Case& c) { return make(kernel, c); }});
   };
-  add("sm80_forward", emulator::sm80_forward_kernels(), [](const auto& kernel, const Case& c) {
-    return forward_case(kernel, *emulated_chip(kSm89), c);
-  });
+  add("sm80_forward", emulator::sm80_forward_kernels(),
+      [](const auto& kernel, const Case& c) { return forward_case(kernel, chip_of(kSm89), c); });
   add("sm90_forward", emulator::sm90_forward_kernels(), [](const auto& kernel, const Case& c) {
     return forward_case(kernel, narrow_sm90_chip(), c);
   });
@@ -230,7 +233,7 @@ Granularity granularity_of(ScaleGroup group) {
 }  // namespace
 
 GpuInfo narrow_sm90_chip() {
-  GpuInfo chip = *emulated_chip(kSm90);
+  GpuInfo chip = chip_of(kSm90);
   chip.sms = 1;
   return chip;
 }

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "attention/error.h"
+#include "base/error.h"
 #include "gpu/forward/sm80_forward.h"
 #include "numeric/formats.h"
 #include "numeric/quantize.h"

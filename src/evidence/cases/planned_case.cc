@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include "attention/error.h"
 #include "attention/validate.h"
+#include "base/error.h"
 #include "runtime/gpu_plan.h"
 
 namespace octavo::evidence {

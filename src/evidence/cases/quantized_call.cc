@@ -1,7 +1,7 @@
 #include "evidence/cases/quantized_call.h"
 
-#include "attention/error.h"
 #include "attention/operand.h"
+#include "base/error.h"
 #include "numeric/quantize.h"
 #include "numeric/transposed.h"
 

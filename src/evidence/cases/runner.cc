@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "attention/error.h"
+#include "base/error.h"
 #include "evidence/cases/inputs.h"
 #include "gpu/driver/context.h"
 #include "runtime/gpu_plan.h"

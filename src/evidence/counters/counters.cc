@@ -7,7 +7,7 @@
 #include <chrono>
 #include <cmath>
 
-#include "attention/error.h"
+#include "base/error.h"
 #include "evidence/bench/machine.h"
 #include "evidence/cases/planned_case.h"
 #include "evidence/counters/counter_plan.h"

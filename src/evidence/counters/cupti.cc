@@ -3,7 +3,7 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
-#include "attention/error.h"
+#include "base/error.h"
 #include "gpu/driver/shared_library.h"
 #include "numeric/fork_safe.h"
 

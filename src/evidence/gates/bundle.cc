@@ -15,7 +15,7 @@
 #include <set>
 #include <sstream>
 
-#include "attention/error.h"
+#include "base/error.h"
 #include "gpu/jit/sha256.h"
 #include "octavo/evidence.hpp"
 

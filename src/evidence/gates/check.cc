@@ -9,7 +9,7 @@
 #include <set>
 #include <thread>
 
-#include "attention/error.h"
+#include "base/error.h"
 #include "cpu/thread_pool.h"
 #include "evidence/cases/inputs.h"
 #include "evidence/gates/gpu_suite.h"

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "attention/error.h"
+#include "base/error.h"
 #include "evidence/bench/machine.h"
 #include "evidence/cases/planned_case.h"
 #include "evidence/oracle/oracle.h"

@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-#include "attention/error.h"
+#include "base/error.h"
 #include "evidence/cases/inputs.h"
 #include "evidence/gates/check.h"
 #include "evidence/gates/gate.h"

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "attention/error.h"
+#include "base/error.h"
 #include "evidence/gates/gate.h"
 
 namespace octavo::evidence {

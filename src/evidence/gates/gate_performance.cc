@@ -9,7 +9,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "attention/error.h"
+#include "base/error.h"
 #include "evidence/bench/stats.h"
 #include "evidence/gates/gate.h"
 

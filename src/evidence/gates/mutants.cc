@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "attention/error.h"
+#include "base/error.h"
 #include "evidence/cases/emulated_cases.h"
 #include "octavo/emulator.hpp"
 

@@ -5,7 +5,7 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
-#include "attention/error.h"
+#include "base/error.h"
 #include "evidence/default_thresholds.h"
 #include "evidence/gates/gate.h"
 

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "attention/error.h"
+#include "base/error.h"
 #include "gpu/forward/launch_oracle.h"
 #include "runtime/staging.h"
 

@@ -6,10 +6,10 @@
 #include <functional>
 #include <limits>
 
-#include "attention/error.h"
 #include "attention/mask.h"
 #include "attention/operand.h"
 #include "attention/reference.h"
+#include "base/error.h"
 #include "numeric/formats.h"
 #include "octavo/evidence.hpp"
 

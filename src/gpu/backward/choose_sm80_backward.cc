@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "attention/error.h"
+#include "base/error.h"
 #include "config/sm80_backward_tiles.h"
 #include "gpu/backward/sm80_backward.h"
 #include "gpu/forward/forward_params.h"

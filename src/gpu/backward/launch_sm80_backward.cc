@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <limits>
 
-#include "attention/error.h"
+#include "base/error.h"
 #include "gpu/backward/sm80_backward.h"
 #include "gpu/jit/load_function.h"
 
@@ -98,7 +98,7 @@ Result<LoadedSm80Backward> load_sm80_backward(const Gpu& gpu, const ChosenSm80Ba
     const Result<cuda::Function> found = load_function(gpu, source, smem_bytes, kPolicy);
     if (!found.ok()) return found.status();
     function = *found;
-    if (loaded.note.empty()) loaded.note = cache_note(source, kPolicy);
+    if (loaded.note.empty()) loaded.note = cache_note(gpu, source, kPolicy);
     return {};
   };
   Status status = load(chosen.row_stats, 0, loaded.row_stats);

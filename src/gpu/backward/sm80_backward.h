@@ -13,7 +13,7 @@
 #include <limits>
 #include <string>
 
-#include "attention/error.h"
+#include "base/error.h"
 #include "config/row_stats.h"
 #include "config/sm80_backward.h"
 #include "device/backward/params.cuh"
@@ -25,8 +25,8 @@
 
 namespace octavo {
 
-// Checks whether a chip can run a configuration. A pure function. `arch` and `smem_bytes` are the
-// chip's; a configuration for an older chip runs on a newer one.
+// Checks whether a chip can run a configuration. `arch` and `smem_bytes` are the chip's; a
+// configuration for an older chip runs on a newer one.
 Status feasible(const Sm80BackwardConfig& config, int arch, int smem_bytes);
 
 // Checks that the kernels compute the gradients of the problem, with any alignment.

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "attention/error.h"
+#include "base/error.h"
 #include "device/backward/row_stats.cuh"
 #include "device/sm90/backward/finish_dq.cuh"
 #include "gpu/backward/sm80_backward.h"
@@ -106,7 +106,7 @@ Result<LoadedSm90Backward> load_sm90_backward(const Gpu& gpu, const ChosenSm90Ba
     const Result<cuda::Function> found = load_function(gpu, source, smem_bytes);
     if (!found.ok()) return found.status();
     function = *found;
-    if (loaded.note.empty()) loaded.note = cache_note(source);
+    if (loaded.note.empty()) loaded.note = cache_note(gpu, source);
     return {};
   };
   Status status = load(kernel_source(chosen.row_stats), 0, loaded.row_stats);

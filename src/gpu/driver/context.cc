@@ -5,7 +5,7 @@
 #include <map>
 #include <mutex>
 
-#include "attention/error.h"
+#include "base/error.h"
 
 namespace octavo {
 namespace {
@@ -36,7 +36,9 @@ struct OpenedGpus {
 
 }  // namespace
 
-Status usable(const Gpu& gpu) { return gpu.forks == fork_count() ? Status() : lost_by_fork(); }
+Status usable(const Gpu& gpu) {
+  return gpu.kernels != nullptr || gpu.forks == fork_count() ? Status() : lost_by_fork();
+}
 
 Result<const Gpu*> open_gpu(int index) {
   // A failure is cached too: it would fail again, and slowly.

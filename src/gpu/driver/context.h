@@ -10,15 +10,18 @@
 
 namespace octavo {
 
+class KernelSet;  // gpu/jit/load_function.h
+
 // A GPU and its context. Lives as long as the process.
 struct Gpu {
   GpuInfo info;
   const Driver* driver = nullptr;
   cuda::Context context = nullptr;
-  unsigned forks = fork_count();  // of the process that opened it
+  unsigned forks = fork_count();       // of the process that opened it
+  const KernelSet* kernels = nullptr;  // all that its driver has, if it loads no others
 };
 
-// An error if the parent of this process opened the GPU before fork().
+// An error if the parent of this process opened the GPU before fork(). The emulator survives it.
 Status usable(const Gpu& gpu);
 
 // The GPU of that index, opened on first use.

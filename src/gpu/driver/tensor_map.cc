@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "attention/error.h"
+#include "base/error.h"
 
 namespace octavo {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
-#include "attention/error.h"
+#include "base/error.h"
 #include "gpu/driver/context.h"
 
 namespace octavo {

@@ -4,12 +4,11 @@
 #include <cstdint>
 #include <numeric>
 
-#include "attention/error.h"
+#include "base/error.h"
 #include "config/sm80_shipped.h"
 #include "gpu/forward/forward_params.h"
 #include "gpu/forward/sm80_forward.h"
 #include "gpu/jit/kernel_source.h"
-#include "gpu/quantize/prepare_operands.h"
 #include "numeric/formats.h"
 
 namespace octavo {
@@ -35,17 +34,6 @@ void set_large_tiles(Sm80ForwardConfig& c) {
   if (is_16bit && c.head_dim == 128) c.k_tiles = 2;
 }
 
-// 8-bit Q and K with 16-bit V.
-bool is_mixed(const Problem& p) {
-  const bool qk_8bit = p.q == DType::e4m3 || p.q == DType::e5m2 || p.q == DType::int8;
-  return qk_8bit && p.k == p.q && (p.v == DType::f16 || p.v == DType::bf16);
-}
-
-// One FP8 format for Q and K, and the other for V.
-bool is_fp8_of_both_kinds(const Problem& p) {
-  return is_fp8(p.q) && p.k == p.q && is_fp8(p.v) && p.v != p.q;
-}
-
 // For few rows: smaller tiles occupy all SMs, and the warps of a CTA split the keys.
 void set_small_tiles(Sm80ForwardConfig& c, int block_m) {
   c.block_m = block_m;
@@ -57,40 +45,10 @@ void set_small_tiles(Sm80ForwardConfig& c, int block_m) {
 
 }  // namespace
 
-Status sm80_forward_serves(const Problem& problem) {
-  OCTAVO_RETURN_IF_ERROR(quantizers_serve(problem));
-  const Problem p = prepared_problem(problem);
-  if (p.k != p.q || (p.v != p.q && !is_mixed(p) && !is_fp8_of_both_kinds(p)))
-    return unsupported("dtypes of q, k, v",
-                       fmt::format("{}, {}, {}", name(p.q), name(p.k), name(p.v)),
-                       "one dtype for all three on a GPU, or an f16 or bf16 q with 8-bit k and v; "
-                       "on sm_90 also e4m3, e5m2 or int8 q and k with an f16 or bf16 v, or one FP8 "
-                       "dtype for q and k and the other for v");
-  if (p.q == DType::f32) return unsupported("q dtype", "f32", "16- and 8-bit dtypes on a GPU");
-  if (p.head_dim > 256)
-    return unsupported("head_dim", fmt::format("{}", p.head_dim), "1 to 256 on a GPU");
-  if (is_8bit(p.q)) {
-    for (const auto& [what, granularity] :
-         {std::pair{"q_scales", p.q_scales}, {"k_scales", p.k_scales}})
-      if (granularity == Granularity::channel)
-        return unsupported(what, "channel", "tensor, head, block, row on a GPU");
-    if (is_8bit(p.v) && (p.v_scales == Granularity::row || p.v_scales == Granularity::block))
-      return unsupported("v_scales", name(p.v_scales), "tensor, head, channel on a GPU");
-  }
-  constexpr std::int64_t kMostRows = std::int64_t{1}
-                                     << 30;  // sums of rows and tiles stay in 32 bits
-  if (p.seqlen_q > kMostRows || p.seqlen_kv > kMostRows)
-    return unsupported("sequence length", fmt::format("{}", std::max(p.seqlen_q, p.seqlen_kv)),
-                       "up to 2^30 on a GPU");
-  if (p.batch * p.heads_q >
-      INT32_MAX / div_up<std::int64_t>(std::max<std::int64_t>(p.seqlen_q, 1), 16))
-    return unsupported("problem", describe(p), "at most 2^31 tiles of 16 rows on a GPU");
-  return {};
-}
-
-Status sm80_forward_reads(const Problem& problem) {
+Status sm80_forward_reads(const Resolved& resolved) {
+  const Problem& problem = resolved.run_problem;
+  const Problem& p = resolved.prepared;
   const Precision precision = problem.options.precision;
-  const Problem p = prepared_problem(problem);
   constexpr const char* kWhere =
       "if an sm_90 kernel supports the problem and all addresses and strides are multiples of 16 "
       "bytes";
@@ -114,8 +72,9 @@ Status sm80_forward_reads(const Problem& problem) {
                      "problem and all addresses and strides are multiples of 16 bytes");
 }
 
-ChosenSm80Forward choose_sm80_forward(const Problem& problem, const GpuInfo& gpu, int load_bytes) {
-  const Problem p = prepared_problem(problem);
+ChosenSm80Forward choose_sm80_forward(const Resolved& resolved, const GpuInfo& gpu,
+                                      int load_bytes) {
+  const Problem& p = resolved.prepared;
   ChosenSm80Forward chosen;
   Sm80ForwardConfig& c = chosen.config;
   c.arch = code_for(gpu.arch).arch;

@@ -46,23 +46,23 @@ KScales k_scales_of(const Problem& p) {
 }
 
 // FP16 scores need head_dim * max|q| * max|k| <= 65504. f16_fast has no exact P, so it has no LSE.
-ScoreType scores_of(const Problem& run_problem) {
-  const Problem p = prepared_problem(run_problem);
+ScoreType scores_of(const Resolved& resolved) {
+  const Problem& p = resolved.prepared;
   if (!is_fp8(p.v) || k_scales_of(p) != KScales::head) return ScoreType::f32;
   constexpr double kLargestHalf = 65504;
   const double most = static_cast<double>(p.head_dim) * max_quantized(p.q, p.q_max_quantized) *
                       max_quantized(p.k, p.k_max_quantized);
   if (most > kLargestHalf) return ScoreType::f32;
-  const bool fast = run_problem.options.precision == Precision::fp8_fast && !p.lse;
+  const bool fast = resolved.run_problem.options.precision == Precision::fp8_fast && !p.lse;
   return fast ? ScoreType::f16_fast : ScoreType::f16;
 }
 
-// Whether Octavo's quantizers run before the kernel; they do not read what the kernel writes. `p`
-// is the prepared problem.
-bool follows_quantizers(const Problem& run_problem, const Problem& p) {
-  const OperandFormats formats = operand_formats(run_problem);
-  if (!is_8bit(p.q)) return false;
-  const bool transposes = is_8bit(p.v) && run_problem.v_layout == VLayout::rows;
+// Whether Octavo's quantizers run before an 8-bit kernel; they do not read what the kernel writes.
+bool follows_quantizers(const Resolved& resolved) {
+  const OperandFormats& formats = resolved.formats;
+  if (!is_8bit(resolved.prepared.q)) return false;
+  const bool transposes =
+      is_8bit(resolved.prepared.v) && resolved.run_problem.v_layout == VLayout::rows;
   return formats.q.rounded || formats.k.rounded || formats.v.rounded || transposes;
 }
 
@@ -189,10 +189,12 @@ std::string shape_text(const Sm90ForwardConfig& c) {
 
 }  // namespace
 
-bool sm90_forward_serves(const Problem& problem, const GpuInfo& gpu) {
-  const Problem p = prepared_problem(problem);
-  const OperandFormats formats = operand_formats(problem);
-  const bool as_given = !formats.q.rounded && !formats.k.rounded && !formats.v.rounded;
+bool sm90_forward_serves(const Resolved& resolved, const GpuInfo& gpu) {
+  const Problem& p = resolved.prepared;
+  const OperandFormats& formats = resolved.formats;
+  // 8-bit K and V that are dequantized to the type of Q count as given.
+  const auto given = [](const OperandFormat& f) { return !f.rounded || is_8bit(f.stored); };
+  const bool as_given = given(formats.q) && given(formats.k) && given(formats.v);
   const bool in_16_bits = as_given && (p.q == DType::f16 || p.q == DType::bf16);
   const bool v_fits =
       p.v == p.q || p.v == DType::f16 || p.v == DType::bf16 || (is_fp8(p.q) && is_fp8(p.v));
@@ -235,9 +237,9 @@ double estimated_us(const sm90::TableRow& row, const Problem& p, const GpuInfo& 
          std::max(load.blocks, e.alone * load.chain) * e.block_us;
 }
 
-ChosenSm90Forward choose_sm90_forward(const Problem& problem, const GpuInfo& gpu) {
-  const Problem p = prepared_problem(problem);
-  const ScoreType scores = scores_of(problem);
+ChosenSm90Forward choose_sm90_forward(const Resolved& resolved, const GpuInfo& gpu) {
+  const Problem& p = resolved.prepared;
+  const ScoreType scores = scores_of(resolved);
   ChosenSm90Forward chosen;
   double best = std::numeric_limits<double>::infinity();
   const auto consider = [&](const sm90::TableRow& row, const Problem& counted, bool pack_gqa) {
@@ -266,7 +268,7 @@ ChosenSm90Forward choose_sm90_forward(const Problem& problem, const GpuInfo& gpu
     chosen.reason += "; LSE from exact sums";
   }
   // out_amax is cleared by a memset before the launch, which the kernel must not overlap.
-  const bool overlaps = p.options.overlap_launch || follows_quantizers(problem, p);
+  const bool overlaps = p.options.overlap_launch || follows_quantizers(resolved);
   chosen.early_start = overlaps && !p.out_amax;
   if (chosen.early_start) chosen.reason += "; launched early";
   return chosen;

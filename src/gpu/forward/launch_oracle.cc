@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "attention/error.h"
 #include "attention/operand_scales.h"
+#include "base/error.h"
 #include "gpu/forward/forward_params.h"
 #include "gpu/jit/load_function.h"
 

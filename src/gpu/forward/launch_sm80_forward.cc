@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "attention/error.h"
+#include "base/error.h"
 #include "gpu/forward/forward_params.h"
 #include "gpu/forward/sm80_forward.h"
 #include "gpu/jit/config_text.h"
@@ -63,7 +63,7 @@ Result<LoadedSm80Forward> load_sm80_forward(const Gpu& gpu, const Sm80ForwardCon
       load_function(gpu, source, sm80::smem_bytes(config), kPolicy);
   if (!function.ok()) return function.status();
   LoadedSm80Forward kernel{config, *function};
-  kernel.note = cache_note(source, kPolicy);
+  kernel.note = cache_note(gpu, source, kPolicy);
   if (config.persistent) {
     int per_sm = 0;
     OCTAVO_GPU_TRY(*gpu.driver,
@@ -86,6 +86,7 @@ Status launch_sm80_forward(const Gpu& gpu, const LoadedSm80Forward& kernel,
   launch.block[0] = static_cast<unsigned>(sm80::threads(kernel.config));
   launch.smem_bytes = static_cast<unsigned>(sm80::smem_bytes(kernel.config));
   launch.stream = static_cast<cuda::StreamHandle>(stream);
+  if (gpu.kernels != nullptr) gpu.kernels->announce(run_problem, arguments);
   OCTAVO_RETURN_IF_ERROR(
       clear_amax(*gpu.driver, arguments.out_amax, amax_floats(run_problem, arguments), stream));
   void* arguments_of_kernel[] = {&params};

@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "attention/error.h"
+#include "base/error.h"
+#include "base/tensor_checks.h"
 #include "gpu/driver/tensor_map.h"
 #include "gpu/forward/forward_params.h"
 #include "gpu/forward/sm90_forward.h"
@@ -12,10 +13,6 @@
 
 namespace octavo {
 namespace {
-
-bool is_empty(const ConstTensor& t) {
-  return std::any_of(t.shape.begin(), t.shape.end(), [](std::int64_t n) { return n == 0; });
-}
 
 // Replaces the tiles of single heads by tiles of the heads that share a KV head.
 void pack_gqa(Sm90ForwardParams& p, const Problem& run_problem, int block_m) {
@@ -83,7 +80,7 @@ bool sm90_forward_reaches(const Arguments& a) {
 }
 
 Sm90ForwardOutputParams sm90_forward_params(const Problem& run_problem, const Arguments& a,
-                                            const Sm90ForwardConfig& c, const GpuInfo& gpu) {
+                                            const Sm90ForwardConfig& c, const TileOrder& order) {
   Sm90ForwardOutputParams p{};
   p.out = a.out.data;
   p.sequences = static_cast<i32>(run_problem.batch);
@@ -92,7 +89,6 @@ Sm90ForwardOutputParams sm90_forward_params(const Problem& run_problem, const Ar
   p.by_row_tiles = divider(p.row_tiles);
   p.by_heads_q = divider(p.heads_q);
   p.by_heads_per_kv = divider(p.heads_per_kv);
-  const TileOrder order = tile_order(run_problem, c, gpu);
   p.heads_per_group = order.heads_per_group;
   p.head_groups = order.groups;
   p.rotation = order.rotation;
@@ -107,17 +103,19 @@ Result<LoadedSm90Forward> load_sm90_forward(const Gpu& gpu, const Sm90ForwardCon
   const Result<cuda::Function> function =
       load_function(gpu, source, sm90::smem_bytes(config), kPolicy);
   if (!function.ok()) return function.status();
-  return LoadedSm90Forward{config, *function, cache_note(source, kPolicy)};
+  return LoadedSm90Forward{config, *function, cache_note(gpu, source, kPolicy)};
 }
 
 Status Sm90ForwardLaunch::prepare(const Gpu& gpu, const LoadedSm90Forward& kernel,
-                                  const Problem& run_problem, const Arguments& arguments,
-                                  Stream stream) {
+                                  const Problem& run_problem, const TileOrder& order,
+                                  const Arguments& arguments, Stream stream) {
   const Sm90ForwardConfig& c = kernel.config;
   function_ = kernel.function;
-  params_ = sm90_forward_params(run_problem, arguments, c, gpu.info);
+  params_ = sm90_forward_params(run_problem, arguments, c, order);
   OCTAVO_RETURN_IF_ERROR(set_tensor_maps(*gpu.driver, arguments, c, params_));
+  mapped_ = {arguments.q.data, arguments.k.data, arguments.v.data, arguments.out.data};
   has_o_map_ = sm90::stages_o(c);
+  is_8bit_qk_ = sm90::is_8bit_qk(c);
   amax_floats_ = amax_floats(run_problem, arguments);
   // The host does not know the lengths of a varlen batch, so it gets one CTA per tile.
   const bool persistent = !sm90::is_split_kv(c) && !run_problem.varlen;
@@ -142,24 +140,35 @@ Status Sm90ForwardLaunch::prepare(const Gpu& gpu, const LoadedSm90Forward& kerne
   return {};
 }
 
-Status Sm90ForwardLaunch::move(const Driver& driver, const Arguments& from, const Arguments& to,
-                               Stream stream) {
-  if (from.q.data != to.q.data) OCTAVO_RETURN_IF_ERROR(move_map(driver, to.q.data, params_.q));
-  if (from.k.data != to.k.data) OCTAVO_RETURN_IF_ERROR(move_map(driver, to.k.data, params_.k));
-  if (from.v.data != to.v.data) OCTAVO_RETURN_IF_ERROR(move_map(driver, to.v.data, params_.v));
-  if (from.out.data != to.out.data && has_o_map_)
-    OCTAVO_RETURN_IF_ERROR(move_map(driver, to.out.data, params_.o));
+Status Sm90ForwardLaunch::move(const Gpu& gpu, const Arguments& to, Stream stream) {
+  const auto move_to = [&](const void* address, const void*& mapped, ptx::TensorMap& map) {
+    if (address == mapped) return Status();
+    mapped = address;
+    return move_map(*gpu.driver, address, map);
+  };
+  OCTAVO_RETURN_IF_ERROR(move_to(to.q.data, mapped_.q, params_.q));
+  OCTAVO_RETURN_IF_ERROR(move_to(to.k.data, mapped_.k, params_.k));
+  OCTAVO_RETURN_IF_ERROR(move_to(to.v.data, mapped_.v, params_.v));
+  if (has_o_map_) OCTAVO_RETURN_IF_ERROR(move_to(to.out.data, mapped_.o, params_.o));
   params_.out = to.out.data;
   params_.lse = static_cast<float*>(to.lse.data);
   params_.cu_seqlens_q = to.cu_seqlens_q;
   params_.cu_seqlens_kv = to.cu_seqlens_kv;
+  if (is_8bit_qk_) {
+    if (is_8bit(to.q.dtype)) params_.q_scales.data = to.q_scales.data;
+    if (is_8bit(to.k.dtype)) params_.k_scales.data = to.k_scales.data;
+    if (is_8bit(to.v.dtype)) params_.v_scales.data = to.v_scales.data;
+  }
   if (is_8bit(to.out.dtype)) params_.output.scales = to.out_scales.data;
   params_.output.amax = to.out_amax;
   config_.stream = static_cast<cuda::StreamHandle>(stream);
   return {};
 }
 
-Status Sm90ForwardLaunch::launch(const Driver& driver) {
+Status Sm90ForwardLaunch::launch(const Gpu& gpu, const Problem& run_problem,
+                                 const Arguments& arguments) {
+  const Driver& driver = *gpu.driver;
+  if (gpu.kernels != nullptr) gpu.kernels->announce(run_problem, arguments);
   OCTAVO_RETURN_IF_ERROR(clear_amax(driver, params_.output.amax, amax_floats_, config_.stream));
   void* arguments_of_kernel[] = {&params_};
   OCTAVO_GPU_TRY(driver, driver.launch_kernel(&config_, function_, arguments_of_kernel, nullptr),
@@ -174,8 +183,9 @@ Status launch_sm90_forward(const Gpu& gpu, const LoadedSm90Forward& kernel,
   const CurrentContext current(gpu);
   OCTAVO_RETURN_IF_ERROR(current.status());
   Sm90ForwardLaunch launch;
-  OCTAVO_RETURN_IF_ERROR(launch.prepare(gpu, kernel, run_problem, arguments, stream));
-  return launch.launch(*gpu.driver);
+  const TileOrder order = tile_order(run_problem, kernel.config, gpu.info);
+  OCTAVO_RETURN_IF_ERROR(launch.prepare(gpu, kernel, run_problem, order, arguments, stream));
+  return launch.launch(gpu, run_problem, arguments);
 }
 
 }  // namespace octavo

@@ -1,16 +1,27 @@
 #include <array>
 #include <atomic>
 
-#include "attention/error.h"
+#include "base/error.h"
+#include "base/tensor_checks.h"
 #include "gpu/forward/sm90_forward.h"
 
 namespace octavo {
 namespace {
 
+constexpr std::uintptr_t kLoadAlignment = 16;  // which TMA and the quantizers' loads need
+
+// Slots are thread-local and small: static TLS takes from the stack of every thread.
 struct Recorded {
   std::uint64_t plan = 0;  // 0: empty
-  Arguments arguments;
+  Arguments arguments;     // the caller's, for everything except addresses
+  std::size_t workspace_bytes = 0;
+  bool converts = false;  // its quantizers are in RecordedQuantizers
+  Problem prepared;
   Sm90ForwardLaunch launch;
+};
+struct RecordedQuantizers {
+  std::uint64_t plan = 0;
+  QuantizeLaunches launches;
 };
 
 // A thread that alternates between plans keeps one launch per slot. Two plans that share a slot
@@ -20,6 +31,11 @@ Recorded& recorded(std::uint64_t plan) {
   thread_local std::array<Recorded, kSlots> slots;
   return slots[plan % kSlots];
 }
+RecordedQuantizers& recorded_quantizers(std::uint64_t plan) {
+  constexpr std::size_t kSlots = 2;
+  thread_local std::array<RecordedQuantizers, kSlots> slots;
+  return slots[plan % kSlots];
+}
 
 template <class Void>
 bool same_layout(const BasicTensor<Void>& a, const BasicTensor<Void>& b) {
@@ -27,7 +43,12 @@ bool same_layout(const BasicTensor<Void>& a, const BasicTensor<Void>& b) {
 }
 bool same_presence(const void* a, const void* b) { return (a == nullptr) == (b == nullptr); }
 
-// Compares the scales of an 8-bit output. Calls with 8-bit inputs are not repeated.
+bool same_scales(const ConstTensor& t, const Scales& a, const Scales& b) {
+  return !is_8bit(t.dtype) || (same_presence(a.data, b.data) && a.granularity == b.granularity &&
+                               a.block_rows == b.block_rows && a.stride == b.stride &&
+                               a.max_quantized == b.max_quantized);
+}
+
 bool same_output(const Arguments& a, const Arguments& b) {
   if (!same_presence(a.out_amax, b.out_amax)) return false;
   return !is_8bit(a.out.dtype) || (same_presence(a.out_scales.data, b.out_scales.data) &&
@@ -39,7 +60,8 @@ bool same_output(const Arguments& a, const Arguments& b) {
 bool same_but_for_addresses(const Arguments& a, const Arguments& b) {
   return same_layout(a.q, b.q) && same_layout(a.k, b.k) && same_layout(a.v, b.v) &&
          same_layout(a.out, b.out) && a.v_layout == b.v_layout && same_output(a, b) &&
-         same_presence(a.lse.data, b.lse.data) &&
+         same_scales(a.q, a.q_scales, b.q_scales) && same_scales(a.k, a.k_scales, b.k_scales) &&
+         same_scales(a.v, a.v_scales, b.v_scales) && same_presence(a.lse.data, b.lse.data) &&
          (a.lse.data == nullptr || same_layout(a.lse, b.lse)) && a.scale == b.scale &&
          same_presence(a.cu_seqlens_q, b.cu_seqlens_q) &&
          same_presence(a.cu_seqlens_kv, b.cu_seqlens_kv) && a.sequences == b.sequences &&
@@ -86,7 +108,7 @@ bool amax_is_plain(const Arguments& a) {
 bool addresses_are_plain(const Arguments& a) {
   const Bytes q = bytes_of(a.q), k = bytes_of(a.k), v = bytes_of(a.v), out = bytes_of(a.out);
   const std::uintptr_t bits = q.begin | k.begin | v.begin | out.begin;
-  if (bits % 16 != 0) return false;
+  if (bits % kLoadAlignment != 0) return false;
   for (const Bytes& x : {q, k, v, out})
     if (x.begin == 0 || x.end < x.begin) return false;
   if (!apart(out, q) || !apart(out, k) || !apart(out, v)) return false;
@@ -95,10 +117,6 @@ bool addresses_are_plain(const Arguments& a) {
   const Bytes lse = bytes_of(a.lse);
   return lse.begin % 4 == 0 && lse.end >= lse.begin && apart(lse, q) && apart(lse, k) &&
          apart(lse, v) && apart(lse, out);
-}
-
-bool has_no_elements(const ConstTensor& t) {
-  return t.shape[0] == 0 || t.shape[1] == 0 || t.shape[2] == 0 || t.shape[3] == 0;
 }
 
 std::uint64_t next_plan() {
@@ -110,38 +128,63 @@ std::uint64_t next_plan() {
 
 RepeatedSm90Forward::RepeatedSm90Forward() : plan_(next_plan()) {}
 
-Status RepeatedSm90Forward::launch(const Gpu& gpu, const LoadedSm90Forward& kernel,
-                                   const Problem& run_problem, const Arguments& arguments,
+Status RepeatedSm90Forward::launch(LoadedQuantizers& quantizers, const LoadedSm90Forward& kernel,
+                                   const Resolved& resolved, const Arguments& arguments,
+                                   const PreparedCall* call, std::size_t workspace_bytes,
                                    Stream stream) const {
-  if (has_no_elements(arguments.q) || has_no_elements(arguments.k) ||
-      gpu.driver->tensor_map_replace_address == nullptr)
-    return launch_sm90_forward(gpu, kernel, run_problem, arguments, stream);
+  const Gpu& gpu = quantizers.gpu();
   const CurrentContext current(gpu);
   OCTAVO_RETURN_IF_ERROR(current.status());
   Recorded& slot = recorded(plan_);
   slot.plan = 0;
-  OCTAVO_RETURN_IF_ERROR(slot.launch.prepare(gpu, kernel, run_problem, arguments, stream));
-  slot.plan = plan_;
-  slot.arguments = arguments;
-  return slot.launch.launch(*gpu.driver);
+  slot.converts = call != nullptr;
+  slot.prepared = resolved.prepared;
+  RecordedQuantizers* const first = slot.converts ? &recorded_quantizers(plan_) : nullptr;
+  if (first != nullptr) {
+    first->plan = 0;
+    OCTAVO_RETURN_IF_ERROR(first->launches.prepare(quantizers, *call));
+    first->plan = plan_;
+  }
+  const Arguments& prepared = first != nullptr ? first->launches.arguments() : arguments;
+  // A varlen batch may have no tokens of Q.
+  const bool empty = is_empty(arguments.q);
+  if (!empty)
+    OCTAVO_RETURN_IF_ERROR(
+        slot.launch.prepare(gpu, kernel, slot.prepared, resolved.order, prepared, stream));
+  if (!empty && !is_empty(arguments.k) && addresses_are_plain(arguments) &&
+      gpu.driver->tensor_map_replace_address != nullptr) {
+    slot.plan = plan_;
+    slot.arguments = arguments;
+    slot.workspace_bytes = workspace_bytes;
+  }
+  if (first != nullptr) OCTAVO_RETURN_IF_ERROR(first->launches.launch(gpu, stream));
+  return empty ? Status() : slot.launch.launch(gpu, slot.prepared, prepared);
 }
 
-bool RepeatedSm90Forward::launch_again(const Gpu& gpu, const Arguments& arguments, Stream stream,
-                                       Status& status) const {
+bool RepeatedSm90Forward::launch_again(const Gpu& gpu, const Arguments& arguments,
+                                       Workspace workspace, Stream stream, Status& status) const {
   Recorded& slot = recorded(plan_);
   if (slot.plan != plan_ || !same_but_for_addresses(slot.arguments, arguments) ||
       !addresses_are_plain(arguments))
     return false;
+  if (workspace.bytes < slot.workspace_bytes) return false;
+  RecordedQuantizers* const first = slot.converts ? &recorded_quantizers(plan_) : nullptr;
+  if (first != nullptr && (first->plan != plan_ || workspace.data == nullptr ||
+                           reinterpret_cast<std::uintptr_t>(workspace.data) % kLoadAlignment != 0))
+    return false;
   const CurrentContext current(gpu);
   status = current.status();
-  if (status.ok()) status = slot.launch.move(*gpu.driver, slot.arguments, arguments, stream);
+  if (!status.ok()) return true;
+  if (first != nullptr) first->launches.move(arguments, workspace.data);
+  const Arguments& prepared = first != nullptr ? first->launches.arguments() : arguments;
+  status = slot.launch.move(gpu, prepared, stream);
   // A launch whose addresses were only partly replaced is unusable.
   if (!status.ok()) {
     slot.plan = 0;
     return true;
   }
-  slot.arguments = arguments;
-  status = slot.launch.launch(*gpu.driver);
+  if (first != nullptr) status = first->launches.launch(gpu, stream);
+  if (status.ok()) status = slot.launch.launch(gpu, slot.prepared, prepared);
   return true;
 }
 

@@ -8,6 +8,7 @@
 #include "device/core/params.cuh"
 #include "gpu/driver/context.h"
 #include "gpu/driver/driver.h"
+#include "gpu/forward/resolved.h"
 #include "octavo/octavo.hpp"
 
 namespace octavo {
@@ -25,20 +26,16 @@ inline Status feasible(const Sm80ForwardConfig& config, int arch) {
   return feasible(config, arch, max_smem_bytes(arch));
 }
 
-// Checks that a GPU supports the problem with any alignment, after the operands have been prepared
-// (prepare_operands.h).
-Status sm80_forward_serves(const Problem& problem);
-
 // Checks that the sm80 family can read the prepared V: VLayout::rows, in the type of Q and K. Only
 // the Hopper kernel reads others.
-Status sm80_forward_reads(const Problem& problem);
+Status sm80_forward_reads(const Resolved& resolved);
 
 struct ChosenSm80Forward {
   Sm80ForwardConfig config;
   std::string reason;
 };
 // `load_bytes`: the row alignment of the prepared tensors, in bytes.
-ChosenSm80Forward choose_sm80_forward(const Problem& problem, const GpuInfo& gpu, int load_bytes);
+ChosenSm80Forward choose_sm80_forward(const Resolved& resolved, const GpuInfo& gpu, int load_bytes);
 
 // The largest power of two, up to 16, that divides the address of every row of every tensor.
 int row_alignment(const Arguments& arguments);

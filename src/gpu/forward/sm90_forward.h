@@ -13,6 +13,8 @@
 #include "gpu/driver/context.h"
 #include "gpu/driver/driver.h"
 #include "gpu/forward/sm80_forward.h"
+#include "gpu/jit/load_function.h"
+#include "gpu/quantize/launch_quantize.h"
 #include "gpu/quantize/prepare_operands.h"
 #include "octavo/octavo.hpp"
 
@@ -28,7 +30,7 @@ inline Status feasible(const Sm90ForwardConfig& config, int arch) {
 // Whether the Hopper kernel supports a problem that GPUs support, if TMA can address its tensors:
 // 16-bit, FP8 or INT8 operands, or 8-bit Q and K with 16-bit V, given or quantized first, on sm_90
 // with a driver that can encode tensor maps.
-bool sm90_forward_serves(const Problem& problem, const GpuInfo& gpu);
+bool sm90_forward_serves(const Resolved& resolved, const GpuInfo& gpu);
 
 // The load of the SM with the most work: the terms of the table's time estimate.
 struct SmLoad {
@@ -46,7 +48,7 @@ struct ChosenSm90Forward {
   std::string reason;
   bool early_start = false;  // programmatic dependent launch: may start before earlier grids end
 };
-ChosenSm90Forward choose_sm90_forward(const Problem& problem, const GpuInfo& gpu);
+ChosenSm90Forward choose_sm90_forward(const Resolved& resolved, const GpuInfo& gpu);
 
 // With pack_gqa each head has 2^query_bits rows: seqlen_q rounded up to a power of two.
 int query_bits(std::int64_t seqlen_q);
@@ -63,7 +65,8 @@ bool sm90_forward_reaches(const Arguments& arguments);
 // kernel, and `config` must fit it. A kernel with fewer parameters reads a prefix of the struct. An
 // 8-bit V must be transposed.
 Sm90ForwardOutputParams sm90_forward_params(const Problem& run_problem, const Arguments& arguments,
-                                            const Sm90ForwardConfig& config, const GpuInfo& gpu);
+                                            const Sm90ForwardConfig& config,
+                                            const TileOrder& order);
 
 // A kernel that is loaded on a GPU.
 struct LoadedSm90Forward {
@@ -81,44 +84,59 @@ class Sm90ForwardLaunch {
   Sm90ForwardLaunch(const Sm90ForwardLaunch&) = delete;
   Sm90ForwardLaunch& operator=(const Sm90ForwardLaunch&) = delete;
 
-  // There must be queries.
+  // There must be queries. `order`: tile_order() of the problem and the kernel's configuration.
   Status prepare(const Gpu& gpu, const LoadedSm90Forward& kernel, const Problem& run_problem,
-                 const Arguments& arguments, Stream stream);
+                 const TileOrder& order, const Arguments& arguments, Stream stream);
   // Changes the addresses; everything else must be unchanged.
-  Status move(const Driver& driver, const Arguments& from, const Arguments& to, Stream stream);
-  Status launch(const Driver& driver);
+  Status move(const Gpu& gpu, const Arguments& to, Stream stream);
+  // `run_problem` and `arguments` are those of prepare() or move().
+  Status launch(const Gpu& gpu, const Problem& run_problem, const Arguments& arguments);
 
  private:
+  struct Mapped {  // the addresses in the tensor maps
+    const void *q = nullptr, *k = nullptr, *v = nullptr, *o = nullptr;
+  };
+
   cuda::Function function_ = nullptr;
   Sm90ForwardOutputParams params_{};
+  Mapped mapped_{};
   std::int64_t amax_floats_ = 0;  // cleared before the launch
   bool has_o_map_ = false;
+  bool is_8bit_qk_ = false;
   cuda::LaunchConfig config_;
   std::array<cuda::LaunchAttribute, 2> attributes_;
 };
 
+// A single launch, which computes the tile order itself.
 Status launch_sm90_forward(const Gpu& gpu, const LoadedSm90Forward& kernel,
                            const Problem& run_problem, const Arguments& arguments, Stream stream);
 
-// Each thread keeps the last launch of a plan's Hopper kernel. A call with the same shapes, strides
-// and scale only replaces the addresses in it.
+// Each thread keeps the last call of a plan with a Hopper kernel: its quantizer launches, if there
+// are any, and the forward launch. A call with the same shapes, strides and scale only replaces the
+// addresses in them.
 class RepeatedSm90Forward {
  public:
   RepeatedSm90Forward();
   RepeatedSm90Forward(const RepeatedSm90Forward&) = delete;
   RepeatedSm90Forward& operator=(const RepeatedSm90Forward&) = delete;
 
-  // `arguments` must be validated, match `run_problem`, and be addressable by TMA.
-  Status launch(const Gpu& gpu, const LoadedSm90Forward& kernel, const Problem& run_problem,
-                const Arguments& arguments, Stream stream) const;
+  // `arguments` must be validated and match `resolved`, and those of the forward kernel be
+  // addressable by TMA. `call` has the quantizers; null if there are none. `workspace_bytes`: that
+  // a repeated call must have.
+  Status launch(LoadedQuantizers& quantizers, const LoadedSm90Forward& kernel,
+                const Resolved& resolved, const Arguments& arguments, const PreparedCall* call,
+                std::size_t workspace_bytes, Stream stream) const;
 
   // Returns false if the arguments differ from the last ones in more than addresses, or need full
-  // validation. Otherwise `status` is the result of the launch.
-  bool launch_again(const Gpu& gpu, const Arguments& arguments, Stream stream,
+  // validation, or the workspace is too small. Otherwise `status` is the result of the launches.
+  bool launch_again(const Gpu& gpu, const Arguments& arguments, Workspace workspace, Stream stream,
                     Status& status) const;
 
+  // A number that no other plan of the process has.
+  std::uint64_t plan() const { return plan_; }
+
  private:
-  const std::uint64_t plan_;  // a number that no other plan of the process has
+  const std::uint64_t plan_;
 };
 
 }  // namespace octavo

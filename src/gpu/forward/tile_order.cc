@@ -1,24 +1,37 @@
 #include "gpu/forward/tile_order.h"
 
 #include <algorithm>
+#include <array>
 #include <numeric>
-#include <vector>
 
 #include "attention/mask.h"
 
 namespace octavo {
 namespace {
 
+// A launch resolves its order without allocating: chips with more SMs than these take the best
+// guess.
+constexpr std::size_t kMostSms = 256;
+
+constexpr double kTileWork = 2;  // the fixed cost of a tile, in blocks
+
 // The work of the busiest CTA relative to the average.
-double unevenness(const TileOrder& order, const std::vector<double>& work_by_row,
-                  std::int64_t heads, std::int64_t grid) {
-  const auto row_tiles = static_cast<std::int64_t>(work_by_row.size());
-  std::vector<double> work(static_cast<std::size_t>(grid));
-  for (std::int64_t index = 0; index < heads * row_tiles; ++index)
-    work[static_cast<std::size_t>(cta_of_tile(order, grid, index))] +=
-        work_by_row[static_cast<std::size_t>(row_of_tile(order, row_tiles, heads, index))];
-  const double sum = std::accumulate(work.begin(), work.end(), 0.0);
-  return *std::max_element(work.begin(), work.end()) * static_cast<double>(grid) / sum;
+double unevenness(const TileOrder& order, const Problem& p, const Sm90ForwardConfig& c,
+                  std::int64_t row_tiles, std::int64_t grid) {
+  const std::int64_t heads = p.heads_q * p.batch;
+  std::array<double, kMostSms> work{};
+  std::int64_t known_row = -1;  // consecutive tiles mostly have the same row
+  double row_work = 0, sum = 0;
+  for (std::int64_t index = 0; index < heads * row_tiles; ++index) {
+    if (const std::int64_t row = row_of_tile(order, row_tiles, heads, index); row != known_row) {
+      known_row = row;
+      row_work = kTileWork + static_cast<double>(blocks_of_tile(p, row * sm90::block_m(c),
+                                                                sm90::block_m(c), c.block_n));
+    }
+    work[static_cast<std::size_t>(cta_of_tile(order, grid, index))] += row_work;
+    sum += row_work;
+  }
+  return *std::max_element(work.begin(), work.begin() + grid) * static_cast<double>(grid) / sum;
 }
 
 TileOrder mixing(std::int64_t mixed, std::int64_t groups) {
@@ -39,22 +52,28 @@ std::int64_t heads_in_l2(const Problem& p, const Sm90ForwardConfig& c, std::int6
   return l2_bytes * 2 / 3 / std::max<std::int64_t>(of_keys + of_tile, 1);
 }
 
-// Orders with groups of at most `fitting` heads, the best guess first. Groups whose tiles fill
-// whole rounds are preferred, since a CTA that gets a long tile in one round gets a short one in
-// the next. If none fits, any size is tried, less the heads whose tiles run while the last tiles of
-// a group finish. Remaining heads join the last group or form their own.
-std::vector<TileOrder> fitting_orders(std::int64_t heads, std::int64_t fitting,
-                                      std::int64_t row_tiles, std::int64_t sms) {
-  std::vector<TileOrder> orders;
+// Calls `consider` with orders of groups of at most `fitting` heads, the best guess first, until it
+// returns false. Groups whose tiles fill whole rounds are preferred, since a CTA that gets a long
+// tile in one round gets a short one in the next. If none fits, any size is tried, less the heads
+// whose tiles run while the last tiles of a group finish. Remaining heads join the last group or
+// form their own.
+template <class Consider>
+void for_fitting_orders(std::int64_t heads, std::int64_t fitting, std::int64_t row_tiles,
+                        std::int64_t sms, const Consider& consider) {
+  bool any = false, wanted = true;
   const auto add = [&](std::int64_t mixed) {
-    if (mixed + heads % mixed <= fitting) orders.push_back(mixing(mixed, heads / mixed));
-    if (heads % mixed != 0) orders.push_back(mixing(mixed, heads / mixed + 1));
+    const auto take = [&](std::int64_t groups) {
+      any = true;
+      wanted = wanted && consider(mixing(mixed, groups));
+    };
+    if (mixed + heads % mixed <= fitting) take(heads / mixed);
+    if (heads % mixed != 0) take(heads / mixed + 1);
   };
   const std::int64_t whole_rounds = sms / std::gcd(sms, row_tiles);
-  for (std::int64_t mixed = whole_rounds; mixed <= fitting; mixed += whole_rounds) add(mixed);
-  if (orders.empty())
-    for (std::int64_t mixed = fitting - sms / row_tiles; mixed >= 1; --mixed) add(mixed);
-  return orders;
+  for (std::int64_t mixed = whole_rounds; mixed <= fitting && wanted; mixed += whole_rounds)
+    add(mixed);
+  if (any) return;
+  for (std::int64_t mixed = fitting - sms / row_tiles; mixed >= 1 && wanted; --mixed) add(mixed);
 }
 
 // The fraction of the time that is saved if K and V stay in L2. Otherwise each tile reads them from
@@ -77,29 +96,35 @@ TileOrder masked_order(const Problem& p, const Sm90ForwardConfig& c, const GpuIn
   const std::int64_t fitting = heads_in_l2(p, c, gpu.l2_bytes);
   const TileOrder all = mixing(heads, 1);
   if (heads <= fitting) return all;
-  const std::vector<TileOrder> orders = fitting_orders(heads, fitting, row_tiles, gpu.sms);
-  if (orders.empty()) return all;
   // One CTA per tile takes the next tile anyway, and the lengths of a varlen batch are not known.
   constexpr std::int64_t kCounted = 1 << 16;  // more tiles would take the host too long
-  if (sm90::is_split_kv(c) || p.varlen || heads * row_tiles * 2 > kCounted)
-    return orders[0].heads_per_group * row_tiles % gpu.sms == 0 ? orders[0] : all;
-  constexpr double kTileWork = 2;  // the fixed cost of a tile, in blocks
-  std::vector<double> work;
-  for (std::int64_t row = 0; row < p.seqlen_q; row += sm90::block_m(c))
-    work.push_back(kTileWork +
-                   static_cast<double>(blocks_of_tile(p, row, sm90::block_m(c), c.block_n)));
+  if (sm90::is_split_kv(c) || p.varlen || heads * row_tiles * 2 > kCounted ||
+      static_cast<std::size_t>(gpu.sms) > kMostSms) {
+    TileOrder guess = all;
+    for_fitting_orders(heads, fitting, row_tiles, gpu.sms, [&](const TileOrder& first) {
+      if (first.heads_per_group * row_tiles % gpu.sms == 0) guess = first;
+      return false;
+    });
+    return guess;
+  }
   constexpr double kEven = 1.005;
   TileOrder best = all;
-  double least = unevenness(all, work, heads, gpu.sms) + worth_of_l2(p, c, gpu.sms);
-  std::int64_t counted = heads * row_tiles;
-  for (const TileOrder& order : orders) {
+  double least = 0;  // of `all`, measured when the first other order is considered
+  std::int64_t counted = 0;
+  for_fitting_orders(heads, fitting, row_tiles, gpu.sms, [&](const TileOrder& order) {
+    if (counted == 0) {
+      least = unevenness(all, p, c, row_tiles, gpu.sms) + worth_of_l2(p, c, gpu.sms);
+      counted = heads * row_tiles;
+    }
     counted += heads * row_tiles;
-    if (counted > kCounted || least < kEven) break;
-    const double uneven = unevenness(order, work, heads, gpu.sms);
-    if (uneven >= least) continue;
-    least = uneven;
-    best = order;
-  }
+    if (counted > kCounted || least < kEven) return false;
+    const double uneven = unevenness(order, p, c, row_tiles, gpu.sms);
+    if (uneven < least) {
+      least = uneven;
+      best = order;
+    }
+    return true;
+  });
   return best;
 }
 

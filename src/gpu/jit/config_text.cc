@@ -9,7 +9,7 @@
 #include <iterator>
 #include <vector>
 
-#include "attention/error.h"
+#include "base/error.h"
 #include "gpu/jit/config_fields.h"
 
 namespace octavo {

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "attention/error.h"
+#include "base/error.h"
 #include "config/quantize.h"
 #include "config/row_stats.h"
 #include "config/sm80_backward.h"

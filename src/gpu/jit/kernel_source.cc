@@ -6,7 +6,7 @@
 #include <set>
 #include <string_view>
 
-#include "attention/error.h"
+#include "base/error.h"
 #include "gpu/jit/config_text.h"
 #include "gpu/jit/sha256.h"
 

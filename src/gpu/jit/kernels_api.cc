@@ -1,7 +1,7 @@
 // The public view of kernels (octavo/kernels.hpp).
 #include <fmt/format.h>
 
-#include "attention/error.h"
+#include "base/error.h"
 #include "gpu/forward/sm80_forward.h"
 #include "gpu/forward/sm90_forward.h"
 #include "gpu/jit/config_text.h"

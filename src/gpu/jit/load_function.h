@@ -1,6 +1,8 @@
 // Loads kernels onto a GPU.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 
 #include "gpu/driver/context.h"
@@ -10,12 +12,38 @@
 
 namespace octavo {
 
+struct QuantizeLaunch;
+
+// The kernels of a driver that has a fixed set of them and checks every access to memory: the
+// emulator. It shares all other host code with GPUs.
+class KernelSet {
+ public:
+  KernelSet() = default;
+  virtual ~KernelSet() = default;
+  KernelSet(const KernelSet&) = delete;
+  KernelSet& operator=(const KernelSet&) = delete;
+
+  // The kernel to run instead of the chosen one, or itself; none: no kernel computes the problem.
+  virtual std::optional<Sm80ForwardConfig> nearest(const Sm80ForwardConfig& chosen,
+                                                   const Problem& problem) const = 0;
+  virtual std::optional<Sm90ForwardConfig> nearest(const Sm90ForwardConfig& chosen,
+                                                   const Problem& problem) const = 0;
+  virtual std::optional<QuantizeConfig> nearest(const QuantizeConfig& chosen,
+                                                std::int64_t head_dim) const = 0;
+  virtual Result<cuda::Function> function(const KernelSource& source) const = 0;
+  virtual std::string reason() const = 0;  // why it is one of these kernels, for explanations
+
+  // Announces the memory that this thread's next launch may access.
+  virtual void announce(const Problem& prepared, const Arguments& arguments) const = 0;
+  virtual void announce(const QuantizeLaunch& launch) const = 0;
+};
+
 // Finds or compiles the kernel and loads it, once per process: plans of one kernel share its
 // module, which stays loaded. `dynamic_smem_bytes` is the most that its launches may use.
 Result<cuda::Function> load_function(const Gpu& gpu, const KernelSource& source,
                                      int dynamic_smem_bytes, const CubinPolicy& policy = {});
 
 // The problem with the disk cache when this kernel was loaded; empty if there was none.
-std::string cache_note(const KernelSource& source, const CubinPolicy& policy = {});
+std::string cache_note(const Gpu& gpu, const KernelSource& source, const CubinPolicy& policy = {});
 
 }  // namespace octavo

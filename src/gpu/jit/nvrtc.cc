@@ -10,7 +10,7 @@
 #include <memory>
 #include <sstream>
 
-#include "attention/error.h"
+#include "base/error.h"
 #include "gpu/driver/shared_library.h"
 #include "gpu/jit/kernel_source.h"
 #include "gpu/jit/sha256.h"

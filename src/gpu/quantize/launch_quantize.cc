@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-#include "attention/error.h"
+#include "base/error.h"
 #include "gpu/forward/forward_params.h"
 #include "gpu/jit/load_function.h"
 
@@ -98,13 +98,17 @@ void set_grid(const Conversions& x, QuantizeLaunch& launch) {
 }
 
 Result<cuda::Function> LoadedQuantizers::function(const QuantizeConfig& config) {
+  const auto load = [&] {
+    return load_function(gpu_, kernel_source(config, code_for(gpu_.info.arch).ptx),
+                         quantizer::smem_bytes(config));
+  };
+  if (gpu_.kernels != nullptr) return load();
   // In a forked child another thread of the parent may hold the lock, so check first.
   OCTAVO_RETURN_IF_ERROR(usable(gpu_));
   const std::lock_guard lock(mutex_);
   for (const auto& [known, function] : loaded_)
     if (known == config) return function;
-  const Result<cuda::Function> made = load_function(
-      gpu_, kernel_source(config, code_for(gpu_.info.arch).ptx), quantizer::smem_bytes(config));
+  const Result<cuda::Function> made = load();
   if (made.ok()) loaded_.emplace_back(config, *made);
   return made;
 }
@@ -115,45 +119,73 @@ Status LoadedQuantizers::load(const std::vector<QuantizeConfig>& configs) {
 }
 
 Status LoadedQuantizers::launch(const PreparedCall& call, Stream stream) {
+  if (call.count == 0) return {};
+  const CurrentContext current(gpu_);
+  OCTAVO_RETURN_IF_ERROR(current.status());
+  QuantizeLaunches launches;
+  OCTAVO_RETURN_IF_ERROR(launches.prepare(*this, call));
+  return launches.launch(gpu_, stream);
+}
+
+void QuantizeLaunches::set(std::size_t index, cuda::Function function, bool early) {
+  const QuantizeLaunch& made = call_.launches[index];
+  Launch& launch = launches_[index];
+  launch.function = function;
+  launch.config = {};
+  launch.config.attributes = launch.attributes.data();
+  if (made.cluster > 1) {
+    cuda::LaunchAttribute& cluster = launch.attributes[launch.config.attribute_count++];
+    cluster.id = cuda::LaunchAttributeId::cluster_dimension;
+    cluster.value.cluster_dim[0] = static_cast<unsigned>(made.cluster);
+    cluster.value.cluster_dim[1] = cluster.value.cluster_dim[2] = 1;
+  }
+  if (early && quantizer::overlaps(made.config)) {
+    cuda::LaunchAttribute& attribute = launch.attributes[launch.config.attribute_count++];
+    attribute.id = cuda::LaunchAttributeId::programmatic_stream_serialization;
+    attribute.value.programmatic_stream_serialization = 1;
+  }
+  launch.config.grid[0] = static_cast<unsigned>(made.blocks);
+  launch.config.block[0] = static_cast<unsigned>(made.config.threads);
+  launch.config.smem_bytes = static_cast<unsigned>(quantizer::smem_bytes(made.config));
+}
+
+Status QuantizeLaunches::prepare(LoadedQuantizers& quantizers, const PreparedCall& call) {
+  call_ = call;
   for (std::size_t i = 0; i < call.count; ++i) {
-    const QuantizeConfig& config = call.launches[i].config;
-    const Result<cuda::Function> loaded = function(config);
+    const Result<cuda::Function> loaded = quantizers.function(call.launches[i].config);
     if (!loaded.ok()) return loaded.status();
-    const CurrentContext current(gpu_);
-    OCTAVO_RETURN_IF_ERROR(current.status());
-    OperandsParams params = call.launches[i].params;
-    std::array<cuda::LaunchAttribute, 2> attributes;
-    cuda::LaunchConfig launch;
-    launch.attributes = attributes.data();
-    if (call.launches[i].cluster > 1) {
-      cuda::LaunchAttribute& cluster = attributes[launch.attribute_count++];
-      cluster.id = cuda::LaunchAttributeId::cluster_dimension;
-      cluster.value.cluster_dim[0] = static_cast<unsigned>(call.launches[i].cluster);
-      cluster.value.cluster_dim[1] = cluster.value.cluster_dim[2] = 1;
-    }
     // The launches of one call may overlap. The first may overlap earlier work of the stream only
     // with Options::overlap_launch.
-    if (quantizer::overlaps(config) && (i > 0 || call.problem.options.overlap_launch)) {
-      cuda::LaunchAttribute& early = attributes[launch.attribute_count++];
-      early.id = cuda::LaunchAttributeId::programmatic_stream_serialization;
-      early.value.programmatic_stream_serialization = 1;
-    }
-    launch.grid[0] = static_cast<unsigned>(call.launches[i].blocks);
-    launch.block[0] = static_cast<unsigned>(config.threads);
-    launch.smem_bytes = static_cast<unsigned>(quantizer::smem_bytes(config));
-    launch.stream = static_cast<cuda::StreamHandle>(stream);
-    void* arguments[] = {config.operands ? static_cast<void*>(&params) : &params.q};
-    OCTAVO_GPU_TRY(*gpu_.driver, gpu_.driver->launch_kernel(&launch, *loaded, arguments, nullptr),
+    set(i, *loaded, i > 0 || call.overlap_launch);
+  }
+  return {};
+}
+
+void QuantizeLaunches::prepare(cuda::Function function, const QuantizeLaunch& launch, bool early) {
+  call_.launches[0] = launch;
+  call_.count = 1;
+  set(0, function, early);
+}
+
+Status QuantizeLaunches::launch(const Gpu& gpu, Stream stream) {
+  for (std::size_t i = 0; i < call_.count; ++i) {
+    QuantizeLaunch& made = call_.launches[i];
+    Launch& launch = launches_[i];
+    if (gpu.kernels != nullptr) gpu.kernels->announce(made);
+    launch.config.stream = static_cast<cuda::StreamHandle>(stream);
+    void* arguments[] = {made.config.operands ? static_cast<void*>(&made.params) : &made.params.q};
+    OCTAVO_GPU_TRY(*gpu.driver,
+                   gpu.driver->launch_kernel(&launch.config, launch.function, arguments, nullptr),
                    "cuLaunchKernelEx");
   }
   return {};
 }
 
-std::vector<KernelSource> quantizer_sources(const Problem& problem, const GpuInfo& gpu,
-                                            int alignment, VLayout layout) {
+std::vector<KernelSource> quantizer_sources(const Resolved& resolved, const GpuInfo& gpu,
+                                            int alignment) {
   const CodeFor code = code_for(gpu.arch);
   std::vector<KernelSource> sources;
-  for (const QuantizeConfig& config : quantizers_of(problem, code.arch, alignment, layout))
+  for (const QuantizeConfig& config : quantizers_of(resolved, code.arch, alignment))
     sources.push_back(kernel_source(config, code.ptx));
   return sources;
 }

@@ -25,8 +25,8 @@ OperandFormats conversion_formats(const Problem& p) {
   return formats;
 }
 
-Conversions conversions_of(const Problem& p, const Arguments* a, VLayout layout, bool any_columns) {
-  const OperandFormats formats = conversion_formats(p);
+Conversions conversions_of(const Problem& p, const OperandFormats& formats, const Arguments* a,
+                           VLayout layout, bool any_columns) {
   const auto operand = [&](const OperandFormat& format, std::int64_t heads, std::int64_t len,
                            std::int64_t tokens) -> Conversion {
     const std::int64_t block_rows = p.options.quantization.block_rows;

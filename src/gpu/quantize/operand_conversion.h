@@ -19,10 +19,10 @@ inline constexpr std::int64_t kMostColumns = 256;
 // The conversion of Q, K or V.
 struct Conversion {
   OperandFormat format;
-  std::int64_t sequences, heads, longest;  // longest: rows of the longest sequence
-  std::int64_t batches, rows;              // of the tensor
-  std::int64_t head_dim, block_rows;
-  bool varlen;
+  std::int64_t sequences = 0, heads = 0, longest = 0;  // longest: rows of the longest sequence
+  std::int64_t batches = 0, rows = 0;                  // of the tensor
+  std::int64_t head_dim = 0, block_rows = 0;
+  bool varlen = false;
   bool transposed = false;
   bool any_columns = false;  // a quantizer of more columns may replace the chosen one
 
@@ -66,9 +66,10 @@ struct Conversions {
 // operand_formats(), but 8-bit K and V with a 16-bit Q are dequantized to its type, because no
 // kernel multiplies 16-bit by 8-bit operands.
 OperandFormats conversion_formats(const Problem& problem);
-// Without arguments, the sizes are the largest that the problem allows.
-Conversions conversions_of(const Problem& problem, const Arguments* arguments, VLayout layout,
-                           bool any_columns = false);
+// `layout`: of the V that the forward kernel reads. Without arguments, the sizes are the largest
+// that the problem allows.
+Conversions conversions_of(const Problem& problem, const OperandFormats& formats,
+                           const Arguments* arguments, VLayout layout, bool any_columns);
 
 ScaleGroup group_of(const OperandFormat& format);
 // Rounds head_dim up to one of a few widths, so that there are few kernels; lanes beyond head_dim

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "attention/error.h"
 #include "attention/operand.h"
+#include "base/error.h"
 #include "gpu/forward/forward_params.h"
 #include "gpu/quantize/launch_quantize.h"
 #include "gpu/quantize/operand_conversion.h"
@@ -101,23 +101,23 @@ int alignment_of(const ConstTensor& t) {
   return static_cast<int>(bits & (~bits + 1));
 }
 
-QuantizeParams params_of(const Conversion& x, const ConstTensor& from, const std::int32_t* cu,
-                         const ConstTensor& to, const Scales& scales, float* partials) {
+// All parameters except the addresses. `scales`: the caller's, or those that the quantizer writes.
+QuantizeParams params_of(const Conversion& x, const ConstTensor& from, const ConstTensor& to,
+                         const Scales& scales) {
   QuantizeParams p;
-  p.x = from.data;
   p.x_strides = {from.stride[0], from.stride[1], from.stride[2]};
-  p.out = const_cast<void*>(to.data);
   p.out_strides = {to.stride[0], to.stride[1], to.stride[2]};
-  p.scales = const_cast<float*>(scales.data);
-  p.by_token = cu != nullptr && scales.granularity == Granularity::row ? 1 : 0;
+  p.by_token = x.varlen && scales.granularity == Granularity::row ? 1 : 0;
   if (scales.granularity != Granularity::tensor) {
     p.scale_head = scales_per_head({1, 1, p.by_token ? x.rows : x.longest, x.head_dim},
                                    scales.granularity, scales.block_rows);
     p.scale_batch = p.by_token ? 0 : p.scale_head * x.heads;
   }
   p.max_quantized = x.format.max_quantized;
-  p.partial_amax = partials;
-  p.cu_seqlens = cu;
+  if (x.smooth()) {
+    p.mean_groups = static_cast<i32>(x.mean_groups());
+    p.mean_columns = static_cast<i32>(x.mean_columns());
+  }
   p.tokens = static_cast<i32>(x.rows);
   p.len = static_cast<i32>(x.longest);
   p.heads = static_cast<i32>(x.heads);
@@ -129,7 +129,6 @@ QuantizeParams params_of(const Conversion& x, const ConstTensor& from, const std
 }
 
 void set_scales_of_caller(const ScaleParams& scales, Granularity granularity, QuantizeParams& p) {
-  p.scales = const_cast<float*>(scales.data);
   p.scale_batch = scales.batch;
   p.scale_head = scales.head;
   p.scale_stride = scales.stride;
@@ -137,118 +136,68 @@ void set_scales_of_caller(const ScaleParams& scales, Granularity granularity, Qu
   p.by_token = scales.by_token;
 }
 
-// Places the prepared operands one after another in the workspace.
-class OperandAllocator {
- public:
-  OperandAllocator(const Problem& run_problem, const Arguments& a, void* workspace)
-      : run_problem_(run_problem), a_(a), bytes_(static_cast<std::byte*>(workspace)) {}
-
-  // Replaces `tensor` and `scales` by those of the forward kernel.
-  QuantizeMemory take(const Conversion& x, const std::int32_t* cu, ConstTensor& tensor,
-                      Scales& scales, QuantizeParams& params) {
-    const OperandOffsets offsets = operand_offsets(x, run_problem_.varlen, end_);
-    end_ = offsets.end;
-    const ConstTensor from = tensor;
-    tensor = x.tensor(bytes_ + offsets.result);
-    if (x.format.scales_of_ours())
-      scales = {reinterpret_cast<const float*>(bytes_ + offsets.scales),
-                x.format.granularity,
-                x.block_rows,
-                {},
-                x.format.max_quantized};
-    params =
-        params_of(x, from, cu, tensor, scales, reinterpret_cast<float*>(bytes_ + offsets.partials));
-    if (x.smooth()) {
-      params.mean_sums = reinterpret_cast<double*>(bytes_ + offsets.mean_sums);
-      params.means = reinterpret_cast<float*>(bytes_ + offsets.means);
-      params.mean_groups = static_cast<i32>(x.mean_groups());
-      params.mean_columns = static_cast<i32>(x.mean_columns());
-    }
-    std::int64_t floats = scale_floats(x, run_problem_.varlen);
-    if (x.dequantizes()) {
-      set_scales_of_caller(scale_params(a_, from, scales, x.longest), scales.granularity, params);
-      floats = scales_extent(a_, from, scales, x.longest);
-      scales = {};
-    }
-    return {from,
-            static_cast<std::size_t>(x.bytes()),
-            static_cast<std::size_t>(floats) * 4,
-            static_cast<std::size_t>(partial_floats(x)) * 4,
-            static_cast<std::size_t>(x.mean_floats() * x.mean_groups()) * 8,
-            static_cast<std::size_t>(x.mean_floats()) * 4};
-  }
-
- private:
-  const Problem& run_problem_;
-  const Arguments& a_;
-  std::byte* bytes_;
-  std::int64_t end_ = 0;
+// An operand of the caller and of the forward kernel.
+struct OperandArguments {
+  const ConstTensor& from;
+  const Scales& from_scales;
+  ConstTensor& to;
+  Scales& to_scales;
 };
+
+// Replaces the operand by the forward kernel's, and sets all parameters of its launch except the
+// addresses.
+QuantizeMemory convert(const Conversion& x, const Arguments& a, const OperandArguments& operand,
+                       OperandPlace& place, QuantizeParams& params) {
+  place.converted = true;
+  place.own_scales = x.format.scales_of_ours();
+  place.dequantized = x.dequantizes();
+  operand.to = x.tensor(nullptr);
+  if (place.own_scales)
+    operand.to_scales = {nullptr, x.format.granularity, x.block_rows, {}, x.format.max_quantized};
+  params = params_of(x, operand.from, operand.to, operand.to_scales);
+  std::int64_t floats = scale_floats(x, x.varlen);
+  if (place.dequantized) {
+    const Scales& scales = operand.from_scales;
+    set_scales_of_caller(scale_params(a, operand.from, scales, x.longest), scales.granularity,
+                         params);
+    floats = scales_extent(a, operand.from, scales, x.longest);
+    operand.to_scales = {};
+  }
+  return {operand.from,
+          static_cast<std::size_t>(x.bytes()),
+          static_cast<std::size_t>(floats) * 4,
+          static_cast<std::size_t>(partial_floats(x)) * 4,
+          static_cast<std::size_t>(x.mean_floats() * x.mean_groups()) * 8,
+          static_cast<std::size_t>(x.mean_floats()) * 4};
+}
+
+std::array<OperandArguments, 3> operands_of(const Arguments& a, Arguments& made) {
+  return {{{a.q, a.q_scales, made.q, made.q_scales},
+           {a.k, a.k_scales, made.k, made.k_scales},
+           {a.v, a.v_scales, made.v, made.v_scales}}};
+}
 
 }  // namespace
 
-Status quantizers_serve(const Problem& p) {
-  const OperandFormats formats = conversion_formats(p);
-  if (!formats.q.rounded && !formats.k.rounded && !formats.v.rounded) return {};
-  const Quantization& z = p.options.quantization;
-  if (formats.v.rounded && p.v_layout == VLayout::transposed)
-    return unsupported("v_layout", fmt::format("transposed for {}", describe(p)),
-                       "rows with a 16-bit q on a GPU");
-  if (z.smooth_k && p.lse)  // LSE would need the mean key
-    return unsupported("smooth_k", "on with lse", "off with lse on a GPU");
-  for (const OperandFormat* format : {&formats.q, &formats.k, &formats.v})
-    if (format->scales_of_ours() && z.rule != ScaleRule::amax)
-      return unsupported("quantization.rule", name(z.rule), "amax on a GPU");
-  for (const OperandFormat* format : {&formats.q, &formats.k})
-    if (format->scales_of_ours() && format->granularity == Granularity::channel)
-      return unsupported("quantization.qk", "channel", "tensor, head, block, row on a GPU");
-  const Granularity v = formats.v.granularity;
-  if (formats.v.scales_of_ours() && (v == Granularity::row || v == Granularity::block))
-    return unsupported("quantization.v", name(v), "tensor, head, channel on a GPU");
-  if (p.batch * p.heads_kv > INT32_MAX / (p.seqlen_kv + 1) ||
-      p.batch * p.heads_q > INT32_MAX / (p.seqlen_q + 1))
-    return unsupported("problem", describe(p), "at most 2^31 rows that a GPU quantizes");
-  return {};
-}
-
-Problem prepared_problem(const Problem& problem) {
-  const OperandFormats formats = conversion_formats(problem);
-  Problem p = problem;
-  const auto apply = [](const OperandFormat& format, DType& dtype, Granularity& scales) {
-    dtype = format.rounded.value_or(dtype);
-    if (format.scales_of_ours()) scales = format.granularity;
-  };
-  apply(formats.q, p.q, p.q_scales);
-  apply(formats.k, p.k, p.k_scales);
-  apply(formats.v, p.v, p.v_scales);
-  if (formats.q.scales_of_ours()) p.q_max_quantized = formats.q.max_quantized;
-  if (formats.k.scales_of_ours()) p.k_max_quantized = formats.k.max_quantized;
-  if (formats.k.scales_of_ours()) p.k_block_rows = problem.options.quantization.block_rows;
-  p.options.precision = Precision::native;
-  p.options.quantization = {};
-  return p;
-}
-
-std::string describe_quantizers(const Problem& problem, VLayout layout, bool codes) {
-  const OperandFormats formats = conversion_formats(problem);
+std::string describe_quantizers(const Resolved& resolved, bool codes) {
+  const OperandFormats& formats = resolved.formats;
   std::string text;
   for (const auto& [what, format] :
        {std::pair{"Q", &formats.q}, {"K", &formats.k}, {"V", &formats.v}})
     if (format->rounded)
       text +=
           fmt::format("{} {} becomes {}", text.empty() ? ';' : ',', what, name(*format->rounded));
-  if (layout != problem.v_layout && !formats.v.rounded)
+  if (resolved.conversions.v.transposed && !formats.v.rounded)
     text += fmt::format("{} V is transposed", text.empty() ? ';' : ',');
   if (!text.empty()) text += " first";
-  if (problem.options.precision == Precision::fp8_fast)
+  if (resolved.run_problem.options.precision == Precision::fp8_fast)
     text += codes ? "; P by integer arithmetic on its 8-bit value"
                   : "; exp is exact here, so fp8_fast gives what fp8 gives";
   return text;
 }
 
-std::vector<QuantizeConfig> quantizers_of(const Problem& problem, int arch, int alignment,
-                                          VLayout layout) {
-  const Conversions x = conversions_of(problem, nullptr, layout);
+std::vector<QuantizeConfig> quantizers_of(const Resolved& resolved, int arch, int alignment) {
+  const Conversions& x = resolved.conversions;
   std::vector<QuantizeConfig> all;
   const auto add = [&all](const QuantizeConfig& config) {
     if (std::find(all.begin(), all.end(), config) == all.end()) all.push_back(config);
@@ -274,76 +223,103 @@ std::vector<QuantizeConfig> quantizers_of(const Problem& problem, int arch, int 
   return all;
 }
 
-std::size_t prepared_bytes(const Problem& run_problem, const Arguments* arguments, VLayout layout,
-                           bool any_columns) {
-  const Conversions x = conversions_of(run_problem, arguments, layout, any_columns);
-  std::int64_t end = 0;
-  for (const Conversion* operand : {&x.q, &x.k, &x.v})
-    end = operand_offsets(*operand, run_problem.varlen, end).end;
-  return static_cast<std::size_t>(end);
+void set_addresses(PreparedCall& call, const Arguments& a, void* workspace) {
+  auto* const base = static_cast<std::byte*>(workspace);
+  Arguments& made = call.arguments;
+  const std::array<OperandArguments, 3> operands = operands_of(a, made);
+  for (std::size_t i = 0; i < operands.size(); ++i) {
+    const OperandPlace& place = call.places[i];
+    const OperandArguments& x = operands[i];
+    x.to.data = place.converted ? base + place.offsets.result : x.from.data;
+    x.to_scales.data = place.own_scales
+                           ? reinterpret_cast<const float*>(base + place.offsets.scales)
+                       : place.dequantized ? nullptr
+                                           : x.from_scales.data;
+  }
+  made.out.data = a.out.data;
+  made.lse.data = a.lse.data;
+  made.cu_seqlens_q = a.cu_seqlens_q;
+  made.cu_seqlens_kv = a.cu_seqlens_kv;
+  made.out_scales.data = a.out_scales.data;
+  made.out_amax = a.out_amax;
+  const auto point = [&](std::size_t i, QuantizeParams& p, QuantizeMemory& memory) {
+    const OperandOffsets& offsets = call.places[i].offsets;
+    const OperandArguments& x = operands[i];
+    memory.from.data = p.x = x.from.data;
+    p.out = base + offsets.result;
+    p.scales =
+        const_cast<float*>(call.places[i].own_scales ? x.to_scales.data : x.from_scales.data);
+    p.partial_amax = reinterpret_cast<float*>(base + offsets.partials);
+    p.cu_seqlens = i == 0 ? a.cu_seqlens_q : a.cu_seqlens_kv;
+    if (p.mean_groups == 0) return;
+    p.mean_sums = reinterpret_cast<double*>(base + offsets.mean_sums);
+    p.means = reinterpret_cast<float*>(base + offsets.means);
+  };
+  for (std::size_t n = 0; n < call.count; ++n) {
+    QuantizeLaunch& launch = call.launches[n];
+    if (launch.config.operands) {
+      point(0, launch.params.q, launch.memory[0]);
+      point(1, launch.params.k, launch.memory[1]);
+      point(2, launch.params.v, launch.memory[2]);
+    } else {
+      point(launch.operand, launch.params.q, launch.memory[0]);
+    }
+  }
 }
 
-PreparedCall prepare_call(const Problem& run_problem, const Arguments& a, void* workspace, int arch,
-                          const SubstituteQuantize& substitute, VLayout layout) {
-  PreparedCall call{prepared_problem(run_problem), a, {}, 0};
-  const Conversions operands =
-      conversions_of(run_problem, &a, layout, static_cast<bool>(substitute));
-  OperandAllocator places(run_problem, a, workspace);
-  const auto chosen = [&](const QuantizeConfig& config) {
-    return substitute ? substitute(config, operands.q.head_dim) : config;
+PreparedCall prepare_call(const Resolved& resolved, const Arguments& a, void* workspace, int arch,
+                          const SubstituteQuantize& substitute) {
+  PreparedCall call;
+  call.arguments = a;
+  call.overlap_launch = resolved.run_problem.options.overlap_launch;
+  const Conversions& x = resolved.conversions;
+  const std::array conversions = {&x.q, &x.k, &x.v};
+  const std::array<OperandArguments, 3> operands = operands_of(a, call.arguments);
+  if (x.v.transposed) call.arguments.v_layout = VLayout::transposed;
+  const auto add = [&](const QuantizeConfig& config, QuantizeLaunch& launch) {
+    launch.config = substitute ? substitute(config, x.q.head_dim) : config;
+    if (launch.config.operands)
+      set_grid(x, launch);
+    else
+      set_grid(*conversions[launch.operand], launch);
+    call.launches[call.count++] = launch;
   };
-  Arguments& made = call.arguments;
-  if (operands.v.transposed) call.problem.v_layout = made.v_layout = VLayout::transposed;
-  const int alignment =
-      std::min({alignment_of(made.q), alignment_of(made.k), alignment_of(made.v)});
+  const auto take = [&](std::size_t i, QuantizeParams& params) {
+    call.places[i].offsets = resolved.offsets[i];
+    return convert(*conversions[i], a, operands[i], call.places[i], params);
+  };
   // Adds the two launches that compute the mean rows of K.
   const auto add_means = [&](const QuantizeConfig& config, const QuantizeParams& of,
                              const QuantizeMemory& memory) {
     QuantizeLaunch launch;
+    launch.operand = 1;
     launch.params.q = of;
     launch.memory[0] = memory;
-    for (const int pass : {1, 2}) {
-      launch.config = chosen(mean_pass(config, pass));
-      set_grid(operands.k, launch);
-      call.launches[call.count++] = launch;
+    for (const int pass : {1, 2}) add(mean_pass(config, pass), launch);
+  };
+  const int alignment = std::min({alignment_of(a.q), alignment_of(a.k), alignment_of(a.v)});
+  if (share_launch(x, arch, alignment)) {
+    QuantizeLaunch launch;
+    launch.memory = {take(0, launch.params.q), take(1, launch.params.k), take(2, launch.params.v)};
+    if (x.k.smooth())
+      add_means(choose_quantize(x.k, arch, alignment), launch.params.k, launch.memory[1]);
+    const bool hold = holds(x.v);
+    add(choose_operands(x, arch, hold ? Pass::one_pass : Pass::first), launch);
+    if (!hold) add(choose_operands(x, arch, Pass::second), launch);
+  } else {
+    for (std::size_t i = 0; i < conversions.size(); ++i) {
+      if (!conversions[i]->needed()) continue;
+      const QuantizeConfig config =
+          choose_quantize(*conversions[i], arch, alignment_of(operands[i].from));
+      QuantizeLaunch launch;
+      launch.operand = i;
+      launch.memory[0] = take(i, launch.params.q);
+      if (config.smooth) add_means(config, launch.params.q, launch.memory[0]);
+      if (quantizer::two_passes(config.group)) add(first_pass(config), launch);
+      add(config, launch);
     }
-  };
-  if (share_launch(operands, arch, alignment)) {
-    const bool hold = holds(operands.v);
-    QuantizeLaunch launch;
-    launch.memory = {
-        places.take(operands.q, a.cu_seqlens_q, made.q, made.q_scales, launch.params.q),
-        places.take(operands.k, a.cu_seqlens_kv, made.k, made.k_scales, launch.params.k),
-        places.take(operands.v, a.cu_seqlens_kv, made.v, made.v_scales, launch.params.v)};
-    if (operands.k.smooth())
-      add_means(choose_quantize(operands.k, arch, alignment), launch.params.k, launch.memory[1]);
-    const auto add = [&](Pass pass) {
-      launch.config = chosen(choose_operands(operands, arch, pass));
-      set_grid(operands, launch);
-      call.launches[call.count++] = launch;
-    };
-    add(hold ? Pass::one_pass : Pass::first);
-    if (!hold) add(Pass::second);
-    return call;
   }
-  const auto prepare = [&](const Conversion& x, const std::int32_t* cu, ConstTensor& tensor,
-                           Scales& scales) {
-    if (!x.needed()) return;
-    const QuantizeConfig config = choose_quantize(x, arch, alignment_of(tensor));
-    QuantizeLaunch launch;
-    launch.memory[0] = places.take(x, cu, tensor, scales, launch.params.q);
-    const auto add = [&](const QuantizeConfig& pass) {
-      launch.config = chosen(pass);
-      set_grid(x, launch);
-      call.launches[call.count++] = launch;
-    };
-    if (config.smooth) add_means(config, launch.params.q, launch.memory[0]);
-    if (quantizer::two_passes(config.group)) add(first_pass(config));
-    add(config);
-  };
-  prepare(operands.q, a.cu_seqlens_q, made.q, made.q_scales);
-  prepare(operands.k, a.cu_seqlens_kv, made.k, made.k_scales);
-  prepare(operands.v, a.cu_seqlens_kv, made.v, made.v_scales);
+  set_addresses(call, a, workspace);
   return call;
 }
 

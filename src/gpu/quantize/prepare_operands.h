@@ -1,6 +1,5 @@
 // Prepares Q, K and V if a precision rounds them first or a kernel needs another layout: the
-// problem that the forward kernel then gets, the quantizer launches, and the workspace. These are
-// pure functions that do not touch a GPU.
+// quantizer launches and their memory. These are pure functions that do not touch a GPU.
 #pragma once
 
 #include <array>
@@ -11,32 +10,18 @@
 
 #include "config/quantize.h"
 #include "device/quantize/params.cuh"
+#include "gpu/forward/resolved.h"
 #include "octavo/octavo.hpp"
 
 namespace octavo {
 
-// Below, `layout` is the layout of V that the forward kernel reads.
-
-// Checks that the quantizers support the problem's quantization options.
-Status quantizers_serve(const Problem& problem);
-
-// The problem of the forward kernel, after the quantizers; the same problem if nothing is rounded.
-Problem prepared_problem(const Problem& problem);
-
 // "; Q becomes e4m3, K becomes e4m3 first", or nothing: for explanations. `codes`: the kernel
 // computes the 8-bit P by integer arithmetic instead of exp.
-std::string describe_quantizers(const Problem& problem, VLayout layout = VLayout::rows,
-                                bool codes = false);
+std::string describe_quantizers(const Resolved& resolved, bool codes = false);
 
 // The quantizers that a problem needs, in launch order, for an architecture and a row alignment in
 // bytes.
-std::vector<QuantizeConfig> quantizers_of(const Problem& problem, int arch, int alignment,
-                                          VLayout layout = VLayout::rows);
-
-// The workspace bytes of all results. Without arguments, a varlen batch counts every sequence at
-// its maximum length. `any_columns`: a quantizer of more columns may replace the chosen one.
-std::size_t prepared_bytes(const Problem& run_problem, const Arguments* arguments,
-                           VLayout layout = VLayout::rows, bool any_columns = false);
+std::vector<QuantizeConfig> quantizers_of(const Resolved& resolved, int arch, int alignment);
 
 // The memory of one operand of a launch.
 struct QuantizeMemory {
@@ -47,18 +32,28 @@ struct QuantizeMemory {
 
 struct QuantizeLaunch {
   QuantizeConfig config;
-  OperandsParams params;  // a launch for a single operand uses params.q for it
+  OperandsParams params;    // a launch for a single operand uses params.q for it
+  std::size_t operand = 0;  // of such a launch: 0 for Q, 1 for K, 2 for V
   std::array<QuantizeMemory, 3> memory;
   std::int64_t blocks = 0;
   int cluster = 1;
 };
 
-// The quantizer launches of a call, and the problem and arguments of the forward kernel after them.
+// Where an operand of the forward kernel and its scales are: in the workspace, or with the caller.
+struct OperandPlace {
+  OperandOffsets offsets{};
+  bool converted = false;
+  bool own_scales = false;   // the quantizer's
+  bool dequantized = false;  // the forward kernel needs no scales
+};
+
+// The quantizer launches of a call, and the arguments of the forward kernel after them.
 struct PreparedCall {
-  Problem problem;
   Arguments arguments;
+  std::array<OperandPlace, 3> places;
   std::array<QuantizeLaunch, 8> launches;
   std::size_t count = 0;  // of launches
+  bool overlap_launch = false;
 };
 
 // Replaces a chosen configuration, because the emulator does not have every one. Both passes of a
@@ -66,10 +61,12 @@ struct PreparedCall {
 using SubstituteQuantize =
     std::function<QuantizeConfig(const QuantizeConfig& chosen, std::int64_t head_dim)>;
 
-// `workspace` has prepared_bytes() bytes, for any columns with `substitute`, and is 64-byte
-// aligned.
-PreparedCall prepare_call(const Problem& run_problem, const Arguments& arguments, void* workspace,
-                          int arch, const SubstituteQuantize& substitute = {},
-                          VLayout layout = VLayout::rows);
+// `workspace` has resolved.workspace_bytes bytes and is 64-byte aligned. With `substitute`, the
+// problem must be resolved for any columns.
+PreparedCall prepare_call(const Resolved& resolved, const Arguments& arguments, void* workspace,
+                          int arch, const SubstituteQuantize& substitute = {});
+
+// Replaces every address of a prepared call; everything else of the arguments must be unchanged.
+void set_addresses(PreparedCall& call, const Arguments& arguments, void* workspace);
 
 }  // namespace octavo
