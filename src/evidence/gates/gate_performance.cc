@@ -12,6 +12,7 @@
 #include "attention/error.h"
 #include "evidence/bench/stats.h"
 #include "evidence/gates/gate.h"
+#include "files/bounded_json.h"
 
 namespace octavo::evidence {
 namespace {
@@ -29,6 +30,8 @@ struct Baseline {
 Result<Baseline> read_baseline(const std::string& text) {
   Baseline baseline;
   try {
+    if (nesting_of(text) > kReportNesting)
+      return invalid("baseline", "JSON of many brackets", "reports of octavo --json");
     const nlohmann::json json = nlohmann::json::parse(text);
     if (json.at("kind") != "bench")
       return invalid("baseline", fmt::format("kind {}", json.at("kind").dump()), "kind \"bench\"");
