@@ -20,6 +20,7 @@ struct GateFlags {
   DeviceFlags device;
   JsonFlag json;
   std::string family, thresholds, baseline, counters;
+  bool baseline_optional = false;
   std::uint64_t seed = 42;
   int seeds = 3;
   std::optional<std::int64_t> cases;
@@ -39,6 +40,7 @@ int gate_command(GateFlags& flags) {
   options.kernel_family = flags.family;
   options.thresholds = text_of("--thresholds", flags.thresholds);
   options.baseline = text_of("--baseline", flags.baseline);
+  options.baseline_optional = flags.baseline_optional;
   options.counters = text_of("--counters", flags.counters);
   options.seed = flags.seed;
   options.seeds = flags.seeds;
@@ -66,6 +68,8 @@ void add_gate_command(CLI::App& app, int& exit_code) {
   command
       ->add_option("--baseline", flags->baseline, "a report of octavo bench --json to compare with")
       ->type_name("FILE");
+  command->add_flag("--baseline-optional", flags->baseline_optional,
+                    "a baseline that cannot be compared is not measured, instead of a failure");
   command->add_option("--counters", flags->counters, "what a profiler counted (docs/json.md)")
       ->type_name("FILE");
   command->add_option("--thresholds", flags->thresholds, "instead of bench/gates.json")

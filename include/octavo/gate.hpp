@@ -70,7 +70,10 @@ struct GateOptions {
   std::string kernel_family;  // compile gate: kernels whose name starts with this; empty: all
   std::string thresholds;     // JSON text; empty: the library's own
   std::string baseline;       // JSON text of a `bench` report
-  std::string counters;       // JSON text of a `counters` report
+  // A baseline that cannot be compared (of another machine, or in too much noise) fails the gate.
+  // If true, the gate is then not measured.
+  bool baseline_optional = false;
+  std::string counters;  // JSON text of a `counters` report
   std::uint64_t seed = 42;
   int seeds = 3;           // for random problems
   std::int64_t cases = 0;  // about this many for each part of the correctness gate; 0: all

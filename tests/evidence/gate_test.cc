@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "attention/reference.h"
+#include "evidence/bench/machine.h"
 #include "evidence/bench/stats.h"
 #include "evidence/gates/check.h"
 #include "numeric/formats.h"
@@ -44,6 +45,7 @@ std::string baseline_text() {
                     {"samples_us", samples_around(us, 1)}});
   return Json{{"schema", 1},
               {"kind", "bench"},
+              {"machine", machine_of({})},
               {"dtype", "f16"},
               {"attention", {{"causal", "none"}, {"precision", "native"}}},
               {"rows", rows}}
@@ -348,13 +350,61 @@ TEST(GateFault, SlowerByTwelvePercentOnTwoShapes) {
   EXPECT_TRUE(gates_of(slowed(1.08, 3), quickest_options()).passed()) << "ten percent are allowed";
 }
 
+// The quickest options with the first `rows` of the baseline, its times divided by `divisor`.
+GateOptions with_baseline(std::size_t rows, double divisor) {
+  GateOptions options = quickest_options();
+  Json baseline = Json::parse(options.baseline);
+  baseline["rows"].erase(baseline["rows"].begin() + static_cast<std::ptrdiff_t>(rows),
+                         baseline["rows"].end());
+  for (Json& us : baseline["rows"][0]["samples_us"]) us = us.get<double>() / divisor;
+  options.baseline = baseline.dump();
+  return options;
+}
+
+TEST(GateFault, OneShapeMuchSlower) {
+  expect_rejected_by(kPerformance, gates_of(slowed(1.3, 1), quickest_options()),
+                     "worst_slowdown is 1.3");
+  expect_rejected_by(kPerformance, gates_of(sound_subject(), with_baseline(3, 100)),
+                     "9900.0% slower");
+  EXPECT_TRUE(gates_of(slowed(1.2, 1), quickest_options()).passed()) << "a fifth on one shape";
+}
+
+TEST(GateFault, TheOnlyShapeSlower) {
+  expect_rejected_by(kPerformance, gates_of(sound_subject(), with_baseline(1, 1.15)),
+                     "15.0% slower");
+  const GateReport report = gates_of(sound_subject(), with_baseline(1, 1));
+  EXPECT_EQ(report.gates[kPerformance].state, GateState::passed)
+      << report.gates[kPerformance].reason;
+}
+
+TEST(GateFault, ABaselineThatCannotBeCompared) {
+  GateOptions options = quickest_options();
+  Json baseline = Json::parse(options.baseline);
+  baseline.erase("machine");
+  options.baseline = baseline.dump();
+  expect_rejected_by(kPerformance, gates_of(slowed(1000, 3), options),
+                     "does not say of which machine");
+  options.baseline_optional = true;
+  const GateReport report = gates_of(slowed(1000, 3), options);
+  EXPECT_EQ(report.gates[kPerformance].state, GateState::not_measured);
+  EXPECT_TRUE(report.passed()) << "it was asked for";
+  baseline["rows"] = Json::array();
+  options.baseline = baseline.dump();
+  EXPECT_EQ(run_gates(options, sound_subject()).status().message(),
+            "baseline is one without rows; supported: one row or more.");
+}
+
 TEST(Gate, NoisyClockIsNotMeasured) {
   GateSubject subject = sound_subject();
   subject.time = [calls = 0](const BenchOptions&,
                              const BenchCase& shape) mutable -> Result<std::vector<double>> {
-    return samples_around(kRecordedUs.at(shape.name) * (++calls > 3 ? 1.5 : 1.0), 3);
+    return samples_around(kRecordedUs.at(shape.name) * (++calls % 6 >= 3 ? 1.5 : 1.0), 3);
   };
-  const GateReport report = gates_of(subject, quickest_options());
+  expect_rejected_by(kPerformance, gates_of(subject, quickest_options()),
+                     "0 of 3 shapes could be told apart from the noise.");
+  GateOptions options = quickest_options();
+  options.baseline_optional = true;
+  const GateReport report = gates_of(subject, options);
   EXPECT_EQ(report.gates[kPerformance].state, GateState::not_measured);
   ASSERT_EQ(report.gates[kPerformance].timings.size(), 3U);
   EXPECT_NEAR(report.gates[kPerformance].timings[0].resolution, 1.0 / 3, 0.02);
@@ -368,9 +418,11 @@ TEST(Gate, OneResolvedShapeIsNotEnough) {
                              const BenchCase& shape) mutable -> Result<std::vector<double>> {
     const bool second_series = ++calls > 3;
     const double us = kRecordedUs.at(shape.name);
-    return samples_around(shape.name == "long" ? 1.5 * us : us * (second_series ? 1.3 : 1.0), 3);
+    return samples_around(shape.name == "long" ? 1.2 * us : us * (second_series ? 1.3 : 1.0), 3);
   };
-  const GateReport report = gates_of(subject, quickest_options());
+  GateOptions options = quickest_options();
+  options.baseline_optional = true;
+  const GateReport report = gates_of(subject, options);
   EXPECT_EQ(report.gates[kPerformance].state, GateState::not_measured);
   EXPECT_EQ(report.gates[kPerformance].reason, "1 of 3 shapes could be told apart from the noise.");
 }
@@ -389,6 +441,8 @@ TEST(Gate, BaselineOfAnotherMachineIsNotCompared) {
   Json baseline = Json::parse(options.baseline);
   baseline["machine"] = "another GPU";
   options.baseline = baseline.dump();
+  expect_rejected_by(kPerformance, gates_of(sound_subject(), options), "another GPU");
+  options.baseline_optional = true;
   const GateReport report = gates_of(slowed(2, 3), options);
   EXPECT_EQ(report.gates[kPerformance].state, GateState::not_measured);
   EXPECT_NE(report.gates[kPerformance].reason.find("another GPU"), std::string::npos);
