@@ -22,6 +22,7 @@ struct GateFlags {
   std::string family, thresholds, baseline, counters;
   bool baseline_optional = false;
   std::uint64_t seed = 42;
+  std::optional<std::uint64_t> draw_seed;
   int seeds = 3;
   std::optional<std::int64_t> cases;
   int kernels = 8;
@@ -44,6 +45,7 @@ int gate_command(GateFlags& flags) {
   options.counters = text_of("--counters", flags.counters);
   options.seed = flags.seed;
   options.seeds = flags.seeds;
+  options.draw_seed = flags.draw_seed;
   const bool emulated = options.device.kind == Device::Kind::emulator;
   options.cases = flags.cases.value_or(emulated ? kEmulatorCases : 0);
   options.kernels = flags.kernels;
@@ -80,6 +82,10 @@ void add_gate_command(CLI::App& app, int& exit_code) {
   command->add_option("--seeds", flags->seeds, "of random problems")
       ->type_name("N")
       ->capture_default_str();
+  command
+      ->add_option("--draw-seed", flags->draw_seed,
+                   "of the problems that every run draws anew; the report has the one drawn")
+      ->type_name("N");
   command
       ->add_option("--cases", flags->cases,
                    "about this many for each part of the correctness gate; 0: all")

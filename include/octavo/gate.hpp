@@ -75,7 +75,10 @@ struct GateOptions {
   bool baseline_optional = false;
   std::string counters;  // JSON text of a `counters` report
   std::uint64_t seed = 42;
-  int seeds = 3;           // for random problems
+  int seeds = 3;  // for random problems
+  // Of the problems that are drawn anew for every run, over all sizes; empty: a random seed, which
+  // the report has. A kernel can be right by accident, or by intent, for problems known in advance.
+  std::optional<std::uint64_t> draw_seed{};
   std::int64_t cases = 0;  // about this many for each part of the correctness gate; 0: all
   int kernels = 8;         // to compile now if the library has none built in; 0: all
   int iters = 400;
@@ -86,6 +89,7 @@ struct GateReport {
   std::string device;
   std::string machine;  // the device's description
   std::uint64_t seed = 0;
+  std::uint64_t draw_seed = 0;
   std::vector<Threshold> thresholds;
   std::array<GateResult, 4> gates{};  // compile, correctness, performance, counters
   OCTAVO_API bool passed() const;     // nothing failed, and something was measured

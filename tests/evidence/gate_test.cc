@@ -9,6 +9,7 @@
 #include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <thread>
 
 #include "attention/reference.h"
@@ -511,6 +512,70 @@ TEST(Gate, TheCasesHaveEveryKeyTailAndSeveralSeeds) {
   }
   for (std::int64_t keys = 1; keys <= 257; ++keys) EXPECT_GE(tails[keys], 3) << keys;
   EXPECT_GT(seeds.size(), 3U);
+}
+
+TEST(Gate, TheCasesHaveEverySize) {
+  std::set<std::int64_t> dims, heads, batches;
+  std::int64_t most_q = 0, most_kv = 0;
+  for (const Case& c : gate_cases({})) {
+    dims.insert(c.head_dim);
+    heads.insert(c.heads_q);
+    batches.insert(c.batch);
+    most_q = std::max(most_q, c.seqlen_q);
+    most_kv = std::max(most_kv, c.seqlen_kv);
+  }
+  EXPECT_EQ(dims.size(), 256U);
+  for (std::int64_t count = 1; count <= 32; ++count) {
+    EXPECT_TRUE(heads.contains(count)) << count;
+    EXPECT_TRUE(batches.contains(count)) << count;
+  }
+  EXPECT_GE(most_q, 8192);
+  EXPECT_GE(most_kv, 32768);
+}
+
+TEST(Gate, TheSizesAreDrawnAnewAndCanBeRepeated) {
+  const auto draw = [](std::optional<std::uint64_t> seed) {
+    GateOptions options = quickest_options();
+    options.draw_seed = seed;
+    return gates_of(sound_subject(), options).draw_seed;
+  };
+  EXPECT_EQ(draw(7), 7U);
+  const std::set<std::uint64_t> drawn = {draw({}), draw({}), draw({}), draw({})};
+  EXPECT_GT(drawn.size(), 1U);
+  std::set<std::string> names;
+  for (const std::uint64_t seed : {1, 1, 2})
+    for (const Case& c : size_cases(seed)) names.insert(c.name());
+  EXPECT_EQ(names.size(), 2 * size_cases(1).size());
+}
+
+// Each of these kernels is right for every problem of the case tables, whose sizes are small.
+TEST(GateFault, WrongForSomeSizesOnly) {
+  using Fault = std::function<bool(const Arguments&)>;
+  const std::map<std::string, Fault> faults = {
+      {"none", [](const Arguments&) { return false; }},
+      {"keys", [](const Arguments& a) { return a.k.shape[2] > 520; }},
+      {"queries", [](const Arguments& a) { return a.q.shape[2] > 2048; }},
+      {"heads", [](const Arguments& a) { return a.q.shape[1] == 11; }},
+      {"head_dim", [](const Arguments& a) { return a.q.shape[3] == 200; }},
+      {"batch", [](const Arguments& a) { return a.q.shape[0] >= 9 || a.sequences >= 9; }}};
+  // Only the cases around the faults, so that the test takes seconds.
+  std::vector<Case> near = size_cases(3);
+  std::erase_if(near, [](const Case& c) {
+    const bool there = c.seqlen_kv > 400 || c.seqlen_q > 1500 || c.heads_q == 11 ||
+                       c.head_dim == 200 || (c.batch >= 8 && c.batch <= 10);
+    return !there || c.seqlen_kv * c.seqlen_q >= 1 << 20;
+  });
+  for (const auto& [name, fault] : faults) {
+    GateSubject subject =
+        with_run([fault](const Kernel& kernel, const Arguments& a, Workspace w, Stream s) {
+          const Status status = kernel.run(a, w, s);
+          if (fault(a)) std::memset(a.out.data, 0x3c, out_bytes(a) / 2);
+          return status;
+        });
+    const auto report = check_cases({}, near, runner_of({}, subject.make_kernel, OnStream::own));
+    ASSERT_TRUE(report.ok()) << report.status().message();
+    EXPECT_EQ(report->failures.empty(), name == "none") << name;
+  }
 }
 
 TEST(Thresholds, EachHasAReasonAndTheRequiredOnesExist) {
