@@ -38,4 +38,31 @@ Json parse_bounded(std::string_view text, int deepest) {
   return Json::parse(text, nullptr, /*allow_exceptions=*/false);
 }
 
+// Parsed JSON for code that must survive a failed allocation. Json allocates when it destroys
+// arrays and objects, and terminates the program if that fails: this holder, into which the text is
+// parsed directly, empties them from the leaves up, which does not allocate.
+class ParsedJson {
+ public:
+  ParsedJson() = default;
+  ParsedJson(const ParsedJson&) = delete;
+  ParsedJson& operator=(const ParsedJson&) = delete;
+  ~ParsedJson() { clear(root_); }
+
+  // False if the text is not JSON or nested deeper than `deepest`.
+  bool parse(std::string_view text, int deepest) {
+    if (nesting_of(text) > deepest) return false;
+    nlohmann::detail::json_sax_dom_parser<nlohmann::json> into(root_, /*allow_exceptions=*/false);
+    return nlohmann::json::sax_parse(text, &into);
+  }
+  const nlohmann::json& root() const { return root_; }
+
+ private:
+  static void clear(nlohmann::json& value) {
+    if (!value.is_structured()) return;
+    for (nlohmann::json& part : value) clear(part);
+    value.clear();
+  }
+  nlohmann::json root_;
+};
+
 }  // namespace octavo

@@ -46,8 +46,7 @@ Status write_file(const std::string& path, const std::string& text) {
 }
 
 // Json allocates when it destroys arrays and objects, and terminates the program if that fails. So
-// output is formatted without Json containers, and parsed input is emptied from the leaves up,
-// which does not allocate.
+// output is formatted without Json containers, and input is parsed into a ParsedJson.
 template <class Values>
 std::string array_text(const Values& values) {
   std::string text;
@@ -62,17 +61,6 @@ std::string entry_text(const Calibration::Entry& entry) {
       Json(entry.name).dump(), name(entry.format), name(entry.granularity), entry.block_rows,
       array_text(entry.shape), entry.tensors, array_text(entry.amax));
 }
-
-void empty(Json& value) {
-  if (!value.is_structured()) return;
-  for (Json& part : value) empty(part);
-  value.clear();
-}
-
-struct ParsedFile {
-  Json root;
-  ~ParsedFile() { empty(root); }
-};
 
 // A field's value as text, short enough for a sentence.
 std::string shown(const Json& value) {
@@ -215,9 +203,9 @@ Result<Calibration> Calibration::load(const std::string& path) {
   return without_exceptions([&]() -> Result<Calibration> {
     const Result<std::string> text = read_file(path);
     if (!text.ok()) return text.status();
-    ParsedFile file;
-    file.root = parse_bounded(*text, kDeepestNesting);
-    Result<std::vector<Entry>> entries = entries_from(file.root);
+    ParsedJson file;
+    const bool parsed = file.parse(*text, kDeepestNesting);
+    Result<std::vector<Entry>> entries = parsed ? entries_from(file.root()) : entries_from(Json());
     if (!entries.ok()) return in_file(path, entries.status());
     Calibration calibration;
     calibration.entries_ = std::move(*entries);
