@@ -279,7 +279,7 @@ TEST(Stress, NothingHangsNothingIsWrongAndTheMemoryStaysFlat) {
   EXPECT_GT(seen, 30);
   EXPECT_GT(tally.right, tally.out_of_memory / 100);
   EXPECT_GT(tally.children, 0);
-  constexpr std::size_t kMostGrowth = 4 << 20;
+  constexpr std::size_t kMostGrowth = 512 << 10;
   EXPECT_LT(last, warm + kMostGrowth);
   // After all that, the library is as good as new.
   ASSERT_TRUE(set_cpu_threads(0).ok());
