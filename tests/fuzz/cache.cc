@@ -12,7 +12,7 @@
 
 #include "fuzz.h"
 #include "gpu/jit/cubin_cache.h"
-#include "gpu/jit/kernel_entry.h"
+#include "gpu/jit/kernel_archive.h"
 #include "gpu/jit/sha256.h"
 
 namespace octavo::fuzz {
