@@ -2,6 +2,7 @@
 # make demo or make test.
 JOBS ?= $(shell nproc)
 MINUTES ?= 10
+HOURS ?= 1
 PREFIX ?= /usr/local
 
 # Uses Ninja if it is installed, else make. A build folder keeps the generator it was configured with.
@@ -9,12 +10,13 @@ export CMAKE_GENERATOR ?= $(if $(shell command -v ninja),Ninja,Unix Makefiles)
 export CTEST_PARALLEL_LEVEL ?= $(JOBS)
 export JOBS
 
-.PHONY: help build demo test test-long lint format format-check fuzz install clean
+.PHONY: help build demo test test-long stress lint format format-check fuzz install clean
 
 help:
 	@echo "make demo              install what is missing, build, run the five presets"
 	@echo "make test              install what is missing, build, run the tests (sanitizers too)"
 	@echo "make test-long         run the emulator's tests with 20 schedules and every kernel's mutants"
+	@echo "make stress HOURS=1    run the stress test: threads, forks, failing allocations"
 	@echo "make build             make the release build in build/"
 	@echo "make lint              run clang-format and clang-tidy"
 	@echo "make format            run clang-format in place"
@@ -42,6 +44,10 @@ test:
 # Runs the emulator under twenty schedules, and the mutants of every kernel: about two hours of CPU.
 test-long: build
 	OCTAVO_TEST_LONG=1 ctest --preset release -R Emulator
+
+# Runs on two cores.
+stress: build
+	OCTAVO_STRESS_SECONDS=$$(($(HOURS) * 3600)) taskset -c 0,1 build/tests/stress/stress_test
 
 lint:
 	@tools/setup.sh lint

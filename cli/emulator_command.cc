@@ -15,7 +15,7 @@
 #include "options.h"
 #include "progress.h"
 #include "table.h"
-#include "tensors/byte_source.h"
+#include "text_file.h"
 
 namespace octavo::cli {
 namespace {
@@ -78,17 +78,11 @@ struct ConformanceFlags {
   std::string golden = "tests/emulator/conformance.golden";
 };
 
-std::string read_file(const std::string& path) {
-  const FileSource file = require(FileSource::open(path));
-  std::string bytes(file.size(), '\0');
-  require(file.read(0, std::as_writable_bytes(std::span(bytes))));
-  return bytes;
-}
-
 int conformance_command(ConformanceFlags& flags) {
   require_emulator();
   flags.json.open();
-  const ConformanceReport result = require(emulator_conformance(read_file(flags.golden)));
+  const ConformanceReport result =
+      require(emulator_conformance(require(read_text_file("--golden", flags.golden))));
   Table table({{"instruction", left}, {"words"}, {"wrong"}, {"", left}});
   Json json = envelope("emulator_conformance");
   json["device"] = result.device;

@@ -20,7 +20,9 @@ struct GateFlags {
   DeviceFlags device;
   JsonFlag json;
   std::string family, thresholds, baseline, counters;
+  bool baseline_optional = false;
   std::uint64_t seed = 42;
+  std::optional<std::uint64_t> draw_seed;
   int seeds = 3;
   std::optional<std::int64_t> cases;
   int kernels = 8;
@@ -39,9 +41,11 @@ int gate_command(GateFlags& flags) {
   options.kernel_family = flags.family;
   options.thresholds = text_of("--thresholds", flags.thresholds);
   options.baseline = text_of("--baseline", flags.baseline);
+  options.baseline_optional = flags.baseline_optional;
   options.counters = text_of("--counters", flags.counters);
   options.seed = flags.seed;
   options.seeds = flags.seeds;
+  options.draw_seed = flags.draw_seed;
   const bool emulated = options.device.kind == Device::Kind::emulator;
   options.cases = flags.cases.value_or(emulated ? kEmulatorCases : 0);
   options.kernels = flags.kernels;
@@ -66,6 +70,8 @@ void add_gate_command(CLI::App& app, int& exit_code) {
   command
       ->add_option("--baseline", flags->baseline, "a report of octavo bench --json to compare with")
       ->type_name("FILE");
+  command->add_flag("--baseline-optional", flags->baseline_optional,
+                    "a baseline that cannot be compared is not measured, instead of a failure");
   command->add_option("--counters", flags->counters, "what a profiler counted (docs/json.md)")
       ->type_name("FILE");
   command->add_option("--thresholds", flags->thresholds, "instead of bench/gates.json")
@@ -76,6 +82,10 @@ void add_gate_command(CLI::App& app, int& exit_code) {
   command->add_option("--seeds", flags->seeds, "of random problems")
       ->type_name("N")
       ->capture_default_str();
+  command
+      ->add_option("--draw-seed", flags->draw_seed,
+                   "of the problems that every run draws anew; the report has the one drawn")
+      ->type_name("N");
   command
       ->add_option("--cases", flags->cases,
                    "about this many for each part of the correctness gate; 0: all")

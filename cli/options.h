@@ -9,7 +9,7 @@
 
 #include "octavo/evidence.hpp"
 #include "octavo/octavo.hpp"
-#include "tensors/output_file.h"
+#include "octavo/file.hpp"
 
 namespace CLI {
 class App;

@@ -284,7 +284,8 @@ std::string render(const GateReport& report) {
       more += "  " + wrapped(fmt::format("{}: not measured: {}", gate.name, part), 4) + "\n";
     more += failure_lines(gate.failures);
   }
-  return fmt::format("gates on {}, {}, seed {}\n\n", report.device, report.machine, report.seed) +
+  return fmt::format("gates on {}, {}, seed {}, draw seed {}\n\n", report.device, report.machine,
+                     report.seed, report.draw_seed) +
          states.text() + "\n" + findings.text() + more +
          fmt::format("\n{}\n", report.passed() ? "passed, as far as it was measured" : "FAILED");
 }

@@ -13,14 +13,21 @@ inline std::atomic<std::int64_t> allocations = 0;  // since the program started
 inline std::atomic<std::int64_t> until_failure =
     0;  // counts down to the allocation that fails; 0: none fails
 inline std::atomic<std::int64_t> failed_allocations = 0;
+inline std::atomic<bool> all_later_fail = false;  // after the one that until_failure counts down to
 
-// During its lifetime, the n-th allocation from its construction on fails, in any thread.
+// During its lifetime, the n-th allocation from its construction on fails, in any thread; with
+// `and_all_later` also every later one.
 class FailingAllocation {
  public:
-  explicit FailingAllocation(std::int64_t n) : failed_before_(failed_allocations) {
+  explicit FailingAllocation(std::int64_t n, bool and_all_later = false)
+      : failed_before_(failed_allocations) {
+    all_later_fail = and_all_later;
     until_failure = n;
   }
-  ~FailingAllocation() { until_failure = 0; }
+  ~FailingAllocation() {
+    until_failure = 0;
+    all_later_fail = false;
+  }
   FailingAllocation(const FailingAllocation&) = delete;
   FailingAllocation& operator=(const FailingAllocation&) = delete;
 
@@ -33,7 +40,7 @@ class FailingAllocation {
 inline void* counted(std::size_t bytes, std::size_t alignment = 0) noexcept {
   ++allocations;
   std::int64_t left = until_failure;
-  while (left > 0 && !until_failure.compare_exchange_weak(left, left - 1)) {
+  while (left > (all_later_fail ? 1 : 0) && !until_failure.compare_exchange_weak(left, left - 1)) {
   }
   if (left == 1) {
     ++failed_allocations;

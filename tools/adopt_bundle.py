@@ -17,7 +17,6 @@ import pathlib
 import shutil
 import subprocess
 import sys
-import tarfile
 import tempfile
 
 import manifest
@@ -38,28 +37,38 @@ def stop(sentence):
     sys.exit(f"adopt_bundle.py: {sentence}")
 
 
+FAMILIES = (None, "sm80", "sm90")
+
+
 class Bundle:
-    """A verified and unpacked bundle."""
+    """A verified and unpacked bundle. Its archive is read once, into `folder`, which is private."""
 
     def __init__(self, path, folder, command):
         self.path = path
-        if subprocess.run([command, "evidence", "verify", path]).returncode != 0:
+        folder.mkdir()
+        copy, self.folder, report = folder / "bundle.tar.gz", folder / "files", folder / "verified.json"
+        shutil.copyfile(path, copy)
+        self.digest = hashlib.sha256(copy.read_bytes()).hexdigest()
+        verify = [command, "evidence", "verify", copy, "--unpack", self.folder, "--json", report]
+        if subprocess.run(verify).returncode != 0:
             stop(f"a bundle is '{path}', which does not verify; supported: intact bundles of these kernels.")
-        with tarfile.open(path) as packed:
-            packed.extractall(folder, filter="data")
-        (self.folder,) = folder.iterdir()
         self.values, self.kernels, _ = manifest.read(self.folder)
-        if not self.values.get("gpu"):
+        # As they were verified: both become parts of paths or of pages.
+        verified = json.loads(report.read_text())
+        self.values.update({key: verified[key] for key in ("gpu", "commit")})
+        if not self.values["gpu"]:
             stop(f"a bundle is '{path}', of a machine without a GPU; supported: those of a GPU.")
         self.from_repro = (self.folder / "repro").is_dir()
+        compare = self.folder / "bench/compare.json"
+        self.family = json.loads(compare.read_text())["family"] if compare.is_file() else None
+        if self.family not in FAMILIES:
+            stop(f"the family of '{path}' is {ascii(self.family)}; supported: sm80, sm90, none.")
 
     def reports(self):
         """name in evidence/ -> file"""
         if not self.from_repro:
             return {f["path"]: self.folder / f["path"] for f in manifest.listed_files(self.folder)}
-        compare = self.folder / "bench/compare.json"
-        family = json.loads(compare.read_text())["family"] if compare.is_file() else None
-        return {name.format(family=family or "all"): self.folder / file
+        return {name.format(family=self.family or "all"): self.folder / file
                 for file, name in REPORTS.items() if (self.folder / file).is_file()}
 
 
@@ -104,7 +113,7 @@ def adopt(bundles, into):
         files.append(entry)
     first = max(bundles, key=lambda b: len(b.kernels))
     values = {**first.values, "bundles": [
-        {"name": b.path.name, "sha256": hashlib.sha256(b.path.read_bytes()).hexdigest()} for b in bundles]}
+        {"name": b.path.name, "sha256": b.digest} for b in bundles]}
     (into / "manifest.yaml").write_text(manifest.text_of(values, kernels, files))
     return [f"{f['path']} ({f['commit'] or 'commit not recorded'})" for f in files
             if "commit" in f and f["commit"] != commit]

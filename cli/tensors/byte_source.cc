@@ -1,14 +1,9 @@
-// ByteSource over a buffer and over a file (pread).
+// ByteSource over a buffer and over a file.
 #include "tensors/byte_source.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "error.h"
@@ -31,37 +26,9 @@ Status MemorySource::read(std::uint64_t offset, std::span<std::byte> out) const 
 }
 
 Result<FileSource> FileSource::open(const std::string& path) {
-  // O_NONBLOCK: opening a FIFO for reading would otherwise wait for a writer.
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (descriptor < 0) return io_failure(fmt::format("cannot be opened: {}.", std::strerror(errno)));
-  FileSource source(descriptor, 0);
-  struct stat info {};
-  if (::fstat(descriptor, &info) != 0) {
-    return io_failure(fmt::format("cannot be examined: {}.", std::strerror(errno)));
-  }
-  if (!S_ISREG(info.st_mode)) return io_failure("is not a regular file.");
-  source.size_ = static_cast<std::uint64_t>(info.st_size);
-  return source;
-}
-
-FileSource::FileSource(FileSource&& other) noexcept
-    : descriptor_(std::exchange(other.descriptor_, -1)), size_(other.size_) {}
-
-FileSource::~FileSource() {
-  if (descriptor_ >= 0) ::close(descriptor_);
-}
-
-Status FileSource::read(std::uint64_t offset, std::span<std::byte> out) const {
-  if (Status status = check_range(offset, out.size(), size_); !status.ok()) return status;
-  while (!out.empty()) {
-    const ssize_t got = ::pread(descriptor_, out.data(), out.size(), static_cast<off_t>(offset));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return io_failure(fmt::format("cannot be read: {}.", std::strerror(errno)));
-    if (got == 0) return io_failure("became shorter while it was read.");
-    out = out.subspan(static_cast<std::size_t>(got));
-    offset += static_cast<std::uint64_t>(got);
-  }
-  return {};
+  Result<InputFile> file = InputFile::open(path);
+  if (!file.ok()) return file.status();
+  return FileSource(std::move(*file));
 }
 
 }  // namespace octavo::cli

@@ -6,7 +6,9 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
 
+#include "octavo/file.hpp"
 #include "octavo/octavo.hpp"
 
 namespace octavo::cli {
@@ -33,17 +35,15 @@ class MemorySource final : public ByteSource {
 class FileSource final : public ByteSource {
  public:
   static Result<FileSource> open(const std::string& path);
-  FileSource(FileSource&& other) noexcept;
-  FileSource& operator=(FileSource&&) = delete;
-  ~FileSource() override;
 
-  std::uint64_t size() const override { return size_; }
-  Status read(std::uint64_t offset, std::span<std::byte> out) const override;
+  std::uint64_t size() const override { return file_.size(); }
+  Status read(std::uint64_t offset, std::span<std::byte> out) const override {
+    return file_.read(offset, out);
+  }
 
  private:
-  FileSource(int descriptor, std::uint64_t size) : descriptor_(descriptor), size_(size) {}
-  int descriptor_ = -1;
-  std::uint64_t size_ = 0;
+  explicit FileSource(InputFile file) : file_(std::move(file)) {}
+  InputFile file_;
 };
 
 }  // namespace octavo::cli

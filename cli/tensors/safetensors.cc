@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <vector>
@@ -58,23 +59,56 @@ Result<std::string> header_text(const ByteSource& source) {
   return text;
 }
 
-// Values nested deeper than the format goes are dropped while parsing: a header of brackets alone
-// would otherwise cost fifty times its size in memory.
-Result<json> parse_header(std::string_view text) {
-  std::size_t names = 0;
-  bool deep = false;
-  const auto filter = [&](int depth, json::parse_event_t event, json&) {
-    if (event == json::parse_event_t::key && depth == 1) ++names;
-    if (depth <= kMaxDepth) return true;
-    deep = true;
+// Measures a header without allocating: of brackets alone, its values would take eighty times its
+// size in memory. It also counts the names, of which the parser would keep one of two equal ones.
+// (The parser's filter callback could do both, but takes quadratic time.)
+class HeaderLimits : public nlohmann::json_sax<json> {
+ public:
+  bool within() const { return deepest_ <= kMaxDepth; }
+  std::size_t names() const { return names_; }
+
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(number_integer_t) override { return true; }
+  bool number_unsigned(number_unsigned_t) override { return true; }
+  bool number_float(number_float_t, const string_t&) override { return true; }
+  bool string(string_t&) override { return true; }
+  bool binary(binary_t&) override { return true; }
+  bool start_object(std::size_t) override { return enter(); }
+  bool end_object() override { return leave(); }
+  bool start_array(std::size_t) override { return enter(); }
+  bool end_array() override { return leave(); }
+  bool key(string_t&) override {
+    names_ += depth_ == 1 ? 1 : 0;
+    return true;
+  }
+  bool parse_error(std::size_t, const std::string&, const json::exception&) override {
     return false;
-  };
-  json header = json::parse(text.begin(), text.end(), filter, /*allow_exceptions=*/false);
-  if (header.is_discarded() || !header.is_object() || deep) {
+  }
+
+ private:
+  bool enter() {
+    deepest_ = std::max(deepest_, ++depth_);
+    return within();
+  }
+  bool leave() {
+    --depth_;
+    return true;
+  }
+  int depth_ = 0, deepest_ = 0;
+  std::size_t names_ = 0;
+};
+
+Result<json> parse_header(std::string_view text) {
+  HeaderLimits limits;
+  json header(json::value_t::discarded);
+  if (json::sax_parse(text, &limits) && limits.within())
+    header = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!header.is_object()) {
     return bad_input("the header", in_quotes(text),
                      "a JSON object {name: {dtype, shape, offsets}}");
   }
-  if (names != header.size()) {
+  if (limits.names() != header.size()) {
     return bad_input("the header", "one that names a tensor twice", "distinct names");
   }
   return header;

@@ -5,9 +5,9 @@
 #include <string>
 #include <string_view>
 
+#include "octavo/file.hpp"
 #include "octavo/octavo.hpp"
 #include "tensors/host_tensor.h"
-#include "tensors/output_file.h"
 
 namespace octavo::cli {
 

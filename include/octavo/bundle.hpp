@@ -3,12 +3,31 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "octavo/octavo.hpp"
 
 namespace octavo {
+
+// The files of a bundle, in memory: they are read once, so the files that are verified are the
+// files that are then used.
+struct Bundle {
+  std::map<std::string, std::string> files;  // contents by path
+  std::set<std::string> irregular;  // paths of links, devices and the like, without content
+};
+// Neither reads more than kMostBundleBytes or kMostBundleFiles.
+inline constexpr std::uint64_t kMostBundleBytes = std::uint64_t{128} << 20;
+inline constexpr std::size_t kMostBundleFiles = 10'000;
+// From a folder with a manifest.yaml, or one that has nothing but such a folder.
+OCTAVO_API Result<Bundle> read_bundle_folder(const std::string& folder);
+// From a tar archive, not compressed, with one folder.
+OCTAVO_API Result<Bundle> read_bundle_archive(std::string_view tar);
+// Writes the files into a new folder, or nothing.
+OCTAVO_API Status write_bundle(const Bundle& bundle, const std::string& folder);
 
 struct BundleReport {
   std::string commit;  // of the sources; empty: not recorded
@@ -20,8 +39,8 @@ struct BundleReport {
   std::vector<std::string> not_compared;  // what could not be compared, each with its reason
   bool passed() const { return failures.empty(); }
 };
-// Verifies the unpacked bundle in a folder. An error if it is not a bundle.
-OCTAVO_API Result<BundleReport> verify_bundle(const std::string& folder);
+// An error if the files are not a bundle.
+OCTAVO_API Result<BundleReport> verify_bundle(const Bundle& bundle);
 OCTAVO_API std::string to_json(const BundleReport& report);
 
 }  // namespace octavo

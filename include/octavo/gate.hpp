@@ -70,9 +70,15 @@ struct GateOptions {
   std::string kernel_family;  // compile gate: kernels whose name starts with this; empty: all
   std::string thresholds;     // JSON text; empty: the library's own
   std::string baseline;       // JSON text of a `bench` report
-  std::string counters;       // JSON text of a `counters` report
+  // A baseline that cannot be compared (of another machine, or in too much noise) fails the gate.
+  // If true, the gate is then not measured.
+  bool baseline_optional = false;
+  std::string counters;  // JSON text of a `counters` report
   std::uint64_t seed = 42;
-  int seeds = 3;           // for random problems
+  int seeds = 3;  // for random problems
+  // Of the problems that are drawn anew for every run, over all sizes; empty: a random seed, which
+  // the report has. A kernel can be right by accident, or by intent, for problems known in advance.
+  std::optional<std::uint64_t> draw_seed{};
   std::int64_t cases = 0;  // about this many for each part of the correctness gate; 0: all
   int kernels = 8;         // to compile now if the library has none built in; 0: all
   int iters = 400;
@@ -83,6 +89,7 @@ struct GateReport {
   std::string device;
   std::string machine;  // the device's description
   std::uint64_t seed = 0;
+  std::uint64_t draw_seed = 0;
   std::vector<Threshold> thresholds;
   std::array<GateResult, 4> gates{};  // compile, correctness, performance, counters
   OCTAVO_API bool passed() const;     // nothing failed, and something was measured

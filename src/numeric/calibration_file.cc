@@ -4,20 +4,17 @@
 //                 "shape": [1, 8, 512, 64], "tensors": 3, "amax": [4.1, ...]}]}
 // amax has one number per scale of the shape. Nothing in a file is trusted: allocations are bounded
 // by the file's size, which is bounded by kLargestFileBytes.
-#include <unistd.h>
-
-#include <atomic>
-#include <cstdio>
 #include <limits>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <unordered_set>
 
 #include "base/error.h"
+#include "files/bounded_json.h"
 #include "numeric/checks.h"
 #include "numeric/fork_safe.h"
 #include "numeric/scale.h"
+#include "octavo/file.hpp"
 
 namespace octavo {
 namespace {
@@ -28,52 +25,28 @@ constexpr int kVersion = 1;
 constexpr std::size_t kLargestFileBytes = std::size_t{64} << 20;
 constexpr int kDeepestNesting = 4;  // file, entries, entry, amax
 
-struct CloseFile {
-  void operator()(std::FILE* file) const { std::fclose(file); }
-};
-using File = std::unique_ptr<std::FILE, CloseFile>;
-
-Status io_error(std::string_view what, const std::string& path) {
-  return {ErrorCode::io_error, fmt::format("The calibration file '{}' {}.", path, what)};
-}
-
 // Adds the file's name to an error.
 Status in_file(const std::string& path, const Status& status) {
-  return {status.code(), fmt::format("Calibration file '{}': {}", path, status.message())};
+  return {status.code(),
+          fmt::format("Calibration file '{}': {}", printable(path), status.message())};
 }
 
 Result<std::string> read_file(const std::string& path) {
-  const File file(std::fopen(path.c_str(), "rb"));
-  if (!file) return io_error("cannot be opened for reading", path);
-  std::string text;
-  char chunk[65536];
-  while (const std::size_t bytes = std::fread(chunk, 1, sizeof chunk, file.get())) {
-    text.append(chunk, bytes);
-    if (text.size() > kLargestFileBytes) return io_error("is larger than 64 MiB", path);
-  }
-  if (std::ferror(file.get()) != 0) return io_error("cannot be read", path);
-  return text;
+  const Result<InputFile> file = InputFile::open(path);
+  if (!file.ok()) return in_file(path, file.status());
+  Result<std::string> text = file->read_all(kLargestFileBytes);
+  return text.ok() ? text : in_file(path, text.status());
 }
 
-// Writes to a temporary file and renames it: a reader sees the old file or the new one, never a
-// part.
 Status write_file(const std::string& path, const std::string& text) {
-  static std::atomic<unsigned> saves{0};  // two threads may save to one path
-  const std::string temporary = fmt::format("{}.{}-{}.tmp", path, ::getpid(), saves++);
-  std::FILE* file = std::fopen(temporary.c_str(), "wb");
-  if (file == nullptr) return io_error("cannot be opened for writing", path);
-  bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
-  written = std::fflush(file) == 0 && ::fsync(::fileno(file)) == 0 && written;
-  written = std::fclose(file) == 0 && written;
-  written = written && std::rename(temporary.c_str(), path.c_str()) == 0;
-  if (written) return {};
-  std::remove(temporary.c_str());
-  return io_error("cannot be written", path);
+  Result<OutputFile> file = OutputFile::open(path);
+  if (!file.ok()) return file.status();
+  OCTAVO_RETURN_IF_ERROR(file->write(text));
+  return file->commit();
 }
 
 // Json allocates when it destroys arrays and objects, and terminates the program if that fails. So
-// output is formatted without Json containers, and parsed input is emptied from the leaves up,
-// which does not allocate.
+// output is formatted without Json containers, and input is parsed into a ParsedJson.
 template <class Values>
 std::string array_text(const Values& values) {
   std::string text;
@@ -88,17 +61,6 @@ std::string entry_text(const Calibration::Entry& entry) {
       Json(entry.name).dump(), name(entry.format), name(entry.granularity), entry.block_rows,
       array_text(entry.shape), entry.tensors, array_text(entry.amax));
 }
-
-void empty(Json& value) {
-  if (!value.is_structured()) return;
-  for (Json& part : value) empty(part);
-  value.clear();
-}
-
-struct ParsedFile {
-  Json root;
-  ~ParsedFile() { empty(root); }
-};
 
 // A field's value as text, short enough for a sentence.
 std::string shown(const Json& value) {
@@ -241,13 +203,9 @@ Result<Calibration> Calibration::load(const std::string& path) {
   return without_exceptions([&]() -> Result<Calibration> {
     const Result<std::string> text = read_file(path);
     if (!text.ok()) return text.status();
-    // Values nested deeper are dropped while parsing, so that brackets alone cannot fill the
-    // memory.
-    ParsedFile file;
-    file.root = Json::parse(
-        *text, [](int depth, Json::parse_event_t, const Json&) { return depth <= kDeepestNesting; },
-        false);
-    Result<std::vector<Entry>> entries = entries_from(file.root);
+    ParsedJson file;
+    const bool parsed = file.parse(*text, kDeepestNesting);
+    Result<std::vector<Entry>> entries = parsed ? entries_from(file.root()) : entries_from(Json());
     if (!entries.ok()) return in_file(path, entries.status());
     Calibration calibration;
     calibration.entries_ = std::move(*entries);

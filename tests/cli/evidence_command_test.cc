@@ -1,4 +1,6 @@
 // Runs the gate and evidence commands as processes: exit codes, error sentences, JSON.
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -106,6 +108,40 @@ TEST_F(EvidenceCommand, InvalidBundleExitsWithTwo) {
     EXPECT_EQ(finished.code, 2) << bundle;
     EXPECT_EQ(std::count(finished.err.begin(), finished.err.end(), '\n'), 1) << finished.err;
   }
+}
+
+TEST_F(EvidenceCommand, IrregularFilesInPlaceOfABundleExitWithTwo) {
+  const std::string pipe = elsewhere_ / "bundle.tar.gz";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_EQ(octavo_command({"evidence", "verify", pipe}).code, 2) << "waits for a writer?";
+  EXPECT_EQ(octavo_command({"evidence", "verify", "/dev/zero"}).code, 2);
+}
+
+TEST_F(EvidenceCommand, LinksInAnArchiveAreRefused) {
+  std::filesystem::remove(directory_ / "gate.json");
+  std::filesystem::create_symlink("/etc/passwd", directory_ / "gate.json");
+  const Finished finished = octavo_command({"evidence", "verify", packed()});
+  EXPECT_EQ(finished.code, 1) << finished.err;
+  EXPECT_NE(finished.out.find("gate.json: is not a regular file"), std::string::npos);
+}
+
+TEST_F(EvidenceCommand, UnpacksOnlyWhatWasVerified) {
+  const std::string folder = elsewhere_ / "unpacked";
+  ASSERT_EQ(octavo_command({"evidence", "verify", packed(), "--unpack", folder}).code, 0);
+  EXPECT_EQ(read_file(folder + "/gate.json"), "{}");
+  EXPECT_EQ(octavo_command({"evidence", "verify", packed(), "--unpack", folder}).code, 2);
+  write_file(directory_ / "gate.json", "[]");
+  const std::string refused = elsewhere_ / "refused";
+  EXPECT_EQ(octavo_command({"evidence", "verify", packed(), "--unpack", refused}).code, 1);
+  EXPECT_FALSE(std::filesystem::exists(refused));
+}
+
+TEST_F(EvidenceCommand, AnArchiveThatExpandsWithoutEndIsRefused) {
+  const std::string bomb = elsewhere_ / "bomb.tar.gz";
+  ASSERT_EQ(run_program("sh", {"-c", "head -c 200000000 /dev/zero | gzip -1 >" + bomb}).code, 0);
+  const Finished finished = octavo_command({"evidence", "verify", bomb});
+  EXPECT_EQ(finished.code, 2);
+  EXPECT_NE(finished.err.find("128 MiB"), std::string::npos) << finished.err;
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 // The .safetensors reader: types, names, and invalid headers.
 #include "tensors/safetensors.h"
 
+#include <ctime>
+
 #include "cli/files.h"
 
 namespace octavo::cli {
@@ -120,6 +122,17 @@ TEST(Safetensors, DeepNestingCostsNoStack) {
   expect_refused(safetensors_bytes("{\"q\":" + brackets, ""), "header");
   const std::string closed = brackets + std::string(brackets.size(), ']');
   expect_refused(safetensors_bytes("{\"q\":" + closed + "}", ""), "header");
+}
+
+TEST(Safetensors, ManyNamesTakeLinearTime) {
+  constexpr int kNames = 40000;
+  std::string header;
+  for (int i = 0; i < kNames; ++i)
+    header += (i == 0 ? "{\"n" : ",\"n") + std::to_string(i) + "\":" + entry("F32", "[1]", "[0,4]");
+  const std::string file = safetensors_bytes(header + "}", "abcd");
+  const std::clock_t start = std::clock();
+  EXPECT_TRUE(parse_safetensors(bytes_of(file), "n39999").ok());
+  EXPECT_LT(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC, 8);
 }
 
 TEST(Safetensors, EveryPrefixIsRefused) {

@@ -2,6 +2,7 @@
 #include "evidence/gates/bundle.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <fstream>
@@ -38,12 +39,20 @@ class BundleTest : public testing::Test {
     }
     write("manifest.yaml", text);
   }
+  std::string file_text(const std::string& path) const {
+    std::ifstream file(folder_ / path);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
   BundleReport verify() const {
-    const Result<BundleReport> report = verify_bundle(folder_.string());
+    const Result<BundleReport> report = verified();
     EXPECT_TRUE(report.ok()) << report.status().message();
     return report.ok() ? *report : BundleReport{};
   }
-  std::string refusal() const { return verify_bundle(folder_.string()).status().message(); }
+  Result<BundleReport> verified() const {
+    const Result<Bundle> bundle = read_bundle_folder(folder_.string());
+    return bundle.ok() ? verify_bundle(*bundle) : bundle.status();
+  }
+  std::string refusal() const { return verified().status().message(); }
 
   TemporaryDirectory directory_;
   fs::path folder_ = directory_.path();
@@ -106,7 +115,7 @@ TEST_F(BundleTest, KernelsAreComparedWithTheBuild) {
   KernelInfo older = built;
   older.compiler = "NVRTC 12.8";
   const auto verify_with = [this](const std::vector<KernelInfo>& here) {
-    return evidence::verify_bundle_with(folder_.string(), here).value();
+    return evidence::verify_bundle_with(read_bundle_folder(folder_.string()).value(), here).value();
   };
 
   write_manifest(entry(built, built.sha256) + entry(older, "bb"));
@@ -138,6 +147,87 @@ TEST_F(BundleTest, InvalidBundleIsRefused) {
   EXPECT_NE(refusal().find("repro.sh writes it"), std::string::npos) << refusal();
   fs::remove(folder_ / "manifest.yaml");
   EXPECT_NE(refusal().find("a folder with a manifest.yaml"), std::string::npos) << refusal();
+}
+
+TEST_F(BundleTest, FifosDevicesAndLinksAreNotRead) {
+  // A FIFO would wait for a writer, and /dev/zero has no end.
+  fs::remove(folder_ / "repro/gate.json");
+  ASSERT_EQ(::mkfifo((folder_ / "repro/gate.json").c_str(), 0600), 0);
+  EXPECT_EQ(verify().failures, std::vector<std::string>{"repro/gate.json: is not a regular file."});
+  fs::remove(folder_ / "repro/gate.json");
+  fs::create_symlink("/dev/zero", folder_ / "repro/gate.json");
+  EXPECT_EQ(verify().failures, std::vector<std::string>{"repro/gate.json: is not a regular file."});
+
+  fs::rename(folder_ / "bench", folder_ / "repro/elsewhere");
+  fs::create_directory_symlink("repro/elsewhere", folder_ / "bench");
+  EXPECT_EQ(verify().failures[0], "bench/bench.json: is missing.") << "not through the link";
+  for (const char* const target : {"/dev/zero", "repro/empty.log"}) {
+    fs::remove(folder_ / "manifest.yaml");
+    fs::create_symlink(target, folder_ / "manifest.yaml");
+    EXPECT_NE(refusal().find("a folder with a manifest.yaml"), std::string::npos) << refusal();
+  }
+  fs::remove(folder_ / "manifest.yaml");
+  ASSERT_EQ(::mkfifo((folder_ / "manifest.yaml").c_str(), 0600), 0);
+  EXPECT_NE(refusal().find("a folder with a manifest.yaml"), std::string::npos) << refusal();
+}
+
+TEST_F(BundleTest, EmptyBundleDoesNotVerify) {
+  fs::remove_all(folder_ / "bench");
+  fs::remove_all(folder_ / "repro");
+  write("manifest.yaml", "octavo_bundle: 1\ngpu: null\nkernels:\nfiles:\n");
+  EXPECT_EQ(verify().failures, std::vector<std::string>{"files: the bundle has none."});
+}
+
+TEST_F(BundleTest, ManifestNamesWhatIsSafeInAPath) {
+  const std::string good = file_text("manifest.yaml");
+  const auto with_gpu = [&](const std::string& gpu) {
+    std::string text = good;
+    text.replace(text.find("gpu: null"), 9, "gpu: " + gpu);
+    write("manifest.yaml", text);
+    return verify().failures;
+  };
+  EXPECT_TRUE(with_gpu(R"("NVIDIA A100-SXM4-80GB")").empty());
+  EXPECT_EQ(verify().gpu, "NVIDIA A100-SXM4-80GB");
+  for (const char* const gpu : {R"("../..")", R"("a/b")", R"(".x")", "7", "[]", R"("a\nb")"})
+    EXPECT_EQ(with_gpu(gpu).size(), 1U) << gpu;
+  EXPECT_EQ(verify().gpu, "");
+}
+
+TEST_F(BundleTest, ManifestIsUnambiguousAndBounded) {
+  const std::string good = file_text("manifest.yaml");
+  write("manifest.yaml", good + "gpu: \"another\"\n");
+  EXPECT_NE(refusal().find("a key for the second time"), std::string::npos) << refusal();
+  write("manifest.yaml", good + good.substr(good.rfind("  - ")));
+  EXPECT_EQ(verify().failures,
+            std::vector<std::string>{"repro/empty.log: is in the manifest twice."});
+  write("manifest.yaml", good + "  - " + std::string(1 << 20, '[') + "\n");
+  EXPECT_NE(refusal().find("its value"), std::string::npos) << refusal();
+  write("manifest.yaml", good + std::string(5 << 20, '\n'));
+  EXPECT_NE(refusal().find("up to 4 MiB"), std::string::npos) << refusal();
+}
+
+TEST_F(BundleTest, IsWrittenAsItWasVerified) {
+  const Bundle bundle = read_bundle_folder(folder_.string()).value();
+  write("bench/bench.json", "forged after it was read");
+  const TemporaryDirectory elsewhere;
+  const fs::path copy = fs::path(elsewhere.path()) / "copy";
+  ASSERT_TRUE(write_bundle(bundle, copy.string()).ok());
+  std::ifstream file(copy / "bench/bench.json");
+  EXPECT_EQ(std::string((std::istreambuf_iterator<char>(file)), {}), "{\"kind\": \"bench\"}");
+  EXPECT_EQ(write_bundle(bundle, copy.string()).code(), ErrorCode::invalid_argument) << "not new";
+}
+
+TEST_F(BundleTest, BrokenBundleIsNotWritten) {
+  Bundle bundle;
+  bundle.files["a/b"] = "x";
+  bundle.files["a/b/c"] = "a is not a folder";
+  const fs::path copy = folder_ / "copy";
+  EXPECT_FALSE(write_bundle(bundle, copy.string()).ok());
+  EXPECT_FALSE(fs::exists(copy));
+  bundle.files = {{"../escaped", "x"}};
+  EXPECT_FALSE(write_bundle(bundle, copy.string()).ok());
+  EXPECT_FALSE(fs::exists(copy));
+  EXPECT_FALSE(fs::exists(folder_ / "escaped"));
 }
 
 }  // namespace

@@ -9,9 +9,11 @@
 #include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <thread>
 
 #include "attention/reference.h"
+#include "evidence/bench/machine.h"
 #include "evidence/bench/stats.h"
 #include "evidence/gates/check.h"
 #include "numeric/formats.h"
@@ -44,6 +46,7 @@ std::string baseline_text() {
                     {"samples_us", samples_around(us, 1)}});
   return Json{{"schema", 1},
               {"kind", "bench"},
+              {"machine", machine_of({})},
               {"dtype", "f16"},
               {"attention", {{"causal", "none"}, {"precision", "native"}}},
               {"rows", rows}}
@@ -348,13 +351,61 @@ TEST(GateFault, SlowerByTwelvePercentOnTwoShapes) {
   EXPECT_TRUE(gates_of(slowed(1.08, 3), quickest_options()).passed()) << "ten percent are allowed";
 }
 
+// The quickest options with the first `rows` of the baseline, its times divided by `divisor`.
+GateOptions with_baseline(std::size_t rows, double divisor) {
+  GateOptions options = quickest_options();
+  Json baseline = Json::parse(options.baseline);
+  baseline["rows"].erase(baseline["rows"].begin() + static_cast<std::ptrdiff_t>(rows),
+                         baseline["rows"].end());
+  for (Json& us : baseline["rows"][0]["samples_us"]) us = us.get<double>() / divisor;
+  options.baseline = baseline.dump();
+  return options;
+}
+
+TEST(GateFault, OneShapeMuchSlower) {
+  expect_rejected_by(kPerformance, gates_of(slowed(1.3, 1), quickest_options()),
+                     "worst_slowdown is 1.3");
+  expect_rejected_by(kPerformance, gates_of(sound_subject(), with_baseline(3, 100)),
+                     "9900.0% slower");
+  EXPECT_TRUE(gates_of(slowed(1.2, 1), quickest_options()).passed()) << "a fifth on one shape";
+}
+
+TEST(GateFault, TheOnlyShapeSlower) {
+  expect_rejected_by(kPerformance, gates_of(sound_subject(), with_baseline(1, 1.15)),
+                     "15.0% slower");
+  const GateReport report = gates_of(sound_subject(), with_baseline(1, 1));
+  EXPECT_EQ(report.gates[kPerformance].state, GateState::passed)
+      << report.gates[kPerformance].reason;
+}
+
+TEST(GateFault, ABaselineThatCannotBeCompared) {
+  GateOptions options = quickest_options();
+  Json baseline = Json::parse(options.baseline);
+  baseline.erase("machine");
+  options.baseline = baseline.dump();
+  expect_rejected_by(kPerformance, gates_of(slowed(1000, 3), options),
+                     "does not say of which machine");
+  options.baseline_optional = true;
+  const GateReport report = gates_of(slowed(1000, 3), options);
+  EXPECT_EQ(report.gates[kPerformance].state, GateState::not_measured);
+  EXPECT_TRUE(report.passed()) << "it was asked for";
+  baseline["rows"] = Json::array();
+  options.baseline = baseline.dump();
+  EXPECT_EQ(run_gates(options, sound_subject()).status().message(),
+            "baseline is one without rows; supported: one row or more.");
+}
+
 TEST(Gate, NoisyClockIsNotMeasured) {
   GateSubject subject = sound_subject();
   subject.time = [calls = 0](const BenchOptions&,
                              const BenchCase& shape) mutable -> Result<std::vector<double>> {
-    return samples_around(kRecordedUs.at(shape.name) * (++calls > 3 ? 1.5 : 1.0), 3);
+    return samples_around(kRecordedUs.at(shape.name) * (++calls % 6 >= 3 ? 1.5 : 1.0), 3);
   };
-  const GateReport report = gates_of(subject, quickest_options());
+  expect_rejected_by(kPerformance, gates_of(subject, quickest_options()),
+                     "0 of 3 shapes could be told apart from the noise.");
+  GateOptions options = quickest_options();
+  options.baseline_optional = true;
+  const GateReport report = gates_of(subject, options);
   EXPECT_EQ(report.gates[kPerformance].state, GateState::not_measured);
   ASSERT_EQ(report.gates[kPerformance].timings.size(), 3U);
   EXPECT_NEAR(report.gates[kPerformance].timings[0].resolution, 1.0 / 3, 0.02);
@@ -368,9 +419,11 @@ TEST(Gate, OneResolvedShapeIsNotEnough) {
                              const BenchCase& shape) mutable -> Result<std::vector<double>> {
     const bool second_series = ++calls > 3;
     const double us = kRecordedUs.at(shape.name);
-    return samples_around(shape.name == "long" ? 1.5 * us : us * (second_series ? 1.3 : 1.0), 3);
+    return samples_around(shape.name == "long" ? 1.2 * us : us * (second_series ? 1.3 : 1.0), 3);
   };
-  const GateReport report = gates_of(subject, quickest_options());
+  GateOptions options = quickest_options();
+  options.baseline_optional = true;
+  const GateReport report = gates_of(subject, options);
   EXPECT_EQ(report.gates[kPerformance].state, GateState::not_measured);
   EXPECT_EQ(report.gates[kPerformance].reason, "1 of 3 shapes could be told apart from the noise.");
 }
@@ -389,6 +442,8 @@ TEST(Gate, BaselineOfAnotherMachineIsNotCompared) {
   Json baseline = Json::parse(options.baseline);
   baseline["machine"] = "another GPU";
   options.baseline = baseline.dump();
+  expect_rejected_by(kPerformance, gates_of(sound_subject(), options), "another GPU");
+  options.baseline_optional = true;
   const GateReport report = gates_of(slowed(2, 3), options);
   EXPECT_EQ(report.gates[kPerformance].state, GateState::not_measured);
   EXPECT_NE(report.gates[kPerformance].reason.find("another GPU"), std::string::npos);
@@ -457,6 +512,70 @@ TEST(Gate, TheCasesHaveEveryKeyTailAndSeveralSeeds) {
   }
   for (std::int64_t keys = 1; keys <= 257; ++keys) EXPECT_GE(tails[keys], 3) << keys;
   EXPECT_GT(seeds.size(), 3U);
+}
+
+TEST(Gate, TheCasesHaveEverySize) {
+  std::set<std::int64_t> dims, heads, batches;
+  std::int64_t most_q = 0, most_kv = 0;
+  for (const Case& c : gate_cases({})) {
+    dims.insert(c.head_dim);
+    heads.insert(c.heads_q);
+    batches.insert(c.batch);
+    most_q = std::max(most_q, c.seqlen_q);
+    most_kv = std::max(most_kv, c.seqlen_kv);
+  }
+  EXPECT_EQ(dims.size(), 256U);
+  for (std::int64_t count = 1; count <= 32; ++count) {
+    EXPECT_TRUE(heads.contains(count)) << count;
+    EXPECT_TRUE(batches.contains(count)) << count;
+  }
+  EXPECT_GE(most_q, 8192);
+  EXPECT_GE(most_kv, 32768);
+}
+
+TEST(Gate, TheSizesAreDrawnAnewAndCanBeRepeated) {
+  const auto draw = [](std::optional<std::uint64_t> seed) {
+    GateOptions options = quickest_options();
+    options.draw_seed = seed;
+    return gates_of(sound_subject(), options).draw_seed;
+  };
+  EXPECT_EQ(draw(7), 7U);
+  const std::set<std::uint64_t> drawn = {draw({}), draw({}), draw({}), draw({})};
+  EXPECT_GT(drawn.size(), 1U);
+  std::set<std::string> names;
+  for (const std::uint64_t seed : {1, 1, 2})
+    for (const Case& c : size_cases(seed)) names.insert(c.name());
+  EXPECT_EQ(names.size(), 2 * size_cases(1).size());
+}
+
+// Each of these kernels is right for every problem of the case tables, whose sizes are small.
+TEST(GateFault, WrongForSomeSizesOnly) {
+  using Fault = std::function<bool(const Arguments&)>;
+  const std::map<std::string, Fault> faults = {
+      {"none", [](const Arguments&) { return false; }},
+      {"keys", [](const Arguments& a) { return a.k.shape[2] > 520; }},
+      {"queries", [](const Arguments& a) { return a.q.shape[2] > 2048; }},
+      {"heads", [](const Arguments& a) { return a.q.shape[1] == 11; }},
+      {"head_dim", [](const Arguments& a) { return a.q.shape[3] == 200; }},
+      {"batch", [](const Arguments& a) { return a.q.shape[0] >= 9 || a.sequences >= 9; }}};
+  // Only the cases around the faults, so that the test takes seconds.
+  std::vector<Case> near = size_cases(3);
+  std::erase_if(near, [](const Case& c) {
+    const bool there = c.seqlen_kv > 400 || c.seqlen_q > 1500 || c.heads_q == 11 ||
+                       c.head_dim == 200 || (c.batch >= 8 && c.batch <= 10);
+    return !there || c.seqlen_kv * c.seqlen_q >= 1 << 20;
+  });
+  for (const auto& [name, fault] : faults) {
+    GateSubject subject =
+        with_run([fault](const Kernel& kernel, const Arguments& a, Workspace w, Stream s) {
+          const Status status = kernel.run(a, w, s);
+          if (fault(a)) std::memset(a.out.data, 0x3c, out_bytes(a) / 2);
+          return status;
+        });
+    const auto report = check_cases({}, near, runner_of({}, subject.make_kernel, OnStream::own));
+    ASSERT_TRUE(report.ok()) << report.status().message();
+    EXPECT_EQ(report->failures.empty(), name == "none") << name;
+  }
 }
 
 TEST(Thresholds, EachHasAReasonAndTheRequiredOnesExist) {

@@ -7,9 +7,11 @@ them under names that say what.
 """
 
 import hashlib
+import io
 import json
 import pathlib
 import struct
+import tarfile
 
 CORPUS = pathlib.Path(__file__).parent / "corpus"
 
@@ -141,6 +143,48 @@ CALIBRATION = {
 }
 
 
+def bundle(files, gpu="GPU", folder="b", more=(), repair=1, extra_lines=()):
+    """An archive with a manifest of the files, then members (name, type, content)."""
+    lines = ["octavo_bundle: 1", 'commit: "1a"', f"gpu: {json.dumps(gpu)}", *extra_lines, "kernels:", "files:"]
+    lines += ["  - " + json.dumps({"path": path, "sha256": hashlib.sha256(text).hexdigest()})
+              for path, text in files.items()]
+    members = [(f"{folder}/{path}", tarfile.REGTYPE, text)
+               for path, text in {"manifest.yaml": "\n".join(lines).encode() + b"\n", **files}.items()]
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as tar:
+        for name, kind, content in [*members, *more]:
+            member = tarfile.TarInfo(name)
+            member.type, member.size = kind, len(content)
+            member.linkname = "/etc/passwd" if kind == tarfile.SYMTYPE else ""
+            tar.addfile(member, io.BytesIO(content))
+    # tarfile pads to 10,240 bytes, the mutating driver cuts at 4,096.
+    return bytes([repair]) + packed.getvalue().rstrip(b"\0").ljust(512, b"\0") + bytes(512)
+
+
+def padded(data):
+    return data + bytes(-(len(data) - 1) % 512)
+
+
+BUNDLE = {name: padded(data) for name, data in {
+    "one": bundle({"a": b"x"}),
+    "as_it_is": bundle({"a": b"x"}, repair=0),
+    "two": bundle({"bench/a": b"x", "b": b""}),
+    "empty": bundle({}),
+    "path_as_gpu": bundle({"a": b"x"}, gpu="../.."),
+    "two_folders": bundle({"a": b"x"}, more=[("c/a", tarfile.REGTYPE, b"y")]),
+    "same_name": bundle({"a": b"x"}, more=[("b/a", tarfile.REGTYPE, b"y")]),
+    "link": bundle({"a": b"x"}, more=[("b/l", tarfile.SYMTYPE, b"")]),
+    "device": bundle({"a": b"x"}, more=[("b/d", tarfile.CHRTYPE, b"")]),
+    "outside": bundle({"a": b"x"}, more=[("b/../../o", tarfile.REGTYPE, b"y")]),
+    "absolute": bundle({"a": b"x"}, more=[("/o", tarfile.REGTYPE, b"y")]),
+    "long_name": bundle({"n" * 120: b"x"}),
+    "file_and_folder": bundle({"a": b"x", "a/b": b"y"}),
+    "key_twice": bundle({"a": b"x"}, extra_lines=['gpu: "other"']),
+    "no_folder": bundle({"a": b"x"}, folder="."),
+    "cut": bundle({"a": b"x"})[:1200],
+}.items()}
+
+
 def choices(target):
     """Seeds for a target that reads choices: the same bytes each time."""
     files = {"zeros": bytes(16)}
@@ -152,7 +196,8 @@ def choices(target):
 
 
 for folder, files in (("npy", NPY), ("safetensors", SAFETENSORS), ("calibration", CALIBRATION),
-                      ("c_api", choices("c_api")), ("quantize", choices("quantize"))):
+                      ("bundle", BUNDLE), ("cache", choices("cache")), ("c_api", choices("c_api")),
+                      ("quantize", choices("quantize"))):
     (CORPUS / folder).mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
         (CORPUS / folder / name).write_bytes(content)

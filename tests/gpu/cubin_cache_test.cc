@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -38,6 +39,16 @@ class CubinCacheTest : public testing::Test {
   }
   static void write(const std::string& path, const std::string& text) {
     std::ofstream(path, std::ios::binary) << text;
+  }
+  // Ends with 0 if the damaged entry is listed as such without much memory.
+  void list_in_little_memory() const {
+    rusage before{}, after{};
+    getrusage(RUSAGE_SELF, &before);
+    const auto list = cache_.list();
+    getrusage(RUSAGE_SELF, &after);
+    constexpr long kMostKiB = 64 << 10;
+    const bool small = after.ru_maxrss - before.ru_maxrss < kMostKiB;
+    _exit(small && list.ok() && !(*list)[0].status.ok() ? 0 : 1);
   }
   // A damaged entry is not loaded, but removed and rebuilt, and is then complete again.
   void expect_rebuilt(const std::string& why) {
@@ -128,6 +139,35 @@ TEST_F(CubinCacheTest, TamperedEntriesAreRebuilt) {
     write(entry() + "/meta.json", text);
     expect_rebuilt(text);
   }
+}
+
+// A test that waits for a writer of the FIFO has failed, without stopping the others.
+TEST_F(CubinCacheTest, FifosAreNotRead) {
+  for (const char* file : {"/meta.json", "/kernel.cubin"}) {
+    ASSERT_TRUE(cache_.store(key_, kernel_).ok());
+    fs::remove(entry() + file);
+    ASSERT_EQ(mkfifo((entry() + file).c_str(), 0600), 0);
+    EXPECT_EXIT(
+        {
+          alarm(20);
+          const auto list = cache_.list();
+          const bool listed = list.ok() && list->size() == 1 &&
+                              (*list)[0].status.ok() == (std::string_view(file) != "/meta.json");
+          _exit(listed && !cache_.load(key_).ok() ? 0 : 1);
+        },
+        testing::ExitedWithCode(0), "")
+        << file;
+    fs::remove_all(entry());
+  }
+}
+
+TEST_F(CubinCacheTest, BracketsInMetaTakeNoMemory) {
+  ASSERT_TRUE(cache_.store(key_, kernel_).ok());
+  for (const std::size_t size : {std::size_t{60} << 10, std::size_t{48} << 20}) {
+    write(entry() + "/meta.json", std::string(size, '['));
+    EXPECT_EXIT(list_in_little_memory(), testing::ExitedWithCode(0), "") << size;
+  }
+  expect_rebuilt("brackets");
 }
 
 TEST_F(CubinCacheTest, EntryUnderAnotherKeyIsRefused) {

@@ -1,7 +1,10 @@
 // Calibration: ranges over several tensors, saving and loading, and hostile files.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cstdio>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -240,10 +243,45 @@ TEST_F(CalibrationTest, HostileFiles) {
       << status.message();
 }
 
+TEST_F(CalibrationTest, SaveDoesNotFollowPlantedLinks) {
+  // Links at every name that follows from the process and a counter.
+  const std::string precious = path("precious");
+  std::ofstream(precious) << "precious";
+  for (int count = 0; count < 1000; ++count)
+    std::filesystem::create_symlink(
+        precious, path() + "." + std::to_string(::getpid()) + "-" + std::to_string(count) + ".tmp");
+  ASSERT_TRUE(Calibration().save(path()).ok());
+  ASSERT_TRUE(Calibration::load(path()).ok());
+  EXPECT_FALSE(std::filesystem::is_symlink(path()));
+  std::ifstream file(precious);
+  std::string text;
+  file >> text;
+  EXPECT_EQ(text, "precious");
+}
+
+TEST_F(CalibrationTest, ManyEntriesTakeLinearTime) {
+  constexpr int kEntries = 100000;
+  std::string text = R"({"octavo_calibration":1,"entries":[)";
+  for (int i = 0; i < kEntries; ++i) {
+    const std::string one = file_with("name", "\"" + std::to_string(i) + "\"");
+    const std::size_t begin = one.find("[{") + 1;
+    text.append(i == 0 ? "" : ",").append(one, begin, one.rfind(']') - begin);
+  }
+  const std::clock_t start = std::clock();
+  ASSERT_TRUE(Calibration::load(written(text + "]}")).ok());
+  EXPECT_LT(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC, 8);
+}
+
+TEST_F(CalibrationTest, FifoIsRefused) {
+  ASSERT_EQ(::mkfifo(path().c_str(), 0600), 0);
+  EXPECT_EQ(Calibration::load(path()).status().code(), ErrorCode::io_error)
+      << "waits for a writer?";
+}
+
 TEST_F(CalibrationTest, EndlessFileIsRefused) {
   if (!std::filesystem::exists("/dev/zero")) GTEST_SKIP() << "no /dev/zero here";
   const Status status = Calibration::load("/dev/zero").status();
-  EXPECT_EQ(status.message(), "The calibration file '/dev/zero' is larger than 64 MiB.");
+  EXPECT_EQ(status.message(), "Calibration file '/dev/zero': is not a regular file.");
 }
 
 }  // namespace

@@ -19,16 +19,17 @@ import unittest
 # checks that this table says so. config and device are compiled together and share one level.
 MAY_INCLUDE = {
     "base": set(),
+    "files": {"base"},
     "config": {"device"},
     "device": {"config"},
     # The layout of a transposed V and the conversion to FP8, which kernels share.
-    "numeric": {"base", "config/v_layout.h", "config/widening.h"},
+    "numeric": {"base", "files", "config/v_layout.h", "config/widening.h"},
     "attention": {"base", "numeric"},
     "emulator": {"base", "config", "device", "numeric"},
     "cpu": {"base", "numeric", "attention"},
-    "gpu": {"base", "numeric", "attention", "config", "device"},
+    "gpu": {"base", "files", "numeric", "attention", "config", "device"},
     "runtime": {"base", "numeric", "attention", "config", "cpu", "gpu", "emulator"},
-    "evidence": {"base", "numeric", "attention", "config", "cpu", "gpu", "emulator", "runtime"},
+    "evidence": {"base", "files", "numeric", "attention", "config", "cpu", "gpu", "emulator", "runtime"},
     "evolve": {"base", "numeric", "attention", "config", "gpu", "runtime", "evidence"},
 }
 ONE_LEVEL = {"config", "device"}

@@ -219,6 +219,17 @@ TEST_F(OutOfMemory, InQuantizationAndTheOracle) {
   const std::string path = testing::TempDir() + "octavo_out_of_memory_calibration.json";
   expect_failures([&] { return calibration.save(path).code(); });
   expect_failures([&] { return Calibration::load(path).status().code(); });
+  // From the n-th allocation on, all fail: also those made while the first failure is handled.
+  bool failed = true;
+  for (std::int64_t n = 1; failed; ++n) {
+    ErrorCode code = ErrorCode::ok;
+    {
+      const FailingAllocation failing(n, /*and_all_later=*/true);
+      code = Calibration::load(path).status().code();
+      failed = failing.happened();
+    }
+    EXPECT_EQ(code, failed ? ErrorCode::out_of_memory : ErrorCode::ok) << n;
+  }
   Call call(1, 2, 1, 5, 9, 8);
   std::vector<double> truth(call.out.size());
   expect_failures([&] { return reference(call.arguments, {}, truth.data()).code(); });

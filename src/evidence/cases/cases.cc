@@ -185,7 +185,11 @@ std::string Case::name() const {
   return config.empty() ? text : text + " " + config;
 }
 
-Case make_case(const AxisValues& values, std::uint64_t seed) {
+namespace {
+
+// `resize` changes the sizes before the rest, which depends on them, is drawn.
+using Resize = std::function<void(Case&)>;
+Case make_sized_case(const AxisValues& values, std::uint64_t seed, const Resize& resize) {
   Draw draw(seed);
   Case c;
   c.seed = seed;
@@ -193,6 +197,7 @@ Case make_case(const AxisValues& values, std::uint64_t seed) {
   c.head_dim = kHeadDims[static_cast<std::size_t>(values[kHeadDim])];
   set_heads(c, values[kRatio], draw);
   set_lengths(c, values[kLength], draw);
+  resize(c);
   set_mask(c, values[kMask], draw);
   set_format(c, values[kFormat], draw);
   set_quantization(c, draw);
@@ -210,6 +215,12 @@ Case make_case(const AxisValues& values, std::uint64_t seed) {
   if (is_fp8(c.input) && !c.v && draw.one_in(4))
     c.v = c.input == DType::e4m3 ? DType::e5m2 : DType::e4m3;
   return c;
+}
+
+}  // namespace
+
+Case make_case(const AxisValues& values, std::uint64_t seed) {
+  return make_sized_case(values, seed, [](Case&) {});
 }
 
 Case random_case(std::uint64_t seed) {
@@ -275,6 +286,104 @@ std::vector<Case> all_cases(std::uint64_t seed, std::size_t count) {
     if (names.insert(c.name()).second) cases.push_back(std::move(c));
   }
   return cases;
+}
+
+namespace {
+
+// Draws the cases of size_cases(): one size of each is chosen by the caller, the others are small.
+class SizeCases {
+ public:
+  SizeCases(std::uint64_t seed, const SizeRange& range)
+      : draw_(seed), seed_(seed << 20), range_(range) {}
+
+  void add(const Resize& resize) {
+    AxisValues values;
+    for (int axis = 0; axis < kAxes; ++axis)
+      values[axis] = static_cast<int>(draw_.between(0, kAxisSizes[axis] - 1));
+    // Neither a single key, which hides every error of the softmax, nor none, nor a long case.
+    values[kLength] = static_cast<int>(draw_.between(1, 5));
+    const Case c = make_sized_case(values, ++seed_, [&](Case& sized) {
+      sized.head_dim = std::max(range_.head_dim_step,
+                                draw_.between(1, 64) / range_.head_dim_step * range_.head_dim_step);
+      resize(sized);
+      fit(sized);
+    });
+    cases_.push_back(c);
+  }
+  // A random number from 2^octave to 2^(octave + 1) - 1.
+  std::int64_t in_octave(int octave) {
+    const std::int64_t low = std::int64_t{1} << octave;
+    return draw_.between(low, 2 * low - 1);
+  }
+  // Any number of KV heads that divides the query heads.
+  std::int64_t heads_kv_of(std::int64_t heads_q) {
+    std::int64_t heads_kv = draw_.between(1, heads_q);
+    while (heads_q % heads_kv != 0) --heads_kv;
+    return heads_kv;
+  }
+  std::vector<Case> take() { return std::move(cases_); }
+
+ private:
+  static double products(const Case& c, std::int64_t rows) {
+    return static_cast<double>(c.batch * c.heads_q * rows) *
+           static_cast<double>(c.seqlen_kv * c.head_dim);
+  }
+  // Judges only some rows of a case that would take too long, and shrinks the smaller sizes of one
+  // that takes too long even so.
+  void fit(Case& c) const {
+    constexpr std::int64_t kRows = 16, kMostDim = 32;
+    if (products(c, c.seqlen_q) <= range_.most_products) return;
+    c.batch = 1;
+    c.heads_q = c.heads_kv = std::min<std::int64_t>(c.heads_kv, 2);
+    if (c.seqlen_q > kRows) {
+      c.sampled_rows = kRows;
+      // The oracle samples the rows of a dense batch.
+      if (c.layout == Layout::varlen) c.layout = Layout::bshd;
+    }
+    if (products(c, std::min(c.seqlen_q, kRows)) > range_.most_products)
+      c.head_dim = std::min(c.head_dim, kMostDim);
+  }
+
+  Draw draw_;
+  std::uint64_t seed_;
+  SizeRange range_;
+  std::vector<Case> cases_;
+};
+
+}  // namespace
+
+std::vector<Case> size_cases(std::uint64_t seed, const SizeRange& range) {
+  constexpr std::int64_t kMostDim = 256, kMostHeads = 32, kMostBatch = 32;
+  constexpr int kOctavesQ = 14, kOctavesKv = 16, kOfEach = 2;
+  SizeCases sizes(seed, range);
+  // Many heads or sequences are affordable if they are short.
+  const auto shorten = [](Case& c) {
+    constexpr std::int64_t kShort = 40;
+    c.seqlen_q = std::min(c.seqlen_q, kShort);
+    c.seqlen_kv = std::min(c.seqlen_kv, kShort);
+  };
+  for (std::int64_t dim = range.head_dim_step; dim <= kMostDim; dim += range.head_dim_step)
+    sizes.add([&](Case& c) { c.head_dim = dim; });
+  for (std::int64_t heads = 1; heads <= kMostHeads; ++heads)
+    sizes.add([&](Case& c) {
+      c.heads_q = heads;
+      c.heads_kv = sizes.heads_kv_of(heads);
+      shorten(c);
+    });
+  for (std::int64_t batch = 1; batch <= kMostBatch; ++batch)
+    sizes.add([&](Case& c) {
+      c.batch = batch;
+      shorten(c);
+    });
+  for (int i = 0; i < kOfEach * kOctavesQ; ++i)
+    sizes.add([&](Case& c) { c.seqlen_q = sizes.in_octave(i / kOfEach); });
+  for (int i = 0; i < kOfEach * kOctavesKv; ++i)
+    sizes.add([&](Case& c) {
+      c.seqlen_kv = sizes.in_octave(i / kOfEach);
+      // Every other one as a square, as in training, while that is affordable.
+      if (i % kOfEach == 1 && i / kOfEach < 11) c.seqlen_q = c.seqlen_kv;
+    });
+  return sizes.take();
 }
 
 namespace {
@@ -370,6 +479,13 @@ std::vector<Case> served_cases(std::uint64_t seed, std::size_t count, const Kern
     }
     ++case_seed;
   }
+  return std::move(served.cases());
+}
+
+std::vector<Case> only_served(const std::vector<Case>& cases, const KernelsOf& kernels_of,
+                              std::size_t most_kernels) {
+  ServedCases served(kernels_of, most_kernels);
+  for (const Case& c : cases) served.add(c);
   return std::move(served.cases());
 }
 

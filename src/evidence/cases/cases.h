@@ -95,6 +95,16 @@ std::vector<Case> many_keys_cases(std::uint64_t seed);
 // The covering set and that of many keys, then random draws until there are `count` distinct names.
 std::vector<Case> all_cases(std::uint64_t seed, std::size_t count = 2400);
 
+// What size_cases() draws from.
+struct SizeRange {
+  std::int64_t head_dim_step = 1;  // the GPU kernels serve multiples of 8
+  double most_products = 4e7;      // of a query row, a key and a column: bounds the oracle's time
+};
+// Every head_dim up to 256, every number of heads and every batch up to 32, and lengths from each
+// power of two to the next, up to 16,384 queries and 65,536 keys. The seed determines the lengths
+// and, for each case, mask, format, ratio of heads and layout.
+std::vector<Case> size_cases(std::uint64_t seed, const SizeRange& range = {});
+
 // The names of the kernels that a device runs a case with; empty if it does not serve the case.
 using KernelsOf = std::function<std::vector<std::string>(const Case&)>;
 // `count` distinct cases that a device serves: every pair of the axis values that it serves, then
@@ -103,6 +113,10 @@ using KernelsOf = std::function<std::vector<std::string>(const Case&)>;
 // kernel is dropped.
 std::vector<Case> served_cases(std::uint64_t seed, std::size_t count, const KernelsOf& kernels_of,
                                std::size_t most_kernels);
+
+// Those of `cases` that a device serves, with at most `most_kernels` kernels.
+std::vector<Case> only_served(const std::vector<Case>& cases, const KernelsOf& kernels_of,
+                              std::size_t most_kernels);
 
 std::vector<Case> twelve_cases();
 std::vector<Case> preset_cases(std::uint64_t seed);

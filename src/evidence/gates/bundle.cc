@@ -7,110 +7,124 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
+#include <cctype>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <sstream>
+#include <tuple>
 
 #include "base/error.h"
+#include "files/bounded_json.h"
 #include "gpu/jit/sha256.h"
 #include "octavo/evidence.hpp"
 
 namespace octavo {
 namespace {
 
-namespace fs = std::filesystem;
-constexpr const char* kManifest = "manifest.yaml";
+using evidence::is_bundle_path;
+using evidence::kManifest;
 
 struct Manifest {
   std::map<std::string, nlohmann::json> values;
   std::map<std::string, std::vector<nlohmann::json>> lists;
 };
 
-Result<std::string> file_text(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text((std::istreambuf_iterator<char>(file)), {});
-  if (!file.is_open() || file.bad())
-    return invalid("bundle", fmt::format("\"{}\"", path.string()), "files that can be read");
-  return text;
-}
-
 Status bad_line(int number, std::string_view what) {
   return invalid("bundle", fmt::format("line {} of its manifest, {}", number, what),
                  "a manifest.yaml as repro.sh writes it");
 }
 
-Result<Manifest> read_manifest(const fs::path& path) {
-  const Result<std::string> text = file_text(path);
-  if (!text.ok()) return text.status();
+Result<Manifest> read_lines(std::string_view text) {
+  constexpr std::string_view kItem = "  - ";
+  constexpr int kDeepest = 2;
   Manifest manifest;
-  std::istringstream lines(*text);
-  std::string line, list;
-  for (int number = 1; std::getline(lines, line); ++number) {
+  std::string list;
+  for (int number = 1; !text.empty(); ++number) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(line.size() + 1, text.size()));
     if (line.empty() || line.front() == '#') continue;
-    constexpr std::string_view kItem = "  - ";
     const bool item = line.starts_with(kItem);
     const std::size_t colon = line.find(':');
-    if (item ? list.empty() : colon == std::string::npos) return bad_line(number, "no key");
-    const std::string value = item ? line.substr(kItem.size()) : line.substr(colon + 1);
-    if (!item) list = value.empty() ? line.substr(0, colon) : "";
+    if (item ? list.empty() : colon == std::string_view::npos) return bad_line(number, "no key");
+    const std::string key(item ? list : line.substr(0, colon));
+    const std::string_view value = line.substr(item ? kItem.size() : colon + 1);
+    if (!item && (manifest.values.contains(key) || manifest.lists.contains(key)))
+      return bad_line(number, "a key for the second time");
+    if (!item) list = value.empty() ? key : "";
     if (!item && value.empty()) {
-      manifest.lists[list];
+      manifest.lists[key];
       continue;
     }
-    const nlohmann::json json = nlohmann::json::parse(value, nullptr, false);
+    nlohmann::json json = parse_bounded(value, kDeepest);
     if (json.is_discarded() || (item && !json.is_object())) return bad_line(number, "its value");
     if (item)
-      manifest.lists[list].push_back(json);
+      manifest.lists[key].push_back(std::move(json));
     else
-      manifest.values[line.substr(0, colon)] = json;
+      manifest.values[key] = std::move(json);
   }
-  if (manifest.values["octavo_bundle"] != 1)
-    return invalid("bundle", fmt::format("version {}", manifest.values["octavo_bundle"].dump()),
+  return manifest;
+}
+
+Result<Manifest> read_manifest(const std::string& text) {
+  constexpr std::size_t kMostBytes = 4 << 20;  // one with 300 kernels has 150 KB
+  if (text.size() > kMostBytes)
+    return invalid("bundle", fmt::format("a manifest of {} bytes", text.size()), "up to 4 MiB");
+  Result<Manifest> manifest = read_lines(text);
+  if (!manifest.ok()) return manifest;
+  if (manifest->values["octavo_bundle"] != 1)
+    return invalid("bundle", fmt::format("version {}", manifest->values["octavo_bundle"].dump()),
                    "1");
-  if (!manifest.lists.contains("files") || !manifest.lists.contains("kernels"))
+  if (!manifest->lists.contains("files") || !manifest->lists.contains("kernels"))
     return invalid("bundle", "a manifest without files or kernels", "lists of both");
   return manifest;
 }
 
-std::string text_or_empty(const nlohmann::json& json) {
-  return json.is_string() ? json.get<std::string>() : "";
+// Commit and GPU are printed and become parts of paths: letters, digits and what GPU names have
+// besides them.
+std::string checked_name(const nlohmann::json& json, std::string_view key, BundleReport& report) {
+  constexpr std::size_t kLongest = 100;
+  const std::string text = json.is_string() ? json.get<std::string>() : "";
+  const bool sound = text.size() <= kLongest &&
+                     (text.empty() || std::isalnum(static_cast<unsigned char>(text[0]))) &&
+                     std::all_of(text.begin(), text.end(), [](char c) {
+                       return std::isalnum(static_cast<unsigned char>(c)) ||
+                              std::string_view(" ._-()").find(c) != std::string_view::npos;
+                     });
+  if (sound && (json.is_string() || json.is_null())) return text;
+  report.failures.push_back(
+      fmt::format("{}: is not a name in letters, digits and \" ._-()\".", key));
+  return "";
 }
 
-// A path that stays in the folder.
-bool is_inside(const fs::path& path) {
-  return !path.empty() && path.is_relative() &&
-         std::none_of(path.begin(), path.end(), [](const fs::path& part) { return part == ".."; });
-}
-
-void check_file(const fs::path& folder, const nlohmann::json& entry, BundleReport& report) {
+void check_file(const Bundle& bundle, const nlohmann::json& entry, BundleReport& report) {
   const std::string path = entry.at("path");
   const auto fail = [&](std::string_view what) {
-    report.failures.push_back(fmt::format("{}: {}.", path, what));
+    report.failures.push_back(fmt::format("{}: {}.", printable(path), what));
   };
   ++report.files;
-  std::error_code error;
-  if (!is_inside(path)) return fail("is not a path inside the bundle");
-  const fs::file_status status = fs::symlink_status(folder / path, error);
-  if (error || !fs::exists(status)) return fail("is missing");
-  if (!fs::is_regular_file(status)) return fail("is not a regular file");
-  const Result<std::string> text = file_text(folder / path);
-  if (!text.ok()) return fail("cannot be read");
-  if (sha256_hex(*text) != entry.at("sha256").get<std::string>())
+  if (!is_bundle_path(path)) return fail("is not a path inside the bundle");
+  if (bundle.irregular.contains(path)) return fail("is not a regular file");
+  const auto found = bundle.files.find(path);
+  if (found == bundle.files.end()) return fail("is missing");
+  if (sha256_hex(found->second) != entry.at("sha256").get<std::string>())
     fail("is not the file that the manifest has the digest of");
 }
 
-void check_unlisted(const fs::path& folder, const std::set<std::string>& listed,
-                    BundleReport& report) {
-  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(folder)) {
-    if (entry.is_directory() && !entry.is_symlink()) continue;
-    const std::string path = entry.path().lexically_relative(folder).generic_string();
-    if (path != kManifest && !listed.contains(path))
-      report.failures.push_back(fmt::format("{}: is not in the manifest.", path));
+void check_files(const Bundle& bundle, const std::vector<nlohmann::json>& entries,
+                 BundleReport& report) {
+  std::set<std::string> listed;
+  for (const nlohmann::json& entry : entries) {
+    check_file(bundle, entry, report);
+    if (const std::string path = entry.at("path"); !listed.insert(path).second)
+      report.failures.push_back(fmt::format("{}: is in the manifest twice.", printable(path)));
   }
+  const auto check_listed = [&](const std::string& path) {
+    if (path != kManifest && !listed.contains(path))
+      report.failures.push_back(fmt::format("{}: is not in the manifest.", printable(path)));
+  };
+  for (const auto& [path, content] : bundle.files) check_listed(path);
+  for (const std::string& path : bundle.irregular) check_listed(path);
+  if (report.files == 0) report.failures.push_back("files: the bundle has none.");
 }
 
 using KernelKey = std::tuple<std::string, int, std::string, std::string>;
@@ -129,7 +143,7 @@ void check_kernels(const std::vector<nlohmann::json>& kernels,
     ++report.kernels_compared;
     if (found->second != entry.at("sha256").get<std::string>())
       report.failures.push_back(fmt::format("kernel {} sm_{}: the one built here is another.",
-                                            entry.at("config").get<std::string>(),
+                                            printable(entry.at("config").get<std::string>()),
                                             entry.at("arch").get<int>()));
   }
   if (report.kernels == 0)
@@ -144,34 +158,27 @@ void check_kernels(const std::vector<nlohmann::json>& kernels,
 
 }  // namespace
 
-Result<BundleReport> verify_bundle(const std::string& folder) {
+Result<BundleReport> verify_bundle(const Bundle& bundle) {
   return without_exceptions([&]() -> Result<BundleReport> {
-    return evidence::verify_bundle_with(folder, shipped_kernel_list());
+    return evidence::verify_bundle_with(bundle, shipped_kernel_list());
   });
 }
 
-Result<BundleReport> evidence::verify_bundle_with(const std::string& folder,
+Result<BundleReport> evidence::verify_bundle_with(const Bundle& bundle,
                                                   const std::vector<KernelInfo>& built_here) {
-  std::error_code error;
-  if (!fs::is_directory(folder, error) || !fs::exists(fs::path(folder) / kManifest, error))
-    return invalid("bundle", fmt::format("\"{}\"", folder), "a folder with a manifest.yaml");
-  Result<Manifest> manifest = read_manifest(fs::path(folder) / kManifest);
+  const auto text = bundle.files.find(std::string(kManifest));
+  if (text == bundle.files.end())
+    return invalid("bundle", "one without manifest.yaml", "one that repro.sh packed");
+  Result<Manifest> manifest = read_manifest(text->second);
   if (!manifest.ok()) return manifest.status();
   BundleReport report;
-  report.commit = text_or_empty(manifest->values["commit"]);
-  report.gpu = text_or_empty(manifest->values["gpu"]);
+  report.commit = checked_name(manifest->values["commit"], "commit", report);
+  report.gpu = checked_name(manifest->values["gpu"], "gpu", report);
   try {
-    std::set<std::string> listed;
-    for (const nlohmann::json& entry : manifest->lists["files"]) {
-      check_file(folder, entry, report);
-      listed.insert(entry.at("path").get<std::string>());
-    }
-    check_unlisted(folder, listed, report);
+    check_files(bundle, manifest->lists["files"], report);
     check_kernels(manifest->lists["kernels"], built_here, report);
   } catch (const nlohmann::json::exception& wrong) {
     return invalid("bundle", wrong.what(), "a manifest.yaml as repro.sh writes it");
-  } catch (const fs::filesystem_error& wrong) {
-    return invalid("bundle", wrong.what(), "a folder that can be read");
   }
   return report;
 }

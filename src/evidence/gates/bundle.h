@@ -1,6 +1,7 @@
 // Verifies a bundle against given kernels, so that tests can supply other ones.
 #pragma once
 
+#include <string_view>
 #include <vector>
 
 #include "octavo/bundle.hpp"
@@ -8,7 +9,12 @@
 
 namespace octavo::evidence {
 
-Result<BundleReport> verify_bundle_with(const std::string& folder,
+inline constexpr std::string_view kManifest = "manifest.yaml";
+
+Result<BundleReport> verify_bundle_with(const Bundle& bundle,
                                         const std::vector<KernelInfo>& built_here);
+
+// A relative path without "." and "..".
+bool is_bundle_path(std::string_view path);
 
 }  // namespace octavo::evidence

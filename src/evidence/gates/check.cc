@@ -343,7 +343,10 @@ Result<std::vector<evidence::Case>> suite_of(const CheckOptions& options) {
   if (options.suite == "emulated") return evidence::cases_of_emulator(options.seed);
   if (options.suite == "all" && options.device.kind == Device::Kind::cuda)
     return evidence::gpu_cases(options.device, options.seed);
-  return evidence::suite_cases(options.suite, options.seed);
+  Result<std::vector<evidence::Case>> cases = evidence::suite_cases(options.suite, options.seed);
+  if (cases.ok() && options.suite == "all" && options.device.kind == Device::Kind::cpu)
+    for (evidence::Case& c : evidence::size_cases(options.seed)) cases->push_back(std::move(c));
+  return cases;
 }
 
 // One runner, or one per stream. Every other one calls attention(), so that both shared plans and

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <random>
 
 #include "base/error.h"
 #include "evidence/bench/machine.h"
@@ -105,14 +106,17 @@ GateSubject library_subject(const GateOptions& options) {
           [options] { return library_counters(options); }};
 }
 
-Result<GateReport> run_gates(const GateOptions& options, const GateSubject& subject) {
-  OCTAVO_RETURN_IF_ERROR(validate_options(options));
+Result<GateReport> run_gates(const GateOptions& given, const GateSubject& subject) {
+  OCTAVO_RETURN_IF_ERROR(validate_options(given));
+  GateOptions options = given;
+  if (!options.draw_seed) options.draw_seed = std::random_device()();
   Result<std::vector<Threshold>> thresholds = gate_thresholds(options.thresholds);
   if (!thresholds.ok()) return thresholds.status();
   GateReport report;
   report.device = name(options.device);
   report.machine = machine_of(options.device);
   report.seed = options.seed;
+  report.draw_seed = *options.draw_seed;
   report.thresholds = std::move(thresholds).value();
 
   using Gate = std::function<Result<GateResult>()>;

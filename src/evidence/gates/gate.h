@@ -38,7 +38,8 @@ Result<GateResult> counters_gate(const GateOptions& options,
                                  const std::vector<Threshold>& thresholds,
                                  const GateSubject& subject);
 
-// The cases of the correctness gate: suite `twelve`, random problems of every seed, all key tails.
+// The cases of the correctness gate: suite `twelve`, random problems of every seed, all key tails,
+// and problems of all sizes, drawn with options.draw_seed.
 std::vector<Case> gate_cases(const GateOptions& options);
 
 // Compares a value with the threshold of that name, if there is one for this kernel and this amount

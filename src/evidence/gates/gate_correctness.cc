@@ -1,5 +1,6 @@
-// The correctness gate: the case tables with several seeds, every length of the last key block, and
-// inputs that change under the same pointers.
+// The correctness gate: the case tables with several seeds, every length of the last key block,
+// problems of all sizes that are drawn anew for every run, and inputs that change under the same
+// pointers.
 //
 // Everything runs on a separate stream, and only that stream is waited for: work on another stream
 // is missing when the result is judged. Outputs are poisoned before every call.
@@ -57,6 +58,19 @@ std::vector<Case> long_key_tails(std::uint64_t seed) {
     c.seed = seed;
     cases.push_back(c);
   }
+  return cases;
+}
+
+// The problems of all sizes that the device can run in reasonable time.
+std::vector<Case> drawn_cases(const GateOptions& options) {
+  constexpr double kMostEmulated = 1e6;
+  constexpr std::size_t kMostKernels = 120;
+  const std::uint64_t seed = options.draw_seed.value_or(0);
+  if (options.device.kind == Device::Kind::cpu) return size_cases(seed);
+  if (options.device.kind == Device::Kind::cuda)
+    return gpu_only_served(options.device, size_cases(seed, {.head_dim_step = 8}), kMostKernels);
+  std::vector<Case> cases = size_cases(seed, {.head_dim_step = 8, .most_products = kMostEmulated});
+  std::erase_if(cases, [](const Case& c) { return c.sampled_rows > 0; });  // too long there
   return cases;
 }
 
@@ -124,6 +138,7 @@ std::vector<Case> gate_cases(const GateOptions& options) {
                 options.cases > 0 ? options.cases : kRandom));
   }
   add(thinned(key_tails(options.seed), options.cases));
+  add(thinned(drawn_cases(options), options.cases));
   if (on_gpu) add(thinned(long_key_tails(options.seed), options.cases));
   return cases;
 }
@@ -162,7 +177,8 @@ Result<GateResult> correctness_gate(const GateOptions& options,
   check_threshold(result, thresholds, "failed_cases", checked.device, "", 0,
                   static_cast<double>(checked.failures.size()));
   result.failures.insert(result.failures.end(), checked.failures.begin(), checked.failures.end());
-  result.reason = fmt::format("{} problems of {} seeds against fp64", checked.cases, options.seeds);
+  result.reason = fmt::format("{} problems of {} seeds and of draw seed {} against fp64",
+                              checked.cases, options.seeds, options.draw_seed.value_or(0));
   result.state = result.failures.empty() ? GateState::passed : GateState::failed;
   return result;
 }

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "evidence/gates/gate.h"
+#include "files/bounded_json.h"
 
 namespace octavo::evidence {
 namespace {
@@ -36,6 +37,8 @@ Result<GateResult> counters_gate(const GateOptions& options,
     return result;
   }
   try {
+    if (nesting_of(text) > kReportNesting)
+      return invalid("counters", "JSON of many brackets", "reports of octavo --json");
     const nlohmann::json json = nlohmann::json::parse(text);
     if (json.at("kind") != "counters")
       return invalid("counters", fmt::format("kind {}", json.at("kind").dump()),

@@ -66,6 +66,7 @@ std::string to_json(const GateReport& report) {
                          {"device", report.device},
                          {"machine", report.machine},
                          {"seed", report.seed},
+                         {"draw_seed", report.draw_seed},
                          {"passed", report.passed()},
                          {"gates", array_of(report.gates, gate_json)},
                          {"thresholds", array_of(report.thresholds, threshold_json)}};

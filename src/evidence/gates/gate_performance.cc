@@ -8,10 +8,12 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <tuple>
 
 #include "base/error.h"
 #include "evidence/bench/stats.h"
 #include "evidence/gates/gate.h"
+#include "files/bounded_json.h"
 
 namespace octavo::evidence {
 namespace {
@@ -29,6 +31,8 @@ struct Baseline {
 Result<Baseline> read_baseline(const std::string& text) {
   Baseline baseline;
   try {
+    if (nesting_of(text) > kReportNesting)
+      return invalid("baseline", "JSON of many brackets", "reports of octavo --json");
     const nlohmann::json json = nlohmann::json::parse(text);
     if (json.at("kind") != "bench")
       return invalid("baseline", fmt::format("kind {}", json.at("kind").dump()), "kind \"bench\"");
@@ -61,13 +65,29 @@ Result<Baseline> read_baseline(const std::string& text) {
   } catch (const nlohmann::json::exception& error) {
     return invalid("baseline", error.what(), "a report of octavo bench --json");
   }
+  if (baseline.rows.empty()) return invalid("baseline", "one without rows", "one row or more");
   return baseline;
 }
 
-const Threshold* threshold_of(const std::vector<Threshold>& thresholds, std::string_view name) {
-  for (const Threshold& t : thresholds)
-    if (t.gate == "performance" && t.name == name) return &t;
-  return nullptr;
+struct Limits {
+  double slowdown = 0;        // a shape above it is slower
+  double worst_slowdown = 0;  // no shape may be above it
+  double slower_shapes = 0;
+};
+
+Result<Limits> limits_of(const std::vector<Threshold>& thresholds) {
+  Limits limits;
+  for (const auto& [name, value, least] :
+       {std::tuple("slowdown", &Limits::slowdown, 1.0),
+        std::tuple("worst_slowdown", &Limits::worst_slowdown, 1.0),
+        std::tuple("slower_shapes", &Limits::slower_shapes, -1.0)}) {
+    for (const Threshold& t : thresholds)
+      if (t.gate == "performance" && t.name == name) limits.*value = t.at_most.value_or(least);
+    if (!(limits.*value > least))
+      return invalid("thresholds", fmt::format("no performance {}", name),
+                     fmt::format("one with at_most above {}", least));
+  }
+  return limits;
 }
 
 void judge_timing(GateTiming& timing, const std::vector<double>& baseline_us, double limit) {
@@ -106,6 +126,47 @@ Status take_samples(const GateOptions& options, const Baseline& baseline,
   return {};
 }
 
+// Why the baseline and this run cannot be compared; empty if they can.
+std::string obstacle(const GateOptions& options, const Baseline& baseline,
+                     const std::string& machine) {
+  if (options.device.kind == Device::Kind::emulator)
+    return "the emulator's time is not a kernel's.";
+  if (baseline.machine.empty()) return "the baseline does not say of which machine it is.";
+  if (baseline.machine != machine)
+    return fmt::format("the baseline is of {}, and this is {}.", printable(baseline.machine),
+                       machine);
+  return "";
+}
+
+// A baseline is given to be compared with: if that is impossible, the gate fails unless the caller
+// allowed it.
+GateResult not_compared(GateResult result, const GateOptions& options, std::string why) {
+  if (!options.baseline_optional) {
+    result.state = GateState::failed;
+    result.failures.push_back(why);
+  }
+  result.reason = std::move(why);
+  return result;
+}
+
+void judge_timings(const Baseline& baseline, const Limits& limits, GateResult& result) {
+  for (std::size_t i = 0; i < result.timings.size(); ++i) {
+    GateTiming& timing = result.timings[i];
+    judge_timing(timing, baseline.rows[i].samples_us, limits.slowdown);
+    if (timing.verdict == "not measured")
+      result.left_out.push_back(
+          fmt::format("{}: two runs of the same kernel are up to {:.1f}% apart.", timing.shape.name,
+                      100 * timing.resolution));
+  }
+}
+
+std::string slower_sentence(const GateTiming& timing) {
+  return fmt::format(
+      "{}: {:.2f} us, {:.1f}% slower than the {:.2f} us on record (95%: {:.1f} to {:.1f}%).",
+      timing.shape.name, timing.median_us, 100 * (timing.ratio - 1), timing.baseline_us,
+      100 * (timing.ratio_low - 1), 100 * (timing.ratio_high - 1));
+}
+
 }  // namespace
 
 Result<GateResult> performance_gate(const GateOptions& options,
@@ -117,54 +178,35 @@ Result<GateResult> performance_gate(const GateOptions& options,
     result.reason = "no baseline was given.";
     return result;
   }
-  if (options.device.kind == Device::Kind::emulator) {
-    result.reason = "the emulator's time is not a kernel's.";
-    return result;
-  }
   const Result<Baseline> baseline = read_baseline(options.baseline);
   if (!baseline.ok()) return baseline.status();
-  const Threshold* const slowdown = threshold_of(thresholds, "slowdown");
-  if (slowdown == nullptr || !slowdown->at_most || *slowdown->at_most <= 1)
-    return invalid("thresholds", "no performance slowdown", "one with at_most above 1");
-  if (!baseline->machine.empty() && baseline->machine != machine) {
-    result.reason =
-        fmt::format("the baseline is of {}, and this is {}.", baseline->machine, machine);
-    return result;
-  }
-  if (baseline->machine.empty())
-    result.left_out.push_back("whether the baseline is of this machine: it does not say.");
+  const Result<Limits> limits = limits_of(thresholds);
+  if (!limits.ok()) return limits.status();
+  if (std::string why = obstacle(options, *baseline, machine); !why.empty())
+    return not_compared(std::move(result), options, std::move(why));
   OCTAVO_RETURN_IF_ERROR(take_samples(options, *baseline, subject, result.timings));
+  judge_timings(*baseline, *limits, result);
+  const auto shapes = static_cast<int>(result.timings.size());
   int slower = 0, measured = 0;
   double resolution = 0;
-  for (std::size_t i = 0; i < result.timings.size(); ++i) {
-    GateTiming& timing = result.timings[i];
-    judge_timing(timing, baseline->rows[i].samples_us, *slowdown->at_most);
-    if (timing.verdict == "not measured") {
-      result.left_out.push_back(
-          fmt::format("{}: two runs of the same kernel are up to {:.1f}% apart.", timing.shape.name,
-                      100 * timing.resolution));
-      continue;
-    }
+  for (const GateTiming& timing : result.timings) {
+    if (timing.verdict == "not measured") continue;
     ++measured;
     resolution = std::max(resolution, timing.resolution);
-    slower += timing.verdict == "slower" ? 1 : 0;
-  }
-  const Threshold* const allowed = threshold_of(thresholds, "slower_shapes");
-  if (allowed == nullptr || !allowed->at_most)
-    return invalid("thresholds", "no performance slower_shapes", "one with at_most");
-  if (measured <= *allowed->at_most) {  // so few could not have been rejected
-    result.reason = fmt::format("{} of {} shapes could be told apart from the noise.", measured,
-                                result.timings.size());
-    return result;
+    if (timing.verdict != "slower") continue;
+    ++slower;
+    check_threshold(result, thresholds, "worst_slowdown", timing.shape.name, "", 0, timing.ratio);
   }
   check_threshold(result, thresholds, "slower_shapes", name(options.device), "", 0, slower);
-  if (!result.failures.empty())
+  // Where a baseline has no more shapes than may be slower, none may be.
+  const bool few = shapes <= limits->slower_shapes;
+  if (slower > 0 && (few || !result.failures.empty()))
     for (const GateTiming& timing : result.timings)
-      if (timing.verdict == "slower")
-        result.failures.push_back(fmt::format(
-            "{}: {:.2f} us, {:.1f}% slower than the {:.2f} us on record (95%: {:.1f} to {:.1f}%).",
-            timing.shape.name, timing.median_us, 100 * (timing.ratio - 1), timing.baseline_us,
-            100 * (timing.ratio_low - 1), 100 * (timing.ratio_high - 1)));
+      if (timing.verdict == "slower") result.failures.push_back(slower_sentence(timing));
+  if (result.failures.empty() && measured <= (few ? 0 : limits->slower_shapes))
+    return not_compared(
+        std::move(result), options,
+        fmt::format("{} of {} shapes could be told apart from the noise.", measured, shapes));
   result.reason = fmt::format("{} shapes against the baseline; A/A tells {:.1f}% apart", measured,
                               100 * resolution);
   result.state = result.failures.empty() ? GateState::passed : GateState::failed;

@@ -84,19 +84,27 @@ std::vector<KernelSource> kernels_of_case(Device device, const Case& c) {
   return kernels.ok() ? *kernels : std::vector<KernelSource>();
 }
 
-}  // namespace
-
-std::vector<Case> gpu_cases(Device device, std::uint64_t seed) {
-  // A kernel takes one to three seconds to compile, a quantizer half a second: this many take less
-  // than a minute on sixteen cores.
-  constexpr std::size_t kCases = 2400, kKernels = 480;
-  const KernelsOf kernels_of = [device](const Case& c) {
+KernelsOf kernel_names(Device device) {
+  return [device](const Case& c) {
     std::vector<std::string> names;
     for (const KernelSource& kernel : kernels_of_case(device, c))
       names.push_back(kernel.name_expression);
     return names;
   };
-  return served_cases(seed, kCases, kernels_of, kKernels);
+}
+
+}  // namespace
+
+std::vector<Case> gpu_only_served(Device device, const std::vector<Case>& cases,
+                                  std::size_t most_kernels) {
+  return only_served(cases, kernel_names(device), most_kernels);
+}
+
+std::vector<Case> gpu_cases(Device device, std::uint64_t seed) {
+  // A kernel takes one to three seconds to compile, a quantizer half a second: this many take less
+  // than a minute on sixteen cores.
+  constexpr std::size_t kCases = 2400, kKernels = 480;
+  return served_cases(seed, kCases, kernel_names(device), kKernels);
 }
 
 std::vector<Case> config_cases(std::uint64_t seed) {

@@ -13,6 +13,10 @@ namespace octavo::evidence {
 // The suite `all` of a GPU: 2,400 cases that it serves.
 std::vector<Case> gpu_cases(Device device, std::uint64_t seed);
 
+// Those of `cases` that a GPU serves, with at most `most_kernels` kernels.
+std::vector<Case> gpu_only_served(Device device, const std::vector<Case>& cases,
+                                  std::size_t most_kernels);
+
 // The suite `configs`: every configuration of the Hopper kernel's table in both 16-bit types, and
 // every way in which it divides keys, with and without pack_gqa, each over random problems of its
 // head dimension. Divisions that do not fit a chip are refused and counted.

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "evidence/default_thresholds.h"
 #include "evidence/gates/gate.h"
+#include "files/bounded_json.h"
 
 namespace octavo {
 namespace {
@@ -44,6 +45,8 @@ Result<std::vector<Threshold>> gate_thresholds(std::string_view text) {
     if (text.empty()) text = evidence::kDefaultThresholds;
     std::vector<Threshold> list;
     try {
+      if (nesting_of(text) > kReportNesting)
+        return invalid("thresholds", "JSON of many brackets", "reports of octavo --json");
       const nlohmann::json json = nlohmann::json::parse(text);
       if (json.at("kind") != "thresholds")
         return invalid("thresholds", fmt::format("kind {}", json.at("kind").dump()),

@@ -21,12 +21,14 @@
 #include <span>
 
 #include "gpu/jit/kernel_archive.h"
+#include "octavo/file.hpp"
 
 namespace octavo {
 namespace {
 
 constexpr std::size_t kKeyLength = 64;
-constexpr off_t kLargestFile = 64 << 20;  // a typical cubin has 50 KB
+constexpr std::uint64_t kLargestImage = 64 << 20;  // a typical cubin has 50 KB
+constexpr std::uint64_t kLargestMeta = 64 << 10;   // and its meta.json 2 KB
 constexpr std::string_view kTemporary = ".tmp-";
 // A writer takes milliseconds; older temporary files were left by a killed writer.
 constexpr std::time_t kStaleSeconds = 3600;
@@ -125,51 +127,54 @@ void remove_leftovers(int root, bool of_the_dead) {
   }
 }
 
-Result<std::vector<std::byte>> read_file(int directory, const std::string& name) {
-  const Descriptor file(openat(directory, name.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
-  struct stat info {};
-  if (!file.ok() || fstat(file.get(), &info) != 0) return io_error("open", name);
-  if (!S_ISREG(info.st_mode) || info.st_uid != geteuid() || info.st_size > kLargestFile) {
+// The reader's and the writer's errors, with the name of the file.
+Status in_entry(std::string_view name, const Status& status) {
+  return {status.code(), fmt::format("The cache entry's {} {}", name, status.message())};
+}
+
+Result<InputFile> open_file(int directory, std::string_view name, std::uint64_t most_bytes) {
+  Result<InputFile> file = InputFile::open_inside(directory, name);
+  if (!file.ok()) return in_entry(name, file.status());
+  if (file->owner() != geteuid() || file->size() > most_bytes) {
     return Status(ErrorCode::io_error,
                   fmt::format("The cache entry's {} is not a file of ours.", name));
   }
-  std::vector<std::byte> bytes(static_cast<std::size_t>(info.st_size));
-  std::size_t done = 0;
-  while (done < bytes.size()) {
-    const ssize_t got = read(file.get(), bytes.data() + done, bytes.size() - done);
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) return io_error("read", name);
-    done += static_cast<std::size_t>(got);
-  }
-  return bytes;
+  return file;
+}
+
+Result<std::string> read_meta(int directory) {
+  constexpr std::string_view kName = "meta.json";
+  const Result<InputFile> file = open_file(directory, kName, kLargestMeta);
+  if (!file.ok()) return file.status();
+  Result<std::string> text = file->read_all(kLargestMeta);
+  return text.ok() ? text : in_entry(kName, text.status());
+}
+
+Result<std::vector<std::byte>> read_image(int directory, std::string_view name) {
+  const Result<InputFile> file = open_file(directory, name, kLargestImage);
+  if (!file.ok()) return file.status();
+  std::vector<std::byte> bytes(file->size());
+  const Status status = file->read(0, bytes);
+  return status.ok() ? Result<std::vector<std::byte>>(std::move(bytes)) : in_entry(name, status);
 }
 
 Status write_file(int directory, const std::string& name, std::span<const std::byte> bytes) {
-  const Descriptor file(
-      openat(directory, name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (!file.ok()) return io_error("create", name);
-  while (!bytes.empty()) {
-    const ssize_t put = write(file.get(), bytes.data(), bytes.size());
-    if (put < 0 && errno == EINTR) continue;
-    if (put <= 0) return io_error("write", name);
-    bytes = bytes.subspan(static_cast<std::size_t>(put));
-  }
-  // A full disk may be reported only here.
-  return fsync(file.get()) == 0 ? Status() : io_error("write", name);
-}
-
-std::string_view text_of(const std::vector<std::byte>& bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+  Result<OutputFile> file = OutputFile::create_inside(directory, name);
+  Status status = file.status();
+  if (status.ok()) status = file->write(bytes);
+  if (status.ok()) status = file->commit();
+  return status.ok() ? status
+                     : Status(status.code(), fmt::format("The kernel cache: {}", status.message()));
 }
 
 Result<CompiledKernel> read_entry(int directory, std::string_view key) {
-  const Result<std::vector<std::byte>> meta = read_file(directory, "meta.json");
+  const Result<std::string> meta = read_meta(directory);
   if (!meta.ok()) return meta.status();
-  const Result<CompiledKernel> described = parse_meta(key, text_of(*meta));
+  const Result<CompiledKernel> described = parse_meta(key, *meta);
   if (!described.ok()) return described;
-  Result<std::vector<std::byte>> image = read_file(directory, image_name(described->ptx));
+  Result<std::vector<std::byte>> image = read_image(directory, image_name(described->ptx));
   if (!image.ok()) return image.status();
-  return parse_entry(key, text_of(*meta), std::move(*image));
+  return parse_entry(key, *meta, std::move(*image));
 }
 
 // Creates the root and its missing parents, accessible only by the owner.
@@ -213,12 +218,12 @@ CubinCache::Entry describe_entry(int root, const std::string& key) {
       entry.bytes += static_cast<std::uint64_t>(info.st_size);
     }
   }
-  const Result<std::vector<std::byte>> meta = read_file(directory.get(), "meta.json");
+  const Result<std::string> meta = read_meta(directory.get());
   if (!meta.ok()) {
     entry.status = meta.status();
     return entry;
   }
-  Result<CompiledKernel> kernel = parse_meta(key, text_of(*meta));
+  Result<CompiledKernel> kernel = parse_meta(key, *meta);
   entry.status = kernel.status();
   if (kernel.ok()) entry.kernel = std::move(*kernel);
   return entry;

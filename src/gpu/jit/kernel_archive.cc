@@ -6,6 +6,7 @@
 #include <charconv>
 #include <nlohmann/json.hpp>
 
+#include "files/bounded_json.h"
 #include "gpu/jit/kernel_source.h"
 #include "gpu/jit/nvrtc.h"
 #include "gpu/jit/sha256.h"
@@ -57,7 +58,7 @@ std::string meta_text(std::string_view key, const CompiledKernel& kernel) {
 }
 
 Result<CompiledKernel> parse_meta(std::string_view key, std::string_view meta) {
-  const Json json = Json::parse(meta, nullptr, false);
+  const Json json = parse_bounded<Json>(meta, 1);
   if (!json.is_object()) return damaged("meta.json is not a JSON object");
   try {
     CompiledKernel kernel;
