@@ -98,11 +98,13 @@ enum class DType : std::uint8_t {
   f32,
   f16,
   bf16,
-  e4m3,  // 8 bits, largest 448, no infinity
-  e5m2,  // 8 bits, largest finite 57344
-  int8,  // x = stored * scale, stored values -127 to 127
-  sim8,  // stored as uint8, zero is 128: x = (stored - 128) / 127 * scale, scale = amax
+  e4m3,     // 8 bits, largest 448, no infinity
+  e5m2,     // 8 bits, largest finite 57344
+  int8,     // x = stored * scale, stored values -127 to 127
+  sim8,     // stored as uint8, zero is 128: x = (stored - 128) / 127 * scale, scale = amax
+  boolean,  // one byte, 0 or 1: of Arguments::mask only
 };
+// Every type of numbers.
 inline constexpr std::array kAllDTypes = {DType::f32,  DType::f16,  DType::bf16, DType::e4m3,
                                           DType::e5m2, DType::int8, DType::sim8};
 
@@ -111,7 +113,7 @@ OCTAVO_API Result<DType> parse_dtype(std::string_view text);
 constexpr std::size_t size_bytes(DType dtype) {
   return dtype == DType::f32 ? 4 : dtype <= DType::bf16 ? 2 : 1;
 }
-constexpr bool is_8bit(DType dtype) { return dtype >= DType::e4m3; }
+constexpr bool is_8bit(DType dtype) { return dtype >= DType::e4m3 && dtype <= DType::sim8; }
 
 // How many values share a scale. Shapes of the scale array, for a tensor (B, H, S, D):
 enum class Granularity : std::uint8_t {
@@ -268,6 +270,8 @@ struct Options {
   // that of `causal`, or bottom_right if causal is none.
   std::int64_t window_left = -1;
   std::int64_t window_right = -1;
+  // Scores become softcap * tanh(score / softcap), before bias and ALiBi are added; 0: they stay.
+  float softcap = 0;
   Precision precision = Precision::native;
   float max_error = 0;  // for Precision::automatic: of an output, for inputs of about unit variance
   Quantization quantization{};
@@ -309,6 +313,30 @@ struct Arguments {
   std::int64_t sequences = 0;
   std::int64_t max_seqlen_q = 0;  // longer sequences are truncated to these
   std::int64_t max_seqlen_kv = 0;
+
+  // Padded batch, if any of these is not null: sequence b holds rows [leftpad[b], leftpad[b] +
+  // seqlens[b]) of its batch entry, and the others are padding. Arrays of B entries on the device;
+  // null leftpad: 0; null seqlens: all rows behind the padding on the left. Contents are clamped to
+  // the tensor; the CPU refuses those outside. Masks count from the first row of the sequence.
+  // Padding in q gets output 0 and lse -infinity. Padding in k and v is not read. Not together with
+  // cu_seqlens.
+  const std::int32_t* seqlens_q = nullptr;
+  const std::int32_t* seqlens_kv = nullptr;
+  const std::int32_t* leftpad_q = nullptr;
+  const std::int32_t* leftpad_kv = nullptr;
+
+  // Changes to the scores s = scale * q k, in this order: softcap (Options), bias, ALiBi, mask.
+  // Bias and mask are indexed by rows of the tensors, padding included; each of their dimensions is
+  // that of (B, Hq, Sq, Skv) or 1, which holds for all. Not in a varlen batch.
+  ConstTensor bias{};  // f16, bf16 or f32, added to s; -infinity hides a key; null data: none
+  ConstTensor mask{};  // boolean: 0 hides the key; null data: none
+  // ALiBi: s -= slope * |diagonal - key|, where the diagonal is that of the window. Hq floats on
+  // the device for each sequence, alibi_batch_stride floats apart; 0: the same for all.
+  const float* alibi_slopes = nullptr;
+  std::int64_t alibi_batch_stride = 0;
+  // Attention sinks: Hq floats on the device. exp(sink) is added to the denominator of the softmax,
+  // and lse includes it.
+  const float* sinks = nullptr;
 };
 
 // What a plan fixes: types, head dimension, head ratio, mask, and the largest lengths.
@@ -336,6 +364,11 @@ struct Problem {
   bool lse = false;
   bool out_amax = false;
   bool varlen = false;  // a varlen batch
+  bool padded = false;  // a padded batch
+  std::optional<DType> bias{};
+  bool mask = false;
+  bool alibi = false;
+  bool sinks = false;
   Options options{};
   bool operator==(const Problem&) const = default;
 };

@@ -1,5 +1,5 @@
-// The keys that a query row attends to. They always form one interval, so every mask of the API is
-// two limits per row.
+// The keys that a query row attends to, and what is done to their scores. Without a mask tensor the
+// keys form one interval, two limits per row.
 #pragma once
 
 #include <algorithm>
@@ -37,6 +37,15 @@ inline KeyRange visible_keys(const Options& options, std::int64_t row, std::int6
     keys.end = std::min(keys.end, diagonal + options.window_right + 1);
   keys.end = std::max(keys.end, keys.begin);
   return keys;
+}
+
+// Whether scores are more than scale * q k, or the softmax has more terms than keys.
+inline bool changes_scores(const Problem& p) {
+  return p.options.softcap != 0 || p.bias || p.mask || p.alibi || p.sinks;
+}
+inline bool changes_scores(const Arguments& a) {
+  return a.bias.data != nullptr || a.mask.data != nullptr || a.alibi_slopes != nullptr ||
+         a.sinks != nullptr;
 }
 
 }  // namespace octavo

@@ -144,6 +144,47 @@ Status check_varlen(const Arguments& a) {
   return {};
 }
 
+Status check_padding(const Arguments& a) {
+  if (!is_varlen(a)) return {};
+  for (const auto& [what, array] : {std::pair{"seqlens_q", a.seqlens_q},
+                                    {"seqlens_kv", a.seqlens_kv},
+                                    {"leftpad_q", a.leftpad_q},
+                                    {"leftpad_kv", a.leftpad_kv}})
+    if (array != nullptr) return invalid(what, "given together with cu_seqlens", "one of the two");
+  return {};
+}
+
+// `tensor` must broadcast to (B, Hq, Sq, Skv) and must not be written by this call.
+Status check_score_tensor(std::string_view what, const ConstTensor& tensor, const Arguments& a) {
+  OCTAVO_RETURN_IF_ERROR(validate_view(what, tensor));
+  if (is_varlen(a))
+    return unsupported(what, "given together with cu_seqlens", "dense and padded batches");
+  const std::array scores = {a.q.shape[0], a.q.shape[1], a.q.shape[2], a.k.shape[2]};
+  for (std::size_t i = 0; i < 4; ++i)
+    if (tensor.shape[i] != scores[i] && tensor.shape[i] != 1)
+      return invalid(fmt::format("{}.shape", what), shape_text(tensor.shape),
+                     fmt::format("{}, each dimension that or 1", shape_text(scores)));
+  OCTAVO_RETURN_IF_ERROR(validate_apart("out", a.out, what, tensor));
+  if (a.lse.data != nullptr) OCTAVO_RETURN_IF_ERROR(validate_apart("lse", a.lse, what, tensor));
+  return {};
+}
+
+Status check_modifiers(const Arguments& a) {
+  if (a.bias.data != nullptr) {
+    if (a.bias.dtype > DType::bf16)
+      return invalid("bias.dtype", name(a.bias.dtype), "f16, bf16, f32");
+    OCTAVO_RETURN_IF_ERROR(check_score_tensor("bias", a.bias, a));
+  }
+  if (a.mask.data != nullptr) {
+    if (a.mask.dtype != DType::boolean) return invalid("mask.dtype", name(a.mask.dtype), "bool");
+    OCTAVO_RETURN_IF_ERROR(check_score_tensor("mask", a.mask, a));
+  }
+  constexpr std::int64_t kLargestStride = std::int64_t{1} << 27;
+  if (a.alibi_batch_stride < 0 || a.alibi_batch_stride > kLargestStride)
+    return invalid("alibi_batch_stride", fmt::format("{}", a.alibi_batch_stride), "0 to 2^27");
+  return {};
+}
+
 // The problem that arguments of checked shapes describe.
 Problem make_problem(const Arguments& a, const Options& options) {
   Problem p;
@@ -172,6 +213,11 @@ Problem make_problem(const Arguments& a, const Options& options) {
   p.lse = a.lse.data != nullptr;
   p.out_amax = a.out_amax != nullptr;
   p.varlen = is_varlen(a);
+  p.padded = is_padded(a);
+  if (a.bias.data != nullptr) p.bias = a.bias.dtype;
+  p.mask = a.mask.data != nullptr;
+  p.alibi = a.alibi_slopes != nullptr;
+  p.sinks = a.sinks != nullptr;
   p.options = options;
   return p;
 }
@@ -238,6 +284,8 @@ Result<Problem> problem_of(const Arguments& a, const Options& options) {
     OCTAVO_RETURN_IF_ERROR(check_shapes(a));
     if (a.lse.data != nullptr) OCTAVO_RETURN_IF_ERROR(check_lse(a));
     OCTAVO_RETURN_IF_ERROR(check_varlen(a));
+    OCTAVO_RETURN_IF_ERROR(check_padding(a));
+    OCTAVO_RETURN_IF_ERROR(check_modifiers(a));
     OCTAVO_RETURN_IF_ERROR(check_transposed_v(a));
     const Problem p = make_problem(a, options);
     OCTAVO_RETURN_IF_ERROR(validate(p));
@@ -289,6 +337,12 @@ std::string describe(const Problem& p) {
   if (o.precision != Precision::native) text += fmt::format(" precision={}", name(o.precision));
   if (p.v_layout == VLayout::transposed) text += " v_layout=transposed";
   if (p.varlen) text += " varlen";
+  if (p.padded) text += " padded";
+  if (o.softcap != 0) text += fmt::format(" softcap={}", o.softcap);
+  if (p.bias) text += fmt::format(" bias={}", name(*p.bias));
+  if (p.alibi) text += " alibi";
+  if (p.mask) text += " mask";
+  if (p.sinks) text += " sinks";
   if (p.out_scales == Granularity::head) text += " out_scales=head";
   if (p.lse) text += " lse";
   if (p.out_amax) text += " out_amax";

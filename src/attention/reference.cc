@@ -1,8 +1,9 @@
 // Attention by its formula, in fp64: for every row of Q
 //
-//   s_j = scale * q . k_j          for the keys j that the mask allows
+//   s_j = scale * q . k_j          for the keys j that the mask allows, with the modifiers
 //   p_j = exp(s_j - max s) / sum   o = sum_j p_j v_j      lse = max s + log(sum exp(s_j - max s))
 //
+// A sink is one more term of the sum, and of max s.
 // and its gradients, with delta = dout . o:
 //
 //   dp_j = dout . v_j         ds_j = p_j (dp_j - delta)
@@ -19,6 +20,7 @@
 #include "attention/element_places.h"
 #include "attention/mask.h"
 #include "attention/operand_scales.h"
+#include "attention/score_modifiers.h"
 #include "attention/sequence.h"
 #include "attention/validate.h"
 #include "base/error.h"
@@ -32,7 +34,8 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // One query row of one head.
 struct Row {
-  std::vector<double> scores;      // of the visible keys, scaled
+  std::vector<double> scores;      // of the visible keys, scaled and modified
+  double sink = -kInfinity;        // a score without a key
   const double* values = nullptr;  // V of the first visible key; rows of `head_dim`
   std::int64_t first_key = 0;
   std::int64_t head_dim = 0;
@@ -64,7 +67,7 @@ std::vector<double> load_rows(const Arguments& a, const ConstTensor& t, const Sc
 }
 
 // Calls finish(row, out, lse) for every row, or for the chosen ones of every head: out points at
-// head_dim zeros, lse at -infinity, and `finish` is not called for a row without keys.
+// head_dim zeros, lse at -infinity, and `finish` is not called for a row without keys or sink.
 template <class Finish>
 Status for_each_row(const Arguments& a, const Options& options,
                     const std::vector<std::int64_t>* chosen, double* out, double* lse,
@@ -72,11 +75,11 @@ Status for_each_row(const Arguments& a, const Options& options,
   const Result<Problem> run_problem = problem_of(a, options);
   if (!run_problem.ok()) return run_problem.status();
   if (out == nullptr) return invalid("out", "null", "an array of doubles");
-  OCTAVO_RETURN_IF_ERROR(validate_cu_seqlens(a));
+  OCTAVO_RETURN_IF_ERROR(validate_lengths(a));
   const Problem& p = *run_problem;
   const double scale = a.scale ? *a.scale : 1.0 / std::sqrt(static_cast<double>(p.head_dim));
-  if (chosen != nullptr && is_varlen(a))
-    return invalid("rows", "a subset in a varlen batch", "all rows");
+  if (chosen != nullptr && (is_varlen(a) || is_padded(a)))
+    return invalid("rows", "a subset in a varlen or padded batch", "all rows");
   const std::int64_t rows_of_head =
       chosen == nullptr ? a.q.shape[2] : static_cast<std::int64_t>(chosen->size());
   const std::int64_t all_rows = a.q.shape[0] * p.heads_q * rows_of_head;
@@ -99,14 +102,16 @@ Status for_each_row(const Arguments& a, const Options& options,
       for (std::int64_t n = 0; n < count; ++n) {
         const std::int64_t i = chosen == nullptr ? n : (*chosen)[static_cast<std::size_t>(n)];
         const KeyRange keys = visible_keys(options, i, at.seqlen_q, at.seqlen_kv);
-        if (keys.begin == keys.end) continue;
+        if (keys.begin == keys.end && a.sinks == nullptr) continue;
+        const RowModifiers modifiers(a, options, at, b, head, i);
+        if (a.sinks != nullptr) row.sink = a.sinks[head];
         row.scores.assign(static_cast<std::size_t>(keys.end - keys.begin), 0.0);
         for (std::int64_t j = keys.begin; j < keys.end; ++j) {
           double dot = 0;
           for (std::int64_t c = 0; c < p.head_dim; ++c)
             dot += q[static_cast<std::size_t>(i * p.head_dim + c)] *
                    k[static_cast<std::size_t>(j * p.head_dim + c)];
-          row.scores[static_cast<std::size_t>(j - keys.begin)] = scale * dot;
+          row.scores[static_cast<std::size_t>(j - keys.begin)] = modifiers.apply(scale * dot, j);
         }
         row.values = v.data() + keys.begin * p.head_dim;
         row.first_key = keys.begin;
@@ -123,11 +128,13 @@ struct Softmax {
   double lse = 0;
 };
 
-Softmax softmax(const std::vector<double>& scores) {
-  double largest = -kInfinity;
+// Without a visible key and without a sink, p is 0 and lse -infinity.
+Softmax softmax(const std::vector<double>& scores, double sink = -kInfinity) {
+  double largest = sink;
   for (const double s : scores) largest = std::max(largest, s);
-  Softmax result{std::vector<double>(scores.size()), 0};
-  double sum = 0;
+  Softmax result{std::vector<double>(scores.size()), -kInfinity};
+  if (largest == -kInfinity) return result;
+  double sum = std::exp(sink - largest);
   for (std::size_t j = 0; j < scores.size(); ++j)
     sum += result.p[j] = std::exp(scores[j] - largest);
   for (double& p : result.p) p /= sum;
@@ -151,7 +158,7 @@ void add_weighted_value(double weight, const double* value, std::int64_t head_di
 namespace {
 
 void finish_exact(const Row& row, double* o, double* l) {
-  const Softmax s = softmax(row.scores);
+  const Softmax s = softmax(row.scores, row.sink);
   for (std::size_t j = 0; j < s.p.size(); ++j)
     add_weighted_value(s.p[j], row.values + j * row.head_dim, row.head_dim, o);
   if (l != nullptr) *l = s.lse;
@@ -216,7 +223,7 @@ Status reference_backward(const BackwardArguments& arguments, const Options& opt
     if (!run_problem.ok()) return run_problem.status();
     const Problem& p = *run_problem;
     const Arguments a = forward_arguments(arguments);
-    OCTAVO_RETURN_IF_ERROR(validate_cu_seqlens(a));
+    OCTAVO_RETURN_IF_ERROR(validate_lengths(a));
     const double scale = a.scale ? *a.scale : 1.0 / std::sqrt(static_cast<double>(p.head_dim));
     std::fill_n(dq, a.q.shape[0] * p.heads_q * a.q.shape[2] * p.head_dim, 0.0);
     for (double* const of_keys : {dk, dv})
@@ -254,7 +261,7 @@ Status reference_16bit(const Arguments& arguments, const Options& options, DType
                        const std::vector<std::int64_t>* rows) {
   return for_each_row(arguments, options, rows, out, nullptr,
                       [dtype](const Row& row, double* o, double*) {
-                        const Softmax s = softmax(row.scores);
+                        const Softmax s = softmax(row.scores, row.sink);
                         for (std::size_t j = 0; j < s.p.size(); ++j)
                           add_weighted_value(rounded(dtype, s.p[j]), row.values + j * row.head_dim,
                                              row.head_dim, o);
@@ -271,8 +278,8 @@ void finish_tiled(const Row& row, const TiledRounding& t, double* o) {
   const auto count = static_cast<std::int64_t>(row.scores.size());
   const std::int64_t first_block = row.first_key / t.block_keys;
   const std::int64_t last_block = (row.first_key + count - 1) / t.block_keys;
-  double reference_max = -kInfinity;
-  double sum = 0;
+  double reference_max = row.sink;
+  double sum = row.sink == -kInfinity ? 0 : 1;
   for (std::int64_t n = 0; n <= last_block - first_block; ++n) {
     const std::int64_t block = t.backwards ? last_block - n : first_block + n;
     const std::int64_t begin = std::max<std::int64_t>(block * t.block_keys - row.first_key, 0);
@@ -280,6 +287,7 @@ void finish_tiled(const Row& row, const TiledRounding& t, double* o) {
     double block_max = -kInfinity;
     for (std::int64_t j = begin; j < end; ++j)
       block_max = std::max(block_max, row.scores[static_cast<std::size_t>(j)]);
+    if (block_max == -kInfinity) continue;  // the mask hides the whole block
     const double threshold = t.rescale_threshold_log2 * std::log(2.0);
     if (block_max > reference_max + threshold || reference_max == -kInfinity) {
       const double alpha = std::exp(reference_max - block_max);
@@ -296,6 +304,7 @@ void finish_tiled(const Row& row, const TiledRounding& t, double* o) {
       add_weighted_value(weight, row.values + j * row.head_dim, row.head_dim, o);
     }
   }
+  if (sum == 0) return;
   for (std::int64_t c = 0; c < row.head_dim; ++c) o[c] /= sum;
 }
 

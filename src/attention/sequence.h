@@ -1,4 +1,5 @@
-// The sequences of a call: one per batch entry, or the spans of a varlen batch.
+// The sequences of a call: one per batch entry, with or without padding, or the spans of a varlen
+// batch.
 #pragma once
 
 #include <algorithm>
@@ -16,12 +17,29 @@ struct Sequence {
 };
 
 inline bool is_varlen(const Arguments& a) { return a.cu_seqlens_q != nullptr; }
+inline bool is_padded(const Arguments& a) {
+  return a.seqlens_q != nullptr || a.seqlens_kv != nullptr || a.leftpad_q != nullptr ||
+         a.leftpad_kv != nullptr;
+}
+
+// The rows of batch entry b that are no padding, clamped to its `rows` rows.
+inline void used_rows(const std::int32_t* leftpad, const std::int32_t* seqlens, std::int64_t b,
+                      std::int64_t rows, std::int64_t& begin, std::int64_t& length) {
+  begin = leftpad == nullptr ? 0 : std::clamp<std::int64_t>(leftpad[b], 0, rows);
+  length = rows - begin;
+  if (seqlens != nullptr) length = std::clamp<std::int64_t>(seqlens[b], 0, length);
+}
 
 // Contents of cu_seqlens are clamped, never trusted: a span lies inside its tensor, has a
 // nonnegative length, and is no longer than the caller's maximum. Spans share no token if the
-// arrays do not decrease (validate_cu_seqlens).
+// arrays do not decrease (validate_lengths).
 inline Sequence sequence(const Arguments& a, std::int64_t b) {
-  if (!is_varlen(a)) return {b, 0, a.q.shape[2], 0, a.k.shape[2]};
+  if (!is_varlen(a)) {
+    Sequence s{b};
+    used_rows(a.leftpad_q, a.seqlens_q, b, a.q.shape[2], s.q_begin, s.seqlen_q);
+    used_rows(a.leftpad_kv, a.seqlens_kv, b, a.k.shape[2], s.kv_begin, s.seqlen_kv);
+    return s;
+  }
   const auto span = [b](const std::int32_t* cu, std::int64_t tokens, std::int64_t max_len,
                         std::int64_t& begin, std::int64_t& length) {
     begin = std::clamp<std::int64_t>(cu[b], 0, tokens);

@@ -1,12 +1,14 @@
 #include "attention/validate.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <string>
 #include <tuple>
 #include <utility>
 
+#include "attention/mask.h"
 #include "attention/operand.h"
 #include "base/error.h"
 #include "numeric/formats.h"
@@ -48,6 +50,21 @@ Status validate_sizes(const Problem& p) {
   };
   if (too_many(p.heads_q, p.seqlen_q) || too_many(p.heads_kv, p.seqlen_kv))
     return invalid("problem", describe(p), "at most 2^58 elements in each tensor");
+  return {};
+}
+
+Status validate_modifiers(const Problem& p) {
+  if (p.bias && *p.bias > DType::bf16)
+    return invalid("bias dtype", name(*p.bias), "f16, bf16, f32");
+  if (p.varlen && p.padded) return invalid("padded", "set together with varlen", "one of the two");
+  if (p.varlen && (p.bias || p.mask))
+    return unsupported(p.bias ? "bias" : "mask", "given together with cu_seqlens",
+                       "dense and padded batches");
+  const bool in_8_bits = is_8bit(p.q) || is_8bit(p.k) || is_8bit(p.v) || is_8bit(p.out) ||
+                         p.options.precision > Precision::bf16;
+  if (p.padded && in_8_bits)
+    return unsupported("problem", describe(p),
+                       "padded batches of f32, f16 and bf16, in precision native, fp16 or bf16");
   return {};
 }
 
@@ -100,6 +117,8 @@ Status validate_mask(const Options& o) {
   if (o.window_left < -1) return invalid("window_left", number(o.window_left), "-1 (none) or more");
   if (o.window_right < -1)
     return invalid("window_right", number(o.window_right), "-1 (none) or more");
+  if (!(std::isfinite(o.softcap) && o.softcap >= 0))
+    return invalid("softcap", fmt::format("{}", o.softcap), "0 (none) or positive finite numbers");
   return {};
 }
 
@@ -150,9 +169,28 @@ Status validate_precision(const Problem& p) {
   return {};
 }
 
+Status validate_padding(std::string_view seqlens_name, const std::int32_t* seqlens,
+                        std::string_view leftpad_name, const std::int32_t* leftpad,
+                        const std::array<std::int64_t, 4>& shape) {
+  for (std::int64_t b = 0; b < shape[0]; ++b) {
+    const std::int64_t begin = leftpad == nullptr ? 0 : leftpad[b];
+    if (begin < 0 || begin > shape[2])
+      return invalid(fmt::format("{}[{}]", leftpad_name, b), number(begin),
+                     fmt::format("0 to {}, the rows of the tensor", shape[2]));
+    if (seqlens != nullptr && (seqlens[b] < 0 || seqlens[b] > shape[2] - begin))
+      return invalid(fmt::format("{}[{}]", seqlens_name, b), number(seqlens[b]),
+                     fmt::format("0 to {}, the rows behind the padding", shape[2] - begin));
+  }
+  return {};
+}
+
 }  // namespace
 
-Status validate_cu_seqlens(const Arguments& a) {
+Status validate_lengths(const Arguments& a) {
+  OCTAVO_RETURN_IF_ERROR(
+      validate_padding("seqlens_q", a.seqlens_q, "leftpad_q", a.leftpad_q, a.q.shape));
+  OCTAVO_RETURN_IF_ERROR(
+      validate_padding("seqlens_kv", a.seqlens_kv, "leftpad_kv", a.leftpad_kv, a.k.shape));
   if (a.cu_seqlens_q == nullptr || a.cu_seqlens_kv == nullptr) return {};
   for (const auto& [what, cu] :
        {std::pair{"cu_seqlens_q", a.cu_seqlens_q}, {"cu_seqlens_kv", a.cu_seqlens_kv}})
@@ -168,7 +206,8 @@ Status validate(const Problem& problem) {
   OCTAVO_RETURN_IF_ERROR(validate_types(problem));
   OCTAVO_RETURN_IF_ERROR(validate_max_quantizeds(problem));
   OCTAVO_RETURN_IF_ERROR(validate_mask(problem.options));
-  return validate_precision(problem);
+  OCTAVO_RETURN_IF_ERROR(validate_precision(problem));
+  return validate_modifiers(problem);
 }
 
 Status validate_backward(const Problem& p) {
@@ -186,6 +225,9 @@ Status validate_backward(const Problem& p) {
   if (precision != Precision::native && !same_dtype)
     return unsupported("precision", fmt::format("{} with inputs of {}", name(precision), name(p.q)),
                        "native, or fp16 and bf16 with inputs of that dtype, in the backward pass");
+  if (changes_scores(p) || p.padded)
+    return unsupported("problem", describe(p),
+                       "causal masks and windows, dense and varlen, in the backward pass");
   if (!p.lse) return invalid("lse", "absent", "given in the backward pass");
   if (p.out_amax) return invalid("out_amax", "given", "absent in the backward pass");
   return {};
@@ -226,6 +268,14 @@ Status validate_run(const Problem& planned, const Problem& run_problem) {
   OCTAVO_RETURN_IF_ERROR(same("lse", run_problem.lse, planned.lse, bool_text));
   OCTAVO_RETURN_IF_ERROR(same("out_amax", run_problem.out_amax, planned.out_amax, bool_text));
   OCTAVO_RETURN_IF_ERROR(same("cu_seqlens", run_problem.varlen, planned.varlen, bool_text));
+  OCTAVO_RETURN_IF_ERROR(same("seqlens", run_problem.padded, planned.padded, bool_text));
+  OCTAVO_RETURN_IF_ERROR(
+      same("bias dtype", run_problem.bias, planned.bias, [](const std::optional<DType>& dtype) {
+        return std::string(dtype ? name(*dtype) : "none");
+      }));
+  OCTAVO_RETURN_IF_ERROR(same("mask", run_problem.mask, planned.mask, bool_text));
+  OCTAVO_RETURN_IF_ERROR(same("alibi_slopes", run_problem.alibi, planned.alibi, bool_text));
+  OCTAVO_RETURN_IF_ERROR(same("sinks", run_problem.sinks, planned.sinks, bool_text));
   if (run_problem.heads_q * planned.heads_kv != planned.heads_q * run_problem.heads_kv)
     return invalid("heads_q / heads_kv",
                    fmt::format("{} / {}", run_problem.heads_q, run_problem.heads_kv),

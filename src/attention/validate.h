@@ -15,8 +15,9 @@ Status validate_backward(const Problem& problem);
 // Checks that a run's problem is the plan's except for lengths and batch.
 Status validate_run(const Problem& planned, const Problem& run_problem);
 
-// Checks that neither array of a varlen batch decreases; for arrays that the host can read. Entries
-// outside the tensor are no error: they are clamped.
-Status validate_cu_seqlens(const Arguments& arguments);
+// For arrays that the host can read: checks that those of a varlen batch do not decrease (entries
+// outside the tensor are no error: they are clamped), and that the rows of a padded batch lie
+// inside the tensors.
+Status validate_lengths(const Arguments& arguments);
 
 }  // namespace octavo

@@ -92,10 +92,14 @@ bool known_dtype(DType dtype) {
 }
 
 Status validate_tensor(std::string_view what, const ConstTensor& t) {
-  const auto member = [what](std::string_view part) { return fmt::format("{}.{}", what, part); };
   if (!known_dtype(t.dtype))
-    return invalid(member("dtype"), fmt::format("code {}", static_cast<int>(t.dtype)),
+    return invalid(fmt::format("{}.dtype", what), fmt::format("code {}", static_cast<int>(t.dtype)),
                    "f32, f16, bf16, e4m3, e5m2, int8, sim8");
+  return validate_view(what, t);
+}
+
+Status validate_view(std::string_view what, const ConstTensor& t) {
+  const auto member = [what](std::string_view part) { return fmt::format("{}.{}", what, part); };
   for (std::size_t i = 0; i < 4; ++i) {
     if (t.shape[i] < 0 || t.shape[i] > kLargestDimension)
       return invalid(member(fmt::format("shape[{}]", i)), fmt::format("{}", t.shape[i]),

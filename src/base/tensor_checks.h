@@ -18,6 +18,8 @@ inline bool is_empty(const ConstTensor& t) {
 
 // Checks one tensor: shape, strides, pointer, extent. `what` is its name in messages.
 Status validate_tensor(std::string_view what, const ConstTensor& tensor);
+// The same for any dtype.
+Status validate_view(std::string_view what, const ConstTensor& tensor);
 // Two elements of a tensor that is written must not share memory.
 Status validate_no_self_overlap(std::string_view what, const Tensor& tensor);
 // A tensor that is written must not share memory with another.

@@ -33,6 +33,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "attention/mask.h"
 #include "attention/operand_scales.h"
 #include "attention/sequence.h"
 #include "attention/validate.h"
@@ -167,6 +168,8 @@ std::size_t workspace_bytes(const Problem& problem, int threads) {
 
 Status attention(const Problem& problem, const Arguments& given, Workspace workspace) {
   if (problem.batch == 0 || problem.heads_q == 0 || problem.seqlen_q == 0) return {};
+  if (changes_scores(problem) || problem.padded)
+    return unsupported("problem", describe(problem), "causal masks and windows, dense and varlen");
   const Kernels& in_use = kernels();
   const Tiling tiling = make_tiling(in_use, problem);
   const Layout layout = lay_out(problem, tiling, workspace);
@@ -174,7 +177,7 @@ Status attention(const Problem& problem, const Arguments& given, Workspace works
     return invalid("workspace", fmt::format("{} bytes", workspace.bytes),
                    fmt::format("{} bytes or more", workspace_bytes(problem, 1)));
   const Arguments arguments = with_own_seqlens(given, layout.seqlens);
-  OCTAVO_RETURN_IF_ERROR(validate_cu_seqlens(arguments));
+  OCTAVO_RETURN_IF_ERROR(validate_lengths(arguments));
   const int workers = std::min(thread_count(), layout.workers);
   const Operands operands =
       prepare(in_use, problem, arguments, layout.shared, layout.scratch, layout.stride, workers);

@@ -300,7 +300,7 @@ Status attention_backward(const BackwardSlicing& slicing, const Problem& problem
         "workspace", fmt::format("{} bytes", workspace.bytes),
         fmt::format("{} bytes or more", backward_workspace_bytes(slicing, problem, &given, 1)));
   const BackwardArguments arguments = with_own_seqlens(given, layout.seqlens);
-  OCTAVO_RETURN_IF_ERROR(validate_cu_seqlens(forward_arguments(arguments)));
+  OCTAVO_RETURN_IF_ERROR(validate_lengths(forward_arguments(arguments)));
   const double scale =
       arguments.scale ? *arguments.scale : 1.0 / std::sqrt(static_cast<double>(problem.head_dim));
   Backward(problem, arguments, grid, layout, scale).run(std::min(thread_count(), layout.count));

@@ -27,6 +27,7 @@ constexpr Spelling<DType> kDTypes[] = {
     {"fp8_e5m2", DType::e5m2}, {"float8_e5m2", DType::e5m2},
     {"i8", DType::int8},
 };
+constexpr std::string_view kBoolean = "bool";  // no type of numbers: not parsed
 constexpr Spelling<Granularity> kGranularities[] = {
     {"tensor", Granularity::tensor},   {"head", Granularity::head},
     {"block", Granularity::block},     {"row", Granularity::row},
@@ -65,7 +66,9 @@ Result<T> parse_in(std::span<const Spelling<T>> spellings, std::string_view what
 
 }  // namespace
 
-std::string_view name(DType dtype) { return name_in<DType>(kDTypes, dtype); }
+std::string_view name(DType dtype) {
+  return dtype == DType::boolean ? kBoolean : name_in<DType>(kDTypes, dtype);
+}
 std::string_view name(Granularity granularity) {
   return name_in<Granularity>(kGranularities, granularity);
 }

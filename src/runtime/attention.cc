@@ -1,4 +1,6 @@
 // attention(): plans are cached by problem and device, workspaces by thread and stream.
+#include "attention/mask.h"
+#include "attention/sequence.h"
 #include "base/error.h"
 #include "numeric/fork_safe.h"
 #include "octavo/octavo.hpp"
@@ -20,6 +22,7 @@ PlanCache<Plan::Impl>& thread_plans() {
 // Runs the first plan of this thread whose last run differs only in addresses.
 bool run_again(const Arguments& arguments, const Options& options, Device device, Stream stream,
                Status& status) {
+  if (changes_scores(arguments) || is_padded(arguments)) return false;
   const Workspace workspace = thread_workspaces().last(device, stream);
   for (const auto& plan : thread_plans().entries())
     if (plan->device == device && plan->problem.options == options &&

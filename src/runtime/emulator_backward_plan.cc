@@ -63,7 +63,7 @@ class EmulatorBackwardPlan final : public BackwardPlan::Impl {
 
   Status run(const Problem& run_problem, const BackwardArguments& arguments, Workspace workspace,
              Stream /*stream*/) const override {
-    OCTAVO_RETURN_IF_ERROR(validate_cu_seqlens(forward_arguments(arguments)));
+    OCTAVO_RETURN_IF_ERROR(validate_lengths(forward_arguments(arguments)));
     const Result<ChosenSm80Backward> chosen = kernels(row_alignment(arguments));
     if (!chosen.ok()) return chosen.status();
     return run_emulated_backward(*chosen, chip_, run_problem, arguments, workspace.data);

@@ -223,7 +223,7 @@ class GpuPlan final : public Plan::Impl {
     if (!found.ok()) return found.status();
     const ResolvedRun& run = **found;
     // Only the emulator can read the arrays.
-    if (gpu_.kernels != nullptr) OCTAVO_RETURN_IF_ERROR(validate_cu_seqlens(arguments));
+    if (gpu_.kernels != nullptr) OCTAVO_RETURN_IF_ERROR(validate_lengths(arguments));
     if (sm90_) {
       std::optional<PreparedCall> call;
       if (run.sm90.converts()) call = prepared(run.sm90, arguments, workspace);

@@ -126,7 +126,7 @@ Status StagedArguments::copy_scales(const Arguments& host, const Problem& run_pr
 
 Result<StagedArguments> StagedArguments::make(const Arguments& host, const Problem& run_problem,
                                               Device device, std::size_t margin) {
-  OCTAVO_RETURN_IF_ERROR(validate_cu_seqlens(host));
+  OCTAVO_RETURN_IF_ERROR(validate_lengths(host));
   StagedArguments staged;
   staged.device_ = host;
   Arguments& on = staged.device_;
@@ -141,12 +141,30 @@ Result<StagedArguments> StagedArguments::make(const Arguments& host, const Probl
       staged.copy_array(host.cu_seqlens_q, host.sequences + 1, device, on.cu_seqlens_q));
   OCTAVO_RETURN_IF_ERROR(
       staged.copy_array(host.cu_seqlens_kv, host.sequences + 1, device, on.cu_seqlens_kv));
+  OCTAVO_RETURN_IF_ERROR(staged.copy_modifiers(host, device, margin));
   return staged;
+}
+
+Status StagedArguments::copy_modifiers(const Arguments& host, Device device, std::size_t margin) {
+  Arguments& on = device_;
+  for (ConstTensor* input : {&on.bias, &on.mask})
+    if (input->data != nullptr) OCTAVO_RETURN_IF_ERROR(copy_input(*input, device, margin));
+  const std::int64_t batch = host.q.shape[0], heads = host.q.shape[1];
+  for (const auto& [from, to] : {std::pair{host.seqlens_q, &on.seqlens_q},
+                                 {host.seqlens_kv, &on.seqlens_kv},
+                                 {host.leftpad_q, &on.leftpad_q},
+                                 {host.leftpad_kv, &on.leftpad_kv}})
+    OCTAVO_RETURN_IF_ERROR(copy_array(from, batch, device, *to));
+  const std::int64_t sequences = sequence_count(host);
+  const std::int64_t slopes =
+      sequences == 0 ? 0 : (sequences - 1) * host.alibi_batch_stride + heads;
+  OCTAVO_RETURN_IF_ERROR(copy_array(host.alibi_slopes, slopes, device, on.alibi_slopes));
+  return copy_array(host.sinks, heads, device, on.sinks);
 }
 
 Result<StagedBackwardArguments> StagedBackwardArguments::make(const BackwardArguments& host,
                                                               Device device, std::size_t margin) {
-  OCTAVO_RETURN_IF_ERROR(validate_cu_seqlens(forward_arguments(host)));
+  OCTAVO_RETURN_IF_ERROR(validate_lengths(forward_arguments(host)));
   StagedBackwardArguments staged;
   staged.device_ = host;
   BackwardArguments& on = staged.device_;

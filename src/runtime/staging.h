@@ -53,6 +53,8 @@ class StagedArguments : public Staging {
 
  private:
   Status copy_scales(const Arguments& host, const Problem& run_problem, Device device);
+  // Padding, and what changes scores.
+  Status copy_modifiers(const Arguments& host, Device device, std::size_t margin);
 
   Arguments device_;
 };

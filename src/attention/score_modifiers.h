@@ -1,0 +1,69 @@
+// What happens to the score of a query row and a key after scale * q k, for code on the host:
+// softcap, bias, ALiBi and the mask tensor, in this order. The intervals of keys that causal masks
+// and windows allow are in mask.h.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <limits>
+
+#include "attention/mask.h"
+#include "attention/sequence.h"
+#include "numeric/formats.h"
+#include "octavo/octavo.hpp"
+
+namespace octavo {
+
+// One row of a tensor that broadcasts to (B, Hq, Sq, Skv), from the first key of a sequence on.
+class ScoreRow {
+ public:
+  ScoreRow() = default;  // absent
+  ScoreRow(const ConstTensor& t, std::int64_t batch, std::int64_t head, std::int64_t row,
+           std::int64_t first_key)
+      : data_(t.data), dtype_(t.dtype) {
+    const auto step = [&t](std::size_t i) { return t.shape[i] == 1 ? 0 : t.stride[i]; };
+    stride_ = step(3);
+    first_ = batch * step(0) + head * step(1) + row * step(2) + first_key * stride_;
+  }
+  bool present() const { return data_ != nullptr; }
+  double number(std::int64_t key) const {
+    return load_element(dtype_, data_, first_ + key * stride_);
+  }
+  bool is_set(std::int64_t key) const {
+    return static_cast<const std::uint8_t*>(data_)[first_ + key * stride_] != 0;
+  }
+
+ private:
+  const void* data_ = nullptr;
+  DType dtype_ = DType::f32;
+  std::int64_t first_ = 0, stride_ = 0;
+};
+
+// The modifiers of one query row of one head. Rows and keys count from the first of the sequence.
+class RowModifiers {
+ public:
+  RowModifiers(const Arguments& a, const Options& options, const Sequence& at, std::int64_t b,
+               std::int64_t head, std::int64_t row)
+      : softcap_(options.softcap),
+        diagonal_(row + diagonal_offset(options.causal, at.seqlen_q, at.seqlen_kv)) {
+    if (a.bias.data != nullptr) bias_ = {a.bias, at.batch, head, at.q_begin + row, at.kv_begin};
+    if (a.mask.data != nullptr) mask_ = {a.mask, at.batch, head, at.q_begin + row, at.kv_begin};
+    if (a.alibi_slopes != nullptr) slope_ = a.alibi_slopes[b * a.alibi_batch_stride + head];
+  }
+
+  double apply(double score, std::int64_t key) const {
+    if (mask_.present() && !mask_.is_set(key)) return -std::numeric_limits<double>::infinity();
+    if (softcap_ != 0) score = softcap_ * std::tanh(score / softcap_);
+    if (bias_.present()) score += bias_.number(key);
+    return score - slope_ * static_cast<double>(std::llabs(diagonal_ - key));
+  }
+
+ private:
+  double softcap_;
+  std::int64_t diagonal_;
+  double slope_ = 0;
+  ScoreRow bias_, mask_;
+};
+
+}  // namespace octavo
