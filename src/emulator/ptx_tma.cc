@@ -108,13 +108,10 @@ void fill_tile(const Box& box, u8* to, u32 address) {
   });
 }
 
-// Additions to FP32 in global memory flush subnormal inputs and results to zero, as red.global
-// does, and every NaN is the GPU's.
+// Bulk additions keep subnormal numbers, and every NaN is the GPU's. (red.global.add.f32 would flush
+// them.)
 float add_f32(float a, float b) {
-  const auto flushed = [](float x) {
-    return std::fpclassify(x) == FP_SUBNORMAL ? std::copysign(0.0f, x) : x;
-  };
-  const float sum = flushed(flushed(a) + flushed(b));
+  const float sum = a + b;
   return std::isnan(sum) ? std::bit_cast<float>(0x7fffffffu) : sum;
 }
 
