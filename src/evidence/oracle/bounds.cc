@@ -121,6 +121,8 @@ double format_noise(DType format, double crest) {
     case DType::int8:
     case DType::sim8:
       return crest / (127 * std::sqrt(12.0));
+    case DType::boolean:
+      break;
   }
   return 0;
 }
