@@ -117,6 +117,8 @@ void to_f32(DType dtype, const void* source, std::int64_t stride, std::int64_t c
       return widen(u8, rows, [=](auto x) HWY_ATTR {
         return hn::ConvertTo(d, hn::Sub(hn::PromoteTo(di, x), hn::Set(di, 128)));
       });
+    case DType::boolean:
+      break;
   }
 }
 
@@ -191,6 +193,8 @@ void round_to(DType dtype, float* row, std::int64_t n) {
     case DType::int8:
     case DType::sim8:
       return change_row(row, n, [](V x, std::int64_t) HWY_ATTR { return round_integer(x); });
+    case DType::boolean:
+      break;
   }
 }
 
