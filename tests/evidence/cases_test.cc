@@ -200,6 +200,10 @@ TEST(Cases, ServedCasesWithoutModifiers) {
   }
   EXPECT_EQ(format_and_mask.size(), 3U * 6);
   EXPECT_EQ(format_and_layout.size(), 3U * 4);
+  // So do cases that are only filtered: a refused modifier costs no case.
+  const std::vector<Case> drawn = size_cases(5);
+  const std::size_t with_all = only_served(drawn, some_kernels, 40).size();
+  EXPECT_EQ(only_served(drawn, plain, 40).size(), with_all);
 }
 
 TEST(Cases, AllHasTwoThousandDistinctCases) {

@@ -572,7 +572,8 @@ std::vector<Case> served_cases(std::uint64_t seed, std::size_t count, const Kern
 std::vector<Case> only_served(const std::vector<Case>& cases, const KernelsOf& kernels_of,
                               std::size_t most_kernels) {
   ServedCases served(kernels_of, most_kernels);
-  for (const Case& c : cases) served.add(c);
+  for (const Case& c : cases)
+    if (!served.add(c)) served.add(without_modifiers(c));
   return std::move(served.cases());
 }
 

@@ -126,7 +126,8 @@ using KernelsOf = std::function<std::vector<std::string>(const Case&)>;
 std::vector<Case> served_cases(std::uint64_t seed, std::size_t count, const KernelsOf& kernels_of,
                                std::size_t most_kernels);
 
-// Those of `cases` that a device serves, with at most `most_kernels` kernels.
+// Those of `cases` that a device serves, if need be without modifiers, with at most `most_kernels`
+// kernels.
 std::vector<Case> only_served(const std::vector<Case>& cases, const KernelsOf& kernels_of,
                               std::size_t most_kernels);
 
