@@ -19,7 +19,8 @@ struct ExplainFlags {
   JsonFlag json;
   std::string dtype = "f16";
   std::string out_dtype;
-  bool lse = false;
+  std::string bias;
+  bool lse = false, mask = false, alibi = false, sinks = false, padded = false;
 };
 
 Problem run_problem(const ExplainFlags& flags) {
@@ -35,6 +36,11 @@ Problem run_problem(const ExplainFlags& flags) {
   problem.out = is_8bit(problem.q) ? DType::f16 : problem.q;
   if (!flags.out_dtype.empty()) problem.out = require(parse_dtype(flags.out_dtype));
   problem.lse = flags.lse;
+  if (!flags.bias.empty()) problem.bias = require(parse_dtype(flags.bias));
+  problem.mask = flags.mask;
+  problem.alibi = flags.alibi;
+  problem.sinks = flags.sinks;
+  problem.padded = flags.padded;
   problem.options = flags.attention.options();
   return problem;
 }
@@ -61,6 +67,11 @@ void add_explain_command(CLI::App& app, int& exit_code) {
   command->add_option("--out-dtype", flags->out_dtype, "of the output: f32, f16, bf16")
       ->type_name("TYPE");
   command->add_flag("--lse", flags->lse, "with the row sums' logarithms");
+  command->add_option("--bias", flags->bias, "with a bias: f32, f16, bf16")->type_name("TYPE");
+  command->add_flag("--mask", flags->mask, "with a mask tensor");
+  command->add_flag("--alibi", flags->alibi, "with ALiBi");
+  command->add_flag("--sinks", flags->sinks, "with attention sinks");
+  command->add_flag("--padded", flags->padded, "a padded batch");
   flags->json.add(*command);
   flags->attention.add(*command);
   add_example(*command,

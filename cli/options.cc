@@ -97,6 +97,9 @@ void AttentionFlags::add(CLI::App& app) {
   app.add_option("--window", window, "keys seen left and right of the diagonal; -1: all")
       ->type_name("L,R")
       ->group("Attention");
+  app.add_option("--softcap", softcap, "scores become X tanh(score / X); 0: they stay")
+      ->type_name("X")
+      ->group("Attention");
   app.add_option("--precision", precision,
                  "native, fp16, bf16, fp8, fp8_mixed, fp8_fast, int8, int8_mixed, sim8, auto")
       ->type_name("MODE")
@@ -157,6 +160,7 @@ Options AttentionFlags::options() const {
   options.batch_invariant = batch_invariant;
   options.overlap_launch = overlap_launch;
   options.max_error = max_error;
+  options.softcap = softcap;
   return options;
 }
 

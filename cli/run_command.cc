@@ -25,6 +25,7 @@ struct RunFlags {
   DeviceFlags device;
   InputFlags inputs;
   AttentionFlags attention;
+  ModifierFlags modifiers;
   JsonFlag json;
   std::string out, lse, out_dtype;
   std::optional<double> scale;
@@ -81,7 +82,7 @@ Result<double> timed_run(const Plan& plan, const Arguments& arguments, Device de
       .count();
 }
 
-Outcome compute(const RunFlags& flags, Inputs& inputs, bool want_lse) {
+Outcome compute(const RunFlags& flags, Inputs& inputs, Modifiers& modifiers, bool want_lse) {
   const Options options = flags.attention.options();
   const Device device = flags.device.open();
   const std::int64_t block_rows = flags.attention.block_rows;
@@ -93,6 +94,7 @@ Outcome compute(const RunFlags& flags, Inputs& inputs, bool want_lse) {
   arguments.k_scales = scales_of(inputs.k, block_rows);
   arguments.v_scales = scales_of(inputs.v, block_rows);
   if (flags.scale) arguments.scale = static_cast<float>(*flags.scale);
+  modifiers.set(arguments.q.shape, arguments);
 
   Outcome outcome;
   const auto& q_shape = inputs.q.values.shape;
@@ -180,11 +182,13 @@ std::string json_of(const Outcome& outcome, const Summary& s, const RunFlags& fl
 
 int run_command(RunFlags& flags) {
   Inputs inputs = load_inputs(flags.inputs, flags.attention.block_rows);
+  const Tensor q = require(bhsd_view("--q", inputs.q.values));
+  Modifiers modifiers = load_modifiers(flags.modifiers, q.shape);
   Outputs outputs;
   outputs.open("--out", flags.out, "out");
   outputs.open("--lse", flags.lse, "lse");
   flags.json.open();
-  const Outcome outcome = compute(flags, inputs, outputs.wanted("--lse"));
+  const Outcome outcome = compute(flags, inputs, modifiers, outputs.wanted("--lse"));
   outputs.write("--out", outcome.out);
   outputs.write("--lse", outcome.lse);
   const Summary summary = summarize(outcome.out);
@@ -204,6 +208,7 @@ void add_run_command(CLI::App& app, int& exit_code) {
       ->type_name("X")
       ->group("Attention");
   flags->attention.add(*command);
+  flags->modifiers.add(*command);
   command->add_option("--out", flags->out, "where to write the result, .npy or .safetensors")
       ->type_name("FILE")
       ->group("Outputs");

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <limits>
 
 #include "error.h"
 #include "exit.h"
@@ -53,7 +54,92 @@ Inputs random_inputs(const InputFlags& flags, DType dtype) {
           random_operand(dtype, kv_shape, flags.seed, 2), flags.seed};
 }
 
+// f32, of one of the shapes.
+std::optional<HostTensor> load_floats(std::string_view flag, const std::string& file,
+                                      const std::vector<std::vector<std::int64_t>>& shapes) {
+  if (file.empty()) return std::nullopt;
+  HostTensor tensor = require(load_tensor(flag, file));
+  if (tensor.dtype != DType::f32)
+    require(bad_input(flag, fmt::format("of type {}", name(tensor.dtype)), "f32"));
+  std::string supported;
+  for (const std::vector<std::int64_t>& shape : shapes) {
+    if (tensor.shape == shape) return tensor;
+    supported += (supported.empty() ? "" : " or ") + shape_text(shape);
+  }
+  require(bad_input(flag, fmt::format("of shape {}", shape_text(tensor.shape)), supported));
+  return tensor;
+}
+
+std::vector<std::int32_t> parse_lengths(std::string_view flag, const std::string& text,
+                                        std::int64_t batch) {
+  if (text.empty()) return {};
+  const std::string form = fmt::format("{} lengths, one for each sequence: N,N,...", batch);
+  std::vector<std::int32_t> lengths;
+  for (const std::int64_t n :
+       require(parse_integers(flag, text, static_cast<std::size_t>(batch), form))) {
+    if (n < 0 || n > std::numeric_limits<std::int32_t>::max())
+      require(bad_input(flag, fmt::format("{}", n), "0 to 2147483647"));
+    lengths.push_back(static_cast<std::int32_t>(n));
+  }
+  return lengths;
+}
+
+// (B,H,Sq,Skv), each dimension that or 1.
+std::optional<HostTensor> load_score_tensor(std::string_view flag, const std::string& file,
+                                            std::optional<DType> untyped) {
+  if (file.empty()) return std::nullopt;
+  HostTensor tensor = require(load_tensor(flag, file, untyped));
+  require(bhsd_view(flag, tensor));  // four dimensions
+  return tensor;
+}
+
 }  // namespace
+
+void ModifierFlags::add(CLI::App& app) {
+  const auto add_one = [&app](const char* flag, std::string& value, const char* type,
+                              const char* meaning) {
+    app.add_option(flag, value, meaning)->type_name(type)->group("Padding and scores");
+  };
+  add_one("--bias", bias, "FILE", "added to the scores: f32, f16 or bf16, (B,H,S,S) or 1 for each");
+  add_one("--mask", mask, "FILE", "0 hides a key: bool, (B,H,S,S) or 1 for each");
+  add_one("--alibi-slopes", alibi_slopes, "FILE", "slopes of ALiBi: f32, (H) or (B,H)");
+  add_one("--sinks", sinks, "FILE", "attention sinks: f32, (H)");
+  add_one("--seqlens-q", seqlens_q, "N,N,...", "rows of q in use, one number for each sequence");
+  add_one("--seqlens-kv", seqlens_kv, "N,N,...", "likewise of k and v");
+  add_one("--leftpad-q", leftpad_q, "N,N,...", "rows of q before them that are padding");
+  add_one("--leftpad-kv", leftpad_kv, "N,N,...", "likewise of k and v");
+}
+
+Modifiers load_modifiers(const ModifierFlags& flags, const Shape4& q) {
+  Modifiers made;
+  made.bias = load_score_tensor("--bias", flags.bias, {});
+  made.mask = load_score_tensor("--mask", flags.mask, DType::boolean);
+  made.alibi_slopes = load_floats("--alibi-slopes", flags.alibi_slopes, {{q[1]}, {q[0], q[1]}});
+  made.sinks = load_floats("--sinks", flags.sinks, {{q[1]}});
+  made.seqlens_q = parse_lengths("--seqlens-q", flags.seqlens_q, q[0]);
+  made.seqlens_kv = parse_lengths("--seqlens-kv", flags.seqlens_kv, q[0]);
+  made.leftpad_q = parse_lengths("--leftpad-q", flags.leftpad_q, q[0]);
+  made.leftpad_kv = parse_lengths("--leftpad-kv", flags.leftpad_kv, q[0]);
+  return made;
+}
+
+void Modifiers::set(const Shape4& q, Arguments& arguments) {
+  if (bias) arguments.bias = require(bhsd_view("--bias", *bias));
+  if (mask) arguments.mask = require(bhsd_view("--mask", *mask));
+  const auto floats = [](const HostTensor& t) {
+    return reinterpret_cast<const float*>(t.data.data());
+  };
+  if (alibi_slopes) arguments.alibi_slopes = floats(*alibi_slopes);
+  if (alibi_slopes && alibi_slopes->shape.size() == 2) arguments.alibi_batch_stride = q[1];
+  if (sinks) arguments.sinks = floats(*sinks);
+  const auto array = [](const std::vector<std::int32_t>& lengths) {
+    return lengths.empty() ? nullptr : lengths.data();
+  };
+  arguments.seqlens_q = array(seqlens_q);
+  arguments.seqlens_kv = array(seqlens_kv);
+  arguments.leftpad_q = array(leftpad_q);
+  arguments.leftpad_kv = array(leftpad_kv);
+}
 
 void OperandFlags::add(CLI::App& app, const std::string& operand_letter) {
   letter = operand_letter;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "octavo/octavo.hpp"
 #include "options.h"
@@ -34,6 +35,14 @@ struct InputFlags {
   std::uint64_t seed = 42;
 };
 
+// Padding, and what changes scores.
+struct ModifierFlags {
+  void add(CLI::App& app);
+
+  std::string bias, mask, alibi_slopes, sinks;               // files
+  std::string seqlens_q, seqlens_kv, leftpad_q, leftpad_kv;  // "N,N,...": one for each sequence
+};
+
 struct Operand {
   HostTensor values;
   std::optional<HostTensor> scales;  // of 8-bit values
@@ -44,6 +53,15 @@ struct Inputs {
   Operand q, k, v;
   std::optional<std::uint64_t> seed;  // of random inputs
 };
+
+struct Modifiers {
+  std::optional<HostTensor> bias, mask, alibi_slopes, sinks;
+  std::vector<std::int32_t> seqlens_q, seqlens_kv, leftpad_q, leftpad_kv;  // empty: not given
+
+  // Points the arguments at these. q is (batch, heads, seqlen, head_dim).
+  void set(const Shape4& q, Arguments& arguments);
+};
+Modifiers load_modifiers(const ModifierFlags& flags, const Shape4& q);
 
 Inputs load_inputs(const InputFlags& flags, std::int64_t block_rows);
 

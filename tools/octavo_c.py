@@ -28,7 +28,7 @@ class Options(ctypes.Structure):
                 ("window_right", c_int64), ("precision", c_int32), ("granularity_qk", c_int32),
                 ("granularity_v", c_int32), ("block_rows", c_int64), ("scale_rule", c_int32),
                 ("smooth_k", c_int32), ("hadamard", c_int32), ("batch_invariant", c_int32),
-                ("overlap_launch", c_int32), ("max_error", c_float)]
+                ("overlap_launch", c_int32), ("max_error", c_float), ("softcap", c_float)]
 
 
 class Arguments(ctypes.Structure):
@@ -38,7 +38,10 @@ class Arguments(ctypes.Structure):
                 ("cu_seqlens_kv", c_void_p), ("sequences", c_int64), ("max_seqlen_q", c_int64),
                 ("max_seqlen_kv", c_int64), ("page_table", c_void_p), ("v_layout", c_int32),
                 ("q_max_quantized", c_float), ("k_max_quantized", c_float), ("out_scales", Scales),
-                ("out_amax", c_void_p)]
+                ("out_amax", c_void_p), ("seqlens_q", c_void_p), ("seqlens_kv", c_void_p),
+                ("leftpad_q", c_void_p), ("leftpad_kv", c_void_p), ("bias", Tensor),
+                ("mask", Tensor), ("alibi_slopes", c_void_p), ("alibi_batch_stride", c_int64),
+                ("sinks", c_void_p)]
 
 
 class BackwardArguments(ctypes.Structure):

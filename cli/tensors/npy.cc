@@ -202,6 +202,7 @@ Result<DType> dtype_of(std::string_view descr, std::optional<DType> untyped) {
   if (descr == "<f4") return DType::f32;
   if (descr == "<f2") return DType::f16;
   if (bare == "i1") return DType::int8;
+  if (untyped == DType::boolean && (bare == "b1" || bare == "u1")) return DType::boolean;
   if (bare == "u1") return float8 ? *untyped : DType::sim8;
   if ((bare == "V1" || bare == "f1") && float8) return *untyped;
   if (bare == "V2" || bare == "bfloat16") return DType::bf16;

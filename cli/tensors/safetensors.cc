@@ -201,6 +201,8 @@ Result<DType> dtype_of(const Entry& entry, std::optional<DType> untyped) {
   if (entry.dtype == "F8_E4M3") return DType::e4m3;
   if (entry.dtype == "F8_E5M2") return DType::e5m2;
   if (entry.dtype == "I8") return DType::int8;
+  if (untyped == DType::boolean && (entry.dtype == "BOOL" || entry.dtype == "U8"))
+    return DType::boolean;
   if (entry.dtype == "U8") {
     return untyped == DType::e4m3 || untyped == DType::e5m2 ? *untyped : DType::sim8;
   }
@@ -223,6 +225,8 @@ std::string_view dtype_text(DType dtype) {
       return "I8";
     case DType::sim8:
       return "U8";
+    case DType::boolean:
+      break;
   }
   return "U8";
 }

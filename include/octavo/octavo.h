@@ -37,7 +37,8 @@ typedef enum octavo_dtype {
   OCTAVO_E4M3 = 3,
   OCTAVO_E5M2 = 4,
   OCTAVO_INT8 = 5,
-  OCTAVO_SIM8 = 6
+  OCTAVO_SIM8 = 6,
+  OCTAVO_BOOL = 7 /* one byte, 0 or 1: of a mask only */
 } octavo_dtype;
 
 typedef enum octavo_granularity {
@@ -107,6 +108,7 @@ typedef struct octavo_options {
   int32_t batch_invariant;
   int32_t overlap_launch; /* may start before the preceding kernel of the stream ends */
   float max_error;        /* for OCTAVO_AUTO */
+  float softcap;          /* scores become softcap * tanh(score / softcap); 0: they stay */
 } octavo_options;
 
 typedef struct octavo_arguments {
@@ -128,6 +130,17 @@ typedef struct octavo_arguments {
   float k_max_quantized;
   octavo_scales out_scales; /* an input, for an 8-bit output: per tensor or per head */
   float* out_amax;          /* receives the largest |out|, one per out_scale; NULL: not computed */
+  /* Padded batch: sequence b holds rows [leftpad[b], leftpad[b] + seqlens[b]); one entry for each
+   * batch entry. NULL leftpad: 0; NULL seqlens: all rows behind the padding on the left. */
+  const int32_t* seqlens_q;
+  const int32_t* seqlens_kv;
+  const int32_t* leftpad_q;
+  const int32_t* leftpad_kv;
+  octavo_tensor bias;         /* added to the scores; each dimension theirs or 1; data NULL: none */
+  octavo_tensor mask;         /* OCTAVO_BOOL, 0 hides the key; likewise */
+  const float* alibi_slopes;  /* one for each query head; NULL: none */
+  int64_t alibi_batch_stride; /* floats from a sequence's slopes to the next; 0: the same */
+  const float* sinks;         /* one for each query head; NULL: none */
 } octavo_arguments;
 
 /* The backward pass: from dout, the gradient of out, to the gradients of q, k and v. */

@@ -82,7 +82,10 @@ Status check_amax(const Arguments& a, const Problem& p) {
   for (const auto& [what, other] :
        {std::pair<std::string_view, ConstTensor>{"q", a.q}, {"k", a.k}, {"v", a.v}, {"out", a.out}})
     OCTAVO_RETURN_IF_ERROR(validate_apart("out_amax", amax, what, other));
-  if (a.lse.data != nullptr) OCTAVO_RETURN_IF_ERROR(validate_apart("out_amax", amax, "lse", a.lse));
+  for (const auto& [what, other] :
+       {std::pair<std::string_view, ConstTensor>{"lse", a.lse}, {"bias", a.bias}, {"mask", a.mask}})
+    if (other.data != nullptr)
+      OCTAVO_RETURN_IF_ERROR(validate_apart("out_amax", amax, what, other));
   if (!is_8bit(p.out)) return {};
   ConstTensor scales = amax;
   scales.data = a.out_scales.data;

@@ -12,6 +12,7 @@
 // It has no tiles, tricks or threads, because everything else is compared with it.
 #include "attention/reference.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -123,6 +124,9 @@ Status for_each_row(const Arguments& a, const Options& options,
   return {};
 }
 
+// A hidden key has the score -infinity, and V does not matter there, even if it is not finite.
+bool is_hidden(double score) { return score == -kInfinity; }
+
 struct Softmax {
   std::vector<double> p;  // normalised
   double lse = 0;
@@ -133,7 +137,7 @@ Softmax softmax(const std::vector<double>& scores, double sink = -kInfinity) {
   double largest = sink;
   for (const double s : scores) largest = std::max(largest, s);
   Softmax result{std::vector<double>(scores.size()), -kInfinity};
-  if (largest == -kInfinity) return result;
+  if (is_hidden(sink) && std::all_of(scores.begin(), scores.end(), is_hidden)) return result;
   double sum = std::exp(sink - largest);
   for (std::size_t j = 0; j < scores.size(); ++j)
     sum += result.p[j] = std::exp(scores[j] - largest);
@@ -160,7 +164,8 @@ namespace {
 void finish_exact(const Row& row, double* o, double* l) {
   const Softmax s = softmax(row.scores, row.sink);
   for (std::size_t j = 0; j < s.p.size(); ++j)
-    add_weighted_value(s.p[j], row.values + j * row.head_dim, row.head_dim, o);
+    if (!is_hidden(row.scores[j]))
+      add_weighted_value(s.p[j], row.values + j * row.head_dim, row.head_dim, o);
   if (l != nullptr) *l = s.lse;
 }
 
@@ -263,8 +268,9 @@ Status reference_16bit(const Arguments& arguments, const Options& options, DType
                       [dtype](const Row& row, double* o, double*) {
                         const Softmax s = softmax(row.scores, row.sink);
                         for (std::size_t j = 0; j < s.p.size(); ++j)
-                          add_weighted_value(rounded(dtype, s.p[j]), row.values + j * row.head_dim,
-                                             row.head_dim, o);
+                          if (!is_hidden(row.scores[j]))
+                            add_weighted_value(rounded(dtype, s.p[j]),
+                                               row.values + j * row.head_dim, row.head_dim, o);
                         for (std::int64_t c = 0; c < row.head_dim; ++c) o[c] = rounded(dtype, o[c]);
                       });
 }
@@ -298,7 +304,9 @@ void finish_tiled(const Row& row, const TiledRounding& t, double* o) {
     const double block_scale =
         t.p_scaled_by_block ? t.p_scale / std::exp(block_max - reference_max) : t.p_scale;
     for (std::int64_t j = begin; j < end; ++j) {
-      const double p = std::exp(row.scores[static_cast<std::size_t>(j)] - reference_max);
+      const double score = row.scores[static_cast<std::size_t>(j)];
+      if (is_hidden(score)) continue;
+      const double p = std::exp(score - reference_max);
       sum += p;
       const double weight = t.p_format ? rounded(*t.p_format, p * block_scale) / block_scale : p;
       add_weighted_value(weight, row.values + j * row.head_dim, row.head_dim, o);

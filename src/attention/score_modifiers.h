@@ -53,9 +53,12 @@ class RowModifiers {
   }
 
   double apply(double score, std::int64_t key) const {
-    if (mask_.present() && !mask_.is_set(key)) return -std::numeric_limits<double>::infinity();
+    constexpr double kHidden = -std::numeric_limits<double>::infinity();
+    if (mask_.present() && !mask_.is_set(key)) return kHidden;
+    const double bias = bias_.present() ? bias_.number(key) : 0;
+    if (bias == kHidden) return kHidden;  // also a score that is NaN
     if (softcap_ != 0) score = softcap_ * std::tanh(score / softcap_);
-    if (bias_.present()) score += bias_.number(key);
+    score += bias;
     return score - slope_ * static_cast<double>(std::llabs(diagonal_ - key));
   }
 

@@ -60,6 +60,10 @@ Status validate_modifiers(const Problem& p) {
   if (p.varlen && (p.bias || p.mask))
     return unsupported(p.bias ? "bias" : "mask", "given together with cu_seqlens",
                        "dense and padded batches");
+  // Smoothing shifts the scores of a row, which the softmax does not see, but tanh does.
+  if (p.options.softcap != 0 && p.options.quantization.smooth_k)
+    return unsupported("smooth_k", fmt::format("on with softcap {}", p.options.softcap),
+                       "smooth_k without softcap");
   const bool in_8_bits = is_8bit(p.q) || is_8bit(p.k) || is_8bit(p.v) || is_8bit(p.out) ||
                          p.options.precision > Precision::bf16;
   if (p.padded && in_8_bits)

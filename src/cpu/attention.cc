@@ -6,6 +6,7 @@
 //
 //   load K, V block -> f32          once per task and block, shared by its panels
 //   for each panel:  S^T = K Q^T    (scores)      lanes are queries: K enters as broadcasts
+//                    S^T changed    (modify_scores)  only with softcap, bias, ALiBi or a mask
 //                    P^T = 2^(S-m)  (softmax)     vertical: no reduction across lanes
 //                    O^T += V^T P^T (accumulate)  V enters as broadcasts
 //
@@ -32,8 +33,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
-#include "attention/mask.h"
 #include "attention/operand_scales.h"
 #include "attention/sequence.h"
 #include "attention/validate.h"
@@ -89,8 +90,9 @@ std::size_t align(std::size_t bytes) {
 }
 
 std::size_t seqlens_bytes(const Problem& problem) {
-  if (!problem.varlen) return 0;
-  return align(2 * (static_cast<std::size_t>(problem.batch) + 1) * sizeof(std::int32_t));
+  const auto batch = static_cast<std::size_t>(problem.batch);
+  const std::size_t entries = problem.varlen ? 2 * (batch + 1) : problem.padded ? 4 * batch : 0;
+  return align(entries * sizeof(std::int32_t));
 }
 
 std::size_t shared_bytes(const Problem& problem) {
@@ -104,7 +106,7 @@ std::size_t scratch_bytes(const Problem& problem, const Tiling& tiling) {
   return align(static_cast<std::size_t>(floats) * sizeof(float));
 }
 
-// The workspace cut up: what all share, with a copy of cu_seqlens at its end, then a scratch for
+// The workspace cut up: what all share, with a copy of the lengths at its end, then a scratch for
 // each worker.
 struct Layout {
   std::int32_t* seqlens = nullptr;
@@ -147,15 +149,40 @@ Task make_task(const Problem& p, const Arguments& a, const Grid& grid, const Til
   return task;
 }
 
-// cu_seqlens are read once, here: what is checked is what every task sees, also where somebody
-// writes to the arrays meanwhile.
+// The arrays of lengths are read once, here: what is checked is what every task sees, also where
+// somebody writes to them meanwhile.
 Arguments with_own_seqlens(const Arguments& arguments, std::int32_t* copy) {
   Arguments own = arguments;
-  if (!is_varlen(arguments)) return own;
-  own.cu_seqlens_q = copy;
-  own.cu_seqlens_kv = std::copy_n(arguments.cu_seqlens_q, arguments.sequences + 1, copy);
-  std::copy_n(arguments.cu_seqlens_kv, arguments.sequences + 1, copy + arguments.sequences + 1);
+  const auto take = [&copy](const std::int32_t*& array, std::int64_t entries) {
+    if (array == nullptr) return;
+    std::int32_t* const end = std::copy_n(array, entries, copy);
+    array = copy;
+    copy = end;
+  };
+  if (is_varlen(arguments))
+    for (const std::int32_t** array : {&own.cu_seqlens_q, &own.cu_seqlens_kv})
+      take(*array, arguments.sequences + 1);
+  for (const std::int32_t** array :
+       {&own.seqlens_q, &own.seqlens_kv, &own.leftpad_q, &own.leftpad_kv})
+    take(*array, arguments.q.shape[0]);
   return own;
+}
+
+// Writes the rows of q that are padding: output 0, LSE -infinity.
+void store_padding(const Arguments& a, std::int64_t b, std::int64_t head) {
+  const Sequence at = sequence(a, b);
+  const auto size = static_cast<std::int64_t>(size_bytes(a.out.dtype));
+  for (std::int64_t row = 0; row < a.q.shape[2]; ++row) {
+    if (row == at.q_begin) row += at.seqlen_q;
+    if (row == a.q.shape[2]) break;
+    const auto first = b * a.out.stride[0] + head * a.out.stride[1] + row * a.out.stride[2];
+    std::fill_n(static_cast<std::byte*>(a.out.data) + first * size, a.out.shape[3] * size,
+                std::byte{0});
+    if (a.lse.data != nullptr)
+      static_cast<float*>(
+          a.lse.data)[b * a.lse.stride[0] + head * a.lse.stride[1] + row * a.lse.stride[2]] =
+          -std::numeric_limits<float>::infinity();
+  }
 }
 
 }  // namespace
@@ -168,8 +195,6 @@ std::size_t workspace_bytes(const Problem& problem, int threads) {
 
 Status attention(const Problem& problem, const Arguments& given, Workspace workspace) {
   if (problem.batch == 0 || problem.heads_q == 0 || problem.seqlen_q == 0) return {};
-  if (changes_scores(problem) || problem.padded)
-    return unsupported("problem", describe(problem), "causal masks and windows, dense and varlen");
   const Kernels& in_use = kernels();
   const Tiling tiling = make_tiling(in_use, problem);
   const Layout layout = lay_out(problem, tiling, workspace);
@@ -190,6 +215,10 @@ Status attention(const Problem& problem, const Arguments& given, Workspace works
     const Task task = make_task(problem, arguments, grid, tiling, index);
     if (task.rows > 0) run_task(context, task, layout.scratch + worker * layout.stride);
   });
+  if (problem.padded)
+    parallel_for(problem.batch * problem.heads_q, workers, [&](std::int64_t index, int) {
+      store_padding(arguments, index / problem.heads_q, index % problem.heads_q);
+    });
   return {};
 }
 

@@ -30,6 +30,15 @@ struct LaneLimits {
   const float* end;
 };
 
+// What changes the scores of a tile, in base 2. Null or 0: nothing.
+struct TileModifiers {
+  float softcap = 0;
+  const float* slope = nullptr;  // of each lane, as is its diagonal
+  const float* diagonal = nullptr;
+  float first_key = 0;  // the tile's first key; it and the diagonals count from the same key
+  const float* addition = nullptr;  // [key][lane]; -infinity hides the key
+};
+
 // c[r][i] = sum over d < depth of a(r, d) * b[d][i] for r < rows and i < vectors * lanes, where
 // a(r, d) is a[r * a_pitch + d], or a[d * a_pitch + r] if a is transposed. The rows of b and c are
 // b_pitch and c_pitch floats apart, whole vectors. With `add` sums over parts of the depth, each
@@ -54,6 +63,11 @@ struct Kernels {
   // s[key][lane] = sum over c of k[key * k_pitch + c] * q[c][lane], summed in the order of c.
   void (*scores)(const float* k, std::int64_t k_pitch, std::int64_t keys, std::int64_t head_dim,
                  const float* q, std::int64_t vectors, float* s);
+
+  // s becomes softcap * tanh(s / softcap) - slope * |diagonal - key| + addition, or -infinity where
+  // the addition is. As in the softmax, only a comparison decides what is hidden.
+  void (*modify_scores)(float* s, std::int64_t keys, std::int64_t vectors,
+                        const TileModifiers& modifiers);
 
   // The online softmax of one tile, base 2. s becomes p = 2^(s - max); `max` and `sum` move on,
   // and `rescale` is what everything summed under the old maximum must be multiplied by. Here and

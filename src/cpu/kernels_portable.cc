@@ -85,8 +85,11 @@ void product(const Product& p) {
              p.rows, p.vectors * kLanes);
 }
 
-// The same algorithm as in tile-inl.h, which explains it.
-inline float exp2_nonpositive(float x) {
+// The same algorithms as in tile-inl.h, which explains them.
+struct Power {
+  float y, f, power;  // 2^x = (1 + y f) power
+};
+inline Power split_exp2(float x) {
   constexpr float kMagic = 12582912.0f + 127.0f;
   const float bounded = x < -127.0f ? -127.0f : x;
   const float shifted = bounded + kMagic;
@@ -98,8 +101,33 @@ inline float exp2_nonpositive(float x) {
   y = y * f + 0.0555035695f;
   y = y * f + 0.240226507f;
   y = y * f + 0.693147182f;
-  y = y * f + 1.0f;
-  return y * power;
+  return {y, f, power};
+}
+
+inline float exp2_nonpositive(float x) {
+  const Power p = split_exp2(x);
+  return (p.y * p.f + 1.0f) * p.power;
+}
+
+inline float tanh(float x) {
+  const Power p = split_exp2(std::abs(x) * -2.88539008f);
+  const float expm1 = p.power * (p.y * p.f) + (p.power - 1.0f);
+  return std::copysign(expm1 / (2.0f + expm1), x);
+}
+
+void modify_scores(float* s, std::int64_t keys, std::int64_t vectors, const TileModifiers& m) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const std::int64_t width = vectors * kLanes;
+  if (m.softcap != 0)
+    for (std::int64_t i = 0; i < keys * width; ++i) s[i] = m.softcap * tanh(s[i] / m.softcap);
+  if (m.slope != nullptr)
+    for (std::int64_t k = 0; k < keys; ++k)
+      for (std::int64_t i = 0; i < width; ++i)
+        s[k * width + i] -=
+            m.slope[i] * std::abs(m.diagonal[i] - (m.first_key + static_cast<float>(k)));
+  if (m.addition != nullptr)
+    for (std::int64_t i = 0; i < keys * width; ++i)
+      s[i] = m.addition[i] == -kInfinity ? -kInfinity : s[i] + m.addition[i];
 }
 
 void softmax(float* s, std::int64_t keys, std::int64_t vectors, const LaneLimits* limits,
@@ -194,9 +222,10 @@ double multiply_adds(std::int64_t rounds) {
 }  // namespace
 
 const Kernels& portable_kernels() {
-  static constexpr Kernels kernels{"portable", kLanes,    kMaxVectors,      scores,       softmax,
-                                   accumulate, product,   softmax_backward, to_f32,       from_f32,
-                                   round_to,   scale_row, multiply_row,     multiply_adds};
+  static constexpr Kernels kernels{"portable",       kLanes,       kMaxVectors,  scores,
+                                   modify_scores,    softmax,      accumulate,   product,
+                                   softmax_backward, to_f32,       from_f32,     round_to,
+                                   scale_row,        multiply_row, multiply_adds};
   return kernels;
 }
 

@@ -88,6 +88,7 @@ const Kernels* table() {
                    lanes(),
                    kMaxVectors,
                    scores,
+                   modify_scores,
                    softmax,
                    accumulate,
                    product,

@@ -11,6 +11,7 @@
 
 #include "attention/mask.h"
 #include "attention/operand_scales.h"
+#include "cpu/panel_modifiers.h"
 #include "numeric/formats.h"
 
 namespace octavo::cpu {
@@ -75,6 +76,7 @@ struct Scratch {
   float* rescale;        // per query of one panel, from here on
   float* begin;
   float* end;
+  ModifierScratch modifiers;
   std::int64_t floats;
 };
 
@@ -109,6 +111,14 @@ Scratch carve(const Tiling& t, float* base) {
   s.rescale = take(t.panel);
   s.begin = take(t.panel);
   s.end = take(t.panel);
+  if (t.has_additions) {
+    s.modifiers.addition = take(kKeyRows * t.panel);
+    s.modifiers.row = take(round_up(kKeyRows, kRowPadding));
+  }
+  if (t.has_alibi) {
+    s.modifiers.slope = take(t.panel);
+    s.modifiers.diagonal = take(t.panel);
+  }
   s.floats = used;
   return s;
 }
@@ -116,7 +126,11 @@ Scratch carve(const Tiling& t, float* base) {
 class TaskRunner {
  public:
   TaskRunner(const TaskContext& context, const Task& task, float* scratch)
-      : c_(context), t_(context.tiling), task_(task), s_(carve(context.tiling, scratch)) {}
+      : c_(context),
+        t_(context.tiling),
+        task_(task),
+        s_(carve(context.tiling, scratch)),
+        modifiers_(context, task, s_.modifiers) {}
 
   void run() {
     load_queries();
@@ -125,14 +139,7 @@ class TaskRunner {
   }
 
  private:
-  struct QueryRow {
-    std::int64_t head, row;
-  };
-
-  QueryRow query(std::int64_t index) const {
-    const std::int64_t at = task_.first_row + index;
-    return {task_.first_head + at / task_.sequence.seqlen_q, at % task_.sequence.seqlen_q};
-  }
+  QueryRow query(std::int64_t index) const { return task_.query(index); }
   KeyRange keys_of(std::int64_t index) const {
     return visible_keys(c_.problem.options, query(index).row, task_.sequence.seqlen_q,
                         task_.sequence.seqlen_kv);
@@ -150,6 +157,11 @@ class TaskRunner {
   void finish_group(std::int64_t panel);
   const LaneLimits* lane_limits(std::int64_t panel, std::int64_t begin, std::int64_t end,
                                 LaneLimits& limits) const;
+  // What a row's O is multiplied by, and its LSE.
+  struct RowEnd {
+    float factor, lse;
+  };
+  RowEnd end_of_row(std::int64_t index, float sum) const;
   void store_rows();
   void store_row(const QueryRow& at, std::byte* to) const;
 
@@ -157,6 +169,7 @@ class TaskRunner {
   const Tiling& t_;
   const Task& task_;
   const Scratch s_;
+  const PanelModifiers modifiers_;
   std::array<PanelKeys, kMaxPanels> panel_keys_;
   bool has_finished_group_ = false;  // group_o and group_sum hold something
 };
@@ -296,8 +309,13 @@ void TaskRunner::attend_panel(std::int64_t panel, std::int64_t from, std::int64_
   LaneLimits limits{};
   const bool all_seen = keys.all_begin <= begin && end <= keys.all_end;
   const LaneLimits* masked = all_seen ? nullptr : lane_limits(panel, begin, end, limits);
+  TileModifiers modifiers;
+  if (t_.modifies_scores && !modifiers_.load(query, rows_of(panel), keys.vectors * c_.kernels.lanes,
+                                             begin, count, modifiers))
+    return;  // p would be 0 everywhere
   c_.kernels.scores(s_.k + first, t_.pitch, count, t_.head_dim, s_.q + query * t_.head_dim,
                     keys.vectors, s_.s);
+  if (t_.modifies_scores) c_.kernels.modify_scores(s_.s, count, keys.vectors, modifiers);
   c_.kernels.softmax(s_.s, count, keys.vectors, masked, s_.max + query, s_.sum + query, s_.rescale);
   c_.kernels.accumulate(s_.v + first, t_.pitch, count, t_.head_dim, s_.s, keys.vectors, s_.rescale,
                         s_.o + query * t_.head_dim);
@@ -317,6 +335,24 @@ void TaskRunner::store_row(const QueryRow& at, std::byte* to) const {
   encode_values(a.out.dtype, s_.row, t_.head_dim, inverse, to);
 }
 
+// Divides O by the row's sum, to which a sink adds one term. A row without a visible key has the
+// sum 0; its output is 0, and its LSE the sink or -infinity.
+TaskRunner::RowEnd TaskRunner::end_of_row(std::int64_t index, float sum) const {
+  const float* sinks = c_.arguments.sinks;
+  const auto sink = sinks == nullptr ? -kInfinity : sinks[query(index).head];
+  if (sum == 0) return {0.0f, sink};
+  const double max = s_.max[index] * std::numbers::ln2;
+  const double shift = s_.lse_shift[index];
+  if (sinks == nullptr)
+    return {1.0f / sum, static_cast<float>(max + std::log(static_cast<double>(sum)) + shift)};
+  // Smoothing took `shift` from the scores, but not from the sink.
+  const double sink_score = static_cast<double>(sink) - shift;
+  const double top = std::max(max, sink_score);
+  const double of_keys = std::exp(max - top);
+  const double total = static_cast<double>(sum) * of_keys + std::exp(sink_score - top);
+  return {static_cast<float>(of_keys / total), static_cast<float>(top + std::log(total) + shift)};
+}
+
 void TaskRunner::store_rows() {
   const Tensor& out = c_.arguments.out;
   const Tensor& lse = c_.arguments.lse;
@@ -324,16 +360,14 @@ void TaskRunner::store_rows() {
     const std::int64_t panel = index / t_.panel, lane = index % t_.panel;
     const std::int64_t width = round_up(rows_of(panel), c_.kernels.lanes);
     const std::int64_t first = panel * t_.panel * t_.head_dim + lane;
-    const KeyRange keys = keys_of(index);
-    const bool sees_keys = keys.begin < keys.end;
     const auto sum = has_finished_group_ ? static_cast<float>(s_.group_sum[index]) : s_.sum[index];
-    const float inverse = sees_keys ? 1.0f / sum : 0.0f;
+    const RowEnd end = end_of_row(index, sum);
     for (std::int64_t c = 0; c < t_.head_dim; ++c) {
       const std::int64_t at = first + c * width;
       const auto o = has_finished_group_ ? static_cast<float>(s_.group_o[at]) : s_.o[at];
-      s_.row[c] = o * inverse;
+      s_.row[c] = o * end.factor;
     }
-    if (!sees_keys) std::fill_n(s_.row, t_.head_dim, 0.0f);
+    if (sum == 0) std::fill_n(s_.row, t_.head_dim, 0.0f);
 
     const QueryRow at = query(index);
     const std::int64_t b = task_.sequence.batch, row = task_.sequence.q_begin + at.row;
@@ -342,11 +376,8 @@ void TaskRunner::store_rows() {
                       static_cast<std::int64_t>(size_bytes(out.dtype));
     store_row(at, bytes);
     if (lse.data == nullptr) continue;
-    const double value = s_.max[index] * std::numbers::ln2 + std::log(static_cast<double>(sum)) +
-                         s_.lse_shift[index];
     static_cast<float*>(
-        lse.data)[b * lse.stride[0] + at.head * lse.stride[1] + row * lse.stride[2]] =
-        sees_keys ? static_cast<float>(value) : -kInfinity;
+        lse.data)[b * lse.stride[0] + at.head * lse.stride[1] + row * lse.stride[2]] = end.lse;
   }
 }
 
@@ -357,6 +388,9 @@ Tiling make_tiling(const Kernels& kernels, const Problem& problem) {
   Tiling tiling;
   tiling.head_dim = head_dim;
   tiling.has_groups = problem.seqlen_kv > kGroupKeys;
+  tiling.has_additions = problem.bias || problem.mask;
+  tiling.has_alibi = problem.alibi;
+  tiling.modifies_scores = tiling.has_additions || tiling.has_alibi || problem.options.softcap != 0;
   tiling.panel = kernels.lanes * kernels.max_vectors;
   const std::int64_t panel_bytes =
       2 * tiling.panel * head_dim * static_cast<std::int64_t>(sizeof(float));

@@ -22,7 +22,10 @@ inline constexpr std::int64_t kGroupKeys = 32 * kKeyRows;
 
 struct Tiling {
   std::int64_t head_dim = 0;
-  bool has_groups = false;      // some row may see keys of more than one group
+  bool has_groups = false;       // some row may see keys of more than one group
+  bool modifies_scores = false;  // after scale * q k
+  bool has_additions = false;    // to scores: a bias or a mask tensor
+  bool has_alibi = false;
   std::int64_t panel = 0;       // queries whose scores are computed together
   std::int64_t max_panels = 1;  // of a task
   std::int64_t pitch = 0;       // of the K and V blocks, in floats
@@ -33,6 +36,10 @@ Tiling make_tiling(const Kernels& kernels, const Problem& problem);
 // Floats that a task needs for itself.
 std::int64_t scratch_floats(const Tiling& tiling);
 
+struct QueryRow {
+  std::int64_t head, row;  // the row counts from the first of the sequence
+};
+
 // Rows [first_row, first_row + rows) of a unit. A unit consists of the query heads from first_head
 // on that share kv_head, one after another; it may have a single head.
 struct Task {
@@ -42,6 +49,12 @@ struct Task {
   std::int64_t kv_head = 0;
   std::int64_t first_row = 0;
   std::int64_t rows = 0;
+
+  // The head and row of the task's row `index`.
+  QueryRow query(std::int64_t index) const {
+    const std::int64_t at = first_row + index;
+    return {first_head + at / sequence.seqlen_q, at % sequence.seqlen_q};
+  }
 };
 
 // What all tasks of a call share.

@@ -220,28 +220,35 @@ void product(const Product& p) {
 // ---------------------------------------------------------------------------------------------
 // Softmax
 
-// 2^x for x <= 0 (a little above is harmless), relative error below 2e-7; 2^0 is exactly 1, below
-// -126.5 it is exactly 0, and NaN stays NaN. The low bits of the magic sum are round(x) + 127, the
-// exponent field of the power; at -127 that is the power 0. On x86 Max keeps a NaN in its second
-// operand, which saves an instruction; NEON's returns the number.
-HWY_INLINE V exp2_nonpositive(V x) {
+// 2^x for x <= 0 as (1 + y f) * power, where power is a power of two; returns y. The low bits of
+// the magic sum are round(x) + 127, the exponent field of the power; at -127 that is the power 0.
+// On x86 Max keeps a NaN in its second operand, which saves an instruction; NEON's returns the
+// number.
+HWY_INLINE V split_exp2(V x, V& f, V& power) {
   const D32 d;
   const U32 du;
   const V magic = hn::Set(d, 12582912.0f + 127.0f);  // 1.5 * 2^23
   const V least = hn::Set(d, -127.0f);
   const V bounded = HWY_ARCH_X86 ? hn::Max(least, x) : hn::IfThenElse(hn::Lt(x, least), least, x);
   const V shifted = hn::Add(bounded, magic);
-  const V f = hn::Sub(bounded, hn::Sub(shifted, magic));
-  const V power = hn::BitCast(d, hn::ShiftLeft<23>(hn::BitCast(du, shifted)));
+  f = hn::Sub(bounded, hn::Sub(shifted, magic));
+  power = hn::BitCast(d, hn::ShiftLeft<23>(hn::BitCast(du, shifted)));
   // (2^f - 1) / f interpolated at Chebyshev nodes of [-0.5, 0.5]: 9e-9.
   V y = hn::Set(d, 0.000154531634f);
   y = hn::MulAdd(y, f, hn::Set(d, 0.00133908633f));
   y = hn::MulAdd(y, f, hn::Set(d, 0.00961808302f));
   y = hn::MulAdd(y, f, hn::Set(d, 0.0555035695f));
   y = hn::MulAdd(y, f, hn::Set(d, 0.240226507f));
-  y = hn::MulAdd(y, f, hn::Set(d, 0.693147182f));
-  y = hn::MulAdd(y, f, hn::Set(d, 1.0f));
-  return hn::Mul(y, power);
+  return hn::MulAdd(y, f, hn::Set(d, 0.693147182f));
+}
+
+// 2^x for x <= 0 (a little above is harmless), relative error below 2e-7; 2^0 is exactly 1, below
+// -126.5 it is exactly 0, and NaN stays NaN.
+HWY_INLINE V exp2_nonpositive(V x) {
+  const D32 d;
+  V f, power;
+  const V y = split_exp2(x, f, power);
+  return hn::Mul(hn::MulAdd(y, f, hn::Set(d, 1.0f)), power);
 }
 
 // 2^x for any x: from 128 on it is infinite.
@@ -249,6 +256,49 @@ HWY_INLINE V exp2_any(V x) {
   const V most = hn::Set(D32(), 128.0f);
   return exp2_nonpositive(HWY_ARCH_X86 ? hn::Min(most, x)
                                        : hn::IfThenElse(hn::Gt(x, most), most, x));
+}
+
+// tanh(x) = -expm1(t) / (2 + expm1(t)) with t = -2 |x|, under the sign of x; the relative error is
+// below 5e-7 also near 0, because expm1(t) = power * y f + (power - 1), whose parts do not cancel:
+// power is 1 near 0, and elsewhere at most 1/2.
+HWY_INLINE V tanh(V x) {
+  const D32 d;
+  V f, power;
+  const V minus_two_log2e = hn::Set(d, -2.88539008f);
+  const V y = split_exp2(hn::Mul(hn::Abs(x), minus_two_log2e), f, power);
+  const V expm1 = hn::MulAdd(power, hn::Mul(y, f), hn::Sub(power, hn::Set(d, 1.0f)));
+  return hn::CopySign(hn::Div(expm1, hn::Add(expm1, hn::Set(d, 2.0f))), x);
+}
+
+// A pass for each modifier: the tile is in L1. Hiding comes last, so that no arithmetic on a hidden
+// score remains.
+void modify_scores(float* s, std::int64_t keys, std::int64_t vectors, const TileModifiers& m) {
+  const D32 d;
+  const std::int64_t n = lanes();
+  const std::int64_t width = vectors * n;
+  if (m.softcap != 0) {
+    const V cap = hn::Set(d, m.softcap);
+    for (std::int64_t i = 0; i < keys * width; i += n)
+      hn::Store(hn::Mul(cap, tanh(hn::Div(hn::Load(d, s + i), cap))), d, s + i);
+  }
+  if (m.slope != nullptr)
+    for (std::int64_t i = 0; i < width; i += n) {
+      const V slope = hn::Load(d, m.slope + i), diagonal = hn::Load(d, m.diagonal + i);
+      for (std::int64_t k = 0; k < keys; ++k) {
+        const V key = hn::Set(d, m.first_key + static_cast<float>(k));
+        const V distance = hn::Abs(hn::Sub(diagonal, key));
+        float* const at = s + k * width + i;
+        hn::Store(hn::NegMulAdd(slope, distance, hn::Load(d, at)), d, at);
+      }
+    }
+  if (m.addition != nullptr) {
+    const V minus_inf = hn::Set(d, -std::numeric_limits<float>::infinity());
+    for (std::int64_t i = 0; i < keys * width; i += n) {
+      const V addition = hn::Load(d, m.addition + i);
+      const V sum = hn::Add(hn::Load(d, s + i), addition);
+      hn::Store(hn::IfThenElse(hn::Eq(addition, minus_inf), minus_inf, sum), d, s + i);
+    }
+  }
 }
 
 // One vector of queries over all keys of the tile.

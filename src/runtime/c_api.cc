@@ -20,7 +20,7 @@ struct octavo_backward_plan {
 namespace octavo {
 namespace {
 
-static_assert(static_cast<int>(DType::sim8) == OCTAVO_SIM8);
+static_assert(static_cast<int>(DType::boolean) == OCTAVO_BOOL);
 static_assert(static_cast<int>(Granularity::channel) == OCTAVO_PER_CHANNEL);
 static_assert(static_cast<int>(Causal::bottom_right) == OCTAVO_CAUSAL_BOTTOM_RIGHT);
 static_assert(static_cast<int>(Precision::automatic) == OCTAVO_AUTO);
@@ -136,6 +136,15 @@ Status read_arguments(const octavo_arguments* given, Arguments& out) {
   out.max_seqlen_kv = c.max_seqlen_kv;
   out.q_scales.max_quantized = c.q_max_quantized;
   out.k_scales.max_quantized = c.k_max_quantized;
+  out.seqlens_q = c.seqlens_q;
+  out.seqlens_kv = c.seqlens_kv;
+  out.leftpad_q = c.leftpad_q;
+  out.leftpad_kv = c.leftpad_kv;
+  OCTAVO_RETURN_IF_ERROR(read_tensor(c.bias, "bias", out.bias));
+  OCTAVO_RETURN_IF_ERROR(read_tensor(c.mask, "mask", out.mask));
+  out.alibi_slopes = c.alibi_slopes;
+  out.alibi_batch_stride = c.alibi_batch_stride;
+  out.sinks = c.sinks;
   return read_enum(c.v_layout, "v_layout", "rows, transposed", out.v_layout);
 }
 
@@ -187,6 +196,7 @@ Status read_options(const octavo_options* given, Options& out) {
   out.batch_invariant = c.batch_invariant != 0;
   out.overlap_launch = c.overlap_launch != 0;
   out.max_error = c.max_error;
+  out.softcap = c.softcap;
   return {};
 }
 

@@ -1,6 +1,7 @@
 // Runs the command as a process: exit codes, error sentences, files, JSON.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "cli/process.h"
@@ -187,6 +188,85 @@ TEST_F(Command, RunAgreesWithTheReference) {
   EXPECT_FALSE(object.at("kernel").contains("schema"));
   EXPECT_TRUE(object.at("kernel").contains("config"));
   EXPECT_EQ(object.at("files").at("lse"), lse_file);
+}
+
+std::string npy_of(DType dtype, const std::vector<std::int64_t>& shape,
+                   const std::vector<float>& values) {
+  HostTensor tensor = *make_tensor("x", DType::f32, shape);
+  std::memcpy(tensor.data.data(), values.data(), tensor.data.size());
+  if (dtype == DType::f32)
+    return npy_header(tensor) +
+           std::string(reinterpret_cast<const char*>(tensor.data.data()), tensor.data.size());
+  std::string text = npy_header(HostTensor{DType::int8, shape, {}});
+  text.replace(text.find("|i1"), 3, "|b1");
+  for (const float x : values) text += static_cast<char>(x != 0);
+  return text;
+}
+
+// Every modifier from its flag, as the reference computes it.
+TEST_F(Command, RunTakesPaddingAndScoreModifiers) {
+  const std::string bias = directory_ / "bias.npy", mask = directory_ / "mask.npy",
+                    slopes = directory_ / "slopes.npy", sinks = directory_ / "sinks.npy";
+  std::vector<float> bias_values(kH * kS), mask_values(kS * kS), slope_values, sink_values;
+  for (std::size_t i = 0; i < bias_values.size(); ++i)
+    bias_values[i] = 0.1f * static_cast<float>(i % 7);
+  for (std::size_t i = 0; i < mask_values.size(); ++i) mask_values[i] = i % 5 == 0 ? 0.0f : 1.0f;
+  for (int h = 0; h < kH; ++h) {
+    slope_values.push_back(0.5f / static_cast<float>(1 << h));
+    sink_values.push_back(static_cast<float>(h) - 1);
+  }
+  write_file(bias, npy_of(DType::f32, {1, kH, 1, kS}, bias_values));
+  write_file(mask, npy_of(DType::boolean, {1, 1, kS, kS}, mask_values));
+  write_file(slopes, npy_of(DType::f32, {kH}, slope_values));
+  write_file(sinks, npy_of(DType::f32, {kH}, sink_values));
+  const std::vector<std::string> flags = {
+      "--softcap",    "1.5", "--bias",      bias, "--mask",       mask, "--alibi-slopes", slopes,
+      "--sinks",      sinks, "--seqlens-q", "20", "--seqlens-kv", "25", "--leftpad-q",    "3",
+      "--leftpad-kv", "4",   "--out",       o_,   "--causal"};
+  const Finished finished = octavo_command(run_arguments(flags));
+  ASSERT_EQ(finished.code, 0) << finished.err;
+  EXPECT_NE(finished.out.find("padded softcap=1.5 bias=f32 alibi mask sinks"), std::string::npos)
+      << finished.out;
+
+  HostTensor q = *load_tensor("q", q_), k = *load_tensor("k", k_), v = *load_tensor("v", v_);
+  HostTensor out = *load_tensor("out", o_);
+  std::vector<std::uint8_t> mask_bytes;
+  for (const float x : mask_values) mask_bytes.push_back(x != 0 ? 1 : 0);
+  const std::int32_t seqlens_q = 20, seqlens_kv = 25, leftpad_q = 3, leftpad_kv = 4;
+  Arguments a;
+  a.q = *bhsd_view("q", q), a.k = *bhsd_view("k", k), a.v = *bhsd_view("v", v);
+  a.out = *bhsd_view("out", out);
+  a.bias = ConstTensor::bhsd(bias_values.data(), DType::f32, 1, kH, 1, kS);
+  a.mask = ConstTensor::bhsd(mask_bytes.data(), DType::boolean, 1, 1, kS, kS);
+  a.alibi_slopes = slope_values.data(), a.sinks = sink_values.data();
+  a.seqlens_q = &seqlens_q, a.seqlens_kv = &seqlens_kv;
+  a.leftpad_q = &leftpad_q, a.leftpad_kv = &leftpad_kv;
+  Options options;
+  options.causal = Causal::top_left;
+  options.softcap = 1.5f;
+  std::vector<double> expected(kH * kS * kD);
+  ASSERT_EQ(reference(a, options, expected.data()).message(), "");
+  EXPECT_LT(compare(a.out, expected.data()).max_abs, 1e-5);
+}
+
+TEST_F(Command, BadModifiersExitWithTwo) {
+  const std::string floats = directory_ / "floats.npy", mask = directory_ / "mask.npy";
+  write_file(floats, npy_of(DType::f32, {3}, {1, 2, 3}));
+  write_file(mask, npy_of(DType::boolean, {1, 1, 1, 2}, {1, 0}));
+  const auto expect = [&](const std::vector<std::string>& flags, std::string_view word) {
+    expect_failed(octavo_command(run_arguments(flags)), 2, word);
+  };
+  expect({"--softcap", "-2"}, "softcap is -2");
+  expect({"--sinks", floats}, "--sinks is of shape (3,); supported: (4,)");
+  expect({"--alibi-slopes", floats}, "--alibi-slopes is of shape (3,); supported: (4,) or (1, 4)");
+  expect({"--bias", floats}, "--bias");
+  expect({"--mask", mask}, "mask.shape is (1, 1, 1, 2)");
+  expect({"--bias", mask}, "'|b1'");
+  expect({"--mask", q_}, "mask.dtype is f32; supported: bool");
+  expect({"--seqlens-q", "1,2"}, "--seqlens-q is '1,2'; supported: 1 lengths");
+  expect({"--seqlens-q", "-1"}, "--seqlens-q is -1");
+  expect({"--seqlens-kv", "34"}, "seqlens_kv[0] is 34; supported: 0 to 33");
+  expect({"--leftpad-kv", "34"}, "leftpad_kv[0] is 34");
 }
 
 TEST_F(Command, RunOnRandomInputsIsRepeatable) {
@@ -430,6 +510,12 @@ TEST_F(Command, ExplainAndDevices) {
   expect_envelope(object, "explain");
   EXPECT_TRUE(object.contains("workspace_bytes"));
   expect_failed(octavo_command({"explain", "--preset", "wide", "--kv-heads", "3"}), 2, "3");
+  const Finished modified =
+      octavo_command({"explain", "--device", "cpu", "--preset", "wide", "--softcap", "30", "--bias",
+                      "f16", "--mask", "--alibi", "--sinks", "--padded"});
+  ASSERT_EQ(modified.code, 0) << modified.err;
+  EXPECT_NE(modified.out.find("padded softcap=30 bias=f16 alibi mask sinks"), std::string::npos)
+      << modified.out;
 
   const Finished table = octavo_command({"devices"});
   EXPECT_EQ(table.code, 0);

@@ -43,11 +43,18 @@ TEST(Npy, ReadsEveryType) {
     DType dtype;
   };
   const std::vector<Case> cases = {
-      {"<f4", {}, DType::f32},           {"<f2", {}, DType::f16},
-      {"|i1", {}, DType::int8},          {"|u1", {}, DType::sim8},
-      {"|u1", DType::e4m3, DType::e4m3}, {"|V1", DType::e5m2, DType::e5m2},
-      {"<f1", DType::e4m3, DType::e4m3}, {"<V2", {}, DType::bf16},
-      {"bfloat16", {}, DType::bf16},     {"<u2", DType::bf16, DType::bf16},
+      {"<f4", {}, DType::f32},
+      {"<f2", {}, DType::f16},
+      {"|i1", {}, DType::int8},
+      {"|u1", {}, DType::sim8},
+      {"|u1", DType::e4m3, DType::e4m3},
+      {"|V1", DType::e5m2, DType::e5m2},
+      {"<f1", DType::e4m3, DType::e4m3},
+      {"<V2", {}, DType::bf16},
+      {"bfloat16", {}, DType::bf16},
+      {"<u2", DType::bf16, DType::bf16},
+      {"|b1", DType::boolean, DType::boolean},
+      {"|u1", DType::boolean, DType::boolean},
       {"<f4", DType::e4m3, DType::f32},  // an explicit type wins
   };
   for (const Case& c : cases) {
@@ -72,6 +79,7 @@ TEST(Npy, RefusesTypes) {
   expect_refused(npy_bytes(npy_dict("<f8", "(1,)"), "abcdefgh"), "'<f8'");
   expect_refused(npy_bytes(npy_dict("<u2", "(1,)"), "ab"), "--dtype bf16");
   expect_refused(npy_bytes(npy_dict("|V1", "(1,)"), "a"), "--dtype e4m3");
+  expect_refused(npy_bytes(npy_dict("|b1", "(1,)"), "a"), "'|b1'");
   expect_refused(npy_bytes(npy_dict("|V1", "(1,)"), "a"), "'|V1'", DType::bf16);
   expect_refused(npy_bytes(npy_dict("\x01\xff", "(1,)"), "a"), "'\\x01\\xff'");
   expect_refused(

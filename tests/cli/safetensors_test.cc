@@ -46,6 +46,10 @@ TEST(Safetensors, ReadsEveryType) {
   }
   const std::string codes = one("U8", "[2]", "[0,2]", "zz");
   EXPECT_EQ(parse_safetensors(bytes_of(codes), "", DType::e5m2)->dtype, DType::e5m2);
+  const std::string booleans = one("BOOL", "[2]", "[0,2]", "zz");
+  EXPECT_EQ(parse_safetensors(bytes_of(booleans), "", DType::boolean)->dtype, DType::boolean);
+  EXPECT_EQ(parse_safetensors(bytes_of(codes), "", DType::boolean)->dtype, DType::boolean);
+  EXPECT_FALSE(parse_safetensors(bytes_of(booleans), "").ok());
 }
 
 TEST(Safetensors, PicksByName) {

@@ -29,6 +29,28 @@ TEST(CpuAllocation, ARunAllocatesNothing) {
   EXPECT_GT(allocations, 0) << "the counter is not connected";
 }
 
+TEST(CpuAllocation, ARunWithPaddingAndModifiersAllocatesNothing) {
+  Case c{.batch = 2, .heads_q = 4, .heads_kv = 2, .seqlen_q = 300, .seqlen_kv = 200};
+  c.options.softcap = 3;
+  Call call(c);
+  const std::vector<float> bias(200), floats(8, 0.5f);
+  const std::vector<std::uint8_t> mask(300 * 200, 1);
+  const std::int32_t seqlens[] = {150, 20}, leftpad[] = {0, 30};
+  Arguments& a = call.arguments;
+  a.bias = ConstTensor::bhsd(bias.data(), DType::f32, 1, 1, 1, 200);
+  a.mask = ConstTensor::bhsd(mask.data(), DType::boolean, 1, 1, 300, 200);
+  a.alibi_slopes = a.sinks = floats.data();
+  a.seqlens_q = a.seqlens_kv = seqlens;
+  a.leftpad_q = a.leftpad_kv = leftpad;
+  const Problem problem = problem_of(a, call.options).value();
+  std::vector<std::uint8_t> room(workspace_bytes(problem, 2));
+  set_thread_count(2);
+  ASSERT_TRUE(attention(problem, a, {room.data(), room.size()}).ok());
+  const std::int64_t before = allocations;
+  ASSERT_TRUE(attention(problem, a, {room.data(), room.size()}).ok());
+  EXPECT_EQ(allocations - before, 0);
+}
+
 TEST(CpuAllocation, ABackwardRunAllocatesNothing) {
   for (const std::int64_t seqlen_q : {100, 700}) {  // in one slice, and in several
     BackwardCase c{.batch = 2, .heads_q = 4, .heads_kv = 2, .seqlen_q = seqlen_q, .seqlen_kv = 200};

@@ -110,6 +110,80 @@ TEST_P(CpuKernels, ExponentialIsAccurate) {
   }
 }
 
+// Softcaps of every ratio to the score, so that tanh is small, large and in between.
+TEST_P(CpuKernels, SoftcapIsAccurate) {
+  const std::int64_t width = k_.lanes, keys = 4000;
+  const Aligned s = aligned(keys * width);
+  const auto x = [](std::int64_t i) {
+    return static_cast<float>((i % 2 == 0 ? 1 : -1) *
+                              std::exp2(-30 + 0.01 * static_cast<double>(i)));
+  };
+  for (const float softcap : {0.25f, 1.0f, 50.0f}) {
+    for (std::int64_t i = 0; i < keys; ++i) std::fill_n(s.get() + i * width, width, x(i));
+    TileModifiers modifiers;
+    modifiers.softcap = softcap;
+    k_.modify_scores(s.get(), keys, 1, modifiers);
+    for (std::int64_t i = 0; i < keys; ++i) {
+      const double expected = double{softcap} * std::tanh(double{x(i)} / double{softcap});
+      const float found = s[static_cast<std::size_t>(i * width + width - 1)];
+      ASSERT_NEAR(found / expected, 1.0, 5e-7) << x(i) << " with softcap " << softcap;
+    }
+  }
+}
+
+TEST_P(CpuKernels, SoftcapOfNonFiniteScores) {
+  const Aligned s = aligned(3 * k_.lanes);
+  std::fill_n(s.get(), k_.lanes, kInfinity);
+  std::fill_n(s.get() + k_.lanes, k_.lanes, -kInfinity);
+  std::fill_n(s.get() + 2 * k_.lanes, k_.lanes, NAN);
+  TileModifiers modifiers;
+  modifiers.softcap = 3;
+  k_.modify_scores(s.get(), 3, 1, modifiers);
+  EXPECT_EQ(s[0], 3.0f);
+  EXPECT_EQ(s[static_cast<std::size_t>(k_.lanes)], -3.0f);
+  EXPECT_TRUE(std::isnan(s[static_cast<std::size_t>(2 * k_.lanes)]));
+}
+
+TEST_P(CpuKernels, ModifiesScoresInOrder) {
+  for (std::int64_t vectors = 1; vectors <= k_.max_vectors; ++vectors)
+    for (int given = 0; given < 8; ++given) {
+      const std::int64_t width = vectors * k_.lanes, keys = 9;
+      const Aligned s = random(keys * width + 1, 40), before = aligned(keys * width + 1);
+      const Aligned slope = random(width, 41), diagonal = aligned(width);
+      const Aligned addition = random(keys * width, 42);
+      s[5] = NAN, addition[5] = -kInfinity;  // hidden although it is NaN
+      addition[7] = kInfinity;
+      std::copy_n(s.get(), keys * width + 1, before.get());
+      for (std::int64_t i = 0; i < width; ++i)
+        diagonal[static_cast<std::size_t>(i)] = static_cast<float>(i % 20 - 3);
+      TileModifiers modifiers;
+      if ((given & 1) != 0) modifiers.softcap = 0.75f;
+      if ((given & 2) != 0) modifiers.slope = slope.get();
+      modifiers.diagonal = diagonal.get();
+      modifiers.first_key = 4;
+      if ((given & 4) != 0) modifiers.addition = addition.get();
+      k_.modify_scores(s.get(), keys, vectors, modifiers);
+      for (std::int64_t k = 0; k < keys; ++k)
+        for (std::int64_t i = 0; i < width; ++i) {
+          const auto at = static_cast<std::size_t>(k * width + i),
+                     lane = static_cast<std::size_t>(i);
+          double expected = double{before[at]};
+          if ((given & 1) != 0) expected = 0.75 * std::tanh(expected / 0.75);
+          if ((given & 2) != 0)
+            expected -=
+                double{slope[lane]} * std::abs(double{diagonal[lane]} - static_cast<double>(4 + k));
+          if ((given & 4) != 0)
+            expected = addition[at] == -kInfinity ? -HUGE_VAL : expected + double{addition[at]};
+          if (std::isfinite(expected))
+            ASSERT_NEAR(s[at], expected, 1e-6 * (1 + std::abs(expected))) << k << ' ' << i;
+          else
+            ASSERT_TRUE(s[at] == expected || (std::isnan(s[at]) && std::isnan(expected)));
+        }
+      ASSERT_EQ(s[static_cast<std::size_t>(keys * width)],
+                before[static_cast<std::size_t>(keys * width)]);
+    }
+}
+
 TEST_P(CpuKernels, SoftmaxStepsOverTilesAndLimits) {
   const std::int64_t width = 2 * k_.lanes, keys = 9;
   const Aligned max = aligned(width, -kInfinity), sum = aligned(width), rescale = aligned(width),

@@ -6,12 +6,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <set>
 #include <string>
 
 #include "evidence/cases/inputs.h"
 #include "gpu/forward/sm80_forward.h"
+#include "numeric/formats.h"
 #include "octavo/evidence.hpp"
 
 namespace octavo::evidence {
@@ -87,12 +89,6 @@ TEST(Cases, TheCoveringSetAloneHasThePairsAndIsSmall) {
   EXPECT_EQ(pairs.size(), expected);
 }
 
-TEST(Cases, AllHasTwoThousandDistinctCases) {
-  std::set<std::string> names;
-  for (const Case& c : all_cases(42)) names.insert(c.name());
-  EXPECT_GE(names.size(), 2000U);
-}
-
 // A device that serves 16-bit inputs natively and e4m3 with a scale per head, with one kernel for
 // every type, head_dim and length class.
 std::vector<std::string> some_kernels(const Case& c) {
@@ -103,6 +99,117 @@ std::vector<std::string> some_kernels(const Case& c) {
   return {format_of(c) + "/" + std::string(name(c.out)) + "/" +
           std::to_string((c.head_dim + 63) / 64) + "/" +
           std::to_string(c.batch * c.heads_q * ((c.seqlen_q + 63) / 64) > 150)};
+}
+
+std::vector<std::string> modifiers_of(const Case& c) {
+  std::vector<std::string> found;
+  if (c.options.softcap != 0) found.push_back("softcap");
+  if (c.bias) found.push_back("bias");
+  if (c.mask) found.push_back("mask");
+  if (c.alibi) found.push_back("alibi");
+  if (c.sinks) found.push_back("sinks");
+  if (c.padded) found.push_back("padded");
+  return found;
+}
+
+// Each alone, every two together, each with every value of the other axes that allows it, and
+// enough cases with none.
+TEST(Cases, ModifiersMeetEachOtherAndEveryAxis) {
+  std::map<std::string, int> alone;
+  std::map<std::pair<std::string, std::string>, int> together;
+  std::map<std::string, std::vector<std::set<std::string>>> with_axes;
+  int none = 0;
+  for (const Case& c : all_cases(42)) {
+    const std::vector<std::string> modifiers = modifiers_of(c);
+    none += modifiers.empty() ? 1 : 0;
+    if (modifiers.size() == 1) ++alone[modifiers[0]];
+    for (std::size_t a = 0; a < modifiers.size(); ++a) {
+      EXPECT_NE(c.name().find(" " + modifiers[a]), std::string::npos) << c.name();
+      for (std::size_t b = a + 1; b < modifiers.size(); ++b)
+        ++together[{modifiers[a], modifiers[b]}];
+      const Values values = values_of(c);
+      auto& seen = with_axes[modifiers[a]];
+      seen.resize(values.size());
+      for (std::size_t axis = 0; axis < values.size(); ++axis) seen[axis].insert(values[axis]);
+    }
+  }
+  EXPECT_GT(none, 1000);
+  EXPECT_EQ(alone.size(), 6U);
+  for (const auto& [modifier, count] : alone) EXPECT_GE(count, 5) << modifier;
+  EXPECT_EQ(together.size(), 15U);
+  for (const auto& [pair, count] : together)
+    EXPECT_GE(count, 20) << pair.first << " and " << pair.second;
+  for (const auto& [modifier, seen] : with_axes) {
+    // Padded batches are 32- or 16-bit in one of three precisions; bias and mask are not varlen.
+    const bool padded = modifier == "padded";
+    const bool dense = padded || modifier == "bias" || modifier == "mask";
+    const std::vector<std::size_t> expected = {6, padded ? 9U : 31U, 4, dense ? 3U : 4U, 8, 9};
+    for (std::size_t axis = 0; axis < expected.size(); ++axis)
+      EXPECT_EQ(seen[axis].size(), expected[axis]) << modifier << " axis " << axis;
+  }
+}
+
+// What the seed decides: shapes that broadcast, -inf in the bias, rows without keys, padding on
+// either side.
+TEST(Cases, KindsOfModifiersOccur) {
+  std::set<std::array<bool, 4>> bias_shapes, mask_shapes;
+  std::set<std::pair<bool, bool>> paddings;
+  int biases_that_hide = 0, empty_sequences = 0, slopes_of_each = 0;
+  for (const Case& c : all_cases(42, 900)) {
+    if (c.seqlen_kv == 0 || c.seqlen_q < 2 || c.seqlen_q >= 300) continue;
+    if (modifiers_of(c).empty()) continue;
+    const auto inputs = make_inputs(c);
+    ASSERT_TRUE(inputs.ok()) << c.name();
+    const Arguments& a = inputs->given;
+    const auto broadcast = [](const ConstTensor& t) {
+      return std::array{t.shape[0] == 1, t.shape[1] == 1, t.shape[2] == 1, t.shape[3] == 1};
+    };
+    if (c.bias) {
+      bias_shapes.insert(broadcast(a.bias));
+      bool hides = false;
+      for (std::int64_t i = 0; i < a.bias.shape[3]; ++i)
+        hides |= load_element(*c.bias, a.bias.data, i) == -HUGE_VALF;
+      biases_that_hide += hides ? 1 : 0;
+    }
+    if (c.mask) mask_shapes.insert(broadcast(a.mask));
+    if (c.padded) paddings.insert({a.leftpad_q != nullptr, a.seqlens_kv != nullptr});
+    if (c.padded)
+      for (const Span& span : inputs->spans_kv) empty_sequences += span.length == 0 ? 1 : 0;
+    slopes_of_each += a.alibi_batch_stride > 0 ? 1 : 0;
+  }
+  EXPECT_EQ(bias_shapes.size(), 16U);
+  EXPECT_EQ(mask_shapes.size(), 16U);
+  EXPECT_EQ(paddings.size(), 3U);
+  EXPECT_GT(biases_that_hide, 10);
+  EXPECT_GT(empty_sequences, 5);
+  EXPECT_GT(slopes_of_each, 20);
+}
+
+// A device that refuses modifiers still gets every pair of the other axes.
+TEST(Cases, ServedCasesWithoutModifiers) {
+  const KernelsOf plain = [](const Case& c) {
+    return modifiers_of(c).empty() ? some_kernels(c) : std::vector<std::string>();
+  };
+  std::set<std::pair<std::string, std::string>> format_and_mask, format_and_layout;
+  const std::vector<Case> cases = served_cases(42, 2400, plain, 40);
+  EXPECT_EQ(cases.size(), 2400U);
+  for (const Case& c : cases) {
+    ASSERT_TRUE(modifiers_of(c).empty()) << c.name();
+    format_and_mask.insert({format_of(c), mask_of(c)});
+    format_and_layout.insert({format_of(c), std::to_string(static_cast<int>(c.layout))});
+  }
+  EXPECT_EQ(format_and_mask.size(), 3U * 6);
+  EXPECT_EQ(format_and_layout.size(), 3U * 4);
+  // So do cases that are only filtered: a refused modifier costs no case.
+  const std::vector<Case> drawn = size_cases(5);
+  const std::size_t with_all = only_served(drawn, some_kernels, 40).size();
+  EXPECT_EQ(only_served(drawn, plain, 40).size(), with_all);
+}
+
+TEST(Cases, AllHasTwoThousandDistinctCases) {
+  std::set<std::string> names;
+  for (const Case& c : all_cases(42)) names.insert(c.name());
+  EXPECT_GE(names.size(), 2000U);
 }
 
 TEST(Cases, QuantizedKvComesWith16BitQ) {

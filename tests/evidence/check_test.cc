@@ -247,7 +247,9 @@ TEST(Inputs, HaveNanOutsideTheSequences) {
   c.seqlen_q = c.seqlen_kv = 5;
   c.head_dim = 8;
   c.input = DType::f32;
-  for (const Layout layout : {Layout::bhsd, Layout::bshd, Layout::gaps, Layout::varlen}) {
+  for (const Layout layout :
+       {Layout::bhsd, Layout::bshd, Layout::gaps, Layout::varlen, Layout::gaps}) {
+    c.padded = c.layout == Layout::varlen;  // the last one
     c.layout = layout;
     const auto inputs = make_inputs(c);
     ASSERT_TRUE(inputs.ok());

@@ -206,6 +206,66 @@ TEST(PlantedFault, DeadRowIsTheMeanOfV) {
                   "not -inf");
 }
 
+// Every other modifier is present, so that none hides behind the absence of the others.
+Case modified_case() {
+  Case c = base_case();
+  c.input = c.out = DType::f32;
+  c.options.softcap = 4;
+  c.bias = DType::f16;
+  c.mask = c.alibi = c.sinks = c.padded = true;
+  return c;
+}
+
+TEST(PlantedFault, ScoreModifierLeftOut) {
+  const std::vector<Case> cases = {modified_case()};
+  for (const Change& change :
+       std::vector<Change>{[](Arguments&, Options&o) { o.softcap = 0; },
+                           [](Arguments&, Options&o) { o.softcap *= 1.01F; },
+                           [](Arguments&a, Options&) { a.mask = {}; },
+                           [](Arguments&a, Options&) { a.alibi_slopes = nullptr; },
+                           [](Arguments&a, Options&) { a.sinks = nullptr; }})
+    expect_rejected(cases, with_change(change), "kernel error");
+  Case biased = base_case();
+  biased.bias = DType::f16;
+  expect_rejected({biased}, with_change([](Arguments& a, Options&) { a.bias = {}; }),
+                  "kernel error");
+}
+
+TEST(PlantedFault, PaddingIsNotWrittenOrNotMasked) {
+  std::int64_t found = 0;
+  for (std::uint64_t seed = 0; seed < 12; ++seed) {
+    Case c = base_case();
+    c.padded = true;
+    c.seed = seed;
+    const auto inputs = make_inputs(c);
+    ASSERT_TRUE(inputs.ok());
+    const Span& q = inputs->spans_q[0];
+    if (q.length == c.seqlen_q || q.length == 0) continue;
+    ++found;
+    const std::int64_t padding = q.begin > 0 ? 0 : q.begin + q.length;
+    expect_rejected({c}, with_damage([padding](const Arguments& a) {
+                      store_element(a.out.dtype, a.out.data, padding * a.out.stride[2], 1e-3F);
+                    }),
+                    "rows without keys");
+    expect_rejected({c}, with_damage([padding](const Arguments& a) {
+                      static_cast<float*>(a.lse.data)[padding * a.lse.stride[2]] = -1e30F;
+                    }),
+                    "not -inf");
+    expect_rejected(
+        {c}, with_change([](Arguments& a, Options&) { a.seqlens_kv = a.leftpad_kv = nullptr; }),
+        "not finite");
+  }
+  EXPECT_GT(found, 3);
+}
+
+TEST(PlantedFault, LseOfADeadRowIsNotItsSink) {
+  Case c = dead_rows_case();
+  c.sinks = true;
+  expect_rejected(
+      {c}, with_damage([](const Arguments& a) { static_cast<float*>(a.lse.data)[2] += 1e-3F; }),
+      "not the sink");
+}
+
 // E4M3 weights where 16-bit ones were declared: the 16-bit gate must reject it.
 TEST(PlantedFault, LowerPrecisionThanDeclared) {
   const Runner coarse = with_damage([](const Arguments& a) {

@@ -29,7 +29,9 @@ struct Call {
   const char* device = "cpu";
   std::array<std::unique_ptr<float[]>, 3> scales;
   std::unique_ptr<std::int32_t[]> cu_q, cu_kv;
-  Operand q, k, v, out, lse;
+  std::array<std::unique_ptr<std::int32_t[]>, 4> padding;
+  std::unique_ptr<float[]> slopes, sinks;
+  Operand q, k, v, out, lse, bias, mask;
   bool wants_lse = false;
   bool spoiled_size = false;
 };
@@ -179,6 +181,63 @@ std::unique_ptr<std::int32_t[]> make_lengths(Reader& in, std::int64_t sequences,
   return cu;
 }
 
+// A tensor that broadcasts to the scores. False: too large for a test.
+bool add_score_tensor(Reader& in, const octavo_arguments& a, std::int32_t dtype,
+                      octavo_tensor& view, Operand& operand) {
+  std::int64_t n[4] = {a.q.shape[0], a.q.shape[1], a.q.shape[2], a.k.shape[2]};
+  for (std::int64_t& size : n) {
+    if (size < 0 || size > 4096) return true;  // refused already
+    if (in.one_in(3)) size = 1;
+  }
+  view = make_view(in, dtype, n[0], n[1], n[2], n[3]);
+  if (in.one_in(16)) view.shape[in.below(4)] = in.pick(kInsane);
+  if (in.one_in(16)) view.stride[in.below(4)] = in.pick(kInsane);
+  if (operand.allocate(view) == Operand::Span::too_large) return false;
+  operand.fill(in, dtype);
+  return true;
+}
+
+std::unique_ptr<float[]> make_floats(Reader& in, std::int64_t count) {
+  auto made = std::make_unique<float[]>(static_cast<std::size_t>(count));
+  for (std::int64_t i = 0; i < count; ++i)
+    made[static_cast<std::size_t>(i)] =
+        in.pick({0.5f, 0.0f, -1.0f, 3.0f, 30.0f, NAN, INFINITY, -INFINITY});
+  return made;
+}
+
+// Padding, and what changes scores. False: too large for a test.
+bool add_modifiers(Reader& in, Call& call) {
+  octavo_arguments& a = call.arguments.value;
+  if (in.one_in(3))
+    call.options.value.softcap = in.pick({1.0f, 30.0f, 1e-40f, 3e38f, -1.0f, NAN, INFINITY});
+  const auto dtype = [&in](std::int32_t usual) { return in.one_in(16) ? in.below(9) : usual; };
+  if (in.one_in(3) && !add_score_tensor(in, a, dtype(in.below(3)), a.bias, call.bias)) return false;
+  if (in.one_in(3) && !add_score_tensor(in, a, dtype(OCTAVO_BOOL), a.mask, call.mask)) return false;
+  const bool varlen = call.cu_q != nullptr;
+  const auto within = [](std::int64_t n) { return std::clamp<std::int64_t>(n, 0, 4096); };
+  const std::int64_t heads = within(a.q.shape[1]), batch = within(a.q.shape[0]);
+  if (in.one_in(3)) {
+    call.slopes = make_floats(in, heads * (varlen ? within(a.sequences) : batch));
+    a.alibi_slopes = call.slopes.get();
+    a.alibi_batch_stride = in.one_in(8) ? in.pick({std::int64_t{-1}, INT64_MAX}) : heads;
+  }
+  if (in.one_in(3)) {
+    call.sinks = make_floats(in, heads);
+    a.sinks = call.sinks.get();
+  }
+  const std::int32_t** const arrays[] = {&a.seqlens_q, &a.leftpad_q, &a.seqlens_kv, &a.leftpad_kv};
+  for (std::size_t i = 0; i < 4; ++i) {
+    if (!in.one_in(varlen ? 32 : 4)) continue;
+    const std::int64_t rows = within(i < 2 ? a.q.shape[2] : a.k.shape[2]);
+    call.padding[i] = std::make_unique<std::int32_t[]>(static_cast<std::size_t>(batch));
+    for (std::int64_t b = 0; b < batch; ++b)
+      call.padding[i][static_cast<std::size_t>(b)] = static_cast<std::int32_t>(
+          in.one_in(16) ? in.pick({-1, INT32_MIN, INT32_MAX}) : in.between(0, rows / 2));
+    *arrays[i] = call.padding[i].get();
+  }
+  return true;
+}
+
 // Allocates everything that the call points to. False: not a call for a test.
 bool allocate(Reader& in, Call& call) {
   octavo_arguments& a = call.arguments.value;
@@ -212,7 +271,7 @@ bool allocate(Reader& in, Call& call) {
   if (in.one_in(24)) in.pick({&a.q_scales, &a.k_scales, &a.v_scales})->data = nullptr;
   if (in.one_in(24)) a.cu_seqlens_kv = nullptr;
   if (in.one_in(24)) a.out.data = a.q.data;
-  return true;
+  return !in.one_in(3) || add_modifiers(in, call);
 }
 
 // The output rows that belong to some sequence, and whether no row belongs to two.

@@ -25,7 +25,7 @@ inline constexpr std::int64_t kInsane[] = {-1,
 
 inline std::size_t element_bytes(std::int32_t dtype) {
   return dtype == OCTAVO_F16 || dtype == OCTAVO_BF16    ? 2
-         : dtype >= OCTAVO_E4M3 && dtype <= OCTAVO_SIM8 ? 1
+         : dtype >= OCTAVO_E4M3 && dtype <= OCTAVO_BOOL ? 1
                                                         : 4;
 }
 

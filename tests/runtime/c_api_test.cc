@@ -57,6 +57,51 @@ TEST(CApi, GivesTheSameBitsAsTheCppCall) {
   EXPECT_EQ(cpp.lse, c.lse);
 }
 
+TEST(CApi, PaddingAndScoreModifiers) {
+  Call cpp(2, 4, 2, 17, 30, 16), c(2, 4, 2, 17, 30, 16);
+  std::vector<float> bias(4 * 30), slopes = {1, 2, 3, 4, 5, 6, 7, 8, 9}, sinks = {0, 1, 2, 3};
+  for (std::size_t i = 0; i < bias.size(); ++i) bias[i] = 0.01f * static_cast<float>(i % 17);
+  std::vector<std::uint8_t> mask(17 * 30);
+  for (std::size_t i = 0; i < mask.size(); ++i) mask[i] = i % 3 != 0;
+  const std::int32_t seqlens_q[] = {9, 10}, seqlens_kv[] = {20, 25};
+  const std::int32_t leftpad_q[] = {8, 0}, leftpad_kv[] = {1, 5};
+  Options options;
+  options.softcap = 1.5f;
+  Arguments& a = cpp.arguments;
+  a.seqlens_q = seqlens_q, a.seqlens_kv = seqlens_kv;
+  a.leftpad_q = leftpad_q, a.leftpad_kv = leftpad_kv;
+  a.bias = ConstTensor::bhsd(bias.data(), DType::f32, 1, 4, 1, 30);
+  a.mask = ConstTensor::bhsd(mask.data(), DType::boolean, 1, 1, 17, 30);
+  a.alibi_slopes = slopes.data();
+  a.alibi_batch_stride = 5;
+  a.sinks = sinks.data();
+  ASSERT_EQ(attention(a, options).message(), "");
+
+  octavo_arguments arguments = c_arguments(c);
+  arguments.seqlens_q = seqlens_q, arguments.seqlens_kv = seqlens_kv;
+  arguments.leftpad_q = leftpad_q, arguments.leftpad_kv = leftpad_kv;
+  arguments.bias = octavo_tensor_bhsd(bias.data(), OCTAVO_F32, 1, 4, 1, 30);
+  arguments.mask = octavo_tensor_bhsd(mask.data(), OCTAVO_BOOL, 1, 1, 17, 30);
+  arguments.alibi_slopes = slopes.data();
+  arguments.alibi_batch_stride = 5;
+  arguments.sinks = sinks.data();
+  octavo_options o;
+  octavo_options_init(&o);
+  o.softcap = 1.5f;
+  ASSERT_EQ(octavo_attention(&arguments, &o, nullptr, nullptr), OCTAVO_OK) << octavo_last_error();
+  EXPECT_EQ(cpp.out, c.out);
+  EXPECT_EQ(cpp.lse, c.lse);
+  Call plain(2, 4, 2, 17, 30, 16);
+  ASSERT_TRUE(attention(plain.arguments).ok());
+  EXPECT_NE(plain.out, c.out);
+
+  arguments.mask.dtype = OCTAVO_F16;
+  EXPECT_EQ(octavo_attention(&arguments, &o, nullptr, nullptr), OCTAVO_INVALID_ARGUMENT);
+  EXPECT_STREQ(octavo_last_error(), "mask.dtype is f16; supported: bool.");
+  arguments.mask.dtype = -1;
+  EXPECT_EQ(octavo_attention(&arguments, &o, nullptr, nullptr), OCTAVO_INVALID_ARGUMENT);
+}
+
 TEST(CApi, EightBitOutputAndAmax) {
   Call cpp(2, 3, 3, 17, 30, 16), c(2, 3, 3, 17, 30, 16);
   const std::vector<float> scales = {0.01f, 0.02f, 0.03f, 0.04f, 0.05f, 0.06f};

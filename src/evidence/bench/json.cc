@@ -32,6 +32,7 @@ Json attention_json(const Options& o) {
   return {{"causal", name(o.causal)},
           {"window_left", o.window_left},
           {"window_right", o.window_right},
+          {"softcap", o.softcap},
           {"precision", name(o.precision)},
           {"quantization",
            {{"qk", text_or_null(q.qk)},

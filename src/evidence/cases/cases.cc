@@ -133,6 +133,44 @@ void set_mask(Case& c, int mask, Draw& draw) {
   if (draw.one_in(3)) (draw.one_in(2) ? c.options.window_left : c.options.window_right) = -1;
 }
 
+enum Modifier : int {
+  kSoftcap = 1,
+  kBias = 2,
+  kMaskTensor = 4,
+  kAlibi = 8,
+  kSinks = 16,
+  kPadding = 32,
+  kAllModifiers = 63
+};
+
+// The modifiers of an axis value. Every two meet in one of the triples.
+int modifiers_of(int value, Draw& draw) {
+  constexpr std::array kTriples = {kSoftcap | kBias | kMaskTensor, kSoftcap | kBias | kAlibi,
+                                   kSoftcap | kSinks | kPadding,   kBias | kSinks | kPadding,
+                                   kMaskTensor | kAlibi | kSinks,  kMaskTensor | kAlibi | kPadding};
+  if (value == 0) return 0;
+  if (value <= static_cast<int>(kTriples.size()))
+    return kTriples[static_cast<std::size_t>(value) - 1];
+  return value == 8 ? int{kAllModifiers} : 1 << draw.between(0, 5);
+}
+
+// Call last: what the case does not allow is left out.
+void set_modifiers(Case& c, int value, Draw& draw) {
+  int chosen = modifiers_of(value, draw);
+  const bool in_8_bits = is_8bit(c.input) || is_8bit(c.k_type()) || is_8bit(c.v_type()) ||
+                         c.options.precision > Precision::bf16;
+  if (c.layout == Layout::varlen) chosen &= ~(kBias | kMaskTensor | kPadding);
+  if (in_8_bits || c.sampled_rows > 0) chosen &= ~kPadding;
+  // Smoothing shifts the scores of a row, which neither a softcap nor the judge's sinks allow for.
+  if (c.options.quantization.smooth_k) chosen &= ~(kSoftcap | kSinks);
+  if ((chosen & kSoftcap) != 0) c.options.softcap = draw.of(std::array{0.75F, 4.0F, 30.0F});
+  if ((chosen & kBias) != 0) c.bias = draw.of(kWide);
+  c.mask = (chosen & kMaskTensor) != 0;
+  c.alibi = (chosen & kAlibi) != 0;
+  c.sinks = (chosen & kSinks) != 0;
+  c.padded = (chosen & kPadding) != 0;
+}
+
 std::string_view layout_name(Layout layout) {
   constexpr std::array<std::string_view, 4> kNames = {"bhsd", "bshd", "gaps", "varlen"};
   return kNames[static_cast<std::size_t>(layout)];
@@ -173,6 +211,12 @@ std::string Case::name() const {
   text += fmt::format(" {}", layout_name(layout));
   if (seqlens != Seqlens::plain)
     text += seqlens == Seqlens::hostile ? " seqlens=hostile" : " seqlens=clamped";
+  if (padded) text += " padded";
+  if (options.softcap != 0) text += fmt::format(" softcap={}", options.softcap);
+  if (bias) text += fmt::format(" bias={}", octavo::name(*bias));
+  if (mask) text += " mask";
+  if (alibi) text += " alibi";
+  if (sinks) text += " sinks";
   if (scale) text += fmt::format(" scale={:.9g}", *scale);
   if (lse) text += " lse";
   if (options.overlap_launch) text += " overlap";
@@ -214,7 +258,17 @@ Case make_sized_case(const AxisValues& values, std::uint64_t seed, const Resize&
   }
   if (is_fp8(c.input) && !c.v && draw.one_in(4))
     c.v = c.input == DType::e4m3 ? DType::e5m2 : DType::e4m3;
+  set_modifiers(c, values[kModifiers], draw);
   return c;
+}
+
+// Random axis values. Half of the cases have no modifiers, so that these stay well tested.
+AxisValues random_values(Draw& draw, const AxisValues& sizes) {
+  AxisValues values;
+  for (int axis = 0; axis < kAxes; ++axis)
+    values[axis] = static_cast<int>(draw.between(0, sizes[axis] - 1));
+  if (draw.one_in(2)) values[kModifiers] = 0;
+  return values;
 }
 
 }  // namespace
@@ -223,12 +277,17 @@ Case make_case(const AxisValues& values, std::uint64_t seed) {
   return make_sized_case(values, seed, [](Case&) {});
 }
 
+Case without_modifiers(const Case& c) {
+  Case plain = c;
+  plain.options.softcap = 0;
+  plain.padded = plain.mask = plain.alibi = plain.sinks = false;
+  plain.bias = {};
+  return plain;
+}
+
 Case random_case(std::uint64_t seed) {
   Draw draw(seed + 1'000'000'000);
-  AxisValues values;
-  for (int axis = 0; axis < kAxes; ++axis)
-    values[axis] = static_cast<int>(draw.between(0, kAxisSizes[axis] - 1));
-  return make_case(values, seed);
+  return make_case(random_values(draw, kAxisSizes), seed);
 }
 
 std::vector<Case> covering_cases(std::uint64_t seed) {
@@ -274,9 +333,7 @@ std::vector<Case> all_cases(std::uint64_t seed, std::size_t count) {
   for (std::uint64_t n = 0; names.size() < count; ++n) {
     const std::uint64_t case_seed = seed * 1'000'000 + 500'000 + n;
     Draw draw(case_seed + 1'000'000'000);
-    AxisValues values;
-    for (int axis = 0; axis < kAxes; ++axis)
-      values[axis] = static_cast<int>(draw.between(0, kAxisSizes[axis] - 1));
+    AxisValues values = random_values(draw, kAxisSizes);
     // The fp64 oracle takes time quadratic in the length, so long cases and wide heads are rare.
     if (values[kLength] == 7 && !draw.one_in(6))
       values[kLength] = static_cast<int>(draw.between(3, 5));
@@ -297,9 +354,7 @@ class SizeCases {
       : draw_(seed), seed_(seed << 20), range_(range) {}
 
   void add(const Resize& resize) {
-    AxisValues values;
-    for (int axis = 0; axis < kAxes; ++axis)
-      values[axis] = static_cast<int>(draw_.between(0, kAxisSizes[axis] - 1));
+    AxisValues values = random_values(draw_, kAxisSizes);
     // Neither a single key, which hides every error of the softmax, nor none, nor a long case.
     values[kLength] = static_cast<int>(draw_.between(1, 5));
     const Case c = make_sized_case(values, ++seed_, [&](Case& sized) {
@@ -448,6 +503,29 @@ std::vector<int> served_formats(const ServedCases& served) {
   return formats;
 }
 
+// The values of the axis of modifiers that a device serves in some of the formats.
+std::vector<int> served_modifiers(const ServedCases& served, const std::vector<int>& formats) {
+  std::vector<int> modifiers;
+  const auto is_served = [&](int value) {
+    for (const int format : formats)
+      for (std::uint64_t seed = 0; seed < kSeedsTried; ++seed) {
+        AxisValues plain{};
+        plain[kFormat] = format;
+        plain[kLength] = 2;
+        plain[kHeadDim] = 3;
+        plain[kModifiers] = value;
+        const Case c = make_case(plain, seed);
+        const bool modified = value == 0 || c.options.softcap != 0 || c.padded || c.bias ||
+                              c.mask || c.alibi || c.sinks;
+        if (modified && served.serves(c)) return true;
+      }
+    return false;
+  };
+  for (int value = 0; value < kAxisSizes[kModifiers]; ++value)
+    if (is_served(value)) modifiers.push_back(value);
+  return modifiers;
+}
+
 }  // namespace
 
 std::vector<Case> served_cases(std::uint64_t seed, std::size_t count, const KernelsOf& kernels_of,
@@ -455,13 +533,23 @@ std::vector<Case> served_cases(std::uint64_t seed, std::size_t count, const Kern
   ServedCases served(kernels_of, most_kernels);
   const std::vector<int> formats = served_formats(served);
   if (formats.empty()) return {};
+  const std::vector<int> modifiers = served_modifiers(served, formats);
   AxisValues sizes = kAxisSizes;
   sizes[kFormat] = static_cast<int>(formats.size());
+  sizes[kModifiers] = static_cast<int>(modifiers.size());
   std::uint64_t case_seed = seed * 1'000'000;
+  const auto add_row = [&](const AxisValues& row) {
+    for (int tried = 0; tried < kSeedsTried; ++tried)
+      if (served.add(make_case(row, case_seed++))) return true;
+    return false;
+  };
   for (AxisValues row : covering_rows(sizes)) {
     row[kFormat] = formats[static_cast<std::size_t>(row[kFormat])];
-    for (int tried = 0; tried < kSeedsTried; ++tried)
-      if (served.add(make_case(row, case_seed++))) break;
+    row[kModifiers] = modifiers[static_cast<std::size_t>(row[kModifiers])];
+    if (add_row(row)) continue;
+    // A format may be served only without modifiers; the row's other pairs still count.
+    row[kModifiers] = 0;
+    add_row(row);
   }
   // Formats alternate, and every fourth case of each fills a GPU. A dropped draw is replaced by one
   // of the same kind, so that kinds that need many kernels are not underrepresented.
@@ -469,10 +557,9 @@ std::vector<Case> served_cases(std::uint64_t seed, std::size_t count, const Kern
   for (std::size_t n = 0; served.cases().size() < count && case_seed < last; ++n) {
     for (int tried = 0; tried < kSeedsTried; ++tried, ++case_seed) {
       Draw draw(case_seed + 1'000'000'000);
-      AxisValues values;
-      for (int axis = 0; axis < kAxes; ++axis)
-        values[axis] = static_cast<int>(draw.between(0, sizes[axis] - 1));
+      AxisValues values = random_values(draw, sizes);
       values[kFormat] = formats[n % formats.size()];
+      values[kModifiers] = modifiers[static_cast<std::size_t>(values[kModifiers])];
       Case c = make_case(values, case_seed);
       enlarge(c, n / formats.size() % 4 == 0, draw);
       if (served.add(c)) break;
@@ -485,7 +572,8 @@ std::vector<Case> served_cases(std::uint64_t seed, std::size_t count, const Kern
 std::vector<Case> only_served(const std::vector<Case>& cases, const KernelsOf& kernels_of,
                               std::size_t most_kernels) {
   ServedCases served(kernels_of, most_kernels);
-  for (const Case& c : cases) served.add(c);
+  for (const Case& c : cases)
+    if (!served.add(c)) served.add(without_modifiers(c));
   return std::move(served.cases());
 }
 

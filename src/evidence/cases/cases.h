@@ -54,6 +54,13 @@ struct Case {
   Granularity qk_scales = Granularity::head;  // of 8-bit inputs
   Granularity v_scales = Granularity::head;
   Layout layout = Layout::bhsd;
+  // Padding, and what changes scores besides options.softcap. Shapes of bias and mask, which of
+  // them hide keys, and which rows are padding follow from the seed.
+  bool padded = false;
+  std::optional<DType> bias{};
+  bool mask = false;
+  bool alibi = false;
+  bool sinks = false;
   std::optional<float> scale{};
   bool lse = true;
   Seqlens seqlens = Seqlens::plain;
@@ -70,15 +77,17 @@ struct Case {
 };
 
 // The axes whose every pair of values occurs in the covering set.
-enum Axis { kMask, kFormat, kRatio, kLayout, kLength, kHeadDim, kAxes };
+enum Axis { kMask, kFormat, kRatio, kLayout, kLength, kHeadDim, kModifiers, kAxes };
 using AxisValues = std::array<int, kAxes>;
 
 // The number of values of each axis. Masks: none, top_left, bottom_right, window, both causal kinds
 // with a window. Formats: three wide inputs in nine precisions, then the four 8-bit inputs. Ratios:
 // 1, 2, 4, one KV head for all. Lengths: one, few, aligned, ragged, fewer queries than keys, more,
-// no keys, long. Head dimensions: kHeadDims.
+// no keys, long. Head dimensions: kHeadDims. Modifiers: none, six triples in which every two of
+// softcap, bias, mask, ALiBi, sinks and padding meet, one of them alone, all of them; without those
+// that a layout or format does not allow.
 inline constexpr std::array<std::int64_t, 9> kHeadDims = {8, 33, 40, 64, 80, 96, 128, 192, 256};
-inline constexpr AxisValues kAxisSizes = {6, 31, 4, 4, 8, static_cast<int>(kHeadDims.size())};
+inline constexpr AxisValues kAxisSizes = {6, 31, 4, 4, 8, static_cast<int>(kHeadDims.size()), 9};
 
 // A small set of rows in which every pair of values of two axes occurs. Greedy and deterministic.
 std::vector<AxisValues> covering_rows(const AxisValues& sizes);
@@ -86,7 +95,10 @@ std::vector<AxisValues> covering_rows(const AxisValues& sizes);
 // A case with these axis values; the seed determines the rest.
 Case make_case(const AxisValues& values, std::uint64_t seed);
 
-// A case whose axis values also follow from the seed.
+// The same case without padding and without modifiers.
+Case without_modifiers(const Case& c);
+
+// A case whose axis values also follow from the seed; every other one has no modifiers.
 Case random_case(std::uint64_t seed);
 
 std::vector<Case> covering_cases(std::uint64_t seed);
@@ -114,7 +126,8 @@ using KernelsOf = std::function<std::vector<std::string>(const Case&)>;
 std::vector<Case> served_cases(std::uint64_t seed, std::size_t count, const KernelsOf& kernels_of,
                                std::size_t most_kernels);
 
-// Those of `cases` that a device serves, with at most `most_kernels` kernels.
+// Those of `cases` that a device serves, if need be without modifiers, with at most `most_kernels`
+// kernels.
 std::vector<Case> only_served(const std::vector<Case>& cases, const KernelsOf& kernels_of,
                               std::size_t most_kernels);
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "attention/mask.h"
 #include "base/error.h"
 #include "gpu/forward/sm80_forward.h"
 #include "numeric/formats.h"
@@ -19,6 +20,8 @@ constexpr float kUnusedScale = 1e6F;
 
 // Random streams for the sequence lengths of a varlen batch.
 constexpr std::uint64_t kQuerySpans = 1001, kKeySpans = 1002;
+// Random streams of the modifiers: of their kinds, and of their values.
+constexpr std::uint64_t kKinds = 1003, kBiasValues = 1004, kMaskValues = 1005, kHeadValues = 1006;
 constexpr std::int64_t kTokensBeforeQueries = 2, kTokensBeforeKeys = 1;
 constexpr std::int64_t kTokensOverMaximum = 3;  // of a sequence that is cut
 
@@ -39,10 +42,34 @@ std::array<std::int64_t, 4> strides_of(Layout layout, const std::array<std::int6
   return {(n[1] + 1) * head, head, row, 1};
 }
 
+// Rows of a padded batch: padding on the right, on the left, or on both sides, as the case has it.
+enum class Padding : std::uint8_t { right, left, both };
+Padding padding_of(const Case& c) {
+  return static_cast<Padding>(random_below(c.seed, kKinds, 0, 3));
+}
+std::vector<Span> padded_spans(const Case& c, std::int64_t rows, std::uint64_t stream) {
+  std::vector<Span> spans;
+  for (std::int64_t b = 0; b < c.batch; ++b) {
+    const auto draw = [&](std::int64_t n, std::int64_t most) {
+      return static_cast<std::int64_t>(random_below(c.seed, stream,
+                                                    static_cast<std::uint64_t>(2 * b + n),
+                                                    static_cast<std::uint64_t>(most) + 1));
+    };
+    // A quarter of the rows is padding on average, and one batch entry in eight has nothing else.
+    const bool empty = draw(0, 7) == 0;
+    std::int64_t padding = empty ? rows : draw(1, rows / 2);
+    std::int64_t left = padding_of(c) == Padding::left ? padding : 0;
+    if (padding_of(c) == Padding::both) left = padding / 3;
+    spans.push_back({b, left, rows - padding});
+  }
+  return spans;
+}
+
 // Sequence lengths of a varlen batch: the first has the maximum, the others any length down to
 // zero.
 std::vector<Span> make_spans(const Case& c, std::int64_t max_len, std::uint64_t stream,
                              std::int64_t slack) {
+  if (c.padded) return padded_spans(c, max_len, stream);
   std::vector<Span> spans;
   if (c.layout != Layout::varlen) {
     for (std::int64_t b = 0; b < c.batch; ++b) spans.push_back({b, 0, max_len});
@@ -135,6 +162,19 @@ void shape_values(const Case& c, const Tensor& t, const std::vector<Span>& spans
                               : load_element(t.dtype, t.data, head + span.begin * t.stride[2]);
           store_element(t.dtype, t.data, at, x);
         }
+}
+
+// Fills the rows of padding with NaN.
+void poison_padding(TensorMemory& memory, const std::vector<Span>& spans) {
+  const Tensor& t = memory.view;
+  for (const Span& span : spans)
+    for (std::int64_t h = 0; h < t.shape[1]; ++h)
+      for (std::int64_t s = 0; s < t.shape[2]; ++s) {
+        if (s >= span.begin && s < span.begin + span.length) continue;
+        const std::int64_t at = span.batch * t.stride[0] + h * t.stride[1] + s * t.stride[2];
+        std::fill_n(static_cast<std::byte*>(t.data) + at * static_cast<int>(size_bytes(t.dtype)),
+                    t.shape[3] * static_cast<int>(size_bytes(t.dtype)), kPoison);
+      }
 }
 
 // Lays out the scales of one operand and allocates them.
@@ -240,6 +280,7 @@ Status make_operand(const Case& c, DType given, std::int64_t heads, std::int64_t
   OCTAVO_RETURN_IF_ERROR(random_normal(live, c.seed, stream));
   shape_values(c, operand.wide.view, spans, stream);
   if (c.outliers) add_outliers(live, static_cast<std::int64_t>(c.seed) % c.head_dim);
+  if (c.padded) poison_padding(operand.wide, spans);
   if (!is_8bit(given)) return {};
   QuantizeOptions options;
   options.granularity = granularity;
@@ -249,6 +290,113 @@ Status make_operand(const Case& c, DType given, std::int64_t heads, std::int64_t
   if (!quantized.ok()) return quantized.status();
   operand.quantized = std::move(quantized).value();
   return {};
+}
+
+// The shape of a bias or mask: each dimension that of the scores, or 1, as `kind` has bits.
+std::array<std::int64_t, 4> score_shape(const Case& c, std::uint64_t kind) {
+  std::array<std::int64_t, 4> shape = {c.batch, c.heads_q, c.seqlen_q, c.seqlen_kv};
+  for (std::size_t i = 0; i < 4; ++i)
+    if ((kind >> i & 1) != 0) shape[i] = 1;
+  return shape;
+}
+
+std::int64_t place_in(const ConstTensor& t, const std::array<std::int64_t, 4>& index) {
+  std::int64_t at = 0;
+  for (std::size_t i = 0; i < 4; ++i) at += t.shape[i] == 1 ? 0 : index[i] * t.stride[i];
+  return at;
+}
+
+// Calls visit(index) for each score of a visible interval of keys, as rows and columns of tensors.
+template <class Visit>
+void for_each_score(const Case& c, const Inputs& in, const Visit& visit) {
+  for (std::size_t b = 0; b < in.spans_q.size(); ++b) {
+    const Span &q = in.spans_q[b], &kv = in.spans_kv[b];
+    for (std::int64_t h = 0; h < c.heads_q; ++h)
+      for (std::int64_t i = 0; i < q.length; ++i) {
+        const KeyRange keys = visible_keys(c.options, i, q.length, kv.length);
+        for (std::int64_t j = keys.begin; j < keys.end; ++j)
+          visit(std::array{q.batch, h, q.begin + i, kv.begin + j});
+      }
+  }
+}
+
+// Half of the keys are visible: by chance, or by blocks of 64, whole tiles of which are hidden. One
+// row in seven sees nothing.
+void make_mask(const Case& c, Inputs& in) {
+  constexpr std::int64_t kBlock = 64, kDeadRow = 3, kRows = 7;
+  const std::uint64_t kind = random_below(c.seed, kKinds, 1, 32);
+  const bool by_blocks = (kind & 16) != 0;
+  in.mask = make_memory(c.layout, DType::boolean, score_shape(c, kind));
+  const Tensor& t = in.mask.view;
+  auto* const bytes = static_cast<std::uint8_t*>(t.data);
+  const std::array<std::int64_t, 4>& n = t.shape;
+  for (std::int64_t row = 0; row < n[0] * n[1] * n[2]; ++row)
+    for (std::int64_t j = 0; j < n[3]; ++j) {
+      const std::array index = {row / n[2] / n[1], row / n[2] % n[1], row % n[2], j};
+      const auto number =
+          static_cast<std::uint64_t>(by_blocks ? row / kBlock * n[3] + j / kBlock : row * n[3] + j);
+      const bool dead = n[2] > 1 && index[2] % kRows == kDeadRow;
+      bytes[place_in(t, index)] = dead || random_below(c.seed, kMaskValues, number, 2) == 0 ? 0 : 1;
+    }
+}
+
+// NaN remains wherever no row sees the key. Every other bias hides one key in eight.
+void make_bias(const Case& c, Inputs& in) {
+  const std::uint64_t kind = random_below(c.seed, kKinds, 2, 32);
+  const bool hides = (kind & 16) != 0;
+  in.bias = make_memory(c.layout, *c.bias, score_shape(c, kind));
+  const Tensor& t = in.bias.view;
+  for_each_score(c, in, [&](const std::array<std::int64_t, 4>& index) {
+    const Tensor& m = in.mask.view;
+    if (c.mask && static_cast<const std::uint8_t*>(m.data)[place_in(m, index)] == 0) return;
+    const std::int64_t at = place_in(t, index);
+    const auto number = static_cast<std::uint64_t>(at);
+    const bool hidden = hides && random_below(c.seed, kBiasValues + 1000, number, 8) == 0;
+    store_element(t.dtype, t.data, at,
+                  hidden ? -HUGE_VALF : random_normal_value(c.seed, kBiasValues, number));
+  });
+}
+
+void make_modifiers(const Case& c, Inputs& in) {
+  if (c.mask) make_mask(c, in);
+  if (c.bias) make_bias(c, in);
+  // Slopes of all sequences, or of each its own.
+  const std::int64_t sets = random_below(c.seed, kKinds, 3, 2) == 0 ? 1 : c.batch;
+  if (c.alibi)
+    for (std::int64_t i = 0; i < sets * c.heads_q; ++i)
+      in.slopes.push_back(std::exp2(-1.0F - static_cast<float>(i % 8)));
+  if (c.sinks)
+    for (std::int64_t h = 0; h < c.heads_q; ++h)
+      in.sinks.push_back(2 *
+                         random_normal_value(c.seed, kHeadValues, static_cast<std::uint64_t>(h)));
+  Arguments& a = in.original;
+  if (c.mask) a.mask = in.mask.view;
+  if (c.bias) a.bias = in.bias.view;
+  if (c.alibi) a.alibi_slopes = in.slopes.data();
+  if (c.alibi && sets > 1) a.alibi_batch_stride = c.heads_q;
+  if (c.sinks) a.sinks = in.sinks.data();
+}
+
+void set_padding(const Case& c, Inputs& in) {
+  in.written_q = in.spans_q;
+  if (!c.padded) return;
+  for (Span& span : in.written_q) span = {span.batch, 0, c.seqlen_q};
+  for (std::size_t b = 0; b < in.spans_q.size(); ++b) {
+    in.leftpad_q.push_back(static_cast<std::int32_t>(in.spans_q[b].begin));
+    in.leftpad_kv.push_back(static_cast<std::int32_t>(in.spans_kv[b].begin));
+    in.seqlens_q.push_back(static_cast<std::int32_t>(in.spans_q[b].length));
+    in.seqlens_kv.push_back(static_cast<std::int32_t>(in.spans_kv[b].length));
+  }
+  // Arrays that need not be given are not.
+  Arguments& a = in.original;
+  if (padding_of(c) != Padding::left) {
+    a.seqlens_q = in.seqlens_q.data();
+    a.seqlens_kv = in.seqlens_kv.data();
+  }
+  if (padding_of(c) != Padding::right) {
+    a.leftpad_q = in.leftpad_q.data();
+    a.leftpad_kv = in.leftpad_kv.data();
+  }
 }
 
 // An average of V is at most V's largest magnitude, which becomes the largest quantized value, or
@@ -292,6 +440,8 @@ void set_arguments(const Case& c, Inputs& in) {
     a.max_seqlen_q = c.seqlen_q;
     a.max_seqlen_kv = c.seqlen_kv;
   }
+  set_padding(c, in);
+  make_modifiers(c, in);
   in.given = a;
   in.given.q = in.q.given();
   in.given.k = in.k.given();
@@ -356,6 +506,11 @@ CaseProblem problem_for(const Case& c) {
   p.out_amax = c.amax;
   if (is_8bit(c.out)) p.out_scales = Granularity::head;
   p.varlen = c.layout == Layout::varlen;
+  p.padded = c.padded;
+  p.bias = c.bias;
+  p.mask = c.mask;
+  p.alibi = c.alibi;
+  p.sinks = c.sinks;
   p.options = c.options;
 
   Arguments a;  // without memory: its pointers count as aligned, as those of vectors are

@@ -66,8 +66,12 @@ struct Inputs {
   std::vector<std::int32_t> cu_q, cu_kv;
   std::vector<std::int32_t> hostile_cu_q, hostile_cu_kv;  // passed instead in hostile cases
   std::vector<Span> spans_q, spans_kv;                    // one per sequence
-  Arguments original;                                     // before quantization
-  Arguments given;                                        // passed to the library
+  std::vector<Span> written_q;                            // rows that are written: also padding
+  std::vector<std::int32_t> seqlens_q, seqlens_kv, leftpad_q, leftpad_kv;  // of a padded batch
+  TensorMemory bias, mask;
+  std::vector<float> slopes, sinks;
+  Arguments original;  // before quantization
+  Arguments given;     // passed to the library
 };
 Result<Inputs> make_inputs(const Case& c);
 

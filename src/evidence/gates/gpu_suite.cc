@@ -57,7 +57,7 @@ std::vector<Sm90ForwardConfig> key_divisions(int head_dim) {
 void add_config_cases(std::vector<Case>& cases, const Sm90ForwardConfig& config, std::size_t count,
                       std::uint64_t& seed) {
   for (std::size_t i = 0; i < count; ++seed) {
-    Case c = random_case(seed);
+    Case c = without_modifiers(random_case(seed));
     c.input = static_cast<DType>(config.element);
     c.v = c.kv = {};
     c.out = static_cast<DType>(config.out_element);
@@ -128,8 +128,13 @@ Result<std::vector<Case>> cases_of_emulator(std::uint64_t seed) {
   for (Case& c : all_cases(seed)) {
     if (c.values != InputValues::normal)
       continue;  // The emulator would take hours for so many keys.
-    const CaseProblem run_problem = problem_for(c);
-    const Result<Explanation> there = explain(run_problem.problem, kEmulatedHopper);
+    CaseProblem run_problem = problem_for(c);
+    Result<Explanation> there = explain(run_problem.problem, kEmulatedHopper);
+    if (!there.ok()) {  // perhaps for its modifiers
+      c = without_modifiers(c);
+      run_problem = problem_for(c);
+      there = explain(run_problem.problem, kEmulatedHopper);
+    }
     if (!there.ok() || there->kernel != "sm90_forward" || run_problem.row_alignment < 16) continue;
     c.config = there->config;
     cases.push_back(std::move(c));

@@ -147,13 +147,22 @@ double length_error(double keys, bool on_gpu) {
   return (std::min(keys, kBlock) + std::min(std::ceil(keys / kBlock), kBlocks)) / 3;
 }
 
+// Half ulps that the modifiers of scores cost. A bias or a term of ALiBi is converted to base 2
+// with two roundings, and the sum is rounded. tanh has a relative error on the CPU and an absolute
+// one on a GPU.
+double modifier_error(const Magnitudes& m, bool on_gpu) {
+  const double capped = on_gpu ? 4 * m.softcap : 8 * std::min(m.softcap, m.score_amax);
+  return 4 * m.addition_amax + capped;
+}
+
 Bounds bounds(const ModeBound& mode, DType out, bool p_is_rounded, const Magnitudes& m) {
   // fp32 arithmetic, in half ulps. A weight has the error of its score; V only sees the part that
   // the keys do not share (measured: 0.5 (8 + score_amax), with outliers 1.2). The LSE sees the
   // whole error of a dot product of D terms, sqrt(D) roundings of the largest score (measured: 1.9
   // (8 + score_amax) on normal inputs, 1.0 sqrt(D) score_amax with outliers).
-  const double fp32 = kHalfUlpF32 * (16 + 2 * m.score_amax);
-  const double fp32_lse = kHalfUlpF32 * (16 + 2.5 * std::sqrt(m.head_dim) * m.tau_peak);
+  const double modifiers = modifier_error(m, p_is_rounded);
+  const double fp32 = kHalfUlpF32 * (16 + 2 * m.score_amax + modifiers);
+  const double fp32_lse = kHalfUlpF32 * (16 + 2.5 * std::sqrt(m.head_dim) * m.tau_peak + modifiers);
   // Of O and of the row sum that divides it; both as large as the output, not as V.
   const double length = kHalfUlpF32 * length_error(m.keys, p_is_rounded);
   const double rounding = (half_ulp(out) + 2 * length) * m.out_amax;

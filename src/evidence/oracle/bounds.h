@@ -47,10 +47,12 @@ double format_noise(DType format, double crest);
 struct Magnitudes {
   double v_amax = 0;
   double v_rms = 0;
-  double out_amax = 0;    // of the oracle
-  double score_amax = 0;  // scale * largest |q| * largest |k|: no score exceeds it
-  double tau = 0;         // spread of the scores: score_amax / sqrt(D), if D channels contribute
-  double tau_peak = 0;    // of the largest scores: tau, or score_amax if one channel dominates
+  double out_amax = 0;       // of the oracle
+  double score_amax = 0;     // scale * largest |q| * largest |k|: no score exceeds it
+  double addition_amax = 0;  // of bias and ALiBi
+  double softcap = 0;        // 0: none
+  double tau = 0;            // spread of the scores: score_amax / sqrt(D), if D channels contribute
+  double tau_peak = 0;       // of the largest scores: tau, or score_amax if one channel dominates
   double qk_crest = 0;
   double v_crest = 0;
   double head_dim = 0;

@@ -9,6 +9,7 @@
 #include "attention/mask.h"
 #include "attention/operand.h"
 #include "attention/reference.h"
+#include "attention/score_modifiers.h"
 #include "base/error.h"
 #include "numeric/formats.h"
 #include "octavo/evidence.hpp"
@@ -24,40 +25,55 @@ double scale_of(const Case& c) {
   return c.scale ? *c.scale : 1 / std::sqrt(static_cast<double>(c.head_dim));
 }
 
-// Only the mask: precision and quantization are applied before the oracle runs.
+// Only the mask and the softcap: precision and quantization are applied before the oracle runs.
 Options mask_of(const Options& options) {
   Options mask;
+  mask.softcap = options.softcap;
   mask.causal = options.causal;
   mask.window_left = options.window_left;
   mask.window_right = options.window_right;
   return mask;
 }
 
+// The keys that query i of a head sees in sequence b.
+std::int64_t count_keys(const Case& c, const Inputs& in, std::size_t b, std::int64_t head,
+                        std::int64_t i) {
+  const Span &q = in.spans_q[b], &kv = in.spans_kv[b];
+  const KeyRange keys = visible_keys(c.options, i, q.length, kv.length);
+  if (!c.bias && !c.mask) return keys.end - keys.begin;
+  const Sequence at{q.batch, q.begin, q.length, kv.begin, kv.length};
+  const RowModifiers modifiers(in.original, c.options, at, static_cast<std::int64_t>(b), head, i);
+  std::int64_t count = 0;
+  for (std::int64_t j = keys.begin; j < keys.end; ++j)
+    count += modifiers.apply(0, j) == -HUGE_VAL ? 0 : 1;
+  return count;
+}
+
 std::vector<JudgedRow> judged_rows(const Case& c, const Inputs& in) {
   std::vector<JudgedRow> rows;
   for (std::size_t b = 0; b < in.spans_q.size(); ++b) {
     const Span& q = in.spans_q[b];
-    const std::int64_t seqlen_kv = in.spans_kv[b].length;
     std::vector<std::int64_t> chosen =
         spread_rows(q.length, c.sampled_rows > 0 ? c.sampled_rows : q.length);
     for (std::int64_t head = 0; head < c.heads_q; ++head)
-      for (const std::int64_t i : chosen) {
-        const KeyRange keys = visible_keys(c.options, i, q.length, seqlen_kv);
-        rows.push_back({q.batch, head, q.begin + i, keys.end - keys.begin});
-      }
+      for (const std::int64_t i : chosen)
+        rows.push_back({q.batch, head, q.begin + i, count_keys(c, in, b, head, i)});
+    if (!c.padded) continue;
+    for (std::int64_t head = 0; head < c.heads_q; ++head)
+      for (std::int64_t row = 0; row < c.seqlen_q; ++row)
+        if (row < q.begin || row >= q.begin + q.length) rows.push_back({q.batch, head, row, 0});
   }
   return rows;
 }
 
 // Runs the oracle on the judged rows of a case, in their order.
-Status evaluate(const Oracle& oracle, const Case& c, const Arguments& a,
+Status evaluate(const Oracle& oracle, const Case& c, const Arguments& a, const Options& mask,
                 std::optional<DType> rounding, const std::vector<JudgedRow>& rows,
                 std::vector<double>& out, std::vector<double>& lse) {
   const auto columns = static_cast<std::size_t>(c.head_dim);
   out.assign(rows.size() * columns, 0);
   lse.assign(rows.size(), 0);
   if (rows.empty()) return {};
-  const Options mask = mask_of(c.options);
   if (c.sampled_rows > 0) {
     const std::vector<std::int64_t> sampled = spread_rows(c.seqlen_q, c.sampled_rows);
     return oracle(a, mask, rounding, &sampled, out.data(), lse.data());
@@ -165,8 +181,8 @@ Status round_call(const Case& c, const Inputs& in, RoundedCall& call) {
 Status quantized_truth(const Case& c, const Inputs& in, const Oracle& oracle,
                        const RoundedCall& call, Truth& truth) {
   if (rounds(c)) {
-    OCTAVO_RETURN_IF_ERROR(evaluate(oracle, c, call.arguments, std::nullopt, truth.rows,
-                                    truth.quantized, truth.quantized_lse));
+    OCTAVO_RETURN_IF_ERROR(evaluate(oracle, c, call.arguments, mask_of(c.options), std::nullopt,
+                                    truth.rows, truth.quantized, truth.quantized_lse));
   } else {
     truth.quantized = truth.original;
     truth.quantized_lse = truth.original_lse;
@@ -180,14 +196,14 @@ Status gate_truth(const Case& c, const TruthOptions& options, const RoundedCall&
   truth.gate = gate_type(c, call.formats, options.p_is_rounded);
   if (!truth.gate) return {};
   std::vector<double> no_lse;
-  return evaluate(options.oracle, c, call.arguments, truth.gate, truth.rows, truth.reference16,
-                  no_lse);
+  return evaluate(options.oracle, c, call.arguments, mask_of(c.options), truth.gate, truth.rows,
+                  truth.reference16, no_lse);
 }
 
 Status original_truth(const Case& c, const Inputs& in, const Oracle& oracle, Truth& truth) {
   truth.rows = judged_rows(c, in);
-  return evaluate(oracle, c, in.original, std::nullopt, truth.rows, truth.original,
-                  truth.original_lse);
+  return evaluate(oracle, c, in.original, mask_of(c.options), std::nullopt, truth.rows,
+                  truth.original, truth.original_lse);
 }
 
 struct Range {
@@ -218,12 +234,37 @@ Range range_of(const ConstTensor& t, const std::vector<Span>& spans) {
 
 double crest(const Range& range) { return range.rms > 0 ? range.amax / range.rms : 1; }
 
-// kappa^2 = sum p^2 = exp(lse(2 s) - 2 lse(s)), from the oracle at twice the scale.
+// The arguments and options of a call with twice the scores, and without sinks.
+struct TwiceTheScores {
+  Arguments arguments;
+  Options mask;
+  TensorMemory bias;
+  std::vector<float> slopes;
+
+  TwiceTheScores(const Case& c, const Inputs& in)
+      : arguments(in.original), mask(mask_of(c.options)), slopes(in.slopes) {
+    arguments.scale = static_cast<float>(2 * scale_of(c));
+    arguments.sinks = nullptr;
+    mask.softcap *= 2;
+    for (float& slope : slopes) slope *= 2;
+    if (c.alibi) arguments.alibi_slopes = slopes.data();
+    if (!c.bias) return;
+    const Tensor& from = in.bias.view;
+    bias = make_memory(c.layout, DType::f32, from.shape);
+    const auto n = static_cast<std::int64_t>(bias.bytes.size() - 2 * kGuardBytes) / 4;
+    for (std::int64_t i = 0; i < n; ++i)  // the layouts are the same, gaps included
+      store_element(DType::f32, bias.view.data, i, 2 * load_element(from.dtype, from.data, i));
+    arguments.bias = bias.view;
+  }
+};
+
+// kappa^2 = sum p^2 = exp(lse(2 s) - 2 lse(s)), from the oracle at twice the scores. A sink is part
+// of lse(s) alone.
 Status measure_kappa(const Case& c, const Inputs& in, const Oracle& oracle, Truth& truth) {
-  Arguments twice = in.original;
-  twice.scale = static_cast<float>(2 * scale_of(c));
+  const TwiceTheScores twice(c, in);
   std::vector<double> out, lse;
-  OCTAVO_RETURN_IF_ERROR(evaluate(oracle, c, twice, std::nullopt, truth.rows, out, lse));
+  OCTAVO_RETURN_IF_ERROR(
+      evaluate(oracle, c, twice.arguments, twice.mask, std::nullopt, truth.rows, out, lse));
   double sum = 0;
   Magnitudes& m = truth.magnitudes;
   for (std::size_t r = 0; r < truth.rows.size(); ++r) {
@@ -236,6 +277,20 @@ Status measure_kappa(const Case& c, const Inputs& in, const Oracle& oracle, Trut
   return {};
 }
 
+// The largest |bias| that a row sees, plus the largest term of ALiBi.
+double addition_amax(const Case& c, const Inputs& in) {
+  double bias = 0, slope = 0, distance = 0;
+  const ConstTensor& t = in.original.bias;
+  const auto n = static_cast<std::int64_t>(in.bias.bytes.size()) - 2 * int{kGuardBytes};
+  for (std::int64_t i = 0; c.bias && i < n / static_cast<int>(size_bytes(t.dtype)); ++i)
+    if (const double x = std::abs(load_element(t.dtype, t.data, i)); std::isfinite(x))
+      bias = std::max(bias, x);
+  for (const float x : in.slopes) slope = std::max(slope, std::abs(double{x}));
+  for (const std::vector<Span>* spans : {&in.spans_q, &in.spans_kv})
+    for (const Span& span : *spans) distance = std::max(distance, static_cast<double>(span.length));
+  return bias + slope * distance;
+}
+
 void measure_magnitudes(const Case& c, const Inputs& in, Truth& truth) {
   Magnitudes& m = truth.magnitudes;
   const Range q = range_of(in.original.q, in.spans_q);
@@ -246,6 +301,8 @@ void measure_magnitudes(const Case& c, const Inputs& in, Truth& truth) {
   m.v_crest = crest(v);
   m.qk_crest = std::max(crest(q), crest(k));
   m.score_amax = std::abs(scale_of(c)) * q.longest_row * k.longest_row;
+  m.addition_amax = addition_amax(c, in);
+  m.softcap = c.options.softcap;
   m.head_dim = static_cast<double>(c.head_dim);
   m.tau = m.tau_peak = m.score_amax / std::sqrt(m.head_dim);
   if (c.outliers) {

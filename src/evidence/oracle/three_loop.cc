@@ -18,6 +18,7 @@ struct Head {
   const float* v;
   float* out;
   std::int64_t length, head_dim;
+  float softcap;
 };
 
 void attend_row(const Head& head, std::int64_t i, const KeyRange& keys, float* scores) {
@@ -30,6 +31,7 @@ void attend_row(const Head& head, std::int64_t i, const KeyRange& keys, float* s
     float dot = 0;
     for (std::int64_t d = 0; d < head_dim; ++d) dot += q[d] * k[d];
     scores[j] = dot * scale;
+    if (head.softcap != 0) scores[j] = head.softcap * std::tanh(scores[j] / head.softcap);
     largest = std::max(largest, scores[j]);
   }
   float sum = 0;
@@ -59,7 +61,8 @@ void three_loop(const float* q, const float* k, const float* v, float* out, std:
     std::vector<float> scores(static_cast<std::size_t>(length));
     for (std::int64_t unit = next++; unit < units; unit = next++) {
       const std::int64_t offset = unit / blocks * length * head_dim;
-      const Head head{q + offset, k + offset, v + offset, out + offset, length, head_dim};
+      const Head head{q + offset, k + offset, v + offset,     out + offset,
+                      length,     head_dim,   options.softcap};
       const std::int64_t begin = unit % blocks * kRows;
       for (std::int64_t i = begin; i < std::min(begin + kRows, length); ++i)
         attend_row(head, i, visible_keys(options, i, length, length), scores.data());

@@ -1,0 +1,109 @@
+#include "cpu/panel_modifiers.h"
+
+#include <algorithm>
+#include <limits>
+#include <numbers>
+
+#include "attention/mask.h"
+#include "numeric/formats.h"
+
+namespace octavo::cpu {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr auto kLog2e = std::numbers::log2e_v<float>;
+
+// The step of a dimension, which is 0 where one entry holds for all.
+std::int64_t step(const ConstTensor& t, std::size_t dimension) {
+  return t.shape[dimension] == 1 ? 0 : t.stride[dimension];
+}
+
+// The offset of a query row's first key in a tensor that broadcasts to (B, Hq, Sq, Skv).
+std::int64_t offset(const ConstTensor& t, const Sequence& at, const QueryRow& query,
+                    std::int64_t key) {
+  return at.batch * step(t, 0) + query.head * step(t, 1) + (at.q_begin + query.row) * step(t, 2) +
+         (at.kv_begin + key) * step(t, 3);
+}
+
+}  // namespace
+
+bool PanelModifiers::load(std::int64_t first_query, std::int64_t rows, std::int64_t width,
+                          std::int64_t begin, std::int64_t count, TileModifiers& tile) const {
+  // The largest finite number stands for softcaps that overflow in base 2: it changes no score.
+  if (const float softcap = c_.problem.options.softcap; softcap != 0)
+    tile.softcap = std::min(softcap * kLog2e, std::numeric_limits<float>::max());
+  if (c_.problem.alibi) load_alibi(first_query, rows, width, begin, tile);
+  if (!c_.problem.bias && !c_.problem.mask) return true;
+  tile.addition = s_.addition;
+  return load_additions(first_query, rows, width, begin, count);
+}
+
+// Counts from the first key of the block, whose distance from a diagonal does not depend on the
+// panel: where it is rounded, all panels round it alike.
+void PanelModifiers::load_alibi(std::int64_t first_query, std::int64_t rows, std::int64_t width,
+                                std::int64_t begin, TileModifiers& tile) const {
+  const Arguments& a = c_.arguments;
+  const Sequence& at = task_.sequence;
+  const std::int64_t block = begin / kKeyRows * kKeyRows;
+  const std::int64_t to_diagonal =
+      diagonal_offset(c_.problem.options.causal, at.seqlen_q, at.seqlen_kv) - block;
+  std::fill_n(s_.slope, width, 0.0f);
+  std::fill_n(s_.diagonal, width, 0.0f);
+  for (std::int64_t i = 0; i < rows; ++i) {
+    const QueryRow query = task_.query(first_query + i);
+    s_.slope[i] = a.alibi_slopes[task_.number * a.alibi_batch_stride + query.head] * kLog2e;
+    s_.diagonal[i] = static_cast<float>(query.row + to_diagonal);
+  }
+  tile.slope = s_.slope;
+  tile.diagonal = s_.diagonal;
+  tile.first_key = static_cast<float>(begin - block);
+}
+
+bool PanelModifiers::load_additions(std::int64_t first_query, std::int64_t rows, std::int64_t width,
+                                    std::int64_t begin, std::int64_t count) const {
+  const Arguments& a = c_.arguments;
+  std::int64_t bias_at = -1, mask_at = -1;  // of the row that s_.row holds
+  bool row_has_visible = false, has_visible = false;
+  for (std::int64_t i = 0; i < width; ++i) {
+    if (i >= rows) {
+      for (std::int64_t k = 0; k < count; ++k) s_.addition[k * width + i] = 0;
+      continue;
+    }
+    const QueryRow query = task_.query(first_query + i);
+    const std::int64_t bias = c_.problem.bias ? offset(a.bias, task_.sequence, query, begin) : 0;
+    const std::int64_t mask = c_.problem.mask ? offset(a.mask, task_.sequence, query, begin) : 0;
+    if (bias != bias_at || mask != mask_at) row_has_visible = load_row(bias, mask, count);
+    bias_at = bias;
+    mask_at = mask;
+    has_visible |= row_has_visible;
+    for (std::int64_t k = 0; k < count; ++k) s_.addition[k * width + i] = s_.row[k];
+  }
+  return has_visible;
+}
+
+// Fills s_.row, and returns whether a key is visible.
+bool PanelModifiers::load_row(std::int64_t bias_at, std::int64_t mask_at,
+                              std::int64_t count) const {
+  const ConstTensor& bias = c_.arguments.bias;
+  float* const row = s_.row;
+  if (!c_.problem.bias) {
+    std::fill_n(row, count, 0.0f);
+  } else if (step(bias, 3) == 1) {
+    const auto size = static_cast<std::int64_t>(size_bytes(bias.dtype));
+    c_.kernels.to_f32(bias.dtype, static_cast<const std::byte*>(bias.data) + bias_at * size, 0, 1,
+                      count, row, 0);
+    for (std::int64_t k = 0; k < count; ++k) row[k] *= kLog2e;
+  } else {
+    for (std::int64_t k = 0; k < count; ++k)
+      row[k] = load_element(bias.dtype, bias.data, bias_at + k * step(bias, 3)) * kLog2e;
+  }
+  if (c_.problem.mask) {
+    const auto* bytes = static_cast<const std::uint8_t*>(c_.arguments.mask.data) + mask_at;
+    const std::int64_t stride = step(c_.arguments.mask, 3);
+    for (std::int64_t k = 0; k < count; ++k)
+      if (bytes[k * stride] == 0) row[k] = -kInfinity;
+  }
+  return !std::all_of(row, row + count, [](float x) { return x == -kInfinity; });
+}
+
+}  // namespace octavo::cpu
