@@ -27,8 +27,8 @@ except ImportError:  # before 4.53 models create masks only for "sdpa" and eager
 
 import octavo
 
-from .torch import (_GRADIENT, _WITHOUT_GRADIENT, _fallback_by_gradient, _fallback_by_tensors,
-                    _requires_grad, count_fallback, sdpa)
+from .torch import (_GRADIENT, _WITHOUT_GRADIENT, _fallback_by_tensors, _requires_grad, count_fallback,
+                    sdpa)
 
 __all__ = ["attention_forward", "mask", "register"]
 
@@ -393,7 +393,6 @@ def _refusal(query, key, value, dropout, options):
     if reason is None and any(_requires_grad(x) for x in tensors):
         names = (name for name in _WITHOUT_GRADIENT if name in options)
         reason = next((_GRADIENT.format(name) for name in names), None)
-        reason = reason or _fallback_by_gradient(query, key, value)
     return reason
 
 

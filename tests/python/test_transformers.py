@@ -327,6 +327,24 @@ def test_a_window_that_no_mask_says(inputs):
 
 
 @pytest.mark.filterwarnings("ignore::octavo.torch.FallbackWarning")
+def test_compiled_training_falls_back(inputs):
+    torch._dynamo.reset()
+    layer, gradients = Layer(), []
+    compiled = torch.compile(
+        lambda q, k, v: octavo.transformers.attention_forward(layer, q, k, v, None, softcap=2.0)[0],
+        backend="aot_eager", fullgraph=True)
+    plain = lambda q, k, v: octavo.transformers.plain_attention(  # noqa: E731
+        q, k, v, causal=True, softcap=2.0)[0].transpose(1, 2)
+    for call in (compiled, plain):
+        q = inputs[0].clone().requires_grad_()
+        call(q, *inputs[1:]).square().sum().backward()
+        gradients.append(q.grad)
+    torch.testing.assert_close(*gradients)
+    (reason,) = octavo.torch.fallbacks()
+    assert reason.startswith("softcap is given for tensors that require grad")
+
+
+@pytest.mark.filterwarnings("ignore::octavo.torch.FallbackWarning")
 def test_probabilities_are_given_where_asked_for():
     model = decoder("octavo").eval()
     wanted = decoder("eager").eval()
