@@ -50,6 +50,15 @@ def attention(
     max_error: float | None = None,
     out_scale: _Array | None = None,
     return_amax: bool = False,
+    seqlens_q: _Array | None = None,
+    seqlens_kv: _Array | None = None,
+    leftpad_q: _Array | None = None,
+    leftpad_kv: _Array | None = None,
+    bias: _Array | None = None,
+    mask: _Array | None = None,
+    alibi_slopes: _Array | None = None,
+    sinks: _Array | None = None,
+    softcap: float | None = None,
 ) -> Any: ...
 def attention_backward(
     dout: _Array,
@@ -95,6 +104,15 @@ def explain(
     max_error: float | None = None,
     out_scale: _Array | None = None,
     return_amax: bool = False,
+    seqlens_q: _Array | None = None,
+    seqlens_kv: _Array | None = None,
+    leftpad_q: _Array | None = None,
+    leftpad_kv: _Array | None = None,
+    bias: _Array | None = None,
+    mask: _Array | None = None,
+    alibi_slopes: _Array | None = None,
+    sinks: _Array | None = None,
+    softcap: float | None = None,
     device: str | None = None,
 ) -> Explanation: ...
 def devices() -> list[DeviceInfo]: ...

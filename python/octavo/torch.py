@@ -34,12 +34,14 @@ __all__ = ["FallbackWarning", "attention", "fallbacks", "reset_fallbacks", "sdpa
 
 # Tensors are positional, because PyTorch's vmap rules support only those. The names are those of
 # octavo.attention.
+_OPTIONAL_TENSORS = ("cu_seqlens_q", "cu_seqlens_kv", "seqlens_q", "seqlens_kv", "leftpad_q",
+                     "leftpad_kv", "bias", "mask", "alibi_slopes", "sinks")
 _PARAMETERS = (
-    "(Tensor q, Tensor k, Tensor v, Tensor? cu_seqlens_q=None, Tensor? cu_seqlens_kv=None, *, "
+    "(Tensor q, Tensor k, Tensor v, " + ", ".join(f"Tensor? {x}=None" for x in _OPTIONAL_TENSORS) + ", *, "
     "str causal='none', int[2]? window=None, float? scale=None, str precision='native', "
     "str layout='bhsd', ScalarType? out_dtype=None, SymInt? max_seqlen_q=None, "
     "SymInt? max_seqlen_kv=None, bool batch_invariant=False, bool overlap_launch=False, "
-    "float? max_error=None)"
+    "float? max_error=None, float? softcap=None)"
 )
 _BACKWARD_PARAMETERS = (
     "(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, Tensor? cu_seqlens_q=None, "
@@ -57,11 +59,11 @@ _LIBRARY.define(f"attention_backward{_BACKWARD_PARAMETERS} -> (Tensor, Tensor, T
 _OPERATORS = {False: torch.ops.octavo.attention.default, True: torch.ops.octavo.attention_lse.default}
 
 
-def _fake(q, k, v, cu_seqlens_q=None, cu_seqlens_kv=None, *, out_dtype=None, **options):
+def _fake(q, k, v, *tensors, out_dtype=None, **options):
     return torch.empty_like(q, dtype=out_dtype or q.dtype)
 
 
-def _fake_lse(q, k, v, cu_seqlens_q=None, cu_seqlens_kv=None, *, layout="bhsd", **options):
+def _fake_lse(q, k, v, cu_seqlens_q=None, *tensors, layout="bhsd", **options):
     if cu_seqlens_q is not None:
         tokens, heads, _ = q.shape
         shape = (heads, tokens)
@@ -73,10 +75,10 @@ def _fake_lse(q, k, v, cu_seqlens_q=None, cu_seqlens_kv=None, *, layout="bhsd", 
     return _fake(q, k, v, **options), q.new_empty(shape, dtype=torch.float32)
 
 
-def _below_autograd(lse, q, k, v, cu_seqlens_q=None, cu_seqlens_kv=None, **options):
+def _below_autograd(lse, q, k, v, **options):
     """Redispatches below Autograd, for a call that needs no derivative."""
     with torch._C._AutoDispatchBelowAutograd():
-        return _OPERATORS[lse](q, k, v, cu_seqlens_q, cu_seqlens_kv, **options)
+        return _OPERATORS[lse](q, k, v, **options)
 
 
 def _has_tangent(tensor):
@@ -103,10 +105,10 @@ _AUTOCAST_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU) | tor
 
 
 def _autocast_kernel(operator):
-    def kernel(q, k, v, *cu_seqlens, **options):
+    def kernel(q, k, v, *tensors, **options):
         q, k, v = (_autocast(x) for x in (q, k, v))
         with torch._C._ExcludeDispatchKeyGuard(_AUTOCAST_KEYS):
-            return operator(q, k, v, *cu_seqlens, **options)
+            return operator(q, k, v, *tensors, **options)
 
     return kernel
 
@@ -118,14 +120,45 @@ def _merge_into_batch(tensor, dim, size):
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
+# The dimensions of the optional tensors; all but sinks may begin with the batch.
+_DIMENSIONS = {"seqlens_q": 1, "seqlens_kv": 1, "leftpad_q": 1, "leftpad_kv": 1, "bias": 4, "mask": 4,
+               "alibi_slopes": 2}
+
+
+def _merge_optional(name, tensor, dim, size, batch):
+    """_merge_into_batch() for an optional tensor, which may lack the batch dimension or broadcast."""
+    if name == "sinks":
+        if dim is not None:
+            raise NotImplementedError("sinks is mapped by vmap; supported: the same sinks for all calls.")
+        return tensor
+    dimensions = _DIMENSIONS[name]
+    if dim is None:
+        # The merged batch has other entries, but broadcasting still holds for all of them.
+        if tensor.dim() < dimensions or (dimensions == 4 and tensor.shape[0] == 1):
+            return tensor
+        tensor = tensor.expand(size, *tensor.shape)
+    else:
+        tensor = tensor.movedim(dim, 0)
+        missing = dimensions + 1 - tensor.dim()
+        tensor = tensor.reshape(size, *(1,) * missing, *tensor.shape[1:])
+        if tensor.shape[1] == 1:
+            tensor = tensor.expand(size, batch, *tensor.shape[2:])
+    tensor = tensor.flatten(0, 1)
+    return tensor if dimensions == 4 and tensor.stride(-1) == 1 else tensor.contiguous()
+
+
 def _vmap_rule(operator):
-    def rule(info, in_dims, q, k, v, cu_seqlens_q=None, cu_seqlens_kv=None, **options):
-        if cu_seqlens_q is not None or cu_seqlens_kv is not None:
-            raise NotImplementedError("cu_seqlens_q is given under vmap; supported: None there, as a "
-                                      "varlen batch has no batch dimension that vmap's could be merged into.")
+    def rule(info, in_dims, q, k, v, *tensors, **options):
         size = info.batch_size
-        merged = (_merge_into_batch(x, dim, size) for x, dim in zip((q, k, v), in_dims))
-        results = operator(*merged, **options)
+        q, k, v = (_merge_into_batch(x, dim, size) for x, dim in zip((q, k, v), in_dims))
+        for name, tensor, dim in zip(_OPTIONAL_TENSORS, tensors, in_dims[3:]):
+            if tensor is None:
+                continue
+            if name not in _DIMENSIONS and name != "sinks":
+                raise NotImplementedError("cu_seqlens_q is given under vmap; supported: None there, as a "
+                                          "varlen batch has no batch dimension that vmap's could be merged into.")
+            options[name] = _merge_optional(name, tensor, dim, size, q.shape[0] // size)
+        results = operator(q, k, v, **options)
         if isinstance(results, torch.Tensor):
             return results.unflatten(0, (size, results.shape[0] // size)), 0
         return tuple(x.unflatten(0, (size, x.shape[0] // size)) for x in results), (0, 0)
@@ -146,6 +179,11 @@ for _name, _operator, _kernel, _autograd_kernel, _meta in (
 
 # -------------------------------------------------------------------------------------- derivatives
 
+# What the backward pass does not support yet.
+_WITHOUT_GRADIENT = ("seqlens_q", "seqlens_kv", "leftpad_q", "leftpad_kv", "bias", "mask",
+                     "alibi_slopes", "sinks", "softcap")
+_GRADIENT = ("{} is given for tensors that require grad; supported: None there, or calls under "
+             "torch.no_grad().")
 # The options of the forward pass that determine its gradients.
 _SHARED_OPTIONS = ("causal", "window", "scale", "precision", "layout", "max_seqlen_q",
                    "max_seqlen_kv", "batch_invariant")
@@ -160,6 +198,9 @@ def _cached_refusal(device, dtypes, heads_q, heads_kv, head_dim, precision, varl
 def _backward_refusal(q, k, v, cu_seqlens_q=None, *, layout="bhsd", precision="native",
                       out_dtype=None, dtypes=None, **options):
     """The sentence that says why there is no backward pass for this call, or None."""
+    for name in _WITHOUT_GRADIENT:
+        if options.get(name) is not None and (name != "softcap" or options[name] != 0):
+            return _GRADIENT.format(name)
     if torch._C._functorch.maybe_current_level() is not None:
         return ("a gradient is taken by a transform of torch.func; supported: backward() and "
                 "torch.autograd.grad().")
@@ -182,7 +223,8 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, options, q, k, v, cu_seqlens_q, cu_seqlens_kv):
-        out, lse = _below_autograd(True, q, k, v, cu_seqlens_q, cu_seqlens_kv, **options)
+        out, lse = _below_autograd(True, q, k, v, cu_seqlens_q=cu_seqlens_q,
+                                   cu_seqlens_kv=cu_seqlens_kv, **options)
         ctx.save_for_backward(q, k, v, out, lse, cu_seqlens_q, cu_seqlens_kv)
         ctx.mark_non_differentiable(lse)
         ctx.set_materialize_grads(False)
@@ -265,8 +307,6 @@ def _backward_by_operator(dout, q, k, v, *, out, lse, cu_seqlens_q=None, cu_seql
 
 # ------------------------------------------------------------------------------ calls of operators
 
-_GRADIENT = ("{} is given for tensors that require grad; supported: None there, or calls under "
-             "torch.no_grad().")
 _TRACED = "traced code (torch.compile, make_fx, torch.jit.trace, torch.func, a dispatch mode)"
 
 
@@ -282,8 +322,8 @@ def _unsupported_argument(q, k, v, quantization, stream, out_scale, return_amax)
     return None
 
 
-def _alignment(causal, q, k, layout, cu_seqlens_q, cu_seqlens_kv):
-    """Converts `causal` to the operators' string."""
+def _alignment(causal, q, k, layout, cu_seqlens_q, cu_seqlens_kv, padding=(None,) * 4):
+    """Converts `causal` to the operators' string. `padding`: seqlens and leftpad, of q and of k and v."""
     if isinstance(causal, str):
         return causal
     if causal is None or causal is False:
@@ -295,19 +335,25 @@ def _alignment(causal, q, k, layout, cu_seqlens_q, cu_seqlens_kv):
                                              and q.shape[rows] != k.shape[rows]):
         raise ValueError("causal is True with different seqlen of q and k; supported: "
                          "'top_left' or 'bottom_right'.")
+    if padding[0] is not padding[1] or padding[2] is not padding[3]:
+        raise ValueError("causal is True with different padding of q and of k and v (other arrays of "
+                         "lengths); supported: 'top_left' or 'bottom_right'.")
     return "top_left"
 
 
 def _traced(q, k, v, *, causal=False, window=None, scale=None, precision=None, out=None,
             return_lse=False, layout="bhsd", out_dtype=None, cu_seqlens_q=None, cu_seqlens_kv=None,
             max_seqlen_q=None, max_seqlen_kv=None, quantization=None, batch_invariant=False,
-            overlap_launch=False, stream=None, max_error=None, out_scale=None, return_amax=False):
+            overlap_launch=False, stream=None, max_error=None, out_scale=None, return_amax=False,
+            seqlens_q=None, seqlens_kv=None, leftpad_q=None, leftpad_kv=None, bias=None, mask=None,
+            alibi_slopes=None, sinks=None, softcap=None):
     unsupported = _unsupported_argument(q, k, v, quantization, stream, out_scale, return_amax)
     if unsupported is not None:
         raise TypeError(unsupported)
     if out is not None and any(_requires_grad(x) for x in (q, k, v)):
         raise NotImplementedError(_GRADIENT.format("out"))
-    alignment = _alignment(causal, q, k, layout, cu_seqlens_q, cu_seqlens_kv)
+    alignment = _alignment(causal, q, k, layout, cu_seqlens_q, cu_seqlens_kv,
+                           (seqlens_q, seqlens_kv, leftpad_q, leftpad_kv))
     # Pass only what differs from the defaults: each argument costs a compiled call part of a microsecond.
     given = {}
     if alignment != "none":
@@ -321,12 +367,16 @@ def _traced(q, k, v, *, causal=False, window=None, scale=None, precision=None, o
     for name, value in (("scale", scale), ("precision", precision), ("out_dtype", out_dtype),
                         ("max_seqlen_q", max_seqlen_q), ("max_seqlen_kv", max_seqlen_kv),
                         ("batch_invariant", batch_invariant or None),
-                        ("overlap_launch", overlap_launch or None), ("max_error", max_error)):
+                        ("overlap_launch", overlap_launch or None), ("max_error", max_error),
+                        ("softcap", softcap or None)):
         if value is not None:
             given[name] = value
-    cu_seqlens = () if cu_seqlens_q is None and cu_seqlens_kv is None else (cu_seqlens_q, cu_seqlens_kv)
+    tensors = [cu_seqlens_q, cu_seqlens_kv, seqlens_q, seqlens_kv, leftpad_q, leftpad_kv, bias, mask,
+               alibi_slopes, sinks]
+    while tensors and tensors[-1] is None:
+        tensors.pop()
     operator = torch.ops.octavo.attention_lse if return_lse else torch.ops.octavo.attention
-    made = operator(q, k, v, *cu_seqlens, **given)
+    made = operator(q, k, v, *tensors, **given)
     if out is None:
         return made
     if out.shape != q.shape:
@@ -419,19 +469,30 @@ _TYPES = {"cpu": _CAST, "meta": _CAST, "cuda": (torch.float16, torch.bfloat16)}
 _LARGEST_HEAD_DIM_ON_CUDA = 256
 
 
-def _fallback_by_call(attn_mask, dropout_p):
-    """The reason for a fallback that does not depend on the tensors, or None."""
-    if attn_mask is not None:
-        return "attn_mask is given"
-    if dropout_p > 0:
-        return "dropout_p is not 0"
+def _fallback_by_mask(q, k, attn_mask, is_causal):
+    """The reason for a fallback because of a mask tensor, or None. PyTorch raises its own errors."""
+    if not isinstance(attn_mask, torch.Tensor):
+        return "attn_mask is no tensor"
+    if is_causal:
+        return "attn_mask is given together with is_causal"
+    if attn_mask.device != q.device:
+        return "tensors are not on one CPU or CUDA device"
+    dtype = _autocast_dtype(attn_mask)
+    if dtype not in (torch.bool, torch.float32, _autocast_dtype(q)):
+        return f"dtypes are not supported on {q.device.type}"
+    scores = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
+    shape = attn_mask.shape
+    if len(shape) > 4 or any(x != 1 and x != s for x, s in zip(reversed(shape), reversed(scores))):
+        return "attn_mask does not broadcast to (batch, heads, seqlen_q, seqlen_kv)"
     return None
 
 
-def _fallback_by_gradient(q, k, v):
+def _fallback_by_gradient(q, k, v, attn_mask=None):
     """The reason for a fallback because there is no backward pass for these tensors, or None."""
-    if not any(_requires_grad(x) for x in (q, k, v)):
+    if not any(_requires_grad(x) for x in (q, k, v, attn_mask)):
         return None
+    if attn_mask is not None:
+        return _GRADIENT.format("attn_mask")
     return _backward_refusal(q, k, v, dtypes=tuple(_autocast_dtype(x) for x in (q, k, v, q)))
 
 
@@ -456,23 +517,36 @@ def _fallback_by_tensors(q, k, v, enable_gqa):
     return None
 
 
-def _operator_sdpa(query, key, value, is_causal, scale):
+def _sdpa_fallback(q, k, v, attn_mask, is_causal, enable_gqa):
+    """The reason for a fallback of sdpa() because of its tensors, or None."""
+    reason = _fallback_by_tensors(q, k, v, enable_gqa)
+    if reason is None and attn_mask is not None:
+        reason = _fallback_by_mask(q, k, attn_mask, is_causal)
+    return reason
+
+
+def _operator_sdpa(query, key, value, attn_mask, is_causal, scale):
     given = {"causal": "top_left"} if is_causal else {}
     if scale is not None:
         given["scale"] = scale
+    if attn_mask is not None:
+        # The library reads masks along their rows; an expanded one (stride 0) is fine.
+        if attn_mask.dim() > 0 and attn_mask.shape[-1] > 1 and attn_mask.stride(-1) > 1:
+            attn_mask = attn_mask.contiguous()
+        given["mask" if attn_mask.dtype == torch.bool else "bias"] = attn_mask
     return torch.ops.octavo.attention(query, key, value, **given)
 
 
 @torch.compiler.allow_in_graph  # for the same reason as octavo.attention above
-def _sdpa_in_graph(query, key, value, is_causal, scale, enable_gqa):
-    reason = (_fallback_by_tensors(query, key, value, enable_gqa)
-              or _fallback_by_gradient(query, key, value))
+def _sdpa_in_graph(query, key, value, attn_mask, is_causal, scale, enable_gqa):
+    reason = _sdpa_fallback(query, key, value, attn_mask, is_causal, enable_gqa)
+    reason = reason or _fallback_by_gradient(query, key, value, attn_mask)
     if reason is None:
-        return _operator_sdpa(query, key, value, is_causal, scale)
+        return _operator_sdpa(query, key, value, attn_mask, is_causal, scale)
     if isinstance(query, FakeTensor):  # count only Dynamo's run; others follow for the same call
         count_fallback(reason)
-    return F.scaled_dot_product_attention(query, key, value, is_causal=is_causal, scale=scale,
-                                          enable_gqa=enable_gqa)
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=attn_mask, is_causal=is_causal,
+                                          scale=scale, enable_gqa=enable_gqa)
 
 
 def sdpa(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None,
@@ -480,23 +554,23 @@ def sdpa(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scal
     """Replaces torch.nn.functional.scaled_dot_product_attention.
 
     The parameters are the same, and so are the results within rounding. Calls that Octavo does not
-    support (a mask tensor, dropout, other types and shapes) fall back to PyTorch:
+    support (dropout, gradients with a mask tensor, other types and shapes) fall back to PyTorch:
     fallbacks() counts them, and the first of each reason issues a FallbackWarning.
     """
-    if torch.compiler.is_compiling():
-        reason = _fallback_by_call(attn_mask, dropout_p)
-        if reason is None:
-            return _sdpa_in_graph(query, key, value, is_causal, scale, enable_gqa)
+    if dropout_p > 0:
+        reason = "dropout_p is not 0"
+    elif torch.compiler.is_compiling():
+        return _sdpa_in_graph(query, key, value, attn_mask, is_causal, scale, enable_gqa)
     else:
-        if attn_mask is None and not dropout_p:
-            out = _plain_sdpa(query, key, value, is_causal, scale, enable_gqa)
-            if out is not None:
-                return out
-        reason = (_fallback_by_call(attn_mask, dropout_p)
-                  or _fallback_by_tensors(query, key, value, enable_gqa))
+        out = _plain_sdpa(query, key, value, attn_mask, is_causal, scale, enable_gqa)
+        if out is not None:
+            return out
+        reason = _sdpa_fallback(query, key, value, attn_mask, is_causal, enable_gqa)
+        if reason is None and attn_mask is not None:
+            reason = _fallback_by_gradient(query, key, value, attn_mask)
         if reason is None:
             try:
-                return _operator_sdpa(query, key, value, is_causal, scale)
+                return _operator_sdpa(query, key, value, attn_mask, is_causal, scale)
             # Causes: an old GPU, a missing kernel, a derivative that only a transform of torch.func
             # knows of, or a wrong argument, for which PyTorch may raise its own error.
             except (NotImplementedError, TypeError, ValueError) as refused:

@@ -67,7 +67,7 @@ Tensor tensor_view(const Array& array, DType dtype, Layout layout, const char* w
 
 // PyTorch's functions that a call needs, looked up once.
 struct Torch {
-  nanobind::object module, empty, empty_like, is_grad_enabled, uint8, float32;
+  nanobind::object module, empty, empty_like, is_grad_enabled, uint8, float32, boolean;
   static const Torch& get();
 };
 

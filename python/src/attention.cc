@@ -44,11 +44,16 @@ class Plans {
 
  private:
   static constexpr std::size_t kEntries = 512;
-  using Key = std::array<std::uint64_t, 17>;
+  using Key = std::array<std::uint64_t, 18>;
   struct Entry {
     Key key;
     Planned planned;
   };
+
+  static bool is_padded(const Arguments& a) {
+    return a.seqlens_q != nullptr || a.seqlens_kv != nullptr || a.leftpad_q != nullptr ||
+           a.leftpad_kv != nullptr;
+  }
 
   static Key key_of(const Call& call) {
     const Arguments& a = call.arguments;
@@ -73,6 +78,10 @@ class Plans {
     const bool scales_of_heads =
         is_8bit(a.out.dtype) && a.out_scales.granularity == Granularity::head;
     add((scales_of_heads ? 1 : 0) | (a.out_amax != nullptr ? 2 : 0));
+    const std::uint64_t modifiers =
+        (is_padded(a) ? 1u : 0u) | (a.mask.data != nullptr ? 2u : 0u) |
+        (a.alibi_slopes != nullptr ? 4u : 0u) | (a.sinks != nullptr ? 8u : 0u) |
+        (a.bias.data != nullptr ? 16u + (static_cast<unsigned>(a.bias.dtype) << 8) : 0u);
     const auto word = [](std::int64_t n) { return static_cast<std::uint64_t>(n); };
     return {kinds, word(call.device.index), word(a.q.shape[0]), word(a.q.shape[1]),
             word(a.q.shape[2]), word(a.q.shape[3]), word(a.k.shape[1]), word(a.k.shape[2]),
@@ -82,7 +91,7 @@ class Plans {
                 std::bit_cast<std::uint32_t>(a.k_scales.max_quantized),
             std::bit_cast<std::uint32_t>(o.max_error),
             // Problem::k_block_rows; block_rows of q and v are not part of a problem.
-            word(a.k_scales.block_rows)};
+            word(a.k_scales.block_rows), modifiers << 32 | std::bit_cast<std::uint32_t>(o.softcap)};
   }
 
   static std::size_t hash(const Key& key) {
@@ -184,7 +193,9 @@ Status run_backward(const BackwardCall& call) {
 
 // Checks what PyTorch requires beyond the library, so that PyTorch raises its own errors.
 bool is_plain_sdpa(const Arguments& a, bool enable_gqa) {
-  return !is_8bit(a.q.dtype) && a.k.dtype == a.q.dtype && a.v.dtype == a.q.dtype &&
+  const bool known_bias =
+      a.bias.data == nullptr || a.bias.dtype == a.q.dtype || a.bias.dtype == DType::f32;
+  return !is_8bit(a.q.dtype) && a.k.dtype == a.q.dtype && a.v.dtype == a.q.dtype && known_bias &&
          (enable_gqa || a.k.shape[1] == a.q.shape[1]);
 }
 
@@ -258,8 +269,8 @@ nb::object run_operator(Given given, bool lse) {
   return run_directly(given);
 }
 
-nb::object plain_sdpa(nb::handle q, nb::handle k, nb::handle v, bool causal, nb::handle scale,
-                      bool enable_gqa) {
+nb::object plain_sdpa(nb::handle q, nb::handle k, nb::handle v, nb::handle attn_mask, bool causal,
+                      nb::handle scale, bool enable_gqa) {
   Given given;
   given.fill(nb::none());
   given[kQ] = q;
@@ -268,6 +279,12 @@ nb::object plain_sdpa(nb::handle q, nb::handle k, nb::handle v, bool causal, nb:
   given[kScale] = scale;
   for (const int parameter : {kQ, kK, kV})
     if (array_type(given[parameter]).framework != Framework::torch) return nb::none();
+  if (!attn_mask.is_none()) {
+    // PyTorch raises an error for both.
+    if (causal || array_type(attn_mask).framework != Framework::torch) return nb::none();
+    const bool boolean = nb::object(attn_mask.attr("dtype")).is(Torch::get().boolean);
+    given[boolean ? kMask : kBias] = attn_mask;
+  }
   if (route_of(given) != Route::direct || wants_gradient(given)) return nb::none();
   try {
     Call call = read_call(given);

@@ -19,8 +19,9 @@ nanobind::object run_directly(const Given& given);
 nanobind::object run_operator(Given given, bool lse);
 nanobind::object run_above_autograd(const Given& given, bool lse);
 // The common case of octavo.torch.sdpa in one call; returns None if the general path is needed.
-nanobind::object plain_sdpa(nanobind::handle q, nanobind::handle k, nanobind::handle v, bool causal,
-                            nanobind::handle scale, bool enable_gqa);
+nanobind::object plain_sdpa(nanobind::handle q, nanobind::handle k, nanobind::handle v,
+                            nanobind::handle attn_mask, bool causal, nanobind::handle scale,
+                            bool enable_gqa);
 Explanation explain_call(const Given& given);
 
 // octavo.attention_backward: returns (dq, dk, dv). PyTorch tensors go through the dispatcher if

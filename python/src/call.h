@@ -38,6 +38,15 @@ enum Parameter : int {
   kMaxError,
   kOutScale,
   kReturnAmax,
+  kSeqlensQ,
+  kSeqlensKv,
+  kLeftpadQ,
+  kLeftpadKv,
+  kBias,
+  kMask,
+  kAlibiSlopes,
+  kSinks,
+  kSoftcap,
   kDevice,  // only for explain()
   kDout,    // these two only for attention_backward()
   kLse,
@@ -65,9 +74,24 @@ inline constexpr std::array<const char*, kParameterCount> kParameters = {"q",
                                                                          "max_error",
                                                                          "out_scale",
                                                                          "return_amax",
+                                                                         "seqlens_q",
+                                                                         "seqlens_kv",
+                                                                         "leftpad_q",
+                                                                         "leftpad_kv",
+                                                                         "bias",
+                                                                         "mask",
+                                                                         "alibi_slopes",
+                                                                         "sinks",
+                                                                         "softcap",
                                                                          "device",
                                                                          "dout",
                                                                          "lse"};
+
+// The optional tensors of the operators of octavo.torch, in the order of their schema after q, k
+// and v.
+inline constexpr std::array kOptionalTensors = {kCuSeqlensQ,  kCuSeqlensKv, kSeqlensQ, kSeqlensKv,
+                                                kLeftpadQ,    kLeftpadKv,   kBias,     kMask,
+                                                kAlibiSlopes, kSinks};
 
 // Borrowed references to the arguments of one call; None for those not given.
 using Given = std::array<nanobind::handle, kParameterCount>;
@@ -86,7 +110,7 @@ Given read_parameters(const Signature& signature, PyObject* const* values, Py_ss
                       PyObject* names);
 
 // Reads arguments of the operators of octavo.torch. PyTorch has checked them against the schema,
-// and cu_seqlens follow q, k and v by position.
+// and kOptionalTensors follow q, k and v by position.
 Given read_operator_parameters(PyObject* const* values, Py_ssize_t positional, PyObject* names);
 
 // A call in the library's types, with the objects that own its memory.

@@ -61,7 +61,9 @@ std::string reordered(const std::string& text, Layout layout) {
 std::string in_python_terms(std::string text, Layout layout) {
   for (const auto& [theirs, ours] : kNames)
     text = std::regex_replace(text, std::regex(theirs), ours);
-  return layout == Layout::bhsd ? text : reordered(text, layout);
+  // The dimensions of bias and mask have one order in every layout.
+  const bool of_scores = text.starts_with("bias") || text.starts_with("mask");
+  return layout == Layout::bhsd || of_scores ? text : reordered(text, layout);
 }
 
 void raise(const Status& status, Layout layout) {

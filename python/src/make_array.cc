@@ -28,6 +28,8 @@ const char* torch_name(DType dtype) {
       return "int8";
     case DType::sim8:
       return "uint8";
+    case DType::boolean:
+      return "bool";
   }
   return "";
 }
@@ -85,7 +87,8 @@ const Torch& Torch::get() {
                                      module.attr("empty_like"),
                                      module.attr("is_grad_enabled"),
                                      module.attr("uint8"),
-                                     module.attr("float32")};
+                                     module.attr("float32"),
+                                     module.attr("bool")};
   if (torch == nullptr) torch = made;  // else another thread was faster, and `made` leaks
   return *torch;
 }

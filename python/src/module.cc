@@ -103,7 +103,9 @@ void fill_normal(nb::handle array, std::uint64_t seed, std::uint64_t stream) {
   "q, k, v, *, causal=False, window=None, scale=None, precision=None, out=None, "            \
   "return_lse=False, layout='bhsd', out_dtype=None, cu_seqlens_q=None, cu_seqlens_kv=None, " \
   "max_seqlen_q=None, max_seqlen_kv=None, quantization=None, batch_invariant=False, "        \
-  "overlap_launch=False, stream=None, max_error=None, out_scale=None, return_amax=False"
+  "overlap_launch=False, stream=None, max_error=None, out_scale=None, return_amax=False, "   \
+  "seqlens_q=None, seqlens_kv=None, leftpad_q=None, leftpad_kv=None, bias=None, mask=None, " \
+  "alibi_slopes=None, sinks=None, softcap=None"
 
 constexpr const char* kAttentionDoc = "attention(" OCTAVO_PARAMETERS R"doc()
 --
@@ -136,6 +138,16 @@ out_scale    scale of an 8-bit output, float32, on q's device: one number, or (b
              output is out / scale, rounded to nearest even and saturated
 return_amax  also return, as the last result, the largest finite |out| before that rounding, float32:
              (1,), or (batch, heads) if out_scale has that shape
+seqlens_q, seqlens_kv, leftpad_q, leftpad_kv    int32 (batch), on q's device: entry b holds a sequence
+             in rows leftpad[b] to leftpad[b] + seqlens[b], all to the last if seqlens is None; the
+             other rows are padding. Padding of q gets output 0 and lse -inf, that of k and v is not
+             read, and masks count from the first row of a sequence
+bias         float32, float16 or bfloat16, added to the scores; -inf hides a key. It broadcasts to
+             (batch, heads, seqlen_q, seqlen_kv) in every layout, padding included
+mask         bool, broadcasts likewise: False hides a key. A query without keys gets output 0
+alibi_slopes float32 (heads) or (batch, heads): slope * |diagonal - key| is subtracted from the scores
+sinks        float32 (heads): exp(sink) is added to the denominator of the softmax
+softcap      scores become softcap * tanh(scores / softcap) before bias and ALiBi; None or 0: none
 
 Raises ValueError and TypeError for wrong arguments, NotImplementedError for problems that this device
 does not support, MemoryError and RuntimeError.)doc";
@@ -183,8 +195,8 @@ NB_MODULE(_octavo, m) {
   using namespace octavo::python;
   m.doc() = "Octavo: fused attention.";
   if (PyModule_AddFunctions(m.ptr(), methods) != 0) throw nb::python_error();
-  m.def("_plain_sdpa", &plain_sdpa, nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg(),
-        nb::arg().none(), nb::arg());
+  m.def("_plain_sdpa", &plain_sdpa, nb::arg().none(), nb::arg().none(), nb::arg().none(),
+        nb::arg().none(), nb::arg(), nb::arg().none(), nb::arg());
   m.def("_reads_dispatch_keys", &reads_dispatch_keys);
   m.def("_backward_refusal", &backward_refusal);
   m.def("_tangent_sentence", &tangent_sentence);

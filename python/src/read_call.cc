@@ -74,6 +74,7 @@ Options options_of(const Given& given) {
         check(parse_precision(text_of(given[kPrecision], "precision", "its name, or None")));
   if (!given[kMaxError].is_none()) options.max_error = real_of(given[kMaxError]);
   read_quantization(given[kQuantization], options.quantization);
+  if (!given[kSoftcap].is_none()) options.softcap = real_of(given[kSoftcap]);
   options.batch_invariant = is_true(given[kBatchInvariant]);
   options.overlap_launch = is_true(given[kOverlapLaunch]);
   return options;
@@ -141,6 +142,9 @@ void check_alignment(const Call& call, const Given& given) {
            "True with seqlen_q " + std::to_string(seqlen_q) + " and seqlen_kv " +
                std::to_string(seqlen_kv),
            kSupported);
+  if (!given[kSeqlensQ].is(given[kSeqlensKv]) || !given[kLeftpadQ].is(given[kLeftpadKv]))
+    refuse(PyExc_ValueError, "causal",
+           "True with different padding of q and of k and v (other arrays of lengths)", kSupported);
 }
 
 // Reads q, k or v: an array, or an octavo.Quantized.
@@ -216,6 +220,119 @@ void read_varlen(Call& call, const Given& given) {
   a.max_seqlen_kv = longest(call, given[kMaxSeqlenKv], "max_seqlen_kv", a.cu_seqlens_kv);
 }
 
+std::int64_t sequences_of(const Arguments& a) {
+  return a.cu_seqlens_q != nullptr ? a.sequences : a.q.shape[0];
+}
+
+// An expanded dimension is read as one of size 1, so its size is checked here.
+void check_expanded(const Call& call, const char* what, std::size_t dimension, std::int64_t size) {
+  const Arguments& a = call.arguments;
+  const std::array scores = {a.q.shape[0], a.q.shape[1], a.q.shape[2], a.k.shape[2]};
+  if (size == scores[dimension]) return;
+  refuse(PyExc_ValueError, std::string(what) + ".shape[" + std::to_string(dimension) + "]",
+         std::to_string(size), std::to_string(scores[dimension]) + " or 1");
+}
+
+// Reads an array of `count` numbers of 32 bits.
+const void* read_numbers(Call& call, const Given& given, Parameter parameter,
+                         nb::dlpack::dtype dtype, std::int64_t count, const char* of_what) {
+  if (given[parameter].is_none()) return nullptr;
+  const char* const what = kParameters[parameter];
+  const Array array = keep(call, read_array(given[parameter], what));
+  check_device(call, array, what);
+  if (array.dtype != dtype)
+    refuse(PyExc_TypeError, what, "of " + dtype_name(array.dtype), dtype_name(dtype));
+  const bool contiguous = array.shape[0] <= 1 || array.stride[0] == 1;
+  if (array.dimensions != 1 || array.shape[0] != count || !contiguous)
+    refuse(PyExc_ValueError, what,
+           array.dimensions != 1 ? "of " + std::to_string(array.dimensions) + " dimensions"
+           : contiguous          ? "of " + std::to_string(array.shape[0]) + " entries"
+                                 : "not contiguous",
+           "(" + std::to_string(count) + "), contiguous: one per " + of_what);
+  // An array without entries may have no memory, but it is given.
+  static const std::int64_t nothing = 0;
+  return array.data != nullptr ? array.data : &nothing;
+}
+
+void read_padding(Call& call, const Given& given) {
+  Arguments& a = call.arguments;
+  const auto read = [&](Parameter parameter) {
+    return static_cast<const std::int32_t*>(
+        read_numbers(call, given, parameter, dlpack_type(nb::dlpack::dtype_code::Int, 32),
+                     a.q.shape[0], "batch entry"));
+  };
+  for (const Parameter one : {kSeqlensQ, kSeqlensKv, kLeftpadQ, kLeftpadKv})
+    if (!given[one].is_none() && call.layout == Layout::varlen)
+      refuse(PyExc_ValueError, kParameters[one], "given together with cu_seqlens",
+             "one of the two");
+  a.seqlens_q = read(kSeqlensQ);
+  a.seqlens_kv = read(kSeqlensKv);
+  a.leftpad_q = read(kLeftpadQ);
+  a.leftpad_kv = read(kLeftpadKv);
+}
+
+// Reads bias or mask: missing dimensions come first, as in NumPy, and an expanded dimension (stride
+// 0) is one of size 1.
+ConstTensor read_score_tensor(Call& call, const Given& given, Parameter parameter) {
+  if (given[parameter].is_none()) return {};
+  const char* const what = kParameters[parameter];
+  const Array array = keep(call, read_array(given[parameter], what));
+  check_device(call, array, what);
+  if (array.dimensions > kMostDimensions)
+    refuse(PyExc_ValueError, what, "of " + std::to_string(array.dimensions) + " dimensions",
+           "at most 4, that broadcast to (batch, heads, seqlen_q, seqlen_kv)");
+  const bool is_mask = parameter == kMask;
+  const bool is_boolean = array.dtype == dlpack_type(nb::dlpack::dtype_code::Bool, 8);
+  if (is_mask != is_boolean)
+    refuse(PyExc_TypeError, what, "of " + dtype_name(array.dtype),
+           is_mask ? "bool; bias for numbers that are added to the scores"
+                   : "float32, float16, bfloat16; mask for booleans");
+  const DType dtype = is_mask ? DType::boolean : element_type(array, what);
+  ConstTensor t{array.data, dtype, {1, 1, 1, 1}, {0, 0, 0, 1}};
+  for (int i = 0; i < array.dimensions; ++i) {
+    const auto to = static_cast<std::size_t>(kMostDimensions - array.dimensions + i);
+    const bool expanded = array.shape[i] > 1 && array.stride[i] == 0;
+    t.shape[to] = array.shape[i];
+    if (array.shape[i] > 1) t.stride[to] = array.stride[i];
+    if (expanded) check_expanded(call, what, to, array.shape[i]);
+    if (expanded) t.shape[to] = 1;
+    if (t.shape[to] == 1) t.stride[to] = to == 3 ? 1 : 0;
+  }
+  return t;
+}
+
+// alibi_slopes is (heads), or (batch, heads).
+void read_slopes(Call& call, const Given& given) {
+  if (given[kAlibiSlopes].is_none()) return;
+  Arguments& a = call.arguments;
+  const Array array = keep(call, read_array(given[kAlibiSlopes], "alibi_slopes"));
+  check_device(call, array, "alibi_slopes");
+  if (array.dtype != dlpack_type(nb::dlpack::dtype_code::Float, 32))
+    refuse(PyExc_TypeError, "alibi_slopes", "of " + dtype_name(array.dtype), "float32");
+  const std::int64_t sequences = sequences_of(a), heads = a.q.shape[1];
+  const bool by_sequence = array.dimensions == 2;
+  const int last = by_sequence ? 1 : 0;
+  const bool fits = (array.dimensions == 1 || by_sequence) && array.shape[last] == heads &&
+                    (!by_sequence || array.shape[0] == sequences) &&
+                    (heads <= 1 || array.stride[last] == 1);
+  if (!fits)
+    refuse(PyExc_ValueError, "alibi_slopes", "of another shape or not contiguous",
+           "(" + std::to_string(heads) + ") or (" + std::to_string(sequences) + ", " +
+               std::to_string(heads) + "), contiguous: one per head, or per sequence and head");
+  a.alibi_slopes = static_cast<const float*>(array.data);
+  a.alibi_batch_stride = by_sequence && sequences > 1 ? array.stride[0] : 0;
+}
+
+void read_modifiers(Call& call, const Given& given) {
+  Arguments& a = call.arguments;
+  a.bias = read_score_tensor(call, given, kBias);
+  a.mask = read_score_tensor(call, given, kMask);
+  read_slopes(call, given);
+  a.sinks = static_cast<const float*>(read_numbers(call, given, kSinks,
+                                                   dlpack_type(nb::dlpack::dtype_code::Float, 32),
+                                                   a.q.shape[1], "query head"));
+}
+
 // The output's type: the requested one, else that of the first operand that is not 8-bit.
 DType out_type(const Call& call, nb::handle asked) {
   if (!asked.is_none()) return dtype_of(asked, "out_dtype", true);
@@ -240,10 +357,6 @@ void prepare_out(Call& call, const Given& given, Layout layout) {
   if (bytes && !given[kOutDtype].is_none()) dtype = dtype_of(given[kOutDtype], "out_dtype", true);
   if (!is_8bit(dtype)) dtype = element_type(out, "out");
   call.arguments.out = tensor_view(out, dtype, layout, "out");
-}
-
-std::int64_t sequences_of(const Arguments& a) {
-  return a.cu_seqlens_q != nullptr ? a.sequences : a.q.shape[0];
 }
 
 // The number of scales tells whether they are per tensor or per head.
@@ -338,6 +451,8 @@ Call read_inputs(const Given& given) {
   call.options = options_of(given);
   if (!given[kScale].is_none()) a.scale = real_of(given[kScale]);
   if (varlen) read_varlen(call, given);
+  read_padding(call, given);
+  read_modifiers(call, given);
   check_alignment(call, given);
   for (const Operand& one : operands)
     if (one.scale_count >= 0)

@@ -58,19 +58,23 @@ constexpr std::array kAliases = {
     Alias{"tensor_layout", "did you mean 'layout'?"},
     Alias{"deterministic", "did you mean 'batch_invariant'?"},
     Alias{"enable_gqa", "it is not needed: heads of k and v that divide those of q are taken."},
-    Alias{"attn_mask",
-          "there is no mask tensor, only 'causal' and 'window'; octavo.torch.sdpa falls back."},
-    Alias{"attn_bias",
-          "there is no bias, only 'causal' and 'window'; octavo.torch.sdpa falls back."},
+    Alias{"attn_mask", "did you mean 'mask' (boolean) or 'bias' (added to the scores)?"},
+    Alias{"attention_mask", "did you mean 'mask' (boolean) or 'bias' (added to the scores)?"},
+    Alias{"attn_bias", "did you mean 'bias'?"},
+    Alias{"s_aux", "did you mean 'sinks'?"},
+    Alias{"seqused_q", "did you mean 'seqlens_q'?"},
+    Alias{"seqused_k", "did you mean 'seqlens_kv'?"},
+    Alias{"cache_seqlens", "did you mean 'seqlens_kv'?"},
+    Alias{"leftpad_k", "did you mean 'leftpad_kv'?"},
     Alias{"dropout_p", "there is no dropout; octavo.torch.sdpa falls back."},
-    Alias{"softcap", "there is no cap of the scores."},
-    Alias{"alibi_slopes", "there is no bias of the scores."},
 };
 
 // The text after "unexpected keyword argument": an alias, else the nearest name.
 std::string advice_for(const std::string& name, const Signature& signature) {
   for (const Alias& alias : kAliases)
     if (alias.theirs == name) return "; " + std::string(alias.advice);
+  for (const Parameter one : kAttentionSignature.named)
+    if (kParameters[one] == name) return "; only attention() has it.";
   nb::list known;
   for (const auto& some : {signature.needed, signature.named})
     for (const Parameter one : some) known.append(kParameters[one]);
@@ -98,10 +102,11 @@ namespace {
 
 constexpr std::array kOperands = {kQ, kK, kV};
 constexpr std::array kAttentionNamed = {
-    kCausal,     kWindow,      kScale,        kPrecision,      kOut,
-    kReturnLse,  kLayout,      kOutDtype,     kCuSeqlensQ,     kCuSeqlensKv,
-    kMaxSeqlenQ, kMaxSeqlenKv, kQuantization, kBatchInvariant, kOverlapLaunch,
-    kStream,     kMaxError,    kOutScale,     kReturnAmax,     kDevice};
+    kCausal,       kWindow,         kScale,         kPrecision,   kOut,        kReturnLse,
+    kLayout,       kOutDtype,       kCuSeqlensQ,    kCuSeqlensKv, kMaxSeqlenQ, kMaxSeqlenKv,
+    kQuantization, kBatchInvariant, kOverlapLaunch, kStream,      kMaxError,   kOutScale,
+    kReturnAmax,   kSeqlensQ,       kSeqlensKv,     kLeftpadQ,    kLeftpadKv,  kBias,
+    kMask,         kAlibiSlopes,    kSinks,         kSoftcap,     kDevice};
 constexpr std::array kBackwardNeeded = {kDout, kQ, kK, kV, kOut, kLse};
 constexpr std::array kBackwardNamed = {kCausal,      kWindow,         kScale,       kPrecision,
                                        kLayout,      kCuSeqlensQ,     kCuSeqlensKv, kMaxSeqlenQ,
@@ -161,10 +166,10 @@ Given read_parameters(const Signature& signature, PyObject* const* values, Py_ss
 }
 
 Given read_operator_parameters(PyObject* const* values, Py_ssize_t positional, PyObject* names) {
-  constexpr std::array kOrder = {kQ, kK, kV, kCuSeqlensQ, kCuSeqlensKv};
   Given given;
   given.fill(nb::handle(Py_None));
-  for (Py_ssize_t i = 0; i < positional; ++i) given[kOrder.at(i)] = values[i];
+  for (Py_ssize_t i = 0; i < positional; ++i)
+    given[i < 3 ? kOperands[i] : kOptionalTensors.at(i - 3)] = values[i];
   const Py_ssize_t named = names == nullptr ? 0 : PyTuple_GET_SIZE(names);
   for (Py_ssize_t i = 0; i < named; ++i) {
     given.at(parameter_of(PyTuple_GET_ITEM(names, i), kAttentionSignature)) =

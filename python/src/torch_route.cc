@@ -138,6 +138,9 @@ Framework framework_of(nb::handle value) {
   return array_type(nb::object(value.attr("data"))).framework;
 }
 
+// The parameters that a derivative may be taken of.
+constexpr std::array kDifferentiable = {kQ, kK, kV, kBias, kAlibiSlopes, kSinks};
+
 bool is_torch(Framework framework) {
   return framework == Framework::torch || framework == Framework::torch_subclass;
 }
@@ -166,9 +169,14 @@ bool has_torch(const Given& given) {
 // Code under torch.compile never gets here: Dynamo calls octavo.torch's functions instead.
 Route route_of(const Given& given) {
   static PyObject* const kIsMeta = PyUnicode_InternFromString("is_meta");
-  for (const int parameter : {kQ, kK, kV, kOut, kCuSeqlensQ, kCuSeqlensKv, kOutScale, kDout, kLse})
-    if (!given[parameter].is_none() && framework_of(given[parameter]) == Framework::torch_subclass)
-      return Route::transformed;
+  const auto is_subclass = [&given](int parameter) {
+    return !given[parameter].is_none() &&
+           framework_of(given[parameter]) == Framework::torch_subclass;
+  };
+  for (const int parameter : {kQ, kK, kV, kOut, kOutScale, kDout, kLse})
+    if (is_subclass(parameter)) return Route::transformed;
+  for (const int parameter : kOptionalTensors)
+    if (is_subclass(parameter)) return Route::transformed;
   if (array_type(given[kQ]).framework == Framework::torch && has_attribute(given[kQ], kIsMeta))
     return Route::transformed;
   const TorchState& torch = TorchState::get();
@@ -189,8 +197,8 @@ bool reads_dispatch_keys() { return TorchState::get().keys.trusted(); }
 bool wants_gradient(const Given& given) {
   static PyObject* const kRequiresGrad = PyUnicode_InternFromString("requires_grad");
   if (!is_true(Torch::get().is_grad_enabled())) return false;
-  for (const int parameter : {kQ, kK, kV})
-    if (is_torch(array_type(given[parameter]).framework) &&
+  for (const int parameter : kDifferentiable)
+    if (!given[parameter].is_none() && is_torch(array_type(given[parameter]).framework) &&
         has_attribute(given[parameter], kRequiresGrad))
       return true;
   return false;
@@ -204,8 +212,8 @@ std::string tangent_sentence(const std::string& parameter) {
 
 void refuse_tangents(const Given& given) {
   if (!in_dual_level(TorchState::get())) return;
-  for (const int one : {kQ, kK, kV})
-    if (is_torch(array_type(given[one]).framework) &&
+  for (const int one : kDifferentiable)
+    if (!given[one].is_none() && is_torch(array_type(given[one]).framework) &&
         is_true(nb::module_::import_("octavo.torch").attr("_has_tangent")(given[one])))
       raise_sentence(tangent_sentence(kParameters[one]));
 }

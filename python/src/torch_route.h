@@ -21,9 +21,9 @@ Route route_of(const Given& given);
 // Whether route_of() avoids PyTorch's slower functions; for the tests.
 bool reads_dispatch_keys();
 
-// Whether q, k or v requires grad while gradients are enabled.
+// Whether q, k, v, bias, alibi_slopes or sinks requires grad while gradients are enabled.
 bool wants_gradient(const Given& given);
-// Raises NotImplementedError if q, k or v is a dual tensor: there is no forward-mode derivative,
+// Raises NotImplementedError if one of them is a dual tensor: there is no forward-mode derivative,
 // and one that is silently missing would be worse than an error.
 void refuse_tangents(const Given& given);
 // The error text of refuse_tangents() for this parameter.

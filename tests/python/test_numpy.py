@@ -499,7 +499,7 @@ def refused(given, exception, *parts):
     ({"window_size": (1, 1)}, TypeError, ["did you mean 'window'?"]),
     ({"cu_seqlens_k": STARTS}, TypeError, ["did you mean 'cu_seqlens_kv'?"]),
     ({"max_seqlen_k": 3}, TypeError, ["did you mean 'max_seqlen_kv'?"]),
-    ({"attn_mask": X}, TypeError, ["there is no mask tensor, only 'causal' and 'window'"]),
+    ({"attn_mask": X}, TypeError, ["did you mean 'mask' (boolean) or 'bias'"]),
     ({"dropout_p": 0.0}, TypeError, ["there is no dropout"]),
     ({"precison": "fp8"}, TypeError, ["did you mean 'precision'?"]),
     ({"xyzzy": 1}, TypeError, ["got an unexpected keyword argument 'xyzzy'"]),

@@ -10,13 +10,55 @@ import octavo.torch  # noqa: E402
 import octavo.transformers  # noqa: E402
 from huggingface import decoder, encoder, logits_of  # noqa: E402
 
-DECODERS = ["decoder", "mistral", "gemma2", "gemma3", "gpt_oss"]
+DECODERS = ["decoder", "mistral", "qwen3", "gemma2", "gemma3", "gpt_oss", "llama4"]
+ENCODERS = ["encoder", "modern_bert"]
+TOKENS = torch.arange(1, 37).reshape(3, 12)
 
 
 @pytest.fixture(autouse=True)
 def registered():
     octavo.transformers.register()
     octavo.torch.reset_fallbacks()
+
+
+def padding(kind):
+    """A 2D mask of three sequences of at most 12 tokens, 1 for tokens."""
+    mask = torch.ones_like(TOKENS)
+    if kind == "left":
+        mask[1, :5] = 0
+        mask[2, :11] = 0
+    elif kind == "right":
+        mask[1, 7:] = 0
+        mask[2, 1:] = 0
+    elif kind == "holes":
+        mask[1, 3:6] = 0
+        mask[2, ::2] = 0
+    return mask
+
+
+def both(name, run):
+    """The results of run(model) with octavo, which must not fall back, and with eager attention."""
+    results = []
+    for implementation in ("octavo", "eager"):
+        model = getattr(huggingface, name)(implementation).eval()
+        with torch.no_grad():
+            results.append(run(model))
+    assert octavo.torch.fallbacks() == {}
+    return results
+
+
+def agree(results, seen=None):
+    ours, theirs = results if seen is None else (one[seen.bool()] for one in results)
+    torch.testing.assert_close(ours, theirs, atol=3e-5, rtol=3e-5)
+
+
+def in_chunks(model, mask, cache):
+    """The logits of the tokens in four calls, which share a cache."""
+    past = (transformers.DynamicCache(config=model.config) if cache == "dynamic"
+            else transformers.StaticCache(config=model.config, max_cache_len=20))
+    return torch.cat([model(TOKENS[:, begin:end], attention_mask=None if mask is None else mask[:, :end],
+                            past_key_values=past).logits
+                      for begin, end in ((0, 4), (4, 10), (10, 11), (11, 12))], 1)
 
 
 @pytest.mark.parametrize("make", [decoder, encoder])
@@ -28,26 +70,62 @@ def test_logits_are_those_of_sdpa(make, dtype):
     assert octavo.torch.fallbacks() == {}
 
 
-# Features that sdpa ignores (sinks, softcap) must not be lost.
-@pytest.mark.filterwarnings("ignore::octavo.torch.FallbackWarning")
-@pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize("name", [*DECODERS, "encoder"])
-def test_logits_are_those_of_eager(name, padded):
-    make = getattr(huggingface, name)
-    mask = torch.ones(2, 12, dtype=torch.long)
-    if padded:
-        mask[1, :5] = 0
-    ours, theirs = (logits_of(make, one, "cpu", torch.float32, attention_mask=mask)
-                    for one in ("octavo", "eager"))
-    torch.testing.assert_close(ours[mask.bool()], theirs[mask.bool()], atol=2e-5, rtol=2e-5)
+@pytest.mark.parametrize("kind", [None, "ones", "left", "right", "holes"])
+@pytest.mark.parametrize("name", DECODERS + ENCODERS)
+def test_logits_are_those_of_eager(name, kind):
+    mask = padding(kind)
+    agree(both(name, lambda model: model(TOKENS, attention_mask=mask if kind else None).logits), mask)
 
 
-@pytest.mark.filterwarnings("ignore::octavo.torch.FallbackWarning")
-@pytest.mark.parametrize("name, reason", [("gpt_oss", "s_aux is given"),
-                                          ("gemma2", "softcap is given")])
-def test_what_sdpa_lacks_is_counted(name, reason):
-    logits_of(getattr(huggingface, name), "octavo", "cpu", torch.float32)
-    assert octavo.torch.fallbacks() == {reason: 2}
+# Masks with elements: given by the caller, or made by transformers for packed sequences.
+@pytest.mark.parametrize("kind", ["boolean", "numbers", "packed"])
+@pytest.mark.parametrize("name", ["decoder", "gemma2"])
+def test_masks_of_elements(name, kind):
+    torch.manual_seed(2)
+    seen = (torch.rand(3, 1, 12, 12) < 0.5) | torch.eye(12, dtype=torch.bool)
+
+    def run(model):
+        if kind == "packed":
+            return model(TOKENS, position_ids=torch.tensor([[0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 3, 4]]),
+                         use_cache=False).logits
+        lowest = torch.zeros(seen.shape).masked_fill(~seen, torch.finfo(torch.float32).min)
+        boolean = kind == "boolean" and model.config._attn_implementation == "octavo"
+        return model(TOKENS, attention_mask=seen if boolean else lowest).logits
+
+    agree(both(name, run))
+
+
+# On a GPU the host does not read the mask while it decodes, here it never does.
+@pytest.mark.parametrize("kind", ["ones", "left", "right", "holes"])
+@pytest.mark.parametrize("name", ["mistral", "gpt_oss", "encoder", "modern_bert"])
+def test_masks_that_the_host_does_not_read(name, kind, monkeypatch):
+    monkeypatch.setattr(octavo.transformers, "_readable", lambda *of: False)
+    mask = padding(kind)
+    agree(both(name, lambda model: model(TOKENS, attention_mask=mask).logits), mask)
+
+
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+@pytest.mark.parametrize("kind", [None, "ones", "left"])
+def test_caches_that_the_host_does_not_read(kind, cache, monkeypatch):
+    monkeypatch.setattr(octavo.transformers, "_readable", lambda *of: False)
+    agree(both("gemma3", lambda model: in_chunks(model, padding(kind) if kind else None, cache)),
+          padding(kind))
+
+
+def test_a_described_mask_is_no_tensor_of_the_scores(monkeypatch):
+    seen = []
+    original = octavo.attention
+    monkeypatch.setattr(octavo, "attention", lambda *a, **options: seen.append(options) or original(*a, **options))
+    model = huggingface.mistral("octavo").eval()
+    with torch.no_grad():
+        for kind in ("ones", "left", "right", "holes"):
+            model(TOKENS, attention_mask=padding(kind))
+    plain, left, right, holes = seen[::2]
+    assert plain == {"causal": "bottom_right", "window": (4, -1), "scale": plain["scale"]}
+    assert left["leftpad_q"].tolist() == left["leftpad_kv"].tolist() == [0, 5, 11]
+    assert right["seqlens_q"].tolist() == right["seqlens_kv"].tolist() == [12, 7, 1]
+    assert "mask" not in left and "mask" not in right
+    assert holes["mask"].shape == (3, 1, 1, 12)
 
 
 def test_the_model_does_call_octavo(monkeypatch):
@@ -58,47 +136,148 @@ def test_the_model_does_call_octavo(monkeypatch):
     assert len(calls) == 2  # one per layer
 
 
-@pytest.mark.filterwarnings("ignore::octavo.torch.FallbackWarning")
-@pytest.mark.parametrize("padded", [False, True])
+# The 12 tokens pass the window of 5 and a chunk of 5, and 6 more are made.
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+@pytest.mark.parametrize("kind", ["ones", "left"])
 @pytest.mark.parametrize("name", DECODERS)
-def test_generation_with_a_cache(name, padded):
-    scores = []
+def test_generation(name, kind, cache):
+    def run(model):
+        made = model.generate(TOKENS, attention_mask=padding(kind), max_new_tokens=6, do_sample=False,
+                              pad_token_id=0, eos_token_id=None, output_logits=True,
+                              return_dict_in_generate=True, cache_implementation=cache)
+        return torch.stack(made.logits)
+
+    agree(both(name, run))
+
+
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+@pytest.mark.parametrize("kind", ["ones", "left"])
+@pytest.mark.parametrize("name", DECODERS)
+def test_prefill_in_chunks(name, kind, cache):
+    mask = padding(kind)
+    agree(both(name, lambda model: in_chunks(model, mask, cache)), mask)
+
+
+def test_generation_with_chunks_of_the_prompt():
+    def run(model):
+        made = model.generate(TOKENS, attention_mask=padding("left"), max_new_tokens=3, do_sample=False,
+                              pad_token_id=0, output_logits=True, return_dict_in_generate=True,
+                              prefill_chunk_size=5)
+        return torch.stack(made.logits)
+
+    agree(both("mistral", run))
+
+
+@pytest.mark.parametrize("kind", ["ones", "left", "right"])
+def test_t5(kind):
+    mask = padding(kind)
+    words = TOKENS[:, :7]
+    agree(both("t5", lambda model: model(TOKENS, attention_mask=mask, decoder_input_ids=words).logits))
+
+
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+def test_t5_generation(cache):
+    def run(model):
+        made = model.generate(TOKENS, attention_mask=padding("right"), max_new_tokens=5, do_sample=False,
+                              eos_token_id=None, output_logits=True, return_dict_in_generate=True,
+                              cache_implementation=cache)
+        return torch.stack(made.logits)
+
+    agree(both("t5", run))
+
+
+@pytest.mark.parametrize("kind", ["ones", "right"])
+def test_whisper(kind):
+    torch.manual_seed(1)
+    sound, mask = torch.randn(3, 8, 40), padding(kind)
+    agree(both("whisper", lambda model: model(sound, decoder_input_ids=TOKENS,
+                                              decoder_attention_mask=mask).logits), mask)
+
+
+def test_vit():
+    torch.manual_seed(1)
+    images = torch.randn(2, 3, 16, 16)
+    agree(both("vit", lambda model: model(images).logits))
+
+
+# These models compute attention in their own code, which must get the mask of "eager".
+@pytest.mark.filterwarnings("ignore::octavo.torch.FallbackWarning")
+@pytest.mark.parametrize("kind", [None, "ones", "left"])
+@pytest.mark.parametrize("name", ["bloom", "mpt"])
+def test_models_without_the_attention_interface(name, kind):
+    mask = padding(kind)
+    results = []
     for implementation in ("octavo", "eager"):
         model = getattr(huggingface, name)(implementation).eval()
-        inputs = torch.arange(1, 25).reshape(2, 12)
-        mask = torch.ones_like(inputs)
-        if padded:
-            mask[1, :4] = 0
-        made = model.generate(inputs, attention_mask=mask, max_new_tokens=5, do_sample=False,
-                              pad_token_id=0, output_logits=True, return_dict_in_generate=True)
-        scores.append(torch.stack(made.logits))
-    torch.testing.assert_close(*scores, atol=2e-5, rtol=2e-5)
-    if name == "decoder" and not padded:
-        assert octavo.torch.fallbacks() == {}
+        with torch.no_grad():
+            results.append(model(TOKENS, attention_mask=mask if kind else None).logits)
+    agree(results, mask)
+    assert octavo.torch.fallbacks() == {f"{name} does not use the attention interface of transformers": 1}
 
 
-@pytest.mark.parametrize("make", [decoder, encoder])
-def test_padding_falls_back_visibly(make):
-    mask = torch.ones(2, 12, dtype=torch.long)
-    mask[1, :5] = 0
-    with pytest.warns(octavo.torch.FallbackWarning, match="attention_mask"):
-        logits_of(make, "octavo", "cpu", torch.float32, attention_mask=mask)
-    assert octavo.torch.fallbacks() == {"attention_mask is a tensor": 2}
+# Compiled code makes tensors of masks. Masks that were described before remain so, as inputs of which
+# new lengths need no new code.
+def test_compiled_with_padding():
+    from transformers.masking_utils import create_masks_for_generate
+
+    torch._dynamo.reset()
+    model, eager = (huggingface.gemma2(name).eval() for name in ("octavo", "eager"))
+    compiled = torch.compile(model.forward, backend="eager", fullgraph=True)
+    described = torch.compile(model.forward, backend="eager", fullgraph=True)
+    with torch.no_grad():
+        for kind in ("left", "right"):
+            mask = padding(kind)
+            wanted = eager(TOKENS, attention_mask=mask, use_cache=False).logits
+            agree((compiled(TOKENS, attention_mask=mask, use_cache=False).logits, wanted), mask)
+            masks = create_masks_for_generate(config=model.config, inputs_embeds=torch.zeros(3, 12, 1),
+                                              attention_mask=mask, past_key_values=None)
+            assert {type(one) for one in masks.values()} == {octavo.transformers.DescribedMask}
+            agree((described(TOKENS, attention_mask=masks, use_cache=False).logits, wanted), mask)
+    assert octavo.torch.fallbacks() == {}
 
 
-# gpt_oss has sinks, which fall back to plain operations.
+# A mask that somebody reads is a tensor from then on, and may be written.
+def test_masks_that_are_read():
+    model = huggingface.decoder("octavo")
+    from transformers.masking_utils import create_causal_mask
+
+    embeds = torch.zeros(3, 12, 1)
+    mask, wanted = (create_causal_mask(config=one.config, inputs_embeds=embeds,
+                                       attention_mask=padding("left"), past_key_values=None)
+                    for one in (model, huggingface.decoder("sdpa")))
+    assert type(mask) is octavo.transformers.DescribedMask and mask.shape == wanted.shape
+    assert mask.contiguous() is mask and mask.dtype == torch.bool
+    q = torch.randn(3, 4, 12, 8)
+    assert mask.options(q, q) is not None
+    assert type(mask[:, :, 2:]) is torch.Tensor and torch.equal(mask[:, :, 2:], wanted[:, :, 2:])
+    assert mask.options(q, q) is None
+    mask[0, 0, 5, 3] = False
+    wanted[0, 0, 5, 3] = False
+    out = octavo.transformers.attention_forward(Layer(), q, q, q, mask)[0]
+    rows = padding("left").bool()
+    torch.testing.assert_close(out[rows], torch.nn.functional.scaled_dot_product_attention(
+        q, q, q, attn_mask=wanted).transpose(1, 2)[rows])
+
+
+# Features without a backward pass fall back to plain operations.
 @pytest.mark.filterwarnings("ignore::octavo.torch.FallbackWarning")
-@pytest.mark.parametrize("name, falls_back", [("decoder", False), ("gpt_oss", True)])
-def test_training_has_the_gradients_of_eager(name, falls_back):
+@pytest.mark.parametrize("name, kind, reason", [
+    ("decoder", None, None), ("mistral", None, None), ("decoder", "right", "leftpad_q|seqlens_q"),
+    ("gpt_oss", None, "sinks"), ("gemma2", None, "softcap")])
+def test_training_has_the_gradients_of_eager(name, kind, reason):
     gradients = []
+    mask = padding(kind) if kind else None
     for implementation in ("octavo", "eager"):
         model = getattr(huggingface, name)(implementation)
-        inputs = torch.arange(1, 13).reshape(1, 12)
-        model(inputs, labels=inputs).loss.backward()
+        labels = TOKENS if mask is None else TOKENS.masked_fill(mask == 0, -100)
+        model(TOKENS, attention_mask=mask, labels=labels).loss.backward()
         gradients.append(model.model.layers[0].self_attn.q_proj.weight.grad)
     assert gradients[0].abs().sum() > 0
     torch.testing.assert_close(*gradients, atol=1e-5, rtol=1e-4)
-    assert bool(octavo.torch.fallbacks()) == falls_back
+    found = octavo.torch.fallbacks()
+    assert bool(found) == (reason is not None)
+    for one in found:
+        assert any(one.startswith(f"{part} is given for tensors that require grad") for part in reason.split("|"))
 
 
 class Layer(torch.nn.Module):
@@ -132,7 +311,6 @@ def test_unknown_arguments_go_to_the_model_s_eager_function_or_are_refused(input
     assert octavo.torch.fallbacks() == {"strange_extra is given": 2}
 
 
-@pytest.mark.filterwarnings("ignore::octavo.torch.FallbackWarning")
 def test_a_window_that_no_mask_says(inputs):
     call = octavo.transformers.attention_forward
     q, k, v = inputs
@@ -144,9 +322,26 @@ def test_a_window_that_no_mask_says(inputs):
     torch.testing.assert_close(last, wanted[:, -1:])
     with pytest.raises(NotImplementedError, match="sliding_window is 3 in a layer that is not causal"):
         call(Layer(), q, k, v, None, sliding_window=3, is_causal=False)
-    assert octavo.torch.fallbacks() == {"sliding_window is given": 2}
     call(Layer(), q, k, v, None, sliding_window=6)  # no key is outside it
-    assert octavo.torch.fallbacks() == {"sliding_window is given": 2}
+    assert octavo.torch.fallbacks() == {}
+
+
+@pytest.mark.filterwarnings("ignore::octavo.torch.FallbackWarning")
+def test_compiled_training_falls_back(inputs):
+    torch._dynamo.reset()
+    layer, gradients = Layer(), []
+    compiled = torch.compile(
+        lambda q, k, v: octavo.transformers.attention_forward(layer, q, k, v, None, softcap=2.0)[0],
+        backend="aot_eager", fullgraph=True)
+    plain = lambda q, k, v: octavo.transformers.plain_attention(  # noqa: E731
+        q, k, v, causal=True, softcap=2.0)[0].transpose(1, 2)
+    for call in (compiled, plain):
+        q = inputs[0].clone().requires_grad_()
+        call(q, *inputs[1:]).square().sum().backward()
+        gradients.append(q.grad)
+    torch.testing.assert_close(*gradients)
+    (reason,) = octavo.torch.fallbacks()
+    assert reason.startswith("softcap is given for tensors that require grad")
 
 
 @pytest.mark.filterwarnings("ignore::octavo.torch.FallbackWarning")
