@@ -27,7 +27,7 @@ from torch import Tensor
 
 import octavo
 
-from ._sequence_shards import Mask, from_shards, plan_runs, segments, to_shards
+from ._sequence_shards import Mask, check_documents, from_shards, plan_runs, segments, to_shards
 
 _VARLEN = "varlen"
 
@@ -130,7 +130,8 @@ class Attention:
         own = segments(sharding, seqlen, group.size, group.rank)
         # The shard of a group of one rank is the whole sequence, already in order.
         own = [(0, seqlen)] if group.size == 1 else own
-        self.runs = plan_runs(own, Mask.of(causal, window), documents or (0, seqlen))
+        documents = (0, seqlen) if documents is None else check_documents(documents, seqlen)
+        self.runs = plan_runs(own, Mask.of(causal, window), documents)
         self.group, self.sharding, self.scale = group, sharding, scale
         self.varlen = layout == _VARLEN
         self.complete = sum(run.q_end - run.q_begin for run in self.runs) == rows

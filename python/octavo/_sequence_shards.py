@@ -34,6 +34,15 @@ def check_length(rows: int, ranks: int, sharding: str, name: str) -> None:
                          f"{ranks} ranks).")
 
 
+def check_documents(cu_seqlens: Sequence[int], seqlen: int) -> tuple[int, ...]:
+    numbers = list(cu_seqlens)
+    if not numbers or numbers[0] != 0 or sorted(numbers) != numbers or numbers[-1] > seqlen:
+        shown = numbers if len(numbers) <= 8 else f"[{numbers[0]}, ..., {numbers[-1]}]"
+        raise ValueError(f"cu_seqlens is {shown}; supported: numbers that start at 0, do not decrease and end at "
+                         f"the {seqlen} tokens of all ranks or before.")
+    return tuple(numbers)
+
+
 def segments(sharding: str, rows: int, ranks: int, rank: int) -> list[tuple[int, int]]:
     """The rows [begin, end) of the whole sequence that a rank has, in the order of its shard."""
     length = rows // (ranks * parts(sharding))

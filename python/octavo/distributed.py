@@ -22,7 +22,8 @@ from torch.distributed.tensor import DTensor, Shard
 
 from . import _context_parallel as _cp
 from . import torch as _torch
-from ._sequence_shards import Mask, check_length, from_shards, parts, segments, visible_scores
+from ._sequence_shards import (Mask, check_documents, check_length, from_shards, parts, segments,
+                               visible_scores)
 
 __all__ = ["Explanation", "context_parallel", "explain", "merge_states", "positions", "shard", "unshard"]
 
@@ -256,12 +257,7 @@ def _documents(cu_seqlens, seqlen):
     """cu_seqlens as numbers, checked."""
     if cu_seqlens is None:
         return (0, seqlen)
-    numbers = cu_seqlens.tolist() if isinstance(cu_seqlens, Tensor) else list(cu_seqlens)
-    if not numbers or numbers[0] != 0 or sorted(numbers) != numbers or numbers[-1] > seqlen:
-        shown = numbers if len(numbers) <= 8 else f"[{numbers[0]}, ..., {numbers[-1]}]"
-        raise ValueError(f"cu_seqlens is {shown}; supported: numbers that start at 0, do not decrease and end "
-                         f"at the {seqlen} tokens of all ranks or before.")
-    return tuple(numbers)
+    return check_documents(cu_seqlens.tolist() if isinstance(cu_seqlens, Tensor) else cu_seqlens, seqlen)
 
 
 def _make_problem(q, k, v, ranks, layout, sharding, causal, window, cu_seqlens, traced=False):
@@ -331,6 +327,13 @@ def _as_tensor(cu_seqlens):
     return torch.tensor(list(cu_seqlens), dtype=torch.int32)  # on the host, where its values are read
 
 
+@torch.compiler.assume_constant_result
+def _backward_refusal(device, dtype, heads_q, heads_kv, head_dim, varlen):
+    """The sentence that says why there is no backward pass, or None."""
+    dtypes = 4 * (dtype.removeprefix("torch."),)
+    return _torch._cached_refusal(device, dtypes, heads_q, heads_kv, head_dim, "native", varlen)
+
+
 def context_parallel(q: Tensor, k: Tensor, v: Tensor, group: _Group = None, *, method: str = "auto",
                      causal: bool = False, window: Sequence[int | None] | None = None,
                      cu_seqlens: Tensor | Sequence[int] | None = None, sharding: str = "zigzag",
@@ -369,8 +372,8 @@ def context_parallel(q: Tensor, k: Tensor, v: Tensor, group: _Group = None, *, m
         gather, ulysses, _ = _decide(problem, method, sizes)
         if chunks < 1:
             raise ValueError(f"chunks is {chunks}; supported: 1 and above.")
-        refusal = any(_torch._requires_grad(x) for x in (q, k, v)) and _torch._backward_refusal(
-            q, k, v, cu_seqlens, layout="bshd" if layout == "bshd" else "bhsd")
+        refusal = any(_torch._requires_grad(x) for x in (q, k, v)) and _backward_refusal(
+            str(q.device), str(q.dtype), problem.heads_q, problem.heads_kv, problem.head_dim, layout == "varlen")
         if refusal:
             raise NotImplementedError(refusal)
     except (ValueError, NotImplementedError):
