@@ -217,16 +217,17 @@ class Attention:
     def backward(self, dout, q, k, v, out, lse):
         """dq, dk and dv of this rank's rows."""
         dq = torch.empty_like(q) if self.complete else torch.zeros_like(q)
-        slices = self._head_slices(q.shape[2], k.shape[2])
-        sent = []
-        for heads, keys, values in self._gathered(k, v, slices):
+        summed, leaving = [], None
+        for heads, keys, values in self._gathered(k, v, self._head_slices(q.shape[2], k.shape[2])):
             total = self._chunk_gradients(heads, (dout, q, out), keys, values, lse, dq)
-            if self.group.size > 1:
-                total = to_shards(total, self.group.size, self.sharding)
-                sent.append(self.group.start_exchange(total.unflatten(0, (self.group.size, -1))))
-        if self.group.size == 1:
-            return (dq, *total.chunk(2, 2))
-        summed = [self._sum_over_ranks(finish(one)) for one in sent]
+            if self.group.size == 1:
+                return (dq, *total.chunk(2, 2))
+            # The gradients of the chunk before have travelled while this chunk was computed.
+            if leaving is not None:
+                summed.append(self._sum_over_ranks(finish(leaving)))
+            total = to_shards(total, self.group.size, self.sharding)
+            leaving = self.group.start_exchange(total.unflatten(0, (self.group.size, -1)))
+        summed.append(self._sum_over_ranks(finish(leaving)))
         dk, dv = (torch.cat(both, 2) for both in zip(*(one.chunk(2, 2) for one in summed)))
         return dq, dk, dv
 

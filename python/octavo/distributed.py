@@ -62,7 +62,7 @@ def _resolve(group: _Group) -> tuple[tuple[str, int, int], ...]:
     return named
 
 
-def _ranks(group: _Group) -> tuple[int, int]:
+def number_of_ranks(group: _Group) -> tuple[int, int]:
     """The number of shards, and the number of this rank's shard."""
     size, rank = 1, 0
     for _, ranks, own in _resolve(group):
@@ -79,7 +79,7 @@ def shard(x: Tensor, group: _Group = None, dim: int = 1, sharding: str = "zigzag
     It serves inputs, labels, position ids and the cosines and sines of a rotary embedding. Shift
     labels before: the token that follows the last one of a shard is on another rank.
     """
-    ranks, rank = _ranks(group)
+    ranks, rank = number_of_ranks(group)
     check_length(x.shape[dim], ranks, sharding, f"x.shape[{dim}]")
     own = [x.narrow(dim, begin, end - begin) for begin, end in segments(sharding, x.shape[dim], ranks, rank)]
     return own[0].contiguous() if len(own) == 1 else torch.cat(own, dim)
@@ -89,7 +89,7 @@ def shard(x: Tensor, group: _Group = None, dim: int = 1, sharding: str = "zigzag
 def unshard(x: Tensor, group: _Group = None, dim: int = 1, sharding: str = "zigzag") -> Tensor:
     """The whole tensor, on every rank, from the shards of all ranks. It has no gradient."""
     parts(sharding)
-    ranks, rank = _ranks(group)
+    ranks, rank = number_of_ranks(group)
     if x.shape[dim] % parts(sharding):
         raise ValueError(f"x.shape[{dim}] is {x.shape[dim]}; supported: even numbers for zigzag sharding.")
     x = x.movedim(dim, 0)
