@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import functools
 import zlib
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -57,23 +58,38 @@ class Group:
         self.size = dist.get_world_size(self.group) if name else 1
         self.rank = dist.get_rank(self.group) if name else 0
 
-    def start_gather(self, x: Tensor) -> tuple[Tensor, dist.Work]:
+    def start_gather(self, x: Tensor) -> Started:
         """Starts to gather the rows of all ranks, in the order of ranks."""
-        gathered = x.new_empty((self.size * x.shape[0], *x.shape[1:]))
-        return gathered, dist.all_gather_into_tensor(gathered, x.contiguous(), group=self.group,
-                                                     async_op=True)
+        sent = self._staged(x)
+        gathered = sent.new_empty((self.size * x.shape[0], *x.shape[1:]))
+        work = dist.all_gather_into_tensor(gathered, sent, group=self.group, async_op=True)
+        return Started(gathered, work, x.device)
 
-    def start_exchange(self, x: Tensor) -> tuple[Tensor, dist.Work]:
+    def start_exchange(self, x: Tensor) -> Started:
         """Starts to send x[i] to rank i; the result's [i] is what rank i has sent."""
-        received = torch.empty_like(x, memory_format=torch.contiguous_format)
-        return received, dist.all_to_all_single(received, x.contiguous(), group=self.group, async_op=True)
+        sent = self._staged(x)
+        received = torch.empty_like(sent)
+        work = dist.all_to_all_single(received, sent, group=self.group, async_op=True)
+        return Started(received, work, x.device)
+
+    def _staged(self, x: Tensor) -> Tensor:
+        """What is sent; Gloo exchanges tensors of the CPU alone."""
+        x = x.contiguous()
+        return x.cpu() if x.is_cuda and dist.get_backend(self.group) == "gloo" else x
 
 
-def finish(started: tuple[Tensor, dist.Work]) -> Tensor:
+class Started(NamedTuple):
+    """A collective that runs, and the device on which its result is needed."""
+
+    result: Tensor
+    work: dist.Work
+    device: torch.device
+
+
+def finish(started: Started) -> Tensor:
     """The result of a collective; the current stream waits for it."""
-    result, work = started
-    work.wait()
-    return result
+    started.work.wait()
+    return started.result.to(started.device)
 
 
 # ------------------------------------------------------------------------- exchange of rows and heads
@@ -119,6 +135,14 @@ def heads_to_rows(tensors: list[Tensor], group: Group, sharding: str) -> list[Te
 @functools.lru_cache(maxsize=256)
 def _cumulative(lengths: tuple[int, ...], device: torch.device) -> Tensor:
     return torch.tensor(lengths, dtype=torch.int32, device=device)
+
+
+def sum_in_order(parts: Tensor) -> Tensor:
+    """Adds what the ranks have sent, in the order of ranks and in float32: the same bits in every run."""
+    total = parts[0].float()
+    for part in parts[1:]:
+        total = total + part
+    return total.to(parts.dtype)
 
 
 class Attention:
@@ -207,13 +231,6 @@ class Attention:
             self._argument(dv, run.k_begin, run.k_end).add_(found[2])
         return total.to(keys.dtype)
 
-    def _sum_over_ranks(self, received):
-        """Adds the ranks' gradients in the order of ranks, in float32: the same bits in every run."""
-        total = received[0].float()
-        for part in received[1:]:
-            total += part
-        return total.to(received.dtype)
-
     def backward(self, dout, q, k, v, out, lse):
         """dq, dk and dv of this rank's rows."""
         dq = torch.empty_like(q) if self.complete else torch.zeros_like(q)
@@ -224,10 +241,10 @@ class Attention:
                 return (dq, *total.chunk(2, 2))
             # The gradients of the chunk before have travelled while this chunk was computed.
             if leaving is not None:
-                summed.append(self._sum_over_ranks(finish(leaving)))
+                summed.append(sum_in_order(finish(leaving)))
             total = to_shards(total, self.group.size, self.sharding)
             leaving = self.group.start_exchange(total.unflatten(0, (self.group.size, -1)))
-        summed.append(self._sum_over_ranks(finish(leaving)))
+        summed.append(sum_in_order(finish(leaving)))
         dk, dv = (torch.cat(both, 2) for both in zip(*(one.chunk(2, 2) for one in summed)))
         return dq, dk, dv
 

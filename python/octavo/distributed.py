@@ -242,6 +242,8 @@ def _check_tensors(q, k, v, layout):
                              f"({'(tokens, heads, head_dim) with cu_seqlens' if dims == 3 else layout}).")
         if x.dtype != q.dtype or x.device != q.device:
             raise ValueError(f"{name} is {x.dtype} on {x.device}; supported: {q.dtype} on {q.device}, as q is.")
+        if x.numel() == 0:
+            raise ValueError(f"{name}.shape is {tuple(x.shape)}; supported: at least one element.")
     if k.shape != v.shape:
         raise ValueError(f"v.shape is {tuple(v.shape)}; supported: {tuple(k.shape)} (that of k).")
     _, heads = _LAYOUTS[layout]
@@ -249,7 +251,7 @@ def _check_tensors(q, k, v, layout):
         if dim != heads and k.shape[dim] != q.shape[dim]:
             raise ValueError(f"k.shape is {tuple(k.shape)}; supported: that of q, {tuple(q.shape)}, but for "
                              "heads.")
-    if k.shape[heads] == 0 or q.shape[heads] % k.shape[heads]:
+    if q.shape[heads] % k.shape[heads]:
         raise ValueError(f"q has {q.shape[heads]} heads; supported: multiples of the {k.shape[heads]} of k.")
 
 

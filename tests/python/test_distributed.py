@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 import octavo  # noqa: E402
 import octavo.distributed  # noqa: E402
 from octavo import _sequence_shards as shards  # noqa: E402
+from octavo._context_parallel import sum_in_order  # noqa: E402
 from octavo.distributed import context_parallel, merge_states, positions, shard, unshard  # noqa: E402
 from ranks import Ranks  # noqa: E402
 
@@ -162,14 +163,11 @@ def largest_error(found, wanted):
 
 def repeated(name):
     """Bits of two calls, of which the second has one rank that comes late."""
-    group = GROUPS[name]
-    first = results_of(lambda q, k, v: context_parallel(q, k, v, group, causal=True), group)
-
-    def late(q, k, v):
-        sum(range(2_000_000 * (dist.get_rank() % 2)))
-        return context_parallel(q, k, v, group, causal=True)
-
-    second = results_of(late, group)
+    group, method = GROUPS[name], "auto" if name == "mesh" else "all_gather"
+    call = lambda q, k, v: context_parallel(q, k, v, group, causal=True, method=method)
+    first = results_of(call, group)
+    sum(range(2_000_000 * (dist.get_rank() % 2)))
+    second = results_of(call, group)
     return all(torch.equal(one, other) for one, other in zip(first, second))
 
 
@@ -363,11 +361,17 @@ def test_autocast(four):
 
 
 def test_sums_of_bfloat16_gradients(four):
-    """dk and dv are rounded thrice: the part of a call, the part of a rank and the sum. If the parts are
-    independent, the squares of their magnitudes add up to that of the sum, and the error grows by
-    sqrt(3). dq is computed as in one process."""
+    """dk and dv are rounded thrice: the part of a call, the part of a rank and the sum. If the parts were
+    independent, the squares of their magnitudes would add up to that of the sum, and the error would
+    grow by sqrt(3); 1.5 to 1.9 were measured. dq is computed as in one process."""
     for dq, dk, dv in four.run(bfloat16_gradients):
-        assert dq == 1 and dk < 2 and dv < 2
+        assert dq == 1 and dk < 2.5 and dv < 2.5
+
+
+def test_sums_over_ranks_are_in_float32():
+    """Four parts of 2^-9 are lost if each is added to 1 in bfloat16."""
+    parts = torch.tensor([1.0] + 4 * [2.0 ** -9], dtype=torch.bfloat16)
+    assert sum_in_order(parts).item() == 1 + 2.0 ** -7
 
 
 def test_merging_over_ranks(four):
@@ -410,6 +414,7 @@ def test_ranks_that_differ_all_get_an_error(four, what, sentence):
      "decrease and end at the 128 tokens of all ranks or before."),
     (dict(causal="top_left"), {}, "4", "causal is 'top_left'; supported: True, False."),
     (dict(chunks=0), {}, "4", "chunks is 0; supported: 1 and above."),
+    ({}, dict(batch=0), "4", "q.shape is (0, 4, 32, 16); supported: at least one element."),
     ({}, dict(heads_q=5), "4", "q has 5 heads; supported: multiples of the 2 of k."),
 ])
 def test_wrong_arguments(four, settings, shapes, name, sentence):
