@@ -75,11 +75,11 @@ class Mask:
 
     @staticmethod
     def of(causal: bool, window: Sequence[int | None] | None) -> Mask:
-        left, right = (UNLIMITED if side is None else side for side in window or (None, None))
-        if left < UNLIMITED or right < UNLIMITED:
-            raise ValueError(f"window is {tuple(window)}; supported: numbers from 0 on, and None or -1 for "
-                             "no limit.")
-        return Mask(left, 0 if causal else right)
+        sides = [UNLIMITED if side is None else side for side in window or (None, None)]
+        if len(sides) != 2 or any(not isinstance(side, int) or side < UNLIMITED for side in sides):
+            raise ValueError(f"window is {tuple(window)}; supported: two numbers from 0 on, and None or -1 for no "
+                             "limit.")
+        return Mask(sides[0], 0 if causal else sides[1])
 
     @property
     def everything(self) -> bool:

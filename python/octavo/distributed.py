@@ -12,6 +12,8 @@ docs/context_parallel.md has the methods, the bytes they send and what is refuse
 from __future__ import annotations
 
 import dataclasses
+import functools
+import math
 from collections.abc import Sequence
 
 import torch
@@ -200,6 +202,11 @@ class _Problem:
         return tuple(score / mean if mean else 1.0 for score in scores for _ in range(ulysses))
 
 
+@functools.lru_cache(maxsize=256)  # thousands of documents take milliseconds
+def _cached_choice(problem: _Problem, ranks: int) -> tuple[str, str]:
+    return _choose(problem, ranks)
+
+
 def _choose(problem: _Problem, ranks: int) -> tuple[str, str]:
     """The method of `auto` on a group of one dimension, and the reason."""
     if ranks == 1:
@@ -227,11 +234,18 @@ def _decide(problem: _Problem, method: str, sizes: Sequence[int]) -> tuple[int, 
         gather, ulysses, reason = *sizes, "group is a mesh of two dimensions"
     else:
         if method == "auto":
-            method, reason = _choose(problem, sizes[0])
+            choose = _choose if torch.compiler.is_compiling() else _cached_choice
+            method, reason = choose(problem, sizes[0])
         gather, ulysses = (sizes[0], 1) if method == "all_gather" else (1, sizes[0])
     if problem.heads_q % ulysses:
         raise ValueError(f"q has {problem.heads_q} heads; supported by ulysses: multiples of its {ulysses} ranks.")
     return gather, ulysses, reason
+
+
+def _sequence_dim(layout):
+    if layout not in _LAYOUTS:
+        raise ValueError(f"layout is {layout!r}; supported: 'bhsd', 'bshd'.")
+    return _LAYOUTS[layout][0]
 
 
 def _check_tensors(q, k, v, layout):
@@ -264,8 +278,6 @@ def _documents(cu_seqlens, seqlen):
 
 def _make_problem(q, k, v, ranks, layout, sharding, causal, window, cu_seqlens, traced=False):
     """The checked problem of a call."""
-    if layout not in ("bhsd", "bshd", "varlen"):
-        raise ValueError(f"layout is {layout!r}; supported: 'bhsd', 'bshd'.")
     if not isinstance(causal, bool):
         raise ValueError(f"causal is {causal!r}; supported: True, False.")
     _check_tensors(q, k, v, layout)
@@ -281,15 +293,38 @@ def _make_problem(q, k, v, ranks, layout, sharding, causal, window, cu_seqlens, 
                     documents)
 
 
+def _local_tensors(q, k, v, group, dim):
+    """This rank's tensors of DTensors that are sharded along `dim`, the sequence, and their group."""
+    tensors = (q, k, v)
+    if not any(isinstance(x, DTensor) for x in tensors):
+        return tensors, group
+    if not all(isinstance(x, DTensor) for x in tensors):
+        raise ValueError("one of q, k and v is a DTensor and another is none; supported: three or none.")
+    if any(x.device_mesh != q.device_mesh or x.placements != q.placements for x in tensors):
+        raise ValueError(f"q, k and v are placed differently; supported: {q.placements} for all, as q is.")
+    mesh = q.device_mesh
+    own = [i for i, placement in enumerate(q.placements) if placement == Shard(dim)]
+    if not own or not all(placement.is_shard() for placement in q.placements):
+        raise ValueError(f"q has the placements {q.placements}; supported: Shard({dim}) (the sequence) on one or "
+                         "two dimensions of the mesh, and other Shards.")
+    if group is None:
+        names = mesh.mesh_dim_names
+        if mesh.ndim > len(own) and names is None:
+            raise ValueError("group is None for DTensors on a mesh whose dimensions have no names; supported: "
+                             "a group, or a mesh with names.")
+        group = mesh if mesh.ndim == len(own) else mesh[tuple(names[i] for i in own)]
+    return tuple(x.to_local() for x in tensors), group
+
+
 def explain(q: Tensor, k: Tensor, v: Tensor, group: _Group = None, *, method: str = "auto",
             causal: bool = False, window: Sequence[int | None] | None = None,
             cu_seqlens: Tensor | Sequence[int] | None = None, sharding: str = "zigzag",
             layout: str = "bhsd") -> Explanation:
     """What context_parallel would do with these arguments, and why; nothing is sent."""
-    sizes = [size for _, size, _ in _resolve(group)]
     layout = "varlen" if cu_seqlens is not None else layout
-    ranks = sizes[0] * (sizes[1] if len(sizes) == 2 else 1)
-    problem = _make_problem(q, k, v, ranks, layout, sharding, causal, window, cu_seqlens)
+    (q, k, v), group = _local_tensors(q, k, v, group, _sequence_dim(layout))
+    sizes = [size for _, size, _ in _resolve(group)]
+    problem = _make_problem(q, k, v, math.prod(sizes), layout, sharding, causal, window, cu_seqlens)
     gather, ulysses, reason = _decide(problem, method, sizes)
     exchanged, gathered = problem.ulysses_bytes(ulysses), problem.gather_bytes(gather, ulysses)
     names = [name for name, ranks in (("all_gather", gather), ("ulysses", ulysses)) if ranks > 1]
@@ -301,32 +336,13 @@ def explain(q: Tensor, k: Tensor, v: Tensor, group: _Group = None, *, method: st
 # -------------------------------------------------------------------------------------- attention
 
 
-def _of_dtensors(q, k, v, group, layout, settings):
-    """The call for DTensors that are sharded along the sequence; the result is one as well."""
-    tensors = (q, k, v)
-    if not all(isinstance(x, DTensor) for x in tensors):
-        raise ValueError("one of q, k and v is a DTensor and another is none; supported: three or none.")
-    if any(x.device_mesh != q.device_mesh or x.placements != q.placements for x in tensors):
-        raise ValueError(f"q, k and v are placed differently; supported: {q.placements} for all, as q is.")
-    mesh, dim = q.device_mesh, _LAYOUTS["varlen" if settings["cu_seqlens"] is not None else layout][0]
-    own = [i for i, placement in enumerate(q.placements) if placement == Shard(dim)]
-    if any(placement.is_partial() or placement.is_replicate() for placement in q.placements) or not own:
-        raise ValueError(f"q has the placements {q.placements}; supported: Shard({dim}) (the sequence) on one or "
-                         "two dimensions of the mesh, and other Shards.")
-    if group is None:
-        names = mesh.mesh_dim_names
-        if mesh.ndim > len(own) and names is None:
-            raise ValueError("group is None for DTensors on a mesh whose dimensions have no names; supported: "
-                             "a group, or a mesh with names.")
-        group = mesh if mesh.ndim == len(own) else mesh[tuple(names[i] for i in own)]
-    out = context_parallel(*(x.to_local() for x in tensors), group, layout=layout, **settings)
-    return DTensor.from_local(out, mesh, q.placements, run_check=False)
-
-
-def _as_tensor(cu_seqlens):
-    if cu_seqlens is None or isinstance(cu_seqlens, Tensor):
+def _on_host(cu_seqlens):
+    """cu_seqlens as a tensor of the CPU, where its values are read; traced code cannot copy it there."""
+    if cu_seqlens is None or (isinstance(cu_seqlens, Tensor) and torch.compiler.is_compiling()):
         return cu_seqlens
-    return torch.tensor(list(cu_seqlens), dtype=torch.int32)  # on the host, where its values are read
+    if isinstance(cu_seqlens, Tensor):
+        return cu_seqlens.cpu()
+    return torch.tensor(list(cu_seqlens), dtype=torch.int32)
 
 
 @torch.compiler.assume_constant_result
@@ -334,6 +350,14 @@ def _backward_refusal(device, dtype, heads_q, heads_kv, head_dim, varlen):
     """The sentence that says why there is no backward pass, or None."""
     dtypes = 4 * (dtype.removeprefix("torch."),)
     return _torch._cached_refusal(device, dtypes, heads_q, heads_kv, head_dim, "native", varlen)
+
+
+def _refuse_gradient(q, k, v, problem, layout):
+    if any(_torch._requires_grad(x) for x in (q, k, v)):
+        refusal = _backward_refusal(str(q.device), str(q.dtype), problem.heads_q, problem.heads_kv,
+                                    problem.head_dim, layout == "varlen")
+        if refusal is not None:
+            raise NotImplementedError(refusal)
 
 
 def context_parallel(q: Tensor, k: Tensor, v: Tensor, group: _Group = None, *, method: str = "auto",
@@ -357,37 +381,35 @@ def context_parallel(q: Tensor, k: Tensor, v: Tensor, group: _Group = None, *, m
     check        whether all ranks compare their shapes and settings: True in every call, False never;
                  None in every call on the CPU, once for each new combination on a GPU
     """
-    settings = dict(method=method, causal=causal, window=window, cu_seqlens=cu_seqlens, sharding=sharding,
-                    scale=scale, return_lse=return_lse, chunks=chunks, check=check)
-    if any(isinstance(x, DTensor) for x in (q, k, v)):
-        if return_lse:
-            raise ValueError("return_lse is True for DTensors; supported: False.")
-        return _of_dtensors(q, k, v, group, layout, settings)
+    layout = "varlen" if cu_seqlens is not None else layout
+    if isinstance(q, DTensor) and return_lse:
+        raise ValueError("return_lse is True for DTensors; supported: False.")
+    given = q
+    (q, k, v), group = _local_tensors(q, k, v, group, _sequence_dim(layout))
     q, k, v = (_torch._autocast(x) for x in (q, k, v))
+    q, k, v = (x if x.dim() == 0 or x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
     named = _resolve(group)
     sizes = [size for _, size, _ in named]
-    layout = "varlen" if cu_seqlens is not None else layout
-    cu_seqlens, level = _as_tensor(cu_seqlens), _cp.check_level(check, q.device)
+    cu_seqlens, level = _on_host(cu_seqlens), _cp.check_level(check, q.device)
     try:
-        problem = _make_problem(q, k, v, sizes[0] * (sizes[1] if len(sizes) == 2 else 1), layout, sharding,
-                                causal, window, cu_seqlens, torch.compiler.is_compiling())
+        problem = _make_problem(q, k, v, math.prod(sizes), layout, sharding, causal, window, cu_seqlens,
+                                torch.compiler.is_compiling())
         gather, ulysses, _ = _decide(problem, method, sizes)
         if chunks < 1:
             raise ValueError(f"chunks is {chunks}; supported: 1 and above.")
-        refusal = any(_torch._requires_grad(x) for x in (q, k, v)) and _backward_refusal(
-            str(q.device), str(q.dtype), problem.heads_q, problem.heads_kv, problem.head_dim, layout == "varlen")
-        if refusal:
-            raise NotImplementedError(refusal)
+        _refuse_gradient(q, k, v, problem, layout)
     except (ValueError, NotImplementedError):
         if not torch.compiler.is_compiling():
             _cp.tell_failure([name for name, _, _ in named], q.device, level)
         raise
-    names = [named[0][0], named[-1][0]] if len(named) == 2 else [named[0][0] if n > 1 else ""
-                                                               for n in (gather, ulysses)]
-    mask = [problem.mask.left, problem.mask.right]
-    out, lse, *_ = _cp.context_parallel_op(
-        q, k, v, cu_seqlens, *names, sharding, causal, None if problem.mask.everything else mask, scale,
-        chunks, layout, return_lse, level)
+    names = [name for name, _, _ in named]
+    if len(names) == 1:
+        names = [names[0] if ranks > 1 else "" for ranks in (gather, ulysses)]
+    mask = None if problem.mask.everything else [problem.mask.left, problem.mask.right]
+    out, lse, *_ = _cp.context_parallel_op(q, k, v, cu_seqlens, *names, sharding, causal, mask, scale, chunks,
+                                           layout, return_lse, level)
+    if isinstance(given, DTensor):
+        return DTensor.from_local(out, given.device_mesh, given.placements, run_check=False)
     if not return_lse:
         return out
     return out, lse.detach().squeeze(0) if layout == "varlen" else lse.detach()

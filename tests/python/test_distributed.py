@@ -179,6 +179,20 @@ def compiled(name, method):
     return largest_error(results_of(call, group), one_process())
 
 
+def transposed_in_memory():
+    """q, k and v whose last dimension is not contiguous."""
+    swap = lambda x: x.transpose(2, 3).contiguous().transpose(2, 3)
+    call = lambda q, k, v: context_parallel(swap(q), swap(k), swap(v), causal=True, method="all_gather")
+    return largest_error(results_of(call), one_process())
+
+
+def alone():
+    """A group of one rank."""
+    group, _ = dist.new_subgroups(1)
+    call = lambda q, k, v: context_parallel(q, k, v, group, causal=True)
+    return largest_error(results_of(call, group), one_process())
+
+
 def checkpointed():
     call = lambda q, k, v: context_parallel(q, k, v, causal=True)
     return largest_error(results_of(lambda *x: checkpoint(call, *x, use_reentrant=False)), one_process())
@@ -337,8 +351,9 @@ def test_compile_without_graph_break(four, name, method):
     assert max(four.run(compiled, name, method)) < LIMIT
 
 
-def test_checkpointing(four):
-    assert max(four.run(checkpointed)) < LIMIT
+@pytest.mark.parametrize("function", [checkpointed, transposed_in_memory, alone])
+def test_same_as_one_process(four, function):
+    assert max(four.run(function)) < LIMIT
 
 
 @pytest.mark.parametrize("shape, names, placements", [
@@ -409,11 +424,13 @@ def test_ranks_that_differ_all_get_an_error(four, what, sentence):
      "which is all_gather on the first and ulysses on the second."),
     (dict(sharding="striped"), {}, "4", "sharding is 'striped'; supported: 'zigzag', 'contiguous'."),
     ({}, dict(seqlen=7), "4", "q has 7 tokens on this rank; supported: even numbers for zigzag sharding."),
-    (dict(window=(-2, 0)), {}, "4", "window is (-2, 0); supported: numbers from 0 on, and None or -1 for no limit."),
+    (dict(window=(-2, 0)), {}, "4", "window is (-2, 0); supported: two numbers from 0 on, and None or -1 for no limit."),
+    (dict(window=(1,)), {}, "4", "window is (1,); supported: two numbers from 0 on, and None or -1 for no limit."),
     (dict(cu_seqlens=(0, 9, 5)), {}, "4", "cu_seqlens is [0, 9, 5]; supported: numbers that start at 0, do not "
      "decrease and end at the 128 tokens of all ranks or before."),
     (dict(causal="top_left"), {}, "4", "causal is 'top_left'; supported: True, False."),
     (dict(chunks=0), {}, "4", "chunks is 0; supported: 1 and above."),
+    (dict(layout="sbhd"), {}, "4", "layout is 'sbhd'; supported: 'bhsd', 'bshd'."),
     ({}, dict(batch=0), "4", "q.shape is (0, 4, 32, 16); supported: at least one element."),
     ({}, dict(heads_q=5), "4", "q has 5 heads; supported: multiples of the 2 of k."),
 ])
