@@ -4,6 +4,7 @@
     python examples/train_gpt.py                        # Octavo, 300 steps, losses.svg
     python examples/train_gpt.py --attention torch --plot torch.svg
     python examples/train_gpt.py --compare              # Octavo twice, PyTorch once
+    python examples/train_gpt.py --context-parallel 2   # each sequence on two processes
 
 It runs on a GPU in bfloat16 (autocast) if PyTorch finds one, else on the CPU in float32. It needs
 PyTorch and Octavo and downloads nothing: the text is Python's own language reference, as help()
@@ -12,6 +13,9 @@ shows it, which is the same in every installation of one Python version.
 --compare trains three times from the same weights on the same batches. It prints the last losses,
 the largest difference between the loss curves of Octavo and PyTorch, and whether the two runs with
 Octavo gave the same bits in every loss and every weight; the exit code is 1 if they did not.
+
+--context-parallel N trains on N processes, each of which has 1/N of every sequence, and with more than
+one GPU one GPU; they compute the losses of one process.
 """
 
 from __future__ import annotations
@@ -21,12 +25,14 @@ import dataclasses
 import os
 import pathlib
 import sys
+import tempfile
 from pydoc_data.topics import topics
 
 # cuBLAS is deterministic only with a workspace of fixed size, and reads this when it is first used.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 import torch  # noqa: E402
+import torch.multiprocessing  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
@@ -38,6 +44,15 @@ ATTENTION = {
     "octavo": lambda q, k, v: octavo.attention(q, k, v, causal=True),
     "torch": lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
 }
+CONTEXT_PARALLEL = "context_parallel"
+
+
+def import_distributed():
+    """octavo.distributed, which only --context-parallel needs."""
+    import octavo.distributed
+
+    ATTENTION[CONTEXT_PARALLEL] = lambda q, k, v: octavo.distributed.context_parallel(q, k, v, causal=True)
+    return octavo.distributed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,9 +96,10 @@ class GPT(nn.Module):
             if isinstance(module, (nn.Linear, nn.Embedding)):
                 nn.init.normal_(module.weight, std=0.02)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """The logits of the character that follows each one."""
-        return self.head(self.norm(self.blocks(self.characters(tokens) + self.positions)))
+    def forward(self, tokens: Tensor, places: Tensor | None = None) -> Tensor:
+        """The logits of the character that follows each one; `places` are their places in the sequence."""
+        positions = self.positions if places is None else self.positions[places]
+        return self.head(self.norm(self.blocks(self.characters(tokens) + positions)))
 
 
 def load_text() -> tuple[Tensor, int]:
@@ -97,27 +113,54 @@ def train(attention: str, sizes: Sizes, steps: int, device: str = "cpu", seed: i
           learning_rate: float = 1e-3) -> tuple[list[float], Tensor]:
     """Trains a new model; returns the loss of every step, and the bits of all losses and weights.
 
-    Weights and batches are drawn on the CPU from the seed, and are the same for each attention.
+    Weights and batches are drawn on the CPU from the seed, and are the same for each attention. With
+    CONTEXT_PARALLEL, every process of the default group calls this and has a part of each sequence.
     """
     text, vocabulary = load_text()
     torch.manual_seed(seed)
+    distributed = import_distributed() if attention == CONTEXT_PARALLEL else None
     model = GPT(sizes, vocabulary, attention).to(device)
+    places = None
+    if distributed:
+        places = distributed.positions(sizes.context, device=device)
+        model = nn.parallel.DistributedDataParallel(model)  # its mean of gradients is that of all tokens
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate)
     losses = []
     for step in range(1, steps + 1):
         first = torch.randint(len(text) - sizes.context, (sizes.batch, 1))
         window = text[first + torch.arange(sizes.context + 1)].to(device)
+        inputs, labels = window[:, :-1], window[:, 1:]
+        if distributed:
+            inputs, labels = distributed.shard(inputs), distributed.shard(labels)
         with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
-            logits = model(window[:, :-1])
-        loss = F.cross_entropy(logits.float().flatten(0, 1), window[:, 1:].flatten())
+            logits = model(inputs, places)
+        loss = F.cross_entropy(logits.float().flatten(0, 1), labels.flatten())
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+        loss = loss.detach()
+        if distributed:
+            torch.distributed.all_reduce(loss)
+            loss /= torch.distributed.get_world_size()
         losses.append(loss.item())
-        if step % 50 == 0 or step == steps:
+        if (step % 50 == 0 or step == steps) and not (distributed and torch.distributed.get_rank()):
             print(f"{attention:6}  step {step:4}  loss {losses[-1]:.4f}", flush=True)
     numbers = [torch.tensor(losses), *(weight.detach().cpu().flatten() for weight in model.parameters())]
     return losses, torch.cat(numbers).view(torch.int32)
+
+
+def run_rank(rank: int, ranks: int, store: str, plot: pathlib.Path, *settings) -> None:
+    """One process of --context-parallel."""
+    device = settings[2]
+    torch.use_deterministic_algorithms(True)
+    if device == "cuda":
+        torch.cuda.set_device(rank)
+    torch.distributed.init_process_group("nccl" if device == "cuda" else "gloo", init_method=f"file://{store}",
+                                         rank=rank, world_size=ranks)
+    losses, _ = train(CONTEXT_PARALLEL, *settings)
+    if rank == 0:
+        write_svg(plot, {"octavo": losses}, f"Training loss on {ranks} processes")
+    torch.distributed.destroy_process_group()
 
 
 def write_svg(path: pathlib.Path, curves: dict[str, list[float]], title: str) -> None:
@@ -161,6 +204,8 @@ def main(arguments: list[str] | None = None) -> int:
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--attention", choices=ATTENTION, default="octavo")
     parser.add_argument("--compare", action="store_true", help="train with both, whatever --attention is")
+    parser.add_argument("--context-parallel", type=int, default=1, metavar="N",
+                        help="divide each sequence among N processes")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--plot", type=pathlib.Path, default=pathlib.Path("losses.svg"), metavar="FILE")
@@ -178,11 +223,23 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"--plot is {given.plot}; supported: a file in a folder that exists.")
     if given.device == "cuda" and not torch.cuda.is_available():
         parser.error("--device is cuda, but PyTorch finds no GPU; supported here: auto and cpu.")
+    ranks = given.context_parallel
+    if ranks < 1 or (ranks > 1 and given.context % (2 * ranks)):
+        parser.error(f"--context-parallel is {ranks}; supported: 1, and numbers whose double divides --context, "
+                     f"which is {given.context}.")
+    if ranks > 1 and (given.compare or given.attention != "octavo"):
+        parser.error(f"--context-parallel is {ranks}; supported: 1 with --compare or --attention torch.")
+    if given.device == "cuda" and torch.cuda.device_count() < ranks:
+        parser.error(f"--context-parallel is {ranks}; supported: 1 to the {torch.cuda.device_count()} GPUs here.")
     if given.device == "auto":
-        given.device = "cuda" if torch.cuda.is_available() else "cpu"
+        given.device = "cuda" if torch.cuda.is_available() and torch.cuda.device_count() >= ranks else "cpu"
     torch.use_deterministic_algorithms(True)  # for PyTorch's own operations
     settings = (Sizes(**{name: getattr(given, name) for name in sizes}), given.steps, given.device,
                 given.seed)
+    if ranks > 1:
+        with tempfile.TemporaryDirectory() as folder:
+            torch.multiprocessing.spawn(run_rank, (ranks, folder + "/store", given.plot, *settings), ranks)
+        return 0
     if given.compare:
         return 0 if compare(given.plot, *settings) else 1
     losses, _ = train(given.attention, *settings)

@@ -4,7 +4,8 @@
 
 NumPy, PyTorch, CuPy and JAX arrays are read without a copy, and the result is of the same kind.
 octavo.torch has a replacement for scaled_dot_product_attention and the operators for torch.compile;
-octavo.transformers has the attention function for Hugging Face models.
+octavo.transformers has the attention function for Hugging Face models; octavo.distributed has attention
+on sequences that are divided among GPUs.
 """
 
 from ._octavo import (

@@ -444,8 +444,16 @@ def attention_forward(module, query, key, value, attention_mask=None, dropout=0.
     return _fallback(module, query, key, value, attention_mask, dropout, scaling, is_causal, causal, given)
 
 
-def register(name: str = "octavo") -> None:
-    """Registers Octavo as attn_implementation=name."""
+def register(name: str = "octavo", context_parallel=None, sharding: str = "zigzag") -> None:
+    """Registers Octavo as attn_implementation=name.
+
+    With context_parallel, a ProcessGroup or a DeviceMesh, models get one shard of each sequence per rank
+    (docs/context_parallel.md).
+    """
+    if context_parallel is not None:
+        from . import _transformers_parallel
+
+        return _transformers_parallel.register(name, context_parallel, sharding)
     AttentionInterface.register(name, attention_forward)
     if theirs is not None:
         theirs.AttentionMaskInterface.register(name, mask)
