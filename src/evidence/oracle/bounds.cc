@@ -109,6 +109,7 @@ double format_noise(DType format, double crest) {
   // range of their scale. An integer step is amax / 127.
   switch (format) {
     case DType::f32:
+    case DType::boolean:
       return 0;
     case DType::f16:
       return 0.026 * 0x1p-7;
