@@ -6,6 +6,7 @@
 #pragma once
 
 #include "config/portable.h"
+#include "device/core/params.cuh"
 #include "device/ptx/memory.cuh"
 #include "device/ptx/target.cuh"
 #include "device/ptx/term.cuh"
@@ -55,6 +56,28 @@ OCTAVO_DEVICE SequenceSpan sequence_span(const Params& p, i32 sequence) {
                                   at.seqlen_q);
   clamp_span<kByLanes, kOverlaps>(p.cu_seqlens_kv, sequence, p.tokens_kv, p.seqlen_kv, at.kv_begin,
                                   at.seqlen_kv);
+  return at;
+}
+
+// Rows [begin, begin + length) of a batch entry that are no padding, clamped to its `rows` rows.
+template <bool kOverlaps>
+OCTAVO_DEVICE void clamp_used_rows(const i32* leftpad, const i32* seqlens, i32 sequence, i32 rows,
+                                   i32& begin, i32& length) {
+  begin = leftpad == nullptr ? 0 : clamped_token<kOverlaps>(leftpad, sequence, rows);
+  length = rows - begin;
+  if (seqlens != nullptr) length = clamped_token<kOverlaps>(seqlens, sequence, length);
+}
+
+// The same in a batch that may be padded.
+template <bool kByLanes = true, bool kOverlaps = true, class Params>
+OCTAVO_DEVICE SequenceSpan padded_span(const Params& p, const PaddingParams& padding,
+                                       i32 sequence) {
+  if (p.cu_seqlens_q != nullptr) return sequence_span<kByLanes, kOverlaps>(p, sequence);
+  SequenceSpan at;
+  clamp_used_rows<kOverlaps>(padding.leftpad_q, padding.seqlens_q, sequence, p.seqlen_q, at.q_begin,
+                             at.seqlen_q);
+  clamp_used_rows<kOverlaps>(padding.leftpad_kv, padding.seqlens_kv, sequence, p.seqlen_kv,
+                             at.kv_begin, at.seqlen_kv);
   return at;
 }
 

@@ -1,6 +1,7 @@
 // Launch parameters of a forward kernel: one struct, passed by value and filled by the host.
 #pragma once
 
+#include "config/element.h"
 #include "config/portable.h"
 
 namespace octavo {
@@ -74,6 +75,48 @@ struct ForwardParams {
   i32 window_right = kNoLimit;
 
   OutputParams output;
+};
+
+// A tensor that broadcasts to (B, Hq, Sq, Skv). Rows and columns are those of the tensors Q and K,
+// padding included. Strides are in elements, and 0 along a dimension of size 1.
+struct ScoreTensorParams {
+  const void* data = nullptr;  // null: absent
+  Element element = Element::f32;
+  i32 pairs = 0;  // columns 2i and 2i + 1 of every row form an aligned vector
+  i64 batch = 0, head = 0, row = 0, column = 0;
+};
+
+// What happens to scores after scale * q k, in this order: softcap, bias, ALiBi, mask. A kernel
+// reads only the parts that its configuration has, and skips a part whose value here is neutral.
+// Applying them leaves the scores in log2 units: the softmax then multiplies them by 1.
+struct ScoreModifierParams {
+  float softcap_log2 = 0;               // softcap * log2(e); 0: none
+  float inverse_softcap_log2 = 0;       // 1 / softcap_log2
+  ScoreTensorParams bias;               // f16, bf16 or f32, in natural units
+  ScoreTensorParams mask;               // bytes: 0 hides the key
+  const float* alibi_slopes = nullptr;  // one per query head, in natural units; null: none
+  i64 alibi_batch_stride = 0;           // from one sequence's slopes to the next; 0: the same
+  const float* sinks = nullptr;         // one per query head, in natural units; null: none
+};
+
+// Padded batches: sequence b holds rows [leftpad[b], leftpad[b] + seqlens[b]) of its batch entry.
+// Null leftpad: 0. Null seqlens: all rows behind the padding on the left. All null: no padding.
+struct PaddingParams {
+  const i32* seqlens_q = nullptr;
+  const i32* seqlens_kv = nullptr;
+  const i32* leftpad_q = nullptr;
+  const i32* leftpad_kv = nullptr;
+};
+
+// What kernels take that apply modifiers or padding. The parameters of other kernels end before it,
+// so their code does not depend on it.
+struct ModifierParams {
+  ScoreModifierParams scores;
+  PaddingParams padding;
+};
+
+struct ModifiedForwardParams : ForwardParams {
+  ModifierParams modifiers;
 };
 
 }  // namespace octavo

@@ -192,6 +192,7 @@ std::string shape_text(const Sm90ForwardConfig& c) {
 bool sm90_forward_serves(const Resolved& resolved, const GpuInfo& gpu) {
   const Problem& p = resolved.prepared;
   const OperandFormats& formats = resolved.formats;
+  if (changes_scores(p) || p.padded) return false;
   // 8-bit K and V that are dequantized to the type of Q count as given.
   const auto given = [](const OperandFormat& f) { return !f.rounded || is_8bit(f.stored); };
   const bool as_given = given(formats.q) && given(formats.k) && given(formats.v);

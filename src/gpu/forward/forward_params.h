@@ -1,5 +1,5 @@
 // Converts the API's types to the parameters that all forward kernels share: elements, lengths,
-// heads, scale, mask, and the scales and amax of an output.
+// heads, scale, mask, modifiers of the scores, padding, and the scales and amax of an output.
 #pragma once
 
 #include <algorithm>
@@ -84,6 +84,44 @@ void set_shared_params(Params& p, const Problem& run_problem, const Arguments& a
   p.bottom_right = o.causal == Causal::top_left ? 0 : 1;
   p.window_left = window_limit(o.window_left);
   p.window_right = o.causal == Causal::none ? window_limit(o.window_right) : 0;
+}
+
+// A bias or mask. Kernels read two neighbouring columns at once where every pair is aligned.
+inline ScoreTensorParams score_tensor_params(const ConstTensor& t) {
+  ScoreTensorParams p;
+  if (t.data == nullptr) return p;
+  p.data = t.data;
+  if (t.dtype != DType::boolean) p.element = element_of(t.dtype);
+  const auto step = [&t](std::size_t i) { return t.shape[i] == 1 ? 0 : t.stride[i]; };
+  p.batch = step(0);
+  p.head = step(1);
+  p.row = step(2);
+  p.column = step(3);
+  const bool even = (p.batch | p.head | p.row) % 2 == 0 &&
+                    reinterpret_cast<std::uintptr_t>(t.data) % (2 * size_bytes(t.dtype)) == 0;
+  p.pairs = p.column == 1 && even ? 1 : 0;
+  return p;
+}
+
+// What kernels with modifiers of the scores or padding take in addition.
+inline ModifierParams modifier_params(const Problem& run_problem, const Arguments& a) {
+  constexpr double kLog2E = 1.4426950408889634;
+  ModifierParams p;
+  if (run_problem.options.softcap != 0) {
+    // Beyond this range neither the limit nor its inverse changes a result, but they would
+    // overflow.
+    const double softcap_log2 =
+        std::clamp(static_cast<double>(run_problem.options.softcap) * kLog2E, 1e-30, 1e30);
+    p.scores.softcap_log2 = static_cast<float>(softcap_log2);
+    p.scores.inverse_softcap_log2 = static_cast<float>(1 / softcap_log2);
+  }
+  p.scores.bias = score_tensor_params(a.bias);
+  p.scores.mask = score_tensor_params(a.mask);
+  p.scores.alibi_slopes = a.alibi_slopes;
+  p.scores.alibi_batch_stride = a.alibi_batch_stride;
+  p.scores.sinks = a.sinks;
+  p.padding = {a.seqlens_q, a.seqlens_kv, a.leftpad_q, a.leftpad_kv};
+  return p;
 }
 
 // The scales of an 8-bit output and out_amax.

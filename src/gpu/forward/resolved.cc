@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <utility>
 
-#include "attention/mask.h"
 #include "base/error.h"
 #include "numeric/formats.h"
 
@@ -77,9 +76,6 @@ Status gpu_serves(const Resolved& resolved) {
                        "one dtype for all three on a GPU, or an f16 or bf16 q with 8-bit k and v; "
                        "on sm_90 also e4m3, e5m2 or int8 q and k with an f16 or bf16 v, or one FP8 "
                        "dtype for q and k and the other for v");
-  if (changes_scores(p) || p.padded)
-    return unsupported("problem", describe(p),
-                       "causal masks and windows, dense and varlen, on a GPU");
   if (p.q == DType::f32) return unsupported("q dtype", "f32", "16- and 8-bit dtypes on a GPU");
   if (p.head_dim > 256)
     return unsupported("head_dim", fmt::format("{}", p.head_dim), "1 to 256 on a GPU");

@@ -17,6 +17,17 @@ namespace octavo {
 
 // Calls visit(name, field) for every field in the order of the struct, as designated initialisers
 // require.
+// The fields of config/score_modifiers.h.
+template <class Config, class Visitor>
+constexpr void visit_modifiers(Config& c, Visitor&& visit) {
+  visit("softcap", c.softcap);
+  visit("bias", c.bias);
+  visit("alibi", c.alibi);
+  visit("mask", c.mask);
+  visit("sinks", c.sinks);
+  visit("padded", c.padded);
+}
+
 template <class Config, class Visitor>
 requires std::is_same_v<std::remove_const_t<Config>, Sm80ForwardConfig>
 constexpr void visit_fields(Config& c, Visitor&& visit) {
@@ -44,6 +55,7 @@ constexpr void visit_fields(Config& c, Visitor&& visit) {
   visit("exp", c.exp);
   visit("keep_kv", c.keep_kv);
   visit("amax", c.amax);
+  visit_modifiers(c, visit);
 }
 
 template <class Config, class Visitor>

@@ -1,0 +1,110 @@
+// What the modifiers do to one score, in log2 units, shared by all forward kernels: softcap, bias,
+// ALiBi and mask tensor, and the values that a thread reads for them.
+#pragma once
+
+#include "config/element.h"
+#include "device/core/params.cuh"
+#include "device/ptx/math.cuh"
+#include "device/ptx/memory.cuh"
+#include "device/ptx/target.cuh"
+#include "device/ptx/vector_memory.cuh"
+
+namespace octavo {
+
+inline constexpr float kLog2E = 1.4426950408889634f;
+
+// tanh(x) to 1e-6 of its value. Where |x| is small, 1 - 2 / (1 + e^2x) cancels, and the series has
+// an error of 17/315 x^6 < 3e-7. A large |x| ends at 1 or -1: e^2x becomes infinity or 0.
+OCTAVO_DEVICE float tanh_f32(float x) {
+  const float exponential = ptx::exp2_approx(x * (2 * kLog2E));
+  const float large =
+      ptx::fused_multiply_add(-2.0f, ptx::reciprocal_approx(1.0f + exponential), 1.0f);
+  const float square = x * x;
+  const float series = ptx::fused_multiply_add(
+      square, ptx::fused_multiply_add(square, 2.0f / 15.0f, -1.0f / 3.0f), 1.0f);
+  return ptx::abs_f32(x) < 0.125f ? x * series : large;
+}
+
+// softcap * tanh(score / softcap), in log2 units.
+OCTAVO_DEVICE float apply_softcap(float score_log2, const ScoreModifierParams& p) {
+  return p.softcap_log2 * tanh_f32(score_log2 * p.inverse_softcap_log2);
+}
+
+// Adds a bias in natural units. A finite one stays finite in log2 units: the lowest float, with
+// which some callers hide keys, hides a key only beside greater ones. f16 is never so large.
+template <Element kElement>
+OCTAVO_DEVICE float add_bias(float score_log2, float bias) {
+  if constexpr (kElement == Element::f16) {
+    return ptx::fused_multiply_add(bias, kLog2E, score_log2);
+  } else {
+    constexpr float kLargest = 3.402823466e38f;
+    const float bias_log2 = bias * kLog2E;
+    const float finite = ptx::min_f32(ptx::max_f32(bias_log2, -kLargest), kLargest);
+    return score_log2 +
+           (ptx::abs_f32(bias) < __builtin_bit_cast(float, 0x7f800000u) ? finite : bias_log2);
+  }
+}
+
+template <Element kElement>
+OCTAVO_DEVICE float float_of_b16(u16 bits) {
+  if constexpr (kElement == Element::bf16) return ptx::float_of_bits(u32{bits} << 16);
+  float low, high;
+  ptx::f32_from_f16x2(low, high, bits);
+  return low;
+}
+
+// Element `index` of a bias.
+template <Element kElement>
+OCTAVO_DEVICE float load_bias(const void* data, i64 index) {
+  if constexpr (kElement == Element::f32)
+    return ptx::load_global_f32(static_cast<const float*>(data) + index);
+  else
+    return float_of_b16<kElement>(ptx::load_global_b16(static_cast<const u16*>(data) + index));
+}
+
+// Elements `index` and `index` + 1, which form an aligned vector.
+template <Element kElement>
+OCTAVO_DEVICE void load_bias_pair(const void* data, i64 index, float& first, float& second) {
+  if constexpr (kElement == Element::f32) {
+    u32 x0, x1;
+    ptx::load_global_b64(static_cast<const float*>(data) + index, x0, x1);
+    first = ptx::float_of_bits(x0);
+    second = ptx::float_of_bits(x1);
+  } else {
+    const u32 x = ptx::load_global_b32(static_cast<const u16*>(data) + index);
+    if constexpr (kElement == Element::f16) {
+      ptx::f32_from_f16x2(first, second, x);
+    } else {
+      first = ptx::float_of_bits(x << 16);
+      second = ptx::float_of_bits(x & 0xffff0000u);
+    }
+  }
+}
+
+// The slope of a head of a sequence, for scores in log2 units.
+OCTAVO_DEVICE float alibi_slope_log2(const ScoreModifierParams& p, i32 sequence, i32 head) {
+  return kLog2E * ptx::load_global_f32(p.alibi_slopes + sequence * p.alibi_batch_stride + head);
+}
+// s - slope * |distance|, where the distance is from the row's diagonal to the key.
+OCTAVO_DEVICE float apply_alibi(float score_log2, float slope_log2, float distance) {
+  return ptx::fused_multiply_add(-slope_log2, ptx::abs_f32(distance), score_log2);
+}
+
+// The first element of a bias or mask for one row of a head: column 0 of the sequence's first key.
+// Row and key count from the first of the tensor.
+OCTAVO_DEVICE i64 score_row_index(const ScoreTensorParams& t, i32 batch, i32 head, i32 row,
+                                  i32 first_key) {
+  return batch * t.batch + head * t.head + row * t.row + first_key * t.column;
+}
+
+// A sink as one more term of a row's softmax. `ref_max` is the row's reference maximum and becomes
+// the greater of it and the sink; `keep` is the factor of what was accumulated relative to the old
+// one, and the result the term itself.
+OCTAVO_DEVICE float sink_term(float sink_log2, float& ref_max, float& keep) {
+  const float larger = ptx::max_f32(ref_max, sink_log2);
+  keep = ptx::exp2_approx(ref_max - larger);
+  ref_max = larger;
+  return ptx::exp2_approx(sink_log2 - larger);
+}
+
+}  // namespace octavo
