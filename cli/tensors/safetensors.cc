@@ -223,6 +223,8 @@ std::string_view dtype_text(DType dtype) {
       return "I8";
     case DType::sim8:
       return "U8";
+    case DType::boolean:
+      break;
   }
   return "U8";
 }

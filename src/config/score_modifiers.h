@@ -19,4 +19,27 @@ OCTAVO_HD constexpr bool has_modifiers(const Config& c) {
   return changes_scores(c) || c.mask || c.sinks || c.padded;
 }
 
+// Whether a kernel of configuration `c` can apply everything that `wanted` can.
+template <class Config>
+OCTAVO_HD constexpr bool includes_modifiers(const Config& c, const Config& wanted) {
+  return c.softcap >= wanted.softcap && c.bias >= wanted.bias && c.alibi >= wanted.alibi &&
+         c.mask >= wanted.mask && c.sinks >= wanted.sinks && c.padded >= wanted.padded;
+}
+
+// How many of the fields are set.
+template <class Config>
+OCTAVO_HD constexpr int modifier_count(const Config& c) {
+  return c.softcap + c.bias + c.alibi + c.mask + c.sinks + c.padded;
+}
+
+template <class Config>
+OCTAVO_HD constexpr void copy_modifiers(const Config& from, Config& to) {
+  to.softcap = from.softcap;
+  to.bias = from.bias;
+  to.alibi = from.alibi;
+  to.mask = from.mask;
+  to.sinks = from.sinks;
+  to.padded = from.padded;
+}
+
 }  // namespace octavo

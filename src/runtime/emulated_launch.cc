@@ -71,6 +71,19 @@ emulator::GlobalMemory memory_of(const Problem& run_problem, const Arguments& a)
   add_scales("k_scales", a.k, a.k_scales, run_problem.seqlen_kv);
   add_scales("v_scales", v_by_rows(a), a.v_scales, run_problem.seqlen_kv);
   add_scales("out_scales", a.out, a.out_scales, run_problem.seqlen_q);
+  for (const auto& [name, t] : {std::pair{"bias", a.bias}, {"mask", a.mask}})
+    if (t.data != nullptr) add(name, t, Use::read);
+  const auto add_words = [&memory](const char* name, const void* data, std::int64_t words) {
+    if (data != nullptr)
+      memory.add_array(name, data, static_cast<std::size_t>(words) * 4, Use::read);
+  };
+  add_words("alibi_slopes", a.alibi_slopes,
+            (run_problem.batch - 1) * a.alibi_batch_stride + run_problem.heads_q);
+  add_words("sinks", a.sinks, run_problem.heads_q);
+  add_words("seqlens_q", a.seqlens_q, run_problem.batch);
+  add_words("seqlens_kv", a.seqlens_kv, run_problem.batch);
+  add_words("leftpad_q", a.leftpad_q, run_problem.batch);
+  add_words("leftpad_kv", a.leftpad_kv, run_problem.batch);
   const auto spans = static_cast<std::size_t>(a.sequences + 1) * sizeof(std::int32_t);
   if (a.cu_seqlens_q != nullptr) memory.add_array("cu_seqlens_q", a.cu_seqlens_q, spans, Use::read);
   if (a.cu_seqlens_kv != nullptr)

@@ -109,7 +109,6 @@ double format_noise(DType format, double crest) {
   // range of their scale. An integer step is amax / 127.
   switch (format) {
     case DType::f32:
-    case DType::boolean:
       return 0;
     case DType::f16:
       return 0.026 * 0x1p-7;
@@ -122,6 +121,8 @@ double format_noise(DType format, double crest) {
     case DType::int8:
     case DType::sim8:
       return crest / (127 * std::sqrt(12.0));
+    case DType::boolean:
+      break;
   }
   return 0;
 }

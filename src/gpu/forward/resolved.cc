@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <utility>
 
-#include "attention/mask.h"
 #include "base/error.h"
 #include "numeric/formats.h"
 
@@ -29,6 +28,11 @@ Status quantizers_serve(const Resolved& resolved) {
   const OperandFormats& formats = resolved.formats;
   if (!formats.q.rounded && !formats.k.rounded && !formats.v.rounded) return {};
   const Quantization& z = p.options.quantization;
+  // A scale of several rows would depend on the padding.
+  if (p.padded &&
+      (formats.q.scales_of_ours() || formats.k.scales_of_ours() || formats.v.scales_of_ours()))
+    return unsupported("precision", fmt::format("{} in a padded batch", name(p.options.precision)),
+                       "native, fp16, bf16 in a padded batch on a GPU");
   if (formats.v.rounded && p.v_layout == VLayout::transposed)
     return unsupported("v_layout", fmt::format("transposed for {}", describe(p)),
                        "rows with a 16-bit q on a GPU");
@@ -77,9 +81,6 @@ Status gpu_serves(const Resolved& resolved) {
                        "one dtype for all three on a GPU, or an f16 or bf16 q with 8-bit k and v; "
                        "on sm_90 also e4m3, e5m2 or int8 q and k with an f16 or bf16 v, or one FP8 "
                        "dtype for q and k and the other for v");
-  if (changes_scores(p) || p.padded)
-    return unsupported("problem", describe(p),
-                       "causal masks and windows, dense and varlen, on a GPU");
   if (p.q == DType::f32) return unsupported("q dtype", "f32", "16- and 8-bit dtypes on a GPU");
   if (p.head_dim > 256)
     return unsupported("head_dim", fmt::format("{}", p.head_dim), "1 to 256 on a GPU");

@@ -17,6 +17,17 @@ namespace octavo {
 
 // Calls visit(name, field) for every field in the order of the struct, as designated initialisers
 // require.
+// The fields of config/score_modifiers.h.
+template <class Config, class Visitor>
+constexpr void visit_modifiers(Config& c, Visitor&& visit) {
+  visit("softcap", c.softcap);
+  visit("bias", c.bias);
+  visit("alibi", c.alibi);
+  visit("mask", c.mask);
+  visit("sinks", c.sinks);
+  visit("padded", c.padded);
+}
+
 template <class Config, class Visitor>
 requires std::is_same_v<std::remove_const_t<Config>, Sm80ForwardConfig>
 constexpr void visit_fields(Config& c, Visitor&& visit) {
@@ -86,6 +97,7 @@ constexpr void visit_fields(Config& c, Visitor&& visit) {
   visit("pv_columns", c.pv_columns);
   visit("pv_buffers", c.pv_buffers);
   visit("amax", c.amax);
+  visit_modifiers(c, visit);
 }
 
 template <class Config, class Visitor>
