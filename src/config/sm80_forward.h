@@ -38,6 +38,13 @@ struct Sm80ForwardConfig {
   ExpForm exp = ExpForm::f32;
   bool keep_kv = false;  // loads K and V with the L2 evict-last policy
   bool amax = false;     // computes the largest |O|, per tensor or per head
+  // What it can do to scores in addition (config/score_modifiers.h).
+  bool softcap = false;
+  bool bias = false;
+  bool alibi = false;
+  bool mask = false;    // a mask tensor
+  bool sinks = false;   // one more term of each row's sum
+  bool padded = false;  // padded batches
 
   bool operator==(const Sm80ForwardConfig&) const = default;
 };

@@ -10,7 +10,7 @@ namespace octavo::emulator {
 
 struct EmulatedSm80Forward {
   Sm80ForwardConfig config;
-  void (*entry)(const ForwardParams&) = nullptr;
+  void (*entry)(const ForwardParams&) = nullptr;  // with modifiers: the derived parameters
 };
 
 // Every shipped configuration, and some for paths that no shipped one takes: a scale per row of K,

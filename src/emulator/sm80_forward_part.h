@@ -8,7 +8,8 @@ namespace octavo::emulator {
 
 template <int kIndex>
 void run_sm80_forward(const ForwardParams& p) {
-  sm80::sm80_forward<sm80::ConfigOf<kSm80Configs[kIndex]>>(p);
+  using Config = sm80::ConfigOf<kSm80Configs[kIndex]>;
+  sm80::sm80_forward<Config>(static_cast<const sm80::ParamsOf<Config>&>(p));
 }
 
 template <int kPart, int kParts>

@@ -55,7 +55,7 @@ class CompiledInKernels final : public KernelSet {
       add(kernel_source(kernel.config), emulated_function(kernel, chip.arch));
   }
 
-  // The chosen kernel, or the compatible one with the least padding.
+  // The chosen kernel, or the compatible one with the fewest modifiers and the least padding.
   std::optional<Sm80ForwardConfig> nearest(const Sm80ForwardConfig& chosen,
                                            const Problem& problem) const override {
     const auto& kernels = emulator::sm80_forward_kernels();
@@ -67,9 +67,10 @@ class CompiledInKernels final : public KernelSet {
       const Sm80ForwardConfig& c = kernel.config;
       const bool serves = c.element == wanted.element && c.out == wanted.out &&
                           c.amax == wanted.amax && c.k_row_scales == wanted.k_row_scales &&
-                          c.load_bytes <= wanted.load_bytes && c.head_dim >= problem.head_dim;
+                          includes_modifiers(c, wanted) && c.load_bytes <= wanted.load_bytes &&
+                          c.head_dim >= problem.head_dim;
       const auto worse = [](const Sm80ForwardConfig& x) {
-        return std::pair(x.head_dim, -x.load_bytes);
+        return std::tuple(modifier_count(x), x.head_dim, -x.load_bytes);
       };
       if (serves && (!best || worse(c) < worse(*best))) best = c;
     }

@@ -396,12 +396,14 @@ Result<Sm80ForwardConfig> forced_sm80(const Resolved& resolved, const GpuInfo& g
   defaults.head_dim = chosen.head_dim;
   defaults.load_bytes = chosen.load_bytes;
   defaults.k_row_scales = chosen.k_row_scales;
+  copy_modifiers(chosen, defaults);
   const Result<Sm80ForwardConfig> config = parse_sm80_forward(text, defaults);
   if (!config.ok()) return config;
   OCTAVO_RETURN_IF_ERROR(feasible(*config, gpu.arch, gpu.smem_per_block_optin));
   if (config->arch != chosen.arch || config->element != chosen.element ||
       config->out != chosen.out || config->amax != chosen.amax ||
-      config->k_row_scales != chosen.k_row_scales || config->head_dim < problem.head_dim)
+      config->k_row_scales != chosen.k_row_scales || !includes_modifiers(*config, chosen) ||
+      config->head_dim < problem.head_dim)
     return invalid(
         "config", brief_text(*config),
         fmt::format("arch={},{} for this problem and chip", chosen.arch, brief_text(defaults)));

@@ -33,6 +33,13 @@ TEST(EmulatorMutants, KernelWith8BitOutputAndAmax) {
   expect_accounted_for("out=e4m3,block_m=32,warps_m=2,warps_n=4,amax=true");
 }
 
+// The ends of padding, lengths of any value, and hidden keys.
+TEST(EmulatorMutants, KernelWithEveryModifier) {
+  expect_accounted_for(
+      "block_m=32,warps_m=2,warps_n=4,softcap=true,bias=true,alibi=true,mask=true,sinks=true,"
+      "padded=true");
+}
+
 // The smallest kernel that divides keys over a cluster, and the smallest with a producer warp.
 TEST(EmulatorMutants, MutantsOfHopperKernelsAreCaught) {
   const auto work = [](const Sm90ForwardConfig& c) {

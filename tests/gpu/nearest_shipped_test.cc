@@ -56,7 +56,9 @@ TEST(NearestShipped, PrecisionOfPMattersMoreThanTheTile) {
 TEST(NearestShipped, NeverAnIncompatibleConfig) {
   for (const char* wanted :
        {"arch=90,head_dim=256,block_n=32", "arch=90,load_bytes=8", "arch=90,out=f32",
-        "arch=90,element=bf16,out=f16", "arch=89,element=int8,k_row_scales=true"}) {
+        "arch=90,element=bf16,out=f16", "arch=89,element=int8,k_row_scales=true",
+        "arch=80,softcap=true", "arch=80,bias=true", "arch=80,alibi=true", "arch=80,mask=true",
+        "arch=80,sinks=true", "arch=80,padded=true"}) {
     EXPECT_FALSE(nearest(config(wanted))) << wanted;
   }
 }

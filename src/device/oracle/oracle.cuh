@@ -1,7 +1,10 @@
 // Attention in FP64 and plain loops: the reference that the other kernels are compared with.
 //
-//   s_j = scale * q . k_j          for the keys j the row may see
+//   s_j = scale * q . k_j          for the keys j the row may see, with the modifiers
 //   p_j = exp(s_j - max s) / sum   o = sum_j p_j v_j      lse = max s + log(sum exp(s_j - max s))
+//
+// The modifiers: s = softcap tanh(s / softcap), then s += bias, then s -= slope |diagonal - j|; a
+// mask tensor hides keys. A sink is one more term of the sum, and of max s.
 //
 // No tiles, no tensor cores, no shared memory. A warp owns a row: its lanes divide the keys while
 // scores are computed, and the columns while the output is. The oracle shares no code with the
@@ -82,9 +85,20 @@ struct Span {
   i64 begin = 0, length = 0;
 };
 
+// The rows of a batch entry that are no padding.
+OCTAVO_DEVICE Span used_rows(const Padding& padding, i64 sequence, i64 rows) {
+  const auto clamped = [&](const i32* values, i64 most) {
+    return max_of<i64>(min_of<i64>(ptx::load_global_i32(values + sequence), most), 0);
+  };
+  const i64 begin = padding.leftpad == nullptr ? 0 : clamped(padding.leftpad, rows);
+  if (padding.seqlens == nullptr) return {begin, rows - begin};
+  return {begin, clamped(padding.seqlens, rows - begin)};
+}
+
 // A sequence that begins before an earlier entry of cu_seqlens is empty.
-OCTAVO_DEVICE Span span_of(const i32* cu, i64 sequence, i64 tokens, i64 longest) {
-  if (cu == nullptr) return {0, longest};
+OCTAVO_DEVICE Span span_of(const i32* cu, const Padding& padding, i64 sequence, i64 tokens,
+                           i64 longest) {
+  if (cu == nullptr) return used_rows(padding, sequence, longest);
   const auto token = [&](i64 i) {
     return max_of<i64>(min_of<i64>(ptx::load_global_i32(cu + i), tokens), 0);
   };
@@ -101,18 +115,20 @@ struct Head {
   const Operand* x = nullptr;
   i64 first = 0;  // index of the element at the sequence's row 0
   i64 first_scale = 0;
+  i64 scaled_row = 0;  // what the sequence's row 0 counts as among the scales
 
   OCTAVO_DEVICE Head(const Operand& operand, i64 batch, i64 sequence, i64 head, i64 begin)
       : x(&operand),
         first(batch * operand.batch + head * operand.head + begin * operand.row),
-        first_scale(sequence * operand.scale_batch + head * operand.scale_head +
-                    (operand.scale_by_token ? begin * operand.scale_row : 0)) {}
+        first_scale(sequence * operand.scale_batch + head * operand.scale_head),
+        scaled_row(operand.scale_by_token ? begin : 0) {}
 
   OCTAVO_DEVICE double at(i64 row, i64 column) const {
     const double value = load_element(*x, first + row * x->row + column);
     if (x->scales == nullptr) return value;
-    const float scale = ptx::load_global_f32(
-        x->scales + first_scale + row / x->block_rows * x->scale_row + column * x->scale_column);
+    const float scale = ptx::load_global_f32(x->scales + first_scale +
+                                             (scaled_row + row) / x->block_rows * x->scale_row +
+                                             column * x->scale_column);
     return value * (x->element == Element::sim8 ? scale / 127.0f : scale);
   }
 };
@@ -127,6 +143,44 @@ OCTAVO_DEVICE Span visible_keys(const Params& p, i64 row, i64 seqlen_q, i64 seql
   return {begin, max_of<i64>(end - begin, 0)};
 }
 
+// The modifiers of one query row of one head. Rows and keys count from the first of the sequence.
+struct RowModifiers {
+  const Params* p = nullptr;
+  i64 diagonal = 0;  // the key at the row's diagonal
+  i64 bias = 0;      // indices of key 0
+  i64 mask = 0;
+  double slope = 0;
+  double sink = -__builtin_bit_cast(double, kInfinityBits);
+
+  OCTAVO_DEVICE RowModifiers(const Params& params, i64 batch, i64 sequence, i64 head, i64 row,
+                             const Span& queries, const Span& keys)
+      : p(&params),
+        diagonal(row + (params.bottom_right ? keys.length - queries.length : 0)),
+        bias(first_of(params.bias, batch, head, queries.begin + row, keys.begin)),
+        mask(first_of(params.mask, batch, head, queries.begin + row, keys.begin)) {
+    if (p->alibi_slopes != nullptr)
+      slope = ptx::load_global_f32(p->alibi_slopes + sequence * p->alibi_batch_stride + head);
+    if (p->sinks != nullptr) sink = ptx::load_global_f32(p->sinks + head);
+  }
+
+  static OCTAVO_DEVICE i64 first_of(const ScoreTensor& t, i64 batch, i64 head, i64 row, i64 key) {
+    return batch * t.batch + head * t.head + row * t.row + key * t.column;
+  }
+
+  OCTAVO_DEVICE double apply(double score, i64 key) const {
+    if (p->mask.data != nullptr && ptx::load_global_b8(static_cast<const u8*>(p->mask.data) + mask +
+                                                       key * p->mask.column) == 0)
+      return -__builtin_bit_cast(double, kInfinityBits);
+    if (p->softcap != 0) score = p->softcap * (1 - 2 / (1 + ptx::exp_f64(2 * score / p->softcap)));
+    if (p->bias.data != nullptr)
+      score += load_element({.data = p->bias.data, .element = p->bias.element},
+                            bias + key * p->bias.column);
+    if (p->alibi_slopes == nullptr) return score;
+    const double distance = static_cast<double>(diagonal - key);
+    return score - slope * (distance < 0 ? -distance : distance);
+  }
+};
+
 OCTAVO_DEVICE double warp_max(double x) {
   for (int mask = 16; mask > 0; mask /= 2) x = max_of(x, ptx::shuffle_xor_f64(x, mask));
   return x;
@@ -137,36 +191,54 @@ OCTAVO_DEVICE double warp_sum(double x) {
 }
 
 // Writes the scores of the keys to scores[0..keys.length) and returns their maximum.
-OCTAVO_DEVICE double score_row(const Params& p, const Head& q, const Head& k, i64 row, Span keys,
-                               double* scores) {
-  double largest = -__builtin_bit_cast(double, kInfinityBits);
+OCTAVO_DEVICE double score_row(const Params& p, const Head& q, const Head& k,
+                               const RowModifiers& modifiers, i64 row, Span keys, double* scores) {
+  double largest = modifiers.sink;
   for (i64 j = ptx::lane_index(); j < keys.length; j += kLanes) {
     double dot = 0;
     for (i64 c = 0; c < p.head_dim; ++c) dot += q.at(row, c) * k.at(keys.begin + j, c);
-    ptx::store_global_f64(scores + j, p.scale * dot);
-    largest = max_of(largest, p.scale * dot);
+    const double score = modifiers.apply(p.scale * dot, keys.begin + j);
+    ptx::store_global_f64(scores + j, score);
+    largest = max_of(largest, score);
   }
   return warp_max(largest);
 }
 
-// Computes one row: `out`, of head_dim values, and its log-sum-exp.
-OCTAVO_DEVICE void compute_row(const Params& p, const Head& q, const Head& k, const Head& v,
-                               i64 row, Span keys, double* scores, double* out, double* lse) {
-  const double largest = score_row(p, q, k, row, keys, scores);
+// Replaces the scores by exp(s - largest) and returns their sum. A key whose score is -infinity is
+// hidden, and -1 says so: it must not count even if V is not finite there.
+OCTAVO_DEVICE double exponentiate(Span keys, double largest, double* scores) {
   double part = 0;
   for (i64 j = ptx::lane_index(); j < keys.length; j += kLanes) {
-    const double e = ptx::exp_f64(ptx::load_global_f64(scores + j) - largest);
+    const double score = ptx::load_global_f64(scores + j);
+    const bool hidden = score == -__builtin_bit_cast(double, kInfinityBits);
+    const double e = hidden ? -1 : ptx::exp_f64(score - largest);
     ptx::store_global_f64(scores + j, e);
-    part += e;
+    if (!hidden) part += e;
   }
-  const double sum = warp_sum(part);
-  for (i64 j = ptx::lane_index(); j < keys.length; j += kLanes)
-    ptx::store_global_f64(scores + j, rounded(p.rounding, ptx::load_global_f64(scores + j) / sum));
+  return warp_sum(part);
+}
+
+// Computes one row: `out`, of head_dim values, and its log-sum-exp. A row without a visible key and
+// without a sink is not written.
+OCTAVO_DEVICE void compute_row(const Params& p, const Head& q, const Head& k, const Head& v,
+                               const RowModifiers& modifiers, i64 row, Span keys, double* scores,
+                               double* out, double* lse) {
+  const double largest = score_row(p, q, k, modifiers, row, keys, scores);
+  double sum = exponentiate(keys, largest, scores);
+  if (p.sinks != nullptr && !(modifiers.sink == -__builtin_bit_cast(double, kInfinityBits)))
+    sum += ptx::exp_f64(modifiers.sink - largest);
+  if (sum == 0) return;
+  for (i64 j = ptx::lane_index(); j < keys.length; j += kLanes) {
+    const double e = ptx::load_global_f64(scores + j);
+    if (!(e < 0)) ptx::store_global_f64(scores + j, rounded(p.rounding, e / sum));
+  }
   ptx::warp_sync();  // every lane reads the weights of all lanes
   for (i64 c = ptx::lane_index(); c < p.head_dim; c += kLanes) {
     double o = 0;
-    for (i64 j = 0; j < keys.length; ++j)
-      o += ptx::load_global_f64(scores + j) * v.at(keys.begin + j, c);
+    for (i64 j = 0; j < keys.length; ++j) {
+      const double weight = ptx::load_global_f64(scores + j);
+      if (!(weight < 0)) o += weight * v.at(keys.begin + j, c);
+    }
     ptx::store_global_f64(out + c, rounded(p.rounding, o));
   }
   if (ptx::lane_index() == 0) ptx::store_global_f64(lse, largest + ptx::log_f64(sum));
@@ -180,22 +252,23 @@ OCTAVO_DEVICE void find_and_compute_row(const Params& p, i64 index, double* scor
   const i64 head = index / per_head % p.heads_q;
   const i64 sequence = index / per_head / p.heads_q;
   const i64 batch = p.cu_seqlens_q == nullptr ? sequence : 0;
-  const Span queries = span_of(p.cu_seqlens_q, sequence, p.tokens_q, p.seqlen_q);
-  const Span all_keys = span_of(p.cu_seqlens_kv, sequence, p.tokens_kv, p.seqlen_kv);
+  const Span queries = span_of(p.cu_seqlens_q, p.padding_q, sequence, p.tokens_q, p.seqlen_q);
+  const Span all_keys = span_of(p.cu_seqlens_kv, p.padding_kv, sequence, p.tokens_kv, p.seqlen_kv);
   const i64 row = p.rows == nullptr ? n : ptx::load_global_i32(p.rows + n);
   if (row >= queries.length) return;
   const Span keys = visible_keys(p, row, queries.length, all_keys.length);
-  if (keys.length == 0) return;
+  if (keys.length == 0 && p.sinks == nullptr) return;
   const i64 head_kv = head / p.heads_per_kv;
   const Head q(p.q, batch, sequence, head, queries.begin);
   const Head k(p.k, batch, sequence, head_kv, all_keys.begin);
   const Head v(p.v, batch, sequence, head_kv, all_keys.begin);
   const i64 rows_of_head = p.rows == nullptr ? p.tokens_q : p.row_count;
   const i64 place = (batch * p.heads_q + head) * rows_of_head + queries.begin + n;
-  compute_row(p, q, k, v, row, keys, scores, p.out + place * p.head_dim, p.lse + place);
+  const RowModifiers modifiers(p, batch, sequence, head, row, queries, all_keys);
+  compute_row(p, q, k, v, modifiers, row, keys, scores, p.out + place * p.head_dim, p.lse + place);
 }
 
-// Rows without keys are not written: the host has initialised them to 0 and -infinity.
+// Padding and rows without keys are not written: the host has initialised them to 0 and -infinity.
 OCTAVO_KERNEL(kThreads, 1) oracle_forward(const OCTAVO_GRID_CONSTANT Params p) {
   const i64 warps_of_cta = kThreads / kLanes;
   const i64 warp = ptx::block_index_x() * warps_of_cta + ptx::warp_index();

@@ -19,11 +19,26 @@ struct Operand {
   i32 scale_by_token = 0;  // rows are counted from the tensor's first token, not the sequence's
 };
 
+// A bias or mask. Strides in elements, 0 along a dimension of size 1; rows and columns count from
+// the first of the tensors.
+struct ScoreTensor {
+  const void* data = nullptr;  // null: absent
+  Element element = Element::f32;
+  i64 batch = 0, head = 0, row = 0, column = 0;
+};
+
+// Padded batches: the rows of a batch entry that are its sequence; null: all of them.
+struct Padding {
+  const i32* seqlens = nullptr;
+  const i32* leftpad = nullptr;
+};
+
 struct Params {
   Operand q, k, v;
   // Varlen batches; null: every sequence has seqlen_q queries and seqlen_kv keys.
   const i32* cu_seqlens_q = nullptr;
   const i32* cu_seqlens_kv = nullptr;
+  Padding padding_q, padding_kv;
   i64 tokens_q = 0, tokens_kv = 0;  // rows of the tensors
   i64 sequences = 0, heads_q = 0, heads_per_kv = 1;
   i64 seqlen_q = 0, seqlen_kv = 0, head_dim = 0;  // the maxima in a varlen batch
@@ -32,6 +47,13 @@ struct Params {
   i32 causal = 0;        // a row sees no key after its diagonal
   i32 bottom_right = 0;  // the diagonal is aligned to the last row and the last key
   i64 window_left = -1, window_right = -1;
+
+  double softcap = 0;  // 0: none
+  ScoreTensor bias;
+  ScoreTensor mask;                     // bytes: 0 hides the key
+  const float* alibi_slopes = nullptr;  // one per query head; null: none
+  i64 alibi_batch_stride = 0;
+  const float* sinks = nullptr;  // one per query head; null: none
 
   // f16 or bf16: P and O are rounded to it, as in an unfused library; f32: no rounding.
   Element rounding = Element::f32;

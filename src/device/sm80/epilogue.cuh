@@ -1,7 +1,10 @@
-// The epilogue: combines partial results of warps, normalises and stores O, and writes LSE.
+// The epilogue: combines partial results of warps, adds the sink, normalises and stores O, writes
+// LSE, and clears padding rows.
 #pragma once
 
 #include "device/core/output.cuh"
+#include "device/core/score_modifiers.cuh"
+#include "device/ptx/term.cuh"
 #include "device/ptx/thread.cuh"
 #include "device/sm80/geometry.cuh"
 
@@ -89,7 +92,9 @@ struct Epilogue {
         float sum = state.sum[m][r];
         sum += ptx::shuffle_xor(sum, 1);
         sum += ptx::shuffle_xor(sum, 2);
-        const float inverse = sum == 0.0f ? 0.0f : Operands::kOutputFactor / sum;
+        float factor = Operands::kOutputFactor;
+        if constexpr (C.sinks) factor *= add_sink(state.ref_max[m][r], sum, p, tile);
+        const float inverse = sum == 0.0f ? 0.0f : factor / sum;
         OCTAVO_UNROLL
         for (int n = 0; n < kTilesD; ++n) {
           OCTAVO_UNROLL
@@ -107,6 +112,49 @@ struct Epilogue {
     }
     if constexpr (G::kRowScales) scale_values(state, p, tile);
     if constexpr (C.amax) find_amax(state, p, tile);
+  }
+
+  // Adds the head's sink to a row's sum and returns the factor of O that goes with the new
+  // reference maximum.
+  static OCTAVO_DEVICE float add_sink(float& ref_max, float& sum, const ForwardParams& p,
+                                      const RowTile& tile) {
+    const float* const sinks = G::modifiers(p).scores.sinks;
+    if (sinks == nullptr) return 1;
+    const float sink_log2 = add_bias<Element::f32>(0, ptx::load_global_f32(sinks + tile.head));
+    float keep;
+    const float term = sink_term(sink_log2, ref_max, keep);
+    constexpr float kUnit = 1 << Operands::kProbabilityLog2;  // of the sum
+    sum = ptx::fused_multiply_add(sum, keep, term * kUnit);
+    return keep;
+  }
+
+  // The CTA of rows [first_row, first_row + block_m) of a sequence also owns these rows of the
+  // tensor, and writes those that are padding: 0, and -infinity in LSE.
+  static OCTAVO_DEVICE void clear_padding(const ForwardParams& p, const RowTile& tile) {
+    if (p.cu_seqlens_q != nullptr) return;
+    const i32 rows = min_of(p.seqlen_q - tile.first_row, C.block_m);
+    const i64 first = tile.batch * p.o_strides.batch + tile.head * p.o_strides.head;
+    const u32 valid_bytes = static_cast<u32>(p.head_dim * kOutBytes);
+    constexpr u32 kZeros[4] = {};
+    OCTAVO_ROLLED
+    for (u32 i = tile.thread; i < static_cast<u32>(rows) * OutTile::kChunks; i += G::kThreads) {
+      const i32 row = tile.first_row + static_cast<i32>(i / OutTile::kChunks);
+      const u32 byte = i % OutTile::kChunks * 16;
+      if (!is_padding(tile, row) || byte >= valid_bytes) continue;
+      u8* const to = static_cast<u8*>(p.o) + (first + row * p.o_strides.row) * kOutBytes + byte;
+      store_chunk(to, kZeros, min_of(valid_bytes - byte, 16u));
+    }
+    if (p.lse == nullptr) return;
+    float* const lse = p.lse + tile.batch * p.lse_strides.batch + tile.head * p.lse_strides.head;
+    OCTAVO_ROLLED
+    for (i32 i = static_cast<i32>(tile.thread); i < rows; i += G::kThreads)
+      if (is_padding(tile, tile.first_row + i))
+        ptx::store_global_f32(lse + (tile.first_row + i) * p.lse_strides.row, -kInfinity);
+  }
+  // `row` counts from the first of the tensor.
+  static OCTAVO_DEVICE bool is_padding(const RowTile& tile, i32 row) {
+    return ptx::mask_term(row < tile.at.q_begin, false) ||
+           ptx::mask_term(row >= tile.at.q_begin + tile.at.seqlen_q, false);
   }
 
   // The largest magnitude over the warp's valid rows and columns.

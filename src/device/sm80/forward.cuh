@@ -11,7 +11,7 @@
 //
 //   time (stages = 2)   copies in flight        every warp
 //   step j              kv[j+1]                 wait kv[j], CTA barrier, start kv[j+1],
-//                                               s = q k^T, mask, softmax, o += p v
+//                                               s = q k^T, modifiers, mask, softmax, o += p v
 //   The one barrier of a step has two effects: the copies of kv[j] by all threads have arrived, and
 //   all warps are done with kv[j-1], whose buffer the copies of the step overwrite.
 //
@@ -30,6 +30,7 @@
 #include "device/ptx/warpgroup.cuh"
 #include "device/sm80/epilogue.cuh"
 #include "device/sm80/geometry.cuh"
+#include "device/sm80/modifiers.cuh"
 #include "device/sm80/products.cuh"
 #include "device/sm80/softmax.cuh"
 
@@ -145,6 +146,7 @@ struct ForwardKernel {
     Products<G>::qk(scores, q, tile, stage);
     if (p.negate) Softmax<G>::negate(scores);
     if constexpr (C.k_row_scales) Softmax<G>::scale_keys(scores, p, tile, key);
+    if constexpr (changes_scores(C) || C.mask) Modifiers<G>::apply(scores, state, p, tile, key);
     if (range.needs_mask(key, C.block_n)) Softmax<G>::apply_mask(scores, p, tile, key);
     if constexpr (G::Operands::kPromoteBlocks) {
       typename Softmax<G>::Promotion promotion;
@@ -239,7 +241,14 @@ struct ForwardKernel {
     tile.sequence = index / p.row_tiles / p.heads_q;
     tile.batch = p.cu_seqlens_q == nullptr ? tile.sequence : 0;
     // The compiler spills with the other form of the search on each of these chips.
-    tile.at = sequence_span<(C.arch >= 90), /*kOverlaps=*/false>(p, tile.sequence);
+    constexpr bool kByLanes = C.arch >= 90;
+    if constexpr (C.padded) {
+      tile.at =
+          padded_span<kByLanes, /*kOverlaps=*/false>(p, G::modifiers(p).padding, tile.sequence);
+      Epilogue<G>::clear_padding(p, tile);
+    } else {
+      tile.at = sequence_span<kByLanes, /*kOverlaps=*/false>(p, tile.sequence);
+    }
     if (tile.first_row >= tile.at.seqlen_q) return;
     const BlockRange range = block_range(p, tile.at, tile.first_row, C.block_m, step_keys(C));
     const int steps = div_up(max_of(range.end - range.begin, 0), step_keys(C));
@@ -269,7 +278,7 @@ struct ForwardKernel {
 
 template <class Config>
 OCTAVO_KERNEL(threads(Config::value), 1)
-sm80_forward(const OCTAVO_GRID_CONSTANT ForwardParams p) {
+sm80_forward(const OCTAVO_GRID_CONSTANT ParamsOf<Config> p) {
   ForwardKernel<Config>::entry(p);
 }
 

@@ -1,6 +1,7 @@
 // Sizes and register state of the sm80 forward kernel, derived from its configuration.
 #pragma once
 
+#include "config/score_modifiers.h"
 #include "config/sm80_forward.h"
 #include "device/core/block_range.cuh"
 #include "device/core/exp2.cuh"
@@ -23,6 +24,18 @@ struct ConfigOf {
 inline constexpr float kInfinity = __builtin_bit_cast(float, 0x7f800000u);
 inline constexpr float kLowest = -3.402823466e38f;  // ref_max of a row that has seen no keys
 inline constexpr float kLn2 = 0.693147180559945f;
+
+// The kernel parameters of a configuration: only what it reads.
+template <bool kHasModifiers>
+struct SelectParams {
+  using Type = ForwardParams;
+};
+template <>
+struct SelectParams<true> {
+  using Type = ModifiedForwardParams;
+};
+template <class Config>
+using ParamsOf = typename SelectParams<has_modifiers(Config::value)>::Type;
 
 template <class Config>
 struct Geometry {
@@ -69,13 +82,22 @@ struct Geometry {
                  [2];         // reference maximum of a row: near its largest score so far, in log2
     float sum[kTilesM][2];    // this thread's part; `finish` adds up the others
     float scale[kTilesM][2];  // from raw scores to log2 units; one value if kRowScales is off
-    OCTAVO_DEVICE float scale_of(int m, int r) const {
+    OCTAVO_DEVICE float raw_scale_of(int m, int r) const {
       return kRowScales ? scale[m][r] : scale[0][0];
+    }
+    // From the scores of the softmax to log2 units.
+    OCTAVO_DEVICE float scale_of(int m, int r) const {
+      return changes_scores(C) ? 1.0f : raw_scale_of(m, r);
     }
   };
   struct QFragments {
     FragmentA a[C.q_in_registers ? kTilesM : 1][C.q_in_registers ? kQkSteps : 1];
   };
+
+  // Of a kernel with modifiers or padding.
+  static OCTAVO_DEVICE const ModifierParams& modifiers(const ForwardParams& p) {
+    return static_cast<const ModifiedForwardParams&>(p).modifiers;
+  }
 
   // Barrier of the math warps.
   static OCTAVO_DEVICE void math_sync(OCTAVO_SITE) {

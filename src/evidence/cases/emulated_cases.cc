@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdint>
 #include <memory>
 
 #include "base/error.h"
+#include "config/score_modifiers.h"
 #include "evidence/cases/inputs.h"
 #include "gpu/jit/config_text.h"
 #include "runtime/emulated_gpu.h"
@@ -20,10 +22,18 @@ constexpr Device kSm90{Device::Kind::emulator, 90};
 
 const GpuInfo& chip_of(Device device) { return emulated_gpu(device).value()->info; }
 
+// The arrays of a case's modifiers and padding.
+struct ModifierArrays {
+  std::vector<float> bias, slopes, sinks;
+  std::vector<std::uint8_t> mask;
+  std::vector<std::int32_t> seqlens_q, seqlens_kv, leftpad_q, leftpad_kv;
+};
+
 // A case with its memory.
 struct CaseInputs {
   Inputs inputs;
   Problem problem;
+  ModifierArrays modifiers{};
 };
 Result<std::shared_ptr<CaseInputs>> pose(const Case& c) {
   Result<Inputs> inputs = make_inputs(c);
@@ -45,10 +55,62 @@ Result<Arguments> arguments_for(const Sm90ForwardConfig& config, const CaseInput
   return with_operands_for(config, prepared.problem, prepared.inputs.given, memory);
 }
 
+// The number of sequences of a case whose padding only clamping makes sensible.
+constexpr std::int64_t kPaddedSequences = 6;
+
+// Gives a case every modifier that its batch allows; hides keys in no order; lengths that are
+// negative or beyond the tensor in a batch of kPaddedSequences.
+void add_modifiers(CaseInputs& x) {
+  Arguments& a = x.inputs.given;
+  const Problem& p = x.problem;
+  ModifierArrays& m = x.modifiers;
+  const auto value = [](std::size_t i) { return static_cast<float>(i * 37 % 64) / 32.0f - 1.0f; };
+  for (std::size_t i = 0; i < static_cast<std::size_t>(p.heads_q); ++i) {
+    m.slopes.push_back(0.03f * static_cast<float>(i + 1));
+    m.sinks.push_back(value(i + 3));
+  }
+  a.alibi_slopes = m.slopes.data();
+  a.sinks = m.sinks.data();
+  if (p.varlen) return;
+  const std::int64_t rows = a.q.shape[2], keys = a.k.shape[2];
+  const auto places = static_cast<std::size_t>(p.heads_q * rows * keys);
+  for (std::size_t i = 0; i < places; ++i) {
+    m.bias.push_back(value(i));
+    m.mask.push_back(i % 5 == 2 ? 0 : 1);
+  }
+  a.bias = Tensor::bhsd(m.bias.data(), DType::f32, 1, p.heads_q, rows, keys);
+  a.mask = Tensor::bhsd(m.mask.data(), DType::boolean, 1, p.heads_q, rows, keys);
+  if (p.batch != kPaddedSequences) return;
+  const auto q = static_cast<std::int32_t>(rows), kv = static_cast<std::int32_t>(keys);
+  m.leftpad_q = {-3, 2, q + 9, 1, 0, 5};
+  m.seqlens_q = {q + 7, 3, 4, -1, q - 4, q - 5};
+  m.leftpad_kv = {2, -5, 0, 3, kv + 9, 1};
+  m.seqlens_kv = {kv + 7, kv - 6, 5, kv, 4, -1};
+  a.leftpad_q = m.leftpad_q.data();
+  a.seqlens_q = m.seqlens_q.data();
+  a.leftpad_kv = m.leftpad_kv.data();
+  a.seqlens_kv = m.seqlens_kv.data();
+}
+
+template <class Config>
+constexpr bool takes_modifiers(const Config& config) {
+  if constexpr (requires { config.softcap; })
+    return has_modifiers(config);
+  else
+    return false;
+}
+
 template <class Kernel>
 Result<EmulatedCase> forward_case(const Kernel& kernel, const GpuInfo& chip, const Case& c) {
   const Result<std::shared_ptr<CaseInputs>> run_problem = pose(c);
   if (!run_problem.ok()) return run_problem.status();
+  if (takes_modifiers(kernel.config)) {
+    CaseInputs& x = **run_problem;
+    add_modifiers(x);
+    const Result<Problem> modified = problem_of(x.inputs.given, c.options);
+    if (!modified.ok()) return modified.status();
+    x.problem = *modified;
+  }
   EmulatedCase made;
   made.name = c.name();
   made.run = [&kernel, chip, prepared = *run_problem](const emulator::Settings& settings,
@@ -268,6 +330,7 @@ std::vector<Case> cases_for(const Sm80ForwardConfig& config) {
   if (config.k_row_scales) c.qk_scales = Granularity::row;
   const std::int64_t rows = config.block_m, keys = sm80::step_keys(config);
   std::vector<Case> cases;
+  if (has_modifiers(config)) c.options.softcap = 2;
   // No mask except for the last keys; every buffer is filled more than once.
   c.seqlen_q = rows + 5;
   c.seqlen_kv = (config.stages + 1) * keys + 7;
@@ -299,6 +362,10 @@ std::vector<Case> cases_for(const Sm80ForwardConfig& config) {
   c.options.causal = Causal::bottom_right;
   c.seqlen_q = 3;
   c.seqlen_kv = keys + 1;
+  cases.push_back(c);
+  if (!has_modifiers(config)) return cases;
+  c.batch = kPaddedSequences;
+  c.seqlen_q = rows + 6;
   cases.push_back(c);
   return cases;
 }

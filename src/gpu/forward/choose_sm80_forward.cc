@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "config/score_modifiers.h"
 #include "config/sm80_shipped.h"
 #include "gpu/forward/forward_params.h"
 #include "gpu/forward/sm80_forward.h"
@@ -22,16 +23,22 @@ int native_head_dim(std::int64_t head_dim) {
 
 // Tiles by head_dim for grids that fill the chip. With 32 rows per warp each fragment of K and V is
 // read half as often as with 16. O and scores then fit into the registers without spilling up to
-// head_dim 128 for 16-bit elements and 64 for sim8; the others have 16 rows per warp.
+// head_dim 128 for 16-bit elements and 64 for sim8; the others have 16 rows per warp. Modifiers and
+// padding need registers too: with a bias or a mask tensor no 32 rows fit, and with the others
+// those of head_dim 64 with half the keys. Sinks need none.
 void set_large_tiles(Sm80ForwardConfig& c) {
   const bool is_16bit = element_bytes(c.element) == 2;
-  const bool wide_warps = c.head_dim <= (is_16bit ? 128 : c.element == Element::sim8 ? 64 : 0);
+  const bool modified = changes_scores(c) || c.mask || c.padded;
+  const int most = is_16bit                                  ? (modified ? 64 : 128)
+                   : c.element == Element::sim8 && !modified ? 64
+                                                             : 0;
+  const bool wide_warps = c.head_dim <= most && !c.bias && !c.mask;
   c.block_m = c.head_dim <= 128 ? 128 : 64;
   c.warps_m = c.block_m / (wide_warps ? 32 : 16);
   c.warps_n = 1;
-  c.block_n = is_16bit && c.head_dim <= 64 ? 128 : c.head_dim <= 192 ? 64 : 32;
+  c.block_n = is_16bit && c.head_dim <= 64 && !modified ? 128 : c.head_dim <= 192 ? 64 : 32;
   c.q_in_registers = !wide_warps && c.head_dim <= 64;
-  if (is_16bit && c.head_dim == 128) c.k_tiles = 2;
+  if (is_16bit && c.head_dim == 128 && wide_warps) c.k_tiles = 2;
 }
 
 // For few rows: smaller tiles occupy all SMs, and the warps of a CTA split the keys.
@@ -87,6 +94,13 @@ ChosenSm80Forward choose_sm80_forward(const Resolved& resolved, const GpuInfo& g
                  element_bytes(c.element), 16);
   c.k_row_scales =
       is_8bit(p.k) && (p.k_scales == Granularity::row || p.k_scales == Granularity::block);
+
+  c.softcap = p.options.softcap != 0;
+  c.bias = p.bias.has_value();
+  c.alibi = p.alibi;
+  c.mask = p.mask;
+  c.sinks = p.sinks;
+  c.padded = p.padded;
 
   // With few keys the rounding of P to E4M3 averages out least (3.8e-3 rms at 128 standard normal
   // keys), and a second term costs least.

@@ -25,7 +25,7 @@ oracle::Operand operand(const Arguments& a, const ConstTensor& t, const Scales& 
   const OperandScales found = operand_scales(a, t, scales, max_len);
   x.scales = scales.data;
   if (scales.granularity == Granularity::tensor) return x;
-  x.scale_by_token = found.by_token ? 1 : 0;
+  x.scale_by_token = found.by_token || found.padded ? 1 : 0;
   x.scale_batch = found.by_token ? 0 : found.index.stride[0];
   x.scale_head = found.index.stride[1];
   const std::int64_t inner = found.index.stride[2];
@@ -33,6 +33,19 @@ oracle::Operand operand(const Arguments& a, const ConstTensor& t, const Scales& 
   if (scales.granularity == Granularity::row || scales.granularity == Granularity::block)
     x.scale_row = inner;
   if (scales.granularity == Granularity::block) x.block_rows = scales.block_rows;
+  return x;
+}
+
+oracle::ScoreTensor score_tensor(const ConstTensor& t) {
+  oracle::ScoreTensor x;
+  if (t.data == nullptr) return x;
+  const ScoreTensorParams p = score_tensor_params(t);
+  x.data = p.data;
+  x.element = p.element;
+  x.batch = p.batch;
+  x.head = p.head;
+  x.row = p.row;
+  x.column = p.column;
   return x;
 }
 
@@ -55,6 +68,8 @@ oracle::Params oracle_params(const Problem& run_problem, const Arguments& a,
   p.v = operand(a, a.v, a.v_scales, run_problem.seqlen_kv);
   p.cu_seqlens_q = a.cu_seqlens_q;
   p.cu_seqlens_kv = a.cu_seqlens_kv;
+  p.padding_q = {a.seqlens_q, a.leftpad_q};
+  p.padding_kv = {a.seqlens_kv, a.leftpad_kv};
   p.tokens_q = a.q.shape[2];
   p.tokens_kv = a.k.shape[2];
   p.sequences = run_problem.batch;
@@ -69,6 +84,12 @@ oracle::Params oracle_params(const Problem& run_problem, const Arguments& a,
   p.bottom_right = mask.causal == Causal::top_left ? 0 : 1;
   p.window_left = mask.window_left;
   p.window_right = mask.window_right;
+  p.softcap = mask.softcap;
+  p.bias = score_tensor(a.bias);
+  p.mask = score_tensor(a.mask);
+  p.alibi_slopes = a.alibi_slopes;
+  p.alibi_batch_stride = a.alibi_batch_stride;
+  p.sinks = a.sinks;
   p.rounding = element_of(rounding.value_or(DType::f32));
   p.rows = rows;
   p.row_count = row_count;

@@ -32,9 +32,9 @@ std::int64_t sm80_forward_tiles(const Problem& run_problem, const Sm80ForwardCon
          run_problem.batch;
 }
 
-ForwardParams sm80_forward_params(const Problem& run_problem, const Arguments& a,
-                                  const Sm80ForwardConfig& config) {
-  ForwardParams p;
+ModifiedForwardParams sm80_forward_params(const Problem& run_problem, const Arguments& a,
+                                          const Sm80ForwardConfig& config) {
+  ModifiedForwardParams p;
   p.q = a.q.data;
   p.k = a.k.data;
   p.v = a.v.data;
@@ -49,6 +49,7 @@ ForwardParams sm80_forward_params(const Problem& run_problem, const Arguments& a
   if (sim8) p.v_unit = kSim8Step;
   set_shared_params(p, run_problem, a, config.block_m, sim8 ? kSim8Step : 1);
   p.output = output_params(run_problem, a);
+  p.modifiers = modifier_params(run_problem, a);
   return p;
 }
 
@@ -79,7 +80,7 @@ Status launch_sm80_forward(const Gpu& gpu, const LoadedSm80Forward& kernel,
                            const Problem& run_problem, const Arguments& arguments, Stream stream) {
   const CurrentContext current(gpu);
   OCTAVO_RETURN_IF_ERROR(current.status());
-  ForwardParams params = sm80_forward_params(run_problem, arguments, kernel.config);
+  ModifiedForwardParams params = sm80_forward_params(run_problem, arguments, kernel.config);
   cuda::LaunchConfig launch;
   launch.grid[0] = static_cast<unsigned>(
       kernel.config.persistent ? std::min(params.tiles, kernel.resident_blocks) : params.tiles);

@@ -40,9 +40,10 @@ ChosenSm80Forward choose_sm80_forward(const Resolved& resolved, const GpuInfo& g
 // The largest power of two, up to 16, that divides the address of every row of every tensor.
 int row_alignment(const Arguments& arguments);
 
-// `run_problem` must be validated and supported by the kernel, and `config` must fit it.
-ForwardParams sm80_forward_params(const Problem& run_problem, const Arguments& arguments,
-                                  const Sm80ForwardConfig& config);
+// `run_problem` must be validated and supported by the kernel, and `config` must fit it. A kernel
+// without modifiers and padding takes only the base class.
+ModifiedForwardParams sm80_forward_params(const Problem& run_problem, const Arguments& arguments,
+                                          const Sm80ForwardConfig& config);
 
 // The number of work tiles; 0 if there is nothing to do.
 std::int64_t sm80_forward_tiles(const Problem& run_problem, const Sm80ForwardConfig& config);

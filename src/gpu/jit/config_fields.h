@@ -55,6 +55,7 @@ constexpr void visit_fields(Config& c, Visitor&& visit) {
   visit("exp", c.exp);
   visit("keep_kv", c.keep_kv);
   visit("amax", c.amax);
+  visit_modifiers(c, visit);
 }
 
 template <class Config, class Visitor>

@@ -1,0 +1,188 @@
+// Modifiers of the score registers of one warp, between Q K^T and the mask: softcap, bias, ALiBi
+// and mask tensor, each if the configuration has it and the call gives it.
+//
+// Softcap, bias and ALiBi work in log2 units, so a kernel with one of them scales its scores here
+// and not in the exponential. The instructions for one score, of which a softcap has two on the
+// special-function units:
+//   scale 1; softcap 13; bias 1 in f16, else 6, and a load for every two columns; ALiBi 3; mask 2
+//   and a load for every two columns
+#pragma once
+
+#include "config/score_modifiers.h"
+#include "device/core/score_modifiers.cuh"
+#include "device/ptx/term.cuh"
+#include "device/sm80/geometry.cuh"
+
+namespace octavo::sm80 {
+
+template <class G>
+struct Modifiers {
+  using Scores = typename G::Scores;
+  using State = typename G::State;
+  using RowTile = typename G::RowTile;
+  static constexpr Sm80ForwardConfig C = G::C;
+  static constexpr int kTilesM = G::kTilesM, kTilesN = G::kTilesN;
+
+  // `key` is the block's first key.
+  static OCTAVO_DEVICE void apply(Scores& scores, const State& state, const ForwardParams& params,
+                                  const RowTile& tile, i32 key) {
+    const ScoreModifierParams& p = G::modifiers(params).scores;
+    if constexpr (changes_scores(C)) to_log2(scores, state);
+    if constexpr (C.softcap) {
+      if (p.softcap_log2 != 0) cap(scores, p);
+    }
+    if constexpr (C.bias) {
+      if (p.bias.data != nullptr) add_biases(scores, p.bias, tile, key);
+    }
+    if constexpr (C.alibi) {
+      if (p.alibi_slopes != nullptr) add_alibi(scores, params, tile, key);
+    }
+    if constexpr (C.mask) {
+      if (p.mask.data == nullptr) return;
+      if (in_pairs(p.mask, tile, key))
+        hide<true>(scores, p.mask, tile, key);
+      else
+        hide<false>(scores, p.mask, tile, key);
+    }
+  }
+
+ private:
+  static OCTAVO_DEVICE void to_log2(Scores& scores, const State& state) {
+    OCTAVO_UNROLL
+    for (int m = 0; m < kTilesM; ++m) {
+      OCTAVO_UNROLL
+      for (int n = 0; n < kTilesN; ++n) {
+        OCTAVO_UNROLL
+        for (int e = 0; e < 4; ++e) scores.s[m][n][e] *= state.raw_scale_of(m, e / 2);
+      }
+    }
+  }
+
+  static OCTAVO_DEVICE void cap(Scores& scores, const ScoreModifierParams& p) {
+    OCTAVO_UNROLL
+    for (int m = 0; m < kTilesM; ++m) {
+      OCTAVO_UNROLL
+      for (int n = 0; n < kTilesN; ++n) {
+        OCTAVO_UNROLL
+        for (int e = 0; e < 4; ++e) scores.s[m][n][e] = apply_softcap(scores.s[m][n][e], p);
+      }
+    }
+  }
+
+  // Whether the block's columns may be read two at once: all of them exist, and vectors of the
+  // tensor start at the sequence's even keys.
+  static OCTAVO_DEVICE bool in_pairs(const ScoreTensorParams& t, const RowTile& tile, i32 key) {
+    return t.pairs != 0 && tile.at.kv_begin % 2 == 0 && key + C.block_n <= tile.at.seqlen_kv;
+  }
+
+  // The tensor's element of a row and the block's first key. A row behind the sequence reads its
+  // last one.
+  static OCTAVO_DEVICE i64 first_element(const ScoreTensorParams& t, const RowTile& tile, i32 key,
+                                         int m, int r) {
+    const i32 row = min_of(tile.first_row + static_cast<i32>(tile.row(m, r)), tile.at.seqlen_q - 1);
+    return score_row_index(t, tile.batch, tile.head, tile.at.q_begin + row, tile.at.kv_begin + key);
+  }
+  // A column of this thread, within the block. A key behind the sequence reads the last one.
+  static OCTAVO_DEVICE i32 column_of(const RowTile& tile, i32 key, int n, int e) {
+    const i32 column = n * 8 + static_cast<i32>(tile.lane % 4 * 2) + e;
+    return min_of(column, tile.at.seqlen_kv - 1 - key);
+  }
+
+  static OCTAVO_DEVICE void add_biases(Scores& scores, const ScoreTensorParams& bias,
+                                       const RowTile& tile, i32 key) {
+    const bool pairs = in_pairs(bias, tile, key);
+    if (bias.element == Element::f32)
+      pairs ? add_biases_of<Element::f32, true>(scores, bias, tile, key)
+            : add_biases_of<Element::f32, false>(scores, bias, tile, key);
+    else if (bias.element == Element::f16)
+      pairs ? add_biases_of<Element::f16, true>(scores, bias, tile, key)
+            : add_biases_of<Element::f16, false>(scores, bias, tile, key);
+    else
+      pairs ? add_biases_of<Element::bf16, true>(scores, bias, tile, key)
+            : add_biases_of<Element::bf16, false>(scores, bias, tile, key);
+  }
+
+  template <Element kElement, bool kPairs>
+  static OCTAVO_DEVICE void add_biases_of(Scores& scores, const ScoreTensorParams& bias,
+                                          const RowTile& tile, i32 key) {
+    OCTAVO_UNROLL
+    for (int m = 0; m < kTilesM; ++m) {
+      OCTAVO_UNROLL
+      for (int r = 0; r < 2; ++r) {
+        const i64 first = first_element(bias, tile, key, m, r);
+        OCTAVO_UNROLL
+        for (int n = 0; n < kTilesN; ++n) {
+          float values[2];
+          if constexpr (kPairs) {
+            const i64 at = first + n * 8 + tile.lane % 4 * 2;
+            load_bias_pair<kElement>(bias.data, at, values[0], values[1]);
+          } else {
+            OCTAVO_UNROLL
+            for (int e = 0; e < 2; ++e)
+              values[e] =
+                  load_bias<kElement>(bias.data, first + column_of(tile, key, n, e) * bias.column);
+          }
+          OCTAVO_UNROLL
+          for (int e = 0; e < 2; ++e) {
+            float& s = scores.s[m][n][r * 2 + e];
+            s = add_bias<kElement>(s, values[e]);
+          }
+        }
+      }
+    }
+  }
+
+  // Distances are exact up to 2^24: the row's first one is rounded once, and columns are constants.
+  static OCTAVO_DEVICE void add_alibi(Scores& scores, const ForwardParams& params,
+                                      const RowTile& tile, i32 key) {
+    const float slope = alibi_slope_log2(G::modifiers(params).scores, tile.sequence, tile.head);
+    const i32 offset = params.bottom_right ? tile.at.seqlen_kv - tile.at.seqlen_q : 0;
+    const i32 first_column = key + static_cast<i32>(tile.lane % 4 * 2);
+    OCTAVO_UNROLL
+    for (int m = 0; m < kTilesM; ++m) {
+      OCTAVO_UNROLL
+      for (int r = 0; r < 2; ++r) {
+        const i32 diagonal = tile.first_row + static_cast<i32>(tile.row(m, r)) + offset;
+        const float distance = ptx::float_of_int(diagonal - first_column);
+        OCTAVO_UNROLL
+        for (int n = 0; n < kTilesN; ++n) {
+          OCTAVO_UNROLL
+          for (int e = 0; e < 2; ++e) {
+            float& s = scores.s[m][n][r * 2 + e];
+            s = apply_alibi(s, slope, distance - static_cast<float>(n * 8 + e));
+          }
+        }
+      }
+    }
+  }
+
+  template <bool kPairs>
+  static OCTAVO_DEVICE void hide(Scores& scores, const ScoreTensorParams& mask, const RowTile& tile,
+                                 i32 key) {
+    const u8* const data = static_cast<const u8*>(mask.data);
+    OCTAVO_UNROLL
+    for (int m = 0; m < kTilesM; ++m) {
+      OCTAVO_UNROLL
+      for (int r = 0; r < 2; ++r) {
+        const i64 first = first_element(mask, tile, key, m, r);
+        OCTAVO_UNROLL
+        for (int n = 0; n < kTilesN; ++n) {
+          u32 both = 0;
+          if constexpr (kPairs)
+            both = ptx::load_global_b16(data + first + n * 8 + tile.lane % 4 * 2);
+          OCTAVO_UNROLL
+          for (int e = 0; e < 2; ++e) {
+            const u32 visible =
+                kPairs
+                    ? both & (0xffu << (e * 8))
+                    : ptx::load_global_b8(data + first + column_of(tile, key, n, e) * mask.column);
+            float& s = scores.s[m][n][r * 2 + e];
+            s = ptx::mask_term(visible == 0, false) ? -kInfinity : s;
+          }
+        }
+      }
+    }
+  }
+};
+
+}  // namespace octavo::sm80

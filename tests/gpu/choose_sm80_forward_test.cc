@@ -1,0 +1,103 @@
+// The choice of the sm80 forward kernel for problems with modifiers of the scores and padding.
+#include <gtest/gtest.h>
+
+#include "config/score_modifiers.h"
+#include "gpu/forward/sm80_forward.h"
+#include "gpu/forward/sm90_forward.h"
+#include "gpu/jit/config_text.h"
+
+namespace octavo {
+namespace {
+
+Problem plain_problem(std::int64_t seqlen, std::int64_t head_dim, DType dtype = DType::f16) {
+  Problem p;
+  p.batch = 4;
+  p.heads_q = p.heads_kv = 16;
+  p.seqlen_q = p.seqlen_kv = seqlen;
+  p.head_dim = p.head_dim_v = head_dim;
+  p.q = p.k = p.v = p.out = dtype;
+  return p;
+}
+
+GpuInfo chip(int arch) {
+  GpuInfo gpu;
+  gpu.arch = arch;
+  gpu.sms = 108;
+  gpu.smem_per_block_optin = max_smem_bytes(arch);
+  gpu.tensor_maps = true;
+  return gpu;
+}
+
+Sm80ForwardConfig chosen(const Problem& p, int arch = 80) {
+  return choose_sm80_forward(resolve(p).value(), chip(arch), 16).config;
+}
+
+// The kernel has the fields of the problem and no others.
+TEST(ChooseSm80Forward, FieldsAreThoseOfTheProblem) {
+  EXPECT_EQ(modifier_count(chosen(plain_problem(512, 64))), 0);
+  const auto field = [](auto set, bool Sm80ForwardConfig::*wanted) {
+    for (const std::int64_t seqlen : {9, 512}) {
+      Problem p = plain_problem(seqlen, 64);
+      set(p);
+      const Sm80ForwardConfig c = chosen(p);
+      EXPECT_TRUE(c.*wanted) << brief_text(c);
+      EXPECT_EQ(modifier_count(c), 1) << brief_text(c);
+    }
+  };
+  field([](Problem& p) { p.options.softcap = 2; }, &Sm80ForwardConfig::softcap);
+  field([](Problem& p) { p.bias = DType::bf16; }, &Sm80ForwardConfig::bias);
+  field([](Problem& p) { p.alibi = true; }, &Sm80ForwardConfig::alibi);
+  field([](Problem& p) { p.mask = true; }, &Sm80ForwardConfig::mask);
+  field([](Problem& p) { p.sinks = true; }, &Sm80ForwardConfig::sinks);
+  field([](Problem& p) { p.padded = true; }, &Sm80ForwardConfig::padded);
+}
+
+Problem with_everything(Problem p) {
+  p.options.softcap = 2;
+  p.bias = DType::f32;
+  p.alibi = p.mask = p.sinks = p.padded = true;
+  return p;
+}
+
+TEST(ChooseSm80Forward, ConfigurationsWithModifiersAreFeasible) {
+  for (const int arch : {80, 86, 89, 90, 120})
+    for (const DType dtype : {DType::f16, DType::bf16, DType::int8, DType::sim8})
+      for (const std::int64_t head_dim : {8, 64, 96, 128, 192, 256})
+        for (const std::int64_t seqlen : {1, 100, 4096}) {
+          Problem p = with_everything(plain_problem(seqlen, head_dim, dtype));
+          p.out = DType::f16;
+          const Sm80ForwardConfig c = chosen(p, arch);
+          EXPECT_TRUE(feasible(c, arch).ok()) << feasible(c, arch).message();
+          EXPECT_EQ(modifier_count(c), 6);
+        }
+}
+
+// Sinks leave the tiles alone; what works on scores has fewer of them in a warp.
+TEST(ChooseSm80Forward, ModifiersHaveTilesThatFitTheRegisters) {
+  Problem p = plain_problem(4096, 64);
+  const Sm80ForwardConfig plain = chosen(p);
+  p.sinks = true;
+  Sm80ForwardConfig c = chosen(p);
+  copy_modifiers(plain, c);
+  EXPECT_EQ(c, plain);
+  p.alibi = true;
+  c = chosen(p);
+  EXPECT_EQ(c.block_n, 64);
+  EXPECT_EQ(c.block_m / c.warps_m, 32);
+  p.mask = true;
+  EXPECT_EQ(chosen(p).block_m / chosen(p).warps_m, 16);
+}
+
+TEST(ChooseSm80Forward, QuantizersServeNoPaddedBatch) {
+  Problem p = plain_problem(512, 64);
+  p.padded = true;
+  p.options.precision = Precision::fp8;
+  const Result<Resolved> resolved = resolve(p);
+  ASSERT_FALSE(resolved.ok());
+  EXPECT_EQ(resolved.status().code(), ErrorCode::unsupported);
+  p.options.precision = Precision::bf16;
+  EXPECT_TRUE(resolve(p).ok());
+}
+
+}  // namespace
+}  // namespace octavo
