@@ -76,6 +76,16 @@ class ModifiedCase {
         store_element(*p_.bias, const_cast<void*>(arguments_.bias.data), i, value);
   }
 
+  // Lengths that end with the tensor, and then end so far beyond it; padding that begins as far
+  // before it.
+  void widen_lengths(std::int32_t by) {
+    for (auto* leftpad : {&leftpad_q_, &leftpad_kv_}) leftpad->front() = -by;
+    leftpad_kv_.back() = static_cast<std::int32_t>(p_.seqlen_kv) + by;
+    seqlens_q_.front() = static_cast<std::int32_t>(p_.seqlen_q) + by;
+    seqlens_kv_.front() = static_cast<std::int32_t>(p_.seqlen_kv) + by;
+    seqlens_q_.back() = -by;
+  }
+
   void poison_outputs() {
     std::fill(out_.begin(), out_.end(), kPoison);
     std::fill(lse_.begin(), lse_.end(), std::numeric_limits<float>::quiet_NaN());

@@ -191,7 +191,7 @@ struct TileStream {
     if (N::kTestsSignWithMask && !hides && !p.negate) return;
     if (p.negate) N::negate(scores);
     if constexpr (ScoreModifier<G>::kChangesBlocks)
-      ScoreModifier<G>::apply(N::accumulator(scores), p, row_tile(tile), at.n);
+      ScoreModifier<G>::apply(N::accumulator(scores), p, at.n, [&] { return row_tile(tile); });
     if (!N::kTestsSignWithMask && !hides) return;
     N::apply_mask(scores, p, row_tile(tile), at.n);
   }

@@ -11,6 +11,7 @@
 #include "device/ptx/math.cuh"
 #include "device/ptx/memory.cuh"
 #include "device/ptx/term.cuh"
+#include "device/ptx/wgmma.cuh"
 #include "device/sm90/geometry.cuh"
 #include "device/sm90/params.cuh"
 
@@ -23,14 +24,38 @@ struct ScoreModifier {
   static constexpr bool kOverlaps = true;  // the grid may start before an earlier one has ended
   static constexpr bool kChangesBlocks = changes_scores(C) || C.mask;
 
-  // Calls use(i, e, score) for the thread's scores of row r: columns 8 i + e.
-  template <class Use>
-  static OCTAVO_DEVICE void for_each_score(float* s, u32 r, Use&& use) {
+  // Calls use(r, i, first, second) with the thread's scores of columns 8 i and 8 i + 1 of row r.
+  // Where `use` loads, every kAtOnce calls are completed before the next begin: the compiler would
+  // otherwise start more loads than there are registers for.
+  template <int kAtOnce = G::kScoreN8, class Use>
+  static OCTAVO_DEVICE void for_each_pair(float* s, Use&& use) {
     OCTAVO_UNROLL
-    for (int i = 0; i < G::kScoreN8; ++i) {
+    for (u32 r = 0; r < 2; ++r) {
       OCTAVO_UNROLL
-      for (int e = 0; e < 2; ++e) use(i, e, s[i * 4 + r * 2 + e]);
+      for (int i = 0; i < G::kScoreN8; ++i) {
+        float* const pair = s + i * 4 + r * 2;
+        use(r, i, pair[0], pair[1]);
+        if (kAtOnce < G::kScoreN8 && i % kAtOnce == kAtOnce - 1) pin_pairs<kAtOnce>(pair);
+      }
     }
+  }
+  // The pairs of kCount groups of columns, the last of which is given.
+  template <int kCount>
+  static OCTAVO_DEVICE void pin_pairs(float* last) {
+    OCTAVO_UNROLL
+    for (int i = 0; i < kCount; ++i) {
+      ptx::pin(*(last - i * 4));
+      ptx::pin(*(last - i * 4 + 1));
+    }
+  }
+  static constexpr int kPairLoads = 4, kSingleLoads = 2;
+  // Calls use(r, column, score).
+  template <class Use>
+  static OCTAVO_DEVICE void for_each_score(float* s, Use&& use) {
+    for_each_pair(s, [&](u32 r, int i, float& first, float& second) {
+      use(r, i * 8, first);
+      use(r, i * 8 + 1, second);
+    });
   }
 
   // The query and the head of row r. A row that does not exist takes those of one that does: what
@@ -47,60 +72,67 @@ struct ScoreModifier {
 
   // --- bias and mask ----------------------------------------------------------------------------
 
-  // One row of a bias or a mask, from the thread's first column of a block on.
-  struct TensorRow {
-    const void* data;
-    i64 first;      // index of that column
-    i64 column;     // stride
-    i32 last_left;  // columns from there to the sequence's last key
-    // Every pair of columns is an aligned vector, and exists.
-    bool whole;
+  // What the thread reads of a bias or a mask for a block: from its first column on, in two rows.
+  template <int kBytes>
+  struct TensorRows {
+    const u8* row[2];
+    i64 column_bytes;  // from one column to the next
+    i32 last;          // the sequence's last key, as a column
+    bool whole;        // every pair of columns exists and is an aligned vector
+
     // Columns beyond the last key read that one's element: the mask hides their scores.
-    OCTAVO_DEVICE i64 index(int i, int e) const {
-      const i32 at = i * 8 + e;
-      return first + ptx::mask_term(min_of(at, last_left), at) * column;
+    OCTAVO_DEVICE const u8* at(u32 r, int i, int e) const {
+      const i32 column = i * 8 + e;
+      return row[r] + ptx::mask_term(min_of(column, last), column) * column_bytes;
     }
+    OCTAVO_DEVICE const u8* pair(u32 r, int i) const { return row[r] + i * 8 * kBytes; }
   };
-  static OCTAVO_DEVICE TensorRow tensor_row(const ScoreTensorParams& t, const Sm90ForwardParams& p,
-                                            const RowTile& tile, i32 n, u32 r) {
+  template <int kBytes>
+  static OCTAVO_DEVICE TensorRows<kBytes> tensor_rows(const ScoreTensorParams& t,
+                                                      const Sm90ForwardParams& p,
+                                                      const RowTile& tile, i32 n) {
     const i32 key = n + static_cast<i32>(tile.lane % 4 * 2);
-    const i64 row = score_row_index(t, tile.batch, head_of(p, tile, r),
-                                    tile.at.q_begin + query_of(p, tile, r), tile.at.kv_begin);
-    const bool whole = t.pairs != 0 && tile.at.kv_begin % 2 == 0 &&
-                       ptx::mask_term(n + C.block_n <= tile.at.seqlen_kv, true);
-    return {t.data, row + key * t.column, t.column, tile.at.seqlen_kv - 1 - key, whole};
+    TensorRows<kBytes> of;
+    OCTAVO_UNROLL
+    for (u32 r = 0; r < 2; ++r)
+      of.row[r] =
+          static_cast<const u8*>(t.data) +
+          kBytes * score_row_index(t, tile.batch, head_of(p, tile, r),
+                                   tile.at.q_begin + query_of(p, tile, r), tile.at.kv_begin + key);
+    of.column_bytes = t.column * kBytes;
+    of.last = tile.at.seqlen_kv - 1 - key;
+    of.whole = t.pairs != 0 && tile.at.kv_begin % 2 == 0 &&
+               ptx::mask_term(n + C.block_n <= tile.at.seqlen_kv, true);
+    return of;
   }
 
   template <Element kElement>
-  static OCTAVO_DEVICE void add_bias_row(float* s, u32 r, const TensorRow& row) {
-    if (row.whole) {
-      OCTAVO_UNROLL
-      for (int i = 0; i < G::kScoreN8; ++i) {
-        float first, second;
-        load_bias_pair<kElement, kOverlaps>(row.data, row.first + i * 8, first, second);
-        s[i * 4 + r * 2] = add_bias<kElement>(s[i * 4 + r * 2], first);
-        s[i * 4 + r * 2 + 1] = add_bias<kElement>(s[i * 4 + r * 2 + 1], second);
-      }
+  static OCTAVO_DEVICE void add_bias_of(float* s, const ScoreTensorParams& bias,
+                                        const Sm90ForwardParams& p, const RowTile& tile, i32 n) {
+    const auto rows = tensor_rows<element_bytes(kElement)>(bias, p, tile, n);
+    if (rows.whole) {
+      for_each_pair<kPairLoads>(s, [&](u32 r, int i, float& first, float& second) {
+        float x[2];
+        load_bias_pair<kElement, kOverlaps>(rows.pair(r, i), 0, x[0], x[1]);
+        first = add_bias<kElement>(first, x[0]);
+        second = add_bias<kElement>(second, x[1]);
+      });
     } else {
-      for_each_score(s, r, [&](int i, int e, float& score) {
-        score =
-            add_bias<kElement>(score, load_bias<kElement, kOverlaps>(row.data, row.index(i, e)));
+      for_each_pair<kSingleLoads>(s, [&](u32 r, int i, float& first, float& second) {
+        first = add_bias<kElement>(first, load_bias<kElement, kOverlaps>(rows.at(r, i, 0), 0));
+        second = add_bias<kElement>(second, load_bias<kElement, kOverlaps>(rows.at(r, i, 1), 0));
       });
     }
   }
   static OCTAVO_DEVICE void add_bias_tensor(float* s, const ScoreTensorParams& bias,
                                             const Sm90ForwardParams& p, const RowTile& tile,
                                             i32 n) {
-    OCTAVO_UNROLL
-    for (u32 r = 0; r < 2; ++r) {
-      const TensorRow row = tensor_row(bias, p, tile, n, r);
-      if (bias.element == Element::f16)
-        add_bias_row<Element::f16>(s, r, row);
-      else if (bias.element == Element::bf16)
-        add_bias_row<Element::bf16>(s, r, row);
-      else
-        add_bias_row<Element::f32>(s, r, row);
-    }
+    if (bias.element == Element::f16)
+      add_bias_of<Element::f16>(s, bias, p, tile, n);
+    else if (bias.element == Element::bf16)
+      add_bias_of<Element::bf16>(s, bias, p, tile, n);
+    else
+      add_bias_of<Element::f32>(s, bias, p, tile, n);
   }
 
   static OCTAVO_DEVICE void hide(float& score, u32 byte) {
@@ -109,22 +141,18 @@ struct ScoreModifier {
   static OCTAVO_DEVICE void apply_mask_tensor(float* s, const ScoreTensorParams& mask,
                                               const Sm90ForwardParams& p, const RowTile& tile,
                                               i32 n) {
-    OCTAVO_UNROLL
-    for (u32 r = 0; r < 2; ++r) {
-      const TensorRow row = tensor_row(mask, p, tile, n, r);
-      const u8* const bytes = static_cast<const u8*>(row.data);
-      if (row.whole) {
-        OCTAVO_UNROLL
-        for (int i = 0; i < G::kScoreN8; ++i) {
-          const u32 pair = ptx::load_coherent_b16(bytes + row.first + i * 8);
-          hide(s[i * 4 + r * 2], pair & 0xff);
-          hide(s[i * 4 + r * 2 + 1], pair >> 8);
-        }
-      } else {
-        for_each_score(s, r, [&](int i, int e, float& score) {
-          hide(score, ptx::load_coherent_b8(bytes + row.index(i, e)));
-        });
-      }
+    const TensorRows<1> rows = tensor_rows<1>(mask, p, tile, n);
+    if (rows.whole) {
+      for_each_pair<kPairLoads>(s, [&](u32 r, int i, float& first, float& second) {
+        const u32 pair = ptx::load_coherent_b16(rows.pair(r, i));
+        hide(first, pair & 0xff);
+        hide(second, pair >> 8);
+      });
+    } else {
+      for_each_pair<kSingleLoads>(s, [&](u32 r, int i, float& first, float& second) {
+        hide(first, ptx::load_coherent_b8(rows.at(r, i, 0)));
+        hide(second, ptx::load_coherent_b8(rows.at(r, i, 1)));
+      });
     }
   }
 
@@ -158,52 +186,44 @@ struct ScoreModifier {
   // From raw scores to log2 units, with softcap, and the row's part of ALiBi.
   static OCTAVO_DEVICE void to_log2(float* s, const ScoreModifierParams& m, float scale_log2,
                                     const Slopes& alibi) {
-    if (C.softcap && m.softcap_log2 != 0) {
-      OCTAVO_UNROLL
-      for (u32 r = 0; r < 2; ++r)
-        for_each_score(s, r, [&](int, int, float& score) {
-          score = apply_softcap(score * scale_log2, m) + alibi.base[r];
-        });
-    } else {
-      OCTAVO_UNROLL
-      for (u32 r = 0; r < 2; ++r)
-        for_each_score(s, r, [&](int, int, float& score) {
-          score = ptx::fused_multiply_add(score, scale_log2, alibi.base[r]);
-        });
-    }
+    if (C.softcap && m.softcap_log2 != 0)
+      for_each_score(s, [&](u32 r, int, float& score) {
+        score = apply_softcap(score * scale_log2, m) + alibi.base[r];
+      });
+    else
+      for_each_score(s, [&](u32 r, int, float& score) {
+        score = ptx::fused_multiply_add(score, scale_log2, alibi.base[r]);
+      });
   }
   // Left of the diagonal a column's distance is the first column's less its offset, and one
   // multiply-add suffices.
   static OCTAVO_DEVICE void add_alibi(float* s, const Slopes& alibi) {
-    OCTAVO_UNROLL
-    for (u32 r = 0; r < 2; ++r) {
-      if (alibi.left)
-        for_each_score(s, r, [&](int i, int e, float& score) {
-          score = ptx::fused_multiply_add(alibi.slope[r], static_cast<float>(i * 8 + e), score);
-        });
-      else
-        for_each_score(s, r, [&](int i, int e, float& score) {
-          score =
-              apply_alibi(score, alibi.slope[r], alibi.distance[r] - static_cast<float>(i * 8 + e));
-        });
-    }
+    if (alibi.left)
+      for_each_score(s, [&](u32 r, int column, float& score) {
+        score = ptx::fused_multiply_add(alibi.slope[r], static_cast<float>(column), score);
+      });
+    else
+      for_each_score(s, [&](u32 r, int column, float& score) {
+        score = apply_alibi(score, alibi.slope[r], alibi.distance[r] - static_cast<float>(column));
+      });
   }
 
   // --- a block, and a row at the end ------------------------------------------------------------
 
-  // The scores of the block that begins at key n.
-  static OCTAVO_DEVICE void apply(float* s, const Sm90ForwardParams& p, const RowTile& tile,
-                                  i32 n) {
+  // The scores of the block that begins at key n. Each step asks for the tile: nothing about it is
+  // then held in registers from one step to the next.
+  template <class TileOf>
+  static OCTAVO_DEVICE void apply(float* s, const Sm90ForwardParams& p, i32 n, TileOf&& tile_of) {
     const ScoreModifierParams& m = G::modifiers(p).scores;
     if constexpr (changes_scores(C)) {
       const bool has_alibi = C.alibi && m.alibi_slopes != nullptr;
       Slopes alibi;
-      if (has_alibi) alibi = slopes_of(m, p, tile, n);
+      if (has_alibi) alibi = slopes_of(m, p, tile_of(), n);
       to_log2(s, m, p.scale_log2, alibi);
-      if (C.bias && m.bias.data != nullptr) add_bias_tensor(s, m.bias, p, tile, n);
       if (has_alibi) add_alibi(s, alibi);
+      if (C.bias && m.bias.data != nullptr) add_bias_tensor(s, m.bias, p, tile_of(), n);
     }
-    if (C.mask && m.mask.data != nullptr) apply_mask_tensor(s, m.mask, p, tile, n);
+    if (C.mask && m.mask.data != nullptr) apply_mask_tensor(s, m.mask, p, tile_of(), n);
   }
 
   // The sink of a head as one more term of a row's sum, which counts in units of 2^ref_max. Both

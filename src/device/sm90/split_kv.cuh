@@ -115,7 +115,7 @@ struct KvShare {
     if (N::kTestsSignWithMask && !hides && !p.negate) return;
     if (p.negate) N::negate(scores);
     if constexpr (ScoreModifier<G>::kChangesBlocks)
-      ScoreModifier<G>::apply(N::accumulator(scores), p, rows, n);
+      ScoreModifier<G>::apply(N::accumulator(scores), p, n, [&] { return rows; });
     if (!N::kTestsSignWithMask && !hides) return;
     N::apply_mask(scores, p, rows, n);
   }
