@@ -63,7 +63,8 @@ TEST(ChooseSm90, EveryHeadDimAndLengthGetsAFeasibleKernel) {
   }
 }
 
-// A modifier or padding sets its field and nothing else: the tiles are those of the plain problem.
+// A modifier or padding sets its field: the tiles are those of the plain problem, and with split-KV
+// as many of its CTAs fit on an SM.
 // 8-bit problems with them are left to the sm80 family.
 TEST(ChooseSm90, ModifiersSetTheirFields) {
   struct Modifier {
@@ -87,7 +88,11 @@ TEST(ChooseSm90, ModifiersSetTheirFields) {
         m.set(p);
         ASSERT_TRUE(sm90_forward_serves(*resolve(p), h200()));
         plain.*m.field = true;
-        EXPECT_TRUE(choose_sm90_forward(*resolve(p), h200()).config == plain) << d << " " << s;
+        const Sm90ForwardConfig chosen = choose_sm90_forward(*resolve(p), h200()).config;
+        EXPECT_TRUE(feasible(chosen, 90).ok()) << feasible(chosen, 90).message();
+        EXPECT_TRUE(chosen.min_ctas == 1 || sm90::is_split_kv(chosen));
+        plain.min_ctas = chosen.min_ctas;
+        EXPECT_TRUE(chosen == plain) << d << " " << s;
         p.q = p.k = p.v = DType::e4m3;
         if (!p.padded) {
           EXPECT_FALSE(sm90_forward_serves(*resolve(p), h200()));

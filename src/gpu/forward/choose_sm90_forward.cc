@@ -174,6 +174,9 @@ Sm90ForwardConfig config_for(const sm90::TableRow& row, const Problem& p) {
   c.mask = p.mask;
   c.sinks = p.sinks;
   c.padded = p.padded;
+  // Without a limit the compiler takes more registers for modifiers than the CTAs that the estimate
+  // counts on an SM have. With it nothing, or 8 bytes, is spilled.
+  if (has_modifiers(c) && sm90::is_split_kv(c)) c.min_ctas = row.estimate.resident;
   return c;
 }
 
