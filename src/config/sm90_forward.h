@@ -4,6 +4,7 @@
 
 #include "config/element.h"
 #include "config/portable.h"
+#include "config/score_modifiers.h"
 
 namespace octavo {
 
@@ -60,6 +61,14 @@ struct Sm90ForwardConfig {
 
   // Output
   bool amax = false;  // the largest |O| is collected
+
+  // What it can do to scores in addition (config/score_modifiers.h), with 16-bit Q and K
+  bool softcap = false;
+  bool bias = false;
+  bool alibi = false;
+  bool mask = false;    // a mask tensor
+  bool sinks = false;   // one more term of each row's sum
+  bool padded = false;  // padded batches
 
   bool operator==(const Sm90ForwardConfig&) const = default;
 };
@@ -195,11 +204,11 @@ OCTAVO_HD constexpr bool has_output_params(const Config& c) { return is_8bit_out
 OCTAVO_HD constexpr int split_columns(const Config& c) { return c.head_dim / kv_splits(c); }
 OCTAVO_HD constexpr int partial_bytes(int columns) { return kRows * (columns + 2) * 4; }
 
-// Work tiles that the producer publishes ahead of the consumers, and the bytes of one. Scales need
-// to know more about a tile.
+// Work tiles that the producer publishes ahead of the consumers, and the bytes of one. Scales and
+// modifiers need to know more about a tile.
 inline constexpr int kTileSlots = 4;
 OCTAVO_HD constexpr bool publishes_sequence(const Config& c) {
-  return is_8bit_qk(c) || has_output_params(c);
+  return is_8bit_qk(c) || has_output_params(c) || has_modifiers(c);
 }
 OCTAVO_HD constexpr int tile_slot_bytes(const Config& c) { return publishes_sequence(c) ? 48 : 32; }
 

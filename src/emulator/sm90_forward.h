@@ -16,8 +16,8 @@ struct EmulatedSm90Forward {
 // Every row of the table that problems are dispatched to, in both 16-bit types; again for LSE, if
 // that needs a different kernel; and some with FP32 output, early launch or pack_gqa. The 8-bit
 // rows are in E4M3, with a scale per head and per row of K, and some in E5M2 and INT8 or with other
-// outputs. Then come some rows with 16-bit V and 8-bit Q and K, and last some with 8-bit output or
-// amax.
+// outputs. Then come some rows with 16-bit V and 8-bit Q and K, some with 8-bit output or amax, and
+// last some with every modifier of the scores.
 const std::vector<EmulatedSm90Forward>& sm90_forward_kernels();
 
 }  // namespace octavo::emulator

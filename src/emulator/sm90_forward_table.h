@@ -256,12 +256,42 @@ constexpr void for_each_mixed_sm90_config(const Take& take) {
   }
 }
 
+// Every modifier of the scores and padding: with a producer warp, P V first at head_dim 64 and
+// Q K^T first at 128, where O has its own tile; and split-KV, over a cluster with pack_gqa, and
+// with stages that are filled again.
+constexpr bool is_modified(const sm90::TableRow& row) {
+  const Sm90ForwardConfig& c = row.config;
+  const bool split = sm90::is_split_kv(c);
+  for (const sm90::TableRow& other : sm90::kTable) {
+    const Sm90ForwardConfig& o = other.config;
+    if (o.head_dim != c.head_dim || sm90::is_split_kv(o) != split) continue;
+    if (c.head_dim == 64 && (split ? o.cluster > 1 : o.schedule == Schedule::pv_first_queued))
+      return &other == &row;
+    if (c.head_dim == 128 && (split ? o.stages > 1 : sm90::stages_o(o))) return &other == &row;
+  }
+  return false;
+}
+template <class Take>
+constexpr void for_each_modified_sm90_config(const Take& take) {
+  for (const sm90::TableRow& row : sm90::kTable) {
+    if (!is_modified(row)) continue;
+    const bool split = sm90::is_split_kv(row.config);
+    Sm90ForwardConfig c =
+        sm90::config_of(row, row.config.head_dim == 128 && !split ? Element::bf16 : Element::f16);
+    c.sum_rounded_p = false;
+    c.pack_gqa = split && c.head_dim == 64;
+    c.softcap = c.bias = c.alibi = c.mask = c.sinks = c.padded = true;
+    take(c);
+  }
+}
+
 constexpr int count_sm90_configs() {
   int count = 0;
   for_each_sm90_config([&count](const Sm90ForwardConfig&) { ++count; });
   for_each_8bit_sm90_config([&count](const Sm90ForwardConfig&) { ++count; });
   for_each_mixed_sm90_config([&count](const Sm90ForwardConfig&) { ++count; });
   for_each_sm90_output([&count](const Sm90ForwardConfig&) { ++count; });
+  for_each_modified_sm90_config([&count](const Sm90ForwardConfig&) { ++count; });
   return count;
 }
 
@@ -272,6 +302,7 @@ inline constexpr auto kSm90Configs = [] {
   for_each_8bit_sm90_config([&](const Sm90ForwardConfig& c) { configs[count++] = c; });
   for_each_mixed_sm90_config([&](const Sm90ForwardConfig& c) { configs[count++] = c; });
   for_each_sm90_output([&](const Sm90ForwardConfig& c) { configs[count++] = c; });
+  for_each_modified_sm90_config([&](const Sm90ForwardConfig& c) { configs[count++] = c; });
   return configs;
 }();
 

@@ -88,15 +88,16 @@ class CompiledInKernels final : public KernelSet {
                           c.out_element == chosen.out_element && c.amax == chosen.amax &&
                           c.head_dim == chosen.head_dim && c.k_scales == chosen.k_scales &&
                           c.scores <= chosen.scores && !(c.sum_rounded_p && problem.lse) &&
+                          includes_modifiers(c, chosen) &&
                           !(sm90::is_split_kv(c) && problem.varlen);
       const auto distance = [&chosen](const Sm90ForwardConfig& x) {
         const bool queued = x.schedule == Schedule::pv_first_queued;
-        return std::tuple(static_cast<int>(chosen.scores) - static_cast<int>(x.scores),
-                          x.pack_gqa != chosen.pack_gqa,
-                          sm90::is_split_kv(x) != sm90::is_split_kv(chosen),
-                          x.block_n != chosen.block_n, x.cluster != chosen.cluster,
-                          x.warpgroups != chosen.warpgroups, x.stages != chosen.stages,
-                          queued != (chosen.schedule == Schedule::pv_first_queued));
+        return std::tuple(
+            modifier_count(x), static_cast<int>(chosen.scores) - static_cast<int>(x.scores),
+            x.pack_gqa != chosen.pack_gqa, sm90::is_split_kv(x) != sm90::is_split_kv(chosen),
+            x.block_n != chosen.block_n, x.cluster != chosen.cluster,
+            x.warpgroups != chosen.warpgroups, x.stages != chosen.stages,
+            queued != (chosen.schedule == Schedule::pv_first_queued));
       };
       if (serves && (!best || distance(c) < distance(*best))) best = c;
     }

@@ -424,6 +424,7 @@ Result<Sm90ForwardConfig> forced_sm90(const Resolved& resolved, const GpuInfo& g
   defaults.k_scales = chosen.k_scales;
   defaults.amax = chosen.amax;
   defaults.head_dim = chosen.head_dim;
+  copy_modifiers(chosen, defaults);
   if (sm90::is_8bit_qk(defaults)) {
     defaults.sum_rounded_p = chosen.sum_rounded_p;
     defaults.pv_columns = chosen.pv_columns;
@@ -436,7 +437,8 @@ Result<Sm90ForwardConfig> forced_sm90(const Resolved& resolved, const GpuInfo& g
   if (config->element != chosen.element || config->v_element != chosen.v_element ||
       config->out_element != chosen.out_element || config->amax != chosen.amax ||
       config->k_scales != chosen.k_scales || config->scores > chosen.scores ||
-      config->head_dim < problem.head_dim || (sm90::is_split_kv(*config) && problem.varlen))
+      !includes_modifiers(*config, chosen) || config->head_dim < problem.head_dim ||
+      (sm90::is_split_kv(*config) && problem.varlen))
     return invalid("config", brief_text(*config),
                    fmt::format("{} for this problem{}", brief_text(defaults),
                                problem.varlen ? ", with row_groups=0" : ""));

@@ -75,6 +75,17 @@ TEST(EmulatorMutants, HopperKernelWithPackGqa) {
   expect_accounted_for("sm90_forward " + brief_text(kernel->config));
 }
 
+// Every modifier and padding, with a producer warp and with split-KV.
+TEST(EmulatorMutants, HopperKernelsWithEveryModifier) {
+  for (const bool split : {false, true}) {
+    const auto* const kernel = first_sm90_kernel([split](const Sm90ForwardConfig& c) {
+      return has_modifiers(c) && c.head_dim == 64 && sm90::is_split_kv(c) == split;
+    });
+    ASSERT_NE(kernel, nullptr);
+    expect_accounted_for("sm90_forward " + brief_text(kernel->config));
+  }
+}
+
 // A launch may start before earlier grids have ended: every access to memory must wait for them.
 TEST(EmulatorMutants, DisabledGridWaitsAreDetected) {
   for (const bool split : {false, true})

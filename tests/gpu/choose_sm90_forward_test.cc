@@ -63,6 +63,43 @@ TEST(ChooseSm90, EveryHeadDimAndLengthGetsAFeasibleKernel) {
   }
 }
 
+// A modifier or padding sets its field: the tiles are those of the plain problem, and with split-KV
+// as many of its CTAs fit on an SM.
+// 8-bit problems with them are left to the sm80 family.
+TEST(ChooseSm90, ModifiersSetTheirFields) {
+  struct Modifier {
+    void (*set)(Problem&);
+    bool Sm90ForwardConfig::*field;
+  };
+  const Modifier kModifiers[] = {
+      {[](Problem& p) { p.options.softcap = 30; }, &Sm90ForwardConfig::softcap},
+      {[](Problem& p) { p.bias = DType::bf16; }, &Sm90ForwardConfig::bias},
+      {[](Problem& p) { p.alibi = true; }, &Sm90ForwardConfig::alibi},
+      {[](Problem& p) { p.mask = true; }, &Sm90ForwardConfig::mask},
+      {[](Problem& p) { p.sinks = true; }, &Sm90ForwardConfig::sinks},
+      {[](Problem& p) { p.padded = true; }, &Sm90ForwardConfig::padded},
+  };
+  for (const std::int64_t d : {64, 96, 128, 192, 256})
+    for (const std::int64_t s : {512, 16384})
+      for (const Modifier& m : kModifiers) {
+        Problem p = problem(2, 8, s, d);
+        Sm90ForwardConfig plain = choose_sm90_forward(*resolve(p), h200()).config;
+        EXPECT_FALSE(has_modifiers(plain));
+        m.set(p);
+        ASSERT_TRUE(sm90_forward_serves(*resolve(p), h200()));
+        plain.*m.field = true;
+        const Sm90ForwardConfig chosen = choose_sm90_forward(*resolve(p), h200()).config;
+        EXPECT_TRUE(feasible(chosen, 90).ok()) << feasible(chosen, 90).message();
+        EXPECT_TRUE(chosen.min_ctas == 1 || sm90::is_split_kv(chosen));
+        plain.min_ctas = chosen.min_ctas;
+        EXPECT_TRUE(chosen == plain) << d << " " << s;
+        p.q = p.k = p.v = DType::e4m3;
+        if (!p.padded) {
+          EXPECT_FALSE(sm90_forward_serves(*resolve(p), h200()));
+        }
+      }
+}
+
 // A block size that is a multiple of kScaledKeys costs nothing; other block sizes are handled like
 // a scale per row.
 TEST(ChooseSm90, ScalesOfKSelectTheKernel) {

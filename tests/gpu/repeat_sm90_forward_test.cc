@@ -1,6 +1,7 @@
 // A repeated launch with other addresses equals, bit for bit, a new launch.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstring>
 #include <string_view>
 #include <vector>
@@ -160,6 +161,38 @@ TEST_F(Repeated, OtherMemoryGivesTheLaunchOfANewCall) {
   b = a;
   b.out.data = arguments(128, 256, 1 << 25).out.data;
   expect_the_same(a, b);
+}
+
+// Bias, mask, slopes, sinks and lengths are not compared, so calls with them take the long way:
+// neither is their launch kept, nor does another one serve them.
+TEST_F(Repeated, CallsWithModifiersOrPaddingAreNotRepeated) {
+  const Arguments plain = arguments(512, 512, 1 << 20);
+  const LoadedSm90Forward kernel = kernel_for(plain);
+  const RepeatedSm90Forward repeated;
+  ASSERT_TRUE(launch(repeated, kernel, plain, nullptr).ok());
+  static const float floats[8] = {};
+  static const std::int32_t lengths[2] = {512, 512};
+  constexpr std::array kChanges = {
+      +[](Arguments& a) {
+        a.bias = Tensor::bhsd(const_cast<float*>(floats), DType::f32, 1, 1, 1, 1);
+      },
+      +[](Arguments& a) {
+        a.mask = Tensor::bhsd(const_cast<float*>(floats), DType::boolean, 1, 1, 1, 1);
+      },
+      +[](Arguments& a) { a.alibi_slopes = floats; },
+      +[](Arguments& a) { a.sinks = floats; },
+      +[](Arguments& a) { a.seqlens_q = lengths; },
+      +[](Arguments& a) { a.leftpad_kv = lengths; },
+  };
+  for (const auto change : kChanges) {
+    expect_refused_where(repeated, plain, change);
+    Arguments modified = plain;
+    change(modified);
+    const RepeatedSm90Forward another;
+    ASSERT_TRUE(launch(another, kernel_for(modified), modified, nullptr).ok());
+    EXPECT_FALSE(again(another, modified));
+    EXPECT_FALSE(again(another, plain));
+  }
 }
 
 // 8-bit output with a scale per head, and amax, which is cleared every time.

@@ -51,6 +51,7 @@ TEST(Sm90Feasible, AcceptsFeasibleConfigs) {
         "element=int8,head_dim=128,warpgroups=2,k_scales=block",
         "out_element=e4m3,amax=true",
         "amax=true",
+        "softcap=true,bias=true,alibi=true,mask=true,sinks=true,padded=true",
         "element=e4m3,v_element=e4m3,out_element=int8,sum_rounded_p=false,"
         "pv_columns=32"}) {
     EXPECT_TRUE(check_sm90(text).ok()) << text << ": " << check_sm90(text).message();
@@ -113,6 +114,13 @@ TEST(Sm90Feasible, RefusesInfeasible8BitConfigsWithAReason) {
   constexpr Refused kFp8[] = {
       {"", "config.pv_columns"},
       {",pv_columns=48", "divide 64 columns"},
+      {",pv_columns=64,softcap=true",
+       "config.softcap is true; supported: false with 8-bit Q and K"},
+      {",pv_columns=64,bias=true", "config.bias is true; supported: false with 8-bit Q and K"},
+      {",pv_columns=64,alibi=true", "config.alibi is true"},
+      {",pv_columns=64,mask=true", "config.mask is true"},
+      {",pv_columns=64,sinks=true", "config.sinks is true"},
+      {",pv_columns=64,padded=true", "config.padded is true"},
       {",pv_columns=32,block_n=80", "multiples of 32"},
       {",pv_columns=64,sum_rounded_p=false,block_n=160", "registers for scores"},
       {",pv_columns=32,scores=f16,k_scales=row", "config.scores"},

@@ -53,25 +53,41 @@ OCTAVO_DEVICE float float_of_b16(u16 bits) {
   return low;
 }
 
+// Loads of what the modifiers read. A grid that overlaps an earlier one (kOverlaps) may have
+// started before that one has written it.
+template <bool kOverlaps>
+OCTAVO_DEVICE float load_modifier(const float* p) {
+  if constexpr (kOverlaps) return ptx::float_of_bits(ptx::load_coherent_b32(p));
+  return ptx::load_global_f32(p);
+}
+
 // Element `index` of a bias.
-template <Element kElement>
+template <Element kElement, bool kOverlaps = false>
 OCTAVO_DEVICE float load_bias(const void* data, i64 index) {
-  if constexpr (kElement == Element::f32)
-    return ptx::load_global_f32(static_cast<const float*>(data) + index);
-  else
-    return float_of_b16<kElement>(ptx::load_global_b16(static_cast<const u16*>(data) + index));
+  if constexpr (kElement == Element::f32) {
+    return load_modifier<kOverlaps>(static_cast<const float*>(data) + index);
+  } else {
+    const u16* const at = static_cast<const u16*>(data) + index;
+    return float_of_b16<kElement>(kOverlaps ? ptx::load_coherent_b16(at)
+                                            : ptx::load_global_b16(at));
+  }
 }
 
 // Elements `index` and `index` + 1, which form an aligned vector.
-template <Element kElement>
+template <Element kElement, bool kOverlaps = false>
 OCTAVO_DEVICE void load_bias_pair(const void* data, i64 index, float& first, float& second) {
   if constexpr (kElement == Element::f32) {
+    const float* const at = static_cast<const float*>(data) + index;
     u32 x0, x1;
-    ptx::load_global_b64(static_cast<const float*>(data) + index, x0, x1);
+    if constexpr (kOverlaps)
+      ptx::load_coherent_b64(at, x0, x1);
+    else
+      ptx::load_global_b64(at, x0, x1);
     first = ptx::float_of_bits(x0);
     second = ptx::float_of_bits(x1);
   } else {
-    const u32 x = ptx::load_global_b32(static_cast<const u16*>(data) + index);
+    const u16* const at = static_cast<const u16*>(data) + index;
+    const u32 x = kOverlaps ? ptx::load_coherent_b32(at) : ptx::load_global_b32(at);
     if constexpr (kElement == Element::f16) {
       ptx::f32_from_f16x2(first, second, x);
     } else {
@@ -82,8 +98,9 @@ OCTAVO_DEVICE void load_bias_pair(const void* data, i64 index, float& first, flo
 }
 
 // The slope of a head of a sequence, for scores in log2 units.
+template <bool kOverlaps = false>
 OCTAVO_DEVICE float alibi_slope_log2(const ScoreModifierParams& p, i32 sequence, i32 head) {
-  return kLog2E * ptx::load_global_f32(p.alibi_slopes + sequence * p.alibi_batch_stride + head);
+  return kLog2E * load_modifier<kOverlaps>(p.alibi_slopes + sequence * p.alibi_batch_stride + head);
 }
 // s - slope * |distance|, where the distance is from the row's diagonal to the key.
 OCTAVO_DEVICE float apply_alibi(float score_log2, float slope_log2, float distance) {

@@ -7,6 +7,7 @@
 #include "device/ptx/thread.cuh"
 #include "device/ptx/tma.cuh"
 #include "device/sm90/geometry.cuh"
+#include "device/sm90/modifiers.cuh"
 #include "device/sm90/output_element.cuh"
 
 namespace octavo::sm90 {
@@ -26,17 +27,30 @@ struct Epilogue {
   using Out = OutputElement<G>;
   static constexpr Sm90ForwardConfig C = G::C;
 
-  // Divides O by the row sums and writes LSE. A row without keys gets 0 and -infinity.
+  // Divides O by the row sums and writes LSE. A row without keys gets 0 and -infinity, or with a
+  // sink 0 and the sink. Padding gets 0 and -infinity.
   static OCTAVO_DEVICE void finish(State& state, const Rows& rows, const Sm90ForwardParams& p,
                                    const RowTile& tile) {
     OCTAVO_UNROLL
     for (u32 r = 0; r < 2; ++r) {
-      const float sum = N::row_sum(state, rows, r);
-      N::normalize_row(state, rows, r, sum);
+      float ref_max = rows.ref_max[r], sum = N::row_sum(state, rows, r);
+      N::normalize_row(state, rows, r, divisor_of(ref_max, sum, p, tile));
       const i32 row = tile.row(r);
-      if (row < tile.at.seqlen_q) store_lse(rows.ref_max[r], sum, p, tile, row);
+      if constexpr (C.padded) {
+        if (ptx::mask_term(row >= tile.at.seqlen_q, false)) {
+          clear_row<G::kColumns>(state.o, r);
+          sum = 0;
+        }
+      }
+      if (row < G::stored_rows(p, tile.at)) store_lse(ref_max, sum, p, tile, row);
     }
     N::scale_o(state, tile);
+  }
+  // Adds the sink to the sum of a row; the result is what divides its O.
+  static OCTAVO_DEVICE float divisor_of(float& ref_max, float& sum, const Sm90ForwardParams& p,
+                                        const RowTile& tile) {
+    if constexpr (C.sinks) return ScoreModifier<G>::add_sink(p, tile.head, ref_max, sum);
+    return sum;
   }
 
   // `sum` is that of the row, in each lane that holds it.
@@ -46,7 +60,7 @@ struct Epilogue {
     const float lse_log2 = ref_max + ptx::log2_approx(sum) - (N::kPLog2 + N::kSumLog2);
     ptx::store_global_f32(p.lse + tile.batch * p.lse_strides.batch +
                               tile.head * p.lse_strides.head +
-                              (tile.at.q_begin + row) * p.lse_strides.row,
+                              G::tensor_row(p, tile.at, row) * p.lse_strides.row,
                           sum == 0.0f ? -kInfinity : lse_log2 * kLn2);
   }
 
@@ -69,25 +83,28 @@ struct Epilogue {
 
   static OCTAVO_DEVICE void store_o(const State& state, const Sm90ForwardParams& p,
                                     const RowTile& tile) {
-    // The tile's last rows may belong to the next sequence of a varlen batch.
+    // The tile's last rows may belong to the next sequence of a varlen batch, or be padding, which
+    // need not follow the sequence in the tensor.
     [[maybe_unused]] const bool cuts_sequence =
-        p.cu_seqlens_q != nullptr && tile.first_row + kRows > tile.at.seqlen_q;
+        (C.padded || p.cu_seqlens_q != nullptr) && tile.first_row + kRows > tile.at.seqlen_q;
     if constexpr (stages_o(C)) {
       if (!cuts_sequence) return store_by_tma(state, p, tile);
     }
     Out::store_tile(state.o, p, tile);
   }
 
-  // Rows that see no key: 0, and -infinity.
+  // Rows that see no key: 0, and -infinity or the sink. Padding: 0 and -infinity.
   static OCTAVO_DEVICE void store_empty(const Sm90ForwardParams& p, const RowTile& tile) {
     OCTAVO_UNROLL
     for (u32 r = 0; r < 2; ++r) {
       const i32 row = tile.row(r);
-      if (row >= tile.at.seqlen_q) continue;
+      if (row >= G::stored_rows(p, tile.at)) continue;
       u8* const out = Out::row_address(p, tile, row);
       for (i32 column = static_cast<i32>(tile.lane % 4 * 2); column < p.head_dim; column += 8)
         Out::store_pair(out + column * element_bytes(C.out_element), 0, 0);
-      store_lse(0, 0, p, tile, row);
+      float ref_max = kLowest, sum = 0;
+      if (row < tile.at.seqlen_q) divisor_of(ref_max, sum, p, tile);
+      store_lse(ref_max, sum, p, tile, row);
     }
   }
 

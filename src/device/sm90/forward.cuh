@@ -45,6 +45,7 @@
 #include "device/sm90/geometry.cuh"
 #include "device/sm90/mainloop.cuh"
 #include "device/sm90/mask.cuh"
+#include "device/sm90/modifiers.cuh"
 #include "device/sm90/numerics/select.cuh"
 #include "device/sm90/producer.cuh"
 #include "device/sm90/scheduler.cuh"
@@ -182,11 +183,15 @@ struct TileStream {
     return true;
   }
   OCTAVO_DEVICE bool is_new_tile() const { return new_tile; }
+  // The producer has cleared what is not the sequence's.
+  OCTAVO_DEVICE void finish_v(const KvState&) const {}
 
   OCTAVO_DEVICE void mask(typename N::Scores& scores) const {
     const bool hides = needs_mask(at.n, C.block_n, at.full_begin, at.full_end);
     if (N::kTestsSignWithMask && !hides && !p.negate) return;
     if (p.negate) N::negate(scores);
+    if constexpr (ScoreModifier<G>::kChangesBlocks)
+      ScoreModifier<G>::apply(N::accumulator(scores), p, at.n, [&] { return row_tile(tile); });
     if (!N::kTestsSignWithMask && !hides) return;
     N::apply_mask(scores, p, row_tile(tile), at.n);
   }

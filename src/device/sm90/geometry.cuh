@@ -6,6 +6,7 @@
 #include "device/core/block_range.cuh"
 #include "device/ptx/mbarrier.cuh"
 #include "device/ptx/memory.cuh"
+#include "device/ptx/term.cuh"
 #include "device/ptx/thread.cuh"
 #include "device/sm90/params.cuh"
 #include "device/sm90/pipeline_state.cuh"
@@ -25,21 +26,25 @@ inline constexpr float kLowest = -3.402823466e38f;
 inline constexpr float kLn2 = 0.693147180559945f;
 
 // The kernel parameters of a configuration: only what it reads.
-template <bool kHas8BitQk, bool kHasOutput>
+template <bool kHas8BitQk, bool kHasOutput, bool kHasModifiers>
 struct SelectParams {
+  using Type = Sm90ForwardModifiedParams;
+};
+template <bool kHas8BitQk>
+struct SelectParams<kHas8BitQk, true, false> {
   using Type = Sm90ForwardOutputParams;
 };
 template <>
-struct SelectParams<false, false> {
+struct SelectParams<false, false, false> {
   using Type = Sm90ForwardParams;
 };
 template <>
-struct SelectParams<true, false> {
+struct SelectParams<true, false, false> {
   using Type = Sm90Forward8BitParams;
 };
 template <class Config>
-using ParamsOf =
-    typename SelectParams<is_8bit_qk(Config::value), has_output_params(Config::value)>::Type;
+using ParamsOf = typename SelectParams<is_8bit_qk(Config::value), has_output_params(Config::value),
+                                       has_modifiers(Config::value)>::Type;
 
 template <class Config>
 struct Geometry {
@@ -49,6 +54,7 @@ struct Geometry {
                 "Q and K are 16-bit, FP8 or INT8");
   static_assert(is_8bit_qk(C) || C.v_element == C.element,
                 "V differs from Q and K only beside 8-bit Q and K");
+  static_assert(!is_8bit_qk(C) || !has_modifiers(C), "modifiers and padding need 16-bit Q and K");
   static_assert(C.head_dim % qk_panels(C).columns == 0 && C.head_dim <= 256,
                 "a row is a whole number of panels");
   static_assert(C.warpgroups >= 1 && C.warpgroups <= 4, "one to four consumer warpgroups");
@@ -102,6 +108,27 @@ struct Geometry {
     return C.pack_gqa ? row >> p.query_bits : 0;
   }
 
+  // --- padded batches ---------------------------------------------------------------------------
+
+  static OCTAVO_DEVICE SequenceSpan span(const Sm90ForwardParams& p, i32 sequence) {
+    if constexpr (C.padded)
+      return padded_span(p, modifiers(p).padding, sequence);
+    else
+      return sequence_span(p, sequence);
+  }
+  // The rows of a batch entry that its tiles store. In a padded batch they are all rows of the
+  // tensor: behind the sequence's own rows the tiles go on with the padding, first that on the
+  // right, then that on the left.
+  static OCTAVO_DEVICE i32 stored_rows(const Sm90ForwardParams& p, const SequenceSpan& at) {
+    return C.padded && p.cu_seqlens_q == nullptr ? p.seqlen_q : at.seqlen_q;
+  }
+  // Where such a row is in the tensor.
+  static OCTAVO_DEVICE i32 tensor_row(const Sm90ForwardParams& p, const SequenceSpan& at, i32 row) {
+    const i32 there = at.q_begin + row;
+    if (!C.padded || p.cu_seqlens_q != nullptr) return there;
+    return ptx::mask_term(there >= p.seqlen_q, false) ? there - p.seqlen_q : there;
+  }
+
   // --- shared memory ----------------------------------------------------------------------------
 
   static OCTAVO_DEVICE u32 smem(u32 offset) { return ptx::shared_base() + offset; }
@@ -131,6 +158,10 @@ struct Geometry {
   static OCTAVO_DEVICE u32 tail_full() { return kv_barrier(4, 0); }
   static OCTAVO_DEVICE u32 partials_full(u32 group) { return kv_barrier(4, 0) + group * 8; }
 
+  // The additional parameters of kernels with modifiers or padding.
+  static OCTAVO_DEVICE const ModifierParams& modifiers(const Sm90ForwardParams& p) {
+    return static_cast<const Sm90ForwardModifiedParams&>(p).modifiers;
+  }
   // The additional parameters of kernels with 8-bit Q and K.
   static OCTAVO_DEVICE const Sm90Forward8BitParams& params_8bit(const Sm90ForwardParams& p) {
     return static_cast<const Sm90Forward8BitParams&>(p);

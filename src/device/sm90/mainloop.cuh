@@ -18,7 +18,9 @@
 //   k, v                        pipeline states of the block that is next
 //   advance()                   moves to the next block; false: there is none to go on with
 //   is_new_tile()               the block just moved to is the first of another tile
-//   mask(scores)                hides what rows do not see, where the block needs it
+//   mask(scores)                applies the modifiers, and hides what rows do not see, where the
+//                               block needs it
+//   finish_v(v)                 V of the block is there: clears the rows that are no keys
 //   release_k(), release_v()    the stage may be filled again
 //   begin_rows(state), end_tile(state, rows), next_tile(state)    where a tile ends and begins
 #pragma once
@@ -60,8 +62,11 @@ struct Mainloop {
   }
   // V is waited for where the softmax ends. The wait also ends a basic block: without it the
   // compiler moves the wait for the product before the exps that are meant to hide it.
-  static OCTAVO_DEVICE void wait_for_v(const KvState& v, bool is_full = false) {
+  template <class Blocks>
+  static OCTAVO_DEVICE void wait_for_v(const Blocks& blocks, const KvState& v,
+                                       bool is_full = false) {
     if (!is_full) ptx::mbarrier_wait(G::v_full(v.stage()), v.phase());
+    blocks.finish_v(v);
   }
   static OCTAVO_DEVICE void pack_p(P& p, const Scores& scores, Rows& rows) {
     OCTAVO_UNROLL
@@ -98,7 +103,7 @@ struct Mainloop {
     blocks.mask(scores);
     N::update_max(scores, state.rows, p.scale_log2, true, [](const auto&) {});
     N::exp(scores, state.rows, p.scale_log2, 0, G::kScoreN8);
-    wait_for_v(blocks.v);
+    wait_for_v(blocks, blocks.v);
     pack_p(prob, scores, state.rows);
     bool accumulate = false;
     while (blocks.advance()) {
@@ -120,14 +125,14 @@ struct Mainloop {
       N::exp(scores, state.rows, p.scale_log2, 0, G::kScoreN8);
       // V of a next tile, or of a single buffer, comes only after the release.
       const bool early = C.stages > 1 && !new_tile;
-      if (early) wait_for_v(blocks.v.next());
+      if (early) wait_for_v(blocks, blocks.v.next());
       N::finish_pv(state, prob, blocks.v.stage(), before);
       blocks.release_v();
       if (new_tile)
         blocks.end_tile(state, before);
       else if (rescale.any)
         rescale_o(state, rescale.alpha);
-      if (!early) wait_for_v(blocks.v);
+      if (!early) wait_for_v(blocks, blocks.v);
       accumulate = !new_tile;
       pack_p(prob, scores, state.rows);
     }
@@ -158,7 +163,7 @@ struct Mainloop {
     start_qk(scores, q, blocks.k);
     ptx::wgmma_wait<0>();
     make_p(true);
-    wait_for_v(blocks.v);
+    wait_for_v(blocks, blocks.v);
     bool accumulate = false;
     while (blocks.advance()) {
       const bool new_tile = blocks.is_new_tile();
@@ -170,7 +175,7 @@ struct Mainloop {
       ptx::wgmma_wait<0>();
       make_p(new_tile);
       accumulate = !new_tile;
-      wait_for_v(blocks.v, v_is_full);
+      wait_for_v(blocks, blocks.v, v_is_full);
     }
     N::start_pv(state, prob, blocks.v.stage(), accumulate);
     N::finish_pv(state, prob, blocks.v.stage(), state.rows);
@@ -191,7 +196,7 @@ struct Mainloop {
       N::update_max(scores, state.rows, p.scale_log2, first, [&](const float(&alpha)[2]) {
         if (!first) rescale_o(state, alpha);
       });
-      wait_for_v(blocks.v);
+      wait_for_v(blocks, blocks.v);
       N::interleave_pv(state, blocks.v.stage(), !first, [&](P& prob, int from, int to) {
         constexpr int kN8 = G::kStepKeys / 8;
         N::exp(scores, state.rows, p.scale_log2, from * kN8, to * kN8);

@@ -44,6 +44,13 @@ OCTAVO_DEVICE void transpose_quad_halves(u32 (&x)[2], u32 lane) {
   x[1] = ptx::permute_bytes(first, second, kHighHalves);
 }
 
+// kCount registers of O, of which those of row r become 0.
+template <int kCount>
+OCTAVO_DEVICE void clear_row(float* o, u32 r) {
+  OCTAVO_UNROLL
+  for (u32 i = 0; i < kCount / 2; ++i) o[i / 2 * 4 + r * 2 + i % 2] = 0;
+}
+
 // Addresses and parameters, shared by the three kinds of output.
 template <class G>
 struct OutputAddress {
@@ -56,13 +63,13 @@ struct OutputAddress {
   static OCTAVO_DEVICE u8* row_address(const Sm90ForwardParams& p, const RowTile& tile, i32 row) {
     return static_cast<u8*>(p.out) +
            (tile.batch * p.o_strides.batch + tile.head * p.o_strides.head +
-            (tile.at.q_begin + row) * p.o_strides.row) *
+            G::tensor_row(p, tile.at, row) * p.o_strides.row) *
                element_bytes(C.out_element);
   }
   // Columns from `first` on that exist; none in a row that does not.
   static OCTAVO_DEVICE i32 columns_left(const Sm90ForwardParams& p, const RowTile& tile, i32 row,
                                         i32 first) {
-    return row < tile.at.seqlen_q ? p.head_dim - first : 0;
+    return row < G::stored_rows(p, tile.at) ? p.head_dim - first : 0;
   }
   // 16-bit and FP32 outputs have no scale.
   static OCTAVO_DEVICE float inverse_scale(const Sm90ForwardParams&, const RowTile&) { return 1; }

@@ -61,4 +61,9 @@ struct Sm90ForwardOutputParams : Sm90Forward8BitParams {
   OutputParams output;
 };
 
+// With modifiers of the scores or padding.
+struct Sm90ForwardModifiedParams : Sm90ForwardOutputParams {
+  ModifierParams modifiers;
+};
+
 }  // namespace octavo

@@ -68,7 +68,9 @@ struct Producer {
                                    KvState& v, u32& tail_phase, bool leader) {
     wait_as_warp(G::v_empty(v.stage()), v.phase() ^ 1);
     const i32 n = t.n_begin + n_block * C.block_n;
-    const bool cuts_sequence = p.cu_seqlens_kv != nullptr && n + C.block_n > t.at.seqlen_kv;
+    // What lies behind the last key is another sequence's, or padding.
+    const bool has_neighbours = C.padded || p.cu_seqlens_kv != nullptr;
+    const bool cuts_sequence = has_neighbours && n + C.block_n > t.at.seqlen_kv;
     const u32 bar = cuts_sequence ? G::tail_full() : G::v_full(v.stage());
     if (leader) {
       ptx::mbarrier_arrive_expect_tx(bar, G::S.v_bytes);
@@ -95,7 +97,7 @@ struct Producer {
     KvState k, v;
     u32 count = 0, tail_phase = 0;
     for (TileScheduler tiles; tiles.has_tile(p); tiles.advance(p)) {
-      const WorkTile t = work_tile<block_m(C), C.block_n>(p, tiles.index);
+      const WorkTile t = work_tile<G>(p, tiles.index);
       if (t.n_blocks < 0) continue;
       if (t.n_blocks > 0) load_k(p, t, 0, k, leader);
       load_q(p, t, count++, leader);

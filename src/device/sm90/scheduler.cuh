@@ -23,11 +23,12 @@ struct WorkTile {
   i32 sequence, batch, head;
   i32 first_row;
   i32 n_begin;   // first key that is loaded
-  i32 n_blocks;  // blocks of keys; -1: the tile has no rows
+  i32 n_blocks;  // blocks of keys; -1: the tile stores no rows
 };
 
-template <int kBlockM, int kBlockN>
+template <class G>
 OCTAVO_DEVICE WorkTile work_tile(const Sm90ForwardParams& p, i32 index) {
+  constexpr int kBlockM = block_m(G::C), kBlockN = G::C.block_n;
   const i32 group = min_of(index / (p.row_tiles * p.heads_per_group), p.head_groups - 1);
   const i32 first_head = group * p.heads_per_group;
   const i32 mixed =
@@ -39,10 +40,10 @@ OCTAVO_DEVICE WorkTile work_tile(const Sm90ForwardParams& p, i32 index) {
   t.sequence = head / p.heads_q;
   t.head = head - t.sequence * p.heads_q;
   t.batch = p.cu_seqlens_q == nullptr ? t.sequence : 0;
-  t.at = sequence_span(p, t.sequence);
+  t.at = G::span(p, t.sequence);
   if (t.first_row >= t.at.seqlen_q) {
     t.n_begin = 0;
-    t.n_blocks = -1;
+    t.n_blocks = t.first_row < G::stored_rows(p, t.at) ? 0 : -1;
     return t;
   }
   const BlockRange range = block_range(p, t.at, t.first_row, kBlockM, kBlockN);

@@ -1,6 +1,6 @@
 // The split-KV forward kernel, for grids too small to fill the chip: warpgroups, and the CTAs of a
 // cluster, divide the keys of the same query rows, and combine their results in the same launch.
-// Not for varlen batches.
+// Not for varlen batches, but for padded ones.
 //
 // There is no producer warp. One thread starts everything that the stages hold before the CTA's
 // first barrier, and each split refills its own stages where it has more blocks.
@@ -34,6 +34,7 @@
 #include "device/sm90/loads.cuh"
 #include "device/sm90/mainloop.cuh"
 #include "device/sm90/mask.cuh"
+#include "device/sm90/modifiers.cuh"
 #include "device/sm90/numerics/select.cuh"
 #include "device/sm90/scheduler.cuh"
 #include "device/sm90/split_exchange.cuh"
@@ -63,7 +64,7 @@ struct KvShare {
   static OCTAVO_DEVICE void load_k(const Sm90ForwardParams& p, const WorkTile& t, i32 n,
                                    u32 stage) {
     ptx::mbarrier_arrive_expect_tx(G::k_full(stage), G::S.k_stage);
-    load_rows(p.k, G::k_tile(stage), G::k_full(stage), C.block_n, n,
+    load_rows(p.k, G::k_tile(stage), G::k_full(stage), C.block_n, t.at.kv_begin + n,
               p.by_heads_per_kv.quotient(t.head), t.batch, qk_panels(C));
   }
   static OCTAVO_DEVICE void load_v(const Sm90ForwardParams& p, const WorkTile& t, i32 n,
@@ -113,6 +114,8 @@ struct KvShare {
     const bool hides = needs_mask(n, C.block_n, range.full_begin, range.full_end);
     if (N::kTestsSignWithMask && !hides && !p.negate) return;
     if (p.negate) N::negate(scores);
+    if constexpr (ScoreModifier<G>::kChangesBlocks)
+      ScoreModifier<G>::apply(N::accumulator(scores), p, n, [&] { return rows; });
     if (!N::kTestsSignWithMask && !hides) return;
     N::apply_mask(scores, p, rows, n);
   }
@@ -120,6 +123,17 @@ struct KvShare {
   OCTAVO_DEVICE bool may_load() const {
     ptx::named_barrier_sync(static_cast<int>(1 + G::kv_group(rows)), kSplitThreads);
     return rows.group % C.row_groups == 0 && rows.warp == 0 && rows.lane == 0;
+  }
+  // In a padded batch rows of V behind the last key may hold anything: all threads of the split
+  // clear them.
+  OCTAVO_DEVICE void finish_v(const KvState& of) const {
+    if constexpr (C.padded) {
+      if (n + C.block_n <= rows.at.seqlen_kv) return;
+      const u32 thread = (rows.group % C.row_groups * 4 + rows.warp) * 32 + rows.lane;
+      N::template clear_v_tail<kSplitThreads>(G::v_tile(of.stage()), rows.at.seqlen_kv - n, thread);
+      ptx::fence_proxy_async();
+      ptx::named_barrier_sync(static_cast<int>(1 + G::kv_group(rows)), kSplitThreads);
+    }
   }
   OCTAVO_DEVICE void release_k() {
     if (next_k < end) {
@@ -174,7 +188,7 @@ struct SplitKvKernel {
     OCTAVO_UNROLL
     for (int group = 0; group < C.row_groups; ++group) {
       const i32 row = t.first_row + group * kRows;
-      load_rows(p.q, G::q_tile(group), G::q_full(0), kRows, G::query_of(p, row),
+      load_rows(p.q, G::q_tile(group), G::q_full(0), kRows, t.at.q_begin + G::query_of(p, row),
                 t.head + G::head_of(p, row), t.batch, qk_panels(C));
     }
     const auto for_each_group = [&](int stage, auto&& load) {
@@ -234,7 +248,7 @@ struct SplitKvKernel {
         InCta::run(N::template to_partial<Partial<G::kColumns>>(state), G::kv_group(rows), rows);
     Partial<kMine> mine = InCluster::run(of_cta, rank, rows);
     OCTAVO_UNROLL
-    for (u32 r = 0; r < 2; ++r) N::template normalize_partial<kMine>(mine.o, r, mine.sum[r]);
+    for (u32 r = 0; r < 2; ++r) Output::normalize(mine, p, rows, r);
     v_scales.load_last(p, rows, Output::first_column(rows, rank));
     v_scales.multiply(mine.o);
     if constexpr (!Output::kDestinationFirst) to = Output::destination(p, rows, rank);
@@ -260,7 +274,8 @@ struct SplitKvKernel {
     ptx::fence_mbarrier_init();
   }
 
-  // Every tile has rows, and its length is known: this kernel does not serve varlen batches.
+  // Every tile has rows to store, and the host knows how many: this kernel does not serve varlen
+  // batches.
   static OCTAVO_DEVICE WorkTile tile_of(const Sm90ForwardParams& p, i32 index) {
     const i32 head = p.by_row_tiles.quotient(index);
     WorkTile t;
@@ -268,9 +283,15 @@ struct SplitKvKernel {
     t.sequence = t.batch = p.by_heads_q.quotient(head);
     t.head = head - t.sequence * p.heads_q;
     if constexpr (C.pack_gqa) t.head *= p.heads_per_kv;  // the first of them
-    t.at = {0, p.seqlen_q, 0, p.seqlen_kv};
-    const BlockRange range =
-        block_range(p, t.at, G::query_of(p, t.first_row), block_m(C), C.block_n);
+    const i32 first_query = G::query_of(p, t.first_row);
+    if constexpr (C.padded) {
+      t.at = G::span(p, t.sequence);
+      t.n_begin = t.n_blocks = 0;
+      if (first_query >= t.at.seqlen_q) return t;  // all rows are padding
+    } else {
+      t.at = {0, p.seqlen_q, 0, p.seqlen_kv};
+    }
+    const BlockRange range = block_range(p, t.at, first_query, block_m(C), C.block_n);
     t.n_begin = range.begin;
     t.n_blocks = div_up(max_of(range.end - range.begin, 0), C.block_n);
     return t;
@@ -283,10 +304,12 @@ struct SplitKvKernel {
     if (thread == 0) init_load_barriers();
     if (C.cluster > 1 && thread == 32) init_partial_barriers();
     const u32 rank = C.cluster > 1 ? ptx::cluster_cta_rank() : 0;
+    // An earlier grid may write the lengths of a padded batch.
+    if constexpr (C.padded) ptx::wait_for_earlier_grids();
     const WorkTile t = tile_of(p, ptx::block_index_x() / C.cluster);
     // The storing threads wait for this thread first.
     if (thread == 0) {
-      ptx::wait_for_earlier_grids();
+      if constexpr (!C.padded) ptx::wait_for_earlier_grids();
       if (has_blocks(t, rank)) load_first(p, t, rank);
     }
     if constexpr (C.cluster > 1) ptx::cluster_arrive_relaxed();

@@ -41,8 +41,16 @@ struct SplitOutput {
     return static_cast<i32>(G::kv_group(t) * kInCta + rank * kMine) * 2;
   }
   static OCTAVO_DEVICE bool exists(const Sm90ForwardParams& p, const RowTile& tile, u32 r) {
+    return is_below(p, tile, r, tile.at.seqlen_q);
+  }
+  // In a padded batch padding is stored too.
+  static OCTAVO_DEVICE bool is_stored(const Sm90ForwardParams& p, const RowTile& tile, u32 r) {
+    return is_below(p, tile, r, G::stored_rows(p, tile.at));
+  }
+  static OCTAVO_DEVICE bool is_below(const Sm90ForwardParams& p, const RowTile& tile, u32 r,
+                                     i32 rows) {
     const bool shares_keys = !C.pack_gqa || G::head_of(p, tile.row(r)) < p.heads_per_kv;
-    return tile.query(p, r) < tile.at.seqlen_q && shares_keys;
+    return tile.query(p, r) < rows && shares_keys;
   }
   // The head that a row belongs to.
   static OCTAVO_DEVICE RowTile in_head(const Sm90ForwardParams& p, const RowTile& tile, u32 r) {
@@ -60,13 +68,31 @@ struct SplitOutput {
     for (u32 r = 0; r < 2; ++r) {
       to.row[r] = Out::row_address(p, in_head(p, tile, r), tile.query(p, r)) +
                   column * element_bytes(C.out_element);
-      to.columns[r] = exists(p, tile, r) ? p.head_dim - column : 0;
+      to.columns[r] = is_stored(p, tile, r) ? p.head_dim - column : 0;
       ptx::pin(to.row[r]);
       ptx::pin(to.columns[r]);
       if constexpr (is_8bit_out(C))
         to.inverse[r] = exists(p, tile, r) ? Out::inverse_scale(p, in_head(p, tile, r)) : 1.0f;
     }
     return to;
+  }
+
+  // Divides row r by its sum, to which its sink belongs. Padding becomes 0, without a sum.
+  static OCTAVO_DEVICE void normalize(Partial<kMine>& mine, const Sm90ForwardParams& p,
+                                      const RowTile& tile, u32 r) {
+    float divisor = mine.sum[r];
+    if constexpr (C.sinks) {
+      if (exists(p, tile, r))
+        divisor =
+            ScoreModifier<G>::add_sink(p, in_head(p, tile, r).head, mine.ref_max[r], mine.sum[r]);
+    }
+    N::template normalize_partial<kMine>(mine.o, r, divisor);
+    if constexpr (C.padded) {
+      if (ptx::mask_term(tile.query(p, r) >= tile.at.seqlen_q, false)) {
+        clear_row<kMine>(mine.o, r);
+        mine.sum[r] = 0;
+      }
+    }
   }
 
   // Pairs of columns of a row, eight apart.
@@ -124,7 +150,7 @@ struct SplitOutput {
         }
       }
       store_row(pairs, to.row[r], to.columns[r], to.inverse[r], tile.lane % 2 != 0);
-      if (first && exists(p, tile, r))
+      if (first && is_stored(p, tile, r))
         Epilogue<G, N>::store_lse(mine.ref_max[r], mine.sum[r], p, in_head(p, tile, r),
                                   tile.query(p, r));
     }

@@ -411,6 +411,7 @@ std::vector<Case> cases_for(const Sm90ForwardConfig& config) {
   c.head_dim = config.head_dim;
   set_8bit_inputs(config, c);
   c.lse = !config.sum_rounded_p;
+  if (has_modifiers(config)) c.options.softcap = 2;
   // pack_gqa: three heads that share keys, and a fourth in another tile.
   const std::int64_t rows = config.pack_gqa ? 6 : sm90::block_m(config), keys = config.block_n;
   const std::int64_t parts = sm90::kv_splits(config);
@@ -439,6 +440,14 @@ std::vector<Case> cases_for(const Sm90ForwardConfig& config) {
   c.seqlen_kv = 9;
   c.seqlen_q = rows + 9;
   cases.push_back(c);
+  // Every kind of padding. An even number of keys, so that two columns of a bias are read at once.
+  if (has_modifiers(config)) {
+    Case padded = c;
+    padded.batch = kPaddedSequences;
+    padded.seqlen_kv = keys + 2;
+    padded.seqlen_q = rows + 6;
+    cases.push_back(padded);
+  }
   if (sm90::is_split_kv(config)) return cases;
   // Tiles whose first warpgroups need fewer blocks than the others, repeatedly.
   c.scale = {};

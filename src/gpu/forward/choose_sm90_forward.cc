@@ -168,6 +168,15 @@ Sm90ForwardConfig config_for(const sm90::TableRow& row, const Problem& p) {
   c.out_element = element_of(p.out);
   c.amax = p.out_amax;
   c.k_scales = k_scales_of(p);
+  c.softcap = p.options.softcap != 0;
+  c.bias = p.bias.has_value();
+  c.alibi = p.alibi;
+  c.mask = p.mask;
+  c.sinks = p.sinks;
+  c.padded = p.padded;
+  // Without a limit the compiler takes more registers for modifiers than the CTAs that the estimate
+  // counts on an SM have. With it nothing, or 8 bytes, is spilled.
+  if (has_modifiers(c) && sm90::is_split_kv(c)) c.min_ctas = row.estimate.resident;
   return c;
 }
 
@@ -192,14 +201,14 @@ std::string shape_text(const Sm90ForwardConfig& c) {
 bool sm90_forward_serves(const Resolved& resolved, const GpuInfo& gpu) {
   const Problem& p = resolved.prepared;
   const OperandFormats& formats = resolved.formats;
-  if (changes_scores(p) || p.padded) return false;
   // 8-bit K and V that are dequantized to the type of Q count as given.
   const auto given = [](const OperandFormat& f) { return !f.rounded || is_8bit(f.stored); };
   const bool as_given = given(formats.q) && given(formats.k) && given(formats.v);
   const bool in_16_bits = as_given && (p.q == DType::f16 || p.q == DType::bf16);
   const bool v_fits =
       p.v == p.q || p.v == DType::f16 || p.v == DType::bf16 || (is_fp8(p.q) && is_fp8(p.v));
-  const bool in_8_bits = is_8bit(p.q) && p.q != DType::sim8 && p.k == p.q && v_fits;
+  const bool in_8_bits =
+      is_8bit(p.q) && p.q != DType::sim8 && p.k == p.q && v_fits && !changes_scores(p) && !p.padded;
   return gpu.arch == 90 && gpu.tensor_maps && (in_16_bits || in_8_bits) && p.head_dim % 8 == 0;
 }
 

@@ -79,9 +79,9 @@ bool sm90_forward_reaches(const Arguments& a) {
          (is_8bit(a.out.dtype) ? can_store_8bit(a.out) : tma_reaches(a.out));
 }
 
-Sm90ForwardOutputParams sm90_forward_params(const Problem& run_problem, const Arguments& a,
-                                            const Sm90ForwardConfig& c, const TileOrder& order) {
-  Sm90ForwardOutputParams p{};
+Sm90ForwardModifiedParams sm90_forward_params(const Problem& run_problem, const Arguments& a,
+                                              const Sm90ForwardConfig& c, const TileOrder& order) {
+  Sm90ForwardModifiedParams p{};
   p.out = a.out.data;
   p.sequences = static_cast<i32>(run_problem.batch);
   set_shared_params(p, run_problem, a, sm90::block_m(c));
@@ -94,6 +94,7 @@ Sm90ForwardOutputParams sm90_forward_params(const Problem& run_problem, const Ar
   p.rotation = order.rotation;
   if (sm90::is_8bit_qk(c)) set_scales(p, run_problem, a);
   p.output = output_params(run_problem, a);
+  if (has_modifiers(c)) p.modifiers = modifier_params(run_problem, a);
   return p;
 }
 
@@ -117,8 +118,8 @@ Status Sm90ForwardLaunch::prepare(const Gpu& gpu, const LoadedSm90Forward& kerne
   has_o_map_ = sm90::stages_o(c);
   is_8bit_qk_ = sm90::is_8bit_qk(c);
   amax_floats_ = amax_floats(run_problem, arguments);
-  // The host does not know the lengths of a varlen batch, so it gets one CTA per tile.
-  const bool persistent = !sm90::is_split_kv(c) && !run_problem.varlen;
+  // The host does not know the lengths of a varlen or padded batch, so it gets one CTA per tile.
+  const bool persistent = !sm90::is_split_kv(c) && !run_problem.varlen && !run_problem.padded;
   config_.grid[0] = static_cast<unsigned>(persistent ? std::min(params_.tiles, gpu.info.sms)
                                                      : params_.tiles * c.cluster);
   config_.block[0] = static_cast<unsigned>(sm90::threads(c));

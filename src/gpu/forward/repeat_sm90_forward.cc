@@ -1,6 +1,8 @@
 #include <array>
 #include <atomic>
 
+#include "attention/mask.h"
+#include "attention/sequence.h"
 #include "base/error.h"
 #include "base/tensor_checks.h"
 #include "gpu/forward/sm90_forward.h"
@@ -67,6 +69,9 @@ bool same_but_for_addresses(const Arguments& a, const Arguments& b) {
          same_presence(a.cu_seqlens_kv, b.cu_seqlens_kv) && a.sequences == b.sequences &&
          a.max_seqlen_q == b.max_seqlen_q && a.max_seqlen_kv == b.max_seqlen_kv;
 }
+
+// Modifiers of the scores and padding are not compared here, so such calls are not repeated.
+bool is_plain(const Arguments& a) { return !changes_scores(a) && !is_padded(a); }
 
 struct Bytes {
   std::uintptr_t begin, end;
@@ -151,7 +156,7 @@ Status RepeatedSm90Forward::launch(LoadedQuantizers& quantizers, const LoadedSm9
   if (!empty)
     OCTAVO_RETURN_IF_ERROR(
         slot.launch.prepare(gpu, kernel, slot.prepared, resolved.order, prepared, stream));
-  if (!empty && !is_empty(arguments.k) && addresses_are_plain(arguments) &&
+  if (!empty && !is_empty(arguments.k) && is_plain(arguments) && addresses_are_plain(arguments) &&
       gpu.driver->tensor_map_replace_address != nullptr) {
     slot.plan = plan_;
     slot.arguments = arguments;
@@ -164,8 +169,8 @@ Status RepeatedSm90Forward::launch(LoadedQuantizers& quantizers, const LoadedSm9
 bool RepeatedSm90Forward::launch_again(const Gpu& gpu, const Arguments& arguments,
                                        Workspace workspace, Stream stream, Status& status) const {
   Recorded& slot = recorded(plan_);
-  if (slot.plan != plan_ || !same_but_for_addresses(slot.arguments, arguments) ||
-      !addresses_are_plain(arguments))
+  if (slot.plan != plan_ || !is_plain(arguments) ||
+      !same_but_for_addresses(slot.arguments, arguments) || !addresses_are_plain(arguments))
     return false;
   if (workspace.bytes < slot.workspace_bytes) return false;
   RecordedQuantizers* const first = slot.converts ? &recorded_quantizers(plan_) : nullptr;

@@ -2,6 +2,8 @@
 // before a compiler is started.
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "gpu/forward/sm90_forward.h"
 #include "gpu/jit/config_fields.h"
 #include "gpu/jit/config_text.h"
@@ -122,6 +124,19 @@ Status check_numerics(const Sm90ForwardConfig& c) {
   return {};
 }
 
+// Modifiers of the scores and padding: scores are FP32, and P needs no scale.
+Status check_modifiers(const Sm90ForwardConfig& c) {
+  if (!sm90::is_8bit_qk(c)) return {};
+  for (const auto& [field, value] : {std::pair{"softcap", c.softcap},
+                                     {"bias", c.bias},
+                                     {"alibi", c.alibi},
+                                     {"mask", c.mask},
+                                     {"sinks", c.sinks},
+                                     {"padded", c.padded}})
+    if (value) return invalid(fmt::format("config.{}", field), "true", "false with 8-bit Q and K");
+  return {};
+}
+
 Status check_split_kv(const Sm90ForwardConfig& c) {
   if (c.warpgroups % c.row_groups != 0)
     return wrong_field("row_groups", c.row_groups, "0, divisors of warpgroups");
@@ -166,6 +181,7 @@ Status feasible(const Sm90ForwardConfig& c, int arch, int smem_bytes) {
   OCTAVO_RETURN_IF_ERROR(check_elements(c));
   OCTAVO_RETURN_IF_ERROR(check_tile(c));
   OCTAVO_RETURN_IF_ERROR(check_numerics(c));
+  OCTAVO_RETURN_IF_ERROR(check_modifiers(c));
   OCTAVO_RETURN_IF_ERROR(check_pipeline(c));
   if (sm90::registers_held(c) > sm90::register_budget(c))
     return invalid(

@@ -29,7 +29,7 @@ inline Status feasible(const Sm90ForwardConfig& config, int arch) {
 
 // Whether the Hopper kernel supports a problem that GPUs support, if TMA can address its tensors:
 // 16-bit, FP8 or INT8 operands, or 8-bit Q and K with 16-bit V, given or quantized first, on sm_90
-// with a driver that can encode tensor maps.
+// with a driver that can encode tensor maps. Modifiers of the scores and padding: 16-bit operands.
 bool sm90_forward_serves(const Resolved& resolved, const GpuInfo& gpu);
 
 // The load of the SM with the most work: the terms of the table's time estimate.
@@ -64,9 +64,10 @@ bool sm90_forward_reaches(const Arguments& arguments);
 // All parameters except the tensor maps. `run_problem` must be validated and supported by the
 // kernel, and `config` must fit it. A kernel with fewer parameters reads a prefix of the struct. An
 // 8-bit V must be transposed.
-Sm90ForwardOutputParams sm90_forward_params(const Problem& run_problem, const Arguments& arguments,
-                                            const Sm90ForwardConfig& config,
-                                            const TileOrder& order);
+Sm90ForwardModifiedParams sm90_forward_params(const Problem& run_problem,
+                                              const Arguments& arguments,
+                                              const Sm90ForwardConfig& config,
+                                              const TileOrder& order);
 
 // A kernel that is loaded on a GPU.
 struct LoadedSm90Forward {
@@ -87,7 +88,8 @@ class Sm90ForwardLaunch {
   // There must be queries. `order`: tile_order() of the problem and the kernel's configuration.
   Status prepare(const Gpu& gpu, const LoadedSm90Forward& kernel, const Problem& run_problem,
                  const TileOrder& order, const Arguments& arguments, Stream stream);
-  // Changes the addresses; everything else must be unchanged.
+  // Changes the addresses; everything else must be unchanged. Not for calls with modifiers of the
+  // scores or padding.
   Status move(const Gpu& gpu, const Arguments& to, Stream stream);
   // `run_problem` and `arguments` are those of prepare() or move().
   Status launch(const Gpu& gpu, const Problem& run_problem, const Arguments& arguments);
@@ -98,7 +100,7 @@ class Sm90ForwardLaunch {
   };
 
   cuda::Function function_ = nullptr;
-  Sm90ForwardOutputParams params_{};
+  Sm90ForwardModifiedParams params_{};
   Mapped mapped_{};
   std::int64_t amax_floats_ = 0;  // cleared before the launch
   bool has_o_map_ = false;

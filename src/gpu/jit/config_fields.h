@@ -98,6 +98,7 @@ constexpr void visit_fields(Config& c, Visitor&& visit) {
   visit("pv_columns", c.pv_columns);
   visit("pv_buffers", c.pv_buffers);
   visit("amax", c.amax);
+  visit_modifiers(c, visit);
 }
 
 template <class Config, class Visitor>

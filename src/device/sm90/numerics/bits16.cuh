@@ -127,8 +127,8 @@ struct Pv16 : RowSums<G> {
                                    i32 batch) {
     load_rows(p.v, to, bar, C.block_n, at.kv_begin + n, head, batch, kPanels);
   }
-  // Zeroes the keys from `first` on, which belong to the next sequence of a varlen batch: P is 0
-  // there, and 0 times what they hold may be NaN.
+  // Zeroes the keys from `first` on, which belong to the next sequence of a varlen batch or to the
+  // padding: P is 0 there, and 0 times what they hold may be NaN.
   template <int kThreads>
   static OCTAVO_DEVICE void clear_v_tail(u32 tile, i32 first, u32 thread) {
     const u32 from = static_cast<u32>(max_of(first, 0)) * kRowBytes;
@@ -176,7 +176,7 @@ struct Qk16 {
     float s[G::kScores];
   };
   struct Rows : RowState {
-    float threshold[2];  // the raw score at which ref_max rises; -infinity before the first key
+    float threshold[2];  // the score at which ref_max rises; -infinity before the first key
   };
 
   static OCTAVO_DEVICE auto& accumulator(Scores& scores) { return scores.s; }
@@ -193,8 +193,9 @@ struct Qk16 {
   static OCTAVO_DEVICE void finish_bias(Scores&) {}
   static OCTAVO_DEVICE void finish_qk(Scores&, u32 /*stage*/, u32 /*lane*/) {}
 
+  // Modifiers leave the scores in log2 units.
   static OCTAVO_DEVICE float multiplier(const Rows&, int /*r*/, float scale_log2) {
-    return scale_log2;
+    return changes_scores(C) ? 1.0f : scale_log2;
   }
   static OCTAVO_DEVICE float k_scale(const Scores&, int /*n8*/) { return 1.0f; }
   static OCTAVO_DEVICE float headroom_used(float, float, float) { return 0; }

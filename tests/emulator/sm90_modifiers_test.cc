@@ -1,0 +1,207 @@
+// Softcap, bias, ALiBi, mask tensors, sinks and padding in the Hopper kernels, against the oracle.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "emulator/modified_case.h"
+#include "emulator/sm90_forward.h"
+#include "evidence/cases/emulated_cases.h"
+#include "gpu/forward/sm90_forward.h"
+#include "gpu/jit/config_text.h"
+#include "octavo/octavo.hpp"
+#include "runtime/emulated_launch.h"
+
+namespace octavo::evidence {
+namespace {
+
+std::vector<const emulator::EmulatedSm90Forward*> modified_kernels() {
+  std::vector<const emulator::EmulatedSm90Forward*> kernels;
+  for (const auto& kernel : emulator::sm90_forward_kernels())
+    if (has_modifiers(kernel.config)) kernels.push_back(&kernel);
+  return kernels;
+}
+
+Status run(const emulator::EmulatedSm90Forward& kernel, ModifiedCase& c,
+           const emulator::Settings& settings, const EmulatorThen& then) {
+  const Result<Problem> problem = problem_of(c.arguments(), c.options());
+  if (!problem.ok()) return problem.status();
+  c.poison_outputs();
+  return run_emulated(kernel, narrow_sm90_chip(), *problem, c.arguments(), settings, then);
+}
+
+void expect_right(const emulator::EmulatedSm90Forward& kernel, const ModifiedProblem& problem,
+                  std::optional<std::uint64_t> seed = {}) {
+  ModifiedCase c(problem);
+  emulator::Settings settings;
+  settings.seed = seed;
+  const Status status = run(kernel, c, settings, [&](const emulator::Machine& machine) {
+    EXPECT_TRUE(machine.report().clean()) << machine.report().text();
+  });
+  ASSERT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(c.judge(), "") << brief_text(kernel.config);
+}
+
+enum Feature { kSoftcap, kBias, kMask, kAlibi, kSinks, kLeft, kRight, kFeatures };
+
+// A problem for a kernel: more rows than a tile, several blocks for each split, a ragged end. The
+// features are bits of `features`.
+ModifiedProblem problem_for(const Sm90ForwardConfig& c, unsigned features, std::uint64_t seed) {
+  const auto has = [features](Feature f) { return (features >> f & 1) != 0; };
+  ModifiedProblem p;
+  p.head_dim = c.head_dim - (seed % 3 == 0 ? 8 : 0);
+  p.dtype = static_cast<DType>(c.element);
+  p.batch = has(kLeft) || has(kRight) ? 3 : 2;
+  p.heads_q = c.pack_gqa ? 6 : 2;
+  p.heads_kv = 2;
+  p.seqlen_q = c.pack_gqa ? 9 : sm90::is_split_kv(c) ? 70 : 64 + 9;
+  p.seqlen_kv = sm90::kv_splits(c) * c.block_n + static_cast<std::int64_t>(seed % 2 + 7);
+  constexpr Causal kCausals[] = {Causal::none, Causal::bottom_right, Causal::none,
+                                 Causal::top_left};
+  p.causal = kCausals[seed % 4];
+  if (seed % 5 == 1) p.window_left = c.block_n / 2 + 3;
+  if (seed % 7 == 3) p.scale = -0.4f;
+  if (has(kSoftcap)) p.softcap = seed % 2 == 0 ? 1.5f : 30.0f;
+  constexpr DType kBiases[] = {DType::f16, DType::bf16, DType::f32};
+  if (has(kBias)) p.bias = kBiases[seed % 3];
+  p.mask = has(kMask);
+  p.alibi = has(kAlibi);
+  p.sinks = has(kSinks);
+  p.left = has(kLeft);
+  p.right = has(kRight);
+  if (seed % 4 == 1) p.broadcast = {0, 1, 0, 0};
+  if (seed % 4 == 2) p.broadcast = {1, 0, 1, 0};
+  if (seed % 4 == 3) p.broadcast = {1, 1, 0, seed % 8 == 3 ? 1 : 0};
+  p.row_gap = static_cast<std::int64_t>(seed / 2 % 3) + (p.seqlen_kv % 2);
+  p.seed = seed;
+  return p;
+}
+
+// Each feature alone, every two, and all: the other features have neutral values.
+TEST(EmulatorSm90Modifiers, EveryPairMatchesTheOracle) {
+  std::uint64_t seed = 0;
+  ASSERT_GE(modified_kernels().size(), 4U);
+  for (const auto* kernel : modified_kernels()) {
+    for (unsigned first = 0; first < kFeatures; ++first)
+      for (unsigned second = 0; second <= first; ++second, ++seed) {
+        const unsigned features = 1U << first | 1U << second;
+        SCOPED_TRACE(fmt::format("features {:#x} seed {}", features, seed));
+        expect_right(*kernel, problem_for(kernel->config, features, seed),
+                     seed % 3 == 0 ? std::optional<std::uint64_t>(seed) : std::nullopt);
+      }
+    SCOPED_TRACE("all features");
+    expect_right(*kernel, problem_for(kernel->config, (1U << kFeatures) - 1, seed));
+  }
+}
+
+// Rows without a visible key, with a sink and without: no keys at all, hidden by the mask, and all
+// of a sequence's keys behind the window.
+TEST(EmulatorSm90Modifiers, RowsWithoutKeys) {
+  for (const auto* kernel : modified_kernels())
+    for (const bool sinks : {false, true}) {
+      ModifiedProblem p = problem_for(kernel->config, 0, 2);
+      p.sinks = sinks;
+      p.causal = Causal::bottom_right;
+      p.seqlen_q = kernel->config.pack_gqa ? 20 : 140;
+      p.seqlen_kv = 9;
+      expect_right(*kernel, p);
+      p.mask = true;
+      p.causal = Causal::none;
+      p.seqlen_kv = 1;
+      expect_right(*kernel, p);
+      p.mask = false;
+      p.seqlen_kv = 0;
+      expect_right(*kernel, p);
+    }
+}
+
+// Varlen batches have softcap, ALiBi and sinks; slopes are those of the sequence.
+TEST(EmulatorSm90Modifiers, VarlenBatches) {
+  for (const auto* kernel : modified_kernels()) {
+    if (sm90::is_split_kv(kernel->config)) continue;
+    for (std::uint64_t seed = 0; seed < 4; ++seed) {
+      ModifiedProblem p =
+          problem_for(kernel->config, 1U << kSoftcap | 1U << kAlibi | 1U << kSinks, seed);
+      p.varlen = true;
+      p.batch = 3;
+      expect_right(*kernel, p);
+    }
+  }
+}
+
+// The lowest finite bias hides a key beside greater ones only: rows that have nothing else see all
+// keys alike.
+TEST(EmulatorSm90Modifiers, LowestFiniteBias) {
+  for (const auto* kernel : modified_kernels())
+    for (const DType dtype : {DType::bf16, DType::f32}) {
+      ModifiedProblem p = problem_for(kernel->config, 0, 4);
+      p.bias = dtype;
+      ModifiedCase c(p);
+      c.set_bias_rows(-3.3e38f);
+      const Status status = run(*kernel, c, {}, [](const emulator::Machine&) {});
+      ASSERT_TRUE(status.ok()) << status.message();
+      EXPECT_EQ(c.judge(false), "") << brief_text(kernel->config);
+    }
+}
+
+// A bias that rises along the keys by so much that every block has to rescale O, and scores that
+// are all negative in log2 units.
+TEST(EmulatorSm90Modifiers, RisingNegativeScores) {
+  for (const auto* kernel : modified_kernels()) {
+    ModifiedProblem p = problem_for(kernel->config, 1U << kAlibi, 8);
+    p.steep = true;
+    expect_right(*kernel, p);
+  }
+}
+
+// Lengths on a GPU are never trusted: whatever they hold, sequences lie inside their tensors.
+TEST(EmulatorSm90Modifiers, LengthsAreClamped) {
+  for (const auto* kernel : modified_kernels()) {
+    ModifiedCase c(problem_for(kernel->config, 1U << kLeft | 1U << kRight, 1));
+    const auto run_clean = [&] {
+      const Status status = run(*kernel, c, {}, [&](const emulator::Machine& machine) {
+        EXPECT_TRUE(machine.report().clean()) << machine.report().text();
+      });
+      EXPECT_TRUE(status.ok()) << status.message();
+      return c.outputs();
+    };
+    c.widen_lengths(0);
+    const std::vector<std::byte> expected = run_clean();
+    c.widen_lengths(1000);
+    EXPECT_TRUE(run_clean() == expected) << brief_text(kernel->config);
+  }
+}
+
+// A plan on an emulated H200 takes these kernels for 16-bit problems, and the sm80 family for 8-bit
+// ones.
+TEST(EmulatorSm90Modifiers, PlansTakeTheHopperKernel) {
+  constexpr Device kSm90{Device::Kind::emulator, 90};
+  ModifiedProblem made;
+  made.seqlen_q = made.seqlen_kv = 100;
+  made.softcap = 20;
+  made.bias = DType::f16;
+  made.mask = made.alibi = made.sinks = made.right = true;
+  ModifiedCase c(made);
+  const Result<Problem> problem = problem_of(c.arguments(), c.options());
+  ASSERT_TRUE(problem.ok()) << problem.status().message();
+  const Result<Explanation> explained = explain(*problem, kSm90);
+  ASSERT_TRUE(explained.ok()) << explained.status().message();
+  EXPECT_EQ(explained->kernel, "sm90_forward");
+  EXPECT_NE(explained->config.find(".softcap=true,.bias=true"), std::string::npos);
+  for (int i = 0; i < 2; ++i) {
+    c.poison_outputs();
+    const Status status = attention(c.arguments(), c.options(), kSm90);
+    ASSERT_TRUE(status.ok()) << status.message();
+    EXPECT_EQ(c.judge(), "");
+  }
+  Problem in_8_bits = *problem;
+  in_8_bits.padded = false;
+  in_8_bits.q = in_8_bits.k = in_8_bits.v = DType::e4m3;
+  EXPECT_EQ(explain(in_8_bits, kSm90).value().kernel, "sm80_forward");
+}
+
+}  // namespace
+}  // namespace octavo::evidence
