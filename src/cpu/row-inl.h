@@ -88,8 +88,6 @@ void to_f32(DType dtype, const void* source, std::int64_t stride, std::int64_t c
   const auto* u8 = static_cast<const std::uint8_t*>(source);
   const auto* u16 = static_cast<const std::uint16_t*>(source);
   switch (dtype) {
-    case DType::boolean:
-      break;
     case DType::f32:
       return widen(static_cast<const float*>(source), rows, [](auto x) HWY_ATTR { return x; });
     case DType::f16:
@@ -177,8 +175,6 @@ HWY_INLINE void change_row(float* row, std::int64_t n, Change change) {
 void round_to(DType dtype, float* row, std::int64_t n) {
   const float infinity = std::numeric_limits<float>::infinity();
   switch (dtype) {
-    case DType::boolean:
-      break;
     case DType::f32:
       return;
     case DType::f16:
