@@ -1,4 +1,4 @@
-// The caller's scales of one 8-bit operand, in a varlen or padded batch or in neither.
+// The caller's scales of one 8-bit operand, in a varlen batch or not.
 #pragma once
 
 #include <cstdint>
@@ -14,15 +14,13 @@ struct OperandScales {
   DType format = DType::e4m3;
   ScaleIndex index{};
   bool by_token = false;  // row scales of a varlen batch: indexed by token, not by sequence
-  bool padded = false;    // rows count from the first of the batch entry, not of the sequence
 
   // The factor of a quantized element. `row` counts from the sequence's first row, which is row
   // `begin` of the tensor.
   float step(std::int64_t sequence_number, std::int64_t head, std::int64_t begin, std::int64_t row,
              std::int64_t column) const {
-    const std::int64_t at =
-        by_token ? index.at(0, head, begin + row, column)
-                 : index.at(sequence_number, head, padded ? begin + row : row, column);
+    const std::int64_t at = by_token ? index.at(0, head, begin + row, column)
+                                     : index.at(sequence_number, head, row, column);
     return step_of(format, data[at]);
   }
 };
@@ -44,7 +42,7 @@ inline std::array<std::int64_t, 4> scale_shape(const Arguments& a, const ConstTe
 inline OperandScales operand_scales(const Arguments& a, const ConstTensor& tensor,
                                     const Scales& scales, std::int64_t max_len) {
   return {scales.data, tensor.dtype, scale_index(scales, scale_shape(a, tensor, scales, max_len)),
-          is_varlen(a) && scales.granularity == Granularity::row, is_padded(a)};
+          is_varlen(a) && scales.granularity == Granularity::row};
 }
 
 // The number of floats from the first scale of an operand to its last, inclusive.

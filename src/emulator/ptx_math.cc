@@ -1,8 +1,9 @@
-// Emulation of device/ptx/math.cuh: arithmetic of one thread.
+// Emulation of device/ptx/math.cuh and f64.cuh: arithmetic of one thread.
 #include <bit>
 #include <cmath>
 #include <limits>
 
+#include "device/ptx/f64.cuh"
 #include "device/ptx/math.cuh"
 #include "emulator/machine.h"
 #include "emulator/tensor_cores.h"
@@ -20,6 +21,8 @@ u32 pair(u32 low, u32 high, int bits) { return low | high << bits; }
 
 }  // namespace
 
+double exp_f64(double x) { return std::exp(x); }
+double log_f64(double x) { return std::log(x); }
 float exp2_approx(float x) {
   self().machine->measures().count("ex2");
   return flushed(std::exp2(flushed(x)));

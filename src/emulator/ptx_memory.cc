@@ -1,6 +1,7 @@
-// Emulation of device/ptx/memory.cuh and stmatrix.cuh: loads, stores, matrices, cp.async.
+// Emulation of device/ptx/memory.cuh, stmatrix.cuh and f64.cuh: loads, stores, matrices, cp.async.
 #include <cstring>
 
+#include "device/ptx/f64.cuh"
 #include "device/ptx/memory.cuh"
 #include "device/ptx/stmatrix.cuh"
 #include "emulator/access.h"
@@ -252,6 +253,12 @@ void store_global_b128(void* p, const u32 (&x)[4], Site site) {
 }
 void store_global_f32(float* p, float x, Site site) {
   store_global({"st.global.b32", site}, p, &x, 4);
+}
+double load_global_f64(const double* p, Site site) {
+  return loaded_global<double>("ld.global.f64", p, GlobalUse::read, site);
+}
+void store_global_f64(double* p, double x, Site site) {
+  store_global({"st.global.f64", site}, p, &x, 8);
 }
 
 }  // namespace octavo::ptx

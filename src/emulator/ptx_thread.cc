@@ -1,4 +1,6 @@
-// Emulation of device/ptx/thread.cuh and term.cuh: thread indices, barriers, shuffles, votes.
+// Emulation of device/ptx/thread.cuh, term.cuh and f64.cuh: thread indices, barriers, shuffles,
+// votes.
+#include "device/ptx/f64.cuh"
 #include "device/ptx/term.cuh"
 #include "device/ptx/thread.cuh"
 #include "emulator/machine.h"
@@ -14,6 +16,16 @@ struct ValueLane {
   T value;
   T result;
 };
+
+template <class T>
+T shuffled(T x, int mask, Site site) {
+  ValueLane<T> lane{x, 0};
+  meet({"shfl.sync.bfly", site}, lane, [mask](Warp&, const auto& lanes) {
+    for (std::size_t i = 0; i < kWarpSize; ++i)
+      lanes[i]->result = lanes[i ^ static_cast<std::size_t>(mask)]->value;
+  });
+  return lane.result;
+}
 
 void sync(const char* name, int id, int count, Site site) {
   Thread& t = self();
@@ -43,14 +55,8 @@ u32 warp_index(Site site) {
 void cta_sync(Site site) { sync("bar.sync", 0, self().machine->launch().threads, site); }
 void named_barrier_sync(int id, int count, Site site) { sync("bar.sync", id, count, site); }
 
-float shuffle_xor(float x, int mask, Site site) {
-  ValueLane<float> lane{x, 0};
-  meet({"shfl.sync.bfly", site}, lane, [mask](Warp&, const auto& lanes) {
-    for (std::size_t i = 0; i < kWarpSize; ++i)
-      lanes[i]->result = lanes[i ^ static_cast<std::size_t>(mask)]->value;
-  });
-  return lane.result;
-}
+float shuffle_xor(float x, int mask, Site site) { return shuffled(x, mask, site); }
+double shuffle_xor_f64(double x, int mask, Site site) { return shuffled(x, mask, site); }
 
 bool warp_any(bool x, Site site) {
   ValueLane<bool> lane{x, false};

@@ -115,20 +115,18 @@ struct Head {
   const Operand* x = nullptr;
   i64 first = 0;  // index of the element at the sequence's row 0
   i64 first_scale = 0;
-  i64 scaled_row = 0;  // what the sequence's row 0 counts as among the scales
 
   OCTAVO_DEVICE Head(const Operand& operand, i64 batch, i64 sequence, i64 head, i64 begin)
       : x(&operand),
         first(batch * operand.batch + head * operand.head + begin * operand.row),
-        first_scale(sequence * operand.scale_batch + head * operand.scale_head),
-        scaled_row(operand.scale_by_token ? begin : 0) {}
+        first_scale(sequence * operand.scale_batch + head * operand.scale_head +
+                    (operand.scale_by_token ? begin * operand.scale_row : 0)) {}
 
   OCTAVO_DEVICE double at(i64 row, i64 column) const {
     const double value = load_element(*x, first + row * x->row + column);
     if (x->scales == nullptr) return value;
-    const float scale = ptx::load_global_f32(x->scales + first_scale +
-                                             (scaled_row + row) / x->block_rows * x->scale_row +
-                                             column * x->scale_column);
+    const float scale = ptx::load_global_f32(
+        x->scales + first_scale + row / x->block_rows * x->scale_row + column * x->scale_column);
     return value * (x->element == Element::sim8 ? scale / 127.0f : scale);
   }
 };

@@ -2,10 +2,10 @@
 // and mask tensor, each if the configuration has it and the call gives it.
 //
 // Softcap, bias and ALiBi work in log2 units, so a kernel with one of them scales its scores here
-// and not in the exponential. The instructions for one score, of which a softcap has two on the
-// special-function units:
-//   scale 1; softcap 13; bias 1 in f16, else 6, and a load for every two columns; ALiBi 3; mask 2
-//   and a load for every two columns
+// and not in the exponential. The instructions for one score on sm_80, of which a softcap has two
+// on the special-function units:
+//   scale 1; softcap 12; bias 2 in f16, 6 in bf16, 5 in f32; ALiBi 2; mask 2
+// Bias and mask also need a load for every two columns, or for each if pairs are not aligned.
 #pragma once
 
 #include "config/score_modifiers.h"

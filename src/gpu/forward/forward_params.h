@@ -41,7 +41,7 @@ inline ScaleParams scale_params(const Arguments& a, const ConstTensor& tensor, c
   const OperandScales found = operand_scales(a, tensor, scales, max_len);
   ScaleParams p;
   p.data = scales.data;
-  p.by_token = found.by_token || found.padded ? 1 : 0;
+  p.by_token = found.by_token ? 1 : 0;
   if (scales.granularity == Granularity::tensor) return p;
   p.batch = found.by_token ? 0 : found.index.stride[0];
   p.head = found.index.stride[1];

@@ -25,7 +25,7 @@ oracle::Operand operand(const Arguments& a, const ConstTensor& t, const Scales& 
   const OperandScales found = operand_scales(a, t, scales, max_len);
   x.scales = scales.data;
   if (scales.granularity == Granularity::tensor) return x;
-  x.scale_by_token = found.by_token || found.padded ? 1 : 0;
+  x.scale_by_token = found.by_token ? 1 : 0;
   x.scale_batch = found.by_token ? 0 : found.index.stride[0];
   x.scale_head = found.index.stride[1];
   const std::int64_t inner = found.index.stride[2];

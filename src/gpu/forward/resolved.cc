@@ -28,11 +28,6 @@ Status quantizers_serve(const Resolved& resolved) {
   const OperandFormats& formats = resolved.formats;
   if (!formats.q.rounded && !formats.k.rounded && !formats.v.rounded) return {};
   const Quantization& z = p.options.quantization;
-  // A scale of several rows would depend on the padding.
-  if (p.padded &&
-      (formats.q.scales_of_ours() || formats.k.scales_of_ours() || formats.v.scales_of_ours()))
-    return unsupported("precision", fmt::format("{} in a padded batch", name(p.options.precision)),
-                       "native, fp16, bf16 in a padded batch on a GPU");
   if (formats.v.rounded && p.v_layout == VLayout::transposed)
     return unsupported("v_layout", fmt::format("transposed for {}", describe(p)),
                        "rows with a 16-bit q on a GPU");
