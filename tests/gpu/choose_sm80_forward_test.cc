@@ -5,6 +5,9 @@
 #include "gpu/forward/sm80_forward.h"
 #include "gpu/forward/sm90_forward.h"
 #include "gpu/jit/config_text.h"
+#include "gpu/jit/cubin_info.h"
+#include "gpu/jit/kernel_source.h"
+#include "gpu/jit/nvrtc.h"
 
 namespace octavo {
 namespace {
@@ -87,6 +90,25 @@ TEST(ChooseSm80Forward, ModifiersHaveTilesThatFitTheRegisters) {
   EXPECT_EQ(c.block_m / c.warps_m, 32);
   p.mask = true;
   EXPECT_EQ(chosen(p).block_m / chosen(p).warps_m, 16);
+}
+
+// The kernels of long sequences, whose tiles leave the fewest registers.
+TEST(ChooseSm80Forward, KernelsWithModifiersDoNotSpill) {
+  if (!nvrtc_version().ok()) GTEST_SKIP() << nvrtc_version().status().message();
+  const auto expect_no_spills = [](const Problem& p, int arch) {
+    const Sm80ForwardConfig c = chosen(p, arch);
+    const Result<CompiledKernel> kernel = compile(kernel_source(c));
+    ASSERT_TRUE(kernel.ok()) << kernel.status().message();
+    const CubinInfo info = read_cubin(kernel->image).value();
+    EXPECT_FALSE(info.find(kernel->lowered_name)->spills()) << to_text(c);
+  };
+  for (const int arch : {80, 90})
+    for (const std::int64_t head_dim : {64, 128})
+      expect_no_spills(with_everything(plain_problem(4096, head_dim)), arch);
+  Problem wide_warps = with_everything(plain_problem(4096, 64));
+  wide_warps.bias.reset();
+  wide_warps.mask = false;
+  expect_no_spills(wide_warps, 80);
 }
 
 }  // namespace

@@ -444,7 +444,7 @@ std::vector<Case> cases_for(const Sm90ForwardConfig& config) {
   if (has_modifiers(config)) {
     Case padded = c;
     padded.batch = kPaddedSequences;
-    padded.seqlen_kv = keys + 2;
+    padded.seqlen_kv = keys + 4;
     padded.seqlen_q = rows + 6;
     cases.push_back(padded);
   }
