@@ -363,7 +363,7 @@ std::vector<Case> cases_for(const Sm80ForwardConfig& config) {
   c.seqlen_q = 3;
   c.seqlen_kv = keys + 1;
   cases.push_back(c);
-  if (!has_modifiers(config)) return cases;
+  if (!config.padded) return cases;
   c.batch = kPaddedSequences;
   c.seqlen_q = rows + 6;
   cases.push_back(c);
