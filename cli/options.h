@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "octavo/evidence.hpp"
-#include "octavo/octavo.hpp"
 #include "octavo/file.hpp"
+#include "octavo/octavo.hpp"
 
 namespace CLI {
 class App;

@@ -108,8 +108,8 @@ void fill_tile(const Box& box, u8* to, u32 address) {
   });
 }
 
-// Bulk additions keep subnormal numbers, and every NaN is the GPU's. (red.global.add.f32 would flush
-// them.)
+// Bulk additions keep subnormal numbers, and every NaN is the GPU's. (red.global.add.f32 would
+// flush them.)
 float add_f32(float a, float b) {
   const float sum = a + b;
   return std::isnan(sum) ? std::bit_cast<float>(0x7fffffffu) : sum;
