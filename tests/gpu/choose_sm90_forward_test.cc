@@ -421,7 +421,7 @@ TEST(LaunchSm90, ParamsWithPackGqa) {
   EXPECT_EQ(params.query_bits, 3);
   EXPECT_EQ(params.row_tiles, 1);
   EXPECT_EQ(params.tiles, 4);
-  EXPECT_EQ(params.heads_q, 2);
+  EXPECT_EQ(params.tile_heads, 2);
   EXPECT_EQ(params.heads_per_kv, 3);
   for (const auto& [seqlen_q, bits] : {std::pair{1, 0}, {2, 1}, {3, 2}, {4, 2}, {64, 6}, {65, 7}})
     EXPECT_EQ(query_bits(seqlen_q), bits) << seqlen_q;

@@ -63,7 +63,6 @@ void set_shared_params(Params& p, const Problem& run_problem, const Arguments& a
   p.cu_seqlens_kv = a.cu_seqlens_kv;
   p.tokens_q = static_cast<i32>(a.q.shape[2]);
   p.tokens_kv = static_cast<i32>(a.k.shape[2]);
-  p.heads_q = static_cast<i32>(run_problem.heads_q);
   p.heads_per_kv = static_cast<i32>(run_problem.heads_q / run_problem.heads_kv);
   p.seqlen_q = static_cast<i32>(run_problem.seqlen_q);
   p.seqlen_kv = static_cast<i32>(run_problem.seqlen_kv);

@@ -48,6 +48,7 @@ ModifiedForwardParams sm80_forward_params(const Problem& run_problem, const Argu
   const bool sim8 = run_problem.q == DType::sim8;
   if (sim8) p.v_unit = kSim8Step;
   set_shared_params(p, run_problem, a, config.block_m, sim8 ? kSim8Step : 1);
+  p.heads_q = static_cast<i32>(run_problem.heads_q);
   p.output = output_params(run_problem, a);
   p.modifiers = modifier_params(run_problem, a);
   return p;

@@ -19,7 +19,7 @@ void pack_gqa(Sm90ForwardParams& p, const Problem& run_problem, int block_m) {
   p.query_bits = query_bits(run_problem.seqlen_q);
   p.row_tiles =
       static_cast<i32>(div_up<std::int64_t>(std::int64_t{p.heads_per_kv} << p.query_bits, block_m));
-  p.heads_q = static_cast<i32>(run_problem.heads_kv);
+  p.tile_heads = static_cast<i32>(run_problem.heads_kv);
   p.tiles = static_cast<i32>(p.row_tiles * run_problem.heads_kv * run_problem.batch);
 }
 
@@ -85,9 +85,10 @@ Sm90ForwardModifiedParams sm90_forward_params(const Problem& run_problem, const 
   p.out = a.out.data;
   p.sequences = static_cast<i32>(run_problem.batch);
   set_shared_params(p, run_problem, a, sm90::block_m(c));
+  p.tile_heads = static_cast<i32>(run_problem.heads_q);
   if (c.pack_gqa) pack_gqa(p, run_problem, sm90::block_m(c));
   p.by_row_tiles = divider(p.row_tiles);
-  p.by_heads_q = divider(p.heads_q);
+  p.by_tile_heads = divider(p.tile_heads);
   p.by_heads_per_kv = divider(p.heads_per_kv);
   p.heads_per_group = order.heads_per_group;
   p.head_groups = order.groups;
