@@ -55,8 +55,8 @@ inline constexpr int kWorkBytes = 64;  // of a work tile's description
 
 struct SmemPlan {
   int k, v, q, dout, ds, dq, lse_log2, delta, blocks, work, barriers,
-      total;                                           // bytes from the start
-  int kv_tile, q_stage, ds_tile, dq_tile, row_floats;  // bytes of one
+      total;                                                // bytes from the start
+  int kv_tile, q_stage, ds_tile, dq_tile, row_stats_bytes;  // bytes of one
 };
 OCTAVO_HD constexpr SmemPlan smem_plan(const Config& c) {
   SmemPlan s{};
@@ -64,7 +64,7 @@ OCTAVO_HD constexpr SmemPlan smem_plan(const Config& c) {
   s.q_stage = c.block_m * c.head_dim * 2;
   s.ds_tile = c.block_m * c.block_n * 2;
   s.dq_tile = c.block_m * c.head_dim * 4;
-  s.row_floats = c.block_m * 4;
+  s.row_stats_bytes = c.block_m * 4;
   s.k = 0;
   s.v = s.k + s.kv_tile;
   s.q = s.v + s.kv_tile;
@@ -72,8 +72,8 @@ OCTAVO_HD constexpr SmemPlan smem_plan(const Config& c) {
   s.ds = s.dout + c.stages_do * s.q_stage;
   s.dq = s.ds + kDsBuffers * s.ds_tile;
   s.lse_log2 = s.dq + c.dq_buffers * s.dq_tile;
-  s.delta = s.lse_log2 + c.stages_q * s.row_floats;
-  s.blocks = s.delta + c.stages_do * s.row_floats;
+  s.delta = s.lse_log2 + c.stages_q * s.row_stats_bytes;
+  s.blocks = s.delta + c.stages_do * s.row_stats_bytes;
   s.work = s.blocks + round_up(c.stages_q * 4, 16);
   s.barriers = s.work + kWorkBytes;
   // k_full, v_full, tail_full; full and empty of each stage and buffer.

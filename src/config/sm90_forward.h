@@ -43,7 +43,7 @@ struct Sm90ForwardConfig {
   int block_n = 128;   // keys of a block
 
   // Pipeline
-  int stages = 2;  // K/V buffers; with split-KV of each warpgroup
+  int stages = 2;  // K and V buffers each; with split-KV, of each kv_group of the CTA
   Schedule schedule = Schedule::qk_first;
   int min_ctas = 1;  // CTAs an SM shall hold: limits the registers of each to its share
 
@@ -77,11 +77,13 @@ namespace sm90 {
 
 inline constexpr int kWarpgroup = 128;         // threads
 inline constexpr int kRows = 64;               // rows of a warpgroup's tile
-inline constexpr int kSmemBytes = 227 * 1024;  // that the CTAs of an SM share
+inline constexpr int kSmemBytes = 227 * 1024;  // the most that one CTA may use; two CTAs fit on an
+                                               // SM if each uses about half
 inline constexpr int kScaledKeys = 64;         // keys that share a scale with KScales::block
 
 using Config = Sm90ForwardConfig;
 
+// The split-KV kernel: no producer warp, one tile per CTA. kv_splits may be 1.
 OCTAVO_HD constexpr bool is_split_kv(const Config& c) { return c.row_groups > 0; }
 OCTAVO_HD constexpr bool is_8bit_qk(const Config& c) { return element_bytes(c.element) == 1; }
 // P and V are 8-bit as well: V is transposed and has a scale per column, and P V is promoted to
@@ -133,7 +135,8 @@ OCTAVO_HD constexpr int threads(const Config& c) {
 OCTAVO_HD constexpr int q_tiles(const Config& c) {
   return is_split_kv(c) ? c.row_groups : c.warpgroups;
 }
-// Warpgroups that divide the keys of the same rows, and with the CTAs of the cluster.
+// kv_groups: warpgroups of a CTA that divide the keys of the same rows. kv_splits: the same over
+// all CTAs of the cluster.
 OCTAVO_HD constexpr int kv_groups(const Config& c) { return c.warpgroups / q_tiles(c); }
 OCTAVO_HD constexpr int kv_splits(const Config& c) { return kv_groups(c) * c.cluster; }
 OCTAVO_HD constexpr int block_m(const Config& c) { return q_tiles(c) * kRows; }
@@ -251,8 +254,8 @@ OCTAVO_HD constexpr SmemPlan smem_plan(const Config& c, bool with_o) {
   s.tile_slots =
       s.v_scales + (is_8bit_pv(c) && !is_split_kv(c) ? c.warpgroups * c.head_dim * 4 : 0);
   s.barriers = s.tile_slots + (is_split_kv(c) ? 0 : kTileSlots * tile_slot_bytes(c));
-  // Full and empty for each Q tile and each K and V buffer, and one more for each warpgroup: V's
-  // tail, or partial results from other CTAs.
+  // Full and empty for each Q tile and each K and V buffer, then one for each warpgroup: tail_full
+  // in the persistent kernel (first only), partials_full with split-KV.
   s.total = s.barriers + 8 * (2 * q_tiles(c) + 4 * kv_buffers(c) + c.warpgroups);
   return s;
 }

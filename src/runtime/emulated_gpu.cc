@@ -123,8 +123,8 @@ class CompiledInKernels final : public KernelSet {
                        chip_.arch);
   }
 
-  void announce(const Problem& prepared, const Arguments& arguments) const override {
-    set_emulated_memory(memory_of(prepared, arguments));
+  void announce(const Problem& kernel_problem, const Arguments& arguments) const override {
+    set_emulated_memory(memory_of(kernel_problem, arguments));
   }
   void announce(const QuantizeLaunch& launch) const override {
     set_emulated_memory(memory_of(launch));

@@ -39,8 +39,8 @@ std::string unserved(const Problem& problem, const GpuInfo& gpu) {
 }
 
 // Evaluated for every plan, because the environment may force a family.
-bool takes_sm90(const Resolved& resolved, const GpuInfo& gpu) {
-  return !is_forced(KernelFamily::sm80) && sm90_forward_serves(resolved, gpu);
+bool uses_sm90_family(const Resolved& resolved, const GpuInfo& gpu) {
+  return !is_forced(KernelFamily::sm80) && sm90_forward_supports(resolved, gpu);
 }
 
 Status no_kernel(const Problem& p, int alignment) {
@@ -96,9 +96,9 @@ class Sm80Kernels {
 
   Result<LoadedSm80Forward> load(int alignment) const {
     const Sm80ForwardConfig chosen = choose(alignment).config;
-    if (gpu_.kernels != nullptr) {
+    if (gpu_.is_emulated()) {
       const std::optional<Sm80ForwardConfig> nearest =
-          gpu_.kernels->nearest(chosen, resolved_.prepared);
+          gpu_.kernels->nearest(chosen, resolved_.kernel_problem);
       if (!nearest) return no_kernel(resolved_.run_problem, alignment);
       return load_sm80_forward(gpu_, *nearest);
     }
@@ -111,10 +111,11 @@ class Sm80Kernels {
   mutable std::array<std::atomic<const LoadedSm80Forward*>, kAlignments.size()> kernels_{};
 };
 
-// What a run becomes with each kernel family: the strides and addresses of the run decide which one
-// it is.
+// A run resolved with V by rows, which sm80 kernels read and from which the sm90 configuration is
+// chosen, and again with the V layout of that configuration. The strides and addresses of the run
+// decide which kernel family it is.
 struct ResolvedRun {
-  Resolved sm80, sm90;
+  Resolved v_by_rows, for_sm90;
   std::size_t workspace_bytes = 0;
 };
 
@@ -151,10 +152,10 @@ class GpuPlan final : public Plan::Impl {
       : Impl(planned.run_problem, on),
         gpu_(gpu),
         forced_(forced),
-        uses_sm90_(forced.sm90 || (!forced.sm80 && takes_sm90(planned, gpu.info))),
+        uses_sm90_(forced.sm90 || (!forced.sm80 && uses_sm90_family(planned, gpu.info))),
         only_sm90_(is_forced(KernelFamily::sm90)),
         planned_{planned, planned, planned.workspace_bytes},
-        sm80_(planned_.sm80, gpu, forced.sm80),
+        sm80_(planned_.v_by_rows, gpu, forced.sm80),
         quantizers_(gpu) {}
 
   Status load() {
@@ -171,7 +172,7 @@ class GpuPlan final : public Plan::Impl {
     // If that is not shipped either, fall back to the sm80 family, which has a kernel for
     // everything.
     const bool may_be_another =
-        !forced_.sm90 && !only_sm90_ && sm80_forward_reads(planned_.sm80).ok();
+        !forced_.sm90 && !only_sm90_ && sm80_forward_supports(planned_.v_by_rows).ok();
     if (!made.ok() && made.status().code() == ErrorCode::unsupported && may_be_another)
       return load_sm80();
     if (!made.ok()) return made.status();
@@ -193,22 +194,23 @@ class GpuPlan final : public Plan::Impl {
       e.config = to_text(sm90_->config);
       e.reason = sm90_reason_;
       if (!sm90_->note.empty()) e.reason += "; " + sm90_->note;
-      e.reason += describe_quantizers(planned_.sm90, sm90_->config.scores == ScoreType::f16_fast);
+      e.reason +=
+          describe_quantizers(planned_.for_sm90, sm90_->config.scores == ScoreType::f16_fast);
       return e;
     }
     const ChosenSm80Forward chosen = sm80_.choose(16);
     e.kernel = "sm80_forward";
     e.config = to_text(chosen.config);
-    e.reason = gpu_.kernels != nullptr ? gpu_.kernels->reason() : chosen.reason;
+    e.reason = gpu_.is_emulated() ? gpu_.kernels->reason() : chosen.reason;
     if (const auto loaded = sm80_.get(16); loaded.ok()) {
       e.config = to_text((*loaded)->config);
       if (!(*loaded)->note.empty()) e.reason += "; " + (*loaded)->note;
     }
     if (uses_sm90_)
-      e.reason += gpu_.kernels != nullptr ? "; the emulator has no Hopper kernel for the problem"
-                                          : "; no Hopper kernel, as there is no compiler";
+      e.reason += gpu_.is_emulated() ? "; the emulator has no Hopper kernel for the problem"
+                                     : "; no Hopper kernel, as there is no compiler";
     e.reason += missing_driver_feature(gpu_.info);
-    e.reason += describe_quantizers(planned_.sm80);
+    e.reason += describe_quantizers(planned_.v_by_rows);
     return e;
   }
 
@@ -224,24 +226,25 @@ class GpuPlan final : public Plan::Impl {
     if (!found.ok()) return found.status();
     const ResolvedRun& run = **found;
     // Only the emulator can read the arrays.
-    if (gpu_.kernels != nullptr) OCTAVO_RETURN_IF_ERROR(validate_lengths(arguments));
+    if (gpu_.is_emulated()) OCTAVO_RETURN_IF_ERROR(validate_lengths(arguments));
     if (sm90_) {
       std::optional<PreparedCall> call;
-      if (run.sm90.converts()) call = prepared(run.sm90, arguments, workspace);
-      if (sm90_forward_reaches(call ? call->arguments : arguments))
-        return repeated_.launch(quantizers_, *sm90_, run.sm90, arguments, call ? &*call : nullptr,
-                                run.workspace_bytes, stream);
+      if (run.for_sm90.converts()) call = prepare(run.for_sm90, arguments, workspace);
+      if (sm90_forward_can_address(call ? call->arguments : arguments))
+        return repeated_.launch(quantizers_, *sm90_, run.for_sm90, arguments,
+                                call ? &*call : nullptr, run.workspace_bytes, stream);
     }
-    OCTAVO_RETURN_IF_ERROR(sm80_forward_reads(run.sm80));
+    OCTAVO_RETURN_IF_ERROR(sm80_forward_supports(run.v_by_rows));
     if (forced_.sm90)
       return invalid("config", "of sm90_forward",
                      "one of sm80_forward if strides or addresses are not multiples of 16 bytes");
     if (only_sm90_) return no_other_family("if strides or addresses are not multiples of 16 bytes");
-    const PreparedCall call = prepared(run.sm80, arguments, workspace);
+    const PreparedCall call = prepare(run.v_by_rows, arguments, workspace);
     const Result<const LoadedSm80Forward*> kernel = sm80_.get(row_alignment(call.arguments));
     if (!kernel.ok()) return kernel.status();
     OCTAVO_RETURN_IF_ERROR(quantizers_.launch(call, stream));
-    return launch_sm80_forward(gpu_, **kernel, run.sm80.prepared, call.arguments, stream);
+    return launch_sm80_forward(gpu_, **kernel, run.v_by_rows.kernel_problem, call.arguments,
+                               stream);
   }
 
   Status run_empty(const Problem& run_problem, const Arguments& a, Stream stream) const override {
@@ -254,7 +257,7 @@ class GpuPlan final : public Plan::Impl {
   bool run_again(const Arguments& arguments, Workspace workspace, Stream stream,
                  Status& status) const override {
     // The emulator checks cu_seqlens, whose values may have changed.
-    if (!sm90_ || (gpu_.kernels != nullptr && problem.varlen)) return false;
+    if (!sm90_ || (gpu_.is_emulated() && problem.varlen)) return false;
     return repeated_.launch_again(gpu_, arguments, workspace, stream, status);
   }
 
@@ -262,21 +265,21 @@ class GpuPlan final : public Plan::Impl {
                                               const Arguments& arguments, Stream stream) const {
     const Result<const ResolvedRun*> run = resolved(run_problem, &arguments);
     if (!run.ok()) return run.status();
-    const Resolved& sm90 = (*run)->sm90;
-    if (!sm90_ || sm90.converts() || !sm90_forward_reaches(arguments))
+    const Resolved& sm90 = (*run)->for_sm90;
+    if (!sm90_ || sm90.converts() || !sm90_forward_can_address(arguments))
       return std::function<Status()>();
     const auto launch = std::make_shared<Sm90ForwardLaunch>();
     OCTAVO_RETURN_IF_ERROR(
-        launch->prepare(gpu_, *sm90_, sm90.prepared, sm90.order, arguments, stream));
-    return std::function<Status()>([launch, &gpu = gpu_, p = sm90.prepared, arguments] {
+        launch->prepare(gpu_, *sm90_, sm90.kernel_problem, sm90.order, arguments, stream));
+    return std::function<Status()>([launch, &gpu = gpu_, p = sm90.kernel_problem, arguments] {
       return launch->launch(gpu, p, arguments);
     });
   }
 
  private:
   Status load_sm80() {
-    OCTAVO_RETURN_IF_ERROR(sm80_forward_reads(planned_.sm80));
-    OCTAVO_RETURN_IF_ERROR(load_quantizers(planned_.sm80));
+    OCTAVO_RETURN_IF_ERROR(sm80_forward_supports(planned_.v_by_rows));
+    OCTAVO_RETURN_IF_ERROR(load_quantizers(planned_.v_by_rows));
     OCTAVO_RETURN_IF_ERROR(sm80_.get(16).status());
     Result<ResolvedRun> resolved = resolve_run(problem, nullptr);
     if (!resolved.ok()) return resolved.status();
@@ -285,8 +288,8 @@ class GpuPlan final : public Plan::Impl {
   }
 
   ChosenSm90Forward choose_sm90() const {
-    ChosenSm90Forward chosen = choose_sm90_forward(planned_.sm80, gpu_.info);
-    if (gpu_.kernels != nullptr)
+    ChosenSm90Forward chosen = choose_sm90_forward(planned_.v_by_rows, gpu_.info);
+    if (gpu_.is_emulated())
       chosen.reason = gpu_.kernels->reason() + (chosen.early_start ? "; launched early" : "");
     if (forced_.sm90) {
       chosen.config = *forced_.sm90;
@@ -297,9 +300,9 @@ class GpuPlan final : public Plan::Impl {
 
   // Loads the forward kernel and the quantizers that it needs.
   Result<LoadedSm90Forward> load_sm90(Sm90ForwardConfig config) {
-    if (gpu_.kernels != nullptr) {
+    if (gpu_.is_emulated()) {
       const std::optional<Sm90ForwardConfig> nearest =
-          gpu_.kernels->nearest(config, planned_.sm80.prepared);
+          gpu_.kernels->nearest(config, planned_.v_by_rows.kernel_problem);
       if (!nearest) return no_kernel(problem, 16);
       config = *nearest;
     }
@@ -313,7 +316,7 @@ class GpuPlan final : public Plan::Impl {
 
   Status load_quantizers(const Resolved& resolved) {
     std::vector<QuantizeConfig> configs = quantizers_of(resolved, sm80_.code_arch(), 16);
-    if (gpu_.kernels != nullptr)
+    if (gpu_.is_emulated())
       for (QuantizeConfig& config : configs) {
         const std::optional<QuantizeConfig> nearest =
             gpu_.kernels->nearest(config, problem.head_dim);
@@ -323,10 +326,10 @@ class GpuPlan final : public Plan::Impl {
     return quantizers_.load(configs);
   }
 
-  PreparedCall prepared(const Resolved& resolved, const Arguments& arguments,
-                        Workspace workspace) const {
+  PreparedCall prepare(const Resolved& resolved, const Arguments& arguments,
+                       Workspace workspace) const {
     const int arch = sm80_.code_arch();
-    if (gpu_.kernels == nullptr) return prepare_call(resolved, arguments, workspace.data, arch);
+    if (!gpu_.is_emulated()) return prepare_call(resolved, arguments, workspace.data, arch);
     // A quantizer that is missing keeps its configuration, and is refused when it is launched.
     const auto substitute = [this](const QuantizeConfig& chosen, std::int64_t head_dim) {
       return gpu_.kernels->nearest(chosen, head_dim).value_or(chosen);
@@ -337,7 +340,7 @@ class GpuPlan final : public Plan::Impl {
   // A driver with few kernels may replace a quantizer by one of more columns.
   Result<Resolved> resolve_layout(const Problem& run_problem, const Arguments* arguments,
                                   VLayout layout) const {
-    return resolve(run_problem, arguments, layout, gpu_.kernels != nullptr);
+    return resolve(run_problem, arguments, layout, gpu_.is_emulated());
   }
 
   Result<ResolvedRun> resolve_run(const Problem& run_problem, const Arguments* arguments) const {
@@ -349,10 +352,10 @@ class GpuPlan final : public Plan::Impl {
     if (layout != VLayout::rows) {
       Result<Resolved> transposed = resolve_layout(run_problem, arguments, layout);
       if (!transposed.ok()) return transposed.status();
-      run.sm90 = *transposed;
+      run.for_sm90 = *transposed;
     }
-    run.sm90.order = tile_order(run.sm90.prepared, sm90_->config, gpu_.info);
-    run.workspace_bytes = std::max(run.workspace_bytes, run.sm90.workspace_bytes);
+    run.for_sm90.order = tile_order(run.for_sm90.kernel_problem, sm90_->config, gpu_.info);
+    run.workspace_bytes = std::max(run.workspace_bytes, run.for_sm90.workspace_bytes);
     return run;
   }
 
@@ -413,7 +416,7 @@ Result<Sm80ForwardConfig> forced_sm80(const Resolved& resolved, const GpuInfo& g
 Result<Sm90ForwardConfig> forced_sm90(const Resolved& resolved, const GpuInfo& gpu,
                                       std::string_view text) {
   const Problem& problem = resolved.run_problem;
-  if (!sm90_forward_serves(resolved, gpu))
+  if (!sm90_forward_supports(resolved, gpu))
     return invalid("config", "of sm90_forward",
                    fmt::format("one of sm80_forward for {}", unserved(problem, gpu)));
   const Sm90ForwardConfig chosen = choose_sm90_forward(resolved, gpu).config;
@@ -461,11 +464,11 @@ Result<GpuProblem> gpu_problem(const Problem& problem, Device device) {
   if (info.arch < 80)
     return unsupported("device", fmt::format("{} ({}, sm_{})", name(device), info.name, info.arch),
                        "sm_80 and later");
-  if (is_forced(KernelFamily::sm90) && !sm90_forward_serves(*resolved, info))
+  if (is_forced(KernelFamily::sm90) && !sm90_forward_supports(*resolved, info))
     return no_other_family("for " + unserved(problem, info));
-  if (!takes_sm90(*resolved, info)) OCTAVO_RETURN_IF_ERROR(sm80_forward_reads(*resolved));
+  if (!uses_sm90_family(*resolved, info)) OCTAVO_RETURN_IF_ERROR(sm80_forward_supports(*resolved));
   for (const auto& [what, element] :
-       {std::pair{"q dtype", resolved->prepared.q}, {"out dtype", problem.out}})
+       {std::pair{"q dtype", resolved->kernel_problem.q}, {"out dtype", problem.out}})
     if ((element == DType::e4m3 || element == DType::e5m2) && info.arch < 89)
       return unsupported(what, fmt::format("{} on sm_{}", name(element), info.arch),
                          "FP8 from sm_89 on");
@@ -497,9 +500,9 @@ Result<std::vector<KernelSource>> gpu_kernels(const Problem& problem, Device dev
       kernels.push_back(source);
   };
   for (const int alignment : {16, row_alignment}) {
-    if (alignment < 16) OCTAVO_RETURN_IF_ERROR(sm80_forward_reads(resolved));
+    if (alignment < 16) OCTAVO_RETURN_IF_ERROR(sm80_forward_supports(resolved));
     VLayout layout = VLayout::rows;
-    if (alignment == 16 && takes_sm90(resolved, info)) {
+    if (alignment == 16 && uses_sm90_family(resolved, info)) {
       const Sm90ForwardConfig config = choose_sm90_forward(resolved, info).config;
       add(kernel_source(config));
       layout = v_layout(config);

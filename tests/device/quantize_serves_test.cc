@@ -38,7 +38,7 @@ TEST(QuantizeServes, EveryModeOfOneFormat) {
                                Granularity::head}}) {
       const Problem p = wide_problem(input, e.precision);
       EXPECT_TRUE(resolve(p).ok()) << resolve(p).status().message();
-      const Problem left = resolve(p)->prepared;
+      const Problem left = resolve(p)->kernel_problem;
       EXPECT_EQ(left.q, e.element);
       EXPECT_EQ(left.k, e.element);
       EXPECT_EQ(left.v, e.element);
@@ -60,7 +60,7 @@ TEST(QuantizeServes, TheMixedModes) {
     for (const DType input : {DType::f32, DType::f16, DType::bf16}) {
       const Problem p = wide_problem(input, precision);
       EXPECT_TRUE(resolve(p).ok()) << resolve(p).status().message();
-      const Problem left = resolve(p)->prepared;
+      const Problem left = resolve(p)->kernel_problem;
       EXPECT_EQ(left.q, element);
       EXPECT_EQ(left.k, element);
       EXPECT_EQ(left.v, input == DType::f32 ? DType::f16 : input);
@@ -69,13 +69,13 @@ TEST(QuantizeServes, TheMixedModes) {
       const std::size_t of_qk = precision == Precision::fp8_mixed ? 3 : 2;
       EXPECT_EQ(all.size(), of_qk + (input == DType::f32 ? 1 : 0));
       for (const QuantizeConfig& config : all) EXPECT_FALSE(config.operands || config.transposed);
-      const Status refused = sm80_forward_reads(*resolve(p));
+      const Status refused = sm80_forward_supports(*resolve(p));
       EXPECT_EQ(refused.code(), ErrorCode::unsupported);
       EXPECT_EQ(refused.message().find("precision is " + std::string(name(precision)) + " for B=2"),
                 0u)
           << refused.message();
     }
-  EXPECT_TRUE(sm80_forward_reads(*resolve(wide_problem(DType::f16, Precision::int8))).ok());
+  EXPECT_TRUE(sm80_forward_supports(*resolve(wide_problem(DType::f16, Precision::int8))).ok());
 }
 
 // Inputs of several types become one type.
@@ -118,7 +118,7 @@ TEST(QuantizeServes, NothingToDoNeedsNoWorkspace) {
     const Problem p = wide_problem(input, Precision::native);
     EXPECT_EQ(resolve(p)->workspace_bytes, 0u);
     EXPECT_TRUE(quantizers_of(*resolve(p), 90, 16).empty());
-    EXPECT_EQ(resolve(p)->prepared, p);
+    EXPECT_EQ(resolve(p)->kernel_problem, p);
   }
 }
 

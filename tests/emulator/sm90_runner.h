@@ -23,7 +23,7 @@ inline Runner runner_of(const emulator::EmulatedSm90Forward& kernel,
     const Result<Arguments> given =
         with_operands_for(kernel.config, *run_problem, arguments, memory);
     if (!given.ok()) return given.status();
-    if (!sm90_forward_reaches(*given))
+    if (!sm90_forward_can_address(*given))
       return Status{ErrorCode::device_error, "TMA does not reach the tensors"};
     emulator::Settings settings;
     settings.seed = seed;

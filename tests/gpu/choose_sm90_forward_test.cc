@@ -16,29 +16,29 @@ namespace {
 TEST(ChooseSm90, Serves16And8BitsOnHopper) {
   GpuInfo gpu = h200();
   Problem p = problem(1, 8, 512, 64);
-  EXPECT_TRUE(sm90_forward_serves(*resolve(p), gpu));
+  EXPECT_TRUE(sm90_forward_supports(*resolve(p), gpu));
   p.q = p.k = p.v = DType::bf16;
-  EXPECT_TRUE(sm90_forward_serves(*resolve(p), gpu));
+  EXPECT_TRUE(sm90_forward_supports(*resolve(p), gpu));
   p.head_dim = 60;
-  EXPECT_FALSE(sm90_forward_serves(*resolve(p), gpu));
+  EXPECT_FALSE(sm90_forward_supports(*resolve(p), gpu));
   p.head_dim = 8;
-  EXPECT_TRUE(sm90_forward_serves(*resolve(p), gpu));
+  EXPECT_TRUE(sm90_forward_supports(*resolve(p), gpu));
   for (const DType given : {DType::e4m3, DType::e5m2, DType::int8}) {
     p.q = p.k = p.v = given;
-    EXPECT_TRUE(sm90_forward_serves(*resolve(p), gpu));
+    EXPECT_TRUE(sm90_forward_supports(*resolve(p), gpu));
   }
   p.q = p.k = p.v = DType::sim8;
-  EXPECT_FALSE(sm90_forward_serves(*resolve(p), gpu));
+  EXPECT_FALSE(sm90_forward_supports(*resolve(p), gpu));
   // f32 inputs must be quantized first; only 8-bit precisions do that.
   p.q = p.k = p.v = DType::f32;
   for (const auto& [precision, serves] :
        {std::pair{Precision::fp8, true}, {Precision::int8, true}, {Precision::fp16, false}}) {
     p.options.precision = precision;
-    EXPECT_EQ(sm90_forward_serves(*resolve(p), gpu), serves) << name(precision);
+    EXPECT_EQ(sm90_forward_supports(*resolve(p), gpu), serves) << name(precision);
   }
   for (const int arch : {80, 89, 100}) {
     gpu.arch = arch;
-    EXPECT_FALSE(sm90_forward_serves(*resolve(problem(1, 8, 512, 64)), gpu)) << arch;
+    EXPECT_FALSE(sm90_forward_supports(*resolve(problem(1, 8, 512, 64)), gpu)) << arch;
   }
 }
 
@@ -86,7 +86,7 @@ TEST(ChooseSm90, ModifiersSetTheirFields) {
         Sm90ForwardConfig plain = choose_sm90_forward(*resolve(p), h200()).config;
         EXPECT_FALSE(has_modifiers(plain));
         m.set(p);
-        ASSERT_TRUE(sm90_forward_serves(*resolve(p), h200()));
+        ASSERT_TRUE(sm90_forward_supports(*resolve(p), h200()));
         plain.*m.field = true;
         const Sm90ForwardConfig chosen = choose_sm90_forward(*resolve(p), h200()).config;
         EXPECT_TRUE(feasible(chosen, 90).ok()) << feasible(chosen, 90).message();
@@ -95,7 +95,7 @@ TEST(ChooseSm90, ModifiersSetTheirFields) {
         EXPECT_TRUE(chosen == plain) << d << " " << s;
         p.q = p.k = p.v = DType::e4m3;
         if (!p.padded) {
-          EXPECT_FALSE(sm90_forward_serves(*resolve(p), h200()));
+          EXPECT_FALSE(sm90_forward_supports(*resolve(p), h200()));
         }
       }
 }
@@ -161,7 +161,7 @@ TEST(ChooseSm90, MixedProblemsUse16BitRows) {
             p.q = p.k = p.v = p.out = d % 16 == 0 ? DType::f16 : DType::bf16;
             p.options.precision = precision;
             p.options.quantization.qk = qk;
-            EXPECT_TRUE(sm90_forward_serves(*resolve(p), h200()));
+            EXPECT_TRUE(sm90_forward_supports(*resolve(p), h200()));
             const ChosenSm90Forward chosen = choose_sm90_forward(*resolve(p), h200());
             const Sm90ForwardConfig& c = chosen.config;
             EXPECT_TRUE(feasible(c, 90).ok()) << d << " " << s << feasible(c, 90).message();
@@ -179,7 +179,7 @@ TEST(ChooseSm90, MixedProblemsUse16BitRows) {
           }
   Problem p = problem(1, 8, 512, 64);
   p.q = p.k = DType::e5m2;
-  EXPECT_TRUE(sm90_forward_serves(*resolve(p), h200()));
+  EXPECT_TRUE(sm90_forward_supports(*resolve(p), h200()));
   EXPECT_EQ(choose_sm90_forward(*resolve(p), h200()).config.v_element, Element::f16);
   p.k = DType::e4m3;
   EXPECT_FALSE(resolve(p).ok());
@@ -352,9 +352,9 @@ TEST(ChooseSm90, BothKindsOfFp8) {
     Problem p = problem(1, 8, 512, 64);
     p.q = p.k = qk;
     p.v = v;
-    EXPECT_TRUE(sm90_forward_serves(*resolve(p), h200()));
+    EXPECT_TRUE(sm90_forward_supports(*resolve(p), h200()));
     EXPECT_TRUE(resolve(p).ok()) << resolve(p).status().message();
-    EXPECT_EQ(sm80_forward_reads(*resolve(p)).message(),
+    EXPECT_EQ(sm80_forward_supports(*resolve(p)).message(),
               fmt::format("dtypes of q, k, v is {0}, {0}, {1}; supported here: one dtype for all "
                           "three on a GPU; e4m3 with e5m2 if an sm_90 kernel supports the problem "
                           "and all addresses and strides are multiples of 16 bytes.",
@@ -421,7 +421,7 @@ TEST(LaunchSm90, ParamsWithPackGqa) {
   EXPECT_EQ(params.query_bits, 3);
   EXPECT_EQ(params.row_tiles, 1);
   EXPECT_EQ(params.tiles, 4);
-  EXPECT_EQ(params.heads_q, 2);
+  EXPECT_EQ(params.tile_heads, 2);
   EXPECT_EQ(params.heads_per_kv, 3);
   for (const auto& [seqlen_q, bits] : {std::pair{1, 0}, {2, 1}, {3, 2}, {4, 2}, {64, 6}, {65, 7}})
     EXPECT_EQ(query_bits(seqlen_q), bits) << seqlen_q;
@@ -431,17 +431,17 @@ TEST(LaunchSm90, OneTensorUnsuitableForTmaIsEnough) {
   Arguments a;
   a.q = a.k = a.v = ConstTensor::bhsd(reinterpret_cast<void*>(0x1000), DType::f16, 2, 6, 100, 64);
   a.out = Tensor::bhsd(reinterpret_cast<void*>(0x3000), DType::f16, 2, 6, 100, 64);
-  EXPECT_TRUE(sm90_forward_reaches(a));
+  EXPECT_TRUE(sm90_forward_can_address(a));
   for (ConstTensor* t : {&a.q, &a.k, &a.v}) {
     t->data = reinterpret_cast<void*>(0x1002);
-    EXPECT_FALSE(sm90_forward_reaches(a));
+    EXPECT_FALSE(sm90_forward_can_address(a));
     t->data = reinterpret_cast<void*>(0x1000);
   }
   // Empty K and V are not loaded, so their alignment does not matter.
   a.k = a.v = ConstTensor::bhsd(reinterpret_cast<void*>(0x1002), DType::f16, 2, 6, 0, 64);
-  EXPECT_TRUE(sm90_forward_reaches(a));
+  EXPECT_TRUE(sm90_forward_can_address(a));
   a.out.stride[2] = 68;
-  EXPECT_FALSE(sm90_forward_reaches(a));
+  EXPECT_FALSE(sm90_forward_can_address(a));
 }
 
 }  // namespace

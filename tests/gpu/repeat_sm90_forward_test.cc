@@ -113,7 +113,7 @@ class Repeated : public testing::Test {
   Status launch(const RepeatedSm90Forward& repeated, const LoadedSm90Forward& kernel,
                 const Arguments& a, Stream stream) {
     Resolved resolved = *resolve(*problem_of(a));
-    resolved.order = tile_order(resolved.prepared, kernel.config, gpu_.info);
+    resolved.order = tile_order(resolved.kernel_problem, kernel.config, gpu_.info);
     return repeated.launch(quantizers_, kernel, resolved, a, nullptr, 0, stream);
   }
   // Launches `a`, and expects that repeating it for `b` equals a new launch of `b`.

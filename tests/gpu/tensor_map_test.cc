@@ -17,19 +17,19 @@ ConstTensor bhsd(std::int64_t b, std::int64_t h, std::int64_t s, std::int64_t d)
 }
 
 TEST(TensorMap, NeedsRowsAt16Bytes) {
-  EXPECT_TRUE(tma_reaches(bhsd(2, 3, 5, 64)));
-  EXPECT_TRUE(tma_reaches(ConstTensor::bshd(kAligned, DType::bf16, 2, 3, 5, 8)));
-  EXPECT_FALSE(tma_reaches(bhsd(2, 3, 5, 60)));
+  EXPECT_TRUE(tma_can_address(bhsd(2, 3, 5, 64)));
+  EXPECT_TRUE(tma_can_address(ConstTensor::bshd(kAligned, DType::bf16, 2, 3, 5, 8)));
+  EXPECT_FALSE(tma_can_address(bhsd(2, 3, 5, 60)));
   ConstTensor t = bhsd(2, 3, 5, 64);
   t.data = reinterpret_cast<const void*>(0x10008);
-  EXPECT_FALSE(tma_reaches(t));
+  EXPECT_FALSE(tma_can_address(t));
   t = bhsd(2, 3, 5, 64);
   t.stride[1] = 0;  // one head for all
-  EXPECT_FALSE(tma_reaches(t));
+  EXPECT_FALSE(tma_can_address(t));
   t.stride[1] = std::int64_t{1} << 39;  // 2^40 bytes
-  EXPECT_FALSE(tma_reaches(t));
+  EXPECT_FALSE(tma_can_address(t));
   t.stride[1] -= 8;
-  EXPECT_TRUE(tma_reaches(t));
+  EXPECT_TRUE(tma_can_address(t));
 }
 
 // The stride of a dimension of size one does not matter.
@@ -37,7 +37,7 @@ TEST(TensorMap, StridesOfSizeOneDimensionsAreIgnored) {
   ConstTensor t = bhsd(1, 1, 5, 64);
   t.stride[0] = 3;
   t.stride[1] = 0;
-  EXPECT_TRUE(tma_reaches(t));
+  EXPECT_TRUE(tma_can_address(t));
   const TensorMapFields f = row_boxes(t, 64, 64);
   EXPECT_EQ(f.stride_bytes[0], 128u);
   for (const std::uint64_t bytes : f.stride_bytes) {

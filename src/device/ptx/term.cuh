@@ -16,7 +16,8 @@ OCTAVO_DEVICE void spare(const char* /*why*/) {}
 
 #else
 
-// States why no test fails when the next call is disabled.
+// Marks the next call as redundant, with the reason. It stays in the code, and no test is expected
+// to fail without it.
 void spare(const char* why);
 
 bool mask_term_is_off(Site site);

@@ -38,7 +38,7 @@ struct Epilogue {
       const i32 row = tile.row(r);
       if constexpr (C.padded) {
         if (ptx::mask_term(row >= tile.at.seqlen_q, false)) {
-          clear_row<G::kColumns>(state.o, r);
+          clear_row<G::kORegisters>(state.o, r);
           sum = 0;
         }
       }
@@ -72,7 +72,7 @@ struct Epilogue {
     for (u32 r = 0; r < 2; ++r) {
       if (tile.row(r) >= tile.at.seqlen_q) continue;
       OCTAVO_UNROLL
-      for (int i = 0; i < G::kColumns / 4; ++i) {
+      for (int i = 0; i < G::kORegisters / 4; ++i) {
         amax = larger_magnitude(amax, state.o[i * 4 + r * 2]);
         amax = larger_magnitude(amax, state.o[i * 4 + r * 2 + 1]);
       }
@@ -108,8 +108,8 @@ struct Epilogue {
     }
   }
 
-  // Through shared memory and TMA, which ends at the tensor's last row. Returns at once; the bytes
-  // are free when wait_for_store returns.
+  // Stores through shared memory and TMA, which drops rows beyond the tensor. Returns before the
+  // store has completed; o_tile may be rewritten after wait_for_store.
   static OCTAVO_DEVICE void store_by_tma(const State& state, const Sm90ForwardParams& p,
                                          const RowTile& tile) {
     wait_for_store(tile);

@@ -69,18 +69,19 @@ struct TileStream {
   // How far the warpgroup is in its tile. It may need only some of the tile's blocks, which are
   // those of all warpgroups.
   struct Progress {
-    i32 blocks_left;           // of its own, after the current one; -1: there are no more tiles
-    i32 n;                     // first key of the current block
-    i32 skip_before;           // blocks of the tile that only other warpgroups need, before its own
-    i32 skip_after;            // and after
-    i32 full_begin, full_end;  // blocks in between need no mask
+    // Own blocks whose K is not yet released (0: none needed); -1 after the last tile.
+    i32 blocks_left = 0;
+    i32 n = 0;            // first key of the current block
+    i32 skip_before = 0;  // blocks of the tile that only other warpgroups need, before its own
+    i32 skip_after = 0;   // and after
+    i32 full_begin = 0, full_end = 0;  // blocks in between need no mask
   };
 
   const Sm90ForwardParams& p;
   ThreadCoord thread;
   KvState k, v;
   u32 tile = 0;  // number of the CTA's tile
-  Progress at{};
+  Progress progress{};
   bool new_tile = false;
 
   OCTAVO_DEVICE TileStream(const Sm90ForwardParams& params, const ThreadCoord& t)
@@ -90,22 +91,27 @@ struct TileStream {
 
   OCTAVO_DEVICE Progress progress_of(u32 of_tile) const {
     const WorkTile t = Slots::read(of_tile);
-    if (t.n_blocks == Slots::kNoMoreTiles) return {-1, 0, 0, 0, 0, 0};
+    if (t.n_blocks == kNoMoreTiles) return {.blocks_left = -1};
     const i32 first_row = t.first_row + static_cast<i32>(thread.group) * kRows;
-    if (first_row >= t.at.seqlen_q) return {0, 0, 0, t.n_blocks, 0, 0};
+    if (first_row >= t.at.seqlen_q) return {.skip_after = t.n_blocks};
     const BlockRange range = block_range(p, t.at, first_row, kRows, C.block_n);
-    if (range.begin >= range.end) return {0, 0, 0, t.n_blocks, 0, 0};
+    if (range.begin >= range.end) return {.skip_after = t.n_blocks};
     const i32 first = (range.begin - t.n_begin) / C.block_n;
     const i32 last = div_up(range.end - t.n_begin, C.block_n);
-    return {last - first, range.begin, first, t.n_blocks - last, range.full_begin, range.full_end};
+    return {.blocks_left = last - first,
+            .n = range.begin,
+            .skip_before = first,
+            .skip_after = t.n_blocks - last,
+            .full_begin = range.full_begin,
+            .full_end = range.full_end};
   }
   // Waits for the tile and its Q.
   OCTAVO_DEVICE Progress wait_for_tile(u32 of_tile) const {
     ptx::mbarrier_wait(G::q_full(thread.group), of_tile & 1);
     return progress_of(of_tile);
   }
-  // The lane is pinned: the compiler takes it for new, and does not keep addresses made from it
-  // over the loop.
+  // pin() hides where the lane came from, so that the compiler recomputes addresses instead of
+  // keeping them in registers across the loop.
   OCTAVO_DEVICE RowTile row_tile(u32 of_tile) const {
     const WorkTile t = Slots::read(of_tile);
     RowTile rows;
@@ -137,15 +143,16 @@ struct TileStream {
     ptx::warp_sync();
     arrive(G::q_empty(thread.group));
   }
+  // Also releases Q after the tile's last own block.
   OCTAVO_DEVICE void release_k() {
     if (scaled_keys(C) > 0) ptx::warp_sync();  // every lane has read the scales
     release_k_stage();
-    if (--at.blocks_left == 0) release_q();
+    if (--progress.blocks_left == 0) release_q();
   }
   // Blocks that only other warpgroups need. Lane 0 arrives for its warp, and nothing else keeps the
   // lanes together here.
   OCTAVO_DEVICE void skip_k() {
-    ptx::spare("V of the block before, or the next tile, came: the producer found this one empty");
+    ptx::spare("a later load was seen, of V or of the next tile, so K of this one has been issued");
     ptx::mbarrier_wait(G::k_full(k.stage()), k.phase());
     ptx::warp_sync();
     release_k_stage();
@@ -164,13 +171,15 @@ struct TileStream {
 
   // --- for the main loop ------------------------------------------------------------------------
 
-  // At the end of a tile, V of its last block is still held while the warpgroup waits for K of the
-  // next tile, so the producer must get that far with the other stages. The stream therefore ends
-  // where other warpgroups need as many more blocks as there are stages.
+  // Moves to the next block. At the end of a tile it enters the next tile while the last P V of
+  // this one is still to be issued. V of the last block is then still held, so the producer may use
+  // only the other stages: if the tile has `stages` or more blocks left that only other warpgroups
+  // need, entering would deadlock. Returns false there, and where the next tile has no block for
+  // this warpgroup or does not begin with one; run_tiles() then finishes the tile first.
   OCTAVO_DEVICE bool advance() {
-    new_tile = at.blocks_left == 0;
+    new_tile = progress.blocks_left == 0;
     if (!new_tile) {
-      at.n += C.block_n;
+      progress.n += C.block_n;
       return true;
     }
     const i32 skip_after = progress_of(tile).skip_after;
@@ -178,7 +187,7 @@ struct TileStream {
     const Progress next = wait_for_tile(tile + 1);
     if (next.blocks_left <= 0 || next.skip_before > 0) return false;
     for (i32 i = 0; i < skip_after; ++i) skip_k();
-    at = next;
+    progress = next;
     ++tile;
     return true;
   }
@@ -187,13 +196,15 @@ struct TileStream {
   OCTAVO_DEVICE void finish_v(const KvState&) const {}
 
   OCTAVO_DEVICE void mask(typename N::Scores& scores) const {
-    const bool hides = needs_mask(at.n, C.block_n, at.full_begin, at.full_end);
+    // 8-bit numerics test sign and mask in one branch; in 16 bits that spills.
+    const bool hides = needs_mask(progress.n, C.block_n, progress.full_begin, progress.full_end);
     if (N::kTestsSignWithMask && !hides && !p.negate) return;
     if (p.negate) N::negate(scores);
     if constexpr (ScoreModifier<G>::kChangesBlocks)
-      ScoreModifier<G>::apply(N::accumulator(scores), p, at.n, [&] { return row_tile(tile); });
+      ScoreModifier<G>::apply(N::accumulator(scores), p, progress.n,
+                              [&] { return row_tile(tile); });
     if (!N::kTestsSignWithMask && !hides) return;
-    N::apply_mask(scores, p, row_tile(tile), at.n);
+    N::apply_mask(scores, p, row_tile(tile), progress.n);
   }
 
   // Numerics without scales do not ask for the tile.
@@ -212,20 +223,21 @@ struct TileStream {
     if (C.amax) Epilogue<G, N>::find_amax(state, p, to);
     Epilogue<G, N>::store_o(state, p, to);
   }
-  // Stores the tile before, whose last product is complete.
-  OCTAVO_DEVICE void store_previous(State& state, const Rows& rows) {
+  // Stores O of the tile before, whose last product is complete, and begins that of the new one.
+  OCTAVO_DEVICE void store_and_begin_o(State& state, const Rows& rows) {
     const i32 skip_after = progress_of(tile - 1).skip_after;
     for (i32 i = 0; i < skip_after; ++i) skip_v();
     store(state, rows, tile - 1);
     N::begin_o(state);
   }
-  OCTAVO_DEVICE void end_tile(State& state, const Rows& rows) {
-    store_previous(state, rows);
+  // `rows`: those of the tile before. The new tile's rows have begun already.
+  OCTAVO_DEVICE void store_previous_tile(State& state, const Rows& rows) {
+    store_and_begin_o(state, rows);
     N::publish_v_scales(load_v_scales(), thread);
   }
-  // The same, and the new tile's rows. Scales take a while: they are loaded before the store where
-  // there are registers for them.
-  OCTAVO_DEVICE void next_tile(State& state) {
+  // The same, and begins the new tile's rows. Scales take a while: they are loaded before the store
+  // where there are registers for them.
+  OCTAVO_DEVICE void store_previous_and_begin_rows(State& state) {
     typename N::RowScales row_scales;
     typename N::VScales v_scales;
     const auto load = [&] {
@@ -233,7 +245,7 @@ struct TileStream {
       v_scales = load_v_scales();
     };
     if (N::kLoadsScalesEarly) load();
-    store_previous(state, state.rows);
+    store_and_begin_o(state, state.rows);
     if (!N::kLoadsScalesEarly) load();
     N::init_rows(state.rows, p.scale_log2, row_scales);
     N::publish_v_scales(v_scales, thread);
@@ -253,12 +265,12 @@ struct TileStream {
   }
   OCTAVO_DEVICE void run() {
     N::wait_for_scales();
-    for (at = wait_for_tile(0); at.blocks_left >= 0; at = wait_for_tile(++tile)) {
-      skip(at.skip_before);
-      if (at.blocks_left > 0) {
+    for (progress = wait_for_tile(0); progress.blocks_left >= 0; progress = wait_for_tile(++tile)) {
+      skip(progress.skip_before);
+      if (progress.blocks_left > 0) {
         run_tiles();
       } else {
-        skip(at.skip_after);
+        skip(progress.skip_after);
         Epilogue<G, N>::store_empty(p, row_tile(tile));
         release_q();
       }

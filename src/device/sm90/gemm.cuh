@@ -7,10 +7,10 @@
 
 namespace octavo::sm90 {
 
-inline constexpr int kStepBytes = 32;  // of a row, that one wgmma multiplies
+inline constexpr int kStepBytes = 32;  // bytes of each row that one wgmma consumes
 
-// The 64-bit descriptor from its low half, which holds the address and the stride that move, and a
-// high half that does not: 32-bit sums suffice.
+// Builds a 64-bit descriptor from its low half. Only the low half (address and leading offset)
+// varies, so callers add to it in 32 bits.
 OCTAVO_DEVICE u64 descriptor(u32 low, Swizzle swizzle) {
   const u32 high = static_cast<u32>(k_major(0, swizzle) >> 32);
   return static_cast<u64>(high) << 32 | low;

@@ -68,10 +68,10 @@ struct Geometry {
   static constexpr Panels kQkPanels = qk_panels(C);
   static constexpr Swizzle kSwizzle = swizzle_of(kQkPanels.row_bytes);
   static constexpr u32 kRowBytes = kQkPanels.row_bytes;
-  static constexpr int kScores = C.block_n / 2;    // a thread's scores of a block
-  static constexpr int kScoreN8 = C.block_n / 8;   // in groups of eight columns: 4 scores each
-  static constexpr int kColumns = C.head_dim / 2;  // a thread's registers of O
-  static constexpr int kO = kColumns + (kOnes ? 4 : 0);  // with the row sums from the ones
+  static constexpr int kScores = C.block_n / 2;       // a thread's scores of a block
+  static constexpr int kScoreN8 = C.block_n / 8;      // in groups of eight columns: 4 scores each
+  static constexpr int kORegisters = C.head_dim / 2;  // a thread's registers of O
+  static constexpr int kORegistersWithOnes = kORegisters + (kOnes ? 4 : 0);  // and of row sums
   static constexpr int kPvSteps = C.block_n / kStepKeys;
 
   using KvState = PipelineState<C.stages>;
@@ -81,8 +81,8 @@ struct Geometry {
     u32 a[kPvSteps][4];
   };
 
-  // A consumer thread. It holds two rows of its warp's 16, lane / 4 and lane / 4 + 8, called r = 0
-  // and r = 1, and of every eight columns two.
+  // A consumer thread. It holds rows lane / 4 (r = 0) and lane / 4 + 8 (r = 1) of its warp's 16
+  // rows, and two of every eight columns.
   struct ThreadCoord {
     u32 group, warp, lane;
   };
@@ -155,6 +155,8 @@ struct Geometry {
   static OCTAVO_DEVICE u32 v_full(u32 stage) { return kv_barrier(1, stage); }
   static OCTAVO_DEVICE u32 k_empty(u32 stage) { return kv_barrier(2, stage); }
   static OCTAVO_DEVICE u32 v_empty(u32 stage) { return kv_barrier(3, stage); }
+  // One barrier per warpgroup after those of K and V: tail_full in the persistent kernel (first
+  // only), partials_full with split-KV.
   static OCTAVO_DEVICE u32 tail_full() { return kv_barrier(4, 0); }
   static OCTAVO_DEVICE u32 partials_full(u32 group) { return kv_barrier(4, 0) + group * 8; }
 

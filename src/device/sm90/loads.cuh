@@ -25,7 +25,7 @@ OCTAVO_DEVICE void fill_shared(u32 to, u32 bytes, u32 thread, u32 word) {
   for (u32 at = thread * 4; at < bytes; at += kThreads * 4) ptx::store_shared_b32(to + at, word);
 }
 
-// An earlier grid may still be writing the scales that a consumer reads.
+// Waits for an earlier grid that may still be writing the scales.
 template <class G>
 OCTAVO_DEVICE void wait_for_written_scales() {
   if constexpr (!is_split_kv(G::C))

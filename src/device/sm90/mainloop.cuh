@@ -14,6 +14,9 @@
 // With qk_first a warpgroup's own softmax runs under its own product. With pv_first only the other
 // warpgroups' products run under it, and there are registers for larger blocks.
 //
+// Blocks are visited in ascending order of keys. No barrier of these loops orders the warpgroups
+// among each other (there is no ping-pong scheduling).
+//
 // `Blocks` is where the keys come from (TileStream in forward.cuh, KvShare in split_kv.cuh):
 //   k, v                        pipeline states of the block that is next
 //   advance()                   moves to the next block; false: there is none to go on with
@@ -22,7 +25,11 @@
 //                               block needs it
 //   finish_v(v)                 V of the block is there: clears the rows that are no keys
 //   release_k(), release_v()    the stage may be filled again
-//   begin_rows(state), end_tile(state, rows), next_tile(state)    where a tile ends and begins
+//   begin_rows(state), store_previous_tile(state, rows), store_previous_and_begin_rows(state)
+//                               where a tile ends and the next begins: qk_first calls begin_rows
+//                               (before the softmax of the new tile) and then store_previous_tile
+//                               with the rows of the old tile; pv_first calls
+//                               store_previous_and_begin_rows once P V is complete
 #pragma once
 
 #include "device/ptx/mbarrier.cuh"
@@ -46,10 +53,10 @@ struct Mainloop {
   static OCTAVO_DEVICE void start_qk(Scores& scores, u32 q, const KvState& k) {
     N::start_bias(scores);
     N::template finish_bias<0>(scores);
-    start_products(scores, q, k, false);
+    issue_qk(scores, q, k, false);
   }
-  // `is_full`: K is known to be there.
-  static OCTAVO_DEVICE void start_products(Scores& scores, u32 q, const KvState& k, bool is_full) {
+  // Issues Q K^T. `is_full`: an earlier test has shown that K's stage is full.
+  static OCTAVO_DEVICE void issue_qk(Scores& scores, u32 q, const KvState& k, bool is_full) {
     if (!is_full) ptx::mbarrier_wait(G::k_full(k.stage()), k.phase());
     ptx::pin(N::accumulator(scores));
     ptx::wgmma_fence();
@@ -73,7 +80,8 @@ struct Mainloop {
     for (int step = 0; step < G::kPvSteps; ++step) N::pack_step(p, scores, step);
     N::sum_p(p, rows, 0, G::kPvSteps);
   }
-  // All of P V, and the next block's Q K^T behind it.
+  // Completes P V and issues the next block's Q K^T. With kQueued Q K^T is issued first and only
+  // P V is waited for; otherwise P V is complete before Q K^T is issued.
   static OCTAVO_DEVICE void pv_then_qk(State& state, P& p, const KvState& v, Scores& scores, u32 q,
                                        const KvState& k, bool accumulate) {
     // A test of a barrier takes some thirty cycles: 8-bit kernels, whose products are short, ask
@@ -84,11 +92,17 @@ struct Mainloop {
     N::template finish_pv_then<kQueued>(state, p, v.stage(), state.rows, [&] {
       if (!kQueued) N::start_bias(scores);
       N::template finish_bias<kQueued ? 1 : 0>(scores);
-      start_products(scores, q, k, k_is_full);
+      issue_qk(scores, q, k, k_is_full);
     });
   }
 
   // --- schedules --------------------------------------------------------------------------------
+
+  // What update_max asks for: O is to be multiplied by alpha, a factor for each row, if `any`.
+  struct Rescale {
+    bool any = false;
+    float alpha[2] = {1, 1};
+  };
 
   // At least one block. Q is there.
   template <class Blocks>
@@ -116,20 +130,21 @@ struct Mainloop {
       blocks.mask(scores);
       const Rows before = state.rows;
       if (new_tile) blocks.begin_rows(state);
-      // Only all warps of the warpgroup together may wait for the product: a warp that has to
-      // rescale O does so after it.
+      // wgmma waits are collective over the warpgroup, and update_max calls back inside a branch
+      // that only some warps take. So alpha is only recorded here and applied after the wait.
       Rescale rescale;
       N::update_max(scores, state.rows, p.scale_log2, new_tile, [&](const float(&alpha)[2]) {
         rescale = {true, {alpha[0], alpha[1]}};
       });
       N::exp(scores, state.rows, p.scale_log2, 0, G::kScoreN8);
-      // V of a next tile, or of a single buffer, comes only after the release.
+      // The next tile's first V may need the stage that this P V still reads (skipped blocks come
+      // in between), and with one stage every V does: then wait after the release.
       const bool early = C.stages > 1 && !new_tile;
       if (early) wait_for_v(blocks, blocks.v.next());
       N::finish_pv(state, prob, blocks.v.stage(), before);
       blocks.release_v();
       if (new_tile)
-        blocks.end_tile(state, before);
+        blocks.store_previous_tile(state, before);
       else if (rescale.any)
         rescale_o(state, rescale.alpha);
       if (!early) wait_for_v(blocks, blocks.v);
@@ -140,10 +155,6 @@ struct Mainloop {
     N::finish_pv(state, prob, blocks.v.stage(), state.rows);
     blocks.release_v();
   }
-  struct Rescale {
-    bool any = false;
-    float alpha[2] = {1, 1};
-  };
 
   template <class Blocks>
   static OCTAVO_DEVICE void pv_first(State& state, const Sm90ForwardParams& p, u32 q, u32 lane,
@@ -169,7 +180,7 @@ struct Mainloop {
       const bool new_tile = blocks.is_new_tile();
       pv_then_qk(state, prob, blocks.v, scores, q, blocks.k, accumulate);
       blocks.release_v();
-      if (new_tile) blocks.next_tile(state);
+      if (new_tile) blocks.store_previous_and_begin_rows(state);
       const bool v_is_full =
           N::kTestsBarriers && ptx::mbarrier_test(G::v_full(blocks.v.stage()), blocks.v.phase());
       ptx::wgmma_wait<0>();

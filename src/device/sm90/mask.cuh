@@ -1,5 +1,7 @@
 // The mask: scores that a row does not see become -infinity. Few blocks need it, and block_range
 // (device/core) tells which.
+//
+// ptx::mask_term(x, without) is x; tests replace it by `without` (ptx/term.cuh).
 #pragma once
 
 #include "device/core/block_range.cuh"
@@ -9,8 +11,7 @@
 
 namespace octavo::sm90 {
 
-// The columns that row r sees of the block that begins at key n, from this thread's first column
-// on.
+// The columns that row r sees in the block at key n, relative to this thread's first column.
 struct ColumnRange {
   i32 begin, end;
 };
@@ -23,7 +24,8 @@ OCTAVO_DEVICE ColumnRange column_range(const Sm90ForwardParams& p, const typenam
           ptx::mask_term(keys.end - first_column, 2 * G::C.block_n)};
 }
 
-// FP32 scores, in groups [from, to) of eight columns: those for which is_seen(column) is false.
+// Sets to -infinity the FP32 scores of row r in groups [from, to) of eight columns where
+// is_seen(column) is false.
 template <class Seen>
 OCTAVO_DEVICE void hide_unseen(float* s, u32 r, int from, int to, Seen&& is_seen) {
   OCTAVO_UNROLL
@@ -39,8 +41,8 @@ OCTAVO_DEVICE void hide_unseen(float* s, u32 r, int from, int to, Seen&& is_seen
   }
 }
 
-// Whether the block of keys [n, n + count) is not inside [full_begin, full_end), which every row of
-// the tile sees.
+// Whether some row of the tile does not see all of keys [n, n + count): every row sees
+// [full_begin, full_end).
 OCTAVO_DEVICE bool needs_mask(i32 n, i32 count, i32 full_begin, i32 full_end) {
   return ptx::mask_term(n < full_begin, false) || ptx::mask_term(n + count > full_end, false);
 }

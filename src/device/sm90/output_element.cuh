@@ -103,7 +103,7 @@ struct OutputElementOf : OutputAddress<G> {
       const i32 columns = Base::columns_left(p, tile, row, first);
       u8* const out = Base::row_address(p, tile, row) + first * 2;
       OCTAVO_UNROLL
-      for (int i = 0; i < G::kColumns / 4; i += 4) {
+      for (int i = 0; i < G::kORegisters / 4; i += 4) {
         u32 x[4];
         OCTAVO_UNROLL
         for (int b = 0; b < 4; ++b) x[b] = pack(o[(i + b) * 4 + r * 2], o[(i + b) * 4 + r * 2 + 1]);
@@ -143,7 +143,7 @@ struct OutputElementOf<G, 1> : OutputAddress<G> {
       const i32 columns = Base::columns_left(p, tile, row, first);
       u8* const out = Base::row_address(p, tile, row) + first;
       OCTAVO_UNROLL
-      for (int i = 0; i < G::kColumns / 4; i += 4) {
+      for (int i = 0; i < G::kORegisters / 4; i += 4) {
         u32 pairs[4];
         OCTAVO_UNROLL
         for (int b = 0; b < 4; ++b)
@@ -175,7 +175,7 @@ struct OutputElementOf<G, 4> : OutputAddress<G> {
     const i32 columns = Base::columns_left(p, tile, row, first);
     u8* const out = Base::row_address(p, tile, row) + first * 4;
     OCTAVO_UNROLL
-    for (int i = 0; i < G::kColumns / 4; ++i) {
+    for (int i = 0; i < G::kORegisters / 4; ++i) {
       u32 x[4];
       OCTAVO_UNROLL
       for (int e = 0; e < 2; ++e) {

@@ -9,8 +9,8 @@
 namespace octavo {
 
 struct Sm90ForwardParams {
-  // (column, row, head, batch); rows are tokens and there is one batch where packed. O's is not
-  // used where O is written by plain stores.
+  // (column, row, head, batch); rows are tokens, and a varlen batch has batch size 1 here. O's is
+  // not used where O is written by plain stores.
   ptx::TensorMap q, k, v, o;
 
   void* out = nullptr;  // for plain stores
@@ -23,22 +23,22 @@ struct Sm90ForwardParams {
   i32 tokens_q = 0;
   i32 tokens_kv = 0;
 
-  i32 tiles = 0;      // of all heads and sequences
-  i32 row_tiles = 0;  // of one head; where heads are packed, of one that they share
-  i32 heads_q = 0;    // whose tiles are counted: where heads are packed, those that they share
+  i32 tiles = 0;       // of all heads and sequences
+  i32 row_tiles = 0;   // tiles of one head of tile_heads
+  i32 tile_heads = 0;  // heads that tiles are counted for: heads_q, or heads_kv with pack_gqa
   i32 heads_per_kv = 1;
-  Divider by_row_tiles, by_heads_q, by_heads_per_kv;
+  Divider by_row_tiles, by_tile_heads, by_heads_per_kv;
   i32 sequences = 0;
   // Heads (of all sequences) whose tiles are mixed, longest first; the last group has the rest too.
   i32 heads_per_group = 1;
   i32 head_groups = 1;
-  i32 rotation =
-      0;  // positions by which persistent CTAs shift each round; 0: they alternate direction
+  // Positions by which persistent CTAs shift each round; 0: they alternate direction.
+  i32 rotation = 0;
   i32 seqlen_q = 0;
   i32 seqlen_kv = 0;
   i32 head_dim = 0;
-  i32 query_bits =
-      0;  // where heads are packed: each has 2^this rows, of which seqlen_q are queries
+  // pack_gqa: each query head has 2^query_bits rows, of which seqlen_q are queries.
+  i32 query_bits = 0;
 
   float scale_log2 = 0;
   i32 negate = 0;

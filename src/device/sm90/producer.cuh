@@ -25,12 +25,13 @@ struct Producer {
     ptx::warp_sync();
   }
 
-  // Publishes tile number `count` to every warpgroup, and loads its rows of Q unless it has no
-  // keys.
-  static OCTAVO_DEVICE void load_q(const Sm90ForwardParams& p, const WorkTile& t, u32 count,
-                                   bool leader) {
+  // Publishes tile number `count` to all warpgroups and, if it has keys, loads its Q. q_full
+  // signals both.
+  static OCTAVO_DEVICE void publish_tile(const Sm90ForwardParams& p, const WorkTile& t, u32 count,
+                                         bool leader) {
     OCTAVO_UNROLL
     for (u32 group = 0; group < C.warpgroups; ++group) {
+      // The parity of the previous phase, as in k.phase() ^ 1 below.
       wait_as_warp(G::q_empty(group), ~count & 1);
       if (!leader) continue;
       if (group == 0) Slots::publish(count, t);
@@ -57,7 +58,7 @@ struct Producer {
     if constexpr (scaled_keys(C) > 0) {
       N::template load_k_scales<32>(p, t.at, t.sequence, n, p.by_heads_per_kv.quotient(t.head),
                                     k.stage(), ptx::lane_index());
-      ptx::spare("they are read after V of the block before, or the tile, for which lanes met");
+      ptx::spare("the scales are read only after a later load, before which the lanes synchronise");
       ptx::warp_sync();
       if (leader) ptx::mbarrier_arrive(G::k_full(k.stage()));
     }
@@ -68,7 +69,8 @@ struct Producer {
                                    KvState& v, u32& tail_phase, bool leader) {
     wait_as_warp(G::v_empty(v.stage()), v.phase() ^ 1);
     const i32 n = t.n_begin + n_block * C.block_n;
-    // What lies behind the last key is another sequence's, or padding.
+    // In a varlen or padded batch, rows beyond the last key are another sequence's or padding.
+    // Otherwise they are beyond the tensor, and TMA fills them with zeros.
     const bool has_neighbours = C.padded || p.cu_seqlens_kv != nullptr;
     const bool cuts_sequence = has_neighbours && n + C.block_n > t.at.seqlen_kv;
     const u32 bar = cuts_sequence ? G::tail_full() : G::v_full(v.stage());
@@ -82,7 +84,7 @@ struct Producer {
       tail_phase ^= 1;
       N::template clear_v_tail<32>(G::v_tile(v.stage()), t.at.seqlen_kv - n, ptx::lane_index());
       ptx::fence_proxy_async();
-      ptx::spare("it is used only after the next tile is published, before which these lanes meet");
+      ptx::spare("V is read only after the next tile is published, before which lanes synchronise");
       ptx::warp_sync();
       if (leader) ptx::mbarrier_arrive(G::v_full(v.stage()));
     }
@@ -91,7 +93,8 @@ struct Producer {
 
   // K comes one block ahead of V, as it is used.
   static OCTAVO_DEVICE void run(const Sm90ForwardParams& p) {
-    // Every thread that accesses memory waits for data that this warp loads or publishes.
+    // Only this warp needs griddepcontrol.wait: every other thread touches global memory only after
+    // a barrier that this warp signals.
     ptx::wait_for_earlier_grids();
     const bool leader = ptx::elect_one();
     KvState k, v;
@@ -100,7 +103,7 @@ struct Producer {
       const WorkTile t = work_tile<G>(p, tiles.index);
       if (t.n_blocks < 0) continue;
       if (t.n_blocks > 0) load_k(p, t, 0, k, leader);
-      load_q(p, t, count++, leader);
+      publish_tile(p, t, count++, leader);
       for (i32 n_block = 1; n_block < t.n_blocks; ++n_block) {
         load_k(p, t, n_block, k, leader);
         load_v(p, t, n_block - 1, v, tail_phase, leader);
@@ -109,8 +112,8 @@ struct Producer {
     }
     ptx::launch_dependent_grids();
     WorkTile end{};
-    end.n_blocks = Slots::kNoMoreTiles;
-    load_q(p, end, count, leader);
+    end.n_blocks = kNoMoreTiles;
+    publish_tile(p, end, count, leader);
   }
 };
 

@@ -6,8 +6,8 @@
 // Persistent CTAs take every grid-th tile, from left to right and back again, so that the CTA with
 // the longer tile of one round gets the shorter one of the next. That balances only where a group's
 // tiles fill whole rounds, which the host sees to (gpu/tile_order.cc). Without a mask only a head's
-// last tile may be shorter: then all CTAs move on by `turn` places a round, and each gets its share
-// of those. No counter in memory is needed, and a CTA gets the same tiles every time.
+// last tile may be shorter: then all CTAs shift by `rotation` positions a round, and each gets its
+// share of those. No counter in memory is needed, and a CTA gets the same tiles every time.
 #pragma once
 
 #include "config/sm90_forward.h"
@@ -18,12 +18,16 @@
 
 namespace octavo::sm90 {
 
+// Values of WorkTile::n_blocks that are no number of blocks.
+inline constexpr i32 kNoRows = -1;       // the tile stores no rows
+inline constexpr i32 kNoMoreTiles = -2;  // there is no tile: published after the last
+
 struct WorkTile {
   SequenceSpan at;
   i32 sequence, batch, head;
   i32 first_row;
   i32 n_begin;   // first key that is loaded
-  i32 n_blocks;  // blocks of keys; -1: the tile stores no rows
+  i32 n_blocks;  // blocks of keys, or kNoRows, or kNoMoreTiles
 };
 
 template <class G>
@@ -32,18 +36,18 @@ OCTAVO_DEVICE WorkTile work_tile(const Sm90ForwardParams& p, i32 index) {
   const i32 group = min_of(index / (p.row_tiles * p.heads_per_group), p.head_groups - 1);
   const i32 first_head = group * p.heads_per_group;
   const i32 mixed =
-      group + 1 < p.head_groups ? p.heads_per_group : p.heads_q * p.sequences - first_head;
+      group + 1 < p.head_groups ? p.heads_per_group : p.tile_heads * p.sequences - first_head;
   const i32 in_group = index - first_head * p.row_tiles;
   const i32 head = first_head + in_group % mixed;
   WorkTile t;
   t.first_row = (p.row_tiles - 1 - in_group / mixed) * kBlockM;
-  t.sequence = head / p.heads_q;
-  t.head = head - t.sequence * p.heads_q;
+  t.sequence = head / p.tile_heads;
+  t.head = head - t.sequence * p.tile_heads;
   t.batch = p.cu_seqlens_q == nullptr ? t.sequence : 0;
   t.at = G::span(p, t.sequence);
   if (t.first_row >= t.at.seqlen_q) {
     t.n_begin = 0;
-    t.n_blocks = t.first_row < G::stored_rows(p, t.at) ? 0 : -1;
+    t.n_blocks = t.first_row < G::stored_rows(p, t.at) ? 0 : kNoRows;
     return t;
   }
   const BlockRange range = block_range(p, t.at, t.first_row, kBlockM, kBlockN);
@@ -62,8 +66,8 @@ struct TileScheduler {
     const i32 grid = ptx::grid_size_x();
     const i32 cta = ptx::block_index_x();
     ++round;
-    const i32 place = p.rotation == 0 && round % 2 != 0 ? grid - 1 - cta : cta;
-    index = round * grid + (place + round * p.rotation) % grid;
+    const i32 position = p.rotation == 0 && round % 2 != 0 ? grid - 1 - cta : cta;
+    index = round * grid + (position + round * p.rotation) % grid;
   }
 };
 
@@ -72,8 +76,6 @@ struct TileScheduler {
 // tiles later, when no warpgroup can be so far behind.
 template <class G>
 struct WorkTileSlots {
-  static constexpr i32 kNoMoreTiles = -2;  // n_blocks of the tile after the last
-
   static OCTAVO_DEVICE u32 slot(u32 tile) {
     return G::smem(G::S.tile_slots) + tile % kTileSlots * tile_slot_bytes(G::C);
   }

@@ -1,8 +1,9 @@
 // Online softmax over FP32 scores: P = 2^(scale * s - ref_max), a block of keys at a time.
 //
-// ref_max is the reference maximum of a row in log2 units. It is not the true maximum: it rises
-// only when a score would exceed it by more than 2^kHeadroomLog2, so that nearly every block leaves
-// O as it is. Each row decides for itself, and its bits do not depend on its neighbours.
+// ref_max is the reference maximum of a row in log2 units. It is not the true maximum. It rises
+// only when a score exceeds it by kHeadroomLog2 (in log2 units), that is when P would exceed
+// 2^kHeadroomLog2. So nearly every block leaves O as it is. Each row decides for itself, and its
+// bits do not depend on its neighbours.
 //
 // `Qk` is the numerics' part that knows the scores:
 //   Scores, Rows                          the fragment, with s[], and the row state
@@ -50,9 +51,9 @@ OCTAVO_DEVICE float thread_max(const float* s, int r, int from) {
   }
   return ptx::max_f32(even, odd);
 }
-// The same in the order of integers, in which floats above 0 are as well: the ALU compares three
-// integers at once and floats two by two. Where no score is above 0 the result is not either, or is
-// not a number.
+// The same by comparing bits as integers, which order positive floats correctly; the ALU has a
+// three-way integer maximum. If no score is positive the result is some value that is not positive,
+// or NaN.
 template <int kN8>
 OCTAVO_DEVICE float positive_thread_max(const float* s, int r, int from) {
   const auto bits = [&](int i, int e) {
@@ -84,15 +85,16 @@ OCTAVO_DEVICE void rescale_o(State& state, const float (&alpha)[2]) {
   for (int i = 0; i < kCount; ++i) state.o[i] *= alpha[i % 4 / 2];
 }
 
-// Row sums of P in its own units, from the ones beside V or from the threads, and what O becomes by
-// them.
+// Row sums of P, taken from the ones columns of O or summed by the threads, and the division of O
+// by them.
 template <class G>
 struct RowSums {
-  static constexpr float kSumLog2 = 0;  // a sum counts in units of 2^this beside P's own
+  // A sum is held times 2^kSumLog2, in addition to the 2^kPLog2 by which P is held.
+  static constexpr float kSumLog2 = 0;
 
   template <class State, class Rows>
   static OCTAVO_DEVICE float row_sum(const State& state, const Rows& rows, u32 r) {
-    if constexpr (G::kOnes) return state.o[G::kColumns + r * 2];
+    if constexpr (G::kOnes) return state.o[G::kORegisters + r * 2];
     return quad_sum(rows.sum[r]);
   }
   // Divides kCount registers of O by the sum of row r; without keys they become 0.
@@ -104,7 +106,7 @@ struct RowSums {
   }
   template <class State, class Rows>
   static OCTAVO_DEVICE void normalize_row(State& state, const Rows& /*rows*/, u32 r, float sum) {
-    normalize<G::kColumns>(state.o, r, sum);
+    normalize<G::kORegisters>(state.o, r, sum);
   }
 
   // Split-KV: the result of one split, and O / sum over all of them.
@@ -112,7 +114,7 @@ struct RowSums {
   static OCTAVO_DEVICE Partial to_partial(const State& state) {
     Partial all;
     OCTAVO_UNROLL
-    for (int i = 0; i < G::kColumns; ++i) all.o[i] = state.o[i];
+    for (int i = 0; i < G::kORegisters; ++i) all.o[i] = state.o[i];
     OCTAVO_UNROLL
     for (u32 r = 0; r < 2; ++r) {
       all.ref_max[r] = state.rows.ref_max[r];

@@ -2,8 +2,8 @@
 // cluster, divide the keys of the same query rows, and combine their results in the same launch.
 // Not for varlen batches, but for padded ones.
 //
-// There is no producer warp. One thread starts everything that the stages hold before the CTA's
-// first barrier, and each split refills its own stages where it has more blocks.
+// There is no producer warp. Before the first CTA barrier thread 0 issues the loads that fill all
+// stages; later each split refills its own.
 //
 //   a split      has O, ref_max and row sum over its own keys, for all columns,
 //   sends        to each other split the columns that the other reduces, and
@@ -111,6 +111,7 @@ struct KvShare {
     return blocks_left-- > 0;
   }
   OCTAVO_DEVICE void mask(typename N::Scores& scores) const {
+    // 8-bit numerics test sign and mask in one branch; in 16 bits that spills.
     const bool hides = needs_mask(n, C.block_n, range.full_begin, range.full_end);
     if (N::kTestsSignWithMask && !hides && !p.negate) return;
     if (p.negate) N::negate(scores);
@@ -119,8 +120,9 @@ struct KvShare {
     if (!N::kTestsSignWithMask && !hides) return;
     N::apply_mask(scores, p, rows, n);
   }
-  // Whether this thread loads into a stage that nobody of the split reads any more.
-  OCTAVO_DEVICE bool may_load() const {
+  // Waits until all threads of the split have finished with the stage; true in the one thread that
+  // refills it.
+  OCTAVO_DEVICE bool sync_split_and_elect() const {
     ptx::named_barrier_sync(static_cast<int>(1 + G::kv_group(rows)), kSplitThreads);
     return rows.group % C.row_groups == 0 && rows.warp == 0 && rows.lane == 0;
   }
@@ -137,7 +139,7 @@ struct KvShare {
   }
   OCTAVO_DEVICE void release_k() {
     if (next_k < end) {
-      if (may_load()) load_k(p, t, next_k, k.stage());
+      if (sync_split_and_elect()) load_k(p, t, next_k, k.stage());
       load_k_scales(p, t, next_k, k.stage(), rows);
       next_k += C.block_n;
     }
@@ -145,7 +147,7 @@ struct KvShare {
   }
   OCTAVO_DEVICE void release_v() {
     if (next_v < end) {
-      if (may_load()) load_v(p, t, next_v, v.stage());
+      if (sync_split_and_elect()) load_v(p, t, next_v, v.stage());
       next_v += C.block_n;
     }
     v.advance();
@@ -154,8 +156,8 @@ struct KvShare {
   // A CTA has one tile.
   OCTAVO_DEVICE static constexpr bool is_new_tile() { return false; }
   OCTAVO_DEVICE void begin_rows(typename N::State&) const {}
-  OCTAVO_DEVICE void end_tile(typename N::State&, const typename N::Rows&) const {}
-  OCTAVO_DEVICE void next_tile(typename N::State&) const {}
+  OCTAVO_DEVICE void store_previous_tile(typename N::State&, const typename N::Rows&) const {}
+  OCTAVO_DEVICE void store_previous_and_begin_rows(typename N::State&) const {}
 };
 
 template <class Config>
@@ -172,7 +174,7 @@ struct SplitKvKernel {
                 "a tile with pack_gqa has whole heads, or a part of one");
 
   // Combine within the CTA first: less data then goes to the other CTAs.
-  using InCta = SplitExchange<G, false, kKvGroups, G::kColumns>;
+  using InCta = SplitExchange<G, false, kKvGroups, G::kORegisters>;
   using InCluster = SplitExchange<G, true, C.cluster, InCta::kMine>;
   static constexpr int kMine = InCluster::kMine;
   using Output = SplitOutput<G, N, InCta::kMine, kMine>;
@@ -182,7 +184,7 @@ struct SplitKvKernel {
     const typename Share::Range last = Share::range_of(t, rank * kKvGroups + kKvGroups - 1);
     return Share::range_of(t, rank * kKvGroups).n < last.n + last.blocks * C.block_n;
   }
-  // Everything that the stages hold at first, by one thread, in the order it is needed.
+  // Loads Q and fills all stages, in the order of use, by one thread.
   static OCTAVO_DEVICE void load_first(const Sm90ForwardParams& p, const WorkTile& t, u32 rank) {
     ptx::mbarrier_arrive_expect_tx(G::q_full(0), C.row_groups * G::S.q_tile);
     OCTAVO_UNROLL
@@ -222,8 +224,8 @@ struct SplitKvKernel {
     const typename G::RowTile rows = row_tile(t);
     const u32 row_group = rows.group % C.row_groups;
     const u32 split = rank * kKvGroups + G::kv_group(rows);
-    // Long before they are needed, and before thread 0 has loaded the first keys: parameters that
-    // nobody has read yet take their time, and so do scales.
+    // Issue these loads early: first reads of parameters and of scales are slow, and nothing waits
+    // for them here.
     N::wait_for_scales();
     const auto row_scales = N::load_row_scales(p, [&] { return rows; });
     typename N::template ColumnScales<kMine> v_scales;
@@ -245,7 +247,7 @@ struct SplitKvKernel {
       clear_o(state);
     }
     const auto of_cta =
-        InCta::run(N::template to_partial<Partial<G::kColumns>>(state), G::kv_group(rows), rows);
+        InCta::run(N::template to_partial<Partial<G::kORegisters>>(state), G::kv_group(rows), rows);
     Partial<kMine> mine = InCluster::run(of_cta, rank, rows);
     OCTAVO_UNROLL
     for (u32 r = 0; r < 2; ++r) Output::normalize(mine, p, rows, r);
@@ -280,8 +282,8 @@ struct SplitKvKernel {
     const i32 head = p.by_row_tiles.quotient(index);
     WorkTile t;
     t.first_row = ((head + 1) * p.row_tiles - 1 - index) * block_m(C);  // the longest first
-    t.sequence = t.batch = p.by_heads_q.quotient(head);
-    t.head = head - t.sequence * p.heads_q;
+    t.sequence = t.batch = p.by_tile_heads.quotient(head);
+    t.head = head - t.sequence * p.tile_heads;
     if constexpr (C.pack_gqa) t.head *= p.heads_per_kv;  // the first of them
     const i32 first_query = G::query_of(p, t.first_row);
     if constexpr (C.padded) {
@@ -297,8 +299,8 @@ struct SplitKvKernel {
     return t;
   }
 
-  // Thread 0 has the longest way before the first keys arrive: it starts with what needs no
-  // parameter, whose first read is slow, and the other warps do the rest.
+  // Thread 0 is on the critical path to the first keys, so it first does what needs no parameters;
+  // other warps do the rest.
   static OCTAVO_DEVICE void run(const Sm90ForwardParams& p) {
     const u32 thread = ptx::thread_index();
     if (thread == 0) init_load_barriers();
@@ -307,7 +309,7 @@ struct SplitKvKernel {
     // An earlier grid may write the lengths of a padded batch.
     if constexpr (C.padded) ptx::wait_for_earlier_grids();
     const WorkTile t = tile_of(p, ptx::block_index_x() / C.cluster);
-    // The storing threads wait for this thread first.
+    // No thread stores before it has waited, directly or through barriers, for this one.
     if (thread == 0) {
       if constexpr (!C.padded) ptx::wait_for_earlier_grids();
       if (has_blocks(t, rank)) load_first(p, t, rank);

@@ -43,8 +43,8 @@ bool sm90_backward_serves(const Problem& problem, const GpuInfo& gpu) {
 
 bool sm90_backward_reaches(const BackwardArguments& a) {
   if (is_empty(a.q) || is_empty(a.k)) return false;
-  return tma_reaches(a.q) && tma_reaches(a.k) && tma_reaches(a.v) && tma_reaches(a.dout) &&
-         row_alignment(a) >= 16;
+  return tma_can_address(a.q) && tma_can_address(a.k) && tma_can_address(a.v) &&
+         tma_can_address(a.dout) && row_alignment(a) >= 16;
 }
 
 ChosenSm90Backward choose_sm90_backward(const Problem& problem) {

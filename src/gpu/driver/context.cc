@@ -37,7 +37,7 @@ struct OpenedGpus {
 }  // namespace
 
 Status usable(const Gpu& gpu) {
-  return gpu.kernels != nullptr || gpu.forks == fork_count() ? Status() : lost_by_fork();
+  return gpu.is_emulated() || gpu.forks == fork_count() ? Status() : lost_by_fork();
 }
 
 Result<const Gpu*> open_gpu(int index) {

@@ -17,8 +17,11 @@ struct Gpu {
   GpuInfo info;
   const Driver* driver = nullptr;
   cuda::Context context = nullptr;
-  unsigned forks = fork_count();       // of the process that opened it
-  const KernelSet* kernels = nullptr;  // all that its driver has, if it loads no others
+  unsigned forks = fork_count();  // of the process that opened it
+  // The emulator's fixed set of kernels; null for CUDA, which can load any.
+  const KernelSet* kernels = nullptr;
+
+  bool is_emulated() const { return kernels != nullptr; }
 };
 
 // An error if the parent of this process opened the GPU before fork(). The emulator survives it.

@@ -65,7 +65,7 @@ class RecentMaps {
 
 }  // namespace
 
-bool tma_reaches(const ConstTensor& t) {
+bool tma_can_address(const ConstTensor& t) {
   if (reinterpret_cast<std::uintptr_t>(t.data) % kAlignment != 0) return false;
   for (std::size_t i = 0; i < 3; ++i) {
     const std::uint64_t bytes = stride_bytes(t, i);

@@ -23,7 +23,7 @@ struct TensorMapFields {
 
 // Whether TMA can read and write the tensor: its address and the strides of dimensions larger than
 // 1 are multiples of 16 bytes, and no such stride is 0 or too long.
-bool tma_reaches(const ConstTensor& tensor);
+bool tma_can_address(const ConstTensor& tensor);
 
 // `tensor` is 16- or 8-bit, not empty, and addressable by TMA. A box row is as wide as the swizzle:
 // 128, 64 or 32 bytes.

@@ -52,9 +52,9 @@ void set_small_tiles(Sm80ForwardConfig& c, int block_m) {
 
 }  // namespace
 
-Status sm80_forward_reads(const Resolved& resolved) {
+Status sm80_forward_supports(const Resolved& resolved) {
   const Problem& problem = resolved.run_problem;
-  const Problem& p = resolved.prepared;
+  const Problem& p = resolved.kernel_problem;
   const Precision precision = problem.options.precision;
   constexpr const char* kWhere =
       "if an sm_90 kernel supports the problem and all addresses and strides are multiples of 16 "
@@ -81,7 +81,7 @@ Status sm80_forward_reads(const Resolved& resolved) {
 
 ChosenSm80Forward choose_sm80_forward(const Resolved& resolved, const GpuInfo& gpu,
                                       int load_bytes) {
-  const Problem& p = resolved.prepared;
+  const Problem& p = resolved.kernel_problem;
   ChosenSm80Forward chosen;
   Sm80ForwardConfig& c = chosen.config;
   c.arch = code_for(gpu.arch).arch;

@@ -16,7 +16,7 @@
 namespace octavo {
 namespace {
 
-// The table for a prepared problem depends on the type of the P V product.
+// The table for a kernel problem depends on the type of the P V product.
 std::span<const sm90::TableRow> table_for(const Problem& p) {
   if (is_8bit(p.v)) return sm90::kTable8Bit;
   return sm90::kTable;
@@ -47,7 +47,7 @@ KScales k_scales_of(const Problem& p) {
 
 // FP16 scores need head_dim * max|q| * max|k| <= 65504. f16_fast has no exact P, so it has no LSE.
 ScoreType scores_of(const Resolved& resolved) {
-  const Problem& p = resolved.prepared;
+  const Problem& p = resolved.kernel_problem;
   if (!is_fp8(p.v) || k_scales_of(p) != KScales::head) return ScoreType::f32;
   constexpr double kLargestHalf = 65504;
   const double most = static_cast<double>(p.head_dim) * max_quantized(p.q, p.q_max_quantized) *
@@ -60,9 +60,9 @@ ScoreType scores_of(const Resolved& resolved) {
 // Whether Octavo's quantizers run before an 8-bit kernel; they do not read what the kernel writes.
 bool follows_quantizers(const Resolved& resolved) {
   const OperandFormats& formats = resolved.formats;
-  if (!is_8bit(resolved.prepared.q)) return false;
+  if (!is_8bit(resolved.kernel_problem.q)) return false;
   const bool transposes =
-      is_8bit(resolved.prepared.v) && resolved.run_problem.v_layout == VLayout::rows;
+      is_8bit(resolved.kernel_problem.v) && resolved.run_problem.v_layout == VLayout::rows;
   return formats.q.rounded || formats.k.rounded || formats.v.rounded || transposes;
 }
 
@@ -159,7 +159,7 @@ Problem pack_gqa_problem(const Problem& p, std::int64_t block_m) {
   return varlen;
 }
 
-// The configuration of a table row for a prepared problem.
+// The configuration of a table row for a kernel problem.
 Sm90ForwardConfig config_for(const sm90::TableRow& row, const Problem& p) {
   Sm90ForwardConfig c = is_8bit(p.q) && !is_8bit(p.v)
                             ? sm90::mixed_config_of(row, element_of(p.q), element_of(p.v))
@@ -198,8 +198,8 @@ std::string shape_text(const Sm90ForwardConfig& c) {
 
 }  // namespace
 
-bool sm90_forward_serves(const Resolved& resolved, const GpuInfo& gpu) {
-  const Problem& p = resolved.prepared;
+bool sm90_forward_supports(const Resolved& resolved, const GpuInfo& gpu) {
+  const Problem& p = resolved.kernel_problem;
   const OperandFormats& formats = resolved.formats;
   // 8-bit K and V that are dequantized to the type of Q count as given.
   const auto given = [](const OperandFormat& f) { return !f.rounded || is_8bit(f.stored); };
@@ -248,7 +248,7 @@ double estimated_us(const sm90::TableRow& row, const Problem& p, const GpuInfo& 
 }
 
 ChosenSm90Forward choose_sm90_forward(const Resolved& resolved, const GpuInfo& gpu) {
-  const Problem& p = resolved.prepared;
+  const Problem& p = resolved.kernel_problem;
   const ScoreType scores = scores_of(resolved);
   ChosenSm90Forward chosen;
   double best = std::numeric_limits<double>::infinity();

@@ -54,7 +54,7 @@ inline ScaleParams scale_params(const Arguments& a, const ConstTensor& tensor, c
 
 // `code_step` is the value of one unit of quantized Q and K: 1 except for sim8.
 template <class Params>
-void set_shared_params(Params& p, const Problem& run_problem, const Arguments& a, int block_m,
+void set_shared_params(Params& p, const Problem& kernel_problem, const Arguments& a, int block_m,
                        double code_step = 1) {
   p.lse = static_cast<float*>(a.lse.data);
   p.o_strides = strides_of(a.out);
@@ -63,24 +63,23 @@ void set_shared_params(Params& p, const Problem& run_problem, const Arguments& a
   p.cu_seqlens_kv = a.cu_seqlens_kv;
   p.tokens_q = static_cast<i32>(a.q.shape[2]);
   p.tokens_kv = static_cast<i32>(a.k.shape[2]);
-  p.heads_q = static_cast<i32>(run_problem.heads_q);
-  p.heads_per_kv = static_cast<i32>(run_problem.heads_q / run_problem.heads_kv);
-  p.seqlen_q = static_cast<i32>(run_problem.seqlen_q);
-  p.seqlen_kv = static_cast<i32>(run_problem.seqlen_kv);
-  p.head_dim = static_cast<i32>(run_problem.head_dim);
-  p.row_tiles = static_cast<i32>(div_up<std::int64_t>(run_problem.seqlen_q, block_m));
-  p.tiles = static_cast<i32>(p.row_tiles * run_problem.heads_q * run_problem.batch);
+  p.heads_per_kv = static_cast<i32>(kernel_problem.heads_q / kernel_problem.heads_kv);
+  p.seqlen_q = static_cast<i32>(kernel_problem.seqlen_q);
+  p.seqlen_kv = static_cast<i32>(kernel_problem.seqlen_kv);
+  p.head_dim = static_cast<i32>(kernel_problem.head_dim);
+  p.row_tiles = static_cast<i32>(div_up<std::int64_t>(kernel_problem.seqlen_q, block_m));
+  p.tiles = static_cast<i32>(p.row_tiles * kernel_problem.heads_q * kernel_problem.batch);
 
   constexpr double kLog2E = 1.4426950408889634;
   const double scale =
-      a.scale ? *a.scale : 1.0 / std::sqrt(static_cast<double>(run_problem.head_dim));
+      a.scale ? *a.scale : 1.0 / std::sqrt(static_cast<double>(kernel_problem.head_dim));
   // A masked score must stay -infinity when the scale is 0.
   constexpr double kSmallestScale = 1e-30;
   p.scale_log2 = static_cast<float>(
       std::max(std::abs(scale) * kLog2E * code_step * code_step, kSmallestScale));
   p.negate = scale < 0 ? 1 : 0;
 
-  const Options& o = run_problem.options;
+  const Options& o = kernel_problem.options;
   p.bottom_right = o.causal == Causal::top_left ? 0 : 1;
   p.window_left = window_limit(o.window_left);
   p.window_right = o.causal == Causal::none ? window_limit(o.window_right) : 0;
@@ -104,14 +103,14 @@ inline ScoreTensorParams score_tensor_params(const ConstTensor& t) {
 }
 
 // What kernels with modifiers of the scores or padding take in addition.
-inline ModifierParams modifier_params(const Problem& run_problem, const Arguments& a) {
+inline ModifierParams modifier_params(const Problem& kernel_problem, const Arguments& a) {
   constexpr double kLog2E = 1.4426950408889634;
   ModifierParams p;
-  if (run_problem.options.softcap != 0) {
+  if (kernel_problem.options.softcap != 0) {
     // Beyond this range neither the limit nor its inverse changes a result, but they would
     // overflow.
     const double softcap_log2 =
-        std::clamp(static_cast<double>(run_problem.options.softcap) * kLog2E, 1e-30, 1e30);
+        std::clamp(static_cast<double>(kernel_problem.options.softcap) * kLog2E, 1e-30, 1e30);
     p.scores.softcap_log2 = static_cast<float>(softcap_log2);
     p.scores.inverse_softcap_log2 = static_cast<float>(1 / softcap_log2);
   }
@@ -125,15 +124,15 @@ inline ModifierParams modifier_params(const Problem& run_problem, const Argument
 }
 
 // The scales of an 8-bit output and out_amax.
-inline OutputParams output_params(const Problem& run_problem, const Arguments& a) {
+inline OutputParams output_params(const Problem& kernel_problem, const Arguments& a) {
   OutputParams p;
-  const ScaleParams scales = scale_params(a, a.out, a.out_scales, run_problem.seqlen_q);
+  const ScaleParams scales = scale_params(a, a.out, a.out_scales, kernel_problem.seqlen_q);
   p.scales = scales.data;
   p.scale_batch = scales.batch;
   p.scale_head = scales.head;
   p.amax = a.out_amax;
-  if (run_problem.out_scales == Granularity::head) {
-    p.amax_batch = run_problem.heads_q;
+  if (kernel_problem.out_scales == Granularity::head) {
+    p.amax_batch = kernel_problem.heads_q;
     p.amax_head = 1;
   }
   return p;

@@ -27,12 +27,12 @@ int row_alignment(const Arguments& a) {
   return static_cast<int>(bits & (~bits + 1));
 }
 
-std::int64_t sm80_forward_tiles(const Problem& run_problem, const Sm80ForwardConfig& config) {
-  return div_up<std::int64_t>(run_problem.seqlen_q, config.block_m) * run_problem.heads_q *
-         run_problem.batch;
+std::int64_t sm80_forward_tiles(const Problem& kernel_problem, const Sm80ForwardConfig& config) {
+  return div_up<std::int64_t>(kernel_problem.seqlen_q, config.block_m) * kernel_problem.heads_q *
+         kernel_problem.batch;
 }
 
-ModifiedForwardParams sm80_forward_params(const Problem& run_problem, const Arguments& a,
+ModifiedForwardParams sm80_forward_params(const Problem& kernel_problem, const Arguments& a,
                                           const Sm80ForwardConfig& config) {
   ModifiedForwardParams p;
   p.q = a.q.data;
@@ -42,14 +42,15 @@ ModifiedForwardParams sm80_forward_params(const Problem& run_problem, const Argu
   p.q_strides = strides_of(a.q);
   p.k_strides = strides_of(a.k);
   p.v_strides = strides_of(a.v);
-  p.q_scales = scale_params(a, a.q, a.q_scales, run_problem.seqlen_q);
-  p.k_scales = scale_params(a, a.k, a.k_scales, run_problem.seqlen_kv);
-  p.v_scales = scale_params(a, a.v, a.v_scales, run_problem.seqlen_kv);
-  const bool sim8 = run_problem.q == DType::sim8;
+  p.q_scales = scale_params(a, a.q, a.q_scales, kernel_problem.seqlen_q);
+  p.k_scales = scale_params(a, a.k, a.k_scales, kernel_problem.seqlen_kv);
+  p.v_scales = scale_params(a, a.v, a.v_scales, kernel_problem.seqlen_kv);
+  const bool sim8 = kernel_problem.q == DType::sim8;
   if (sim8) p.v_unit = kSim8Step;
-  set_shared_params(p, run_problem, a, config.block_m, sim8 ? kSim8Step : 1);
-  p.output = output_params(run_problem, a);
-  p.modifiers = modifier_params(run_problem, a);
+  set_shared_params(p, kernel_problem, a, config.block_m, sim8 ? kSim8Step : 1);
+  p.heads_q = static_cast<i32>(kernel_problem.heads_q);
+  p.output = output_params(kernel_problem, a);
+  p.modifiers = modifier_params(kernel_problem, a);
   return p;
 }
 
@@ -77,19 +78,20 @@ Result<LoadedSm80Forward> load_sm80_forward(const Gpu& gpu, const Sm80ForwardCon
 }
 
 Status launch_sm80_forward(const Gpu& gpu, const LoadedSm80Forward& kernel,
-                           const Problem& run_problem, const Arguments& arguments, Stream stream) {
+                           const Problem& kernel_problem, const Arguments& arguments,
+                           Stream stream) {
   const CurrentContext current(gpu);
   OCTAVO_RETURN_IF_ERROR(current.status());
-  ModifiedForwardParams params = sm80_forward_params(run_problem, arguments, kernel.config);
+  ModifiedForwardParams params = sm80_forward_params(kernel_problem, arguments, kernel.config);
   cuda::LaunchConfig launch;
   launch.grid[0] = static_cast<unsigned>(
       kernel.config.persistent ? std::min(params.tiles, kernel.resident_blocks) : params.tiles);
   launch.block[0] = static_cast<unsigned>(sm80::threads(kernel.config));
   launch.smem_bytes = static_cast<unsigned>(sm80::smem_bytes(kernel.config));
   launch.stream = static_cast<cuda::StreamHandle>(stream);
-  if (gpu.kernels != nullptr) gpu.kernels->announce(run_problem, arguments);
+  if (gpu.is_emulated()) gpu.kernels->announce(kernel_problem, arguments);
   OCTAVO_RETURN_IF_ERROR(
-      clear_amax(*gpu.driver, arguments.out_amax, amax_floats(run_problem, arguments), stream));
+      clear_amax(*gpu.driver, arguments.out_amax, amax_floats(kernel_problem, arguments), stream));
   void* arguments_of_kernel[] = {&params};
   OCTAVO_GPU_TRY(*gpu.driver,
                  gpu.driver->launch_kernel(&launch, kernel.function, arguments_of_kernel, nullptr),

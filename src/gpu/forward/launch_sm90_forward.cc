@@ -15,12 +15,12 @@ namespace octavo {
 namespace {
 
 // Replaces the tiles of single heads by tiles of the heads that share a KV head.
-void pack_gqa(Sm90ForwardParams& p, const Problem& run_problem, int block_m) {
-  p.query_bits = query_bits(run_problem.seqlen_q);
+void pack_gqa(Sm90ForwardParams& p, const Problem& kernel_problem, int block_m) {
+  p.query_bits = query_bits(kernel_problem.seqlen_q);
   p.row_tiles =
       static_cast<i32>(div_up<std::int64_t>(std::int64_t{p.heads_per_kv} << p.query_bits, block_m));
-  p.heads_q = static_cast<i32>(run_problem.heads_kv);
-  p.tiles = static_cast<i32>(p.row_tiles * run_problem.heads_kv * run_problem.batch);
+  p.tile_heads = static_cast<i32>(kernel_problem.heads_kv);
+  p.tiles = static_cast<i32>(p.row_tiles * kernel_problem.heads_kv * kernel_problem.batch);
 }
 
 Status set_tensor_maps(const Driver& driver, const Arguments& a, const Sm90ForwardConfig& c,
@@ -56,10 +56,10 @@ bool can_store_8bit(const Tensor& out) {
   return bits % kStoreBytes == 0;
 }
 
-void set_scales(Sm90Forward8BitParams& p, const Problem& run_problem, const Arguments& a) {
-  p.q_scales = scale_params(a, a.q, a.q_scales, run_problem.seqlen_q);
-  p.k_scales = scale_params(a, a.k, a.k_scales, run_problem.seqlen_kv);
-  p.v_scales = scale_params(a, v_by_rows(a), a.v_scales, run_problem.seqlen_kv);
+void set_scales(Sm90Forward8BitParams& p, const Problem& kernel_problem, const Arguments& a) {
+  p.q_scales = scale_params(a, a.q, a.q_scales, kernel_problem.seqlen_q);
+  p.k_scales = scale_params(a, a.k, a.k_scales, kernel_problem.seqlen_kv);
+  p.v_scales = scale_params(a, v_by_rows(a), a.v_scales, kernel_problem.seqlen_kv);
   p.by_q_block_rows = divider(p.q_scales.block_rows);
   p.by_k_block_rows = divider(p.k_scales.block_rows);
 }
@@ -72,29 +72,30 @@ int query_bits(std::int64_t seqlen_q) {
   return bits;
 }
 
-bool sm90_forward_reaches(const Arguments& a) {
+bool sm90_forward_can_address(const Arguments& a) {
   // K and V are not loaded if there are no keys.
-  const bool keys = is_empty(a.k) || (tma_reaches(a.k) && tma_reaches(a.v));
-  return tma_reaches(a.q) && keys &&
-         (is_8bit(a.out.dtype) ? can_store_8bit(a.out) : tma_reaches(a.out));
+  const bool keys = is_empty(a.k) || (tma_can_address(a.k) && tma_can_address(a.v));
+  return tma_can_address(a.q) && keys &&
+         (is_8bit(a.out.dtype) ? can_store_8bit(a.out) : tma_can_address(a.out));
 }
 
-Sm90ForwardModifiedParams sm90_forward_params(const Problem& run_problem, const Arguments& a,
+Sm90ForwardModifiedParams sm90_forward_params(const Problem& kernel_problem, const Arguments& a,
                                               const Sm90ForwardConfig& c, const TileOrder& order) {
   Sm90ForwardModifiedParams p{};
   p.out = a.out.data;
-  p.sequences = static_cast<i32>(run_problem.batch);
-  set_shared_params(p, run_problem, a, sm90::block_m(c));
-  if (c.pack_gqa) pack_gqa(p, run_problem, sm90::block_m(c));
+  p.sequences = static_cast<i32>(kernel_problem.batch);
+  set_shared_params(p, kernel_problem, a, sm90::block_m(c));
+  p.tile_heads = static_cast<i32>(kernel_problem.heads_q);
+  if (c.pack_gqa) pack_gqa(p, kernel_problem, sm90::block_m(c));
   p.by_row_tiles = divider(p.row_tiles);
-  p.by_heads_q = divider(p.heads_q);
+  p.by_tile_heads = divider(p.tile_heads);
   p.by_heads_per_kv = divider(p.heads_per_kv);
   p.heads_per_group = order.heads_per_group;
   p.head_groups = order.groups;
   p.rotation = order.rotation;
-  if (sm90::is_8bit_qk(c)) set_scales(p, run_problem, a);
-  p.output = output_params(run_problem, a);
-  if (has_modifiers(c)) p.modifiers = modifier_params(run_problem, a);
+  if (sm90::is_8bit_qk(c)) set_scales(p, kernel_problem, a);
+  p.output = output_params(kernel_problem, a);
+  if (has_modifiers(c)) p.modifiers = modifier_params(kernel_problem, a);
   return p;
 }
 
@@ -108,18 +109,18 @@ Result<LoadedSm90Forward> load_sm90_forward(const Gpu& gpu, const Sm90ForwardCon
 }
 
 Status Sm90ForwardLaunch::prepare(const Gpu& gpu, const LoadedSm90Forward& kernel,
-                                  const Problem& run_problem, const TileOrder& order,
+                                  const Problem& kernel_problem, const TileOrder& order,
                                   const Arguments& arguments, Stream stream) {
   const Sm90ForwardConfig& c = kernel.config;
   function_ = kernel.function;
-  params_ = sm90_forward_params(run_problem, arguments, c, order);
+  params_ = sm90_forward_params(kernel_problem, arguments, c, order);
   OCTAVO_RETURN_IF_ERROR(set_tensor_maps(*gpu.driver, arguments, c, params_));
   mapped_ = {arguments.q.data, arguments.k.data, arguments.v.data, arguments.out.data};
   has_o_map_ = sm90::stages_o(c);
   is_8bit_qk_ = sm90::is_8bit_qk(c);
-  amax_floats_ = amax_floats(run_problem, arguments);
+  amax_floats_ = amax_floats(kernel_problem, arguments);
   // The host does not know the lengths of a varlen or padded batch, so it gets one CTA per tile.
-  const bool persistent = !sm90::is_split_kv(c) && !run_problem.varlen && !run_problem.padded;
+  const bool persistent = !sm90::is_split_kv(c) && !kernel_problem.varlen && !kernel_problem.padded;
   config_.grid[0] = static_cast<unsigned>(persistent ? std::min(params_.tiles, gpu.info.sms)
                                                      : params_.tiles * c.cluster);
   config_.block[0] = static_cast<unsigned>(sm90::threads(c));
@@ -166,10 +167,10 @@ Status Sm90ForwardLaunch::move(const Gpu& gpu, const Arguments& to, Stream strea
   return {};
 }
 
-Status Sm90ForwardLaunch::launch(const Gpu& gpu, const Problem& run_problem,
+Status Sm90ForwardLaunch::launch(const Gpu& gpu, const Problem& kernel_problem,
                                  const Arguments& arguments) {
   const Driver& driver = *gpu.driver;
-  if (gpu.kernels != nullptr) gpu.kernels->announce(run_problem, arguments);
+  if (gpu.is_emulated()) gpu.kernels->announce(kernel_problem, arguments);
   OCTAVO_RETURN_IF_ERROR(clear_amax(driver, params_.output.amax, amax_floats_, config_.stream));
   void* arguments_of_kernel[] = {&params_};
   OCTAVO_GPU_TRY(driver, driver.launch_kernel(&config_, function_, arguments_of_kernel, nullptr),
@@ -178,15 +179,16 @@ Status Sm90ForwardLaunch::launch(const Gpu& gpu, const Problem& run_problem,
 }
 
 Status launch_sm90_forward(const Gpu& gpu, const LoadedSm90Forward& kernel,
-                           const Problem& run_problem, const Arguments& arguments, Stream stream) {
+                           const Problem& kernel_problem, const Arguments& arguments,
+                           Stream stream) {
   // A varlen batch without tokens.
   if (is_empty(arguments.q)) return {};
   const CurrentContext current(gpu);
   OCTAVO_RETURN_IF_ERROR(current.status());
   Sm90ForwardLaunch launch;
-  const TileOrder order = tile_order(run_problem, kernel.config, gpu.info);
-  OCTAVO_RETURN_IF_ERROR(launch.prepare(gpu, kernel, run_problem, order, arguments, stream));
-  return launch.launch(gpu, run_problem, arguments);
+  const TileOrder order = tile_order(kernel_problem, kernel.config, gpu.info);
+  OCTAVO_RETURN_IF_ERROR(launch.prepare(gpu, kernel, kernel_problem, order, arguments, stream));
+  return launch.launch(gpu, kernel_problem, arguments);
 }
 
 }  // namespace octavo

@@ -12,13 +12,13 @@ namespace {
 
 constexpr std::uintptr_t kLoadAlignment = 16;  // which TMA and the quantizers' loads need
 
-// Slots are thread-local and small: static TLS takes from the stack of every thread.
+// Thread-local storage is taken from every thread's stack, so there are few slots.
 struct Recorded {
   std::uint64_t plan = 0;  // 0: empty
   Arguments arguments;     // the caller's, for everything except addresses
   std::size_t workspace_bytes = 0;
   bool converts = false;  // its quantizers are in RecordedQuantizers
-  Problem prepared;
+  Problem kernel_problem;
   Sm90ForwardLaunch launch;
 };
 struct RecordedQuantizers {
@@ -84,7 +84,7 @@ Bytes bytes_of(const BasicTensor<Void>& t) {
   const auto begin = reinterpret_cast<std::uintptr_t>(t.data);
   return {begin, begin + static_cast<std::uintptr_t>(elements) * size_bytes(t.dtype)};
 }
-bool apart(const Bytes& a, const Bytes& b) { return a.end <= b.begin || b.end <= a.begin; }
+bool disjoint(const Bytes& a, const Bytes& b) { return a.end <= b.begin || b.end <= a.begin; }
 
 bool scales_of_heads(const Arguments& a) {
   return is_8bit(a.out.dtype) && a.out_scales.granularity == Granularity::head;
@@ -96,32 +96,32 @@ Bytes bytes_of_heads(const Arguments& a, const float* data) {
   const std::int64_t floats = scales_of_heads(a) ? sequences * a.q.shape[1] : 1;
   return {begin, begin + static_cast<std::uintptr_t>(floats) * sizeof(float)};
 }
-bool amax_is_plain(const Arguments& a) {
+bool can_skip_amax_validation(const Arguments& a) {
   if (a.out_amax == nullptr) return true;
   if (scales_of_heads(a) && a.out_scales.stride) return false;
   const Bytes amax = bytes_of_heads(a, a.out_amax);
   if (amax.begin % sizeof(float) != 0 || amax.end < amax.begin) return false;
   const bool off_scales =
-      !is_8bit(a.out.dtype) || apart(amax, bytes_of_heads(a, a.out_scales.data));
-  const bool off_lse = a.lse.data == nullptr || apart(amax, bytes_of(a.lse));
-  return off_scales && off_lse && apart(amax, bytes_of(a.q)) && apart(amax, bytes_of(a.k)) &&
-         apart(amax, bytes_of(a.v)) && apart(amax, bytes_of(a.out));
+      !is_8bit(a.out.dtype) || disjoint(amax, bytes_of_heads(a, a.out_scales.data));
+  const bool off_lse = a.lse.data == nullptr || disjoint(amax, bytes_of(a.lse));
+  return off_scales && off_lse && disjoint(amax, bytes_of(a.q)) && disjoint(amax, bytes_of(a.k)) &&
+         disjoint(amax, bytes_of(a.v)) && disjoint(amax, bytes_of(a.out));
 }
 
 // Whether the addresses need no full validation: aligned for TMA, inside the address space, and the
 // outputs disjoint from all other tensors. Interleaved tensors count as overlapping.
-bool addresses_are_plain(const Arguments& a) {
+bool can_skip_validation(const Arguments& a) {
   const Bytes q = bytes_of(a.q), k = bytes_of(a.k), v = bytes_of(a.v), out = bytes_of(a.out);
   const std::uintptr_t bits = q.begin | k.begin | v.begin | out.begin;
   if (bits % kLoadAlignment != 0) return false;
   for (const Bytes& x : {q, k, v, out})
     if (x.begin == 0 || x.end < x.begin) return false;
-  if (!apart(out, q) || !apart(out, k) || !apart(out, v)) return false;
-  if (!amax_is_plain(a)) return false;
+  if (!disjoint(out, q) || !disjoint(out, k) || !disjoint(out, v)) return false;
+  if (!can_skip_amax_validation(a)) return false;
   if (a.lse.data == nullptr) return true;
   const Bytes lse = bytes_of(a.lse);
-  return lse.begin % 4 == 0 && lse.end >= lse.begin && apart(lse, q) && apart(lse, k) &&
-         apart(lse, v) && apart(lse, out);
+  return lse.begin % 4 == 0 && lse.end >= lse.begin && disjoint(lse, q) && disjoint(lse, k) &&
+         disjoint(lse, v) && disjoint(lse, out);
 }
 
 std::uint64_t next_plan() {
@@ -143,53 +143,57 @@ Status RepeatedSm90Forward::launch(LoadedQuantizers& quantizers, const LoadedSm9
   Recorded& slot = recorded(plan_);
   slot.plan = 0;
   slot.converts = call != nullptr;
-  slot.prepared = resolved.prepared;
-  RecordedQuantizers* const first = slot.converts ? &recorded_quantizers(plan_) : nullptr;
-  if (first != nullptr) {
-    first->plan = 0;
-    OCTAVO_RETURN_IF_ERROR(first->launches.prepare(quantizers, *call));
-    first->plan = plan_;
+  slot.kernel_problem = resolved.kernel_problem;
+  RecordedQuantizers* const quantizers_slot = slot.converts ? &recorded_quantizers(plan_) : nullptr;
+  if (quantizers_slot != nullptr) {
+    quantizers_slot->plan = 0;
+    OCTAVO_RETURN_IF_ERROR(quantizers_slot->launches.prepare(quantizers, *call));
+    quantizers_slot->plan = plan_;
   }
-  const Arguments& prepared = first != nullptr ? first->launches.arguments() : arguments;
+  const Arguments& kernel_arguments =
+      quantizers_slot != nullptr ? quantizers_slot->launches.arguments() : arguments;
   // A varlen batch may have no tokens of Q.
   const bool empty = is_empty(arguments.q);
   if (!empty)
-    OCTAVO_RETURN_IF_ERROR(
-        slot.launch.prepare(gpu, kernel, slot.prepared, resolved.order, prepared, stream));
-  if (!empty && !is_empty(arguments.k) && is_plain(arguments) && addresses_are_plain(arguments) &&
+    OCTAVO_RETURN_IF_ERROR(slot.launch.prepare(gpu, kernel, slot.kernel_problem, resolved.order,
+                                               kernel_arguments, stream));
+  if (!empty && !is_empty(arguments.k) && is_plain(arguments) && can_skip_validation(arguments) &&
       gpu.driver->tensor_map_replace_address != nullptr) {
     slot.plan = plan_;
     slot.arguments = arguments;
     slot.workspace_bytes = workspace_bytes;
   }
-  if (first != nullptr) OCTAVO_RETURN_IF_ERROR(first->launches.launch(gpu, stream));
-  return empty ? Status() : slot.launch.launch(gpu, slot.prepared, prepared);
+  if (quantizers_slot != nullptr)
+    OCTAVO_RETURN_IF_ERROR(quantizers_slot->launches.launch(gpu, stream));
+  return empty ? Status() : slot.launch.launch(gpu, slot.kernel_problem, kernel_arguments);
 }
 
 bool RepeatedSm90Forward::launch_again(const Gpu& gpu, const Arguments& arguments,
                                        Workspace workspace, Stream stream, Status& status) const {
   Recorded& slot = recorded(plan_);
   if (slot.plan != plan_ || !is_plain(arguments) ||
-      !same_but_for_addresses(slot.arguments, arguments) || !addresses_are_plain(arguments))
+      !same_but_for_addresses(slot.arguments, arguments) || !can_skip_validation(arguments))
     return false;
   if (workspace.bytes < slot.workspace_bytes) return false;
-  RecordedQuantizers* const first = slot.converts ? &recorded_quantizers(plan_) : nullptr;
-  if (first != nullptr && (first->plan != plan_ || workspace.data == nullptr ||
-                           reinterpret_cast<std::uintptr_t>(workspace.data) % kLoadAlignment != 0))
+  RecordedQuantizers* const quantizers_slot = slot.converts ? &recorded_quantizers(plan_) : nullptr;
+  if (quantizers_slot != nullptr &&
+      (quantizers_slot->plan != plan_ || workspace.data == nullptr ||
+       reinterpret_cast<std::uintptr_t>(workspace.data) % kLoadAlignment != 0))
     return false;
   const CurrentContext current(gpu);
   status = current.status();
   if (!status.ok()) return true;
-  if (first != nullptr) first->launches.move(arguments, workspace.data);
-  const Arguments& prepared = first != nullptr ? first->launches.arguments() : arguments;
-  status = slot.launch.move(gpu, prepared, stream);
+  if (quantizers_slot != nullptr) quantizers_slot->launches.move(arguments, workspace.data);
+  const Arguments& kernel_arguments =
+      quantizers_slot != nullptr ? quantizers_slot->launches.arguments() : arguments;
+  status = slot.launch.move(gpu, kernel_arguments, stream);
   // A launch whose addresses were only partly replaced is unusable.
   if (!status.ok()) {
     slot.plan = 0;
     return true;
   }
-  if (first != nullptr) status = first->launches.launch(gpu, stream);
-  if (status.ok()) status = slot.launch.launch(gpu, slot.prepared, prepared);
+  if (quantizers_slot != nullptr) status = quantizers_slot->launches.launch(gpu, stream);
+  if (status.ok()) status = slot.launch.launch(gpu, slot.kernel_problem, kernel_arguments);
   return true;
 }
 

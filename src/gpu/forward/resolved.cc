@@ -49,7 +49,7 @@ Status quantizers_serve(const Resolved& resolved) {
 }
 
 // The problem of the forward kernel, after the quantizers.
-Problem prepared_problem(const Problem& problem, const OperandFormats& formats) {
+Problem kernel_problem_of(const Problem& problem, const OperandFormats& formats) {
   Problem p = problem;
   const auto apply = [](const OperandFormat& format, DType& dtype, Granularity& scales) {
     dtype = format.rounded.value_or(dtype);
@@ -69,7 +69,7 @@ Problem prepared_problem(const Problem& problem, const OperandFormats& formats) 
 // Checks that some GPU kernel runs the problem, whatever the alignment of its tensors.
 Status gpu_serves(const Resolved& resolved) {
   OCTAVO_RETURN_IF_ERROR(quantizers_serve(resolved));
-  const Problem& p = resolved.prepared;
+  const Problem& p = resolved.kernel_problem;
   if (p.k != p.q || (p.v != p.q && !is_mixed(p) && !is_fp8_of_both_kinds(p)))
     return unsupported("dtypes of q, k, v",
                        fmt::format("{}, {}, {}", name(p.q), name(p.k), name(p.v)),
@@ -105,13 +105,13 @@ Result<Resolved> resolve(const Problem& run_problem, const Arguments* arguments,
   Resolved resolved;
   resolved.run_problem = run_problem;
   resolved.formats = conversion_formats(run_problem);
-  resolved.prepared = prepared_problem(run_problem, resolved.formats);
+  resolved.kernel_problem = kernel_problem_of(run_problem, resolved.formats);
   // The sizes of a problem that is not served may overflow below.
   OCTAVO_RETURN_IF_ERROR(gpu_serves(resolved));
   resolved.conversions =
       conversions_of(run_problem, resolved.formats, arguments, layout, any_columns);
   const Conversions& x = resolved.conversions;
-  if (x.v.transposed) resolved.prepared.v_layout = VLayout::transposed;
+  if (x.v.transposed) resolved.kernel_problem.v_layout = VLayout::transposed;
   std::int64_t end = 0;
   const std::array operands = {&x.q, &x.k, &x.v};
   for (std::size_t i = 0; i < operands.size(); ++i) {

@@ -26,27 +26,27 @@ inline Status feasible(const Sm80ForwardConfig& config, int arch) {
   return feasible(config, arch, max_smem_bytes(arch));
 }
 
-// Checks that the sm80 family can read the prepared V: VLayout::rows, in the type of Q and K. Only
-// the Hopper kernel reads others.
-Status sm80_forward_reads(const Resolved& resolved);
+// Checks that the sm80 family can read the kernel problem's V: VLayout::rows, in the type of Q and
+// K. Only the Hopper kernel reads others.
+Status sm80_forward_supports(const Resolved& resolved);
 
 struct ChosenSm80Forward {
   Sm80ForwardConfig config;
   std::string reason;
 };
-// `load_bytes`: the row alignment of the prepared tensors, in bytes.
+// `load_bytes`: the row alignment of the forward kernel's tensors, in bytes.
 ChosenSm80Forward choose_sm80_forward(const Resolved& resolved, const GpuInfo& gpu, int load_bytes);
 
 // The largest power of two, up to 16, that divides the address of every row of every tensor.
 int row_alignment(const Arguments& arguments);
 
-// `run_problem` must be validated and supported by the kernel, and `config` must fit it. A kernel
-// without modifiers and padding takes only the base class.
-ModifiedForwardParams sm80_forward_params(const Problem& run_problem, const Arguments& arguments,
+// `kernel_problem` must be validated and supported by the kernel, and `config` must fit it. A
+// kernel without modifiers and padding takes only the base class.
+ModifiedForwardParams sm80_forward_params(const Problem& kernel_problem, const Arguments& arguments,
                                           const Sm80ForwardConfig& config);
 
 // The number of work tiles; 0 if there is nothing to do.
-std::int64_t sm80_forward_tiles(const Problem& run_problem, const Sm80ForwardConfig& config);
+std::int64_t sm80_forward_tiles(const Problem& kernel_problem, const Sm80ForwardConfig& config);
 
 // A kernel that is loaded on a GPU.
 struct LoadedSm80Forward {
@@ -63,6 +63,7 @@ Result<LoadedSm80Forward> load_nearest_sm80_forward(const Gpu& gpu,
                                                     const Sm80ForwardConfig& config);
 
 Status launch_sm80_forward(const Gpu& gpu, const LoadedSm80Forward& kernel,
-                           const Problem& run_problem, const Arguments& arguments, Stream stream);
+                           const Problem& kernel_problem, const Arguments& arguments,
+                           Stream stream);
 
 }  // namespace octavo

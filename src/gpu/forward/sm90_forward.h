@@ -30,7 +30,7 @@ inline Status feasible(const Sm90ForwardConfig& config, int arch) {
 // Whether the Hopper kernel supports a problem that GPUs support, if TMA can address its tensors:
 // 16-bit, FP8 or INT8 operands, or 8-bit Q and K with 16-bit V, given or quantized first, on sm_90
 // with a driver that can encode tensor maps. Modifiers of the scores and padding: 16-bit operands.
-bool sm90_forward_serves(const Resolved& resolved, const GpuInfo& gpu);
+bool sm90_forward_supports(const Resolved& resolved, const GpuInfo& gpu);
 
 // The load of the SM with the most work: the terms of the table's time estimate.
 struct SmLoad {
@@ -58,13 +58,14 @@ inline VLayout v_layout(const Sm90ForwardConfig& config) {
   return sm90::is_8bit_pv(config) ? VLayout::transposed : VLayout::rows;
 }
 
-// Whether TMA can address every tensor of the prepared arguments.
-bool sm90_forward_reaches(const Arguments& arguments);
+// Whether the kernel can address every tensor of its arguments: by TMA, and an 8-bit output by
+// stores of 8 bytes.
+bool sm90_forward_can_address(const Arguments& arguments);
 
-// All parameters except the tensor maps. `run_problem` must be validated and supported by the
+// All parameters except the tensor maps. `kernel_problem` must be validated and supported by the
 // kernel, and `config` must fit it. A kernel with fewer parameters reads a prefix of the struct. An
 // 8-bit V must be transposed.
-Sm90ForwardModifiedParams sm90_forward_params(const Problem& run_problem,
+Sm90ForwardModifiedParams sm90_forward_params(const Problem& kernel_problem,
                                               const Arguments& arguments,
                                               const Sm90ForwardConfig& config,
                                               const TileOrder& order);
@@ -86,13 +87,13 @@ class Sm90ForwardLaunch {
   Sm90ForwardLaunch& operator=(const Sm90ForwardLaunch&) = delete;
 
   // There must be queries. `order`: tile_order() of the problem and the kernel's configuration.
-  Status prepare(const Gpu& gpu, const LoadedSm90Forward& kernel, const Problem& run_problem,
+  Status prepare(const Gpu& gpu, const LoadedSm90Forward& kernel, const Problem& kernel_problem,
                  const TileOrder& order, const Arguments& arguments, Stream stream);
   // Changes the addresses; everything else must be unchanged. Not for calls with modifiers of the
   // scores or padding.
   Status move(const Gpu& gpu, const Arguments& to, Stream stream);
-  // `run_problem` and `arguments` are those of prepare() or move().
-  Status launch(const Gpu& gpu, const Problem& run_problem, const Arguments& arguments);
+  // `kernel_problem` and `arguments` are those of prepare() or move().
+  Status launch(const Gpu& gpu, const Problem& kernel_problem, const Arguments& arguments);
 
  private:
   struct Mapped {  // the addresses in the tensor maps
@@ -111,7 +112,8 @@ class Sm90ForwardLaunch {
 
 // A single launch, which computes the tile order itself.
 Status launch_sm90_forward(const Gpu& gpu, const LoadedSm90Forward& kernel,
-                           const Problem& run_problem, const Arguments& arguments, Stream stream);
+                           const Problem& kernel_problem, const Arguments& arguments,
+                           Stream stream);
 
 // Each thread keeps the last call of a plan with a Hopper kernel: its quantizer launches, if there
 // are any, and the forward launch. A call with the same shapes, strides and scale only replaces the

@@ -134,12 +134,12 @@ TileOrder tile_order(const Problem& p, const Sm90ForwardConfig& c, const GpuInfo
   const std::int64_t row_tiles =
       std::max<std::int64_t>(div_up<std::int64_t>(p.seqlen_q, sm90::block_m(c)), 1);
   if (is_masked(p.options)) return masked_order(p, c, gpu, row_tiles);
-  // The shift makes a CTA visit every m_block before it repeats one.
+  // The rotation makes a CTA visit every m_block before it repeats one.
   const std::int64_t heads = p.heads_q * p.batch;
   const std::int64_t grid = std::min<std::int64_t>(heads * row_tiles, gpu.sms);
-  std::int64_t turn = 1;
-  while (turn < grid && std::gcd(grid + turn, row_tiles) > 1) ++turn;
-  return {1, static_cast<i32>(heads), static_cast<i32>(turn < grid ? turn : 0)};
+  std::int64_t rotation = 1;
+  while (rotation < grid && std::gcd(grid + rotation, row_tiles) > 1) ++rotation;
+  return {1, static_cast<i32>(heads), static_cast<i32>(rotation < grid ? rotation : 0)};
 }
 
 std::int64_t row_of_tile(const TileOrder& order, std::int64_t row_tiles, std::int64_t heads,

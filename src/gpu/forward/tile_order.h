@@ -16,7 +16,7 @@ struct TileOrder {
   i32 groups = 1;
   i32 rotation = 0;  // how far a CTA's position shifts each round; 0: the direction alternates
 };
-TileOrder tile_order(const Problem& run_problem, const Sm90ForwardConfig& config,
+TileOrder tile_order(const Problem& kernel_problem, const Sm90ForwardConfig& config,
                      const GpuInfo& gpu);
 
 // The m_block of the index-th tile, and the CTA that takes it.

@@ -66,7 +66,7 @@ struct LoadedFunctions {
 
 Result<cuda::Function> load_function(const Gpu& gpu, const KernelSource& source,
                                      int dynamic_smem_bytes, const CubinPolicy& policy) {
-  if (gpu.kernels != nullptr) return gpu.kernels->function(source);
+  if (gpu.is_emulated()) return gpu.kernels->function(source);
   static constinit PerProcess<LoadedFunctions> of_process;
   LoadedFunctions& loaded = of_process.get();
   const std::string key =
@@ -85,7 +85,7 @@ Result<cuda::Function> load_function(const Gpu& gpu, const KernelSource& source,
 }
 
 std::string cache_note(const Gpu& gpu, const KernelSource& source, const CubinPolicy& policy) {
-  if (gpu.kernels != nullptr) return "";
+  if (gpu.is_emulated()) return "";
   const Result<std::shared_ptr<const LoadedKernel>> found = kernel_store().get(source, policy);
   return found.ok() ? (*found)->note : "";
 }

@@ -34,7 +34,7 @@ class KernelSet {
   virtual std::string reason() const = 0;  // why it is one of these kernels, for explanations
 
   // Announces the memory that this thread's next launch may access.
-  virtual void announce(const Problem& prepared, const Arguments& arguments) const = 0;
+  virtual void announce(const Problem& kernel_problem, const Arguments& arguments) const = 0;
   virtual void announce(const QuantizeLaunch& launch) const = 0;
 };
 

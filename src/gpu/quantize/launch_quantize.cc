@@ -102,7 +102,7 @@ Result<cuda::Function> LoadedQuantizers::function(const QuantizeConfig& config) 
     return load_function(gpu_, kernel_source(config, code_for(gpu_.info.arch).ptx),
                          quantizer::smem_bytes(config));
   };
-  if (gpu_.kernels != nullptr) return load();
+  if (gpu_.is_emulated()) return load();
   // In a forked child another thread of the parent may hold the lock, so check first.
   OCTAVO_RETURN_IF_ERROR(usable(gpu_));
   const std::lock_guard lock(mutex_);
@@ -171,7 +171,7 @@ Status QuantizeLaunches::launch(const Gpu& gpu, Stream stream) {
   for (std::size_t i = 0; i < call_.count; ++i) {
     QuantizeLaunch& made = call_.launches[i];
     Launch& launch = launches_[i];
-    if (gpu.kernels != nullptr) gpu.kernels->announce(made);
+    if (gpu.is_emulated()) gpu.kernels->announce(made);
     launch.config.stream = static_cast<cuda::StreamHandle>(stream);
     void* arguments[] = {made.config.operands ? static_cast<void*>(&made.params) : &made.params.q};
     OCTAVO_GPU_TRY(*gpu.driver,

@@ -17,7 +17,7 @@
 //   q[], dout[]       block_m rows                                  q_stage each
 //   ds[2]             dS of a block, a row for each query           ds_tile each
 //   dq[]              FP32 dQ of a block, in order of registers     dq_tile each
-//   lse_log2[], delta[]  floats of the queries of a stage            row_floats each
+//   lse_log2[], delta[]  floats of the queries of a stage            row_stats_bytes each
 //   blocks[]          which block of queries is in a stage of Q     4 each
 //   work              the tile of the CTA                           kWorkBytes
 //
@@ -30,7 +30,9 @@
 //   dq_full[b]      4 warps of each warpgroup      dQ writer b         dQ of a block is complete
 //   dq_empty[b]     dQ writer b                    all consumers       dQ may be replaced
 //   tail_full       producer, and the bytes        producer            a tile's last rows can be cleared
-//   named 1         all consumers                  all consumers       dS of a block is complete
+//   named 1         all consumers                  all consumers       dS of a block is complete;
+//                                                                      at the end: K and V may be
+//                                                                      overwritten
 // clang-format on
 #pragma once
 

@@ -1,13 +1,16 @@
 // A consumer warpgroup of the backward kernel: 64 keys, whose dK and dV it keeps in registers.
 //
 // Scores are transposed, keys by queries, so that P^T and dS^T are register operands of dV and dK
-// as they come. dQ sums over the keys of all warpgroups and reads dS from shared memory. The
-// product for dK of block i - 1 runs under the exponentials of block i:
+// as they come. dQ sums over the keys of all warpgroups, so it reads dS from shared memory.
 //
 //   tensor cores   dK(i-1)   S(i)   dP(i)         dV(i)                dQ(i)         dK(i)
 //   other units                     P = exp2(S)   dS = P (dP - delta)  store dS(i)   store dQ(i)
 //
 // where S^T = K Q^T, dQ = dS K, dK += dS^T Q, dP^T = V dO^T and dV += P^T dO.
+//
+// With carries_dk (block_m = 64) dK(i-1) is still running when S(i) is issued. Groups of wgmma
+// complete in order, so the wait for S(i) also completes dK(i-1), and the exponentials run under
+// dP(i). With block_m = 128 each block waits for its own dK.
 #pragma once
 
 #include "device/ptx/fence.cuh"
@@ -63,8 +66,9 @@ struct Consumer {
       ptx::wgmma_bf16<true>(d, a, b, accumulate);
   }
 
-  // The number of the warpgroup, which the compiler takes for new: it would keep a descriptor for
-  // each step of a product over the loop, and has no registers for them.
+  // The number of the warpgroup, recomputed at each use for the same reason as in here(): the
+  // compiler would keep a descriptor for each step of a product over the loop, and has no registers
+  // for them.
   static OCTAVO_DEVICE u32 fresh_group() { return ptx::warp_index() / 4; }
   // Tiles of rows of the head: 16 columns of each row, or 16 rows.
   static OCTAVO_DEVICE u64 by_columns(u32 address) {
@@ -88,7 +92,7 @@ struct Consumer {
                         by_columns(column_step(queries, C.block_m, step)), step > 0);
     ptx::wgmma_commit();
   }
-  // d += scores^T queries: dV = P^T dO, or dK = dS^T Q.
+  // d += scores^T queries: dV += P^T dO, or dK += dS^T Q. The first block of a tile replaces d.
   OCTAVO_DEVICE void add_queries(float (&d)[G::kColumns], const Operand& scores,
                                  u32 queries) const {
     OCTAVO_UNROLL
@@ -121,8 +125,8 @@ struct Consumer {
 
   // --- steps of a block -------------------------------------------------------------------------
 
-  // The lane, pinned: the compiler takes it for new, and does not keep addresses made from it over
-  // the loop.
+  // The thread's coordinates. pin() hides where the lane came from, so that the compiler recomputes
+  // addresses instead of keeping them in registers across the loop.
   OCTAVO_DEVICE ThreadCoord here() const {
     ThreadCoord t = thread;
     ptx::pin(t.lane);
@@ -242,7 +246,6 @@ struct Consumer {
     ptx::wgmma_fence();
     keys_by_queries(dp, G::v_tile(), G::do_tile(dout(block).stage()));
   }
-  // The first product of a tile replaces dV, or dK.
   OCTAVO_DEVICE void start_dv(Operand& probability) {
     pin(probability);
     ptx::pin(dv);
@@ -291,7 +294,7 @@ struct Consumer {
     multiply_ds(dp, s);
     if (slot % 2 != 0) hide_unseen(dp, static_cast<i32>(slot / 2));
   }
-  // The current block, while dK of the block before still runs.
+  // One block of queries. With carries_dk, dK of the block before is still running on entry.
   OCTAVO_DEVICE void visit_block(Operand& ds) {
     float s[G::kScores], dp[G::kScores], dq[G::kDq];
     start_scores(s);
@@ -322,7 +325,8 @@ struct Consumer {
       finish_dk(ds);
     }
   }
-  // dK of the block before is complete.
+  // dK of block `block - 1` is complete: with carries_dk that is the block before the current one,
+  // else the one just visited, as `block` has been increased by then.
   OCTAVO_DEVICE void finish_dk(Operand& ds) {
     ptx::pin(dk);
     pin(ds);

@@ -50,8 +50,10 @@ struct Geometry {
   static OCTAVO_DEVICE u32 do_tile(u32 stage) { return smem(S.dout) + stage * S.q_stage; }
   static OCTAVO_DEVICE u32 ds_tile(u32 buffer) { return smem(S.ds) + buffer * S.ds_tile; }
   static OCTAVO_DEVICE u32 dq_tile(u32 buffer) { return smem(S.dq) + buffer * S.dq_tile; }
-  static OCTAVO_DEVICE u32 lse_log2(u32 stage) { return smem(S.lse_log2) + stage * S.row_floats; }
-  static OCTAVO_DEVICE u32 delta(u32 stage) { return smem(S.delta) + stage * S.row_floats; }
+  static OCTAVO_DEVICE u32 lse_log2(u32 stage) {
+    return smem(S.lse_log2) + stage * S.row_stats_bytes;
+  }
+  static OCTAVO_DEVICE u32 delta(u32 stage) { return smem(S.delta) + stage * S.row_stats_bytes; }
 
   static OCTAVO_DEVICE u32 block_slot(u32 stage) { return smem(S.blocks) + stage * 4; }
   static OCTAVO_DEVICE u32 work_slot() { return smem(S.work); }

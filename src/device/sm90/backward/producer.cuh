@@ -1,4 +1,4 @@
-// The two single warps of the backward kernel: one loads, the other adds dQ to global memory.
+// The producer warp and the dQ writer warps of the backward kernel.
 #pragma once
 
 #include "device/ptx/atomic.cuh"
@@ -89,8 +89,8 @@ struct Producer {
   }
 };
 
-// Adds blocks of dQ to their tiles in global memory, each when it is this CTA's turn; the first CTA
-// to come stores it. A writer has one buffer, and every dq_buffers-th block.
+// Adds blocks of dQ to their tiles in global memory in the fixed order of work.cuh. The CTA whose
+// turn is 0 stores instead of adding. Writer b serves buffer b: every dq_buffers-th block.
 template <class Config>
 struct DqWriter {
   using G = Geometry<Config>;

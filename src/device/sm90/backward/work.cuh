@@ -19,7 +19,8 @@
 // group that follows: these start one after another from the last block downwards, are at different
 // blocks too, and end together. A tile only waits for tiles that start before it, except in a
 // circle: there all tiles of a head must be resident, and a head with more than max_cyclic_tiles
-// uses the last line of the table.
+// uses the last line of the table. So no tile waits forever, provided that CTAs are dispatched in
+// the order of their index.
 #pragma once
 
 #include "config/sm90_backward.h"
@@ -28,7 +29,7 @@
 
 namespace octavo::sm90::backward {
 
-// Blocks of keys [begin, end), of those of a head, that a block of queries adds up.
+// The range [begin, end) of the head's key tiles that contribute to a block of dQ.
 struct TileRange {
   i32 begin, end;
 };
@@ -111,7 +112,8 @@ struct Work {
     m_count = last.end > first.begin ? div_up(last.end, C.block_m) - m_begin : 0;
   }
 
-  // The i-th block of queries that the tile visits.
+  // The i-th block of queries that the tile visits. Cyclic order is used only without a mask, where
+  // m_begin is 0.
   OCTAVO_DEVICE i32 m_block(i32 i) const {
     if (order == kDescending) return m_begin + m_count - 1 - i;
     const i32 m = order == kCyclic ? i + n_tile * m_count / n_tiles() : m_begin + i;

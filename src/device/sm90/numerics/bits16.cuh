@@ -5,16 +5,36 @@
 //
 //   Scores, Rows, State                   the score fragment, the softmax state of the thread's two
 //                                         rows, and O with the rows
-//   RowScales, load_row_scales, VScales,  scales of 8-bit operands
-//   load_v_scales, publish_v_scales
 //   init_rows, begin_o                    at the start of a tile
-//   start_bias, finish_bias, qk           S = Q K^T on the tensor cores, into accumulator(scores)
+//   qk                                    S = Q K^T on the tensor cores, into accumulator(scores)
 //   finish_qk                             after the product, before K's stage is released
 //   apply_mask, negate                    the mask, and a negative softmax scale
+//   kTestsSignWithMask                    sign and mask are tested in one branch
 //   update_max, exp, pack_step, sum_p     the softmax
-//   start_pv, finish_pv, ...              O += P V
-//   row_sum, normalize_row, to_partial    the epilogue
-//   load_v, clear_v_tail, fill_constants  the producer's part of V
+//   kPLog2, kSumLog2                      P is held times 2^kPLog2, and a sum of such P times
+//                                         2^kSumLog2
+//   start_pv, finish_pv                   O += P V
+//   finish_pv_then                        completes P V and issues the next Q K^T
+//   kTestsBarriers                        barriers are tested ahead (mainloop.cuh)
+//   row_sum, normalize_row                the epilogue
+//   load_v, clear_v_tail                  loads V; zeroes what is beyond the last key
+//   fill_constants, kFillsConstants       constants in shared memory, if there are any: ones, or
+//                                         the operands of the bias
+//   wait_for_scales                       waits until the scales are written, if any are read
+//
+// 8-bit only (others have members that do nothing, except for load_k_scales):
+//   RowScales, load_row_scales            scales of Q's rows and of heads of K
+//   load_k_scales                         scales of K's blocks or rows, with KScales::block or row
+//   VScales, load_v_scales,               scales of V's columns, read from global memory, passed on
+//   publish_v_scales, scale_o             through shared memory, multiplied into O
+//   kLoadsScalesEarly                     whether the next tile's scales are loaded before the
+//                                         tile is stored
+//   start_bias, finish_bias               INT8: sets the accumulators to a bias before Q K^T
+//
+// Split-KV only:
+//   interleave_pv                         16-bit P V: P V begins while P is still computed
+//   to_partial, normalize_partial         a split's result, and the division of the combined one
+//   ColumnScales                          8-bit V: the scales of the columns that a split reduces
 #pragma once
 
 #include "device/ptx/tma.cuh"
@@ -38,16 +58,17 @@ struct Pv16 : RowSums<G> {
   static constexpr bool kTestsBarriers = false;  // see mainloop.cuh
   static constexpr int kStepsAtOnce = C.block_n % 64 == 0 ? 64 / G::kStepKeys : G::kPvSteps;
 
-  // V of a stage from key 16 * step on. Ones that serve all stages lie elsewhere, and the stride to
-  // them shrinks as the address grows.
+  // V of a stage from key 16 * step on. A ones panel that is shared by all stages does not move
+  // with V: when the address grows by 16 bytes, the leading offset (bits 16 to 29) must shrink by
+  // as much.
   static OCTAVO_DEVICE u64 v_descriptor(u32 stage, int step) {
     constexpr bool kFarOnes = G::kOnes && !kOnesInStage;
     constexpr Swizzle kSwizzle = swizzle_of(kRowBytes);
     const u32 next_panel = kFarOnes ? G::S.ones - G::S.v : C.block_n * kRowBytes;
     const u32 first = static_cast<u32>(mn_major(G::v_tile(0), next_panel, kSwizzle));
-    constexpr u32 k16Bytes = kFarOnes ? 1u - (1u << 16) : 1u;  // of a step forward
-    return descriptor(first + stage * ((G::S.v_stage >> 4) * k16Bytes) +
-                          ((step * 16 * kRowBytes) >> 4) * k16Bytes,
+    constexpr u32 kPer16Bytes = kFarOnes ? 1u - (1u << 16) : 1u;  // added for each 16 bytes
+    return descriptor(first + stage * ((G::S.v_stage >> 4) * kPer16Bytes) +
+                          ((step * 16 * kRowBytes) >> 4) * kPer16Bytes,
                       kSwizzle);
   }
   // `accumulate`: adds to what O holds, else replaces it.
@@ -71,7 +92,8 @@ struct Pv16 : RowSums<G> {
       pv_step(state, p, stage, step, step > 0 || accumulate);
     ptx::wgmma_commit();
   }
-  // Waits for P V, and calls follow(): with kQueued before it waits, else after.
+  // Completes P V and calls follow(), which issues the next Q K^T: with kQueued it is issued first
+  // and only P V is waited for; otherwise P V is complete before it is issued.
   template <bool kQueued, class State, class Rows, class Follow>
   static OCTAVO_DEVICE void finish_pv_then(State& state, typename G::P& p, u32 /*stage*/,
                                            const Rows& /*rows*/, Follow&& follow) {
@@ -200,8 +222,8 @@ struct Qk16 {
   static OCTAVO_DEVICE float k_scale(const Scores&, int /*n8*/) { return 1.0f; }
   static OCTAVO_DEVICE float headroom_used(float, float, float) { return 0; }
 
-  // Nearly all thresholds are above 0, and integers compare faster: other rows always pass here,
-  // and floats are compared only behind this test.
+  // Nearly all thresholds are positive, so positive_thread_max decides. A row whose threshold is
+  // not positive always answers yes here, and update_max then compares floats.
   struct Largest {};
   static OCTAVO_DEVICE bool exceeds_threshold(const Scores& scores, const Rows& rows, Largest&,
                                               bool first) {
@@ -249,8 +271,8 @@ struct Qk16 {
   }
 };
 
-// P may exceed 1 by 2^kHeadroom before O is rescaled: FP32 sums and 16-bit P stay far from
-// overflow.
+// P may grow to 2^kHeadroom16Log2 before O is rescaled; 16-bit P and FP32 sums are far from
+// overflow there.
 inline constexpr int kHeadroom16Log2 = 8;
 
 template <class G>
@@ -258,7 +280,7 @@ struct Numerics16 : Pv16<G>, Qk16<G>, F32Softmax<G, Qk16<G>, kHeadroom16Log2, 0>
   using Scores = typename Qk16<G>::Scores;
   using Rows = typename Qk16<G>::Rows;
   struct State {
-    float o[G::kO];
+    float o[G::kORegistersWithOnes];
     Rows rows;
   };
   static constexpr float kPLog2 = 0;

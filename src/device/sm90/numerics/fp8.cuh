@@ -27,7 +27,7 @@ struct Fp8P {
   }
 };
 
-// E4M3 ends at 448. P is held times 2^6 and may exceed 1 by 2^2, which leaves 2^0.8 for roundings;
+// E4M3 ends at 448. P is held times 2^6 and may grow to 2^2, which leaves 2^0.8 for roundings;
 // its smallest normal is then 2^-12.
 inline constexpr int kHeadroomFp8Log2 = 2, kPFp8Log2 = 8 - kHeadroomFp8Log2;
 
@@ -56,7 +56,7 @@ struct NumericsFp8 : PromotedPv<G, Fp8P<G>>,
   using Scores = typename Fp8Qk<G>::Scores;
   using Rows = typename Fp8Qk<G>::Rows;
   struct State {
-    float o[G::kO];
+    float o[G::kORegistersWithOnes];
     typename PromotedPv<G, Fp8P<G>>::Slices slices;
     Rows rows;
   };

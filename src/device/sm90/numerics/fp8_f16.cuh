@@ -93,7 +93,7 @@ struct NumericsFp8F16 : PromotedPv<G, Fp8P<G>>, RowSums<G>, QuantizedQk<G> {
     u32 thresholds, multipliers, offsets;  // of both rows, in FP16
   };
   struct State {
-    float o[G::kO];
+    float o[G::kORegistersWithOnes];
     typename PromotedPv<G, Fp8P<G>>::Slices slices;
     Rows rows;
   };

@@ -70,7 +70,7 @@ struct NumericsInt8 : PromotedPv<G, Int8P<G>>, QuantizedQk<G> {
     float block_max[2], weight[2];
   };
   struct State {
-    float o[G::kO];
+    float o[G::kORegistersWithOnes];
     typename Pv::Slices slices;
     Rows rows;
   };
@@ -363,22 +363,22 @@ struct NumericsInt8 : PromotedPv<G, Int8P<G>>, QuantizedQk<G> {
     }
   }
   static OCTAVO_DEVICE void normalize_row(State& state, const Rows& rows, u32 r, float sum) {
-    divide_bytes<G::kColumns>(state.o, r, kExactSums ? quad_sum(rows.byte_sum[r]) : sum);
+    divide_bytes<G::kORegisters>(state.o, r, kExactSums ? quad_sum(rows.byte_sum[r]) : sum);
   }
   // Splits are weighted by `sum`: where that is exact, O becomes a sum of such units here.
   template <class Partial>
   static OCTAVO_DEVICE Partial to_partial(const State& state) {
     Partial all;
     OCTAVO_UNROLL
-    for (int i = 0; i < G::kColumns; ++i) all.o[i] = state.o[i];
+    for (int i = 0; i < G::kORegisters; ++i) all.o[i] = state.o[i];
     OCTAVO_UNROLL
     for (u32 r = 0; r < 2; ++r) {
       all.ref_max[r] = state.rows.ref_max[r];
       all.sum[r] = row_sum(state, state.rows, r);
       if (kExactSums) {
-        divide_bytes<G::kColumns>(all.o, r, quad_sum(state.rows.byte_sum[r]));
+        divide_bytes<G::kORegisters>(all.o, r, quad_sum(state.rows.byte_sum[r]));
         OCTAVO_UNROLL
-        for (u32 i = 0; i < G::kColumns / 2; ++i) all.o[i / 2 * 4 + r * 2 + i % 2] *= all.sum[r];
+        for (u32 i = 0; i < G::kORegisters / 2; ++i) all.o[i / 2 * 4 + r * 2 + i % 2] *= all.sum[r];
       }
     }
     return all;

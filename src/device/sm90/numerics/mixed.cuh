@@ -13,7 +13,7 @@ struct NumericsMixed : Pv16<G>,
   using Scores = typename QuantizedF32Qk<G>::Scores;
   using Rows = typename QuantizedF32Qk<G>::Rows;
   struct State {
-    float o[G::kO];
+    float o[G::kORegistersWithOnes];
     Rows rows;
   };
   static constexpr float kPLog2 = 0;

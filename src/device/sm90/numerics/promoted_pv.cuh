@@ -110,8 +110,9 @@ struct PromotedPv {
   static OCTAVO_DEVICE void start_pv(State& state, P& p, u32 stage, bool /*accumulate*/) {
     start_product(state, p, stage, 0);
   }
-  // The first product is under way. follow() starts what comes after the last one: with kQueued
-  // right behind it, else when it is complete.
+  // Completes P V, whose first product is running, and calls follow(), which issues the next Q K^T:
+  // with kQueued right behind the last product, which alone is waited for; otherwise once that is
+  // complete.
   template <bool kQueued, class State, class Rows, class Follow>
   static OCTAVO_DEVICE void finish_pv_then(State& state, P& p, u32 stage, const Rows& rows,
                                            Follow&& follow) {
@@ -229,7 +230,7 @@ struct PromotedPv {
     ptx::spare("those who stored them took part in every product of the tile since");
     warpgroup_sync(tile);
     OCTAVO_UNROLL
-    for (int i = 0; i < G::kColumns / 4; ++i) {
+    for (int i = 0; i < G::kORegisters / 4; ++i) {
       u32 by[2];
       ptx::load_shared_b64(
           G::v_scales(tile.group) + (static_cast<u32>(i) * 8 + tile.lane % 4 * 2) * 4, by[0],
