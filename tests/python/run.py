@@ -20,9 +20,14 @@ class Count:
         self.ran += report.when == "call" and not report.skipped
 
 
-count = Count()
-code = pytest.main(["-q", "-rs", "-p", "no:cacheprovider", *sys.argv[1:]], plugins=[count])
-if count.ran == 0 and code in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
-    print("not run: every test was skipped, for the reasons above")
-    sys.exit(NOT_RUN)
-sys.exit(code)
+def main():
+    count = Count()
+    code = pytest.main(["-q", "-rs", "-p", "no:cacheprovider", *sys.argv[1:]], plugins=[count])
+    if count.ran == 0 and code in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+        print("not run: every test was skipped, for the reasons above")
+        return NOT_RUN
+    return code
+
+
+if __name__ == "__main__":  # processes that tests spawn import this file
+    sys.exit(main())

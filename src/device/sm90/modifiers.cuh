@@ -65,7 +65,7 @@ struct ScoreModifier {
     return ptx::mask_term(query >= tile.at.seqlen_q, false) ? tile.at.seqlen_q - 1 : query;
   }
   static OCTAVO_DEVICE i32 head_of(const Sm90ForwardParams& p, const RowTile& tile, u32 r) {
-    if constexpr (!C.pack_gqa) return tile.head;
+    if (!C.pack_gqa) return tile.head;
     const i32 head = G::head_of(p, tile.row(r));
     return tile.head + (ptx::mask_term(head >= p.heads_per_kv, false) ? p.heads_per_kv - 1 : head);
   }
@@ -215,7 +215,7 @@ struct ScoreModifier {
   template <class TileOf>
   static OCTAVO_DEVICE void apply(float* s, const Sm90ForwardParams& p, i32 n, TileOf&& tile_of) {
     const ScoreModifierParams& m = G::modifiers(p).scores;
-    if constexpr (changes_scores(C)) {
+    if (changes_scores(C)) {
       const bool has_alibi = C.alibi && m.alibi_slopes != nullptr;
       Slopes alibi;
       if (has_alibi) alibi = slopes_of(m, p, tile_of(), n);

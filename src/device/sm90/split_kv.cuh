@@ -307,11 +307,11 @@ struct SplitKvKernel {
     if (C.cluster > 1 && thread == 32) init_partial_barriers();
     const u32 rank = C.cluster > 1 ? ptx::cluster_cta_rank() : 0;
     // An earlier grid may write the lengths of a padded batch.
-    if constexpr (C.padded) ptx::wait_for_earlier_grids();
+    if (C.padded) ptx::wait_for_earlier_grids();
     const WorkTile t = tile_of(p, ptx::block_index_x() / C.cluster);
     // No thread stores before it has waited, directly or through barriers, for this one.
     if (thread == 0) {
-      if constexpr (!C.padded) ptx::wait_for_earlier_grids();
+      if (!C.padded) ptx::wait_for_earlier_grids();
       if (has_blocks(t, rank)) load_first(p, t, rank);
     }
     if constexpr (C.cluster > 1) ptx::cluster_arrive_relaxed();
