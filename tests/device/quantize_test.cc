@@ -16,6 +16,7 @@
 #include "attention/sequence.h"
 #include "config/v_layout.h"
 #include "device/quantize_run.h"
+#include "emulator/long.h"
 #include "gpu/driver/context.h"
 #include "numeric/formats.h"
 #include "numeric/random.h"
@@ -459,6 +460,7 @@ TEST_P(QuantizeBits, OneLaunchForAll) {
 // The same with smoothed K, whose means are computed first: per head and per block, with and
 // without `one_pass`.
 TEST_P(QuantizeBits, OneLaunchForAllWithSmoothedK) {
+  if (!test_long()) GTEST_SKIP() << "make test-long";
   for (const auto& [from, mode] :
        {std::pair{DType::f16, kModes[0]}, {DType::bf16, kModes[0]}, {DType::bf16, kModes[2]}})
     for (const auto& [head_dim, seqlen_kv] : {std::pair<std::int64_t, std::int64_t>{64, 300},

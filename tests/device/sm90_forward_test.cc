@@ -7,6 +7,7 @@
 #include <iterator>
 #include <vector>
 
+#include "emulator/long.h"
 #include "gpu/forward/sm90_forward.h"
 #include "gpu/jit/config_text.h"
 #include "gpu/jit/cubin_info.h"
@@ -183,6 +184,7 @@ TEST(Sm90Forward, CompilesWithoutSpillsOrSerialisedProducts) {
 }
 
 TEST(Sm90Forward, CompilesIn8BitsWithoutSpillsOrSerialisedProducts) {
+  if (!test_long()) GTEST_SKIP() << "make test-long";
   if (!nvrtc_version().ok()) GTEST_SKIP() << nvrtc_version().status().message();
   for (const Shape& shape : k8BitShapes) {
     const CubinKernel kernel = compiled(shape);

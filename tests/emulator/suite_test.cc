@@ -1,9 +1,10 @@
 // The twelve cases of every precision of the sm80 family, and of the Hopper kernels, in the
 // emulator, under many schedules.
 //
-// Small shapes run under two schedules each, whose bits must agree. The `mission` preset (1, 8,
-// 512, 64) takes nine tenths of the time and runs under one schedule: with its first input, in f16
-// with all three. `make test-long`: all inputs, under twenty schedules.
+// Small shapes run under two schedules each, whose bits must agree, or under one after quantizers.
+// The `mission` preset (1, 8, 512, 64) takes most of the time and runs under one schedule: with its
+// first input, in f16 with all three, after quantizers not at all. `make test-long`: all of it,
+// under twenty schedules.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -82,15 +83,18 @@ std::vector<Case> twelve_of(const Mode& mode, bool mission) {
 class EmulatorSuite : public testing::TestWithParam<Mode> {};
 
 TEST_P(EmulatorSuite, SmallShapesUnderEverySchedule) {
-  check(GetParam().device(), twelve_of(GetParam(), false),
-        test_long() ? kLongSchedules : kSchedules, 1);
+  const int schedules = GetParam().precision == Precision::native ? kSchedules : 1;
+  check(GetParam().device(), twelve_of(GetParam(), false), test_long() ? kLongSchedules : schedules,
+        1);
 }
 
 // E5M2 on Hopper is E4M3 with another instruction.
 void mission(const Mode& mode, std::size_t input) {
   const bool is_e5m2 = mode.input == DType::e5m2 && mode.chip == 90;
   const bool is_f16 = mode.input == DType::f16 && mode.precision == Precision::native;
-  if ((is_e5m2 || (input > 0 && !is_f16)) && !test_long()) GTEST_SKIP() << "make test-long";
+  const bool is_quantized = mode.precision != Precision::native;
+  if ((is_e5m2 || is_quantized || (input > 0 && !is_f16)) && !test_long())
+    GTEST_SKIP() << "make test-long";
   const std::vector<Case> cases = twelve_of(mode, true);
   ASSERT_EQ(cases.size(), 3U);
   check(mode.device(), {cases[input]}, test_long() ? kLongSchedules : 1, 1 + input);
