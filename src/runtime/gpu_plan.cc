@@ -455,6 +455,8 @@ struct GpuProblem {
 };
 Result<GpuProblem> gpu_problem(const Problem& problem, Device device) {
   OCTAVO_RETURN_IF_ERROR(forced_kernel_family().status());
+  // A library without an emulator refuses the device, whatever the problem.
+  if (device.kind == Device::Kind::emulator) OCTAVO_RETURN_IF_ERROR(emulated_gpu(device).status());
   const Result<Resolved> resolved = resolve(problem);
   if (!resolved.ok()) return resolved.status();
   const Result<const Gpu*> gpu =

@@ -63,8 +63,10 @@ class Operand {
       last += (static_cast<Wide>(view.shape[i]) - 1) * view.stride[i];
     }
     Span span = Span::exact;
-    Wide bytes = empty ? 0 : (last + 1) * size;
-    if (negative || bytes > (Wide{1} << 60)) {
+    constexpr Wide kAddressable = Wide{1} << 60;
+    const bool huge = !empty && last >= kAddressable;  // and times `size` more than Wide may hold
+    Wide bytes = empty || huge ? 0 : (last + 1) * size;
+    if (negative || huge || bytes > kAddressable) {
       span = Span::refused;
       bytes = 0;
     } else if (bytes > kLargest || (long_side && !empty)) {
