@@ -43,7 +43,7 @@ test:
 
 # Runs the emulator under twenty schedules, and the mutants of every kernel: about two hours of CPU.
 test-long: build
-	OCTAVO_TEST_LONG=1 ctest --preset release -R 'Emulator|Sm90Forward|Sm80Backward'
+	OCTAVO_TEST_LONG=1 ctest --preset release -R 'Emulator|Sm90Forward|Sm80Backward|QuantizeBits'
 
 # Runs on two cores.
 stress: build

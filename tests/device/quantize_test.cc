@@ -371,6 +371,7 @@ TEST_P(QuantizeBits, Rotated) {
 // Smoothed K: per row, block and head; with fewer rows than one group of the mean pass, and with
 // many more than a CTA adds up.
 TEST_P(QuantizeBits, Smoothed) {
+  if (!test_long()) GTEST_SKIP() << "make test-long";
   for (const DType from : kSources)
     for (const std::int64_t head_dim : {64, 100})
       for (const std::int64_t seqlen_kv : {1, 64, 70, 1100}) {

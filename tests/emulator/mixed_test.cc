@@ -8,6 +8,7 @@
 
 #include "attention/operand.h"
 #include "attention/reference.h"
+#include "emulator/long.h"
 #include "evidence/cases/inputs.h"
 #include "evidence/gates/check.h"
 #include "numeric/formats.h"
@@ -147,6 +148,7 @@ TEST(EmulatorMixed, ZeroTensorsGiveEveryKeyTheSameWeight) {
 // Masks, heads that share keys, rows without keys, padded columns, varlen batches with tokens of no
 // sequence, V that is rounded first: with the quantizers, under two schedules.
 TEST(EmulatorMixed, ThroughTheQuantizers) {
+  if (!test_long()) GTEST_SKIP() << "make test-long";
   std::vector<Case> cases;
   const auto add = [&cases](Precision precision, DType input, std::int64_t seqlen_q,
                             std::int64_t seqlen_kv, const auto& bend) {
