@@ -41,7 +41,7 @@ test:
 	@tools/python_env.sh
 	@tools/test.sh
 
-# Runs the emulator under twenty schedules, and the mutants of every kernel: about two hours of CPU.
+# Runs the emulator under twenty schedules, and the mutants of every kernel: hours of CPU.
 test-long: build
 	OCTAVO_TEST_LONG=1 ctest --preset release -R 'Emulator|Sm90Forward|Sm80Backward|QuantizeBits'
 

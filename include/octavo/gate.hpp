@@ -76,8 +76,9 @@ struct GateOptions {
   std::string counters;  // JSON text of a `counters` report
   std::uint64_t seed = 42;
   int seeds = 3;  // for random problems
-  // Of the problems that are drawn anew for every run, over all sizes; empty: a random seed, which
-  // the report has. A kernel can be right by accident, or by intent, for problems known in advance.
+  // The seed of the problems that every run draws anew, over all sizes; empty: a random seed, which
+  // the report names. A kernel can be right by accident, or by intent, for problems known in
+  // advance.
   std::optional<std::uint64_t> draw_seed{};
   std::int64_t cases = 0;  // about this many for each part of the correctness gate; 0: all
   int kernels = 8;         // to compile now if the library has none built in; 0: all

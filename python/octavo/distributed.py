@@ -141,7 +141,7 @@ def merge_states(out: Tensor | Sequence[Tensor], lse: Tensor | Sequence[Tensor],
     for one, one_lse in zip(outs, lses):
         weight = (one_lse - largest).exp()
         column = (weight.transpose(1, 2) if layout == "bshd" else weight).unsqueeze(-1)
-        # What a row has where it sees no key must not count, whatever it is.
+        # A part in which a row sees no key does not count, even if it holds NaN.
         term = torch.where(column > 0, one.float() * column, 0.0)
         total = weight if total is None else total + weight
         merged = term if merged is None else merged + term

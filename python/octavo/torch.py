@@ -179,7 +179,7 @@ for _name, _operator, _kernel, _autograd_kernel, _meta in (
 
 # -------------------------------------------------------------------------------------- derivatives
 
-# What the backward pass does not support yet.
+# Arguments that the backward pass does not support yet.
 _WITHOUT_GRADIENT = ("seqlens_q", "seqlens_kv", "leftpad_q", "leftpad_kv", "bias", "mask",
                      "alibi_slopes", "sinks", "softcap")
 _GRADIENT = ("{} is given for tensors that require grad; supported: None there, or calls under "

@@ -1,5 +1,5 @@
-// What happens to the score of a query row and a key after scale * q k, for code on the host:
-// softcap, bias, ALiBi and the mask tensor, in this order. The intervals of keys that causal masks
+// Applies the modifiers to the score of a query row and a key, for code on the host: softcap, bias,
+// ALiBi and the mask tensor, in this order. The intervals of keys that causal masks
 // and windows allow are in mask.h.
 #pragma once
 

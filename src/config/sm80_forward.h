@@ -38,7 +38,7 @@ struct Sm80ForwardConfig {
   ExpForm exp = ExpForm::f32;
   bool keep_kv = false;  // loads K and V with the L2 evict-last policy
   bool amax = false;     // computes the largest |O|, per tensor or per head
-  // What it can do to scores in addition (config/score_modifiers.h).
+  // Modifiers that the kernel can apply (config/score_modifiers.h).
   bool softcap = false;
   bool bias = false;
   bool alibi = false;

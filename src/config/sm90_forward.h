@@ -62,7 +62,7 @@ struct Sm90ForwardConfig {
   // Output
   bool amax = false;  // the largest |O| is collected
 
-  // What it can do to scores in addition (config/score_modifiers.h), with 16-bit Q and K
+  // Modifiers that the kernel can apply (config/score_modifiers.h), with 16-bit Q and K
   bool softcap = false;
   bool bias = false;
   bool alibi = false;

@@ -30,7 +30,7 @@ struct LaneLimits {
   const float* end;
 };
 
-// What changes the scores of a tile, in base 2. Null or 0: nothing.
+// The modifiers of a tile of scores, which are in log2 units. Null or 0: none.
 struct TileModifiers {
   float softcap = 0;
   const float* slope = nullptr;  // of each lane, as is its diagonal

@@ -1,5 +1,5 @@
-// What changes the scores of a panel's tiles between scale * q k and the softmax (softcap, bias,
-// ALiBi and the mask tensor), in the form that Kernels::modify_scores reads.
+// Prepares the modifiers of a panel's tiles (softcap, bias, ALiBi and the mask tensor) in the form
+// that Kernels::modify_scores reads.
 #pragma once
 
 #include <cstdint>

@@ -157,7 +157,7 @@ class TaskRunner {
   void finish_group(std::int64_t panel);
   const LaneLimits* lane_limits(std::int64_t panel, std::int64_t begin, std::int64_t end,
                                 LaneLimits& limits) const;
-  // What a row's O is multiplied by, and its LSE.
+  // The factor by which a row's O is multiplied at the end, and the row's LSE.
   struct RowEnd {
     float factor, lse;
   };

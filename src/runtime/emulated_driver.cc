@@ -85,7 +85,7 @@ std::optional<std::uint16_t> swizzle_bytes(cuda::TensorMapSwizzle swizzle) {
   return {};
 }
 
-// Of what lies outside the tensor; true: NaN, which only floating types have.
+// The fill of elements outside the tensor. True: NaN, which only floating types have.
 std::optional<bool> nan_fill(cuda::TensorMapFill fill, emulator::MapType type) {
   using emulator::MapType;
   const bool floating = type == MapType::f16 || type == MapType::bf16 || type == MapType::f32;

@@ -46,7 +46,7 @@ struct ModifiedCall : Call {
     for (std::int64_t i = 0; i < heads(); ++i) sinks.push_back(static_cast<float>(i % 4) - 1.5f);
     arguments.sinks = sinks.data();
   }
-  // Of these shapes, in which a 1 broadcasts; -1 is the dimension of the scores.
+  // The shape of a bias or mask: -1 stands for the dimension of the scores, and a 1 broadcasts.
   std::array<std::int64_t, 4> score_shape(std::array<std::int64_t, 4> shape) const {
     const std::array scores = {batch(), heads(), arguments.q.shape[2], arguments.k.shape[2]};
     for (std::size_t i = 0; i < 4; ++i)

@@ -86,7 +86,7 @@ struct ScoreTensorParams {
   i64 batch = 0, head = 0, row = 0, column = 0;
 };
 
-// What happens to scores after scale * q k, in this order: softcap, bias, ALiBi, mask. A kernel
+// The modifiers of the scores, applied in this order: softcap, bias, ALiBi, mask. A kernel
 // reads only the parts that its configuration has, and skips a part whose value here is neutral.
 // Applying them leaves the scores in log2 units: the softmax then multiplies them by 1.
 struct ScoreModifierParams {
@@ -108,8 +108,8 @@ struct PaddingParams {
   const i32* leftpad_kv = nullptr;
 };
 
-// What kernels take that apply modifiers or padding. The parameters of other kernels end before it,
-// so their code does not depend on it.
+// Parameters of kernels with modifiers or padding. They follow the parameters that all kernels
+// take, so the code of other kernels does not depend on them.
 struct ModifierParams {
   ScoreModifierParams scores;
   PaddingParams padding;

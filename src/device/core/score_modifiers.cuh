@@ -1,5 +1,5 @@
-// What the modifiers do to one score, in log2 units, shared by all forward kernels: softcap, bias,
-// ALiBi and mask tensor, and the values that a thread reads for them.
+// Applies modifiers (softcap, bias, ALiBi, mask tensor) to one score, in log2 units, and loads the
+// values that they need. All forward kernels share this code.
 #pragma once
 
 #include "config/element.h"

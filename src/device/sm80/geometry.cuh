@@ -94,7 +94,7 @@ struct Geometry {
     FragmentA a[C.q_in_registers ? kTilesM : 1][C.q_in_registers ? kQkSteps : 1];
   };
 
-  // Of a kernel with modifiers or padding.
+  // The modifier parameters. Only a kernel with modifiers or padding has them.
   static OCTAVO_DEVICE const ModifierParams& modifiers(const ForwardParams& p) {
     return static_cast<const ModifiedForwardParams&>(p).modifiers;
   }

@@ -72,7 +72,8 @@ struct ScoreModifier {
 
   // --- bias and mask ----------------------------------------------------------------------------
 
-  // What the thread reads of a bias or a mask for a block: from its first column on, in two rows.
+  // The elements of a bias or a mask that a thread reads for a block: two rows, from its first
+  // column.
   template <int kBytes>
   struct TensorRows {
     const u8* row[2];

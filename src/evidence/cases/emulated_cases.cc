@@ -521,7 +521,8 @@ std::vector<Case> cases_for(const QuantizeConfig& config) {
   cases.push_back(c);
   Case hostile = c;
   hostile.seqlen_q = 9;
-  // Of blocks more than one: a tile is a block, cut to the longest sequence where that is shorter.
+  // Scales per block need more than one block: a tile is a block, or the longest sequence if
+  // shorter.
   const bool of_blocks = config.group == ScaleGroup::block;
   if (!config.operands) hostile.seqlen_kv = of_blocks ? quantizer::kBlockRows + 6 : 9;
   pose_hostile_seqlens(hostile);

@@ -50,7 +50,7 @@ class QuantizeLaunches {
   void move(const Arguments& to, void* workspace) { set_addresses(call_, to, workspace); }
   Status launch(const Gpu& gpu, Stream stream);
 
-  // Of the forward kernel.
+  // The arguments of the forward kernel.
   const Arguments& arguments() const { return call_.arguments; }
 
  private:
