@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "octavo/octavo.hpp"
@@ -18,6 +19,8 @@ namespace octavo::cpu {
 
 // Rows that the functions below write must be padded to a multiple of this many floats.
 inline constexpr std::int64_t kRowPadding = 64;
+
+inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 constexpr std::int64_t round_up(std::int64_t n, std::int64_t multiple) {
   return (n + multiple - 1) / multiple * multiple;

@@ -5,7 +5,6 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <limits>
 
 #include "cpu/kernels.h"
 #include "numeric/formats.h"
@@ -116,7 +115,6 @@ inline float tanh(float x) {
 }
 
 void modify_scores(float* s, std::int64_t keys, std::int64_t vectors, const TileModifiers& m) {
-  constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const std::int64_t width = vectors * kLanes;
   if (m.softcap != 0)
     for (std::int64_t i = 0; i < keys * width; ++i) s[i] = m.softcap * tanh(s[i] / m.softcap);
@@ -132,7 +130,6 @@ void modify_scores(float* s, std::int64_t keys, std::int64_t vectors, const Tile
 
 void softmax(float* s, std::int64_t keys, std::int64_t vectors, const LaneLimits* limits,
              float* max, float* sum, float* rescale) {
-  constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const std::int64_t width = vectors * kLanes;
   for (std::int64_t first = 0; first < width; first += kLanes) {
     float top[kLanes], shift[kLanes], total[kLanes] = {};

@@ -10,7 +10,6 @@
 namespace octavo::cpu {
 namespace {
 
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr auto kLog2e = std::numbers::log2e_v<float>;
 
 // The step of a dimension, which is 0 where one entry holds for all.

@@ -52,7 +52,7 @@ HWY_INLINE V f32_of_bf16(hn::Vec<hn::Rebind<std::uint16_t, D32>> bits) {
 
 // Uses only integer arithmetic, so that every target agrees: a denormal is read with an implicit
 // leading one, which is subtracted again.
-template <int kMantissa, int kBias, std::uint32_t kInfinity>
+template <int kMantissa, int kBias, std::uint32_t kInfinityBits>
 HWY_INLINE V f32_of_small(hn::Vec<U32> magnitude) {
   const D32 d;
   const U32 du;
@@ -65,17 +65,17 @@ HWY_INLINE V f32_of_small(hn::Vec<U32> magnitude) {
       hn::Sub(hn::BitCast(d, hn::Add(bits, hn::Set(du, kOffset + (1u << 23)))), smallest);
   const auto is_denormal = hn::Lt(magnitude, hn::Set(du, 1u << kMantissa));
   const V finite = hn::IfThenElse(hn::RebindMask(d, is_denormal), denormal, normal);
-  // From kInfinity on the exponent is all ones and the mantissa is kept, so NaN stays NaN.
+  // From kInfinityBits on the exponent is all ones and the mantissa is kept, so NaN stays NaN.
   const V special = hn::BitCast(d, hn::Or(bits, hn::Set(du, 0x7F800000u)));
-  const auto is_special = hn::Gt(magnitude, hn::Set(du, kInfinity - 1));
+  const auto is_special = hn::Gt(magnitude, hn::Set(du, kInfinityBits - 1));
   return hn::IfThenElse(hn::RebindMask(d, is_special), special, finite);
 }
 
-template <int kMantissa, int kBias, std::uint32_t kInfinity, int kSignBit>
+template <int kMantissa, int kBias, std::uint32_t kInfinityBits, int kSignBit>
 HWY_INLINE V f32_of_signed_small(hn::Vec<U32> code) {
   const U32 du;
   const auto sign = hn::And(code, hn::Set(du, 1u << kSignBit));
-  const V magnitude = f32_of_small<kMantissa, kBias, kInfinity>(hn::Xor(code, sign));
+  const V magnitude = f32_of_small<kMantissa, kBias, kInfinityBits>(hn::Xor(code, sign));
   return hn::Or(magnitude, hn::BitCast(D32(), hn::ShiftLeft<31 - kSignBit>(sign)));
 }
 

@@ -6,7 +6,6 @@
 #include <atomic>
 #include <bit>
 #include <cmath>
-#include <limits>
 #include <numbers>
 
 #include "attention/mask.h"
@@ -16,8 +15,6 @@
 
 namespace octavo::cpu {
 namespace {
-
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 // Q^T and O^T of a task must fit into L2 together with the K and V block.
 constexpr std::int64_t kTaskBytes = 400 * 1024;
