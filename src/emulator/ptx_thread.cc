@@ -56,6 +56,7 @@ void cta_sync(Site site) { sync("bar.sync", 0, self().machine->launch().threads,
 void named_barrier_sync(int id, int count, Site site) { sync("bar.sync", id, count, site); }
 
 float shuffle_xor(float x, int mask, Site site) { return shuffled(x, mask, site); }
+i32 shuffle_xor(i32 x, int mask, Site site) { return shuffled(x, mask, site); }
 double shuffle_xor_f64(double x, int mask, Site site) { return shuffled(x, mask, site); }
 
 bool warp_any(bool x, Site site) {

@@ -10,6 +10,7 @@
 #include "attention/operand_scales.h"
 #include "base/error.h"
 #include "config/score_modifiers.h"
+#include "emulator/decode.h"
 #include "emulator/quantize.h"
 #include "emulator/sm80_forward.h"
 #include "emulator/sm80_forward_table.h"
@@ -53,6 +54,10 @@ class CompiledInKernels final : public KernelSet {
       add(kernel_source(kernel.config), emulated_function(kernel, chip.arch));
     for (const auto& kernel : emulator::quantize_kernels())
       add(kernel_source(kernel.config), emulated_function(kernel, chip.arch));
+    for (const auto& kernel : emulator::decode_kernels()) {
+      add(kernel_source(kernel.config), emulated_function(kernel, chip.arch));
+      add(combine_source(kernel.config), emulated_combine(kernel, chip.arch));
+    }
   }
 
   // The chosen kernel, or the compatible one with the fewest modifiers and the least padding.
@@ -104,6 +109,23 @@ class CompiledInKernels final : public KernelSet {
     return best;
   }
 
+  // Tiles may be smaller than the chosen ones.
+  std::optional<DecodeConfig> nearest(const DecodeConfig& chosen,
+                                      const Problem& problem) const override {
+    std::optional<DecodeConfig> best;
+    for (const auto& kernel : emulator::decode_kernels()) {
+      const DecodeConfig& c = kernel.config;
+      const bool serves = c.arch == chosen.arch && c.element == chosen.element &&
+                          c.kv == chosen.kv && c.out == chosen.out &&
+                          c.head_dim >= problem.head_dim;
+      const auto distance = [&chosen](const DecodeConfig& x) {
+        return std::tuple(x.head_dim, x.block_m != chosen.block_m);
+      };
+      if (serves && (!best || distance(c) < distance(*best))) best = c;
+    }
+    return best;
+  }
+
   std::optional<QuantizeConfig> nearest(const QuantizeConfig& chosen,
                                         std::int64_t head_dim) const override {
     const auto* const found = emulator::find_quantize(chosen, static_cast<int>(head_dim));
@@ -128,6 +150,10 @@ class CompiledInKernels final : public KernelSet {
   }
   void announce(const QuantizeLaunch& launch) const override {
     set_emulated_memory(memory_of(launch));
+  }
+  void announce_decode(const Problem& run_problem, const Arguments& arguments, Workspace workspace,
+                       bool combines) const override {
+    set_emulated_memory(memory_of_decode(run_problem, arguments, workspace, combines));
   }
 
  private:
@@ -182,6 +208,8 @@ std::vector<EmulatedKernel> emulated_kernels() {
     kernels.push_back({"sm90_forward", to_text(kernel.config), brief_text(kernel.config)});
   for (const auto& kernel : emulator::quantize_kernels())
     kernels.push_back({"quantize", to_text(kernel.config), brief_text(kernel.config)});
+  for (const auto& kernel : emulator::decode_kernels())
+    kernels.push_back({"decode", to_text(kernel.config), brief_text(kernel.config)});
   return kernels;
 }
 

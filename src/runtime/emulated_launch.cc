@@ -48,6 +48,20 @@ EmulatedFunction emulated_function(const emulator::EmulatedQuantize& kernel, int
   return {"quantize " + brief_text(kernel.config), arch, entry, quantizer::overlaps(kernel.config)};
 }
 
+EmulatedFunction emulated_function(const emulator::EmulatedDecode& kernel, int arch) {
+  const auto entry = [run = kernel.entry](const void* p) {
+    run(*static_cast<const decode::Params*>(p));
+  };
+  return {"decode " + brief_text(kernel.config), arch, entry, false};
+}
+
+EmulatedFunction emulated_combine(const emulator::EmulatedDecode& kernel, int arch) {
+  const auto entry = [run = kernel.combine](const void* p) {
+    run(*static_cast<const decode::Params*>(p));
+  };
+  return {"decode_combine " + brief_text(kernel.config), arch, entry, kernel.config.arch >= 90};
+}
+
 emulator::GlobalMemory memory_of(const Problem& run_problem, const Arguments& a) {
   using Use = emulator::GlobalMemory::Use;
   emulator::GlobalMemory memory;
@@ -88,6 +102,16 @@ emulator::GlobalMemory memory_of(const Problem& run_problem, const Arguments& a)
   if (a.cu_seqlens_q != nullptr) memory.add_array("cu_seqlens_q", a.cu_seqlens_q, spans, Use::read);
   if (a.cu_seqlens_kv != nullptr)
     memory.add_array("cu_seqlens_kv", a.cu_seqlens_kv, spans, Use::read);
+  return memory;
+}
+
+emulator::GlobalMemory memory_of_decode(const Problem& run_problem, const Arguments& arguments,
+                                        Workspace workspace, bool combines) {
+  using Use = emulator::GlobalMemory::Use;
+  emulator::GlobalMemory memory = memory_of(run_problem, arguments);
+  if (workspace.bytes > 0)
+    memory.add_array("partial results", workspace.data, workspace.bytes,
+                     combines ? Use::read : Use::write);
   return memory;
 }
 

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <vector>
 
+#include "emulator/decode.h"
 #include "emulator/quantize.h"
 #include "emulator/sm80_forward.h"
 #include "emulator/sm90_forward.h"
@@ -16,10 +17,16 @@ namespace octavo {
 EmulatedFunction emulated_function(const emulator::EmulatedSm80Forward& kernel, int arch);
 EmulatedFunction emulated_function(const emulator::EmulatedSm90Forward& kernel, int arch);
 EmulatedFunction emulated_function(const emulator::EmulatedQuantize& kernel, int arch);
+EmulatedFunction emulated_function(const emulator::EmulatedDecode& kernel, int arch);
+// The kernel that combines its partial results.
+EmulatedFunction emulated_combine(const emulator::EmulatedDecode& kernel, int arch);
 
 // The memory that a forward kernel with these arguments, or a quantizer, may access.
 emulator::GlobalMemory memory_of(const Problem& run_problem, const Arguments& arguments);
 emulator::GlobalMemory memory_of(const QuantizeLaunch& launch);
+// The memory that the decode kernel, or the one that combines its partial results, may access.
+emulator::GlobalMemory memory_of_decode(const Problem& run_problem, const Arguments& arguments,
+                                        Workspace workspace, bool combines);
 
 // Runs the kernel on arguments in host memory, then calls `then` with the machine's findings.
 Status run_emulated(const emulator::EmulatedSm80Forward& kernel, const GpuInfo& chip,

@@ -9,6 +9,7 @@
 #include "attention/validate.h"
 #include "base/error.h"
 #include "config/score_modifiers.h"
+#include "gpu/decode/decode.h"
 #include "gpu/forward/forward_params.h"
 #include "gpu/forward/sm80_forward.h"
 #include "gpu/forward/sm90_forward.h"
@@ -21,8 +22,9 @@
 namespace octavo {
 namespace {
 
-// The caller's configuration, for one kernel family or the other.
+// The caller's configuration, for one of the kernel families.
 struct Forced {
+  std::optional<DecodeConfig> decode;
   std::optional<Sm80ForwardConfig> sm80;
   std::optional<Sm90ForwardConfig> sm90;
 };
@@ -41,6 +43,12 @@ std::string unserved(const Problem& problem, const GpuInfo& gpu) {
 // Evaluated for every plan, because the environment may force a family.
 bool uses_sm90_family(const Resolved& resolved, const GpuInfo& gpu) {
   return !is_forced(KernelFamily::sm80) && sm90_forward_supports(resolved, gpu);
+}
+
+bool uses_decode_family(const Problem& problem, const GpuInfo& gpu) {
+  if (is_forced(KernelFamily::decode)) return true;
+  return !is_forced(KernelFamily::sm80) && !is_forced(KernelFamily::sm90) &&
+         decode_supports(problem, gpu) && decode_is_best(problem);
 }
 
 Status no_kernel(const Problem& p, int alignment) {
@@ -143,15 +151,17 @@ ThreadRun& thread_run(std::uint64_t plan) {
   return slots[plan % kSlots];
 }
 
-// The Hopper kernel if it supports the problem and TMA can address the tensors, otherwise the sm80
-// family. The kernels for 16-byte aligned rows are loaded with the plan. The driver is CUDA's or
-// the emulated one.
+// The decode kernel for few queries over many keys; else the Hopper kernel if it supports the
+// problem and TMA can address the tensors, otherwise the sm80 family. The kernels for 16-byte
+// aligned rows are loaded with the plan. The driver is CUDA's or the emulated one.
 class GpuPlan final : public Plan::Impl {
  public:
   GpuPlan(const Resolved& planned, Device on, const Gpu& gpu, const Forced& forced)
       : Impl(planned.run_problem, on),
         gpu_(gpu),
         forced_(forced),
+        uses_decode_(forced.decode || (!forced.sm80 && !forced.sm90 &&
+                                       uses_decode_family(planned.run_problem, gpu.info))),
         uses_sm90_(forced.sm90 || (!forced.sm80 && uses_sm90_family(planned, gpu.info))),
         only_sm90_(is_forced(KernelFamily::sm90)),
         planned_{planned, planned, planned.workspace_bytes},
@@ -159,6 +169,12 @@ class GpuPlan final : public Plan::Impl {
         quantizers_(gpu) {}
 
   Status load() {
+    if (uses_decode_) {
+      const Status status = load_decode_kernel();
+      // Without a compiler, the forward kernels decode too.
+      const bool must = forced_.decode || is_forced(KernelFamily::decode);
+      if (status.ok() || must || status.code() != ErrorCode::unsupported) return status;
+    }
     if (!uses_sm90_) return load_sm80();
     ChosenSm90Forward chosen = choose_sm90();
     Result<LoadedSm90Forward> made = load_sm90(chosen.config);
@@ -189,6 +205,13 @@ class GpuPlan final : public Plan::Impl {
     Explanation e;
     e.device = name(device);
     e.workspace_bytes = planned_.workspace_bytes;
+    if (decode_) {
+      e.kernel = "decode";
+      e.config = to_text(decode_->config);
+      e.reason = decode_reason_;
+      if (!decode_->note.empty()) e.reason += "; " + decode_->note;
+      return e;
+    }
     if (sm90_) {
       e.kernel = "sm90_forward";
       e.config = to_text(sm90_->config);
@@ -227,6 +250,8 @@ class GpuPlan final : public Plan::Impl {
     const ResolvedRun& run = **found;
     // Only the emulator can read the arrays.
     if (gpu_.is_emulated()) OCTAVO_RETURN_IF_ERROR(validate_lengths(arguments));
+    if (decode_ && decode_can_address(arguments))
+      return launch_decode(gpu_, *decode_, run_problem, arguments, workspace, stream);
     if (sm90_) {
       std::optional<PreparedCall> call;
       if (run.for_sm90.converts()) call = prepare(run.for_sm90, arguments, workspace);
@@ -277,6 +302,26 @@ class GpuPlan final : public Plan::Impl {
   }
 
  private:
+  Status load_decode_kernel() {
+    ChosenDecode chosen = choose_decode(problem, gpu_.info);
+    if (forced_.decode) chosen = {*forced_.decode, "asked for"};
+    if (gpu_.is_emulated()) {
+      const std::optional<DecodeConfig> nearest = gpu_.kernels->nearest(chosen.config, problem);
+      if (!nearest) return no_kernel(problem, 16);
+      chosen = {*nearest, gpu_.kernels->reason()};
+    }
+    Result<LoadedDecode> made = load_decode(gpu_, chosen.config);
+    if (!made.ok()) return made.status();
+    // Tensors whose rows are not aligned need the sm80 family, and these may need quantizers.
+    OCTAVO_RETURN_IF_ERROR(load_quantizers(planned_.v_by_rows));
+    decode_ = *std::move(made);
+    decode_reason_ = chosen.reason;
+    Result<ResolvedRun> resolved = resolve_run(problem, nullptr);
+    if (!resolved.ok()) return resolved.status();
+    planned_ = *std::move(resolved);
+    return {};
+  }
+
   Status load_sm80() {
     OCTAVO_RETURN_IF_ERROR(sm80_forward_supports(planned_.v_by_rows));
     OCTAVO_RETURN_IF_ERROR(load_quantizers(planned_.v_by_rows));
@@ -347,6 +392,9 @@ class GpuPlan final : public Plan::Impl {
     Result<Resolved> rows = resolve_layout(run_problem, arguments, VLayout::rows);
     if (!rows.ok()) return rows.status();
     ResolvedRun run{*rows, *rows, rows->workspace_bytes};
+    if (decode_)
+      run.workspace_bytes =
+          std::max(run.workspace_bytes, decode_workspace_bytes(*decode_, run_problem));
     if (!sm90_) return run;
     const VLayout layout = v_layout(sm90_->config);
     if (layout != VLayout::rows) {
@@ -376,9 +424,12 @@ class GpuPlan final : public Plan::Impl {
 
   const Gpu& gpu_;
   const Forced forced_;
+  const bool uses_decode_;
   const bool uses_sm90_;
   const bool only_sm90_;
   ResolvedRun planned_;
+  std::optional<LoadedDecode> decode_;
+  std::string decode_reason_;
   std::optional<LoadedSm90Forward> sm90_;
   std::string sm90_reason_;
   const RepeatedSm90Forward repeated_;
@@ -448,6 +499,22 @@ Result<Sm90ForwardConfig> forced_sm90(const Resolved& resolved, const GpuInfo& g
   return config;
 }
 
+Result<DecodeConfig> forced_decode(const Problem& problem, const GpuInfo& gpu,
+                                   std::string_view text) {
+  if (!decode_supports(problem, gpu))
+    return invalid("config", "of the decode kernel",
+                   fmt::format("one of sm80_forward for {}", unserved(problem, gpu)));
+  const DecodeConfig chosen = choose_decode(problem, gpu).config;
+  const Result<DecodeConfig> config = parse_decode(text, chosen);
+  if (!config.ok()) return config;
+  OCTAVO_RETURN_IF_ERROR(feasible(*config, gpu));
+  if (config->element != chosen.element || config->kv != chosen.kv || config->out != chosen.out ||
+      config->head_dim < problem.head_dim)
+    return invalid("config", brief_text(*config),
+                   fmt::format("{} for this problem", brief_text(chosen)));
+  return config;
+}
+
 // A problem and the GPU that runs it.
 struct GpuProblem {
   const Gpu* gpu = nullptr;
@@ -466,6 +533,9 @@ Result<GpuProblem> gpu_problem(const Problem& problem, Device device) {
   if (info.arch < 80)
     return unsupported("device", fmt::format("{} ({}, sm_{})", name(device), info.name, info.arch),
                        "sm_80 and later");
+  if (is_forced(KernelFamily::decode) && !decode_supports(problem, info))
+    return unsupported("OCTAVO_KERNELS", "'decode'",
+                       "sm80, sm90, or nothing for " + unserved(problem, info));
   if (is_forced(KernelFamily::sm90) && !sm90_forward_supports(*resolved, info))
     return no_other_family("for " + unserved(problem, info));
   if (!uses_sm90_family(*resolved, info)) OCTAVO_RETURN_IF_ERROR(sm80_forward_supports(*resolved));
@@ -501,7 +571,14 @@ Result<std::vector<KernelSource>> gpu_kernels(const Problem& problem, Device dev
     if (std::find(kernels.begin(), kernels.end(), source) == kernels.end())
       kernels.push_back(source);
   };
+  const bool decodes = uses_decode_family(problem, info);
+  if (decodes) {
+    const DecodeConfig config = choose_decode(problem, info).config;
+    add(kernel_source(config, code_for(info.arch).ptx));
+    add(combine_source(config, code_for(info.arch).ptx));
+  }
   for (const int alignment : {16, row_alignment}) {
+    if (alignment == 16 && decodes) continue;
     if (alignment < 16) OCTAVO_RETURN_IF_ERROR(sm80_forward_supports(resolved));
     VLayout layout = VLayout::rows;
     if (alignment == 16 && uses_sm90_family(resolved, info)) {
@@ -525,7 +602,11 @@ Result<std::shared_ptr<const Plan::Impl>> make_gpu_plan(const Problem& problem, 
   if (!found.ok()) return found.status();
   const GpuInfo& info = found->gpu->info;
   Forced forced;
-  if (names_sm90_forward(config)) {
+  if (names_decode(config)) {
+    const Result<DecodeConfig> parsed = forced_decode(problem, info, config);
+    if (!parsed.ok()) return parsed.status();
+    forced.decode = *parsed;
+  } else if (names_sm90_forward(config)) {
     const Result<Sm90ForwardConfig> parsed = forced_sm90(found->resolved, info, config);
     if (!parsed.ok()) return parsed.status();
     forced.sm90 = *parsed;

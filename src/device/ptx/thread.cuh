@@ -24,6 +24,8 @@ OCTAVO_PTX void named_barrier_sync(int id, int count OCTAVO_AND_SITE) OCTAVO_BOD
 // shfl.sync.bfly.b32;  the value of lane ^ mask
 OCTAVO_PTX float shuffle_xor(float x, int mask OCTAVO_AND_SITE)
     OCTAVO_BODY({ return __shfl_xor_sync(0xffffffffu, x, mask); });
+OCTAVO_PTX i32 shuffle_xor(i32 x, int mask OCTAVO_AND_SITE)
+    OCTAVO_BODY({ return __shfl_xor_sync(0xffffffffu, x, mask); });
 
 // vote.sync.any.pred;  whether x is true in any lane of the warp
 OCTAVO_PTX bool warp_any(bool x OCTAVO_AND_SITE)

@@ -6,6 +6,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "config/decode.h"
 #include "config/quantize.h"
 #include "config/row_stats.h"
 #include "config/sm80_backward.h"
@@ -102,6 +103,21 @@ constexpr void visit_fields(Config& c, Visitor&& visit) {
 }
 
 template <class Config, class Visitor>
+requires std::is_same_v<std::remove_const_t<Config>, DecodeConfig>
+constexpr void visit_fields(Config& c, Visitor&& visit) {
+  visit("arch", c.arch);
+  visit("element", c.element);
+  visit("kv", c.kv);
+  visit("out", c.out);
+  visit("head_dim", c.head_dim);
+  visit("block_m", c.block_m);
+  visit("block_n", c.block_n);
+  visit("warps", c.warps);
+  visit("stages", c.stages);
+  visit("min_ctas", c.min_ctas);
+}
+
+template <class Config, class Visitor>
 requires std::is_same_v<std::remove_const_t<Config>, Sm80BackwardConfig>
 constexpr void visit_fields(Config& c, Visitor&& visit) {
   visit("arch", c.arch);
@@ -144,6 +160,8 @@ template <>
 inline constexpr std::string_view kTypeName<Sm80ForwardConfig> = "Sm80ForwardConfig";
 template <>
 inline constexpr std::string_view kTypeName<Sm90ForwardConfig> = "Sm90ForwardConfig";
+template <>
+inline constexpr std::string_view kTypeName<DecodeConfig> = "DecodeConfig";
 template <>
 inline constexpr std::string_view kTypeName<QuantizeConfig> = "QuantizeConfig";
 template <>
@@ -238,7 +256,8 @@ inline constexpr bool kEveryFieldVisited = kFieldCount<Config> == detail::count_
 
 static_assert(kEveryFieldVisited<Sm80ForwardConfig> && kEveryFieldVisited<Sm90ForwardConfig> &&
                   kEveryFieldVisited<QuantizeConfig> && kEveryFieldVisited<Sm80BackwardConfig> &&
-                  kEveryFieldVisited<Sm90BackwardConfig> && kEveryFieldVisited<RowStatsConfig>,
+                  kEveryFieldVisited<Sm90BackwardConfig> && kEveryFieldVisited<RowStatsConfig> &&
+                  kEveryFieldVisited<DecodeConfig>,
               "visit_fields does not list every field: add the new one, or two different kernels "
               "will share a name and a cache entry");
 

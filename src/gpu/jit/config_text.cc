@@ -159,6 +159,7 @@ Result<Config> parse(std::string_view text, Config config) {
 std::string brief_text(const Sm80ForwardConfig& config) { return brief_of(config); }
 std::string brief_text(const Sm90ForwardConfig& config) { return brief_of(config); }
 std::string brief_text(const QuantizeConfig& config) { return brief_of(config); }
+std::string brief_text(const DecodeConfig& config) { return brief_of(config); }
 std::string brief_text(const Sm80BackwardConfig& config) { return brief_of(config); }
 std::string brief_text(const Sm90BackwardConfig& config) { return brief_of(config); }
 std::string brief_text(const RowStatsConfig& config) { return brief_of(config); }
@@ -166,6 +167,7 @@ std::string brief_text(const RowStatsConfig& config) { return brief_of(config); 
 std::string to_text(const Sm80ForwardConfig& config) { return text_of(config); }
 std::string to_text(const Sm90ForwardConfig& config) { return text_of(config); }
 std::string to_text(const QuantizeConfig& config) { return text_of(config); }
+std::string to_text(const DecodeConfig& config) { return text_of(config); }
 std::string to_text(const Sm80BackwardConfig& config) { return text_of(config); }
 std::string to_text(const Sm90BackwardConfig& config) { return text_of(config); }
 std::string to_text(const RowStatsConfig& config) { return text_of(config); }
@@ -184,8 +186,16 @@ Result<Sm80BackwardConfig> parse_sm80_backward(std::string_view text,
   return parse(text, defaults);
 }
 
+Result<DecodeConfig> parse_decode(std::string_view text, const DecodeConfig& defaults) {
+  return parse(text, defaults);
+}
+
 bool names_sm90_forward(std::string_view text) {
   return trimmed(text).starts_with(kTypeName<Sm90ForwardConfig>);
+}
+
+bool names_decode(std::string_view text) {
+  return trimmed(text).starts_with(kTypeName<DecodeConfig>);
 }
 
 Result<QuantizeConfig> parse_quantize(std::string_view text, const QuantizeConfig& defaults) {

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "config/decode.h"
 #include "config/quantize.h"
 #include "config/row_stats.h"
 #include "config/sm80_backward.h"
@@ -23,6 +24,7 @@ namespace octavo {
 std::string to_text(const Sm80ForwardConfig& config);
 std::string to_text(const QuantizeConfig& config);
 std::string to_text(const Sm90ForwardConfig& config);
+std::string to_text(const DecodeConfig& config);
 std::string to_text(const Sm80BackwardConfig& config);
 std::string to_text(const Sm90BackwardConfig& config);
 std::string to_text(const RowStatsConfig& config);
@@ -32,6 +34,7 @@ std::string to_text(const RowStatsConfig& config);
 std::string brief_text(const Sm80ForwardConfig& config);
 std::string brief_text(const QuantizeConfig& config);
 std::string brief_text(const Sm90ForwardConfig& config);
+std::string brief_text(const DecodeConfig& config);
 std::string brief_text(const Sm80BackwardConfig& config);
 std::string brief_text(const Sm90BackwardConfig& config);
 std::string brief_text(const RowStatsConfig& config);
@@ -43,12 +46,14 @@ Result<Sm80ForwardConfig> parse_sm80_forward(std::string_view text,
 Result<QuantizeConfig> parse_quantize(std::string_view text, const QuantizeConfig& defaults = {});
 Result<Sm90ForwardConfig> parse_sm90_forward(std::string_view text,
                                              const Sm90ForwardConfig& defaults = {});
+Result<DecodeConfig> parse_decode(std::string_view text, const DecodeConfig& defaults = {});
 Result<Sm80BackwardConfig> parse_sm80_backward(std::string_view text,
                                                const Sm80BackwardConfig& defaults = {});
 
-// Whether a text starts with the Hopper configuration's type name. A text without a type name is
-// for the sm80 kernel.
+// Whether a text starts with the type name of the Hopper or of the decode kernel's configuration. A
+// text without a type name is for the sm80 kernel.
 bool names_sm90_forward(std::string_view text);
+bool names_decode(std::string_view text);
 
 // "arch, element, out, ...", for messages and help texts.
 std::string sm80_forward_fields();

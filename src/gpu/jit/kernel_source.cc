@@ -38,6 +38,21 @@ KernelSource kernel_source(const Sm90ForwardConfig& config) {
           .arch = 90};
 }
 
+KernelSource kernel_source(const DecodeConfig& config, bool ptx) {
+  return {.include = "device/decode/decode.cuh",
+          .name_expression =
+              fmt::format("decode::decode_attention<decode::ConfigOf<{}>>", to_text(config)),
+          .arch = config.arch,
+          .ptx = ptx};
+}
+KernelSource combine_source(const DecodeConfig& config, bool ptx) {
+  return {.include = "device/decode/combine.cuh",
+          .name_expression =
+              fmt::format("decode::decode_combine<decode::ConfigOf<{}>>", to_text(config)),
+          .arch = config.arch,
+          .ptx = ptx};
+}
+
 KernelSource kernel_source(const Sm80BackwardConfig& config, bool ptx) {
   return {.include = "device/sm80/backward.cuh",
           .name_expression =
@@ -81,7 +96,8 @@ Result<std::optional<KernelFamily>> forced_kernel_family() {
   if (named.empty()) return std::optional<KernelFamily>();
   if (named == "sm80") return std::optional(KernelFamily::sm80);
   if (named == "sm90") return std::optional(KernelFamily::sm90);
-  return invalid("OCTAVO_KERNELS", fmt::format("'{}'", named), "sm80, sm90, or nothing");
+  if (named == "decode") return std::optional(KernelFamily::decode);
+  return invalid("OCTAVO_KERNELS", fmt::format("'{}'", named), "sm80, sm90, decode, or nothing");
 }
 
 bool is_forced(KernelFamily wanted) {

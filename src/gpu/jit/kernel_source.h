@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "config/decode.h"
 #include "config/quantize.h"
 #include "config/row_stats.h"
 #include "config/sm80_backward.h"
@@ -45,6 +46,9 @@ struct CompiledKernel {
 
 KernelSource kernel_source(const Sm80ForwardConfig& config, bool ptx = false);
 KernelSource kernel_source(const QuantizeConfig& config, bool ptx = false);
+KernelSource kernel_source(const DecodeConfig& config, bool ptx = false);
+// The kernel that adds up the partial results of that one.
+KernelSource combine_source(const DecodeConfig& config, bool ptx = false);
 KernelSource kernel_source(const Sm80BackwardConfig& config, bool ptx = false);
 KernelSource kernel_source(const Sm90BackwardConfig& config);
 // The kernel that stores the FP32 dQ of that one.
@@ -61,9 +65,9 @@ struct CodeFor {
 };
 CodeFor code_for(int chip_arch);
 
-// A kernel family can be forced by an environment variable: sm_90 also runs the sm80 family, which
-// must be measurable there.
-enum class KernelFamily : std::uint8_t { sm80, sm90 };
+// A kernel family can be forced by an environment variable: sm_90 also runs the sm80 family, and
+// every chip runs the decode kernel; each must be measurable there.
+enum class KernelFamily : std::uint8_t { sm80, sm90, decode };
 
 // The value of $OCTAVO_KERNELS; none if it is unset or empty, and the problem and the chip decide.
 // Read for every plan.

@@ -28,6 +28,8 @@ class KernelSet {
                                                    const Problem& problem) const = 0;
   virtual std::optional<Sm90ForwardConfig> nearest(const Sm90ForwardConfig& chosen,
                                                    const Problem& problem) const = 0;
+  virtual std::optional<DecodeConfig> nearest(const DecodeConfig& chosen,
+                                              const Problem& problem) const = 0;
   virtual std::optional<QuantizeConfig> nearest(const QuantizeConfig& chosen,
                                                 std::int64_t head_dim) const = 0;
   virtual Result<cuda::Function> function(const KernelSource& source) const = 0;
@@ -36,6 +38,9 @@ class KernelSet {
   // Announces the memory that this thread's next launch may access.
   virtual void announce(const Problem& kernel_problem, const Arguments& arguments) const = 0;
   virtual void announce(const QuantizeLaunch& launch) const = 0;
+  // Of the decode kernel, or of the one that combines its partial results.
+  virtual void announce_decode(const Problem& run_problem, const Arguments& arguments,
+                               Workspace workspace, bool combines) const = 0;
 };
 
 // Finds or compiles the kernel and loads it, once per process: plans of one kernel share its

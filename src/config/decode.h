@@ -1,0 +1,64 @@
+// Configuration of the decode kernel (device/decode/decode.cuh), as a value.
+#pragma once
+
+#include "config/element.h"
+#include "config/portable.h"
+
+namespace octavo {
+
+struct DecodeConfig {
+  int arch = 80;                   // 80, 89 (FP8 conversions) or 90, the chip it is compiled for
+  Element element = Element::f16;  // of Q and of both products: f16 or bf16
+  Element kv = Element::f16;       // of K and V in memory: `element`, e4m3, e5m2 or int8
+  Element out = Element::f16;      // f16, bf16 or f32
+  int head_dim = 128;              // columns of the tiles: the problem's, rounded up
+  int block_m = 16;                // query rows of a unit of work: 16 or 32
+  int block_n = 16;                // keys of one warp's step
+  int warps = 4;                   // they divide the keys of a tile
+  int stages = 3;                  // K/V buffers of each warp
+  int min_ctas = 2;                // CTAs that share an SM
+
+  bool operator==(const DecodeConfig&) const = default;
+};
+
+namespace decode {
+
+OCTAVO_HD constexpr int threads(const DecodeConfig& c) { return 32 * c.warps; }
+// Keys of a tile, the unit in which work is divided among CTAs.
+OCTAVO_HD constexpr int tile_keys(const DecodeConfig& c) { return c.block_n * c.warps; }
+OCTAVO_HD constexpr int row_bytes(const DecodeConfig& c) {
+  return c.head_dim * element_bytes(c.kv);
+}
+OCTAVO_HD constexpr bool is_8bit_kv(const DecodeConfig& c) { return element_bytes(c.kv) == 1; }
+
+// A stage holds the tile's rows of K, then of V; with an 8-bit cache also their scales.
+OCTAVO_HD constexpr int tile_bytes(const DecodeConfig& c) { return tile_keys(c) * row_bytes(c); }
+OCTAVO_HD constexpr int stage_scale_bytes(const DecodeConfig& c) {
+  return is_8bit_kv(c) ? 2 * tile_keys(c) * 4 : 0;
+}
+OCTAVO_HD constexpr int stage_bytes(const DecodeConfig& c) {
+  return 2 * tile_bytes(c) + stage_scale_bytes(c);
+}
+// At the end of a unit the warps exchange O through the stage that they have just consumed, and two
+// floats per row, reference maximum and sum, through memory of their own.
+OCTAVO_HD constexpr int exchange_o_bytes(const DecodeConfig& c) {
+  return c.warps * c.block_m * c.head_dim * 4;
+}
+OCTAVO_HD constexpr int exchange_rows_bytes(const DecodeConfig& c) {
+  return c.warps * c.block_m * 2 * 4;
+}
+OCTAVO_HD constexpr int smem_bytes(const DecodeConfig& c) {
+  return c.stages * stage_bytes(c) + exchange_rows_bytes(c);
+}
+
+// A partial result in the workspace, in floats: O (block_m x head_dim), then the reference maximum
+// and the sum of each row. Every CTA has two: of its first unit, and of its last.
+OCTAVO_HD constexpr int partial_floats(const DecodeConfig& c) {
+  return c.block_m * (c.head_dim + 2);
+}
+
+inline constexpr int kCombineWarps = 8;  // of a CTA of the combine kernel
+
+}  // namespace decode
+
+}  // namespace octavo

@@ -1,0 +1,168 @@
+// Adds up the partial results of units that several CTAs of the decode kernel share.
+//
+// A unit is cut where one CTA's tiles end and the next one's begin. There are ctas - 1 such places,
+// and at most one unit is cut at each. CTA (i, y) of this grid is responsible for the unit that is
+// cut between CTAs i and i + 1 and has its first tile in CTA i; if there is none, it has nothing to
+// do. It adds the parts in the order of the CTAs.
+//
+// If a unit has few parts, each warp adds up rows of its own (warps_per_row = 1). If it has many,
+// all warps of a CTA divide the parts of one row among themselves, and add up through shared
+// memory.
+//
+//   shared memory   what                                          floats
+//   o               a row of O of every warp                      kCombineWarps * head_dim
+//   sums            the sum of every warp                         kCombineWarps
+#pragma once
+
+#include "config/decode.h"
+#include "device/decode/geometry.cuh"
+#include "device/decode/output.cuh"
+#include "device/decode/schedule.cuh"
+#include "device/ptx/thread.cuh"
+#include "device/ptx/warpgroup.cuh"
+
+namespace octavo::decode {
+
+OCTAVO_HD constexpr int combine_smem_bytes(const DecodeConfig& c) {
+  return kCombineWarps * (c.head_dim + 1) * 4;
+}
+
+template <class Config>
+struct CombineKernel {
+  using G = Geometry<Config>;
+  static constexpr DecodeConfig C = G::C;
+  static constexpr int kPairs = div_up(C.head_dim, 64);  // pairs of columns of a lane
+
+  // The parts of a unit: CTA `first` holds its beginning, in `first_slot`; the others have it in
+  // slot 0.
+  struct Parts {
+    i32 first, count;
+    int first_slot;
+    OCTAVO_DEVICE Partial<G> part(const Params& p, i32 i) const {
+      return {p, first + i, i == 0 ? first_slot : 0};
+    }
+  };
+
+  struct RowSum {
+    float o[kPairs][2];
+    float ref_max, sum;
+  };
+
+  static OCTAVO_DEVICE u32 column_of(int pair, u32 lane) {
+    return static_cast<u32>(pair) * 64 + lane * 2;
+  }
+
+  // Adds up every `stride`-th part of a row, from part `begin` on, relative to the largest
+  // reference maximum of all parts.
+  static OCTAVO_DEVICE RowSum add_parts(const Params& p, const Parts& parts, i32 row, i32 begin,
+                                        i32 stride, u32 lane) {
+    RowSum total{};
+    total.ref_max = kLowest;
+    OCTAVO_ROLLED
+    for (i32 i = static_cast<i32>(lane); i < parts.count; i += 32)
+      total.ref_max =
+          ptx::max_f32(total.ref_max, ptx::load_written_f32(parts.part(p, i).ref_max(row)));
+    OCTAVO_UNROLL
+    for (int bit = 1; bit < 32; bit *= 2)
+      total.ref_max = ptx::max_f32(total.ref_max, ptx::shuffle_xor(total.ref_max, bit));
+    OCTAVO_UNROLL_BY(8)
+    for (i32 i = begin; i < parts.count; i += stride) {
+      const Partial<G> part = parts.part(p, i);
+      const float factor =
+          ptx::exp2_approx(ptx::load_written_f32(part.ref_max(row)) - total.ref_max);
+      total.sum = ptx::fused_multiply_add(ptx::load_written_f32(part.sum(row)), factor, total.sum);
+      OCTAVO_UNROLL
+      for (int pair = 0; pair < kPairs; ++pair) {
+        if (C.head_dim % 64 != 0 && column_of(pair, lane) >= C.head_dim) continue;
+        u32 x[2];
+        ptx::load_coherent_b64(part.o(row, column_of(pair, lane)), x[0], x[1]);
+        OCTAVO_UNROLL
+        for (int e = 0; e < 2; ++e)
+          total.o[pair][e] =
+              ptx::fused_multiply_add(ptx::float_of_bits(x[e]), factor, total.o[pair][e]);
+      }
+    }
+    return total;
+  }
+
+  static OCTAVO_DEVICE void store(const Params& p, const Unit& unit, const SequenceSpan& span,
+                                  i32 row, const RowSum& total, u32 lane) {
+    const bool padding = is_padding(span, unit.token(p, row));
+    const FinishedRow finished =
+        finish_row(p, unit.head(p, row), padding, total.ref_max, total.sum);
+    if (lane == 0) store_lse(p, unit, row, finished.lse);
+    u8* const out = out_row<C.out>(p, unit, row);
+    OCTAVO_UNROLL
+    for (int pair = 0; pair < kPairs; ++pair)
+      if (static_cast<i32>(column_of(pair, lane)) < p.head_dim)
+        store_pair<C.out>(out, column_of(pair, lane), finished.value(total.o[pair][0]),
+                          finished.value(total.o[pair][1]));
+  }
+
+  // Adds up what the warps of the CTA have, in warp 0.
+  static OCTAVO_DEVICE void add_warps(RowSum& total, u32 warp, u32 lane) {
+    const auto o = [](u32 of_warp, u32 column) {
+      return ptx::shared_base() + (of_warp * C.head_dim + column) * 4;
+    };
+    const auto sum = [&o](u32 of_warp) { return o(kCombineWarps, of_warp); };
+    const auto exists = [lane](int pair) { return column_of(pair, lane) < C.head_dim; };
+    OCTAVO_UNROLL
+    for (int pair = 0; pair < kPairs; ++pair)
+      if (exists(pair)) {
+        ptx::store_shared_f32(o(warp, column_of(pair, lane)), total.o[pair][0]);
+        ptx::store_shared_f32(o(warp, column_of(pair, lane) + 1), total.o[pair][1]);
+      }
+    if (lane == 0) ptx::store_shared_f32(sum(warp), total.sum);
+    ptx::cta_sync();
+    if (warp != 0) return;
+    OCTAVO_UNROLL
+    for (u32 other = 1; other < kCombineWarps; ++other) {
+      total.sum += ptx::load_shared_f32(sum(other));
+      OCTAVO_UNROLL
+      for (int pair = 0; pair < kPairs; ++pair)
+        if (exists(pair)) {
+          total.o[pair][0] += ptx::load_shared_f32(o(other, column_of(pair, lane)));
+          total.o[pair][1] += ptx::load_shared_f32(o(other, column_of(pair, lane) + 1));
+        }
+    }
+  }
+
+  static OCTAVO_DEVICE void combine(const Params& p, const Parts& parts, const Unit& unit,
+                                    const SequenceSpan& span, i32 y) {
+    const u32 warp = ptx::warp_index(), lane = ptx::lane_index();
+    if (p.warps_per_row > 1) {
+      if (y >= unit.rows) return;
+      RowSum total = add_parts(p, parts, y, static_cast<i32>(warp), kCombineWarps, lane);
+      add_warps(total, warp, lane);
+      if (warp == 0) store(p, unit, span, y, total, lane);
+      return;
+    }
+    OCTAVO_ROLLED
+    for (i32 row = static_cast<i32>(warp); row < unit.rows; row += kCombineWarps)
+      store(p, unit, span, row, add_parts(p, parts, row, 0, 1, lane), lane);
+  }
+
+  static OCTAVO_DEVICE void entry(const Params& p) {
+    // Every CTA waits, so that this grid does not end before the other.
+    if constexpr (C.arch >= 90) ptx::wait_for_earlier_grids();
+    const Schedule<tile_keys(C), /*kOverlaps=*/true> tiles(p);
+    const i32 rows_of_grid = p.warps_per_row > 1 ? p.combine_rows : 1;
+    const i32 place = ptx::block_index_x() / rows_of_grid;
+    const i32 y = ptx::block_index_x() % rows_of_grid;
+    const i32 first = tiles.first_tile(place), next = tiles.first_tile(place + 1);
+    if (first == next || next == tiles.total) return;
+    const Cursor cut = tiles.find(next);
+    const i32 begin = next - cut.tile, end = begin + cut.keys.tiles;
+    if (cut.tile == 0 || begin < first) return;  // not cut here, or it began before CTA `place`
+    const Parts parts{place, tiles.cta_of(end - 1) - place + 1, begin == first ? 0 : 1};
+    combine(p, parts, unit_of<C.block_m>(p, cut), cut.keys.span, y);
+  }
+};
+
+template <class Config>
+OCTAVO_KERNEL(32 * kCombineWarps, 1)
+decode_combine(const OCTAVO_GRID_CONSTANT Params p) {
+  CombineKernel<Config>::entry(p);
+}
+
+}  // namespace octavo::decode

@@ -1,0 +1,154 @@
+// Attention of a few query tokens over a long KV cache: o = softmax(scale * q k^T) v.
+//
+// Decoding reads every K and V once and computes little with them: the kernel's task is to keep all
+// SMs reading. A persistent grid divides the tiles of all sequences and KV heads evenly
+// (schedule.cuh). The query heads that share a KV head form the rows of one mma tile. Each warp
+// copies its own keys of a tile (cp.async) and computes with them, with its own running maximum,
+// sum and O, so warps do not wait for each other until the end of a unit.
+//
+//   shared memory    what                                        bytes
+//   stage[stages]    tile_keys rows of K, then of V, then the    stage_bytes
+//                    scales of the keys if the cache has 8 bits
+//   rows             reference maximum and sum of every row and  exchange_rows_bytes
+//                    warp, at the end of a unit
+//
+//   time (stages = 3)   copies in flight         every warp
+//   tile j              stage[j+1], stage[j+2]   wait for its part of stage[j], warp barrier,
+//                                                start stage[j+2], s = q k^T, softmax, o += p v
+//   last of a unit                               add up O over the warps, through stage[j]
+//   The one barrier of a tile has two effects: the copies of all lanes have arrived, and all lanes
+//   are done with stage[j-1], which the copies of the step overwrite. Copies run ahead into the
+//   next unit and sequence.
+//
+// A unit that several CTAs share leaves a partial result in the workspace for each;
+// device/decode/combine.cuh adds them up. The order of every sum is fixed by the lengths and the
+// size of the grid, so a run can be repeated bit by bit.
+#pragma once
+
+#include "config/decode.h"
+#include "device/decode/exchange.cuh"
+#include "device/decode/geometry.cuh"
+#include "device/decode/loads.cuh"
+#include "device/decode/schedule.cuh"
+#include "device/decode/step.cuh"
+#include "device/ptx/memory.cuh"
+#include "device/ptx/thread.cuh"
+#include "device/ptx/warpgroup.cuh"
+
+namespace octavo::decode {
+
+template <class Config>
+struct DecodeKernel {
+  using G = Geometry<Config>;
+  using Thread = typename G::Thread;
+  using State = typename G::State;
+  using QFragments = typename G::QFragments;
+  static constexpr DecodeConfig C = G::C;
+  using Tiles = Schedule<tile_keys(C), /*kOverlaps=*/false>;
+  static_assert(C.stages >= 2, "copies run at least one tile ahead");
+
+  // The copies that remain to be started.
+  struct Copies {
+    Cursor at;
+    i32 left;
+  };
+  // Past the last tile it only commits, so that the count of groups stays the same.
+  static OCTAVO_DEVICE void load_next(Copies& copies, const Params& p, const Tiles& tiles,
+                                      const Thread& thread, int stage) {
+    if (copies.left > 0) {
+      Loads<G>::load_kv(p, copies.at, thread, stage);
+      if (--copies.left > 0) tiles.advance(copies.at);
+    }
+    ptx::cp_async_commit();
+  }
+
+  static OCTAVO_DEVICE void clear(State& state) {
+    OCTAVO_UNROLL
+    for (int m = 0; m < G::kTilesM; ++m) {
+      OCTAVO_UNROLL
+      for (int r = 0; r < 2; ++r) {
+        state.ref_max[m][r] = kLowest;
+        state.sum[m][r] = 0;
+      }
+      OCTAVO_UNROLL
+      for (int n = 0; n < G::kTilesD; ++n) {
+        OCTAVO_UNROLL
+        for (int e = 0; e < 4; ++e) state.o[m][n][e] = 0;
+      }
+    }
+  }
+
+  // From q k to log2 units, with K's scale if that is one per head.
+  static OCTAVO_DEVICE float score_scale(const Params& p, const Unit& unit) {
+    float scale = p.negate ? -p.scale_log2 : p.scale_log2;
+    if (G::k8bitKv && !p.k_scale_per_key) {
+      const i64 batch = p.paging.table == nullptr ? unit.sequence : 0;
+      scale *= ptx::load_global_f32(p.k_scales.data + batch * p.k_scales.batch +
+                                    unit.kv_head * p.k_scales.head);
+    }
+    return scale;
+  }
+
+  static OCTAVO_DEVICE void run(const Params& p, const Tiles& tiles, i32 first, i32 last,
+                                const Thread& thread) {
+    Cursor at = tiles.find(first);
+    Copies copies{at, last - first};
+    OCTAVO_UNROLL
+    for (int stage = 0; stage < C.stages - 1; ++stage) load_next(copies, p, tiles, thread, stage);
+
+    State state;
+    QFragments q;
+    Unit unit;
+    float scale = 0;
+    bool starts_here = false;  // the unit's first tile is this CTA's
+    int stage = 0;
+    for (i32 index = first; index < last; ++index) {
+      if (index == first || at.tile == 0) {
+        unit = unit_of<C.block_m>(p, at);
+        starts_here = at.tile == 0;
+        clear(state);
+        scale = score_scale(p, unit);
+        Loads<G>::load_q(q, p, unit, thread);
+      }
+      ptx::cp_async_wait<C.stages - 2>();
+      ptx::warp_sync();
+      load_next(copies, p, tiles, thread, stage == 0 ? C.stages - 1 : stage - 1);
+      const i32 key =
+          at.keys.range.begin + at.tile * tile_keys(C) + static_cast<i32>(thread.warp) * C.block_n;
+      if (key < at.keys.range.end)
+        Step<G>::run(state, q, p, unit, at.keys, scale, key, thread, stage);
+
+      const bool ends_here = at.tile + 1 == at.keys.tiles;
+      if (ends_here || index + 1 == last) {
+        const bool whole = starts_here && ends_here;
+        const bool is_first = index - at.tile <= first;  // the unit holds this CTA's first tile
+        Exchange<G>::run(state, p, unit, at.keys.span,
+                         whole      ? -1
+                         : is_first ? 0
+                                    : 1,
+                         thread, stage);
+      }
+      if (index + 1 < last) tiles.advance(at);
+      stage = stage + 1 == C.stages ? 0 : stage + 1;
+    }
+    ptx::cp_async_wait<0>();
+  }
+
+  static OCTAVO_DEVICE void entry(const Params& p) {
+    // The combine kernel may be launched; it waits until this grid is complete.
+    if constexpr (C.arch >= 90) ptx::launch_dependent_grids();
+    const Thread thread{ptx::warp_index(), ptx::lane_index()};
+    const Tiles tiles(p);
+    const i32 cta = ptx::block_index_x();
+    const i32 first = tiles.first_tile(cta), last = tiles.first_tile(cta + 1);
+    if (first < last) run(p, tiles, first, last, thread);
+  }
+};
+
+template <class Config>
+OCTAVO_KERNEL(threads(Config::value), Config::value.min_ctas)
+decode_attention(const OCTAVO_GRID_CONSTANT Params p) {
+  DecodeKernel<Config>::entry(p);
+}
+
+}  // namespace octavo::decode

@@ -1,0 +1,143 @@
+// The end of a unit in a CTA: its warps have each seen a part of the keys. They add up their O,
+// each warp a part of the columns, and store the result, or a partial one if other CTAs hold more
+// keys.
+#pragma once
+
+#include "device/decode/geometry.cuh"
+#include "device/decode/output.cuh"
+
+namespace octavo::decode {
+
+template <class G>
+struct Exchange {
+  using Thread = typename G::Thread;
+  using State = typename G::State;
+  using Operands = typename G::Operands;
+  static constexpr DecodeConfig C = G::C;
+  static constexpr int kTilesM = G::kTilesM;
+  static constexpr int kMyTiles = G::kTilesD / C.warps;  // tiles of columns that a warp adds up
+
+  // `stage` is the one that all warps have consumed. `slot`: of a partial result, or -1.
+  static OCTAVO_DEVICE void run(State& state, const Params& p, const Unit& unit,
+                                const SequenceSpan& span, int slot, const Thread& thread,
+                                int stage) {
+    ptx::cta_sync();  // no warp still reads K and V in the stage
+    send(state, thread, stage);
+    ptx::cta_sync();
+    OCTAVO_UNROLL
+    for (int m = 0; m < kTilesM; ++m) {
+      OCTAVO_UNROLL
+      for (int r = 0; r < 2; ++r) finish(p, unit, span, slot, thread, stage, m, r);
+    }
+    ptx::cta_sync();  // the stage may be filled again
+  }
+
+ private:
+  static OCTAVO_DEVICE void send(State& state, const Thread& thread, int stage) {
+    OCTAVO_UNROLL
+    for (int m = 0; m < kTilesM; ++m) {
+      OCTAVO_UNROLL
+      for (int n = 0; n < G::kTilesD; ++n) {
+        OCTAVO_UNROLL
+        for (int e = 0; e < 4; ++e)
+          ptx::store_shared_f32(G::exchanged_o(stage, thread.warp, index(m, n, e), thread.lane),
+                                state.o[m][n][e]);
+      }
+      OCTAVO_UNROLL
+      for (int r = 0; r < 2; ++r) {
+        float sum = state.sum[m][r];
+        sum += ptx::shuffle_xor(sum, 1);
+        sum += ptx::shuffle_xor(sum, 2);
+        if (thread.lane % 4 != 0) continue;
+        const i32 row = thread.row(m, r);
+        ptx::store_shared_f32(G::exchanged_row(thread.warp, row, 0), state.ref_max[m][r]);
+        ptx::store_shared_f32(G::exchanged_row(thread.warp, row, 1), sum);
+      }
+    }
+  }
+  static OCTAVO_DEVICE u32 index(int m, int n, int e) {
+    return static_cast<u32>((m * G::kTilesD + n) * 4 + e);
+  }
+
+  static OCTAVO_DEVICE void finish(const Params& p, const Unit& unit, const SequenceSpan& span,
+                                   int slot, const Thread& thread, int stage, int m, int r) {
+    const i32 row = thread.row(m, r);
+    float ref_max = kLowest, sum = 0;
+    OCTAVO_UNROLL
+    for (u32 w = 0; w < C.warps; ++w)
+      ref_max = ptx::max_f32(ref_max, ptx::load_shared_f32(G::exchanged_row(w, row, 0)));
+    float o[kMyTiles][2] = {};
+    OCTAVO_UNROLL
+    for (u32 w = 0; w < C.warps; ++w) {
+      const float factor =
+          ptx::exp2_approx(ptx::load_shared_f32(G::exchanged_row(w, row, 0)) - ref_max);
+      sum = ptx::fused_multiply_add(ptx::load_shared_f32(G::exchanged_row(w, row, 1)), factor, sum);
+      OCTAVO_UNROLL
+      for (int n = 0; n < kMyTiles; ++n) {
+        OCTAVO_UNROLL
+        for (int e = 0; e < 2; ++e) {
+          const u32 i = index(m, static_cast<int>(thread.warp) * kMyTiles + n, r * 2 + e);
+          o[n][e] = ptx::fused_multiply_add(
+              ptx::load_shared_f32(G::exchanged_o(stage, w, i, thread.lane)), factor, o[n][e]);
+        }
+      }
+    }
+    if (row >= unit.rows) return;
+    if constexpr (G::k8bitKv) scale_values(o, p, unit, thread);
+    const bool writes_row = thread.warp == 0 && thread.lane % 4 == 0;
+    if (slot >= 0) {
+      const Partial<G> partial(p, ptx::block_index_x(), slot);
+      if (writes_row) {
+        ptx::store_global_f32(partial.ref_max(row), ref_max);
+        ptx::store_global_f32(partial.sum(row), sum);
+      }
+      store_columns<Element::f32>(reinterpret_cast<u8*>(partial.o(row, 0)), o, {.factor = 1},
+                                  C.head_dim, thread);
+      return;
+    }
+    const bool padding = is_padding(span, unit.token(p, row));
+    const FinishedRow finished = finish_row(p, unit.head(p, row), padding, ref_max, sum);
+    if (writes_row) store_lse(p, unit, row, finished.lse);
+    store_columns<C.out>(out_row<C.out>(p, unit, row), o, finished, p.head_dim, thread);
+  }
+
+  // Multiplies by V's scale: one per head, or one per channel.
+  static OCTAVO_DEVICE void scale_values(float (&o)[kMyTiles][2], const Params& p, const Unit& unit,
+                                         const Thread& thread) {
+    if (p.v_scale_per_key) return;
+    const ScaleParams& v = p.v_scales;
+    const i64 batch = p.paging.table == nullptr ? unit.sequence : 0;
+    const float* const scales = v.data + batch * v.batch + unit.kv_head * v.head;
+    OCTAVO_UNROLL
+    for (int n = 0; n < kMyTiles; ++n) {
+      OCTAVO_UNROLL
+      for (int e = 0; e < 2; ++e) {
+        const u32 tile = thread.warp * kMyTiles + static_cast<u32>(n);
+        const i32 column =
+            min_of(static_cast<i32>(Operands::column(tile, e, thread.lane)), p.head_dim - 1);
+        o[n][e] *= ptx::load_global_f32(scales + column * v.stride);
+      }
+    }
+  }
+
+  template <Element kOut>
+  static OCTAVO_DEVICE void store_columns(u8* row, const float (&o)[kMyTiles][2],
+                                          const FinishedRow& finished, i32 columns,
+                                          const Thread& thread) {
+    const u32 first = thread.warp * kMyTiles;
+    OCTAVO_UNROLL
+    for (int n = 0; n < kMyTiles; n += G::k8bitKv ? 2 : 1) {
+      const u32 column = Operands::column(first + static_cast<u32>(n), 0, thread.lane);
+      if (static_cast<i32>(column) >= columns) continue;
+      if constexpr (G::k8bitKv) {
+        // Four neighbouring columns: tile n holds the even ones, tile n + 1 the odd.
+        store_pair<kOut>(row, column, finished.value(o[n][0]), finished.value(o[n + 1][0]));
+        store_pair<kOut>(row, column + 2, finished.value(o[n][1]), finished.value(o[n + 1][1]));
+      } else {
+        store_pair<kOut>(row, column, finished.value(o[n][0]), finished.value(o[n][1]));
+      }
+    }
+  }
+};
+
+}  // namespace octavo::decode

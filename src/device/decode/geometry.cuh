@@ -1,0 +1,87 @@
+// Sizes and register state of the decode kernel, derived from its configuration.
+#pragma once
+
+#include "config/decode.h"
+#include "device/decode/operands.cuh"
+#include "device/decode/params.cuh"
+#include "device/decode/schedule.cuh"
+#include "device/tile/shared_tile.cuh"
+
+namespace octavo::decode {
+
+template <DecodeConfig kConfig>
+struct ConfigOf {
+  static constexpr DecodeConfig value = kConfig;
+};
+
+inline constexpr float kInfinity = __builtin_bit_cast(float, 0x7f800000u);
+inline constexpr float kLowest = -3.402823466e38f;  // ref_max of a row that has seen no keys
+inline constexpr float kLn2 = 0.693147180559945f;
+inline constexpr float kRescaleLog2 = 8;  // O is rescaled only when a maximum grows by 2^this
+
+template <class Config>
+struct Geometry {
+  static constexpr DecodeConfig C = Config::value;
+  using Operands = OperandsOf<C.element, C.kv>;
+  using Tile = SharedTile<row_bytes(C)>;
+  static constexpr int kTilesM = C.block_m / 16;  // mma tiles along the query rows,
+  static constexpr int kTilesN = C.block_n / 8;   // along a warp's keys,
+  static constexpr int kTilesD = C.head_dim / 8;  // and along the columns of O
+  static constexpr int kQkSteps = C.head_dim / 16;
+  static constexpr int kPvSteps = C.block_n / 16;
+  static constexpr bool k8bitKv = is_8bit_kv(C);
+  static_assert(C.block_m % 16 == 0 && C.block_n % 16 == 0, "mma tiles are 16 rows and 16 keys");
+  static_assert(C.head_dim % 16 == 0, "the head dimension is padded to whole mma steps");
+  static_assert(kTilesD % (C.warps * (k8bitKv ? 2 : 1)) == 0,
+                "at the end of a unit each warp finishes an equal part of the columns, in whole "
+                "pairs of tiles if the cache has 8 bits");
+  static_assert(exchange_o_bytes(C) <= 2 * tile_bytes(C),
+                "the O of all warps fits into the stage that they have consumed");
+
+  // This thread. It holds two rows of each 16-row mma tile, lane / 4 and lane / 4 + 8, called r = 0
+  // and r = 1, and columns 2 (lane % 4) and the next of every eight.
+  struct Thread {
+    u32 warp, lane;
+    OCTAVO_DEVICE i32 row(int m, int r) const {
+      return m * 16 + r * 8 + static_cast<i32>(lane / 4);
+    }
+  };
+
+  struct Scores {
+    float s[kTilesM][kTilesN][4];
+  };
+  struct State {
+    float o[kTilesM][kTilesD][4];
+    float ref_max[kTilesM][2];  // reference maximum of a row, in log2 units
+    float sum[kTilesM][2];      // this thread's part
+  };
+  struct QFragments {
+    FragmentA a[kTilesM][kQkSteps];
+  };
+
+  static OCTAVO_DEVICE u32 stage_base(int stage) {
+    return ptx::shared_base() + static_cast<u32>(stage * stage_bytes(C));
+  }
+  static OCTAVO_DEVICE Tile k_tile(int stage) { return {stage_base(stage)}; }
+  static OCTAVO_DEVICE Tile v_tile(int stage) {
+    return {stage_base(stage) + static_cast<u32>(tile_bytes(C))};
+  }
+  // The scale of a key of the tile: of K, or of V.
+  static OCTAVO_DEVICE u32 k_scale(int stage, u32 key) {
+    return stage_base(stage) + static_cast<u32>(2 * tile_bytes(C)) + key * 4;
+  }
+  static OCTAVO_DEVICE u32 v_scale(int stage, u32 key) {
+    return k_scale(stage, static_cast<u32>(tile_keys(C)) + key);
+  }
+  // What warps exchange at the end of a unit: float i of a lane's O, through the consumed stage,
+  // and reference maximum (0) and sum (1) of a row.
+  static OCTAVO_DEVICE u32 exchanged_o(int stage, u32 warp, u32 i, u32 lane) {
+    constexpr u32 kFloats = kTilesM * kTilesD * 4;
+    return stage_base(stage) + ((warp * kFloats + i) * 32 + lane) * 4;
+  }
+  static OCTAVO_DEVICE u32 exchanged_row(u32 warp, i32 row, u32 which) {
+    return stage_base(C.stages) + ((warp * C.block_m + static_cast<u32>(row)) * 2 + which) * 4;
+  }
+};
+
+}  // namespace octavo::decode

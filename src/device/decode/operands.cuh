@@ -1,0 +1,134 @@
+// Operands of the decode kernel's products: 16-bit Q and P, and K and V that are 16-bit or are
+// converted to Q's type, exactly, on their way from shared memory to the tensor cores.
+//
+// 8-bit rows are read as sm80's sim8 reads them (device/sm80/operands.cuh): a lane receives four
+// neighbouring channels of K, so Q is loaded in that order too, and accumulator tiles of O come in
+// pairs, the even channels of sixteen and then the odd.
+#pragma once
+
+#include "config/element.h"
+#include "device/ptx/math.cuh"
+#include "device/sm80/operands.cuh"
+
+namespace octavo::decode {
+
+using sm80::paired_column;
+
+// K and V in Q's type.
+template <class Operands>
+struct SameType : Operands {
+  // The first of two neighbouring channels in register `part` (0 or 1: + 8) of a lane's A operand.
+  static OCTAVO_DEVICE u32 q_column(u32 step, u32 part, u32 lane) {
+    return step * 16 + part * 8 + lane % 4 * 2;
+  }
+};
+
+// Converters of two neighbouring or alternate bytes of a register to a pair in Q's type. Byte
+// selectors are those of permute_bytes; bytes 0 and 1 of the result are the pair.
+inline constexpr u32 kFirstTwo = 0x10, kLastTwo = 0x32;  // neighbouring bytes
+inline constexpr u32 kEven = 0x20, kOdd = 0x31;          // every other byte
+
+OCTAVO_DEVICE u32 bf16x2_from_f16x2(u32 x) {
+  float low, high;
+  ptx::f32_from_f16x2(low, high, x);
+  return ptx::bf16x2_from_f32(low, high);
+}
+
+template <Element kKv>
+struct ToF16;
+template <>
+struct ToF16<Element::e4m3> {
+  static OCTAVO_DEVICE u32 pair(u32 bytes, u32 selector) {
+    return ptx::f16x2_from_e4m3x2(ptx::permute_bytes(bytes, 0, selector));
+  }
+};
+// An e5m2 value is the upper byte of the same FP16 value.
+template <>
+struct ToF16<Element::e5m2> {
+  static OCTAVO_DEVICE u32 pair(u32 bytes, u32 selector) {
+    const u32 low = selector & 0xf, high = selector >> 4;
+    return ptx::permute_bytes(bytes, 0, 0x0404u | low << 4 | high << 12);
+  }
+};
+// 0x6400 | byte is 1024 + byte in FP16. Flipping the sign bit adds 128 to the value first.
+template <>
+struct ToF16<Element::int8> {
+  static OCTAVO_DEVICE u32 pair(u32 bytes, u32 selector) {
+    const u32 low = selector & 0xf, high = selector >> 4;
+    const u32 magic =
+        ptx::permute_bytes(bytes ^ 0x80808080u, 0x64646464u, 0x4040u | low | high << 8);
+    return ptx::sub_f16x2(magic, 0x64806480u);
+  }
+};
+
+// The conversion to FP16 is exact for all three formats, and so is the one to BF16: a value has at
+// most eight significant bits.
+template <Element kElement, Element kKv>
+OCTAVO_DEVICE u32 widen_pair(u32 bytes, u32 selector) {
+  const u32 pair = ToF16<kKv>::pair(bytes, selector);
+  if constexpr (kElement == Element::bf16)
+    return bf16x2_from_f16x2(pair);
+  else
+    return pair;
+}
+
+// K and V in 8 bits.
+template <class Operands, Element kElement, Element kKv>
+struct Widened : Operands {
+  static OCTAVO_DEVICE u32 q_column(u32 step, u32 part, u32 lane) {
+    return step * 16 + lane % 4 * 4 + part * 2;
+  }
+  template <int kRowBytes>
+  static OCTAVO_DEVICE LaneAddress<kRowBytes> k_lane(const SharedTile<kRowBytes>& tile, u32 key,
+                                                     u32 lane) {
+    return {tile, key + lane % 16, 0};
+  }
+  template <int kRowBytes>
+  static OCTAVO_DEVICE void load_k(FragmentB2& b, const LaneAddress<kRowBytes>& k, u32 keys,
+                                   u32 step) {
+    u32 r[2];
+    ptx::ldmatrix_x2(r, k.at(keys, step));
+    OCTAVO_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      b.r[i][0] = widen_pair<kElement, kKv>(r[i], kFirstTwo);
+      b.r[i][1] = widen_pair<kElement, kKv>(r[i], kLastTwo);
+    }
+  }
+  template <int kRowBytes>
+  static OCTAVO_DEVICE LaneAddress<kRowBytes> v_lane(const SharedTile<kRowBytes>& tile, u32 key,
+                                                     u32 lane) {
+    return {tile, key + lane % 16, 0};
+  }
+  template <int kRowBytes>
+  static OCTAVO_DEVICE void load_v(FragmentB2& b, const LaneAddress<kRowBytes>& v, u32 keys,
+                                   u32 tile16) {
+    u32 r[2];
+    ptx::ldmatrix_x2_trans(r, v.at(keys, tile16));
+    OCTAVO_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      b.r[0][i] = widen_pair<kElement, kKv>(r[i], kEven);
+      b.r[1][i] = widen_pair<kElement, kKv>(r[i], kOdd);
+    }
+  }
+  static OCTAVO_DEVICE u32 column(u32 n, u32 e, u32 lane) { return paired_column(n, e, lane); }
+};
+
+template <Element kElement>
+struct ProductsOf;
+template <>
+struct ProductsOf<Element::f16> {
+  using Type = sm80::OperandsF16;
+};
+template <>
+struct ProductsOf<Element::bf16> {
+  using Type = sm80::OperandsBf16;
+};
+
+template <Element kElement, Element kKv>
+struct OperandsOf : Widened<typename ProductsOf<kElement>::Type, kElement, kKv> {};
+template <>
+struct OperandsOf<Element::f16, Element::f16> : SameType<sm80::OperandsF16> {};
+template <>
+struct OperandsOf<Element::bf16, Element::bf16> : SameType<sm80::OperandsBf16> {};
+
+}  // namespace octavo::decode

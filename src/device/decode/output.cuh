@@ -1,0 +1,82 @@
+// The end of a unit: normalising and storing rows of O and LSE. The decode kernel and the combine
+// kernel share this code.
+#pragma once
+
+#include "device/core/score_modifiers.cuh"
+#include "device/decode/geometry.cuh"
+#include "device/ptx/math.cuh"
+#include "device/ptx/memory.cuh"
+
+namespace octavo::decode {
+
+// A row whose keys are all summed up.
+struct FinishedRow {
+  float factor = 0;  // from accumulated O to O; 0: the row has no keys, or is padding
+  float lse = 0;
+
+  // A row without keys is 0, whatever K and V hold.
+  OCTAVO_DEVICE float value(float accumulated) const {
+    return factor == 0.0f ? 0.0f : accumulated * factor;
+  }
+};
+
+// `sum` is relative to 2^ref_max. A row without keys gets 0 and -infinity. The sink of the row's
+// head is one more term of the sum.
+OCTAVO_DEVICE FinishedRow finish_row(const Params& p, i32 head, bool padding, float ref_max,
+                                     float sum) {
+  if (padding) return {0, -kInfinity};
+  float keep = 1;
+  const float* const sinks = p.modifiers.scores.sinks;
+  if (sinks != nullptr) {
+    const float sink_log2 = add_bias<Element::f32>(0, load_modifier<true>(sinks + head));
+    const float term = sink_term(sink_log2, ref_max, keep);
+    sum = ptx::fused_multiply_add(sum, keep, term);
+  }
+  if (sum == 0.0f) return {0, -kInfinity};
+  return {keep / sum, (ref_max + ptx::log2_approx(sum)) * kLn2};
+}
+
+OCTAVO_DEVICE void store_lse(const Params& p, const Unit& unit, i32 row, float lse) {
+  if (p.lse == nullptr) return;
+  ptx::store_global_f32(p.lse + unit.sequence * p.lse_strides.batch +
+                            unit.head(p, row) * p.lse_strides.head +
+                            unit.token(p, row) * p.lse_strides.row,
+                        lse);
+}
+
+template <Element kOut>
+OCTAVO_DEVICE u8* out_row(const Params& p, const Unit& unit, i32 row) {
+  return static_cast<u8*>(p.o) +
+         (unit.sequence * p.o_strides.batch + unit.head(p, row) * p.o_strides.head +
+          unit.token(p, row) * p.o_strides.row) *
+             element_bytes(kOut);
+}
+
+// Two neighbouring columns of a row; the first is even.
+template <Element kOut>
+OCTAVO_DEVICE void store_pair(u8* row, u32 column, float low, float high) {
+  u8* const to = row + column * element_bytes(kOut);
+  if constexpr (kOut == Element::f32)
+    ptx::store_global_b64(to, ptx::bits_of(low), ptx::bits_of(high));
+  else if constexpr (kOut == Element::f16)
+    ptx::store_global_b32(to, ptx::f16x2_from_f32(low, high));
+  else
+    ptx::store_global_b32(to, ptx::bf16x2_from_f32(low, high));
+}
+
+// A partial result: O, then the reference maximum and the sum of each row.
+template <class G>
+struct Partial {
+  static constexpr DecodeConfig C = G::C;
+  float* data;
+
+  // Slot 0 of a CTA is for the unit of its first tile, slot 1 for another that it does not finish.
+  OCTAVO_DEVICE Partial(const Params& p, i32 cta, int slot)
+      : data(p.partials + (static_cast<i64>(cta) * 2 + slot) * partial_floats(C)) {}
+
+  OCTAVO_DEVICE float* o(i32 row, u32 column) const { return data + row * C.head_dim + column; }
+  OCTAVO_DEVICE float* ref_max(i32 row) const { return data + C.block_m * C.head_dim + row; }
+  OCTAVO_DEVICE float* sum(i32 row) const { return ref_max(row) + C.block_m; }
+};
+
+}  // namespace octavo::decode

@@ -1,0 +1,31 @@
+// Launch parameters of the decode kernel and of the kernel that combines its partial results.
+#pragma once
+
+#include "device/core/divider.cuh"
+#include "device/core/params.cuh"
+
+namespace octavo::decode {
+
+// A paged KV cache: K and V are (pages, heads, page_size, head_dim), and key j of a sequence is row
+// j % page_size of the page that its row of the table names for j / page_size.
+struct PageParams {
+  const i32* table = nullptr;  // null: K and V are not paged
+  i64 stride = 0;              // from one sequence's row of the table to the next
+  i32 page_size = 0;           // a multiple of 16
+  i32 pages = 0;               // of K and V; indices beyond are clamped
+};
+
+// ForwardParams::row_tiles counts units of work per KV head here: tiles of block_m query rows.
+struct Params : ModifiedForwardParams {
+  PageParams paging;
+  i32 k_scale_per_key = 0;  // 8-bit K: a scale per key or block of keys, not per head
+  i32 v_scale_per_key = 0;  // 8-bit V likewise; else per head or per channel
+  i32 heads_kv = 0;
+  i32 batch = 0;
+  float* partials = nullptr;  // partial_floats() for each slot, two slots per CTA
+  i32 ctas = 0;               // of the decode kernel, among which the tiles are divided
+  i32 combine_rows = 0;       // rows of a unit that exist
+  i32 warps_per_row = 1;      // of the combine kernel: 1 or kCombineWarps
+};
+
+}  // namespace octavo::decode

@@ -1,0 +1,193 @@
+// How the decode kernel divides its work.
+//
+// A unit is one sequence, one KV head and one tile of query rows; its keys are cut into tiles of
+// tile_keys. All tiles of all units form one line: sequence by sequence, unit by unit, tile by
+// tile. CTA c computes tiles [c T / n, (c + 1) T / n) of T, so every CTA has the same number of
+// tiles to within one, whatever the lengths of the sequences. A unit has at least one tile, so that
+// the outputs of an empty sequence are written too.
+//
+// The lengths are read on the device: a captured graph serves sequences that grow.
+#pragma once
+
+#include "config/decode.h"
+#include "device/core/block_range.cuh"
+#include "device/decode/params.cuh"
+#include "device/ptx/thread.cuh"
+
+namespace octavo::decode {
+
+// The keys of one sequence. All units of a sequence visit the same tiles.
+struct SequenceKeys {
+  SequenceSpan span;
+  BlockRange range;  // of all its queries
+  i32 tiles = 0;     // of each unit
+};
+
+// A grid that overlaps an earlier one (kOverlaps) may have started before that one has written the
+// lengths.
+template <int kTileKeys, bool kOverlaps>
+OCTAVO_DEVICE SequenceKeys sequence_keys(const Params& p, i32 sequence) {
+  SequenceKeys keys;
+  const PaddingParams& padding = p.modifiers.padding;
+  clamp_used_rows<kOverlaps>(padding.leftpad_q, padding.seqlens_q, sequence, p.seqlen_q,
+                             keys.span.q_begin, keys.span.seqlen_q);
+  clamp_used_rows<kOverlaps>(padding.leftpad_kv, padding.seqlens_kv, sequence, p.seqlen_kv,
+                             keys.span.kv_begin, keys.span.seqlen_kv);
+  keys.range = block_range(p, keys.span, 0, max_of(keys.span.seqlen_q, 1), kTileKeys);
+  keys.tiles = max_of(div_up(keys.range.end - keys.range.begin, kTileKeys), 1);
+  return keys;
+}
+
+OCTAVO_DEVICE bool has_lengths(const Params& p) {
+  const PaddingParams& padding = p.modifiers.padding;
+  return padding.seqlens_q != nullptr || padding.seqlens_kv != nullptr ||
+         padding.leftpad_q != nullptr || padding.leftpad_kv != nullptr;
+}
+
+// A place in the line of tiles.
+struct Cursor {
+  SequenceKeys keys;  // of the sequence
+  i32 sequence = 0;
+  i32 unit = 0;  // of the sequence: kv_head * row_tiles + row_tile
+  i32 tile = 0;  // of the unit
+};
+
+template <int kTileKeys, bool kOverlaps>
+struct Schedule {
+  const Params& p;
+  i32 units;           // of each sequence
+  i32 total;           // tiles of all sequences
+  i32 ctas;            // that have a tile: the first of the grid
+  i32 tiles_before;    // tiles per unit of the sequences before this lane's
+  i32 lane_sequences;  // how many sequences a lane counts
+
+  // The whole warp makes a schedule. Lane l counts the tiles of sequences [l n, (l + 1) n).
+  OCTAVO_DEVICE explicit Schedule(const Params& params)
+      : p(params), units(params.heads_kv * params.row_tiles), tiles_before(0), lane_sequences(0) {
+    total = units * count_tiles();
+    ctas = min_of(p.ctas, total);
+  }
+
+  // The first tile of a CTA; past the last CTA the end of the line.
+  OCTAVO_DEVICE i32 first_tile(i32 cta) const {
+    return static_cast<i32>(static_cast<i64>(min_of(cta, ctas)) * total / ctas);
+  }
+  // The CTA that has a tile.
+  OCTAVO_DEVICE i32 cta_of(i32 tile) const {
+    return static_cast<i32>(((static_cast<i64>(tile) + 1) * ctas - 1) / total);
+  }
+
+  // The place of a tile; the whole warp calls it.
+  OCTAVO_DEVICE Cursor find(i32 index) const {
+    Cursor at;
+    i32 before = 0;  // tiles of the sequences before
+    if (lane_sequences == 0) {
+      const i32 of_sequence = units * sequence_keys<kTileKeys, kOverlaps>(p, 0).tiles;
+      at.sequence = index / of_sequence;
+      before = at.sequence * of_sequence;
+    } else {
+      find_sequence(index / units, at.sequence, before);
+      before *= units;
+    }
+    at.keys = sequence_keys<kTileKeys, kOverlaps>(p, at.sequence);
+    at.unit = (index - before) / at.keys.tiles;
+    at.tile = (index - before) % at.keys.tiles;
+    return at;
+  }
+
+  OCTAVO_DEVICE void advance(Cursor& at) const {
+    if (++at.tile < at.keys.tiles) return;
+    at.tile = 0;
+    if (++at.unit < units) return;
+    at.unit = 0;
+    ++at.sequence;
+    if (lane_sequences != 0 && at.sequence < p.batch)
+      at.keys = sequence_keys<kTileKeys, kOverlaps>(p, at.sequence);
+  }
+
+ private:
+  // Tiles of all sequences, counting one unit of each.
+  OCTAVO_DEVICE i32 count_tiles() {
+    if (!has_lengths(p)) return p.batch * sequence_keys<kTileKeys, kOverlaps>(p, 0).tiles;
+    lane_sequences = div_up(p.batch, 32);
+    i32 sum = 0;
+    OCTAVO_ROLLED
+    for (i32 i = first_of_lane(); i < end_of_lane(); ++i)
+      sum += sequence_keys<kTileKeys, kOverlaps>(p, i).tiles;
+    // A prefix sum by pairs: each round doubles the lanes whose sum is known.
+    OCTAVO_UNROLL
+    for (int bit = 1; bit < 32; bit *= 2) {
+      const i32 others = ptx::shuffle_xor(sum, bit);
+      if (ptx::lane_index() & static_cast<u32>(bit)) tiles_before += others;
+      sum += others;
+    }
+    return sum;
+  }
+
+  OCTAVO_DEVICE i32 first_of_lane() const {
+    return static_cast<i32>(ptx::lane_index()) * lane_sequences;
+  }
+  OCTAVO_DEVICE i32 end_of_lane() const {
+    return min_of(first_of_lane() + lane_sequences, p.batch);
+  }
+
+  // The sequence that holds a tile, counting one unit of each sequence, and the tiles before it.
+  // One lane finds it; the sums over the warp broadcast what it found.
+  OCTAVO_DEVICE void find_sequence(i32 tile, i32& sequence, i32& before) const {
+    i32 at = tiles_before;
+    sequence = before = 0;
+    OCTAVO_ROLLED
+    for (i32 i = first_of_lane(); i < end_of_lane(); ++i) {
+      const i32 tiles = sequence_keys<kTileKeys, kOverlaps>(p, i).tiles;
+      if (tile >= at && tile < at + tiles) {
+        sequence = i;
+        before = at;
+      }
+      at += tiles;
+    }
+    OCTAVO_UNROLL
+    for (int bit = 1; bit < 32; bit *= 2) {
+      sequence += ptx::shuffle_xor(sequence, bit);
+      before += ptx::shuffle_xor(before, bit);
+    }
+  }
+};
+
+// A unit's query rows: row r is query head r % heads_per_kv of the KV head's group, and token
+// r / heads_per_kv (pack_gqa). They count rows of the tensor: some may be padding.
+struct Unit {
+  i32 sequence = 0, kv_head = 0;
+  i32 first_row = 0;
+  i32 rows = 0;  // that exist
+
+  OCTAVO_DEVICE i32 token(const Params& p, i32 row) const {
+    return (first_row + row) / p.heads_per_kv;
+  }
+  OCTAVO_DEVICE i32 head(const Params& p, i32 row) const {
+    return kv_head * p.heads_per_kv + (first_row + row) % p.heads_per_kv;
+  }
+};
+
+template <int kBlockM>
+OCTAVO_DEVICE Unit unit_of(const Params& p, const Cursor& at) {
+  Unit unit;
+  unit.sequence = at.sequence;
+  unit.kv_head = at.unit / p.row_tiles;
+  unit.first_row = at.unit % p.row_tiles * kBlockM;
+  unit.rows = min_of(p.seqlen_q * p.heads_per_kv - unit.first_row, kBlockM);
+  return unit;
+}
+
+// Whether a token of the tensor is padding; its output is 0.
+OCTAVO_DEVICE bool is_padding(const SequenceSpan& span, i32 token) {
+  return ptx::mask_term(token < span.q_begin, false) ||
+         ptx::mask_term(token >= span.q_begin + span.seqlen_q, false);
+}
+
+// The keys that a token of the tensor sees.
+OCTAVO_DEVICE KeyLimits limits_of(const Params& p, const SequenceSpan& span, i32 token) {
+  if (is_padding(span, token)) return {};
+  return key_limits(p, span, token - span.q_begin);
+}
+
+}  // namespace octavo::decode

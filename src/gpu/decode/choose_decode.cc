@@ -1,0 +1,111 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "base/error.h"
+#include "gpu/decode/decode.h"
+#include "gpu/forward/forward_params.h"
+#include "gpu/forward/sm80_forward.h"
+#include "gpu/jit/config_text.h"
+#include "gpu/jit/kernel_source.h"
+
+namespace octavo {
+namespace {
+
+std::int64_t query_rows(const Problem& p) { return p.seqlen_q * (p.heads_q / p.heads_kv); }
+
+int tile_columns(const Problem& p) {
+  const bool is_8bit_cache = is_8bit(p.k);
+  for (const int columns : {64, 96, 128, 192, 256})
+    if (p.head_dim <= columns && !(is_8bit_cache && columns == 96)) return columns;
+  return 0;
+}
+
+// An SM has a kilobyte more than one CTA can have, and needs one for each CTA.
+int smem_per_cta(const GpuInfo& gpu, int ctas) {
+  return std::min((gpu.smem_per_block_optin + 1024) / ctas - 1024, gpu.smem_per_block_optin);
+}
+
+}  // namespace
+
+bool decode_supports(const Problem& p, const GpuInfo& gpu) {
+  const bool is_16bit_q = p.q == DType::f16 || p.q == DType::bf16;
+  const bool fp8 = p.k == DType::e4m3 || p.k == DType::e5m2;
+  const bool cache = p.k == p.q || (fp8 && gpu.arch >= 89) || p.k == DType::int8;
+  const bool out = p.out == DType::f16 || p.out == DType::bf16 || p.out == DType::f32;
+  if (!is_16bit_q || !cache || p.v != p.k || !out || p.out_amax) return false;
+  if (is_8bit(p.k) && (p.k_scales == Granularity::channel || p.v_layout != VLayout::rows))
+    return false;
+  if (p.varlen || p.bias || p.mask || p.seqlen_kv == 0 || p.seqlen_q == 0) return false;
+  if (p.options.precision != Precision::native || p.options.batch_invariant) return false;
+  const std::int64_t chunk = 16 / static_cast<std::int64_t>(size_bytes(p.k));
+  if (p.head_dim % chunk != 0 || p.head_dim > 256) return false;
+  // Tiles are counted in 32 bits.
+  const std::int64_t units = p.batch * p.heads_kv * div_up<std::int64_t>(query_rows(p), 16);
+  return p.seqlen_kv <= INT32_MAX / 2 && units <= INT32_MAX / div_up<std::int64_t>(p.seqlen_kv, 64);
+}
+
+bool decode_is_best(const Problem& p) {
+  return p.seqlen_q <= 16 && query_rows(p) <= 64 && p.seqlen_kv >= 256;
+}
+
+bool decode_can_address(const Arguments& a) { return row_alignment(a) >= 16; }
+
+Status feasible(const DecodeConfig& c, const GpuInfo& gpu) {
+  if (c.arch != 80 && c.arch != 89 && c.arch != 90)
+    return wrong_field("arch", c.arch, "80, 89, 90");
+  if (c.arch > gpu.arch)
+    return wrong_field("arch", c.arch, fmt::format("up to {} on this chip", gpu.arch));
+  if (c.element != Element::f16 && c.element != Element::bf16)
+    return wrong_field("element", static_cast<int>(c.element), "f16, bf16");
+  if (c.kv != c.element && c.kv != Element::e4m3 && c.kv != Element::e5m2 && c.kv != Element::int8)
+    return wrong_field("kv", static_cast<int>(c.kv), "the element, e4m3, e5m2, int8");
+  if (is_fp8(c.kv) && c.arch < 89)
+    return wrong_field("kv", static_cast<int>(c.kv), "FP8 from arch=89 on");
+  if (element_bytes(c.out) == 1)
+    return wrong_field("out", static_cast<int>(c.out), "f16, bf16, f32");
+  if (c.head_dim != 64 && c.head_dim != 96 && c.head_dim != 128 && c.head_dim != 192 &&
+      c.head_dim != 256)
+    return wrong_field("head_dim", c.head_dim, "64, 96, 128, 192, 256");
+  if (c.block_m != 16 && c.block_m != 32) return wrong_field("block_m", c.block_m, "16, 32");
+  if (c.warps != 1 && c.warps != 2 && c.warps != 4 && c.warps != 8)
+    return wrong_field("warps", c.warps, "1, 2, 4, 8");
+  const int tiles = decode::is_8bit_kv(c) ? 2 * c.warps : c.warps;
+  if (c.head_dim / 8 % tiles != 0)
+    return wrong_field("warps", c.warps, "a divisor of the tiles of eight columns of O");
+  if (c.block_n < 16 || c.block_n > 128 || c.block_n % 16 != 0)
+    return wrong_field("block_n", c.block_n, "multiples of 16 up to 128");
+  if (decode::exchange_o_bytes(c) > 2 * decode::tile_bytes(c))
+    return wrong_field("block_n", c.block_n, "as many keys as hold the O of a warp's rows");
+  if (c.stages < 2 || c.stages > 8) return wrong_field("stages", c.stages, "2 to 8");
+  if (c.min_ctas < 1 || c.min_ctas > 4) return wrong_field("min_ctas", c.min_ctas, "1 to 4");
+  if (decode::smem_bytes(c) > smem_per_cta(gpu, c.min_ctas))
+    return wrong_field("stages", c.stages,
+                       fmt::format("stages that fit into {} bytes", smem_per_cta(gpu, c.min_ctas)));
+  return {};
+}
+
+ChosenDecode choose_decode(const Problem& p, const GpuInfo& gpu) {
+  DecodeConfig c;
+  c.arch = code_for(gpu.arch).arch;
+  c.element = element_of(p.q);
+  c.kv = element_of(p.k);
+  c.out = element_of(p.out);
+  c.head_dim = tile_columns(p);
+  // Both rows of O and a block of keys take registers; 32 rows fit up to 64 columns.
+  c.block_m = query_rows(p) > 16 && c.head_dim <= 64 ? 32 : 16;
+  const int least_keys = 2 * c.block_m / element_bytes(c.kv);
+  c.block_n = std::max(c.head_dim <= 64 ? 32 : 16, least_keys);
+  // As many bytes in flight as fit: two CTAs with three stages each, or one.
+  for (c.min_ctas = 2; c.min_ctas >= 1; --c.min_ctas) {
+    const int fit = smem_per_cta(gpu, c.min_ctas) - decode::exchange_rows_bytes(c);
+    c.stages = std::min(fit / decode::stage_bytes(c), 4);
+    if (c.stages >= 3 || (c.min_ctas == 1 && c.stages >= 2)) break;
+  }
+  c.min_ctas = std::max(c.min_ctas, 1);
+  return {c, fmt::format("decode kernel: the keys are divided evenly among {} CTAs per SM",
+                         c.min_ctas)};
+}
+
+}  // namespace octavo

@@ -1,0 +1,56 @@
+// The decode kernel on the host: which problems it serves, the choice of its configuration, its
+// parameters, loading and launch.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "config/decode.h"
+#include "device/decode/params.cuh"
+#include "gpu/driver/context.h"
+#include "gpu/driver/driver.h"
+#include "octavo/octavo.hpp"
+
+namespace octavo {
+
+// Whether the decode kernel computes the problem if all rows are 16-byte aligned: 16-bit Q over K
+// and V of its dtype, or of an 8-bit one (FP8 from sm_89 on), which it converts itself.
+bool decode_supports(const Problem& problem, const GpuInfo& gpu);
+
+// Whether it is the fastest kernel for it: few query rows over many keys.
+bool decode_is_best(const Problem& problem);
+
+// Whether every row of the tensors is 16-byte aligned.
+bool decode_can_address(const Arguments& arguments);
+
+// Checks whether a chip can run a configuration.
+Status feasible(const DecodeConfig& config, const GpuInfo& gpu);
+
+struct ChosenDecode {
+  DecodeConfig config;
+  std::string reason;
+};
+ChosenDecode choose_decode(const Problem& problem, const GpuInfo& gpu);
+
+// The kernel and the one that combines its partial results, loaded on a GPU.
+struct LoadedDecode {
+  DecodeConfig config;
+  cuda::Function function = nullptr;
+  cuda::Function combine = nullptr;
+  int resident_blocks = 0;  // CTAs the GPU holds at once
+  std::string note{};       // a cache problem
+};
+Result<LoadedDecode> load_decode(const Gpu& gpu, const DecodeConfig& config);
+
+// The bytes of the partial results.
+std::size_t decode_workspace_bytes(const LoadedDecode& kernel, const Problem& run_problem);
+
+// `workspace` holds decode_workspace_bytes().
+decode::Params decode_params(const LoadedDecode& kernel, const Problem& run_problem,
+                             const Arguments& arguments, void* workspace);
+
+Status launch_decode(const Gpu& gpu, const LoadedDecode& kernel, const Problem& run_problem,
+                     const Arguments& arguments, Workspace workspace, Stream stream);
+
+}  // namespace octavo

@@ -1,0 +1,126 @@
+#include <algorithm>
+#include <cstdint>
+
+#include "base/error.h"
+#include "device/decode/combine.cuh"
+#include "gpu/decode/decode.h"
+#include "gpu/forward/forward_params.h"
+#include "gpu/jit/load_function.h"
+
+namespace octavo {
+namespace {
+
+std::int64_t row_tiles(const Problem& p, const DecodeConfig& c) {
+  return div_up<std::int64_t>(p.seqlen_q * (p.heads_q / p.heads_kv), c.block_m);
+}
+
+// The CTAs among which the tiles are divided: no more than there are tiles at the longest lengths.
+std::int64_t ctas_of(const LoadedDecode& kernel, const Problem& p) {
+  const std::int64_t units = p.batch * p.heads_kv * row_tiles(p, kernel.config);
+  // A window may begin in the middle of a tile.
+  const std::int64_t tiles = div_up<std::int64_t>(p.seqlen_kv, decode::tile_keys(kernel.config));
+  return std::min<std::int64_t>(kernel.resident_blocks, units * tiles);
+}
+
+bool by_key(const ConstTensor& tensor, const Scales& scales) {
+  return is_8bit(tensor.dtype) &&
+         (scales.granularity == Granularity::row || scales.granularity == Granularity::block);
+}
+
+}  // namespace
+
+Result<LoadedDecode> load_decode(const Gpu& gpu, const DecodeConfig& config) {
+  const CurrentContext current(gpu);
+  if (!current.status().ok()) return current.status();
+  constexpr CubinPolicy kPolicy{.allow_spills = true};
+  const bool ptx = code_for(gpu.info.arch).ptx;
+  const KernelSource source = kernel_source(config, ptx);
+  const Result<cuda::Function> function =
+      load_function(gpu, source, decode::smem_bytes(config), kPolicy);
+  if (!function.ok()) return function.status();
+  const Result<cuda::Function> combine =
+      load_function(gpu, combine_source(config, ptx), decode::combine_smem_bytes(config), kPolicy);
+  if (!combine.ok()) return combine.status();
+  LoadedDecode kernel{config, *function, *combine};
+  kernel.note = cache_note(gpu, source, kPolicy);
+  int per_sm = 0;
+  OCTAVO_GPU_TRY(*gpu.driver,
+                 gpu.driver->occupancy(&per_sm, kernel.function, decode::threads(config),
+                                       decode::smem_bytes(config)),
+                 "cuOccupancyMaxActiveBlocksPerMultiprocessor");
+  kernel.resident_blocks = std::max(per_sm, 1) * gpu.info.sms;
+  return kernel;
+}
+
+std::size_t decode_workspace_bytes(const LoadedDecode& kernel, const Problem& p) {
+  return static_cast<std::size_t>(2 * ctas_of(kernel, p) * decode::partial_floats(kernel.config)) *
+         sizeof(float);
+}
+
+decode::Params decode_params(const LoadedDecode& kernel, const Problem& run_problem,
+                             const Arguments& a, void* workspace) {
+  const DecodeConfig& c = kernel.config;
+  decode::Params p;
+  p.q = a.q.data;
+  p.k = a.k.data;
+  p.v = a.v.data;
+  p.o = a.out.data;
+  p.q_strides = strides_of(a.q);
+  p.k_strides = strides_of(a.k);
+  p.v_strides = strides_of(a.v);
+  p.k_scales = scale_params(a, a.k, a.k_scales, run_problem.seqlen_kv);
+  p.v_scales = scale_params(a, a.v, a.v_scales, run_problem.seqlen_kv);
+  p.k_scale_per_key = by_key(a.k, a.k_scales);
+  p.v_scale_per_key = by_key(a.v, a.v_scales);
+  set_shared_params(p, run_problem, a, c.block_m);
+  p.heads_q = static_cast<i32>(run_problem.heads_q);
+  p.modifiers = modifier_params(run_problem, a);
+  p.row_tiles = static_cast<i32>(row_tiles(run_problem, c));
+  p.heads_kv = static_cast<i32>(run_problem.heads_kv);
+  p.batch = static_cast<i32>(run_problem.batch);
+  p.partials = static_cast<float*>(workspace);
+  p.ctas = static_cast<i32>(ctas_of(kernel, run_problem));
+  p.combine_rows = std::min(static_cast<i32>(c.block_m), p.seqlen_q * p.heads_per_kv);
+  // If a unit is cut into many parts, one warp would read them for too long.
+  const i32 units = p.batch * p.heads_kv * p.row_tiles;
+  p.warps_per_row = p.ctas / units >= 4 ? decode::kCombineWarps : 1;
+  return p;
+}
+
+Status launch_decode(const Gpu& gpu, const LoadedDecode& kernel, const Problem& run_problem,
+                     const Arguments& arguments, Workspace workspace, Stream stream) {
+  const CurrentContext current(gpu);
+  OCTAVO_RETURN_IF_ERROR(current.status());
+  const DecodeConfig& c = kernel.config;
+  decode::Params params = decode_params(kernel, run_problem, arguments, workspace.data);
+  void* arguments_of_kernel[] = {&params};
+  cuda::LaunchConfig launch;
+  launch.grid[0] = static_cast<unsigned>(params.ctas);
+  launch.block[0] = static_cast<unsigned>(decode::threads(c));
+  launch.smem_bytes = static_cast<unsigned>(decode::smem_bytes(c));
+  launch.stream = static_cast<cuda::StreamHandle>(stream);
+  if (gpu.is_emulated()) gpu.kernels->announce_decode(run_problem, arguments, workspace, false);
+  OCTAVO_GPU_TRY(*gpu.driver,
+                 gpu.driver->launch_kernel(&launch, kernel.function, arguments_of_kernel, nullptr),
+                 "cuLaunchKernelEx");
+  if (params.ctas == 1) return {};
+  const int rows = params.warps_per_row > 1 ? params.combine_rows : 1;
+  launch.grid[0] = static_cast<unsigned>((params.ctas - 1) * rows);
+  launch.block[0] = 32 * decode::kCombineWarps;
+  launch.smem_bytes = static_cast<unsigned>(decode::combine_smem_bytes(c));
+  // The grids of sm_90 code overlap: the second is resident before the first ends.
+  cuda::LaunchAttribute overlap;
+  overlap.id = cuda::LaunchAttributeId::programmatic_stream_serialization;
+  overlap.value.programmatic_stream_serialization = 1;
+  if (c.arch >= 90) {
+    launch.attributes = &overlap;
+    launch.attribute_count = 1;
+  }
+  if (gpu.is_emulated()) gpu.kernels->announce_decode(run_problem, arguments, workspace, true);
+  OCTAVO_GPU_TRY(*gpu.driver,
+                 gpu.driver->launch_kernel(&launch, kernel.combine, arguments_of_kernel, nullptr),
+                 "cuLaunchKernelEx");
+  return {};
+}
+
+}  // namespace octavo
