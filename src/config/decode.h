@@ -47,8 +47,15 @@ OCTAVO_HD constexpr int exchange_o_bytes(const DecodeConfig& c) {
 OCTAVO_HD constexpr int exchange_rows_bytes(const DecodeConfig& c) {
   return c.warps * c.block_m * 2 * 4;
 }
+// Q stays in registers if it leaves enough of them for O; otherwise in shared memory.
+OCTAVO_HD constexpr bool q_in_registers(const DecodeConfig& c) {
+  return c.block_m * c.head_dim <= 16 * 128;
+}
+OCTAVO_HD constexpr int q_bytes(const DecodeConfig& c) {
+  return q_in_registers(c) ? 0 : c.block_m * c.head_dim * 2;
+}
 OCTAVO_HD constexpr int smem_bytes(const DecodeConfig& c) {
-  return c.stages * stage_bytes(c) + exchange_rows_bytes(c);
+  return c.stages * stage_bytes(c) + exchange_rows_bytes(c) + q_bytes(c);
 }
 
 // A partial result in the workspace, in floats: O (block_m x head_dim), then the reference maximum

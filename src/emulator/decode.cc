@@ -36,7 +36,7 @@ constexpr std::array kConfigs = {
     small(90, Element::f16, Element::f16, 64),
     small(90, Element::bf16, Element::bf16, 128),
     small(90, Element::f16, Element::f16, 96),
-    with_32_rows(small(90, Element::bf16, Element::bf16, 64)),
+    with_32_rows(small(90, Element::bf16, Element::bf16, 128)),
     with_f32_out(small(90, Element::f16, Element::f16, 64)),
     small(90, Element::f16, Element::e4m3, 64),
     small(90, Element::bf16, Element::e4m3, 128),

@@ -11,7 +11,7 @@
 //
 //   shared memory   what                                          floats
 //   o               a row of O of every warp                      kCombineWarps * head_dim
-//   sums            the sum of every warp                         kCombineWarps
+//   scalars         reference maximum and sum of every warp       2 * kCombineWarps
 #pragma once
 
 #include "config/decode.h"
@@ -24,7 +24,7 @@
 namespace octavo::decode {
 
 OCTAVO_HD constexpr int combine_smem_bytes(const DecodeConfig& c) {
-  return kCombineWarps * (c.head_dim + 1) * 4;
+  return kCombineWarps * (c.head_dim + 2) * 4;
 }
 
 template <class Config>
@@ -43,44 +43,76 @@ struct CombineKernel {
     }
   };
 
+  // A row's sum over some of its parts, relative to 2^ref_max.
   struct RowSum {
-    float o[kPairs][2];
-    float ref_max, sum;
+    float o[kPairs][2] = {};
+    float ref_max = kLowest, sum = 0;
+
+    OCTAVO_DEVICE void rescale(float to) {
+      const float factor = ptx::exp2_approx(ref_max - to);
+      ref_max = to;
+      sum *= factor;
+      OCTAVO_UNROLL
+      for (int pair = 0; pair < kPairs; ++pair) {
+        o[pair][0] *= factor;
+        o[pair][1] *= factor;
+      }
+    }
+    OCTAVO_DEVICE void add(const RowSum& other) {
+      const float factor = ptx::exp2_approx(other.ref_max - ref_max);
+      sum = ptx::fused_multiply_add(other.sum, factor, sum);
+      OCTAVO_UNROLL
+      for (int pair = 0; pair < kPairs; ++pair) {
+        OCTAVO_UNROLL
+        for (int e = 0; e < 2; ++e)
+          o[pair][e] = ptx::fused_multiply_add(other.o[pair][e], factor, o[pair][e]);
+      }
+    }
   };
 
   static OCTAVO_DEVICE u32 column_of(int pair, u32 lane) {
     return static_cast<u32>(pair) * 64 + lane * 2;
   }
+  static OCTAVO_DEVICE bool column_exists(int pair, u32 lane) {
+    return C.head_dim % 64 == 0 || column_of(pair, lane) < C.head_dim;
+  }
 
-  // Adds up every `stride`-th part of a row, from part `begin` on, relative to the largest
-  // reference maximum of all parts.
+  // Lane's columns of a part; one that does not exist adds nothing.
+  static OCTAVO_DEVICE RowSum load_part(const Params& p, const Parts& parts, i32 i, i32 row,
+                                        u32 lane) {
+    RowSum part;
+    if (i >= parts.count) return part;
+    const Partial<G> from = parts.part(p, i);
+    part.ref_max = ptx::load_written_f32(from.ref_max(row));
+    part.sum = ptx::load_written_f32(from.sum(row));
+    OCTAVO_UNROLL
+    for (int pair = 0; pair < kPairs; ++pair) {
+      if (!column_exists(pair, lane)) continue;
+      u32 x[2];
+      ptx::load_coherent_b64(from.o(row, column_of(pair, lane)), x[0], x[1]);
+      part.o[pair][0] = ptx::float_of_bits(x[0]);
+      part.o[pair][1] = ptx::float_of_bits(x[1]);
+    }
+    return part;
+  }
+
+  // Adds up every `stride`-th part of a row, from part `begin` on. kAtOnce parts are in flight
+  // together.
   static OCTAVO_DEVICE RowSum add_parts(const Params& p, const Parts& parts, i32 row, i32 begin,
                                         i32 stride, u32 lane) {
-    RowSum total{};
-    total.ref_max = kLowest;
+    constexpr int kAtOnce = C.head_dim <= 128 ? 6 : 3;
+    RowSum total;
     OCTAVO_ROLLED
-    for (i32 i = static_cast<i32>(lane); i < parts.count; i += 32)
-      total.ref_max =
-          ptx::max_f32(total.ref_max, ptx::load_written_f32(parts.part(p, i).ref_max(row)));
-    OCTAVO_UNROLL
-    for (int bit = 1; bit < 32; bit *= 2)
-      total.ref_max = ptx::max_f32(total.ref_max, ptx::shuffle_xor(total.ref_max, bit));
-    OCTAVO_UNROLL_BY(8)
-    for (i32 i = begin; i < parts.count; i += stride) {
-      const Partial<G> part = parts.part(p, i);
-      const float factor =
-          ptx::exp2_approx(ptx::load_written_f32(part.ref_max(row)) - total.ref_max);
-      total.sum = ptx::fused_multiply_add(ptx::load_written_f32(part.sum(row)), factor, total.sum);
+    for (i32 i = begin; i < parts.count; i += kAtOnce * stride) {
+      RowSum part[kAtOnce];
       OCTAVO_UNROLL
-      for (int pair = 0; pair < kPairs; ++pair) {
-        if (C.head_dim % 64 != 0 && column_of(pair, lane) >= C.head_dim) continue;
-        u32 x[2];
-        ptx::load_coherent_b64(part.o(row, column_of(pair, lane)), x[0], x[1]);
-        OCTAVO_UNROLL
-        for (int e = 0; e < 2; ++e)
-          total.o[pair][e] =
-              ptx::fused_multiply_add(ptx::float_of_bits(x[e]), factor, total.o[pair][e]);
-      }
+      for (int k = 0; k < kAtOnce; ++k) part[k] = load_part(p, parts, i + k * stride, row, lane);
+      float largest = total.ref_max;
+      OCTAVO_UNROLL
+      for (int k = 0; k < kAtOnce; ++k) largest = ptx::max_f32(largest, part[k].ref_max);
+      total.rescale(largest);
+      OCTAVO_UNROLL
+      for (int k = 0; k < kAtOnce; ++k) total.add(part[k]);
     }
     return total;
   }
@@ -104,26 +136,34 @@ struct CombineKernel {
     const auto o = [](u32 of_warp, u32 column) {
       return ptx::shared_base() + (of_warp * C.head_dim + column) * 4;
     };
-    const auto sum = [&o](u32 of_warp) { return o(kCombineWarps, of_warp); };
-    const auto exists = [lane](int pair) { return column_of(pair, lane) < C.head_dim; };
+    const auto scalar = [&o](u32 of_warp, u32 which) {
+      return o(kCombineWarps, of_warp * 2 + which);
+    };
     OCTAVO_UNROLL
-    for (int pair = 0; pair < kPairs; ++pair)
-      if (exists(pair)) {
-        ptx::store_shared_f32(o(warp, column_of(pair, lane)), total.o[pair][0]);
-        ptx::store_shared_f32(o(warp, column_of(pair, lane) + 1), total.o[pair][1]);
-      }
-    if (lane == 0) ptx::store_shared_f32(sum(warp), total.sum);
+    for (int pair = 0; pair < kPairs; ++pair) {
+      if (!column_exists(pair, lane)) continue;
+      ptx::store_shared_f32(o(warp, column_of(pair, lane)), total.o[pair][0]);
+      ptx::store_shared_f32(o(warp, column_of(pair, lane) + 1), total.o[pair][1]);
+    }
+    if (lane == 0) {
+      ptx::store_shared_f32(scalar(warp, 0), total.ref_max);
+      ptx::store_shared_f32(scalar(warp, 1), total.sum);
+    }
     ptx::cta_sync();
     if (warp != 0) return;
     OCTAVO_UNROLL
     for (u32 other = 1; other < kCombineWarps; ++other) {
-      total.sum += ptx::load_shared_f32(sum(other));
+      RowSum theirs;
+      theirs.ref_max = ptx::load_shared_f32(scalar(other, 0));
+      theirs.sum = ptx::load_shared_f32(scalar(other, 1));
       OCTAVO_UNROLL
-      for (int pair = 0; pair < kPairs; ++pair)
-        if (exists(pair)) {
-          total.o[pair][0] += ptx::load_shared_f32(o(other, column_of(pair, lane)));
-          total.o[pair][1] += ptx::load_shared_f32(o(other, column_of(pair, lane) + 1));
-        }
+      for (int pair = 0; pair < kPairs; ++pair) {
+        if (!column_exists(pair, lane)) continue;
+        theirs.o[pair][0] = ptx::load_shared_f32(o(other, column_of(pair, lane)));
+        theirs.o[pair][1] = ptx::load_shared_f32(o(other, column_of(pair, lane) + 1));
+      }
+      total.rescale(ptx::max_f32(total.ref_max, theirs.ref_max));
+      total.add(theirs);
     }
   }
 
@@ -143,19 +183,21 @@ struct CombineKernel {
   }
 
   static OCTAVO_DEVICE void entry(const Params& p) {
-    // Every CTA waits, so that this grid does not end before the other.
-    if constexpr (C.arch >= 90) ptx::wait_for_earlier_grids();
+    // Every CTA waits, so that this grid does not end before the other. Lengths are read after it.
+    const bool reads_lengths = has_lengths(p);
+    if (C.arch >= 90 && reads_lengths) ptx::wait_for_earlier_grids();
     const Schedule<tile_keys(C), /*kOverlaps=*/true> tiles(p);
     const i32 rows_of_grid = p.warps_per_row > 1 ? p.combine_rows : 1;
     const i32 place = ptx::block_index_x() / rows_of_grid;
-    const i32 y = ptx::block_index_x() % rows_of_grid;
     const i32 first = tiles.first_tile(place), next = tiles.first_tile(place + 1);
-    if (first == next || next == tiles.total) return;
-    const Cursor cut = tiles.find(next);
+    const Cursor cut = tiles.find(min_of(next, tiles.total - 1));
+    if (C.arch >= 90 && !reads_lengths) ptx::wait_for_earlier_grids();
     const i32 begin = next - cut.tile, end = begin + cut.keys.tiles;
-    if (cut.tile == 0 || begin < first) return;  // not cut here, or it began before CTA `place`
+    // No unit is cut here, or it began before CTA `place`.
+    if (first == next || next == tiles.total || cut.tile == 0 || begin < first) return;
     const Parts parts{place, tiles.cta_of(end - 1) - place + 1, begin == first ? 0 : 1};
-    combine(p, parts, unit_of<C.block_m>(p, cut), cut.keys.span, y);
+    combine(p, parts, unit_of<C.block_m>(p, cut), cut.keys.span,
+            ptx::block_index_x() % rows_of_grid);
   }
 };
 

@@ -50,14 +50,16 @@ struct DecodeKernel {
   // The copies that remain to be started.
   struct Copies {
     Cursor at;
+    typename Loads<G>::KvHead head;
     i32 left;
   };
   // Past the last tile it only commits, so that the count of groups stays the same.
   static OCTAVO_DEVICE void load_next(Copies& copies, const Params& p, const Tiles& tiles,
                                       const Thread& thread, int stage) {
     if (copies.left > 0) {
-      Loads<G>::load_kv(p, copies.at, thread, stage);
+      Loads<G>::load_kv(p, copies.at, copies.head, thread, stage);
       if (--copies.left > 0) tiles.advance(copies.at);
+      if (copies.at.tile == 0) copies.head = {p, copies.at};
     }
     ptx::cp_async_commit();
   }
@@ -78,58 +80,65 @@ struct DecodeKernel {
     }
   }
 
-  // From q k to log2 units, with K's scale if that is one per head.
-  static OCTAVO_DEVICE float score_scale(const Params& p, const Unit& unit) {
-    float scale = p.negate ? -p.scale_log2 : p.scale_log2;
-    if (G::k8bitKv && !p.k_scale_per_key) {
-      const i64 batch = p.paging.table == nullptr ? unit.sequence : 0;
-      scale *= ptx::load_global_f32(p.k_scales.data + batch * p.k_scales.batch +
-                                    unit.kv_head * p.k_scales.head);
+  // The unit that a CTA works on.
+  struct Work {
+    Unit unit;
+    typename G::Q q;
+    float scale;       // from q k to log2 units, with K's scale if that is one per head
+    bool starts_here;  // the unit's first tile is this CTA's
+    State state;
+
+    OCTAVO_DEVICE void start(const Params& p, const Cursor& at, const Thread& thread) {
+      unit = unit_of<C.block_m>(p, at);
+      starts_here = at.tile == 0;
+      QFragments loaded;
+      Loads<G>::load_q(loaded, p, unit, thread);
+      q.share(loaded, thread);
+      clear(state);
+      scale = p.negate ? -p.scale_log2 : p.scale_log2;
+      if (G::k8bitKv && !p.k_scale_per_key) {
+        const i64 batch = p.paging.table == nullptr ? unit.sequence : 0;
+        scale *= ptx::load_global_f32(p.k_scales.data + batch * p.k_scales.batch +
+                                      unit.kv_head * p.k_scales.head);
+      }
     }
-    return scale;
-  }
+  };
+
+  static OCTAVO_DEVICE int next(int stage) { return stage + 1 == C.stages ? 0 : stage + 1; }
 
   static OCTAVO_DEVICE void run(const Params& p, const Tiles& tiles, i32 first, i32 last,
                                 const Thread& thread) {
     Cursor at = tiles.find(first);
-    Copies copies{at, last - first};
-    OCTAVO_UNROLL
-    for (int stage = 0; stage < C.stages - 1; ++stage) load_next(copies, p, tiles, thread, stage);
-
-    State state;
-    QFragments q;
-    Unit unit;
-    float scale = 0;
-    bool starts_here = false;  // the unit's first tile is this CTA's
-    int stage = 0;
-    for (i32 index = first; index < last; ++index) {
-      if (index == first || at.tile == 0) {
-        unit = unit_of<C.block_m>(p, at);
-        starts_here = at.tile == 0;
-        clear(state);
-        scale = score_scale(p, unit);
-        Loads<G>::load_q(q, p, unit, thread);
+    Copies copies{at, {p, at}, last - first};
+    Work work;
+    int load_stage = 0, stage = 0;
+    // The first stages - 1 rounds only start copies, behind the loads of Q.
+    const i32 before_first = first - (C.stages - 1);
+    OCTAVO_ROLLED
+    for (i32 index = before_first; index < last; ++index) {
+      if (index == before_first || (index > first && at.tile == 0)) work.start(p, at, thread);
+      if (index >= first) {
+        ptx::cp_async_wait<C.stages - 2>();
+        ptx::warp_sync();
       }
-      ptx::cp_async_wait<C.stages - 2>();
-      ptx::warp_sync();
-      load_next(copies, p, tiles, thread, stage == 0 ? C.stages - 1 : stage - 1);
+      load_next(copies, p, tiles, thread, load_stage);
+      load_stage = next(load_stage);
+      if (index < first) continue;
+
       const i32 key =
           at.keys.range.begin + at.tile * tile_keys(C) + static_cast<i32>(thread.warp) * C.block_n;
       if (key < at.keys.range.end)
-        Step<G>::run(state, q, p, unit, at.keys, scale, key, thread, stage);
+        Step<G>::run(work.state, work.q, p, work.unit, at.keys, work.scale, key, thread, stage);
 
       const bool ends_here = at.tile + 1 == at.keys.tiles;
       if (ends_here || index + 1 == last) {
-        const bool whole = starts_here && ends_here;
-        const bool is_first = index - at.tile <= first;  // the unit holds this CTA's first tile
-        Exchange<G>::run(state, p, unit, at.keys.span,
-                         whole      ? -1
-                         : is_first ? 0
-                                    : 1,
-                         thread, stage);
+        const bool whole = work.starts_here && ends_here;
+        const bool has_first_tile = index - at.tile <= first;  // of this CTA
+        const int slot = whole ? -1 : has_first_tile ? 0 : 1;
+        Exchange<G>::run(work.state, p, work.unit, at.keys.span, slot, thread, stage);
       }
       if (index + 1 < last) tiles.advance(at);
-      stage = stage + 1 == C.stages ? 0 : stage + 1;
+      stage = next(stage);
     }
     ptx::cp_async_wait<0>();
   }

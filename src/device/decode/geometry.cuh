@@ -55,9 +55,51 @@ struct Geometry {
     float ref_max[kTilesM][2];  // reference maximum of a row, in log2 units
     float sum[kTilesM][2];      // this thread's part
   };
-  struct QFragments {
-    FragmentA a[kTilesM][kQkSteps];
+  // BF16 Q over an 8-bit cache is converted to FP16, and each row has a scale.
+  static constexpr bool kConvertsQ = k8bitKv && C.element == Element::bf16;
+  struct QScales {
+    float scale[kConvertsQ ? kTilesM : 1][2];
+    OCTAVO_DEVICE float row_scale(int m, int r) const { return kConvertsQ ? scale[m][r] : 1.0f; }
   };
+  struct QFragments : QScales {
+    FragmentA a[kTilesM][kQkSteps];
+    // Does nothing: the fragments are where they are used.
+    OCTAVO_DEVICE void share(const QFragments& loaded, const Thread&) { *this = loaded; }
+    OCTAVO_DEVICE FragmentA fragment(int m, int step, const Thread&) const { return a[m][step]; }
+  };
+  // Each warp has loaded all of Q and shares a part of it. All warps are done with the Q of the
+  // unit before: the exchange at its end has synchronised them.
+  struct SharedQ : QScales {
+    static OCTAVO_DEVICE u32 address(int m, int step, const Thread& thread) {
+      return exchanged_row(C.warps, 0, 0) +
+             (static_cast<u32>(m * kQkSteps + step) * 32 + thread.lane) * 16;
+    }
+    OCTAVO_DEVICE void share(const QFragments& loaded, const Thread& thread) {
+      QScales::operator=(loaded);
+      OCTAVO_UNROLL
+      for (int m = 0; m < kTilesM; ++m) {
+        OCTAVO_UNROLL
+        for (int step = 0; step < kQkSteps; ++step)
+          if (static_cast<u32>(step) % C.warps == thread.warp)
+            ptx::store_shared_b128(address(m, step, thread), loaded.a[m][step].r);
+      }
+      ptx::cta_sync();
+    }
+    OCTAVO_DEVICE FragmentA fragment(int m, int step, const Thread& thread) const {
+      FragmentA a;
+      ptx::load_shared_b128(address(m, step, thread), a.r);
+      return a;
+    }
+  };
+  template <bool kInRegisters, class InRegisters, class Shared>
+  struct Select {
+    using Type = InRegisters;
+  };
+  template <class InRegisters, class Shared>
+  struct Select<false, InRegisters, Shared> {
+    using Type = Shared;
+  };
+  using Q = typename Select<q_in_registers(C), QFragments, SharedQ>::Type;
 
   static OCTAVO_DEVICE u32 stage_base(int stage) {
     return ptx::shared_base() + static_cast<u32>(stage * stage_bytes(C));

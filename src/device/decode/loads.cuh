@@ -16,6 +16,7 @@ struct Loads {
   static OCTAVO_DEVICE void load_q(typename G::QFragments& q, const Params& p, const Unit& unit,
                                    const Thread& thread) {
     constexpr int kBytes = element_bytes(C.element);
+    const i32 lane_column = static_cast<i32>(G::Operands::q_column(0, 0, thread.lane));
     OCTAVO_UNROLL
     for (int m = 0; m < G::kTilesM; ++m) {
       OCTAVO_UNROLL
@@ -26,26 +27,49 @@ struct Loads {
         const u8* const from =
             static_cast<const u8*>(p.q) +
             (unit.sequence * p.q_strides.batch + unit.head(p, safe) * p.q_strides.head +
-             unit.token(p, safe) * p.q_strides.row) *
+             unit.token(p, safe) * p.q_strides.row + lane_column) *
                 kBytes;
         OCTAVO_UNROLL
         for (int step = 0; step < G::kQkSteps; ++step) {
           OCTAVO_UNROLL
           for (int part = 0; part < 2; ++part) {
-            const u32 column = G::Operands::q_column(step, part, thread.lane);
-            const bool valid = exists && static_cast<i32>(column) < p.head_dim;
+            const int column = static_cast<int>(G::Operands::q_column(step, part, 0));
+            const bool valid = exists && lane_column + column < p.head_dim;
             q.a[m][step].r[part * 2 + r] = valid ? ptx::load_global_b32(from + column * kBytes) : 0;
           }
         }
+        if constexpr (G::kConvertsQ) convert_row(q, m, r);
       }
     }
   }
 
+  // Where the keys of a sequence and KV head lie: of all pages if the cache is paged.
+  struct KvHead {
+    const u8 *k, *v;
+    const float *k_scales, *v_scales;
+
+    OCTAVO_DEVICE KvHead(const Params& p, const Cursor& at) {
+      constexpr int kBytes = element_bytes(C.kv);
+      const i64 batch = p.paging.table == nullptr ? at.sequence : 0;
+      const auto head = [&](const void* data, const Strides& strides) {
+        return static_cast<const u8*>(data) +
+               (batch * strides.batch + at.kv_head * strides.head) * kBytes;
+      };
+      const auto head_scales = [&](const ScaleParams& scales) {
+        return scales.data + batch * scales.batch + at.kv_head * scales.head;
+      };
+      k = head(p.k, p.k_strides);
+      v = head(p.v, p.v_strides);
+      k_scales = G::k8bitKv ? head_scales(p.k_scales) : nullptr;
+      v_scales = G::k8bitKv ? head_scales(p.v_scales) : nullptr;
+    }
+  };
+
   // Starts copying this warp's keys of a tile into a stage. Keys past the end of the sequence
   // become zeros, and their addresses are not read.
-  static OCTAVO_DEVICE void load_kv(const Params& p, const Cursor& at, const Thread& thread,
-                                    int stage) {
-    const i32 kv_head = at.unit / p.row_tiles;
+  static OCTAVO_DEVICE void load_kv(const Params& p, const Cursor& at, const KvHead& head,
+                                    const Thread& thread, int stage) {
+    constexpr int kBytes = element_bytes(C.kv);
     const u32 in_tile = thread.warp * C.block_n;
     const i32 first = at.keys.range.begin + at.tile * tile_keys(C) + static_cast<i32>(in_tile);
     // Sixteen keys never cross a page.
@@ -53,64 +77,89 @@ struct Loads {
     for (int group = 0; group < C.block_n; group += 16) {
       const i32 key = first + group;
       const i32 rows = at.keys.span.seqlen_kv - key;
-      i64 batch = at.sequence;
+      const u32 to = in_tile + static_cast<u32>(group);
+      i64 page = 0;
       i32 row = at.keys.span.kv_begin + key;
       if (p.paging.table != nullptr) {
-        row = key % p.paging.page_size;
-        batch = rows > 0 ? page_of(p, at.sequence, key / p.paging.page_size) : 0;
+        const i32 index = p.paging.by_page_size.quotient(key);
+        row = key - index * p.paging.page_size;
+        page = rows > 0 ? page_of(p, at.sequence, index) : 0;
       }
-      const u32 to = in_tile + static_cast<u32>(group);
-      copy_rows(G::k_tile(stage), to, p.k, p.k_strides, batch, kv_head, row, rows, p.head_dim,
-                thread.lane);
-      copy_rows(G::v_tile(stage), to, p.v, p.v_strides, batch, kv_head, row, rows, p.head_dim,
-                thread.lane);
+      copy_rows(G::k_tile(stage), to, head.k + page * p.k_strides.batch * kBytes, p.k_row_bytes,
+                row, rows, p.head_dim, thread.lane);
+      copy_rows(G::v_tile(stage), to, head.v + page * p.v_strides.batch * kBytes, p.v_row_bytes,
+                row, rows, p.head_dim, thread.lane);
       if constexpr (G::k8bitKv) {
         if (p.k_scale_per_key)
-          copy_scales(G::k_scale(stage, to), p.k_scales, batch, kv_head, row, rows, thread.lane);
+          copy_scales(G::k_scale(stage, to), head.k_scales + page * p.k_scales.batch,
+                      p.by_k_scale_rows, p.k_scales.stride, row, rows, thread.lane);
         if (p.v_scale_per_key)
-          copy_scales(G::v_scale(stage, to), p.v_scales, batch, kv_head, row, rows, thread.lane);
+          copy_scales(G::v_scale(stage, to), head.v_scales + page * p.v_scales.batch,
+                      p.by_v_scale_rows, p.v_scales.stride, row, rows, thread.lane);
       }
     }
   }
 
  private:
+  // A row of Q from BF16 to FP16, divided by the power of two of its largest element.
+  static OCTAVO_DEVICE void convert_row(typename G::QFragments& q, int m, int r) {
+    float amax = 0;
+    for_each_pair(q, m, r, [&amax](u32& pair) {
+      const float low = ptx::float_of_bits(pair << 16);
+      const float high = ptx::float_of_bits(pair & 0xffff0000u);
+      amax = ptx::max_f32(amax, ptx::max_f32(ptx::abs_f32(low), ptx::abs_f32(high)));
+    });
+    amax = ptx::max_f32(amax, ptx::shuffle_xor(amax, 1));
+    amax = ptx::max_f32(amax, ptx::shuffle_xor(amax, 2));
+    // The exponents of the power of two and of its inverse are those of normal numbers.
+    const u32 exponent = min_of(max_of(ptx::bits_of(amax) >> 23, 1u), 253u);
+    const float inverse = ptx::float_of_bits((254u - exponent) << 23);
+    q.scale[m][r] = ptx::float_of_bits(exponent << 23);
+    for_each_pair(q, m, r, [inverse](u32& pair) {
+      pair = ptx::f16x2_from_f32(ptx::float_of_bits(pair << 16) * inverse,
+                                 ptx::float_of_bits(pair & 0xffff0000u) * inverse);
+    });
+  }
+  template <class Visit>
+  static OCTAVO_DEVICE void for_each_pair(typename G::QFragments& q, int m, int r,
+                                          const Visit& visit) {
+    OCTAVO_UNROLL
+    for (int step = 0; step < G::kQkSteps; ++step) {
+      visit(q.a[m][step].r[r]);
+      visit(q.a[m][step].r[2 + r]);
+    }
+  }
+
   static OCTAVO_DEVICE i32 page_of(const Params& p, i32 sequence, i32 index) {
     const i32 page = ptx::load_global_i32(p.paging.table + sequence * p.paging.stride + index);
     return min_of(max_of(page, 0), p.paging.pages - 1);
   }
 
   // Sixteen rows of a head, of which `rows` exist, from row `row` on.
-  static OCTAVO_DEVICE void copy_rows(const typename G::Tile& tile, u32 to, const void* data,
-                                      const Strides& strides, i64 batch, i32 head, i32 row,
-                                      i32 rows, i32 head_dim, u32 lane) {
-    constexpr int kBytes = element_bytes(C.kv);
+  static OCTAVO_DEVICE void copy_rows(const typename G::Tile& tile, u32 to, const u8* head,
+                                      u32 row_bytes, i32 row, i32 rows, i32 head_dim, u32 lane) {
     constexpr u32 kChunks = G::Tile::kChunks;
     constexpr u32 kRowsAtOnce = 32 / kChunks;
     static_assert(kRowsAtOnce > 0, "a row has at most one chunk per lane");
     const u32 lane_row = lane / kChunks;
+    if (32 % kChunks != 0 && lane_row >= kRowsAtOnce) return;
     const u32 byte = lane % kChunks * 16;
-    const bool in_row = static_cast<i32>(byte) < head_dim * kBytes && lane_row < kRowsAtOnce;
-    const u8* const from = static_cast<const u8*>(data) +
-                           (batch * strides.batch + head * strides.head +
-                            (row + static_cast<i64>(lane_row)) * strides.row) *
-                               kBytes +
-                           byte;
+    const bool in_row = static_cast<i32>(byte) < head_dim * element_bytes(C.kv);
+    const u8* const from = head + u64{row_bytes} * (static_cast<u32>(row) + lane_row) + byte;
     OCTAVO_UNROLL
     for (u32 i = 0; i < div_up(16u, kRowsAtOnce); ++i) {
       const u32 r = lane_row + i * kRowsAtOnce;
-      if (32 % kChunks != 0 && (lane_row >= kRowsAtOnce || r >= 16)) continue;
-      ptx::cp_async_16(tile.byte_address(to + r, byte),
-                       from + i * kRowsAtOnce * strides.row * kBytes,
+      if (16 % kRowsAtOnce != 0 && r >= 16) continue;
+      ptx::cp_async_16(tile.byte_address(to + r, byte), from + u64{row_bytes} * (i * kRowsAtOnce),
                        in_row && static_cast<i32>(r) < rows);
     }
   }
 
   // The scales of sixteen keys; those of keys that do not exist become 0.
-  static OCTAVO_DEVICE void copy_scales(u32 to, const ScaleParams& scales, i64 batch, i32 head,
-                                        i32 row, i32 rows, u32 lane) {
+  static OCTAVO_DEVICE void copy_scales(u32 to, const float* head, const Divider& by_rows,
+                                        i32 stride, i32 row, i32 rows, u32 lane) {
     const i32 key = static_cast<i32>(lane % 16);
-    const float* const from = scales.data + batch * scales.batch + head * scales.head +
-                              static_cast<i64>((row + key) / scales.block_rows) * scales.stride;
+    const float* const from = head + static_cast<i64>(by_rows.quotient(row + key)) * stride;
     if (lane < 16) ptx::cp_async_narrow<4>(to + lane * 4, from, key < rows);
   }
 };

@@ -1,5 +1,9 @@
-// Operands of the decode kernel's products: 16-bit Q and P, and K and V that are 16-bit or are
-// converted to Q's type, exactly, on their way from shared memory to the tensor cores.
+// Operands of the decode kernel's products.
+//
+// A 16-bit cache has Q's type, and so have the products. An 8-bit cache is converted to FP16 on its
+// way from shared memory to the tensor cores, exactly and with one or two instructions for two
+// values; Q, if it is BF16, becomes FP16 too, times a power of two that brings the largest element
+// of its row near 1. Only elements below 2^-15 of that one lose bits.
 //
 // 8-bit rows are read as sm80's sim8 reads them (device/sm80/operands.cuh): a lane receives four
 // neighbouring channels of K, so Q is loaded in that order too, and accumulator tiles of O come in
@@ -28,12 +32,6 @@ struct SameType : Operands {
 inline constexpr u32 kFirstTwo = 0x10, kLastTwo = 0x32;  // neighbouring bytes
 inline constexpr u32 kEven = 0x20, kOdd = 0x31;          // every other byte
 
-OCTAVO_DEVICE u32 bf16x2_from_f16x2(u32 x) {
-  float low, high;
-  ptx::f32_from_f16x2(low, high, x);
-  return ptx::bf16x2_from_f32(low, high);
-}
-
 template <Element kKv>
 struct ToF16;
 template <>
@@ -61,20 +59,9 @@ struct ToF16<Element::int8> {
   }
 };
 
-// The conversion to FP16 is exact for all three formats, and so is the one to BF16: a value has at
-// most eight significant bits.
-template <Element kElement, Element kKv>
-OCTAVO_DEVICE u32 widen_pair(u32 bytes, u32 selector) {
-  const u32 pair = ToF16<kKv>::pair(bytes, selector);
-  if constexpr (kElement == Element::bf16)
-    return bf16x2_from_f16x2(pair);
-  else
-    return pair;
-}
-
 // K and V in 8 bits.
-template <class Operands, Element kElement, Element kKv>
-struct Widened : Operands {
+template <Element kKv>
+struct Widened : sm80::OperandsF16 {
   static OCTAVO_DEVICE u32 q_column(u32 step, u32 part, u32 lane) {
     return step * 16 + lane % 4 * 4 + part * 2;
   }
@@ -90,8 +77,8 @@ struct Widened : Operands {
     ptx::ldmatrix_x2(r, k.at(keys, step));
     OCTAVO_UNROLL
     for (int i = 0; i < 2; ++i) {
-      b.r[i][0] = widen_pair<kElement, kKv>(r[i], kFirstTwo);
-      b.r[i][1] = widen_pair<kElement, kKv>(r[i], kLastTwo);
+      b.r[i][0] = ToF16<kKv>::pair(r[i], kFirstTwo);
+      b.r[i][1] = ToF16<kKv>::pair(r[i], kLastTwo);
     }
   }
   template <int kRowBytes>
@@ -106,26 +93,15 @@ struct Widened : Operands {
     ptx::ldmatrix_x2_trans(r, v.at(keys, tile16));
     OCTAVO_UNROLL
     for (int i = 0; i < 2; ++i) {
-      b.r[0][i] = widen_pair<kElement, kKv>(r[i], kEven);
-      b.r[1][i] = widen_pair<kElement, kKv>(r[i], kOdd);
+      b.r[0][i] = ToF16<kKv>::pair(r[i], kEven);
+      b.r[1][i] = ToF16<kKv>::pair(r[i], kOdd);
     }
   }
   static OCTAVO_DEVICE u32 column(u32 n, u32 e, u32 lane) { return paired_column(n, e, lane); }
 };
 
-template <Element kElement>
-struct ProductsOf;
-template <>
-struct ProductsOf<Element::f16> {
-  using Type = sm80::OperandsF16;
-};
-template <>
-struct ProductsOf<Element::bf16> {
-  using Type = sm80::OperandsBf16;
-};
-
 template <Element kElement, Element kKv>
-struct OperandsOf : Widened<typename ProductsOf<kElement>::Type, kElement, kKv> {};
+struct OperandsOf : Widened<kKv> {};
 template <>
 struct OperandsOf<Element::f16, Element::f16> : SameType<sm80::OperandsF16> {};
 template <>

@@ -12,14 +12,18 @@ struct PageParams {
   const i32* table = nullptr;  // null: K and V are not paged
   i64 stride = 0;              // from one sequence's row of the table to the next
   i32 page_size = 0;           // a multiple of 16
-  i32 pages = 0;               // of K and V; indices beyond are clamped
+  Divider by_page_size;
+  i32 pages = 0;  // of K and V; indices beyond are clamped
 };
 
 // ForwardParams::row_tiles counts units of work per KV head here: tiles of block_m query rows.
 struct Params : ModifiedForwardParams {
   PageParams paging;
-  i32 k_scale_per_key = 0;  // 8-bit K: a scale per key or block of keys, not per head
-  i32 v_scale_per_key = 0;  // 8-bit V likewise; else per head or per channel
+  u32 k_row_bytes = 0, v_row_bytes = 0;  // from one key's row to the next
+  i32 k_scale_per_key = 0;               // 8-bit K: a scale per key or block of keys, not per head
+  i32 v_scale_per_key = 0;               // 8-bit V likewise; else per head or per channel
+  Divider by_k_scale_rows, by_v_scale_rows;  // keys that share a scale
+  Divider by_heads_per_kv;
   i32 heads_kv = 0;
   i32 batch = 0;
   float* partials = nullptr;  // partial_floats() for each slot, two slots per CTA

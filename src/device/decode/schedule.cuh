@@ -2,9 +2,9 @@
 //
 // A unit is one sequence, one KV head and one tile of query rows; its keys are cut into tiles of
 // tile_keys. All tiles of all units form one line: sequence by sequence, unit by unit, tile by
-// tile. CTA c computes tiles [c T / n, (c + 1) T / n) of T, so every CTA has the same number of
-// tiles to within one, whatever the lengths of the sequences. A unit has at least one tile, so that
-// the outputs of an empty sequence are written too.
+// tile. Each CTA computes a section of the line, and the sections have the same number of tiles to
+// within one, whatever the lengths of the sequences. A unit has at least one tile, so that the
+// outputs of an empty sequence are written too.
 //
 // The lengths are read on the device: a captured graph serves sequences that grow.
 #pragma once
@@ -48,16 +48,17 @@ OCTAVO_DEVICE bool has_lengths(const Params& p) {
 struct Cursor {
   SequenceKeys keys;  // of the sequence
   i32 sequence = 0;
-  i32 unit = 0;  // of the sequence: kv_head * row_tiles + row_tile
-  i32 tile = 0;  // of the unit
+  i32 kv_head = 0, row_tile = 0;  // of the unit
+  i32 tile = 0;                   // of the unit
 };
 
 template <int kTileKeys, bool kOverlaps>
 struct Schedule {
   const Params& p;
-  i32 units;           // of each sequence
-  i32 total;           // tiles of all sequences
-  i32 ctas;            // that have a tile: the first of the grid
+  i32 units;    // of each sequence
+  i32 total;    // tiles of all sequences
+  i32 per_cta;  // tiles of a CTA; the first `longer` CTAs have one more
+  i32 longer;
   i32 tiles_before;    // tiles per unit of the sequences before this lane's
   i32 lane_sequences;  // how many sequences a lane counts
 
@@ -65,16 +66,17 @@ struct Schedule {
   OCTAVO_DEVICE explicit Schedule(const Params& params)
       : p(params), units(params.heads_kv * params.row_tiles), tiles_before(0), lane_sequences(0) {
     total = units * count_tiles();
-    ctas = min_of(p.ctas, total);
+    per_cta = total / p.ctas;
+    longer = total % p.ctas;
   }
 
-  // The first tile of a CTA; past the last CTA the end of the line.
-  OCTAVO_DEVICE i32 first_tile(i32 cta) const {
-    return static_cast<i32>(static_cast<i64>(min_of(cta, ctas)) * total / ctas);
-  }
+  // The first tile of a CTA; past the last CTA the end of the line. If there are fewer tiles than
+  // CTAs, the last CTAs have none.
+  OCTAVO_DEVICE i32 first_tile(i32 cta) const { return cta * per_cta + min_of(cta, longer); }
   // The CTA that has a tile.
   OCTAVO_DEVICE i32 cta_of(i32 tile) const {
-    return static_cast<i32>(((static_cast<i64>(tile) + 1) * ctas - 1) / total);
+    const i32 in_longer = longer * (per_cta + 1);
+    return tile < in_longer ? tile / (per_cta + 1) : longer + (tile - in_longer) / per_cta;
   }
 
   // The place of a tile; the whole warp calls it.
@@ -90,16 +92,20 @@ struct Schedule {
       before *= units;
     }
     at.keys = sequence_keys<kTileKeys, kOverlaps>(p, at.sequence);
-    at.unit = (index - before) / at.keys.tiles;
+    const i32 unit = (index - before) / at.keys.tiles;
     at.tile = (index - before) % at.keys.tiles;
+    at.kv_head = unit / p.row_tiles;
+    at.row_tile = unit % p.row_tiles;
     return at;
   }
 
   OCTAVO_DEVICE void advance(Cursor& at) const {
     if (++at.tile < at.keys.tiles) return;
     at.tile = 0;
-    if (++at.unit < units) return;
-    at.unit = 0;
+    if (++at.row_tile < p.row_tiles) return;
+    at.row_tile = 0;
+    if (++at.kv_head < p.heads_kv) return;
+    at.kv_head = 0;
     ++at.sequence;
     if (lane_sequences != 0 && at.sequence < p.batch)
       at.keys = sequence_keys<kTileKeys, kOverlaps>(p, at.sequence);
@@ -161,10 +167,10 @@ struct Unit {
   i32 rows = 0;  // that exist
 
   OCTAVO_DEVICE i32 token(const Params& p, i32 row) const {
-    return (first_row + row) / p.heads_per_kv;
+    return p.by_heads_per_kv.quotient(first_row + row);
   }
   OCTAVO_DEVICE i32 head(const Params& p, i32 row) const {
-    return kv_head * p.heads_per_kv + (first_row + row) % p.heads_per_kv;
+    return (kv_head - token(p, row)) * p.heads_per_kv + first_row + row;
   }
 };
 
@@ -172,8 +178,8 @@ template <int kBlockM>
 OCTAVO_DEVICE Unit unit_of(const Params& p, const Cursor& at) {
   Unit unit;
   unit.sequence = at.sequence;
-  unit.kv_head = at.unit / p.row_tiles;
-  unit.first_row = at.unit % p.row_tiles * kBlockM;
+  unit.kv_head = at.kv_head;
+  unit.first_row = at.row_tile * kBlockM;
   unit.rows = min_of(p.seqlen_q * p.heads_per_kv - unit.first_row, kBlockM);
   return unit;
 }

@@ -21,23 +21,23 @@ struct Step {
   static constexpr int kTilesM = G::kTilesM, kTilesN = G::kTilesN, kTilesD = G::kTilesD;
 
   // `key` is the block's first key, `scale` the factor from q k to log2 units.
-  static OCTAVO_DEVICE void run(State& state, const typename G::QFragments& q, const Params& p,
+  static OCTAVO_DEVICE void run(State& state, const typename G::Q& q, const Params& p,
                                 const Unit& unit, const SequenceKeys& keys, float scale, i32 key,
                                 const Thread& thread, int stage) {
     Scores scores;
     qk_gemm(scores, q, thread, stage);
-    scale_scores(scores, p, scale, thread, stage);
+    scale_scores(scores, q, p, scale, thread, stage);
     modify(scores, p, unit, keys.span, key, thread);
     if (keys.range.needs_mask(key, C.block_n)) apply_mask(scores, p, unit, keys.span, key, thread);
     KeyFactors v;
     if (G::k8bitKv && p.v_scale_per_key) v.load(scores, thread, stage);
-    softmax(scores, state, v);
+    softmax(scores, state, v, unit.rows);
     pv_gemm(state, scores, thread, stage);
   }
 
  private:
-  static OCTAVO_DEVICE void qk_gemm(Scores& scores, const typename G::QFragments& q,
-                                    const Thread& thread, int stage) {
+  static OCTAVO_DEVICE void qk_gemm(Scores& scores, const typename G::Q& q, const Thread& thread,
+                                    int stage) {
     const auto lane = Operands::k_lane(G::k_tile(stage), thread.warp * C.block_n, thread.lane);
     OCTAVO_UNROLL
     for (int m = 0; m < kTilesM; ++m) {
@@ -49,6 +49,9 @@ struct Step {
     }
     OCTAVO_UNROLL
     for (int step = 0; step < G::kQkSteps; ++step) {
+      FragmentA a[kTilesM];
+      OCTAVO_UNROLL
+      for (int m = 0; m < kTilesM; ++m) a[m] = q.fragment(m, step, thread);
       OCTAVO_UNROLL
       for (int n = 0; n < kTilesN; n += 2) {
         FragmentB2 k;
@@ -58,7 +61,7 @@ struct Step {
           OCTAVO_UNROLL
           for (int m = 0; m < kTilesM; ++m) {
             auto& s = scores.s[m][n + i];
-            Operands::mma_qk(s, q.a[m][step], k.r[i], s);
+            Operands::mma_qk(s, a[m], k.r[i], s);
           }
         }
       }
@@ -66,8 +69,8 @@ struct Step {
   }
 
   // To log2 units.
-  static OCTAVO_DEVICE void scale_scores(Scores& scores, const Params& p, float scale,
-                                         const Thread& thread, int stage) {
+  static OCTAVO_DEVICE void scale_scores(Scores& scores, const typename G::Q& q, const Params& p,
+                                         float scale, const Thread& thread, int stage) {
     OCTAVO_UNROLL
     for (int n = 0; n < kTilesN; ++n) {
       OCTAVO_UNROLL
@@ -77,8 +80,8 @@ struct Step {
           factor *= ptx::load_shared_f32(G::k_scale(stage, tile_key(thread, n, e)));
         OCTAVO_UNROLL
         for (int m = 0; m < kTilesM; ++m) {
-          scores.s[m][n][e] *= factor;
-          scores.s[m][n][2 + e] *= factor;
+          scores.s[m][n][e] *= factor * q.row_scale(m, 0);
+          scores.s[m][n][2 + e] *= factor * q.row_scale(m, 1);
         }
       }
     }
@@ -190,11 +193,16 @@ struct Step {
   // Replaces the scores by their weights, 2^(s - ref_max), and adds these to the sums. A row's
   // reference maximum moves only if a weight would exceed 2^kRescaleLog2; the row decides for
   // itself, so its bits do not depend on its neighbours.
-  static OCTAVO_DEVICE void softmax(Scores& scores, State& state, const KeyFactors& v) {
+  static OCTAVO_DEVICE void softmax(Scores& scores, State& state, const KeyFactors& v, i32 rows) {
     OCTAVO_UNROLL
     for (int m = 0; m < kTilesM; ++m) {
       OCTAVO_UNROLL
       for (int r = 0; r < 2; ++r) {
+        if (m * 16 + r * 8 >= rows) {  // none of these eight rows exists
+          OCTAVO_UNROLL
+          for (int n = 0; n < kTilesN; ++n) scores.s[m][n][r * 2] = scores.s[m][n][r * 2 + 1] = 0;
+          continue;
+        }
         const float largest = block_max(scores, m, r);
         const bool moves = largest - state.ref_max[m][r] > kRescaleLog2;
         if (ptx::warp_any(moves) && moves) rescale(state, m, r, largest);

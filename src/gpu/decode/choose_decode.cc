@@ -27,6 +27,11 @@ int smem_per_cta(const GpuInfo& gpu, int ctas) {
   return std::min((gpu.smem_per_block_optin + 1024) / ctas - 1024, gpu.smem_per_block_optin);
 }
 
+int stages_that_fit(const DecodeConfig& c, const GpuInfo& gpu) {
+  const int others = decode::smem_bytes(c) - c.stages * decode::stage_bytes(c);
+  return (smem_per_cta(gpu, c.min_ctas) - others) / decode::stage_bytes(c);
+}
+
 }  // namespace
 
 bool decode_supports(const Problem& p, const GpuInfo& gpu) {
@@ -50,7 +55,13 @@ bool decode_is_best(const Problem& p) {
   return p.seqlen_q <= 16 && query_rows(p) <= 64 && p.seqlen_kv >= 256;
 }
 
-bool decode_can_address(const Arguments& a) { return row_alignment(a) >= 16; }
+bool decode_can_address(const Arguments& a) {
+  const auto has_32bit_rows = [](const ConstTensor& t) {
+    return t.stride[2] >= 0 &&
+           t.stride[2] <= UINT32_MAX / static_cast<std::int64_t>(size_bytes(t.dtype));
+  };
+  return row_alignment(a) >= 16 && has_32bit_rows(a.k) && has_32bit_rows(a.v);
+}
 
 Status feasible(const DecodeConfig& c, const GpuInfo& gpu) {
   if (c.arch != 80 && c.arch != 89 && c.arch != 90)
@@ -93,19 +104,18 @@ ChosenDecode choose_decode(const Problem& p, const GpuInfo& gpu) {
   c.kv = element_of(p.k);
   c.out = element_of(p.out);
   c.head_dim = tile_columns(p);
-  // Both rows of O and a block of keys take registers; 32 rows fit up to 64 columns.
-  c.block_m = query_rows(p) > 16 && c.head_dim <= 64 ? 32 : 16;
+  // 32 rows read K and V half as often as 16, and fit into the registers up to 128 columns.
+  c.block_m = query_rows(p) > 16 && c.head_dim <= 128 ? 32 : 16;
   const int least_keys = 2 * c.block_m / element_bytes(c.kv);
   c.block_n = std::max(c.head_dim <= 64 ? 32 : 16, least_keys);
-  // As many bytes in flight as fit: two CTAs with three stages each, or one.
-  for (c.min_ctas = 2; c.min_ctas >= 1; --c.min_ctas) {
-    const int fit = smem_per_cta(gpu, c.min_ctas) - decode::exchange_rows_bytes(c);
-    c.stages = std::min(fit / decode::stage_bytes(c), 4);
-    if (c.stages >= 3 || (c.min_ctas == 1 && c.stages >= 2)) break;
-  }
-  c.min_ctas = std::max(c.min_ctas, 1);
-  return {c, fmt::format("decode kernel: the keys are divided evenly among {} CTAs per SM",
-                         c.min_ctas)};
+  // One CTA per SM leaves fewer partial results than several. Eight warps if two stages of their
+  // keys fit, else four.
+  c.min_ctas = 1;
+  for (c.warps = 8; c.warps > 4; c.warps /= 2)
+    if (stages_that_fit(c, gpu) >= 2) break;
+  c.stages = std::clamp(stages_that_fit(c, gpu), 2, 3);
+  return {c, fmt::format("few queries over many keys, which {} CTAs divide evenly",
+                         c.min_ctas * gpu.sms)};
 }
 
 }  // namespace octavo

@@ -21,7 +21,8 @@ bool decode_supports(const Problem& problem, const GpuInfo& gpu);
 // Whether it is the fastest kernel for it: few query rows over many keys.
 bool decode_is_best(const Problem& problem);
 
-// Whether every row of the tensors is 16-byte aligned.
+// Whether every row of the tensors is 16-byte aligned, and rows of K and V are less than 4 GB
+// apart.
 bool decode_can_address(const Arguments& arguments);
 
 // Checks whether a chip can run a configuration.

@@ -70,11 +70,16 @@ decode::Params decode_params(const LoadedDecode& kernel, const Problem& run_prob
   p.v_strides = strides_of(a.v);
   p.k_scales = scale_params(a, a.k, a.k_scales, run_problem.seqlen_kv);
   p.v_scales = scale_params(a, a.v, a.v_scales, run_problem.seqlen_kv);
+  p.k_row_bytes = static_cast<u32>(a.k.stride[2] * static_cast<i64>(size_bytes(a.k.dtype)));
+  p.v_row_bytes = static_cast<u32>(a.v.stride[2] * static_cast<i64>(size_bytes(a.v.dtype)));
   p.k_scale_per_key = by_key(a.k, a.k_scales);
   p.v_scale_per_key = by_key(a.v, a.v_scales);
+  p.by_k_scale_rows = divider(p.k_scales.block_rows);
+  p.by_v_scale_rows = divider(p.v_scales.block_rows);
   set_shared_params(p, run_problem, a, c.block_m);
   p.heads_q = static_cast<i32>(run_problem.heads_q);
   p.modifiers = modifier_params(run_problem, a);
+  p.by_heads_per_kv = divider(p.heads_per_kv);
   p.row_tiles = static_cast<i32>(row_tiles(run_problem, c));
   p.heads_kv = static_cast<i32>(run_problem.heads_kv);
   p.batch = static_cast<i32>(run_problem.batch);
