@@ -11,6 +11,7 @@
 #include <set>
 #include <string>
 
+#include "evidence/cases/decode_cases.h"
 #include "evidence/cases/inputs.h"
 #include "gpu/forward/sm80_forward.h"
 #include "numeric/formats.h"
@@ -87,6 +88,42 @@ TEST(Cases, TheCoveringSetAloneHasThePairsAndIsSmall) {
     for (int b = a + 1; b < kAxes; ++b)
       expected += static_cast<std::size_t>(kAxisSizes[a]) * static_cast<std::size_t>(kAxisSizes[b]);
   EXPECT_EQ(pairs.size(), expected);
+}
+
+TEST(Cases, TheDecodeSuiteHasEveryPairAndDistinctCases) {
+  const std::vector<DecodeValues> rows = covering_rows(kDecodeSizes);
+  EXPECT_LT(rows.size(), 100U);
+  std::set<std::array<int, 4>> pairs;
+  for (const DecodeValues& row : rows)
+    for (int a = 0; a < kDecodeAxes; ++a)
+      for (int b = a + 1; b < kDecodeAxes; ++b) pairs.insert({a, row[a], b, row[b]});
+  std::size_t expected = 0;
+  for (int a = 0; a < kDecodeAxes; ++a)
+    for (int b = a + 1; b < kDecodeAxes; ++b)
+      expected += static_cast<std::size_t>(kDecodeSizes[a] * kDecodeSizes[b]);
+  EXPECT_EQ(pairs.size(), expected);
+  std::set<std::string> names;
+  std::set<std::int64_t> page_sizes, queries;
+  std::set<Layout> layouts;
+  std::set<KeyLengths> lengths;
+  std::int64_t shared = 0, longest = 0;
+  for (const Case& c : decode_cases(42)) {
+    names.insert(c.name());
+    page_sizes.insert(c.page_size);
+    queries.insert(c.seqlen_q);
+    layouts.insert(c.layout);
+    lengths.insert(c.key_lengths);
+    shared += c.shared_prefix ? 1 : 0;
+    longest = std::max(longest, c.seqlen_kv);
+    EXPECT_TRUE(problem_for(c).problem.paged);
+  }
+  EXPECT_EQ(names.size(), 1000U);
+  EXPECT_EQ(page_sizes.size(), 4U);
+  EXPECT_EQ(layouts.size(), 3U);
+  EXPECT_EQ(lengths.size(), static_cast<std::size_t>(kKeyLengths));
+  for (std::int64_t n = 1; n <= 16; ++n) EXPECT_EQ(queries.count(n), 1U) << n;
+  EXPECT_GT(shared, 200);
+  EXPECT_GT(longest, 10000);
 }
 
 // A device that serves 16-bit inputs natively and e4m3 with a scale per head, with one kernel for
@@ -316,7 +353,7 @@ TEST(Cases, UnknownSuiteGetsAnErrorSentence) {
   const auto cases = suite_cases("eleven", 42);
   ASSERT_FALSE(cases.ok());
   EXPECT_EQ(cases.status().message(),
-            "suite is \"eleven\"; supported: all, twelve, presets, and configs on a GPU.");
+            "suite is \"eleven\"; supported: all, twelve, presets, decode, and configs on a GPU.");
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "config/sm90_shipped.h"
+#include "evidence/cases/decode_cases.h"
 #include "evidence/cases/inputs.h"
 #include "evidence/gates/gpu_suite.h"
 #include "gpu/forward/sm90_forward.h"
@@ -49,6 +50,14 @@ TEST(Check, TheLibraryPassesASixthOfTheCoveringSet) {
     EXPECT_FALSE(row.bound.empty());
   }
   EXPECT_GT(with_error, report->rows.size() / 2);
+}
+
+TEST(Check, TheLibraryPassesTheCoveringSetOfDecode) {
+  const std::size_t covering = covering_rows(kDecodeSizes).size();
+  const auto report = check_cases({}, decode_cases(7, covering), library_runner({}));
+  ASSERT_TRUE(report.ok()) << report.status().message();
+  EXPECT_TRUE(report->passed()) << joined(report->failures);
+  EXPECT_EQ(report->cases, static_cast<std::int64_t>(covering));
 }
 
 TEST(Check, OnePrecisionOnly) {
@@ -224,10 +233,10 @@ TEST(Check, BadOptionsGetAnErrorSentence) {
   options.streams = 0;
   options.suite = "configs";
   EXPECT_EQ(check(options).status().message(),
-            "suite is \"configs\" on cpu; supported: all, twelve, presets.");
+            "suite is \"configs\" on cpu; supported: all, twelve, presets, decode.");
   options.suite = "emulated";
   EXPECT_EQ(check(options).status().message(),
-            "suite is \"emulated\" on cpu; supported: all, twelve, presets.");
+            "suite is \"emulated\" on cpu; supported: all, twelve, presets, decode.");
   options.device = {Device::Kind::cuda, 99};
   options.streams = 2;
   EXPECT_EQ(check(options).status().message(),
