@@ -69,8 +69,8 @@ class OCTAVO_API KvCache {
   Status free_sequence(std::int64_t sequence);
   Result<std::int64_t> length(std::int64_t sequence) const;
 
-  // Makes these sequences the batch of the following calls, in this order. A sequence that is freed
-  // leaves the batch empty.
+  // Makes these sequences the batch of the following calls, in this order. When one of them is
+  // freed, the batch is empty until the next call of select().
   Status select(std::span<const std::int64_t> sequences);
 
   // Takes the pages that `tokens` more tokens of each selected sequence need, so that append() of
