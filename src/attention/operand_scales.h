@@ -23,8 +23,6 @@ struct OperandScales {
   std::int64_t place(const HeadOfSequence& of, std::int64_t row, std::int64_t column) const {
     if (by_token) return index.at(0, of.head, of.begin + row, column);
     if (!of.pages.present()) return index.at(of.number, of.head, row, column);
-    // All pages share the scale of a head.
-    if (index.granularity == Granularity::head) return index.at(0, of.head, 0, column);
     const PageTable::Row found = of.pages.find(of.number, row);
     return index.at(found.page, of.head, found.row, column);
   }
@@ -49,8 +47,10 @@ inline std::array<std::int64_t, 4> scale_shape(const Arguments& a, const ConstTe
 
 inline OperandScales operand_scales(const Arguments& a, const ConstTensor& tensor,
                                     const Scales& scales, std::int64_t max_len) {
-  return {scales.data, tensor.dtype, scale_index(scales, scale_shape(a, tensor, scales, max_len)),
-          is_varlen(a) && scales.granularity == Granularity::row};
+  ScaleIndex index = scale_index(scales, scale_shape(a, tensor, scales, max_len));
+  // All pages, and so all sequences, share the scale of a head.
+  if (is_paged(a) && scales.granularity == Granularity::head) index.stride[0] = 0;
+  return {scales.data, tensor.dtype, index, is_varlen(a) && scales.granularity == Granularity::row};
 }
 
 // The number of floats from the first scale of an operand to its last, inclusive.
