@@ -188,6 +188,24 @@ TEST(KvCache, AForkSharesPagesUntilOneAppends) {
   EXPECT_EQ(cache.free_pages(), 8);
 }
 
+// Two forks and their parent need two pages, not three: the last of them keeps the shared one.
+TEST(KvCache, ForksThatAppendTogetherNeedAPageLess) {
+  KvCacheOptions o = small_cache();
+  o.pages = 4;
+  o.pages_per_sequence = 2;
+  KvCache cache = KvCache::create(o).value();
+  const std::int64_t parent = sequence_of_length(cache, 20, 1);
+  const std::int64_t a = cache.fork(parent).value(), b = cache.fork(parent).value();
+  ASSERT_EQ(cache.select({{parent, a, b}}).message(), "");
+  const NewRows rows(3, 1, 9);
+  ASSERT_EQ(cache.append(rows.k_view, rows.v_view).message(), "");
+  EXPECT_EQ(cache.free_pages(), 0);
+  const NewRows more(3, 12, 9);
+  EXPECT_EQ(cache.append(more.k_view, more.v_view).code(), ErrorCode::invalid_argument);
+  const NewRows rest(3, 11, 9);
+  EXPECT_EQ(cache.append(rest.k_view, rest.v_view).message(), "");
+}
+
 // A whole last page is not written again, so it needs no copy.
 TEST(KvCache, AForkAtTheEndOfAPageCopiesNothing) {
   KvCache cache = KvCache::create(small_cache()).value();
