@@ -126,6 +126,33 @@ TEST(Cases, TheDecodeSuiteHasEveryPairAndDistinctCases) {
   EXPECT_GT(longest, 10000);
 }
 
+// Clamping the table and the lengths of a hostile case gives those of the same case without them.
+TEST(Cases, HostilePageTablesAreOutsideTheCache) {
+  DecodeValues values{};
+  values[kLengths] = static_cast<int>(KeyLengths::longest);
+  Case c = make_decode_case(values, 11);
+  c.batch = 3;
+  c.seqlens = Seqlens::hostile;
+  const Inputs hostile = make_inputs(c).value();
+  c.seqlens = Seqlens::clamped;
+  const Inputs clamped = make_inputs(c).value();
+  const Arguments &bad = hostile.given, &good = clamped.given;
+  const auto pages = static_cast<std::int32_t>(good.k.shape[0]);
+  int outside = 0;
+  for (std::int64_t b = 0; b < c.batch; ++b) {
+    EXPECT_EQ(std::clamp<std::int64_t>(bad.seqlens_kv[b], 0, c.seqlen_kv), good.seqlens_kv[b]);
+    for (std::int64_t i = 0; i * c.page_size < good.seqlens_kv[b]; ++i) {
+      const std::int64_t at = b * good.page_table_stride + i;
+      outside += bad.page_table[at] != good.page_table[at] ? 1 : 0;
+      EXPECT_EQ(std::clamp(bad.page_table[at], 0, pages - 1), good.page_table[at]);
+    }
+  }
+  EXPECT_GE(outside, 2);
+  EXPECT_EQ(hostile.cache.k.memory.bytes, clamped.cache.k.memory.bytes);
+  EXPECT_EQ(attention(good, c.options).message(), "");
+  EXPECT_EQ(attention(bad, c.options).code(), ErrorCode::invalid_argument);
+}
+
 // A device that serves 16-bit inputs natively and e4m3 with a scale per head, with one kernel for
 // every type, head_dim and length class.
 std::vector<std::string> some_kernels(const Case& c) {

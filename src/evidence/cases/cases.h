@@ -30,7 +30,7 @@ enum class InputValues : std::uint8_t {
   equal_keys,  // every key of a head, and its row of V, is the first one
 };
 
-// cu_seqlens of a varlen batch of kHostileSequences.
+// cu_seqlens of a varlen batch of kHostileSequences, or lengths and page table of a paged cache.
 enum class Seqlens : std::uint8_t {
   plain,
   hostile,  // negative, beyond the end, decreasing, too long; the host would refuse them

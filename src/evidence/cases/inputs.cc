@@ -383,7 +383,7 @@ void make_modifiers(const Case& c, Inputs& in) {
 void set_padding(const Case& c, Inputs& in) {
   in.written_q = in.spans_q;
   Arguments& a = in.original;
-  if (c.page_size > 0) a.seqlens_kv = in.cache.lengths.data();
+  if (c.page_size > 0) a.seqlens_kv = in.cache.dense_lengths.data();
   if (!c.padded) return;
   for (Span& span : in.written_q) span = {span.batch, 0, c.seqlen_q};
   for (std::size_t b = 0; b < in.spans_q.size(); ++b) {
@@ -451,7 +451,7 @@ void set_arguments(const Case& c, Inputs& in) {
   in.given.q = in.q.given();
   in.given.k = in.k.given();
   in.given.v = in.v.given();
-  if (c.seqlens == Seqlens::hostile) {
+  if (c.seqlens == Seqlens::hostile && c.layout == Layout::varlen) {
     in.hostile_cu_q = hostile_entries(in.cu_q);
     in.hostile_cu_kv = hostile_entries(in.cu_kv);
     in.given.cu_seqlens_q = in.hostile_cu_q.data();

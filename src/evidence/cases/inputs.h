@@ -63,7 +63,8 @@ struct PagedCache {
     TensorMemory values;  // of an 8-bit cache: what it holds, dense (batch, heads, keys, head_dim)
   };
   Operand k, v;
-  std::vector<std::int32_t> table, lengths;
+  std::vector<std::int32_t> table, lengths;  // hostile in hostile cases
+  std::vector<std::int32_t> dense_lengths;   // of the dense values
 };
 
 struct Inputs {

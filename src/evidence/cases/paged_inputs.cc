@@ -41,6 +41,10 @@ std::vector<std::int32_t> make_table(const Case& c, const std::vector<Span>& spa
   std::iota(order.begin(), order.end(), 0);
   for (std::size_t i = order.size(); i > 1; --i)
     std::swap(order[i - 1], order[random_below(c.seed, kPageOrder, i, i)]);
+  if (c.seqlens != Seqlens::plain) {  // the pages to which hostile entries are clamped come first
+    std::swap(*std::find(order.begin(), order.end(), 0), order[0]);
+    std::swap(*std::find(order.begin(), order.end(), pages - 1), order[1]);
+  }
   const std::int64_t stride = stride_of_table(c);
   std::vector<std::int32_t> table(static_cast<std::size_t>(c.batch * stride));
   for (std::size_t i = 0; i < table.size(); ++i)
@@ -53,6 +57,21 @@ std::vector<std::int32_t> make_table(const Case& c, const std::vector<Span>& spa
     for (std::int64_t i = shared; i < pages_of(c, spans[b].length); ++i) row[i] = *next++;
   }
   return table;
+}
+
+// Entries and lengths that kernels must clamp to those of the case: the first page and the last as
+// indices outside the cache, an empty sequence as a negative length, a full one as a longer one.
+void make_hostile(const Case& c, PagedCache& cache, std::int64_t pages) {
+  constexpr std::int32_t kBeyond = 1000;
+  for (std::size_t b = 0; b < cache.lengths.size(); ++b) {
+    const auto row = cache.table.begin() + static_cast<std::ptrdiff_t>(b) * stride_of_table(c);
+    for (std::int64_t i = 0; i < pages_of(c, cache.lengths[b]); ++i) {
+      if (row[i] == 0) row[i] = -kBeyond;
+      if (row[i] == pages - 1) row[i] += kBeyond;
+    }
+    if (cache.lengths[b] == 0) cache.lengths[b] = -kBeyond;
+    if (cache.lengths[b] == c.seqlen_kv) cache.lengths[b] += kBeyond;
+  }
 }
 
 // Calls visit(dense place, cache place) with the offset of the first element of each used row.
@@ -208,6 +227,8 @@ Status make_cache(const Case& c, Inputs& in) {
     else
       copy_cache_rows(c, in, *dense, operand->memory.view, To::cache);
   }
+  cache.dense_lengths = cache.lengths;
+  if (c.seqlens == Seqlens::hostile) make_hostile(c, cache, pages);
   return {};
 }
 
@@ -219,6 +240,7 @@ Arguments with_cache(const Case& c, const Inputs& in, const Arguments& dense) {
   a.v_scales = in.cache.v.scales_view;
   a.page_table = in.cache.table.data();
   a.page_table_stride = stride_of_table(c);
+  a.seqlens_kv = in.cache.lengths.data();
   a.pages_per_sequence = pages_of(c, c.seqlen_kv);
   return a;
 }
