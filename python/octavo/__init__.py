@@ -15,12 +15,12 @@ from ._octavo import (
     dequantize,
     devices,
     explain,
-    merge_states,
     quantize,
     random_normal,
     set_cpu_threads,
 )
 from ._kv_cache import KvCache
+from ._merge_states import merge_states
 from ._quantized import Quantized
 from ._results import DeviceInfo, Explanation
 from ._warnings import LayoutWarning

@@ -204,13 +204,8 @@ class PythonKvCache {
 }  // namespace
 
 void add_kv_cache(nb::module_& m) {
-  m.def("merge_states", &merge_parts, nb::arg("out"), nb::arg("lse"), nb::kw_only(),
-        nb::arg("layout") = "bhsd",
-        "Merges attention over parts of the keys into attention over all of them: (out, lse).\n\n"
-        "out and lse list the results for the parts, as attention(return_lse=True) gives them, or\n"
-        "have them in a leading dimension. Parts are added in their order in float32. A part in\n"
-        "which a row sees no key (lse -inf) does not count for the row. Arrays in host memory;\n"
-        "octavo.distributed.merge_states also merges tensors on GPUs and over processes.");
+  m.def("_merge_states", &merge_parts, nb::arg("out"), nb::arg("lse"), nb::kw_only(),
+        nb::arg("layout") = "bhsd");
   nb::class_<PythonKvCache>(m, "_KvCache")
       .def("__init__",
            [](PythonKvCache* self, std::int64_t pages, std::int64_t page_size, std::int64_t heads,

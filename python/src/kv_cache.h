@@ -1,4 +1,4 @@
-// octavo.merge_states, and the KV cache for octavo._kv_cache.
+// What octavo._merge_states and octavo._kv_cache call.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -309,6 +309,11 @@ def test_torch_merge_states():
     for found, wanted in zip(octavo.merge_states(out, lse), merge_states(out, lse)):
         assert isinstance(found, torch.Tensor)
         torch.testing.assert_close(found, wanted)
+    for layout in ("bhsd", "bshd"):  # what tensors on a GPU are merged with
+        x = out if layout == "bhsd" else out.transpose(2, 3).contiguous()
+        for found, wanted in zip(octavo._merge_states.merge_tensors(x, lse, layout),
+                                 octavo.merge_states(x, lse, layout=layout)):
+            torch.testing.assert_close(found, wanted)
 
 
 def test_the_documented_parameters():
