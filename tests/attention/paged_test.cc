@@ -180,6 +180,12 @@ std::vector<PageFault> page_faults() {
        }},
       {"page_table[0][0] is 4; supported: none: the cache has no pages.", kInvalid,
        [](A& a, O&) { a.k.shape[0] = a.v.shape[0] = 0; }},
+      // The table is checked before scales are looked up in it.
+      {"page_table[0][0] is 4; supported: none: the cache has no pages.", kInvalid,
+       [in_8_bits](A& a, O&) {
+         in_8_bits(a, Granularity::row);
+         a.k.shape[0] = a.v.shape[0] = 0;
+       }},
   };
 }
 
