@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <functional>
 #include <limits>
 #include <string>
@@ -269,6 +271,55 @@ TEST(Paged, TheCpuAndTheOracleFindTheKeysOfADenseCall) {
     EXPECT_EQ(call.lse, lse);
     EXPECT_EQ(std::count(out.begin(), out.end(), -7.0f), 0);
   }
+}
+
+// int8 values with a scale give the bits of the f32 values that they stand for. NaN follows the
+// scales, and with strides lies between them.
+TEST(Paged, ScalesAreThoseOfTheTensorTheHeadTheRowOrThePage) {
+  struct Kind {
+    Granularity granularity;
+    std::int64_t pages, heads, rows;  // that have scales of their own
+  };
+  for (const Kind& kind : {Kind{Granularity::tensor, 1, 1, 1},
+                           {Granularity::head, 1, kHeads, 1},
+                           {Granularity::row, kPages, kHeads, kPageSize},
+                           {Granularity::block, kPages, kHeads, 1}})
+    for (const bool strided : {false, true}) {
+      const std::int64_t step = strided ? 2 : 1;
+      const std::array stride = {kind.heads * kind.rows * step, kind.rows * step, step};
+      std::vector<float> scales(static_cast<std::size_t>(kPages * kHeads * kPageSize * 2),
+                                kUnusedValue);
+      Paged call;
+      std::vector<std::int8_t> codes(call.k_pages.size());
+      for (std::int64_t i = 0; i < kPages * kHeads * kPageSize; ++i) {
+        const std::int64_t page = i / kPageSize / kHeads, head = i / kPageSize % kHeads;
+        const auto at =
+            static_cast<std::size_t>(page % kind.pages * stride[0] + head % kind.heads * stride[1] +
+                                     i % kPageSize % kind.rows * stride[2]);
+        scales[at] = 0.01f * static_cast<float>(1 + at);
+        for (std::int64_t c = 0; c < kDim; ++c) {
+          const auto element = static_cast<std::size_t>(i * kDim + c);
+          codes[element] = static_cast<std::int8_t>((element * 37) % 255 - 127);
+          call.k_pages[element] = call.v_pages[element] = codes[element] * scales[at];
+        }
+      }
+      const Options options{.causal = Causal::bottom_right};
+      ASSERT_EQ(attention(call.arguments, options).message(), "");
+      const std::vector<float> expected = call.out;
+      Arguments a = call.arguments;
+      a.k.data = a.v.data = codes.data();
+      a.k.dtype = a.v.dtype = DType::int8;
+      a.k_scales = {scales.data(), kind.granularity, kPageSize, {}, 0};
+      if (strided) a.k_scales.stride = stride;
+      a.v_scales = a.k_scales;
+      ASSERT_EQ(attention(a, options).message(), "") << name(kind.granularity);
+      EXPECT_EQ(call.out, expected) << name(kind.granularity) << strided;
+      std::vector<double> exact(expected.size());
+      ASSERT_EQ(reference(a, options, exact.data()).message(), "");
+      for (std::size_t i = 0; i < exact.size(); ++i)
+        EXPECT_NEAR(exact[i], static_cast<double>(expected[i]), 1e-4 * (1 + std::abs(exact[i])))
+            << name(kind.granularity);
+    }
 }
 
 TEST(Paged, ASequenceWithoutKeysGetsZeros) {

@@ -236,12 +236,24 @@ TEST(KvCache, ReservedPagesKeepTheTableAsItIs) {
   EXPECT_EQ(cache.free_pages(), 2);
   EXPECT_EQ(std::vector<std::int32_t>(a.page_table, a.page_table + table.size()), table);
   EXPECT_EQ(a.seqlens_kv[1], 40);
-  // A fork does not share what is reserved.
-  const std::int64_t other = cache.fork(parent).value();
-  ASSERT_EQ(cache.free_sequence(parent).message(), "");
-  ASSERT_EQ(cache.free_sequence(child).message(), "");
+}
+
+TEST(KvCache, AForkDoesNotShareReservedPages) {
+  KvCache cache = KvCache::create(small_cache()).value();
+  const std::int64_t parent = sequence_of_length(cache, 10, 1);
+  ASSERT_EQ(cache.reserve(30).message(), "");
   EXPECT_EQ(cache.free_pages(), 5);
-  EXPECT_EQ(read_tokens(cache, other).size(), 40U);
+  const Tokens prefix = read_tokens(cache, parent);
+  const std::int64_t child = cache.fork(parent).value();
+  ASSERT_EQ(cache.select({{parent, child}}).message(), "");
+  const NewRows rows(2, 10, 9);  // the last four go to another page
+  ASSERT_EQ(cache.append(rows.k_view, rows.v_view).message(), "");
+  EXPECT_EQ(cache.free_pages(), 3);
+  for (const auto& [sequence, slot] : {std::pair{parent, 0}, {child, 1}}) {
+    Tokens expected = prefix;
+    for (std::int64_t i = 0; i < 10; ++i) expected.push_back(token_of(rows, slot, i));
+    EXPECT_EQ(read_tokens(cache, sequence), expected);
+  }
 }
 
 TEST(KvCache, RotaryEmbeddingsTurnPairsOfChannels) {
