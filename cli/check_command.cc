@@ -59,7 +59,7 @@ void add_check_command(CLI::App& app, int& exit_code) {
   flags->device.add(*command);
   command
       ->add_option("--suite", flags->suite,
-                   "which cases: all, twelve, presets; on a GPU configs, emulated")
+                   "which cases: all, twelve, presets, decode; on a GPU configs, emulated")
       ->type_name("NAME")
       ->capture_default_str();
   command->add_option("--precision", flags->precision, "only this precision mode")

@@ -124,9 +124,12 @@ typedef struct octavo_arguments {
   int64_t sequences;
   int64_t max_seqlen_q;
   int64_t max_seqlen_kv;
-  const void* page_table; /* reserved: NULL */
-  int32_t v_layout;       /* octavo_v_layout */
-  float q_max_quantized;  /* no quantized value exceeds this magnitude; 0: no promise */
+  /* Paged KV cache: k and v are (pages, heads, page_size, head_dim), and key j of sequence b is row
+   * j % page_size of page page_table[b * page_table_stride + j / page_size]; NULL: none. seqlens_kv
+   * is required. octavo.hpp describes it. */
+  const int32_t* page_table;
+  int32_t v_layout;      /* octavo_v_layout */
+  float q_max_quantized; /* no quantized value exceeds this magnitude; 0: no promise */
   float k_max_quantized;
   octavo_scales out_scales; /* an input, for an 8-bit output: per tensor or per head */
   float* out_amax;          /* receives the largest |out|, one per out_scale; NULL: not computed */
@@ -141,6 +144,8 @@ typedef struct octavo_arguments {
   const float* alibi_slopes;  /* one for each query head; NULL: none */
   int64_t alibi_batch_stride; /* floats from a sequence's slopes to the next; 0: the same */
   const float* sinks;         /* one for each query head; NULL: none */
+  int64_t page_table_stride;  /* entries from one sequence to the next */
+  int64_t pages_per_sequence; /* entries of a sequence */
 } octavo_arguments;
 
 /* The backward pass: from dout, the gradient of out, to the gradients of q, k and v. */
@@ -181,6 +186,33 @@ typedef struct octavo_range_stats {
   int64_t inf_values;
 } octavo_range_stats;
 
+/* The memory order of a KV cache: (pages, heads, page_size, head_dim), or (pages, page_size, heads,
+ * head_dim). */
+typedef enum octavo_page_layout { OCTAVO_PAGES_BHSD = 0, OCTAVO_PAGES_BSHD = 1 } octavo_page_layout;
+
+typedef struct octavo_kv_cache_options {
+  size_t size;
+  int64_t pages;
+  int64_t page_size; /* a multiple of 16 from 16 to 256 */
+  int64_t heads;     /* of K and V */
+  int64_t head_dim;
+  int32_t dtype;              /* octavo_dtype; 8-bit types have a scale per row of each head */
+  int32_t layout;             /* octavo_page_layout */
+  int64_t max_batch;          /* sequences that can be selected together */
+  int64_t pages_per_sequence; /* the most that a sequence can have; 0: all pages */
+} octavo_kv_cache_options;
+
+/* A rotary position embedding of K: `pairs` floats for each position; cos NULL: none. */
+typedef struct octavo_rotary {
+  size_t size;
+  const float* cos;
+  const float* sin;
+  int64_t positions;
+  int64_t pairs;       /* at most head_dim / 2 */
+  int32_t interleaved; /* pair i is channels 2i and 2i + 1, instead of i and pairs + i */
+} octavo_rotary;
+
+typedef struct octavo_kv_cache octavo_kv_cache;
 typedef struct octavo_plan octavo_plan;
 typedef struct octavo_backward_plan octavo_backward_plan;
 
@@ -190,6 +222,8 @@ OCTAVO_C_API void octavo_arguments_init_sized(octavo_arguments* arguments, size_
 OCTAVO_C_API void octavo_backward_arguments_init_sized(octavo_backward_arguments* arguments,
                                                        size_t size);
 OCTAVO_C_API void octavo_options_init_sized(octavo_options* options, size_t size);
+OCTAVO_C_API void octavo_kv_cache_options_init_sized(octavo_kv_cache_options* options, size_t size);
+OCTAVO_C_API void octavo_rotary_init_sized(octavo_rotary* rotary, size_t size);
 OCTAVO_C_API void octavo_quantize_options_init_sized(octavo_quantize_options* options, size_t size);
 static inline void octavo_arguments_init(octavo_arguments* arguments) {
   octavo_arguments_init_sized(arguments, sizeof(*arguments));
@@ -199,6 +233,12 @@ static inline void octavo_backward_arguments_init(octavo_backward_arguments* arg
 }
 static inline void octavo_options_init(octavo_options* options) {
   octavo_options_init_sized(options, sizeof(*options));
+}
+static inline void octavo_kv_cache_options_init(octavo_kv_cache_options* options) {
+  octavo_kv_cache_options_init_sized(options, sizeof(*options));
+}
+static inline void octavo_rotary_init(octavo_rotary* rotary) {
+  octavo_rotary_init_sized(rotary, sizeof(*rotary));
 }
 static inline void octavo_quantize_options_init(octavo_quantize_options* options) {
   octavo_quantize_options_init_sized(options, sizeof(*options));
@@ -251,6 +291,37 @@ OCTAVO_C_API octavo_status octavo_explain_backward(const octavo_backward_argumen
                                                    const octavo_options* options,
                                                    const char* device, char* text, size_t capacity,
                                                    size_t* needed);
+
+/* Merges attention over parts of the keys into attention over all of them; lse may be NULL. */
+OCTAVO_C_API octavo_status octavo_merge_states(const octavo_tensor* outs, const octavo_tensor* lses,
+                                               size_t parts, const octavo_tensor* out,
+                                               const octavo_tensor* lse, const char* device,
+                                               void* stream);
+
+/* A paged KV cache; kv_cache.hpp describes the functions. A cache may be used by one thread at a
+ * time, and a failed call leaves it as it was. */
+OCTAVO_C_API octavo_status octavo_kv_cache_create(const octavo_kv_cache_options* options,
+                                                  const char* device, octavo_kv_cache** cache);
+OCTAVO_C_API void octavo_kv_cache_destroy(octavo_kv_cache* cache); /* NULL is allowed */
+OCTAVO_C_API octavo_status octavo_kv_cache_add_sequence(octavo_kv_cache* cache, int64_t* sequence);
+OCTAVO_C_API octavo_status octavo_kv_cache_fork(octavo_kv_cache* cache, int64_t sequence,
+                                                int64_t* forked);
+OCTAVO_C_API octavo_status octavo_kv_cache_free_sequence(octavo_kv_cache* cache, int64_t sequence);
+OCTAVO_C_API octavo_status octavo_kv_cache_length(const octavo_kv_cache* cache, int64_t sequence,
+                                                  int64_t* length);
+OCTAVO_C_API octavo_status octavo_kv_cache_free_pages(const octavo_kv_cache* cache, int64_t* pages);
+OCTAVO_C_API octavo_status octavo_kv_cache_select(octavo_kv_cache* cache, const int64_t* sequences,
+                                                  size_t count);
+OCTAVO_C_API octavo_status octavo_kv_cache_reserve(octavo_kv_cache* cache, int64_t tokens);
+/* rotary may be NULL. */
+OCTAVO_C_API octavo_status octavo_kv_cache_append(octavo_kv_cache* cache, const octavo_tensor* k,
+                                                  const octavo_tensor* v,
+                                                  const octavo_rotary* rotary, void* stream);
+/* Sets k, v, their scales, page_table and seqlens_kv for the selected sequences. */
+OCTAVO_C_API octavo_status octavo_kv_cache_set_arguments(const octavo_kv_cache* cache,
+                                                         octavo_arguments* arguments);
+OCTAVO_C_API octavo_status octavo_kv_cache_read(const octavo_kv_cache* cache, int64_t sequence,
+                                                const octavo_tensor* k, const octavo_tensor* v);
 
 /* Returns -1 if the shape or granularity is invalid or the count overflows. */
 OCTAVO_C_API int64_t octavo_scale_count(const int64_t shape[4], octavo_granularity granularity,

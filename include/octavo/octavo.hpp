@@ -16,6 +16,7 @@
 #include <exception>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -325,6 +326,18 @@ struct Arguments {
   const std::int32_t* leftpad_q = nullptr;
   const std::int32_t* leftpad_kv = nullptr;
 
+  // Paged KV cache, if not null: k and v are (pages, Hkv, page_size, D), and key j of sequence b is
+  // row j % page_size of page page_table[b * page_table_stride + j / page_size]. The strides give
+  // the layout of the cache. page_size is a multiple of 16 from 16 to 256. seqlens_kv is required
+  // and holds at most pages_per_sequence * page_size; rows and pages beyond a length are not read.
+  // The table is on the device. Its entries and the lengths are clamped; the CPU refuses those
+  // outside. Scales of an 8-bit cache are per tensor, per head (1, Hkv), per row (pages, Hkv,
+  // page_size), or per block of page_size rows (pages, Hkv, 1). Q has 16 or 32 bits, causal is none
+  // or bottom_right. Not together with cu_seqlens, leftpad_kv, bias or mask.
+  const std::int32_t* page_table = nullptr;
+  std::int64_t page_table_stride = 0;   // entries from one sequence to the next
+  std::int64_t pages_per_sequence = 0;  // entries of a sequence
+
   // Changes to the scores s = scale * q k, in this order: softcap (Options), bias, ALiBi, mask.
   // Bias and mask are indexed by rows of the tensors, padding included; each of their dimensions is
   // that of (B, Hq, Sq, Skv) or 1, which holds for all. Not in a varlen batch.
@@ -363,8 +376,10 @@ struct Problem {
   float k_max_quantized = 0;
   bool lse = false;
   bool out_amax = false;
-  bool varlen = false;  // a varlen batch
-  bool padded = false;  // a padded batch
+  bool varlen = false;         // a varlen batch
+  bool padded = false;         // a padded batch; with a paged cache: padding in q
+  bool paged = false;          // a paged KV cache: seqlen_kv is pages_per_sequence * page_size
+  std::int64_t page_size = 0;  // of a paged KV cache
   std::optional<DType> bias{};
   bool mask = false;
   bool alibi = false;
@@ -538,6 +553,18 @@ OCTAVO_API Status attention_backward(const BackwardArguments& arguments,
 // waits, and copies dq, dk and dv back.
 OCTAVO_API Status attention_backward_from_host(const BackwardArguments& arguments,
                                                const Options& options = {}, Device device = {});
+
+// Merges attention over parts of the keys into attention over all of them:
+//
+//   lse = log(sum_i exp(lses[i]))      out = sum_i exp(lses[i] - lse) * outs[i]
+//
+// outs are tensors (B, H, S, D) of one shape, f32, f16 or bf16, and lses (B, H, S, 1), f32. The
+// parts are added in their order in FP32, so the result has the same bits in every run. A part in
+// which a row sees no key (lse -infinity) does not count for the row, whatever it holds. lse: null
+// data if it is not wanted. The results must not overlap the parts. On the CPU only.
+OCTAVO_API Status merge_states(std::span<const ConstTensor> outs, std::span<const ConstTensor> lses,
+                               const Tensor& out, const Tensor& lse = {}, Device device = {},
+                               Stream stream = nullptr);
 
 // Worker threads of the CPU backend; 0: one per core this process may use (the default). Results do
 // not depend on their number.

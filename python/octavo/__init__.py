@@ -19,6 +19,8 @@ from ._octavo import (
     random_normal,
     set_cpu_threads,
 )
+from ._kv_cache import KvCache
+from ._merge_states import merge_states
 from ._quantized import Quantized
 from ._results import DeviceInfo, Explanation
 from ._warnings import LayoutWarning
@@ -26,6 +28,7 @@ from ._warnings import LayoutWarning
 __all__ = [
     "DeviceInfo",
     "Explanation",
+    "KvCache",
     "LayoutWarning",
     "Quantized",
     "__version__",
@@ -34,6 +37,7 @@ __all__ = [
     "dequantize",
     "devices",
     "explain",
+    "merge_states",
     "quantize",
     "random_normal",
     "set_cpu_threads",

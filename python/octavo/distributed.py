@@ -24,6 +24,7 @@ from torch.distributed.tensor import DTensor, Shard
 
 from . import _context_parallel as _cp
 from . import torch as _torch
+from ._merge_states import merge_tensors
 from ._sequence_shards import (Mask, check_documents, check_length, from_shards, parts, segments,
                                visible_scores)
 
@@ -135,19 +136,7 @@ def merge_states(out: Tensor | Sequence[Tensor], lse: Tensor | Sequence[Tensor],
     if len(outs) == 0 or len(outs) != len(lses):
         raise ValueError(f"out has {len(outs)} parts and lse has {len(lses)}; supported: the same number, "
                          "from 1 on.")
-    largest = torch.stack(list(lses)).amax(0)
-    largest = torch.where(largest.isinf(), 0.0, largest)  # rows without a key have weights of 0
-    total = merged = None
-    for one, one_lse in zip(outs, lses):
-        weight = (one_lse - largest).exp()
-        column = (weight.transpose(1, 2) if layout == "bshd" else weight).unsqueeze(-1)
-        # A part in which a row sees no key does not count, even if it holds NaN.
-        term = torch.where(column > 0, one.float() * column, 0.0)
-        total = weight if total is None else total + weight
-        merged = term if merged is None else merged + term
-    divisor = (total.transpose(1, 2) if layout == "bshd" else total).unsqueeze(-1)
-    merged = torch.where(divisor > 0, merged / divisor, 0.0).to(outs[0].dtype)
-    return merged, total.log() + largest
+    return merge_tensors(outs, lses, layout)
 
 
 # ------------------------------------------------------------------------------------ the choice

@@ -35,7 +35,7 @@ __all__ = ["FallbackWarning", "attention", "fallbacks", "reset_fallbacks", "sdpa
 # Tensors are positional, because PyTorch's vmap rules support only those. The names are those of
 # octavo.attention.
 _OPTIONAL_TENSORS = ("cu_seqlens_q", "cu_seqlens_kv", "seqlens_q", "seqlens_kv", "leftpad_q",
-                     "leftpad_kv", "bias", "mask", "alibi_slopes", "sinks")
+                     "leftpad_kv", "bias", "mask", "alibi_slopes", "sinks", "page_table")
 _PARAMETERS = (
     "(Tensor q, Tensor k, Tensor v, " + ", ".join(f"Tensor? {x}=None" for x in _OPTIONAL_TENSORS) + ", *, "
     "str causal='none', int[2]? window=None, float? scale=None, str precision='native', "
@@ -155,8 +155,9 @@ def _vmap_rule(operator):
             if tensor is None:
                 continue
             if name not in _DIMENSIONS and name != "sinks":
-                raise NotImplementedError("cu_seqlens_q is given under vmap; supported: None there, as a "
-                                          "varlen batch has no batch dimension that vmap's could be merged into.")
+                what = "a paged cache" if name == "page_table" else "a varlen batch"
+                raise NotImplementedError(f"{name} is given under vmap; supported: None there, as {what} has no "
+                                          "batch dimension that vmap's could be merged into.")
             options[name] = _merge_optional(name, tensor, dim, size, q.shape[0] // size)
         results = operator(q, k, v, **options)
         if isinstance(results, torch.Tensor):
@@ -181,7 +182,7 @@ for _name, _operator, _kernel, _autograd_kernel, _meta in (
 
 # Arguments that the backward pass does not support yet.
 _WITHOUT_GRADIENT = ("seqlens_q", "seqlens_kv", "leftpad_q", "leftpad_kv", "bias", "mask",
-                     "alibi_slopes", "sinks", "softcap")
+                     "alibi_slopes", "sinks", "softcap", "page_table")
 _GRADIENT = ("{} is given for tensors that require grad; supported: None there, or calls under "
              "torch.no_grad().")
 # The options of the forward pass that determine its gradients.
@@ -346,12 +347,14 @@ def _traced(q, k, v, *, causal=False, window=None, scale=None, precision=None, o
             max_seqlen_q=None, max_seqlen_kv=None, quantization=None, batch_invariant=False,
             overlap_launch=False, stream=None, max_error=None, out_scale=None, return_amax=False,
             seqlens_q=None, seqlens_kv=None, leftpad_q=None, leftpad_kv=None, bias=None, mask=None,
-            alibi_slopes=None, sinks=None, softcap=None):
+            alibi_slopes=None, sinks=None, softcap=None, page_table=None):
     unsupported = _unsupported_argument(q, k, v, quantization, stream, out_scale, return_amax)
     if unsupported is not None:
         raise TypeError(unsupported)
     if out is not None and any(_requires_grad(x) for x in (q, k, v)):
         raise NotImplementedError(_GRADIENT.format("out"))
+    if page_table is not None and causal is True:
+        raise ValueError("causal is True with a page_table; supported: 'bottom_right', False.")
     alignment = _alignment(causal, q, k, layout, cu_seqlens_q, cu_seqlens_kv,
                            (seqlens_q, seqlens_kv, leftpad_q, leftpad_kv))
     # Pass only what differs from the defaults: each argument costs a compiled call part of a microsecond.
@@ -372,7 +375,7 @@ def _traced(q, k, v, *, causal=False, window=None, scale=None, precision=None, o
         if value is not None:
             given[name] = value
     tensors = [cu_seqlens_q, cu_seqlens_kv, seqlens_q, seqlens_kv, leftpad_q, leftpad_kv, bias, mask,
-               alibi_slopes, sinks]
+               alibi_slopes, sinks, page_table]
     while tensors and tensors[-1] is None:
         tensors.pop()
     operator = torch.ops.octavo.attention_lse if return_lse else torch.ops.octavo.attention

@@ -44,7 +44,7 @@ class Plans {
 
  private:
   static constexpr std::size_t kEntries = 512;
-  using Key = std::array<std::uint64_t, 18>;
+  using Key = std::array<std::uint64_t, 19>;
   struct Entry {
     Key key;
     Planned planned;
@@ -79,8 +79,10 @@ class Plans {
         is_8bit(a.out.dtype) && a.out_scales.granularity == Granularity::head;
     add((scales_of_heads ? 1 : 0) | (a.out_amax != nullptr ? 2 : 0));
     const std::uint64_t modifiers =
-        (is_padded(a) ? 1u : 0u) | (a.mask.data != nullptr ? 2u : 0u) |
-        (a.alibi_slopes != nullptr ? 4u : 0u) | (a.sinks != nullptr ? 8u : 0u) |
+        (is_padded(a) ? 1u : 0u) | (a.page_table != nullptr ? 32u : 0u) |
+        (a.seqlens_q != nullptr || a.leftpad_q != nullptr ? 64u : 0u) |
+        (a.mask.data != nullptr ? 2u : 0u) | (a.alibi_slopes != nullptr ? 4u : 0u) |
+        (a.sinks != nullptr ? 8u : 0u) |
         (a.bias.data != nullptr ? 16u + (static_cast<unsigned>(a.bias.dtype) << 8) : 0u);
     const auto word = [](std::int64_t n) { return static_cast<std::uint64_t>(n); };
     return {kinds, word(call.device.index), word(a.q.shape[0]), word(a.q.shape[1]),
@@ -91,7 +93,8 @@ class Plans {
                 std::bit_cast<std::uint32_t>(a.k_scales.max_quantized),
             std::bit_cast<std::uint32_t>(o.max_error),
             // Problem::k_block_rows; block_rows of q and v are not part of a problem.
-            word(a.k_scales.block_rows), modifiers << 32 | std::bit_cast<std::uint32_t>(o.softcap)};
+            word(a.k_scales.block_rows), modifiers << 32 | std::bit_cast<std::uint32_t>(o.softcap),
+            word(a.pages_per_sequence)};
   }
 
   static std::size_t hash(const Key& key) {

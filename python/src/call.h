@@ -47,6 +47,7 @@ enum Parameter : int {
   kAlibiSlopes,
   kSinks,
   kSoftcap,
+  kPageTable,
   kDevice,  // only for explain()
   kDout,    // these two only for attention_backward()
   kLse,
@@ -83,6 +84,7 @@ inline constexpr std::array<const char*, kParameterCount> kParameters = {"q",
                                                                          "alibi_slopes",
                                                                          "sinks",
                                                                          "softcap",
+                                                                         "page_table",
                                                                          "device",
                                                                          "dout",
                                                                          "lse"};
@@ -91,7 +93,7 @@ inline constexpr std::array<const char*, kParameterCount> kParameters = {"q",
 // and v.
 inline constexpr std::array kOptionalTensors = {kCuSeqlensQ,  kCuSeqlensKv, kSeqlensQ, kSeqlensKv,
                                                 kLeftpadQ,    kLeftpadKv,   kBias,     kMask,
-                                                kAlibiSlopes, kSinks};
+                                                kAlibiSlopes, kSinks,       kPageTable};
 
 // Borrowed references to the arguments of one call; None for those not given.
 using Given = std::array<nanobind::handle, kParameterCount>;

@@ -9,6 +9,7 @@
 
 #include "attention.h"
 #include "errors.h"
+#include "kv_cache.h"
 #include "octavo/evidence.hpp"
 #include "quantize.h"
 #include "torch_route.h"
@@ -105,7 +106,7 @@ void fill_normal(nb::handle array, std::uint64_t seed, std::uint64_t stream) {
   "max_seqlen_q=None, max_seqlen_kv=None, quantization=None, batch_invariant=False, "        \
   "overlap_launch=False, stream=None, max_error=None, out_scale=None, return_amax=False, "   \
   "seqlens_q=None, seqlens_kv=None, leftpad_q=None, leftpad_kv=None, bias=None, mask=None, " \
-  "alibi_slopes=None, sinks=None, softcap=None"
+  "alibi_slopes=None, sinks=None, softcap=None, page_table=None"
 
 constexpr const char* kAttentionDoc = "attention(" OCTAVO_PARAMETERS R"doc()
 --
@@ -148,6 +149,9 @@ mask         bool, broadcasts likewise: False hides a key. A query without keys 
 alibi_slopes float32 (heads) or (batch, heads): slope * |diagonal - key| is subtracted from the scores
 sinks        float32 (heads): exp(sink) is added to the denominator of the softmax
 softcap      scores become softcap * tanh(scores / softcap) before bias and ALiBi; None or 0: none
+page_table   int32 (batch, pages of a sequence), on q's device: k and v are a paged KV cache (pages, heads,
+             page_size, head_dim), and key j of sequence b is in row j % page_size of page
+             page_table[b][j // page_size]. seqlens_kv is required. octavo.KvCache keeps such a cache
 
 Raises ValueError and TypeError for wrong arguments, NotImplementedError for problems that this device
 does not support, MemoryError and RuntimeError.)doc";
@@ -224,5 +228,6 @@ NB_MODULE(_octavo, m) {
         "Fills a (batch, heads, seqlen, head_dim) array with standard normal values that depend "
         "only\n"
         "on seed, stream and index: the same on every machine, and in C++.");
+  add_kv_cache(m);
   m.attr("__version__") = std::string(octavo::version());
 }

@@ -112,6 +112,10 @@ void check_scale_count(const Call& call, const Operand& operand, std::int64_t ma
     shape[0] = call.arguments.sequences;
     shape[2] = max_len;
   }
+  // The pages of a cache share the scales of heads.
+  if (call.arguments.page_table != nullptr && scales.granularity == Granularity::head &&
+      operand.tensor != &call.arguments.q)
+    shape[0] = 1;
   const std::int64_t wanted = scale_count(shape, scales.granularity, scales.block_rows);
   if (operand.scale_count == wanted) return;
   refuse(PyExc_ValueError, std::string(operand.what) + ".scales",
@@ -128,6 +132,8 @@ void check_alignment(const Call& call, const Given& given) {
       "'top_left' (query i attends to keys up to i) or 'bottom_right' (the last query attends to "
       "the "
       "last key, as with a KV cache)";
+  if (call.arguments.page_table != nullptr)
+    refuse(PyExc_ValueError, "causal", "True with a page_table", "'bottom_right', False");
   if (call.layout == Layout::varlen) {
     if (given[kCuSeqlensQ].is(given[kCuSeqlensKv]) &&
         call.arguments.max_seqlen_q == call.arguments.max_seqlen_kv)
@@ -269,6 +275,28 @@ void read_padding(Call& call, const Given& given) {
   a.seqlens_kv = read(kSeqlensKv);
   a.leftpad_q = read(kLeftpadQ);
   a.leftpad_kv = read(kLeftpadKv);
+}
+
+// The page table is (batch, pages of a sequence).
+void read_page_table(Call& call, const Given& given) {
+  if (given[kPageTable].is_none()) return;
+  Arguments& a = call.arguments;
+  const Array array = keep(call, read_array(given[kPageTable], "page_table"));
+  check_device(call, array, "page_table");
+  if (array.dtype != dlpack_type(nb::dlpack::dtype_code::Int, 32))
+    refuse(PyExc_TypeError, "page_table", "of " + dtype_name(array.dtype), "int32");
+  const bool contiguous = array.dimensions == 2 && (array.shape[1] <= 1 || array.stride[1] == 1);
+  if (!contiguous || array.shape[0] != a.q.shape[0])
+    refuse(PyExc_ValueError, "page_table",
+           array.dimensions != 2 ? "of " + std::to_string(array.dimensions) + " dimensions"
+           : contiguous          ? "of " + std::to_string(array.shape[0]) + " sequences"
+                                 : "not contiguous",
+           "(" + std::to_string(a.q.shape[0]) + ", pages of a sequence), with contiguous rows");
+  // A table without entries may have no memory, but it is given.
+  static const std::int32_t nothing = 0;
+  a.page_table = array.data != nullptr ? static_cast<const std::int32_t*>(array.data) : &nothing;
+  a.pages_per_sequence = array.shape[1];
+  a.page_table_stride = array.shape[0] > 1 ? array.stride[0] : array.shape[1];
 }
 
 // Reads bias or mask: missing dimensions come first, as in NumPy, and an expanded dimension (stride
@@ -452,6 +480,7 @@ Call read_inputs(const Given& given) {
   if (!given[kScale].is_none()) a.scale = real_of(given[kScale]);
   if (varlen) read_varlen(call, given);
   read_padding(call, given);
+  read_page_table(call, given);
   read_modifiers(call, given);
   check_alignment(call, given);
   for (const Operand& one : operands)

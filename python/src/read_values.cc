@@ -65,6 +65,8 @@ constexpr std::array kAliases = {
     Alias{"seqused_q", "did you mean 'seqlens_q'?"},
     Alias{"seqused_k", "did you mean 'seqlens_kv'?"},
     Alias{"cache_seqlens", "did you mean 'seqlens_kv'?"},
+    Alias{"block_table", "did you mean 'page_table'?"},
+    Alias{"block_tables", "did you mean 'page_table'?"},
     Alias{"leftpad_k", "did you mean 'leftpad_kv'?"},
     Alias{"dropout_p", "there is no dropout; octavo.torch.sdpa falls back."},
 };
@@ -106,7 +108,7 @@ constexpr std::array kAttentionNamed = {
     kLayout,       kOutDtype,       kCuSeqlensQ,    kCuSeqlensKv, kMaxSeqlenQ, kMaxSeqlenKv,
     kQuantization, kBatchInvariant, kOverlapLaunch, kStream,      kMaxError,   kOutScale,
     kReturnAmax,   kSeqlensQ,       kSeqlensKv,     kLeftpadQ,    kLeftpadKv,  kBias,
-    kMask,         kAlibiSlopes,    kSinks,         kSoftcap,     kDevice};
+    kMask,         kAlibiSlopes,    kSinks,         kSoftcap,     kPageTable,  kDevice};
 constexpr std::array kBackwardNeeded = {kDout, kQ, kK, kV, kOut, kLse};
 constexpr std::array kBackwardNamed = {kCausal,      kWindow,         kScale,       kPrecision,
                                        kLayout,      kCuSeqlensQ,     kCuSeqlensKv, kMaxSeqlenQ,

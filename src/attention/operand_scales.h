@@ -1,8 +1,9 @@
-// The caller's scales of one 8-bit operand, in a varlen batch or not.
+// The caller's scales of one 8-bit operand: of a dense batch, a varlen batch or a paged cache.
 #pragma once
 
 #include <cstdint>
 
+#include "attention/element_places.h"
 #include "attention/sequence.h"
 #include "numeric/scale.h"
 #include "octavo/octavo.hpp"
@@ -15,13 +16,15 @@ struct OperandScales {
   ScaleIndex index{};
   bool by_token = false;  // row scales of a varlen batch: indexed by token, not by sequence
 
-  // The factor of a quantized element. `row` counts from the sequence's first row, which is row
-  // `begin` of the tensor.
-  float step(std::int64_t sequence_number, std::int64_t head, std::int64_t begin, std::int64_t row,
-             std::int64_t column) const {
-    const std::int64_t at = by_token ? index.at(0, head, begin + row, column)
-                                     : index.at(sequence_number, head, row, column);
-    return step_of(format, data[at]);
+  // The factor of a quantized element. `row` counts from the sequence's first row.
+  float step(const HeadOfSequence& of, std::int64_t row, std::int64_t column) const {
+    return step_of(format, data[place(of, row, column)]);
+  }
+  std::int64_t place(const HeadOfSequence& of, std::int64_t row, std::int64_t column) const {
+    if (by_token) return index.at(0, of.head, of.begin + row, column);
+    if (!of.pages.present()) return index.at(of.number, of.head, row, column);
+    const PageTable::Row found = of.pages.find(of.number, row);
+    return index.at(found.page, of.head, found.row, column);
   }
 };
 
@@ -32,17 +35,22 @@ inline ConstTensor v_by_rows(const Arguments& a) {
   return v;
 }
 
-// The tensor shape that determines the shape of the scale array.
+// The tensor shape that determines the shape of the scale array. In a call with a paged cache only
+// K and V have scales.
 inline std::array<std::int64_t, 4> scale_shape(const Arguments& a, const ConstTensor& tensor,
                                                const Scales& scales, std::int64_t max_len) {
+  if (is_paged(a) && scales.granularity == Granularity::head)
+    return {1, tensor.shape[1], tensor.shape[2], tensor.shape[3]};
   if (!is_varlen(a) || scales.granularity == Granularity::row) return tensor.shape;
   return {a.sequences, tensor.shape[1], max_len, tensor.shape[3]};
 }
 
 inline OperandScales operand_scales(const Arguments& a, const ConstTensor& tensor,
                                     const Scales& scales, std::int64_t max_len) {
-  return {scales.data, tensor.dtype, scale_index(scales, scale_shape(a, tensor, scales, max_len)),
-          is_varlen(a) && scales.granularity == Granularity::row};
+  ScaleIndex index = scale_index(scales, scale_shape(a, tensor, scales, max_len));
+  // All pages, and so all sequences, share the scale of a head.
+  if (is_paged(a) && scales.granularity == Granularity::head) index.stride[0] = 0;
+  return {scales.data, tensor.dtype, index, is_varlen(a) && scales.granularity == Granularity::row};
 }
 
 // The number of floats from the first scale of an operand to its last, inclusive.

@@ -35,7 +35,7 @@ Status check_shapes(const Arguments& a) {
   if (k[3] != q[3])
     return invalid("k.shape[3]", fmt::format("{}", k[3]),
                    fmt::format("the head dimension of q, here {}", q[3]));
-  if (k[0] != q[0])
+  if (k[0] != q[0] && !is_paged(a))
     return invalid("k.shape[0]", fmt::format("{}", k[0]),
                    fmt::format("the batch of q, here {}", q[0]));
   if (a.v_layout == VLayout::rows)
@@ -122,6 +122,10 @@ Status check_scales(std::string_view what, const Arguments& a, const ConstTensor
   if (scales.granularity == Granularity::block && scales.block_rows < 1)
     return invalid(fmt::format("{}.block_rows", what), fmt::format("{}", scales.block_rows),
                    "1 or more");
+  if (is_paged(a) && scales.granularity == Granularity::block &&
+      scales.block_rows != tensor.shape[2])
+    return invalid(fmt::format("{}.block_rows", what), fmt::format("{}", scales.block_rows),
+                   fmt::format("the page size, here {}", tensor.shape[2]));
   if (!scales.stride) return {};
   const auto shape = scale_shape(a, tensor, scales, max_len);
   const std::int64_t inner = scales_per_head(shape, scales.granularity, scales.block_rows);
@@ -154,6 +158,40 @@ Status check_padding(const Arguments& a) {
                                     {"leftpad_q", a.leftpad_q},
                                     {"leftpad_kv", a.leftpad_kv}})
     if (array != nullptr) return invalid(what, "given together with cu_seqlens", "one of the two");
+  return {};
+}
+
+// Call after the tensors have been checked.
+Status check_paging(const Arguments& a) {
+  if (!is_paged(a)) {
+    if (a.pages_per_sequence == 0) return {};
+    return invalid("pages_per_sequence", fmt::format("{} without page_table", a.pages_per_sequence),
+                   "0");
+  }
+  for (const auto& [what, array] : {std::pair{"cu_seqlens_q", a.cu_seqlens_q},
+                                    {"cu_seqlens_kv", a.cu_seqlens_kv},
+                                    {"leftpad_kv", a.leftpad_kv}})
+    if (array != nullptr)
+      return unsupported(what, "given together with page_table",
+                         "seqlens_q, leftpad_q and seqlens_kv with a paged cache");
+  if (a.seqlens_kv == nullptr)
+    return invalid("seqlens_kv", "null", "an array of lengths, with a page_table");
+  const std::int64_t page_size = a.k.shape[2];
+  OCTAVO_RETURN_IF_ERROR(validate_page_size("k.shape[2]", page_size));
+  if (a.pages_per_sequence < 0 || a.pages_per_sequence > kLargestDimension / page_size)
+    return invalid(
+        "pages_per_sequence", fmt::format("{}", a.pages_per_sequence),
+        fmt::format("0 to {} with pages of {} rows", kLargestDimension / page_size, page_size));
+  const bool has_rows = a.q.shape[0] > 1;  // otherwise the stride means nothing
+  if (has_rows &&
+      (a.page_table_stride < a.pages_per_sequence || a.page_table_stride > kLargestDimension))
+    return invalid(
+        "page_table_stride", fmt::format("{}", a.page_table_stride),
+        fmt::format("{}, the pages of a sequence, to {}", a.pages_per_sequence, kLargestDimension));
+  for (const auto& [what, tensor] : {std::pair{"bias", a.bias}, {"mask", a.mask}})
+    if (tensor.data != nullptr)
+      return unsupported(what, "given together with page_table",
+                         "causal masks, windows, softcap, ALiBi and sinks with a paged cache");
   return {};
 }
 
@@ -195,7 +233,7 @@ Problem make_problem(const Arguments& a, const Options& options) {
   p.heads_q = a.q.shape[1];
   p.heads_kv = a.k.shape[1];
   p.seqlen_q = is_varlen(a) ? a.max_seqlen_q : a.q.shape[2];
-  p.seqlen_kv = is_varlen(a) ? a.max_seqlen_kv : a.k.shape[2];
+  p.seqlen_kv = is_varlen(a) ? a.max_seqlen_kv : rows_kv(a);
   p.head_dim = p.head_dim_v = a.q.shape[3];
   p.q = a.q.dtype;
   p.k = a.k.dtype;
@@ -217,6 +255,8 @@ Problem make_problem(const Arguments& a, const Options& options) {
   p.out_amax = a.out_amax != nullptr;
   p.varlen = is_varlen(a);
   p.padded = is_padded(a);
+  p.paged = is_paged(a);
+  if (p.paged) p.page_size = a.k.shape[2];
   if (a.bias.data != nullptr) p.bias = a.bias.dtype;
   p.mask = a.mask.data != nullptr;
   p.alibi = a.alibi_slopes != nullptr;
@@ -288,6 +328,7 @@ Result<Problem> problem_of(const Arguments& a, const Options& options) {
     if (a.lse.data != nullptr) OCTAVO_RETURN_IF_ERROR(check_lse(a));
     OCTAVO_RETURN_IF_ERROR(check_varlen(a));
     OCTAVO_RETURN_IF_ERROR(check_padding(a));
+    OCTAVO_RETURN_IF_ERROR(check_paging(a));
     OCTAVO_RETURN_IF_ERROR(check_modifiers(a));
     OCTAVO_RETURN_IF_ERROR(check_transposed_v(a));
     const Problem p = make_problem(a, options);
@@ -341,6 +382,7 @@ std::string describe(const Problem& p) {
   if (p.v_layout == VLayout::transposed) text += " v_layout=transposed";
   if (p.varlen) text += " varlen";
   if (p.padded) text += " padded";
+  if (p.paged) text += fmt::format(" page_size={}", p.page_size);
   if (o.softcap != 0) text += fmt::format(" softcap={}", o.softcap);
   if (p.bias) text += fmt::format(" bias={}", name(*p.bias));
   if (p.alibi) text += " alibi";

@@ -60,7 +60,7 @@ std::vector<double> load_rows(const Arguments& a, const ConstTensor& t, const Sc
   for (std::int64_t r = 0; r < rows; ++r) {
     for (std::int64_t c = 0; c < columns; ++c) {
       double x = value_at(places.at(r, c));
-      if (is_8bit(t.dtype)) x *= steps.step(of.number, of.head, of.begin, r, c);
+      if (is_8bit(t.dtype)) x *= steps.step(of, r, c);
       values[static_cast<std::size_t>(r * columns + c)] = x;
     }
   }
@@ -79,8 +79,8 @@ Status for_each_row(const Arguments& a, const Options& options,
   OCTAVO_RETURN_IF_ERROR(validate_lengths(a));
   const Problem& p = *run_problem;
   const double scale = a.scale ? *a.scale : 1.0 / std::sqrt(static_cast<double>(p.head_dim));
-  if (chosen != nullptr && (is_varlen(a) || is_padded(a)))
-    return invalid("rows", "a subset in a varlen or padded batch", "all rows");
+  if (chosen != nullptr && (is_varlen(a) || is_padded(a) || is_paged(a)))
+    return invalid("rows", "a subset in a varlen or padded batch or of a paged cache", "all rows");
   const std::int64_t rows_of_head =
       chosen == nullptr ? a.q.shape[2] : static_cast<std::int64_t>(chosen->size());
   const std::int64_t all_rows = a.q.shape[0] * p.heads_q * rows_of_head;
@@ -93,8 +93,8 @@ Status for_each_row(const Arguments& a, const Options& options,
     const Sequence at = sequence(a, b);
     for (std::int64_t head = 0; head < p.heads_q; ++head) {
       const std::int64_t head_kv = head / (p.heads_q / p.heads_kv);
-      const HeadOfSequence of_q{b, at.batch, at.q_begin, head};
-      const HeadOfSequence of_kv{b, at.batch, at.kv_begin, head_kv};
+      const HeadOfSequence of_q{b, at.batch, at.q_begin, head, {}};
+      const HeadOfSequence of_kv{b, at.batch, at.kv_begin, head_kv, PageTable(a)};
       const auto q = load_rows(a, a.q, a.q_scales, p.seqlen_q, of_q, at.seqlen_q);
       const auto k = load_rows(a, a.k, a.k_scales, p.seqlen_kv, of_kv, at.seqlen_kv);
       const auto v =
@@ -237,8 +237,8 @@ Status reference_backward(const BackwardArguments& arguments, const Options& opt
       const Sequence at = sequence(a, b);
       for (std::int64_t head = 0; head < p.heads_q; ++head) {
         const std::int64_t head_kv = head / (p.heads_q / p.heads_kv);
-        const HeadOfSequence of_q{b, at.batch, at.q_begin, head};
-        const HeadOfSequence of_kv{b, at.batch, at.kv_begin, head_kv};
+        const HeadOfSequence of_q{b, at.batch, at.q_begin, head, {}};
+        const HeadOfSequence of_kv{b, at.batch, at.kv_begin, head_kv, {}};
         const auto q = load_rows(a, a.q, {}, p.seqlen_q, of_q, at.seqlen_q);
         const auto k = load_rows(a, a.k, {}, p.seqlen_kv, of_kv, at.seqlen_kv);
         const auto v = load_rows(a, a.v, {}, p.seqlen_kv, of_kv, at.seqlen_kv);

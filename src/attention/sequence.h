@@ -1,10 +1,11 @@
-// The sequences of a call: one per batch entry, with or without padding, or the spans of a varlen
-// batch.
+// The sequences of a call: one per batch entry, with or without padding, with keys of its own or in
+// a paged cache; or the spans of a varlen batch.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 
+#include "attention/pages.h"
 #include "octavo/octavo.hpp"
 
 namespace octavo {
@@ -18,8 +19,13 @@ struct Sequence {
 
 inline bool is_varlen(const Arguments& a) { return a.cu_seqlens_q != nullptr; }
 inline bool is_padded(const Arguments& a) {
-  return a.seqlens_q != nullptr || a.seqlens_kv != nullptr || a.leftpad_q != nullptr ||
-         a.leftpad_kv != nullptr;
+  // The lengths of a paged cache are no padding.
+  const bool pads_keys = a.seqlens_kv != nullptr || a.leftpad_kv != nullptr;
+  return a.seqlens_q != nullptr || a.leftpad_q != nullptr || (pads_keys && !is_paged(a));
+}
+// The rows of K and V that a sequence can have.
+inline std::int64_t rows_kv(const Arguments& a) {
+  return is_paged(a) ? a.pages_per_sequence * a.k.shape[2] : a.k.shape[2];
 }
 
 // The rows of batch entry b that are no padding, clamped to its `rows` rows.
@@ -37,7 +43,7 @@ inline Sequence sequence(const Arguments& a, std::int64_t b) {
   if (!is_varlen(a)) {
     Sequence s{b};
     used_rows(a.leftpad_q, a.seqlens_q, b, a.q.shape[2], s.q_begin, s.seqlen_q);
-    used_rows(a.leftpad_kv, a.seqlens_kv, b, a.k.shape[2], s.kv_begin, s.seqlen_kv);
+    used_rows(a.leftpad_kv, a.seqlens_kv, b, rows_kv(a), s.kv_begin, s.seqlen_kv);
     return s;
   }
   const auto span = [b](const std::int32_t* cu, std::int64_t tokens, std::int64_t max_len,

@@ -10,6 +10,7 @@
 
 #include "attention/mask.h"
 #include "attention/operand.h"
+#include "attention/sequence.h"
 #include "base/error.h"
 #include "numeric/formats.h"
 
@@ -66,9 +67,47 @@ Status validate_modifiers(const Problem& p) {
                        "smooth_k without softcap");
   const bool in_8_bits = is_8bit(p.q) || is_8bit(p.k) || is_8bit(p.v) || is_8bit(p.out) ||
                          p.options.precision > Precision::bf16;
-  if (p.padded && in_8_bits)
+  if (p.padded && !p.paged && in_8_bits)
     return unsupported("problem", describe(p),
                        "padded batches of f32, f16 and bf16, in precision native, fp16 or bf16");
+  return {};
+}
+
+// K and V are read as the cache holds them.
+Status validate_paging(const Problem& p) {
+  if (!p.paged) {
+    if (p.page_size == 0) return {};
+    return invalid("page_size", fmt::format("{} without a paged cache", p.page_size), "0");
+  }
+  OCTAVO_RETURN_IF_ERROR(validate_page_size("page_size", p.page_size));
+  if (p.seqlen_kv % p.page_size != 0)
+    return invalid("seqlen_kv", number(p.seqlen_kv),
+                   fmt::format("multiples of page_size, here {}", p.page_size));
+  const auto refuse = [](std::string_view what, std::string_view value, std::string_view instead) {
+    return unsupported(what, fmt::format("{} with a paged cache", value), instead);
+  };
+  if (p.varlen) return refuse("cu_seqlens", "given", "seqlens_q and seqlens_kv");
+  if (p.bias || p.mask)
+    return refuse(p.bias ? "bias" : "mask", "given",
+                  "causal masks, windows, softcap, ALiBi and sinks");
+  if (p.v_layout != VLayout::rows) return refuse("v_layout", name(p.v_layout), "rows");
+  for (const auto& [what, dtype] : {std::pair{"q dtype", p.q}, {"out dtype", p.out}})
+    if (is_8bit(dtype)) return refuse(what, name(dtype), "f32, f16, bf16");
+  if (p.options.causal == Causal::top_left)
+    return refuse("causal", name(p.options.causal), "none, bottom_right");
+  const OperandFormats formats = operand_formats(p);
+  if (p.options.precision == Precision::automatic || formats.q.rounded || formats.k.rounded ||
+      formats.v.rounded)
+    return refuse("precision", name(p.options.precision),
+                  "native: the cache is not converted to another type");
+  for (const auto& [what, dtype, granularity] :
+       {std::tuple{"k_scales.granularity", p.k, p.k_scales},
+        {"v_scales.granularity", p.v, p.v_scales}})
+    if (is_8bit(dtype) && granularity == Granularity::channel)
+      return refuse(what, name(granularity), "tensor, head, row, block of page_size rows");
+  if (is_8bit(p.k) && p.k_scales == Granularity::block && p.k_block_rows != p.page_size)
+    return invalid("k_scales.block_rows", number(p.k_block_rows),
+                   fmt::format("the page size, here {}", p.page_size));
   return {};
 }
 
@@ -175,26 +214,49 @@ Status validate_precision(const Problem& p) {
 
 Status validate_padding(std::string_view seqlens_name, const std::int32_t* seqlens,
                         std::string_view leftpad_name, const std::int32_t* leftpad,
-                        const std::array<std::int64_t, 4>& shape) {
-  for (std::int64_t b = 0; b < shape[0]; ++b) {
+                        std::int64_t batch, std::int64_t rows) {
+  for (std::int64_t b = 0; b < batch; ++b) {
     const std::int64_t begin = leftpad == nullptr ? 0 : leftpad[b];
-    if (begin < 0 || begin > shape[2])
+    if (begin < 0 || begin > rows)
       return invalid(fmt::format("{}[{}]", leftpad_name, b), number(begin),
-                     fmt::format("0 to {}, the rows of the tensor", shape[2]));
-    if (seqlens != nullptr && (seqlens[b] < 0 || seqlens[b] > shape[2] - begin))
+                     fmt::format("0 to {}, the rows of the tensor", rows));
+    if (seqlens != nullptr && (seqlens[b] < 0 || seqlens[b] > rows - begin))
       return invalid(fmt::format("{}[{}]", seqlens_name, b), number(seqlens[b]),
-                     fmt::format("0 to {}, the rows behind the padding", shape[2] - begin));
+                     fmt::format("0 to {}, the rows behind the padding", rows - begin));
   }
+  return {};
+}
+
+// Entries of pages beyond a sequence's length may hold anything. Call after the lengths have been
+// checked.
+Status validate_pages(const Arguments& a) {
+  const std::int64_t pages = a.k.shape[0], page_size = a.k.shape[2];
+  for (std::int64_t b = 0; b < a.q.shape[0]; ++b)
+    for (std::int64_t i = 0; i * page_size < sequence(a, b).seqlen_kv; ++i) {
+      const std::int32_t page = a.page_table[b * a.page_table_stride + i];
+      if (page < 0 || page >= pages)
+        return invalid(fmt::format("page_table[{}][{}]", b, i), number(page),
+                       pages == 0 ? std::string("none: the cache has no pages")
+                                  : fmt::format("0 to {}, the pages of the cache", pages - 1));
+    }
   return {};
 }
 
 }  // namespace
 
+Status validate_page_size(std::string_view what, std::int64_t page_size) {
+  constexpr std::int64_t kStep = 16, kLargest = 256;
+  if (page_size >= kStep && page_size <= kLargest && page_size % kStep == 0) return {};
+  return invalid(what, fmt::format("{}, the page size", page_size),
+                 fmt::format("multiples of {} up to {}", kStep, kLargest));
+}
+
 Status validate_lengths(const Arguments& a) {
-  OCTAVO_RETURN_IF_ERROR(
-      validate_padding("seqlens_q", a.seqlens_q, "leftpad_q", a.leftpad_q, a.q.shape));
-  OCTAVO_RETURN_IF_ERROR(
-      validate_padding("seqlens_kv", a.seqlens_kv, "leftpad_kv", a.leftpad_kv, a.k.shape));
+  OCTAVO_RETURN_IF_ERROR(validate_padding("seqlens_q", a.seqlens_q, "leftpad_q", a.leftpad_q,
+                                          a.q.shape[0], a.q.shape[2]));
+  OCTAVO_RETURN_IF_ERROR(validate_padding("seqlens_kv", a.seqlens_kv, "leftpad_kv", a.leftpad_kv,
+                                          a.q.shape[0], rows_kv(a)));
+  if (is_paged(a)) return validate_pages(a);
   if (a.cu_seqlens_q == nullptr || a.cu_seqlens_kv == nullptr) return {};
   for (const auto& [what, cu] :
        {std::pair{"cu_seqlens_q", a.cu_seqlens_q}, {"cu_seqlens_kv", a.cu_seqlens_kv}})
@@ -211,7 +273,8 @@ Status validate(const Problem& problem) {
   OCTAVO_RETURN_IF_ERROR(validate_max_quantizeds(problem));
   OCTAVO_RETURN_IF_ERROR(validate_mask(problem.options));
   OCTAVO_RETURN_IF_ERROR(validate_precision(problem));
-  return validate_modifiers(problem);
+  OCTAVO_RETURN_IF_ERROR(validate_modifiers(problem));
+  return validate_paging(problem);
 }
 
 Status validate_backward(const Problem& p) {
@@ -229,7 +292,7 @@ Status validate_backward(const Problem& p) {
   if (precision != Precision::native && !same_dtype)
     return unsupported("precision", fmt::format("{} with inputs of {}", name(precision), name(p.q)),
                        "native, or fp16 and bf16 with inputs of that dtype, in the backward pass");
-  if (changes_scores(p) || p.padded)
+  if (changes_scores(p) || p.padded || p.paged)
     return unsupported("problem", describe(p),
                        "causal masks and windows, dense and varlen, in the backward pass");
   if (!p.lse) return invalid("lse", "absent", "given in the backward pass");
@@ -273,6 +336,8 @@ Status validate_run(const Problem& planned, const Problem& run_problem) {
   OCTAVO_RETURN_IF_ERROR(same("out_amax", run_problem.out_amax, planned.out_amax, bool_text));
   OCTAVO_RETURN_IF_ERROR(same("cu_seqlens", run_problem.varlen, planned.varlen, bool_text));
   OCTAVO_RETURN_IF_ERROR(same("seqlens", run_problem.padded, planned.padded, bool_text));
+  OCTAVO_RETURN_IF_ERROR(same("page_table", run_problem.paged, planned.paged, bool_text));
+  OCTAVO_RETURN_IF_ERROR(same("page_size", run_problem.page_size, planned.page_size, number));
   OCTAVO_RETURN_IF_ERROR(
       same("bias dtype", run_problem.bias, planned.bias, [](const std::optional<DType>& dtype) {
         return std::string(dtype ? name(*dtype) : "none");

@@ -1,6 +1,9 @@
 // Checks of a caller's problem, made once before anything is planned or written.
 #pragma once
 
+#include <cstdint>
+#include <string_view>
+
 #include "base/tensor_checks.h"
 #include "octavo/octavo.hpp"
 
@@ -12,12 +15,15 @@ Status validate(const Problem& problem);
 // The same for a problem of the backward pass, which supports fewer types and precisions.
 Status validate_backward(const Problem& problem);
 
+// The page size of a paged cache; `what` is its name in messages.
+Status validate_page_size(std::string_view what, std::int64_t page_size);
+
 // Checks that a run's problem is the plan's except for lengths and batch.
 Status validate_run(const Problem& planned, const Problem& run_problem);
 
 // For arrays that the host can read: checks that those of a varlen batch do not decrease (entries
-// outside the tensor are no error: they are clamped), and that the rows of a padded batch lie
-// inside the tensors.
+// outside the tensor are no error: they are clamped), that the rows of a padded batch lie inside
+// the tensors, and that the pages of a paged cache that its sequences use exist.
 Status validate_lengths(const Arguments& arguments);
 
 }  // namespace octavo

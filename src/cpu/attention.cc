@@ -91,7 +91,9 @@ std::size_t align(std::size_t bytes) {
 
 std::size_t seqlens_bytes(const Problem& problem) {
   const auto batch = static_cast<std::size_t>(problem.batch);
-  const std::size_t entries = problem.varlen ? 2 * (batch + 1) : problem.padded ? 4 * batch : 0;
+  std::size_t entries = problem.varlen ? 2 * (batch + 1) : problem.padded ? 4 * batch : 0;
+  if (problem.paged)
+    entries += batch * (1 + static_cast<std::size_t>(problem.seqlen_kv / problem.page_size));
   return align(entries * sizeof(std::int32_t));
 }
 
@@ -106,8 +108,8 @@ std::size_t scratch_bytes(const Problem& problem, const Tiling& tiling) {
   return align(static_cast<std::size_t>(floats) * sizeof(float));
 }
 
-// The workspace cut up: what all share, with a copy of the lengths at its end, then a scratch for
-// each worker.
+// The workspace cut up: what all share, with a copy of the lengths and of the page table at its
+// end, then a scratch for each worker.
 struct Layout {
   std::int32_t* seqlens = nullptr;
   float* shared = nullptr;
@@ -149,8 +151,8 @@ Task make_task(const Problem& p, const Arguments& a, const Grid& grid, const Til
   return task;
 }
 
-// The arrays of lengths are read once, here: what is checked is what every task sees, also where
-// somebody writes to them meanwhile.
+// The arrays of lengths and the page table are read once, here: what is checked is what every task
+// sees, also where somebody writes to them meanwhile.
 Arguments with_own_seqlens(const Arguments& arguments, std::int32_t* copy) {
   Arguments own = arguments;
   const auto take = [&copy](const std::int32_t*& array, std::int64_t entries) {
@@ -165,6 +167,12 @@ Arguments with_own_seqlens(const Arguments& arguments, std::int32_t* copy) {
   for (const std::int32_t** array :
        {&own.seqlens_q, &own.seqlens_kv, &own.leftpad_q, &own.leftpad_kv})
     take(*array, arguments.q.shape[0]);
+  if (!is_paged(arguments)) return own;
+  own.page_table = copy;
+  own.page_table_stride = arguments.pages_per_sequence;
+  for (std::int64_t b = 0; b < arguments.q.shape[0]; ++b)
+    copy = std::copy_n(arguments.page_table + b * arguments.page_table_stride,
+                       arguments.pages_per_sequence, copy);
   return own;
 }
 

@@ -22,7 +22,7 @@ RowLoader::RowLoader(const Kernels& kernels, const Operand& operand, const HeadO
   const std::int64_t padded = padded_row(head_dim_);
   for (std::int64_t c = 0; c < padded; ++c) {
     const bool inside = c < head_dim_;
-    factors[c] = inside ? operand.scales.step(rows.number, rows.head, rows.begin, 0, c) : 1.0f;
+    factors[c] = inside ? operand.scales.step(rows, 0, c) : 1.0f;
     if (format.rounded) factors[padded + c] = inverse_of_found(*format.rounded, factors[c]);
   }
   channel_steps_ = factors;
@@ -53,7 +53,13 @@ bool RowLoader::is_plain() const {
 
 void RowLoader::load_block(std::int64_t begin, std::int64_t end, float* target,
                            std::int64_t pitch) const {
-  if (is_plain()) return convert(begin, end - begin, target, pitch);
+  if (is_plain()) {
+    for (std::int64_t row = begin, count = 0; row < end; row += count) {
+      count = places_.rows_together(row, end - row);
+      convert(row, count, target + (row - begin) * pitch, pitch);
+    }
+    return;
+  }
   for (std::int64_t row = begin; row < end; ++row) load(row, target + (row - begin) * pitch);
 }
 

@@ -55,9 +55,7 @@ class RowLoader {
   void convert(std::int64_t row, std::int64_t rows, float* target, std::int64_t pitch) const;
   void gather(std::int64_t row, float* target) const;  // from a transposed V
   bool is_plain() const;                               // only a conversion is needed
-  float step(std::int64_t row) const {
-    return operand_.scales.step(rows_.number, rows_.head, rows_.begin, row, 0);
-  }
+  float step(std::int64_t row) const { return operand_.scales.step(rows_, row, 0); }
 
   const Kernels& kernels_;
   const Operand& operand_;

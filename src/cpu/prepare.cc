@@ -50,7 +50,7 @@ struct Preparation {
   }
   std::int64_t length(const Sequence& s) const { return is_q ? s.seqlen_q : s.seqlen_kv; }
   HeadOfSequence rows(const Sequence& s, std::int64_t number, std::int64_t head) const {
-    return {number, s.batch, is_q ? s.q_begin : s.kv_begin, head};
+    return {number, s.batch, is_q ? s.q_begin : s.kv_begin, head, {}};
   }
 };
 

@@ -202,9 +202,9 @@ void TaskRunner::load_queries() {
     for (std::int64_t i = 0; i < rows; ++i) {
       const std::int64_t index = p * t_.panel + i;
       const QueryRow at = query(index);
-      const RowLoader loader(c_.kernels, c_.operands.q,
-                             {task_.number, task_.sequence.batch, task_.sequence.q_begin, at.head},
-                             s_.factors);
+      const RowLoader loader(
+          c_.kernels, c_.operands.q,
+          {task_.number, task_.sequence.batch, task_.sequence.q_begin, at.head, {}}, s_.factors);
       loader.load_values(at.row, s_.row);
       double shift = 0;
       if (mean != nullptr)
@@ -230,7 +230,8 @@ void TaskRunner::attend() {
     begin = std::min(begin, keys.begin);
     end = std::max(end, keys.end);
   }
-  const HeadOfSequence head{task_.number, sequence.batch, sequence.kv_begin, task_.kv_head};
+  const HeadOfSequence head{task_.number, sequence.batch, sequence.kv_begin, task_.kv_head,
+                            PageTable(c_.arguments)};
   const std::int64_t factors = 2 * padded_row(t_.head_dim);
   const RowLoader k_rows(c_.kernels, c_.operands.k, head, s_.factors + factors);
   const RowLoader v_rows(c_.kernels, c_.operands.v, head, s_.factors + 2 * factors);
@@ -328,7 +329,7 @@ void TaskRunner::store_row(const QueryRow& at, std::byte* to) const {
   }
   if (!is_8bit(a.out.dtype)) return c_.kernels.from_f32(a.out.dtype, s_.row, t_.head_dim, to);
   const OperandScales scales = operand_scales(a, a.out, a.out_scales, c_.problem.seqlen_q);
-  const float inverse = 1.0f / scales.step(task_.number, at.head, 0, 0, 0);
+  const float inverse = 1.0f / scales.step({task_.number, 0, 0, at.head, {}}, 0, 0);
   encode_values(a.out.dtype, s_.row, t_.head_dim, inverse, to);
 }
 

@@ -22,7 +22,7 @@ PlanCache<Plan::Impl>& thread_plans() {
 // Runs the first plan of this thread whose last run differs only in addresses.
 bool run_again(const Arguments& arguments, const Options& options, Device device, Stream stream,
                Status& status) {
-  if (changes_scores(arguments) || is_padded(arguments)) return false;
+  if (changes_scores(arguments) || is_padded(arguments) || is_paged(arguments)) return false;
   const Workspace workspace = thread_workspaces().last(device, stream);
   for (const auto& plan : thread_plans().entries())
     if (plan->device == device && plan->problem.options == options &&

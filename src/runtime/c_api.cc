@@ -9,6 +9,7 @@
 #include "numeric/transposed.h"
 #include "octavo/octavo.h"
 #include "octavo/octavo.hpp"
+#include "runtime/c_reading.h"
 
 struct octavo_plan {
   octavo::Plan plan;
@@ -30,7 +31,9 @@ static_assert(static_cast<int>(ErrorCode::io_error) == OCTAVO_IO_ERROR);
 
 thread_local std::string last_error;
 
-octavo_status report(const Status& status) noexcept {
+}  // namespace
+
+octavo_status c_report(const Status& status) noexcept {
   if (status.ok()) return OCTAVO_OK;
   try {
     last_error = status.message();
@@ -41,68 +44,7 @@ octavo_status report(const Status& status) noexcept {
   }
 }
 
-// Runs a body that returns Status and turns exceptions into a Status.
-template <class Body>
-octavo_status guarded(const Body& body) noexcept {
-  return report(without_exceptions(body));
-}
-
-Status require(const void* pointer, std::string_view what) {
-  return pointer == nullptr ? invalid(what, "null", "a pointer") : Status();
-}
-
-// Reads a struct that may come from an older header (shorter: the rest keeps its defaults) or a
-// newer one (longer: fields unknown to this version must be zero).
-template <class Struct>
-Status read_sized(const Struct* given, std::string_view what, Struct& out) {
-  OCTAVO_RETURN_IF_ERROR(require(given, what));
-  constexpr std::size_t kLargestStruct = 4096;
-  const std::size_t size = given->size;
-  if (size < sizeof(size) || size > kLargestStruct)
-    return invalid(fmt::format("{}.size", what), fmt::format("{}", size),
-                   fmt::format("{}, as its _init function sets it", sizeof(Struct)));
-  const auto* bytes = reinterpret_cast<const unsigned char*>(given);
-  for (std::size_t i = sizeof(Struct); i < size; ++i)
-    if (bytes[i] != 0)
-      return invalid(what, fmt::format("{} bytes with fields this version does not know", size),
-                     fmt::format("{} bytes", sizeof(Struct)));
-  std::memcpy(&out, given, size < sizeof(Struct) ? size : sizeof(Struct));
-  return {};
-}
-
-// Writes the defaults into a struct of the caller's size; fields unknown to this version are
-// zeroed.
-template <class Struct>
-void write_sized(Struct defaults, Struct* out, std::size_t size) {
-  if (out == nullptr) return;
-  defaults.size = size;
-  auto* const bytes = reinterpret_cast<unsigned char*>(out);
-  const std::size_t known = std::min(size, sizeof(Struct));
-  std::memcpy(bytes, &defaults, known);
-  if (size > known) std::memset(bytes + known, 0, size - known);
-}
-
-// Reads an enumeration from its C value. Values that do not fit a byte are rejected here, other
-// unknown ones by validation.
-template <class Enum>
-Status read_enum(std::int32_t code, std::string_view what, std::string_view supported, Enum& out) {
-  constexpr int kLargestCode = 254;
-  if (code < 0 || code > kLargestCode)
-    return invalid(what, fmt::format("code {}", code), supported);
-  out = static_cast<Enum>(code);
-  return {};
-}
-
-constexpr std::string_view kDTypes = "f32, f16, bf16, e4m3, e5m2, int8, sim8";
-constexpr std::string_view kGranularities = "tensor, head, block, row, channel";
-
-template <class Void>
-Status read_tensor(const octavo_tensor& given, std::string_view what, BasicTensor<Void>& out) {
-  out.data = given.data;
-  std::memcpy(out.shape.data(), given.shape, sizeof(given.shape));
-  std::memcpy(out.stride.data(), given.stride, sizeof(given.stride));
-  return read_enum(given.dtype, fmt::format("{}.dtype", what), kDTypes, out.dtype);
-}
+namespace {
 
 Status read_scales(const octavo_scales& given, std::string_view what, Scales& out) {
   out.data = given.data;
@@ -117,7 +59,6 @@ Status read_arguments(const octavo_arguments* given, Arguments& out) {
   octavo_arguments c;
   octavo_arguments_init(&c);
   OCTAVO_RETURN_IF_ERROR(read_sized(given, "arguments", c));
-  if (c.page_table != nullptr) return invalid("page_table", "given", "null (reserved)");
   OCTAVO_RETURN_IF_ERROR(read_tensor(c.q, "q", out.q));
   OCTAVO_RETURN_IF_ERROR(read_tensor(c.k, "k", out.k));
   OCTAVO_RETURN_IF_ERROR(read_tensor(c.v, "v", out.v));
@@ -145,6 +86,9 @@ Status read_arguments(const octavo_arguments* given, Arguments& out) {
   out.alibi_slopes = c.alibi_slopes;
   out.alibi_batch_stride = c.alibi_batch_stride;
   out.sinks = c.sinks;
+  out.page_table = c.page_table;
+  out.page_table_stride = c.page_table_stride;
+  out.pages_per_sequence = c.pages_per_sequence;
   return read_enum(c.v_layout, "v_layout", "rows, transposed", out.v_layout);
 }
 
@@ -198,13 +142,6 @@ Status read_options(const octavo_options* given, Options& out) {
   out.max_error = c.max_error;
   out.softcap = c.softcap;
   return {};
-}
-
-Status read_device(const char* given, Device& out) {
-  if (given == nullptr) return {};
-  const Result<Device> parsed = parse_device(given);
-  if (parsed.ok()) out = *parsed;
-  return parsed.status();
 }
 
 // The inputs of every attention call, of either pass.

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "attention/operand_scales.h"
+#include "attention/validate.h"
 #include "base/error.h"
 #include "cpu/attention.h"
 
@@ -11,8 +12,8 @@ namespace octavo {
 namespace {
 
 // Checks scales in host memory before anything is written: a scale that is not a positive finite
-// number would silently turn a whole head into NaN or zero. Scales of tokens outside every sequence
-// are never used and are not checked.
+// number would silently turn a whole head into NaN or zero. Scales of tokens and pages outside
+// every sequence are never used and are not checked.
 class ScaleCheck {
  public:
   ScaleCheck(std::string_view what, const Arguments& a, const ConstTensor& tensor,
@@ -34,6 +35,16 @@ class ScaleCheck {
     for (std::int64_t b = 0; b < shape_[0]; ++b) OCTAVO_RETURN_IF_ERROR(heads(b, 0, per_head_));
     return {};
   }
+  // The scales of the keys of a paged cache.
+  Status pages(const Arguments& a) const {
+    const bool by_row = found_.index.granularity == Granularity::row;
+    const std::int64_t step = by_row ? 1 : shape_[2];
+    for (std::int64_t b = 0; b < sequence_count(a); ++b)
+      for (std::int64_t h = 0; h < shape_[1]; ++h)
+        for (std::int64_t key = 0; key < sequence(a, b).seqlen_kv; key += step)
+          OCTAVO_RETURN_IF_ERROR(one(found_.place({b, 0, 0, h, PageTable(a)}, key, 0)));
+    return {};
+  }
   Status one(std::int64_t at) const {
     const float scale = found_.data[at];
     if (std::isfinite(scale) && scale > 0) return {};
@@ -53,6 +64,7 @@ Status check_scale_values(std::string_view what, const Arguments& a, const Const
   if (!is_8bit(tensor.dtype)) return {};
   const ScaleCheck check(what, a, tensor, scales, max_len);
   if (scales.granularity == Granularity::tensor) return check.one(0);
+  if (is_paged(a) && scales.granularity != Granularity::head) return check.pages(a);
   if (!is_varlen(a) || scales.granularity != Granularity::row) return check.all();
   for (std::int64_t b = 0; b < a.sequences; ++b) {
     const Sequence at = sequence(a, b);
@@ -90,6 +102,7 @@ class CpuPlan final : public Plan::Impl {
 
   Status run(const Problem& run_problem, const Arguments& a, Workspace workspace,
              Stream /*stream*/) const override {
+    if (is_paged(a)) OCTAVO_RETURN_IF_ERROR(validate_lengths(a));  // before scales are looked up
     OCTAVO_RETURN_IF_ERROR(
         check_scale_values("q_scales", a, a.q, a.q_scales, run_problem.seqlen_q, false));
     OCTAVO_RETURN_IF_ERROR(

@@ -98,6 +98,7 @@ emulator::GlobalMemory memory_of(const Problem& run_problem, const Arguments& a)
   add_words("seqlens_kv", a.seqlens_kv, run_problem.batch);
   add_words("leftpad_q", a.leftpad_q, run_problem.batch);
   add_words("leftpad_kv", a.leftpad_kv, run_problem.batch);
+  add_words("page_table", a.page_table, page_table_extent(a));
   const auto spans = static_cast<std::size_t>(a.sequences + 1) * sizeof(std::int32_t);
   if (a.cu_seqlens_q != nullptr) memory.add_array("cu_seqlens_q", a.cu_seqlens_q, spans, Use::read);
   if (a.cu_seqlens_kv != nullptr)

@@ -141,6 +141,9 @@ Result<StagedArguments> StagedArguments::make(const Arguments& host, const Probl
       staged.copy_array(host.cu_seqlens_q, host.sequences + 1, device, on.cu_seqlens_q));
   OCTAVO_RETURN_IF_ERROR(
       staged.copy_array(host.cu_seqlens_kv, host.sequences + 1, device, on.cu_seqlens_kv));
+  if (is_paged(host))
+    OCTAVO_RETURN_IF_ERROR(
+        staged.copy_array(host.page_table, page_table_extent(host), device, on.page_table));
   OCTAVO_RETURN_IF_ERROR(staged.copy_modifiers(host, device, margin));
   return staged;
 }

@@ -51,6 +51,23 @@ TEST(CpuAllocation, ARunWithPaddingAndModifiersAllocatesNothing) {
   EXPECT_EQ(allocations - before, 0);
 }
 
+TEST(CpuAllocation, ARunOverAPagedCacheAllocatesNothing) {
+  Case c{.batch = 3, .heads_q = 4, .heads_kv = 2, .seqlen_q = 2, .seqlen_kv = 16};
+  Call call(c);  // its three batch entries are the pages
+  const std::int32_t table[] = {0, 2, 1, 1, 2, 0}, seqlens[] = {20, 32, 0};
+  Arguments& a = call.arguments;
+  a.page_table = table;
+  a.page_table_stride = a.pages_per_sequence = 2;
+  a.seqlens_kv = seqlens;
+  const Problem problem = problem_of(a, call.options).value();
+  std::vector<std::uint8_t> room(workspace_bytes(problem, 2));
+  set_thread_count(2);
+  ASSERT_TRUE(attention(problem, a, {room.data(), room.size()}).ok());
+  const std::int64_t before = allocations;
+  ASSERT_TRUE(attention(problem, a, {room.data(), room.size()}).ok());
+  EXPECT_EQ(allocations - before, 0);
+}
+
 TEST(CpuAllocation, ABackwardRunAllocatesNothing) {
   for (const std::int64_t seqlen_q : {100, 700}) {  // in one slice, and in several
     BackwardCase c{.batch = 2, .heads_q = 4, .heads_kv = 2, .seqlen_q = seqlen_q, .seqlen_kv = 200};

@@ -11,6 +11,7 @@
 #include <set>
 #include <string>
 
+#include "evidence/cases/decode_cases.h"
 #include "evidence/cases/inputs.h"
 #include "gpu/forward/sm80_forward.h"
 #include "numeric/formats.h"
@@ -87,6 +88,69 @@ TEST(Cases, TheCoveringSetAloneHasThePairsAndIsSmall) {
     for (int b = a + 1; b < kAxes; ++b)
       expected += static_cast<std::size_t>(kAxisSizes[a]) * static_cast<std::size_t>(kAxisSizes[b]);
   EXPECT_EQ(pairs.size(), expected);
+}
+
+TEST(Cases, TheDecodeSuiteHasEveryPairAndDistinctCases) {
+  const std::vector<DecodeValues> rows = covering_rows(kDecodeSizes);
+  EXPECT_LT(rows.size(), 100U);
+  std::set<std::array<int, 4>> pairs;
+  for (const DecodeValues& row : rows)
+    for (int a = 0; a < kDecodeAxes; ++a)
+      for (int b = a + 1; b < kDecodeAxes; ++b) pairs.insert({a, row[a], b, row[b]});
+  std::size_t expected = 0;
+  for (int a = 0; a < kDecodeAxes; ++a)
+    for (int b = a + 1; b < kDecodeAxes; ++b)
+      expected += static_cast<std::size_t>(kDecodeSizes[a] * kDecodeSizes[b]);
+  EXPECT_EQ(pairs.size(), expected);
+  std::set<std::string> names;
+  std::set<std::int64_t> page_sizes, queries;
+  std::set<Layout> layouts;
+  std::set<KeyLengths> lengths;
+  std::int64_t shared = 0, longest = 0;
+  for (const Case& c : decode_cases(42)) {
+    names.insert(c.name());
+    page_sizes.insert(c.page_size);
+    queries.insert(c.seqlen_q);
+    layouts.insert(c.layout);
+    lengths.insert(c.key_lengths);
+    shared += c.shared_prefix ? 1 : 0;
+    longest = std::max(longest, c.seqlen_kv);
+    EXPECT_TRUE(problem_for(c).problem.paged);
+  }
+  EXPECT_EQ(names.size(), 1000U);
+  EXPECT_EQ(page_sizes.size(), 4U);
+  EXPECT_EQ(layouts.size(), 3U);
+  EXPECT_EQ(lengths.size(), static_cast<std::size_t>(kKeyLengths));
+  for (std::int64_t n = 1; n <= 16; ++n) EXPECT_EQ(queries.count(n), 1U) << n;
+  EXPECT_GT(shared, 200);
+  EXPECT_GT(longest, 10000);
+}
+
+// Clamping the table and the lengths of a hostile case gives those of the same case without them.
+TEST(Cases, HostilePageTablesAreOutsideTheCache) {
+  DecodeValues values{};
+  values[kLengths] = static_cast<int>(KeyLengths::longest);
+  Case c = make_decode_case(values, 11);
+  c.batch = 3;
+  c.seqlens = Seqlens::hostile;
+  const Inputs hostile = make_inputs(c).value();
+  c.seqlens = Seqlens::clamped;
+  const Inputs clamped = make_inputs(c).value();
+  const Arguments &bad = hostile.given, &good = clamped.given;
+  const auto pages = static_cast<std::int32_t>(good.k.shape[0]);
+  int outside = 0;
+  for (std::int64_t b = 0; b < c.batch; ++b) {
+    EXPECT_EQ(std::clamp<std::int64_t>(bad.seqlens_kv[b], 0, c.seqlen_kv), good.seqlens_kv[b]);
+    for (std::int64_t i = 0; i * c.page_size < good.seqlens_kv[b]; ++i) {
+      const std::int64_t at = b * good.page_table_stride + i;
+      outside += bad.page_table[at] != good.page_table[at] ? 1 : 0;
+      EXPECT_EQ(std::clamp(bad.page_table[at], 0, pages - 1), good.page_table[at]);
+    }
+  }
+  EXPECT_GE(outside, 2);
+  EXPECT_EQ(hostile.cache.k.memory.bytes, clamped.cache.k.memory.bytes);
+  EXPECT_EQ(attention(good, c.options).message(), "");
+  EXPECT_EQ(attention(bad, c.options).code(), ErrorCode::invalid_argument);
 }
 
 // A device that serves 16-bit inputs natively and e4m3 with a scale per head, with one kernel for
@@ -316,7 +380,7 @@ TEST(Cases, UnknownSuiteGetsAnErrorSentence) {
   const auto cases = suite_cases("eleven", 42);
   ASSERT_FALSE(cases.ok());
   EXPECT_EQ(cases.status().message(),
-            "suite is \"eleven\"; supported: all, twelve, presets, and configs on a GPU.");
+            "suite is \"eleven\"; supported: all, twelve, presets, decode, and configs on a GPU.");
 }
 
 }  // namespace

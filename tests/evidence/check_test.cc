@@ -10,6 +10,8 @@
 #include <thread>
 
 #include "config/sm90_shipped.h"
+#include "emulator/long.h"
+#include "evidence/cases/decode_cases.h"
 #include "evidence/cases/inputs.h"
 #include "evidence/gates/gpu_suite.h"
 #include "gpu/forward/sm90_forward.h"
@@ -49,6 +51,16 @@ TEST(Check, TheLibraryPassesASixthOfTheCoveringSet) {
     EXPECT_FALSE(row.bound.empty());
   }
   EXPECT_GT(with_error, report->rows.size() / 2);
+}
+
+TEST(Check, TheLibraryPassesAQuarterOfTheCoveringSetOfDecode) {
+  const std::vector<Case> all = decode_cases(7, covering_rows(kDecodeSizes).size());
+  std::vector<Case> cases;
+  for (std::size_t i = 0; i < all.size(); i += test_long() ? 1 : 4) cases.push_back(all[i]);
+  const auto report = check_cases({}, cases, library_runner({}));
+  ASSERT_TRUE(report.ok()) << report.status().message();
+  EXPECT_TRUE(report->passed()) << joined(report->failures);
+  EXPECT_EQ(report->cases, static_cast<std::int64_t>(cases.size()));
 }
 
 TEST(Check, OnePrecisionOnly) {
@@ -224,10 +236,10 @@ TEST(Check, BadOptionsGetAnErrorSentence) {
   options.streams = 0;
   options.suite = "configs";
   EXPECT_EQ(check(options).status().message(),
-            "suite is \"configs\" on cpu; supported: all, twelve, presets.");
+            "suite is \"configs\" on cpu; supported: all, twelve, presets, decode.");
   options.suite = "emulated";
   EXPECT_EQ(check(options).status().message(),
-            "suite is \"emulated\" on cpu; supported: all, twelve, presets.");
+            "suite is \"emulated\" on cpu; supported: all, twelve, presets, decode.");
   options.device = {Device::Kind::cuda, 99};
   options.streams = 2;
   EXPECT_EQ(check(options).status().message(),

@@ -2,11 +2,13 @@
 // it accepts the library.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
 
 #include "attention/reference.h"
+#include "evidence/cases/decode_cases.h"
 #include "evidence/cases/inputs.h"
 #include "evidence/gates/check.h"
 #include "numeric/formats.h"
@@ -114,6 +116,61 @@ TEST(PlantedFault, LastKeysSkipped) {
                       a.v.shape[2] -= skipped;
                     }),
                     "kernel error");
+}
+
+// Cases of mixed lengths with every format of the cache.
+std::vector<Case> paged_cases() {
+  std::vector<Case> cases;
+  for (int format = 0; format < kDecodeSizes[kCacheFormat]; ++format) {
+    DecodeValues values{};
+    values[kCacheFormat] = format;
+    values[kCacheScales] = 2;  // per row
+    values[kLengths] = static_cast<int>(KeyLengths::longest);
+    values[kQueries] = 1;
+    cases.push_back(make_decode_case(values, 3));
+  }
+  return cases;
+}
+
+TEST(PlantedFault, APageReadTwice) {
+  std::vector<std::int32_t> table;
+  expect_rejected(paged_cases(), with_change([&table](Arguments& a, Options&) {
+                    table.assign(a.page_table, a.page_table +
+                                                   (a.q.shape[0] - 1) * a.page_table_stride +
+                                                   a.pages_per_sequence);
+                    table[0] = table[1];
+                    a.page_table = table.data();
+                  }),
+                  "kernel error");
+}
+
+// The rows behind a sequence hold NaN, and so do the scales of int8.
+TEST(PlantedFault, AKeyTooMany) {
+  for (const Case& c : paged_cases()) {
+    std::vector<std::int32_t> lengths;
+    Case shorter = c;
+    shorter.key_lengths = KeyLengths::page_less_one;
+    const Inputs in = make_inputs(shorter).value();
+    lengths.assign(in.given.seqlens_kv, in.given.seqlens_kv + c.batch);
+    for (std::int32_t& n : lengths) ++n;
+    const auto report = check_cases({}, {shorter}, with_change([&lengths](Arguments& a, Options&) {
+                                      a.seqlens_kv = lengths.data();
+                                    }));
+    ASSERT_TRUE(report.ok());
+    EXPECT_FALSE(report->passed()) << c.name();
+  }
+}
+
+TEST(PlantedFault, ScalesOfAnotherRow) {
+  std::vector<float> scales;
+  expect_rejected({paged_cases()[3]}, with_change([&scales](Arguments& a, Options&) {
+                    const auto count = a.v.shape[0] * a.v.shape[1] * a.v.shape[2];
+                    scales.assign(a.v_scales.data, a.v_scales.data + count);
+                    std::reverse(scales.begin(), scales.end());
+                    for (float& scale : scales) scale = scale > 0 ? scale : 1;  // no refusal
+                    a.v_scales.data = scales.data();
+                  }),
+                  "kernel error");
 }
 
 TEST(PlantedFault, WrongScale) {

@@ -28,7 +28,7 @@ struct Call {
   Sized<octavo_options> options;
   const char* device = "cpu";
   std::array<std::unique_ptr<float[]>, 3> scales;
-  std::unique_ptr<std::int32_t[]> cu_q, cu_kv;
+  std::unique_ptr<std::int32_t[]> cu_q, cu_kv, page_table, lengths;
   std::array<std::unique_ptr<std::int32_t[]>, 4> padding;
   std::unique_ptr<float[]> slopes, sinks;
   Operand q, k, v, out, lse, bias, mask;
@@ -205,6 +205,34 @@ std::unique_ptr<float[]> make_floats(Reader& in, std::int64_t count) {
   return made;
 }
 
+// Makes k and v a paged cache, with the pages of a tensor that has at least sixteen rows. Entries
+// and lengths are mostly valid, occasionally arbitrary.
+void add_pages(Reader& in, Call& call) {
+  octavo_arguments& a = call.arguments.value;
+  const auto within = [](std::int64_t n) { return std::clamp<std::int64_t>(n, 0, 4096); };
+  const std::int64_t batch = within(a.q.shape[0]), pages = within(a.k.shape[0]);
+  if (a.k.shape[2] >= 16 && a.v.shape[2] >= 16) a.k.shape[2] = a.v.shape[2] = 16;
+  const std::int64_t columns = in.between(0, 3), stride = columns + in.between(0, 1);
+  const auto wild = [&in] { return in.pick({-1, 7, INT32_MIN, INT32_MAX}); };
+  call.page_table = std::make_unique<std::int32_t[]>(static_cast<std::size_t>(batch * stride));
+  for (std::int64_t i = 0; i < batch * stride; ++i)
+    call.page_table[static_cast<std::size_t>(i)] =
+        in.one_in(16) || pages == 0 ? wild() : static_cast<std::int32_t>(in.between(0, pages - 1));
+  call.lengths = std::make_unique<std::int32_t[]>(static_cast<std::size_t>(batch));
+  for (std::int64_t b = 0; b < batch; ++b)
+    call.lengths[static_cast<std::size_t>(b)] =
+        in.one_in(16) ? wild() : static_cast<std::int32_t>(in.between(0, 16 * columns));
+  a.page_table = call.page_table.get();
+  a.page_table_stride = in.one_in(16) ? in.pick({std::int64_t{-1}, INT64_MAX}) : stride;
+  a.pages_per_sequence = in.one_in(16) ? in.pick({std::int64_t{-1}, INT64_MAX}) : columns;
+  if (!in.one_in(16)) a.seqlens_kv = call.lengths.get();
+  if (!in.one_in(4)) a.leftpad_kv = nullptr;
+  if (!in.one_in(4)) a.bias.data = a.mask.data = nullptr;
+  if (!in.one_in(4)) call.options.value.precision = OCTAVO_NATIVE;
+  for (octavo_scales* s : {&a.k_scales, &a.v_scales})
+    if (s->granularity == OCTAVO_PER_BLOCK && !in.one_in(4)) s->block_rows = 16;
+}
+
 // Padding, and what changes scores. False: too large for a test.
 bool add_modifiers(Reader& in, Call& call) {
   octavo_arguments& a = call.arguments.value;
@@ -235,6 +263,7 @@ bool add_modifiers(Reader& in, Call& call) {
           in.one_in(16) ? in.pick({-1, INT32_MIN, INT32_MAX}) : in.between(0, rows / 2));
     *arrays[i] = call.padding[i].get();
   }
+  if (!varlen && in.one_in(3)) add_pages(in, call);
   return true;
 }
 

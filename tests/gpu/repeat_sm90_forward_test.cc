@@ -193,6 +193,7 @@ TEST_F(Repeated, CallsWithModifiersOrPaddingAreNotRepeated) {
     EXPECT_FALSE(again(another, modified));
     EXPECT_FALSE(again(another, plain));
   }
+  expect_refused_where(repeated, plain, [](Arguments& a) { a.page_table = lengths; });
 }
 
 // 8-bit output with a scale per head, and amax, which is cleared every time.

@@ -171,10 +171,11 @@ TEST(CApi, StructsOfOtherVersions) {
   EXPECT_EQ(octavo_attention(&arguments, nullptr, "cpu", nullptr), OCTAVO_INVALID_ARGUMENT);
   EXPECT_NE(std::string(octavo_last_error()).find("arguments.size is 0"), std::string::npos);
 
-  // An older header ends before the reserved page table.
+  // An older header ends before the page table.
+  const std::int32_t page = 0;
   arguments = c_arguments(call);
   arguments.size = offsetof(octavo_arguments, page_table);
-  arguments.page_table = &call;
+  arguments.page_table = &page;
   EXPECT_EQ(octavo_attention(&arguments, nullptr, "cpu", nullptr), OCTAVO_OK);
 
   // A newer header's tail is accepted while it is zero.
@@ -188,8 +189,140 @@ TEST(CApi, StructsOfOtherVersions) {
   EXPECT_EQ(octavo_attention(&newer.known, nullptr, "cpu", nullptr), OCTAVO_INVALID_ARGUMENT);
 
   arguments = c_arguments(call);
-  arguments.page_table = &call;
+  arguments.page_table = &page;
   EXPECT_EQ(octavo_attention(&arguments, nullptr, "cpu", nullptr), OCTAVO_INVALID_ARGUMENT);
+}
+
+// A prompt of 20 tokens, a fork of it, and one token for each, in int8.
+TEST(CApi, DecodingOverAKvCache) {
+  octavo_kv_cache_options options;
+  octavo_kv_cache_options_init(&options);
+  options.pages = 6;
+  options.page_size = 16;
+  options.heads = 2;
+  options.head_dim = 8;
+  options.dtype = OCTAVO_INT8;
+  options.layout = OCTAVO_PAGES_BSHD;
+  options.max_batch = 2;
+  octavo_kv_cache* cache = nullptr;
+  ASSERT_EQ(octavo_kv_cache_create(&options, nullptr, &cache), OCTAVO_OK) << octavo_last_error();
+  std::int64_t first = -1, second = -1, number = 0;
+  ASSERT_EQ(octavo_kv_cache_add_sequence(cache, &first), OCTAVO_OK);
+  ASSERT_EQ(octavo_kv_cache_select(cache, &first, 1), OCTAVO_OK);
+  const Call prompt(1, 2, 2, 1, 20, 8), step(2, 4, 2, 1, 1, 8);
+  octavo_tensor k = c_tensor(prompt.arguments.k), v = c_tensor(prompt.arguments.v);
+  const std::vector<float> cos(21 * 4, 0.0f), sin(21 * 4, 1.0f);  // a quarter turn
+  octavo_rotary rotary;
+  octavo_rotary_init(&rotary);
+  rotary.cos = cos.data();
+  rotary.sin = sin.data();
+  rotary.positions = 21;
+  rotary.pairs = 4;
+  ASSERT_EQ(octavo_kv_cache_append(cache, &k, &v, &rotary, nullptr), OCTAVO_OK);
+  ASSERT_EQ(octavo_kv_cache_fork(cache, first, &second), OCTAVO_OK);
+  const std::int64_t both[] = {first, second};
+  ASSERT_EQ(octavo_kv_cache_select(cache, both, 2), OCTAVO_OK);
+  ASSERT_EQ(octavo_kv_cache_reserve(cache, 1), OCTAVO_OK);
+  k = c_tensor(step.arguments.k), v = c_tensor(step.arguments.v);
+  ASSERT_EQ(octavo_kv_cache_append(cache, &k, &v, nullptr, nullptr), OCTAVO_OK);
+  ASSERT_EQ(octavo_kv_cache_length(cache, second, &number), OCTAVO_OK);
+  EXPECT_EQ(number, 21);
+  ASSERT_EQ(octavo_kv_cache_free_pages(cache, &number), OCTAVO_OK);
+  EXPECT_EQ(number, 3);  // a shared page, and one each
+
+  octavo_arguments arguments = c_arguments(step);
+  ASSERT_EQ(octavo_kv_cache_set_arguments(cache, &arguments), OCTAVO_OK);
+  ASSERT_EQ(octavo_attention(&arguments, nullptr, nullptr, nullptr), OCTAVO_OK)
+      << octavo_last_error();
+  // The same from the rows that come back.
+  for (int b = 0; b < 2; ++b) {
+    const Call alone(1, 4, 2, 1, 21, 8);
+    octavo_arguments dense = c_arguments(alone);
+    ASSERT_EQ(octavo_kv_cache_read(cache, both[b], &dense.k, &dense.v), OCTAVO_OK);
+    const float x = prompt.k[0], y = prompt.k[4];  // channels 0 and 4 are a pair
+    EXPECT_NEAR(alone.k[0], -y, 0.02f);
+    EXPECT_NEAR(alone.k[4], x, 0.02f);
+    dense.q.data = static_cast<float*>(arguments.q.data) + b * 4 * 8;
+    ASSERT_EQ(octavo_attention(&dense, nullptr, nullptr, nullptr), OCTAVO_OK);
+    for (std::size_t i = 0; i < 32; ++i)
+      EXPECT_NEAR(alone.out[i], step.out[static_cast<std::size_t>(b) * 32 + i], 1e-6f);
+  }
+  ASSERT_EQ(octavo_kv_cache_free_sequence(cache, first), OCTAVO_OK);
+  octavo_kv_cache_destroy(cache);
+}
+
+TEST(CApi, KvCacheErrors) {
+  octavo_kv_cache_options options;
+  octavo_kv_cache_options_init(&options);
+  EXPECT_EQ(options.page_size, 64);
+  octavo_kv_cache* cache = nullptr;
+  const auto is = [](octavo_status status, octavo_status code, const std::string& sentence) {
+    EXPECT_EQ(status, code) << sentence;
+    EXPECT_EQ(std::string(octavo_last_error()), sentence);
+  };
+  constexpr auto kInvalid = OCTAVO_INVALID_ARGUMENT;
+  is(octavo_kv_cache_create(nullptr, nullptr, &cache), kInvalid,
+     "options is null; supported: a pointer.");
+  is(octavo_kv_cache_create(&options, nullptr, nullptr), kInvalid,
+     "cache is null; supported: a pointer.");
+  is(octavo_kv_cache_create(&options, nullptr, &cache), kInvalid,
+     "pages is 0; supported: 1 to 2147483647.");
+  options.pages = options.heads = options.head_dim = 1;
+  options.dtype = 300;
+  is(octavo_kv_cache_create(&options, nullptr, &cache), kInvalid,
+     "dtype is code 300; supported: f32, f16, bf16, e4m3, e5m2, int8, sim8.");
+  options.dtype = OCTAVO_F32;
+  options.layout = -1;
+  is(octavo_kv_cache_create(&options, nullptr, &cache), kInvalid,
+     "layout is code -1; supported: bhsd, bshd.");
+  options.layout = OCTAVO_PAGES_BHSD;
+  ASSERT_EQ(octavo_kv_cache_create(&options, nullptr, &cache), OCTAVO_OK);
+  std::int64_t sequence = 0;
+  is(octavo_kv_cache_add_sequence(nullptr, &sequence), kInvalid,
+     "cache is null; supported: a pointer.");
+  is(octavo_kv_cache_add_sequence(cache, nullptr), kInvalid,
+     "sequence is null; supported: a pointer.");
+  is(octavo_kv_cache_select(cache, nullptr, 1), kInvalid,
+     "sequences is null; supported: a pointer.");
+  is(octavo_kv_cache_fork(cache, 3, &sequence), kInvalid,
+     "sequence is 3; supported: sequences of this cache.");
+  is(octavo_kv_cache_append(cache, nullptr, nullptr, nullptr, nullptr), kInvalid,
+     "k is null; supported: a pointer.");
+  ASSERT_EQ(octavo_kv_cache_add_sequence(cache, &sequence), OCTAVO_OK);
+  ASSERT_EQ(octavo_kv_cache_select(cache, &sequence, 1), OCTAVO_OK);
+  is(octavo_kv_cache_reserve(cache, 65), kInvalid,
+     "tokens is 65; supported: 0 to 64 for sequence 0, which has 0 of 64.");
+  octavo_arguments arguments;
+  octavo_arguments_init(&arguments);
+  arguments.size = offsetof(octavo_arguments, page_table_stride);
+  is(octavo_kv_cache_set_arguments(cache, &arguments), kInvalid,
+     "arguments.size is " + std::to_string(arguments.size) +
+         "; supported: " + std::to_string(sizeof(octavo_arguments)) + " or more.");
+  octavo_kv_cache_destroy(cache);
+  octavo_kv_cache_destroy(nullptr);
+}
+
+TEST(CApi, MergesStates) {
+  float outs[] = {1, 3}, lses[] = {0, std::log(3.0f)}, out = 0, lse = 0;
+  octavo_tensor parts[2], lse_parts[2];
+  for (int i = 0; i < 2; ++i) {
+    parts[i] = octavo_tensor_bhsd(outs + i, OCTAVO_F32, 1, 1, 1, 1);
+    lse_parts[i] = octavo_tensor_bhsd(lses + i, OCTAVO_F32, 1, 1, 1, 1);
+  }
+  const octavo_tensor merged = octavo_tensor_bhsd(&out, OCTAVO_F32, 1, 1, 1, 1);
+  const octavo_tensor merged_lse = octavo_tensor_bhsd(&lse, OCTAVO_F32, 1, 1, 1, 1);
+  ASSERT_EQ(octavo_merge_states(parts, lse_parts, 2, &merged, &merged_lse, "cpu", nullptr),
+            OCTAVO_OK);
+  EXPECT_FLOAT_EQ(out, 2.5f);
+  EXPECT_FLOAT_EQ(lse, std::log(4.0f));
+  ASSERT_EQ(octavo_merge_states(parts, lse_parts, 1, &merged, nullptr, nullptr, nullptr),
+            OCTAVO_OK);
+  EXPECT_FLOAT_EQ(out, 1.0f);
+  EXPECT_EQ(octavo_merge_states(parts, nullptr, 2, &merged, nullptr, nullptr, nullptr),
+            OCTAVO_INVALID_ARGUMENT);
+  EXPECT_STREQ(octavo_last_error(), "lses is null; supported: a pointer.");
+  EXPECT_EQ(octavo_merge_states(nullptr, nullptr, 0, &merged, nullptr, nullptr, nullptr),
+            OCTAVO_INVALID_ARGUMENT);
 }
 
 // A caller compiled with another header passes that header's struct size.

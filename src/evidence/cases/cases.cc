@@ -7,34 +7,14 @@
 #include <set>
 
 #include "base/error.h"
+#include "evidence/cases/decode_cases.h"
+#include "evidence/cases/draw.h"
 #include "numeric/formats.h"
 #include "numeric/random.h"
 #include "octavo/evidence.hpp"
 
 namespace octavo::evidence {
 namespace {
-
-// The random numbers of one case.
-class Draw {
- public:
-  explicit Draw(std::uint64_t seed) : seed_(seed) {}
-  // Uniform in [low, high].
-  std::int64_t between(std::int64_t low, std::int64_t high) {
-    const auto n = static_cast<std::uint64_t>(high - low + 1);
-    return low + static_cast<std::int64_t>(random_below(seed_, kStream, index_++, n));
-  }
-  bool one_in(std::int64_t n) { return between(1, n) == 1; }
-  template <class T, std::size_t n>
-  T of(const std::array<T, n>& values) {
-    return values[static_cast<std::size_t>(between(0, static_cast<std::int64_t>(n) - 1))];
-  }
-
- private:
-  // Far from the streams of Q, K and V (0, 1, 2), so that sizes and values are independent.
-  static constexpr std::uint64_t kStream = 1000;
-  std::uint64_t seed_;
-  std::uint64_t index_ = 0;
-};
 
 constexpr std::array kWide = {DType::f32, DType::f16, DType::bf16};
 constexpr int kWideFormats = 3 * static_cast<int>(kAllPrecisions.size());
@@ -176,6 +156,12 @@ std::string_view layout_name(Layout layout) {
   return kNames[static_cast<std::size_t>(layout)];
 }
 
+std::string_view key_lengths_name(KeyLengths lengths) {
+  constexpr std::array<std::string_view, kKeyLengths> kNames = {
+      "none", "one", "page-1", "page", "page+1", "longest", "mixed"};
+  return kNames[static_cast<std::size_t>(lengths)];
+}
+
 std::string quantization_name(const Case& c) {
   const Quantization& q = c.options.quantization;
   if (is_8bit(c.k_type()))
@@ -211,6 +197,9 @@ std::string Case::name() const {
   text += fmt::format(" {}", layout_name(layout));
   if (seqlens != Seqlens::plain)
     text += seqlens == Seqlens::hostile ? " seqlens=hostile" : " seqlens=clamped";
+  if (page_size > 0)
+    text += fmt::format(" page_size={} lengths={}{}", page_size, key_lengths_name(key_lengths),
+                        shared_prefix ? " shared_prefix" : "");
   if (padded) text += " padded";
   if (options.softcap != 0) text += fmt::format(" softcap={}", options.softcap);
   if (bias) text += fmt::format(" bias={}", octavo::name(*bias));
@@ -620,8 +609,9 @@ Result<std::vector<Case>> suite_cases(const std::string& suite, std::uint64_t se
   if (suite == "all") return all_cases(seed);
   if (suite == "twelve") return twelve_cases();
   if (suite == "presets") return preset_cases(seed);
+  if (suite == "decode") return decode_cases(seed);
   return invalid("suite", fmt::format("\"{}\"", suite),
-                 "all, twelve, presets, and configs on a GPU");
+                 "all, twelve, presets, decode, and configs on a GPU");
 }
 
 }  // namespace octavo::evidence

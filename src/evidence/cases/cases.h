@@ -30,13 +30,25 @@ enum class InputValues : std::uint8_t {
   equal_keys,  // every key of a head, and its row of V, is the first one
 };
 
-// cu_seqlens of a varlen batch of kHostileSequences.
+// cu_seqlens of a varlen batch of kHostileSequences, or lengths and page table of a paged cache.
 enum class Seqlens : std::uint8_t {
   plain,
   hostile,  // negative, beyond the end, decreasing, too long; the host would refuse them
   clamped,  // the sequences that kernels must make of those
 };
 inline constexpr std::int64_t kHostileSequences = 5;
+
+// The keys of the sequences of a paged cache: the same number in each, or any up to the capacity.
+enum class KeyLengths : std::uint8_t {
+  none,
+  one,
+  page_less_one,
+  page,
+  page_and_one,
+  longest,
+  mixed
+};
+inline constexpr int kKeyLengths = 7;
 
 struct Case {
   std::int64_t batch = 1;  // the number of sequences in a varlen batch
@@ -57,6 +69,11 @@ struct Case {
   // Padding, and what changes scores besides options.softcap. Shapes of bias and mask, which of
   // them hide keys, and which rows are padding follow from the seed.
   bool padded = false;
+  // A paged cache, if page_size > 0: seqlen_kv is what a sequence can have, the layout is that of
+  // the pages, and page table and lengths follow from the seed.
+  std::int64_t page_size = 0;
+  KeyLengths key_lengths = KeyLengths::mixed;
+  bool shared_prefix = false;  // sequences begin with the same pages
   std::optional<DType> bias{};
   bool mask = false;
   bool alibi = false;
@@ -90,7 +107,8 @@ inline constexpr std::array<std::int64_t, 9> kHeadDims = {8, 33, 40, 64, 80, 96,
 inline constexpr AxisValues kAxisSizes = {6, 31, 4, 4, 8, static_cast<int>(kHeadDims.size()), 9};
 
 // A small set of rows in which every pair of values of two axes occurs. Greedy and deterministic.
-std::vector<AxisValues> covering_rows(const AxisValues& sizes);
+template <std::size_t axes>
+std::vector<std::array<int, axes>> covering_rows(const std::array<int, axes>& sizes);
 
 // A case with these axis values; the seed determines the rest.
 Case make_case(const AxisValues& values, std::uint64_t seed);

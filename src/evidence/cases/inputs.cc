@@ -6,6 +6,7 @@
 
 #include "attention/mask.h"
 #include "base/error.h"
+#include "evidence/cases/paged_inputs.h"
 #include "gpu/forward/sm80_forward.h"
 #include "numeric/formats.h"
 #include "numeric/quantize.h"
@@ -280,8 +281,10 @@ Status make_operand(const Case& c, DType given, std::int64_t heads, std::int64_t
   OCTAVO_RETURN_IF_ERROR(random_normal(live, c.seed, stream));
   shape_values(c, operand.wide.view, spans, stream);
   if (c.outliers) add_outliers(live, static_cast<std::int64_t>(c.seed) % c.head_dim);
-  if (c.padded) poison_padding(operand.wide, spans);
-  if (!is_8bit(given)) return {};
+  const bool is_paged = c.page_size > 0 && stream != 0;
+  if (is_paged) share_prefix(c, operand.wide.view, spans);
+  if (c.padded || is_paged) poison_padding(operand.wide, spans);
+  if (!is_8bit(given) || is_paged) return {};
   QuantizeOptions options;
   options.granularity = granularity;
   options.block_rows = c.options.quantization.block_rows;
@@ -379,6 +382,8 @@ void make_modifiers(const Case& c, Inputs& in) {
 
 void set_padding(const Case& c, Inputs& in) {
   in.written_q = in.spans_q;
+  Arguments& a = in.original;
+  if (c.page_size > 0) a.seqlens_kv = in.cache.dense_lengths.data();
   if (!c.padded) return;
   for (Span& span : in.written_q) span = {span.batch, 0, c.seqlen_q};
   for (std::size_t b = 0; b < in.spans_q.size(); ++b) {
@@ -388,14 +393,14 @@ void set_padding(const Case& c, Inputs& in) {
     in.seqlens_kv.push_back(static_cast<std::int32_t>(in.spans_kv[b].length));
   }
   // Arrays that need not be given are not.
-  Arguments& a = in.original;
+  const bool pads_keys = c.page_size == 0;
   if (padding_of(c) != Padding::left) {
     a.seqlens_q = in.seqlens_q.data();
-    a.seqlens_kv = in.seqlens_kv.data();
+    if (pads_keys) a.seqlens_kv = in.seqlens_kv.data();
   }
   if (padding_of(c) != Padding::right) {
     a.leftpad_q = in.leftpad_q.data();
-    a.leftpad_kv = in.leftpad_kv.data();
+    if (pads_keys) a.leftpad_kv = in.leftpad_kv.data();
   }
 }
 
@@ -446,7 +451,7 @@ void set_arguments(const Case& c, Inputs& in) {
   in.given.q = in.q.given();
   in.given.k = in.k.given();
   in.given.v = in.v.given();
-  if (c.seqlens == Seqlens::hostile) {
+  if (c.seqlens == Seqlens::hostile && c.layout == Layout::varlen) {
     in.hostile_cu_q = hostile_entries(in.cu_q);
     in.hostile_cu_kv = hostile_entries(in.cu_kv);
     in.given.cu_seqlens_q = in.hostile_cu_q.data();
@@ -455,6 +460,10 @@ void set_arguments(const Case& c, Inputs& in) {
   if (in.q.quantized) in.given.q_scales = in.q.quantized->view;
   if (in.k.quantized) in.given.k_scales = in.k.quantized->view;
   if (in.v.quantized) in.given.v_scales = in.v.quantized->view;
+  in.dense = in.given;
+  if (c.page_size == 0) return;
+  in.dense = with_cached_values(in, in.given);
+  in.given = with_cache(c, in, in.given);
 }
 
 }  // namespace
@@ -463,6 +472,7 @@ Result<Inputs> make_inputs(const Case& c) {
   Inputs in;
   in.spans_q = make_spans(c, c.seqlen_q, kQuerySpans, kTokensBeforeQueries);
   in.spans_kv = make_spans(c, c.seqlen_kv, kKeySpans, kTokensBeforeKeys);
+  if (c.page_size > 0) in.spans_kv = cache_spans(c);
   in.cu_q = cumulative(in.spans_q);
   in.cu_kv = cumulative(in.spans_kv);
   OCTAVO_RETURN_IF_ERROR(
@@ -471,6 +481,7 @@ Result<Inputs> make_inputs(const Case& c) {
       make_operand(c, c.k_type(), c.heads_kv, c.seqlen_kv, in.spans_kv, c.qk_scales, 1, in.k));
   OCTAVO_RETURN_IF_ERROR(
       make_operand(c, c.v_type(), c.heads_kv, c.seqlen_kv, in.spans_kv, c.v_scales, 2, in.v));
+  if (c.page_size > 0) OCTAVO_RETURN_IF_ERROR(make_cache(c, in));
   std::array<std::int64_t, 4> shape = in.q.wide.view.shape;
   in.out = make_memory(c.layout, c.out, shape);
   shape[3] = 1;
@@ -507,6 +518,8 @@ CaseProblem problem_for(const Case& c) {
   if (is_8bit(c.out)) p.out_scales = Granularity::head;
   p.varlen = c.layout == Layout::varlen;
   p.padded = c.padded;
+  p.paged = c.page_size > 0;
+  p.page_size = c.page_size;
   p.bias = c.bias;
   p.mask = c.mask;
   p.alibi = c.alibi;
@@ -525,6 +538,11 @@ CaseProblem problem_for(const Case& c) {
   view(a.q, c.input, c.heads_q, c.seqlen_q, spans_q);
   view(a.k, p.k, c.heads_kv, c.seqlen_kv, spans_kv);
   view(a.v, p.v, c.heads_kv, c.seqlen_kv, spans_kv);
+  if (p.paged)
+    for (ConstTensor* t : {&a.k, &a.v}) {
+      t->shape = {cache_pages(c, cache_spans(c)), c.heads_kv, c.page_size, c.head_dim};
+      t->stride = strides_of(c.layout, t->shape);
+    }
   view(a.out, c.out, c.heads_q, c.seqlen_q, spans_q);
   run_problem.row_alignment = row_alignment(a);
   return run_problem;

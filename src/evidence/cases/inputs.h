@@ -54,6 +54,19 @@ Result<QuantizedOperand> quantize_operand(const ConstTensor& x, DType format, fl
                                           const QuantizeOptions& options, Layout layout,
                                           const std::vector<Span>& sequences, std::int64_t max_len);
 
+// A paged KV cache.
+struct PagedCache {
+  struct Operand {
+    TensorMemory memory;        // (pages, heads, page_size, head_dim)
+    std::vector<float> scales;  // of an 8-bit cache
+    Scales scales_view;
+    TensorMemory values;  // of an 8-bit cache: what it holds, dense (batch, heads, keys, head_dim)
+  };
+  Operand k, v;
+  std::vector<std::int32_t> table, lengths;  // hostile in hostile cases
+  std::vector<std::int32_t> dense_lengths;   // of the dense values
+};
+
 struct Inputs {
   struct Operand {
     TensorMemory wide;                          // f32, f16 or bf16
@@ -68,10 +81,14 @@ struct Inputs {
   std::vector<Span> spans_q, spans_kv;                    // one per sequence
   std::vector<Span> written_q;                            // rows that are written: also padding
   std::vector<std::int32_t> seqlens_q, seqlens_kv, leftpad_q, leftpad_kv;  // of a padded batch
+  PagedCache cache;
   TensorMemory bias, mask;
   std::vector<float> slopes, sinks;
-  Arguments original;  // before quantization
+  Arguments original;  // before quantization, with dense K and V
   Arguments given;     // passed to the library
+  // The same values as `given` for the oracle: with dense K and V, so that the oracle finds them
+  // without the page table.
+  Arguments dense;
 };
 Result<Inputs> make_inputs(const Case& c);
 

@@ -48,6 +48,8 @@ Status run_on_gpu(const Gpu& gpu, Device device, const Arguments& host, const Op
                   double* lse) {
   const Result<Problem> run_problem = problem_of(host, mask);
   if (!run_problem.ok()) return run_problem.status();
+  if (run_problem->paged)
+    return unsupported("page_table", "given", "dense keys in the oracle on a GPU");
   const std::int64_t per_head =
       rows == nullptr ? host.q.shape[2] : static_cast<std::int64_t>(rows->size());
   const std::int64_t all_rows = host.q.shape[0] * run_problem->heads_q * per_head;

@@ -170,7 +170,7 @@ Status round_call(const Case& c, const Inputs& in, RoundedCall& call) {
   const Result<Problem> problem = problem_of(in.given, c.options);
   if (!problem.ok()) return problem.status();
   const OperandFormats& formats = call.formats = operand_formats(*problem);
-  Arguments& a = call.arguments = in.given;
+  Arguments& a = call.arguments = in.dense;
   OCTAVO_RETURN_IF_ERROR(
       round_operand(c, formats.q, in.spans_q, c.seqlen_q, a.q, a.q_scales, call.q));
   OCTAVO_RETURN_IF_ERROR(

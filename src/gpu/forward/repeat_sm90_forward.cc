@@ -70,8 +70,9 @@ bool same_but_for_addresses(const Arguments& a, const Arguments& b) {
          a.max_seqlen_q == b.max_seqlen_q && a.max_seqlen_kv == b.max_seqlen_kv;
 }
 
-// Modifiers of the scores and padding are not compared here, so such calls are not repeated.
-bool is_plain(const Arguments& a) { return !changes_scores(a) && !is_padded(a); }
+// Modifiers of the scores, padding and page tables are not compared here, so such calls are not
+// repeated.
+bool is_plain(const Arguments& a) { return !changes_scores(a) && !is_padded(a) && !is_paged(a); }
 
 struct Bytes {
   std::uintptr_t begin, end;

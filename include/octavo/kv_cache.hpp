@@ -1,0 +1,100 @@
+// A paged KV cache: K and V of many sequences in pages of equal size, for decoding with
+// attention(). Sequences share the pages of a common prefix, and a page is copied when one of them
+// appends to it (copy on write).
+//
+//   KvCache cache = KvCache::create({.pages = 512, .heads = 8, .head_dim = 128}).value();
+//   const std::int64_t sequence = cache.add_sequence().value();
+//   cache.select({{sequence}});              // the batch of the next calls
+//   cache.append(k, v);                      // (1, heads, tokens, head_dim): a prompt, then tokens
+//   cache.set_arguments(arguments);          // k, v, scales, page table and lengths
+//   attention(arguments, {.causal = Causal::bottom_right});
+//
+// The arrays that set_arguments() gives stay where they are as long as the cache lives. A failed
+// call leaves the cache as it was. A cache may be used by one thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "octavo/octavo.hpp"
+
+namespace octavo {
+
+// The memory order of a cache.
+enum class PageLayout : std::uint8_t {
+  bhsd,  // (pages, heads, page_size, head_dim)
+  bshd,  // (pages, page_size, heads, head_dim)
+};
+
+struct KvCacheOptions {
+  std::int64_t pages = 0;
+  std::int64_t page_size = 64;  // rows of a page: a multiple of 16 from 16 to 256
+  std::int64_t heads = 0;       // of K and V
+  std::int64_t head_dim = 0;
+  // f32, f16, bf16, or quantized to e4m3, e5m2 or int8 with a scale for each row of each head.
+  DType dtype = DType::f16;
+  PageLayout layout = PageLayout::bhsd;
+  std::int64_t max_batch = 64;          // sequences that can be selected together
+  std::int64_t pages_per_sequence = 0;  // the most that a sequence can have; 0: all pages
+};
+
+// A rotary position embedding that append() applies to K, before it is quantized. Row p of cos and
+// sin holds `pairs` floats, for the pairs of channels of a key at position p of its sequence:
+//   (x, y) -> (x cos - y sin, y cos + x sin)
+struct Rotary {
+  const float* cos = nullptr;  // null: no embedding
+  const float* sin = nullptr;
+  std::int64_t positions = 0;  // rows of cos and sin
+  std::int64_t pairs = 0;      // at most head_dim / 2; channels beyond 2 * pairs stay as they are
+  bool interleaved = false;    // pair i is channels 2i and 2i + 1, instead of i and pairs + i
+};
+
+class OCTAVO_API KvCache {
+ public:
+  class Impl;
+
+  static Result<KvCache> create(const KvCacheOptions& options, Device device = {});
+  KvCache(KvCache&&) noexcept;
+  KvCache& operator=(KvCache&&) noexcept;
+  ~KvCache();
+
+  const KvCacheOptions& options() const;
+  std::int64_t free_pages() const;
+
+  // Sequences have numbers, which are used again after free_sequence(). A new one is empty; a fork
+  // has the keys of `sequence` and shares its pages.
+  Result<std::int64_t> add_sequence();
+  Result<std::int64_t> fork(std::int64_t sequence);
+  Status free_sequence(std::int64_t sequence);
+  Result<std::int64_t> length(std::int64_t sequence) const;
+
+  // Makes these sequences the batch of the following calls, in this order. When one of them is
+  // freed, the batch is empty until the next call of select().
+  Status select(std::span<const std::int64_t> sequences);
+
+  // Takes the pages that `tokens` more tokens of each selected sequence need, so that append() of
+  // as many changes neither the page table nor the pages of other sequences. append() does it by
+  // itself otherwise. If there are not enough pages, the status is out_of_memory.
+  Status reserve(std::int64_t tokens);
+
+  // Appends the same number of tokens to each selected sequence: k and v are (selected, heads,
+  // tokens, head_dim), f32, f16 or bf16, with any strides. The lengths that set_arguments() gives
+  // grow by it.
+  Status append(const ConstTensor& k, const ConstTensor& v, const Rotary& rotary = {},
+                Stream stream = nullptr);
+
+  // Sets k, v, their scales, page_table and seqlens_kv of a call whose queries are (selected, Hq,
+  // Sq, D).
+  void set_arguments(Arguments& arguments) const;
+
+  // Copies the keys and values of a sequence to (1, heads, length, head_dim), f32, f16 or bf16;
+  // 8-bit values are dequantized.
+  Status read(std::int64_t sequence, const Tensor& k, const Tensor& v) const;
+
+ private:
+  explicit KvCache(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace octavo

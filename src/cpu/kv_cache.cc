@@ -1,0 +1,94 @@
+#include "cpu/kv_cache.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "cpu/attention.h"
+#include "cpu/thread_pool.h"
+#include "numeric/formats.h"
+#include "numeric/quantize.h"
+#include "numeric/scale.h"
+
+namespace octavo::cpu {
+namespace {
+
+void rotate(const Rotary& rotary, std::int64_t position, float* row) {
+  const float* const cos = rotary.cos + position * rotary.pairs;
+  const float* const sin = rotary.sin + position * rotary.pairs;
+  for (std::int64_t i = 0; i < rotary.pairs; ++i) {
+    float& x = row[rotary.interleaved ? 2 * i : i];
+    float& y = row[rotary.interleaved ? 2 * i + 1 : rotary.pairs + i];
+    const float rotated = x * cos[i] - y * sin[i];
+    y = y * cos[i] + x * sin[i];
+    x = rotated;
+  }
+}
+
+// Quantizes a row as quantize() does with a scale per row, and returns the scale.
+float quantize_row(DType format, const float* row, std::int64_t columns, std::uint8_t* to) {
+  float amax = 0;
+  for (std::int64_t c = 0; c < columns; ++c)
+    if (std::isfinite(row[c])) amax = std::max(amax, std::abs(row[c]));
+  const float scale = scale_from_amax(format, amax);
+  const float inverse = inverse_of_found(format, step_of(format, scale));
+  for (std::int64_t c = 0; c < columns; ++c) to[c] = encode_8bit(format, row[c] * inverse);
+  return scale;
+}
+
+void store_cache_row(const Tensor& cache, float* scales, std::int64_t page, std::int64_t head,
+                     std::int64_t row_of_page, const float* row) {
+  if (!is_8bit(cache.dtype)) return store_row(cache, page, head, row_of_page, row);
+  auto* const to = static_cast<std::uint8_t*>(cache.data) + page * cache.stride[0] +
+                   head * cache.stride[1] + row_of_page * cache.stride[2];
+  scales[(page * cache.shape[1] + head) * cache.shape[2] + row_of_page] =
+      quantize_row(cache.dtype, row, cache.shape[3], to);
+}
+
+}  // namespace
+
+void copy_page_rows(const CacheMemory& cache, std::int32_t from, std::int32_t to,
+                    std::int64_t rows) {
+  for (const auto& [t, scales] : {std::pair{cache.k, cache.k_scales}, {cache.v, cache.v_scales}}) {
+    const auto size = static_cast<std::int64_t>(size_bytes(t.dtype));
+    auto* const bytes = static_cast<std::byte*>(t.data);
+    for (std::int64_t head = 0; head < t.shape[1]; ++head) {
+      for (std::int64_t row = 0; row < rows; ++row) {
+        const std::int64_t at = head * t.stride[1] + row * t.stride[2];
+        std::memcpy(bytes + (to * t.stride[0] + at) * size,
+                    bytes + (from * t.stride[0] + at) * size,
+                    static_cast<std::size_t>(t.shape[3] * size));
+      }
+      if (scales != nullptr)
+        std::copy_n(scales + (from * t.shape[1] + head) * t.shape[2], rows,
+                    scales + (to * t.shape[1] + head) * t.shape[2]);
+    }
+  }
+}
+
+void append_rows(const CacheMemory& cache, const CacheBatch& batch, const ConstTensor& k,
+                 const ConstTensor& v, const Rotary& rotary) {
+  const std::int64_t heads = k.shape[1], tokens = k.shape[2], columns = k.shape[3];
+  const std::int64_t page_size = cache.k.shape[2];
+  parallel_for(k.shape[0] * heads, thread_count(), [&](std::int64_t task, int) {
+    const std::int64_t b = task / heads, head = task % heads;
+    std::vector<float> row(static_cast<std::size_t>(columns));
+    for (std::int64_t i = 0; i < tokens; ++i) {
+      const std::int64_t position = batch.lengths[b] + i;
+      const std::int64_t page =
+          batch.page_table[b * batch.page_table_stride + position / page_size];
+      load_row(k, b, head, i, row.data());
+      if (rotary.cos != nullptr) rotate(rotary, position, row.data());
+      store_cache_row(cache.k, cache.k_scales, page, head, position % page_size, row.data());
+      load_row(v, b, head, i, row.data());
+      store_cache_row(cache.v, cache.v_scales, page, head, position % page_size, row.data());
+    }
+  });
+  for (std::int64_t b = 0; b < k.shape[0]; ++b)
+    batch.lengths[b] += static_cast<std::int32_t>(tokens);
+}
+
+}  // namespace octavo::cpu

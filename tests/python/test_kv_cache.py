@@ -1,0 +1,322 @@
+"""Paged KV caches, octavo.KvCache and octavo.merge_states: NumPy and PyTorch on the CPU."""
+
+import inspect
+
+import numpy
+import pytest
+
+import octavo
+
+PAGE, HEADS, DIM = 16, 2, 16
+LENGTHS = [20, 0, 35]
+
+
+def paged(normal, layout="bhsd"):
+    """(q, k, v dense, cache of k, cache of v, page_table, seqlens): three sequences in shuffled pages."""
+    q, k, v = normal(3, 4, 2, DIM), normal(3, HEADS, 48, DIM), normal(3, HEADS, 48, DIM)
+    table = numpy.array([[5, 1, -1], [-7, 99, 99], [0, 6, 3]], numpy.int32)
+    pages = [numpy.full((7, HEADS, PAGE, DIM), numpy.nan, numpy.float32) for _ in range(2)]
+    for b, length in enumerate(LENGTHS):
+        for j in range(length):
+            for cache, rows in zip(pages, (k, v)):
+                cache[table[b, j // PAGE], :, j % PAGE] = rows[b, :, j]
+    if layout == "bshd":
+        q, *pages = (numpy.ascontiguousarray(x.swapaxes(1, 2)) for x in (q, *pages))
+    return q, k, v, *pages, table, numpy.array(LENGTHS, numpy.int32)
+
+
+def expected(q, k, v, **options):
+    return octavo.attention(q, k, v, seqlens_kv=numpy.array(LENGTHS, numpy.int32), return_lse=True, **options)
+
+
+@pytest.mark.parametrize("layout", ["bhsd", "bshd"])
+def test_the_keys_of_a_dense_call(normal, layout):
+    q, k, v, k_cache, v_cache, table, lengths = paged(normal, layout)
+    options = {"causal": "bottom_right", "window": (30, None), "softcap": 3.0}
+    dense = (x.swapaxes(1, 2) for x in (k, v)) if layout == "bshd" else (k, v)
+    wanted = expected(q, *dense, layout=layout, **options)
+    found = octavo.attention(q, k_cache, v_cache, page_table=table, seqlens_kv=lengths, layout=layout,
+                             return_lse=True, **options)
+    for one, other in zip(found, wanted):
+        numpy.testing.assert_array_equal(one, other)
+    # A table that is part of a larger one.
+    larger = numpy.full((3, 5), 77, numpy.int32)
+    larger[:, :3] = table
+    again = octavo.attention(q, k_cache, v_cache, page_table=larger[:, :3], seqlens_kv=lengths, layout=layout,
+                             **options)
+    numpy.testing.assert_array_equal(again, wanted[0])
+
+
+@pytest.mark.parametrize("granularity, shape", [("tensor", (1,)), ("head", (1, HEADS)), ("row", (7, HEADS, PAGE)),
+                                                ("block", (7, HEADS, 1))])
+def test_scales_of_8_bit_caches(normal, granularity, shape):
+    q, k, v, k_cache, v_cache, table, lengths = paged(normal)
+    scales = numpy.abs(normal(*shape)) + 0.5
+    codes = [numpy.clip(numpy.rint(numpy.nan_to_num(x) * 20), -127, 127).astype(numpy.int8)
+             for x in (k_cache, v_cache)]
+    whole = {"tensor": (1, 1, 1, 1), "head": (1, HEADS, 1, 1), "row": (7, HEADS, PAGE, 1),
+             "block": (7, HEADS, 1, 1)}[granularity]
+    values = [x.astype(numpy.float32) * (scales.reshape(whole) / 20) for x in codes]
+    given = [octavo.Quantized(x, (scales / 20).astype(numpy.float32), "int8", granularity, PAGE) for x in codes]
+    found = octavo.attention(q, *given, page_table=table, seqlens_kv=lengths)
+    wanted = octavo.attention(q, *values, page_table=table, seqlens_kv=lengths)
+    numpy.testing.assert_allclose(found, wanted, atol=2e-6)
+    with pytest.raises(ValueError, match="k.scales is .* numbers; supported: "):
+        wrong = octavo.Quantized(codes[0], numpy.ones(5, numpy.float32), "int8", granularity, PAGE)
+        octavo.attention(q, wrong, given[1], page_table=table, seqlens_kv=lengths)
+
+
+def test_explain(normal):
+    q, _, _, k_cache, v_cache, table, lengths = paged(normal)
+    assert octavo.explain(q, k_cache, v_cache, page_table=table, seqlens_kv=lengths).kernel == "cpu_forward"
+
+
+@pytest.mark.parametrize("change, exception, sentence", [
+    ({"page_table": lambda t: t.astype(numpy.int64)}, TypeError, "page_table is of int64; supported: int32."),
+    ({"page_table": lambda t: t[0]}, ValueError,
+     "page_table is of 1 dimensions; supported: (3, pages of a sequence), with contiguous rows."),
+    ({"page_table": lambda t: t[:2]}, ValueError,
+     "page_table is of 2 sequences; supported: (3, pages of a sequence), with contiguous rows."),
+    ({"page_table": lambda t: t[:, ::2]}, ValueError,
+     "page_table is not contiguous; supported: (3, pages of a sequence), with contiguous rows."),
+    ({"page_table": lambda t: numpy.where(t == 6, 7, t).astype(numpy.int32)}, ValueError,
+     "page_table[2][1] is 7; supported: 0 to 6, the pages of the cache."),
+    ({"page_table": lambda t: [[1]]}, TypeError, "page_table is"),
+    ({"seqlens_kv": lambda n: None}, ValueError,
+     "seqlens_kv is null; supported: an array of lengths, with a page_table."),
+    ({"seqlens_kv": lambda n: n + 20}, ValueError, "seqlens_kv[2] is 55; supported: 0 to 48"),
+    ({"causal": lambda _: True}, ValueError, "causal is True with a page_table; supported: 'bottom_right', False."),
+    ({"causal": lambda _: "top_left"}, NotImplementedError, "causal is top_left with a paged cache"),
+    ({"leftpad_kv": lambda _: numpy.zeros(3, numpy.int32)}, NotImplementedError,
+     "leftpad_kv is given together with page_table"),
+    ({"mask": lambda _: numpy.ones((1, 48), bool)}, NotImplementedError, "mask is given together with page_table"),
+    ({"precision": lambda _: "fp8"}, NotImplementedError, "precision is fp8 with a paged cache"),
+])
+def test_errors(normal, change, exception, sentence):
+    q, _, _, k_cache, v_cache, table, lengths = paged(normal)
+    options = {"page_table": table, "seqlens_kv": lengths}
+    for name, make in change.items():
+        options[name] = make(options.get(name))
+    out = numpy.full_like(q, -7)
+    with pytest.raises(exception) as error:
+        octavo.attention(q, k_cache, v_cache, out=out, **options)
+    assert str(error.value).startswith(sentence), error.value
+    assert (out == -7).all()
+
+
+def test_names_of_other_libraries(normal):
+    q, _, _, k_cache, v_cache, table, lengths = paged(normal)
+    with pytest.raises(TypeError, match="did you mean 'page_table'"):
+        octavo.attention(q, k_cache, v_cache, block_table=table, seqlens_kv=lengths)
+
+
+# ------------------------------------------------------------------------------------------ KvCache
+
+
+def cached(cache, sequence, k, v):
+    """The rows of a sequence, and what they should be."""
+    for found, wanted in zip(cache.read(sequence), (k, v)):
+        numpy.testing.assert_allclose(found[0], wanted, atol=5e-2)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float8_e4m3fn", "int8"])
+@pytest.mark.parametrize("layout", ["bhsd", "bshd"])
+def test_decoding(normal, dtype, layout):
+    cache = octavo.KvCache(8, HEADS, DIM, page_size=PAGE, dtype=dtype, layout=layout, max_batch=3)
+    assert cache.pages_per_sequence == 8
+    a, b = cache.add_sequence(), cache.add_sequence()
+    prompts = {a: (normal(HEADS, 20, DIM), normal(HEADS, 20, DIM)), b: (normal(HEADS, 3, DIM), normal(HEADS, 3, DIM))}
+    for sequence, (k, v) in prompts.items():
+        cache.select([sequence])
+        cache.append(k[None], v[None])
+    cache.select([b, a])
+    k, v = normal(2, 1, HEADS, DIM), normal(2, 1, HEADS, DIM)
+    cache.append(k, v, layout="bshd")
+    assert [cache.length(x) for x in (a, b)] == [21, 4]
+    q = normal(2, 4, 1, DIM)
+    given = q if layout == "bhsd" else numpy.ascontiguousarray(q.swapaxes(1, 2))
+    out, lse = cache.attention(given, causal="bottom_right", return_lse=True)
+    out = out if layout == "bhsd" else out.swapaxes(1, 2)
+    for slot, sequence in enumerate((b, a)):
+        rows = [x[:, :, :] for x in cache.read(sequence)]
+        wanted = octavo.attention(q[slot:slot + 1], *rows, return_lse=True)
+        numpy.testing.assert_allclose(out[slot:slot + 1], wanted[0], atol=2e-6)
+        numpy.testing.assert_allclose(lse[slot:slot + 1], wanted[1], atol=2e-6)
+        if dtype == "float32":
+            for found, prompt, token in zip(rows, prompts[sequence], (k, v)):
+                numpy.testing.assert_array_equal(found[0, :, :-1], prompt)
+                numpy.testing.assert_array_equal(found[0, :, -1], token[slot, 0])
+
+
+def test_forks_and_what_does_not_fit(normal):
+    cache = octavo.KvCache(4, HEADS, DIM, page_size=PAGE, dtype="float32")
+    parent = cache.add_sequence()
+    k, v = normal(1, HEADS, 20, DIM), normal(1, HEADS, 20, DIM)
+    cache.select([parent])
+    cache.append(k, v)
+    child = cache.fork(parent)
+    assert cache.free_pages == 2
+    cache.select([child])
+    cache.append(k[:, :, :1], v[:, :, :1])
+    assert (cache.free_pages, cache.length(parent), cache.length(child)) == (1, 20, 21)
+    cached(cache, parent, k[0], v[0])
+    cache.select([parent, child])
+    two = normal(2, HEADS, 30, DIM)
+    with pytest.raises(MemoryError, match="tokens is 30, which needs 4 pages; supported: what fits into the 1 free"):
+        cache.append(two, two)
+    with pytest.raises(MemoryError, match="tokens is 30"):
+        cache.reserve(30)
+    assert (cache.free_pages, cache.length(parent), cache.length(child)) == (1, 20, 21)
+    cache.free_sequence(parent)
+    assert cache.free_pages == 2
+    with pytest.raises(ValueError, match="sequence is 0; supported: sequences of this cache."):
+        cache.length(parent)
+
+
+def test_rotary_embedding(normal):
+    cache = octavo.KvCache(4, HEADS, DIM, page_size=PAGE, dtype="float32")
+    sequence = cache.add_sequence()
+    cache.select([sequence])
+    k, v = normal(1, HEADS, 20, DIM), normal(1, HEADS, 20, DIM)
+    angles = numpy.arange(20 * 8, dtype=numpy.float32).reshape(20, 8) / 10
+    cos, sin = numpy.cos(angles), numpy.sin(angles)
+    cache.append(k, v, rotary=(cos, sin))
+    x, y = k[..., :8], k[..., 8:]
+    wanted = numpy.concatenate([x * cos - y * sin, y * cos + x * sin], -1)
+    numpy.testing.assert_allclose(cache.read(sequence)[0], wanted, atol=1e-6)
+    numpy.testing.assert_array_equal(cache.read(sequence)[1], v)
+    for rotary, exception, sentence in (
+            (cos, TypeError, "rotary is "), ((cos, sin[:19]), ValueError, "sin is of another shape than cos"),
+            ((cos.astype("float64"), sin), TypeError, "cos is of float64; supported: float32."),
+            ((cos[:, ::2], sin), ValueError, "cos is of another shape or not contiguous"),
+            ((cos, sin), ValueError, "rotary.positions is 20; supported: 40 or more")):
+        with pytest.raises(exception) as error:
+            cache.append(k, v, rotary=rotary)
+        assert str(error.value).startswith(sentence), error.value
+    assert cache.length(sequence) == 20
+
+
+@pytest.mark.parametrize("options, sentence", [
+    ({"pages": 0}, "pages is 0; supported: 1 to 2147483647."),
+    ({"page_size": 20}, "page_size is 20, the page size; supported: multiples of 16 up to 256."),
+    ({"layout": "hbsd"}, "layout is 'hbsd'"),
+    ({"dtype": "float64"}, "dtype is "),
+    ({"pages_per_sequence": 9}, "pages_per_sequence is 9; supported: 0 (as many as possible) to 4."),
+])
+def test_options(options, sentence):
+    with pytest.raises((ValueError, TypeError)) as error:
+        octavo.KvCache(**{"pages": 4, "heads": HEADS, "head_dim": DIM, "dtype": "float32", **options})
+    assert str(error.value).startswith(sentence), error.value
+
+
+def test_other_devices():
+    with pytest.raises(NotImplementedError, match="supported here: cpu for a KvCache"):
+        octavo.KvCache(4, HEADS, DIM, device="emulator")
+
+
+def test_the_arrays_outlive_the_name(normal):
+    cache = octavo.KvCache(4, HEADS, DIM, page_size=PAGE, dtype="float16")
+    sequence = cache.add_sequence()
+    cache.select([sequence])
+    rows = normal(1, HEADS, 5, DIM)
+    cache.append(rows, rows)
+    arguments = cache.arguments()
+    del cache
+    assert arguments["seqlens_kv"].tolist() == [5]
+    page = arguments["page_table"][0, 0]
+    numpy.testing.assert_allclose(arguments["k"][page, :, :5], rows[0], atol=2e-3)
+
+
+# ------------------------------------------------------------------------------------- merge_states
+
+
+@pytest.mark.parametrize("layout", ["bhsd", "bshd"])
+def test_merge_states(normal, layout):
+    q, k, v = normal(2, 4, 3, DIM), normal(2, 2, 30, DIM), normal(2, 2, 30, DIM)
+    if layout == "bshd":
+        q, k, v = (numpy.ascontiguousarray(x.swapaxes(1, 2)) for x in (q, k, v))
+    keys = 1 if layout == "bshd" else 2
+    parts = [octavo.attention(q, *(numpy.take(x, range(*span), keys) for x in (k, v)), return_lse=True,
+                              layout=layout) for span in ((0, 11), (11, 30))]
+    wanted = octavo.attention(q, k, v, return_lse=True, layout=layout)
+    outs, lses = zip(*parts)
+    for found in (octavo.merge_states(outs, lses, layout=layout),
+                  octavo.merge_states(numpy.stack(outs), numpy.stack(lses), layout=layout)):
+        for one, other in zip(found, wanted):
+            numpy.testing.assert_allclose(one, other, atol=2e-6)
+
+
+@pytest.mark.parametrize("out, lse, exception, sentence", [
+    ([], [], ValueError, "out is 0 parts with 0 of lse; supported: the same number, from 1 on."),
+    (3, [], TypeError, "out is "),
+    ([numpy.zeros((1, 1, 2, 4), "f")], [numpy.zeros((1, 2), "f")], ValueError,
+     "lse[0] is of 2 dimensions; supported: (batch, heads, seqlen)."),
+    ([numpy.zeros((1, 1, 2, 4), "f")], [numpy.zeros((1, 1, 3), "f")], ValueError, "lses[0].shape is"),
+])
+def test_merge_states_errors(out, lse, exception, sentence):
+    with pytest.raises(exception) as error:
+        octavo.merge_states(out, lse)
+    assert str(error.value).startswith(sentence), error.value
+
+
+# -------------------------------------------------------------------------------------------- torch
+
+
+def test_torch(normal):
+    torch = pytest.importorskip("torch")
+    import octavo.torch  # noqa: F401
+
+    q, k, v, *cache, table, lengths = paged(normal)
+    wanted = expected(q, k, v, causal="bottom_right")[0]
+    tensors = [torch.from_numpy(x) for x in (q, *cache, table, lengths)]
+
+    def run(q, k, v, table, lengths):
+        return octavo.attention(q, k, v, page_table=table, seqlens_kv=lengths, causal="bottom_right")
+
+    numpy.testing.assert_array_equal(run(*tensors), wanted)
+    compiled = torch.compile(run, fullgraph=True, backend="aot_eager")
+    numpy.testing.assert_array_equal(compiled(*tensors), wanted)
+    q = tensors[0].clone().requires_grad_()
+    with pytest.raises(NotImplementedError, match="page_table is given for tensors that require grad|seqlens_kv is"):
+        run(q, *tensors[1:])
+    with pytest.raises(NotImplementedError, match="page_table is given under vmap"):
+        torch.vmap(run, in_dims=(0, None, None, None, None))(tensors[0][None], *tensors[1:])
+    with pytest.raises(Exception, match="causal is True with a page_table"):  # Dynamo wraps the ValueError
+        torch.compile(lambda *a: octavo.attention(a[0], a[1], a[2], page_table=a[3], seqlens_kv=a[4], causal=True),
+                      backend="aot_eager")(*tensors)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+def test_torch_cache(dtype):
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(3)
+    cache = octavo.KvCache(8, HEADS, DIM, page_size=PAGE, dtype=getattr(torch, dtype))
+    sequence = cache.add_sequence()
+    cache.select([sequence])
+    k, v = torch.randn(1, 20, HEADS, DIM).transpose(1, 2), torch.randn(1, HEADS, 20, DIM)
+    cache.append(k, v)
+    q = torch.randn(1, 4, 1, DIM)
+    out = cache.attention(q)
+    assert isinstance(out, torch.Tensor)
+    wanted = torch.nn.functional.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+    torch.testing.assert_close(out, wanted, atol=2e-6 if dtype == "float32" else 3e-2, rtol=1e-5)
+
+
+def test_torch_merge_states():
+    torch = pytest.importorskip("torch")
+    from octavo.distributed import merge_states
+    out, lse = torch.randn(3, 2, 4, 5, 8), torch.randn(3, 2, 4, 5)
+    for found, wanted in zip(octavo.merge_states(out, lse), merge_states(out, lse)):
+        assert isinstance(found, torch.Tensor)
+        torch.testing.assert_close(found, wanted)
+    for layout in ("bhsd", "bshd"):  # what tensors on a GPU are merged with
+        x = out if layout == "bhsd" else out.transpose(2, 3).contiguous()
+        for found, wanted in zip(octavo._merge_states.merge_tensors(x, lse, layout),
+                                 octavo.merge_states(x, lse, layout=layout)):
+            torch.testing.assert_close(found, wanted)
+
+
+def test_the_documented_parameters():
+    assert "page_table" in inspect.signature(octavo.attention).parameters
+    assert "page_table" in inspect.signature(octavo.explain).parameters
+    assert list(inspect.signature(octavo.KvCache).parameters)[:3] == ["pages", "heads", "head_dim"]
