@@ -276,7 +276,7 @@ class ModifiedCase {
     const std::int64_t row_elements = score_shape()[3] + p_.row_gap;
     bias_.assign(score_count() * (size_bytes(*p_.bias) / 2) + 8, kPoison);
     auto* const data = reinterpret_cast<std::uint16_t*>(
-        (reinterpret_cast<std::uintptr_t>(bias_.data()) + 7) / 8 * 8);
+        (reinterpret_cast<std::uintptr_t>(bias_.data()) + 15) / 16 * 16);
     for (std::int64_t i = 0; i < static_cast<std::int64_t>(score_count()); ++i) {
       const auto index = static_cast<std::uint64_t>(i);
       float x = random_normal_value(p_.seed, 60, index);

@@ -65,9 +65,8 @@ ModifiedProblem problem_for(const Sm90ForwardConfig& c, unsigned features, std::
   if (seed % 5 == 1) p.window_left = c.block_n / 2 + 3;
   if (seed % 7 == 3) p.scale = -0.4f;
   if (has(kSoftcap)) p.softcap = seed % 2 == 0 ? 1.5f : 30.0f;
-  constexpr DType kBiases[] = {DType::f16, DType::bf16, DType::f32};
-  if (has(kBias)) p.bias = kBiases[seed % 3];
-  p.mask = has(kMask);
+  if (has(kBias)) p.bias = static_cast<DType>(c.bias_element);
+  p.mask = has(kMask) && c.mask;
   p.alibi = has(kAlibi);
   p.sinks = has(kSinks);
   p.left = has(kLeft);
@@ -75,7 +74,9 @@ ModifiedProblem problem_for(const Sm90ForwardConfig& c, unsigned features, std::
   if (seed % 4 == 1) p.broadcast = {0, 1, 0, 0};
   if (seed % 4 == 2) p.broadcast = {1, 0, 1, 0};
   if (seed % 4 == 3) p.broadcast = {1, 1, 0, seed % 8 == 3 ? 1 : 0};
-  p.row_gap = static_cast<std::int64_t>(seed / 2 % 3) + (p.seqlen_kv % 2);
+  // TMA can load every other bias and mask: those whose rows begin at multiples of 16 bytes.
+  p.row_gap = seed % 2 == 0 ? (16 - p.seqlen_kv % 16) % 16
+                            : static_cast<std::int64_t>(seed / 2 % 3) + (p.seqlen_kv % 2);
   p.seed = seed;
   return p;
 }
@@ -108,7 +109,7 @@ TEST(EmulatorSm90Modifiers, RowsWithoutKeys) {
       p.seqlen_q = kernel->config.pack_gqa ? 20 : 140;
       p.seqlen_kv = 9;
       expect_right(*kernel, p);
-      p.mask = true;
+      p.mask = kernel->config.mask;
       p.causal = Causal::none;
       p.seqlen_kv = 1;
       expect_right(*kernel, p);
@@ -136,9 +137,9 @@ TEST(EmulatorSm90Modifiers, VarlenBatches) {
 // keys alike.
 TEST(EmulatorSm90Modifiers, LowestFiniteBias) {
   for (const auto* kernel : modified_kernels())
-    for (const DType dtype : {DType::bf16, DType::f32}) {
-      ModifiedProblem p = problem_for(kernel->config, 0, 4);
-      p.bias = dtype;
+    for (const std::uint64_t seed : {4, 5}) {
+      if (kernel->config.bias_element == Element::f16) continue;
+      ModifiedProblem p = problem_for(kernel->config, 1U << kBias, seed);
       ModifiedCase c(p);
       c.set_bias_rows(-3.3e38f);
       const Status status = run(*kernel, c, {}, [](const emulator::Machine&) {});
@@ -182,7 +183,7 @@ TEST(EmulatorSm90Modifiers, PlansTakeTheHopperKernel) {
   ModifiedProblem made;
   made.seqlen_q = made.seqlen_kv = 100;
   made.softcap = 20;
-  made.bias = DType::f16;
+  made.bias = DType::f32;
   made.mask = made.alibi = made.sinks = made.right = true;
   ModifiedCase c(made);
   const Result<Problem> problem = problem_of(c.arguments(), c.options());
@@ -190,7 +191,8 @@ TEST(EmulatorSm90Modifiers, PlansTakeTheHopperKernel) {
   const Result<Explanation> explained = explain(*problem, kSm90);
   ASSERT_TRUE(explained.ok()) << explained.status().message();
   EXPECT_EQ(explained->kernel, "sm90_forward");
-  EXPECT_NE(explained->config.find(".softcap=true,.bias=true"), std::string::npos);
+  EXPECT_NE(explained->config.find(".softcap=true,.bias=true,.bias_element=Element::f32"),
+            std::string::npos);
   for (int i = 0; i < 2; ++i) {
     c.poison_outputs();
     const Status status = attention(c.arguments(), c.options(), kSm90);

@@ -83,7 +83,15 @@ struct ScoreTensorParams {
   const void* data = nullptr;  // null: absent
   Element element = Element::f32;
   i32 pairs = 0;  // columns 2i and 2i + 1 of every row form an aligned vector
+  i32 tiled = 0;  // sm90: TMA can load it
   i64 batch = 0, head = 0, row = 0, column = 0;
+};
+
+// softcap * tanh(scale * s / softcap) as an odd polynomial of the raw score s, in natural units:
+// s (c[0] + s^2 (c[1] + s^2 (c[2] + s^2 c[3]))) while |s| is at most `limit`.
+struct SoftcapPolynomial {
+  float c[4] = {0, 0, 0, 0};
+  float limit = 0;
 };
 
 // The modifiers of the scores, applied in this order: softcap, bias, ALiBi, mask. A kernel
@@ -92,6 +100,7 @@ struct ScoreTensorParams {
 struct ScoreModifierParams {
   float softcap_log2 = 0;               // softcap * log2(e); 0: none
   float inverse_softcap_log2 = 0;       // 1 / softcap_log2
+  SoftcapPolynomial softcap_series;     // the same softcap where scores are small
   ScoreTensorParams bias;               // f16, bf16 or f32, in natural units
   ScoreTensorParams mask;               // bytes: 0 hides the key
   const float* alibi_slopes = nullptr;  // one per query head, in natural units; null: none

@@ -1,6 +1,7 @@
 // The producer warp: loads Q once a tile, and K and V block after block as stages become empty.
 #pragma once
 
+#include "device/core/score_modifiers.cuh"
 #include "device/ptx/fence.cuh"
 #include "device/ptx/mbarrier.cuh"
 #include "device/ptx/term.cuh"
@@ -46,6 +47,14 @@ struct Producer {
     }
   }
 
+  // Consumers read the slope of a tile's head with the tile.
+  static OCTAVO_DEVICE void load_alibi_slope(const Sm90ForwardParams& p, WorkTile& t) {
+    if constexpr (C.alibi) {
+      const ScoreModifierParams& m = G::modifiers(p).scores;
+      t.alibi_slope = m.alibi_slopes == nullptr ? 0 : alibi_slope<true>(m, t.sequence, t.head);
+    }
+  }
+
   static OCTAVO_DEVICE void load_k(const Sm90ForwardParams& p, const WorkTile& t, i32 n_block,
                                    KvState& k, bool leader) {
     wait_as_warp(G::k_empty(k.stage()), k.phase() ^ 1);
@@ -84,7 +93,8 @@ struct Producer {
       tail_phase ^= 1;
       N::template clear_v_tail<32>(G::v_tile(v.stage()), t.at.seqlen_kv - n, ptx::lane_index());
       ptx::fence_proxy_async();
-      ptx::spare("V is read only after the next tile is published, before which lanes synchronise");
+      if (!starts_at_diagonal(C))
+        ptx::spare("V is read only after the next tile is published, before which lanes sync");
       ptx::warp_sync();
       if (leader) ptx::mbarrier_arrive(G::v_full(v.stage()));
     }
@@ -100,15 +110,16 @@ struct Producer {
     KvState k, v;
     u32 count = 0, tail_phase = 0;
     for (TileScheduler tiles; tiles.has_tile(p); tiles.advance(p)) {
-      const WorkTile t = work_tile<G>(p, tiles.index);
+      WorkTile t = work_tile<G>(p, tiles.index);
       if (t.n_blocks < 0) continue;
-      if (t.n_blocks > 0) load_k(p, t, 0, k, leader);
+      if (t.n_blocks > 0) load_k(p, t, visited_block<G>(t, 0), k, leader);
+      load_alibi_slope(p, t);
       publish_tile(p, t, count++, leader);
       for (i32 n_block = 1; n_block < t.n_blocks; ++n_block) {
-        load_k(p, t, n_block, k, leader);
-        load_v(p, t, n_block - 1, v, tail_phase, leader);
+        load_k(p, t, visited_block<G>(t, n_block), k, leader);
+        load_v(p, t, visited_block<G>(t, n_block - 1), v, tail_phase, leader);
       }
-      if (t.n_blocks > 0) load_v(p, t, t.n_blocks - 1, v, tail_phase, leader);
+      if (t.n_blocks > 0) load_v(p, t, visited_block<G>(t, t.n_blocks - 1), v, tail_phase, leader);
     }
     ptx::launch_dependent_grids();
     WorkTile end{};

@@ -43,8 +43,27 @@ Status set_tensor_maps(const Driver& driver, const Arguments& a, const Sm90Forwa
                                           ? row_boxes(v, c.head_dim, sm90::chunk_keys(c))
                                           : row_boxes(v, c.block_n, sm90::v_panels(c).columns),
                                       p.v));
-  if (!sm90::stages_o(c)) return {};
-  return encode_again(driver, row_boxes(a.out, sm90::kRows, columns), p.o);
+  if (sm90::stages_o(c))
+    OCTAVO_RETURN_IF_ERROR(encode_again(driver, row_boxes(a.out, sm90::kRows, columns), p.o));
+  return {};
+}
+
+// Tensors of scores that TMA can load get a map; kernels load the elements of others one by one.
+// With padding on the left, a sequence's columns may begin anywhere, and a box may not.
+Status set_score_maps(const Driver& driver, const Arguments& a, const Sm90ForwardConfig& c,
+                      Sm90ForwardModifiedParams& p) {
+  const auto set = [&](const ConstTensor& t, int bytes, sm90::Panels panels,
+                       ScoreTensorParams& params, ptx::TensorMap& map) -> Status {
+    const bool has_tiles = bytes > 0 && t.data != nullptr && !is_empty(t);
+    if (!has_tiles || a.leftpad_kv != nullptr || params.column != 1 || !tma_can_address(t))
+      return {};
+    params.tiled = 1;
+    return encode_again(driver, row_boxes(t, sm90::kRows, panels.columns), map);
+  };
+  OCTAVO_RETURN_IF_ERROR(
+      set(a.bias, sm90::bias_tile_bytes(c), sm90::bias_panels(c), p.modifiers.scores.bias, p.bias));
+  return set(a.mask, sm90::mask_tile_bytes(c), sm90::mask_panels(c), p.modifiers.scores.mask,
+             p.mask);
 }
 
 // 8-bit outputs are stored from registers, eight at a time.
@@ -95,7 +114,7 @@ Sm90ForwardModifiedParams sm90_forward_params(const Problem& kernel_problem, con
   p.rotation = order.rotation;
   if (sm90::is_8bit_qk(c)) set_scales(p, kernel_problem, a);
   p.output = output_params(kernel_problem, a);
-  if (has_modifiers(c)) p.modifiers = modifier_params(kernel_problem, a);
+  if (has_modifiers(c)) p.modifiers = modifier_params(kernel_problem, a, p.scale_log2);
   return p;
 }
 
@@ -115,6 +134,7 @@ Status Sm90ForwardLaunch::prepare(const Gpu& gpu, const LoadedSm90Forward& kerne
   function_ = kernel.function;
   params_ = sm90_forward_params(kernel_problem, arguments, c, order);
   OCTAVO_RETURN_IF_ERROR(set_tensor_maps(*gpu.driver, arguments, c, params_));
+  OCTAVO_RETURN_IF_ERROR(set_score_maps(*gpu.driver, arguments, c, params_));
   mapped_ = {arguments.q.data, arguments.k.data, arguments.v.data, arguments.out.data};
   has_o_map_ = sm90::stages_o(c);
   is_8bit_qk_ = sm90::is_8bit_qk(c);

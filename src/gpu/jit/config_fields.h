@@ -22,6 +22,7 @@ template <class Config, class Visitor>
 constexpr void visit_modifiers(Config& c, Visitor&& visit) {
   visit("softcap", c.softcap);
   visit("bias", c.bias);
+  if constexpr (requires { c.bias_element; }) visit("bias_element", c.bias_element);
   visit("alibi", c.alibi);
   visit("mask", c.mask);
   visit("sinks", c.sinks);
