@@ -220,26 +220,34 @@ OCTAVO_HD constexpr bool publishes_sequence(const Config& c) {
 OCTAVO_HD constexpr bool starts_at_diagonal(const Config& c) { return c.alibi && !is_split_kv(c); }
 OCTAVO_HD constexpr int tile_slot_bytes(const Config& c) { return publishes_sequence(c) ? 48 : 32; }
 
-// The elements of a bias, and the bytes of a mask tensor, that belong to a warpgroup's rows of a
-// block: tiles in shared memory (device/sm90/score_tiles.cuh). Split-KV kernels have none.
+// The elements of a bias, and the bytes and bits of a mask tensor, that belong to a warpgroup's
+// rows of a block: tiles in shared memory (device/sm90/score_tiles.cuh). Split-KV kernels have
+// none.
 OCTAVO_HD constexpr int bias_tile_bytes(const Config& c) {
   return c.bias && !is_split_kv(c) ? kRows * c.block_n * element_bytes(c.bias_element) : 0;
 }
-OCTAVO_HD constexpr int mask_tile_bytes(const Config& c) {
-  return c.mask && !is_split_kv(c) ? kRows * c.block_n : 0;
-}
+OCTAVO_HD constexpr bool has_mask_tiles(const Config& c) { return c.mask && !is_split_kv(c); }
 OCTAVO_HD constexpr bool has_score_tiles(const Config& c) {
-  return bias_tile_bytes(c) + mask_tile_bytes(c) > 0;
+  return bias_tile_bytes(c) > 0 || has_mask_tiles(c);
 }
 OCTAVO_HD constexpr Panels bias_panels(const Config& c) {
   return panels(c.block_n, c.bias_element);
 }
-OCTAVO_HD constexpr Panels mask_panels(const Config& c) { return panels(c.block_n, Element::int8); }
+OCTAVO_HD constexpr Panels mask_panels(const Config& c) {
+  return panels(round_up(c.block_n, 32), Element::int8);
+}
+OCTAVO_HD constexpr int mask_tile_bytes(const Config& c) {
+  return has_mask_tiles(c) ? kRows * mask_panels(c).row_bytes * mask_panels(c).count : 0;
+}
+inline constexpr int kMaskBits = 128;  // of a row, in a tile of bits
+OCTAVO_HD constexpr int mask_bits_bytes(const Config& c) {
+  return has_mask_tiles(c) ? kRows * kMaskBits / 8 : 0;
+}
 
 struct SmemPlan {
   // bytes from the start
-  int q, o, bias, mask, k, v, ones, receive_cta, receive_cluster, k_scales, v_scales, tile_slots,
-      barriers, total;
+  int q, o, bias, mask, mask_bits, k, v, ones, receive_cta, receive_cluster, k_scales, v_scales,
+      tile_slots, barriers, total;
   int q_tile, k_stage, v_stage, k_scales_stage;  // bytes of one
   int v_bytes;                                   // of v_stage, that TMA loads
 };
@@ -261,7 +269,8 @@ OCTAVO_HD constexpr SmemPlan smem_plan(const Config& c, bool with_o) {
   s.o = q_bytes;
   s.bias = round_up(s.o + (with_o ? q_bytes : 0), kAlignment);
   s.mask = s.bias + c.warpgroups * bias_tile_bytes(c);
-  s.k = round_up(s.mask + c.warpgroups * mask_tile_bytes(c), kAlignment);
+  s.mask_bits = s.mask + c.warpgroups * mask_tile_bytes(c);
+  s.k = round_up(s.mask_bits + c.warpgroups * mask_bits_bytes(c), kAlignment);
   s.v = round_up(s.k + kv_buffers(c) * s.k_stage, kAlignment);
   s.ones = s.v + kv_buffers(c) * s.v_stage;
   // Other warpgroups and CTAs send their partial results while K and V are still read.
@@ -278,10 +287,10 @@ OCTAVO_HD constexpr SmemPlan smem_plan(const Config& c, bool with_o) {
       s.v_scales + (is_8bit_pv(c) && !is_split_kv(c) ? c.warpgroups * c.head_dim * 4 : 0);
   s.barriers = s.tile_slots + (is_split_kv(c) ? 0 : kTileSlots * tile_slot_bytes(c));
   // Full and empty for each Q tile and each K and V buffer, then one for each warpgroup: tail_full
-  // in the persistent kernel (first only), partials_full with split-KV. Full and empty for the
+  // in the persistent kernel (first only), partials_full with split-KV. Three for the
   // score tiles of each warpgroup.
   s.total = s.barriers + 8 * (2 * q_tiles(c) + 4 * kv_buffers(c) + c.warpgroups) +
-            (has_score_tiles(c) ? 16 * c.warpgroups : 0);
+            (has_score_tiles(c) ? 24 * c.warpgroups : 0);
   return s;
 }
 // O goes through shared memory and TMA where there is room, else from registers to memory. It

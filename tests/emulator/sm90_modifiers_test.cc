@@ -158,6 +158,50 @@ TEST(EmulatorSm90Modifiers, RisingNegativeScores) {
   }
 }
 
+// With ALiBi blocks are visited from the diagonal on: downwards from the last one where a mask
+// hides keys, and else both ways from the middle.
+TEST(EmulatorSm90Modifiers, BlocksFromTheDiagonal) {
+  for (const auto* kernel : modified_kernels()) {
+    const Sm90ForwardConfig& config = kernel->config;
+    if (sm90::is_split_kv(config)) continue;
+    for (const bool steep : {false, true})
+      for (const Causal causal : {Causal::none, Causal::bottom_right, Causal::top_left})
+        for (const std::int64_t window : {-1, config.block_n + 5}) {
+          ModifiedProblem p = problem_for(config, 1U << kAlibi, 2);
+          p.batch = p.heads_q = p.heads_kv = 1;
+          p.seqlen_q = sm90::block_m(config) + 20;
+          p.seqlen_kv = 4 * config.block_n + 9;
+          p.steep = steep;
+          p.causal = causal;
+          p.window_left = window;
+          SCOPED_TRACE(
+              fmt::format("steep {} causal {} window {}", steep, static_cast<int>(causal), window));
+          expect_right(*kernel, p);
+        }
+  }
+}
+
+// A row of scores far beyond the softcap does not change the bits of its neighbours, whose scores
+// take a polynomial.
+TEST(EmulatorSm90Modifiers, SoftcapOfARowIsItsOwn) {
+  for (const auto* kernel : modified_kernels()) {
+    ModifiedProblem p = problem_for(kernel->config, 0, 4);
+    p.softcap = 10;
+    ModifiedCase c(p);
+    const auto run_once = [&] {
+      const Status status = run(*kernel, c, {}, [](const emulator::Machine&) {});
+      ASSERT_TRUE(status.ok()) << status.message();
+      EXPECT_EQ(c.judge(), "") << brief_text(kernel->config);
+    };
+    run_once();
+    const std::vector<std::uint16_t> neighbour = c.output_row(1), changed = c.output_row(0);
+    c.multiply_query(0, 50);
+    run_once();
+    EXPECT_EQ(c.output_row(1), neighbour) << brief_text(kernel->config);
+    EXPECT_NE(c.output_row(0), changed) << brief_text(kernel->config);
+  }
+}
+
 // Lengths on a GPU are never trusted: whatever they hold, sequences lie inside their tensors.
 TEST(EmulatorSm90Modifiers, LengthsAreClamped) {
   for (const auto* kernel : modified_kernels()) {

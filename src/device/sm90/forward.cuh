@@ -76,7 +76,6 @@ struct TileStream {
     i32 skip_before = 0;  // blocks of the tile that only other warpgroups need, before its own
     i32 skip_after = 0;   // and after
     i32 full_begin = 0, full_end = 0;  // blocks in between need no mask
-    bool descends = false;             // towards the first key: starts_at_diagonal
   };
 
   const Sm90ForwardParams& p;
@@ -109,8 +108,7 @@ struct TileStream {
               .skip_before = t.diagonal - begin,
               .skip_after = first,
               .full_begin = range.full_begin,
-              .full_end = range.full_end,
-              .descends = true};
+              .full_end = range.full_end};
     }
     return {.blocks_left = last - first,
             .n = range.begin,
@@ -206,14 +204,11 @@ struct TileStream {
     ++tile;
     return true;
   }
-  // The next of the tile's blocks, in the order of visited_block.
+  // The next of the tile's blocks, in the order of first_key.
   OCTAVO_DEVICE void next_block() {
     if constexpr (starts_at_diagonal(C)) {
-      if (progress.descends && progress.n == 0) {
-        progress.n = Slots::read(tile).diagonal * C.block_n;
-        progress.descends = false;
-      }
-      progress.n += progress.descends ? -C.block_n : C.block_n;
+      const WorkTile t = Slots::read(tile);
+      progress.n = first_key<G>(t, t.n_blocks - progress.skip_after - progress.blocks_left);
     } else {
       progress.n += C.block_n;
     }
@@ -225,7 +220,7 @@ struct TileStream {
   // Whether the block has tiles of bias or mask (score_tiles.cuh), once they are there.
   OCTAVO_DEVICE bool wait_for_score_tiles() const {
     if constexpr (has_score_tiles(C)) {
-      if (ScoreTiles<G>::bytes(G::modifiers(p).scores) == 0) return false;
+      if (!ScoreTiles<G>::has_any(G::modifiers(p).scores)) return false;
       ptx::mbarrier_wait(G::score_full(thread.group), score_phase);
       return true;
     }
@@ -340,8 +335,9 @@ struct ForwardKernel {
       ptx::mbarrier_init(G::q_full(group), 1);
       ptx::mbarrier_init(G::q_empty(group), 4);
       if (has_score_tiles(C)) {
-        ptx::mbarrier_init(G::score_full(group), 1);
+        ptx::mbarrier_init(G::score_full(group), ScoreTiles<G>::kArrivals);
         ptx::mbarrier_init(G::score_empty(group), 4);
+        ptx::mbarrier_init(G::mask_loaded(group), 1);
       }
     }
     OCTAVO_UNROLL

@@ -141,6 +141,9 @@ struct Geometry {
   static OCTAVO_DEVICE u32 mask_tile(u32 group) {
     return smem(S.mask) + group * mask_tile_bytes(C);
   }
+  static OCTAVO_DEVICE u32 mask_bits(u32 group) {
+    return smem(S.mask_bits) + group * mask_bits_bytes(C);
+  }
   static OCTAVO_DEVICE u32 k_tile(u32 stage) { return smem(S.k) + stage * S.k_stage; }
   static OCTAVO_DEVICE u32 v_tile(u32 stage) { return smem(S.v) + stage * S.v_stage; }
   static OCTAVO_DEVICE u32 k_scales(u32 stage) {
@@ -172,6 +175,9 @@ struct Geometry {
   }
   static OCTAVO_DEVICE u32 score_empty(u32 group) {
     return kv_barrier(4, 0) + (2 * C.warpgroups + group) * 8;
+  }
+  static OCTAVO_DEVICE u32 mask_loaded(u32 group) {
+    return kv_barrier(4, 0) + (3 * C.warpgroups + group) * 8;
   }
 
   // The additional parameters of kernels with modifiers or padding.

@@ -1,7 +1,6 @@
 // The producer warp: loads Q once a tile, and K and V block after block as stages become empty.
 #pragma once
 
-#include "device/core/score_modifiers.cuh"
 #include "device/ptx/fence.cuh"
 #include "device/ptx/mbarrier.cuh"
 #include "device/ptx/term.cuh"
@@ -47,18 +46,10 @@ struct Producer {
     }
   }
 
-  // Consumers read the slope of a tile's head with the tile.
-  static OCTAVO_DEVICE void load_alibi_slope(const Sm90ForwardParams& p, WorkTile& t) {
-    if constexpr (C.alibi) {
-      const ScoreModifierParams& m = G::modifiers(p).scores;
-      t.alibi_slope = m.alibi_slopes == nullptr ? 0 : alibi_slope<true>(m, t.sequence, t.head);
-    }
-  }
-
-  static OCTAVO_DEVICE void load_k(const Sm90ForwardParams& p, const WorkTile& t, i32 n_block,
+  static OCTAVO_DEVICE void load_k(const Sm90ForwardParams& p, const WorkTile& t, i32 visit,
                                    KvState& k, bool leader) {
     wait_as_warp(G::k_empty(k.stage()), k.phase() ^ 1);
-    const i32 n = t.n_begin + n_block * C.block_n;
+    const i32 n = first_key<G>(t, visit);
     if (leader) {
       ptx::mbarrier_arrive_expect_tx(G::k_full(k.stage()), G::S.k_stage);
       load_rows(p.k, G::k_tile(k.stage()), G::k_full(k.stage()), C.block_n, t.at.kv_begin + n,
@@ -74,10 +65,10 @@ struct Producer {
     k.advance();
   }
 
-  static OCTAVO_DEVICE void load_v(const Sm90ForwardParams& p, const WorkTile& t, i32 n_block,
+  static OCTAVO_DEVICE void load_v(const Sm90ForwardParams& p, const WorkTile& t, i32 visit,
                                    KvState& v, u32& tail_phase, bool leader) {
     wait_as_warp(G::v_empty(v.stage()), v.phase() ^ 1);
-    const i32 n = t.n_begin + n_block * C.block_n;
+    const i32 n = first_key<G>(t, visit);
     // In a varlen or padded batch, rows beyond the last key are another sequence's or padding.
     // Otherwise they are beyond the tensor, and TMA fills them with zeros.
     const bool has_neighbours = C.padded || p.cu_seqlens_kv != nullptr;
@@ -110,16 +101,15 @@ struct Producer {
     KvState k, v;
     u32 count = 0, tail_phase = 0;
     for (TileScheduler tiles; tiles.has_tile(p); tiles.advance(p)) {
-      WorkTile t = work_tile<G>(p, tiles.index);
+      const WorkTile t = work_tile<G>(p, tiles.index);
       if (t.n_blocks < 0) continue;
-      if (t.n_blocks > 0) load_k(p, t, visited_block<G>(t, 0), k, leader);
-      load_alibi_slope(p, t);
+      if (t.n_blocks > 0) load_k(p, t, 0, k, leader);
       publish_tile(p, t, count++, leader);
       for (i32 n_block = 1; n_block < t.n_blocks; ++n_block) {
-        load_k(p, t, visited_block<G>(t, n_block), k, leader);
-        load_v(p, t, visited_block<G>(t, n_block - 1), v, tail_phase, leader);
+        load_k(p, t, n_block, k, leader);
+        load_v(p, t, n_block - 1, v, tail_phase, leader);
       }
-      if (t.n_blocks > 0) load_v(p, t, visited_block<G>(t, t.n_blocks - 1), v, tail_phase, leader);
+      if (t.n_blocks > 0) load_v(p, t, t.n_blocks - 1, v, tail_phase, leader);
     }
     ptx::launch_dependent_grids();
     WorkTile end{};

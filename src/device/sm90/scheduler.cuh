@@ -12,6 +12,7 @@
 
 #include "config/sm90_forward.h"
 #include "device/core/block_range.cuh"
+#include "device/core/score_modifiers.cuh"
 #include "device/ptx/math.cuh"
 #include "device/ptx/memory.cuh"
 #include "device/ptx/thread.cuh"
@@ -33,12 +34,13 @@ struct WorkTile {
   float alibi_slope;  // of the head
 };
 
-// The i-th block of keys that a tile visits. Without ALiBi they ascend. Else they descend from the
-// diagonal to the first, then ascend from behind the diagonal to the last.
+// The first key of the block that a tile visits after `visit` others. Without ALiBi blocks ascend.
+// Else they descend from the diagonal to the first, then ascend from behind the diagonal to the
+// last.
 template <class G>
-OCTAVO_DEVICE i32 visited_block(const WorkTile& t, i32 i) {
-  if constexpr (!starts_at_diagonal(G::C)) return i;
-  return i <= t.diagonal ? t.diagonal - i : i;
+OCTAVO_DEVICE i32 first_key(const WorkTile& t, i32 visit) {
+  if constexpr (!starts_at_diagonal(G::C)) return t.n_begin + visit * G::C.block_n;
+  return t.n_begin + (visit <= t.diagonal ? t.diagonal - visit : visit) * G::C.block_n;
 }
 // The block of a tile's last diagonal where all rows see all keys. Under other masks warpgroups
 // need different blocks: then it is the last one, and each warpgroup's blocks follow one another.
@@ -74,7 +76,11 @@ OCTAVO_DEVICE WorkTile work_tile(const Sm90ForwardParams& p, i32 index) {
   const BlockRange range = block_range(p, t.at, t.first_row, kBlockM, kBlockN);
   t.n_begin = range.begin;
   t.n_blocks = div_up(max_of(range.end - range.begin, 0), kBlockN);
-  if constexpr (starts_at_diagonal(G::C)) t.diagonal = diagonal_block<G>(p, t);
+  if constexpr (starts_at_diagonal(G::C)) {
+    const ScoreModifierParams& m = G::modifiers(p).scores;
+    t.diagonal = diagonal_block<G>(p, t);
+    t.alibi_slope = m.alibi_slopes == nullptr ? 0 : alibi_slope<true>(m, t.sequence, t.head);
+  }
   return t;
 }
 
