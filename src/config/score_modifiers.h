@@ -25,6 +25,7 @@ template <class Config>
 OCTAVO_HD constexpr bool includes_modifiers(const Config& c, const Config& wanted) {
   if constexpr (requires { c.bias_element; }) {
     if (wanted.bias && c.bias_element != wanted.bias_element) return false;
+    if (c.score_tiles && !wanted.score_tiles) return false;
   }
   return c.softcap >= wanted.softcap && c.bias >= wanted.bias && c.alibi >= wanted.alibi &&
          c.mask >= wanted.mask && c.sinks >= wanted.sinks && c.padded >= wanted.padded;

@@ -67,9 +67,10 @@ struct Sm90ForwardConfig {
   bool bias = false;
   Element bias_element = Element::f32;  // f16, bf16 or f32
   bool alibi = false;
-  bool mask = false;    // a mask tensor
-  bool sinks = false;   // one more term of each row's sum
-  bool padded = false;  // padded batches
+  bool mask = false;         // a mask tensor
+  bool score_tiles = false;  // bias and mask come through shared memory, by TMA
+  bool sinks = false;        // one more term of each row's sum
+  bool padded = false;       // padded batches
 
   bool operator==(const Sm90ForwardConfig&) const = default;
 };
@@ -221,15 +222,11 @@ OCTAVO_HD constexpr bool starts_at_diagonal(const Config& c) { return c.alibi &&
 OCTAVO_HD constexpr int tile_slot_bytes(const Config& c) { return publishes_sequence(c) ? 48 : 32; }
 
 // The elements of a bias, and the bytes and bits of a mask tensor, that belong to a warpgroup's
-// rows of a block: tiles in shared memory (device/sm90/score_tiles.cuh). Split-KV kernels have
-// none.
+// rows of a block: tiles in shared memory (device/sm90/score_tiles.cuh).
 OCTAVO_HD constexpr int bias_tile_bytes(const Config& c) {
-  return c.bias && !is_split_kv(c) ? kRows * c.block_n * element_bytes(c.bias_element) : 0;
+  return c.score_tiles && c.bias ? kRows * c.block_n * element_bytes(c.bias_element) : 0;
 }
-OCTAVO_HD constexpr bool has_mask_tiles(const Config& c) { return c.mask && !is_split_kv(c); }
-OCTAVO_HD constexpr bool has_score_tiles(const Config& c) {
-  return bias_tile_bytes(c) > 0 || has_mask_tiles(c);
-}
+OCTAVO_HD constexpr bool has_mask_tiles(const Config& c) { return c.score_tiles && c.mask; }
 OCTAVO_HD constexpr Panels bias_panels(const Config& c) {
   return panels(c.block_n, c.bias_element);
 }
@@ -290,7 +287,7 @@ OCTAVO_HD constexpr SmemPlan smem_plan(const Config& c, bool with_o) {
   // in the persistent kernel (first only), partials_full with split-KV. Three for the
   // score tiles of each warpgroup.
   s.total = s.barriers + 8 * (2 * q_tiles(c) + 4 * kv_buffers(c) + c.warpgroups) +
-            (has_score_tiles(c) ? 24 * c.warpgroups : 0);
+            (c.score_tiles ? 24 * c.warpgroups : 0);
   return s;
 }
 // O goes through shared memory and TMA where there is room, else from registers to memory. It

@@ -257,7 +257,7 @@ constexpr void for_each_mixed_sm90_config(const Take& take) {
 }
 
 // Every modifier of the scores and padding: with a producer warp, P V first at head_dim 64 and
-// Q K^T first at 128, where O has its own tile and there is none for a mask; and split-KV, over a
+// Q K^T first at 128, where O has its own tile; and split-KV, over a
 // cluster with pack_gqa, and with stages that are filled again.
 constexpr bool is_modified(const sm90::TableRow& row) {
   const Sm90ForwardConfig& c = row.config;
@@ -281,9 +281,12 @@ constexpr void for_each_modified_sm90_config(const Take& take) {
     c.sum_rounded_p = false;
     c.pack_gqa = split && c.head_dim == 64;
     c.softcap = c.bias = c.alibi = c.mask = c.sinks = c.padded = true;
-    if (sm90::stages_o(row.config)) c.mask = false;  // its tiles would leave no room for O's
-    c.bias_element = c.head_dim == 64 ? (split ? Element::f16 : Element::f32)
-                                      : (split ? Element::f32 : Element::bf16);
+    c.bias_element = c.head_dim == 64 ? (split ? Element::f16 : Element::bf16) : Element::f32;
+    c.score_tiles = c.head_dim == 64 && !split;
+    take(c);
+    if (!c.score_tiles) continue;
+    c.bias_element = Element::f32;
+    c.mask = false;
     take(c);
   }
 }

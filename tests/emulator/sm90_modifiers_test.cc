@@ -74,9 +74,12 @@ ModifiedProblem problem_for(const Sm90ForwardConfig& c, unsigned features, std::
   if (seed % 4 == 1) p.broadcast = {0, 1, 0, 0};
   if (seed % 4 == 2) p.broadcast = {1, 0, 1, 0};
   if (seed % 4 == 3) p.broadcast = {1, 1, 0, seed % 8 == 3 ? 1 : 0};
-  // TMA can load every other bias and mask: those whose rows begin at multiples of 16 bytes.
-  p.row_gap = seed % 2 == 0 ? (16 - p.seqlen_kv % 16) % 16
-                            : static_cast<std::int64_t>(seed / 2 % 3) + (p.seqlen_kv % 2);
+  p.row_gap = static_cast<std::int64_t>(seed / 2 % 3) + (p.seqlen_kv % 2);
+  if (c.score_tiles) {  // TMA must load them
+    p.row_gap = (16 - p.seqlen_kv % 16) % 16;
+    p.broadcast[3] = 0;
+    if (p.bias || p.mask) p.left = false;
+  }
   p.seed = seed;
   return p;
 }
@@ -112,6 +115,7 @@ TEST(EmulatorSm90Modifiers, RowsWithoutKeys) {
       p.mask = kernel->config.mask;
       p.causal = Causal::none;
       p.seqlen_kv = 1;
+      p.row_gap = 15;
       expect_right(*kernel, p);
       p.mask = false;
       p.seqlen_kv = 0;

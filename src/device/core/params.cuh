@@ -83,7 +83,6 @@ struct ScoreTensorParams {
   const void* data = nullptr;  // null: absent
   Element element = Element::f32;
   i32 pairs = 0;  // columns 2i and 2i + 1 of every row form an aligned vector
-  i32 tiled = 0;  // sm90: TMA can load it
   i64 batch = 0, head = 0, row = 0, column = 0;
 };
 

@@ -219,7 +219,7 @@ struct TileStream {
 
   // Whether the block has tiles of bias or mask (score_tiles.cuh), once they are there.
   OCTAVO_DEVICE bool wait_for_score_tiles() const {
-    if constexpr (has_score_tiles(C)) {
+    if constexpr (C.score_tiles) {
       if (!ScoreTiles<G>::has_any(G::modifiers(p).scores)) return false;
       ptx::mbarrier_wait(G::score_full(thread.group), score_phase);
       return true;
@@ -334,7 +334,7 @@ struct ForwardKernel {
     for (u32 group = 0; group < C.warpgroups; ++group) {
       ptx::mbarrier_init(G::q_full(group), 1);
       ptx::mbarrier_init(G::q_empty(group), 4);
-      if (has_score_tiles(C)) {
+      if (C.score_tiles) {
         ptx::mbarrier_init(G::score_full(group), ScoreTiles<G>::kArrivals);
         ptx::mbarrier_init(G::score_empty(group), 4);
         ptx::mbarrier_init(G::mask_loaded(group), 1);
@@ -369,7 +369,7 @@ struct ForwardKernel {
       ptx::decrease_registers<producer_registers(C)>();
       const u32 warp = ptx::warp_index() % 4;
       if (warp == 0) Producer<G, N>::run(p);
-      if constexpr (has_score_tiles(C)) {
+      if constexpr (C.score_tiles) {
         if (warp > 0) ScoreTiles<G>::run_loads(p, warp - 1);
       }
     } else {

@@ -134,58 +134,47 @@ struct ScoreModifier {
   // From scores that `scale` brings to natural units.
   static OCTAVO_DEVICE void add_bias(float* s, float scale, const ScoreTensorParams& bias,
                                      const Sm90ForwardParams& p, const RowTile& tile, i32 n) {
-    if constexpr (has_score_tiles(C)) {
-      if (bias.tiled) {
-        ScoreTiles<G>::for_each_bias(bias, tile, [&](u32 r, int i, float first, float second) {
-          float* const pair = s + i * 4 + r * 2;
-          pair[0] = ptx::fused_multiply_add(pair[0], scale, first);
-          pair[1] = ptx::fused_multiply_add(pair[1], scale, second);
-        });
-        return;
-      }
-    }
-    add_loaded_bias(s, scale, bias, p, tile, n);
+    if constexpr (C.score_tiles)
+      ScoreTiles<G>::for_each_bias(bias, tile, [&](u32 r, int i, float first, float second) {
+        float* const pair = s + i * 4 + r * 2;
+        pair[0] = ptx::fused_multiply_add(pair[0], scale, first);
+        pair[1] = ptx::fused_multiply_add(pair[1], scale, second);
+      });
+    else
+      add_loaded_bias(s, scale, bias, p, tile, n);
   }
 
-  // The mask's bits for the thread's scores, from its bytes in memory: four pairs of them at once.
-  static OCTAVO_DEVICE VisibleScores<C.block_n> load_visible(const ScoreTensorParams& mask,
-                                                             const Sm90ForwardParams& p,
-                                                             const RowTile& tile, i32 n) {
+  static OCTAVO_DEVICE void hide(float& score, bool is_hidden) {
+    score = ptx::mask_term(is_hidden, false) ? -kInfinity : score;
+  }
+  static OCTAVO_DEVICE void apply_loaded_mask(float* s, const ScoreTensorParams& mask,
+                                              const Sm90ForwardParams& p, const RowTile& tile,
+                                              i32 n) {
     const TensorRows<1> rows = tensor_rows<1>(mask, p, tile, n);
-    VisibleScores<C.block_n> visible;
-    OCTAVO_UNROLL
-    for (u32 r = 0; r < 2; ++r) {
-      OCTAVO_UNROLL
-      for (int i = 0; i < G::kScoreN8; ++i) {
-        u32& bits = visible.bits[r][i / 4];
-        u32 first, second;
-        if (rows.whole) {
-          const u32 pair = ptx::load_coherent_b16(rows.pair(r, i));
-          first = pair & 0xff;
-          second = pair >> 8;
-        } else {
-          first = ptx::load_coherent_b8(rows.at(r, i, 0));
-          second = ptx::load_coherent_b8(rows.at(r, i, 1));
-        }
-        const u32 two = (first != 0 ? 1u : 0u) | (second != 0 ? 2u : 0u);
-        bits = i % 4 == 0 ? two : bits | two << i % 4 * 8;
-        if (i % 4 == 3) ptx::pin(bits);
-      }
+    if (rows.whole) {
+      for_each_pair<kPairLoads>(s, [&](u32 r, int i, float& first, float& second) {
+        const u32 pair = ptx::load_coherent_b16(rows.pair(r, i));
+        hide(first, (pair & 0xff) == 0);
+        hide(second, pair >> 8 == 0);
+      });
+    } else {
+      for_each_pair<kSingleLoads>(s, [&](u32 r, int i, float& first, float& second) {
+        hide(first, ptx::load_coherent_b8(rows.at(r, i, 0)) == 0);
+        hide(second, ptx::load_coherent_b8(rows.at(r, i, 1)) == 0);
+      });
     }
-    return visible;
   }
   static OCTAVO_DEVICE void apply_mask_tensor(float* s, const ScoreTensorParams& mask,
                                               const Sm90ForwardParams& p, const RowTile& tile,
                                               i32 n) {
-    VisibleScores<C.block_n> visible;
-    if (has_mask_tiles(C) && mask.tiled)
-      visible = ScoreTiles<G>::visible(tile);
-    else
-      visible = load_visible(mask, p, tile, n);
-    if (!ptx::warp_any(!visible.all())) return;
-    for_each_score(s, [&](u32 r, int column, float& score) {
-      score = ptx::mask_term(!visible(r, column), false) ? -kInfinity : score;
-    });
+    if constexpr (C.score_tiles) {
+      const auto visible = ScoreTiles<G>::visible(tile);
+      if (ptx::warp_any(!visible.all()))
+        for_each_score(s,
+                       [&](u32 r, int column, float& score) { hide(score, !visible(r, column)); });
+    } else {
+      apply_loaded_mask(s, mask, p, tile, n);
+    }
   }
 
   // --- softcap and ALiBi ------------------------------------------------------------------------

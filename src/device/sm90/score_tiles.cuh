@@ -12,8 +12,8 @@
 //   score_empty[g]   4 warps of warpgroup g         loading warp    the tiles may be replaced
 // clang-format on
 //
-// A tensor that TMA cannot address has no tile: threads then load their own elements
-// (modifiers.cuh).
+// TMA must be able to address the tensors. Threads of kernels without score_tiles load the elements
+// of their own scores (modifiers.cuh).
 #pragma once
 
 #include "device/core/score_modifiers.cuh"
@@ -50,15 +50,16 @@ struct VisibleScores {
 template <class G>
 struct ScoreTiles {
   static constexpr Sm90ForwardConfig C = G::C;
-  static_assert(!has_mask_tiles(C) || C.block_n <= kMaskBits, "a row of bits has all keys");
+  static_assert(!C.score_tiles || (!is_split_kv(C) && C.block_n <= kMaskBits),
+                "a row of bits has all keys");
   static constexpr u32 kLoadingWarps = 3;  // of the producer's warpgroup
   static constexpr u32 kArrivals = C.mask ? 2 : 1;
 
   static OCTAVO_DEVICE bool has_bias(const ScoreModifierParams& m) {
-    return C.bias && m.bias.tiled;
+    return C.bias && m.bias.data != nullptr;
   }
   static OCTAVO_DEVICE bool has_mask(const ScoreModifierParams& m) {
-    return C.mask && m.mask.tiled;
+    return C.mask && m.mask.data != nullptr;
   }
   static OCTAVO_DEVICE bool has_any(const ScoreModifierParams& m) {
     return has_bias(m) || has_mask(m);

@@ -161,8 +161,9 @@ Problem pack_gqa_problem(const Problem& p, std::int64_t block_m) {
 
 // Tiles of bias and mask take shared memory from the other buffers: from O's, then stages beyond
 // the second, then the columns of ones.
-void make_room_for_score_tiles(Sm90ForwardConfig& c) {
-  if (!sm90::has_score_tiles(c)) return;
+void add_score_tiles(Sm90ForwardConfig& c) {
+  c.score_tiles = (c.bias || c.mask) && !sm90::is_split_kv(c);
+  if (!c.score_tiles) return;
   while (sm90::smem_bytes(c) > sm90::kSmemBytes && c.stages > 2) --c.stages;
   if (sm90::smem_bytes(c) > sm90::kSmemBytes) c.sum_rounded_p = false;
 }
@@ -186,7 +187,7 @@ Sm90ForwardConfig config_for(const sm90::TableRow& row, const Problem& p) {
   // Without a limit the compiler takes more registers for modifiers than the CTAs that the estimate
   // counts on an SM have. With it nothing, or 8 bytes, is spilled.
   if (has_modifiers(c) && sm90::is_split_kv(c)) c.min_ctas = row.estimate.resident;
-  make_room_for_score_tiles(c);
+  add_score_tiles(c);
   return c;
 }
 
@@ -270,7 +271,7 @@ ChosenSm90Forward choose_sm90_forward(const Resolved& resolved, const GpuInfo& g
     // The table's rows were timed with other K scales, or with other operands than mixed ones.
     // Scales need registers and shared memory, as tiles of bias and mask do, so a row may not be
     // feasible here.
-    if ((sm90::is_8bit_qk(config) || sm90::has_score_tiles(config)) &&
+    if ((sm90::is_8bit_qk(config) || config.score_tiles) &&
         !feasible(config, 90, sm90::kSmemBytes).ok())
       return;
     best = us;

@@ -48,22 +48,15 @@ Status set_tensor_maps(const Driver& driver, const Arguments& a, const Sm90Forwa
   return {};
 }
 
-// Tensors of scores that TMA can load get a map; kernels load the elements of others one by one.
-// With padding on the left, a sequence's columns may begin anywhere, and a box may not.
 Status set_score_maps(const Driver& driver, const Arguments& a, const Sm90ForwardConfig& c,
                       Sm90ForwardModifiedParams& p) {
-  const auto set = [&](const ConstTensor& t, int bytes, sm90::Panels panels,
-                       ScoreTensorParams& params, ptx::TensorMap& map) -> Status {
-    const bool has_tiles = bytes > 0 && t.data != nullptr && !is_empty(t);
-    if (!has_tiles || a.leftpad_kv != nullptr || params.column != 1 || !tma_can_address(t))
-      return {};
-    params.tiled = 1;
-    return encode_again(driver, row_boxes(t, sm90::kRows, panels.columns), map);
-  };
-  OCTAVO_RETURN_IF_ERROR(
-      set(a.bias, sm90::bias_tile_bytes(c), sm90::bias_panels(c), p.modifiers.scores.bias, p.bias));
-  return set(a.mask, sm90::mask_tile_bytes(c), sm90::mask_panels(c), p.modifiers.scores.mask,
-             p.mask);
+  if (c.score_tiles && c.bias && a.bias.data != nullptr)
+    OCTAVO_RETURN_IF_ERROR(
+        encode_again(driver, row_boxes(a.bias, sm90::kRows, sm90::bias_panels(c).columns), p.bias));
+  if (c.score_tiles && c.mask && a.mask.data != nullptr)
+    OCTAVO_RETURN_IF_ERROR(
+        encode_again(driver, row_boxes(a.mask, sm90::kRows, sm90::mask_panels(c).columns), p.mask));
+  return {};
 }
 
 // 8-bit outputs are stored from registers, eight at a time.
@@ -96,6 +89,14 @@ bool sm90_forward_can_address(const Arguments& a) {
   const bool keys = is_empty(a.k) || (tma_can_address(a.k) && tma_can_address(a.v));
   return tma_can_address(a.q) && keys &&
          (is_8bit(a.out.dtype) ? can_store_8bit(a.out) : tma_can_address(a.out));
+}
+
+bool sm90_forward_has_score_tiles(const Arguments& a) {
+  const auto can_load = [&](const ConstTensor& t) {
+    return t.data == nullptr ||
+           (!is_empty(t) && t.shape[3] == a.k.shape[2] && t.stride[3] == 1 && tma_can_address(t));
+  };
+  return a.leftpad_kv == nullptr && can_load(a.bias) && can_load(a.mask);
 }
 
 Sm90ForwardModifiedParams sm90_forward_params(const Problem& kernel_problem, const Arguments& a,

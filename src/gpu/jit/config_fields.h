@@ -25,6 +25,7 @@ constexpr void visit_modifiers(Config& c, Visitor&& visit) {
   if constexpr (requires { c.bias_element; }) visit("bias_element", c.bias_element);
   visit("alibi", c.alibi);
   visit("mask", c.mask);
+  if constexpr (requires { c.score_tiles; }) visit("score_tiles", c.score_tiles);
   visit("sinks", c.sinks);
   visit("padded", c.padded);
 }
