@@ -65,10 +65,12 @@ struct Sm90ForwardConfig {
   // Modifiers that the kernel can apply (config/score_modifiers.h), with 16-bit Q and K
   bool softcap = false;
   bool bias = false;
+  Element bias_element = Element::f32;  // f16, bf16 or f32
   bool alibi = false;
-  bool mask = false;    // a mask tensor
-  bool sinks = false;   // one more term of each row's sum
-  bool padded = false;  // padded batches
+  bool mask = false;         // a mask tensor
+  bool score_tiles = false;  // bias and mask come through shared memory, by TMA
+  bool sinks = false;        // one more term of each row's sum
+  bool padded = false;       // padded batches
 
   bool operator==(const Sm90ForwardConfig&) const = default;
 };
@@ -213,12 +215,36 @@ inline constexpr int kTileSlots = 4;
 OCTAVO_HD constexpr bool publishes_sequence(const Config& c) {
   return is_8bit_qk(c) || has_output_params(c) || has_modifiers(c);
 }
+// Whether a tile's blocks are visited from the diagonal on (device/sm90/scheduler.cuh): ALiBi
+// lowers scores with the distance from it, and from left to right most blocks would raise row_max
+// and rescale O.
+OCTAVO_HD constexpr bool starts_at_diagonal(const Config& c) { return c.alibi && !is_split_kv(c); }
 OCTAVO_HD constexpr int tile_slot_bytes(const Config& c) { return publishes_sequence(c) ? 48 : 32; }
+
+// The elements of a bias, and the bytes and bits of a mask tensor, that belong to a warpgroup's
+// rows of a block: tiles in shared memory (device/sm90/score_tiles.cuh).
+OCTAVO_HD constexpr int bias_tile_bytes(const Config& c) {
+  return c.score_tiles && c.bias ? kRows * c.block_n * element_bytes(c.bias_element) : 0;
+}
+OCTAVO_HD constexpr bool has_mask_tiles(const Config& c) { return c.score_tiles && c.mask; }
+OCTAVO_HD constexpr Panels bias_panels(const Config& c) {
+  return panels(c.block_n, c.bias_element);
+}
+OCTAVO_HD constexpr Panels mask_panels(const Config& c) {
+  return panels(round_up(c.block_n, 32), Element::int8);
+}
+OCTAVO_HD constexpr int mask_tile_bytes(const Config& c) {
+  return has_mask_tiles(c) ? kRows * mask_panels(c).row_bytes * mask_panels(c).count : 0;
+}
+inline constexpr int kMaskBits = 128;  // of a row, in a tile of bits
+OCTAVO_HD constexpr int mask_bits_bytes(const Config& c) {
+  return has_mask_tiles(c) ? kRows * kMaskBits / 8 : 0;
+}
 
 struct SmemPlan {
   // bytes from the start
-  int q, o, k, v, ones, receive_cta, receive_cluster, k_scales, v_scales, tile_slots, barriers,
-      total;
+  int q, o, bias, mask, mask_bits, k, v, ones, receive_cta, receive_cluster, k_scales, v_scales,
+      tile_slots, barriers, total;
   int q_tile, k_stage, v_stage, k_scales_stage;  // bytes of one
   int v_bytes;                                   // of v_stage, that TMA loads
 };
@@ -238,7 +264,10 @@ OCTAVO_HD constexpr SmemPlan smem_plan(const Config& c, bool with_o) {
   s.q = 0;
   const int q_bytes = q_tiles(c) * s.q_tile;
   s.o = q_bytes;
-  s.k = round_up(s.o + (with_o ? q_bytes : 0), kAlignment);
+  s.bias = round_up(s.o + (with_o ? q_bytes : 0), kAlignment);
+  s.mask = s.bias + c.warpgroups * bias_tile_bytes(c);
+  s.mask_bits = s.mask + c.warpgroups * mask_tile_bytes(c);
+  s.k = round_up(s.mask_bits + c.warpgroups * mask_bits_bytes(c), kAlignment);
   s.v = round_up(s.k + kv_buffers(c) * s.k_stage, kAlignment);
   s.ones = s.v + kv_buffers(c) * s.v_stage;
   // Other warpgroups and CTAs send their partial results while K and V are still read.
@@ -255,8 +284,10 @@ OCTAVO_HD constexpr SmemPlan smem_plan(const Config& c, bool with_o) {
       s.v_scales + (is_8bit_pv(c) && !is_split_kv(c) ? c.warpgroups * c.head_dim * 4 : 0);
   s.barriers = s.tile_slots + (is_split_kv(c) ? 0 : kTileSlots * tile_slot_bytes(c));
   // Full and empty for each Q tile and each K and V buffer, then one for each warpgroup: tail_full
-  // in the persistent kernel (first only), partials_full with split-KV.
-  s.total = s.barriers + 8 * (2 * q_tiles(c) + 4 * kv_buffers(c) + c.warpgroups);
+  // in the persistent kernel (first only), partials_full with split-KV. Three for the
+  // score tiles of each warpgroup.
+  s.total = s.barriers + 8 * (2 * q_tiles(c) + 4 * kv_buffers(c) + c.warpgroups) +
+            (c.score_tiles ? 24 * c.warpgroups : 0);
   return s;
 }
 // O goes through shared memory and TMA where there is room, else from registers to memory. It

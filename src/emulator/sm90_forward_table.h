@@ -257,8 +257,8 @@ constexpr void for_each_mixed_sm90_config(const Take& take) {
 }
 
 // Every modifier of the scores and padding: with a producer warp, P V first at head_dim 64 and
-// Q K^T first at 128, where O has its own tile; and split-KV, over a cluster with pack_gqa, and
-// with stages that are filled again.
+// Q K^T first at 128, where O has its own tile; and split-KV, over a
+// cluster with pack_gqa, and with stages that are filled again.
 constexpr bool is_modified(const sm90::TableRow& row) {
   const Sm90ForwardConfig& c = row.config;
   const bool split = sm90::is_split_kv(c);
@@ -281,6 +281,12 @@ constexpr void for_each_modified_sm90_config(const Take& take) {
     c.sum_rounded_p = false;
     c.pack_gqa = split && c.head_dim == 64;
     c.softcap = c.bias = c.alibi = c.mask = c.sinks = c.padded = true;
+    c.bias_element = c.head_dim == 64 ? (split ? Element::f16 : Element::bf16) : Element::f32;
+    c.score_tiles = c.head_dim == 64 && !split;
+    take(c);
+    if (!c.score_tiles) continue;
+    c.bias_element = Element::f32;
+    c.mask = false;
     take(c);
   }
 }

@@ -167,6 +167,7 @@ class GpuPlan final : public Plan::Impl {
         planned_{planned, planned, planned.workspace_bytes},
         sm80_(planned_.v_by_rows, gpu, forced.sm80),
         quantizers_(gpu) {}
+  ~GpuPlan() override { delete without_score_tiles_.load(); }
 
   Status load() {
     if (uses_decode_) {
@@ -255,9 +256,11 @@ class GpuPlan final : public Plan::Impl {
     if (sm90_) {
       std::optional<PreparedCall> call;
       if (run.for_sm90.converts()) call = prepare(run.for_sm90, arguments, workspace);
-      if (sm90_forward_can_address(call ? call->arguments : arguments))
-        return repeated_.launch(quantizers_, *sm90_, run.for_sm90, arguments,
+      const Result<const LoadedSm90Forward*> kernel = sm90_for(arguments);
+      if (kernel.ok() && sm90_forward_can_address(call ? call->arguments : arguments))
+        return repeated_.launch(quantizers_, **kernel, run.for_sm90, arguments,
                                 call ? &*call : nullptr, run.workspace_bytes, stream);
+      if (!kernel.ok() && kernel.status().code() != ErrorCode::unsupported) return kernel.status();
     }
     OCTAVO_RETURN_IF_ERROR(sm80_forward_supports(run.v_by_rows));
     if (forced_.sm90)
@@ -293,9 +296,11 @@ class GpuPlan final : public Plan::Impl {
     const Resolved& sm90 = (*run)->for_sm90;
     if (!sm90_ || sm90.converts() || !sm90_forward_can_address(arguments))
       return std::function<Status()>();
+    const Result<const LoadedSm90Forward*> kernel = sm90_for(arguments);
+    if (!kernel.ok()) return kernel.status();
     const auto launch = std::make_shared<Sm90ForwardLaunch>();
     OCTAVO_RETURN_IF_ERROR(
-        launch->prepare(gpu_, *sm90_, sm90.kernel_problem, sm90.order, arguments, stream));
+        launch->prepare(gpu_, **kernel, sm90.kernel_problem, sm90.order, arguments, stream));
     return std::function<Status()>([launch, &gpu = gpu_, p = sm90.kernel_problem, arguments] {
       return launch->launch(gpu, p, arguments);
     });
@@ -341,6 +346,29 @@ class GpuPlan final : public Plan::Impl {
       chosen.reason = "asked for";
     }
     return chosen;
+  }
+
+  // The plan's Hopper kernel, or, if TMA cannot load tiles of this call's bias and mask, the one
+  // whose threads load their elements. The first call that needs it loads it, without a lock, as
+  // Sm80Kernels does.
+  Result<const LoadedSm90Forward*> sm90_for(const Arguments& arguments) const {
+    if (!sm90_->config.score_tiles || sm90_forward_has_score_tiles(arguments)) return &*sm90_;
+    const LoadedSm90Forward* loaded = without_score_tiles_.load(std::memory_order_acquire);
+    if (loaded != nullptr) return loaded;
+    OCTAVO_RETURN_IF_ERROR(usable(gpu_));
+    Sm90ForwardConfig config = sm90_->config;
+    config.score_tiles = false;
+    if (gpu_.is_emulated()) {
+      const auto nearest = gpu_.kernels->nearest(config, planned_.for_sm90.kernel_problem);
+      if (!nearest) return no_kernel(problem, 16);
+      config = *nearest;
+    }
+    Result<LoadedSm90Forward> made = load_sm90_forward(gpu_, config);
+    if (!made.ok()) return made.status();
+    auto mine = std::make_unique<LoadedSm90Forward>(*std::move(made));
+    mine->early_start = sm90_->early_start;
+    if (without_score_tiles_.compare_exchange_strong(loaded, mine.get())) return mine.release();
+    return loaded;
   }
 
   // Loads the forward kernel and the quantizers that it needs.
@@ -432,6 +460,7 @@ class GpuPlan final : public Plan::Impl {
   std::string decode_reason_;
   std::optional<LoadedSm90Forward> sm90_;
   std::string sm90_reason_;
+  mutable std::atomic<const LoadedSm90Forward*> without_score_tiles_{nullptr};
   const RepeatedSm90Forward repeated_;
   const Sm80Kernels sm80_;
   mutable LoadedQuantizers quantizers_;

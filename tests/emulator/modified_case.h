@@ -68,6 +68,18 @@ class ModifiedCase {
   const Arguments& arguments() const { return arguments_; }
   const Options& options() const { return options_; }
 
+  // A query of the first head, times a factor.
+  void multiply_query(std::int64_t row, float factor) {
+    auto* const data = static_cast<std::uint16_t*>(const_cast<void*>(arguments_.q.data));
+    for (std::int64_t i = row * p_.head_dim; i < (row + 1) * p_.head_dim; ++i)
+      store_element(p_.dtype, data, i, factor * load_element(p_.dtype, data, i));
+  }
+  // Row `row` of the first head of the output.
+  std::vector<std::uint16_t> output_row(std::int64_t row) const {
+    const auto* const data = static_cast<const std::uint16_t*>(out_begin()) + row * out_stride_;
+    return {data, data + p_.head_dim};
+  }
+
   // Every second row of the bias: a single value.
   void set_bias_rows(float value) {
     const std::int64_t row_elements = arguments_.bias.stride[2];
@@ -276,7 +288,7 @@ class ModifiedCase {
     const std::int64_t row_elements = score_shape()[3] + p_.row_gap;
     bias_.assign(score_count() * (size_bytes(*p_.bias) / 2) + 8, kPoison);
     auto* const data = reinterpret_cast<std::uint16_t*>(
-        (reinterpret_cast<std::uintptr_t>(bias_.data()) + 7) / 8 * 8);
+        (reinterpret_cast<std::uintptr_t>(bias_.data()) + 15) / 16 * 16);
     for (std::int64_t i = 0; i < static_cast<std::int64_t>(score_count()); ++i) {
       const auto index = static_cast<std::uint64_t>(i);
       float x = random_normal_value(p_.seed, 60, index);

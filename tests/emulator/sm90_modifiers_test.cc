@@ -65,9 +65,8 @@ ModifiedProblem problem_for(const Sm90ForwardConfig& c, unsigned features, std::
   if (seed % 5 == 1) p.window_left = c.block_n / 2 + 3;
   if (seed % 7 == 3) p.scale = -0.4f;
   if (has(kSoftcap)) p.softcap = seed % 2 == 0 ? 1.5f : 30.0f;
-  constexpr DType kBiases[] = {DType::f16, DType::bf16, DType::f32};
-  if (has(kBias)) p.bias = kBiases[seed % 3];
-  p.mask = has(kMask);
+  if (has(kBias)) p.bias = static_cast<DType>(c.bias_element);
+  p.mask = has(kMask) && c.mask;
   p.alibi = has(kAlibi);
   p.sinks = has(kSinks);
   p.left = has(kLeft);
@@ -76,6 +75,11 @@ ModifiedProblem problem_for(const Sm90ForwardConfig& c, unsigned features, std::
   if (seed % 4 == 2) p.broadcast = {1, 0, 1, 0};
   if (seed % 4 == 3) p.broadcast = {1, 1, 0, seed % 8 == 3 ? 1 : 0};
   p.row_gap = static_cast<std::int64_t>(seed / 2 % 3) + (p.seqlen_kv % 2);
+  if (c.score_tiles) {  // TMA must load them
+    p.row_gap = (16 - p.seqlen_kv % 16) % 16;
+    p.broadcast[3] = 0;
+    if (p.bias || p.mask) p.left = false;
+  }
   p.seed = seed;
   return p;
 }
@@ -108,9 +112,10 @@ TEST(EmulatorSm90Modifiers, RowsWithoutKeys) {
       p.seqlen_q = kernel->config.pack_gqa ? 20 : 140;
       p.seqlen_kv = 9;
       expect_right(*kernel, p);
-      p.mask = true;
+      p.mask = kernel->config.mask;
       p.causal = Causal::none;
       p.seqlen_kv = 1;
+      p.row_gap = 15;
       expect_right(*kernel, p);
       p.mask = false;
       p.seqlen_kv = 0;
@@ -136,9 +141,9 @@ TEST(EmulatorSm90Modifiers, VarlenBatches) {
 // keys alike.
 TEST(EmulatorSm90Modifiers, LowestFiniteBias) {
   for (const auto* kernel : modified_kernels())
-    for (const DType dtype : {DType::bf16, DType::f32}) {
-      ModifiedProblem p = problem_for(kernel->config, 0, 4);
-      p.bias = dtype;
+    for (const std::uint64_t seed : {4, 5}) {
+      if (kernel->config.bias_element == Element::f16) continue;
+      ModifiedProblem p = problem_for(kernel->config, 1U << kBias, seed);
       ModifiedCase c(p);
       c.set_bias_rows(-3.3e38f);
       const Status status = run(*kernel, c, {}, [](const emulator::Machine&) {});
@@ -154,6 +159,50 @@ TEST(EmulatorSm90Modifiers, RisingNegativeScores) {
     ModifiedProblem p = problem_for(kernel->config, 1U << kAlibi, 8);
     p.steep = true;
     expect_right(*kernel, p);
+  }
+}
+
+// With ALiBi blocks are visited from the diagonal on: downwards from the last one where a mask
+// hides keys, and else both ways from the middle.
+TEST(EmulatorSm90Modifiers, BlocksFromTheDiagonal) {
+  for (const auto* kernel : modified_kernels()) {
+    const Sm90ForwardConfig& config = kernel->config;
+    if (sm90::is_split_kv(config)) continue;
+    for (const bool steep : {false, true})
+      for (const Causal causal : {Causal::none, Causal::bottom_right, Causal::top_left})
+        for (const std::int64_t window : {-1, config.block_n + 5}) {
+          ModifiedProblem p = problem_for(config, 1U << kAlibi, 2);
+          p.batch = p.heads_q = p.heads_kv = 1;
+          p.seqlen_q = sm90::block_m(config) + 20;
+          p.seqlen_kv = 4 * config.block_n + 9;
+          p.steep = steep;
+          p.causal = causal;
+          p.window_left = window;
+          SCOPED_TRACE(
+              fmt::format("steep {} causal {} window {}", steep, static_cast<int>(causal), window));
+          expect_right(*kernel, p);
+        }
+  }
+}
+
+// A row of scores far beyond the softcap does not change the bits of its neighbours, whose scores
+// take a polynomial.
+TEST(EmulatorSm90Modifiers, SoftcapOfARowIsItsOwn) {
+  for (const auto* kernel : modified_kernels()) {
+    ModifiedProblem p = problem_for(kernel->config, 0, 4);
+    p.softcap = 10;
+    ModifiedCase c(p);
+    const auto run_once = [&] {
+      const Status status = run(*kernel, c, {}, [](const emulator::Machine&) {});
+      ASSERT_TRUE(status.ok()) << status.message();
+      EXPECT_EQ(c.judge(), "") << brief_text(kernel->config);
+    };
+    run_once();
+    const std::vector<std::uint16_t> neighbour = c.output_row(1), changed = c.output_row(0);
+    c.multiply_query(0, 50);
+    run_once();
+    EXPECT_EQ(c.output_row(1), neighbour) << brief_text(kernel->config);
+    EXPECT_NE(c.output_row(0), changed) << brief_text(kernel->config);
   }
 }
 
@@ -182,7 +231,7 @@ TEST(EmulatorSm90Modifiers, PlansTakeTheHopperKernel) {
   ModifiedProblem made;
   made.seqlen_q = made.seqlen_kv = 100;
   made.softcap = 20;
-  made.bias = DType::f16;
+  made.bias = DType::f32;
   made.mask = made.alibi = made.sinks = made.right = true;
   ModifiedCase c(made);
   const Result<Problem> problem = problem_of(c.arguments(), c.options());
@@ -190,7 +239,8 @@ TEST(EmulatorSm90Modifiers, PlansTakeTheHopperKernel) {
   const Result<Explanation> explained = explain(*problem, kSm90);
   ASSERT_TRUE(explained.ok()) << explained.status().message();
   EXPECT_EQ(explained->kernel, "sm90_forward");
-  EXPECT_NE(explained->config.find(".softcap=true,.bias=true"), std::string::npos);
+  EXPECT_NE(explained->config.find(".softcap=true,.bias=true,.bias_element=Element::f32"),
+            std::string::npos);
   for (int i = 0; i < 2; ++i) {
     c.poison_outputs();
     const Status status = attention(c.arguments(), c.options(), kSm90);

@@ -86,12 +86,20 @@ struct ScoreTensorParams {
   i64 batch = 0, head = 0, row = 0, column = 0;
 };
 
+// softcap * tanh(scale * s / softcap) as an odd polynomial of the raw score s, in natural units:
+// s (c[0] + s^2 (c[1] + s^2 (c[2] + s^2 c[3]))) while |s| is at most `limit`.
+struct SoftcapPolynomial {
+  float c[4] = {0, 0, 0, 0};
+  float limit = 0;
+};
+
 // The modifiers of the scores, applied in this order: softcap, bias, ALiBi, mask. A kernel
 // reads only the parts that its configuration has, and skips a part whose value here is neutral.
 // Applying them leaves the scores in log2 units: the softmax then multiplies them by 1.
 struct ScoreModifierParams {
   float softcap_log2 = 0;               // softcap * log2(e); 0: none
   float inverse_softcap_log2 = 0;       // 1 / softcap_log2
+  SoftcapPolynomial softcap_series;     // the same softcap where scores are small
   ScoreTensorParams bias;               // f16, bf16 or f32, in natural units
   ScoreTensorParams mask;               // bytes: 0 hides the key
   const float* alibi_slopes = nullptr;  // one per query head, in natural units; null: none

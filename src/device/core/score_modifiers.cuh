@@ -13,16 +13,26 @@ namespace octavo {
 
 inline constexpr float kLog2E = 1.4426950408889634f;
 
-// tanh(x) to 1e-6 of its value. Where |x| is small, 1 - 2 / (1 + e^2x) cancels, and the series has
-// an error of 17/315 x^6 < 3e-7. A large |x| ends at 1 or -1: e^2x becomes infinity or 0.
-OCTAVO_DEVICE float tanh_f32(float x) {
+// tanh(x) to 1e-6 where |x| is not small. Large |x| end at 1 or -1: e^2x becomes infinity or 0.
+OCTAVO_DEVICE float tanh_large(float x) {
   const float exponential = ptx::exp2_approx(x * (2 * kLog2E));
-  const float large =
-      ptx::fused_multiply_add(-2.0f, ptx::reciprocal_approx(1.0f + exponential), 1.0f);
+  return ptx::fused_multiply_add(-2.0f, ptx::reciprocal_approx(1.0f + exponential), 1.0f);
+}
+// tanh(x) to 1e-6 of its value. Where |x| is small, 1 - 2 / (1 + e^2x) cancels, and the series has
+// an error of 17/315 x^6 < 3e-7.
+OCTAVO_DEVICE float tanh_f32(float x) {
   const float square = x * x;
   const float series = ptx::fused_multiply_add(
       square, ptx::fused_multiply_add(square, 2.0f / 15.0f, -1.0f / 3.0f), 1.0f);
-  return ptx::abs_f32(x) < 0.125f ? x * series : large;
+  return ptx::abs_f32(x) < 0.125f ? x * series : tanh_large(x);
+}
+
+// The polynomial of a softcap, for a score that is inside its limit.
+OCTAVO_DEVICE float apply_softcap_polynomial(float score, const SoftcapPolynomial& p) {
+  const float square = score * score;
+  const float high = ptx::fused_multiply_add(square, p.c[3], p.c[2]);
+  const float middle = ptx::fused_multiply_add(square, high, p.c[1]);
+  return score * ptx::fused_multiply_add(square, middle, p.c[0]);
 }
 
 // softcap * tanh(score / softcap), in log2 units.
@@ -73,6 +83,17 @@ OCTAVO_DEVICE float load_bias(const void* data, i64 index) {
   }
 }
 
+// Two neighbouring elements of a 16-bit bias.
+template <Element kElement>
+OCTAVO_DEVICE void bias_pair(u32 x, float& first, float& second) {
+  if constexpr (kElement == Element::f16) {
+    ptx::f32_from_f16x2(first, second, x);
+  } else {
+    first = ptx::float_of_bits(x << 16);
+    second = ptx::float_of_bits(x & 0xffff0000u);
+  }
+}
+
 // Elements `index` and `index` + 1, which form an aligned vector.
 template <Element kElement, bool kOverlaps = false>
 OCTAVO_DEVICE void load_bias_pair(const void* data, i64 index, float& first, float& second) {
@@ -88,23 +109,24 @@ OCTAVO_DEVICE void load_bias_pair(const void* data, i64 index, float& first, flo
   } else {
     const u16* const at = static_cast<const u16*>(data) + index;
     const u32 x = kOverlaps ? ptx::load_coherent_b32(at) : ptx::load_global_b32(at);
-    if constexpr (kElement == Element::f16) {
-      ptx::f32_from_f16x2(first, second, x);
-    } else {
-      first = ptx::float_of_bits(x << 16);
-      second = ptx::float_of_bits(x & 0xffff0000u);
-    }
+    bias_pair<kElement>(x, first, second);
   }
 }
 
-// The slope of a head of a sequence, for scores in log2 units.
+// The slope of a head of a sequence, for scores in natural units.
+template <bool kOverlaps = false>
+OCTAVO_DEVICE float alibi_slope(const ScoreModifierParams& p, i32 sequence, i32 head) {
+  return load_modifier<kOverlaps>(p.alibi_slopes + sequence * p.alibi_batch_stride + head);
+}
+// For scores in log2 units.
 template <bool kOverlaps = false>
 OCTAVO_DEVICE float alibi_slope_log2(const ScoreModifierParams& p, i32 sequence, i32 head) {
-  return kLog2E * load_modifier<kOverlaps>(p.alibi_slopes + sequence * p.alibi_batch_stride + head);
+  return kLog2E * alibi_slope<kOverlaps>(p, sequence, head);
 }
-// s - slope * |distance|, where the distance is from the row's diagonal to the key.
-OCTAVO_DEVICE float apply_alibi(float score_log2, float slope_log2, float distance) {
-  return ptx::fused_multiply_add(-slope_log2, ptx::abs_f32(distance), score_log2);
+// s - slope * |distance|, where the distance is from the row's diagonal to the key. Slope and score
+// are in the same units.
+OCTAVO_DEVICE float apply_alibi(float score, float slope, float distance) {
+  return ptx::fused_multiply_add(-slope, ptx::abs_f32(distance), score);
 }
 
 // The first element of a bias or mask for one row of a head: column 0 of the sequence's first key.

@@ -49,6 +49,7 @@
 #include "device/sm90/numerics/select.cuh"
 #include "device/sm90/producer.cuh"
 #include "device/sm90/scheduler.cuh"
+#include "device/sm90/score_tiles.cuh"
 #include "device/sm90/split_kv.cuh"
 
 namespace octavo::sm90 {
@@ -83,6 +84,7 @@ struct TileStream {
   u32 tile = 0;  // number of the CTA's tile
   Progress progress{};
   bool new_tile = false;
+  u32 score_phase = 0;  // of the next score tiles
 
   OCTAVO_DEVICE TileStream(const Sm90ForwardParams& params, const ThreadCoord& t)
       : p(params), thread(t) {}
@@ -98,6 +100,16 @@ struct TileStream {
     if (range.begin >= range.end) return {.skip_after = t.n_blocks};
     const i32 first = (range.begin - t.n_begin) / C.block_n;
     const i32 last = div_up(range.end - t.n_begin, C.block_n);
+    if constexpr (starts_at_diagonal(C)) {
+      // All warpgroups need all blocks, or the diagonal is the tile's last block.
+      const i32 begin = min_of(t.diagonal, last - 1);
+      return {.blocks_left = last - first,
+              .n = t.n_begin + begin * C.block_n,
+              .skip_before = t.diagonal - begin,
+              .skip_after = first,
+              .full_begin = range.full_begin,
+              .full_end = range.full_end};
+    }
     return {.blocks_left = last - first,
             .n = range.begin,
             .skip_before = first,
@@ -121,6 +133,7 @@ struct TileStream {
     rows.batch = t.batch;
     rows.head = t.head;
     rows.first_row = t.first_row + static_cast<i32>(thread.group) * kRows;
+    if constexpr (starts_at_diagonal(C)) rows.alibi_slope = t.alibi_slope;
     ptx::pin(rows.lane);
     return rows;
   }
@@ -179,7 +192,7 @@ struct TileStream {
   OCTAVO_DEVICE bool advance() {
     new_tile = progress.blocks_left == 0;
     if (!new_tile) {
-      progress.n += C.block_n;
+      next_block();
       return true;
     }
     const i32 skip_after = progress_of(tile).skip_after;
@@ -191,18 +204,45 @@ struct TileStream {
     ++tile;
     return true;
   }
+  // The next of the tile's blocks, in the order of first_key.
+  OCTAVO_DEVICE void next_block() {
+    if constexpr (starts_at_diagonal(C)) {
+      const WorkTile t = Slots::read(tile);
+      progress.n = first_key<G>(t, t.n_blocks - progress.skip_after - progress.blocks_left);
+    } else {
+      progress.n += C.block_n;
+    }
+  }
   OCTAVO_DEVICE bool is_new_tile() const { return new_tile; }
   // The producer has cleared what is not the sequence's.
   OCTAVO_DEVICE void finish_v(const KvState&) const {}
 
-  OCTAVO_DEVICE void mask(typename N::Scores& scores) const {
+  // Whether the block has tiles of bias or mask (score_tiles.cuh), once they are there.
+  OCTAVO_DEVICE bool wait_for_score_tiles() const {
+    if constexpr (C.score_tiles) {
+      if (!ScoreTiles<G>::has_any(G::modifiers(p).scores)) return false;
+      ptx::mbarrier_wait(G::score_full(thread.group), score_phase);
+      return true;
+    }
+    return false;
+  }
+  OCTAVO_DEVICE void release_score_tiles() {
+    ptx::warp_sync();  // every lane has read them
+    arrive(G::score_empty(thread.group));
+    score_phase ^= 1;
+  }
+
+  OCTAVO_DEVICE void mask(typename N::Scores& scores) {
     // 8-bit numerics test sign and mask in one branch; in 16 bits that spills.
     const bool hides = needs_mask(progress.n, C.block_n, progress.full_begin, progress.full_end);
     if (N::kTestsSignWithMask && !hides && !p.negate) return;
     if (p.negate) N::negate(scores);
-    if constexpr (ScoreModifier<G>::kChangesBlocks)
+    if constexpr (ScoreModifier<G>::kChangesBlocks) {
+      const bool has_tiles = wait_for_score_tiles();
       ScoreModifier<G>::apply(N::accumulator(scores), p, progress.n,
                               [&] { return row_tile(tile); });
+      if (has_tiles) release_score_tiles();
+    }
     if (!N::kTestsSignWithMask && !hides) return;
     N::apply_mask(scores, p, row_tile(tile), progress.n);
   }
@@ -294,6 +334,11 @@ struct ForwardKernel {
     for (u32 group = 0; group < C.warpgroups; ++group) {
       ptx::mbarrier_init(G::q_full(group), 1);
       ptx::mbarrier_init(G::q_empty(group), 4);
+      if (C.score_tiles) {
+        ptx::mbarrier_init(G::score_full(group), ScoreTiles<G>::kArrivals);
+        ptx::mbarrier_init(G::score_empty(group), 4);
+        ptx::mbarrier_init(G::mask_loaded(group), 1);
+      }
     }
     OCTAVO_UNROLL
     for (u32 stage = 0; stage < C.stages; ++stage) {
@@ -322,7 +367,11 @@ struct ForwardKernel {
     const u32 group = ptx::warp_index() / 4;
     if (group == C.warpgroups) {
       ptx::decrease_registers<producer_registers(C)>();
-      if (ptx::warp_index() % 4 == 0) Producer<G, N>::run(p);
+      const u32 warp = ptx::warp_index() % 4;
+      if (warp == 0) Producer<G, N>::run(p);
+      if constexpr (C.score_tiles) {
+        if (warp > 0) ScoreTiles<G>::run_loads(p, warp - 1);
+      }
     } else {
       ptx::increase_registers<consumer_registers(C)>();
       const typename G::ThreadCoord thread{group, ptx::warp_index() % 4, ptx::lane_index()};

@@ -93,7 +93,8 @@ struct Geometry {
   struct RowTile : ThreadCoord {
     SequenceSpan at;
     i32 sequence, batch, head;
-    i32 first_row;  // in the sequence
+    i32 first_row;      // in the sequence
+    float alibi_slope;  // of the head; not set with split-KV
     OCTAVO_DEVICE i32 row(u32 r) const {
       return first_row + static_cast<i32>(this->warp * 16 + r * 8 + this->lane / 4);
     }
@@ -134,6 +135,15 @@ struct Geometry {
   static OCTAVO_DEVICE u32 smem(u32 offset) { return ptx::shared_base() + offset; }
   static OCTAVO_DEVICE u32 q_tile(u32 group) { return smem(S.q) + group * S.q_tile; }
   static OCTAVO_DEVICE u32 o_tile(u32 group) { return smem(S.o) + group * S.q_tile; }
+  static OCTAVO_DEVICE u32 bias_tile(u32 group) {
+    return smem(S.bias) + group * bias_tile_bytes(C);
+  }
+  static OCTAVO_DEVICE u32 mask_tile(u32 group) {
+    return smem(S.mask) + group * mask_tile_bytes(C);
+  }
+  static OCTAVO_DEVICE u32 mask_bits(u32 group) {
+    return smem(S.mask_bits) + group * mask_bits_bytes(C);
+  }
   static OCTAVO_DEVICE u32 k_tile(u32 stage) { return smem(S.k) + stage * S.k_stage; }
   static OCTAVO_DEVICE u32 v_tile(u32 stage) { return smem(S.v) + stage * S.v_stage; }
   static OCTAVO_DEVICE u32 k_scales(u32 stage) {
@@ -159,6 +169,16 @@ struct Geometry {
   // only), partials_full with split-KV.
   static OCTAVO_DEVICE u32 tail_full() { return kv_barrier(4, 0); }
   static OCTAVO_DEVICE u32 partials_full(u32 group) { return kv_barrier(4, 0) + group * 8; }
+  // Then those of the score tiles.
+  static OCTAVO_DEVICE u32 score_full(u32 group) {
+    return kv_barrier(4, 0) + (C.warpgroups + group) * 8;
+  }
+  static OCTAVO_DEVICE u32 score_empty(u32 group) {
+    return kv_barrier(4, 0) + (2 * C.warpgroups + group) * 8;
+  }
+  static OCTAVO_DEVICE u32 mask_loaded(u32 group) {
+    return kv_barrier(4, 0) + (3 * C.warpgroups + group) * 8;
+  }
 
   // The additional parameters of kernels with modifiers or padding.
   static OCTAVO_DEVICE const ModifierParams& modifiers(const Sm90ForwardParams& p) {

@@ -2,9 +2,10 @@
 // mask tensor, and to a row sum at the end of a tile: the sink. Which of them a kernel can apply is
 // a matter of its configuration; a null pointer, or a softcap of 0, skips one for the whole launch.
 //
-// The scores are in log2 units afterwards, if anything but the mask may change them, and the
-// softmax multiplies them by 1. A thread reads of bias and mask what belongs to its own scores: two
-// neighbouring columns of every eight, of two rows.
+// The scores are in natural units afterwards, if anything but the mask may change them, and the
+// softmax brings them to log2 units: a bias is then added by the multiply-add that scales. A thread
+// reads of bias and mask what belongs to its own scores: two neighbouring columns of every eight,
+// of two rows.
 #pragma once
 
 #include "device/core/score_modifiers.cuh"
@@ -14,6 +15,7 @@
 #include "device/ptx/wgmma.cuh"
 #include "device/sm90/geometry.cuh"
 #include "device/sm90/params.cuh"
+#include "device/sm90/score_tiles.cuh"
 
 namespace octavo::sm90 {
 
@@ -107,106 +109,153 @@ struct ScoreModifier {
     return of;
   }
 
-  template <Element kElement>
-  static OCTAVO_DEVICE void add_bias_of(float* s, const ScoreTensorParams& bias,
-                                        const Sm90ForwardParams& p, const RowTile& tile, i32 n) {
+  static OCTAVO_DEVICE void add_loaded_bias(float* s, float scale, const ScoreTensorParams& bias,
+                                            const Sm90ForwardParams& p, const RowTile& tile,
+                                            i32 n) {
+    constexpr Element kElement = C.bias_element;
     const auto rows = tensor_rows<element_bytes(kElement)>(bias, p, tile, n);
     if (rows.whole) {
       for_each_pair<kPairLoads>(s, [&](u32 r, int i, float& first, float& second) {
         float x[2];
         load_bias_pair<kElement, kOverlaps>(rows.pair(r, i), 0, x[0], x[1]);
-        first = add_bias<kElement>(first, x[0]);
-        second = add_bias<kElement>(second, x[1]);
+        first = ptx::fused_multiply_add(first, scale, x[0]);
+        second = ptx::fused_multiply_add(second, scale, x[1]);
       });
     } else {
       for_each_pair<kSingleLoads>(s, [&](u32 r, int i, float& first, float& second) {
-        first = add_bias<kElement>(first, load_bias<kElement, kOverlaps>(rows.at(r, i, 0), 0));
-        second = add_bias<kElement>(second, load_bias<kElement, kOverlaps>(rows.at(r, i, 1), 0));
+        const auto load = [&](int e) {
+          return load_bias<kElement, kOverlaps>(rows.at(r, i, e), 0);
+        };
+        first = ptx::fused_multiply_add(first, scale, load(0));
+        second = ptx::fused_multiply_add(second, scale, load(1));
       });
     }
   }
-  static OCTAVO_DEVICE void add_bias_tensor(float* s, const ScoreTensorParams& bias,
-                                            const Sm90ForwardParams& p, const RowTile& tile,
-                                            i32 n) {
-    if (bias.element == Element::f16)
-      add_bias_of<Element::f16>(s, bias, p, tile, n);
-    else if (bias.element == Element::bf16)
-      add_bias_of<Element::bf16>(s, bias, p, tile, n);
+  // From scores that `scale` brings to natural units.
+  static OCTAVO_DEVICE void add_bias(float* s, float scale, const ScoreTensorParams& bias,
+                                     const Sm90ForwardParams& p, const RowTile& tile, i32 n) {
+    if constexpr (C.score_tiles)
+      ScoreTiles<G>::for_each_bias(bias, tile, [&](u32 r, int i, float first, float second) {
+        float* const pair = s + i * 4 + r * 2;
+        pair[0] = ptx::fused_multiply_add(pair[0], scale, first);
+        pair[1] = ptx::fused_multiply_add(pair[1], scale, second);
+      });
     else
-      add_bias_of<Element::f32>(s, bias, p, tile, n);
+      add_loaded_bias(s, scale, bias, p, tile, n);
   }
 
-  static OCTAVO_DEVICE void hide(float& score, u32 byte) {
-    score = ptx::mask_term(byte == 0, false) ? -kInfinity : score;
+  static OCTAVO_DEVICE void hide(float& score, bool is_hidden) {
+    score = ptx::mask_term(is_hidden, false) ? -kInfinity : score;
   }
-  static OCTAVO_DEVICE void apply_mask_tensor(float* s, const ScoreTensorParams& mask,
+  static OCTAVO_DEVICE void apply_loaded_mask(float* s, const ScoreTensorParams& mask,
                                               const Sm90ForwardParams& p, const RowTile& tile,
                                               i32 n) {
     const TensorRows<1> rows = tensor_rows<1>(mask, p, tile, n);
     if (rows.whole) {
       for_each_pair<kPairLoads>(s, [&](u32 r, int i, float& first, float& second) {
         const u32 pair = ptx::load_coherent_b16(rows.pair(r, i));
-        hide(first, pair & 0xff);
-        hide(second, pair >> 8);
+        hide(first, (pair & 0xff) == 0);
+        hide(second, pair >> 8 == 0);
       });
     } else {
       for_each_pair<kSingleLoads>(s, [&](u32 r, int i, float& first, float& second) {
-        hide(first, ptx::load_coherent_b8(rows.at(r, i, 0)));
-        hide(second, ptx::load_coherent_b8(rows.at(r, i, 1)));
+        hide(first, ptx::load_coherent_b8(rows.at(r, i, 0)) == 0);
+        hide(second, ptx::load_coherent_b8(rows.at(r, i, 1)) == 0);
       });
+    }
+  }
+  static OCTAVO_DEVICE void apply_mask_tensor(float* s, const ScoreTensorParams& mask,
+                                              const Sm90ForwardParams& p, const RowTile& tile,
+                                              i32 n) {
+    if constexpr (C.score_tiles) {
+      const auto visible = ScoreTiles<G>::visible(tile);
+      if (ptx::warp_any(!visible.all()))
+        for_each_score(s,
+                       [&](u32 r, int column, float& score) { hide(score, !visible(r, column)); });
+    } else {
+      apply_loaded_mask(s, mask, p, tile, n);
     }
   }
 
   // --- softcap and ALiBi ------------------------------------------------------------------------
 
+  // Whether all scores are at most `limit` in magnitude. The bits of positive floats order as
+  // integers, and those of negative ones as unsigned integers above all positive ones; the ALU has
+  // three-way maxima of both.
+  static OCTAVO_DEVICE bool are_within(const float* s, float limit) {
+    i32 most = 0;
+    u32 least = 0;
+    OCTAVO_UNROLL
+    for (int i = 0; i < G::kScores; i += 2) {
+      const u32 a = ptx::bits_of(s[i]), b = ptx::bits_of(s[i + 1]);
+      most = max_of(max_of(most, static_cast<i32>(a)), static_cast<i32>(b));
+      least = max_of(max_of(least, a), b);
+    }
+    return max_of(static_cast<u32>(most), least & 0x7fffffffu) <= ptx::bits_of(limit);
+  }
+  // From raw scores to natural units with softcap. Scores well below it take a polynomial, which
+  // costs five multiply-adds. Which way a score takes depends on the score alone; a warp that has
+  // no large ones skips the way of those.
+  static OCTAVO_DEVICE void cap(float* s, const ScoreModifierParams& m, float scale_log2) {
+    const SoftcapPolynomial& series = m.softcap_series;
+    if (!ptx::warp_any(!are_within(s, series.limit))) {
+      for_each_score(
+          s, [&](u32, int, float& score) { score = apply_softcap_polynomial(score, series); });
+      return;
+    }
+    const float softcap = m.softcap_log2 * kLn2;
+    for_each_score(s, [&](u32, int, float& score) {
+      const float large = softcap * tanh_large(score * scale_log2 * m.inverse_softcap_log2);
+      const float small = apply_softcap_polynomial(score, series);
+      score = ptx::abs_f32(score) <= series.limit ? small : large;
+    });
+  }
+
   // ALiBi of the thread's two rows.
   struct Slopes {
-    float slope[2] = {0, 0};     // in log2 units
-    float distance[2] = {0, 0};  // from the thread's first column to the row's diagonal
-    float base[2] = {0, 0};      // what is added to every score of the row
-    bool left = false;           // all columns are left of the diagonals, so distances are positive
+    float slope[2];     // in natural units
+    float distance[2];  // from the thread's first column to the row's diagonal
+    // Distances grow with the column where all columns are right of the diagonals, and fall where
+    // all are left of them or the mask hides the others.
+    bool left, right;
   };
   static OCTAVO_DEVICE Slopes slopes_of(const ScoreModifierParams& m, const Sm90ForwardParams& p,
                                         const RowTile& tile, i32 n) {
     Slopes of;
-    of.left = true;
+    of.left = of.right = true;
     OCTAVO_UNROLL
     for (u32 r = 0; r < 2; ++r) {
       const i32 diagonal =
           tile.query(p, r) + (p.bottom_right ? tile.at.seqlen_kv - tile.at.seqlen_q : 0);
       const i32 distance = diagonal - n - static_cast<i32>(tile.lane % 4 * 2);
-      of.slope[r] = alibi_slope_log2<kOverlaps>(m, tile.sequence, head_of(p, tile, r));
+      of.slope[r] = is_split_kv(C) ? alibi_slope<kOverlaps>(m, tile.sequence, head_of(p, tile, r))
+                                   : tile.alibi_slope;
       of.distance[r] = static_cast<float>(distance);
-      of.left = of.left && distance >= C.block_n;
+      of.left = of.left && (p.window_right == 0 || distance >= C.block_n);
+      of.right = of.right && distance <= 0;
     }
-    OCTAVO_UNROLL
-    for (u32 r = 0; r < 2; ++r) of.base[r] = of.left ? -of.slope[r] * of.distance[r] : 0;
     return of;
   }
-
-  // From raw scores to log2 units, with softcap, and the row's part of ALiBi.
-  static OCTAVO_DEVICE void to_log2(float* s, const ScoreModifierParams& m, float scale_log2,
-                                    const Slopes& alibi) {
-    if (C.softcap && m.softcap_log2 != 0)
-      for_each_score(s, [&](u32 r, int, float& score) {
-        score = apply_softcap(score * scale_log2, m) + alibi.base[r];
-      });
-    else
-      for_each_score(s, [&](u32 r, int, float& score) {
-        score = ptx::fused_multiply_add(score, scale_log2, alibi.base[r]);
-      });
-  }
-  // Left of the diagonal a column's distance is the first column's less its offset, and one
-  // multiply-add suffices.
-  static OCTAVO_DEVICE void add_alibi(float* s, const Slopes& alibi) {
-    if (alibi.left)
+  // Adds ALiBi to scores that `scale` brings to natural units. On one side of the diagonal a
+  // column's term is the first column's and its offset times the slope.
+  static OCTAVO_DEVICE void add_alibi(float* s, float scale, const Slopes& alibi) {
+    if (alibi.left || alibi.right) {
+      float slope[2], first[2];
+      OCTAVO_UNROLL
+      for (u32 r = 0; r < 2; ++r) {
+        slope[r] = alibi.left ? alibi.slope[r] : -alibi.slope[r];
+        first[r] = -slope[r] * alibi.distance[r];
+      }
       for_each_score(s, [&](u32 r, int column, float& score) {
-        score = ptx::fused_multiply_add(alibi.slope[r], static_cast<float>(column), score);
+        const float with_first = ptx::fused_multiply_add(score, scale, first[r]);
+        score = ptx::fused_multiply_add(slope[r], static_cast<float>(column), with_first);
       });
-    else
+    } else {
       for_each_score(s, [&](u32 r, int column, float& score) {
-        score = apply_alibi(score, alibi.slope[r], alibi.distance[r] - static_cast<float>(column));
+        score = apply_alibi(score * scale, alibi.slope[r],
+                            alibi.distance[r] - static_cast<float>(column));
       });
+    }
   }
 
   // --- a block, and a row at the end ------------------------------------------------------------
@@ -216,15 +265,27 @@ struct ScoreModifier {
   template <class TileOf>
   static OCTAVO_DEVICE void apply(float* s, const Sm90ForwardParams& p, i32 n, TileOf&& tile_of) {
     const ScoreModifierParams& m = G::modifiers(p).scores;
-    if (changes_scores(C)) {
-      const bool has_alibi = C.alibi && m.alibi_slopes != nullptr;
-      Slopes alibi;
-      if (has_alibi) alibi = slopes_of(m, p, tile_of(), n);
-      to_log2(s, m, p.scale_log2, alibi);
-      if (has_alibi) add_alibi(s, alibi);
-      if (C.bias && m.bias.data != nullptr) add_bias_tensor(s, m.bias, p, tile_of(), n);
-    }
+    if (changes_scores(C)) to_natural(s, m, p, n, tile_of);
     if (C.mask && m.mask.data != nullptr) apply_mask_tensor(s, m.mask, p, tile_of(), n);
+  }
+  template <class TileOf>
+  static OCTAVO_DEVICE void to_natural(float* s, const ScoreModifierParams& m,
+                                       const Sm90ForwardParams& p, i32 n, TileOf&& tile_of) {
+    float scale = p.scale_log2 * kLn2;  // what the scores still have to be multiplied by
+    const bool has_bias = C.bias && m.bias.data != nullptr;
+    const bool has_alibi = C.alibi && m.alibi_slopes != nullptr;
+    if (C.softcap) {
+      cap(s, m, p.scale_log2);
+      scale = 1;
+    }
+    if (has_bias) {
+      add_bias(s, scale, m.bias, p, tile_of(), n);
+      scale = 1;
+    }
+    if (has_alibi)
+      add_alibi(s, scale, slopes_of(m, p, tile_of(), n));
+    else if (!C.softcap && !has_bias)
+      for_each_score(s, [&](u32, int, float& score) { score *= scale; });
   }
 
   // The sink of a head as one more term of a row's sum, which counts in units of 2^ref_max. Both

@@ -64,6 +64,8 @@ struct Sm90ForwardOutputParams : Sm90Forward8BitParams {
 // With modifiers of the scores or padding.
 struct Sm90ForwardModifiedParams : Sm90ForwardOutputParams {
   ModifierParams modifiers;
+  ptx::TensorMap bias,
+      mask;  // (key, query, head, batch), with score_tiles, if there is such a tensor
 };
 
 }  // namespace octavo

@@ -46,10 +46,10 @@ struct Producer {
     }
   }
 
-  static OCTAVO_DEVICE void load_k(const Sm90ForwardParams& p, const WorkTile& t, i32 n_block,
+  static OCTAVO_DEVICE void load_k(const Sm90ForwardParams& p, const WorkTile& t, i32 visit,
                                    KvState& k, bool leader) {
     wait_as_warp(G::k_empty(k.stage()), k.phase() ^ 1);
-    const i32 n = t.n_begin + n_block * C.block_n;
+    const i32 n = first_key<G>(t, visit);
     if (leader) {
       ptx::mbarrier_arrive_expect_tx(G::k_full(k.stage()), G::S.k_stage);
       load_rows(p.k, G::k_tile(k.stage()), G::k_full(k.stage()), C.block_n, t.at.kv_begin + n,
@@ -65,10 +65,10 @@ struct Producer {
     k.advance();
   }
 
-  static OCTAVO_DEVICE void load_v(const Sm90ForwardParams& p, const WorkTile& t, i32 n_block,
+  static OCTAVO_DEVICE void load_v(const Sm90ForwardParams& p, const WorkTile& t, i32 visit,
                                    KvState& v, u32& tail_phase, bool leader) {
     wait_as_warp(G::v_empty(v.stage()), v.phase() ^ 1);
-    const i32 n = t.n_begin + n_block * C.block_n;
+    const i32 n = first_key<G>(t, visit);
     // In a varlen or padded batch, rows beyond the last key are another sequence's or padding.
     // Otherwise they are beyond the tensor, and TMA fills them with zeros.
     const bool has_neighbours = C.padded || p.cu_seqlens_kv != nullptr;
@@ -84,7 +84,8 @@ struct Producer {
       tail_phase ^= 1;
       N::template clear_v_tail<32>(G::v_tile(v.stage()), t.at.seqlen_kv - n, ptx::lane_index());
       ptx::fence_proxy_async();
-      ptx::spare("V is read only after the next tile is published, before which lanes synchronise");
+      if (!starts_at_diagonal(C))
+        ptx::spare("V is read only after the next tile is published, before which lanes sync");
       ptx::warp_sync();
       if (leader) ptx::mbarrier_arrive(G::v_full(v.stage()));
     }

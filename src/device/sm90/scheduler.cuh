@@ -12,6 +12,8 @@
 
 #include "config/sm90_forward.h"
 #include "device/core/block_range.cuh"
+#include "device/core/score_modifiers.cuh"
+#include "device/ptx/math.cuh"
 #include "device/ptx/memory.cuh"
 #include "device/ptx/thread.cuh"
 #include "device/sm90/params.cuh"
@@ -26,9 +28,30 @@ struct WorkTile {
   SequenceSpan at;
   i32 sequence, batch, head;
   i32 first_row;
-  i32 n_begin;   // first key that is loaded
-  i32 n_blocks;  // blocks of keys, or kNoRows, or kNoMoreTiles
+  i32 n_begin;        // first key that is loaded
+  i32 n_blocks;       // blocks of keys, or kNoRows, or kNoMoreTiles
+  i32 diagonal;       // starts_at_diagonal: the block that is visited first
+  float alibi_slope;  // of the head
 };
+
+// The first key of the block that a tile visits after `visit` others. Without ALiBi blocks ascend.
+// Else they descend from the diagonal to the first, then ascend from behind the diagonal to the
+// last.
+template <class G>
+OCTAVO_DEVICE i32 first_key(const WorkTile& t, i32 visit) {
+  if constexpr (!starts_at_diagonal(G::C)) return t.n_begin + visit * G::C.block_n;
+  return t.n_begin + (visit <= t.diagonal ? t.diagonal - visit : visit) * G::C.block_n;
+}
+// The block of a tile's last diagonal where all rows see all keys. Under other masks warpgroups
+// need different blocks: then it is the last one, and each warpgroup's blocks follow one another.
+template <class G>
+OCTAVO_DEVICE i32 diagonal_block(const Sm90ForwardParams& p, const WorkTile& t) {
+  const i32 last = t.n_blocks - 1;
+  if (p.window_left != kNoLimit || p.window_right != kNoLimit) return last;
+  const i32 row = t.first_row + block_m(G::C) - 1;
+  const i32 key = row + (p.bottom_right ? t.at.seqlen_kv - t.at.seqlen_q : 0);
+  return min_of(max_of(key, 0) / G::C.block_n, last);
+}
 
 template <class G>
 OCTAVO_DEVICE WorkTile work_tile(const Sm90ForwardParams& p, i32 index) {
@@ -53,6 +76,11 @@ OCTAVO_DEVICE WorkTile work_tile(const Sm90ForwardParams& p, i32 index) {
   const BlockRange range = block_range(p, t.at, t.first_row, kBlockM, kBlockN);
   t.n_begin = range.begin;
   t.n_blocks = div_up(max_of(range.end - range.begin, 0), kBlockN);
+  if constexpr (starts_at_diagonal(G::C)) {
+    const ScoreModifierParams& m = G::modifiers(p).scores;
+    t.diagonal = diagonal_block<G>(p, t);
+    t.alibi_slope = m.alibi_slopes == nullptr ? 0 : alibi_slope<true>(m, t.sequence, t.head);
+  }
   return t;
 }
 
@@ -91,6 +119,10 @@ struct WorkTileSlots {
       ptx::store_shared_b32(slot(tile) + 32, static_cast<u32>(t.at.kv_begin));
       ptx::store_shared_b32(slot(tile) + 36, static_cast<u32>(t.sequence));
     }
+    if constexpr (starts_at_diagonal(G::C)) {
+      ptx::store_shared_b32(slot(tile) + 40, static_cast<u32>(t.diagonal));
+      ptx::store_shared_b32(slot(tile) + 44, ptx::bits_of(t.alibi_slope));
+    }
   }
   static OCTAVO_DEVICE WorkTile read(u32 tile) {
     u32 a[4], b[4];
@@ -109,6 +141,12 @@ struct WorkTileSlots {
       ptx::load_shared_b64(slot(tile) + 32, begin, sequence);
       t.at.kv_begin = static_cast<i32>(begin);
       t.sequence = static_cast<i32>(sequence);
+    }
+    if constexpr (starts_at_diagonal(G::C)) {
+      u32 diagonal, slope;
+      ptx::load_shared_b64(slot(tile) + 40, diagonal, slope);
+      t.diagonal = static_cast<i32>(diagonal);
+      t.alibi_slope = ptx::float_of_bits(slope);
     }
     return t;
   }

@@ -7,7 +7,9 @@
 //
 // `Qk` is the numerics' part that knows the scores:
 //   Scores, Rows                          the fragment, with s[], and the row state
-//   multiplier(rows, r, scale_log2)       from a raw score to log2 units
+//   multiplier(rows, r, scale_log2, level)
+//                                         from a score to log2 units; `level`: about the row's
+//                                         largest score
 //   k_scale(scores, n8)                   scale of the keys of eight columns, or 1
 //   exceeds_threshold(...)                whether some row of the warp has to raise its ref_max
 //   thread_max_of(scores, largest, r)     this thread's largest scaled score of row r
@@ -146,7 +148,7 @@ struct F32Softmax {
     for (int r = 0; r < 2; ++r) {
       const float own = Qk::thread_max_of(scores, largest, r);
       const float of_row = quad_max(own);
-      const float multiplier = Qk::multiplier(rows, r, scale_log2);
+      const float multiplier = Qk::multiplier(rows, r, scale_log2, of_row);
       const bool raises = of_row > -kInfinity && of_row >= rows.threshold[r];
       const float used = Qk::headroom_used(own, of_row, multiplier);
       const float to = ptx::max_f32(rows.ref_max[r], of_row * multiplier) - used;
@@ -164,7 +166,7 @@ struct F32Softmax {
   static OCTAVO_DEVICE void exp(Scores& scores, Rows& rows, float scale_log2, int from, int to) {
     OCTAVO_UNROLL
     for (int r = 0; r < 2; ++r) {
-      const float multiplier = Qk::multiplier(rows, r, scale_log2);
+      const float multiplier = Qk::multiplier(rows, r, scale_log2, rows.threshold[r]);
       const float ref_max = rows.ref_max[r] - kPLog2;
       float sum[2] = {0, 0};
       OCTAVO_UNROLL

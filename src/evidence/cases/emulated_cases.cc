@@ -11,6 +11,7 @@
 #include "config/score_modifiers.h"
 #include "evidence/cases/inputs.h"
 #include "gpu/jit/config_text.h"
+#include "numeric/formats.h"
 #include "runtime/emulated_gpu.h"
 #include "runtime/emulated_launch.h"
 
@@ -58,9 +59,18 @@ Result<Arguments> arguments_for(const Sm90ForwardConfig& config, const CaseInput
 // The number of sequences of a case whose padding only clamping makes sensible.
 constexpr std::int64_t kPaddedSequences = 6;
 
-// Gives a case every modifier that its batch allows; hides keys in no order; lengths that are
-// negative or beyond the tensor in a batch of kPaddedSequences.
-void add_modifiers(CaseInputs& x) {
+template <class Config>
+constexpr bool has_score_tiles(const Config& config) {
+  if constexpr (requires { config.score_tiles; })
+    return config.score_tiles;
+  else
+    return false;
+}
+
+// Gives a case every modifier that its batch and the kernel allow; hides keys in no order; lengths
+// that are negative or beyond the tensor in a batch of kPaddedSequences.
+template <class Config>
+void add_modifiers(CaseInputs& x, const Config& config) {
   Arguments& a = x.inputs.given;
   const Problem& p = x.problem;
   ModifierArrays& m = x.modifiers;
@@ -73,13 +83,24 @@ void add_modifiers(CaseInputs& x) {
   a.sinks = m.sinks.data();
   if (p.varlen) return;
   const std::int64_t rows = a.q.shape[2], keys = a.k.shape[2];
-  const auto places = static_cast<std::size_t>(p.heads_q * rows * keys);
+  // Rows that TMA can load.
+  const std::int64_t row_elements = div_up<std::int64_t>(keys, 16) * 16;
+  const auto places = static_cast<std::size_t>(p.heads_q * rows * row_elements);
+  DType bias_type = DType::f32;
+  if constexpr (requires { config.bias_element; })
+    bias_type = static_cast<DType>(config.bias_element);
+  m.bias.resize(places);  // floats, or 16-bit elements in the first half
   for (std::size_t i = 0; i < places; ++i) {
-    m.bias.push_back(value(i));
+    store_element(bias_type, m.bias.data(), static_cast<std::int64_t>(i), value(i));
     m.mask.push_back(i % 5 == 2 ? 0 : 1);
   }
-  a.bias = Tensor::bhsd(m.bias.data(), DType::f32, 1, p.heads_q, rows, keys);
-  a.mask = Tensor::bhsd(m.mask.data(), DType::boolean, 1, p.heads_q, rows, keys);
+  const auto rows_of = [&](void* data, DType dtype) {
+    Tensor t = Tensor::bhsd(data, dtype, 1, p.heads_q, rows, row_elements);
+    t.shape[3] = keys;
+    return t;
+  };
+  a.bias = rows_of(m.bias.data(), bias_type);
+  if (config.mask) a.mask = rows_of(m.mask.data(), DType::boolean);
   if (p.batch != kPaddedSequences) return;
   const auto q = static_cast<std::int32_t>(rows), kv = static_cast<std::int32_t>(keys);
   m.leftpad_q = {-3, 2, q + 9, 1, 0, 5};
@@ -88,7 +109,7 @@ void add_modifiers(CaseInputs& x) {
   m.seqlens_kv = {kv + 7, kv - 6, 5, kv, 4, -1};
   a.leftpad_q = m.leftpad_q.data();
   a.seqlens_q = m.seqlens_q.data();
-  a.leftpad_kv = m.leftpad_kv.data();
+  if (!has_score_tiles(config)) a.leftpad_kv = m.leftpad_kv.data();
   a.seqlens_kv = m.seqlens_kv.data();
 }
 
@@ -106,7 +127,7 @@ Result<EmulatedCase> forward_case(const Kernel& kernel, const GpuInfo& chip, con
   if (!run_problem.ok()) return run_problem.status();
   if (takes_modifiers(kernel.config)) {
     CaseInputs& x = **run_problem;
-    add_modifiers(x);
+    add_modifiers(x, kernel.config);
     const Result<Problem> modified = problem_of(x.inputs.given, c.options);
     if (!modified.ok()) return modified.status();
     x.problem = *modified;

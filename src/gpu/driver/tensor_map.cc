@@ -78,7 +78,8 @@ bool tma_can_address(const ConstTensor& t) {
 TensorMapFields row_boxes(const ConstTensor& t, int box_rows, int box_columns) {
   TensorMapFields f;
   f.address = t.data;
-  f.type = is_8bit(t.dtype)         ? cuda::TensorMapType::u8
+  f.type = size_bytes(t.dtype) == 1 ? cuda::TensorMapType::u8
+           : t.dtype == DType::f32  ? cuda::TensorMapType::f32
            : t.dtype == DType::bf16 ? cuda::TensorMapType::bf16
                                     : cuda::TensorMapType::f16;
   for (std::size_t i = 0; i < 4; ++i) f.shape[i] = static_cast<std::uint64_t>(t.shape[3 - i]);

@@ -159,6 +159,15 @@ Problem pack_gqa_problem(const Problem& p, std::int64_t block_m) {
   return varlen;
 }
 
+// Tiles of bias and mask take shared memory from the other buffers: from O's, then stages beyond
+// the second, then the columns of ones.
+void add_score_tiles(Sm90ForwardConfig& c) {
+  c.score_tiles = (c.bias || c.mask) && !sm90::is_split_kv(c);
+  if (!c.score_tiles) return;
+  while (sm90::smem_bytes(c) > sm90::kSmemBytes && c.stages > 2) --c.stages;
+  if (sm90::smem_bytes(c) > sm90::kSmemBytes) c.sum_rounded_p = false;
+}
+
 // The configuration of a table row for a kernel problem.
 Sm90ForwardConfig config_for(const sm90::TableRow& row, const Problem& p) {
   Sm90ForwardConfig c = is_8bit(p.q) && !is_8bit(p.v)
@@ -170,6 +179,7 @@ Sm90ForwardConfig config_for(const sm90::TableRow& row, const Problem& p) {
   c.k_scales = k_scales_of(p);
   c.softcap = p.options.softcap != 0;
   c.bias = p.bias.has_value();
+  if (p.bias) c.bias_element = element_of(*p.bias);
   c.alibi = p.alibi;
   c.mask = p.mask;
   c.sinks = p.sinks;
@@ -177,6 +187,7 @@ Sm90ForwardConfig config_for(const sm90::TableRow& row, const Problem& p) {
   // Without a limit the compiler takes more registers for modifiers than the CTAs that the estimate
   // counts on an SM have. With it nothing, or 8 bytes, is spilled.
   if (has_modifiers(c) && sm90::is_split_kv(c)) c.min_ctas = row.estimate.resident;
+  add_score_tiles(c);
   return c;
 }
 
@@ -258,8 +269,11 @@ ChosenSm90Forward choose_sm90_forward(const Resolved& resolved, const GpuInfo& g
     Sm90ForwardConfig config = config_for(row, p);
     config.pack_gqa = pack_gqa;
     // The table's rows were timed with other K scales, or with other operands than mixed ones.
-    // Scales need registers and shared memory, so a row may not be feasible here.
-    if (sm90::is_8bit_qk(config) && !feasible(config, 90, sm90::kSmemBytes).ok()) return;
+    // Scales need registers and shared memory, as tiles of bias and mask do, so a row may not be
+    // feasible here.
+    if ((sm90::is_8bit_qk(config) || config.score_tiles) &&
+        !feasible(config, 90, sm90::kSmemBytes).ok())
+      return;
     best = us;
     chosen.config = config;
   };

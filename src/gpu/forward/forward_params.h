@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 
 #include "attention/operand_scales.h"
 #include "config/element.h"
@@ -102,8 +103,29 @@ inline ScoreTensorParams score_tensor_params(const ConstTensor& t) {
   return p;
 }
 
+// The polynomial of a softcap that scores of |scale * s| up to 0.6 softcap take: tanh(x) /
+// x as a polynomial of x^2, with the least relative error, which is 2.2e-6.
+inline SoftcapPolynomial softcap_polynomial(double softcap, double scale) {
+  constexpr double kLargest = 0.6;
+  constexpr double kTerms[] = {0.9999978512542202, -0.33314039198137757, 0.13057856004562488,
+                               -0.040929423105912174};
+  SoftcapPolynomial p;
+  if (softcap == 0) {  // none: the polynomial is scale * s
+    p.c[0] = static_cast<float>(scale);
+    p.limit = std::numeric_limits<float>::infinity();
+    return p;
+  }
+  const double x = scale / softcap;  // of a raw score of 1
+  if (x > 1e6) return p;             // powers of it might overflow: all scores take the exact way
+  for (int i = 0; i < 4; ++i) p.c[i] = static_cast<float>(kTerms[i] * scale * std::pow(x, 2 * i));
+  p.limit = static_cast<float>(std::min(kLargest / x, 1e18));
+  return p;
+}
+
 // What kernels with modifiers of the scores or padding take in addition.
-inline ModifierParams modifier_params(const Problem& kernel_problem, const Arguments& a) {
+// `scale_log2` is the one of the kernel's other parameters.
+inline ModifierParams modifier_params(const Problem& kernel_problem, const Arguments& a,
+                                      double scale_log2) {
   constexpr double kLog2E = 1.4426950408889634;
   ModifierParams p;
   if (kernel_problem.options.softcap != 0) {
@@ -114,6 +136,7 @@ inline ModifierParams modifier_params(const Problem& kernel_problem, const Argum
     p.scores.softcap_log2 = static_cast<float>(softcap_log2);
     p.scores.inverse_softcap_log2 = static_cast<float>(1 / softcap_log2);
   }
+  p.scores.softcap_series = softcap_polynomial(p.scores.softcap_log2 / kLog2E, scale_log2 / kLog2E);
   p.scores.bias = score_tensor_params(a.bias);
   p.scores.mask = score_tensor_params(a.mask);
   p.scores.alibi_slopes = a.alibi_slopes;

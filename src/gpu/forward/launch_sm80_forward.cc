@@ -50,7 +50,7 @@ ModifiedForwardParams sm80_forward_params(const Problem& kernel_problem, const A
   set_shared_params(p, kernel_problem, a, config.block_m, sim8 ? kSim8Step : 1);
   p.heads_q = static_cast<i32>(kernel_problem.heads_q);
   p.output = output_params(kernel_problem, a);
-  p.modifiers = modifier_params(kernel_problem, a);
+  p.modifiers = modifier_params(kernel_problem, a, p.scale_log2);
   return p;
 }
 

@@ -43,8 +43,20 @@ Status set_tensor_maps(const Driver& driver, const Arguments& a, const Sm90Forwa
                                           ? row_boxes(v, c.head_dim, sm90::chunk_keys(c))
                                           : row_boxes(v, c.block_n, sm90::v_panels(c).columns),
                                       p.v));
-  if (!sm90::stages_o(c)) return {};
-  return encode_again(driver, row_boxes(a.out, sm90::kRows, columns), p.o);
+  if (sm90::stages_o(c))
+    OCTAVO_RETURN_IF_ERROR(encode_again(driver, row_boxes(a.out, sm90::kRows, columns), p.o));
+  return {};
+}
+
+Status set_score_maps(const Driver& driver, const Arguments& a, const Sm90ForwardConfig& c,
+                      Sm90ForwardModifiedParams& p) {
+  if (c.score_tiles && c.bias && a.bias.data != nullptr)
+    OCTAVO_RETURN_IF_ERROR(
+        encode_again(driver, row_boxes(a.bias, sm90::kRows, sm90::bias_panels(c).columns), p.bias));
+  if (c.score_tiles && c.mask && a.mask.data != nullptr)
+    OCTAVO_RETURN_IF_ERROR(
+        encode_again(driver, row_boxes(a.mask, sm90::kRows, sm90::mask_panels(c).columns), p.mask));
+  return {};
 }
 
 // 8-bit outputs are stored from registers, eight at a time.
@@ -79,6 +91,14 @@ bool sm90_forward_can_address(const Arguments& a) {
          (is_8bit(a.out.dtype) ? can_store_8bit(a.out) : tma_can_address(a.out));
 }
 
+bool sm90_forward_has_score_tiles(const Arguments& a) {
+  const auto can_load = [&](const ConstTensor& t) {
+    return t.data == nullptr ||
+           (!is_empty(t) && t.shape[3] == a.k.shape[2] && t.stride[3] == 1 && tma_can_address(t));
+  };
+  return a.leftpad_kv == nullptr && can_load(a.bias) && can_load(a.mask);
+}
+
 Sm90ForwardModifiedParams sm90_forward_params(const Problem& kernel_problem, const Arguments& a,
                                               const Sm90ForwardConfig& c, const TileOrder& order) {
   Sm90ForwardModifiedParams p{};
@@ -95,7 +115,7 @@ Sm90ForwardModifiedParams sm90_forward_params(const Problem& kernel_problem, con
   p.rotation = order.rotation;
   if (sm90::is_8bit_qk(c)) set_scales(p, kernel_problem, a);
   p.output = output_params(kernel_problem, a);
-  if (has_modifiers(c)) p.modifiers = modifier_params(kernel_problem, a);
+  if (has_modifiers(c)) p.modifiers = modifier_params(kernel_problem, a, p.scale_log2);
   return p;
 }
 
@@ -115,6 +135,7 @@ Status Sm90ForwardLaunch::prepare(const Gpu& gpu, const LoadedSm90Forward& kerne
   function_ = kernel.function;
   params_ = sm90_forward_params(kernel_problem, arguments, c, order);
   OCTAVO_RETURN_IF_ERROR(set_tensor_maps(*gpu.driver, arguments, c, params_));
+  OCTAVO_RETURN_IF_ERROR(set_score_maps(*gpu.driver, arguments, c, params_));
   mapped_ = {arguments.q.data, arguments.k.data, arguments.v.data, arguments.out.data};
   has_o_map_ = sm90::stages_o(c);
   is_8bit_qk_ = sm90::is_8bit_qk(c);

@@ -126,6 +126,12 @@ Status check_numerics(const Sm90ForwardConfig& c) {
 
 // Modifiers of the scores and padding: scores are FP32, and P needs no scale.
 Status check_modifiers(const Sm90ForwardConfig& c) {
+  if (c.bias_element > Element::bf16)
+    return wrong_name("bias_element", c.bias_element, "f16, bf16, f32");
+  if (c.score_tiles &&
+      (sm90::is_split_kv(c) || (!c.bias && !c.mask) || c.block_n > sm90::kMaskBits))
+    return invalid("config.score_tiles", "true",
+                   "false unless there is a bias or a mask, no row_groups, and up to 128 keys");
   if (!sm90::is_8bit_qk(c)) return {};
   for (const auto& [field, value] : {std::pair{"softcap", c.softcap},
                                      {"bias", c.bias},

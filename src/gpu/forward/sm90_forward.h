@@ -62,6 +62,10 @@ inline VLayout v_layout(const Sm90ForwardConfig& config) {
 // stores of 8 bytes.
 bool sm90_forward_can_address(const Arguments& arguments);
 
+// Whether TMA can load tiles of bias and mask, as kernels with `score_tiles` need. With padding on
+// the left, a sequence's columns may begin anywhere, and a box may not.
+bool sm90_forward_has_score_tiles(const Arguments& arguments);
+
 // All parameters except the tensor maps. `kernel_problem` must be validated and supported by the
 // kernel, and `config` must fit it. A kernel with fewer parameters reads a prefix of the struct. An
 // 8-bit V must be transposed.

@@ -23,8 +23,10 @@ template <class Config, class Visitor>
 constexpr void visit_modifiers(Config& c, Visitor&& visit) {
   visit("softcap", c.softcap);
   visit("bias", c.bias);
+  if constexpr (requires { c.bias_element; }) visit("bias_element", c.bias_element);
   visit("alibi", c.alibi);
   visit("mask", c.mask);
+  if constexpr (requires { c.score_tiles; }) visit("score_tiles", c.score_tiles);
   visit("sinks", c.sinks);
   visit("padded", c.padded);
 }

@@ -37,6 +37,7 @@
 //   ColumnScales                          8-bit V: the scales of the columns that a split reduces
 #pragma once
 
+#include "device/core/score_modifiers.cuh"
 #include "device/ptx/tma.cuh"
 #include "device/ptx/wgmma_f16.cuh"
 #include "device/sm90/gemm.cuh"
@@ -215,9 +216,13 @@ struct Qk16 {
   static OCTAVO_DEVICE void finish_bias(Scores&) {}
   static OCTAVO_DEVICE void finish_qk(Scores&, u32 /*stage*/, u32 /*lane*/) {}
 
-  // Modifiers leave the scores in log2 units.
-  static OCTAVO_DEVICE float multiplier(const Rows&, int /*r*/, float scale_log2) {
-    return changes_scores(C) ? 1.0f : scale_log2;
+  // Modifiers leave the scores in natural units. A row that sees nothing but huge negative biases,
+  // such as the lowest float, would overflow in log2 units. Its scores are equal, or so far apart
+  // that any unit serves.
+  static OCTAVO_DEVICE float multiplier(const Rows&, int /*r*/, float scale_log2, float level) {
+    constexpr float kHuge = -1e38f;
+    if (!changes_scores(C)) return scale_log2;
+    return C.bias && level < kHuge ? 1.0f : kLog2E;
   }
   static OCTAVO_DEVICE float k_scale(const Scores&, int /*n8*/) { return 1.0f; }
   static OCTAVO_DEVICE float headroom_used(float, float, float) { return 0; }

@@ -181,7 +181,8 @@ struct QuantizedF32Qk : QuantizedQk<G> {
     Base::read_k_scales(scores.k_scales, stage);
   }
 
-  static OCTAVO_DEVICE float multiplier(const Rows& rows, int r, float /*scale_log2*/) {
+  static OCTAVO_DEVICE float multiplier(const Rows& rows, int r, float /*scale_log2*/,
+                                        float /*level*/) {
     return rows.multiplier[r];
   }
   static OCTAVO_DEVICE float k_scale(const Scores& scores, int n8) {

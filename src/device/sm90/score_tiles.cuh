@@ -1,0 +1,218 @@
+// Tiles of a bias and of a mask tensor in shared memory: what belongs to the scores of a
+// warpgroup's 64 rows and a block of keys. Warps that the producer does not need load them by TMA,
+// as soon as the warpgroup has read those of the block before: a load has a whole block's time.
+// They also pack the mask's bytes into bits, so that a warpgroup sees at once that a block hides
+// nothing.
+//
+// clang-format off
+//   barrier          arrives                        waits           becomes true
+//   mask_loaded[g]   loading warp, and the bytes    loading warp    the mask's bytes are there
+//   score_full[g]    loading warp, and the bias's   warpgroup g     the tiles of a block are there
+//                    bytes; again with the bits
+//   score_empty[g]   4 warps of warpgroup g         loading warp    the tiles may be replaced
+// clang-format on
+//
+// TMA must be able to address the tensors. Threads of kernels without score_tiles load the elements
+// of their own scores (modifiers.cuh).
+#pragma once
+
+#include "device/core/score_modifiers.cuh"
+#include "device/ptx/mbarrier.cuh"
+#include "device/ptx/memory.cuh"
+#include "device/ptx/thread.cuh"
+#include "device/ptx/tma.cuh"
+#include "device/ptx/warpgroup.cuh"
+#include "device/sm90/geometry.cuh"
+#include "device/sm90/scheduler.cuh"
+
+namespace octavo::sm90 {
+
+// Which of a thread's scores of a block a mask shows: bit 8 i + e of row r, from 32 columns to the
+// next in words. Other bits mean nothing.
+template <int kColumns>
+struct VisibleScores {
+  static constexpr int kWords = div_up(kColumns, 32);
+  u32 bits[2][kWords];
+
+  OCTAVO_DEVICE bool operator()(u32 r, int column) const {
+    return (bits[r][column / 32] >> column % 32 & 1) != 0;
+  }
+  OCTAVO_DEVICE bool all() const {
+    constexpr u32 kOwn = 0x03030303u, kLastOwn = kColumns % 32 == 0 ? kOwn : kOwn & 0xffffu;
+    u32 own = ~0u;
+    OCTAVO_UNROLL
+    for (int i = 0; i + 1 < kWords; ++i) own &= bits[0][i] & bits[1][i];
+    const u32 last = bits[0][kWords - 1] & bits[1][kWords - 1];
+    return (own & kOwn) == kOwn && (last & kLastOwn) == kLastOwn;
+  }
+};
+
+template <class G>
+struct ScoreTiles {
+  static constexpr Sm90ForwardConfig C = G::C;
+  static_assert(!C.score_tiles || (!is_split_kv(C) && C.block_n <= kMaskBits),
+                "a row of bits has all keys");
+  static constexpr u32 kLoadingWarps = 3;  // of the producer's warpgroup
+  static constexpr u32 kArrivals = C.mask ? 2 : 1;
+
+  static OCTAVO_DEVICE bool has_bias(const ScoreModifierParams& m) {
+    return C.bias && m.bias.data != nullptr;
+  }
+  static OCTAVO_DEVICE bool has_mask(const ScoreModifierParams& m) {
+    return C.mask && m.mask.data != nullptr;
+  }
+  static OCTAVO_DEVICE bool has_any(const ScoreModifierParams& m) {
+    return has_bias(m) || has_mask(m);
+  }
+
+  // The address of byte `byte` of a row of a tile. A tensor with one row for all queries has it
+  // first.
+  static OCTAVO_DEVICE u32 address(u32 tile, Panels panels, const ScoreTensorParams& tensor,
+                                   u32 row, u32 byte) {
+    const u32 panel = byte / panels.row_bytes;
+    const u32 offset = (tensor.row != 0 ? row * panels.row_bytes : 0) + byte % panels.row_bytes;
+    return tile + panel * kRows * panels.row_bytes + swizzled(swizzle_of(panels.row_bytes), offset);
+  }
+
+  // --- loading ----------------------------------------------------------------------------------
+
+  // The tiles of a warpgroup for the block at key n.
+  struct Block {
+    const WorkTile& t;
+    u32 group;
+    i32 first_row, n;
+  };
+  static OCTAVO_DEVICE void load(const ptx::TensorMap& map, const ScoreTensorParams& tensor, u32 to,
+                                 u32 bar, const Block& b, Panels panels) {
+    ptx::mbarrier_arrive_expect_tx(bar, kRows * panels.row_bytes * panels.count);
+    OCTAVO_UNROLL
+    for (int panel = 0; panel < panels.count; ++panel)
+      ptx::tma_load(to + panel * kRows * panels.row_bytes, &map, bar,
+                    {b.t.at.kv_begin + b.n + panel * panels.columns,
+                     tensor.row != 0 ? b.t.at.q_begin + b.first_row : 0,
+                     tensor.head != 0 ? b.t.head : 0, tensor.batch != 0 ? b.t.batch : 0});
+  }
+  // Whether the warpgroup computes the block.
+  static OCTAVO_DEVICE bool is_needed(const Sm90ForwardParams& p, const Block& b) {
+    if (b.first_row >= b.t.at.seqlen_q) return false;
+    const BlockRange range = block_range(p, b.t.at, b.first_row, kRows, C.block_n);
+    return b.n >= range.begin && b.n < range.end;
+  }
+
+  // Four bits above `bits`: which of four bytes are not 0.
+  static OCTAVO_DEVICE u32 push_visible(u32 bits, u32 bytes) {
+    constexpr u32 kLow = 0x7f7f7f7fu, kGather = 0x00204081u;
+    const u32 highest = (((bytes & kLow) + kLow) | bytes) & ~kLow;
+    return bits << 4 | (highest * kGather) >> 28;
+  }
+  // Two rows by each lane.
+  static OCTAVO_DEVICE void pack_mask(const ScoreTensorParams& mask, u32 group) {
+    OCTAVO_ROLLED
+    for (u32 row = ptx::lane_index(); row < kRows; row += 32) {
+      u32 bits[4] = {0, 0, 0, 0};
+      OCTAVO_UNROLL
+      for (int chunk = C.block_n / 16 - 1; chunk >= 0; --chunk) {
+        u32 x[4];
+        ptx::load_shared_b128(address(G::mask_tile(group), mask_panels(C), mask, row, chunk * 16),
+                              x);
+        OCTAVO_UNROLL
+        for (int i = 3; i >= 0; --i) bits[chunk / 2] = push_visible(bits[chunk / 2], x[i]);
+      }
+      ptx::store_shared_b128(G::mask_bits(group) + row * (kMaskBits / 8), bits);
+    }
+    ptx::warp_sync();
+  }
+
+  static OCTAVO_DEVICE void load_block(const Sm90ForwardModifiedParams& p, const Block& b,
+                                       u32 phase, bool leader) {
+    const ScoreModifierParams& m = p.modifiers.scores;
+    const u32 bar = G::score_full(b.group);
+    if (leader && has_mask(m))
+      load(p.mask, m.mask, G::mask_tile(b.group), G::mask_loaded(b.group), b, mask_panels(C));
+    ptx::mbarrier_wait(G::score_empty(b.group), phase ^ 1);
+    if (C.mask) ptx::spare("lanes that pack a mask synchronise");
+    ptx::warp_sync();
+    if (leader && has_bias(m)) load(p.bias, m.bias, G::bias_tile(b.group), bar, b, bias_panels(C));
+    if (leader && !has_bias(m)) ptx::mbarrier_arrive(bar);
+    if constexpr (C.mask) {
+      if (has_mask(m)) {
+        ptx::mbarrier_wait(G::mask_loaded(b.group), phase);
+        pack_mask(m.mask, b.group);
+      }
+      if (leader) ptx::mbarrier_arrive(bar);
+    }
+  }
+
+  // By one warp, number `warp` of kLoadingWarps.
+  static OCTAVO_DEVICE void run_loads(const Sm90ForwardParams& p, u32 warp) {
+    const auto& modified = static_cast<const Sm90ForwardModifiedParams&>(p);
+    if (!has_any(modified.modifiers.scores)) return;
+    ptx::wait_for_earlier_grids();
+    const bool leader = ptx::elect_one();
+    u32 phases = 0;  // of the next tiles; a bit for each warpgroup
+    for (TileScheduler tiles; tiles.has_tile(p); tiles.advance(p)) {
+      const WorkTile t = work_tile<G>(p, tiles.index);
+      for (i32 i = 0; i < t.n_blocks; ++i) {
+        OCTAVO_ROLLED
+        for (u32 group = warp; group < C.warpgroups; group += kLoadingWarps) {
+          const Block block{t, group, t.first_row + static_cast<i32>(group) * kRows,
+                            first_key<G>(t, i)};
+          if (!is_needed(p, block)) continue;
+          load_block(modified, block, phases >> group & 1, leader);
+          phases ^= 1u << group;
+        }
+      }
+    }
+  }
+
+  // --- reading, in the layout of the scores -----------------------------------------------------
+
+  // Calls use(r, i, first, second) with the bias of the thread's columns 8 i and 8 i + 1 of row r.
+  template <class Use>
+  static OCTAVO_DEVICE void for_each_bias(const ScoreTensorParams& bias,
+                                          const typename G::RowTile& t, Use&& use) {
+    constexpr Panels kPanels = bias_panels(C);
+    const u32 tile = G::bias_tile(t.group);
+    if constexpr (C.bias_element == Element::f32) {
+      OCTAVO_UNROLL
+      for (int i = 0; i < G::kScoreN8; ++i) {
+        OCTAVO_UNROLL
+        for (u32 r = 0; r < 2; ++r) {
+          u32 x, y;
+          ptx::load_shared_b64(address(tile, kPanels, bias, t.warp * 16 + r * 8 + t.lane / 4,
+                                       i * 32 + t.lane % 4 * 8),
+                               x, y);
+          use(r, i, ptx::float_of_bits(x), ptx::float_of_bits(y));
+        }
+      }
+    } else {
+      OCTAVO_UNROLL
+      for (int i = 0; i < G::kScoreN8; i += 2) {
+        u32 x[4];
+        ptx::ldmatrix_x4(
+            x, address(tile, kPanels, bias, t.warp * 16 + t.lane % 16, i * 16 + t.lane / 16 * 16));
+        OCTAVO_UNROLL
+        for (u32 e = 0; e < 4; ++e) {
+          float first, second;
+          bias_pair<C.bias_element>(x[e], first, second);
+          use(e % 2, i + static_cast<int>(e / 2), first, second);
+        }
+      }
+    }
+  }
+
+  static OCTAVO_DEVICE VisibleScores<C.block_n> visible(const typename G::RowTile& t) {
+    VisibleScores<C.block_n> of;
+    OCTAVO_UNROLL
+    for (u32 r = 0; r < 2; ++r) {
+      const u32 row = t.warp * 16 + r * 8 + t.lane / 4;
+      u32 x[4];
+      ptx::load_shared_b128(G::mask_bits(t.group) + row * (kMaskBits / 8), x);
+      OCTAVO_UNROLL
+      for (int i = 0; i < of.kWords; ++i) of.bits[r][i] = x[i] >> t.lane % 4 * 2;
+    }
+    return of;
+  }
+};
+
+}  // namespace octavo::sm90
