@@ -45,8 +45,9 @@ bool uses_sm90_family(const Resolved& resolved, const GpuInfo& gpu) {
   return !is_forced(KernelFamily::sm80) && sm90_forward_supports(resolved, gpu);
 }
 
+// No other kernel reads a paged cache.
 bool uses_decode_family(const Problem& problem, const GpuInfo& gpu) {
-  if (is_forced(KernelFamily::decode)) return true;
+  if (is_forced(KernelFamily::decode) || problem.paged) return true;
   return !is_forced(KernelFamily::sm80) && !is_forced(KernelFamily::sm90) &&
          decode_supports(problem, gpu) && decode_is_best(problem);
 }
@@ -173,7 +174,7 @@ class GpuPlan final : public Plan::Impl {
     if (uses_decode_) {
       const Status status = load_decode_kernel();
       // Without a compiler, the forward kernels decode too.
-      const bool must = forced_.decode || is_forced(KernelFamily::decode);
+      const bool must = forced_.decode || is_forced(KernelFamily::decode) || problem.paged;
       if (status.ok() || must || status.code() != ErrorCode::unsupported) return status;
     }
     if (!uses_sm90_) return load_sm80();
@@ -253,6 +254,9 @@ class GpuPlan final : public Plan::Impl {
     if (gpu_.is_emulated()) OCTAVO_RETURN_IF_ERROR(validate_lengths(arguments));
     if (decode_ && decode_can_address(arguments))
       return launch_decode(gpu_, *decode_, run_problem, arguments, workspace, stream);
+    if (run_problem.paged)
+      return unsupported("strides or addresses", "not multiples of 16 bytes",
+                         "rows that are aligned to 16 bytes with a paged cache on a GPU");
     if (sm90_) {
       std::optional<PreparedCall> call;
       if (run.for_sm90.converts()) call = prepare(run.for_sm90, arguments, workspace);
@@ -562,6 +566,13 @@ Result<GpuProblem> gpu_problem(const Problem& problem, Device device) {
   if (info.arch < 80)
     return unsupported("device", fmt::format("{} ({}, sm_{})", name(device), info.name, info.arch),
                        "sm_80 and later");
+  if (problem.paged) {
+    if (decode_supports(problem, info)) return GpuProblem{*gpu, *resolved};
+    return unsupported("problem", unserved(problem, info),
+                       "with a paged cache on a GPU an f16 or bf16 q over k and v of its dtype, "
+                       "int8, or from sm_89 on e4m3 or e5m2; head_dim up to 256 with rows of whole "
+                       "16 bytes; an f16, bf16 or f32 out without amax; no batch_invariant");
+  }
   if (is_forced(KernelFamily::decode) && !decode_supports(problem, info))
     return unsupported("OCTAVO_KERNELS", "'decode'",
                        "sm80, sm90, or nothing for " + unserved(problem, info));
@@ -607,7 +618,7 @@ Result<std::vector<KernelSource>> gpu_kernels(const Problem& problem, Device dev
     add(combine_source(config, code_for(info.arch).ptx));
   }
   for (const int alignment : {16, row_alignment}) {
-    if (alignment == 16 && decodes) continue;
+    if (decodes && (alignment == 16 || problem.paged)) continue;
     if (alignment < 16) OCTAVO_RETURN_IF_ERROR(sm80_forward_supports(resolved));
     VLayout layout = VLayout::rows;
     if (alignment == 16 && uses_sm90_family(resolved, info)) {

@@ -67,8 +67,6 @@ Status run_validated(const Plan::Impl& plan, const Problem& run_problem, const A
 Result<std::shared_ptr<const Plan::Impl>> make_plan(const Problem& problem, Device device) {
   if (problem.options.precision == Precision::automatic)
     return make_automatic_plan(problem, device);
-  if (problem.paged && device.kind != Device::Kind::cpu)
-    return unsupported("device", fmt::format("{} with a paged cache", name(device)), "cpu");
   switch (device.kind) {
     case Device::Kind::cpu:
       return make_cpu_plan(problem, device);

@@ -78,7 +78,13 @@ decode::Params decode_params(const LoadedDecode& kernel, const Problem& run_prob
   p.by_v_scale_rows = divider(p.v_scales.block_rows);
   set_shared_params(p, run_problem, a, c.block_m);
   p.heads_q = static_cast<i32>(run_problem.heads_q);
-  p.modifiers = modifier_params(run_problem, a);
+  p.modifiers = modifier_params(run_problem, a, p.scale_log2);
+  if (a.page_table != nullptr)
+    p.paging = {.table = a.page_table,
+                .stride = a.page_table_stride,
+                .page_size = static_cast<i32>(a.k.shape[2]),
+                .by_page_size = divider(static_cast<i32>(a.k.shape[2])),
+                .pages = static_cast<i32>(a.k.shape[0])};
   p.by_heads_per_kv = divider(p.heads_per_kv);
   p.row_tiles = static_cast<i32>(row_tiles(run_problem, c));
   p.heads_kv = static_cast<i32>(run_problem.heads_kv);

@@ -104,6 +104,10 @@ Result<Resolved> resolve(const Problem& run_problem, const Arguments* arguments,
                          bool any_columns) {
   Resolved resolved;
   resolved.run_problem = run_problem;
+  if (run_problem.paged) {  // the decode kernel reads the cache as it is
+    resolved.kernel_problem = run_problem;
+    return resolved;
+  }
   resolved.formats = conversion_formats(run_problem);
   resolved.kernel_problem = kernel_problem_of(run_problem, resolved.formats);
   // The sizes of a problem that is not served may overflow below.
