@@ -6,6 +6,7 @@
 
 #include "attention/operand_scales.h"
 #include "base/error.h"
+#include "gpu/decode/decode.h"
 #include "gpu/forward/sm80_forward.h"
 #include "gpu/forward/sm90_forward.h"
 #include "gpu/jit/config_text.h"
@@ -169,6 +170,19 @@ Status run_emulated(const emulator::EmulatedSm90Forward& kernel, const GpuInfo& 
   const ExaminedLaunches examined(settings, then);
   return launch_sm90_forward(gpu_of(chip), {kernel.config, function.handle()}, run_problem,
                              arguments, nullptr);
+}
+
+Status run_emulated(const emulator::EmulatedDecode& kernel, const GpuInfo& chip,
+                    const Problem& run_problem, const Arguments& arguments,
+                    const emulator::Settings& settings, const EmulatorThen& then) {
+  EmulatedFunction function = emulated_function(kernel, chip.arch);
+  EmulatedFunction combine = emulated_combine(kernel, chip.arch);
+  const LoadedDecode loaded{kernel.config, function.handle(), combine.handle(), chip.sms};
+  constexpr float kNan = __builtin_nanf("");
+  std::vector<float> workspace(decode_workspace_bytes(loaded, run_problem) / sizeof(float), kNan);
+  const ExaminedLaunches examined(settings, then);
+  return launch_decode(gpu_of(chip), loaded, run_problem, arguments,
+                       {workspace.data(), workspace.size() * sizeof(float)}, nullptr);
 }
 
 Status run_emulated(const emulator::EmulatedQuantize& kernel, const GpuInfo& chip,

@@ -35,6 +35,10 @@ Status run_emulated(const emulator::EmulatedSm80Forward& kernel, const GpuInfo& 
 Status run_emulated(const emulator::EmulatedSm90Forward& kernel, const GpuInfo& chip,
                     const Problem& run_problem, const Arguments& arguments,
                     const emulator::Settings& settings, const EmulatorThen& then);
+// The kernel, and the one that combines its partial results.
+Status run_emulated(const emulator::EmulatedDecode& kernel, const GpuInfo& chip,
+                    const Problem& run_problem, const Arguments& arguments,
+                    const emulator::Settings& settings, const EmulatorThen& then);
 Status run_emulated(const emulator::EmulatedQuantize& kernel, const GpuInfo& chip,
                     const QuantizeLaunch& launch, const emulator::Settings& settings,
                     const EmulatorThen& then);

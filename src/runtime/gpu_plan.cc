@@ -49,7 +49,7 @@ bool uses_sm90_family(const Resolved& resolved, const GpuInfo& gpu) {
 bool uses_decode_family(const Problem& problem, const GpuInfo& gpu) {
   if (is_forced(KernelFamily::decode) || problem.paged) return true;
   return !is_forced(KernelFamily::sm80) && !is_forced(KernelFamily::sm90) &&
-         decode_supports(problem, gpu) && decode_is_best(problem);
+         decode_supports(problem, gpu) && decode_is_best(problem, gpu);
 }
 
 Status no_kernel(const Problem& p, int alignment) {

@@ -32,7 +32,7 @@ int expect_clamped(const std::string& family, std::size_t step) {
     const auto hostile = std::find_if(subject.cases.begin(), subject.cases.end(),
                                       [](const Case& c) { return c.seqlens == Seqlens::hostile; });
     if (hostile == subject.cases.end()) continue;
-    if (hostile->seqlen_kv > 100 && !test_long()) continue;  // minutes
+    if (hostile->seqlen_kv > 200 && !test_long()) continue;  // minutes
     ++looked_at;
     Case clamped = *hostile;
     clamped.seqlens = Seqlens::clamped;
@@ -50,6 +50,8 @@ TEST(EmulatorHostileSeqlens, Sm80KernelsClampThem) {
 TEST(EmulatorHostileSeqlens, HopperKernelsClampThem) {
   EXPECT_GE(expect_clamped("sm90_forward", 7), 3);
 }
+// Lengths and page tables of a paged cache.
+TEST(EmulatorHostileSeqlens, DecodeKernelsClampThem) { EXPECT_GE(expect_clamped("decode", 2), 3); }
 TEST(EmulatorHostileSeqlens, QuantizersClampThem) { EXPECT_GE(expect_clamped("quantize", 3), 4); }
 
 }  // namespace

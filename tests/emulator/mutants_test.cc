@@ -33,6 +33,12 @@ TEST(EmulatorMutants, KernelWith8BitOutputAndAmax) {
   expect_accounted_for("out=e4m3,block_m=32,warps_m=2,warps_n=4,amax=true");
 }
 
+// Every wait of a warp for its own copies, and the barriers at the end of a unit; the kernel that
+// combines partial results waits for the grid before it.
+TEST(EmulatorMutants, DecodeKernels) {
+  expect_accounted_for("decode head_dim=64");
+}
+
 // The ends of padding, lengths of any value, and hidden keys.
 TEST(EmulatorMutants, KernelWithEveryModifier) {
   expect_accounted_for(

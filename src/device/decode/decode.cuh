@@ -51,15 +51,25 @@ struct DecodeKernel {
   struct Copies {
     Cursor at;
     typename Loads<G>::KvHead head;
+    typename Loads<G>::Pages pages;
     i32 left;
+
+    OCTAVO_DEVICE Copies(const Params& p, const Cursor& first, i32 count, const Thread& thread)
+        : at(first), head(p, first), left(count) {
+      pages.load(p, at, thread);
+    }
   };
   // Past the last tile it only commits, so that the count of groups stays the same.
   static OCTAVO_DEVICE void load_next(Copies& copies, const Params& p, const Tiles& tiles,
                                       const Thread& thread, int stage) {
     if (copies.left > 0) {
-      Loads<G>::load_kv(p, copies.at, copies.head, thread, stage);
-      if (--copies.left > 0) tiles.advance(copies.at);
-      if (copies.at.tile == 0) copies.head = {p, copies.at};
+      Loads<G>::load_kv(p, copies.at, copies.head, copies.pages, thread, stage);
+      if (--copies.left > 0) {
+        tiles.advance(copies.at);
+        if (copies.at.tile == 0) copies.head = {p, copies.at};
+        // A round ahead, so that no copy waits for its page.
+        copies.pages.load(p, copies.at, thread);
+      }
     }
     ptx::cp_async_commit();
   }
@@ -109,7 +119,7 @@ struct DecodeKernel {
   static OCTAVO_DEVICE void run(const Params& p, const Tiles& tiles, i32 first, i32 last,
                                 const Thread& thread) {
     Cursor at = tiles.find(first);
-    Copies copies{at, {p, at}, last - first};
+    Copies copies(p, at, last - first, thread);
     Work work;
     int load_stage = 0, stage = 0;
     // The first stages - 1 rounds only start copies, behind the loads of Q.

@@ -65,14 +65,34 @@ struct Loads {
     }
   };
 
+  // The pages of this warp's keys of a tile, if the cache is paged. Sixteen keys never cross a
+  // page.
+  struct Pages {
+    i32 page[C.block_n / 16];
+
+    OCTAVO_DEVICE void load(const Params& p, const Cursor& at, const Thread& thread) {
+      if (p.paging.table == nullptr) return;
+      OCTAVO_UNROLL
+      for (int i = 0; i < C.block_n / 16; ++i) {
+        const i32 key = first_key(at, thread) + i * 16;
+        page[i] = key < at.keys.span.seqlen_kv
+                      ? page_of(p, at.sequence, p.paging.by_page_size.quotient(key))
+                      : 0;
+      }
+    }
+  };
+
+  static OCTAVO_DEVICE i32 first_key(const Cursor& at, const Thread& thread) {
+    return at.keys.range.begin + at.tile * tile_keys(C) + static_cast<i32>(thread.warp) * C.block_n;
+  }
+
   // Starts copying this warp's keys of a tile into a stage. Keys past the end of the sequence
   // become zeros, and their addresses are not read.
   static OCTAVO_DEVICE void load_kv(const Params& p, const Cursor& at, const KvHead& head,
-                                    const Thread& thread, int stage) {
+                                    const Pages& pages, const Thread& thread, int stage) {
     constexpr int kBytes = element_bytes(C.kv);
     const u32 in_tile = thread.warp * C.block_n;
-    const i32 first = at.keys.range.begin + at.tile * tile_keys(C) + static_cast<i32>(in_tile);
-    // Sixteen keys never cross a page.
+    const i32 first = first_key(at, thread);
     OCTAVO_UNROLL
     for (int group = 0; group < C.block_n; group += 16) {
       const i32 key = first + group;
@@ -83,7 +103,7 @@ struct Loads {
       if (p.paging.table != nullptr) {
         const i32 index = p.paging.by_page_size.quotient(key);
         row = key - index * p.paging.page_size;
-        page = rows > 0 ? page_of(p, at.sequence, index) : 0;
+        page = pages.page[group / 16];
       }
       copy_rows(G::k_tile(stage), to, head.k + page * p.k_strides.batch * kBytes, p.k_row_bytes,
                 row, rows, p.head_dim, thread.lane);

@@ -56,6 +56,11 @@ Result<Arguments> arguments_for(const Sm90ForwardConfig& config, const CaseInput
   return with_operands_for(config, prepared.problem, prepared.inputs.given, memory);
 }
 
+Result<Arguments> arguments_for(const DecodeConfig& /*config*/, const CaseInputs& prepared,
+                                std::vector<std::byte>& /*memory*/) {
+  return prepared.inputs.given;
+}
+
 // The number of sequences of a case whose padding only clamping makes sensible.
 constexpr std::int64_t kPaddedSequences = 6;
 
@@ -113,21 +118,13 @@ void add_modifiers(CaseInputs& x, const Config& config) {
   a.seqlens_kv = m.seqlens_kv.data();
 }
 
-template <class Config>
-constexpr bool takes_modifiers(const Config& config) {
-  if constexpr (requires { config.softcap; })
-    return has_modifiers(config);
-  else
-    return false;
-}
-
 template <class Kernel>
 Result<EmulatedCase> forward_case(const Kernel& kernel, const GpuInfo& chip, const Case& c) {
   const Result<std::shared_ptr<CaseInputs>> run_problem = pose(c);
   if (!run_problem.ok()) return run_problem.status();
-  if (takes_modifiers(kernel.config)) {
+  if constexpr (requires { kernel.config.mask; }) {  // the decode kernel's cases have theirs
     CaseInputs& x = **run_problem;
-    add_modifiers(x, kernel.config);
+    if (has_modifiers(kernel.config)) add_modifiers(x, kernel.config);
     const Result<Problem> modified = problem_of(x.inputs.given, c.options);
     if (!modified.ok()) return modified.status();
     x.problem = *modified;
@@ -257,6 +254,11 @@ std::vector<EmulatedSubject> all_subjects() {
   });
   add("quantize", emulator::quantize_kernels(),
       [](const auto& kernel, const Case& c) { return quantize_case(kernel, c); });
+  add("decode", emulator::decode_kernels(), [](const auto& kernel, const Case& c) {
+    GpuInfo chip = chip_of(kernel.config.arch == 90 ? kSm90 : kSm89);
+    chip.sms = 5;  // units are cut at places that divide nothing
+    return forward_case(kernel, chip, c);
+  });
   return all;
 }
 
@@ -387,6 +389,49 @@ std::vector<Case> cases_for(const Sm80ForwardConfig& config) {
   if (!config.padded) return cases;
   c.batch = kPaddedSequences;
   c.seqlen_q = rows + 6;
+  cases.push_back(c);
+  return cases;
+}
+
+std::vector<Case> cases_for(const DecodeConfig& config) {
+  const bool in_8_bits = decode::is_8bit_kv(config);
+  const int tile = decode::tile_keys(config);
+  Case c;
+  c.input = dtype_of(config.element);
+  c.out = dtype_of(config.out);
+  if (in_8_bits) c.kv = dtype_of(config.kv);
+  c.head_dim = config.head_dim;
+  std::vector<Case> cases;
+  // More rows than a unit has, more tiles than stages, and parts of one unit in several CTAs.
+  c.heads_q = config.block_m + 3;
+  c.seqlen_kv = (config.stages + 3) * tile + 7;
+  cases.push_back(c);
+  // Both ends of a window, and queries that see different keys.
+  c.heads_q = 4;
+  c.heads_kv = 2;
+  c.seqlen_q = 3;
+  c.options.causal = Causal::bottom_right;
+  c.options.window_left = tile + 3;
+  c.seqlen_kv = 3 * tile + 5;
+  c.qk_scales = c.v_scales = Granularity::row;
+  cases.push_back(c);
+  // Fewer columns than the tiles; lengths and pages that the kernel must clamp, modifiers.
+  c.options.window_left = -1;
+  c.options.softcap = 2;
+  c.alibi = c.sinks = true;
+  c.head_dim -= 16;
+  c.batch = 4;
+  c.page_size = 32;
+  c.seqlen_kv = 4 * 32;
+  c.qk_scales = Granularity::row;
+  c.v_scales = Granularity::head;
+  c.seqlens = Seqlens::hostile;
+  cases.push_back(c);
+  // Padding in Q, and sequences of many lengths.
+  c.seqlens = Seqlens::plain;
+  c.padded = true;
+  c.batch = 6;
+  c.layout = Layout::bshd;
   cases.push_back(c);
   return cases;
 }

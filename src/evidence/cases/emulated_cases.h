@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "config/decode.h"
 #include "config/quantize.h"
 #include "config/sm80_forward.h"
 #include "config/sm90_forward.h"
@@ -41,6 +42,9 @@ std::vector<Case> cases_for(const Sm80ForwardConfig& config);
 std::vector<Case> cases_for(const Sm90ForwardConfig& config);
 // Sets the inputs and scales that an 8-bit configuration is for.
 void set_8bit_inputs(const Sm90ForwardConfig& config, Case& c);
+// Dense and paged caches: several units in a CTA, units that CTAs share, empty sequences, tables
+// and lengths that only clamping makes sensible.
+std::vector<Case> cases_for(const DecodeConfig& config);
 // Calls whose operands it quantizes: rows that end inside a tile, columns that pad a row.
 std::vector<Case> cases_for(const QuantizeConfig& config);
 

@@ -51,8 +51,15 @@ bool decode_supports(const Problem& p, const GpuInfo& gpu) {
   return p.seqlen_kv <= INT32_MAX / 2 && units <= INT32_MAX / div_up<std::int64_t>(p.seqlen_kv, 64);
 }
 
-bool decode_is_best(const Problem& p) {
-  return p.seqlen_q <= 16 && query_rows(p) <= 64 && p.seqlen_kv >= 256;
+bool decode_is_best(const Problem& p, const GpuInfo& gpu) {
+  if (p.seqlen_q > 16 || query_rows(p) > 64 || p.seqlen_kv < 256) return false;
+  // Other kernels widen an 8-bit cache in a pass of its own, and those of older chips read K and V
+  // once for every query head.
+  if (gpu.arch != 90 || is_8bit(p.k)) return true;
+  // The Hopper forward kernel divides a head's keys among the CTAs of a cluster: enough if there
+  // are many heads, or few keys.
+  if (p.head_dim > 128) return p.seqlen_kv >= 1024;
+  return p.seqlen_kv >= 2048 && p.batch * p.heads_kv <= gpu.sms / 8;
 }
 
 bool decode_can_address(const Arguments& a) {
@@ -108,11 +115,14 @@ ChosenDecode choose_decode(const Problem& p, const GpuInfo& gpu) {
   c.block_m = query_rows(p) > 16 && c.head_dim <= 128 ? 32 : 16;
   const int least_keys = 2 * c.block_m / element_bytes(c.kv);
   c.block_n = std::max(c.head_dim <= 64 ? 32 : 16, least_keys);
-  // One CTA per SM leaves fewer partial results than several. Eight warps if two stages of their
-  // keys fit, else four.
+  // One CTA of eight warps per SM leaves fewer partial results than two of four. Two hide the
+  // conversion of an 8-bit cache better, if there are enough units to make up for it.
+  const bool many_units = p.batch * p.heads_kv >= gpu.sms;
   c.min_ctas = 1;
-  for (c.warps = 8; c.warps > 4; c.warps /= 2)
-    if (stages_that_fit(c, gpu) >= 2) break;
+  c.warps = 8;
+  c.stages = 2;
+  if (!feasible(c, gpu).ok() || (is_8bit(p.k) && many_units)) c.warps = 4;
+  if (is_8bit(p.k) && many_units && stages_that_fit(c, gpu) >= 4) c.min_ctas = 2;
   c.stages = std::clamp(stages_that_fit(c, gpu), 2, 3);
   return {c, fmt::format("few queries over many keys, which {} CTAs divide evenly",
                          c.min_ctas * gpu.sms)};

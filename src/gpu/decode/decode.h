@@ -18,8 +18,8 @@ namespace octavo {
 // and V of its dtype, or of an 8-bit one (FP8 from sm_89 on), which it converts itself.
 bool decode_supports(const Problem& problem, const GpuInfo& gpu);
 
-// Whether it is the fastest kernel for it: few query rows over many keys.
-bool decode_is_best(const Problem& problem);
+// Whether it is the fastest kernel for it on this chip: few query rows over many keys.
+bool decode_is_best(const Problem& problem, const GpuInfo& gpu);
 
 // Whether every row of the tensors is 16-byte aligned, and rows of K and V are less than 4 GB
 // apart.
