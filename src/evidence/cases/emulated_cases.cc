@@ -64,6 +64,22 @@ Result<Arguments> arguments_for(const DecodeConfig& /*config*/, const CaseInputs
 // The number of sequences of a case whose padding only clamping makes sensible.
 constexpr std::int64_t kPaddedSequences = 6;
 
+// Padding whose lengths are negative or beyond the tensor.
+void add_padding(CaseInputs& x, bool left_of_keys) {
+  Arguments& a = x.inputs.given;
+  ModifierArrays& m = x.modifiers;
+  const auto q = static_cast<std::int32_t>(a.q.shape[2]);
+  const auto kv = static_cast<std::int32_t>(a.k.shape[2]);
+  m.leftpad_q = {-3, 2, q + 9, 1, 0, 5};
+  m.seqlens_q = {q + 7, 3, 4, -1, q - 4, q - 5};
+  m.leftpad_kv = {2, -5, 0, 3, kv + 9, 1};
+  m.seqlens_kv = {kv + 7, kv - 6, 5, kv, 4, -1};
+  a.leftpad_q = m.leftpad_q.data();
+  a.seqlens_q = m.seqlens_q.data();
+  if (left_of_keys) a.leftpad_kv = m.leftpad_kv.data();
+  a.seqlens_kv = m.seqlens_kv.data();
+}
+
 template <class Config>
 constexpr bool has_score_tiles(const Config& config) {
   if constexpr (requires { config.score_tiles; })
@@ -106,29 +122,22 @@ void add_modifiers(CaseInputs& x, const Config& config) {
   };
   a.bias = rows_of(m.bias.data(), bias_type);
   if (config.mask) a.mask = rows_of(m.mask.data(), DType::boolean);
-  if (p.batch != kPaddedSequences) return;
-  const auto q = static_cast<std::int32_t>(rows), kv = static_cast<std::int32_t>(keys);
-  m.leftpad_q = {-3, 2, q + 9, 1, 0, 5};
-  m.seqlens_q = {q + 7, 3, 4, -1, q - 4, q - 5};
-  m.leftpad_kv = {2, -5, 0, 3, kv + 9, 1};
-  m.seqlens_kv = {kv + 7, kv - 6, 5, kv, 4, -1};
-  a.leftpad_q = m.leftpad_q.data();
-  a.seqlens_q = m.seqlens_q.data();
-  if (!has_score_tiles(config)) a.leftpad_kv = m.leftpad_kv.data();
-  a.seqlens_kv = m.seqlens_kv.data();
+  if (p.batch == kPaddedSequences) add_padding(x, !has_score_tiles(config));
 }
 
 template <class Kernel>
 Result<EmulatedCase> forward_case(const Kernel& kernel, const GpuInfo& chip, const Case& c) {
   const Result<std::shared_ptr<CaseInputs>> run_problem = pose(c);
   if (!run_problem.ok()) return run_problem.status();
-  if constexpr (requires { kernel.config.mask; }) {  // the decode kernel's cases have theirs
-    CaseInputs& x = **run_problem;
+  CaseInputs& x = **run_problem;
+  if constexpr (requires { kernel.config.mask; }) {
     if (has_modifiers(kernel.config)) add_modifiers(x, kernel.config);
-    const Result<Problem> modified = problem_of(x.inputs.given, c.options);
-    if (!modified.ok()) return modified.status();
-    x.problem = *modified;
+  } else if (c.batch == kPaddedSequences) {  // the decode kernel's cases have their own modifiers
+    add_padding(x, true);
   }
+  const Result<Problem> modified = problem_of(x.inputs.given, c.options);
+  if (!modified.ok()) return modified.status();
+  x.problem = *modified;
   EmulatedCase made;
   made.name = c.name();
   made.run = [&kernel, chip, prepared = *run_problem](const emulator::Settings& settings,
@@ -430,8 +439,15 @@ std::vector<Case> cases_for(const DecodeConfig& config) {
   // Padding in Q, and sequences of many lengths.
   c.seqlens = Seqlens::plain;
   c.padded = true;
-  c.batch = 6;
   c.layout = Layout::bshd;
+  cases.push_back(c);
+  if (in_8_bits) return cases;
+  // Padding on all sides, in a dense cache.
+  c.padded = false;
+  c.page_size = 0;
+  c.batch = kPaddedSequences;
+  c.seqlen_q = 9;
+  c.seqlen_kv = 2 * tile;
   cases.push_back(c);
   return cases;
 }
