@@ -74,7 +74,7 @@ TEST(Backward, OneCallEqualsAPlanAndTheOracle) {
   ASSERT_EQ(plan.run(planned.arguments, {room.data(), room.size()}).message(), "");
   EXPECT_TRUE(same_gradients(one, planned));
   std::vector<double> dq(one.dq.size()), dk(one.dk.size()), dv(one.dv.size());
-  ASSERT_TRUE(reference_backward(one.arguments, options, dq.data(), dk.data(), dv.data()).ok());
+  ASSERT_TRUE(reference_backward(one.arguments, options, {dq.data(), dk.data(), dv.data()}).ok());
   for (std::size_t i = 0; i < dq.size(); ++i) ASSERT_NEAR(one.dq[i], dq[i], 1e-5);
   for (std::size_t i = 0; i < dk.size(); ++i) ASSERT_NEAR(one.dk[i], dk[i], 1e-5);
   for (std::size_t i = 0; i < dv.size(); ++i) ASSERT_NEAR(one.dv[i], dv[i], 1e-5);
@@ -184,7 +184,7 @@ TEST(Backward, StagedOutputsThatInterleaveKeepTheirResults) {
   for (const float x : packed) ASSERT_EQ(x, -7.0f);
   ASSERT_TRUE(staged->fetch().ok());
   std::vector<double> dq(call.dq.size()), dk(call.dk.size()), dv(call.dv.size());
-  ASSERT_TRUE(reference_backward(call.arguments, {}, dq.data(), dk.data(), dv.data()).ok());
+  ASSERT_TRUE(reference_backward(call.arguments, {}, {dq.data(), dk.data(), dv.data()}).ok());
   for (std::size_t head = 0; head < 2; ++head)
     for (std::size_t row = 0; row < 6; ++row)
       for (std::size_t c = 0; c < 8; ++c) {

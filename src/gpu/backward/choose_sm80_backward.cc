@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "attention/mask.h"
 #include "base/error.h"
 #include "config/sm80_backward_tiles.h"
 #include "gpu/backward/sm80_backward.h"
@@ -42,6 +43,9 @@ Status sm80_backward_serves(const Problem& p) {
     if (dtype != p.q)
       return unsupported(argument, name(dtype),
                          fmt::format("{}, as q, in the backward pass on a GPU", name(p.q)));
+  if (changes_scores(p) || p.padded)
+    return unsupported("problem", describe(p),
+                       "causal masks and windows, dense and varlen, in the backward pass on a GPU");
   if (p.head_dim % 8 != 0 || tile_head_dim(p.head_dim) == 0)
     return unsupported("head_dim", fmt::format("{}", p.head_dim),
                        "multiples of 8 up to 256 in the backward pass on a GPU");
