@@ -1,9 +1,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
+#include <span>
 
-#include "attention/mask.h"
 #include "base/error.h"
 #include "config/sm80_backward_tiles.h"
 #include "gpu/backward/sm80_backward.h"
@@ -21,11 +22,17 @@ int tile_head_dim(std::int64_t head_dim) {
   return 0;
 }
 
+std::span<const sm80::BackwardTiles> tiles_for(const Sm80BackwardConfig& c, BackwardPass pass) {
+  if (pass == BackwardPass::dbias) return sm80::kBiasGradientTiles;
+  if (has_modifiers(c)) return sm80::kModifiedBackwardTiles;
+  return sm80::kBackwardTiles;
+}
+
 // `c` with the tiles of a pass.
 Sm80BackwardConfig with_chosen_tiles(const Sm80BackwardConfig& c, BackwardPass pass,
                                      const GpuInfo& gpu) {
   Sm80BackwardConfig chosen = c;
-  for (const sm80::BackwardTiles& tiles : sm80::kBackwardTiles) {
+  for (const sm80::BackwardTiles& tiles : tiles_for(c, pass)) {
     if (tiles.pass != pass || tiles.head_dim != c.head_dim) continue;
     chosen = sm80::with_tiles(c, tiles);
     if (feasible(chosen, gpu.arch, gpu.smem_per_block_optin).ok()) break;
@@ -43,9 +50,6 @@ Status sm80_backward_serves(const Problem& p) {
     if (dtype != p.q)
       return unsupported(argument, name(dtype),
                          fmt::format("{}, as q, in the backward pass on a GPU", name(p.q)));
-  if (changes_scores(p) || p.padded)
-    return unsupported("problem", describe(p),
-                       "causal masks and windows, dense and varlen, in the backward pass on a GPU");
   if (p.head_dim % 8 != 0 || tile_head_dim(p.head_dim) == 0)
     return unsupported("head_dim", fmt::format("{}", p.head_dim),
                        "multiples of 8 up to 256 in the backward pass on a GPU");
@@ -59,15 +63,33 @@ ChosenSm80Backward choose_sm80_backward(const Problem& problem, const GpuInfo& g
   c.element = element_of(problem.q);
   c.head_dim = tile_head_dim(problem.head_dim);
   c.load_bytes = std::min(load_bytes, 16);
+  c.softcap = problem.options.softcap != 0;
+  c.bias = problem.bias.has_value();
+  c.alibi = problem.alibi;
+  c.mask = problem.mask;
+  c.padded = problem.padded;
   ChosenSm80Backward chosen;
-  chosen.row_stats = {.arch = c.arch, .element = c.element, .load_bytes = c.load_bytes};
+  chosen.row_stats = {
+      .arch = c.arch, .element = c.element, .load_bytes = c.load_bytes, .padded = c.padded};
   chosen.dkv = with_chosen_tiles(c, BackwardPass::dkv, gpu);
   chosen.dq = with_chosen_tiles(c, BackwardPass::dq, gpu);
+  if (c.bias) chosen.dbias = with_chosen_tiles(c, BackwardPass::dbias, gpu);
   chosen.reason =
       fmt::format("dK and dV by {} keys, dQ by {} queries", chosen.dkv.block_n, chosen.dq.block_m);
   if (c.load_bytes < 16)
     chosen.reason += fmt::format("; narrow loads, as rows are only {}-byte aligned", c.load_bytes);
   return chosen;
+}
+
+Status check_bias_gradient(const BackwardArguments& a) {
+  if (a.dbias.data == nullptr) return {};
+  const std::array wanted = {a.q.shape[2], a.k.shape[2]};
+  for (std::size_t i = 0; i < 2; ++i)
+    if (a.dbias.shape[i + 2] != wanted[i])
+      return unsupported(fmt::format("dbias.shape[{}]", i + 2),
+                         fmt::format("{}", a.dbias.shape[i + 2]),
+                         fmt::format("{} in the backward pass on a GPU", wanted[i]));
+  return {};
 }
 
 std::string describe_sm80_backward(const ChosenSm80Backward& chosen) {
