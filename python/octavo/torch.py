@@ -292,8 +292,7 @@ def _backward_autograd(operator):
 
 
 def _contiguous_rows(tensor):
-    return tensor if tensor is None or tensor.shape[-1:] == (1,) or tensor.stride(-1) == 1 \
-        else tensor.contiguous()
+    return tensor if tensor.shape[-1] == 1 or tensor.stride(-1) == 1 else tensor.contiguous()
 
 
 def _backward_kernel(dout, q, k, v, out, lse, *tensors, **options):
@@ -316,7 +315,7 @@ def _modifiers_backward_kernel(dout, q, k, v, out, lse, *tensors, return_dbias=F
     bias = tensors.get("bias")
     if return_dbias:
         whole = bias if bias.dim() >= 2 else bias.reshape((1,) * (2 - bias.dim()) + bias.shape)
-        tensors["bias"] = _whole_rows(whole, q, k, layout) if q.is_cuda else _contiguous_rows(bias)
+        tensors["bias"] = _whole_rows(whole, q, k, layout) if q.is_cuda else _contiguous_rows(whole)
     *gradients, = _backward_kernel(dout, q, k, v, out, lse, *tensors.values(), layout=layout,
                                    return_dbias=return_dbias, return_dsinks=return_dsinks, **options)
     dsinks = gradients.pop() if return_dsinks else q.new_empty(0)

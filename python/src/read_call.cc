@@ -549,7 +549,7 @@ void make_modifier_gradients(BackwardCall& call, const Given& given) {
   if (is_true(given[kReturnDbias])) {
     const Array bias = read_array(given[kBias], "bias");
     const Tensor like{nullptr, call.arguments.bias.dtype, call.arguments.bias.shape, {}};
-    call.dbias = make_array(shared.q, like.dtype, bias.dimensions, bias.shape);
+    call.dbias = make_array(shared.q, like.dtype, bias.dimensions, bias.shape.data());
     const Array made = keep(shared, read_array(call.dbias, "dbias"));
     call.arguments.dbias = Tensor::bhsd(made.data, like.dtype, like.shape[0], like.shape[1],
                                         like.shape[2], like.shape[3]);
