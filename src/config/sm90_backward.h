@@ -30,6 +30,16 @@ OCTAVO_HD constexpr bool has_modifiers(const Sm90BackwardConfig& c) {
   return c.softcap || c.alibi || c.padded;
 }
 
+// `c` with what it must apply. With 64 columns the compiler spills a softcap alone, but not
+// together with ALiBi.
+OCTAVO_HD constexpr Sm90BackwardConfig with_modifiers(Sm90BackwardConfig c, bool softcap,
+                                                      bool alibi, bool padded) {
+  c.softcap = softcap;
+  c.alibi = alibi || (softcap && c.head_dim == 64);
+  c.padded = padded;
+  return c;
+}
+
 namespace sm90::backward {
 
 using Config = Sm90BackwardConfig;

@@ -33,7 +33,7 @@ Sm80BackwardConfig with_chosen_tiles(const Sm80BackwardConfig& c, BackwardPass p
                                      const GpuInfo& gpu) {
   Sm80BackwardConfig chosen = c;
   for (const sm80::BackwardTiles& tiles : tiles_for(c, pass)) {
-    if (tiles.pass != pass || tiles.head_dim != c.head_dim) continue;
+    if (tiles.pass != pass || tiles.head_dim < c.head_dim) continue;
     chosen = sm80::with_tiles(c, tiles);
     if (feasible(chosen, gpu.arch, gpu.smem_per_block_optin).ok()) break;
   }

@@ -54,14 +54,10 @@ ChosenSm90Backward choose_sm90_backward(const Problem& problem) {
   chosen.row_stats = {.arch = 90, .element = element, .padded = problem.padded};
   // Larger blocks of queries read fewer operand bytes for each product; with 128 columns there are
   // registers for 64 queries.
-  chosen.config = {.element = element,
-                   .head_dim = problem.head_dim <= 64 ? 64 : 128,
-                   .block_m = problem.head_dim <= 64 ? 128 : 64,
-                   .softcap = problem.options.softcap != 0,
-                   .alibi = problem.alibi,
-                   .padded = problem.padded};
-  // With 64 columns the compiler spills a softcap alone, but not together with ALiBi.
-  if (chosen.config.head_dim == 64 && chosen.config.softcap) chosen.config.alibi = true;
+  chosen.config = with_modifiers({.element = element,
+                                  .head_dim = problem.head_dim <= 64 ? 64 : 128,
+                                  .block_m = problem.head_dim <= 64 ? 128 : 64},
+                                 problem.options.softcap != 0, problem.alibi, problem.padded);
   chosen.reason = fmt::format("Hopper kernel, {} keys by {} queries, dQ added in a fixed order",
                               chosen.config.block_n, chosen.config.block_m);
   return chosen;
