@@ -324,15 +324,10 @@ Status check_gradient_memory(const BackwardArguments& a) {
   const std::array outputs = {OutputTensor{"dq", a.dq}, OutputTensor{"dk", a.dk},
                               OutputTensor{"dv", a.dv}, OutputTensor{"dbias", a.dbias},
                               OutputTensor{"dsinks", dsinks}};
-  const std::array inputs = {NamedTensor{"q", a.q},
-                             NamedTensor{"k", a.k},
-                             NamedTensor{"v", a.v},
-                             NamedTensor{"out", a.out},
-                             NamedTensor{"lse", a.lse},
-                             NamedTensor{"dout", a.dout},
-                             NamedTensor{"bias", a.bias},
-                             NamedTensor{"mask", a.mask},
-                             NamedTensor{"sinks", sinks}};
+  const std::array inputs = {
+      NamedTensor{"q", a.q},       NamedTensor{"k", a.k},       NamedTensor{"v", a.v},
+      NamedTensor{"out", a.out},   NamedTensor{"lse", a.lse},   NamedTensor{"dout", a.dout},
+      NamedTensor{"bias", a.bias}, NamedTensor{"mask", a.mask}, NamedTensor{"sinks", sinks}};
   for (auto output = outputs.begin(); output != outputs.end(); ++output) {
     const auto& [what, tensor] = *output;
     if (tensor.data == nullptr) continue;

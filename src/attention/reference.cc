@@ -289,13 +289,13 @@ Status reference_backward(const BackwardArguments& arguments, const Options& opt
                                       a.sinks == nullptr ? -kInfinity : a.sinks[head],
                                       to.dsinks == nullptr ? nullptr : to.dsinks + head};
         for (std::int64_t i = 0; i < at.seqlen_q; ++i)
-          gradients.add_row(i, visible_keys(options, i, at.seqlen_q, at.seqlen_kv),
-                            RowModifiers(a, options, at, b, head, i),
-                            [&](std::int64_t key, double ds) {
-                              if (to.dbias == nullptr) return;
-                              to.dbias[broadcast_index(a.bias.shape, {at.batch, head, at.q_begin + i,
-                                                                      at.kv_begin + key})] += ds;
-                            });
+          gradients.add_row(
+              i, visible_keys(options, i, at.seqlen_q, at.seqlen_kv),
+              RowModifiers(a, options, at, b, head, i), [&](std::int64_t key, double ds) {
+                if (to.dbias == nullptr) return;
+                to.dbias[broadcast_index(
+                    a.bias.shape, {at.batch, head, at.q_begin + i, at.kv_begin + key})] += ds;
+              });
       }
     }
     return {};

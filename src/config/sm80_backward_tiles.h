@@ -56,8 +56,8 @@ inline constexpr BackwardTiles kModifiedBackwardTiles[] = {
     // clang-format on
 };
 
-// The tiles of the bias gradient: a thread holds at most 32 of its elements. The compiler spills with
-// 96 and 192 columns, so heads of 72 to 96 take 128, and of 136 to 192 take 256.
+// The tiles of the bias gradient: a thread holds at most 32 of its elements. The compiler spills
+// with 96 and 192 columns, so heads of 72 to 96 take 128, and of 136 to 192 take 256.
 inline constexpr BackwardTiles kBiasGradientTiles[] = {
     // clang-format off
     {.pass = BackwardPass::dbias, .head_dim = 64, .block_m = 64, .block_n = 64, .warps = 4, .warps_d = 1, .stages = 1},

@@ -249,9 +249,8 @@ class Backward {
   float* scratch(int worker) const { return sums(worker, 2); }
   // A tile of dS by keys and queries, then a row by queries.
   double* bias_sums(int worker) const {
-    return reinterpret_cast<double*>(of_worker(worker) +
-                                     static_cast<std::size_t>(grid_.worker_bytes() -
-                                                              grid_.bias_bytes));
+    return reinterpret_cast<double*>(
+        of_worker(worker) + static_cast<std::size_t>(grid_.worker_bytes() - grid_.bias_bytes));
   }
   // The sums of dK (which = 0) or dV (1) of a slice, from the first key of the unit on.
   float* slice_sums(const Unit& u, std::int64_t slice, int which) const {

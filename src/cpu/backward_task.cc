@@ -343,8 +343,8 @@ void BackwardRunner::multiply(std::int64_t block, const TileKeys& tile, std::int
   // dV += P^T dO, dK += dS^T Q and dQ^T += K^T dS^T.
   kernels.product({s_.s, b, false, s_.dout + first * t_.pitch, t_.pitch,
                    dv_ + tile.begin * t_.pitch, t_.pitch, count, rows, channels, true});
-  kernels.product({s_.ds, b, false, s_.q + first * t_.pitch, t_.pitch,
-                   dk_ + tile.begin * t_.pitch, t_.pitch, count, rows, channels, true});
+  kernels.product({s_.ds, b, false, s_.q + first * t_.pitch, t_.pitch, dk_ + tile.begin * t_.pitch,
+                   t_.pitch, count, rows, channels, true});
   kernels.product({k, t_.pitch, true, s_.ds, b, s_.dq_t + first * d, b, d, count, queries, true});
 }
 
@@ -371,8 +371,8 @@ void BackwardRunner::for_each_pair(std::int64_t block, const TileKeys& tile, std
       const double s = modifiers.apply(x * c_.scale, j);
       if (s == -std::numeric_limits<double>::infinity()) continue;
       Pair pair{};
-      pair.p = static_cast<float>(
-          std::exp2(s * std::numbers::log2e - static_cast<double>(s_.lse[i])));
+      pair.p =
+          static_cast<float>(std::exp2(s * std::numbers::log2e - static_cast<double>(s_.lse[i])));
       pair.ds = pair.p * (static_cast<float>(dp) - s_.delta[i]);
       pair.dx = pair.ds * static_cast<float>(modifiers.derivative(x * c_.scale));
       use(i, j, pair);

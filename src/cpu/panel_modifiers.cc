@@ -88,7 +88,7 @@ bool PanelModifiers::load_row(std::int64_t bias_at, std::int64_t mask_at,
   } else if (step(bias, 3) == 1) {
     const auto size = static_cast<std::int64_t>(size_bytes(bias.dtype));
     kernels_.to_f32(bias.dtype, static_cast<const std::byte*>(bias.data) + bias_at * size, 0, 1,
-                      count, row, 0);
+                    count, row, 0);
     for (std::int64_t k = 0; k < count; ++k) row[k] *= kLog2e;
   } else {
     for (std::int64_t k = 0; k < count; ++k)

@@ -151,8 +151,7 @@ std::vector<BackwardFault> backward_faults() {
          a.sinks = spare + 300;
          a.dsinks = spare + 1;
        }},
-      {"dsinks is in memory that sinks also covers",
-       [](A& a, O&) { a.sinks = a.dsinks = spare; }},
+      {"dsinks is in memory that sinks also covers", [](A& a, O&) { a.sinks = a.dsinks = spare; }},
       {"dq is in memory that mask also covers",
        [](A& a, O&) { a.mask = ConstTensor::bhsd(a.dq.data, DType::boolean, 1, 1, 6, 5); }},
   };

@@ -122,12 +122,21 @@ TEST(ReferenceBackward, EqualsCentralDifferencesInAVarlenBatch) {
 
 // Every modifier alone and all of them together, with padding on both sides.
 TEST(ReferenceBackward, EqualsCentralDifferencesWithModifiersAndPadding) {
-  enum : int { kSoftcap = 1, kBias = 2, kAlibi = 4, kSinks = 8, kPadded = 16, kMask = 32, kAll = 63 };
+  enum : int {
+    kSoftcap = 1,
+    kBias = 2,
+    kAlibi = 4,
+    kSinks = 8,
+    kPadded = 16,
+    kMask = 32,
+    kAll = 63
+  };
   const float slopes[] = {0.3f, 0.11f, 0.5f, 0.21f, -0.4f, 0.07f, 0.2f, 0.9f};
   const std::int32_t seqlens[] = {5, 3}, leftpad_q[] = {0, 1}, leftpad_kv[] = {2, 4};
   std::vector<std::uint8_t> mask(2 * 5 * 7);
   for (std::size_t i = 0; i < mask.size(); ++i) mask[i] = i % 3 != 1;
-  for (const int features : std::array<int, 7>{kSoftcap, kBias, kAlibi, kSinks, kPadded, kMask, kAll})
+  for (const int features :
+       std::array<int, 7>{kSoftcap, kBias, kAlibi, kSinks, kPadded, kMask, kAll})
     for (const Causal causal : {Causal::none, Causal::bottom_right}) {
       SCOPED_TRACE(features);
       BackwardCall call(2, 4, 2, 5, 7, 4);

@@ -131,11 +131,10 @@ struct BackwardCall {
     Expected e{std::vector<double>(values(dq).size()), std::vector<double>(values(dk).size()),
                std::vector<double>(values(dv).size()), std::vector<double>(values(dbias).size()),
                std::vector<double>(dsinks.size())};
-    EXPECT_EQ(reference_backward(
-                  arguments, options,
-                  {e.dq.data(), e.dk.data(), e.dv.data(),
-                   arguments.dbias.data == nullptr ? nullptr : e.dbias.data(),
-                   arguments.dsinks == nullptr ? nullptr : e.dsinks.data()})
+    EXPECT_EQ(reference_backward(arguments, options,
+                                 {e.dq.data(), e.dk.data(), e.dv.data(),
+                                  arguments.dbias.data == nullptr ? nullptr : e.dbias.data(),
+                                  arguments.dsinks == nullptr ? nullptr : e.dsinks.data()})
                   .message(),
               "");
     return e;

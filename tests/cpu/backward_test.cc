@@ -356,7 +356,8 @@ TEST_F(CpuBackward, HiddenValuesDoNotMatter) {
       BackwardCase c;
       c.batch = 2, c.heads_q = 4, c.heads_kv = 2, c.seqlen_q = 70, c.seqlen_kv = 90;
       const auto shape = std::array<std::int64_t, 4>{1, 4, 70, 90};
-      BackwardCall call = modified_call(kBias | kSinks | kPadded | (with_mask ? kMask : 0), c, shape);
+      BackwardCall call =
+          modified_call(kBias | kSinks | kPadded | (with_mask ? kMask : 0), c, shape);
       const auto hide = [&](std::int64_t row, std::int64_t key) {
         for (std::int64_t head = 0; head < 4; ++head)
           static_cast<float*>(call.bias.view.data)[call.bias.at(0, head, row, key)] =

@@ -270,7 +270,7 @@ def test_backward_by_hand_and_its_operators():
     assert torch.equal(traced()[3], wanted[4])
     with pytest.raises(ValueError, match="return_dbias is True without bias; supported: False without bias"):
         octavo.attention_backward(dout, *inputs, out, lse, return_dbias=True)
-    order = [options.get(x) for x in octavo.torch._OPTIONAL_TENSORS]
+    order = [options.get(x) for x in octavo.torch._BACKWARD_TENSORS]
     torch.library.opcheck(torch.ops.octavo.attention_backward_modifiers.default,
                           (dout, *inputs, out, lse, *order), {"softcap": 1.5, "return_dbias": True})
 

@@ -71,7 +71,7 @@ struct Producer {
     if (leader)
       ptx::store_shared_b32(G::block_slot(q.stage()),
                             static_cast<u32>(m * 2 + (work.needs_mask(p, m) ? 1 : 0)));
-    if constexpr (C.alibi) {
+    if (C.alibi) {
       const ScoreModifierParams& scores = modifiers(p).scores;
       const float slope = scores.alibi_slopes == nullptr
                               ? 0.0f
