@@ -76,11 +76,11 @@ SinkGradientParams sink_gradient_params(const Problem& run_problem, const Backwa
 }
 
 ModifierParams backward_modifier_params(const Problem& run_problem, const BackwardArguments& a,
-                                        bool can_cap) {
+                                        float scale_log2, bool can_cap) {
   Problem problem = run_problem;
   if (can_cap && problem.options.softcap == 0)
     problem.options.softcap = std::numeric_limits<float>::max();
-  return modifier_params(problem, forward_arguments(a));
+  return modifier_params(problem, forward_arguments(a), scale_log2);
 }
 
 Status launch_sink_gradients(const Gpu& gpu, cuda::Function function, const Problem& run_problem,
@@ -118,7 +118,7 @@ BiasGradientParams sm80_backward_params(const Problem& run_problem, const Backwa
   p.heads_q = static_cast<i32>(run_problem.heads_q);
   const std::int64_t rows = sm80::owns_keys(config) ? run_problem.seqlen_kv : run_problem.seqlen_q;
   p.own_tiles = static_cast<i32>(div_up<std::int64_t>(rows, sm80::own_rows(config)));
-  p.modifiers = backward_modifier_params(run_problem, a, config.softcap);
+  p.modifiers = backward_modifier_params(run_problem, a, p.scale_log2, config.softcap);
   if (config.pass != BackwardPass::dbias) return p;
   p.dbias = a.dbias.data;
   p.dbias_element = element_of(a.dbias.dtype);

@@ -127,7 +127,8 @@ void set_backward_params(Params& p, const Problem& run_problem, const BackwardAr
 // The modifiers for a kernel that can apply a softcap or not: without one in the problem, a limit
 // that changes no score.
 ModifierParams backward_modifier_params(const Problem& run_problem,
-                                        const BackwardArguments& arguments, bool can_cap);
+                                        const BackwardArguments& arguments, float scale_log2,
+                                        bool can_cap);
 
 // A kernel without modifiers reads only the BackwardParams of these, and so on.
 BiasGradientParams sm80_backward_params(const Problem& run_problem,

@@ -96,7 +96,8 @@ ModifiedSm90BackwardParams sm90_backward_params(const Problem& run_problem,
                           : std::clamp(gpu.sms / std::max(p.n_tiles, 1), 1, all_heads);
   // CTAs of other kernels may hold some of the SMs for a while.
   p.max_cyclic_tiles = gpu.sms / 2;
-  if (has_modifiers(c)) p.modifiers = backward_modifier_params(run_problem, a, c.softcap);
+  if (has_modifiers(c))
+    p.modifiers = backward_modifier_params(run_problem, a, p.scale_log2, c.softcap);
   return p;
 }
 
