@@ -313,22 +313,28 @@ class Backward {
     return rows == 1 ? 1 : (rows + grid_.tiling.block - 1) / grid_.tiling.block;
   }
 
+  // The indices of a dimension of `all` for which entry `index` of a bias holds.
+  struct Indices {
+    std::int64_t begin, end;
+  };
+  static Indices shared_by(std::int64_t index, std::int64_t entries, std::int64_t all) {
+    return entries == 1 ? Indices{0, all} : Indices{index, index + 1};
+  }
+
   // The entries of one head of the bias and one block of its rows, block of keys by block of keys.
   void find_dbias(std::int64_t entry, std::int64_t query_block, int worker) const {
-    const Tensor& to = a_.dbias;
-    const std::int64_t block = grid_.tiling.block, keys = a_.k.shape[2];
-    const bool one_row = to.shape[2] == 1, one_column = to.shape[3] == 1;
+    const std::int64_t block = grid_.tiling.block, queries = a_.q.shape[2], keys = a_.k.shape[2];
+    const bool one_row = a_.dbias.shape[2] == 1, one_column = a_.dbias.shape[3] == 1;
+    const std::int64_t first_row = one_row ? 0 : query_block * block;
+    const std::int64_t last_row = one_row ? queries : std::min(first_row + block, queries);
     double* const tile = bias_sums(worker);
     double* const row_sums = tile + kKeyRows * block;
     std::fill_n(row_sums, block, 0.0);
     for (std::int64_t first_key = 0; first_key < keys; first_key += kKeyRows) {
-      const std::int64_t count = std::min(kKeyRows, keys - first_key);
       std::fill_n(tile, kKeyRows * block, 0.0);
-      for (std::int64_t row = one_row ? 0 : query_block * block;
-           row < (one_row ? a_.q.shape[2] : std::min((query_block + 1) * block, a_.q.shape[2]));
-           row += block)
+      for (std::int64_t row = first_row; row < last_row; row += block)
         add_tile(entry, row, first_key, tile, worker);
-      for (std::int64_t k = 0; k < count; ++k) {
+      for (std::int64_t k = 0; k < std::min(kKeyRows, keys - first_key); ++k) {
         double* const sums = tile + k * block;
         if (one_row) sums[0] = std::accumulate(sums, sums + block, 0.0);
         if (one_column)
@@ -346,17 +352,16 @@ class Backward {
                 int worker) const {
     const auto& shape = a_.dbias.shape;
     const std::int64_t block = grid_.tiling.block;
-    const std::int64_t b = entry / shape[1], h = entry % shape[1];
-    for (std::int64_t batch = shape[0] == 1 ? 0 : b; batch < (shape[0] == 1 ? p_.batch : b + 1);
-         ++batch) {
+    const Indices batches = shared_by(entry / shape[1], shape[0], p_.batch);
+    const Indices heads = shared_by(entry % shape[1], shape[1], p_.heads_q);
+    for (std::int64_t batch = batches.begin; batch < batches.end; ++batch) {
       const Sequence at = sequence(forward_, batch);
       const std::int64_t row = std::max(first_row, at.q_begin);
       const std::int64_t row_end = std::min(first_row + block, at.q_begin + at.seqlen_q);
       const std::int64_t key = std::max(first_key, at.kv_begin);
       const std::int64_t key_end = std::min(first_key + kKeyRows, at.kv_begin + at.seqlen_kv);
       if (row >= row_end || key >= key_end) continue;
-      for (std::int64_t head = shape[1] == 1 ? 0 : h; head < (shape[1] == 1 ? p_.heads_q : h + 1);
-           ++head) {
+      for (std::int64_t head = heads.begin; head < heads.end; ++head) {
         Task task;
         task.number = batch;
         task.sequence = at;
