@@ -1,26 +1,31 @@
 #!/usr/bin/env python3
 """Checks gradients on a GPU against PyTorch in fp64, and their bits from run to run.
 
-Random problems (types, head dimensions, masks, grouped heads, varlen batches, strides) run through
-the C interface of liboctavo, forward and backward. An error is measured against fp64 gradients and
-held against that of PyTorch's math in the same 16-bit type: at most twice as large, plus one rounding
-of the largest gradient and what FP32 leaves where a gradient cancels. Every problem runs twice and must give the same bits, and rows that belong
-to no sequence must stay untouched. With --time the backward pass is timed next to PyTorch's flash
-backend.
+Random problems (types, head dimensions, masks, grouped heads, varlen and padded batches, pairs of
+score modifiers, strides) run through the C interface of liboctavo, forward and backward. An error is
+measured against fp64 gradients and held against that of PyTorch's math in the same 16-bit type: at
+most twice as large, plus one rounding of the largest gradient and what FP32 leaves where a gradient
+cancels. Every problem runs twice and must give the same bits. Rows that belong to no sequence of a
+varlen batch must stay untouched, and padding must get zeros. With --time the backward pass is timed
+next to PyTorch's flash backend, and with each modifier next to itself without.
 
-usage: check_backward.py --library build/liboctavo.so [--cases 200] [--seed 0] [--time]
+usage: check_backward.py --library build/liboctavo.so [--cases 200] [--seconds N] [--seed 0]
+                         [--device cuda:0] [--time]
 """
 
 import argparse
 import random
 import statistics
 import sys
+import time
 from ctypes import byref, c_void_p
 
 import octavo_c
 
 ROUNDING = {"f16": 2.0**-11, "bf16": 2.0**-8}
 HEAD_DIMS = (8, 16, 40, 64, 64, 72, 80, 96, 104, 128, 128, 160, 192, 200, 256)
+MODIFIERS = ("softcap", "bias", "alibi", "sinks", "mask", "padding")
+SOFTCAP = 1.5
 CANCELLED = 2e-4  # FP32 rounding of dP - delta, added up over rows whose exact gradient is 0
 MARK = 12345.0  # in gradients before a run, where no result may appear
 TIMED = ((1, 32, 16384, 64), (8, 32, 2048, 64), (1, 16, 16384, 128), (4, 16, 4096, 128),
@@ -31,16 +36,20 @@ class Case:
     """One problem; lengths are lists in a varlen batch."""
 
     def __init__(self, dtype, batch, heads_q, heads_kv, q_lengths, kv_lengths, head_dim, causal="none",
-                 window=(-1, -1), scale=None, varlen=False, gap=0):
+                 window=(-1, -1), scale=None, varlen=False, gap=0, modifiers=(), bias_by=(True, True),
+                 padding=()):
         self.dtype, self.batch, self.heads_q, self.heads_kv = dtype, batch, heads_q, heads_kv
         self.q_lengths, self.kv_lengths, self.head_dim = q_lengths, kv_lengths, head_dim
         self.causal, self.window, self.scale = causal, window, scale
-        self.varlen, self.gap = varlen, gap
+        self.varlen, self.gap, self.modifiers = varlen, gap, modifiers
+        self.bias_by = bias_by  # whether bias and mask have batch entries, and heads, of their own
+        self.padding = padding  # (before, queries, before, keys) of each batch entry
 
     def __str__(self):
         return (f"{self.dtype} B={self.batch} H={self.heads_q}/{self.heads_kv} Sq={self.q_lengths} "
                 f"Skv={self.kv_lengths} D={self.head_dim} {self.causal} window={self.window} "
-                f"scale={self.scale} gap={self.gap}")
+                f"scale={self.scale} gap={self.gap} modifiers={self.modifiers} by={self.bias_by} "
+                f"padding={self.padding}")
 
     @staticmethod
     def sample(r):
@@ -51,13 +60,31 @@ class Case:
         q = [r.randint(0 if varlen else 1, longest) for _ in range(count)]
         kv = q if r.random() < 0.4 else [r.randint(0 if varlen else 1, longest) for _ in range(count)]
         window = (-1, -1) if r.random() < 0.6 else (r.randint(-1, 90), r.randint(-1, 90))
-        return Case(r.choice(("f16", "bf16")), 1 if varlen else r.choice((1, 2, 3)),
+        case = Case(r.choice(("f16", "bf16")), 1 if varlen else r.choice((1, 2, 3)),
                     heads_kv * r.choice((1, 1, 2, 4)), heads_kv, q, kv, r.choice(HEAD_DIMS),
                     r.choice(("none", "top_left", "bottom_right")), window,
                     r.choice((None, None, 0.3, -0.1)), varlen, r.choice((0, 0, 0, 1, 2, 4, 8)))
+        if r.random() < 0.6:
+            case.draw_modifiers(r)
+        return case
+
+    def draw_modifiers(self, r):
+        known = [x for x in MODIFIERS if not self.varlen or x in ("softcap", "alibi", "sinks")]
+        self.modifiers = tuple(r.sample(known, 2))
+        self.bias_by = (r.random() < 0.5, r.random() < 0.5)
+        if "padding" in self.modifiers:
+            self.padding = []
+            for _ in range(self.batch):
+                rows = []
+                for length in (self.q_lengths[0], self.kv_lengths[0]):
+                    before = r.randint(0, length)
+                    rows += [before, r.randint(0, length - before)]
+                self.padding.append(tuple(rows))
 
     def spans(self):
         """(batch, first query, queries, first key, keys) of each sequence."""
+        if self.padding:
+            return [(b, *rows) for b, rows in enumerate(self.padding)]
         if not self.varlen:
             return [(b, 0, self.q_lengths[0], 0, self.kv_lengths[0]) for b in range(self.batch)]
         spans, q, kv = [], 0, 0
@@ -70,9 +97,9 @@ class Case:
 class Tensors:
     """Inputs and outputs of a case on the GPU: NaN between rows, and a few tokens of no sequence."""
 
-    def __init__(self, torch, case, seed):
-        self.torch, self.case = torch, case
-        generator = torch.Generator("cuda").manual_seed(seed)
+    def __init__(self, torch, case, seed, where="cuda"):
+        self.torch, self.case, self.where = torch, case, where
+        generator = torch.Generator(where).manual_seed(seed)
         extra = 3 if case.varlen else 0
         tokens_q, tokens_kv = sum(case.q_lengths) + extra, sum(case.kv_lengths) + extra
         q_shape = (case.batch, case.heads_q, tokens_q, case.head_dim)
@@ -80,33 +107,58 @@ class Tensors:
 
         def normal(shape, end):
             x = self.spread(shape, float("nan"))
-            values = torch.randn(shape, generator=generator, device="cuda").to(x.dtype)
+            values = torch.randn(shape, generator=generator, device=where).to(x.dtype)
             x[:, :, :end] = values[:, :, :end]
+            for b, rows in enumerate(case.padding):
+                before, count = rows[:2] if shape is q_shape else rows[2:]
+                x[b, :, :before] = x[b, :, before + count:] = float("nan")
             return x
         ends = sum(case.q_lengths), sum(case.kv_lengths)
         self.q, self.dout = normal(q_shape, ends[0]), normal(q_shape, ends[0])
         self.k, self.v = normal(kv_shape, ends[1]), normal(kv_shape, ends[1])
         self.out = self.spread(q_shape, float("nan"))
-        self.lse = torch.full(q_shape[:3] + (1,), float("nan"), device="cuda")
+        self.lse = torch.full(q_shape[:3] + (1,), float("nan"), device=where)
         self.dq, self.dk, self.dv = (self.spread(s, MARK) for s in (q_shape, kv_shape, kv_shape))
         self.cu_q = self.cu(case.q_lengths) if case.varlen else None
         self.cu_kv = self.cu(case.kv_lengths) if case.varlen else None
+        self.add_modifiers(generator, (case.batch, case.heads_q, tokens_q, tokens_kv))
+
+    def add_modifiers(self, generator, scores):
+        torch, case, where = self.torch, self.case, self.where
+        shape = tuple(n if i > 1 or case.bias_by[i] else 1 for i, n in enumerate(scores))
+        sequences = len(case.spans())
+        self.bias = self.dbias = self.mask = self.slopes = self.sinks = self.dsinks = None
+        if "bias" in case.modifiers:
+            self.bias = torch.randn(shape, generator=generator, device=where)
+            if case.bias_by[0]:
+                self.bias = self.bias.to(self.q.dtype)
+            self.dbias = torch.full_like(self.bias, MARK)
+        if "mask" in case.modifiers:
+            self.mask = torch.rand(shape, generator=generator, device=where) < 0.8
+        if "alibi" in case.modifiers:
+            self.slopes = torch.rand(sequences, case.heads_q, generator=generator, device=where) * 0.1
+        if "sinks" in case.modifiers:
+            self.sinks = torch.randn(case.heads_q, generator=generator, device=where)
+            self.dsinks = torch.full_like(self.sinks, MARK)
+        columns = zip(*case.padding) if case.padding else ()
+        self.padding = [torch.tensor(x, dtype=torch.int32, device=where) for x in columns]
 
     def spread(self, shape, value):
         """A tensor with `gap` elements between its rows."""
         dtype = self.torch.float16 if self.case.dtype == "f16" else self.torch.bfloat16
         wide = self.torch.full(shape[:3] + (shape[3] + self.case.gap,), value, dtype=dtype,
-                               device="cuda")
+                               device=self.where)
         return wide[..., :shape[3]]
 
     def cu(self, lengths):
         totals = [0]
         for length in lengths:
             totals.append(totals[-1] + length)
-        return self.torch.tensor(totals, dtype=self.torch.int32, device="cuda")
+        return self.torch.tensor(totals, dtype=self.torch.int32, device=self.where)
 
     def gradients(self):
-        return {"dq": self.dq, "dk": self.dk, "dv": self.dv}
+        found = {"dq": self.dq, "dk": self.dk, "dv": self.dv, "dbias": self.dbias, "dsinks": self.dsinks}
+        return {name: x for name, x in found.items() if x is not None}
 
 
 def tensor_of(x, dtype):
@@ -121,6 +173,7 @@ class Backward:
 
     def __init__(self, torch, octavo, device):
         self.torch, self.octavo, self.device = torch, octavo, device.encode()
+        self.where = "cpu" if device == "cpu" else "cuda"
 
     def fill(self, made, t):
         c, element = t.case, octavo_c.WIDE[t.case.dtype]
@@ -133,14 +186,33 @@ class Backward:
             made.cu_seqlens_q, made.cu_seqlens_kv = t.cu_q.data_ptr(), t.cu_kv.data_ptr()
             made.sequences = len(c.q_lengths)
             made.max_seqlen_q, made.max_seqlen_kv = max(c.q_lengths), max(c.kv_lengths)
+        names = ("leftpad_q", "seqlens_q", "leftpad_kv", "seqlens_kv")
+        for name, lengths in zip(names, t.padding):
+            setattr(made, name, lengths.data_ptr())
+        if t.bias is not None:
+            made.bias = self.score_tensor(t.bias)
+        if t.mask is not None:
+            made.mask = tensor_of(t.mask, octavo_c.BOOL)
+        if t.slopes is not None:
+            made.alibi_slopes, made.alibi_batch_stride = t.slopes.data_ptr(), t.slopes.shape[1]
+        if t.sinks is not None:
+            made.sinks = t.sinks.data_ptr()
         return made
+
+    def score_tensor(self, x):
+        torch = self.torch
+        dtype = {torch.float32: octavo_c.F32, torch.float16: octavo_c.F16, torch.bfloat16: octavo_c.BF16}
+        return tensor_of(x, dtype[x.dtype])
 
     def options(self, case):
         made = self.octavo.options(case.causal)
         made.window_left, made.window_right = case.window
+        made.softcap = SOFTCAP if "softcap" in case.modifiers else 0
         return made
 
     def stream(self):
+        if self.device == b"cpu":
+            return None
         return c_void_p(self.torch.cuda.current_stream().cuda_stream)
 
     def forward(self, t):
@@ -153,45 +225,83 @@ class Backward:
         element = octavo_c.WIDE[t.case.dtype]
         for name in ("dout", "dq", "dk", "dv"):
             setattr(made, name, tensor_of(getattr(t, name), element))
+        if t.dbias is not None:
+            made.dbias = self.score_tensor(t.dbias)
+        if t.dsinks is not None:
+            made.dsinks = t.dsinks.data_ptr()
         self.octavo.check(self.octavo.c.octavo_attention_backward(
             byref(made), byref(self.options(t.case)), self.device, self.stream()))
 
 
-def visible(torch, case, seqlen_q, seqlen_kv):
-    """Which keys each query sees."""
+def distances(torch, case, seqlen_q, seqlen_kv, where):
+    """From each key to each query's diagonal."""
     offset = 0 if case.causal == "top_left" else seqlen_kv - seqlen_q
-    diagonal = torch.arange(seqlen_q, device="cuda")[:, None] + offset
-    key = torch.arange(seqlen_kv, device="cuda")[None, :]
+    diagonal = torch.arange(seqlen_q, device=where)[:, None] + offset
+    return torch.arange(seqlen_kv, device=where)[None, :] - diagonal
+
+
+def visible(torch, case, ahead):
+    """Which keys each query sees, by their distances."""
     left, right = case.window
-    seen = torch.ones(seqlen_q, seqlen_kv, dtype=torch.bool, device="cuda")
+    seen = torch.ones_like(ahead, dtype=torch.bool)
     if case.causal != "none":
-        seen &= key <= diagonal
+        seen &= ahead <= 0
     if left >= 0:
-        seen &= key >= diagonal - left
+        seen &= ahead >= -left
     if right >= 0:
-        seen &= key <= diagonal + right
+        seen &= ahead <= right
     return seen
 
 
+def weights(torch, t, s, bias, sinks, sequence, b, rows, keys):
+    """P of one sequence from scores s = scale * q k."""
+    case = t.case
+    ahead = distances(torch, case, s.shape[1], s.shape[2], t.where)
+    seen = visible(torch, case, ahead).expand(s.shape)
+    if "softcap" in case.modifiers:
+        s = SOFTCAP * torch.tanh(s / SOFTCAP)
+    if bias is not None:
+        s = s + bias
+    if t.slopes is not None:
+        s = s - t.slopes[sequence].to(s.dtype)[:, None, None] * ahead.abs()
+    if t.mask is not None:
+        whole = (case.batch, case.heads_q, *t.mask.shape[2:])
+        seen = seen & t.mask.expand(whole)[b][:, rows, keys]
+    # Rows without keys get 0, not the NaN of an empty softmax.
+    s = s.masked_fill(~seen, torch.finfo(s.dtype).min)
+    if sinks is not None:
+        s = torch.cat((s, sinks[:, None, None].expand(-1, s.shape[1], 1)), 2)
+    return torch.softmax(s, 2)[:, :, :seen.shape[2]].masked_fill(~seen, 0)
+
+
 def math_gradients(torch, t, dtype):
-    """Gradients by PyTorch's autograd in `dtype`; MARK where no sequence is."""
+    """Gradients by PyTorch's autograd in `dtype`; MARK where no sequence of a varlen batch is."""
     case = t.case
     group = case.heads_q // case.heads_kv
     scale = case.head_dim**-0.5 if case.scale is None else case.scale
-    found = {name: torch.full(x.shape, MARK, dtype=torch.float64, device="cuda")
+    found = {name: torch.full(x.shape, MARK if case.varlen and name in ("dq", "dk", "dv") else 0,
+                              dtype=torch.float64, device=t.where)
              for name, x in t.gradients().items()}
-    for b, q_begin, q_count, kv_begin, kv_count in case.spans():
+    for sequence, (b, q_begin, q_count, kv_begin, kv_count) in enumerate(case.spans()):
         rows, keys = slice(q_begin, q_begin + q_count), slice(kv_begin, kv_begin + kv_count)
-        q, k, v = (x[b][:, part].to(dtype).detach().requires_grad_()
-                   for x, part in ((t.q, rows), (t.k, keys), (t.v, keys)))
-        seen = visible(torch, case, q_count, kv_count)
+
+        def leaf(x):
+            return None if x is None else x.to(dtype).detach().clone().requires_grad_()
+
+        q, k, v = (leaf(x[b][:, part]) for x, part in ((t.q, rows), (t.k, keys), (t.v, keys)))
+        whole = None if t.bias is None else t.bias.expand(case.batch, case.heads_q, *t.bias.shape[2:])
+        bias = leaf(None if whole is None else whole[b][:, rows, keys])
+        sinks = leaf(t.sinks)
         s = (q @ k.repeat_interleave(group, 0).transpose(1, 2)) * scale
-        # Rows without keys get 0, not the NaN of an empty softmax.
-        p = torch.softmax(s.masked_fill(~seen, torch.finfo(dtype).min), 2).masked_fill(~seen, 0)
-        out = p @ v.repeat_interleave(group, 0)
+        out = weights(torch, t, s, bias, sinks, sequence, b, rows, keys) @ v.repeat_interleave(group, 0)
         out.backward(t.dout[b][:, rows].to(dtype))
         for name, part, x in (("dq", rows, q), ("dk", keys, k), ("dv", keys, v)):
             found[name][b][:, part] = x.grad.double()
+        if bias is not None:
+            entry = found["dbias"][b if t.bias.shape[0] > 1 else 0][:, rows, keys]
+            entry += bias.grad.double() if t.bias.shape[1] > 1 else bias.grad.double().sum(0, True)
+        if sinks is not None:
+            found["dsinks"] += sinks.grad.double()
     return found
 
 
@@ -208,6 +318,10 @@ def failures(torch, t, first_bits):
         if not owned.any():
             continue
         wanted = exact[name][owned]
+        for b, rows in enumerate(t.case.padding if name in ("dq", "dk", "dv") else ()):
+            before, count = rows[:2] if name == "dq" else rows[2:]
+            if (x[b, :, :before] != 0).any() or (x[b, :, before + count:] != 0).any():
+                yield f"{name} is not zero in the padding of entry {b}"
         error = (x[owned].double() - wanted).abs().max().item()
         allowed = (2 * (peer[name][owned] - wanted).abs().max().item() +
                    ROUNDING[t.case.dtype] * wanted.abs().max().item() + CANCELLED)
@@ -216,13 +330,14 @@ def failures(torch, t, first_bits):
 
 
 def check_case(torch, octavo, case, seed):
-    t = Tensors(torch, case, seed)
+    t = Tensors(torch, case, seed, octavo.where)
     octavo.forward(t)
     octavo.backward(t)
     # Bits are compared, since a NaN differs from itself.
     first = {name: x.view(torch.int16).clone() for name, x in t.gradients().items()}
     octavo.backward(t)
-    torch.cuda.synchronize()
+    if octavo.where != "cpu":
+        torch.cuda.synchronize()
     return list(failures(torch, t, first))
 
 
@@ -260,28 +375,51 @@ def time_shapes(torch, octavo):
                   f"{flops / theirs / 1e6:8.0f}  {theirs / ours:5.2f}", flush=True)
 
 
+def time_modifiers(torch, octavo):
+    print("\nshape                   modifier      us  of the plain kernels")
+    for head_dim in (64, 128, 256):
+        plain = None
+        for modifier in (None, "softcap", "alibi", "sinks", "padding", "mask", "bias"):
+            case = Case("bf16", 2, 16, 16, [4096], [4096], head_dim, "top_left",
+                        modifiers=(modifier,) if modifier else ())
+            if modifier == "padding":
+                case.padding = [(0, 2048, 0, 2048)] * 2
+            t = Tensors(torch, case, 0)
+            octavo.forward(t)
+            us = median_us(torch, lambda: octavo.backward(t), 7)
+            plain = plain or us
+            print(f"(2,16,4096,{head_dim}) causal {modifier or 'none':9} {us:9.1f} {us / plain:6.2f}",
+                  flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--library", required=True)
     parser.add_argument("--cases", type=int, default=200)
+    parser.add_argument("--seconds", type=float, help="begin no case after this time")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--time", action="store_true")
     options = parser.parse_args()
     import torch
-    if not torch.cuda.is_available():
+    if options.device != "cpu" and not torch.cuda.is_available():
         sys.exit("PyTorch finds no GPU")
     octavo = Backward(torch, octavo_c.Octavo(options.library), options.device)
-    failed = 0
+    failed = done = 0
+    start = time.monotonic()
     for i in range(options.cases):
+        if options.seconds is not None and time.monotonic() - start > options.seconds:
+            break
+        done += 1
         case = Case.sample(random.Random(options.seed + i))
         wrong = check_case(torch, octavo, case, options.seed + i)
         failed += bool(wrong)
         for sentence in wrong:
             print(f"case {options.seed + i}: {sentence}: {case}", flush=True)
-    print(f"{options.cases} cases, {failed} failed")
+    print(f"{done} cases, {failed} failed")
     if options.time:
         time_shapes(torch, octavo)
+        time_modifiers(torch, octavo)
     sys.exit(1 if failed else 0)
 
 

@@ -7,7 +7,7 @@ import ctypes
 import re
 from ctypes import POINTER, byref, c_char_p, c_float, c_int32, c_int64, c_size_t, c_void_p
 
-F32, F16, BF16, SIM8 = 0, 1, 2, 6
+F32, F16, BF16, SIM8, BOOL = 0, 1, 2, 6, 7
 WIDE = {"f16": F16, "bf16": BF16}
 PER_HEAD = 1
 CAUSAL = {"none": 0, "top_left": 1, "bottom_right": 2}
@@ -49,7 +49,10 @@ class BackwardArguments(ctypes.Structure):
                 ("lse", Tensor), ("dout", Tensor), ("dq", Tensor), ("dk", Tensor), ("dv", Tensor),
                 ("has_scale", c_int32), ("scale", c_float), ("cu_seqlens_q", c_void_p),
                 ("cu_seqlens_kv", c_void_p), ("sequences", c_int64), ("max_seqlen_q", c_int64),
-                ("max_seqlen_kv", c_int64)]
+                ("max_seqlen_kv", c_int64), ("seqlens_q", c_void_p), ("seqlens_kv", c_void_p),
+                ("leftpad_q", c_void_p), ("leftpad_kv", c_void_p), ("bias", Tensor),
+                ("mask", Tensor), ("alibi_slopes", c_void_p), ("alibi_batch_stride", c_int64),
+                ("sinks", c_void_p), ("dbias", Tensor), ("dsinks", c_void_p)]
 
 
 class QuantizeOptions(ctypes.Structure):

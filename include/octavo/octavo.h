@@ -148,7 +148,8 @@ typedef struct octavo_arguments {
   int64_t pages_per_sequence; /* entries of a sequence */
 } octavo_arguments;
 
-/* The backward pass: from dout, the gradient of out, to the gradients of q, k and v. */
+/* The backward pass: from dout, the gradient of out, to the gradients of q, k, v, bias and sinks.
+ */
 typedef struct octavo_backward_arguments {
   size_t size;
   octavo_tensor q, k, v;
@@ -162,6 +163,18 @@ typedef struct octavo_backward_arguments {
   int64_t sequences;
   int64_t max_seqlen_q;
   int64_t max_seqlen_kv;
+  /* Padded batch and changes to the scores, as in octavo_arguments. */
+  const int32_t* seqlens_q;
+  const int32_t* seqlens_kv;
+  const int32_t* leftpad_q;
+  const int32_t* leftpad_kv;
+  octavo_tensor bias;
+  octavo_tensor mask;
+  const float* alibi_slopes;
+  int64_t alibi_batch_stride;
+  const float* sinks;
+  octavo_tensor dbias; /* written, of the shape of bias; data NULL: not computed */
+  float* dsinks;       /* written, one for each query head; NULL: not computed */
 } octavo_backward_arguments;
 
 typedef struct octavo_quantize_options {

@@ -391,9 +391,9 @@ struct Problem {
 // Checks every argument and returns the Problem that they describe.
 OCTAVO_API Result<Problem> problem_of(const Arguments& arguments, const Options& options = {});
 
-// The backward pass: the gradients of a loss with respect to Q, K and V, from its gradient with
-// respect to the output. All tensors but lse have one dtype: f32, f16 or bf16. The strides of each
-// are its own.
+// The backward pass: the gradients of a loss with respect to Q, K, V, the bias and the sinks, from
+// its gradient with respect to the output. All tensors but lse, bias, dbias and mask have one
+// dtype: f32, f16 or bf16. The strides of each are its own.
 struct BackwardArguments {
   ConstTensor q{};     // (B, Hq, Sq, D), as in the forward pass
   ConstTensor k{};     // (B, Hkv, Skv, D)
@@ -403,10 +403,15 @@ struct BackwardArguments {
   ConstTensor dout{};  // (B, Hq, Sq, D), the gradient of out
 
   // Written: no two elements may share memory, with each other or with an input. dk and dv are the
-  // sums over the query heads that share a KV head.
+  // sums over the query heads that share a KV head. Padding gets zeros.
   Tensor dq{};  // (B, Hq, Sq, D)
   Tensor dk{};  // (B, Hkv, Skv, D)
   Tensor dv{};  // (B, Hkv, Skv, D)
+  // Of the shape of bias, in f32 or in the dtype of bias: where one entry of bias holds for several
+  // scores, the sum of their gradients; null data: not computed. A GPU needs the last two
+  // dimensions of bias to be Sq and Skv.
+  Tensor dbias{};
+  float* dsinks = nullptr;  // Hq floats on the device; null: not computed
 
   std::optional<float> scale{};  // softmax scale of the forward pass; 1/sqrt(D) if unset
 
@@ -416,6 +421,17 @@ struct BackwardArguments {
   std::int64_t sequences = 0;
   std::int64_t max_seqlen_q = 0;
   std::int64_t max_seqlen_kv = 0;
+
+  // Padded batch and changes to the scores, as in Arguments.
+  const std::int32_t* seqlens_q = nullptr;
+  const std::int32_t* seqlens_kv = nullptr;
+  const std::int32_t* leftpad_q = nullptr;
+  const std::int32_t* leftpad_kv = nullptr;
+  ConstTensor bias{};
+  ConstTensor mask{};
+  const float* alibi_slopes = nullptr;
+  std::int64_t alibi_batch_stride = 0;
+  const float* sinks = nullptr;
 };
 
 // Checks every argument and returns the Problem of the forward pass, with lse. The options are
@@ -550,7 +566,7 @@ OCTAVO_API Status attention_backward(const BackwardArguments& arguments,
                                      Stream stream = nullptr);
 
 // The same for arguments in host memory on any device: copies the inputs to the device, runs,
-// waits, and copies dq, dk and dv back.
+// waits, and copies the gradients back.
 OCTAVO_API Status attention_backward_from_host(const BackwardArguments& arguments,
                                                const Options& options = {}, Device device = {});
 

@@ -78,9 +78,20 @@ def attention_backward(
     cu_seqlens_kv: _Array | None = None,
     max_seqlen_q: int | None = None,
     max_seqlen_kv: int | None = None,
+    seqlens_q: _Array | None = None,
+    seqlens_kv: _Array | None = None,
+    leftpad_q: _Array | None = None,
+    leftpad_kv: _Array | None = None,
+    bias: _Array | None = None,
+    mask: _Array | None = None,
+    alibi_slopes: _Array | None = None,
+    sinks: _Array | None = None,
+    softcap: float | None = None,
+    return_dbias: bool = False,
+    return_dsinks: bool = False,
     batch_invariant: bool = False,
     stream: Any = None,
-) -> tuple[_Array, _Array, _Array]: ...
+) -> tuple[_Array, ...]: ...
 def explain(
     q: _Array | Quantized,
     k: _Array | Quantized,

@@ -36,6 +36,8 @@ __all__ = ["FallbackWarning", "attention", "fallbacks", "reset_fallbacks", "sdpa
 # octavo.attention.
 _OPTIONAL_TENSORS = ("cu_seqlens_q", "cu_seqlens_kv", "seqlens_q", "seqlens_kv", "leftpad_q",
                      "leftpad_kv", "bias", "mask", "alibi_slopes", "sinks", "page_table")
+# There is no backward pass over the pages of a cache.
+_BACKWARD_TENSORS = tuple(x for x in _OPTIONAL_TENSORS if x != "page_table")
 _PARAMETERS = (
     "(Tensor q, Tensor k, Tensor v, " + ", ".join(f"Tensor? {x}=None" for x in _OPTIONAL_TENSORS) + ", *, "
     "str causal='none', int[2]? window=None, float? scale=None, str precision='native', "
@@ -44,10 +46,11 @@ _PARAMETERS = (
     "float? max_error=None, float? softcap=None)"
 )
 _BACKWARD_PARAMETERS = (
-    "(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, Tensor? cu_seqlens_q=None, "
-    "Tensor? cu_seqlens_kv=None, *, str causal='none', int[2]? window=None, float? scale=None, "
+    "(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, "
+    + ", ".join(f"Tensor? {x}=None" for x in _BACKWARD_TENSORS) + ", *, "
+    "str causal='none', int[2]? window=None, float? scale=None, "
     "str precision='native', str layout='bhsd', SymInt? max_seqlen_q=None, "
-    "SymInt? max_seqlen_kv=None, bool batch_invariant=False)"
+    "SymInt? max_seqlen_kv=None, bool batch_invariant=False, float? softcap=None"
 )
 _LIBRARY = torch.library.Library("octavo", "DEF")
 # The output has the memory order of q, whatever its strides. Without the second tag Inductor requires
@@ -55,7 +58,10 @@ _LIBRARY = torch.library.Library("octavo", "DEF")
 _TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
 for _name, _returns in (("attention", "Tensor"), ("attention_lse", "(Tensor, Tensor)")):
     _LIBRARY.define(f"{_name}{_PARAMETERS} -> {_returns}", tags=_TAGS)
-_LIBRARY.define(f"attention_backward{_BACKWARD_PARAMETERS} -> (Tensor, Tensor, Tensor)", tags=_TAGS)
+_LIBRARY.define(f"attention_backward{_BACKWARD_PARAMETERS}) -> (Tensor, Tensor, Tensor)", tags=_TAGS)
+# The same with the gradients of bias and of sinks; without elements where they are not requested.
+_LIBRARY.define(f"attention_backward_modifiers{_BACKWARD_PARAMETERS}, bool return_dbias=False, "
+                "bool return_dsinks=False) -> (Tensor, Tensor, Tensor, Tensor, Tensor)", tags=_TAGS)
 _OPERATORS = {False: torch.ops.octavo.attention.default, True: torch.ops.octavo.attention_lse.default}
 
 
@@ -180,14 +186,13 @@ for _name, _operator, _kernel, _autograd_kernel, _meta in (
 
 # -------------------------------------------------------------------------------------- derivatives
 
-# Arguments that the backward pass does not support yet.
-_WITHOUT_GRADIENT = ("seqlens_q", "seqlens_kv", "leftpad_q", "leftpad_kv", "bias", "mask",
-                     "alibi_slopes", "sinks", "softcap", "page_table")
 _GRADIENT = ("{} is given for tensors that require grad; supported: None there, or calls under "
              "torch.no_grad().")
+_SLOPES = ("alibi_slopes is a tensor that requires grad; supported: slopes without a gradient "
+           "(alibi_slopes.detach()).")
 # The options of the forward pass that determine its gradients.
 _SHARED_OPTIONS = ("causal", "window", "scale", "precision", "layout", "max_seqlen_q",
-                   "max_seqlen_kv", "batch_invariant")
+                   "max_seqlen_kv", "batch_invariant", "softcap")
 
 
 @functools.lru_cache(maxsize=1024)
@@ -197,11 +202,12 @@ def _cached_refusal(device, dtypes, heads_q, heads_kv, head_dim, precision, varl
 
 
 def _backward_refusal(q, k, v, cu_seqlens_q=None, *, layout="bhsd", precision="native",
-                      out_dtype=None, dtypes=None, **options):
+                      out_dtype=None, dtypes=None, alibi_slopes=None, page_table=None, **options):
     """The sentence that says why there is no backward pass for this call, or None."""
-    for name in _WITHOUT_GRADIENT:
-        if options.get(name) is not None and (name != "softcap" or options[name] != 0):
-            return _GRADIENT.format(name)
+    if _requires_grad(alibi_slopes):
+        return _SLOPES
+    if page_table is not None:
+        return _GRADIENT.format("page_table")
     if torch._C._functorch.maybe_current_level() is not None:
         return ("a gradient is taken by a transform of torch.func; supported: backward() and "
                 "torch.autograd.grad().")
@@ -220,13 +226,12 @@ def _backward_refusal(q, k, v, cu_seqlens_q=None, *, layout="bhsd", precision="n
 
 
 class _Attention(torch.autograd.Function):
-    """Attention with its gradients of q, k and v. lse is not differentiable."""
+    """Attention with its gradients of q, k, v, bias and sinks. lse is not differentiable."""
 
     @staticmethod
-    def forward(ctx, options, q, k, v, cu_seqlens_q, cu_seqlens_kv):
-        out, lse = _below_autograd(True, q, k, v, cu_seqlens_q=cu_seqlens_q,
-                                   cu_seqlens_kv=cu_seqlens_kv, **options)
-        ctx.save_for_backward(q, k, v, out, lse, cu_seqlens_q, cu_seqlens_kv)
+    def forward(ctx, options, q, k, v, *tensors):
+        out, lse = _below_autograd(True, q, k, v, **dict(zip(_BACKWARD_TENSORS, tensors)), **options)
+        ctx.save_for_backward(q, k, v, out, lse, *tensors)
         ctx.mark_non_differentiable(lse)
         ctx.set_materialize_grads(False)
         ctx.options = {name: options[name] for name in _SHARED_OPTIONS if name in options}
@@ -234,21 +239,26 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, dout, dlse):
+        others = dict.fromkeys(_BACKWARD_TENSORS)
         if dout is None:
-            return (None,) * 6
-        q, k, v, out, lse, *cu_seqlens = ctx.saved_tensors
-        gradients = torch.ops.octavo.attention_backward(dout, q, k, v, out, lse, *cu_seqlens,
-                                                        **ctx.options)
-        return (None, *gradients, None, None)
+            return (None,) * 4 + tuple(others.values())
+        needed = dict(zip(_BACKWARD_TENSORS, ctx.needs_input_grad[4:]))
+        if not needed["bias"] and not needed["sinks"]:
+            gradients = torch.ops.octavo.attention_backward(dout, *ctx.saved_tensors, **ctx.options)
+        else:
+            *gradients, others["bias"], others["sinks"] = torch.ops.octavo.attention_backward_modifiers(
+                dout, *ctx.saved_tensors, **ctx.options, return_dbias=needed["bias"],
+                return_dsinks=needed["sinks"])
+        return (None, *gradients, *(others[x] if needed[x] else None for x in _BACKWARD_TENSORS))
 
 
 class _Gradients(torch.autograd.Function):
     """The gradients of attention, which have no derivative."""
 
     @staticmethod
-    def forward(ctx, options, *tensors):
+    def forward(ctx, operator, options, *tensors):
         with torch._C._AutoDispatchBelowAutograd():
-            return torch.ops.octavo.attention_backward(*tensors, **options)
+            return operator(*tensors, **options)
 
     @staticmethod
     def backward(ctx, *gradients):
@@ -256,12 +266,14 @@ class _Gradients(torch.autograd.Function):
                                   "first derivatives.")
 
 
-def _differentiable(lse, q, k, v, cu_seqlens_q=None, cu_seqlens_kv=None, return_lse=False, **options):
+def _differentiable(lse, q, k, v, return_lse=False, **options):
     """The Autograd kernel of the operators, for tensors that require grad."""
-    refusal = _backward_refusal(q, k, v, cu_seqlens_q, **options)
+    tensors = {name: options.pop(name, None) for name in _BACKWARD_TENSORS}
+    refusal = _backward_refusal(q, k, v, tensors["cu_seqlens_q"],
+                                alibi_slopes=tensors["alibi_slopes"], **options)
     if refusal is not None:
         raise NotImplementedError(refusal)
-    results = _Attention.apply(options, q, k, v, cu_seqlens_q, cu_seqlens_kv)
+    results = _Attention.apply(options, q, k, v, *tensors.values())
     return results if lse else results[0]
 
 
@@ -269,41 +281,86 @@ def _requires_grad(tensor):
     return torch.is_grad_enabled() and isinstance(tensor, torch.Tensor) and tensor.requires_grad
 
 
-def _backward_autograd(*tensors, **options):
-    if any(_requires_grad(x) for x in tensors):
-        return _Gradients.apply(options, *tensors)
-    with torch._C._AutoDispatchBelowAutograd():
-        return torch.ops.octavo.attention_backward(*tensors, **options)
+def _backward_autograd(operator):
+    def kernel(*tensors, **options):
+        if any(_requires_grad(x) for x in tensors):
+            return _Gradients.apply(operator, options, *tensors)
+        with torch._C._AutoDispatchBelowAutograd():
+            return operator(*tensors, **options)
+
+    return kernel
 
 
-def _backward_kernel(dout, q, k, v, out, lse, cu_seqlens_q=None, cu_seqlens_kv=None, **options):
+def _contiguous_rows(tensor):
+    return tensor if tensor.shape[-1] == 1 or tensor.stride(-1) == 1 else tensor.contiguous()
+
+
+def _backward_kernel(dout, q, k, v, out, lse, *tensors, **options):
     # The gradient of a sum is an expanded number, and others may be transposed.
     if dout.stride(-1) != 1:
         dout = dout.contiguous()
-    return _octavo._run_backward(dout, q, k, v, out, lse, cu_seqlens_q=cu_seqlens_q,
-                                 cu_seqlens_kv=cu_seqlens_kv, **options)
+    given = {name: tensor for name, tensor in zip(_BACKWARD_TENSORS, tensors) if tensor is not None}
+    return _octavo._run_backward(dout, q, k, v, out, lse, **given, **options)
 
 
-def _fake_backward(dout, q, k, v, out, lse, cu_seqlens_q=None, cu_seqlens_kv=None, **options):
+def _whole_rows(bias, q, k, layout):
+    """The bias with rows and columns of its own for all queries and keys, as a GPU needs it."""
+    rows = 1 if layout == "bshd" else 2
+    return _contiguous_rows(bias.expand(*bias.shape[:-2], q.shape[rows], k.shape[rows]))
+
+
+def _modifiers_backward_kernel(dout, q, k, v, out, lse, *tensors, return_dbias=False,
+                               return_dsinks=False, layout="bhsd", **options):
+    tensors = dict(zip(_BACKWARD_TENSORS, tensors))
+    bias = tensors.get("bias")
+    if return_dbias:
+        whole = bias if bias.dim() >= 2 else bias.reshape((1,) * (2 - bias.dim()) + bias.shape)
+        tensors["bias"] = _whole_rows(whole, q, k, layout) if q.is_cuda else _contiguous_rows(whole)
+    *gradients, = _backward_kernel(dout, q, k, v, out, lse, *tensors.values(), layout=layout,
+                                   return_dbias=return_dbias, return_dsinks=return_dsinks, **options)
+    dsinks = gradients.pop() if return_dsinks else q.new_empty(0)
+    dbias = gradients.pop().sum_to_size(bias.shape) if return_dbias else q.new_empty(0)
+    return (*gradients, dbias, dsinks)
+
+
+def _fake_backward(dout, q, k, v, out, lse, *tensors, **options):
     return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
 
 
-for _key in ("CPU", "CUDA"):
-    _LIBRARY.impl("attention_backward", _backward_kernel, _key)
-_LIBRARY.impl("attention_backward", _backward_autograd, "Autograd")
-torch.library.register_fake("octavo::attention_backward", _fake_backward, lib=_LIBRARY)
+def _fake_modifiers_backward(dout, q, k, v, out, lse, *tensors, return_dbias=False,
+                             return_dsinks=False, **options):
+    tensors = dict(zip(_BACKWARD_TENSORS, tensors))
+    dbias = tensors["bias"].new_empty(tensors["bias"].shape) if return_dbias else q.new_empty(0)
+    dsinks = torch.empty_like(tensors["sinks"]) if return_dsinks else q.new_empty(0)
+    return *_fake_backward(dout, q, k, v, out, lse), dbias, dsinks
 
 
-def _backward_by_operator(dout, q, k, v, *, out, lse, cu_seqlens_q=None, cu_seqlens_kv=None,
-                          causal=False, stream=None, **options):
+for _name, _kernel, _meta in (
+        ("attention_backward", _backward_kernel, _fake_backward),
+        ("attention_backward_modifiers", _modifiers_backward_kernel, _fake_modifiers_backward)):
+    for _key in ("CPU", "CUDA"):
+        _LIBRARY.impl(_name, _kernel, _key)
+    _LIBRARY.impl(_name, _backward_autograd(getattr(torch.ops.octavo, _name)), "Autograd")
+    torch.library.register_fake(f"octavo::{_name}", _meta, lib=_LIBRARY)
+
+
+def _backward_by_operator(dout, q, k, v, *, out, lse, causal=False, stream=None, return_dbias=False,
+                          return_dsinks=False, **options):
     """octavo.attention_backward where PyTorch has to observe the call."""
     if stream is not None:
         raise TypeError(f"stream is given; supported: None in {_TRACED}.")
     if options.get("window") is not None:
         options["window"] = [-1 if side is None else side for side in options["window"]]
-    alignment = _alignment(causal, q, k, options.get("layout"), cu_seqlens_q, cu_seqlens_kv)
-    return torch.ops.octavo.attention_backward(dout, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_kv,
-                                               causal=alignment, **options)
+    tensors = {name: options.pop(name, None) for name in _BACKWARD_TENSORS}
+    padding = [tensors[x] for x in ("seqlens_q", "seqlens_kv", "leftpad_q", "leftpad_kv")]
+    options["causal"] = _alignment(causal, q, k, options.get("layout"), tensors["cu_seqlens_q"],
+                                   tensors["cu_seqlens_kv"], padding)
+    inputs = (dout, q, k, v, out, lse, *tensors.values())
+    if not return_dbias and not return_dsinks:
+        return torch.ops.octavo.attention_backward(*inputs, **options)
+    *gradients, dbias, dsinks = torch.ops.octavo.attention_backward_modifiers(
+        *inputs, return_dbias=return_dbias, return_dsinks=return_dsinks, **options)
+    return (*gradients, *((dbias,) if return_dbias else ()), *((dsinks,) if return_dsinks else ()))
 
 
 # ------------------------------------------------------------------------------ calls of operators
@@ -351,7 +408,7 @@ def _traced(q, k, v, *, causal=False, window=None, scale=None, precision=None, o
     unsupported = _unsupported_argument(q, k, v, quantization, stream, out_scale, return_amax)
     if unsupported is not None:
         raise TypeError(unsupported)
-    if out is not None and any(_requires_grad(x) for x in (q, k, v)):
+    if out is not None and any(_requires_grad(x) for x in (q, k, v, bias, sinks)):
         raise NotImplementedError(_GRADIENT.format("out"))
     if page_table is not None and causal is True:
         raise ValueError("causal is True with a page_table; supported: 'bottom_right', False.")
@@ -494,8 +551,6 @@ def _fallback_by_gradient(q, k, v, attn_mask=None):
     """The reason for a fallback because there is no backward pass for these tensors, or None."""
     if not any(_requires_grad(x) for x in (q, k, v, attn_mask)):
         return None
-    if attn_mask is not None:
-        return _GRADIENT.format("attn_mask")
     return _backward_refusal(q, k, v, dtypes=tuple(_autocast_dtype(x) for x in (q, k, v, q)))
 
 
@@ -557,7 +612,7 @@ def sdpa(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scal
     """Replaces torch.nn.functional.scaled_dot_product_attention.
 
     The parameters are the same, and so are the results within rounding. Calls that Octavo does not
-    support (dropout, gradients with a mask tensor, other types and shapes) fall back to PyTorch:
+    support (dropout, other types and shapes) fall back to PyTorch:
     fallbacks() counts them, and the first of each reason issues a FallbackWarning.
     """
     if dropout_p > 0:

@@ -5,9 +5,9 @@
 
 Models describe their masks to mask(), which turns them into lengths, causality and windows where it
 can, and into a boolean tensor otherwise. attention_forward() computes attention with these and with
-softcap, sinks and position bias. What Octavo does not serve (dropout, gradients with padding or with
-these features, attention weights as a result, ...) gives the same result by a fallback, which
-octavo.torch.fallbacks() counts by reason. Anything else raises NotImplementedError.
+softcap, sinks and position bias, and their gradients. What Octavo does not serve (dropout, attention
+weights as a result, ...) gives the same result by a fallback, which octavo.torch.fallbacks() counts by
+reason. Anything else raises NotImplementedError.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ except ImportError:  # before 4.53 models create masks only for "sdpa" and eager
 
 import octavo
 
-from .torch import (_GRADIENT, _WITHOUT_GRADIENT, _fallback_by_tensors, _requires_grad, count_fallback,
-                    sdpa)
+from .torch import _fallback_by_tensors, count_fallback, sdpa
 
 __all__ = ["attention_forward", "mask", "register"]
 
@@ -384,16 +383,9 @@ def _add_features(options, given):
         options["bias"] = _remembered(options["bias"], "_octavo_contiguous", torch.Tensor.contiguous)
 
 
-def _refusal(query, key, value, dropout, options):
+def _refusal(query, key, value, dropout):
     """The reason for a fallback, or None."""
-    if dropout:
-        return "dropout_p is not 0"
-    reason = _fallback_by_tensors(query, key, value, True)
-    tensors = (query, key, value, options.get("bias"), options.get("sinks"))
-    if reason is None and any(_requires_grad(x) for x in tensors):
-        names = (name for name in _WITHOUT_GRADIENT if name in options)
-        reason = next((_GRADIENT.format(name) for name in names), None)
-    return reason
+    return "dropout_p is not 0" if dropout else _fallback_by_tensors(query, key, value, True)
 
 
 def _by_octavo(query, key, value, scaling, options):
@@ -432,7 +424,7 @@ def attention_forward(module, query, key, value, attention_mask=None, dropout=0.
     if reason is None:
         options = _mask_options(query, key, attention_mask, causal)
         _add_features(options, given)
-        reason = _refusal(query, key, value, dropout, options)
+        reason = _refusal(query, key, value, dropout)
     if reason is None and torch.compiler.is_compiling():
         return _by_octavo(query, key, value, scaling, options), None
     if reason is None:

@@ -334,9 +334,10 @@ nb::object run_backward_directly(const Given& given) {
   check(status, forward.layout);
   if (forward.q.type->framework == Framework::other && forward.device.kind == Device::Kind::cuda)
     check(synchronize(forward.device, forward.stream));
-  return nb::make_tuple(finish(forward.q, std::move(call.dq)),
-                        finish(forward.q, std::move(call.dk)),
-                        finish(forward.q, std::move(call.dv)));
+  nb::list gradients;
+  for (nb::object* const one : {&call.dq, &call.dk, &call.dv, &call.dbias, &call.dsinks})
+    if (one->is_valid()) gradients.append(finish(forward.q, std::move(*one)));
+  return nb::tuple(gradients);
 }
 
 nb::object backward_refusal(const std::string& device, const std::vector<std::string>& dtypes,

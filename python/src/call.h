@@ -49,8 +49,10 @@ enum Parameter : int {
   kSoftcap,
   kPageTable,
   kDevice,  // only for explain()
-  kDout,    // these two only for attention_backward()
+  kDout,    // from here on only for attention_backward()
   kLse,
+  kReturnDbias,
+  kReturnDsinks,
   kParameterCount
 };
 inline constexpr std::array<const char*, kParameterCount> kParameters = {"q",
@@ -87,7 +89,9 @@ inline constexpr std::array<const char*, kParameterCount> kParameters = {"q",
                                                                          "page_table",
                                                                          "device",
                                                                          "dout",
-                                                                         "lse"};
+                                                                         "lse",
+                                                                         "return_dbias",
+                                                                         "return_dsinks"};
 
 // The optional tensors of the operators of octavo.torch, in the order of their schema after q, k
 // and v.
@@ -134,7 +138,7 @@ Call read_call(const Given& given);
 struct BackwardCall {
   Call forward{};  // q, k, v and what both passes share; its arguments have no outputs
   BackwardArguments arguments{};
-  nanobind::object dq, dk, dv;
+  nanobind::object dq, dk, dv, dbias, dsinks;  // the last two are null if not requested
 };
 
 BackwardCall read_backward_call(const Given& given);

@@ -164,16 +164,17 @@ Returns the kernel that attention() would run, and why, as an octavo.Explanation
 device       "cpu", "cuda:0", "auto"; the device of the arrays if None)doc";
 
 constexpr const char* kBackwardDoc =
-    R"doc(attention_backward(dout, q, k, v, out, lse, *, causal=False, window=None, scale=None, precision=None, layout='bhsd', cu_seqlens_q=None, cu_seqlens_kv=None, max_seqlen_q=None, max_seqlen_kv=None, batch_invariant=False, stream=None)
+    R"doc(attention_backward(dout, q, k, v, out, lse, *, causal=False, window=None, scale=None, precision=None, layout='bhsd', cu_seqlens_q=None, cu_seqlens_kv=None, max_seqlen_q=None, max_seqlen_kv=None, seqlens_q=None, seqlens_kv=None, leftpad_q=None, leftpad_kv=None, bias=None, mask=None, alibi_slopes=None, sinks=None, softcap=None, return_dbias=False, return_dsinks=False, batch_invariant=False, stream=None)
 --
 
 Returns (dq, dk, dv), the gradients of a loss, from dout, its gradient with respect to out.
 
 dout         of the shape of out; all arrays but lse have one type: float32, float16 or bfloat16
 out, lse     the results of attention(q, k, v, return_lse=True)
+return_dbias, return_dsinks    also return the gradients of bias and of sinks, in this order
 
 The other parameters are those of attention(), and must have the values they had there. Rows that
-belong to no sequence of a varlen batch have zero gradients. Results are deterministic.)doc";
+belong to no sequence of a varlen or padded batch have zero gradients. Results are deterministic.)doc";
 
 using FastMethod = PyObject*(PyObject*, PyObject* const*, Py_ssize_t, PyObject*);
 PyMethodDef method(const char* name, FastMethod* function, const char* doc = nullptr) {

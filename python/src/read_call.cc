@@ -300,7 +300,7 @@ void read_page_table(Call& call, const Given& given) {
 }
 
 // Reads bias or mask: missing dimensions come first, as in NumPy, and an expanded dimension (stride
-// 0) is one of size 1.
+// 0) is one of size 1, unless the gradient of each of its entries is wanted.
 ConstTensor read_score_tensor(Call& call, const Given& given, Parameter parameter) {
   if (given[parameter].is_none()) return {};
   const char* const what = kParameters[parameter];
@@ -319,7 +319,8 @@ ConstTensor read_score_tensor(Call& call, const Given& given, Parameter paramete
   ConstTensor t{array.data, dtype, {1, 1, 1, 1}, {0, 0, 0, 1}};
   for (int i = 0; i < array.dimensions; ++i) {
     const auto to = static_cast<std::size_t>(kMostDimensions - array.dimensions + i);
-    const bool expanded = array.shape[i] > 1 && array.stride[i] == 0;
+    const bool expanded = array.shape[i] > 1 && array.stride[i] == 0 &&
+                          !(parameter == kBias && is_true(given[kReturnDbias]));
     t.shape[to] = array.shape[i];
     if (array.shape[i] > 1) t.stride[to] = array.stride[i];
     if (expanded) check_expanded(call, what, to, array.shape[i]);
@@ -538,6 +539,28 @@ Tensor make_gradient(Call& call, nb::handle like, const char* what, nb::object& 
   return tensor_view(target, dtype, call.layout, what);
 }
 
+// The gradients of bias and sinks, of their shapes, if they are requested.
+void make_modifier_gradients(BackwardCall& call, const Given& given) {
+  Call& shared = call.forward;
+  for (const auto& [asked, of] : {std::pair{kReturnDbias, kBias}, {kReturnDsinks, kSinks}})
+    if (is_true(given[asked]) && given[of].is_none())
+      refuse(PyExc_ValueError, kParameters[asked], std::string("True without ") + kParameters[of],
+             std::string("False without ") + kParameters[of]);
+  if (is_true(given[kReturnDbias])) {
+    const Array bias = read_array(given[kBias], "bias");
+    const Tensor like{nullptr, call.arguments.bias.dtype, call.arguments.bias.shape, {}};
+    call.dbias = make_array(shared.q, like.dtype, bias.dimensions, bias.shape.data());
+    const Array made = keep(shared, read_array(call.dbias, "dbias"));
+    call.arguments.dbias = Tensor::bhsd(made.data, like.dtype, like.shape[0], like.shape[1],
+                                        like.shape[2], like.shape[3]);
+  }
+  if (is_true(given[kReturnDsinks])) {
+    call.dsinks = make_array(shared.q, DType::f32, 1, &call.arguments.q.shape[1]);
+    call.arguments.dsinks =
+        static_cast<float*>(keep(shared, read_array(call.dsinks, "dsinks")).data);
+  }
+}
+
 }  // namespace
 
 Call read_call(const Given& given) {
@@ -568,12 +591,22 @@ BackwardCall read_backward_call(const Given& given) {
   b.sequences = a.sequences;
   b.max_seqlen_q = a.max_seqlen_q;
   b.max_seqlen_kv = a.max_seqlen_kv;
+  b.seqlens_q = a.seqlens_q;
+  b.seqlens_kv = a.seqlens_kv;
+  b.leftpad_q = a.leftpad_q;
+  b.leftpad_kv = a.leftpad_kv;
+  b.bias = a.bias;
+  b.mask = a.mask;
+  b.alibi_slopes = a.alibi_slopes;
+  b.alibi_batch_stride = a.alibi_batch_stride;
+  b.sinks = a.sinks;
   b.out = read_result(shared, given[kOut], "out");
   b.lse = read_lse(shared, given[kLse]);
   b.dout = read_result(shared, given[kDout], "dout");
   b.dq = make_gradient(shared, given[kQ], "q", call.dq);
   b.dk = make_gradient(shared, given[kK], "k", call.dk);
   b.dv = make_gradient(shared, given[kV], "v", call.dv);
+  make_modifier_gradients(call, given);
   return call;
 }
 

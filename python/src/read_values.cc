@@ -110,9 +110,11 @@ constexpr std::array kAttentionNamed = {
     kReturnAmax,   kSeqlensQ,       kSeqlensKv,     kLeftpadQ,    kLeftpadKv,  kBias,
     kMask,         kAlibiSlopes,    kSinks,         kSoftcap,     kPageTable,  kDevice};
 constexpr std::array kBackwardNeeded = {kDout, kQ, kK, kV, kOut, kLse};
-constexpr std::array kBackwardNamed = {kCausal,      kWindow,         kScale,       kPrecision,
-                                       kLayout,      kCuSeqlensQ,     kCuSeqlensKv, kMaxSeqlenQ,
-                                       kMaxSeqlenKv, kBatchInvariant, kStream};
+constexpr std::array kBackwardNamed = {
+    kCausal,      kWindow,       kScale,          kPrecision, kLayout,      kCuSeqlensQ,
+    kCuSeqlensKv, kMaxSeqlenQ,   kMaxSeqlenKv,    kSeqlensQ,  kSeqlensKv,   kLeftpadQ,
+    kLeftpadKv,   kBias,         kMask,           kSinks,     kAlibiSlopes, kSoftcap,
+    kReturnDbias, kReturnDsinks, kBatchInvariant, kStream};
 
 // "q, k and v"
 std::string listed(std::span<const Parameter> parameters) {

@@ -23,6 +23,15 @@ inline Arguments forward_arguments(const BackwardArguments& a) {
   forward.sequences = a.sequences;
   forward.max_seqlen_q = a.max_seqlen_q;
   forward.max_seqlen_kv = a.max_seqlen_kv;
+  forward.seqlens_q = a.seqlens_q;
+  forward.seqlens_kv = a.seqlens_kv;
+  forward.leftpad_q = a.leftpad_q;
+  forward.leftpad_kv = a.leftpad_kv;
+  forward.bias = a.bias;
+  forward.mask = a.mask;
+  forward.alibi_slopes = a.alibi_slopes;
+  forward.alibi_batch_stride = a.alibi_batch_stride;
+  forward.sinks = a.sinks;
   return forward;
 }
 

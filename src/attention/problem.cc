@@ -69,6 +69,10 @@ Status check_memory(const Arguments& a) {
     for (const auto& [other_what, other] :
          {std::pair<std::string_view, ConstTensor>{"q", a.q}, {"k", a.k}, {"v", a.v}})
       OCTAVO_RETURN_IF_ERROR(validate_apart(what, tensor, other_what, other));
+    for (const auto& [other_what, other] :
+         {std::pair<std::string_view, ConstTensor>{"bias", a.bias}, {"mask", a.mask}})
+      if (other.data != nullptr)
+        OCTAVO_RETURN_IF_ERROR(validate_apart(what, tensor, other_what, other));
   }
   if (a.lse.data == nullptr) return {};
   return validate_apart("lse", a.lse, "out", a.out);
@@ -195,7 +199,7 @@ Status check_paging(const Arguments& a) {
   return {};
 }
 
-// `tensor` must broadcast to (B, Hq, Sq, Skv) and must not be written by this call.
+// `tensor` must broadcast to (B, Hq, Sq, Skv).
 Status check_score_tensor(std::string_view what, const ConstTensor& tensor, const Arguments& a) {
   OCTAVO_RETURN_IF_ERROR(validate_view(what, tensor));
   if (is_varlen(a))
@@ -205,8 +209,6 @@ Status check_score_tensor(std::string_view what, const ConstTensor& tensor, cons
     if (tensor.shape[i] != scores[i] && tensor.shape[i] != 1)
       return invalid(fmt::format("{}.shape", what), shape_text(tensor.shape),
                      fmt::format("{}, each dimension that or 1", shape_text(scores)));
-  OCTAVO_RETURN_IF_ERROR(validate_apart("out", a.out, what, tensor));
-  if (a.lse.data != nullptr) OCTAVO_RETURN_IF_ERROR(validate_apart("lse", a.lse, what, tensor));
   return {};
 }
 
@@ -301,19 +303,43 @@ Status check_gradients(const BackwardArguments& a) {
   return {};
 }
 
+// The gradients of bias and sinks, if they are asked for.
+Status check_modifier_gradients(const BackwardArguments& a) {
+  if (a.dsinks != nullptr && a.sinks == nullptr)
+    return invalid("dsinks", "given without sinks", "null without sinks");
+  if (a.dbias.data == nullptr) return {};
+  if (a.bias.data == nullptr) return invalid("dbias", "given without bias", "null without bias");
+  OCTAVO_RETURN_IF_ERROR(validate_tensor("dbias", a.dbias));
+  OCTAVO_RETURN_IF_ERROR(expect_shape("dbias", a.dbias.shape, a.bias.shape, "(that of bias)"));
+  if (a.dbias.dtype != a.bias.dtype && a.dbias.dtype != DType::f32)
+    return invalid("dbias.dtype", name(a.dbias.dtype),
+                   fmt::format("f32, or the dtype of bias, here {}", name(a.bias.dtype)));
+  return {};
+}
+
 Status check_gradient_memory(const BackwardArguments& a) {
+  const std::int64_t heads = a.q.shape[1];
+  const Tensor dsinks = Tensor::bhsd(a.dsinks, DType::f32, 1, 1, 1, heads);
+  const ConstTensor sinks = ConstTensor::bhsd(a.sinks, DType::f32, 1, 1, 1, heads);
   const std::array outputs = {OutputTensor{"dq", a.dq}, OutputTensor{"dk", a.dk},
-                              OutputTensor{"dv", a.dv}};
-  for (const auto& [what, tensor] : outputs) {
+                              OutputTensor{"dv", a.dv}, OutputTensor{"dbias", a.dbias},
+                              OutputTensor{"dsinks", dsinks}};
+  const std::array inputs = {
+      NamedTensor{"q", a.q},       NamedTensor{"k", a.k},       NamedTensor{"v", a.v},
+      NamedTensor{"out", a.out},   NamedTensor{"lse", a.lse},   NamedTensor{"dout", a.dout},
+      NamedTensor{"bias", a.bias}, NamedTensor{"mask", a.mask}, NamedTensor{"sinks", sinks}};
+  for (auto output = outputs.begin(); output != outputs.end(); ++output) {
+    const auto& [what, tensor] = *output;
+    if (tensor.data == nullptr) continue;
     OCTAVO_RETURN_IF_ERROR(validate_no_self_overlap(what, tensor));
-    for (const auto& [other_what, other] :
-         {NamedTensor{"q", a.q}, NamedTensor{"k", a.k}, NamedTensor{"v", a.v},
-          NamedTensor{"out", a.out}, NamedTensor{"lse", a.lse}, NamedTensor{"dout", a.dout}})
-      OCTAVO_RETURN_IF_ERROR(validate_apart(what, tensor, other_what, other));
+    for (const auto& [other_what, other] : inputs)
+      if (other.data != nullptr)
+        OCTAVO_RETURN_IF_ERROR(validate_apart(what, tensor, other_what, other));
+    for (auto other = outputs.begin(); other != output; ++other)
+      if (other->second.data != nullptr)
+        OCTAVO_RETURN_IF_ERROR(validate_apart(what, tensor, other->first, other->second));
   }
-  OCTAVO_RETURN_IF_ERROR(validate_apart("dk", a.dk, "dq", a.dq));
-  OCTAVO_RETURN_IF_ERROR(validate_apart("dv", a.dv, "dq", a.dq));
-  return validate_apart("dv", a.dv, "dk", a.dk);
+  return {};
 }
 
 }  // namespace
@@ -358,10 +384,13 @@ Result<Problem> problem_of(const BackwardArguments& a, const Options& options) {
     OCTAVO_RETURN_IF_ERROR(check_shapes(forward));
     OCTAVO_RETURN_IF_ERROR(check_lse(forward));
     OCTAVO_RETURN_IF_ERROR(check_varlen(forward));
+    OCTAVO_RETURN_IF_ERROR(check_padding(forward));
+    OCTAVO_RETURN_IF_ERROR(check_modifiers(forward));
     Problem p = make_problem(forward, options);
     p.lse = true;  // also without rows, where its pointer may be null
     OCTAVO_RETURN_IF_ERROR(validate_backward(p));
     OCTAVO_RETURN_IF_ERROR(check_gradients(a));
+    OCTAVO_RETURN_IF_ERROR(check_modifier_gradients(a));
     OCTAVO_RETURN_IF_ERROR(check_softmax_scale(a.scale));
     OCTAVO_RETURN_IF_ERROR(check_gradient_memory(a));
     return p;

@@ -3,16 +3,18 @@
 //   s_j = scale * q . k_j          for the keys j that the mask allows, with the modifiers
 //   p_j = exp(s_j - max s) / sum   o = sum_j p_j v_j      lse = max s + log(sum exp(s_j - max s))
 //
-// A sink is one more term of the sum, and of max s.
-// and its gradients, with delta = dout . o:
+// A sink is one more term of the sum, and of max s. And its gradients, with delta = dout . o and
+// x_j = scale * q . k_j, from which the modifiers make s_j:
 //
-//   dp_j = dout . v_j         ds_j = p_j (dp_j - delta)
-//   dq = scale * sum_j ds_j k_j         dk_j += scale * ds_j q         dv_j += p_j dout
+//   dp_j = dout . v_j         ds_j = p_j (dp_j - delta)         dx_j = ds_j * (ds/dx)
+//   dq = scale * sum_j dx_j k_j         dk_j += scale * dx_j q         dv_j += p_j dout
+//   dbias_j += ds_j                     dsink -= exp(sink - lse) delta
 //
 // It has no tiles, tricks or threads, because everything else is compared with it.
 #include "attention/reference.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -196,33 +198,65 @@ struct HeadGradients {
   double *dq, *dk, *dv;
   std::int64_t head_dim;
   double scale;
+  double sink;    // -infinity: none
+  double* dsink;  // null: not wanted
 
-  void add_row(std::int64_t i, const KeyRange& keys) const {
-    if (keys.begin == keys.end) return;
-    std::vector<double> scores;
-    for (std::int64_t j = keys.begin; j < keys.end; ++j)
-      scores.push_back(scale * dot(q + i * head_dim, k + j * head_dim, head_dim));
-    const std::vector<double> p = softmax(scores).p;
+  // add_dbias(key, ds) receives the gradients of the modified scores.
+  template <class AddDbias>
+  void add_row(std::int64_t i, const KeyRange& keys, const RowModifiers& modifiers,
+               const AddDbias& add_dbias) const {
+    std::vector<double> raw, scores;
+    for (std::int64_t j = keys.begin; j < keys.end; ++j) {
+      raw.push_back(scale * dot(q + i * head_dim, k + j * head_dim, head_dim));
+      scores.push_back(modifiers.apply(raw.back(), j));
+    }
+    const Softmax s = softmax(scores, sink);
     std::vector<double> out(static_cast<std::size_t>(head_dim), 0.0);
-    for (std::size_t n = 0; n < p.size(); ++n)
-      add_weighted_value(p[n], v + (keys.begin + static_cast<std::int64_t>(n)) * head_dim, head_dim,
-                         out.data());
+    for (std::size_t n = 0; n < s.p.size(); ++n)
+      if (!is_hidden(scores[n]))
+        add_weighted_value(s.p[n], v + (keys.begin + static_cast<std::int64_t>(n)) * head_dim,
+                           head_dim, out.data());
     const double* dout_row = dout + i * head_dim;
+    if (s.lse == -kInfinity) return;
     const double delta = dot(dout_row, out.data(), head_dim);
-    for (std::size_t n = 0; n < p.size(); ++n) {
-      const std::int64_t at = (keys.begin + static_cast<std::int64_t>(n)) * head_dim;
-      const double ds = p[n] * (dot(dout_row, v + at, head_dim) - delta);
-      add_weighted_value(scale * ds, k + at, head_dim, dq + i * head_dim);
-      add_weighted_value(scale * ds, q + i * head_dim, head_dim, dk + at);
-      add_weighted_value(p[n], dout_row, head_dim, dv + at);
+    if (dsink != nullptr) *dsink -= std::exp(sink - s.lse) * delta;
+    for (std::size_t n = 0; n < s.p.size(); ++n) {
+      if (is_hidden(scores[n])) continue;
+      const std::int64_t key = keys.begin + static_cast<std::int64_t>(n), at = key * head_dim;
+      const double ds = s.p[n] * (dot(dout_row, v + at, head_dim) - delta);
+      const double dx = ds * modifiers.derivative(raw[n]);
+      add_dbias(key, ds);
+      add_weighted_value(scale * dx, k + at, head_dim, dq + i * head_dim);
+      add_weighted_value(scale * dx, q + i * head_dim, head_dim, dk + at);
+      add_weighted_value(s.p[n], dout_row, head_dim, dv + at);
     }
   }
 };
 
+// The index of an element in a contiguous array of a shape that broadcasts to (B, Hq, Sq, Skv).
+std::int64_t broadcast_index(const std::array<std::int64_t, 4>& shape,
+                             const std::array<std::int64_t, 4>& at) {
+  std::int64_t index = 0;
+  for (std::size_t i = 0; i < 4; ++i) index = index * shape[i] + (shape[i] == 1 ? 0 : at[i]);
+  return index;
+}
+
+// Zeroes the gradients that are wanted.
+void clear(const BackwardArguments& a, const ReferenceGradients& g) {
+  const auto zero = [](double* to, const std::array<std::int64_t, 4>& shape) {
+    if (to != nullptr) std::fill_n(to, shape[0] * shape[1] * shape[2] * shape[3], 0.0);
+  };
+  zero(g.dq, a.q.shape);
+  zero(g.dk, a.k.shape);
+  zero(g.dv, a.k.shape);
+  zero(g.dbias, a.bias.shape);
+  zero(g.dsinks, {1, 1, 1, a.q.shape[1]});
+}
+
 }  // namespace
 
-Status reference_backward(const BackwardArguments& arguments, const Options& options, double* dq,
-                          double* dk, double* dv) {
+Status reference_backward(const BackwardArguments& arguments, const Options& options,
+                          const ReferenceGradients& to) {
   return without_exceptions([&]() -> Status {
     const Result<Problem> run_problem = problem_of(arguments, options);
     if (!run_problem.ok()) return run_problem.status();
@@ -230,9 +264,7 @@ Status reference_backward(const BackwardArguments& arguments, const Options& opt
     const Arguments a = forward_arguments(arguments);
     OCTAVO_RETURN_IF_ERROR(validate_lengths(a));
     const double scale = a.scale ? *a.scale : 1.0 / std::sqrt(static_cast<double>(p.head_dim));
-    std::fill_n(dq, a.q.shape[0] * p.heads_q * a.q.shape[2] * p.head_dim, 0.0);
-    for (double* const of_keys : {dk, dv})
-      std::fill_n(of_keys, a.k.shape[0] * p.heads_kv * a.k.shape[2] * p.head_dim, 0.0);
+    clear(arguments, to);
     for (std::int64_t b = 0; b < p.batch; ++b) {
       const Sequence at = sequence(a, b);
       for (std::int64_t head = 0; head < p.heads_q; ++head) {
@@ -249,13 +281,21 @@ Status reference_backward(const BackwardArguments& arguments, const Options& opt
                                       k.data(),
                                       v.data(),
                                       dout.data(),
-                                      dq + row_q * p.head_dim,
-                                      dk + row_kv * p.head_dim,
-                                      dv + row_kv * p.head_dim,
+                                      to.dq + row_q * p.head_dim,
+                                      to.dk + row_kv * p.head_dim,
+                                      to.dv + row_kv * p.head_dim,
                                       p.head_dim,
-                                      scale};
+                                      scale,
+                                      a.sinks == nullptr ? -kInfinity : a.sinks[head],
+                                      to.dsinks == nullptr ? nullptr : to.dsinks + head};
         for (std::int64_t i = 0; i < at.seqlen_q; ++i)
-          gradients.add_row(i, visible_keys(options, i, at.seqlen_q, at.seqlen_kv));
+          gradients.add_row(
+              i, visible_keys(options, i, at.seqlen_q, at.seqlen_kv),
+              RowModifiers(a, options, at, b, head, i), [&](std::int64_t key, double ds) {
+                if (to.dbias == nullptr) return;
+                to.dbias[broadcast_index(
+                    a.bias.shape, {at.batch, head, at.q_begin + i, at.kv_begin + key})] += ds;
+              });
       }
     }
     return {};

@@ -15,11 +15,18 @@ namespace octavo {
 Status reference_of_rows(const Arguments& arguments, const Options& options,
                          const std::vector<std::int64_t>& rows, double* out, double* lse = nullptr);
 
-// The gradients of attention in fp64 with plain loops, from Q, K, V and dout alone: out and lse are
-// computed anew, so errors of the forward pass do not enter. dq, dk and dv are contiguous (B, H, S,
-// D) arrays; rows that belong to no sequence are zero.
-Status reference_backward(const BackwardArguments& arguments, const Options& options, double* dq,
-                          double* dk, double* dv);
+// Contiguous arrays of the shapes of q, k, v, bias and (Hq) sinks.
+struct ReferenceGradients {
+  double *dq, *dk, *dv;
+  double* dbias = nullptr;   // null: not computed
+  double* dsinks = nullptr;  // null: not computed
+};
+
+// The gradients of attention in fp64 with plain loops, from Q, K, V, dout and the modifiers alone:
+// out and lse are computed anew, so errors of the forward pass do not enter. Rows that belong to no
+// sequence are zero.
+Status reference_backward(const BackwardArguments& arguments, const Options& options,
+                          const ReferenceGradients& gradients);
 
 // Unfused attention as a 16-bit library computes it: P and O are rounded to `dtype`, everything
 // else is exact. The 16-bit gate compares with it. `rows`: as above; null: all.

@@ -61,6 +61,12 @@ class RowModifiers {
     score += bias;
     return score - slope_ * static_cast<double>(std::llabs(diagonal_ - key));
   }
+  // The derivative of apply() with respect to the score, of a key that is not hidden.
+  double derivative(double score) const {
+    if (softcap_ == 0) return 1;
+    const double t = std::tanh(score / softcap_);
+    return 1 - t * t;
+  }
 
  private:
   double softcap_;

@@ -292,9 +292,8 @@ Status validate_backward(const Problem& p) {
   if (precision != Precision::native && !same_dtype)
     return unsupported("precision", fmt::format("{} with inputs of {}", name(precision), name(p.q)),
                        "native, or fp16 and bf16 with inputs of that dtype, in the backward pass");
-  if (changes_scores(p) || p.padded || p.paged)
-    return unsupported("problem", describe(p),
-                       "causal masks and windows, dense and varlen, in the backward pass");
+  if (p.paged)
+    return unsupported("problem", describe(p), "K and V that are no pages, in the backward pass");
   if (!p.lse) return invalid("lse", "absent", "given in the backward pass");
   if (p.out_amax) return invalid("out_amax", "given", "absent in the backward pass");
   return {};

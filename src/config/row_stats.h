@@ -10,6 +10,7 @@ struct RowStatsConfig {
   int arch = 80;
   Element element = Element::f16;  // of O and dO: f16 or bf16
   int load_bytes = 16;             // widest load that every row's address allows
+  bool padded = false;             // padded batches
 
   bool operator==(const RowStatsConfig&) const = default;
 };

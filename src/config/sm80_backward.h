@@ -11,6 +11,9 @@ namespace octavo {
 enum class BackwardPass : int {
   dkv,  // dK and dV: a CTA owns block_n keys and loops over blocks of queries
   dq,   // dQ: a CTA owns block_m queries and loops over blocks of keys
+  // The gradient of a bias: a CTA owns block_m queries by block_n keys of it and loops over the
+  // sequences and heads for which they hold (device/sm80/bias_gradient.cuh).
+  dbias,
 };
 
 struct Sm80BackwardConfig {
@@ -25,9 +28,27 @@ struct Sm80BackwardConfig {
   int stages = 2;                 // buffers of streamed rows in flight
   int load_bytes = 16;            // widest load that every row's address allows
   bool own_in_registers = false;  // else the owned rows are read from shared memory each step
+  // What the kernel can apply, as in config/score_modifiers.h. Sinks need nothing here: they are in
+  // the LSE.
+  bool softcap = false;
+  bool bias = false;
+  bool alibi = false;
+  bool mask = false;
+  bool padded = false;
 
   bool operator==(const Sm80BackwardConfig&) const = default;
 };
+
+// Whether the kernel takes ModifierParams.
+OCTAVO_HD constexpr bool has_modifiers(const Sm80BackwardConfig& c) {
+  return c.softcap || c.bias || c.alibi || c.mask || c.padded;
+}
+// Whether a kernel of configuration `c` can apply everything that `wanted` can.
+OCTAVO_HD constexpr bool includes_modifiers(const Sm80BackwardConfig& c,
+                                            const Sm80BackwardConfig& wanted) {
+  return c.softcap >= wanted.softcap && c.bias >= wanted.bias && c.alibi >= wanted.alibi &&
+         c.mask >= wanted.mask && c.padded >= wanted.padded;
+}
 
 namespace sm80 {
 

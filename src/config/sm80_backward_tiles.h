@@ -37,6 +37,35 @@ inline constexpr BackwardTiles kBackwardTiles[] = {
     // clang-format on
 };
 
+// The tiles of kernels with modifiers, whose registers also hold what changes the scores: a thread
+// has fewer scores or fewer columns of the gradients.
+inline constexpr BackwardTiles kModifiedBackwardTiles[] = {
+    // clang-format off
+    {.pass = BackwardPass::dkv, .head_dim = 64, .block_m = 64, .block_n = 128, .warps = 4, .warps_d = 2, .stages = 2},
+    {.pass = BackwardPass::dkv, .head_dim = 96, .block_m = 32, .block_n = 128, .warps = 4, .warps_d = 2, .stages = 2},
+    {.pass = BackwardPass::dkv, .head_dim = 128, .block_m = 64, .block_n = 64, .warps = 2, .warps_d = 4, .stages = 2},
+    {.pass = BackwardPass::dkv, .head_dim = 128, .block_m = 64, .block_n = 64, .warps = 2, .warps_d = 4, .stages = 1},
+    {.pass = BackwardPass::dkv, .head_dim = 192, .block_m = 32, .block_n = 64, .warps = 4, .warps_d = 2, .stages = 1},
+    {.pass = BackwardPass::dkv, .head_dim = 256, .block_m = 64, .block_n = 64, .warps = 2, .warps_d = 4, .stages = 2},
+    {.pass = BackwardPass::dkv, .head_dim = 256, .block_m = 32, .block_n = 32, .warps = 2, .warps_d = 2, .stages = 1},
+    {.pass = BackwardPass::dq, .head_dim = 64, .block_m = 64, .block_n = 32, .warps = 4, .warps_d = 1, .stages = 2},
+    {.pass = BackwardPass::dq, .head_dim = 96, .block_m = 64, .block_n = 32, .warps = 4, .warps_d = 1, .stages = 3},
+    {.pass = BackwardPass::dq, .head_dim = 128, .block_m = 64, .block_n = 32, .warps = 4, .warps_d = 1, .stages = 2},
+    {.pass = BackwardPass::dq, .head_dim = 192, .block_m = 64, .block_n = 32, .warps = 4, .warps_d = 2, .stages = 1},
+    {.pass = BackwardPass::dq, .head_dim = 256, .block_m = 32, .block_n = 32, .warps = 2, .warps_d = 2, .stages = 1},
+    // clang-format on
+};
+
+// The tiles of the bias gradient: a thread holds at most 32 of its elements. The compiler spills
+// with 96 and 192 columns, so heads of 72 to 96 take 128, and of 136 to 192 take 256.
+inline constexpr BackwardTiles kBiasGradientTiles[] = {
+    // clang-format off
+    {.pass = BackwardPass::dbias, .head_dim = 64, .block_m = 64, .block_n = 64, .warps = 4, .warps_d = 1, .stages = 1},
+    {.pass = BackwardPass::dbias, .head_dim = 128, .block_m = 64, .block_n = 64, .warps = 4, .warps_d = 1, .stages = 1},
+    {.pass = BackwardPass::dbias, .head_dim = 256, .block_m = 64, .block_n = 32, .warps = 4, .warps_d = 1, .stages = 1},
+    // clang-format on
+};
+
 OCTAVO_HD constexpr Sm80BackwardConfig with_tiles(Sm80BackwardConfig c, const BackwardTiles& t) {
   c.pass = t.pass;
   c.head_dim = t.head_dim;

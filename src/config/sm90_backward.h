@@ -16,13 +16,35 @@ struct Sm90BackwardConfig {
   int stages_q = 2;                 // Q buffers
   int stages_do = 2;                // dO buffers
   int dq_buffers = 2;               // dQ buffers, each with a warp that adds it to global memory
+  // What the kernel can apply, as in config/score_modifiers.h. Sinks need nothing here: they are in
+  // the LSE.
+  bool softcap = false;
+  bool alibi = false;
+  bool padded = false;
 
   bool operator==(const Sm90BackwardConfig&) const = default;
 };
 
+// Whether the kernel takes ModifierParams.
+OCTAVO_HD constexpr bool has_modifiers(const Sm90BackwardConfig& c) {
+  return c.softcap || c.alibi || c.padded;
+}
+
+// `c` with what it must apply. With 64 columns the compiler spills a softcap alone, but not
+// together with ALiBi.
+OCTAVO_HD constexpr Sm90BackwardConfig with_modifiers(Sm90BackwardConfig c, bool softcap,
+                                                      bool alibi, bool padded) {
+  c.softcap = softcap;
+  c.alibi = alibi || (softcap && c.head_dim == 64);
+  c.padded = padded;
+  return c;
+}
+
 namespace sm90::backward {
 
 using Config = Sm90BackwardConfig;
+
+OCTAVO_HD constexpr bool modifies_scores(const Config& c) { return c.softcap || c.alibi; }
 
 OCTAVO_HD constexpr int warpgroups(const Config& c) { return c.block_n / kRows; }
 OCTAVO_HD constexpr int consumer_threads(const Config& c) { return warpgroups(c) * kWarpgroup; }
@@ -54,7 +76,7 @@ inline constexpr int kDsBuffers = 2;
 inline constexpr int kWorkBytes = 64;  // of a work tile's description
 
 struct SmemPlan {
-  int k, v, q, dout, ds, dq, lse_log2, delta, blocks, work, barriers,
+  int k, v, q, dout, ds, dq, lse_log2, delta, blocks, slopes, work, barriers,
       total;                                                // bytes from the start
   int kv_tile, q_stage, ds_tile, dq_tile, row_stats_bytes;  // bytes of one
 };
@@ -74,7 +96,8 @@ OCTAVO_HD constexpr SmemPlan smem_plan(const Config& c) {
   s.lse_log2 = s.dq + c.dq_buffers * s.dq_tile;
   s.delta = s.lse_log2 + c.stages_q * s.row_stats_bytes;
   s.blocks = s.delta + c.stages_do * s.row_stats_bytes;
-  s.work = s.blocks + round_up(c.stages_q * 4, 16);
+  s.slopes = s.blocks + c.stages_q * 4;
+  s.work = s.blocks + round_up(c.stages_q * (c.alibi ? 8 : 4), 16);
   s.barriers = s.work + kWorkBytes;
   // k_full, v_full, tail_full; full and empty of each stage and buffer.
   s.total = s.barriers + 8 * (3 + 2 * (c.stages_q + c.stages_do + c.dq_buffers));

@@ -25,12 +25,17 @@
 // memory is limited (kSliceBytes). Otherwise each worker has one pair of sums for the longest
 // sequence.
 //
+// The gradient of a bias is a pass of its own, which recomputes S and dP: an entry of the bias may
+// hold for several sequences, heads, queries or keys, and each sum has one owner and a fixed order.
+// The gradient of a sink sums over the rows of its head, in FP64.
+//
 // Sums: dQ adds up the keys of a block from zero, then the blocks in FP32; dK and dV do the same
 // with blocks of queries, then with slices in FP64.
 #include "cpu/backward.h"
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "attention/backward_arguments.h"
 #include "attention/validate.h"
@@ -71,11 +76,12 @@ struct BackwardGrid {
   std::int64_t slices = 1;  // of a KV head of a sequence, at most
   std::int64_t tokens = 0;  // keys of all sequences
 
-  // In bytes: cu_seqlens, the sums of all slices, and the scratch of a worker with its own sums.
-  Wide seqlens_bytes = 0, slice_bytes = 0, sums_bytes = 0, scratch_bytes = 0;
+  // In bytes: arrays of lengths, the sums of all slices, and the scratch of a worker with its own
+  // sums: of dK, of dV, and of a tile of the bias.
+  Wide seqlens_bytes = 0, slice_bytes = 0, sums_bytes = 0, scratch_bytes = 0, bias_bytes = 0;
 
   Wide shared_bytes() const { return seqlens_bytes + slice_bytes; }
-  Wide worker_bytes() const { return 2 * sums_bytes + scratch_bytes; }
+  Wide worker_bytes() const { return 2 * sums_bytes + scratch_bytes + bias_bytes; }
   std::int64_t slices_of(std::int64_t rows) const {
     return (rows + slicing.rows - 1) / slicing.rows;
   }
@@ -88,19 +94,21 @@ std::int64_t group_of(const Problem& p) { return p.heads_kv == 0 ? 0 : p.heads_q
 BackwardGrid make_grid(const BackwardSlicing& slicing, const Problem& p,
                        const BackwardArguments* arguments) {
   BackwardGrid grid;
-  grid.tiling = make_backward_tiling(kernels(), p.head_dim);
+  grid.tiling = make_backward_tiling(kernels(), p);
   grid.slicing = slicing;
   grid.group = group_of(p);
   grid.slices = std::max<std::int64_t>(grid.slices_of(grid.group * p.seqlen_q), 1);
   grid.tokens =
       arguments == nullptr ? p.batch * p.seqlen_kv : arguments->k.shape[0] * arguments->k.shape[2];
   if (p.varlen) grid.seqlens_bytes = aligned(2 * (Wide{p.batch} + 1) * sizeof(std::int32_t));
+  if (p.padded) grid.seqlens_bytes = aligned(4 * Wide{p.batch} * sizeof(std::int32_t));
   if (slicing.stored)
     grid.slice_bytes =
         aligned(2 * kFloat * grid.slices * p.heads_kv * grid.tokens * grid.tiling.pitch);
   else
     grid.sums_bytes = aligned(kFloat * p.seqlen_kv * grid.tiling.pitch);
   grid.scratch_bytes = aligned(kFloat * backward_scratch_floats(grid.tiling));
+  if (p.bias) grid.bias_bytes = aligned((kKeyRows + 1) * Wide{grid.tiling.block} * sizeof(double));
   return grid;
 }
 
@@ -133,15 +141,40 @@ BackwardLayout lay_out(const BackwardGrid& grid, Workspace workspace) {
   return layout;
 }
 
-// cu_seqlens are read once, here: what is checked is what every task sees, also where somebody
-// writes to the arrays meanwhile.
+// The arrays of lengths are read once, here: what is checked is what every task sees, also where
+// somebody writes to them meanwhile.
 BackwardArguments with_own_seqlens(const BackwardArguments& arguments, std::int32_t* copy) {
   BackwardArguments own = arguments;
-  if (arguments.cu_seqlens_q == nullptr) return own;
-  own.cu_seqlens_q = copy;
-  own.cu_seqlens_kv = std::copy_n(arguments.cu_seqlens_q, arguments.sequences + 1, copy);
-  std::copy_n(arguments.cu_seqlens_kv, arguments.sequences + 1, copy + arguments.sequences + 1);
+  const auto take = [&copy](const std::int32_t*& array, std::int64_t entries) {
+    if (array == nullptr) return;
+    std::int32_t* const end = std::copy_n(array, entries, copy);
+    array = copy;
+    copy = end;
+  };
+  for (const std::int32_t** array : {&own.cu_seqlens_q, &own.cu_seqlens_kv})
+    take(*array, arguments.sequences + 1);
+  for (const std::int32_t** array :
+       {&own.seqlens_q, &own.seqlens_kv, &own.leftpad_q, &own.leftpad_kv})
+    take(*array, arguments.q.shape[0]);
   return own;
+}
+
+// Zeroes the rows of a gradient that are not rows [begin, begin + length) of a batch entry.
+void clear_padding(const Tensor& t, std::int64_t b, std::int64_t begin, std::int64_t length) {
+  const auto size = static_cast<std::int64_t>(size_bytes(t.dtype));
+  for (std::int64_t head = 0; head < t.shape[1]; ++head)
+    for (std::int64_t row = 0; row < t.shape[2]; ++row) {
+      if (row >= begin && row < begin + length) continue;
+      const std::int64_t at = b * t.stride[0] + head * t.stride[1] + row * t.stride[2];
+      std::fill_n(static_cast<std::byte*>(t.data) + at * size, t.shape[3] * size, std::byte{0});
+    }
+}
+
+// Where there is nothing to add up, the gradients of bias and sinks are zero.
+void clear_modifier_gradients(const BackwardArguments& a) {
+  if (a.dsinks != nullptr) std::fill_n(a.dsinks, a.q.shape[1], 0.0f);
+  if (a.dbias.data == nullptr) return;
+  for (std::int64_t b = 0; b < a.dbias.shape[0]; ++b) clear_padding(a.dbias, b, 0, 0);
 }
 
 // One call, divided into tasks and run.
@@ -154,9 +187,31 @@ class Backward {
         forward_(forward_arguments(arguments)),
         grid_(grid),
         layout_(layout),
-        context_{kernels(), grid.tiling, p_, a_, scale} {}
+        context_{kernels(), grid.tiling, p_, a_, forward_, scale} {}
 
   void run(int workers) const {
+    find_dq_dk_dv(workers);
+    if (p_.padded)
+      parallel_for(p_.batch, workers, [this](std::int64_t b, int) {
+        const Sequence at = sequence(forward_, b);
+        clear_padding(a_.dq, b, at.q_begin, at.seqlen_q);
+        clear_padding(a_.dk, b, at.kv_begin, at.seqlen_kv);
+        clear_padding(a_.dv, b, at.kv_begin, at.seqlen_kv);
+      });
+    if (a_.dbias.data != nullptr) {
+      const std::int64_t blocks = query_blocks();
+      parallel_for(a_.dbias.shape[0] * a_.dbias.shape[1] * blocks, workers,
+                   [this, blocks](std::int64_t index, int worker) {
+                     find_dbias(index / blocks, index % blocks, worker);
+                   });
+    }
+    if (a_.dsinks != nullptr)
+      parallel_for(p_.heads_q, workers,
+                   [this](std::int64_t head, int worker) { find_dsink(head, worker); });
+  }
+
+ private:
+  void find_dq_dk_dv(int workers) const {
     const std::int64_t units = p_.batch * p_.heads_kv;
     parallel_for(units * grid_.slices, workers,
                  [this](std::int64_t index, int worker) { run_task(index, worker); });
@@ -167,16 +222,17 @@ class Backward {
     });
   }
 
- private:
   // A KV head of a sequence, and all query rows that attend to it.
   struct Unit {
+    std::int64_t number = 0;  // of the sequence
     Sequence sequence{};
     std::int64_t kv_head = 0;
     std::int64_t rows = 0;
   };
   Unit unit(std::int64_t index) const {
     Unit u;
-    u.sequence = sequence(forward_, index / p_.heads_kv);
+    u.number = index / p_.heads_kv;
+    u.sequence = sequence(forward_, u.number);
     u.kv_head = index % p_.heads_kv;
     u.rows = u.sequence.seqlen_q * grid_.group;
     return u;
@@ -191,6 +247,11 @@ class Backward {
                                     static_cast<std::size_t>(grid_.sums_bytes) * which);
   }
   float* scratch(int worker) const { return sums(worker, 2); }
+  // A tile of dS by keys and queries, then a row by queries.
+  double* bias_sums(int worker) const {
+    return reinterpret_cast<double*>(
+        of_worker(worker) + static_cast<std::size_t>(grid_.worker_bytes() - grid_.bias_bytes));
+  }
   // The sums of dK (which = 0) or dV (1) of a slice, from the first key of the unit on.
   float* slice_sums(const Unit& u, std::int64_t slice, int which) const {
     const std::int64_t first =
@@ -204,6 +265,7 @@ class Backward {
     const std::int64_t slice = grid_.slices - 1 - index % grid_.slices;
     const Unit u = unit(index / grid_.slices);
     BackwardTask task;
+    task.number = u.number;
     task.sequence = u.sequence;
     task.kv_head = u.kv_head;
     task.first_head = u.kv_head * grid_.group;
@@ -245,6 +307,118 @@ class Backward {
       }
   }
 
+  // Blocks of rows of the bias that are computed apart: one if a single row holds for all queries.
+  std::int64_t query_blocks() const {
+    const std::int64_t rows = a_.dbias.shape[2];
+    return rows == 1 ? 1 : (rows + grid_.tiling.block - 1) / grid_.tiling.block;
+  }
+
+  // The indices of a dimension of `all` for which entry `index` of a bias holds.
+  struct Indices {
+    std::int64_t begin, end;
+  };
+  static Indices shared_by(std::int64_t index, std::int64_t entries, std::int64_t all) {
+    return entries == 1 ? Indices{0, all} : Indices{index, index + 1};
+  }
+
+  // The entries of one head of the bias and one block of its rows, block of keys by block of keys.
+  void find_dbias(std::int64_t entry, std::int64_t query_block, int worker) const {
+    const std::int64_t block = grid_.tiling.block, queries = a_.q.shape[2], keys = a_.k.shape[2];
+    const bool one_row = a_.dbias.shape[2] == 1, one_column = a_.dbias.shape[3] == 1;
+    const std::int64_t first_row = one_row ? 0 : query_block * block;
+    const std::int64_t last_row = one_row ? queries : std::min(first_row + block, queries);
+    double* const tile = bias_sums(worker);
+    double* const row_sums = tile + kKeyRows * block;
+    std::fill_n(row_sums, block, 0.0);
+    for (std::int64_t first_key = 0; first_key < keys; first_key += kKeyRows) {
+      std::fill_n(tile, kKeyRows * block, 0.0);
+      for (std::int64_t row = first_row; row < last_row; row += block)
+        add_tile(entry, row, first_key, tile, worker);
+      for (std::int64_t k = 0; k < std::min(kKeyRows, keys - first_key); ++k) {
+        double* const sums = tile + k * block;
+        if (one_row) sums[0] = std::accumulate(sums, sums + block, 0.0);
+        if (one_column)
+          for (std::int64_t i = 0; i < block; ++i) row_sums[i] += sums[i];
+        else
+          store_dbias(entry, query_block, first_key + k, sums);
+      }
+    }
+    if (one_column) store_dbias(entry, query_block, 0, row_sums);
+  }
+
+  // Adds dS of all sequences and heads for which the entry holds. Rows and keys are those of the
+  // tensors, padding included.
+  void add_tile(std::int64_t entry, std::int64_t first_row, std::int64_t first_key, double* tile,
+                int worker) const {
+    const auto& shape = a_.dbias.shape;
+    const std::int64_t block = grid_.tiling.block;
+    const Indices batches = shared_by(entry / shape[1], shape[0], p_.batch);
+    const Indices heads = shared_by(entry % shape[1], shape[1], p_.heads_q);
+    for (std::int64_t batch = batches.begin; batch < batches.end; ++batch) {
+      const Sequence at = sequence(forward_, batch);
+      const std::int64_t row = std::max(first_row, at.q_begin);
+      const std::int64_t row_end = std::min(first_row + block, at.q_begin + at.seqlen_q);
+      const std::int64_t key = std::max(first_key, at.kv_begin);
+      const std::int64_t key_end = std::min(first_key + kKeyRows, at.kv_begin + at.seqlen_kv);
+      if (row >= row_end || key >= key_end) continue;
+      for (std::int64_t head = heads.begin; head < heads.end; ++head) {
+        Task task;
+        task.number = batch;
+        task.sequence = at;
+        task.first_head = head;
+        task.kv_head = head / grid_.group;
+        task.first_row = row - at.q_begin;
+        task.rows = row_end - row;
+        add_score_gradients(context_, task, key - at.kv_begin, key_end - at.kv_begin,
+                            tile + (key - first_key) * block + row - first_row, scratch(worker));
+      }
+    }
+  }
+
+  // One column of the bias, for the rows of a block.
+  void store_dbias(std::int64_t entry, std::int64_t query_block, std::int64_t key,
+                   const double* sums) const {
+    const Tensor& t = a_.dbias;
+    const std::int64_t first = query_block * grid_.tiling.block;
+    const std::int64_t rows = std::min(grid_.tiling.block, t.shape[2] - first);
+    for (std::int64_t i = 0; i < rows; ++i) {
+      const auto value = static_cast<float>(sums[i]);
+      const std::int64_t at = entry / t.shape[1] * t.stride[0] + entry % t.shape[1] * t.stride[1] +
+                              (first + i) * t.stride[2] + key * t.stride[3];
+      context_.kernels.from_f32(
+          t.dtype, &value, 1,
+          static_cast<std::byte*>(t.data) + at * static_cast<std::int64_t>(size_bytes(t.dtype)));
+    }
+  }
+
+  // dsink = - sum over the rows of a head of exp(sink - lse) delta.
+  void find_dsink(std::int64_t head, int worker) const {
+    float* const dout = scratch(worker);
+    float* const out = dout + round_up(p_.head_dim, kRowPadding);
+    const auto row_of = [head](const ConstTensor& t, std::int64_t b, std::int64_t row) {
+      return static_cast<const std::byte*>(t.data) +
+             (b * t.stride[0] + head * t.stride[1] + row * t.stride[2]) *
+                 static_cast<std::int64_t>(size_bytes(t.dtype));
+    };
+    double sum = 0;
+    for (std::int64_t number = 0; number < p_.batch; ++number) {
+      const Sequence at = sequence(forward_, number);
+      for (std::int64_t row = at.q_begin; row < at.q_begin + at.seqlen_q; ++row) {
+        const float lse = *reinterpret_cast<const float*>(row_of(a_.lse, at.batch, row));
+        if (lse == -kInfinity) continue;
+        context_.kernels.to_f32(a_.dout.dtype, row_of(a_.dout, at.batch, row), 0, 1, p_.head_dim,
+                                dout, 0);
+        context_.kernels.to_f32(a_.out.dtype, row_of(a_.out, at.batch, row), 0, 1, p_.head_dim, out,
+                                0);
+        double delta = 0;
+        for (std::int64_t c = 0; c < p_.head_dim; ++c)
+          delta += static_cast<double>(dout[c]) * static_cast<double>(out[c]);
+        sum -= std::exp(static_cast<double>(a_.sinks[head]) - static_cast<double>(lse)) * delta;
+      }
+    }
+    a_.dsinks[head] = static_cast<float>(sum);
+  }
+
   void store(const Tensor& t, const Unit& u, std::int64_t key, const float* row) const {
     const std::int64_t at = u.sequence.batch * t.stride[0] + u.kv_head * t.stride[1] +
                             (u.sequence.kv_begin + key) * t.stride[2];
@@ -264,7 +438,7 @@ class Backward {
 }  // namespace
 
 BackwardSlicing backward_slicing(const Problem& p) {
-  const BackwardTiling tiling = make_backward_tiling(kernels(), p.head_dim);
+  const BackwardTiling tiling = make_backward_tiling(kernels(), p);
   const std::int64_t rows = group_of(p) * p.seqlen_q;
   std::int64_t slice_rows = kInvariantSliceRows;
   if (!p.options.batch_invariant) {
@@ -292,7 +466,10 @@ std::size_t backward_workspace_bytes(const BackwardSlicing& slicing, const Probl
 
 Status attention_backward(const BackwardSlicing& slicing, const Problem& problem,
                           const BackwardArguments& given, Workspace workspace) {
-  if (has_nothing_to_write(problem)) return {};
+  if (has_nothing_to_write(problem)) {
+    clear_modifier_gradients(given);
+    return {};
+  }
   const BackwardGrid grid = make_grid(slicing, problem, &given);
   const BackwardLayout layout = lay_out(grid, workspace);
   if (layout.count == 0)

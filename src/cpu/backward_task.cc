@@ -10,7 +10,9 @@
 #include <numbers>
 
 #include "attention/mask.h"
+#include "attention/score_modifiers.h"
 #include "cpu/load.h"
+#include "cpu/panel_modifiers.h"
 #include "cpu/task.h"
 #include "numeric/formats.h"
 
@@ -59,6 +61,8 @@ struct BackwardScratch {
   float* lse;          // per query, in base 2, or kNoKeys
   float* delta;        // per query: the sum of dO * O
   float *begin, *end;  // per query of one block
+  float* derivative;   // of the softcap, of one tile
+  ModifierScratch modifiers;
   std::int64_t floats;
 };
 
@@ -77,19 +81,26 @@ BackwardScratch carve(const BackwardTiling& t, float* base) {
   s.row = take(padded_row(t.head_dim));
   for (float** per_query : {&s.lse, &s.delta}) *per_query = take(t.rows());
   for (float** limit : {&s.begin, &s.end}) *limit = take(t.block);
+  if (t.has_softcap) s.derivative = take(kKeyRows * t.block);
+  s.modifiers = carve_modifiers(t.has_additions, t.has_alibi, t.block, take);
   s.floats = used;
   return s;
 }
 
 class BackwardRunner {
  public:
-  BackwardRunner(const BackwardContext& context, const BackwardTask& task, float* scratch)
-      : c_(context), t_(context.tiling), task_(task), s_(carve(context.tiling, scratch)) {}
+  BackwardRunner(const BackwardContext& context, const Task& task, float* scratch)
+      : c_(context),
+        t_(context.tiling),
+        task_(task),
+        s_(carve(context.tiling, scratch)),
+        modifiers_(context.kernels, context.problem, context.forward, task, s_.modifiers) {}
 
-  void run() {
+  void run(float* dk, float* dv) {
+    dk_ = dk, dv_ = dv;
     const std::int64_t floats = task_.sequence.seqlen_kv * t_.pitch;
-    std::fill_n(task_.dk, floats, 0.0f);
-    std::fill_n(task_.dv, floats, 0.0f);
+    std::fill_n(dk_, floats, 0.0f);
+    std::fill_n(dv_, floats, 0.0f);
     for (first_ = 0; first_ < task_.rows; first_ += t_.rows()) {
       rows_ = std::min(t_.rows(), task_.rows - first_);
       for (std::int64_t n = 0; n < blocks(); ++n) load_block(n);
@@ -98,15 +109,38 @@ class BackwardRunner {
     }
   }
 
+  // dS of at most a block of rows and of keys, as add_score_gradients() promises.
+  void add_scores(std::int64_t begin, std::int64_t end, double* sums) {
+    rows_ = task_.rows;
+    load_block(0);
+    load_rows(c_.arguments.k, begin, end, s_.k);
+    load_rows(c_.arguments.v, begin, end, s_.v);
+    const TileKeys tile = tile_keys(0, begin, end, keys_are_finite(end - begin));
+    if (tile.begin >= tile.end) return;
+    if (tile.one_by_one)
+      for_each_pair(0, tile, begin, [&](std::int64_t i, std::int64_t key, const Pair& pair) {
+        sums[(key - begin) * t_.block + i] += static_cast<double>(pair.ds);
+      });
+    else if (find_scores(0, tile, begin))
+      for (std::int64_t key = tile.begin; key < tile.end; ++key)
+        for (std::int64_t i = 0; i < rows_; ++i)
+          sums[(key - begin) * t_.block + i] +=
+              static_cast<double>(s_.ds[(key - tile.begin) * t_.block + i]);
+  }
+
  private:
-  struct QueryRow {
-    std::int64_t head, row;
+  // Keys [begin, end) of a block of keys that some query of a block attends to.
+  struct TileKeys {
+    std::int64_t begin, end;
+    bool all_seen;    // by every query, as far as causal masks and windows go
+    bool one_by_one;  // some are hidden, and there is an Inf or NaN
+  };
+  // One query and one key that it sees. ds is the gradient of the score, dx that of scale * q k.
+  struct Pair {
+    float p, ds, dx;
   };
 
-  QueryRow query(std::int64_t index) const {
-    const std::int64_t at = task_.first_row + first_ + index;
-    return {task_.first_head + at / task_.sequence.seqlen_q, at % task_.sequence.seqlen_q};
-  }
+  QueryRow query(std::int64_t index) const { return task_.query(first_ + index); }
   KeyRange keys_of(std::int64_t index) const {
     return visible_keys(c_.problem.options, query(index).row, task_.sequence.seqlen_q,
                         task_.sequence.seqlen_kv);
@@ -125,17 +159,26 @@ class BackwardRunner {
   void load_rows(const ConstTensor& t, std::int64_t from, std::int64_t to, float* target) const;
   void attend();
   void attend_block(std::int64_t block, std::int64_t from, std::int64_t to, bool keys_finite);
-  void multiply(std::int64_t block, std::int64_t begin, std::int64_t end, std::int64_t from,
-                const LaneLimits* limits);
-  void add_one_by_one(std::int64_t block, std::int64_t begin, std::int64_t end, std::int64_t from);
+  bool hides_keys() const { return is_masked(c_.problem.options) || t_.has_additions; }
+  bool keys_are_finite(std::int64_t count) const;
+  TileKeys tile_keys(std::int64_t block, std::int64_t from, std::int64_t to,
+                     bool keys_finite) const;
+  bool find_scores(std::int64_t block, const TileKeys& tile, std::int64_t from);
+  void multiply(std::int64_t block, const TileKeys& tile, std::int64_t from);
+  template <class Use>
+  void for_each_pair(std::int64_t block, const TileKeys& tile, std::int64_t from,
+                     const Use& use) const;
+  void add_one_by_one(std::int64_t block, const TileKeys& tile, std::int64_t from);
   const LaneLimits* lane_limits(std::int64_t block, std::int64_t begin, std::int64_t end,
                                 LaneLimits& limits) const;
   void store_dq(std::int64_t index) const;
 
   const BackwardContext& c_;
   const BackwardTiling& t_;
-  const BackwardTask& task_;
+  const Task& task_;
   const BackwardScratch s_;
+  const PanelModifiers modifiers_;
+  float *dk_ = nullptr, *dv_ = nullptr;
   std::int64_t first_ = 0;  // the rows of the task that are in the scratch
   std::int64_t rows_ = 0;
   std::array<BlockKeys, kMaxBlocks> block_keys_;
@@ -155,7 +198,7 @@ BlockKeys BackwardRunner::find_block_keys(std::int64_t block) const {
   }
   const std::int64_t floats = rows_of(block) * t_.pitch;
   const std::int64_t first = block * t_.block * t_.pitch;
-  if (is_masked(c_.problem.options))
+  if (hides_keys())
     keys.finite = all_finite(s_.q + first, floats) && all_finite(s_.dout + first, floats);
   return keys;
 }
@@ -225,79 +268,131 @@ void BackwardRunner::attend() {
     const std::int64_t to = std::min(block + kKeyRows, end);
     load_rows(c_.arguments.k, from, to, s_.k);
     load_rows(c_.arguments.v, from, to, s_.v);
-    bool finite = true;
-    if (is_masked(c_.problem.options))
-      for (std::int64_t key = 0; key < to - from; ++key)
-        finite = finite && all_finite(s_.k + key * t_.pitch, t_.head_dim);
+    const bool finite = keys_are_finite(to - from);
     for (std::int64_t n = 0; n < blocks(); ++n) attend_block(n, from, to, finite);
   }
 }
 
-// Processes the loaded keys [from, to) that the block attends to. Where only some queries see a
-// key, P and dS are zero for the others; an Inf or NaN times such a zero would reach a gradient
-// that has nothing to do with it.
-void BackwardRunner::attend_block(std::int64_t block, std::int64_t from, std::int64_t to,
-                                  bool keys_finite) {
-  const BlockKeys& keys = block_keys_[static_cast<std::size_t>(block)];
-  const std::int64_t begin = std::max(from, keys.begin);
-  const std::int64_t end = std::min(to, keys.end);
-  if (begin >= end) return;
-  const bool all_seen = keys.all_begin <= begin && end <= keys.all_end;
-  if (!all_seen && !(keys_finite && keys.finite)) return add_one_by_one(block, begin, end, from);
-  LaneLimits limits{};
-  multiply(block, begin, end, from, all_seen ? nullptr : lane_limits(block, begin, end, limits));
+// Of the K block, where that matters.
+bool BackwardRunner::keys_are_finite(std::int64_t count) const {
+  bool finite = true;
+  if (hides_keys())
+    for (std::int64_t key = 0; key < count; ++key)
+      finite = finite && all_finite(s_.k + key * t_.pitch, t_.head_dim);
+  return finite;
 }
 
-// The five products of a tile: queries of one block, keys [begin, end).
-void BackwardRunner::multiply(std::int64_t block, std::int64_t begin, std::int64_t end,
-                              std::int64_t from, const LaneLimits* limits) {
+// Where only some queries see a key, P and dS are zero for the others; an Inf or NaN times such a
+// zero would reach a gradient that has nothing to do with it.
+BackwardRunner::TileKeys BackwardRunner::tile_keys(std::int64_t block, std::int64_t from,
+                                                   std::int64_t to, bool keys_finite) const {
+  const BlockKeys& keys = block_keys_[static_cast<std::size_t>(block)];
+  TileKeys tile{std::max(from, keys.begin), std::min(to, keys.end), false, false};
+  tile.all_seen = keys.all_begin <= tile.begin && tile.end <= keys.all_end;
+  tile.one_by_one = (!tile.all_seen || t_.has_additions) && !(keys_finite && keys.finite);
+  return tile;
+}
+
+// Processes the loaded keys [from, to) that the block attends to.
+void BackwardRunner::attend_block(std::int64_t block, std::int64_t from, std::int64_t to,
+                                  bool keys_finite) {
+  const TileKeys tile = tile_keys(block, from, to, keys_finite);
+  if (tile.begin >= tile.end) return;
+  if (tile.one_by_one)
+    add_one_by_one(block, tile, from);
+  else
+    multiply(block, tile, from);
+}
+
+// P^T into s and dS^T into ds, of the scores with their modifiers; false if all of P is zero.
+bool BackwardRunner::find_scores(std::int64_t block, const TileKeys& tile, std::int64_t from) {
   const Kernels& kernels = c_.kernels;
-  const std::int64_t count = end - begin, rows = rows_of(block), d = t_.head_dim, b = t_.block;
-  const std::int64_t first = block * b;
-  const std::int64_t queries = vectors(rows), channels = vectors(d);
-  const float* const k = s_.k + (begin - from) * t_.pitch;
-  const float* const v = s_.v + (begin - from) * t_.pitch;
+  const std::int64_t count = tile.end - tile.begin, rows = rows_of(block);
+  const std::int64_t d = t_.head_dim, b = t_.block, first = block * b, queries = vectors(rows);
+  const bool is_modified = t_.has_softcap || t_.has_additions || t_.has_alibi;
+  TileModifiers modifiers;
+  if (is_modified && !modifiers_.load(first_ + first, rows, b, tile.begin, count, modifiers))
+    return false;
+  const float* const k = s_.k + (tile.begin - from) * t_.pitch;
+  const float* const v = s_.v + (tile.begin - from) * t_.pitch;
   // S^T = K Q^T and dP^T = V dO^T.
   kernels.product({k, t_.pitch, false, s_.q_t + first * d, b, s_.s, b, count, d, queries, false});
   kernels.product(
       {v, t_.pitch, false, s_.dout_t + first * d, b, s_.ds, b, count, d, queries, false});
-  kernels.softmax_backward(s_.s, s_.ds, count, queries, b, limits, s_.lse + first,
-                           s_.delta + first);
+  if (is_modified) {
+    modifiers.derivative = s_.derivative;
+    kernels.modify_scores(s_.s, count, b / kernels.lanes, modifiers);
+  }
+  LaneLimits limits{};
+  kernels.softmax_backward(
+      s_.s, s_.ds, count, queries, b,
+      tile.all_seen ? nullptr : lane_limits(block, tile.begin, tile.end, limits), s_.lse + first,
+      s_.delta + first);
+  return true;
+}
+
+// The five products of a tile.
+void BackwardRunner::multiply(std::int64_t block, const TileKeys& tile, std::int64_t from) {
+  if (!find_scores(block, tile, from)) return;
+  const Kernels& kernels = c_.kernels;
+  const std::int64_t count = tile.end - tile.begin, rows = rows_of(block);
+  const std::int64_t d = t_.head_dim, b = t_.block, first = block * b;
+  const std::int64_t queries = vectors(rows), channels = vectors(d);
+  if (t_.has_softcap) kernels.multiply_row(s_.ds, s_.derivative, count * b);
+  const float* const k = s_.k + (tile.begin - from) * t_.pitch;
   // dV += P^T dO, dK += dS^T Q and dQ^T += K^T dS^T.
   kernels.product({s_.s, b, false, s_.dout + first * t_.pitch, t_.pitch,
-                   task_.dv + begin * t_.pitch, t_.pitch, count, rows, channels, true});
-  kernels.product({s_.ds, b, false, s_.q + first * t_.pitch, t_.pitch, task_.dk + begin * t_.pitch,
+                   dv_ + tile.begin * t_.pitch, t_.pitch, count, rows, channels, true});
+  kernels.product({s_.ds, b, false, s_.q + first * t_.pitch, t_.pitch, dk_ + tile.begin * t_.pitch,
                    t_.pitch, count, rows, channels, true});
   kernels.product({k, t_.pitch, true, s_.ds, b, s_.dq_t + first * d, b, d, count, queries, true});
 }
 
-// The same for tiles with a mask and an Inf or NaN: only pairs of a query and a key that it sees.
-void BackwardRunner::add_one_by_one(std::int64_t block, std::int64_t begin, std::int64_t end,
-                                    std::int64_t from) {
+// Calls use(i, key, pair) for every query i of the block and every key of the tile that it sees.
+template <class Use>
+void BackwardRunner::for_each_pair(std::int64_t block, const TileKeys& tile, std::int64_t from,
+                                   const Use& use) const {
   const std::int64_t d = t_.head_dim;
   for (std::int64_t i = block * t_.block; i < block * t_.block + rows_of(block); ++i) {
     const KeyRange keys = keys_of(i);
+    const QueryRow at = query(i);
+    const RowModifiers modifiers(c_.forward, c_.problem.options, task_.sequence, task_.number,
+                                 at.head, at.row);
     const float* const q = s_.q + i * t_.pitch;
     const float* const dout = s_.dout + i * t_.pitch;
-    float* const dq_t = s_.dq_t + block * t_.block * d + i % t_.block;
-    for (std::int64_t j = std::max(begin, keys.begin); j < std::min(end, keys.end); ++j) {
+    for (std::int64_t j = std::max(tile.begin, keys.begin); j < std::min(tile.end, keys.end); ++j) {
       const float* const k = s_.k + (j - from) * t_.pitch;
       const float* const v = s_.v + (j - from) * t_.pitch;
-      double s = 0, dp = 0;
+      double x = 0, dp = 0;
       for (std::int64_t c = 0; c < d; ++c) {
-        s += static_cast<double>(q[c]) * static_cast<double>(k[c]);
+        x += static_cast<double>(q[c]) * static_cast<double>(k[c]);
         dp += static_cast<double>(dout[c]) * static_cast<double>(v[c]);
       }
-      const auto p = static_cast<float>(
-          std::exp2(s * c_.scale * std::numbers::log2e - static_cast<double>(s_.lse[i])));
-      const float ds = p * (static_cast<float>(dp) - s_.delta[i]);
-      for (std::int64_t c = 0; c < d; ++c) {
-        task_.dv[j * t_.pitch + c] += p * dout[c];
-        task_.dk[j * t_.pitch + c] += ds * q[c];
-        dq_t[c * t_.block] += ds * k[c];
-      }
+      const double s = modifiers.apply(x * c_.scale, j);
+      if (s == -std::numeric_limits<double>::infinity()) continue;
+      Pair pair{};
+      pair.p =
+          static_cast<float>(std::exp2(s * std::numbers::log2e - static_cast<double>(s_.lse[i])));
+      pair.ds = pair.p * (static_cast<float>(dp) - s_.delta[i]);
+      pair.dx = pair.ds * static_cast<float>(modifiers.derivative(x * c_.scale));
+      use(i, j, pair);
     }
   }
+}
+
+// The same as multiply() for tiles with hidden keys and an Inf or NaN.
+void BackwardRunner::add_one_by_one(std::int64_t block, const TileKeys& tile, std::int64_t from) {
+  for_each_pair(block, tile, from, [&](std::int64_t i, std::int64_t j, const Pair& pair) {
+    const float* const q = s_.q + i * t_.pitch;
+    const float* const dout = s_.dout + i * t_.pitch;
+    const float* const k = s_.k + (j - from) * t_.pitch;
+    float* const dq_t = s_.dq_t + block * t_.block * t_.head_dim + i % t_.block;
+    for (std::int64_t c = 0; c < t_.head_dim; ++c) {
+      dv_[j * t_.pitch + c] += pair.p * dout[c];
+      dk_[j * t_.pitch + c] += pair.dx * q[c];
+      dq_t[c * t_.block] += pair.dx * k[c];
+    }
+  });
 }
 
 const LaneLimits* BackwardRunner::lane_limits(std::int64_t block, std::int64_t begin,
@@ -326,9 +421,13 @@ void BackwardRunner::store_dq(std::int64_t index) const {
 
 }  // namespace
 
-BackwardTiling make_backward_tiling(const Kernels& kernels, std::int64_t head_dim) {
+BackwardTiling make_backward_tiling(const Kernels& kernels, const Problem& problem) {
+  const std::int64_t head_dim = problem.head_dim;
   BackwardTiling tiling;
   tiling.head_dim = head_dim;
+  tiling.has_softcap = problem.options.softcap != 0;
+  tiling.has_additions = problem.bias || problem.mask;
+  tiling.has_alibi = problem.alibi;
   const std::int64_t panel = kernels.lanes * kernels.max_vectors;
   tiling.block = round_up(kBlockRows, panel);
   // An odd number of cache lines: rows of a power of two would map to a few sets of L1.
@@ -345,7 +444,12 @@ std::int64_t backward_scratch_floats(const BackwardTiling& tiling) {
 }
 
 void run_backward_task(const BackwardContext& context, const BackwardTask& task, float* scratch) {
-  BackwardRunner(context, task, scratch).run();
+  BackwardRunner(context, task, scratch).run(task.dk, task.dv);
+}
+
+void add_score_gradients(const BackwardContext& context, const Task& task, std::int64_t begin,
+                         std::int64_t end, double* sums, float* scratch) {
+  BackwardRunner(context, task, scratch).add_scores(begin, end, sums);
 }
 
 }  // namespace octavo::cpu

@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
-#include "attention/sequence.h"
 #include "cpu/kernels.h"
+#include "cpu/task.h"
 #include "octavo/octavo.hpp"
 
 namespace octavo::cpu {
@@ -15,23 +15,20 @@ struct BackwardTiling {
   std::int64_t block = 0;   // queries of a tile
   std::int64_t blocks = 1;  // that a task keeps in its scratch at a time
   std::int64_t pitch = 0;   // of rows of channels, in floats: whole vectors
+  bool has_softcap = false;
+  bool has_additions = false;  // to scores: a bias or a mask tensor
+  bool has_alibi = false;
 
   std::int64_t rows() const { return block * blocks; }
 };
 
-BackwardTiling make_backward_tiling(const Kernels& kernels, std::int64_t head_dim);
+BackwardTiling make_backward_tiling(const Kernels& kernels, const Problem& problem);
 
 // Floats that a task needs for itself, without the sums of dK and dV.
 std::int64_t backward_scratch_floats(const BackwardTiling& tiling);
 
-// Rows [first_row, first_row + rows) of all query heads that share kv_head, one head after another.
 // dk and dv are the sums of the task, seqlen_kv rows of `pitch` floats, for an unscaled K.
-struct BackwardTask {
-  Sequence sequence{};
-  std::int64_t first_head = 0;
-  std::int64_t kv_head = 0;
-  std::int64_t first_row = 0;
-  std::int64_t rows = 0;
+struct BackwardTask : Task {
   float* dk = nullptr;
   float* dv = nullptr;
 };
@@ -42,11 +39,17 @@ struct BackwardContext {
   const BackwardTiling& tiling;
   const Problem& problem;
   const BackwardArguments& arguments;
+  const Arguments& forward;  // the call whose gradients these are
   double scale;
 };
 
 // Writes the task's rows of dQ, and its sums of dK (without the softmax scale) and dV. `scratch`:
 // kScratchAlignment-aligned, of backward_scratch_floats().
 void run_backward_task(const BackwardContext& context, const BackwardTask& task, float* scratch);
+
+// Adds dS of the task's rows, at most a block of one head, and of the keys [begin, end), at most
+// kKeyRows, to sums[(key - begin) * block + row]. The same scratch serves.
+void add_score_gradients(const BackwardContext& context, const Task& task, std::int64_t begin,
+                         std::int64_t end, double* sums, float* scratch);
 
 }  // namespace octavo::cpu

@@ -36,6 +36,7 @@ struct LaneLimits {
 // The modifiers of a tile of scores, which are in log2 units. Null or 0: none.
 struct TileModifiers {
   float softcap = 0;
+  float* derivative = nullptr;   // [key][lane]: receives that of the softcap, if there is one
   const float* slope = nullptr;  // of each lane, as is its diagonal
   const float* diagonal = nullptr;
   float first_key = 0;  // the tile's first key; it and the diagonals count from the same key

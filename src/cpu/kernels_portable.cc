@@ -117,7 +117,11 @@ inline float tanh(float x) {
 void modify_scores(float* s, std::int64_t keys, std::int64_t vectors, const TileModifiers& m) {
   const std::int64_t width = vectors * kLanes;
   if (m.softcap != 0)
-    for (std::int64_t i = 0; i < keys * width; ++i) s[i] = m.softcap * tanh(s[i] / m.softcap);
+    for (std::int64_t i = 0; i < keys * width; ++i) {
+      const float t = tanh(s[i] / m.softcap);
+      s[i] = m.softcap * t;
+      if (m.derivative != nullptr) m.derivative[i] = 1.0f - t * t;
+    }
   if (m.slope != nullptr)
     for (std::int64_t k = 0; k < keys; ++k)
       for (std::int64_t i = 0; i < width; ++i)

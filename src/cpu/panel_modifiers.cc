@@ -29,10 +29,10 @@ std::int64_t offset(const ConstTensor& t, const Sequence& at, const QueryRow& qu
 bool PanelModifiers::load(std::int64_t first_query, std::int64_t rows, std::int64_t width,
                           std::int64_t begin, std::int64_t count, TileModifiers& tile) const {
   // The largest finite number stands for softcaps that overflow in base 2: it changes no score.
-  if (const float softcap = c_.problem.options.softcap; softcap != 0)
+  if (const float softcap = problem_.options.softcap; softcap != 0)
     tile.softcap = std::min(softcap * kLog2e, std::numeric_limits<float>::max());
-  if (c_.problem.alibi) load_alibi(first_query, rows, width, begin, tile);
-  if (!c_.problem.bias && !c_.problem.mask) return true;
+  if (problem_.alibi) load_alibi(first_query, rows, width, begin, tile);
+  if (!problem_.bias && !problem_.mask) return true;
   tile.addition = s_.addition;
   return load_additions(first_query, rows, width, begin, count);
 }
@@ -41,16 +41,15 @@ bool PanelModifiers::load(std::int64_t first_query, std::int64_t rows, std::int6
 // panel: where it is rounded, all panels round it alike.
 void PanelModifiers::load_alibi(std::int64_t first_query, std::int64_t rows, std::int64_t width,
                                 std::int64_t begin, TileModifiers& tile) const {
-  const Arguments& a = c_.arguments;
   const Sequence& at = task_.sequence;
   const std::int64_t block = begin / kKeyRows * kKeyRows;
   const std::int64_t to_diagonal =
-      diagonal_offset(c_.problem.options.causal, at.seqlen_q, at.seqlen_kv) - block;
+      diagonal_offset(problem_.options.causal, at.seqlen_q, at.seqlen_kv) - block;
   std::fill_n(s_.slope, width, 0.0f);
   std::fill_n(s_.diagonal, width, 0.0f);
   for (std::int64_t i = 0; i < rows; ++i) {
     const QueryRow query = task_.query(first_query + i);
-    s_.slope[i] = a.alibi_slopes[task_.number * a.alibi_batch_stride + query.head] * kLog2e;
+    s_.slope[i] = a_.alibi_slopes[task_.number * a_.alibi_batch_stride + query.head] * kLog2e;
     s_.diagonal[i] = static_cast<float>(query.row + to_diagonal);
   }
   tile.slope = s_.slope;
@@ -60,7 +59,6 @@ void PanelModifiers::load_alibi(std::int64_t first_query, std::int64_t rows, std
 
 bool PanelModifiers::load_additions(std::int64_t first_query, std::int64_t rows, std::int64_t width,
                                     std::int64_t begin, std::int64_t count) const {
-  const Arguments& a = c_.arguments;
   std::int64_t bias_at = -1, mask_at = -1;  // of the row that s_.row holds
   bool row_has_visible = false, has_visible = false;
   for (std::int64_t i = 0; i < width; ++i) {
@@ -69,8 +67,8 @@ bool PanelModifiers::load_additions(std::int64_t first_query, std::int64_t rows,
       continue;
     }
     const QueryRow query = task_.query(first_query + i);
-    const std::int64_t bias = c_.problem.bias ? offset(a.bias, task_.sequence, query, begin) : 0;
-    const std::int64_t mask = c_.problem.mask ? offset(a.mask, task_.sequence, query, begin) : 0;
+    const std::int64_t bias = problem_.bias ? offset(a_.bias, task_.sequence, query, begin) : 0;
+    const std::int64_t mask = problem_.mask ? offset(a_.mask, task_.sequence, query, begin) : 0;
     if (bias != bias_at || mask != mask_at) row_has_visible = load_row(bias, mask, count);
     bias_at = bias;
     mask_at = mask;
@@ -83,22 +81,22 @@ bool PanelModifiers::load_additions(std::int64_t first_query, std::int64_t rows,
 // Fills s_.row, and returns whether a key is visible.
 bool PanelModifiers::load_row(std::int64_t bias_at, std::int64_t mask_at,
                               std::int64_t count) const {
-  const ConstTensor& bias = c_.arguments.bias;
+  const ConstTensor& bias = a_.bias;
   float* const row = s_.row;
-  if (!c_.problem.bias) {
+  if (!problem_.bias) {
     std::fill_n(row, count, 0.0f);
   } else if (step(bias, 3) == 1) {
     const auto size = static_cast<std::int64_t>(size_bytes(bias.dtype));
-    c_.kernels.to_f32(bias.dtype, static_cast<const std::byte*>(bias.data) + bias_at * size, 0, 1,
-                      count, row, 0);
+    kernels_.to_f32(bias.dtype, static_cast<const std::byte*>(bias.data) + bias_at * size, 0, 1,
+                    count, row, 0);
     for (std::int64_t k = 0; k < count; ++k) row[k] *= kLog2e;
   } else {
     for (std::int64_t k = 0; k < count; ++k)
       row[k] = load_element(bias.dtype, bias.data, bias_at + k * step(bias, 3)) * kLog2e;
   }
-  if (c_.problem.mask) {
-    const auto* bytes = static_cast<const std::uint8_t*>(c_.arguments.mask.data) + mask_at;
-    const std::int64_t stride = step(c_.arguments.mask, 3);
+  if (problem_.mask) {
+    const auto* bytes = static_cast<const std::uint8_t*>(a_.mask.data) + mask_at;
+    const std::int64_t stride = step(a_.mask, 3);
     for (std::int64_t k = 0; k < count; ++k)
       if (bytes[k * stride] == 0) row[k] = -kInfinity;
   }

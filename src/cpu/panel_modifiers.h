@@ -17,10 +17,27 @@ struct ModifierScratch {
   float* diagonal;
 };
 
+// The scratch for `width` lanes and a block of keys; take(n) returns n floats.
+template <class Take>
+ModifierScratch carve_modifiers(bool has_additions, bool has_alibi, std::int64_t width,
+                                const Take& take) {
+  ModifierScratch s{};
+  if (has_additions) {
+    s.addition = take(kKeyRows * width);
+    s.row = take(round_up(kKeyRows, kRowPadding));
+  }
+  if (has_alibi) {
+    s.slope = take(width);
+    s.diagonal = take(width);
+  }
+  return s;
+}
+
 class PanelModifiers {
  public:
-  PanelModifiers(const TaskContext& context, const Task& task, const ModifierScratch& scratch)
-      : c_(context), task_(task), s_(scratch) {}
+  PanelModifiers(const Kernels& kernels, const Problem& problem, const Arguments& arguments,
+                 const Task& task, const ModifierScratch& scratch)
+      : kernels_(kernels), problem_(problem), a_(arguments), task_(task), s_(scratch) {}
 
   // The keys [begin, begin + count) of the panel with queries [first_query, first_query + rows),
   // at most a block of keys. Returns false if bias and mask hide all of them from every query.
@@ -34,7 +51,9 @@ class PanelModifiers {
                       std::int64_t begin, std::int64_t count) const;
   bool load_row(std::int64_t bias_at, std::int64_t mask_at, std::int64_t count) const;
 
-  const TaskContext& c_;
+  const Kernels& kernels_;
+  const Problem& problem_;
+  const Arguments& a_;
   const Task& task_;
   const ModifierScratch s_;
 };

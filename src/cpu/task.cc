@@ -108,14 +108,7 @@ Scratch carve(const Tiling& t, float* base) {
   s.rescale = take(t.panel);
   s.begin = take(t.panel);
   s.end = take(t.panel);
-  if (t.has_additions) {
-    s.modifiers.addition = take(kKeyRows * t.panel);
-    s.modifiers.row = take(round_up(kKeyRows, kRowPadding));
-  }
-  if (t.has_alibi) {
-    s.modifiers.slope = take(t.panel);
-    s.modifiers.diagonal = take(t.panel);
-  }
+  s.modifiers = carve_modifiers(t.has_additions, t.has_alibi, t.panel, take);
   s.floats = used;
   return s;
 }
@@ -127,7 +120,7 @@ class TaskRunner {
         t_(context.tiling),
         task_(task),
         s_(carve(context.tiling, scratch)),
-        modifiers_(context, task, s_.modifiers) {}
+        modifiers_(context.kernels, context.problem, context.arguments, task, s_.modifiers) {}
 
   void run() {
     load_queries();

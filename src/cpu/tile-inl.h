@@ -277,9 +277,12 @@ void modify_scores(float* s, std::int64_t keys, std::int64_t vectors, const Tile
   const std::int64_t n = lanes();
   const std::int64_t width = vectors * n;
   if (m.softcap != 0) {
-    const V cap = hn::Set(d, m.softcap);
-    for (std::int64_t i = 0; i < keys * width; i += n)
-      hn::Store(hn::Mul(cap, tanh(hn::Div(hn::Load(d, s + i), cap))), d, s + i);
+    const V cap = hn::Set(d, m.softcap), one = hn::Set(d, 1.0f);
+    for (std::int64_t i = 0; i < keys * width; i += n) {
+      const V t = tanh(hn::Div(hn::Load(d, s + i), cap));
+      hn::Store(hn::Mul(cap, t), d, s + i);
+      if (m.derivative != nullptr) hn::Store(hn::NegMulAdd(t, t, one), d, m.derivative + i);
+    }
   }
   if (m.slope != nullptr)
     for (std::int64_t i = 0; i < width; i += n) {

@@ -11,12 +11,17 @@ namespace {
 
 template <int kIndex>
 void run_row_stats(const RowStatsParams& p) {
-  row_stats::row_stats<row_stats::ConfigOf<kRowStatsConfigs[kIndex]>>(p);
+  using Config = row_stats::ConfigOf<kRowStatsConfigs[kIndex]>;
+  row_stats::row_stats<Config>(static_cast<const row_stats::ParamsOf<Config>&>(p));
+}
+template <int kIndex>
+void run_sink_gradients(const SinkGradientParams& p) {
+  row_stats::sink_gradients<row_stats::ConfigOf<kRowStatsConfigs[kIndex]>>(p);
 }
 
 template <int... kIndex>
 std::vector<EmulatedRowStats> every_row_stats(std::integer_sequence<int, kIndex...>) {
-  return {{kRowStatsConfigs[kIndex], &run_row_stats<kIndex>}...};
+  return {{kRowStatsConfigs[kIndex], &run_row_stats<kIndex>, &run_sink_gradients<kIndex>}...};
 }
 
 template <int... kPart>

@@ -7,9 +7,11 @@
 #include "config/sm80_backward.h"
 #include "device/backward/params.cuh"
 #include "device/backward/row_stats.cuh"
+#include "device/backward/sink_gradients.cuh"
 
 namespace octavo::emulator {
 
+// The parameters are those of the configuration: BackwardParams, or a type that extends them.
 struct EmulatedSm80Backward {
   Sm80BackwardConfig config;
   void (*entry)(const BackwardParams&) = nullptr;
@@ -17,10 +19,11 @@ struct EmulatedSm80Backward {
 struct EmulatedRowStats {
   RowStatsConfig config;
   void (*entry)(const RowStatsParams&) = nullptr;
+  void (*sink_gradients)(const SinkGradientParams&) = nullptr;
 };
 
 // The tiles of config/sm80_backward_tiles.h for f16; bf16 and narrow loads for the narrowest tiles,
-// and for the widest, which replace all others.
+// and for the widest, which replace all others. Likewise with all modifiers.
 // All have the same arch: no compiled code depends on it.
 const std::vector<EmulatedSm80Backward>& sm80_backward_kernels();
 const std::vector<EmulatedRowStats>& row_stats_kernels();

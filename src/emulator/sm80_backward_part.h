@@ -4,13 +4,18 @@
 #include <utility>
 
 #include "device/sm80/backward.cuh"
+#include "device/sm80/bias_gradient.cuh"
 #include "emulator/sm80_backward_table.h"
 
 namespace octavo::emulator {
 
 template <int kIndex>
 void run_sm80_backward(const BackwardParams& p) {
-  sm80::sm80_backward<sm80::BackwardConfigOf<kSm80BackwardConfigs[kIndex]>>(p);
+  using Config = sm80::BackwardConfigOf<kSm80BackwardConfigs[kIndex]>;
+  if constexpr (Config::value.pass == BackwardPass::dbias)
+    sm80::sm80_bias_gradient<Config>(static_cast<const BiasGradientParams&>(p));
+  else
+    sm80::sm80_backward<Config>(static_cast<const sm80::BackwardParamsOf<Config>&>(p));
 }
 
 template <int kPart, int kParts>

@@ -10,6 +10,26 @@ namespace octavo::emulator {
 
 inline constexpr int kSm80BackwardArch = 89;
 
+// Kernels with all modifiers: the narrowest tiles, one pair of tiles whose warps exchange weights,
+// and the widest with the narrowest loads.
+template <class Take>
+constexpr void for_each_modified_sm80_backward(const Take& take) {
+  const auto take_tiles = [&take](const sm80::BackwardTiles& tiles) {
+    const bool narrowest = tiles.head_dim == 64;
+    const bool widest = tiles.head_dim == 256 && tiles.stages == 1;
+    if (!narrowest && !widest) return;
+    Sm80BackwardConfig config = sm80::with_tiles({.arch = kSm80BackwardArch}, tiles);
+    config.softcap = config.bias = config.alibi = config.mask = config.padded = true;
+    if (narrowest) return take(config);
+    config.load_bytes = 2;
+    take(config);
+    config.element = Element::bf16;
+    take(config);
+  };
+  for (const sm80::BackwardTiles& tiles : sm80::kModifiedBackwardTiles) take_tiles(tiles);
+  for (const sm80::BackwardTiles& tiles : sm80::kBiasGradientTiles) take_tiles(tiles);
+}
+
 template <class Take>
 constexpr void for_each_sm80_backward(const Take& take) {
   for (const sm80::BackwardTiles& tiles : sm80::kBackwardTiles) {
@@ -32,6 +52,7 @@ constexpr void for_each_sm80_backward(const Take& take) {
       take(config);
     }
   }
+  for_each_modified_sm80_backward(take);
 }
 
 inline constexpr auto kSm80BackwardConfigs = [] {
@@ -46,16 +67,18 @@ inline constexpr auto kSm80BackwardConfigs = [] {
   return configs;
 }();
 
-inline constexpr std::array<RowStatsConfig, 8> kRowStatsConfigs = {{
-    {.arch = kSm80BackwardArch},
-    {.arch = kSm80BackwardArch, .load_bytes = 8},
-    {.arch = kSm80BackwardArch, .load_bytes = 4},
-    {.arch = kSm80BackwardArch, .load_bytes = 2},
-    {.arch = kSm80BackwardArch, .element = Element::bf16},
-    {.arch = kSm80BackwardArch, .element = Element::bf16, .load_bytes = 8},
-    {.arch = kSm80BackwardArch, .element = Element::bf16, .load_bytes = 4},
-    {.arch = kSm80BackwardArch, .element = Element::bf16, .load_bytes = 2},
-}};
+inline constexpr auto kRowStatsConfigs = [] {
+  std::array<RowStatsConfig, 16> configs{};
+  std::size_t count = 0;
+  for (const bool padded : {false, true})
+    for (const Element element : {Element::f16, Element::bf16})
+      for (const int load_bytes : {16, 8, 4, 2})
+        configs[count++] = {.arch = kSm80BackwardArch,
+                            .element = element,
+                            .load_bytes = load_bytes,
+                            .padded = padded};
+  return configs;
+}();
 
 // Every OCTAVO_PARTS-th kernel from kPart on.
 template <int kPart>

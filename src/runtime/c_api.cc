@@ -55,6 +55,21 @@ Status read_scales(const octavo_scales& given, std::string_view what, Scales& ou
                    out.granularity);
 }
 
+// Padding, and what changes scores, of either pass.
+template <class CArguments, class PassArguments>
+Status read_modifiers(const CArguments& c, PassArguments& out) {
+  out.seqlens_q = c.seqlens_q;
+  out.seqlens_kv = c.seqlens_kv;
+  out.leftpad_q = c.leftpad_q;
+  out.leftpad_kv = c.leftpad_kv;
+  OCTAVO_RETURN_IF_ERROR(read_tensor(c.bias, "bias", out.bias));
+  OCTAVO_RETURN_IF_ERROR(read_tensor(c.mask, "mask", out.mask));
+  out.alibi_slopes = c.alibi_slopes;
+  out.alibi_batch_stride = c.alibi_batch_stride;
+  out.sinks = c.sinks;
+  return {};
+}
+
 Status read_arguments(const octavo_arguments* given, Arguments& out) {
   octavo_arguments c;
   octavo_arguments_init(&c);
@@ -77,15 +92,7 @@ Status read_arguments(const octavo_arguments* given, Arguments& out) {
   out.max_seqlen_kv = c.max_seqlen_kv;
   out.q_scales.max_quantized = c.q_max_quantized;
   out.k_scales.max_quantized = c.k_max_quantized;
-  out.seqlens_q = c.seqlens_q;
-  out.seqlens_kv = c.seqlens_kv;
-  out.leftpad_q = c.leftpad_q;
-  out.leftpad_kv = c.leftpad_kv;
-  OCTAVO_RETURN_IF_ERROR(read_tensor(c.bias, "bias", out.bias));
-  OCTAVO_RETURN_IF_ERROR(read_tensor(c.mask, "mask", out.mask));
-  out.alibi_slopes = c.alibi_slopes;
-  out.alibi_batch_stride = c.alibi_batch_stride;
-  out.sinks = c.sinks;
+  OCTAVO_RETURN_IF_ERROR(read_modifiers(c, out));
   out.page_table = c.page_table;
   out.page_table_stride = c.page_table_stride;
   out.pages_per_sequence = c.pages_per_sequence;
@@ -105,6 +112,9 @@ Status read_arguments(const octavo_backward_arguments* given, BackwardArguments&
   OCTAVO_RETURN_IF_ERROR(read_tensor(c.dq, "dq", out.dq));
   OCTAVO_RETURN_IF_ERROR(read_tensor(c.dk, "dk", out.dk));
   OCTAVO_RETURN_IF_ERROR(read_tensor(c.dv, "dv", out.dv));
+  OCTAVO_RETURN_IF_ERROR(read_tensor(c.dbias, "dbias", out.dbias));
+  OCTAVO_RETURN_IF_ERROR(read_modifiers(c, out));
+  out.dsinks = c.dsinks;
   if (c.has_scale != 0) out.scale = c.scale;
   out.cu_seqlens_q = c.cu_seqlens_q;
   out.cu_seqlens_kv = c.cu_seqlens_kv;

@@ -1,5 +1,10 @@
 #include "runtime/emulated_backward.h"
 
+#include <algorithm>
+#include <utility>
+
+#include "attention/backward_arguments.h"
+#include "attention/sequence.h"
 #include "base/error.h"
 #include "emulator/sm80_backward.h"
 #include "emulator/sm90_backward.h"
@@ -23,9 +28,19 @@ class BackwardMemory {
     add(memory, "lse", a_.lse, Use::read);
     return memory;
   }
+  emulator::GlobalMemory sink_gradients() const {
+    emulator::GlobalMemory memory;
+    memory.add_array("row statistics", workspace_, workspace_bytes_, Use::read);
+    const auto bytes = static_cast<std::size_t>(a_.q.shape[1]) * sizeof(float);
+    if (a_.sinks != nullptr) memory.add_array("sinks", a_.sinks, bytes, Use::read);
+    if (a_.dsinks != nullptr) memory.add_array("dsinks", a_.dsinks, bytes, Use::write);
+    return memory;
+  }
   emulator::GlobalMemory pass(BackwardPass pass) const {
     emulator::GlobalMemory memory = operands();
-    if (pass == BackwardPass::dq) {
+    if (pass == BackwardPass::dbias) {
+      if (a_.dbias.data != nullptr) add(memory, "dbias", ConstTensor(a_.dbias), Use::write);
+    } else if (pass == BackwardPass::dq) {
       add(memory, "dq", ConstTensor(a_.dq), Use::write);
     } else {
       add(memory, "dk", ConstTensor(a_.dk), Use::write);
@@ -64,6 +79,13 @@ class BackwardMemory {
     add(memory, "q", a_.q, Use::read);
     add(memory, "k", a_.k, Use::read);
     add(memory, "v", a_.v, Use::read);
+    if (a_.bias.data != nullptr) add(memory, "bias", a_.bias, Use::read);
+    if (a_.mask.data != nullptr) add(memory, "mask", a_.mask, Use::read);
+    const std::int64_t sequences = sequence_count(forward_arguments(a_));
+    const auto slopes = static_cast<std::size_t>(
+        std::max<std::int64_t>(sequences - 1, 0) * a_.alibi_batch_stride + a_.q.shape[1]);
+    if (a_.alibi_slopes != nullptr)
+      memory.add_array("alibi_slopes", a_.alibi_slopes, slopes * sizeof(float), Use::read);
     return memory;
   }
   emulator::GlobalMemory common(Use of_workspace) const {
@@ -79,6 +101,13 @@ class BackwardMemory {
       memory.add_array("cu_seqlens_q", a_.cu_seqlens_q, spans, Use::read);
     if (a_.cu_seqlens_kv != nullptr)
       memory.add_array("cu_seqlens_kv", a_.cu_seqlens_kv, spans, Use::read);
+    for (const auto& [name, array] : {std::pair{"seqlens_q", a_.seqlens_q},
+                                      {"seqlens_kv", a_.seqlens_kv},
+                                      {"leftpad_q", a_.leftpad_q},
+                                      {"leftpad_kv", a_.leftpad_kv}})
+      if (array != nullptr)
+        memory.add_array(name, array,
+                         static_cast<std::size_t>(a_.q.shape[0]) * sizeof(std::int32_t), Use::read);
   }
 
   const BackwardArguments& a_;
@@ -93,6 +122,15 @@ EmulatedFunction row_stats_function(const emulator::EmulatedRowStats& kernel, co
           memory.row_stats()};
 }
 
+EmulatedFunction sink_function(const emulator::EmulatedRowStats& kernel, const GpuInfo& chip,
+                               const BackwardMemory& memory) {
+  return {"sink_gradients " + brief_text(kernel.config), chip.arch,
+          [&kernel](const void* p) {
+            kernel.sink_gradients(*static_cast<const SinkGradientParams*>(p));
+          },
+          false, memory.sink_gradients()};
+}
+
 }  // namespace
 
 Status run_emulated_backward(const ChosenSm80Backward& chosen, const GpuInfo& chip,
@@ -101,7 +139,8 @@ Status run_emulated_backward(const ChosenSm80Backward& chosen, const GpuInfo& ch
   const auto* const row_stats = emulator::find_row_stats(chosen.row_stats);
   const auto* const dkv = emulator::find_sm80_backward(chosen.dkv);
   const auto* const dq = emulator::find_sm80_backward(chosen.dq);
-  for (const auto* kernel : {dkv, dq})
+  const auto* const dbias = chosen.dbias ? emulator::find_sm80_backward(*chosen.dbias) : dq;
+  for (const auto* kernel : {dkv, dq, dbias})
     if (kernel == nullptr || row_stats == nullptr)
       return unsupported("the kernel", brief_text(kernel == dkv ? chosen.dkv : chosen.dq),
                          "those of the emulator");
@@ -114,9 +153,13 @@ Status run_emulated_backward(const ChosenSm80Backward& chosen, const GpuInfo& ch
         memory.pass(kernel.config.pass)};
   };
   EmulatedFunction dkv_function = function_of(*dkv), dq_function = function_of(*dq);
+  EmulatedFunction dbias_function = function_of(*dbias);
+  EmulatedFunction dsinks_function = sink_function(*row_stats, chip, memory);
   const Gpu gpu{chip, &emulated_driver(), nullptr};
   return launch_sm80_backward(
-      gpu, {chosen, stats_function.handle(), dkv_function.handle(), dq_function.handle(), ""},
+      gpu,
+      {chosen, stats_function.handle(), dkv_function.handle(), dq_function.handle(),
+       dbias_function.handle(), dsinks_function.handle(), ""},
       run_problem, arguments, workspace, nullptr);
 }
 
@@ -142,9 +185,11 @@ Status run_emulated_sm90_backward(const ChosenSm90Backward& chosen, const GpuInf
       function_of("sm90_backward ", kernels->backward, memory.sm90_backward(parts));
   EmulatedFunction finish_dq =
       function_of("sm90_finish_dq ", kernels->finish_dq, memory.finish_dq(parts));
+  EmulatedFunction dsinks = sink_function(*row_stats, chip, memory);
   const Gpu gpu{chip, &emulated_driver(), nullptr};
   return launch_sm90_backward(
-      gpu, {chosen, stats_function.handle(), backward.handle(), finish_dq.handle(), ""},
+      gpu,
+      {chosen, stats_function.handle(), backward.handle(), finish_dq.handle(), dsinks.handle(), ""},
       run_problem, arguments, workspace, nullptr);
 }
 

@@ -22,6 +22,8 @@ const emulator::EmulatedSm80Backward* compiled_in(const Sm80BackwardConfig& want
     c.arch = wanted.arch;
     const bool serves = c.pass == wanted.pass && c.element == wanted.element &&
                         c.load_bytes <= wanted.load_bytes && c.head_dim >= wanted.head_dim &&
+                        includes_modifiers(c, wanted) &&
+                        has_modifiers(c) == has_modifiers(wanted) &&
                         feasible(c, chip.arch, chip.smem_per_block_optin).ok();
     if (serves && (best == nullptr || c.head_dim < best->config.head_dim)) best = &kernel;
   }
@@ -37,12 +39,15 @@ class EmulatorBackwardPlan final : public BackwardPlan::Impl {
     ChosenSm80Backward chosen = choose_sm80_backward(problem, chip_, alignment);
     const auto* const dkv = compiled_in(chosen.dkv, chip_);
     const auto* const dq = compiled_in(chosen.dq, chip_);
-    if (dkv == nullptr || dq == nullptr || emulator::find_row_stats(chosen.row_stats) == nullptr)
+    const auto* const dbias = chosen.dbias ? compiled_in(*chosen.dbias, chip_) : dq;
+    if (dkv == nullptr || dq == nullptr || dbias == nullptr ||
+        emulator::find_row_stats(chosen.row_stats) == nullptr)
       return unsupported(
           "problem", fmt::format("{} with rows aligned to {} bytes", describe(problem), alignment),
           "on the emulator the problems of its backward kernels");
     chosen.dkv = dkv->config;
     chosen.dq = dq->config;
+    if (chosen.dbias) chosen.dbias = dbias->config;
     return chosen;
   }
 
@@ -64,6 +69,7 @@ class EmulatorBackwardPlan final : public BackwardPlan::Impl {
   Status run(const Problem& run_problem, const BackwardArguments& arguments, Workspace workspace,
              Stream /*stream*/) const override {
     OCTAVO_RETURN_IF_ERROR(validate_lengths(forward_arguments(arguments)));
+    OCTAVO_RETURN_IF_ERROR(check_bias_gradient(arguments));
     const Result<ChosenSm80Backward> chosen = kernels(row_alignment(arguments));
     if (!chosen.ok()) return chosen.status();
     return run_emulated_backward(*chosen, chip_, run_problem, arguments, workspace.data);

@@ -32,7 +32,8 @@ class GpuBackwardPlan final : public BackwardPlan::Impl {
       if (only_sm90_) return no_sm90();
       return sm80(kFullAlignment).status();
     }
-    const Result<LoadedSm90Backward> made = load_sm90_backward(gpu_, choose_sm90_backward(problem));
+    const Result<LoadedSm90Backward> made =
+        load_sm90_backward(gpu_, problem, choose_sm90_backward(problem));
     if (!made.ok()) return made.status();
     sm90_ = *made;
     return {};
@@ -65,6 +66,7 @@ class GpuBackwardPlan final : public BackwardPlan::Impl {
 
   Status run(const Problem& run_problem, const BackwardArguments& arguments, Workspace workspace,
              Stream stream) const override {
+    OCTAVO_RETURN_IF_ERROR(check_bias_gradient(arguments));
     OCTAVO_RETURN_IF_ERROR(usable(gpu_));
     if (uses_sm90_ && sm90_backward_reaches(arguments))
       return launch_sm90_backward(gpu_, *sm90_, run_problem, arguments, workspace.data, stream);
@@ -90,8 +92,8 @@ class GpuBackwardPlan final : public BackwardPlan::Impl {
     const std::lock_guard lock(mutex_);
     std::optional<LoadedSm80Backward>& loaded = sm80_[slot];
     if (!loaded) {
-      Result<LoadedSm80Backward> made =
-          load_sm80_backward(gpu_, choose_sm80_backward(problem, gpu_.info, kAlignments[slot]));
+      Result<LoadedSm80Backward> made = load_sm80_backward(
+          gpu_, problem, choose_sm80_backward(problem, gpu_.info, kAlignments[slot]));
       if (!made.ok()) return made.status();
       loaded = std::move(*made);
     }

@@ -98,6 +98,23 @@ Status Staging::copy_array(const T* host, std::int64_t count, Device device, con
   return made->upload(host, bytes);
 }
 
+template <class PassArguments>
+Status Staging::copy_modifiers(const PassArguments& host, std::int64_t sequences, Device device,
+                               std::size_t margin, PassArguments& on) {
+  for (ConstTensor* input : {&on.bias, &on.mask})
+    if (input->data != nullptr) OCTAVO_RETURN_IF_ERROR(copy_input(*input, device, margin));
+  const std::int64_t batch = host.q.shape[0], heads = host.q.shape[1];
+  for (const auto& [from, to] : {std::pair{host.seqlens_q, &on.seqlens_q},
+                                 {host.seqlens_kv, &on.seqlens_kv},
+                                 {host.leftpad_q, &on.leftpad_q},
+                                 {host.leftpad_kv, &on.leftpad_kv}})
+    OCTAVO_RETURN_IF_ERROR(copy_array(from, batch, device, *to));
+  const std::int64_t slopes =
+      sequences == 0 ? 0 : (sequences - 1) * host.alibi_batch_stride + heads;
+  OCTAVO_RETURN_IF_ERROR(copy_array(host.alibi_slopes, slopes, device, on.alibi_slopes));
+  return copy_array(host.sinks, heads, device, on.sinks);
+}
+
 Status Staging::send_outputs() const {
   for (const Copy& copy : outputs_)
     OCTAVO_RETURN_IF_ERROR(copy.buffer.upload(copy.host, copy.bytes, copy.offset));
@@ -144,40 +161,29 @@ Result<StagedArguments> StagedArguments::make(const Arguments& host, const Probl
   if (is_paged(host))
     OCTAVO_RETURN_IF_ERROR(
         staged.copy_array(host.page_table, page_table_extent(host), device, on.page_table));
-  OCTAVO_RETURN_IF_ERROR(staged.copy_modifiers(host, device, margin));
+  OCTAVO_RETURN_IF_ERROR(
+      staged.copy_modifiers(host, sequence_count(host), device, margin, staged.device_));
   return staged;
-}
-
-Status StagedArguments::copy_modifiers(const Arguments& host, Device device, std::size_t margin) {
-  Arguments& on = device_;
-  for (ConstTensor* input : {&on.bias, &on.mask})
-    if (input->data != nullptr) OCTAVO_RETURN_IF_ERROR(copy_input(*input, device, margin));
-  const std::int64_t batch = host.q.shape[0], heads = host.q.shape[1];
-  for (const auto& [from, to] : {std::pair{host.seqlens_q, &on.seqlens_q},
-                                 {host.seqlens_kv, &on.seqlens_kv},
-                                 {host.leftpad_q, &on.leftpad_q},
-                                 {host.leftpad_kv, &on.leftpad_kv}})
-    OCTAVO_RETURN_IF_ERROR(copy_array(from, batch, device, *to));
-  const std::int64_t sequences = sequence_count(host);
-  const std::int64_t slopes =
-      sequences == 0 ? 0 : (sequences - 1) * host.alibi_batch_stride + heads;
-  OCTAVO_RETURN_IF_ERROR(copy_array(host.alibi_slopes, slopes, device, on.alibi_slopes));
-  return copy_array(host.sinks, heads, device, on.sinks);
 }
 
 Result<StagedBackwardArguments> StagedBackwardArguments::make(const BackwardArguments& host,
                                                               Device device, std::size_t margin) {
-  OCTAVO_RETURN_IF_ERROR(validate_lengths(forward_arguments(host)));
+  const Arguments forward = forward_arguments(host);
+  OCTAVO_RETURN_IF_ERROR(validate_lengths(forward));
   StagedBackwardArguments staged;
   staged.device_ = host;
   BackwardArguments& on = staged.device_;
   for (ConstTensor* input : {&on.q, &on.k, &on.v, &on.out, &on.lse, &on.dout})
     OCTAVO_RETURN_IF_ERROR(staged.copy_input(*input, device, margin));
-  OCTAVO_RETURN_IF_ERROR(staged.copy_outputs({&on.dq, &on.dk, &on.dv}, device, margin));
+  Tensor dsinks = Tensor::bhsd(host.dsinks, DType::f32, 1, 1, 1, host.q.shape[1]);
+  OCTAVO_RETURN_IF_ERROR(
+      staged.copy_outputs({&on.dq, &on.dk, &on.dv, &on.dbias, &dsinks}, device, margin));
+  on.dsinks = static_cast<float*>(dsinks.data);
   OCTAVO_RETURN_IF_ERROR(
       staged.copy_array(host.cu_seqlens_q, host.sequences + 1, device, on.cu_seqlens_q));
   OCTAVO_RETURN_IF_ERROR(
       staged.copy_array(host.cu_seqlens_kv, host.sequences + 1, device, on.cu_seqlens_kv));
+  OCTAVO_RETURN_IF_ERROR(staged.copy_modifiers(host, sequence_count(forward), device, margin, on));
   return staged;
 }
 

@@ -26,6 +26,10 @@ class Staging {
   Status copy_outputs(const std::vector<Tensor*>& tensors, Device device, std::size_t margin);
   template <class T>
   Status copy_array(const T* host, std::int64_t count, Device device, const T*& pointer);
+  // Padding, and what changes scores; `on` is a copy of the host's arguments.
+  template <class PassArguments>
+  Status copy_modifiers(const PassArguments& host, std::int64_t sequences, Device device,
+                        std::size_t margin, PassArguments& on);
 
  private:
   struct Copy {
@@ -53,8 +57,6 @@ class StagedArguments : public Staging {
 
  private:
   Status copy_scales(const Arguments& host, const Problem& run_problem, Device device);
-  // Padding, and what changes scores.
-  Status copy_modifiers(const Arguments& host, Device device, std::size_t margin);
 
   Arguments device_;
 };

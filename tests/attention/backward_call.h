@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "attention/backward_arguments.h"
 #include "attention/call.h"
 
 namespace octavo::test {
@@ -36,16 +37,9 @@ struct BackwardCall {
     arguments.dv = Tensor::bhsd(dv.data(), DType::f32, b, hkv, skv, d);
   }
 
-  // Computes out and lse; the mask and varlen fields are those of `arguments`.
+  // Computes out and lse, of which `arguments` hold views.
   Status run_forward(const Options& options) {
-    Arguments a = forward.arguments;
-    a.scale = arguments.scale;
-    a.cu_seqlens_q = arguments.cu_seqlens_q;
-    a.cu_seqlens_kv = arguments.cu_seqlens_kv;
-    a.sequences = arguments.sequences;
-    a.max_seqlen_q = arguments.max_seqlen_q;
-    a.max_seqlen_kv = arguments.max_seqlen_kv;
-    return attention(a, options);
+    return attention(forward_arguments(arguments), options);
   }
 
   bool untouched() const {

@@ -42,6 +42,8 @@ TEST_P(BadBackwardInput, IsRefusedByNameAndNothingIsWritten) {
   EXPECT_TRUE(call.untouched());
 }
 
+float spare[512];  // for tensors that a fault adds
+
 std::vector<BackwardFault> backward_faults() {
   using A = BackwardArguments;
   using O = Options;
@@ -107,6 +109,51 @@ std::vector<BackwardFault> backward_faults() {
       {"dv is in memory that dk also covers", [](A& a, O&) { a.dv.data = a.dk.data; }},
       {"dv is in memory that dq also covers", [](A& a, O&) { a.dv.data = a.dq.data; }},
       {"dk.stride[2] is 0", [](A& a, O&) { a.dk.stride[2] = 0; }},
+      {"softcap is -1", [](A&, O& o) { o.softcap = -1; }},
+      {"bias.shape is (2, 4, 6, 4); supported: (2, 4, 6, 5), each dimension that or 1",
+       [](A& a, O&) { a.bias = ConstTensor::bhsd(spare, DType::f32, 2, 4, 6, 4); }},
+      {"bias.dtype is int8",
+       [](A& a, O&) { a.bias = ConstTensor::bhsd(spare, DType::int8, 1, 1, 6, 5); }},
+      {"mask.dtype is f32",
+       [](A& a, O&) { a.mask = ConstTensor::bhsd(spare, DType::f32, 1, 1, 6, 5); }},
+      {"alibi_batch_stride is -1", [](A& a, O&) { a.alibi_batch_stride = -1; }},
+      {"seqlens_q is given together with cu_seqlens",
+       [](A& a, O&) {
+         static const std::int32_t starts[] = {0, 6};
+         for (ConstTensor* t : {&a.q, &a.k, &a.v, &a.out, &a.lse, &a.dout}) t->shape[0] = 1;
+         for (Tensor* t : {&a.dq, &a.dk, &a.dv}) t->shape[0] = 1;
+         a.cu_seqlens_q = a.cu_seqlens_kv = a.seqlens_q = starts;
+         a.sequences = 1;
+         a.max_seqlen_q = a.max_seqlen_kv = 6;
+       }},
+      {"dsinks is given without sinks", [](A& a, O&) { a.dsinks = spare; }},
+      {"dbias is given without bias",
+       [](A& a, O&) { a.dbias = Tensor::bhsd(spare, DType::f32, 1, 1, 6, 5); }},
+      {"dbias.shape is (1, 1, 6, 5); supported: (1, 4, 6, 5) (that of bias)",
+       [](A& a, O&) {
+         a.bias = ConstTensor::bhsd(spare + 200, DType::f32, 1, 4, 6, 5);
+         a.dbias = Tensor::bhsd(spare, DType::f32, 1, 1, 6, 5);
+       }},
+      {"dbias.dtype is f16; supported: f32, or the dtype of bias, here bf16",
+       [](A& a, O&) {
+         a.bias = ConstTensor::bhsd(spare + 200, DType::bf16, 1, 1, 6, 5);
+         a.dbias = Tensor::bhsd(spare, DType::f16, 1, 1, 6, 5);
+       }},
+      {"dbias is in memory that bias also covers",
+       [](A& a, O&) {
+         a.bias = ConstTensor::bhsd(spare + 7, DType::f32, 1, 1, 6, 5);
+         a.dbias = Tensor::bhsd(spare, DType::f32, 1, 1, 6, 5);
+       }},
+      {"dsinks is in memory that dbias also covers",
+       [](A& a, O&) {
+         a.bias = ConstTensor::bhsd(spare + 200, DType::f32, 1, 1, 6, 5);
+         a.dbias = Tensor::bhsd(spare, DType::f32, 1, 1, 6, 5);
+         a.sinks = spare + 300;
+         a.dsinks = spare + 1;
+       }},
+      {"dsinks is in memory that sinks also covers", [](A& a, O&) { a.sinks = a.dsinks = spare; }},
+      {"dq is in memory that mask also covers",
+       [](A& a, O&) { a.mask = ConstTensor::bhsd(a.dq.data, DType::boolean, 1, 1, 6, 5); }},
   };
 }
 

@@ -72,6 +72,10 @@ TEST(CpuAllocation, ABackwardRunAllocatesNothing) {
   for (const std::int64_t seqlen_q : {100, 700}) {  // in one slice, and in several
     BackwardCase c{.batch = 2, .heads_q = 4, .heads_kv = 2, .seqlen_q = seqlen_q, .seqlen_kv = 200};
     BackwardCall call(c);
+    call.add_bias(DType::f32, {1, 4, seqlen_q, 200}, DType::f32);
+    call.add_alibi();
+    call.add_sinks();
+    call.make_padded({90, 50}, {200, 10}, {0, 5}, {});
     ASSERT_TRUE(call.run_forward().ok());
     const Problem problem = problem_of(call.arguments, call.options).value();
     const BackwardSlicing slicing = backward_slicing(problem);

@@ -3,11 +3,13 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "attention/backward_arguments.h"
 #include "attention/reference.h"
 #include "cpu/backward.h"
 #include "cpu/case.h"
@@ -24,8 +26,11 @@ struct BackwardCase {
 };
 
 struct BackwardCall {
-  OwnedTensor q, k, v, out, lse, dout, dq, dk, dv;
+  OwnedTensor q, k, v, out, lse, dout, dq, dk, dv, bias, dbias;
   std::vector<std::int32_t> cu_q, cu_kv;
+  std::array<std::vector<std::int32_t>, 4> seqlens;
+  std::vector<std::uint8_t> mask;
+  std::vector<float> slopes, sinks, dsinks;
   BackwardArguments arguments{};
   Options options{};
 
@@ -55,14 +60,47 @@ struct BackwardCall {
     arguments.max_seqlen_kv = max_kv;
   }
 
+  // Rows [leftpad, leftpad + seqlens) of each batch entry belong to its sequence; empty: null.
+  void make_padded(std::vector<std::int32_t> of_q, std::vector<std::int32_t> of_kv,
+                   std::vector<std::int32_t> left_q, std::vector<std::int32_t> left_kv) {
+    seqlens = {std::move(of_q), std::move(of_kv), std::move(left_q), std::move(left_kv)};
+    const auto data = [](const std::vector<std::int32_t>& x) {
+      return x.empty() ? nullptr : x.data();
+    };
+    arguments.seqlens_q = data(seqlens[0]), arguments.seqlens_kv = data(seqlens[1]);
+    arguments.leftpad_q = data(seqlens[2]), arguments.leftpad_kv = data(seqlens[3]);
+  }
+  // A bias whose gradient is computed too, in `gradient_dtype`.
+  void add_bias(DType dtype, const std::array<std::int64_t, 4>& shape, DType gradient_dtype) {
+    bias = OwnedTensor(dtype, shape, OwnedTensor::Order::bhsd, 3);
+    bias.fill(21);
+    dbias = OwnedTensor(gradient_dtype, shape, OwnedTensor::Order::bhsd, 1);
+    arguments.bias = bias.view, arguments.dbias = dbias.view;
+  }
+  // Hides about a third of the keys of each row.
+  void add_mask(const std::array<std::int64_t, 4>& shape) {
+    mask.resize(static_cast<std::size_t>(shape[0] * shape[1] * shape[2] * shape[3]));
+    for (std::size_t i = 0; i < mask.size(); ++i) mask[i] = random_below(5, 0, i, 3) != 0;
+    arguments.mask =
+        ConstTensor::bhsd(mask.data(), DType::boolean, shape[0], shape[1], shape[2], shape[3]);
+  }
+  void add_alibi() {
+    const std::int64_t heads = q.view.shape[1];
+    for (std::int64_t i = 0; i < q.view.shape[0] * heads; ++i)
+      slopes.push_back(0.4f / static_cast<float>(1 + i));
+    arguments.alibi_slopes = slopes.data();
+    arguments.alibi_batch_stride = heads;
+  }
+  void add_sinks() {
+    for (std::int64_t head = 0; head < q.view.shape[1]; ++head)
+      sinks.push_back(static_cast<float>(head % 3) - 0.5f);
+    dsinks.assign(sinks.size(), -7.0f);
+    arguments.sinks = sinks.data(), arguments.dsinks = dsinks.data();
+  }
+
   // Fills out and lse.
   Status run_forward() {
-    Arguments a;
-    a.q = q.view, a.k = k.view, a.v = v.view, a.out = out.view, a.lse = lse.view;
-    a.scale = arguments.scale;
-    a.cu_seqlens_q = arguments.cu_seqlens_q, a.cu_seqlens_kv = arguments.cu_seqlens_kv;
-    a.sequences = arguments.sequences;
-    a.max_seqlen_q = arguments.max_seqlen_q, a.max_seqlen_kv = arguments.max_seqlen_kv;
+    const Arguments a = forward_arguments(arguments);
     const Result<Problem> problem = problem_of(a, options);
     if (!problem.ok()) return problem.status();
     std::vector<std::uint8_t> workspace(workspace_bytes(*problem, 2));
@@ -87,14 +125,18 @@ struct BackwardCall {
   }
 
   struct Expected {
-    std::vector<double> dq, dk, dv;
+    std::vector<double> dq, dk, dv, dbias, dsinks;
   };
   Expected expected() const {
     Expected e{std::vector<double>(values(dq).size()), std::vector<double>(values(dk).size()),
-               std::vector<double>(values(dv).size())};
-    EXPECT_EQ(
-        reference_backward(arguments, options, e.dq.data(), e.dk.data(), e.dv.data()).message(),
-        "");
+               std::vector<double>(values(dv).size()), std::vector<double>(values(dbias).size()),
+               std::vector<double>(dsinks.size())};
+    EXPECT_EQ(reference_backward(arguments, options,
+                                 {e.dq.data(), e.dk.data(), e.dv.data(),
+                                  arguments.dbias.data == nullptr ? nullptr : e.dbias.data(),
+                                  arguments.dsinks == nullptr ? nullptr : e.dsinks.data()})
+                  .message(),
+              "");
     return e;
   }
 
@@ -110,6 +152,11 @@ struct BackwardCall {
     expect_near(values(dq), e.dq, tolerance, terms, "dq", skips);
     expect_near(values(dk), e.dk, tolerance, terms, "dk", skips);
     expect_near(values(dv), e.dv, tolerance, terms, "dv", skips);
+    if (arguments.dbias.data != nullptr) {
+      expect_near(values(dbias), e.dbias, tolerance, terms, "dbias", skips);
+      EXPECT_EQ(dbias.touched_guards(), 0);
+    }
+    expect_near(dsinks, e.dsinks, tolerance, terms, "dsinks", skips);
     for (const OwnedTensor* t : {&dq, &dk, &dv}) EXPECT_EQ(t->touched_guards(), 0);
   }
   void expect_matches_reference(double tolerance) {

@@ -221,17 +221,24 @@ TEST_F(CpuBackward, BitsDoNotDependOnThreads) {
     c.seqlen_q = seqlen_q, c.seqlen_kv = 333, c.head_dim = 40;
     c.options.causal = Causal::bottom_right;
     BackwardCall call(c);
+    call.add_bias(DType::f32, {1, 1, seqlen_q, 333}, DType::f32);
+    call.add_sinks();
     ASSERT_TRUE(call.run_forward().ok());
     std::vector<std::uint8_t> first;
     for (const int threads : {1, 2, 5, 16}) {
       set_thread_count(threads);
-      for (OwnedTensor* t : {&call.dq, &call.dk, &call.dv})
+      for (OwnedTensor* t : {&call.dq, &call.dk, &call.dv, &call.dbias})
         t->for_each(
             [&](std::int64_t at, std::int64_t) { static_cast<float*>(t->view.data)[at] = -7; });
       ASSERT_TRUE(call.run_backward(threads).ok());
       std::vector<std::uint8_t> all = call.dq.bytes;
       all.insert(all.end(), call.dk.bytes.begin(), call.dk.bytes.end());
       all.insert(all.end(), call.dv.bytes.begin(), call.dv.bytes.end());
+      all.insert(all.end(), call.dbias.bytes.begin(), call.dbias.bytes.end());
+      for (const float x : call.dsinks) {
+        const auto* const bytes = reinterpret_cast<const std::uint8_t*>(&x);
+        all.insert(all.end(), bytes, bytes + sizeof(x));
+      }
       if (first.empty()) first = all;
       EXPECT_TRUE(all == first) << threads << " threads";
     }
@@ -257,6 +264,148 @@ TEST_F(CpuBackward, BatchInvariantBits) {
     EXPECT_EQ(std::memcmp(a->view.data, b->view.data,
                           static_cast<std::size_t>(a->view.stride[0]) * sizeof(float)),
               0);
+}
+
+enum Feature : int {
+  kSoftcap = 1,
+  kBias = 2,
+  kAlibi = 4,
+  kSinks = 8,
+  kMask = 16,
+  kPadded = 32,
+  kAllFeatures = 63
+};
+
+// A padded batch of two with the features of a set.
+BackwardCall modified_call(int features, const BackwardCase& base,
+                           const std::array<std::int64_t, 4>& bias_shape) {
+  BackwardCase c = base;
+  if (features & kSoftcap) c.options.softcap = 1.3f;
+  BackwardCall call(c);
+  if (features & kBias) call.add_bias(DType::f32, bias_shape, DType::f32);
+  if (features & kAlibi) call.add_alibi();
+  if (features & kSinks) call.add_sinks();
+  if (features & kMask) call.add_mask({c.batch, 1, c.seqlen_q, c.seqlen_kv});
+  if (features & kPadded) {
+    const auto q = static_cast<std::int32_t>(c.seqlen_q);
+    const auto kv = static_cast<std::int32_t>(c.seqlen_kv);
+    call.make_padded({q - 20, 30}, {kv - 3, 57}, {3, 0}, {0, 11});
+  }
+  return call;
+}
+
+// Every modifier alone, every pair of them, and all together; padding gets zeros.
+TEST_F(CpuBackward, ModifiersAndPaddingInPairs) {
+  with_all_kernels([] {
+    std::vector<int> sets = {kAllFeatures};
+    for (int a = 1; a < kAllFeatures; a *= 2)
+      for (int b = a; b < kAllFeatures; b *= 2) sets.push_back(a | b);
+    for (const int features : sets) {
+      SCOPED_TRACE("features " + std::to_string(features));
+      BackwardCase c;
+      c.batch = 2, c.heads_q = 4, c.heads_kv = 2, c.seqlen_q = 70, c.seqlen_kv = 90;
+      if (features % 3 == 0) c.options.causal = Causal::bottom_right;
+      modified_call(features, c, {2, 4, 70, 90})
+          .expect_matches_reference(backward_tolerance(c.dtype));
+    }
+  });
+}
+
+TEST_F(CpuBackward, BiasGradientsSumOverWhatSharesAnEntry) {
+  for (int broadcast = 0; broadcast < 16; ++broadcast) {
+    SCOPED_TRACE(broadcast);
+    BackwardCase c;
+    c.batch = 2, c.heads_q = 4, c.heads_kv = 2, c.seqlen_q = 70, c.seqlen_kv = 90;
+    std::array<std::int64_t, 4> shape = {2, 4, 70, 90};
+    for (int i = 0; i < 4; ++i)
+      if (broadcast & (1 << i)) shape[static_cast<std::size_t>(i)] = 1;
+    c.options.causal = Causal::top_left;
+    modified_call(kBias | kSoftcap | kPadded, c, shape)
+        .expect_matches_reference(2 * backward_tolerance(c.dtype));
+  }
+}
+
+TEST_F(CpuBackward, BiasGradientsInEveryDtype) {
+  for (const DType dtype : {DType::f16, DType::bf16})
+    for (const DType gradient : {dtype, DType::f32}) {
+      BackwardCase c;
+      c.dtype = dtype, c.seqlen_q = 20, c.seqlen_kv = 30;
+      BackwardCall call(c);
+      call.add_bias(dtype, {1, 1, 20, 30}, gradient);
+      call.expect_matches_reference(backward_tolerance(dtype));
+    }
+}
+
+TEST_F(CpuBackward, ModifiersInSlicesAndVarlen) {
+  BackwardCase c;
+  c.heads_q = 8, c.heads_kv = 1, c.seqlen_q = 300, c.seqlen_kv = 310, c.head_dim = 8;
+  c.options.softcap = 2, c.options.window_left = 40;
+  BackwardCall call(c);
+  call.make_varlen({0, 200, 210, 300}, {0, 100, 250, 310}, 200, 150);
+  call.add_sinks();
+  call.slopes.resize(16, 0.01f);
+  call.add_alibi();
+  ASSERT_TRUE(backward_slicing(problem_of(call.arguments, call.options).value()).stored);
+  call.expect_matches_reference(2 * backward_tolerance(c.dtype));
+}
+
+// A NaN in padding, in a key that the mask hides, or in a row without keys reaches nothing.
+TEST_F(CpuBackward, HiddenValuesDoNotMatter) {
+  with_all_kernels([] {
+    for (const bool with_mask : {false, true}) {
+      BackwardCase c;
+      c.batch = 2, c.heads_q = 4, c.heads_kv = 2, c.seqlen_q = 70, c.seqlen_kv = 90;
+      const auto shape = std::array<std::int64_t, 4>{1, 4, 70, 90};
+      BackwardCall call =
+          modified_call(kBias | kSinks | kPadded | (with_mask ? kMask : 0), c, shape);
+      const auto hide = [&](std::int64_t row, std::int64_t key) {
+        for (std::int64_t head = 0; head < 4; ++head)
+          static_cast<float*>(call.bias.view.data)[call.bias.at(0, head, row, key)] =
+              -std::numeric_limits<float>::infinity();
+      };
+      for (std::int64_t row = 0; row < 70; ++row) hide(row, 40);
+      for (std::int64_t key = 0; key < 90; ++key) hide(8, key);
+      ASSERT_EQ(call.run_forward().message(), "");
+      const auto poison = [](OwnedTensor& t, std::int64_t b, std::int64_t row) {
+        static_cast<float*>(t.view.data)[t.at(b, 0, row, 1)] =
+            std::numeric_limits<float>::quiet_NaN();
+      };
+      for (OwnedTensor* t : {&call.q, &call.dout, &call.out}) poison(*t, 1, 60), poison(*t, 0, 1);
+      for (OwnedTensor* t : {&call.k, &call.v}) poison(*t, 1, 2), poison(*t, 0, 88);
+      poison(call.k, 0, 40);
+      poison(call.q, 0, 8);
+      ASSERT_EQ(call.run_backward().message(), "");
+      for (const OwnedTensor* t : {&call.dq, &call.dk, &call.dv, &call.dbias})
+        for (const float x : call.values(*t)) ASSERT_TRUE(std::isfinite(x));
+      for (const float x : call.dsinks) ASSERT_TRUE(std::isfinite(x));
+    }
+  });
+}
+
+TEST_F(CpuBackward, ModifierGradientsOfEmptyProblemsAreZero) {
+  for (const auto& [batch, seqlen_q, seqlen_kv] : {std::tuple{0, 5, 7}, {1, 0, 7}, {1, 5, 0}}) {
+    BackwardCase c;
+    c.batch = batch, c.seqlen_q = seqlen_q, c.seqlen_kv = seqlen_kv;
+    BackwardCall call(c);
+    call.add_bias(DType::f32, {1, 2, 1, 1}, DType::f32);
+    call.add_sinks();
+    if (batch * seqlen_q > 0) {
+      ASSERT_EQ(call.run_forward().message(), "");
+    }
+    ASSERT_EQ(call.run_backward().message(), "");
+    for (const float x : call.values(call.dbias)) EXPECT_EQ(x, 0.0f);
+    for (const float x : call.dsinks) EXPECT_EQ(x, 0.0f);
+  }
+}
+
+TEST_F(CpuBackward, LengthsOutsideTheTensorAreRefused) {
+  BackwardCase c;
+  c.batch = 2;
+  BackwardCall call(c);
+  call.make_padded({5, 6}, {}, {}, {});
+  EXPECT_EQ(call.run_backward().message(),
+            "seqlens_q[1] is 6; supported: 0 to 5, the rows behind the padding.");
+  for (const float x : call.values(call.dq)) EXPECT_TRUE(std::isnan(x));
 }
 
 TEST_F(CpuBackward, DecreasingCuSeqlensAreRefused) {

@@ -122,8 +122,12 @@ TEST_P(CpuKernels, SoftcapIsAccurate) {
     for (std::int64_t i = 0; i < keys; ++i) std::fill_n(s.get() + i * width, width, x(i));
     TileModifiers modifiers;
     modifiers.softcap = softcap;
+    const Aligned derivative = aligned(keys * width);
+    modifiers.derivative = derivative.get();
     k_.modify_scores(s.get(), keys, 1, modifiers);
     for (std::int64_t i = 0; i < keys; ++i) {
+      const double t = std::tanh(double{x(i)} / double{softcap});
+      ASSERT_NEAR(derivative[static_cast<std::size_t>(i * width)], 1 - t * t, 3e-7) << x(i);
       const double expected = double{softcap} * std::tanh(double{x(i)} / double{softcap});
       const float found = s[static_cast<std::size_t>(i * width + width - 1)];
       ASSERT_NEAR(found / expected, 1.0, 5e-7) << x(i) << " with softcap " << softcap;

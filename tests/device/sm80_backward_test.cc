@@ -37,6 +37,27 @@ TEST_P(Sm80Backward, CompilesWithoutSpills) {
   }
 }
 
+// With all modifiers, and with each of the most used ones alone.
+TEST_P(Sm80Backward, ModifiedKernelsCompileWithoutSpills) {
+  if (!nvrtc_version().ok()) GTEST_SKIP() << nvrtc_version().status().message();
+  const int arch = GetParam();
+  if (!test_long()) GTEST_SKIP() << "OCTAVO_TEST_LONG is not set";
+  expect_no_spills(kernel_source(RowStatsConfig{.arch = arch, .padded = true}));
+  expect_no_spills(sink_gradients_source(RowStatsConfig{.arch = arch}));
+  Sm80BackwardConfig all{.arch = arch};
+  all.softcap = all.bias = all.alibi = all.mask = all.padded = true;
+  const Sm80BackwardConfig modified[] = {
+      all, {.arch = arch, .softcap = true}, {.arch = arch, .padded = true}};
+  for (const Sm80BackwardConfig& with : modified)
+    for (const sm80::BackwardTiles& tiles : sm80::kModifiedBackwardTiles) {
+      const Sm80BackwardConfig config = sm80::with_tiles(with, tiles);
+      if (feasible(config, arch, max_smem_bytes(arch)).ok())
+        expect_no_spills(kernel_source(config));
+    }
+  for (const sm80::BackwardTiles& tiles : sm80::kBiasGradientTiles)
+    expect_no_spills(kernel_source(sm80::with_tiles(all, tiles)));
+}
+
 INSTANTIATE_TEST_SUITE_P(Chips, Sm80Backward, testing::Values(80, 89, 90));
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "emulator/long.h"
 #include "gpu/forward/sm80_forward.h"
 #include "gpu/jit/config_text.h"
 #include "gpu/jit/cubin_info.h"
@@ -32,23 +33,37 @@ int products(const Sm90BackwardConfig& c) {
   return 2 * (c.head_dim / 16) + 2 * (c.block_m / 16) + c.block_n / 16;
 }
 
+void expect_compiles(const Sm90BackwardConfig& config) {
+  SCOPED_TRACE(brief_text(config));
+  EXPECT_LE(bwd::smem_bytes(config), max_smem_bytes(90));
+  const CubinKernel backward = compiled(kernel_source(config));
+  EXPECT_FALSE(backward.spills()) << backward.stack_bytes << " bytes of stack";
+  // A CTA starts with equal registers for all threads, and 64K of them.
+  EXPECT_LE(backward.registers * bwd::threads(config), 65536);
+  EXPECT_EQ(backward.instructions.wgmma_f16, products(config));
+  EXPECT_EQ(backward.instructions.mma(), products(config));
+  const CubinKernel finish_dq = compiled(finish_dq_source(config));
+  EXPECT_FALSE(finish_dq.spills()) << finish_dq.stack_bytes << " bytes of stack";
+}
+
 TEST(Sm90Backward, CompilesWithoutSpillsOrSerialisedProducts) {
   if (!nvrtc_version().ok()) GTEST_SKIP() << nvrtc_version().status().message();
   for (const Element element : {Element::f16, Element::bf16})
-    for (const int head_dim : {64, 128}) {
-      const Sm90BackwardConfig config{
-          .element = element, .head_dim = head_dim, .block_m = head_dim == 64 ? 128 : 64};
-      SCOPED_TRACE(brief_text(config));
-      EXPECT_LE(bwd::smem_bytes(config), max_smem_bytes(90));
-      const CubinKernel backward = compiled(kernel_source(config));
-      EXPECT_FALSE(backward.spills()) << backward.stack_bytes << " bytes of stack";
-      // A CTA starts with equal registers for all threads, and 64K of them.
-      EXPECT_LE(backward.registers * bwd::threads(config), 65536);
-      EXPECT_EQ(backward.instructions.wgmma_f16, products(config));
-      EXPECT_EQ(backward.instructions.mma(), products(config));
-      const CubinKernel finish_dq = compiled(finish_dq_source(config));
-      EXPECT_FALSE(finish_dq.spills()) << finish_dq.stack_bytes << " bytes of stack";
-    }
+    for (const int head_dim : {64, 128})
+      expect_compiles(
+          {.element = element, .head_dim = head_dim, .block_m = head_dim == 64 ? 128 : 64});
+}
+
+// Every set of modifiers that a plan chooses.
+TEST(Sm90Backward, ModifiedKernelsCompileWithoutSpillsOrSerialisedProducts) {
+  if (!nvrtc_version().ok()) GTEST_SKIP() << nvrtc_version().status().message();
+  if (!test_long()) GTEST_SKIP() << "OCTAVO_TEST_LONG is not set";
+  for (const int head_dim : {64, 128})
+    for (int set = 1; set < 8; ++set)
+      expect_compiles(with_modifiers({.element = set % 2 != 0 ? Element::f16 : Element::bf16,
+                                      .head_dim = head_dim,
+                                      .block_m = head_dim == 64 ? 128 : 64},
+                                     (set & 1) != 0, (set & 2) != 0, (set & 4) != 0));
 }
 
 }  // namespace

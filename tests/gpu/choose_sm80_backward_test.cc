@@ -1,6 +1,8 @@
 // The choice of the sm80 backward kernels: what is refused, and that every choice can run.
 #include <gtest/gtest.h>
 
+#include <tuple>
+
 #include "gpu/backward/sm80_backward.h"
 #include "gpu/forward/sm80_forward.h"
 
@@ -37,6 +39,36 @@ TEST(ChooseSm80Backward, EveryChoiceCanRun) {
         EXPECT_EQ(chosen.dkv.pass, BackwardPass::dkv);
         EXPECT_EQ(chosen.dq.pass, BackwardPass::dq);
         EXPECT_EQ(chosen.row_stats.load_bytes, load_bytes);
+      }
+}
+
+// A kernel has the modifiers of its problem and no others, and a bias gets a kernel for its
+// gradient.
+TEST(ChooseSm80Backward, ModifiersAreThoseOfTheProblem) {
+  for (const int arch : {80, 89, 90})
+    for (std::int64_t head_dim = 8; head_dim <= 256; head_dim += 8)
+      for (int set = 0; set < 32; ++set) {
+        GpuInfo gpu;
+        gpu.arch = arch;
+        gpu.smem_per_block_optin = max_smem_bytes(arch);
+        Problem problem = problem_with(head_dim);
+        problem.options.softcap = (set & 1) != 0 ? 2.0f : 0.0f;
+        if ((set & 2) != 0) problem.bias = DType::bf16;
+        problem.alibi = (set & 4) != 0;
+        problem.mask = (set & 8) != 0;
+        problem.padded = (set & 16) != 0;
+        const ChosenSm80Backward chosen = choose_sm80_backward(problem, gpu, 16);
+        EXPECT_EQ(chosen.row_stats.padded, problem.padded);
+        ASSERT_EQ(chosen.dbias.has_value(), problem.bias.has_value());
+        for (const Sm80BackwardConfig& c :
+             {chosen.dkv, chosen.dq, chosen.dbias.value_or(chosen.dq)}) {
+          const Status status = feasible(c, arch, gpu.smem_per_block_optin);
+          EXPECT_TRUE(status.ok()) << arch << " " << head_dim << ": " << status.message();
+          EXPECT_GE(c.head_dim, head_dim);
+          EXPECT_EQ(std::tuple(c.softcap, c.bias, c.alibi, c.mask, c.padded),
+                    std::tuple((set & 1) != 0, (set & 2) != 0, (set & 4) != 0, (set & 8) != 0,
+                               (set & 16) != 0));
+        }
       }
 }
 

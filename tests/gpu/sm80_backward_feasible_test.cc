@@ -2,6 +2,8 @@
 // configs that must be accepted.
 #include <gtest/gtest.h>
 
+#include <span>
+
 #include "config/sm80_backward_tiles.h"
 #include "gpu/backward/sm80_backward.h"
 #include "gpu/forward/sm80_forward.h"
@@ -17,7 +19,8 @@ Status check_backward(std::string_view text, int chip = 90) {
 TEST(Sm80BackwardFeasible, AcceptsFeasibleConfigs) {
   for (const char* text :
        {"", "arch=90,element=bf16", "pass=dq,block_m=64,block_n=32", "head_dim=16,load_bytes=2",
-        "head_dim=256,block_n=64,block_m=64,warps=2,warps_d=4", "stages=1", "block_m=128"})
+        "head_dim=256,block_n=64,block_m=64,warps=2,warps_d=4", "stages=1", "block_m=128",
+        "pass=dbias,block_m=64,block_n=64,stages=1,bias=true"})
     EXPECT_TRUE(check_backward(text).ok()) << text << ": " << check_backward(text).message();
 }
 
@@ -51,6 +54,11 @@ TEST(Sm80BackwardFeasible, RefusesInfeasibleConfigsWithAReason) {
       {"load_bytes=32", "2, 4, 8, 16"},
       {"warps=1,block_n=16,block_m=128", "up to two queries"},
       {"head_dim=256,stages=4", "bytes of shared memory"},
+      {"pass=dbias,block_m=64,block_n=64,stages=1", "config.bias"},
+      {"pass=dbias,block_m=64,block_n=64,bias=true", "config.stages"},
+      {"pass=dbias,block_m=64,block_n=64,stages=1,bias=true,warps_d=2", "config.warps_d"},
+      {"pass=dbias,block_m=64,block_n=64,stages=1,bias=true,own_in_registers=true",
+       "config.own_in_registers"},
   };
   for (const auto& [text, part] : cases) {
     const Status status = check_backward(text);
@@ -62,18 +70,25 @@ TEST(Sm80BackwardFeasible, RefusesInfeasibleConfigsWithAReason) {
 
 // Each head dimension of the table has tiles for the smallest shared memory, and every row can run
 // on some chip.
-TEST(Sm80BackwardFeasible, TableFitsEveryChip) {
-  for (const sm80::BackwardTiles& tiles : sm80::kBackwardTiles) {
-    const Sm80BackwardConfig config = sm80::with_tiles({}, tiles);
+void expect_tiles_for_every_chip(std::span<const sm80::BackwardTiles> table) {
+  const Sm80BackwardConfig base{.bias = true};
+  for (const sm80::BackwardTiles& tiles : table) {
+    const Sm80BackwardConfig config = sm80::with_tiles(base, tiles);
     EXPECT_TRUE(feasible(config, 90, max_smem_bytes(90)).ok()) << to_text(config);
     for (const int arch : {80, 89}) {
       bool found = false;
-      for (const sm80::BackwardTiles& other : sm80::kBackwardTiles)
+      for (const sm80::BackwardTiles& other : table)
         found = found || (other.pass == tiles.pass && other.head_dim == tiles.head_dim &&
-                          feasible(sm80::with_tiles({}, other), arch, max_smem_bytes(arch)).ok());
+                          feasible(sm80::with_tiles(base, other), arch, max_smem_bytes(arch)).ok());
       EXPECT_TRUE(found) << to_text(config) << " on sm_" << arch;
     }
   }
+}
+
+TEST(Sm80BackwardFeasible, TablesFitEveryChip) {
+  expect_tiles_for_every_chip(sm80::kBackwardTiles);
+  expect_tiles_for_every_chip(sm80::kModifiedBackwardTiles);
+  expect_tiles_for_every_chip(sm80::kBiasGradientTiles);
 }
 
 }  // namespace

@@ -158,10 +158,28 @@ def test_nothing_is_written_on_failure():
     assert (out == 7).all()
 
 
-def test_the_backward_pass_says_that_it_lacks_them():
-    lse = numpy.zeros((2, 4, 9), numpy.float32)
-    with pytest.raises(TypeError, match="unexpected keyword argument 'softcap'; only attention"):
-        octavo.attention_backward(X, X, K, K, X, lse, softcap=1.0)
+def test_the_backward_pass_by_central_differences():
+    draw = numpy.random.default_rng(3)
+    arrays = {"q": draw.normal(size=(2, 2, 5, 8)), "k": draw.normal(size=(2, 1, 7, 8)),
+              "v": draw.normal(size=(2, 1, 7, 8)), "bias": draw.normal(size=(2, 5, 7)),
+              "sinks": draw.normal(size=2)}
+    fixed = {"mask": draw.random((5, 7)) < 0.8, "alibi_slopes": numpy.float32([0.5, 0.1]), "softcap": 1.5,
+             "seqlens_kv": numpy.int32([7, 4]), "leftpad_q": numpy.int32([1, 0])}
+    dout = draw.normal(size=(2, 2, 5, 8)).astype(numpy.float32)
+    given = {name: x.astype(numpy.float32) for name, x in arrays.items()}
+    out, lse = octavo.attention(**given, **fixed, return_lse=True)
+    made = octavo.attention_backward(dout, given["q"], given["k"], given["v"], out, lse, bias=given["bias"],
+                                     sinks=given["sinks"], **fixed, return_dbias=True, return_dsinks=True)
+    assert [x.shape for x in made] == [x.shape for x in arrays.values()]
+    for (name, array), gradient in zip(arrays.items(), made):
+        for at in list(numpy.ndindex(array.shape))[::7]:
+            losses = []
+            for step in (1e-5, -1e-5):
+                moved = {key: x.copy() for key, x in arrays.items()}
+                moved[name][at] += step
+                losses.append((modified(**moved, **fixed)[0] * dout).sum())
+            assert abs(gradient[at] - (losses[0] - losses[1]) / 2e-5) < 2e-4, (name, at)
+
 
 
 @pytest.mark.parametrize("name", ["all", "both sides", "alibi of sequences"])

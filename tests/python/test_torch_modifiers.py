@@ -149,32 +149,130 @@ def test_mapped_sinks_are_refused():
 # -------------------------------------------------------------------------------------- derivatives
 
 
+def plain(q, k, v, causal=None, softcap=None, bias=None, mask=None, alibi_slopes=None, sinks=None,
+          **padding):
+    """Attention by differentiable operations, sequence by sequence."""
+    batch, heads, rows, dim = q.shape
+    columns, group = k.shape[2], heads // k.shape[1]
+    whole = torch.Size((batch, heads, rows, columns))
+    found = []
+    for b in range(batch):
+        (begin, end), (first, last) = (span(padding, b, n, side) for n, side in ((rows, "q"), (columns, "kv")))
+        mine, keys = slice(begin, end), slice(first, last)
+        s = q[b, :, mine] @ k[b].repeat_interleave(group, 0)[:, keys].mT * dim ** -0.5
+        if softcap:
+            s = softcap * torch.tanh(s / softcap)
+        if bias is not None:
+            s = s + bias.expand(whole)[b, :, mine, keys]
+        shift = 0 if causal == "top_left" else s.shape[2] - s.shape[1]
+        beyond = torch.arange(s.shape[2])[None] - torch.arange(s.shape[1])[:, None] - shift
+        if alibi_slopes is not None:
+            s = s - alibi_slopes.expand(batch, heads)[b][:, None, None] * beyond.abs()
+        seen = beyond <= (0 if causal else columns + rows)
+        if mask is not None:
+            seen = seen & mask.expand(whole)[b, :, mine, keys]
+        s = torch.where(seen, s, -1e30)
+        if sinks is not None:
+            s = torch.cat((s, sinks[:, None, None].expand(-1, s.shape[1], 1)), -1)
+        p = s.softmax(-1)[..., :last - first] * seen
+        out = p @ v[b].repeat_interleave(group, 0)[:, keys]
+        found.append(F.pad(out, (0, 0, begin, rows - end)))
+    return torch.stack(found)
+
+
+def span(padding, b, rows, side):
+    begin = int(padding[f"leftpad_{side}"][b]) if f"leftpad_{side}" in padding else 0
+    return begin, begin + int(padding[f"seqlens_{side}"][b]) if f"seqlens_{side}" in padding else rows
+
+
+LEARNED = ("bias", "sinks")
+
+
+def gradients(call, inputs, options, dtype):
+    """The gradients of q, k, v and of the learned options, and the output."""
+    leaves = [x.detach().to(dtype).requires_grad_() for x in inputs]
+    given = {name: x.detach().to(dtype) if isinstance(x, torch.Tensor) and x.is_floating_point() else x
+             for name, x in options.items()}
+    learned = [given[name].requires_grad_() for name in LEARNED if name in given]
+    out = call(*leaves, **given)
+    weights = torch.linspace(-1, 1, out.numel(), dtype=dtype).reshape(out.shape)
+    return torch.autograd.grad((out * weights).sum(), (*leaves, *learned)), out
+
+
 @pytest.mark.parametrize("name", OPTIONS)
 @pytest.mark.parametrize("compiled", [False, True])
-def test_gradients_are_refused(name, compiled):
+def test_gradients(name, compiled):
     inputs, options = tensors(), OPTIONS[name]()
-    inputs[1].requires_grad_()
     call = torch.compile(octavo.torch.attention, fullgraph=True, backend="aot_eager") if compiled \
         else octavo.torch.attention
-    with pytest.raises(Exception, match="is given for tensors that require grad; supported: None there"):
-        call(*inputs, **options)
+    found, out = gradients(call, inputs, options, torch.float32)
+    wanted, exact_out = gradients(plain, inputs, options, torch.float64)
+    torch.testing.assert_close(out.double(), exact_out, atol=1e-5, rtol=1e-5)
+    for one, other in zip(found, wanted):
+        assert one.dtype == torch.float32 and other.abs().sum() > 0
+        torch.testing.assert_close(one.double(), other, atol=1e-5, rtol=1e-5)
+
+
+BIASES = {"4D": (2, 4, 9, 13), "heads": (4, 9, 13), "2D": (9, 13), "keys": (2, 1, 1, 13), "rows": (4, 9, 1),
+          "one": (1,), "a number": ()}
+
+
+@pytest.mark.parametrize("shape", BIASES)
+@pytest.mark.parametrize("expanded", [False, True])
+def test_gradients_of_a_bias_have_its_shape(shape, expanded):
+    def called(call):
+        def with_view(q, k, v, bias):
+            return call(q, k, v, bias=bias.expand(2, 4, 9, 13) if expanded else bias)
+
+        return with_view
+
+    inputs, options = tensors(), {"bias": torch.randn(BIASES[shape])}
+    found, _ = gradients(called(octavo.attention), inputs, options, torch.float32)
+    wanted, _ = gradients(called(plain), inputs, options, torch.float64)
+    assert found[3].shape == BIASES[shape]
+    torch.testing.assert_close(found[3].double(), wanted[3], atol=2e-5, rtol=2e-5)
+
+
+def test_only_what_requires_grad_gets_one():
+    inputs, bias = tensors(), torch.randn(4, 9, 13, requires_grad=True)
+    sinks = torch.randn(4)
+    octavo.attention(*inputs, bias=bias, sinks=sinks, softcap=2.0).sum().backward()
+    assert bias.grad.abs().sum() > 0 and sinks.grad is None and inputs[0].grad is None
+
+
+def test_gradients_of_slopes_are_refused():
+    slopes = torch.nn.Parameter(torch.rand(4))
+    for call in (octavo.attention, torch.ops.octavo.attention):
+        with pytest.raises(NotImplementedError, match="alibi_slopes is a tensor that requires grad"):
+            call(*tensors(), alibi_slopes=slopes)
     with torch.no_grad():
-        close(call(*inputs, **options), exact(*inputs, **options))
+        octavo.attention(*tensors(), alibi_slopes=slopes)
 
 
 @pytest.mark.parametrize("name", ["bias", "alibi_slopes", "sinks"])
-def test_a_learned_parameter_is_refused(name):
+def test_tangents_are_refused(name):
     shape = {"bias": (4, 9, 13)}.get(name, (4,))
-    parameter = torch.nn.Parameter(torch.randn(shape))
-    for call in (octavo.attention, torch.ops.octavo.attention):
-        with pytest.raises(NotImplementedError, match=f"{name} is given for tensors that require grad"):
-            call(*tensors(), **{name: parameter})
-    with torch.no_grad():
-        octavo.attention(*tensors(), **{name: parameter})
     with torch.autograd.forward_ad.dual_level():
-        dual = torch.autograd.forward_ad.make_dual(parameter.detach(), torch.ones(shape))
+        dual = torch.autograd.forward_ad.make_dual(torch.randn(shape), torch.ones(shape))
         with pytest.raises(NotImplementedError, match=f"{name} is a dual tensor with a tangent"):
             octavo.attention(*tensors(), **{name: dual})
+
+
+def test_backward_by_hand_and_its_operators():
+    inputs, options = tensors(), OPTIONS["all"]()
+    wanted, _ = gradients(octavo.attention, inputs, options, torch.float32)
+    out, lse = octavo.attention(*inputs, **options, return_lse=True)
+    dout = torch.linspace(-1, 1, out.numel()).reshape(out.shape)
+    made = octavo.attention_backward(dout, *inputs, out, lse, **options, return_dbias=True, return_dsinks=True)
+    assert len(made) == 5 and all(torch.equal(x, y) for x, y in zip(made, wanted))
+    assert len(octavo.attention_backward(dout, *inputs, out, lse, **options)) == 3
+    traced = make_fx(lambda: octavo.attention_backward(dout, *inputs, out, lse, **options, return_dsinks=True))()
+    assert torch.equal(traced()[3], wanted[4])
+    with pytest.raises(ValueError, match="return_dbias is True without bias; supported: False without bias"):
+        octavo.attention_backward(dout, *inputs, out, lse, return_dbias=True)
+    order = [options.get(x) for x in octavo.torch._BACKWARD_TENSORS]
+    torch.library.opcheck(torch.ops.octavo.attention_backward_modifiers.default,
+                          (dout, *inputs, out, lse, *order), {"softcap": 1.5, "return_dbias": True})
 
 
 def test_a_softcap_of_zero_has_gradients():
@@ -230,23 +328,26 @@ def test_sdpa_with_masks_agrees_over_random_cases():
     assert octavo.torch.fallbacks() == {}
 
 
-@pytest.mark.filterwarnings("ignore::octavo.torch.FallbackWarning")
-@pytest.mark.parametrize("which", ["query", "mask"])
+@pytest.mark.parametrize("which", ["query", "mask", "a padding mask", "expanded"])
 @pytest.mark.parametrize("compiled", [False, True])
 def test_sdpa_with_a_mask_has_the_gradients_of_pytorch(which, compiled):
     found = []
     for call in (octavo.torch.sdpa, F.scaled_dot_product_attention):
         torch.manual_seed(3)
         q, k, v = tensors()
-        mask = torch.randn(9, 13)
-        leaf = (q if which == "query" else mask).requires_grad_()
+        leaf = mask = torch.randn(2, 1, 1, 13) if which == "expanded" else torch.randn(9, 13)
+        if which == "query":
+            leaf = q
+        if which == "a padding mask":
+            leaf, mask = q, torch.arange(13)[None, None, None] < torch.tensor([13, 8])[:, None, None, None]
+        leaf.requires_grad_()
+        mask = mask.expand(2, 4, 9, 13) if which == "expanded" else mask
         run = torch.compile(call, backend="aot_eager") if compiled and call is octavo.torch.sdpa else call
         run(q, k, v, attn_mask=mask, enable_gqa=True).square().sum().backward()
         found.append(leaf.grad)
     assert found[0].abs().sum() > 0
-    torch.testing.assert_close(*found)
-    (reason, count), = octavo.torch.fallbacks().items()
-    assert reason.startswith("attn_mask is given for tensors that require grad") and count == 1
+    torch.testing.assert_close(*found, atol=1e-5, rtol=1e-5)
+    assert octavo.torch.fallbacks() == {}
 
 
 @pytest.mark.filterwarnings("ignore::octavo.torch.FallbackWarning")

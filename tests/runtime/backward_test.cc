@@ -45,6 +45,17 @@ octavo_backward_arguments c_arguments_of(const BackwardArguments& a) {
   c.sequences = a.sequences;
   c.max_seqlen_q = a.max_seqlen_q;
   c.max_seqlen_kv = a.max_seqlen_kv;
+  c.seqlens_q = a.seqlens_q;
+  c.seqlens_kv = a.seqlens_kv;
+  c.leftpad_q = a.leftpad_q;
+  c.leftpad_kv = a.leftpad_kv;
+  c.bias = c_tensor_of(a.bias);
+  c.mask = c_tensor_of(a.mask);
+  c.alibi_slopes = a.alibi_slopes;
+  c.alibi_batch_stride = a.alibi_batch_stride;
+  c.sinks = a.sinks;
+  c.dbias = c_tensor_of(a.dbias);
+  c.dsinks = a.dsinks;
   return c;
 }
 
@@ -74,7 +85,7 @@ TEST(Backward, OneCallEqualsAPlanAndTheOracle) {
   ASSERT_EQ(plan.run(planned.arguments, {room.data(), room.size()}).message(), "");
   EXPECT_TRUE(same_gradients(one, planned));
   std::vector<double> dq(one.dq.size()), dk(one.dk.size()), dv(one.dv.size());
-  ASSERT_TRUE(reference_backward(one.arguments, options, dq.data(), dk.data(), dv.data()).ok());
+  ASSERT_TRUE(reference_backward(one.arguments, options, {dq.data(), dk.data(), dv.data()}).ok());
   for (std::size_t i = 0; i < dq.size(); ++i) ASSERT_NEAR(one.dq[i], dq[i], 1e-5);
   for (std::size_t i = 0; i < dk.size(); ++i) ASSERT_NEAR(one.dk[i], dk[i], 1e-5);
   for (std::size_t i = 0; i < dv.size(); ++i) ASSERT_NEAR(one.dv[i], dv[i], 1e-5);
@@ -184,7 +195,7 @@ TEST(Backward, StagedOutputsThatInterleaveKeepTheirResults) {
   for (const float x : packed) ASSERT_EQ(x, -7.0f);
   ASSERT_TRUE(staged->fetch().ok());
   std::vector<double> dq(call.dq.size()), dk(call.dk.size()), dv(call.dv.size());
-  ASSERT_TRUE(reference_backward(call.arguments, {}, dq.data(), dk.data(), dv.data()).ok());
+  ASSERT_TRUE(reference_backward(call.arguments, {}, {dq.data(), dk.data(), dv.data()}).ok());
   for (std::size_t head = 0; head < 2; ++head)
     for (std::size_t row = 0; row < 6; ++row)
       for (std::size_t c = 0; c < 8; ++c) {
@@ -239,6 +250,70 @@ TEST(BackwardCApi, GivesTheSameBitsAsTheCppCall) {
   octavo_backward_plan_destroy(plan);
   octavo_backward_plan_destroy(nullptr);
   EXPECT_TRUE(same_gradients(cpp, planned));
+}
+
+// Everything that changes scores, in a padded batch, and the gradients of bias and sinks.
+struct Modifiers {
+  std::vector<float> bias = std::vector<float>(4 * 17 * 30), dbias = bias, sinks = {0, 1, 2, -1},
+                     dsinks = sinks, slopes = {0.1f, 0.2f, 0.3f, 0.4f, 9, 0.5f, 0.6f, 0.7f, 0.8f};
+  std::vector<std::uint8_t> mask = std::vector<std::uint8_t>(17 * 30);
+  std::vector<std::int32_t> seqlens_q = {9, 10}, seqlens_kv = {20, 25}, leftpad_q = {8, 0},
+                            leftpad_kv = {1, 5};
+
+  explicit Modifiers(BackwardCall& call) {
+    for (std::size_t i = 0; i < bias.size(); ++i) bias[i] = 0.01f * static_cast<float>(i % 17);
+    for (std::size_t i = 0; i < mask.size(); ++i) mask[i] = i % 3 != 0;
+    BackwardArguments& a = call.arguments;
+    a.bias = ConstTensor::bhsd(bias.data(), DType::f32, 1, 4, 17, 30);
+    a.dbias = Tensor::bhsd(dbias.data(), DType::f32, 1, 4, 17, 30);
+    a.mask = ConstTensor::bhsd(mask.data(), DType::boolean, 1, 1, 17, 30);
+    a.sinks = sinks.data(), a.dsinks = dsinks.data();
+    a.alibi_slopes = slopes.data(), a.alibi_batch_stride = 5;
+    a.seqlens_q = seqlens_q.data(), a.seqlens_kv = seqlens_kv.data();
+    a.leftpad_q = leftpad_q.data(), a.leftpad_kv = leftpad_kv.data();
+  }
+};
+
+TEST(BackwardCApi, PaddingAndScoreModifiers) {
+  Options options;
+  options.softcap = 1.5f;
+  BackwardCall cpp(2, 4, 2, 17, 30, 16), c(2, 4, 2, 17, 30, 16), host(2, 4, 2, 17, 30, 16);
+  Modifiers of_cpp(cpp), of_c(c), of_host(host);
+  for (BackwardCall* call : {&cpp, &c, &host}) ASSERT_EQ(call->run_forward(options).message(), "");
+  ASSERT_EQ(attention_backward(cpp.arguments, options).message(), "");
+  std::vector<double> dq(cpp.dq.size()), dk(cpp.dk.size()), dv(cpp.dv.size()),
+      dbias(of_cpp.dbias.size()), dsinks(4);
+  ASSERT_TRUE(reference_backward(cpp.arguments, options,
+                                 {dq.data(), dk.data(), dv.data(), dbias.data(), dsinks.data()})
+                  .ok());
+  for (std::size_t i = 0; i < dbias.size(); ++i) ASSERT_NEAR(of_cpp.dbias[i], dbias[i], 1e-5);
+  for (std::size_t i = 0; i < 4; ++i) ASSERT_NEAR(of_cpp.dsinks[i], dsinks[i], 1e-5);
+
+  octavo_options o;
+  octavo_options_init(&o);
+  o.softcap = 1.5f;
+  octavo_backward_arguments arguments = c_arguments_of(c.arguments);
+  ASSERT_EQ(octavo_attention_backward(&arguments, &o, nullptr, nullptr), OCTAVO_OK)
+      << octavo_last_error();
+  EXPECT_TRUE(same_gradients(cpp, c));
+  EXPECT_EQ(of_cpp.dbias, of_c.dbias);
+  EXPECT_EQ(of_cpp.dsinks, of_c.dsinks);
+
+  // Copies of all of it: what the host has changes only with fetch().
+  const Result<StagedBackwardArguments> staged =
+      StagedBackwardArguments::make(host.arguments, {Device::Kind::cpu, 0});
+  ASSERT_TRUE(staged.ok()) << staged.status().message();
+  const std::vector<float> before = of_host.dbias;
+  for (auto* input : {&of_host.bias, &of_host.sinks, &of_host.slopes})
+    std::fill(input->begin(), input->end(), 100.0f);
+  std::fill(of_host.mask.begin(), of_host.mask.end(), std::uint8_t{0});
+  std::fill(of_host.seqlens_kv.begin(), of_host.seqlens_kv.end(), 0);
+  ASSERT_EQ(attention_backward(staged->on_device(), options).message(), "");
+  EXPECT_EQ(of_host.dbias, before);
+  ASSERT_TRUE(staged->fetch().ok());
+  EXPECT_TRUE(same_gradients(cpp, host));
+  EXPECT_EQ(of_cpp.dbias, of_host.dbias);
+  EXPECT_EQ(of_cpp.dsinks, of_host.dsinks);
 }
 
 TEST(BackwardCApi, VarlenAndExplain) {

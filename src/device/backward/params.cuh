@@ -1,6 +1,7 @@
 // Launch parameters of the mma.sync backward kernels.
 #pragma once
 
+#include "config/element.h"
 #include "config/portable.h"
 #include "device/core/params.cuh"
 
@@ -43,6 +44,22 @@ struct BackwardParams {
   i32 bottom_right = 0;
   i32 window_left = kNoLimit;
   i32 window_right = kNoLimit;
+};
+
+// Parameters of kernels with modifiers or padding, as in core/params.cuh.
+struct ModifiedBackwardParams : BackwardParams {
+  ModifierParams modifiers;
+};
+
+// The gradient of a bias. Strides are in elements, and 0 along a dimension of size 1.
+struct BiasGradientParams : ModifiedBackwardParams {
+  void* dbias = nullptr;
+  Element dbias_element = Element::f32;
+  Strides dbias_strides;
+  i32 sequences = 0;
+  i32 bias_batch = 1;  // entries of the bias: 1 or `sequences`,
+  i32 bias_heads = 1;  // and 1 or heads_q
+  i32 m_blocks = 0, n_blocks = 0;
 };
 
 }  // namespace octavo

@@ -38,7 +38,23 @@ struct RowStatsParams {
   i32 head_dim = 0;
 };
 
+struct PaddedRowStatsParams : RowStatsParams {
+  PaddingParams padding;
+};
+
 namespace row_stats {
+
+// The kernel parameters of a configuration: only what it reads.
+template <bool kPadded>
+struct SelectParams {
+  using Type = RowStatsParams;
+};
+template <>
+struct SelectParams<true> {
+  using Type = PaddedRowStatsParams;
+};
+template <class Config>
+using ParamsOf = typename SelectParams<Config::value.padded>::Type;
 
 template <RowStatsConfig kConfig>
 struct ConfigOf {
@@ -130,6 +146,10 @@ struct Kernel {
     if (p.cu_seqlens_q != nullptr) {
       clamp_span(p.cu_seqlens_q, sequence, p.tokens_q, p.seqlen_q, begin, length);
       batch = 0;
+    } else if constexpr (C.padded) {
+      const PaddingParams& padding = static_cast<const PaddedRowStatsParams&>(p).padding;
+      clamp_used_rows</*kOverlaps=*/false>(padding.leftpad_q, padding.seqlens_q, sequence,
+                                           p.seqlen_q, begin, length);
     }
     float lse = -kInfinity, sum = 0;
     if (ptx::mask_term(row < length, true)) {
@@ -151,7 +171,7 @@ struct Kernel {
 
 template <class Config>
 OCTAVO_KERNEL(kThreads, 1)
-row_stats(const OCTAVO_GRID_CONSTANT RowStatsParams p) {
+row_stats(const OCTAVO_GRID_CONSTANT ParamsOf<Config> p) {
   Kernel<Config>::entry(p);
 }
 

@@ -45,6 +45,7 @@
 #include "device/ptx/thread.cuh"
 #include "device/sm80/backward_epilogue.cuh"
 #include "device/sm80/backward_geometry.cuh"
+#include "device/sm80/backward_modifiers.cuh"
 #include "device/sm80/backward_products.cuh"
 
 namespace octavo::sm80 {
@@ -149,9 +150,9 @@ struct BackwardKernel {
   }
 
   // Rounds p and ds to A operands of all columns of the block.
-  static OCTAVO_DEVICE void make_weights(typename G::Weights (&weights)[2],
-                                         const typename G::Scores& p, const typename G::Scores& ds,
-                                         const WorkTile& tile) {
+  template <class AnyScores>
+  static OCTAVO_DEVICE void make_weights(typename G::Weights (&weights)[2], const AnyScores& p,
+                                         const typename G::Scores& ds, const WorkTile& tile) {
     if constexpr (C.warps_d == 1) {
       if constexpr (G::kOwnsKeys) Products::pack(weights[1], p);
       Products::pack(weights[0], ds);
@@ -164,13 +165,32 @@ struct BackwardKernel {
     }
   }
 
-  // One block of streamed rows, of which `first` is the first.
+  // The weights of a block with modifiers.
+  static OCTAVO_DEVICE void modified_weights(typename G::Weights (&weights)[2],
+                                             const typename G::OwnFragments (&own)[2],
+                                             const Stats& stats, const BackwardParams& params,
+                                             const WorkTile& tile, const Cursor& at, int stage) {
+    using Modifiers = BackwardModifiers<G>;
+    typename G::Scores p, ds;
+    typename G::PackedScores packed;
+    Products::row_products(p, own[0], 0, tile, stage);
+    const i32 query_head = G::kOwnsKeys ? at.head : tile.head;
+    Modifiers::find_p(p, packed, stats, params, tile, {query_head, at.row, stage});
+    Products::row_products(ds, own[1], 1, tile, stage);
+    Modifiers::find_ds(ds, p, stats, tile, stage);
+    make_weights(weights, packed, ds, tile);
+  }
+
+  // The block of streamed rows at `at`.
   static OCTAVO_DEVICE void block(typename G::Gradient (&gradients)[G::kGradients],
                                   const typename G::OwnFragments (&own)[2], const Stats& stats,
                                   const BlockRange& range, const BackwardParams& params,
-                                  const WorkTile& tile, i32 first, int stage) {
+                                  const WorkTile& tile, const Cursor& at, int stage) {
+    const i32 first = at.row;
     typename G::Weights weights[2];
-    {
+    if constexpr (has_modifiers(C)) {
+      modified_weights(weights, own, stats, params, tile, at, stage);
+    } else {
       typename G::Scores p, ds;
       Products::row_products(p, own[0], 0, tile, stage);
       Products::exponentiate(p, stats, params.scale_log2, tile, stage);
@@ -219,7 +239,7 @@ struct BackwardKernel {
         if (is_first) Products::load_own(own[0], 0, tile);
         if (is_first) Products::load_own(own[1], 1, tile);
       }
-      block(gradients, own, stats, range, p, tile, at.row, stage);
+      block(gradients, own, stats, range, p, tile, at, stage);
       stage = stage + 1 == C.stages ? 0 : stage + 1;
     }
     ptx::cp_async_wait<0>();
@@ -236,18 +256,22 @@ struct BackwardKernel {
     tile.head = index / p.own_tiles % heads;
     tile.sequence = index / p.own_tiles / heads;
     tile.batch = p.cu_seqlens_q == nullptr ? tile.sequence : 0;
-    tile.at = sequence_span(p, tile.sequence);
+    if constexpr (C.padded)
+      tile.at = padded_span<true, /*kOverlaps=*/false>(p, G::modifiers(p).padding, tile.sequence);
+    else
+      tile.at = sequence_span(p, tile.sequence);
     tile.mask = {p.bottom_right, p.window_left, p.window_right};
     if constexpr (G::kOwnsKeys) {
       tile.at = {tile.at.kv_begin, tile.at.seqlen_kv, tile.at.q_begin, tile.at.seqlen_q};
       tile.mask = {p.bottom_right, p.window_right, p.window_left};
     }
+    tile.thread = ptx::thread_index();
+    if constexpr (C.padded) BackwardEpilogue<G>::clear_padding(p, tile);
     if (tile.first_row >= tile.at.seqlen_q) return;
     const u32 warp = ptx::warp_index();
     tile.warp = warp % C.warps;
     tile.warp_d = C.warps_d == 1 ? 0 : warp / C.warps;
     tile.lane = ptx::lane_index();
-    tile.thread = ptx::thread_index();
     run_tile(p, tile,
              block_range(tile.mask, tile.at, tile.first_row, G::kOwnRows, G::kStreamedRows));
   }
@@ -255,7 +279,7 @@ struct BackwardKernel {
 
 template <class Config>
 OCTAVO_KERNEL(threads(Config::value), 1)
-sm80_backward(const OCTAVO_GRID_CONSTANT BackwardParams p) {
+sm80_backward(const OCTAVO_GRID_CONSTANT BackwardParamsOf<Config> p) {
   BackwardKernel<Config>::entry(p);
 }
 

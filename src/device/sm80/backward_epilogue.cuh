@@ -2,6 +2,7 @@
 #pragma once
 
 #include "device/ptx/memory.cuh"
+#include "device/ptx/term.cuh"
 #include "device/sm80/backward_geometry.cuh"
 
 namespace octavo::sm80 {
@@ -66,6 +67,32 @@ struct BackwardEpilogue {
           ptx::store_global_b16(to + i * 4 + 2, static_cast<u16>(x[i] >> 16));
         }
       }
+    }
+  }
+
+  // Zeroes the padding among the tensor's rows of this tile.
+  static OCTAVO_DEVICE void clear_padding(const BackwardParams& p, const WorkTile& tile) {
+    if (p.cu_seqlens_q != nullptr) return;
+    if constexpr (G::kOwnsKeys) {
+      clear_rows(p.dk, p.dk_strides, p.seqlen_kv, p.head_dim, tile);
+      clear_rows(p.dv, p.dv_strides, p.seqlen_kv, p.head_dim, tile);
+    } else {
+      clear_rows(p.dq, p.dq_strides, p.seqlen_q, p.head_dim, tile);
+    }
+  }
+  static OCTAVO_DEVICE void clear_rows(void* to, const Strides& s, i32 all_rows, i32 head_dim,
+                                       const WorkTile& tile) {
+    constexpr u32 kZeros[4] = {};
+    u8* const out = static_cast<u8*>(to) + (tile.batch * s.batch + tile.head * s.head) * 2;
+    const i32 rows = min_of(all_rows - tile.first_row, G::kOwnRows);
+    const u32 row_bytes = static_cast<u32>(head_dim * 2);
+    OCTAVO_ROLLED
+    for (u32 i = tile.thread; i < static_cast<u32>(rows) * Tile::kChunks; i += G::kThreads) {
+      const i32 row = tile.first_row + static_cast<i32>(i / Tile::kChunks);
+      const u32 byte = i % Tile::kChunks * 16;
+      const bool is_padding = ptx::mask_term(row < tile.at.q_begin, false) ||
+                              ptx::mask_term(row >= tile.at.q_begin + tile.at.seqlen_q, false);
+      if (is_padding && byte < row_bytes) store_chunk(out + row * s.row * 2 + byte, kZeros);
     }
   }
 

@@ -19,6 +19,18 @@ struct BackwardConfigOf {
   static constexpr Sm80BackwardConfig value = kConfig;
 };
 
+// The kernel parameters of a configuration: only what it reads.
+template <bool kHasModifiers>
+struct SelectBackwardParams {
+  using Type = BackwardParams;
+};
+template <>
+struct SelectBackwardParams<true> {
+  using Type = ModifiedBackwardParams;
+};
+template <class Config>
+using BackwardParamsOf = typename SelectBackwardParams<has_modifiers(Config::value)>::Type;
+
 // The mask and the span of a sequence, as core/block_range.cuh reads them.
 struct MaskRule {
   i32 bottom_right, window_left, window_right;
@@ -81,6 +93,10 @@ struct BackwardGeometry {
   struct Scores {
     float x[kTilesM][kTilesN][4];
   };
+  // The same rounded to the element type, by pairs of neighbouring columns.
+  struct PackedScores {
+    u32 x[kTilesM][kTilesN][2];
+  };
   // P or dS rounded to the element type: A operands, all of the block's streamed rows.
   struct Weights {
     FragmentA a[kTilesM][kStreamedSteps];
@@ -92,6 +108,11 @@ struct BackwardGeometry {
   struct OwnFragments {
     FragmentA a[C.own_in_registers ? kTilesM : 1][C.own_in_registers ? kHeadSteps : 1];
   };
+
+  // The modifier parameters. Only a kernel with modifiers or padding has them.
+  static OCTAVO_DEVICE const ModifierParams& modifiers(const BackwardParams& p) {
+    return static_cast<const ModifiedBackwardParams&>(p).modifiers;
+  }
 
   // Operand 0: K (dkv) or Q (dq) among the owned rows, Q or K among the streamed ones.
   // Operand 1: V or dO among the owned rows, dO or V among the streamed ones.

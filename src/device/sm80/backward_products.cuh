@@ -193,7 +193,11 @@ struct BackwardProducts {
     const float(&x)[4] = scores.x[m][step * 2 + i / 2];
     return Operands::pack_pair(x[i % 2 * 2], x[i % 2 * 2 + 1]);
   }
-  static OCTAVO_DEVICE void pack(Weights& weights, const Scores& scores) {
+  static OCTAVO_DEVICE u32 packed(const typename G::PackedScores& scores, int m, int step, int i) {
+    return scores.x[m][step * 2 + i / 2][i % 2];
+  }
+  template <class AnyScores>
+  static OCTAVO_DEVICE void pack(Weights& weights, const AnyScores& scores) {
     OCTAVO_UNROLL
     for (int m = 0; m < kTilesM; ++m) {
       OCTAVO_UNROLL
@@ -206,7 +210,9 @@ struct BackwardProducts {
 
   // With several warps along the columns of the gradients, each computes some columns of the
   // scores and needs all of them: they go through shared memory.
-  static OCTAVO_DEVICE void store_weights(const Scores& scores, int weights, const WorkTile& tile) {
+  template <class AnyScores>
+  static OCTAVO_DEVICE void store_weights(const AnyScores& scores, int weights,
+                                          const WorkTile& tile) {
     const auto to = G::weight_tile(weights);
     OCTAVO_UNROLL
     for (int m = 0; m < kTilesM; ++m) {

@@ -1,7 +1,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
+#include <span>
 
 #include "base/error.h"
 #include "config/sm80_backward_tiles.h"
@@ -20,12 +22,18 @@ int tile_head_dim(std::int64_t head_dim) {
   return 0;
 }
 
+std::span<const sm80::BackwardTiles> tiles_for(const Sm80BackwardConfig& c, BackwardPass pass) {
+  if (pass == BackwardPass::dbias) return sm80::kBiasGradientTiles;
+  if (has_modifiers(c)) return sm80::kModifiedBackwardTiles;
+  return sm80::kBackwardTiles;
+}
+
 // `c` with the tiles of a pass.
 Sm80BackwardConfig with_chosen_tiles(const Sm80BackwardConfig& c, BackwardPass pass,
                                      const GpuInfo& gpu) {
   Sm80BackwardConfig chosen = c;
-  for (const sm80::BackwardTiles& tiles : sm80::kBackwardTiles) {
-    if (tiles.pass != pass || tiles.head_dim != c.head_dim) continue;
+  for (const sm80::BackwardTiles& tiles : tiles_for(c, pass)) {
+    if (tiles.pass != pass || tiles.head_dim < c.head_dim) continue;
     chosen = sm80::with_tiles(c, tiles);
     if (feasible(chosen, gpu.arch, gpu.smem_per_block_optin).ok()) break;
   }
@@ -55,15 +63,33 @@ ChosenSm80Backward choose_sm80_backward(const Problem& problem, const GpuInfo& g
   c.element = element_of(problem.q);
   c.head_dim = tile_head_dim(problem.head_dim);
   c.load_bytes = std::min(load_bytes, 16);
+  c.softcap = problem.options.softcap != 0;
+  c.bias = problem.bias.has_value();
+  c.alibi = problem.alibi;
+  c.mask = problem.mask;
+  c.padded = problem.padded;
   ChosenSm80Backward chosen;
-  chosen.row_stats = {.arch = c.arch, .element = c.element, .load_bytes = c.load_bytes};
+  chosen.row_stats = {
+      .arch = c.arch, .element = c.element, .load_bytes = c.load_bytes, .padded = c.padded};
   chosen.dkv = with_chosen_tiles(c, BackwardPass::dkv, gpu);
   chosen.dq = with_chosen_tiles(c, BackwardPass::dq, gpu);
+  if (c.bias) chosen.dbias = with_chosen_tiles(c, BackwardPass::dbias, gpu);
   chosen.reason =
       fmt::format("dK and dV by {} keys, dQ by {} queries", chosen.dkv.block_n, chosen.dq.block_m);
   if (c.load_bytes < 16)
     chosen.reason += fmt::format("; narrow loads, as rows are only {}-byte aligned", c.load_bytes);
   return chosen;
+}
+
+Status check_bias_gradient(const BackwardArguments& a) {
+  if (a.dbias.data == nullptr) return {};
+  const std::array wanted = {a.q.shape[2], a.k.shape[2]};
+  for (std::size_t i = 0; i < 2; ++i)
+    if (a.dbias.shape[i + 2] != wanted[i])
+      return unsupported(fmt::format("dbias.shape[{}]", i + 2),
+                         fmt::format("{}", a.dbias.shape[i + 2]),
+                         fmt::format("{} in the backward pass on a GPU", wanted[i]));
+  return {};
 }
 
 std::string describe_sm80_backward(const ChosenSm80Backward& chosen) {

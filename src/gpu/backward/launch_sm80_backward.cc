@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "attention/backward_arguments.h"
 #include "base/error.h"
 #include "gpu/backward/sm80_backward.h"
 #include "gpu/jit/load_function.h"
@@ -39,9 +40,9 @@ std::int64_t row_stats_ctas(const Problem& run_problem) {
   return stats_entries(run_problem) / row_stats::kRowsPerCta;
 }
 
-RowStatsParams row_stats_params(const Problem& run_problem, const BackwardArguments& a,
-                                void* workspace) {
-  RowStatsParams p;
+PaddedRowStatsParams row_stats_params(const Problem& run_problem, const BackwardArguments& a,
+                                      void* workspace) {
+  PaddedRowStatsParams p;
   p.o = a.out.data;
   p.dout = a.dout.data;
   p.lse = static_cast<const float*>(a.lse.data);
@@ -56,19 +57,55 @@ RowStatsParams row_stats_params(const Problem& run_problem, const BackwardArgume
   p.heads_q = static_cast<i32>(run_problem.heads_q);
   p.seqlen_q = static_cast<i32>(run_problem.seqlen_q);
   p.head_dim = static_cast<i32>(run_problem.head_dim);
+  p.padding = {a.seqlens_q, a.seqlens_kv, a.leftpad_q, a.leftpad_kv};
   return p;
 }
 
-std::int64_t sm80_backward_tiles(const Problem& run_problem, const Sm80BackwardConfig& config) {
+SinkGradientParams sink_gradient_params(const Problem& run_problem, const BackwardArguments& a,
+                                        void* workspace) {
+  const RowStatsParams stats = row_stats_params(run_problem, a, workspace);
+  SinkGradientParams p;
+  p.lse_log2 = stats.lse_log2;
+  p.delta = stats.delta;
+  p.rows = stats.rows;
+  p.heads_q = stats.heads_q;
+  p.sequences = static_cast<i32>(run_problem.batch);
+  p.sinks = a.sinks;
+  p.dsinks = a.dsinks;
+  return p;
+}
+
+ModifierParams backward_modifier_params(const Problem& run_problem, const BackwardArguments& a,
+                                        float scale_log2, bool can_cap) {
+  Problem problem = run_problem;
+  if (can_cap && problem.options.softcap == 0)
+    problem.options.softcap = std::numeric_limits<float>::max();
+  return modifier_params(problem, forward_arguments(a), scale_log2);
+}
+
+Status launch_sink_gradients(const Gpu& gpu, cuda::Function function, const Problem& run_problem,
+                             const BackwardArguments& arguments, void* workspace, Stream stream) {
+  if (arguments.dsinks == nullptr) return {};
+  return launch_backward(gpu, function, run_problem.heads_q, row_stats::kThreads,
+                         row_stats::kSinkSmemBytes,
+                         sink_gradient_params(run_problem, arguments, workspace), stream);
+}
+
+std::int64_t sm80_backward_tiles(const Problem& run_problem, const BackwardArguments& a,
+                                 const Sm80BackwardConfig& config) {
+  if (config.pass == BackwardPass::dbias)
+    return a.dbias.shape[0] * a.dbias.shape[1] *
+           div_up<std::int64_t>(run_problem.seqlen_q, config.block_m) *
+           div_up<std::int64_t>(run_problem.seqlen_kv, config.block_n);
   const bool keys = sm80::owns_keys(config);
   const std::int64_t rows = keys ? run_problem.seqlen_kv : run_problem.seqlen_q;
   return div_up<std::int64_t>(rows, sm80::own_rows(config)) *
          (keys ? run_problem.heads_kv : run_problem.heads_q) * run_problem.batch;
 }
 
-BackwardParams sm80_backward_params(const Problem& run_problem, const BackwardArguments& a,
-                                    const Sm80BackwardConfig& config, void* workspace) {
-  BackwardParams p;
+BiasGradientParams sm80_backward_params(const Problem& run_problem, const BackwardArguments& a,
+                                        const Sm80BackwardConfig& config, void* workspace) {
+  BiasGradientParams p;
   set_backward_params(p, run_problem, a, workspace);
   p.q = a.q.data;
   p.k = a.k.data;
@@ -81,10 +118,21 @@ BackwardParams sm80_backward_params(const Problem& run_problem, const BackwardAr
   p.heads_q = static_cast<i32>(run_problem.heads_q);
   const std::int64_t rows = sm80::owns_keys(config) ? run_problem.seqlen_kv : run_problem.seqlen_q;
   p.own_tiles = static_cast<i32>(div_up<std::int64_t>(rows, sm80::own_rows(config)));
+  p.modifiers = backward_modifier_params(run_problem, a, p.scale_log2, config.softcap);
+  if (config.pass != BackwardPass::dbias) return p;
+  p.dbias = a.dbias.data;
+  p.dbias_element = element_of(a.dbias.dtype);
+  p.dbias_strides = strides_of(a.dbias);
+  p.sequences = static_cast<i32>(run_problem.batch);
+  p.bias_batch = static_cast<i32>(a.dbias.shape[0]);
+  p.bias_heads = static_cast<i32>(a.dbias.shape[1]);
+  p.m_blocks = static_cast<i32>(div_up<std::int64_t>(run_problem.seqlen_q, config.block_m));
+  p.n_blocks = static_cast<i32>(div_up<std::int64_t>(run_problem.seqlen_kv, config.block_n));
   return p;
 }
 
-Result<LoadedSm80Backward> load_sm80_backward(const Gpu& gpu, const ChosenSm80Backward& chosen) {
+Result<LoadedSm80Backward> load_sm80_backward(const Gpu& gpu, const Problem& problem,
+                                              const ChosenSm80Backward& chosen) {
   const CurrentContext current(gpu);
   if (!current.status().ok()) return current.status();
   // The kernels of the table do not spill, which a test asserts. With narrow loads some do: they
@@ -93,17 +141,23 @@ Result<LoadedSm80Backward> load_sm80_backward(const Gpu& gpu, const ChosenSm80Ba
   const bool ptx = code_for(gpu.info.arch).ptx;
   LoadedSm80Backward loaded;
   loaded.config = chosen;
-  const auto load = [&](const auto& config, int smem_bytes, cuda::Function& function) -> Status {
-    const KernelSource source = kernel_source(config, ptx);
+  const auto load = [&](const KernelSource& source, int smem_bytes,
+                        cuda::Function& function) -> Status {
     const Result<cuda::Function> found = load_function(gpu, source, smem_bytes, kPolicy);
     if (!found.ok()) return found.status();
     function = *found;
     if (loaded.note.empty()) loaded.note = cache_note(gpu, source, kPolicy);
     return {};
   };
-  Status status = load(chosen.row_stats, 0, loaded.row_stats);
-  if (status.ok()) status = load(chosen.dkv, sm80::smem_bytes(chosen.dkv), loaded.dkv);
-  if (status.ok()) status = load(chosen.dq, sm80::smem_bytes(chosen.dq), loaded.dq);
+  const auto load_pass = [&](const Sm80BackwardConfig& config, cuda::Function& function) {
+    return load(kernel_source(config, ptx), sm80::smem_bytes(config), function);
+  };
+  Status status = load(kernel_source(chosen.row_stats, ptx), 0, loaded.row_stats);
+  if (status.ok()) status = load_pass(chosen.dkv, loaded.dkv);
+  if (status.ok()) status = load_pass(chosen.dq, loaded.dq);
+  if (status.ok() && chosen.dbias) status = load_pass(*chosen.dbias, loaded.dbias);
+  if (status.ok() && problem.sinks)
+    status = load(sink_gradients_source(chosen.row_stats, ptx), 0, loaded.dsinks);
   if (!status.ok()) return status;
   return loaded;
 }
@@ -117,12 +171,15 @@ Status launch_sm80_backward(const Gpu& gpu, const LoadedSm80Backward& kernels,
       launch_backward(gpu, kernels.row_stats, row_stats_ctas(run_problem), row_stats::kThreads, 0,
                       row_stats_params(run_problem, arguments, workspace), stream));
   const auto launch_pass = [&](cuda::Function function, const Sm80BackwardConfig& config) {
-    return launch_backward(gpu, function, sm80_backward_tiles(run_problem, config),
+    return launch_backward(gpu, function, sm80_backward_tiles(run_problem, arguments, config),
                            sm80::threads(config), sm80::smem_bytes(config),
                            sm80_backward_params(run_problem, arguments, config, workspace), stream);
   };
   OCTAVO_RETURN_IF_ERROR(launch_pass(kernels.dkv, kernels.config.dkv));
-  return launch_pass(kernels.dq, kernels.config.dq);
+  OCTAVO_RETURN_IF_ERROR(launch_pass(kernels.dq, kernels.config.dq));
+  if (arguments.dbias.data != nullptr)
+    OCTAVO_RETURN_IF_ERROR(launch_pass(kernels.dbias, *kernels.config.dbias));
+  return launch_sink_gradients(gpu, kernels.dsinks, run_problem, arguments, workspace, stream);
 }
 
 }  // namespace octavo

@@ -1,8 +1,9 @@
 // The sm80 backward pass on the host: which problems it serves, the choice of its configurations,
 // parameters, loading and launches.
 //
-// Three launches on one stream: row_stats writes delta and lse_log2 into the workspace, then the
-// sm80_backward kernel computes dK and dV, then dQ.
+// Launches on one stream: row_stats writes delta and lse_log2 into the workspace, then the
+// sm80_backward kernel computes dK and dV, then dQ. The gradients of sinks and of a bias, if they
+// are wanted, take a launch each.
 #pragma once
 
 #include <fmt/format.h>
@@ -11,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 
 #include "base/error.h"
@@ -18,6 +20,7 @@
 #include "config/sm80_backward.h"
 #include "device/backward/params.cuh"
 #include "device/backward/row_stats.cuh"
+#include "device/backward/sink_gradients.cuh"
 #include "gpu/driver/context.h"
 #include "gpu/driver/driver.h"
 #include "gpu/forward/forward_params.h"
@@ -32,10 +35,15 @@ Status feasible(const Sm80BackwardConfig& config, int arch, int smem_bytes);
 // Checks that the kernels compute the gradients of the problem, with any alignment.
 Status sm80_backward_serves(const Problem& problem);
 
-// The three launches of a backward pass.
+// Checks that a GPU can compute the gradient of the bias, if it is wanted: its last two dimensions
+// must not broadcast.
+Status check_bias_gradient(const BackwardArguments& arguments);
+
+// The launches of a backward pass.
 struct ChosenSm80Backward {
-  RowStatsConfig row_stats;
+  RowStatsConfig row_stats;  // and of the gradients of sinks
   Sm80BackwardConfig dkv, dq;
+  std::optional<Sm80BackwardConfig> dbias{};
   std::string reason;
 };
 // `load_bytes`: the row alignment of the tensors, in bytes.
@@ -72,8 +80,11 @@ std::size_t row_stats_bytes(const Problem& run_problem);
 
 // `workspace` holds row_stats_bytes() bytes at a multiple of 16. These parameters serve every
 // backward kernel that reads row statistics.
-RowStatsParams row_stats_params(const Problem& run_problem, const BackwardArguments& arguments,
-                                void* workspace);
+PaddedRowStatsParams row_stats_params(const Problem& run_problem,
+                                      const BackwardArguments& arguments, void* workspace);
+// They read what row_stats wrote. A CTA for each query head.
+SinkGradientParams sink_gradient_params(const Problem& run_problem,
+                                        const BackwardArguments& arguments, void* workspace);
 // The number of its CTAs; 0 if there are no queries.
 std::int64_t row_stats_ctas(const Problem& run_problem);
 
@@ -113,11 +124,24 @@ void set_backward_params(Params& p, const Problem& run_problem, const BackwardAr
   p.window_right = o.causal == Causal::none ? window_limit(o.window_right) : 0;
 }
 
-BackwardParams sm80_backward_params(const Problem& run_problem, const BackwardArguments& arguments,
-                                    const Sm80BackwardConfig& config, void* workspace);
+// The modifiers for a kernel that can apply a softcap or not: without one in the problem, a limit
+// that changes no score.
+ModifierParams backward_modifier_params(const Problem& run_problem,
+                                        const BackwardArguments& arguments, float scale_log2,
+                                        bool can_cap);
+
+// A kernel without modifiers reads only the BackwardParams of these, and so on.
+BiasGradientParams sm80_backward_params(const Problem& run_problem,
+                                        const BackwardArguments& arguments,
+                                        const Sm80BackwardConfig& config, void* workspace);
 
 // The number of CTAs of one pass; 0 if there is nothing to write.
-std::int64_t sm80_backward_tiles(const Problem& run_problem, const Sm80BackwardConfig& config);
+std::int64_t sm80_backward_tiles(const Problem& run_problem, const BackwardArguments& arguments,
+                                 const Sm80BackwardConfig& config);
+
+// Enqueues the kernel of sink_gradients.cuh, if the gradients of sinks are wanted.
+Status launch_sink_gradients(const Gpu& gpu, cuda::Function function, const Problem& run_problem,
+                             const BackwardArguments& arguments, void* workspace, Stream stream);
 
 // Kernels that are loaded on a GPU.
 struct LoadedSm80Backward {
@@ -125,9 +149,13 @@ struct LoadedSm80Backward {
   cuda::Function row_stats = nullptr;
   cuda::Function dkv = nullptr;
   cuda::Function dq = nullptr;
-  std::string note{};  // a problem with the kernel cache
+  cuda::Function dbias = nullptr;   // null without a bias
+  cuda::Function dsinks = nullptr;  // null without sinks
+  std::string note{};               // a problem with the kernel cache
 };
-Result<LoadedSm80Backward> load_sm80_backward(const Gpu& gpu, const ChosenSm80Backward& chosen);
+// `problem` says whether sinks have a gradient.
+Result<LoadedSm80Backward> load_sm80_backward(const Gpu& gpu, const Problem& problem,
+                                              const ChosenSm80Backward& chosen);
 
 // `run_problem` must be validated and supported by the kernels.
 Status launch_sm80_backward(const Gpu& gpu, const LoadedSm80Backward& kernels,

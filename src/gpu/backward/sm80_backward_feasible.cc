@@ -48,6 +48,16 @@ Status check_backward_shape(const Sm80BackwardConfig& c) {
   return {};
 }
 
+Status check_bias_pass(const Sm80BackwardConfig& c) {
+  if (c.pass != BackwardPass::dbias) return {};
+  if (!c.bias) return wrong_field("bias", c.bias, "true in the pass dbias");
+  if (c.warps_d != 1) return wrong_field("warps_d", c.warps_d, "1 in the pass dbias");
+  if (c.stages != 1) return wrong_field("stages", c.stages, "1 in the pass dbias");
+  if (c.own_in_registers)
+    return wrong_field("own_in_registers", c.own_in_registers, "false in the pass dbias");
+  return {};
+}
+
 }  // namespace
 
 Status feasible(const Sm80BackwardConfig& config, int arch, int smem_bytes) {
@@ -57,8 +67,9 @@ Status feasible(const Sm80BackwardConfig& config, int arch, int smem_bytes) {
     return wrong_field("arch", config.arch, fmt::format("up to {} on this chip", arch));
   if (config.element != Element::f16 && config.element != Element::bf16)
     return wrong_field("element", static_cast<int>(config.element), "f16, bf16");
-  if (config.pass != BackwardPass::dkv && config.pass != BackwardPass::dq)
-    return wrong_field("pass", static_cast<int>(config.pass), "dkv, dq");
+  if (config.pass < BackwardPass::dkv || config.pass > BackwardPass::dbias)
+    return wrong_field("pass", static_cast<int>(config.pass), "dkv, dq, dbias");
+  OCTAVO_RETURN_IF_ERROR(check_bias_pass(config));
   OCTAVO_RETURN_IF_ERROR(check_backward_warps(config));
   OCTAVO_RETURN_IF_ERROR(check_backward_shape(config));
   if (config.stages < 1 || config.stages > 8) return wrong_field("stages", config.stages, "1 to 8");

@@ -38,7 +38,8 @@ Status set_tensor_maps(const Driver& driver, const BackwardArguments& a,
 }  // namespace
 
 bool sm90_backward_serves(const Problem& problem, const GpuInfo& gpu) {
-  return gpu.arch == 90 && gpu.tensor_maps && problem.head_dim <= 128;
+  return gpu.arch == 90 && gpu.tensor_maps && problem.head_dim <= 128 && !problem.bias &&
+         !problem.mask;
 }
 
 bool sm90_backward_reaches(const BackwardArguments& a) {
@@ -50,12 +51,13 @@ bool sm90_backward_reaches(const BackwardArguments& a) {
 ChosenSm90Backward choose_sm90_backward(const Problem& problem) {
   ChosenSm90Backward chosen;
   const Element element = element_of(problem.q);
-  chosen.row_stats = {.arch = 90, .element = element};
+  chosen.row_stats = {.arch = 90, .element = element, .padded = problem.padded};
   // Larger blocks of queries read fewer operand bytes for each product; with 128 columns there are
   // registers for 64 queries.
-  chosen.config = {.element = element,
-                   .head_dim = problem.head_dim <= 64 ? 64 : 128,
-                   .block_m = problem.head_dim <= 64 ? 128 : 64};
+  chosen.config = with_modifiers({.element = element,
+                                  .head_dim = problem.head_dim <= 64 ? 64 : 128,
+                                  .block_m = problem.head_dim <= 64 ? 128 : 64},
+                                 problem.options.softcap != 0, problem.alibi, problem.padded);
   chosen.reason = fmt::format("Hopper kernel, {} keys by {} queries, dQ added in a fixed order",
                               chosen.config.block_n, chosen.config.block_m);
   return chosen;
@@ -73,10 +75,11 @@ Sm90BackwardWorkspace sm90_backward_workspace(const Problem& run_problem, std::i
   return w;
 }
 
-Sm90BackwardParams sm90_backward_params(const Problem& run_problem, const BackwardArguments& a,
-                                        const Sm90BackwardConfig& c, const GpuInfo& gpu,
-                                        void* workspace) {
-  Sm90BackwardParams p{};
+ModifiedSm90BackwardParams sm90_backward_params(const Problem& run_problem,
+                                                const BackwardArguments& a,
+                                                const Sm90BackwardConfig& c, const GpuInfo& gpu,
+                                                void* workspace) {
+  ModifiedSm90BackwardParams p{};
   set_backward_params(p, run_problem, a, workspace);
   const Sm90BackwardWorkspace parts = sm90_backward_workspace(run_problem, a.q.shape[2], c);
   auto* const bytes = static_cast<std::byte*>(workspace);
@@ -93,10 +96,13 @@ Sm90BackwardParams sm90_backward_params(const Problem& run_problem, const Backwa
                           : std::clamp(gpu.sms / std::max(p.n_tiles, 1), 1, all_heads);
   // CTAs of other kernels may hold some of the SMs for a while.
   p.max_cyclic_tiles = gpu.sms / 2;
+  if (has_modifiers(c))
+    p.modifiers = backward_modifier_params(run_problem, a, p.scale_log2, c.softcap);
   return p;
 }
 
-Result<LoadedSm90Backward> load_sm90_backward(const Gpu& gpu, const ChosenSm90Backward& chosen) {
+Result<LoadedSm90Backward> load_sm90_backward(const Gpu& gpu, const Problem& problem,
+                                              const ChosenSm90Backward& chosen) {
   const CurrentContext current(gpu);
   if (!current.status().ok()) return current.status();
   LoadedSm90Backward loaded;
@@ -113,6 +119,8 @@ Result<LoadedSm90Backward> load_sm90_backward(const Gpu& gpu, const ChosenSm90Ba
   if (status.ok())
     status = load(kernel_source(chosen.config), bwd::smem_bytes(chosen.config), loaded.backward);
   if (status.ok()) status = load(finish_dq_source(chosen.config), 0, loaded.finish_dq);
+  if (status.ok() && problem.sinks)
+    status = load(sink_gradients_source(chosen.row_stats), 0, loaded.dsinks);
   if (!status.ok()) return status;
   return loaded;
 }
@@ -123,7 +131,8 @@ Status launch_sm90_backward(const Gpu& gpu, const LoadedSm90Backward& kernels,
   const CurrentContext current(gpu);
   OCTAVO_RETURN_IF_ERROR(current.status());
   const Sm90BackwardConfig& c = kernels.config.config;
-  Sm90BackwardParams p = sm90_backward_params(run_problem, arguments, c, gpu.info, workspace);
+  ModifiedSm90BackwardParams p =
+      sm90_backward_params(run_problem, arguments, c, gpu.info, workspace);
   OCTAVO_RETURN_IF_ERROR(set_tensor_maps(*gpu.driver, arguments, c, p));
   const std::size_t counters = static_cast<std::size_t>(p.dq_tiles) * p.heads_kv * p.heads_per_kv;
   OCTAVO_GPU_TRY(*gpu.driver,
@@ -138,7 +147,9 @@ Status launch_sm90_backward(const Gpu& gpu, const LoadedSm90Backward& kernels,
                                          bwd::smem_bytes(c), p, stream));
   const std::int64_t blocks = div_up<std::int64_t>(run_problem.seqlen_q, c.block_m) *
                               run_problem.heads_q * run_problem.batch;
-  return launch_backward(gpu, kernels.finish_dq, blocks, bwd::kFinishThreads, 0, p, stream);
+  OCTAVO_RETURN_IF_ERROR(
+      launch_backward(gpu, kernels.finish_dq, blocks, bwd::kFinishThreads, 0, p, stream));
+  return launch_sink_gradients(gpu, kernels.dsinks, run_problem, arguments, workspace, stream);
 }
 
 }  // namespace octavo

@@ -18,7 +18,7 @@
 namespace octavo {
 
 // Whether the Hopper kernels support a problem that the sm80 family supports, if TMA can address
-// its tensors.
+// its tensors. A bias or a mask tensor takes the sm80 family.
 bool sm90_backward_serves(const Problem& problem, const GpuInfo& gpu);
 // Whether TMA can address every tensor. False if one is empty.
 bool sm90_backward_reaches(const BackwardArguments& arguments);
@@ -41,11 +41,12 @@ struct Sm90BackwardWorkspace {
 Sm90BackwardWorkspace sm90_backward_workspace(const Problem& run_problem, std::int64_t tokens_q,
                                               const Sm90BackwardConfig& config);
 
-// All parameters except the tensor maps.
-Sm90BackwardParams sm90_backward_params(const Problem& run_problem,
-                                        const BackwardArguments& arguments,
-                                        const Sm90BackwardConfig& config, const GpuInfo& gpu,
-                                        void* workspace);
+// All parameters except the tensor maps. A kernel without modifiers reads only the
+// Sm90BackwardParams of these.
+ModifiedSm90BackwardParams sm90_backward_params(const Problem& run_problem,
+                                                const BackwardArguments& arguments,
+                                                const Sm90BackwardConfig& config,
+                                                const GpuInfo& gpu, void* workspace);
 
 // Kernels that are loaded on a GPU.
 struct LoadedSm90Backward {
@@ -53,9 +54,12 @@ struct LoadedSm90Backward {
   cuda::Function row_stats = nullptr;
   cuda::Function backward = nullptr;
   cuda::Function finish_dq = nullptr;
-  std::string note{};  // a problem with the kernel cache
+  cuda::Function dsinks = nullptr;  // null without sinks
+  std::string note{};               // a problem with the kernel cache
 };
-Result<LoadedSm90Backward> load_sm90_backward(const Gpu& gpu, const ChosenSm90Backward& chosen);
+// `problem` says whether sinks have a gradient.
+Result<LoadedSm90Backward> load_sm90_backward(const Gpu& gpu, const Problem& problem,
+                                              const ChosenSm90Backward& chosen);
 
 // `run_problem` must be validated and supported by the kernels, and TMA must reach the tensors.
 Status launch_sm90_backward(const Gpu& gpu, const LoadedSm90Backward& kernels,

@@ -133,6 +133,11 @@ constexpr void visit_fields(Config& c, Visitor&& visit) {
   visit("stages", c.stages);
   visit("load_bytes", c.load_bytes);
   visit("own_in_registers", c.own_in_registers);
+  visit("softcap", c.softcap);
+  visit("bias", c.bias);
+  visit("alibi", c.alibi);
+  visit("mask", c.mask);
+  visit("padded", c.padded);
 }
 
 template <class Config, class Visitor>
@@ -145,6 +150,9 @@ constexpr void visit_fields(Config& c, Visitor&& visit) {
   visit("stages_q", c.stages_q);
   visit("stages_do", c.stages_do);
   visit("dq_buffers", c.dq_buffers);
+  visit("softcap", c.softcap);
+  visit("alibi", c.alibi);
+  visit("padded", c.padded);
 }
 
 template <class Config, class Visitor>
@@ -153,6 +161,7 @@ constexpr void visit_fields(Config& c, Visitor&& visit) {
   visit("arch", c.arch);
   visit("element", c.element);
   visit("load_bytes", c.load_bytes);
+  visit("padded", c.padded);
 }
 
 // The name of a configuration's type, in C++ and in texts.
@@ -202,7 +211,7 @@ struct EnumText<ScoreType> {
 template <>
 struct EnumText<BackwardPass> {
   static constexpr std::string_view kPrefix = "BackwardPass::";
-  static constexpr std::array<std::string_view, 2> kNames = {"dkv", "dq"};
+  static constexpr std::array<std::string_view, 3> kNames = {"dkv", "dq", "dbias"};
 };
 template <>
 struct EnumText<ExpForm> {
@@ -220,7 +229,7 @@ static_assert(static_cast<int>(KScales::row) + 1 == EnumText<KScales>::kNames.si
 static_assert(static_cast<int>(Schedule::in_turn) + 1 == EnumText<Schedule>::kNames.size());
 static_assert(static_cast<int>(ScoreType::f16_fast) + 1 == EnumText<ScoreType>::kNames.size());
 static_assert(static_cast<int>(ExpForm::polynomial) + 1 == EnumText<ExpForm>::kNames.size());
-static_assert(static_cast<int>(BackwardPass::dq) + 1 == EnumText<BackwardPass>::kNames.size());
+static_assert(static_cast<int>(BackwardPass::dbias) + 1 == EnumText<BackwardPass>::kNames.size());
 static_assert(static_cast<int>(Element::sim8) + 1 == EnumText<Element>::kNames.size());
 
 namespace detail {

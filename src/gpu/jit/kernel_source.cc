@@ -54,6 +54,12 @@ KernelSource combine_source(const DecodeConfig& config, bool ptx) {
 }
 
 KernelSource kernel_source(const Sm80BackwardConfig& config, bool ptx) {
+  if (config.pass == BackwardPass::dbias)
+    return {.include = "device/sm80/bias_gradient.cuh",
+            .name_expression = fmt::format("sm80::sm80_bias_gradient<sm80::BackwardConfigOf<{}>>",
+                                           to_text(config)),
+            .arch = config.arch,
+            .ptx = ptx};
   return {.include = "device/sm80/backward.cuh",
           .name_expression =
               fmt::format("sm80::sm80_backward<sm80::BackwardConfigOf<{}>>", to_text(config)),
@@ -78,6 +84,14 @@ KernelSource kernel_source(const RowStatsConfig& config, bool ptx) {
   return {.include = "device/backward/row_stats.cuh",
           .name_expression =
               fmt::format("row_stats::row_stats<row_stats::ConfigOf<{}>>", to_text(config)),
+          .arch = config.arch,
+          .ptx = ptx};
+}
+
+KernelSource sink_gradients_source(const RowStatsConfig& config, bool ptx) {
+  return {.include = "device/backward/sink_gradients.cuh",
+          .name_expression =
+              fmt::format("row_stats::sink_gradients<row_stats::ConfigOf<{}>>", to_text(config)),
           .arch = config.arch,
           .ptx = ptx};
 }

@@ -54,6 +54,8 @@ KernelSource kernel_source(const Sm90BackwardConfig& config);
 // The kernel that stores the FP32 dQ of that one.
 KernelSource finish_dq_source(const Sm90BackwardConfig& config);
 KernelSource kernel_source(const RowStatsConfig& config, bool ptx = false);
+// The kernel of the gradients of sinks, which reads the statistics of that one.
+KernelSource sink_gradients_source(const RowStatsConfig& config, bool ptx = false);
 // Never PTX: wgmma does not exist on later chips.
 KernelSource kernel_source(const Sm90ForwardConfig& config);
 

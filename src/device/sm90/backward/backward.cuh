@@ -19,6 +19,7 @@
 //   dq[]              FP32 dQ of a block, in order of registers     dq_tile each
 //   lse_log2[], delta[]  floats of the queries of a stage            row_stats_bytes each
 //   blocks[]          which block of queries is in a stage of Q     4 each
+//   slopes[]          with alibi, the slope of its head             4 each
 //   work              the tile of the CTA                           kWorkBytes
 //
 // clang-format off
@@ -69,6 +70,18 @@ struct BackwardKernel {
     ptx::fence_mbarrier_init();
   }
 
+  // Zeroes the padding among the tensor's rows of dK and dV that come at this CTA's place.
+  static OCTAVO_DEVICE void clear_keys(const Sm90BackwardParams& p, const Work<Config>& work) {
+    if (p.cu_seqlens_q != nullptr) return;
+    const i32 first = work.place() * C.block_n, rows = min_of(C.block_n, p.seqlen_kv - first);
+    const auto clear = [&](void* to, const Strides& s) {
+      clear_padding<threads(C)>(to, s, work.sequence * s.batch + work.head_kv * s.head, first, rows,
+                                work.at.kv_begin, work.at.seqlen_kv, p.head_dim);
+    };
+    clear(p.dk, p.dk_strides);
+    clear(p.dv, p.dv_strides);
+  }
+
   static OCTAVO_DEVICE void run(const Sm90BackwardParams& p) {
     if (ptx::thread_index() == 0) {
       ptx::prefetch_tensor_map(&p.q);
@@ -86,6 +99,7 @@ struct BackwardKernel {
     ptx::fence_proxy_async();
     ptx::cta_sync();
     const Work<Config> work = Work<Config>::read(G::work_slot());
+    if (C.padded) clear_keys(p, work);
     if (!work.has_keys()) return;
     if (group == warpgroups(C)) {
       ptx::decrease_registers<producer_registers(C)>();
@@ -102,7 +116,7 @@ struct BackwardKernel {
 
 template <class Config>
 OCTAVO_KERNEL(threads(Config::value), 1)
-sm90_backward(const OCTAVO_GRID_CONSTANT Sm90BackwardParams p) {
+sm90_backward(const OCTAVO_GRID_CONSTANT ParamsOf<Config> p) {
   BackwardKernel<Config>::run(p);
 }
 

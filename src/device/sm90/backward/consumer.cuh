@@ -13,6 +13,7 @@
 // dP(i). With block_m = 128 each block waits for its own dK.
 #pragma once
 
+#include "device/core/score_modifiers.cuh"
 #include "device/ptx/fence.cuh"
 #include "device/ptx/math.cuh"
 #include "device/ptx/stmatrix.cuh"
@@ -153,6 +154,66 @@ struct Consumer {
             ptx::exp2_approx(ptx::fused_multiply_add(s[i * 4 + e], p.scale_log2, -row[e % 2]));
     }
   }
+  // The same with softcap and ALiBi, for scores x in log2 units:
+  //   P = exp2(softcap * tanh(x / softcap) - slope * |distance| - LSE)
+  OCTAVO_DEVICE void exp_modified_scores(float (&s)[G::kScores], i32 m) const {
+    const ScoreModifierParams& scores = modifiers(p).scores;
+    const u32 lse_log2 = G::lse_log2(q(block).stage()) + here().lane % 4 * 8;
+    const Alibi alibi = alibi_of(m);
+    OCTAVO_UNROLL
+    for (int i = 0; i < C.block_m / 8; ++i) {
+      float row[2];
+      load_pair(lse_log2 + static_cast<u32>(i) * 32, row[0], row[1]);
+      OCTAVO_UNROLL
+      for (int e = 0; e < 4; ++e) {
+        float score = s[i * 4 + e] * p.scale_log2;
+        if (C.softcap) score = apply_softcap(score, scores);
+        if (C.alibi) score = apply_alibi(score, alibi.slope, alibi.distance(i, e));
+        s[i * 4 + e] = ptx::exp2_approx(score - row[e % 2]);
+      }
+    }
+  }
+  // ALiBi of the thread's two keys. `first`: the distance from the diagonal of the thread's first
+  // query of the block to its first key; the second key is 8 further.
+  struct Alibi {
+    float slope, first;
+    OCTAVO_DEVICE float distance(int i, int e) const {
+      return first + static_cast<float>(i * 8 + e % 2 - e / 2 * 8);
+    }
+  };
+  OCTAVO_DEVICE Alibi alibi_of(i32 m) const {
+    if (!C.alibi) return {};
+    const ThreadCoord t = here();
+    const Work<Config> work = Work<Config>::read_lengths(G::work_slot());
+    const i32 key = work.n() + static_cast<i32>(t.group * kRows + t.warp * 16 + t.lane / 4);
+    const i32 offset = p.bottom_right ? work.at.seqlen_kv - work.at.seqlen_q : 0;
+    const i32 first = m * C.block_m + static_cast<i32>(t.lane % 4 * 2) + offset - key;
+    return {ptx::load_shared_f32(G::slope_slot(q(block).stage())), ptx::float_of_int(first)};
+  }
+  // dS times the derivative of the softcap, 1 - tanh^2, where P gives tanh: the registers have no
+  // room for it. Where P is 0, so is dS.
+  OCTAVO_DEVICE void multiply_capped_ds(float (&dp)[G::kScores],
+                                        const float (&probability)[G::kScores], i32 m) const {
+    const ScoreModifierParams& scores = modifiers(p).scores;
+    const u32 lse_log2 = G::lse_log2(q(block).stage()) + here().lane % 4 * 8;
+    const u32 delta = G::delta(dout(block).stage()) + here().lane % 4 * 8;
+    const Alibi alibi = alibi_of(m);
+    OCTAVO_UNROLL
+    for (int i = 0; i < C.block_m / 8; ++i) {
+      float lse[2], row[2];
+      load_pair(lse_log2 + static_cast<u32>(i) * 32, lse[0], lse[1]);
+      load_pair(delta + static_cast<u32>(i) * 32, row[0], row[1]);
+      OCTAVO_UNROLL
+      for (int e = 0; e < 4; ++e) {
+        const float weight = probability[i * 4 + e];
+        float score = ptx::log2_approx(weight) + lse[e % 2];
+        if (C.alibi) score = apply_alibi(score, -alibi.slope, alibi.distance(i, e));
+        const float t = score * scores.inverse_softcap_log2;
+        const float ds = weight * (dp[i * 4 + e] - row[e % 2]);
+        dp[i * 4 + e] = weight == 0 ? 0.0f : ds * ptx::fused_multiply_add(-t, t, 1.0f);
+      }
+    }
+  }
   // dS = P (dP - delta), into dp.
   OCTAVO_DEVICE void multiply_ds(float (&dp)[G::kScores],
                                  const float (&probability)[G::kScores]) const {
@@ -192,11 +253,13 @@ struct Consumer {
     for (int step = 0; step < G::kQuerySteps; ++step) {
       OCTAVO_UNROLL
       for (int i = 0; i < 4; ++i) {
-        const float low = s[step * 8 + i * 2], high = s[step * 8 + i * 2 + 1];
-        to.a[step][i] = C.element == Element::f16 ? ptx::f16x2_from_f32(low, high)
-                                                  : ptx::bf16x2_from_f32(low, high);
+        to.a[step][i] = packed(s[step * 8 + i * 2], s[step * 8 + i * 2 + 1]);
       }
     }
+  }
+  static OCTAVO_DEVICE u32 packed(float low, float high) {
+    return C.element == Element::f16 ? ptx::f16x2_from_f32(low, high)
+                                     : ptx::bf16x2_from_f32(low, high);
   }
   // dS into shared memory, a row for each query.
   OCTAVO_DEVICE void store_ds(const Operand& ds) const {
@@ -285,13 +348,19 @@ struct Consumer {
 
   // P of the current block, of which S is complete.
   OCTAVO_DEVICE void find_p(float (&s)[G::kScores], u32 slot) const {
-    exp_scores(s);
+    if (modifies_scores(C))
+      exp_modified_scores(s, static_cast<i32>(slot / 2));
+    else
+      exp_scores(s);
     if (slot % 2 != 0) hide_unseen(s, static_cast<i32>(slot / 2));
   }
   // dS = P (dP - delta) of the current block, of which dP is complete.
   OCTAVO_DEVICE void find_ds(float (&dp)[G::kScores], const float (&s)[G::kScores],
                              u32 slot) const {
-    multiply_ds(dp, s);
+    if (C.softcap)
+      multiply_capped_ds(dp, s, static_cast<i32>(slot / 2));
+    else
+      multiply_ds(dp, s);
     if (slot % 2 != 0) hide_unseen(dp, static_cast<i32>(slot / 2));
   }
   // One block of queries. With carries_dk, dK of the block before is still running on entry.

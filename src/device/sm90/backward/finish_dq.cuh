@@ -25,14 +25,21 @@ OCTAVO_HD constexpr i32 dq_offset(i32 query, i32 column) {
 
 template <class Config>
 OCTAVO_KERNEL(kFinishThreads, 1)
-sm90_finish_dq(const OCTAVO_GRID_CONSTANT Sm90BackwardParams p) {
+sm90_finish_dq(const OCTAVO_GRID_CONSTANT ParamsOf<Config> p) {
   constexpr Sm90BackwardConfig C = Config::value;
   constexpr i32 kChunks = C.head_dim / 8;  // of a row, 16 bytes each
   ptx::wait_for_earlier_grids();
   const i32 m_blocks = div_up(p.seqlen_q, C.block_m), heads = p.heads_kv * p.heads_per_kv;
   const i32 m = ptx::block_index_x() % m_blocks, of_all = ptx::block_index_x() / m_blocks;
   const i32 head = of_all % heads, sequence = of_all / heads;
-  const SequenceSpan at = sequence_span(p, sequence);
+  const SequenceSpan at = Work<Config>::span_of(p, sequence);
+  if (C.padded) {
+    if (p.cu_seqlens_q == nullptr)
+      clear_padding<kFinishThreads>(p.dq, p.dq_strides,
+                                    sequence * p.dq_strides.batch + head * p.dq_strides.head,
+                                    m * C.block_m, min_of(C.block_m, p.seqlen_q - m * C.block_m),
+                                    at.q_begin, at.seqlen_q, p.head_dim);
+  }
   if (m * C.block_m >= at.seqlen_q) return;
   const TileRange tiles = Work<Config>::tiles_of(p, at, m);
   const i64 tile = static_cast<i64>(head) * p.dq_tiles + first_dq_tile<C.block_m>(p, at, sequence);

@@ -5,6 +5,7 @@
 #include "config/sm90_backward.h"
 #include "device/ptx/mbarrier.cuh"
 #include "device/ptx/memory.cuh"
+#include "device/sm90/backward/params.cuh"
 #include "device/tile/matrix_descriptor.cuh"
 
 namespace octavo::sm90::backward {
@@ -15,6 +16,18 @@ template <Sm90BackwardConfig kConfig>
 struct ConfigOf {
   static constexpr Sm90BackwardConfig value = kConfig;
 };
+
+// The kernel parameters of a configuration: only what it reads.
+template <bool kHasModifiers>
+struct SelectParams {
+  using Type = Sm90BackwardParams;
+};
+template <>
+struct SelectParams<true> {
+  using Type = ModifiedSm90BackwardParams;
+};
+template <class Config>
+using ParamsOf = typename SelectParams<has_modifiers(Config::value)>::Type;
 
 // A consumer thread. Of a tile of scores it holds two rows (keys) of its warp's 16, lane / 4 and
 // lane / 4 + 8, and of every eight columns (queries) two.
@@ -56,6 +69,8 @@ struct Geometry {
   static OCTAVO_DEVICE u32 delta(u32 stage) { return smem(S.delta) + stage * S.row_stats_bytes; }
 
   static OCTAVO_DEVICE u32 block_slot(u32 stage) { return smem(S.blocks) + stage * 4; }
+  // The ALiBi slope of a stage's head, in log2 units; only with alibi.
+  static OCTAVO_DEVICE u32 slope_slot(u32 stage) { return smem(S.slopes) + stage * 4; }
   static OCTAVO_DEVICE u32 work_slot() { return smem(S.work); }
 
   static OCTAVO_DEVICE u32 barrier(u32 index) {

@@ -50,4 +50,9 @@ struct Sm90BackwardParams {
   i32 window_right = kNoLimit;
 };
 
+// Parameters of kernels with modifiers or padding, as in core/params.cuh.
+struct ModifiedSm90BackwardParams : Sm90BackwardParams {
+  ModifierParams modifiers;
+};
+
 }  // namespace octavo

@@ -1,6 +1,7 @@
 // The producer warp and the dQ writer warps of the backward kernel.
 #pragma once
 
+#include "device/core/score_modifiers.cuh"
 #include "device/ptx/atomic.cuh"
 #include "device/ptx/fence.cuh"
 #include "device/ptx/mbarrier.cuh"
@@ -35,11 +36,12 @@ struct Producer {
   }
 
   // Loads `rows` rows, of which the first `exist` belong to the sequence, and then arrives at
-  // `full`. Rows of a varlen batch that follow belong to the next sequence and are zeroed: they are
-  // multiplied by zeros, and 0 times what they hold may be NaN.
+  // `full`. Rows that follow in a varlen batch belong to the next sequence, and in a padded one to
+  // the padding. They are zeroed: they are multiplied by zeros, and 0 times what they hold may be
+  // NaN.
   OCTAVO_DEVICE void load(const ptx::TensorMap& map, u32 to, u32 full, i32 rows, i32 exist,
                           i32 token, i32 head, const float* stats, u32 stats_to) {
-    const bool cuts_sequence = p.cu_seqlens_q != nullptr && exist < rows;
+    const bool cuts_sequence = (C.padded || p.cu_seqlens_q != nullptr) && exist < rows;
     const u32 bar = cuts_sequence ? G::tail_full() : full;
     const u32 bytes = static_cast<u32>(rows) * C.head_dim * 2;
     if (leader) {
@@ -69,6 +71,13 @@ struct Producer {
     if (leader)
       ptx::store_shared_b32(G::block_slot(q.stage()),
                             static_cast<u32>(m * 2 + (work.needs_mask(p, m) ? 1 : 0)));
+    if (C.alibi) {
+      const ScoreModifierParams& scores = modifiers(p).scores;
+      const float slope = scores.alibi_slopes == nullptr
+                              ? 0.0f
+                              : alibi_slope_log2<true>(scores, work.sequence, head);
+      if (leader) ptx::store_shared_b32(G::slope_slot(q.stage()), __builtin_bit_cast(u32, slope));
+    }
     load(p.q, G::q_tile(q.stage()), G::q_full(q.stage()), C.block_m, exist, token, head,
          p.lse_log2 + stats, G::lse_log2(q.stage()));
     q.advance();

@@ -25,9 +25,17 @@
 
 #include "config/sm90_backward.h"
 #include "device/core/block_range.cuh"
+#include "device/ptx/memory.cuh"
+#include "device/ptx/term.cuh"
+#include "device/ptx/thread.cuh"
 #include "device/sm90/backward/params.cuh"
 
 namespace octavo::sm90::backward {
+
+// The modifier parameters. Only a kernel with modifiers or padding has them.
+OCTAVO_DEVICE const ModifierParams& modifiers(const Sm90BackwardParams& p) {
+  return static_cast<const ModifiedSm90BackwardParams&>(p).modifiers;
+}
 
 // The range [begin, end) of the head's key tiles that contribute to a block of dQ.
 struct TileRange {
@@ -46,6 +54,10 @@ struct Work {
 
   enum Order : i32 { kAscending, kDescending, kMaskedAscending, kCyclic };
 
+  static OCTAVO_DEVICE SequenceSpan span_of(const Sm90BackwardParams& p, i32 sequence) {
+    return C.padded ? padded_span(p, modifiers(p).padding, sequence) : sequence_span(p, sequence);
+  }
+
   static OCTAVO_DEVICE bool has_mask(const Sm90BackwardParams& p) {
     return p.window_left < kNoLimit || p.window_right < kNoLimit;
   }
@@ -59,7 +71,7 @@ struct Work {
     const i32 head = group * heads + in_group % of_group, place = in_group / of_group;
     w.sequence = head / p.heads_kv;
     w.head_kv = head % p.heads_kv;
-    w.at = sequence_span(p, w.sequence);
+    w.at = span_of(p, w.sequence);
     w.order = masked                              ? group % 2 != 0 ? kDescending : kMaskedAscending
               : w.n_tiles() <= p.max_cyclic_tiles ? kCyclic
                                                   : kAscending;
@@ -67,7 +79,11 @@ struct Work {
     w.find_queries(p);
     return w;
   }
-  // A CTA of a varlen batch may have no tile: sequences differ in length.
+  // The tile's number in the order of the grid: tiles beyond the sequence follow its own.
+  OCTAVO_DEVICE i32 place() const {
+    return order == kMaskedAscending ? n_tiles() - 1 - n_tile : n_tile;
+  }
+  // A CTA of a varlen or padded batch may have no tile: sequences differ in length.
   OCTAVO_DEVICE bool has_keys() const { return n_tile >= 0 && n() < at.seqlen_kv; }
   OCTAVO_DEVICE i32 n() const { return n_tile * C.block_n; }  // the tile's first key
   OCTAVO_DEVICE i32 n_tiles() const { return div_up(at.seqlen_kv, C.block_n); }
@@ -151,6 +167,22 @@ template <int kBlockM>
 OCTAVO_DEVICE i32 first_dq_tile(const Sm90BackwardParams& p, const SequenceSpan& at, i32 sequence) {
   if (p.cu_seqlens_q == nullptr) return sequence * div_up(p.seqlen_q, kBlockM);
   return at.q_begin / kBlockM + sequence;
+}
+
+// Zeroes those of rows [first, first + rows) of a 16-bit gradient that are padding: rows of the
+// tensor outside [begin, begin + length).
+template <int kThreads>
+OCTAVO_DEVICE void clear_padding(void* to, const Strides& s, i64 of_head, i32 first, i32 rows,
+                                 i32 begin, i32 length, i32 head_dim) {
+  constexpr u32 kZeros[4] = {};
+  const i32 chunks = head_dim / 8;
+  OCTAVO_ROLLED
+  for (i32 i = static_cast<i32>(ptx::thread_index()); i < rows * chunks; i += kThreads) {
+    const i32 row = first + i / chunks;
+    if (ptx::mask_term(row < begin, false) || ptx::mask_term(row >= begin + length, false))
+      ptx::store_global_b128(static_cast<u8*>(to) + 2 * (of_head + row * s.row + i % chunks * 8),
+                             kZeros);
+  }
 }
 
 }  // namespace octavo::sm90::backward
