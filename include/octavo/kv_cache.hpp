@@ -70,8 +70,10 @@ class OCTAVO_API KvCache {
   Result<std::int64_t> length(std::int64_t sequence) const;
 
   // Makes these sequences the batch of the following calls, in this order. When one of them is
-  // freed, the batch is empty until the next call of select().
+  // freed, the batch is empty until the next call of select(), and the lengths that set_arguments()
+  // gave are 0.
   Status select(std::span<const std::int64_t> sequences);
+  std::int64_t selected() const;  // how many
 
   // Takes the pages that `tokens` more tokens of each selected sequence need, so that append() of
   // as many changes neither the page table nor the pages of other sequences. append() does it by

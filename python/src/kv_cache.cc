@@ -113,12 +113,6 @@ class PythonKvCache {
 
   KvCache& cache() { return cache_; }
 
-  void select(const std::vector<std::int64_t>& sequences) {
-    check(cache_.select(sequences));
-    selected_ = static_cast<std::int64_t>(sequences.size());
-  }
-  void free_sequence(std::int64_t sequence) { check(cache_.free_sequence(sequence)); }
-
   void append(nb::handle k, nb::handle v, nb::handle rotary, bool interleaved, nb::handle layout) {
     const Array k_array = host_array(k, "k"), v_array = host_array(v, "v");
     const Layout order = layout_of(layout);
@@ -175,7 +169,7 @@ class PythonKvCache {
         found[what] = nb::cast(
             nb::ndarray<nb::numpy, float>(const_cast<float*>(scales.data), 3, shape.data(), self));
       }
-    const std::array<std::size_t, 2> table = {static_cast<std::size_t>(selected_),
+    const std::array<std::size_t, 2> table = {static_cast<std::size_t>(cache_.selected()),
                                               static_cast<std::size_t>(a.pages_per_sequence)};
     found["page_table"] =
         nb::cast(nb::ndarray<nb::numpy, const std::int32_t>(a.page_table, 2, table.data(), self));
@@ -198,7 +192,6 @@ class PythonKvCache {
   }
 
   KvCache cache_;
-  std::int64_t selected_ = 0;
 };
 
 }  // namespace
@@ -225,11 +218,15 @@ void add_kv_cache(nb::module_& m) {
       .def("add_sequence", [](PythonKvCache& c) { return check(c.cache().add_sequence()); })
       .def("fork",
            [](PythonKvCache& c, std::int64_t sequence) { return check(c.cache().fork(sequence)); })
-      .def("free_sequence", &PythonKvCache::free_sequence)
+      .def("free_sequence", [](PythonKvCache& c,
+                               std::int64_t sequence) { check(c.cache().free_sequence(sequence)); })
       .def("length", [](PythonKvCache& c,
                         std::int64_t sequence) { return check(c.cache().length(sequence)); })
       .def("free_pages", [](PythonKvCache& c) { return c.cache().free_pages(); })
-      .def("select", &PythonKvCache::select)
+      .def("select",
+           [](PythonKvCache& c, const std::vector<std::int64_t>& sequences) {
+             check(c.cache().select(sequences));
+           })
       .def("reserve",
            [](PythonKvCache& c, std::int64_t tokens) { check(c.cache().reserve(tokens)); })
       .def("append", &PythonKvCache::append, nb::arg(), nb::arg(), nb::arg().none(), nb::arg(),

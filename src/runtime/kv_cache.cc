@@ -133,8 +133,10 @@ class KvCache::Impl {
     OCTAVO_RETURN_IF_ERROR(check_sequence("sequence", sequence));
     for (const std::int32_t page : at(sequence).pages) pool_.remove_user(page);
     at(sequence) = {};
-    if (std::find(selected_.begin(), selected_.end(), sequence) != selected_.end())
+    if (std::find(selected_.begin(), selected_.end(), sequence) != selected_.end()) {
+      std::fill_n(lengths(), selected_.size(), 0);
       selected_.clear();
+    }
     return {};
   }
 
@@ -161,6 +163,8 @@ class KvCache::Impl {
     }
     return {};
   }
+
+  std::int64_t selected() const { return static_cast<std::int64_t>(selected_.size()); }
 
   Status reserve(std::int64_t tokens) {
     OCTAVO_RETURN_IF_ERROR(check_capacity(tokens));
@@ -272,8 +276,7 @@ class KvCache::Impl {
     OCTAVO_RETURN_IF_ERROR(validate_tensor(what, t));
     if (t.dtype > DType::bf16)
       return invalid(fmt::format("{}.dtype", what), name(t.dtype), "f32, f16, bf16");
-    const auto batch = static_cast<std::int64_t>(selected_.size());
-    const std::array expected = {batch, options_.heads, tokens, options_.head_dim};
+    const std::array expected = {selected(), options_.heads, tokens, options_.head_dim};
     if (t.shape == expected) return {};
     return invalid(
         fmt::format("{}.shape", what), shape_of(t.shape),
@@ -382,6 +385,7 @@ Result<std::int64_t> KvCache::length(std::int64_t sequence) const {
 Status KvCache::select(std::span<const std::int64_t> sequences) {
   return without_exceptions([&] { return impl_->select(sequences); });
 }
+std::int64_t KvCache::selected() const { return impl_->selected(); }
 Status KvCache::reserve(std::int64_t tokens) {
   return without_exceptions([&] { return impl_->reserve(tokens); });
 }

@@ -106,7 +106,7 @@ TEST(Cases, TheDecodeSuiteHasEveryPairAndDistinctCases) {
   std::set<std::int64_t> page_sizes, queries;
   std::set<Layout> layouts;
   std::set<KeyLengths> lengths;
-  std::int64_t shared = 0, longest = 0;
+  std::int64_t shared = 0, longest = 0, aligned = 0;
   for (const Case& c : decode_cases(42)) {
     names.insert(c.name());
     page_sizes.insert(c.page_size);
@@ -114,15 +114,17 @@ TEST(Cases, TheDecodeSuiteHasEveryPairAndDistinctCases) {
     layouts.insert(c.layout);
     lengths.insert(c.key_lengths);
     shared += c.shared_prefix ? 1 : 0;
+    aligned += problem_for(c).row_alignment == 16 ? 1 : 0;
     longest = std::max(longest, c.seqlen_kv);
     EXPECT_TRUE(problem_for(c).problem.paged);
   }
   EXPECT_EQ(names.size(), 1000U);
   EXPECT_EQ(page_sizes.size(), 4U);
-  EXPECT_EQ(layouts.size(), 3U);
+  EXPECT_EQ(layouts.size(), 4U);
   EXPECT_EQ(lengths.size(), static_cast<std::size_t>(kKeyLengths));
   for (std::int64_t n = 1; n <= 16; ++n) EXPECT_EQ(queries.count(n), 1U) << n;
   EXPECT_GT(shared, 200);
+  EXPECT_GT(aligned, 600);  // what kernels with aligned loads serve
   EXPECT_GT(longest, 10000);
 }
 

@@ -169,6 +169,7 @@ def test_forks_and_what_does_not_fit(normal):
     assert (cache.free_pages, cache.length(parent), cache.length(child)) == (1, 20, 21)
     cache.free_sequence(parent)
     assert cache.free_pages == 2
+    assert len(cache.arguments()["seqlens_kv"]) == 0  # nothing is selected now
     with pytest.raises(ValueError, match="sequence is 0; supported: sequences of this cache."):
         cache.length(parent)
 

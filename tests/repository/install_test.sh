@@ -16,12 +16,14 @@ mv "$work/first" "$work/moved"  # the installation must not contain its original
 prefix=$work/moved
 if grep -rIl -e "$work/first" -e "$source" "$prefix"; then fail "the files above name the build"; fi
 
-# The output of the two examples; the C one's last line is the library's error sentence about 3 key
+# The output of the examples; the C one's last line is the library's error sentence about 3 key
 # heads.
 expect() {
   local how=$1 folder=$2 said
   said=$("$folder/attention_cc") || fail "$how: the C++ example exits with $?"
   [[ $said == 255.5 ]] || fail "$how: the C++ example prints $said"
+  said=$("$folder/decode_cc") || fail "$how: the decoding example exits with $?"
+  [[ $said == "59.5 59.5" ]] || fail "$how: the decoding example prints $said"
   said=$("$folder/attention_c") || fail "$how: the C example exits with $?"
   [[ $said == "63.5 4.8520"$'\n'*3* ]] || fail "$how: the C example prints $said"
   echo "$how: $said"
@@ -35,7 +37,7 @@ expect find_package "$work/cmake"
 # Before 1.0 another minor version has another API: requesting it must fail.
 sed 's/octavo 0.1 REQUIRED/octavo 0.9 REQUIRED/' "$source/examples/CMakeLists.txt" \
   >"$work/CMakeLists.txt"
-cp "$source"/examples/attention.* "$work"
+cp "$source"/examples/attention.* "$source/examples/decode.cc" "$work"
 if cmake -S "$work" -B "$work/newer" -DCMAKE_PREFIX_PATH="$prefix" >/dev/null 2>&1; then
   fail "find_package(octavo 0.9) is served by this version"
 fi
@@ -49,6 +51,8 @@ flags=$(PKG_CONFIG_PATH=$pc pkg-config --cflags --libs octavo)
 mkdir "$work/pkgconfig"
 # shellcheck disable=SC2086 # flags are words
 "$cxx" -std=c++20 "$source/examples/attention.cc" $flags -o "$work/pkgconfig/attention_cc"
+# shellcheck disable=SC2086
+"$cxx" -std=c++20 "$source/examples/decode.cc" $flags -o "$work/pkgconfig/decode_cc"
 # shellcheck disable=SC2086
 "$cc" -std=c11 "$source/examples/attention.c" $flags -o "$work/pkgconfig/attention_c"
 LD_LIBRARY_PATH=$(PKG_CONFIG_PATH=$pc pkg-config --variable=libdir octavo)

@@ -409,7 +409,13 @@ TEST(KvCache, EveryFaultIsOneSentence) {
   is(cache.read(a, four.k_view, four.k_view),
      "v is in memory that k also covers; supported: memory apart from k.");
   EXPECT_EQ(read_tokens(cache, a).size(), 4U);
+  EXPECT_EQ(cache.selected(), 1);
+  Arguments arguments;
+  cache.set_arguments(arguments);
+  EXPECT_EQ(arguments.seqlens_kv[0], 4);
   ASSERT_EQ(cache.free_sequence(a).message(), "");
+  EXPECT_EQ(cache.selected(), 0);
+  EXPECT_EQ(arguments.seqlens_kv[0], 0);
   is(cache.append(one.k_view, one.v_view),
      "k.shape is (1, 2, 1, 16); supported: (0, 2, 1, 16): (selected sequences, heads, tokens, "
      "head_dim).");

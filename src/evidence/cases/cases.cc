@@ -152,7 +152,8 @@ void set_modifiers(Case& c, int value, Draw& draw) {
 }
 
 std::string_view layout_name(Layout layout) {
-  constexpr std::array<std::string_view, 4> kNames = {"bhsd", "bshd", "gaps", "varlen"};
+  constexpr std::array<std::string_view, 5> kNames = {"bhsd", "bshd", "gaps", "varlen",
+                                                      "aligned_gaps"};
   return kNames[static_cast<std::size_t>(layout)];
 }
 

@@ -18,8 +18,9 @@ namespace octavo::evidence {
 enum class Layout : std::uint8_t {
   bhsd,
   bshd,
-  gaps,    // strides with gaps, in the tensors, in the LSE and in the scales
-  varlen,  // varlen: cu_seqlens, with tokens before and after that belong to no sequence
+  gaps,          // strides with gaps, in the tensors, in the LSE and in the scales
+  varlen,        // varlen: cu_seqlens, with tokens before and after that belong to no sequence
+  aligned_gaps,  // strides with gaps that keep rows aligned to 16 bytes; of paged caches only
 };
 
 // The distribution of random values. The last two add up without cancellation, which exposes a sum

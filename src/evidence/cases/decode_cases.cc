@@ -46,6 +46,7 @@ void set_cache_modifiers(Case& c, int value, Draw& draw) {
 
 Case make_decode_case(const DecodeValues& values, std::uint64_t seed) {
   constexpr std::array<std::int64_t, 4> kPageSizes = {16, 64, 128, 256};
+  constexpr std::array kLayouts = {Layout::bhsd, Layout::bshd, Layout::gaps, Layout::aligned_gaps};
   constexpr std::array kFormats = {DType::e4m3, DType::e5m2, DType::int8};
   constexpr std::array kScales = {Granularity::tensor, Granularity::head, Granularity::row,
                                   Granularity::block};
@@ -56,7 +57,7 @@ Case make_decode_case(const DecodeValues& values, std::uint64_t seed) {
   Case c;
   c.seed = seed;
   c.page_size = kPageSizes[as_index(values[kPageSize])];
-  c.layout = static_cast<Layout>(values[kPageLayout]);
+  c.layout = kLayouts[as_index(values[kPageLayout])];
   c.input = c.out = draw.of(kQueryTypes);
   if (values[kCacheFormat] > 0) {
     c.kv = kFormats[as_index(values[kCacheFormat] - 1)];

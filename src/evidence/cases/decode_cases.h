@@ -12,7 +12,8 @@ namespace octavo::evidence {
 // The axes whose every pair of values occurs in the suite.
 enum DecodeAxis {
   kPageSize,        // 16, 64, 128, 256
-  kPageLayout,      // (pages, heads, page, dim), (pages, page, heads, dim), strides with gaps
+  kPageLayout,      // (pages, heads, page, dim), (pages, page, heads, dim), strides with gaps, with
+                    // aligned gaps
   kCacheFormat,     // 16 bits, e4m3, e5m2, int8
   kCacheScales,     // of 8 bits: per tensor, head, row, page
   kHeadRatio,       // 1, 4, 8, 16, and the odd ones 3 and 7
@@ -23,7 +24,7 @@ enum DecodeAxis {
   kDecodeAxes
 };
 using DecodeValues = std::array<int, kDecodeAxes>;
-inline constexpr DecodeValues kDecodeSizes = {4, 3, 4, 4, 6, kKeyLengths, 5, 5, 6};
+inline constexpr DecodeValues kDecodeSizes = {4, 4, 4, 4, 6, kKeyLengths, 5, 5, 6};
 
 // A case with these axis values; the seed determines the rest.
 Case make_decode_case(const DecodeValues& values, std::uint64_t seed);

@@ -34,11 +34,12 @@ std::array<std::int64_t, 4> strides_of(Layout layout, const std::array<std::int6
     case Layout::varlen:
       return Tensor::bshd(nullptr, DType::f32, n[0], n[1], n[2], n[3]).stride;
     case Layout::gaps:
+    case Layout::aligned_gaps:
       break;
   }
-  // Rows three elements apart (no vector load is aligned), two rows between heads, one head
-  // between batch entries.
-  const std::int64_t row = n[3] + 3;
+  // Rows three elements apart (no vector load is aligned) or 16 (every one is), two rows between
+  // heads, one head between batch entries.
+  const std::int64_t row = n[3] + (layout == Layout::gaps ? 3 : 16);
   const std::int64_t head = (n[2] + 2) * row;
   return {(n[1] + 1) * head, head, row, 1};
 }

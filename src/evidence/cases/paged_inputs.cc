@@ -124,7 +124,7 @@ void lay_out_page_scales(const Case& c, const std::vector<float>& found,
     const std::int64_t pages = operand.memory.view.shape[0];
     const std::int64_t rows = view.granularity == Granularity::row ? c.page_size : 1;
     const std::int64_t per_scale = c.page_size / rows;
-    if (c.layout == Layout::gaps) view.stride = std::array{rows, pages * rows, std::int64_t{1}};
+    if (c.layout >= Layout::gaps) view.stride = std::array{rows, pages * rows, std::int64_t{1}};
     const auto stride = view.stride.value_or(std::array{c.heads_kv * rows, rows, std::int64_t{1}});
     for (std::int64_t page = 0; page < pages; ++page)
       for (std::int64_t h = 0; h < c.heads_kv; ++h)
