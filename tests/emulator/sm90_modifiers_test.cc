@@ -259,8 +259,8 @@ TEST(EmulatorSm90Modifiers, PlansWithTilesServeEveryLayout) {
   constexpr Device kSm90{Device::Kind::emulator, 90};
   for (const std::int64_t row_gap : {12, 1}) {
     ModifiedProblem made;
-    made.seqlen_q = 70;
-    made.seqlen_kv = 100;
+    made.seqlen_q = 192;
+    made.seqlen_kv = 500;
     made.bias = DType::bf16;
     made.mask = true;
     made.row_gap = row_gap;
