@@ -92,10 +92,12 @@ TEST(ChooseSm90, ModifiersSetTheirFields) {
         EXPECT_TRUE(feasible(chosen, 90).ok()) << feasible(chosen, 90).message();
         EXPECT_TRUE(chosen.min_ctas == 1 || sm90::is_split_kv(chosen));
         plain.min_ctas = chosen.min_ctas;
-        // Bias and mask have tiles in shared memory, for which there may be fewer stages.
+        // Bias and mask have tiles in shared memory, for which there may be fewer stages, except
+        // for masks of four warpgroups.
         const bool has_tensor = chosen.bias || chosen.mask;
-        EXPECT_EQ(chosen.score_tiles, has_tensor && !sm90::is_split_kv(chosen));
-        if (chosen.bias) EXPECT_EQ(chosen.bias_element, Element::bf16);
+        EXPECT_EQ(chosen.score_tiles, has_tensor && !sm90::is_split_kv(chosen) &&
+                                          !(chosen.mask && chosen.warpgroups == 4));
+        EXPECT_EQ(chosen.bias_element, chosen.bias ? Element::bf16 : Element::f32);
         if (has_tensor) {
           EXPECT_LE(chosen.stages, plain.stages);
           plain.bias_element = chosen.bias_element;
