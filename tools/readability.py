@@ -18,7 +18,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 SM90 = ROOT / "src/device/sm90"
 KERNEL_16BIT = ("forward", "mainloop", "softmax", "mask", "numerics/bits16", "epilogue",
                 "scheduler", "geometry")
-MODIFIERS = ("softcap", "bias", "alibi", "mask", "sinks", "padded")
+MODIFIERS = ("softcap", "bias", "bias_element", "alibi", "mask", "score_tiles", "sinks", "padded")
 
 
 def lines(path):

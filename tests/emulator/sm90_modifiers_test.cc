@@ -231,7 +231,7 @@ TEST(EmulatorSm90Modifiers, PlansTakeTheHopperKernel) {
   ModifiedProblem made;
   made.seqlen_q = made.seqlen_kv = 100;
   made.softcap = 20;
-  made.bias = DType::f32;
+  made.bias = DType::f16;
   made.mask = made.alibi = made.sinks = made.right = true;
   ModifiedCase c(made);
   const Result<Problem> problem = problem_of(c.arguments(), c.options());
@@ -239,7 +239,7 @@ TEST(EmulatorSm90Modifiers, PlansTakeTheHopperKernel) {
   const Result<Explanation> explained = explain(*problem, kSm90);
   ASSERT_TRUE(explained.ok()) << explained.status().message();
   EXPECT_EQ(explained->kernel, "sm90_forward");
-  EXPECT_NE(explained->config.find(".softcap=true,.bias=true,.bias_element=Element::f32"),
+  EXPECT_NE(explained->config.find(".softcap=true,.bias=true,.bias_element=Element::f16"),
             std::string::npos);
   for (int i = 0; i < 2; ++i) {
     c.poison_outputs();
@@ -251,6 +251,32 @@ TEST(EmulatorSm90Modifiers, PlansTakeTheHopperKernel) {
   in_8_bits.padded = false;
   in_8_bits.q = in_8_bits.k = in_8_bits.v = DType::e4m3;
   EXPECT_EQ(explain(in_8_bits, kSm90).value().kernel, "sm80_forward");
+}
+
+// A plan whose kernel takes tiles of bias and mask also serves a call whose tensors TMA cannot
+// load.
+TEST(EmulatorSm90Modifiers, PlansWithTilesServeEveryLayout) {
+  constexpr Device kSm90{Device::Kind::emulator, 90};
+  for (const std::int64_t row_gap : {12, 1}) {
+    ModifiedProblem made;
+    made.seqlen_q = 192;
+    made.seqlen_kv = 500;
+    made.bias = DType::bf16;
+    made.mask = true;
+    made.row_gap = row_gap;
+    ModifiedCase c(made);
+    Options options = c.options();
+    options.batch_invariant = true;  // a kernel for large grids
+    const Result<Problem> problem = problem_of(c.arguments(), options);
+    ASSERT_TRUE(problem.ok()) << problem.status().message();
+    const Explanation explained = explain(*problem, kSm90).value();
+    EXPECT_NE(explained.config.find(".score_tiles=true"), std::string::npos) << explained.config;
+    EXPECT_EQ(sm90_forward_has_score_tiles(c.arguments()), row_gap == 12);
+    c.poison_outputs();
+    const Status status = attention(c.arguments(), options, kSm90);
+    ASSERT_TRUE(status.ok()) << status.message();
+    EXPECT_EQ(c.judge(), "");
+  }
 }
 
 }  // namespace

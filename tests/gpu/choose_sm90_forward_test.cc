@@ -92,6 +92,18 @@ TEST(ChooseSm90, ModifiersSetTheirFields) {
         EXPECT_TRUE(feasible(chosen, 90).ok()) << feasible(chosen, 90).message();
         EXPECT_TRUE(chosen.min_ctas == 1 || sm90::is_split_kv(chosen));
         plain.min_ctas = chosen.min_ctas;
+        // Bias and mask have tiles in shared memory, for which there may be fewer stages, except
+        // for masks of four warpgroups.
+        const bool has_tensor = chosen.bias || chosen.mask;
+        EXPECT_EQ(chosen.score_tiles, has_tensor && !sm90::is_split_kv(chosen) &&
+                                          !(chosen.mask && chosen.warpgroups == 4));
+        EXPECT_EQ(chosen.bias_element, chosen.bias ? Element::bf16 : Element::f32);
+        if (has_tensor) {
+          EXPECT_LE(chosen.stages, plain.stages);
+          plain.bias_element = chosen.bias_element;
+          plain.score_tiles = chosen.score_tiles;
+          plain.stages = chosen.stages;
+        }
         EXPECT_TRUE(chosen == plain) << d << " " << s;
         p.q = p.k = p.v = DType::e4m3;
         if (!p.padded) {

@@ -106,6 +106,10 @@ TEST(Sm90Feasible, RefusesInfeasibleConfigsWithAReason) {
        "in_turn with row_groups and 16-bit V"},
       {"block_n=192", "registers for scores"},
       {"head_dim=128,warpgroups=2,stages=3", "bytes of shared memory"},
+      {"bias=true,bias_element=e4m3", "config.bias_element is e4m3; supported: f16, bf16, f32"},
+      {"score_tiles=true", "config.score_tiles is true; supported: false unless there is a bias"},
+      {"mask=true,score_tiles=true,row_groups=1,warpgroups=2", "no row_groups"},
+      {"head_dim=128,warpgroups=2,bias=true,score_tiles=true", "bytes of shared memory"},
   };
   expect_refused("", kCases);
 }

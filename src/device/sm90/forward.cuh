@@ -49,7 +49,6 @@
 #include "device/sm90/numerics/select.cuh"
 #include "device/sm90/producer.cuh"
 #include "device/sm90/scheduler.cuh"
-#include "device/sm90/score_tiles.cuh"
 #include "device/sm90/split_kv.cuh"
 
 namespace octavo::sm90 {
@@ -65,6 +64,7 @@ struct TileStream {
   using State = typename N::State;
   using Rows = typename N::Rows;
   using Slots = WorkTileSlots<G>;
+  using Modifier = ScoreModifier<G>;
   static constexpr Sm90ForwardConfig C = G::C;
 
   // How far the warpgroup is in its tile. It may need only some of the tile's blocks, which are
@@ -100,7 +100,7 @@ struct TileStream {
     if (range.begin >= range.end) return {.skip_after = t.n_blocks};
     const i32 first = (range.begin - t.n_begin) / C.block_n;
     const i32 last = div_up(range.end - t.n_begin, C.block_n);
-    if constexpr (starts_at_diagonal(C)) {
+    if (starts_at_diagonal(C)) {
       // All warpgroups need all blocks, or the diagonal is the tile's last block.
       const i32 begin = min_of(t.diagonal, last - 1);
       return {.blocks_left = last - first,
@@ -133,7 +133,7 @@ struct TileStream {
     rows.batch = t.batch;
     rows.head = t.head;
     rows.first_row = t.first_row + static_cast<i32>(thread.group) * kRows;
-    if constexpr (starts_at_diagonal(C)) rows.alibi_slope = t.alibi_slope;
+    if (starts_at_diagonal(C)) rows.alibi_slope = t.alibi_slope;
     ptx::pin(rows.lane);
     return rows;
   }
@@ -206,7 +206,7 @@ struct TileStream {
   }
   // The next of the tile's blocks, in the order of first_key.
   OCTAVO_DEVICE void next_block() {
-    if constexpr (starts_at_diagonal(C)) {
+    if (starts_at_diagonal(C)) {
       const WorkTile t = Slots::read(tile);
       progress.n = first_key<G>(t, t.n_blocks - progress.skip_after - progress.blocks_left);
     } else {
@@ -217,15 +217,6 @@ struct TileStream {
   // The producer has cleared what is not the sequence's.
   OCTAVO_DEVICE void finish_v(const KvState&) const {}
 
-  // Whether the block has tiles of bias or mask (score_tiles.cuh), once they are there.
-  OCTAVO_DEVICE bool wait_for_score_tiles() const {
-    if constexpr (C.score_tiles) {
-      if (!ScoreTiles<G>::has_any(G::modifiers(p).scores)) return false;
-      ptx::mbarrier_wait(G::score_full(thread.group), score_phase);
-      return true;
-    }
-    return false;
-  }
   OCTAVO_DEVICE void release_score_tiles() {
     ptx::warp_sync();  // every lane has read them
     arrive(G::score_empty(thread.group));
@@ -237,10 +228,9 @@ struct TileStream {
     const bool hides = needs_mask(progress.n, C.block_n, progress.full_begin, progress.full_end);
     if (N::kTestsSignWithMask && !hides && !p.negate) return;
     if (p.negate) N::negate(scores);
-    if constexpr (ScoreModifier<G>::kChangesBlocks) {
-      const bool has_tiles = wait_for_score_tiles();
-      ScoreModifier<G>::apply(N::accumulator(scores), p, progress.n,
-                              [&] { return row_tile(tile); });
+    if constexpr (Modifier::kChangesBlocks) {
+      const bool has_tiles = Modifier::Tensors::wait(p, thread.group, score_phase);
+      Modifier::apply(N::accumulator(scores), p, progress.n, [&] { return row_tile(tile); });
       if (has_tiles) release_score_tiles();
     }
     if (!N::kTestsSignWithMask && !hides) return;
@@ -334,11 +324,7 @@ struct ForwardKernel {
     for (u32 group = 0; group < C.warpgroups; ++group) {
       ptx::mbarrier_init(G::q_full(group), 1);
       ptx::mbarrier_init(G::q_empty(group), 4);
-      if (C.score_tiles) {
-        ptx::mbarrier_init(G::score_full(group), ScoreTiles<G>::kArrivals);
-        ptx::mbarrier_init(G::score_empty(group), 4);
-        ptx::mbarrier_init(G::mask_loaded(group), 1);
-      }
+      ScoreModifier<G>::Tensors::init_barriers(group);
     }
     OCTAVO_UNROLL
     for (u32 stage = 0; stage < C.stages; ++stage) {
@@ -369,9 +355,7 @@ struct ForwardKernel {
       ptx::decrease_registers<producer_registers(C)>();
       const u32 warp = ptx::warp_index() % 4;
       if (warp == 0) Producer<G, N>::run(p);
-      if constexpr (C.score_tiles) {
-        if (warp > 0) ScoreTiles<G>::run_loads(p, warp - 1);
-      }
+      if (warp > 0) ScoreModifier<G>::Tensors::run_loads(p, warp - 1);
     } else {
       ptx::increase_registers<consumer_registers(C)>();
       const typename G::ThreadCoord thread{group, ptx::warp_index() % 4, ptx::lane_index()};

@@ -39,7 +39,7 @@ struct WorkTile {
 // last.
 template <class G>
 OCTAVO_DEVICE i32 first_key(const WorkTile& t, i32 visit) {
-  if constexpr (!starts_at_diagonal(G::C)) return t.n_begin + visit * G::C.block_n;
+  if (!starts_at_diagonal(G::C)) return t.n_begin + visit * G::C.block_n;
   return t.n_begin + (visit <= t.diagonal ? t.diagonal - visit : visit) * G::C.block_n;
 }
 // The block of a tile's last diagonal where all rows see all keys. Under other masks warpgroups
@@ -76,7 +76,7 @@ OCTAVO_DEVICE WorkTile work_tile(const Sm90ForwardParams& p, i32 index) {
   const BlockRange range = block_range(p, t.at, t.first_row, kBlockM, kBlockN);
   t.n_begin = range.begin;
   t.n_blocks = div_up(max_of(range.end - range.begin, 0), kBlockN);
-  if constexpr (starts_at_diagonal(G::C)) {
+  if (starts_at_diagonal(G::C)) {
     const ScoreModifierParams& m = G::modifiers(p).scores;
     t.diagonal = diagonal_block<G>(p, t);
     t.alibi_slope = m.alibi_slopes == nullptr ? 0 : alibi_slope<true>(m, t.sequence, t.head);
@@ -119,7 +119,7 @@ struct WorkTileSlots {
       ptx::store_shared_b32(slot(tile) + 32, static_cast<u32>(t.at.kv_begin));
       ptx::store_shared_b32(slot(tile) + 36, static_cast<u32>(t.sequence));
     }
-    if constexpr (starts_at_diagonal(G::C)) {
+    if (starts_at_diagonal(G::C)) {
       ptx::store_shared_b32(slot(tile) + 40, static_cast<u32>(t.diagonal));
       ptx::store_shared_b32(slot(tile) + 44, ptx::bits_of(t.alibi_slope));
     }
@@ -142,7 +142,7 @@ struct WorkTileSlots {
       t.at.kv_begin = static_cast<i32>(begin);
       t.sequence = static_cast<i32>(sequence);
     }
-    if constexpr (starts_at_diagonal(G::C)) {
+    if (starts_at_diagonal(G::C)) {
       u32 diagonal, slope;
       ptx::load_shared_b64(slot(tile) + 40, diagonal, slope);
       t.diagonal = static_cast<i32>(diagonal);

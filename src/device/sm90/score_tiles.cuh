@@ -24,6 +24,7 @@
 #include "device/ptx/warpgroup.cuh"
 #include "device/sm90/geometry.cuh"
 #include "device/sm90/scheduler.cuh"
+#include "device/sm90/score_registers.cuh"
 
 namespace octavo::sm90 {
 
@@ -52,8 +53,8 @@ struct ScoreTiles {
   static constexpr Sm90ForwardConfig C = G::C;
   static_assert(!C.score_tiles || (!is_split_kv(C) && C.block_n <= kMaskBits),
                 "a row of bits has all keys");
+  using RowTile = typename G::RowTile;
   static constexpr u32 kLoadingWarps = 3;  // of the producer's warpgroup
-  static constexpr u32 kArrivals = C.mask ? 2 : 1;
 
   static OCTAVO_DEVICE bool has_bias(const ScoreModifierParams& m) {
     return C.bias && m.bias.data != nullptr;
@@ -63,6 +64,18 @@ struct ScoreTiles {
   }
   static OCTAVO_DEVICE bool has_any(const ScoreModifierParams& m) {
     return has_bias(m) || has_mask(m);
+  }
+
+  static OCTAVO_DEVICE void init_barriers(u32 group) {
+    ptx::mbarrier_init(G::score_full(group), C.mask ? 2 : 1);
+    ptx::mbarrier_init(G::score_empty(group), 4);
+    ptx::mbarrier_init(G::mask_loaded(group), 1);
+  }
+  // Whether a block of the warpgroup has tiles, once they are there.
+  static OCTAVO_DEVICE bool wait(const Sm90ForwardParams& p, u32 group, u32 phase) {
+    if (!has_any(G::modifiers(p).scores)) return false;
+    ptx::mbarrier_wait(G::score_full(group), phase);
+    return true;
   }
 
   // The address of byte `byte` of a row of a tile. A tensor with one row for all queries has it
@@ -134,7 +147,7 @@ struct ScoreTiles {
     ptx::warp_sync();
     if (leader && has_bias(m)) load(p.bias, m.bias, G::bias_tile(b.group), bar, b, bias_panels(C));
     if (leader && !has_bias(m)) ptx::mbarrier_arrive(bar);
-    if constexpr (C.mask) {
+    if (C.mask) {
       if (has_mask(m)) {
         ptx::mbarrier_wait(G::mask_loaded(b.group), phase);
         pack_mask(m.mask, b.group);
@@ -167,41 +180,50 @@ struct ScoreTiles {
 
   // --- reading, in the layout of the scores -----------------------------------------------------
 
-  // Calls use(r, i, first, second) with the bias of the thread's columns 8 i and 8 i + 1 of row r.
-  template <class Use>
-  static OCTAVO_DEVICE void for_each_bias(const ScoreTensorParams& bias,
-                                          const typename G::RowTile& t, Use&& use) {
+  // To scores that `scale` brings to natural units.
+  static OCTAVO_DEVICE void add_bias(float* s, float scale, const ScoreTensorParams& bias,
+                                     const Sm90ForwardParams&, const RowTile& t, i32 /*n*/) {
     constexpr Panels kPanels = bias_panels(C);
     const u32 tile = G::bias_tile(t.group);
-    if constexpr (C.bias_element == Element::f32) {
-      OCTAVO_UNROLL
-      for (int i = 0; i < G::kScoreN8; ++i) {
+    const auto add = [&](u32 r, int i, float first, float second) {
+      float* const pair = s + i * 4 + r * 2;
+      pair[0] = ptx::fused_multiply_add(pair[0], scale, first);
+      pair[1] = ptx::fused_multiply_add(pair[1], scale, second);
+    };
+    OCTAVO_UNROLL
+    for (int i = 0; i < G::kScoreN8; i += 2) {
+      u32 x[4];
+      if (C.bias_element == Element::f32) {
         OCTAVO_UNROLL
-        for (u32 r = 0; r < 2; ++r) {
-          u32 x, y;
-          ptx::load_shared_b64(address(tile, kPanels, bias, t.warp * 16 + r * 8 + t.lane / 4,
-                                       i * 32 + t.lane % 4 * 8),
-                               x, y);
-          use(r, i, ptx::float_of_bits(x), ptx::float_of_bits(y));
+        for (u32 e = 0; e < 4; ++e) {
+          const u32 row = t.warp * 16 + e % 2 * 8 + t.lane / 4;
+          const u32 byte = (i + e / 2) * 32 + t.lane % 4 * 8;
+          ptx::load_shared_b64(address(tile, kPanels, bias, row, byte), x[0], x[1]);
+          add(e % 2, i + static_cast<int>(e / 2), ptx::float_of_bits(x[0]),
+              ptx::float_of_bits(x[1]));
         }
-      }
-    } else {
-      OCTAVO_UNROLL
-      for (int i = 0; i < G::kScoreN8; i += 2) {
-        u32 x[4];
-        ptx::ldmatrix_x4(
-            x, address(tile, kPanels, bias, t.warp * 16 + t.lane % 16, i * 16 + t.lane / 16 * 16));
+      } else {
+        const u32 row = t.warp * 16 + t.lane % 16;
+        ptx::ldmatrix_x4(x, address(tile, kPanels, bias, row, i * 16 + t.lane / 16 * 16));
         OCTAVO_UNROLL
         for (u32 e = 0; e < 4; ++e) {
           float first, second;
           bias_pair<C.bias_element>(x[e], first, second);
-          use(e % 2, i + static_cast<int>(e / 2), first, second);
+          add(e % 2, i + static_cast<int>(e / 2), first, second);
         }
       }
     }
   }
 
-  static OCTAVO_DEVICE VisibleScores<C.block_n> visible(const typename G::RowTile& t) {
+  static OCTAVO_DEVICE void hide_masked(float* s, const ScoreTensorParams&,
+                                        const Sm90ForwardParams&, const RowTile& t, i32 /*n*/) {
+    const VisibleScores<C.block_n> seen = visible(t);
+    if (!ptx::warp_any(!seen.all())) return;
+    ScoreRegisters<G>::for_each_score(s, [&](u32 r, int column, float& score) {
+      ScoreRegisters<G>::hide(score, !seen(r, column));
+    });
+  }
+  static OCTAVO_DEVICE VisibleScores<C.block_n> visible(const RowTile& t) {
     VisibleScores<C.block_n> of;
     OCTAVO_UNROLL
     for (u32 r = 0; r < 2; ++r) {

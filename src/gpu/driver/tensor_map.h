@@ -25,8 +25,8 @@ struct TensorMapFields {
 // 1 are multiples of 16 bytes, and no such stride is 0 or too long.
 bool tma_can_address(const ConstTensor& tensor);
 
-// `tensor` is 32-, 16- or 8-bit, or boolean, not empty, and addressable by TMA. A box row is as wide as the swizzle:
-// 128, 64 or 32 bytes.
+// `tensor` is 32-, 16- or 8-bit, or boolean, not empty, and addressable by TMA. A box row is as
+// wide as the swizzle: 128, 64 or 32 bytes.
 TensorMapFields row_boxes(const ConstTensor& tensor, int box_rows, int box_columns);
 
 Status encode(const Driver& driver, const TensorMapFields& fields, ptx::TensorMap& map);
