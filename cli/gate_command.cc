@@ -76,7 +76,7 @@ void add_gate_command(CLI::App& app, int& exit_code) {
       ->type_name("FILE");
   command->add_option("--thresholds", flags->thresholds, "instead of bench/gates.json")
       ->type_name("FILE");
-  command->add_option("--kernel-family", flags->family, "only these kernels: sm80, sm90")
+  command->add_option("--kernel-family", flags->family, "only these kernels: sm80, sm90, decode")
       ->type_name("NAME");
   add_seed(*command, flags->seed);
   command->add_option("--seeds", flags->seeds, "of random problems")

@@ -35,9 +35,7 @@ TEST(EmulatorMutants, KernelWith8BitOutputAndAmax) {
 
 // Every wait of a warp for its own copies, and the barriers at the end of a unit; the kernel that
 // combines partial results waits for the grid before it.
-TEST(EmulatorMutants, DecodeKernels) {
-  expect_accounted_for("decode head_dim=64");
-}
+TEST(EmulatorMutants, DecodeKernels) { expect_accounted_for("decode head_dim=64"); }
 
 // The ends of padding, lengths of any value, and hidden keys.
 TEST(EmulatorMutants, KernelWithEveryModifier) {
