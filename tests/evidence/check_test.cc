@@ -8,6 +8,7 @@
 #include <map>
 #include <set>
 #include <thread>
+#include <utility>
 
 #include "config/sm90_shipped.h"
 #include "emulator/long.h"
@@ -61,6 +62,41 @@ TEST(Check, TheLibraryPassesAQuarterOfTheCoveringSetOfDecode) {
   ASSERT_TRUE(report.ok()) << report.status().message();
   EXPECT_TRUE(report->passed()) << joined(report->failures);
   EXPECT_EQ(report->cases, static_cast<std::int64_t>(cases.size()));
+}
+
+// Short cases of the decode suite on the emulated kernel: every format of the cache, and every
+// layout with aligned rows. The other axes rotate.
+TEST(Check, TheEmulatorPassesPagedCases) {
+  if (!has_emulator()) GTEST_SKIP() << "built without the emulator";
+  constexpr Device kHopper{Device::Kind::emulator, 90};
+  std::vector<Case> cases;
+  int number = 0;
+  for (const int layout : {0, 1, 3})
+    for (int format = 0; format < kDecodeSizes[kCacheFormat]; ++format, ++number) {
+      DecodeValues values{};
+      values[kPageSize] = number % 2;
+      values[kPageLayout] = layout;
+      values[kCacheFormat] = format;
+      values[kCacheScales] = number % 4;
+      values[kHeadRatio] = 1;
+      values[kLengths] =
+          static_cast<int>(number % 2 == 0 ? KeyLengths::mixed : KeyLengths::longest);
+      values[kQueries] = number % 3;
+      values[kCacheModifiers] = number % 6;
+      Case c = make_decode_case(values, 100 + static_cast<std::uint64_t>(number));
+      c.input = c.out = DType::f16;
+      c.batch = 2;
+      c.heads_q /= std::exchange(c.heads_kv, 1);
+      c.seqlen_kv = 192;
+      c.padded = false;
+      cases.push_back(c);
+    }
+  CheckOptions options;
+  options.device = kHopper;
+  const auto report = check_cases(options, cases, library_runner(kHopper));
+  ASSERT_TRUE(report.ok()) << report.status().message();
+  EXPECT_TRUE(report->passed()) << joined(report->failures);
+  EXPECT_EQ(report->cases, 12) << joined(report->not_run_reasons);
 }
 
 TEST(Check, OnePrecisionOnly) {
