@@ -41,7 +41,8 @@ class Arguments(ctypes.Structure):
                 ("out_amax", c_void_p), ("seqlens_q", c_void_p), ("seqlens_kv", c_void_p),
                 ("leftpad_q", c_void_p), ("leftpad_kv", c_void_p), ("bias", Tensor),
                 ("mask", Tensor), ("alibi_slopes", c_void_p), ("alibi_batch_stride", c_int64),
-                ("sinks", c_void_p)]
+                ("sinks", c_void_p), ("page_table_stride", c_int64),
+                ("pages_per_sequence", c_int64)]
 
 
 class BackwardArguments(ctypes.Structure):

@@ -12,13 +12,14 @@
 namespace octavo {
 namespace {
 
-// Stores with known bank conflicts, once per tile: docs/emulator.md lists them.
+// Accesses with known bank conflicts: docs/emulator.md lists them.
 bool is_known_conflict(const EmulatedKernel& kernel, const std::string& place) {
   const auto at = [&place](const char* file) { return place.find(file) != std::string::npos; };
   const auto has = [&kernel](const char* field) {
     return kernel.config.find(field) != std::string::npos;
   };
   return (at("sm80/epilogue.cuh") && has(".out=Element::f32")) ||
+         (at("sm90/score_tiles.cuh") && has(".bias_element=Element::f32")) ||
          (at("quantize/quantize.cuh") && has(".group=ScaleGroup::channel") &&
           has(".amax_pass=true"));
 }

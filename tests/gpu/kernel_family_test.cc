@@ -30,7 +30,7 @@ TEST_F(KernelFamilyTest, TheNamedFamilyIsForced) {
 
 TEST_F(KernelFamilyTest, UnknownFamilyErrorListsTheKnownOnes) {
   EXPECT_EQ(with("sm70").status().message(),
-            "OCTAVO_KERNELS is 'sm70'; supported: sm80, sm90, or nothing.");
+            "OCTAVO_KERNELS is 'sm70'; supported: sm80, sm90, decode, or nothing.");
 }
 
 }  // namespace
