@@ -94,7 +94,8 @@ TEST_F(GpuCommand, AnUnknownFamilyOfKernelsIsRefused) {
       octavo_command({"explain", "--device", "cuda", "--shape", "1,8,512,64", "--dtype", "f16"});
   unsetenv("OCTAVO_KERNELS");
   EXPECT_EQ(finished.code, 2);
-  EXPECT_EQ(finished.err, "octavo: OCTAVO_KERNELS is 'sm75'; supported: sm80, sm90, decode, or nothing.\n");
+  EXPECT_EQ(finished.err,
+            "octavo: OCTAVO_KERNELS is 'sm75'; supported: sm80, sm90, decode, or nothing.\n");
 }
 
 }  // namespace
