@@ -11,6 +11,7 @@
 //                    scales of the keys if the cache has 8 bits
 //   rows             reference maximum and sum of every row and  exchange_rows_bytes
 //                    warp, at the end of a unit
+//   q                Q as mma fragments, if registers are short  q_bytes
 //
 //   time (stages = 3)   copies in flight         every warp
 //   tile j              stage[j+1], stage[j+2]   wait for its part of stage[j], warp barrier,

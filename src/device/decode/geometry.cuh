@@ -63,7 +63,7 @@ struct Geometry {
   };
   struct QFragments : QScales {
     FragmentA a[kTilesM][kQkSteps];
-    // Does nothing: the fragments are where they are used.
+    // Every warp keeps all of Q in its registers.
     OCTAVO_DEVICE void share(const QFragments& loaded, const Thread&) { *this = loaded; }
     OCTAVO_DEVICE FragmentA fragment(int m, int step, const Thread&) const { return a[m][step]; }
   };

@@ -79,6 +79,7 @@ decode::Params decode_params(const LoadedDecode& kernel, const Problem& run_prob
   set_shared_params(p, run_problem, a, c.block_m);
   p.heads_q = static_cast<i32>(run_problem.heads_q);
   p.modifiers = modifier_params(run_problem, a, p.scale_log2);
+  if (a.page_table != nullptr && a.k.shape[0] == 0) p.seqlen_kv = 0;  // no page can be read
   if (a.page_table != nullptr)
     p.paging = {.table = a.page_table,
                 .stride = a.page_table_stride,
