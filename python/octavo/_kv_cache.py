@@ -8,7 +8,7 @@ from typing import Any
 from . import _octavo
 from ._quantized import Quantized
 
-_FORMATS = {"float8_e4m3fn": "e4m3", "e4m3": "e4m3", "float8_e5m2": "e5m2", "e5m2": "e5m2", "int8": "int8"}
+_FORMATS = {"float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2", "int8": "int8"}
 
 
 class KvCache:
@@ -38,7 +38,8 @@ class KvCache:
                  pages_per_sequence: int | None = None, device: str = "cpu"):
         self._cache = _octavo._KvCache(pages, page_size, heads, head_dim, dtype, layout, max_batch,
                                        pages_per_sequence or 0, device)
-        self._format = _FORMATS.get(str(dtype).removeprefix("torch."))
+        name = getattr(dtype, "__name__", str(dtype))  # a type, a dtype or a name
+        self._format = _FORMATS.get(name.rsplit(".", 1)[-1])
         self.pages, self.heads, self.head_dim, self.page_size = pages, heads, head_dim, page_size
         self.layout, self.max_batch = layout, max_batch
         self.pages_per_sequence = self._cache.pages_per_sequence()

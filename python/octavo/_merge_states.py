@@ -34,6 +34,20 @@ def _on_a_gpu(parts: Any) -> bool:
             and all(isinstance(x, torch.Tensor) and x.is_cuda for x in parts))
 
 
+def _check_parts(out: Sequence[Any], lse: Sequence[Any], layout: str) -> None:
+    torch = sys.modules["torch"]
+    wide = (torch.float32, torch.float16, torch.bfloat16)
+    shape, dtype = tuple(out[0].shape), out[0].dtype
+    for i, (one, one_lse) in enumerate(zip(out, lse)):
+        if one.dtype not in wide or one.dtype != dtype or one.ndim != 4 or tuple(one.shape) != shape:
+            raise ValueError(f"out[{i}] is {tuple(one.shape)} of {one.dtype}; supported: four dimensions of "
+                             f"float32, float16 or bfloat16, the same in all parts, here {shape} of {dtype}.")
+        rows = (shape[0], shape[2], shape[1]) if layout == "bshd" else shape[:3]
+        if one_lse.dtype != torch.float32 or tuple(one_lse.shape) != rows:
+            raise ValueError(f"lse[{i}] is {tuple(one_lse.shape)} of {one_lse.dtype}; supported: {rows} of "
+                             "torch.float32.")
+
+
 def merge_states(out: Sequence[Any], lse: Sequence[Any], *, layout: str = "bhsd") -> tuple[Any, Any]:
     """Merges attention over parts of the keys into attention over all of them: (out, lse).
 
@@ -49,5 +63,6 @@ def merge_states(out: Sequence[Any], lse: Sequence[Any], *, layout: str = "bhsd"
         return _octavo._merge_states(out, lse, layout=layout)
     if layout not in ("bhsd", "bshd"):
         raise ValueError(f"layout is {layout!r}; supported: 'bhsd', 'bshd'.")
+    _check_parts(out, lse, layout)
     with sys.modules["torch"].no_grad():
         return merge_tensors(out, lse, layout)

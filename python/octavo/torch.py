@@ -467,9 +467,11 @@ def _by_operator(transformed, q, k, v, **options):
             return _traced(q, k, v, **options)
         with torch._C._ExcludeDispatchKeyGuard(_AUTOCAST_KEYS):
             return _traced(q, k, v, **options)
-    if any(_requires_grad(x) for x in (q, k, v)):
+    differentiable = {"q": q, "k": k, "v": v}
+    differentiable |= {name: options.get(name) for name in ("bias", "sinks", "alibi_slopes")}
+    if any(_requires_grad(x) for x in differentiable.values()):
         raise NotImplementedError(_unsupported_gradient(q, k, v, options))
-    for name, tensor in (("q", q), ("k", k), ("v", v)):
+    for name, tensor in differentiable.items():
         if isinstance(tensor, torch.Tensor) and _has_tangent(tensor):
             raise NotImplementedError(_octavo._tangent_sentence(name))
     if out is None:

@@ -15,7 +15,7 @@ struct DecodeConfig {
   int block_m = 16;                // query rows of a unit of work: 16 or 32
   int block_n = 16;                // keys of one warp's step
   int warps = 4;                   // they divide the keys of a tile
-  int stages = 3;                  // K/V buffers of each warp
+  int stages = 3;                  // K/V buffers of a tile
   int min_ctas = 2;                // CTAs that share an SM
 
   bool operator==(const DecodeConfig&) const = default;

@@ -36,8 +36,11 @@ std::string missing_driver_feature(const GpuInfo& gpu) {
 }
 
 // "B=1 ... f16 on sm_89", for error messages of the sm90 family.
+std::string on_chip(const Problem& problem, const GpuInfo& gpu) {
+  return fmt::format("{} on sm_{}", describe(problem), gpu.arch);
+}
 std::string unserved(const Problem& problem, const GpuInfo& gpu) {
-  return fmt::format("{} on sm_{}{}", describe(problem), gpu.arch, missing_driver_feature(gpu));
+  return on_chip(problem, gpu) + missing_driver_feature(gpu);
 }
 
 // Evaluated for every plan, because the environment may force a family.
@@ -252,11 +255,12 @@ class GpuPlan final : public Plan::Impl {
     const ResolvedRun& run = **found;
     // Only the emulator can read the arrays.
     if (gpu_.is_emulated()) OCTAVO_RETURN_IF_ERROR(validate_lengths(arguments));
-    if (decode_ && decode_can_address(arguments))
+    if (decode_ && decode_supports(run_problem, gpu_.info) && decode_can_address(arguments))
       return launch_decode(gpu_, *decode_, run_problem, arguments, workspace, stream);
-    if (run_problem.paged)
-      return unsupported("strides or addresses", "not multiples of 16 bytes",
-                         "rows that are aligned to 16 bytes with a paged cache on a GPU");
+    if (run_problem.paged || forced_.decode || is_forced(KernelFamily::decode))
+      return unsupported("strides or addresses", "not multiples of 16 bytes, or rows 4 GB apart",
+                         "rows of q, k, v and out that are aligned to 16 bytes, in the decode "
+                         "kernel");
     if (sm90_) {
       std::optional<PreparedCall> call;
       if (run.for_sm90.converts()) call = prepare(run.for_sm90, arguments, workspace);
@@ -536,7 +540,7 @@ Result<DecodeConfig> forced_decode(const Problem& problem, const GpuInfo& gpu,
                                    std::string_view text) {
   if (!decode_supports(problem, gpu))
     return invalid("config", "of the decode kernel",
-                   fmt::format("one of sm80_forward for {}", unserved(problem, gpu)));
+                   fmt::format("one of a forward kernel for {}", on_chip(problem, gpu)));
   const DecodeConfig chosen = choose_decode(problem, gpu).config;
   const Result<DecodeConfig> config = parse_decode(text, chosen);
   if (!config.ok()) return config;
@@ -568,14 +572,14 @@ Result<GpuProblem> gpu_problem(const Problem& problem, Device device) {
                        "sm_80 and later");
   if (problem.paged) {
     if (decode_supports(problem, info)) return GpuProblem{*gpu, *resolved};
-    return unsupported("problem", unserved(problem, info),
+    return unsupported("problem", on_chip(problem, info),
                        "with a paged cache on a GPU an f16 or bf16 q over k and v of its dtype, "
                        "int8, or from sm_89 on e4m3 or e5m2; head_dim up to 256 with rows of whole "
                        "16 bytes; an f16, bf16 or f32 out without amax; no batch_invariant");
   }
   if (is_forced(KernelFamily::decode) && !decode_supports(problem, info))
     return unsupported("OCTAVO_KERNELS", "'decode'",
-                       "sm80, sm90, or nothing for " + unserved(problem, info));
+                       "sm80, sm90, or nothing for " + on_chip(problem, info));
   if (is_forced(KernelFamily::sm90) && !sm90_forward_supports(*resolved, info))
     return no_other_family("for " + unserved(problem, info));
   if (!uses_sm90_family(*resolved, info)) OCTAVO_RETURN_IF_ERROR(sm80_forward_supports(*resolved));

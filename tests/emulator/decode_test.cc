@@ -80,13 +80,34 @@ TEST_F(EmulatorDecode, ScalesOfEitherSign) {
   }
 }
 
-// Rows that are not aligned to 16 bytes go to the sm80 family.
+// Rows that are not aligned to 16 bytes go to the sm80 family, or are refused if the decode kernel
+// is forced.
 TEST_F(EmulatorDecode, UnalignedRows) {
-  Call call(DType::f16, {3, 4, 2, 2, 100, 64}, 0, 0);
-  Values k(DType::f16, {3, 2, 100, 64}, 1);
+  Call call(DType::f16, {3, 4, 2, 2, 260, 64}, 0, 0);
+  Values k(DType::f16, {3, 2, 260, 64}, 1);
   k.fill_normal_values(0, 2);
   call.arguments().k = k.view();
-  call.check(kHopper, tolerance_of(DType::f16));
+  const Status status = attention(call.arguments(), call.options(), kAda);
+  EXPECT_EQ(status.code(), ErrorCode::unsupported);
+  EXPECT_NE(status.message().find("aligned to 16 bytes, in the decode kernel"), std::string::npos)
+      << status.message();
+  unsetenv("OCTAVO_KERNELS");
+  EXPECT_EQ(kernel_of(call.arguments(), call.options(), kAda), "decode");
+  call.check(kAda, tolerance_of(DType::f16));
+}
+
+// A plan for many keys also runs without any.
+TEST(EmulatorDecodeChoice, RunsWithoutKeys) {
+  Call call(DType::f16, {3, 4, 2, 2, 260, 64}, 0, 0);
+  const Plan planned = plan(problem_of(call.arguments(), call.options()).value(), kAda).value();
+  EXPECT_EQ(planned.explain().kernel, "decode");
+  Arguments& a = call.arguments();
+  a.k.shape[2] = a.v.shape[2] = 0;
+  std::vector<std::byte> workspace(planned.workspace_bytes());
+  const Status status = planned.run(a, {workspace.data(), workspace.size()});
+  ASSERT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(call.out().get(2, 3, 1, 63), 0);
+  EXPECT_EQ(call.lse().get(2, 3, 1, 0), -kInf);
 }
 
 // What the kernel does not support is refused if it is forced.

@@ -240,6 +240,17 @@ def test_only_what_requires_grad_gets_one():
     assert bias.grad.abs().sum() > 0 and sinks.grad is None and inputs[0].grad is None
 
 
+@pytest.mark.parametrize("name", ["bias", "sinks", "alibi_slopes"])
+def test_gradients_that_out_would_lose_are_refused(name):
+    q, k, v = (torch.randn(1, 2, 5, 16) for _ in range(3))
+    shape = (1, 2, 5, 5) if name == "bias" else (2,)
+    value = torch.randn(shape, requires_grad=True)
+    with pytest.raises(NotImplementedError, match="out is given for tensors that require grad"):
+        octavo.attention(q, k, v, out=torch.empty_like(q), **{name: value})
+    with torch.no_grad():
+        octavo.attention(q, k, v, out=torch.empty_like(q), **{name: value})
+
+
 def test_gradients_of_slopes_are_refused():
     slopes = torch.nn.Parameter(torch.rand(4))
     for call in (octavo.attention, torch.ops.octavo.attention):

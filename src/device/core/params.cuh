@@ -95,7 +95,7 @@ struct SoftcapPolynomial {
 
 // The modifiers of the scores, applied in this order: softcap, bias, ALiBi, mask. A kernel
 // reads only the parts that its configuration has, and skips a part whose value here is neutral.
-// Applying them leaves the scores in log2 units: the softmax then multiplies them by 1.
+// Applying them leaves scores in log2 units; in the Hopper forward kernel, in natural units.
 struct ScoreModifierParams {
   float softcap_log2 = 0;               // softcap * log2(e); 0: none
   float inverse_softcap_log2 = 0;       // 1 / softcap_log2

@@ -1,13 +1,13 @@
 // Adds up the partial results of units that several CTAs of the decode kernel share.
 //
-// A unit is cut where one CTA's tiles end and the next one's begin. There are ctas - 1 such places,
-// and at most one unit is cut at each. CTA (i, y) of this grid is responsible for the unit that is
-// cut between CTAs i and i + 1 and has its first tile in CTA i; if there is none, it has nothing to
-// do. It adds the parts in the order of the CTAs.
+// A unit is cut where one CTA's tiles end and the next one's begin. There are ctas - 1 such
+// boundaries, and at most one unit is cut at each. CTA i of this grid is responsible for the unit
+// that is cut between CTAs i and i + 1 and has its first tile in CTA i; if there is none, it has
+// nothing to do. It adds the parts in the order of the CTAs.
 //
 // If a unit has few parts, each warp adds up rows of its own (warps_per_row = 1). If it has many,
-// all warps of a CTA divide the parts of one row among themselves, and add up through shared
-// memory.
+// all warps of a CTA divide the parts of one row among themselves and add up through shared memory,
+// and each boundary has as many CTAs as a unit has rows.
 //
 //   shared memory   what                                          floats
 //   o               a row of O of every warp                      kCombineWarps * head_dim

@@ -89,7 +89,7 @@ struct BiasGradientKernel {
   static OCTAVO_DEVICE bool has_scores(const WorkTile& tile, i32 first_key) {
     const i32 first = max_of(tile.first_row, 0);
     const i32 last = min_of(tile.first_row + G::kOwnRows, tile.at.seqlen_q) - 1;
-    if (first > last) return false;
+    if (first > last || tile.at.seqlen_kv <= 0) return false;
     return first_key < key_limits(tile.mask, tile.at, last).end &&
            first_key + G::kStreamedRows > key_limits(tile.mask, tile.at, first).begin;
   }

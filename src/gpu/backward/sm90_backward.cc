@@ -109,10 +109,11 @@ Result<LoadedSm90Backward> load_sm90_backward(const Gpu& gpu, const Problem& pro
   loaded.config = chosen;
   const auto load = [&](const KernelSource& source, int smem_bytes,
                         cuda::Function& function) -> Status {
-    const Result<cuda::Function> found = load_function(gpu, source, smem_bytes);
+    constexpr CubinPolicy kPolicy{.allow_spills = true};  // as for sm80: better than an error
+    const Result<cuda::Function> found = load_function(gpu, source, smem_bytes, kPolicy);
     if (!found.ok()) return found.status();
     function = *found;
-    if (loaded.note.empty()) loaded.note = cache_note(gpu, source);
+    if (loaded.note.empty()) loaded.note = cache_note(gpu, source, kPolicy);
     return {};
   };
   Status status = load(kernel_source(chosen.row_stats), 0, loaded.row_stats);

@@ -1,8 +1,9 @@
 // The Hopper backward pass on the host: which problems it serves, its configuration, parameters,
 // loading and launches.
 //
-// Three launches on one stream: row_stats writes delta and lse_log2 into the workspace,
-// sm90_backward computes dK, dV and FP32 sums of dQ, and sm90_finish_dq stores dQ.
+// Three launches on one stream, four if gradients of sinks are wanted: row_stats writes delta and
+// lse_log2 into the workspace, sm90_backward computes dK, dV and FP32 sums of dQ, and
+// sm90_finish_dq stores dQ.
 #pragma once
 
 #include <cstddef>

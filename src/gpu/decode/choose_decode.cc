@@ -27,6 +27,15 @@ int smem_per_cta(const GpuInfo& gpu, int ctas) {
   return std::min((gpu.smem_per_block_optin + 1024) / ctas - 1024, gpu.smem_per_block_optin);
 }
 
+// The smallest blocks of keys, which hold the O of the rows at the end of a unit; two stages.
+void set_tiles(DecodeConfig& c, int rows, int warps) {
+  c.block_m = rows;
+  c.block_n = std::max(c.head_dim <= 64 ? 32 : 16, 2 * rows / element_bytes(c.kv));
+  c.warps = warps;
+  c.stages = 2;
+  c.min_ctas = 1;
+}
+
 int stages_that_fit(const DecodeConfig& c, const GpuInfo& gpu) {
   const int others = decode::smem_bytes(c) - c.stages * decode::stage_bytes(c);
   return (smem_per_cta(gpu, c.min_ctas) - others) / decode::stage_bytes(c);
@@ -42,13 +51,16 @@ bool decode_supports(const Problem& p, const GpuInfo& gpu) {
   if (!is_16bit_q || !cache || p.v != p.k || !out || p.out_amax) return false;
   if (is_8bit(p.k) && (p.k_scales == Granularity::channel || p.v_layout != VLayout::rows))
     return false;
-  if (p.varlen || p.bias || p.mask || p.seqlen_kv == 0 || p.seqlen_q == 0) return false;
+  if (p.varlen || p.bias || p.mask || p.heads_kv == 0) return false;
+  if (!p.paged && (p.seqlen_kv == 0 || p.seqlen_q == 0)) return false;
   if (p.options.precision != Precision::native || p.options.batch_invariant) return false;
   const std::int64_t chunk = 16 / static_cast<std::int64_t>(size_bytes(p.k));
   if (p.head_dim % chunk != 0 || p.head_dim > 256) return false;
-  // Tiles are counted in 32 bits.
-  const std::int64_t units = p.batch * p.heads_kv * div_up<std::int64_t>(query_rows(p), 16);
-  return p.seqlen_kv <= INT32_MAX / 2 && units <= INT32_MAX / div_up<std::int64_t>(p.seqlen_kv, 64);
+  // Rows, and tiles of at least 16 keys, are counted in 32 bits.
+  constexpr std::int64_t kMost = INT32_MAX / 2;
+  const std::int64_t tiles = div_up<std::int64_t>(std::max<std::int64_t>(p.seqlen_kv, 1), 16);
+  return p.seqlen_q <= kMost && p.seqlen_kv <= kMost && query_rows(p) <= kMost &&
+         p.batch * p.heads_kv * div_up<std::int64_t>(query_rows(p), 16) <= INT32_MAX / tiles;
 }
 
 bool decode_is_best(const Problem& p, const GpuInfo& gpu) {
@@ -111,21 +123,23 @@ ChosenDecode choose_decode(const Problem& p, const GpuInfo& gpu) {
   c.kv = element_of(p.k);
   c.out = element_of(p.out);
   c.head_dim = tile_columns(p);
-  // 32 rows read K and V half as often as 16, and fit into the registers up to 128 columns.
-  c.block_m = query_rows(p) > 16 && c.head_dim <= 128 ? 32 : 16;
-  const int least_keys = 2 * c.block_m / element_bytes(c.kv);
-  c.block_n = std::max(c.head_dim <= 64 ? 32 : 16, least_keys);
   // One CTA of eight warps per SM leaves fewer partial results than two of four. Two hide the
   // conversion of an 8-bit cache better, if there are enough units to make up for it.
-  const bool many_units = p.batch * p.heads_kv >= gpu.sms;
-  c.min_ctas = 1;
-  c.warps = 8;
-  c.stages = 2;
-  if (!feasible(c, gpu).ok() || (is_8bit(p.k) && many_units)) c.warps = 4;
-  if (is_8bit(p.k) && many_units && stages_that_fit(c, gpu) >= 4) c.min_ctas = 2;
-  c.stages = std::clamp(stages_that_fit(c, gpu), 2, 3);
-  return {c, fmt::format("few queries over many keys, which {} CTAs divide evenly",
-                         c.min_ctas * gpu.sms)};
+  const bool two_ctas = is_8bit(p.k) && p.batch * p.heads_kv >= gpu.sms;
+  // 32 rows read K and V half as often as 16, and fit into the registers up to 128 columns.
+  const int most_rows = query_rows(p) > 16 && c.head_dim <= 128 ? 32 : 16;
+  for (const int rows : {most_rows, 16})
+    for (const int warps : {8, 4, 2, 1}) {
+      if (warps == 8 && two_ctas) continue;
+      if (warps <= 2 && rows > 16) continue;
+      set_tiles(c, rows, warps);
+      if (!feasible(c, gpu).ok()) continue;
+      if (two_ctas && stages_that_fit(c, gpu) >= 4) c.min_ctas = 2;
+      c.stages = std::min(stages_that_fit(c, gpu), 3);
+      return {c, fmt::format("few queries over many keys, which {} CTAs divide evenly",
+                             c.min_ctas * gpu.sms)};
+    }
+  return {c, "no tiles fit into the shared memory"};
 }
 
 }  // namespace octavo

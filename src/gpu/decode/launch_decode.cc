@@ -17,8 +17,8 @@ std::int64_t row_tiles(const Problem& p, const DecodeConfig& c) {
 // The CTAs among which the tiles are divided: no more than there are tiles at the longest lengths.
 std::int64_t ctas_of(const LoadedDecode& kernel, const Problem& p) {
   const std::int64_t units = p.batch * p.heads_kv * row_tiles(p, kernel.config);
-  // A window may begin in the middle of a tile.
-  const std::int64_t tiles = div_up<std::int64_t>(p.seqlen_kv, decode::tile_keys(kernel.config));
+  const std::int64_t tiles = div_up<std::int64_t>(std::max<std::int64_t>(p.seqlen_kv, 1),
+                                                  decode::tile_keys(kernel.config));
   return std::min<std::int64_t>(kernel.resident_blocks, units * tiles);
 }
 

@@ -210,7 +210,9 @@ struct Consumer {
         if (C.alibi) score = apply_alibi(score, -alibi.slope, alibi.distance(i, e));
         const float t = score * scores.inverse_softcap_log2;
         const float ds = weight * (dp[i * 4 + e] - row[e % 2]);
-        dp[i * 4 + e] = weight == 0 ? 0.0f : ds * ptx::fused_multiply_add(-t, t, 1.0f);
+        // A tiny softcap magnifies the rounding of the logarithm: tanh may come out above 1.
+        const float derivative = ptx::max_f32(ptx::fused_multiply_add(-t, t, 1.0f), 0.0f);
+        dp[i * 4 + e] = weight == 0 ? 0.0f : ds * derivative;
       }
     }
   }

@@ -1,0 +1,89 @@
+// The chosen configuration of the decode kernel runs on every chip.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+
+#include "gpu/decode/decode.h"
+#include "gpu/forward/sm80_forward.h"
+#include "gpu/jit/config_text.h"
+#include "octavo/octavo.hpp"
+
+namespace octavo {
+namespace {
+
+GpuInfo decoding_chip(int arch) {
+  GpuInfo info;
+  info.arch = arch;
+  info.sms = arch == 90 ? 132 : 58;
+  info.smem_per_block_optin = max_smem_bytes(arch);
+  return info;
+}
+
+Problem decoding(DType q, DType kv, std::int64_t heads, std::int64_t head_dim) {
+  Problem p;
+  p.batch = 2;
+  p.heads_q = heads;
+  p.heads_kv = 1;
+  p.seqlen_q = 1;
+  p.seqlen_kv = 4096;
+  p.head_dim = p.head_dim_v = head_dim;
+  p.q = p.out = q;
+  p.k = p.v = kv;
+  return p;
+}
+
+TEST(ChooseDecode, FitsEveryChip) {
+  int chosen = 0;
+  for (const int arch : {80, 86, 89, 90, 120})
+    for (const DType kv : {DType::f16, DType::bf16, DType::e4m3, DType::e5m2, DType::int8})
+      for (const std::int64_t head_dim : {16, 64, 80, 96, 128, 160, 192, 256})
+        for (const std::int64_t heads : {1, 8, 17, 64})
+          for (const std::int64_t batch : {1, 200}) {
+            const DType q = kv == DType::bf16 ? DType::bf16 : DType::f16;
+            Problem p = decoding(q, kv, heads, head_dim);
+            p.batch = batch;
+            const GpuInfo info = decoding_chip(arch);
+            const bool fp8 = kv == DType::e4m3 || kv == DType::e5m2;
+            EXPECT_EQ(decode_supports(p, info), arch >= 89 || !fp8);
+            if (!decode_supports(p, info)) continue;
+            ++chosen;
+            const DecodeConfig config = choose_decode(p, info).config;
+            const Status status = feasible(config, info);
+            EXPECT_TRUE(status.ok()) << arch << ' ' << to_text(config) << ": " << status.message();
+            EXPECT_GE(config.head_dim, head_dim);
+          }
+  EXPECT_EQ(chosen, 1344);  // of 1600, without FP8 on two chips
+}
+
+TEST(ChooseDecode, WhatTheKernelDoesNotSupport) {
+  const GpuInfo info = decoding_chip(90);
+  const Problem good = decoding(DType::f16, DType::f16, 8, 64);
+  ASSERT_TRUE(decode_supports(good, info));
+  const auto refused = [&](const auto& change) {
+    Problem p = good;
+    change(p);
+    return !decode_supports(p, info);
+  };
+  EXPECT_TRUE(refused([](Problem& p) { p.heads_q = p.heads_kv = 0; }));
+  EXPECT_TRUE(refused([](Problem& p) { p.seqlen_kv = 0; }));
+  EXPECT_TRUE(refused([](Problem& p) { p.head_dim = p.head_dim_v = 60; }));
+  EXPECT_TRUE(refused([](Problem& p) { p.head_dim = p.head_dim_v = 264; }));
+  EXPECT_TRUE(refused([](Problem& p) { p.varlen = true; }));
+  EXPECT_TRUE(refused([](Problem& p) { p.mask = true; }));
+  EXPECT_TRUE(refused([](Problem& p) { p.bias = DType::f16; }));
+  EXPECT_TRUE(refused([](Problem& p) { p.out = DType::e4m3; }));
+  EXPECT_TRUE(refused([](Problem& p) { p.v = DType::int8; }));
+  EXPECT_TRUE(refused([](Problem& p) { p.k = p.v = DType::sim8; }));
+  EXPECT_TRUE(refused([](Problem& p) { p.options.batch_invariant = true; }));
+  EXPECT_TRUE(refused([](Problem& p) { p.options.precision = Precision::fp8; }));
+  EXPECT_TRUE(refused([](Problem& p) { p.seqlen_q = std::int64_t{1} << 30; }));  // 2^33 rows
+  // An empty paged cache is served; an empty dense one is not.
+  EXPECT_FALSE(refused([](Problem& p) {
+    p.paged = true;
+    p.page_size = 16;
+    p.seqlen_kv = 0;
+  }));
+}
+
+}  // namespace
+}  // namespace octavo
