@@ -407,9 +407,9 @@ struct BackwardArguments {
   Tensor dq{};  // (B, Hq, Sq, D)
   Tensor dk{};  // (B, Hkv, Skv, D)
   Tensor dv{};  // (B, Hkv, Skv, D)
-  // Of the shape of bias, in f32 or in the dtype of bias: where one entry of bias holds for several
-  // scores, the sum of their gradients; null data: not computed. A GPU needs the last two
-  // dimensions of bias to be Sq and Skv.
+  // The gradient of bias, in its shape, in f32 or in its dtype; null data: not computed. An entry
+  // that holds for several scores gets the sum of their gradients. On a GPU the last two dimensions
+  // of bias must be Sq and Skv.
   Tensor dbias{};
   float* dsinks = nullptr;  // Hq floats on the device; null: not computed
 

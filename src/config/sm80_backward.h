@@ -28,8 +28,8 @@ struct Sm80BackwardConfig {
   int stages = 2;                 // buffers of streamed rows in flight
   int load_bytes = 16;            // widest load that every row's address allows
   bool own_in_registers = false;  // else the owned rows are read from shared memory each step
-  // What the kernel can apply, as in config/score_modifiers.h. Sinks need nothing here: they are in
-  // the LSE.
+  // Modifiers that the kernel can apply, as in config/score_modifiers.h. Sinks need no field: the
+  // LSE includes them.
   bool softcap = false;
   bool bias = false;
   bool alibi = false;

@@ -16,8 +16,8 @@ struct Sm90BackwardConfig {
   int stages_q = 2;                 // Q buffers
   int stages_do = 2;                // dO buffers
   int dq_buffers = 2;               // dQ buffers, each with a warp that adds it to global memory
-  // What the kernel can apply, as in config/score_modifiers.h. Sinks need nothing here: they are in
-  // the LSE.
+  // Modifiers that the kernel can apply, as in config/score_modifiers.h. Sinks need no field: the
+  // LSE includes them.
   bool softcap = false;
   bool alibi = false;
   bool padded = false;

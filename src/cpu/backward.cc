@@ -170,7 +170,7 @@ void clear_padding(const Tensor& t, std::int64_t b, std::int64_t begin, std::int
     }
 }
 
-// Where there is nothing to add up, the gradients of bias and sinks are zero.
+// Sets the gradients of bias and sinks to zero, for a problem without queries or keys.
 void clear_modifier_gradients(const BackwardArguments& a) {
   if (a.dsinks != nullptr) std::fill_n(a.dsinks, a.q.shape[1], 0.0f);
   if (a.dbias.data == nullptr) return;

@@ -273,7 +273,7 @@ void BackwardRunner::attend() {
   }
 }
 
-// Of the K block, where that matters.
+// Whether the block of K has only finite values; checked only if a mask may hide keys.
 bool BackwardRunner::keys_are_finite(std::int64_t count) const {
   bool finite = true;
   if (hides_keys())

@@ -214,7 +214,7 @@ TEST(Paged, TheProblemHasTheCapacityAndThePageSize) {
   EXPECT_EQ(describe(*problem), "B=2 Hq=4 Hkv=2 Sq=3 Skv=48 D=8 f32 page_size=16 lse");
 }
 
-// What a plan refuses that no call describes.
+// A plan checks problems that did not come from a call.
 TEST(Paged, ProblemsAreChecked) {
   Paged call;
   Problem problem = problem_of(call.arguments).value();

@@ -110,7 +110,7 @@ TEST(EmulatorDecodeChoice, RunsWithoutKeys) {
   EXPECT_EQ(call.lse().get(2, 3, 1, 0), -kInf);
 }
 
-// What the kernel does not support is refused if it is forced.
+// A forced decode kernel refuses calls that it does not support.
 TEST_F(EmulatorDecode, ForcedKernelRefusesWhatItCannotRun) {
   for (const unsigned features : {unsigned{kBias}, unsigned{kMask}}) {
     Call call(DType::f16, {3, 4, 2, 2, 100, 64}, features, 0);

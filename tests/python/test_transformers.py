@@ -267,7 +267,7 @@ def test_training_has_the_gradients_of_eager(name, kind):
     mask = padding(kind) if kind else None
     for implementation in ("octavo", "eager"):
         model = getattr(huggingface, name)(implementation)
-        # What padding predicts, the first token behind it, has no meaning.
+        # Padding tokens have no labels, and the token behind them is predicted from padding alone.
         labels = TOKENS if mask is None else TOKENS.masked_fill((mask == 0) | (mask.cumsum(1) <= 1), -100)
         model(TOKENS, attention_mask=mask, labels=labels).loss.backward()
         layer = model.model.layers[0].self_attn

@@ -115,8 +115,8 @@ struct Geometry {
   static OCTAVO_DEVICE u32 v_scale(int stage, u32 key) {
     return k_scale(stage, static_cast<u32>(tile_keys(C)) + key);
   }
-  // What warps exchange at the end of a unit: float i of a lane's O, through the consumed stage,
-  // and reference maximum (0) and sum (1) of a row.
+  // Warps exchange at the end of a unit: float i of a lane's O, through the consumed stage, and the
+  // reference maximum (0) and the sum (1) of a row.
   static OCTAVO_DEVICE u32 exchanged_o(int stage, u32 warp, u32 i, u32 lane) {
     constexpr u32 kFloats = kTilesM * kTilesD * 4;
     return stage_base(stage) + ((warp * kFloats + i) * 32 + lane) * 4;

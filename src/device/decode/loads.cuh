@@ -1,4 +1,4 @@
-// What the decode kernel loads: Q into registers, K and V (and their scales) into shared memory.
+// Loads of the decode kernel: Q into registers, K and V (and their scales) into shared memory.
 #pragma once
 
 #include "device/decode/geometry.cuh"

@@ -3,7 +3,7 @@
 // A 16-bit cache has Q's type, and so have the products. An 8-bit cache is converted to FP16 on its
 // way from shared memory to the tensor cores, exactly and with one or two instructions for two
 // values; Q, if it is BF16, becomes FP16 too, times a power of two that brings the largest element
-// of its row near 1. Only elements below 2^-15 of that one lose bits.
+// of its row near 1. Only elements below 2^-17 of that power of two lose bits.
 //
 // 8-bit rows are read as sm80's sim8 reads them (device/sm80/operands.cuh): a lane receives four
 // neighbouring channels of K, so Q is loaded in that order too, and accumulator tiles of O come in
@@ -16,8 +16,6 @@
 
 namespace octavo::decode {
 
-using sm80::paired_column;
-
 // K and V in Q's type.
 template <class Operands>
 struct SameType : Operands {
@@ -27,10 +25,8 @@ struct SameType : Operands {
   }
 };
 
-// Converters of two neighbouring or alternate bytes of a register to a pair in Q's type. Byte
-// selectors are those of permute_bytes; bytes 0 and 1 of the result are the pair.
-inline constexpr u32 kFirstTwo = 0x10, kLastTwo = 0x32;  // neighbouring bytes
-inline constexpr u32 kEven = 0x20, kOdd = 0x31;          // every other byte
+// Converts two bytes of a register to a pair of FP16 values. The digits of `selector` are the
+// numbers of the bytes, the first one lowest.
 
 template <Element kKv>
 struct ToF16;
@@ -59,16 +55,14 @@ struct ToF16<Element::int8> {
   }
 };
 
-// K and V in 8 bits.
+// K and V in 8 bits: read like sim8, converted by ToF16.
 template <Element kKv>
-struct Widened : sm80::OperandsF16 {
+struct Widened : sm80::OperandsSim8 {
+  static constexpr u32 kFirstTwo = 0x10, kLastTwo = 0x32;  // neighbouring bytes
+  static constexpr u32 kEven = 0x20, kOdd = 0x31;          // every other byte
+
   static OCTAVO_DEVICE u32 q_column(u32 step, u32 part, u32 lane) {
     return step * 16 + lane % 4 * 4 + part * 2;
-  }
-  template <int kRowBytes>
-  static OCTAVO_DEVICE LaneAddress<kRowBytes> k_lane(const SharedTile<kRowBytes>& tile, u32 key,
-                                                     u32 lane) {
-    return {tile, key + lane % 16, 0};
   }
   template <int kRowBytes>
   static OCTAVO_DEVICE void load_k(FragmentB2& b, const LaneAddress<kRowBytes>& k, u32 keys,
@@ -82,11 +76,6 @@ struct Widened : sm80::OperandsF16 {
     }
   }
   template <int kRowBytes>
-  static OCTAVO_DEVICE LaneAddress<kRowBytes> v_lane(const SharedTile<kRowBytes>& tile, u32 key,
-                                                     u32 lane) {
-    return {tile, key + lane % 16, 0};
-  }
-  template <int kRowBytes>
   static OCTAVO_DEVICE void load_v(FragmentB2& b, const LaneAddress<kRowBytes>& v, u32 keys,
                                    u32 tile16) {
     u32 r[2];
@@ -97,7 +86,6 @@ struct Widened : sm80::OperandsF16 {
       b.r[1][i] = ToF16<kKv>::pair(r[i], kOdd);
     }
   }
-  static OCTAVO_DEVICE u32 column(u32 n, u32 e, u32 lane) { return paired_column(n, e, lane); }
 };
 
 template <Element kElement, Element kKv>

@@ -38,7 +38,7 @@ class KernelSet {
   // Announces the memory that this thread's next launch may access.
   virtual void announce(const Problem& kernel_problem, const Arguments& arguments) const = 0;
   virtual void announce(const QuantizeLaunch& launch) const = 0;
-  // Of the decode kernel, or of the one that combines its partial results.
+  // The same for the decode kernel, or for the kernel that combines its partial results.
   virtual void announce_decode(const Problem& run_problem, const Arguments& arguments,
                                Workspace workspace, bool combines) const = 0;
 };
