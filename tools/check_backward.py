@@ -412,7 +412,10 @@ def main():
             break
         done += 1
         case = Case.sample(random.Random(options.seed + i))
-        wrong = check_case(torch, octavo, case, options.seed + i)
+        try:
+            wrong = check_case(torch, octavo, case, options.seed + i)
+        except RuntimeError as error:
+            wrong = [f"raised: {error}"]
         failed += bool(wrong)
         for sentence in wrong:
             print(f"case {options.seed + i}: {sentence}: {case}", flush=True)

@@ -156,11 +156,14 @@ Status run_emulated_backward(const ChosenSm80Backward& chosen, const GpuInfo& ch
   EmulatedFunction dbias_function = function_of(*dbias);
   EmulatedFunction dsinks_function = sink_function(*row_stats, chip, memory);
   const Gpu gpu{chip, &emulated_driver(), nullptr};
-  return launch_sm80_backward(
-      gpu,
-      {chosen, stats_function.handle(), dkv_function.handle(), dq_function.handle(),
-       dbias_function.handle(), dsinks_function.handle(), ""},
-      run_problem, arguments, workspace, nullptr);
+  return launch_sm80_backward(gpu,
+                              {.config = chosen,
+                               .row_stats = {stats_function.handle()},
+                               .dkv = {dkv_function.handle(), sm80::smem_bytes(dkv->config)},
+                               .dq = {dq_function.handle(), sm80::smem_bytes(dq->config)},
+                               .dbias = {dbias_function.handle(), sm80::smem_bytes(dbias->config)},
+                               .dsinks = {dsinks_function.handle(), row_stats::kSinkSmemBytes}},
+                              run_problem, arguments, workspace, nullptr);
 }
 
 Status run_emulated_sm90_backward(const ChosenSm90Backward& chosen, const GpuInfo& chip,
@@ -189,7 +192,11 @@ Status run_emulated_sm90_backward(const ChosenSm90Backward& chosen, const GpuInf
   const Gpu gpu{chip, &emulated_driver(), nullptr};
   return launch_sm90_backward(
       gpu,
-      {chosen, stats_function.handle(), backward.handle(), finish_dq.handle(), dsinks.handle(), ""},
+      {.config = chosen,
+       .row_stats = {stats_function.handle()},
+       .backward = {backward.handle(), sm90::backward::smem_bytes(chosen.config)},
+       .finish_dq = {finish_dq.handle()},
+       .dsinks = {dsinks.handle(), row_stats::kSinkSmemBytes}},
       run_problem, arguments, workspace, nullptr);
 }
 

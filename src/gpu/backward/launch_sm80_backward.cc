@@ -83,11 +83,11 @@ ModifierParams backward_modifier_params(const Problem& run_problem, const Backwa
   return modifier_params(problem, forward_arguments(a), scale_log2);
 }
 
-Status launch_sink_gradients(const Gpu& gpu, cuda::Function function, const Problem& run_problem,
-                             const BackwardArguments& arguments, void* workspace, Stream stream) {
+Status launch_sink_gradients(const Gpu& gpu, const BackwardKernel& kernel,
+                             const Problem& run_problem, const BackwardArguments& arguments,
+                             void* workspace, Stream stream) {
   if (arguments.dsinks == nullptr) return {};
-  return launch_backward(gpu, function, run_problem.heads_q, row_stats::kThreads,
-                         row_stats::kSinkSmemBytes,
+  return launch_backward(gpu, kernel, run_problem.heads_q, row_stats::kThreads,
                          sink_gradient_params(run_problem, arguments, workspace), stream);
 }
 
@@ -142,22 +142,23 @@ Result<LoadedSm80Backward> load_sm80_backward(const Gpu& gpu, const Problem& pro
   LoadedSm80Backward loaded;
   loaded.config = chosen;
   const auto load = [&](const KernelSource& source, int smem_bytes,
-                        cuda::Function& function) -> Status {
+                        BackwardKernel& kernel) -> Status {
     const Result<cuda::Function> found = load_function(gpu, source, smem_bytes, kPolicy);
     if (!found.ok()) return found.status();
-    function = *found;
+    kernel = {*found, smem_bytes};
     if (loaded.note.empty()) loaded.note = cache_note(gpu, source, kPolicy);
     return {};
   };
-  const auto load_pass = [&](const Sm80BackwardConfig& config, cuda::Function& function) {
-    return load(kernel_source(config, ptx), sm80::smem_bytes(config), function);
+  const auto load_pass = [&](const Sm80BackwardConfig& config, BackwardKernel& kernel) {
+    return load(kernel_source(config, ptx), sm80::smem_bytes(config), kernel);
   };
   Status status = load(kernel_source(chosen.row_stats, ptx), 0, loaded.row_stats);
   if (status.ok()) status = load_pass(chosen.dkv, loaded.dkv);
   if (status.ok()) status = load_pass(chosen.dq, loaded.dq);
   if (status.ok() && chosen.dbias) status = load_pass(*chosen.dbias, loaded.dbias);
   if (status.ok() && problem.sinks)
-    status = load(sink_gradients_source(chosen.row_stats, ptx), 0, loaded.dsinks);
+    status = load(sink_gradients_source(chosen.row_stats, ptx), row_stats::kSinkSmemBytes,
+                  loaded.dsinks);
   if (!status.ok()) return status;
   return loaded;
 }
@@ -168,11 +169,11 @@ Status launch_sm80_backward(const Gpu& gpu, const LoadedSm80Backward& kernels,
   const CurrentContext current(gpu);
   OCTAVO_RETURN_IF_ERROR(current.status());
   OCTAVO_RETURN_IF_ERROR(
-      launch_backward(gpu, kernels.row_stats, row_stats_ctas(run_problem), row_stats::kThreads, 0,
+      launch_backward(gpu, kernels.row_stats, row_stats_ctas(run_problem), row_stats::kThreads,
                       row_stats_params(run_problem, arguments, workspace), stream));
-  const auto launch_pass = [&](cuda::Function function, const Sm80BackwardConfig& config) {
-    return launch_backward(gpu, function, sm80_backward_tiles(run_problem, arguments, config),
-                           sm80::threads(config), sm80::smem_bytes(config),
+  const auto launch_pass = [&](const BackwardKernel& kernel, const Sm80BackwardConfig& config) {
+    return launch_backward(gpu, kernel, sm80_backward_tiles(run_problem, arguments, config),
+                           sm80::threads(config),
                            sm80_backward_params(run_problem, arguments, config, workspace), stream);
   };
   OCTAVO_RETURN_IF_ERROR(launch_pass(kernels.dkv, kernels.config.dkv));

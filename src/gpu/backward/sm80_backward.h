@@ -52,10 +52,16 @@ ChosenSm80Backward choose_sm80_backward(const Problem& problem, const GpuInfo& g
 // Both configurations as text, for explanations.
 std::string describe_sm80_backward(const ChosenSm80Backward& chosen);
 
+// A loaded kernel of the backward pass, and the shared memory that it may be launched with.
+struct BackwardKernel {
+  cuda::Function function = nullptr;
+  int smem_bytes = 0;
+};
+
 // Enqueues a kernel of the backward pass; nothing if it has no CTAs.
 template <class Params>
-Status launch_backward(const Gpu& gpu, cuda::Function function, std::int64_t ctas, int threads,
-                       int smem_bytes, Params params, Stream stream) {
+Status launch_backward(const Gpu& gpu, const BackwardKernel& kernel, std::int64_t ctas, int threads,
+                       Params params, Stream stream) {
   if (ctas == 0) return {};
   constexpr std::int64_t kMostCtas = std::numeric_limits<std::int32_t>::max();
   if (ctas > kMostCtas)
@@ -64,10 +70,11 @@ Status launch_backward(const Gpu& gpu, cuda::Function function, std::int64_t cta
   cuda::LaunchConfig config;
   config.grid[0] = static_cast<unsigned>(ctas);
   config.block[0] = static_cast<unsigned>(threads);
-  config.smem_bytes = static_cast<unsigned>(smem_bytes);
+  config.smem_bytes = static_cast<unsigned>(kernel.smem_bytes);
   config.stream = static_cast<cuda::StreamHandle>(stream);
   void* arguments[] = {&params};
-  OCTAVO_GPU_TRY(*gpu.driver, gpu.driver->launch_kernel(&config, function, arguments, nullptr),
+  OCTAVO_GPU_TRY(*gpu.driver,
+                 gpu.driver->launch_kernel(&config, kernel.function, arguments, nullptr),
                  "cuLaunchKernelEx");
   return {};
 }
@@ -140,18 +147,19 @@ std::int64_t sm80_backward_tiles(const Problem& run_problem, const BackwardArgum
                                  const Sm80BackwardConfig& config);
 
 // Enqueues the kernel of sink_gradients.cuh, if the gradients of sinks are wanted.
-Status launch_sink_gradients(const Gpu& gpu, cuda::Function function, const Problem& run_problem,
-                             const BackwardArguments& arguments, void* workspace, Stream stream);
+Status launch_sink_gradients(const Gpu& gpu, const BackwardKernel& kernel,
+                             const Problem& run_problem, const BackwardArguments& arguments,
+                             void* workspace, Stream stream);
 
 // Kernels that are loaded on a GPU.
 struct LoadedSm80Backward {
   ChosenSm80Backward config;
-  cuda::Function row_stats = nullptr;
-  cuda::Function dkv = nullptr;
-  cuda::Function dq = nullptr;
-  cuda::Function dbias = nullptr;   // null without a bias
-  cuda::Function dsinks = nullptr;  // null without sinks
-  std::string note{};               // a problem with the kernel cache
+  BackwardKernel row_stats;
+  BackwardKernel dkv;
+  BackwardKernel dq;
+  BackwardKernel dbias;   // null without a bias
+  BackwardKernel dsinks;  // null without sinks
+  std::string note{};     // a problem with the kernel cache
 };
 // `problem` says whether sinks have a gradient.
 Result<LoadedSm80Backward> load_sm80_backward(const Gpu& gpu, const Problem& problem,

@@ -8,7 +8,6 @@
 #include "base/error.h"
 #include "device/backward/row_stats.cuh"
 #include "device/sm90/backward/finish_dq.cuh"
-#include "gpu/backward/sm80_backward.h"
 #include "gpu/driver/tensor_map.h"
 #include "gpu/jit/load_function.h"
 
@@ -108,11 +107,11 @@ Result<LoadedSm90Backward> load_sm90_backward(const Gpu& gpu, const Problem& pro
   LoadedSm90Backward loaded;
   loaded.config = chosen;
   const auto load = [&](const KernelSource& source, int smem_bytes,
-                        cuda::Function& function) -> Status {
+                        BackwardKernel& kernel) -> Status {
     constexpr CubinPolicy kPolicy{.allow_spills = true};  // as for sm80: better than an error
     const Result<cuda::Function> found = load_function(gpu, source, smem_bytes, kPolicy);
     if (!found.ok()) return found.status();
-    function = *found;
+    kernel = {*found, smem_bytes};
     if (loaded.note.empty()) loaded.note = cache_note(gpu, source, kPolicy);
     return {};
   };
@@ -121,7 +120,8 @@ Result<LoadedSm90Backward> load_sm90_backward(const Gpu& gpu, const Problem& pro
     status = load(kernel_source(chosen.config), bwd::smem_bytes(chosen.config), loaded.backward);
   if (status.ok()) status = load(finish_dq_source(chosen.config), 0, loaded.finish_dq);
   if (status.ok() && problem.sinks)
-    status = load(sink_gradients_source(chosen.row_stats), 0, loaded.dsinks);
+    status =
+        load(sink_gradients_source(chosen.row_stats), row_stats::kSinkSmemBytes, loaded.dsinks);
   if (!status.ok()) return status;
   return loaded;
 }
@@ -141,15 +141,14 @@ Status launch_sm90_backward(const Gpu& gpu, const LoadedSm90Backward& kernels,
                                               counters, static_cast<cuda::StreamHandle>(stream)),
                  "cuMemsetD32Async");
   OCTAVO_RETURN_IF_ERROR(
-      launch_backward(gpu, kernels.row_stats, row_stats_ctas(run_problem), row_stats::kThreads, 0,
+      launch_backward(gpu, kernels.row_stats, row_stats_ctas(run_problem), row_stats::kThreads,
                       row_stats_params(run_problem, arguments, workspace), stream));
   const std::int64_t tiles = std::int64_t{p.n_tiles} * p.heads_kv * p.sequences;
-  OCTAVO_RETURN_IF_ERROR(launch_backward(gpu, kernels.backward, tiles, bwd::threads(c),
-                                         bwd::smem_bytes(c), p, stream));
+  OCTAVO_RETURN_IF_ERROR(launch_backward(gpu, kernels.backward, tiles, bwd::threads(c), p, stream));
   const std::int64_t blocks = div_up<std::int64_t>(run_problem.seqlen_q, c.block_m) *
                               run_problem.heads_q * run_problem.batch;
   OCTAVO_RETURN_IF_ERROR(
-      launch_backward(gpu, kernels.finish_dq, blocks, bwd::kFinishThreads, 0, p, stream));
+      launch_backward(gpu, kernels.finish_dq, blocks, bwd::kFinishThreads, p, stream));
   return launch_sink_gradients(gpu, kernels.dsinks, run_problem, arguments, workspace, stream);
 }
 

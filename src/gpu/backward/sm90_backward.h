@@ -12,6 +12,7 @@
 #include "config/row_stats.h"
 #include "config/sm90_backward.h"
 #include "device/sm90/backward/params.cuh"
+#include "gpu/backward/sm80_backward.h"
 #include "gpu/driver/context.h"
 #include "gpu/driver/driver.h"
 #include "octavo/octavo.hpp"
@@ -52,11 +53,11 @@ ModifiedSm90BackwardParams sm90_backward_params(const Problem& run_problem,
 // Kernels that are loaded on a GPU.
 struct LoadedSm90Backward {
   ChosenSm90Backward config;
-  cuda::Function row_stats = nullptr;
-  cuda::Function backward = nullptr;
-  cuda::Function finish_dq = nullptr;
-  cuda::Function dsinks = nullptr;  // null without sinks
-  std::string note{};               // a problem with the kernel cache
+  BackwardKernel row_stats;
+  BackwardKernel backward;
+  BackwardKernel finish_dq;
+  BackwardKernel dsinks;  // null without sinks
+  std::string note{};     // a problem with the kernel cache
 };
 // `problem` says whether sinks have a gradient.
 Result<LoadedSm90Backward> load_sm90_backward(const Gpu& gpu, const Problem& problem,
