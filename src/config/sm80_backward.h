@@ -3,6 +3,7 @@
 
 #include "config/element.h"
 #include "config/portable.h"
+#include "config/shared_parts.h"
 
 namespace octavo {
 
@@ -28,27 +29,10 @@ struct Sm80BackwardConfig {
   int stages = 2;                 // buffers of streamed rows in flight
   int load_bytes = 16;            // widest load that every row's address allows
   bool own_in_registers = false;  // else the owned rows are read from shared memory each step
-  // Modifiers that the kernel can apply, as in config/score_modifiers.h. Sinks need no field: the
-  // LSE includes them.
-  bool softcap = false;
-  bool bias = false;
-  bool alibi = false;
-  bool mask = false;
-  bool padded = false;
+  ModifierConfig modifiers = {};
 
   bool operator==(const Sm80BackwardConfig&) const = default;
 };
-
-// Whether the kernel takes ModifierParams.
-OCTAVO_HD constexpr bool has_modifiers(const Sm80BackwardConfig& c) {
-  return c.softcap || c.bias || c.alibi || c.mask || c.padded;
-}
-// Whether a kernel of configuration `c` can apply everything that `wanted` can.
-OCTAVO_HD constexpr bool includes_modifiers(const Sm80BackwardConfig& c,
-                                            const Sm80BackwardConfig& wanted) {
-  return c.softcap >= wanted.softcap && c.bias >= wanted.bias && c.alibi >= wanted.alibi &&
-         c.mask >= wanted.mask && c.padded >= wanted.padded;
-}
 
 namespace sm80 {
 

@@ -3,6 +3,7 @@
 
 #include "config/element.h"
 #include "config/portable.h"
+#include "config/shared_parts.h"
 
 namespace octavo {
 
@@ -16,7 +17,6 @@ enum class ExpForm : int {
 struct Sm80ForwardConfig {
   int arch = 80;                   // 80, 89 (native FP8) or 90, the chip it is compiled for
   Element element = Element::f16;  // of Q, K and V in memory
-  Element out = Element::f16;      // f16, bf16, f32, e4m3, e5m2 or int8
   int head_dim = 64;               // columns of the tiles: the problem's, rounded up
   int block_m = 64;                // query rows of a CTA
   int block_n = 64;                // keys of one warp's step
@@ -37,14 +37,8 @@ struct Sm80ForwardConfig {
   bool f16_scores = false;         // QK accumulates in fp16; f16 and sim8 only
   ExpForm exp = ExpForm::f32;
   bool keep_kv = false;  // loads K and V with the L2 evict-last policy
-  bool amax = false;     // computes the largest |O|, per tensor or per head
-  // Modifiers that the kernel can apply (config/score_modifiers.h).
-  bool softcap = false;
-  bool bias = false;
-  bool alibi = false;
-  bool mask = false;    // a mask tensor
-  bool sinks = false;   // one more term of each row's sum
-  bool padded = false;  // padded batches
+  OutputConfig output = {};
+  ModifierConfig modifiers = {};
 
   bool operator==(const Sm80ForwardConfig&) const = default;
 };
@@ -71,7 +65,7 @@ OCTAVO_HD constexpr int combine_bytes(const Sm80ForwardConfig& c) {
   return (c.warps_n - 1) * c.block_m * (c.head_dim + 8) * 4;
 }
 OCTAVO_HD constexpr int out_bytes(const Sm80ForwardConfig& c) {
-  return c.block_m * c.head_dim * element_bytes(c.out);
+  return c.block_m * c.head_dim * element_bytes(c.output.element);
 }
 OCTAVO_HD constexpr int smem_bytes(const Sm80ForwardConfig& c) {
   return max_of(q_bytes(c) + c.stages * kv_stage_bytes(c), max_of(combine_bytes(c), out_bytes(c)));

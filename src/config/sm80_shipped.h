@@ -56,7 +56,7 @@ OCTAVO_HD constexpr Sm80ForwardConfig shipped_config(int arch, int index) {
     if (index >= 0 && index < tile.element_count) {
       config.arch = arch;
       config.element = tile.elements[index];
-      config.out = config.element == Element::bf16 ? Element::bf16 : Element::f16;
+      config.output.element = config.element == Element::bf16 ? Element::bf16 : Element::f16;
       config.head_dim = tile.head_dim;
       config.block_m = tile.block_m;
       config.block_n = tile.block_n;

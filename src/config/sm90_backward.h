@@ -4,6 +4,7 @@
 
 #include "config/element.h"
 #include "config/portable.h"
+#include "config/shared_parts.h"
 #include "config/sm90_forward.h"
 
 namespace octavo {
@@ -16,35 +17,23 @@ struct Sm90BackwardConfig {
   int stages_q = 2;                 // Q buffers
   int stages_do = 2;                // dO buffers
   int dq_buffers = 2;               // dQ buffers, each with a warp that adds it to global memory
-  // Modifiers that the kernel can apply, as in config/score_modifiers.h. Sinks need no field: the
-  // LSE includes them.
-  bool softcap = false;
-  bool alibi = false;
-  bool padded = false;
+  ModifierConfig modifiers = {};    // softcap, alibi and padded only
 
   bool operator==(const Sm90BackwardConfig&) const = default;
 };
 
-// Whether the kernel takes ModifierParams.
-OCTAVO_HD constexpr bool has_modifiers(const Sm90BackwardConfig& c) {
-  return c.softcap || c.alibi || c.padded;
-}
-
-// `c` with what it must apply. With 64 columns the compiler spills a softcap alone, but not
-// together with ALiBi.
-OCTAVO_HD constexpr Sm90BackwardConfig with_modifiers(Sm90BackwardConfig c, bool softcap,
-                                                      bool alibi, bool padded) {
-  c.softcap = softcap;
-  c.alibi = alibi || (softcap && c.head_dim == 64);
-  c.padded = padded;
+// `c` with the modifiers that it must apply. With 64 columns the compiler spills a softcap alone,
+// but not together with ALiBi.
+OCTAVO_HD constexpr Sm90BackwardConfig with_modifiers(Sm90BackwardConfig c,
+                                                      const ModifierConfig& m) {
+  c.modifiers = m;
+  if (m.softcap && c.head_dim == 64) c.modifiers.alibi = true;
   return c;
 }
 
 namespace sm90::backward {
 
 using Config = Sm90BackwardConfig;
-
-OCTAVO_HD constexpr bool modifies_scores(const Config& c) { return c.softcap || c.alibi; }
 
 OCTAVO_HD constexpr int warpgroups(const Config& c) { return c.block_n / kRows; }
 OCTAVO_HD constexpr int consumer_threads(const Config& c) { return warpgroups(c) * kWarpgroup; }
@@ -97,7 +86,7 @@ OCTAVO_HD constexpr SmemPlan smem_plan(const Config& c) {
   s.delta = s.lse_log2 + c.stages_q * s.row_stats_bytes;
   s.blocks = s.delta + c.stages_do * s.row_stats_bytes;
   s.slopes = s.blocks + c.stages_q * 4;
-  s.work = s.blocks + round_up(c.stages_q * (c.alibi ? 8 : 4), 16);
+  s.work = s.blocks + round_up(c.stages_q * (c.modifiers.alibi ? 8 : 4), 16);
   s.barriers = s.work + kWorkBytes;
   // k_full, v_full, tail_full; full and empty of each stage and buffer.
   s.total = s.barriers + 8 * (3 + 2 * (c.stages_q + c.stages_do + c.dq_buffers));

@@ -4,7 +4,7 @@
 
 #include "config/element.h"
 #include "config/portable.h"
-#include "config/score_modifiers.h"
+#include "config/shared_parts.h"
 
 namespace octavo {
 
@@ -32,10 +32,9 @@ enum class Schedule : int {
 
 struct Sm90ForwardConfig {
   // Operands
-  Element element = Element::f16;      // Q and K: f16, bf16, e4m3, e5m2 or int8
-  Element v_element = Element::f16;    // V: as Q and K; 16-bit or another FP8 beside 8-bit Q and K
-  Element out_element = Element::f16;  // O: f16, bf16, f32, e4m3, e5m2 or int8
-  KScales k_scales = KScales::head;    // 8-bit Q and K only
+  Element element = Element::f16;    // Q and K: f16, bf16, e4m3, e5m2 or int8
+  Element v_element = Element::f16;  // V: as Q and K; 16-bit or another FP8 beside 8-bit Q and K
+  KScales k_scales = KScales::head;  // 8-bit Q and K only
 
   // Tile
   int head_dim = 64;   // columns of the tiles: 64, 96, 128, 192 or 256
@@ -59,18 +58,8 @@ struct Sm90ForwardConfig {
   int pv_columns = 0;         // 8-bit P V: columns of O that one product computes before promotion
   int pv_buffers = 1;         // such products at once: one runs while the other is promoted
 
-  // Output
-  bool amax = false;  // the largest |O| is collected
-
-  // Modifiers that the kernel can apply (config/score_modifiers.h), with 16-bit Q and K
-  bool softcap = false;
-  bool bias = false;
-  Element bias_element = Element::f32;  // f16, bf16 or f32
-  bool alibi = false;
-  bool mask = false;         // a mask tensor
-  bool score_tiles = false;  // bias and mask come through shared memory, by TMA
-  bool sinks = false;        // one more term of each row's sum
-  bool padded = false;       // padded batches
+  OutputConfig output = {};
+  ModifierConfig modifiers = {};  // with 16-bit Q and K only
 
   bool operator==(const Sm90ForwardConfig&) const = default;
 };
@@ -97,7 +86,9 @@ OCTAVO_HD constexpr bool is_int8_pv(const Config& c) {
 }
 // 8-bit Q and K with 16-bit P and V.
 OCTAVO_HD constexpr bool is_mixed(const Config& c) { return is_8bit_qk(c) && !is_8bit_pv(c); }
-OCTAVO_HD constexpr bool is_8bit_out(const Config& c) { return element_bytes(c.out_element) == 1; }
+OCTAVO_HD constexpr bool is_8bit_out(const Config& c) {
+  return element_bytes(c.output.element) == 1;
+}
 OCTAVO_HD constexpr bool has_f16_scores(const Config& c) { return c.scores != ScoreType::f32; }
 
 // Columns of ones beside V, by which the tensor cores sum the rounded P. INT8 sums bytes instead.
@@ -202,7 +193,9 @@ OCTAVO_HD constexpr int chunk_keys(const Config& c) {
 }
 
 // The output needs scales or amax.
-OCTAVO_HD constexpr bool has_output_params(const Config& c) { return is_8bit_out(c) || c.amax; }
+OCTAVO_HD constexpr bool has_output_params(const Config& c) {
+  return is_8bit_out(c) || c.output.amax;
+}
 
 // Split-KV: columns of O that one split reduces, and the bytes another sends it for that: those
 // columns, and a maximum and a sum of each row.
@@ -213,22 +206,28 @@ OCTAVO_HD constexpr int partial_bytes(int columns) { return kRows * (columns + 2
 // modifiers need to know more about a tile.
 inline constexpr int kTileSlots = 4;
 OCTAVO_HD constexpr bool publishes_sequence(const Config& c) {
-  return is_8bit_qk(c) || has_output_params(c) || has_modifiers(c);
+  return is_8bit_qk(c) || has_output_params(c) || any(c.modifiers);
 }
 // Whether a tile's blocks are visited from the diagonal on (device/sm90/scheduler.cuh): ALiBi
 // lowers scores with the distance from it, and from left to right most blocks would raise row_max
 // and rescale O.
-OCTAVO_HD constexpr bool starts_at_diagonal(const Config& c) { return c.alibi && !is_split_kv(c); }
+OCTAVO_HD constexpr bool starts_at_diagonal(const Config& c) {
+  return c.modifiers.alibi && !is_split_kv(c);
+}
 OCTAVO_HD constexpr int tile_slot_bytes(const Config& c) { return publishes_sequence(c) ? 48 : 32; }
 
 // The elements of a bias, and the bytes and bits of a mask tensor, that belong to a warpgroup's
 // rows of a block: tiles in shared memory (device/sm90/score_tiles.cuh).
 OCTAVO_HD constexpr int bias_tile_bytes(const Config& c) {
-  return c.score_tiles && c.bias ? kRows * c.block_n * element_bytes(c.bias_element) : 0;
+  return c.modifiers.score_tiles && c.modifiers.bias
+             ? kRows * c.block_n * element_bytes(c.modifiers.bias_element)
+             : 0;
 }
-OCTAVO_HD constexpr bool has_mask_tiles(const Config& c) { return c.score_tiles && c.mask; }
+OCTAVO_HD constexpr bool has_mask_tiles(const Config& c) {
+  return c.modifiers.score_tiles && c.modifiers.mask;
+}
 OCTAVO_HD constexpr Panels bias_panels(const Config& c) {
-  return panels(c.block_n, c.bias_element);
+  return panels(c.block_n, c.modifiers.bias_element);
 }
 OCTAVO_HD constexpr Panels mask_panels(const Config& c) {
   return panels(round_up(c.block_n, 32), Element::int8);
@@ -287,14 +286,14 @@ OCTAVO_HD constexpr SmemPlan smem_plan(const Config& c, bool with_o) {
   // in the persistent kernel (first only), partials_full with split-KV. Three for the
   // score tiles of each warpgroup.
   s.total = s.barriers + 8 * (2 * q_tiles(c) + 4 * kv_buffers(c) + c.warpgroups) +
-            (c.score_tiles ? 24 * c.warpgroups : 0);
+            (c.modifiers.score_tiles ? 24 * c.warpgroups : 0);
   return s;
 }
 // O goes through shared memory and TMA where there is room, else from registers to memory. It
 // gained 1.7% over six cases at head_dim 128 and 192, and 3% in two of them; no row at 64 was
 // chosen with it.
 OCTAVO_HD constexpr bool stages_o(const Config& c) {
-  return !is_split_kv(c) && !is_8bit_qk(c) && element_bytes(c.out_element) == 2 &&
+  return !is_split_kv(c) && !is_8bit_qk(c) && element_bytes(c.output.element) == 2 &&
          c.head_dim > 64 && smem_plan(c, true).total <= kSmemBytes;
 }
 OCTAVO_HD constexpr SmemPlan smem_plan(const Config& c) { return smem_plan(c, stages_o(c)); }

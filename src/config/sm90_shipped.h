@@ -365,7 +365,7 @@ inline constexpr TableRow kTable8Bit[] = {
 OCTAVO_HD constexpr Sm90ForwardConfig config_of(const TableRow& row, Element element) {
   Sm90ForwardConfig c = row.config;
   c.element = c.v_element = element;
-  c.out_element = element == Element::bf16 ? Element::bf16 : Element::f16;
+  c.output.element = element == Element::bf16 ? Element::bf16 : Element::f16;
   // Wherever there is room: what rounding takes from P, its sum shall not have either.
   if (is_8bit_pv(c)) {
     c.sum_rounded_p = true;
@@ -381,7 +381,7 @@ OCTAVO_HD constexpr Sm90ForwardConfig mixed_config_of(const TableRow& row, Eleme
                                                       Element v_element) {
   Sm90ForwardConfig c = config_of(row, v_element);
   c.element = element;
-  c.out_element = v_element;
+  c.output.element = v_element;
   return c;
 }
 

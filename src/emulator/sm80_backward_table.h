@@ -19,7 +19,7 @@ constexpr void for_each_modified_sm80_backward(const Take& take) {
     const bool widest = tiles.head_dim == 256 && tiles.stages == 1;
     if (!narrowest && !widest) return;
     Sm80BackwardConfig config = sm80::with_tiles({.arch = kSm80BackwardArch}, tiles);
-    config.softcap = config.bias = config.alibi = config.mask = config.padded = true;
+    config.modifiers = {.softcap = true, .bias = true, .alibi = true, .mask = true, .padded = true};
     if (narrowest) return take(config);
     config.load_bytes = 2;
     take(config);

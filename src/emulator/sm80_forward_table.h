@@ -21,7 +21,7 @@ constexpr Sm80ForwardConfig small_config(Element element) {
   Sm80ForwardConfig config;
   config.arch = kSm80Arch;
   config.element = element;
-  config.out = element == Element::bf16 ? Element::bf16 : Element::f16;
+  config.output.element = element == Element::bf16 ? Element::bf16 : Element::f16;
   config.block_m = 32;
   config.warps_m = 2;
   config.warps_n = 4;
@@ -29,8 +29,8 @@ constexpr Sm80ForwardConfig small_config(Element element) {
 }
 
 constexpr Sm80ForwardConfig with_modifiers(Sm80ForwardConfig config) {
-  config.softcap = config.bias = config.alibi = config.mask = config.sinks = true;
-  config.padded = true;
+  config.modifiers = {
+      .softcap = true, .bias = true, .alibi = true, .mask = true, .sinks = true, .padded = true};
   return config;
 }
 
@@ -57,25 +57,25 @@ constexpr void for_each_sm80_config(const Take& take) {
       }
       config.load_bytes = 16;
     }
-    config.out = Element::f32;
+    config.output.element = Element::f32;
     take(config);
   }
   // 8-bit outputs and amax, for columns in order and for alternating columns; and rows whose
   // alignment allows no wide store.
   Sm80ForwardConfig config = small_config(Element::f16);
-  config.amax = true;
+  config.output.amax = true;
   take(config);
-  config.out = Element::e4m3;
+  config.output.element = Element::e4m3;
   take(config);
   config.load_bytes = 2;
   take(config);
   config = small_config(Element::e4m3);
-  config.out = Element::int8;
-  config.amax = true;
+  config.output.element = Element::int8;
+  config.output.amax = true;
   take(config);
   config = small_config(Element::sim8);
-  config.out = Element::e5m2;
-  config.amax = true;
+  config.output.element = Element::e5m2;
+  config.output.amax = true;
   take(config);
   // Every modifier, and padding, which 16-bit types have: rows of any alignment, two head
   // dimensions, and each way to scale scores.
@@ -85,12 +85,12 @@ constexpr void for_each_sm80_config(const Take& take) {
   config.head_dim = 128;
   config.warps_n = 2;
   take(config);
-  config.element = config.out = Element::bf16;
+  config.element = config.output.element = Element::bf16;
   take(config);
   take(with_modifiers(small_config(Element::bf16)));
   for (const Element element : {Element::e4m3, Element::int8, Element::sim8}) {
     config = with_modifiers(small_config(element));
-    config.padded = false;
+    config.modifiers.padded = false;
     config.k_row_scales = element == Element::int8;
     take(config);
   }

@@ -15,15 +15,11 @@ inline constexpr std::array<Sm90BackwardConfig, 6> kSm90BackwardConfigs = {{
     {.element = Element::f16,
      .head_dim = 64,
      .block_m = 128,
-     .softcap = true,
-     .alibi = true,
-     .padded = true},
+     .modifiers = {.softcap = true, .alibi = true, .padded = true}},
     {.element = Element::bf16,
      .head_dim = 128,
      .block_m = 64,
-     .softcap = true,
-     .alibi = true,
-     .padded = true},
+     .modifiers = {.softcap = true, .alibi = true, .padded = true}},
 }};
 
 // The kernels of one configuration. Each is a source file of its own, so that they compile in

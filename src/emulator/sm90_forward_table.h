@@ -58,7 +58,7 @@ constexpr void for_each_sm90_config(const Take& take) {
         if (!is_in_table(c)) take(c);
       }
       if (element != Element::f16 || !is_first_of_form(row, sm90::kTable)) continue;
-      c.out_element = Element::f32;
+      c.output.element = Element::f32;
       take(c);
     }
   for (const sm90::TableRow& row : sm90::kTable)
@@ -75,8 +75,7 @@ constexpr void for_each_sm90_config(const Take& take) {
 template <class Take>
 constexpr void for_each_sm90_output(const Take& take) {
   const auto add = [&](Sm90ForwardConfig c, Element out, bool amax) {
-    c.out_element = out;
-    c.amax = amax;
+    c.output = {.element = out, .amax = amax};
     take(c);
   };
   for (const sm90::TableRow& row : sm90::kTable) {
@@ -130,7 +129,7 @@ template <class Take>
 constexpr void for_each_f32_scores(const sm90::TableRow& row, const Take& take) {
   const auto add = [&](Element element, KScales scales, Element out = Element::f16) {
     Sm90ForwardConfig c = with_k_scales(sm90::config_of(row, element), scales);
-    c.out_element = out;
+    c.output.element = out;
     take(c);
     if (!c.sum_rounded_p || out != Element::f16) return;
     c.sum_rounded_p = false;
@@ -224,7 +223,7 @@ constexpr void for_each_other_mixed(const sm90::TableRow& row, const Take& take)
   c.sum_rounded_p = row.config.sum_rounded_p;
   if (c.sum_rounded_p) take(c);
   c = made(Element::int8, Element::f16, KScales::block);
-  c.out_element = Element::f32;
+  c.output.element = Element::f32;
   take(c);
 }
 // The first row of its head_dim that has a cluster, or whose K has a scale per sixteen keys.
@@ -280,13 +279,19 @@ constexpr void for_each_modified_sm90_config(const Take& take) {
         sm90::config_of(row, row.config.head_dim == 128 && !split ? Element::bf16 : Element::f16);
     c.sum_rounded_p = false;
     c.pack_gqa = split && c.head_dim == 64;
-    c.softcap = c.bias = c.alibi = c.mask = c.sinks = c.padded = true;
-    c.bias_element = c.head_dim == 64 ? (split ? Element::f16 : Element::bf16) : Element::f32;
-    c.score_tiles = c.head_dim == 64 && !split;
+    const Element bias = split ? Element::f16 : Element::bf16;
+    c.modifiers = {.softcap = true,
+                   .bias = true,
+                   .bias_element = c.head_dim == 64 ? bias : Element::f32,
+                   .alibi = true,
+                   .mask = true,
+                   .score_tiles = c.head_dim == 64 && !split,
+                   .sinks = true,
+                   .padded = true};
     take(c);
-    if (!c.score_tiles) continue;
-    c.bias_element = Element::f32;
-    c.mask = false;
+    if (!c.modifiers.score_tiles) continue;
+    c.modifiers.bias_element = Element::f32;
+    c.modifiers.mask = false;
     take(c);
   }
 }

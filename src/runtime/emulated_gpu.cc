@@ -9,7 +9,7 @@
 
 #include "attention/operand_scales.h"
 #include "base/error.h"
-#include "config/score_modifiers.h"
+#include "config/shared_parts.h"
 #include "emulator/decode.h"
 #include "emulator/quantize.h"
 #include "emulator/sm80_forward.h"
@@ -70,12 +70,12 @@ class CompiledInKernels final : public KernelSet {
     std::optional<Sm80ForwardConfig> best;
     for (const auto& kernel : kernels) {
       const Sm80ForwardConfig& c = kernel.config;
-      const bool serves = c.element == wanted.element && c.out == wanted.out &&
-                          c.amax == wanted.amax && c.k_row_scales == wanted.k_row_scales &&
-                          includes_modifiers(c, wanted) && c.load_bytes <= wanted.load_bytes &&
-                          c.head_dim >= problem.head_dim;
+      const bool serves = c.element == wanted.element && c.output == wanted.output &&
+                          c.k_row_scales == wanted.k_row_scales &&
+                          includes(c.modifiers, wanted.modifiers) &&
+                          c.load_bytes <= wanted.load_bytes && c.head_dim >= problem.head_dim;
       const auto worse = [](const Sm80ForwardConfig& x) {
-        return std::tuple(modifier_count(x), x.head_dim, -x.load_bytes);
+        return std::tuple(count(x.modifiers), x.head_dim, -x.load_bytes);
       };
       if (serves && (!best || worse(c) < worse(*best))) best = c;
     }
@@ -90,15 +90,15 @@ class CompiledInKernels final : public KernelSet {
     for (const auto& kernel : kernels) {
       const Sm90ForwardConfig& c = kernel.config;
       const bool serves = c.element == chosen.element && c.v_element == chosen.v_element &&
-                          c.out_element == chosen.out_element && c.amax == chosen.amax &&
-                          c.head_dim == chosen.head_dim && c.k_scales == chosen.k_scales &&
-                          c.scores <= chosen.scores && !(c.sum_rounded_p && problem.lse) &&
-                          includes_modifiers(c, chosen) &&
+                          c.output == chosen.output && c.head_dim == chosen.head_dim &&
+                          c.k_scales == chosen.k_scales && c.scores <= chosen.scores &&
+                          !(c.sum_rounded_p && problem.lse) &&
+                          includes(c.modifiers, chosen.modifiers) &&
                           !(sm90::is_split_kv(c) && problem.varlen);
       const auto distance = [&chosen](const Sm90ForwardConfig& x) {
         const bool queued = x.schedule == Schedule::pv_first_queued;
         return std::tuple(
-            modifier_count(x), static_cast<int>(chosen.scores) - static_cast<int>(x.scores),
+            count(x.modifiers), static_cast<int>(chosen.scores) - static_cast<int>(x.scores),
             x.pack_gqa != chosen.pack_gqa, sm90::is_split_kv(x) != sm90::is_split_kv(chosen),
             x.block_n != chosen.block_n, x.cluster != chosen.cluster,
             x.warpgroups != chosen.warpgroups, x.stages != chosen.stages,

@@ -22,8 +22,8 @@ const emulator::EmulatedSm80Backward* compiled_in(const Sm80BackwardConfig& want
     c.arch = wanted.arch;
     const bool serves = c.pass == wanted.pass && c.element == wanted.element &&
                         c.load_bytes <= wanted.load_bytes && c.head_dim >= wanted.head_dim &&
-                        includes_modifiers(c, wanted) &&
-                        has_modifiers(c) == has_modifiers(wanted) &&
+                        includes(c.modifiers, wanted.modifiers) &&
+                        any(c.modifiers) == any(wanted.modifiers) &&
                         feasible(c, chip.arch, chip.smem_per_block_optin).ok();
     if (serves && (best == nullptr || c.head_dim < best->config.head_dim)) best = &kernel;
   }

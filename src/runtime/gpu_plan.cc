@@ -8,7 +8,7 @@
 
 #include "attention/validate.h"
 #include "base/error.h"
-#include "config/score_modifiers.h"
+#include "config/shared_parts.h"
 #include "gpu/decode/decode.h"
 #include "gpu/forward/forward_params.h"
 #include "gpu/forward/sm80_forward.h"
@@ -360,12 +360,13 @@ class GpuPlan final : public Plan::Impl {
   // whose threads load their elements. The first call that needs it loads it, without a lock, as
   // Sm80Kernels does.
   Result<const LoadedSm90Forward*> sm90_for(const Arguments& arguments) const {
-    if (!sm90_->config.score_tiles || sm90_forward_has_score_tiles(arguments)) return &*sm90_;
+    if (!sm90_->config.modifiers.score_tiles || sm90_forward_has_score_tiles(arguments))
+      return &*sm90_;
     const LoadedSm90Forward* loaded = without_score_tiles_.load(std::memory_order_acquire);
     if (loaded != nullptr) return loaded;
     OCTAVO_RETURN_IF_ERROR(usable(gpu_));
     Sm90ForwardConfig config = sm90_->config;
-    config.score_tiles = false;
+    config.modifiers.score_tiles = false;
     if (gpu_.is_emulated()) {
       const auto nearest = gpu_.kernels->nearest(config, planned_.for_sm90.kernel_problem);
       if (!nearest) return no_kernel(problem, 16);
@@ -482,19 +483,17 @@ Result<Sm80ForwardConfig> forced_sm80(const Resolved& resolved, const GpuInfo& g
   Sm80ForwardConfig defaults;
   defaults.arch = chosen.arch;
   defaults.element = chosen.element;
-  defaults.out = chosen.out;
-  defaults.amax = chosen.amax;
+  defaults.output = chosen.output;
   defaults.head_dim = chosen.head_dim;
   defaults.load_bytes = chosen.load_bytes;
   defaults.k_row_scales = chosen.k_row_scales;
-  copy_modifiers(chosen, defaults);
+  defaults.modifiers = chosen.modifiers;
   const Result<Sm80ForwardConfig> config = parse_sm80_forward(text, defaults);
   if (!config.ok()) return config;
   OCTAVO_RETURN_IF_ERROR(feasible(*config, gpu.arch, gpu.smem_per_block_optin));
   if (config->arch != chosen.arch || config->element != chosen.element ||
-      config->out != chosen.out || config->amax != chosen.amax ||
-      config->k_row_scales != chosen.k_row_scales || !includes_modifiers(*config, chosen) ||
-      config->head_dim < problem.head_dim)
+      config->output != chosen.output || config->k_row_scales != chosen.k_row_scales ||
+      !includes(config->modifiers, chosen.modifiers) || config->head_dim < problem.head_dim)
     return invalid(
         "config", brief_text(*config),
         fmt::format("arch={},{} for this problem and chip", chosen.arch, brief_text(defaults)));
@@ -511,11 +510,11 @@ Result<Sm90ForwardConfig> forced_sm90(const Resolved& resolved, const GpuInfo& g
   Sm90ForwardConfig defaults;
   defaults.element = chosen.element;
   defaults.v_element = chosen.v_element;
-  defaults.out_element = chosen.out_element;
+  defaults.output = chosen.output;
   defaults.k_scales = chosen.k_scales;
-  defaults.amax = chosen.amax;
   defaults.head_dim = chosen.head_dim;
-  copy_modifiers(chosen, defaults);
+  defaults.modifiers = chosen.modifiers;
+  defaults.modifiers.score_tiles = false;
   if (sm90::is_8bit_qk(defaults)) {
     defaults.sum_rounded_p = chosen.sum_rounded_p;
     defaults.pv_columns = chosen.pv_columns;
@@ -526,10 +525,9 @@ Result<Sm90ForwardConfig> forced_sm90(const Resolved& resolved, const GpuInfo& g
   OCTAVO_RETURN_IF_ERROR(feasible(*config, gpu.arch, gpu.smem_per_block_optin));
   // ScoreType is ordered: f32 supports every problem, and f16 every problem of f16_fast.
   if (config->element != chosen.element || config->v_element != chosen.v_element ||
-      config->out_element != chosen.out_element || config->amax != chosen.amax ||
-      config->k_scales != chosen.k_scales || config->scores > chosen.scores ||
-      !includes_modifiers(*config, chosen) || config->head_dim < problem.head_dim ||
-      (sm90::is_split_kv(*config) && problem.varlen))
+      config->output != chosen.output || config->k_scales != chosen.k_scales ||
+      config->scores > chosen.scores || !includes(config->modifiers, chosen.modifiers) ||
+      config->head_dim < problem.head_dim || (sm90::is_split_kv(*config) && problem.varlen))
     return invalid("config", brief_text(*config),
                    fmt::format("{} for this problem{}", brief_text(defaults),
                                problem.varlen ? ", with row_groups=0" : ""));

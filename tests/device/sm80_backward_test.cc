@@ -44,18 +44,18 @@ TEST_P(Sm80Backward, ModifiedKernelsCompileWithoutSpills) {
   if (!test_long()) GTEST_SKIP() << "OCTAVO_TEST_LONG is not set";
   expect_no_spills(kernel_source(RowStatsConfig{.arch = arch, .padded = true}));
   expect_no_spills(sink_gradients_source(RowStatsConfig{.arch = arch}));
-  Sm80BackwardConfig all{.arch = arch};
-  all.softcap = all.bias = all.alibi = all.mask = all.padded = true;
-  const Sm80BackwardConfig modified[] = {
-      all, {.arch = arch, .softcap = true}, {.arch = arch, .padded = true}};
-  for (const Sm80BackwardConfig& with : modified)
+  const ModifierConfig all = {
+      .softcap = true, .bias = true, .alibi = true, .mask = true, .padded = true};
+  const ModifierConfig modified[] = {all, {.softcap = true}, {.padded = true}};
+  for (const ModifierConfig& modifiers : modified)
     for (const sm80::BackwardTiles& tiles : sm80::kModifiedBackwardTiles) {
-      const Sm80BackwardConfig config = sm80::with_tiles(with, tiles);
+      const Sm80BackwardConfig config =
+          sm80::with_tiles({.arch = arch, .modifiers = modifiers}, tiles);
       if (feasible(config, arch, max_smem_bytes(arch)).ok())
         expect_no_spills(kernel_source(config));
     }
   for (const sm80::BackwardTiles& tiles : sm80::kBiasGradientTiles)
-    expect_no_spills(kernel_source(sm80::with_tiles(all, tiles)));
+    expect_no_spills(kernel_source(sm80::with_tiles({.arch = arch, .modifiers = all}, tiles)));
 }
 
 INSTANTIATE_TEST_SUITE_P(Chips, Sm80Backward, testing::Values(80, 89, 90));

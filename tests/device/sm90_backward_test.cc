@@ -60,10 +60,11 @@ TEST(Sm90Backward, ModifiedKernelsCompileWithoutSpillsOrSerialisedProducts) {
   if (!test_long()) GTEST_SKIP() << "OCTAVO_TEST_LONG is not set";
   for (const int head_dim : {64, 128})
     for (int set = 1; set < 8; ++set)
-      expect_compiles(with_modifiers({.element = set % 2 != 0 ? Element::f16 : Element::bf16,
-                                      .head_dim = head_dim,
-                                      .block_m = head_dim == 64 ? 128 : 64},
-                                     (set & 1) != 0, (set & 2) != 0, (set & 4) != 0));
+      expect_compiles(with_modifiers(
+          {.element = set % 2 != 0 ? Element::f16 : Element::bf16,
+           .head_dim = head_dim,
+           .block_m = head_dim == 64 ? 128 : 64},
+          {.softcap = (set & 1) != 0, .alibi = (set & 2) != 0, .padded = (set & 4) != 0}));
 }
 
 }  // namespace

@@ -18,7 +18,7 @@ bool is_known_conflict(const EmulatedKernel& kernel, const std::string& place) {
   const auto has = [&kernel](const char* field) {
     return kernel.config.find(field) != std::string::npos;
   };
-  return (at("sm80/epilogue.cuh") && has(".out=Element::f32")) ||
+  return (at("sm80/epilogue.cuh") && has(".output={.element=Element::f32")) ||
          (at("sm90/score_tiles.cuh") && has(".bias_element=Element::f32")) ||
          (at("quantize/quantize.cuh") && has(".group=ScaleGroup::channel") &&
           has(".amax_pass=true"));

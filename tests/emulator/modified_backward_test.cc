@@ -82,8 +82,8 @@ Status launch_sm90(const cpu::BackwardCall& call) {
   const GpuInfo& chip = emulated_gpu({Device::Kind::emulator, 90}).value()->info;
   EXPECT_TRUE(sm90_backward_serves(problem, chip));
   ChosenSm90Backward chosen = choose_sm90_backward(problem);
-  EXPECT_EQ(chosen.config.padded, problem.padded);
-  chosen.config.softcap = chosen.config.alibi = chosen.config.padded = true;
+  EXPECT_EQ(chosen.config.modifiers.padded, problem.padded);
+  chosen.config.modifiers = {.softcap = true, .alibi = true, .padded = true};
   constexpr std::size_t kAlignment = 256;
   const std::size_t bytes =
       sm90_backward_workspace(problem, call.arguments.q.shape[2], chosen.config).total;

@@ -30,7 +30,7 @@ TEST(EmulatorMutants, KernelsThatDivideKeysAmongWarps) {
 
 // 8-bit output has rows of half as many bytes, and the maxima of its CTAs need an atomic.
 TEST(EmulatorMutants, KernelWith8BitOutputAndAmax) {
-  expect_accounted_for("out=e4m3,block_m=32,warps_m=2,warps_n=4,amax=true");
+  expect_accounted_for("block_m=32,warps_m=2,warps_n=4,output.element=e4m3,output.amax=true");
 }
 
 // Every wait of a warp for its own copies, and the barriers at the end of a unit; the kernel that
@@ -40,8 +40,8 @@ TEST(EmulatorMutants, DecodeKernels) { expect_accounted_for("decode head_dim=64"
 // The ends of padding, lengths of any value, and hidden keys.
 TEST(EmulatorMutants, KernelWithEveryModifier) {
   expect_accounted_for(
-      "block_m=32,warps_m=2,warps_n=4,softcap=true,bias=true,alibi=true,mask=true,sinks=true,"
-      "padded=true");
+      "block_m=32,warps_m=2,warps_n=4,modifiers.softcap=true,modifiers.bias=true,"
+      "modifiers.alibi=true,modifiers.mask=true,modifiers.sinks=true,modifiers.padded=true");
 }
 
 // The smallest kernel that divides keys over a cluster, and the smallest with a producer warp.
@@ -73,7 +73,7 @@ const emulator::EmulatedSm90Forward* first_sm90_kernel(const Takes& takes) {
 // With pack_gqa, rows of each head end separately.
 TEST(EmulatorMutants, HopperKernelWithPackGqa) {
   const auto* const kernel = first_sm90_kernel([](const Sm90ForwardConfig& c) {
-    return c.pack_gqa && c.head_dim == 64 && !c.amax && !sm90::is_8bit_qk(c);
+    return c.pack_gqa && c.head_dim == 64 && !c.output.amax && !sm90::is_8bit_qk(c);
   });
   ASSERT_NE(kernel, nullptr);
   expect_accounted_for("sm90_forward " + brief_text(kernel->config));
@@ -83,7 +83,7 @@ TEST(EmulatorMutants, HopperKernelWithPackGqa) {
 TEST(EmulatorMutants, HopperKernelsWithEveryModifier) {
   for (const bool split : {false, true}) {
     const auto* const kernel = first_sm90_kernel([split](const Sm90ForwardConfig& c) {
-      return has_modifiers(c) && c.head_dim == 64 && sm90::is_split_kv(c) == split;
+      return any(c.modifiers) && c.head_dim == 64 && sm90::is_split_kv(c) == split;
     });
     ASSERT_NE(kernel, nullptr);
     if (split && !test_long()) continue;

@@ -22,7 +22,7 @@ namespace {
 std::vector<const emulator::EmulatedSm90Forward*> modified_kernels() {
   std::vector<const emulator::EmulatedSm90Forward*> kernels;
   for (const auto& kernel : emulator::sm90_forward_kernels())
-    if (has_modifiers(kernel.config)) kernels.push_back(&kernel);
+    if (any(kernel.config.modifiers)) kernels.push_back(&kernel);
   return kernels;
 }
 
@@ -66,8 +66,8 @@ ModifiedProblem problem_for(const Sm90ForwardConfig& c, unsigned features, std::
   if (seed % 5 == 1) p.window_left = c.block_n / 2 + 3;
   if (seed % 7 == 3) p.scale = -0.4f;
   if (has(kSoftcap)) p.softcap = seed % 2 == 0 ? 1.5f : 30.0f;
-  if (has(kBias)) p.bias = static_cast<DType>(c.bias_element);
-  p.mask = has(kMask) && c.mask;
+  if (has(kBias)) p.bias = static_cast<DType>(c.modifiers.bias_element);
+  p.mask = has(kMask) && c.modifiers.mask;
   p.alibi = has(kAlibi);
   p.sinks = has(kSinks);
   p.left = has(kLeft);
@@ -76,7 +76,7 @@ ModifiedProblem problem_for(const Sm90ForwardConfig& c, unsigned features, std::
   if (seed % 4 == 2) p.broadcast = {1, 0, 1, 0};
   if (seed % 4 == 3) p.broadcast = {1, 1, 0, seed % 8 == 3 ? 1 : 0};
   p.row_gap = static_cast<std::int64_t>(seed / 2 % 3) + (p.seqlen_kv % 2);
-  if (c.score_tiles) {  // TMA must load them
+  if (c.modifiers.score_tiles) {  // TMA must load them
     p.row_gap = (16 - p.seqlen_kv % 16) % 16;
     p.broadcast[3] = 0;
     if (p.bias || p.mask) p.left = false;
@@ -117,7 +117,7 @@ TEST(EmulatorSm90Modifiers, RowsWithoutKeys) {
       p.seqlen_q = kernel->config.pack_gqa ? 20 : 140;
       p.seqlen_kv = 9;
       expect_right(*kernel, p);
-      p.mask = kernel->config.mask;
+      p.mask = kernel->config.modifiers.mask;
       p.causal = Causal::none;
       p.seqlen_kv = 1;
       p.row_gap = 15;
@@ -147,7 +147,7 @@ TEST(EmulatorSm90Modifiers, VarlenBatches) {
 TEST(EmulatorSm90Modifiers, LowestFiniteBias) {
   for (const auto* kernel : modified_kernels())
     for (const std::uint64_t seed : {4, 5}) {
-      if (kernel->config.bias_element == Element::f16) continue;
+      if (kernel->config.modifiers.bias_element == Element::f16) continue;
       ModifiedProblem p = problem_for(kernel->config, 1U << kBias, seed);
       ModifiedCase c(p);
       c.set_bias_rows(-3.3e38f);

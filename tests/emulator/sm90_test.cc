@@ -92,8 +92,8 @@ Case case_of(const Edge& edge, const Sm90ForwardConfig& config, std::uint64_t se
     if (c.options.quantization.qk) c.options.quantization.qk = Granularity::block;
     c.options.quantization.block_rows = 50;
   }
-  c.out = static_cast<DType>(config.out_element);
-  c.amax = config.amax;
+  c.out = static_cast<DType>(config.output.element);
+  c.amax = config.output.amax;
   c.options.causal = edge.causal;
   c.options.window_left = edge.window_left;
   c.options.window_right = edge.window_right;
@@ -215,7 +215,7 @@ TEST(EmulatorSm90, TensorAndExponentialCountsFollowFromTheShape) {
   const auto& kernels = emulator::sm90_forward_kernels();
   for (std::size_t k = 0; k < kernels.size(); k += 12) {
     const Sm90ForwardConfig& c = kernels[k].config;
-    if (c.pack_gqa || c.softcap) continue;  // tanh needs an exponential of its own
+    if (c.pack_gqa || c.modifiers.softcap) continue;  // tanh needs an exponential of its own
     const Result<std::vector<MeasureReport>> reports =
         emulator_measure("sm90_forward " + brief_text(c));
     ASSERT_TRUE(reports.ok()) << reports.status().message();
@@ -429,8 +429,8 @@ TEST(EmulatorSm90, RisingNegativeScores) {
   int kernels = 0;
   for (const emulator::EmulatedSm90Forward& kernel : emulator::sm90_forward_kernels()) {
     const Sm90ForwardConfig& c = kernel.config;
-    if (c.element != Element::f16 || c.out_element != Element::f16 || c.head_dim != kColumns ||
-        c.pack_gqa || c.amax)
+    if (c.element != Element::f16 || c.output.element != Element::f16 || c.head_dim != kColumns ||
+        c.pack_gqa || c.output.amax)
       continue;
     ++kernels;
     out.bits.fill(f16_from_f32(99));

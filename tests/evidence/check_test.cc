@@ -183,7 +183,7 @@ TEST(Check, ConfigurationsAndTheirCases) {
     const Result<Sm90ForwardConfig> config = parse_sm90_forward(c.config);
     ASSERT_TRUE(config.ok()) << config.status().message();
     EXPECT_EQ(static_cast<DType>(config->element), c.input);
-    EXPECT_EQ(static_cast<DType>(config->out_element), c.out);
+    EXPECT_EQ(static_cast<DType>(config->output.element), c.out);
     EXPECT_LE(c.head_dim, config->head_dim);
     EXPECT_EQ(c.head_dim % 8, 0);
     EXPECT_FALSE(config->sum_rounded_p && c.lse);

@@ -57,6 +57,7 @@ TEST(ChooseSm80Backward, ModifiersAreThoseOfTheProblem) {
         problem.alibi = (set & 4) != 0;
         problem.mask = (set & 8) != 0;
         problem.padded = (set & 16) != 0;
+        problem.sinks = set % 3 == 0;  // in the LSE: kernels need not know
         const ChosenSm80Backward chosen = choose_sm80_backward(problem, gpu, 16);
         EXPECT_EQ(chosen.row_stats.padded, problem.padded);
         ASSERT_EQ(chosen.dbias.has_value(), problem.bias.has_value());
@@ -65,9 +66,12 @@ TEST(ChooseSm80Backward, ModifiersAreThoseOfTheProblem) {
           const Status status = feasible(c, arch, gpu.smem_per_block_optin);
           EXPECT_TRUE(status.ok()) << arch << " " << head_dim << ": " << status.message();
           EXPECT_GE(c.head_dim, head_dim);
-          EXPECT_EQ(std::tuple(c.softcap, c.bias, c.alibi, c.mask, c.padded),
-                    std::tuple((set & 1) != 0, (set & 2) != 0, (set & 4) != 0, (set & 8) != 0,
-                               (set & 16) != 0));
+          const ModifierConfig expected = {.softcap = (set & 1) != 0,
+                                           .bias = (set & 2) != 0,
+                                           .alibi = (set & 4) != 0,
+                                           .mask = (set & 8) != 0,
+                                           .padded = (set & 16) != 0};
+          EXPECT_EQ(c.modifiers, expected);
         }
       }
 }

@@ -1,7 +1,7 @@
 // The choice of the sm80 forward kernel for problems with modifiers of the scores and padding.
 #include <gtest/gtest.h>
 
-#include "config/score_modifiers.h"
+#include "config/shared_parts.h"
 #include "gpu/forward/sm80_forward.h"
 #include "gpu/forward/sm90_forward.h"
 #include "gpu/jit/config_text.h"
@@ -37,22 +37,22 @@ Sm80ForwardConfig chosen(const Problem& p, int arch = 80) {
 
 // The kernel has the fields of the problem and no others.
 TEST(ChooseSm80Forward, FieldsAreThoseOfTheProblem) {
-  EXPECT_EQ(modifier_count(chosen(plain_problem(512, 64))), 0);
-  const auto field = [](auto set, bool Sm80ForwardConfig::*wanted) {
+  EXPECT_EQ(count(chosen(plain_problem(512, 64)).modifiers), 0);
+  const auto field = [](auto set, bool ModifierConfig::*wanted) {
     for (const std::int64_t seqlen : {9, 512}) {
       Problem p = plain_problem(seqlen, 64);
       set(p);
       const Sm80ForwardConfig c = chosen(p);
-      EXPECT_TRUE(c.*wanted) << brief_text(c);
-      EXPECT_EQ(modifier_count(c), 1) << brief_text(c);
+      EXPECT_TRUE(c.modifiers.*wanted) << brief_text(c);
+      EXPECT_EQ(count(c.modifiers), 1) << brief_text(c);
     }
   };
-  field([](Problem& p) { p.options.softcap = 2; }, &Sm80ForwardConfig::softcap);
-  field([](Problem& p) { p.bias = DType::bf16; }, &Sm80ForwardConfig::bias);
-  field([](Problem& p) { p.alibi = true; }, &Sm80ForwardConfig::alibi);
-  field([](Problem& p) { p.mask = true; }, &Sm80ForwardConfig::mask);
-  field([](Problem& p) { p.sinks = true; }, &Sm80ForwardConfig::sinks);
-  field([](Problem& p) { p.padded = true; }, &Sm80ForwardConfig::padded);
+  field([](Problem& p) { p.options.softcap = 2; }, &ModifierConfig::softcap);
+  field([](Problem& p) { p.bias = DType::bf16; }, &ModifierConfig::bias);
+  field([](Problem& p) { p.alibi = true; }, &ModifierConfig::alibi);
+  field([](Problem& p) { p.mask = true; }, &ModifierConfig::mask);
+  field([](Problem& p) { p.sinks = true; }, &ModifierConfig::sinks);
+  field([](Problem& p) { p.padded = true; }, &ModifierConfig::padded);
 }
 
 Problem with_everything(Problem p) {
@@ -72,7 +72,7 @@ TEST(ChooseSm80Forward, ConfigurationsWithModifiersAreFeasible) {
           p.padded = !is_8bit(dtype);
           const Sm80ForwardConfig c = chosen(p, arch);
           EXPECT_TRUE(feasible(c, arch).ok()) << feasible(c, arch).message();
-          EXPECT_EQ(modifier_count(c), is_8bit(dtype) ? 5 : 6);
+          EXPECT_EQ(count(c.modifiers), is_8bit(dtype) ? 5 : 6);
         }
 }
 
@@ -82,7 +82,7 @@ TEST(ChooseSm80Forward, ModifiersHaveTilesThatFitTheRegisters) {
   const Sm80ForwardConfig plain = chosen(p);
   p.sinks = true;
   Sm80ForwardConfig c = chosen(p);
-  copy_modifiers(plain, c);
+  c.modifiers = plain.modifiers;
   EXPECT_EQ(c, plain);
   p.alibi = true;
   c = chosen(p);

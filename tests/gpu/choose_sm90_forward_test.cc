@@ -54,7 +54,7 @@ TEST(ChooseSm90, EveryHeadDimAndLengthGetsAFeasibleKernel) {
           const Sm90ForwardConfig c = choose_sm90_forward(*resolve(p), h200()).config;
           EXPECT_TRUE(feasible(c, 90).ok()) << d << " " << s << feasible(c, 90).message();
           EXPECT_GE(c.head_dim, d);
-          EXPECT_EQ(c.out_element, Element::f32);
+          EXPECT_EQ(c.output.element, Element::f32);
           EXPECT_FALSE(varlen && sm90::is_split_kv(c)) << d << " " << s;
           EXPECT_FALSE(lse && c.sum_rounded_p) << d << " " << s;
         }
@@ -69,39 +69,41 @@ TEST(ChooseSm90, EveryHeadDimAndLengthGetsAFeasibleKernel) {
 TEST(ChooseSm90, ModifiersSetTheirFields) {
   struct Modifier {
     void (*set)(Problem&);
-    bool Sm90ForwardConfig::*field;
+    bool ModifierConfig::*field;
   };
   const Modifier kModifiers[] = {
-      {[](Problem& p) { p.options.softcap = 30; }, &Sm90ForwardConfig::softcap},
-      {[](Problem& p) { p.bias = DType::bf16; }, &Sm90ForwardConfig::bias},
-      {[](Problem& p) { p.alibi = true; }, &Sm90ForwardConfig::alibi},
-      {[](Problem& p) { p.mask = true; }, &Sm90ForwardConfig::mask},
-      {[](Problem& p) { p.sinks = true; }, &Sm90ForwardConfig::sinks},
-      {[](Problem& p) { p.padded = true; }, &Sm90ForwardConfig::padded},
+      {[](Problem& p) { p.options.softcap = 30; }, &ModifierConfig::softcap},
+      {[](Problem& p) { p.bias = DType::bf16; }, &ModifierConfig::bias},
+      {[](Problem& p) { p.alibi = true; }, &ModifierConfig::alibi},
+      {[](Problem& p) { p.mask = true; }, &ModifierConfig::mask},
+      {[](Problem& p) { p.sinks = true; }, &ModifierConfig::sinks},
+      {[](Problem& p) { p.padded = true; }, &ModifierConfig::padded},
   };
   for (const std::int64_t d : {64, 96, 128, 192, 256})
     for (const std::int64_t s : {512, 16384})
       for (const Modifier& m : kModifiers) {
         Problem p = problem(2, 8, s, d);
         Sm90ForwardConfig plain = choose_sm90_forward(*resolve(p), h200()).config;
-        EXPECT_FALSE(has_modifiers(plain));
+        EXPECT_FALSE(any(plain.modifiers));
         m.set(p);
         ASSERT_TRUE(sm90_forward_supports(*resolve(p), h200()));
-        plain.*m.field = true;
+        plain.modifiers.*m.field = true;
         const Sm90ForwardConfig chosen = choose_sm90_forward(*resolve(p), h200()).config;
         EXPECT_TRUE(feasible(chosen, 90).ok()) << feasible(chosen, 90).message();
         EXPECT_TRUE(chosen.min_ctas == 1 || sm90::is_split_kv(chosen));
         plain.min_ctas = chosen.min_ctas;
         // Bias and mask have tiles in shared memory, for which there may be fewer stages, except
         // for masks of four warpgroups.
-        const bool has_tensor = chosen.bias || chosen.mask;
-        EXPECT_EQ(chosen.score_tiles, has_tensor && !sm90::is_split_kv(chosen) &&
-                                          !(chosen.mask && chosen.warpgroups == 4));
-        EXPECT_EQ(chosen.bias_element, chosen.bias ? Element::bf16 : Element::f32);
+        const bool has_tensor = chosen.modifiers.bias || chosen.modifiers.mask;
+        EXPECT_EQ(chosen.modifiers.score_tiles,
+                  has_tensor && !sm90::is_split_kv(chosen) &&
+                      !(chosen.modifiers.mask && chosen.warpgroups == 4));
+        EXPECT_EQ(chosen.modifiers.bias_element,
+                  chosen.modifiers.bias ? Element::bf16 : Element::f32);
         if (has_tensor) {
           EXPECT_LE(chosen.stages, plain.stages);
-          plain.bias_element = chosen.bias_element;
-          plain.score_tiles = chosen.score_tiles;
+          plain.modifiers.bias_element = chosen.modifiers.bias_element;
+          plain.modifiers.score_tiles = chosen.modifiers.score_tiles;
           plain.stages = chosen.stages;
         }
         EXPECT_TRUE(chosen == plain) << d << " " << s;
@@ -181,7 +183,7 @@ TEST(ChooseSm90, MixedProblemsUse16BitRows) {
             EXPECT_EQ(c.element,
                       precision == Precision::int8_mixed ? Element::int8 : Element::e4m3);
             EXPECT_EQ(c.v_element, d % 16 == 0 ? Element::f16 : Element::bf16);
-            EXPECT_EQ(c.out_element, c.v_element);
+            EXPECT_EQ(c.output.element, c.v_element);
             EXPECT_EQ(c.k_scales, k_scales);
             EXPECT_FALSE(c.pack_gqa || sm90::has_f16_scores(c) || c.pv_columns != 0);
             EXPECT_FALSE(varlen && sm90::is_split_kv(c)) << d << " " << s;
@@ -329,12 +331,12 @@ TEST(ChooseSm90, EightBitOutputsAndAmax) {
     Sm90ForwardConfig config = choose_sm90_forward(*resolve(p), h200()).config;
     p.out = DType::e4m3;
     p.options.overlap_launch = true;
-    config.out_element = Element::e4m3;
+    config.output.element = Element::e4m3;
     EXPECT_TRUE(choose_sm90_forward(*resolve(p), h200()).early_start);
     EXPECT_EQ(choose_sm90_forward(*resolve(p), h200()).config, config);
     EXPECT_TRUE(feasible(config, 90).ok());
     p.out_amax = true;
-    config.amax = true;
+    config.output.amax = true;
     EXPECT_FALSE(choose_sm90_forward(*resolve(p), h200()).early_start);
     EXPECT_EQ(choose_sm90_forward(*resolve(p), h200()).config, config);
     EXPECT_TRUE(feasible(config, 90).ok());

@@ -28,7 +28,8 @@ TEST(NearestShipped, ShippedConfigIsItsOwnNearest) {
 
 TEST(NearestShipped, WiderRowsAndTheNearestTile) {
   for (const int block_m : {32, 64, 128}) {
-    Sm80ForwardConfig wanted = config("arch=90,element=bf16,out=bf16,head_dim=96,stages=3");
+    Sm80ForwardConfig wanted =
+        config("arch=90,element=bf16,output.element=bf16,head_dim=96,stages=3");
     wanted.block_m = block_m;
     const std::optional<Sm80ForwardConfig> found = nearest(wanted);
     ASSERT_TRUE(found);
@@ -55,10 +56,11 @@ TEST(NearestShipped, PrecisionOfPMattersMoreThanTheTile) {
 // Each of these would access something else than the problem's bytes.
 TEST(NearestShipped, NeverAnIncompatibleConfig) {
   for (const char* wanted :
-       {"arch=90,head_dim=256,block_n=32", "arch=90,load_bytes=8", "arch=90,out=f32",
-        "arch=90,element=bf16,out=f16", "arch=89,element=int8,k_row_scales=true",
-        "arch=80,softcap=true", "arch=80,bias=true", "arch=80,alibi=true", "arch=80,mask=true",
-        "arch=80,sinks=true", "arch=80,padded=true"}) {
+       {"arch=90,head_dim=256,block_n=32", "arch=90,load_bytes=8", "arch=90,output.element=f32",
+        "arch=90,element=bf16,output.element=f16", "arch=89,element=int8,k_row_scales=true",
+        "arch=80,modifiers.softcap=true", "arch=80,modifiers.bias=true",
+        "arch=80,modifiers.alibi=true", "arch=80,modifiers.mask=true",
+        "arch=80,modifiers.sinks=true", "arch=80,modifiers.padded=true"}) {
     EXPECT_FALSE(nearest(config(wanted))) << wanted;
   }
 }
@@ -68,7 +70,7 @@ TEST(NearestShipped, OnlyConfigsThatFitSharedMemory) {
   bool smaller = false;
   for (const Sm80ForwardConfig& shipped : shipped_configs(80)) {
     wanted.element = shipped.element;
-    wanted.out = shipped.out;
+    wanted.output = shipped.output;
     wanted.head_dim = shipped.head_dim;
     const std::optional<Sm80ForwardConfig> largest = nearest(wanted);
     ASSERT_TRUE(largest);

@@ -134,9 +134,10 @@ TEST_F(ShippedTest, NoSharedMemoryRoundTripOfP) {
   for (const Shipped& s : shipped_) {
     const Sm80ForwardConfig& c = s.config;
     const int rows = c.block_m / c.warps_m / 16;
-    const int values = rows * (c.head_dim / 8) * 4;             // of O, per thread
-    const int state = c.warps_n > 1 ? values + rows * 4 : 0;    // plus two maxima and two sums
-    const int o = c.out != Element::f32 ? values / 2 : values;  // 16-bit values are stored in pairs
+    const int values = rows * (c.head_dim / 8) * 4;           // of O, per thread
+    const int state = c.warps_n > 1 ? values + rows * 4 : 0;  // plus two maxima and two sums
+    const int o = c.output.element != Element::f32 ? values / 2
+                                                   : values;  // 16-bit values are stored in pairs
     const int clearing = c.element == Element::sim8 ? 1 : 0;
     EXPECT_LE(s.info.instructions.shared_stores, state + o + clearing) << to_text(c);
     EXPECT_GT(s.info.instructions.shared_stores, 0) << to_text(c);

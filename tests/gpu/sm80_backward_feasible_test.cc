@@ -20,7 +20,7 @@ TEST(Sm80BackwardFeasible, AcceptsFeasibleConfigs) {
   for (const char* text :
        {"", "arch=90,element=bf16", "pass=dq,block_m=64,block_n=32", "head_dim=16,load_bytes=2",
         "head_dim=256,block_n=64,block_m=64,warps=2,warps_d=4", "stages=1", "block_m=128",
-        "pass=dbias,block_m=64,block_n=64,stages=1,bias=true"})
+        "pass=dbias,block_m=64,block_n=64,stages=1,modifiers.bias=true"})
     EXPECT_TRUE(check_backward(text).ok()) << text << ": " << check_backward(text).message();
 }
 
@@ -54,10 +54,10 @@ TEST(Sm80BackwardFeasible, RefusesInfeasibleConfigsWithAReason) {
       {"load_bytes=32", "2, 4, 8, 16"},
       {"warps=1,block_n=16,block_m=128", "up to two queries"},
       {"head_dim=256,stages=4", "bytes of shared memory"},
-      {"pass=dbias,block_m=64,block_n=64,stages=1", "config.bias"},
-      {"pass=dbias,block_m=64,block_n=64,bias=true", "config.stages"},
-      {"pass=dbias,block_m=64,block_n=64,stages=1,bias=true,warps_d=2", "config.warps_d"},
-      {"pass=dbias,block_m=64,block_n=64,stages=1,bias=true,own_in_registers=true",
+      {"pass=dbias,block_m=64,block_n=64,stages=1", "config.modifiers.bias"},
+      {"pass=dbias,block_m=64,block_n=64,modifiers.bias=true", "config.stages"},
+      {"pass=dbias,block_m=64,block_n=64,stages=1,modifiers.bias=true,warps_d=2", "config.warps_d"},
+      {"pass=dbias,block_m=64,block_n=64,stages=1,modifiers.bias=true,own_in_registers=true",
        "config.own_in_registers"},
   };
   for (const auto& [text, part] : cases) {
@@ -71,7 +71,7 @@ TEST(Sm80BackwardFeasible, RefusesInfeasibleConfigsWithAReason) {
 // Each head dimension of the table has tiles for the smallest shared memory, and every row can run
 // on some chip.
 void expect_tiles_for_every_chip(std::span<const sm80::BackwardTiles> table) {
-  const Sm80BackwardConfig base{.bias = true};
+  const Sm80BackwardConfig base{.modifiers = {.bias = true}};
   for (const sm80::BackwardTiles& tiles : table) {
     const Sm80BackwardConfig config = sm80::with_tiles(base, tiles);
     EXPECT_TRUE(feasible(config, 90, max_smem_bytes(90)).ok()) << to_text(config);

@@ -25,8 +25,8 @@ TEST(Sm80Feasible, RefusesInfeasibleConfigsWithAReason) {
   const std::pair<const char*, const char*> cases[] = {
       {"arch=86", "config.arch"},
       {"element=f32", "config.element"},
-      {"out=e4m3", "89 or later for FP8"},
-      {"out=sim8", "config.out"},
+      {"output.element=e4m3", "89 or later for FP8"},
+      {"output.element=sim8", "config.output.element"},
       {"arch=80,element=e4m3", "89 or later"},
       {"k_row_scales=true", "k_row_scales"},
       {"head_dim=72", "multiples of 16"},

@@ -20,7 +20,7 @@ Status check_sm90(std::string_view text, int chip = 90) {
 TEST(Sm90Feasible, AcceptsFeasibleConfigs) {
   for (const char* text :
        {"",
-        "element=bf16,v_element=bf16,out_element=f32",
+        "element=bf16,v_element=bf16,output.element=f32",
         "head_dim=96,block_n=96",
         "head_dim=128,block_n=80",
         "head_dim=256,warpgroups=2,block_n=80,sum_rounded_p=false",
@@ -49,10 +49,11 @@ TEST(Sm90Feasible, AcceptsFeasibleConfigs) {
         "element=e4m3,warpgroups=4,block_n=64,k_scales=block",
         "element=e4m3,block_n=80,k_scales=block",
         "element=int8,head_dim=128,warpgroups=2,k_scales=block",
-        "out_element=e4m3,amax=true",
-        "amax=true",
-        "softcap=true,bias=true,alibi=true,mask=true,sinks=true,padded=true",
-        "element=e4m3,v_element=e4m3,out_element=int8,sum_rounded_p=false,"
+        "output.element=e4m3,output.amax=true",
+        "output.amax=true",
+        "modifiers.softcap=true,modifiers.bias=true,modifiers.alibi=true,modifiers.mask=true,"
+        "modifiers.sinks=true,modifiers.padded=true",
+        "element=e4m3,v_element=e4m3,output.element=int8,sum_rounded_p=false,"
         "pv_columns=32"}) {
     EXPECT_TRUE(check_sm90(text).ok()) << text << ": " << check_sm90(text).message();
   }
@@ -82,7 +83,7 @@ TEST(Sm90Feasible, RefusesInfeasibleConfigsWithAReason) {
       {"k_scales=row", "config.k_scales is row; supported: head with 16-bit"},
       {"v_element=bf16", "the same as element"},
       {"v_element=e4m3", "the same as element"},
-      {"out_element=sim8", "config.out_element"},
+      {"output.element=sim8", "config.output.element"},
       {"head_dim=80", "64, 96, 128, 192, 256"},
       {"head_dim=256,warpgroups=2,block_n=80", "the limit of wgmma"},
       {"warpgroups=0", "config.warpgroups"},
@@ -106,10 +107,13 @@ TEST(Sm90Feasible, RefusesInfeasibleConfigsWithAReason) {
        "in_turn with row_groups and 16-bit V"},
       {"block_n=192", "registers for scores"},
       {"head_dim=128,warpgroups=2,stages=3", "bytes of shared memory"},
-      {"bias=true,bias_element=e4m3", "config.bias_element is e4m3; supported: f16, bf16, f32"},
-      {"score_tiles=true", "config.score_tiles is true; supported: false unless there is a bias"},
-      {"mask=true,score_tiles=true,row_groups=1,warpgroups=2", "no row_groups"},
-      {"head_dim=128,warpgroups=2,bias=true,score_tiles=true", "bytes of shared memory"},
+      {"modifiers.bias=true,modifiers.bias_element=e4m3",
+       "config.modifiers.bias_element is e4m3; supported: f16, bf16, f32"},
+      {"modifiers.score_tiles=true",
+       "config.modifiers.score_tiles is true; supported: false unless there is a bias"},
+      {"modifiers.mask=true,modifiers.score_tiles=true,row_groups=1,warpgroups=2", "no row_groups"},
+      {"head_dim=128,warpgroups=2,modifiers.bias=true,modifiers.score_tiles=true",
+       "bytes of shared memory"},
   };
   expect_refused("", kCases);
 }
@@ -118,13 +122,14 @@ TEST(Sm90Feasible, RefusesInfeasible8BitConfigsWithAReason) {
   constexpr Refused kFp8[] = {
       {"", "config.pv_columns"},
       {",pv_columns=48", "divide 64 columns"},
-      {",pv_columns=64,softcap=true",
-       "config.softcap is true; supported: false with 8-bit Q and K"},
-      {",pv_columns=64,bias=true", "config.bias is true; supported: false with 8-bit Q and K"},
-      {",pv_columns=64,alibi=true", "config.alibi is true"},
-      {",pv_columns=64,mask=true", "config.mask is true"},
-      {",pv_columns=64,sinks=true", "config.sinks is true"},
-      {",pv_columns=64,padded=true", "config.padded is true"},
+      {",pv_columns=64,modifiers.softcap=true",
+       "config.modifiers.softcap is true; supported: false with 8-bit Q and K"},
+      {",pv_columns=64,modifiers.bias=true",
+       "config.modifiers.bias is true; supported: false with 8-bit Q and K"},
+      {",pv_columns=64,modifiers.alibi=true", "config.modifiers.alibi is true"},
+      {",pv_columns=64,modifiers.mask=true", "config.modifiers.mask is true"},
+      {",pv_columns=64,modifiers.sinks=true", "config.modifiers.sinks is true"},
+      {",pv_columns=64,modifiers.padded=true", "config.modifiers.padded is true"},
       {",pv_columns=32,block_n=80", "multiples of 32"},
       {",pv_columns=64,sum_rounded_p=false,block_n=160", "registers for scores"},
       {",pv_columns=32,scores=f16,k_scales=row", "config.scores"},

@@ -231,8 +231,9 @@ std::vector<std::size_t> picked(const Timed& fitted, const Estimates& estimates,
 constexpr std::string_view kAlwaysWritten[] = {"head_dim", "warpgroups", "block_n", "stages",
                                                "schedule"};
 
+// The fields that the table decides: those before the output and the modifiers.
 std::vector<std::string> fields_of(const Sm90ForwardConfig& c) {
-  const std::string text = to_text(c);
+  const std::string whole = to_text(c), text = whole.substr(0, whole.find(",.output=")) + "}";
   std::vector<std::string> fields;
   for (std::size_t from = text.find('{') + 1; from < text.size();) {
     const std::size_t end = std::min(text.find(',', from), text.size() - 1);

@@ -188,7 +188,7 @@ struct BackwardKernel {
                                   const WorkTile& tile, const Cursor& at, int stage) {
     const i32 first = at.row;
     typename G::Weights weights[2];
-    if constexpr (has_modifiers(C)) {
+    if constexpr (any(C.modifiers)) {
       modified_weights(weights, own, stats, params, tile, at, stage);
     } else {
       typename G::Scores p, ds;
@@ -256,7 +256,7 @@ struct BackwardKernel {
     tile.head = index / p.own_tiles % heads;
     tile.sequence = index / p.own_tiles / heads;
     tile.batch = p.cu_seqlens_q == nullptr ? tile.sequence : 0;
-    if constexpr (C.padded)
+    if constexpr (C.modifiers.padded)
       tile.at = padded_span<true, /*kOverlaps=*/false>(p, G::modifiers(p).padding, tile.sequence);
     else
       tile.at = sequence_span(p, tile.sequence);
@@ -266,7 +266,7 @@ struct BackwardKernel {
       tile.mask = {p.bottom_right, p.window_right, p.window_left};
     }
     tile.thread = ptx::thread_index();
-    if constexpr (C.padded) BackwardEpilogue<G>::clear_padding(p, tile);
+    if constexpr (C.modifiers.padded) BackwardEpilogue<G>::clear_padding(p, tile);
     if (tile.first_row >= tile.at.seqlen_q) return;
     const u32 warp = ptx::warp_index();
     tile.warp = warp % C.warps;

@@ -29,7 +29,7 @@ struct SelectBackwardParams<true> {
   using Type = ModifiedBackwardParams;
 };
 template <class Config>
-using BackwardParamsOf = typename SelectBackwardParams<has_modifiers(Config::value)>::Type;
+using BackwardParamsOf = typename SelectBackwardParams<any(Config::value.modifiers)>::Type;
 
 // The mask and the span of a sequence, as core/block_range.cuh reads them.
 struct MaskRule {

@@ -40,7 +40,7 @@ struct BackwardModifiers {
   static OCTAVO_DEVICE void find_p(Scores& s, PackedScores& packed, const Stats& stats,
                                    const BackwardParams& p, const WorkTile& tile,
                                    const Block& block) {
-    if constexpr (!C.bias) {
+    if constexpr (!C.modifiers.bias) {
       find_p_of<Element::f32>(s, packed, stats, p, tile, block);
     } else {
       const Element element = G::modifiers(p).scores.bias.element;
@@ -109,7 +109,7 @@ struct BackwardModifiers {
                                       const Block& block) {
     const ScoreModifierParams& mod = G::modifiers(p).scores;
     float slope = 0;
-    if constexpr (C.alibi) {
+    if constexpr (C.modifiers.alibi) {
       if (mod.alibi_slopes != nullptr) slope = alibi_slope_log2(mod, tile.sequence, block.head);
     }
     OCTAVO_UNROLL
@@ -132,7 +132,7 @@ struct BackwardModifiers {
                 modified<kBias>(x * p.scale_log2, mod, tile, row, slope, n * 8 + e, derivative);
             weight[e] = ptx::exp2_approx(score - lse_log2[e]);
             x = weight[e];
-            if constexpr (C.softcap && C.pass != BackwardPass::dbias)
+            if constexpr (C.modifiers.softcap && C.pass != BackwardPass::dbias)
               x = weight[e] == 0 ? 0.0f : weight[e] * derivative;
           }
           if constexpr (G::kOwnsKeys)
@@ -162,9 +162,10 @@ struct BackwardModifiers {
         row.end = row.begin;
     }
     const i32 offset = p.bottom_right ? tile.at.seqlen_kv - tile.at.seqlen_q : 0;
-    if constexpr (C.alibi) row.distance = ptx::float_of_int(own + offset - row.first_column);
-    if constexpr (C.bias) row.bias = tensor_row(mod.bias, tile, block, own);
-    if constexpr (C.mask) row.mask = tensor_row(mod.mask, tile, block, own);
+    if constexpr (C.modifiers.alibi)
+      row.distance = ptx::float_of_int(own + offset - row.first_column);
+    if constexpr (C.modifiers.bias) row.bias = tensor_row(mod.bias, tile, block, own);
+    if constexpr (C.modifiers.mask) row.mask = tensor_row(mod.mask, tile, block, own);
     return row;
   }
 
@@ -174,17 +175,17 @@ struct BackwardModifiers {
                                       const WorkTile& tile, const Row& row, float slope, int column,
                                       float& derivative) {
     bool visible = column >= row.begin && column < row.end;
-    if constexpr (C.softcap) score = cap(score, mod, derivative);
-    if constexpr (C.bias) {
+    if constexpr (C.modifiers.softcap) score = cap(score, mod, derivative);
+    if constexpr (C.modifiers.bias) {
       float bias = 0;
       const i64 at = existing_column(tile, row.first_column + column) * row.bias.step;
       if (mod.bias.data != nullptr) bias = load_bias<kBias>(mod.bias.data, row.bias.first + at);
       visible = visible && bias != -kInfinity;
       score = add_bias<kBias>(score, bias);
     }
-    if constexpr (C.alibi)
+    if constexpr (C.modifiers.alibi)
       score = apply_alibi(score, slope, row.distance - static_cast<float>(column));
-    if constexpr (C.mask) {
+    if constexpr (C.modifiers.mask) {
       const i64 at = existing_column(tile, row.first_column + column) * row.mask.step;
       if (mod.mask.data != nullptr)
         visible = visible && ptx::load_global_b8(static_cast<const u8*>(mod.mask.data) +

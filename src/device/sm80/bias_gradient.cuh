@@ -37,7 +37,8 @@ struct BiasGradientKernel {
   using Scores = typename G::Scores;
   using Stats = typename Products::Stats;
   static constexpr Sm80BackwardConfig C = G::C;
-  static_assert(C.pass == BackwardPass::dbias && C.bias, "the kernel of a bias gradient has one");
+  static_assert(C.pass == BackwardPass::dbias && C.modifiers.bias,
+                "the kernel of a bias gradient has one");
   static_assert(C.warps_d == 1 && C.stages == 1 && !C.own_in_registers,
                 "a warp has whole rows of the tile, and each step loads all operands");
 
@@ -179,7 +180,7 @@ struct BiasGradientKernel {
     OCTAVO_ROLLED
     for (tile.batch = p.bias_batch == 1 ? 0 : batch; tile.batch < end_batch; ++tile.batch) {
       tile.sequence = tile.batch;
-      if constexpr (C.padded)
+      if constexpr (C.modifiers.padded)
         tile.at = padded_span<true, /*kOverlaps=*/false>(p, p.modifiers.padding, tile.sequence);
       else
         tile.at = {0, p.seqlen_q, 0, p.seqlen_kv};

@@ -18,7 +18,7 @@ struct Epilogue {
   using OutTile = typename G::OutTile;
   static constexpr Sm80ForwardConfig C = G::C;
   static constexpr int kTilesM = G::kTilesM, kTilesD = G::kTilesD;
-  static constexpr int kOutBytes = element_bytes(C.out);
+  static constexpr int kOutBytes = element_bytes(C.output.element);
 
   // Split-KV within the CTA: the warps with warp_n > 0 write their partial results to shared
   // memory, and warp_n = 0 adds them up in order, so the bits do not depend on which finishes
@@ -93,7 +93,7 @@ struct Epilogue {
         sum += ptx::shuffle_xor(sum, 1);
         sum += ptx::shuffle_xor(sum, 2);
         float factor = Operands::kOutputFactor;
-        if constexpr (C.sinks) factor *= add_sink(state.ref_max[m][r], sum, p, tile);
+        if constexpr (C.modifiers.sinks) factor *= add_sink(state.ref_max[m][r], sum, p, tile);
         const float inverse = sum == 0.0f ? 0.0f : factor / sum;
         OCTAVO_UNROLL
         for (int n = 0; n < kTilesD; ++n) {
@@ -111,7 +111,7 @@ struct Epilogue {
       }
     }
     if constexpr (G::kRowScales) scale_values(state, p, tile);
-    if constexpr (C.amax) find_amax(state, p, tile);
+    if constexpr (C.output.amax) find_amax(state, p, tile);
   }
 
   // Adds the head's sink to a row's sum and returns the factor of O that goes with the new
@@ -201,7 +201,8 @@ struct Epilogue {
   }
 
   static OCTAVO_DEVICE u32 narrow(float low, float high) {
-    return C.out == Element::f16 ? ptx::f16x2_from_f32(low, high) : ptx::bf16x2_from_f32(low, high);
+    return C.output.element == Element::f16 ? ptx::f16x2_from_f32(low, high)
+                                            : ptx::bf16x2_from_f32(low, high);
   }
 
   // The columns of a pair of tiles alternate, so a lane holds two adjacent words. The swizzle
@@ -232,10 +233,11 @@ struct Epilogue {
           const u32 to = out_tile.byte_address(tile.row(m, r), Operands::column(n, 0, tile.lane));
           if constexpr (Operands::kPairedColumns) {
             const float* const y = state.o[m][n + 1] + r * 2;
-            ptx::store_shared_b32(to, out_codes<C.out>(x[0], y[0], inverse) |
-                                          out_codes<C.out>(x[1], y[1], inverse) << 16);
+            ptx::store_shared_b32(to, out_codes<C.output.element>(x[0], y[0], inverse) |
+                                          out_codes<C.output.element>(x[1], y[1], inverse) << 16);
           } else {
-            ptx::store_shared_b16(to, static_cast<u16>(out_codes<C.out>(x[0], x[1], inverse)));
+            ptx::store_shared_b16(
+                to, static_cast<u16>(out_codes<C.output.element>(x[0], x[1], inverse)));
           }
         }
       }
@@ -254,7 +256,7 @@ struct Epilogue {
           const float high = state.o[m][n][r * 2 + 1];
           const u32 row = tile.row(m, r);
           const u32 column = Operands::column(n, 0, tile.lane);
-          if constexpr (C.out == Element::f32) {
+          if constexpr (C.output.element == Element::f32) {
             ptx::store_shared_f32(out_tile.byte_address(row, column * 4), low);
             ptx::store_shared_f32(out_tile.byte_address(row, Operands::column(n, 1, tile.lane) * 4),
                                   high);

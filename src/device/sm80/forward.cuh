@@ -146,7 +146,8 @@ struct ForwardKernel {
     Products<G>::qk(scores, q, tile, stage);
     if (p.negate) Softmax<G>::negate(scores);
     if constexpr (C.k_row_scales) Softmax<G>::scale_keys(scores, p, tile, key);
-    if constexpr (changes_scores(C) || C.mask) Modifiers<G>::apply(scores, state, p, tile, key);
+    if constexpr (changes_scores(C.modifiers) || C.modifiers.mask)
+      Modifiers<G>::apply(scores, state, p, tile, key);
     if (range.needs_mask(key, C.block_n)) Softmax<G>::apply_mask(scores, p, tile, key);
     if constexpr (G::Operands::kPromoteBlocks) {
       typename Softmax<G>::Promotion promotion;
@@ -242,7 +243,7 @@ struct ForwardKernel {
     tile.batch = p.cu_seqlens_q == nullptr ? tile.sequence : 0;
     // The compiler spills with the other form of the search on each of these chips.
     constexpr bool kByLanes = C.arch >= 90;
-    if constexpr (C.padded) {
+    if constexpr (C.modifiers.padded) {
       tile.at =
           padded_span<kByLanes, /*kOverlaps=*/false>(p, G::modifiers(p).padding, tile.sequence);
       Epilogue<G>::clear_padding(p, tile);

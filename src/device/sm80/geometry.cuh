@@ -1,7 +1,7 @@
 // Sizes and register state of the sm80 forward kernel, derived from its configuration.
 #pragma once
 
-#include "config/score_modifiers.h"
+#include "config/shared_parts.h"
 #include "config/sm80_forward.h"
 #include "device/core/block_range.cuh"
 #include "device/core/exp2.cuh"
@@ -35,14 +35,14 @@ struct SelectParams<true> {
   using Type = ModifiedForwardParams;
 };
 template <class Config>
-using ParamsOf = typename SelectParams<has_modifiers(Config::value)>::Type;
+using ParamsOf = typename SelectParams<any(Config::value.modifiers)>::Type;
 
 template <class Config>
 struct Geometry {
   static constexpr Sm80ForwardConfig C = Config::value;
   using Operands = OperandsOf<C.element>;
   using Tile = SharedTile<row_bytes(C)>;
-  using OutTile = SharedTile<C.head_dim * element_bytes(C.out)>;
+  using OutTile = SharedTile<C.head_dim * element_bytes(C.output.element)>;
 
   static constexpr int kMathThreads = math_threads(C);
   static constexpr int kThreads = threads(C);
@@ -87,7 +87,7 @@ struct Geometry {
     }
     // From the scores of the softmax to log2 units.
     OCTAVO_DEVICE float scale_of(int m, int r) const {
-      return changes_scores(C) ? 1.0f : raw_scale_of(m, r);
+      return changes_scores(C.modifiers) ? 1.0f : raw_scale_of(m, r);
     }
   };
   struct QFragments {

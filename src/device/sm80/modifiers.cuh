@@ -8,7 +8,7 @@
 // Bias and mask also need a load for every two columns, or for each if pairs are not aligned.
 #pragma once
 
-#include "config/score_modifiers.h"
+#include "config/shared_parts.h"
 #include "device/core/score_modifiers.cuh"
 #include "device/ptx/term.cuh"
 #include "device/sm80/geometry.cuh"
@@ -27,17 +27,17 @@ struct Modifiers {
   static OCTAVO_DEVICE void apply(Scores& scores, const State& state, const ForwardParams& params,
                                   const RowTile& tile, i32 key) {
     const ScoreModifierParams& p = G::modifiers(params).scores;
-    if constexpr (changes_scores(C)) to_log2(scores, state);
-    if constexpr (C.softcap) {
+    if constexpr (changes_scores(C.modifiers)) to_log2(scores, state);
+    if constexpr (C.modifiers.softcap) {
       if (p.softcap_log2 != 0) cap(scores, p);
     }
-    if constexpr (C.bias) {
+    if constexpr (C.modifiers.bias) {
       if (p.bias.data != nullptr) add_biases(scores, p.bias, tile, key);
     }
-    if constexpr (C.alibi) {
+    if constexpr (C.modifiers.alibi) {
       if (p.alibi_slopes != nullptr) add_alibi(scores, params, tile, key);
     }
-    if constexpr (C.mask) {
+    if constexpr (C.modifiers.mask) {
       if (p.mask.data == nullptr) return;
       if (in_pairs(p.mask, tile, key))
         hide<true>(scores, p.mask, tile, key);

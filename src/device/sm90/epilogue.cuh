@@ -36,7 +36,7 @@ struct Epilogue {
       float ref_max = rows.ref_max[r], sum = N::row_sum(state, rows, r);
       N::normalize_row(state, rows, r, divisor_of(ref_max, sum, p, tile));
       const i32 row = tile.row(r);
-      if constexpr (C.padded) {
+      if constexpr (C.modifiers.padded) {
         if (ptx::mask_term(row >= tile.at.seqlen_q, false)) {
           clear_row<G::kORegisters>(state.o, r);
           sum = 0;
@@ -49,7 +49,7 @@ struct Epilogue {
   // Adds the sink to the sum of a row; the result is what divides its O.
   static OCTAVO_DEVICE float divisor_of(float& ref_max, float& sum, const Sm90ForwardParams& p,
                                         const RowTile& tile) {
-    if constexpr (C.sinks) return ScoreModifier<G>::add_sink(p, tile.head, ref_max, sum);
+    if constexpr (C.modifiers.sinks) return ScoreModifier<G>::add_sink(p, tile.head, ref_max, sum);
     return sum;
   }
 
@@ -85,8 +85,8 @@ struct Epilogue {
                                     const RowTile& tile) {
     // The tile's last rows may belong to the next sequence of a varlen batch, or be padding, which
     // need not follow the sequence in the tensor.
-    [[maybe_unused]] const bool cuts_sequence =
-        (C.padded || p.cu_seqlens_q != nullptr) && tile.first_row + kRows > tile.at.seqlen_q;
+    [[maybe_unused]] const bool cuts_sequence = (C.modifiers.padded || p.cu_seqlens_q != nullptr) &&
+                                                tile.first_row + kRows > tile.at.seqlen_q;
     if constexpr (stages_o(C)) {
       if (!cuts_sequence) return store_by_tma(state, p, tile);
     }
@@ -101,7 +101,7 @@ struct Epilogue {
       if (row >= G::stored_rows(p, tile.at)) continue;
       u8* const out = Out::row_address(p, tile, row);
       for (i32 column = static_cast<i32>(tile.lane % 4 * 2); column < p.head_dim; column += 8)
-        Out::store_pair(out + column * element_bytes(C.out_element), 0, 0);
+        Out::store_pair(out + column * element_bytes(C.output.element), 0, 0);
       float ref_max = kLowest, sum = 0;
       if (row < tile.at.seqlen_q) divisor_of(ref_max, sum, p, tile);
       store_lse(ref_max, sum, p, tile, row);

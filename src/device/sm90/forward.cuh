@@ -250,7 +250,7 @@ struct TileStream {
   OCTAVO_DEVICE void store(State& state, const Rows& rows, u32 of_tile) const {
     const RowTile to = row_tile(of_tile);
     Epilogue<G, N>::finish(state, rows, p, to);
-    if (C.amax) Epilogue<G, N>::find_amax(state, p, to);
+    if (C.output.amax) Epilogue<G, N>::find_amax(state, p, to);
     Epilogue<G, N>::store_o(state, p, to);
   }
   // Stores O of the tile before, whose last product is complete, and begins that of the new one.

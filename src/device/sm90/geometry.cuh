@@ -44,7 +44,7 @@ struct SelectParams<true, false, false> {
 };
 template <class Config>
 using ParamsOf = typename SelectParams<is_8bit_qk(Config::value), has_output_params(Config::value),
-                                       has_modifiers(Config::value)>::Type;
+                                       any(Config::value.modifiers)>::Type;
 
 template <class Config>
 struct Geometry {
@@ -54,7 +54,7 @@ struct Geometry {
                 "Q and K are 16-bit, FP8 or INT8");
   static_assert(is_8bit_qk(C) || C.v_element == C.element,
                 "V differs from Q and K only beside 8-bit Q and K");
-  static_assert(!is_8bit_qk(C) || !has_modifiers(C), "modifiers and padding need 16-bit Q and K");
+  static_assert(!is_8bit_qk(C) || !any(C.modifiers), "modifiers and padding need 16-bit Q and K");
   static_assert(C.head_dim % qk_panels(C).columns == 0 && C.head_dim <= 256,
                 "a row is a whole number of panels");
   static_assert(C.warpgroups >= 1 && C.warpgroups <= 4, "one to four consumer warpgroups");
@@ -112,7 +112,7 @@ struct Geometry {
   // --- padded batches ---------------------------------------------------------------------------
 
   static OCTAVO_DEVICE SequenceSpan span(const Sm90ForwardParams& p, i32 sequence) {
-    if constexpr (C.padded)
+    if constexpr (C.modifiers.padded)
       return padded_span(p, modifiers(p).padding, sequence);
     else
       return sequence_span(p, sequence);
@@ -121,12 +121,12 @@ struct Geometry {
   // tensor: behind the sequence's own rows the tiles go on with the padding, first that on the
   // right, then that on the left.
   static OCTAVO_DEVICE i32 stored_rows(const Sm90ForwardParams& p, const SequenceSpan& at) {
-    return C.padded && p.cu_seqlens_q == nullptr ? p.seqlen_q : at.seqlen_q;
+    return C.modifiers.padded && p.cu_seqlens_q == nullptr ? p.seqlen_q : at.seqlen_q;
   }
   // Where such a row is in the tensor.
   static OCTAVO_DEVICE i32 tensor_row(const Sm90ForwardParams& p, const SequenceSpan& at, i32 row) {
     const i32 there = at.q_begin + row;
-    if (!C.padded || p.cu_seqlens_q != nullptr) return there;
+    if (!C.modifiers.padded || p.cu_seqlens_q != nullptr) return there;
     return ptx::mask_term(there >= p.seqlen_q, false) ? there - p.seqlen_q : there;
   }
 

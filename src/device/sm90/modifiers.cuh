@@ -18,7 +18,7 @@
 namespace octavo::sm90 {
 
 // How a kernel reads bias and mask.
-template <class G, bool kTiles = G::C.score_tiles>
+template <class G, bool kTiles = G::C.modifiers.score_tiles>
 struct SelectScoreTensors {
   using Type = ScoreLoads<G>;
 };
@@ -34,7 +34,7 @@ struct ScoreModifier {
   using Registers = ScoreRegisters<G>;
   static constexpr Sm90ForwardConfig C = G::C;
   static constexpr bool kOverlaps = Registers::kOverlaps;
-  static constexpr bool kChangesBlocks = changes_scores(C) || C.mask;
+  static constexpr bool kChangesBlocks = changes_scores(C.modifiers) || C.modifiers.mask;
 
   // --- softcap and ALiBi ------------------------------------------------------------------------
 
@@ -125,16 +125,17 @@ struct ScoreModifier {
   template <class TileOf>
   static OCTAVO_DEVICE void apply(float* s, const Sm90ForwardParams& p, i32 n, TileOf&& tile_of) {
     const ScoreModifierParams& m = G::modifiers(p).scores;
-    if (changes_scores(C)) to_natural(s, m, p, n, tile_of);
-    if (C.mask && m.mask.data != nullptr) Tensors::hide_masked(s, m.mask, p, tile_of(), n);
+    if (changes_scores(C.modifiers)) to_natural(s, m, p, n, tile_of);
+    if (C.modifiers.mask && m.mask.data != nullptr)
+      Tensors::hide_masked(s, m.mask, p, tile_of(), n);
   }
   template <class TileOf>
   static OCTAVO_DEVICE void to_natural(float* s, const ScoreModifierParams& m,
                                        const Sm90ForwardParams& p, i32 n, TileOf&& tile_of) {
     float scale = p.scale_log2 * kLn2;  // what the scores still have to be multiplied by
-    const bool has_bias = C.bias && m.bias.data != nullptr;
-    const bool has_alibi = C.alibi && m.alibi_slopes != nullptr;
-    if (C.softcap) {
+    const bool has_bias = C.modifiers.bias && m.bias.data != nullptr;
+    const bool has_alibi = C.modifiers.alibi && m.alibi_slopes != nullptr;
+    if (C.modifiers.softcap) {
       cap(s, m, p.scale_log2);
       scale = 1;
     }
@@ -144,7 +145,7 @@ struct ScoreModifier {
     }
     if (has_alibi)
       add_alibi(s, scale, slopes_of(m, p, tile_of(), n));
-    else if (!C.softcap && !has_bias)
+    else if (!C.modifiers.softcap && !has_bias)
       Registers::for_each_score(s, [&](u32, int, float& score) { score *= scale; });
   }
 

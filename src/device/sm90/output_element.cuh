@@ -64,7 +64,7 @@ struct OutputAddress {
     return static_cast<u8*>(p.out) +
            (tile.batch * p.o_strides.batch + tile.head * p.o_strides.head +
             G::tensor_row(p, tile.at, row) * p.o_strides.row) *
-               element_bytes(C.out_element);
+               element_bytes(C.output.element);
   }
   // Columns from `first` on that exist; none in a row that does not.
   static OCTAVO_DEVICE i32 columns_left(const Sm90ForwardParams& p, const RowTile& tile, i32 row,
@@ -80,7 +80,7 @@ template <class G, int kBytes>
 struct OutputElementOf : OutputAddress<G> {
   using Base = OutputAddress<G>;
   using RowTile = typename G::RowTile;
-  static constexpr Element kElement = G::C.out_element;
+  static constexpr Element kElement = G::C.output.element;
 
   static OCTAVO_DEVICE u32 pack(float low, float high, float /*inverse*/ = 1) {
     return kElement == Element::f16 ? ptx::f16x2_from_f32(low, high)
@@ -119,7 +119,7 @@ template <class G>
 struct OutputElementOf<G, 1> : OutputAddress<G> {
   using Base = OutputAddress<G>;
   using RowTile = typename G::RowTile;
-  static constexpr Element kElement = G::C.out_element;
+  static constexpr Element kElement = G::C.output.element;
 
   static OCTAVO_DEVICE float inverse_scale(const Sm90ForwardParams& p, const RowTile& tile) {
     return inverse_out_scale(Base::params(p), tile.sequence, tile.head);
@@ -191,6 +191,6 @@ struct OutputElementOf<G, 4> : OutputAddress<G> {
 };
 
 template <class G>
-using OutputElement = OutputElementOf<G, element_bytes(G::C.out_element)>;
+using OutputElement = OutputElementOf<G, element_bytes(G::C.output.element)>;
 
 }  // namespace octavo::sm90

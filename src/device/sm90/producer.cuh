@@ -71,7 +71,7 @@ struct Producer {
     const i32 n = first_key<G>(t, visit);
     // In a varlen or padded batch, rows beyond the last key are another sequence's or padding.
     // Otherwise they are beyond the tensor, and TMA fills them with zeros.
-    const bool has_neighbours = C.padded || p.cu_seqlens_kv != nullptr;
+    const bool has_neighbours = C.modifiers.padded || p.cu_seqlens_kv != nullptr;
     const bool cuts_sequence = has_neighbours && n + C.block_n > t.at.seqlen_kv;
     const u32 bar = cuts_sequence ? G::tail_full() : G::v_full(v.stage());
     if (leader) {

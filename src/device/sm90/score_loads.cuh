@@ -57,7 +57,7 @@ struct ScoreLoads : ScoreRegisters<G> {
   // To scores that `scale` brings to natural units.
   static OCTAVO_DEVICE void add_bias(float* s, float scale, const ScoreTensorParams& bias,
                                      const Sm90ForwardParams& p, const RowTile& tile, i32 n) {
-    constexpr Element kElement = C.bias_element;
+    constexpr Element kElement = C.modifiers.bias_element;
     const auto rows = tensor_rows<element_bytes(kElement)>(bias, p, tile, n);
     if (rows.whole) {
       Registers::template for_each_pair<kPairLoads>(

@@ -51,23 +51,23 @@ struct VisibleScores {
 template <class G>
 struct ScoreTiles {
   static constexpr Sm90ForwardConfig C = G::C;
-  static_assert(!C.score_tiles || (!is_split_kv(C) && C.block_n <= kMaskBits),
+  static_assert(!C.modifiers.score_tiles || (!is_split_kv(C) && C.block_n <= kMaskBits),
                 "a row of bits has all keys");
   using RowTile = typename G::RowTile;
   static constexpr u32 kLoadingWarps = 3;  // of the producer's warpgroup
 
   static OCTAVO_DEVICE bool has_bias(const ScoreModifierParams& m) {
-    return C.bias && m.bias.data != nullptr;
+    return C.modifiers.bias && m.bias.data != nullptr;
   }
   static OCTAVO_DEVICE bool has_mask(const ScoreModifierParams& m) {
-    return C.mask && m.mask.data != nullptr;
+    return C.modifiers.mask && m.mask.data != nullptr;
   }
   static OCTAVO_DEVICE bool has_any(const ScoreModifierParams& m) {
     return has_bias(m) || has_mask(m);
   }
 
   static OCTAVO_DEVICE void init_barriers(u32 group) {
-    ptx::mbarrier_init(G::score_full(group), C.mask ? 2 : 1);
+    ptx::mbarrier_init(G::score_full(group), C.modifiers.mask ? 2 : 1);
     ptx::mbarrier_init(G::score_empty(group), 4);
     ptx::mbarrier_init(G::mask_loaded(group), 1);
   }
@@ -143,11 +143,11 @@ struct ScoreTiles {
     if (leader && has_mask(m))
       load(p.mask, m.mask, G::mask_tile(b.group), G::mask_loaded(b.group), b, mask_panels(C));
     ptx::mbarrier_wait(G::score_empty(b.group), phase ^ 1);
-    if (C.mask) ptx::spare("lanes that pack a mask synchronise");
+    if (C.modifiers.mask) ptx::spare("lanes that pack a mask synchronise");
     ptx::warp_sync();
     if (leader && has_bias(m)) load(p.bias, m.bias, G::bias_tile(b.group), bar, b, bias_panels(C));
     if (leader && !has_bias(m)) ptx::mbarrier_arrive(bar);
-    if (C.mask) {
+    if (C.modifiers.mask) {
       if (has_mask(m)) {
         ptx::mbarrier_wait(G::mask_loaded(b.group), phase);
         pack_mask(m.mask, b.group);
@@ -193,7 +193,7 @@ struct ScoreTiles {
     OCTAVO_UNROLL
     for (int i = 0; i < G::kScoreN8; i += 2) {
       u32 x[4];
-      if (C.bias_element == Element::f32) {
+      if (C.modifiers.bias_element == Element::f32) {
         OCTAVO_UNROLL
         for (u32 e = 0; e < 4; ++e) {
           const u32 row = t.warp * 16 + e % 2 * 8 + t.lane / 4;
@@ -208,7 +208,7 @@ struct ScoreTiles {
         OCTAVO_UNROLL
         for (u32 e = 0; e < 4; ++e) {
           float first, second;
-          bias_pair<C.bias_element>(x[e], first, second);
+          bias_pair<C.modifiers.bias_element>(x[e], first, second);
           add(e % 2, i + static_cast<int>(e / 2), first, second);
         }
       }

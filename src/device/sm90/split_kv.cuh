@@ -129,7 +129,7 @@ struct KvShare {
   // In a padded batch rows of V behind the last key may hold anything: all threads of the split
   // clear them.
   OCTAVO_DEVICE void finish_v(const KvState& of) const {
-    if constexpr (C.padded) {
+    if constexpr (C.modifiers.padded) {
       if (n + C.block_n <= rows.at.seqlen_kv) return;
       const u32 thread = (rows.group % C.row_groups * 4 + rows.warp) * 32 + rows.lane;
       N::template clear_v_tail<kSplitThreads>(G::v_tile(of.stage()), rows.at.seqlen_kv - n, thread);
@@ -286,7 +286,7 @@ struct SplitKvKernel {
     t.head = head - t.sequence * p.tile_heads;
     if constexpr (C.pack_gqa) t.head *= p.heads_per_kv;  // the first of them
     const i32 first_query = G::query_of(p, t.first_row);
-    if constexpr (C.padded) {
+    if constexpr (C.modifiers.padded) {
       t.at = G::span(p, t.sequence);
       t.n_begin = t.n_blocks = 0;
       if (first_query >= t.at.seqlen_q) return t;  // all rows are padding
@@ -307,11 +307,11 @@ struct SplitKvKernel {
     if (C.cluster > 1 && thread == 32) init_partial_barriers();
     const u32 rank = C.cluster > 1 ? ptx::cluster_cta_rank() : 0;
     // An earlier grid may write the lengths of a padded batch.
-    if (C.padded) ptx::wait_for_earlier_grids();
+    if (C.modifiers.padded) ptx::wait_for_earlier_grids();
     const WorkTile t = tile_of(p, ptx::block_index_x() / C.cluster);
     // No thread stores before it has waited, directly or through barriers, for this one.
     if (thread == 0) {
-      if (!C.padded) ptx::wait_for_earlier_grids();
+      if (!C.modifiers.padded) ptx::wait_for_earlier_grids();
       if (has_blocks(t, rank)) load_first(p, t, rank);
     }
     if constexpr (C.cluster > 1) ptx::cluster_arrive_relaxed();

@@ -25,7 +25,7 @@ struct SplitOutput {
   // first eight, the odd one those of the second. Four lanes then fill whole sectors of a row;
   // pairs of columns fill half of one, and at (2,8,512,128), where all CTAs store at once, take 1.4
   // us.
-  static constexpr bool kByFour = C.out_element != Element::f32 && kMine % 8 == 0;
+  static constexpr bool kByFour = C.output.element != Element::f32 && kMine % 8 == 0;
 
   // A thread's part of O: where it stores in its two rows. All of it is known while the keys are on
   // their way, and at the end each of these reads would be waited for (0.1 to 0.2 us). Where an SM
@@ -67,7 +67,7 @@ struct SplitOutput {
     OCTAVO_UNROLL
     for (u32 r = 0; r < 2; ++r) {
       to.row[r] = Out::row_address(p, in_head(p, tile, r), tile.query(p, r)) +
-                  column * element_bytes(C.out_element);
+                  column * element_bytes(C.output.element);
       to.columns[r] = is_stored(p, tile, r) ? p.head_dim - column : 0;
       ptx::pin(to.row[r]);
       ptx::pin(to.columns[r]);
@@ -81,13 +81,13 @@ struct SplitOutput {
   static OCTAVO_DEVICE void normalize(Partial<kMine>& mine, const Sm90ForwardParams& p,
                                       const RowTile& tile, u32 r) {
     float divisor = mine.sum[r];
-    if constexpr (C.sinks) {
+    if constexpr (C.modifiers.sinks) {
       if (exists(p, tile, r))
         divisor =
             ScoreModifier<G>::add_sink(p, in_head(p, tile, r).head, mine.ref_max[r], mine.sum[r]);
     }
     N::template normalize_partial<kMine>(mine.o, r, divisor);
-    if constexpr (C.padded) {
+    if constexpr (C.modifiers.padded) {
       if (ptx::mask_term(tile.query(p, r) >= tile.at.seqlen_q, false)) {
         clear_row<kMine>(mine.o, r);
         mine.sum[r] = 0;
@@ -105,14 +105,14 @@ struct SplitOutput {
         const u32 second = Out::pack(pairs[i + 1][0], pairs[i + 1][1], inverse);
         const u32 received = exchange_word(odd ? first : second, 1);
         if (i * 8 < columns)
-          Out::store_two_pairs(to + i * 8 * element_bytes(C.out_element), odd ? received : first,
+          Out::store_two_pairs(to + i * 8 * element_bytes(C.output.element), odd ? received : first,
                                odd ? second : received);
       }
     } else {
       OCTAVO_UNROLL
       for (int i = 0; i < kMine / 4; ++i)
         if (i * 8 < columns)
-          Out::store_pair(to + i * 8 * element_bytes(C.out_element), pairs[i][0], pairs[i][1],
+          Out::store_pair(to + i * 8 * element_bytes(C.output.element), pairs[i][0], pairs[i][1],
                           inverse);
     }
   }
@@ -146,7 +146,7 @@ struct SplitOutput {
         OCTAVO_UNROLL
         for (int e = 0; e < 2; ++e) {
           pairs[i][e] = mine.o[i * 4 + r * 2 + e];
-          if (C.amax && exists(p, tile, r)) amax[r] = larger_magnitude(amax[r], pairs[i][e]);
+          if (C.output.amax && exists(p, tile, r)) amax[r] = larger_magnitude(amax[r], pairs[i][e]);
         }
       }
       store_row(pairs, to.row[r], to.columns[r], to.inverse[r], tile.lane % 2 != 0);
@@ -154,7 +154,7 @@ struct SplitOutput {
         Epilogue<G, N>::store_lse(mine.ref_max[r], mine.sum[r], p, in_head(p, tile, r),
                                   tile.query(p, r));
     }
-    if constexpr (C.amax) find_amax(amax, p, tile);
+    if constexpr (C.output.amax) find_amax(amax, p, tile);
   }
 };
 

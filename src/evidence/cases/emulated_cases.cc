@@ -8,7 +8,7 @@
 #include <memory>
 
 #include "base/error.h"
-#include "config/score_modifiers.h"
+#include "config/shared_parts.h"
 #include "evidence/cases/inputs.h"
 #include "gpu/jit/config_text.h"
 #include "numeric/formats.h"
@@ -80,18 +80,9 @@ void add_padding(CaseInputs& x, bool left_of_keys) {
   a.seqlens_kv = m.seqlens_kv.data();
 }
 
-template <class Config>
-constexpr bool has_score_tiles(const Config& config) {
-  if constexpr (requires { config.score_tiles; })
-    return config.score_tiles;
-  else
-    return false;
-}
-
 // Gives a case every modifier that its batch and the kernel allow; hides keys in no order; lengths
 // that are negative or beyond the tensor in a batch of kPaddedSequences.
-template <class Config>
-void add_modifiers(CaseInputs& x, const Config& config) {
+void add_modifiers(CaseInputs& x, const ModifierConfig& config) {
   Arguments& a = x.inputs.given;
   const Problem& p = x.problem;
   ModifierArrays& m = x.modifiers;
@@ -107,9 +98,7 @@ void add_modifiers(CaseInputs& x, const Config& config) {
   // Rows that TMA can load.
   const std::int64_t row_elements = div_up<std::int64_t>(keys, 16) * 16;
   const auto places = static_cast<std::size_t>(p.heads_q * rows * row_elements);
-  DType bias_type = DType::f32;
-  if constexpr (requires { config.bias_element; })
-    bias_type = static_cast<DType>(config.bias_element);
+  const auto bias_type = static_cast<DType>(config.bias_element);
   m.bias.resize(places);  // floats, or 16-bit elements in the first half
   for (std::size_t i = 0; i < places; ++i) {
     store_element(bias_type, m.bias.data(), static_cast<std::int64_t>(i), value(i));
@@ -122,7 +111,7 @@ void add_modifiers(CaseInputs& x, const Config& config) {
   };
   a.bias = rows_of(m.bias.data(), bias_type);
   if (config.mask) a.mask = rows_of(m.mask.data(), DType::boolean);
-  if (p.batch == kPaddedSequences) add_padding(x, !has_score_tiles(config));
+  if (p.batch == kPaddedSequences) add_padding(x, !config.score_tiles);
 }
 
 template <class Kernel>
@@ -130,8 +119,8 @@ Result<EmulatedCase> forward_case(const Kernel& kernel, const GpuInfo& chip, con
   const Result<std::shared_ptr<CaseInputs>> run_problem = pose(c);
   if (!run_problem.ok()) return run_problem.status();
   CaseInputs& x = **run_problem;
-  if constexpr (requires { kernel.config.mask; }) {
-    if (has_modifiers(kernel.config)) add_modifiers(x, kernel.config);
+  if constexpr (requires { kernel.config.modifiers; }) {
+    if (any(kernel.config.modifiers)) add_modifiers(x, kernel.config.modifiers);
   } else if (c.batch == kPaddedSequences) {  // the decode kernel's cases have their own modifiers
     add_padding(x, true);
   }
@@ -356,13 +345,13 @@ Result<std::vector<EmulatedSubject>> subjects_by_name(const std::string& name) {
 std::vector<Case> cases_for(const Sm80ForwardConfig& config) {
   Case c;
   c.input = dtype_of(config.element);
-  c.out = dtype_of(config.out);
-  c.amax = config.amax;
+  c.out = dtype_of(config.output.element);
+  c.amax = config.output.amax;
   c.head_dim = config.head_dim;
   if (config.k_row_scales) c.qk_scales = Granularity::row;
   const std::int64_t rows = config.block_m, keys = sm80::step_keys(config);
   std::vector<Case> cases;
-  if (has_modifiers(config)) c.options.softcap = 2;
+  if (any(config.modifiers)) c.options.softcap = 2;
   // No mask except for the last keys; every buffer is filled more than once.
   c.seqlen_q = rows + 5;
   c.seqlen_kv = (config.stages + 1) * keys + 7;
@@ -375,7 +364,7 @@ std::vector<Case> cases_for(const Sm80ForwardConfig& config) {
   // Fewer columns than the kernel's tiles; two sequences, the second shorter, with tokens of no
   // sequence around them.
   c.options = {};
-  c.head_dim = narrow_rows(config.head_dim, config.element, config.out);
+  c.head_dim = narrow_rows(config.head_dim, config.element, config.output.element);
   c.batch = 2;
   c.layout = Layout::varlen;
   c.seqlen_q = 9;
@@ -395,7 +384,7 @@ std::vector<Case> cases_for(const Sm80ForwardConfig& config) {
   c.seqlen_q = 3;
   c.seqlen_kv = keys + 1;
   cases.push_back(c);
-  if (!config.padded) return cases;
+  if (!config.modifiers.padded) return cases;
   c.batch = kPaddedSequences;
   c.seqlen_q = rows + 6;
   cases.push_back(c);
@@ -488,12 +477,12 @@ void set_8bit_inputs(const Sm90ForwardConfig& config, Case& c) {
 std::vector<Case> cases_for(const Sm90ForwardConfig& config) {
   Case c;
   c.input = dtype_of(config.element);
-  c.out = dtype_of(config.out_element);
-  c.amax = config.amax;
+  c.out = dtype_of(config.output.element);
+  c.amax = config.output.amax;
   c.head_dim = config.head_dim;
   set_8bit_inputs(config, c);
   c.lse = !config.sum_rounded_p;
-  if (has_modifiers(config)) c.options.softcap = 2;
+  if (any(config.modifiers)) c.options.softcap = 2;
   // pack_gqa: three heads that share keys, and a fourth in another tile.
   const std::int64_t rows = config.pack_gqa ? 6 : sm90::block_m(config), keys = config.block_n;
   const std::int64_t parts = sm90::kv_splits(config);
@@ -523,7 +512,7 @@ std::vector<Case> cases_for(const Sm90ForwardConfig& config) {
   c.seqlen_q = rows + 9;
   cases.push_back(c);
   // Every kind of padding. An even number of keys, so that two columns of a bias are read at once.
-  if (has_modifiers(config)) {
+  if (any(config.modifiers)) {
     Case padded = c;
     padded.batch = kPaddedSequences;
     padded.seqlen_kv = keys + 4;
@@ -548,7 +537,7 @@ std::vector<Case> cases_for(const Sm90ForwardConfig& config) {
   cases.push_back(c);
   // Heads that share keys, in sequences that only clamping makes.
   c.heads_q = 2;
-  c.head_dim = narrow_rows(config.head_dim, config.element, config.out_element);
+  c.head_dim = narrow_rows(config.head_dim, config.element, config.output.element);
   c.seqlen_q = 5;
   c.seqlen_kv = keys / 2 + 3;
   pose_hostile_seqlens(c);

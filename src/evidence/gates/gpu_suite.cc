@@ -60,7 +60,7 @@ void add_config_cases(std::vector<Case>& cases, const Sm90ForwardConfig& config,
     Case c = without_modifiers(random_case(seed));
     c.input = static_cast<DType>(config.element);
     c.v = c.kv = {};
-    c.out = static_cast<DType>(config.out_element);
+    c.out = static_cast<DType>(config.output.element);
     c.options.precision = Precision::native;
     c.options.quantization = {};
     // Every other case has padding columns.

@@ -24,7 +24,7 @@ int tile_head_dim(std::int64_t head_dim) {
 
 std::span<const sm80::BackwardTiles> tiles_for(const Sm80BackwardConfig& c, BackwardPass pass) {
   if (pass == BackwardPass::dbias) return sm80::kBiasGradientTiles;
-  if (has_modifiers(c)) return sm80::kModifiedBackwardTiles;
+  if (any(c.modifiers)) return sm80::kModifiedBackwardTiles;
   return sm80::kBackwardTiles;
 }
 
@@ -63,17 +63,13 @@ ChosenSm80Backward choose_sm80_backward(const Problem& problem, const GpuInfo& g
   c.element = element_of(problem.q);
   c.head_dim = tile_head_dim(problem.head_dim);
   c.load_bytes = std::min(load_bytes, 16);
-  c.softcap = problem.options.softcap != 0;
-  c.bias = problem.bias.has_value();
-  c.alibi = problem.alibi;
-  c.mask = problem.mask;
-  c.padded = problem.padded;
+  c.modifiers = backward_modifiers_of(problem);
   ChosenSm80Backward chosen;
   chosen.row_stats = {
-      .arch = c.arch, .element = c.element, .load_bytes = c.load_bytes, .padded = c.padded};
+      .arch = c.arch, .element = c.element, .load_bytes = c.load_bytes, .padded = problem.padded};
   chosen.dkv = with_chosen_tiles(c, BackwardPass::dkv, gpu);
   chosen.dq = with_chosen_tiles(c, BackwardPass::dq, gpu);
-  if (c.bias) chosen.dbias = with_chosen_tiles(c, BackwardPass::dbias, gpu);
+  if (problem.bias) chosen.dbias = with_chosen_tiles(c, BackwardPass::dbias, gpu);
   chosen.reason =
       fmt::format("dK and dV by {} keys, dQ by {} queries", chosen.dkv.block_n, chosen.dq.block_m);
   if (c.load_bytes < 16)

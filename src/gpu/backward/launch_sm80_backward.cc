@@ -118,7 +118,7 @@ BiasGradientParams sm80_backward_params(const Problem& run_problem, const Backwa
   p.heads_q = static_cast<i32>(run_problem.heads_q);
   const std::int64_t rows = sm80::owns_keys(config) ? run_problem.seqlen_kv : run_problem.seqlen_q;
   p.own_tiles = static_cast<i32>(div_up<std::int64_t>(rows, sm80::own_rows(config)));
-  p.modifiers = backward_modifier_params(run_problem, a, p.scale_log2, config.softcap);
+  p.modifiers = backward_modifier_params(run_problem, a, p.scale_log2, config.modifiers.softcap);
   if (config.pass != BackwardPass::dbias) return p;
   p.dbias = a.dbias.data;
   p.dbias_element = element_of(a.dbias.dtype);

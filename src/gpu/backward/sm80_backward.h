@@ -131,6 +131,13 @@ void set_backward_params(Params& p, const Problem& run_problem, const BackwardAr
   p.window_right = o.causal == Causal::none ? window_limit(o.window_right) : 0;
 }
 
+// What a backward kernel must apply. Sinks need no modifier: the LSE includes them.
+inline ModifierConfig backward_modifiers_of(const Problem& problem) {
+  ModifierConfig m = modifiers_of(problem);
+  m.sinks = false;
+  return m;
+}
+
 // The modifiers for a kernel that can apply a softcap or not: without one in the problem, a limit
 // that changes no score.
 ModifierParams backward_modifier_params(const Problem& run_problem,

@@ -50,7 +50,8 @@ Status check_backward_shape(const Sm80BackwardConfig& c) {
 
 Status check_bias_pass(const Sm80BackwardConfig& c) {
   if (c.pass != BackwardPass::dbias) return {};
-  if (!c.bias) return wrong_field("bias", c.bias, "true in the pass dbias");
+  if (!c.modifiers.bias)
+    return wrong_field("modifiers.bias", c.modifiers.bias, "true in the pass dbias");
   if (c.warps_d != 1) return wrong_field("warps_d", c.warps_d, "1 in the pass dbias");
   if (c.stages != 1) return wrong_field("stages", c.stages, "1 in the pass dbias");
   if (c.own_in_registers)

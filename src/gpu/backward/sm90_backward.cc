@@ -56,7 +56,7 @@ ChosenSm90Backward choose_sm90_backward(const Problem& problem) {
   chosen.config = with_modifiers({.element = element,
                                   .head_dim = problem.head_dim <= 64 ? 64 : 128,
                                   .block_m = problem.head_dim <= 64 ? 128 : 64},
-                                 problem.options.softcap != 0, problem.alibi, problem.padded);
+                                 backward_modifiers_of(problem));
   chosen.reason = fmt::format("Hopper kernel, {} keys by {} queries, dQ added in a fixed order",
                               chosen.config.block_n, chosen.config.block_m);
   return chosen;
@@ -95,8 +95,8 @@ ModifiedSm90BackwardParams sm90_backward_params(const Problem& run_problem,
                           : std::clamp(gpu.sms / std::max(p.n_tiles, 1), 1, all_heads);
   // CTAs of other kernels may hold some of the SMs for a while.
   p.max_cyclic_tiles = gpu.sms / 2;
-  if (has_modifiers(c))
-    p.modifiers = backward_modifier_params(run_problem, a, p.scale_log2, c.softcap);
+  if (any(c.modifiers))
+    p.modifiers = backward_modifier_params(run_problem, a, p.scale_log2, c.modifiers.softcap);
   return p;
 }
 

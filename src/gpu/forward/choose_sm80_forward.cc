@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "base/error.h"
-#include "config/score_modifiers.h"
+#include "config/shared_parts.h"
 #include "config/sm80_shipped.h"
 #include "gpu/forward/forward_params.h"
 #include "gpu/forward/sm80_forward.h"
@@ -28,11 +28,11 @@ int native_head_dim(std::int64_t head_dim) {
 // those of head_dim 64 with half the keys. Sinks need none.
 void set_large_tiles(Sm80ForwardConfig& c) {
   const bool is_16bit = element_bytes(c.element) == 2;
-  const bool modified = changes_scores(c) || c.mask || c.padded;
+  const bool modified = changes_scores(c.modifiers) || c.modifiers.mask || c.modifiers.padded;
   const int most = is_16bit                                  ? (modified ? 64 : 128)
                    : c.element == Element::sim8 && !modified ? 64
                                                              : 0;
-  const bool wide_warps = c.head_dim <= most && !c.bias && !c.mask;
+  const bool wide_warps = c.head_dim <= most && !c.modifiers.bias && !c.modifiers.mask;
   c.block_m = c.head_dim <= 128 ? 128 : 64;
   c.warps_m = c.block_m / (wide_warps ? 32 : 16);
   c.warps_n = 1;
@@ -86,21 +86,14 @@ ChosenSm80Forward choose_sm80_forward(const Resolved& resolved, const GpuInfo& g
   Sm80ForwardConfig& c = chosen.config;
   c.arch = code_for(gpu.arch).arch;
   c.element = element_of(p.q);
-  c.out = element_of(p.out);
-  c.amax = p.out_amax;
+  c.output = {.element = element_of(p.out), .amax = p.out_amax};
+  c.modifiers = modifiers_of(p);
   c.head_dim = native_head_dim(p.head_dim);
   c.load_bytes =
       std::clamp(std::gcd(load_bytes, static_cast<int>(p.head_dim) * element_bytes(c.element)),
                  element_bytes(c.element), 16);
   c.k_row_scales =
       is_8bit(p.k) && (p.k_scales == Granularity::row || p.k_scales == Granularity::block);
-
-  c.softcap = p.options.softcap != 0;
-  c.bias = p.bias.has_value();
-  c.alibi = p.alibi;
-  c.mask = p.mask;
-  c.sinks = p.sinks;
-  c.padded = p.padded;
 
   // With few keys the rounding of P to E4M3 averages out least (3.8e-3 rms at 128 standard normal
   // keys), and a second term costs least.

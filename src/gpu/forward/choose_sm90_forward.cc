@@ -164,8 +164,9 @@ Problem pack_gqa_problem(const Problem& p, std::int64_t block_m) {
 // warpgroups one of them does so for two. Measured at (4,16,4096,64): 2.23 times the plain kernel,
 // and 1.83 with threads that load their own elements.
 void add_score_tiles(Sm90ForwardConfig& c) {
-  c.score_tiles = (c.bias || c.mask) && !sm90::is_split_kv(c) && !(c.mask && c.warpgroups > 3);
-  if (!c.score_tiles) return;
+  ModifierConfig& m = c.modifiers;
+  m.score_tiles = (m.bias || m.mask) && !sm90::is_split_kv(c) && !(m.mask && c.warpgroups > 3);
+  if (!m.score_tiles) return;
   while (sm90::smem_bytes(c) > sm90::kSmemBytes && c.stages > 2) --c.stages;
   if (sm90::smem_bytes(c) > sm90::kSmemBytes) c.sum_rounded_p = false;
 }
@@ -176,19 +177,13 @@ Sm90ForwardConfig config_for(const sm90::TableRow& row, const Problem& p) {
                             ? sm90::mixed_config_of(row, element_of(p.q), element_of(p.v))
                             : sm90::config_of(row, element_of(p.q));
   c.v_element = element_of(p.v);
-  c.out_element = element_of(p.out);
-  c.amax = p.out_amax;
+  c.output = {.element = element_of(p.out), .amax = p.out_amax};
   c.k_scales = k_scales_of(p);
-  c.softcap = p.options.softcap != 0;
-  c.bias = p.bias.has_value();
-  if (p.bias) c.bias_element = element_of(*p.bias);
-  c.alibi = p.alibi;
-  c.mask = p.mask;
-  c.sinks = p.sinks;
-  c.padded = p.padded;
+  c.modifiers = modifiers_of(p);
+  if (p.bias) c.modifiers.bias_element = element_of(*p.bias);
   // Without a limit the compiler takes more registers for modifiers than the CTAs that the estimate
   // counts on an SM have. With it nothing, or 8 bytes, is spilled.
-  if (has_modifiers(c) && sm90::is_split_kv(c)) c.min_ctas = row.estimate.resident;
+  if (any(c.modifiers) && sm90::is_split_kv(c)) c.min_ctas = row.estimate.resident;
   add_score_tiles(c);
   return c;
 }
@@ -273,7 +268,7 @@ ChosenSm90Forward choose_sm90_forward(const Resolved& resolved, const GpuInfo& g
     // The table's rows were timed with other K scales, or with other operands than mixed ones.
     // Scales need registers and shared memory, as tiles of bias and mask do, so a row may not be
     // feasible here.
-    if ((sm90::is_8bit_qk(config) || config.score_tiles) &&
+    if ((sm90::is_8bit_qk(config) || config.modifiers.score_tiles) &&
         !feasible(config, 90, sm90::kSmemBytes).ok())
       return;
     best = us;

@@ -9,6 +9,7 @@
 
 #include "attention/operand_scales.h"
 #include "config/element.h"
+#include "config/shared_parts.h"
 #include "device/core/params.cuh"
 #include "gpu/driver/driver.h"
 #include "octavo/octavo.hpp"
@@ -25,6 +26,16 @@ constexpr Element element_of(DType dtype) {
                 static_cast<int>(DType::int8) == static_cast<int>(Element::int8) &&
                 static_cast<int>(DType::sim8) == static_cast<int>(Element::sim8));
   return static_cast<Element>(static_cast<int>(dtype));
+}
+
+// What a kernel must apply. The Hopper forward kernel adds how it reads bias and mask.
+inline ModifierConfig modifiers_of(const Problem& p) {
+  return {.softcap = p.options.softcap != 0,
+          .bias = p.bias.has_value(),
+          .alibi = p.alibi,
+          .mask = p.mask,
+          .sinks = p.sinks,
+          .padded = p.padded};
 }
 
 inline Strides strides_of(const ConstTensor& t) { return {t.stride[0], t.stride[1], t.stride[2]}; }

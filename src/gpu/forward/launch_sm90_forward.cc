@@ -50,10 +50,10 @@ Status set_tensor_maps(const Driver& driver, const Arguments& a, const Sm90Forwa
 
 Status set_score_maps(const Driver& driver, const Arguments& a, const Sm90ForwardConfig& c,
                       Sm90ForwardModifiedParams& p) {
-  if (c.score_tiles && c.bias && a.bias.data != nullptr)
+  if (c.modifiers.score_tiles && c.modifiers.bias && a.bias.data != nullptr)
     OCTAVO_RETURN_IF_ERROR(
         encode_again(driver, row_boxes(a.bias, sm90::kRows, sm90::bias_panels(c).columns), p.bias));
-  if (c.score_tiles && c.mask && a.mask.data != nullptr)
+  if (c.modifiers.score_tiles && c.modifiers.mask && a.mask.data != nullptr)
     OCTAVO_RETURN_IF_ERROR(
         encode_again(driver, row_boxes(a.mask, sm90::kRows, sm90::mask_panels(c).columns), p.mask));
   return {};
@@ -115,7 +115,7 @@ Sm90ForwardModifiedParams sm90_forward_params(const Problem& kernel_problem, con
   p.rotation = order.rotation;
   if (sm90::is_8bit_qk(c)) set_scales(p, kernel_problem, a);
   p.output = output_params(kernel_problem, a);
-  if (has_modifiers(c)) p.modifiers = modifier_params(kernel_problem, a, p.scale_log2);
+  if (any(c.modifiers)) p.modifiers = modifier_params(kernel_problem, a, p.scale_log2);
   return p;
 }
 

@@ -23,10 +23,11 @@ Status check_types(const Sm80ForwardConfig& c) {
   if (c.element <= Element::f32 || c.element > Element::sim8) {
     return wrong_field("element", static_cast<int>(c.element), "f16, bf16, e4m3, e5m2, int8, sim8");
   }
-  if (c.out < Element::f32 || c.out > Element::int8) {
-    return wrong_field("out", static_cast<int>(c.out), "f32, f16, bf16, e4m3, e5m2, int8");
+  const Element out = c.output.element;
+  if (out < Element::f32 || out > Element::int8) {
+    return wrong_field("output.element", static_cast<int>(out), "f32, f16, bf16, e4m3, e5m2, int8");
   }
-  if ((is_fp8(c.element) || is_fp8(c.out)) && c.arch < 89) {
+  if ((is_fp8(c.element) || is_fp8(out)) && c.arch < 89) {
     return wrong_field("arch", c.arch, "89 or later for FP8");
   }
   if (c.k_row_scales && element_bytes(c.element) != 1) {

@@ -43,8 +43,9 @@ Status check_elements(const Sm90ForwardConfig& c) {
                       is_fp8(c.element)            ? "f16, bf16, e4m3, e5m2 with FP8 Q and K"
                       : c.element == Element::int8 ? "f16, bf16, int8 with INT8 Q and K"
                                                    : "the same as element with 16-bit Q and K");
-  if (c.out_element < Element::f32 || c.out_element > Element::int8)
-    return wrong_name("out_element", c.out_element, "f32, f16, bf16, e4m3, e5m2, int8");
+  const Element out = c.output.element;
+  if (out < Element::f32 || out > Element::int8)
+    return wrong_name("output.element", out, "f32, f16, bf16, e4m3, e5m2, int8");
   OCTAVO_RETURN_IF_ERROR(check_name("k_scales", c.k_scales));
   OCTAVO_RETURN_IF_ERROR(check_name("schedule", c.schedule));
   return check_name("scores", c.scores);
@@ -126,21 +127,23 @@ Status check_numerics(const Sm90ForwardConfig& c) {
 
 // Modifiers of the scores and padding: scores are FP32, and P needs no scale.
 Status check_modifiers(const Sm90ForwardConfig& c) {
-  if (c.bias_element > Element::bf16)
-    return wrong_name("bias_element", c.bias_element, "f16, bf16, f32");
-  if (c.score_tiles &&
-      (sm90::is_split_kv(c) || (!c.bias && !c.mask) || c.block_n > sm90::kMaskBits))
-    return invalid("config.score_tiles", "true",
+  const ModifierConfig& m = c.modifiers;
+  if (m.bias_element > Element::bf16)
+    return wrong_name("modifiers.bias_element", m.bias_element, "f16, bf16, f32");
+  if (m.score_tiles &&
+      (sm90::is_split_kv(c) || (!m.bias && !m.mask) || c.block_n > sm90::kMaskBits))
+    return invalid("config.modifiers.score_tiles", "true",
                    "false unless there is a bias or a mask, no row_groups, and up to 128 keys");
   if (!sm90::is_8bit_qk(c)) return {};
-  for (const auto& [field, value] : {std::pair{"softcap", c.softcap},
-                                     {"bias", c.bias},
-                                     {"alibi", c.alibi},
-                                     {"mask", c.mask},
-                                     {"sinks", c.sinks},
-                                     {"padded", c.padded}})
-    if (value) return invalid(fmt::format("config.{}", field), "true", "false with 8-bit Q and K");
-  return {};
+  Status status;
+  visit_fields(m, [&](std::string_view field, auto value) {
+    if constexpr (std::is_same_v<decltype(value), bool>) {
+      if (value && status.ok())
+        status =
+            invalid(fmt::format("config.modifiers.{}", field), "true", "false with 8-bit Q and K");
+    }
+  });
+  return status;
 }
 
 Status check_split_kv(const Sm90ForwardConfig& c) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <string>
 #include <string_view>
 #include <type_traits>
 #include <utility>
@@ -9,6 +10,7 @@
 #include "config/decode.h"
 #include "config/quantize.h"
 #include "config/row_stats.h"
+#include "config/shared_parts.h"
 #include "config/sm80_backward.h"
 #include "config/sm80_forward.h"
 #include "config/sm90_backward.h"
@@ -16,17 +18,24 @@
 
 namespace octavo {
 
-// Calls visit(name, field) for every field in the order of the struct, as designated initialisers
-// require.
-// The fields of config/score_modifiers.h.
+// visit_fields calls visit(name, field) for every field in the order of the struct, as designated
+// initialisers require. A field may be a struct with fields of its own.
 template <class Config, class Visitor>
-constexpr void visit_modifiers(Config& c, Visitor&& visit) {
+requires std::is_same_v<std::remove_const_t<Config>, OutputConfig>
+constexpr void visit_fields(Config& c, Visitor&& visit) {
+  visit("element", c.element);
+  visit("amax", c.amax);
+}
+
+template <class Config, class Visitor>
+requires std::is_same_v<std::remove_const_t<Config>, ModifierConfig>
+constexpr void visit_fields(Config& c, Visitor&& visit) {
   visit("softcap", c.softcap);
   visit("bias", c.bias);
-  if constexpr (requires { c.bias_element; }) visit("bias_element", c.bias_element);
+  visit("bias_element", c.bias_element);
   visit("alibi", c.alibi);
   visit("mask", c.mask);
-  if constexpr (requires { c.score_tiles; }) visit("score_tiles", c.score_tiles);
+  visit("score_tiles", c.score_tiles);
   visit("sinks", c.sinks);
   visit("padded", c.padded);
 }
@@ -36,7 +45,6 @@ requires std::is_same_v<std::remove_const_t<Config>, Sm80ForwardConfig>
 constexpr void visit_fields(Config& c, Visitor&& visit) {
   visit("arch", c.arch);
   visit("element", c.element);
-  visit("out", c.out);
   visit("head_dim", c.head_dim);
   visit("block_m", c.block_m);
   visit("block_n", c.block_n);
@@ -57,8 +65,8 @@ constexpr void visit_fields(Config& c, Visitor&& visit) {
   visit("f16_scores", c.f16_scores);
   visit("exp", c.exp);
   visit("keep_kv", c.keep_kv);
-  visit("amax", c.amax);
-  visit_modifiers(c, visit);
+  visit("output", c.output);
+  visit("modifiers", c.modifiers);
 }
 
 template <class Config, class Visitor>
@@ -85,7 +93,6 @@ requires std::is_same_v<std::remove_const_t<Config>, Sm90ForwardConfig>
 constexpr void visit_fields(Config& c, Visitor&& visit) {
   visit("element", c.element);
   visit("v_element", c.v_element);
-  visit("out_element", c.out_element);
   visit("k_scales", c.k_scales);
   visit("head_dim", c.head_dim);
   visit("warpgroups", c.warpgroups);
@@ -100,8 +107,8 @@ constexpr void visit_fields(Config& c, Visitor&& visit) {
   visit("sum_rounded_p", c.sum_rounded_p);
   visit("pv_columns", c.pv_columns);
   visit("pv_buffers", c.pv_buffers);
-  visit("amax", c.amax);
-  visit_modifiers(c, visit);
+  visit("output", c.output);
+  visit("modifiers", c.modifiers);
 }
 
 template <class Config, class Visitor>
@@ -133,11 +140,7 @@ constexpr void visit_fields(Config& c, Visitor&& visit) {
   visit("stages", c.stages);
   visit("load_bytes", c.load_bytes);
   visit("own_in_registers", c.own_in_registers);
-  visit("softcap", c.softcap);
-  visit("bias", c.bias);
-  visit("alibi", c.alibi);
-  visit("mask", c.mask);
-  visit("padded", c.padded);
+  visit("modifiers", c.modifiers);
 }
 
 template <class Config, class Visitor>
@@ -150,9 +153,7 @@ constexpr void visit_fields(Config& c, Visitor&& visit) {
   visit("stages_q", c.stages_q);
   visit("stages_do", c.stages_do);
   visit("dq_buffers", c.dq_buffers);
-  visit("softcap", c.softcap);
-  visit("alibi", c.alibi);
-  visit("padded", c.padded);
+  visit("modifiers", c.modifiers);
 }
 
 template <class Config, class Visitor>
@@ -162,6 +163,18 @@ constexpr void visit_fields(Config& c, Visitor&& visit) {
   visit("element", c.element);
   visit("load_bytes", c.load_bytes);
   visit("padded", c.padded);
+}
+
+// Calls visit(name, value) for every value, also those within structs: "modifiers.softcap".
+template <class Config, class Visitor>
+void visit_values(Config& c, const Visitor& visit, const std::string& prefix = {}) {
+  visit_fields(c, [&](std::string_view name, auto& field) {
+    const std::string whole_name = prefix + std::string(name);
+    if constexpr (std::is_class_v<std::remove_cvref_t<decltype(field)>>)
+      visit_values(field, visit, whole_name + ".");
+    else
+      visit(whole_name, field);
+  });
 }
 
 // The name of a configuration's type, in C++ and in texts.
@@ -268,7 +281,8 @@ inline constexpr bool kEveryFieldVisited = kFieldCount<Config> == detail::count_
 static_assert(kEveryFieldVisited<Sm80ForwardConfig> && kEveryFieldVisited<Sm90ForwardConfig> &&
                   kEveryFieldVisited<QuantizeConfig> && kEveryFieldVisited<Sm80BackwardConfig> &&
                   kEveryFieldVisited<Sm90BackwardConfig> && kEveryFieldVisited<RowStatsConfig> &&
-                  kEveryFieldVisited<DecodeConfig>,
+                  kEveryFieldVisited<DecodeConfig> && kEveryFieldVisited<OutputConfig> &&
+                  kEveryFieldVisited<ModifierConfig>,
               "visit_fields does not list every field: add the new one, or two different kernels "
               "will share a name and a cache entry");
 

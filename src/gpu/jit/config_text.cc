@@ -76,54 +76,89 @@ std::string quoted(std::string_view text) {
 
 template <class Config>
 std::string field_names() {
-  std::vector<std::string_view> names;
+  std::vector<std::string> names;
   Config config;
-  visit_fields(config, [&](std::string_view name, auto&) { names.push_back(name); });
+  visit_values(config, [&](const std::string& name, auto&) { names.push_back(name); });
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-template <class Config>
-std::string text_of(const Config& config) {
-  std::string text = fmt::format("{}{{", kTypeName<Config>);
-  visit_fields(config, [&](std::string_view name, const auto& field) {
-    fmt::format_to(std::back_inserter(text), "{}.{}={}", text.back() == '{' ? "" : ",", name,
+template <class Struct>
+std::string value_text(const Struct& fields) requires std::is_class_v<Struct> {
+  std::string text = "{";
+  visit_fields(fields, [&](std::string_view name, const auto& field) {
+    fmt::format_to(std::back_inserter(text), "{}.{}={}", text.size() == 1 ? "" : ",", name,
                    value_text(field));
   });
   return text + "}";
 }
 
-// One "field=value"; `seen` holds the names so far.
 template <class Config>
-Status parse_field(std::string_view item, Config& config, std::vector<std::string_view>& seen) {
-  const std::size_t equals = item.find('=');
-  std::string_view name = trimmed(item.substr(0, equals));
-  if (name.starts_with('.')) name = trimmed(name.substr(1));
-  if (equals == std::string_view::npos) return invalid("config", quoted(item), "field=value");
-  if (std::find(seen.begin(), seen.end(), name) != seen.end()) {
-    return invalid("config", quoted(name) + " twice", "each field once");
-  }
-  seen.push_back(name);
-  const std::string_view value = trimmed(item.substr(equals + 1));
-  bool known = false;
-  Status status;
-  visit_fields(config, [&](std::string_view field_name, auto& field) {
-    if (field_name != name) return;
-    known = true;
-    if (!parse_value(value, field)) {
-      status = invalid("config." + std::string(name), quoted(value), supported_values(field));
-    }
-  });
-  if (!known) return invalid("config field", quoted(name), field_names<Config>());
-  return status;
+std::string text_of(const Config& config) {
+  return std::string(kTypeName<Config>) + value_text(config);
 }
+
+// Reads "field=value" items into a configuration.
+template <class Config>
+class Parser {
+ public:
+  explicit Parser(Config& config) : config_(config) {}
+
+  // The fields of the configuration or, with a prefix such as "modifiers.", of a struct in it.
+  Status read_fields(std::string_view text, const std::string& prefix = {}) {
+    while (!text.empty()) {
+      const std::size_t end = end_of_item(text);
+      OCTAVO_RETURN_IF_ERROR(read_field(trimmed(text.substr(0, end)), prefix));
+      text = end == std::string_view::npos ? std::string_view() : trimmed(text.substr(end + 1));
+    }
+    return {};
+  }
+
+ private:
+  // The first comma that is not within braces.
+  static std::size_t end_of_item(std::string_view text) {
+    const std::size_t comma = text.find(','), open = text.find('{');
+    return open < comma ? text.find(',', text.find('}', open)) : comma;
+  }
+
+  Status read_field(std::string_view item, const std::string& prefix) {
+    const std::size_t equals = item.find('=');
+    if (equals == std::string_view::npos) return invalid("config", quoted(item), "field=value");
+    std::string_view own_name = trimmed(item.substr(0, equals));
+    if (own_name.starts_with('.')) own_name = trimmed(own_name.substr(1));
+    const std::string name = prefix + std::string(own_name);
+    const std::string_view value = trimmed(item.substr(equals + 1));
+    if (prefix.empty() && value.starts_with('{') && value.ends_with('}'))
+      return read_fields(trimmed(value.substr(1, value.size() - 2)), name + ".");
+    if (std::find(seen_.begin(), seen_.end(), name) != seen_.end())
+      return invalid("config", quoted(name) + " twice", "each field once");
+    seen_.push_back(name);
+    return read_value(name, value);
+  }
+
+  Status read_value(const std::string& name, std::string_view value) {
+    bool known = false;
+    Status status;
+    visit_values(config_, [&](const std::string& field_name, auto& field) {
+      if (field_name != name) return;
+      known = true;
+      if (!parse_value(value, field))
+        status = invalid("config." + name, quoted(value), supported_values(field));
+    });
+    if (!known) return invalid("config field", quoted(name), field_names<Config>());
+    return status;
+  }
+
+  Config& config_;
+  std::vector<std::string> seen_;
+};
 
 template <class Config>
 std::string brief_of(const Config& config) {
   std::string text;
-  visit_fields(config, [&](std::string_view name, const auto& field) {
+  visit_values(config, [&](const std::string& name, const auto& field) {
     bool is_default = false;
     const Config defaults;
-    visit_fields(defaults, [&](std::string_view other, const auto& value) {
+    visit_values(defaults, [&](const std::string& other, const auto& value) {
       if constexpr (std::is_same_v<decltype(value), decltype(field)>) {
         is_default = is_default || (other == name && value == field);
       }
@@ -140,17 +175,12 @@ Result<Config> parse(std::string_view text, Config config) {
   constexpr std::string_view type = kTypeName<Config>;
   text = trimmed(text);
   if (text.starts_with(type)) text = trimmed(text.substr(type.size()));
+  const auto count = [text](char brace) { return std::count(text.begin(), text.end(), brace); };
   const bool opened = text.starts_with('{');
-  if (opened != text.ends_with('}') || (opened && text.size() < 2)) {
+  if (count('{') != count('}') || (opened && !text.ends_with('}')))
     return invalid("config", quoted(text), fmt::format("{}{{.field=value,...}}", type));
-  }
   if (opened) text = trimmed(text.substr(1, text.size() - 2));
-  std::vector<std::string_view> seen;
-  while (!text.empty()) {
-    const std::size_t comma = text.find(',');
-    OCTAVO_RETURN_IF_ERROR(parse_field(trimmed(text.substr(0, comma)), config, seen));
-    text = comma == std::string_view::npos ? std::string_view() : trimmed(text.substr(comma + 1));
-  }
+  OCTAVO_RETURN_IF_ERROR(Parser<Config>(config).read_fields(text));
   return config;
 }
 

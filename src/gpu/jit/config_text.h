@@ -19,8 +19,8 @@
 
 namespace octavo {
 
-// "Sm80ForwardConfig{.arch=90,.element=Element::f16,...}" with every field: a designated
-// initialiser as in namespace octavo.
+// "Sm80ForwardConfig{.arch=90,...,.output={.element=Element::f16,...},...}" with every field: a
+// designated initialiser as in namespace octavo.
 std::string to_text(const Sm80ForwardConfig& config);
 std::string to_text(const QuantizeConfig& config);
 std::string to_text(const Sm90ForwardConfig& config);
@@ -29,7 +29,7 @@ std::string to_text(const Sm80BackwardConfig& config);
 std::string to_text(const Sm90BackwardConfig& config);
 std::string to_text(const RowStatsConfig& config);
 
-// The fields that differ from the defaults, without the arch: "element=bf16,head_dim=128". For
+// The fields that differ from the defaults, without the arch: "element=bf16,output.amax=true". For
 // tables; the parser accepts it too.
 std::string brief_text(const Sm80ForwardConfig& config);
 std::string brief_text(const QuantizeConfig& config);
@@ -40,7 +40,8 @@ std::string brief_text(const Sm90BackwardConfig& config);
 std::string brief_text(const RowStatsConfig& config);
 
 // Any subset of the fields in any order; the others come from `defaults`. Whitespace, the type's
-// name with its braces, the dots and "Element::" are optional.
+// name with its braces, the dots and "Element::" are optional. Fields of a struct are written
+// "output.amax=true" or "output={amax=true}".
 Result<Sm80ForwardConfig> parse_sm80_forward(std::string_view text,
                                              const Sm80ForwardConfig& defaults = {});
 Result<QuantizeConfig> parse_quantize(std::string_view text, const QuantizeConfig& defaults = {});

@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <tuple>
 
-#include "config/score_modifiers.h"
+#include "config/shared_parts.h"
 #include "config/sm80_shipped.h"
 #include "config/sm90_shipped.h"
 #include "gpu/forward/sm80_forward.h"
@@ -51,9 +51,9 @@ namespace {
 
 bool stands_in(const Sm80ForwardConfig& shipped, const Sm80ForwardConfig& wanted) {
   return shipped.arch == wanted.arch && shipped.element == wanted.element &&
-         shipped.out == wanted.out && shipped.amax == wanted.amax &&
-         shipped.k_row_scales == wanted.k_row_scales && includes_modifiers(shipped, wanted) &&
-         shipped.head_dim >= wanted.head_dim && shipped.load_bytes <= wanted.load_bytes;
+         shipped.output == wanted.output && shipped.k_row_scales == wanted.k_row_scales &&
+         includes(shipped.modifiers, wanted.modifiers) && shipped.head_dim >= wanted.head_dim &&
+         shipped.load_bytes <= wanted.load_bytes;
 }
 
 // Smaller is nearer. Padding of head_dim costs most, then a different precision of P, then

@@ -99,7 +99,7 @@ struct BackwardKernel {
     ptx::fence_proxy_async();
     ptx::cta_sync();
     const Work<Config> work = Work<Config>::read(G::work_slot());
-    if (C.padded) clear_keys(p, work);
+    if (C.modifiers.padded) clear_keys(p, work);
     if (!work.has_keys()) return;
     if (group == warpgroups(C)) {
       ptx::decrease_registers<producer_registers(C)>();

@@ -167,8 +167,8 @@ struct Consumer {
       OCTAVO_UNROLL
       for (int e = 0; e < 4; ++e) {
         float score = s[i * 4 + e] * p.scale_log2;
-        if (C.softcap) score = apply_softcap(score, scores);
-        if (C.alibi) score = apply_alibi(score, alibi.slope, alibi.distance(i, e));
+        if (C.modifiers.softcap) score = apply_softcap(score, scores);
+        if (C.modifiers.alibi) score = apply_alibi(score, alibi.slope, alibi.distance(i, e));
         s[i * 4 + e] = ptx::exp2_approx(score - row[e % 2]);
       }
     }
@@ -182,7 +182,7 @@ struct Consumer {
     }
   };
   OCTAVO_DEVICE Alibi alibi_of(i32 m) const {
-    if (!C.alibi) return {};
+    if (!C.modifiers.alibi) return {};
     const ThreadCoord t = here();
     const Work<Config> work = Work<Config>::read_lengths(G::work_slot());
     const i32 key = work.n() + static_cast<i32>(t.group * kRows + t.warp * 16 + t.lane / 4);
@@ -207,7 +207,7 @@ struct Consumer {
       for (int e = 0; e < 4; ++e) {
         const float weight = probability[i * 4 + e];
         float score = ptx::log2_approx(weight) + lse[e % 2];
-        if (C.alibi) score = apply_alibi(score, -alibi.slope, alibi.distance(i, e));
+        if (C.modifiers.alibi) score = apply_alibi(score, -alibi.slope, alibi.distance(i, e));
         const float t = score * scores.inverse_softcap_log2;
         const float ds = weight * (dp[i * 4 + e] - row[e % 2]);
         // A tiny softcap magnifies the rounding of the logarithm: tanh may come out above 1.
@@ -350,7 +350,7 @@ struct Consumer {
 
   // P of the current block, of which S is complete.
   OCTAVO_DEVICE void find_p(float (&s)[G::kScores], u32 slot) const {
-    if (modifies_scores(C))
+    if (changes_scores(C.modifiers))
       exp_modified_scores(s, static_cast<i32>(slot / 2));
     else
       exp_scores(s);
@@ -359,7 +359,7 @@ struct Consumer {
   // dS = P (dP - delta) of the current block, of which dP is complete.
   OCTAVO_DEVICE void find_ds(float (&dp)[G::kScores], const float (&s)[G::kScores],
                              u32 slot) const {
-    if (C.softcap)
+    if (C.modifiers.softcap)
       multiply_capped_ds(dp, s, static_cast<i32>(slot / 2));
     else
       multiply_ds(dp, s);

@@ -33,7 +33,7 @@ sm90_finish_dq(const OCTAVO_GRID_CONSTANT ParamsOf<Config> p) {
   const i32 m = ptx::block_index_x() % m_blocks, of_all = ptx::block_index_x() / m_blocks;
   const i32 head = of_all % heads, sequence = of_all / heads;
   const SequenceSpan at = Work<Config>::span_of(p, sequence);
-  if (C.padded) {
+  if (C.modifiers.padded) {
     if (p.cu_seqlens_q == nullptr)
       clear_padding<kFinishThreads>(p.dq, p.dq_strides,
                                     sequence * p.dq_strides.batch + head * p.dq_strides.head,

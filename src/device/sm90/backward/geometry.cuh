@@ -27,7 +27,7 @@ struct SelectParams<true> {
   using Type = ModifiedSm90BackwardParams;
 };
 template <class Config>
-using ParamsOf = typename SelectParams<has_modifiers(Config::value)>::Type;
+using ParamsOf = typename SelectParams<any(Config::value.modifiers)>::Type;
 
 // A consumer thread. Of a tile of scores it holds two rows (keys) of its warp's 16, lane / 4 and
 // lane / 4 + 8, and of every eight columns (queries) two.

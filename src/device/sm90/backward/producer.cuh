@@ -41,7 +41,7 @@ struct Producer {
   // NaN.
   OCTAVO_DEVICE void load(const ptx::TensorMap& map, u32 to, u32 full, i32 rows, i32 exist,
                           i32 token, i32 head, const float* stats, u32 stats_to) {
-    const bool cuts_sequence = (C.padded || p.cu_seqlens_q != nullptr) && exist < rows;
+    const bool cuts_sequence = (C.modifiers.padded || p.cu_seqlens_q != nullptr) && exist < rows;
     const u32 bar = cuts_sequence ? G::tail_full() : full;
     const u32 bytes = static_cast<u32>(rows) * C.head_dim * 2;
     if (leader) {
@@ -71,7 +71,7 @@ struct Producer {
     if (leader)
       ptx::store_shared_b32(G::block_slot(q.stage()),
                             static_cast<u32>(m * 2 + (work.needs_mask(p, m) ? 1 : 0)));
-    if (C.alibi) {
+    if (C.modifiers.alibi) {
       const ScoreModifierParams& scores = modifiers(p).scores;
       const float slope = scores.alibi_slopes == nullptr
                               ? 0.0f

@@ -55,7 +55,8 @@ struct Work {
   enum Order : i32 { kAscending, kDescending, kMaskedAscending, kCyclic };
 
   static OCTAVO_DEVICE SequenceSpan span_of(const Sm90BackwardParams& p, i32 sequence) {
-    return C.padded ? padded_span(p, modifiers(p).padding, sequence) : sequence_span(p, sequence);
+    return C.modifiers.padded ? padded_span(p, modifiers(p).padding, sequence)
+                              : sequence_span(p, sequence);
   }
 
   static OCTAVO_DEVICE bool has_mask(const Sm90BackwardParams& p) {

@@ -221,8 +221,8 @@ struct Qk16 {
   // that any unit serves.
   static OCTAVO_DEVICE float multiplier(const Rows&, int /*r*/, float scale_log2, float level) {
     constexpr float kHuge = -1e38f;
-    if (!changes_scores(C)) return scale_log2;
-    return C.bias && level < kHuge ? 1.0f : kLog2E;
+    if (!changes_scores(C.modifiers)) return scale_log2;
+    return C.modifiers.bias && level < kHuge ? 1.0f : kLog2E;
   }
   static OCTAVO_DEVICE float k_scale(const Scores&, int /*n8*/) { return 1.0f; }
   static OCTAVO_DEVICE float headroom_used(float, float, float) { return 0; }
