@@ -63,17 +63,24 @@ class Quantized:
         return codes, scale.contiguous()
 
 
-class Problem8Bit:
-    """One case: its inputs in f16 and in 8 bits, and every call by name."""
+class Inputs8Bit:
+    """The tensors of a case, in f16 and in 8 bits, and the output of every call."""
 
-    def __init__(self, comparison, case):
-        self.comparison, self.torch, self.octavo = comparison, comparison.torch, comparison.octavo
-        torch = self.torch
+    def __init__(self, torch, case):
         self.causal, self.shape = case["causal"], [case[s] for s in SIZES]
         self.q, self.k, self.v = (torch.randn(self.shape, device=compare_torch.MEMORY, dtype=torch.float16) for _ in range(3))
         self.out = torch.empty_like(self.q)
-        fp8, int8 = (Quantized(torch, self.q, self.k, self.v, dtype) for dtype in (E4M3, INT8))
-        self.keep = [fp8, int8]
+        self.fp8, self.int8 = (Quantized(torch, self.q, self.k, self.v, dtype) for dtype in (E4M3, INT8))
+
+
+class Problem8Bit:
+    """One case: every call of a library by name."""
+
+    def __init__(self, comparison, inputs):
+        self.comparison, self.torch, self.octavo = comparison, comparison.torch, comparison.octavo
+        self.inputs, torch, fp8, int8 = inputs, self.torch, inputs.fp8, inputs.int8
+        self.causal, self.shape, self.out = inputs.causal, inputs.shape, inputs.out
+        self.q, self.k, self.v = inputs.q, inputs.k, inputs.v
         wide = self.octavo.arguments()
         for name, x in (("q", self.q), ("k", self.k), ("v", self.v), ("out", self.out)):
             setattr(wide, name, self.octavo.bhsd(x.data_ptr(), octavo_c.F16, self.shape))
@@ -151,7 +158,7 @@ class Comparison8Bit:
         self.sdpa_call = self.comparison.sdpa_call
 
     def measure(self, case, regime="burst"):
-        problem = Problem8Bit(self, case)
+        problem = Problem8Bit(self, Inputs8Bit(self.torch, case))
         ours, theirs, refused = problem.calls()
         differences = checked(case, problem.out, {**ours, **theirs}, theirs["cudnn_f16"]().float())
         row = {**{k: case[k] for k in ("name", *SIZES, "causal")}, "dtype": "e4m3", "regime": regime,

@@ -79,13 +79,16 @@ class Octavo:
                      f"{plan}_run": [c_void_p, POINTER(kind), c_void_p, c_size_t, c_void_p],
                      explain: [POINTER(kind), POINTER(Options), c_char_p, c_char_p, c_size_t,
                                POINTER(c_size_t)]}
+            if not hasattr(self.c, explain):  # a library from before the backward pass
+                continue
             for name, parameters in types.items():
                 getattr(self.c, name).argtypes = parameters
             getattr(self.c, f"{plan}_destroy").restype = None
         self.c.octavo_quantize.argtypes = [POINTER(Tensor), POINTER(QuantizeOptions),
                                            POINTER(Tensor), c_void_p, c_void_p, c_void_p]
         for name in ("arguments", "backward_arguments", "options", "quantize_options"):
-            getattr(self.c, f"octavo_{name}_init_sized").restype = None
+            if hasattr(self.c, f"octavo_{name}_init_sized"):
+                getattr(self.c, f"octavo_{name}_init_sized").restype = None
 
     def check(self, status):
         if status != 0:

@@ -1,5 +1,5 @@
-"""The calls of tools/compare_torch.py and tools/compare_8bit.py, on the CPU: that Octavo and every peer
-get the same problem, whatever the heads, lengths and memory order."""
+"""The calls of tools/compare_torch.py, compare_8bit.py and compare_builds.py, on the CPU: that Octavo and
+every peer, or two builds, get the same problem, whatever the heads, lengths and memory order."""
 
 import os
 import pathlib
@@ -17,6 +17,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools"))
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
 import compare_8bit  # noqa: E402
+import compare_builds  # noqa: E402
 import compare_torch  # noqa: E402
 import octavo_c  # noqa: E402
 from test_peers import Operators, UPSTREAM  # noqa: E402
@@ -67,7 +68,7 @@ def test_8_bit_operands_compute_what_f16_does(comparison, monkeypatch):
                                  sdpa_call=lambda name, *rest: comparison.sdpa_call("flash", *rest))
     for causal in ("none", "top_left"):
         case = {**CASE, "length": 64, "causal": causal}
-        problem = compare_8bit.Problem8Bit(made, case)
+        problem = compare_8bit.Problem8Bit(made, compare_8bit.Inputs8Bit(torch, case))
         ours, theirs, refused = problem.calls()
         assert set(theirs) == {"cudnn_f16", "fa3", "fa3_f16"} and not refused
         differences = compare_8bit.checked(case, problem.out, {**ours, **theirs}, theirs["cudnn_f16"]().float())
@@ -99,3 +100,34 @@ def test_a_backward_pass_that_octavo_does_not_have_is_said(comparison, monkeypat
     problem = compare_torch.Backward(comparison, {**CASE, "mode": "backward"})
     ours, _, _, refused = comparison.calls_of(problem, [])
     assert ours is None and refused == {"octavo": "head_dim is 64; supported: others."}
+
+
+class FakeGraph:
+    """Calls once; the second build takes 10% longer, or as long as the first when it is timed again."""
+
+    made = 0
+
+    def __init__(self, torch, call, calls):
+        call()
+        FakeGraph.made += 1
+        self.us, self.samples = (110 if FakeGraph.made % 3 == 0 else 100), 0
+
+    def sample_us(self):
+        self.samples += 1
+        return self.us if self.samples <= 1 + compare_builds.SAMPLES else 100
+
+
+def test_two_builds_are_timed_in_turn_on_the_same_tensors(comparison, monkeypatch):
+    monkeypatch.setattr(compare_torch._timers, "Graph", FakeGraph)
+    builds = compare_builds.Builds(torch, (LIBRARY, LIBRARY))
+    rows = builds.measure({**CASE, "length": 64})
+    assert [r["way"] for r in rows] == list(compare_builds.WAYS)
+    assert all(r["difference"] == 0 and r["ratio"] == 1 for r in rows)
+    assert list(compare_builds.failures_of(rows, 0.995, 0.97)) == []
+    monkeypatch.setattr(compare_builds, "TIMED_AGAIN", 0)
+    slow = builds.measure({**CASE, "length": 64})
+    failures = list(compare_builds.failures_of(slow, 0.995, 0.97))
+    assert "geometric mean 0.9091; wanted: 0.995" in failures[0] and len(failures) == 1 + len(slow)
+    wrong = [{**rows[0], "difference": float("nan")}]
+    assert "differ by nan" in next(compare_builds.failures_of(wrong, 0.995, 0.97))
+    assert [compare_builds.calls_for(us) for us in (5, 20, 1e4)] == [200, 50, 24]
