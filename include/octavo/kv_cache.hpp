@@ -11,6 +11,16 @@
 //
 // The arrays that set_arguments() gives stay where they are as long as the cache lives. A failed
 // call leaves the cache as it was. A cache may be used by one thread at a time.
+//
+// On a GPU, pages, page table and lengths are in device memory, and so are the tensors given to
+// append(). Every call is ordered by its stream, which is one and the same for all of them, and
+// only read() waits for it. append() and attention() can be captured in a CUDA graph that serves
+// growing sequences; the first append() of a type must come before:
+//
+//   cache.append(k, v, {}, stream);                   // a first token
+//   cache.reserve(1, stream);
+//   ... begin capture, cache.append(k, v, {}, stream), attention(), end capture ...
+//   cache.advance(1, stream);                         // before every launch of the graph
 #pragma once
 
 #include <cstdint>
@@ -32,7 +42,8 @@ struct KvCacheOptions {
   std::int64_t page_size = 64;  // rows of a page: a multiple of 16 from 16 to 256
   std::int64_t heads = 0;       // of K and V
   std::int64_t head_dim = 0;
-  // f32, f16, bf16, or quantized to e4m3, e5m2 or int8 with a scale for each row of each head.
+  // f32, f16, bf16, or quantized to e4m3, e5m2 or int8 with a scale for each row of each head. Not
+  // f32 on a GPU, which also needs rows of whole 16 bytes and head_dim up to 256.
   DType dtype = DType::f16;
   PageLayout layout = PageLayout::bhsd;
   std::int64_t max_batch = 64;          // sequences that can be selected together
@@ -60,29 +71,36 @@ class OCTAVO_API KvCache {
   ~KvCache();
 
   const KvCacheOptions& options() const;
+  Device device() const;
   std::int64_t free_pages() const;
 
   // Sequences have numbers, which are used again after free_sequence(). A new one is empty; a fork
   // has the keys of `sequence` and shares its pages.
   Result<std::int64_t> add_sequence();
   Result<std::int64_t> fork(std::int64_t sequence);
-  Status free_sequence(std::int64_t sequence);
+  Status free_sequence(std::int64_t sequence, Stream stream = nullptr);
   Result<std::int64_t> length(std::int64_t sequence) const;
 
   // Makes these sequences the batch of the following calls, in this order. When one of them is
   // freed, the batch is empty until the next call of select(), and the lengths that set_arguments()
   // gave are 0.
-  Status select(std::span<const std::int64_t> sequences);
+  Status select(std::span<const std::int64_t> sequences, Stream stream = nullptr);
   std::int64_t selected() const;  // how many
 
   // Takes the pages that `tokens` more tokens of each selected sequence need, so that append() of
   // as many changes neither the page table nor the pages of other sequences. append() does it by
   // itself otherwise. If there are not enough pages, the status is out_of_memory.
-  Status reserve(std::int64_t tokens);
+  Status reserve(std::int64_t tokens, Stream stream = nullptr);
+
+  // Announces that a graph which has captured append() of so many tokens is launched next: takes
+  // pages for them as reserve() does, and counts them. If it fails, do not launch the graph. One
+  // that is launched without it appends nothing to a sequence without pages.
+  Status advance(std::int64_t tokens, Stream stream = nullptr);
 
   // Appends the same number of tokens to each selected sequence: k and v are (selected, heads,
-  // tokens, head_dim), f32, f16 or bf16, with any strides. The lengths that set_arguments() gives
-  // grow by it.
+  // tokens, head_dim), f32, f16 or bf16, on a GPU of the same type, with any strides. The lengths
+  // that set_arguments() gives grow by it. On a GPU it is one kernel, and cos and sin are in device
+  // memory.
   Status append(const ConstTensor& k, const ConstTensor& v, const Rotary& rotary = {},
                 Stream stream = nullptr);
 
@@ -90,9 +108,10 @@ class OCTAVO_API KvCache {
   // Sq, D).
   void set_arguments(Arguments& arguments) const;
 
-  // Copies the keys and values of a sequence to (1, heads, length, head_dim), f32, f16 or bf16;
-  // 8-bit values are dequantized.
-  Status read(std::int64_t sequence, const Tensor& k, const Tensor& v) const;
+  // Copies the keys and values of a sequence to (1, heads, length, head_dim), f32, f16 or bf16, in
+  // host memory; 8-bit values are dequantized.
+  Status read(std::int64_t sequence, const Tensor& k, const Tensor& v,
+              Stream stream = nullptr) const;
 
  private:
   explicit KvCache(std::unique_ptr<Impl> impl);

@@ -312,20 +312,24 @@ OCTAVO_C_API octavo_status octavo_merge_states(const octavo_tensor* outs, const 
                                                void* stream);
 
 /* A paged KV cache; kv_cache.hpp describes the functions. A cache may be used by one thread at a
- * time, and a failed call leaves it as it was. */
+ * time, and a failed call leaves it as it was. Streams are CUDA's, and may be NULL. */
 OCTAVO_C_API octavo_status octavo_kv_cache_create(const octavo_kv_cache_options* options,
                                                   const char* device, octavo_kv_cache** cache);
 OCTAVO_C_API void octavo_kv_cache_destroy(octavo_kv_cache* cache); /* NULL is allowed */
 OCTAVO_C_API octavo_status octavo_kv_cache_add_sequence(octavo_kv_cache* cache, int64_t* sequence);
 OCTAVO_C_API octavo_status octavo_kv_cache_fork(octavo_kv_cache* cache, int64_t sequence,
                                                 int64_t* forked);
-OCTAVO_C_API octavo_status octavo_kv_cache_free_sequence(octavo_kv_cache* cache, int64_t sequence);
+OCTAVO_C_API octavo_status octavo_kv_cache_free_sequence(octavo_kv_cache* cache, int64_t sequence,
+                                                         void* stream);
 OCTAVO_C_API octavo_status octavo_kv_cache_length(const octavo_kv_cache* cache, int64_t sequence,
                                                   int64_t* length);
 OCTAVO_C_API octavo_status octavo_kv_cache_free_pages(const octavo_kv_cache* cache, int64_t* pages);
 OCTAVO_C_API octavo_status octavo_kv_cache_select(octavo_kv_cache* cache, const int64_t* sequences,
-                                                  size_t count);
-OCTAVO_C_API octavo_status octavo_kv_cache_reserve(octavo_kv_cache* cache, int64_t tokens);
+                                                  size_t count, void* stream);
+OCTAVO_C_API octavo_status octavo_kv_cache_reserve(octavo_kv_cache* cache, int64_t tokens,
+                                                   void* stream);
+OCTAVO_C_API octavo_status octavo_kv_cache_advance(octavo_kv_cache* cache, int64_t tokens,
+                                                   void* stream);
 /* rotary may be NULL. */
 OCTAVO_C_API octavo_status octavo_kv_cache_append(octavo_kv_cache* cache, const octavo_tensor* k,
                                                   const octavo_tensor* v,
@@ -334,7 +338,8 @@ OCTAVO_C_API octavo_status octavo_kv_cache_append(octavo_kv_cache* cache, const 
 OCTAVO_C_API octavo_status octavo_kv_cache_set_arguments(const octavo_kv_cache* cache,
                                                          octavo_arguments* arguments);
 OCTAVO_C_API octavo_status octavo_kv_cache_read(const octavo_kv_cache* cache, int64_t sequence,
-                                                const octavo_tensor* k, const octavo_tensor* v);
+                                                const octavo_tensor* k, const octavo_tensor* v,
+                                                void* stream);
 
 /* Returns -1 if the shape or granularity is invalid or the count overflows. */
 OCTAVO_C_API int64_t octavo_scale_count(const int64_t shape[4], octavo_granularity granularity,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ _FORMATS = {"float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2", "int8": "int8"}
 
 
 class KvCache:
-    """K and V of many sequences in pages of equal size, in host memory.
+    """K and V of many sequences in pages of equal size.
 
         cache = octavo.KvCache(pages=512, heads=8, head_dim=128)
         sequence = cache.add_sequence()
@@ -29,15 +30,26 @@ class KvCache:
                  page_size, heads, head_dim)
     max_batch    the most sequences that can be selected together
     pages_per_sequence    the most pages of a sequence; None: all
+    device       "cpu", or a GPU ("cuda", "cuda:1"), where dtype is not float32
 
-    A failed call leaves the cache as it was. One thread at a time may use it.
+    A failed call leaves the cache as it was. One thread at a time may use it. On a GPU every call is
+    ordered by the current stream, and only read() waits for it. append() and attention() can be captured
+    in a CUDA graph, which then serves growing sequences:
+
+        cache.append(k, v); cache.attention(q)              # once before, to load the kernels
+        cache.reserve(1)
+        with torch.cuda.graph(graph):
+            cache.append(k, v)
+            out = cache.attention(q)
+        cache.advance(1)                                    # before every graph.replay()
     """
 
     def __init__(self, pages: int, heads: int, head_dim: int, *, page_size: int = 64,
                  dtype: Any = "float16", layout: str = "bhsd", max_batch: int = 64,
-                 pages_per_sequence: int | None = None, device: str = "cpu"):
+                 pages_per_sequence: int | None = None, device: Any = "cpu"):
         self._cache = _octavo._KvCache(pages, page_size, heads, head_dim, dtype, layout, max_batch,
-                                       pages_per_sequence or 0, device)
+                                       pages_per_sequence or 0, str(device))
+        self.device = self._cache.device()
         name = getattr(dtype, "__name__", str(dtype))  # a type, a dtype or a name
         self._format = _FORMATS.get(name.rsplit(".", 1)[-1])
         self.pages, self.heads, self.head_dim, self.page_size = pages, heads, head_dim, page_size
@@ -54,7 +66,7 @@ class KvCache:
 
     def free_sequence(self, sequence: int) -> None:
         """Frees the pages that no other sequence shares. The number is used again."""
-        self._cache.free_sequence(sequence)
+        self._cache.free_sequence(sequence, self._stream())
 
     def length(self, sequence: int) -> int:
         """The number of tokens of a sequence."""
@@ -66,11 +78,18 @@ class KvCache:
 
     def select(self, sequences: Sequence[int]) -> None:
         """Makes these sequences the batch of append() and attention(), in this order."""
-        self._cache.select(list(sequences))
+        self._cache.select(list(sequences), self._stream())
 
     def reserve(self, tokens: int) -> None:
         """Takes the pages for so many more tokens of each selected sequence; else append() does it."""
-        self._cache.reserve(tokens)
+        self._cache.reserve(tokens, self._stream())
+
+    def advance(self, tokens: int) -> None:
+        """Announces that a CUDA graph which has captured append() of so many tokens is launched next.
+
+        It takes pages as reserve() does, and counts the tokens. If it raises, do not launch the graph.
+        """
+        self._cache.advance(tokens, self._stream())
 
     def append(self, k: Any, v: Any, *, rotary: tuple[Any, Any] | None = None, interleaved: bool = False,
                layout: str = "bhsd") -> None:
@@ -83,7 +102,7 @@ class KvCache:
 
         Raises MemoryError if there are not enough free pages.
         """
-        self._cache.append(k, v, rotary, interleaved, layout)
+        self._cache.append(k, v, rotary, interleaved, layout, self._stream())
 
     def arguments(self) -> dict[str, Any]:
         """k, v, page_table and seqlens_kv of octavo.attention() for the selected sequences.
@@ -91,6 +110,8 @@ class KvCache:
         They are views of the cache, in its layout: append() changes them.
         """
         arrays = self._cache.arrays()
+        if self.device.startswith("cuda") and "torch" in sys.modules:
+            arrays = {name: sys.modules["torch"].from_dlpack(x) for name, x in arrays.items()}
         if self._format is not None:
             for name in ("k", "v"):
                 arrays[name] = Quantized(arrays[name], arrays.pop(name + "_scales"), self._format, "row")
@@ -109,5 +130,11 @@ class KvCache:
 
         shape = (1, self.heads, self.length(sequence), self.head_dim)
         k, v = numpy.empty(shape, dtype), numpy.empty(shape, dtype)
-        self._cache.read(sequence, k, v)
+        self._cache.read(sequence, k, v, self._stream())
         return k, v
+
+    def _stream(self) -> int:
+        """The address of PyTorch's current stream on the cache's GPU, or of the default stream."""
+        if self.device.startswith("cuda") and "torch" in sys.modules:
+            return sys.modules["torch"].cuda.current_stream(self.device).cuda_stream
+        return 0

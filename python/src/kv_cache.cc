@@ -106,6 +106,8 @@ const float* read_angles(const Array& array, const char* what) {
   return static_cast<const float*>(array.data);
 }
 
+Stream stream_at(std::uintptr_t address) { return reinterpret_cast<Stream>(address); }
+
 class PythonKvCache {
  public:
   PythonKvCache(const KvCacheOptions& options, Device device)
@@ -113,15 +115,16 @@ class PythonKvCache {
 
   KvCache& cache() { return cache_; }
 
-  void append(nb::handle k, nb::handle v, nb::handle rotary, bool interleaved, nb::handle layout) {
-    const Array k_array = host_array(k, "k"), v_array = host_array(v, "v");
+  void append(nb::handle k, nb::handle v, nb::handle rotary, bool interleaved, nb::handle layout,
+              std::uintptr_t stream) {
+    const Array k_array = cache_array(k, "k"), v_array = cache_array(v, "v");
     const Layout order = layout_of(layout);
     Rotary turned;
     std::array<Array, 2> angles;
     if (!rotary.is_none()) {
       if (!PyTuple_Check(rotary.ptr()) || nb::len(rotary) != 2)
         refuse(PyExc_TypeError, "rotary", shown(rotary), "None or a pair (cos, sin)");
-      angles = {host_array(rotary[0], "cos"), host_array(rotary[1], "sin")};
+      angles = {cache_array(rotary[0], "cos"), cache_array(rotary[1], "sin")};
       turned.cos = read_angles(angles[0], "cos");
       turned.sin = read_angles(angles[1], "sin");
       if (angles[0].shape[0] != angles[1].shape[0] || angles[0].shape[1] != angles[1].shape[1])
@@ -135,15 +138,15 @@ class PythonKvCache {
     Status status;
     {
       const nb::gil_scoped_release released;
-      status = cache_.append(k_rows, v_rows, turned);
+      status = cache_.append(k_rows, v_rows, turned, stream_at(stream));
     }
     check(status, order);
   }
 
-  void read(std::int64_t sequence, nb::handle k, nb::handle v) {
+  void read(std::int64_t sequence, nb::handle k, nb::handle v, std::uintptr_t stream) {
     const Array k_array = read_output(k, "k"), v_array = read_output(v, "v");
     check(cache_.read(sequence, host_tensor(k_array, Layout::bhsd, "k"),
-                      host_tensor(v_array, Layout::bhsd, "v")));
+                      host_tensor(v_array, Layout::bhsd, "v"), stream_at(stream)));
   }
 
   // Arrays of the cache's memory, which `self` owns: k, v, k_scales, v_scales, page_table, lengths.
@@ -166,29 +169,53 @@ class PythonKvCache {
         const std::array<std::size_t, 3> shape = {static_cast<std::size_t>(o.pages),
                                                   static_cast<std::size_t>(o.heads),
                                                   static_cast<std::size_t>(o.page_size)};
-        found[what] = nb::cast(
-            nb::ndarray<nb::numpy, float>(const_cast<float*>(scales.data), 3, shape.data(), self));
+        found[what] = view(self, const_cast<float*>(scales.data), DType::f32, 3, shape.data());
       }
     const std::array<std::size_t, 2> table = {static_cast<std::size_t>(cache_.selected()),
                                               static_cast<std::size_t>(a.pages_per_sequence)};
-    found["page_table"] =
-        nb::cast(nb::ndarray<nb::numpy, const std::int32_t>(a.page_table, 2, table.data(), self));
-    found["seqlens_kv"] =
-        nb::cast(nb::ndarray<nb::numpy, const std::int32_t>(a.seqlens_kv, 1, table.data(), self));
+    found["page_table"] = words(self, a.page_table, 2, table.data());
+    found["seqlens_kv"] = words(self, a.seqlens_kv, 1, table.data());
     return found;
   }
 
  private:
-  static nb::object view(nb::handle self, void* data, DType dtype, std::size_t dimensions,
-                         const std::size_t* shape) {
+  bool is_on_gpu() const { return cache_.device().kind == Device::Kind::cuda; }
+
+  // An array on the device of the cache.
+  Array cache_array(nb::handle object, const std::string& what) const {
+    if (!is_on_gpu()) return host_array(object, what);
+    Array array = read_array(object, what.c_str());
+    if (array.device != cache_.device())
+      refuse(PyExc_ValueError, what, "on " + name(array.device),
+             name(cache_.device()) + ", where the cache is");
+    return array;
+  }
+
+  nb::object view(nb::handle self, void* data, DType dtype, std::size_t dimensions,
+                  const std::size_t* shape) const {
     using Code = nb::dlpack::dtype_code;
-    if (dtype == DType::bf16)  // NumPy has no such type
-      return nb::cast(nb::ndarray<nb::array_api>(data, dimensions, shape, self, nullptr,
-                                                 dlpack_type(Code::Bfloat, 16)));
-    const auto kind = dtype == DType::f32   ? dlpack_type(Code::Float, 32)
-                      : dtype == DType::f16 ? dlpack_type(Code::Float, 16)
-                                            : dlpack_type(Code::UInt, 8);
+    const auto kind = dtype == DType::f32    ? dlpack_type(Code::Float, 32)
+                      : dtype == DType::f16  ? dlpack_type(Code::Float, 16)
+                      : dtype == DType::bf16 ? dlpack_type(Code::Bfloat, 16)
+                                             : dlpack_type(Code::UInt, 8);
+    // NumPy has no bfloat16.
+    if (is_on_gpu() || dtype == DType::bf16)
+      return shared_view(self, data, kind, dimensions, shape);
     return nb::cast(nb::ndarray<nb::numpy>(data, dimensions, shape, self, nullptr, kind));
+  }
+  nb::object words(nb::handle self, const std::int32_t* data, std::size_t dimensions,
+                   const std::size_t* shape) const {
+    if (is_on_gpu())
+      return shared_view(self, const_cast<std::int32_t*>(data),
+                         dlpack_type(nb::dlpack::dtype_code::Int, 32), dimensions, shape);
+    return nb::cast(nb::ndarray<nb::numpy, const std::int32_t>(data, dimensions, shape, self));
+  }
+  // An array for any framework that reads DLPack.
+  nb::object shared_view(nb::handle self, void* data, nb::dlpack::dtype kind,
+                         std::size_t dimensions, const std::size_t* shape) const {
+    return nb::cast(nb::ndarray<nb::array_api>(data, dimensions, shape, self, nullptr, kind,
+                                               is_on_gpu() ? kDlpackCuda : kDlpackCpu,
+                                               cache_.device().index));
   }
 
   KvCache cache_;
@@ -218,19 +245,28 @@ void add_kv_cache(nb::module_& m) {
       .def("add_sequence", [](PythonKvCache& c) { return check(c.cache().add_sequence()); })
       .def("fork",
            [](PythonKvCache& c, std::int64_t sequence) { return check(c.cache().fork(sequence)); })
-      .def("free_sequence", [](PythonKvCache& c,
-                               std::int64_t sequence) { check(c.cache().free_sequence(sequence)); })
+      .def("free_sequence",
+           [](PythonKvCache& c, std::int64_t sequence, std::uintptr_t stream) {
+             check(c.cache().free_sequence(sequence, stream_at(stream)));
+           })
       .def("length", [](PythonKvCache& c,
                         std::int64_t sequence) { return check(c.cache().length(sequence)); })
       .def("free_pages", [](PythonKvCache& c) { return c.cache().free_pages(); })
       .def("select",
-           [](PythonKvCache& c, const std::vector<std::int64_t>& sequences) {
-             check(c.cache().select(sequences));
+           [](PythonKvCache& c, const std::vector<std::int64_t>& sequences, std::uintptr_t stream) {
+             check(c.cache().select(sequences, stream_at(stream)));
            })
       .def("reserve",
-           [](PythonKvCache& c, std::int64_t tokens) { check(c.cache().reserve(tokens)); })
+           [](PythonKvCache& c, std::int64_t tokens, std::uintptr_t stream) {
+             check(c.cache().reserve(tokens, stream_at(stream)));
+           })
+      .def("advance",
+           [](PythonKvCache& c, std::int64_t tokens, std::uintptr_t stream) {
+             check(c.cache().advance(tokens, stream_at(stream)));
+           })
+      .def("device", [](PythonKvCache& c) { return name(c.cache().device()); })
       .def("append", &PythonKvCache::append, nb::arg(), nb::arg(), nb::arg().none(), nb::arg(),
-           nb::arg())
+           nb::arg(), nb::arg())
       .def("read", &PythonKvCache::read)
       .def("pages_per_sequence",
            [](PythonKvCache& c) { return c.cache().options().pages_per_sequence; })

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <cstring>
-#include <utility>
 #include <vector>
 
 #include "cpu/attention.h"
@@ -49,25 +47,6 @@ void store_cache_row(const Tensor& cache, float* scales, std::int64_t page, std:
 }
 
 }  // namespace
-
-void copy_page_rows(const CacheMemory& cache, std::int32_t from, std::int32_t to,
-                    std::int64_t rows) {
-  for (const auto& [t, scales] : {std::pair{cache.k, cache.k_scales}, {cache.v, cache.v_scales}}) {
-    const auto size = static_cast<std::int64_t>(size_bytes(t.dtype));
-    auto* const bytes = static_cast<std::byte*>(t.data);
-    for (std::int64_t head = 0; head < t.shape[1]; ++head) {
-      for (std::int64_t row = 0; row < rows; ++row) {
-        const std::int64_t at = head * t.stride[1] + row * t.stride[2];
-        std::memcpy(bytes + (to * t.stride[0] + at) * size,
-                    bytes + (from * t.stride[0] + at) * size,
-                    static_cast<std::size_t>(t.shape[3] * size));
-      }
-      if (scales != nullptr)
-        std::copy_n(scales + (from * t.shape[1] + head) * t.shape[2], rows,
-                    scales + (to * t.shape[1] + head) * t.shape[2]);
-    }
-  }
-}
 
 void append_rows(const CacheMemory& cache, const CacheBatch& batch, const ConstTensor& k,
                  const ConstTensor& v, const Rotary& rotary) {

@@ -152,8 +152,9 @@ octavo_status octavo_kv_cache_fork(octavo_kv_cache* cache, int64_t sequence, int
   return octavo::with_result(cache, forked, "forked", [&](KvCache& c) { return c.fork(sequence); });
 }
 
-octavo_status octavo_kv_cache_free_sequence(octavo_kv_cache* cache, int64_t sequence) {
-  return octavo::with_cache(cache, [&](KvCache& c) { return c.free_sequence(sequence); });
+octavo_status octavo_kv_cache_free_sequence(octavo_kv_cache* cache, int64_t sequence,
+                                            void* stream) {
+  return octavo::with_cache(cache, [&](KvCache& c) { return c.free_sequence(sequence, stream); });
 }
 
 octavo_status octavo_kv_cache_length(const octavo_kv_cache* cache, int64_t sequence,
@@ -168,16 +169,20 @@ octavo_status octavo_kv_cache_free_pages(const octavo_kv_cache* cache, int64_t* 
   });
 }
 
-octavo_status octavo_kv_cache_select(octavo_kv_cache* cache, const int64_t* sequences,
-                                     size_t count) {
+octavo_status octavo_kv_cache_select(octavo_kv_cache* cache, const int64_t* sequences, size_t count,
+                                     void* stream) {
   return octavo::with_cache(cache, [&](KvCache& c) -> Status {
     if (count > 0) OCTAVO_RETURN_IF_ERROR(octavo::require(sequences, "sequences"));
-    return c.select({sequences, count});
+    return c.select({sequences, count}, stream);
   });
 }
 
-octavo_status octavo_kv_cache_reserve(octavo_kv_cache* cache, int64_t tokens) {
-  return octavo::with_cache(cache, [&](KvCache& c) { return c.reserve(tokens); });
+octavo_status octavo_kv_cache_reserve(octavo_kv_cache* cache, int64_t tokens, void* stream) {
+  return octavo::with_cache(cache, [&](KvCache& c) { return c.reserve(tokens, stream); });
+}
+
+octavo_status octavo_kv_cache_advance(octavo_kv_cache* cache, int64_t tokens, void* stream) {
+  return octavo::with_cache(cache, [&](KvCache& c) { return c.advance(tokens, stream); });
 }
 
 octavo_status octavo_kv_cache_append(octavo_kv_cache* cache, const octavo_tensor* k,
@@ -216,12 +221,12 @@ octavo_status octavo_kv_cache_set_arguments(const octavo_kv_cache* cache,
 }
 
 octavo_status octavo_kv_cache_read(const octavo_kv_cache* cache, int64_t sequence,
-                                   const octavo_tensor* k, const octavo_tensor* v) {
+                                   const octavo_tensor* k, const octavo_tensor* v, void* stream) {
   return octavo::with_cache(cache, [&](const KvCache& c) -> Status {
     octavo::Tensor to_k, to_v;
     OCTAVO_RETURN_IF_ERROR(octavo::read_required(k, "k", to_k));
     OCTAVO_RETURN_IF_ERROR(octavo::read_required(v, "v", to_v));
-    return c.read(sequence, to_k, to_v);
+    return c.read(sequence, to_k, to_v, stream);
   });
 }
 

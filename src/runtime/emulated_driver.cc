@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -153,6 +154,28 @@ cuda::Error set_words(cuda::DevicePointer to, unsigned word, std::size_t words,
   return cuda::kSuccess;
 }
 
+// Device memory is host memory, and streams run at once.
+cuda::Error copy_to_device(cuda::DevicePointer to, const void* from, std::size_t bytes,
+                           cuda::StreamHandle /*stream*/) {
+  std::memcpy(reinterpret_cast<void*>(to), from, bytes);
+  return cuda::kSuccess;
+}
+cuda::Error copy_to_host(void* to, cuda::DevicePointer from, std::size_t bytes,
+                         cuda::StreamHandle /*stream*/) {
+  std::memcpy(to, reinterpret_cast<const void*>(from), bytes);
+  return cuda::kSuccess;
+}
+cuda::Error copy_on_device(cuda::DevicePointer to, cuda::DevicePointer from, std::size_t bytes,
+                           cuda::StreamHandle /*stream*/) {
+  std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
+  return cuda::kSuccess;
+}
+cuda::Error synchronize_stream(cuda::StreamHandle /*stream*/) { return cuda::kSuccess; }
+cuda::Error is_capturing(cuda::StreamHandle /*stream*/, cuda::CaptureStatus* status) {
+  *status = cuda::CaptureStatus::none;
+  return cuda::kSuccess;
+}
+
 // One CTA per SM.
 cuda::Error occupancy(int* blocks, cuda::Function /*function*/, int /*threads*/,
                       std::size_t /*smem_bytes*/) {
@@ -205,6 +228,11 @@ void* symbol(std::string_view name) {
   if (name == "cuGetErrorString") return reinterpret_cast<void*>(&text_of_error);
   if (name == "cuCtxGetCurrent") return reinterpret_cast<void*>(&current_context);
   if (name == "cuMemsetD32Async") return reinterpret_cast<void*>(&set_words);
+  if (name == "cuMemcpyHtoDAsync_v2") return reinterpret_cast<void*>(&copy_to_device);
+  if (name == "cuMemcpyDtoHAsync_v2") return reinterpret_cast<void*>(&copy_to_host);
+  if (name == "cuMemcpyDtoDAsync_v2") return reinterpret_cast<void*>(&copy_on_device);
+  if (name == "cuStreamSynchronize") return reinterpret_cast<void*>(&synchronize_stream);
+  if (name == "cuStreamIsCapturing") return reinterpret_cast<void*>(&is_capturing);
   if (name == "cuOccupancyMaxActiveBlocksPerMultiprocessor")
     return reinterpret_cast<void*>(&occupancy);
   if (name == "cuLaunchKernelEx") return reinterpret_cast<void*>(&launch_kernel);

@@ -10,11 +10,13 @@
 #include "attention/operand_scales.h"
 #include "base/error.h"
 #include "config/shared_parts.h"
+#include "emulator/append.h"
 #include "emulator/decode.h"
 #include "emulator/quantize.h"
 #include "emulator/sm80_forward.h"
 #include "emulator/sm80_forward_table.h"
 #include "emulator/sm90_forward.h"
+#include "gpu/cache/append.h"
 #include "gpu/forward/sm80_forward.h"
 #include "gpu/jit/config_text.h"
 #include "gpu/jit/load_function.h"
@@ -58,6 +60,8 @@ class CompiledInKernels final : public KernelSet {
       add(kernel_source(kernel.config), emulated_function(kernel, chip.arch));
       add(combine_source(kernel.config), emulated_combine(kernel, chip.arch));
     }
+    for (const auto& kernel : emulator::append_kernels())
+      add(kernel_source(kernel.config), emulated_function(kernel, chip.arch));
   }
 
   // The chosen kernel, or the compatible one with the fewest modifiers and the least padding.
@@ -133,6 +137,13 @@ class CompiledInKernels final : public KernelSet {
     return found->config;
   }
 
+  std::optional<AppendConfig> nearest(const AppendConfig& chosen,
+                                      std::int64_t head_dim) const override {
+    const auto* const found = emulator::find_append(chosen, static_cast<int>(head_dim));
+    if (found == nullptr) return {};
+    return found->config;
+  }
+
   Result<cuda::Function> function(const KernelSource& source) const override {
     const auto found = by_name_.find(source.name_expression);
     if (found != by_name_.end()) return found->second->handle();
@@ -151,6 +162,7 @@ class CompiledInKernels final : public KernelSet {
   void announce(const QuantizeLaunch& launch) const override {
     set_emulated_memory(memory_of(launch));
   }
+  void announce(const AppendCall& call) const override { set_emulated_memory(memory_of(call)); }
   void announce_decode(const Problem& run_problem, const Arguments& arguments, Workspace workspace,
                        bool combines) const override {
     set_emulated_memory(memory_of_decode(run_problem, arguments, workspace, combines));
@@ -210,6 +222,8 @@ std::vector<EmulatedKernel> emulated_kernels() {
     kernels.push_back({"quantize", to_text(kernel.config), brief_text(kernel.config)});
   for (const auto& kernel : emulator::decode_kernels())
     kernels.push_back({"decode", to_text(kernel.config), brief_text(kernel.config)});
+  for (const auto& kernel : emulator::append_kernels())
+    kernels.push_back({"append", to_text(kernel.config), brief_text(kernel.config)});
   return kernels;
 }
 

@@ -63,6 +63,13 @@ EmulatedFunction emulated_combine(const emulator::EmulatedDecode& kernel, int ar
   return {"decode_combine " + brief_text(kernel.config), arch, entry, kernel.config.arch >= 90};
 }
 
+EmulatedFunction emulated_function(const emulator::EmulatedAppend& kernel, int arch) {
+  const auto entry = [run = kernel.entry](const void* p) {
+    run(*static_cast<const append::Params*>(p));
+  };
+  return {"append " + brief_text(kernel.config), arch, entry, false};
+}
+
 emulator::GlobalMemory memory_of(const Problem& run_problem, const Arguments& a) {
   using Use = emulator::GlobalMemory::Use;
   emulator::GlobalMemory memory;
@@ -154,6 +161,37 @@ emulator::GlobalMemory memory_of(const QuantizeLaunch& pass) {
   return memory;
 }
 
+emulator::GlobalMemory memory_of(const AppendCall& call) {
+  using Use = emulator::GlobalMemory::Use;
+  emulator::GlobalMemory memory;
+  const auto add = [&memory](const char* name, const ConstTensor& t, Use use) {
+    memory.add({name, t.data, size_bytes(t.dtype), t.shape, t.stride, use});
+  };
+  add("k", call.k, Use::read);
+  add("v", call.v, Use::read);
+  add("cache of k", ConstTensor(call.cache.k), Use::write);
+  add("cache of v", ConstTensor(call.cache.v), Use::write);
+  const auto add_words = [&memory](const char* name, const void* data, std::int64_t words,
+                                   Use use) {
+    memory.add_array(name, data, static_cast<std::size_t>(words) * 4, use);
+  };
+  const std::array<std::int64_t, 4>& cache = call.cache.k.shape;
+  if (is_8bit(call.cache.k.dtype)) {
+    add_words("k_scales", call.cache.k_scales, cache[0] * cache[1] * cache[2], Use::write);
+    add_words("v_scales", call.cache.v_scales, cache[0] * cache[1] * cache[2], Use::write);
+  }
+  const std::int64_t batch = call.k.shape[0];
+  add_words("page_table", call.batch.page_table, batch * call.batch.page_table_stride, Use::read);
+  add_words("lengths", call.batch.lengths, batch, Use::write);
+  add_words("capacities", call.batch.capacities, batch, Use::read);
+  add_words("arrivals", call.batch.arrivals, 1, Use::write);
+  if (call.rotary.cos != nullptr) {
+    add_words("cos", call.rotary.cos, call.rotary.positions * call.rotary.pairs, Use::read);
+    add_words("sin", call.rotary.sin, call.rotary.positions * call.rotary.pairs, Use::read);
+  }
+  return memory;
+}
+
 Status run_emulated(const emulator::EmulatedSm80Forward& kernel, const GpuInfo& chip,
                     const Problem& run_problem, const Arguments& arguments,
                     const emulator::Settings& settings, const EmulatorThen& then) {
@@ -193,6 +231,14 @@ Status run_emulated(const emulator::EmulatedQuantize& kernel, const GpuInfo& chi
   QuantizeLaunches launches;
   launches.prepare(function.handle(), launch, true);
   return launches.launch(gpu_of(chip), nullptr);
+}
+
+Status run_emulated(const emulator::EmulatedAppend& kernel, const GpuInfo& chip,
+                    const AppendCall& call, const emulator::Settings& settings,
+                    const EmulatorThen& then) {
+  EmulatedFunction function = emulated_function(kernel, chip.arch);
+  const ExaminedLaunches examined(settings, then);
+  return launch_append(gpu_of(chip), kernel.config, function.handle(), call, nullptr);
 }
 
 Result<Arguments> with_operands_for(const Sm90ForwardConfig& config, const Problem& run_problem,

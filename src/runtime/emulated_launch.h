@@ -4,10 +4,12 @@
 #include <cstddef>
 #include <vector>
 
+#include "emulator/append.h"
 #include "emulator/decode.h"
 #include "emulator/quantize.h"
 #include "emulator/sm80_forward.h"
 #include "emulator/sm90_forward.h"
+#include "gpu/cache/append.h"
 #include "gpu/quantize/prepare_operands.h"
 #include "octavo/octavo.hpp"
 #include "runtime/emulated_driver.h"
@@ -20,10 +22,12 @@ EmulatedFunction emulated_function(const emulator::EmulatedQuantize& kernel, int
 EmulatedFunction emulated_function(const emulator::EmulatedDecode& kernel, int arch);
 // The kernel that combines its partial results.
 EmulatedFunction emulated_combine(const emulator::EmulatedDecode& kernel, int arch);
+EmulatedFunction emulated_function(const emulator::EmulatedAppend& kernel, int arch);
 
 // The memory that a forward kernel with these arguments, or a quantizer, may access.
 emulator::GlobalMemory memory_of(const Problem& run_problem, const Arguments& arguments);
 emulator::GlobalMemory memory_of(const QuantizeLaunch& launch);
+emulator::GlobalMemory memory_of(const AppendCall& call);
 // The memory that the decode kernel, or the one that combines its partial results, may access.
 emulator::GlobalMemory memory_of_decode(const Problem& run_problem, const Arguments& arguments,
                                         Workspace workspace, bool combines);
@@ -41,6 +45,9 @@ Status run_emulated(const emulator::EmulatedDecode& kernel, const GpuInfo& chip,
                     const emulator::Settings& settings, const EmulatorThen& then);
 Status run_emulated(const emulator::EmulatedQuantize& kernel, const GpuInfo& chip,
                     const QuantizeLaunch& launch, const emulator::Settings& settings,
+                    const EmulatorThen& then);
+Status run_emulated(const emulator::EmulatedAppend& kernel, const GpuInfo& chip,
+                    const AppendCall& call, const emulator::Settings& settings,
                     const EmulatorThen& then);
 
 // Prepares the arguments for that kernel with the emulator's quantizers: operands are rounded as

@@ -1,4 +1,4 @@
-// KvCache: sequences and their pages on the host, rows on the device.
+// KvCache: sequences and their pages on the host, rows on the device (cache_store.h).
 //
 // A sequence holds the pages of its rows, in order, and those that reserve() took ahead. A page
 // with more than one user is not written: the sequence that appends to it takes a copy first.
@@ -16,8 +16,8 @@
 #include "attention/validate.h"
 #include "base/error.h"
 #include "base/tensor_checks.h"
-#include "cpu/kv_cache.h"
 #include "numeric/quantize.h"
+#include "runtime/cache_store.h"
 #include "runtime/page_pool.h"
 
 namespace octavo {
@@ -53,12 +53,6 @@ Status check_options(const KvCacheOptions& o) {
   return {};
 }
 
-Tensor cache_tensor(const KvCacheOptions& o, void* data) {
-  return o.layout == PageLayout::bhsd
-             ? Tensor::bhsd(data, o.dtype, o.pages, o.heads, o.page_size, o.head_dim)
-             : Tensor::bshd(data, o.dtype, o.pages, o.heads, o.page_size, o.head_dim);
-}
-
 Status check_rotary(const Rotary& r, const KvCacheOptions& o, std::int64_t longest) {
   if (r.cos == nullptr && r.sin == nullptr) return {};
   if (r.cos == nullptr || r.sin == nullptr)
@@ -77,35 +71,21 @@ Status check_rotary(const Rotary& r, const KvCacheOptions& o, std::int64_t longe
 class KvCache::Impl {
  public:
   static Result<std::unique_ptr<Impl>> make(const KvCacheOptions& options, Device device) {
-    auto made = std::make_unique<Impl>(options);
-    const KvCacheOptions& o = made->options_;
-    const auto rows = static_cast<std::size_t>(o.pages * o.heads * o.page_size);
-    const std::size_t cache_bytes =
-        rows * static_cast<std::size_t>(o.head_dim) * size_bytes(o.dtype);
-    const std::size_t scale_bytes = is_8bit(o.dtype) ? rows * sizeof(float) : 0;
-    const auto table_entries = static_cast<std::size_t>(o.max_batch * o.pages_per_sequence);
-    for (const auto& [buffer, bytes] :
-         {std::pair{&made->k_, cache_bytes},
-          {&made->v_, cache_bytes},
-          {&made->k_scales_, scale_bytes},
-          {&made->v_scales_, scale_bytes},
-          {&made->table_, table_entries * sizeof(std::int32_t)},
-          {&made->lengths_, static_cast<std::size_t>(o.max_batch) * sizeof(std::int32_t)}}) {
-      if (bytes == 0) continue;
-      Result<Buffer> memory = Buffer::make(device, bytes);
-      if (!memory.ok()) return memory.status();
-      *buffer = *std::move(memory);
-    }
-    std::fill_n(made->table(), table_entries, 0);
+    auto made = std::make_unique<Impl>(options, device);
+    Result<std::unique_ptr<CacheStore>> store = CacheStore::make(made->options_, device);
+    if (!store.ok()) return store.status();
+    made->store_ = *std::move(store);
     return made;
   }
-  explicit Impl(const KvCacheOptions& options) : options_(options), pool_(options.pages) {
+  Impl(const KvCacheOptions& options, Device device)
+      : options_(options), device_(device), pool_(options.pages) {
     if (options_.pages_per_sequence == 0)
       options_.pages_per_sequence =
           std::min(options_.pages, kLargestDimension / options_.page_size);
   }
 
   const KvCacheOptions& options() const { return options_; }
+  Device device() const { return device_; }
   std::int64_t free_pages() const { return pool_.free_pages(); }
 
   std::int64_t add_sequence() {
@@ -129,14 +109,18 @@ class KvCache::Impl {
     return made;
   }
 
-  Status free_sequence(std::int64_t sequence) {
+  Status free_sequence(std::int64_t sequence, Stream stream) {
     OCTAVO_RETURN_IF_ERROR(check_sequence("sequence", sequence));
+    if (std::find(selected_.begin(), selected_.end(), sequence) != selected_.end()) {
+      OCTAVO_RETURN_IF_ERROR(check_not_captured(stream));
+      const std::vector<std::int32_t> none(selected_.size(), 0);
+      OCTAVO_RETURN_IF_ERROR(store_->write_lengths(none, stream));
+      OCTAVO_RETURN_IF_ERROR(store_->write_capacities(none, stream));
+      selected_.clear();
+      unwritten_.clear();
+    }
     for (const std::int32_t page : at(sequence).pages) pool_.remove_user(page);
     at(sequence) = {};
-    if (std::find(selected_.begin(), selected_.end(), sequence) != selected_.end()) {
-      std::fill_n(lengths(), selected_.size(), 0);
-      selected_.clear();
-    }
     return {};
   }
 
@@ -145,7 +129,7 @@ class KvCache::Impl {
     return at(sequence).length;
   }
 
-  Status select(std::span<const std::int64_t> sequences) {
+  Status select(std::span<const std::int64_t> sequences, Stream stream) {
     if (static_cast<std::int64_t>(sequences.size()) > options_.max_batch)
       return invalid("sequences", fmt::format("{} sequences", sequences.size()),
                      fmt::format("at most max_batch, here {}", options_.max_batch));
@@ -156,36 +140,43 @@ class KvCache::Impl {
       if (std::find(sequences.begin(), before, sequences[i]) != before)
         return invalid(what, fmt::format("{} again", sequences[i]), "each sequence once");
     }
-    selected_.assign(sequences.begin(), sequences.end());
-    for (std::size_t slot = 0; slot < selected_.size(); ++slot) {
-      write_table_row(slot);
-      lengths()[slot] = static_cast<std::int32_t>(at(selected_[slot]).length);
-    }
-    return {};
+    OCTAVO_RETURN_IF_ERROR(check_not_captured(stream));
+    std::vector<std::int64_t> chosen(sequences.begin(), sequences.end());
+    std::vector<std::int32_t> chosen_lengths;
+    for (const std::int64_t sequence : chosen)
+      chosen_lengths.push_back(static_cast<std::int32_t>(at(sequence).length));
+    std::vector<std::int64_t> unwritten(chosen.size(), 0);
+    selected_.swap(chosen);
+    unwritten_.swap(unwritten);
+    OCTAVO_RETURN_IF_ERROR(store_->write_lengths(chosen_lengths, stream));
+    return write_tables(stream);
   }
 
   std::int64_t selected() const { return static_cast<std::int64_t>(selected_.size()); }
 
-  Status reserve(std::int64_t tokens) {
+  Status reserve(std::int64_t tokens, Stream stream) {
     OCTAVO_RETURN_IF_ERROR(check_capacity(tokens));
-    if (tokens == 0) return {};
+    if (!needs_pages(tokens)) return {};
+    OCTAVO_RETURN_IF_ERROR(check_not_captured(stream));
     // Nothing that may throw follows the first change.
     for (const std::int64_t sequence : selected_)
       at(sequence).pages.reserve(static_cast<std::size_t>(pages_of(at(sequence).length + tokens)));
     for (std::size_t slot = 0; slot < selected_.size(); ++slot) {
       Sequence& s = at(selected_[slot]);
-      const std::size_t known = s.pages.size();
-      const bool copied = own_last_page(s);
-      while (static_cast<std::int64_t>(s.pages.size()) < pages_of(s.length + tokens))
+      OCTAVO_RETURN_IF_ERROR(own_last_page(s, slot, stream));
+      while (static_cast<std::int64_t>(s.pages.size()) < pages_of(s.length + tokens)) {
+        unwritten_[slot] = std::min(unwritten_[slot], static_cast<std::int64_t>(s.pages.size()));
         s.pages.push_back(pool_.take());
-      if (copied || s.pages.size() != known) write_table_row(slot);
+      }
     }
-    return {};
+    return write_tables(stream);
   }
 
-  Status append(const ConstTensor& k, const ConstTensor& v, const Rotary& rotary) {
+  Status append(const ConstTensor& k, const ConstTensor& v, const Rotary& rotary, Stream stream) {
     OCTAVO_RETURN_IF_ERROR(check_rows("k", k, k.shape[2]));
     OCTAVO_RETURN_IF_ERROR(check_rows("v", v, k.shape[2]));
+    if (device_.kind != Device::Kind::cpu && v.dtype != k.dtype)
+      return invalid("v.dtype", name(v.dtype), fmt::format("{}, the type of k", name(k.dtype)));
     const std::int64_t tokens = k.shape[2];
     OCTAVO_RETURN_IF_ERROR(check_capacity(tokens));
     std::int64_t longest = 0;
@@ -193,14 +184,25 @@ class KvCache::Impl {
       longest = std::max(longest, at(sequence).length + tokens);
     OCTAVO_RETURN_IF_ERROR(check_rotary(rotary, options_, longest));
     if (tokens == 0 || selected_.empty()) return {};
-    OCTAVO_RETURN_IF_ERROR(reserve(tokens));
-    cpu::append_rows(memory(), {table(), options_.pages_per_sequence, lengths()}, k, v, rotary);
+    OCTAVO_RETURN_IF_ERROR(reserve(tokens, stream));
+    const Result<bool> captured = store_->is_captured(stream);
+    if (!captured.ok()) return captured.status();
+    OCTAVO_RETURN_IF_ERROR(store_->append(k, v, rotary, stream));
+    if (*captured) return {};  // nothing has been appended yet
+    for (const std::int64_t sequence : selected_) at(sequence).length += tokens;
+    return {};
+  }
+
+  Status advance(std::int64_t tokens, Stream stream) {
+    if (device_.kind != Device::Kind::cuda)
+      return unsupported("device", name(device_), "cuda in advance()");
+    OCTAVO_RETURN_IF_ERROR(reserve(tokens, stream));
     for (const std::int64_t sequence : selected_) at(sequence).length += tokens;
     return {};
   }
 
   void set_arguments(Arguments& a) const {
-    const cpu::CacheMemory cache = memory();
+    const CacheMemory& cache = store_->memory();
     a.k = cache.k;
     a.v = cache.v;
     a.k_scales = a.v_scales = {};
@@ -210,12 +212,12 @@ class KvCache::Impl {
       a.v_scales.data = cache.v_scales;
     }
     a.v_layout = VLayout::rows;
-    a.page_table = table();
+    a.page_table = store_->batch().page_table;
     a.page_table_stride = a.pages_per_sequence = options_.pages_per_sequence;
-    a.seqlens_kv = lengths();
+    a.seqlens_kv = store_->batch().lengths;
   }
 
-  Status read(std::int64_t sequence, const Tensor& k, const Tensor& v) const {
+  Status read(std::int64_t sequence, const Tensor& k, const Tensor& v, Stream stream) const {
     OCTAVO_RETURN_IF_ERROR(check_sequence("sequence", sequence));
     const Sequence& s = at(sequence);
     const std::array expected = {std::int64_t{1}, options_.heads, s.length, options_.head_dim};
@@ -229,10 +231,12 @@ class KvCache::Impl {
                        fmt::format("{}, the rows of sequence {}", shape_of(expected), sequence));
     }
     OCTAVO_RETURN_IF_ERROR(validate_apart("v", v, "k", k));
-    const cpu::CacheMemory cache = memory();
-    for (const auto& [from, scales, to] :
-         {std::tuple{cache.k, cache.k_scales, k}, {cache.v, cache.v_scales, v}})
-      read_rows(s, from, scales, to);
+    OCTAVO_RETURN_IF_ERROR(check_not_captured(stream));
+    HostPages pages;
+    const auto used = static_cast<std::size_t>(pages_of(s.length));
+    OCTAVO_RETURN_IF_ERROR(store_->download({s.pages.data(), used}, pages, stream));
+    read_rows(s.length, pages.memory.k, pages.memory.k_scales, k);
+    read_rows(s.length, pages.memory.v, pages.memory.v_scales, v);
     return {};
   }
 
@@ -253,17 +257,48 @@ class KvCache::Impl {
   std::int64_t pages_of(std::int64_t rows) const {
     return (rows + options_.page_size - 1) / options_.page_size;
   }
-  std::int32_t* table() const { return static_cast<std::int32_t*>(table_.data()); }
-  std::int32_t* lengths() const { return static_cast<std::int32_t*>(lengths_.data()); }
-  cpu::CacheMemory memory() const {
-    return {cache_tensor(options_, k_.data()), cache_tensor(options_, v_.data()),
-            static_cast<float*>(k_scales_.data()), static_cast<float*>(v_scales_.data())};
+
+  // Brings the page table of the batch up to date.
+  Status write_tables(Stream stream) {
+    std::vector<std::int32_t> capacities;
+    bool changed = false;
+    for (std::size_t slot = 0; slot < selected_.size(); ++slot) {
+      const std::vector<std::int32_t>& pages = at(selected_[slot]).pages;
+      const auto known = static_cast<std::int64_t>(pages.size());
+      capacities.push_back(static_cast<std::int32_t>(known * options_.page_size));
+      if (unwritten_[slot] == kNothing) continue;
+      changed = true;
+      const std::int64_t first = unwritten_[slot];
+      if (first < known)
+        OCTAVO_RETURN_IF_ERROR(store_->write_pages(
+            slot, first, std::span(pages).subspan(static_cast<std::size_t>(first)), stream));
+    }
+    if (!changed) return {};
+    OCTAVO_RETURN_IF_ERROR(store_->write_capacities(capacities, stream));
+    std::fill(unwritten_.begin(), unwritten_.end(), kNothing);
+    return {};
   }
 
-  void write_table_row(std::size_t slot) {
-    const std::vector<std::int32_t>& pages = at(selected_[slot]).pages;
-    std::copy(pages.begin(), pages.end(),
-              table() + static_cast<std::int64_t>(slot) * options_.pages_per_sequence);
+  // Whether `tokens` more tokens of each selected sequence need pages, or the device does not know
+  // of them yet.
+  bool needs_pages(std::int64_t tokens) const {
+    if (tokens == 0) return false;
+    for (std::size_t slot = 0; slot < selected_.size(); ++slot) {
+      const Sequence& s = at(selected_[slot]);
+      if (unwritten_[slot] != kNothing || has_shared_last_page(s) ||
+          pages_of(s.length + tokens) > static_cast<std::int64_t>(s.pages.size()))
+        return true;
+    }
+    return false;
+  }
+
+  // A graph would repeat the change.
+  Status check_not_captured(Stream stream) const {
+    const Result<bool> captured = store_->is_captured(stream);
+    if (!captured.ok()) return captured.status();
+    if (!*captured) return {};
+    return unsupported("stream", "being captured into a graph",
+                       "only append() of tokens that reserve() has taken the pages for");
   }
 
   Status check_sequence(std::string_view what, std::int64_t sequence) const {
@@ -316,27 +351,32 @@ class KvCache::Impl {
     return s.pages[static_cast<std::size_t>(s.length / options_.page_size)];
   }
 
-  // Copies the last page of a sequence if another uses it too; whether it did. Requires a free
-  // page.
-  bool own_last_page(Sequence& s) {
-    if (!has_shared_last_page(s)) return false;
+  // Copies the last page of a sequence if another uses it too. Requires a free page.
+  Status own_last_page(Sequence& s, std::size_t slot, Stream stream) {
+    if (!has_shared_last_page(s)) return {};
     const std::int32_t from = last_page(s);
     const std::int32_t to = pool_.take();
-    cpu::copy_page_rows(memory(), from, to, s.length % options_.page_size);
+    const Status copied = store_->copy_page(from, to, stream);
+    if (!copied.ok()) {
+      pool_.remove_user(to);
+      return copied;
+    }
     pool_.remove_user(from);
-    s.pages[static_cast<std::size_t>(s.length / options_.page_size)] = to;
-    return true;
+    const std::int64_t index = s.length / options_.page_size;
+    s.pages[static_cast<std::size_t>(index)] = to;
+    unwritten_[slot] = std::min(unwritten_[slot], index);
+    return {};
   }
 
-  void read_rows(const Sequence& s, const Tensor& from, const float* scales,
+  // `from` holds the pages of the sequence in order.
+  void read_rows(std::int64_t length, const Tensor& from, const float* scales,
                  const Tensor& to) const {
     std::vector<float> row(static_cast<std::size_t>(options_.head_dim));
     for (std::int64_t h = 0; h < options_.heads; ++h)
-      for (std::int64_t i = 0; i < s.length; ++i) {
-        const std::int64_t page = s.pages[static_cast<std::size_t>(i / options_.page_size)];
-        const std::int64_t of_page = i % options_.page_size;
+      for (std::int64_t i = 0; i < length; ++i) {
+        const std::int64_t page = i / options_.page_size, of_page = i % options_.page_size;
         load_row(from, page, h, of_page, row.data());
-        if (scales != nullptr)
+        if (is_8bit(options_.dtype))
           for (float& x : row)
             x *= scales[(page * options_.heads + h) * options_.page_size + of_page];
         store_row(to, 0, h, i, row.data());
@@ -344,11 +384,14 @@ class KvCache::Impl {
   }
 
   KvCacheOptions options_;
+  Device device_;
   PagePool pool_;
-  Buffer k_, v_, k_scales_, v_scales_;
-  Buffer table_, lengths_;  // of the selected sequences
+  std::unique_ptr<CacheStore> store_;
   std::vector<Sequence> sequences_;
   std::vector<std::int64_t> selected_;
+  // For each of them, the first page that the table on the device does not have.
+  static constexpr std::int64_t kNothing = INT64_MAX;
+  std::vector<std::int64_t> unwritten_;
 };
 
 KvCache::KvCache(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -359,8 +402,6 @@ KvCache::~KvCache() = default;
 Result<KvCache> KvCache::create(const KvCacheOptions& options, Device device) {
   return without_exceptions([&]() -> Result<KvCache> {
     OCTAVO_RETURN_IF_ERROR(check_options(options));
-    if (device.kind != Device::Kind::cpu)
-      return unsupported("device", name(device), "cpu for a KvCache");
     Result<std::unique_ptr<Impl>> made = Impl::make(options, device);
     if (!made.ok()) return made.status();
     return KvCache(*std::move(made));
@@ -368,6 +409,7 @@ Result<KvCache> KvCache::create(const KvCacheOptions& options, Device device) {
 }
 
 const KvCacheOptions& KvCache::options() const { return impl_->options(); }
+Device KvCache::device() const { return impl_->device(); }
 std::int64_t KvCache::free_pages() const { return impl_->free_pages(); }
 
 Result<std::int64_t> KvCache::add_sequence() {
@@ -376,26 +418,29 @@ Result<std::int64_t> KvCache::add_sequence() {
 Result<std::int64_t> KvCache::fork(std::int64_t sequence) {
   return without_exceptions([&] { return impl_->fork(sequence); });
 }
-Status KvCache::free_sequence(std::int64_t sequence) {
-  return without_exceptions([&] { return impl_->free_sequence(sequence); });
+Status KvCache::free_sequence(std::int64_t sequence, Stream stream) {
+  return without_exceptions([&] { return impl_->free_sequence(sequence, stream); });
 }
 Result<std::int64_t> KvCache::length(std::int64_t sequence) const {
   return without_exceptions([&] { return impl_->length(sequence); });
 }
-Status KvCache::select(std::span<const std::int64_t> sequences) {
-  return without_exceptions([&] { return impl_->select(sequences); });
+Status KvCache::select(std::span<const std::int64_t> sequences, Stream stream) {
+  return without_exceptions([&] { return impl_->select(sequences, stream); });
 }
 std::int64_t KvCache::selected() const { return impl_->selected(); }
-Status KvCache::reserve(std::int64_t tokens) {
-  return without_exceptions([&] { return impl_->reserve(tokens); });
+Status KvCache::reserve(std::int64_t tokens, Stream stream) {
+  return without_exceptions([&] { return impl_->reserve(tokens, stream); });
+}
+Status KvCache::advance(std::int64_t tokens, Stream stream) {
+  return without_exceptions([&] { return impl_->advance(tokens, stream); });
 }
 Status KvCache::append(const ConstTensor& k, const ConstTensor& v, const Rotary& rotary,
-                       Stream /*stream*/) {
-  return without_exceptions([&] { return impl_->append(k, v, rotary); });
+                       Stream stream) {
+  return without_exceptions([&] { return impl_->append(k, v, rotary, stream); });
 }
 void KvCache::set_arguments(Arguments& arguments) const { impl_->set_arguments(arguments); }
-Status KvCache::read(std::int64_t sequence, const Tensor& k, const Tensor& v) const {
-  return without_exceptions([&] { return impl_->read(sequence, k, v); });
+Status KvCache::read(std::int64_t sequence, const Tensor& k, const Tensor& v, Stream stream) const {
+  return without_exceptions([&] { return impl_->read(sequence, k, v, stream); });
 }
 
 }  // namespace octavo

@@ -37,6 +37,12 @@ TEST(EmulatorMutants, KernelWith8BitOutputAndAmax) {
 // combines partial results waits for the grid before it.
 TEST(EmulatorMutants, DecodeKernels) { expect_accounted_for("decode head_dim=64"); }
 
+// The rows of the last CTA, sequences without room, and the wait for CTAs that read the lengths.
+TEST(EmulatorMutants, AppendKernels) {
+  expect_accounted_for("append to=e4m3", 7);
+  if (test_long()) expect_accounted_for("append", 7);
+}
+
 // The ends of padding, lengths of any value, and hidden keys.
 TEST(EmulatorMutants, KernelWithEveryModifier) {
   expect_accounted_for(

@@ -65,3 +65,22 @@ def test_what_it_does_not_serve():
     q, k, v = (OnGpu(numpy.zeros((1, 2, 8, 64), numpy.float32)) for _ in range(3))
     with pytest.raises(NotImplementedError, match="f32"):
         octavo.attention(q, k, v)
+
+
+def test_kv_cache():
+    cache = octavo.KvCache(4, 2, 64, page_size=16, dtype="int8", device="cuda")
+    assert cache.device == "cuda:0"
+    sequence = cache.add_sequence()
+    cache.select([sequence])
+    new = [OnGpu(numpy.zeros((1, 2, 20, 64), numpy.float16)) for _ in range(2)]
+    cache.append(*new)
+    cache.advance(20)  # as if a graph had appended as many again
+    assert cache.length(sequence) == 40 and cache.free_pages == 1
+    arrays = cache.arguments()
+    for array in (arrays["k"].data, arrays["k"].scales, arrays["page_table"], arrays["seqlens_kv"]):
+        assert array.__dlpack_device__() == (CUDA, 0)
+    with pytest.raises(ValueError, match="k is on cpu; supported: cuda:0, where the cache is"):
+        cache.append(new[0].array, new[1])
+    with pytest.raises(ValueError, match="tokens is 25; supported: 0 to 24 for sequence 0, which has 40 of 64"):
+        cache.advance(25)
+    assert cache.read(sequence)[0].shape == (1, 2, 40, 64)

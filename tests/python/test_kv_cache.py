@@ -210,9 +210,20 @@ def test_options(options, sentence):
     assert str(error.value).startswith(sentence), error.value
 
 
-def test_other_devices():
-    with pytest.raises(NotImplementedError, match="supported here: cpu for a KvCache"):
-        octavo.KvCache(4, HEADS, DIM, device="emulator")
+def test_emulated_gpu(normal):
+    """The kernel that GPUs append with gives the bits of the CPU."""
+    caches = [octavo.KvCache(4, HEADS, DIM, page_size=PAGE, dtype="int8", device=x) for x in ("cpu", "emulator:90")]
+    assert [x.device for x in caches] == ["cpu", "emulator:90"]
+    k, v = normal(1, HEADS, 20, DIM), normal(1, HEADS, 20, DIM)
+    for cache in caches:
+        cache.select([cache.add_sequence()])
+        cache.append(k, v)
+    for found, wanted in zip(*(x.read(0) for x in caches)):
+        numpy.testing.assert_array_equal(found, wanted)
+    with pytest.raises(NotImplementedError, match="dtype is f32 on sm_90; supported here: f16, bf16, int8"):
+        octavo.KvCache(4, HEADS, DIM, dtype="float32", device="emulator:90")
+    with pytest.raises(NotImplementedError, match="device is cpu; supported here: cuda in advance"):
+        caches[0].advance(1)
 
 
 def test_the_arrays_outlive_the_name(normal):

@@ -208,7 +208,7 @@ TEST(CApi, DecodingOverAKvCache) {
   ASSERT_EQ(octavo_kv_cache_create(&options, nullptr, &cache), OCTAVO_OK) << octavo_last_error();
   std::int64_t first = -1, second = -1, number = 0;
   ASSERT_EQ(octavo_kv_cache_add_sequence(cache, &first), OCTAVO_OK);
-  ASSERT_EQ(octavo_kv_cache_select(cache, &first, 1), OCTAVO_OK);
+  ASSERT_EQ(octavo_kv_cache_select(cache, &first, 1, nullptr), OCTAVO_OK);
   const Call prompt(1, 2, 2, 1, 20, 8), step(2, 4, 2, 1, 1, 8);
   octavo_tensor k = c_tensor(prompt.arguments.k), v = c_tensor(prompt.arguments.v);
   const std::vector<float> cos(21 * 4, 0.0f), sin(21 * 4, 1.0f);  // a quarter turn
@@ -221,8 +221,8 @@ TEST(CApi, DecodingOverAKvCache) {
   ASSERT_EQ(octavo_kv_cache_append(cache, &k, &v, &rotary, nullptr), OCTAVO_OK);
   ASSERT_EQ(octavo_kv_cache_fork(cache, first, &second), OCTAVO_OK);
   const std::int64_t both[] = {first, second};
-  ASSERT_EQ(octavo_kv_cache_select(cache, both, 2), OCTAVO_OK);
-  ASSERT_EQ(octavo_kv_cache_reserve(cache, 1), OCTAVO_OK);
+  ASSERT_EQ(octavo_kv_cache_select(cache, both, 2, nullptr), OCTAVO_OK);
+  ASSERT_EQ(octavo_kv_cache_reserve(cache, 1, nullptr), OCTAVO_OK);
   k = c_tensor(step.arguments.k), v = c_tensor(step.arguments.v);
   ASSERT_EQ(octavo_kv_cache_append(cache, &k, &v, nullptr, nullptr), OCTAVO_OK);
   ASSERT_EQ(octavo_kv_cache_length(cache, second, &number), OCTAVO_OK);
@@ -238,7 +238,7 @@ TEST(CApi, DecodingOverAKvCache) {
   for (int b = 0; b < 2; ++b) {
     const Call alone(1, 4, 2, 1, 21, 8);
     octavo_arguments dense = c_arguments(alone);
-    ASSERT_EQ(octavo_kv_cache_read(cache, both[b], &dense.k, &dense.v), OCTAVO_OK);
+    ASSERT_EQ(octavo_kv_cache_read(cache, both[b], &dense.k, &dense.v, nullptr), OCTAVO_OK);
     const float x = prompt.k[0], y = prompt.k[4];  // channels 0 and 4 are a pair
     EXPECT_NEAR(alone.k[0], -y, 0.02f);
     EXPECT_NEAR(alone.k[4], x, 0.02f);
@@ -247,7 +247,7 @@ TEST(CApi, DecodingOverAKvCache) {
     for (std::size_t i = 0; i < 32; ++i)
       EXPECT_NEAR(alone.out[i], step.out[static_cast<std::size_t>(b) * 32 + i], 1e-6f);
   }
-  ASSERT_EQ(octavo_kv_cache_free_sequence(cache, first), OCTAVO_OK);
+  ASSERT_EQ(octavo_kv_cache_free_sequence(cache, first, nullptr), OCTAVO_OK);
   octavo_kv_cache_destroy(cache);
 }
 
@@ -282,15 +282,17 @@ TEST(CApi, KvCacheErrors) {
      "cache is null; supported: a pointer.");
   is(octavo_kv_cache_add_sequence(cache, nullptr), kInvalid,
      "sequence is null; supported: a pointer.");
-  is(octavo_kv_cache_select(cache, nullptr, 1), kInvalid,
+  is(octavo_kv_cache_select(cache, nullptr, 1, nullptr), kInvalid,
      "sequences is null; supported: a pointer.");
   is(octavo_kv_cache_fork(cache, 3, &sequence), kInvalid,
      "sequence is 3; supported: sequences of this cache.");
   is(octavo_kv_cache_append(cache, nullptr, nullptr, nullptr, nullptr), kInvalid,
      "k is null; supported: a pointer.");
   ASSERT_EQ(octavo_kv_cache_add_sequence(cache, &sequence), OCTAVO_OK);
-  ASSERT_EQ(octavo_kv_cache_select(cache, &sequence, 1), OCTAVO_OK);
-  is(octavo_kv_cache_reserve(cache, 65), kInvalid,
+  ASSERT_EQ(octavo_kv_cache_select(cache, &sequence, 1, nullptr), OCTAVO_OK);
+  is(octavo_kv_cache_advance(cache, 1, nullptr), OCTAVO_UNSUPPORTED,
+     "device is cpu; supported here: cuda in advance().");
+  is(octavo_kv_cache_reserve(cache, 65, nullptr), kInvalid,
      "tokens is 65; supported: 0 to 64 for sequence 0, which has 0 of 64.");
   octavo_arguments arguments;
   octavo_arguments_init(&arguments);

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "config/shared_parts.h"
+#include "evidence/cases/append_case.h"
 #include "evidence/cases/inputs.h"
 #include "gpu/jit/config_text.h"
 #include "numeric/formats.h"
@@ -257,6 +258,8 @@ std::vector<EmulatedSubject> all_subjects() {
     chip.sms = 5;  // units are cut at places that divide nothing
     return forward_case(kernel, chip, c);
   });
+  add("append", emulator::append_kernels(),
+      [](const auto& kernel, const Case& c) { return append_case(kernel, chip_of(kSm90), c); });
   return all;
 }
 

@@ -7,6 +7,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "config/append.h"
 #include "config/decode.h"
 #include "config/quantize.h"
 #include "config/row_stats.h"
@@ -127,6 +128,16 @@ constexpr void visit_fields(Config& c, Visitor&& visit) {
 }
 
 template <class Config, class Visitor>
+requires std::is_same_v<std::remove_const_t<Config>, AppendConfig>
+constexpr void visit_fields(Config& c, Visitor&& visit) {
+  visit("arch", c.arch);
+  visit("from", c.from);
+  visit("to", c.to);
+  visit("columns", c.columns);
+  visit("load_bytes", c.load_bytes);
+}
+
+template <class Config, class Visitor>
 requires std::is_same_v<std::remove_const_t<Config>, Sm80BackwardConfig>
 constexpr void visit_fields(Config& c, Visitor&& visit) {
   visit("arch", c.arch);
@@ -186,6 +197,8 @@ template <>
 inline constexpr std::string_view kTypeName<Sm90ForwardConfig> = "Sm90ForwardConfig";
 template <>
 inline constexpr std::string_view kTypeName<DecodeConfig> = "DecodeConfig";
+template <>
+inline constexpr std::string_view kTypeName<AppendConfig> = "AppendConfig";
 template <>
 inline constexpr std::string_view kTypeName<QuantizeConfig> = "QuantizeConfig";
 template <>
@@ -281,8 +294,8 @@ inline constexpr bool kEveryFieldVisited = kFieldCount<Config> == detail::count_
 static_assert(kEveryFieldVisited<Sm80ForwardConfig> && kEveryFieldVisited<Sm90ForwardConfig> &&
                   kEveryFieldVisited<QuantizeConfig> && kEveryFieldVisited<Sm80BackwardConfig> &&
                   kEveryFieldVisited<Sm90BackwardConfig> && kEveryFieldVisited<RowStatsConfig> &&
-                  kEveryFieldVisited<DecodeConfig> && kEveryFieldVisited<OutputConfig> &&
-                  kEveryFieldVisited<ModifierConfig>,
+                  kEveryFieldVisited<DecodeConfig> && kEveryFieldVisited<AppendConfig> &&
+                  kEveryFieldVisited<OutputConfig> && kEveryFieldVisited<ModifierConfig>,
               "visit_fields does not list every field: add the new one, or two different kernels "
               "will share a name and a cache entry");
 

@@ -190,6 +190,7 @@ std::string brief_text(const Sm80ForwardConfig& config) { return brief_of(config
 std::string brief_text(const Sm90ForwardConfig& config) { return brief_of(config); }
 std::string brief_text(const QuantizeConfig& config) { return brief_of(config); }
 std::string brief_text(const DecodeConfig& config) { return brief_of(config); }
+std::string brief_text(const AppendConfig& config) { return brief_of(config); }
 std::string brief_text(const Sm80BackwardConfig& config) { return brief_of(config); }
 std::string brief_text(const Sm90BackwardConfig& config) { return brief_of(config); }
 std::string brief_text(const RowStatsConfig& config) { return brief_of(config); }
@@ -198,6 +199,7 @@ std::string to_text(const Sm80ForwardConfig& config) { return text_of(config); }
 std::string to_text(const Sm90ForwardConfig& config) { return text_of(config); }
 std::string to_text(const QuantizeConfig& config) { return text_of(config); }
 std::string to_text(const DecodeConfig& config) { return text_of(config); }
+std::string to_text(const AppendConfig& config) { return text_of(config); }
 std::string to_text(const Sm80BackwardConfig& config) { return text_of(config); }
 std::string to_text(const Sm90BackwardConfig& config) { return text_of(config); }
 std::string to_text(const RowStatsConfig& config) { return text_of(config); }

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "config/append.h"
 #include "config/decode.h"
 #include "config/quantize.h"
 #include "config/row_stats.h"
@@ -25,6 +26,7 @@ std::string to_text(const Sm80ForwardConfig& config);
 std::string to_text(const QuantizeConfig& config);
 std::string to_text(const Sm90ForwardConfig& config);
 std::string to_text(const DecodeConfig& config);
+std::string to_text(const AppendConfig& config);
 std::string to_text(const Sm80BackwardConfig& config);
 std::string to_text(const Sm90BackwardConfig& config);
 std::string to_text(const RowStatsConfig& config);
@@ -35,6 +37,7 @@ std::string brief_text(const Sm80ForwardConfig& config);
 std::string brief_text(const QuantizeConfig& config);
 std::string brief_text(const Sm90ForwardConfig& config);
 std::string brief_text(const DecodeConfig& config);
+std::string brief_text(const AppendConfig& config);
 std::string brief_text(const Sm80BackwardConfig& config);
 std::string brief_text(const Sm90BackwardConfig& config);
 std::string brief_text(const RowStatsConfig& config);

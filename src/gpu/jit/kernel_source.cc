@@ -53,6 +53,14 @@ KernelSource combine_source(const DecodeConfig& config, bool ptx) {
           .ptx = ptx};
 }
 
+KernelSource kernel_source(const AppendConfig& config, bool ptx) {
+  return {
+      .include = "device/cache/append.cuh",
+      .name_expression = fmt::format("append::append_rows<append::ConfigOf<{}>>", to_text(config)),
+      .arch = config.arch,
+      .ptx = ptx};
+}
+
 KernelSource kernel_source(const Sm80BackwardConfig& config, bool ptx) {
   if (config.pass == BackwardPass::dbias)
     return {.include = "device/sm80/bias_gradient.cuh",

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "config/append.h"
 #include "config/decode.h"
 #include "config/quantize.h"
 #include "config/row_stats.h"
@@ -49,6 +50,7 @@ KernelSource kernel_source(const QuantizeConfig& config, bool ptx = false);
 KernelSource kernel_source(const DecodeConfig& config, bool ptx = false);
 // The kernel that adds up the partial results of that one.
 KernelSource combine_source(const DecodeConfig& config, bool ptx = false);
+KernelSource kernel_source(const AppendConfig& config, bool ptx = false);
 KernelSource kernel_source(const Sm80BackwardConfig& config, bool ptx = false);
 KernelSource kernel_source(const Sm90BackwardConfig& config);
 // The kernel that stores the FP32 dQ of that one.

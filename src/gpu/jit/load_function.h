@@ -12,6 +12,7 @@
 
 namespace octavo {
 
+struct AppendCall;
 struct QuantizeLaunch;
 
 // The kernels of a driver that has a fixed set of them and checks every access to memory: the
@@ -32,12 +33,15 @@ class KernelSet {
                                               const Problem& problem) const = 0;
   virtual std::optional<QuantizeConfig> nearest(const QuantizeConfig& chosen,
                                                 std::int64_t head_dim) const = 0;
+  virtual std::optional<AppendConfig> nearest(const AppendConfig& chosen,
+                                              std::int64_t head_dim) const = 0;
   virtual Result<cuda::Function> function(const KernelSource& source) const = 0;
   virtual std::string reason() const = 0;  // why it is one of these kernels, for explanations
 
   // Announces the memory that this thread's next launch may access.
   virtual void announce(const Problem& kernel_problem, const Arguments& arguments) const = 0;
   virtual void announce(const QuantizeLaunch& launch) const = 0;
+  virtual void announce(const AppendCall& call) const = 0;
   // The same for the decode kernel, or for the kernel that combines its partial results.
   virtual void announce_decode(const Problem& run_problem, const Arguments& arguments,
                                Workspace workspace, bool combines) const = 0;

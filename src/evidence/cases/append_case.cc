@@ -1,0 +1,133 @@
+#include "evidence/cases/append_case.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "gpu/cache/append.h"
+#include "octavo/evidence.hpp"
+#include "runtime/emulated_launch.h"
+
+namespace octavo::evidence {
+namespace {
+
+constexpr std::int64_t kPageSize = 16;
+constexpr std::byte kUnwritten{0x7f};
+
+// A cache with its batch, and new rows.
+struct Posed {
+  AppendCall call;
+  std::vector<std::byte> k_rows, v_rows, k, v;
+  std::vector<float> k_scales, v_scales, cos, sin;
+  std::vector<std::int32_t> table, lengths, first_lengths, capacities;
+  std::uint32_t arrivals = 0;
+};
+
+std::vector<std::byte> bytes_of(DType dtype, std::int64_t elements) {
+  return std::vector<std::byte>(static_cast<std::size_t>(elements) * size_bytes(dtype), kUnwritten);
+}
+
+Status fill(Posed& x, const Case& c) {
+  const std::int64_t rows = c.batch * c.heads_kv * c.seqlen_q;
+  x.k_rows = bytes_of(c.input, rows * c.head_dim);
+  x.v_rows = x.k_rows;
+  const auto new_rows = [&c](std::vector<std::byte>& bytes) {
+    return Tensor::bhsd(bytes.data(), c.input, c.batch, c.heads_kv, c.seqlen_q, c.head_dim);
+  };
+  OCTAVO_RETURN_IF_ERROR(random_normal(new_rows(x.k_rows), c.seed, 0));
+  OCTAVO_RETURN_IF_ERROR(random_normal(new_rows(x.v_rows), c.seed, 1));
+  x.call.k = new_rows(x.k_rows);
+  x.call.v = new_rows(x.v_rows);
+  // Sequence b has seqlen_kv + 5 b rows, and pages in descending order.
+  const std::int64_t per_sequence = (c.seqlen_kv + 5 * c.batch + c.seqlen_q) / kPageSize + 1;
+  const std::int64_t pages = c.batch * per_sequence;
+  for (std::int64_t b = 0; b < c.batch; ++b) {
+    x.first_lengths.push_back(static_cast<std::int32_t>(c.seqlen_kv + 5 * b));
+    const bool has_room = b == 0 || b + 1 < c.batch;
+    x.capacities.push_back(has_room ? static_cast<std::int32_t>(per_sequence * kPageSize)
+                                    : x.first_lengths.back());
+    for (std::int64_t i = 0; i < per_sequence; ++i)
+      x.table.push_back(static_cast<std::int32_t>(pages - 1 - b * per_sequence - i));
+  }
+  if (c.options.causal != Causal::none) {
+    const std::int64_t positions = per_sequence * kPageSize, pairs = c.head_dim / 2 - 3;
+    for (std::int64_t i = 0; i < positions * pairs; ++i) {
+      x.cos.push_back(std::cos(static_cast<float>(i)));
+      x.sin.push_back(std::sin(static_cast<float>(i)));
+    }
+    x.call.rotary = {x.cos.data(), x.sin.data(), positions, pairs,
+                     c.options.causal == Causal::top_left};
+  }
+  const std::int64_t cached = pages * c.heads_kv * kPageSize;
+  for (auto [bytes, scales] : {std::pair{&x.k, &x.k_scales}, {&x.v, &x.v_scales}}) {
+    *bytes = bytes_of(c.k_type(), cached * c.head_dim);
+    scales->resize(is_8bit(c.k_type()) ? static_cast<std::size_t>(cached) : 0);
+  }
+  const auto cache = [&](std::vector<std::byte>& bytes) {
+    return Tensor::bhsd(bytes.data(), c.k_type(), pages, c.heads_kv, kPageSize, c.head_dim);
+  };
+  x.call.cache = {cache(x.k), cache(x.v), x.k_scales.empty() ? nullptr : x.k_scales.data(),
+                  x.v_scales.empty() ? nullptr : x.v_scales.data()};
+  x.lengths = x.first_lengths;
+  x.call.batch = {x.table.data(), per_sequence, x.lengths.data(), x.capacities.data(), &x.arrivals};
+  return {};
+}
+
+}  // namespace
+
+std::vector<Case> cases_for(const AppendConfig& config) {
+  Case c;
+  c.input = static_cast<DType>(config.from);
+  c.kv = static_cast<DType>(config.to);
+  c.head_dim = config.columns - 16;
+  c.heads_q = c.heads_kv = 2;
+  c.batch = 3;
+  std::vector<Case> cases;
+  // More CTAs than one, the last with rows that do not exist; a page boundary inside a sequence.
+  c.seqlen_q = append::rows_of_cta(config) + 3;
+  c.seqlen_kv = 9;
+  cases.push_back(c);
+  c.seqlen_q = 1;
+  c.seqlen_kv = 0;
+  for (const Causal pairing : {Causal::bottom_right, Causal::top_left}) {
+    c.options.causal = pairing;
+    cases.push_back(c);
+  }
+  return cases;
+}
+
+Result<EmulatedCase> append_case(const emulator::EmulatedAppend& kernel, const GpuInfo& chip,
+                                 const Case& c) {
+  const auto posed = std::make_shared<Posed>();
+  OCTAVO_RETURN_IF_ERROR(fill(*posed, c));
+  EmulatedCase made;
+  made.name = c.name();
+  made.run = [&kernel, chip, posed](const emulator::Settings& settings, const EmulatorThen& then) {
+    posed->lengths = posed->first_lengths;
+    posed->arrivals = 0;
+    for (auto* bytes : {&posed->k, &posed->v}) std::fill(bytes->begin(), bytes->end(), kUnwritten);
+    for (auto* scales : {&posed->k_scales, &posed->v_scales})
+      std::fill(scales->begin(), scales->end(), -1.0f);
+    return run_emulated(kernel, chip, posed->call, settings, then);
+  };
+  made.outputs = [posed] {
+    std::vector<std::byte> all = posed->k;
+    const auto add = [&all](const void* data, std::size_t bytes) {
+      const auto* const from = static_cast<const std::byte*>(data);
+      all.insert(all.end(), from, from + bytes);
+    };
+    add(posed->v.data(), posed->v.size());
+    add(posed->k_scales.data(), posed->k_scales.size() * sizeof(float));
+    add(posed->v_scales.data(), posed->v_scales.size() * sizeof(float));
+    add(posed->lengths.data(), posed->lengths.size() * sizeof(std::int32_t));
+    add(&posed->arrivals, sizeof(posed->arrivals));
+    return all;
+  };
+  return made;
+}
+
+}  // namespace octavo::evidence

@@ -1,0 +1,66 @@
+// The memory of a KV cache on a device, and what changes it there.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "attention/cache_memory.h"
+#include "octavo/kv_cache.hpp"
+#include "octavo/octavo.hpp"
+
+namespace octavo {
+
+// Pages in host memory: page i is the i-th of those that were asked for.
+struct HostPages {
+  std::vector<std::byte> k, v;
+  std::vector<float> k_scales, v_scales;
+  CacheMemory memory{};
+};
+
+// On a GPU every operation is ordered by its stream, and only download() waits for it.
+class CacheStore {
+ public:
+  static Result<std::unique_ptr<CacheStore>> make(const KvCacheOptions& options, Device device);
+  CacheStore() = default;
+  virtual ~CacheStore() = default;
+  CacheStore(const CacheStore&) = delete;
+  CacheStore& operator=(const CacheStore&) = delete;
+
+  const CacheMemory& memory() const { return memory_; }
+  const CacheBatch& batch() const { return batch_; }
+
+  // Whether work in the stream is recorded into a CUDA graph instead of running.
+  virtual Result<bool> is_captured(Stream stream) const = 0;
+
+  // Entries of the table of a place in the batch, from entry `first` on.
+  Status write_pages(std::size_t slot, std::int64_t first, std::span<const std::int32_t> pages,
+                     Stream stream) const;
+  // The lengths, and the rows that have pages, of the first places.
+  Status write_lengths(std::span<const std::int32_t> lengths, Stream stream) const;
+  Status write_capacities(std::span<const std::int32_t> capacities, Stream stream) const;
+  Status copy_page(std::int32_t from, std::int32_t to, Stream stream) const;
+  Status download(std::span<const std::int32_t> pages, HostPages& to, Stream stream) const;
+
+  // Writes new rows behind the last rows of the batch and adds their number to the lengths. The
+  // table has pages for them.
+  virtual Status append(const ConstTensor& k, const ConstTensor& v, const Rotary& rotary,
+                        Stream stream) = 0;
+
+ protected:
+  virtual Status upload(void* to, const void* from, std::size_t bytes, Stream stream) const = 0;
+  virtual Status fetch(void* to, const void* from, std::size_t bytes, Stream stream) const = 0;
+  virtual Status copy(void* to, const void* from, std::size_t bytes, Stream stream) const = 0;
+  virtual Status wait(Stream stream) const = 0;
+
+ private:
+  Status allocate(const KvCacheOptions& options, Device device);
+
+  CacheMemory memory_{};
+  CacheBatch batch_{};
+  Buffer k_, v_, k_scales_, v_scales_, table_, counters_;
+};
+
+}  // namespace octavo
