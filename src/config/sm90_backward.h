@@ -94,6 +94,14 @@ OCTAVO_HD constexpr SmemPlan smem_plan(const Config& c) {
 }
 OCTAVO_HD constexpr int smem_bytes(const Config& c) { return smem_plan(c).total; }
 
+// Of sm90_finish_dq.
+inline constexpr int kFinishThreads = 256;
+// A row of dQ in shared memory: 16 bytes more than it needs, so that rows start at different banks.
+OCTAVO_HD constexpr int finish_row_bytes(const Config& c) { return c.head_dim * 2 + 16; }
+OCTAVO_HD constexpr int finish_smem_bytes(const Config& c) {
+  return c.block_m * finish_row_bytes(c);
+}
+
 }  // namespace sm90::backward
 
 }  // namespace octavo

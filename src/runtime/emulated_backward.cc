@@ -195,7 +195,7 @@ Status run_emulated_sm90_backward(const ChosenSm90Backward& chosen, const GpuInf
       {.config = chosen,
        .row_stats = {stats_function.handle()},
        .backward = {backward.handle(), sm90::backward::smem_bytes(chosen.config)},
-       .finish_dq = {finish_dq.handle()},
+       .finish_dq = {finish_dq.handle(), sm90::backward::finish_smem_bytes(chosen.config)},
        .dsinks = {dsinks.handle(), row_stats::kSinkSmemBytes}},
       run_problem, arguments, workspace, nullptr);
 }

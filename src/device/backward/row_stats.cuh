@@ -17,6 +17,7 @@
 #include "device/ptx/memory.cuh"
 #include "device/ptx/thread.cuh"
 #include "device/ptx/vector_memory.cuh"
+#include "device/ptx/warpgroup.cuh"
 
 namespace octavo {
 
@@ -135,6 +136,7 @@ struct Kernel {
   }
 
   static OCTAVO_DEVICE void entry(const RowStatsParams& p) {
+    if constexpr (C.arch >= 90) ptx::launch_dependent_grids();
     const i32 blocks = p.rows / kRowsPerCta;
     const i32 index = ptx::block_index_x();
     const i32 head = index / blocks % p.heads_q;

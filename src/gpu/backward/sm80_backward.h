@@ -58,10 +58,14 @@ struct BackwardKernel {
   int smem_bytes = 0;
 };
 
+// When a kernel of the backward pass may start: after the kernels before it, or as soon as the
+// last of them lets it. The kernel then waits for that one itself (griddepcontrol.wait).
+enum class Start { after_earlier_kernels, early };
+
 // Enqueues a kernel of the backward pass; nothing if it has no CTAs.
 template <class Params>
 Status launch_backward(const Gpu& gpu, const BackwardKernel& kernel, std::int64_t ctas, int threads,
-                       Params params, Stream stream) {
+                       Params params, Stream stream, Start start = Start::after_earlier_kernels) {
   if (ctas == 0) return {};
   constexpr std::int64_t kMostCtas = std::numeric_limits<std::int32_t>::max();
   if (ctas > kMostCtas)
@@ -72,6 +76,11 @@ Status launch_backward(const Gpu& gpu, const BackwardKernel& kernel, std::int64_
   config.block[0] = static_cast<unsigned>(threads);
   config.smem_bytes = static_cast<unsigned>(kernel.smem_bytes);
   config.stream = static_cast<cuda::StreamHandle>(stream);
+  cuda::LaunchAttribute early;
+  early.id = cuda::LaunchAttributeId::programmatic_stream_serialization;
+  early.value.programmatic_stream_serialization = 1;
+  config.attributes = &early;
+  config.attribute_count = start == Start::early ? 1 : 0;
   void* arguments[] = {&params};
   OCTAVO_GPU_TRY(*gpu.driver,
                  gpu.driver->launch_kernel(&config, kernel.function, arguments, nullptr),

@@ -118,7 +118,9 @@ Result<LoadedSm90Backward> load_sm90_backward(const Gpu& gpu, const Problem& pro
   Status status = load(kernel_source(chosen.row_stats), 0, loaded.row_stats);
   if (status.ok())
     status = load(kernel_source(chosen.config), bwd::smem_bytes(chosen.config), loaded.backward);
-  if (status.ok()) status = load(finish_dq_source(chosen.config), 0, loaded.finish_dq);
+  if (status.ok())
+    status = load(finish_dq_source(chosen.config), bwd::finish_smem_bytes(chosen.config),
+                  loaded.finish_dq);
   if (status.ok() && problem.sinks)
     status =
         load(sink_gradients_source(chosen.row_stats), row_stats::kSinkSmemBytes, loaded.dsinks);
@@ -144,11 +146,12 @@ Status launch_sm90_backward(const Gpu& gpu, const LoadedSm90Backward& kernels,
       launch_backward(gpu, kernels.row_stats, row_stats_ctas(run_problem), row_stats::kThreads,
                       row_stats_params(run_problem, arguments, workspace), stream));
   const std::int64_t tiles = std::int64_t{p.n_tiles} * p.heads_kv * p.sequences;
-  OCTAVO_RETURN_IF_ERROR(launch_backward(gpu, kernels.backward, tiles, bwd::threads(c), p, stream));
+  OCTAVO_RETURN_IF_ERROR(
+      launch_backward(gpu, kernels.backward, tiles, bwd::threads(c), p, stream, Start::early));
   const std::int64_t blocks = div_up<std::int64_t>(run_problem.seqlen_q, c.block_m) *
                               run_problem.heads_q * run_problem.batch;
-  OCTAVO_RETURN_IF_ERROR(
-      launch_backward(gpu, kernels.finish_dq, blocks, bwd::kFinishThreads, p, stream));
+  OCTAVO_RETURN_IF_ERROR(launch_backward(gpu, kernels.finish_dq, blocks, bwd::kFinishThreads, p,
+                                         stream, Start::early));
   return launch_sink_gradients(gpu, kernels.dsinks, run_problem, arguments, workspace, stream);
 }
 

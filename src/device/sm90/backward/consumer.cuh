@@ -67,10 +67,13 @@ struct Consumer {
       ptx::wgmma_bf16<true>(d, a, b, accumulate);
   }
 
-  // The number of the warpgroup, recomputed at each use for the same reason as in here(): the
-  // compiler would keep a descriptor for each step of a product over the loop, and has no registers
-  // for them.
-  static OCTAVO_DEVICE u32 fresh_group() { return ptx::warp_index() / 4; }
+  // The number of the warpgroup, hidden for the same reason as in here(): the compiler would keep a
+  // descriptor for each step of a product over the loop, and has no registers for them.
+  OCTAVO_DEVICE u32 fresh_group() const {
+    u32 group = thread.group;
+    ptx::pin(group);
+    return group;
+  }
   // Tiles of rows of the head: 16 columns of each row, or 16 rows.
   static OCTAVO_DEVICE u64 by_columns(u32 address) {
     return at_address(k_major(0, G::kHeadSwizzle), address);
@@ -141,29 +144,50 @@ struct Consumer {
     x0 = __builtin_bit_cast(float, bits[0]);
     x1 = __builtin_bit_cast(float, bits[1]);
   }
-  // P = exp2(scale_log2 * S - LSE).
-  OCTAVO_DEVICE void exp_scores(float (&s)[G::kScores]) const {
-    const u32 lse_log2 = G::lse_log2(q(block).stage()) + here().lane % 4 * 8;
+  // The statistics of the thread's queries, two of every eight. The first kEarlyPairs are loaded at
+  // once, before a wait for a product, and the others when they are needed: registers are short.
+  struct QueryStats {
+    u32 from;
+    float early[G::kEarlyPairs][2];
+    OCTAVO_DEVICE void load(int i, float (&row)[2]) const {
+      if (i < G::kEarlyPairs) {
+        row[0] = early[i][0];
+        row[1] = early[i][1];
+      } else {
+        load_pair(from + static_cast<u32>(i) * 32, row[0], row[1]);
+      }
+    }
+  };
+  OCTAVO_DEVICE QueryStats load_stats(u32 from) const {
+    QueryStats stats;
+    stats.from = from + here().lane % 4 * 8;
     OCTAVO_UNROLL
-    for (u32 i = 0; i < C.block_m / 8; ++i) {
+    for (u32 i = 0; i < G::kEarlyPairs; ++i)
+      load_pair(stats.from + i * 32, stats.early[i][0], stats.early[i][1]);
+    return stats;
+  }
+  // P = exp2(scale_log2 * S - LSE).
+  OCTAVO_DEVICE void exp_scores(float (&s)[G::kScores], const QueryStats& lse) const {
+    OCTAVO_UNROLL
+    for (int i = 0; i < C.block_m / 8; ++i) {
       float row[2];
-      load_pair(lse_log2 + i * 32, row[0], row[1]);
+      lse.load(i, row);
       OCTAVO_UNROLL
-      for (u32 e = 0; e < 4; ++e)
+      for (int e = 0; e < 4; ++e)
         s[i * 4 + e] =
             ptx::exp2_approx(ptx::fused_multiply_add(s[i * 4 + e], p.scale_log2, -row[e % 2]));
     }
   }
   // The same with softcap and ALiBi, for scores x in log2 units:
   //   P = exp2(softcap * tanh(x / softcap) - slope * |distance| - LSE)
-  OCTAVO_DEVICE void exp_modified_scores(float (&s)[G::kScores], i32 m) const {
+  OCTAVO_DEVICE void exp_modified_scores(float (&s)[G::kScores], const QueryStats& lse,
+                                         i32 m) const {
     const ScoreModifierParams& scores = modifiers(p).scores;
-    const u32 lse_log2 = G::lse_log2(q(block).stage()) + here().lane % 4 * 8;
     const Alibi alibi = alibi_of(m);
     OCTAVO_UNROLL
     for (int i = 0; i < C.block_m / 8; ++i) {
       float row[2];
-      load_pair(lse_log2 + static_cast<u32>(i) * 32, row[0], row[1]);
+      lse.load(i, row);
       OCTAVO_UNROLL
       for (int e = 0; e < 4; ++e) {
         float score = s[i * 4 + e] * p.scale_log2;
@@ -193,16 +217,16 @@ struct Consumer {
   // dS times the derivative of the softcap, 1 - tanh^2, where P gives tanh: the registers have no
   // room for it. Where P is 0, so is dS.
   OCTAVO_DEVICE void multiply_capped_ds(float (&dp)[G::kScores],
-                                        const float (&probability)[G::kScores], i32 m) const {
+                                        const float (&probability)[G::kScores],
+                                        const QueryStats& delta, i32 m) const {
     const ScoreModifierParams& scores = modifiers(p).scores;
     const u32 lse_log2 = G::lse_log2(q(block).stage()) + here().lane % 4 * 8;
-    const u32 delta = G::delta(dout(block).stage()) + here().lane % 4 * 8;
     const Alibi alibi = alibi_of(m);
     OCTAVO_UNROLL
     for (int i = 0; i < C.block_m / 8; ++i) {
       float lse[2], row[2];
       load_pair(lse_log2 + static_cast<u32>(i) * 32, lse[0], lse[1]);
-      load_pair(delta + static_cast<u32>(i) * 32, row[0], row[1]);
+      delta.load(i, row);
       OCTAVO_UNROLL
       for (int e = 0; e < 4; ++e) {
         const float weight = probability[i * 4 + e];
@@ -217,15 +241,14 @@ struct Consumer {
     }
   }
   // dS = P (dP - delta), into dp.
-  OCTAVO_DEVICE void multiply_ds(float (&dp)[G::kScores],
-                                 const float (&probability)[G::kScores]) const {
-    const u32 delta = G::delta(dout(block).stage()) + here().lane % 4 * 8;
+  OCTAVO_DEVICE void multiply_ds(float (&dp)[G::kScores], const float (&probability)[G::kScores],
+                                 const QueryStats& delta) const {
     OCTAVO_UNROLL
-    for (u32 i = 0; i < C.block_m / 8; ++i) {
+    for (int i = 0; i < C.block_m / 8; ++i) {
       float row[2];
-      load_pair(delta + i * 32, row[0], row[1]);
+      delta.load(i, row);
       OCTAVO_UNROLL
-      for (u32 e = 0; e < 4; ++e)
+      for (int e = 0; e < 4; ++e)
         dp[i * 4 + e] = probability[i * 4 + e] * (dp[i * 4 + e] - row[e % 2]);
     }
   }
@@ -349,20 +372,20 @@ struct Consumer {
   }
 
   // P of the current block, of which S is complete.
-  OCTAVO_DEVICE void find_p(float (&s)[G::kScores], u32 slot) const {
+  OCTAVO_DEVICE void find_p(float (&s)[G::kScores], const QueryStats& lse, u32 slot) const {
     if (changes_scores(C.modifiers))
-      exp_modified_scores(s, static_cast<i32>(slot / 2));
+      exp_modified_scores(s, lse, static_cast<i32>(slot / 2));
     else
-      exp_scores(s);
+      exp_scores(s, lse);
     if (slot % 2 != 0) hide_unseen(s, static_cast<i32>(slot / 2));
   }
   // dS = P (dP - delta) of the current block, of which dP is complete.
   OCTAVO_DEVICE void find_ds(float (&dp)[G::kScores], const float (&s)[G::kScores],
-                             u32 slot) const {
+                             const QueryStats& delta, u32 slot) const {
     if (C.modifiers.softcap)
-      multiply_capped_ds(dp, s, static_cast<i32>(slot / 2));
+      multiply_capped_ds(dp, s, delta, static_cast<i32>(slot / 2));
     else
-      multiply_ds(dp, s);
+      multiply_ds(dp, s, delta);
     if (slot % 2 != 0) hide_unseen(dp, static_cast<i32>(slot / 2));
   }
   // One block of queries. With carries_dk, dK of the block before is still running on entry.
@@ -371,16 +394,18 @@ struct Consumer {
     start_scores(s);
     start_dp(dp);
     const u32 slot = block_slot();
+    const QueryStats lse = load_stats(G::lse_log2(q(block).stage()));
     ptx::wgmma_wait<1>();
     ptx::pin(s);
     if (carries_dk(C)) finish_dk(ds);
-    find_p(s, slot);
+    find_p(s, lse, slot);
     ptx::wgmma_wait<0>();
     ptx::pin(dp);
     Operand probability;
     pack(probability, s);
     start_dv(probability);
-    find_ds(dp, s, slot);
+    const QueryStats delta = load_stats(G::delta(dout(block).stage()));
+    find_ds(dp, s, delta, slot);
     pack(ds, dp);
     share_ds(ds);
     start_dq(dq);

@@ -1,33 +1,85 @@
-// dQ from its FP32 sums: scaled, rounded, and stored as rows. A CTA has one block of queries.
+// dQ from its FP32 sums: scaled, rounded, and stored as rows. A CTA has one block of queries. The
+// sums lie in the order of the accumulators, so the rows are put together in shared memory.
 #pragma once
 
 #include "device/ptx/math.cuh"
 #include "device/ptx/memory.cuh"
 #include "device/ptx/thread.cuh"
+#include "device/ptx/vector_memory.cuh"
 #include "device/ptx/warpgroup.cuh"
 #include "device/sm90/backward/geometry.cuh"
 #include "device/sm90/backward/work.cuh"
 
 namespace octavo::sm90::backward {
 
-inline constexpr int kFinishThreads = 256;
-
-// Where an element of dQ lies in its tile: Consumer::store_dq writes registers in turn, and the
-// order of registers is that of wgmma's accumulators (ptx/wgmma.cuh).
 template <class Config>
-OCTAVO_HD constexpr i32 dq_offset(i32 query, i32 column) {
-  constexpr Sm90BackwardConfig C = Config::value;
-  const i32 row = transposes_dq(C) ? column : query, other = transposes_dq(C) ? query : column;
-  const i32 quad = row / kRows * (dq_registers(C) / 4) + other / 8;
-  const i32 warp = row % kRows / 16, lane = row % 8 * 4 + other % 8 / 2;
-  return (quad * kWarpgroup + warp * 32 + lane) * 4 + row / 8 % 2 * 2 + other % 2;
-}
+struct FinishDq {
+  static constexpr Sm90BackwardConfig C = Config::value;
+  static constexpr i32 kQuads = C.block_m * C.head_dim / 4 / kFinishThreads;  // of a thread
+
+  // The rows of its accumulator (ptx/wgmma.cuh) that a quad of registers holds, from Consumer::
+  // store_dq: two neighbouring columns of `row`, and two of `row` + 8. With transposes_dq the rows
+  // are columns of dQ.
+  struct Quad {
+    i32 row, column;
+    OCTAVO_DEVICE explicit Quad(i32 index) {
+      const i32 thread = index % kWarpgroup, of_group = index / kWarpgroup;
+      constexpr i32 kOfGroup = dq_registers(C) / 4;
+      row = of_group / kOfGroup * kRows + thread / 32 * 16 + thread % 32 / 4;
+      column = of_group % kOfGroup * 8 + thread % 4 * 2;
+    }
+  };
+  static OCTAVO_DEVICE u32 address(i32 query, i32 column) {
+    return ptx::shared_base() + static_cast<u32>(query * finish_row_bytes(C) + column * 2);
+  }
+  static OCTAVO_DEVICE u32 rounded(u32 low, u32 high, float scale) {
+    const float x = ptx::float_of_bits(low) * scale, y = ptx::float_of_bits(high) * scale;
+    return C.element == Element::f16 ? ptx::f16x2_from_f32(x, y) : ptx::bf16x2_from_f32(x, y);
+  }
+  static OCTAVO_DEVICE void store_pair(const Quad& at, i32 row, u32 pair) {
+    if (!transposes_dq(C)) {
+      ptx::store_shared_b32(address(row, at.column), pair);
+      return;
+    }
+    ptx::store_shared_b16(address(at.column, row), static_cast<u16>(pair));
+    ptx::store_shared_b16(address(at.column + 1, row), static_cast<u16>(pair >> 16));
+  }
+
+  // Rounds a tile of sums into shared memory.
+  static OCTAVO_DEVICE void round_tile(const float* sums, float scale) {
+    const i32 thread = static_cast<i32>(ptx::thread_index());
+    u32 x[kQuads][4];
+    OCTAVO_UNROLL
+    for (i32 i = 0; i < kQuads; ++i)
+      ptx::load_coherent_b128(sums + (i * kFinishThreads + thread) * 4, x[i]);
+    OCTAVO_UNROLL
+    for (i32 i = 0; i < kQuads; ++i) {
+      const Quad at(i * kFinishThreads + thread);
+      store_pair(at, at.row, rounded(x[i][0], x[i][1], scale));
+      store_pair(at, at.row + 8, rounded(x[i][2], x[i][3], scale));
+    }
+    ptx::cta_sync();
+  }
+
+  // Stores the first `rows` rows, or zeros if no key sees them.
+  static OCTAVO_DEVICE void store_rows(u8* to, i64 row_stride, i32 rows, i32 head_dim, bool zeros) {
+    constexpr i32 kChunks = C.head_dim / 8;  // of a row, 16 bytes each
+    OCTAVO_UNROLL
+    for (i32 i = 0; i < C.block_m * kChunks / kFinishThreads; ++i) {
+      const i32 chunk = i * kFinishThreads + static_cast<i32>(ptx::thread_index());
+      const i32 row = chunk / kChunks, column = chunk % kChunks * 8;
+      if (row >= rows || column >= head_dim) continue;
+      u32 x[4] = {};
+      if (!zeros) ptx::load_shared_b128(address(row, column), x);
+      ptx::store_global_b128(to + 2 * (row * row_stride + column), x);
+    }
+  }
+};
 
 template <class Config>
 OCTAVO_KERNEL(kFinishThreads, 1)
 sm90_finish_dq(const OCTAVO_GRID_CONSTANT ParamsOf<Config> p) {
   constexpr Sm90BackwardConfig C = Config::value;
-  constexpr i32 kChunks = C.head_dim / 8;  // of a row, 16 bytes each
   ptx::wait_for_earlier_grids();
   const i32 m_blocks = div_up(p.seqlen_q, C.block_m), heads = p.heads_kv * p.heads_per_kv;
   const i32 m = ptx::block_index_x() % m_blocks, of_all = ptx::block_index_x() / m_blocks;
@@ -42,29 +94,15 @@ sm90_finish_dq(const OCTAVO_GRID_CONSTANT ParamsOf<Config> p) {
   }
   if (m * C.block_m >= at.seqlen_q) return;
   const TileRange tiles = Work<Config>::tiles_of(p, at, m);
+  const bool has_keys = tiles.begin < tiles.end;
   const i64 tile = static_cast<i64>(head) * p.dq_tiles + first_dq_tile<C.block_m>(p, at, sequence);
-  const float* const sums = p.dq_sum + (tile + m) * (C.block_m * C.head_dim);
+  if (has_keys)
+    FinishDq<Config>::round_tile(p.dq_sum + (tile + m) * (C.block_m * C.head_dim), p.scale);
   u8* const to = static_cast<u8*>(p.dq) +
                  2 * ((p.cu_seqlens_q == nullptr ? sequence : 0) * p.dq_strides.batch +
                       head * p.dq_strides.head + (at.q_begin + m * C.block_m) * p.dq_strides.row);
-  OCTAVO_UNROLL
-  for (i32 i = 0; i < C.block_m * kChunks / kFinishThreads; ++i) {
-    const i32 chunk = i * kFinishThreads + static_cast<i32>(ptx::thread_index());
-    const i32 row = chunk / kChunks, column = chunk % kChunks * 8;
-    if (m * C.block_m + row >= at.seqlen_q || column >= p.head_dim) continue;
-    float x[8];
-    OCTAVO_UNROLL
-    for (i32 e = 0; e < 8; ++e)
-      x[e] = tiles.begin < tiles.end
-                 ? p.scale * ptx::load_written_f32(sums + dq_offset<Config>(row, column + e))
-                 : 0.0f;
-    u32 packed[4];
-    OCTAVO_UNROLL
-    for (i32 e = 0; e < 4; ++e)
-      packed[e] = C.element == Element::f16 ? ptx::f16x2_from_f32(x[e * 2], x[e * 2 + 1])
-                                            : ptx::bf16x2_from_f32(x[e * 2], x[e * 2 + 1]);
-    ptx::store_global_b128(to + 2 * (row * p.dq_strides.row + column), packed);
-  }
+  FinishDq<Config>::store_rows(to, p.dq_strides.row, at.seqlen_q - m * C.block_m, p.head_dim,
+                               !has_keys);
 }
 
 }  // namespace octavo::sm90::backward
