@@ -90,6 +90,8 @@ struct BackwardKernel {
       ptx::prefetch_tensor_map(&p.dout);
       init_barriers();
     }
+    // The grid may start before row_stats has ended.
+    ptx::wait_for_earlier_grids();
     const u32 group = ptx::warp_index() / 4;
     if (ptx::warp_index() == 0) {
       const Work<Config> of_cta = Work<Config>::of_block(p, ptx::block_index_x());

@@ -3,14 +3,13 @@
 // Scores are transposed, keys by queries, so that P^T and dS^T are register operands of dV and dK
 // as they come. dQ sums over the keys of all warpgroups, so it reads dS from shared memory.
 //
-//   tensor cores   dK(i-1)   S(i)   dP(i)         dV(i)                dQ(i)         dK(i)
-//   other units                     P = exp2(S)   dS = P (dP - delta)  store dS(i)   store dQ(i)
+//   tensor cores   S(i)             dK(i-1)  dQ(i-1)     dP(i)          dV(i)
+//   other units    store dS(i-1)    P = exp2(S)          store dQ(i-1)  dS = P (dP - delta)
 //
-// where S^T = K Q^T, dQ = dS K, dK += dS^T Q, dP^T = V dO^T and dV += P^T dO.
+// where S^T = K Q^T, dP^T = V dO^T, dV += P^T dO, dQ = dS K and dK += dS^T Q.
 //
-// With carries_dk (block_m = 64) dK(i-1) is still running when S(i) is issued. Groups of wgmma
-// complete in order, so the wait for S(i) also completes dK(i-1), and the exponentials run under
-// dP(i). With block_m = 128 each block waits for its own dK.
+// dK and dQ of a block run under the exponentials of the next one. Without carries_dk (block_m =
+// 128) registers are too short for that: dK runs before S then, while dS is stored.
 #pragma once
 
 #include "device/core/score_modifiers.cuh"
@@ -96,23 +95,23 @@ struct Consumer {
                         by_columns(column_step(queries, C.block_m, step)), step > 0);
     ptx::wgmma_commit();
   }
-  // d += scores^T queries: dV += P^T dO, or dK += dS^T Q. The first block of a tile replaces d.
-  OCTAVO_DEVICE void add_queries(float (&d)[G::kColumns], const Operand& scores,
+  // d += scores^T queries: dV += P^T dO, or dK += dS^T Q. Block 0 replaces d.
+  OCTAVO_DEVICE void add_queries(float (&d)[G::kColumns], const Operand& scores, u32 of_block,
                                  u32 queries) const {
     OCTAVO_UNROLL
     for (u32 step = 0; step < G::kQuerySteps; ++step)
       mma(d, scores.a[step], by_rows<C.block_m>(queries + step * 16 * kRowBytes),
-          step > 0 || block > 0);
+          step > 0 || of_block > 0);
     ptx::wgmma_commit();
   }
-  // The warpgroup's part of dQ = dS K, or of its transpose.
-  OCTAVO_DEVICE void dq_product(float (&dq)[G::kDq]) const {
+  // The warpgroup's part of dQ = dS K of a block, or of its transpose.
+  OCTAVO_DEVICE void dq_product(float (&dq)[G::kDq], u32 of_block) const {
     const u32 group = fresh_group();
     OCTAVO_UNROLL
     for (u32 step = 0; step < C.block_n / 16; ++step) {
       const u32 keys = G::k_tile() + step * 16 * kRowBytes;
-      const u32 scores =
-          G::ds_tile(block % kDsBuffers) + step / 4 * C.block_m * G::kDs.row_bytes + step % 4 * 32;
+      const u32 scores = G::ds_tile(of_block % kDsBuffers) +
+                         step / 4 * C.block_m * G::kDs.row_bytes + step % 4 * 32;
       if constexpr (transposes_dq(C))
         mma<true, false>(dq, by_rows<C.block_n>(keys + group * C.block_n * kRowBytes),
                          by_keys(scores), step > 0);
@@ -216,8 +215,7 @@ struct Consumer {
   }
   // dS times the derivative of the softcap, 1 - tanh^2, where P gives tanh: the registers have no
   // room for it. Where P is 0, so is dS.
-  OCTAVO_DEVICE void multiply_capped_ds(float (&dp)[G::kScores],
-                                        const float (&probability)[G::kScores],
+  OCTAVO_DEVICE void multiply_capped_ds(float (&s)[G::kScores], const float (&dp)[G::kScores],
                                         const QueryStats& delta, i32 m) const {
     const ScoreModifierParams& scores = modifiers(p).scores;
     const u32 lse_log2 = G::lse_log2(q(block).stage()) + here().lane % 4 * 8;
@@ -229,27 +227,27 @@ struct Consumer {
       delta.load(i, row);
       OCTAVO_UNROLL
       for (int e = 0; e < 4; ++e) {
-        const float weight = probability[i * 4 + e];
+        const float weight = s[i * 4 + e];
         float score = ptx::log2_approx(weight) + lse[e % 2];
         if (C.modifiers.alibi) score = apply_alibi(score, -alibi.slope, alibi.distance(i, e));
         const float t = score * scores.inverse_softcap_log2;
         const float ds = weight * (dp[i * 4 + e] - row[e % 2]);
         // A tiny softcap magnifies the rounding of the logarithm: tanh may come out above 1.
         const float derivative = ptx::max_f32(ptx::fused_multiply_add(-t, t, 1.0f), 0.0f);
-        dp[i * 4 + e] = weight == 0 ? 0.0f : ds * derivative;
+        s[i * 4 + e] = weight == 0 ? 0.0f : ds * derivative;
       }
     }
   }
-  // dS = P (dP - delta), into dp.
-  OCTAVO_DEVICE void multiply_ds(float (&dp)[G::kScores], const float (&probability)[G::kScores],
+  // dS = P (dP - delta), in place of P. In place of dP the compiler would put dS where it leaves no
+  // room for dQ.
+  OCTAVO_DEVICE void multiply_ds(float (&s)[G::kScores], const float (&dp)[G::kScores],
                                  const QueryStats& delta) const {
     OCTAVO_UNROLL
     for (int i = 0; i < C.block_m / 8; ++i) {
       float row[2];
       delta.load(i, row);
       OCTAVO_UNROLL
-      for (int e = 0; e < 4; ++e)
-        dp[i * 4 + e] = probability[i * 4 + e] * (dp[i * 4 + e] - row[e % 2]);
+      for (int e = 0; e < 4; ++e) s[i * 4 + e] *= dp[i * 4 + e] - row[e % 2];
     }
   }
   // Zeroes the scores of queries that do not see a key.
@@ -286,13 +284,13 @@ struct Consumer {
     return C.element == Element::f16 ? ptx::f16x2_from_f32(low, high)
                                      : ptx::bf16x2_from_f32(low, high);
   }
-  // dS into shared memory, a row for each query.
+  // dS of the block before the current one into shared memory, a row for each query.
   OCTAVO_DEVICE void store_ds(const Operand& ds) const {
     const ThreadCoord t = here();
     const u32 matrix = t.lane / 8;
     const u32 query = matrix / 2 * 8 + t.lane % 8;
     const u32 key = t.warp * 16 + matrix % 2 * 8;
-    const u32 tile = G::ds_tile(block % kDsBuffers) + t.group * C.block_m * G::kDs.row_bytes;
+    const u32 tile = G::ds_tile((block - 1) % kDsBuffers) + t.group * C.block_m * G::kDs.row_bytes;
     OCTAVO_UNROLL
     for (u32 step = 0; step < G::kQuerySteps; ++step)
       ptx::stmatrix_x4_trans(
@@ -324,6 +322,7 @@ struct Consumer {
   OCTAVO_DEVICE void start_scores(float (&s)[G::kScores]) const {
     ptx::mbarrier_wait(G::q_full(q(block).stage()), q(block).phase());
     ptx::pin(s);
+    if (!carries_dk(C)) ptx::spare("start_dk has one after dS was packed");
     ptx::wgmma_fence();
     keys_by_queries(s, G::k_tile(), G::q_tile(q(block).stage()));
   }
@@ -338,33 +337,34 @@ struct Consumer {
     pin(probability);
     ptx::pin(dv);
     ptx::wgmma_fence();
-    add_queries(dv, probability, G::do_tile(dout(block).stage()));
+    add_queries(dv, probability, block, G::do_tile(dout(block).stage()));
   }
-  // dQ of the current block, whose dS is in shared memory.
+  // dK of the block before the current one.
+  OCTAVO_DEVICE void start_dk(Operand& ds) {
+    ptx::pin(dk);
+    pin(ds);
+    if (carries_dk(C)) ptx::spare("start_scores has one after dS was packed");
+    ptx::wgmma_fence();
+    add_queries(dk, ds, block - 1, G::q_tile(q(block - 1).stage()));
+  }
+  // dQ of the block before the current one, once all warpgroups have shared its dS.
   OCTAVO_DEVICE void start_dq(float (&dq)[G::kDq]) const {
     ptx::pin(dq);
     ptx::spare("start_dv had one after dQ of the block before was last read");
     ptx::wgmma_fence();
-    dq_product(dq);
+    dq_product(dq, block - 1);
   }
-  OCTAVO_DEVICE void start_dk(Operand& ds) {
-    ptx::pin(dk);
-    pin(ds);
-    ptx::spare("start_dq had one after dS was packed");
-    ptx::wgmma_fence();
-    add_queries(dk, ds, G::q_tile(q(block).stage()));
-  }
-  // Until all consumers have done so: dS of the block is complete.
+  // Until all consumers have done so: dS of the block before the current one is complete.
   OCTAVO_DEVICE void share_ds(const Operand& ds) const {
     store_ds(ds);
     ptx::fence_proxy_async();
     ptx::named_barrier_sync(1, consumer_threads(C));
   }
-  // The product for dQ is complete.
+  // dQ of the block before the current one, of which the product is complete.
   OCTAVO_DEVICE void share_dq(float (&dq)[G::kDq]) const {
     ptx::pin(dq);
-    const u32 buffer = block % C.dq_buffers;
-    ptx::mbarrier_wait(G::dq_empty(buffer), ~(block / C.dq_buffers) & 1);
+    const u32 of_block = block - 1, buffer = of_block % C.dq_buffers;
+    ptx::mbarrier_wait(G::dq_empty(buffer), ~(of_block / C.dq_buffers) & 1);
     store_dq(dq, G::dq_tile(buffer));
     ptx::fence_proxy_async();
     ptx::warp_sync();
@@ -380,53 +380,83 @@ struct Consumer {
     if (slot % 2 != 0) hide_unseen(s, static_cast<i32>(slot / 2));
   }
   // dS = P (dP - delta) of the current block, of which dP is complete.
-  OCTAVO_DEVICE void find_ds(float (&dp)[G::kScores], const float (&s)[G::kScores],
+  OCTAVO_DEVICE void find_ds(float (&s)[G::kScores], const float (&dp)[G::kScores],
                              const QueryStats& delta, u32 slot) const {
     if (C.modifiers.softcap)
-      multiply_capped_ds(dp, s, delta, static_cast<i32>(slot / 2));
+      multiply_capped_ds(s, dp, delta, static_cast<i32>(slot / 2));
     else
-      multiply_ds(dp, s, delta);
-    if (slot % 2 != 0) hide_unseen(dp, static_cast<i32>(slot / 2));
+      multiply_ds(s, dp, delta);
+    if (slot % 2 != 0) hide_unseen(s, static_cast<i32>(slot / 2));
   }
-  // One block of queries. With carries_dk, dK of the block before is still running on entry.
+  // Starts S of the current block, and dK and dQ of the block before, of which dS is in registers.
+  OCTAVO_DEVICE void start_products(float (&s)[G::kScores], float (&dq)[G::kDq], Operand& ds) {
+    if (carries_dk(C)) {
+      start_scores(s);
+      start_dk(ds);
+      share_ds(ds);
+    } else {
+      start_dk(ds);
+      share_ds(ds);
+      ptx::wgmma_wait<0>();
+      finish_dk(ds);
+      start_scores(s);
+    }
+    start_dq(dq);
+  }
+  // One block of queries, and dK and dQ of the block before it, of which dS is in registers.
+  template <bool kFirst>
   OCTAVO_DEVICE void visit_block(Operand& ds) {
     float s[G::kScores], dp[G::kScores], dq[G::kDq];
-    start_scores(s);
-    start_dp(dp);
+    if constexpr (kFirst)
+      start_scores(s);
+    else
+      start_products(s, dq, ds);
     const u32 slot = block_slot();
     const QueryStats lse = load_stats(G::lse_log2(q(block).stage()));
-    ptx::wgmma_wait<1>();
+    ptx::wgmma_wait<kFirst ? 0 : carries_dk(C) ? 2 : 1>();
     ptx::pin(s);
-    if (carries_dk(C)) finish_dk(ds);
     find_p(s, lse, slot);
-    ptx::wgmma_wait<0>();
-    ptx::pin(dp);
+    if constexpr (!kFirst) {
+      ptx::wgmma_wait<0>();
+      if (carries_dk(C)) finish_dk(ds);
+      share_dq(dq);
+    }
+    start_dp(dp);
     Operand probability;
     pack(probability, s);
     start_dv(probability);
     const QueryStats delta = load_stats(G::delta(dout(block).stage()));
-    find_ds(dp, s, delta, slot);
-    pack(ds, dp);
+    ptx::wgmma_wait<1>();
+    ptx::pin(dp);
+    find_ds(s, dp, delta, slot);
+    ptx::wgmma_wait<0>();
+    finish_dv(probability);
+    pack(ds, s);
+    ++block;
+  }
+  OCTAVO_DEVICE void visit_blocks(i32 blocks) {
+    Operand ds;
+    visit_block<true>(ds);
+    while (block < static_cast<u32>(blocks)) visit_block<false>(ds);
+    float dq[G::kDq];
+    start_dk(ds);
     share_ds(ds);
     start_dq(dq);
-    start_dk(ds);
-    ptx::wgmma_wait<1>();
+    ptx::wgmma_wait<0>();
+    finish_dk(ds);
+    share_dq(dq);
+  }
+  // dV of the current block is complete.
+  OCTAVO_DEVICE void finish_dv(Operand& probability) {
     ptx::pin(dv);
     pin(probability);
     arrive(G::do_empty(dout(block).stage()));
-    share_dq(dq);
-    ++block;
-    if (!carries_dk(C)) {
-      ptx::wgmma_wait<0>();
-      finish_dk(ds);
-    }
   }
-  // dK of block `block - 1` is complete: with carries_dk that is the block before the current one,
-  // else the one just visited, as `block` has been increased by then.
+  // dK of the block before the current one is complete.
   OCTAVO_DEVICE void finish_dk(Operand& ds) {
     ptx::pin(dk);
     pin(ds);
-    if (block > 0) arrive(G::q_empty(q(block - 1).stage()));
+    arrive(G::q_empty(q(block - 1).stage()));
   }
   // The number of a block of queries, times 2, and 1 if it needs a mask.
   OCTAVO_DEVICE u32 block_slot() const {
@@ -434,15 +464,11 @@ struct Consumer {
   }
 
   OCTAVO_DEVICE void run(i32 blocks) {
-    Operand ds;
     ptx::mbarrier_wait(G::k_full(), 0);
     ptx::mbarrier_wait(G::v_full(), 0);
-    while (block < static_cast<u32>(blocks)) visit_block(ds);
-    if (carries_dk(C)) {
-      ptx::wgmma_wait<0>();
-      finish_dk(ds);
-    }
-    if (blocks == 0) {
+    if (blocks > 0) {
+      visit_blocks(blocks);
+    } else {
       OCTAVO_UNROLL
       for (int i = 0; i < G::kColumns; ++i) dk[i] = dv[i] = 0.0f;
     }

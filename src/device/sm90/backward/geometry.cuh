@@ -54,10 +54,7 @@ struct Geometry {
   static constexpr int kColumns = C.head_dim / 2;  // a thread's registers of dK, and of dV
   static constexpr int kQuerySteps = C.block_m / 16;
   static constexpr int kDq = dq_registers(C);
-#ifndef EARLY
-#define EARLY 8
-#endif
-  static constexpr int kEarlyPairs = EARLY;
+  static constexpr int kEarlyPairs = 4;  // of row statistics loaded before a wait; 8 is slower
   static constexpr u32 kConsumerWarps = warpgroups(C) * 4;
 
   static OCTAVO_DEVICE u32 smem(u32 offset) { return ptx::shared_base() + offset; }

@@ -88,7 +88,6 @@ struct Producer {
   }
 
   OCTAVO_DEVICE void run() {
-    ptx::wait_for_earlier_grids();
     const i32 token = work.at.kv_begin + work.n(), exist = work.at.seqlen_kv - work.n();
     load(p.k, G::k_tile(), G::k_full(), C.block_n, exist, token, work.head_kv, nullptr, 0);
     load(p.v, G::v_tile(), G::v_full(), C.block_n, exist, token, work.head_kv, nullptr, 0);
