@@ -52,7 +52,7 @@ class BackwardMemory {
     emulator::GlobalMemory memory = operands();
     add(memory, "dk", ConstTensor(a_.dk), Use::write);
     add(memory, "dv", ConstTensor(a_.dv), Use::write);
-    memory.add_array("dq_turn", part(parts.turns), turn_bytes(parts), Use::write);
+    memory.add_array("dq_turn", part(parts.turns), parts.turn_bytes, Use::write);
     memory.add_array("dq_sum", part(parts.dq_sum), parts.total - parts.dq_sum, Use::write);
     return memory;
   }
@@ -70,9 +70,6 @@ class BackwardMemory {
   }
   const std::byte* part(std::size_t offset) const {
     return static_cast<const std::byte*>(workspace_) + offset;
-  }
-  std::size_t turn_bytes(const Sm90BackwardWorkspace& parts) const {
-    return static_cast<std::size_t>(parts.tiles * a_.q.shape[1]) * sizeof(u32);
   }
   emulator::GlobalMemory operands() const {
     emulator::GlobalMemory memory = common(Use::read);

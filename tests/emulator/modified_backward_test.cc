@@ -173,11 +173,12 @@ TEST(EmulatorModifiedBackward, AllModifiersOnHopper) {
   check_on_hopper(kOnHopper, Causal::none, 64, DType::f16);
   check_on_hopper(kOnHopper, Causal::bottom_right, 64, DType::f16);
   check_on_hopper(kOnHopper, Causal::bottom_right, 128, DType::bf16);
+  check_on_hopper(kOnHopper, Causal::bottom_right, 200, DType::f16);
 }
 
 TEST(EmulatorModifiedBackward, EveryModifierAloneOnHopper) {
   if (!test_long()) GTEST_SKIP() << "OCTAVO_TEST_LONG is not set";
-  for (const auto& [head_dim, dtype] : {std::pair{64, DType::f16}, {128, DType::bf16}})
+  for (const auto& [head_dim, dtype] : {std::pair{64, DType::f16}, {128, DType::bf16}, {256, DType::f16}})
     for (const int modifiers :
          {int{kWithSoftcap}, int{kWithAlibi}, int{kWithSinks}, int{kWithPadding}})
       for (const Causal causal : {Causal::none, Causal::bottom_right})

@@ -64,7 +64,7 @@ void check_on_h200(const BackwardShape& shape, const GpuInfo& chip = h200_with()
 // Three blocks of keys by two or three of queries, on a chip where their order is a circle and on
 // one where it is not.
 TEST(EmulatorSm90Backward, FullAttention) {
-  for (const std::int64_t head_dim : {64, 128})
+  for (const std::int64_t head_dim : {64, 128, 256})
     for (const int sms : {132, 4}) {
       SCOPED_TRACE(testing::Message() << "head_dim " << head_dim << ", SMs " << sms);
       check_on_h200({.seqlen_q = 150, .seqlen_kv = 270, .head_dim = head_dim}, h200_with(sms));
@@ -72,12 +72,12 @@ TEST(EmulatorSm90Backward, FullAttention) {
 }
 
 TEST(EmulatorSm90Backward, Bf16) {
-  for (const std::int64_t head_dim : {64, 128})
+  for (const std::int64_t head_dim : {64, 128, 256})
     check_on_h200({.seqlen_q = 40, .seqlen_kv = 140, .head_dim = head_dim, .dtype = DType::bf16});
 }
 
 TEST(EmulatorSm90Backward, NarrowHeads) {
-  for (const std::int64_t head_dim : {8, 40, 80}) {
+  for (const std::int64_t head_dim : {8, 40, 80, 136}) {
     SCOPED_TRACE(head_dim);
     check_on_h200({.seqlen_q = 67,
                    .seqlen_kv = 70,
@@ -110,7 +110,7 @@ TEST(EmulatorSm90Backward, Masks) {
 // Three KV heads, in one group or in groups of two and one, which take their blocks in opposite
 // orders.
 TEST(EmulatorSm90Backward, GroupsOfHeads) {
-  for (const std::int64_t head_dim : {32, 128})
+  for (const std::int64_t head_dim : {32, 128, 192})
     for (const int sms : {132, 4}) {
       SCOPED_TRACE(testing::Message() << "head_dim " << head_dim << ", SMs " << sms);
       check_on_h200({.heads_q = 6,
@@ -131,7 +131,7 @@ TEST(EmulatorSm90Backward, ScalesOfEverySign) {
 // Sequences of length 0 on either side, and tokens of no sequence, which hold NaN.
 TEST(EmulatorSm90Backward, VarlenBatch) {
   for (const Causal causal : {Causal::none, Causal::bottom_right})
-    for (const std::int64_t head_dim : {64, 128})
+    for (const std::int64_t head_dim : {64, 128, 256})
       check_on_h200({.heads_q = 2,
                      .heads_kv = 1,
                      .seqlen_q = 130,
@@ -198,7 +198,7 @@ TEST(EmulatorSm90Backward, NanInTheNextSequence) {
 
 TEST(EmulatorSm90Backward, SameBitsUnderEverySchedule) {
   const int seeds = test_long() ? 20 : 3;
-  for (const std::int64_t head_dim : {64, 128})
+  for (const std::int64_t head_dim : {64, 128, 256})
     for (const Causal causal : {Causal::none, Causal::top_left}) {
       // Under a mask, each head is a group of its own.
       const GpuInfo chip = h200_with(causal == Causal::none ? 132 : 4);
@@ -262,6 +262,11 @@ TEST(EmulatorSm90Backward, EveryCallIsNeeded) { expect_every_h200_call_needed(64
 TEST(EmulatorSm90Backward, EveryCallOfWideHeadsIsNeeded) {
   if (!test_long()) GTEST_SKIP() << "OCTAVO_TEST_LONG is not set";
   expect_every_h200_call_needed(128);
+}
+// Two warpgroups divide the products.
+TEST(EmulatorSm90Backward, EveryCallOfDividedProductsIsNeeded) {
+  if (!test_long()) GTEST_SKIP() << "OCTAVO_TEST_LONG is not set";
+  expect_every_h200_call_needed(256);
 }
 
 }  // namespace

@@ -37,8 +37,7 @@ Status set_tensor_maps(const Driver& driver, const BackwardArguments& a,
 }  // namespace
 
 bool sm90_backward_serves(const Problem& problem, const GpuInfo& gpu) {
-  return gpu.arch == 90 && gpu.tensor_maps && problem.head_dim <= 128 && !problem.bias &&
-         !problem.mask;
+  return gpu.arch == 90 && gpu.tensor_maps && !problem.bias && !problem.mask;
 }
 
 bool sm90_backward_reaches(const BackwardArguments& a) {
@@ -51,11 +50,7 @@ ChosenSm90Backward choose_sm90_backward(const Problem& problem) {
   ChosenSm90Backward chosen;
   const Element element = element_of(problem.q);
   chosen.row_stats = {.arch = 90, .element = element, .padded = problem.padded};
-  // Larger blocks of queries read fewer operand bytes for each product; with 128 columns there are
-  // registers for 64 queries.
-  chosen.config = with_modifiers({.element = element,
-                                  .head_dim = problem.head_dim <= 64 ? 64 : 128,
-                                  .block_m = problem.head_dim <= 64 ? 128 : 64},
+  chosen.config = with_modifiers(bwd::tiles_for(static_cast<int>(problem.head_dim), element),
                                  backward_modifiers_of(problem));
   chosen.reason = fmt::format("Hopper kernel, {} keys by {} queries, dQ added in a fixed order",
                               chosen.config.block_n, chosen.config.block_m);
@@ -69,7 +64,8 @@ Sm90BackwardWorkspace sm90_backward_workspace(const Problem& run_problem, std::i
   w.tiles = head_tiles(run_problem, tokens_q, c.block_m);
   const auto all_tiles = static_cast<std::size_t>(w.tiles * run_problem.heads_q);
   w.turns = round_up(row_stats_bytes(run_problem), kAlignment);
-  w.dq_sum = round_up(w.turns + all_tiles * sizeof(u32), kAlignment);
+  w.turn_bytes = all_tiles * static_cast<std::size_t>(bwd::dq_slices(c)) * sizeof(u32);
+  w.dq_sum = round_up(w.turns + w.turn_bytes, kAlignment);
   w.total = w.dq_sum + all_tiles * static_cast<std::size_t>(c.block_m * c.head_dim) * sizeof(float);
   return w;
 }
@@ -137,7 +133,8 @@ Status launch_sm90_backward(const Gpu& gpu, const LoadedSm90Backward& kernels,
   ModifiedSm90BackwardParams p =
       sm90_backward_params(run_problem, arguments, c, gpu.info, workspace);
   OCTAVO_RETURN_IF_ERROR(set_tensor_maps(*gpu.driver, arguments, c, p));
-  const std::size_t counters = static_cast<std::size_t>(p.dq_tiles) * p.heads_kv * p.heads_per_kv;
+  const std::size_t counters =
+      static_cast<std::size_t>(p.dq_tiles) * p.heads_kv * p.heads_per_kv * bwd::dq_slices(c);
   OCTAVO_GPU_TRY(*gpu.driver,
                  gpu.driver->memset_d32_async(reinterpret_cast<std::uintptr_t>(p.dq_turn), 0,
                                               counters, static_cast<cuda::StreamHandle>(stream)),

@@ -34,7 +34,8 @@ ChosenSm90Backward choose_sm90_backward(const Problem& problem);
 
 // The parts of the workspace, as bytes from its start.
 struct Sm90BackwardWorkspace {
-  std::size_t turns = 0;   // behind the row statistics: a counter for each tile of dQ
+  std::size_t turn_bytes = 0;
+  std::size_t turns = 0;   // behind the row statistics: a counter for each slice of a tile of dQ
   std::size_t dq_sum = 0;  // FP32, a tile for each block of queries and head
   std::size_t total = 0;
   std::int64_t tiles = 0;  // of one head

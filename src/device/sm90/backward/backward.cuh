@@ -3,12 +3,14 @@
 //
 //   dV = P^T dO     dP = dO V^T     dS = P (dP - delta)     dK = scale dS^T Q     dQ = scale dS K
 //
-// A CTA has block_n keys of one KV head, 64 for each consumer warpgroup, and visits the blocks of
-// queries that see them (work.cuh). dK and dV stay in registers. dQ is a sum over CTAs, in FP32, in
-// a fixed order: results have the same bits in every run.
+// A CTA has block_n keys of one KV head, 64 for each consumer warpgroup or 64 for both
+// (divides_products), and visits the blocks of queries that see them (work.cuh). dK and dV stay in
+// registers. dQ is a sum over CTAs, in FP32, in a fixed order: results have the same bits in every
+// run.
 //
 //   role        warps               registers            does
-//   consumer    4 x warpgroups      consumer_registers   the five products (consumer.cuh)
+//   consumer    4 x warpgroups      consumer_registers   the five products (consumer.cuh,
+//                                                        divided_consumer.cuh)
 //   producer    1 of a warpgroup    producer_registers   TMA loads, as stages become empty
 //   dQ writer   1 for each buffer                        adds blocks of dQ to global memory
 //
@@ -16,7 +18,7 @@
 //   k, v              block_n rows, in panels of columns            kv_tile each
 //   q[], dout[]       block_m rows                                  q_stage each
 //   ds[2]             dS of a block, a row for each query           ds_tile each
-//   dq[]              FP32 dQ of a block, in order of registers     dq_tile each
+//   dq[]              FP32 dQ of a block or slice, as registers     dq_tile each
 //   lse_log2[], delta[]  floats of the queries of a stage            row_stats_bytes each
 //   blocks[]          which block of queries is in a stage of Q     4 each
 //   slopes[]          with alibi, the slope of its head             4 each
@@ -28,17 +30,22 @@
 //   q_full[s]       producer, and the bytes        all consumers       Q of a block and its LSE
 //   q_empty[s]      4 warps of each warpgroup      producer            Q may be replaced
 //   do_full[s], do_empty[s]                                            the same for dO and delta
-//   dq_full[b]      4 warps of each warpgroup      dQ writer b         dQ of a block is complete
+//   dq_full[b]      warps that have a part of it   dQ writer b         dQ of a block, or a slice, is complete
 //   dq_empty[b]     dQ writer b                    all consumers       dQ may be replaced
 //   tail_full       producer, and the bytes        producer            a tile's last rows can be cleared
 //   named 1         all consumers                  all consumers       dS of a block is complete;
 //                                                                      at the end: K and V may be
 //                                                                      overwritten
+//   with divides_products, for dS:
+//   p_full[b]       4 warps with dV                warps with dK       P of a block is in ds[b]
+//   ds_full[b]      4 warps with dK                all consumers       dS has replaced it
+//   ds_empty[b]     4 warps of each warpgroup      warps with dV       dS may be replaced
 // clang-format on
 #pragma once
 
 #include "device/ptx/term.cuh"
 #include "device/sm90/backward/consumer.cuh"
+#include "device/sm90/backward/divided_consumer.cuh"
 #include "device/sm90/backward/geometry.cuh"
 #include "device/sm90/backward/producer.cuh"
 #include "device/sm90/backward/work.cuh"
@@ -55,7 +62,7 @@ struct BackwardKernel {
     ptx::mbarrier_init(G::v_full(), 1);
     ptx::mbarrier_init(G::tail_full(), 1);
     for (u32 buffer = 0; buffer < C.dq_buffers; ++buffer) {
-      ptx::mbarrier_init(G::dq_full(buffer), G::kConsumerWarps);
+      ptx::mbarrier_init(G::dq_full(buffer), G::kDqWarps);
       ptx::mbarrier_init(G::dq_empty(buffer), 1);
     }
     for (u32 stage = 0; stage < C.stages_q; ++stage) {
@@ -65,6 +72,13 @@ struct BackwardKernel {
     for (u32 stage = 0; stage < C.stages_do; ++stage) {
       ptx::mbarrier_init(G::do_full(stage), 1);
       ptx::mbarrier_init(G::do_empty(stage), G::kConsumerWarps);
+    }
+    if constexpr (divides_products(C)) {
+      for (u32 buffer = 0; buffer < kDsBuffers; ++buffer) {
+        ptx::mbarrier_init(G::p_full(buffer), 4);
+        ptx::mbarrier_init(G::ds_full(buffer), 4);
+        ptx::mbarrier_init(G::ds_empty(buffer), G::kConsumerWarps);
+      }
     }
     ptx::spare("fence.proxy.async of the same thread follows");
     ptx::fence_mbarrier_init();
@@ -80,6 +94,19 @@ struct BackwardKernel {
     };
     clear(p.dk, p.dk_strides);
     clear(p.dv, p.dv_strides);
+  }
+
+  static OCTAVO_DEVICE void run_consumer(const Sm90BackwardParams& p, u32 group, i32 blocks) {
+    const u32 warp = ptx::warp_index() % 4;
+    if constexpr (divides_products(C)) {
+      const ThreadCoord thread{0, warp, ptx::lane_index()};
+      if (group == 0)
+        DividedConsumer<Config>(p, thread).run_dv(blocks);
+      else
+        DividedConsumer<Config>(p, thread).run_dk(blocks);
+    } else {
+      Consumer<Config>(p, {group, warp, ptx::lane_index()}).run(blocks);
+    }
   }
 
   static OCTAVO_DEVICE void run(const Sm90BackwardParams& p) {
@@ -110,8 +137,7 @@ struct BackwardKernel {
       if (warp >= 1 && warp <= C.dq_buffers) DqWriter<Config>{p, work, warp - 1}.run();
     } else {
       ptx::increase_registers<consumer_registers(C)>();
-      const ThreadCoord thread{group, ptx::warp_index() % 4, ptx::lane_index()};
-      Consumer<Config>(p, thread).run(work.m_count * p.heads_per_kv);
+      run_consumer(p, group, work.m_count * p.heads_per_kv);
     }
   }
 };

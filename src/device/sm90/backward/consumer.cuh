@@ -12,98 +12,42 @@
 // 128) registers are too short for that: dK runs before S then, while dS is stored.
 #pragma once
 
-#include "device/core/score_modifiers.cuh"
-#include "device/ptx/fence.cuh"
-#include "device/ptx/math.cuh"
-#include "device/ptx/stmatrix.cuh"
-#include "device/ptx/term.cuh"
-#include "device/ptx/thread.cuh"
-#include "device/ptx/warpgroup.cuh"
-#include "device/ptx/wgmma.cuh"
-#include "device/ptx/wgmma_f16.cuh"
-#include "device/sm90/backward/geometry.cuh"
-#include "device/sm90/backward/work.cuh"
-#include "device/sm90/pipeline_state.cuh"
+#include "device/sm90/backward/consumer_steps.cuh"
 
 namespace octavo::sm90::backward {
 
 template <class Config>
-struct Consumer {
-  using G = Geometry<Config>;
-  static constexpr Sm90BackwardConfig C = G::C;
-  static constexpr u32 kRowBytes = G::kHead.row_bytes;
+struct Consumer : ConsumerSteps<Config> {
+  using Steps = ConsumerSteps<Config>;
+  using typename Steps::Operand;
+  using G = typename Steps::G;
 
-  // A 16-bit tile of scores as the A operand of a product: four registers for each 16 queries.
-  struct Operand {
-    u32 a[G::kQuerySteps][4];
-  };
+  using Steps::add_queries;
+  using Steps::arrive;
+  using Steps::block;
+  using Steps::block_slot;
+  using Steps::by_keys;
+  using Steps::C;
+  using Steps::dout;
+  using Steps::find_ds;
+  using Steps::find_p;
+  using Steps::fresh_group;
+  using Steps::keys_by_queries;
+  using Steps::kRowBytes;
+  using Steps::p;
+  using Steps::pack;
+  using Steps::pin;
+  using Steps::q;
+  using Steps::store_ds;
+  using Steps::store_gradient;
 
-  const Sm90BackwardParams& p;
-  ThreadCoord thread;
   float dk[G::kColumns], dv[G::kColumns];
-  u32 block = 0;  // the current block of queries, counted from 0
 
   OCTAVO_DEVICE Consumer(const Sm90BackwardParams& params, const ThreadCoord& t)
-      : p(params), thread(t) {}
-
-  static OCTAVO_DEVICE PipelineState<C.stages_q> q(u32 of_block) { return {0, of_block}; }
-  static OCTAVO_DEVICE PipelineState<C.stages_do> dout(u32 of_block) { return {0, of_block}; }
+      : Steps(params, t) {}
 
   // --- products ---------------------------------------------------------------------------------
 
-  template <bool kTransposeA, bool kTransposeB, int kSize>
-  static OCTAVO_DEVICE void mma(float (&d)[kSize], u64 a, u64 b, bool accumulate) {
-    if constexpr (C.element == Element::f16)
-      ptx::wgmma_f16<kTransposeA, kTransposeB>(d, a, b, accumulate);
-    else
-      ptx::wgmma_bf16<kTransposeA, kTransposeB>(d, a, b, accumulate);
-  }
-  template <int kSize>
-  static OCTAVO_DEVICE void mma(float (&d)[kSize], const u32 (&a)[4], u64 b, bool accumulate) {
-    if constexpr (C.element == Element::f16)
-      ptx::wgmma_f16<true>(d, a, b, accumulate);
-    else
-      ptx::wgmma_bf16<true>(d, a, b, accumulate);
-  }
-
-  // The number of the warpgroup, hidden for the same reason as in here(): the compiler would keep a
-  // descriptor for each step of a product over the loop, and has no registers for them.
-  OCTAVO_DEVICE u32 fresh_group() const {
-    u32 group = thread.group;
-    ptx::pin(group);
-    return group;
-  }
-  // Tiles of rows of the head: 16 columns of each row, or 16 rows.
-  static OCTAVO_DEVICE u64 by_columns(u32 address) {
-    return at_address(k_major(0, G::kHeadSwizzle), address);
-  }
-  template <u32 kTileRows>
-  static OCTAVO_DEVICE u64 by_rows(u32 address) {
-    return at_address(mn_major(0, kTileRows * kRowBytes, G::kHeadSwizzle), address);
-  }
-  // The first byte of 16 columns of a tile of `rows` rows.
-  static OCTAVO_DEVICE u32 column_step(u32 tile, u32 rows, u32 step) {
-    constexpr u32 kSteps = G::kHead.columns / 16;
-    return tile + step / kSteps * rows * kRowBytes + step % kSteps * 32;
-  }
-  // d = keys queries^T, a warpgroup's 64 keys by block_m queries: S^T, or dP^T.
-  OCTAVO_DEVICE void keys_by_queries(float (&d)[G::kScores], u32 keys, u32 queries) const {
-    keys += fresh_group() * kRows * kRowBytes;
-    OCTAVO_UNROLL
-    for (u32 step = 0; step < C.head_dim / 16; ++step)
-      mma<false, false>(d, by_columns(column_step(keys, C.block_n, step)),
-                        by_columns(column_step(queries, C.block_m, step)), step > 0);
-    ptx::wgmma_commit();
-  }
-  // d += scores^T queries: dV += P^T dO, or dK += dS^T Q. Block 0 replaces d.
-  OCTAVO_DEVICE void add_queries(float (&d)[G::kColumns], const Operand& scores, u32 of_block,
-                                 u32 queries) const {
-    OCTAVO_UNROLL
-    for (u32 step = 0; step < G::kQuerySteps; ++step)
-      mma(d, scores.a[step], by_rows<C.block_m>(queries + step * 16 * kRowBytes),
-          step > 0 || of_block > 0);
-    ptx::wgmma_commit();
-  }
   // The warpgroup's part of dQ = dS K of a block, or of its transpose.
   OCTAVO_DEVICE void dq_product(float (&dq)[G::kDq], u32 of_block) const {
     const u32 group = fresh_group();
@@ -113,208 +57,14 @@ struct Consumer {
       const u32 scores = G::ds_tile(of_block % kDsBuffers) +
                          step / 4 * C.block_m * G::kDs.row_bytes + step % 4 * 32;
       if constexpr (transposes_dq(C))
-        mma<true, false>(dq, by_rows<C.block_n>(keys + group * C.block_n * kRowBytes),
-                         by_keys(scores), step > 0);
+        Steps::template mma<true, false>(
+            dq, Steps::template by_rows<C.block_n>(keys + group * C.block_n * kRowBytes),
+            by_keys(scores), step > 0);
       else
-        mma<false, true>(dq, by_keys(scores + group * kRows * G::kDs.row_bytes),
-                         by_rows<C.block_n>(keys), step > 0);
+        Steps::template mma<false, true>(dq, by_keys(scores + group * kRows * G::kDs.row_bytes),
+                                         Steps::template by_rows<C.block_n>(keys), step > 0);
     }
     ptx::wgmma_commit();
-  }
-  // 16 keys of each row of dS.
-  static OCTAVO_DEVICE u64 by_keys(u32 address) {
-    return at_address(k_major(0, G::kDsSwizzle), address);
-  }
-
-  // --- steps of a block -------------------------------------------------------------------------
-
-  // The thread's coordinates. pin() hides where the lane came from, so that the compiler recomputes
-  // addresses instead of keeping them in registers across the loop.
-  OCTAVO_DEVICE ThreadCoord here() const {
-    ThreadCoord t = thread;
-    ptx::pin(t.lane);
-    return t;
-  }
-
-  // Two floats of neighbouring queries.
-  static OCTAVO_DEVICE void load_pair(u32 from, float& x0, float& x1) {
-    u32 bits[2];
-    ptx::load_shared_b64(from, bits[0], bits[1]);
-    x0 = __builtin_bit_cast(float, bits[0]);
-    x1 = __builtin_bit_cast(float, bits[1]);
-  }
-  // The statistics of the thread's queries, two of every eight. The first kEarlyPairs are loaded at
-  // once, before a wait for a product, and the others when they are needed: registers are short.
-  struct QueryStats {
-    u32 from;
-    float early[G::kEarlyPairs][2];
-    OCTAVO_DEVICE void load(int i, float (&row)[2]) const {
-      if (i < G::kEarlyPairs) {
-        row[0] = early[i][0];
-        row[1] = early[i][1];
-      } else {
-        load_pair(from + static_cast<u32>(i) * 32, row[0], row[1]);
-      }
-    }
-  };
-  OCTAVO_DEVICE QueryStats load_stats(u32 from) const {
-    QueryStats stats;
-    stats.from = from + here().lane % 4 * 8;
-    OCTAVO_UNROLL
-    for (u32 i = 0; i < G::kEarlyPairs; ++i)
-      load_pair(stats.from + i * 32, stats.early[i][0], stats.early[i][1]);
-    return stats;
-  }
-  // P = exp2(scale_log2 * S - LSE).
-  OCTAVO_DEVICE void exp_scores(float (&s)[G::kScores], const QueryStats& lse) const {
-    OCTAVO_UNROLL
-    for (int i = 0; i < C.block_m / 8; ++i) {
-      float row[2];
-      lse.load(i, row);
-      OCTAVO_UNROLL
-      for (int e = 0; e < 4; ++e)
-        s[i * 4 + e] =
-            ptx::exp2_approx(ptx::fused_multiply_add(s[i * 4 + e], p.scale_log2, -row[e % 2]));
-    }
-  }
-  // The same with softcap and ALiBi, for scores x in log2 units:
-  //   P = exp2(softcap * tanh(x / softcap) - slope * |distance| - LSE)
-  OCTAVO_DEVICE void exp_modified_scores(float (&s)[G::kScores], const QueryStats& lse,
-                                         i32 m) const {
-    const ScoreModifierParams& scores = modifiers(p).scores;
-    const Alibi alibi = alibi_of(m);
-    OCTAVO_UNROLL
-    for (int i = 0; i < C.block_m / 8; ++i) {
-      float row[2];
-      lse.load(i, row);
-      OCTAVO_UNROLL
-      for (int e = 0; e < 4; ++e) {
-        float score = s[i * 4 + e] * p.scale_log2;
-        if (C.modifiers.softcap) score = apply_softcap(score, scores);
-        if (C.modifiers.alibi) score = apply_alibi(score, alibi.slope, alibi.distance(i, e));
-        s[i * 4 + e] = ptx::exp2_approx(score - row[e % 2]);
-      }
-    }
-  }
-  // ALiBi of the thread's two keys. `first`: the distance from the diagonal of the thread's first
-  // query of the block to its first key; the second key is 8 further.
-  struct Alibi {
-    float slope, first;
-    OCTAVO_DEVICE float distance(int i, int e) const {
-      return first + static_cast<float>(i * 8 + e % 2 - e / 2 * 8);
-    }
-  };
-  OCTAVO_DEVICE Alibi alibi_of(i32 m) const {
-    if (!C.modifiers.alibi) return {};
-    const ThreadCoord t = here();
-    const Work<Config> work = Work<Config>::read_lengths(G::work_slot());
-    const i32 key = work.n() + static_cast<i32>(t.group * kRows + t.warp * 16 + t.lane / 4);
-    const i32 offset = p.bottom_right ? work.at.seqlen_kv - work.at.seqlen_q : 0;
-    const i32 first = m * C.block_m + static_cast<i32>(t.lane % 4 * 2) + offset - key;
-    return {ptx::load_shared_f32(G::slope_slot(q(block).stage())), ptx::float_of_int(first)};
-  }
-  // dS times the derivative of the softcap, 1 - tanh^2, where P gives tanh: the registers have no
-  // room for it. Where P is 0, so is dS.
-  OCTAVO_DEVICE void multiply_capped_ds(float (&s)[G::kScores], const float (&dp)[G::kScores],
-                                        const QueryStats& delta, i32 m) const {
-    const ScoreModifierParams& scores = modifiers(p).scores;
-    const u32 lse_log2 = G::lse_log2(q(block).stage()) + here().lane % 4 * 8;
-    const Alibi alibi = alibi_of(m);
-    OCTAVO_UNROLL
-    for (int i = 0; i < C.block_m / 8; ++i) {
-      float lse[2], row[2];
-      load_pair(lse_log2 + static_cast<u32>(i) * 32, lse[0], lse[1]);
-      delta.load(i, row);
-      OCTAVO_UNROLL
-      for (int e = 0; e < 4; ++e) {
-        const float weight = s[i * 4 + e];
-        float score = ptx::log2_approx(weight) + lse[e % 2];
-        if (C.modifiers.alibi) score = apply_alibi(score, -alibi.slope, alibi.distance(i, e));
-        const float t = score * scores.inverse_softcap_log2;
-        const float ds = weight * (dp[i * 4 + e] - row[e % 2]);
-        // A tiny softcap magnifies the rounding of the logarithm: tanh may come out above 1.
-        const float derivative = ptx::max_f32(ptx::fused_multiply_add(-t, t, 1.0f), 0.0f);
-        s[i * 4 + e] = weight == 0 ? 0.0f : ds * derivative;
-      }
-    }
-  }
-  // dS = P (dP - delta), in place of P. In place of dP the compiler would put dS where it leaves no
-  // room for dQ.
-  OCTAVO_DEVICE void multiply_ds(float (&s)[G::kScores], const float (&dp)[G::kScores],
-                                 const QueryStats& delta) const {
-    OCTAVO_UNROLL
-    for (int i = 0; i < C.block_m / 8; ++i) {
-      float row[2];
-      delta.load(i, row);
-      OCTAVO_UNROLL
-      for (int e = 0; e < 4; ++e) s[i * 4 + e] *= dp[i * 4 + e] - row[e % 2];
-    }
-  }
-  // Zeroes the scores of queries that do not see a key.
-  OCTAVO_DEVICE void hide_unseen(float (&s)[G::kScores], i32 m) const {
-    const ThreadCoord t = here();
-    const Work<Config> work = Work<Config>::read_lengths(G::work_slot());
-    OCTAVO_UNROLL
-    for (u32 r = 0; r < 2; ++r) {
-      const i32 key =
-          work.n() + static_cast<i32>(t.group * kRows + t.warp * 16 + r * 8 + t.lane / 4);
-      const QueryLimits seen = query_limits(p, work.at, key);
-      const i32 first = m * C.block_m + static_cast<i32>(t.lane % 4 * 2);
-      OCTAVO_UNROLL
-      for (int i = 0; i < C.block_m / 8; ++i) {
-        OCTAVO_UNROLL
-        for (int e = 0; e < 2; ++e) {
-          const i32 query = first + i * 8 + e;
-          float& score = s[i * 4 + static_cast<int>(r) * 2 + e];
-          score = query >= seen.begin && query < seen.end ? score : 0.0f;
-        }
-      }
-    }
-  }
-  static OCTAVO_DEVICE void pack(Operand& to, const float (&s)[G::kScores]) {
-    OCTAVO_UNROLL
-    for (int step = 0; step < G::kQuerySteps; ++step) {
-      OCTAVO_UNROLL
-      for (int i = 0; i < 4; ++i) {
-        to.a[step][i] = packed(s[step * 8 + i * 2], s[step * 8 + i * 2 + 1]);
-      }
-    }
-  }
-  static OCTAVO_DEVICE u32 packed(float low, float high) {
-    return C.element == Element::f16 ? ptx::f16x2_from_f32(low, high)
-                                     : ptx::bf16x2_from_f32(low, high);
-  }
-  // dS of the block before the current one into shared memory, a row for each query.
-  OCTAVO_DEVICE void store_ds(const Operand& ds) const {
-    const ThreadCoord t = here();
-    const u32 matrix = t.lane / 8;
-    const u32 query = matrix / 2 * 8 + t.lane % 8;
-    const u32 key = t.warp * 16 + matrix % 2 * 8;
-    const u32 tile = G::ds_tile((block - 1) % kDsBuffers) + t.group * C.block_m * G::kDs.row_bytes;
-    OCTAVO_UNROLL
-    for (u32 step = 0; step < G::kQuerySteps; ++step)
-      ptx::stmatrix_x4_trans(
-          tile + swizzled(G::kDsSwizzle, (query + step * 16) * G::kDs.row_bytes + key * 2),
-          ds.a[step]);
-  }
-  // dQ in the order of the registers that hold it, which is also that of its tile in global memory.
-  OCTAVO_DEVICE void store_dq(const float (&dq)[G::kDq], u32 tile) const {
-    const ThreadCoord t = here();
-    const u32 to = tile + (t.group * (G::kDq / 4) * kWarpgroup + t.warp * 32 + t.lane) * 16;
-    OCTAVO_UNROLL
-    for (int i = 0; i < G::kDq / 4; ++i) {
-      u32 x[4];
-      OCTAVO_UNROLL
-      for (int e = 0; e < 4; ++e) x[e] = __builtin_bit_cast(u32, dq[i * 4 + e]);
-      ptx::store_shared_b128(to + static_cast<u32>(i) * kWarpgroup * 16, x);
-    }
-  }
-  static OCTAVO_DEVICE void pin(Operand& x) {
-    OCTAVO_UNROLL
-    for (int step = 0; step < G::kQuerySteps; ++step) ptx::pin(x.a[step]);
-  }
-  OCTAVO_DEVICE void arrive(u32 bar) const {
-    if (thread.lane == 0) ptx::mbarrier_arrive(bar);
   }
 
   // --- the schedule -----------------------------------------------------------------------------
@@ -356,7 +106,7 @@ struct Consumer {
   }
   // Until all consumers have done so: dS of the block before the current one is complete.
   OCTAVO_DEVICE void share_ds(const Operand& ds) const {
-    store_ds(ds);
+    store_ds(ds, block - 1);
     ptx::fence_proxy_async();
     ptx::named_barrier_sync(1, consumer_threads(C));
   }
@@ -365,29 +115,12 @@ struct Consumer {
     ptx::pin(dq);
     const u32 of_block = block - 1, buffer = of_block % C.dq_buffers;
     ptx::mbarrier_wait(G::dq_empty(buffer), ~(of_block / C.dq_buffers) & 1);
-    store_dq(dq, G::dq_tile(buffer));
+    Steps::template store_dq<0, G::kDq>(dq, G::dq_tile(buffer));
     ptx::fence_proxy_async();
     ptx::warp_sync();
     arrive(G::dq_full(buffer));
   }
 
-  // P of the current block, of which S is complete.
-  OCTAVO_DEVICE void find_p(float (&s)[G::kScores], const QueryStats& lse, u32 slot) const {
-    if (changes_scores(C.modifiers))
-      exp_modified_scores(s, lse, static_cast<i32>(slot / 2));
-    else
-      exp_scores(s, lse);
-    if (slot % 2 != 0) hide_unseen(s, static_cast<i32>(slot / 2));
-  }
-  // dS = P (dP - delta) of the current block, of which dP is complete.
-  OCTAVO_DEVICE void find_ds(float (&s)[G::kScores], const float (&dp)[G::kScores],
-                             const QueryStats& delta, u32 slot) const {
-    if (C.modifiers.softcap)
-      multiply_capped_ds(s, dp, delta, static_cast<i32>(slot / 2));
-    else
-      multiply_ds(s, dp, delta);
-    if (slot % 2 != 0) hide_unseen(s, static_cast<i32>(slot / 2));
-  }
   // Starts S of the current block, and dK and dQ of the block before, of which dS is in registers.
   OCTAVO_DEVICE void start_products(float (&s)[G::kScores], float (&dq)[G::kDq], Operand& ds) {
     if (carries_dk(C)) {
@@ -412,7 +145,7 @@ struct Consumer {
     else
       start_products(s, dq, ds);
     const u32 slot = block_slot();
-    const QueryStats lse = load_stats(G::lse_log2(q(block).stage()));
+    const auto lse = Steps::template load_stats<G::kEarlyPairs>(G::lse_log2(q(block).stage()));
     ptx::wgmma_wait<kFirst ? 0 : carries_dk(C) ? 2 : 1>();
     ptx::pin(s);
     find_p(s, lse, slot);
@@ -425,7 +158,7 @@ struct Consumer {
     Operand probability;
     pack(probability, s);
     start_dv(probability);
-    const QueryStats delta = load_stats(G::delta(dout(block).stage()));
+    const auto delta = Steps::template load_stats<G::kEarlyPairs>(G::delta(dout(block).stage()));
     ptx::wgmma_wait<1>();
     ptx::pin(dp);
     find_ds(s, dp, delta, slot);
@@ -458,10 +191,6 @@ struct Consumer {
     pin(ds);
     arrive(G::q_empty(q(block - 1).stage()));
   }
-  // The number of a block of queries, times 2, and 1 if it needs a mask.
-  OCTAVO_DEVICE u32 block_slot() const {
-    return __builtin_bit_cast(u32, ptx::load_shared_f32(G::block_slot(q(block).stage())));
-  }
 
   OCTAVO_DEVICE void run(i32 blocks) {
     ptx::mbarrier_wait(G::k_full(), 0);
@@ -476,48 +205,6 @@ struct Consumer {
     ptx::named_barrier_sync(1, consumer_threads(C));
     store_gradient(dv, 1.0f, G::v_tile(), p.dv, p.dv_strides);
     store_gradient(dk, p.scale, G::k_tile(), p.dk, p.dk_strides);
-  }
-
-  // --- dK and dV --------------------------------------------------------------------------------
-
-  // The warpgroup's 64 rows, through its own rows of a tile in shared memory; 16 bytes at once.
-  OCTAVO_DEVICE void store_gradient(const float (&d)[G::kColumns], float factor, u32 tile, void* to,
-                                    const Strides& strides) const {
-    const ThreadCoord t = here();
-    const Work<Config> work = Work<Config>::read(G::work_slot());
-    tile += t.group * kRows * kRowBytes;
-    const u32 row = t.warp * 16 + t.lane % 16;
-    OCTAVO_UNROLL
-    for (u32 i = 0; i < C.head_dim / 16; ++i) {
-      u32 x[4];
-      OCTAVO_UNROLL
-      for (u32 e = 0; e < 4; ++e) {
-        const float low = d[i * 8 + e * 2] * factor, high = d[i * 8 + e * 2 + 1] * factor;
-        x[e] = C.element == Element::f16 ? ptx::f16x2_from_f32(low, high)
-                                         : ptx::bf16x2_from_f32(low, high);
-      }
-      ptx::stmatrix_x4(at_column(tile, row, i * 16 + t.lane / 16 * 8), x);
-    }
-    ptx::warp_sync();
-    constexpr u32 kChunks = C.head_dim / 8;  // of a row, 16 bytes each
-    OCTAVO_ROLLED
-    for (u32 i = 0; i < 16 * kChunks / 32; ++i) {
-      const u32 chunk = i * 32 + t.lane;
-      const u32 of_row = t.warp * 16 + chunk / kChunks, column = chunk % kChunks * 8;
-      u32 x[4];
-      ptx::load_shared_b128(at_column(tile, of_row, column), x);
-      const i32 key = work.n() + static_cast<i32>(t.group * kRows + of_row);
-      if (key < work.at.seqlen_kv && static_cast<i32>(column) < p.head_dim)
-        ptx::store_global_b128(
-            static_cast<u8*>(to) +
-                2 * (work.batch(p) * strides.batch + work.head_kv * strides.head +
-                     (work.at.kv_begin + key) * strides.row + column),
-            x);
-    }
-  }
-  static OCTAVO_DEVICE u32 at_column(u32 tile, u32 row, u32 column) {
-    return tile + column / G::kHead.columns * C.block_n * kRowBytes +
-           swizzled(G::kHeadSwizzle, row * kRowBytes + column % G::kHead.columns * 2);
   }
 };
 

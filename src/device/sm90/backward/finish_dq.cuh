@@ -19,14 +19,17 @@ struct FinishDq {
 
   // The rows of its accumulator (ptx/wgmma.cuh) that a quad of registers holds, from Consumer::
   // store_dq: two neighbouring columns of `row`, and two of `row` + 8. With transposes_dq the rows
-  // are columns of dQ.
+  // are columns of dQ. The sums are in parts: of a warpgroup each, or slices of columns.
   struct Quad {
     i32 row, column;
     OCTAVO_DEVICE explicit Quad(i32 index) {
-      const i32 thread = index % kWarpgroup, of_group = index / kWarpgroup;
-      constexpr i32 kOfGroup = dq_registers(C) / 4;
-      row = of_group / kOfGroup * kRows + thread / 32 * 16 + thread % 32 / 4;
-      column = of_group % kOfGroup * 8 + thread % 4 * 2;
+      constexpr i32 kSlices = dq_slices(C), kParts = kSlices > 1 ? kSlices : warpgroups(C);
+      constexpr i32 kOfPart = C.block_m * C.head_dim / 4 / kWarpgroup / kParts;
+      const i32 thread = index % kWarpgroup, quad = index / kWarpgroup;
+      const i32 part = quad / kOfPart;
+      row = (kSlices > 1 ? 0 : part * kRows) + thread / 32 * 16 + thread % 32 / 4;
+      column =
+          (kSlices > 1 ? part * (C.head_dim / kSlices) : 0) + quad % kOfPart * 8 + thread % 4 * 2;
     }
   };
   static OCTAVO_DEVICE u32 address(i32 query, i32 column) {

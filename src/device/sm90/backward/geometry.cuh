@@ -29,8 +29,9 @@ struct SelectParams<true> {
 template <class Config>
 using ParamsOf = typename SelectParams<any(Config::value.modifiers)>::Type;
 
-// A consumer thread. Of a tile of scores it holds two rows (keys) of its warp's 16, lane / 4 and
-// lane / 4 + 8, and of every eight columns (queries) two.
+// A consumer thread. `group` says which 64 keys of the tile it has. Of a tile of scores it holds
+// two rows (keys) of its warp's 16, lane / 4 and lane / 4 + 8, and of every eight columns (queries)
+// two.
 struct ThreadCoord {
   u32 group, warp, lane;
 };
@@ -42,8 +43,13 @@ struct Geometry {
   static_assert(element_bytes(C.element) == 2, "all tensors are 16-bit");
   static_assert(C.block_m % 16 == 0 && C.block_n % kRows == 0,
                 "a block of queries is a whole number of wgmma steps, and a warpgroup has 64 keys");
-  static_assert(transposes_dq(C) || C.block_m == warpgroups(C) * kRows,
+  static_assert(divides_products(C) || transposes_dq(C) || C.block_m == warpgroups(C) * kRows,
                 "a warpgroup computes 64 rows of dQ^T, or of dQ");
+  static_assert(!divides_products(C) || (C.block_m == kRows && C.block_n == kRows),
+                "with divides_products a block is 64 queries by 64 keys");
+  static_assert(
+      C.dq_buffers >= dq_halves(C) && C.dq_buffers <= 3,
+      "each half of the columns has a dQ buffer, and there are three warps to write them");
 
   static constexpr Panels kHead = head_panels(C);
   static constexpr Panels kDs = ds_panels(C);
@@ -56,6 +62,7 @@ struct Geometry {
   static constexpr int kDq = dq_registers(C);
   static constexpr int kEarlyPairs = 4;  // of row statistics loaded before a wait; 8 is slower
   static constexpr u32 kConsumerWarps = warpgroups(C) * 4;
+  static constexpr u32 kDqWarps = divides_products(C) ? 4 : kConsumerWarps;  // that fill a buffer
 
   static OCTAVO_DEVICE u32 smem(u32 offset) { return ptx::shared_base() + offset; }
   static OCTAVO_DEVICE u32 k_tile() { return smem(S.k); }
@@ -91,6 +98,15 @@ struct Geometry {
   static OCTAVO_DEVICE u32 dq_full(u32 buffer) { return barrier(kDqBarriers + buffer); }
   static OCTAVO_DEVICE u32 dq_empty(u32 buffer) {
     return barrier(kDqBarriers + C.dq_buffers + buffer);
+  }
+  // With divides_products.
+  static constexpr u32 kDsBarriers = kDqBarriers + 2 * C.dq_buffers;
+  static OCTAVO_DEVICE u32 p_full(u32 buffer) { return barrier(kDsBarriers + buffer); }
+  static OCTAVO_DEVICE u32 ds_full(u32 buffer) {
+    return barrier(kDsBarriers + kDsBuffers + buffer);
+  }
+  static OCTAVO_DEVICE u32 ds_empty(u32 buffer) {
+    return barrier(kDsBarriers + 2 * kDsBuffers + buffer);
   }
 };
 

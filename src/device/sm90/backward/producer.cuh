@@ -98,19 +98,22 @@ struct Producer {
 };
 
 // Adds blocks of dQ to their tiles in global memory in the fixed order of work.cuh. The CTA whose
-// turn is 0 stores instead of adding. Writer b serves buffer b: every dq_buffers-th block.
+// turn is 0 stores instead of adding. Writer b serves buffer b. The
+// buffers of a half of the columns take its slices in turn, block by block.
 template <class Config>
 struct DqWriter {
   using G = Geometry<Config>;
   static constexpr Sm90BackwardConfig C = G::C;
+  static constexpr i32 kSlices = dq_slices(C), kOfHalf = kSlices / dq_halves(C);
+  static constexpr u32 kLowerBuffers = dq_buffers_of(C, 0);
 
   const Sm90BackwardParams& p;
   const Work<Config>& work;
   u32 buffer;
 
-  OCTAVO_DEVICE void add(i64 tile, u32 turn) const {
-    float* const to = p.dq_sum + tile * (C.block_m * C.head_dim);
-    u32* const turns = p.dq_turn + tile;
+  OCTAVO_DEVICE void add(i64 slice, u32 turn) const {
+    float* const to = p.dq_sum + slice * (G::S.dq_tile / 4);
+    u32* const turns = p.dq_turn + slice;
     if (turn == 0) {
       ptx::bulk_store(to, G::dq_tile(buffer), G::S.dq_tile);
     } else {
@@ -133,14 +136,19 @@ struct DqWriter {
   OCTAVO_DEVICE void run() const {
     if (!ptx::elect_one()) return;
     const i32 first = first_dq_tile<C.block_m>(p, work.at, work.sequence);
-    u32 block = 0;
+    const i32 half = buffer < kLowerBuffers ? 0 : 1;
+    const u32 buffers = half == 0 ? kLowerBuffers : C.dq_buffers - kLowerBuffers;
+    u32 next = half == 0 ? buffer : buffer - kLowerBuffers;  // the next of the half's slices to add
+    u32 count = 0, phase = 0;
     for (i32 head = 0; head < p.heads_per_kv; ++head) {
       const i64 tile = static_cast<i64>(work.head_kv * p.heads_per_kv + head) * p.dq_tiles + first;
-      for (i32 i = 0; i < work.m_count; ++i, ++block) {
-        if (block % C.dq_buffers != buffer) continue;
-        const i32 m = work.m_block(i);
-        ptx::mbarrier_wait(G::dq_full(buffer), block / C.dq_buffers & 1);
-        add(tile + m, work.turn(p, m));
+      for (i32 i = 0; i < work.m_count * kOfHalf; ++i, ++count) {
+        if (count != next) continue;
+        const i32 m = work.m_block(i / kOfHalf);
+        ptx::mbarrier_wait(G::dq_full(buffer), phase);
+        add((tile + m) * kSlices + half * kOfHalf + i % kOfHalf, work.turn(p, m));
+        next += buffers;
+        phase ^= 1;
       }
     }
   }

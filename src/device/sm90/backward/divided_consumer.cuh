@@ -1,0 +1,241 @@
+// The two consumer warpgroups of a tile of 64 keys whose products they divide (divides_products):
+// with 256 columns the registers of a warpgroup hold dK or dV of 64 keys, not both. Each product
+// has 64 rows, so no operand is read twice.
+//
+//   warpgroup   scores, transposed          sum              columns of dQ = dS K
+//   0, dV       S = K Q^T, P = exp2(S)      dV += P^T dO     the upper half
+//   1, dK       dP = V dO^T, dS             dK += dS^T Q     the lower half
+//
+// P goes to the other warpgroup in 16 bits through shared memory, where dS = P (dP - delta) then
+// replaces it: a thread reads and writes the same words. dQ is a block late on the side of dV, so
+// that no warpgroup waits for dS. While one computes P or dS, the tensor cores work for the other:
+//
+//   tensor cores      dQ(i-1) dV(i)  S(i+1)  of dV           dQ(i) dK(i)  dP(i+1)  of dK
+//   warpgroup of dV   store dQ(i-1)          P(i+1)
+//   warpgroup of dK   dS(i)                  store dQ(i)     dS(i+1)
+#pragma once
+
+#include "device/sm90/backward/consumer_steps.cuh"
+
+namespace octavo::sm90::backward {
+
+template <class Config>
+struct DividedConsumer : ConsumerSteps<Config> {
+  using Steps = ConsumerSteps<Config>;
+  using typename Steps::Operand;
+  using G = typename Steps::G;
+  using Steps::add_queries;
+  using Steps::arrive;
+  using Steps::block;
+  using Steps::block_slot;
+  using Steps::by_keys;
+  using Steps::C;
+  using Steps::dout;
+  using Steps::find_ds;
+  using Steps::find_p;
+  using Steps::keys_by_queries;
+  using Steps::kRowBytes;
+  using Steps::p;
+  using Steps::pack;
+  using Steps::pin;
+  using Steps::q;
+  using Steps::store_ds;
+  using Steps::store_gradient;
+
+  // Halves of the columns of dQ, of two slices each.
+  static constexpr int kLower = 0, kUpper = 1;
+  static constexpr int kOfHalf = dq_slices(C) / 2, kDqOfSlice = G::kDq / kOfHalf;
+  static_assert(kOfHalf == 2, "share_dq shares two slices");
+  // Pairs of a block's row statistics that are loaded before the wait for a product.
+  static constexpr int kEarlyPairs = 8;
+
+  float sum[G::kColumns];  // dV or dK
+
+  OCTAVO_DEVICE DividedConsumer(const Sm90BackwardParams& params, const ThreadCoord& t)
+      : Steps(params, t) {}
+
+  // --- both warpgroups --------------------------------------------------------------------------
+
+  static OCTAVO_DEVICE u32 ds_buffer(u32 of_block) { return of_block % kDsBuffers; }
+  static OCTAVO_DEVICE u32 ds_phase(u32 of_block) { return of_block / kDsBuffers & 1; }
+
+  OCTAVO_DEVICE void start_sum(Operand& scores, u32 queries) {
+    pin(scores);
+    ptx::pin(sum);
+    ptx::wgmma_fence();
+    add_queries(sum, scores, block, queries);
+  }
+  // Half of the columns of dQ = dS K of a block.
+  template <int kHalf>
+  OCTAVO_DEVICE void start_dq(float (&dq)[G::kDq], u32 of_block) const {
+    ptx::mbarrier_wait(G::ds_full(ds_buffer(of_block)), ds_phase(of_block));
+    ptx::pin(dq);
+    ptx::wgmma_fence();
+    constexpr u32 kPanelBytes = C.block_n * kRowBytes;
+    const u32 scores = G::ds_tile(ds_buffer(of_block)),
+              keys = G::k_tile() + kHalf * kOfHalf * kPanelBytes;
+    OCTAVO_UNROLL
+    for (u32 step = 0; step < C.block_n / 16; ++step)
+      Steps::template mma<false, true>(
+          dq, by_keys(scores + step * 32),
+          Steps::template by_rows<C.block_n>(keys + step * 16 * kRowBytes), step > 0);
+    ptx::wgmma_commit();
+  }
+  // The product for dQ is complete.
+  template <int kHalf>
+  OCTAVO_DEVICE void share_dq(float (&dq)[G::kDq], u32 of_block) const {
+    ptx::pin(dq);
+    arrive(G::ds_empty(ds_buffer(of_block)));
+    share_slice<kHalf, 0>(dq, of_block);
+    share_slice<kHalf, 1>(dq, of_block);
+  }
+  // The half's buffers take its slices in turn.
+  template <int kHalf, int kSlice>
+  OCTAVO_DEVICE void share_slice(const float (&dq)[G::kDq], u32 of_block) const {
+    constexpr u32 kFirst = kHalf == kLower ? 0 : dq_buffers_of(C, kLower);
+    constexpr u32 kBuffers = dq_buffers_of(C, kHalf);
+    const u32 count = of_block * kOfHalf + kSlice, buffer = kFirst + count % kBuffers;
+    ptx::mbarrier_wait(G::dq_empty(buffer), ~(count / kBuffers) & 1);
+    Steps::template store_dq<kSlice * kDqOfSlice, kDqOfSlice>(dq, G::dq_tile(buffer));
+    ptx::fence_proxy_async();
+    ptx::warp_sync();
+    arrive(G::dq_full(buffer));
+  }
+  // The last product is complete.
+  OCTAVO_DEVICE void store_sum(i32 blocks, float factor, u32 tile, void* to,
+                               const Strides& strides) {
+    if (blocks == 0) {
+      OCTAVO_UNROLL
+      for (int i = 0; i < G::kColumns; ++i) sum[i] = 0.0f;
+    }
+    // Both warpgroups have read K and V for the last time.
+    ptx::named_barrier_sync(1, consumer_threads(C));
+    store_gradient(sum, factor, tile, to, strides);
+  }
+
+  // --- P and dV ---------------------------------------------------------------------------------
+
+  OCTAVO_DEVICE void start_scores(float (&s)[G::kScores]) const {
+    ptx::mbarrier_wait(G::q_full(q(block).stage()), q(block).phase());
+    ptx::pin(s);
+    ptx::wgmma_fence();
+    keys_by_queries(s, G::k_tile(), G::q_tile(q(block).stage()));
+  }
+  OCTAVO_DEVICE void share_p(const Operand& probability) const {
+    ptx::mbarrier_wait(G::ds_empty(ds_buffer(block)), ds_phase(block) ^ 1);
+    store_ds(probability, block);
+    ptx::warp_sync();
+    arrive(G::p_full(ds_buffer(block)));
+    arrive(G::q_empty(q(block).stage()));
+  }
+  OCTAVO_DEVICE void start_dv(Operand& probability) {
+    ptx::mbarrier_wait(G::do_full(dout(block).stage()), dout(block).phase());
+    start_sum(probability, G::do_tile(dout(block).stage()));
+  }
+  // dV of block `block - 1` is complete.
+  OCTAVO_DEVICE void finish_dv(Operand& probability) {
+    ptx::pin(sum);
+    pin(probability);
+    if (block > 0) arrive(G::do_empty(dout(block - 1).stage()));
+  }
+  // One block of queries. dV of the block before is still running on entry.
+  OCTAVO_DEVICE void visit_for_dv(Operand& probability) {
+    float s[G::kScores], dq[G::kDq];
+    start_scores(s);
+    ptx::wgmma_wait<1>();
+    finish_dv(probability);
+    const auto lse = Steps::template load_stats<kEarlyPairs>(G::lse_log2(q(block).stage()));
+    const u32 slot = block_slot();
+    ptx::wgmma_wait<0>();
+    ptx::pin(s);
+    find_p(s, lse, slot);
+    pack(probability, s);
+    share_p(probability);
+    // One branch for all: with two, the compiler spills.
+    if (block > 0) {
+      start_dq<kUpper>(dq, block - 1);
+      start_dv(probability);
+      ptx::wgmma_wait<1>();
+      share_dq<kUpper>(dq, block - 1);
+    } else {
+      start_dv(probability);
+    }
+    ++block;
+  }
+  OCTAVO_DEVICE void run_dv(i32 blocks) {
+    Operand probability;
+    ptx::mbarrier_wait(G::k_full(), 0);
+    while (block < static_cast<u32>(blocks)) visit_for_dv(probability);
+    ptx::wgmma_wait<0>();
+    finish_dv(probability);
+    if (blocks > 0) {
+      float dq[G::kDq];
+      start_dq<kUpper>(dq, block - 1);
+      ptx::wgmma_wait<0>();
+      share_dq<kUpper>(dq, block - 1);
+    }
+    store_sum(blocks, 1.0f, G::v_tile(), p.dv, p.dv_strides);
+  }
+
+  // --- dS and dK --------------------------------------------------------------------------------
+
+  OCTAVO_DEVICE void start_dp(float (&dp)[G::kScores]) const {
+    ptx::mbarrier_wait(G::do_full(dout(block).stage()), dout(block).phase());
+    ptx::pin(dp);
+    ptx::wgmma_fence();
+    keys_by_queries(dp, G::v_tile(), G::do_tile(dout(block).stage()));
+  }
+  OCTAVO_DEVICE void load_p(float (&s)[G::kScores]) const {
+    ptx::mbarrier_wait(G::p_full(ds_buffer(block)), ds_phase(block));
+    Operand probability;
+    Steps::load_ds(probability, block);
+    Steps::unpack(s, probability);
+  }
+  OCTAVO_DEVICE void share_ds(const Operand& ds) const {
+    store_ds(ds, block);
+    ptx::fence_proxy_async();
+    ptx::warp_sync();
+    arrive(G::ds_full(ds_buffer(block)));
+    arrive(G::do_empty(dout(block).stage()));
+  }
+  // dK of block `block - 1` is complete.
+  OCTAVO_DEVICE void finish_dk(Operand& ds) {
+    ptx::pin(sum);
+    pin(ds);
+    if (block > 0) arrive(G::q_empty(q(block - 1).stage()));
+  }
+  // One block of queries. dK of the block before is still running on entry.
+  OCTAVO_DEVICE void visit_for_dk(Operand& ds) {
+    float s[G::kScores], dp[G::kScores], dq[G::kDq];
+    start_dp(dp);
+    ptx::wgmma_wait<1>();
+    finish_dk(ds);
+    ptx::spare("P follows from Q, and the number of the block was stored before dO was loaded");
+    ptx::mbarrier_wait(G::q_full(q(block).stage()), q(block).phase());
+    const auto delta = Steps::template load_stats<kEarlyPairs>(G::delta(dout(block).stage()));
+    const u32 slot = block_slot();
+    ptx::wgmma_wait<0>();
+    ptx::pin(dp);
+    load_p(s);
+    find_ds(s, dp, delta, slot);
+    pack(ds, s);
+    share_ds(ds);
+    start_dq<kLower>(dq, block);
+    start_sum(ds, G::q_tile(q(block).stage()));
+    ptx::wgmma_wait<1>();
+    share_dq<kLower>(dq, block);
+    ++block;
+  }
+  OCTAVO_DEVICE void run_dk(i32 blocks) {
+    Operand ds;
+    ptx::mbarrier_wait(G::v_full(), 0);
+    ptx::spare("dS follows from P, and P from K");
+    ptx::mbarrier_wait(G::k_full(), 0);
+    while (block < static_cast<u32>(blocks)) visit_for_dk(ds);
+    ptx::wgmma_wait<0>();
+    finish_dk(ds);
+    store_sum(blocks, p.scale, G::k_tile(), p.dk, p.dk_strides);
+  }
+};
+
+}  // namespace octavo::sm90::backward

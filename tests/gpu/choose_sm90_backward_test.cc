@@ -1,0 +1,82 @@
+// The choice of the Hopper backward kernels: which problems they serve, with which tiles.
+#include <gtest/gtest.h>
+
+#include "gpu/backward/sm90_backward.h"
+#include "gpu/forward/sm80_forward.h"
+
+namespace octavo {
+namespace {
+
+Problem backward_problem(std::int64_t head_dim, DType dtype = DType::bf16) {
+  Problem p;
+  p.batch = 2;
+  p.heads_q = p.heads_kv = 4;
+  p.seqlen_q = 100;
+  p.seqlen_kv = 300;
+  p.head_dim = p.head_dim_v = head_dim;
+  p.q = p.k = p.v = p.out = dtype;
+  return p;
+}
+
+GpuInfo chip_with_tma(int arch) {
+  GpuInfo gpu;
+  gpu.arch = arch;
+  gpu.tensor_maps = true;
+  return gpu;
+}
+
+TEST(ChooseSm90Backward, ServesHopperWithoutBiasAndMask) {
+  for (std::int64_t head_dim = 8; head_dim <= 256; head_dim += 8) {
+    const Problem problem = backward_problem(head_dim);
+    EXPECT_TRUE(sm90_backward_serves(problem, chip_with_tma(90))) << head_dim;
+    EXPECT_FALSE(sm90_backward_serves(problem, chip_with_tma(100))) << head_dim;
+  }
+  Problem biased = backward_problem(256);
+  biased.bias = DType::bf16;
+  EXPECT_FALSE(sm90_backward_serves(biased, chip_with_tma(90)));
+  Problem masked = backward_problem(256);
+  masked.mask = true;
+  EXPECT_FALSE(sm90_backward_serves(masked, chip_with_tma(90)));
+}
+
+TEST(ChooseSm90Backward, TilesHoldTheHeadAndFitSharedMemory) {
+  for (std::int64_t head_dim = 8; head_dim <= 256; head_dim += 8) {
+    Problem problem = backward_problem(head_dim);
+    problem.options.softcap = 2.0f;
+    problem.alibi = true;
+    const Sm90BackwardConfig c = choose_sm90_backward(problem).config;
+    EXPECT_EQ(c.head_dim, head_dim <= 64 ? 64 : head_dim <= 128 ? 128 : 256);
+    EXPECT_EQ(c.element, Element::bf16);
+    EXPECT_EQ(c.modifiers, (ModifierConfig{.softcap = true, .alibi = true}));
+    EXPECT_LE(sm90::backward::smem_bytes(c), max_smem_bytes(90)) << head_dim;
+  }
+}
+
+// Heads of up to 128 columns have 128 keys in a CTA, and wider ones the 64 that two warpgroups
+// share.
+TEST(ChooseSm90Backward, ReasonNamesKeysAndQueries) {
+  const auto reason = [](std::int64_t head_dim) {
+    return choose_sm90_backward(backward_problem(head_dim)).reason;
+  };
+  EXPECT_NE(reason(64).find("128 keys by 128 queries"), std::string::npos) << reason(64);
+  EXPECT_NE(reason(96).find("128 keys by 64 queries"), std::string::npos) << reason(96);
+  EXPECT_NE(reason(192).find("64 keys by 64 queries"), std::string::npos) << reason(192);
+}
+
+// The workspace has a counter for each slice of dQ: 64 columns of wide heads.
+TEST(ChooseSm90Backward, WorkspaceHasOneDqAndACounterForEachSlice) {
+  for (const std::int64_t head_dim : {64, 128, 256}) {
+    const Problem problem = backward_problem(head_dim);
+    const Sm90BackwardConfig c = choose_sm90_backward(problem).config;
+    const Sm90BackwardWorkspace w = sm90_backward_workspace(problem, problem.seqlen_q, c);
+    EXPECT_EQ(w.tiles, (head_dim == 64 ? 1 : 2) * problem.batch);
+    const auto tiles = static_cast<std::size_t>(w.tiles * problem.heads_q);
+    EXPECT_EQ(w.turn_bytes, tiles * (head_dim == 256 ? 4 : 1) * sizeof(u32));
+    EXPECT_GE(w.dq_sum, w.turns + w.turn_bytes);
+    EXPECT_EQ(w.total - w.dq_sum,
+              tiles * static_cast<std::size_t>(c.block_m * c.head_dim) * sizeof(float));
+  }
+}
+
+}  // namespace
+}  // namespace octavo
