@@ -28,12 +28,12 @@ CubinKernel compiled(const KernelSource& source) {
   return found != nullptr ? *found : CubinKernel{};
 }
 
-// The products of a block are in the code once: S and dP, dV and dK, dQ. With divides_products, dV
-// is there twice, and dQ on each side and at the end.
+// The products of a block are in the code twice: the first block lacks dK and dQ of one before,
+// which follow the last block. With divides_products S, dP and dK are there once, dV twice, and dQ
+// three times.
 int products(const Sm90BackwardConfig& c) {
-  if (bwd::divides_products(c))
-    return 2 * (c.head_dim / 16) + 3 * (c.block_m / 16) + 3 * c.block_n / 16;
-  return 2 * (c.head_dim / 16) + 2 * (c.block_m / 16) + c.block_n / 16;
+  const int scores = c.head_dim / 16, sum = c.block_m / 16, dq = c.block_n / 16;
+  return bwd::divides_products(c) ? 2 * scores + 3 * sum + 3 * dq : 2 * (2 * scores + 2 * sum + dq);
 }
 
 void expect_compiles(const Sm90BackwardConfig& config) {

@@ -98,8 +98,8 @@ struct Producer {
 };
 
 // Adds blocks of dQ to their tiles in global memory in the fixed order of work.cuh. The CTA whose
-// turn is 0 stores instead of adding. Writer b serves buffer b. The
-// buffers of a half of the columns take its slices in turn, block by block.
+// turn is 0 stores instead of adding. Writer b serves buffer b. The buffers of a half of the
+// columns take its slices in turn, block by block.
 template <class Config>
 struct DqWriter {
   using G = Geometry<Config>;
