@@ -115,6 +115,9 @@ void AttentionFlags::add(CLI::App& app) {
   app.add_flag("--overlap-launch", overlap_launch,
                "may start before the preceding kernel of the stream ends (GPU)")
       ->group("Attention");
+  app.add_option("--sm-margin", sm_margin, "SMs that a persistent kernel leaves free (GPU)")
+      ->type_name("N")
+      ->group("Attention");
   app.add_option("--granularity-qk", granularity_qk,
                  "scales of Q and K: tensor, head, block, row, channel")
       ->type_name("G")
@@ -159,6 +162,7 @@ Options AttentionFlags::options() const {
   options.quantization.hadamard = hadamard;
   options.batch_invariant = batch_invariant;
   options.overlap_launch = overlap_launch;
+  options.sm_margin = sm_margin;
   options.max_error = max_error;
   options.softcap = softcap;
   return options;

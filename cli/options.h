@@ -39,7 +39,7 @@ struct AttentionFlags {
   std::string window;
   std::string precision = "native";
   std::string granularity_qk, granularity_v;
-  std::int64_t block_rows = 64;
+  std::int64_t block_rows = 64, sm_margin = 0;
   float max_error = 0, softcap = 0;
   std::string rule = "amax";
   bool smooth_k = false, hadamard = false, batch_invariant = false, overlap_launch = false;

@@ -28,7 +28,8 @@ class Options(ctypes.Structure):
                 ("window_right", c_int64), ("precision", c_int32), ("granularity_qk", c_int32),
                 ("granularity_v", c_int32), ("block_rows", c_int64), ("scale_rule", c_int32),
                 ("smooth_k", c_int32), ("hadamard", c_int32), ("batch_invariant", c_int32),
-                ("overlap_launch", c_int32), ("max_error", c_float), ("softcap", c_float)]
+                ("overlap_launch", c_int32), ("max_error", c_float), ("softcap", c_float),
+                ("sm_margin", c_int32)]
 
 
 class Arguments(ctypes.Structure):

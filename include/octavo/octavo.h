@@ -109,6 +109,7 @@ typedef struct octavo_options {
   int32_t overlap_launch; /* may start before the preceding kernel of the stream ends */
   float max_error;        /* for OCTAVO_AUTO */
   float softcap;          /* scores become softcap * tanh(score / softcap); 0: they stay */
+  int32_t sm_margin;      /* on a GPU, SMs that persistent kernels leave free */
 } octavo_options;
 
 typedef struct octavo_arguments {

@@ -280,6 +280,9 @@ struct Options {
   // On a GPU the kernel may start before the preceding kernel of the stream ends (programmatic
   // dependent launch) and waits for its results itself. Kernels without support ignore it.
   bool overlap_launch = false;
+  // On a GPU, how many SMs a persistent kernel leaves free, e.g. for communication; fewer than the
+  // GPU has. Kernels that launch one CTA for each tile, the backward pass and the CPU ignore it.
+  std::int64_t sm_margin = 0;
   bool operator==(const Options&) const = default;
 };
 

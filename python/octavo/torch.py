@@ -43,7 +43,7 @@ _PARAMETERS = (
     "str causal='none', int[2]? window=None, float? scale=None, str precision='native', "
     "str layout='bhsd', ScalarType? out_dtype=None, SymInt? max_seqlen_q=None, "
     "SymInt? max_seqlen_kv=None, bool batch_invariant=False, bool overlap_launch=False, "
-    "float? max_error=None, float? softcap=None)"
+    "float? max_error=None, float? softcap=None, SymInt sm_margin=0)"
 )
 _BACKWARD_PARAMETERS = (
     "(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, "
@@ -404,7 +404,7 @@ def _traced(q, k, v, *, causal=False, window=None, scale=None, precision=None, o
             max_seqlen_q=None, max_seqlen_kv=None, quantization=None, batch_invariant=False,
             overlap_launch=False, stream=None, max_error=None, out_scale=None, return_amax=False,
             seqlens_q=None, seqlens_kv=None, leftpad_q=None, leftpad_kv=None, bias=None, mask=None,
-            alibi_slopes=None, sinks=None, softcap=None, page_table=None):
+            alibi_slopes=None, sinks=None, softcap=None, page_table=None, sm_margin=0):
     unsupported = _unsupported_argument(q, k, v, quantization, stream, out_scale, return_amax)
     if unsupported is not None:
         raise TypeError(unsupported)
@@ -428,7 +428,7 @@ def _traced(q, k, v, *, causal=False, window=None, scale=None, precision=None, o
                         ("max_seqlen_q", max_seqlen_q), ("max_seqlen_kv", max_seqlen_kv),
                         ("batch_invariant", batch_invariant or None),
                         ("overlap_launch", overlap_launch or None), ("max_error", max_error),
-                        ("softcap", softcap or None)):
+                        ("softcap", softcap or None), ("sm_margin", sm_margin or None)):
         if value is not None:
             given[name] = value
     tensors = [cu_seqlens_q, cu_seqlens_kv, seqlens_q, seqlens_kv, leftpad_q, leftpad_kv, bias, mask,

@@ -48,6 +48,7 @@ enum Parameter : int {
   kSinks,
   kSoftcap,
   kPageTable,
+  kSmMargin,
   kDevice,  // only for explain()
   kDout,    // from here on only for attention_backward()
   kLse,
@@ -87,6 +88,7 @@ inline constexpr std::array<const char*, kParameterCount> kParameters = {"q",
                                                                          "sinks",
                                                                          "softcap",
                                                                          "page_table",
+                                                                         "sm_margin",
                                                                          "device",
                                                                          "dout",
                                                                          "lse",

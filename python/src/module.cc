@@ -106,7 +106,7 @@ void fill_normal(nb::handle array, std::uint64_t seed, std::uint64_t stream) {
   "max_seqlen_q=None, max_seqlen_kv=None, quantization=None, batch_invariant=False, "        \
   "overlap_launch=False, stream=None, max_error=None, out_scale=None, return_amax=False, "   \
   "seqlens_q=None, seqlens_kv=None, leftpad_q=None, leftpad_kv=None, bias=None, mask=None, " \
-  "alibi_slopes=None, sinks=None, softcap=None, page_table=None"
+  "alibi_slopes=None, sinks=None, softcap=None, page_table=None, sm_margin=0"
 
 constexpr const char* kAttentionDoc = "attention(" OCTAVO_PARAMETERS R"doc()
 --
@@ -133,6 +133,7 @@ quantization how 8-bit modes quantize: a dict with qk, v, block_rows, rule, smoo
 batch_invariant    the bits of a row do not depend on the other sequences of the batch
 overlap_launch     on a GPU the kernel may start before the preceding work in the stream has ended; it
              waits for the results itself
+sm_margin    on a GPU, how many SMs a persistent kernel leaves free, e.g. for communication
 stream       a CUDA stream; the framework's current one if None
 max_error    largest error of an output, for inputs of about unit variance; for precision="auto"
 out_scale    scale of an 8-bit output, float32, on q's device: one number, or (batch, heads). The

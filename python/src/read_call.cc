@@ -77,6 +77,8 @@ Options options_of(const Given& given) {
   if (!given[kSoftcap].is_none()) options.softcap = real_of(given[kSoftcap]);
   options.batch_invariant = is_true(given[kBatchInvariant]);
   options.overlap_launch = is_true(given[kOverlapLaunch]);
+  if (!given[kSmMargin].is_none())
+    options.sm_margin = number_of(given[kSmMargin], "sm_margin", "a number of SMs");
   return options;
 }
 

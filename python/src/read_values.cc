@@ -108,7 +108,8 @@ constexpr std::array kAttentionNamed = {
     kLayout,       kOutDtype,       kCuSeqlensQ,    kCuSeqlensKv, kMaxSeqlenQ, kMaxSeqlenKv,
     kQuantization, kBatchInvariant, kOverlapLaunch, kStream,      kMaxError,   kOutScale,
     kReturnAmax,   kSeqlensQ,       kSeqlensKv,     kLeftpadQ,    kLeftpadKv,  kBias,
-    kMask,         kAlibiSlopes,    kSinks,         kSoftcap,     kPageTable,  kDevice};
+    kMask,         kAlibiSlopes,    kSinks,         kSoftcap,     kPageTable,  kSmMargin,
+    kDevice};
 constexpr std::array kBackwardNeeded = {kDout, kQ, kK, kV, kOut, kLse};
 constexpr std::array kBackwardNamed = {
     kCausal,      kWindow,       kScale,          kPrecision, kLayout,      kCuSeqlensQ,

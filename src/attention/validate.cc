@@ -165,6 +165,12 @@ Status validate_mask(const Options& o) {
   return {};
 }
 
+// How many SMs there are is known where a GPU is.
+Status validate_sm_margin(const Options& o) {
+  if (o.sm_margin >= 0) return {};
+  return invalid("sm_margin", number(o.sm_margin), "0 (none) to the SMs of the GPU less one");
+}
+
 Status validate_max_error(const Problem& p) {
   const float e = p.options.max_error;
   if (p.options.precision != Precision::automatic) {
@@ -272,6 +278,7 @@ Status validate(const Problem& problem) {
   OCTAVO_RETURN_IF_ERROR(validate_types(problem));
   OCTAVO_RETURN_IF_ERROR(validate_max_quantizeds(problem));
   OCTAVO_RETURN_IF_ERROR(validate_mask(problem.options));
+  OCTAVO_RETURN_IF_ERROR(validate_sm_margin(problem.options));
   OCTAVO_RETURN_IF_ERROR(validate_precision(problem));
   OCTAVO_RETURN_IF_ERROR(validate_modifiers(problem));
   return validate_paging(problem);

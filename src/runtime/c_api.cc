@@ -151,6 +151,7 @@ Status read_options(const octavo_options* given, Options& out) {
   out.overlap_launch = c.overlap_launch != 0;
   out.max_error = c.max_error;
   out.softcap = c.softcap;
+  out.sm_margin = c.sm_margin;
   return {};
 }
 

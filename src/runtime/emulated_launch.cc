@@ -197,8 +197,8 @@ Status run_emulated(const emulator::EmulatedSm80Forward& kernel, const GpuInfo& 
                     const emulator::Settings& settings, const EmulatorThen& then) {
   EmulatedFunction function = emulated_function(kernel, chip.arch);
   const ExaminedLaunches examined(settings, then);
-  return launch_sm80_forward(gpu_of(chip), {kernel.config, function.handle(), chip.sms},
-                             run_problem, arguments, nullptr);
+  return launch_sm80_forward(gpu_of(chip), {kernel.config, function.handle(), 1}, run_problem,
+                             arguments, nullptr);
 }
 
 Status run_emulated(const emulator::EmulatedSm90Forward& kernel, const GpuInfo& chip,

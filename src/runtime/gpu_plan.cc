@@ -215,6 +215,7 @@ class GpuPlan final : public Plan::Impl {
       e.config = to_text(decode_->config);
       e.reason = decode_reason_;
       if (!decode_->note.empty()) e.reason += "; " + decode_->note;
+      e.reason += margin_note(true);
       return e;
     }
     if (sm90_) {
@@ -224,6 +225,8 @@ class GpuPlan final : public Plan::Impl {
       if (!sm90_->note.empty()) e.reason += "; " + sm90_->note;
       e.reason +=
           describe_quantizers(planned_.for_sm90, sm90_->config.scores == ScoreType::f16_fast);
+      e.reason +=
+          margin_note(sm90_forward_is_persistent(planned_.for_sm90.kernel_problem, sm90_->config));
       return e;
     }
     const ChosenSm80Forward chosen = sm80_.choose(16);
@@ -239,6 +242,7 @@ class GpuPlan final : public Plan::Impl {
                                      : "; no Hopper kernel, as there is no compiler";
     e.reason += missing_driver_feature(gpu_.info);
     e.reason += describe_quantizers(planned_.v_by_rows);
+    e.reason += margin_note(chosen.config.persistent);
     return e;
   }
 
@@ -315,6 +319,13 @@ class GpuPlan final : public Plan::Impl {
   }
 
  private:
+  std::string margin_note(bool persistent) const {
+    const std::int64_t margin = problem.options.sm_margin;
+    if (margin == 0) return "";
+    if (!persistent) return "; sm_margin has no effect on one CTA for each tile";
+    return fmt::format("; {} of {} SMs are left free", margin, gpu_.info.sms);
+  }
+
   Status load_decode_kernel() {
     ChosenDecode chosen = choose_decode(problem, gpu_.info);
     if (forced_.decode) chosen = {*forced_.decode, "asked for"};
@@ -568,6 +579,10 @@ Result<GpuProblem> gpu_problem(const Problem& problem, Device device) {
   if (info.arch < 80)
     return unsupported("device", fmt::format("{} ({}, sm_{})", name(device), info.name, info.arch),
                        "sm_80 and later");
+  if (problem.options.sm_margin >= info.sms)
+    return invalid(
+        "sm_margin", fmt::format("{}", problem.options.sm_margin),
+        fmt::format("0 to {} on {}, which has {} SMs", info.sms - 1, name(device), info.sms));
   if (problem.paged) {
     if (decode_supports(problem, info)) return GpuProblem{*gpu, *resolved};
     return unsupported("problem", on_chip(problem, info),

@@ -131,7 +131,9 @@ TEST(Flags, BecomeOptions) {
   flags.block_rows = 32;
   flags.rule = "least_squares";
   flags.smooth_k = flags.hadamard = flags.batch_invariant = flags.overlap_launch = true;
+  flags.sm_margin = 8;
   Options expected;
+  expected.sm_margin = 8;
   expected.causal = Causal::bottom_right;
   expected.window_left = 128;
   expected.precision = Precision::int8_mixed;

@@ -4,11 +4,13 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <future>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -32,6 +34,8 @@ class HostPath : public testing::Test {
     encoded_maps = reinterpret_cast<int (*)()>(dlsym(library, "fake_cuda_encoded_maps"));
     launches = reinterpret_cast<int (*)()>(dlsym(library, "fake_cuda_launches"));
     early_launches = reinterpret_cast<int (*)()>(dlsym(library, "fake_cuda_early_launches"));
+    last_grid = reinterpret_cast<int (*)()>(dlsym(library, "fake_cuda_last_grid"));
+    ASSERT_NE(last_grid, nullptr);
     ASSERT_TRUE(encoded_maps != nullptr && launches != nullptr && early_launches != nullptr);
     setenv("FAKE_CUDA_ARCH", "90", 1);
     setenv("OCTAVO_NVRTC", OCTAVO_FAKE_NVRTC, 1);
@@ -82,6 +86,7 @@ class HostPath : public testing::Test {
   static inline int (*encoded_maps)() = nullptr;
   static inline int (*launches)() = nullptr;
   static inline int (*early_launches)() = nullptr;
+  static inline int (*last_grid)() = nullptr;
 };
 
 TEST_F(HostPath, SecondRunIsOneLaunch) {
@@ -96,6 +101,78 @@ TEST_F(HostPath, SecondRunIsOneLaunch) {
   const Arguments elsewhere = arguments(512, 384, 1 << 24);
   EXPECT_EQ(cost([&] { return plan.run(elsewhere).ok(); }), kOneLaunch) << "other addresses";
   EXPECT_EQ(cost([&] { return plan.run(a).ok(); }), kOneLaunch);
+}
+
+// The fake GPU has eight SMs.
+TEST_F(HostPath, PersistentGridsLeaveSmsFree) {
+  Arguments varlen = self_attention(1, 16, 4096);
+  const auto cu_seqlens = reinterpret_cast<const std::int32_t*>(std::uintptr_t{6} << 32);
+  varlen.cu_seqlens_q = varlen.cu_seqlens_kv = cu_seqlens;
+  varlen.sequences = 3;
+  varlen.max_seqlen_q = varlen.max_seqlen_kv = 2048;
+  Arguments decode = arguments(1, 8192);
+  for (const std::int64_t margin : {0, 1, 3, 7}) {
+    Options options;
+    options.sm_margin = margin;
+    const auto grid_of = [&](const Arguments& a, std::string_view kernel) {
+      const Plan plan = *octavo::plan(*problem_of(a, options), kGpu);
+      const Explanation explained = plan.explain();
+      EXPECT_EQ(explained.kernel, kernel);
+      const std::string note = std::to_string(margin) + " of 8 SMs are left free";
+      EXPECT_EQ(explained.reason.find(note) != std::string::npos, margin > 0) << explained.reason;
+      const Workspace workspace{reinterpret_cast<void*>(std::uintptr_t{1} << 40),
+                                plan.workspace_bytes(a)};
+      EXPECT_TRUE(plan.run(a, workspace).ok());
+      const int grid = last_grid();
+      EXPECT_TRUE(plan.run(a, workspace).ok());
+      EXPECT_EQ(last_grid(), grid) << "the repeated launch";
+      return grid;
+    };
+    EXPECT_EQ(grid_of(self_attention(1, 16, 4096), "sm90_forward"), 8 - margin);
+    // Without a margin varlen batches get one CTA for each tile.
+    const int varlen_grid = grid_of(varlen, "sm90_forward");
+    if (margin == 0)
+      EXPECT_GT(varlen_grid, 8);
+    else
+      EXPECT_EQ(varlen_grid, 8 - margin);
+    // The last launch combines the partial results of neighbouring CTAs: one CTA for each pair, or
+    // as many for each as there are rows, here one.
+    EXPECT_EQ(grid_of(decode, "decode"), std::max<std::int64_t>(7 - margin, 1));
+  }
+}
+
+TEST_F(HostPath, TheMarginIsLessThanTheSms) {
+  const Arguments a = self_attention(1, 16, 4096);
+  Options options;
+  options.sm_margin = 8;
+  const auto refused = octavo::plan(*problem_of(a, options), kGpu);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.status().message(),
+            "sm_margin is 8; supported: 0 to 7 on cuda:0, which has 8 SMs.");
+  EXPECT_TRUE(octavo::plan(*problem_of(a, options), Device{}).ok()) << "the CPU ignores it";
+  options.sm_margin = -1;
+  const auto negative = octavo::plan(*problem_of(a, options), kGpu);
+  ASSERT_FALSE(negative.ok());
+  EXPECT_EQ(negative.status().message(),
+            "sm_margin is -1; supported: 0 (none) to the SMs of the GPU less one.");
+}
+
+// The margin changes neither the configuration nor, with it, the bits; a kernel of one CTA for each
+// tile says that it has no effect.
+TEST_F(HostPath, TheMarginDoesNotChangeTheKernel) {
+  for (const std::int64_t length : {64, 512, 4096})
+    for (const Causal causal : {Causal::none, Causal::top_left}) {
+      Options options;
+      options.causal = causal;
+      const Arguments a = self_attention(1, 2, length);
+      const Explanation before = octavo::plan(*problem_of(a, options), kGpu)->explain();
+      options.sm_margin = 4;
+      const Explanation after = octavo::plan(*problem_of(a, options), kGpu)->explain();
+      EXPECT_EQ(after.config, before.config);
+      const bool split = before.reason.find("split-KV") != std::string::npos;
+      EXPECT_EQ(after.reason.find("no effect on one CTA") != std::string::npos, split)
+          << after.reason;
+    }
 }
 
 TEST_F(HostPath, ANewLengthOrStrideIsEncodedOnce) {

@@ -42,7 +42,8 @@ Json attention_json(const Options& o) {
             {"smooth_k", q.smooth_k},
             {"hadamard", q.hadamard}}},
           {"batch_invariant", o.batch_invariant},
-          {"overlap_launch", o.overlap_launch}};
+          {"overlap_launch", o.overlap_launch},
+          {"sm_margin", o.sm_margin}};
 }
 
 Json row_json(const CheckRow& row) {

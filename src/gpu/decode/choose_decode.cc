@@ -7,6 +7,7 @@
 #include "gpu/decode/decode.h"
 #include "gpu/forward/forward_params.h"
 #include "gpu/forward/sm80_forward.h"
+#include "gpu/forward/tile_order.h"
 #include "gpu/jit/config_text.h"
 #include "gpu/jit/kernel_source.h"
 
@@ -137,7 +138,7 @@ ChosenDecode choose_decode(const Problem& p, const GpuInfo& gpu) {
       if (two_ctas && stages_that_fit(c, gpu) >= 4) c.min_ctas = 2;
       c.stages = std::min(stages_that_fit(c, gpu), 3);
       return {c, fmt::format("few queries over many keys, which {} CTAs divide evenly",
-                             c.min_ctas * gpu.sms)};
+                             c.min_ctas * sms_of_grid(gpu.sms, p.options))};
     }
   return {c, "no tiles fit into the shared memory"};
 }

@@ -39,8 +39,9 @@ struct LoadedDecode {
   DecodeConfig config;
   cuda::Function function = nullptr;
   cuda::Function combine = nullptr;
-  int resident_blocks = 0;  // CTAs the GPU holds at once
-  std::string note{};       // a cache problem
+  int sms = 0;          // of the GPU
+  int ctas_per_sm = 1;  // that an SM holds at once
+  std::string note{};   // a cache problem
 };
 Result<LoadedDecode> load_decode(const Gpu& gpu, const DecodeConfig& config);
 

@@ -5,6 +5,7 @@
 #include "device/decode/combine.cuh"
 #include "gpu/decode/decode.h"
 #include "gpu/forward/forward_params.h"
+#include "gpu/forward/tile_order.h"
 #include "gpu/jit/load_function.h"
 
 namespace octavo {
@@ -19,7 +20,8 @@ std::int64_t ctas_of(const LoadedDecode& kernel, const Problem& p) {
   const std::int64_t units = p.batch * p.heads_kv * row_tiles(p, kernel.config);
   const std::int64_t tiles = div_up<std::int64_t>(std::max<std::int64_t>(p.seqlen_kv, 1),
                                                   decode::tile_keys(kernel.config));
-  return std::min<std::int64_t>(kernel.resident_blocks, units * tiles);
+  const std::int64_t resident = kernel.ctas_per_sm * sms_of_grid(kernel.sms, p.options);
+  return std::min(resident, units * tiles);
 }
 
 bool by_key(const ConstTensor& tensor, const Scales& scales) {
@@ -48,7 +50,8 @@ Result<LoadedDecode> load_decode(const Gpu& gpu, const DecodeConfig& config) {
                  gpu.driver->occupancy(&per_sm, kernel.function, decode::threads(config),
                                        decode::smem_bytes(config)),
                  "cuOccupancyMaxActiveBlocksPerMultiprocessor");
-  kernel.resident_blocks = std::max(per_sm, 1) * gpu.info.sms;
+  kernel.sms = gpu.info.sms;
+  kernel.ctas_per_sm = std::max(per_sm, 1);
   return kernel;
 }
 

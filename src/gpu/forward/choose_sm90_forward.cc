@@ -223,6 +223,7 @@ bool sm90_forward_supports(const Resolved& resolved, const GpuInfo& gpu) {
 SmLoad busiest_sm(const sm90::TableRow& row, const Problem& run_problem, const GpuInfo& gpu) {
   const Sm90ForwardConfig& c = row.config;
   Problem p = run_problem;
+  p.options.sm_margin = 0;  // it must not change the choice, and with it the bits
   if (p.options.batch_invariant) {
     // The choice must not depend on batch and heads, so it assumes many.
     constexpr std::int64_t kMany = 1024;

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "gpu/forward/forward_params.h"
 #include "gpu/forward/sm80_forward.h"
+#include "gpu/forward/tile_order.h"
 #include "gpu/jit/config_text.h"
 #include "gpu/jit/load_function.h"
 #include "gpu/jit/shipped.h"
@@ -67,12 +68,10 @@ Result<LoadedSm80Forward> load_sm80_forward(const Gpu& gpu, const Sm80ForwardCon
   LoadedSm80Forward kernel{config, *function};
   kernel.note = cache_note(gpu, source, kPolicy);
   if (config.persistent) {
-    int per_sm = 0;
     OCTAVO_GPU_TRY(*gpu.driver,
-                   gpu.driver->occupancy(&per_sm, kernel.function, sm80::threads(config),
-                                         sm80::smem_bytes(config)),
+                   gpu.driver->occupancy(&kernel.ctas_per_sm, kernel.function,
+                                         sm80::threads(config), sm80::smem_bytes(config)),
                    "cuOccupancyMaxActiveBlocksPerMultiprocessor");
-    kernel.resident_blocks = per_sm * gpu.info.sms;
   }
   return kernel;
 }
@@ -84,8 +83,10 @@ Status launch_sm80_forward(const Gpu& gpu, const LoadedSm80Forward& kernel,
   OCTAVO_RETURN_IF_ERROR(current.status());
   ModifiedForwardParams params = sm80_forward_params(kernel_problem, arguments, kernel.config);
   cuda::LaunchConfig launch;
+  const std::int64_t resident =
+      kernel.ctas_per_sm * sms_of_grid(gpu.info.sms, kernel_problem.options);
   launch.grid[0] = static_cast<unsigned>(
-      kernel.config.persistent ? std::min(params.tiles, kernel.resident_blocks) : params.tiles);
+      kernel.config.persistent ? std::min<std::int64_t>(params.tiles, resident) : params.tiles);
   launch.block[0] = static_cast<unsigned>(sm80::threads(kernel.config));
   launch.smem_bytes = static_cast<unsigned>(sm80::smem_bytes(kernel.config));
   launch.stream = static_cast<cuda::StreamHandle>(stream);

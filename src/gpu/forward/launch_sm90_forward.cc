@@ -84,6 +84,11 @@ int query_bits(std::int64_t seqlen_q) {
   return bits;
 }
 
+bool sm90_forward_is_persistent(const Problem& kernel_problem, const Sm90ForwardConfig& c) {
+  const bool known_lengths = !kernel_problem.varlen && !kernel_problem.padded;
+  return !sm90::is_split_kv(c) && (known_lengths || kernel_problem.options.sm_margin > 0);
+}
+
 bool sm90_forward_can_address(const Arguments& a) {
   // K and V are not loaded if there are no keys.
   const bool keys = is_empty(a.k) || (tma_can_address(a.k) && tma_can_address(a.v));
@@ -140,10 +145,10 @@ Status Sm90ForwardLaunch::prepare(const Gpu& gpu, const LoadedSm90Forward& kerne
   has_o_map_ = sm90::stages_o(c);
   is_8bit_qk_ = sm90::is_8bit_qk(c);
   amax_floats_ = amax_floats(kernel_problem, arguments);
-  // The host does not know the lengths of a varlen or padded batch, so it gets one CTA per tile.
-  const bool persistent = !sm90::is_split_kv(c) && !kernel_problem.varlen && !kernel_problem.padded;
-  config_.grid[0] = static_cast<unsigned>(persistent ? std::min(params_.tiles, gpu.info.sms)
-                                                     : params_.tiles * c.cluster);
+  const std::int64_t sms = sms_of_grid(gpu.info.sms, kernel_problem.options);
+  config_.grid[0] = static_cast<unsigned>(sm90_forward_is_persistent(kernel_problem, c)
+                                              ? std::min<std::int64_t>(params_.tiles, sms)
+                                              : std::int64_t{params_.tiles} * c.cluster);
   config_.block[0] = static_cast<unsigned>(sm90::threads(c));
   config_.smem_bytes = static_cast<unsigned>(sm90::smem_bytes(c));
   config_.stream = static_cast<cuda::StreamHandle>(stream);

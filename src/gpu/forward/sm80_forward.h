@@ -52,8 +52,8 @@ std::int64_t sm80_forward_tiles(const Problem& kernel_problem, const Sm80Forward
 struct LoadedSm80Forward {
   Sm80ForwardConfig config;
   cuda::Function function = nullptr;
-  int resident_blocks = 0;  // CTAs the GPU holds at once; for persistent kernels
-  std::string note{};       // a cache problem, or that the kernel replaces another
+  int ctas_per_sm = 0;  // that an SM holds at once; for persistent kernels
+  std::string note{};   // a cache problem, or that the kernel replaces another
 };
 Result<LoadedSm80Forward> load_sm80_forward(const Gpu& gpu, const Sm80ForwardConfig& config);
 

@@ -62,6 +62,10 @@ inline VLayout v_layout(const Sm90ForwardConfig& config) {
 // stores of 8 bytes.
 bool sm90_forward_can_address(const Arguments& arguments);
 
+// Whether CTAs take tile after tile. The host does not know the lengths of a varlen or padded
+// batch, so it gets one CTA for each tile, unless SMs must stay free.
+bool sm90_forward_is_persistent(const Problem& kernel_problem, const Sm90ForwardConfig& config);
+
 // Whether TMA can load tiles of bias and mask, as kernels with `score_tiles` need. With padding on
 // the left, a sequence's columns may begin anywhere, and a box may not.
 bool sm90_forward_has_score_tiles(const Arguments& arguments);

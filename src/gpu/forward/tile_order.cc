@@ -92,17 +92,17 @@ double worth_of_l2(const Problem& p, const Sm90ForwardConfig& c, std::int64_t sm
 // most even work, unless interleaving all heads is more even by more than L2 hits are worth.
 TileOrder masked_order(const Problem& p, const Sm90ForwardConfig& c, const GpuInfo& gpu,
                        std::int64_t row_tiles) {
-  const std::int64_t heads = p.heads_q * p.batch;
+  const std::int64_t heads = p.heads_q * p.batch, sms = sms_of_grid(gpu.sms, p.options);
   const std::int64_t fitting = heads_in_l2(p, c, gpu.l2_bytes);
   const TileOrder all = mixing(heads, 1);
   if (heads <= fitting) return all;
   // One CTA per tile takes the next tile anyway, and the lengths of a varlen batch are not known.
   constexpr std::int64_t kCounted = 1 << 16;  // more tiles would take the host too long
   if (sm90::is_split_kv(c) || p.varlen || heads * row_tiles * 2 > kCounted ||
-      static_cast<std::size_t>(gpu.sms) > kMostSms) {
+      static_cast<std::size_t>(sms) > kMostSms) {
     TileOrder guess = all;
-    for_fitting_orders(heads, fitting, row_tiles, gpu.sms, [&](const TileOrder& first) {
-      if (first.heads_per_group * row_tiles % gpu.sms == 0) guess = first;
+    for_fitting_orders(heads, fitting, row_tiles, sms, [&](const TileOrder& first) {
+      if (first.heads_per_group * row_tiles % sms == 0) guess = first;
       return false;
     });
     return guess;
@@ -111,14 +111,14 @@ TileOrder masked_order(const Problem& p, const Sm90ForwardConfig& c, const GpuIn
   TileOrder best = all;
   double least = 0;  // of `all`, measured when the first other order is considered
   std::int64_t counted = 0;
-  for_fitting_orders(heads, fitting, row_tiles, gpu.sms, [&](const TileOrder& order) {
+  for_fitting_orders(heads, fitting, row_tiles, sms, [&](const TileOrder& order) {
     if (counted == 0) {
-      least = unevenness(all, p, c, row_tiles, gpu.sms) + worth_of_l2(p, c, gpu.sms);
+      least = unevenness(all, p, c, row_tiles, sms) + worth_of_l2(p, c, sms);
       counted = heads * row_tiles;
     }
     counted += heads * row_tiles;
     if (counted > kCounted || least < kEven) return false;
-    const double uneven = unevenness(order, p, c, row_tiles, gpu.sms);
+    const double uneven = unevenness(order, p, c, row_tiles, sms);
     if (uneven < least) {
       least = uneven;
       best = order;
@@ -130,13 +130,17 @@ TileOrder masked_order(const Problem& p, const Sm90ForwardConfig& c, const GpuIn
 
 }  // namespace
 
+std::int64_t sms_of_grid(std::int64_t sms, const Options& options) {
+  return std::max<std::int64_t>(sms - options.sm_margin, 1);
+}
+
 TileOrder tile_order(const Problem& p, const Sm90ForwardConfig& c, const GpuInfo& gpu) {
   const std::int64_t row_tiles =
       std::max<std::int64_t>(div_up<std::int64_t>(p.seqlen_q, sm90::block_m(c)), 1);
   if (is_masked(p.options)) return masked_order(p, c, gpu, row_tiles);
   // The rotation makes a CTA visit every m_block before it repeats one.
   const std::int64_t heads = p.heads_q * p.batch;
-  const std::int64_t grid = std::min<std::int64_t>(heads * row_tiles, gpu.sms);
+  const std::int64_t grid = std::min(heads * row_tiles, sms_of_grid(gpu.sms, p.options));
   std::int64_t rotation = 1;
   while (rotation < grid && std::gcd(grid + rotation, row_tiles) > 1) ++rotation;
   return {1, static_cast<i32>(heads), static_cast<i32>(rotation < grid ? rotation : 0)};

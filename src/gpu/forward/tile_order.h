@@ -11,6 +11,9 @@
 
 namespace octavo {
 
+// The SMs of the GPU less those that the caller wants free, for persistent kernels.
+std::int64_t sms_of_grid(std::int64_t sms, const Options& options);
+
 struct TileOrder {
   i32 heads_per_group = 1;  // heads per group; a group's tiles are interleaved by row
   i32 groups = 1;

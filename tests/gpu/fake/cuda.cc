@@ -38,7 +38,7 @@ std::size_t live_bytes() {
 
 std::atomic<int> live_modules{0};
 std::atomic<int> encoded_maps{0};
-std::atomic<int> launches{0}, early_launches{0};
+std::atomic<int> launches{0}, early_launches{0}, last_grid{0};
 
 // The first members of CUlaunchConfig, and of a CUlaunchAttribute.
 struct LaunchConfig {
@@ -75,6 +75,7 @@ int fake_cuda_live_modules() { return live_modules; }
 int fake_cuda_encoded_maps() { return encoded_maps; }
 int fake_cuda_launches() { return launches; }
 int fake_cuda_early_launches() { return early_launches; }
+int fake_cuda_last_grid() { return last_grid; }
 
 int cuInit(unsigned) { return static_cast<int>(number("FAKE_CUDA_INIT", 0)); }
 int cuDriverGetVersion(int* version) { return *version = 13000, 0; }
@@ -141,6 +142,7 @@ int cuFuncSetAttribute(void*, int, int) { return 0; }
 int cuLaunchKernelEx(const LaunchConfig* config, void*, void**, void**) {
   for (unsigned i = 0; i < config->attribute_count; ++i)
     early_launches += config->attributes[i].id == kProgrammaticStreamSerialization ? 1 : 0;
+  last_grid = static_cast<int>(config->grid[0]);
   return ++launches, 0;
 }
 #endif
