@@ -13,7 +13,8 @@ nothing has to be merged, and the LSE that the backward pass needs is that of th
 Tensors of this file have the dimensions (seqlen, batch, heads, head_dim), in any memory order: shards
 that arrive one after the other are then the whole sequence without a copy. Collectives are
 asynchronous. NCCL runs them on a stream of its own, and wait() makes the current stream wait, not the
-host; so while the attention of one chunk runs, the next chunk arrives.
+host; so while the attention of one chunk runs, the next chunk arrives. Persistent kernels would keep
+NCCL's from starting, so beside a collective they leave `sm_margin` SMs free.
 """
 
 from __future__ import annotations
@@ -57,6 +58,10 @@ class Group:
         self.group = dist.distributed_c10d._resolve_process_group(name) if name else None
         self.size = dist.get_world_size(self.group) if name else 1
         self.rank = dist.get_rank(self.group) if name else 0
+
+    def runs_on_sms(self, x: Tensor) -> bool:
+        """Whether collectives of x need SMs of the GPU."""
+        return x.is_cuda and self.size > 1 and dist.get_backend(self.group) == "nccl"
 
     def start_gather(self, x: Tensor) -> Started:
         """Starts to gather the rows of all ranks, in the order of ranks."""
@@ -145,11 +150,33 @@ def sum_in_order(parts: Tensor) -> Tensor:
     return total.to(parts.dtype)
 
 
+class Modifiers(NamedTuple):
+    """What changes the scores, for the heads of one tensor of queries."""
+
+    softcap: float = 0.0
+    sinks: Tensor | None = None  # (heads)
+    alibi_slopes: Tensor | None = None  # (heads) or (batch, heads)
+
+    def of_heads(self, heads: slice) -> Modifiers:
+        return self._replace(sinks=None if self.sinks is None else self.sinks[heads],
+                             alibi_slopes=None if self.alibi_slopes is None
+                             else self.alibi_slopes[..., heads].contiguous())
+
+    def options(self) -> dict:
+        """The arguments of octavo.attention; None and 0 are its defaults."""
+        return self._asdict()
+
+
 class Attention:
-    """Attention of this rank's rows with all keys, of which each rank of `group` has a part."""
+    """Attention of this rank's rows with all keys, of which each rank of `group` has a part.
+
+    Each row is in one call, which sees all of its keys. So the sinks are given to every call, and the
+    diagonal from which ALiBi counts is that of the call where the mask is causal.
+    """
 
     def __init__(self, group: Group, rows: int, sharding: str, causal: bool, window: list[int] | None,
-                 scale: float | None, documents: list[int] | None, chunks: int, layout: str):
+                 scale: float | None, documents: list[int] | None, chunks: int, sm_margin: int, layout: str,
+                 modifiers: Modifiers):
         seqlen = rows * group.size
         own = segments(sharding, seqlen, group.size, group.rank)
         # The shard of a group of one rank is the whole sequence, already in order.
@@ -157,12 +184,14 @@ class Attention:
         documents = (0, seqlen) if documents is None else check_documents(documents, seqlen)
         self.runs = plan_runs(own, Mask.of(causal, window), documents)
         self.group, self.sharding, self.scale = group, sharding, scale
+        self.sm_margin, self.modifiers = sm_margin, modifiers
         self.varlen = layout == _VARLEN
         self.complete = sum(run.q_end - run.q_begin for run in self.runs) == rows
         self.chunks = chunks if group.size > 1 else 1
 
-    def _options(self, run, device):
+    def _options(self, run, heads, device):
         options = {"causal": run.causal, "window": run.window, "scale": self.scale}
+        options |= self.modifiers.of_heads(heads).options()
         if self.varlen:
             cu_q, cu_kv = run.cu_seqlens_q, run.cu_seqlens_kv
             longest = [max(b - a for a, b in zip(cu, cu[1:])) for cu in (cu_q, cu_kv)]
@@ -204,19 +233,21 @@ class Attention:
         lse = q.new_full((q.shape[1], q.shape[2], q.shape[0]), -torch.inf, dtype=torch.float32)
         if not self.complete:  # rows that belong to no document
             out.zero_()
-        for heads, keys, values in self._gathered(k, v, self._head_slices(q.shape[2], k.shape[2])):
+        slices = self._head_slices(q.shape[2], k.shape[2])
+        for heads, keys, values in self._gathered(k, v, slices):
+            arriving = heads != slices[-1][0] and self.group.runs_on_sms(q)
             for run in self.runs:
                 _, found = octavo.attention(
                     self._argument(q[:, :, heads], run.q_begin, run.q_end),
                     self._argument(keys, run.k_begin, run.k_end),
                     self._argument(values, run.k_begin, run.k_end),
                     out=self._argument(out[:, :, heads], run.q_begin, run.q_end), return_lse=True,
-                    **self._options(run, q.device))
+                    sm_margin=self.sm_margin if arriving else 0, **self._options(run, heads, q.device))
                 self._lse(lse[:, heads], run).copy_(found)
         return lse
 
-    def _chunk_gradients(self, heads, tensors, keys, values, lse, dq):
-        """Writes the chunk's part of dq; returns dK and dV of all keys from this rank's rows."""
+    def _chunk_gradients(self, heads, tensors, keys, values, lse, dq, dsinks):
+        """Writes the chunk's parts of dq and dsinks; returns dK and dV of all keys from this rank's rows."""
         total = keys.new_zeros((keys.shape[0], keys.shape[1], 2 * keys.shape[2], keys.shape[3]),
                                dtype=torch.float32)
         dk, dv = total.chunk(2, 2)
@@ -225,20 +256,24 @@ class Attention:
             found = octavo.attention_backward(
                 dout, q, self._argument(keys, run.k_begin, run.k_end),
                 self._argument(values, run.k_begin, run.k_end), out,
-                self._lse(lse[:, heads], run).contiguous(), **self._options(run, q.device))
+                self._lse(lse[:, heads], run).contiguous(), return_dsinks=dsinks is not None,
+                **self._options(run, heads, q.device))
             self._argument(dq[:, :, heads], run.q_begin, run.q_end).copy_(found[0])
             self._argument(dk, run.k_begin, run.k_end).add_(found[1])
             self._argument(dv, run.k_begin, run.k_end).add_(found[2])
+            if dsinks is not None:
+                dsinks[heads].add_(found[3])
         return total.to(keys.dtype)
 
-    def backward(self, dout, q, k, v, out, lse):
-        """dq, dk and dv of this rank's rows."""
+    def backward(self, dout, q, k, v, out, lse, needs_dsinks):
+        """dq, dk and dv of this rank's rows, and dsinks from these rows or None."""
+        dsinks = lse.new_zeros(q.shape[2]) if needs_dsinks else None
         dq = torch.empty_like(q) if self.complete else torch.zeros_like(q)
         summed, leaving = [], None
         for heads, keys, values in self._gathered(k, v, self._head_slices(q.shape[2], k.shape[2])):
-            total = self._chunk_gradients(heads, (dout, q, out), keys, values, lse, dq)
+            total = self._chunk_gradients(heads, (dout, q, out), keys, values, lse, dq, dsinks)
             if self.group.size == 1:
-                return (dq, *total.chunk(2, 2))
+                return (dq, *total.chunk(2, 2), dsinks)
             # The gradients of the chunk before have travelled while this chunk was computed.
             if leaving is not None:
                 summed.append(sum_in_order(finish(leaving)))
@@ -246,7 +281,7 @@ class Attention:
             leaving = self.group.start_exchange(total.unflatten(0, (self.group.size, -1)))
         summed.append(sum_in_order(finish(leaving)))
         dk, dv = (torch.cat(both, 2) for both in zip(*(one.chunk(2, 2) for one in summed)))
-        return dq, dk, dv
+        return dq, dk, dv, dsinks
 
 
 # ------------------------------------------------------------------------- agreement of the ranks
@@ -254,7 +289,8 @@ class Attention:
 NEVER, ONCE, ALWAYS = 0, 1, 2
 _agreed: set[tuple] = set()
 _MOST_AGREED = 4096
-_SETTINGS = ("method", "sharding", "causal", "window", "scale", "chunks", "layout")
+_SETTINGS = ("method", "sharding", "causal", "window", "scale", "chunks", "layout", "softcap",
+             "the shape, dtype or gradient of sinks", "the shape or dtype of alibi_slopes")
 _TENSOR_FIELDS = tuple(f"{name}.{field}" for name in "qkv"
                        for field in (*(f"shape[{i}]" for i in range(4)), "dtype", "requires_grad"))
 _FIELDS = ("failed", *_TENSOR_FIELDS, *_SETTINGS, "cu_seqlens")
@@ -269,6 +305,10 @@ def check_level(check: bool | None, device: torch.device) -> int:
 
 def _checksum(value) -> int:
     return zlib.crc32(repr(value).encode())
+
+
+def _described(tensor: Tensor | None):
+    return None if tensor is None else (tuple(tensor.shape), tensor.dtype, tensor.requires_grad)
 
 
 def _signature(tensors, settings, documents) -> list[int]:
@@ -323,23 +363,39 @@ def tell_failure(names: list[str], device: torch.device, level: int) -> None:
             pass  # this rank raises its own error
 
 
+def agree_on_decode(names: list[str], q: Tensor, settings: tuple, level: int) -> None:
+    """Raises ValueError on every rank if the queries or settings differ; k and v may."""
+    scale, softcap, layout, sinks = settings
+    same = (None, None, None, None, scale, None, layout, softcap, _described(sinks), None)
+    _agree([Group(name) for name in names], q.device, _signature((q, q, q), same, None), level)
+
+
 # ------------------------------------------------------------------------------------- the operators
+
+
+def _modifiers(softcap: float, sinks: Tensor | None, slopes: Tensor | None, heads: int, ulysses: Group):
+    """The modifiers of the heads that this rank computes: those of its place in `ulysses`."""
+    step = heads // ulysses.size
+    return Modifiers(softcap, sinks, slopes).of_heads(slice(ulysses.rank * step, (ulysses.rank + 1) * step))
 
 
 @torch.library.custom_op("octavo::context_parallel", mutates_args=())
 def context_parallel_op(
-        q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor | None, gather: str, ulysses: str,
-        sharding: str, causal: bool, window: list[int] | None, scale: float | None, chunks: int,
+        q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor | None, sinks: Tensor | None,
+        alibi_slopes: Tensor | None, gather: str, ulysses: str, sharding: str, causal: bool,
+        window: list[int] | None, scale: float | None, softcap: float, chunks: int, sm_margin: int,
         layout: str, return_lse: bool, check: int) -> list[Tensor]:
     """out and LSE of this rank's rows, then what the backward pass needs of the exchanged tensors."""
     gather, ulysses = Group(gather), Group(ulysses)
     documents = None if cu_seqlens is None else cu_seqlens.tolist()
-    settings = ((gather.size, ulysses.size), sharding, causal, window, scale, chunks, layout)
+    settings = ((gather.size, ulysses.size), sharding, causal, window, scale, chunks, layout, softcap,
+                _described(sinks), _described(alibi_slopes))
     _agree([gather, ulysses], q.device, _signature((q, k, v), settings, documents), check)
     rows = [to_rows(x, layout) for x in (q, k, v)]
     times = replication(rows[0].shape[2], rows[1].shape[2], ulysses.size)
     attention = Attention(gather, rows[0].shape[0] * ulysses.size, sharding, causal, window, scale, documents,
-                          chunks, layout)
+                          chunks, sm_margin, layout,
+                          _modifiers(softcap, sinks, alibi_slopes, rows[0].shape[2], ulysses))
     out = torch.empty_like(q)
     if ulysses.size == 1:
         return [out, attention.forward(*rows, to_rows(out, layout))]
@@ -355,8 +411,8 @@ def context_parallel_op(
 
 
 @context_parallel_op.register_fake
-def _fake(q, k, v, cu_seqlens, gather, ulysses, sharding, causal, window, scale, chunks, layout,
-          return_lse, check):
+def _fake(q, k, v, cu_seqlens, sinks, alibi_slopes, gather, ulysses, sharding, causal, window, scale,
+          softcap, chunks, sm_margin, layout, return_lse, check):
     ranks = Group(ulysses).size
     rows, batch, heads_q, head_dim = to_rows(q, layout).shape
     lse = lambda heads, rows: q.new_empty((batch, heads, rows), dtype=torch.float32)
@@ -372,52 +428,59 @@ def _fake(q, k, v, cu_seqlens, gather, ulysses, sharding, causal, window, scale,
 
 @torch.library.custom_op("octavo::context_parallel_backward", mutates_args=())
 def context_parallel_backward_op(
-        dout: Tensor, saved: list[Tensor], cu_seqlens: Tensor | None, heads_kv: int, gather: str,
-        ulysses: str, sharding: str, causal: bool, window: list[int] | None, scale: float | None,
-        chunks: int, layout: str) -> list[Tensor]:
-    """dq, dk and dv. `saved`: q, k, v, out and LSE; of "ulysses" the exchanged ones."""
+        dout: Tensor, saved: list[Tensor], cu_seqlens: Tensor | None, sinks: Tensor | None,
+        alibi_slopes: Tensor | None, heads_kv: int, needs_dsinks: bool, gather: str, ulysses: str,
+        sharding: str, causal: bool, window: list[int] | None, scale: float | None, softcap: float,
+        chunks: int, sm_margin: int, layout: str) -> list[Tensor]:
+    """dq, dk, dv and dsinks, which is empty unless needed. `saved`: q, k, v, out and LSE; of "ulysses" the
+    exchanged ones. The dsinks of all ranks add up to the gradient."""
     gather, ulysses = Group(gather), Group(ulysses)
     documents = None if cu_seqlens is None else cu_seqlens.tolist()
     # The gradient of a sum is an expanded number, and others may be transposed.
     rows = to_rows(dout if dout.stride(-1) == 1 else dout.contiguous(), layout)
+    heads_q = rows.shape[2]
     attention = Attention(gather, rows.shape[0] * ulysses.size, sharding, causal, window, scale, documents,
-                          chunks, layout)
+                          chunks, sm_margin, layout, _modifiers(softcap, sinks, alibi_slopes, heads_q, ulysses))
+    dsinks = rows.new_zeros(heads_q if needs_dsinks else 0, dtype=torch.float32)
     if ulysses.size == 1:
         q, k, v, out = (to_rows(x, layout) for x in saved[:4])
-        gradients = attention.backward(rows, q, k, v, out, saved[4])
+        *gradients, found = attention.backward(rows, q, k, v, out, saved[4], needs_dsinks)
     else:
         dout_heads, = rows_to_heads([rows], ulysses, sharding)
-        gradients = attention.backward(dout_heads, *saved)
-        dq, dk, dv = heads_to_rows(list(gradients), ulysses, sharding)
+        *gradients, found = attention.backward(dout_heads, *saved, needs_dsinks)
+        dq, dk, dv = heads_to_rows(gradients, ulysses, sharding)
         gradients = (dq, *(_sum_repeated(x, x.shape[2] // heads_kv) for x in (dk, dv)))
-    return [_from_rows(x, layout).contiguous() for x in gradients]
+    if needs_dsinks:
+        dsinks.view(ulysses.size, -1)[ulysses.rank].copy_(found)
+    return [*(_from_rows(x, layout).contiguous() for x in gradients), dsinks]
 
 
 @context_parallel_backward_op.register_fake
-def _fake_backward(dout, saved, cu_seqlens, heads_kv, gather, ulysses, sharding, causal, window, scale,
-                   chunks, layout):
+def _fake_backward(dout, saved, cu_seqlens, sinks, alibi_slopes, heads_kv, needs_dsinks, gather, ulysses,
+                   sharding, causal, window, scale, softcap, chunks, sm_margin, layout):
     rows, batch, heads_q, head_dim = to_rows(dout, layout).shape
     empty = lambda heads: _from_rows(dout.new_empty((rows, batch, heads, head_dim)), layout).contiguous()
-    return [empty(heads_q), empty(heads_kv), empty(heads_kv)]
+    return [empty(heads_q), empty(heads_kv), empty(heads_kv),
+            dout.new_empty(heads_q if needs_dsinks else 0, dtype=torch.float32)]
 
 
 def _setup_context(ctx, inputs, output):
-    q, k, v, cu_seqlens, *settings, return_lse, check = inputs
-    ctx.settings = settings
-    ctx.heads_kv = to_rows(k, settings[-1]).shape[2]
+    (q, k, v), tensors, ctx.settings = inputs[:3], inputs[3:6], inputs[6:-2]
+    ctx.heads_kv = to_rows(k, ctx.settings[-1]).shape[2]
     saved = [q, k, v, *output] if len(output) == 2 else output[2:]
-    ctx.save_for_backward(cu_seqlens, *saved)
+    ctx.save_for_backward(*tensors, *saved)
     ctx.set_materialize_grads(False)
 
 
 def _backward(ctx, gradients):
-    nothing = (None,) * (4 + len(ctx.settings) + 2)
+    given = 6 + len(ctx.settings) + 2  # the inputs of the operator
     if gradients[0] is None:
-        return nothing
-    cu_seqlens, *saved = ctx.saved_tensors
-    found = torch.ops.octavo.context_parallel_backward(gradients[0], saved, cu_seqlens, ctx.heads_kv,
-                                                       *ctx.settings)
-    return (*found, *nothing[3:])
+        return (None,) * given
+    cu_seqlens, sinks, slopes, *saved = ctx.saved_tensors
+    needs_dsinks = ctx.needs_input_grad[4]
+    dq, dk, dv, dsinks = torch.ops.octavo.context_parallel_backward(
+        gradients[0], saved, cu_seqlens, sinks, slopes, ctx.heads_kv, needs_dsinks, *ctx.settings)
+    return (dq, dk, dv, None, dsinks if needs_dsinks else None) + (None,) * (given - 5)
 
 
 context_parallel_op.register_autograd(_backward, setup_context=_setup_context)

@@ -1,7 +1,8 @@
 """Hugging Face models on sequences that are divided among ranks: octavo.transformers.register(context_parallel=...).
 
 Each rank gives the model its shard of the tokens, and their positions in the whole sequence as
-position_ids. Layers are causal or not and may have a sliding window; all other features are refused.
+position_ids. Layers are causal or not and may have a sliding window, softcap and sinks; all other features
+are refused.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class ParallelAttention:
         from .transformers import _IGNORED
 
         self._check_positions(given.get("position_ids"), query.shape[2])
-        window = given.pop("sliding_window", None)
+        window, softcap, sinks = (given.pop(name, None) for name in ("sliding_window", "softcap", "s_aux"))
         refused = [name for name, value in given.items()
                    if value is not None and value is not False and name not in _IGNORED]
         if dropout:
@@ -88,7 +89,7 @@ class ParallelAttention:
             refused.append("a mask tensor")
         if refused:
             raise NotImplementedError(f"{refused[0]} is given to a layer of {type(module).__name__} with "
-                                      "context_parallel; supported: causal attention and sliding windows.")
+                                      "context_parallel; supported: causal attention, sliding windows, softcap and sinks.")
         causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
         limit = None if window is None else window - 1
         if attention_mask is not None:
@@ -98,7 +99,8 @@ class ParallelAttention:
             raise NotImplementedError(f"sliding_window is {window} in a layer that is not causal, with "
                                       "context_parallel; supported: None there.")
         out = context_parallel(query, key, value, self.group, causal=causal, scale=scaling,
-                               window=None if limit is None else (limit, None), sharding=self.sharding)
+                               window=None if limit is None else (limit, None), sharding=self.sharding, softcap=softcap,
+                               sinks=None if sinks is None else sinks.float())
         return out.transpose(1, 2).contiguous(), None
 
 

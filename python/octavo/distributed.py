@@ -22,18 +22,22 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 
+import octavo
+
 from . import _context_parallel as _cp
 from . import torch as _torch
 from ._merge_states import merge_tensors
 from ._sequence_shards import (Mask, check_documents, check_length, from_shards, parts, segments,
                                visible_scores)
 
-__all__ = ["Explanation", "context_parallel", "explain", "merge_states", "positions", "shard", "unshard"]
+__all__ = ["Explanation", "context_parallel", "decode", "explain", "merge_states", "positions", "shard", "unshard"]
 
 METHODS = ("auto", "all_gather", "ulysses")
 _LAYOUTS = {"bhsd": (2, 1), "bshd": (1, 2), "varlen": (0, 1)}  # the dimensions of seqlen and heads
 # Above this ratio of the largest work of a rank to the mean, "auto" prefers "ulysses", which is balanced.
 _UNBALANCED = 1.1
+# The SMs that kernels leave free while K and V arrive by NCCL, whose kernels take one SM for each channel.
+_SM_MARGIN = 8
 
 _Group = dist.ProcessGroup | DeviceMesh | None
 
@@ -139,6 +143,47 @@ def merge_states(out: Tensor | Sequence[Tensor], lse: Tensor | Sequence[Tensor],
     return merge_tensors(outs, lses, layout)
 
 
+def decode(q: Tensor, k: Tensor, v: Tensor, group: _Group = None, *, scale: float | None = None,
+           softcap: float | None = None, sinks: Tensor | None = None, seqlens_kv: Tensor | None = None,
+           page_table: Tensor | None = None, layout: str = "bhsd", return_lse: bool = False,
+           check: bool | None = None) -> Tensor | tuple[Tensor, Tensor]:
+    """Attention of the same queries on every rank with a KV cache of which each rank has a part.
+
+    Each rank computes attention on its own keys, in float32; one collective gathers these results and
+    their LSE, and every rank merges them in the order of ranks: all ranks get the same bits. Which rank has
+    which keys does not matter, so that a new token's key and value may go to any one rank.
+
+    q            (batch, heads, seqlen, head_dim), or layout="bshd"; every query sees all keys
+    k, v         this rank's part, of any length; or with page_table a paged cache, as in octavo.attention
+    seqlens_kv   int32 (batch): how many keys this rank has of each sequence, 0 too; all if None
+    softcap, sinks    as in octavo.attention, the same on every rank
+    check        whether all ranks compare their shapes and settings, as in context_parallel
+    """
+    if any(_torch._requires_grad(x) for x in (q, k, v, sinks)):
+        raise NotImplementedError("a tensor requires grad in decode; supported: calls under torch.no_grad().")
+    named = _resolve(group)
+    names, level = [name for name, _, _ in named], _cp.check_level(check, q.device)
+    try:
+        if layout not in ("bhsd", "bshd"):
+            raise ValueError(f"layout is {layout!r}; supported: 'bhsd', 'bshd'.")
+        # The term of the sinks belongs to the sum once, so one rank's part has it.
+        first = all(rank == 0 for _, _, rank in named)
+        out, lse = octavo.attention(q, k, v, scale=scale, softcap=softcap, sinks=sinks if first else None,
+                                    seqlens_kv=seqlens_kv, page_table=page_table, layout=layout,
+                                    out_dtype=torch.float32, return_lse=True)
+    except (TypeError, ValueError, NotImplementedError):
+        _cp.tell_failure(names, q.device, level)
+        raise
+    _cp.agree_on_decode(names, q, (scale, softcap, layout, sinks), level)
+    column = lse.transpose(1, 2) if layout == "bshd" else lse
+    parts = torch.cat((out, column.unsqueeze(-1)), -1).unsqueeze(0)
+    for name, ranks, _ in reversed(named):
+        parts = _cp.finish(_cp.Group(name).start_gather(parts)) if ranks > 1 else parts
+    lses = parts[..., -1].transpose(2, 3) if layout == "bshd" else parts[..., -1]
+    out, lse = merge_tensors(parts[..., :-1], lses, layout)
+    return (out.to(q.dtype), lse) if return_lse else out.to(q.dtype)
+
+
 # ------------------------------------------------------------------------------------ the choice
 
 
@@ -155,6 +200,7 @@ class Explanation:
     sent_bytes_forward: int  # by one rank
     sent_bytes_backward: int
     work: tuple[float, ...]  # the scores that each shard computes, relative to the mean
+    sm_margin: int  # the SMs that kernels leave free while K and V arrive; 0 if nothing arrives then
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,6 +216,12 @@ class _Problem:
     sharding: str
     mask: Mask
     documents: tuple[int, ...]
+    alibi: bool
+
+    @property
+    def needs_whole_sequence(self) -> bool:
+        """ALiBi counts from the diagonal of a call, which is that of the sequence if the call ends there."""
+        return self.alibi and self.mask.right != 0
 
     def ulysses_bytes(self, ranks: int) -> int:
         """Bytes of each direction: q, k, v and out; in the backward pass dout, dq, dk and dv."""
@@ -200,6 +252,8 @@ def _choose(problem: _Problem, ranks: int) -> tuple[str, str]:
     """The method of `auto` on a group of one dimension, and the reason."""
     if ranks == 1:
         return "all_gather", "the group has one rank"
+    if problem.needs_whole_sequence:
+        return "ulysses", "alibi_slopes without a causal mask need all rows of a head on one rank"
     if problem.heads_q % ranks:
         return "all_gather", f"{ranks} ranks do not divide {problem.heads_q} heads"
     work = max(problem.work(ranks, 1))
@@ -228,6 +282,9 @@ def _decide(problem: _Problem, method: str, sizes: Sequence[int]) -> tuple[int, 
         gather, ulysses = (sizes[0], 1) if method == "all_gather" else (1, sizes[0])
     if problem.heads_q % ulysses:
         raise ValueError(f"q has {problem.heads_q} heads; supported by ulysses: multiples of its {ulysses} ranks.")
+    if gather > 1 and problem.needs_whole_sequence:
+        raise NotImplementedError("alibi_slopes is given with keys behind the diagonal; supported by all_gather: "
+                                  "causal=True.")
     return gather, ulysses, reason
 
 
@@ -258,6 +315,27 @@ def _check_tensors(q, k, v, layout):
         raise ValueError(f"q has {q.shape[heads]} heads; supported: multiples of the {k.shape[heads]} of k.")
 
 
+def _check_modifiers(modifiers: _cp.Modifiers, q, layout):
+    softcap, sinks, slopes = modifiers
+    if not isinstance(softcap, (int, float)) or not 0 <= softcap < math.inf:
+        raise ValueError(f"softcap is {softcap!r}; supported: None or 0 (none), and positive finite numbers.")
+    heads = q.shape[_LAYOUTS[layout][1]]
+    shapes = {"sinks": [(heads,)], "alibi_slopes": [(heads,)]}
+    if layout != "varlen":
+        shapes["alibi_slopes"].append((q.shape[0], heads))
+    for name, x in (("sinks", sinks), ("alibi_slopes", slopes)):
+        if x is None:
+            continue
+        if not isinstance(x, Tensor) or isinstance(x, DTensor):
+            raise ValueError(f"{name} is a {type(x).__name__}; supported: a Tensor that every rank has whole.")
+        if tuple(x.shape) not in shapes[name] or x.dtype != torch.float32 or x.device != q.device:
+            wanted = " or ".join(map(str, shapes[name]))
+            raise ValueError(f"{name} is {tuple(x.shape)} of {x.dtype} on {x.device}; supported: {wanted} of "
+                             f"torch.float32 on {q.device}.")
+    if _torch._requires_grad(slopes):
+        raise NotImplementedError(_torch._SLOPES)
+
+
 def _documents(cu_seqlens, seqlen):
     """cu_seqlens as numbers, checked."""
     if cu_seqlens is None:
@@ -265,11 +343,12 @@ def _documents(cu_seqlens, seqlen):
     return check_documents(cu_seqlens.tolist() if isinstance(cu_seqlens, Tensor) else cu_seqlens, seqlen)
 
 
-def _make_problem(q, k, v, ranks, layout, sharding, causal, window, cu_seqlens, traced=False):
+def _make_problem(q, k, v, ranks, layout, sharding, causal, window, cu_seqlens, modifiers, traced=False):
     """The checked problem of a call."""
     if not isinstance(causal, bool):
         raise ValueError(f"causal is {causal!r}; supported: True, False.")
     _check_tensors(q, k, v, layout)
+    _check_modifiers(modifiers, q, layout)
     mask = Mask.of(causal, window)
     seqlen, heads = _LAYOUTS[layout]
     rows = q.shape[seqlen]
@@ -279,7 +358,7 @@ def _make_problem(q, k, v, ranks, layout, sharding, causal, window, cu_seqlens, 
     documents = (0, rows * ranks) if traced else _documents(cu_seqlens, rows * ranks)
     batch = 1 if layout == "varlen" else q.shape[0]
     return _Problem(rows, batch, q.shape[heads], k.shape[heads], q.shape[-1], q.element_size(), sharding, mask,
-                    documents)
+                    documents, modifiers.alibi_slopes is not None)
 
 
 def _local_tensors(q, k, v, group, dim):
@@ -305,21 +384,40 @@ def _local_tensors(q, k, v, group, dim):
     return tuple(x.to_local() for x in tensors), group
 
 
+def _margin_beside(group: _cp.Group, q, heads_kv: int, chunks: int, sm_margin: int | None) -> int:
+    """The SMs that kernels leave free while K and V arrive."""
+    overlaps = min(chunks, heads_kv) > 1 and group.runs_on_sms(q)
+    return (_SM_MARGIN if sm_margin is None else sm_margin) if overlaps else 0
+
+
+def _check_schedule(chunks, sm_margin):
+    if chunks < 1:
+        raise ValueError(f"chunks is {chunks}; supported: 1 and above.")
+    if sm_margin is not None and sm_margin < 0:
+        raise ValueError(f"sm_margin is {sm_margin}; supported: None ({_SM_MARGIN} beside NCCL), 0 and above.")
+
+
 def explain(q: Tensor, k: Tensor, v: Tensor, group: _Group = None, *, method: str = "auto",
             causal: bool = False, window: Sequence[int | None] | None = None,
             cu_seqlens: Tensor | Sequence[int] | None = None, sharding: str = "zigzag",
-            layout: str = "bhsd") -> Explanation:
+            layout: str = "bhsd", softcap: float | None = None, sinks: Tensor | None = None,
+            alibi_slopes: Tensor | None = None, chunks: int = 4, sm_margin: int | None = None) -> Explanation:
     """What context_parallel would do with these arguments, and why; nothing is sent."""
     layout = "varlen" if cu_seqlens is not None else layout
     (q, k, v), group = _local_tensors(q, k, v, group, _sequence_dim(layout))
-    sizes = [size for _, size, _ in _resolve(group)]
-    problem = _make_problem(q, k, v, math.prod(sizes), layout, sharding, causal, window, cu_seqlens)
+    named = _resolve(group)
+    sizes = [size for _, size, _ in named]
+    problem = _make_problem(q, k, v, math.prod(sizes), layout, sharding, causal, window, cu_seqlens,
+                            _cp.Modifiers(softcap or 0, sinks, alibi_slopes))
     gather, ulysses, reason = _decide(problem, method, sizes)
+    _check_schedule(chunks, sm_margin)
     exchanged, gathered = problem.ulysses_bytes(ulysses), problem.gather_bytes(gather, ulysses)
     names = [name for name, ranks in (("all_gather", gather), ("ulysses", ulysses)) if ranks > 1]
-    return Explanation(" x ".join(names) or "all_gather", reason, gather, ulysses, sharding,
-                       _cp.replication(problem.heads_q, problem.heads_kv, ulysses), exchanged + gathered,
-                       exchanged + 2 * gathered, problem.work(gather, ulysses))
+    times = _cp.replication(problem.heads_q, problem.heads_kv, ulysses)
+    margin = _margin_beside(_cp.Group(named[0][0] if gather > 1 else ""), q, problem.heads_kv * times // ulysses,
+                            chunks, sm_margin)
+    return Explanation(" x ".join(names) or "all_gather", reason, gather, ulysses, sharding, times,
+                       exchanged + gathered, exchanged + 2 * gathered, problem.work(gather, ulysses), margin)
 
 
 # -------------------------------------------------------------------------------------- attention
@@ -341,19 +439,40 @@ def _backward_refusal(device, dtype, heads_q, heads_kv, head_dim, varlen):
     return _torch._cached_refusal(device, dtypes, heads_q, heads_kv, head_dim, "native", varlen)
 
 
-def _refuse_gradient(q, k, v, problem, layout):
-    if any(_torch._requires_grad(x) for x in (q, k, v)):
+def _refuse_gradient(q, k, v, sinks, problem, layout):
+    if any(_torch._requires_grad(x) for x in (q, k, v, sinks)):
         refusal = _backward_refusal(str(q.device), str(q.dtype), problem.heads_q, problem.heads_kv,
                                     problem.head_dim, layout == "varlen")
         if refusal is not None:
             raise NotImplementedError(refusal)
 
 
+# Parameters of octavo.attention that context_parallel does not have, and what serves instead.
+_REFUSED = {name: f"{name} is given to context_parallel; supported: {instead}." for names, instead in (
+    (("seqlens_q", "seqlens_kv", "leftpad_q", "leftpad_kv"), "cu_seqlens, which leaves padding out"),
+    (("bias", "mask"), "causal, window, cu_seqlens, softcap, sinks and alibi_slopes"),
+    (("page_table",), "octavo.distributed.decode for a KV cache"),
+    (("precision", "quantization", "out_scale", "out_dtype", "max_error"), "the precision of the inputs"),
+    (("out", "stream", "return_amax", "batch_invariant", "overlap_launch"), "None"),
+    (("cu_seqlens_q", "cu_seqlens_kv", "max_seqlen_q", "max_seqlen_kv"), "cu_seqlens, that of all tokens"),
+    (("dropout_p", "dropout"), "attention without dropout")) for name in names}
+
+
+def _refuse_others(others: dict) -> None:
+    for name, value in others.items():
+        if name not in _REFUSED:
+            raise TypeError(f"context_parallel() got an unexpected keyword argument '{name}'")
+        if value is not None and not (isinstance(value, (int, float)) and value == 0):
+            raise NotImplementedError(_REFUSED[name])
+
+
 def context_parallel(q: Tensor, k: Tensor, v: Tensor, group: _Group = None, *, method: str = "auto",
                      causal: bool = False, window: Sequence[int | None] | None = None,
                      cu_seqlens: Tensor | Sequence[int] | None = None, sharding: str = "zigzag",
-                     scale: float | None = None, layout: str = "bhsd", return_lse: bool = False,
-                     chunks: int = 4, check: bool | None = None) -> Tensor | tuple[Tensor, Tensor]:
+                     scale: float | None = None, softcap: float | None = None, sinks: Tensor | None = None,
+                     alibi_slopes: Tensor | None = None, layout: str = "bhsd", return_lse: bool = False,
+                     chunks: int = 4, sm_margin: int | None = None, check: bool | None = None,
+                     **others) -> Tensor | tuple[Tensor, Tensor]:
     """Attention of this rank's queries with the keys of all ranks of `group`; differentiable.
 
     q, k, v      this rank's shard, as (batch, heads, seqlen, head_dim), or with layout="bshd"; with
@@ -366,9 +485,15 @@ def context_parallel(q: Tensor, k: Tensor, v: Tensor, group: _Group = None, *, m
     cu_seqlens   cumulative lengths of the documents of the whole sequence, the same on every rank;
                  tokens behind the last belong to none and give 0. Best on the CPU, where it is read
     sharding     "zigzag" or "contiguous", as in shard()
+    softcap, sinks, alibi_slopes    as in octavo.attention, of all heads and the same on every rank. The
+                 gradients of sinks on all ranks add up to the gradient, as those of weights do. With
+                 all_gather, slopes need a causal mask
     chunks       all_gather: in how many parts the heads of K and V arrive
+    sm_margin    all_gather over NCCL: how many SMs kernels leave free while a part arrives; None: 8
     check        whether all ranks compare their shapes and settings: True in every call, False never;
                  None in every call on the CPU, once for each new combination on a GPU
+
+    Other parameters of octavo.attention raise NotImplementedError.
     """
     layout = "varlen" if cu_seqlens is not None else layout
     if isinstance(q, DTensor) and return_lse:
@@ -380,13 +505,14 @@ def context_parallel(q: Tensor, k: Tensor, v: Tensor, group: _Group = None, *, m
     named = _resolve(group)
     sizes = [size for _, size, _ in named]
     cu_seqlens, level = _on_host(cu_seqlens), _cp.check_level(check, q.device)
+    modifiers = _cp.Modifiers(0.0 if softcap is None else softcap, sinks, alibi_slopes)
     try:
-        problem = _make_problem(q, k, v, math.prod(sizes), layout, sharding, causal, window, cu_seqlens,
+        _refuse_others(others)
+        problem = _make_problem(q, k, v, math.prod(sizes), layout, sharding, causal, window, cu_seqlens, modifiers,
                                 torch.compiler.is_compiling())
         gather, ulysses, _ = _decide(problem, method, sizes)
-        if chunks < 1:
-            raise ValueError(f"chunks is {chunks}; supported: 1 and above.")
-        _refuse_gradient(q, k, v, problem, layout)
+        _check_schedule(chunks, sm_margin)
+        _refuse_gradient(q, k, v, sinks, problem, layout)
     except (ValueError, NotImplementedError):
         if not torch.compiler.is_compiling():
             _cp.tell_failure([name for name, _, _ in named], q.device, level)
@@ -395,8 +521,9 @@ def context_parallel(q: Tensor, k: Tensor, v: Tensor, group: _Group = None, *, m
     if len(names) == 1:
         names = [names[0] if ranks > 1 else "" for ranks in (gather, ulysses)]
     mask = None if problem.mask.everything else [problem.mask.left, problem.mask.right]
-    out, lse, *_ = _cp.context_parallel_op(q, k, v, cu_seqlens, *names, sharding, causal, mask, scale, chunks,
-                                           layout, return_lse, level)
+    out, lse, *_ = _cp.context_parallel_op(q, k, v, cu_seqlens, sinks, alibi_slopes, *names, sharding, causal, mask,
+                                           scale, float(modifiers.softcap), chunks,
+                                           _SM_MARGIN if sm_margin is None else sm_margin, layout, return_lse, level)
     if isinstance(given, DTensor):
         return DTensor.from_local(out, given.device_mesh, given.placements, run_check=False)
     if not return_lse:

@@ -1,7 +1,7 @@
 """Processes that form a process group over Gloo, for the tests of octavo.distributed.
 
-Starting a process that imports PyTorch takes seconds, so the processes stay and are sent one function
-after the other.
+Starting a process that imports PyTorch takes seconds. So the processes are forks of one that has imported
+what they need, and they stay and are sent one function after the other.
 """
 
 import datetime
@@ -10,6 +10,8 @@ import tempfile
 import traceback
 
 TIMEOUT_S = 240
+PRELOADED = ["torch", "torch._dynamo", "torch.distributed.tensor", "torch.distributed.fsdp", "torch.utils.checkpoint",
+             "pytest", "octavo.distributed"]
 
 
 def _serve(rank, world, store, pipe):
@@ -36,7 +38,8 @@ class Ranks:
     """`world` processes. Functions are those of a module that the processes can import."""
 
     def __init__(self, world):
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(PRELOADED)  # until the first process starts
         self.folder = tempfile.TemporaryDirectory()
         self.pipes, self.processes = [], []
         for rank in range(world):

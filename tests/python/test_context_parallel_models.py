@@ -136,6 +136,7 @@ def test_the_flag_of_the_example(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("name, sharding", [("decoder", "zigzag"), ("mistral", "zigzag"), ("mistral", "contiguous"),
+                                            ("gemma2", "zigzag"), ("gpt_oss", "zigzag"),
                                             ("encoder", "contiguous")])
 def test_hugging_face_logits(two, name, sharding):
     pytest.importorskip("transformers")
@@ -143,16 +144,15 @@ def test_hugging_face_logits(two, name, sharding):
         assert error < 1e-4 * (1 + spread)
 
 
-@pytest.mark.parametrize("name, sentence", [
-    ("gemma2", "softcap is given to a layer of Gemma2Attention with context_parallel; supported: causal attention and "
-     "sliding windows."),
-    ("gpt_oss", "s_aux is given to a layer of GptOssAttention with context_parallel; supported: causal attention and "
-     "sliding windows."),
-])
-def test_features_of_models_are_refused(two, name, sentence):
-    pytest.importorskip("transformers")
-    for good, told in two.outcomes(model_logits, name, "zigzag"):
-        assert not good and told[:2] == ("NotImplementedError", sentence)
+def with_dropout():
+    import huggingface
+    import octavo.transformers
+
+    octavo.transformers.register("octavo_parallel", context_parallel=dist.group.WORLD)
+    model = huggingface.decoder("octavo_parallel").train()
+    for layer in model.model.layers:
+        layer.self_attn.attention_dropout = 0.1
+    model(torch.zeros(1, 8, dtype=torch.int64), position_ids=positions(16).unsqueeze(0), use_cache=False)
 
 
 def with_padding():
@@ -166,6 +166,8 @@ def with_other_positions():
 
 
 @pytest.mark.parametrize("function, sentence", [
+    (with_dropout, "dropout is given to a layer of LlamaAttention with context_parallel; supported: causal attention, "
+     "sliding windows, softcap and sinks."),
     (with_padding, "attention_mask has padding in a model with context_parallel; supported: sequences without padding."),
     (with_other_positions, "position_ids are not octavo.distributed.positions(16, sharding='zigzag') in a model with "
      "context_parallel; supported: these, without packed documents."),

@@ -1,7 +1,9 @@
 """octavo.distributed: ranks together compute what one process computes, and errors reach every rank."""
 
+import datetime
 import os
 import random
+import time
 
 import pytest
 
@@ -15,6 +17,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import octavo  # noqa: E402
 import octavo.distributed  # noqa: E402
+from octavo import _context_parallel as _cp  # noqa: E402
 from octavo import _sequence_shards as shards  # noqa: E402
 from octavo._context_parallel import sum_in_order  # noqa: E402
 from octavo.distributed import context_parallel, merge_states, positions, shard, unshard  # noqa: E402
@@ -55,15 +58,23 @@ def visible(seqlen, causal, window, documents):
     return seen & (number[:, None] == number[None, :]) & inside[:, None]
 
 
-def exact(inputs, dout, seen, scale=None):
-    """out, lse and the gradients in fp64, as (batch, heads, seqlen, head_dim)."""
+def exact(inputs, dout, seen, scale=None, softcap=None, sinks=None, slopes=None):
+    """out, lse and the gradients in fp64, as (batch, heads, seqlen, head_dim); the last is that of the sinks."""
     q, k, v = (x.detach().double().requires_grad_() for x in inputs)
     keys, values = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
     s = q @ keys.transpose(2, 3) * (q.shape[3] ** -0.5 if scale is None else scale)
+    s = softcap * (s / softcap).tanh() if softcap else s
+    if slopes is not None:
+        place = torch.arange(q.shape[2])
+        s = s - slopes.double().reshape(-1, q.shape[1], 1, 1) * (place[:, None] - place[None, :]).abs()
     s = s.masked_fill(~seen, -1e30)
-    out = (s.softmax(-1) * seen) @ values
+    # Without sinks the last column is a key that no row sees.
+    ends = torch.full((q.shape[1],), -1e30) if sinks is None else sinks
+    ends = ends.detach().double().requires_grad_()
+    s = torch.cat((s, ends.reshape(1, -1, 1, 1).expand(*s.shape[:3], 1)), -1)
+    out = (s.softmax(-1)[..., :-1] * seen) @ values
     lse = torch.where(seen.any(-1), s.logsumexp(-1), -torch.inf)
-    return [x.detach() for x in (out, lse, *torch.autograd.grad(out, (q, k, v), dout.double()))]
+    return [x.detach() for x in (out, lse, *torch.autograd.grad(out, (q, k, v, ends), dout.double()))]
 
 
 def draw_problem(draw, name):
@@ -82,12 +93,29 @@ def draw_problem(draw, name):
         documents = (0, *sorted(draw.randint(0, seqlen) for _ in range(draw.randint(1, 5))))
         documents = (*documents, seqlen) if draw.random() < 0.5 else documents
     sides = [None, -1, 0, 1, 3, draw.randint(0, seqlen)]
-    return methods and dict(
+    if not methods:
+        return None
+    problem = dict(
         method=draw.choice(methods), causal=draw.random() < 0.6, cu_seqlens=documents,
         window=draw.choice([None, (draw.choice(sides), draw.choice(sides))]),
         sharding=draw.choice(shards.SHARDINGS), scale=draw.choice([None, 0.3]), chunks=draw.choice([1, 2, 4]),
         layout=draw.choice(["bhsd", "bshd"]), sizes=(draw.choice([1, 2]), heads_kv * group, heads_kv, seqlen,
-                                                     draw.choice([8, 16])))
+                                                     draw.choice([8, 16])),
+        softcap=draw.choice([None, None, 0, 1.5]), sinks=draw.random() < 0.3, alibi=draw.choice([0, 0, 1, 2]))
+    gathers = name == "mesh" or problem["method"] == "all_gather" or "ulysses" not in methods
+    if gathers and shards.Mask.of(problem["causal"], problem["window"]).right != 0:
+        problem["alibi"] = 0  # refused
+    return problem
+
+
+def draw_modifiers(settings, batch, heads_q):
+    """Replaces what draw_problem says of the modifiers by their tensors."""
+    if settings.pop("sinks"):
+        settings["sinks"] = torch.randn(heads_q).requires_grad_()
+    dimensions = settings.pop("alibi")
+    if dimensions:
+        shape = (heads_q,) if dimensions == 1 or settings["cu_seqlens"] is not None else (batch, heads_q)
+        settings["alibi_slopes"] = torch.rand(shape)
 
 
 def local(x, group, settings, transposed):
@@ -112,12 +140,21 @@ def error_of(problem, name):
     transposed = settings["layout"] == "bshd"
     q, dout = (torch.randn(batch, heads_q, seqlen, head_dim) for _ in range(2))
     k, v = (torch.randn(batch, heads_kv, seqlen, head_dim) for _ in range(2))
+    draw_modifiers(settings, batch, heads_q)
+    sinks = settings.get("sinks")
     seen = visible(seqlen, settings["causal"], settings["window"], settings["cu_seqlens"] or (0, seqlen))
-    wanted = exact((q, k, v), dout, seen, settings["scale"])
+    *wanted, dsinks = exact((q, k, v), dout, seen, settings["scale"], settings["softcap"], sinks,
+                            settings.get("alibi_slopes"))
     own = [local(x, group, settings, transposed).clone().requires_grad_() for x in (q, k, v)]
     out, lse = context_parallel(*own, group, return_lse=True, **settings)
-    gradients = torch.autograd.grad(out, own, local(dout, group, settings, transposed))
-    found = [whole(x, group, settings, transposed) for x in (out, *gradients)]
+    gradients = torch.autograd.grad(out, own + ([] if sinks is None else [sinks]),
+                                    local(dout, group, settings, transposed))
+    found = [whole(x, group, settings, transposed) for x in (out, *gradients[:3])]
+    if sinks is not None:  # the sum over the ranks of a group, or of both dimensions of a mesh
+        for one in ([group.get_group(i) for i in range(group.ndim)] if hasattr(group, "ndim") else [group]):
+            dist.all_reduce(gradients[3], group=one)
+        found.append(gradients[3])
+        wanted.append(dsinks)
     lse = unshard(lse if settings["cu_seqlens"] is None else lse.unsqueeze(0), group, 2, settings["sharding"])
     same = lse == wanted[1]  # -inf
     errors = [torch.where(same, 0, (lse - wanted[1]).abs()).max()]
@@ -221,7 +258,7 @@ def bfloat16_gradients():
     """The root mean square error of dq, dk and dv in bfloat16 on 4 ranks, over that in one process."""
     *inputs, dout = small(dtype=torch.bfloat16, seqlen=128)
     seen = visible(128, True, None, (0, 128))
-    _, _, *wanted = exact(inputs, dout, seen)
+    _, _, *wanted, _ = exact(inputs, dout, seen)
     single = [x.requires_grad_() for x in inputs]
     single = torch.autograd.grad(octavo.attention(*single, causal=True), single, dout)
     own = [shard(x.detach(), None, 2).requires_grad_() for x in inputs]
@@ -242,6 +279,100 @@ def merged_over_ranks():
     alone = merge_states(*zip(*(part(i) for i in range(4))))
     wanted = octavo.attention(q, k, v, return_lse=True)
     return all(torch.equal(*x) for x in zip(found, alone)), largest_error(found, wanted)
+
+
+def decode_problem(layout, paged):
+    """q, the whole k and v, which keys each of four ranks has of each sequence, and sinks."""
+    q, k, v, _ = small(heads_q=4, heads_kv=2, seqlen=32, batch=3)
+    q = q[:, :, :2]
+    owner = torch.randint(0, 4, (3, 32))
+    owner[1] = 2  # one rank has all keys of this sequence, and the others none
+    if paged:
+        owner[0, owner[0] == 0] = 1  # rank 0, which has the sinks, has none of this one
+    return q, k, v, owner, torch.randn(4)
+
+
+def decoded(layout, paged, sinks):
+    """The result of decode() on four ranks, and that of one process."""
+    q, k, v, owner, ends = decode_problem(layout, paged)
+    mine = owner == dist.get_rank()
+    settings = dict(softcap=5.0, scale=0.4, sinks=ends if sinks else None)
+    lengths = mine.sum(1).int()
+    own = [torch.full((3, 2, 32, 16), torch.nan) for _ in range(2)]
+    for b in range(3):
+        for part, x in zip(own, (k, v)):
+            part[b, :, :lengths[b]] = x[b][:, mine[b]]
+    if paged:  # pages of 16 keys, of which each sequence has two
+        own = [x.unflatten(2, (2, 16)).transpose(1, 2).flatten(0, 1).contiguous() for x in own]
+        settings["page_table"] = torch.arange(6, dtype=torch.int32).reshape(3, 2)
+    swap = lambda x: x.transpose(1, 2) if layout == "bshd" else x
+    sum(range(500_000 * (3 - dist.get_rank())))  # ranks arrive in another order
+    own = own if paged else [swap(x) for x in own]
+    out, lse = octavo.distributed.decode(swap(q), *own, seqlens_kv=lengths, layout=layout, return_lse=True, **settings)
+    settings.pop("page_table", None)
+    wanted = octavo.attention(q, k, v, return_lse=True, **settings)
+    return largest_error((swap(out), lse), wanted), unshard(out.flatten(1)[:, None], None, 1, "contiguous")
+
+
+def decode_refused(what):
+    q, k, v, _ = small(heads_q=4, heads_kv=2, seqlen=8)
+    settings = {}
+    if what == "gradient":
+        q.requires_grad_()
+    elif what == "layout":
+        settings["layout"] = "sbhd"
+    elif dist.get_rank() == 1:
+        if what == "dtype":
+            q, k, v = (x.bfloat16() for x in (q, k, v))
+        elif what == "scale":
+            settings["scale"] = 2.0
+        elif what == "lengths":
+            settings["seqlens_kv"] = torch.tensor([9, 9], dtype=torch.int32)
+    octavo.distributed.decode(q, k, v, **settings)
+
+
+def order_of_work(backward):
+    """What one call starts: "gather", "exchange" (of dK and dV) and "attention", in order."""
+    events = []
+
+    def told(module, name, event):
+        unchanged = getattr(module, name)
+        undo.append(lambda: setattr(module, name, unchanged))
+        setattr(module, name, lambda *given, **options: events.append(event) or unchanged(*given, **options))
+
+    own = [shard(x, None, 2).requires_grad_() for x in small(heads_q=6, heads_kv=3)[:3]]
+    undo = []
+    told(dist, "all_gather_into_tensor", "gather")
+    told(dist, "all_to_all_single", "exchange")
+    told(octavo, "attention_backward" if backward else "attention", "attention")
+    try:
+        out = context_parallel(*own, sharding="contiguous", method="all_gather", check=False)
+        if backward:
+            events.clear()
+            out.sum().backward()
+    finally:
+        for step in undo:
+            step()
+    return events
+
+
+def margins():
+    """sm_margin of every call of octavo.attention, if NCCL shared the SMs."""
+    unchanged, seen = octavo.attention, []
+    own = [shard(x, None, 2) for x in small(heads_q=6, heads_kv=3)[:3]]
+    octavo.attention = lambda *x, sm_margin, **options: seen.append(sm_margin) or unchanged(*x, **options)
+    real, _cp.Group.runs_on_sms = _cp.Group.runs_on_sms, lambda group, x: group.size > 1
+    told = []
+    try:
+        for settings in (dict(), dict(sm_margin=4), dict(chunks=1), dict(method="ulysses")):
+            if settings.get("method"):
+                own = [x[:, :1].repeat(1, 4, 1, 1) for x in own]
+            settings = dict(method="all_gather", sharding="contiguous") | settings
+            context_parallel(*own, **settings)
+            told.append(octavo.distributed.explain(*own, **settings).sm_margin)
+    finally:
+        octavo.attention, _cp.Group.runs_on_sms = unchanged, real
+    return seen, told
 
 
 def round_trips(name):
@@ -277,6 +408,8 @@ def different(what):
 
 
 def refused(settings, shapes=None, name="4"):
+    settings = {name: getattr(torch, x[0])(*x[1:]) if isinstance(x, tuple) and isinstance(x[0], str) else x
+                for name, x in settings.items()}
     q, k, v, _ = small(**(shapes or {}))
     if settings.get("cu_seqlens") is not None:
         q, k, v = (x[0].transpose(0, 1) for x in (q, k, v))
@@ -289,6 +422,27 @@ def outside_of_group():
         return "in it"
     q, k, v, _ = small()
     context_parallel(q, k, v, group)
+
+
+def stalls(call):
+    """A group whose rank 1 does not take part: its error after the time-out of a second, or "stalled"."""
+    group = dist.new_group(timeout=datetime.timedelta(seconds=1))
+    dist.barrier(group)
+    if dist.get_rank() == 1:
+        return "stalled", 0
+    q, k, v, _ = small()
+    began = time.monotonic()
+    try:
+        if call == "decode":
+            octavo.distributed.decode(q, k, v, group)
+        elif call == "merge_states":
+            merge_states(*octavo.attention(q, k, v, return_lse=True), group)
+        else:
+            q, k, v = (shard(x, group, 2) for x in (q, k, v))
+            context_parallel(q, k, v, group, method=call, check=False)
+    except RuntimeError:  # DistBackendError is one
+        return "error", time.monotonic() - began
+    return "no error", 0
 
 
 def sent_bytes(name, method):
@@ -321,6 +475,14 @@ def explained(heads_q, heads_kv, settings):
     q, k, v, _ = (shard(x, None, 2) for x in small(heads_q=heads_q, heads_kv=heads_kv))
     told = octavo.distributed.explain(q, k, v, **settings)
     return told.method, told.reason, max(told.work)
+
+
+def end_one_rank_in_backward():
+    own = [shard(x, None, 2).requires_grad_() for x in small()[:3]]
+    out = context_parallel(*own, check=False)
+    if dist.get_rank() == 1:
+        os._exit(1)
+    out.sum().backward()
 
 
 def end_one_rank():
@@ -394,6 +556,42 @@ def test_merging_over_ranks(four):
         assert same and error < LIMIT
 
 
+@pytest.mark.parametrize("layout, paged, sinks", [("bhsd", False, True), ("bshd", False, False), ("bhsd", True, True)])
+def test_decoding_with_keys_on_every_rank(four, layout, paged, sinks):
+    """Ranks have any of the keys, some none of a sequence; all get the result of one process, the same bits."""
+    for error, everywhere in four.run(decoded, layout, paged, sinks):
+        assert error < LIMIT
+        assert all(torch.equal(everywhere[:, 0], everywhere[:, rank]) for rank in range(4))
+
+
+@pytest.mark.parametrize("what, sentence", [
+    ("gradient", "a tensor requires grad in decode; supported: calls under torch.no_grad()."),
+    ("layout", "layout is 'sbhd'; supported: 'bhsd', 'bshd'."),
+    ("dtype", "q.dtype is different on ranks 0 and 1 of the group; supported: the same on every rank."),
+    ("scale", "scale is different on ranks 0 and 1 of the group; supported: the same on every rank."),
+    ("lengths", "the arguments of rank 1 of the group are wrong or differ from another rank's; supported: the same "
+     "right arguments on every rank."),
+])
+def test_decoding_is_refused_on_every_rank(four, what, sentence):
+    for rank, (good, told) in enumerate(four.outcomes(decode_refused, what)):
+        assert not good and (told[1] == sentence or (what == "lengths" and rank == 1 and "seqlens_kv" in told[1]))
+
+
+def test_the_next_part_arrives_while_attention_runs(four):
+    """Each gather starts before the attention of the part before; each exchange before the next attention."""
+    for events in four.run(order_of_work, False):
+        assert events == ["gather", "gather", "attention", "gather", "attention", "attention"]
+    for events in four.run(order_of_work, True):
+        assert events == ["gather", "gather", "attention", "exchange", "gather", "attention", "exchange",
+                          "attention", "exchange"]
+
+
+def test_kernels_leave_sms_free_while_a_part_arrives(four):
+    """The last part, one part, and ulysses have nothing beside them."""
+    for seen, told in four.run(margins):
+        assert seen == [8, 8, 0, 4, 4, 0, 0, 0] and told == [8, 4, 0, 0]
+
+
 def test_round_trips_of_shards(four):
     assert four.run(round_trips, "4")[1] == ([*range(6, 12), *range(36, 42)],
                                              [*range(6, 10), 0, 1, *range(26, 30), 0, 1])
@@ -431,12 +629,42 @@ def test_ranks_that_differ_all_get_an_error(four, what, sentence):
     (dict(causal="top_left"), {}, "4", "causal is 'top_left'; supported: True, False."),
     (dict(chunks=0), {}, "4", "chunks is 0; supported: 1 and above."),
     (dict(layout="sbhd"), {}, "4", "layout is 'sbhd'; supported: 'bhsd', 'bshd'."),
+    (dict(sm_margin=-1), {}, "4", "sm_margin is -1; supported: None (8 beside NCCL), 0 and above."),
+    (dict(softcap=-1.0), {}, "4", "softcap is -1.0; supported: None or 0 (none), and positive finite numbers."),
+    (dict(sinks=("zeros", 3)), {}, "4", "sinks is (3,) of torch.float32 on cpu; supported: (4,) of torch.float32 on cpu."),
+    (dict(alibi_slopes=("zeros", (2, 4)), cu_seqlens=(0, 9)), {}, "4", "alibi_slopes is (2, 4) of torch.float32 on cpu; "
+     "supported: (4,) of torch.float32 on cpu."),
+    (dict(sinks=4.0), {}, "4", "sinks is a float; supported: a Tensor that every rank has whole."),
     ({}, dict(batch=0), "4", "q.shape is (0, 4, 32, 16); supported: at least one element."),
     ({}, dict(heads_q=5), "4", "q has 5 heads; supported: multiples of the 2 of k."),
 ])
 def test_wrong_arguments(four, settings, shapes, name, sentence):
     for good, told in four.outcomes(refused, settings, shapes, name):
         assert not good and told[:2] == ("ValueError", sentence)
+
+
+@pytest.mark.parametrize("settings, shapes, name, sentence", [
+    (dict(alibi_slopes=("zeros", 4), method="all_gather"), {}, "4", "alibi_slopes is given with keys behind the diagonal; "
+     "supported by all_gather: causal=True."),
+    (dict(alibi_slopes=("zeros", 4)), {}, "mesh", "alibi_slopes is given with keys behind the diagonal; supported by "
+     "all_gather: causal=True."),
+    (dict(bias=("zeros", 1, 1, 1, 1)), {}, "4", "bias is given to context_parallel; supported: causal, window, cu_seqlens, "
+     "softcap, sinks and alibi_slopes."),
+    (dict(seqlens_q=("zeros", 2)), {}, "4", "seqlens_q is given to context_parallel; supported: cu_seqlens, which leaves "
+     "padding out."),
+    (dict(precision="fp8"), {}, "4", "precision is given to context_parallel; supported: the precision of the inputs."),
+    (dict(page_table=("zeros", 2)), {}, "4", "page_table is given to context_parallel; supported: "
+     "octavo.distributed.decode for a KV cache."),
+])
+def test_what_is_not_supported(four, settings, shapes, name, sentence):
+    for good, told in four.outcomes(refused, settings, shapes, name):
+        assert not good and told[:2] == ("NotImplementedError", sentence)
+
+
+def test_unknown_arguments_and_defaults(four):
+    assert four.outcomes(refused, dict(casual=True))[0][1][:2] == (
+        "TypeError", "context_parallel() got an unexpected keyword argument 'casual'")
+    four.run(refused, dict(bias=None, dropout_p=0.0, return_amax=False))
 
 
 def test_a_group_without_this_rank(four):
@@ -469,10 +697,20 @@ def test_auto_says_why(four, heads, settings, method, reason):
         assert found == method and reason in why and work == pytest.approx(1, abs=0.01)
 
 
-def test_a_dead_rank_ends_the_others_with_an_error():
+@pytest.mark.parametrize("call", ["all_gather", "ulysses", "decode", "merge_states"])
+def test_a_rank_that_does_not_come_ends_the_others_at_the_time_out(four, call):
+    """The error comes at the time-out of the group, a second, and not earlier."""
+    outcomes = four.run(stalls, call)
+    assert outcomes.pop(1) == ("stalled", 0)
+    for told, seconds in outcomes:
+        assert told == "error" and 0.5 < seconds < 20
+
+
+@pytest.mark.parametrize("function", [end_one_rank, end_one_rank_in_backward])
+def test_a_dead_rank_ends_the_others_with_an_error(function):
     ranks = Ranks(2)
     try:
-        alive, dead = ranks.outcomes(end_one_rank)
+        alive, dead = ranks.outcomes(function)
     finally:
         ranks.close()
     assert dead is None and not alive[0] and alive[1][0] in ("RuntimeError", "DistBackendError")
