@@ -2,11 +2,11 @@
 // the decode kernel, whose CTAs divide the keys.
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <cstdint>
 #include <vector>
 
 #include "numeric/formats.h"
+#include "octavo/evidence.hpp"
 #include "octavo/octavo.hpp"
 
 namespace octavo {
@@ -50,7 +50,8 @@ struct Attention {
 
 TEST(EmulatorSmMargin, ChangesNoBitsOfTheHopperKernel) {
   Attention call(2, 300, 300);
-  for (const std::vector<std::int32_t>& cu_seqlens : {{}, {0, 70, 70, 300}})
+  const std::vector<std::vector<std::int32_t>> sequences = {{}, {0, 70, 70, 300}};
+  for (const auto& cu_seqlens : sequences)
     for (const Causal causal : {Causal::none, Causal::bottom_right}) {
       Options options;
       options.causal = causal;

@@ -110,7 +110,9 @@ TEST_F(HostPath, PersistentGridsLeaveSmsFree) {
   varlen.cu_seqlens_q = varlen.cu_seqlens_kv = cu_seqlens;
   varlen.sequences = 3;
   varlen.max_seqlen_q = varlen.max_seqlen_kv = 2048;
-  Arguments decode = arguments(1, 8192);
+  Arguments decode = self_attention(1, 1, 8192);
+  decode.q = Tensor::bhsd(const_cast<void*>(decode.q.data), DType::f16, 1, 1, 1, 64);
+  decode.out = Tensor::bhsd(decode.out.data, DType::f16, 1, 1, 1, 64);
   for (const std::int64_t margin : {0, 1, 3, 7}) {
     Options options;
     options.sm_margin = margin;
@@ -151,7 +153,7 @@ TEST_F(HostPath, TheMarginIsLessThanTheSms) {
             "sm_margin is 8; supported: 0 to 7 on cuda:0, which has 8 SMs.");
   EXPECT_TRUE(octavo::plan(*problem_of(a, options), Device{}).ok()) << "the CPU ignores it";
   options.sm_margin = -1;
-  const auto negative = octavo::plan(*problem_of(a, options), kGpu);
+  const auto negative = problem_of(a, options);
   ASSERT_FALSE(negative.ok());
   EXPECT_EQ(negative.status().message(),
             "sm_margin is -1; supported: 0 (none) to the SMs of the GPU less one.");

@@ -1,4 +1,4 @@
-"""Processes that form a process group over Gloo, for the tests of octavo.distributed.
+"""Processes that form a process group, over Gloo or NCCL, for the tests of octavo.distributed.
 
 Starting a process that imports PyTorch takes seconds. So the processes are forks of one that has imported
 what they need, and they stay and are sent one function after the other.
@@ -14,7 +14,7 @@ PRELOADED = ["torch", "torch._dynamo", "torch.distributed.tensor", "torch.distri
              "pytest", "octavo.distributed"]
 
 
-def _serve(rank, world, store, pipe):
+def _serve(rank, world, backend, store, pipe):
     import torch
     import torch.distributed as dist
 
@@ -22,7 +22,9 @@ def _serve(rank, world, store, pipe):
 
     torch.set_num_threads(1)
     octavo.set_cpu_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world,
+    if torch.cuda.is_available():
+        torch.cuda.set_device(rank % torch.cuda.device_count())
+    dist.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=world,
                             timeout=datetime.timedelta(seconds=TIMEOUT_S))
     while (task := pipe.recv()) is not None:
         function, arguments = task
@@ -37,7 +39,7 @@ def _serve(rank, world, store, pipe):
 class Ranks:
     """`world` processes. Functions are those of a module that the processes can import."""
 
-    def __init__(self, world):
+    def __init__(self, world, backend="gloo"):
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(PRELOADED)  # until the first process starts
         self.folder = tempfile.TemporaryDirectory()
@@ -45,7 +47,7 @@ class Ranks:
         for rank in range(world):
             ours, theirs = context.Pipe()
             process = context.Process(target=_serve, daemon=True,
-                                      args=(rank, world, self.folder.name + "/store", theirs))
+                                      args=(rank, world, backend, self.folder.name + "/store", theirs))
             process.start()
             theirs.close()
             self.pipes.append(ours)
