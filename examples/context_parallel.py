@@ -7,8 +7,7 @@
 Each rank has a part of the tokens (zigzag: an early and a late part, so that causal attention gives
 all ranks the same work) and calls context_parallel with its part of q, k and v.
 
-Tensor parallelism needs nothing of this: give each rank some of the heads, q[:, heads], and call
-octavo.attention, because heads do not depend on each other.
+Tensor parallelism needs nothing of this: examples/tensor_parallel.py.
 """
 
 from __future__ import annotations

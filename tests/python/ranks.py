@@ -37,11 +37,12 @@ def _serve(rank, world, backend, store, pipe):
 
 
 class Ranks:
-    """`world` processes. Functions are those of a module that the processes can import."""
+    """`world` processes. Functions are those of a module that the processes can import, which the first ones that
+    start share if `preloaded` has its imports."""
 
-    def __init__(self, world, backend="gloo"):
+    def __init__(self, world, backend="gloo", preloaded=()):
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(PRELOADED)  # until the first process starts
+        context.set_forkserver_preload([*PRELOADED, *preloaded])
         self.folder = tempfile.TemporaryDirectory()
         self.pipes, self.processes = [], []
         for rank in range(world):

@@ -1,6 +1,8 @@
 """Models whose sequences are divided among two ranks: the GPT of the examples, and Hugging Face models."""
 
+import functools
 import pathlib
+import re
 import sys
 
 import pytest
@@ -26,7 +28,7 @@ LIMIT = 1e-4
 
 @pytest.fixture(scope="module")
 def two():
-    ranks = Ranks(2)
+    ranks = Ranks(2, preloaded=["octavo.transformers", "transformers.models.llama.modeling_llama"])
     yield ranks
     ranks.close()
 
@@ -122,6 +124,36 @@ def test_fsdp(two):
     for found, wanted in two.run(train_with_fsdp):
         assert found[0] != found[-1]
         assert max(abs(one - other) for one, other in zip(found, wanted)) < LIMIT
+
+
+def examples_in_parallel():
+    """The largest differences from one process of the two examples, as two processes."""
+    import context_parallel
+    import tensor_parallel
+
+    return context_parallel.run("cpu"), tensor_parallel.run(dist.get_rank(), 2, "cpu")
+
+
+def test_examples(two):
+    for differences in two.run(examples_in_parallel):
+        assert max(differences) < 1e-4
+
+
+def test_the_command_of_the_example(two, tmp_path, monkeypatch):
+    """`train_gpt.py --context-parallel 2` starts two processes and plots the losses of one."""
+    # They are forks too.
+    monkeypatch.setattr(torch.multiprocessing, "spawn",
+                        functools.partial(torch.multiprocessing.start_processes, start_method="forkserver"))
+    monkeypatch.setattr(torch, "use_deterministic_algorithms", lambda on: None)
+    flags = ["--device", "cpu", "--layers", "1", "--heads", "2", "--width", "16", "--context", "16", "--batch", "2",
+             "--steps", "3", "--plot"]
+    curves = []
+    for ranks in ("1", "2"):
+        plot = tmp_path / f"{ranks}.svg"
+        assert train_gpt.main([*flags, str(plot), "--context-parallel", ranks]) == 0
+        line, = re.findall('<polyline points="([^"]*)"', plot.read_text())
+        curves.append([float(number) for number in re.split("[ ,]", line)])
+    assert len(curves[0]) == 6 and curves[0] == pytest.approx(curves[1], abs=0.02)
 
 
 def test_the_flag_of_the_example(tmp_path, capsys):
