@@ -37,12 +37,14 @@ def _serve(rank, world, backend, store, pipe):
 
 
 class Ranks:
-    """`world` processes. Functions are those of a module that the processes can import, which the first ones that
-    start share if `preloaded` has its imports."""
+    """`world` processes. Functions are those of a module that the processes can import; what it imports itself may
+    be preloaded too, by the first Ranks. CUDA may not be used before a fork, even by an import: `start` is "spawn" for
+    tests on GPUs."""
 
-    def __init__(self, world, backend="gloo", preloaded=()):
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([*PRELOADED, *preloaded])
+    def __init__(self, world, backend="gloo", start="forkserver", preloaded=()):
+        context = multiprocessing.get_context(start)
+        if start == "forkserver":
+            context.set_forkserver_preload([*PRELOADED, *preloaded])
         self.folder = tempfile.TemporaryDirectory()
         self.pipes, self.processes = [], []
         for rank in range(world):

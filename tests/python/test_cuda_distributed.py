@@ -94,16 +94,16 @@ def collectives_wait_for_the_stream():
 def backends():
     several = torch.cuda.device_count() > 1
     nccl = dist.is_nccl_available()
-    return [pytest.param("gloo", 2, id="gloo, two processes"),
-            pytest.param("nccl", 1, id="nccl, one GPU", marks=pytest.mark.skipif(not nccl, reason="no NCCL")),
-            pytest.param("nccl", 2, id="nccl, two GPUs",
+    return [pytest.param(("gloo", 2), id="gloo, two processes"),
+            pytest.param(("nccl", 1), id="nccl, one GPU", marks=pytest.mark.skipif(not nccl, reason="no NCCL")),
+            pytest.param(("nccl", 2), id="nccl, two GPUs",
                          marks=pytest.mark.skipif(not (nccl and several), reason="fewer than two GPUs"))]
 
 
 @pytest.fixture(scope="module", params=backends())
 def ranks(request):
     backend, world = request.param
-    ranks = Ranks(world, backend)
+    ranks = Ranks(world, backend, start="spawn")
     yield ranks
     ranks.close()
 

@@ -54,6 +54,22 @@ def test_the_gpu_is_seen_and_takes_the_call(three):
     assert octavo.attention(q, k, v, out=mine) is mine
 
 
+def test_sm_margin(three, monkeypatch):
+    """A plan with another margin is another plan; the fake GPU has eight SMs."""
+    monkeypatch.setenv("OCTAVO_KERNELS", "decode")
+    q, k, v = three(1, 8, 1, 64)[:1] + three(1, 8, 4096, 64)[:2]
+    assert "left free" not in octavo.explain(q, k, v).reason
+    assert octavo.explain(q, k, v, sm_margin=3).reason.endswith("; 3 of 8 SMs are left free")
+    octavo.attention(q, k, v, sm_margin=3)
+    for margin, sentence in ((8, "sm_margin is 8; supported: 0 to 7 on cuda:0, which has 8 SMs."),
+                             (1 << 40, "sm_margin is 1099511627776; supported: 0 to 7 on cuda:0, which has 8 SMs."),
+                             (-1, "sm_margin is -1; supported: 0 \\(none\\) to the SMs of the GPU less one.")):
+        with pytest.raises(ValueError, match=sentence):
+            octavo.attention(q, k, v, sm_margin=margin)
+    with pytest.raises(TypeError, match=r"sm_margin is 'x' \(str\); supported: a number of SMs."):
+        octavo.attention(q, k, v, sm_margin="x")
+
+
 def test_varlen(three):
     starts = OnGpu(numpy.array([0, 4, 12], numpy.int32))
     out = octavo.attention(*three(12, 2, 64), cu_seqlens_q=starts, cu_seqlens_kv=starts,

@@ -91,6 +91,12 @@ TEST(CApi, PaddingAndScoreModifiers) {
   ASSERT_EQ(octavo_attention(&arguments, &o, nullptr, nullptr), OCTAVO_OK) << octavo_last_error();
   EXPECT_EQ(cpp.out, c.out);
   EXPECT_EQ(cpp.lse, c.lse);
+  o.sm_margin = -1;
+  EXPECT_EQ(octavo_attention(&arguments, &o, nullptr, nullptr), OCTAVO_INVALID_ARGUMENT);
+  EXPECT_STREQ(octavo_last_error(),
+               "sm_margin is -1; supported: 0 (none) to the SMs of the GPU less one.");
+  o.size = offsetof(octavo_options, sm_margin);  // an older caller's struct
+  EXPECT_EQ(octavo_attention(&arguments, &o, nullptr, nullptr), OCTAVO_OK);
   Call plain(2, 4, 2, 17, 30, 16);
   ASSERT_TRUE(attention(plain.arguments).ok());
   EXPECT_NE(plain.out, c.out);
