@@ -46,7 +46,6 @@ def attention(
     quantization: _Quantization | None = None,
     batch_invariant: bool = False,
     overlap_launch: bool = False,
-    sm_margin: int = 0,
     stream: Any = None,
     max_error: float | None = None,
     out_scale: _Array | None = None,
@@ -61,6 +60,7 @@ def attention(
     sinks: _Array | None = None,
     softcap: float | None = None,
     page_table: _Array | None = None,
+    sm_margin: int = 0,
 ) -> Any: ...
 def attention_backward(
     dout: _Array,
@@ -113,7 +113,6 @@ def explain(
     quantization: _Quantization | None = None,
     batch_invariant: bool = False,
     overlap_launch: bool = False,
-    sm_margin: int = 0,
     stream: Any = None,
     max_error: float | None = None,
     out_scale: _Array | None = None,
@@ -128,6 +127,7 @@ def explain(
     sinks: _Array | None = None,
     softcap: float | None = None,
     page_table: _Array | None = None,
+    sm_margin: int = 0,
     device: str | None = None,
 ) -> Explanation: ...
 def devices() -> list[DeviceInfo]: ...
