@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 if not (torch.distributed.is_available() and torch.distributed.is_gloo_available()):
     pytest.skip("PyTorch has no Gloo", allow_module_level=True)
 import torch.distributed as dist  # noqa: E402
-from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh  # noqa: E402
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
@@ -187,10 +187,10 @@ def results_of(call, group=None, sharding="zigzag"):
     return [unshard(x, group, 2, sharding) for x in (out, *gradients)]
 
 
-def one_process(causal=True):
+def one_process(**modifiers):
     *inputs, dout = small()
     own = [x.requires_grad_() for x in inputs]
-    out = octavo.attention(*own, causal=causal)
+    out = octavo.attention(*own, causal=True, **modifiers)
     return [out.detach(), *torch.autograd.grad(out, own, dout)]
 
 
@@ -211,9 +211,11 @@ def repeated(name):
 def compiled(name, method):
     group = GROUPS[name]
     torch._dynamo.reset()
+    modifiers = dict(softcap=3.0, sinks=torch.linspace(-1, 1, 4), alibi_slopes=torch.linspace(0, 1, 4))
     call = torch.compile(lambda q, k, v: context_parallel(2 * q, k, v, group, causal=True, method=method,
-                                                          scale=0.125), backend="aot_eager", fullgraph=True)
-    return largest_error(results_of(call, group), one_process())
+                                                          scale=0.125, **modifiers),
+                         backend="aot_eager", fullgraph=True)
+    return largest_error(results_of(call, group), one_process(**modifiers))
 
 
 def transposed_in_memory():
@@ -416,8 +418,8 @@ def refused(settings, shapes=None, name="4"):
     context_parallel(q, k, v, GROUPS[name], **settings)
 
 
-def outside_of_group():
-    group = dist.new_group([0, 1])
+def outside_of_group(mesh):
+    group = DeviceMesh("cpu", [0, 1]) if mesh else dist.new_group([0, 1])
     if dist.get_rank() < 2:
         return "in it"
     q, k, v, _ = small()
@@ -667,11 +669,15 @@ def test_unknown_arguments_and_defaults(four):
     four.run(refused, dict(bias=None, dropout_p=0.0, return_amax=False))
 
 
-def test_a_group_without_this_rank(four):
-    outcomes = four.outcomes(outside_of_group)
+@pytest.mark.parametrize("mesh, sentence", [
+    (False, "supported: a ProcessGroup with this rank"),
+    (True, "group is a mesh without this rank; supported: meshes with it."),
+])
+def test_a_group_without_this_rank(four, mesh, sentence):
+    outcomes = four.outcomes(outside_of_group, mesh)
     assert outcomes[:2] == 2 * [(True, "in it")]
     for good, told in outcomes[2:]:
-        assert not good and told[0] == "ValueError" and "supported: a ProcessGroup with this rank" in told[1]
+        assert not good and told[0] == "ValueError" and sentence in told[1]
 
 
 def test_a_length_that_ranks_do_not_divide(four):
