@@ -314,6 +314,20 @@ TEST(ChooseSm90, FewQueriesUsePackGqa) {
   EXPECT_EQ(choose_sm90_forward(*resolve(p), h200()).config, config);
 }
 
+// Here K and V of all heads do not fit into L2, so that the tile order depends on the SMs.
+TEST(ChooseSm90, TheMarginChangesNoEstimate) {
+  Problem p = problem(8, 8, 2048, 256, Causal::top_left);
+  for (const sm90::TableRow& row : sm90::kTable) {
+    if (row.config.head_dim != 256) continue;
+    p.options.sm_margin = 0;
+    const double us = estimated_us(row, p, h200());
+    for (const std::int64_t margin : {4, 8, 33}) {
+      p.options.sm_margin = margin;
+      EXPECT_EQ(estimated_us(row, p, h200()), us) << margin;
+    }
+  }
+}
+
 TEST(ChooseSm90, LaunchesEarlyIfAllowed) {
   Problem p = problem(1, 8, 512, 64);
   const ChosenSm90Forward waits = choose_sm90_forward(*resolve(p), h200());
