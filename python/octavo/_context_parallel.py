@@ -61,7 +61,7 @@ class Group:
 
     def runs_on_sms(self, x: Tensor) -> bool:
         """Whether collectives of x need SMs of the GPU."""
-        return x.is_cuda and self.size > 1 and dist.get_backend(self.group) == "nccl"
+        return x.is_cuda and self.size > 1 and self._sends_cuda_by("nccl")
 
     def start_gather(self, x: Tensor) -> Started:
         """Starts to gather the rows of all ranks, in the order of ranks."""
@@ -80,7 +80,11 @@ class Group:
     def _staged(self, x: Tensor) -> Tensor:
         """What is sent; Gloo exchanges tensors of the CPU alone."""
         x = x.contiguous()
-        return x.cpu() if x.is_cuda and dist.get_backend(self.group) == "gloo" else x
+        return x.cpu() if x.is_cuda and self._sends_cuda_by("gloo") else x
+
+    def _sends_cuda_by(self, backend: str) -> bool:
+        """A group may have a backend for each device: "cpu:gloo,cuda:nccl"."""
+        return f"cuda:{backend}" in dist.get_backend_config(self.group)
 
 
 class Started(NamedTuple):

@@ -85,7 +85,8 @@ def collectives_wait_for_the_stream():
     gathered, exchanged = _cp.finish(gathered) * 2, _cp.finish(exchanged) * 2
     wanted = 2 * torch.arange(1, size + 1, device="cuda", dtype=torch.float32)
     return (torch.equal(exchanged[:, 0], wanted) and torch.equal(gathered[::size, 0], wanted)
-            and group.runs_on_sms(x) == (size > 1 and dist.get_backend() == "nccl"))
+            and group.runs_on_sms(x) == (size > 1 and dist.get_backend() == "nccl")
+            and group.start_gather(x).result.is_cuda == (dist.get_backend() == "nccl"))
 
 
 # --------------------------------------------------------------------------------------- the tests

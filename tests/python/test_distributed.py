@@ -316,6 +316,11 @@ def decoded(layout, paged, sinks):
     return largest_error((swap(out), lse), wanted), unshard(out.flatten(1)[:, None], None, 1, "contiguous")
 
 
+def backend_of_cuda():
+    group = _cp.Group(dist.group.WORLD.group_name)
+    return group._sends_cuda_by("gloo"), group._sends_cuda_by("nccl")
+
+
 def decode_refused(what):
     q, k, v, _ = small(heads_q=4, heads_kv=2, seqlen=8)
     settings = {}
@@ -592,6 +597,10 @@ def test_kernels_leave_sms_free_while_a_part_arrives(four):
     """The last part, one part, and ulysses have nothing beside them."""
     for seen, told in four.run(margins):
         assert seen == [8, 8, 0, 4, 4, 0, 0, 0] and told == [8, 4, 0, 0]
+
+
+def test_gloo_needs_no_sms(four):
+    assert four.run(backend_of_cuda) == 4 * [(True, False)]
 
 
 def test_round_trips_of_shards(four):
