@@ -12,10 +12,10 @@ struct DecodeConfig {
   Element kv = Element::f16;       // of K and V in memory: `element`, e4m3, e5m2 or int8
   Element out = Element::f16;      // f16, bf16 or f32
   int head_dim = 128;              // columns of the tiles: the problem's, rounded up
-  int block_m = 16;                // query rows of a unit of work: 16 or 32
+  int block_m = 16;                // query rows of a work tile: 16 or 32
   int block_n = 16;                // keys of one warp's step
-  int warps = 4;                   // they divide the keys of a tile
-  int stages = 3;                  // K/V buffers of a tile
+  int warps = 4;                   // they divide the keys of a KV tile
+  int stages = 3;                  // K/V buffers of a KV tile
   int min_ctas = 2;                // CTAs that share an SM
 
   bool operator==(const DecodeConfig&) const = default;
@@ -24,7 +24,7 @@ struct DecodeConfig {
 namespace decode {
 
 OCTAVO_HD constexpr int threads(const DecodeConfig& c) { return 32 * c.warps; }
-// Keys of a tile, the unit in which work is divided among CTAs.
+// Keys of a KV tile. CTAs divide the work in KV tiles.
 OCTAVO_HD constexpr int tile_keys(const DecodeConfig& c) { return c.block_n * c.warps; }
 OCTAVO_HD constexpr int row_bytes(const DecodeConfig& c) {
   return c.head_dim * element_bytes(c.kv);
@@ -39,8 +39,8 @@ OCTAVO_HD constexpr int stage_scale_bytes(const DecodeConfig& c) {
 OCTAVO_HD constexpr int stage_bytes(const DecodeConfig& c) {
   return 2 * tile_bytes(c) + stage_scale_bytes(c);
 }
-// At the end of a unit the warps exchange O through the stage that they have just consumed, and two
-// floats per row, reference maximum and sum, through memory of their own.
+// At the end of a work tile the warps exchange O through the stage that they have just consumed,
+// and two floats per row, reference maximum and sum, through memory of their own.
 OCTAVO_HD constexpr int exchange_o_bytes(const DecodeConfig& c) {
   return c.warps * c.block_m * c.head_dim * 4;
 }
@@ -59,7 +59,7 @@ OCTAVO_HD constexpr int smem_bytes(const DecodeConfig& c) {
 }
 
 // A partial result in the workspace, in floats: O (block_m x head_dim), then the reference maximum
-// and the sum of each row. Every CTA has two: of its first unit, and of its last.
+// and the sum of each row. Every CTA has two: of its first work tile, and of its last.
 OCTAVO_HD constexpr int partial_floats(const DecodeConfig& c) {
   return c.block_m * (c.head_dim + 2);
 }

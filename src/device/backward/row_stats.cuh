@@ -13,6 +13,7 @@
 #include "config/row_stats.h"
 #include "device/core/block_range.cuh"
 #include "device/core/params.cuh"
+#include "device/core/score_rows.cuh"
 #include "device/ptx/math.cuh"
 #include "device/ptx/memory.cuh"
 #include "device/ptx/thread.cuh"
@@ -61,9 +62,6 @@ template <RowStatsConfig kConfig>
 struct ConfigOf {
   static constexpr RowStatsConfig value = kConfig;
 };
-
-inline constexpr float kInfinity = __builtin_bit_cast(float, 0x7f800000u);
-inline constexpr float kLog2E = 1.44269504088896f;
 
 template <class Config>
 struct Kernel {

@@ -115,14 +115,19 @@ OCTAVO_DEVICE QueryLimits query_limits(const Params& p, const SequenceSpan& at, 
   return queries;
 }
 
+// Whether some row of a tile does not see all of the `keys` keys from n on: all rows see
+// [full_begin, full_end).
+OCTAVO_DEVICE bool needs_mask(i32 n, i32 keys, i32 full_begin, i32 full_end) {
+  return ptx::mask_term(n < full_begin, false) || ptx::mask_term(n + keys > full_end, false);
+}
+
 // A tile of rows visits keys [begin, end); all of its rows see [full_begin, full_end).
 struct BlockRange {
   i32 begin = 0, end = 0;
   i32 full_begin = 0, full_end = 0;
 
-  OCTAVO_DEVICE bool needs_mask(i32 first_key, i32 keys) const {
-    return ptx::mask_term(first_key < full_begin, false) ||
-           ptx::mask_term(first_key + keys > full_end, false);
+  OCTAVO_DEVICE bool needs_mask(i32 n, i32 keys) const {
+    return octavo::needs_mask(n, keys, full_begin, full_end);
   }
 };
 

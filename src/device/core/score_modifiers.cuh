@@ -4,14 +4,13 @@
 
 #include "config/element.h"
 #include "device/core/params.cuh"
+#include "device/core/score_rows.cuh"
 #include "device/ptx/math.cuh"
 #include "device/ptx/memory.cuh"
 #include "device/ptx/target.cuh"
 #include "device/ptx/vector_memory.cuh"
 
 namespace octavo {
-
-inline constexpr float kLog2E = 1.4426950408889634f;
 
 // tanh(x) to 1e-6 where |x| is not small. Large |x| end at 1 or -1: e^2x becomes infinity or 0.
 OCTAVO_DEVICE float tanh_large(float x) {
@@ -127,6 +126,22 @@ OCTAVO_DEVICE float alibi_slope_log2(const ScoreModifierParams& p, i32 sequence,
 // are in the same units.
 OCTAVO_DEVICE float apply_alibi(float score, float slope, float distance) {
   return ptx::fused_multiply_add(-slope, ptx::abs_f32(distance), score);
+}
+
+// ALiBi of row r in kN8 groups of eight columns (score_rows.cuh). `distance`: from the thread's
+// first column to the row's diagonal. Distances are exact up to 2^24: `distance` is rounded once,
+// and columns are constants.
+template <int kN8>
+OCTAVO_DEVICE void apply_alibi_row(float* s, int r, float slope, i32 distance) {
+  const float first = ptx::float_of_int(distance);
+  OCTAVO_UNROLL
+  for (int i = 0; i < kN8; ++i) {
+    OCTAVO_UNROLL
+    for (int e = 0; e < 2; ++e) {
+      float& score = s[i * 4 + r * 2 + e];
+      score = apply_alibi(score, slope, first - static_cast<float>(i * 8 + e));
+    }
+  }
 }
 
 // The first element of a bias or mask for one row of a head: column 0 of the sequence's first key.

@@ -1,13 +1,13 @@
-// Adds up the partial results of units that several CTAs of the decode kernel share.
+// Adds up the partial results of work tiles that several CTAs of the decode kernel share.
 //
-// A unit is cut where one CTA's tiles end and the next one's begin. There are ctas - 1 such
-// boundaries, and at most one unit is cut at each. CTA i of this grid is responsible for the unit
-// that is cut between CTAs i and i + 1 and has its first tile in CTA i; if there is none, it has
-// nothing to do. It adds the parts in the order of the CTAs.
+// A work tile is cut where one CTA's KV tiles end and the next one's begin. There are ctas - 1 such
+// boundaries, and at most one work tile is cut at each. CTA i of this grid is responsible for the
+// work tile that is cut between CTAs i and i + 1 and has its first KV tile in CTA i; if there is
+// none, it has nothing to do. It adds the parts in the order of the CTAs.
 //
-// If a unit has few parts, each warp adds up rows of its own (warps_per_row = 1). If it has many,
-// all warps of a CTA divide the parts of one row among themselves and add up through shared memory,
-// and each boundary has as many CTAs as a unit has rows.
+// If a work tile has few parts, each warp adds up rows of its own (warps_per_row = 1). If it has
+// many, all warps of a CTA divide the parts of one row among themselves and add up through shared
+// memory, and each boundary has as many CTAs as a work tile has rows.
 //
 //   shared memory   what                                          floats
 //   o               a row of O of every warp                      kCombineWarps * head_dim
@@ -33,8 +33,8 @@ struct CombineKernel {
   static constexpr DecodeConfig C = G::C;
   static constexpr int kPairs = div_up(C.head_dim, 64);  // pairs of columns of a lane
 
-  // The parts of a unit: CTA `first` holds its beginning, in `first_slot`; the others have it in
-  // slot 0.
+  // The parts of a work tile: CTA `first` holds its beginning, in `first_slot`; the others have it
+  // in slot 0.
   struct Parts {
     i32 first, count;
     int first_slot;
@@ -117,13 +117,13 @@ struct CombineKernel {
     return total;
   }
 
-  static OCTAVO_DEVICE void store(const Params& p, const Unit& unit, const SequenceSpan& span,
+  static OCTAVO_DEVICE void store(const Params& p, const WorkTile& work, const SequenceSpan& span,
                                   i32 row, const RowSum& total, u32 lane) {
-    const bool padding = is_padding(span, unit.token(p, row));
+    const bool padding = is_padding(span, work.token(p, row));
     const FinishedRow finished =
-        finish_row(p, unit.head(p, row), padding, total.ref_max, total.sum);
-    if (lane == 0) store_lse(p, unit, row, finished.lse);
-    u8* const out = out_row<C.out>(p, unit, row);
+        finish_row(p, work.head(p, row), padding, total.ref_max, total.sum);
+    if (lane == 0) store_lse(p, work, row, finished.lse);
+    u8* const out = out_row<C.out>(p, work, row);
     OCTAVO_UNROLL
     for (int pair = 0; pair < kPairs; ++pair)
       if (static_cast<i32>(column_of(pair, lane)) < p.head_dim)
@@ -167,19 +167,19 @@ struct CombineKernel {
     }
   }
 
-  static OCTAVO_DEVICE void combine(const Params& p, const Parts& parts, const Unit& unit,
+  static OCTAVO_DEVICE void combine(const Params& p, const Parts& parts, const WorkTile& work,
                                     const SequenceSpan& span, i32 y) {
     const u32 warp = ptx::warp_index(), lane = ptx::lane_index();
     if (p.warps_per_row > 1) {
-      if (y >= unit.rows) return;
+      if (y >= work.rows) return;
       RowSum total = add_parts(p, parts, y, static_cast<i32>(warp), kCombineWarps, lane);
       add_warps(total, warp, lane);
-      if (warp == 0) store(p, unit, span, y, total, lane);
+      if (warp == 0) store(p, work, span, y, total, lane);
       return;
     }
     OCTAVO_ROLLED
-    for (i32 row = static_cast<i32>(warp); row < unit.rows; row += kCombineWarps)
-      store(p, unit, span, row, add_parts(p, parts, row, 0, 1, lane), lane);
+    for (i32 row = static_cast<i32>(warp); row < work.rows; row += kCombineWarps)
+      store(p, work, span, row, add_parts(p, parts, row, 0, 1, lane), lane);
   }
 
   static OCTAVO_DEVICE void entry(const Params& p) {
@@ -188,15 +188,15 @@ struct CombineKernel {
     if (C.arch >= 90 && reads_lengths) ptx::wait_for_earlier_grids();
     const Schedule<tile_keys(C), /*kOverlaps=*/true> tiles(p);
     const i32 rows_of_grid = p.warps_per_row > 1 ? p.combine_rows : 1;
-    const i32 place = ptx::block_index_x() / rows_of_grid;
-    const i32 first = tiles.first_tile(place), next = tiles.first_tile(place + 1);
+    const i32 boundary = ptx::block_index_x() / rows_of_grid;
+    const i32 first = tiles.first_tile(boundary), next = tiles.first_tile(boundary + 1);
     const Cursor cut = tiles.find(min_of(next, tiles.total - 1));
     if (C.arch >= 90 && !reads_lengths) ptx::wait_for_earlier_grids();
-    const i32 begin = next - cut.tile, end = begin + cut.keys.tiles;
-    // No unit is cut here, or it began before CTA `place`.
-    if (first == next || next == tiles.total || cut.tile == 0 || begin < first) return;
-    const Parts parts{place, tiles.cta_of(end - 1) - place + 1, begin == first ? 0 : 1};
-    combine(p, parts, unit_of<C.block_m>(p, cut), cut.keys.span,
+    const i32 begin = next - cut.kv_tile, end = begin + cut.keys.kv_tiles;
+    // No work tile is cut here, or it began before CTA `boundary`.
+    if (first == next || next == tiles.total || cut.kv_tile == 0 || begin < first) return;
+    const Parts parts{boundary, tiles.cta_of(end - 1) - boundary + 1, begin == first ? 0 : 1};
+    combine(p, parts, work_tile_of<C.block_m>(p, cut), cut.keys.span,
             ptx::block_index_x() % rows_of_grid);
   }
 };

@@ -1,27 +1,28 @@
 // Attention of a few query tokens over a long KV cache: o = softmax(scale * q k^T) v.
 //
 // Decoding reads every K and V once and computes little with them: the kernel's task is to keep all
-// SMs reading. A persistent grid divides the tiles of all sequences and KV heads evenly
-// (schedule.cuh). The query heads that share a KV head form the rows of one mma tile. Each warp
-// copies its own keys of a tile (cp.async) and computes with them, with its own running maximum,
-// sum and O, so warps do not wait for each other until the end of a unit.
+// SMs reading. A persistent grid divides the keys of all sequences and KV heads evenly, in KV tiles
+// of tile_keys keys (schedule.cuh). The query heads that share a KV head form the rows of a work
+// tile (pack_gqa). Each warp copies its own keys of a KV tile (cp.async) and computes with them,
+// with its own running maximum, sum and O, so warps do not wait for each other until the end of a
+// work tile.
 //
 //   shared memory    what                                        bytes
 //   stage[stages]    tile_keys rows of K, then of V, then the    stage_bytes
 //                    scales of the keys if the cache has 8 bits
 //   rows             reference maximum and sum of every row and  exchange_rows_bytes
-//                    warp, at the end of a unit
+//                    warp, at the end of a work tile
 //   q                Q as mma fragments, if registers are short  q_bytes
 //
 //   time (stages = 3)   copies in flight         every warp
-//   tile j              stage[j+1], stage[j+2]   wait for its part of stage[j], warp barrier,
+//   KV tile j           stage[j+1], stage[j+2]   wait for its part of stage[j], warp barrier,
 //                                                start stage[j+2], s = q k^T, softmax, o += p v
-//   last of a unit                               add up O over the warps, through stage[j]
-//   The one barrier of a tile has two effects: the copies of all lanes have arrived, and all lanes
-//   are done with stage[j-1], which the copies of the step overwrite. Copies run ahead into the
-//   next unit and sequence.
+//   last of a work tile                          add up O over the warps, through stage[j]
+//   The one barrier of a KV tile has two effects: the copies of all lanes have arrived, and all
+//   lanes are done with stage[j-1], which the copies of the step overwrite. Copies run ahead into
+//   the next work tile and sequence.
 //
-// A unit that several CTAs share leaves a partial result in the workspace for each;
+// Each CTA that shares a work tile with others leaves a partial result in the workspace;
 // device/decode/combine.cuh adds them up. The order of every sum is fixed by the lengths and the
 // size of the grid, so a run can be repeated bit by bit.
 #pragma once
@@ -30,6 +31,7 @@
 #include "device/decode/exchange.cuh"
 #include "device/decode/geometry.cuh"
 #include "device/decode/loads.cuh"
+#include "device/decode/numerics.cuh"
 #include "device/decode/schedule.cuh"
 #include "device/decode/step.cuh"
 #include "device/ptx/memory.cuh"
@@ -46,7 +48,7 @@ struct DecodeKernel {
   using QFragments = typename G::QFragments;
   static constexpr DecodeConfig C = G::C;
   using Tiles = Schedule<tile_keys(C), /*kOverlaps=*/false>;
-  static_assert(C.stages >= 2, "copies run at least one tile ahead");
+  static_assert(C.stages >= 2, "copies run at least one KV tile ahead");
 
   // The copies that remain to be started.
   struct Copies {
@@ -60,14 +62,14 @@ struct DecodeKernel {
       pages.load(p, at, thread);
     }
   };
-  // Past the last tile it only commits, so that the count of groups stays the same.
+  // Past the last KV tile it only commits, so that the count of groups stays the same.
   static OCTAVO_DEVICE void load_next(Copies& copies, const Params& p, const Tiles& tiles,
                                       const Thread& thread, int stage) {
     if (copies.left > 0) {
       Loads<G>::load_kv(p, copies.at, copies.head, copies.pages, thread, stage);
       if (--copies.left > 0) {
         tiles.advance(copies.at);
-        if (copies.at.tile == 0) copies.head = {p, copies.at};
+        if (copies.at.kv_tile == 0) copies.head = {p, copies.at};
         // A round ahead, so that no copy waits for its page.
         copies.pages.load(p, copies.at, thread);
       }
@@ -75,43 +77,23 @@ struct DecodeKernel {
     ptx::cp_async_commit();
   }
 
-  static OCTAVO_DEVICE void clear(State& state) {
-    OCTAVO_UNROLL
-    for (int m = 0; m < G::kTilesM; ++m) {
-      OCTAVO_UNROLL
-      for (int r = 0; r < 2; ++r) {
-        state.ref_max[m][r] = kLowest;
-        state.sum[m][r] = 0;
-      }
-      OCTAVO_UNROLL
-      for (int n = 0; n < G::kTilesD; ++n) {
-        OCTAVO_UNROLL
-        for (int e = 0; e < 4; ++e) state.o[m][n][e] = 0;
-      }
-    }
-  }
-
-  // The unit that a CTA works on.
+  // The work tile of a CTA, and what it has of it so far.
   struct Work {
-    Unit unit;
+    WorkTile tile;
     typename G::Q q;
     float scale;       // from q k to log2 units, with K's scale if that is one per head
-    bool starts_here;  // the unit's first tile is this CTA's
+    bool starts_here;  // the work tile's first KV tile is this CTA's
     State state;
 
     OCTAVO_DEVICE void start(const Params& p, const Cursor& at, const Thread& thread) {
-      unit = unit_of<C.block_m>(p, at);
-      starts_here = at.tile == 0;
+      tile = work_tile_of<C.block_m>(p, at);
+      starts_here = at.kv_tile == 0;
       QFragments loaded;
-      Loads<G>::load_q(loaded, p, unit, thread);
+      Loads<G>::load_q(loaded, p, tile, thread);
       q.share(loaded, thread);
-      clear(state);
+      state.clear();
       scale = p.negate ? -p.scale_log2 : p.scale_log2;
-      if (G::k8bitKv && !p.k_scale_per_key) {
-        const i64 batch = p.paging.table == nullptr ? unit.sequence : 0;
-        scale *= ptx::load_global_f32(p.k_scales.data + batch * p.k_scales.batch +
-                                      unit.kv_head * p.k_scales.head);
-      }
+      scale *= NumericsOf<G>::k_head_scale(p, tile);
     }
   };
 
@@ -127,7 +109,7 @@ struct DecodeKernel {
     const i32 before_first = first - (C.stages - 1);
     OCTAVO_ROLLED
     for (i32 index = before_first; index < last; ++index) {
-      if (index == before_first || (index > first && at.tile == 0)) work.start(p, at, thread);
+      if (index == before_first || (index > first && at.kv_tile == 0)) work.start(p, at, thread);
       if (index >= first) {
         ptx::cp_async_wait<C.stages - 2>();
         ptx::warp_sync();
@@ -136,17 +118,17 @@ struct DecodeKernel {
       load_stage = next(load_stage);
       if (index < first) continue;
 
-      const i32 key =
-          at.keys.range.begin + at.tile * tile_keys(C) + static_cast<i32>(thread.warp) * C.block_n;
+      const i32 key = at.keys.range.begin + at.kv_tile * tile_keys(C) +
+                      static_cast<i32>(thread.warp) * C.block_n;
       if (key < at.keys.range.end)
-        Step<G>::run(work.state, work.q, p, work.unit, at.keys, work.scale, key, thread, stage);
+        Step<G>::run(work.state, work.q, p, work.tile, at.keys, work.scale, key, thread, stage);
 
-      const bool ends_here = at.tile + 1 == at.keys.tiles;
+      const bool ends_here = at.kv_tile + 1 == at.keys.kv_tiles;
       if (ends_here || index + 1 == last) {
         const bool whole = work.starts_here && ends_here;
-        const bool has_first_tile = index - at.tile <= first;  // of this CTA
+        const bool has_first_tile = index - at.kv_tile <= first;  // of this CTA
         const int slot = whole ? -1 : has_first_tile ? 0 : 1;
-        Exchange<G>::run(work.state, p, work.unit, at.keys.span, slot, thread, stage);
+        Exchange<G>::run(work.state, p, work.tile, at.keys.span, slot, thread, stage);
       }
       if (index + 1 < last) tiles.advance(at);
       stage = next(stage);

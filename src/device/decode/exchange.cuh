@@ -1,9 +1,11 @@
-// The end of a unit in a CTA: its warps have each seen a part of the keys. They add up their O,
-// each warp a part of the columns, and store the result, or a partial one if other CTAs hold more
-// keys.
+// The end of a work tile in a CTA: its warps have each seen a part of the keys. They add up their
+// O, each warp a part of the columns, and store the result, or a partial one if other CTAs hold
+// more keys.
 #pragma once
 
+#include "device/core/score_rows.cuh"
 #include "device/decode/geometry.cuh"
+#include "device/decode/numerics.cuh"
 #include "device/decode/output.cuh"
 
 namespace octavo::decode {
@@ -18,7 +20,7 @@ struct Exchange {
   static constexpr int kMyTiles = G::kTilesD / C.warps;  // tiles of columns that a warp adds up
 
   // `stage` is the one that all warps have consumed. `slot`: of a partial result, or -1.
-  static OCTAVO_DEVICE void run(State& state, const Params& p, const Unit& unit,
+  static OCTAVO_DEVICE void run(State& state, const Params& p, const WorkTile& work,
                                 const SequenceSpan& span, int slot, const Thread& thread,
                                 int stage) {
     ptx::cta_sync();  // no warp still reads K and V in the stage
@@ -27,7 +29,7 @@ struct Exchange {
     OCTAVO_UNROLL
     for (int m = 0; m < kTilesM; ++m) {
       OCTAVO_UNROLL
-      for (int r = 0; r < 2; ++r) finish(p, unit, span, slot, thread, stage, m, r);
+      for (int r = 0; r < 2; ++r) finish(p, work, span, slot, thread, stage, m, r);
     }
     ptx::cta_sync();  // the stage may be filled again
   }
@@ -45,9 +47,7 @@ struct Exchange {
       }
       OCTAVO_UNROLL
       for (int r = 0; r < 2; ++r) {
-        float sum = state.sum[m][r];
-        sum += ptx::shuffle_xor(sum, 1);
-        sum += ptx::shuffle_xor(sum, 2);
+        const float sum = quad_sum(state.sum[m][r]);
         if (thread.lane % 4 != 0) continue;
         const i32 row = thread.row(m, r);
         ptx::store_shared_f32(G::exchanged_row(thread.warp, row, 0), state.ref_max[m][r]);
@@ -59,7 +59,7 @@ struct Exchange {
     return static_cast<u32>((m * G::kTilesD + n) * 4 + e);
   }
 
-  static OCTAVO_DEVICE void finish(const Params& p, const Unit& unit, const SequenceSpan& span,
+  static OCTAVO_DEVICE void finish(const Params& p, const WorkTile& work, const SequenceSpan& span,
                                    int slot, const Thread& thread, int stage, int m, int r) {
     const i32 row = thread.row(m, r);
     float ref_max = kLowest, sum = 0;
@@ -82,8 +82,8 @@ struct Exchange {
         }
       }
     }
-    if (row >= unit.rows) return;
-    if constexpr (G::k8bitKv) scale_values(o, p, unit, thread);
+    if (row >= work.rows) return;
+    NumericsOf<G>::scale_o(o, p, work, thread);
     const bool writes_row = thread.warp == 0 && thread.lane % 4 == 0;
     if (slot >= 0) {
       const Partial<G> partial(p, ptx::block_index_x(), slot);
@@ -95,29 +95,10 @@ struct Exchange {
                                   C.head_dim, thread);
       return;
     }
-    const bool padding = is_padding(span, unit.token(p, row));
-    const FinishedRow finished = finish_row(p, unit.head(p, row), padding, ref_max, sum);
-    if (writes_row) store_lse(p, unit, row, finished.lse);
-    store_columns<C.out>(out_row<C.out>(p, unit, row), o, finished, p.head_dim, thread);
-  }
-
-  // Multiplies by V's scale: one per head, or one per channel.
-  static OCTAVO_DEVICE void scale_values(float (&o)[kMyTiles][2], const Params& p, const Unit& unit,
-                                         const Thread& thread) {
-    if (p.v_scale_per_key) return;
-    const ScaleParams& v = p.v_scales;
-    const i64 batch = p.paging.table == nullptr ? unit.sequence : 0;
-    const float* const scales = v.data + batch * v.batch + unit.kv_head * v.head;
-    OCTAVO_UNROLL
-    for (int n = 0; n < kMyTiles; ++n) {
-      OCTAVO_UNROLL
-      for (int e = 0; e < 2; ++e) {
-        const u32 tile = thread.warp * kMyTiles + static_cast<u32>(n);
-        const i32 column =
-            min_of(static_cast<i32>(Operands::column(tile, e, thread.lane)), p.head_dim - 1);
-        o[n][e] *= ptx::load_global_f32(scales + column * v.stride);
-      }
-    }
+    const bool padding = is_padding(span, work.token(p, row));
+    const FinishedRow finished = finish_row(p, work.head(p, row), padding, ref_max, sum);
+    if (writes_row) store_lse(p, work, row, finished.lse);
+    store_columns<C.out>(out_row<C.out>(p, work, row), o, finished, p.head_dim, thread);
   }
 
   template <Element kOut>
@@ -126,10 +107,10 @@ struct Exchange {
                                           const Thread& thread) {
     const u32 first = thread.warp * kMyTiles;
     OCTAVO_UNROLL
-    for (int n = 0; n < kMyTiles; n += G::k8bitKv ? 2 : 1) {
+    for (int n = 0; n < kMyTiles; n += Operands::kPairedColumns ? 2 : 1) {
       const u32 column = Operands::column(first + static_cast<u32>(n), 0, thread.lane);
       if (static_cast<i32>(column) >= columns) continue;
-      if constexpr (G::k8bitKv) {
+      if constexpr (Operands::kPairedColumns) {
         // Four neighbouring columns: tile n holds the even ones, tile n + 1 the odd.
         store_pair<kOut>(row, column, finished.value(o[n][0]), finished.value(o[n + 1][0]));
         store_pair<kOut>(row, column + 2, finished.value(o[n][1]), finished.value(o[n + 1][1]));

@@ -2,6 +2,8 @@
 #pragma once
 
 #include "config/decode.h"
+#include "device/core/mma_state.cuh"
+#include "device/core/score_rows.cuh"
 #include "device/decode/operands.cuh"
 #include "device/decode/params.cuh"
 #include "device/decode/schedule.cuh"
@@ -14,9 +16,6 @@ struct ConfigOf {
   static constexpr DecodeConfig value = kConfig;
 };
 
-inline constexpr float kInfinity = __builtin_bit_cast(float, 0x7f800000u);
-inline constexpr float kLowest = -3.402823466e38f;  // ref_max of a row that has seen no keys
-inline constexpr float kLn2 = 0.693147180559945f;
 inline constexpr float kRescaleLog2 = 8;  // O is rescaled only when a maximum grows by 2^this
 
 template <class Config>
@@ -29,12 +28,11 @@ struct Geometry {
   static constexpr int kTilesD = C.head_dim / 8;  // and along the columns of O
   static constexpr int kQkSteps = C.head_dim / 16;
   static constexpr int kPvSteps = C.block_n / 16;
-  static constexpr bool k8bitKv = is_8bit_kv(C);
   static_assert(C.block_m % 16 == 0 && C.block_n % 16 == 0, "mma tiles are 16 rows and 16 keys");
   static_assert(C.head_dim % 16 == 0, "the head dimension is padded to whole mma steps");
-  static_assert(kTilesD % (C.warps * (k8bitKv ? 2 : 1)) == 0,
-                "at the end of a unit each warp finishes an equal part of the columns, in whole "
-                "pairs of tiles if the cache has 8 bits");
+  static_assert(kTilesD % (C.warps * (Operands::kPairedColumns ? 2 : 1)) == 0,
+                "at the end of a work tile each warp finishes an equal part of the columns, in "
+                "whole pairs of tiles if the cache has 8 bits");
   static_assert(exchange_o_bytes(C) <= 2 * tile_bytes(C),
                 "the O of all warps fits into the stage that they have consumed");
 
@@ -45,18 +43,18 @@ struct Geometry {
     OCTAVO_DEVICE i32 row(int m, int r) const {
       return m * 16 + r * 8 + static_cast<i32>(lane / 4);
     }
+    // The thread's key of column e of eight columns, within the KV tile.
+    OCTAVO_DEVICE u32 key(int n, int e) const {
+      return warp * C.block_n + static_cast<u32>(n * 8 + e) + lane % 4 * 2;
+    }
   };
 
   struct Scores {
     float s[kTilesM][kTilesN][4];
   };
-  struct State {
-    float o[kTilesM][kTilesD][4];
-    float ref_max[kTilesM][2];  // reference maximum of a row, in log2 units
-    float sum[kTilesM][2];      // this thread's part
-  };
+  using State = MmaState<kTilesM, kTilesD>;
   // BF16 Q over an 8-bit cache is converted to FP16, and each row has a scale.
-  static constexpr bool kConvertsQ = k8bitKv && C.element == Element::bf16;
+  static constexpr bool kConvertsQ = is_8bit_kv(C) && C.element == Element::bf16;
   struct QScales {
     float scale[kConvertsQ ? kTilesM : 1][2];
     OCTAVO_DEVICE float row_scale(int m, int r) const { return kConvertsQ ? scale[m][r] : 1.0f; }
@@ -68,7 +66,7 @@ struct Geometry {
     OCTAVO_DEVICE FragmentA fragment(int m, int step, const Thread&) const { return a[m][step]; }
   };
   // Each warp has loaded all of Q and shares a part of it. All warps are done with the Q of the
-  // unit before: the exchange at its end has synchronised them.
+  // work tile before: the exchange at its end has synchronised them.
   struct SharedQ : QScales {
     static OCTAVO_DEVICE u32 address(int m, int step, const Thread& thread) {
       return exchanged_row(C.warps, 0, 0) +
@@ -108,15 +106,15 @@ struct Geometry {
   static OCTAVO_DEVICE Tile v_tile(int stage) {
     return {stage_base(stage) + static_cast<u32>(tile_bytes(C))};
   }
-  // The scale of a key of the tile: of K, or of V.
+  // The scale of a key of the KV tile: of K, or of V.
   static OCTAVO_DEVICE u32 k_scale(int stage, u32 key) {
     return stage_base(stage) + static_cast<u32>(2 * tile_bytes(C)) + key * 4;
   }
   static OCTAVO_DEVICE u32 v_scale(int stage, u32 key) {
     return k_scale(stage, static_cast<u32>(tile_keys(C)) + key);
   }
-  // Warps exchange at the end of a unit: float i of a lane's O, through the consumed stage, and the
-  // reference maximum (0) and the sum (1) of a row.
+  // Warps exchange at the end of a work tile: float i of a lane's O, through the consumed stage,
+  // and the reference maximum (0) and the sum (1) of a row.
   static OCTAVO_DEVICE u32 exchanged_o(int stage, u32 warp, u32 i, u32 lane) {
     constexpr u32 kFloats = kTilesM * kTilesD * 4;
     return stage_base(stage) + ((warp * kFloats + i) * 32 + lane) * 4;

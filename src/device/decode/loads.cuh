@@ -1,7 +1,9 @@
 // Loads of the decode kernel: Q into registers, K and V (and their scales) into shared memory.
 #pragma once
 
+#include "device/core/score_rows.cuh"
 #include "device/decode/geometry.cuh"
+#include "device/decode/numerics.cuh"
 #include "device/ptx/memory.cuh"
 #include "device/ptx/vector_memory.cuh"
 
@@ -12,8 +14,8 @@ struct Loads {
   using Thread = typename G::Thread;
   static constexpr DecodeConfig C = G::C;
 
-  // The query rows of a unit as A operands. Rows and columns that do not exist are zeros.
-  static OCTAVO_DEVICE void load_q(typename G::QFragments& q, const Params& p, const Unit& unit,
+  // The query rows of a work tile as A operands. Rows and columns that do not exist are zeros.
+  static OCTAVO_DEVICE void load_q(typename G::QFragments& q, const Params& p, const WorkTile& work,
                                    const Thread& thread) {
     constexpr int kBytes = element_bytes(C.element);
     const i32 lane_column = static_cast<i32>(G::Operands::q_column(0, 0, thread.lane));
@@ -22,12 +24,12 @@ struct Loads {
       OCTAVO_UNROLL
       for (int r = 0; r < 2; ++r) {
         const i32 row = thread.row(m, r);
-        const bool exists = row < unit.rows;
+        const bool exists = row < work.rows;
         const i32 safe = exists ? row : 0;
         const u8* const from =
             static_cast<const u8*>(p.q) +
-            (unit.sequence * p.q_strides.batch + unit.head(p, safe) * p.q_strides.head +
-             unit.token(p, safe) * p.q_strides.row + lane_column) *
+            (work.sequence * p.q_strides.batch + work.head(p, safe) * p.q_strides.head +
+             work.token(p, safe) * p.q_strides.row + lane_column) *
                 kBytes;
         OCTAVO_UNROLL
         for (int step = 0; step < G::kQkSteps; ++step) {
@@ -46,26 +48,21 @@ struct Loads {
   // Where the keys of a sequence and KV head lie: of all pages if the cache is paged.
   struct KvHead {
     const u8 *k, *v;
-    const float *k_scales, *v_scales;
+    typename NumericsOf<G>::KvScales scales;
 
-    OCTAVO_DEVICE KvHead(const Params& p, const Cursor& at) {
+    OCTAVO_DEVICE KvHead(const Params& p, const Cursor& at) : scales(p, at) {
       constexpr int kBytes = element_bytes(C.kv);
       const i64 batch = p.paging.table == nullptr ? at.sequence : 0;
       const auto head = [&](const void* data, const Strides& strides) {
         return static_cast<const u8*>(data) +
                (batch * strides.batch + at.kv_head * strides.head) * kBytes;
       };
-      const auto head_scales = [&](const ScaleParams& scales) {
-        return scales.data + batch * scales.batch + at.kv_head * scales.head;
-      };
       k = head(p.k, p.k_strides);
       v = head(p.v, p.v_strides);
-      k_scales = G::k8bitKv ? head_scales(p.k_scales) : nullptr;
-      v_scales = G::k8bitKv ? head_scales(p.v_scales) : nullptr;
     }
   };
 
-  // The pages of this warp's keys of a tile, if the cache is paged. Sixteen keys never cross a
+  // The pages of this warp's keys of a KV tile, if the cache is paged. Sixteen keys never cross a
   // page.
   struct Pages {
     i32 page[C.block_n / 16];
@@ -83,10 +80,11 @@ struct Loads {
   };
 
   static OCTAVO_DEVICE i32 first_key(const Cursor& at, const Thread& thread) {
-    return at.keys.range.begin + at.tile * tile_keys(C) + static_cast<i32>(thread.warp) * C.block_n;
+    return at.keys.range.begin + at.kv_tile * tile_keys(C) +
+           static_cast<i32>(thread.warp) * C.block_n;
   }
 
-  // Starts copying this warp's keys of a tile into a stage. Keys past the end of the sequence
+  // Starts copying this warp's keys of a KV tile into a stage. Keys past the end of the sequence
   // become zeros, and their addresses are not read.
   static OCTAVO_DEVICE void load_kv(const Params& p, const Cursor& at, const KvHead& head,
                                     const Pages& pages, const Thread& thread, int stage) {
@@ -109,14 +107,7 @@ struct Loads {
                 row, rows, p.head_dim, thread.lane);
       copy_rows(G::v_tile(stage), to, head.v + page * p.v_strides.batch * kBytes, p.v_row_bytes,
                 row, rows, p.head_dim, thread.lane);
-      if constexpr (G::k8bitKv) {
-        if (p.k_scale_per_key)
-          copy_scales(G::k_scale(stage, to), head.k_scales + page * p.k_scales.batch,
-                      p.by_k_scale_rows, p.k_scales.stride, row, rows, thread.lane);
-        if (p.v_scale_per_key)
-          copy_scales(G::v_scale(stage, to), head.v_scales + page * p.v_scales.batch,
-                      p.by_v_scale_rows, p.v_scales.stride, row, rows, thread.lane);
-      }
+      head.scales.copy(p, page, stage, to, row, rows, thread.lane);
     }
   }
 
@@ -129,8 +120,7 @@ struct Loads {
       const float high = ptx::float_of_bits(pair & 0xffff0000u);
       amax = ptx::max_f32(amax, ptx::max_f32(ptx::abs_f32(low), ptx::abs_f32(high)));
     });
-    amax = ptx::max_f32(amax, ptx::shuffle_xor(amax, 1));
-    amax = ptx::max_f32(amax, ptx::shuffle_xor(amax, 2));
+    amax = quad_max(amax);
     // The exponents of the power of two and of its inverse are those of normal numbers.
     const u32 exponent = min_of(max_of(ptx::bits_of(amax) >> 23, 1u), 253u);
     const float inverse = ptx::float_of_bits((254u - exponent) << 23);
@@ -173,14 +163,6 @@ struct Loads {
       ptx::cp_async_16(tile.byte_address(to + r, byte), from + u64{row_bytes} * (i * kRowsAtOnce),
                        in_row && static_cast<i32>(r) < rows);
     }
-  }
-
-  // The scales of sixteen keys; those of keys that do not exist become 0.
-  static OCTAVO_DEVICE void copy_scales(u32 to, const float* head, const Divider& by_rows,
-                                        i32 stride, i32 row, i32 rows, u32 lane) {
-    const i32 key = static_cast<i32>(lane % 16);
-    const float* const from = head + static_cast<i64>(by_rows.quotient(row + key)) * stride;
-    if (lane < 16) ptx::cp_async_narrow<4>(to + lane * 4, from, key < rows);
   }
 };
 

@@ -1,8 +1,9 @@
-// The end of a unit: normalising and storing rows of O and LSE. The decode kernel and the combine
-// kernel share this code.
+// The end of a work tile: normalising and storing rows of O and LSE. The decode kernel and the
+// combine kernel share this code.
 #pragma once
 
 #include "device/core/score_modifiers.cuh"
+#include "device/core/score_rows.cuh"
 #include "device/decode/geometry.cuh"
 #include "device/ptx/math.cuh"
 #include "device/ptx/memory.cuh"
@@ -33,22 +34,22 @@ OCTAVO_DEVICE FinishedRow finish_row(const Params& p, i32 head, bool padding, fl
     sum = ptx::fused_multiply_add(sum, keep, term);
   }
   if (sum == 0.0f) return {0, -kInfinity};
-  return {keep / sum, (ref_max + ptx::log2_approx(sum)) * kLn2};
+  return {keep / sum, lse_of(ref_max, sum)};
 }
 
-OCTAVO_DEVICE void store_lse(const Params& p, const Unit& unit, i32 row, float lse) {
+OCTAVO_DEVICE void store_lse(const Params& p, const WorkTile& work, i32 row, float lse) {
   if (p.lse == nullptr) return;
-  ptx::store_global_f32(p.lse + unit.sequence * p.lse_strides.batch +
-                            unit.head(p, row) * p.lse_strides.head +
-                            unit.token(p, row) * p.lse_strides.row,
+  ptx::store_global_f32(p.lse + work.sequence * p.lse_strides.batch +
+                            work.head(p, row) * p.lse_strides.head +
+                            work.token(p, row) * p.lse_strides.row,
                         lse);
 }
 
 template <Element kOut>
-OCTAVO_DEVICE u8* out_row(const Params& p, const Unit& unit, i32 row) {
+OCTAVO_DEVICE u8* out_row(const Params& p, const WorkTile& work, i32 row) {
   return static_cast<u8*>(p.o) +
-         (unit.sequence * p.o_strides.batch + unit.head(p, row) * p.o_strides.head +
-          unit.token(p, row) * p.o_strides.row) *
+         (work.sequence * p.o_strides.batch + work.head(p, row) * p.o_strides.head +
+          work.token(p, row) * p.o_strides.row) *
              element_bytes(kOut);
 }
 
@@ -70,7 +71,8 @@ struct Partial {
   static constexpr DecodeConfig C = G::C;
   float* data;
 
-  // Slot 0 of a CTA is for the unit of its first tile, slot 1 for another that it does not finish.
+  // Slot 0 of a CTA is for the work tile of its first KV tile, slot 1 for another work tile that it
+  // does not finish.
   OCTAVO_DEVICE Partial(const Params& p, i32 cta, int slot)
       : data(p.partials + (static_cast<i64>(cta) * 2 + slot) * partial_floats(C)) {}
 

@@ -16,7 +16,7 @@ struct PageParams {
   i32 pages = 0;  // of K and V; indices beyond are clamped
 };
 
-// ForwardParams::row_tiles counts units of work per KV head here: tiles of block_m query rows.
+// ForwardParams::row_tiles counts the work tiles of a KV head here: tiles of block_m query rows.
 struct Params : ModifiedForwardParams {
   PageParams paging;
   u32 k_row_bytes = 0, v_row_bytes = 0;  // from one key's row to the next
@@ -27,8 +27,8 @@ struct Params : ModifiedForwardParams {
   i32 heads_kv = 0;
   i32 batch = 0;
   float* partials = nullptr;  // partial_floats() for each slot, two slots per CTA
-  i32 ctas = 0;               // of the decode kernel, among which the tiles are divided
-  i32 combine_rows = 0;       // rows of a unit that exist
+  i32 ctas = 0;               // of the decode kernel, among which the KV tiles are divided
+  i32 combine_rows = 0;       // rows of a work tile that exist
   i32 warps_per_row = 1;      // of the combine kernel: 1 or kCombineWarps
 };
 

@@ -1,10 +1,10 @@
 // How the decode kernel divides its work.
 //
-// A unit is one sequence, one KV head and one tile of query rows; its keys are cut into tiles of
-// tile_keys. All tiles of all units form one line: sequence by sequence, unit by unit, tile by
-// tile. Each CTA computes a section of the line, and the sections have the same number of tiles to
-// within one, whatever the lengths of the sequences. A unit has at least one tile, so that the
-// outputs of an empty sequence are written too.
+// A work tile is one sequence, one KV head and one tile of query rows; its keys are divided into KV
+// tiles of tile_keys. The KV tiles of all work tiles are numbered consecutively: sequence by
+// sequence, work tile by work tile. Each CTA computes consecutive KV tiles, as many as every other
+// CTA to within one, whatever the lengths of the sequences. A work tile has at least one KV tile,
+// so that the outputs of an empty sequence are written too.
 //
 // The lengths are read on the device: a captured graph serves sequences that grow.
 #pragma once
@@ -16,11 +16,11 @@
 
 namespace octavo::decode {
 
-// The keys of one sequence. All units of a sequence visit the same tiles.
+// The keys of one sequence. All work tiles of a sequence visit the same KV tiles.
 struct SequenceKeys {
   SequenceSpan span;
   BlockRange range;  // of all its queries
-  i32 tiles = 0;     // of each unit
+  i32 kv_tiles = 0;  // of each work tile
 };
 
 // A grid that overlaps an earlier one (kOverlaps) may have started before that one has written the
@@ -34,7 +34,7 @@ OCTAVO_DEVICE SequenceKeys sequence_keys(const Params& p, i32 sequence) {
   clamp_used_rows<kOverlaps>(padding.leftpad_kv, padding.seqlens_kv, sequence, p.seqlen_kv,
                              keys.span.kv_begin, keys.span.seqlen_kv);
   keys.range = block_range(p, keys.span, 0, max_of(keys.span.seqlen_q, 1), kTileKeys);
-  keys.tiles = max_of(div_up(keys.range.end - keys.range.begin, kTileKeys), 1);
+  keys.kv_tiles = max_of(div_up(keys.range.end - keys.range.begin, kTileKeys), 1);
   return keys;
 }
 
@@ -44,64 +44,67 @@ OCTAVO_DEVICE bool has_lengths(const Params& p) {
          padding.leftpad_q != nullptr || padding.leftpad_kv != nullptr;
 }
 
-// A place in the line of tiles.
+// A KV tile: its work tile, and its number in it.
 struct Cursor {
   SequenceKeys keys;  // of the sequence
   i32 sequence = 0;
-  i32 kv_head = 0, row_tile = 0;  // of the unit
-  i32 tile = 0;                   // of the unit
+  i32 kv_head = 0, row_tile = 0;
+  i32 kv_tile = 0;
 };
 
 template <int kTileKeys, bool kOverlaps>
 struct Schedule {
   const Params& p;
-  i32 units;    // of each sequence
-  i32 total;    // tiles of all sequences
-  i32 per_cta;  // tiles of a CTA; the first `longer` CTAs have one more
+  i32 work_tiles;  // of each sequence
+  i32 total;       // KV tiles of all sequences
+  i32 per_cta;     // KV tiles of a CTA; the first `longer` CTAs have one more
   i32 longer;
-  i32 tiles_before;    // tiles per unit of the sequences before this lane's
+  i32 tiles_before;    // KV tiles per work tile of the sequences before this lane's
   i32 lane_sequences;  // how many sequences a lane counts
 
-  // The whole warp makes a schedule. Lane l counts the tiles of sequences [l n, (l + 1) n).
+  // The whole warp makes a schedule. Lane l counts the KV tiles of sequences [l n, (l + 1) n).
   OCTAVO_DEVICE explicit Schedule(const Params& params)
-      : p(params), units(params.heads_kv * params.row_tiles), tiles_before(0), lane_sequences(0) {
-    total = units * count_tiles();
+      : p(params),
+        work_tiles(params.heads_kv * params.row_tiles),
+        tiles_before(0),
+        lane_sequences(0) {
+    total = work_tiles * count_tiles();
     per_cta = total / p.ctas;
     longer = total % p.ctas;
   }
 
-  // The first tile of a CTA; past the last CTA the end of the line. If there are fewer tiles than
-  // CTAs, the last CTAs have none.
+  // The number of a CTA's first KV tile; past the last CTA `total`. If there are fewer KV tiles
+  // than CTAs, the last CTAs have none.
   OCTAVO_DEVICE i32 first_tile(i32 cta) const { return cta * per_cta + min_of(cta, longer); }
-  // The CTA that has a tile.
+  // The CTA that computes a KV tile.
   OCTAVO_DEVICE i32 cta_of(i32 tile) const {
     const i32 in_longer = longer * (per_cta + 1);
     return tile < in_longer ? tile / (per_cta + 1) : longer + (tile - in_longer) / per_cta;
   }
 
-  // The place of a tile; the whole warp calls it.
+  // The KV tile of a number; the whole warp calls it.
   OCTAVO_DEVICE Cursor find(i32 index) const {
     Cursor at;
-    i32 before = 0;  // tiles of the sequences before
+    i32 before = 0;  // KV tiles of the sequences before
     if (lane_sequences == 0) {
-      const i32 of_sequence = units * sequence_keys<kTileKeys, kOverlaps>(p, 0).tiles;
+      const i32 of_sequence = work_tiles * sequence_keys<kTileKeys, kOverlaps>(p, 0).kv_tiles;
       at.sequence = index / of_sequence;
       before = at.sequence * of_sequence;
     } else {
-      find_sequence(index / units, at.sequence, before);
-      before *= units;
+      find_sequence(index / work_tiles, at.sequence, before);
+      before *= work_tiles;
     }
     at.keys = sequence_keys<kTileKeys, kOverlaps>(p, at.sequence);
-    const i32 unit = (index - before) / at.keys.tiles;
-    at.tile = (index - before) % at.keys.tiles;
-    at.kv_head = unit / p.row_tiles;
-    at.row_tile = unit % p.row_tiles;
+    const i32 work_tile = (index - before) / at.keys.kv_tiles;
+    at.kv_tile = (index - before) % at.keys.kv_tiles;
+    at.kv_head = work_tile / p.row_tiles;
+    at.row_tile = work_tile % p.row_tiles;
     return at;
   }
 
   OCTAVO_DEVICE void advance(Cursor& at) const {
-    if (++at.tile < at.keys.tiles) return;
-    at.tile = 0;
+    if (++at.kv_tile < at.keys.kv_tiles) return;
+    at.kv_tile = 0;
     if (++at.row_tile < p.row_tiles) return;
     at.row_tile = 0;
     if (++at.kv_head < p.heads_kv) return;
@@ -112,14 +115,14 @@ struct Schedule {
   }
 
  private:
-  // Tiles of all sequences, counting one unit of each.
+  // KV tiles of all sequences, counting one work tile of each.
   OCTAVO_DEVICE i32 count_tiles() {
-    if (!has_lengths(p)) return p.batch * sequence_keys<kTileKeys, kOverlaps>(p, 0).tiles;
+    if (!has_lengths(p)) return p.batch * sequence_keys<kTileKeys, kOverlaps>(p, 0).kv_tiles;
     lane_sequences = div_up(p.batch, 32);
     i32 sum = 0;
     OCTAVO_ROLLED
     for (i32 i = first_of_lane(); i < end_of_lane(); ++i)
-      sum += sequence_keys<kTileKeys, kOverlaps>(p, i).tiles;
+      sum += sequence_keys<kTileKeys, kOverlaps>(p, i).kv_tiles;
     // A prefix sum by pairs: each round doubles the lanes whose sum is known.
     OCTAVO_UNROLL
     for (int bit = 1; bit < 32; bit *= 2) {
@@ -137,14 +140,14 @@ struct Schedule {
     return min_of(first_of_lane() + lane_sequences, p.batch);
   }
 
-  // The sequence that holds a tile, counting one unit of each sequence, and the tiles before it.
-  // One lane finds it; the sums over the warp broadcast what it found.
+  // The sequence that holds a KV tile, counting one work tile of each sequence, and the KV tiles
+  // before it. One lane finds it; the sums over the warp broadcast what it found.
   OCTAVO_DEVICE void find_sequence(i32 tile, i32& sequence, i32& before) const {
     i32 at = tiles_before;
     sequence = before = 0;
     OCTAVO_ROLLED
     for (i32 i = first_of_lane(); i < end_of_lane(); ++i) {
-      const i32 tiles = sequence_keys<kTileKeys, kOverlaps>(p, i).tiles;
+      const i32 tiles = sequence_keys<kTileKeys, kOverlaps>(p, i).kv_tiles;
       if (tile >= at && tile < at + tiles) {
         sequence = i;
         before = at;
@@ -159,9 +162,9 @@ struct Schedule {
   }
 };
 
-// A unit's query rows: row r is query head r % heads_per_kv of the KV head's group, and token
-// r / heads_per_kv (pack_gqa). They count rows of the tensor: some may be padding.
-struct Unit {
+// The query rows of a work tile: row r is query head r % heads_per_kv of the KV head's group, and
+// token r / heads_per_kv (pack_gqa). They count rows of the tensor: some may be padding.
+struct WorkTile {
   i32 sequence = 0, kv_head = 0;
   i32 first_row = 0;
   i32 rows = 0;  // that exist
@@ -175,13 +178,13 @@ struct Unit {
 };
 
 template <int kBlockM>
-OCTAVO_DEVICE Unit unit_of(const Params& p, const Cursor& at) {
-  Unit unit;
-  unit.sequence = at.sequence;
-  unit.kv_head = at.kv_head;
-  unit.first_row = at.row_tile * kBlockM;
-  unit.rows = min_of(p.seqlen_q * p.heads_per_kv - unit.first_row, kBlockM);
-  return unit;
+OCTAVO_DEVICE WorkTile work_tile_of(const Params& p, const Cursor& at) {
+  WorkTile work;
+  work.sequence = at.sequence;
+  work.kv_head = at.kv_head;
+  work.first_row = at.row_tile * kBlockM;
+  work.rows = min_of(p.seqlen_q * p.heads_per_kv - work.first_row, kBlockM);
+  return work;
 }
 
 // Whether a token of the tensor is padding; its output is 0.

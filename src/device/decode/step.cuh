@@ -1,13 +1,12 @@
 // One step of a warp: scores of its block of keys, modifiers, mask, softmax, and o += p v.
 //
-// Scores are in log2 units from the first step on. V's scale of a key, if it has one, multiplies
-// the key's weight: it is added to the score as a logarithm, so that P stays near 1 whatever the
-// scales, and the row's sum divides it out again.
+// Scores are in log2 units from scale_scores() on.
 #pragma once
 
 #include "device/core/score_modifiers.cuh"
+#include "device/core/score_rows.cuh"
 #include "device/decode/geometry.cuh"
-#include "device/ptx/term.cuh"
+#include "device/decode/numerics.cuh"
 
 namespace octavo::decode {
 
@@ -17,21 +16,22 @@ struct Step {
   using Scores = typename G::Scores;
   using State = typename G::State;
   using Operands = typename G::Operands;
+  using Numerics = NumericsOf<G>;
+  using PWeights = typename Numerics::PWeights;
   static constexpr DecodeConfig C = G::C;
   static constexpr int kTilesM = G::kTilesM, kTilesN = G::kTilesN, kTilesD = G::kTilesD;
 
   // `key` is the block's first key, `scale` the factor from q k to log2 units.
   static OCTAVO_DEVICE void run(State& state, const typename G::Q& q, const Params& p,
-                                const Unit& unit, const SequenceKeys& keys, float scale, i32 key,
-                                const Thread& thread, int stage) {
+                                const WorkTile& work, const SequenceKeys& keys, float scale,
+                                i32 key, const Thread& thread, int stage) {
     Scores scores;
     qk_gemm(scores, q, thread, stage);
     scale_scores(scores, q, p, scale, thread, stage);
-    modify(scores, p, unit, keys.span, key, thread);
-    if (keys.range.needs_mask(key, C.block_n)) apply_mask(scores, p, unit, keys.span, key, thread);
-    KeyFactors v;
-    if (G::k8bitKv && p.v_scale_per_key) v.load(scores, thread, stage);
-    softmax(scores, state, v, unit.rows);
+    modify(scores, p, work, keys.span, key, thread);
+    if (keys.range.needs_mask(key, C.block_n)) apply_mask(scores, p, work, keys.span, key, thread);
+    const PWeights weights(scores, p, thread, stage);
+    softmax(scores, state, weights, work.rows);
     pv_gemm(state, scores, thread, stage);
   }
 
@@ -75,9 +75,7 @@ struct Step {
     for (int n = 0; n < kTilesN; ++n) {
       OCTAVO_UNROLL
       for (int e = 0; e < 2; ++e) {
-        float factor = scale;
-        if (G::k8bitKv && p.k_scale_per_key)
-          factor *= ptx::load_shared_f32(G::k_scale(stage, tile_key(thread, n, e)));
+        const float factor = scale * Numerics::k_key_scale(p, stage, thread.key(n, e));
         OCTAVO_UNROLL
         for (int m = 0; m < kTilesM; ++m) {
           scores.s[m][n][e] *= factor * q.row_scale(m, 0);
@@ -88,7 +86,7 @@ struct Step {
   }
 
   // Softcap and ALiBi.
-  static OCTAVO_DEVICE void modify(Scores& scores, const Params& p, const Unit& unit,
+  static OCTAVO_DEVICE void modify(Scores& scores, const Params& p, const WorkTile& work,
                                    const SequenceSpan& span, i32 key, const Thread& thread) {
     const ScoreModifierParams& modifiers = p.modifiers.scores;
     if (modifiers.softcap_log2 != 0) {
@@ -104,134 +102,59 @@ struct Step {
     }
     if (modifiers.alibi_slopes == nullptr) return;
     const i32 offset = p.bottom_right ? span.seqlen_kv - span.seqlen_q : 0;
-    const i32 first_column = key + static_cast<i32>(thread.lane % 4 * 2);
     OCTAVO_UNROLL
     for (int m = 0; m < kTilesM; ++m) {
       OCTAVO_UNROLL
       for (int r = 0; r < 2; ++r) {
-        const i32 row = min_of(thread.row(m, r), unit.rows - 1);
-        const float slope = alibi_slope_log2(modifiers, unit.sequence, unit.head(p, row));
-        const i32 diagonal = unit.token(p, row) - span.q_begin + offset;
-        const float distance = ptx::float_of_int(diagonal - first_column);
-        OCTAVO_UNROLL
-        for (int n = 0; n < kTilesN; ++n) {
-          OCTAVO_UNROLL
-          for (int e = 0; e < 2; ++e) {
-            float& s = scores.s[m][n][r * 2 + e];
-            s = apply_alibi(s, slope, distance - static_cast<float>(n * 8 + e));
-          }
-        }
+        const i32 row = min_of(thread.row(m, r), work.rows - 1);
+        const float slope = alibi_slope_log2(modifiers, work.sequence, work.head(p, row));
+        const i32 diagonal = work.token(p, row) - span.q_begin + offset;
+        apply_alibi_row<kTilesN>(scores.s[m][0], r, slope,
+                                 diagonal - first_column(key, thread.lane));
       }
     }
   }
 
-  static OCTAVO_DEVICE void apply_mask(Scores& scores, const Params& p, const Unit& unit,
+  static OCTAVO_DEVICE void apply_mask(Scores& scores, const Params& p, const WorkTile& work,
                                        const SequenceSpan& span, i32 key, const Thread& thread) {
     OCTAVO_UNROLL
     for (int m = 0; m < kTilesM; ++m) {
       OCTAVO_UNROLL
       for (int r = 0; r < 2; ++r) {
-        const KeyLimits keys = limits_of(p, span, unit.token(p, thread.row(m, r)));
-        const i32 first_column = key + static_cast<i32>(thread.lane % 4 * 2);
-        OCTAVO_UNROLL
-        for (int n = 0; n < kTilesN; ++n) {
-          OCTAVO_UNROLL
-          for (int e = 0; e < 2; ++e) {
-            const i32 column = first_column + n * 8 + e;
-            float& s = scores.s[m][n][r * 2 + e];
-            s = column >= keys.begin && column < keys.end ? s : -kInfinity;
-          }
-        }
+        const KeyLimits keys = limits_of(p, span, work.token(p, thread.row(m, r)));
+        mask_row<kTilesN>(scores.s[m][0], r,
+                          column_range<C.block_n>(keys, first_column(key, thread.lane)));
       }
     }
-  }
-
-  // V's scales of this thread's keys.
-  struct KeyFactors {
-    float inverse[G::k8bitKv ? kTilesN : 1][2];  // of the magnitude: what a weight adds to the sum
-    u32 sign[G::k8bitKv ? kTilesN : 1][2];
-    bool used = false;
-
-    // Adds the logarithms of the scales to the scores. A scale of 0 counts as 2^-100, which leaves
-    // nothing of the value.
-    OCTAVO_DEVICE void load(Scores& scores, const Thread& thread, int stage) {
-      used = true;
-      OCTAVO_UNROLL
-      for (int n = 0; n < kTilesN; ++n) {
-        OCTAVO_UNROLL
-        for (int e = 0; e < 2; ++e) {
-          const float scale = ptx::load_shared_f32(G::v_scale(stage, tile_key(thread, n, e)));
-          const float magnitude = ptx::max_f32(ptx::abs_f32(scale), 7.9e-31f);
-          inverse[n][e] = ptx::reciprocal_approx(magnitude);
-          sign[n][e] = ptx::bits_of(scale) & 0x80000000u;
-          const float log2 = ptx::log2_approx(magnitude);
-          OCTAVO_UNROLL
-          for (int m = 0; m < kTilesM; ++m) {
-            scores.s[m][n][e] += log2;
-            scores.s[m][n][2 + e] += log2;
-          }
-        }
-      }
-    }
-  };
-
-  static OCTAVO_DEVICE u32 tile_key(const Thread& thread, int n, int e) {
-    return thread.warp * C.block_n + static_cast<u32>(n * 8 + e) + thread.lane % 4 * 2;
-  }
-
-  static OCTAVO_DEVICE float block_max(const Scores& scores, int m, int r) {
-    float largest = scores.s[m][0][r * 2];
-    OCTAVO_UNROLL
-    for (int n = 0; n < kTilesN; ++n)
-      largest =
-          ptx::max_f32(largest, ptx::max_f32(scores.s[m][n][r * 2], scores.s[m][n][r * 2 + 1]));
-    largest = ptx::max_f32(largest, ptx::shuffle_xor(largest, 1));
-    largest = ptx::max_f32(largest, ptx::shuffle_xor(largest, 2));
-    return ptx::max_f32(largest, kLowest);
   }
 
   // Replaces the scores by their weights, 2^(s - ref_max), and adds these to the sums. A row's
-  // reference maximum moves only if a weight would exceed 2^kRescaleLog2; the row decides for
+  // reference maximum rises only if a weight would exceed 2^kRescaleLog2; the row decides for
   // itself, so its bits do not depend on its neighbours.
-  static OCTAVO_DEVICE void softmax(Scores& scores, State& state, const KeyFactors& v, i32 rows) {
+  static OCTAVO_DEVICE void softmax(Scores& scores, State& state, const PWeights& weights,
+                                    i32 rows) {
     OCTAVO_UNROLL
     for (int m = 0; m < kTilesM; ++m) {
       OCTAVO_UNROLL
       for (int r = 0; r < 2; ++r) {
+        float* const s = scores.s[m][0];
         if (m * 16 + r * 8 >= rows) {  // none of these eight rows exists
           OCTAVO_UNROLL
           for (int n = 0; n < kTilesN; ++n) scores.s[m][n][r * 2] = scores.s[m][n][r * 2 + 1] = 0;
           continue;
         }
-        const float largest = block_max(scores, m, r);
-        const bool moves = largest - state.ref_max[m][r] > kRescaleLog2;
-        if (ptx::warp_any(moves) && moves) rescale(state, m, r, largest);
+        const float largest = ptx::max_f32(quad_max(thread_max<kTilesN>(s, r)), kLowest);
+        const bool rises = largest - state.ref_max[m][r] > kRescaleLog2;
+        if (ptx::warp_any(rises) && rises) state.raise_ref_max(m, r, largest);
         OCTAVO_UNROLL
         for (int n = 0; n < kTilesN; ++n) {
           OCTAVO_UNROLL
           for (int e = 0; e < 2; ++e) {
-            float& s = scores.s[m][n][r * 2 + e];
-            s = ptx::exp2_approx(s - state.ref_max[m][r]);
-            if (G::k8bitKv && v.used) {
-              state.sum[m][r] = ptx::fused_multiply_add(s, v.inverse[n][e], state.sum[m][r]);
-              s = ptx::float_of_bits(ptx::bits_of(s) ^ v.sign[n][e]);
-            } else {
-              state.sum[m][r] += s;
-            }
+            float& x = scores.s[m][n][r * 2 + e];
+            x = weights.add(state.sum[m][r], ptx::exp2_approx(x - state.ref_max[m][r]), n, e);
           }
         }
       }
-    }
-  }
-
-  static OCTAVO_DEVICE void rescale(State& state, int m, int r, float to) {
-    const float alpha = ptx::exp2_approx(state.ref_max[m][r] - to);
-    state.ref_max[m][r] = to;
-    state.sum[m][r] *= alpha;
-    OCTAVO_UNROLL
-    for (int n = 0; n < kTilesD; ++n) {
-      OCTAVO_UNROLL
-      for (int e = r * 2; e < r * 2 + 2; ++e) state.o[m][n][e] *= alpha;
     }
   }
 

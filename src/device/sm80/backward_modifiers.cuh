@@ -27,7 +27,6 @@ struct BackwardModifiers {
   using Stats = typename Products::Stats;
   static constexpr Sm80BackwardConfig C = G::C;
   static constexpr int kTilesM = G::kTilesM, kTilesN = G::kTilesN;
-  static constexpr float kInfinity = __builtin_bit_cast(float, 0x7f800000u);
 
   // A block of scores: the owned rows of a tile by the streamed rows from `first` on, of one query
   // head.

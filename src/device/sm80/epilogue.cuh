@@ -4,6 +4,7 @@
 
 #include "device/core/output.cuh"
 #include "device/core/score_modifiers.cuh"
+#include "device/core/score_rows.cuh"
 #include "device/ptx/term.cuh"
 #include "device/ptx/thread.cuh"
 #include "device/sm80/geometry.cuh"
@@ -89,9 +90,7 @@ struct Epilogue {
     for (int m = 0; m < kTilesM; ++m) {
       OCTAVO_UNROLL
       for (int r = 0; r < 2; ++r) {
-        float sum = state.sum[m][r];
-        sum += ptx::shuffle_xor(sum, 1);
-        sum += ptx::shuffle_xor(sum, 2);
+        float sum = quad_sum(state.sum[m][r]);
         float factor = Operands::kOutputFactor;
         if constexpr (C.modifiers.sinks) factor *= add_sink(state.ref_max[m][r], sum, p, tile);
         const float inverse = sum == 0.0f ? 0.0f : factor / sum;
@@ -102,12 +101,11 @@ struct Epilogue {
         }
         const i32 row = tile.first_row + static_cast<i32>(tile.row(m, r));
         if (p.lse == nullptr || tile.lane % 4 != 0 || row >= tile.at.seqlen_q) continue;
-        const float lse_log2 =
-            state.ref_max[m][r] + ptx::log2_approx(sum) - Operands::kProbabilityLog2;
+        const float lse = lse_of(state.ref_max[m][r], sum, Operands::kProbabilityLog2);
         ptx::store_global_f32(p.lse + tile.batch * p.lse_strides.batch +
                                   tile.head * p.lse_strides.head +
                                   (tile.at.q_begin + row) * p.lse_strides.row,
-                              sum == 0.0f ? -kInfinity : lse_log2 * kLn2);
+                              lse);
       }
     }
     if constexpr (G::kRowScales) scale_values(state, p, tile);

@@ -101,19 +101,13 @@ struct ForwardKernel {
   }
 
   static OCTAVO_DEVICE void init(State& state, const ForwardParams& p, const RowTile& tile) {
+    state.clear();
     OCTAVO_UNROLL
     for (int m = 0; m < G::kTilesM; ++m) {
       OCTAVO_UNROLL
       for (int r = 0; r < 2; ++r) {
-        state.ref_max[m][r] = kLowest;
-        state.sum[m][r] = 0;
         state.scale[m][r] = p.scale_log2;
         if constexpr (G::kRowScales) state.scale[m][r] *= row_scale(p, tile, m, r);
-      }
-      OCTAVO_UNROLL
-      for (int n = 0; n < G::kTilesD; ++n) {
-        OCTAVO_UNROLL
-        for (int e = 0; e < 4; ++e) state.o[m][n][e] = 0;
       }
     }
   }

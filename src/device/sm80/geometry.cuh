@@ -5,7 +5,9 @@
 #include "config/sm80_forward.h"
 #include "device/core/block_range.cuh"
 #include "device/core/exp2.cuh"
+#include "device/core/mma_state.cuh"
 #include "device/core/params.cuh"
+#include "device/core/score_rows.cuh"
 #include "device/ptx/math.cuh"
 #include "device/ptx/memory.cuh"
 #include "device/ptx/thread.cuh"
@@ -20,10 +22,6 @@ template <Sm80ForwardConfig kConfig>
 struct ConfigOf {
   static constexpr Sm80ForwardConfig value = kConfig;
 };
-
-inline constexpr float kInfinity = __builtin_bit_cast(float, 0x7f800000u);
-inline constexpr float kLowest = -3.402823466e38f;  // ref_max of a row that has seen no keys
-inline constexpr float kLn2 = 0.693147180559945f;
 
 // The kernel parameters of a configuration: only what it reads.
 template <bool kHasModifiers>
@@ -76,11 +74,7 @@ struct Geometry {
   struct Scores {
     float s[kTilesM][kTilesN][4];
   };
-  struct State {
-    float o[kTilesM][kTilesD][4];
-    float ref_max[kTilesM]
-                 [2];         // reference maximum of a row: near its largest score so far, in log2
-    float sum[kTilesM][2];    // this thread's part; `finish` adds up the others
+  struct State : MmaState<kTilesM, kTilesD> {
     float scale[kTilesM][2];  // from raw scores to log2 units; one value if kRowScales is off
     OCTAVO_DEVICE float raw_scale_of(int m, int r) const {
       return kRowScales ? scale[m][r] : scale[0][0];
@@ -119,11 +113,10 @@ struct Geometry {
 // 2^(scale * score - ref_max)
 template <ExpForm kForm>
 OCTAVO_DEVICE float weight_of(float score, float scale, float ref_max) {
-  const float x = ptx::fused_multiply_add(score, scale, -ref_max);
   if constexpr (kForm == ExpForm::polynomial)
-    return exp2_polynomial(x);
+    return exp2_polynomial(ptx::fused_multiply_add(score, scale, -ref_max));
   else
-    return ptx::exp2_approx(x);
+    return exp2_of(score, scale, ref_max);
 }
 // The score in log2 units. It is never -infinity, so that it can be subtracted from itself.
 OCTAVO_DEVICE float exponent_of(float score, float scale) {

@@ -132,26 +132,16 @@ struct Modifiers {
     }
   }
 
-  // Distances are exact up to 2^24: the row's first one is rounded once, and columns are constants.
   static OCTAVO_DEVICE void add_alibi(Scores& scores, const ForwardParams& params,
                                       const RowTile& tile, i32 key) {
     const float slope = alibi_slope_log2(G::modifiers(params).scores, tile.sequence, tile.head);
     const i32 offset = params.bottom_right ? tile.at.seqlen_kv - tile.at.seqlen_q : 0;
-    const i32 first_column = key + static_cast<i32>(tile.lane % 4 * 2);
     OCTAVO_UNROLL
     for (int m = 0; m < kTilesM; ++m) {
       OCTAVO_UNROLL
       for (int r = 0; r < 2; ++r) {
         const i32 diagonal = tile.first_row + static_cast<i32>(tile.row(m, r)) + offset;
-        const float distance = ptx::float_of_int(diagonal - first_column);
-        OCTAVO_UNROLL
-        for (int n = 0; n < kTilesN; ++n) {
-          OCTAVO_UNROLL
-          for (int e = 0; e < 2; ++e) {
-            float& s = scores.s[m][n][r * 2 + e];
-            s = apply_alibi(s, slope, distance - static_cast<float>(n * 8 + e));
-          }
-        }
+        apply_alibi_row<kTilesN>(scores.s[m][0], r, slope, diagonal - first_column(key, tile.lane));
       }
     }
   }

@@ -1,7 +1,7 @@
 // Mask, scales and online softmax on the score registers of one warp.
 #pragma once
 
-#include "device/ptx/term.cuh"
+#include "device/core/score_rows.cuh"
 #include "device/ptx/thread.cuh"
 #include "device/sm80/geometry.cuh"
 
@@ -13,7 +13,7 @@ struct Softmax {
   using State = typename G::State;
   using RowTile = typename G::RowTile;
   using Operands = typename G::Operands;
-  static constexpr int kTilesM = G::kTilesM, kTilesN = G::kTilesN, kTilesD = G::kTilesD;
+  static constexpr int kTilesM = G::kTilesM, kTilesN = G::kTilesN;
 
   // The promotion of a block's separate PV accumulator t: o = o * keep + t * add.
   struct Promotion {
@@ -30,18 +30,8 @@ struct Softmax {
       for (int r = 0; r < 2; ++r) {
         const i32 row = tile.first_row + static_cast<i32>(tile.row(m, r));
         const KeyLimits keys = key_limits(p, tile.at, row);
-        const i32 first_column = key + static_cast<i32>(tile.lane % 4 * 2);
-        const i32 begin = ptx::mask_term(keys.begin - first_column, -G::C.block_n);
-        const i32 end = ptx::mask_term(keys.end - first_column, 2 * G::C.block_n);
-        OCTAVO_UNROLL
-        for (int n = 0; n < kTilesN; ++n) {
-          OCTAVO_UNROLL
-          for (int e = 0; e < 2; ++e) {
-            const i32 column = n * 8 + e;
-            float& s = scores.s[m][n][r * 2 + e];
-            s = column >= begin && column < end ? s : -kInfinity;
-          }
-        }
+        mask_row<kTilesN>(scores.s[m][0], r,
+                          column_range<G::C.block_n>(keys, first_column(key, tile.lane)));
       }
     }
   }
@@ -83,13 +73,7 @@ struct Softmax {
   }
 
   static OCTAVO_DEVICE float block_max(const Scores& scores, int m, int r) {
-    float largest = scores.s[m][0][r * 2];
-    OCTAVO_UNROLL
-    for (int n = 0; n < kTilesN; ++n)
-      largest =
-          ptx::max_f32(largest, ptx::max_f32(scores.s[m][n][r * 2], scores.s[m][n][r * 2 + 1]));
-    largest = ptx::max_f32(largest, ptx::shuffle_xor(largest, 1));
-    return ptx::max_f32(largest, ptx::shuffle_xor(largest, 2));
+    return quad_max(thread_max<kTilesN>(scores.s[m][0], r));
   }
 
   // Replaces the scores of one row by 2^(scale * s - ref_max) and returns their sum in this thread.
@@ -130,21 +114,11 @@ struct Softmax {
     for (int m = 0; m < kTilesM; ++m) {
       OCTAVO_UNROLL
       for (int r = 0; r < 2; ++r)
-        if (moves(state, m, r, largest[m][r])) rescale(state, m, r, largest[m][r]);
+        if (moves(state, m, r, largest[m][r])) state.raise_ref_max(m, r, largest[m][r]);
     }
   }
   static OCTAVO_DEVICE bool moves(const State& state, int m, int r, float to) {
     return to - state.ref_max[m][r] > G::C.rescale_log2;
-  }
-  static OCTAVO_DEVICE void rescale(State& state, int m, int r, float to) {
-    const float alpha = ptx::exp2_approx(state.ref_max[m][r] - to);
-    state.ref_max[m][r] = to;
-    state.sum[m][r] *= alpha;
-    OCTAVO_UNROLL
-    for (int n = 0; n < kTilesD; ++n) {
-      OCTAVO_UNROLL
-      for (int e = r * 2; e < r * 2 + 2; ++e) state.o[m][n][e] *= alpha;
-    }
   }
   // Register i of P's fragments of one step: two neighbouring keys of one row, which are added to
   // its sum.

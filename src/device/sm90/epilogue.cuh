@@ -2,6 +2,7 @@
 #pragma once
 
 #include "device/core/output.cuh"
+#include "device/core/score_rows.cuh"
 #include "device/ptx/fence.cuh"
 #include "device/ptx/stmatrix.cuh"
 #include "device/ptx/thread.cuh"
@@ -57,11 +58,11 @@ struct Epilogue {
   static OCTAVO_DEVICE void store_lse(float ref_max, float sum, const Sm90ForwardParams& p,
                                       const RowTile& tile, i32 row) {
     if (p.lse == nullptr || tile.lane % 4 != 0) return;
-    const float lse_log2 = ref_max + ptx::log2_approx(sum) - (N::kPLog2 + N::kSumLog2);
+    const float lse = lse_of(ref_max, sum, N::kPLog2 + N::kSumLog2);
     ptx::store_global_f32(p.lse + tile.batch * p.lse_strides.batch +
                               tile.head * p.lse_strides.head +
                               G::tensor_row(p, tile.at, row) * p.lse_strides.row,
-                          sum == 0.0f ? -kInfinity : lse_log2 * kLn2);
+                          lse);
   }
 
   // The largest |O| of the warp's rows that exist. Columns that do not are 0, or not finite.

@@ -184,17 +184,19 @@ struct TileStream {
 
   // --- for the main loop ------------------------------------------------------------------------
 
-  // Moves to the next block. At the end of a tile it enters the next tile while the last P V of
-  // this one is still to be issued. V of the last block is then still held, so the producer may use
-  // only the other stages: if the tile has `stages` or more blocks left that only other warpgroups
-  // need, entering would deadlock. Returns false there, and where the next tile has no block for
-  // this warpgroup or does not begin with one; run_tiles() then finishes the tile first.
+  // Moves to the next block, of this tile or of the next one. Returns false if this tile has to be
+  // finished first.
   OCTAVO_DEVICE bool advance() {
     new_tile = progress.blocks_left == 0;
-    if (!new_tile) {
-      next_block();
-      return true;
-    }
+    if (new_tile) return enter_next_tile();
+    next_block();
+    return true;
+  }
+  // Enters the next tile while the last P V of this one is still to be issued. V of the last block
+  // is still held, so the producer may use only the other stages: if the tile has `stages` or more
+  // blocks left that only other warpgroups need, entering would deadlock. Returns false there, and
+  // where the next tile has no block for this warpgroup or does not begin with one.
+  OCTAVO_DEVICE bool enter_next_tile() {
     const i32 skip_after = progress_of(tile).skip_after;
     if (skip_after >= C.stages) return false;
     const Progress next = wait_for_tile(tile + 1);
@@ -306,7 +308,7 @@ struct TileStream {
       }
     }
     // The CTA must not exit before its shared memory has been read.
-    if constexpr (stages_o(C)) Epilogue<G, N>::wait_for_store(thread);
+    if (stages_o(C)) Epilogue<G, N>::wait_for_store(thread);
   }
 };
 

@@ -4,6 +4,7 @@
 
 #include "config/sm90_forward.h"
 #include "device/core/block_range.cuh"
+#include "device/core/score_rows.cuh"
 #include "device/ptx/mbarrier.cuh"
 #include "device/ptx/memory.cuh"
 #include "device/ptx/term.cuh"
@@ -20,10 +21,6 @@ template <Sm90ForwardConfig kConfig>
 struct ConfigOf {
   static constexpr Sm90ForwardConfig value = kConfig;
 };
-
-inline constexpr float kInfinity = __builtin_huge_valf();
-inline constexpr float kLowest = -3.402823466e38f;
-inline constexpr float kLn2 = 0.693147180559945f;
 
 // The kernel parameters of a configuration: only what it reads.
 template <bool kHas8BitQk, bool kHasOutput, bool kHasModifiers>

@@ -16,44 +16,14 @@
 //   headroom_used(own, of_row, mult)      part of the headroom that a row gives up (FP8)
 #pragma once
 
+#include "device/core/score_rows.cuh"
 #include "device/ptx/math.cuh"
 #include "device/ptx/thread.cuh"
 #include "device/sm90/geometry.cuh"
 
 namespace octavo::sm90 {
 
-OCTAVO_DEVICE float exp2_of(float s, float multiplier, float ref_max) {
-  return ptx::exp2_approx(ptx::fused_multiply_add(s, multiplier, -ref_max));
-}
-
-// Over the four threads that share a row.
-OCTAVO_DEVICE float quad_max(float x) {
-  const float of_two = ptx::max_f32(x, ptx::shuffle_xor(x, 1));
-  return ptx::max_f32(of_two, ptx::shuffle_xor(of_two, 2));
-}
-OCTAVO_DEVICE float quad_min(float x) {
-  const float of_two = ptx::min_f32(x, ptx::shuffle_xor(x, 1));
-  return ptx::min_f32(of_two, ptx::shuffle_xor(of_two, 2));
-}
-OCTAVO_DEVICE float quad_sum(float x) {
-  const float of_two = x + ptx::shuffle_xor(x, 1);
-  return of_two + ptx::shuffle_xor(of_two, 2);
-}
-
-// This thread's largest score of row r in kN8 groups of eight columns from `from` on. Two chains,
-// as each maximum has to wait for the one before it.
-template <int kN8>
-OCTAVO_DEVICE float thread_max(const float* s, int r, int from) {
-  float even = s[from * 4 + r * 2];
-  float odd = s[from * 4 + r * 2 + 1];
-  OCTAVO_UNROLL
-  for (int i = from + 1; i < from + kN8; ++i) {
-    even = ptx::max_f32(even, s[i * 4 + r * 2]);
-    odd = ptx::max_f32(odd, s[i * 4 + r * 2 + 1]);
-  }
-  return ptx::max_f32(even, odd);
-}
-// The same by comparing bits as integers, which order positive floats correctly; the ALU has a
+// thread_max by comparing bits as integers, which order positive floats correctly; the ALU has a
 // three-way integer maximum. If no score is positive the result is some value that is not positive,
 // or NaN.
 template <int kN8>

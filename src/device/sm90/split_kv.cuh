@@ -232,7 +232,7 @@ struct SplitKvKernel {
     v_scales.load_first(p, rows, Output::first_column(rows, rank));
     ptx::cta_sync();
     typename Output::Destination to;
-    if constexpr (Output::kDestinationFirst) to = Output::destination(p, rows, rank);
+    if (Output::kDestinationFirst) to = Output::destination(p, rows, rank);
     State state;
     N::init_rows(state.rows, p.scale_log2, row_scales);
     const typename Share::Range share = Share::range_of(t, split);
@@ -253,7 +253,7 @@ struct SplitKvKernel {
     for (u32 r = 0; r < 2; ++r) Output::normalize(mine, p, rows, r);
     v_scales.load_last(p, rows, Output::first_column(rows, rank));
     v_scales.multiply(mine.o);
-    if constexpr (!Output::kDestinationFirst) to = Output::destination(p, rows, rank);
+    if (!Output::kDestinationFirst) to = Output::destination(p, rows, rank);
     Output::store(mine, to, p, rows, split == 0);
   }
 
@@ -284,7 +284,7 @@ struct SplitKvKernel {
     t.first_row = ((head + 1) * p.row_tiles - 1 - index) * block_m(C);  // the longest first
     t.sequence = t.batch = p.by_tile_heads.quotient(head);
     t.head = head - t.sequence * p.tile_heads;
-    if constexpr (C.pack_gqa) t.head *= p.heads_per_kv;  // the first of them
+    if (C.pack_gqa) t.head *= p.heads_per_kv;  // the first of them
     const i32 first_query = G::query_of(p, t.first_row);
     if constexpr (C.modifiers.padded) {
       t.at = G::span(p, t.sequence);
@@ -314,7 +314,7 @@ struct SplitKvKernel {
       if (!C.modifiers.padded) ptx::wait_for_earlier_grids();
       if (has_blocks(t, rank)) load_first(p, t, rank);
     }
-    if constexpr (C.cluster > 1) ptx::cluster_arrive_relaxed();
+    if (C.cluster > 1) ptx::cluster_arrive_relaxed();
     if (N::kFillsConstants && thread >= 32) {
       N::template fill_constants<threads(C) - 32>(thread - 32);
       ptx::fence_proxy_async();

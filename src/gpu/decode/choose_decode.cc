@@ -28,7 +28,7 @@ int smem_per_cta(const GpuInfo& gpu, int ctas) {
   return std::min((gpu.smem_per_block_optin + 1024) / ctas - 1024, gpu.smem_per_block_optin);
 }
 
-// The smallest blocks of keys, which hold the O of the rows at the end of a unit; two stages.
+// The smallest blocks of keys, which hold the O of the rows at the end of a work tile; two stages.
 void set_tiles(DecodeConfig& c, int rows, int warps) {
   c.block_m = rows;
   c.block_n = std::max(c.head_dim <= 64 ? 32 : 16, 2 * rows / element_bytes(c.kv));
@@ -125,7 +125,7 @@ ChosenDecode choose_decode(const Problem& p, const GpuInfo& gpu) {
   c.out = element_of(p.out);
   c.head_dim = tile_columns(p);
   // One CTA of eight warps per SM leaves fewer partial results than two of four. Two hide the
-  // conversion of an 8-bit cache better, if there are enough units to make up for it.
+  // conversion of an 8-bit cache better, if there are enough work tiles to make up for it.
   const bool two_ctas = is_8bit(p.k) && p.batch * p.heads_kv >= gpu.sms;
   // 32 rows read K and V half as often as 16, and fit into the registers up to 128 columns.
   const int most_rows = query_rows(p) > 16 && c.head_dim <= 128 ? 32 : 16;

@@ -17,11 +17,11 @@ std::int64_t row_tiles(const Problem& p, const DecodeConfig& c) {
 
 // The CTAs among which the tiles are divided: no more than there are tiles at the longest lengths.
 std::int64_t ctas_of(const LoadedDecode& kernel, const Problem& p) {
-  const std::int64_t units = p.batch * p.heads_kv * row_tiles(p, kernel.config);
+  const std::int64_t work_tiles = p.batch * p.heads_kv * row_tiles(p, kernel.config);
   const std::int64_t tiles = div_up<std::int64_t>(std::max<std::int64_t>(p.seqlen_kv, 1),
                                                   decode::tile_keys(kernel.config));
   const std::int64_t resident = kernel.ctas_per_sm * sms_of_grid(kernel.sms, p.options);
-  return std::min(resident, units * tiles);
+  return std::min(resident, work_tiles * tiles);
 }
 
 bool by_key(const ConstTensor& tensor, const Scales& scales) {
@@ -96,9 +96,9 @@ decode::Params decode_params(const LoadedDecode& kernel, const Problem& run_prob
   p.partials = static_cast<float*>(workspace);
   p.ctas = static_cast<i32>(ctas_of(kernel, run_problem));
   p.combine_rows = std::min(static_cast<i32>(c.block_m), p.seqlen_q * p.heads_per_kv);
-  // If a unit is cut into many parts, one warp would read them for too long.
-  const i32 units = p.batch * p.heads_kv * p.row_tiles;
-  p.warps_per_row = p.ctas / units >= 4 ? decode::kCombineWarps : 1;
+  // If a work tile is cut into many parts, one warp would read them for too long.
+  const i32 work_tiles = p.batch * p.heads_kv * p.row_tiles;
+  p.warps_per_row = p.ctas / work_tiles >= 4 ? decode::kCombineWarps : 1;
   return p;
 }
 

@@ -280,10 +280,11 @@ struct Qk16 {
 // overflow there.
 inline constexpr int kHeadroom16Log2 = 8;
 
-template <class G>
-struct Numerics16 : Pv16<G>, Qk16<G>, F32Softmax<G, Qk16<G>, kHeadroom16Log2, 0> {
-  using Scores = typename Qk16<G>::Scores;
-  using Rows = typename Qk16<G>::Rows;
+// 16-bit P and V beside any Q and K with FP32 scores: Qk16, or QuantizedF32Qk (quantized.cuh).
+template <class G, class Qk>
+struct NumericsPv16 : Pv16<G>, Qk, F32Softmax<G, Qk, kHeadroom16Log2, 0> {
+  using Scores = typename Qk::Scores;
+  using Rows = typename Qk::Rows;
   struct State {
     float o[G::kORegistersWithOnes];
     Rows rows;

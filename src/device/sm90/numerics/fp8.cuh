@@ -7,6 +7,12 @@
 
 namespace octavo::sm90 {
 
+// Over the four lanes that share a row.
+OCTAVO_DEVICE float quad_min(float x) {
+  const float of_two = ptx::min_f32(x, ptx::shuffle_xor(x, 1));
+  return ptx::min_f32(of_two, ptx::shuffle_xor(of_two, 2));
+}
+
 // P in E4M3 whatever V is: E5M2 would have two bits less.
 template <class G>
 struct Fp8P {

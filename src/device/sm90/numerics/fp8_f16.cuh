@@ -176,7 +176,7 @@ struct NumericsFp8F16 : PromotedPv<G, Fp8P<G>>, RowSums<G>, QuantizedQk<G> {
                                        const typename G::RowTile& tile, i32 n) {
     OCTAVO_UNROLL
     for (u32 r = 0; r < 2; ++r) {
-      const ColumnRange seen = column_range<G>(p, tile, n, r);
+      const ColumnRange seen = seen_columns<G>(p, tile, n, r);
       hide(scores, r, [&](int column) { return bits_from(seen.end - column); });
       // Few masks have a first key.
       if (ptx::warp_any(seen.begin > 0))

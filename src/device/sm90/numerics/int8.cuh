@@ -176,11 +176,10 @@ struct NumericsInt8 : PromotedPv<G, Int8P<G>>, QuantizedQk<G> {
     if constexpr (kBiased) {
       OCTAVO_UNROLL
       for (u32 r = 0; r < 2; ++r) {
-        const ColumnRange seen = column_range<G>(p, tile, n, r);
-        hide_unseen(scores.s, r, 0, G::kScoreN8, [&](int column) { return column < seen.end; });
+        const ColumnRange seen = seen_columns<G>(p, tile, n, r);
+        hide_unseen<G::kScoreN8>(scores.s, r, [&](i32 column) { return column < seen.end; });
         if (ptx::warp_any(seen.begin > 0))  // few masks have a first key
-          hide_unseen(scores.s, r, 0, G::kScoreN8,
-                      [&](int column) { return column >= seen.begin; });
+          hide_unseen<G::kScoreN8>(scores.s, r, [&](i32 column) { return column >= seen.begin; });
       }
     } else {
       mask_f32<G>(scores.s, p, tile, n);

@@ -5,10 +5,11 @@
 #include "device/sm90/numerics/fp8.cuh"
 #include "device/sm90/numerics/fp8_f16.cuh"
 #include "device/sm90/numerics/int8.cuh"
-#include "device/sm90/numerics/mixed.cuh"
+#include "device/sm90/numerics/quantized.cuh"
 
 namespace octavo::sm90 {
 
+// mixed: 8-bit Q and K beside 16-bit P and V.
 enum class NumericsKind : int { bits16, mixed, fp8, fp8_f16, int8 };
 
 constexpr NumericsKind numerics_kind(const Sm90ForwardConfig& c) {
@@ -23,11 +24,11 @@ template <class G, NumericsKind kKind>
 struct SelectNumerics;
 template <class G>
 struct SelectNumerics<G, NumericsKind::bits16> {
-  using Type = Numerics16<G>;
+  using Type = NumericsPv16<G, Qk16<G>>;
 };
 template <class G>
 struct SelectNumerics<G, NumericsKind::mixed> {
-  using Type = NumericsMixed<G>;
+  using Type = NumericsPv16<G, QuantizedF32Qk<G>>;
 };
 template <class G>
 struct SelectNumerics<G, NumericsKind::fp8> {

@@ -1,0 +1,166 @@
+// What the type of the KV cache changes in the decode kernel: a 16-bit cache has no scales, an
+// 8-bit one has scales of K and V. How elements become operands of the products is in operands.cuh.
+//
+// Both policies have the same members:
+//   KvScales        where the scales of a sequence and KV head are; copies those of 16 keys
+//   k_head_scale    K's scale, if it is one per head; else 1
+//   k_key_scale     K's scale of a key of the KV tile, if each key has one; else 1
+//   PWeights        adds P to the row's sum and multiplies it by V's scale of the key, if each key
+//                   has one
+//   scale_o         multiplies O by V's scale, if it is one per head or channel
+#pragma once
+
+#include "device/core/divider.cuh"
+#include "device/decode/geometry.cuh"
+#include "device/ptx/math.cuh"
+#include "device/ptx/memory.cuh"
+
+namespace octavo::decode {
+
+template <class G>
+struct Numerics16 {
+  using Thread = typename G::Thread;
+
+  struct KvScales {
+    OCTAVO_DEVICE KvScales(const Params&, const Cursor&) {}
+    OCTAVO_DEVICE void copy(const Params&, i64 /*page*/, int /*stage*/, u32 /*to*/, i32 /*row*/,
+                            i32 /*rows*/, u32 /*lane*/) const {}
+  };
+  static OCTAVO_DEVICE float k_head_scale(const Params&, const WorkTile&) { return 1.0f; }
+  static OCTAVO_DEVICE float k_key_scale(const Params&, int /*stage*/, u32 /*key*/) { return 1.0f; }
+
+  struct PWeights {
+    OCTAVO_DEVICE PWeights(typename G::Scores&, const Params&, const Thread&, int /*stage*/) {}
+    OCTAVO_DEVICE float add(float& sum, float weight, int /*n*/, int /*e*/) const {
+      sum += weight;
+      return weight;
+    }
+  };
+  template <int kTiles>
+  static OCTAVO_DEVICE void scale_o(float (&)[kTiles][2], const Params&, const WorkTile&,
+                                    const Thread&) {}
+};
+
+template <class G>
+struct Numerics8Bit {
+  using Thread = typename G::Thread;
+  using Operands = typename G::Operands;
+  static constexpr int kTilesM = G::kTilesM, kTilesN = G::kTilesN;
+
+  // --- copies -----------------------------------------------------------------------------------
+
+  struct KvScales {
+    const float *k, *v;
+
+    OCTAVO_DEVICE KvScales(const Params& p, const Cursor& at) {
+      k = of_head(p, p.k_scales, at.sequence, at.kv_head);
+      v = of_head(p, p.v_scales, at.sequence, at.kv_head);
+    }
+    // Starts copying the scales of sixteen keys into place `to` of a stage. They are those of `row`
+    // and the rows behind it; only `rows` of them exist.
+    OCTAVO_DEVICE void copy(const Params& p, i64 page, int stage, u32 to, i32 row, i32 rows,
+                            u32 lane) const {
+      if (p.k_scale_per_key)
+        copy_scales(G::k_scale(stage, to), k + page * p.k_scales.batch, p.by_k_scale_rows,
+                    p.k_scales.stride, row, rows, lane);
+      if (p.v_scale_per_key)
+        copy_scales(G::v_scale(stage, to), v + page * p.v_scales.batch, p.by_v_scale_rows,
+                    p.v_scales.stride, row, rows, lane);
+    }
+  };
+  // The first scale of a head: of all pages if the cache is paged.
+  static OCTAVO_DEVICE const float* of_head(const Params& p, const ScaleParams& scales,
+                                            i32 sequence, i32 kv_head) {
+    const i64 batch = p.paging.table == nullptr ? sequence : 0;
+    return scales.data + batch * scales.batch + kv_head * scales.head;
+  }
+  // The scales of keys that do not exist become 0.
+  static OCTAVO_DEVICE void copy_scales(u32 to, const float* head, const Divider& by_rows,
+                                        i32 stride, i32 row, i32 rows, u32 lane) {
+    const i32 key = static_cast<i32>(lane % 16);
+    const float* const from = head + static_cast<i64>(by_rows.quotient(row + key)) * stride;
+    if (lane < 16) ptx::cp_async_narrow<4>(to + lane * 4, from, key < rows);
+  }
+
+  // --- scores -----------------------------------------------------------------------------------
+
+  static OCTAVO_DEVICE float k_head_scale(const Params& p, const WorkTile& work) {
+    if (p.k_scale_per_key) return 1.0f;
+    return ptx::load_global_f32(of_head(p, p.k_scales, work.sequence, work.kv_head));
+  }
+  static OCTAVO_DEVICE float k_key_scale(const Params& p, int stage, u32 key) {
+    return p.k_scale_per_key ? ptx::load_shared_f32(G::k_scale(stage, key)) : 1.0f;
+  }
+
+  // V's scale of a key multiplies P. Its logarithm is added to the score before the softmax, so
+  // that P stays near 1 whatever the scales are, and the row's sum divides it out again.
+  struct PWeights {
+    float inverse[kTilesN][2];  // of the scale's magnitude: what a weight adds to the sum
+    u32 sign[kTilesN][2];
+    bool used;
+
+    // A scale of 0 counts as 2^-100, which leaves nothing of the value.
+    OCTAVO_DEVICE PWeights(typename G::Scores& scores, const Params& p, const Thread& thread,
+                           int stage)
+        : used(p.v_scale_per_key != 0) {
+      if (!used) return;
+      OCTAVO_UNROLL
+      for (int n = 0; n < kTilesN; ++n) {
+        OCTAVO_UNROLL
+        for (int e = 0; e < 2; ++e) {
+          const float scale = ptx::load_shared_f32(G::v_scale(stage, thread.key(n, e)));
+          const float magnitude = ptx::max_f32(ptx::abs_f32(scale), 7.9e-31f);
+          inverse[n][e] = ptx::reciprocal_approx(magnitude);
+          sign[n][e] = ptx::bits_of(scale) & 0x80000000u;
+          const float log2 = ptx::log2_approx(magnitude);
+          OCTAVO_UNROLL
+          for (int m = 0; m < kTilesM; ++m) {
+            scores.s[m][n][e] += log2;
+            scores.s[m][n][2 + e] += log2;
+          }
+        }
+      }
+    }
+    OCTAVO_DEVICE float add(float& sum, float weight, int n, int e) const {
+      if (!used) {
+        sum += weight;
+        return weight;
+      }
+      sum = ptx::fused_multiply_add(weight, inverse[n][e], sum);
+      return ptx::float_of_bits(ptx::bits_of(weight) ^ sign[n][e]);
+    }
+  };
+
+  // --- output -----------------------------------------------------------------------------------
+
+  // `o`: the warp's kTiles tiles of columns of one row.
+  template <int kTiles>
+  static OCTAVO_DEVICE void scale_o(float (&o)[kTiles][2], const Params& p, const WorkTile& work,
+                                    const Thread& thread) {
+    if (p.v_scale_per_key) return;
+    const float* const scales = of_head(p, p.v_scales, work.sequence, work.kv_head);
+    OCTAVO_UNROLL
+    for (int n = 0; n < kTiles; ++n) {
+      OCTAVO_UNROLL
+      for (int e = 0; e < 2; ++e) {
+        const u32 tile = thread.warp * kTiles + static_cast<u32>(n);
+        const i32 column =
+            min_of(static_cast<i32>(Operands::column(tile, e, thread.lane)), p.head_dim - 1);
+        o[n][e] *= ptx::load_global_f32(scales + column * p.v_scales.stride);
+      }
+    }
+  }
+};
+
+template <class G, bool k8BitKv = is_8bit_kv(G::C)>
+struct SelectNumerics {
+  using Type = Numerics16<G>;
+};
+template <class G>
+struct SelectNumerics<G, true> {
+  using Type = Numerics8Bit<G>;
+};
+template <class G>
+using NumericsOf = typename SelectNumerics<G>::Type;
+
+}  // namespace octavo::decode
