@@ -30,7 +30,7 @@ NATIVE, FP8, FP8_FAST = 0, 3, 5
 TRANSPOSED = 1
 KEY_ORDER = [0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15]  # of each sixteen keys of V
 # The largest quantized value of Q and K by head_dim, so that |q k| fits FP16.
-LARGEST_SCORE_CODE = {64: 30.0, 128: 22.0, 256: 15.0}
+MAX_QUANTIZED_QK = {64: 30.0, 128: 22.0, 256: 15.0}
 # Allowed difference to f16 from rounding to 8 bits, on standard normal data. `octavo check` is the
 # judge.
 MOST_DIFFERENCE = 0.3
@@ -43,24 +43,24 @@ class Quantized:
 
     def __init__(self, torch, q, k, v, dtype):
         self.torch, self.dtype = torch, dtype
-        self.most = LARGEST_SCORE_CODE[q.shape[3]] if dtype == E4M3 else 127.0
-        self.q = self.codes(q, q.abs().amax(3, keepdim=True), self.most)
+        self.most = MAX_QUANTIZED_QK[q.shape[3]] if dtype == E4M3 else 127.0
+        self.q = self.quantize(q, q.abs().amax(3, keepdim=True), self.most)
         if dtype == E4M3:
-            self.k = self.codes(k, k.abs().amax((2, 3), keepdim=True), self.most)
+            self.k = self.quantize(k, k.abs().amax((2, 3), keepdim=True), self.most)
         else:
             blocks = k.unflatten(2, (-1, 64)).abs().amax((3, 4))
-            self.k = self.codes(k, blocks.repeat_interleave(64, 2)[..., None], self.most)
+            self.k = self.quantize(k, blocks.repeat_interleave(64, 2)[..., None], self.most)
             self.k = self.k[0], self.k[1][:, :, ::64].contiguous()
-        self.v = self.codes(v, v.abs().amax(2, keepdim=True), 448.0 if dtype == E4M3 else 127.0)
+        self.v = self.quantize(v, v.abs().amax(2, keepdim=True), 448.0 if dtype == E4M3 else 127.0)
         sixteens = self.v[0].view(torch.uint8).transpose(2, 3).unflatten(3, (-1, 16))
         flipped = 0 if dtype == E4M3 else 0x80  # INT8's sign bits
         self.v_transposed = sixteens[..., KEY_ORDER].flatten(3).contiguous() ^ flipped
 
-    def codes(self, x, amax, most):
+    def quantize(self, x, amax, most):
         scale = amax.float() / most
         y = x.float() / scale
-        codes = y.to(self.torch.float8_e4m3fn) if self.dtype == E4M3 else y.round().to(self.torch.int8)
-        return codes, scale.contiguous()
+        quantized = y.to(self.torch.float8_e4m3fn) if self.dtype == E4M3 else y.round().to(self.torch.int8)
+        return quantized, scale.contiguous()
 
 
 class Inputs8Bit:

@@ -187,14 +187,14 @@ class Forward:
             setattr(arguments, name, octavo.strided(x, octavo_c.WIDE[self.case["dtype"]]))
             return
         host = x.contiguous().cpu()
-        codes = torch.empty(x.shape, dtype=torch.uint8)
+        quantized = torch.empty(x.shape, dtype=torch.uint8)
         scales = torch.empty(x.shape[:2], dtype=torch.float32)
         octavo.quantize_per_head(
             octavo.bhsd(host.data_ptr(), octavo_c.F16, x.shape),
-            octavo.bhsd(codes.data_ptr(), octavo_c.SIM8, x.shape), scales.data_ptr())
-        codes, scales = codes.to(MEMORY), scales.to(MEMORY)
-        keep += [codes, scales]
-        setattr(arguments, name, octavo.bhsd(codes.data_ptr(), octavo_c.SIM8, x.shape))
+            octavo.bhsd(quantized.data_ptr(), octavo_c.SIM8, x.shape), scales.data_ptr())
+        quantized, scales = quantized.to(MEMORY), scales.to(MEMORY)
+        keep += [quantized, scales]
+        setattr(arguments, name, octavo.bhsd(quantized.data_ptr(), octavo_c.SIM8, x.shape))
         of = getattr(arguments, f"{name}_scales")
         of.data, of.granularity = scales.data_ptr(), octavo_c.PER_HEAD
 

@@ -292,8 +292,8 @@ def beside(run):
 
 def inputs(run):
     if run.rows("sim8"):
-        return ("`sim8` inputs are 8-bit codes,\nheld against flash on the f16 inputs they were "
-                "made of.")
+        return ("`sim8` inputs are 8-bit values,\ncompared with flash on the f16 inputs that they "
+                "were quantized from.")
     told = "The ratio is the least time\nof a peer over Octavo's, so that it can be computed from the row."
     builds = run.compare["peer"].get("fa3")
     if builds:

@@ -128,11 +128,11 @@ class Octavo:
         made.stride = (c_int64 * 4)(*x.stride())
         return made
 
-    def quantize_per_head(self, x, codes, scales):
-        """Quantizes the host tensor x into codes; `scales`: the address of a float per head."""
+    def quantize_per_head(self, x, quantized, scales):
+        """Quantizes the host tensor x; `scales`: the address of a float per head."""
         options = self.quantize_options()
         options.granularity = PER_HEAD
-        self.check(self.c.octavo_quantize(byref(x), byref(options), byref(codes), scales, None,
+        self.check(self.c.octavo_quantize(byref(x), byref(options), byref(quantized), scales, None,
                                           None))
 
     def explain(self, arguments, options, device, function="octavo_explain"):

@@ -54,7 +54,7 @@ OperandFormat operand_format(DType stored, std::optional<DType> mode, Granularit
 // FP8 is a floating-point format. A least-squares scale may use the whole range.
 void bound_scores(const Problem& problem, OperandFormat& format) {
   if (format.scales_of_ours() && problem.options.quantization.rule == ScaleRule::amax)
-    format.max_quantized = largest_score_code(*format.rounded, problem.head_dim);
+    format.max_quantized = max_quantized_qk(*format.rounded, problem.head_dim);
 }
 
 }  // namespace

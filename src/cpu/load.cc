@@ -38,11 +38,12 @@ void RowLoader::convert(std::int64_t row, std::int64_t rows, float* target,
 }
 
 void RowLoader::gather(std::int64_t row, float* target) const {
-  const auto* codes = static_cast<const std::uint8_t*>(operand_.tensor.data) + places_.at(row, 0);
+  const auto* quantized =
+      static_cast<const std::uint8_t*>(operand_.tensor.data) + places_.at(row, 0);
   const std::array<float, 256>& values = decode_table(operand_.tensor.dtype);
   const std::uint8_t flipped = flipped_bits(operand_.tensor.dtype);
   for (std::int64_t c = 0; c < head_dim_; ++c)
-    target[c] = values[codes[c * places_.column_stride()] ^ flipped];
+    target[c] = values[quantized[c * places_.column_stride()] ^ flipped];
 }
 
 bool RowLoader::is_plain() const {

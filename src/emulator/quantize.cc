@@ -78,7 +78,7 @@ constexpr QuantizeConfig kOthers[] = {
     transposing(Element::int8, true),
 };
 
-constexpr int kCodes = kFroms * kTos * kAllGroups;
+constexpr int kRowKernels = kFroms * kTos * kAllGroups;
 constexpr int kDecoded = kTos * 2;  // formats, outputs: one kernel for all columns and load widths
 constexpr int kFirstPasses = kFroms * 3;  // groups head, tensor and channel
 constexpr int kWide = kFroms * kAllGroups;
@@ -89,7 +89,7 @@ constexpr int kMeans =
     2 * (kFroms + 1);  // widths; the first pass for each input type, and the second
 constexpr int kSmoothed =
     kFroms * (5 + 3);  // what K is converted to, and some of it again with more columns
-constexpr int kKernels = kCodes + 2 * kFirstPasses + kWide + kTransposed + kOperands +
+constexpr int kKernels = kRowKernels + 2 * kFirstPasses + kWide + kTransposed + kOperands +
                          kSmoothedOperands + kDecoded + kMeans + kSmoothed +
                          int{std::size(kOthers)};
 
@@ -110,13 +110,13 @@ constexpr QuantizeConfig operands_config(int format, int width, int pass) {
 
 constexpr QuantizeConfig kernel_config(int index) {
   QuantizeConfig c;
-  if (index < kCodes) {
+  if (index < kRowKernels) {
     c.from = kFrom[index % kFroms];
     c.to = kTo[index / kFroms % kTos];
     c.group = kGroups[index / kFroms / kTos];
     return c;
   }
-  index -= kCodes;
+  index -= kRowKernels;
   if (index < 2 * kFirstPasses) {
     c.from = kFrom[index % kFroms];
     c.group = kGroups[2 + index / kFroms % 3];

@@ -25,10 +25,10 @@ Status check_values(std::string_view what, const ConstTensor& x) {
   return {};
 }
 
-Status check_codes(std::string_view what, const ConstTensor& codes) {
-  OCTAVO_RETURN_IF_ERROR(validate_tensor(what, codes));
-  if (!is_8bit(codes.dtype))
-    return invalid(fmt::format("{}.dtype", what), name(codes.dtype), "e4m3, e5m2, int8, sim8");
+Status check_8bit(std::string_view what, const ConstTensor& quantized) {
+  OCTAVO_RETURN_IF_ERROR(validate_tensor(what, quantized));
+  if (!is_8bit(quantized.dtype))
+    return invalid(fmt::format("{}.dtype", what), name(quantized.dtype), "e4m3, e5m2, int8, sim8");
   return {};
 }
 
@@ -39,12 +39,12 @@ Status check_same_shape(std::string_view what, const ConstTensor& tensor,
                  fmt::format("the shape of {}, here {}", other_what, shape_text(other)));
 }
 
-Status check_transposed_shape(std::string_view what, const ConstTensor& codes,
+Status check_transposed_shape(std::string_view what, const ConstTensor& quantized,
                               std::string_view other_what, const ConstTensor& other) {
   ConstTensor expected = other;
   expected.shape = code_shape(other.shape, VLayout::transposed);
-  if (codes.shape == expected.shape) return {};
-  return invalid(fmt::format("{}.shape", what), shape_text(codes),
+  if (quantized.shape == expected.shape) return {};
+  return invalid(fmt::format("{}.shape", what), shape_text(quantized),
                  fmt::format("{}, those of {} transposed", shape_text(expected), other_what));
 }
 

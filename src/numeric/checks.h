@@ -12,11 +12,11 @@ namespace octavo {
 // A valid tensor of f32, f16 or bf16.
 Status check_values(std::string_view what, const ConstTensor& x);
 // An 8-bit tensor.
-Status check_codes(std::string_view what, const ConstTensor& codes);
+Status check_8bit(std::string_view what, const ConstTensor& quantized);
 Status check_same_shape(std::string_view what, const ConstTensor& tensor,
                         std::string_view other_what, const ConstTensor& other);
-// `codes` has the shape of `other` with VLayout::transposed.
-Status check_transposed_shape(std::string_view what, const ConstTensor& codes,
+// `quantized` has the shape of `other` with VLayout::transposed.
+Status check_transposed_shape(std::string_view what, const ConstTensor& quantized,
                               std::string_view other_what, const ConstTensor& other);
 // Granularity, block_rows, rule and layout have valid values.
 Status check_grouping(Granularity granularity, std::int64_t block_rows);

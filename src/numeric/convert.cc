@@ -39,21 +39,21 @@ Status transfer(const ConstTensor& in, const Tensor& out, Change change) {
 
 }  // namespace
 
-Status dequantize(const ConstTensor& codes, const Scales& scales, const Tensor& out) {
+Status dequantize(const ConstTensor& quantized, const Scales& scales, const Tensor& out) {
   return without_exceptions([&]() -> Status {
     OCTAVO_RETURN_IF_ERROR(check_grouping(scales.granularity, scales.block_rows));
-    OCTAVO_RETURN_IF_ERROR(check_codes("codes", codes));
-    OCTAVO_RETURN_IF_ERROR(check_written(codes, "codes", out));
+    OCTAVO_RETURN_IF_ERROR(check_8bit("quantized", quantized));
+    OCTAVO_RETURN_IF_ERROR(check_written(quantized, "quantized", out));
     OCTAVO_RETURN_IF_ERROR(
-        check_scales(scales, codes.shape, std::numeric_limits<float>::denorm_min()));
+        check_scales(scales, quantized.shape, std::numeric_limits<float>::denorm_min()));
     OCTAVO_RETURN_IF_ERROR(
-        validate_apart("out", out, "scales", scales_as_tensor(scales, codes.shape)));
+        validate_apart("out", out, "scales", scales_as_tensor(scales, quantized.shape)));
 
-    const ScaleIndex index = scale_index(scales, codes.shape);
-    return transfer(codes, out, [&](auto b, auto h, auto s, std::vector<float>& row) {
+    const ScaleIndex index = scale_index(scales, quantized.shape);
+    return transfer(quantized, out, [&](auto b, auto h, auto s, std::vector<float>& row) {
       for (std::size_t c = 0; c < row.size(); ++c) {
         const float scale = scales.data[index.at(b, h, s, static_cast<std::int64_t>(c))];
-        row[c] *= step_of(codes.dtype, scale);
+        row[c] *= step_of(quantized.dtype, scale);
       }
     });
   });

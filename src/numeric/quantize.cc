@@ -37,23 +37,23 @@ Status check_max_quantized(float max_quantized, DType format) {
       fmt::format("0 (the format's) to {}, the largest of {}", largest(format), name(format)));
 }
 
-Status check_quantize(const ConstTensor& x, const QuantizeOptions& options, const Tensor& codes,
+Status check_quantize(const ConstTensor& x, const QuantizeOptions& options, const Tensor& quantized,
                       float* scales, float* mean) {
   OCTAVO_RETURN_IF_ERROR(check_options(options));
   OCTAVO_RETURN_IF_ERROR(check_values("x", x));
-  OCTAVO_RETURN_IF_ERROR(check_codes("codes", codes));
+  OCTAVO_RETURN_IF_ERROR(check_8bit("quantized", quantized));
   OCTAVO_RETURN_IF_ERROR(options.layout == VLayout::rows
-                             ? check_same_shape("codes", codes, "x", x)
-                             : check_transposed_shape("codes", codes, "x", x));
-  OCTAVO_RETURN_IF_ERROR(validate_no_self_overlap("codes", codes));
-  OCTAVO_RETURN_IF_ERROR(validate_apart("codes", codes, "x", x));
+                             ? check_same_shape("quantized", quantized, "x", x)
+                             : check_transposed_shape("quantized", quantized, "x", x));
+  OCTAVO_RETURN_IF_ERROR(validate_no_self_overlap("quantized", quantized));
+  OCTAVO_RETURN_IF_ERROR(validate_apart("quantized", quantized, "x", x));
 
   const Scales contiguous{scales, options.granularity, options.block_rows, {}};
   const ConstTensor view = scales_as_tensor(contiguous, x.shape);
   OCTAVO_RETURN_IF_ERROR(validate_tensor("scales", view));
   if (options.scales_given)
-    OCTAVO_RETURN_IF_ERROR(check_scales(contiguous, x.shape, smallest_scale(codes.dtype)));
-  OCTAVO_RETURN_IF_ERROR(validate_apart("codes", codes, "scales", view));
+    OCTAVO_RETURN_IF_ERROR(check_scales(contiguous, x.shape, smallest_scale(quantized.dtype)));
+  OCTAVO_RETURN_IF_ERROR(validate_apart("quantized", quantized, "scales", view));
   const Tensor written{scales, view.dtype, view.shape, view.stride};
   if (!options.scales_given) OCTAVO_RETURN_IF_ERROR(validate_apart("scales", written, "x", x));
 
@@ -61,7 +61,7 @@ Status check_quantize(const ConstTensor& x, const QuantizeOptions& options, cons
   const Tensor mean_view = mean_as_tensor(mean, x.shape);
   OCTAVO_RETURN_IF_ERROR(validate_tensor("mean", mean_view));
   OCTAVO_RETURN_IF_ERROR(validate_apart("mean", mean_view, "x", x));
-  OCTAVO_RETURN_IF_ERROR(validate_apart("mean", mean_view, "codes", codes));
+  OCTAVO_RETURN_IF_ERROR(validate_apart("mean", mean_view, "quantized", quantized));
   return validate_apart("mean", mean_view, "scales", view);
 }
 
@@ -90,9 +90,9 @@ struct RowSteps {
 };
 
 void encode_row(DType format, std::span<const float> row, std::span<const float> inverse,
-                std::uint8_t* codes) {
+                std::uint8_t* quantized) {
   const auto encode = [&](auto encode_one) {
-    for (std::size_t c = 0; c < row.size(); ++c) codes[c] = encode_one(row[c] * inverse[c]);
+    for (std::size_t c = 0; c < row.size(); ++c) quantized[c] = encode_one(row[c] * inverse[c]);
   };
   switch (format) {
     case DType::e4m3:
@@ -111,7 +111,7 @@ class Statistics {
  public:
   explicit Statistics(DType format) : table_(decode_table(format)), limit_(limit(format)) {}
 
-  void add(std::span<const float> row, const RowSteps& steps, const std::uint8_t* codes) {
+  void add(std::span<const float> row, const RowSteps& steps, const std::uint8_t* quantized) {
     for (std::size_t c = 0; c < row.size(); ++c) {
       const float x = row[c];
       ++stats_.values;
@@ -119,7 +119,7 @@ class Statistics {
         ++stats_.nan_values;
         continue;
       }
-      const float back = table_[codes[c]] * steps.step[c];
+      const float back = table_[quantized[c]] * steps.step[c];
       clipped_ += std::fabs(x / steps.step[c]) > limit_;
       flushed_ += back == 0.0f && x != 0.0f;
       if (std::isinf(x)) {
@@ -158,13 +158,14 @@ class Statistics {
 };
 
 // Writes the quantized values of one head in the requested layout.
-class CodeWriter {
+class QuantizedWriter {
  public:
   // `row`: scratch for one row.
-  CodeWriter(const Tensor& codes, VLayout layout, std::int64_t b, std::int64_t h,
-             std::span<std::uint8_t> row)
-      : codes_(codes),
-        head_(static_cast<std::uint8_t*>(codes.data) + b * codes.stride[0] + h * codes.stride[1]),
+  QuantizedWriter(const Tensor& quantized, VLayout layout, std::int64_t b, std::int64_t h,
+                  std::span<std::uint8_t> row)
+      : quantized_(quantized),
+        head_(static_cast<std::uint8_t*>(quantized.data) + b * quantized.stride[0] +
+              h * quantized.stride[1]),
         transposed_(layout == VLayout::transposed),
         row_(row) {}
 
@@ -176,19 +177,19 @@ class CodeWriter {
   // Pads the last group of 16 keys with zeros.
   void fill_up(std::int64_t rows) {
     if (!transposed_) return;
-    std::fill(row_.begin(), row_.end(), encode_8bit(codes_.dtype, 0.0f));
-    for (std::int64_t s = rows; s < codes_.shape[3]; ++s) put_column_by_column(s);
+    std::fill(row_.begin(), row_.end(), encode_8bit(quantized_.dtype, 0.0f));
+    for (std::int64_t s = rows; s < quantized_.shape[3]; ++s) put_column_by_column(s);
   }
 
  private:
-  std::int64_t stride() const { return codes_.stride[2]; }
+  std::int64_t stride() const { return quantized_.stride[2]; }
   void put_column_by_column(std::int64_t s) {
     std::uint8_t* const first = head_ + place_of_key(s);
     for (std::size_t c = 0; c < row_.size(); ++c)
-      first[static_cast<std::int64_t>(c) * stride()] = row_[c] ^ flipped_bits(codes_.dtype);
+      first[static_cast<std::int64_t>(c) * stride()] = row_[c] ^ flipped_bits(quantized_.dtype);
   }
 
-  const Tensor& codes_;
+  const Tensor& quantized_;
   std::uint8_t* const head_;
   const bool transposed_;
   const std::span<std::uint8_t> row_;
@@ -196,32 +197,32 @@ class CodeWriter {
 
 // Scratch for one row.
 struct RowScratch {
-  explicit RowScratch(std::size_t columns) : values(columns), codes(columns), steps(columns) {}
+  explicit RowScratch(std::size_t columns) : values(columns), quantized(columns), steps(columns) {}
 
   std::vector<float> values;
-  std::vector<std::uint8_t> codes;
+  std::vector<std::uint8_t> quantized;
   RowSteps steps;
 };
 
-RangeStats write_codes(const ConstTensor& x, const QuantizeOptions& options, const Tensor& codes,
-                       const float* scales, const float* mean, RowScratch& scratch,
-                       bool want_stats) {
+RangeStats write_quantized(const ConstTensor& x, const QuantizeOptions& options,
+                           const Tensor& quantized, const float* scales, const float* mean,
+                           RowScratch& scratch, bool want_stats) {
   const auto [batch, heads, rows, columns] = x.shape;
   const ScaleIndex index =
       scale_index({scales, options.granularity, options.block_rows, {}}, x.shape);
-  Statistics statistics(codes.dtype);
+  Statistics statistics(quantized.dtype);
   for (std::int64_t b = 0; b < batch; ++b) {
     for (std::int64_t h = 0; h < heads; ++h) {
       const float* head_mean = mean ? mean + (b * heads + h) * columns : nullptr;
       const RowTransform transform{head_mean, options.hadamard};
-      CodeWriter writer(codes, options.layout, b, h, scratch.codes);
+      QuantizedWriter writer(quantized, options.layout, b, h, scratch.quantized);
       for (std::int64_t s = 0; s < rows; ++s) {
         load_row(x, b, h, s, scratch.values.data());
         transform.apply(scratch.values.data(), columns);
-        scratch.steps.set(codes.dtype, scales, options.scales_given, index, b, h, s);
-        std::uint8_t* const row_codes = writer.row(s);
-        encode_row(codes.dtype, scratch.values, scratch.steps.inverse, row_codes);
-        if (want_stats) statistics.add(scratch.values, scratch.steps, row_codes);
+        scratch.steps.set(quantized.dtype, scales, options.scales_given, index, b, h, s);
+        std::uint8_t* const quantized_row = writer.row(s);
+        encode_row(quantized.dtype, scratch.values, scratch.steps.inverse, quantized_row);
+        if (want_stats) statistics.add(scratch.values, scratch.steps, quantized_row);
         writer.put(s);
       }
       writer.fill_up(rows);
@@ -232,21 +233,21 @@ RangeStats write_codes(const ConstTensor& x, const QuantizeOptions& options, con
 
 }  // namespace
 
-Status quantize(const ConstTensor& x, const QuantizeOptions& options, const Tensor& codes,
+Status quantize(const ConstTensor& x, const QuantizeOptions& options, const Tensor& quantized,
                 float* scales, float* mean, RangeStats* stats) {
   return without_exceptions([&]() -> Status {
-    OCTAVO_RETURN_IF_ERROR(check_codes("codes", codes));
-    OCTAVO_RETURN_IF_ERROR(check_max_quantized(options.max_quantized, codes.dtype));
+    OCTAVO_RETURN_IF_ERROR(check_8bit("quantized", quantized));
+    OCTAVO_RETURN_IF_ERROR(check_max_quantized(options.max_quantized, quantized.dtype));
     const float max_quantized =
-        options.max_quantized == 0 ? largest(codes.dtype) : options.max_quantized;
-    return quantize_to(max_quantized, x, options, codes, scales, mean, stats);
+        options.max_quantized == 0 ? largest(quantized.dtype) : options.max_quantized;
+    return quantize_to(max_quantized, x, options, quantized, scales, mean, stats);
   });
 }
 
 Status quantize_to(float max_quantized, const ConstTensor& x, const QuantizeOptions& options,
-                   const Tensor& codes, float* scales, float* mean, RangeStats* stats) {
+                   const Tensor& quantized, float* scales, float* mean, RangeStats* stats) {
   return without_exceptions([&]() -> Status {
-    OCTAVO_RETURN_IF_ERROR(check_quantize(x, options, codes, scales, mean));
+    OCTAVO_RETURN_IF_ERROR(check_quantize(x, options, quantized, scales, mean));
     // Everything that may fail comes before the first write.
     const bool empty = std::find(x.shape.begin(), x.shape.end(), 0) != x.shape.end();
     const auto columns = static_cast<std::size_t>(empty ? 0 : x.shape[3]);
@@ -259,13 +260,13 @@ Status quantize_to(float max_quantized, const ConstTensor& x, const QuantizeOpti
     if (!options.scales_given) {
       new_scales.resize(
           static_cast<std::size_t>(scale_count(x.shape, options.granularity, options.block_rows)));
-      compute_scales(x, codes.dtype, options, used_mean, new_scales.data(), max_quantized);
+      compute_scales(x, quantized.dtype, options, used_mean, new_scales.data(), max_quantized);
     }
 
     if (options.smooth) std::copy(new_mean.begin(), new_mean.end(), mean);
     std::copy(new_scales.begin(), new_scales.end(), scales);
     const RangeStats result =
-        write_codes(x, options, codes, scales, used_mean, scratch, stats != nullptr);
+        write_quantized(x, options, quantized, scales, used_mean, scratch, stats != nullptr);
     if (stats != nullptr) *stats = result;
     return {};
   });

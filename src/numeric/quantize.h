@@ -3,8 +3,8 @@
 // A value is read as f32, smoothed and rotated if requested, then
 //   code = encode_8bit(format, value * inverse),  step = step_of(format, scale)
 // where inverse is 1.0f / step for a given scale and inverse_of_found for a computed one. The
-// dequantized value is decode_8bit(format, code) * step. Each takes two roundings, in this order,
-// so that other implementations can give the same bits.
+// dequantized value is decode_8bit(format, quantized) * step. Each takes two roundings, in this
+// order, so that other implementations can give the same bits.
 #pragma once
 
 #include <cstdint>
@@ -65,7 +65,7 @@ inline float least_squares_ratio(int candidate) {
 
 // quantize() of octavo.hpp, with `max_quantized` instead of that of the options.
 Status quantize_to(float max_quantized, const ConstTensor& x, const QuantizeOptions& options,
-                   const Tensor& codes, float* scales, float* mean = nullptr,
+                   const Tensor& quantized, float* scales, float* mean = nullptr,
                    RangeStats* stats = nullptr);
 
 // One row of any dtype as f32, without a scale.

@@ -29,7 +29,7 @@ float inverse_of_found(DType format, float step) {
   return widening(to) / step;
 }
 
-float largest_score_code(DType format, std::int64_t head_dim) {
+float max_quantized_qk(DType format, std::int64_t head_dim) {
   if (format != DType::e4m3 && format != DType::e5m2) return largest(format);
   constexpr double kLargestScore = 65000;  // below 65504, the largest FP16 value
   const auto limit = static_cast<float>(

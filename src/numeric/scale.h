@@ -1,9 +1,9 @@
 // Scales: computed from a range, and indexed by row.
 //
-// The dequantized value is code * step, where step = scale, except for sim8, whose scale is the
-// amax itself: step = scale / 127. Encoding multiplies by 1/step, or by a little more for FP8 with
-// a computed scale: one correctly rounded division, then one correctly rounded product, so that CPU
-// and GPU agree bit for bit.
+// The dequantized value is the quantized one times step, where step = scale, except for sim8, whose
+// scale is the amax itself: step = scale / 127. Encoding multiplies by 1/step, or by a little more
+// for FP8 with a computed scale: one correctly rounded division, then one correctly rounded
+// product, so that CPU and GPU agree bit for bit.
 #pragma once
 
 #include <array>
@@ -20,9 +20,9 @@ float scale_from_amax(DType format, float amax);
 // The same, but amax is quantized to `max_quantized` instead of the format's largest.
 float scale_from_amax(DType format, float amax, float max_quantized);
 
-// The quantized value of amax in Q and K: for FP8 the largest with head_dim * code^2 <= 65000, so
+// The quantized value of amax in Q and K: for FP8 the largest with head_dim * value^2 <= 65000, so
 // that q . k fits FP16; otherwise the format's largest.
-float largest_score_code(DType format, std::int64_t head_dim);
+float max_quantized_qk(DType format, std::int64_t head_dim);
 
 inline float step_of(DType format, float scale) {
   return format == DType::sim8 ? scale / 127.0f : scale;

@@ -386,11 +386,11 @@ int64_t octavo_transposed_begin(int64_t begin, int64_t number) {
 }
 
 octavo_status octavo_quantize(const octavo_tensor* x, const octavo_quantize_options* options,
-                              const octavo_tensor* codes, float* scales, float* mean,
+                              const octavo_tensor* quantized, float* scales, float* mean,
                               octavo_range_stats* stats) {
   return octavo::guarded([&]() -> Status {
     OCTAVO_RETURN_IF_ERROR(octavo::require(x, "x"));
-    OCTAVO_RETURN_IF_ERROR(octavo::require(codes, "codes"));
+    OCTAVO_RETURN_IF_ERROR(octavo::require(quantized, "quantized"));
     octavo_quantize_options c;
     octavo_quantize_options_init(&c);
     if (options != nullptr) OCTAVO_RETURN_IF_ERROR(octavo::read_sized(options, "options", c));
@@ -408,7 +408,7 @@ octavo_status octavo_quantize(const octavo_tensor* x, const octavo_quantize_opti
     octavo::ConstTensor from;
     octavo::Tensor to;
     OCTAVO_RETURN_IF_ERROR(octavo::read_tensor(*x, "x", from));
-    OCTAVO_RETURN_IF_ERROR(octavo::read_tensor(*codes, "codes", to));
+    OCTAVO_RETURN_IF_ERROR(octavo::read_tensor(*quantized, "quantized", to));
     octavo::RangeStats found;
     OCTAVO_RETURN_IF_ERROR(octavo::quantize(from, o, to, scales, mean, &found));
     if (stats != nullptr)
@@ -418,16 +418,16 @@ octavo_status octavo_quantize(const octavo_tensor* x, const octavo_quantize_opti
   });
 }
 
-octavo_status octavo_dequantize(const octavo_tensor* codes, const octavo_scales* scales,
+octavo_status octavo_dequantize(const octavo_tensor* quantized, const octavo_scales* scales,
                                 const octavo_tensor* out) {
   return octavo::guarded([&]() -> Status {
-    OCTAVO_RETURN_IF_ERROR(octavo::require(codes, "codes"));
+    OCTAVO_RETURN_IF_ERROR(octavo::require(quantized, "quantized"));
     OCTAVO_RETURN_IF_ERROR(octavo::require(scales, "scales"));
     OCTAVO_RETURN_IF_ERROR(octavo::require(out, "out"));
     octavo::ConstTensor from;
     octavo::Scales by;
     octavo::Tensor to;
-    OCTAVO_RETURN_IF_ERROR(octavo::read_tensor(*codes, "codes", from));
+    OCTAVO_RETURN_IF_ERROR(octavo::read_tensor(*quantized, "quantized", from));
     OCTAVO_RETURN_IF_ERROR(octavo::read_scales(*scales, "scales", by));
     OCTAVO_RETURN_IF_ERROR(octavo::read_tensor(*out, "out", to));
     return octavo::dequantize(from, by, to);

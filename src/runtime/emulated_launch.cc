@@ -131,9 +131,9 @@ emulator::GlobalMemory memory_of(const QuantizeLaunch& pass) {
   const auto add = [&memory, &c](const QuantizeParams& p, const QuantizeMemory& x, bool only_amax) {
     memory.add(
         {"x", x.from.data, size_bytes(x.from.dtype), x.from.shape, x.from.stride, Use::read});
-    const bool codes = !only_amax && c.mean_pass == 0;
-    if (codes) memory.add_array("codes", p.out, x.out_bytes, Use::write);
-    if (codes && x.scale_bytes > 0)
+    const bool quantizes = !only_amax && c.mean_pass == 0;
+    if (quantizes) memory.add_array("quantized", p.out, x.out_bytes, Use::write);
+    if (quantizes && x.scale_bytes > 0)
       memory.add_array("scales", p.scales, x.scale_bytes,
                        quantizer::dequantizes(c) ? Use::read : Use::write);
     if (x.partial_bytes > 0 && c.mean_pass == 0)

@@ -45,8 +45,8 @@ struct CodedCall {
     const OperandFormats formats = operand_formats(problem_of(in.given, c.options).value());
     q = coded(c, formats.q, in.given.q, in.spans_q, c.seqlen_q);
     k = coded(c, formats.k, in.given.k, in.spans_kv, c.seqlen_kv);
-    arguments.q = q.codes.view;
-    arguments.k = k.codes.view;
+    arguments.q = q.values.view;
+    arguments.k = k.values.view;
     arguments.q_scales = q.view;
     arguments.k_scales = k.view;
     options.precision = Precision::native;

@@ -12,13 +12,13 @@ namespace {
 // A valid call, to be made invalid in one place.
 struct Call {
   std::vector<float> values = std::vector<float>(2 * 3 * 4 * 8, 1.0f);
-  std::vector<std::uint8_t> codes = std::vector<std::uint8_t>(2 * 3 * 4 * 8, 0xAA);
+  std::vector<std::uint8_t> quantized = std::vector<std::uint8_t>(2 * 3 * 4 * 8, 0xAA);
   std::vector<float> scales = std::vector<float>(6, 0.5f);
   std::vector<float> mean = std::vector<float>(2 * 3 * 8, 7.0f);
   RangeStats stats{.values = 99};
   QuantizeOptions options;
   Tensor x = Tensor::bhsd(values.data(), DType::f32, 2, 3, 4, 8);
-  Tensor out = Tensor::bhsd(codes.data(), DType::e4m3, 2, 3, 4, 8);
+  Tensor out = Tensor::bhsd(quantized.data(), DType::e4m3, 2, 3, 4, 8);
   float* scales_out = scales.data();
   float* mean_out = mean.data();
 
@@ -33,7 +33,7 @@ void expect_refused(const std::string& sentence, const std::function<void(Call&)
   const Status status = call.run();
   EXPECT_EQ(status.code(), ErrorCode::invalid_argument);
   EXPECT_EQ(status.message(), sentence);
-  EXPECT_EQ(call.codes, std::vector<std::uint8_t>(call.codes.size(), 0xAA));
+  EXPECT_EQ(call.quantized, std::vector<std::uint8_t>(call.quantized.size(), 0xAA));
   EXPECT_EQ(std::memcmp(call.scales.data(), scales_before.data(), call.scales.size() * 4), 0);
   EXPECT_EQ(call.mean, std::vector<float>(call.mean.size(), 7.0f));
   EXPECT_EQ(call.stats.values, 99);
@@ -49,12 +49,14 @@ TEST(QuantizeErrors, TheGoodCallIsGood) {
 TEST(QuantizeErrors, WrongTensorsAreRefusedByName) {
   expect_refused("x.dtype is e4m3; supported: f32, f16, bf16.",
                  [](Call& c) { c.x.dtype = DType::e4m3; });
-  expect_refused("codes.dtype is f16; supported: e4m3, e5m2, int8, sim8.",
+  expect_refused("quantized.dtype is f16; supported: e4m3, e5m2, int8, sim8.",
                  [](Call& c) { c.out.dtype = DType::f16; });
-  expect_refused("codes.shape is (2, 3, 5, 8); supported: the shape of x, here (2, 3, 4, 8).",
-                 [](Call& c) { c.out = Tensor::bhsd(c.codes.data(), DType::e4m3, 2, 3, 5, 8); });
-  expect_refused("codes.shape is (2, 3, 4, 8); supported: (2, 3, 8, 16), those of x transposed.",
-                 [](Call& c) { c.options.layout = VLayout::transposed; });
+  expect_refused(
+      "quantized.shape is (2, 3, 5, 8); supported: the shape of x, here (2, 3, 4, 8).",
+      [](Call& c) { c.out = Tensor::bhsd(c.quantized.data(), DType::e4m3, 2, 3, 5, 8); });
+  expect_refused(
+      "quantized.shape is (2, 3, 4, 8); supported: (2, 3, 8, 16), those of x transposed.",
+      [](Call& c) { c.options.layout = VLayout::transposed; });
   expect_refused("max_quantized is 449; supported: 0 (the format's) to 448, the largest of e4m3.",
                  [](Call& c) { c.options.max_quantized = 449; });
   expect_refused("max_quantized is -1; supported: 0 (the format's) to 448, the largest of e4m3.",
@@ -68,7 +70,7 @@ TEST(QuantizeErrors, WrongTensorsAreRefusedByName) {
                  [](Call& c) { c.options.layout = static_cast<VLayout>(9); });
   expect_refused("x.data is null; supported: a pointer to the elements.",
                  [](Call& c) { c.x.data = nullptr; });
-  expect_refused("codes.data is null; supported: a pointer to the elements.",
+  expect_refused("quantized.data is null; supported: a pointer to the elements.",
                  [](Call& c) { c.out.data = nullptr; });
   expect_refused("scales.data is null; supported: a pointer to the elements.",
                  [](Call& c) { c.scales_out = nullptr; });
@@ -77,16 +79,16 @@ TEST(QuantizeErrors, WrongTensorsAreRefusedByName) {
     c.mean_out = nullptr;
   });
   expect_refused(
-      "codes.stride[2] is 4; supported: more than 7, so that no two elements share memory.",
+      "quantized.stride[2] is 4; supported: more than 7, so that no two elements share memory.",
       [](Call& c) {
         c.out.stride = {48, 16, 4, 1};
       });
 }
 
 TEST(QuantizeErrors, MemoryThatIsAlreadyInUse) {
-  expect_refused("codes is in memory that x also covers; supported: memory apart from x.",
+  expect_refused("quantized is in memory that x also covers; supported: memory apart from x.",
                  [](Call& c) {
-                   c.x.data = c.codes.data();
+                   c.x.data = c.quantized.data();
                    c.x.shape[0] = c.out.shape[0] = 1;
                    c.x.shape[1] = c.out.shape[1] = 1;
                  });
@@ -128,17 +130,17 @@ TEST(QuantizeErrors, CallersScales) {
 
 TEST(QuantizeErrors, EmptyTensorsNeedNoPointers) {
   const Tensor x = Tensor::bhsd(nullptr, DType::f32, 0, 3, 4, 8);
-  const Tensor codes = Tensor::bhsd(nullptr, DType::int8, 0, 3, 4, 8);
-  EXPECT_TRUE(quantize(x, {}, codes, nullptr).ok());
-  EXPECT_TRUE(dequantize(codes, {}, x).ok());
+  const Tensor quantized = Tensor::bhsd(nullptr, DType::int8, 0, 3, 4, 8);
+  EXPECT_TRUE(quantize(x, {}, quantized, nullptr).ok());
+  EXPECT_TRUE(dequantize(quantized, {}, x).ok());
   EXPECT_TRUE(convert(x, x).ok());
 }
 
 struct Back {
-  std::vector<std::uint8_t> codes = std::vector<std::uint8_t>(48, 1);
+  std::vector<std::uint8_t> quantized = std::vector<std::uint8_t>(48, 1);
   std::vector<float> scales = std::vector<float>(6, 0.5f);
   std::vector<float> values = std::vector<float>(48, -7.0f);
-  Tensor in = Tensor::bhsd(codes.data(), DType::int8, 2, 3, 4, 2);
+  Tensor in = Tensor::bhsd(quantized.data(), DType::int8, 2, 3, 4, 2);
   Scales by{scales.data(), Granularity::head, 64, {}};
   Tensor out = Tensor::bhsd(values.data(), DType::f32, 2, 3, 4, 2);
 };
@@ -150,11 +152,11 @@ TEST(DequantizeErrors, NothingIsWritten) {
     EXPECT_EQ(dequantize(call.in, call.by, call.out).message(), sentence);
     EXPECT_EQ(call.values, std::vector<float>(48, -7.0f)) << sentence;
   };
-  refused("codes.dtype is bf16; supported: e4m3, e5m2, int8, sim8.",
-          [](Back& c) { c.in = Tensor::bhsd(c.codes.data(), DType::bf16, 1, 1, 1, 2); });
+  refused("quantized.dtype is bf16; supported: e4m3, e5m2, int8, sim8.",
+          [](Back& c) { c.in = Tensor::bhsd(c.quantized.data(), DType::bf16, 1, 1, 1, 2); });
   refused("out.dtype is sim8; supported: f32, f16, bf16.",
           [](Back& c) { c.out.dtype = DType::sim8; });
-  refused("out.shape is (2, 3, 4, 1); supported: the shape of codes, here (2, 3, 4, 2).",
+  refused("out.shape is (2, 3, 4, 1); supported: the shape of quantized, here (2, 3, 4, 2).",
           [](Back& c) { c.out.shape[3] = 1; });
   refused("scales.data is null; supported: a pointer to the elements.",
           [](Back& c) { c.by.data = nullptr; });
@@ -220,9 +222,9 @@ TEST(Convert, EveryPairOfTypes) {
 TEST(ConvertErrors, NothingIsWritten) {
   std::vector<float> values(8, 1.0f);
   const Tensor x = Tensor::bhsd(values.data(), DType::f32, 1, 1, 2, 4);
-  const Tensor codes = Tensor::bhsd(values.data(), DType::e4m3, 1, 1, 2, 4);
-  EXPECT_EQ(convert(codes, x).message(), "in.dtype is e4m3; supported: f32, f16, bf16.");
-  EXPECT_EQ(convert(x, codes).message(), "out.dtype is e4m3; supported: f32, f16, bf16.");
+  const Tensor quantized = Tensor::bhsd(values.data(), DType::e4m3, 1, 1, 2, 4);
+  EXPECT_EQ(convert(quantized, x).message(), "in.dtype is e4m3; supported: f32, f16, bf16.");
+  EXPECT_EQ(convert(x, quantized).message(), "out.dtype is e4m3; supported: f32, f16, bf16.");
   EXPECT_EQ(convert(x, x).message(),
             "out is in memory that in also covers; supported: memory apart from in.");
   EXPECT_EQ(convert(Tensor::bhsd(values.data(), DType::f32, 1, 1, 1, 4), x).message(),

@@ -72,10 +72,10 @@ TEST(QuantizeScale, ScoresOfLargestValuesFitFp16) {
       float best = 0;
       for (const float code : decode_table(format))
         if (static_cast<double>(head_dim) * code * code <= 65000) best = std::max(best, code);
-      EXPECT_EQ(largest_score_code(format, head_dim), best) << name(format) << " " << head_dim;
+      EXPECT_EQ(max_quantized_qk(format, head_dim), best) << name(format) << " " << head_dim;
     }
-  EXPECT_EQ(largest_score_code(DType::int8, 64), 127.0f);
-  EXPECT_EQ(largest_score_code(DType::sim8, 64), 127.0f);
+  EXPECT_EQ(max_quantized_qk(DType::int8, 64), 127.0f);
+  EXPECT_EQ(max_quantized_qk(DType::sim8, 64), 127.0f);
 }
 
 TEST(ScaleIndex, FollowsTheCallersStrides) {

@@ -19,7 +19,7 @@ OCTAVO_DEVICE float inverse_out_scale(const OutputParams& o, i32 sequence, i32 h
 
 // Two neighbouring values quantized, in the low sixteen bits.
 template <Element kOut>
-OCTAVO_DEVICE u32 out_codes(float low, float high, float inverse) {
+OCTAVO_DEVICE u32 quantize_pair(float low, float high, float inverse) {
   return quantizer::encode_pair<kOut>(low, high, inverse, inverse);
 }
 

@@ -378,7 +378,7 @@ quantize_operands(const OCTAVO_GRID_CONSTANT OperandsParams p) {
   static_assert(kC.columns == 64 || kC.columns == 128 || kC.columns == 256,
                 "columns are 64 to 256");
   static_assert(element_bytes(kC.from) == 2 && element_bytes(kC.to) == 1 && kC.load_bytes == 16,
-                "16-bit rows of whole vectors become 8-bit codes");
+                "16-bit rows of whole vectors are quantized to 8 bits");
   static_assert(kC.threads == kOperandThreads && operand_rows(kC) % kBlockRows == 0,
                 "a warp has sixteen of V's keys, a tile whole blocks of K");
   static_assert(!kC.one_pass || (overlaps(kC) && !kC.amax_pass), "clusters are Hopper's");

@@ -148,7 +148,7 @@ OCTAVO_DEVICE void find_inverses(const QuantizeParams& p, const Tile& t, const T
 
 // Quantizes every row of the tile.
 template <QuantizeConfig kC>
-OCTAVO_DEVICE void write_codes(const QuantizeParams& p) {
+OCTAVO_DEVICE void write_quantized(const QuantizeParams& p) {
   const ThreadCoord<kC> at;
   const Tile t = find_tile(p, ptx::block_index_x());
   float inverse[kVector] = {};
@@ -205,21 +205,21 @@ quantize_rows(const OCTAVO_GRID_CONSTANT QuantizeParams p) {
   static_assert(
       kC.columns >= kVector && kC.columns <= 32 * kVector && (kC.columns & (kC.columns - 1)) == 0,
       "a row is shared by a power of two of lanes of one warp");
-  constexpr bool kCodes = element_bytes(kC.from) == 1;
-  static_assert((kC.group == ScaleGroup::none) == (kCodes || element_bytes(kC.to) == 2),
-                "8-bit results have scales, 16-bit ones and codes have none");
-  static_assert(!kCodes || dequantizes(kC) || (kC.transposed && kC.from == kC.to),
-                "codes become values, or are only transposed");
+  constexpr bool kFrom8Bit = element_bytes(kC.from) == 1;
+  static_assert((kC.group == ScaleGroup::none) == (kFrom8Bit || element_bytes(kC.to) == 2),
+                "8-bit results have scales; 16-bit results and 8-bit inputs have none");
+  static_assert(!kFrom8Bit || dequantizes(kC) || (kC.transposed && kC.from == kC.to),
+                "8-bit inputs are dequantized, or only transposed");
   static_assert(!dequantizes(kC) || !(kC.transposed || kC.hadamard || kC.amax_pass),
-                "codes become values row by row");
+                "8-bit inputs are dequantized row by row");
   static_assert(!kC.transposed || kC.amax_pass ||
                     (kC.columns % kSlabColumns == 0 && kC.threads == kValueThreads && !kC.hadamard),
                 "V is transposed by 64 columns and sixteen keys a warp, and not rotated");
   static_assert(kC.load_bytes == 16 || kC.load_bytes == element_bytes(kC.from),
                 "a load has 16 bytes or one element");
   static_assert(!kC.amax_pass || two_passes(kC.group), "rows and blocks need no first pass");
-  static_assert(!kC.smooth || !(kC.transposed || kCodes || kC.group == ScaleGroup::channel),
-                "K is smoothed, as it becomes codes");
+  static_assert(!kC.smooth || !(kC.transposed || kFrom8Bit || kC.group == ScaleGroup::channel),
+                "only K is smoothed, when it is quantized");
   if constexpr (overlaps(kC)) {
     ptx::wait_for_earlier_grids();
     ptx::launch_dependent_grids();
@@ -236,7 +236,7 @@ quantize_rows(const OCTAVO_GRID_CONSTANT QuantizeParams p) {
     // The tiles that the previous pass read last may still be cached, so this pass runs in reverse.
     write_values<kC>(p, ptx::grid_size_x() - 1 - ptx::block_index_x());
   else
-    write_codes<kC>(p);
+    write_quantized<kC>(p);
 }
 
 }  // namespace octavo::quantizer

@@ -161,7 +161,7 @@ OCTAVO_DEVICE void take_inverses(int slab, float (&inverse)[kVector]) {
 }
 
 // Transposes four rows of 8-bit values into words of four keys.
-OCTAVO_DEVICE void transpose_codes(const u32 (&rows)[4][2], u32 (&words)[kVector]) {
+OCTAVO_DEVICE void transpose_bytes(const u32 (&rows)[4][2], u32 (&words)[kVector]) {
   OCTAVO_UNROLL
   for (int half = 0; half < 2; ++half) {
     const u32 low01 = ptx::permute_bytes(rows[0][half], rows[1][half], 0x5140);
@@ -179,7 +179,7 @@ template <QuantizeConfig kC>
 OCTAVO_DEVICE void encode_four_keys(const FourKeys<kC>& keys, const float (&inverse)[kVector],
                                     u32 (&words)[kVector]) {
   if constexpr (element_bytes(kC.from) == 1) {
-    transpose_codes(keys.words, words);
+    transpose_bytes(keys.words, words);
   } else {
     float x[4][kVector];
     OCTAVO_UNROLL

@@ -231,11 +231,12 @@ struct Epilogue {
           const u32 to = out_tile.byte_address(tile.row(m, r), Operands::column(n, 0, tile.lane));
           if constexpr (Operands::kPairedColumns) {
             const float* const y = state.o[m][n + 1] + r * 2;
-            ptx::store_shared_b32(to, out_codes<C.output.element>(x[0], y[0], inverse) |
-                                          out_codes<C.output.element>(x[1], y[1], inverse) << 16);
+            ptx::store_shared_b32(to, quantize_pair<C.output.element>(x[0], y[0], inverse) |
+                                          quantize_pair<C.output.element>(x[1], y[1], inverse)
+                                              << 16);
           } else {
             ptx::store_shared_b16(
-                to, static_cast<u16>(out_codes<C.output.element>(x[0], x[1], inverse)));
+                to, static_cast<u16>(quantize_pair<C.output.element>(x[0], x[1], inverse)));
           }
         }
       }

@@ -125,7 +125,7 @@ struct OutputElementOf<G, 1> : OutputAddress<G> {
     return inverse_out_scale(Base::params(p), tile.sequence, tile.head);
   }
   static OCTAVO_DEVICE u32 pack(float low, float high, float inverse = 1) {
-    return out_codes<kElement>(low, high, inverse);
+    return quantize_pair<kElement>(low, high, inverse);
   }
   static OCTAVO_DEVICE void store_pair(u8* to, float low, float high, float inverse = 1) {
     ptx::store_global_b16(to, static_cast<u16>(pack(low, high, inverse)));

@@ -558,11 +558,11 @@ std::vector<Case> cases_for(const Sm90ForwardConfig& config) {
 
 std::vector<Case> cases_for(const QuantizeConfig& config) {
   Case c;
-  const bool from_codes = element_bytes(config.from) == 1;
+  const bool from_8bit = element_bytes(config.from) == 1;
   c.input = dtype_of(config.from);
-  c.out = from_codes ? DType::f16 : c.input;
+  c.out = from_8bit ? DType::f16 : c.input;
   c.lse = false;
-  c.options.precision = from_codes ? Precision::native : precision_to(quantized_format(config));
+  c.options.precision = from_8bit ? Precision::native : precision_to(quantized_format(config));
   c.options.quantization.hadamard = config.hadamard;
   c.options.quantization.smooth_k = config.smooth || config.mean_pass > 0;
   const Granularity granularity = granularity_of(config.group);
@@ -570,7 +570,7 @@ std::vector<Case> cases_for(const QuantizeConfig& config) {
     c.v = c.input;
     c.input = c.out = dtype_of(config.to);
   }
-  if (from_codes)
+  if (from_8bit)
     c.v_scales = Granularity::channel;
   else if (config.operands)
     c.options.quantization.qk = {};  // as the mode chooses

@@ -182,7 +182,7 @@ void poison_padding(TensorMemory& memory, const std::vector<Span>& spans) {
 // Lays out the scales of one operand and allocates them.
 void lay_out_scales(QuantizedOperand& operand, const QuantizeOptions& options, Layout layout,
                     std::int64_t sequences, std::int64_t max_len) {
-  const std::array<std::int64_t, 4>& shape = operand.codes.view.shape;
+  const std::array<std::int64_t, 4>& shape = operand.values.view.shape;
   operand.view.granularity = options.granularity;
   operand.view.block_rows = options.block_rows;
   const bool by_token = layout == Layout::varlen && options.granularity == Granularity::row;
@@ -205,7 +205,7 @@ void place_scales(QuantizedOperand& operand, const std::vector<float>& scales, s
     operand.scales[0] = scales[0];
     return;
   }
-  const std::int64_t heads = operand.codes.view.shape[1];
+  const std::int64_t heads = operand.values.view.shape[1];
   const std::int64_t n =
       static_cast<std::int64_t>(scales.size()) / std::max<std::int64_t>(parts * heads, 1);
   const auto stride = operand.view.stride.value_or(std::array{heads * n, n, std::int64_t{1}});
@@ -217,14 +217,14 @@ void place_scales(QuantizedOperand& operand, const std::vector<float>& scales, s
             scales[static_cast<std::size_t>((p * heads + h) * n + i)];
 }
 
-Status quantize_part(QuantizedOperand& operand, const ConstTensor& x, const Tensor& codes,
+Status quantize_part(QuantizedOperand& operand, const ConstTensor& x, const Tensor& quantized,
                      const QuantizeOptions& options, float max_quantized, std::int64_t first_part,
                      std::int64_t first_index) {
   std::vector<float> scales(
       static_cast<std::size_t>(scale_count(x.shape, options.granularity, options.block_rows)));
   std::vector<float> mean(
       options.smooth ? static_cast<std::size_t>(x.shape[0] * x.shape[1] * x.shape[3]) : 0);
-  OCTAVO_RETURN_IF_ERROR(quantize_to(max_quantized, x, options, codes, scales.data(),
+  OCTAVO_RETURN_IF_ERROR(quantize_to(max_quantized, x, options, quantized, scales.data(),
                                      options.smooth ? mean.data() : nullptr));
   place_scales(operand, scales, x.shape[0], first_part, first_index);
   operand.mean.insert(operand.mean.end(), mean.begin(), mean.end());
@@ -249,13 +249,13 @@ Result<QuantizedOperand> quantize_operand(const ConstTensor& x, DType format, fl
                                           const std::vector<Span>& sequences,
                                           std::int64_t max_len) {
   QuantizedOperand operand;
-  operand.codes = make_memory(layout, format, x.shape);
+  operand.values = make_memory(layout, format, x.shape);
   lay_out_scales(operand, options, layout, static_cast<std::int64_t>(sequences.size()), max_len);
-  const Tensor codes = operand.codes.view;
+  const Tensor quantized = operand.values.view;
   const bool whole = layout != Layout::varlen || options.granularity == Granularity::tensor;
   if (whole) {
     OCTAVO_RETURN_IF_ERROR(quantize_part(operand, live_rows(x, sequences, layout),
-                                         live_rows(codes, sequences, layout), options,
+                                         live_rows(quantized, sequences, layout), options,
                                          max_quantized, 0, 0));
     return operand;
   }
@@ -263,7 +263,7 @@ Result<QuantizedOperand> quantize_operand(const ConstTensor& x, DType format, fl
   for (std::size_t b = 0; b < sequences.size(); ++b) {
     const Span& span = sequences[b];
     OCTAVO_RETURN_IF_ERROR(quantize_part(operand, rows_of(x, span.begin, span.length),
-                                         rows_of(codes, span.begin, span.length), options,
+                                         rows_of(quantized, span.begin, span.length), options,
                                          max_quantized, by_token ? 0 : static_cast<std::int64_t>(b),
                                          by_token ? span.begin : 0));
   }

@@ -44,7 +44,7 @@ BasicTensor<Void> rows_of(const BasicTensor<Void>& tensor, std::int64_t begin, s
 }
 
 struct QuantizedOperand {
-  TensorMemory codes;
+  TensorMemory values;
   std::vector<float> scales;
   Scales view;
   std::vector<float> mean;  // (sequences, heads, columns), if smoothed
@@ -71,7 +71,7 @@ struct Inputs {
   struct Operand {
     TensorMemory wide;                          // f32, f16 or bf16
     std::optional<QuantizedOperand> quantized;  // of 8-bit inputs
-    ConstTensor given() const { return quantized ? quantized->codes.view : wide.view; }
+    ConstTensor given() const { return quantized ? quantized->values.view : wide.view; }
   };
   Operand q, k, v;
   TensorMemory out, lse, amax;

@@ -145,8 +145,8 @@ Status quantize_cache(const Case& c, const Inputs& in, DType format, Granularity
   const std::array<std::int64_t, 4> shape = operand.memory.view.shape;
   const TensorMemory wide = make_memory(Layout::bshd, DType::f32, shape);
   copy_cache_rows(c, in, dense, wide.view, To::cache);
-  const TensorMemory codes = make_memory(Layout::bshd, format, shape);
-  const Tensor from = as_sequence(wide.view), to = as_sequence(codes.view);
+  const TensorMemory quantized = make_memory(Layout::bshd, format, shape);
+  const Tensor from = as_sequence(wide.view), to = as_sequence(quantized.view);
   QuantizeOptions options;
   options.granularity = granularity;
   options.block_rows = c.page_size;
@@ -158,10 +158,11 @@ Status quantize_cache(const Case& c, const Inputs& in, DType format, Granularity
   found.granularity = granularity;
   found.block_rows = c.page_size;
   OCTAVO_RETURN_IF_ERROR(dequantize(to, found, from));
-  // The codes go to their layout by way of a dense tensor, and the values become dense.
-  const TensorMemory dense_codes = make_memory(Layout::bhsd, format, dense.shape);
-  copy_cache_rows(c, in, dense_codes.view, codes.view, To::dense);
-  copy_cache_rows(c, in, dense_codes.view, operand.memory.view, To::cache);
+  // The quantized values go to their layout by way of a dense tensor, and what they dequantize to
+  // becomes dense.
+  const TensorMemory dense_quantized = make_memory(Layout::bhsd, format, dense.shape);
+  copy_cache_rows(c, in, dense_quantized.view, quantized.view, To::dense);
+  copy_cache_rows(c, in, dense_quantized.view, operand.memory.view, To::cache);
   operand.values = make_memory(Layout::bhsd, DType::f32, dense.shape);
   copy_cache_rows(c, in, operand.values.view, wide.view, To::dense);
   operand.scales_view.granularity = granularity;

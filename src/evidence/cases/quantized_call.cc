@@ -16,12 +16,12 @@ Status quantize_one(const OperandFormat& format, const Quantization& quantizatio
   options.rule = quantization.rule;
   options.hadamard = format.hadamard;
   options.layout = layout;
-  made.codes = make_memory(Layout::bhsd, *format.rounded, code_shape(tensor.shape, layout));
+  made.values = make_memory(Layout::bhsd, *format.rounded, code_shape(tensor.shape, layout));
   made.scales.resize(
       static_cast<std::size_t>(scale_count(tensor.shape, options.granularity, options.block_rows)));
   OCTAVO_RETURN_IF_ERROR(
-      quantize_to(format.max_quantized, tensor, options, made.codes.view, made.scales.data()));
-  tensor = made.codes.view;
+      quantize_to(format.max_quantized, tensor, options, made.values.view, made.scales.data()));
+  tensor = made.values.view;
   scales = {made.scales.data(), options.granularity, options.block_rows, {}, format.max_quantized};
   return {};
 }

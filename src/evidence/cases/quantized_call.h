@@ -10,7 +10,7 @@ namespace octavo::evidence {
 
 struct QuantizedCall {
   struct Operand {
-    TensorMemory codes;
+    TensorMemory values;
     std::vector<float> scales;
   };
   Operand q, k, v;

@@ -121,7 +121,7 @@ Status round_operand(const Case& c, const OperandFormat& format, const std::vect
                                     c.layout, spans, max_len);
   if (!quantized.ok()) return quantized.status();
   memory.narrow = std::move(quantized).value();
-  tensor = memory.narrow.codes.view;
+  tensor = memory.narrow.values.view;
   scales = memory.narrow.view;
   return {};
 }

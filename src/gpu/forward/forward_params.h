@@ -64,10 +64,10 @@ inline ScaleParams scale_params(const Arguments& a, const ConstTensor& tensor, c
   return p;
 }
 
-// `code_step` is the value of one unit of quantized Q and K: 1 except for sim8.
+// `quantized_step` is the value of one unit of quantized Q and K: 1 except for sim8.
 template <class Params>
 void set_shared_params(Params& p, const Problem& kernel_problem, const Arguments& a, int block_m,
-                       double code_step = 1) {
+                       double quantized_step = 1) {
   p.lse = static_cast<float*>(a.lse.data);
   p.o_strides = strides_of(a.out);
   p.lse_strides = strides_of(a.lse);
@@ -88,7 +88,7 @@ void set_shared_params(Params& p, const Problem& kernel_problem, const Arguments
   // A masked score must stay -infinity when the scale is 0.
   constexpr double kSmallestScale = 1e-30;
   p.scale_log2 = static_cast<float>(
-      std::max(std::abs(scale) * kLog2E * code_step * code_step, kSmallestScale));
+      std::max(std::abs(scale) * kLog2E * quantized_step * quantized_step, kSmallestScale));
   p.negate = scale < 0 ? 1 : 0;
 
   const Options& o = kernel_problem.options;

@@ -179,7 +179,7 @@ std::array<OperandArguments, 3> operands_of(const Arguments& a, Arguments& made)
 
 }  // namespace
 
-std::string describe_quantizers(const Resolved& resolved, bool codes) {
+std::string describe_quantizers(const Resolved& resolved, bool exp_by_integers) {
   const OperandFormats& formats = resolved.formats;
   std::string text;
   for (const auto& [what, format] :
@@ -191,8 +191,8 @@ std::string describe_quantizers(const Resolved& resolved, bool codes) {
     text += fmt::format("{} V is transposed", text.empty() ? ';' : ',');
   if (!text.empty()) text += " first";
   if (resolved.run_problem.options.precision == Precision::fp8_fast)
-    text += codes ? "; P by integer arithmetic on its 8-bit value"
-                  : "; exp is exact here, so fp8_fast gives what fp8 gives";
+    text += exp_by_integers ? "; P by integer arithmetic on its 8-bit value"
+                            : "; exp is exact here, so fp8_fast gives what fp8 gives";
   return text;
 }
 

@@ -15,9 +15,9 @@
 
 namespace octavo {
 
-// "; Q becomes e4m3, K becomes e4m3 first", or nothing: for explanations. `codes`: the kernel
-// computes the 8-bit P by integer arithmetic instead of exp.
-std::string describe_quantizers(const Resolved& resolved, bool codes = false);
+// "; Q becomes e4m3, K becomes e4m3 first", or nothing: for explanations. `exp_by_integers`: the
+// kernel computes the 8-bit P by integer arithmetic instead of exp.
+std::string describe_quantizers(const Resolved& resolved, bool exp_by_integers = false);
 
 // The quantizers that a problem needs, in launch order, for an architecture and a row alignment in
 // bytes.
