@@ -33,12 +33,12 @@
 namespace octavo {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kDoubleInfinity = std::numeric_limits<double>::infinity();
 
 // One query row of one head.
 struct Row {
   std::vector<double> scores;      // of the visible keys, scaled and modified
-  double sink = -kInfinity;        // a score without a key
+  double sink = -kDoubleInfinity;  // a score without a key
   const double* values = nullptr;  // V of the first visible key; rows of `head_dim`
   std::int64_t first_key = 0;
   std::int64_t head_dim = 0;
@@ -87,7 +87,7 @@ Status for_each_row(const Arguments& a, const Options& options,
       chosen == nullptr ? a.q.shape[2] : static_cast<std::int64_t>(chosen->size());
   const std::int64_t all_rows = a.q.shape[0] * p.heads_q * rows_of_head;
   std::fill(out, out + all_rows * p.head_dim, 0.0);
-  if (lse != nullptr) std::fill(lse, lse + all_rows, -kInfinity);
+  if (lse != nullptr) std::fill(lse, lse + all_rows, -kDoubleInfinity);
 
   Row row;
   row.head_dim = p.head_dim;
@@ -127,7 +127,7 @@ Status for_each_row(const Arguments& a, const Options& options,
 }
 
 // A hidden key has the score -infinity, and V does not matter there, even if it is not finite.
-bool is_hidden(double score) { return score == -kInfinity; }
+bool is_hidden(double score) { return score == -kDoubleInfinity; }
 
 struct Softmax {
   std::vector<double> p;  // normalised
@@ -135,10 +135,10 @@ struct Softmax {
 };
 
 // Without a visible key and without a sink, p is 0 and lse -infinity.
-Softmax softmax(const std::vector<double>& scores, double sink = -kInfinity) {
+Softmax softmax(const std::vector<double>& scores, double sink = -kDoubleInfinity) {
   double largest = sink;
   for (const double s : scores) largest = std::max(largest, s);
-  Softmax result{std::vector<double>(scores.size()), -kInfinity};
+  Softmax result{std::vector<double>(scores.size()), -kDoubleInfinity};
   if (is_hidden(sink) && std::all_of(scores.begin(), scores.end(), is_hidden)) return result;
   double sum = std::exp(sink - largest);
   for (std::size_t j = 0; j < scores.size(); ++j)
@@ -217,7 +217,7 @@ struct HeadGradients {
         add_weighted_value(s.p[n], v + (keys.begin + static_cast<std::int64_t>(n)) * head_dim,
                            head_dim, out.data());
     const double* dout_row = dout + i * head_dim;
-    if (s.lse == -kInfinity) return;
+    if (s.lse == -kDoubleInfinity) return;
     const double delta = dot(dout_row, out.data(), head_dim);
     if (dsink != nullptr) *dsink -= std::exp(sink - s.lse) * delta;
     for (std::size_t n = 0; n < s.p.size(); ++n) {
@@ -286,7 +286,7 @@ Status reference_backward(const BackwardArguments& arguments, const Options& opt
                                       to.dv + row_kv * p.head_dim,
                                       p.head_dim,
                                       scale,
-                                      a.sinks == nullptr ? -kInfinity : a.sinks[head],
+                                      a.sinks == nullptr ? -kDoubleInfinity : a.sinks[head],
                                       to.dsinks == nullptr ? nullptr : to.dsinks + head};
         for (std::int64_t i = 0; i < at.seqlen_q; ++i)
           gradients.add_row(
@@ -325,17 +325,17 @@ void finish_tiled(const Row& row, const TiledRounding& t, double* o) {
   const std::int64_t first_block = row.first_key / t.block_keys;
   const std::int64_t last_block = (row.first_key + count - 1) / t.block_keys;
   double reference_max = row.sink;
-  double sum = row.sink == -kInfinity ? 0 : 1;
+  double sum = row.sink == -kDoubleInfinity ? 0 : 1;
   for (std::int64_t n = 0; n <= last_block - first_block; ++n) {
     const std::int64_t block = t.backwards ? last_block - n : first_block + n;
     const std::int64_t begin = std::max<std::int64_t>(block * t.block_keys - row.first_key, 0);
     const std::int64_t end = std::min((block + 1) * t.block_keys - row.first_key, count);
-    double block_max = -kInfinity;
+    double block_max = -kDoubleInfinity;
     for (std::int64_t j = begin; j < end; ++j)
       block_max = std::max(block_max, row.scores[static_cast<std::size_t>(j)]);
-    if (block_max == -kInfinity) continue;  // the mask hides the whole block
+    if (block_max == -kDoubleInfinity) continue;  // the mask hides the whole block
     const double threshold = t.rescale_threshold_log2 * std::log(2.0);
-    if (block_max > reference_max + threshold || reference_max == -kInfinity) {
+    if (block_max > reference_max + threshold || reference_max == -kDoubleInfinity) {
       const double alpha = std::exp(reference_max - block_max);
       for (std::int64_t c = 0; c < row.head_dim; ++c) o[c] *= alpha;
       sum *= alpha;

@@ -128,11 +128,10 @@ void set_backward_params(Params& p, const Problem& run_problem, const BackwardAr
   p.seqlen_kv = static_cast<i32>(run_problem.seqlen_kv);
   p.head_dim = static_cast<i32>(run_problem.head_dim);
 
-  constexpr double kLog2E = 1.4426950408889634;
   const double scale =
       a.scale ? *a.scale : 1.0 / std::sqrt(static_cast<double>(run_problem.head_dim));
   p.scale = static_cast<float>(scale);
-  p.scale_log2 = static_cast<float>(scale * kLog2E);
+  p.scale_log2 = static_cast<float>(scale * kLog2EDouble);
 
   const Options& o = run_problem.options;
   p.bottom_right = o.causal == Causal::top_left ? 0 : 1;

@@ -38,6 +38,9 @@ inline ModifierConfig modifiers_of(const Problem& p) {
           .padded = p.padded};
 }
 
+// Scales are computed in double; the kernels' own constant is a float.
+inline constexpr double kLog2EDouble = 1.4426950408889634;
+
 inline Strides strides_of(const ConstTensor& t) { return {t.stride[0], t.stride[1], t.stride[2]}; }
 
 // Lengths are at most 2^30. Window sizes are clamped likewise, because the compiler may reorder the
@@ -82,13 +85,12 @@ void set_shared_params(Params& p, const Problem& kernel_problem, const Arguments
   p.row_tiles = static_cast<i32>(div_up<std::int64_t>(kernel_problem.seqlen_q, block_m));
   p.tiles = static_cast<i32>(p.row_tiles * kernel_problem.heads_q * kernel_problem.batch);
 
-  constexpr double kLog2E = 1.4426950408889634;
   const double scale =
       a.scale ? *a.scale : 1.0 / std::sqrt(static_cast<double>(kernel_problem.head_dim));
   // A masked score must stay -infinity when the scale is 0.
   constexpr double kSmallestScale = 1e-30;
   p.scale_log2 = static_cast<float>(
-      std::max(std::abs(scale) * kLog2E * quantized_step * quantized_step, kSmallestScale));
+      std::max(std::abs(scale) * kLog2EDouble * quantized_step * quantized_step, kSmallestScale));
   p.negate = scale < 0 ? 1 : 0;
 
   const Options& o = kernel_problem.options;
@@ -137,17 +139,17 @@ inline SoftcapPolynomial softcap_polynomial(double softcap, double scale) {
 // `scale_log2` is the one of the kernel's other parameters.
 inline ModifierParams modifier_params(const Problem& kernel_problem, const Arguments& a,
                                       double scale_log2) {
-  constexpr double kLog2E = 1.4426950408889634;
   ModifierParams p;
   if (kernel_problem.options.softcap != 0) {
     // Beyond this range neither the limit nor its inverse changes a result, but they would
     // overflow.
     const double softcap_log2 =
-        std::clamp(static_cast<double>(kernel_problem.options.softcap) * kLog2E, 1e-30, 1e30);
+        std::clamp(static_cast<double>(kernel_problem.options.softcap) * kLog2EDouble, 1e-30, 1e30);
     p.scores.softcap_log2 = static_cast<float>(softcap_log2);
     p.scores.inverse_softcap_log2 = static_cast<float>(1 / softcap_log2);
   }
-  p.scores.softcap_series = softcap_polynomial(p.scores.softcap_log2 / kLog2E, scale_log2 / kLog2E);
+  p.scores.softcap_series =
+      softcap_polynomial(p.scores.softcap_log2 / kLog2EDouble, scale_log2 / kLog2EDouble);
   p.scores.bias = score_tensor_params(a.bias);
   p.scores.mask = score_tensor_params(a.mask);
   p.scores.alibi_slopes = a.alibi_slopes;
