@@ -65,7 +65,8 @@ struct Epilogue {
                           lse);
   }
 
-  // The largest |O| of the warp's rows that exist. Columns that do not are 0, or not finite.
+  // The largest |O| of the warp's rows that exist. Columns beyond head_dim hold 0 or values that
+  // are not finite, which do not count.
   static OCTAVO_DEVICE void find_amax(const State& state, const Sm90ForwardParams& p,
                                       const RowTile& tile) {
     float amax = 0;

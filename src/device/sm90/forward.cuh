@@ -53,9 +53,9 @@
 
 namespace octavo::sm90 {
 
-// The blocks of keys of tile after tile as one consumer warpgroup sees them, as if they were one
-// row of blocks: while the tensor cores compute the last product of a tile, the softmax of the next
-// one runs.
+// The blocks of keys of one tile after another, as one consumer warpgroup visits them. A tile's end
+// does not interrupt the loop: while the tensor cores compute the last product of a tile, the
+// softmax of the next one runs.
 template <class G, class N>
 struct TileStream {
   using ThreadCoord = typename G::ThreadCoord;
@@ -216,7 +216,7 @@ struct TileStream {
     }
   }
   OCTAVO_DEVICE bool is_new_tile() const { return new_tile; }
-  // The producer has cleared what is not the sequence's.
+  // The producer has already cleared the rows of V behind the sequence's last key.
   OCTAVO_DEVICE void finish_v(const KvState&) const {}
 
   OCTAVO_DEVICE void release_score_tiles() {
@@ -239,7 +239,7 @@ struct TileStream {
     N::apply_mask(scores, p, row_tile(tile), progress.n);
   }
 
-  // Numerics without scales do not ask for the tile.
+  // Numerics without scales do not call the function that reads the tile.
   OCTAVO_DEVICE auto load_row_scales() const {
     return N::load_row_scales(p, [&] { return row_tile(tile); });
   }

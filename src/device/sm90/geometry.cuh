@@ -166,7 +166,7 @@ struct Geometry {
   // only), partials_full with split-KV.
   static OCTAVO_DEVICE u32 tail_full() { return kv_barrier(4, 0); }
   static OCTAVO_DEVICE u32 partials_full(u32 group) { return kv_barrier(4, 0) + group * 8; }
-  // Then those of the score tiles.
+  // The barriers of the score tiles follow.
   static OCTAVO_DEVICE u32 score_full(u32 group) {
     return kv_barrier(4, 0) + (C.warpgroups + group) * 8;
   }

@@ -19,7 +19,7 @@
 //
 // `Blocks` is where the keys come from (TileStream in forward.cuh, KvShare in split_kv.cuh):
 //   k, v                        pipeline states of the block that is next
-//   advance()                   moves to the next block; false: there is none to go on with
+//   advance()                   moves to the next block; false: the loop has to end
 //   is_new_tile()               the block just moved to is the first of another tile
 //   mask(scores)                applies the modifiers, and hides what rows do not see, where the
 //                               block needs it

@@ -20,7 +20,7 @@
 
 namespace octavo::sm90 {
 
-// Values of WorkTile::n_blocks that are no number of blocks.
+// Special values of WorkTile::n_blocks.
 inline constexpr i32 kNoRows = -1;       // the tile stores no rows
 inline constexpr i32 kNoMoreTiles = -2;  // there is no tile: published after the last
 
@@ -35,8 +35,8 @@ struct WorkTile {
 };
 
 // The first key of the block that a tile visits after `visit` others. Without ALiBi blocks ascend.
-// Else they descend from the diagonal to the first, then ascend from behind the diagonal to the
-// last.
+// With ALiBi they descend from the diagonal to the first block, and then ascend from the block
+// behind the diagonal to the last.
 template <class G>
 OCTAVO_DEVICE i32 first_key(const WorkTile& t, i32 visit) {
   if (!starts_at_diagonal(G::C)) return t.n_begin + visit * G::C.block_n;
@@ -58,12 +58,12 @@ OCTAVO_DEVICE WorkTile work_tile(const Sm90ForwardParams& p, i32 index) {
   constexpr int kBlockM = block_m(G::C), kBlockN = G::C.block_n;
   const i32 group = min_of(index / (p.row_tiles * p.heads_per_group), p.head_groups - 1);
   const i32 first_head = group * p.heads_per_group;
-  const i32 mixed =
+  const i32 group_heads =
       group + 1 < p.head_groups ? p.heads_per_group : p.tile_heads * p.sequences - first_head;
-  const i32 in_group = index - first_head * p.row_tiles;
-  const i32 head = first_head + in_group % mixed;
+  const i32 position = index - first_head * p.row_tiles;
+  const i32 head = first_head + position % group_heads;
   WorkTile t;
-  t.first_row = (p.row_tiles - 1 - in_group / mixed) * kBlockM;
+  t.first_row = (p.row_tiles - 1 - position / group_heads) * kBlockM;
   t.sequence = head / p.tile_heads;
   t.head = head - t.sequence * p.tile_heads;
   t.batch = p.cu_seqlens_q == nullptr ? t.sequence : 0;

@@ -47,8 +47,8 @@
 
 namespace octavo::sm90 {
 
-// O += P V with 16-bit P and V. V lies by rows (MN-major), its panels of columns one after the
-// other, and with ones behind them: wgmma then computes the row sums as more columns of O.
+// O += P V with 16-bit P and V. V is stored by rows (MN-major), one panel of columns after the
+// other, and a panel of ones behind them: wgmma then computes the row sums as more columns of O.
 template <class G>
 struct Pv16 : RowSums<G> {
   static constexpr Sm90ForwardConfig C = G::C;
