@@ -64,15 +64,7 @@ decode::Params decode_params(const LoadedDecode& kernel, const Problem& run_prob
                              const Arguments& a, void* workspace) {
   const DecodeConfig& c = kernel.config;
   decode::Params p;
-  p.q = a.q.data;
-  p.k = a.k.data;
-  p.v = a.v.data;
-  p.o = a.out.data;
-  p.q_strides = strides_of(a.q);
-  p.k_strides = strides_of(a.k);
-  p.v_strides = strides_of(a.v);
-  p.k_scales = scale_params(a, a.k, a.k_scales, run_problem.seqlen_kv);
-  p.v_scales = scale_params(a, a.v, a.v_scales, run_problem.seqlen_kv);
+  set_operands(p, run_problem, a);
   p.k_row_bytes = static_cast<u32>(a.k.stride[2] * static_cast<i64>(size_bytes(a.k.dtype)));
   p.v_row_bytes = static_cast<u32>(a.v.stride[2] * static_cast<i64>(size_bytes(a.v.dtype)));
   p.k_scale_per_key = by_key(a.k, a.k_scales);
@@ -80,7 +72,6 @@ decode::Params decode_params(const LoadedDecode& kernel, const Problem& run_prob
   p.by_k_scale_rows = divider(p.k_scales.block_rows);
   p.by_v_scale_rows = divider(p.v_scales.block_rows);
   set_shared_params(p, run_problem, a, c.block_m);
-  p.heads_q = static_cast<i32>(run_problem.heads_q);
   p.modifiers = modifier_params(run_problem, a, p.scale_log2);
   if (a.page_table != nullptr && a.k.shape[0] == 0) p.seqlen_kv = 0;  // no page can be read
   if (a.page_table != nullptr)

@@ -67,6 +67,21 @@ inline ScaleParams scale_params(const Arguments& a, const ConstTensor& tensor, c
   return p;
 }
 
+// The operands of kernels that read them by address. set_shared_params() sets O's strides.
+inline void set_operands(ForwardParams& p, const Problem& kernel_problem, const Arguments& a) {
+  p.q = a.q.data;
+  p.k = a.k.data;
+  p.v = a.v.data;
+  p.o = a.out.data;
+  p.q_strides = strides_of(a.q);
+  p.k_strides = strides_of(a.k);
+  p.v_strides = strides_of(a.v);
+  p.q_scales = scale_params(a, a.q, a.q_scales, kernel_problem.seqlen_q);
+  p.k_scales = scale_params(a, a.k, a.k_scales, kernel_problem.seqlen_kv);
+  p.v_scales = scale_params(a, a.v, a.v_scales, kernel_problem.seqlen_kv);
+  p.heads_q = static_cast<i32>(kernel_problem.heads_q);
+}
+
 // `quantized_step` is the value of one unit of quantized Q and K: 1 except for sim8.
 template <class Params>
 void set_shared_params(Params& p, const Problem& kernel_problem, const Arguments& a, int block_m,

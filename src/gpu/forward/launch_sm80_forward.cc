@@ -36,20 +36,10 @@ std::int64_t sm80_forward_tiles(const Problem& kernel_problem, const Sm80Forward
 ModifiedForwardParams sm80_forward_params(const Problem& kernel_problem, const Arguments& a,
                                           const Sm80ForwardConfig& config) {
   ModifiedForwardParams p;
-  p.q = a.q.data;
-  p.k = a.k.data;
-  p.v = a.v.data;
-  p.o = a.out.data;
-  p.q_strides = strides_of(a.q);
-  p.k_strides = strides_of(a.k);
-  p.v_strides = strides_of(a.v);
-  p.q_scales = scale_params(a, a.q, a.q_scales, kernel_problem.seqlen_q);
-  p.k_scales = scale_params(a, a.k, a.k_scales, kernel_problem.seqlen_kv);
-  p.v_scales = scale_params(a, a.v, a.v_scales, kernel_problem.seqlen_kv);
+  set_operands(p, kernel_problem, a);
   const bool sim8 = kernel_problem.q == DType::sim8;
   if (sim8) p.v_unit = kSim8Step;
   set_shared_params(p, kernel_problem, a, config.block_m, sim8 ? kSim8Step : 1);
-  p.heads_q = static_cast<i32>(kernel_problem.heads_q);
   p.output = output_params(kernel_problem, a);
   p.modifiers = modifier_params(kernel_problem, a, p.scale_log2);
   return p;
