@@ -154,7 +154,7 @@ struct SplitExchange {
       return all;
     } else {
       const All turned = by_number(all, self);
-      if constexpr (kAcross) ptx::cluster_wait();  // the others' barriers are ready
+      if (kAcross) ptx::cluster_wait();  // the others' barriers are ready
       send_all(turned, self, t);
       if constexpr (kAcross)
         ptx::mbarrier_wait_cluster(G::partials_full(t.group), 0);

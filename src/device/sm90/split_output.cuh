@@ -154,7 +154,7 @@ struct SplitOutput {
         Epilogue<G, N>::store_lse(mine.ref_max[r], mine.sum[r], p, in_head(p, tile, r),
                                   tile.query(p, r));
     }
-    if constexpr (C.output.amax) find_amax(amax, p, tile);
+    if (C.output.amax) find_amax(amax, p, tile);
   }
 };
 

@@ -258,10 +258,10 @@ struct PromotedPv {
       }
     }
     OCTAVO_DEVICE void load_first(const Sm90ForwardParams& p, const RowTile& tile, i32 first) {
-      if constexpr (kFirst) load(p, tile, first);
+      if (kFirst) load(p, tile, first);
     }
     OCTAVO_DEVICE void load_last(const Sm90ForwardParams& p, const RowTile& tile, i32 first) {
-      if constexpr (!kFirst) load(p, tile, first);
+      if (!kFirst) load(p, tile, first);
     }
     OCTAVO_DEVICE void multiply(float* o) const {
       OCTAVO_UNROLL

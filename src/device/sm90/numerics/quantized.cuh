@@ -60,7 +60,7 @@ struct QuantizedQk {
           (q.by_token ? tile.at.q_begin : 0) + min_of(tile.query(p, r), tile.at.seqlen_q - 1);
       i32 head = tile.head;
       // Rows behind the last head that shares these keys are not stored.
-      if constexpr (C.pack_gqa) head += min_of(G::head_of(p, tile.row(r)), p.heads_per_kv - 1);
+      if (C.pack_gqa) head += min_of(G::head_of(p, tile.row(r)), p.heads_per_kv - 1);
       scales.of_row[r] =
           ptx::load_written_f32(q.data + tile.sequence * q.batch + head * q.head +
                                 static_cast<i64>(p.by_q_block_rows.quotient(row)) * q.stride);
