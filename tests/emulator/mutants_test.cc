@@ -33,8 +33,8 @@ TEST(EmulatorMutants, KernelWith8BitOutputAndAmax) {
   expect_accounted_for("block_m=32,warps_m=2,warps_n=4,output.element=e4m3,output.amax=true");
 }
 
-// Every wait of a warp for its own copies, and the barriers at the end of a work tile; the kernel that
-// combines partial results waits for the grid before it.
+// Every wait of a warp for its own copies, and the barriers at the end of a work tile; the kernel
+// that combines partial results waits for the grid before it.
 TEST(EmulatorMutants, DecodeKernels) { expect_accounted_for("decode head_dim=64"); }
 
 // The rows of the last CTA, sequences without room, and the wait for CTAs that read the lengths.
