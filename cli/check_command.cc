@@ -58,8 +58,9 @@ void add_check_command(CLI::App& app, int& exit_code) {
   const auto flags = std::make_shared<CheckFlags>();
   flags->device.add(*command);
   command
-      ->add_option("--suite", flags->suite,
-                   "which cases: all, twelve, presets, decode; on a GPU configs, emulated")
+      ->add_option(
+          "--suite", flags->suite,
+          "which cases: all, twelve, presets, decode, block_mask; on a GPU configs, emulated")
       ->type_name("NAME")
       ->capture_default_str();
   command->add_option("--precision", flags->precision, "only this precision mode")

@@ -20,6 +20,7 @@ struct ExplainFlags {
   std::string dtype = "f16";
   std::string out_dtype;
   std::string bias;
+  std::int64_t block_mask = 0;
   bool lse = false, mask = false, alibi = false, sinks = false, padded = false;
 };
 
@@ -41,6 +42,7 @@ Problem run_problem(const ExplainFlags& flags) {
   problem.alibi = flags.alibi;
   problem.sinks = flags.sinks;
   problem.padded = flags.padded;
+  problem.block_mask = flags.block_mask;
   problem.options = flags.attention.options();
   return problem;
 }
@@ -72,6 +74,8 @@ void add_explain_command(CLI::App& app, int& exit_code) {
   command->add_flag("--alibi", flags->alibi, "with ALiBi");
   command->add_flag("--sinks", flags->sinks, "with attention sinks");
   command->add_flag("--padded", flags->padded, "a padded batch");
+  command->add_option("--block-mask", flags->block_mask, "with a block mask of blocks of 64 or 128")
+      ->type_name("SIZE");
   flags->json.add(*command);
   flags->attention.add(*command);
   add_example(*command,

@@ -54,7 +54,8 @@ using Progress = std::function<void(std::int64_t, std::int64_t)>;
 
 struct CheckOptions {
   Device device{};
-  std::string suite = "all";             // all, twelve, presets, decode; configs, emulated (GPU)
+  std::string suite =
+      "all";  // all, twelve, presets, decode, block_mask; on a GPU configs, emulated
   std::optional<Precision> precision{};  // only this one
   std::uint64_t seed = 42;
   int repeat = 2;          // runs of each case; all must agree in every bit

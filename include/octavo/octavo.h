@@ -92,6 +92,23 @@ typedef struct octavo_scales {
   int64_t stride[3];
 } octavo_scales;
 
+/* Block-sparse attention: lists of the key blocks that each block of queries attends to. Arrays are
+ * contiguous and on the device. octavo.hpp describes them. */
+typedef struct octavo_block_mask {
+  int64_t block_size;           /* 64 or 128; 0: no block mask */
+  int64_t batch, heads;         /* of the arrays: those of q, or 1, which holds for all */
+  int64_t q_blocks;             /* ceil(Sq / block_size) */
+  const int32_t* kv_num_blocks; /* partial blocks: (batch, heads, q_blocks) */
+  const int32_t* kv_indices;    /* (batch, heads, q_blocks, kv_capacity) */
+  int64_t kv_capacity;
+  const int32_t* full_kv_num_blocks; /* blocks without bits; NULL: none */
+  const int32_t* full_kv_indices;
+  int64_t full_kv_capacity;
+  const int32_t* bit_indices; /* as kv_indices: which entry of bits a block has; NULL: no bits */
+  const uint32_t* bits;       /* (bit_blocks, block_size, block_size / 32), 16-byte aligned */
+  int64_t bit_blocks;
+} octavo_block_mask;
+
 /* What a plan fixes in addition to types and sizes. octavo_options_init() sets the defaults. */
 typedef struct octavo_options {
   size_t size;
@@ -147,6 +164,7 @@ typedef struct octavo_arguments {
   const float* sinks;         /* one for each query head; NULL: none */
   int64_t page_table_stride;  /* entries from one sequence to the next */
   int64_t pages_per_sequence; /* entries of a sequence */
+  octavo_block_mask block_mask; /* block_size 0: none */
 } octavo_arguments;
 
 /* The backward pass: from dout, the gradient of out, to the gradients of q, k, v, bias and sinks.

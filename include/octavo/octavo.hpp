@@ -286,6 +286,30 @@ struct Options {
   bool operator==(const Options&) const = default;
 };
 
+// Which blocks of keys each block of queries attends to, in the layout of PyTorch's FlexAttention:
+// a block is block_size queries by block_size keys, counted from the first of the tensors. A query
+// sees the keys of the blocks that either list has for its block, as far as the bits, the causal
+// mask and the window let it. The arrays are contiguous and on the device. Their contents are not
+// trusted but clamped; the CPU refuses indices that are out of range or do not ascend.
+struct BlockMask {
+  std::int64_t block_size = 0;        // 64 or 128; 0: no block mask
+  std::int64_t batch = 1, heads = 1;  // of the arrays: those of q, or 1, which holds for all
+  std::int64_t q_blocks = 0;          // ceil(Sq / block_size)
+  const std::int32_t* kv_num_blocks = nullptr;  // partial blocks: (batch, heads, q_blocks)
+  const std::int32_t* kv_indices = nullptr;     // (batch, heads, q_blocks, kv_capacity)
+  std::int64_t kv_capacity = 0;
+  const std::int32_t* full_kv_num_blocks = nullptr;  // blocks without bits, likewise; null: none
+  const std::int32_t* full_kv_indices = nullptr;
+  std::int64_t full_kv_capacity = 0;
+  // The bits of partial blocks: bit j % 32 of word j / 32 of a row is set if the query sees key j
+  // of the block. bit_indices says which entry of `bits` a partial block has. Null: partial blocks
+  // are cut by the causal mask and the window alone.
+  const std::int32_t* bit_indices = nullptr;  // as kv_indices
+  const std::uint32_t* bits =
+      nullptr;  // (bit_blocks, block_size, block_size / 32), 16-byte aligned
+  std::int64_t bit_blocks = 0;
+};
+
 // Pointers, strides and lengths. They may change from run to run.
 struct Arguments {
   ConstTensor q{};  // (B, Hq, Sq, D)
@@ -353,6 +377,9 @@ struct Arguments {
   // Attention sinks: Hq floats on the device. exp(sink) is added to the denominator of the softmax,
   // and lse includes it.
   const float* sinks = nullptr;
+  // Block-sparse attention, if block_size is not 0: hidden blocks cost nothing. Not together with
+  // cu_seqlens, padding or a paged cache.
+  BlockMask block_mask{};
 };
 
 // What a plan fixes: types, head dimension, head ratio, mask, and the largest lengths.
@@ -387,6 +414,7 @@ struct Problem {
   bool mask = false;
   bool alibi = false;
   bool sinks = false;
+  std::int64_t block_mask = 0;  // the size of its blocks; 0: none
   Options options{};
   bool operator==(const Problem&) const = default;
 };

@@ -19,6 +19,7 @@ from ._octavo import (
     random_normal,
     set_cpu_threads,
 )
+from ._block_mask import BlockMask
 from ._kv_cache import KvCache
 from ._merge_states import merge_states
 from ._quantized import Quantized
@@ -26,6 +27,7 @@ from ._results import DeviceInfo, Explanation
 from ._warnings import LayoutWarning
 
 __all__ = [
+    "BlockMask",
     "DeviceInfo",
     "Explanation",
     "KvCache",

@@ -1,5 +1,6 @@
 from typing import Any, Literal, TypedDict, TypeVar
 
+from ._block_mask import BlockMask
 from ._quantized import Quantized
 from ._results import DeviceInfo, Explanation
 
@@ -60,6 +61,7 @@ def attention(
     sinks: _Array | None = None,
     softcap: float | None = None,
     page_table: _Array | None = None,
+    block_mask: BlockMask | None = None,
     sm_margin: int = 0,
 ) -> Any: ...
 def attention_backward(
@@ -127,6 +129,7 @@ def explain(
     sinks: _Array | None = None,
     softcap: float | None = None,
     page_table: _Array | None = None,
+    block_mask: BlockMask | None = None,
     sm_margin: int = 0,
     device: str | None = None,
 ) -> Explanation: ...

@@ -48,6 +48,7 @@ enum Parameter : int {
   kSinks,
   kSoftcap,
   kPageTable,
+  kBlockMask,
   kSmMargin,
   kDevice,  // only for explain()
   kDout,    // from here on only for attention_backward()
@@ -88,6 +89,7 @@ inline constexpr std::array<const char*, kParameterCount> kParameters = {"q",
                                                                          "sinks",
                                                                          "softcap",
                                                                          "page_table",
+                                                                         "block_mask",
                                                                          "sm_margin",
                                                                          "device",
                                                                          "dout",

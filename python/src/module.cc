@@ -106,7 +106,8 @@ void fill_normal(nb::handle array, std::uint64_t seed, std::uint64_t stream) {
   "max_seqlen_q=None, max_seqlen_kv=None, quantization=None, batch_invariant=False, "        \
   "overlap_launch=False, stream=None, max_error=None, out_scale=None, return_amax=False, "   \
   "seqlens_q=None, seqlens_kv=None, leftpad_q=None, leftpad_kv=None, bias=None, mask=None, " \
-  "alibi_slopes=None, sinks=None, softcap=None, page_table=None, sm_margin=0"
+  "alibi_slopes=None, sinks=None, softcap=None, page_table=None, block_mask=None, "          \
+  "sm_margin=0"
 
 constexpr const char* kAttentionDoc = "attention(" OCTAVO_PARAMETERS R"doc()
 --
@@ -153,6 +154,8 @@ softcap      scores become softcap * tanh(scores / softcap) before bias and ALiB
 page_table   int32 (batch, pages of a sequence), on q's device: k and v are a paged KV cache (pages, heads,
              page_size, head_dim), and key j of sequence b is in row j % page_size of page
              page_table[b][j // page_size]. seqlens_kv is required. octavo.KvCache keeps such a cache
+block_mask   an octavo.BlockMask: which blocks of 64 or 128 keys each block of queries attends to, as in
+             FlexAttention. Hidden blocks cost nothing. Not with cu_seqlens or padding
 
 Raises ValueError and TypeError for wrong arguments, NotImplementedError for problems that this device
 does not support, MemoryError and RuntimeError.)doc";

@@ -354,6 +354,102 @@ void read_slopes(Call& call, const Given& given) {
   a.alibi_batch_stride = by_sequence && sequences > 1 ? array.stride[0] : 0;
 }
 
+const nb::object& block_mask_class() {
+  static const nb::object* found = nullptr;  // guarded by the GIL, see Torch::get()
+  if (found != nullptr) return *found;
+  nb::object imported = nb::module_::import_("octavo._block_mask").attr("BlockMask");
+  if (found == nullptr) found = new nb::object(std::move(imported));
+  return *found;
+}
+
+// One of the arrays of a block mask, or none: int32, contiguous, of so many dimensions.
+Array read_block_array(Call& call, nb::handle mask, const char* attribute, int dimensions) {
+  const nb::object value = mask.attr(attribute);
+  if (value.is_none()) return {};
+  const std::string what = std::string("block_mask.") + attribute;
+  Array array = read_array(value, what.c_str());
+  // The attribute's object may be the only owner of its memory.
+  call.kept.push_back(value);
+  if (array.keep.is_valid()) call.kept.push_back(array.keep);
+  check_device(call, array, what.c_str());
+  if (array.dtype != dlpack_type(nb::dlpack::dtype_code::Int, 32))
+    refuse(PyExc_TypeError, what, "of " + dtype_name(array.dtype), "int32");
+  std::int64_t count = 1;
+  bool contiguous = array.dimensions == dimensions;
+  for (int i = contiguous ? dimensions - 1 : -1; i >= 0; --i) {
+    contiguous = contiguous && (array.shape[i] == 1 || count == 0 || array.stride[i] == count);
+    count *= array.shape[i];
+  }
+  if (!contiguous)
+    refuse(PyExc_ValueError, what,
+           array.dimensions != dimensions ? "of " + std::to_string(array.dimensions) + " dimensions"
+                                          : "not contiguous",
+           std::to_string(dimensions) + " dimensions, contiguous");
+  return array;
+}
+
+// An array without entries may have no memory, but it is given.
+const std::int32_t* words_of(const Array& array) {
+  static const std::int32_t nothing = 0;
+  if (array.type == nullptr) return nullptr;
+  return array.data != nullptr ? static_cast<const std::int32_t*>(array.data) : &nothing;
+}
+
+// All arrays have the batch, the heads and the blocks of queries of the first that is given.
+void check_block_shape(const BlockMask& mask, const Array& array, const char* what) {
+  if (array.type == nullptr) return;
+  if (array.shape[0] == mask.batch && array.shape[1] == mask.heads &&
+      array.shape[2] == mask.q_blocks)
+    return;
+  refuse(PyExc_ValueError, std::string("block_mask.") + what, "of another shape",
+         "(" + std::to_string(mask.batch) + ", " + std::to_string(mask.heads) + ", " +
+             std::to_string(mask.q_blocks) + "), as the lists beside it");
+}
+
+void read_block_mask(Call& call, const Given& given) {
+  const nb::handle value = given[kBlockMask];
+  if (value.is_none()) return;
+  if (!nb::isinstance(value, block_mask_class()))
+    refuse(PyExc_TypeError, "block_mask", shown(value),
+           "octavo.BlockMask, which from_flex() makes of a BlockMask of FlexAttention");
+  BlockMask& mask = call.arguments.block_mask;
+  mask.block_size = number_of(value.attr("block_size"), "block_mask.block_size", "64, 128");
+  if (mask.block_size == 0) refuse(PyExc_ValueError, "block_mask.block_size", "0", "64, 128");
+  const Array counts = read_block_array(call, value, "kv_num_blocks", 3);
+  const Array indices = read_block_array(call, value, "kv_indices", 4);
+  const Array full_counts = read_block_array(call, value, "full_kv_num_blocks", 3);
+  const Array full_indices = read_block_array(call, value, "full_kv_indices", 4);
+  const Array bit_indices = read_block_array(call, value, "bit_indices", 4);
+  const Array bits = read_block_array(call, value, "bits", 3);
+  const Array& first = counts.type != nullptr ? counts : full_counts;
+  if (first.type == nullptr)
+    refuse(PyExc_ValueError, "block_mask", "without lists",
+           "kv_num_blocks and kv_indices, or full_kv_num_blocks and full_kv_indices");
+  mask.batch = first.shape[0];
+  mask.heads = first.shape[1];
+  mask.q_blocks = first.shape[2];
+  check_block_shape(mask, indices, "kv_indices");
+  check_block_shape(mask, full_counts, "full_kv_num_blocks");
+  check_block_shape(mask, full_indices, "full_kv_indices");
+  check_block_shape(mask, bit_indices, "bit_indices");
+  mask.kv_num_blocks = words_of(counts);
+  mask.kv_indices = words_of(indices);
+  if (indices.type != nullptr) mask.kv_capacity = indices.shape[3];
+  mask.full_kv_num_blocks = words_of(full_counts);
+  mask.full_kv_indices = words_of(full_indices);
+  if (full_indices.type != nullptr) mask.full_kv_capacity = full_indices.shape[3];
+  mask.bit_indices = words_of(bit_indices);
+  if (bit_indices.type != nullptr && bit_indices.shape[3] != mask.kv_capacity)
+    refuse(PyExc_ValueError, "block_mask.bit_indices", "of another shape", "that of kv_indices");
+  if (bits.type == nullptr) return;
+  if (bits.shape[1] != mask.block_size || bits.shape[2] * 32 != mask.block_size)
+    refuse(PyExc_ValueError, "block_mask.bits",
+           "of rows of " + std::to_string(bits.shape[2]) + " words",
+           "(entries, block_size, block_size / 32)");
+  mask.bits = reinterpret_cast<const std::uint32_t*>(words_of(bits));
+  mask.bit_blocks = bits.shape[0];
+}
+
 void read_modifiers(Call& call, const Given& given) {
   Arguments& a = call.arguments;
   a.bias = read_score_tensor(call, given, kBias);
@@ -362,6 +458,7 @@ void read_modifiers(Call& call, const Given& given) {
   a.sinks = static_cast<const float*>(read_numbers(call, given, kSinks,
                                                    dlpack_type(nb::dlpack::dtype_code::Float, 32),
                                                    a.q.shape[1], "query head"));
+  read_block_mask(call, given);
 }
 
 // The output's type: the requested one, else that of the first operand that is not 8-bit.

@@ -67,6 +67,7 @@ constexpr std::array kAliases = {
     Alias{"cache_seqlens", "did you mean 'seqlens_kv'?"},
     Alias{"block_table", "did you mean 'page_table'?"},
     Alias{"block_tables", "did you mean 'page_table'?"},
+    Alias{"block_sparse_tensors", "did you mean 'block_mask'?"},
     Alias{"leftpad_k", "did you mean 'leftpad_kv'?"},
     Alias{"dropout_p", "there is no dropout; octavo.torch.sdpa falls back."},
 };
@@ -108,8 +109,8 @@ constexpr std::array kAttentionNamed = {
     kLayout,       kOutDtype,       kCuSeqlensQ,    kCuSeqlensKv, kMaxSeqlenQ, kMaxSeqlenKv,
     kQuantization, kBatchInvariant, kOverlapLaunch, kStream,      kMaxError,   kOutScale,
     kReturnAmax,   kSeqlensQ,       kSeqlensKv,     kLeftpadQ,    kLeftpadKv,  kBias,
-    kMask,         kAlibiSlopes,    kSinks,         kSoftcap,     kPageTable,  kSmMargin,
-    kDevice};
+    kMask,         kAlibiSlopes,    kSinks,         kSoftcap,     kPageTable,  kBlockMask,
+    kSmMargin,     kDevice};
 constexpr std::array kBackwardNeeded = {kDout, kQ, kK, kV, kOut, kLse};
 constexpr std::array kBackwardNamed = {
     kCausal,      kWindow,       kScale,          kPrecision, kLayout,      kCuSeqlensQ,

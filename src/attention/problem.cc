@@ -212,6 +212,57 @@ Status check_score_tensor(std::string_view what, const ConstTensor& tensor, cons
   return {};
 }
 
+// One of the two lists of a block mask.
+Status check_block_list(std::string_view what, const std::int32_t* num_blocks,
+                        const std::int32_t* indices, std::int64_t capacity,
+                        std::int64_t kv_blocks) {
+  if ((num_blocks == nullptr) != (indices == nullptr))
+    return invalid(fmt::format("block_mask.{}", what), "given with one of its arrays",
+                   "both arrays, or neither");
+  const std::int64_t most = num_blocks == nullptr ? 0 : kv_blocks;
+  if (capacity >= 0 && capacity <= most) return {};
+  return invalid(fmt::format("block_mask.{} capacity", what), fmt::format("{}", capacity),
+                 fmt::format("0 to {}, the blocks of keys", most));
+}
+
+Status check_bits(const BlockMask& m) {
+  if ((m.bit_indices == nullptr) != (m.bits == nullptr))
+    return invalid(m.bits == nullptr ? "block_mask.bits" : "block_mask.bit_indices", "null",
+                   "both arrays, or neither");
+  if (m.bits == nullptr) return {};
+  constexpr std::uintptr_t kAlignment = 16;
+  if (reinterpret_cast<std::uintptr_t>(m.bits) % kAlignment != 0)
+    return invalid("block_mask.bits", "not aligned", "an address that is a multiple of 16 bytes");
+  if (m.kv_indices == nullptr)
+    return invalid("block_mask.bits", "given without kv_indices", "bits of partial blocks");
+  if (m.bit_blocks >= 1 && m.bit_blocks <= INT32_MAX) return {};
+  return invalid("block_mask.bit_blocks", fmt::format("{}", m.bit_blocks), "1 to 2147483647");
+}
+
+Status check_block_mask(const Arguments& a) {
+  const BlockMask& m = a.block_mask;
+  if (m.block_size == 0) return {};
+  if (m.block_size != 64 && m.block_size != 128)
+    return invalid("block_mask.block_size", fmt::format("{}", m.block_size), "64, 128");
+  for (const auto& [what, is, of_q] :
+       {std::tuple{"batch", m.batch, a.q.shape[0]}, {"heads", m.heads, a.q.shape[1]}})
+    if (is != of_q && is != 1)
+      return invalid(fmt::format("block_mask.{}", what), fmt::format("{}", is),
+                     fmt::format("{}, that of q, or 1", of_q));
+  const auto blocks = [&m](std::int64_t rows) {
+    return rows / m.block_size + (rows % m.block_size != 0 ? 1 : 0);
+  };
+  if (m.q_blocks != blocks(a.q.shape[2]))
+    return invalid("block_mask.q_blocks", fmt::format("{}", m.q_blocks),
+                   fmt::format("{}, the blocks of {} queries", blocks(a.q.shape[2]), a.q.shape[2]));
+  OCTAVO_RETURN_IF_ERROR(check_block_list("kv_indices", m.kv_num_blocks, m.kv_indices,
+                                          m.kv_capacity, blocks(a.k.shape[2])));
+  OCTAVO_RETURN_IF_ERROR(check_block_list("full_kv_indices", m.full_kv_num_blocks,
+                                          m.full_kv_indices, m.full_kv_capacity,
+                                          blocks(a.k.shape[2])));
+  return check_bits(m);
+}
+
 Status check_modifiers(const Arguments& a) {
   if (a.bias.data != nullptr) {
     if (a.bias.dtype > DType::bf16)
@@ -225,7 +276,7 @@ Status check_modifiers(const Arguments& a) {
   constexpr std::int64_t kLargestStride = std::int64_t{1} << 27;
   if (a.alibi_batch_stride < 0 || a.alibi_batch_stride > kLargestStride)
     return invalid("alibi_batch_stride", fmt::format("{}", a.alibi_batch_stride), "0 to 2^27");
-  return {};
+  return check_block_mask(a);
 }
 
 // The problem that arguments of checked shapes describe.
@@ -263,6 +314,7 @@ Problem make_problem(const Arguments& a, const Options& options) {
   p.mask = a.mask.data != nullptr;
   p.alibi = a.alibi_slopes != nullptr;
   p.sinks = a.sinks != nullptr;
+  p.block_mask = a.block_mask.block_size;
   p.options = options;
   return p;
 }
@@ -417,6 +469,7 @@ std::string describe(const Problem& p) {
   if (p.alibi) text += " alibi";
   if (p.mask) text += " mask";
   if (p.sinks) text += " sinks";
+  if (p.block_mask != 0) text += fmt::format(" block_mask={}", p.block_mask);
   if (p.out_scales == Granularity::head) text += " out_scales=head";
   if (p.lse) text += " lse";
   if (p.out_amax) text += " out_amax";

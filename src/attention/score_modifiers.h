@@ -1,5 +1,5 @@
 // Applies the modifiers to the score of a query row and a key, for code on the host: softcap, bias,
-// ALiBi and the mask tensor, in this order. The intervals of keys that causal masks
+// ALiBi, the mask tensor and the block mask, in this order. The intervals of keys that causal masks
 // and windows allow are in mask.h.
 #pragma once
 
@@ -7,7 +7,9 @@
 #include <cstdint>
 #include <cstdlib>
 #include <limits>
+#include <optional>
 
+#include "attention/block_mask.h"
 #include "attention/mask.h"
 #include "attention/sequence.h"
 #include "numeric/formats.h"
@@ -50,11 +52,19 @@ class RowModifiers {
     if (a.bias.data != nullptr) bias_ = {a.bias, at.batch, head, at.q_begin + row, at.kv_begin};
     if (a.mask.data != nullptr) mask_ = {a.mask, at.batch, head, at.q_begin + row, at.kv_begin};
     if (a.alibi_slopes != nullptr) slope_ = a.alibi_slopes[b * a.alibi_batch_stride + head];
+    block_mask_ = &a.block_mask;
+    if (const std::int64_t size = a.block_mask.block_size; size != 0) {
+      blocks_.emplace(a.block_mask, at.batch, head, row / size);
+      query_in_block_ = row % size;
+    }
   }
 
   double apply(double score, std::int64_t key) const {
     constexpr double kHidden = -std::numeric_limits<double>::infinity();
     if (mask_.present() && !mask_.is_set(key)) return kHidden;
+    if (blocks_ && !sees(*block_mask_, blocks_->block(key / block_mask_->block_size),
+                         query_in_block_, key % block_mask_->block_size))
+      return kHidden;
     const double bias = bias_.present() ? bias_.number(key) : 0;
     if (bias == kHidden) return kHidden;  // also a score that is NaN
     if (softcap_ != 0) score = softcap_ * std::tanh(score / softcap_);
@@ -73,6 +83,9 @@ class RowModifiers {
   std::int64_t diagonal_;
   double slope_ = 0;
   ScoreRow bias_, mask_;
+  const BlockMask* block_mask_ = nullptr;
+  std::optional<BlockMaskRow> blocks_;
+  std::int64_t query_in_block_ = 0;
 };
 
 }  // namespace octavo

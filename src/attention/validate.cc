@@ -61,6 +61,14 @@ Status validate_modifiers(const Problem& p) {
   if (p.varlen && (p.bias || p.mask))
     return unsupported(p.bias ? "bias" : "mask", "given together with cu_seqlens",
                        "dense and padded batches");
+  if (p.block_mask != 0 && p.block_mask != 64 && p.block_mask != 128)
+    return invalid("block_mask.block_size", number(p.block_mask), "64, 128, 0 for none");
+  if (p.block_mask != 0 && (p.varlen || p.padded || p.paged))
+    return unsupported("block_mask",
+                       fmt::format("given together with {}", p.varlen  ? "cu_seqlens"
+                                                             : p.paged ? "page_table"
+                                                                       : "padding"),
+                       "batches of sequences of one length");
   // Smoothing shifts the scores of a row, which the softmax does not see, but tanh does.
   if (p.options.softcap != 0 && p.options.quantization.smooth_k)
     return unsupported("smooth_k", fmt::format("on with softcap {}", p.options.softcap),
@@ -248,6 +256,45 @@ Status validate_pages(const Arguments& a) {
   return {};
 }
 
+// Every index that a list of a block mask has in use is below `end`, and they ascend.
+Status validate_block_list(std::string_view what, const BlockMask& m,
+                           const std::int32_t* num_blocks, const std::int32_t* indices,
+                           std::int64_t capacity, std::int64_t end) {
+  if (num_blocks == nullptr) return {};
+  for (std::int64_t row = 0; row < m.batch * m.heads * m.q_blocks; ++row) {
+    if (num_blocks[row] < 0 || num_blocks[row] > capacity)
+      return invalid(fmt::format("block_mask.{}[{}]", what, row), number(num_blocks[row]),
+                     fmt::format("0 to {}, the capacity of its list", capacity));
+    for (std::int64_t i = 0; i < num_blocks[row]; ++i) {
+      const std::int32_t index = indices[row * capacity + i];
+      const std::int64_t least = i == 0 ? 0 : std::int64_t{indices[row * capacity + i - 1]} + 1;
+      if (index < least || index >= end)
+        return invalid(fmt::format("an index of block_mask.{}[{}]", what, row), number(index),
+                       fmt::format("ascending indices, here {} to {}", least, end - 1));
+    }
+  }
+  return {};
+}
+
+Status validate_block_mask(const Arguments& a) {
+  const BlockMask& m = a.block_mask;
+  if (m.block_size == 0) return {};
+  const std::int64_t kv_blocks = (a.k.shape[2] + m.block_size - 1) / m.block_size;
+  OCTAVO_RETURN_IF_ERROR(validate_block_list("kv_num_blocks", m, m.kv_num_blocks, m.kv_indices,
+                                             m.kv_capacity, kv_blocks));
+  OCTAVO_RETURN_IF_ERROR(validate_block_list("full_kv_num_blocks", m, m.full_kv_num_blocks,
+                                             m.full_kv_indices, m.full_kv_capacity, kv_blocks));
+  if (m.bits == nullptr) return {};
+  for (std::int64_t row = 0; row < m.batch * m.heads * m.q_blocks; ++row)
+    for (std::int64_t i = 0; i < m.kv_num_blocks[row]; ++i) {
+      const std::int32_t index = m.bit_indices[row * m.kv_capacity + i];
+      if (index < 0 || index >= m.bit_blocks)
+        return invalid(fmt::format("block_mask.bit_indices[{}][{}]", row, i), number(index),
+                       fmt::format("0 to {}, the entries of bits", m.bit_blocks - 1));
+    }
+  return {};
+}
+
 }  // namespace
 
 Status validate_page_size(std::string_view what, std::int64_t page_size) {
@@ -262,6 +309,7 @@ Status validate_lengths(const Arguments& a) {
                                           a.q.shape[0], a.q.shape[2]));
   OCTAVO_RETURN_IF_ERROR(validate_padding("seqlens_kv", a.seqlens_kv, "leftpad_kv", a.leftpad_kv,
                                           a.q.shape[0], rows_kv(a)));
+  OCTAVO_RETURN_IF_ERROR(validate_block_mask(a));
   if (is_paged(a)) return validate_pages(a);
   if (a.cu_seqlens_q == nullptr || a.cu_seqlens_kv == nullptr) return {};
   for (const auto& [what, cu] :
@@ -301,6 +349,9 @@ Status validate_backward(const Problem& p) {
                        "native, or fp16 and bf16 with inputs of that dtype, in the backward pass");
   if (p.paged)
     return unsupported("problem", describe(p), "K and V that are no pages, in the backward pass");
+  if (p.block_mask != 0)
+    return unsupported("block_mask", "given in the backward pass",
+                       "causal masks, windows and mask tensors there");
   if (!p.lse) return invalid("lse", "absent", "given in the backward pass");
   if (p.out_amax) return invalid("out_amax", "given", "absent in the backward pass");
   return {};
@@ -351,6 +402,8 @@ Status validate_run(const Problem& planned, const Problem& run_problem) {
   OCTAVO_RETURN_IF_ERROR(same("mask", run_problem.mask, planned.mask, bool_text));
   OCTAVO_RETURN_IF_ERROR(same("alibi_slopes", run_problem.alibi, planned.alibi, bool_text));
   OCTAVO_RETURN_IF_ERROR(same("sinks", run_problem.sinks, planned.sinks, bool_text));
+  OCTAVO_RETURN_IF_ERROR(
+      same("block_mask.block_size", run_problem.block_mask, planned.block_mask, number));
   if (run_problem.heads_q * planned.heads_kv != planned.heads_q * run_problem.heads_kv)
     return invalid("heads_q / heads_kv",
                    fmt::format("{} / {}", run_problem.heads_q, run_problem.heads_kv),

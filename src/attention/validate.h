@@ -23,7 +23,8 @@ Status validate_run(const Problem& planned, const Problem& run_problem);
 
 // For arrays that the host can read: checks that those of a varlen batch do not decrease (entries
 // outside the tensor are no error: they are clamped), that the rows of a padded batch lie inside
-// the tensors, and that the pages of a paged cache that its sequences use exist.
+// the tensors, that the pages of a paged cache that its sequences use exist, and that the lists of
+// a block mask ascend and stay within the keys.
 Status validate_lengths(const Arguments& arguments);
 
 }  // namespace octavo

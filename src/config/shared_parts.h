@@ -25,6 +25,7 @@ struct ModifierConfig {
   bool score_tiles = false;  // sm90 forward only: bias and mask come through shared memory, by TMA
   bool sinks = false;        // one more term of each row's sum; the backward pass has it in the LSE
   bool padded = false;       // padded batches
+  int block_mask = 0;        // forward only: the size of a block mask's blocks, 64 or 128; 0: none
 
   bool operator==(const ModifierConfig&) const = default;
 };
@@ -35,7 +36,7 @@ OCTAVO_HD constexpr bool changes_scores(const ModifierConfig& m) {
 }
 
 OCTAVO_HD constexpr int count(const ModifierConfig& m) {
-  return m.softcap + m.bias + m.alibi + m.mask + m.sinks + m.padded;
+  return m.softcap + m.bias + m.alibi + m.mask + m.sinks + m.padded + (m.block_mask != 0 ? 1 : 0);
 }
 
 // Whether the kernel takes ModifierParams.
@@ -45,6 +46,7 @@ OCTAVO_HD constexpr bool any(const ModifierConfig& m) { return count(m) > 0; }
 OCTAVO_HD constexpr bool includes(const ModifierConfig& m, const ModifierConfig& wanted) {
   if (wanted.bias && m.bias_element != wanted.bias_element) return false;
   if (m.score_tiles && !wanted.score_tiles) return false;
+  if (m.block_mask != wanted.block_mask) return false;
   return m.softcap >= wanted.softcap && m.bias >= wanted.bias && m.alibi >= wanted.alibi &&
          m.mask >= wanted.mask && m.sinks >= wanted.sinks && m.padded >= wanted.padded;
 }

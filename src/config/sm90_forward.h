@@ -135,16 +135,32 @@ OCTAVO_HD constexpr int kv_splits(const Config& c) { return kv_groups(c) * c.clu
 OCTAVO_HD constexpr int block_m(const Config& c) { return q_tiles(c) * kRows; }
 OCTAVO_HD constexpr int kv_buffers(const Config& c) { return kv_groups(c) * c.stages; }
 
+// A tile's rows are one block of the mask's queries: one consumer warpgroup for blocks of 64, two
+// for blocks of 128.
+OCTAVO_HD constexpr bool has_block_mask(const Config& c) { return c.modifiers.block_mask != 0; }
+
 // setmaxnreg moves registers from the producer to the consumers. The launch has 168, 128 or 96
-// registers a thread with 2, 3 or 4 consumer warpgroups.
+// registers a thread with 2, 3 or 4 consumer warpgroups. A single one shares the SM with other
+// CTAs: the launch has its CTA's share of the register file, in units of 8 a thread. The producer
+// of a block mask reads lists.
+OCTAVO_HD constexpr int producer_registers(const Config& c) {
+  return has_block_mask(c) ? 40 : c.warpgroups <= 2 ? 24 : 32;
+}
+// A thread's registers at the launch of such a CTA, which a kernel that is compiled for min_ctas
+// has.
+OCTAVO_HD constexpr int launch_registers(const Config& c) {
+  constexpr int kFile = 65536, kMost = 240;
+  return min_of(kFile / (threads(c) * c.min_ctas) / 8 * 8, kMost);
+}
 OCTAVO_HD constexpr int consumer_registers(const Config& c) {
+  if (c.warpgroups == 1)
+    return min_of(2 * launch_registers(c) - producer_registers(c), c.min_ctas == 1 ? 240 : 232);
+  if (has_block_mask(c)) return 232;
   return c.warpgroups <= 2 ? 240 : c.warpgroups == 3 ? 160 : 112;
 }
-OCTAVO_HD constexpr int producer_registers(const Config& c) { return c.warpgroups <= 2 ? 24 : 32; }
 OCTAVO_HD constexpr int register_budget(const Config& c) {
   constexpr int kFile = 65536, kMost = 255;
-  return is_split_kv(c) || c.warpgroups == 1 ? min_of(kMost, kFile / (threads(c) * c.min_ctas))
-                                             : consumer_registers(c);
+  return is_split_kv(c) ? min_of(kMost, kFile / (threads(c) * c.min_ctas)) : consumer_registers(c);
 }
 // An estimate of what a consumer thread holds at once: O, the scores, P while a product reads it,
 // slices of P V before their promotion, and everything else.
@@ -212,9 +228,12 @@ OCTAVO_HD constexpr bool publishes_sequence(const Config& c) {
 // lowers scores with the distance from it, and from left to right most blocks would raise row_max
 // and rescale O.
 OCTAVO_HD constexpr bool starts_at_diagonal(const Config& c) {
-  return c.modifiers.alibi && !is_split_kv(c);
+  return c.modifiers.alibi && !is_split_kv(c) && !has_block_mask(c);
 }
 OCTAVO_HD constexpr int tile_slot_bytes(const Config& c) { return publishes_sequence(c) ? 48 : 32; }
+
+// With a block mask: what the producer tells the consumers of a block of keys, for each stage.
+inline constexpr int kListedBytes = 8;
 
 // The elements of a bias, and the bytes and bits of a mask tensor, that belong to a warpgroup's
 // rows of a block: tiles in shared memory (device/sm90/score_tiles.cuh).
@@ -243,7 +262,7 @@ OCTAVO_HD constexpr int mask_bits_bytes(const Config& c) {
 struct SmemPlan {
   // bytes from the start
   int q, o, bias, mask, mask_bits, k, v, ones, receive_cta, receive_cluster, k_scales, v_scales,
-      tile_slots, barriers, total;
+      tile_slots, listed, barriers, total;
   int q_tile, k_stage, v_stage, k_scales_stage;  // bytes of one
   int v_bytes;                                   // of v_stage, that TMA loads
 };
@@ -281,7 +300,8 @@ OCTAVO_HD constexpr SmemPlan smem_plan(const Config& c, bool with_o) {
   s.v_scales = s.k_scales + kv_buffers(c) * s.k_scales_stage;
   s.tile_slots =
       s.v_scales + (is_8bit_pv(c) && !is_split_kv(c) ? c.warpgroups * c.head_dim * 4 : 0);
-  s.barriers = s.tile_slots + (is_split_kv(c) ? 0 : kTileSlots * tile_slot_bytes(c));
+  s.listed = s.tile_slots + (is_split_kv(c) ? 0 : kTileSlots * tile_slot_bytes(c));
+  s.barriers = s.listed + (has_block_mask(c) ? kv_buffers(c) * kListedBytes : 0);
   // Full and empty for each Q tile and each K and V buffer, then one for each warpgroup: tail_full
   // in the persistent kernel (first only), partials_full with split-KV. Three for the
   // score tiles of each warpgroup.
@@ -294,7 +314,8 @@ OCTAVO_HD constexpr SmemPlan smem_plan(const Config& c, bool with_o) {
 // chosen with it.
 OCTAVO_HD constexpr bool stages_o(const Config& c) {
   return !is_split_kv(c) && !is_8bit_qk(c) && element_bytes(c.output.element) == 2 &&
-         c.head_dim > 64 && smem_plan(c, true).total <= kSmemBytes;
+         c.head_dim > 64 &&
+         smem_plan(c, true).total <= kSmemBytes / (has_block_mask(c) ? c.min_ctas : 1);
 }
 OCTAVO_HD constexpr SmemPlan smem_plan(const Config& c) { return smem_plan(c, stages_o(c)); }
 OCTAVO_HD constexpr int smem_bytes(const Config& c) { return smem_plan(c).total; }

@@ -32,7 +32,7 @@ bool PanelModifiers::load(std::int64_t first_query, std::int64_t rows, std::int6
   if (const float softcap = problem_.options.softcap; softcap != 0)
     tile.softcap = std::min(softcap * kLog2e, std::numeric_limits<float>::max());
   if (problem_.alibi) load_alibi(first_query, rows, width, begin, tile);
-  if (!problem_.bias && !problem_.mask) return true;
+  if (!problem_.bias && !problem_.mask && problem_.block_mask == 0) return true;
   tile.addition = s_.addition;
   return load_additions(first_query, rows, width, begin, count);
 }
@@ -69,7 +69,9 @@ bool PanelModifiers::load_additions(std::int64_t first_query, std::int64_t rows,
     const QueryRow query = task_.query(first_query + i);
     const std::int64_t bias = problem_.bias ? offset(a_.bias, task_.sequence, query, begin) : 0;
     const std::int64_t mask = problem_.mask ? offset(a_.mask, task_.sequence, query, begin) : 0;
-    if (bias != bias_at || mask != mask_at) row_has_visible = load_row(bias, mask, count);
+    const bool blocks = problem_.block_mask != 0;
+    if (blocks || bias != bias_at || mask != mask_at) row_has_visible = load_row(bias, mask, count);
+    if (blocks && row_has_visible) row_has_visible = hide_blocks(query, begin, count);
     bias_at = bias;
     mask_at = mask;
     has_visible |= row_has_visible;
@@ -101,6 +103,36 @@ bool PanelModifiers::load_row(std::int64_t bias_at, std::int64_t mask_at,
       if (bytes[k * stride] == 0) row[k] = -kInfinity;
   }
   return !std::all_of(row, row + count, [](float x) { return x == -kInfinity; });
+}
+
+// Blocks of keys start at multiples of kKeyRows, which divides the size of a mask's blocks.
+SeenBlock PanelModifiers::seen_block(const QueryRow& query, std::int64_t key) const {
+  static_assert(64 % kKeyRows == 0);
+  const std::int64_t size = problem_.block_mask;
+  return BlockMaskRow(a_.block_mask, task_.sequence.batch, query.head, query.row / size)
+      .block(key / size);
+}
+
+// Hides what the block mask hides from s_.row, and returns whether a key is visible.
+bool PanelModifiers::hide_blocks(const QueryRow& query, std::int64_t begin,
+                                 std::int64_t count) const {
+  const std::int64_t size = problem_.block_mask;
+  const SeenBlock block = seen_block(query, begin);
+  for (std::int64_t k = 0; k < count; ++k)
+    if (!sees(a_.block_mask, block, query.row % size, begin % size + k)) s_.row[k] = -kInfinity;
+  return !std::all_of(s_.row, s_.row + count, [](float x) { return x == -kInfinity; });
+}
+
+bool PanelModifiers::sees_block(std::int64_t rows, std::int64_t key) const {
+  if (problem_.block_mask == 0) return true;
+  // The first query of each block of queries of each head.
+  for (std::int64_t i = 0; i < rows;) {
+    const QueryRow query = task_.query(i);
+    if (seen_block(query, key).is_seen) return true;
+    i += std::min(problem_.block_mask - query.row % problem_.block_mask,
+                  task_.sequence.seqlen_q - query.row);
+  }
+  return false;
 }
 
 }  // namespace octavo::cpu

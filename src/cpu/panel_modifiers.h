@@ -1,9 +1,10 @@
-// Prepares the modifiers of a panel's tiles (softcap, bias, ALiBi and the mask tensor) in the form
-// that Kernels::modify_scores reads.
+// Prepares the modifiers of a panel's tiles (softcap, bias, ALiBi, mask tensor and block mask) in
+// the form that Kernels::modify_scores reads.
 #pragma once
 
 #include <cstdint>
 
+#include "attention/block_mask.h"
 #include "cpu/kernels.h"
 #include "cpu/task.h"
 
@@ -11,7 +12,7 @@ namespace octavo::cpu {
 
 // Scratch of a task; null where the problem has no such modifier.
 struct ModifierScratch {
-  float* addition;  // [key][lane] of one tile: bias, and -infinity where the mask hides the key
+  float* addition;  // [key][lane] of one tile: bias, and -infinity where a mask hides the key
   float* row;       // of it, one lane
   float* slope;     // per lane, from here on
   float* diagonal;
@@ -40,9 +41,13 @@ class PanelModifiers {
       : kernels_(kernels), problem_(problem), a_(arguments), task_(task), s_(scratch) {}
 
   // The keys [begin, begin + count) of the panel with queries [first_query, first_query + rows),
-  // at most a block of keys. Returns false if bias and mask hide all of them from every query.
+  // at most a block of keys. Returns false if bias and masks hide all of them from every query.
   bool load(std::int64_t first_query, std::int64_t rows, std::int64_t width, std::int64_t begin,
             std::int64_t count, TileModifiers& tile) const;
+
+  // Whether the block mask, if there is one, shows the block of kKeyRows keys that holds `key` to
+  // one of the task's first `rows` queries.
+  bool sees_block(std::int64_t rows, std::int64_t key) const;
 
  private:
   void load_alibi(std::int64_t first_query, std::int64_t rows, std::int64_t width,
@@ -50,6 +55,8 @@ class PanelModifiers {
   bool load_additions(std::int64_t first_query, std::int64_t rows, std::int64_t width,
                       std::int64_t begin, std::int64_t count) const;
   bool load_row(std::int64_t bias_at, std::int64_t mask_at, std::int64_t count) const;
+  SeenBlock seen_block(const QueryRow& query, std::int64_t key) const;
+  bool hide_blocks(const QueryRow& query, std::int64_t begin, std::int64_t count) const;
 
   const Kernels& kernels_;
   const Problem& problem_;

@@ -231,9 +231,11 @@ void TaskRunner::attend() {
   for (std::int64_t block = begin / kKeyRows * kKeyRows; block < end; block += kKeyRows) {
     const std::int64_t from = std::max(block, begin);
     const std::int64_t to = std::min(block + kKeyRows, end);
-    k_rows.load_block(from, to, s_.k, t_.pitch);
-    v_rows.load_block(from, to, s_.v, t_.pitch);
-    for (std::int64_t p = 0; p < panels(); ++p) attend_panel(p, from, to);
+    if (modifiers_.sees_block(task_.rows, from)) {
+      k_rows.load_block(from, to, s_.k, t_.pitch);
+      v_rows.load_block(from, to, s_.v, t_.pitch);
+      for (std::int64_t p = 0; p < panels(); ++p) attend_panel(p, from, to);
+    }
     // After the last group too, where there was one before it: store_rows reads what is complete.
     const bool ends_group = to == end ? has_finished_group_ : to % kGroupKeys == 0;
     if (!ends_group) continue;
@@ -379,7 +381,7 @@ Tiling make_tiling(const Kernels& kernels, const Problem& problem) {
   Tiling tiling;
   tiling.head_dim = head_dim;
   tiling.has_groups = problem.seqlen_kv > kGroupKeys;
-  tiling.has_additions = problem.bias || problem.mask;
+  tiling.has_additions = problem.bias || problem.mask || problem.block_mask != 0;
   tiling.has_alibi = problem.alibi;
   tiling.modifies_scores = tiling.has_additions || tiling.has_alibi || problem.options.softcap != 0;
   tiling.panel = kernels.lanes * kernels.max_vectors;

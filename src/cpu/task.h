@@ -24,7 +24,7 @@ struct Tiling {
   std::int64_t head_dim = 0;
   bool has_groups = false;       // some row may see keys of more than one group
   bool modifies_scores = false;  // after scale * q k
-  bool has_additions = false;    // to scores: a bias or a mask tensor
+  bool has_additions = false;    // to scores: a bias, a mask tensor or a block mask
   bool has_alibi = false;
   std::int64_t panel = 0;       // queries whose scores are computed together
   std::int64_t max_panels = 1;  // of a task

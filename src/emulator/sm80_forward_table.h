@@ -34,6 +34,29 @@ constexpr Sm80ForwardConfig with_modifiers(Sm80ForwardConfig config) {
   return config;
 }
 
+// Block masks: steps that are part of a block with every modifier, a step for half a block without
+// others, and 8-bit elements.
+template <class Take>
+constexpr void for_each_block_mask_config(const Take& take) {
+  Sm80ForwardConfig config = with_modifiers(small_config(Element::f16));
+  config.block_n = 32;
+  config.warps_n = 2;
+  config.load_bytes = 4;
+  config.modifiers.padded = false;
+  config.modifiers.block_mask = 64;
+  take(config);
+  config = small_config(Element::bf16);
+  config.head_dim = 128;
+  config.block_m = 64;
+  config.warps_n = 1;
+  config.modifiers.block_mask = 128;
+  take(config);
+  config = small_config(Element::e4m3);
+  config.warps_n = 1;
+  config.modifiers.block_mask = 64;
+  take(config);
+}
+
 template <class Take>
 constexpr void for_each_sm80_config(const Take& take) {
   for (int i = 0; i < sm80::kShippedConfigs; ++i) {
@@ -94,6 +117,7 @@ constexpr void for_each_sm80_config(const Take& take) {
     config.k_row_scales = element == Element::int8;
     take(config);
   }
+  for_each_block_mask_config(take);
 }
 
 constexpr int count_sm80_configs() {

@@ -296,6 +296,32 @@ constexpr void for_each_modified_sm90_config(const Take& take) {
   }
 }
 
+// Block masks: blocks of 64 with every modifier, one warpgroup and P V first; and blocks of 128 in
+// two parts without any, Q K^T first.
+template <class Take>
+constexpr void for_each_block_mask_sm90_config(const Take& take) {
+  Sm90ForwardConfig c;
+  c.warpgroups = 1;
+  c.min_ctas = 2;
+  c.block_n = 64;
+  c.schedule = Schedule::pv_first_queued;
+  c.sum_rounded_p = false;
+  c.modifiers = {.softcap = true,
+                 .bias = true,
+                 .bias_element = Element::f16,
+                 .alibi = true,
+                 .mask = true,
+                 .sinks = true,
+                 .block_mask = 64};
+  take(c);
+  c = {.element = Element::bf16, .v_element = Element::bf16, .head_dim = 128, .warpgroups = 2};
+  c.block_n = 64;
+  c.sum_rounded_p = false;
+  c.output.element = Element::bf16;
+  c.modifiers.block_mask = 128;
+  take(c);
+}
+
 constexpr int count_sm90_configs() {
   int count = 0;
   for_each_sm90_config([&count](const Sm90ForwardConfig&) { ++count; });
@@ -303,6 +329,7 @@ constexpr int count_sm90_configs() {
   for_each_mixed_sm90_config([&count](const Sm90ForwardConfig&) { ++count; });
   for_each_sm90_output([&count](const Sm90ForwardConfig&) { ++count; });
   for_each_modified_sm90_config([&count](const Sm90ForwardConfig&) { ++count; });
+  for_each_block_mask_sm90_config([&count](const Sm90ForwardConfig&) { ++count; });
   return count;
 }
 
@@ -314,6 +341,7 @@ inline constexpr auto kSm90Configs = [] {
   for_each_mixed_sm90_config([&](const Sm90ForwardConfig& c) { configs[count++] = c; });
   for_each_sm90_output([&](const Sm90ForwardConfig& c) { configs[count++] = c; });
   for_each_modified_sm90_config([&](const Sm90ForwardConfig& c) { configs[count++] = c; });
+  for_each_block_mask_sm90_config([&](const Sm90ForwardConfig& c) { configs[count++] = c; });
   return configs;
 }();
 

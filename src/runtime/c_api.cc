@@ -70,6 +70,22 @@ Status read_modifiers(const CArguments& c, PassArguments& out) {
   return {};
 }
 
+BlockMask read_block_mask(const octavo_block_mask& c) {
+  return {.block_size = c.block_size,
+          .batch = c.batch,
+          .heads = c.heads,
+          .q_blocks = c.q_blocks,
+          .kv_num_blocks = c.kv_num_blocks,
+          .kv_indices = c.kv_indices,
+          .kv_capacity = c.kv_capacity,
+          .full_kv_num_blocks = c.full_kv_num_blocks,
+          .full_kv_indices = c.full_kv_indices,
+          .full_kv_capacity = c.full_kv_capacity,
+          .bit_indices = c.bit_indices,
+          .bits = c.bits,
+          .bit_blocks = c.bit_blocks};
+}
+
 Status read_arguments(const octavo_arguments* given, Arguments& out) {
   octavo_arguments c;
   octavo_arguments_init(&c);
@@ -96,6 +112,7 @@ Status read_arguments(const octavo_arguments* given, Arguments& out) {
   out.page_table = c.page_table;
   out.page_table_stride = c.page_table_stride;
   out.pages_per_sequence = c.pages_per_sequence;
+  out.block_mask = read_block_mask(c.block_mask);
   return read_enum(c.v_layout, "v_layout", "rows, transposed", out.v_layout);
 }
 

@@ -193,6 +193,7 @@ cuda::Error launch_kernel(const cuda::LaunchConfig* config, cuda::Function handl
   launch.threads = static_cast<int>(config->block[0]);
   launch.smem_bytes = config->smem_bytes;
   launch.programmatic = function.waits_for_grids;
+  launch.registers = function.registers;
   for (unsigned i = 0; i < config->attribute_count; ++i) {
     const cuda::LaunchAttribute& attribute = config->attributes[i];
     if (attribute.id == cuda::LaunchAttributeId::cluster_dimension)

@@ -21,6 +21,7 @@ struct EmulatedFunction {
   bool waits_for_grids = false;
   // What it may access, if that is not announced by set_emulated_memory().
   std::optional<emulator::GlobalMemory> memory{};
+  int registers = 0;  // of a thread at launch; 0: as many as the register file allows
 
   cuda::Function handle() { return reinterpret_cast<cuda::Function>(this); }
 };

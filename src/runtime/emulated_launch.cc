@@ -38,7 +38,10 @@ EmulatedFunction emulated_function(const emulator::EmulatedSm90Forward& kernel, 
   const auto entry = [run = kernel.entry](const void* p) {
     run(*static_cast<const Sm90ForwardParams*>(p));
   };
-  return {"sm90_forward " + brief_text(kernel.config), arch, entry, true};
+  EmulatedFunction function{"sm90_forward " + brief_text(kernel.config), arch, entry, true};
+  const Sm90ForwardConfig& c = kernel.config;
+  if (!sm90::is_split_kv(c) && c.warpgroups == 1) function.registers = sm90::launch_registers(c);
+  return function;
 }
 
 EmulatedFunction emulated_function(const emulator::EmulatedQuantize& kernel, int arch) {
@@ -107,6 +110,15 @@ emulator::GlobalMemory memory_of(const Problem& run_problem, const Arguments& a)
   add_words("leftpad_q", a.leftpad_q, run_problem.batch);
   add_words("leftpad_kv", a.leftpad_kv, run_problem.batch);
   add_words("page_table", a.page_table, page_table_extent(a));
+  if (const BlockMask& m = a.block_mask; m.block_size != 0) {
+    const std::int64_t rows = m.batch * m.heads * m.q_blocks;
+    add_words("kv_num_blocks", m.kv_num_blocks, rows);
+    add_words("kv_indices", m.kv_indices, rows * m.kv_capacity);
+    add_words("full_kv_num_blocks", m.full_kv_num_blocks, rows);
+    add_words("full_kv_indices", m.full_kv_indices, rows * m.full_kv_capacity);
+    add_words("bit_indices", m.bit_indices, rows * m.kv_capacity);
+    add_words("bits", m.bits, m.bit_blocks * m.block_size * m.block_size / 32);
+  }
   const auto spans = static_cast<std::size_t>(a.sequences + 1) * sizeof(std::int32_t);
   if (a.cu_seqlens_q != nullptr) memory.add_array("cu_seqlens_q", a.cu_seqlens_q, spans, Use::read);
   if (a.cu_seqlens_kv != nullptr)

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <tuple>
 
 #include "attention/backward_arguments.h"
 #include "attention/operand_scales.h"
@@ -141,6 +142,21 @@ Status StagedArguments::copy_scales(const Arguments& host, const Problem& run_pr
   return copy(host.out, host.out_scales, on.out_scales, run_problem.seqlen_q);
 }
 
+Status StagedArguments::copy_block_mask(const BlockMask& host, Device device) {
+  if (host.block_size == 0) return {};
+  BlockMask& on = device_.block_mask;
+  const std::int64_t rows = host.batch * host.heads * host.q_blocks;
+  for (const auto& [from, count, to] :
+       {std::tuple{host.kv_num_blocks, rows, &on.kv_num_blocks},
+        {host.kv_indices, rows * host.kv_capacity, &on.kv_indices},
+        {host.full_kv_num_blocks, rows, &on.full_kv_num_blocks},
+        {host.full_kv_indices, rows * host.full_kv_capacity, &on.full_kv_indices},
+        {host.bit_indices, rows * host.kv_capacity, &on.bit_indices}})
+    OCTAVO_RETURN_IF_ERROR(copy_array(from, count, device, *to));
+  return copy_array(host.bits, host.bit_blocks * host.block_size * host.block_size / 32, device,
+                    on.bits);
+}
+
 Result<StagedArguments> StagedArguments::make(const Arguments& host, const Problem& run_problem,
                                               Device device, std::size_t margin) {
   OCTAVO_RETURN_IF_ERROR(validate_lengths(host));
@@ -163,6 +179,7 @@ Result<StagedArguments> StagedArguments::make(const Arguments& host, const Probl
         staged.copy_array(host.page_table, page_table_extent(host), device, on.page_table));
   OCTAVO_RETURN_IF_ERROR(
       staged.copy_modifiers(host, sequence_count(host), device, margin, staged.device_));
+  OCTAVO_RETURN_IF_ERROR(staged.copy_block_mask(host.block_mask, device));
   return staged;
 }
 

@@ -57,6 +57,7 @@ class StagedArguments : public Staging {
 
  private:
   Status copy_scales(const Arguments& host, const Problem& run_problem, Device device);
+  Status copy_block_mask(const BlockMask& host, Device device);
 
   Arguments device_;
 };

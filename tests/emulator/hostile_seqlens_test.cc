@@ -23,16 +23,19 @@ std::vector<std::byte> outputs_of(const EmulatedSubject& subject, const Case& c)
 }
 
 // The kernels of a family, or every `step`-th; how many had such a case.
-int expect_clamped(const std::string& family, std::size_t step) {
+int expect_clamped(const std::string& family, std::size_t step,
+                   const std::string& brief_part = "") {
   const auto subjects = subjects_by_name(family);
   EXPECT_TRUE(subjects.ok());
   int looked_at = 0;
   for (std::size_t i = 0; i < subjects->size(); i += test_long() ? 1 : step) {
     const EmulatedSubject& subject = (*subjects)[i];
+    if (subject.brief.find(brief_part) == std::string::npos) continue;
     const auto hostile = std::find_if(subject.cases.begin(), subject.cases.end(),
                                       [](const Case& c) { return c.seqlens == Seqlens::hostile; });
     if (hostile == subject.cases.end()) continue;
-    if (hostile->seqlen_kv > 200 && !test_long()) continue;  // minutes
+    const bool is_short = hostile->seqlen_kv <= 200 || !brief_part.empty();
+    if (!is_short && !test_long()) continue;  // minutes
     ++looked_at;
     Case clamped = *hostile;
     clamped.seqlens = Seqlens::clamped;
@@ -49,6 +52,11 @@ TEST(EmulatorHostileSeqlens, Sm80KernelsClampThem) {
 }
 TEST(EmulatorHostileSeqlens, HopperKernelsClampThem) {
   EXPECT_GE(expect_clamped("sm90_forward", 7), 3);
+}
+// Counts and indices of the lists of a block mask.
+TEST(EmulatorHostileSeqlens, KernelsClampBlockMasks) {
+  EXPECT_EQ(expect_clamped("sm80_forward", 1, "block_mask"), 3);
+  EXPECT_EQ(expect_clamped("sm90_forward", 1, "block_mask"), 2);
 }
 // Lengths and page tables of a paged cache.
 TEST(EmulatorHostileSeqlens, DecodeKernelsClampThem) { EXPECT_GE(expect_clamped("decode", 2), 3); }

@@ -178,7 +178,8 @@ TEST(EmulatorModifiedBackward, AllModifiersOnHopper) {
 
 TEST(EmulatorModifiedBackward, EveryModifierAloneOnHopper) {
   if (!test_long()) GTEST_SKIP() << "OCTAVO_TEST_LONG is not set";
-  for (const auto& [head_dim, dtype] : {std::pair{64, DType::f16}, {128, DType::bf16}, {256, DType::f16}})
+  for (const auto& [head_dim, dtype] :
+       {std::pair{64, DType::f16}, {128, DType::bf16}, {256, DType::f16}})
     for (const int modifiers :
          {int{kWithSoftcap}, int{kWithAlibi}, int{kWithSinks}, int{kWithPadding}})
       for (const Causal causal : {Causal::none, Causal::bottom_right})

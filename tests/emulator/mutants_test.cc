@@ -97,6 +97,14 @@ TEST(EmulatorMutants, HopperKernelsWithEveryModifier) {
   }
 }
 
+// Bits, and what the producer says of each block.
+TEST(EmulatorMutants, HopperKernelWithABlockMask) {
+  const auto* const kernel =
+      first_sm90_kernel([](const Sm90ForwardConfig& c) { return c.modifiers.block_mask == 64; });
+  ASSERT_NE(kernel, nullptr);
+  expect_accounted_for("sm90_forward " + brief_text(kernel->config));
+}
+
 // A launch may start before earlier grids have ended: every access to memory must wait for them.
 TEST(EmulatorMutants, DisabledGridWaitsAreDetected) {
   for (const bool split : {false, true})

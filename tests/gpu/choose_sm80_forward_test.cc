@@ -1,4 +1,5 @@
-// The choice of the sm80 forward kernel for problems with modifiers of the scores and padding.
+// The choice of the sm80 forward kernel for problems with modifiers of the scores and padding, and
+// of both forward kernels for block masks.
 #include <gtest/gtest.h>
 
 #include "config/shared_parts.h"
@@ -109,6 +110,65 @@ TEST(ChooseSm80Forward, KernelsWithModifiersDoNotSpill) {
   wide_warps.bias.reset();
   wide_warps.mask = false;
   expect_no_spills(wide_warps, 80);
+}
+
+Problem block_mask_problem(std::int64_t size, std::int64_t head_dim, DType dtype = DType::f16) {
+  Problem p = plain_problem(4096, head_dim, dtype);
+  p.out = DType::f16;
+  p.block_mask = size;
+  return p;
+}
+
+TEST(ChooseSm80Forward, TilesAndStepsLieInBlocksOfABlockMask) {
+  for (const int arch : {80, 86, 89, 90, 120})
+    for (const DType dtype : {DType::f16, DType::bf16, DType::e4m3, DType::int8, DType::sim8})
+      for (const std::int64_t head_dim : {8, 64, 96, 128, 192, 256})
+        for (const std::int64_t seqlen : {1, 100, 4096})
+          for (const std::int64_t size : {64, 128}) {
+            if (dtype == DType::e4m3 && arch < 89) continue;
+            Problem p = block_mask_problem(size, head_dim, dtype);
+            p.seqlen_q = p.seqlen_kv = seqlen;
+            const Sm80ForwardConfig c = chosen(p, arch);
+            EXPECT_EQ(c.modifiers.block_mask, size);
+            EXPECT_TRUE(feasible(c, arch).ok()) << feasible(c, arch).message();
+          }
+  Sm80ForwardConfig c = chosen(block_mask_problem(64, 128));
+  c.block_m = 128;
+  EXPECT_EQ(feasible(c, 80).message(),
+            "config.block_m is 128; supported: divisors of 64, a block of rows.");
+}
+
+// And those of Hopper, whose tiles are the blocks: as many CTAs as it is compiled for fit on an SM.
+TEST(ChooseSm90Forward, BlockMasksHaveTilesOfTheirBlocks) {
+  for (const std::int64_t head_dim : {8, 64, 96, 128, 192, 256})
+    for (const std::int64_t size : {64, 128}) {
+      const Resolved resolved = resolve(block_mask_problem(size, head_dim)).value();
+      EXPECT_TRUE(sm90_forward_supports(resolved, chip(90)));
+      const Sm90ForwardConfig c = choose_sm90_forward(resolved, chip(90)).config;
+      EXPECT_TRUE(feasible(c, 90).ok()) << feasible(c, 90).message();
+      EXPECT_EQ(sm90::block_m(c), size);
+      EXPECT_EQ(c.modifiers.block_mask, size);
+      constexpr int kSmBytes = 228 * 1024, kReservedBytes = 1024, kRegisters = 65536;
+      EXPECT_LE(c.min_ctas * (sm90::smem_bytes(c) + kReservedBytes), kSmBytes) << to_text(c);
+      EXPECT_LE(c.min_ctas * 128 *
+                    (c.warpgroups * sm90::consumer_registers(c) + sm90::producer_registers(c)),
+                kRegisters);
+      EXPECT_GE(c.stages, 2);
+    }
+  Problem in_8_bits = block_mask_problem(64, 128, DType::e4m3);
+  EXPECT_FALSE(sm90_forward_supports(resolve(in_8_bits).value(), chip(90)));
+}
+
+TEST(ChooseSm90Forward, KernelsWithBlockMasksDoNotSpill) {
+  if (!nvrtc_version().ok()) GTEST_SKIP() << nvrtc_version().status().message();
+  for (const std::int64_t size : {64, 128}) {
+    const Resolved resolved = resolve(block_mask_problem(size, 128)).value();
+    const Result<CompiledKernel> kernel =
+        compile(kernel_source(choose_sm90_forward(resolved, chip(90)).config));
+    ASSERT_TRUE(kernel.ok()) << kernel.status().message();
+    const CubinInfo info = read_cubin(kernel->image).value();
+    EXPECT_FALSE(info.find(kernel->lowered_name)->spills()) << size;
+  }
 }
 
 }  // namespace

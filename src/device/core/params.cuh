@@ -127,4 +127,26 @@ struct ModifiedForwardParams : ForwardParams {
   ModifierParams modifiers;
 };
 
+// One of the two lists of a block mask: row r, of a block of queries of a head, has
+// num_blocks[r] entries from indices[r * capacity] on. Null: no list.
+struct BlockListParams {
+  const i32* num_blocks = nullptr;
+  const i32* indices = nullptr;
+  i32 capacity = 0;
+};
+
+// A block mask. Kernels with one take these parameters behind those of modifiers.
+struct BlockMaskParams {
+  BlockListParams partial, full;
+  const i32* bit_indices = nullptr;  // of partial blocks, as their indices; null: no bits
+  const u32* bits = nullptr;         // entry after entry: a row of bits for each query
+  i32 bit_blocks = 0;
+  i32 kv_blocks = 0;        // larger indices are clamped
+  i64 batch = 0, head = 0;  // rows of the lists from one batch entry or head to the next
+};
+
+struct BlockMaskedForwardParams : ModifiedForwardParams {
+  BlockMaskParams block_mask;
+};
+
 }  // namespace octavo

@@ -4,7 +4,8 @@
 //   p_j = exp(s_j - max s) / sum   o = sum_j p_j v_j      lse = max s + log(sum exp(s_j - max s))
 //
 // The modifiers: s = softcap tanh(s / softcap), then s += bias, then s -= slope |diagonal - j|; a
-// mask tensor hides keys. A sink is one more term of the sum, and of max s.
+// mask tensor hides keys, and so does a block mask. A sink is one more term of the sum, and of max
+// s.
 //
 // No tiles, no tensor cores, no shared memory. A warp owns a row: its lanes divide the keys while
 // scores are computed, and the columns while the output is. The oracle shares no code with the
@@ -17,6 +18,7 @@
 #include "device/ptx/math.cuh"
 #include "device/ptx/memory.cuh"
 #include "device/ptx/thread.cuh"
+#include "device/ptx/vector_memory.cuh"
 #include "device/ptx/warpgroup.cuh"
 
 namespace octavo::oracle {
@@ -147,6 +149,8 @@ struct RowModifiers {
   i64 diagonal = 0;  // the key at the row's diagonal
   i64 bias = 0;      // indices of key 0
   i64 mask = 0;
+  i64 query = 0;
+  i64 q_row = 0;  // of a block mask's lists
   double slope = 0;
   double sink = -__builtin_bit_cast(double, kInfinityBits);
 
@@ -155,10 +159,33 @@ struct RowModifiers {
       : p(&params),
         diagonal(row + (params.bottom_right ? keys.length - queries.length : 0)),
         bias(first_of(params.bias, batch, head, queries.begin + row, keys.begin)),
-        mask(first_of(params.mask, batch, head, queries.begin + row, keys.begin)) {
+        mask(first_of(params.mask, batch, head, queries.begin + row, keys.begin)),
+        query(row) {
     if (p->alibi_slopes != nullptr)
       slope = ptx::load_global_f32(p->alibi_slopes + sequence * p->alibi_batch_stride + head);
     if (p->sinks != nullptr) sink = ptx::load_global_f32(p->sinks + head);
+    const BlockMask& m = p->block_mask;
+    if (m.size != 0) q_row = batch * m.batch + head * m.head + row / m.size;
+  }
+
+  // Where a list has a block of keys; -1: nowhere.
+  OCTAVO_DEVICE i64 find_block(const BlockList& list, i64 block) const {
+    const i64 count =
+        list.num_blocks == nullptr ? 0 : ptx::load_global_i32(list.num_blocks + q_row);
+    OCTAVO_UNROLL_BY(1)
+    for (i64 i = q_row * list.capacity; i < q_row * list.capacity + count; ++i)
+      if (ptx::load_global_i32(list.indices + i) == block) return i;
+    return -1;
+  }
+  // Whether a list has the key's block, and its bits, if there are any, the key.
+  OCTAVO_DEVICE bool is_in_block_mask(i64 key) const {
+    const BlockMask& m = p->block_mask;
+    if (find_block(m.full, key / m.size) >= 0) return true;
+    const i64 place = find_block(m.partial, key / m.size);
+    if (place < 0 || m.bits == nullptr) return place >= 0;
+    const i64 row = ptx::load_global_i32(m.bit_indices + place) * m.size + query % m.size;
+    const i64 word = (row * m.size + key % m.size) / 32;
+    return (ptx::load_global_b32(m.bits + word) >> (key % 32) & 1) != 0;
   }
 
   static OCTAVO_DEVICE i64 first_of(const ScoreTensor& t, i64 batch, i64 head, i64 row, i64 key) {
@@ -168,6 +195,8 @@ struct RowModifiers {
   OCTAVO_DEVICE double apply(double score, i64 key) const {
     if (p->mask.data != nullptr && ptx::load_global_b8(static_cast<const u8*>(p->mask.data) + mask +
                                                        key * p->mask.column) == 0)
+      return -__builtin_bit_cast(double, kInfinityBits);
+    if (p->block_mask.size != 0 && !is_in_block_mask(key))
       return -__builtin_bit_cast(double, kInfinityBits);
     if (p->softcap != 0) score = p->softcap * (1 - 2 / (1 + ptx::exp_f64(2 * score / p->softcap)));
     if (p->bias.data != nullptr)

@@ -33,6 +33,22 @@ struct Padding {
   const i32* leftpad = nullptr;
 };
 
+// Row r of a list has num_blocks[r] entries, from indices[r * capacity] on; null: no list.
+struct BlockList {
+  const i32* num_blocks = nullptr;
+  const i32* indices = nullptr;
+  i64 capacity = 0;
+};
+
+// A block mask: a row of the lists for each block of queries of each head.
+struct BlockMask {
+  i64 size = 0;  // of a block; 0: no block mask
+  BlockList partial, full;
+  const i32* bit_indices = nullptr;  // of partial blocks; null: no bits
+  const u32* bits = nullptr;         // (entry, query, key / 32)
+  i64 batch = 0, head = 0;           // rows from one batch entry or head to the next
+};
+
 struct Params {
   Operand q, k, v;
   // Varlen batches; null: every sequence has seqlen_q queries and seqlen_kv keys.
@@ -54,6 +70,7 @@ struct Params {
   const float* alibi_slopes = nullptr;  // one per query head; null: none
   i64 alibi_batch_stride = 0;
   const float* sinks = nullptr;  // one per query head; null: none
+  BlockMask block_mask;
 
   // f16 or bf16: P and O are rounded to it, as in an unfused library; f32: no rounding.
   Element rounding = Element::f32;

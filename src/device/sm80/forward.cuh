@@ -23,6 +23,7 @@
 #pragma once
 
 #include "config/sm80_forward.h"
+#include "device/core/block_mask.cuh"
 #include "device/core/block_range.cuh"
 #include "device/core/params.cuh"
 #include "device/ptx/memory.cuh"
@@ -43,6 +44,7 @@ struct ForwardKernel {
   using State = typename G::State;
   static constexpr Sm80ForwardConfig C = G::C;
   static constexpr int kGroups = C.v_barrier ? 2 : 1;  // cp.async groups of a step
+  static constexpr bool kBlockMask = C.modifiers.block_mask != 0;
 
   static OCTAVO_DEVICE GlobalRows global_rows(const void* data, const Strides& s,
                                               const RowTile& tile, i32 head, i32 first,
@@ -69,19 +71,51 @@ struct ForwardKernel {
     RowLoader<step_keys(C), G::kCopyThreads, C.load_bytes, row_bytes(C), C.keep_kv> k, v;
     i32 rows;  // valid rows from the next step on
     i32 end;   // the value of `rows` after the last step
+    // With a block mask: the loaders stay at the first key, `rows` counts from there, and the next
+    // step begins at `key`.
+    i32 step, steps, key;
   };
   static OCTAVO_DEVICE Copies copies_of(const ForwardParams& p, const RowTile& tile,
-                                        const BlockRange& range) {
+                                        const BlockRange& range, i32 steps) {
     const i32 head = tile.head / p.heads_per_kv;
-    const i32 token = tile.at.kv_begin + range.begin;
-    return {{global_rows(p.k, p.k_strides, tile, head, token, p.head_dim), copy_thread(tile)},
-            {global_rows(p.v, p.v_strides, tile, head, token, p.head_dim), copy_thread(tile)},
-            tile.at.seqlen_kv - range.begin,
-            tile.at.seqlen_kv - range.end};
+    const i32 begin = kBlockMask ? 0 : range.begin;
+    const i32 token = tile.at.kv_begin + begin;
+    Copies copies = {
+        {global_rows(p.k, p.k_strides, tile, head, token, p.head_dim), copy_thread(tile)},
+        {global_rows(p.v, p.v_strides, tile, head, token, p.head_dim), copy_thread(tile)},
+        tile.at.seqlen_kv - begin,
+        tile.at.seqlen_kv - range.end,
+        0,
+        steps,
+        0};
+    if constexpr (kBlockMask) find_next_key(copies, p, tile);
+    return copies;
+  }
+  // Loads the entry of the lists a step before its copies start.
+  static OCTAVO_DEVICE void find_next_key(Copies& copies, const ForwardParams& p,
+                                          const RowTile& tile) {
+    if (copies.step < copies.steps)
+      copies.key = G::first_key(G::block_of_step(p, tile, copies.step), copies.step);
+  }
+  static OCTAVO_DEVICE void load_listed_step(Copies& copies, const ForwardParams& p,
+                                             const RowTile& tile, int stage) {
+    const bool any = copies.step < copies.steps;
+    auto k = copies.k;
+    auto v = copies.v;
+    k.skip(static_cast<u32>(copies.key));
+    v.skip(static_cast<u32>(copies.key));
+    if (any) k.load(G::k_tile(stage), copies.rows - copies.key);
+    if constexpr (C.v_barrier) ptx::cp_async_commit();
+    if (any) v.load(G::v_tile(stage), copies.rows - copies.key);
+    ptx::cp_async_commit();
+    ++copies.step;
+    find_next_key(copies, p, tile);
   }
   // Starts the copies of a step. Past the last step it only commits, so that the count of groups
   // stays the same.
-  static OCTAVO_DEVICE void load_step(Copies& copies, int stage) {
+  static OCTAVO_DEVICE void load_step(Copies& copies, const ForwardParams& p, const RowTile& tile,
+                                      int stage) {
+    if constexpr (kBlockMask) return load_listed_step(copies, p, tile, stage);
     const bool any = copies.rows > copies.end;
     if (any) copies.k.load(G::k_tile(stage), copies.rows);
     if constexpr (C.v_barrier) ptx::cp_async_commit();
@@ -132,16 +166,19 @@ struct ForwardKernel {
     }
   }
 
-  // One block of keys: scores, softmax, and o += p v.
+  // One block of keys: scores, softmax, and o += p v. `bits`: those of the block mask that it has,
+  // or -1.
   static OCTAVO_DEVICE void block(State& state, const typename G::QFragments& q,
                                   const BlockRange& range, const ForwardParams& p,
-                                  const RowTile& tile, i32 key, int stage) {
+                                  const RowTile& tile, i32 key, i32 bits, int stage) {
     typename G::Scores scores;
     Products<G>::qk(scores, q, tile, stage);
     if (p.negate) Softmax<G>::negate(scores);
     if constexpr (C.k_row_scales) Softmax<G>::scale_keys(scores, p, tile, key);
     if constexpr (changes_scores(C.modifiers) || C.modifiers.mask)
       Modifiers<G>::apply(scores, state, p, tile, key);
+    if constexpr (kBlockMask)
+      if (bits >= 0) Modifiers<G>::hide_unset(scores, G::block_mask(p), tile, key, bits);
     if (range.needs_mask(key, C.block_n)) Softmax<G>::apply_mask(scores, p, tile, key);
     if constexpr (G::Operands::kPromoteBlocks) {
       typename Softmax<G>::Promotion promotion;
@@ -165,11 +202,11 @@ struct ForwardKernel {
                                     const BlockRange& range, int steps) {
     if (steps == 0) return;
     load_q(p, tile);
-    Copies copies = copies_of(p, tile, range);
+    Copies copies = copies_of(p, tile, range, steps);
     int stage = 0;
     for (int j = 0; j < steps + C.stages - 1; ++j) {
       if (j >= C.stages && j < steps) ptx::named_barrier_sync(empty(stage), G::kThreads);
-      load_step(copies, stage);
+      load_step(copies, p, tile, stage);
       stage = next(stage);
       if (j < C.stages - 1) continue;
       ptx::cp_async_wait<C.stages - 1>();
@@ -178,15 +215,16 @@ struct ForwardKernel {
   }
 
   // Waits for K and V of step j. If every warp copies, it also starts the copies of a later step.
-  static OCTAVO_DEVICE void begin_step(Copies& copies, int stage) {
+  static OCTAVO_DEVICE void begin_step(Copies& copies, const ForwardParams& p, const RowTile& tile,
+                                       int stage) {
     if constexpr (C.stages == 1) {
       G::math_sync();  // every warp is done with the only buffer
-      load_step(copies, 0);
+      load_step(copies, p, tile, 0);
     }
     // Groups that may still be in flight: those of later stages, and V's own.
     ptx::cp_async_wait<kGroups * max_of(C.stages - 2, 0) + kGroups - 1>();
     G::math_sync();
-    if constexpr (C.stages > 1) load_step(copies, stage == 0 ? C.stages - 1 : stage - 1);
+    if constexpr (C.stages > 1) load_step(copies, p, tile, stage == 0 ? C.stages - 1 : stage - 1);
   }
 
   static OCTAVO_DEVICE void prepare_q(typename G::QFragments& q, const ForwardParams& p,
@@ -200,11 +238,11 @@ struct ForwardKernel {
 
   static OCTAVO_DEVICE void math(const ForwardParams& p, const RowTile& tile,
                                  const BlockRange& range, int steps) {
-    Copies copies = copies_of(p, tile, range);
+    Copies copies = copies_of(p, tile, range, steps);
     if constexpr (C.producer_warps == 0) {
       if (steps > 0) load_q(p, tile);
       OCTAVO_UNROLL
-      for (int stage = 0; stage < C.stages - 1; ++stage) load_step(copies, stage);
+      for (int stage = 0; stage < C.stages - 1; ++stage) load_step(copies, p, tile, stage);
     }
     State state;
     init(state, p, tile);
@@ -215,10 +253,16 @@ struct ForwardKernel {
       if constexpr (C.producer_warps > 0)
         ptx::named_barrier_sync(full(stage), G::kThreads);
       else
-        begin_step(copies, stage);
+        begin_step(copies, p, tile, stage);
       if (j == 0) prepare_q(q, p, tile);
-      const i32 key = range.begin + j * step_keys(C) + static_cast<i32>(tile.warp_n) * C.block_n;
-      block(state, q, range, p, tile, key, stage);
+      i32 first = range.begin + j * step_keys(C), bits = -1;
+      if constexpr (kBlockMask) {
+        const ListedBlock listed = G::block_of_step(p, tile, j);
+        first = G::first_key(listed, j);
+        bits = listed.bits;
+      }
+      const i32 key = first + static_cast<i32>(tile.warp_n) * C.block_n;
+      block(state, q, range, p, tile, key, bits, stage);
       if (C.producer_warps > 0 && j + C.stages < steps)
         ptx::named_barrier_arrive(empty(stage), G::kThreads);
       stage = next(stage);
@@ -246,7 +290,12 @@ struct ForwardKernel {
     }
     if (tile.first_row >= tile.at.seqlen_q) return;
     const BlockRange range = block_range(p, tile.at, tile.first_row, C.block_m, step_keys(C));
-    const int steps = div_up(max_of(range.end - range.begin, 0), step_keys(C));
+    int steps = div_up(max_of(range.end - range.begin, 0), step_keys(C));
+    if constexpr (kBlockMask) {
+      tile.blocks = block_row</*kOverlaps=*/false>(G::block_mask(p), tile.batch, tile.head,
+                                                   tile.first_row / C.modifiers.block_mask);
+      if (steps > 0) steps = tile.blocks.count() * G::kStepsOfBlock;
+    }
     if (C.producer_warps > 0 && tile.thread >= G::kMathThreads)
       produce(p, tile, range, steps);
     else

@@ -3,6 +3,7 @@
 
 #include "config/shared_parts.h"
 #include "config/sm80_forward.h"
+#include "device/core/block_mask.cuh"
 #include "device/core/block_range.cuh"
 #include "device/core/exp2.cuh"
 #include "device/core/mma_state.cuh"
@@ -24,16 +25,21 @@ struct ConfigOf {
 };
 
 // The kernel parameters of a configuration: only what it reads.
-template <bool kHasModifiers>
+template <bool kHasModifiers, bool kHasBlockMask>
 struct SelectParams {
   using Type = ForwardParams;
 };
 template <>
-struct SelectParams<true> {
+struct SelectParams<true, false> {
   using Type = ModifiedForwardParams;
 };
+template <>
+struct SelectParams<true, true> {
+  using Type = BlockMaskedForwardParams;
+};
 template <class Config>
-using ParamsOf = typename SelectParams<any(Config::value.modifiers)>::Type;
+using ParamsOf = typename SelectParams<any(Config::value.modifiers),
+                                       Config::value.modifiers.block_mask != 0>::Type;
 
 template <class Config>
 struct Geometry {
@@ -57,6 +63,10 @@ struct Geometry {
   static_assert(C.block_n % Operands::kPvKeys == 0, "a block's keys are whole mma steps");
   static_assert(C.head_dim % Operands::kQkColumns == 0,
                 "the head dimension is padded to whole mma steps");
+  static constexpr int kBlockMask = C.modifiers.block_mask;
+  static_assert(kBlockMask % C.block_m == 0 && kBlockMask % step_keys(C) == 0,
+                "a tile's rows, and the keys of a step, lie in one block of the mask");
+  static_assert(kBlockMask == 0 || C.block_n % 32 == 0, "a block's keys are whole words of bits");
 
   // The block_m query rows of this CTA's work tile, and this thread's coordinates in it. A thread
   // holds two rows of each 16-row mma tile, lane / 4 and lane / 4 + 8, called r = 0 and r = 1.
@@ -64,6 +74,7 @@ struct Geometry {
     SequenceSpan at;
     i32 sequence, batch, head, first_row;
     u32 warp_m, warp_n, lane, thread;
+    BlockRow blocks;                             // with a block mask only
     OCTAVO_DEVICE u32 row(u32 m, u32 r) const {  // within the CTA
       return warp_m * kRowsPerWarp + m * 16 + r * 8 + lane / 4;
     }
@@ -91,6 +102,19 @@ struct Geometry {
   // The modifier parameters. Only a kernel with modifiers or padding has them.
   static OCTAVO_DEVICE const ModifierParams& modifiers(const ForwardParams& p) {
     return static_cast<const ModifiedForwardParams&>(p).modifiers;
+  }
+
+  static OCTAVO_DEVICE const BlockMaskParams& block_mask(const ForwardParams& p) {
+    return static_cast<const BlockMaskedForwardParams&>(p).block_mask;
+  }
+  // With a block mask: the entry of the lists that a step belongs to, and the step's first key.
+  static constexpr int kStepsOfBlock = max_of(kBlockMask / step_keys(C), 1);
+  static OCTAVO_DEVICE ListedBlock block_of_step(const ForwardParams& p, const RowTile& tile,
+                                                 i32 step) {
+    return listed_block</*kOverlaps=*/false>(block_mask(p), tile.blocks, step / kStepsOfBlock);
+  }
+  static OCTAVO_DEVICE i32 first_key(const ListedBlock& of, i32 step) {
+    return of.block * kBlockMask + step % kStepsOfBlock * step_keys(C);
   }
 
   // Barrier of the math warps.

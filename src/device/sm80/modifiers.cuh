@@ -1,5 +1,5 @@
-// Modifiers of the score registers of one warp, between Q K^T and the mask: softcap, bias, ALiBi
-// and mask tensor, each if the configuration has it and the call gives it.
+// Modifiers of the score registers of one warp, between Q K^T and the mask: softcap, bias, ALiBi,
+// mask tensor and the bits of a block mask, each if the configuration has it and the call gives it.
 //
 // Softcap, bias and ALiBi work in log2 units, so a kernel with one of them scales its scores here
 // and not in the exponential. The instructions for one score on sm_80, of which a softcap has two
@@ -43,6 +43,32 @@ struct Modifiers {
         hide<true>(scores, p.mask, tile, key);
       else
         hide<false>(scores, p.mask, tile, key);
+    }
+  }
+
+  // Hides the keys whose bits a block mask has not set; `entry` is the block's entry of the bits.
+  static OCTAVO_DEVICE void hide_unset(Scores& scores, const BlockMaskParams& p,
+                                       const RowTile& tile, i32 key, i32 entry) {
+    constexpr int kSize = max_of(C.modifiers.block_mask, 32), kRowWords = kSize / 32;
+    const i64 first_word = static_cast<i64>(entry) * kSize * kRowWords + key % kSize / 32;
+    OCTAVO_UNROLL
+    for (int m = 0; m < kTilesM; ++m) {
+      OCTAVO_UNROLL
+      for (int r = 0; r < 2; ++r) {
+        const i32 row = (tile.first_row + static_cast<i32>(tile.row(m, r))) % kSize;
+        const u32* const words = p.bits + first_word + row * kRowWords;
+        u32 word = 0;
+        OCTAVO_UNROLL
+        for (int n = 0; n < kTilesN; ++n) {
+          if (n % 4 == 0) word = ptx::load_global_b32(words + n / 4) >> (tile.lane % 4 * 2);
+          OCTAVO_UNROLL
+          for (int e = 0; e < 2; ++e) {
+            float& s = scores.s[m][n][r * 2 + e];
+            const bool is_set = (word >> (n % 4 * 8 + e) & 1) != 0;
+            s = ptx::mask_term(is_set, true) ? s : -kInfinity;
+          }
+        }
+      }
     }
   }
 

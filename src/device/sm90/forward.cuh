@@ -19,6 +19,7 @@
 //   k_scales        8-bit with KScales::block or row: floats, for each stage
 //   v_scales        8-bit: head_dim floats for each warpgroup
 //   tile_slots      work tiles, from the producer to the consumers
+//   listed          block masks: first key and bits of the block in each stage   kListedBytes each
 //
 // clang-format off
 //   barrier       arrives                       waits                  becomes true
@@ -41,6 +42,7 @@
 #include "device/ptx/thread.cuh"
 #include "device/ptx/tma.cuh"
 #include "device/ptx/warpgroup.cuh"
+#include "device/sm90/block_bits.cuh"
 #include "device/sm90/epilogue.cuh"
 #include "device/sm90/geometry.cuh"
 #include "device/sm90/mainloop.cuh"
@@ -85,6 +87,7 @@ struct TileStream {
   Progress progress{};
   bool new_tile = false;
   u32 score_phase = 0;  // of the next score tiles
+  i32 bits = -1;        // with a block mask: the current block's entry of bits, or -1
 
   OCTAVO_DEVICE TileStream(const Sm90ForwardParams& params, const ThreadCoord& t)
       : p(params), thread(t) {}
@@ -98,6 +101,10 @@ struct TileStream {
     if (first_row >= t.at.seqlen_q) return {.skip_after = t.n_blocks};
     const BlockRange range = block_range(p, t.at, first_row, kRows, C.block_n);
     if (range.begin >= range.end) return {.skip_after = t.n_blocks};
+    // All warpgroups take all blocks of the lists; release_k() learns which they are.
+    if (has_block_mask(C))
+      return {
+          .blocks_left = t.n_blocks, .full_begin = range.full_begin, .full_end = range.full_end};
     const i32 first = (range.begin - t.n_begin) / C.block_n;
     const i32 last = div_up(range.end - t.n_begin, C.block_n);
     if (starts_at_diagonal(C)) {
@@ -156,9 +163,18 @@ struct TileStream {
     ptx::warp_sync();
     arrive(G::q_empty(thread.group));
   }
+  // What the producer says of the block whose scores are complete.
+  OCTAVO_DEVICE void read_listed() {
+    u32 key, entry;
+    ptx::load_shared_b64(G::listed(k.stage()), key, entry);
+    progress.n = static_cast<i32>(key);
+    bits = static_cast<i32>(entry);
+  }
   // Also releases Q after the tile's last own block.
   OCTAVO_DEVICE void release_k() {
-    if (scaled_keys(C) > 0) ptx::warp_sync();  // every lane has read the scales
+    if constexpr (has_block_mask(C)) read_listed();
+    // Every lane has read the scales, or what is listed.
+    if (scaled_keys(C) > 0 || has_block_mask(C)) ptx::warp_sync();
     release_k_stage();
     if (--progress.blocks_left == 0) release_q();
   }
@@ -211,7 +227,7 @@ struct TileStream {
     if (starts_at_diagonal(C)) {
       const WorkTile t = Slots::read(tile);
       progress.n = first_key<G>(t, t.n_blocks - progress.skip_after - progress.blocks_left);
-    } else {
+    } else if (!has_block_mask(C)) {
       progress.n += C.block_n;
     }
   }
@@ -234,6 +250,11 @@ struct TileStream {
       const bool has_tiles = Modifier::Tensors::wait(p, thread.group, score_phase);
       Modifier::apply(N::accumulator(scores), p, progress.n, [&] { return row_tile(tile); });
       if (has_tiles) release_score_tiles();
+    }
+    if constexpr (has_block_mask(C)) {
+      if (bits >= 0)
+        hide_unset_bits<G>(N::accumulator(scores), G::block_mask(p), row_tile(tile), progress.n,
+                           bits);
     }
     if (!N::kTestsSignWithMask && !hides) return;
     N::apply_mask(scores, p, row_tile(tile), progress.n);
@@ -317,8 +338,10 @@ struct ForwardKernel {
   using G = Geometry<Config>;
   using N = NumericsOf<G>;
   static constexpr Sm90ForwardConfig C = G::C;
-  static_assert(is_split_kv(C) || C.warpgroups >= 2,
-                "two consumer warpgroups or more: one alone would idle in its softmax");
+  static_assert(
+      is_split_kv(C) || C.warpgroups >= 2 || has_block_mask(C),
+      "two consumer warpgroups or more: one alone would idle in its softmax, unless other "
+      "CTAs share the SM");
 
   static OCTAVO_DEVICE void init_barriers() {
     constexpr u32 kConsumerWarps = C.warpgroups * 4;

@@ -39,9 +39,19 @@ template <>
 struct SelectParams<true, false, false> {
   using Type = Sm90Forward8BitParams;
 };
+template <class Params, bool kHasBlockMask>
+struct AddBlockMask {
+  using Type = Params;
+};
+template <class Params>
+struct AddBlockMask<Params, true> {
+  using Type = Sm90ForwardBlockMaskParams;
+};
 template <class Config>
-using ParamsOf = typename SelectParams<is_8bit_qk(Config::value), has_output_params(Config::value),
-                                       any(Config::value.modifiers)>::Type;
+using ParamsOf = typename AddBlockMask<
+    typename SelectParams<is_8bit_qk(Config::value), has_output_params(Config::value),
+                          any(Config::value.modifiers)>::Type,
+    has_block_mask(Config::value)>::Type;
 
 template <class Config>
 struct Geometry {
@@ -60,6 +70,10 @@ struct Geometry {
                 "a block of keys is a whole number of wgmma steps");
   static_assert((is_8bit_pv(C) ? C.pv_columns : C.head_dim) + ones_columns(C) <= 256,
                 "a wgmma has at most 256 columns");
+
+  static_assert(!has_block_mask(C) || (C.modifiers.block_mask == block_m(C) &&
+                                       C.modifiers.block_mask % C.block_n == 0 && !is_split_kv(C)),
+                "a tile's rows are a block of the mask, and a block of keys is part of one");
 
   static constexpr bool kOnes = ones_columns(C) > 0;
   static constexpr Panels kQkPanels = qk_panels(C);
@@ -91,7 +105,7 @@ struct Geometry {
     SequenceSpan at;
     i32 sequence, batch, head;
     i32 first_row;      // in the sequence
-    float alibi_slope;  // of the head; not set with split-KV
+    float alibi_slope;  // of the head; set where starts_at_diagonal
     OCTAVO_DEVICE i32 row(u32 r) const {
       return first_row + static_cast<i32>(this->warp * 16 + r * 8 + this->lane / 4);
     }
@@ -143,6 +157,7 @@ struct Geometry {
   }
   static OCTAVO_DEVICE u32 k_tile(u32 stage) { return smem(S.k) + stage * S.k_stage; }
   static OCTAVO_DEVICE u32 v_tile(u32 stage) { return smem(S.v) + stage * S.v_stage; }
+  static OCTAVO_DEVICE u32 listed(u32 stage) { return smem(S.listed) + stage * kListedBytes; }
   static OCTAVO_DEVICE u32 k_scales(u32 stage) {
     return smem(S.k_scales) + stage * S.k_scales_stage;
   }
@@ -180,6 +195,9 @@ struct Geometry {
   // The additional parameters of kernels with modifiers or padding.
   static OCTAVO_DEVICE const ModifierParams& modifiers(const Sm90ForwardParams& p) {
     return static_cast<const Sm90ForwardModifiedParams&>(p).modifiers;
+  }
+  static OCTAVO_DEVICE const BlockMaskParams& block_mask(const Sm90ForwardParams& p) {
+    return static_cast<const Sm90ForwardBlockMaskParams&>(p).block_mask;
   }
   // The additional parameters of kernels with 8-bit Q and K.
   static OCTAVO_DEVICE const Sm90Forward8BitParams& params_8bit(const Sm90ForwardParams& p) {

@@ -87,9 +87,9 @@ struct ScoreModifier {
       const i32 diagonal =
           tile.query(p, r) + (p.bottom_right ? tile.at.seqlen_kv - tile.at.seqlen_q : 0);
       const i32 distance = diagonal - n - static_cast<i32>(tile.lane % 4 * 2);
-      of.slope[r] = is_split_kv(C)
-                        ? alibi_slope<kOverlaps>(m, tile.sequence, Registers::head_of(p, tile, r))
-                        : tile.alibi_slope;
+      of.slope[r] = starts_at_diagonal(C)
+                        ? tile.alibi_slope
+                        : alibi_slope<kOverlaps>(m, tile.sequence, Registers::head_of(p, tile, r));
       of.distance[r] = static_cast<float>(distance);
       of.left = of.left && (p.window_right == 0 || distance >= C.block_n);
       of.right = of.right && distance <= 0;

@@ -68,4 +68,8 @@ struct Sm90ForwardModifiedParams : Sm90ForwardOutputParams {
       mask;  // (key, query, head, batch), with score_tiles, if there is such a tensor
 };
 
+struct Sm90ForwardBlockMaskParams : Sm90ForwardModifiedParams {
+  BlockMaskParams block_mask;
+};
+
 }  // namespace octavo

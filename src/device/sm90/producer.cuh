@@ -46,11 +46,33 @@ struct Producer {
     }
   }
 
-  static OCTAVO_DEVICE void load_k(const Sm90ForwardParams& p, const WorkTile& t, i32 visit,
+  // A block of keys that a tile visits: how many others come before it or, with a block mask, the
+  // first key and the bits (-1: none) of an entry of the lists.
+  struct ListedKeys {
+    i32 key, bits;
+  };
+  static OCTAVO_DEVICE i32 key_of(const WorkTile& t, i32 visit) { return first_key<G>(t, visit); }
+  static OCTAVO_DEVICE i32 key_of(const WorkTile&, const ListedKeys& visit) { return visit.key; }
+
+  static OCTAVO_DEVICE ListedKeys listed_keys(const Sm90ForwardParams& p, const WorkTile& t,
+                                              i32 number) {
+    constexpr i32 kParts = max_of(C.modifiers.block_mask / C.block_n, 1);
+    if (number >= t.n_blocks) return {0, -1};
+    const ListedBlock listed =
+        listed_block</*kOverlaps=*/true>(G::block_mask(p), t.blocks, number / kParts);
+    return {listed.block * C.modifiers.block_mask + number % kParts * C.block_n, listed.bits};
+  }
+
+  template <class Visit>
+  static OCTAVO_DEVICE void load_k(const Sm90ForwardParams& p, const WorkTile& t, Visit visit,
                                    KvState& k, bool leader) {
     wait_as_warp(G::k_empty(k.stage()), k.phase() ^ 1);
-    const i32 n = first_key<G>(t, visit);
+    const i32 n = key_of(t, visit);
     if (leader) {
+      if constexpr (has_block_mask(C)) {
+        ptx::store_shared_b32(G::listed(k.stage()), static_cast<u32>(n));
+        ptx::store_shared_b32(G::listed(k.stage()) + 4, static_cast<u32>(visit.bits));
+      }
       ptx::mbarrier_arrive_expect_tx(G::k_full(k.stage()), G::S.k_stage);
       load_rows(p.k, G::k_tile(k.stage()), G::k_full(k.stage()), C.block_n, t.at.kv_begin + n,
                 p.by_heads_per_kv.quotient(t.head), t.batch, qk_panels(C));
@@ -65,10 +87,11 @@ struct Producer {
     k.advance();
   }
 
-  static OCTAVO_DEVICE void load_v(const Sm90ForwardParams& p, const WorkTile& t, i32 visit,
+  template <class Visit>
+  static OCTAVO_DEVICE void load_v(const Sm90ForwardParams& p, const WorkTile& t, Visit visit,
                                    KvState& v, u32& tail_phase, bool leader) {
     wait_as_warp(G::v_empty(v.stage()), v.phase() ^ 1);
-    const i32 n = first_key<G>(t, visit);
+    const i32 n = key_of(t, visit);
     // In a varlen or padded batch, rows beyond the last key are another sequence's or padding.
     // Otherwise they are beyond the tensor, and TMA fills them with zeros.
     const bool has_neighbours = C.modifiers.padded || p.cu_seqlens_kv != nullptr;
@@ -92,6 +115,23 @@ struct Producer {
     v.advance();
   }
 
+  // The blocks of a block mask's lists. An entry is read one block before its K is loaded.
+  static OCTAVO_DEVICE void load_listed_tile(const Sm90ForwardParams& p, const WorkTile& t,
+                                             u32 count, KvState& k, KvState& v, u32& tail_phase,
+                                             bool leader) {
+    ListedKeys visit = listed_keys(p, t, 0), next = listed_keys(p, t, 1);
+    if (t.n_blocks > 0) load_k(p, t, visit, k, leader);
+    publish_tile(p, t, count, leader);
+    for (i32 number = 1; number < t.n_blocks; ++number) {
+      const ListedKeys before = visit;
+      visit = next;
+      next = listed_keys(p, t, number + 1);
+      load_k(p, t, visit, k, leader);
+      load_v(p, t, before, v, tail_phase, leader);
+    }
+    if (t.n_blocks > 0) load_v(p, t, visit, v, tail_phase, leader);
+  }
+
   // K comes one block ahead of V, as it is used.
   static OCTAVO_DEVICE void run(const Sm90ForwardParams& p) {
     // Only this warp needs griddepcontrol.wait: every other thread touches global memory only after
@@ -103,13 +143,17 @@ struct Producer {
     for (TileScheduler tiles; tiles.has_tile(p); tiles.advance(p)) {
       const WorkTile t = work_tile<G>(p, tiles.index);
       if (t.n_blocks < 0) continue;
-      if (t.n_blocks > 0) load_k(p, t, 0, k, leader);
-      publish_tile(p, t, count++, leader);
-      for (i32 n_block = 1; n_block < t.n_blocks; ++n_block) {
-        load_k(p, t, n_block, k, leader);
-        load_v(p, t, n_block - 1, v, tail_phase, leader);
+      if constexpr (has_block_mask(C)) {
+        load_listed_tile(p, t, count++, k, v, tail_phase, leader);
+      } else {
+        if (t.n_blocks > 0) load_k(p, t, 0, k, leader);
+        publish_tile(p, t, count++, leader);
+        for (i32 n_block = 1; n_block < t.n_blocks; ++n_block) {
+          load_k(p, t, n_block, k, leader);
+          load_v(p, t, n_block - 1, v, tail_phase, leader);
+        }
+        if (t.n_blocks > 0) load_v(p, t, t.n_blocks - 1, v, tail_phase, leader);
       }
-      if (t.n_blocks > 0) load_v(p, t, t.n_blocks - 1, v, tail_phase, leader);
     }
     ptx::launch_dependent_grids();
     WorkTile end{};

@@ -11,6 +11,7 @@
 #pragma once
 
 #include "config/sm90_forward.h"
+#include "device/core/block_mask.cuh"
 #include "device/core/block_range.cuh"
 #include "device/core/score_modifiers.cuh"
 #include "device/ptx/math.cuh"
@@ -32,6 +33,7 @@ struct WorkTile {
   i32 n_blocks;       // blocks of keys, or kNoRows, or kNoMoreTiles
   i32 diagonal;       // starts_at_diagonal: the block that is visited first
   float alibi_slope;  // of the head
+  BlockRow blocks;    // with a block mask: its lists for the tile; only the producer knows them
 };
 
 // The first key of the block that a tile visits after `visit` others. Without ALiBi blocks ascend.
@@ -76,6 +78,11 @@ OCTAVO_DEVICE WorkTile work_tile(const Sm90ForwardParams& p, i32 index) {
   const BlockRange range = block_range(p, t.at, t.first_row, kBlockM, kBlockN);
   t.n_begin = range.begin;
   t.n_blocks = div_up(max_of(range.end - range.begin, 0), kBlockN);
+  if constexpr (has_block_mask(G::C)) {
+    t.blocks =
+        block_row</*kOverlaps=*/true>(G::block_mask(p), t.batch, t.head, t.first_row / kBlockM);
+    if (t.n_blocks > 0) t.n_blocks = t.blocks.count() * (G::C.modifiers.block_mask / kBlockN);
+  }
   if (starts_at_diagonal(G::C)) {
     const ScoreModifierParams& m = G::modifiers(p).scores;
     t.diagonal = diagonal_block<G>(p, t);

@@ -96,6 +96,8 @@ struct WideRowLoader {
 
   OCTAVO_DEVICE const u8* rows_on(u32 rows) const { return source + u64{stride} * (rows * 16); }
 
+  OCTAVO_DEVICE void skip(u32 rows) { source = rows_on(rows); }
+
   // Starts copying a block, of which `rows` rows exist, and advances to the next block.
   OCTAVO_DEVICE void load(const SharedTile<kRowBytes>& tile, i32 rows) {
     OCTAVO_UNROLL
@@ -124,6 +126,8 @@ struct NarrowRowLoader {
 
   OCTAVO_DEVICE NarrowRowLoader(const GlobalRows& rows, u32 this_thread)
       : from(rows), thread(this_thread) {}
+
+  OCTAVO_DEVICE void skip(u32 rows) { from.data += rows * from.stride_bytes; }
 
   OCTAVO_DEVICE void load(const SharedTile<kRowBytes>& tile, i32 rows) {
     // Not unrolled: the addresses of so many chunks would spill.

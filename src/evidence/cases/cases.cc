@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "evidence/cases/block_mask_cases.h"
 #include "evidence/cases/decode_cases.h"
 #include "evidence/cases/draw.h"
 #include "numeric/formats.h"
@@ -207,6 +208,7 @@ std::string Case::name() const {
   if (mask) text += " mask";
   if (alibi) text += " alibi";
   if (sinks) text += " sinks";
+  if (block_mask != 0) text += fmt::format(" block_mask={}", block_mask);
   if (scale) text += fmt::format(" scale={:.9g}", *scale);
   if (lse) text += " lse";
   if (options.overlap_launch) text += " overlap";
@@ -273,6 +275,7 @@ Case without_modifiers(const Case& c) {
   plain.options.softcap = 0;
   plain.padded = plain.mask = plain.alibi = plain.sinks = false;
   plain.bias = {};
+  plain.block_mask = 0;
   return plain;
 }
 
@@ -612,8 +615,9 @@ Result<std::vector<Case>> suite_cases(const std::string& suite, std::uint64_t se
   if (suite == "twelve") return twelve_cases();
   if (suite == "presets") return preset_cases(seed);
   if (suite == "decode") return decode_cases(seed);
+  if (suite == "block_mask") return block_mask_cases(seed);
   return invalid("suite", fmt::format("\"{}\"", suite),
-                 "all, twelve, presets, decode, and configs on a GPU");
+                 "all, twelve, presets, decode, block_mask, and configs on a GPU");
 }
 
 }  // namespace octavo::evidence

@@ -31,7 +31,8 @@ enum class InputValues : std::uint8_t {
   equal_keys,  // every key of a head, and its row of V, is the first one
 };
 
-// cu_seqlens of a varlen batch of kHostileSequences, or lengths and page table of a paged cache.
+// cu_seqlens of a varlen batch of kHostileSequences, lengths and page table of a paged cache, or
+// the lists of a block mask.
 enum class Seqlens : std::uint8_t {
   plain,
   hostile,  // negative, beyond the end, decreasing, too long; the host would refuse them
@@ -79,6 +80,7 @@ struct Case {
   bool mask = false;
   bool alibi = false;
   bool sinks = false;
+  std::int64_t block_mask = 0;  // the size of its blocks; 0: none. Its lists follow from the seed
   std::optional<float> scale{};
   bool lse = true;
   Seqlens seqlens = Seqlens::plain;

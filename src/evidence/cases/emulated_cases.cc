@@ -92,9 +92,9 @@ void add_modifiers(CaseInputs& x, const ModifierConfig& config) {
     m.slopes.push_back(0.03f * static_cast<float>(i + 1));
     m.sinks.push_back(value(i + 3));
   }
-  a.alibi_slopes = m.slopes.data();
-  a.sinks = m.sinks.data();
-  if (p.varlen) return;
+  if (config.alibi) a.alibi_slopes = m.slopes.data();
+  if (config.sinks) a.sinks = m.sinks.data();
+  if (p.varlen || !config.bias) return;
   const std::int64_t rows = a.q.shape[2], keys = a.k.shape[2];
   // Rows that TMA can load.
   const std::int64_t row_elements = div_up<std::int64_t>(keys, 16) * 16;
@@ -345,6 +345,36 @@ Result<std::vector<EmulatedSubject>> subjects_by_name(const std::string& name) {
   return chosen;
 }
 
+// The cases of a kernel with a block mask, from one with its types. `step`: the keys of a step.
+static std::vector<Case> block_mask_cases_for(Case c, const ModifierConfig& config,
+                                              std::int64_t step) {
+  const std::int64_t size = config.block_mask;
+  std::vector<Case> cases;
+  c.block_mask = size;
+  // Several heads with lists of their own or one for all; rows and keys that end inside a block.
+  c.heads_q = 4;
+  c.heads_kv = 2;
+  c.seqlen_q = size + 5;
+  c.seqlen_kv = 5 * size + step / 2 + 1;
+  for (c.seed = 1; c.seed < 4; ++c.seed) cases.push_back(c);
+  Case hostile = c;
+  hostile.seqlens = Seqlens::hostile;
+  cases.push_back(hostile);
+  // Both ends of a window, inside blocks that the lists have.
+  c.options.causal = Causal::bottom_right;
+  c.options.window_left = size + 3;
+  cases.push_back(c);
+  // Rows without keys, more tiles than the scheduler can announce at once, a negative scale.
+  c.options.window_left = -1;
+  c.heads_q = c.heads_kv = 3;
+  c.batch = 2;
+  c.scale = -0.3f;
+  c.seqlen_kv = size + 9;
+  c.seqlen_q = size + step;
+  cases.push_back(c);
+  return cases;
+}
+
 std::vector<Case> cases_for(const Sm80ForwardConfig& config) {
   Case c;
   c.input = dtype_of(config.element);
@@ -354,7 +384,8 @@ std::vector<Case> cases_for(const Sm80ForwardConfig& config) {
   if (config.k_row_scales) c.qk_scales = Granularity::row;
   const std::int64_t rows = config.block_m, keys = sm80::step_keys(config);
   std::vector<Case> cases;
-  if (any(config.modifiers)) c.options.softcap = 2;
+  if (config.modifiers.softcap) c.options.softcap = 2;
+  if (config.modifiers.block_mask != 0) return block_mask_cases_for(c, config.modifiers, keys);
   // No mask except for the last keys; every buffer is filled more than once.
   c.seqlen_q = rows + 5;
   c.seqlen_kv = (config.stages + 1) * keys + 7;
@@ -485,7 +516,9 @@ std::vector<Case> cases_for(const Sm90ForwardConfig& config) {
   c.head_dim = config.head_dim;
   set_8bit_inputs(config, c);
   c.lse = !config.sum_rounded_p;
-  if (any(config.modifiers)) c.options.softcap = 2;
+  if (config.modifiers.softcap) c.options.softcap = 2;
+  if (config.modifiers.block_mask != 0)
+    return block_mask_cases_for(c, config.modifiers, config.block_n);
   // pack_gqa: three heads that share keys, and a fourth in another tile.
   const std::int64_t rows = config.pack_gqa ? 6 : sm90::block_m(config), keys = config.block_n;
   const std::int64_t parts = sm90::kv_splits(config);

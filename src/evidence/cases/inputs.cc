@@ -6,6 +6,7 @@
 
 #include "attention/mask.h"
 #include "base/error.h"
+#include "evidence/cases/block_mask_cases.h"
 #include "evidence/cases/paged_inputs.h"
 #include "gpu/forward/sm80_forward.h"
 #include "numeric/formats.h"
@@ -379,6 +380,7 @@ void make_modifiers(const Case& c, Inputs& in) {
   if (c.alibi) a.alibi_slopes = in.slopes.data();
   if (c.alibi && sets > 1) a.alibi_batch_stride = c.heads_q;
   if (c.sinks) a.sinks = in.sinks.data();
+  if (c.block_mask != 0) a.block_mask = make_block_mask(c, in.block_mask);
 }
 
 void set_padding(const Case& c, Inputs& in) {
@@ -525,6 +527,7 @@ CaseProblem problem_for(const Case& c) {
   p.mask = c.mask;
   p.alibi = c.alibi;
   p.sinks = c.sinks;
+  p.block_mask = c.block_mask;
   p.options = c.options;
 
   Arguments a;  // without memory: its pointers count as aligned, as those of vectors are

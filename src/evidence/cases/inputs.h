@@ -67,6 +67,12 @@ struct PagedCache {
   std::vector<std::int32_t> dense_lengths;   // of the dense values
 };
 
+// The arrays of a block mask.
+struct BlockMaskArrays {
+  std::vector<std::int32_t> num_blocks, indices, full_num_blocks, full_indices, bit_indices;
+  std::vector<std::uint32_t> bits;
+};
+
 struct Inputs {
   struct Operand {
     TensorMemory wide;                          // f32, f16 or bf16
@@ -84,6 +90,7 @@ struct Inputs {
   PagedCache cache;
   TensorMemory bias, mask;
   std::vector<float> slopes, sinks;
+  BlockMaskArrays block_mask;
   Arguments original;  // before quantization, with dense K and V
   Arguments given;     // passed to the library
   // The same values as `given` for the oracle: with dense K and V, so that the oracle finds them

@@ -40,7 +40,7 @@ std::int64_t count_keys(const Case& c, const Inputs& in, std::size_t b, std::int
                         std::int64_t i) {
   const Span &q = in.spans_q[b], &kv = in.spans_kv[b];
   const KeyRange keys = visible_keys(c.options, i, q.length, kv.length);
-  if (!c.bias && !c.mask) return keys.end - keys.begin;
+  if (!c.bias && !c.mask && c.block_mask == 0) return keys.end - keys.begin;
   const Sequence at{q.batch, q.begin, q.length, kv.begin, kv.length};
   const RowModifiers modifiers(in.original, c.options, at, static_cast<std::int64_t>(b), head, i);
   std::int64_t count = 0;

@@ -52,7 +52,7 @@ bool decode_supports(const Problem& p, const GpuInfo& gpu) {
   if (!is_16bit_q || !cache || p.v != p.k || !out || p.out_amax) return false;
   if (is_8bit(p.k) && (p.k_scales == Granularity::channel || p.v_layout != VLayout::rows))
     return false;
-  if (p.varlen || p.bias || p.mask || p.heads_kv == 0) return false;
+  if (p.varlen || p.bias || p.mask || p.block_mask != 0 || p.heads_kv == 0) return false;
   if (!p.paged && (p.seqlen_kv == 0 || p.seqlen_q == 0)) return false;
   if (p.options.precision != Precision::native || p.options.batch_invariant) return false;
   const std::int64_t chunk = 16 / static_cast<std::int64_t>(size_bytes(p.k));

@@ -28,7 +28,8 @@ int native_head_dim(std::int64_t head_dim) {
 // those of head_dim 64 with half the keys. Sinks need none.
 void set_large_tiles(Sm80ForwardConfig& c) {
   const bool is_16bit = element_bytes(c.element) == 2;
-  const bool modified = changes_scores(c.modifiers) || c.modifiers.mask || c.modifiers.padded;
+  const bool modified = changes_scores(c.modifiers) || c.modifiers.mask || c.modifiers.padded ||
+                        c.modifiers.block_mask != 0;
   const int most = is_16bit                                  ? (modified ? 64 : 128)
                    : c.element == Element::sim8 && !modified ? 64
                                                              : 0;
@@ -48,6 +49,17 @@ void set_small_tiles(Sm80ForwardConfig& c, int block_m) {
   c.warps_n = 8 / c.warps_m;
   c.block_n = c.head_dim <= 128 ? 64 : 32;
   c.q_in_registers = c.head_dim <= 128;
+}
+
+// A tile's rows and the keys of a step lie in one block of the mask.
+void fit_block_mask(Sm80ForwardConfig& c) {
+  const int size = c.modifiers.block_mask;
+  if (size == 0) return;
+  const int rows_of_warp = c.block_m / c.warps_m;
+  c.block_m = std::min(c.block_m, size);
+  c.warps_m = c.block_m / rows_of_warp;
+  c.block_n = std::min(c.block_n, size);
+  while (sm80::step_keys(c) > size) c.warps_n /= 2;
 }
 
 }  // namespace
@@ -114,6 +126,7 @@ ChosenSm80Forward choose_sm80_forward(const Resolved& resolved, const GpuInfo& g
     set_large_tiles(c);
     chosen.reason = fmt::format("tiles of {} rows fill the GPU", c.block_m);
   }
+  fit_block_mask(c);
   sm80::fit_registers(c);
   // On chips with little shared memory take fewer keys per step, then fewer pipeline stages.
   while (!feasible(c, gpu.arch, gpu.smem_per_block_optin).ok() && c.warps_n > 1) c.warps_n /= 2;

@@ -188,6 +188,37 @@ Sm90ForwardConfig config_for(const sm90::TableRow& row, const Problem& p) {
   return c;
 }
 
+// The configuration for a block mask, whose tiles are its blocks: 64 keys at once where the
+// registers for O leave no room for 128; for blocks of 64 rows, as many CTAs on an SM as its
+// registers and shared memory hold. No search has timed these kernels.
+Sm90ForwardConfig block_mask_config(const Problem& p) {
+  Sm90ForwardConfig c;
+  c.element = c.v_element = element_of(p.q);
+  c.head_dim = 256;
+  for (const int head_dim : {192, 128, 96, 64})
+    if (p.head_dim <= head_dim) c.head_dim = head_dim;
+  const bool small = p.block_mask == 64;
+  c.warpgroups = small ? 1 : 2;
+  // With two CTAs a thread has at most 128 registers at launch, which O of 256 columns fills alone.
+  c.min_ctas = !small || c.head_dim > 192 ? 1 : c.head_dim <= 64 ? 3 : 2;
+  c.block_n = c.head_dim <= 128 ? static_cast<int>(p.block_mask) : small ? 32 : 64;
+  c.sum_rounded_p = false;
+  c.output = {.element = element_of(p.out), .amax = p.out_amax};
+  c.modifiers = modifiers_of(p);
+  if (p.bias) c.modifiers.bias_element = element_of(*p.bias);
+  // An SM has 228 KB, of which each CTA takes 1 KB more than it asks for.
+  constexpr int kSmBytes = 228 * 1024, kReservedBytes = 1024;
+  constexpr int kMostStages = 4;
+  const auto fits = [&c](int stages) {
+    Sm90ForwardConfig with = c;
+    with.stages = stages;
+    return c.min_ctas * (sm90::smem_bytes(with) + kReservedBytes) <= kSmBytes;
+  };
+  c.stages = kMostStages;
+  while (c.stages > 1 && !fits(c.stages)) --c.stages;
+  return c;
+}
+
 // The time that masks add. With one CTA per tile, code that runs once is fetched from memory: the
 // mask of 256 8-bit keys is so long that (1,8,512,64) takes 5.26 us with it and 4.40 without.
 double mask_us(const sm90::TableRow& row, const Problem& p, const SmLoad& load) {
@@ -260,6 +291,13 @@ ChosenSm90Forward choose_sm90_forward(const Resolved& resolved, const GpuInfo& g
   const Problem& p = resolved.kernel_problem;
   const ScoreType scores = scores_of(resolved);
   ChosenSm90Forward chosen;
+  if (p.block_mask != 0) {
+    chosen.config = block_mask_config(p);
+    chosen.reason = fmt::format("tiles of {} rows by {} keys: blocks of the block mask",
+                                sm90::block_m(chosen.config), chosen.config.block_n);
+    chosen.early_start = p.options.overlap_launch && !p.out_amax;
+    return chosen;
+  }
   double best = std::numeric_limits<double>::infinity();
   const auto consider = [&](const sm90::TableRow& row, const Problem& counted, bool pack_gqa) {
     const double us = estimated_us(row, counted, gpu);

@@ -35,7 +35,8 @@ inline ModifierConfig modifiers_of(const Problem& p) {
           .alibi = p.alibi,
           .mask = p.mask,
           .sinks = p.sinks,
-          .padded = p.padded};
+          .padded = p.padded,
+          .block_mask = static_cast<int>(p.block_mask)};
 }
 
 // Scales are computed in double; the kernels' own constant is a float.
@@ -171,6 +172,21 @@ inline ModifierParams modifier_params(const Problem& kernel_problem, const Argum
   p.scores.alibi_batch_stride = a.alibi_batch_stride;
   p.scores.sinks = a.sinks;
   p.padding = {a.seqlens_q, a.seqlens_kv, a.leftpad_q, a.leftpad_kv};
+  return p;
+}
+
+inline BlockMaskParams block_mask_params(const Problem& kernel_problem, const Arguments& a) {
+  const BlockMask& m = a.block_mask;
+  if (m.block_size == 0) return {};
+  BlockMaskParams p;
+  p.partial = {m.kv_num_blocks, m.kv_indices, static_cast<i32>(m.kv_capacity)};
+  p.full = {m.full_kv_num_blocks, m.full_kv_indices, static_cast<i32>(m.full_kv_capacity)};
+  p.bit_indices = m.bit_indices;
+  p.bits = m.bits;
+  p.bit_blocks = static_cast<i32>(m.bit_blocks);
+  p.kv_blocks = static_cast<i32>(div_up(kernel_problem.seqlen_kv, m.block_size));
+  p.head = m.heads == 1 ? 0 : m.q_blocks;
+  p.batch = m.batch == 1 ? 0 : m.heads * m.q_blocks;
   return p;
 }
 

@@ -49,6 +49,19 @@ oracle::ScoreTensor score_tensor(const ConstTensor& t) {
   return x;
 }
 
+oracle::BlockMask block_mask(const BlockMask& m) {
+  oracle::BlockMask x;
+  if (m.block_size == 0) return x;
+  x.size = m.block_size;
+  x.partial = {m.kv_num_blocks, m.kv_indices, m.kv_capacity};
+  x.full = {m.full_kv_num_blocks, m.full_kv_indices, m.full_kv_capacity};
+  x.bit_indices = m.bit_indices;
+  x.bits = m.bits;
+  x.head = m.heads == 1 ? 0 : m.q_blocks;
+  x.batch = m.batch == 1 ? 0 : m.heads * m.q_blocks;
+  return x;
+}
+
 }  // namespace
 
 std::int64_t oracle_warps(std::int64_t rows, std::int64_t seqlen_kv) {
@@ -90,6 +103,7 @@ oracle::Params oracle_params(const Problem& run_problem, const Arguments& a,
   p.alibi_slopes = a.alibi_slopes;
   p.alibi_batch_stride = a.alibi_batch_stride;
   p.sinks = a.sinks;
+  p.block_mask = block_mask(a.block_mask);
   p.rounding = element_of(rounding.value_or(DType::f32));
   p.rows = rows;
   p.row_count = row_count;

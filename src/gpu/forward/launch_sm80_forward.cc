@@ -33,15 +33,16 @@ std::int64_t sm80_forward_tiles(const Problem& kernel_problem, const Sm80Forward
          kernel_problem.batch;
 }
 
-ModifiedForwardParams sm80_forward_params(const Problem& kernel_problem, const Arguments& a,
-                                          const Sm80ForwardConfig& config) {
-  ModifiedForwardParams p;
+BlockMaskedForwardParams sm80_forward_params(const Problem& kernel_problem, const Arguments& a,
+                                             const Sm80ForwardConfig& config) {
+  BlockMaskedForwardParams p;
   set_operands(p, kernel_problem, a);
   const bool sim8 = kernel_problem.q == DType::sim8;
   if (sim8) p.v_unit = kSim8Step;
   set_shared_params(p, kernel_problem, a, config.block_m, sim8 ? kSim8Step : 1);
   p.output = output_params(kernel_problem, a);
   p.modifiers = modifier_params(kernel_problem, a, p.scale_log2);
+  p.block_mask = block_mask_params(kernel_problem, a);
   return p;
 }
 
@@ -71,7 +72,7 @@ Status launch_sm80_forward(const Gpu& gpu, const LoadedSm80Forward& kernel,
                            Stream stream) {
   const CurrentContext current(gpu);
   OCTAVO_RETURN_IF_ERROR(current.status());
-  ModifiedForwardParams params = sm80_forward_params(kernel_problem, arguments, kernel.config);
+  BlockMaskedForwardParams params = sm80_forward_params(kernel_problem, arguments, kernel.config);
   cuda::LaunchConfig launch;
   const std::int64_t resident =
       kernel.ctas_per_sm * sms_of_grid(gpu.info.sms, kernel_problem.options);

@@ -104,9 +104,9 @@ bool sm90_forward_has_score_tiles(const Arguments& a) {
   return a.leftpad_kv == nullptr && can_load(a.bias) && can_load(a.mask);
 }
 
-Sm90ForwardModifiedParams sm90_forward_params(const Problem& kernel_problem, const Arguments& a,
-                                              const Sm90ForwardConfig& c, const TileOrder& order) {
-  Sm90ForwardModifiedParams p{};
+Sm90ForwardBlockMaskParams sm90_forward_params(const Problem& kernel_problem, const Arguments& a,
+                                               const Sm90ForwardConfig& c, const TileOrder& order) {
+  Sm90ForwardBlockMaskParams p{};
   p.out = a.out.data;
   p.sequences = static_cast<i32>(kernel_problem.batch);
   set_shared_params(p, kernel_problem, a, sm90::block_m(c));
@@ -121,6 +121,7 @@ Sm90ForwardModifiedParams sm90_forward_params(const Problem& kernel_problem, con
   if (sm90::is_8bit_qk(c)) set_scales(p, kernel_problem, a);
   p.output = output_params(kernel_problem, a);
   if (any(c.modifiers)) p.modifiers = modifier_params(kernel_problem, a, p.scale_log2);
+  p.block_mask = block_mask_params(kernel_problem, a);
   return p;
 }
 
@@ -146,9 +147,10 @@ Status Sm90ForwardLaunch::prepare(const Gpu& gpu, const LoadedSm90Forward& kerne
   is_8bit_qk_ = sm90::is_8bit_qk(c);
   amax_floats_ = amax_floats(kernel_problem, arguments);
   const std::int64_t sms = sms_of_grid(gpu.info.sms, kernel_problem.options);
-  config_.grid[0] = static_cast<unsigned>(sm90_forward_is_persistent(kernel_problem, c)
-                                              ? std::min<std::int64_t>(params_.tiles, sms)
-                                              : std::int64_t{params_.tiles} * c.cluster);
+  config_.grid[0] =
+      static_cast<unsigned>(sm90_forward_is_persistent(kernel_problem, c)
+                                ? std::min<std::int64_t>(params_.tiles, sms * c.min_ctas)
+                                : std::int64_t{params_.tiles} * c.cluster);
   config_.block[0] = static_cast<unsigned>(sm90::threads(c));
   config_.smem_bytes = static_cast<unsigned>(sm90::smem_bytes(c));
   config_.stream = static_cast<cuda::StreamHandle>(stream);

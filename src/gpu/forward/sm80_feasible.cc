@@ -66,6 +66,21 @@ Status check_shape(const Sm80ForwardConfig& c) {
   return {};
 }
 
+Status check_block_mask(const Sm80ForwardConfig& c) {
+  const int size = c.modifiers.block_mask;
+  if (size == 0) return {};
+  if (size != 64 && size != 128)
+    return wrong_field("modifiers.block_mask", size, "64, 128, 0 for none");
+  if (size % c.block_m != 0)
+    return wrong_field("block_m", c.block_m, fmt::format("divisors of {}, a block of rows", size));
+  if (c.block_n % 32 != 0)
+    return wrong_field("block_n", c.block_n, "multiples of 32 with a block mask");
+  if (size % sm80::step_keys(c) != 0)
+    return wrong_field("block_n * config.warps_n", sm80::step_keys(c),
+                       fmt::format("divisors of {}, a block of keys", size));
+  return {};
+}
+
 Status check_switches(const Sm80ForwardConfig& c) {
   if (c.stages < 1 || c.stages > 8) return wrong_field("stages", c.stages, "1 to 8");
   const int least = element_bytes(c.element);
@@ -135,6 +150,7 @@ Status feasible(const Sm80ForwardConfig& config, int arch, int smem_bytes) {
   OCTAVO_RETURN_IF_ERROR(check_types(config));
   OCTAVO_RETURN_IF_ERROR(check_shape(config));
   OCTAVO_RETURN_IF_ERROR(check_switches(config));
+  OCTAVO_RETURN_IF_ERROR(check_block_mask(config));
   if (sm80::smem_bytes(config) > smem_bytes) {
     return invalid("config", fmt::format("{} bytes of shared memory", sm80::smem_bytes(config)),
                    fmt::format("up to {} on sm_{}", smem_bytes, arch));

@@ -41,9 +41,10 @@ ChosenSm80Forward choose_sm80_forward(const Resolved& resolved, const GpuInfo& g
 int row_alignment(const Arguments& arguments);
 
 // `kernel_problem` must be validated and supported by the kernel, and `config` must fit it. A
-// kernel without modifiers and padding takes only the base class.
-ModifiedForwardParams sm80_forward_params(const Problem& kernel_problem, const Arguments& arguments,
-                                          const Sm80ForwardConfig& config);
+// kernel without a block mask, or without modifiers and padding, takes only a base class.
+BlockMaskedForwardParams sm80_forward_params(const Problem& kernel_problem,
+                                             const Arguments& arguments,
+                                             const Sm80ForwardConfig& config);
 
 // The number of work tiles; 0 if there is nothing to do.
 std::int64_t sm80_forward_tiles(const Problem& kernel_problem, const Sm80ForwardConfig& config);

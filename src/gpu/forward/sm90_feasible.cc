@@ -125,6 +125,25 @@ Status check_numerics(const Sm90ForwardConfig& c) {
   return {};
 }
 
+// A tile's rows are a block of the mask.
+Status check_block_mask(const Sm90ForwardConfig& c) {
+  const int size = c.modifiers.block_mask;
+  if (size == 0) return {};
+  if (size != 64 && size != 128)
+    return wrong_field("modifiers.block_mask", size, "64, 128, 0 for none");
+  if (sm90::is_8bit_qk(c) || c.modifiers.padded || c.modifiers.score_tiles || sm90::is_split_kv(c))
+    return wrong_field("modifiers.block_mask", size,
+                       "0 with 8-bit Q and K, padded, score_tiles or row_groups");
+  if (sm90::block_m(c) != size)
+    return wrong_field("warpgroups", c.warpgroups,
+                       fmt::format("{} with blocks of {} rows", size / sm90::kRows, size));
+  if (c.block_n != 32 && c.block_n != 64 && c.block_n != 128)
+    return wrong_field("block_n", c.block_n, "32, 64, 128 with a block mask");
+  if (size % c.block_n != 0)
+    return wrong_field("block_n", c.block_n, fmt::format("divisors of {}, a block of keys", size));
+  return {};
+}
+
 // Modifiers of the scores and padding: scores are FP32, and P needs no scale.
 Status check_modifiers(const Sm90ForwardConfig& c) {
   const ModifierConfig& m = c.modifiers;
@@ -134,6 +153,7 @@ Status check_modifiers(const Sm90ForwardConfig& c) {
       (sm90::is_split_kv(c) || (!m.bias && !m.mask) || c.block_n > sm90::kMaskBits))
     return invalid("config.modifiers.score_tiles", "true",
                    "false unless there is a bias or a mask, no row_groups, and up to 128 keys");
+  OCTAVO_RETURN_IF_ERROR(check_block_mask(c));
   if (!sm90::is_8bit_qk(c)) return {};
   Status status;
   visit_fields(m, [&](std::string_view field, auto value) {
@@ -173,8 +193,11 @@ Status check_pipeline(const Sm90ForwardConfig& c) {
   const auto unless_split = [](std::string_view value) {
     return fmt::format("{} unless row_groups is above 0", value);
   };
-  if (c.warpgroups < 2) return wrong_field("warpgroups", c.warpgroups, unless_split("2 to 4"));
-  if (c.min_ctas != 1) return wrong_field("min_ctas", c.min_ctas, unless_split("1"));
+  // With a block mask a tile may be the rows of one warpgroup, with other CTAs on the SM.
+  const bool shares_sm = sm90::has_block_mask(c) && c.warpgroups == 1;
+  if (c.warpgroups < 2 && !shares_sm)
+    return wrong_field("warpgroups", c.warpgroups, unless_split("2 to 4"));
+  if (c.min_ctas != 1 && !shares_sm) return wrong_field("min_ctas", c.min_ctas, unless_split("1"));
   if (c.cluster != 1) return wrong_field("cluster", c.cluster, unless_split("1"));
   if (c.pack_gqa) return invalid("config.pack_gqa", "true", unless_split("false"));
   if (c.schedule == Schedule::in_turn)

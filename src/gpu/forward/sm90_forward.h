@@ -73,10 +73,10 @@ bool sm90_forward_has_score_tiles(const Arguments& arguments);
 // All parameters except the tensor maps. `kernel_problem` must be validated and supported by the
 // kernel, and `config` must fit it. A kernel with fewer parameters reads a prefix of the struct. An
 // 8-bit V must be transposed.
-Sm90ForwardModifiedParams sm90_forward_params(const Problem& kernel_problem,
-                                              const Arguments& arguments,
-                                              const Sm90ForwardConfig& config,
-                                              const TileOrder& order);
+Sm90ForwardBlockMaskParams sm90_forward_params(const Problem& kernel_problem,
+                                               const Arguments& arguments,
+                                               const Sm90ForwardConfig& config,
+                                               const TileOrder& order);
 
 // A kernel that is loaded on a GPU.
 struct LoadedSm90Forward {
@@ -109,7 +109,7 @@ class Sm90ForwardLaunch {
   };
 
   cuda::Function function_ = nullptr;
-  Sm90ForwardModifiedParams params_{};
+  Sm90ForwardBlockMaskParams params_{};
   Mapped mapped_{};
   std::int64_t amax_floats_ = 0;  // cleared before the launch
   bool has_o_map_ = false;

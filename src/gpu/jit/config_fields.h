@@ -39,6 +39,7 @@ constexpr void visit_fields(Config& c, Visitor&& visit) {
   visit("score_tiles", c.score_tiles);
   visit("sinks", c.sinks);
   visit("padded", c.padded);
+  visit("block_mask", c.block_mask);
 }
 
 template <class Config, class Visitor>

@@ -1,0 +1,140 @@
+// Kernels with a block mask in the emulator, against the oracle.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "emulator/sm80_forward.h"
+#include "emulator/sm90_forward.h"
+#include "evidence/cases/block_mask_cases.h"
+#include "evidence/cases/emulated_cases.h"
+#include "evidence/cases/inputs.h"
+#include "gpu/jit/config_text.h"
+#include "numeric/formats.h"
+#include "octavo/evidence.hpp"
+#include "runtime/emulated_gpu.h"
+#include "runtime/emulated_launch.h"
+
+namespace octavo::evidence {
+namespace {
+
+double tolerance_of(DType input) {
+  return is_8bit(input) ? 0.1 : input == DType::bf16 ? 0.03 : 5e-3;
+}
+
+// A case of the suite that the kernel serves, of lengths that the emulator can run in a second.
+Case case_for(std::uint64_t seed, DType element, int head_dim, const ModifierConfig& m) {
+  Case c = random_block_mask_case(seed);
+  c.input = element;
+  c.out = element == DType::bf16 ? DType::bf16 : DType::f16;
+  c.options.precision = Precision::native;
+  c.head_dim = head_dim - (seed % 3 == 0 && !is_8bit(element) ? 8 : 0);
+  c.layout = seed % 2 == 0 ? Layout::bhsd : Layout::bshd;
+  c.seqlen_q = std::min<std::int64_t>(c.seqlen_q, 200);
+  c.seqlen_kv = std::min<std::int64_t>(c.seqlen_kv, 400);
+  c.heads_q = std::min(c.heads_q, 2 * c.heads_kv);
+  c.block_mask = m.block_mask;
+  if (!m.softcap) c.options.softcap = 0;
+  if (c.bias) c.bias = DType::f16;
+  if (!m.bias) c.bias.reset();
+  c.mask = c.mask && m.mask;
+  c.alibi = c.alibi && m.alibi;
+  c.sinks = c.sinks && m.sinks;
+  return c;
+}
+
+// The largest difference of the output and of the LSE from the oracle; infinite if one is NaN.
+double worst_difference(const Case& c, const Inputs& in) {
+  const auto rows = static_cast<std::size_t>(c.batch * c.heads_q * c.seqlen_q);
+  std::vector<double> out(rows * static_cast<std::size_t>(c.head_dim)), lse(rows);
+  EXPECT_TRUE(reference(in.given, c.options, out.data(), lse.data()).ok());
+  double worst = 0;
+  const auto compare = [&worst](double x, double wanted) {
+    if (x == wanted) return;  // also two infinities
+    const double difference = std::abs(x - wanted);
+    worst = std::isnan(difference) ? HUGE_VAL : std::max(worst, difference);
+  };
+  const Tensor& o = in.out.view;
+  const Tensor& l = in.lse.view;
+  for (std::size_t row = 0; row < rows; ++row) {
+    const auto n = static_cast<std::int64_t>(row);
+    const std::int64_t b = n / c.seqlen_q / c.heads_q, h = n / c.seqlen_q % c.heads_q,
+                       i = n % c.seqlen_q;
+    for (std::int64_t d = 0; d < c.head_dim; ++d)
+      compare(
+          load_element(o.dtype, o.data, b * o.stride[0] + h * o.stride[1] + i * o.stride[2] + d),
+          out[row * static_cast<std::size_t>(c.head_dim) + static_cast<std::size_t>(d)]);
+    if (c.lse)
+      compare(load_element(l.dtype, l.data, b * l.stride[0] + h * l.stride[1] + i * l.stride[2]),
+              lse[row]);
+  }
+  return worst;
+}
+
+template <class Kernels>
+void expect_right(const Kernels& kernels, const GpuInfo& chip, int cases, int at_least) {
+  int looked_at = 0;
+  for (const auto& kernel : kernels) {
+    if (kernel.config.modifiers.block_mask == 0) continue;
+    ++looked_at;
+    for (int seed = 1; seed <= cases; ++seed) {
+      const Case c =
+          case_for(static_cast<std::uint64_t>(seed), static_cast<DType>(kernel.config.element),
+                   kernel.config.head_dim, kernel.config.modifiers);
+      Result<Inputs> in = make_inputs(c);
+      ASSERT_TRUE(in.ok()) << in.status().message();
+      const Result<Problem> problem = problem_of(in->given, c.options);
+      ASSERT_TRUE(problem.ok()) << problem.status().message();
+      poison_outputs(*in);
+      emulator::Settings settings;
+      if (seed % 2 == 0) settings.seed = static_cast<std::uint64_t>(seed);
+      const Status status = run_emulated(
+          kernel, chip, *problem, in->given, settings, [&](const emulator::Machine& machine) {
+            EXPECT_TRUE(machine.report().clean()) << c.name() << machine.report().text();
+          });
+      ASSERT_TRUE(status.ok()) << status.message();
+      EXPECT_LT(worst_difference(c, *in), tolerance_of(c.input))
+          << brief_text(kernel.config) << " " << c.name();
+    }
+  }
+  EXPECT_EQ(looked_at, at_least);
+}
+
+TEST(EmulatorBlockMask, Sm80KernelsMatchTheOracle) {
+  const GpuInfo& chip = emulated_gpu({Device::Kind::emulator, 0}).value()->info;
+  expect_right(emulator::sm80_forward_kernels(), chip, 8, 3);
+}
+
+TEST(EmulatorBlockMask, HopperKernelsMatchTheOracle) {
+  expect_right(emulator::sm90_forward_kernels(), narrow_sm90_chip(), 8, 2);
+}
+
+// The plan of a problem takes the kernel of its family, and lists that do not ascend are refused.
+TEST(EmulatorBlockMask, PlansTakeTheKernel) {
+  for (const int arch : {0, 90}) {
+    Case c;
+    c.seqlen_q = 70;
+    c.seqlen_kv = 200;
+    c.block_mask = 64;
+    c.seed = 3;
+    Result<Inputs> in = make_inputs(c);
+    ASSERT_TRUE(in.ok());
+    const Device device{Device::Kind::emulator, arch};
+    const Result<Explanation> explanation = explain(problem_of(in->given).value(), device);
+    ASSERT_TRUE(explanation.ok()) << explanation.status().message();
+    EXPECT_EQ(explanation->kernel, arch == 90 ? "sm90_forward" : "sm80_forward");
+    EXPECT_NE(explanation->config.find(".block_mask=64"), std::string::npos);
+    poison_outputs(*in);
+    const Status status = attention(in->given, c.options, device);
+    ASSERT_TRUE(status.ok()) << status.message();
+    EXPECT_LT(worst_difference(c, *in), tolerance_of(c.input));
+    in->block_mask.num_blocks[0] = 1;
+    in->block_mask.indices[0] = 9;
+    EXPECT_EQ(attention(in->given, c.options, device).code(), ErrorCode::invalid_argument);
+  }
+}
+
+}  // namespace
+}  // namespace octavo::evidence

@@ -1,0 +1,128 @@
+"""Block masks: NumPy, PyTorch and FlexAttention's, on the CPU."""
+
+import numpy
+import pytest
+
+import octavo
+
+SIZES = (64, 128)
+QUERIES, KEYS = 150, 333
+
+
+def inputs(normal):
+    return normal(2, 4, QUERIES, 16), normal(2, 2, KEYS, 16), normal(2, 2, KEYS, 16)
+
+
+def random_mask(*shape):
+    """Random keys, but whole blocks of hidden and of visible ones too."""
+    mask = numpy.random.default_rng(1).random(shape) < 0.5
+    mask[..., :128, 128:256] = False
+    mask[..., :128, 256:] = True
+    mask[..., 140, :] = False
+    return mask
+
+
+def equal(found, wanted):
+    """Hidden blocks do not change a bit of what the CPU sums."""
+    for one, other in zip(found, wanted):
+        numpy.testing.assert_array_equal(numpy.asarray(one), numpy.asarray(other))
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("shape", [(2, 4, QUERIES, KEYS), (4, QUERIES, KEYS), (QUERIES, KEYS), (2, 1, QUERIES, KEYS)])
+def test_from_mask(normal, size, shape):
+    q, k, v = inputs(normal)
+    mask = random_mask(*shape)
+    for causal in (False, "bottom_right"):
+        sparse = octavo.attention(q, k, v, return_lse=True, causal=causal,
+                                  block_mask=octavo.BlockMask.from_mask(mask, size))
+        equal(sparse, octavo.attention(q, k, v, return_lse=True, causal=causal, mask=mask))
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_from_dense_blocks(normal, size):
+    q, k, v = inputs(normal)
+    blocks = numpy.random.default_rng(2).random((4, -(-QUERIES // size), -(-KEYS // size))) < 0.5
+    mask = blocks.repeat(size, 1).repeat(size, 2)[:, :QUERIES, :KEYS]
+    sparse = octavo.attention(q, k, v, return_lse=True, block_mask=octavo.BlockMask.from_dense_blocks(blocks, size))
+    equal(sparse, octavo.attention(q, k, v, return_lse=True, mask=mask))
+
+
+def test_from_indices(normal):
+    q, k, v = inputs(normal)
+    mask = octavo.BlockMask.from_indices([[4, 0, 4], [-1, 2, -1], [-1, -1, -1]])
+    assert mask.full_kv_num_blocks.tolist() == [[[2, 1, 0]]]
+    assert mask.full_kv_indices[0, 0, 0, :2].tolist() == [0, 4]
+    blocks = numpy.zeros((3, 6), bool)
+    blocks[0, [0, 4]] = blocks[1, 2] = True
+    equal(octavo.attention(q, k, v, return_lse=True, block_mask=mask),
+          octavo.attention(q, k, v, return_lse=True, block_mask=octavo.BlockMask.from_dense_blocks(blocks, 64)))
+
+
+def test_refusals(normal):
+    q, k, v = inputs(normal)
+    mask = octavo.BlockMask.from_mask(random_mask(QUERIES, KEYS), 64)
+    with pytest.raises(TypeError, match="block_mask is .*; supported: octavo.BlockMask"):
+        octavo.attention(q, k, v, block_mask=numpy.ones((3, 6), bool))
+    with pytest.raises(ValueError, match="block_size is 32; supported: 64, 128."):
+        octavo.BlockMask.from_mask(random_mask(QUERIES, KEYS), 32)
+    with pytest.raises(ValueError, match="block_mask.q_blocks is 3; supported: 2, the blocks of 100 queries."):
+        octavo.attention(q[:, :, :100], k, v, block_mask=mask)
+    with pytest.raises(NotImplementedError, match="block_mask is given together with padding"):
+        octavo.attention(q, k, v, block_mask=mask, seqlens_kv=numpy.array([3, 4], numpy.int32))
+    mask.kv_indices[0, 0, 0, 0] = 77
+    with pytest.raises(ValueError, match="an index of block_mask.kv_num_blocks.0. is 77"):
+        octavo.attention(q, k, v, block_mask=mask)
+
+
+def tensors(torch):
+    torch.manual_seed(0)
+    return [torch.randn(2, heads, rows, 16) for heads, rows in ((4, QUERIES), (2, KEYS), (2, KEYS))]
+
+
+def test_torch(normal):
+    torch = pytest.importorskip("torch")
+    q, k, v = tensors(torch)
+    mask = torch.from_numpy(random_mask(4, QUERIES, KEYS))
+    for size in SIZES:
+        sparse = octavo.attention(q, k, v, return_lse=True, block_mask=octavo.BlockMask.from_mask(mask, size))
+        equal(sparse, octavo.attention(q, k, v, return_lse=True, mask=mask))
+        of_numpy = octavo.BlockMask.from_mask(mask.numpy(), size)
+        of_torch = octavo.BlockMask.from_mask(mask, size)
+        numpy.testing.assert_array_equal(of_numpy.bits, of_torch.bits.numpy())
+    blocks = torch.rand(3, 6) < 0.5
+    equal([octavo.attention(q, k, v, block_mask=octavo.BlockMask.from_dense_blocks(blocks, 64))],
+          [octavo.attention(q, k, v, block_mask=octavo.BlockMask.from_dense_blocks(blocks.numpy(), 64))])
+    picks = torch.tensor([[4, 0, 4], [-1, 2, -1], [5, 4, 3]])
+    equal([octavo.attention(q, k, v, block_mask=octavo.BlockMask.from_indices(picks))],
+          [octavo.attention(q, k, v, block_mask=octavo.BlockMask.from_indices(picks.numpy()))])
+
+
+def test_torch_refusals():
+    torch = pytest.importorskip("torch")
+    q, k, v = tensors(torch)
+    mask = octavo.BlockMask.from_dense_blocks(torch.ones(3, 6, dtype=torch.bool), 64)
+    q.requires_grad_(True)
+    with pytest.raises(NotImplementedError, match="block_mask is given for tensors that require grad"):
+        octavo.attention(q, k, v, block_mask=mask)
+    with torch.no_grad():
+        octavo.attention(q, k, v, block_mask=mask)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_from_flex(size):
+    torch = pytest.importorskip("torch")
+    flex = pytest.importorskip("torch.nn.attention.flex_attention")
+    q, k, v = tensors(torch)
+    document = torch.arange(KEYS) // 90
+
+    def visible(b, h, i, j):
+        return (document[i] == document[j]) | (j < 20 * h)
+
+    made = flex.create_block_mask(visible, None, 4, QUERIES, KEYS, device="cpu", BLOCK_SIZE=size)
+    sparse = octavo.attention(q, k, v, block_mask=octavo.BlockMask.from_flex(made))
+    h, i, j = torch.meshgrid(torch.arange(4), torch.arange(QUERIES), torch.arange(KEYS), indexing="ij")
+    equal([sparse], [octavo.attention(q, k, v, mask=visible(0, h, i, j))])
+    other = flex.create_block_mask(visible, None, 4, QUERIES, KEYS, device="cpu", BLOCK_SIZE=32)
+    with pytest.raises(ValueError, match="BLOCK_SIZE is .32, 32.; supported"):
+        octavo.BlockMask.from_flex(other)

@@ -1,0 +1,134 @@
+#!/usr/bin/env python3
+"""Times block-sparse attention on a GPU: random blocks at several densities, in blocks of 64 and 128,
+beside the dense kernel and torch's FlexAttention (compiled) in the same process, and a top-k selection.
+
+    tools/time_block_masks.py [--json FILE] [--quick] [--no-flex]
+
+TFLOP/s count the blocks that are there: 4 * block_size^2 * head_dim for each. Medians of rounds in which
+the candidates take turns. Exit code 1 if an output differs from FlexAttention's, or from dense attention
+with a mask tensor at a small size.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+
+import octavo
+import torch
+
+SHAPE = (1, 32, 32768, 128)  # batch, heads, seqlen, head_dim
+DENSITIES = (0.05, 0.125, 0.25, 0.5)
+
+
+def tensors(batch, heads, seqlen, head_dim, seed=0):
+    generator = torch.Generator("cuda").manual_seed(seed)
+    return [torch.randn(batch, heads, seqlen, head_dim, device="cuda", dtype=torch.bfloat16, generator=generator)
+            for _ in range(3)]
+
+
+def random_blocks(heads, blocks, density, seed):
+    generator = torch.Generator("cuda").manual_seed(seed)
+    return torch.rand(1, heads, blocks, blocks, device="cuda", generator=generator) < density
+
+
+def milliseconds(calls, rounds):
+    """The median of each call's times, which are taken in turn."""
+    for call in calls.values():
+        call()
+    times = {name: [] for name in calls}
+    for _ in range(rounds):
+        for name, call in calls.items():
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            call()
+            end.record()
+            end.synchronize()
+            times[name].append(begin.elapsed_time(end))
+    return {name: statistics.median(x) for name, x in times.items()}
+
+
+def flex_call(q, k, v, mask, size):
+    """FlexAttention over the same lists. Its mask_mod is not the trivial one, whose lists a backend may
+    ignore, and the lists are of full blocks, for which it is not evaluated."""
+    from torch.nn.attention.flex_attention import BlockMask, flex_attention
+
+    none = torch.zeros_like(mask.full_kv_num_blocks)
+    lists = BlockMask.from_kv_blocks(none, mask.full_kv_indices, mask.full_kv_num_blocks, mask.full_kv_indices,
+                                     BLOCK_SIZE=size, mask_mod=lambda b, h, i, j: i >= j)
+    compiled = torch.compile(flex_attention)
+    return lambda: compiled(q, k, v, block_mask=lists)
+
+
+def worst_difference(a, b):
+    return (a.float() - b.float()).abs().max().item()
+
+
+def check_small(size):
+    """Against dense attention with a mask tensor, partial blocks with bits included."""
+    q, k, v = tensors(2, 4, 700, 128, seed=size)
+    mask = torch.rand(2, 4, 700, 700, device="cuda") < 0.5
+    mask[:, :, 100:300, 200:500] = False
+    mask[:, :, 300:600, 500:] = True
+    sparse = octavo.attention(q, k, v, block_mask=octavo.BlockMask.from_mask(mask, size))
+    dense = octavo.attention(q, k, v, mask=mask)
+    return worst_difference(sparse, dense)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", help="write the results to this file")
+    parser.add_argument("--quick", action="store_true", help="two densities, fewer rounds, no top-k")
+    parser.add_argument("--no-flex", action="store_true", help="without FlexAttention")
+    given = parser.parse_args()
+    rounds = 5 if given.quick else 15
+    failed = False
+    for size in (64, 128):
+        difference = check_small(size)
+        failed |= not difference < 0.02
+        print(f"blocks of {size}: worst difference from a mask tensor {difference:.2e}")
+
+    batch, heads, seqlen, head_dim = SHAPE
+    q, k, v = tensors(*SHAPE)
+    results = []
+    for size in (128, 64):
+        for density in (0.125, 0.5) if given.quick else DENSITIES:
+            blocks = random_blocks(heads, seqlen // size, density, seed=size)
+            mask = octavo.BlockMask.from_dense_blocks(blocks, size)
+            calls = {"dense": lambda: octavo.attention(q, k, v),
+                     "sparse": lambda: octavo.attention(q, k, v, block_mask=mask)}
+            if not given.no_flex:
+                calls["flex"] = flex_call(q, k, v, mask, size)
+                difference = worst_difference(calls["sparse"](), calls["flex"]())
+                failed |= not difference < 0.02
+            ms = milliseconds(calls, rounds)
+            flop = 4 * head_dim * size * size * int(blocks.sum())
+            row = {"block_size": size, "density": density, "ms": ms,
+                   "tflops": {"dense": 4 * heads * head_dim * seqlen**2 / ms["dense"] / 1e9,
+                              **{x: flop / ms[x] / 1e9 for x in ms if x != "dense"}}}
+            row["of_dense"] = row["tflops"]["sparse"] / row["tflops"]["dense"]
+            text = " ".join(f"{name} {value:.0f}" for name, value in row["tflops"].items())
+            if "flex" in ms:
+                row["of_flex"] = ms["flex"] / ms["sparse"]
+                text += f", {row['of_flex']:.2f}x flex, difference {difference:.1e}"
+            print(f"{size} density {density}: TFLOP/s {text}, {row['of_dense']:.3f} of dense", flush=True)
+            results.append(row)
+    if not given.quick:
+        seqlen, heads, chosen, size = 110080, 8, 64, 64
+        q, k, v = tensors(1, heads, seqlen, head_dim)
+        picks = torch.rand(1, heads, seqlen // size, seqlen // size, device="cuda").topk(chosen).indices
+        mask = octavo.BlockMask.from_indices(picks, size)
+        ms = milliseconds({"sparse": lambda: octavo.attention(q, k, v, block_mask=mask)}, rounds)["sparse"]
+        tflops = 4 * head_dim * heads * seqlen * chosen * size / ms / 1e9
+        print(f"top-{chosen} blocks of {size} over {seqlen} tokens, {heads} heads: {tflops:.0f} TFLOP/s")
+        results.append({"top_k": chosen, "seqlen": seqlen, "heads": heads, "ms": ms, "tflops": tflops})
+    if given.json:
+        with open(given.json, "w") as file:
+            json.dump(results, file, indent=1)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
