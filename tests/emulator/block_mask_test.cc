@@ -104,11 +104,11 @@ void expect_right(const Kernels& kernels, const GpuInfo& chip, int cases, int at
 
 TEST(EmulatorBlockMask, Sm80KernelsMatchTheOracle) {
   const GpuInfo& chip = emulated_gpu({Device::Kind::emulator, 0}).value()->info;
-  expect_right(emulator::sm80_forward_kernels(), chip, 8, 3);
+  expect_right(emulator::sm80_forward_kernels(), chip, 4, 3);
 }
 
 TEST(EmulatorBlockMask, HopperKernelsMatchTheOracle) {
-  expect_right(emulator::sm90_forward_kernels(), narrow_sm90_chip(), 8, 2);
+  expect_right(emulator::sm90_forward_kernels(), narrow_sm90_chip(), 5, 2);
 }
 
 // The plan of a problem takes the kernel of its family, and lists that do not ascend are refused.

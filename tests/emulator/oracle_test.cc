@@ -8,6 +8,7 @@
 
 #include "emulator/machine.h"
 #include "emulator/modified_call.h"
+#include "evidence/cases/inputs.h"
 #include "gpu/forward/launch_oracle.h"
 
 namespace octavo {
@@ -53,6 +54,14 @@ Results run_oracle(const Arguments& a, const Options& options) {
   words("q_scales", a.q_scales.data, problem.batch * problem.heads_q * problem.seqlen_q);
   words("k_scales", a.k_scales.data, problem.batch * problem.heads_kv * problem.seqlen_kv);
   words("v_scales", a.v_scales.data, problem.batch * problem.heads_kv);
+  const BlockMask& m = a.block_mask;
+  const std::int64_t lists = m.batch * m.heads * m.q_blocks;
+  words("kv_num_blocks", m.kv_num_blocks, lists);
+  words("kv_indices", m.kv_indices, lists * m.kv_capacity);
+  words("full_kv_num_blocks", m.full_kv_num_blocks, lists);
+  words("full_kv_indices", m.full_kv_indices, lists * m.full_kv_capacity);
+  words("bit_indices", m.bit_indices, lists * m.kv_capacity);
+  words("bits", m.bits, m.bit_blocks * m.block_size * m.block_size / 32);
   memory.add_array("out", r.out.data(), r.out.size() * 8, Use::write);
   memory.add_array("lse", r.lse.data(), r.lse.size() * 8, Use::write);
   memory.add_array("scores", scores.data(), scores.size() * 8, Use::write);
@@ -110,6 +119,22 @@ TEST(EmulatedOracle, ScalesOfRowsAndBlocks) {
     const QuantizedInputs quantized(call.arguments(), DType::int8, granularity);
     compare_with_reference(call.arguments(), call.options(), call.name());
   }
+}
+
+TEST(EmulatedOracle, BlockMasks) {
+  for (const std::int64_t size : {64, 128})
+    for (std::uint64_t seed = 1; seed < 3; ++seed) {
+      evidence::Case c;
+      c.heads_q = c.heads_kv = 2;
+      c.seqlen_q = size + 6;
+      c.seqlen_kv = 2 * size + 13;
+      c.head_dim = 8;
+      c.block_mask = size;
+      c.seed = seed;
+      const Result<evidence::Inputs> in = evidence::make_inputs(c);
+      ASSERT_TRUE(in.ok()) << in.status().message();
+      compare_with_reference(in->given, c.options, c.name());
+    }
 }
 
 }  // namespace
