@@ -32,6 +32,14 @@ class Options(ctypes.Structure):
                 ("sm_margin", c_int32)]
 
 
+class BlockMask(ctypes.Structure):
+    _fields_ = [("block_size", c_int64), ("batch", c_int64), ("heads", c_int64),
+                ("q_blocks", c_int64), ("kv_num_blocks", c_void_p), ("kv_indices", c_void_p),
+                ("kv_capacity", c_int64), ("full_kv_num_blocks", c_void_p),
+                ("full_kv_indices", c_void_p), ("full_kv_capacity", c_int64),
+                ("bit_indices", c_void_p), ("bits", c_void_p), ("bit_blocks", c_int64)]
+
+
 class Arguments(ctypes.Structure):
     _fields_ = [("size", c_size_t), ("q", Tensor), ("k", Tensor), ("v", Tensor), ("out", Tensor),
                 ("lse", Tensor), ("has_scale", c_int32), ("scale", c_float), ("q_scales", Scales),
@@ -43,7 +51,7 @@ class Arguments(ctypes.Structure):
                 ("leftpad_q", c_void_p), ("leftpad_kv", c_void_p), ("bias", Tensor),
                 ("mask", Tensor), ("alibi_slopes", c_void_p), ("alibi_batch_stride", c_int64),
                 ("sinks", c_void_p), ("page_table_stride", c_int64),
-                ("pages_per_sequence", c_int64)]
+                ("pages_per_sequence", c_int64), ("block_mask", BlockMask)]
 
 
 class BackwardArguments(ctypes.Structure):

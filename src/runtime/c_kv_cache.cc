@@ -202,9 +202,12 @@ octavo_status octavo_kv_cache_set_arguments(const octavo_kv_cache* cache,
                                             octavo_arguments* arguments) {
   return octavo::with_cache(cache, [&](const KvCache& c) -> Status {
     OCTAVO_RETURN_IF_ERROR(octavo::require(arguments, "arguments"));
-    if (arguments->size < sizeof(octavo_arguments))
+    // The fields behind this one are not set: a caller's header may be older than they are.
+    constexpr std::size_t kNeeded =
+        offsetof(octavo_arguments, pages_per_sequence) + sizeof(arguments->pages_per_sequence);
+    if (arguments->size < kNeeded)
       return octavo::invalid("arguments.size", fmt::format("{}", arguments->size),
-                             fmt::format("{} or more", sizeof(octavo_arguments)));
+                             fmt::format("{} or more", kNeeded));
     octavo::Arguments set;
     c.set_arguments(set);
     arguments->k = octavo::cache_view(set.k);

@@ -57,6 +57,50 @@ TEST(CApi, GivesTheSameBitsAsTheCppCall) {
   EXPECT_EQ(cpp.lse, c.lse);
 }
 
+TEST(CApi, BlockMasks) {
+  Call cpp(1, 2, 1, 100, 150, 16), c(1, 2, 1, 100, 150, 16);
+  // The first block of queries sees a block in full and bits of another, the second one block.
+  const std::vector<std::int32_t> counts = {1, 0}, indices = {2, 0, 0, 0}, full_counts = {1, 1},
+                                  full_indices = {0, 0, 1, 0}, bit_indices = {0, 0, 0, 0};
+  alignas(16) std::uint32_t bits[64 * 2];
+  for (std::uint32_t i = 0; i < 64 * 2; ++i) bits[i] = 0x9e3779b9u * (i + 1);
+  BlockMask& m = cpp.arguments.block_mask;
+  m = {.block_size = 64, .q_blocks = 2};
+  m.kv_num_blocks = counts.data();
+  m.kv_indices = indices.data();
+  m.kv_capacity = m.full_kv_capacity = 2;
+  m.full_kv_num_blocks = full_counts.data();
+  m.full_kv_indices = full_indices.data();
+  m.bit_indices = bit_indices.data();
+  m.bits = bits;
+  m.bit_blocks = 1;
+  ASSERT_TRUE(attention(cpp.arguments, {}).ok());
+
+  octavo_arguments arguments = c_arguments(c);
+  octavo_block_mask& cm = arguments.block_mask;
+  cm = {64,
+        1,
+        1,
+        2,
+        counts.data(),
+        indices.data(),
+        2,
+        full_counts.data(),
+        full_indices.data(),
+        2,
+        bit_indices.data(),
+        bits,
+        1};
+  ASSERT_EQ(octavo_attention(&arguments, nullptr, nullptr, nullptr), OCTAVO_OK)
+      << octavo_last_error();
+  EXPECT_EQ(cpp.out, c.out);
+  EXPECT_EQ(cpp.lse, c.lse);
+  // What was computed is not what there is without a block mask.
+  cm = {};
+  ASSERT_EQ(octavo_attention(&arguments, nullptr, nullptr, nullptr), OCTAVO_OK);
+  EXPECT_NE(cpp.out, c.out);
+}
+
 TEST(CApi, PaddingAndScoreModifiers) {
   Call cpp(2, 4, 2, 17, 30, 16), c(2, 4, 2, 17, 30, 16);
   std::vector<float> bias(4 * 30), slopes = {1, 2, 3, 4, 5, 6, 7, 8, 9}, sinks = {0, 1, 2, 3};
@@ -305,7 +349,7 @@ TEST(CApi, KvCacheErrors) {
   arguments.size = offsetof(octavo_arguments, page_table_stride);
   is(octavo_kv_cache_set_arguments(cache, &arguments), kInvalid,
      "arguments.size is " + std::to_string(arguments.size) +
-         "; supported: " + std::to_string(sizeof(octavo_arguments)) + " or more.");
+         "; supported: " + std::to_string(offsetof(octavo_arguments, block_mask)) + " or more.");
   octavo_kv_cache_destroy(cache);
   octavo_kv_cache_destroy(nullptr);
 }
