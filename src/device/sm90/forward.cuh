@@ -42,7 +42,7 @@
 #include "device/ptx/thread.cuh"
 #include "device/ptx/tma.cuh"
 #include "device/ptx/warpgroup.cuh"
-#include "device/sm90/block_bits.cuh"
+#include "device/sm90/block_mask.cuh"
 #include "device/sm90/epilogue.cuh"
 #include "device/sm90/geometry.cuh"
 #include "device/sm90/mainloop.cuh"
@@ -87,7 +87,7 @@ struct TileStream {
   Progress progress{};
   bool new_tile = false;
   u32 score_phase = 0;  // of the next score tiles
-  i32 bits = -1;        // with a block mask: the current block's entry of bits, or -1
+  ListedKeys listed{};  // with a block mask: those of the current block
 
   OCTAVO_DEVICE TileStream(const Sm90ForwardParams& params, const ThreadCoord& t)
       : p(params), thread(t) {}
@@ -163,16 +163,12 @@ struct TileStream {
     ptx::warp_sync();
     arrive(G::q_empty(thread.group));
   }
-  // What the producer says of the block whose scores are complete.
-  OCTAVO_DEVICE void read_listed() {
-    u32 key, entry;
-    ptx::load_shared_b64(G::listed(k.stage()), key, entry);
-    progress.n = static_cast<i32>(key);
-    bits = static_cast<i32>(entry);
-  }
   // Also releases Q after the tile's last own block.
   OCTAVO_DEVICE void release_k() {
-    if constexpr (has_block_mask(C)) read_listed();
+    if (has_block_mask(C)) {
+      listed = ListedBlocks<G>::read(k.stage());
+      progress.n = listed.key;
+    }
     // Every lane has read the scales, or what is listed.
     if (scaled_keys(C) > 0 || has_block_mask(C)) ptx::warp_sync();
     release_k_stage();
@@ -251,11 +247,9 @@ struct TileStream {
       Modifier::apply(N::accumulator(scores), p, progress.n, [&] { return row_tile(tile); });
       if (has_tiles) release_score_tiles();
     }
-    if constexpr (has_block_mask(C)) {
-      if (bits >= 0)
-        hide_unset_bits<G>(N::accumulator(scores), G::block_mask(p), row_tile(tile), progress.n,
-                           bits);
-    }
+    if (has_block_mask(C) && listed.bits >= 0)
+      ListedBlocks<G>::hide_unset(N::accumulator(scores), G::block_mask(p), row_tile(tile),
+                                  listed.key, listed.bits);
     if (!N::kTestsSignWithMask && !hides) return;
     N::apply_mask(scores, p, row_tile(tile), progress.n);
   }
@@ -338,10 +332,8 @@ struct ForwardKernel {
   using G = Geometry<Config>;
   using N = NumericsOf<G>;
   static constexpr Sm90ForwardConfig C = G::C;
-  static_assert(
-      is_split_kv(C) || C.warpgroups >= 2 || has_block_mask(C),
-      "two consumer warpgroups or more: one alone would idle in its softmax, unless other "
-      "CTAs share the SM");
+  static_assert(is_split_kv(C) || C.warpgroups >= 2 || has_block_mask(C),
+                "one consumer warpgroup alone would idle in its softmax, unless CTAs share the SM");
 
   static OCTAVO_DEVICE void init_barriers() {
     constexpr u32 kConsumerWarps = C.warpgroups * 4;

@@ -6,6 +6,7 @@
 #include "device/ptx/term.cuh"
 #include "device/ptx/thread.cuh"
 #include "device/ptx/warpgroup.cuh"
+#include "device/sm90/block_mask.cuh"
 #include "device/sm90/geometry.cuh"
 #include "device/sm90/loads.cuh"
 #include "device/sm90/scheduler.cuh"
@@ -16,6 +17,7 @@ template <class G, class N>
 struct Producer {
   using KvState = typename G::KvState;
   using Slots = WorkTileSlots<G>;
+  using Listed = ListedBlocks<G>;
   static constexpr Sm90ForwardConfig C = G::C;
 
   // One lane loads, and its load may complete the barrier's next phase, so all lanes must have seen
@@ -46,22 +48,9 @@ struct Producer {
     }
   }
 
-  // A block of keys that a tile visits: how many others come before it or, with a block mask, the
-  // first key and the bits (-1: none) of an entry of the lists.
-  struct ListedKeys {
-    i32 key, bits;
-  };
+  // The first key of a visit: of the tile's blocks the one after `visit` others, or listed keys.
   static OCTAVO_DEVICE i32 key_of(const WorkTile& t, i32 visit) { return first_key<G>(t, visit); }
   static OCTAVO_DEVICE i32 key_of(const WorkTile&, const ListedKeys& visit) { return visit.key; }
-
-  static OCTAVO_DEVICE ListedKeys listed_keys(const Sm90ForwardParams& p, const WorkTile& t,
-                                              i32 number) {
-    constexpr i32 kParts = max_of(C.modifiers.block_mask / C.block_n, 1);
-    if (number >= t.n_blocks) return {0, -1};
-    const ListedBlock listed =
-        listed_block</*kOverlaps=*/true>(G::block_mask(p), t.blocks, number / kParts);
-    return {listed.block * C.modifiers.block_mask + number % kParts * C.block_n, listed.bits};
-  }
 
   template <class Visit>
   static OCTAVO_DEVICE void load_k(const Sm90ForwardParams& p, const WorkTile& t, Visit visit,
@@ -69,10 +58,7 @@ struct Producer {
     wait_as_warp(G::k_empty(k.stage()), k.phase() ^ 1);
     const i32 n = key_of(t, visit);
     if (leader) {
-      if constexpr (has_block_mask(C)) {
-        ptx::store_shared_b32(G::listed(k.stage()), static_cast<u32>(n));
-        ptx::store_shared_b32(G::listed(k.stage()) + 4, static_cast<u32>(visit.bits));
-      }
+      Listed::publish(k.stage(), visit);
       ptx::mbarrier_arrive_expect_tx(G::k_full(k.stage()), G::S.k_stage);
       load_rows(p.k, G::k_tile(k.stage()), G::k_full(k.stage()), C.block_n, t.at.kv_begin + n,
                 p.by_heads_per_kv.quotient(t.head), t.batch, qk_panels(C));
@@ -119,13 +105,13 @@ struct Producer {
   static OCTAVO_DEVICE void load_listed_tile(const Sm90ForwardParams& p, const WorkTile& t,
                                              u32 count, KvState& k, KvState& v, u32& tail_phase,
                                              bool leader) {
-    ListedKeys visit = listed_keys(p, t, 0), next = listed_keys(p, t, 1);
+    ListedKeys visit = Listed::keys(p, t, 0), next = Listed::keys(p, t, 1);
     if (t.n_blocks > 0) load_k(p, t, visit, k, leader);
     publish_tile(p, t, count, leader);
     for (i32 number = 1; number < t.n_blocks; ++number) {
       const ListedKeys before = visit;
       visit = next;
-      next = listed_keys(p, t, number + 1);
+      next = Listed::keys(p, t, number + 1);
       load_k(p, t, visit, k, leader);
       load_v(p, t, before, v, tail_phase, leader);
     }
@@ -143,7 +129,7 @@ struct Producer {
     for (TileScheduler tiles; tiles.has_tile(p); tiles.advance(p)) {
       const WorkTile t = work_tile<G>(p, tiles.index);
       if (t.n_blocks < 0) continue;
-      if constexpr (has_block_mask(C)) {
+      if (has_block_mask(C)) {
         load_listed_tile(p, t, count++, k, v, tail_phase, leader);
       } else {
         if (t.n_blocks > 0) load_k(p, t, 0, k, leader);

@@ -78,7 +78,7 @@ OCTAVO_DEVICE WorkTile work_tile(const Sm90ForwardParams& p, i32 index) {
   const BlockRange range = block_range(p, t.at, t.first_row, kBlockM, kBlockN);
   t.n_begin = range.begin;
   t.n_blocks = div_up(max_of(range.end - range.begin, 0), kBlockN);
-  if constexpr (has_block_mask(G::C)) {
+  if (has_block_mask(G::C)) {
     t.blocks =
         block_row</*kOverlaps=*/true>(G::block_mask(p), t.batch, t.head, t.first_row / kBlockM);
     if (t.n_blocks > 0) t.n_blocks = t.blocks.count() * (G::C.modifiers.block_mask / kBlockN);
