@@ -22,7 +22,8 @@ namespace {
 std::vector<const emulator::EmulatedSm90Forward*> modified_kernels() {
   std::vector<const emulator::EmulatedSm90Forward*> kernels;
   for (const auto& kernel : emulator::sm90_forward_kernels())
-    if (any(kernel.config.modifiers)) kernels.push_back(&kernel);
+    if (any(kernel.config.modifiers) && kernel.config.modifiers.block_mask == 0)
+      kernels.push_back(&kernel);
   return kernels;
 }
 

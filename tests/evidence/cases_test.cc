@@ -382,7 +382,8 @@ TEST(Cases, UnknownSuiteGetsAnErrorSentence) {
   const auto cases = suite_cases("eleven", 42);
   ASSERT_FALSE(cases.ok());
   EXPECT_EQ(cases.status().message(),
-            "suite is \"eleven\"; supported: all, twelve, presets, decode, and configs on a GPU.");
+            "suite is \"eleven\"; supported: all, twelve, presets, decode, block_mask, and configs "
+            "on a GPU.");
 }
 
 }  // namespace

@@ -272,10 +272,10 @@ TEST(Check, BadOptionsGetAnErrorSentence) {
   options.streams = 0;
   options.suite = "configs";
   EXPECT_EQ(check(options).status().message(),
-            "suite is \"configs\" on cpu; supported: all, twelve, presets, decode.");
+            "suite is \"configs\" on cpu; supported: all, twelve, presets, decode, block_mask.");
   options.suite = "emulated";
   EXPECT_EQ(check(options).status().message(),
-            "suite is \"emulated\" on cpu; supported: all, twelve, presets, decode.");
+            "suite is \"emulated\" on cpu; supported: all, twelve, presets, decode, block_mask.");
   options.device = {Device::Kind::cuda, 99};
   options.streams = 2;
   EXPECT_EQ(check(options).status().message(),

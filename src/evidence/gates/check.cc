@@ -323,7 +323,7 @@ Status validate_options(const CheckOptions& options) {
   const bool on_gpu = options.device.kind == Device::Kind::cuda;
   if ((options.suite == "configs" || options.suite == "emulated") && !on_gpu)
     return invalid("suite", fmt::format("\"{}\" on {}", options.suite, name(options.device)),
-                   "all, twelve, presets, decode");
+                   "all, twelve, presets, decode, block_mask");
   if (options.suite == "emulated" && options.streams > 0)
     return invalid("streams", fmt::format("{} with suite \"emulated\"", options.streams), "0");
   if (options.cases < 0) return invalid("cases", fmt::format("{}", options.cases), "0 or more");
