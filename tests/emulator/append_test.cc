@@ -4,11 +4,14 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <string>
 #include <vector>
 
+#include "emulator/long.h"
+#include "evidence/cases/draw.h"
 #include "octavo/evidence.hpp"
 #include "octavo/kv_cache.hpp"
 #include "runtime/emulated_gpu.h"
@@ -181,6 +184,33 @@ TEST(EmulatorKvCache, DecodesWhatItHasAppended) {
                         Tensor::bhsd(found.data(), DType::f32, 2, 4, 2, 64))
                     .ok());
     for (std::size_t i = 0; i < found.size(); ++i) ASSERT_NEAR(found[i], expected[i], 4e-3) << i;
+  }
+}
+
+// Random types, sizes, gaps, rotations and batches, forks in between.
+TEST(EmulatorKvCache, RandomAppendsHaveTheBitsOfTheCpu) {
+  constexpr std::array kCacheTypes = {DType::f16, DType::bf16, DType::e4m3, DType::e5m2,
+                                      DType::int8};
+  constexpr std::array kRowTypes = {DType::f32, DType::f16, DType::bf16};
+  const auto count = static_cast<std::uint64_t>(random_problems(6));
+  for (std::uint64_t seed = 0; seed < count; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    evidence::Draw draw(seed);
+    const DType to = draw.of(kCacheTypes), from = draw.of(kRowTypes);
+    const std::int64_t head_dim = 16 * draw.between(1, draw.one_in(6) ? 16 : 6);
+    const std::int64_t gap = draw.one_in(3) ? draw.between(1, 8) : 0;
+    const Angles angles(draw.between(1, head_dim / 2), draw.one_in(2));
+    TwoCaches two(cache_options(to, head_dim));
+    for (int sequence = 0; sequence < 3; ++sequence) two.add_sequence();
+    for (int step = 0; step < 3; ++step) {
+      const std::int64_t first = draw.between(0, 2), others = draw.between(0, 2);
+      std::vector<std::int64_t> batch;
+      for (std::int64_t i = 0; i <= others; ++i) batch.push_back((first + i) % 3);
+      two.select(batch);
+      const AppendedRows rows(from, others + 1, draw.between(1, 19), head_dim, seed + 1, gap);
+      two.append(rows, draw.one_in(2) ? angles.rotary : Rotary{});
+    }
+    two.expect_same(3);
   }
 }
 

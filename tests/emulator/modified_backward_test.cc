@@ -10,6 +10,7 @@
 #include "cpu/backward_case.h"
 #include "emulator/backward_checks.h"
 #include "emulator/long.h"
+#include "evidence/cases/draw.h"
 #include "gpu/backward/sm80_backward.h"
 #include "gpu/backward/sm90_backward.h"
 #include "runtime/emulated_backward.h"
@@ -83,7 +84,8 @@ Status launch_sm90(const cpu::BackwardCall& call) {
   EXPECT_TRUE(sm90_backward_serves(problem, chip));
   ChosenSm90Backward chosen = choose_sm90_backward(problem);
   EXPECT_EQ(chosen.config.modifiers.padded, problem.padded);
-  chosen.config.modifiers = {.softcap = true, .alibi = true, .padded = true};
+  if (any(chosen.config.modifiers))
+    chosen.config.modifiers = {.softcap = true, .alibi = true, .padded = true};
   constexpr std::size_t kAlignment = 256;
   const std::size_t bytes =
       sm90_backward_workspace(problem, call.arguments.q.shape[2], chosen.config).total;
@@ -184,6 +186,42 @@ TEST(EmulatorModifiedBackward, EveryModifierAloneOnHopper) {
          {int{kWithSoftcap}, int{kWithAlibi}, int{kWithSinks}, int{kWithPadding}})
       for (const Causal causal : {Causal::none, Causal::bottom_right})
         check_on_hopper(modifiers, causal, head_dim, dtype);
+}
+
+// A call with any of the modifiers, masks, sizes and strides.
+ModifiedShape random_shape(evidence::Draw& draw, bool on_hopper) {
+  constexpr std::array<std::int64_t, 7> kDims = {8, 16, 40, 64, 80, 96, 128};
+  constexpr std::array kCausal = {Causal::none, Causal::top_left, Causal::bottom_right};
+  ModifiedShape shape;
+  shape.modifiers = static_cast<int>(draw.between(0, kWithAll));
+  if (draw.one_in(3)) shape.modifiers = 0;
+  if (on_hopper) shape.modifiers &= kOnHopper;
+  // Padding hides some rows of at least this many.
+  shape.seqlen_q = draw.between(31, 90);
+  shape.seqlen_kv = draw.between(20, 150);
+  shape.head_dim = draw.of(kDims);
+  shape.dtype = draw.one_in(2) ? DType::f16 : DType::bf16;
+  // The emulator has one Hopper kernel with modifiers for each head dimension.
+  if (on_hopper && shape.modifiers != 0)
+    shape.dtype = shape.head_dim <= 64 ? DType::f16 : DType::bf16;
+  shape.options.causal = draw.of(kCausal);
+  if (draw.one_in(3)) shape.options.window_left = draw.between(0, 60);
+  if (shape.options.causal == Causal::none && draw.one_in(3))
+    shape.options.window_right = draw.between(0, 60);
+  if (!on_hopper && draw.one_in(3)) shape.row_gap = draw.one_in(2) ? 8 : 1;
+  shape.bias = {draw.between(1, 2), draw.one_in(2) ? 4 : 1, shape.seqlen_q, shape.seqlen_kv};
+  shape.bias_dtype = draw.one_in(2) ? DType::f32 : shape.dtype;
+  return shape;
+}
+
+TEST(EmulatorModifiedBackward, RandomProblemsGiveNoAlarm) {
+  const auto count = static_cast<std::uint64_t>(random_problems(6));
+  for (std::uint64_t seed = 0; seed < count; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    evidence::Draw draw(seed);
+    const bool on_hopper = draw.one_in(2);
+    check_modified(random_shape(draw, on_hopper), on_hopper ? launch_sm90 : launch_sm80);
+  }
 }
 
 TEST(EmulatorModifiedBackward, HopperLeavesBiasAndMasksToTheSm80Family) {

@@ -120,6 +120,21 @@ TEST(EmulatorSuiteOf, HeadDimensionsWithoutTheirOwnKernel) {
   check({Device::Kind::emulator, 0}, cases, 2, 1);
 }
 
+// No alarm: neither a hazard nor a wrong result. `octavo check --device emulator` draws 1,000.
+TEST(EmulatorSuiteOf, RandomProblemsGiveNoAlarm) {
+  for (const int chip : {0, 90}) {
+    CheckOptions options;
+    options.device = {Device::Kind::emulator, chip};
+    options.cases = random_problems(15);
+    options.seed = 7;
+    options.repeat = 1;
+    const Result<CheckReport> report = octavo::check(options);
+    ASSERT_TRUE(report.ok()) << report.status().message();
+    EXPECT_GE(report->cases, options.cases * 9 / 10);
+    for (const std::string& failure : report->failures) ADD_FAILURE() << failure;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Modes, EmulatorSuite, testing::ValuesIn(kModes), [](const auto& mode) {
   return fmt::format("{}_{}{}", name(mode.param.input), name(mode.param.precision),
                      mode.param.chip == 0 ? "" : fmt::format("_sm{}", mode.param.chip));

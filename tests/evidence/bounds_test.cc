@@ -3,10 +3,15 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <map>
 #include <sstream>
+#include <vector>
+
+#include "numeric/formats.h"
+#include "octavo/evidence.hpp"
 
 namespace octavo::evidence {
 namespace {
@@ -136,6 +141,38 @@ TEST(Bounds, DequantizedKAndV) {
     EXPECT_EQ(bounds(over, DType::f32, false, normal_inputs()).total_max,
               bounds(codes, DType::f32, false, normal_inputs()).total_max);
   }
+}
+
+// The relative error that the channels of a key share if its values in E5M2, times their scale, are
+// rounded to f16. Each counts by its square, as in the score of a query that points the same way.
+double shared_rounding(const std::vector<float>& values, float scale) {
+  double difference = 0, squares = 0;
+  for (const float x : values) {
+    const float decoded = f32_from_e5m2(e5m2_from_f32(x / scale)) * scale;
+    difference += double{decoded} * (f32_from_f16(f16_from_f32(decoded)) - decoded);
+    squares += double{decoded} * decoded;
+  }
+  return difference / squares;
+}
+
+// E5M2 has four mantissas: with some scales all of them are rounded to one side, and the score of a
+// key too, which is the LSE of a row that attends to it alone.
+TEST(Bounds, LseOverKeysWhoseRoundingsShareASign) {
+  constexpr double kLargestScore = 4;  // of tau
+  std::vector<float> values(4096);
+  const auto columns = static_cast<std::int64_t>(values.size());
+  ASSERT_TRUE(random_normal(Tensor::bhsd(values.data(), DType::f32, 1, 1, 1, columns), 1, 0).ok());
+  double shared = 0;
+  for (int step = 0; step < 500; ++step)
+    shared = std::max(
+        shared, std::abs(shared_rounding(values, 0x1p-14f * (1 + static_cast<float>(step) / 500))));
+  Magnitudes m = normal_inputs();
+  m.tau = m.tau_peak = 6;
+  const double error = kLargestScore * m.tau_peak * shared;
+  const Bounds over = bounds(mode_bound_over(DType::f16, DType::e5m2), DType::f16, true, m);
+  EXPECT_LT(error, over.kernel_lse);
+  EXPECT_GT(error, 4 * format_noise(DType::f16, 0) * m.tau_peak);
+  EXPECT_GT(error, 0.4 * over.kernel_lse);
 }
 
 TEST(Bounds, IntegerNoiseIsProportionalToTheCrestFactor) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "base/error.h"
 #include "evidence/cases/block_mask_cases.h"
@@ -282,6 +283,21 @@ Case without_modifiers(const Case& c) {
 Case random_case(std::uint64_t seed) {
   Draw draw(seed + 1'000'000'000);
   return make_case(random_values(draw, kAxisSizes), seed);
+}
+
+Case small_random_case(std::uint64_t seed) {
+  Draw draw(seed + 1'000'000'000);
+  AxisValues values = random_values(draw, kAxisSizes);
+  if (values[kLength] == 7) values[kLength] = static_cast<int>(draw.between(2, 5));
+  if (values[kHeadDim] >= 6 && !draw.one_in(8))
+    values[kHeadDim] = static_cast<int>(draw.between(0, 5));
+  return make_sized_case(values, seed, [&draw](Case& c) {
+    if (draw.one_in(4)) return;
+    c.batch = std::min<std::int64_t>(c.batch, 2);
+    c.heads_q /= std::exchange(c.heads_kv, 1);
+    if (c.batch > 1) c.heads_q = std::min<std::int64_t>(c.heads_q, 2);
+    c.seqlen_q = std::min<std::int64_t>(c.seqlen_q, 70);
+  });
 }
 
 std::vector<Case> covering_cases(std::uint64_t seed) {

@@ -121,6 +121,9 @@ Case without_modifiers(const Case& c);
 
 // A case whose axis values also follow from the seed; every other one has no modifiers.
 Case random_case(std::uint64_t seed);
+// The same with at most 200 queries and keys, mostly few heads, and rarely wide ones: for the
+// emulator.
+Case small_random_case(std::uint64_t seed);
 
 std::vector<Case> covering_cases(std::uint64_t seed);
 // Sums without cancellation, of few keys to 200,000: only few rows, as the CPU's time allows.

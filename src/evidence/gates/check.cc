@@ -315,8 +315,11 @@ namespace {
 
 Status validate_options(const CheckOptions& options) {
   constexpr int kMost = 1'000'000, kMostStreams = 64;
-  if (options.repeat < 2 || options.repeat > kMost)
-    return invalid("repeat", fmt::format("{}", options.repeat), "2 to 1000000");
+  // The emulator repeats its bits unless it is told another schedule.
+  const int fewest = options.device.kind == Device::Kind::emulator ? 1 : 2;
+  if (options.repeat < fewest || options.repeat > kMost)
+    return invalid("repeat", fmt::format("{}", options.repeat),
+                   fmt::format("{} to 1000000", fewest));
   if (options.streams < 0 || options.streams > kMostStreams)
     return invalid("streams", fmt::format("{}", options.streams),
                    fmt::format("0 to {}", kMostStreams));
@@ -343,6 +346,9 @@ Result<std::vector<evidence::Case>> suite_of(const CheckOptions& options) {
   if (options.suite == "emulated") return evidence::cases_of_emulator(options.seed);
   if (options.suite == "all" && options.device.kind == Device::Kind::cuda)
     return evidence::gpu_cases(options.device, options.seed);
+  if (options.suite == "all" && options.device.kind == Device::Kind::emulator)
+    return evidence::emulator_cases(options.device, options.seed,
+                                    options.cases > 0 ? options.cases : evidence::kEmulatorCases);
   Result<std::vector<evidence::Case>> cases = evidence::suite_cases(options.suite, options.seed);
   if (cases.ok() && options.suite == "all" && options.device.kind == Device::Kind::cpu)
     for (evidence::Case& c : evidence::size_cases(options.seed)) cases->push_back(std::move(c));

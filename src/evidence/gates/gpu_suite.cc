@@ -107,6 +107,20 @@ std::vector<Case> gpu_cases(Device device, std::uint64_t seed) {
   return served_cases(seed, kCases, kernel_names(device), kKernels);
 }
 
+std::vector<Case> emulator_cases(Device device, std::uint64_t seed, std::int64_t count) {
+  const auto serves = [device](const Case& c) {
+    return explain(problem_for(c).problem, device).ok();
+  };
+  std::vector<Case> cases;
+  for (std::uint64_t next = seed * 1'000'000; static_cast<std::int64_t>(cases.size()) < count;
+       ++next) {
+    Case c = small_random_case(next);
+    if (!serves(c)) c = without_modifiers(c);
+    if (serves(c)) cases.push_back(std::move(c));
+  }
+  return cases;
+}
+
 std::vector<Case> config_cases(std::uint64_t seed) {
   constexpr std::size_t kCasesOfRow = 56, kCasesOfDivision = 6;
   std::uint64_t next = seed * 1'000'000;

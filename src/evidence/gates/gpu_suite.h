@@ -13,6 +13,11 @@ namespace octavo::evidence {
 // The suite `all` of a GPU: 2,400 cases that it serves.
 std::vector<Case> gpu_cases(Device device, std::uint64_t seed);
 
+// The suite `all` of an emulated GPU: small random cases that it serves.
+inline constexpr std::int64_t kEmulatorCases = 1000;
+std::vector<Case> emulator_cases(Device device, std::uint64_t seed,
+                                 std::int64_t count = kEmulatorCases);
+
 // Those of `cases` that a GPU serves, with at most `most_kernels` kernels.
 std::vector<Case> gpu_only_served(Device device, const std::vector<Case>& cases,
                                   std::size_t most_kernels);
