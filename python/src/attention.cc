@@ -303,16 +303,36 @@ nb::object plain_sdpa(nb::handle q, nb::handle k, nb::handle v, nb::handle attn_
   }
 }
 
+namespace {
+
+// As on the command line, "auto" is the CPU for a problem that the GPU does not serve.
+Result<Explanation> explain_on(const Problem& problem, Device device, bool may_move) {
+  Result<Explanation> explanation = explain(problem, device);
+  const bool moves = may_move && device.kind == Device::Kind::cuda && !explanation.ok() &&
+                     explanation.status().code() != ErrorCode::invalid_argument;
+  if (!moves) return explanation;
+  Result<Explanation> on_cpu = explain(problem, {Device::Kind::cpu, 0});
+  if (on_cpu.ok())
+    on_cpu->reason += "; not on " + name(device) + ": " + explanation.status().message();
+  return on_cpu;
+}
+
+}  // namespace
+
 Explanation explain_call(const Given& given) {
   const Call call = read_call(given);
   Device device = call.device;
-  if (!given[kDevice].is_none())
-    device = check(parse_device(text_of(given[kDevice], "device", "its name, or None")));
+  bool automatic = false;
+  if (!given[kDevice].is_none()) {
+    const std::string_view asked = text_of(given[kDevice], "device", "its name, or None");
+    device = check(parse_device(asked));
+    automatic = asked == "auto";
+  }
   std::optional<Result<Explanation>> explanation;
   {
     const nb::gil_scoped_release released;
     const Result<Problem> problem = problem_of(call.arguments, call.options);
-    explanation.emplace(problem.ok() ? explain(*problem, device) : problem.status());
+    explanation.emplace(problem.ok() ? explain_on(*problem, device, automatic) : problem.status());
   }
   return check(*std::move(explanation), call.layout);
 }

@@ -70,6 +70,16 @@ def test_sm_margin(three, monkeypatch):
         octavo.attention(q, k, v, sm_margin="x")
 
 
+def test_auto_explains_the_cpu_for_what_the_gpu_does_not_serve():
+    f16, f32 = (numpy.zeros((1, 2, 64, 64), dtype) for dtype in (numpy.float16, numpy.float32))
+    assert octavo.explain(f16, f16, f16, device="auto").device == "cuda:0"
+    told = octavo.explain(f32, f32, f32, device="auto")
+    assert (told.device, told.kernel) == ("cpu", "cpu_forward")
+    assert "; not on cuda:0: " in told.reason and "f32" in told.reason
+    with pytest.raises(NotImplementedError, match="f32"):
+        octavo.explain(f32, f32, f32, device="cuda:0")
+
+
 def test_varlen(three):
     starts = OnGpu(numpy.array([0, 4, 12], numpy.int32))
     out = octavo.attention(*three(12, 2, 64), cu_seqlens_q=starts, cu_seqlens_kv=starts,
