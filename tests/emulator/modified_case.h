@@ -88,6 +88,15 @@ class ModifiedCase {
         store_element(*p_.bias, const_cast<void*>(arguments_.bias.data), i, value);
   }
 
+  // Gives the first half of the keys one bias and the others another.
+  void set_bias_columns(float first, float second) {
+    const std::int64_t row_elements = arguments_.bias.stride[2], keys = score_shape()[3];
+    for (std::int64_t i = 0; i < static_cast<std::int64_t>(score_count()); ++i)
+      if (i % row_elements < keys)
+        store_element(*p_.bias, const_cast<void*>(arguments_.bias.data), i,
+                      i % row_elements < keys / 2 ? first : second);
+  }
+
   // Lengths that end with the tensor, and then end so far beyond it; padding that begins as far
   // before it.
   void widen_lengths(std::int32_t by) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "emulator/long.h"
@@ -156,6 +157,49 @@ TEST(EmulatorSm90Modifiers, LowestFiniteBias) {
       ASSERT_TRUE(status.ok()) << status.message();
       EXPECT_EQ(c.judge(false), "") << brief_text(kernel->config);
     }
+}
+
+// Rows whose keys all have a huge bias see them alike, whatever the size of the bias; the rows
+// between have none.
+TEST(EmulatorSm90Modifiers, HugeBiases) {
+  std::vector<float> levels = {-1.5e8f, -1e9f, -1.2e38f};
+  if (test_long()) levels = {-1e4f, -1.5e8f, -1e9f, 1e9f, -1e20f, -1.2e38f, -2e38f, 2e38f};
+  for (const auto* kernel : modified_kernels()) {
+    if (kernel->config.modifiers.bias_element == Element::f16) continue;
+    for (const float level : levels) {
+      SCOPED_TRACE(testing::Message() << brief_text(kernel->config) << " " << level);
+      ModifiedProblem p = problem_for(kernel->config, 1U << kBias, 4);
+      p.batch = 1;
+      p.scale = 1e-20f;  // FP64 would resolve scores that FP32 rounds away beside the bias
+      ModifiedCase c(p);
+      c.set_bias_rows(level);
+      const Status status = run(*kernel, c, {}, [](const emulator::Machine&) {});
+      ASSERT_TRUE(status.ok()) << status.message();
+      EXPECT_EQ(c.judge(), "");
+    }
+  }
+}
+
+// Keys with a huge bias have no weight beside keys of other levels, in whichever block they are.
+TEST(EmulatorSm90Modifiers, HugeBiasesBesideOthers) {
+  std::vector<std::pair<float, float>> levels = {{-1e9f, 0.0f}, {-1.4e8f, -1.3e8f}};
+  if (test_long())
+    levels.insert(levels.end(), {{0.0f, -1e9f}, {-1e9f, -1e8f}, {0.0f, 1e9f}, {-3e38f, -1e9f}});
+  for (const auto* kernel : modified_kernels()) {
+    if (kernel->config.modifiers.bias_element == Element::f16) continue;
+    for (const auto& [first, second] : levels) {
+      SCOPED_TRACE(testing::Message()
+                   << brief_text(kernel->config) << " " << first << " " << second);
+      ModifiedProblem p = problem_for(kernel->config, 1U << kBias, 4);
+      p.batch = 1;
+      p.scale = 1e-20f;
+      ModifiedCase c(p);
+      c.set_bias_columns(first, second);
+      const Status status = run(*kernel, c, {}, [](const emulator::Machine&) {});
+      ASSERT_TRUE(status.ok()) << status.message();
+      EXPECT_EQ(c.judge(), "");
+    }
+  }
 }
 
 // A bias that rises along the keys by so much that every block has to rescale O, and scores that

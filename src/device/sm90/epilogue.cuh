@@ -34,7 +34,7 @@ struct Epilogue {
                                    const RowTile& tile) {
     OCTAVO_UNROLL
     for (u32 r = 0; r < 2; ++r) {
-      float ref_max = rows.ref_max[r], sum = N::row_sum(state, rows, r);
+      float ref_max = ref_max_log2<G>(rows, r), sum = N::row_sum(state, rows, r);
       N::normalize_row(state, rows, r, divisor_of(ref_max, sum, p, tile));
       const i32 row = tile.row(r);
       if constexpr (C.modifiers.padded) {
@@ -58,7 +58,9 @@ struct Epilogue {
   static OCTAVO_DEVICE void store_lse(float ref_max, float sum, const Sm90ForwardParams& p,
                                       const RowTile& tile, i32 row) {
     if (p.lse == nullptr || tile.lane % 4 != 0) return;
-    const float lse = lse_of(ref_max, sum, N::kPLog2 + N::kSumLog2);
+    const bool overflows = C.modifiers.bias && ptx::abs_f32(ref_max) >= -kLowest;
+    const float lse =
+        overflows && sum != 0.0f ? ref_max : lse_of(ref_max, sum, N::kPLog2 + N::kSumLog2);
     ptx::store_global_f32(p.lse + tile.batch * p.lse_strides.batch +
                               tile.head * p.lse_strides.head +
                               G::tensor_row(p, tile.at, row) * p.lse_strides.row,

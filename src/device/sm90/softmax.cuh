@@ -45,6 +45,28 @@ struct RowState {
   float sum[2];  // this thread's part of the row sum; not used where the ones sum P
 };
 
+// Scores around a huge bias, such as -1e9, differ by 16 or more, or not at all. A row of nothing else
+// keeps its scores and ref_max in natural units: brought to log2 units, the product with log2 e
+// would be rounded in ref_max and not in P, which would be anything from 2^-64 to 2^64.
+inline constexpr float kHugeLevel = 0x1p27f;
+
+// `level`: the threshold of a row, or its largest score.
+template <class G>
+OCTAVO_DEVICE bool is_huge(float level) {
+  return G::C.modifiers.bias && ptx::abs_f32(level) > kHugeLevel;
+}
+// The ref_max of a row in log2 units, whatever its level. Its lowest value stands for all that would
+// overflow.
+template <class G, class Rows>
+OCTAVO_DEVICE float ref_max_log2(const Rows& rows, u32 r) {
+  if constexpr (G::C.modifiers.bias) {
+    const float scaled = rows.ref_max[r] * kLog2E;
+    const float finite = ptx::min_f32(ptx::max_f32(scaled, kLowest), -kLowest);
+    return is_huge<G>(rows.threshold[r]) ? finite : rows.ref_max[r];
+  }
+  return rows.ref_max[r];
+}
+
 template <class State>
 OCTAVO_DEVICE void clear_o(State& state) {
   OCTAVO_UNROLL
@@ -89,7 +111,7 @@ struct RowSums {
     for (int i = 0; i < G::kORegisters; ++i) all.o[i] = state.o[i];
     OCTAVO_UNROLL
     for (u32 r = 0; r < 2; ++r) {
-      all.ref_max[r] = state.rows.ref_max[r];
+      all.ref_max[r] = ref_max_log2<G>(state.rows, r);
       all.sum[r] = row_sum(state, state.rows, r);
     }
     return all;
@@ -121,9 +143,13 @@ struct F32Softmax {
       const float multiplier = Qk::multiplier(rows, r, scale_log2, of_row);
       const bool raises = of_row > -kInfinity && of_row >= rows.threshold[r];
       const float used = Qk::headroom_used(own, of_row, multiplier);
-      const float to = ptx::max_f32(rows.ref_max[r], of_row * multiplier) - used;
-      const float threshold = of_row + (kHeadroomLog2 - used) * ptx::reciprocal_approx(multiplier);
-      const float by = ptx::exp2_approx(rows.ref_max[r] - to);
+      // What was added up in other units is nothing beside the new maximum.
+      const bool keeps_units = is_huge<G>(of_row) == is_huge<G>(rows.threshold[r]);
+      const float from = keeps_units ? rows.ref_max[r] : kLowest;
+      const float to = ptx::max_f32(from, of_row * multiplier) - used;
+      const float room = (kHeadroomLog2 - used) * ptx::reciprocal_approx(multiplier);
+      const float threshold = is_huge<G>(of_row) ? of_row : of_row + room;
+      const float by = ptx::exp2_approx(from - to);
       alpha[r] = raises ? by : 1.0f;
       rows.ref_max[r] = raises ? to : rows.ref_max[r];
       rows.threshold[r] = raises ? threshold : rows.threshold[r];

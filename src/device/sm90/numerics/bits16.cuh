@@ -216,13 +216,10 @@ struct Qk16 {
   static OCTAVO_DEVICE void finish_bias(Scores&) {}
   static OCTAVO_DEVICE void finish_qk(Scores&, u32 /*stage*/, u32 /*lane*/) {}
 
-  // Modifiers leave the scores in natural units. A row that sees nothing but huge negative biases,
-  // such as the lowest float, would overflow in log2 units. Its scores are equal, or so far apart
-  // that any unit serves.
+  // Modifiers leave the scores in natural units.
   static OCTAVO_DEVICE float multiplier(const Rows&, int /*r*/, float scale_log2, float level) {
-    constexpr float kHuge = -1e38f;
     if (!changes_scores(C.modifiers)) return scale_log2;
-    return C.modifiers.bias && level < kHuge ? 1.0f : kLog2E;
+    return is_huge<G>(level) ? 1.0f : kLog2E;
   }
   static OCTAVO_DEVICE float k_scale(const Scores&, int /*n8*/) { return 1.0f; }
   static OCTAVO_DEVICE float headroom_used(float, float, float) { return 0; }
