@@ -10,7 +10,8 @@
 //   attention(arguments, {.causal = Causal::bottom_right});
 //
 // The arrays that set_arguments() gives stay where they are as long as the cache lives. A failed
-// call leaves the cache as it was. A cache may be used by one thread at a time.
+// call leaves batch, lengths and rows as they were; an append() that fails late keeps the pages
+// that it took, as if reserve() had taken them. A cache may be used by one thread at a time.
 //
 // On a GPU, pages, page table and lengths are in device memory, and so are the tensors given to
 // append(). Every call is ordered by its stream, which is one and the same for all of them, and

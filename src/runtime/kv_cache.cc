@@ -146,6 +146,8 @@ class KvCache::Impl {
     for (const std::int64_t sequence : chosen)
       chosen_lengths.push_back(static_cast<std::int32_t>(at(sequence).length));
     std::vector<std::int64_t> unwritten(chosen.size(), 0);
+    capacities_.reserve(chosen.size());
+    // Nothing that may throw follows the first change.
     selected_.swap(chosen);
     unwritten_.swap(unwritten);
     OCTAVO_RETURN_IF_ERROR(store_->write_lengths(chosen_lengths, stream));
@@ -258,14 +260,14 @@ class KvCache::Impl {
     return (rows + options_.page_size - 1) / options_.page_size;
   }
 
-  // Brings the page table of the batch up to date.
+  // Brings the page table of the batch up to date. Allocates nothing.
   Status write_tables(Stream stream) {
-    std::vector<std::int32_t> capacities;
+    capacities_.clear();
     bool changed = false;
     for (std::size_t slot = 0; slot < selected_.size(); ++slot) {
       const std::vector<std::int32_t>& pages = at(selected_[slot]).pages;
       const auto known = static_cast<std::int64_t>(pages.size());
-      capacities.push_back(static_cast<std::int32_t>(known * options_.page_size));
+      capacities_.push_back(static_cast<std::int32_t>(known * options_.page_size));
       if (unwritten_[slot] == kNothing) continue;
       changed = true;
       const std::int64_t first = unwritten_[slot];
@@ -274,7 +276,7 @@ class KvCache::Impl {
             slot, first, std::span(pages).subspan(static_cast<std::size_t>(first)), stream));
     }
     if (!changed) return {};
-    OCTAVO_RETURN_IF_ERROR(store_->write_capacities(capacities, stream));
+    OCTAVO_RETURN_IF_ERROR(store_->write_capacities(capacities_, stream));
     std::fill(unwritten_.begin(), unwritten_.end(), kNothing);
     return {};
   }
@@ -392,6 +394,7 @@ class KvCache::Impl {
   // For each of them, the first page that the table on the device does not have.
   static constexpr std::int64_t kNothing = INT64_MAX;
   std::vector<std::int64_t> unwritten_;
+  std::vector<std::int32_t> capacities_;  // of write_tables(), with room for the batch
 };
 
 KvCache::KvCache(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

@@ -13,6 +13,7 @@
 #include "attention/call.h"
 #include "counting_allocator.h"
 #include "cpu/thread_pool.h"
+#include "octavo/kv_cache.hpp"
 #include "octavo/octavo.h"
 
 namespace octavo {
@@ -178,6 +179,88 @@ TEST_F(OutOfMemory, InPlansAndRuns) {
   EXPECT_GT(fail_each_allocation(invalid, ErrorCode::invalid_argument).out_of_memory, 0);
   const auto on_host = [&] { return attention_from_host(call.arguments, fresh()).code(); };
   fail_each_allocation(on_host, ErrorCode::ok);
+}
+
+// A cache of three sequences. Two of them share a page, so that append() has to copy it and to take
+// another.
+struct FilledCache {
+  static constexpr std::int64_t kHeads = 2, kDim = 8;
+  std::vector<float> rows = std::vector<float>(kHeads * 40 * kDim);
+  KvCache cache;
+
+  explicit FilledCache(DType dtype)
+      : cache(KvCache::create(
+                  {.pages = 9, .page_size = 16, .heads = kHeads, .head_dim = kDim, .dtype = dtype})
+                  .value()) {
+    for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<float>(i % 97) / 50;
+    cache.add_sequence().value();
+    EXPECT_EQ(cache.select({{0}}).message(), "");
+    EXPECT_EQ(append(20, 1).message(), "");
+    EXPECT_EQ(cache.fork(0).value(), 1);
+    EXPECT_EQ(cache.add_sequence().value(), 2);
+    EXPECT_EQ(cache.select({{2}}).message(), "");
+    EXPECT_EQ(append(5, 1).message(), "");
+    EXPECT_EQ(cache.select({{0, 1}}).message(), "");
+  }
+  Status append(std::int64_t tokens, std::int64_t batch) {
+    const Tensor t = Tensor::bhsd(rows.data(), DType::f32, batch, kHeads, tokens, kDim);
+    return cache.append(t, t);
+  }
+  // The batch, and the lengths and rows of the sequences.
+  std::vector<float> contents() const {
+    Arguments a;
+    cache.set_arguments(a);
+    std::vector<float> all(a.seqlens_kv, a.seqlens_kv + 2);
+    for (const std::int64_t sequence : {0, 1, 2}) {
+      const Result<std::int64_t> length = cache.length(sequence);
+      if (!length.ok()) continue;
+      std::vector<float> k(static_cast<std::size_t>(kHeads * *length * kDim)), v = k;
+      const auto view = [&](std::vector<float>& x) {
+        return Tensor::bhsd(x.data(), DType::f32, 1, kHeads, *length, kDim);
+      };
+      EXPECT_EQ(cache.read(sequence, view(k), view(v)).message(), "");
+      all.insert(all.end(), k.begin(), k.end());
+      all.insert(all.end(), v.begin(), v.end());
+    }
+    return all;
+  }
+};
+
+// Each operation, with each of its allocations failing on a cache of its own: it fails and changes
+// nothing, and then succeeds as it would have.
+TEST_F(OutOfMemory, OfAKvCacheLeavesItAsItWas) {
+  const std::function<Status(FilledCache&)> operations[] = {
+      [](FilledCache& c) { return c.append(15, 2); },
+      [](FilledCache& c) { return c.cache.reserve(40); },
+      [](FilledCache& c) { return c.cache.fork(0).status(); },
+      [](FilledCache& c) {
+        return c.cache.select({{2, 0}});
+      },
+      [](FilledCache& c) { return c.cache.free_sequence(1); },
+  };
+  for (const DType dtype : {DType::f16, DType::int8})
+    for (const auto& operation : operations) {
+      SCOPED_TRACE(testing::Message() << name(dtype) << " operation " << &operation - operations);
+      FilledCache right(dtype);
+      ASSERT_EQ(operation(right).message(), "");
+      bool happened = true;
+      for (std::int64_t n = 1; happened; ++n) {
+        FilledCache one(dtype);
+        const std::vector<float> before = one.contents();
+        Status status;
+        {
+          const FailingAllocation failing(n);
+          status = operation(one);
+          happened = failing.happened();
+        }
+        if (status.ok()) continue;  // a thread that is not started is done without
+        ASSERT_EQ(status.code(), ErrorCode::out_of_memory) << status.message();
+        ASSERT_TRUE(one.contents() == before) << "after allocation " << n;
+        ASSERT_EQ(operation(one).message(), "");
+        ASSERT_TRUE(one.contents() == right.contents()) << "after allocation " << n;
+        ASSERT_EQ(one.cache.free_pages(), right.cache.free_pages());
+      }
+    }
 }
 
 TEST_F(OutOfMemory, InErrorsForUnknownNames) {
