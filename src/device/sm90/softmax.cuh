@@ -46,8 +46,8 @@ struct RowState {
 };
 
 // Scores around a huge bias, such as -1e9, differ by 16 or more, or not at all. A row of nothing
-// else keeps its scores and ref_max in natural units: brought to log2 units, the product with log2
-// e would be rounded in ref_max and not in P, which would be anything from 2^-64 to 2^64.
+// else keeps its scores and ref_max in natural units: in log2 units the product of score and kLog2E
+// would be rounded in ref_max and not in P, which would be anything from 2^-64 to 2^64.
 inline constexpr float kHugeLevel = 0x1p27f;
 
 // `level`: the threshold of a row, or its largest score.
