@@ -135,6 +135,11 @@ TEST(EmulatorSuiteOf, RandomProblemsGiveNoAlarm) {
   }
 }
 
+// Eight values of V that the 16-bit gate's rounding leaves as they are, into an FP32 output.
+TEST(EmulatorSuiteOf, OneKeyOfFewColumns) {
+  check({Device::Kind::emulator, 90}, {small_random_case(207'000'302)}, 2, 1);
+}
+
 INSTANTIATE_TEST_SUITE_P(Modes, EmulatorSuite, testing::ValuesIn(kModes), [](const auto& mode) {
   return fmt::format("{}_{}{}", name(mode.param.input), name(mode.param.precision),
                      mode.param.chip == 0 ? "" : fmt::format("_sm{}", mode.param.chip));

@@ -182,12 +182,12 @@ Bounds bounds(const ModeBound& mode, DType out, bool p_is_rounded, const Magnitu
   const double few_rows = 1 + 3 / std::sqrt(static_cast<double>(std::max<std::int64_t>(m.rows, 1)));
 
   Bounds b;
-  b.kernel_max = fp32 * m.v_amax + rounding + kMaxSlack * m.kappa_max * m.v_amax * weights;
+  b.fp32 = fp32 * m.v_amax;
+  b.kernel_max = b.fp32 + rounding + kMaxSlack * m.kappa_max * m.v_amax * weights;
   // An average of V is inside the range of V, so its error is at most that range, however wrong the
   // weights.
-  b.total_max =
-      fp32 * m.v_amax + rounding + std::min(kMaxSlack * m.kappa_max * noise, 2.1) * m.v_amax;
-  b.total_rmse = fp32 * m.v_amax + rounding + kRmsSlack * few_rows * m.kappa_rms * m.v_rms * noise;
+  b.total_max = b.fp32 + rounding + std::min(kMaxSlack * m.kappa_max * noise, 2.1) * m.v_amax;
+  b.total_rmse = b.fp32 + rounding + kRmsSlack * few_rows * m.kappa_rms * m.v_rms * noise;
   // The largest scores are some kLseSlack spreads.
   const double decoded_lse = kLseSlack * (1 + kSharedRounding) * decoded;
   b.kernel_lse = fp32_lse + length + p_noise + (sums + decoded_lse) * m.tau_peak;

@@ -68,6 +68,7 @@ struct Bounds {
   double total_rmse = 0;
   double kernel_lse = 0;
   double total_lse = 0;
+  double fp32 = 0;  // what FP32 arithmetic alone may cost an output; part of the first three
 };
 Bounds bounds(const ModeBound& mode, DType out, bool p_is_rounded, const Magnitudes& m);
 

@@ -57,7 +57,7 @@ class Judge {
       expect_within("total rmse", total_.rms(), b.total_rmse);
     }
     check_mission();
-    check_16bit_gate();
+    check_16bit_gate(b);
     check_lse(b);
     check_not_too_exact();
     verdict_.total_max = total_.max;
@@ -211,8 +211,9 @@ class Judge {
   }
 
   // |out - ref| <= 2 |reference16 - ref| + 2 |(ref + 0.3 - 0.3) - ref|, on max and on rms, in the
-  // type of the output, or in P's type if a backend rounds P to a coarser one.
-  void check_16bit_gate() {
+  // type of the output, or in P's type if a backend rounds P to a coarser one; and what FP32 costs.
+  // A few values of V that rows take as they are may have no rounding error at all.
+  void check_16bit_gate(const Bounds& b) {
     if (!truth_.gate || is_8bit(c_.out)) return;
     Error unfused, rounding;
     const auto columns = static_cast<std::size_t>(c_.head_dim);
@@ -223,8 +224,9 @@ class Judge {
         rounding.add(rounding_of(*truth_.gate, truth_.quantized[i]));
       }
     }
-    expect_within("16-bit gate, max", kernel_.max, 2 * unfused.max + 2 * rounding.max);
-    expect_within("16-bit gate, rms", kernel_.rms(), 2 * unfused.rms() + 2 * rounding.rms());
+    expect_within("16-bit gate, max", kernel_.max, 2 * unfused.max + 2 * rounding.max + b.fp32);
+    expect_within("16-bit gate, rms", kernel_.rms(),
+                  2 * unfused.rms() + 2 * rounding.rms() + b.fp32);
   }
 
   void check_lse(const Bounds& b) {
