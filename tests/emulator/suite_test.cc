@@ -130,7 +130,8 @@ TEST(EmulatorSuiteOf, RandomProblemsGiveNoAlarm) {
     options.repeat = 1;
     const Result<CheckReport> report = octavo::check(options);
     ASSERT_TRUE(report.ok()) << report.status().message();
-    EXPECT_GE(report->cases, options.cases * 9 / 10);
+    // A plan does not know how rows are aligned, and narrow ones have few kernels.
+    EXPECT_GE(report->cases, options.cases * 2 / 3);
     for (const std::string& failure : report->failures) ADD_FAILURE() << failure;
   }
 }
