@@ -51,12 +51,12 @@ OCTAVO_DEVICE void clamp_span(const i32* cu, i32 sequence, i32 tokens, i32 longe
 template <bool kByLanes = true, bool kOverlaps = true, class Params>
 OCTAVO_DEVICE SequenceSpan sequence_span(const Params& p, i32 sequence) {
   if (p.cu_seqlens_q == nullptr) return {0, p.seqlen_q, 0, p.seqlen_kv};
-  SequenceSpan at;
-  clamp_span<kByLanes, kOverlaps>(p.cu_seqlens_q, sequence, p.tokens_q, p.seqlen_q, at.q_begin,
-                                  at.seqlen_q);
-  clamp_span<kByLanes, kOverlaps>(p.cu_seqlens_kv, sequence, p.tokens_kv, p.seqlen_kv, at.kv_begin,
-                                  at.seqlen_kv);
-  return at;
+  SequenceSpan span;
+  clamp_span<kByLanes, kOverlaps>(p.cu_seqlens_q, sequence, p.tokens_q, p.seqlen_q, span.q_begin,
+                                  span.seqlen_q);
+  clamp_span<kByLanes, kOverlaps>(p.cu_seqlens_kv, sequence, p.tokens_kv, p.seqlen_kv,
+                                  span.kv_begin, span.seqlen_kv);
+  return span;
 }
 
 // Rows [begin, begin + length) of a batch entry that are no padding, clamped to its `rows` rows.
@@ -73,12 +73,12 @@ template <bool kByLanes = true, bool kOverlaps = true, class Params>
 OCTAVO_DEVICE SequenceSpan padded_span(const Params& p, const PaddingParams& padding,
                                        i32 sequence) {
   if (p.cu_seqlens_q != nullptr) return sequence_span<kByLanes, kOverlaps>(p, sequence);
-  SequenceSpan at;
-  clamp_used_rows<kOverlaps>(padding.leftpad_q, padding.seqlens_q, sequence, p.seqlen_q, at.q_begin,
-                             at.seqlen_q);
+  SequenceSpan span;
+  clamp_used_rows<kOverlaps>(padding.leftpad_q, padding.seqlens_q, sequence, p.seqlen_q,
+                             span.q_begin, span.seqlen_q);
   clamp_used_rows<kOverlaps>(padding.leftpad_kv, padding.seqlens_kv, sequence, p.seqlen_kv,
-                             at.kv_begin, at.seqlen_kv);
-  return at;
+                             span.kv_begin, span.seqlen_kv);
+  return span;
 }
 
 struct KeyLimits {
@@ -87,13 +87,13 @@ struct KeyLimits {
 };
 
 template <class Params>
-OCTAVO_DEVICE KeyLimits key_limits(const Params& p, const SequenceSpan& at, i32 row) {
-  const i32 diagonal = row + (p.bottom_right ? at.seqlen_kv - at.seqlen_q : 0);
-  KeyLimits keys{0, at.seqlen_kv};
+OCTAVO_DEVICE KeyLimits key_limits(const Params& p, const SequenceSpan& span, i32 row) {
+  const i32 diagonal = row + (p.bottom_right ? span.seqlen_kv - span.seqlen_q : 0);
+  KeyLimits keys{0, span.seqlen_kv};
   if (ptx::mask_term(diagonal > p.window_left, false)) keys.begin = diagonal - p.window_left;
-  if (ptx::mask_term(p.window_right < at.seqlen_kv - diagonal, false))
+  if (ptx::mask_term(p.window_right < span.seqlen_kv - diagonal, false))
     keys.end = diagonal + p.window_right + 1;
-  keys.end = max_of(min_of(keys.end, at.seqlen_kv), 0);
+  keys.end = max_of(min_of(keys.end, span.seqlen_kv), 0);
   return keys;
 }
 
@@ -104,14 +104,14 @@ struct QueryLimits {
 };
 
 template <class Params>
-OCTAVO_DEVICE QueryLimits query_limits(const Params& p, const SequenceSpan& at, i32 key) {
+OCTAVO_DEVICE QueryLimits query_limits(const Params& p, const SequenceSpan& span, i32 key) {
   // The query whose diagonal key this is.
-  const i32 diagonal = key - (p.bottom_right ? at.seqlen_kv - at.seqlen_q : 0);
-  QueryLimits queries{0, at.seqlen_q};
+  const i32 diagonal = key - (p.bottom_right ? span.seqlen_kv - span.seqlen_q : 0);
+  QueryLimits queries{0, span.seqlen_q};
   if (ptx::mask_term(diagonal > p.window_right, false)) queries.begin = diagonal - p.window_right;
-  if (ptx::mask_term(p.window_left < at.seqlen_q - diagonal, false))
+  if (ptx::mask_term(p.window_left < span.seqlen_q - diagonal, false))
     queries.end = max_of(diagonal + p.window_left + 1, 0);
-  if (ptx::mask_term(key >= at.seqlen_kv, false)) queries.end = 0;
+  if (ptx::mask_term(key >= span.seqlen_kv, false)) queries.end = 0;
   return queries;
 }
 
@@ -132,10 +132,10 @@ struct BlockRange {
 };
 
 template <class Params>
-OCTAVO_DEVICE BlockRange block_range(const Params& p, const SequenceSpan& at, i32 first_row,
+OCTAVO_DEVICE BlockRange block_range(const Params& p, const SequenceSpan& span, i32 first_row,
                                      i32 rows, i32 block) {
-  const KeyLimits first = key_limits(p, at, first_row);
-  const KeyLimits last = key_limits(p, at, min_of(first_row + rows, at.seqlen_q) - 1);
+  const KeyLimits first = key_limits(p, span, first_row);
+  const KeyLimits last = key_limits(p, span, min_of(first_row + rows, span.seqlen_q) - 1);
   return {first.begin / block * block, last.end, last.begin, first.end};
 }
 

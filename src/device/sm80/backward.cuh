@@ -85,8 +85,8 @@ struct BackwardKernel {
   }
 
   static OCTAVO_DEVICE void load_own(const BackwardParams& p, const WorkTile& tile) {
-    const i32 token = tile.at.q_begin + tile.first_row;
-    const i32 rows = tile.at.seqlen_q - tile.first_row;
+    const i32 token = tile.span.q_begin + tile.first_row;
+    const i32 rows = tile.span.seqlen_q - tile.first_row;
     const auto load = [&](int operand, const void* from, const Strides& s) {
       load_rows<G::kOwnRows>(G::own_tile(operand), from, s, tile.head, token, rows, p, tile);
     };
@@ -104,8 +104,8 @@ struct BackwardKernel {
   static OCTAVO_DEVICE void load_step(Cursor& next, i32 end_head, const BackwardParams& p,
                                       const WorkTile& tile, const BlockRange& range, int stage) {
     if (next.head < end_head) {
-      const i32 token = tile.at.kv_begin + next.row;
-      const i32 rows = tile.at.seqlen_kv - next.row;
+      const i32 token = tile.span.kv_begin + next.row;
+      const i32 rows = tile.span.seqlen_kv - next.row;
       const auto load = [&](int operand, const void* from, const Strides& s) {
         load_rows<G::kStreamedRows>(G::streamed_tile(operand, stage), from, s, next.head, token,
                                     rows, p, tile);
@@ -257,23 +257,23 @@ struct BackwardKernel {
     tile.sequence = index / p.own_tiles / heads;
     tile.batch = p.cu_seqlens_q == nullptr ? tile.sequence : 0;
     if constexpr (C.modifiers.padded)
-      tile.at = padded_span<true, /*kOverlaps=*/false>(p, G::modifiers(p).padding, tile.sequence);
+      tile.span = padded_span<true, /*kOverlaps=*/false>(p, G::modifiers(p).padding, tile.sequence);
     else
-      tile.at = sequence_span(p, tile.sequence);
+      tile.span = sequence_span(p, tile.sequence);
     tile.mask = {p.bottom_right, p.window_left, p.window_right};
     if constexpr (G::kOwnsKeys) {
-      tile.at = {tile.at.kv_begin, tile.at.seqlen_kv, tile.at.q_begin, tile.at.seqlen_q};
+      tile.span = {tile.span.kv_begin, tile.span.seqlen_kv, tile.span.q_begin, tile.span.seqlen_q};
       tile.mask = {p.bottom_right, p.window_right, p.window_left};
     }
     tile.thread = ptx::thread_index();
     if constexpr (C.modifiers.padded) BackwardEpilogue<G>::clear_padding(p, tile);
-    if (tile.first_row >= tile.at.seqlen_q) return;
+    if (tile.first_row >= tile.span.seqlen_q) return;
     const u32 warp = ptx::warp_index();
     tile.warp = warp % C.warps;
     tile.warp_d = C.warps_d == 1 ? 0 : warp / C.warps;
     tile.lane = ptx::lane_index();
     run_tile(p, tile,
-             block_range(tile.mask, tile.at, tile.first_row, G::kOwnRows, G::kStreamedRows));
+             block_range(tile.mask, tile.span, tile.first_row, G::kOwnRows, G::kStreamedRows));
   }
 };
 

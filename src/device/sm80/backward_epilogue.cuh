@@ -36,9 +36,9 @@ struct BackwardEpilogue {
                                   const WorkTile& tile) {
     constexpr u32 kChunks = Tile::kChunks;
     u8* const out = static_cast<u8*>(to) + (tile.batch * s.batch + tile.head * s.head +
-                                            (tile.at.q_begin + tile.first_row) * s.row) *
+                                            (tile.span.q_begin + tile.first_row) * s.row) *
                                                2;
-    const u32 rows = static_cast<u32>(min_of(tile.at.seqlen_q - tile.first_row, G::kOwnRows));
+    const u32 rows = static_cast<u32>(min_of(tile.span.seqlen_q - tile.first_row, G::kOwnRows));
     const u32 row_bytes = static_cast<u32>(head_dim * 2);
     OCTAVO_UNROLL_BY(4)
     for (u32 chunk = tile.thread; chunk < G::kOwnRows * kChunks; chunk += G::kThreads) {
@@ -90,8 +90,8 @@ struct BackwardEpilogue {
     for (u32 i = tile.thread; i < static_cast<u32>(rows) * Tile::kChunks; i += G::kThreads) {
       const i32 row = tile.first_row + static_cast<i32>(i / Tile::kChunks);
       const u32 byte = i % Tile::kChunks * 16;
-      const bool is_padding = ptx::mask_term(row < tile.at.q_begin, false) ||
-                              ptx::mask_term(row >= tile.at.q_begin + tile.at.seqlen_q, false);
+      const bool is_padding = ptx::mask_term(row < tile.span.q_begin, false) ||
+                              ptx::mask_term(row >= tile.span.q_begin + tile.span.seqlen_q, false);
       if (is_padding && byte < row_bytes) store_chunk(out + row * s.row * 2 + byte, kZeros);
     }
   }

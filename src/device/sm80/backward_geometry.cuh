@@ -71,7 +71,7 @@ struct BackwardGeometry {
   // so that at.q_begin and at.seqlen_q are of the owned rows in either pass: queries that see a key
   // are an interval whose ends grow with the key, by the same rule with left and right exchanged.
   struct WorkTile {
-    SequenceSpan at;
+    SequenceSpan span;
     MaskRule mask;
     i32 sequence, batch, head, first_row;
     u32 warp, warp_d, lane, thread;

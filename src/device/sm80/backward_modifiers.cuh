@@ -83,15 +83,15 @@ struct BackwardModifiers {
   static OCTAVO_DEVICE TensorRow tensor_row(const ScoreTensorParams& t, const WorkTile& tile,
                                             const Block& block, i32 own) {
     // A row behind the sequence reads its last one, one before it its first one.
-    const i64 row = tile.at.q_begin + max_of(min_of(own, tile.at.seqlen_q - 1), 0);
-    const i64 column = tile.at.kv_begin;
+    const i64 row = tile.span.q_begin + max_of(min_of(own, tile.span.seqlen_q - 1), 0);
+    const i64 column = tile.span.kv_begin;
     const i64 at = tile.batch * t.batch + block.head * t.head;
     if constexpr (G::kOwnsKeys) return {at + row * t.column + column * t.row, t.row};
     return {at + row * t.row + column * t.column, t.column};
   }
   // The column of the sequence that is read for column `column` of it.
   static OCTAVO_DEVICE i32 existing_column(const WorkTile& tile, i32 column) {
-    return max_of(min_of(column, tile.at.seqlen_kv - 1), 0);
+    return max_of(min_of(column, tile.span.seqlen_kv - 1), 0);
   }
 
   // Capped scores in log2 units, and the derivative of the softcap.
@@ -151,16 +151,16 @@ struct BackwardModifiers {
   static OCTAVO_DEVICE Row row_of(const BackwardParams& p, const WorkTile& tile, const Block& block,
                                   i32 own) {
     const ScoreModifierParams& mod = G::modifiers(p).scores;
-    const KeyLimits seen = key_limits(tile.mask, tile.at, own);
+    const KeyLimits seen = key_limits(tile.mask, tile.span, own);
     Row row;
     row.first_column = block.first + tile.first_column() + static_cast<i32>(tile.lane % 4 * 2);
     row.begin = ptx::mask_term(seen.begin - row.first_column, -G::kStreamedRows);
     row.end = ptx::mask_term(seen.end - row.first_column, 2 * G::kStreamedRows);
     if constexpr (C.pass == BackwardPass::dbias) {
-      if (ptx::mask_term(own < 0, false) || ptx::mask_term(own >= tile.at.seqlen_q, false))
+      if (ptx::mask_term(own < 0, false) || ptx::mask_term(own >= tile.span.seqlen_q, false))
         row.end = row.begin;
     }
-    const i32 offset = p.bottom_right ? tile.at.seqlen_kv - tile.at.seqlen_q : 0;
+    const i32 offset = p.bottom_right ? tile.span.seqlen_kv - tile.span.seqlen_q : 0;
     if constexpr (C.modifiers.alibi)
       row.distance = ptx::float_of_int(own + offset - row.first_column);
     if constexpr (C.modifiers.bias) row.bias = tensor_row(mod.bias, tile, block, own);

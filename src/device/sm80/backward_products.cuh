@@ -168,7 +168,7 @@ struct BackwardProducts {
       OCTAVO_UNROLL
       for (int r = 0; r < 2; ++r) {
         const i32 row = tile.first_row + static_cast<i32>(tile.row(m, r));
-        const KeyLimits seen = key_limits(tile.mask, tile.at, row);
+        const KeyLimits seen = key_limits(tile.mask, tile.span, row);
         const i32 first_column = first + tile.first_column() + static_cast<i32>(tile.lane % 4 * 2);
         const i32 begin = ptx::mask_term(seen.begin - first_column, -G::kStreamedRows);
         const i32 end = ptx::mask_term(seen.end - first_column, 2 * G::kStreamedRows);

@@ -79,7 +79,7 @@ struct BiasGradientKernel {
       OCTAVO_UNROLL
       for (int r = 0; r < 2; ++r) {
         const i32 own = tile.first_row + static_cast<i32>(tile.row(m, r));
-        const i64 row = first + max_of(min_of(own, tile.at.seqlen_q - 1), 0);
+        const i64 row = first + max_of(min_of(own, tile.span.seqlen_q - 1), 0);
         stats.lse_log2[m][r] = ptx::load_global_f32(p.lse_log2 + row);
         stats.delta[m][r] = ptx::load_global_f32(p.delta + row);
       }
@@ -89,16 +89,16 @@ struct BiasGradientKernel {
   // Whether some row of the tile sees some key of it. Both ends of what a row sees grow with it.
   static OCTAVO_DEVICE bool has_scores(const WorkTile& tile, i32 first_key) {
     const i32 first = max_of(tile.first_row, 0);
-    const i32 last = min_of(tile.first_row + G::kOwnRows, tile.at.seqlen_q) - 1;
-    if (first > last || tile.at.seqlen_kv <= 0) return false;
-    return first_key < key_limits(tile.mask, tile.at, last).end &&
-           first_key + G::kStreamedRows > key_limits(tile.mask, tile.at, first).begin;
+    const i32 last = min_of(tile.first_row + G::kOwnRows, tile.span.seqlen_q) - 1;
+    if (first > last || tile.span.seqlen_kv <= 0) return false;
+    return first_key < key_limits(tile.mask, tile.span, last).end &&
+           first_key + G::kStreamedRows > key_limits(tile.mask, tile.span, first).begin;
   }
 
   // Adds dS of one sequence and head.
   static OCTAVO_DEVICE void add(Scores& sums, const BackwardParams& p, const WorkTile& tile,
                                 const Owned& owned) {
-    const i32 first_key = owned.column - tile.at.kv_begin;
+    const i32 first_key = owned.column - tile.span.kv_begin;
     if (!has_scores(tile, first_key)) return;
     ptx::cta_sync();
     load_operands(p, tile, owned);
@@ -181,10 +181,10 @@ struct BiasGradientKernel {
     for (tile.batch = p.bias_batch == 1 ? 0 : batch; tile.batch < end_batch; ++tile.batch) {
       tile.sequence = tile.batch;
       if constexpr (C.modifiers.padded)
-        tile.at = padded_span<true, /*kOverlaps=*/false>(p, p.modifiers.padding, tile.sequence);
+        tile.span = padded_span<true, /*kOverlaps=*/false>(p, p.modifiers.padding, tile.sequence);
       else
-        tile.at = {0, p.seqlen_q, 0, p.seqlen_kv};
-      tile.first_row = owned.row - tile.at.q_begin;
+        tile.span = {0, p.seqlen_q, 0, p.seqlen_kv};
+      tile.first_row = owned.row - tile.span.q_begin;
       OCTAVO_ROLLED
       for (tile.head = first_head; tile.head < end_head; ++tile.head) add(sums, p, tile, owned);
     }

@@ -100,11 +100,11 @@ struct Epilogue {
           for (int e = r * 2; e < r * 2 + 2; ++e) state.o[m][n][e] *= inverse;
         }
         const i32 row = tile.first_row + static_cast<i32>(tile.row(m, r));
-        if (p.lse == nullptr || tile.lane % 4 != 0 || row >= tile.at.seqlen_q) continue;
+        if (p.lse == nullptr || tile.lane % 4 != 0 || row >= tile.span.seqlen_q) continue;
         const float lse = lse_of(state.ref_max[m][r], sum, Operands::kProbabilityLog2);
         ptx::store_global_f32(p.lse + tile.batch * p.lse_strides.batch +
                                   tile.head * p.lse_strides.head +
-                                  (tile.at.q_begin + row) * p.lse_strides.row,
+                                  (tile.span.q_begin + row) * p.lse_strides.row,
                               lse);
       }
     }
@@ -151,8 +151,8 @@ struct Epilogue {
   }
   // `row` counts from the first of the tensor.
   static OCTAVO_DEVICE bool is_padding(const RowTile& tile, i32 row) {
-    return ptx::mask_term(row < tile.at.q_begin, false) ||
-           ptx::mask_term(row >= tile.at.q_begin + tile.at.seqlen_q, false);
+    return ptx::mask_term(row < tile.span.q_begin, false) ||
+           ptx::mask_term(row >= tile.span.q_begin + tile.span.seqlen_q, false);
   }
 
   // The largest magnitude over the warp's valid rows and columns.
@@ -167,7 +167,7 @@ struct Epilogue {
         for (int e = 0; e < 4; ++e) {
           const i32 row = tile.first_row + static_cast<i32>(tile.row(m, e / 2));
           const i32 column = static_cast<i32>(Operands::column(n, e % 2, tile.lane));
-          if (row < tile.at.seqlen_q && column < p.head_dim)
+          if (row < tile.span.seqlen_q && column < p.head_dim)
             amax = larger_magnitude(amax, state.o[m][n][e]);
         }
       }
@@ -284,9 +284,9 @@ struct Epilogue {
     constexpr u32 kChunks = OutTile::kChunks;
     u8* const out =
         static_cast<u8*>(p.o) + (tile.batch * p.o_strides.batch + tile.head * p.o_strides.head +
-                                 (tile.at.q_begin + tile.first_row) * p.o_strides.row) *
+                                 (tile.span.q_begin + tile.first_row) * p.o_strides.row) *
                                     kOutBytes;
-    const u32 rows = static_cast<u32>(min_of(tile.at.seqlen_q - tile.first_row, C.block_m));
+    const u32 rows = static_cast<u32>(min_of(tile.span.seqlen_q - tile.first_row, C.block_m));
     const u32 valid_bytes = static_cast<u32>(p.head_dim * kOutBytes);
     OCTAVO_UNROLL
     for (int i = 0; i < static_cast<int>(div_up(C.block_m * kChunks, u32{G::kMathThreads})); ++i) {

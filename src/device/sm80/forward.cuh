@@ -60,10 +60,10 @@ struct ForwardKernel {
 
   static OCTAVO_DEVICE void load_q(const ForwardParams& p, const RowTile& tile) {
     RowLoader<C.block_m, G::kCopyThreads, C.load_bytes, row_bytes(C)> loader(
-        global_rows(p.q, p.q_strides, tile, tile.head, tile.at.q_begin + tile.first_row,
+        global_rows(p.q, p.q_strides, tile, tile.head, tile.span.q_begin + tile.first_row,
                     p.head_dim),
         copy_thread(tile));
-    loader.load(G::q_tile(), tile.at.seqlen_q - tile.first_row);
+    loader.load(G::q_tile(), tile.span.seqlen_q - tile.first_row);
   }
 
   // The copies of K and V that remain to be started.
@@ -79,12 +79,12 @@ struct ForwardKernel {
                                         const BlockRange& range, i32 steps) {
     const i32 head = tile.head / p.heads_per_kv;
     const i32 begin = kBlockMask ? 0 : range.begin;
-    const i32 token = tile.at.kv_begin + begin;
+    const i32 token = tile.span.kv_begin + begin;
     Copies copies = {
         {global_rows(p.k, p.k_strides, tile, head, token, p.head_dim), copy_thread(tile)},
         {global_rows(p.v, p.v_strides, tile, head, token, p.head_dim), copy_thread(tile)},
-        tile.at.seqlen_kv - begin,
-        tile.at.seqlen_kv - range.end,
+        tile.span.seqlen_kv - begin,
+        tile.span.seqlen_kv - range.end,
         0,
         steps,
         0};
@@ -149,8 +149,9 @@ struct ForwardKernel {
   // The scale of a row of Q, times the scale of K if that is one per head.
   static OCTAVO_DEVICE float row_scale(const ForwardParams& p, const RowTile& tile, int m, int r) {
     const ScaleParams& q = p.q_scales;
-    const i32 row = min_of(tile.first_row + static_cast<i32>(tile.row(m, r)), tile.at.seqlen_q - 1);
-    const i32 index = ((q.by_token ? tile.at.q_begin : 0) + row) / q.block_rows;
+    const i32 row =
+        min_of(tile.first_row + static_cast<i32>(tile.row(m, r)), tile.span.seqlen_q - 1);
+    const i32 index = ((q.by_token ? tile.span.q_begin : 0) + row) / q.block_rows;
     float scale = ptx::load_global_f32(q.data + tile.sequence * q.batch + tile.head * q.head +
                                        static_cast<i64>(index) * q.stride);
     if constexpr (!C.k_row_scales)
@@ -282,14 +283,14 @@ struct ForwardKernel {
     // The compiler spills with the other form of the search on each of these chips.
     constexpr bool kByLanes = C.arch >= 90;
     if constexpr (C.modifiers.padded) {
-      tile.at =
+      tile.span =
           padded_span<kByLanes, /*kOverlaps=*/false>(p, G::modifiers(p).padding, tile.sequence);
       Epilogue<G>::clear_padding(p, tile);
     } else {
-      tile.at = sequence_span<kByLanes, /*kOverlaps=*/false>(p, tile.sequence);
+      tile.span = sequence_span<kByLanes, /*kOverlaps=*/false>(p, tile.sequence);
     }
-    if (tile.first_row >= tile.at.seqlen_q) return;
-    const BlockRange range = block_range(p, tile.at, tile.first_row, C.block_m, step_keys(C));
+    if (tile.first_row >= tile.span.seqlen_q) return;
+    const BlockRange range = block_range(p, tile.span, tile.first_row, C.block_m, step_keys(C));
     int steps = div_up(max_of(range.end - range.begin, 0), step_keys(C));
     if constexpr (kBlockMask) {
       tile.blocks = block_row</*kOverlaps=*/false>(G::block_mask(p), tile.batch, tile.head,

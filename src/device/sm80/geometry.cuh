@@ -71,7 +71,7 @@ struct Geometry {
   // The block_m query rows of this CTA's work tile, and this thread's coordinates in it. A thread
   // holds two rows of each 16-row mma tile, lane / 4 and lane / 4 + 8, called r = 0 and r = 1.
   struct RowTile {
-    SequenceSpan at;
+    SequenceSpan span;
     i32 sequence, batch, head, first_row;
     u32 warp_m, warp_n, lane, thread;
     BlockRow blocks;                             // with a block mask only

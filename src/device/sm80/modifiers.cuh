@@ -98,20 +98,22 @@ struct Modifiers {
   // Whether the block's columns may be read two at once: all of them exist, and vectors of the
   // tensor start at the sequence's even keys.
   static OCTAVO_DEVICE bool in_pairs(const ScoreTensorParams& t, const RowTile& tile, i32 key) {
-    return t.pairs != 0 && tile.at.kv_begin % 2 == 0 && key + C.block_n <= tile.at.seqlen_kv;
+    return t.pairs != 0 && tile.span.kv_begin % 2 == 0 && key + C.block_n <= tile.span.seqlen_kv;
   }
 
   // The tensor's element of a row and the block's first key. A row behind the sequence reads its
   // last one.
   static OCTAVO_DEVICE i64 first_element(const ScoreTensorParams& t, const RowTile& tile, i32 key,
                                          int m, int r) {
-    const i32 row = min_of(tile.first_row + static_cast<i32>(tile.row(m, r)), tile.at.seqlen_q - 1);
-    return score_row_index(t, tile.batch, tile.head, tile.at.q_begin + row, tile.at.kv_begin + key);
+    const i32 row =
+        min_of(tile.first_row + static_cast<i32>(tile.row(m, r)), tile.span.seqlen_q - 1);
+    return score_row_index(t, tile.batch, tile.head, tile.span.q_begin + row,
+                           tile.span.kv_begin + key);
   }
   // A column of this thread, within the block. A key behind the sequence reads the last one.
   static OCTAVO_DEVICE i32 column_of(const RowTile& tile, i32 key, int n, int e) {
     const i32 column = n * 8 + static_cast<i32>(tile.lane % 4 * 2) + e;
-    return min_of(column, tile.at.seqlen_kv - 1 - key);
+    return min_of(column, tile.span.seqlen_kv - 1 - key);
   }
 
   static OCTAVO_DEVICE void add_biases(Scores& scores, const ScoreTensorParams& bias,
@@ -161,7 +163,7 @@ struct Modifiers {
   static OCTAVO_DEVICE void add_alibi(Scores& scores, const ForwardParams& params,
                                       const RowTile& tile, i32 key) {
     const float slope = alibi_slope_log2(G::modifiers(params).scores, tile.sequence, tile.head);
-    const i32 offset = params.bottom_right ? tile.at.seqlen_kv - tile.at.seqlen_q : 0;
+    const i32 offset = params.bottom_right ? tile.span.seqlen_kv - tile.span.seqlen_q : 0;
     OCTAVO_UNROLL
     for (int m = 0; m < kTilesM; ++m) {
       OCTAVO_UNROLL

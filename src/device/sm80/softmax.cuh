@@ -29,7 +29,7 @@ struct Softmax {
       OCTAVO_UNROLL
       for (int r = 0; r < 2; ++r) {
         const i32 row = tile.first_row + static_cast<i32>(tile.row(m, r));
-        const KeyLimits keys = key_limits(p, tile.at, row);
+        const KeyLimits keys = key_limits(p, tile.span, row);
         mask_row<kTilesN>(scores.s[m][0], r,
                           column_range<G::C.block_n>(keys, first_column(key, tile.lane)));
       }
@@ -54,13 +54,13 @@ struct Softmax {
     const ScaleParams& k = p.k_scales;
     const float* const scales =
         k.data + tile.sequence * k.batch + tile.head / p.heads_per_kv * k.head;
-    const i32 token = k.by_token ? tile.at.kv_begin : 0;
+    const i32 token = k.by_token ? tile.span.kv_begin : 0;
     OCTAVO_UNROLL
     for (int n = 0; n < kTilesN; ++n) {
       OCTAVO_UNROLL
       for (int e = 0; e < 2; ++e) {
         const i32 column = key + n * 8 + static_cast<i32>(tile.lane % 4 * 2) + e;
-        const i32 row = token + min_of(column, tile.at.seqlen_kv - 1);
+        const i32 row = token + min_of(column, tile.span.seqlen_kv - 1);
         const float scale =
             ptx::load_global_f32(scales + static_cast<i64>(row / k.block_rows) * k.stride);
         OCTAVO_UNROLL

@@ -18,6 +18,9 @@ struct ListedKeys {
 template <class G>
 struct ListedBlocks {
   static constexpr Sm90ForwardConfig C = G::C;
+  static_assert(!has_block_mask(C) || (C.modifiers.block_mask == block_m(C) &&
+                                       C.modifiers.block_mask % C.block_n == 0 && !is_split_kv(C)),
+                "a tile's rows are a block of the mask, and a block of keys is part of one");
   static constexpr i32 kParts = max_of(C.modifiers.block_mask / C.block_n, 1);  // of a block
 
   // Those that the tile visits after `number` others.

@@ -38,12 +38,12 @@ struct Epilogue {
       N::normalize_row(state, rows, r, divisor_of(ref_max, sum, p, tile));
       const i32 row = tile.row(r);
       if constexpr (C.modifiers.padded) {
-        if (ptx::mask_term(row >= tile.at.seqlen_q, false)) {
+        if (ptx::mask_term(row >= tile.span.seqlen_q, false)) {
           clear_row<G::kORegisters>(state.o, r);
           sum = 0;
         }
       }
-      if (row < G::stored_rows(p, tile.at)) store_lse(ref_max, sum, p, tile, row);
+      if (row < G::stored_rows(p, tile.span)) store_lse(ref_max, sum, p, tile, row);
     }
     N::scale_o(state, tile);
   }
@@ -58,12 +58,11 @@ struct Epilogue {
   static OCTAVO_DEVICE void store_lse(float ref_max, float sum, const Sm90ForwardParams& p,
                                       const RowTile& tile, i32 row) {
     if (p.lse == nullptr || tile.lane % 4 != 0) return;
-    const bool overflows = C.modifiers.bias && ptx::abs_f32(ref_max) >= -kLowest;
-    const float lse =
-        overflows && sum != 0.0f ? ref_max : lse_of(ref_max, sum, N::kPLog2 + N::kSumLog2);
+    const bool overflows = C.modifiers.bias && sum != 0.0f && ptx::abs_f32(ref_max) >= -kLowest;
+    const float lse = overflows ? ref_max : lse_of(ref_max, sum, N::kPLog2 + N::kSumLog2);
     ptx::store_global_f32(p.lse + tile.batch * p.lse_strides.batch +
                               tile.head * p.lse_strides.head +
-                              G::tensor_row(p, tile.at, row) * p.lse_strides.row,
+                              G::tensor_row(p, tile.span, row) * p.lse_strides.row,
                           lse);
   }
 
@@ -74,7 +73,7 @@ struct Epilogue {
     float amax = 0;
     OCTAVO_UNROLL
     for (u32 r = 0; r < 2; ++r) {
-      if (tile.row(r) >= tile.at.seqlen_q) continue;
+      if (tile.row(r) >= tile.span.seqlen_q) continue;
       OCTAVO_UNROLL
       for (int i = 0; i < G::kORegisters / 4; ++i) {
         amax = larger_magnitude(amax, state.o[i * 4 + r * 2]);
@@ -90,7 +89,7 @@ struct Epilogue {
     // The tile's last rows may belong to the next sequence of a varlen batch, or be padding, which
     // need not follow the sequence in the tensor.
     [[maybe_unused]] const bool cuts_sequence = (C.modifiers.padded || p.cu_seqlens_q != nullptr) &&
-                                                tile.first_row + kRows > tile.at.seqlen_q;
+                                                tile.first_row + kRows > tile.span.seqlen_q;
     if constexpr (stages_o(C)) {
       if (!cuts_sequence) return store_by_tma(state, p, tile);
     }
@@ -102,12 +101,12 @@ struct Epilogue {
     OCTAVO_UNROLL
     for (u32 r = 0; r < 2; ++r) {
       const i32 row = tile.row(r);
-      if (row >= G::stored_rows(p, tile.at)) continue;
+      if (row >= G::stored_rows(p, tile.span)) continue;
       u8* const out = Out::row_address(p, tile, row);
       for (i32 column = static_cast<i32>(tile.lane % 4 * 2); column < p.head_dim; column += 8)
         Out::store_pair(out + column * element_bytes(C.output.element), 0, 0);
       float ref_max = kLowest, sum = 0;
-      if (row < tile.at.seqlen_q) divisor_of(ref_max, sum, p, tile);
+      if (row < tile.span.seqlen_q) divisor_of(ref_max, sum, p, tile);
       store_lse(ref_max, sum, p, tile, row);
     }
   }
@@ -124,7 +123,7 @@ struct Epilogue {
       OCTAVO_UNROLL
       for (int panel = 0; panel < G::kQkPanels.count; ++panel)
         ptx::tma_store(&p.o, G::o_tile(tile.group) + panel * kRows * G::kRowBytes,
-                       {panel * G::kQkPanels.columns, tile.at.q_begin + tile.first_row, tile.head,
+                       {panel * G::kQkPanels.columns, tile.span.q_begin + tile.first_row, tile.head,
                         tile.batch});
       ptx::bulk_commit();
     }

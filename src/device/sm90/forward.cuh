@@ -98,8 +98,8 @@ struct TileStream {
     const WorkTile t = Slots::read(of_tile);
     if (t.n_blocks == kNoMoreTiles) return {.blocks_left = -1};
     const i32 first_row = t.first_row + static_cast<i32>(thread.group) * kRows;
-    if (first_row >= t.at.seqlen_q) return {.skip_after = t.n_blocks};
-    const BlockRange range = block_range(p, t.at, first_row, kRows, C.block_n);
+    if (first_row >= t.span.seqlen_q) return {.skip_after = t.n_blocks};
+    const BlockRange range = block_range(p, t.span, first_row, kRows, C.block_n);
     if (range.begin >= range.end) return {.skip_after = t.n_blocks};
     // All warpgroups take all blocks of the lists; release_k() learns which they are.
     if (has_block_mask(C))
@@ -135,7 +135,7 @@ struct TileStream {
     const WorkTile t = Slots::read(of_tile);
     RowTile rows;
     static_cast<ThreadCoord&>(rows) = thread;
-    rows.at = t.at;
+    rows.span = t.span;
     rows.sequence = t.sequence;
     rows.batch = t.batch;
     rows.head = t.head;

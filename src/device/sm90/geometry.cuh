@@ -15,44 +15,6 @@
 
 namespace octavo::sm90 {
 
-// A configuration as a type: nvcc would generate a broken host stub for a kernel template whose
-// argument is a value of class type.
-template <Sm90ForwardConfig kConfig>
-struct ConfigOf {
-  static constexpr Sm90ForwardConfig value = kConfig;
-};
-
-// The kernel parameters of a configuration: only what it reads.
-template <bool kHas8BitQk, bool kHasOutput, bool kHasModifiers>
-struct SelectParams {
-  using Type = Sm90ForwardModifiedParams;
-};
-template <bool kHas8BitQk>
-struct SelectParams<kHas8BitQk, true, false> {
-  using Type = Sm90ForwardOutputParams;
-};
-template <>
-struct SelectParams<false, false, false> {
-  using Type = Sm90ForwardParams;
-};
-template <>
-struct SelectParams<true, false, false> {
-  using Type = Sm90Forward8BitParams;
-};
-template <class Params, bool kHasBlockMask>
-struct AddBlockMask {
-  using Type = Params;
-};
-template <class Params>
-struct AddBlockMask<Params, true> {
-  using Type = Sm90ForwardBlockMaskParams;
-};
-template <class Config>
-using ParamsOf = typename AddBlockMask<
-    typename SelectParams<is_8bit_qk(Config::value), has_output_params(Config::value),
-                          any(Config::value.modifiers)>::Type,
-    has_block_mask(Config::value)>::Type;
-
 template <class Config>
 struct Geometry {
   static constexpr Sm90ForwardConfig C = Config::value;
@@ -70,10 +32,6 @@ struct Geometry {
                 "a block of keys is a whole number of wgmma steps");
   static_assert((is_8bit_pv(C) ? C.pv_columns : C.head_dim) + ones_columns(C) <= 256,
                 "a wgmma has at most 256 columns");
-
-  static_assert(!has_block_mask(C) || (C.modifiers.block_mask == block_m(C) &&
-                                       C.modifiers.block_mask % C.block_n == 0 && !is_split_kv(C)),
-                "a tile's rows are a block of the mask, and a block of keys is part of one");
 
   static constexpr bool kOnes = ones_columns(C) > 0;
   static constexpr Panels kQkPanels = qk_panels(C);
@@ -102,7 +60,7 @@ struct Geometry {
 
   // The 64 rows of a work tile that the thread's warpgroup computes.
   struct RowTile : ThreadCoord {
-    SequenceSpan at;
+    SequenceSpan span;
     i32 sequence, batch, head;
     i32 first_row;      // in the sequence
     float alibi_slope;  // of the head; set where starts_at_diagonal
@@ -131,12 +89,13 @@ struct Geometry {
   // The rows of a batch entry that its tiles store. In a padded batch they are all rows of the
   // tensor: behind the sequence's own rows the tiles go on with the padding, first that on the
   // right, then that on the left.
-  static OCTAVO_DEVICE i32 stored_rows(const Sm90ForwardParams& p, const SequenceSpan& at) {
-    return C.modifiers.padded && p.cu_seqlens_q == nullptr ? p.seqlen_q : at.seqlen_q;
+  static OCTAVO_DEVICE i32 stored_rows(const Sm90ForwardParams& p, const SequenceSpan& span) {
+    return C.modifiers.padded && p.cu_seqlens_q == nullptr ? p.seqlen_q : span.seqlen_q;
   }
   // Where such a row is in the tensor.
-  static OCTAVO_DEVICE i32 tensor_row(const Sm90ForwardParams& p, const SequenceSpan& at, i32 row) {
-    const i32 there = at.q_begin + row;
+  static OCTAVO_DEVICE i32 tensor_row(const Sm90ForwardParams& p, const SequenceSpan& span,
+                                      i32 row) {
+    const i32 there = span.q_begin + row;
     if (!C.modifiers.padded || p.cu_seqlens_q != nullptr) return there;
     return ptx::mask_term(there >= p.seqlen_q, false) ? there - p.seqlen_q : there;
   }

@@ -15,7 +15,7 @@ namespace octavo::sm90 {
 template <class G>
 OCTAVO_DEVICE ColumnRange seen_columns(const Sm90ForwardParams& p, const typename G::RowTile& tile,
                                        i32 n, u32 r) {
-  return column_range<G::C.block_n>(key_limits(p, tile.at, tile.query(p, r)),
+  return column_range<G::C.block_n>(key_limits(p, tile.span, tile.query(p, r)),
                                     first_column(n, tile.lane));
 }
 

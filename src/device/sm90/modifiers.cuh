@@ -85,7 +85,7 @@ struct ScoreModifier {
     OCTAVO_UNROLL
     for (u32 r = 0; r < 2; ++r) {
       const i32 diagonal =
-          tile.query(p, r) + (p.bottom_right ? tile.at.seqlen_kv - tile.at.seqlen_q : 0);
+          tile.query(p, r) + (p.bottom_right ? tile.span.seqlen_kv - tile.span.seqlen_q : 0);
       const i32 distance = diagonal - n - static_cast<i32>(tile.lane % 4 * 2);
       of.slope[r] = starts_at_diagonal(C)
                         ? tile.alibi_slope

@@ -63,13 +63,13 @@ struct OutputAddress {
   static OCTAVO_DEVICE u8* row_address(const Sm90ForwardParams& p, const RowTile& tile, i32 row) {
     return static_cast<u8*>(p.out) +
            (tile.batch * p.o_strides.batch + tile.head * p.o_strides.head +
-            G::tensor_row(p, tile.at, row) * p.o_strides.row) *
+            G::tensor_row(p, tile.span, row) * p.o_strides.row) *
                element_bytes(C.output.element);
   }
   // Columns from `first` on that exist; none in a row that does not.
   static OCTAVO_DEVICE i32 columns_left(const Sm90ForwardParams& p, const RowTile& tile, i32 row,
                                         i32 first) {
-    return row < G::stored_rows(p, tile.at) ? p.head_dim - first : 0;
+    return row < G::stored_rows(p, tile.span) ? p.head_dim - first : 0;
   }
   // 16-bit and FP32 outputs have no scale.
   static OCTAVO_DEVICE float inverse_scale(const Sm90ForwardParams&, const RowTile&) { return 1; }

@@ -2,6 +2,7 @@
 // tensors are tensor maps here.
 #pragma once
 
+#include "config/sm90_forward.h"
 #include "device/core/divider.cuh"
 #include "device/core/params.cuh"
 #include "device/ptx/tma.cuh"
@@ -71,5 +72,47 @@ struct Sm90ForwardModifiedParams : Sm90ForwardOutputParams {
 struct Sm90ForwardBlockMaskParams : Sm90ForwardModifiedParams {
   BlockMaskParams block_mask;
 };
+
+namespace sm90 {
+
+// A configuration as a type: nvcc would generate a broken host stub for a kernel template whose
+// argument is a value of class type.
+template <Sm90ForwardConfig kConfig>
+struct ConfigOf {
+  static constexpr Sm90ForwardConfig value = kConfig;
+};
+
+// The kernel parameters of a configuration: only what it reads.
+template <bool kHas8BitQk, bool kHasOutput, bool kHasModifiers>
+struct SelectParams {
+  using Type = Sm90ForwardModifiedParams;
+};
+template <bool kHas8BitQk>
+struct SelectParams<kHas8BitQk, true, false> {
+  using Type = Sm90ForwardOutputParams;
+};
+template <>
+struct SelectParams<false, false, false> {
+  using Type = Sm90ForwardParams;
+};
+template <>
+struct SelectParams<true, false, false> {
+  using Type = Sm90Forward8BitParams;
+};
+template <class Params, bool kHasBlockMask>
+struct AddBlockMask {
+  using Type = Params;
+};
+template <class Params>
+struct AddBlockMask<Params, true> {
+  using Type = Sm90ForwardBlockMaskParams;
+};
+template <class Config>
+using ParamsOf = typename AddBlockMask<
+    typename SelectParams<is_8bit_qk(Config::value), has_output_params(Config::value),
+                          any(Config::value.modifiers)>::Type,
+    has_block_mask(Config::value)>::Type;
+
+}  // namespace sm90
 
 }  // namespace octavo

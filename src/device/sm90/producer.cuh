@@ -43,7 +43,7 @@ struct Producer {
       }
       ptx::mbarrier_arrive_expect_tx(G::q_full(group), G::S.q_tile);
       load_rows(p.q, G::q_tile(group), G::q_full(group), kRows,
-                t.at.q_begin + t.first_row + static_cast<i32>(group) * kRows, t.head, t.batch,
+                t.span.q_begin + t.first_row + static_cast<i32>(group) * kRows, t.head, t.batch,
                 qk_panels(C));
     }
   }
@@ -60,11 +60,11 @@ struct Producer {
     if (leader) {
       Listed::publish(k.stage(), visit);
       ptx::mbarrier_arrive_expect_tx(G::k_full(k.stage()), G::S.k_stage);
-      load_rows(p.k, G::k_tile(k.stage()), G::k_full(k.stage()), C.block_n, t.at.kv_begin + n,
+      load_rows(p.k, G::k_tile(k.stage()), G::k_full(k.stage()), C.block_n, t.span.kv_begin + n,
                 p.by_heads_per_kv.quotient(t.head), t.batch, qk_panels(C));
     }
     if constexpr (scaled_keys(C) > 0) {
-      N::template load_k_scales<32>(p, t.at, t.sequence, n, p.by_heads_per_kv.quotient(t.head),
+      N::template load_k_scales<32>(p, t.span, t.sequence, n, p.by_heads_per_kv.quotient(t.head),
                                     k.stage(), ptx::lane_index());
       ptx::spare("the scales are read only after a later load, before which the lanes synchronise");
       ptx::warp_sync();
@@ -81,17 +81,17 @@ struct Producer {
     // In a varlen or padded batch, rows beyond the last key are another sequence's or padding.
     // Otherwise they are beyond the tensor, and TMA fills them with zeros.
     const bool has_neighbours = C.modifiers.padded || p.cu_seqlens_kv != nullptr;
-    const bool cuts_sequence = has_neighbours && n + C.block_n > t.at.seqlen_kv;
+    const bool cuts_sequence = has_neighbours && n + C.block_n > t.span.seqlen_kv;
     const u32 bar = cuts_sequence ? G::tail_full() : G::v_full(v.stage());
     if (leader) {
       ptx::mbarrier_arrive_expect_tx(bar, G::S.v_bytes);
-      N::load_v(p, G::v_tile(v.stage()), bar, t.at, t.sequence, n,
+      N::load_v(p, G::v_tile(v.stage()), bar, t.span, t.sequence, n,
                 p.by_heads_per_kv.quotient(t.head), t.batch);
     }
     if (cuts_sequence) {
       wait_as_warp(bar, tail_phase);
       tail_phase ^= 1;
-      N::template clear_v_tail<32>(G::v_tile(v.stage()), t.at.seqlen_kv - n, ptx::lane_index());
+      N::template clear_v_tail<32>(G::v_tile(v.stage()), t.span.seqlen_kv - n, ptx::lane_index());
       ptx::fence_proxy_async();
       if (!starts_at_diagonal(C))
         ptx::spare("V is read only after the next tile is published, before which lanes sync");

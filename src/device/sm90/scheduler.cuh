@@ -26,7 +26,7 @@ inline constexpr i32 kNoRows = -1;       // the tile stores no rows
 inline constexpr i32 kNoMoreTiles = -2;  // there is no tile: published after the last
 
 struct WorkTile {
-  SequenceSpan at;
+  SequenceSpan span;
   i32 sequence, batch, head;
   i32 first_row;
   i32 n_begin;        // first key that is loaded
@@ -51,7 +51,7 @@ OCTAVO_DEVICE i32 diagonal_block(const Sm90ForwardParams& p, const WorkTile& t) 
   const i32 last = t.n_blocks - 1;
   if (p.window_left != kNoLimit || p.window_right != kNoLimit) return last;
   const i32 row = t.first_row + block_m(G::C) - 1;
-  const i32 key = row + (p.bottom_right ? t.at.seqlen_kv - t.at.seqlen_q : 0);
+  const i32 key = row + (p.bottom_right ? t.span.seqlen_kv - t.span.seqlen_q : 0);
   return min_of(max_of(key, 0) / G::C.block_n, last);
 }
 
@@ -69,13 +69,13 @@ OCTAVO_DEVICE WorkTile work_tile(const Sm90ForwardParams& p, i32 index) {
   t.sequence = head / p.tile_heads;
   t.head = head - t.sequence * p.tile_heads;
   t.batch = p.cu_seqlens_q == nullptr ? t.sequence : 0;
-  t.at = G::span(p, t.sequence);
-  if (t.first_row >= t.at.seqlen_q) {
+  t.span = G::span(p, t.sequence);
+  if (t.first_row >= t.span.seqlen_q) {
     t.n_begin = 0;
-    t.n_blocks = t.first_row < G::stored_rows(p, t.at) ? 0 : kNoRows;
+    t.n_blocks = t.first_row < G::stored_rows(p, t.span) ? 0 : kNoRows;
     return t;
   }
-  const BlockRange range = block_range(p, t.at, t.first_row, kBlockM, kBlockN);
+  const BlockRange range = block_range(p, t.span, t.first_row, kBlockM, kBlockN);
   t.n_begin = range.begin;
   t.n_blocks = div_up(max_of(range.end - range.begin, 0), kBlockN);
   if (has_block_mask(G::C)) {
@@ -117,13 +117,13 @@ struct WorkTileSlots {
   // By one thread, before it arrives at a barrier that the readers wait for.
   static OCTAVO_DEVICE void publish(u32 tile, const WorkTile& t) {
     ptx::store_shared_b128(slot(tile),
-                           {static_cast<u32>(t.at.q_begin), static_cast<u32>(t.at.seqlen_q),
-                            static_cast<u32>(t.at.seqlen_kv), static_cast<u32>(t.batch)});
+                           {static_cast<u32>(t.span.q_begin), static_cast<u32>(t.span.seqlen_q),
+                            static_cast<u32>(t.span.seqlen_kv), static_cast<u32>(t.batch)});
     ptx::store_shared_b128(slot(tile) + 16,
                            {static_cast<u32>(t.head), static_cast<u32>(t.first_row),
                             static_cast<u32>(t.n_begin), static_cast<u32>(t.n_blocks)});
     if constexpr (publishes_sequence(G::C)) {
-      ptx::store_shared_b32(slot(tile) + 32, static_cast<u32>(t.at.kv_begin));
+      ptx::store_shared_b32(slot(tile) + 32, static_cast<u32>(t.span.kv_begin));
       ptx::store_shared_b32(slot(tile) + 36, static_cast<u32>(t.sequence));
     }
     if (starts_at_diagonal(G::C)) {
@@ -136,7 +136,7 @@ struct WorkTileSlots {
     ptx::load_shared_b128(slot(tile), a);
     ptx::load_shared_b128(slot(tile) + 16, b);
     WorkTile t;
-    t.at = {static_cast<i32>(a[0]), static_cast<i32>(a[1]), 0, static_cast<i32>(a[2])};
+    t.span = {static_cast<i32>(a[0]), static_cast<i32>(a[1]), 0, static_cast<i32>(a[2])};
     t.sequence = 0;
     t.batch = static_cast<i32>(a[3]);
     t.head = static_cast<i32>(b[0]);
@@ -146,7 +146,7 @@ struct WorkTileSlots {
     if constexpr (publishes_sequence(G::C)) {
       u32 begin, sequence;
       ptx::load_shared_b64(slot(tile) + 32, begin, sequence);
-      t.at.kv_begin = static_cast<i32>(begin);
+      t.span.kv_begin = static_cast<i32>(begin);
       t.sequence = static_cast<i32>(sequence);
     }
     if (starts_at_diagonal(G::C)) {

@@ -43,14 +43,14 @@ struct ScoreLoads : ScoreRegisters<G> {
     TensorRows<kBytes> of;
     OCTAVO_UNROLL
     for (u32 r = 0; r < 2; ++r)
-      of.row[r] =
-          static_cast<const u8*>(t.data) +
-          kBytes * score_row_index(t, tile.batch, head_of(p, tile, r),
-                                   tile.at.q_begin + query_of(p, tile, r), tile.at.kv_begin + key);
+      of.row[r] = static_cast<const u8*>(t.data) +
+                  kBytes * score_row_index(t, tile.batch, head_of(p, tile, r),
+                                           tile.span.q_begin + query_of(p, tile, r),
+                                           tile.span.kv_begin + key);
     of.column_bytes = t.column * kBytes;
-    of.last = tile.at.seqlen_kv - 1 - key;
-    of.whole = t.pairs != 0 && tile.at.kv_begin % 2 == 0 &&
-               ptx::mask_term(n + C.block_n <= tile.at.seqlen_kv, true);
+    of.last = tile.span.seqlen_kv - 1 - key;
+    of.whole = t.pairs != 0 && tile.span.kv_begin % 2 == 0 &&
+               ptx::mask_term(n + C.block_n <= tile.span.seqlen_kv, true);
     return of;
   }
 

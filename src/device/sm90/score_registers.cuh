@@ -52,7 +52,7 @@ struct ScoreRegisters {
   // it reads is inside the tensors, and its results are not stored.
   static OCTAVO_DEVICE i32 query_of(const Sm90ForwardParams& p, const RowTile& tile, u32 r) {
     const i32 query = tile.query(p, r);
-    return ptx::mask_term(query >= tile.at.seqlen_q, false) ? tile.at.seqlen_q - 1 : query;
+    return ptx::mask_term(query >= tile.span.seqlen_q, false) ? tile.span.seqlen_q - 1 : query;
   }
   static OCTAVO_DEVICE i32 head_of(const Sm90ForwardParams& p, const RowTile& tile, u32 r) {
     if (!C.pack_gqa) return tile.head;

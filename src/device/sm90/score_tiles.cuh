@@ -101,14 +101,14 @@ struct ScoreTiles {
     OCTAVO_UNROLL
     for (int panel = 0; panel < panels.count; ++panel)
       ptx::tma_load(to + panel * kRows * panels.row_bytes, &map, bar,
-                    {b.t.at.kv_begin + b.n + panel * panels.columns,
-                     tensor.row != 0 ? b.t.at.q_begin + b.first_row : 0,
+                    {b.t.span.kv_begin + b.n + panel * panels.columns,
+                     tensor.row != 0 ? b.t.span.q_begin + b.first_row : 0,
                      tensor.head != 0 ? b.t.head : 0, tensor.batch != 0 ? b.t.batch : 0});
   }
   // Whether the warpgroup computes the block.
   static OCTAVO_DEVICE bool is_needed(const Sm90ForwardParams& p, const Block& b) {
-    if (b.first_row >= b.t.at.seqlen_q) return false;
-    const BlockRange range = block_range(p, b.t.at, b.first_row, kRows, C.block_n);
+    if (b.first_row >= b.t.span.seqlen_q) return false;
+    const BlockRange range = block_range(p, b.t.span, b.first_row, kRows, C.block_n);
     return b.n >= range.begin && b.n < range.end;
   }
 

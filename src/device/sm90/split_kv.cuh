@@ -64,13 +64,13 @@ struct KvShare {
   static OCTAVO_DEVICE void load_k(const Sm90ForwardParams& p, const WorkTile& t, i32 n,
                                    u32 stage) {
     ptx::mbarrier_arrive_expect_tx(G::k_full(stage), G::S.k_stage);
-    load_rows(p.k, G::k_tile(stage), G::k_full(stage), C.block_n, t.at.kv_begin + n,
+    load_rows(p.k, G::k_tile(stage), G::k_full(stage), C.block_n, t.span.kv_begin + n,
               p.by_heads_per_kv.quotient(t.head), t.batch, qk_panels(C));
   }
   static OCTAVO_DEVICE void load_v(const Sm90ForwardParams& p, const WorkTile& t, i32 n,
                                    u32 stage) {
     ptx::mbarrier_arrive_expect_tx(G::v_full(stage), G::S.v_bytes);
-    N::load_v(p, G::v_tile(stage), G::v_full(stage), t.at, t.sequence, n,
+    N::load_v(p, G::v_tile(stage), G::v_full(stage), t.span, t.sequence, n,
               p.by_heads_per_kv.quotient(t.head), t.batch);
   }
   // The scales of a block's keys, by all threads of the split.
@@ -78,7 +78,7 @@ struct KvShare {
                                           u32 stage, const ThreadCoord& c) {
     if constexpr (scaled_keys(C) > 0) {
       const u32 thread = (c.group % C.row_groups * 4 + c.warp) * 32 + c.lane;
-      N::template load_k_scales<kSplitThreads>(p, t.at, t.sequence, n,
+      N::template load_k_scales<kSplitThreads>(p, t.span, t.sequence, n,
                                                p.by_heads_per_kv.quotient(t.head), stage, thread);
       ptx::warp_sync();
       if (c.lane == 0) ptx::mbarrier_arrive(G::k_full(stage));
@@ -96,7 +96,7 @@ struct KvShare {
   OCTAVO_DEVICE KvShare(const Sm90ForwardParams& params, const WorkTile& tile, const RowTile& of,
                         const Range& share)
       : p(params), t(tile), rows(of), n(share.n), blocks_left(share.blocks - 1) {
-    range = block_range(p, rows.at, G::query_of(p, rows.first_row), kRows, C.block_n);
+    range = block_range(p, rows.span, G::query_of(p, rows.first_row), kRows, C.block_n);
     k = v = KvState{G::kv_group(rows) * C.stages};
     OCTAVO_UNROLL
     for (int stage = 0; stage < C.stages; ++stage)
@@ -130,9 +130,10 @@ struct KvShare {
   // clear them.
   OCTAVO_DEVICE void finish_v(const KvState& of) const {
     if constexpr (C.modifiers.padded) {
-      if (n + C.block_n <= rows.at.seqlen_kv) return;
+      if (n + C.block_n <= rows.span.seqlen_kv) return;
       const u32 thread = (rows.group % C.row_groups * 4 + rows.warp) * 32 + rows.lane;
-      N::template clear_v_tail<kSplitThreads>(G::v_tile(of.stage()), rows.at.seqlen_kv - n, thread);
+      N::template clear_v_tail<kSplitThreads>(G::v_tile(of.stage()), rows.span.seqlen_kv - n,
+                                              thread);
       ptx::fence_proxy_async();
       ptx::named_barrier_sync(static_cast<int>(1 + G::kv_group(rows)), kSplitThreads);
     }
@@ -190,7 +191,7 @@ struct SplitKvKernel {
     OCTAVO_UNROLL
     for (int group = 0; group < C.row_groups; ++group) {
       const i32 row = t.first_row + group * kRows;
-      load_rows(p.q, G::q_tile(group), G::q_full(0), kRows, t.at.q_begin + G::query_of(p, row),
+      load_rows(p.q, G::q_tile(group), G::q_full(0), kRows, t.span.q_begin + G::query_of(p, row),
                 t.head + G::head_of(p, row), t.batch, qk_panels(C));
     }
     const auto for_each_group = [&](int stage, auto&& load) {
@@ -212,7 +213,7 @@ struct SplitKvKernel {
     rows.group = ptx::warp_index() / 4;
     rows.warp = ptx::warp_index() % 4;
     rows.lane = ptx::lane_index();
-    rows.at = t.at;
+    rows.span = t.span;
     rows.sequence = t.sequence;
     rows.batch = t.batch;
     rows.head = t.head;
@@ -287,13 +288,13 @@ struct SplitKvKernel {
     if (C.pack_gqa) t.head *= p.heads_per_kv;  // the first of them
     const i32 first_query = G::query_of(p, t.first_row);
     if constexpr (C.modifiers.padded) {
-      t.at = G::span(p, t.sequence);
+      t.span = G::span(p, t.sequence);
       t.n_begin = t.n_blocks = 0;
-      if (first_query >= t.at.seqlen_q) return t;  // all rows are padding
+      if (first_query >= t.span.seqlen_q) return t;  // all rows are padding
     } else {
-      t.at = {0, p.seqlen_q, 0, p.seqlen_kv};
+      t.span = {0, p.seqlen_q, 0, p.seqlen_kv};
     }
-    const BlockRange range = block_range(p, t.at, first_query, block_m(C), C.block_n);
+    const BlockRange range = block_range(p, t.span, first_query, block_m(C), C.block_n);
     t.n_begin = range.begin;
     t.n_blocks = div_up(max_of(range.end - range.begin, 0), C.block_n);
     return t;

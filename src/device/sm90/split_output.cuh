@@ -41,11 +41,11 @@ struct SplitOutput {
     return static_cast<i32>(G::kv_group(t) * kInCta + rank * kMine) * 2;
   }
   static OCTAVO_DEVICE bool exists(const Sm90ForwardParams& p, const RowTile& tile, u32 r) {
-    return is_below(p, tile, r, tile.at.seqlen_q);
+    return is_below(p, tile, r, tile.span.seqlen_q);
   }
   // In a padded batch padding is stored too.
   static OCTAVO_DEVICE bool is_stored(const Sm90ForwardParams& p, const RowTile& tile, u32 r) {
-    return is_below(p, tile, r, G::stored_rows(p, tile.at));
+    return is_below(p, tile, r, G::stored_rows(p, tile.span));
   }
   static OCTAVO_DEVICE bool is_below(const Sm90ForwardParams& p, const RowTile& tile, u32 r,
                                      i32 rows) {
@@ -88,7 +88,7 @@ struct SplitOutput {
     }
     N::template normalize_partial<kMine>(mine.o, r, divisor);
     if constexpr (C.modifiers.padded) {
-      if (ptx::mask_term(tile.query(p, r) >= tile.at.seqlen_q, false)) {
+      if (ptx::mask_term(tile.query(p, r) >= tile.span.seqlen_q, false)) {
         clear_row<kMine>(mine.o, r);
         mine.sum[r] = 0;
       }

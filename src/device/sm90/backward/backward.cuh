@@ -90,7 +90,7 @@ struct BackwardKernel {
     const i32 first = work.place() * C.block_n, rows = min_of(C.block_n, p.seqlen_kv - first);
     const auto clear = [&](void* to, const Strides& s) {
       clear_padding<threads(C)>(to, s, work.sequence * s.batch + work.head_kv * s.head, first, rows,
-                                work.at.kv_begin, work.at.seqlen_kv, p.head_dim);
+                                work.span.kv_begin, work.span.seqlen_kv, p.head_dim);
     };
     clear(p.dk, p.dk_strides);
     clear(p.dv, p.dv_strides);

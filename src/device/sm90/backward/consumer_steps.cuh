@@ -184,7 +184,7 @@ struct ConsumerSteps {
     const ThreadCoord t = here();
     const Work<Config> work = Work<Config>::read_lengths(G::work_slot());
     const i32 key = work.n() + static_cast<i32>(t.group * kRows + t.warp * 16 + t.lane / 4);
-    const i32 offset = p.bottom_right ? work.at.seqlen_kv - work.at.seqlen_q : 0;
+    const i32 offset = p.bottom_right ? work.span.seqlen_kv - work.span.seqlen_q : 0;
     const i32 first = m * C.block_m + static_cast<i32>(t.lane % 4 * 2) + offset - key;
     return {ptx::load_shared_f32(G::slope_slot(q(block).stage())), ptx::float_of_int(first)};
   }
@@ -235,7 +235,7 @@ struct ConsumerSteps {
     for (u32 r = 0; r < 2; ++r) {
       const i32 key =
           work.n() + static_cast<i32>(t.group * kRows + t.warp * 16 + r * 8 + t.lane / 4);
-      const QueryLimits seen = query_limits(p, work.at, key);
+      const QueryLimits seen = query_limits(p, work.span, key);
       const i32 first = m * C.block_m + static_cast<i32>(t.lane % 4 * 2);
       OCTAVO_UNROLL
       for (int i = 0; i < C.block_m / 8; ++i) {
@@ -370,11 +370,11 @@ struct ConsumerSteps {
       u32 x[4];
       ptx::load_shared_b128(at_column(tile, of_row, column), x);
       const i32 key = work.n() + static_cast<i32>(t.group * kRows + of_row);
-      if (key < work.at.seqlen_kv && static_cast<i32>(column) < p.head_dim)
+      if (key < work.span.seqlen_kv && static_cast<i32>(column) < p.head_dim)
         ptx::store_global_b128(
             static_cast<u8*>(to) +
                 2 * (work.batch(p) * strides.batch + work.head_kv * strides.head +
-                     (work.at.kv_begin + key) * strides.row + column),
+                     (work.span.kv_begin + key) * strides.row + column),
             x);
     }
   }

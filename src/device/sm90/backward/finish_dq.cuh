@@ -87,24 +87,25 @@ sm90_finish_dq(const OCTAVO_GRID_CONSTANT ParamsOf<Config> p) {
   const i32 m_blocks = div_up(p.seqlen_q, C.block_m), heads = p.heads_kv * p.heads_per_kv;
   const i32 m = ptx::block_index_x() % m_blocks, of_all = ptx::block_index_x() / m_blocks;
   const i32 head = of_all % heads, sequence = of_all / heads;
-  const SequenceSpan at = Work<Config>::span_of(p, sequence);
+  const SequenceSpan span = Work<Config>::span_of(p, sequence);
   if (C.modifiers.padded) {
     if (p.cu_seqlens_q == nullptr)
       clear_padding<kFinishThreads>(p.dq, p.dq_strides,
                                     sequence * p.dq_strides.batch + head * p.dq_strides.head,
                                     m * C.block_m, min_of(C.block_m, p.seqlen_q - m * C.block_m),
-                                    at.q_begin, at.seqlen_q, p.head_dim);
+                                    span.q_begin, span.seqlen_q, p.head_dim);
   }
-  if (m * C.block_m >= at.seqlen_q) return;
-  const TileRange tiles = Work<Config>::tiles_of(p, at, m);
+  if (m * C.block_m >= span.seqlen_q) return;
+  const TileRange tiles = Work<Config>::tiles_of(p, span, m);
   const bool has_keys = tiles.begin < tiles.end;
-  const i64 tile = static_cast<i64>(head) * p.dq_tiles + first_dq_tile<C.block_m>(p, at, sequence);
+  const i64 tile =
+      static_cast<i64>(head) * p.dq_tiles + first_dq_tile<C.block_m>(p, span, sequence);
   if (has_keys)
     FinishDq<Config>::round_tile(p.dq_sum + (tile + m) * (C.block_m * C.head_dim), p.scale);
   u8* const to = static_cast<u8*>(p.dq) +
                  2 * ((p.cu_seqlens_q == nullptr ? sequence : 0) * p.dq_strides.batch +
-                      head * p.dq_strides.head + (at.q_begin + m * C.block_m) * p.dq_strides.row);
-  FinishDq<Config>::store_rows(to, p.dq_strides.row, at.seqlen_q - m * C.block_m, p.head_dim,
+                      head * p.dq_strides.head + (span.q_begin + m * C.block_m) * p.dq_strides.row);
+  FinishDq<Config>::store_rows(to, p.dq_strides.row, span.seqlen_q - m * C.block_m, p.head_dim,
                                !has_keys);
 }
 

@@ -63,8 +63,8 @@ struct Producer {
 
   // A block of queries, and which one it is: its number, and whether it needs a mask.
   OCTAVO_DEVICE void load_block(i32 head, i32 m) {
-    const i32 row = m * C.block_m, token = work.at.q_begin + row;
-    const i32 exist = work.at.seqlen_q - row;
+    const i32 row = m * C.block_m, token = work.span.q_begin + row;
+    const i32 exist = work.span.seqlen_q - row;
     const i64 stats =
         (static_cast<i64>(work.sequence) * p.heads_kv * p.heads_per_kv + head) * p.stats_rows + row;
     wait_as_warp(G::q_empty(q.stage()), q.phase() ^ 1);
@@ -88,7 +88,7 @@ struct Producer {
   }
 
   OCTAVO_DEVICE void run() {
-    const i32 token = work.at.kv_begin + work.n(), exist = work.at.seqlen_kv - work.n();
+    const i32 token = work.span.kv_begin + work.n(), exist = work.span.seqlen_kv - work.n();
     load(p.k, G::k_tile(), G::k_full(), C.block_n, exist, token, work.head_kv, nullptr, 0);
     load(p.v, G::v_tile(), G::v_full(), C.block_n, exist, token, work.head_kv, nullptr, 0);
     for (i32 head = 0; head < p.heads_per_kv; ++head)
@@ -135,7 +135,7 @@ struct DqWriter {
 
   OCTAVO_DEVICE void run() const {
     if (!ptx::elect_one()) return;
-    const i32 first = first_dq_tile<C.block_m>(p, work.at, work.sequence);
+    const i32 first = first_dq_tile<C.block_m>(p, work.span, work.sequence);
     const i32 half = buffer < kLowerBuffers ? 0 : 1;
     const u32 buffers = half == 0 ? kLowerBuffers : C.dq_buffers - kLowerBuffers;
     u32 next = half == 0 ? buffer : buffer - kLowerBuffers;  // the next of the half's slices to add

@@ -46,7 +46,7 @@ template <class Config>
 struct Work {
   static constexpr Sm90BackwardConfig C = Config::value;
 
-  SequenceSpan at;
+  SequenceSpan span;
   i32 sequence, head_kv;
   i32 n_tile;            // of the head
   i32 m_begin, m_count;  // blocks of queries that it visits
@@ -72,7 +72,7 @@ struct Work {
     const i32 head = group * heads + in_group % of_group, place = in_group / of_group;
     w.sequence = head / p.heads_kv;
     w.head_kv = head % p.heads_kv;
-    w.at = span_of(p, w.sequence);
+    w.span = span_of(p, w.sequence);
     w.order = masked                              ? group % 2 != 0 ? kDescending : kMaskedAscending
               : w.n_tiles() <= p.max_cyclic_tiles ? kCyclic
                                                   : kAscending;
@@ -85,18 +85,18 @@ struct Work {
     return order == kMaskedAscending ? n_tiles() - 1 - n_tile : n_tile;
   }
   // A CTA of a varlen or padded batch may have no tile: sequences differ in length.
-  OCTAVO_DEVICE bool has_keys() const { return n_tile >= 0 && n() < at.seqlen_kv; }
+  OCTAVO_DEVICE bool has_keys() const { return n_tile >= 0 && n() < span.seqlen_kv; }
   OCTAVO_DEVICE i32 n() const { return n_tile * C.block_n; }  // the tile's first key
-  OCTAVO_DEVICE i32 n_tiles() const { return div_up(at.seqlen_kv, C.block_n); }
-  OCTAVO_DEVICE i32 m_blocks() const { return div_up(at.seqlen_q, C.block_m); }
+  OCTAVO_DEVICE i32 n_tiles() const { return div_up(span.seqlen_kv, C.block_n); }
+  OCTAVO_DEVICE i32 m_blocks() const { return div_up(span.seqlen_q, C.block_m); }
   OCTAVO_DEVICE i32 batch(const Sm90BackwardParams& p) const {
     return p.cu_seqlens_q == nullptr ? sequence : 0;
   }
 
   // Through shared memory: the consumers have no registers for it.
   OCTAVO_DEVICE void publish(u32 slot) const {
-    const i32 fields[] = {at.q_begin, at.seqlen_q, at.kv_begin, at.seqlen_kv, sequence,
-                          head_kv,    n_tile,      m_begin,     m_count,      order};
+    const i32 fields[] = {span.q_begin, span.seqlen_q, span.kv_begin, span.seqlen_kv, sequence,
+                          head_kv,      n_tile,        m_begin,       m_count,        order};
     OCTAVO_UNROLL
     for (u32 i = 0; i < 10; ++i) ptx::store_shared_b32(slot + i * 4, static_cast<u32>(fields[i]));
   }
@@ -115,16 +115,16 @@ struct Work {
   // Only what a mask needs.
   static OCTAVO_DEVICE Work read_lengths(u32 slot) {
     Work w{};
-    w.at.seqlen_q = field(slot, 1);
-    w.at.seqlen_kv = field(slot, 3);
+    w.span.seqlen_q = field(slot, 1);
+    w.span.seqlen_kv = field(slot, 3);
     w.n_tile = field(slot, 6);
     return w;
   }
 
   // The queries that see a key of the tile, as blocks.
   OCTAVO_DEVICE void find_queries(const Sm90BackwardParams& p) {
-    const QueryLimits first = query_limits(p, at, n());
-    const QueryLimits last = query_limits(p, at, min_of(n() + C.block_n, at.seqlen_kv) - 1);
+    const QueryLimits first = query_limits(p, span, n());
+    const QueryLimits last = query_limits(p, span, min_of(n() + C.block_n, span.seqlen_kv) - 1);
     m_begin = first.begin / C.block_m;
     m_count = last.end > first.begin ? div_up(last.end, C.block_m) - m_begin : 0;
   }
@@ -138,10 +138,10 @@ struct Work {
   }
 
   // The tiles that visit block m of the queries.
-  static OCTAVO_DEVICE TileRange tiles_of(const Sm90BackwardParams& p, const SequenceSpan& at,
+  static OCTAVO_DEVICE TileRange tiles_of(const Sm90BackwardParams& p, const SequenceSpan& span,
                                           i32 m) {
-    const KeyLimits first = key_limits(p, at, m * C.block_m);
-    const KeyLimits last = key_limits(p, at, min_of((m + 1) * C.block_m, at.seqlen_q) - 1);
+    const KeyLimits first = key_limits(p, span, m * C.block_m);
+    const KeyLimits last = key_limits(p, span, min_of((m + 1) * C.block_m, span.seqlen_q) - 1);
     if (first.begin >= last.end) return {0, 0};
     return {first.begin / C.block_n, div_up(last.end, C.block_n)};
   }
@@ -152,22 +152,23 @@ struct Work {
       const i32 behind = started - 1 - n_tile;
       return static_cast<u32>(behind < 0 ? behind + n_tiles() : behind);
     }
-    const TileRange tiles = tiles_of(p, at, m);
+    const TileRange tiles = tiles_of(p, span, m);
     return static_cast<u32>(order == kMaskedAscending ? tiles.end - 1 - n_tile
                                                       : n_tile - tiles.begin);
   }
   // Whether some query of block m does not see some key of the tile.
   OCTAVO_DEVICE bool needs_mask(const Sm90BackwardParams& p, i32 m) const {
-    return block_range(p, at, m * C.block_m, C.block_m, C.block_n).needs_mask(n(), C.block_n);
+    return block_range(p, span, m * C.block_m, C.block_m, C.block_n).needs_mask(n(), C.block_n);
   }
 };
 
 // The number of the first tile of dQ of a sequence. In a varlen batch a tile may be left out
 // between sequences, and none is shared.
 template <int kBlockM>
-OCTAVO_DEVICE i32 first_dq_tile(const Sm90BackwardParams& p, const SequenceSpan& at, i32 sequence) {
+OCTAVO_DEVICE i32 first_dq_tile(const Sm90BackwardParams& p, const SequenceSpan& span,
+                                i32 sequence) {
   if (p.cu_seqlens_q == nullptr) return sequence * div_up(p.seqlen_q, kBlockM);
-  return at.q_begin / kBlockM + sequence;
+  return span.q_begin / kBlockM + sequence;
 }
 
 // Zeroes those of rows [first, first + rows) of a 16-bit gradient that are padding: rows of the

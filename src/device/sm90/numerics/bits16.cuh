@@ -146,9 +146,9 @@ struct Pv16 : RowSums<G> {
   // --- producer ---------------------------------------------------------------------------------
 
   static OCTAVO_DEVICE void load_v(const Sm90ForwardParams& p, u32 to, u32 bar,
-                                   const SequenceSpan& at, i32 /*sequence*/, i32 n, i32 head,
+                                   const SequenceSpan& span, i32 /*sequence*/, i32 n, i32 head,
                                    i32 batch) {
-    load_rows(p.v, to, bar, C.block_n, at.kv_begin + n, head, batch, kPanels);
+    load_rows(p.v, to, bar, C.block_n, span.kv_begin + n, head, batch, kPanels);
   }
   // Zeroes the keys from `first` on, which belong to the next sequence of a varlen batch or to the
   // padding: P is 0 there, and 0 times what they hold may be NaN.

@@ -151,9 +151,9 @@ struct PromotedPv {
   // --- producer ---------------------------------------------------------------------------------
 
   static OCTAVO_DEVICE void load_v(const Sm90ForwardParams& p, u32 to, u32 bar,
-                                   const SequenceSpan& at, i32 sequence, i32 n, i32 head,
+                                   const SequenceSpan& span, i32 sequence, i32 n, i32 head,
                                    i32 batch) {
-    const i32 begin = p.cu_seqlens_kv == nullptr ? 0 : varlen_v_begin(at.kv_begin, sequence);
+    const i32 begin = p.cu_seqlens_kv == nullptr ? 0 : varlen_v_begin(span.kv_begin, sequence);
     OCTAVO_UNROLL
     for (u32 chunk = 0; chunk < C.block_n / kChunkKeys; ++chunk)
       ptx::tma_load(to + chunk * kChunkBytes, &p.v, bar,

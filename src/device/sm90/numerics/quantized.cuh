@@ -57,7 +57,7 @@ struct QuantizedQk {
     OCTAVO_UNROLL
     for (u32 r = 0; r < 2; ++r) {
       const i32 row =
-          (q.by_token ? tile.at.q_begin : 0) + min_of(tile.query(p, r), tile.at.seqlen_q - 1);
+          (q.by_token ? tile.span.q_begin : 0) + min_of(tile.query(p, r), tile.span.seqlen_q - 1);
       i32 head = tile.head;
       // Rows behind the last head that shares these keys are not stored.
       if (C.pack_gqa) head += min_of(G::head_of(p, tile.row(r)), p.heads_per_kv - 1);
@@ -77,17 +77,17 @@ struct QuantizedQk {
   // The scales of the block of keys from n on, into a stage, by kThreads threads. They come with K:
   // read from global memory by the consumers they took as long as all the rest.
   template <int kThreads>
-  static OCTAVO_DEVICE void load_k_scales(const Sm90ForwardParams& params, const SequenceSpan& at,
+  static OCTAVO_DEVICE void load_k_scales(const Sm90ForwardParams& params, const SequenceSpan& span,
                                           i32 sequence, i32 n, i32 head, u32 stage, u32 thread) {
     const Sm90Forward8BitParams& p = G::params_8bit(params);
     const ScaleParams& k = p.k_scales;
     const float* const scales = k.data + sequence * k.batch + head * k.head;
-    const i32 token = k.by_token ? at.kv_begin : 0;
+    const i32 token = k.by_token ? span.kv_begin : 0;
     OCTAVO_UNROLL
     for (u32 i = 0; i < k_scales_per_block(C); i += kThreads) {
       if (i + thread >= k_scales_per_block(C)) break;
       const i32 row =
-          token + min_of(n + static_cast<i32>(i + thread) * scaled_keys(C), at.seqlen_kv - 1);
+          token + min_of(n + static_cast<i32>(i + thread) * scaled_keys(C), span.seqlen_kv - 1);
       ptx::store_shared_f32(
           G::k_scales(stage) + (i + thread) * 4,
           ptx::load_written_f32(scales +
