@@ -98,11 +98,11 @@ OCTAVO_HD constexpr Panels ds_panels(const Config& c) { return panels(c.block_n,
 inline constexpr int kDsBuffers = 2;
 inline constexpr int kWorkBytes = 64;  // of a work tile's description
 
-// k_full, v_full, tail_full; full and empty of each stage and buffer; with divides_products p_full,
-// ds_full and ds_empty of each dS buffer.
+// k_full, v_full, tail_full; full and empty of each stage and buffer; with divides_products p_full
+// of each dS buffer.
 OCTAVO_HD constexpr int barriers(const Config& c) {
-  return 3 + 2 * (c.stages_q + c.stages_do + c.dq_buffers) +
-         (divides_products(c) ? 3 * kDsBuffers : 0);
+  return 3 + 2 * (c.stages_q + c.stages_do + c.dq_buffers + kDsBuffers) +
+         (divides_products(c) ? kDsBuffers : 0);
 }
 
 struct SmemPlan {

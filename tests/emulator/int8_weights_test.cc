@@ -14,6 +14,7 @@
 #include "numeric/formats.h"
 #include "numeric/random.h"
 #include "octavo/emulator.hpp"
+#include "octavo/evidence.hpp"
 #include "runtime/emulated_launch.h"
 
 namespace octavo {

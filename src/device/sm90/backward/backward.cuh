@@ -33,13 +33,13 @@
 //   dq_full[b]      warps that have a part of it   dQ writer b         dQ of a block, or a slice, is complete
 //   dq_empty[b]     dQ writer b                    all consumers       dQ may be replaced
 //   tail_full       producer, and the bytes        producer            a tile's last rows can be cleared
-//   named 1         all consumers                  all consumers       dS of a block is complete;
-//                                                                      at the end: K and V may be
-//                                                                      overwritten
-//   with divides_products, for dS:
-//   p_full[b]       4 warps with dV                warps with dK       P of a block is in ds[b]
-//   ds_full[b]      4 warps with dK                all consumers       dS has replaced it
-//   ds_empty[b]     4 warps of each warpgroup      warps with dV       dS may be replaced
+//   ds_full[b]      warps that have a part of it   all consumers       dS of a block is complete
+//   ds_empty[b]     4 warps of each warpgroup      those warps         dS may be replaced
+//   named 1         all consumers                  all consumers       K and V may be overwritten, at the end
+//   named 2         warpgroup 0                    warpgroup 1         P of the first block may begin
+//   with divides_products:
+//   p_full[b]       4 warps with dV                warps with dK       P of a block is in ds[b]; dS
+//                                                                      will replace it
 // clang-format on
 #pragma once
 
@@ -73,12 +73,10 @@ struct BackwardKernel {
       ptx::mbarrier_init(G::do_full(stage), 1);
       ptx::mbarrier_init(G::do_empty(stage), G::kConsumerWarps);
     }
-    if constexpr (divides_products(C)) {
-      for (u32 buffer = 0; buffer < kDsBuffers; ++buffer) {
-        ptx::mbarrier_init(G::p_full(buffer), 4);
-        ptx::mbarrier_init(G::ds_full(buffer), 4);
-        ptx::mbarrier_init(G::ds_empty(buffer), G::kConsumerWarps);
-      }
+    for (u32 buffer = 0; buffer < kDsBuffers; ++buffer) {
+      ptx::mbarrier_init(G::ds_full(buffer), G::kDsWarps);
+      ptx::mbarrier_init(G::ds_empty(buffer), G::kConsumerWarps);
+      if constexpr (divides_products(C)) ptx::mbarrier_init(G::p_full(buffer), 4);
     }
     ptx::spare("fence.proxy.async of the same thread follows");
     ptx::fence_mbarrier_init();

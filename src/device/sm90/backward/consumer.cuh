@@ -3,13 +3,15 @@
 // Scores are transposed, keys by queries, so that P^T and dS^T are register operands of dV and dK
 // as they come. dQ sums over the keys of all warpgroups, so it reads dS from shared memory.
 //
-//   tensor cores   S(i)             dK(i-1)  dQ(i-1)     dP(i)          dV(i)
-//   other units    store dS(i-1)    P = exp2(S)          store dQ(i-1)  dS = P (dP - delta)
+//   tensor cores   S(i)   dP(i)           dV(i)                             dQ(i-1)   dK(i)
+//   other units           P = exp2(S)     dS = P (dP - delta), store dS(i)  store dQ(i-1)
 //
 // where S^T = K Q^T, dP^T = V dO^T, dV += P^T dO, dQ = dS K and dK += dS^T Q.
 //
-// dK and dQ of a block run under the exponentials of the next one. Without carries_dk (block_m =
-// 128) registers are too short for that: dK runs before S then, while dS is stored.
+// dQ is a block late, so no warpgroup waits for another's dS, and one works on P and dS while the
+// other has the tensor cores: wait_for_turn() starts them apart. Without carries_dk
+// (block_m = 128) each block waits for its own dK; with it (block_m = 64) dK runs on under S of the
+// next block.
 #pragma once
 
 #include "device/sm90/backward/consumer_steps.cuh"
@@ -40,6 +42,7 @@ struct Consumer : ConsumerSteps<Config> {
   using Steps::q;
   using Steps::store_ds;
   using Steps::store_gradient;
+  using Steps::thread;
 
   float dk[G::kColumns], dv[G::kColumns];
 
@@ -49,13 +52,12 @@ struct Consumer : ConsumerSteps<Config> {
   // --- products ---------------------------------------------------------------------------------
 
   // The warpgroup's part of dQ = dS K of a block, or of its transpose.
-  OCTAVO_DEVICE void dq_product(float (&dq)[G::kDq], u32 of_block) const {
+  OCTAVO_DEVICE void dq_product(float (&dq)[G::kDq], u32 ds) const {
     const u32 group = fresh_group();
     OCTAVO_UNROLL
     for (u32 step = 0; step < C.block_n / 16; ++step) {
       const u32 keys = G::k_tile() + step * 16 * kRowBytes;
-      const u32 scores = G::ds_tile(of_block % kDsBuffers) +
-                         step / 4 * C.block_m * G::kDs.row_bytes + step % 4 * 32;
+      const u32 scores = ds + step / 4 * C.block_m * G::kDs.row_bytes + step % 4 * 32;
       if constexpr (transposes_dq(C))
         Steps::template mma<true, false>(
             dq, Steps::template by_rows<C.block_n>(keys + group * C.block_n * kRowBytes),
@@ -70,9 +72,7 @@ struct Consumer : ConsumerSteps<Config> {
   // --- the schedule -----------------------------------------------------------------------------
 
   OCTAVO_DEVICE void start_scores(float (&s)[G::kScores]) const {
-    ptx::mbarrier_wait(G::q_full(q(block).stage()), q(block).phase());
     ptx::pin(s);
-    if (!carries_dk(C)) ptx::spare("start_dk has one after dS was packed");
     ptx::wgmma_fence();
     keys_by_queries(s, G::k_tile(), G::q_tile(q(block).stage()));
   }
@@ -89,31 +89,38 @@ struct Consumer : ConsumerSteps<Config> {
     ptx::wgmma_fence();
     add_queries(dv, probability, block, G::do_tile(dout(block).stage()));
   }
-  // dK of the block before the current one.
   OCTAVO_DEVICE void start_dk(Operand& ds) {
     ptx::pin(dk);
     pin(ds);
-    if (carries_dk(C)) ptx::spare("start_scores has one after dS was packed");
+    ptx::spare("start_dq had one after dS was packed");
     ptx::wgmma_fence();
-    add_queries(dk, ds, block - 1, G::q_tile(q(block - 1).stage()));
+    add_queries(dk, ds, block, G::q_tile(q(block).stage()));
   }
-  // dQ of the block before the current one, once all warpgroups have shared its dS.
+  // dQ of the block before the current one, once all warpgroups have shared its dS. The first block
+  // has none before it: its product reads K instead of dS, and is dropped. A branch around it would
+  // cost the compiler the registers that run on.
   OCTAVO_DEVICE void start_dq(float (&dq)[G::kDq]) const {
+    const u32 buffer = (block - 1) % kDsBuffers;
+    if (block > 0) ptx::mbarrier_wait(G::ds_full(buffer), (block - 1) / kDsBuffers & 1);
     ptx::pin(dq);
     ptx::spare("start_dv had one after dQ of the block before was last read");
     ptx::wgmma_fence();
-    dq_product(dq, block - 1);
+    dq_product(dq, block > 0 ? G::ds_tile(buffer) : G::k_tile());
   }
-  // Until all consumers have done so: dS of the block before the current one is complete.
   OCTAVO_DEVICE void share_ds(const Operand& ds) const {
-    store_ds(ds, block - 1);
+    const u32 buffer = block % kDsBuffers;
+    ptx::mbarrier_wait(G::ds_empty(buffer), ~(block / kDsBuffers) & 1);
+    store_ds(ds, block);
     ptx::fence_proxy_async();
-    ptx::named_barrier_sync(1, consumer_threads(C));
+    ptx::warp_sync();
+    arrive(G::ds_full(buffer));
   }
-  // dQ of the block before the current one, of which the product is complete.
+  // The product for dQ of the block before the current one is complete.
   OCTAVO_DEVICE void share_dq(float (&dq)[G::kDq]) const {
     ptx::pin(dq);
+    if (block == 0) return;
     const u32 of_block = block - 1, buffer = of_block % C.dq_buffers;
+    arrive(G::ds_empty(of_block % kDsBuffers));
     ptx::mbarrier_wait(G::dq_empty(buffer), ~(of_block / C.dq_buffers) & 1);
     Steps::template store_dq<0, G::kDq>(dq, G::dq_tile(buffer));
     ptx::fence_proxy_async();
@@ -121,62 +128,58 @@ struct Consumer : ConsumerSteps<Config> {
     arrive(G::dq_full(buffer));
   }
 
-  // Starts S of the current block, and dK and dQ of the block before, of which dS is in registers.
-  OCTAVO_DEVICE void start_products(float (&s)[G::kScores], float (&dq)[G::kDq], Operand& ds) {
-    if (carries_dk(C)) {
-      start_scores(s);
-      start_dk(ds);
-      share_ds(ds);
-    } else {
-      start_dk(ds);
-      share_ds(ds);
-      ptx::wgmma_wait<0>();
-      finish_dk(ds);
-      start_scores(s);
-    }
-    start_dq(dq);
-  }
-  // One block of queries, and dK and dQ of the block before it, of which dS is in registers.
-  template <bool kFirst>
+  // One block of queries, and dQ of the block before it. With carries_dk, dK of the block before is
+  // still running on entry.
   OCTAVO_DEVICE void visit_block(Operand& ds) {
     float s[G::kScores], dp[G::kScores], dq[G::kDq];
-    if constexpr (kFirst)
-      start_scores(s);
-    else
-      start_products(s, dq, ds);
+    ptx::mbarrier_wait(G::q_full(q(block).stage()), q(block).phase());
     const u32 slot = block_slot();
-    const auto lse = Steps::template load_stats<G::kEarlyPairs>(G::lse_log2(q(block).stage()));
-    ptx::wgmma_wait<kFirst ? 0 : carries_dk(C) ? 2 : 1>();
-    ptx::pin(s);
-    find_p(s, lse, slot);
-    if constexpr (!kFirst) {
-      ptx::wgmma_wait<0>();
-      if (carries_dk(C)) finish_dk(ds);
-      share_dq(dq);
-    }
+    start_scores(s);
     start_dp(dp);
+    const auto lse = Steps::template load_stats<G::kEarlyPairs>(G::lse_log2(q(block).stage()));
+    ptx::wgmma_wait<1>();
+    ptx::pin(s);
+    if (carries_dk(C)) finish_dk(ds, block);
+    wait_for_turn();
+    find_p(s, lse, slot);
+    end_turn();
+    ptx::wgmma_wait<0>();
+    ptx::pin(dp);
     Operand probability;
     pack(probability, s);
     start_dv(probability);
     const auto delta = Steps::template load_stats<G::kEarlyPairs>(G::delta(dout(block).stage()));
-    ptx::wgmma_wait<1>();
-    ptx::pin(dp);
     find_ds(s, dp, delta, slot);
-    ptx::wgmma_wait<0>();
-    finish_dv(probability);
     pack(ds, s);
+    share_ds(ds);
+    start_dq(dq);
+    start_dk(ds);
+    ptx::wgmma_wait<1>();
+    finish_dv(probability);
+    share_dq(dq);
+    if (!carries_dk(C)) {
+      ptx::wgmma_wait<0>();
+      finish_dk(ds, block + 1);
+    }
     ++block;
+  }
+  // Warpgroup 1 begins P of its first block when warpgroup 0 has ended its own.
+  OCTAVO_DEVICE void wait_for_turn() const {
+    if (block > 0 || thread.group == 0) return;
+    ptx::spare("only the speed depends on it");
+    ptx::named_barrier_sync(2, consumer_threads(C));
+  }
+  OCTAVO_DEVICE void end_turn() const {
+    if (block > 0 || thread.group == 1) return;
+    ptx::named_barrier_arrive(2, consumer_threads(C));
   }
   OCTAVO_DEVICE void visit_blocks(i32 blocks) {
     Operand ds;
-    visit_block<true>(ds);
-    while (block < static_cast<u32>(blocks)) visit_block<false>(ds);
+    while (block < static_cast<u32>(blocks)) visit_block(ds);
     float dq[G::kDq];
-    start_dk(ds);
-    share_ds(ds);
     start_dq(dq);
     ptx::wgmma_wait<0>();
-    finish_dk(ds);
+    if (carries_dk(C)) finish_dk(ds, block);
     share_dq(dq);
   }
   // dV of the current block is complete.
@@ -185,11 +188,11 @@ struct Consumer : ConsumerSteps<Config> {
     pin(probability);
     arrive(G::do_empty(dout(block).stage()));
   }
-  // dK of the block before the current one is complete.
-  OCTAVO_DEVICE void finish_dk(Operand& ds) {
+  // dK of the block before `next` is complete, if there is one.
+  OCTAVO_DEVICE void finish_dk(Operand& ds, u32 next) {
     ptx::pin(dk);
     pin(ds);
-    arrive(G::q_empty(q(block - 1).stage()));
+    if (next > 0) arrive(G::q_empty(q(next - 1).stage()));
   }
 
   OCTAVO_DEVICE void run(i32 blocks) {

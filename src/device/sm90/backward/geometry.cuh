@@ -63,6 +63,7 @@ struct Geometry {
   static constexpr int kEarlyPairs = 4;  // of row statistics loaded before a wait; 8 is slower
   static constexpr u32 kConsumerWarps = warpgroups(C) * 4;
   static constexpr u32 kDqWarps = divides_products(C) ? 4 : kConsumerWarps;  // that fill a buffer
+  static constexpr u32 kDsWarps = divides_products(C) ? 4 : kConsumerWarps;
 
   static OCTAVO_DEVICE u32 smem(u32 offset) { return ptx::shared_base() + offset; }
   static OCTAVO_DEVICE u32 k_tile() { return smem(S.k); }
@@ -99,13 +100,13 @@ struct Geometry {
   static OCTAVO_DEVICE u32 dq_empty(u32 buffer) {
     return barrier(kDqBarriers + C.dq_buffers + buffer);
   }
-  // With divides_products.
   static constexpr u32 kDsBarriers = kDqBarriers + 2 * C.dq_buffers;
-  static OCTAVO_DEVICE u32 p_full(u32 buffer) { return barrier(kDsBarriers + buffer); }
-  static OCTAVO_DEVICE u32 ds_full(u32 buffer) {
+  static OCTAVO_DEVICE u32 ds_full(u32 buffer) { return barrier(kDsBarriers + buffer); }
+  static OCTAVO_DEVICE u32 ds_empty(u32 buffer) {
     return barrier(kDsBarriers + kDsBuffers + buffer);
   }
-  static OCTAVO_DEVICE u32 ds_empty(u32 buffer) {
+  // With divides_products.
+  static OCTAVO_DEVICE u32 p_full(u32 buffer) {
     return barrier(kDsBarriers + 2 * kDsBuffers + buffer);
   }
 };
