@@ -134,7 +134,7 @@ OCTAVO_HD constexpr SmemPlan smem_plan(const Config& c) {
 }
 OCTAVO_HD constexpr int smem_bytes(const Config& c) { return smem_plan(c).total; }
 
-// Of sm90_finish_dq.
+// The sm90_finish_dq kernel.
 inline constexpr int kFinishThreads = 256;
 // A row of dQ in shared memory: 16 bytes more than it needs, so that rows start at different banks.
 OCTAVO_HD constexpr int finish_row_bytes(const Config& c) { return c.head_dim * 2 + 16; }

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/error.h"
 #include "gpu/cache/append.h"
 #include "octavo/evidence.hpp"
 #include "runtime/emulated_launch.h"
@@ -19,7 +20,7 @@ constexpr std::int64_t kPageSize = 16;
 constexpr std::byte kUnwritten{0x7f};
 
 // A cache with its batch, and new rows.
-struct Posed {
+struct AppendProblem {
   AppendCall call;
   std::vector<std::byte> k_rows, v_rows, k, v;
   std::vector<float> k_scales, v_scales, cos, sin;
@@ -31,7 +32,7 @@ std::vector<std::byte> bytes_of(DType dtype, std::int64_t elements) {
   return std::vector<std::byte>(static_cast<std::size_t>(elements) * size_bytes(dtype), kUnwritten);
 }
 
-Status fill(Posed& x, const Case& c) {
+Status fill(AppendProblem& x, const Case& c) {
   const std::int64_t rows = c.batch * c.heads_kv * c.seqlen_q;
   x.k_rows = bytes_of(c.input, rows * c.head_dim);
   x.v_rows = x.k_rows;
@@ -102,29 +103,31 @@ std::vector<Case> cases_for(const AppendConfig& config) {
 
 Result<EmulatedCase> append_case(const emulator::EmulatedAppend& kernel, const GpuInfo& chip,
                                  const Case& c) {
-  const auto posed = std::make_shared<Posed>();
-  OCTAVO_RETURN_IF_ERROR(fill(*posed, c));
+  const auto problem = std::make_shared<AppendProblem>();
+  OCTAVO_RETURN_IF_ERROR(fill(*problem, c));
   EmulatedCase made;
   made.name = c.name();
-  made.run = [&kernel, chip, posed](const emulator::Settings& settings, const EmulatorThen& then) {
-    posed->lengths = posed->first_lengths;
-    posed->arrivals = 0;
-    for (auto* bytes : {&posed->k, &posed->v}) std::fill(bytes->begin(), bytes->end(), kUnwritten);
-    for (auto* scales : {&posed->k_scales, &posed->v_scales})
+  made.run = [&kernel, chip, problem](const emulator::Settings& settings,
+                                      const EmulatorThen& then) {
+    problem->lengths = problem->first_lengths;
+    problem->arrivals = 0;
+    for (auto* bytes : {&problem->k, &problem->v})
+      std::fill(bytes->begin(), bytes->end(), kUnwritten);
+    for (auto* scales : {&problem->k_scales, &problem->v_scales})
       std::fill(scales->begin(), scales->end(), -1.0f);
-    return run_emulated(kernel, chip, posed->call, settings, then);
+    return run_emulated(kernel, chip, problem->call, settings, then);
   };
-  made.outputs = [posed] {
-    std::vector<std::byte> all = posed->k;
+  made.outputs = [problem] {
+    std::vector<std::byte> all = problem->k;
     const auto add = [&all](const void* data, std::size_t bytes) {
       const auto* const from = static_cast<const std::byte*>(data);
       all.insert(all.end(), from, from + bytes);
     };
-    add(posed->v.data(), posed->v.size());
-    add(posed->k_scales.data(), posed->k_scales.size() * sizeof(float));
-    add(posed->v_scales.data(), posed->v_scales.size() * sizeof(float));
-    add(posed->lengths.data(), posed->lengths.size() * sizeof(std::int32_t));
-    add(&posed->arrivals, sizeof(posed->arrivals));
+    add(problem->v.data(), problem->v.size());
+    add(problem->k_scales.data(), problem->k_scales.size() * sizeof(float));
+    add(problem->v_scales.data(), problem->v_scales.size() * sizeof(float));
+    add(problem->lengths.data(), problem->lengths.size() * sizeof(std::int32_t));
+    add(&problem->arrivals, sizeof(problem->arrivals));
     return all;
   };
   return made;
