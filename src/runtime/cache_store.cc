@@ -43,7 +43,7 @@ class HostStore final : public CacheStore {
 
  protected:
   Status upload(void* to, const void* from, std::size_t bytes, Stream /*stream*/) const override {
-    std::memcpy(to, from, bytes);
+    if (bytes > 0) std::memcpy(to, from, bytes);  // no bytes: `from` may be null
     return {};
   }
   Status fetch(void* to, const void* from, std::size_t bytes, Stream stream) const override {
