@@ -13,7 +13,7 @@ struct OutputConfig {
   bool operator==(const OutputConfig&) const = default;
 };
 
-// What a kernel can do to the scores beyond scale * q k, and whether it takes padded batches. A
+// The changes of the scores that a kernel can make, and whether it takes padded batches. A
 // neutral value in ScoreModifierParams still switches a modifier off.
 struct ModifierConfig {
   bool softcap = false;

@@ -1,4 +1,4 @@
-// What a thread of an mma.sync kernel keeps of its rows: O, and the state of the online softmax.
+// The state of a thread's rows in an mma.sync kernel: O, and the online softmax.
 #pragma once
 
 #include "device/core/score_rows.cuh"

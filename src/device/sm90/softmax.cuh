@@ -122,7 +122,7 @@ struct F32Softmax {
       const float multiplier = Qk::multiplier(rows, r, scale_log2, of_row);
       const bool raises = of_row > -kInfinity && of_row >= rows.threshold[r];
       const float used = Qk::headroom_used(own, of_row, multiplier);
-      // What was added up in other units is nothing beside the new maximum.
+      // Sums in other units vanish beside the new maximum.
       const bool keeps_units = is_huge<G>(of_row) == is_huge<G>(rows.threshold[r]);
       const float from = keeps_units ? rows.ref_max[r] : kLowest;
       const float to = ptx::max_f32(from, of_row * multiplier) - used;

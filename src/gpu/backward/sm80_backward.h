@@ -139,7 +139,7 @@ void set_backward_params(Params& p, const Problem& run_problem, const BackwardAr
   p.window_right = o.causal == Causal::none ? window_limit(o.window_right) : 0;
 }
 
-// What a backward kernel must apply. Sinks need no modifier: the LSE includes them.
+// The modifiers that a backward kernel must apply. Sinks need none: the LSE includes them.
 inline ModifierConfig backward_modifiers_of(const Problem& problem) {
   ModifierConfig m = modifiers_of(problem);
   m.sinks = false;

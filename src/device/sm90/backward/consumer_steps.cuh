@@ -288,7 +288,7 @@ struct ConsumerSteps {
     for (u32 step = 0; step < G::kQuerySteps; ++step)
       ptx::stmatrix_x4_trans(ds_row(t, of_block, step), ds.a[step]);
   }
-  // What the same thread of a warpgroup has stored.
+  // Loads the operand that the thread in the same place of a warpgroup has stored.
   OCTAVO_DEVICE void load_ds(Operand& ds, u32 of_block) const {
     const ThreadCoord t = here();
     OCTAVO_UNROLL
