@@ -38,7 +38,7 @@ demo:
 
 test:
 	@tools/setup.sh test
-	@tools/python_env.sh
+	@tools/python_env.sh module
 	@tools/test.sh
 
 # Runs the emulator under twenty schedules, and the mutants of every kernel: hours of CPU.

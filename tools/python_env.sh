@@ -1,11 +1,18 @@
 #!/usr/bin/env bash
-# python_env.sh: creates a virtual environment in build-python with everything the Python module and
-# its tests need, unless python3 has it already. If it cannot be created (no network, no venv), the
-# module is not built, and its tests are listed as not run. If only PyTorch, transformers and JAX
-# are unavailable, their tests are.
+# python_env.sh STAGE: creates a virtual environment in build-python, unless python3 has everything
+# already. The stage `module` installs what building the Python module needs, and `frameworks`, after
+# it, what only tests need: PyTorch, transformers and JAX, which are large. If the environment cannot
+# be created (no network, no venv), the module is not built, and its tests are listed as not run. If
+# only the frameworks are unavailable, their tests are.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+stage=${1:?usage: python_env.sh module|frameworks}
+case $stage in module | frameworks) ;; *)
+  echo "python_env.sh: stage is $stage; supported: module, frameworks." >&2
+  exit 2
+  ;;
+esac
 environment=build-python
 needs="import ml_dtypes, nanobind, numpy, pytest"
 frameworks="import jax, torch, transformers"
@@ -18,15 +25,17 @@ install() {
     --retries 1 "$@"
 }
 
-if ! "$environment/bin/python" -c "$needs" 2>/dev/null; then
+if [[ $stage == module ]]; then
+  "$environment/bin/python" -c "$needs" 2>/dev/null && exit 0
   packages=(ml_dtypes nanobind numpy pytest)
   echo "Making $environment: ${packages[*]}"
   if ! python3 -m venv "$environment" || ! install "${packages[@]}"; then
     rm -rf "$environment"
     echo "It could not be made: the Python module is left out, or built for python3."
-    exit 0
   fi
+  exit 0
 fi
+[[ -x $environment/bin/python ]] || exit 0
 
 # PyTorch 2.10 is the last version whose package for aarch64 is CPU-only: 150 MB. Later packages
 # bring CUDA's libraries, as all packages for x86_64 do.

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # test.sh: runs all tests in the release build, then the modules that the asan and tsan presets name
 # under the sanitizers. A failure does not stop the rest; tests that did not run are listed by name.
+# The Python frameworks, which only tests need, are downloaded while the release build compiles.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
 
@@ -20,6 +21,7 @@ step() {
     failed=1
     return
   fi
+  wait  # for the frameworks
   built=$((SECONDS - start))
   ctest --preset "$preset" "$@" 2>&1 | tee "$log"
   ((PIPESTATUS[0] == 0)) || failed=1
@@ -35,6 +37,7 @@ step() {
   )
 }
 
+tools/python_env.sh frameworks &
 step release build
 step asan build-asan
 # This test makes hundreds of calls in one thread after another: it takes half of the time and
