@@ -27,6 +27,7 @@ except ImportError:  # before 4.53 models create masks only for "sdpa" and eager
 
 import octavo
 
+from . import _transformers_paged
 from .torch import _fallback_by_tensors, count_fallback, sdpa
 
 __all__ = ["attention_forward", "mask", "register"]
@@ -201,7 +202,8 @@ def mask(**given):
     config = given.get("config")
     if config is not None and not _uses_the_interface(type(config).__module__):
         count_fallback(f"{config.model_type} does not use the attention interface of transformers")
-        return theirs.eager_mask(**given)
+        of_model = theirs.sdpa_mask if config._attn_implementation == "sdpa" else theirs.eager_mask
+        return of_model(**given)
     padding, q_length, kv_length = (given.get(x) for x in ("attention_mask", "q_length", "kv_length"))
     q_offset, kv_offset = given.get("q_offset", 0), given.get("kv_offset", 0)
     # Traced code cannot read functions and numbers; older versions pass other arguments.
@@ -395,6 +397,19 @@ def _by_octavo(query, key, value, scaling, options):
     return octavo.attention(query, key, value, scale=scaling, **options).transpose(1, 2).contiguous()
 
 
+def _continuous_batching(module, query, key, value, cache, dropout, scaling, kwargs):
+    """Attention over the paged cache of transformers' continuous batching."""
+    refused = [name for name in _EXTRAS if name not in _transformers_paged.SERVED
+               and kwargs.get(name) is not None and kwargs[name] is not False]
+    if dropout:
+        refused.append("dropout")
+    if refused:
+        raise NotImplementedError(f"{refused[0]} is given with a paged cache; supported: "
+                                  f"{', '.join(_transformers_paged.SERVED)}.")
+    return _transformers_paged.attention(module, query, key, value, cache, scaling,
+                                         getattr(module, "is_causal", True), kwargs)
+
+
 def attention_forward(module, query, key, value, attention_mask=None, dropout=0.0, scaling=None,
                       is_causal=None, **kwargs):
     """The attention function that transformers calls: (output as (B, S, H, D), P or None)."""
@@ -403,13 +418,8 @@ def attention_forward(module, query, key, value, attention_mask=None, dropout=0.
     # A single query attends to every key, as in a decoding step. Several queries start at the first key.
     causal = query.shape[2] > 1 and is_causal
     cache = kwargs.get("cache")
-    if cache is not None:  # a paged cache: "sdpa" reads it by arguments of its own
-        refused = [name for name in _EXTRAS if name != "sliding_window" and kwargs.get(name)]
-        if refused:
-            raise NotImplementedError(f"{refused[0]} is given with a paged cache; supported: None.")
-        count_fallback("cache is given")
-        return sdpa_attention_forward(module, query, key, value, attention_mask, dropout=dropout,
-                                      scaling=scaling, is_causal=is_causal, **kwargs)
+    if cache is not None:
+        return _continuous_batching(module, query, key, value, cache, dropout, scaling, kwargs), None
     extras, others = _requested_features(query, key, attention_mask, causal, kwargs)
     if others:
         count_fallback(f"{others[0]} is given")
@@ -439,6 +449,9 @@ def attention_forward(module, query, key, value, attention_mask=None, dropout=0.
 def register(name: str = "octavo", context_parallel=None, sharding: str = "zigzag") -> None:
     """Registers Octavo as attn_implementation=name.
 
+    Newer versions of transformers allow continuous batching (generate_batch) only with "sdpa" and
+    implementations of flash attention: there, name="sdpa" puts Octavo in the place of PyTorch's.
+
     With context_parallel, a ProcessGroup or a DeviceMesh, models get one shard of each sequence per rank
     (docs/context_parallel.md).
     """
@@ -446,6 +459,8 @@ def register(name: str = "octavo", context_parallel=None, sharding: str = "zigza
         from . import _transformers_parallel
 
         return _transformers_parallel.register(name, context_parallel, sharding)
-    AttentionInterface.register(name, attention_forward)
-    if theirs is not None:
-        theirs.AttentionMaskInterface.register(name, mask)
+    # Continuous batching of older versions looks for names that begin with "paged|".
+    for each in (name, f"paged|{name}"):
+        AttentionInterface.register(each, attention_forward)
+        if theirs is not None:
+            theirs.AttentionMaskInterface.register(each, mask)
