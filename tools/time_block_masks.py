@@ -58,7 +58,8 @@ def flex_call(q, k, v, mask, size):
     none = torch.zeros_like(mask.full_kv_num_blocks)
     lists = BlockMask.from_kv_blocks(none, mask.full_kv_indices, mask.full_kv_num_blocks, mask.full_kv_indices,
                                      BLOCK_SIZE=size, mask_mod=lambda b, h, i, j: i >= j)
-    compiled = torch.compile(flex_attention)
+    torch._dynamo.reset()  # else sizes that change from case to case become dynamic
+    compiled = torch.compile(flex_attention, dynamic=False)
     return lambda: compiled(q, k, v, block_mask=lists)
 
 
