@@ -60,7 +60,8 @@ def flex_call(q, k, v, mask, size):
                                      BLOCK_SIZE=size, mask_mod=lambda b, h, i, j: i >= j)
     torch._dynamo.reset()  # else sizes that change from case to case become dynamic
     compiled = torch.compile(flex_attention, dynamic=False)
-    return lambda: compiled(q, k, v, block_mask=lists)
+    tiles = {"BLOCK_M": min(size, 128), "BLOCK_N": 64}  # its tiles must divide the blocks
+    return lambda: compiled(q, k, v, block_mask=lists, kernel_options=tiles)
 
 
 def worst_difference(a, b):
