@@ -208,6 +208,25 @@ typedef struct octavo_quantize_options {
   float max_quantized; /* quantized value of the largest magnitude; 0: the format's largest */
 } octavo_quantize_options;
 
+/* Memory of a device; octavo::QuantizeArguments says what each is. cu_seqlens NULL: no varlen
+ * batch. */
+typedef struct octavo_quantize_arguments {
+  size_t size;
+  octavo_tensor x;
+  octavo_tensor quantized;
+  float* scales;
+  float* mean;
+  const int32_t* cu_seqlens;
+  int64_t sequences;
+  int64_t max_seqlen;
+} octavo_quantize_arguments;
+
+typedef enum octavo_operand {
+  OCTAVO_OPERAND_Q = 0,
+  OCTAVO_OPERAND_K = 1,
+  OCTAVO_OPERAND_V = 2
+} octavo_operand;
+
 typedef struct octavo_range_stats {
   double amax;
   double clipped_fraction;
@@ -257,6 +276,8 @@ OCTAVO_C_API void octavo_options_init_sized(octavo_options* options, size_t size
 OCTAVO_C_API void octavo_kv_cache_options_init_sized(octavo_kv_cache_options* options, size_t size);
 OCTAVO_C_API void octavo_rotary_init_sized(octavo_rotary* rotary, size_t size);
 OCTAVO_C_API void octavo_quantize_options_init_sized(octavo_quantize_options* options, size_t size);
+OCTAVO_C_API void octavo_quantize_arguments_init_sized(octavo_quantize_arguments* arguments,
+                                                       size_t size);
 static inline void octavo_arguments_init(octavo_arguments* arguments) {
   octavo_arguments_init_sized(arguments, sizeof(*arguments));
 }
@@ -274,6 +295,9 @@ static inline void octavo_rotary_init(octavo_rotary* rotary) {
 }
 static inline void octavo_quantize_options_init(octavo_quantize_options* options) {
   octavo_quantize_options_init_sized(options, sizeof(*options));
+}
+static inline void octavo_quantize_arguments_init(octavo_quantize_arguments* arguments) {
+  octavo_quantize_arguments_init_sized(arguments, sizeof(*arguments));
 }
 /* Contiguous in memory order (batch, heads, seqlen, head_dim) or (batch, seqlen, heads, head_dim).
  */
@@ -373,6 +397,17 @@ OCTAVO_C_API octavo_status octavo_quantize(const octavo_tensor* x,
                                            const octavo_quantize_options* options,
                                            const octavo_tensor* quantized, float* scales,
                                            float* mean, octavo_range_stats* stats);
+/* octavo_quantize() on a device, in stream order: octavo::quantize() of octavo.hpp has the limits.
+ */
+OCTAVO_C_API octavo_status octavo_quantize_on_device(const octavo_quantize_arguments* arguments,
+                                                     const octavo_quantize_options* options,
+                                                     const char* device, void* stream);
+/* How an 8-bit precision quantizes an operand for the fastest kernels of the device: an
+ * octavo_dtype, and options. */
+OCTAVO_C_API octavo_status octavo_operand_quantization(octavo_operand operand, int32_t precision,
+                                                       int64_t head_dim, const char* device,
+                                                       int32_t* format,
+                                                       octavo_quantize_options* options);
 OCTAVO_C_API octavo_status octavo_dequantize(const octavo_tensor* quantized,
                                              const octavo_scales* scales, const octavo_tensor* out);
 

@@ -658,6 +658,45 @@ OCTAVO_API Status quantize(const ConstTensor& x, const QuantizeOptions& options,
                            const Tensor& quantized, float* scales, float* mean = nullptr,
                            RangeStats* stats = nullptr);
 
+// What quantize() on a device reads and writes, all of it memory of that device.
+struct QuantizeArguments {
+  ConstTensor x{};     // (B, H, S, D), or (1, H, tokens, D) in a varlen batch; f32, f16 or bf16
+  Tensor quantized{};  // 8-bit, of the same shape or of the one that QuantizeOptions::layout gives
+  float* scales = nullptr;  // scale_count() floats, in the order that Scales describes
+  float* mean = nullptr;    // (B, H, D), or (sequences, H, D); written when smoothing
+  // A varlen batch: where each sequence starts, and where the last one ends, sequences + 1 numbers.
+  const std::int32_t* cu_seqlens = nullptr;
+  std::int64_t sequences = 0;
+  std::int64_t max_seqlen = 0;  // no sequence is longer
+};
+
+// The number of scales that quantize() writes; 0 if a size is negative or the count overflows.
+OCTAVO_API std::int64_t scale_count(const QuantizeArguments& arguments,
+                                    const QuantizeOptions& options);
+
+// quantize() on a device, in stream order: results have the bits of the CPU's. The first call of a
+// kind loads kernels and allocates memory, which later calls of the thread on the stream reuse.
+// GPUs take head dimensions that are a multiple of 8, up to 256, and results at addresses and
+// strides that are multiples of 16 bytes (8 where rows stay rows); they do not take given scales or
+// ScaleRule::least_squares. A varlen batch has no scale per tensor.
+OCTAVO_API Status quantize(const QuantizeArguments& arguments, const QuantizeOptions& options,
+                           Device device, Stream stream = nullptr);
+
+enum class Operand : std::uint8_t { q, k, v };
+OCTAVO_API std::string_view name(Operand operand);
+OCTAVO_API Result<Operand> parse_operand(std::string_view text);
+
+// How an 8-bit precision quantizes an operand of attention.
+struct OperandQuantization {
+  DType format = DType::e4m3;
+  QuantizeOptions options{};
+};
+
+// What the fastest kernels of the device take for this operand and precision as it is, with no pass
+// over it in every call.
+OCTAVO_API Result<OperandQuantization> operand_quantization(Operand operand, Precision precision,
+                                                            std::int64_t head_dim, Device device);
+
 // The inverse of quantize(), but it does not undo rotation or smoothing. out: f32, f16 or bf16.
 OCTAVO_API Status dequantize(const ConstTensor& quantized, const Scales& scales, const Tensor& out);
 

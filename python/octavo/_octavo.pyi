@@ -135,18 +135,23 @@ def explain(
 ) -> Explanation: ...
 def devices() -> list[DeviceInfo]: ...
 def quantize(
-    x: Any,
-    format: Literal["e4m3", "e5m2", "int8", "sim8"] = "e4m3",
+    x: _Array,
+    format: Literal["e4m3", "e5m2", "int8", "sim8"] | None = None,
     *,
-    granularity: _Granularity = "head",
+    operand: Literal["q", "k", "v"] | None = None,
+    precision: Literal["fp8", "fp8_mixed", "fp8_fast", "int8", "int8_mixed", "sim8"] = "fp8",
+    granularity: _Granularity | None = None,
     block_rows: int = 64,
     rule: _Rule = "amax",
     smooth: bool = False,
     hadamard: bool = False,
     scales: Any = None,
     layout: _Layout = "bhsd",
-    transposed: bool = False,
-    max_quantized: float = 0.0,
+    transposed: bool | None = None,
+    max_quantized: float | None = None,
+    cu_seqlens: _Array | None = None,
+    max_seqlen: int | None = None,
+    stream: Any = None,
 ) -> Quantized: ...
 def dequantize(quantized: Quantized, dtype: Any = "float32", layout: _Layout = "bhsd") -> Any: ...
 def set_cpu_threads(threads: int) -> None: ...

@@ -30,6 +30,8 @@ from octavo._octavo import _plain_sdpa
 
 __all__ = ["FallbackWarning", "attention", "fallbacks", "reset_fallbacks", "sdpa"]
 
+torch.serialization.add_safe_globals([octavo.Quantized])  # torch.load() reads it
+
 # ----------------------------------------------------------------------------------- the operators
 
 # Tensors are positional, because PyTorch's vmap rules support only those. The names are those of

@@ -154,6 +154,10 @@ Layout layout_of(nanobind::handle value);
 // `quantized`: also accept 8-bit types.
 DType dtype_of(nanobind::handle value, const char* what, bool quantized = false);
 
+// An address, or a stream of PyTorch or CuPy; and the stream that the array's framework uses now.
+Stream stream_of(nanobind::handle value);
+Stream current_stream(const Array& array);
+
 bool is_quantized(nanobind::handle value);
 struct QuantizedArray {
   Array data, scales;

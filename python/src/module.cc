@@ -211,17 +211,38 @@ NB_MODULE(_octavo, m) {
   m.def("_tangent_sentence", &tangent_sentence);
   m.def("devices", &list_devices,
         "Lists all devices, and why some are not available, as octavo.DeviceInfo.");
-  m.def("quantize", &quantize_array, nb::arg("x"), nb::arg("format") = "e4m3", nb::kw_only(),
-        nb::arg("granularity") = "head", nb::arg("block_rows") = 64, nb::arg("rule") = "amax",
-        nb::arg("smooth") = false, nb::arg("hadamard") = false,
-        nb::arg("scales").none() = nb::none(), nb::arg("layout") = "bhsd",
-        nb::arg("transposed") = false, nb::arg("max_quantized") = 0.0f,
-        "Quantizes an array in host memory to 8 bits: returns an octavo.Quantized.\n\n"
-        "format: e4m3, e5m2, int8, sim8; granularity: tensor, head, block, row, channel; rule:\n"
-        "amax, least_squares; smooth: subtract the mean row of each head first; hadamard: then\n"
-        "rotate the rows; scales: use these scales; transposed: write a v that Hopper's 8-bit\n"
-        "kernels read directly (else every call transposes v); max_quantized: the quantized value\n"
-        "of the largest magnitude under a scale, 0 for the largest of the format.");
+  m.def(
+      "quantize",
+      [](nb::handle x, nb::handle format, nb::handle operand, std::string_view precision,
+         nb::handle granularity, std::int64_t block_rows, std::string_view rule, bool smooth,
+         bool hadamard, nb::handle scales, nb::handle layout, nb::handle transposed,
+         nb::handle max_quantized, nb::handle cu_seqlens, nb::handle max_seqlen,
+         nb::handle stream) {
+        return quantize_array(
+            x, {format, operand, granularity, scales, layout, transposed, max_quantized, cu_seqlens,
+                max_seqlen, stream, precision, rule, block_rows, smooth, hadamard});
+      },
+      nb::arg("x"), nb::arg("format").none() = nb::none(), nb::kw_only(),
+      nb::arg("operand").none() = nb::none(), nb::arg("precision") = "fp8",
+      nb::arg("granularity").none() = nb::none(), nb::arg("block_rows") = 64,
+      nb::arg("rule") = "amax", nb::arg("smooth") = false, nb::arg("hadamard") = false,
+      nb::arg("scales").none() = nb::none(), nb::arg("layout") = "bhsd",
+      nb::arg("transposed").none() = nb::none(), nb::arg("max_quantized").none() = nb::none(),
+      nb::arg("cu_seqlens").none() = nb::none(), nb::arg("max_seqlen").none() = nb::none(),
+      nb::arg("stream").none() = nb::none(),
+      "Quantizes an array to 8 bits, on its device: returns an octavo.Quantized.\n\n"
+      "operand: 'q', 'k' or 'v', for what the fastest kernels of the device take with `precision`\n"
+      "(fp8, fp8_fast, int8, sim8; fp8_mixed and int8_mixed for q and k): format, granularity,\n"
+      "transposed and max_quantized then have its values. Without it they are, unless given:\n"
+      "format: e4m3, of e4m3, e5m2, int8, sim8; granularity: head, of tensor, head, block, row,\n"
+      "channel; transposed: False, of a v that Hopper's 8-bit kernels read directly (else every\n"
+      "call transposes v); max_quantized, the quantized value of the largest magnitude under a\n"
+      "scale: for e4m3 the largest with which scores fit FP16, for others 0, the format's "
+      "largest.\n\n"
+      "rule: amax, least_squares; smooth: subtract the mean row of each head first; hadamard:\n"
+      "then rotate the rows; scales: use these scales; cu_seqlens, max_seqlen: x is a varlen\n"
+      "batch (tokens, heads, head_dim). On a GPU in the order of `stream`, the framework's\n"
+      "current one if None, with rule amax and head dimensions that are a multiple of 8.");
   m.def("dequantize", &dequantize_array, nb::arg("quantized"), nb::arg("dtype") = "float32",
         nb::arg("layout") = "bhsd",
         "Returns the values of an octavo.Quantized, without undoing rotation or smoothing.");

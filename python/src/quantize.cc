@@ -1,4 +1,4 @@
-// Quantizes and dequantizes arrays in host memory.
+// Quantizes arrays on their device, and dequantizes arrays in host memory.
 #include "quantize.h"
 
 #include <nanobind/stl/string_view.h>
@@ -18,14 +18,15 @@ namespace {
 void require_host(const Array& array, const char* what) {
   if (array.device.kind == Device::Kind::cpu) return;
   refuse(PyExc_NotImplementedError, what, "on " + name(array.device),
-         "arrays in host memory here; attention(precision=...) quantizes on the GPU itself");
+         "arrays in host memory here; Quantized.dequantize() also reads a GPU's");
 }
 
-// Allocates scales of shape (1), (B, H), (B, H, blocks), (B, H, S) or (B, H, D).
-nb::object make_scales(const Array& like, const Tensor& x, Granularity granularity,
-                       std::int64_t count) {
-  const std::array<std::int64_t, 3> shape = {
-      x.shape[0], x.shape[1], count / std::max<std::int64_t>(1, x.shape[0] * x.shape[1])};
+// Allocates scales of shape (1), (B, H), (B, H, blocks), (B, H, S) or (B, H, D); `batch` counts the
+// sequences of a varlen batch, but for row scales.
+nb::object make_scales(const Array& like, std::int64_t batch, std::int64_t heads,
+                       Granularity granularity, std::int64_t count) {
+  const std::array<std::int64_t, 3> shape = {batch, heads,
+                                             count / std::max<std::int64_t>(1, batch * heads)};
   if (granularity == Granularity::tensor) return make_array(like, DType::f32, 1, &count);
   return make_array(like, DType::f32, granularity == Granularity::head ? 2 : 3, shape.data());
 }
@@ -61,57 +62,129 @@ void take_scales(nb::handle given, std::int64_t count, float* into) {
   std::copy_n(static_cast<const float*>(scales.data), count, into);
 }
 
+// The format and the options of a call, with the defaults of an operand or of any tensor.
+OperandQuantization quantization_of(const QuantizeCall& call, std::int64_t head_dim,
+                                    Device device) {
+  OperandQuantization made;
+  const bool of_operand = !call.operand.is_none();
+  if (of_operand) {
+    if (!call.format.is_none())
+      refuse(PyExc_ValueError, "format", "given together with operand",
+             "precision, which says the format of an operand");
+    made = check(
+        operand_quantization(check(parse_operand(text_of(call.operand, "operand", "q, k, v"))),
+                             check(parse_precision(call.precision)), head_dim, device));
+  } else if (!call.format.is_none()) {
+    const std::string_view format = text_of(call.format, "format", "e4m3, e5m2, int8, sim8");
+    made.format = check(parse_dtype(format));
+    if (!is_8bit(made.format))
+      refuse(PyExc_ValueError, "format", quoted(format), "e4m3, e5m2, int8, sim8");
+  }
+  QuantizeOptions& o = made.options;
+  o.block_rows = call.block_rows;
+  o.rule = check(parse_scale_rule(call.rule));
+  o.smooth = call.smooth;
+  o.hadamard = call.hadamard;
+  o.scales_given = !call.scales.is_none();
+  if (!call.granularity.is_none())
+    o.granularity =
+        check(parse_granularity(text_of(call.granularity, "granularity", "its name, or None")));
+  if (!call.transposed.is_none())
+    o.layout = nb::cast<bool>(call.transposed) ? VLayout::transposed : VLayout::rows;
+  if (!call.max_quantized.is_none())
+    o.max_quantized = nb::cast<float>(call.max_quantized);
+  else if (o.scales_given || o.rule != ScaleRule::amax)
+    o.max_quantized = 0;
+  else if (!of_operand && made.format == DType::e4m3)
+    o.max_quantized = check(operand_quantization(Operand::k, Precision::fp8, head_dim, device))
+                          .options.max_quantized;
+  return made;
+}
+
+// Where a varlen batch's sequences start, in `arguments`.
+void read_sequences(const QuantizeCall& call, const Array& x, QuantizeArguments& arguments) {
+  const Array starts = read_array(call.cu_seqlens, "cu_seqlens");
+  if (!(starts.device == x.device))
+    refuse(PyExc_ValueError, "cu_seqlens", "on " + name(starts.device), name(x.device) + ", as x");
+  if (starts.dtype != dlpack_type(nb::dlpack::dtype_code::Int, 32) || starts.dimensions != 1 ||
+      starts.shape[0] < 1 || (starts.shape[0] > 1 && starts.stride[0] != 1))
+    refuse(PyExc_TypeError, "cu_seqlens", "another kind of array",
+           "contiguous int32 of (sequences + 1)");
+  arguments.cu_seqlens = static_cast<const std::int32_t*>(starts.data);
+  arguments.sequences = starts.shape[0] - 1;
+  if (!call.max_seqlen.is_none()) {
+    arguments.max_seqlen =
+        number_of(call.max_seqlen, "max_seqlen", "the length of the longest sequence");
+    return;
+  }
+  if (x.device.kind != Device::Kind::cpu)
+    refuse(PyExc_ValueError, "max_seqlen", "None",
+           "a number where cu_seqlens are on a GPU: to read them here would wait for it");
+  for (std::int64_t i = 0; i < arguments.sequences; ++i)
+    arguments.max_seqlen = std::max(
+        arguments.max_seqlen, std::int64_t{arguments.cu_seqlens[i + 1]} - arguments.cu_seqlens[i]);
+}
+
+// Runs without the GIL. Statistics are of host memory.
+Status run_quantize(const QuantizeArguments& arguments, const QuantizeOptions& options,
+                    Device device, Stream stream, RangeStats* stats) {
+  const nb::gil_scoped_release released;
+  if (stats != nullptr)
+    return quantize(arguments.x, options, arguments.quantized, arguments.scales, arguments.mean,
+                    stats);
+  return quantize(arguments, options, device, stream);
+}
+
 }  // namespace
 
-nb::object quantize_array(nb::handle x, std::string_view format, std::string_view granularity,
-                          std::int64_t block_rows, std::string_view rule, bool smooth,
-                          bool hadamard, nb::handle scales, nb::handle layout, bool transposed,
-                          float max_quantized) {
+nb::object quantize_array(nb::handle x, const QuantizeCall& call) {
   const Array array = read_array(x, "x");
-  require_host(array, "x");
-  const Tensor from = tensor_view(array, element_type(array, "x"), layout_of(layout), "x");
-  const DType dtype = check(parse_dtype(format));
-  if (!is_8bit(dtype)) refuse(PyExc_ValueError, "format", quoted(format), "e4m3, e5m2, int8, sim8");
-  QuantizeOptions options{check(parse_granularity(granularity)),
-                          block_rows,
-                          check(parse_scale_rule(rule)),
-                          smooth,
-                          hadamard,
-                          !scales.is_none(),
-                          transposed ? VLayout::transposed : VLayout::rows,
-                          max_quantized};
-  const std::int64_t count = scale_count(from.shape, options.granularity, block_rows);
-  if (count < 0) refuse(PyExc_ValueError, "block_rows", std::to_string(block_rows), "at least 1");
+  const bool varlen = !call.cu_seqlens.is_none();
+  const Layout layout = varlen ? Layout::varlen : layout_of(call.layout);
+  QuantizeArguments arguments;
+  const Tensor from = tensor_view(array, element_type(array, "x"), layout, "x");
+  arguments.x = from;
+  if (varlen) read_sequences(call, array, arguments);
+  const auto [format, options] = quantization_of(call, from.shape[3], array.device);
+  if (options.scales_given) require_host(array, "x with scales");
+  const std::int64_t count = scale_count(arguments, options);
+  if (options.block_rows < 1)
+    refuse(PyExc_ValueError, "block_rows", std::to_string(options.block_rows), "at least 1");
 
-  const std::array<std::int64_t, 4> columns = {from.shape[0], from.shape[1], from.shape[3],
-                                               transposed_columns(from.shape[2])};
+  const bool transposed = options.layout == VLayout::transposed;
+  const std::array<std::int64_t, 4> columns = {
+      from.shape[0], from.shape[1], from.shape[3],
+      transposed_columns(from.shape[2], arguments.sequences)};
+  const bool by_sequence = varlen && options.granularity != Granularity::row;
+  const std::int64_t batch = by_sequence ? arguments.sequences : from.shape[0];
   nb::object data =
-      transposed ? make_array(array, dtype, 4, columns.data()) : make_like(array, dtype);
-  nb::object made_scales = make_scales(array, from, options.granularity, count);
+      transposed ? make_array(array, format, 4, columns.data()) : make_like(array, format);
+  nb::object scales = make_scales(array, batch, from.shape[1], options.granularity, count);
+  const Array data_array = read_array(data, "data");
+  arguments.quantized = tensor_view(data_array, format, transposed ? Layout::bhsd : layout, "data");
+  arguments.scales = static_cast<float*>(read_array(scales, "scales").data);
+  if (options.scales_given) take_scales(call.scales, count, arguments.scales);
   nb::object mean = nb::none();
-  const Array data_array = read_array(data, "data"),
-              scales_array = read_array(made_scales, "scales");
-  auto* const scale_data = static_cast<float*>(scales_array.data);
-  if (options.scales_given) take_scales(scales, count, scale_data);
-  float* mean_data = nullptr;
-  if (smooth) {
-    const std::array<std::int64_t, 3> shape = {from.shape[0], from.shape[1], from.shape[3]};
+  if (options.smooth) {
+    const std::array<std::int64_t, 3> shape = {varlen ? arguments.sequences : from.shape[0],
+                                               from.shape[1], from.shape[3]};
     mean = make_array(array, DType::f32, 3, shape.data());
-    mean_data = static_cast<float*>(read_array(mean, "mean").data);
+    arguments.mean = static_cast<float*>(read_array(mean, "mean").data);
   }
+  const bool on_gpu = array.device.kind != Device::Kind::cpu;
+  const Stream stream = !on_gpu                  ? nullptr
+                        : !call.stream.is_none() ? stream_of(call.stream)
+                                                 : current_stream(array);
   RangeStats stats;
-  Status status;
-  {
-    const nb::gil_scoped_release released;
-    const Layout order = transposed ? Layout::bhsd : layout_of(layout);
-    status = quantize(from, options, tensor_view(data_array, dtype, order, "data"), scale_data,
-                      mean_data, &stats);
-  }
-  check(status);
-  if (smooth) mean = finish(array, mean);
+  const bool with_stats = !on_gpu && !varlen;
+  check(run_quantize(arguments, options, array.device, stream, with_stats ? &stats : nullptr));
+  if (on_gpu && array.type->framework == Framework::other) check(synchronize(array.device, stream));
+  if (options.smooth) mean = finish(array, mean);
   return nb::module_::import_("octavo._quantized")
-      .attr("Quantized")(finish(array, data), finish(array, made_scales), format, granularity,
-                         block_rows, mean, as_dict(stats), transposed, max_quantized);
+      .attr("Quantized")(finish(array, data), finish(array, scales), name(format),
+                         name(options.granularity), options.block_rows, mean,
+                         with_stats ? nb::object(as_dict(stats)) : nb::object(nb::none()),
+                         transposed, options.max_quantized);
 }
 
 nb::object dequantize_array(nb::handle quantized, nb::handle dtype, nb::handle layout) {

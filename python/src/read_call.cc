@@ -536,6 +536,8 @@ void prepare_lse(Call& call, Layout layout) {
   call.arguments.lse = Tensor::bhsd(lse.data, DType::f32, shape[0], shape[1], shape[2], 1);
 }
 
+}  // namespace
+
 // Accepts an address, or a stream of PyTorch or CuPy.
 Stream stream_of(nb::handle value) {
   for (const char* pointer : {"cuda_stream", "ptr"})
@@ -559,8 +561,6 @@ Stream current_stream(const Array& q) {
   return nullptr;  // the legacy default stream, which synchronizes with the others, as __dlpack__
                    // requires
 }
-
-}  // namespace
 
 namespace {
 

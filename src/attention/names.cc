@@ -29,6 +29,9 @@ constexpr std::array<Named<Precision>, 10> kPrecisions = {{{Precision::native, "
                                                            {Precision::sim8, "sim8"},
                                                            {Precision::automatic, "auto"}}};
 
+constexpr std::array<Named<Operand>, 3> kOperands = {
+    {{Operand::q, "q"}, {Operand::k, "k"}, {Operand::v, "v"}}};
+
 constexpr std::array<Named<ErrorCode>, 6> kErrorCodes = {
     {{ErrorCode::ok, "ok"},
      {ErrorCode::invalid_argument, "invalid argument"},
@@ -66,6 +69,11 @@ Result<Causal> parse_causal(std::string_view text) { return find_value(kCausals,
 std::string_view name(Precision precision) { return find_name(kPrecisions, precision); }
 Result<Precision> parse_precision(std::string_view text) {
   return find_value(kPrecisions, "precision", text);
+}
+
+std::string_view name(Operand operand) { return find_name(kOperands, operand); }
+Result<Operand> parse_operand(std::string_view text) {
+  return find_value(kOperands, "operand", text);
 }
 
 std::string_view name(ErrorCode code) { return find_name(kErrorCodes, code); }

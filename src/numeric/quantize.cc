@@ -23,48 +23,6 @@ float smallest_scale(DType format) {
   return format == DType::sim8 ? 127.0f * kSmallestStep : kSmallestStep;
 }
 
-Tensor mean_as_tensor(float* mean, const std::array<std::int64_t, 4>& shape) {
-  return Tensor::bhsd(mean, DType::f32, shape[0], shape[1], shape[3], 1);
-}
-
-Status check_max_quantized(float max_quantized, DType format) {
-  if (format == DType::sim8 && max_quantized != 0)
-    return invalid("max_quantized", fmt::format("{}", max_quantized),
-                   "0 for sim8, whose scale is the amax");
-  if (max_quantized >= 0 && max_quantized <= largest(format)) return {};
-  return invalid(
-      "max_quantized", fmt::format("{}", max_quantized),
-      fmt::format("0 (the format's) to {}, the largest of {}", largest(format), name(format)));
-}
-
-Status check_quantize(const ConstTensor& x, const QuantizeOptions& options, const Tensor& quantized,
-                      float* scales, float* mean) {
-  OCTAVO_RETURN_IF_ERROR(check_options(options));
-  OCTAVO_RETURN_IF_ERROR(check_values("x", x));
-  OCTAVO_RETURN_IF_ERROR(check_8bit("quantized", quantized));
-  OCTAVO_RETURN_IF_ERROR(options.layout == VLayout::rows
-                             ? check_same_shape("quantized", quantized, "x", x)
-                             : check_transposed_shape("quantized", quantized, "x", x));
-  OCTAVO_RETURN_IF_ERROR(validate_no_self_overlap("quantized", quantized));
-  OCTAVO_RETURN_IF_ERROR(validate_apart("quantized", quantized, "x", x));
-
-  const Scales contiguous{scales, options.granularity, options.block_rows, {}};
-  const ConstTensor view = scales_as_tensor(contiguous, x.shape);
-  OCTAVO_RETURN_IF_ERROR(validate_tensor("scales", view));
-  if (options.scales_given)
-    OCTAVO_RETURN_IF_ERROR(check_scales(contiguous, x.shape, smallest_scale(quantized.dtype)));
-  OCTAVO_RETURN_IF_ERROR(validate_apart("quantized", quantized, "scales", view));
-  const Tensor written{scales, view.dtype, view.shape, view.stride};
-  if (!options.scales_given) OCTAVO_RETURN_IF_ERROR(validate_apart("scales", written, "x", x));
-
-  if (!options.smooth) return {};
-  const Tensor mean_view = mean_as_tensor(mean, x.shape);
-  OCTAVO_RETURN_IF_ERROR(validate_tensor("mean", mean_view));
-  OCTAVO_RETURN_IF_ERROR(validate_apart("mean", mean_view, "x", x));
-  OCTAVO_RETURN_IF_ERROR(validate_apart("mean", mean_view, "quantized", quantized));
-  return validate_apart("mean", mean_view, "scales", view);
-}
-
 // Steps of one row, one per column so that every granularity goes through the same loop.
 struct RowSteps {
   std::vector<float> step;
@@ -233,21 +191,65 @@ RangeStats write_quantized(const ConstTensor& x, const QuantizeOptions& options,
 
 }  // namespace
 
+Result<float> max_quantized_of(const QuantizeOptions& options, DType format) {
+  const float wanted = options.max_quantized;
+  if (format == DType::sim8 && wanted != 0)
+    return invalid("max_quantized", fmt::format("{}", wanted),
+                   "0 for sim8, whose scale is the amax");
+  if (!(wanted >= 0 && wanted <= largest(format)))
+    return invalid(
+        "max_quantized", fmt::format("{}", wanted),
+        fmt::format("0 (the format's) to {}, the largest of {}", largest(format), name(format)));
+  return wanted == 0 ? largest(format) : wanted;
+}
+
+Status check_quantize(const ConstTensor& x, const QuantizeOptions& options, const Tensor& quantized,
+                      const float* scales, const std::array<std::int64_t, 4>& scaled,
+                      const float* mean, std::int64_t means) {
+  OCTAVO_RETURN_IF_ERROR(check_options(options));
+  OCTAVO_RETURN_IF_ERROR(check_values("x", x));
+  OCTAVO_RETURN_IF_ERROR(check_8bit("quantized", quantized));
+  OCTAVO_RETURN_IF_ERROR(options.layout == VLayout::rows
+                             ? check_same_shape("quantized", quantized, "x", x)
+                             : check_transposed_shape("quantized", quantized, "x", x));
+  OCTAVO_RETURN_IF_ERROR(validate_no_self_overlap("quantized", quantized));
+  OCTAVO_RETURN_IF_ERROR(validate_apart("quantized", quantized, "x", x));
+
+  const ConstTensor view =
+      scales_as_tensor({scales, options.granularity, options.block_rows, {}}, scaled);
+  OCTAVO_RETURN_IF_ERROR(validate_tensor("scales", view));
+  OCTAVO_RETURN_IF_ERROR(validate_apart("quantized", quantized, "scales", view));
+  // Only validated, never written through.
+  const Tensor written{const_cast<float*>(scales), view.dtype, view.shape, view.stride};
+  if (!options.scales_given) OCTAVO_RETURN_IF_ERROR(validate_apart("scales", written, "x", x));
+
+  if (!options.smooth) return {};
+  const Tensor mean_view =
+      Tensor::bhsd(const_cast<float*>(mean), DType::f32, means, x.shape[1], x.shape[3], 1);
+  OCTAVO_RETURN_IF_ERROR(validate_tensor("mean", mean_view));
+  OCTAVO_RETURN_IF_ERROR(validate_apart("mean", mean_view, "x", x));
+  OCTAVO_RETURN_IF_ERROR(validate_apart("mean", mean_view, "quantized", quantized));
+  return validate_apart("mean", mean_view, "scales", view);
+}
+
 Status quantize(const ConstTensor& x, const QuantizeOptions& options, const Tensor& quantized,
                 float* scales, float* mean, RangeStats* stats) {
   return without_exceptions([&]() -> Status {
     OCTAVO_RETURN_IF_ERROR(check_8bit("quantized", quantized));
-    OCTAVO_RETURN_IF_ERROR(check_max_quantized(options.max_quantized, quantized.dtype));
-    const float max_quantized =
-        options.max_quantized == 0 ? largest(quantized.dtype) : options.max_quantized;
-    return quantize_to(max_quantized, x, options, quantized, scales, mean, stats);
+    const Result<float> max_quantized = max_quantized_of(options, quantized.dtype);
+    if (!max_quantized.ok()) return max_quantized.status();
+    return quantize_to(*max_quantized, x, options, quantized, scales, mean, stats);
   });
 }
 
 Status quantize_to(float max_quantized, const ConstTensor& x, const QuantizeOptions& options,
                    const Tensor& quantized, float* scales, float* mean, RangeStats* stats) {
   return without_exceptions([&]() -> Status {
-    OCTAVO_RETURN_IF_ERROR(check_quantize(x, options, quantized, scales, mean));
+    OCTAVO_RETURN_IF_ERROR(
+        check_quantize(x, options, quantized, scales, x.shape, mean, x.shape[0]));
+    if (options.scales_given)
+      OCTAVO_RETURN_IF_ERROR(check_scales({scales, options.granularity, options.block_rows, {}},
+                                          x.shape, smallest_scale(quantized.dtype)));
     // Everything that may fail comes before the first write.
     const bool empty = std::find(x.shape.begin(), x.shape.end(), 0) != x.shape.end();
     const auto columns = static_cast<std::size_t>(empty ? 0 : x.shape[3]);

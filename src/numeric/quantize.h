@@ -7,6 +7,7 @@
 // order, so that other implementations can give the same bits.
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "octavo/octavo.hpp"
@@ -62,6 +63,14 @@ inline constexpr int kLeastSquaresCandidates = 64;
 inline float least_squares_ratio(int candidate) {
   return static_cast<float>(96 - candidate) / 96.0f;
 }
+
+// The checks of quantize() that read no memory. `scaled`: the shape whose groups have a scale each,
+// and `means` the number of means of x's heads.
+Status check_quantize(const ConstTensor& x, const QuantizeOptions& options, const Tensor& quantized,
+                      const float* scales, const std::array<std::int64_t, 4>& scaled,
+                      const float* mean, std::int64_t means);
+// The quantized value of a group's largest magnitude.
+Result<float> max_quantized_of(const QuantizeOptions& options, DType format);
 
 // quantize() of octavo.hpp, with `max_quantized` instead of that of the options.
 Status quantize_to(float max_quantized, const ConstTensor& x, const QuantizeOptions& options,

@@ -26,7 +26,6 @@ static_assert(static_cast<int>(Granularity::channel) == OCTAVO_PER_CHANNEL);
 static_assert(static_cast<int>(Causal::bottom_right) == OCTAVO_CAUSAL_BOTTOM_RIGHT);
 static_assert(static_cast<int>(Precision::automatic) == OCTAVO_AUTO);
 static_assert(static_cast<int>(VLayout::transposed) == OCTAVO_V_TRANSPOSED);
-static_assert(static_cast<int>(ScaleRule::least_squares) == OCTAVO_LEAST_SQUARES);
 static_assert(static_cast<int>(ErrorCode::io_error) == OCTAVO_IO_ERROR);
 
 thread_local std::string last_error;
@@ -45,15 +44,6 @@ octavo_status c_report(const Status& status) noexcept {
 }
 
 namespace {
-
-Status read_scales(const octavo_scales& given, std::string_view what, Scales& out) {
-  out.data = given.data;
-  out.block_rows = given.block_rows;
-  if (given.stride[0] != 0 || given.stride[1] != 0 || given.stride[2] != 0)
-    out.stride = {given.stride[0], given.stride[1], given.stride[2]};
-  return read_enum(given.granularity, fmt::format("{}.granularity", what), kGranularities,
-                   out.granularity);
-}
 
 // Padding, and what changes scores, of either pass.
 template <class CArguments, class PassArguments>
@@ -152,9 +142,7 @@ Status read_options(const octavo_options* given, Options& out) {
   octavo_options_init(&c);
   OCTAVO_RETURN_IF_ERROR(read_sized(given, "options", c));
   OCTAVO_RETURN_IF_ERROR(read_enum(c.causal, "causal", "none, top_left, bottom_right", out.causal));
-  OCTAVO_RETURN_IF_ERROR(read_enum(
-      c.precision, "precision",
-      "native, fp16, bf16, fp8, fp8_mixed, fp8_fast, int8, int8_mixed, sim8, auto", out.precision));
+  OCTAVO_RETURN_IF_ERROR(read_enum(c.precision, "precision", kPrecisions, out.precision));
   Quantization& z = out.quantization;
   OCTAVO_RETURN_IF_ERROR(read_granularity(c.granularity_qk, "granularity_qk", z.qk));
   OCTAVO_RETURN_IF_ERROR(read_granularity(c.granularity_v, "granularity_v", z.v));
@@ -248,13 +236,6 @@ void octavo_options_init_sized(octavo_options* options, size_t size) {
   o.window_left = o.window_right = -1;
   o.granularity_qk = o.granularity_v = OCTAVO_GRANULARITY_DEFAULT;
   o.block_rows = octavo::Quantization{}.block_rows;
-  octavo::write_sized(o, options, size);
-}
-
-void octavo_quantize_options_init_sized(octavo_quantize_options* options, size_t size) {
-  octavo_quantize_options o{};
-  o.granularity = OCTAVO_PER_HEAD;
-  o.block_rows = octavo::QuantizeOptions{}.block_rows;
   octavo::write_sized(o, options, size);
 }
 
@@ -400,55 +381,6 @@ int64_t octavo_transposed_columns(int64_t keys, int64_t sequences) {
 }
 int64_t octavo_transposed_begin(int64_t begin, int64_t number) {
   return octavo::checked_transposed_begin(begin, number).value_or(-1);
-}
-
-octavo_status octavo_quantize(const octavo_tensor* x, const octavo_quantize_options* options,
-                              const octavo_tensor* quantized, float* scales, float* mean,
-                              octavo_range_stats* stats) {
-  return octavo::guarded([&]() -> Status {
-    OCTAVO_RETURN_IF_ERROR(octavo::require(x, "x"));
-    OCTAVO_RETURN_IF_ERROR(octavo::require(quantized, "quantized"));
-    octavo_quantize_options c;
-    octavo_quantize_options_init(&c);
-    if (options != nullptr) OCTAVO_RETURN_IF_ERROR(octavo::read_sized(options, "options", c));
-    octavo::QuantizeOptions o;
-    OCTAVO_RETURN_IF_ERROR(
-        octavo::read_enum(c.granularity, "granularity", octavo::kGranularities, o.granularity));
-    OCTAVO_RETURN_IF_ERROR(
-        octavo::read_enum(c.scale_rule, "scale_rule", "amax, least_squares", o.rule));
-    OCTAVO_RETURN_IF_ERROR(octavo::read_enum(c.layout, "layout", "rows, transposed", o.layout));
-    o.block_rows = c.block_rows;
-    o.smooth = c.smooth != 0;
-    o.hadamard = c.hadamard != 0;
-    o.scales_given = c.scales_given != 0;
-    o.max_quantized = c.max_quantized;
-    octavo::ConstTensor from;
-    octavo::Tensor to;
-    OCTAVO_RETURN_IF_ERROR(octavo::read_tensor(*x, "x", from));
-    OCTAVO_RETURN_IF_ERROR(octavo::read_tensor(*quantized, "quantized", to));
-    octavo::RangeStats found;
-    OCTAVO_RETURN_IF_ERROR(octavo::quantize(from, o, to, scales, mean, &found));
-    if (stats != nullptr)
-      *stats = {found.amax,   found.clipped_fraction, found.flushed_fraction, found.sqnr_db,
-                found.values, found.nan_values,       found.inf_values};
-    return {};
-  });
-}
-
-octavo_status octavo_dequantize(const octavo_tensor* quantized, const octavo_scales* scales,
-                                const octavo_tensor* out) {
-  return octavo::guarded([&]() -> Status {
-    OCTAVO_RETURN_IF_ERROR(octavo::require(quantized, "quantized"));
-    OCTAVO_RETURN_IF_ERROR(octavo::require(scales, "scales"));
-    OCTAVO_RETURN_IF_ERROR(octavo::require(out, "out"));
-    octavo::ConstTensor from;
-    octavo::Scales by;
-    octavo::Tensor to;
-    OCTAVO_RETURN_IF_ERROR(octavo::read_tensor(*quantized, "quantized", from));
-    OCTAVO_RETURN_IF_ERROR(octavo::read_scales(*scales, "scales", by));
-    OCTAVO_RETURN_IF_ERROR(octavo::read_tensor(*out, "out", to));
-    return octavo::dequantize(from, by, to);
-  });
 }
 
 const char* octavo_last_error(void) { return octavo::last_error.c_str(); }

@@ -70,6 +70,8 @@ Status read_enum(std::int32_t code, std::string_view what, std::string_view supp
 
 inline constexpr std::string_view kDTypes = "f32, f16, bf16, e4m3, e5m2, int8, sim8";
 inline constexpr std::string_view kGranularities = "tensor, head, block, row, channel";
+inline constexpr std::string_view kPrecisions =
+    "native, fp16, bf16, fp8, fp8_mixed, fp8_fast, int8, int8_mixed, sim8, auto";
 
 template <class Void>
 Status read_tensor(const octavo_tensor& given, std::string_view what, BasicTensor<Void>& out) {
@@ -84,6 +86,15 @@ inline Status read_device(const char* given, Device& out) {
   const Result<Device> parsed = parse_device(given);
   if (parsed.ok()) out = *parsed;
   return parsed.status();
+}
+
+inline Status read_scales(const octavo_scales& given, std::string_view what, Scales& out) {
+  out.data = given.data;
+  out.block_rows = given.block_rows;
+  if (given.stride[0] != 0 || given.stride[1] != 0 || given.stride[2] != 0)
+    out.stride = {given.stride[0], given.stride[1], given.stride[2]};
+  return read_enum(given.granularity, fmt::format("{}.granularity", what), kGranularities,
+                   out.granularity);
 }
 
 }  // namespace octavo

@@ -331,6 +331,32 @@ def test_the_max_quantized(normal):
     assert (numpy.abs(made.data.astype(int)).max(-1) == 20).all()
 
 
+def test_quantize_by_operand(normal):
+    x = normal(1, 2, 24, 64)
+    for operand, granularity in (("q", "row"), ("k", "head"), ("v", "channel")):
+        made = octavo.quantize(x, operand=operand)
+        assert (made.format, made.granularity, made.transposed) == ("e4m3", granularity, False)
+        assert made.max_quantized == (448 if operand == "v" else 30)  # q . k fits FP16
+    assert octavo.quantize(x, operand="k", precision="int8").granularity == "block"
+    assert octavo.quantize(x, operand="k", granularity="row").granularity == "row"
+    assert octavo.quantize(x).max_quantized == 30 and octavo.quantize(x, "int8").max_quantized == 0
+
+
+def test_quantize_of_a_varlen_batch(normal):
+    x = numpy.ascontiguousarray(normal(1, 2, 24, 16)[0].swapaxes(0, 1))  # (tokens, heads, head_dim)
+    starts = numpy.array((0, 9, 9, 24), numpy.int32)
+    for granularity, shape in (("head", (3, 2)), ("row", (1, 2, 24)), ("channel", (3, 2, 16))):
+        made = octavo.quantize(x, granularity=granularity, cu_seqlens=starts)
+        assert made.scales.shape == shape and made.stats is None
+        for n, rows in ((0, slice(0, 9)), (2, slice(9, 24))):
+            alone = octavo.quantize(x[None, rows], granularity=granularity, layout="bshd")
+            assert (made.data[rows] == alone.data[0]).all()
+            scales = made.scales[:, :, rows] if granularity == "row" else made.scales[n:n + 1]
+            assert (scales == alone.scales).all()
+    with pytest.raises(NotImplementedError, match="granularity is tensor"):
+        octavo.quantize(x, granularity="tensor", cu_seqlens=starts)
+
+
 def test_quantize_says_what_it_did(normal):
     x = normal(1, 2, 8, 16)
     made = octavo.quantize(x, "int8", smooth=True)
@@ -593,6 +619,12 @@ def test_errors_of_quantized():
         octavo.dequantize(columns)
     with pytest.raises(ValueError, match="format is 'f16'"):
         octavo.quantize(X, "f16")
+    with pytest.raises(ValueError, match="format is given together with operand; supported: precision"):
+        octavo.quantize(X, "int8", operand="k")
+    with pytest.raises(ValueError, match="operand is 'o'; supported: q, k, v"):
+        octavo.quantize(X, operand="o")
+    with pytest.raises(ValueError, match="precision is int8_mixed; supported: fp8, fp8_fast, int8, sim8 for v"):
+        octavo.quantize(X, operand="v", precision="int8_mixed")
     with pytest.raises(ValueError, match="scales is 3 numbers; supported: 2"):
         octavo.quantize(X, scales=numpy.ones(3, numpy.float32))
     with pytest.raises(ValueError, match="threads is -1"):
@@ -614,8 +646,12 @@ def test_what_is_checked_before_a_gpu_is_asked():
     refused({"q": varlen, "k": varlen, "v": varlen, "cu_seqlens_q": starts,
              "cu_seqlens_kv": starts, "max_seqlen_kv": 2}, ValueError,
             "max_seqlen_q is None; supported: a number where cu_seqlens are on a GPU")
-    with pytest.raises(NotImplementedError, match="x is on cuda:0; supported: arrays in host memory"):
-        octavo.quantize(x)
+    with pytest.raises(ValueError, match="cu_seqlens is on cpu; supported: cuda:0, as x"):
+        octavo.quantize(varlen, cu_seqlens=STARTS)
+    with pytest.raises(ValueError, match="max_seqlen is None; supported: a number where cu_seqlens are on a GPU"):
+        octavo.quantize(varlen, cu_seqlens=starts)
+    with pytest.raises(NotImplementedError, match="x with scales is on cuda:0"):
+        octavo.quantize(x, scales=numpy.ones(2, numpy.float32))
     with pytest.raises(NotImplementedError, match="array is on cuda:0"):
         octavo.random_normal(x, 42)
 

@@ -73,6 +73,34 @@ def test_float8(tensors, dtype):
         octavo.attention(q, k, v)
 
 
+def test_quantized_moves_and_is_saved(tensors, tmp_path):
+    x = tensors(torch.float32, 1, 2, 20, 16)[0]
+    made = octavo.quantize(x, "e4m3", granularity="row", smooth=True)
+    assert made.shape == (1, 2, 20, 16) and made.device == x.device
+    torch.save({"k": made}, tmp_path / "k.pt")
+    stored = octavo.Quantized.from_tensors(made.tensors(), made.metadata())
+    for other in (torch.load(tmp_path / "k.pt")["k"], stored, made.to("cpu"), made.cpu()):
+        for name in ("format", "granularity", "block_rows", "transposed", "max_quantized"):
+            assert getattr(other, name) == getattr(made, name)
+        for name in ("data", "scales", "mean"):
+            assert torch.equal(getattr(other, name).view(torch.uint8), getattr(made, name).view(torch.uint8))
+    torch.testing.assert_close(made.dequantize(), octavo.dequantize(made), rtol=0, atol=0)
+    assert made.dequantize(torch.bfloat16).dtype == torch.bfloat16
+    with pytest.raises(TypeError, match="dtype is given; supported: a device"):
+        made.to(torch.float16)
+    with pytest.raises(ValueError, match="metadata is without format"):
+        octavo.Quantized.from_tensors(made.tensors(), {})
+
+
+def test_dequantize_by_pytorch_is_the_librarys(tensors):
+    x = tensors(torch.float32, 2, 3, 40, 16)[0]
+    for format in ("e4m3", "e5m2", "int8", "sim8"):
+        for granularity in ("tensor", "head", "block", "row", "channel"):
+            made = octavo.quantize(x, format, granularity=granularity, block_rows=16)
+            torch.testing.assert_close(octavo._quantized._dequantize_torch(made, "float32", "bhsd"),
+                                       made.dequantize(), rtol=1e-6, atol=0)
+
+
 def test_quantize(tensors):
     x = tensors(torch.float32, 1, 2, 20, 16)[0]
     for format, dtype in (("e4m3", torch.float8_e4m3fn), ("e5m2", torch.float8_e5m2),

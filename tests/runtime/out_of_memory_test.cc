@@ -273,6 +273,7 @@ TEST_F(OutOfMemory, InErrorsForUnknownNames) {
       [&] { return parse_causal(none).status().code(); },
       [&] { return parse_precision(none).status().code(); },
       [&] { return parse_scale_rule(none).status().code(); },
+      [&] { return parse_operand(none).status().code(); },
       [&] { return parse_device(none).status().code(); },
       [&] { return set_cpu_threads(-1).code(); },
   };
@@ -292,6 +293,22 @@ TEST_F(OutOfMemory, InQuantizationAndTheOracle) {
   };
   expect_failures(
       [&] { return quantize(values, options, quantized, scales.data(), mean.data()).code(); });
+  const std::array<std::int32_t, 3> starts = {0, 12, 20};
+  ConstTensor tokens = values;
+  tokens.shape[0] = 1;
+  Tensor of_tokens = quantized;
+  of_tokens.shape[0] = 1;
+  expect_failures([&] {
+    return quantize({.x = tokens,
+                     .quantized = of_tokens,
+                     .scales = scales.data(),
+                     .mean = mean.data(),
+                     .cu_seqlens = starts.data(),
+                     .sequences = 2,
+                     .max_seqlen = 20},
+                    options, Device{})
+        .code();
+  });
   expect_failures([&] { return dequantize(quantized, {scales.data()}, copy).code(); });
   expect_failures([&] { return convert(values, copy).code(); });
   expect_failures([&] { return random_normal(values, 1, 2).code(); });

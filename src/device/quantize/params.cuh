@@ -10,9 +10,11 @@ namespace octavo {
 struct QuantizeParams {
   const void* x = nullptr;
   Strides x_strides;
-  // The result. Rows are a multiple of 16 bytes, and the padding behind the columns is written too.
+  // The result. Of each row out_columns elements are written, a multiple of eight: zeros behind the
+  // columns of x.
   void* out = nullptr;
   Strides out_strides;
+  i32 out_columns = 0;
 
   // The scale of (sequence, head, index) is at sequence * scale_batch + head * scale_head + index.
   // The index is a row (of the tensor where by_token, else of the sequence), a block or a column.

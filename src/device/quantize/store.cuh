@@ -27,7 +27,7 @@ OCTAVO_DEVICE void store_row(const QuantizeParams& p, const Tile& t, i32 row, in
   if (ptx::mask_term(row >= t.end, false)) return;
   const i64 element = t.batch * p.out_strides.batch + t.head * p.out_strides.head +
                       (static_cast<i64>(t.first_row) + row) * p.out_strides.row + column;
-  if (ptx::mask_term(column >= p.out_strides.row, false)) return;
+  if (ptx::mask_term(column >= p.out_columns, false)) return;
   u8* to = static_cast<u8*>(p.out) + element * element_bytes(kC.to);
   if constexpr (kC.group == ScaleGroup::none) {
     u32 words[4];

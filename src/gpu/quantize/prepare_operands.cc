@@ -107,6 +107,7 @@ QuantizeParams params_of(const Conversion& x, const ConstTensor& from, const Con
   QuantizeParams p;
   p.x_strides = {from.stride[0], from.stride[1], from.stride[2]};
   p.out_strides = {to.stride[0], to.stride[1], to.stride[2]};
+  p.out_columns = static_cast<i32>(x.row_elements());
   p.by_token = x.varlen && scales.granularity == Granularity::row ? 1 : 0;
   if (scales.granularity != Granularity::tensor) {
     p.scale_head = scales_per_head({1, 1, p.by_token ? x.rows : x.longest, x.head_dim},
@@ -320,6 +321,83 @@ PreparedCall prepare_call(const Resolved& resolved, const Arguments& a, void* wo
     }
   }
   set_addresses(call, a, workspace);
+  return call;
+}
+
+Conversion conversion_of(const QuantizeArguments& a, const QuantizeOptions& options,
+                         float max_quantized, bool any_columns) {
+  const bool varlen = a.cu_seqlens != nullptr;
+  Conversion x;
+  x.format = {a.x.dtype,     a.quantized.dtype, options.granularity,
+              max_quantized, options.smooth,    options.hadamard};
+  x.sequences = varlen ? a.sequences : a.x.shape[0];
+  x.heads = a.x.shape[1];
+  x.longest = varlen ? a.max_seqlen : a.x.shape[2];
+  x.batches = a.x.shape[0];
+  x.rows = a.x.shape[2];
+  x.head_dim = a.x.shape[3];
+  x.block_rows = options.block_rows;
+  x.varlen = varlen;
+  x.transposed = options.layout == VLayout::transposed;
+  x.any_columns = any_columns;
+  return x;
+}
+
+namespace {
+
+struct QuantizeOffsets {
+  std::int64_t mean_sums, end;  // behind the partial maxima
+};
+QuantizeOffsets quantize_offsets(const Conversion& x) {
+  constexpr std::int64_t kSumAlignment = 64;
+  const std::int64_t sums = round_up(partial_floats(x) * 4, kSumAlignment);
+  return {sums, sums + x.mean_floats() * x.mean_groups() * 8};
+}
+
+// From the first byte of a tensor to its last.
+std::size_t extent_bytes(const ConstTensor& t) {
+  std::int64_t last = 0;
+  for (std::size_t i = 0; i < 4; ++i) last += (t.shape[i] - 1) * t.stride[i];
+  return static_cast<std::size_t>(last + 1) * size_bytes(t.dtype);
+}
+
+}  // namespace
+
+std::size_t quantize_workspace_bytes(const Conversion& x) {
+  return static_cast<std::size_t>(quantize_offsets(x).end);
+}
+
+PreparedCall prepare_quantize(const Conversion& x, const QuantizeArguments& a, void* workspace,
+                              int arch, const SubstituteQuantize& substitute) {
+  PreparedCall call;
+  QuantizeLaunch launch;
+  QuantizeParams& p = launch.params.q;
+  p = params_of(x, a.x, a.quantized, {a.scales, x.format.granularity, x.block_rows});
+  p.out_columns = p.head_dim;
+  p.x = a.x.data;
+  p.out = a.quantized.data;
+  p.scales = a.scales;
+  p.cu_seqlens = a.cu_seqlens;
+  p.partial_amax = static_cast<float*>(workspace);
+  p.mean_sums =
+      reinterpret_cast<double*>(static_cast<std::byte*>(workspace) + quantize_offsets(x).mean_sums);
+  p.means = a.mean;
+  launch.memory[0] = {a.x,
+                      extent_bytes(a.quantized),
+                      static_cast<std::size_t>(scale_floats(x, x.varlen)) * 4,
+                      static_cast<std::size_t>(partial_floats(x)) * 4,
+                      static_cast<std::size_t>(x.mean_floats() * x.mean_groups()) * 8,
+                      static_cast<std::size_t>(x.mean_floats()) * 4};
+  const auto add = [&](const QuantizeConfig& config) {
+    launch.config = substitute ? substitute(config, x.head_dim) : config;
+    set_grid(x, launch);
+    call.launches[call.count++] = launch;
+  };
+  const QuantizeConfig config = choose_quantize(x, arch, alignment_of(a.x));
+  if (config.smooth)
+    for (const int pass : {1, 2}) add(mean_pass(config, pass));
+  if (quantizer::two_passes(config.group)) add(first_pass(config));
+  add(config);
   return call;
 }
 

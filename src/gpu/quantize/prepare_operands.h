@@ -11,6 +11,7 @@
 #include "config/quantize.h"
 #include "device/quantize/params.cuh"
 #include "gpu/forward/resolved.h"
+#include "gpu/quantize/operand_conversion.h"
 #include "octavo/octavo.hpp"
 
 namespace octavo {
@@ -65,6 +66,14 @@ using SubstituteQuantize =
 // problem must be resolved for any columns.
 PreparedCall prepare_call(const Resolved& resolved, const Arguments& arguments, void* workspace,
                           int arch, const SubstituteQuantize& substitute = {});
+
+// The launches that quantize one tensor to where the caller wants it, and their workspace. Only the
+// launches of the result are set. `max_quantized`: as options, but never 0.
+Conversion conversion_of(const QuantizeArguments& arguments, const QuantizeOptions& options,
+                         float max_quantized, bool any_columns);
+std::size_t quantize_workspace_bytes(const Conversion& x);
+PreparedCall prepare_quantize(const Conversion& x, const QuantizeArguments& arguments,
+                              void* workspace, int arch, const SubstituteQuantize& substitute = {});
 
 // Replaces every address of a prepared call; everything else of the arguments must be unchanged.
 void set_addresses(PreparedCall& call, const Arguments& arguments, void* workspace);
