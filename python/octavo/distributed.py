@@ -427,9 +427,10 @@ def _on_host(cu_seqlens):
     """cu_seqlens as a tensor of the CPU, where its values are read; traced code cannot copy it there."""
     if cu_seqlens is None or (isinstance(cu_seqlens, Tensor) and torch.compiler.is_compiling()):
         return cu_seqlens
-    if isinstance(cu_seqlens, Tensor):
-        return cu_seqlens.cpu()
-    return torch.tensor(list(cu_seqlens), dtype=torch.int32)
+    numbers = cu_seqlens.cpu() if isinstance(cu_seqlens, Tensor) else torch.tensor(list(cu_seqlens))
+    if numbers.is_floating_point() and numbers.numel() > 0:
+        raise ValueError(f"cu_seqlens is of {numbers.dtype}; supported: integers.")
+    return numbers
 
 
 @torch.compiler.assume_constant_result
@@ -504,16 +505,17 @@ def context_parallel(q: Tensor, k: Tensor, v: Tensor, group: _Group = None, *, m
     q, k, v = (x if x.dim() == 0 or x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
     named = _resolve(group)
     sizes = [size for _, size, _ in named]
-    cu_seqlens, level = _on_host(cu_seqlens), _cp.check_level(check, q.device)
+    level = _cp.check_level(check, q.device)
     modifiers = _cp.Modifiers(0.0 if softcap is None else softcap, sinks, alibi_slopes)
     try:
         _refuse_others(others)
+        cu_seqlens = _on_host(cu_seqlens)
         problem = _make_problem(q, k, v, math.prod(sizes), layout, sharding, causal, window, cu_seqlens, modifiers,
                                 torch.compiler.is_compiling())
         gather, ulysses, _ = _decide(problem, method, sizes)
         _check_schedule(chunks, sm_margin)
         _refuse_gradient(q, k, v, sinks, problem, layout)
-    except (ValueError, NotImplementedError):
+    except Exception:  # of any type: the other ranks wait for this one
         if not torch.compiler.is_compiling():
             _cp.tell_failure([name for name, _, _ in named], q.device, level)
         raise

@@ -408,6 +408,10 @@ def different(what):
             q, k, v = (x[:, :, 1:] for x in (q, k, v))
         elif what == "gradient":
             q.requires_grad_()
+        elif what == "type":
+            settings["chunks"] = "4"
+        elif what == "documents":
+            settings["cu_seqlens"] = ("0", "9")
     group = GROUPS["mesh"] if what.startswith("mesh") else None
     if what == "mesh" and dist.get_rank() == 3:
         q, k, v = (x[:1] for x in (q, k, v))
@@ -615,12 +619,16 @@ def test_round_trips_of_shards(four):
     ("causal", "causal is different on ranks 0 and 3"),
     ("gradient", "q.requires_grad is different on ranks 0 and 3"),
     ("odd", "the arguments of rank 3 of the group are wrong"),
+    ("type", "the arguments of rank 3 of the group are wrong"),
+    ("documents", "the arguments of rank 3 of the group are wrong"),
     ("mesh", ""),
 ])
 def test_ranks_that_differ_all_get_an_error(four, what, sentence):
     outcomes = four.outcomes(different, what)
     assert [good for good, _ in outcomes] == 4 * [False]
     for rank, (_, told) in enumerate(outcomes):
+        if what in ("type", "documents") and rank == 3:  # its own error
+            continue
         assert told[0] == "ValueError"
         assert sentence in told[1] or (what == "odd" and rank == 3 and "even numbers" in told[1])
     assert four.run(checkpointed)  # the group is still usable
@@ -636,6 +644,9 @@ def test_ranks_that_differ_all_get_an_error(four, what, sentence):
     (dict(window=(-2, 0)), {}, "4", "window is (-2, 0); supported: two numbers from 0 on, and None or -1 for no limit."),
     (dict(window=(1,)), {}, "4", "window is (1,); supported: two numbers from 0 on, and None or -1 for no limit."),
     (dict(cu_seqlens=(0, 9, 5)), {}, "4", "cu_seqlens is [0, 9, 5]; supported: numbers that start at 0, do not "
+     "decrease and end at the 128 tokens of all ranks or before."),
+    (dict(cu_seqlens=(0, 9.5, 12)), {}, "4", "cu_seqlens is of torch.float32; supported: integers."),
+    (dict(cu_seqlens=(0, 2**40)), {}, "4", "cu_seqlens is [0, 1099511627776]; supported: numbers that start at 0, do not "
      "decrease and end at the 128 tokens of all ranks or before."),
     (dict(causal="top_left"), {}, "4", "causal is 'top_left'; supported: True, False."),
     (dict(chunks=0), {}, "4", "chunks is 0; supported: 1 and above."),
