@@ -290,7 +290,7 @@ struct Options {
 // a block is block_size queries by block_size keys, counted from the first of the tensors. A query
 // sees the keys of the blocks that either list has for its block, as far as the bits, the causal
 // mask and the window let it. The arrays are contiguous and on the device. Their contents are not
-// trusted but clamped; the CPU refuses indices that are out of range or do not ascend.
+// trusted but clamped; the CPU refuses indices out of range, out of order or in both lists.
 struct BlockMask {
   std::int64_t block_size = 0;        // 64 or 128; 0: no block mask
   std::int64_t batch = 1, heads = 1;  // of the arrays: those of q, or 1, which holds for all

@@ -276,6 +276,22 @@ Status validate_block_list(std::string_view what, const BlockMask& m,
   return {};
 }
 
+// No block is in both lists of a block mask, which a GPU would visit twice. Both ascend.
+Status validate_lists_apart(const BlockMask& m) {
+  if (m.kv_num_blocks == nullptr || m.full_kv_num_blocks == nullptr) return {};
+  for (std::int64_t row = 0; row < m.batch * m.heads * m.q_blocks; ++row) {
+    const std::int32_t* const partial = m.kv_indices + row * m.kv_capacity;
+    const std::int32_t* const full = m.full_kv_indices + row * m.full_kv_capacity;
+    for (std::int64_t i = 0, j = 0; i < m.kv_num_blocks[row] && j < m.full_kv_num_blocks[row];) {
+      if (partial[i] == full[j])
+        return invalid(fmt::format("an index of block_mask.full_kv_num_blocks[{}]", row),
+                       fmt::format("{}, which kv_indices has too", full[j]), "each block once");
+      ++(partial[i] < full[j] ? i : j);
+    }
+  }
+  return {};
+}
+
 Status validate_block_mask(const Arguments& a) {
   const BlockMask& m = a.block_mask;
   if (m.block_size == 0) return {};
@@ -284,6 +300,7 @@ Status validate_block_mask(const Arguments& a) {
                                              m.kv_capacity, kv_blocks));
   OCTAVO_RETURN_IF_ERROR(validate_block_list("full_kv_num_blocks", m, m.full_kv_num_blocks,
                                              m.full_kv_indices, m.full_kv_capacity, kv_blocks));
+  OCTAVO_RETURN_IF_ERROR(validate_lists_apart(m));
   if (m.bits == nullptr) return {};
   for (std::int64_t row = 0; row < m.batch * m.heads * m.q_blocks; ++row)
     for (std::int64_t i = 0; i < m.kv_num_blocks[row]; ++i) {

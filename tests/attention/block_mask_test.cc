@@ -132,6 +132,10 @@ TEST(BlockMask, RefusesIndicesThatDoNotAscendOrLeaveTheKeys) {
             "here 0 to 4.");
   EXPECT_EQ(refusal([](auto& lists) { lists.full_num_blocks[0] = 6; }),
             "block_mask.full_kv_num_blocks[0] is 6; supported: 0 to 5, the capacity of its list.");
+  EXPECT_EQ(refusal([](auto& lists) { lists.num_blocks[0] = 1, lists.indices[0] = 1; }),
+            "an index of block_mask.full_kv_num_blocks[0] is 1, which kv_indices has too; "
+            "supported: each block once.");
+  EXPECT_EQ(refusal([](auto& lists) { lists.num_blocks[0] = 1, lists.indices[0] = 2; }), "");
   EXPECT_EQ(refusal([](auto& lists) { lists.num_blocks[0] = -1; }),
             "block_mask.kv_num_blocks[0] is -1; supported: 0 to 5, the capacity of its list.");
 }
