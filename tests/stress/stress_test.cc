@@ -1,6 +1,7 @@
 // Everything at once, for a minute or $OCTAVO_STRESS_SECONDS: threads that call the library with
-// known and new problems, so that plans are made and evicted; children of fork() that do the same;
-// thread counts and affinities that change; files; and allocations that fail at every site. Every
+// known and new problems, so that plans are made and evicted; backward passes and KV caches;
+// children of fork() that do the same; thread counts and affinities that change; files; and
+// allocations that fail at every site. Every
 // call returns the right bits, or out_of_memory and nothing written; nothing hangs, and the memory
 // in use does not grow.
 #include <gtest/gtest.h>
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include "attention/call.h"
+#include "octavo/kv_cache.hpp"
 #include "stress/failing_sites.h"
 
 namespace octavo {
@@ -62,6 +64,49 @@ std::vector<Shape> shapes() {
           {1, 2, 2, 33, 65, 24, searched}};
 }
 
+// The gradients of a forward pass, with its output as dO.
+struct Gradients {
+  std::vector<float> dq, dk, dv;
+  BackwardArguments arguments;
+
+  explicit Gradients(const Call& c)
+      : dq(c.q.size(), -7.0f), dk(c.k.size(), -7.0f), dv(c.v.size(), -7.0f) {
+    const auto like = [](const ConstTensor& t, std::vector<float>& data) {
+      return Tensor(data.data(), DType::f32, t.shape, t.stride);
+    };
+    const Arguments& a = c.arguments;
+    arguments.q = a.q, arguments.k = a.k, arguments.v = a.v;
+    arguments.out = arguments.dout = a.out, arguments.lse = a.lse;
+    arguments.dq = like(a.q, dq), arguments.dk = like(a.k, dk), arguments.dv = like(a.v, dv);
+  }
+  bool operator==(const Gradients& other) const {
+    return dq == other.dq && dk == other.dk && dv == other.dv;
+  }
+};
+
+// Attention over a cache of its own: two appends, the second to a fork.
+Status run_cache(const Call& call) {
+  const KvCacheOptions options{.pages = 6,
+                               .page_size = 16,
+                               .heads = 2,
+                               .head_dim = 16,
+                               .dtype = DType::e4m3,
+                               .max_batch = 2};
+  Result<KvCache> cache = in_library([&] { return KvCache::create(options); });
+  if (!cache.ok()) return cache.status();
+  Arguments a = call.arguments;
+  for (int step = 0; step < 2; ++step) {
+    const Result<std::int64_t> sequence =
+        in_library([&] { return step == 0 ? cache->add_sequence() : cache->fork(0); });
+    if (!sequence.ok()) return sequence.status();
+    Status status = in_library([&] { return cache->select({&*sequence, 1}); });
+    if (status.ok()) status = in_library([&] { return cache->append(a.k, a.v); });
+    if (!status.ok()) return status;
+  }
+  cache->set_arguments(a);
+  return in_library([&] { return attention(a); });
+}
+
 // The counts of all threads and, through the pipe of exit codes, of the children.
 struct Tally {
   std::atomic<std::int64_t> right{0}, out_of_memory{0}, children{0};
@@ -76,6 +121,11 @@ class Work {
       expected_.push_back(call_of(s));
       if (!attention(expected_.back()->arguments, s.options).ok()) std::abort();
     }
+    gradients_ = std::make_unique<Gradients>(*expected_[kBackward]);
+    const Options& options = shapes()[kBackward].options;
+    if (!attention_backward(gradients_->arguments, options).ok()) std::abort();
+    cached_ = cache_call();
+    if (!run_cache(*cached_).ok()) std::abort();
   }
 
   // One random operation. Returns false, with a message, where a promise is broken.
@@ -90,8 +140,11 @@ class Work {
       case 2:
         return calibrate(tally);
       case 3:
+        return differentiate(tally);
       case 4:
+        return cache(tally);
       case 5:
+      case 6:
         return run_plan(random() % expected_.size(), tally);
       default:
         return attend(random() % expected_.size(), random() % 2 == 0, tally);
@@ -99,6 +152,9 @@ class Work {
   }
 
  private:
+  static constexpr std::size_t kBackward = 1;  // the shape of backward passes
+
+  static std::unique_ptr<Call> cache_call() { return std::make_unique<Call>(1, 4, 2, 3, 21, 16); }
   static std::unique_ptr<Call> call_of(const Shape& s) {
     return std::make_unique<Call>(s.batch, s.heads_q, s.heads_kv, s.seqlen_q, s.seqlen_kv,
                                   s.head_dim);
@@ -158,6 +214,21 @@ class Work {
     return count(tally, status, intact(*call, shape, status), "plan and run");
   }
 
+  bool differentiate(Tally& tally) {
+    Gradients found(*expected_[kBackward]);
+    const Gradients untouched(*expected_[kBackward]);
+    const Options options = shapes()[kBackward].options;
+    const Status status = in_library([&] { return attention_backward(found.arguments, options); });
+    return count(tally, status, found == (status.ok() ? *gradients_ : untouched), "backward");
+  }
+
+  bool cache(Tally& tally) {
+    const std::unique_ptr<Call> call = cache_call();
+    const Status status = run_cache(*call);
+    const bool right = call->out == cached_->out && call->lse == cached_->lse;
+    return count(tally, status, status.ok() ? right : call->untouched(), "KV cache");
+  }
+
   bool calibrate(Tally& tally) {
     const std::string path = testing::TempDir() + "octavo_stress_" + std::to_string(::getpid());
     const Call& call = *expected_[1];
@@ -171,6 +242,8 @@ class Work {
   }
 
   std::vector<std::unique_ptr<Call>> expected_;
+  std::unique_ptr<Gradients> gradients_;
+  std::unique_ptr<Call> cached_;
   std::atomic<std::int64_t> next_ = 0;
 };
 
