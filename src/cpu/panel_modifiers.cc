@@ -1,6 +1,7 @@
 #include "cpu/panel_modifiers.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <numbers>
 
@@ -22,6 +23,13 @@ std::int64_t offset(const ConstTensor& t, const Sequence& at, const QueryRow& qu
                     std::int64_t key) {
   return at.batch * step(t, 0) + query.head * step(t, 1) + (at.q_begin + query.row) * step(t, 2) +
          (at.kv_begin + key) * step(t, 3);
+}
+
+// A bias in log2 units. A finite one stays finite: the lowest float, with which some callers hide
+// keys, hides a key only beside greater ones.
+float bias_log2(float bias) {
+  constexpr float kLargest = std::numeric_limits<float>::max();
+  return std::isinf(bias) ? bias : std::clamp(bias * kLog2e, -kLargest, kLargest);
 }
 
 }  // namespace
@@ -91,10 +99,10 @@ bool PanelModifiers::load_row(std::int64_t bias_at, std::int64_t mask_at,
     const auto size = static_cast<std::int64_t>(size_bytes(bias.dtype));
     kernels_.to_f32(bias.dtype, static_cast<const std::byte*>(bias.data) + bias_at * size, 0, 1,
                     count, row, 0);
-    for (std::int64_t k = 0; k < count; ++k) row[k] *= kLog2e;
+    for (std::int64_t k = 0; k < count; ++k) row[k] = bias_log2(row[k]);
   } else {
     for (std::int64_t k = 0; k < count; ++k)
-      row[k] = load_element(bias.dtype, bias.data, bias_at + k * step(bias, 3)) * kLog2e;
+      row[k] = bias_log2(load_element(bias.dtype, bias.data, bias_at + k * step(bias, 3)));
   }
   if (problem_.mask) {
     const auto* bytes = static_cast<const std::uint8_t*>(a_.mask.data) + mask_at;

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <bit>
 #include <cmath>
+#include <limits>
 #include <numbers>
 
 #include "attention/mask.h"
@@ -334,7 +335,10 @@ TaskRunner::RowEnd TaskRunner::end_of_row(std::int64_t index, float sum) const {
   const float* sinks = c_.arguments.sinks;
   const auto sink = sinks == nullptr ? -kInfinity : sinks[query(index).head];
   if (sum == 0) return {0.0f, sink};
-  const double max = s_.max[index] * std::numbers::ln2;
+  // A bias may overflow in log2 units. The lowest float stands for such a maximum, and is the LSE.
+  const float max_log2 = s_.max[index];
+  const bool overflows = std::abs(max_log2) >= std::numeric_limits<float>::max();
+  const double max = max_log2 * (overflows ? 1.0 : std::numbers::ln2);
   const double shift = s_.lse_shift[index];
   if (sinks == nullptr)
     return {1.0f / sum, static_cast<float>(max + std::log(static_cast<double>(sum)) + shift)};

@@ -224,6 +224,32 @@ TEST_P(CpuModifiers, RowsThatSeeNothing) {
     }
 }
 
+// The lowest finite bias hides a key beside greater ones only, as on GPUs. Where it is the largest
+// score of a row, it is also the LSE.
+TEST_P(CpuModifiers, TheLowestFiniteBiasHidesBesideGreaterOnesOnly) {
+  for (const auto& [dtype, keys] :
+       {std::pair{DType::f32, 150}, {DType::bf16, 150}, {DType::f32, 1}}) {
+    const float lowest = dtype == DType::f32 ? std::numeric_limits<float>::lowest() : -0x1.fep127f;
+    ModifiedCall call({.heads_q = 1, .heads_kv = 1, .seqlen_q = 30, .seqlen_kv = 150});
+    call.add_bias(dtype, {1, 1, 30, keys}, false);
+    call.bias.for_each([&](std::int64_t at, std::int64_t n) {
+      const std::int64_t row = n / keys, key = n % keys;
+      const float other = row % 4 == 1 ? 0.5f : -kInfinity;
+      const bool is_lowest = row % 4 == 0 || key % 3 == row % 3 || keys == 1;
+      const float x = row % 4 == 3 ? -lowest : (is_lowest ? lowest : other);
+      store_element(dtype, call.bias.view.data, at, x);
+    });
+    ASSERT_EQ(call.run().message(), "");
+    std::vector<double> out(30 * 16), lse(30);
+    ASSERT_TRUE(reference(call.arguments, call.options, out.data(), lse.data()).ok());
+    const auto found = call.values(call.out), found_lse = call.values(call.lse);
+    for (std::size_t i = 0; i < out.size(); ++i)
+      ASSERT_NEAR(found[i], out[i], 1e-5) << "row " << i / 16;
+    for (std::size_t row = 0; row < lse.size(); ++row)
+      ASSERT_NEAR(found_lse[row] / lse[row], 1, 1e-2) << "row " << row;
+  }
+}
+
 // A NaN in K or in the bias reaches only the rows that see the key.
 TEST_P(CpuModifiers, HiddenKeysMayHoldNan) {
   for (const bool by_bias : {false, true})

@@ -75,8 +75,9 @@ TEST(EmulatedModifiersOf, SoftcapsOfAnySize) {
   }
 }
 
-// The lowest float is finite: it hides a key beside others, but a row of nothing else is the mean
-// of its values. -infinity everywhere is a row without keys; so is a masked one, except for a sink.
+// The lowest float is finite, and is the LSE of a row that has nothing else: it hides a key beside
+// others, but a row of nothing else is the mean of its values. -infinity everywhere is a row
+// without keys; so is a masked one, except for a sink.
 TEST(EmulatedModifiersOf, ExtremeBias) {
   constexpr float kLowest = std::numeric_limits<float>::lowest();
   constexpr auto kInfinity = std::numeric_limits<float>::infinity();
@@ -92,12 +93,16 @@ TEST(EmulatedModifiersOf, ExtremeBias) {
       if (r == 4) return c == 5 ? -kLowest : 0.0f;
       return c % 2 == 0 ? kLowest : 0.0f;
     });
-    call.arguments().lse = {};  // of rows 0 and 2 limited to -2.4e38
     const Status status = attention(call.arguments(), call.options(), kEmulator);
     ASSERT_TRUE(status.ok()) << status.message();
     const Shape s;
     std::vector<double> wanted(static_cast<std::size_t>(s.batch * s.heads_q * s.rows * s.head_dim));
     ASSERT_TRUE(reference(call.arguments(), call.options(), wanted.data()).ok());
+    EXPECT_EQ(call.lse().get(0, 0, 0, 0), kLowest);
+    EXPECT_EQ(call.lse().get(0, 0, 1, 0), -kInfinity);
+    EXPECT_EQ(call.lse().get(0, 0, 2, 0), kLowest);
+    EXPECT_TRUE(std::isnan(call.lse().get(0, 0, 3, 0)));
+    EXPECT_EQ(call.lse().get(0, 0, 4, 0), -kLowest);
     for (std::int64_t r = 0; r < 8; ++r)
       for (std::int64_t c = 0; c < s.head_dim; ++c) {
         const double x = wanted[static_cast<std::size_t>(r * s.head_dim + c)];

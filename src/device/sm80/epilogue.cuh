@@ -101,7 +101,9 @@ struct Epilogue {
         }
         const i32 row = tile.first_row + static_cast<i32>(tile.row(m, r));
         if (p.lse == nullptr || tile.lane % 4 != 0 || row >= tile.span.seqlen_q) continue;
-        const float lse = lse_of(state.ref_max[m][r], sum, Operands::kProbabilityLog2);
+        constexpr float kSumLog2 = Operands::kProbabilityLog2;
+        const float lse = C.modifiers.bias ? lse_beside_bias(state.ref_max[m][r], sum, kSumLog2)
+                                           : lse_of(state.ref_max[m][r], sum, kSumLog2);
         ptx::store_global_f32(p.lse + tile.batch * p.lse_strides.batch +
                                   tile.head * p.lse_strides.head +
                                   (tile.span.q_begin + row) * p.lse_strides.row,

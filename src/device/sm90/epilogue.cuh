@@ -58,8 +58,9 @@ struct Epilogue {
   static OCTAVO_DEVICE void store_lse(float ref_max, float sum, const Sm90ForwardParams& p,
                                       const RowTile& tile, i32 row) {
     if (p.lse == nullptr || tile.lane % 4 != 0) return;
-    const bool overflows = C.modifiers.bias && sum != 0.0f && ptx::abs_f32(ref_max) >= -kLowest;
-    const float lse = overflows ? ref_max : lse_of(ref_max, sum, N::kPLog2 + N::kSumLog2);
+    constexpr float kSumLog2 = N::kPLog2 + N::kSumLog2;
+    const float lse =
+        C.modifiers.bias ? lse_beside_bias(ref_max, sum, kSumLog2) : lse_of(ref_max, sum, kSumLog2);
     ptx::store_global_f32(p.lse + tile.batch * p.lse_strides.batch +
                               tile.head * p.lse_strides.head +
                               G::tensor_row(p, tile.span, row) * p.lse_strides.row,
