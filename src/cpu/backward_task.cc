@@ -21,6 +21,9 @@ namespace {
 
 // The LSE in the scratch of a query that sees no key, or of a column without a query: P is zero.
 constexpr float kNoKeys = std::numeric_limits<float>::infinity();
+// The last bit of an LSE from here on is 16, and P does not follow from it: its row counts as one
+// without keys.
+constexpr float kHugeLse = 0x1p27f;
 
 // The queries of a tile: P and dS of 48 queries and 64 keys are 12 KB each.
 constexpr std::int64_t kBlockRows = 48;
@@ -222,7 +225,7 @@ void BackwardRunner::load_query(std::int64_t index) {
     delta += static_cast<double>(dout[c]) * static_cast<double>(s_.row[c]);
   s_.delta[index] = static_cast<float>(delta);
   const float lse = *reinterpret_cast<const float*>(row_of(a.lse, b, at.head, row));
-  s_.lse[index] = lse == -kNoKeys
+  s_.lse[index] = std::abs(lse) >= kHugeLse
                       ? kNoKeys
                       : static_cast<float>(static_cast<double>(lse) * std::numbers::log2e);
   const auto to_log2 = static_cast<float>(c_.scale * std::numbers::log2e);

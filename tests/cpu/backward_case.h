@@ -77,6 +77,20 @@ struct BackwardCall {
     dbias = OwnedTensor(gradient_dtype, shape, OwnedTensor::Order::bhsd, 1);
     arguments.bias = bias.view, arguments.dbias = dbias.view;
   }
+  // One bias for all keys of a row.
+  void set_bias_row(std::int64_t row, float value) {
+    for (std::int64_t b = 0; b < bias.view.shape[0]; ++b)
+      for (std::int64_t head = 0; head < bias.view.shape[1]; ++head)
+        for (std::int64_t key = 0; key < bias.view.shape[3]; ++key)
+          store_element(bias.view.dtype, bias.view.data, bias.at(b, head, row, key), value);
+  }
+  // Without dO a row has no gradients.
+  void clear_dout_row(std::int64_t row) {
+    for (std::int64_t b = 0; b < dout.view.shape[0]; ++b)
+      for (std::int64_t head = 0; head < dout.view.shape[1]; ++head)
+        for (std::int64_t c = 0; c < dout.view.shape[3]; ++c)
+          store_element(dout.view.dtype, dout.view.data, dout.at(b, head, row, c), 0);
+  }
   // Hides about a third of the keys of each row.
   void add_mask(const std::array<std::int64_t, 4>& shape) {
     mask.resize(static_cast<std::size_t>(shape[0] * shape[1] * shape[2] * shape[3]));

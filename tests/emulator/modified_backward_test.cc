@@ -188,6 +188,26 @@ TEST(EmulatorModifiedBackward, EveryModifierAloneOnHopper) {
         check_on_hopper(modifiers, causal, head_dim, dtype);
 }
 
+// The forward pass stores an LSE of such a size where a bias hides all keys of a row by a huge
+// number: P does not follow from it, and the row has no gradients.
+TEST(EmulatorModifiedBackward, RowsWithAHugeLseGiveNoGradients) {
+  for (const float level : {-1e9f, std::numeric_limits<float>::lowest()}) {
+    ModifiedShape shape{.modifiers = kWithBias, .seqlen_q = 70, .seqlen_kv = 90};
+    shape.bias = {2, 4, 70, 90};
+    const auto call = make_call(shape);
+    call->set_bias_row(8, level);
+    ASSERT_EQ(call->run_forward().message(), "");
+    ASSERT_EQ(launch_sm80(*call).message(), "");
+    call->clear_dout_row(8);
+    const cpu::BackwardCall::Expected e = call->expected();
+    const auto all = [](const char*, std::size_t) { return false; };
+    call->expect_near(call->values(call->dq), e.dq, 3e-3, 0, "dq", all);
+    call->expect_near(call->values(call->dk), e.dk, 3e-3, 0, "dk", all);
+    call->expect_near(call->values(call->dv), e.dv, 3e-3, 0, "dv", all);
+    call->expect_near(call->values(call->dbias), e.dbias, 3e-3, 0, "dbias", all);
+  }
+}
+
 // A call with any of the modifiers, masks, sizes and strides.
 ModifiedShape random_shape(evidence::Draw& draw, bool on_hopper) {
   constexpr std::array<std::int64_t, 7> kDims = {8, 16, 40, 64, 80, 96, 128};

@@ -3,8 +3,9 @@
 //   delta    = sum over columns of dO * O, in FP32
 //   lse_log2 = LSE * log2(e), so that P = exp2(S * scale_log2 - lse_log2)
 //
-// A row without keys (its LSE is -infinity) and a row beyond the end of its sequence get
-// lse_log2 = +infinity and delta = 0: P is then 0 for every finite score, and so is dS.
+// A row without keys (its LSE is -infinity), a row with a huge LSE and a row beyond the end of its
+// sequence get lse_log2 = +infinity and delta = 0: P is then 0 for every finite score, and so is
+// dS.
 //
 // Eight lanes share a row, so that a warp reads 128 neighbouring bytes of each of four rows. The
 // order of the additions is fixed.
@@ -45,6 +46,10 @@ struct PaddedRowStatsParams : RowStatsParams {
 };
 
 namespace row_stats {
+
+// From here on the last bit of an LSE is 16: P, which was anything from 2^-infinity to infinity,
+// does not follow from it. Biases of -1e9 or the lowest float for all keys of a row are so large.
+inline constexpr float kHugeLse = 0x1p27f;
 
 // The kernel parameters of a configuration: only what it reads.
 template <bool kPadded>
@@ -162,7 +167,7 @@ struct Kernel {
     }
     sum = add_lanes(sum);
     if (lane != 0) return;
-    const bool has_keys = lse != -kInfinity;
+    const bool has_keys = !(ptx::abs_f32(lse) >= kHugeLse);  // of a NaN too
     const i64 to = (static_cast<i64>(sequence) * p.heads_q + head) * p.rows + row;
     ptx::store_global_f32(p.lse_log2 + to, has_keys ? lse * kLog2E : kInfinity);
     ptx::store_global_f32(p.delta + to, has_keys ? sum : 0.0f);
