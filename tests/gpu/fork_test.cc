@@ -14,6 +14,7 @@
 
 #include "attention/call.h"
 #include "gpu/jit/nvrtc.h"
+#include "octavo/kv_cache.hpp"
 #include "octavo/octavo.hpp"
 
 namespace octavo {
@@ -117,6 +118,33 @@ TEST_F(GpuForks, ChildCannotUseTheParentsGpu) {
             }),
             "");
   EXPECT_EQ(attention(arguments(), {}, kGpu).message(), "");
+}
+
+TEST_F(GpuForks, ChildCannotUseTheParentsKvCache) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "the thread sanitizer does not follow threads started after a fork";
+#endif
+  std::optional<KvCache> cache =
+      KvCache::create({.pages = 8, .heads = 2, .head_dim = 64, .max_batch = 2}, kGpu).value();
+  ASSERT_EQ(cache->add_sequence().value(), 0);
+  ASSERT_EQ(cache->select({{0}}).message(), "");
+  const Tensor rows = Tensor::bhsd(arguments().out.data, DType::f16, 1, 2, 3, 64);
+  ASSERT_EQ(cache->append(rows, rows).message(), "");
+  const std::size_t bytes = live_bytes();
+  EXPECT_EQ(in_child([&] {
+              std::string wrong = refused("append", cache->append(rows, rows));
+              wrong += refused("reserve", cache->reserve(100));
+              wrong += refused("select", cache->select({{0}}));
+              wrong += refused("read", cache->read(0, rows, rows));
+              wrong += refused("free_sequence", cache->free_sequence(0));
+              wrong += refused("create", KvCache::create(cache->options(), kGpu).status());
+              if (cache->length(0).value() != 3) wrong += "the length has changed; ";
+              cache.reset();
+              if (live_bytes() != bytes) wrong += "the driver was called";
+              return wrong;
+            }),
+            "");
+  EXPECT_EQ(cache->append(rows, rows).message(), "");
 }
 
 TEST_F(GpuForks, ChildForkedDuringACompilationDoesNotCompile) {
