@@ -27,13 +27,30 @@ void SharedMemory::read_state(State& state, const By& by, std::uint32_t offset,
              !by.thread->cluster().fenced(written, known)) {
     report({.kind = Conflict::Kind::no_proxy_fence});
   }
-  // A read that happened before this one can be dropped: whatever is ordered after this read is
-  // ordered after that one.
-  std::erase_if(state.reads, [&](const Access& r) {
-    return r.actor == by.access.actor ||
-           (by.proxy == Proxy::generic && known.covers(r.actor, r.number));
-  });
+  if (state.reads.size() == state.reads.capacity()) {
+    drop_ordered_reads(state.reads, by);
+    // At least half of the list stays free, so that a read costs little on average.
+    state.reads.reserve(2 * std::max<std::size_t>(state.reads.size(), 4));
+  }
   state.reads.push_back(by.access);
+}
+
+// A read that happened before another one can be dropped: whatever is ordered after the later read
+// is ordered after the earlier one. The later one is the last by the same actor, or `by`.
+void SharedMemory::drop_ordered_reads(std::vector<Access>& reads, const By& by) {
+  const Knowledge& known = by.thread->known;
+  if (readers_.size() <= by.access.actor) readers_.resize(by.access.actor + 1);
+  readers_[by.access.actor] = ++drops_;
+  std::size_t first = reads.size();
+  for (std::size_t i = reads.size(); i-- > 0;) {
+    const Access r = reads[i];
+    if (readers_.size() <= r.actor) readers_.resize(r.actor + 1);
+    if (readers_[r.actor] == drops_) continue;
+    readers_[r.actor] = drops_;
+    if (by.proxy == Proxy::generic && known.covers(r.actor, r.number)) continue;
+    reads[--first] = r;
+  }
+  reads.erase(reads.begin(), reads.begin() + static_cast<std::ptrdiff_t>(first));
 }
 
 void SharedMemory::check_write(const State& state, const By& by, std::uint32_t offset,

@@ -54,7 +54,7 @@ class SharedMemory {
   struct State {
     Access written;
     Proxy through = Proxy::generic;
-    std::vector<Access> reads;  // since that write, without reads that happened before a later one
+    std::vector<Access> reads;  // since that write; some that happened before a later one are left out
   };
   using Bytes = std::array<State, 16>;
   struct Chunk {
@@ -65,12 +65,16 @@ class SharedMemory {
   template <class Visit>
   void visit(std::uint32_t offset, std::uint32_t bytes, const Visit& visit);
   void read_state(State& state, const By& by, std::uint32_t offset, std::uint32_t bytes);
+  void drop_ordered_reads(std::vector<Access>& reads, const By& by);
   void check_write(const State& state, const By& by, std::uint32_t offset, std::uint32_t bytes);
 
   Machine& machine_;
   std::vector<std::uint8_t> data_;
   std::vector<Chunk> chunks_;
   std::vector<std::uint32_t> mbarriers_;
+  // The last call of drop_ordered_reads that met a read of each actor.
+  std::vector<std::uint64_t> readers_;
+  std::uint64_t drops_ = 0;
 };
 
 }  // namespace octavo::emulator

@@ -45,6 +45,14 @@ class HostTensor {
     const std::uint16_t x = bits(b, h, s, d);
     return shape_.dtype == DType::f16 ? f32_from_f16(x) : f32_from_bf16(x);
   }
+  // All values as (B, H, S, D) without gaps.
+  std::vector<double> values() {
+    std::vector<double> all;
+    all.reserve(static_cast<std::size_t>(shape_.batch * heads_ * rows_ * shape_.head_dim));
+    for (std::int64_t row = 0; row < shape_.batch * heads_ * rows_; ++row)
+      for (std::int64_t d = 0; d < shape_.head_dim; ++d) all.push_back(at(0, 0, row, d));
+    return all;
+  }
   void set(std::int64_t b, std::int64_t h, std::int64_t s, std::int64_t d, double x) {
     const float value = static_cast<float>(x);
     bits(b, h, s, d) = shape_.dtype == DType::f16 ? f16_from_f32(value) : bf16_from_f32(value);
@@ -102,6 +110,7 @@ class BackwardCase {
       fill(k, shape.heads_kv, s.kv_begin, s.seqlen_kv);
       fill(v, shape.heads_kv, s.kv_begin, s.seqlen_kv);
     }
+    decode_inputs();
     for (const HostSpan& s : spans())
       for (std::int64_t h = 0; h < shape.heads_q; ++h)
         for (std::int64_t i = 0; i < s.seqlen_q; ++i) forward_row(s, h, i);
@@ -179,6 +188,7 @@ class BackwardCase {
                 std::vector<double>(size(shape.heads_kv, shape.seqlen_kv), nan),
                 std::vector<double>(size(shape.heads_kv, shape.seqlen_kv), nan)};
     const std::int64_t group = shape.heads_q / shape.heads_kv;
+    decode_inputs();
     for (const HostSpan& s : spans()) {
       for (std::int64_t h = 0; h < shape.heads_kv; ++h)
         for (std::int64_t j = 0; j < s.seqlen_kv; ++j)
@@ -211,18 +221,38 @@ class BackwardCase {
       if (inside(i) > begin) length = 0;
   }
 
+  // The inputs in doubles: converting an element where it is used takes longer than its product.
+  void decode_inputs() {
+    q_ = q.values();
+    k_ = k.values();
+    v_ = v.values();
+    dout_ = dout.values();
+  }
+  const double* q_row(const std::vector<double>& values, const HostSpan& s, std::int64_t h,
+                      std::int64_t i) const {
+    return values.data() + index(s.batch, shape.heads_q, h, shape.seqlen_q, s.q_begin + i, 0);
+  }
+  const double* kv_row(const std::vector<double>& values, const HostSpan& s, std::int64_t h_kv,
+                       std::int64_t j) const {
+    return values.data() + index(s.batch, shape.heads_kv, h_kv, shape.seqlen_kv, s.kv_begin + j, 0);
+  }
+  double dot(const double* x, const double* y) const {
+    double sum = 0;
+    for (std::int64_t d = 0; d < shape.head_dim; ++d) sum += x[d] * y[d];
+    return sum;
+  }
+
   // P of one row, and its LSE.
-  std::vector<double> weights(const HostSpan& s, std::int64_t h, std::int64_t i, double& log_sum) {
+  std::vector<double> weights(const HostSpan& s, std::int64_t h, std::int64_t i,
+                              double& log_sum) const {
     const std::int64_t h_kv = h / (shape.heads_q / shape.heads_kv);
     const KeyRange keys = visible_keys(shape.options, i, s.seqlen_q, s.seqlen_kv);
     std::vector<double> p(static_cast<std::size_t>(s.seqlen_kv), 0.0);
     double largest = -std::numeric_limits<double>::infinity(), sum = 0;
     for (std::int64_t j = keys.begin; j < keys.end; ++j) {
-      double score = 0;
-      for (std::int64_t d = 0; d < shape.head_dim; ++d)
-        score += q.at(s.batch, h, s.q_begin + i, d) * k.at(s.batch, h_kv, s.kv_begin + j, d);
-      p[static_cast<std::size_t>(j)] = score * scale();
-      largest = std::max(largest, score * scale());
+      const double score = dot(q_row(q_, s, h, i), kv_row(k_, s, h_kv, j)) * scale();
+      p[static_cast<std::size_t>(j)] = score;
+      largest = std::max(largest, score);
     }
     for (std::int64_t j = keys.begin; j < keys.end; ++j) {
       double& x = p[static_cast<std::size_t>(j)];
@@ -239,40 +269,49 @@ class BackwardCase {
     const std::vector<double> p = weights(s, h, i, log_sum);
     lse[static_cast<std::size_t>((s.batch * shape.heads_q + h) * shape.seqlen_q + s.q_begin + i)] =
         static_cast<float>(log_sum);
-    for (std::int64_t d = 0; d < shape.head_dim; ++d) {
-      double sum = 0;
-      for (std::int64_t j = 0; j < s.seqlen_kv; ++j)
-        if (p[static_cast<std::size_t>(j)] != 0)
-          sum += p[static_cast<std::size_t>(j)] * v.at(s.batch, h_kv, s.kv_begin + j, d);
-      out.set(s.batch, h, s.q_begin + i, d, sum);
+    std::vector<double> o(static_cast<std::size_t>(shape.head_dim), 0.0);
+    for (std::int64_t j = 0; j < s.seqlen_kv; ++j) {
+      const double p_at = p[static_cast<std::size_t>(j)];
+      const double* const v_at = kv_row(v_, s, h_kv, j);
+      if (p_at != 0)
+        for (std::size_t d = 0; d < o.size(); ++d) o[d] += p_at * v_at[d];
     }
+    for (std::size_t d = 0; d < o.size(); ++d)
+      out.set(s.batch, h, s.q_begin + i, static_cast<std::int64_t>(d), o[d]);
   }
   void backward_row(Gradients& g, const HostSpan& s, std::int64_t h, std::int64_t h_kv,
-                    std::int64_t i) {
+                    std::int64_t i) const {
     double log_sum = 0, delta = 0;
     const std::vector<double> p = weights(s, h, i, log_sum);
     std::vector<double> dp(p.size(), 0.0);
     const KeyRange keys = visible_keys(shape.options, i, s.seqlen_q, s.seqlen_kv);
+    const double* const dout_at = q_row(dout_, s, h, i);
+    const double* const q_at = q_row(q_, s, h, i);
     for (std::int64_t j = keys.begin; j < keys.end; ++j) {
       double& x = dp[static_cast<std::size_t>(j)];
-      for (std::int64_t d = 0; d < shape.head_dim; ++d)
-        x += dout.at(s.batch, h, s.q_begin + i, d) * v.at(s.batch, h_kv, s.kv_begin + j, d);
+      x = dot(dout_at, kv_row(v_, s, h_kv, j));
       delta += p[static_cast<std::size_t>(j)] * x;
     }
-    for (std::int64_t d = 0; d < shape.head_dim; ++d) {
-      double sum = 0;
-      for (std::int64_t j = keys.begin; j < keys.end; ++j) {
-        const double p_at = p[static_cast<std::size_t>(j)];
-        const double ds = p_at * (dp[static_cast<std::size_t>(j)] - delta) * scale();
-        const std::size_t to =
-            index(s.batch, shape.heads_kv, h_kv, shape.seqlen_kv, s.kv_begin + j, d);
-        sum += ds * k.at(s.batch, h_kv, s.kv_begin + j, d);
-        g.dk[to] += ds * q.at(s.batch, h, s.q_begin + i, d);
-        g.dv[to] += p_at * dout.at(s.batch, h, s.q_begin + i, d);
+    double* const dq_at =
+        &g.dq[index(s.batch, shape.heads_q, h, shape.seqlen_q, s.q_begin + i, 0)];
+    std::fill_n(dq_at, shape.head_dim, 0.0);
+    for (std::int64_t j = keys.begin; j < keys.end; ++j) {
+      const double p_at = p[static_cast<std::size_t>(j)];
+      const double ds = p_at * (dp[static_cast<std::size_t>(j)] - delta) * scale();
+      const double* const k_at = kv_row(k_, s, h_kv, j);
+      const std::size_t to =
+          index(s.batch, shape.heads_kv, h_kv, shape.seqlen_kv, s.kv_begin + j, 0);
+      double* const dk_at = &g.dk[to];
+      double* const dv_at = &g.dv[to];
+      for (std::int64_t d = 0; d < shape.head_dim; ++d) {
+        dq_at[d] += ds * k_at[d];
+        dk_at[d] += ds * q_at[d];
+        dv_at[d] += p_at * dout_at[d];
       }
-      g.dq[index(s.batch, shape.heads_q, h, shape.seqlen_q, s.q_begin + i, d)] = sum;
     }
   }
+
+  std::vector<double> q_, k_, v_, dout_;
 };
 
 }  // namespace octavo
