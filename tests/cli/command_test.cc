@@ -435,7 +435,7 @@ TEST_F(Command, ASystemThatStartsNoThreadIsServedByOne) {
   GTEST_SKIP() << "a sanitizer must be the first library of a program";
 #endif
   const std::vector<std::vector<std::string>> commands = {
-      {"check", "--device", "cpu", "--suite", "twelve", "--precision", "native"},
+      {"check", "--device", "cpu", "--suite", "twelve", "--precision", "native", "--cases", "6"},
       {"bench", "--device", "cpu", "--shape", "1,2,64,16", "--iters", "1", "--warmup", "0"},
   };
   for (std::vector<std::string> arguments : commands) {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "emulator/long.h"
 #include "emulator/modified_call.h"
 #include "octavo/octavo.hpp"
 
@@ -18,17 +19,22 @@ using namespace modified;
 
 constexpr Device kEmulator{Device::Kind::emulator, 0};
 
-class EmulatedModifiers : public testing::TestWithParam<DType> {};
+// BF16 takes the same steps as FP16 with other conversions, so it runs fewer combinations.
+class EmulatedModifiers : public testing::TestWithParam<DType> {
+ protected:
+  static bool runs_all() { return GetParam() == DType::f16 || test_long(); }
+};
 
 TEST_P(EmulatedModifiers, EveryPairOfFeatures) {
   std::uint64_t number = 0;
   for (unsigned first = 1; first <= kPadded; first *= 2)
-    for (unsigned second = first; second <= kPadded; second *= 2)
-      Call(GetParam(), {}, first | second, number++).check(kEmulator, tolerance_of(GetParam()));
+    for (unsigned second = first; second <= kPadded; second *= 2, ++number)
+      if (runs_all() || first == second)
+        Call(GetParam(), {}, first | second, number).check(kEmulator, tolerance_of(GetParam()));
 }
 
 TEST_P(EmulatedModifiers, AllFeaturesAtOnce) {
-  for (std::uint64_t number = 0; number < 12; ++number)
+  for (std::uint64_t number = 0; number < 12; number += runs_all() ? 1 : 3)
     Call(GetParam(), {}, kEvery, number).check(kEmulator, tolerance_of(GetParam()));
 }
 
@@ -39,10 +45,13 @@ TEST_P(EmulatedModifiers, OtherShapes) {
                           {3, 1, 1, 1, 65, 64},
                           {3, 3, 1, 9, 40, 33},
                           {3, 2, 1, 20, 31, 100}};
-  std::uint64_t number = 3;
+  std::uint64_t number = 2;
   for (const Shape& shape : shapes)
-    for (const unsigned features : {unsigned{kEvery}, unsigned{kPadded | kBias | kMask}})
-      Call(GetParam(), shape, features, number++).check(kEmulator, tolerance_of(GetParam()));
+    for (const unsigned features : {unsigned{kEvery}, unsigned{kPadded | kBias | kMask}}) {
+      ++number;
+      if (runs_all() || features == kEvery)
+        Call(GetParam(), shape, features, number).check(kEmulator, tolerance_of(GetParam()));
+    }
 }
 
 INSTANTIATE_TEST_SUITE_P(Inputs, EmulatedModifiers, testing::Values(DType::f16, DType::bf16),

@@ -3,8 +3,7 @@
 //
 // Small shapes run under two schedules each, whose bits must agree, or under one after quantizers.
 // The `mission` preset (1, 8, 512, 64) takes most of the time and runs under one schedule: with its
-// first input, in f16 with all three, after quantizers not at all. `make test-long`: all of it,
-// under twenty schedules.
+// first input, after quantizers not at all. `make test-long`: all of it, under twenty schedules.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -91,9 +90,8 @@ TEST_P(EmulatorSuite, SmallShapesUnderEverySchedule) {
 // E5M2 on Hopper is E4M3 with another instruction.
 void mission(const Mode& mode, std::size_t input) {
   const bool is_e5m2 = mode.input == DType::e5m2 && mode.chip == 90;
-  const bool is_f16 = mode.input == DType::f16 && mode.precision == Precision::native;
   const bool is_quantized = mode.precision != Precision::native;
-  if ((is_e5m2 || is_quantized || (input > 0 && !is_f16)) && !test_long())
+  if ((is_e5m2 || is_quantized || input > 0) && !test_long())
     GTEST_SKIP() << "make test-long";
   const std::vector<Case> cases = twelve_of(mode, true);
   ASSERT_EQ(cases.size(), 3U);

@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # headers_test.sh SRC CXX NVCC: each header of config/ and device/ compiles alone with the host
-# compiler, which the emulator uses, and each header with a kernel also with nvcc for sm_80 and
-# sm_90a. That every header compiles alone as CUDA is tested with NVRTC, which is faster. Exit code
+# compiler, which the emulator uses, and each header with a kernel also with nvcc, for its chip. That every header compiles alone as CUDA is tested with NVRTC, which is faster. Exit code
 # 77: there is no nvcc, and the rest passed.
 set -uo pipefail
 src=$1 cxx=$2 nvcc=$3
@@ -18,9 +17,10 @@ check() {
     -fsyntax-only "$work/$name.cu" >"$work/$name.log" 2>&1 ||
     { echo "$1 under $cxx:" && cat "$work/$name.log"; }
   [[ -x $nvcc ]] && grep -q OCTAVO_KERNEL "$src/$1" || return 0
-  "$nvcc" "${flags[@]}" -Werror all-warnings -fatbin -gencode arch=compute_80,code=sm_80 \
-    -gencode arch=compute_90a,code=sm_90a -o "$work/$name.fatbin" "$work/$name.cu" \
-    >"$work/$name.log" 2>&1 ||
+  local arch=80
+  [[ $1 == */sm90/* ]] && arch=90a
+  "$nvcc" "${flags[@]}" -Werror all-warnings -fatbin "-gencode=arch=compute_$arch,code=sm_$arch" \
+    -o "$work/$name.fatbin" "$work/$name.cu" >"$work/$name.log" 2>&1 ||
     { echo "$1 under nvcc:" && cat "$work/$name.log"; }
 }
 export -f check
