@@ -5,7 +5,8 @@ usage: readability.py
 
   16-bit kernel     lines of the files that explain the 16-bit Hopper forward kernel
   if constexpr      compile-time switches in src/device/sm90
-  config fields     of Sm90ForwardConfig
+  config fields     of Sm90ForwardConfig and its OutputConfig: the choices that a kernel is made of
+  modifiers         fields of ModifierConfig: what a problem asks for, and how a kernel reads it
   short files       files of fewer than 50 lines in src/gpu
 """
 
@@ -23,10 +24,11 @@ def lines(path):
     return path.read_text().count("\n")
 
 
-def config_fields():
-    text = (ROOT / "src/config/sm90_forward.h").read_text()
-    body = re.search(r"struct Sm90ForwardConfig \{(.*?)\n\s*bool operator==", text, re.S).group(1)
-    return len(re.findall(r"^\s*\w+ \w+ = [^;]+;", body, re.M))
+def fields(file, struct):
+    """The fields of a struct that are no structs themselves."""
+    text = (ROOT / "src/config" / file).read_text()
+    body = re.search(rf"struct {struct} \{{(.*?)\n\s*bool operator==", text, re.S).group(1)
+    return len(re.findall(r"^\s*\w+ \w+ = [^;{]+;", body, re.M))
 
 
 def counts():
@@ -39,7 +41,9 @@ def counts():
          sum(lines(SM90 / f"{name}.cuh") for name in KERNEL_16BIT), 1700),
         ("if constexpr in src/device/sm90",
          sum(len(re.findall(r"\bif constexpr\b", f.read_text())) for f in device), 60),
-        ("fields of Sm90ForwardConfig", config_fields(), 18),
+        ("fields of Sm90ForwardConfig and OutputConfig",
+         fields("sm90_forward.h", "Sm90ForwardConfig") + fields("shared_parts.h", "OutputConfig"), 18),
+        ("fields of ModifierConfig", fields("shared_parts.h", "ModifierConfig"), 9),
         ("files of fewer than 50 lines in src/gpu", len(short), 10),
     ]
 

@@ -216,6 +216,21 @@ Status plan_workspace_bytes(const PlanHandle* plan, const CArguments* arguments,
   return {};
 }
 
+// octavo_plan_create and octavo_backward_plan_create. `make` is plan() or plan_backward().
+template <class CallOf, class GivenArguments, class Make, class CPlan>
+Status create_plan(const GivenArguments* arguments, const octavo_options* options,
+                   const char* device, const Make& make, CPlan** plan) {
+  OCTAVO_RETURN_IF_ERROR(require(plan, "plan"));
+  CallOf call;
+  OCTAVO_RETURN_IF_ERROR(read_call(arguments, options, device, call));
+  const auto problem = problem_of(call.arguments, call.options);
+  if (!problem.ok()) return problem.status();
+  auto made = make(*problem, call.device);
+  if (!made.ok()) return made.status();
+  *plan = new CPlan{*made};
+  return {};
+}
+
 }  // namespace
 }  // namespace octavo
 
@@ -261,15 +276,7 @@ octavo_status octavo_attention(const octavo_arguments* arguments, const octavo_o
 octavo_status octavo_plan_create(const octavo_arguments* arguments, const octavo_options* options,
                                  const char* device, octavo_plan** plan) {
   return octavo::guarded([&]() -> Status {
-    OCTAVO_RETURN_IF_ERROR(octavo::require(plan, "plan"));
-    octavo::Call call;
-    OCTAVO_RETURN_IF_ERROR(read_call(arguments, options, device, call));
-    const auto problem = octavo::problem_of(call.arguments, call.options);
-    if (!problem.ok()) return problem.status();
-    auto made = octavo::plan(*problem, call.device);
-    if (!made.ok()) return made.status();
-    *plan = new octavo_plan{*made};
-    return {};
+    return octavo::create_plan<octavo::Call>(arguments, options, device, octavo::plan, plan);
   });
 }
 
@@ -319,15 +326,8 @@ octavo_status octavo_backward_plan_create(const octavo_backward_arguments* argum
                                           const octavo_options* options, const char* device,
                                           octavo_backward_plan** plan) {
   return octavo::guarded([&]() -> Status {
-    OCTAVO_RETURN_IF_ERROR(octavo::require(plan, "plan"));
-    octavo::BackwardCall call;
-    OCTAVO_RETURN_IF_ERROR(read_call(arguments, options, device, call));
-    const auto problem = octavo::problem_of(call.arguments, call.options);
-    if (!problem.ok()) return problem.status();
-    auto made = octavo::plan_backward(*problem, call.device);
-    if (!made.ok()) return made.status();
-    *plan = new octavo_backward_plan{*made};
-    return {};
+    return octavo::create_plan<octavo::BackwardCall>(arguments, options, device,
+                                                     octavo::plan_backward, plan);
   });
 }
 

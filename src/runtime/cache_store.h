@@ -35,10 +35,10 @@ class CacheStore {
   // Whether work in the stream is recorded into a CUDA graph instead of running.
   virtual Result<bool> is_captured(Stream stream) const = 0;
 
-  // Entries of the table of a place in the batch, from entry `first` on.
+  // Writes the page table's row of batch entry `slot`, from its entry `first` on.
   Status write_pages(std::size_t slot, std::int64_t first, std::span<const std::int32_t> pages,
                      Stream stream) const;
-  // The lengths, and the rows that have pages, of the first places.
+  // Write the lengths of the first batch entries, and how many rows their pages hold.
   Status write_lengths(std::span<const std::int32_t> lengths, Stream stream) const;
   Status write_capacities(std::span<const std::int32_t> capacities, Stream stream) const;
   Status copy_page(std::int32_t from, std::int32_t to, Stream stream) const;

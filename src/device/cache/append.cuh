@@ -1,5 +1,5 @@
-// Appends new rows of K and V to the pages of a KV cache: K is rotated if asked for, and both are
-// rounded to the type of the cache, or quantized with a scale for each row.
+// Appends new rows of K and V to the pages of a KV cache: K is rotated if the call has a rotary
+// embedding, and both are rounded to the type of the cache, or quantized with a scale for each row.
 //
 // Row `position` of a sequence is row position % page_size of the page that the table names for
 // position / page_size. lanes(config) neighbouring lanes share a row, eight columns each, first of
@@ -9,7 +9,7 @@
 //
 //   every CTA      reads the lengths of its sequences, barrier, then one thread counts the arrival
 //   the last CTA   waits until all others have arrived, then adds `tokens` to the lengths, and
-//                  takes the arrivals back for the next launch
+//                  resets the count of arrivals for the next launch
 //
 // CTAs with lower indices start first, so the last one may wait for them. A sequence whose pages
 // cannot hold the new rows keeps its rows and its length.
@@ -66,12 +66,13 @@ struct AppendKernel {
   // A token of a head of a sequence. All lanes of the row have the same.
   struct Row {
     i32 sequence = 0, head = 0, token = 0;
-    i32 position = 0;           // in the sequence
-    i32 page = 0, of_page = 0;  // where it is written
+    i32 position = 0;            // in the sequence
+    i32 page = 0, page_row = 0;  // where it is written
     bool exists = false;
   };
 
-  // Whether the new rows of a sequence fit into its pages, and have an angle.
+  // Whether the new rows of a sequence fit into its pages, and the rotary embedding has angles for
+  // their positions.
   static OCTAVO_DEVICE bool fits(const Params& p, i32 sequence, i32 length) {
     const i32 most = min_of(ptx::load_global_i32(p.capacities + sequence), p.positions);
     return p.tokens <= most - length;
@@ -89,7 +90,7 @@ struct AppendKernel {
     if (!row.exists) return row;
     row.position = length + row.token;
     const i32 index_of_page = p.by_page_size.quotient(row.position);
-    row.of_page = row.position - index_of_page * p.page_size;
+    row.page_row = row.position - index_of_page * p.page_size;
     row.page = ptx::load_global_i32(p.table + row.sequence * p.table_stride + index_of_page);
     return row;
   }
@@ -101,7 +102,7 @@ struct AppendKernel {
                element_bytes(C.from);
   }
 
-  // This lane's columns; zeros if there is no such row.
+  // Loads this lane's columns; zeros if there is no such row.
   static OCTAVO_DEVICE void load(const Params& p, const Side& side, const Row& row, i32 column,
                                  float (&x)[kVector]) {
     u32 words[kVector * element_bytes(C.from) / 4];
@@ -145,13 +146,13 @@ struct AppendKernel {
       if (row.exists && column == 0)
         ptx::store_global_f32(side.scales +
                                   (static_cast<i64>(row.page) * p.heads + row.head) * p.page_size +
-                                  row.of_page,
+                                  row.page_row,
                               scale);
     }
     if (!row.exists || ptx::mask_term(column >= p.head_dim, false)) return;
     u8* const to = static_cast<u8*>(side.to) +
                    (row.page * side.to_strides.batch + row.head * side.to_strides.head +
-                    row.of_page * side.to_strides.row + column) *
+                    row.page_row * side.to_strides.row + column) *
                        element_bytes(C.to);
     store_vector(to, x, inverse);
   }
@@ -174,7 +175,8 @@ struct AppendKernel {
     }
   }
 
-  // The last CTA, when all others have read the lengths.
+  // Adds the new tokens to the lengths. The last CTA calls it, and waits until all others have read
+  // them.
   static OCTAVO_DEVICE void grow(const Params& p, u32 thread, u32 others) {
     if (thread == 0)
       while (ptx::ld_acquire(p.arrivals) != others) {

@@ -17,7 +17,8 @@ struct BlockRow {
   OCTAVO_DEVICE i32 count() const { return partial + full; }
 };
 
-// An entry of the lists: a block of keys, and which entry of the mask's bits it has; -1: none.
+// An entry of the lists: a block of keys, and the number of its bits among the mask's; -1: every
+// key is seen.
 struct ListedBlock {
   i32 block = 0;
   i32 bits = -1;

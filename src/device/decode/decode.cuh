@@ -9,7 +9,7 @@
 //
 //   shared memory    what                                        bytes
 //   stage[stages]    tile_keys rows of K, then of V, then the    stage_bytes
-//                    scales of the keys if the cache has 8 bits
+//                    scales of the keys of an 8-bit cache
 //   rows             reference maximum and sum of every row and  exchange_rows_bytes
 //                    warp, at the end of a work tile
 //   q                Q as mma fragments, if registers are short  q_bytes
@@ -62,7 +62,8 @@ struct DecodeKernel {
       pages.load(p, at, thread);
     }
   };
-  // Past the last KV tile it only commits, so that the count of groups stays the same.
+  // Starts the copies of the next KV tile. Past the last one it commits a group without copies, so
+  // that cp_async_wait still counts one group for each round.
   static OCTAVO_DEVICE void load_next(Copies& copies, const Params& p, const Tiles& tiles,
                                       const Thread& thread, int stage) {
     if (copies.left > 0) {
@@ -70,18 +71,18 @@ struct DecodeKernel {
       if (--copies.left > 0) {
         tiles.advance(copies.at);
         if (copies.at.kv_tile == 0) copies.head = {p, copies.at};
-        // A round ahead, so that no copy waits for its page.
+        // The page table is read a round ahead, so that no copy waits for it.
         copies.pages.load(p, copies.at, thread);
       }
     }
     ptx::cp_async_commit();
   }
 
-  // The work tile of a CTA, and what it has of it so far.
+  // The CTA's current work tile: its Q, and the state of its softmax and O.
   struct Work {
     WorkTile tile;
     typename G::Q q;
-    float scale;       // from q k to log2 units, with K's scale if that is one per head
+    float scale;       // from q k to log2 units; includes K's scale where each head has one
     bool starts_here;  // the work tile's first KV tile is this CTA's
     State state;
 

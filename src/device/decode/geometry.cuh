@@ -32,7 +32,7 @@ struct Geometry {
   static_assert(C.head_dim % 16 == 0, "the head dimension is padded to whole mma steps");
   static_assert(kTilesD % (C.warps * (Operands::kPairedColumns ? 2 : 1)) == 0,
                 "at the end of a work tile each warp finishes an equal part of the columns, in "
-                "whole pairs of tiles if the cache has 8 bits");
+                "whole pairs of tiles with an 8-bit cache");
   static_assert(exchange_o_bytes(C) <= 2 * tile_bytes(C),
                 "the O of all warps fits into the stage that they have consumed");
 

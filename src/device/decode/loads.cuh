@@ -45,7 +45,8 @@ struct Loads {
     }
   }
 
-  // Where the keys of a sequence and KV head lie: of all pages if the cache is paged.
+  // Where the keys of a sequence and KV head begin; in a paged cache, where the head begins in
+  // page 0.
   struct KvHead {
     const u8 *k, *v;
     typename NumericsOf<G>::KvScales scales;
@@ -112,7 +113,7 @@ struct Loads {
   }
 
  private:
-  // A row of Q from BF16 to FP16, divided by the power of two of its largest element.
+  // Converts a row of Q from BF16 to FP16, divided by the power of two of its largest element.
   static OCTAVO_DEVICE void convert_row(typename G::QFragments& q, int m, int r) {
     float amax = 0;
     for_each_pair(q, m, r, [&amax](u32& pair) {
@@ -145,7 +146,7 @@ struct Loads {
     return min_of(max_of(page, 0), p.paging.pages - 1);
   }
 
-  // Sixteen rows of a head, of which `rows` exist, from row `row` on.
+  // Copies sixteen rows of a head, from row `row` on; only the first `rows` of them exist.
   static OCTAVO_DEVICE void copy_rows(const typename G::Tile& tile, u32 to, const u8* head,
                                       u32 row_bytes, i32 row, i32 rows, i32 head_dim, u32 lane) {
     constexpr u32 kChunks = G::Tile::kChunks;

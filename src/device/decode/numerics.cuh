@@ -56,8 +56,8 @@ struct Numerics8Bit {
       k = of_head(p, p.k_scales, at.sequence, at.kv_head);
       v = of_head(p, p.v_scales, at.sequence, at.kv_head);
     }
-    // Starts copying the scales of sixteen keys into place `to` of a stage. They are those of `row`
-    // and the rows behind it; only `rows` of them exist.
+    // Starts copying the scales of sixteen keys, from row `row` of the cache on, into a stage from
+    // key `to` on. Only the first `rows` of these keys exist.
     OCTAVO_DEVICE void copy(const Params& p, i64 page, int stage, u32 to, i32 row, i32 rows,
                             u32 lane) const {
       if (p.k_scale_per_key)
@@ -68,7 +68,7 @@ struct Numerics8Bit {
                     p.v_scales.stride, row, rows, lane);
     }
   };
-  // The first scale of a head: of all pages if the cache is paged.
+  // The first scale of a sequence and head; in a paged cache, of the head in page 0.
   static OCTAVO_DEVICE const float* of_head(const Params& p, const ScaleParams& scales,
                                             i32 sequence, i32 kv_head) {
     const i64 batch = p.paging.table == nullptr ? sequence : 0;

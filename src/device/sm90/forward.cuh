@@ -46,6 +46,7 @@
 #include "device/sm90/epilogue.cuh"
 #include "device/sm90/geometry.cuh"
 #include "device/sm90/mainloop.cuh"
+#include "device/sm90/mask.cuh"
 #include "device/sm90/modifiers.cuh"
 #include "device/sm90/numerics/select.cuh"
 #include "device/sm90/producer.cuh"
@@ -237,20 +238,18 @@ struct TileStream {
   }
 
   OCTAVO_DEVICE void mask(typename N::Scores& scores) {
-    // 8-bit numerics test sign and mask in one branch; in 16 bits that spills.
     const bool hides = needs_mask(progress.n, C.block_n, progress.full_begin, progress.full_end);
-    if (N::kTestsSignWithMask && !hides && !p.negate) return;
-    if (p.negate) N::negate(scores);
-    if constexpr (Modifier::kChangesBlocks) {
-      const bool has_tiles = Modifier::Tensors::wait(p, thread.group, score_phase);
-      Modifier::apply(N::accumulator(scores), p, progress.n, [&] { return row_tile(tile); });
-      if (has_tiles) release_score_tiles();
-    }
-    if (has_block_mask(C) && listed.bits >= 0)
-      ListedBlocks<G>::hide_unset(N::accumulator(scores), G::block_mask(p), row_tile(tile),
-                                  listed.key, listed.bits);
-    if (!N::kTestsSignWithMask && !hides) return;
-    N::apply_mask(scores, p, row_tile(tile), progress.n);
+    const auto rows = [&] { return row_tile(tile); };
+    mask_block<N>(scores, p, progress.n, hides, rows, [&] {
+      if constexpr (Modifier::kChangesBlocks) {
+        const bool has_tiles = Modifier::Tensors::wait(p, thread.group, score_phase);
+        Modifier::apply(N::accumulator(scores), p, progress.n, rows);
+        if (has_tiles) release_score_tiles();
+      }
+      if (has_block_mask(C) && listed.bits >= 0)
+        ListedBlocks<G>::hide_unset(N::accumulator(scores), G::block_mask(p), rows(), listed.key,
+                                    listed.bits);
+    });
   }
 
   // Numerics without scales do not call the function that reads the tile.

@@ -111,14 +111,12 @@ struct KvShare {
     return blocks_left-- > 0;
   }
   OCTAVO_DEVICE void mask(typename N::Scores& scores) const {
-    // 8-bit numerics test sign and mask in one branch; in 16 bits that spills.
     const bool hides = needs_mask(n, C.block_n, range.full_begin, range.full_end);
-    if (N::kTestsSignWithMask && !hides && !p.negate) return;
-    if (p.negate) N::negate(scores);
-    if constexpr (ScoreModifier<G>::kChangesBlocks)
-      ScoreModifier<G>::apply(N::accumulator(scores), p, n, [&] { return rows; });
-    if (!N::kTestsSignWithMask && !hides) return;
-    N::apply_mask(scores, p, rows, n);
+    const auto tile = [&]() -> const RowTile& { return rows; };
+    mask_block<N>(scores, p, n, hides, tile, [&] {
+      if constexpr (ScoreModifier<G>::kChangesBlocks)
+        ScoreModifier<G>::apply(N::accumulator(scores), p, n, tile);
+    });
   }
   // Waits until all threads of the split have finished with the stage; true in the one thread that
   // refills it.

@@ -131,34 +131,48 @@ BiasGradientParams sm80_backward_params(const Problem& run_problem, const Backwa
   return p;
 }
 
+Status load_backward_kernel(const Gpu& gpu, const KernelSource& source, int smem_bytes,
+                            BackwardKernel& kernel, LoadedBackward& loaded) {
+  // The kernels of the tables do not spill, which a test asserts. With narrow loads some do: they
+  // are slower, but better than an error.
+  constexpr CubinPolicy kPolicy{.allow_spills = true};
+  const Result<cuda::Function> found = load_function(gpu, source, smem_bytes, kPolicy);
+  if (!found.ok()) return found.status();
+  kernel = {*found, smem_bytes};
+  if (loaded.note.empty()) loaded.note = cache_note(gpu, source, kPolicy);
+  return {};
+}
+
+Status load_row_kernels(const Gpu& gpu, const Problem& problem, const RowStatsConfig& config,
+                        bool ptx, LoadedBackward& loaded) {
+  OCTAVO_RETURN_IF_ERROR(
+      load_backward_kernel(gpu, kernel_source(config, ptx), 0, loaded.row_stats, loaded));
+  if (!problem.sinks) return {};
+  return load_backward_kernel(gpu, sink_gradients_source(config, ptx), row_stats::kSinkSmemBytes,
+                              loaded.dsinks, loaded);
+}
+
+Status launch_row_stats(const Gpu& gpu, const LoadedBackward& kernels, const Problem& run_problem,
+                        const BackwardArguments& arguments, void* workspace, Stream stream) {
+  return launch_backward(gpu, kernels.row_stats, row_stats_ctas(run_problem), row_stats::kThreads,
+                         row_stats_params(run_problem, arguments, workspace), stream);
+}
+
 Result<LoadedSm80Backward> load_sm80_backward(const Gpu& gpu, const Problem& problem,
                                               const ChosenSm80Backward& chosen) {
   const CurrentContext current(gpu);
   if (!current.status().ok()) return current.status();
-  // The kernels of the table do not spill, which a test asserts. With narrow loads some do: they
-  // are slower, but better than an error.
-  constexpr CubinPolicy kPolicy{.allow_spills = true};
   const bool ptx = code_for(gpu.info.arch).ptx;
   LoadedSm80Backward loaded;
   loaded.config = chosen;
-  const auto load = [&](const KernelSource& source, int smem_bytes,
-                        BackwardKernel& kernel) -> Status {
-    const Result<cuda::Function> found = load_function(gpu, source, smem_bytes, kPolicy);
-    if (!found.ok()) return found.status();
-    kernel = {*found, smem_bytes};
-    if (loaded.note.empty()) loaded.note = cache_note(gpu, source, kPolicy);
-    return {};
-  };
   const auto load_pass = [&](const Sm80BackwardConfig& config, BackwardKernel& kernel) {
-    return load(kernel_source(config, ptx), sm80::smem_bytes(config), kernel);
+    return load_backward_kernel(gpu, kernel_source(config, ptx), sm80::smem_bytes(config), kernel,
+                                loaded);
   };
-  Status status = load(kernel_source(chosen.row_stats, ptx), 0, loaded.row_stats);
+  Status status = load_row_kernels(gpu, problem, chosen.row_stats, ptx, loaded);
   if (status.ok()) status = load_pass(chosen.dkv, loaded.dkv);
   if (status.ok()) status = load_pass(chosen.dq, loaded.dq);
   if (status.ok() && chosen.dbias) status = load_pass(*chosen.dbias, loaded.dbias);
-  if (status.ok() && problem.sinks)
-    status = load(sink_gradients_source(chosen.row_stats, ptx), row_stats::kSinkSmemBytes,
-                  loaded.dsinks);
   if (!status.ok()) return status;
   return loaded;
 }
@@ -168,9 +182,7 @@ Status launch_sm80_backward(const Gpu& gpu, const LoadedSm80Backward& kernels,
                             void* workspace, Stream stream) {
   const CurrentContext current(gpu);
   OCTAVO_RETURN_IF_ERROR(current.status());
-  OCTAVO_RETURN_IF_ERROR(
-      launch_backward(gpu, kernels.row_stats, row_stats_ctas(run_problem), row_stats::kThreads,
-                      row_stats_params(run_problem, arguments, workspace), stream));
+  OCTAVO_RETURN_IF_ERROR(launch_row_stats(gpu, kernels, run_problem, arguments, workspace, stream));
   const auto launch_pass = [&](const BackwardKernel& kernel, const Sm80BackwardConfig& config) {
     return launch_backward(gpu, kernel, sm80_backward_tiles(run_problem, arguments, config),
                            sm80::threads(config),

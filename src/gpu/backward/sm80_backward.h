@@ -24,6 +24,7 @@
 #include "gpu/driver/context.h"
 #include "gpu/driver/driver.h"
 #include "gpu/forward/forward_params.h"
+#include "gpu/jit/kernel_source.h"
 #include "octavo/octavo.hpp"
 
 namespace octavo {
@@ -166,17 +167,27 @@ Status launch_sink_gradients(const Gpu& gpu, const BackwardKernel& kernel,
                              const Problem& run_problem, const BackwardArguments& arguments,
                              void* workspace, Stream stream);
 
-// Kernels that are loaded on a GPU.
-struct LoadedSm80Backward {
-  ChosenSm80Backward config;
+// Kernels that are loaded on a GPU: those that both families have.
+struct LoadedBackward {
   BackwardKernel row_stats;
-  BackwardKernel dkv;
-  BackwardKernel dq;
-  BackwardKernel dbias;   // null without a bias
   BackwardKernel dsinks;  // null without sinks
   std::string note{};     // a problem with the kernel cache
 };
-// `problem` says whether sinks have a gradient.
+// Loads one kernel of a backward pass, which may spill.
+Status load_backward_kernel(const Gpu& gpu, const KernelSource& source, int smem_bytes,
+                            BackwardKernel& kernel, LoadedBackward& loaded);
+// Loads the kernels that both families have. `problem` says whether sinks have a gradient.
+Status load_row_kernels(const Gpu& gpu, const Problem& problem, const RowStatsConfig& config,
+                        bool ptx, LoadedBackward& loaded);
+Status launch_row_stats(const Gpu& gpu, const LoadedBackward& kernels, const Problem& run_problem,
+                        const BackwardArguments& arguments, void* workspace, Stream stream);
+
+struct LoadedSm80Backward : LoadedBackward {
+  ChosenSm80Backward config;
+  BackwardKernel dkv;
+  BackwardKernel dq;
+  BackwardKernel dbias;  // null without a bias
+};
 Result<LoadedSm80Backward> load_sm80_backward(const Gpu& gpu, const Problem& problem,
                                               const ChosenSm80Backward& chosen);
 

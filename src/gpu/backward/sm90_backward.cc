@@ -102,24 +102,13 @@ Result<LoadedSm90Backward> load_sm90_backward(const Gpu& gpu, const Problem& pro
   if (!current.status().ok()) return current.status();
   LoadedSm90Backward loaded;
   loaded.config = chosen;
-  const auto load = [&](const KernelSource& source, int smem_bytes,
-                        BackwardKernel& kernel) -> Status {
-    constexpr CubinPolicy kPolicy{.allow_spills = true};  // as for sm80: better than an error
-    const Result<cuda::Function> found = load_function(gpu, source, smem_bytes, kPolicy);
-    if (!found.ok()) return found.status();
-    kernel = {*found, smem_bytes};
-    if (loaded.note.empty()) loaded.note = cache_note(gpu, source, kPolicy);
-    return {};
-  };
-  Status status = load(kernel_source(chosen.row_stats), 0, loaded.row_stats);
+  Status status = load_row_kernels(gpu, problem, chosen.row_stats, false, loaded);
   if (status.ok())
-    status = load(kernel_source(chosen.config), bwd::smem_bytes(chosen.config), loaded.backward);
+    status = load_backward_kernel(gpu, kernel_source(chosen.config), bwd::smem_bytes(chosen.config),
+                                  loaded.backward, loaded);
   if (status.ok())
-    status = load(finish_dq_source(chosen.config), bwd::finish_smem_bytes(chosen.config),
-                  loaded.finish_dq);
-  if (status.ok() && problem.sinks)
-    status =
-        load(sink_gradients_source(chosen.row_stats), row_stats::kSinkSmemBytes, loaded.dsinks);
+    status = load_backward_kernel(gpu, finish_dq_source(chosen.config),
+                                  bwd::finish_smem_bytes(chosen.config), loaded.finish_dq, loaded);
   if (!status.ok()) return status;
   return loaded;
 }
@@ -139,9 +128,7 @@ Status launch_sm90_backward(const Gpu& gpu, const LoadedSm90Backward& kernels,
                  gpu.driver->memset_d32_async(reinterpret_cast<std::uintptr_t>(p.dq_turn), 0,
                                               counters, static_cast<cuda::StreamHandle>(stream)),
                  "cuMemsetD32Async");
-  OCTAVO_RETURN_IF_ERROR(
-      launch_backward(gpu, kernels.row_stats, row_stats_ctas(run_problem), row_stats::kThreads,
-                      row_stats_params(run_problem, arguments, workspace), stream));
+  OCTAVO_RETURN_IF_ERROR(launch_row_stats(gpu, kernels, run_problem, arguments, workspace, stream));
   const std::int64_t tiles = std::int64_t{p.n_tiles} * p.heads_kv * p.sequences;
   OCTAVO_RETURN_IF_ERROR(
       launch_backward(gpu, kernels.backward, tiles, bwd::threads(c), p, stream, Start::early));

@@ -51,16 +51,11 @@ ModifiedSm90BackwardParams sm90_backward_params(const Problem& run_problem,
                                                 const Sm90BackwardConfig& config,
                                                 const GpuInfo& gpu, void* workspace);
 
-// Kernels that are loaded on a GPU.
-struct LoadedSm90Backward {
+struct LoadedSm90Backward : LoadedBackward {
   ChosenSm90Backward config;
-  BackwardKernel row_stats;
   BackwardKernel backward;
   BackwardKernel finish_dq;
-  BackwardKernel dsinks;  // null without sinks
-  std::string note{};     // a problem with the kernel cache
 };
-// `problem` says whether sinks have a gradient.
 Result<LoadedSm90Backward> load_sm90_backward(const Gpu& gpu, const Problem& problem,
                                               const ChosenSm90Backward& chosen);
 

@@ -97,8 +97,8 @@ struct Consumer : ConsumerSteps<Config> {
     add_queries(dk, ds, block, G::q_tile(q(block).stage()));
   }
   // dQ of the block before the current one, once all warpgroups have shared its dS. The first block
-  // has none before it: its product reads K instead of dS, and is dropped. A branch around it would
-  // cost the compiler the registers that run on.
+  // has none before it: its product reads K instead of dS, and its result is not used. A branch
+  // around it would cost the compiler the registers that run on.
   OCTAVO_DEVICE void start_dq(float (&dq)[G::kDq]) const {
     const u32 buffer = (block - 1) % kDsBuffers;
     if (block > 0) ptx::mbarrier_wait(G::ds_full(buffer), (block - 1) / kDsBuffers & 1);

@@ -43,6 +43,7 @@
 #include "device/sm90/gemm.cuh"
 #include "device/sm90/loads.cuh"
 #include "device/sm90/mask.cuh"
+#include "device/sm90/numerics/unscaled_v.cuh"
 #include "device/sm90/softmax.cuh"
 
 namespace octavo::sm90 {
@@ -50,7 +51,7 @@ namespace octavo::sm90 {
 // O += P V with 16-bit P and V. V is stored by rows (MN-major), one panel of columns after the
 // other, and a panel of ones behind them: wgmma then computes the row sums as more columns of O.
 template <class G>
-struct Pv16 : RowSums<G> {
+struct Pv16 : RowSums<G>, UnscaledV<G> {
   static constexpr Sm90ForwardConfig C = G::C;
   static constexpr Panels kPanels = v_panels(C);
   static constexpr u32 kRowBytes = kPanels.row_bytes;
@@ -93,8 +94,7 @@ struct Pv16 : RowSums<G> {
       pv_step(state, p, stage, step, step > 0 || accumulate);
     ptx::wgmma_commit();
   }
-  // Completes P V and calls follow(), which issues the next Q K^T: with kQueued it is issued first
-  // and only P V is waited for; otherwise P V is complete before it is issued.
+  // Completes P V and calls follow(), which issues the next Q K^T (pv_then_qk in mainloop.cuh).
   template <bool kQueued, class State, class Rows, class Follow>
   static OCTAVO_DEVICE void finish_pv_then(State& state, typename G::P& p, u32 /*stage*/,
                                            const Rows& /*rows*/, Follow&& follow) {
@@ -173,22 +173,6 @@ struct Pv16 : RowSums<G> {
     }
   }
   static constexpr bool kFillsConstants = G::kOnes;
-
-  // V has no scales.
-  struct VScales {};
-  template <class TileOf>
-  static OCTAVO_DEVICE VScales load_v_scales(const Sm90ForwardParams&, TileOf&&) {
-    return {};
-  }
-  static OCTAVO_DEVICE void publish_v_scales(const VScales&, typename G::ThreadCoord) {}
-  template <class State>
-  static OCTAVO_DEVICE void scale_o(State&, const typename G::RowTile&) {}
-  template <int kCount>
-  struct ColumnScales {
-    OCTAVO_DEVICE void load_first(const Sm90ForwardParams&, const typename G::RowTile&, i32) {}
-    OCTAVO_DEVICE void load_last(const Sm90ForwardParams&, const typename G::RowTile&, i32) {}
-    OCTAVO_DEVICE void multiply(float*) const {}
-  };
 };
 
 // S = Q K^T with 16-bit Q and K, in FP32.
