@@ -44,20 +44,23 @@ constexpr bool has_pack_gqa(const sm90::TableRow& row) {
 }
 
 // In the order of the list: as problems are dispatched to them, with the exact sums that LSE needs,
-// and with FP32 output. A kernel with exact sums also serves a problem without LSE, so FP32 output
+// and with FP32 output; in BF16 one kernel of each form. A kernel with exact sums also serves a problem without LSE, so FP32 output
 // needs no other; one kernel of each form is enough for these variants. Those with pack_gqa come
 // last.
 template <class Take>
 constexpr void for_each_sm90_config(const Take& take) {
   for (const sm90::TableRow& row : sm90::kTable)
     for (const Element element : sm90::kShippedElements) {
+      // BF16 runs the same code with other conversions and instructions.
+      const bool is_first = is_first_of_form(row, sm90::kTable);
+      if (element != Element::f16 && !is_first) continue;
       Sm90ForwardConfig c = sm90::config_of(row, element);
       take(c);
       if (c.sum_rounded_p) {
         c.sum_rounded_p = false;
         if (!is_in_table(c)) take(c);
       }
-      if (element != Element::f16 || !is_first_of_form(row, sm90::kTable)) continue;
+      if (element != Element::f16 || !is_first) continue;
       c.output.element = Element::f32;
       take(c);
     }

@@ -46,7 +46,6 @@
 #include "device/sm90/epilogue.cuh"
 #include "device/sm90/geometry.cuh"
 #include "device/sm90/mainloop.cuh"
-#include "device/sm90/mask.cuh"
 #include "device/sm90/modifiers.cuh"
 #include "device/sm90/numerics/select.cuh"
 #include "device/sm90/producer.cuh"
@@ -69,8 +68,8 @@ struct TileStream {
   using Modifier = ScoreModifier<G>;
   static constexpr Sm90ForwardConfig C = G::C;
 
-  // How far the warpgroup is in its tile. It may need only some of the tile's blocks, which are
-  // those of all warpgroups.
+  // How far the warpgroup is in its tile. The tile's blocks are those that any of its warpgroups
+  // needs; this one may need only some of them.
   struct Progress {
     // Own blocks whose K is not yet released (0: none needed); -1 after the last tile.
     i32 blocks_left = 0;
@@ -237,19 +236,20 @@ struct TileStream {
     score_phase ^= 1;
   }
 
-  OCTAVO_DEVICE void mask(typename N::Scores& scores) {
-    const bool hides = needs_mask(progress.n, C.block_n, progress.full_begin, progress.full_end);
-    const auto rows = [&] { return row_tile(tile); };
-    mask_block<N>(scores, p, progress.n, hides, rows, [&] {
-      if constexpr (Modifier::kChangesBlocks) {
-        const bool has_tiles = Modifier::Tensors::wait(p, thread.group, score_phase);
-        Modifier::apply(N::accumulator(scores), p, progress.n, rows);
-        if (has_tiles) release_score_tiles();
-      }
-      if (has_block_mask(C) && listed.bits >= 0)
-        ListedBlocks<G>::hide_unset(N::accumulator(scores), G::block_mask(p), rows(), listed.key,
-                                    listed.bits);
-    });
+  OCTAVO_DEVICE i32 key() const { return progress.n; }
+  OCTAVO_DEVICE RowTile rows() const { return row_tile(tile); }
+  OCTAVO_DEVICE bool hides_keys() const {
+    return needs_mask(progress.n, C.block_n, progress.full_begin, progress.full_end);
+  }
+  OCTAVO_DEVICE void modify(typename N::Scores& scores) {
+    if constexpr (Modifier::kChangesBlocks) {
+      const bool has_tiles = Modifier::Tensors::wait(p, thread.group, score_phase);
+      Modifier::apply(N::accumulator(scores), p, progress.n, [&] { return rows(); });
+      if (has_tiles) release_score_tiles();
+    }
+    if (has_block_mask(C) && listed.bits >= 0)
+      ListedBlocks<G>::hide_unset(N::accumulator(scores), G::block_mask(p), rows(), listed.key,
+                                  listed.bits);
   }
 
   // Numerics without scales do not call the function that reads the tile.

@@ -21,8 +21,9 @@
 //   k, v                        pipeline states of the block that is next
 //   advance()                   moves to the next block; false: the loop has to end
 //   is_new_tile()               the block just moved to is the first of another tile
-//   mask(scores)                applies the modifiers, and hides what rows do not see, where the
-//                               block needs it
+//   key(), rows()               the current block's first key, and the RowTile
+//   hides_keys()                whether some row does not see all keys of the block
+//   modify(scores)              applies the modifiers
 //   finish_v(v)                 V of the block is there: clears the rows that are no keys
 //   release_k(), release_v()    the stage may be filled again
 //   begin_rows(state), store_previous_tile(state, rows), store_previous_and_begin_rows(state)
@@ -66,6 +67,16 @@ struct Mainloop {
   static OCTAVO_DEVICE void finish_qk(Scores& scores, const KvState& k, u32 lane) {
     ptx::pin(N::accumulator(scores));
     N::finish_qk(scores, k.stage(), lane);
+  }
+  // Few blocks need a mask. 8-bit numerics test sign and mask in one branch; in 16 bits that spills.
+  template <class Blocks>
+  static OCTAVO_DEVICE void mask(Scores& scores, const Sm90ForwardParams& p, Blocks& blocks) {
+    const bool hides = blocks.hides_keys();
+    if (N::kTestsSignWithMask && !hides && !p.negate) return;
+    if (p.negate) N::negate(scores);
+    blocks.modify(scores);
+    if (!N::kTestsSignWithMask && !hides) return;
+    N::apply_mask(scores, p, blocks.rows(), blocks.key());
   }
   // V is waited for where the softmax ends. The wait also ends a basic block: without it the
   // compiler moves the wait for the product before the exps that are meant to hide it.
@@ -114,7 +125,7 @@ struct Mainloop {
     ptx::wgmma_wait<0>();
     finish_qk(scores, blocks.k, lane);
     blocks.release_k();
-    blocks.mask(scores);
+    mask(scores, p, blocks);
     N::update_max(scores, state.rows, p.scale_log2, true, [](const auto&) {});
     N::exp(scores, state.rows, p.scale_log2, 0, G::kScoreN8);
     wait_for_v(blocks, blocks.v);
@@ -127,7 +138,7 @@ struct Mainloop {
       ptx::wgmma_wait<1>();
       finish_qk(scores, blocks.k, lane);
       blocks.release_k();
-      blocks.mask(scores);
+      mask(scores, p, blocks);
       const Rows before = state.rows;
       if (new_tile) blocks.begin_rows(state);
       // wgmma waits are collective over the warpgroup, and update_max calls back inside a branch
@@ -164,7 +175,7 @@ struct Mainloop {
     const auto make_p = [&](bool first) {
       finish_qk(scores, blocks.k, lane);
       blocks.release_k();
-      blocks.mask(scores);
+      mask(scores, p, blocks);
       N::update_max(scores, state.rows, p.scale_log2, first, [&](const float(&alpha)[2]) {
         if (!first) rescale_o(state, alpha);
       });
@@ -203,7 +214,7 @@ struct Mainloop {
       ptx::wgmma_wait<0>();
       finish_qk(scores, blocks.k, lane);
       blocks.release_k();
-      blocks.mask(scores);
+      mask(scores, p, blocks);
       N::update_max(scores, state.rows, p.scale_log2, first, [&](const float(&alpha)[2]) {
         if (!first) rescale_o(state, alpha);
       });

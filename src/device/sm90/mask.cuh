@@ -26,17 +26,4 @@ OCTAVO_DEVICE void mask_f32(float* s, const Sm90ForwardParams& p, const typename
   for (u32 r = 0; r < 2; ++r) mask_row<G::kScoreN8>(s, r, seen_columns<G>(p, tile, n, r));
 }
 
-// The steps in their order, for the block at key n. `hides`: some row does not see all of its keys;
-// modify() applies the modifiers, and tile() returns the RowTile.
-template <class N, class Tile, class Modify>
-OCTAVO_DEVICE void mask_block(typename N::Scores& scores, const Sm90ForwardParams& p, i32 n,
-                              bool hides, Tile&& tile, Modify&& modify) {
-  // 8-bit numerics test sign and mask in one branch; in 16 bits that spills.
-  if (N::kTestsSignWithMask && !hides && !p.negate) return;
-  if (p.negate) N::negate(scores);
-  modify();
-  if (!N::kTestsSignWithMask && !hides) return;
-  N::apply_mask(scores, p, tile(), n);
-}
-
 }  // namespace octavo::sm90

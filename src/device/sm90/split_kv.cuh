@@ -87,7 +87,7 @@ struct KvShare {
 
   const Sm90ForwardParams& p;
   const WorkTile& t;
-  const RowTile& rows;
+  const RowTile& row_tile;
   BlockRange range;
   KvState k, v;
   i32 n, blocks_left;       // the current block, and those after it
@@ -95,13 +95,13 @@ struct KvShare {
 
   OCTAVO_DEVICE KvShare(const Sm90ForwardParams& params, const WorkTile& tile, const RowTile& of,
                         const Range& share)
-      : p(params), t(tile), rows(of), n(share.n), blocks_left(share.blocks - 1) {
-    range = block_range(p, rows.span, G::query_of(p, rows.first_row), kRows, C.block_n);
-    k = v = KvState{G::kv_group(rows) * C.stages};
+      : p(params), t(tile), row_tile(of), n(share.n), blocks_left(share.blocks - 1) {
+    range = block_range(p, row_tile.span, G::query_of(p, row_tile.first_row), kRows, C.block_n);
+    k = v = KvState{G::kv_group(row_tile) * C.stages};
     OCTAVO_UNROLL
     for (int stage = 0; stage < C.stages; ++stage)
       if (stage < share.blocks)
-        load_k_scales(p, t, share.n + stage * C.block_n, k.first + stage, rows);
+        load_k_scales(p, t, share.n + stage * C.block_n, k.first + stage, row_tile);
     next_k = next_v = share.n + C.stages * C.block_n;
     end = share.n + share.blocks * C.block_n;
   }
@@ -110,36 +110,37 @@ struct KvShare {
     n += C.block_n;
     return blocks_left-- > 0;
   }
-  OCTAVO_DEVICE void mask(typename N::Scores& scores) const {
-    const bool hides = needs_mask(n, C.block_n, range.full_begin, range.full_end);
-    const auto tile = [&]() -> const RowTile& { return rows; };
-    mask_block<N>(scores, p, n, hides, tile, [&] {
-      if constexpr (ScoreModifier<G>::kChangesBlocks)
-        ScoreModifier<G>::apply(N::accumulator(scores), p, n, tile);
-    });
+  OCTAVO_DEVICE i32 key() const { return n; }
+  OCTAVO_DEVICE const RowTile& rows() const { return row_tile; }
+  OCTAVO_DEVICE bool hides_keys() const {
+    return needs_mask(n, C.block_n, range.full_begin, range.full_end);
+  }
+  OCTAVO_DEVICE void modify(typename N::Scores& scores) const {
+    if constexpr (ScoreModifier<G>::kChangesBlocks)
+      ScoreModifier<G>::apply(N::accumulator(scores), p, n, [&] { return row_tile; });
   }
   // Waits until all threads of the split have finished with the stage; true in the one thread that
   // refills it.
   OCTAVO_DEVICE bool sync_split_and_elect() const {
-    ptx::named_barrier_sync(static_cast<int>(1 + G::kv_group(rows)), kSplitThreads);
-    return rows.group % C.row_groups == 0 && rows.warp == 0 && rows.lane == 0;
+    ptx::named_barrier_sync(static_cast<int>(1 + G::kv_group(row_tile)), kSplitThreads);
+    return row_tile.group % C.row_groups == 0 && row_tile.warp == 0 && row_tile.lane == 0;
   }
   // In a padded batch rows of V behind the last key may hold anything: all threads of the split
   // clear them.
   OCTAVO_DEVICE void finish_v(const KvState& of) const {
     if constexpr (C.modifiers.padded) {
-      if (n + C.block_n <= rows.span.seqlen_kv) return;
-      const u32 thread = (rows.group % C.row_groups * 4 + rows.warp) * 32 + rows.lane;
-      N::template clear_v_tail<kSplitThreads>(G::v_tile(of.stage()), rows.span.seqlen_kv - n,
+      if (n + C.block_n <= row_tile.span.seqlen_kv) return;
+      const u32 thread = (row_tile.group % C.row_groups * 4 + row_tile.warp) * 32 + row_tile.lane;
+      N::template clear_v_tail<kSplitThreads>(G::v_tile(of.stage()), row_tile.span.seqlen_kv - n,
                                               thread);
       ptx::fence_proxy_async();
-      ptx::named_barrier_sync(static_cast<int>(1 + G::kv_group(rows)), kSplitThreads);
+      ptx::named_barrier_sync(static_cast<int>(1 + G::kv_group(row_tile)), kSplitThreads);
     }
   }
   OCTAVO_DEVICE void release_k() {
     if (next_k < end) {
       if (sync_split_and_elect()) load_k(p, t, next_k, k.stage());
-      load_k_scales(p, t, next_k, k.stage(), rows);
+      load_k_scales(p, t, next_k, k.stage(), row_tile);
       next_k += C.block_n;
     }
     k.advance();
