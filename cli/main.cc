@@ -8,7 +8,7 @@
 #include <new>
 #include <string>
 
-#include "commands.h"
+#include "commands/commands.h"
 #include "error.h"
 #include "exit.h"
 #include "octavo/octavo.hpp"

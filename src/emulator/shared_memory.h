@@ -54,7 +54,8 @@ class SharedMemory {
   struct State {
     Access written;
     Proxy through = Proxy::generic;
-    std::vector<Access> reads;  // since that write; some that happened before a later one are left out
+    std::vector<Access>
+        reads;  // since that write; some that happened before a later one are left out
   };
   using Bytes = std::array<State, 16>;
   struct Chunk {

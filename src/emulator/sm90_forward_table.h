@@ -44,9 +44,9 @@ constexpr bool has_pack_gqa(const sm90::TableRow& row) {
 }
 
 // In the order of the list: as problems are dispatched to them, with the exact sums that LSE needs,
-// and with FP32 output; in BF16 one kernel of each form. A kernel with exact sums also serves a problem without LSE, so FP32 output
-// needs no other; one kernel of each form is enough for these variants. Those with pack_gqa come
-// last.
+// and with FP32 output; in BF16 one kernel of each form. A kernel with exact sums also serves a
+// problem without LSE, so FP32 output needs no other; one kernel of each form is enough for these
+// variants. Those with pack_gqa come last.
 template <class Take>
 constexpr void for_each_sm90_config(const Take& take) {
   for (const sm90::TableRow& row : sm90::kTable)

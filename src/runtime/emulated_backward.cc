@@ -153,14 +153,15 @@ Status run_emulated_backward(const ChosenSm80Backward& chosen, const GpuInfo& ch
   EmulatedFunction dbias_function = function_of(*dbias);
   EmulatedFunction dsinks_function = sink_function(*row_stats, chip, memory);
   const Gpu gpu{chip, &emulated_driver(), nullptr};
-  return launch_sm80_backward(gpu,
-                              {.config = chosen,
-                               .row_stats = {stats_function.handle()},
-                               .dkv = {dkv_function.handle(), sm80::smem_bytes(dkv->config)},
-                               .dq = {dq_function.handle(), sm80::smem_bytes(dq->config)},
-                               .dbias = {dbias_function.handle(), sm80::smem_bytes(dbias->config)},
-                               .dsinks = {dsinks_function.handle(), row_stats::kSinkSmemBytes}},
-                              run_problem, arguments, workspace, nullptr);
+  return launch_sm80_backward(
+      gpu,
+      {.config = chosen,
+       .shared = {.row_stats = {stats_function.handle()},
+                  .dsinks = {dsinks_function.handle(), row_stats::kSinkSmemBytes}},
+       .dkv = {dkv_function.handle(), sm80::smem_bytes(dkv->config)},
+       .dq = {dq_function.handle(), sm80::smem_bytes(dq->config)},
+       .dbias = {dbias_function.handle(), sm80::smem_bytes(dbias->config)}},
+      run_problem, arguments, workspace, nullptr);
 }
 
 Status run_emulated_sm90_backward(const ChosenSm90Backward& chosen, const GpuInfo& chip,
@@ -190,10 +191,10 @@ Status run_emulated_sm90_backward(const ChosenSm90Backward& chosen, const GpuInf
   return launch_sm90_backward(
       gpu,
       {.config = chosen,
-       .row_stats = {stats_function.handle()},
+       .shared = {.row_stats = {stats_function.handle()},
+                  .dsinks = {dsinks.handle(), row_stats::kSinkSmemBytes}},
        .backward = {backward.handle(), sm90::backward::smem_bytes(chosen.config)},
-       .finish_dq = {finish_dq.handle(), sm90::backward::finish_smem_bytes(chosen.config)},
-       .dsinks = {dsinks.handle(), row_stats::kSinkSmemBytes}},
+       .finish_dq = {finish_dq.handle(), sm90::backward::finish_smem_bytes(chosen.config)}},
       run_problem, arguments, workspace, nullptr);
 }
 

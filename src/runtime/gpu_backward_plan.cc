@@ -45,7 +45,7 @@ class GpuBackwardPlan final : public BackwardPlan::Impl {
     if (uses_sm90_) {
       e.kernel = "sm90_backward";
       e.config = to_text(sm90_->config.config);
-      e.reason = sm90_->config.reason + sm90_->note;
+      e.reason = sm90_->config.reason + sm90_->shared.note;
     } else {
       const ChosenSm80Backward chosen = choose_sm80_backward(problem, gpu_.info, kFullAlignment);
       e.kernel = "sm80_backward";

@@ -22,8 +22,8 @@ struct Shape {
 };
 
 // Forms that the shipped kernels (gpu/shipped_test.cc) do not have: exact sums, FP32 output, other
-// head dimensions, pack_gqa. At head_dim 256 with FP32 output, the assembler keeps ten descriptors of
-// Q in local memory for the whole loop.
+// head dimensions, pack_gqa. At head_dim 256 with FP32 output, the assembler keeps ten descriptors
+// of Q in local memory for the whole loop.
 const Shape kShapes[] = {
     {{.element = Element::bf16,
       .v_element = Element::bf16,

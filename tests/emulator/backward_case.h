@@ -292,8 +292,7 @@ class BackwardCase {
       x = dot(dout_at, kv_row(v_, s, h_kv, j));
       delta += p[static_cast<std::size_t>(j)] * x;
     }
-    double* const dq_at =
-        &g.dq[index(s.batch, shape.heads_q, h, shape.seqlen_q, s.q_begin + i, 0)];
+    double* const dq_at = &g.dq[index(s.batch, shape.heads_q, h, shape.seqlen_q, s.q_begin + i, 0)];
     std::fill_n(dq_at, shape.head_dim, 0.0);
     for (std::int64_t j = keys.begin; j < keys.end; ++j) {
       const double p_at = p[static_cast<std::size_t>(j)];

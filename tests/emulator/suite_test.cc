@@ -91,8 +91,7 @@ TEST_P(EmulatorSuite, SmallShapesUnderEverySchedule) {
 void mission(const Mode& mode, std::size_t input) {
   const bool is_e5m2 = mode.input == DType::e5m2 && mode.chip == 90;
   const bool is_quantized = mode.precision != Precision::native;
-  if ((is_e5m2 || is_quantized || input > 0) && !test_long())
-    GTEST_SKIP() << "make test-long";
+  if ((is_e5m2 || is_quantized || input > 0) && !test_long()) GTEST_SKIP() << "make test-long";
   const std::vector<Case> cases = twelve_of(mode, true);
   ASSERT_EQ(cases.size(), 3U);
   check(mode.device(), {cases[input]}, test_long() ? kLongSchedules : 1, 1 + input);

@@ -68,7 +68,8 @@ struct Mainloop {
     ptx::pin(N::accumulator(scores));
     N::finish_qk(scores, k.stage(), lane);
   }
-  // Few blocks need a mask. 8-bit numerics test sign and mask in one branch; in 16 bits that spills.
+  // Few blocks need a mask. 8-bit numerics test sign and mask in one branch; in 16 bits that
+  // spills.
   template <class Blocks>
   static OCTAVO_DEVICE void mask(Scores& scores, const Sm90ForwardParams& p, Blocks& blocks) {
     const bool hides = blocks.hides_keys();

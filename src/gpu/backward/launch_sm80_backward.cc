@@ -167,9 +167,9 @@ Result<LoadedSm80Backward> load_sm80_backward(const Gpu& gpu, const Problem& pro
   loaded.config = chosen;
   const auto load_pass = [&](const Sm80BackwardConfig& config, BackwardKernel& kernel) {
     return load_backward_kernel(gpu, kernel_source(config, ptx), sm80::smem_bytes(config), kernel,
-                                loaded);
+                                loaded.shared);
   };
-  Status status = load_row_kernels(gpu, problem, chosen.row_stats, ptx, loaded);
+  Status status = load_row_kernels(gpu, problem, chosen.row_stats, ptx, loaded.shared);
   if (status.ok()) status = load_pass(chosen.dkv, loaded.dkv);
   if (status.ok()) status = load_pass(chosen.dq, loaded.dq);
   if (status.ok() && chosen.dbias) status = load_pass(*chosen.dbias, loaded.dbias);
@@ -182,7 +182,8 @@ Status launch_sm80_backward(const Gpu& gpu, const LoadedSm80Backward& kernels,
                             void* workspace, Stream stream) {
   const CurrentContext current(gpu);
   OCTAVO_RETURN_IF_ERROR(current.status());
-  OCTAVO_RETURN_IF_ERROR(launch_row_stats(gpu, kernels, run_problem, arguments, workspace, stream));
+  OCTAVO_RETURN_IF_ERROR(
+      launch_row_stats(gpu, kernels.shared, run_problem, arguments, workspace, stream));
   const auto launch_pass = [&](const BackwardKernel& kernel, const Sm80BackwardConfig& config) {
     return launch_backward(gpu, kernel, sm80_backward_tiles(run_problem, arguments, config),
                            sm80::threads(config),
@@ -192,7 +193,8 @@ Status launch_sm80_backward(const Gpu& gpu, const LoadedSm80Backward& kernels,
   OCTAVO_RETURN_IF_ERROR(launch_pass(kernels.dq, kernels.config.dq));
   if (arguments.dbias.data != nullptr)
     OCTAVO_RETURN_IF_ERROR(launch_pass(kernels.dbias, *kernels.config.dbias));
-  return launch_sink_gradients(gpu, kernels.dsinks, run_problem, arguments, workspace, stream);
+  return launch_sink_gradients(gpu, kernels.shared.dsinks, run_problem, arguments, workspace,
+                               stream);
 }
 
 }  // namespace octavo

@@ -182,8 +182,9 @@ Status load_row_kernels(const Gpu& gpu, const Problem& problem, const RowStatsCo
 Status launch_row_stats(const Gpu& gpu, const LoadedBackward& kernels, const Problem& run_problem,
                         const BackwardArguments& arguments, void* workspace, Stream stream);
 
-struct LoadedSm80Backward : LoadedBackward {
+struct LoadedSm80Backward {
   ChosenSm80Backward config;
+  LoadedBackward shared;
   BackwardKernel dkv;
   BackwardKernel dq;
   BackwardKernel dbias;  // null without a bias

@@ -102,13 +102,14 @@ Result<LoadedSm90Backward> load_sm90_backward(const Gpu& gpu, const Problem& pro
   if (!current.status().ok()) return current.status();
   LoadedSm90Backward loaded;
   loaded.config = chosen;
-  Status status = load_row_kernels(gpu, problem, chosen.row_stats, false, loaded);
+  Status status = load_row_kernels(gpu, problem, chosen.row_stats, false, loaded.shared);
   if (status.ok())
     status = load_backward_kernel(gpu, kernel_source(chosen.config), bwd::smem_bytes(chosen.config),
-                                  loaded.backward, loaded);
+                                  loaded.backward, loaded.shared);
   if (status.ok())
     status = load_backward_kernel(gpu, finish_dq_source(chosen.config),
-                                  bwd::finish_smem_bytes(chosen.config), loaded.finish_dq, loaded);
+                                  bwd::finish_smem_bytes(chosen.config), loaded.finish_dq,
+                                  loaded.shared);
   if (!status.ok()) return status;
   return loaded;
 }
@@ -128,7 +129,8 @@ Status launch_sm90_backward(const Gpu& gpu, const LoadedSm90Backward& kernels,
                  gpu.driver->memset_d32_async(reinterpret_cast<std::uintptr_t>(p.dq_turn), 0,
                                               counters, static_cast<cuda::StreamHandle>(stream)),
                  "cuMemsetD32Async");
-  OCTAVO_RETURN_IF_ERROR(launch_row_stats(gpu, kernels, run_problem, arguments, workspace, stream));
+  OCTAVO_RETURN_IF_ERROR(
+      launch_row_stats(gpu, kernels.shared, run_problem, arguments, workspace, stream));
   const std::int64_t tiles = std::int64_t{p.n_tiles} * p.heads_kv * p.sequences;
   OCTAVO_RETURN_IF_ERROR(
       launch_backward(gpu, kernels.backward, tiles, bwd::threads(c), p, stream, Start::early));
@@ -136,7 +138,8 @@ Status launch_sm90_backward(const Gpu& gpu, const LoadedSm90Backward& kernels,
                               run_problem.heads_q * run_problem.batch;
   OCTAVO_RETURN_IF_ERROR(launch_backward(gpu, kernels.finish_dq, blocks, bwd::kFinishThreads, p,
                                          stream, Start::early));
-  return launch_sink_gradients(gpu, kernels.dsinks, run_problem, arguments, workspace, stream);
+  return launch_sink_gradients(gpu, kernels.shared.dsinks, run_problem, arguments, workspace,
+                               stream);
 }
 
 }  // namespace octavo

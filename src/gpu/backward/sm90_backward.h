@@ -51,8 +51,9 @@ ModifiedSm90BackwardParams sm90_backward_params(const Problem& run_problem,
                                                 const Sm90BackwardConfig& config,
                                                 const GpuInfo& gpu, void* workspace);
 
-struct LoadedSm90Backward : LoadedBackward {
+struct LoadedSm90Backward {
   ChosenSm90Backward config;
+  LoadedBackward shared;
   BackwardKernel backward;
   BackwardKernel finish_dq;
 };

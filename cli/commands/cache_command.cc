@@ -6,11 +6,11 @@
 #include <ctime>
 #include <memory>
 
-#include "commands.h"
+#include "commands/commands.h"
+#include "commands/kernels_json.h"
 #include "error.h"
 #include "exit.h"
 #include "json_text.h"
-#include "kernels_json.h"
 #include "octavo/kernels.hpp"
 #include "options.h"
 #include "table.h"

@@ -2,7 +2,7 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 
-#include "commands.h"
+#include "commands/commands.h"
 #include "exit.h"
 #include "options.h"
 #include "placement.h"

@@ -8,14 +8,14 @@
 #include <memory>
 #include <new>
 
-#include "commands.h"
+#include "commands/commands.h"
+#include "commands/run_inputs.h"
 #include "error.h"
 #include "exit.h"
 #include "json_text.h"
 #include "options.h"
 #include "outputs.h"
 #include "placement.h"
-#include "run_inputs.h"
 #include "table.h"
 
 namespace octavo::cli {

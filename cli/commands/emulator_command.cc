@@ -7,7 +7,7 @@
 #include <optional>
 #include <span>
 
-#include "commands.h"
+#include "commands/commands.h"
 #include "error.h"
 #include "exit.h"
 #include "json_text.h"

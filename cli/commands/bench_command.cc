@@ -4,7 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 
-#include "commands.h"
+#include "commands/commands.h"
 #include "error.h"
 #include "exit.h"
 #include "options.h"

@@ -10,7 +10,7 @@
 #include <filesystem>
 #include <memory>
 
-#include "commands.h"
+#include "commands/commands.h"
 #include "error.h"
 #include "exit.h"
 #include "octavo/bundle.hpp"

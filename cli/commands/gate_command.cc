@@ -5,7 +5,7 @@
 #include <memory>
 #include <optional>
 
-#include "commands.h"
+#include "commands/commands.h"
 #include "exit.h"
 #include "octavo/gate.hpp"
 #include "options.h"

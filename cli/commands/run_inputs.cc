@@ -1,5 +1,5 @@
 // Files or random numbers, never a mixture.
-#include "run_inputs.h"
+#include "commands/run_inputs.h"
 
 #include <fmt/format.h>
 

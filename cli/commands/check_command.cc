@@ -3,7 +3,7 @@
 #include <memory>
 #include <optional>
 
-#include "commands.h"
+#include "commands/commands.h"
 #include "exit.h"
 #include "options.h"
 #include "progress.h"
