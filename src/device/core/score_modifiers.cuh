@@ -161,4 +161,11 @@ OCTAVO_DEVICE float sink_term(float sink_log2, float& ref_max, float& keep) {
   return ptx::exp2_approx(sink_log2 - larger);
 }
 
+// lse_of() with a bias, which may overflow in log2 units (beyond 2.36e38): ref_max is then the
+// lowest or the largest float, and so is the LSE.
+OCTAVO_DEVICE float lse_beside_bias(float ref_max, float sum, float sum_log2) {
+  const bool overflows = sum > 0.0f && ptx::abs_f32(ref_max) >= -kLowest;
+  return overflows ? ref_max : lse_of(ref_max, sum, sum_log2);
+}
+
 }  // namespace octavo

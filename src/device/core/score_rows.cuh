@@ -96,11 +96,5 @@ OCTAVO_DEVICE float lse_of(float ref_max, float sum, float sum_log2 = 0) {
   const float lse_log2 = ref_max + ptx::log2_approx(sum) - sum_log2;
   return sum == 0.0f ? -kInfinity : lse_log2 * kLn2;
 }
-// The same with a bias, which may overflow in log2 units (beyond 2.36e38): ref_max is then the
-// lowest or the largest float, and so is the LSE.
-OCTAVO_DEVICE float lse_beside_bias(float ref_max, float sum, float sum_log2) {
-  const bool overflows = sum > 0.0f && ptx::abs_f32(ref_max) >= -kLowest;
-  return overflows ? ref_max : lse_of(ref_max, sum, sum_log2);
-}
 
 }  // namespace octavo
