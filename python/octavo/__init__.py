@@ -2,11 +2,14 @@
 
     out = octavo.attention(q, k, v, causal=True)
 
-NumPy, PyTorch, CuPy and JAX arrays are read without a copy, and the result is of the same kind.
-octavo.torch has a replacement for scaled_dot_product_attention and the operators for torch.compile;
+NumPy, PyTorch, CuPy and JAX arrays are read without a copy, and the result is of the same kind. The
+modules for frameworks are imported when they are first used: octavo.torch has a replacement for scaled_dot_product_attention and the operators for torch.compile;
 octavo.transformers has the attention function for Hugging Face models; octavo.distributed has attention
 on sequences that are divided among GPUs.
 """
+
+import importlib as _importlib
+import typing as _typing
 
 from ._octavo import (
     __version__,
@@ -44,3 +47,17 @@ __all__ = [
     "random_normal",
     "set_cpu_threads",
 ]
+
+_MODULES = ("bench", "distributed", "torch", "transformers")
+if _typing.TYPE_CHECKING:
+    from . import bench, distributed, torch, transformers  # noqa: F401
+
+
+def __getattr__(name: str) -> _typing.Any:
+    if name in _MODULES:
+        return _importlib.import_module(f".{name}", __name__)
+    raise AttributeError(f"module 'octavo' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULES})

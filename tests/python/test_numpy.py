@@ -588,6 +588,16 @@ def test_heads_and_rows_that_look_swapped(shape, layout, warned):
         assert told[0].startswith("LayoutWarning: q has 300 heads of 2 rows: layout='bshd' is for")
 
 
+def test_modules_of_frameworks_are_imported_when_used():
+    code = ("import sys, octavo; assert 'torch' not in sys.modules and 'torch' in dir(octavo)\n"
+            "try: octavo.nothing\n"
+            "except AttributeError as error: assert str(error) == \"module 'octavo' has no attribute 'nothing'\"\n"
+            "else: raise SystemExit(3)\n"
+            "octavo.bench.main")
+    assert subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+                          check=False).returncode == 0
+
+
 def test_errors_of_the_call_itself():
     for arguments, named, part in (((X, X), {}, "needs v"), ((X, X, X, True), {}, "takes 3"),
                                    ((X, X, X), {"q": X}, "several values for q")):

@@ -66,7 +66,8 @@ enum class Start { after_earlier_kernels, early };
 // Enqueues a kernel of the backward pass; nothing if it has no CTAs.
 template <class Params>
 Status launch_backward(const Gpu& gpu, const BackwardKernel& kernel, std::int64_t ctas, int threads,
-                       Params params, Stream stream, Start start = Start::after_earlier_kernels) {
+                       const Params& params, Stream stream,
+                       Start start = Start::after_earlier_kernels) {
   if (ctas == 0) return {};
   constexpr std::int64_t kMostCtas = std::numeric_limits<std::int32_t>::max();
   if (ctas > kMostCtas)
@@ -82,7 +83,7 @@ Status launch_backward(const Gpu& gpu, const BackwardKernel& kernel, std::int64_
   early.value.programmatic_stream_serialization = 1;
   config.attributes = &early;
   config.attribute_count = start == Start::early ? 1 : 0;
-  void* arguments[] = {&params};
+  void* arguments[] = {const_cast<Params*>(&params)};  // the driver only reads it
   OCTAVO_GPU_TRY(*gpu.driver,
                  gpu.driver->launch_kernel(&config, kernel.function, arguments, nullptr),
                  "cuLaunchKernelEx");
