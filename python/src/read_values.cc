@@ -234,16 +234,41 @@ DType dtype_of(nb::handle value, const char* what, bool quantized) {
 
 bool is_quantized(nb::handle value) { return nb::isinstance(value, quantized_class()); }
 
+namespace {
+
+// An attribute whose name is made once: a call with 8-bit operands reads 21 of them. The GIL guards
+// the pointer.
+class Attribute {
+ public:
+  constexpr explicit Attribute(const char* name) : name_(name) {}
+  nb::object of(nb::handle value) {
+    if (interned_ == nullptr) interned_ = PyUnicode_InternFromString(name_);
+    PyObject* const found =
+        interned_ == nullptr ? nullptr : PyObject_GetAttr(value.ptr(), interned_);
+    if (found == nullptr) throw nb::python_error();
+    return nb::steal(found);
+  }
+
+ private:
+  const char* name_;
+  PyObject* interned_ = nullptr;
+};
+constinit Attribute data_of{"data"}, scales_of{"scales"}, format_of{"format"},
+    granularity_of{"granularity"}, block_rows_of{"block_rows"}, transposed_of{"transposed"},
+    max_quantized_of{"max_quantized"};
+
+}  // namespace
+
 QuantizedArray read_quantized(nb::handle value, const char* what) {
   const std::string scales_name = std::string(what) + ".scales";
-  const nb::object data = value.attr("data"), scales = value.attr("scales");
+  const nb::object data = data_of.of(value), scales = scales_of.of(value);
   // The object owns both arrays, and the caller keeps the object alive during the call.
   QuantizedArray found{read_array(data, what), read_array(scales, scales_name.c_str())};
   if (found.data.dtype.bits != 8)
     refuse(PyExc_TypeError, std::string(what) + ".data", "of " + dtype_name(found.data.dtype),
            "8-bit types");
-  const nb::object format = value.attr("format"), granularity = value.attr("granularity"),
-                   block_rows = value.attr("block_rows");
+  const nb::object format = format_of.of(value), granularity = granularity_of.of(value),
+                   block_rows = block_rows_of.of(value);
   found.format = check(parse_dtype(text_of(format, "format", "e4m3, e5m2, int8, sim8")));
   if (!is_8bit(found.format))
     refuse(PyExc_ValueError, std::string(what) + ".format", std::string(name(found.format)),
@@ -251,8 +276,8 @@ QuantizedArray read_quantized(nb::handle value, const char* what) {
   found.view.granularity =
       check(parse_granularity(text_of(granularity, "granularity", "its name")));
   found.view.block_rows = number_of(block_rows, "block_rows", "a number of rows");
-  if (is_true(value.attr("transposed"))) found.layout = VLayout::transposed;
-  const double max_quantized = PyFloat_AsDouble(value.attr("max_quantized").ptr());
+  if (is_true(transposed_of.of(value))) found.layout = VLayout::transposed;
+  const double max_quantized = PyFloat_AsDouble(max_quantized_of.of(value).ptr());
   if (max_quantized == -1 && PyErr_Occurred()) throw nb::python_error();
   found.view.max_quantized = static_cast<float>(max_quantized);
   if (element_type(found.scales, scales_name.c_str()) != DType::f32)
