@@ -434,7 +434,7 @@ std::vector<Case> cases_for(const DecodeConfig& config) {
   if (in_8_bits) c.kv = dtype_of(config.kv);
   c.head_dim = config.head_dim;
   std::vector<Case> cases;
-  // More rows than a unit has, more tiles than stages, and parts of one unit in several CTAs.
+  // More rows than a work tile has, more KV tiles than stages, and a work tile in several CTAs.
   c.heads_q = config.block_m + 3;
   c.seqlen_kv = (config.stages + 3) * tile + 7;
   cases.push_back(c);
