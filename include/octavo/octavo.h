@@ -74,8 +74,8 @@ typedef enum octavo_v_layout { OCTAVO_V_ROWS = 0, OCTAVO_V_TRANSPOSED = 1 } octa
 
 typedef enum octavo_scale_rule { OCTAVO_AMAX = 0, OCTAVO_LEAST_SQUARES = 1 } octavo_scale_rule;
 
-/* A view of (batch, heads, seqlen, head_dim) with strides in elements; the last stride must be 1.
- */
+/* A view of (batch, heads, seqlen, head_dim) with strides in elements; the last stride must be 1. V
+ * and the output of attention may have another head_dim than Q and K. */
 typedef struct octavo_tensor {
   void* data;
   int32_t dtype; /* octavo_dtype */

@@ -314,8 +314,8 @@ struct BlockMask {
 struct Arguments {
   ConstTensor q{};  // (B, Hq, Sq, D)
   ConstTensor k{};  // (B, Hkv, Skv, D), Hkv divides Hq
-  ConstTensor v{};  // (B, Hkv, Skv, D), or the shape that v_layout gives
-  Tensor out{};     // (B, Hq, Sq, D), f32, f16, bf16, e4m3, e5m2 or int8
+  ConstTensor v{};  // (B, Hkv, Skv, Dv), or the shape that v_layout gives
+  Tensor out{};     // (B, Hq, Sq, Dv), f32, f16, bf16, e4m3, e5m2 or int8
   Tensor lse{};     // (B, Hq, Sq, 1), f32, natural logarithm; null data: not computed
 
   std::optional<float> scale{};  // softmax scale; 1/sqrt(D) if unset
@@ -382,15 +382,15 @@ struct Arguments {
   BlockMask block_mask{};
 };
 
-// What a plan fixes: types, head dimension, head ratio, mask, and the largest lengths.
+// What a plan fixes: types, head dimensions, head ratio, mask, and the largest lengths.
 struct Problem {
   std::int64_t batch = 0;  // the number of sequences in a varlen batch
   std::int64_t heads_q = 0;
   std::int64_t heads_kv = 0;
   std::int64_t seqlen_q = 0;  // the maximum in a varlen batch
   std::int64_t seqlen_kv = 0;
-  std::int64_t head_dim = 0;
-  std::int64_t head_dim_v = 0;  // reserved: must equal head_dim
+  std::int64_t head_dim = 0;    // columns of Q and K
+  std::int64_t head_dim_v = 0;  // columns of V and the output; often equal to head_dim
   DType q = DType::f16;
   DType k = DType::f16;
   DType v = DType::f16;
@@ -466,7 +466,8 @@ struct BackwardArguments {
 };
 
 // Checks every argument and returns the Problem of the forward pass, with lse. The options are
-// those of the forward pass; precision must be native, or the dtype of the tensors.
+// those of the forward pass; precision must be native, or the dtype of the tensors, and V must have
+// as many columns as Q.
 OCTAVO_API Result<Problem> problem_of(const BackwardArguments& arguments,
                                       const Options& options = {});
 

@@ -28,10 +28,12 @@ struct OperandScales {
   }
 };
 
-// V with K's shape, by which its scales are indexed in either layout (element_places.h).
+// V with K's batch, heads and rows and its own columns, by which its scales are indexed in either
+// layout (element_places.h).
 inline ConstTensor v_by_rows(const Arguments& a) {
   ConstTensor v = a.v;
   v.shape = a.k.shape;
+  v.shape[3] = a.v.shape[a.v_layout == VLayout::rows ? 3 : 2];
   return v;
 }
 

@@ -38,9 +38,14 @@ Status check_shapes(const Arguments& a) {
   if (k[0] != q[0] && !is_paged(a))
     return invalid("k.shape[0]", fmt::format("{}", k[0]),
                    fmt::format("the batch of q, here {}", q[0]));
-  if (a.v_layout == VLayout::rows)
-    OCTAVO_RETURN_IF_ERROR(expect_shape("v", a.v.shape, k, "(that of k)"));
-  return expect_shape("out", a.out.shape, q, "(that of q)");
+  // A transposed V is checked where the number of sequences is known.
+  const bool by_rows = a.v_layout == VLayout::rows;
+  const std::int64_t columns = by_rows ? a.v.shape[3] : a.out.shape[3];
+  if (by_rows)
+    OCTAVO_RETURN_IF_ERROR(
+        expect_shape("v", a.v.shape, {k[0], k[1], k[2], columns}, "(that of k)"));
+  return expect_shape("out", a.out.shape, {q[0], q[1], q[2], columns},
+                      columns == q[3] ? "(that of q)" : "(that of q, with the columns of v)");
 }
 
 Status check_lse(const Arguments& a) {
@@ -56,7 +61,7 @@ Status check_transposed_v(const Arguments& a) {
   if (a.v_layout == VLayout::rows) return {};
   const auto& k = a.k.shape;
   const std::int64_t columns = transposed_columns(k[2], is_varlen(a) ? a.sequences : 0);
-  return expect_shape("v", a.v.shape, {k[0], k[1], k[3], columns},
+  return expect_shape("v", a.v.shape, {k[0], k[1], a.out.shape[3], columns},
                       "(that of k transposed, its keys filled up to sixteens)");
 }
 
@@ -287,7 +292,8 @@ Problem make_problem(const Arguments& a, const Options& options) {
   p.heads_kv = a.k.shape[1];
   p.seqlen_q = is_varlen(a) ? a.max_seqlen_q : a.q.shape[2];
   p.seqlen_kv = is_varlen(a) ? a.max_seqlen_kv : rows_kv(a);
-  p.head_dim = p.head_dim_v = a.q.shape[3];
+  p.head_dim = a.q.shape[3];
+  p.head_dim_v = v_by_rows(a).shape[3];
   p.q = a.q.dtype;
   p.k = a.k.dtype;
   p.v = a.v.dtype;
@@ -453,8 +459,10 @@ std::string describe(const Problem& p) {
   std::string types(name(p.q));
   if (p.k != p.q || p.v != p.q) types = fmt::format("{}/{}/{}", name(p.q), name(p.k), name(p.v));
   if (p.out != p.q) types += fmt::format("->{}", name(p.out));
-  std::string text = fmt::format("B={} Hq={} Hkv={} Sq={} Skv={} D={} {}", p.batch, p.heads_q,
-                                 p.heads_kv, p.seqlen_q, p.seqlen_kv, p.head_dim, types);
+  std::string text = fmt::format("B={} Hq={} Hkv={} Sq={} Skv={} D={}", p.batch, p.heads_q,
+                                 p.heads_kv, p.seqlen_q, p.seqlen_kv, p.head_dim);
+  if (p.head_dim_v != p.head_dim) text += fmt::format(" Dv={}", p.head_dim_v);
+  text += ' ' + types;
   const Options& o = p.options;
   if (o.causal != Causal::none) text += fmt::format(" causal={}", name(o.causal));
   if (o.window_left >= 0 || o.window_right >= 0)

@@ -39,9 +39,9 @@ constexpr double kDoubleInfinity = std::numeric_limits<double>::infinity();
 struct Row {
   std::vector<double> scores;      // of the visible keys, scaled and modified
   double sink = -kDoubleInfinity;  // a score without a key
-  const double* values = nullptr;  // V of the first visible key; rows of `head_dim`
+  const double* values = nullptr;  // V of the first visible key; rows of `head_dim_v`
   std::int64_t first_key = 0;
-  std::int64_t head_dim = 0;
+  std::int64_t head_dim_v = 0;
 };
 
 // The rows of one head of one sequence as fp64; 8-bit values are dequantized.
@@ -70,7 +70,7 @@ std::vector<double> load_rows(const Arguments& a, const ConstTensor& t, const Sc
 }
 
 // Calls finish(row, out, lse) for every row, or for the chosen ones of every head: out points at
-// head_dim zeros, lse at -infinity, and `finish` is not called for a row without keys or sink.
+// head_dim_v zeros, lse at -infinity, and `finish` is not called for a row without keys or sink.
 template <class Finish>
 Status for_each_row(const Arguments& a, const Options& options,
                     const std::vector<std::int64_t>* chosen, double* out, double* lse,
@@ -86,11 +86,11 @@ Status for_each_row(const Arguments& a, const Options& options,
   const std::int64_t rows_of_head =
       chosen == nullptr ? a.q.shape[2] : static_cast<std::int64_t>(chosen->size());
   const std::int64_t all_rows = a.q.shape[0] * p.heads_q * rows_of_head;
-  std::fill(out, out + all_rows * p.head_dim, 0.0);
+  std::fill(out, out + all_rows * p.head_dim_v, 0.0);
   if (lse != nullptr) std::fill(lse, lse + all_rows, -kDoubleInfinity);
 
   Row row;
-  row.head_dim = p.head_dim;
+  row.head_dim_v = p.head_dim_v;
   for (std::int64_t b = 0; b < p.batch; ++b) {
     const Sequence at = sequence(a, b);
     for (std::int64_t head = 0; head < p.heads_q; ++head) {
@@ -116,10 +116,10 @@ Status for_each_row(const Arguments& a, const Options& options,
                    k[static_cast<std::size_t>(j * p.head_dim + c)];
           row.scores[static_cast<std::size_t>(j - keys.begin)] = modifiers.apply(scale * dot, j);
         }
-        row.values = v.data() + keys.begin * p.head_dim;
+        row.values = v.data() + keys.begin * p.head_dim_v;
         row.first_key = keys.begin;
         const std::int64_t place = (at.batch * p.heads_q + head) * rows_of_head + at.q_begin + n;
-        finish(row, out + place * p.head_dim, lse == nullptr ? nullptr : lse + place);
+        finish(row, out + place * p.head_dim_v, lse == nullptr ? nullptr : lse + place);
       }
     }
   }
@@ -155,8 +155,8 @@ double rounded(DType dtype, double x) {
   return static_cast<float>(x);
 }
 
-void add_weighted_value(double weight, const double* value, std::int64_t head_dim, double* out) {
-  for (std::int64_t c = 0; c < head_dim; ++c) out[c] += weight * value[c];
+void add_weighted_value(double weight, const double* value, std::int64_t columns, double* out) {
+  for (std::int64_t c = 0; c < columns; ++c) out[c] += weight * value[c];
 }
 
 }  // namespace
@@ -167,7 +167,7 @@ void finish_exact(const Row& row, double* o, double* l) {
   const Softmax s = softmax(row.scores, row.sink);
   for (std::size_t j = 0; j < s.p.size(); ++j)
     if (!is_hidden(row.scores[j]))
-      add_weighted_value(s.p[j], row.values + j * row.head_dim, row.head_dim, o);
+      add_weighted_value(s.p[j], row.values + j * row.head_dim_v, row.head_dim_v, o);
   if (l != nullptr) *l = s.lse;
 }
 
@@ -310,8 +310,9 @@ Status reference_16bit(const Arguments& arguments, const Options& options, DType
                         for (std::size_t j = 0; j < s.p.size(); ++j)
                           if (!is_hidden(row.scores[j]))
                             add_weighted_value(rounded(dtype, s.p[j]),
-                                               row.values + j * row.head_dim, row.head_dim, o);
-                        for (std::int64_t c = 0; c < row.head_dim; ++c) o[c] = rounded(dtype, o[c]);
+                                               row.values + j * row.head_dim_v, row.head_dim_v, o);
+                        for (std::int64_t c = 0; c < row.head_dim_v; ++c)
+                          o[c] = rounded(dtype, o[c]);
                       });
 }
 
@@ -337,7 +338,7 @@ void finish_tiled(const Row& row, const TiledRounding& t, double* o) {
     const double threshold = t.rescale_threshold_log2 * std::log(2.0);
     if (block_max > reference_max + threshold || reference_max == -kDoubleInfinity) {
       const double alpha = std::exp(reference_max - block_max);
-      for (std::int64_t c = 0; c < row.head_dim; ++c) o[c] *= alpha;
+      for (std::int64_t c = 0; c < row.head_dim_v; ++c) o[c] *= alpha;
       sum *= alpha;
       reference_max = block_max;
     }
@@ -349,11 +350,11 @@ void finish_tiled(const Row& row, const TiledRounding& t, double* o) {
       const double p = std::exp(score - reference_max);
       sum += p;
       const double weight = t.p_format ? rounded(*t.p_format, p * block_scale) / block_scale : p;
-      add_weighted_value(weight, row.values + j * row.head_dim, row.head_dim, o);
+      add_weighted_value(weight, row.values + j * row.head_dim_v, row.head_dim_v, o);
     }
   }
   if (sum == 0) return;
-  for (std::int64_t c = 0; c < row.head_dim; ++c) o[c] /= sum;
+  for (std::int64_t c = 0; c < row.head_dim_v; ++c) o[c] /= sum;
 }
 
 }  // namespace

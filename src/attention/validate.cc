@@ -38,16 +38,16 @@ Status validate_sizes(const Problem& p) {
   OCTAVO_RETURN_IF_ERROR(non_negative("heads_kv", p.heads_kv));
   OCTAVO_RETURN_IF_ERROR(non_negative("seqlen_q", p.seqlen_q));
   OCTAVO_RETURN_IF_ERROR(non_negative("seqlen_kv", p.seqlen_kv));
-  if (p.head_dim < 1 || p.head_dim > kLargestDimension)
-    return invalid("head_dim", number(p.head_dim), "1 to 2147483647");
-  if (p.head_dim_v != p.head_dim)
-    return invalid("head_dim_v", number(p.head_dim_v),
-                   fmt::format("head_dim, here {}", p.head_dim));
+  for (const auto& [what, columns] :
+       {std::pair{"head_dim", p.head_dim}, {"head_dim_v", p.head_dim_v}})
+    if (columns < 1 || columns > kLargestDimension)
+      return invalid(what, number(columns), "1 to 2147483647");
   if (p.heads_q > 0 && (p.heads_kv == 0 || p.heads_q % p.heads_kv != 0))
     return invalid("heads_kv", number(p.heads_kv),
                    fmt::format("divisors of heads_q, here {}", p.heads_q));
   const auto too_many = [&p](std::int64_t heads, std::int64_t rows) {
-    return Wide{p.batch} * heads * rows > Wide{kLargestElements} / p.head_dim;
+    return Wide{p.batch} * heads * rows >
+           Wide{kLargestElements} / std::max(p.head_dim, p.head_dim_v);
   };
   if (too_many(p.heads_q, p.seqlen_q) || too_many(p.heads_kv, p.seqlen_kv))
     return invalid("problem", describe(p), "at most 2^58 elements in each tensor");
@@ -358,6 +358,9 @@ Status validate_backward(const Problem& p) {
     if (dtype != p.q)
       return unsupported(what, name(dtype),
                          fmt::format("the dtype of q in the backward pass, here {}", name(p.q)));
+  if (p.head_dim_v != p.head_dim)
+    return unsupported("head_dim_v", number(p.head_dim_v),
+                       fmt::format("head_dim, here {}, in the backward pass", p.head_dim));
   const Precision precision = p.options.precision;
   const bool same_dtype = (precision == Precision::fp16 && p.q == DType::f16) ||
                           (precision == Precision::bf16 && p.q == DType::bf16);
@@ -389,6 +392,7 @@ Status validate_run(const Problem& planned, const Problem& run_problem) {
   OCTAVO_RETURN_IF_ERROR(same("v dtype", run_problem.v, planned.v, dtype_text));
   OCTAVO_RETURN_IF_ERROR(same("out dtype", run_problem.out, planned.out, dtype_text));
   OCTAVO_RETURN_IF_ERROR(same("head_dim", run_problem.head_dim, planned.head_dim, number));
+  OCTAVO_RETURN_IF_ERROR(same("head_dim_v", run_problem.head_dim_v, planned.head_dim_v, number));
   OCTAVO_RETURN_IF_ERROR(same("q_scales", run_problem.q_scales, planned.q_scales, scales_text));
   OCTAVO_RETURN_IF_ERROR(same("k_scales", run_problem.k_scales, planned.k_scales, scales_text));
   OCTAVO_RETURN_IF_ERROR(same("v_scales", run_problem.v_scales, planned.v_scales, scales_text));

@@ -104,7 +104,8 @@ std::size_t shared_bytes(const Problem& problem) {
 
 std::size_t scratch_bytes(const Problem& problem, const Tiling& tiling) {
   const std::int64_t floats =
-      std::max(scratch_floats(tiling), prepare_scratch_floats(problem.head_dim));
+      std::max(scratch_floats(tiling),
+               prepare_scratch_floats(std::max(problem.head_dim, problem.head_dim_v)));
   return align(static_cast<std::size_t>(floats) * sizeof(float));
 }
 

@@ -27,9 +27,10 @@ OperandFormats formats_in_use(const Problem& problem) {
   return formats;
 }
 
-std::int64_t own_scales_per_head(const Problem& p, const OperandFormat& format, std::int64_t rows) {
+std::int64_t own_scales_per_head(const Problem& p, const OperandFormat& format, std::int64_t rows,
+                                 std::int64_t columns) {
   if (!format.scales_of_ours()) return 0;
-  return scales_per_head({p.batch, 1, rows, p.head_dim}, format.granularity,
+  return scales_per_head({p.batch, 1, rows, columns}, format.granularity,
                          p.options.quantization.block_rows);
 }
 
@@ -45,8 +46,8 @@ struct Preparation {
 
   std::int64_t heads() const { return operand.tensor.shape[1]; }
   std::int64_t per_head() const {
-    return own_scales_per_head(problem, operand.format,
-                               is_q ? problem.seqlen_q : problem.seqlen_kv);
+    return own_scales_per_head(problem, operand.format, is_q ? problem.seqlen_q : problem.seqlen_kv,
+                               operand.tensor.shape[3]);
   }
   std::int64_t length(const Sequence& s) const { return is_q ? s.seqlen_q : s.seqlen_kv; }
   HeadOfSequence rows(const Sequence& s, std::int64_t number, std::int64_t head) const {
@@ -199,13 +200,14 @@ struct StoragePlan {
 };
 
 StoragePlan plan_storage(const Problem& p, const OperandFormats& formats) {
-  const auto scales = [&](const OperandFormat& format, std::int64_t heads, std::int64_t rows) {
-    return p.batch * heads * own_scales_per_head(p, format, rows);
+  const auto scales = [&](const OperandFormat& format, std::int64_t heads, std::int64_t rows,
+                          std::int64_t columns) {
+    return p.batch * heads * own_scales_per_head(p, format, rows, columns);
   };
   StoragePlan plan{};
-  plan.k_scales = plan.q_scales + scales(formats.q, p.heads_q, p.seqlen_q);
-  plan.v_scales = plan.k_scales + scales(formats.k, p.heads_kv, p.seqlen_kv);
-  plan.k_means = plan.v_scales + scales(formats.v, p.heads_kv, p.seqlen_kv);
+  plan.k_scales = plan.q_scales + scales(formats.q, p.heads_q, p.seqlen_q, p.head_dim);
+  plan.v_scales = plan.k_scales + scales(formats.k, p.heads_kv, p.seqlen_kv, p.head_dim);
+  plan.k_means = plan.v_scales + scales(formats.v, p.heads_kv, p.seqlen_kv, p.head_dim_v);
   plan.end = plan.k_means + (formats.k.smooth ? p.batch * p.heads_kv * p.head_dim : 0);
   return plan;
 }

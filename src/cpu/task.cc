@@ -87,20 +87,21 @@ Scratch carve(const Tiling& t, float* base) {
   };
   const std::int64_t queries = t.max_panels * t.panel;
   Scratch s{};
+  const std::int64_t row = padded_row(std::max(t.head_dim, t.head_dim_v));
   s.q = take(queries * t.head_dim);
-  s.o = take(queries * t.head_dim);
+  s.o = take(queries * t.head_dim_v);
   s.k = take(kKeyRows * t.pitch + kRowPadding);
-  s.v = take(kKeyRows * t.pitch + kRowPadding);
+  s.v = take(kKeyRows * t.pitch_v + kRowPadding);
   s.s = take(kKeyRows * t.panel);
-  s.row = take(padded_row(t.head_dim));
-  s.factors = take(6 * padded_row(t.head_dim));
+  s.row = take(row);
+  s.factors = take(6 * row);
   s.max = take(queries);
   s.sum = take(queries);
   if (t.has_groups) {
     const auto take_doubles = [&take](std::int64_t n) {
       return reinterpret_cast<double*>(take(2 * n));
     };
-    s.group_o = take_doubles(queries * t.head_dim);
+    s.group_o = take_doubles(queries * t.head_dim_v);
     s.group_sum = take_doubles(queries);
     s.group_max = take(queries);
     s.group_factor = take_doubles(t.panel);
@@ -211,7 +212,7 @@ void TaskRunner::load_queries() {
     }
   }
   const std::int64_t queries = panels() * t_.panel;
-  std::fill_n(s_.o, queries * t_.head_dim, 0.0f);
+  std::fill_n(s_.o, queries * t_.head_dim_v, 0.0f);
   std::fill_n(s_.max, queries, -kInfinity);
   std::fill_n(s_.sum, queries, 0.0f);
 }
@@ -226,7 +227,7 @@ void TaskRunner::attend() {
   }
   const HeadOfSequence head{task_.number, sequence.batch, sequence.kv_begin, task_.kv_head,
                             PageTable(c_.arguments)};
-  const std::int64_t factors = 2 * padded_row(t_.head_dim);
+  const std::int64_t factors = 2 * padded_row(std::max(t_.head_dim, t_.head_dim_v));
   const RowLoader k_rows(c_.kernels, c_.operands.k, head, s_.factors + factors);
   const RowLoader v_rows(c_.kernels, c_.operands.v, head, s_.factors + 2 * factors);
   for (std::int64_t block = begin / kKeyRows * kKeyRows; block < end; block += kKeyRows) {
@@ -234,7 +235,7 @@ void TaskRunner::attend() {
     const std::int64_t to = std::min(block + kKeyRows, end);
     if (modifiers_.sees_block(task_.rows, from)) {
       k_rows.load_block(from, to, s_.k, t_.pitch);
-      v_rows.load_block(from, to, s_.v, t_.pitch);
+      v_rows.load_block(from, to, s_.v, t_.pitch_v);
       for (std::int64_t p = 0; p < panels(); ++p) attend_panel(p, from, to);
     }
     // After the last group too, where there was one before it: store_rows reads what is complete.
@@ -248,7 +249,7 @@ void TaskRunner::attend() {
 
 void TaskRunner::clear_groups() {
   const std::int64_t queries = panels() * t_.panel;
-  std::fill_n(s_.group_o, queries * t_.head_dim, 0.0);
+  std::fill_n(s_.group_o, queries * t_.head_dim_v, 0.0);
   std::fill_n(s_.group_sum, queries, 0.0);
   std::fill_n(s_.group_max, queries, -kInfinity);
 }
@@ -269,9 +270,9 @@ void TaskRunner::finish_group(std::int64_t panel) {
     s_.group_max[query] = s_.max[query];
     s_.sum[query] = 0;
   }
-  for (std::int64_t c = 0; c < t_.head_dim; ++c) {
-    float* o = s_.o + first * t_.head_dim + c * width;
-    double* groups = s_.group_o + first * t_.head_dim + c * width;
+  for (std::int64_t c = 0; c < t_.head_dim_v; ++c) {
+    float* o = s_.o + first * t_.head_dim_v + c * width;
+    double* groups = s_.group_o + first * t_.head_dim_v + c * width;
     for (std::int64_t i = 0; i < width; ++i)
       groups[i] = groups[i] * factor[i] + static_cast<double>(o[i]);
     std::fill_n(o, width, 0.0f);
@@ -298,7 +299,7 @@ void TaskRunner::attend_panel(std::int64_t panel, std::int64_t from, std::int64_
   const std::int64_t end = std::min(to, keys.end);
   if (begin >= end) return;
   const std::int64_t count = end - begin;
-  const std::int64_t first = (begin - from) * t_.pitch;
+  const std::int64_t skipped = begin - from;
   const std::int64_t query = panel * t_.panel;
   LaneLimits limits{};
   const bool all_seen = keys.all_begin <= begin && end <= keys.all_end;
@@ -307,12 +308,12 @@ void TaskRunner::attend_panel(std::int64_t panel, std::int64_t from, std::int64_
   if (t_.modifies_scores && !modifiers_.load(query, rows_of(panel), keys.vectors * c_.kernels.lanes,
                                              begin, count, modifiers))
     return;  // p would be 0 everywhere
-  c_.kernels.scores(s_.k + first, t_.pitch, count, t_.head_dim, s_.q + query * t_.head_dim,
-                    keys.vectors, s_.s);
+  c_.kernels.scores(s_.k + skipped * t_.pitch, t_.pitch, count, t_.head_dim,
+                    s_.q + query * t_.head_dim, keys.vectors, s_.s);
   if (t_.modifies_scores) c_.kernels.modify_scores(s_.s, count, keys.vectors, modifiers);
   c_.kernels.softmax(s_.s, count, keys.vectors, masked, s_.max + query, s_.sum + query, s_.rescale);
-  c_.kernels.accumulate(s_.v + first, t_.pitch, count, t_.head_dim, s_.s, keys.vectors, s_.rescale,
-                        s_.o + query * t_.head_dim);
+  c_.kernels.accumulate(s_.v + skipped * t_.pitch_v, t_.pitch_v, count, t_.head_dim_v, s_.s,
+                        keys.vectors, s_.rescale, s_.o + query * t_.head_dim_v);
 }
 
 // Stores the row in s_.row.
@@ -321,12 +322,12 @@ void TaskRunner::store_row(const QueryRow& at, std::byte* to) const {
   if (a.out_amax != nullptr) {
     const bool of_heads = c_.problem.out_scales == Granularity::head;
     raise(a.out_amax[of_heads ? task_.number * c_.problem.heads_q + at.head : 0],
-          finite_amax(s_.row, t_.head_dim));
+          finite_amax(s_.row, t_.head_dim_v));
   }
-  if (!is_8bit(a.out.dtype)) return c_.kernels.from_f32(a.out.dtype, s_.row, t_.head_dim, to);
+  if (!is_8bit(a.out.dtype)) return c_.kernels.from_f32(a.out.dtype, s_.row, t_.head_dim_v, to);
   const OperandScales scales = operand_scales(a, a.out, a.out_scales, c_.problem.seqlen_q);
   const float inverse = 1.0f / scales.step({task_.number, 0, 0, at.head, {}}, 0, 0);
-  encode_values(a.out.dtype, s_.row, t_.head_dim, inverse, to);
+  encode_values(a.out.dtype, s_.row, t_.head_dim_v, inverse, to);
 }
 
 // Divides O by the row's sum, to which a sink adds one term. A row without a visible key has the
@@ -356,15 +357,15 @@ void TaskRunner::store_rows() {
   for (std::int64_t index = 0; index < task_.rows; ++index) {
     const std::int64_t panel = index / t_.panel, lane = index % t_.panel;
     const std::int64_t width = round_up(rows_of(panel), c_.kernels.lanes);
-    const std::int64_t first = panel * t_.panel * t_.head_dim + lane;
+    const std::int64_t first = panel * t_.panel * t_.head_dim_v + lane;
     const auto sum = has_finished_group_ ? static_cast<float>(s_.group_sum[index]) : s_.sum[index];
     const RowEnd end = end_of_row(index, sum);
-    for (std::int64_t c = 0; c < t_.head_dim; ++c) {
+    for (std::int64_t c = 0; c < t_.head_dim_v; ++c) {
       const std::int64_t at = first + c * width;
       const auto o = has_finished_group_ ? static_cast<float>(s_.group_o[at]) : s_.o[at];
       s_.row[c] = o * end.factor;
     }
-    if (sum == 0) std::fill_n(s_.row, t_.head_dim, 0.0f);
+    if (sum == 0) std::fill_n(s_.row, t_.head_dim_v, 0.0f);
 
     const QueryRow at = query(index);
     const std::int64_t b = task_.sequence.batch, row = task_.sequence.q_begin + at.row;
@@ -381,20 +382,22 @@ void TaskRunner::store_rows() {
 }  // namespace
 
 Tiling make_tiling(const Kernels& kernels, const Problem& problem) {
-  const std::int64_t head_dim = problem.head_dim;
   Tiling tiling;
-  tiling.head_dim = head_dim;
+  tiling.head_dim = problem.head_dim;
+  tiling.head_dim_v = problem.head_dim_v;
   tiling.has_groups = problem.seqlen_kv > kGroupKeys;
   tiling.has_additions = problem.bias || problem.mask || problem.block_mask != 0;
   tiling.has_alibi = problem.alibi;
   tiling.modifies_scores = tiling.has_additions || tiling.has_alibi || problem.options.softcap != 0;
   tiling.panel = kernels.lanes * kernels.max_vectors;
-  const std::int64_t panel_bytes =
-      2 * tiling.panel * head_dim * static_cast<std::int64_t>(sizeof(float));
+  const std::int64_t panel_bytes = tiling.panel * (problem.head_dim + problem.head_dim_v) *
+                                   static_cast<std::int64_t>(sizeof(float));
   tiling.max_panels = std::max<std::int64_t>(
       1, std::min({kTaskRows / tiling.panel, kTaskBytes / panel_bytes, kMaxPanels}));
   // An odd number of cache lines: rows of a power of two would map to a few sets of L1.
-  tiling.pitch = (round_up(head_dim, 16) / 16 | 1) * 16;
+  const auto pitch_of = [](std::int64_t columns) { return (round_up(columns, 16) / 16 | 1) * 16; };
+  tiling.pitch = pitch_of(problem.head_dim);
+  tiling.pitch_v = pitch_of(problem.head_dim_v);
   return tiling;
 }
 

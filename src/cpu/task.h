@@ -21,14 +21,16 @@ inline constexpr std::int64_t kKeyRows = 64;
 inline constexpr std::int64_t kGroupKeys = 32 * kKeyRows;
 
 struct Tiling {
-  std::int64_t head_dim = 0;
+  std::int64_t head_dim = 0;     // columns of Q and K
+  std::int64_t head_dim_v = 0;   // of V and O
   bool has_groups = false;       // some row may see keys of more than one group
   bool modifies_scores = false;  // after scale * q k
   bool has_additions = false;    // to scores: a bias, a mask tensor or a block mask
   bool has_alibi = false;
   std::int64_t panel = 0;       // queries whose scores are computed together
   std::int64_t max_panels = 1;  // of a task
-  std::int64_t pitch = 0;       // of the K and V blocks, in floats
+  std::int64_t pitch = 0;       // of the K block, in floats
+  std::int64_t pitch_v = 0;     // of the V block
 };
 
 Tiling make_tiling(const Kernels& kernels, const Problem& problem);

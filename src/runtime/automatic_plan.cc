@@ -66,7 +66,8 @@ double work_of(std::int64_t rows, std::int64_t keys, std::int64_t columns) {
 
 // The recorded size with the nearest amount of work.
 std::size_t nearest_size(const PrecisionRecords& records, const Problem& p) {
-  const double here = work_of(p.batch * p.heads_q * p.seqlen_q, p.seqlen_kv, p.head_dim);
+  const double here =
+      work_of(p.batch * p.heads_q * p.seqlen_q, p.seqlen_kv, (p.head_dim + p.head_dim_v) / 2);
   const auto distance = [here](const RecordSize& s) {
     return std::abs(here - work_of(s.heads * s.length, s.length, s.head_dim));
   };

@@ -585,10 +585,11 @@ Result<GpuProblem> gpu_problem(const Problem& problem, Device device) {
         fmt::format("0 to {} on {}, which has {} SMs", info.sms - 1, name(device), info.sms));
   if (problem.paged) {
     if (decode_supports(problem, info)) return GpuProblem{*gpu, *resolved};
-    return unsupported("problem", on_chip(problem, info),
-                       "with a paged cache on a GPU an f16 or bf16 q over k and v of its dtype, "
-                       "int8, or from sm_89 on e4m3 or e5m2; head_dim up to 256 with rows of whole "
-                       "16 bytes; an f16, bf16 or f32 out without amax; no batch_invariant");
+    return unsupported(
+        "problem", on_chip(problem, info),
+        "with a paged cache on a GPU an f16 or bf16 q over k and v of its dtype, "
+        "int8, or from sm_89 on e4m3 or e5m2; head_dim up to 256, equal to head_dim_v, "
+        "with rows of whole 16 bytes; an f16, bf16 or f32 out without amax; no batch_invariant");
   }
   if (is_forced(KernelFamily::decode) && !decode_supports(problem, info))
     return unsupported("OCTAVO_KERNELS", "'decode'",

@@ -74,6 +74,12 @@ std::vector<BackwardFault> backward_faults() {
       {"out dtype is bf16", [](A& a, O&) { a.out.dtype = DType::bf16; }, unsupported},
       {"q dtype is e4m3; supported here: f32, f16 and bf16 in the backward pass",
        [all_of](A& a, O&) { all_of(a, DType::e4m3); }, unsupported},
+      {"head_dim_v is 4; supported here: head_dim, here 8, in the backward pass",
+       [](A& a, O&) {
+         for (ConstTensor* t : {&a.v, &a.out, &a.dout}) t->shape[3] = 4;
+         a.dv.shape[3] = 4;
+       },
+       unsupported},
       {"precision is fp8 with inputs of f32", [](A&, O& o) { o.precision = Precision::fp8; },
        unsupported},
       {"precision is fp16 with inputs of f32", [](A&, O& o) { o.precision = Precision::fp16; },

@@ -86,6 +86,10 @@ std::vector<Fault> faults() {
          a.q_scales.max_quantized = std::numeric_limits<float>::quiet_NaN();
        }},
       {"out.shape is (2, 4, 6, 4)", [](A& a, O&) { a.out.shape[3] = 4; }},
+      {"out.shape is (2, 4, 6, 8); supported: (2, 4, 6, 7) (that of q, with the columns of v)",
+       [](A& a, O&) { a.v.shape[3] = 7; }},
+      {"head_dim_v is 0; supported: 1 to 2147483647",
+       [](A& a, O&) { a.v.shape[3] = a.out.shape[3] = 0; }},
       {"lse.shape is (2, 4, 5, 1)", [](A& a, O&) { a.lse.shape[2] = 5; }},
       {"lse.dtype is f16", [](A& a, O&) { a.lse.dtype = DType::f16; }},
       {"heads_kv is 3", [](A& a, O&) { a.k.shape[1] = a.v.shape[1] = 3; }},
@@ -191,6 +195,19 @@ TEST(Problem, DescribesTheArguments) {
   EXPECT_TRUE(p.lse);
   EXPECT_FALSE(p.varlen);
   EXPECT_EQ(describe(p), "B=2 Hq=4 Hkv=2 Sq=6 Skv=5 D=8 f32 lse");
+}
+
+TEST(Problem, VMayHaveOtherColumnsThanQ) {
+  Call call(2, 4, 2, 6, 5, 8);
+  const Problem equal = problem_of(call.arguments).value();
+  EXPECT_EQ(equal.head_dim_v, 8);
+  call.arguments.v.shape[3] = call.arguments.out.shape[3] = 3;
+  const Problem p = problem_of(call.arguments).value();
+  EXPECT_EQ(p.head_dim, 8);
+  EXPECT_EQ(p.head_dim_v, 3);
+  EXPECT_EQ(describe(p), "B=2 Hq=4 Hkv=2 Sq=6 Skv=5 D=8 Dv=3 f32 lse");
+  EXPECT_EQ(validate_run(equal, p).message(),
+            "head_dim_v is 3; supported: 8, for which the plan was made.");
 }
 
 TEST(Problem, TensorsMayInterleaveInOneArray) {

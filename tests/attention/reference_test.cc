@@ -39,6 +39,17 @@ TEST(Reference, DefaultScaleIsTheInverseRootOfTheHeadDimension) {
   EXPECT_EQ(unset, given);
 }
 
+// Every column of O depends on its own column of V alone, and the scale on the columns of Q and K.
+TEST(Reference, FewerColumnsOfVGiveThoseOfTheOutput) {
+  Call call(2, 4, 2, 3, 5, 8);
+  std::vector<double> all(2 * 4 * 3 * 8), some(2 * 4 * 3 * 5);
+  ASSERT_TRUE(reference(call.arguments, {}, all.data()).ok());
+  call.arguments.v.shape[3] = call.arguments.out.shape[3] = 5;
+  ASSERT_EQ(reference(call.arguments, {}, some.data()).message(), "");
+  for (std::size_t row = 0; row < 2 * 4 * 3; ++row)
+    for (std::size_t c = 0; c < 5; ++c) EXPECT_EQ(some[row * 5 + c], all[row * 8 + c]);
+}
+
 TEST(Reference, CausalRowsSeeOnlyTheirKeys) {
   Call call(1, 1, 1, 3, 3, 4);
   std::vector<double> out(12);

@@ -4,6 +4,7 @@
 
 #include "case.h"
 #include "cpu/kernels.h"
+#include "cpu/task.h"
 
 namespace octavo::cpu {
 namespace {
@@ -33,6 +34,35 @@ TEST_P(CpuAttention, AnyHeadDim) {
     Call({.seqlen_q = 51, .seqlen_kv = 70, .head_dim = head_dim})
         .expect_matches_reference(tolerance(DType::f32));
   }
+}
+
+TEST_P(CpuAttention, AnyHeadDimOfV) {
+  for (const auto& [head_dim, head_dim_v] :
+       {std::pair{192, 128}, {64, 128}, {128, 64}, {1, 70}, {70, 1}, {33, 7}, {24, 300}}) {
+    SCOPED_TRACE(testing::Message() << head_dim << ' ' << head_dim_v);
+    Case c{.batch = 2,
+           .heads_q = 4,
+           .heads_kv = 2,
+           .seqlen_q = 51,
+           .seqlen_kv = 70,
+           .head_dim = head_dim,
+           .head_dim_v = head_dim_v,
+           .row_gap = 3};
+    c.options.causal = Causal::bottom_right;
+    Call(c).expect_matches_reference(tolerance(DType::f32));
+  }
+}
+
+// Several groups of keys are added up in FP64.
+TEST_P(CpuAttention, UnequalHeadDimsOverManyKeys) {
+  for (const auto& [head_dim, head_dim_v] : {std::pair{9, 24}, {24, 9}})
+    Call({.heads_q = 1,
+          .heads_kv = 1,
+          .seqlen_q = 5,
+          .seqlen_kv = 2 * kGroupKeys + 70,
+          .head_dim = head_dim,
+          .head_dim_v = head_dim_v})
+        .expect_matches_reference(tolerance(DType::f32));
 }
 
 TEST_P(CpuAttention, EveryFormatOfEveryOperand) {
@@ -107,6 +137,23 @@ TEST_P(CpuAttention, LayoutsAndScales) {
               .row_gap = gap,
               .scale = scale})
             .expect_matches_reference(1e-5);
+}
+
+TEST_P(CpuAttention, ChannelScalesFollowTheColumnsOfEachTensor) {
+  for (const auto& [head_dim, head_dim_v] : {std::pair{40, 24}, {24, 40}}) {
+    Call call({.heads_q = 4,
+               .seqlen_q = 20,
+               .seqlen_kv = 70,
+               .head_dim = head_dim,
+               .head_dim_v = head_dim_v,
+               .q = DType::e4m3,
+               .k = DType::int8,
+               .v = DType::sim8});
+    Call::scales(Granularity::channel, call.arguments.q, call.q_scales, call.arguments.q_scales);
+    Call::scales(Granularity::channel, call.arguments.k, call.k_scales, call.arguments.k_scales);
+    Call::scales(Granularity::channel, call.arguments.v, call.v_scales, call.arguments.v_scales);
+    call.expect_matches_reference(tolerance(DType::f32));
+  }
 }
 
 TEST_P(CpuAttention, VarlenSequencesOfAllLengths) {

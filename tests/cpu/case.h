@@ -81,6 +81,7 @@ struct OwnedTensor {
 
 struct Case {
   std::int64_t batch = 1, heads_q = 2, heads_kv = 2, seqlen_q = 5, seqlen_kv = 7, head_dim = 16;
+  std::int64_t head_dim_v = 0;  // 0: head_dim
   DType q = DType::f32, k = DType::f32, v = DType::f32, out = DType::f32;
   OwnedTensor::Order order = OwnedTensor::Order::bhsd;
   std::int64_t row_gap = 0;
@@ -98,8 +99,9 @@ struct Call {
   explicit Call(const Case& c) : options(c.options) {
     q = OwnedTensor(c.q, {c.batch, c.heads_q, c.seqlen_q, c.head_dim}, c.order, c.row_gap);
     k = OwnedTensor(c.k, {c.batch, c.heads_kv, c.seqlen_kv, c.head_dim}, c.order, c.row_gap);
-    v = OwnedTensor(c.v, {c.batch, c.heads_kv, c.seqlen_kv, c.head_dim}, c.order, c.row_gap);
-    out = OwnedTensor(c.out, {c.batch, c.heads_q, c.seqlen_q, c.head_dim}, c.order, c.row_gap);
+    const std::int64_t columns = c.head_dim_v == 0 ? c.head_dim : c.head_dim_v;
+    v = OwnedTensor(c.v, {c.batch, c.heads_kv, c.seqlen_kv, columns}, c.order, c.row_gap);
+    out = OwnedTensor(c.out, {c.batch, c.heads_q, c.seqlen_q, columns}, c.order, c.row_gap);
     q.fill(1, 20), k.fill(2, 20), v.fill(3, 20);
     arguments.q = q.view, arguments.k = k.view, arguments.v = v.view, arguments.out = out.view;
     if (c.lse) {

@@ -86,6 +86,23 @@ TEST(CpuQuantized, EveryPrecisionAndGranularity) {
   use_kernels(nullptr);
 }
 
+TEST(CpuQuantized, EveryGranularityOfUnequalHeadDims) {
+  for (const auto& [head_dim, head_dim_v] : {std::pair{24, 40}, {40, 24}})
+    for (const Granularity granularity : kAllGranularities) {
+      SCOPED_TRACE(testing::Message() << name(granularity) << ' ' << head_dim);
+      Case c{.batch = 2,
+             .heads_q = 4,
+             .seqlen_q = 20,
+             .seqlen_kv = 70,
+             .head_dim = head_dim,
+             .head_dim_v = head_dim_v};
+      c.options.precision = Precision::fp8;
+      c.options.quantization.qk = granularity;
+      c.options.quantization.v = granularity;
+      expect_rounds_as_quantize(c);
+    }
+}
+
 TEST(CpuQuantized, SmoothingRotationAndLeastSquares) {
   for (const ScaleRule rule : {ScaleRule::amax, ScaleRule::least_squares})
     for (const bool smooth : {false, true})
@@ -174,6 +191,18 @@ TEST(CpuQuantized, TransposedVGivesTheSameBitsAsRows) {
       Call::scales(granularity, call.arguments.v, call.v_scales, call.arguments.v_scales);
       expect_same_from_transposed(call);
     }
+}
+
+TEST(CpuQuantized, TransposedVMayHaveOtherColumnsThanK) {
+  Call call({.seqlen_q = 9,
+             .seqlen_kv = 75,
+             .head_dim = 16,
+             .head_dim_v = 21,
+             .q = DType::int8,
+             .k = DType::int8,
+             .v = DType::int8});
+  Call::scales(Granularity::channel, call.arguments.v, call.v_scales, call.arguments.v_scales);
+  expect_same_from_transposed(call);
 }
 
 TEST(CpuQuantized, VarlenTransposedVGivesTheSameBitsAsRows) {

@@ -245,8 +245,8 @@ OCTAVO_DEVICE double exponentiate(Span keys, double largest, double* scores) {
   return warp_sum(part);
 }
 
-// Computes one row: `out`, of head_dim values, and its log-sum-exp. A row without a visible key and
-// without a sink is not written.
+// Computes one row: `out`, of head_dim_v values, and its log-sum-exp. A row without a visible key
+// and without a sink is not written.
 OCTAVO_DEVICE void compute_row(const Params& p, const Head& q, const Head& k, const Head& v,
                                const RowModifiers& modifiers, i64 row, Span keys, double* scores,
                                double* out, double* lse) {
@@ -260,7 +260,7 @@ OCTAVO_DEVICE void compute_row(const Params& p, const Head& q, const Head& k, co
     if (!(e < 0)) ptx::store_global_f64(scores + j, rounded(p.rounding, e / sum));
   }
   ptx::warp_sync();  // every lane reads the weights of all lanes
-  for (i64 c = ptx::lane_index(); c < p.head_dim; c += kLanes) {
+  for (i64 c = ptx::lane_index(); c < p.head_dim_v; c += kLanes) {
     double o = 0;
     for (i64 j = 0; j < keys.length; ++j) {
       const double weight = ptx::load_global_f64(scores + j);
@@ -292,7 +292,8 @@ OCTAVO_DEVICE void find_and_compute_row(const Params& p, i64 index, double* scor
   const i64 rows_of_head = p.rows == nullptr ? p.tokens_q : p.row_count;
   const i64 place = (batch * p.heads_q + head) * rows_of_head + queries.begin + n;
   const RowModifiers modifiers(p, batch, sequence, head, row, queries, all_keys);
-  compute_row(p, q, k, v, modifiers, row, keys, scores, p.out + place * p.head_dim, p.lse + place);
+  compute_row(p, q, k, v, modifiers, row, keys, scores, p.out + place * p.head_dim_v,
+              p.lse + place);
 }
 
 // Padding and rows without keys are not written: the host has initialised them to 0 and -infinity.

@@ -57,7 +57,8 @@ struct Params {
   Padding padding_q, padding_kv;
   i64 tokens_q = 0, tokens_kv = 0;  // rows of the tensors
   i64 sequences = 0, heads_q = 0, heads_per_kv = 1;
-  i64 seqlen_q = 0, seqlen_kv = 0, head_dim = 0;  // the maxima in a varlen batch
+  i64 seqlen_q = 0, seqlen_kv = 0;  // the maxima in a varlen batch
+  i64 head_dim = 0, head_dim_v = 0;
 
   double scale = 0;
   i32 causal = 0;        // a row sees no key after its diagonal
@@ -80,7 +81,7 @@ struct Params {
   const i32* rows = nullptr;
   i64 row_count = 0;
 
-  double* out = nullptr;     // (batch, heads_q, rows, head_dim), contiguous
+  double* out = nullptr;     // (batch, heads_q, rows, head_dim_v), contiguous
   double* lse = nullptr;     // (batch, heads_q, rows)
   double* scores = nullptr;  // seqlen_kv values for every warp of the grid
   i64 warps = 0;

@@ -24,11 +24,11 @@ struct Results {
   Buffer out, lse, scores;
   std::size_t values = 0, rows = 0;
 
-  static Result<Results> make(Device device, std::size_t rows, std::size_t head_dim,
+  static Result<Results> make(Device device, std::size_t rows, std::size_t columns,
                               std::size_t scores) {
     Results r;
     r.rows = rows;
-    r.values = rows * head_dim;
+    r.values = rows * columns;
     Result<Buffer> out = upload(device, std::vector<double>(r.values, 0.0));
     if (!out.ok()) return out.status();
     Result<Buffer> lse =
@@ -66,7 +66,7 @@ Status run_on_gpu(const Gpu& gpu, Device device, const Arguments& host, const Op
   OracleOutputs outputs;
   outputs.warps = oracle_warps(computed, run_problem->seqlen_kv);
   const Result<Results> results = Results::make(
-      device, static_cast<std::size_t>(all_rows), static_cast<std::size_t>(run_problem->head_dim),
+      device, static_cast<std::size_t>(all_rows), static_cast<std::size_t>(run_problem->head_dim_v),
       static_cast<std::size_t>(outputs.warps * std::max<std::int64_t>(run_problem->seqlen_kv, 1)));
   if (!results.ok()) return results.status();
   outputs.out = static_cast<double*>(results->out.data());

@@ -56,7 +56,7 @@ bool decode_supports(const Problem& p, const GpuInfo& gpu) {
   if (!p.paged && (p.seqlen_kv == 0 || p.seqlen_q == 0)) return false;
   if (p.options.precision != Precision::native || p.options.batch_invariant) return false;
   const std::int64_t chunk = 16 / static_cast<std::int64_t>(size_bytes(p.k));
-  if (p.head_dim % chunk != 0 || p.head_dim > 256) return false;
+  if (p.head_dim % chunk != 0 || p.head_dim > 256 || p.head_dim_v != p.head_dim) return false;
   // Rows, and tiles of at least 16 keys, are counted in 32 bits.
   constexpr std::int64_t kMost = INT32_MAX / 2;
   const std::int64_t tiles = div_up<std::int64_t>(std::max<std::int64_t>(p.seqlen_kv, 1), 16);

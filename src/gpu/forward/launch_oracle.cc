@@ -91,6 +91,7 @@ oracle::Params oracle_params(const Problem& run_problem, const Arguments& a,
   p.seqlen_q = run_problem.seqlen_q;
   p.seqlen_kv = run_problem.seqlen_kv;
   p.head_dim = run_problem.head_dim;
+  p.head_dim_v = run_problem.head_dim_v;
   p.scale = a.scale ? *a.scale : 1.0 / std::sqrt(static_cast<double>(run_problem.head_dim));
   const Options& mask = run_problem.options;
   p.causal = mask.causal == Causal::none ? 0 : 1;
