@@ -226,6 +226,7 @@ std::string_view dtype_text(DType dtype) {
     case DType::sim8:
       return "U8";
     case DType::boolean:
+    case DType::int4:
       break;
   }
   return "U8";

@@ -43,12 +43,14 @@ struct KvCacheOptions {
   std::int64_t page_size = 64;  // rows of a page: a multiple of 16 from 16 to 256
   std::int64_t heads = 0;       // of K and V
   std::int64_t head_dim = 0;
-  // f32, f16, bf16, or quantized to e4m3, e5m2 or int8 with a scale for each row of each head. Not
-  // f32 on a GPU, which also needs rows of whole 16 bytes and head_dim up to 256.
+  // f32, f16, bf16, or quantized: to e4m3, e5m2 or int8 with a scale for each row of each head, or
+  // to int4 with a scale and a zero for each group of channels of a row (GroupScales). Not f32 on a
+  // GPU, which also needs rows of whole 16 bytes and head_dim up to 256.
   DType dtype = DType::f16;
   PageLayout layout = PageLayout::bhsd;
   std::int64_t max_batch = 64;          // sequences that can be selected together
   std::int64_t pages_per_sequence = 0;  // the most that a sequence can have; 0: all pages
+  std::int64_t group = 64;  // of int4: channels that share a scale, 32 or 64, a divisor of head_dim
 };
 
 // A rotary position embedding that append() applies to K, before it is quantized. Row p of cos and
@@ -105,12 +107,12 @@ class OCTAVO_API KvCache {
   Status append(const ConstTensor& k, const ConstTensor& v, const Rotary& rotary = {},
                 Stream stream = nullptr);
 
-  // Sets k, v, their scales, page_table and seqlens_kv of a call whose queries are (selected, Hq,
+  // Sets k, v, their scales or groups, page_table and seqlens_kv of a call whose queries are (selected, Hq,
   // Sq, D).
   void set_arguments(Arguments& arguments) const;
 
   // Copies the keys and values of a sequence to (1, heads, length, head_dim), f32, f16 or bf16, in
-  // host memory; 8-bit values are dequantized.
+  // host memory; 8- and 4-bit values are dequantized.
   Status read(std::int64_t sequence, const Tensor& k, const Tensor& v,
               Stream stream = nullptr) const;
 

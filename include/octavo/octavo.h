@@ -38,7 +38,8 @@ typedef enum octavo_dtype {
   OCTAVO_E5M2 = 4,
   OCTAVO_INT8 = 5,
   OCTAVO_SIM8 = 6,
-  OCTAVO_BOOL = 7 /* one byte, 0 or 1: of a mask only */
+  OCTAVO_BOOL = 7, /* one byte, 0 or 1: of a mask only */
+  OCTAVO_INT4 = 8  /* two values a byte: of K and V of a paged cache only */
 } octavo_dtype;
 
 typedef enum octavo_granularity {
@@ -109,6 +110,13 @@ typedef struct octavo_block_mask {
   int64_t bit_blocks;
 } octavo_block_mask;
 
+/* Scales and zeros of int4 keys or values, f16 (pages, Hkv, 2, D / channels, page_size);
+ * octavo.hpp describes them. */
+typedef struct octavo_group_scales {
+  const void* data;
+  int64_t channels; /* that share them: 32 or 64 */
+} octavo_group_scales;
+
 /* What a plan fixes in addition to types and sizes. octavo_options_init() sets the defaults. */
 typedef struct octavo_options {
   size_t size;
@@ -165,6 +173,9 @@ typedef struct octavo_arguments {
   int64_t page_table_stride;  /* entries from one sequence to the next */
   int64_t pages_per_sequence; /* entries of a sequence */
   octavo_block_mask block_mask; /* block_size 0: none */
+  octavo_group_scales k_groups, v_groups; /* of int4 K and V */
+  /* Bit j of word i of a sequence: query i sees the key of query j; B x Sq words; NULL: none */
+  const int32_t* draft_tree;
 } octavo_arguments;
 
 /* The backward pass: from dout, the gradient of out, to the gradients of q, k, v, bias and sinks.
@@ -251,6 +262,7 @@ typedef struct octavo_kv_cache_options {
   int32_t layout;             /* octavo_page_layout */
   int64_t max_batch;          /* sequences that can be selected together */
   int64_t pages_per_sequence; /* the most that a sequence can have; 0: all pages */
+  int64_t group;              /* of int4: channels that share a scale, 32 or 64 */
 } octavo_kv_cache_options;
 
 /* A rotary position embedding of K: `pairs` floats for each position; cos NULL: none. */
@@ -377,7 +389,7 @@ OCTAVO_C_API octavo_status octavo_kv_cache_advance(octavo_kv_cache* cache, int64
 OCTAVO_C_API octavo_status octavo_kv_cache_append(octavo_kv_cache* cache, const octavo_tensor* k,
                                                   const octavo_tensor* v,
                                                   const octavo_rotary* rotary, void* stream);
-/* Sets k, v, their scales, page_table and seqlens_kv for the selected sequences. */
+/* Sets k, v, their scales or groups, page_table and seqlens_kv for the selected sequences. */
 OCTAVO_C_API octavo_status octavo_kv_cache_set_arguments(const octavo_kv_cache* cache,
                                                          octavo_arguments* arguments);
 OCTAVO_C_API octavo_status octavo_kv_cache_read(const octavo_kv_cache* cache, int64_t sequence,

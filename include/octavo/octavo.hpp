@@ -104,6 +104,7 @@ enum class DType : std::uint8_t {
   int8,     // x = stored * scale, stored values -127 to 127
   sim8,     // stored as uint8, zero is 128: x = (stored - 128) / 127 * scale, scale = amax
   boolean,  // one byte, 0 or 1: of Arguments::mask only
+  int4,     // two values a byte: of K and V of a paged cache only, see GroupScales
 };
 // Every type of numbers.
 inline constexpr std::array kAllDTypes = {DType::f32,  DType::f16,  DType::bf16, DType::e4m3,
@@ -190,6 +191,20 @@ struct Scales {
   // times Q's and K's bounds is at most 65504, a GPU may accumulate scores in FP16. The promise is
   // not checked: a larger value may turn its row into infinities.
   float max_quantized = 0;
+};
+
+// Scales and zeros of the int4 keys or values of a paged cache. A group of neighbouring channels of
+// a key shares a pair:
+//
+//   x = scale * n + zero       n = 0 ... 15
+//
+// They are f16, contiguous, 16-byte aligned: (pages, Hkv, 2, D / channels, page_size), of each page
+// and head the scales first. An int4 tensor counts bytes: its last dimension is D / 2 and its
+// strides are bytes. Eight channels are four bytes: the low halves of the bytes hold channels 0, 4,
+// 1 and 5, the high halves 2, 6, 3 and 7.
+struct GroupScales {
+  const void* data = nullptr;
+  std::int64_t channels = 64;  // of a group: 32 or 64, a divisor of D
 };
 
 // The memory layout of V.
@@ -380,6 +395,12 @@ struct Arguments {
   // Block-sparse attention, if block_size is not 0: hidden blocks cost nothing. Not together with
   // cu_seqlens, padding or a paged cache.
   BlockMask block_mask{};
+  GroupScales k_groups{}, v_groups{};  // required for int4 K and V, ignored for others
+  // The tree of drafts that speculative decoding verifies, if not null: the queries of a sequence
+  // are its last keys, of which query i sees only those whose bit is set: bit j of word i is that
+  // of query j. A causal mask or window hides further keys. B x Sq words on the device, of at most
+  // 32 queries. Not together with cu_seqlens or a block mask; on a GPU, not with bias or mask.
+  const std::int32_t* draft_tree = nullptr;
 };
 
 // What a plan fixes: types, head dimensions, head ratio, mask, and the largest lengths.
@@ -410,11 +431,13 @@ struct Problem {
   bool padded = false;         // a padded batch; with a paged cache: padding in q
   bool paged = false;          // a paged KV cache: seqlen_kv is pages_per_sequence * page_size
   std::int64_t page_size = 0;  // of a paged KV cache
+  std::int64_t kv_group = 0;   // channels that share a scale of an int4 cache: 32 or 64
   std::optional<DType> bias{};
   bool mask = false;
   bool alibi = false;
   bool sinks = false;
   std::int64_t block_mask = 0;  // the size of its blocks; 0: none
+  bool draft_tree = false;
   Options options{};
   bool operator==(const Problem&) const = default;
 };

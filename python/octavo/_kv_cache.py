@@ -9,7 +9,7 @@ from typing import Any
 from . import _octavo
 from ._quantized import Quantized
 
-_FORMATS = {"float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2", "int8": "int8"}
+_FORMATS = {"float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2", "int8": "int8", "int4": "int4"}
 
 
 class KvCache:
@@ -25,7 +25,9 @@ class KvCache:
     heads        of k and v
     page_size    rows of a page: a multiple of 16 from 16 to 256
     dtype        float32, float16, bfloat16, or quantized with a scale for each row of each head:
-                 float8_e4m3fn, float8_e5m2, int8
+                 float8_e4m3fn, float8_e5m2, int8; or "int4", with a scale and a zero for each group
+                 of channels of a row
+    group        of int4: channels that share a scale, 32 or 64
     layout       memory order: "bhsd" for (pages, heads, page_size, head_dim), "bshd" for (pages,
                  page_size, heads, head_dim)
     max_batch    the most sequences that can be selected together
@@ -46,9 +48,9 @@ class KvCache:
 
     def __init__(self, pages: int, heads: int, head_dim: int, *, page_size: int = 64,
                  dtype: Any = "float16", layout: str = "bhsd", max_batch: int = 64,
-                 pages_per_sequence: int | None = None, device: Any = "cpu"):
+                 pages_per_sequence: int | None = None, group: int = 64, device: Any = "cpu"):
         self._cache = _octavo._KvCache(pages, page_size, heads, head_dim, dtype, layout, max_batch,
-                                       pages_per_sequence or 0, str(device))
+                                       pages_per_sequence or 0, group, str(device))
         self.device = self._cache.device()
         name = getattr(dtype, "__name__", str(dtype))  # a type, a dtype or a name
         self._format = _FORMATS.get(name.rsplit(".", 1)[-1])
@@ -114,7 +116,8 @@ class KvCache:
             arrays = {name: sys.modules["torch"].from_dlpack(x) for name, x in arrays.items()}
         if self._format is not None:
             for name in ("k", "v"):
-                arrays[name] = Quantized(arrays[name], arrays.pop(name + "_scales"), self._format, "row")
+                arrays[name] = Quantized(arrays[name], arrays.pop(name + "_scales"), self._format,
+                                         "group" if self._format == "int4" else "row")
         return arrays
 
     def attention(self, q: Any, **options: Any) -> Any:

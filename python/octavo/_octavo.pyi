@@ -62,6 +62,7 @@ def attention(
     softcap: float | None = None,
     page_table: _Array | None = None,
     block_mask: BlockMask | None = None,
+    draft_tree: _Array | None = None,
     sm_margin: int = 0,
 ) -> Any: ...
 def attention_backward(
@@ -130,6 +131,7 @@ def explain(
     softcap: float | None = None,
     page_table: _Array | None = None,
     block_mask: BlockMask | None = None,
+    draft_tree: _Array | None = None,
     sm_margin: int = 0,
     device: str | None = None,
 ) -> Explanation: ...
@@ -168,6 +170,7 @@ class _KvCache:
         layout: str,
         max_batch: int,
         pages_per_sequence: int,
+        group: int,
         device: str,
     ) -> None: ...
     def add_sequence(self) -> int: ...

@@ -16,9 +16,11 @@ class Quantized:
     data         the quantized values, (batch, heads, seqlen, head_dim), of any 8-bit type;
                  (batch, heads, head_dim, keys) if transposed, whatever the layout of the call
     scales       float32, contiguous, in the shape of the granularity
-    format       the number format of data: e4m3, e5m2, int8, sim8
+    format       the number format of data: e4m3, e5m2, int8, sim8; int4 of a paged cache only: its
+                 data are (pages, heads, page_size, head_dim / 2) bytes, and its scales float16
+                 (pages, heads, 2 * groups, page_size), scales and then zeros
     granularity  tensor (1), head (B, H), block (B, H, blocks), row (B, H, S), channel (B, H, D); in a
-                 varlen batch B counts sequences, but for row, which has (1, H, tokens)
+                 varlen batch B counts sequences, but for row, which has (1, H, tokens); group for int4
     block_rows   rows that share a scale if the granularity is block
     mean         (B, H, D): the mean that smoothing subtracted from every row, or None
     transposed   V as Hopper's 8-bit kernels read it: keys are contiguous, each group of sixteen in

@@ -370,10 +370,11 @@ def _backward_by_operator(dout, q, k, v, *, out, lse, causal=False, stream=None,
 _TRACED = "traced code (torch.compile, make_fx, torch.jit.trace, torch.func, a dispatch mode)"
 
 
-def _unsupported_argument(q, k, v, quantization, stream, out_scale, return_amax, block_mask):
+def _unsupported_argument(q, k, v, quantization, stream, out_scale, return_amax, block_mask, draft_tree):
     """The error for the first argument that the operators do not support, or None."""
     for name, value in (("quantization", quantization), ("stream", stream), ("out_scale", out_scale),
-                        ("return_amax", return_amax or None), ("block_mask", block_mask)):
+                        ("return_amax", return_amax or None), ("block_mask", block_mask),
+                        ("draft_tree", draft_tree)):
         if value is not None:
             return f"{name} is given; supported: None in {_TRACED}."
     for name, value in (("q", q), ("k", k), ("v", v)):
@@ -407,9 +408,9 @@ def _traced(q, k, v, *, causal=False, window=None, scale=None, precision=None, o
             overlap_launch=False, stream=None, max_error=None, out_scale=None, return_amax=False,
             seqlens_q=None, seqlens_kv=None, leftpad_q=None, leftpad_kv=None, bias=None, mask=None,
             alibi_slopes=None, sinks=None, softcap=None, page_table=None, block_mask=None,
-            sm_margin=0):
+            draft_tree=None, sm_margin=0):
     unsupported = _unsupported_argument(q, k, v, quantization, stream, out_scale, return_amax,
-                                         block_mask)
+                                         block_mask, draft_tree)
     if unsupported is not None:
         raise TypeError(unsupported)
     if out is not None and any(_requires_grad(x) for x in (q, k, v, bias, sinks)):
@@ -450,7 +451,8 @@ def _traced(q, k, v, *, causal=False, window=None, scale=None, precision=None, o
 
 def _unsupported_gradient(q, k, v, options):
     """The error for an argument that the operators do not support, for tensors that require grad."""
-    for name in ("out", "quantization", "stream", "out_scale", "return_amax", "block_mask"):
+    for name in ("out", "quantization", "stream", "out_scale", "return_amax", "block_mask",
+                 "draft_tree"):
         if options.get(name) is not None and options[name] is not False:
             return _GRADIENT.format(name)
     return "q, k or v is quantized beside tensors that require grad; supported: tensors of one dtype."
@@ -459,7 +461,7 @@ def _unsupported_gradient(q, k, v, options):
 def _by_operator(transformed, q, k, v, **options):
     """An eager call that PyTorch has to observe. `transformed`: the direct path would be wrong."""
     out = options.get("out")
-    names = ("quantization", "stream", "out_scale", "return_amax", "block_mask")
+    names = ("quantization", "stream", "out_scale", "return_amax", "block_mask", "draft_tree")
     unsupported = _unsupported_argument(q, k, v, *(options.get(name) for name in names))
     if out is not None and not isinstance(out, torch.Tensor):
         unsupported = unsupported or f"out is no tensor; supported: tensors in {_TRACED}."

@@ -84,6 +84,8 @@ class Plans {
         (a.mask.data != nullptr ? 2u : 0u) | (a.alibi_slopes != nullptr ? 4u : 0u) |
         (a.sinks != nullptr ? 8u : 0u) |
         (static_cast<unsigned>(a.block_mask.block_size / 64) << 12) |
+        (static_cast<unsigned>(a.k_groups.channels / 32) << 16) |
+        (a.draft_tree != nullptr ? 1u << 20 : 0u) |
         (a.bias.data != nullptr ? 16u + (static_cast<unsigned>(a.bias.dtype) << 8) : 0u);
     const auto word = [](std::int64_t n) { return static_cast<std::uint64_t>(n); };
     return {kinds, word(call.device.index), word(a.q.shape[0]), word(a.q.shape[1]),

@@ -49,6 +49,7 @@ enum Parameter : int {
   kSoftcap,
   kPageTable,
   kBlockMask,
+  kDraftTree,
   kSmMargin,
   kDevice,  // only for explain()
   kDout,    // from here on only for attention_backward()
@@ -90,6 +91,7 @@ inline constexpr std::array<const char*, kParameterCount> kParameters = {"q",
                                                                          "softcap",
                                                                          "page_table",
                                                                          "block_mask",
+                                                                         "draft_tree",
                                                                          "sm_margin",
                                                                          "device",
                                                                          "dout",
@@ -163,6 +165,7 @@ struct QuantizedArray {
   Array data, scales;
   DType format = DType::e4m3;
   Scales view{};
+  GroupScales groups{};  // of int4
   VLayout layout = VLayout::rows;
   std::int64_t scale_count = 1;
 };

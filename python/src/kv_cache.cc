@@ -108,6 +108,12 @@ const float* read_angles(const Array& array, const char* what) {
 
 Stream stream_at(std::uintptr_t address) { return reinterpret_cast<Stream>(address); }
 
+// "int4", which is the name of no array's type, or a dtype.
+DType cache_dtype(nb::handle dtype) {
+  if (PyUnicode_Check(dtype.ptr()) && nb::cast<std::string>(dtype) == "int4") return DType::int4;
+  return dtype_of(dtype, "dtype", true);
+}
+
 class PythonKvCache {
  public:
   PythonKvCache(const KvCacheOptions& options, Device device)
@@ -150,6 +156,7 @@ class PythonKvCache {
   }
 
   // Arrays of the cache's memory, which `self` owns: k, v, k_scales, v_scales, page_table, lengths.
+  // The scales of int4 are those of the groups, and then their zeros.
   nb::dict arrays(nb::handle self) {
     Arguments a;
     cache_.set_arguments(a);
@@ -159,7 +166,7 @@ class PythonKvCache {
     for (const auto& [what, t] : {std::pair{"k", a.k}, {"v", a.v}}) {
       std::array<std::size_t, 4> shape = {
           static_cast<std::size_t>(o.pages), static_cast<std::size_t>(o.heads),
-          static_cast<std::size_t>(o.page_size), static_cast<std::size_t>(o.head_dim)};
+          static_cast<std::size_t>(o.page_size), static_cast<std::size_t>(t.shape[3])};
       if (swapped) std::swap(shape[1], shape[2]);
       found[what] = view(self, const_cast<void*>(t.data), t.dtype, 4, shape.data());
     }
@@ -170,6 +177,15 @@ class PythonKvCache {
                                                   static_cast<std::size_t>(o.heads),
                                                   static_cast<std::size_t>(o.page_size)};
         found[what] = view(self, const_cast<float*>(scales.data), DType::f32, 3, shape.data());
+      }
+    if (o.dtype == DType::int4)
+      for (const auto& [what, groups] :
+           {std::pair{"k_scales", a.k_groups}, {"v_scales", a.v_groups}}) {
+        const std::array<std::size_t, 4> shape = {
+            static_cast<std::size_t>(o.pages), static_cast<std::size_t>(o.heads),
+            static_cast<std::size_t>(2 * o.head_dim / o.group),
+            static_cast<std::size_t>(o.page_size)};
+        found[what] = view(self, const_cast<void*>(groups.data), DType::f16, 4, shape.data());
       }
     const std::array<std::size_t, 2> table = {static_cast<std::size_t>(cache_.selected()),
                                               static_cast<std::size_t>(a.pages_per_sequence)};
@@ -230,13 +246,14 @@ void add_kv_cache(nb::module_& m) {
       .def("__init__",
            [](PythonKvCache* self, std::int64_t pages, std::int64_t page_size, std::int64_t heads,
               std::int64_t head_dim, nb::handle dtype, nb::handle layout, std::int64_t max_batch,
-              std::int64_t pages_per_sequence, std::string_view device) {
+              std::int64_t pages_per_sequence, std::int64_t group, std::string_view device) {
              KvCacheOptions o;
              o.pages = pages;
              o.page_size = page_size;
              o.heads = heads;
              o.head_dim = head_dim;
-             o.dtype = dtype_of(dtype, "dtype", true);
+             o.dtype = cache_dtype(dtype);
+             o.group = group;
              o.layout = layout_of(layout) == Layout::bshd ? PageLayout::bshd : PageLayout::bhsd;
              o.max_batch = max_batch;
              o.pages_per_sequence = pages_per_sequence;

@@ -27,6 +27,7 @@ const char* torch_name(DType dtype) {
     case DType::int8:
       return "int8";
     case DType::sim8:
+    case DType::int4:
       return "uint8";
     case DType::boolean:
       return "bool";

@@ -107,7 +107,7 @@ void fill_normal(nb::handle array, std::uint64_t seed, std::uint64_t stream) {
   "overlap_launch=False, stream=None, max_error=None, out_scale=None, return_amax=False, "   \
   "seqlens_q=None, seqlens_kv=None, leftpad_q=None, leftpad_kv=None, bias=None, mask=None, " \
   "alibi_slopes=None, sinks=None, softcap=None, page_table=None, block_mask=None, "          \
-  "sm_margin=0"
+  "draft_tree=None, sm_margin=0"
 
 constexpr const char* kAttentionDoc = "attention(" OCTAVO_PARAMETERS R"doc()
 --
@@ -156,6 +156,8 @@ page_table   int32 (batch, pages of a sequence), on q's device: k and v are a pa
              page_table[b][j // page_size]. seqlens_kv is required. octavo.KvCache keeps such a cache
 block_mask   an octavo.BlockMask: which blocks of 64 or 128 keys each block of queries attends to, as in
              FlexAttention. Hidden blocks cost nothing. Not with cu_seqlens or padding
+draft_tree   int32 (batch, seqlen): the tree of drafts of speculative decoding. The queries are the last keys,
+             of which query i sees those whose bit is set: bit j of word i is that of query j
 
 Raises ValueError and TypeError for wrong arguments, NotImplementedError for problems that this device
 does not support, MemoryError and RuntimeError.)doc";

@@ -93,6 +93,7 @@ struct Operand {
   const char* what;
   ConstTensor* tensor;
   Scales* scales;
+  GroupScales* groups = nullptr;
   std::int64_t scale_count = -1;
   VLayout layout = VLayout::rows;
 };
@@ -105,6 +106,15 @@ void check_device(const Call& call, const Array& array, const char* what) {
 // Checks that there are as many scales as the library will read.
 void check_scale_count(const Call& call, const Operand& operand, std::int64_t max_len) {
   const Scales& scales = *operand.scales;
+  if (operand.tensor->dtype == DType::int4) {
+    const auto& shape = operand.tensor->shape;
+    const std::int64_t wanted =
+        shape[0] * shape[1] * shape[2] * 2 * (2 * shape[3] / operand.groups->channels);
+    if (operand.scale_count == wanted) return;
+    refuse(PyExc_ValueError, std::string(operand.what) + ".scales",
+           std::to_string(operand.scale_count) + " numbers",
+           std::to_string(wanted) + ", a scale and a zero per group of each row");
+  }
   // The scales of a transposed V follow seqlen and head_dim, which K's shape has in order.
   std::array<std::int64_t, 4> shape =
       operand.layout == VLayout::transposed ? call.arguments.k.shape : operand.tensor->shape;
@@ -182,6 +192,11 @@ void read_operand(Call& call, Operand& operand, nb::handle value, Layout layout)
   if (!quantized) return;
   check_device(call, keep(call, std::move(found.scales)), (std::string(what) + ".scales").c_str());
   *operand.scales = found.view;
+  if (found.format == DType::int4) {
+    if (operand.groups == nullptr)
+      refuse(PyExc_ValueError, what, "int4", "int4 for k and v of a paged cache");
+    *operand.groups = found.groups;
+  }
   operand.scale_count = found.scale_count;
 }
 
@@ -406,6 +421,26 @@ void check_block_shape(const BlockMask& mask, const Array& array, const char* wh
              std::to_string(mask.q_blocks) + "), as the lists beside it");
 }
 
+// int32 (batch, seqlen of q), contiguous.
+void read_draft_tree(Call& call, const Given& given) {
+  if (given[kDraftTree].is_none()) return;
+  const Array array = keep(call, read_array(given[kDraftTree], "draft_tree"));
+  check_device(call, array, "draft_tree");
+  if (array.dtype != dlpack_type(nb::dlpack::dtype_code::Int, 32))
+    refuse(PyExc_TypeError, "draft_tree", "of " + dtype_name(array.dtype), "int32");
+  const auto& q = call.arguments.q.shape;
+  const bool contiguous = array.dimensions == 2 && array.shape[0] == q[0] &&
+                          array.shape[1] == q[2] && (q[2] <= 1 || array.stride[1] == 1) &&
+                          (q[0] <= 1 || array.stride[0] == q[2]);
+  if (!contiguous)
+    refuse(PyExc_ValueError, "draft_tree", "of another shape or not contiguous",
+           "(" + std::to_string(q[0]) + ", " + std::to_string(q[2]) + "), contiguous: a word for "
+           "each query");
+  static const std::int32_t nothing = 0;  // an array without entries may have no memory
+  call.arguments.draft_tree =
+      array.data != nullptr ? static_cast<const std::int32_t*>(array.data) : &nothing;
+}
+
 void read_block_mask(Call& call, const Given& given) {
   const nb::handle value = given[kBlockMask];
   if (value.is_none()) return;
@@ -459,6 +494,7 @@ void read_modifiers(Call& call, const Given& given) {
                                                    dlpack_type(nb::dlpack::dtype_code::Float, 32),
                                                    a.q.shape[1], "query head"));
   read_block_mask(call, given);
+  read_draft_tree(call, given);
 }
 
 // The output's type: the requested one, else that of the first operand that is not 8-bit.
@@ -572,7 +608,9 @@ Call read_inputs(const Given& given) {
   const Layout layout = varlen ? Layout::varlen : layout_of(given[kLayout]);
   call.layout = layout;
   std::array<Operand, 3> operands = {
-      {{"q", &a.q, &a.q_scales}, {"k", &a.k, &a.k_scales}, {"v", &a.v, &a.v_scales}}};
+      {{"q", &a.q, &a.q_scales},
+       {"k", &a.k, &a.k_scales, &a.k_groups},
+       {"v", &a.v, &a.v_scales, &a.v_groups}}};
   for (int i = 0; i < 3; ++i) read_operand(call, operands[i], given[kQ + i], layout);
   a.v_layout = operands[2].layout;
   call.device = call.q.device;

@@ -110,7 +110,7 @@ constexpr std::array kAttentionNamed = {
     kQuantization, kBatchInvariant, kOverlapLaunch, kStream,      kMaxError,   kOutScale,
     kReturnAmax,   kSeqlensQ,       kSeqlensKv,     kLeftpadQ,    kLeftpadKv,  kBias,
     kMask,         kAlibiSlopes,    kSinks,         kSoftcap,     kPageTable,  kBlockMask,
-    kSmMargin,     kDevice};
+    kDraftTree,    kSmMargin,       kDevice};
 constexpr std::array kBackwardNeeded = {kDout, kQ, kK, kV, kOut, kLse};
 constexpr std::array kBackwardNamed = {
     kCausal,      kWindow,       kScale,          kPrecision, kLayout,      kCuSeqlensQ,
@@ -232,6 +232,31 @@ DType dtype_of(nb::handle value, const char* what, bool quantized) {
                    : "float32, float16, bfloat16");
 }
 
+namespace {
+
+// The scales of an int4 tensor: float16 (pages, heads, 2 * groups, page_size), then zeros.
+void read_groups(QuantizedArray& found, const std::string& scales_name) {
+  const Array& scales = found.scales;
+  if (element_type(scales, scales_name.c_str()) != DType::f16)
+    refuse(PyExc_TypeError, scales_name, "of " + dtype_name(scales.dtype), "float16 for int4");
+  const std::int64_t head_dim =
+      found.data.dimensions == 4 ? 2 * found.data.shape[3] : std::int64_t{0};
+  std::int64_t count = 1;
+  bool contiguous = scales.dimensions == 4;
+  for (int i = scales.dimensions - 1; contiguous && i >= 0; --i) {
+    contiguous = scales.shape[i] == 1 || scales.stride[i] == count;
+    count *= scales.shape[i];
+  }
+  const std::int64_t rows = contiguous ? scales.shape[2] : 0;
+  if (rows < 2 || rows % 2 != 0 || head_dim % (rows / 2) != 0)
+    refuse(PyExc_ValueError, scales_name, "of another shape or not contiguous",
+           "(pages, heads, 2 * groups, page_size) for int4, contiguous");
+  found.groups = {scales.data, head_dim / (rows / 2)};
+  found.scale_count = count;
+}
+
+}  // namespace
+
 bool is_quantized(nb::handle value) { return nb::isinstance(value, quantized_class()); }
 
 namespace {
@@ -269,6 +294,11 @@ QuantizedArray read_quantized(nb::handle value, const char* what) {
            "8-bit types");
   const nb::object format = format_of.of(value), granularity = granularity_of.of(value),
                    block_rows = block_rows_of.of(value);
+  if (text_of(format, "format", "its name") == "int4") {
+    found.format = DType::int4;
+    read_groups(found, scales_name);
+    return found;
+  }
   found.format = check(parse_dtype(text_of(format, "format", "e4m3, e5m2, int8, sim8")));
   if (!is_8bit(found.format))
     refuse(PyExc_ValueError, std::string(what) + ".format", std::string(name(found.format)),

@@ -3,15 +3,17 @@
 
 #include <cstdint>
 
+#include "numeric/int4.h"
 #include "octavo/octavo.hpp"
 
 namespace octavo {
 
-// K and V are (pages, heads, page_size, head_dim).
+// K and V are (pages, heads, page_size, head_dim), or half as many bytes in int4.
 struct CacheMemory {
   Tensor k{}, v{};
   float* k_scales = nullptr;  // of an 8-bit cache: (pages, heads, page_size)
   float* v_scales = nullptr;
+  Int4Groups k_groups{}, v_groups{};  // of an int4 cache
 };
 
 // The sequences to which rows are appended.

@@ -39,14 +39,15 @@ inline KeyRange visible_keys(const Options& options, std::int64_t row, std::int6
   return keys;
 }
 
-// Whether scores are more than scale * q k, the softmax has more terms than keys, or blocks of keys
-// are hidden.
+// Whether scores are more than scale * q k, the softmax has more terms than keys, or a block mask or
+// draft tree hides keys.
 inline bool changes_scores(const Problem& p) {
-  return p.options.softcap != 0 || p.bias || p.mask || p.alibi || p.sinks || p.block_mask != 0;
+  return p.options.softcap != 0 || p.bias || p.mask || p.alibi || p.sinks || p.block_mask != 0 ||
+         p.draft_tree;
 }
 inline bool changes_scores(const Arguments& a) {
   return a.bias.data != nullptr || a.mask.data != nullptr || a.alibi_slopes != nullptr ||
-         a.sinks != nullptr || a.block_mask.block_size != 0;
+         a.sinks != nullptr || a.block_mask.block_size != 0 || a.draft_tree != nullptr;
 }
 
 }  // namespace octavo

@@ -32,9 +32,12 @@ Status expect_shape(std::string_view what, const std::array<std::int64_t, 4>& is
 Status check_shapes(const Arguments& a) {
   const auto& q = a.q.shape;
   const auto& k = a.k.shape;
-  if (k[3] != q[3])
+  if (a.k.dtype == DType::int4 ? k[3] * 2 != q[3] : k[3] != q[3])
     return invalid("k.shape[3]", fmt::format("{}", k[3]),
-                   fmt::format("the head dimension of q, here {}", q[3]));
+                   fmt::format("{} of q, here {}",
+                               a.k.dtype == DType::int4 ? "half the head dimension"
+                                                        : "the head dimension",
+                               q[3]));
   if (k[0] != q[0] && !is_paged(a))
     return invalid("k.shape[0]", fmt::format("{}", k[0]),
                    fmt::format("the batch of q, here {}", q[0]));
@@ -284,6 +287,18 @@ Status check_modifiers(const Arguments& a) {
   return check_block_mask(a);
 }
 
+// The scales and zeros of an int4 cache.
+Status check_groups(std::string_view what, const ConstTensor& tensor, const GroupScales& groups) {
+  if (tensor.dtype != DType::int4) return {};
+  const auto address = reinterpret_cast<std::uintptr_t>(groups.data);
+  if (groups.data == nullptr && tensor.shape[0] > 0 && tensor.shape[1] > 0)
+    return invalid(fmt::format("{}.data", what), "null", "scales and zeros, for inputs of int4");
+  constexpr std::uintptr_t kAlignment = 16;
+  if (address % kAlignment == 0) return {};
+  return invalid(fmt::format("{}.data", what), fmt::format("at address 0x{:x}", address),
+                 "multiples of 16 bytes");
+}
+
 // The problem that arguments of checked shapes describe.
 Problem make_problem(const Arguments& a, const Options& options) {
   Problem p;
@@ -316,11 +331,13 @@ Problem make_problem(const Arguments& a, const Options& options) {
   p.padded = is_padded(a);
   p.paged = is_paged(a);
   if (p.paged) p.page_size = a.k.shape[2];
+  if (p.k == DType::int4) p.kv_group = a.k_groups.channels;
   if (a.bias.data != nullptr) p.bias = a.bias.dtype;
   p.mask = a.mask.data != nullptr;
   p.alibi = a.alibi_slopes != nullptr;
   p.sinks = a.sinks != nullptr;
   p.block_mask = a.block_mask.block_size;
+  p.draft_tree = a.draft_tree != nullptr;
   p.options = options;
   return p;
 }
@@ -406,7 +423,8 @@ Result<Problem> problem_of(const Arguments& a, const Options& options) {
   return without_exceptions([&]() -> Result<Problem> {
     for (const auto& [what, tensor] : {NamedTensor{"q", a.q}, NamedTensor{"k", a.k},
                                        NamedTensor{"v", a.v}, NamedTensor{"out", a.out}})
-      OCTAVO_RETURN_IF_ERROR(validate_tensor(what, tensor));
+      OCTAVO_RETURN_IF_ERROR(tensor.dtype == DType::int4 ? validate_view(what, tensor)
+                                                         : validate_tensor(what, tensor));
     if (a.lse.data != nullptr) OCTAVO_RETURN_IF_ERROR(validate_tensor("lse", a.lse));
     OCTAVO_RETURN_IF_ERROR(check_shapes(a));
     if (a.lse.data != nullptr) OCTAVO_RETURN_IF_ERROR(check_lse(a));
@@ -423,6 +441,11 @@ Result<Problem> problem_of(const Arguments& a, const Options& options) {
     OCTAVO_RETURN_IF_ERROR(check_scales("v_scales", a, v_by_rows(a), a.v_scales, p.seqlen_kv));
     OCTAVO_RETURN_IF_ERROR(
         check_scales("out_scales", a, a.out, a.out_scales, p.seqlen_q, "an output"));
+    OCTAVO_RETURN_IF_ERROR(check_groups("k_groups", a.k, a.k_groups));
+    OCTAVO_RETURN_IF_ERROR(check_groups("v_groups", a.v, a.v_groups));
+    if (p.kv_group != 0 && a.v_groups.channels != p.kv_group)
+      return invalid("v_groups.channels", fmt::format("{}", a.v_groups.channels),
+                     fmt::format("those of k_groups, here {}", p.kv_group));
     OCTAVO_RETURN_IF_ERROR(check_memory(a));
     OCTAVO_RETURN_IF_ERROR(check_amax(a, p));
     return p;
@@ -472,12 +495,14 @@ std::string describe(const Problem& p) {
   if (p.varlen) text += " varlen";
   if (p.padded) text += " padded";
   if (p.paged) text += fmt::format(" page_size={}", p.page_size);
+  if (p.kv_group != 0) text += fmt::format(" kv_group={}", p.kv_group);
   if (o.softcap != 0) text += fmt::format(" softcap={}", o.softcap);
   if (p.bias) text += fmt::format(" bias={}", name(*p.bias));
   if (p.alibi) text += " alibi";
   if (p.mask) text += " mask";
   if (p.sinks) text += " sinks";
   if (p.block_mask != 0) text += fmt::format(" block_mask={}", p.block_mask);
+  if (p.draft_tree) text += " draft_tree";
   if (p.out_scales == Granularity::head) text += " out_scales=head";
   if (p.lse) text += " lse";
   if (p.out_amax) text += " out_amax";

@@ -21,6 +21,7 @@
 
 #include "attention/backward_arguments.h"
 #include "attention/element_places.h"
+#include "attention/int4_rows.h"
 #include "attention/mask.h"
 #include "attention/operand_scales.h"
 #include "attention/score_modifiers.h"
@@ -47,12 +48,20 @@ struct Row {
 // The rows of one head of one sequence as fp64; 8-bit values are dequantized.
 std::vector<double> load_rows(const Arguments& a, const ConstTensor& t, const Scales& scales,
                               std::int64_t max_len, const HeadOfSequence& of, std::int64_t rows,
-                              VLayout layout = VLayout::rows) {
-  const std::int64_t columns = t.shape[3];
+                              VLayout layout = VLayout::rows, const GroupScales& groups = {}) {
+  const std::int64_t columns = row_channels(t);
   std::vector<double> values(static_cast<std::size_t>(rows * columns));
   OperandScales steps;
   if (is_8bit(t.dtype)) steps = operand_scales(a, t, scales, max_len);
   const ElementPlaces places(t, layout, is_varlen(a), of);
+  if (t.dtype == DType::int4) {
+    std::vector<float> row(static_cast<std::size_t>(columns));
+    for (std::int64_t r = 0; r < rows; ++r) {
+      load_int4(t, groups_of(t, groups), places, of, r, row.data());
+      std::copy(row.begin(), row.end(), values.begin() + r * columns);
+    }
+    return values;
+  }
   const auto value_at = [&](std::int64_t index) {
     if (layout == VLayout::rows) return load_element(t.dtype, t.data, index);
     const std::uint8_t byte = static_cast<const std::uint8_t*>(t.data)[index];
@@ -98,9 +107,10 @@ Status for_each_row(const Arguments& a, const Options& options,
       const HeadOfSequence of_q{b, at.batch, at.q_begin, head, {}};
       const HeadOfSequence of_kv{b, at.batch, at.kv_begin, head_kv, PageTable(a)};
       const auto q = load_rows(a, a.q, a.q_scales, p.seqlen_q, of_q, at.seqlen_q);
-      const auto k = load_rows(a, a.k, a.k_scales, p.seqlen_kv, of_kv, at.seqlen_kv);
-      const auto v =
-          load_rows(a, v_by_rows(a), a.v_scales, p.seqlen_kv, of_kv, at.seqlen_kv, a.v_layout);
+      const auto k = load_rows(a, a.k, a.k_scales, p.seqlen_kv, of_kv, at.seqlen_kv, VLayout::rows,
+                               a.k_groups);
+      const auto v = load_rows(a, v_by_rows(a), a.v_scales, p.seqlen_kv, of_kv, at.seqlen_kv,
+                               a.v_layout, a.v_groups);
       const std::int64_t count = chosen == nullptr ? at.seqlen_q : rows_of_head;
       for (std::int64_t n = 0; n < count; ++n) {
         const std::int64_t i = chosen == nullptr ? n : (*chosen)[static_cast<std::size_t>(n)];

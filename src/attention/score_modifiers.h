@@ -1,5 +1,5 @@
 // Applies the modifiers to the score of a query row and a key, for code on the host: softcap, bias,
-// ALiBi, the mask tensor and the block mask, in this order. The intervals of keys that causal masks
+// ALiBi, the mask tensor, the block mask and the draft tree, in this order. The intervals of keys that causal masks
 // and windows allow are in mask.h.
 #pragma once
 
@@ -42,6 +42,24 @@ class ScoreRow {
   std::int64_t first_ = 0, stride_ = 0;
 };
 
+// The keys that a draft tree hides from a query: those of queries whose bits are not set.
+class DraftRow {
+ public:
+  DraftRow() = default;  // absent
+  // `row` counts from the first query of the sequence.
+  DraftRow(const Arguments& a, const Sequence& at, std::int64_t row)
+      : bits_(static_cast<std::uint32_t>(
+            a.draft_tree[at.batch * a.q.shape[2] + at.q_begin + row])),
+        first_key_(at.seqlen_kv - at.seqlen_q) {}
+  bool sees(std::int64_t key) const {
+    return key < first_key_ || (bits_ >> (key - first_key_) & 1) != 0;
+  }
+
+ private:
+  std::uint32_t bits_ = 0;
+  std::int64_t first_key_ = INT64_MAX;  // of the queries
+};
+
 // The modifiers of one query row of one head. Rows and keys count from the first of the sequence.
 class RowModifiers {
  public:
@@ -52,6 +70,7 @@ class RowModifiers {
     if (a.bias.data != nullptr) bias_ = {a.bias, at.batch, head, at.q_begin + row, at.kv_begin};
     if (a.mask.data != nullptr) mask_ = {a.mask, at.batch, head, at.q_begin + row, at.kv_begin};
     if (a.alibi_slopes != nullptr) slope_ = a.alibi_slopes[b * a.alibi_batch_stride + head];
+    if (a.draft_tree != nullptr) drafts_ = {a, at, row};
     block_mask_ = &a.block_mask;
     if (const std::int64_t size = a.block_mask.block_size; size != 0) {
       blocks_.emplace(a.block_mask, at.batch, head, row / size);
@@ -65,6 +84,7 @@ class RowModifiers {
     if (blocks_ && !sees(*block_mask_, blocks_->block(key / block_mask_->block_size),
                          query_in_block_, key % block_mask_->block_size))
       return kHidden;
+    if (!drafts_.sees(key)) return kHidden;
     const double bias = bias_.present() ? bias_.number(key) : 0;
     if (bias == kHidden) return kHidden;  // also a score that is NaN
     if (softcap_ != 0) score = softcap_ * std::tanh(score / softcap_);
@@ -83,6 +103,7 @@ class RowModifiers {
   std::int64_t diagonal_;
   double slope_ = 0;
   ScoreRow bias_, mask_;
+  DraftRow drafts_;
   const BlockMask* block_mask_ = nullptr;
   std::optional<BlockMaskRow> blocks_;
   std::int64_t query_in_block_ = 0;

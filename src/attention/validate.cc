@@ -69,6 +69,14 @@ Status validate_modifiers(const Problem& p) {
                                                              : p.paged ? "page_table"
                                                                        : "padding"),
                        "batches of sequences of one length");
+  if (p.draft_tree && (p.varlen || p.block_mask != 0))
+    return unsupported(
+        "draft_tree",
+        fmt::format("given together with {}", p.varlen ? "cu_seqlens" : "block_mask"),
+        "dense and padded batches and paged caches");
+  if (p.draft_tree && p.seqlen_q > kDraftTreeQueries)
+    return invalid("draft_tree", fmt::format("given with {} queries of a sequence", p.seqlen_q),
+                   fmt::format("1 to {} queries", kDraftTreeQueries));
   // Smoothing shifts the scores of a row, which the softmax does not see, but tanh does.
   if (p.options.softcap != 0 && p.options.quantization.smooth_k)
     return unsupported("smooth_k", fmt::format("on with softcap {}", p.options.softcap),
@@ -119,12 +127,26 @@ Status validate_paging(const Problem& p) {
   return {};
 }
 
+// Only K and V of a paged cache have int4, and both or neither.
+Status validate_int4(const Problem& p) {
+  const bool is_int4 = p.k == DType::int4;
+  if (is_int4 != (p.v == DType::int4))
+    return invalid("v dtype", name(p.v), fmt::format("that of k, here {}", name(p.k)));
+  if (!is_int4) {
+    if (p.kv_group == 0) return {};
+    return invalid("kv_group", fmt::format("{} without int4 k and v", p.kv_group), "0");
+  }
+  if (!p.paged) return unsupported("k dtype", "int4 without page_table", "int4 in a paged cache");
+  return validate_int4_group("k_groups.channels", p.kv_group, p.head_dim);
+}
+
 Status validate_types(const Problem& p) {
   for (const auto& [what, dtype] :
        {std::pair{"q dtype", p.q}, {"k dtype", p.k}, {"v dtype", p.v}, {"out dtype", p.out}})
-    if (!known_dtype(dtype))
+    if (!known_dtype(dtype) && !(dtype == DType::int4 && (what[0] == 'k' || what[0] == 'v')))
       return invalid(what, fmt::format("code {}", static_cast<int>(dtype)),
                      "f32, f16, bf16, e4m3, e5m2, int8, sim8");
+  OCTAVO_RETURN_IF_ERROR(validate_int4(p));
   if (p.out == DType::sim8)
     return invalid("out dtype", name(p.out), "f32, f16, bf16, e4m3, e5m2, int8");
   if (p.v_layout > VLayout::transposed)
@@ -321,6 +343,12 @@ Status validate_page_size(std::string_view what, std::int64_t page_size) {
                  fmt::format("multiples of {} up to {}", kStep, kLargest));
 }
 
+Status validate_int4_group(std::string_view what, std::int64_t channels, std::int64_t head_dim) {
+  if ((channels == 32 || channels == 64) && head_dim % channels == 0) return {};
+  return invalid(what, number(channels),
+                 fmt::format("32 or 64, a divisor of the head dimension, here {}", head_dim));
+}
+
 Status validate_lengths(const Arguments& a) {
   OCTAVO_RETURN_IF_ERROR(validate_padding("seqlens_q", a.seqlens_q, "leftpad_q", a.leftpad_q,
                                           a.q.shape[0], a.q.shape[2]));
@@ -416,6 +444,7 @@ Status validate_run(const Problem& planned, const Problem& run_problem) {
   OCTAVO_RETURN_IF_ERROR(same("seqlens", run_problem.padded, planned.padded, bool_text));
   OCTAVO_RETURN_IF_ERROR(same("page_table", run_problem.paged, planned.paged, bool_text));
   OCTAVO_RETURN_IF_ERROR(same("page_size", run_problem.page_size, planned.page_size, number));
+  OCTAVO_RETURN_IF_ERROR(same("k_groups.channels", run_problem.kv_group, planned.kv_group, number));
   OCTAVO_RETURN_IF_ERROR(
       same("bias dtype", run_problem.bias, planned.bias, [](const std::optional<DType>& dtype) {
         return std::string(dtype ? name(*dtype) : "none");
@@ -425,6 +454,7 @@ Status validate_run(const Problem& planned, const Problem& run_problem) {
   OCTAVO_RETURN_IF_ERROR(same("sinks", run_problem.sinks, planned.sinks, bool_text));
   OCTAVO_RETURN_IF_ERROR(
       same("block_mask.block_size", run_problem.block_mask, planned.block_mask, number));
+  OCTAVO_RETURN_IF_ERROR(same("draft_tree", run_problem.draft_tree, planned.draft_tree, bool_text));
   if (run_problem.heads_q * planned.heads_kv != planned.heads_q * run_problem.heads_kv)
     return invalid("heads_q / heads_kv",
                    fmt::format("{} / {}", run_problem.heads_q, run_problem.heads_kv),

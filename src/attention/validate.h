@@ -15,8 +15,14 @@ Status validate(const Problem& problem);
 // The same for a problem of the backward pass, which supports fewer types and precisions.
 Status validate_backward(const Problem& problem);
 
+// The most queries of a sequence with a draft tree: the bits of a word.
+inline constexpr std::int64_t kDraftTreeQueries = 32;
+
 // The page size of a paged cache; `what` is its name in messages.
 Status validate_page_size(std::string_view what, std::int64_t page_size);
+
+// The channels of a group of an int4 cache.
+Status validate_int4_group(std::string_view what, std::int64_t channels, std::int64_t head_dim);
 
 // Checks that a run's problem is the plan's except for lengths and batch.
 Status validate_run(const Problem& planned, const Problem& run_problem);

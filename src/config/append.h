@@ -10,9 +10,10 @@ namespace octavo {
 struct AppendConfig {
   int arch = 80;                // the chip it is compiled for
   Element from = Element::f16;  // of the new rows: f32, f16 or bf16
-  Element to = Element::f16;    // of the cache: f16 or bf16; or 8-bit, with a scale for each row
+  Element to = Element::f16;    // of the cache: f16 or bf16; 8-bit, with a scale for each row; int4
   int columns = 64;             // head_dim rounded up to 64, 128 or 256
   int load_bytes = 16;  // bytes per load: 16 if all new rows are so aligned, else one element
+  int group = 0;        // int4: channels that share a scale and a zero, 32 or 64; else 0
 
   bool operator==(const AppendConfig&) const = default;
 };

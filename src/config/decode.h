@@ -9,7 +9,7 @@ namespace octavo {
 struct DecodeConfig {
   int arch = 80;                   // 80, 89 (FP8 conversions) or 90, the chip it is compiled for
   Element element = Element::f16;  // of Q and of both products: f16 or bf16
-  Element kv = Element::f16;       // of K and V in memory: `element`, e4m3, e5m2 or int8
+  Element kv = Element::f16;       // of K and V in memory: `element`, e4m3, e5m2, int8 or int4
   Element out = Element::f16;      // f16, bf16 or f32
   int head_dim = 128;              // columns of the tiles: the problem's, rounded up
   int block_m = 16;                // query rows of a work tile: 16 or 32
@@ -17,6 +17,8 @@ struct DecodeConfig {
   int warps = 4;                   // they divide the keys of a KV tile
   int stages = 3;                  // K/V buffers of a KV tile
   int min_ctas = 2;                // CTAs that share an SM
+  int group = 0;                   // int4: channels that share a scale, 32 or 64; else 0
+  bool draft_tree = false;         // bits say which keys of the queries a query sees
 
   bool operator==(const DecodeConfig&) const = default;
 };
@@ -26,15 +28,26 @@ namespace decode {
 OCTAVO_HD constexpr int threads(const DecodeConfig& c) { return 32 * c.warps; }
 // Keys of a KV tile. CTAs divide the work in KV tiles.
 OCTAVO_HD constexpr int tile_keys(const DecodeConfig& c) { return c.block_n * c.warps; }
-OCTAVO_HD constexpr int row_bytes(const DecodeConfig& c) {
-  return c.head_dim * element_bytes(c.kv);
+OCTAVO_HD constexpr bool is_int4_kv(const DecodeConfig& c) { return c.kv == Element::int4; }
+OCTAVO_HD constexpr bool is_8bit_kv(const DecodeConfig& c) {
+  return element_bytes(c.kv) == 1 && !is_int4_kv(c);
 }
-OCTAVO_HD constexpr bool is_8bit_kv(const DecodeConfig& c) { return element_bytes(c.kv) == 1; }
+// The bytes of so many channels of a key.
+OCTAVO_HD constexpr int kv_bytes(const DecodeConfig& c, int channels) {
+  return is_int4_kv(c) ? channels / 2 : channels * element_bytes(c.kv);
+}
+OCTAVO_HD constexpr int row_bytes(const DecodeConfig& c) { return kv_bytes(c, c.head_dim); }
 
-// A stage holds the tile's rows of K, then of V; with an 8-bit cache also their scales.
+// int4: groups of channels in a row, and the scales and zeros that a key has for K and V.
+OCTAVO_HD constexpr int kv_groups(const DecodeConfig& c) {
+  return is_int4_kv(c) ? c.head_dim / c.group : 0;
+}
+OCTAVO_HD constexpr int group_rows(const DecodeConfig& c) { return 4 * kv_groups(c); }
+
+// A stage holds the tile's rows of K, then of V; with an 8-bit or int4 cache also their scales.
 OCTAVO_HD constexpr int tile_bytes(const DecodeConfig& c) { return tile_keys(c) * row_bytes(c); }
 OCTAVO_HD constexpr int stage_scale_bytes(const DecodeConfig& c) {
-  return is_8bit_kv(c) ? 2 * tile_keys(c) * 4 : 0;
+  return is_8bit_kv(c) ? 2 * tile_keys(c) * 4 : tile_keys(c) * group_rows(c) * 2;
 }
 OCTAVO_HD constexpr int stage_bytes(const DecodeConfig& c) {
   return 2 * tile_bytes(c) + stage_scale_bytes(c);

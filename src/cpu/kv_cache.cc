@@ -8,6 +8,7 @@
 #include "cpu/attention.h"
 #include "cpu/thread_pool.h"
 #include "numeric/formats.h"
+#include "numeric/int4.h"
 #include "numeric/quantize.h"
 #include "numeric/scale.h"
 
@@ -37,11 +38,14 @@ float quantize_row(DType format, const float* row, std::int64_t columns, std::ui
   return scale;
 }
 
-void store_cache_row(const Tensor& cache, float* scales, std::int64_t page, std::int64_t head,
-                     std::int64_t row_of_page, const float* row) {
-  if (!is_8bit(cache.dtype)) return store_row(cache, page, head, row_of_page, row);
+void store_cache_row(const Tensor& cache, float* scales, const Int4Groups& groups,
+                     std::int64_t page, std::int64_t head, std::int64_t row_of_page,
+                     const float* row) {
+  if (cache.dtype <= DType::bf16) return store_row(cache, page, head, row_of_page, row);
   auto* const to = static_cast<std::uint8_t*>(cache.data) + page * cache.stride[0] +
                    head * cache.stride[1] + row_of_page * cache.stride[2];
+  if (cache.dtype == DType::int4)
+    return store_int4_row(row, groups, page, head, row_of_page, to);
   scales[(page * cache.shape[1] + head) * cache.shape[2] + row_of_page] =
       quantize_row(cache.dtype, row, cache.shape[3], to);
 }
@@ -61,9 +65,11 @@ void append_rows(const CacheMemory& cache, const CacheBatch& batch, const ConstT
           batch.page_table[b * batch.page_table_stride + position / page_size];
       load_row(k, b, head, i, row.data());
       if (rotary.cos != nullptr) rotate(rotary, position, row.data());
-      store_cache_row(cache.k, cache.k_scales, page, head, position % page_size, row.data());
+      store_cache_row(cache.k, cache.k_scales, cache.k_groups, page, head, position % page_size,
+                      row.data());
       load_row(v, b, head, i, row.data());
-      store_cache_row(cache.v, cache.v_scales, page, head, position % page_size, row.data());
+      store_cache_row(cache.v, cache.v_scales, cache.v_groups, page, head, position % page_size,
+                      row.data());
     }
   });
   for (std::int64_t b = 0; b < k.shape[0]; ++b)

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 
+#include "attention/int4_rows.h"
 #include "numeric/formats.h"
 #include "numeric/quantize.h"
 #include "numeric/scale.h"
@@ -15,7 +16,7 @@ RowLoader::RowLoader(const Kernels& kernels, const Operand& operand, const HeadO
       operand_(operand),
       rows_(rows),
       places_(operand.tensor, operand.layout, operand.varlen, rows),
-      head_dim_(operand.tensor.shape[3]) {
+      head_dim_(row_channels(operand.tensor)) {
   const OperandFormat& format = operand.format;
   const bool scaled = format.scales_of_caller() || format.scales_of_ours();
   if (!scaled || format.granularity != Granularity::channel) return;
@@ -46,9 +47,14 @@ void RowLoader::gather(std::int64_t row, float* target) const {
     target[c] = values[quantized[c * places_.column_stride()] ^ flipped];
 }
 
+void RowLoader::decode(std::int64_t row, float* target) const {
+  const ConstTensor& t = operand_.tensor;
+  load_int4(t, groups_of(t, operand_.groups), places_, rows_, row, target);
+}
+
 bool RowLoader::is_plain() const {
   const OperandFormat& format = operand_.format;
-  return !format.scales_of_caller() && !format.rounded && !format.hadamard &&
+  return operand_.tensor.dtype != DType::int4 && !format.scales_of_caller() && !format.rounded && !format.hadamard &&
          operand_.means == nullptr;
 }
 
@@ -65,6 +71,7 @@ void RowLoader::load_block(std::int64_t begin, std::int64_t end, float* target,
 }
 
 void RowLoader::load_values(std::int64_t row, float* target) const {
+  if (operand_.tensor.dtype == DType::int4) return decode(row, target);
   operand_.layout == VLayout::rows ? convert(row, 1, target, 0) : gather(row, target);
   if (!operand_.format.scales_of_caller()) return;
   if (channel_steps_ != nullptr)

@@ -25,6 +25,7 @@ struct Operand {
   const float* means = nullptr;  // (sequence, head, column), if smoothed
   VLayout layout = VLayout::rows;
   bool varlen = false;
+  GroupScales groups{};  // of int4
 
   const float* mean(std::int64_t number, std::int64_t head) const {
     return means == nullptr ? nullptr : means + (number * tensor.shape[1] + head) * tensor.shape[3];
@@ -54,6 +55,7 @@ class RowLoader {
  private:
   void convert(std::int64_t row, std::int64_t rows, float* target, std::int64_t pitch) const;
   void gather(std::int64_t row, float* target) const;  // from a transposed V
+  void decode(std::int64_t row, float* target) const;  // from int4
   bool is_plain() const;                               // only a conversion is needed
   float step(std::int64_t row) const { return operand_.scales.step(rows_, row, 0); }
 

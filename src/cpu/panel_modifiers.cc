@@ -6,6 +6,7 @@
 #include <numbers>
 
 #include "attention/mask.h"
+#include "attention/score_modifiers.h"
 #include "numeric/formats.h"
 
 namespace octavo::cpu {
@@ -40,7 +41,8 @@ bool PanelModifiers::load(std::int64_t first_query, std::int64_t rows, std::int6
   if (const float softcap = problem_.options.softcap; softcap != 0)
     tile.softcap = std::min(softcap * kLog2e, std::numeric_limits<float>::max());
   if (problem_.alibi) load_alibi(first_query, rows, width, begin, tile);
-  if (!problem_.bias && !problem_.mask && problem_.block_mask == 0) return true;
+  if (!problem_.bias && !problem_.mask && problem_.block_mask == 0 && !problem_.draft_tree)
+    return true;
   tile.addition = s_.addition;
   return load_additions(first_query, rows, width, begin, count);
 }
@@ -77,9 +79,10 @@ bool PanelModifiers::load_additions(std::int64_t first_query, std::int64_t rows,
     const QueryRow query = task_.query(first_query + i);
     const std::int64_t bias = problem_.bias ? offset(a_.bias, task_.sequence, query, begin) : 0;
     const std::int64_t mask = problem_.mask ? offset(a_.mask, task_.sequence, query, begin) : 0;
-    const bool blocks = problem_.block_mask != 0;
-    if (blocks || bias != bias_at || mask != mask_at) row_has_visible = load_row(bias, mask, count);
+    const bool blocks = problem_.block_mask != 0, drafts = problem_.draft_tree;
+    if (blocks || drafts || bias != bias_at || mask != mask_at) row_has_visible = load_row(bias, mask, count);
     if (blocks && row_has_visible) row_has_visible = hide_blocks(query, begin, count);
+    if (drafts && row_has_visible) row_has_visible = hide_drafts(query, begin, count);
     bias_at = bias;
     mask_at = mask;
     has_visible |= row_has_visible;
@@ -128,6 +131,15 @@ bool PanelModifiers::hide_blocks(const QueryRow& query, std::int64_t begin,
   const SeenBlock block = seen_block(query, begin);
   for (std::int64_t k = 0; k < count; ++k)
     if (!sees(a_.block_mask, block, query.row % size, begin % size + k)) s_.row[k] = -kInfinity;
+  return !std::all_of(s_.row, s_.row + count, [](float x) { return x == -kInfinity; });
+}
+
+// The same of the draft tree.
+bool PanelModifiers::hide_drafts(const QueryRow& query, std::int64_t begin,
+                                 std::int64_t count) const {
+  const DraftRow drafts(a_, task_.sequence, query.row);
+  for (std::int64_t k = 0; k < count; ++k)
+    if (!drafts.sees(begin + k)) s_.row[k] = -kInfinity;
   return !std::all_of(s_.row, s_.row + count, [](float x) { return x == -kInfinity; });
 }
 

@@ -1,5 +1,5 @@
-// Prepares the modifiers of a panel's tiles (softcap, bias, ALiBi, mask tensor and block mask) in
-// the form that Kernels::modify_scores reads.
+// Prepares the modifiers of a panel's tiles (softcap, bias, ALiBi, mask tensor, block mask and draft
+// tree) in the form that Kernels::modify_scores reads.
 #pragma once
 
 #include <cstdint>
@@ -57,6 +57,7 @@ class PanelModifiers {
   bool load_row(std::int64_t bias_at, std::int64_t mask_at, std::int64_t count) const;
   SeenBlock seen_block(const QueryRow& query, std::int64_t key) const;
   bool hide_blocks(const QueryRow& query, std::int64_t begin, std::int64_t count) const;
+  bool hide_drafts(const QueryRow& query, std::int64_t begin, std::int64_t count) const;
 
   const Kernels& kernels_;
   const Problem& problem_;

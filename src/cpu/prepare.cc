@@ -228,6 +228,8 @@ Operands prepare(const Kernels& kernels, const Problem& problem, const Arguments
       operand_of(a, a.q, formats.q, a.q_scales, problem.seqlen_q),
       operand_of(a, a.k, formats.k, a.k_scales, problem.seqlen_kv),
       operand_of(a, v_by_rows(a), formats.v, a.v_scales, problem.seqlen_kv, a.v_layout)};
+  operands.k.groups = a.k_groups;
+  operands.v.groups = a.v_groups;
   prepare_operand({kernels, problem, a, operands.q, true, storage + at.q_scales, nullptr}, scratch,
                   scratch_stride, workers);
   prepare_operand(

@@ -118,6 +118,7 @@ void to_f32(DType dtype, const void* source, std::int64_t stride, std::int64_t c
         return hn::ConvertTo(d, hn::Sub(hn::PromoteTo(di, x), hn::Set(di, 128)));
       });
     case DType::boolean:
+    case DType::int4:
       break;
   }
 }
@@ -194,6 +195,7 @@ void round_to(DType dtype, float* row, std::int64_t n) {
     case DType::sim8:
       return change_row(row, n, [](V x, std::int64_t) HWY_ATTR { return round_integer(x); });
     case DType::boolean:
+    case DType::int4:
       break;
   }
 }

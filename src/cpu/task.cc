@@ -386,7 +386,8 @@ Tiling make_tiling(const Kernels& kernels, const Problem& problem) {
   tiling.head_dim = problem.head_dim;
   tiling.head_dim_v = problem.head_dim_v;
   tiling.has_groups = problem.seqlen_kv > kGroupKeys;
-  tiling.has_additions = problem.bias || problem.mask || problem.block_mask != 0;
+  tiling.has_additions =
+      problem.bias || problem.mask || problem.block_mask != 0 || problem.draft_tree;
   tiling.has_alibi = problem.alibi;
   tiling.modifies_scores = tiling.has_additions || tiling.has_alibi || problem.options.softcap != 0;
   tiling.panel = kernels.lanes * kernels.max_vectors;

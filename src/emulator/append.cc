@@ -9,9 +9,9 @@ namespace octavo::emulator {
 namespace {
 
 constexpr Element kFrom[] = {Element::f32, Element::f16, Element::bf16};
-constexpr Element kTo[] = {Element::f16, Element::bf16, Element::e4m3, Element::e5m2,
-                           Element::int8};
-constexpr int kFroms = 3, kTos = 5, kKernels = 2 * kFroms * kTos;
+constexpr Element kTo[] = {Element::f16,  Element::bf16, Element::e4m3,
+                           Element::e5m2, Element::int8, Element::int4};
+constexpr int kFroms = 3, kTos = 6, kKernels = 2 * kFroms * kTos;
 
 constexpr AppendConfig kernel_config(int index) {
   AppendConfig c;
@@ -21,6 +21,7 @@ constexpr AppendConfig kernel_config(int index) {
     c.columns = 256;
     c.load_bytes = element_bytes(c.from);
   }
+  if (c.to == Element::int4) c.group = index >= kFroms * kTos ? 64 : 32;
   return c;
 }
 
@@ -44,7 +45,8 @@ const std::vector<EmulatedAppend>& append_kernels() {
 const EmulatedAppend* find_append(const AppendConfig& wanted, int head_dim) {
   for (const EmulatedAppend& kernel : append_kernels()) {
     const AppendConfig& c = kernel.config;
-    if (c.from == wanted.from && c.to == wanted.to && c.columns >= head_dim &&
+    if (c.from == wanted.from && c.to == wanted.to && c.group == wanted.group &&
+        c.columns >= head_dim &&
         c.load_bytes <= wanted.load_bytes)
       return &kernel;
   }

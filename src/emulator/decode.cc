@@ -17,11 +17,25 @@ constexpr DecodeConfig small(int arch, Element element, Element kv, int head_dim
   return c;
 }
 
+constexpr DecodeConfig int4(int arch, Element element, int head_dim, int group) {
+  DecodeConfig c = small(arch, element, Element::int4, head_dim);
+  c.block_n = 64;
+  c.warps = 2;
+  c.stages = 2;
+  c.group = group;
+  return c;
+}
+
 constexpr DecodeConfig with_32_rows(DecodeConfig c) {
   c.block_m = 32;
   c.block_n *= 2;
   c.warps = 2;
   c.stages = 2;
+  return c;
+}
+
+constexpr DecodeConfig with_draft_tree(DecodeConfig c) {
+  c.draft_tree = true;
   return c;
 }
 
@@ -44,6 +58,13 @@ constexpr std::array kConfigs = {
     small(90, Element::bf16, Element::e5m2, 64),
     small(90, Element::f16, Element::int8, 64),
     with_32_rows(small(90, Element::bf16, Element::int8, 64)),
+    int4(90, Element::f16, 64, 32),
+    int4(90, Element::bf16, 128, 64),
+    int4(90, Element::f16, 128, 32),
+    int4(89, Element::bf16, 64, 64),
+    with_draft_tree(small(90, Element::f16, Element::f16, 64)),
+    with_draft_tree(small(90, Element::bf16, Element::int8, 64)),
+    with_draft_tree(int4(90, Element::bf16, 128, 64)),
 };
 
 template <int kIndex>

@@ -93,25 +93,26 @@ void store_matrices(const char* name, u32 address, const u32 (&r)[kMatrices], Si
   });
 }
 
-void copy_async(const char* name, u32 dst, const void* src, u32 bytes, bool exists, Site site) {
+// Copies the first `existing` bytes; the others become zeros.
+void copy_async(const char* name, u32 dst, const void* src, u32 bytes, u32 existing, Site site) {
   Thread& t = self();
   Machine& machine = *t.machine;
   const Place place{name, site};
   const auto offset = shared_offset(t, place, dst, bytes, bytes);
   if (!offset ||
-      !global_allowed(place, src, exists ? bytes : 0, exists ? bytes : 1, GlobalMemory::Use::read))
+      !global_allowed(place, src, existing, existing > 0 ? bytes : 1, GlobalMemory::Use::read))
     return;
   machine.measures().access(t.warp->measured_as, t.lane, place, true, dst, bytes);
-  if (exists)
+  if (existing > 0)
     machine.measures().access(t.warp->measured_as, t.lane, place, false,
-                              reinterpret_cast<std::uintptr_t>(src), bytes);
+                              reinterpret_cast<std::uintptr_t>(src), existing);
   if (t.copies.actor == kNobody) t.copies.actor = t.cluster().new_actor(Acts::cp_async, &t);
   // The destination is being written from now until a wait.
   const u32 number =
-      t.copies.add({*offset, static_cast<const u8*>(src), bytes, exists ? bytes : 0});
-  if (exists)
+      t.copies.add({*offset, static_cast<const u8*>(src), bytes, existing});
+  if (existing > 0)
     machine.accesses().note({&t, {t.copies.actor, number, place}, Proxy::generic}, GlobalUse::read,
-                            src, bytes);
+                            src, existing);
   t.cta->shared.write({&t, {t.copies.actor, number, place}, Proxy::generic}, *offset, bytes);
 }
 
@@ -178,15 +179,18 @@ void stmatrix_x2(u32 address, const u32 (&r)[2], Site site) {
 }
 
 void cp_async_16(u32 dst, const void* src, bool exists, Site site) {
-  copy_async("cp.async.cg", dst, src, 16, exists, site);
+  copy_async("cp.async.cg", dst, src, 16, exists ? 16 : 0, site);
+}
+void cp_async_16_part(u32 dst, const void* src, u32 bytes, Site site) {
+  copy_async("cp.async.cg", dst, src, 16, bytes, site);
 }
 u64 l2_evict_last() { return 2; }  // the emulator never evicts anything
 void cp_async_16_hinted(u32 dst, const void* src, bool exists, u64 /*policy*/, Site site) {
-  copy_async("cp.async.cg", dst, src, 16, exists, site);
+  copy_async("cp.async.cg", dst, src, 16, exists ? 16 : 0, site);
 }
 template <int kBytes>
 void cp_async_narrow(u32 dst, const void* src, bool exists, Site site) {
-  copy_async("cp.async.ca", dst, src, kBytes, exists, site);
+  copy_async("cp.async.ca", dst, src, kBytes, exists ? kBytes : 0, site);
 }
 template void cp_async_narrow<4>(u32, const void*, bool, Site);
 template void cp_async_narrow<8>(u32, const void*, bool, Site);

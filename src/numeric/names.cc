@@ -27,7 +27,8 @@ constexpr Spelling<DType> kDTypes[] = {
     {"fp8_e5m2", DType::e5m2}, {"float8_e5m2", DType::e5m2},
     {"i8", DType::int8},
 };
-constexpr std::string_view kBoolean = "bool";  // no type of numbers: not parsed
+// Types that only some tensors have: not parsed.
+constexpr std::string_view kBoolean = "bool", kInt4 = "int4";
 constexpr Spelling<Granularity> kGranularities[] = {
     {"tensor", Granularity::tensor},   {"head", Granularity::head},
     {"block", Granularity::block},     {"row", Granularity::row},
@@ -67,6 +68,7 @@ Result<T> parse_in(std::span<const Spelling<T>> spellings, std::string_view what
 }  // namespace
 
 std::string_view name(DType dtype) {
+  if (dtype == DType::int4) return kInt4;
   return dtype == DType::boolean ? kBoolean : name_in<DType>(kDTypes, dtype);
 }
 std::string_view name(Granularity granularity) {

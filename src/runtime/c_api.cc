@@ -22,6 +22,7 @@ namespace octavo {
 namespace {
 
 static_assert(static_cast<int>(DType::boolean) == OCTAVO_BOOL);
+static_assert(static_cast<int>(DType::int4) == OCTAVO_INT4);
 static_assert(static_cast<int>(Granularity::channel) == OCTAVO_PER_CHANNEL);
 static_assert(static_cast<int>(Causal::bottom_right) == OCTAVO_CAUSAL_BOTTOM_RIGHT);
 static_assert(static_cast<int>(Precision::automatic) == OCTAVO_AUTO);
@@ -103,6 +104,9 @@ Status read_arguments(const octavo_arguments* given, Arguments& out) {
   out.page_table_stride = c.page_table_stride;
   out.pages_per_sequence = c.pages_per_sequence;
   out.block_mask = read_block_mask(c.block_mask);
+  out.k_groups = {c.k_groups.data, c.k_groups.channels};
+  out.v_groups = {c.v_groups.data, c.v_groups.channels};
+  out.draft_tree = c.draft_tree;
   return read_enum(c.v_layout, "v_layout", "rows, transposed", out.v_layout);
 }
 

@@ -28,6 +28,7 @@ Status read_options(const octavo_kv_cache_options* given, KvCacheOptions& out) {
   out.head_dim = c.head_dim;
   out.max_batch = c.max_batch;
   out.pages_per_sequence = c.pages_per_sequence;
+  out.group = c.group;
   OCTAVO_RETURN_IF_ERROR(read_enum(c.dtype, "dtype", kDTypes, out.dtype));
   return read_enum(c.layout, "layout", "bhsd, bshd", out.layout);
 }
@@ -119,6 +120,7 @@ void octavo_kv_cache_options_init_sized(octavo_kv_cache_options* options, size_t
   o.page_size = defaults.page_size;
   o.dtype = static_cast<int32_t>(defaults.dtype);
   o.max_batch = defaults.max_batch;
+  o.group = defaults.group;
   octavo::write_sized(o, options, size);
 }
 
@@ -210,6 +212,15 @@ octavo_status octavo_kv_cache_set_arguments(const octavo_kv_cache* cache,
                              fmt::format("{} or more", kNeeded));
     octavo::Arguments set;
     c.set_arguments(set);
+    if (set.k.dtype == octavo::DType::int4) {
+      constexpr std::size_t kNeededForInt4 =
+          offsetof(octavo_arguments, v_groups) + sizeof(arguments->v_groups);
+      if (arguments->size < kNeededForInt4)
+        return octavo::invalid("arguments.size", fmt::format("{}", arguments->size),
+                               fmt::format("{} or more with an int4 cache", kNeededForInt4));
+      arguments->k_groups = {set.k_groups.data, set.k_groups.channels};
+      arguments->v_groups = {set.v_groups.data, set.v_groups.channels};
+    }
     arguments->k = octavo::cache_view(set.k);
     arguments->v = octavo::cache_view(set.v);
     arguments->k_scales = octavo::cache_scales(set.k_scales);

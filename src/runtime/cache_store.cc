@@ -13,17 +13,35 @@ namespace octavo {
 namespace {
 
 Tensor cache_tensor(const KvCacheOptions& o, std::int64_t pages, void* data) {
+  const std::int64_t columns = o.dtype == DType::int4 ? o.head_dim / 2 : o.head_dim;
   return o.layout == PageLayout::bhsd
-             ? Tensor::bhsd(data, o.dtype, pages, o.heads, o.page_size, o.head_dim)
-             : Tensor::bshd(data, o.dtype, pages, o.heads, o.page_size, o.head_dim);
+             ? Tensor::bhsd(data, o.dtype, pages, o.heads, o.page_size, columns)
+             : Tensor::bshd(data, o.dtype, pages, o.heads, o.page_size, columns);
 }
 
-// The bytes of a page of K or V, which is contiguous in every layout, and of its scales.
+// Points a cache to the scales or groups of its type, if it has any.
+void set_scales(CacheMemory& memory, const KvCacheOptions& o, void* k, void* v) {
+  if (o.dtype == DType::int4) {
+    const auto groups = [&o](void* data) -> Int4Groups {
+      return {static_cast<std::uint16_t*>(data), o.heads, o.page_size, o.head_dim, o.group};
+    };
+    memory.k_groups = groups(k);
+    memory.v_groups = groups(v);
+  } else if (is_8bit(o.dtype)) {
+    memory.k_scales = static_cast<float*>(k);
+    memory.v_scales = static_cast<float*>(v);
+  }
+}
+
+// The bytes of a page of K or V, which is contiguous in every layout, and of its scales or groups.
 std::size_t page_bytes(const Tensor& t) {
   return static_cast<std::size_t>(t.shape[1] * t.shape[2] * t.shape[3]) * size_bytes(t.dtype);
 }
-std::size_t page_scale_bytes(const Tensor& t) {
-  return is_8bit(t.dtype) ? static_cast<std::size_t>(t.shape[1] * t.shape[2]) * sizeof(float) : 0;
+std::size_t page_scale_bytes(const KvCacheOptions& o) {
+  const auto rows = static_cast<std::size_t>(o.heads * o.page_size);
+  if (o.dtype == DType::int4)
+    return rows * 2 * static_cast<std::size_t>(o.head_dim / o.group) * sizeof(std::uint16_t);
+  return is_8bit(o.dtype) ? rows * sizeof(float) : 0;
 }
 
 template <class T>
@@ -140,10 +158,11 @@ Result<std::unique_ptr<CacheStore>> CacheStore::make(const KvCacheOptions& optio
 
 Status CacheStore::allocate(const KvCacheOptions& o, Device device) {
   memory_ = {cache_tensor(o, o.pages, nullptr), cache_tensor(o, o.pages, nullptr)};
+  page_scale_bytes_ = page_scale_bytes(o);
   const auto pages = static_cast<std::size_t>(o.pages);
   const auto batch = static_cast<std::size_t>(o.max_batch);
   const std::size_t cache_bytes = pages * page_bytes(memory_.k);
-  const std::size_t scale_bytes = pages * page_scale_bytes(memory_.k);
+  const std::size_t scale_bytes = pages * page_scale_bytes_;
   const std::vector<std::int32_t> table(batch * static_cast<std::size_t>(o.pages_per_sequence), 0);
   const std::vector<std::int32_t> counters(2 * batch + 1, 0);
   const std::size_t word = sizeof(std::int32_t);
@@ -159,8 +178,7 @@ Status CacheStore::allocate(const KvCacheOptions& o, Device device) {
   }
   memory_.k.data = k_.data();
   memory_.v.data = v_.data();
-  memory_.k_scales = static_cast<float*>(k_scales_.data());
-  memory_.v_scales = static_cast<float*>(v_scales_.data());
+  set_scales(memory_, o, k_scales_.data(), v_scales_.data());
   auto* const words = static_cast<std::int32_t*>(counters_.data());
   batch_ = {static_cast<std::int32_t*>(table_.data()), o.pages_per_sequence, words, words + batch,
             reinterpret_cast<std::uint32_t*>(words + 2 * batch)};
@@ -183,30 +201,29 @@ Status CacheStore::write_capacities(std::span<const std::int32_t> capacities, St
 }
 
 Status CacheStore::copy_page(std::int32_t from, std::int32_t to, Stream stream) const {
-  const std::size_t bytes = page_bytes(memory_.k), scale_bytes = page_scale_bytes(memory_.k);
+  const std::size_t bytes = page_bytes(memory_.k), scale_bytes = page_scale_bytes_;
   for (void* const data : {memory_.k.data, memory_.v.data})
     OCTAVO_RETURN_IF_ERROR(
         copy(page_of(data, to, bytes), page_of(data, from, bytes), bytes, stream));
   if (scale_bytes == 0) return {};
-  for (float* const data : {memory_.k_scales, memory_.v_scales})
+  for (void* const data : {k_scales_.data(), v_scales_.data()})
     OCTAVO_RETURN_IF_ERROR(copy(page_of(data, to, scale_bytes), page_of(data, from, scale_bytes),
                                 scale_bytes, stream));
   return {};
 }
 
-Status CacheStore::download(std::span<const std::int32_t> pages, HostPages& to,
-                            Stream stream) const {
-  const std::size_t bytes = page_bytes(memory_.k), scale_bytes = page_scale_bytes(memory_.k);
+Status CacheStore::download(const KvCacheOptions& options, std::span<const std::int32_t> pages,
+                            HostPages& to, Stream stream) const {
+  const std::size_t bytes = page_bytes(memory_.k), scale_bytes = page_scale_bytes_;
   to.memory = memory_;
   to.memory.k.shape[0] = to.memory.v.shape[0] = static_cast<std::int64_t>(pages.size());
   to.k.resize(pages.size() * bytes);
   to.v.resize(pages.size() * bytes);
-  to.k_scales.resize(pages.size() * scale_bytes / sizeof(float));
+  to.k_scales.resize(pages.size() * scale_bytes);
   to.v_scales.resize(to.k_scales.size());
   to.memory.k.data = to.k.data();
   to.memory.v.data = to.v.data();
-  to.memory.k_scales = to.k_scales.data();
-  to.memory.v_scales = to.v_scales.data();
+  set_scales(to.memory, options, to.k_scales.data(), to.v_scales.data());
   const auto fetch_pages = [&](void* copies, const void* from, std::size_t size) -> Status {
     if (size == 0) return {};
     for (std::size_t i = 0; i < pages.size(); ++i)
@@ -216,8 +233,8 @@ Status CacheStore::download(std::span<const std::int32_t> pages, HostPages& to,
   };
   OCTAVO_RETURN_IF_ERROR(fetch_pages(to.memory.k.data, memory_.k.data, bytes));
   OCTAVO_RETURN_IF_ERROR(fetch_pages(to.memory.v.data, memory_.v.data, bytes));
-  OCTAVO_RETURN_IF_ERROR(fetch_pages(to.memory.k_scales, memory_.k_scales, scale_bytes));
-  OCTAVO_RETURN_IF_ERROR(fetch_pages(to.memory.v_scales, memory_.v_scales, scale_bytes));
+  OCTAVO_RETURN_IF_ERROR(fetch_pages(to.k_scales.data(), k_scales_.data(), scale_bytes));
+  OCTAVO_RETURN_IF_ERROR(fetch_pages(to.v_scales.data(), v_scales_.data(), scale_bytes));
   return wait(stream);
 }
 

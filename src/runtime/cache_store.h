@@ -16,7 +16,7 @@ namespace octavo {
 // Pages in host memory: page i is the i-th of those that were asked for.
 struct HostPages {
   std::vector<std::byte> k, v;
-  std::vector<float> k_scales, v_scales;
+  std::vector<std::byte> k_scales, v_scales;  // or groups
   CacheMemory memory{};
 };
 
@@ -42,7 +42,9 @@ class CacheStore {
   Status write_lengths(std::span<const std::int32_t> lengths, Stream stream) const;
   Status write_capacities(std::span<const std::int32_t> capacities, Stream stream) const;
   Status copy_page(std::int32_t from, std::int32_t to, Stream stream) const;
-  Status download(std::span<const std::int32_t> pages, HostPages& to, Stream stream) const;
+  // `options` are those of make().
+  Status download(const KvCacheOptions& options, std::span<const std::int32_t> pages, HostPages& to,
+                  Stream stream) const;
 
   // Writes new rows behind the last rows of the batch and adds their number to the lengths. The
   // table has pages for them.
@@ -60,6 +62,7 @@ class CacheStore {
 
   CacheMemory memory_{};
   CacheBatch batch_{};
+  std::size_t page_scale_bytes_ = 0;  // of the scales or groups of a page
   Buffer k_, v_, k_scales_, v_scales_, table_, counters_;
 };
 

@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "attention/int4_rows.h"
 #include "attention/operand_scales.h"
 #include "base/error.h"
 #include "gpu/decode/decode.h"
@@ -110,6 +111,11 @@ emulator::GlobalMemory memory_of(const Problem& run_problem, const Arguments& a)
   add_words("leftpad_q", a.leftpad_q, run_problem.batch);
   add_words("leftpad_kv", a.leftpad_kv, run_problem.batch);
   add_words("page_table", a.page_table, page_table_extent(a));
+  add_words("draft_tree", a.draft_tree, a.q.shape[0] * a.q.shape[2]);
+  if (a.k.dtype == DType::int4) {
+    add_words("k_groups", a.k_groups.data, groups_words(a.k, a.k_groups));
+    add_words("v_groups", a.v_groups.data, groups_words(a.v, a.v_groups));
+  }
   if (const BlockMask& m = a.block_mask; m.block_size != 0) {
     const std::int64_t rows = m.batch * m.heads * m.q_blocks;
     add_words("kv_num_blocks", m.kv_num_blocks, rows);
@@ -192,6 +198,10 @@ emulator::GlobalMemory memory_of(const AppendCall& call) {
     add_words("k_scales", call.cache.k_scales, cache[0] * cache[1] * cache[2], Use::write);
     add_words("v_scales", call.cache.v_scales, cache[0] * cache[1] * cache[2], Use::write);
   }
+  if (call.cache.k.dtype == DType::int4)
+    for (const auto& [name, groups] :
+         {std::pair{"k_groups", &call.cache.k_groups}, {"v_groups", &call.cache.v_groups}})
+      add_words(name, groups->data, cache[0] * groups->of_page() / 2, Use::write);
   const std::int64_t batch = call.k.shape[0];
   add_words("page_table", call.batch.page_table, batch * call.batch.page_table_stride, Use::read);
   add_words("lengths", call.batch.lengths, batch, Use::write);

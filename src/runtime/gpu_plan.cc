@@ -48,9 +48,11 @@ bool uses_sm90_family(const Resolved& resolved, const GpuInfo& gpu) {
   return !is_forced(KernelFamily::sm80) && sm90_forward_supports(resolved, gpu);
 }
 
-// No other kernel reads a paged cache.
+// No other kernel reads a paged cache or a draft tree.
+bool needs_decode_family(const Problem& problem) { return problem.paged || problem.draft_tree; }
+
 bool uses_decode_family(const Problem& problem, const GpuInfo& gpu) {
-  if (is_forced(KernelFamily::decode) || problem.paged) return true;
+  if (is_forced(KernelFamily::decode) || needs_decode_family(problem)) return true;
   return !is_forced(KernelFamily::sm80) && !is_forced(KernelFamily::sm90) &&
          decode_supports(problem, gpu) && decode_is_best(problem, gpu);
 }
@@ -177,7 +179,8 @@ class GpuPlan final : public Plan::Impl {
     if (uses_decode_) {
       const Status status = load_decode_kernel();
       // Without a compiler, the forward kernels decode too.
-      const bool must = forced_.decode || is_forced(KernelFamily::decode) || problem.paged;
+      const bool must =
+          forced_.decode || is_forced(KernelFamily::decode) || needs_decode_family(problem);
       if (status.ok() || must || status.code() != ErrorCode::unsupported) return status;
     }
     if (!uses_sm90_) return load_sm80();
@@ -261,7 +264,7 @@ class GpuPlan final : public Plan::Impl {
     if (gpu_.is_emulated()) OCTAVO_RETURN_IF_ERROR(validate_lengths(arguments));
     if (decode_ && decode_supports(run_problem, gpu_.info) && decode_can_address(arguments))
       return launch_decode(gpu_, *decode_, run_problem, arguments, workspace, stream);
-    if (run_problem.paged || forced_.decode || is_forced(KernelFamily::decode))
+    if (needs_decode_family(run_problem) || forced_.decode || is_forced(KernelFamily::decode))
       return unsupported("strides or addresses", "not multiples of 16 bytes, or rows 4 GB apart",
                          "rows of q, k, v and out that are aligned to 16 bytes, in the decode "
                          "kernel");
@@ -583,13 +586,15 @@ Result<GpuProblem> gpu_problem(const Problem& problem, Device device) {
     return invalid(
         "sm_margin", fmt::format("{}", problem.options.sm_margin),
         fmt::format("0 to {} on {}, which has {} SMs", info.sms - 1, name(device), info.sms));
-  if (problem.paged) {
+  if (needs_decode_family(problem)) {
     if (decode_supports(problem, info)) return GpuProblem{*gpu, *resolved};
     return unsupported(
         "problem", on_chip(problem, info),
-        "with a paged cache on a GPU an f16 or bf16 q over k and v of its dtype, "
-        "int8, or from sm_89 on e4m3 or e5m2; head_dim up to 256, equal to head_dim_v, "
-        "with rows of whole 16 bytes; an f16, bf16 or f32 out without amax; no batch_invariant");
+        fmt::format("with a {} on a GPU an f16 or bf16 q over k and v of its dtype, int8, int4 in "
+                    "a paged cache, or from sm_89 on e4m3 or e5m2; head_dim up to 256, equal to "
+                    "head_dim_v, with rows of "
+                    "whole 16 bytes; an f16, bf16 or f32 out without amax; no batch_invariant",
+                    problem.paged ? "paged cache" : "draft tree"));
   }
   if (is_forced(KernelFamily::decode) && !decode_supports(problem, info))
     return unsupported("OCTAVO_KERNELS", "'decode'",
@@ -636,7 +641,7 @@ Result<std::vector<KernelSource>> gpu_kernels(const Problem& problem, Device dev
     add(combine_source(config, code_for(info.arch).ptx));
   }
   for (const int alignment : {16, row_alignment}) {
-    if (decodes && (alignment == 16 || problem.paged)) continue;
+    if (decodes && (alignment == 16 || needs_decode_family(problem))) continue;
     if (alignment < 16) OCTAVO_RETURN_IF_ERROR(sm80_forward_supports(resolved));
     VLayout layout = VLayout::rows;
     if (alignment == 16 && uses_sm90_family(resolved, info)) {

@@ -16,6 +16,7 @@
 #include "attention/validate.h"
 #include "base/error.h"
 #include "base/tensor_checks.h"
+#include "numeric/int4.h"
 #include "numeric/quantize.h"
 #include "runtime/cache_store.h"
 #include "runtime/page_pool.h"
@@ -36,9 +37,11 @@ Status check_options(const KvCacheOptions& o) {
   OCTAVO_RETURN_IF_ERROR(check_cache_size("heads", o.heads));
   OCTAVO_RETURN_IF_ERROR(check_cache_size("head_dim", o.head_dim));
   OCTAVO_RETURN_IF_ERROR(check_cache_size("max_batch", o.max_batch));
-  if (!known_dtype(o.dtype) || o.dtype == DType::sim8)
+  if (o.dtype != DType::int4 && (!known_dtype(o.dtype) || o.dtype == DType::sim8))
     return invalid("dtype", known_dtype(o.dtype) ? name(o.dtype) : "of an unknown kind",
-                   "f32, f16, bf16, e4m3, e5m2, int8");
+                   "f32, f16, bf16, e4m3, e5m2, int8, int4");
+  if (o.dtype == DType::int4)
+    OCTAVO_RETURN_IF_ERROR(validate_int4_group("group", o.group, o.head_dim));
   if (o.layout > PageLayout::bshd)
     return invalid("layout", fmt::format("code {}", static_cast<int>(o.layout)), "bhsd, bshd");
   const std::int64_t most = std::min(o.pages, kLargestDimension / o.page_size);
@@ -213,6 +216,11 @@ class KvCache::Impl {
       a.k_scales.data = cache.k_scales;
       a.v_scales.data = cache.v_scales;
     }
+    a.k_groups = a.v_groups = {};
+    if (options_.dtype == DType::int4) {
+      a.k_groups = {cache.k_groups.data, options_.group};
+      a.v_groups = {cache.v_groups.data, options_.group};
+    }
     a.v_layout = VLayout::rows;
     a.page_table = store_->batch().page_table;
     a.page_table_stride = a.pages_per_sequence = options_.pages_per_sequence;
@@ -236,9 +244,10 @@ class KvCache::Impl {
     OCTAVO_RETURN_IF_ERROR(check_not_captured(stream));
     HostPages pages;
     const auto used = static_cast<std::size_t>(pages_of(s.length));
-    OCTAVO_RETURN_IF_ERROR(store_->download({s.pages.data(), used}, pages, stream));
-    read_rows(s.length, pages.memory.k, pages.memory.k_scales, k);
-    read_rows(s.length, pages.memory.v, pages.memory.v_scales, v);
+    OCTAVO_RETURN_IF_ERROR(store_->download(options_, {s.pages.data(), used}, pages, stream));
+    const CacheMemory& m = pages.memory;
+    read_rows(s.length, m.k, m.k_scales, m.k_groups, k);
+    read_rows(s.length, m.v, m.v_scales, m.v_groups, v);
     return {};
   }
 
@@ -372,12 +381,17 @@ class KvCache::Impl {
 
   // `from` holds the pages of the sequence in order.
   void read_rows(std::int64_t length, const Tensor& from, const float* scales,
-                 const Tensor& to) const {
+                 const Int4Groups& groups, const Tensor& to) const {
     std::vector<float> row(static_cast<std::size_t>(options_.head_dim));
     for (std::int64_t h = 0; h < options_.heads; ++h)
       for (std::int64_t i = 0; i < length; ++i) {
         const std::int64_t page = i / options_.page_size, of_page = i % options_.page_size;
-        load_row(from, page, h, of_page, row.data());
+        if (options_.dtype == DType::int4)
+          load_int4_row(static_cast<const std::uint8_t*>(from.data) + page * from.stride[0] +
+                            h * from.stride[1] + of_page * from.stride[2],
+                        groups, page, h, of_page, row.data());
+        else
+          load_row(from, page, h, of_page, row.data());
         if (is_8bit(options_.dtype))
           for (float& x : row)
             x *= scales[(page * options_.heads + h) * options_.page_size + of_page];

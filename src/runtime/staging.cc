@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "attention/backward_arguments.h"
+#include "attention/int4_rows.h"
 #include "attention/operand_scales.h"
 #include "attention/validate.h"
 #include "base/error.h"
@@ -177,6 +178,15 @@ Result<StagedArguments> StagedArguments::make(const Arguments& host, const Probl
   if (is_paged(host))
     OCTAVO_RETURN_IF_ERROR(
         staged.copy_array(host.page_table, page_table_extent(host), device, on.page_table));
+  OCTAVO_RETURN_IF_ERROR(staged.copy_array(host.draft_tree, host.q.shape[0] * host.q.shape[2],
+                                           device, on.draft_tree));
+  for (const auto& [tensor, from, to] : {std::tuple{&host.k, &host.k_groups, &on.k_groups},
+                                         {&host.v, &host.v_groups, &on.v_groups}}) {
+    const std::uint32_t* words = nullptr;
+    OCTAVO_RETURN_IF_ERROR(staged.copy_array(static_cast<const std::uint32_t*>(from->data),
+                                             groups_words(*tensor, *from), device, words));
+    to->data = words;
+  }
   OCTAVO_RETURN_IF_ERROR(
       staged.copy_modifiers(host, sequence_count(host), device, margin, staged.device_));
   OCTAVO_RETURN_IF_ERROR(staged.copy_block_mask(host.block_mask, device));

@@ -12,6 +12,7 @@
 
 #include "emulator/long.h"
 #include "evidence/cases/draw.h"
+#include "numeric/formats.h"
 #include "octavo/evidence.hpp"
 #include "octavo/kv_cache.hpp"
 #include "runtime/emulated_gpu.h"
@@ -127,6 +128,41 @@ TEST(EmulatorKvCache, AppendsTheBitsOfTheCpu) {
       Arguments a;
       two.gpu.set_arguments(a);
       EXPECT_EQ(std::vector(a.seqlens_kv, a.seqlens_kv + 2), (std::vector<std::int32_t>{4, 21}));
+      ++number;
+    }
+}
+
+// Groups of 32 and 64 channels, rows of one group and of several, values that are not finite, and
+// groups of one value.
+TEST(EmulatorKvCache, AppendsTheBitsOfTheCpuInInt4) {
+  int number = 0;
+  for (const std::int64_t group : {32, 64})
+    for (const DType from : {DType::f32, DType::f16, DType::bf16}) {
+      const std::int64_t head_dim = group == 32 ? 32 * (1 + number % 2) : 64 * (1 + number % 3);
+      KvCacheOptions o = cache_options(DType::int4, head_dim);
+      o.group = group;
+      o.layout = number % 2 == 0 ? PageLayout::bhsd : PageLayout::bshd;
+      const Angles angles(head_dim / 2 - 3, number % 2 == 0);
+      SCOPED_TRACE(testing::Message() << name(from) << ' ' << head_dim << '/' << group);
+      TwoCaches two(o);
+      two.add_sequence();
+      two.add_sequence();
+      two.select({0});
+      two.append(AppendedRows(from, 1, 17, head_dim, 5), angles.rotary);
+      two.select({1, 0});
+      AppendedRows odd(from, 2, 3, head_dim, 6, number % 3);
+      for (std::int64_t i = 0; i < group; ++i) {
+        const auto value = static_cast<float>(i);
+        store_element(from, odd.v_view.data, i, i % 2 == 0 ? 0.0f : -0.0f);
+        store_element(from, odd.k_view.data, i,
+                      i == 3   ? HUGE_VALF
+                      : i == 7 ? -HUGE_VALF
+                               : value);
+        store_element(from, odd.k_view.data, odd.k_view.stride[2] + i, std::nanf(""));
+        store_element(from, odd.v_view.data, odd.v_view.stride[2] + i, i == 5 ? 3e5f : -1.5f);
+      }
+      two.append(odd);
+      two.expect_same(2);
       ++number;
     }
 }

@@ -155,7 +155,7 @@ TEST(EmulatorDecodeChoice, FewQueriesOverManyKeys) {
 }
 
 // Cases of the suite `decode` that are small and that one of the emulator's kernels runs: paged
-// caches in 16 and 8 bits.
+// caches in 16, 8 and 4 bits.
 TEST(EmulatorDecodeSuite, PagedCaches) {
   const std::size_t most = test_long() ? 400 : 40;
   std::vector<evidence::Case> cases;
@@ -166,7 +166,8 @@ TEST(EmulatorDecodeSuite, PagedCaches) {
         if (kernel.config.arch == 90 && kernel.config.head_dim >= c.head_dim &&
             static_cast<int>(kernel.config.element) == static_cast<int>(c.input) &&
             static_cast<int>(kernel.config.out) == static_cast<int>(c.out) &&
-            static_cast<int>(kernel.config.kv) == static_cast<int>(c.k_type()))
+            static_cast<int>(kernel.config.kv) == static_cast<int>(c.k_type()) &&
+            kernel.config.group == c.kv_group && kernel.config.draft_tree == c.draft_tree)
           return true;
       return false;
     };
@@ -177,7 +178,7 @@ TEST(EmulatorDecodeSuite, PagedCaches) {
   ASSERT_EQ(cases.size(), most);
   std::set<DType> formats;
   for (const evidence::Case& c : cases) formats.insert(c.k_type());
-  EXPECT_GE(formats.size(), 4U);
+  EXPECT_GE(formats.size(), 5U);
   CheckOptions options;
   options.device = kHopper;
   options.repeat = 1;

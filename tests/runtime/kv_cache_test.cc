@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -119,6 +120,37 @@ TEST(KvCache, RowsComeBackInEveryTypeAndLayout) {
       }
       EXPECT_EQ(found.k, expected.k) << name(dtype);
       EXPECT_EQ(found.v, expected.v) << name(dtype);
+    }
+}
+
+// Every value is within half a step of its group, or a rounding of zero and scale to f16.
+TEST(KvCache, Int4RowsComeBackWithinHalfAStep) {
+  for (const std::int64_t group : {32, 64})
+    for (const PageLayout layout : {PageLayout::bhsd, PageLayout::bshd}) {
+      KvCacheOptions o = small_cache();
+      o.dtype = DType::int4;
+      o.layout = layout;
+      o.head_dim = 128;
+      o.group = group;
+      KvCache cache = KvCache::create(o).value();
+      const std::int64_t sequence = cache.add_sequence().value();
+      ASSERT_EQ(cache.select({{sequence}}).message(), "");
+      constexpr std::int64_t kTokens = 21;
+      std::vector<float> k(kCacheHeads * kTokens * 128), v(k), found_k(k), found_v(k);
+      const auto view = [](std::vector<float>& x) {
+        return Tensor::bhsd(x.data(), DType::f32, 1, kCacheHeads, kTokens, 128);
+      };
+      ASSERT_TRUE(random_normal(view(k), 1, 1).ok() && random_normal(view(v), 1, 2).ok());
+      ASSERT_EQ(cache.append(view(k), view(v)).message(), "");
+      ASSERT_EQ(cache.read(sequence, view(found_k), view(found_v)).message(), "");
+      for (const auto& [x, y] : {std::pair{&k, &found_k}, {&v, &found_v}})
+        for (std::size_t first = 0; first < x->size(); first += static_cast<std::size_t>(group)) {
+          const auto begin = x->begin() + static_cast<std::ptrdiff_t>(first);
+          const auto [least, most] = std::minmax_element(begin, begin + group);
+          const float step = (*most - *least) / 15;
+          for (std::size_t i = first; i < first + static_cast<std::size_t>(group); ++i)
+            ASSERT_NEAR((*y)[i], (*x)[i], 0.5f * step + 0.01f) << i;
+        }
     }
 }
 
@@ -436,7 +468,9 @@ TEST(KvCache, OptionsAreChecked) {
   is([](O& o) { o.head_dim = 0; }, "head_dim is 0; supported: 1 to 2147483647.");
   is([](O& o) { o.max_batch = 0; }, "max_batch is 0; supported: 1 to 2147483647.");
   is([](O& o) { o.dtype = DType::sim8; },
-     "dtype is sim8; supported: f32, f16, bf16, e4m3, e5m2, int8.");
+     "dtype is sim8; supported: f32, f16, bf16, e4m3, e5m2, int8, int4.");
+  is([](O& o) { o.dtype = DType::int4; },
+     "group is 64; supported: 32 or 64, a divisor of the head dimension, here 16.");
   is([](O& o) { o.layout = static_cast<PageLayout>(7); },
      "layout is code 7; supported: bhsd, bshd.");
   is([](O& o) { o.pages_per_sequence = 9; },

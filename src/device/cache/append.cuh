@@ -1,5 +1,6 @@
 // Appends new rows of K and V to the pages of a KV cache: K is rotated if the call has a rotary
-// embedding, and both are rounded to the type of the cache, or quantized with a scale for each row.
+// embedding, and both are rounded to the type of the cache, quantized with a scale for each row, or
+// quantized to int4 with a scale and a zero for each group of channels.
 //
 // Row `position` of a sequence is row position % page_size of the page that the table names for
 // position / page_size. lanes(config) neighbouring lanes share a row, eight columns each, first of
@@ -17,6 +18,7 @@
 
 #include "config/append.h"
 #include "config/quantize.h"
+#include "device/cache/int4.cuh"
 #include "device/cache/params.cuh"
 #include "device/ptx/atomic.cuh"
 #include "device/ptx/memory.cuh"
@@ -59,7 +61,8 @@ template <class Config>
 struct AppendKernel {
   static constexpr AppendConfig C = Config::value;
   static constexpr QuantizeConfig kRow = row_config(C);
-  static constexpr bool kQuantizes = element_bytes(C.to) == 1;
+  static constexpr bool kInt4 = C.to == Element::int4;
+  static constexpr bool kQuantizes = element_bytes(C.to) == 1 && !kInt4;
   static_assert(C.columns == 64 || C.columns == 128 || C.columns == 256, "columns are 64 to 256");
   static_assert(kVector == quantizer::kVector, "rows are divided as in the quantizers");
 
@@ -157,6 +160,23 @@ struct AppendKernel {
     store_vector(to, x, inverse);
   }
 
+  // All lanes of a warp call it together.
+  static OCTAVO_DEVICE void store_int4(const Params& p, const Side& side, u16* groups,
+                                       const Row& row, i32 column, const float (&x)[kVector]) {
+    const Int4Group group(x, C.group / kVector);
+    if (!row.exists || ptx::mask_term(column >= p.head_dim, false)) return;
+    const i32 count = p.head_dim / C.group;
+    if (column % C.group == 0) {
+      const i64 head = static_cast<i64>(row.page) * p.heads + row.head;
+      u16* const to = groups + (head * 2 * count + column / C.group) * p.page_size + row.of_page;
+      ptx::store_global_b16(to, static_cast<u16>(group.bits));
+      ptx::store_global_b16(to + count * p.page_size, static_cast<u16>(group.bits >> 16));
+    }
+    u8* const to = static_cast<u8*>(side.to) + row.page * side.to_strides.batch +
+                   row.head * side.to_strides.head + row.of_page * side.to_strides.row + column / 2;
+    ptx::store_global_b32(to, group.encode(x));
+  }
+
   static OCTAVO_DEVICE void store_vector(u8* to, const float (&x)[kVector], float inverse) {
     if constexpr (kQuantizes) {
       u32 words[2];
@@ -206,8 +226,13 @@ struct AppendKernel {
     load(p, p.k, row, column, k);
     load(p, p.v, row, column, v);
     if (p.cos != nullptr && row.exists) rotate(p, row, column, k);
-    store(p, p.k, row, column, k);
-    store(p, p.v, row, column, v);
+    if constexpr (kInt4) {
+      store_int4(p, p.k, p.k_groups, row, column, k);
+      store_int4(p, p.v, p.v_groups, row, column, v);
+    } else {
+      store(p, p.k, row, column, k);
+      store(p, p.v, row, column, v);
+    }
     if (is_last) grow(p, thread, others);
   }
 };

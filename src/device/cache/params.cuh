@@ -37,6 +37,9 @@ struct Params {
   i32 interleaved = 0;
 
   float max_quantized = 0;  // the 8-bit value of the largest magnitude of a row
+  // Of an int4 cache: f16 (pages, heads, 2, groups, page_size), scales and then zeros.
+  u16* k_groups = nullptr;
+  u16* v_groups = nullptr;
 };
 
 }  // namespace octavo::append

@@ -31,7 +31,7 @@
 #include "device/decode/exchange.cuh"
 #include "device/decode/geometry.cuh"
 #include "device/decode/loads.cuh"
-#include "device/decode/numerics.cuh"
+#include "device/decode/policies.cuh"
 #include "device/decode/schedule.cuh"
 #include "device/decode/step.cuh"
 #include "device/ptx/memory.cuh"

@@ -5,7 +5,7 @@
 
 #include "device/core/score_rows.cuh"
 #include "device/decode/geometry.cuh"
-#include "device/decode/numerics.cuh"
+#include "device/decode/policies.cuh"
 #include "device/decode/output.cuh"
 
 namespace octavo::decode {
@@ -23,6 +23,7 @@ struct Exchange {
   static OCTAVO_DEVICE void run(State& state, const Params& p, const WorkTile& work,
                                 const SequenceSpan& span, int slot, const Thread& thread,
                                 int stage) {
+    NumericsOf<G>::finish_o(state, thread);
     ptx::cta_sync();  // no warp still reads K and V in the stage
     send(state, thread, stage);
     ptx::cta_sync();

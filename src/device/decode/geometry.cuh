@@ -16,8 +16,6 @@ struct ConfigOf {
   static constexpr DecodeConfig value = kConfig;
 };
 
-inline constexpr float kRescaleLog2 = 8;  // O is rescaled only when a maximum grows by 2^this
-
 template <class Config>
 struct Geometry {
   static constexpr DecodeConfig C = Config::value;
@@ -49,17 +47,35 @@ struct Geometry {
     }
   };
 
+  template <bool kFirst, class First, class Second>
+  struct Select {
+    using Type = First;
+  };
+  template <class First, class Second>
+  struct Select<false, First, Second> {
+    using Type = Second;
+  };
+
   struct Scores {
     float s[kTilesM][kTilesN][4];
   };
-  using State = MmaState<kTilesM, kTilesD>;
-  // BF16 Q over an 8-bit cache is converted to FP16, and each row has a scale.
-  static constexpr bool kConvertsQ = is_8bit_kv(C) && C.element == Element::bf16;
+  // With an int4 cache a tile behind O sums up the zeros of V (products4.cuh).
+  using State = MmaState<kTilesM, kTilesD + (is_int4_kv(C) ? 1 : 0)>;
+  // BF16 Q over an 8-bit cache is converted to FP16, and each row has a scale. So is every Q over
+  // an int4 cache.
+  static constexpr bool kConvertsQ =
+      is_int4_kv(C) || (is_8bit_kv(C) && C.element == Element::bf16);
   struct QScales {
     float scale[kConvertsQ ? kTilesM : 1][2];
     OCTAVO_DEVICE float row_scale(int m, int r) const { return kConvertsQ ? scale[m][r] : 1.0f; }
   };
-  struct QFragments : QScales {
+  // int4: the sums of Q over the groups of channels, which K's zeros multiply.
+  struct NoQSums {};
+  struct QSumFragments {
+    FragmentA sums[kTilesM];
+  };
+  struct QRows : QScales, Select<!is_int4_kv(C), NoQSums, QSumFragments>::Type {};
+  struct QFragments : QRows {
     FragmentA a[kTilesM][kQkSteps];
     // Every warp keeps all of Q in its registers.
     OCTAVO_DEVICE void share(const QFragments& loaded, const Thread&) { *this = loaded; }
@@ -67,13 +83,13 @@ struct Geometry {
   };
   // Each warp has loaded all of Q and shares a part of it. All warps are done with the Q of the
   // work tile before: the exchange at its end has synchronised them.
-  struct SharedQ : QScales {
+  struct SharedQ : QRows {
     static OCTAVO_DEVICE u32 address(int m, int step, const Thread& thread) {
       return exchanged_row(C.warps, 0, 0) +
              (static_cast<u32>(m * kQkSteps + step) * 32 + thread.lane) * 16;
     }
     OCTAVO_DEVICE void share(const QFragments& loaded, const Thread& thread) {
-      QScales::operator=(loaded);
+      QRows::operator=(loaded);
       OCTAVO_UNROLL
       for (int m = 0; m < kTilesM; ++m) {
         OCTAVO_UNROLL
@@ -88,14 +104,6 @@ struct Geometry {
       ptx::load_shared_b128(address(m, step, thread), a.r);
       return a;
     }
-  };
-  template <bool kInRegisters, class InRegisters, class Shared>
-  struct Select {
-    using Type = InRegisters;
-  };
-  template <class InRegisters, class Shared>
-  struct Select<false, InRegisters, Shared> {
-    using Type = Shared;
   };
   using Q = typename Select<q_in_registers(C), QFragments, SharedQ>::Type;
 
@@ -112,6 +120,11 @@ struct Geometry {
   }
   static OCTAVO_DEVICE u32 v_scale(int stage, u32 key) {
     return k_scale(stage, static_cast<u32>(tile_keys(C)) + key);
+  }
+  // int4: sixteen bytes, a scale or zero of eight neighbouring keys of the KV tile: scales of K,
+  // zeros of K, scales of V, zeros of V, each by group.
+  static OCTAVO_DEVICE u32 group_row(int stage, u32 key, u32 row) {
+    return k_scale(stage, 0) + (key / 8 * static_cast<u32>(group_rows(C)) + row) * 16;
   }
   // Warps exchange at the end of a work tile: float i of a lane's O, through the consumed stage,
   // and the reference maximum (0) and the sum (1) of a row.

@@ -3,7 +3,7 @@
 
 #include "device/core/score_rows.cuh"
 #include "device/decode/geometry.cuh"
-#include "device/decode/numerics.cuh"
+#include "device/decode/policies.cuh"
 #include "device/ptx/memory.cuh"
 #include "device/ptx/vector_memory.cuh"
 
@@ -40,7 +40,7 @@ struct Loads {
             q.a[m][step].r[part * 2 + r] = valid ? ptx::load_global_b32(from + column * kBytes) : 0;
           }
         }
-        if constexpr (G::kConvertsQ) convert_row(q, m, r);
+        if constexpr (G::kConvertsQ) NumericsOf<G>::convert_row(q, m, r, thread.lane);
       }
     }
   }
@@ -113,34 +113,6 @@ struct Loads {
   }
 
  private:
-  // Converts a row of Q from BF16 to FP16, divided by the power of two of its largest element.
-  static OCTAVO_DEVICE void convert_row(typename G::QFragments& q, int m, int r) {
-    float amax = 0;
-    for_each_pair(q, m, r, [&amax](u32& pair) {
-      const float low = ptx::float_of_bits(pair << 16);
-      const float high = ptx::float_of_bits(pair & 0xffff0000u);
-      amax = ptx::max_f32(amax, ptx::max_f32(ptx::abs_f32(low), ptx::abs_f32(high)));
-    });
-    amax = quad_max(amax);
-    // The exponents of the power of two and of its inverse are those of normal numbers.
-    const u32 exponent = min_of(max_of(ptx::bits_of(amax) >> 23, 1u), 253u);
-    const float inverse = ptx::float_of_bits((254u - exponent) << 23);
-    q.scale[m][r] = ptx::float_of_bits(exponent << 23);
-    for_each_pair(q, m, r, [inverse](u32& pair) {
-      pair = ptx::f16x2_from_f32(ptx::float_of_bits(pair << 16) * inverse,
-                                 ptx::float_of_bits(pair & 0xffff0000u) * inverse);
-    });
-  }
-  template <class Visit>
-  static OCTAVO_DEVICE void for_each_pair(typename G::QFragments& q, int m, int r,
-                                          const Visit& visit) {
-    OCTAVO_UNROLL
-    for (int step = 0; step < G::kQkSteps; ++step) {
-      visit(q.a[m][step].r[r]);
-      visit(q.a[m][step].r[2 + r]);
-    }
-  }
-
   static OCTAVO_DEVICE i32 page_of(const Params& p, i32 sequence, i32 index) {
     const i32 page = ptx::load_global_i32(p.paging.table + sequence * p.paging.stride + index);
     return min_of(max_of(page, 0), p.paging.pages - 1);
@@ -155,7 +127,7 @@ struct Loads {
     const u32 lane_row = lane / kChunks;
     if (32 % kChunks != 0 && lane_row >= kRowsAtOnce) return;
     const u32 byte = lane % kChunks * 16;
-    const bool in_row = static_cast<i32>(byte) < head_dim * element_bytes(C.kv);
+    const bool in_row = static_cast<i32>(byte) < kv_bytes(C, head_dim);
     const u8* const from = head + u64{row_bytes} * (static_cast<u32>(row) + lane_row) + byte;
     OCTAVO_UNROLL
     for (u32 i = 0; i < div_up(16u, kRowsAtOnce); ++i) {

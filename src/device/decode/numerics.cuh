@@ -1,12 +1,16 @@
 // What the type of the KV cache changes in the decode kernel: a 16-bit cache has no scales, an
-// 8-bit one has scales of K and V. How elements become operands of the products is in operands.cuh.
+// 8-bit one has scales of K and V, an int4 one scales and zeros of groups of channels
+// (numerics4.cuh). How elements become operands of the products is in operands.cuh.
 //
-// Both policies have the same members:
+// The policies have the same members:
+//   kRescaleLog2    O is rescaled only when a maximum grows by 2^this
+//   convert_row     converts a row of Q, if G::kConvertsQ
 //   KvScales        where the scales of a sequence and KV head are; copies those of 16 keys
 //   k_head_scale    K's scale, if it is one per head; else 1
 //   k_key_scale     K's scale of a key of the KV tile, if each key has one; else 1
 //   PWeights        adds P to the row's sum and multiplies it by V's scale of the key, if each key
 //                   has one
+//   finish_o        completes the O of a warp, which other warps have not been added to yet
 //   scale_o         multiplies O by V's scale, if it is one per head or channel
 #pragma once
 
@@ -20,6 +24,7 @@ namespace octavo::decode {
 template <class G>
 struct Numerics16 {
   using Thread = typename G::Thread;
+  static constexpr float kRescaleLog2 = 8;
 
   struct KvScales {
     OCTAVO_DEVICE KvScales(const Params&, const Cursor&) {}
@@ -36,16 +41,64 @@ struct Numerics16 {
       return weight;
     }
   };
+  static OCTAVO_DEVICE void finish_o(typename G::State&, const Thread&) {}
   template <int kTiles>
   static OCTAVO_DEVICE void scale_o(float (&)[kTiles][2], const Params&, const WorkTile&,
                                     const Thread&) {}
 };
+
+// Calls visit(pair, step, part) for the pairs of elements that a thread has of a row of Q.
+template <class G, class Visit>
+OCTAVO_DEVICE void for_each_pair(typename G::QFragments& q, int m, int r, const Visit& visit) {
+  OCTAVO_UNROLL
+  for (int step = 0; step < G::kQkSteps; ++step) {
+    visit(q.a[m][step].r[r], step, 0);
+    visit(q.a[m][step].r[2 + r], step, 1);
+  }
+}
+
+template <Element kElement>
+OCTAVO_DEVICE void unpack_pair(float& low, float& high, u32 pair) {
+  if constexpr (kElement == Element::bf16) {
+    low = ptx::float_of_bits(pair << 16);
+    high = ptx::float_of_bits(pair & 0xffff0000u);
+  } else {
+    ptx::f32_from_f16x2(low, high, pair);
+  }
+}
+
+// The largest magnitude in a row of Q.
+template <class G>
+OCTAVO_DEVICE float row_amax(typename G::QFragments& q, int m, int r) {
+  float amax = 0;
+  for_each_pair<G>(q, m, r, [&amax](u32& pair, int, int) {
+    float low, high;
+    unpack_pair<G::C.element>(low, high, pair);
+    amax = ptx::max_f32(amax, ptx::max_f32(ptx::abs_f32(low), ptx::abs_f32(high)));
+  });
+  return quad_max(amax);
+}
 
 template <class G>
 struct Numerics8Bit {
   using Thread = typename G::Thread;
   using Operands = typename G::Operands;
   static constexpr int kTilesM = G::kTilesM, kTilesN = G::kTilesN;
+  static constexpr float kRescaleLog2 = 8;
+
+  // A row of Q from BF16 to FP16, divided by the power of two of its largest element.
+  static OCTAVO_DEVICE void convert_row(typename G::QFragments& q, int m, int r, u32 /*lane*/) {
+    const float amax = row_amax<G>(q, m, r);
+    // The exponents of the power of two and of its inverse are those of normal numbers.
+    const u32 exponent = min_of(max_of(ptx::bits_of(amax) >> 23, 1u), 253u);
+    const float inverse = ptx::float_of_bits((254u - exponent) << 23);
+    q.scale[m][r] = ptx::float_of_bits(exponent << 23);
+    for_each_pair<G>(q, m, r, [inverse](u32& pair, int, int) {
+      float low, high;
+      unpack_pair<G::C.element>(low, high, pair);
+      pair = ptx::f16x2_from_f32(low * inverse, high * inverse);
+    });
+  }
 
   // --- copies -----------------------------------------------------------------------------------
 
@@ -133,6 +186,8 @@ struct Numerics8Bit {
 
   // --- output -----------------------------------------------------------------------------------
 
+  static OCTAVO_DEVICE void finish_o(typename G::State&, const Thread&) {}
+
   // `o`: the warp's kTiles tiles of columns of one row.
   template <int kTiles>
   static OCTAVO_DEVICE void scale_o(float (&o)[kTiles][2], const Params& p, const WorkTile& work,
@@ -151,16 +206,5 @@ struct Numerics8Bit {
     }
   }
 };
-
-template <class G, bool k8BitKv = is_8bit_kv(G::C)>
-struct SelectNumerics {
-  using Type = Numerics16<G>;
-};
-template <class G>
-struct SelectNumerics<G, true> {
-  using Type = Numerics8Bit<G>;
-};
-template <class G>
-using NumericsOf = typename SelectNumerics<G>::Type;
 
 }  // namespace octavo::decode

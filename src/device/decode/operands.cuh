@@ -88,8 +88,29 @@ struct Widened : sm80::OperandsSim8 {
   }
 };
 
+// K and V in int4 (products4.cuh). Eight channels are a word, and its halves of bytes hold channels
+// 0, 2, 4, 6, 1, 3, 5 and 7: an AND with 0x000f000f or 0x00f000f0 leaves a pair of neighbouring
+// channels of K, or the same channel of two keys of V. Q is loaded in the order of the pairs, and
+// the tiles of O hold neighbouring channels in every lane.
+struct OperandsInt4 : sm80::OperandsF16 {
+  static OCTAVO_DEVICE u32 q_column(u32 step, u32 part, u32 lane) {
+    return step / 2 * 32 + lane % 4 * 8 + step % 2 * 4 + part * 2;
+  }
+  // Sixteen keys, two chunks.
+  template <int kRowBytes>
+  static OCTAVO_DEVICE LaneAddress<kRowBytes> lane(const SharedTile<kRowBytes>& tile, u32 key,
+                                                   u32 lane) {
+    return {tile, key + lane % 16, lane / 16};
+  }
+  static OCTAVO_DEVICE u32 column(u32 n, u32 e, u32 lane) {
+    return n / 4 * 32 + lane % 4 * 8 + n % 4 * 2 + e;
+  }
+};
+
 template <Element kElement, Element kKv>
 struct OperandsOf : Widened<kKv> {};
+template <Element kElement>
+struct OperandsOf<kElement, Element::int4> : OperandsInt4 {};
 template <>
 struct OperandsOf<Element::f16, Element::f16> : SameType<sm80::OperandsF16> {};
 template <>

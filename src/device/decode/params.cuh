@@ -30,6 +30,12 @@ struct Params : ModifiedForwardParams {
   i32 ctas = 0;               // of the decode kernel, among which the KV tiles are divided
   i32 combine_rows = 0;       // rows of a work tile that exist
   i32 warps_per_row = 1;      // of the combine kernel: 1 or kCombineWarps
+  // int4: scales and zeros of K and V, f16 (pages, heads_kv, 2, groups, page_size).
+  const u8* k_groups = nullptr;
+  const u8* v_groups = nullptr;
+  i32 groups = 0;  // of a row
+  // A word for each query of the tensor: bit j is set if it sees the key of query j.
+  const i32* draft_tree = nullptr;
 };
 
 }  // namespace octavo::decode

@@ -6,7 +6,7 @@
 #include "device/core/score_modifiers.cuh"
 #include "device/core/score_rows.cuh"
 #include "device/decode/geometry.cuh"
-#include "device/decode/numerics.cuh"
+#include "device/decode/policies.cuh"
 
 namespace octavo::decode {
 
@@ -15,59 +15,28 @@ struct Step {
   using Thread = typename G::Thread;
   using Scores = typename G::Scores;
   using State = typename G::State;
-  using Operands = typename G::Operands;
   using Numerics = NumericsOf<G>;
+  using Products = ProductsOf<G>;
   using PWeights = typename Numerics::PWeights;
   static constexpr DecodeConfig C = G::C;
-  static constexpr int kTilesM = G::kTilesM, kTilesN = G::kTilesN, kTilesD = G::kTilesD;
+  static constexpr int kTilesM = G::kTilesM, kTilesN = G::kTilesN;
 
   // `key` is the block's first key, `scale` the factor from q k to log2 units.
   static OCTAVO_DEVICE void run(State& state, const typename G::Q& q, const Params& p,
                                 const WorkTile& work, const SequenceKeys& keys, float scale,
                                 i32 key, const Thread& thread, int stage) {
     Scores scores;
-    qk_gemm(scores, q, thread, stage);
+    Products::qk_gemm(scores, q, thread, stage);
     scale_scores(scores, q, p, scale, thread, stage);
     modify(scores, p, work, keys.span, key, thread);
     if (keys.range.needs_mask(key, C.block_n)) apply_mask(scores, p, work, keys.span, key, thread);
+    if constexpr (C.draft_tree) hide_drafts(scores, p, work, keys.span, key, thread);
     const PWeights weights(scores, p, thread, stage);
     softmax(scores, state, weights, work.rows);
-    pv_gemm(state, scores, thread, stage);
+    Products::pv_gemm(state, scores, thread, stage);
   }
 
  private:
-  static OCTAVO_DEVICE void qk_gemm(Scores& scores, const typename G::Q& q, const Thread& thread,
-                                    int stage) {
-    const auto lane = Operands::k_lane(G::k_tile(stage), thread.warp * C.block_n, thread.lane);
-    OCTAVO_UNROLL
-    for (int m = 0; m < kTilesM; ++m) {
-      OCTAVO_UNROLL
-      for (int n = 0; n < kTilesN; ++n) {
-        OCTAVO_UNROLL
-        for (int e = 0; e < 4; ++e) scores.s[m][n][e] = 0;
-      }
-    }
-    OCTAVO_UNROLL
-    for (int step = 0; step < G::kQkSteps; ++step) {
-      FragmentA a[kTilesM];
-      OCTAVO_UNROLL
-      for (int m = 0; m < kTilesM; ++m) a[m] = q.fragment(m, step, thread);
-      OCTAVO_UNROLL
-      for (int n = 0; n < kTilesN; n += 2) {
-        FragmentB2 k;
-        Operands::load_k(k, lane, static_cast<u32>(n * 8), static_cast<u32>(step));
-        OCTAVO_UNROLL
-        for (int i = 0; i < 2; ++i) {
-          OCTAVO_UNROLL
-          for (int m = 0; m < kTilesM; ++m) {
-            auto& s = scores.s[m][n + i];
-            Operands::mma_qk(s, a[m], k.r[i], s);
-          }
-        }
-      }
-    }
-  }
-
   // To log2 units.
   static OCTAVO_DEVICE void scale_scores(Scores& scores, const typename G::Q& q, const Params& p,
                                          float scale, const Thread& thread, int stage) {
@@ -128,6 +97,27 @@ struct Step {
     }
   }
 
+  // The last keys are those of the queries; a row sees the ones whose bits it has.
+  static OCTAVO_DEVICE void hide_drafts(Scores& scores, const Params& p, const WorkTile& work,
+                                        const SequenceSpan& span, i32 key, const Thread& thread) {
+    const i32 first_draft = span.seqlen_kv - span.seqlen_q;
+    if (ptx::mask_term(key + C.block_n <= first_draft, false)) return;
+    const i32 of_thread = first_column(key, thread.lane) - first_draft;
+    OCTAVO_UNROLL
+    for (int m = 0; m < kTilesM; ++m) {
+      OCTAVO_UNROLL
+      for (int r = 0; r < 2; ++r) {
+        const i32 row = min_of(thread.row(m, r), work.rows - 1);
+        const u32 bits = static_cast<u32>(ptx::load_global_i32(
+            p.draft_tree + static_cast<i64>(work.sequence) * p.seqlen_q + work.token(p, row)));
+        hide_unseen<kTilesN>(scores.s[m][0], r, [&](i32 column) {
+          const i32 draft = of_thread + column;
+          return draft < 0 || (draft < 32 && (bits >> draft & 1u) != 0);
+        });
+      }
+    }
+  }
+
   // Replaces the scores by their weights, 2^(s - ref_max), and adds these to the sums. A row's
   // reference maximum rises only if a weight would exceed 2^kRescaleLog2; the row decides for
   // itself, so its bits do not depend on its neighbours.
@@ -144,7 +134,7 @@ struct Step {
           continue;
         }
         const float largest = ptx::max_f32(quad_max(thread_max<kTilesN>(s, r)), kLowest);
-        const bool rises = largest - state.ref_max[m][r] > kRescaleLog2;
+        const bool rises = largest - state.ref_max[m][r] > Numerics::kRescaleLog2;
         if (ptx::warp_any(rises) && rises) state.raise_ref_max(m, r, largest);
         OCTAVO_UNROLL
         for (int n = 0; n < kTilesN; ++n) {
@@ -152,36 +142,6 @@ struct Step {
           for (int e = 0; e < 2; ++e) {
             float& x = scores.s[m][n][r * 2 + e];
             x = weights.add(state.sum[m][r], ptx::exp2_approx(x - state.ref_max[m][r]), n, e);
-          }
-        }
-      }
-    }
-  }
-
-  static OCTAVO_DEVICE void pv_gemm(State& state, const Scores& weights, const Thread& thread,
-                                    int stage) {
-    const auto lane = Operands::v_lane(G::v_tile(stage), thread.warp * C.block_n, thread.lane);
-    OCTAVO_UNROLL
-    for (int step = 0; step < G::kPvSteps; ++step) {
-      FragmentA w[kTilesM];
-      OCTAVO_UNROLL
-      for (int m = 0; m < kTilesM; ++m) {
-        OCTAVO_UNROLL
-        for (int i = 0; i < 4; ++i) {
-          const float(&s)[4] = weights.s[m][step * 2 + i / 2];
-          w[m].r[i] = Operands::pack_pair(s[i % 2 * 2], s[i % 2 * 2 + 1]);
-        }
-      }
-      OCTAVO_UNROLL
-      for (int n = 0; n < kTilesD; n += 2) {
-        FragmentB2 v;
-        Operands::load_v(v, lane, static_cast<u32>(step * 16), static_cast<u32>(n / 2));
-        OCTAVO_UNROLL
-        for (int i = 0; i < 2; ++i) {
-          OCTAVO_UNROLL
-          for (int m = 0; m < kTilesM; ++m) {
-            auto& o = state.o[m][n + i];
-            Operands::mma_pv(o, w[m], v.r[i], o);
           }
         }
       }

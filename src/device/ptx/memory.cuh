@@ -84,6 +84,12 @@ OCTAVO_PTX void cp_async_16(u32 dst, const void* src, bool exists OCTAVO_AND_SIT
       "l"(src), "r"(static_cast<int>(exists))
       : "memory");
 });
+// cp.async.cg.shared.global.L2::128B [dst], [src], 16, bytes;  zeros behind the first `bytes`
+OCTAVO_PTX void cp_async_16_part(u32 dst, const void* src, u32 bytes OCTAVO_AND_SITE) OCTAVO_BODY({
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(dst), "l"(src),
+               "r"(bytes)
+               : "memory");
+});
 // cp.async.cg.shared.global.L2::cache_hint [dst], [src], 16, !exists, policy;
 OCTAVO_PTX void cp_async_16_hinted(u32 dst, const void* src, bool exists,
                                    u64 policy OCTAVO_AND_SITE) OCTAVO_BODY({

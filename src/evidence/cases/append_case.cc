@@ -24,6 +24,7 @@ struct AppendProblem {
   AppendCall call;
   std::vector<std::byte> k_rows, v_rows, k, v;
   std::vector<float> k_scales, v_scales, cos, sin;
+  std::vector<std::uint16_t> k_groups, v_groups;
   std::vector<std::int32_t> table, lengths, first_lengths, capacities;
   std::uint32_t arrivals = 0;
 };
@@ -65,14 +66,22 @@ Status fill(AppendProblem& x, const Case& c) {
   }
   const std::int64_t cached = pages * c.heads_kv * kPageSize;
   for (auto [bytes, scales] : {std::pair{&x.k, &x.k_scales}, {&x.v, &x.v_scales}}) {
-    *bytes = bytes_of(c.k_type(), cached * c.head_dim);
+    *bytes = bytes_of(c.k_type(), cached * (c.has_int4_cache() ? c.head_dim / 2 : c.head_dim));
     scales->resize(is_8bit(c.k_type()) ? static_cast<std::size_t>(cached) : 0);
   }
   const auto cache = [&](std::vector<std::byte>& bytes) {
-    return Tensor::bhsd(bytes.data(), c.k_type(), pages, c.heads_kv, kPageSize, c.head_dim);
+    return Tensor::bhsd(bytes.data(), c.k_type(), pages, c.heads_kv, kPageSize,
+                        c.has_int4_cache() ? c.head_dim / 2 : c.head_dim);
   };
   x.call.cache = {cache(x.k), cache(x.v), x.k_scales.empty() ? nullptr : x.k_scales.data(),
                   x.v_scales.empty() ? nullptr : x.v_scales.data()};
+  if (c.has_int4_cache())
+    for (auto [data, groups] : {std::pair{&x.k_groups, &x.call.cache.k_groups},
+                                {&x.v_groups, &x.call.cache.v_groups}}) {
+      *groups = {nullptr, c.heads_kv, kPageSize, c.head_dim, c.kv_group};
+      data->resize(static_cast<std::size_t>(pages * groups->of_page()));
+      groups->data = data->data();
+    }
   x.lengths = x.first_lengths;
   x.call.batch = {x.table.data(), per_sequence, x.lengths.data(), x.capacities.data(), &x.arrivals};
   return {};
@@ -84,7 +93,8 @@ std::vector<Case> cases_for(const AppendConfig& config) {
   Case c;
   c.input = static_cast<DType>(config.from);
   c.kv = static_cast<DType>(config.to);
-  c.head_dim = config.columns - 16;
+  c.kv_group = config.group;
+  c.head_dim = config.columns - (config.group > 0 ? config.group : 16);
   c.heads_q = c.heads_kv = 2;
   c.batch = 3;
   std::vector<Case> cases;
@@ -115,6 +125,8 @@ Result<EmulatedCase> append_case(const emulator::EmulatedAppend& kernel, const G
       std::fill(bytes->begin(), bytes->end(), kUnwritten);
     for (auto* scales : {&problem->k_scales, &problem->v_scales})
       std::fill(scales->begin(), scales->end(), -1.0f);
+    for (auto* groups : {&problem->k_groups, &problem->v_groups})
+      std::fill(groups->begin(), groups->end(), std::uint16_t{1});
     return run_emulated(kernel, chip, problem->call, settings, then);
   };
   made.outputs = [problem] {
@@ -126,6 +138,8 @@ Result<EmulatedCase> append_case(const emulator::EmulatedAppend& kernel, const G
     add(problem->v.data(), problem->v.size());
     add(problem->k_scales.data(), problem->k_scales.size() * sizeof(float));
     add(problem->v_scales.data(), problem->v_scales.size() * sizeof(float));
+    for (const auto* groups : {&problem->k_groups, &problem->v_groups})
+      add(groups->data(), groups->size() * sizeof(std::uint16_t));
     add(problem->lengths.data(), problem->lengths.size() * sizeof(std::int32_t));
     add(&problem->arrivals, sizeof(problem->arrivals));
     return all;

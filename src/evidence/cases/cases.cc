@@ -190,6 +190,7 @@ Case square_case(std::int64_t batch, std::int64_t heads, std::int64_t length,
 std::string Case::name() const {
   std::string beside = v ? fmt::format(" beside {}", octavo::name(*v)) : "";
   if (kv) beside = fmt::format(" over {}", octavo::name(*kv));
+  if (kv_group != 0) beside += fmt::format("/{}", kv_group);
   std::string text =
       fmt::format("B={} Hq={} Hkv={} Sq={} Skv={} D={} {}{}->{} precision={} causal={}", batch,
                   heads_q, heads_kv, seqlen_q, seqlen_kv, head_dim, octavo::name(input), beside,
@@ -210,6 +211,7 @@ std::string Case::name() const {
   if (alibi) text += " alibi";
   if (sinks) text += " sinks";
   if (block_mask != 0) text += fmt::format(" block_mask={}", block_mask);
+  if (draft_tree) text += " draft_tree";
   if (scale) text += fmt::format(" scale={:.9g}", *scale);
   if (lse) text += " lse";
   if (options.overlap_launch) text += " overlap";
@@ -277,6 +279,7 @@ Case without_modifiers(const Case& c) {
   plain.padded = plain.mask = plain.alibi = plain.sinks = false;
   plain.bias = {};
   plain.block_mask = 0;
+  plain.draft_tree = false;
   return plain;
 }
 

@@ -63,7 +63,8 @@ struct Case {
   DType out = DType::f16;
   // Type of V if it differs: f16 or bf16 with 8-bit inputs, or another 8-bit type.
   std::optional<DType> v{};
-  std::optional<DType> kv{};  // of K and V, if they are 8-bit and Q is 16-bit
+  std::optional<DType> kv{};  // of K and V, if they have 8 or 4 bits and Q is 16-bit
+  std::int64_t kv_group = 0;  // of int4: channels that share a scale
   Options options{};
   Granularity qk_scales = Granularity::head;  // of 8-bit inputs
   Granularity v_scales = Granularity::head;
@@ -81,6 +82,7 @@ struct Case {
   bool alibi = false;
   bool sinks = false;
   std::int64_t block_mask = 0;  // the size of its blocks; 0: none. Its lists follow from the seed
+  bool draft_tree = false;      // its bits follow from the seed
   std::optional<float> scale{};
   bool lse = true;
   Seqlens seqlens = Seqlens::plain;
@@ -93,6 +95,7 @@ struct Case {
 
   DType k_type() const { return kv.value_or(input); }
   DType v_type() const { return kv ? *kv : v.value_or(input); }
+  bool has_int4_cache() const { return k_type() == DType::int4; }
   std::string name() const;
 };
 

@@ -34,6 +34,12 @@ void fit_oracle(Case& c, Draw& draw) {
   if (products() > kMostProducts) c.seqlen_q = std::min<std::int64_t>(c.seqlen_q, 2);
 }
 
+// Groups are 32 or 64 channels, and rows whole groups.
+void set_groups(Case& c, Draw& draw) {
+  c.head_dim = (c.head_dim + 31) / 32 * 32;
+  c.kv_group = c.head_dim % 64 != 0 || draw.one_in(2) ? 32 : 64;
+}
+
 void set_cache_modifiers(Case& c, int value, Draw& draw) {
   const bool all = value == 5;
   if (value == 1 || all) c.options.window_left = draw.between(0, c.seqlen_kv);
@@ -47,7 +53,7 @@ void set_cache_modifiers(Case& c, int value, Draw& draw) {
 Case make_decode_case(const DecodeValues& values, std::uint64_t seed) {
   constexpr std::array<std::int64_t, 4> kPageSizes = {16, 64, 128, 256};
   constexpr std::array kLayouts = {Layout::bhsd, Layout::bshd, Layout::gaps, Layout::aligned_gaps};
-  constexpr std::array kFormats = {DType::e4m3, DType::e5m2, DType::int8};
+  constexpr std::array kFormats = {DType::e4m3, DType::e5m2, DType::int8, DType::int4};
   constexpr std::array kScales = {Granularity::tensor, Granularity::head, Granularity::row,
                                   Granularity::block};
   constexpr std::array<std::int64_t, 6> kRatios = {1, 4, 8, 16, 3, 7};
@@ -64,7 +70,7 @@ Case make_decode_case(const DecodeValues& values, std::uint64_t seed) {
     c.qk_scales = kScales[as_index(values[kCacheScales])];
     // K and V of one cache have scales of one kind; other callers may differ.
     c.v_scales = draw.one_in(3) ? draw.of(kScales) : c.qk_scales;
-    c.options.quantization.block_rows = c.page_size;
+    if (is_8bit(*c.kv)) c.options.quantization.block_rows = c.page_size;
   }
   c.batch = draw.between(1, 5);
   c.heads_kv = draw.between(1, 3);
@@ -72,6 +78,7 @@ Case make_decode_case(const DecodeValues& values, std::uint64_t seed) {
   c.key_lengths = static_cast<KeyLengths>(values[kLengths]);
   c.seqlen_q = draw.between(kFewest[as_index(values[kQueries])], kMost[as_index(values[kQueries])]);
   c.head_dim = kDims[as_index(values[kCacheDim])];
+  if (c.has_int4_cache()) set_groups(c, draw);
   set_capacity(c, draw);
   fit_oracle(c, draw);
   // Without causal order every query sees all keys, as drafts that are verified one by one.
@@ -82,6 +89,7 @@ Case make_decode_case(const DecodeValues& values, std::uint64_t seed) {
   if (draw.one_in(5)) c.scale = 0.03125F * static_cast<float>(draw.between(1, 12));
   c.lse = !draw.one_in(4);
   c.outliers = draw.one_in(12);
+  c.draft_tree = c.seqlen_q > 1 && c.seqlen_q <= 16 && draw.one_in(3);
   return c;
 }
 

@@ -14,7 +14,7 @@ enum DecodeAxis {
   kPageSize,        // 16, 64, 128, 256
   kPageLayout,      // (pages, heads, page, dim), (pages, page, heads, dim), strides with gaps, with
                     // aligned gaps
-  kCacheFormat,     // 16 bits, e4m3, e5m2, int8
+  kCacheFormat,     // 16 bits, e4m3, e5m2, int8, int4
   kCacheScales,     // of 8 bits: per tensor, head, row, page
   kHeadRatio,       // 1, 4, 8, 16, and the odd ones 3 and 7
   kLengths,         // KeyLengths
@@ -24,7 +24,7 @@ enum DecodeAxis {
   kDecodeAxes
 };
 using DecodeValues = std::array<int, kDecodeAxes>;
-inline constexpr DecodeValues kDecodeSizes = {4, 4, 4, 4, 6, kKeyLengths, 5, 5, 6};
+inline constexpr DecodeValues kDecodeSizes = {4, 4, 5, 4, 6, kKeyLengths, 5, 5, 6};
 
 // A case with these axis values; the seed determines the rest.
 Case make_decode_case(const DecodeValues& values, std::uint64_t seed);

@@ -431,8 +431,12 @@ std::vector<Case> cases_for(const DecodeConfig& config) {
   Case c;
   c.input = dtype_of(config.element);
   c.out = dtype_of(config.out);
-  if (in_8_bits) c.kv = dtype_of(config.kv);
+  const bool int4 = decode::is_int4_kv(config);
+  c.draft_tree = config.draft_tree;
+  if (in_8_bits || int4) c.kv = dtype_of(config.kv);
+  c.kv_group = config.group;
   c.head_dim = config.head_dim;
+  if (int4) c.page_size = 16;
   std::vector<Case> cases;
   // More rows than a work tile has, more KV tiles than stages, and a work tile in several CTAs.
   c.heads_q = config.block_m + 3;
@@ -451,7 +455,7 @@ std::vector<Case> cases_for(const DecodeConfig& config) {
   c.options.window_left = -1;
   c.options.softcap = 2;
   c.alibi = c.sinks = true;
-  c.head_dim -= 16;
+  c.head_dim -= int4 ? config.head_dim % (2 * config.group) == 0 ? config.group : 0 : 16;
   c.batch = 4;
   c.page_size = 32;
   c.seqlen_kv = 4 * 32;
@@ -464,7 +468,7 @@ std::vector<Case> cases_for(const DecodeConfig& config) {
   c.padded = true;
   c.layout = Layout::bshd;
   cases.push_back(c);
-  if (in_8_bits) return cases;
+  if (in_8_bits || int4) return cases;
   // Padding on all sides, in a dense cache.
   c.padded = false;
   c.page_size = 0;

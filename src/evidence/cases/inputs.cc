@@ -24,6 +24,7 @@ constexpr float kUnusedScale = 1e6F;
 constexpr std::uint64_t kQuerySpans = 1001, kKeySpans = 1002;
 // Random streams of the modifiers: of their kinds, and of their values.
 constexpr std::uint64_t kKinds = 1003, kBiasValues = 1004, kMaskValues = 1005, kHeadValues = 1006;
+constexpr std::uint64_t kDraftBits = 1012;
 constexpr std::int64_t kTokensBeforeQueries = 2, kTokensBeforeKeys = 1;
 constexpr std::int64_t kTokensOverMaximum = 3;  // of a sequence that is cut
 
@@ -276,7 +277,7 @@ namespace {
 Status make_operand(const Case& c, DType given, std::int64_t heads, std::int64_t length,
                     const std::vector<Span>& spans, Granularity granularity, std::uint64_t stream,
                     Inputs::Operand& operand) {
-  const DType wide = is_8bit(given) ? DType::f32 : given;
+  const DType wide = is_8bit(given) || given == DType::int4 ? DType::f32 : given;
   operand.wide = make_memory(c.layout, wide, tensor_shape(c, heads, length, spans));
   const Tensor live = live_rows(operand.wide.view, spans, c.layout);
   if (c.layout == Layout::varlen) fill_first_tokens(operand.wide.view, spans.front().begin);
@@ -362,8 +363,31 @@ void make_bias(const Case& c, Inputs& in) {
   });
 }
 
+// Every query sees itself and each of the others by chance, as in a tree; one in five sees no query.
+// The mask that says the same hides nothing else.
+void make_draft_tree(const Case& c, Inputs& in) {
+  in.draft_tree.assign(static_cast<std::size_t>(c.batch * c.seqlen_q), 0);
+  in.mask = make_memory(Layout::bhsd, DType::boolean, {c.batch, 1, c.seqlen_q, c.seqlen_kv});
+  auto* const seen = static_cast<std::uint8_t*>(in.mask.view.data);
+  std::fill_n(seen, c.batch * c.seqlen_q * c.seqlen_kv, std::uint8_t{1});
+  for (std::size_t b = 0; b < in.spans_q.size(); ++b) {
+    const Span &q = in.spans_q[b], &kv = in.spans_kv[b];
+    for (std::int64_t i = 0; i < q.length; ++i) {
+      const std::int64_t row = q.batch * c.seqlen_q + q.begin + i;
+      const auto drawn = static_cast<std::uint32_t>(
+          random_below(c.seed, kDraftBits, static_cast<std::uint64_t>(row), 1ULL << 32));
+      const std::uint32_t bits = drawn % 5 == 0 ? 0 : drawn | 1u << i;
+      in.draft_tree[static_cast<std::size_t>(row)] = static_cast<std::int32_t>(bits);
+      for (std::int64_t j = 0; j < q.length; ++j)
+        if (const std::int64_t key = kv.length - q.length + j; key >= 0 && (bits >> j & 1) == 0)
+          seen[row * c.seqlen_kv + kv.begin + key] = 0;
+    }
+  }
+}
+
 void make_modifiers(const Case& c, Inputs& in) {
   if (c.mask) make_mask(c, in);
+  if (c.draft_tree) make_draft_tree(c, in);
   if (c.bias) make_bias(c, in);
   // Slopes of all sequences, or of each its own.
   const std::int64_t sets = random_below(c.seed, kKinds, 3, 2) == 0 ? 1 : c.batch;
@@ -375,7 +399,7 @@ void make_modifiers(const Case& c, Inputs& in) {
       in.sinks.push_back(2 *
                          random_normal_value(c.seed, kHeadValues, static_cast<std::uint64_t>(h)));
   Arguments& a = in.original;
-  if (c.mask) a.mask = in.mask.view;
+  if (c.mask || c.draft_tree) a.mask = in.mask.view;
   if (c.bias) a.bias = in.bias.view;
   if (c.alibi) a.alibi_slopes = in.slopes.data();
   if (c.alibi && sets > 1) a.alibi_batch_stride = c.heads_q;
@@ -467,6 +491,9 @@ void set_arguments(const Case& c, Inputs& in) {
   if (c.page_size == 0) return;
   in.dense = with_cached_values(in, in.given);
   in.given = with_cache(c, in, in.given);
+  if (!c.draft_tree) return;
+  in.given.mask = {};
+  in.given.draft_tree = in.draft_tree.data();
 }
 
 }  // namespace
@@ -523,11 +550,13 @@ CaseProblem problem_for(const Case& c) {
   p.padded = c.padded;
   p.paged = c.page_size > 0;
   p.page_size = c.page_size;
+  p.kv_group = c.kv_group;
   p.bias = c.bias;
   p.mask = c.mask;
   p.alibi = c.alibi;
   p.sinks = c.sinks;
   p.block_mask = c.block_mask;
+  p.draft_tree = c.draft_tree;
   p.options = c.options;
 
   Arguments a;  // without memory: its pointers count as aligned, as those of vectors are
@@ -544,7 +573,7 @@ CaseProblem problem_for(const Case& c) {
   view(a.v, p.v, c.heads_kv, c.seqlen_kv, spans_kv);
   if (p.paged)
     for (ConstTensor* t : {&a.k, &a.v}) {
-      t->shape = {cache_pages(c, cache_spans(c)), c.heads_kv, c.page_size, c.head_dim};
+      t->shape = cache_shape(c, cache_pages(c, cache_spans(c)));
       t->stride = strides_of(c.layout, t->shape);
     }
   view(a.out, c.out, c.heads_q, c.seqlen_q, spans_q);

@@ -60,7 +60,9 @@ struct PagedCache {
     TensorMemory memory;        // (pages, heads, page_size, head_dim)
     std::vector<float> scales;  // of an 8-bit cache
     Scales scales_view;
-    TensorMemory values;  // of an 8-bit cache: what it holds, dense (batch, heads, keys, head_dim)
+    std::vector<std::uint16_t> groups;  // of an int4 cache
+    // Of an 8-bit or int4 cache: what it holds, dense (batch, heads, keys, head_dim).
+    TensorMemory values;
   };
   Operand k, v;
   std::vector<std::int32_t> table, lengths;  // hostile in hostile cases
@@ -91,6 +93,7 @@ struct Inputs {
   TensorMemory bias, mask;
   std::vector<float> slopes, sinks;
   BlockMaskArrays block_mask;
+  std::vector<std::int32_t> draft_tree;  // for the oracles `mask` says the same
   Arguments original;  // before quantization, with dense K and V
   Arguments given;     // passed to the library
   // The same values as `given` for the oracle: with dense K and V, so that the oracle finds them

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "numeric/formats.h"
+#include "numeric/int4.h"
 #include "numeric/random.h"
 
 namespace octavo::evidence {
@@ -20,6 +21,7 @@ constexpr std::uint64_t kCacheLengths = 1010, kPageOrder = 1011;
 constexpr std::int64_t kUnusedPages = 3;
 constexpr std::int64_t kTableGap = 2;  // entries between two sequences
 constexpr float kUnusedPageScale = std::numeric_limits<float>::quiet_NaN();
+constexpr std::uint16_t kUnusedGroup = 0x7e00;  // NaN
 
 std::int64_t pages_of(const Case& c, std::int64_t keys) {
   return (keys + c.page_size - 1) / c.page_size;
@@ -171,7 +173,38 @@ Status quantize_cache(const Case& c, const Inputs& in, DType format, Granularity
   return {};
 }
 
+// The scales and zeros of rows that no sequence uses are NaN.
+void quantize_to_int4(const Case& c, const Inputs& in, const Tensor& dense,
+                      PagedCache::Operand& operand) {
+  const Tensor& cache = operand.memory.view;
+  Int4Groups groups{nullptr, c.heads_kv, c.page_size, c.head_dim, c.kv_group};
+  operand.groups.assign(static_cast<std::size_t>(cache.shape[0] * groups.of_page()), kUnusedGroup);
+  groups.data = operand.groups.data();
+  operand.values = make_memory(Layout::bhsd, DType::f32, dense.shape);
+  const Tensor& values = operand.values.view;
+  for (std::size_t b = 0; b < in.spans_kv.size(); ++b)
+    for (std::int64_t h = 0; h < c.heads_kv; ++h)
+      for (std::int64_t j = 0; j < in.spans_kv[b].length; ++j) {
+        const auto batch = static_cast<std::int64_t>(b);
+        const std::int64_t row = j % c.page_size;
+        const std::int64_t page =
+            in.cache.table[static_cast<std::size_t>(batch * stride_of_table(c) + j / c.page_size)];
+        const auto place = [&](const Tensor& t) {
+          return static_cast<float*>(t.data) + batch * t.stride[0] + h * t.stride[1] +
+                 j * t.stride[2];
+        };
+        auto* const bytes = static_cast<std::uint8_t*>(cache.data) + page * cache.stride[0] +
+                            h * cache.stride[1] + row * cache.stride[2];
+        store_int4_row(place(dense), groups, page, h, row, bytes);
+        load_int4_row(bytes, groups, page, h, row, place(values));
+      }
+}
+
 }  // namespace
+
+std::array<std::int64_t, 4> cache_shape(const Case& c, std::int64_t pages) {
+  return {pages, c.heads_kv, c.page_size, c.has_int4_cache() ? c.head_dim / 2 : c.head_dim};
+}
 
 std::vector<Span> cache_spans(const Case& c) {
   std::vector<Span> spans;
@@ -213,7 +246,7 @@ Status make_cache(const Case& c, Inputs& in) {
   for (const Span& span : in.spans_kv)
     cache.lengths.push_back(static_cast<std::int32_t>(span.length));
   const std::int64_t pages = cache_pages(c, in.spans_kv);
-  const std::array shape = {pages, c.heads_kv, c.page_size, c.head_dim};
+  const std::array shape = cache_shape(c, pages);
   std::vector<bool> used(static_cast<std::size_t>(pages * c.page_size), false);
   const Tensor numbered = Tensor::bhsd(nullptr, DType::f32, pages, 1, c.page_size, 1);
   for_each_cache_row(
@@ -223,7 +256,9 @@ Status make_cache(const Case& c, Inputs& in) {
        {std::tuple{c.k_type(), c.qk_scales, &in.k.wide.view, &cache.k},
         {c.v_type(), c.v_scales, &in.v.wide.view, &cache.v}}) {
     operand->memory = make_memory(c.layout, format, shape);
-    if (is_8bit(format))
+    if (format == DType::int4)
+      quantize_to_int4(c, in, *dense, *operand);
+    else if (is_8bit(format))
       OCTAVO_RETURN_IF_ERROR(quantize_cache(c, in, format, granularity, *dense, used, *operand));
     else
       copy_cache_rows(c, in, *dense, operand->memory.view, To::cache);
@@ -239,6 +274,10 @@ Arguments with_cache(const Case& c, const Inputs& in, const Arguments& dense) {
   a.v = in.cache.v.memory.view;
   a.k_scales = in.cache.k.scales_view;
   a.v_scales = in.cache.v.scales_view;
+  if (c.has_int4_cache()) {
+    a.k_groups = {in.cache.k.groups.data(), c.kv_group};
+    a.v_groups = {in.cache.v.groups.data(), c.kv_group};
+  }
   a.page_table = in.cache.table.data();
   a.page_table_stride = stride_of_table(c);
   a.seqlens_kv = in.cache.lengths.data();

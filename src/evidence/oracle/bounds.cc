@@ -61,13 +61,14 @@ const std::vector<ModeBound>& mode_bounds() {
         {"e5m2 input", DType::e5m2, DType::e5m2, 0.052, 1.6e-1, 9e-3},
         {"int8 input", DType::int8, DType::int8, 0.012, 4e-2, 1.8e-3},
         {"sim8 input", DType::sim8, DType::sim8, 0.012, 4e-2, 1.8e-3},
+        {"int4 input", DType::int4, DType::int4, 0, 4e-1, 2.5e-2},
     };
   });
 }
 
 const ModeBound& mode_bound(DType input, Precision precision) {
   std::string mode(name(precision));
-  if (is_8bit(input)) {
+  if (is_8bit(input) || input == DType::int4) {
     mode = fmt::format("{} input", name(input));
   } else if (precision == Precision::native) {
     mode = fmt::format("native {}", name(input));
@@ -125,6 +126,8 @@ double format_noise(DType format, double crest) {
     case DType::int8:
     case DType::sim8:
       return crest / (127 * std::sqrt(12.0));
+    case DType::int4:  // a group's range is at most twice the largest magnitude
+      return 2 * crest / (15 * std::sqrt(12.0));
     case DType::boolean:
       break;
   }

@@ -18,7 +18,7 @@ namespace octavo::evidence {
 namespace {
 
 bool rounds(const Case& c) {
-  return is_8bit(c.k_type()) || c.options.precision != Precision::native;
+  return c.kv || is_8bit(c.input) || c.options.precision != Precision::native;
 }
 
 double scale_of(const Case& c) {
@@ -40,7 +40,7 @@ std::int64_t count_keys(const Case& c, const Inputs& in, std::size_t b, std::int
                         std::int64_t i) {
   const Span &q = in.spans_q[b], &kv = in.spans_kv[b];
   const KeyRange keys = visible_keys(c.options, i, q.length, kv.length);
-  if (!c.bias && !c.mask && c.block_mask == 0) return keys.end - keys.begin;
+  if (!c.bias && !c.mask && c.block_mask == 0 && !c.draft_tree) return keys.end - keys.begin;
   const Sequence at{q.batch, q.begin, q.length, kv.begin, kv.length};
   const RowModifiers modifiers(in.original, c.options, at, static_cast<std::int64_t>(b), head, i);
   std::int64_t count = 0;
@@ -152,7 +152,7 @@ std::optional<DType> gate_type(const Case& c, const OperandFormats& formats, boo
   const DType q = formats.q.rounded.value_or(formats.q.stored);
   const DType v = formats.v.rounded.value_or(formats.v.stored);
   const bool fp8_scores = q == DType::e4m3 || q == DType::e5m2;
-  if (is_8bit(v) || (fp8_scores && p_is_rounded)) return std::nullopt;
+  if (is_8bit(v) || v == DType::int4 || (fp8_scores && p_is_rounded)) return std::nullopt;
   const DType p = p_is_rounded ? v : DType::f32;
   if (p == DType::bf16 || c.out == DType::bf16) return DType::bf16;
   if (p == DType::f16 || c.out == DType::f16) return DType::f16;

@@ -27,8 +27,9 @@ Status check_gpu_cache(const KvCacheOptions& o, const GpuInfo& gpu) {
   const bool fp8 = o.dtype == DType::e4m3 || o.dtype == DType::e5m2;
   if (o.dtype == DType::f32 || (fp8 && gpu.arch < 89))
     return unsupported("dtype", fmt::format("{} on sm_{}", name(o.dtype), gpu.arch),
-                       "f16, bf16, int8, and from sm_89 on e4m3, e5m2 on a GPU");
-  const auto chunk = static_cast<std::int64_t>(16 / size_bytes(o.dtype));
+                       "f16, bf16, int8, int4, and from sm_89 on e4m3, e5m2 on a GPU");
+  const std::int64_t chunk =
+      o.dtype == DType::int4 ? 32 : static_cast<std::int64_t>(16 / size_bytes(o.dtype));
   if (o.head_dim % chunk != 0 || o.head_dim > 256)
     return unsupported(
         "head_dim", fmt::format("{}", o.head_dim),
@@ -41,7 +42,8 @@ AppendConfig choose_append(const AppendCall& call, const GpuInfo& gpu) {
   c.arch = code_for(gpu.arch).arch;
   c.from = element_of(call.k.dtype);
   c.to = element_of(call.cache.k.dtype);
-  const std::int64_t head_dim = call.cache.k.shape[3];
+  const std::int64_t head_dim = call.k.shape[3];
+  c.group = static_cast<int>(call.cache.k_groups.channels);
   c.columns = head_dim <= 64 ? 64 : head_dim <= 128 ? 128 : 256;
   c.load_bytes = is_aligned(call.k) && is_aligned(call.v) ? 16 : element_bytes(c.from);
   return c;
@@ -74,6 +76,8 @@ append::Params append_params(const AppendCall& call) {
     p.interleaved = call.rotary.interleaved ? 1 : 0;
   }
   if (is_8bit(call.cache.k.dtype)) p.max_quantized = largest(call.cache.k.dtype);
+  p.k_groups = call.cache.k_groups.data;
+  p.v_groups = call.cache.v_groups.data;
   return p;
 }
 
@@ -95,7 +99,7 @@ Status LoadedAppends::launch(const AppendCall& call, Stream stream) {
                        "at most 2^30 new rows of all heads on a GPU");
   AppendConfig config = choose_append(call, gpu_.info);
   if (gpu_.is_emulated())
-    config = gpu_.kernels->nearest(config, call.cache.k.shape[3]).value_or(config);
+    config = gpu_.kernels->nearest(config, call.k.shape[3]).value_or(config);
   const Result<cuda::Function> kernel = function(config);
   if (!kernel.ok()) return kernel.status();
   return launch_append(gpu_, config, *kernel, call, stream);

@@ -17,9 +17,9 @@ namespace {
 std::int64_t query_rows(const Problem& p) { return p.seqlen_q * (p.heads_q / p.heads_kv); }
 
 int tile_columns(const Problem& p) {
-  const bool is_8bit_cache = is_8bit(p.k);
+  const bool is_narrow = is_8bit(p.k) || p.k == DType::int4;
   for (const int columns : {64, 96, 128, 192, 256})
-    if (p.head_dim <= columns && !(is_8bit_cache && columns == 96)) return columns;
+    if (p.head_dim <= columns && !(is_narrow && columns == 96)) return columns;
   return 0;
 }
 
@@ -31,7 +31,7 @@ int smem_per_cta(const GpuInfo& gpu, int ctas) {
 // The smallest blocks of keys, which hold the O of the rows at the end of a work tile; two stages.
 void set_tiles(DecodeConfig& c, int rows, int warps) {
   c.block_m = rows;
-  c.block_n = std::max(c.head_dim <= 64 ? 32 : 16, 2 * rows / element_bytes(c.kv));
+  c.block_n = std::max(c.head_dim <= 64 ? 32 : 16, 2 * rows * c.head_dim / decode::row_bytes(c));
   c.warps = warps;
   c.stages = 2;
   c.min_ctas = 1;
@@ -47,7 +47,8 @@ int stages_that_fit(const DecodeConfig& c, const GpuInfo& gpu) {
 bool decode_supports(const Problem& p, const GpuInfo& gpu) {
   const bool is_16bit_q = p.q == DType::f16 || p.q == DType::bf16;
   const bool fp8 = p.k == DType::e4m3 || p.k == DType::e5m2;
-  const bool cache = p.k == p.q || (fp8 && gpu.arch >= 89) || p.k == DType::int8;
+  const bool int4 = p.k == DType::int4;
+  const bool cache = p.k == p.q || (fp8 && gpu.arch >= 89) || p.k == DType::int8 || int4;
   const bool out = p.out == DType::f16 || p.out == DType::bf16 || p.out == DType::f32;
   if (!is_16bit_q || !cache || p.v != p.k || !out || p.out_amax) return false;
   if (is_8bit(p.k) && (p.k_scales == Granularity::channel || p.v_layout != VLayout::rows))
@@ -55,7 +56,7 @@ bool decode_supports(const Problem& p, const GpuInfo& gpu) {
   if (p.varlen || p.bias || p.mask || p.block_mask != 0 || p.heads_kv == 0) return false;
   if (!p.paged && (p.seqlen_kv == 0 || p.seqlen_q == 0)) return false;
   if (p.options.precision != Precision::native || p.options.batch_invariant) return false;
-  const std::int64_t chunk = 16 / static_cast<std::int64_t>(size_bytes(p.k));
+  const std::int64_t chunk = int4 ? 32 : 16 / static_cast<std::int64_t>(size_bytes(p.k));
   if (p.head_dim % chunk != 0 || p.head_dim > 256 || p.head_dim_v != p.head_dim) return false;
   // Rows, and tiles of at least 16 keys, are counted in 32 bits.
   constexpr std::int64_t kMost = INT32_MAX / 2;
@@ -90,8 +91,12 @@ Status feasible(const DecodeConfig& c, const GpuInfo& gpu) {
     return wrong_field("arch", c.arch, fmt::format("up to {} on this chip", gpu.arch));
   if (c.element != Element::f16 && c.element != Element::bf16)
     return wrong_field("element", static_cast<int>(c.element), "f16, bf16");
-  if (c.kv != c.element && c.kv != Element::e4m3 && c.kv != Element::e5m2 && c.kv != Element::int8)
-    return wrong_field("kv", static_cast<int>(c.kv), "the element, e4m3, e5m2, int8");
+  const bool int4 = decode::is_int4_kv(c);
+  if (c.kv != c.element && c.kv != Element::e4m3 && c.kv != Element::e5m2 &&
+      c.kv != Element::int8 && !int4)
+    return wrong_field("kv", static_cast<int>(c.kv), "the element, e4m3, e5m2, int8, int4");
+  if (int4 ? c.group != 32 && c.group != 64 : c.group != 0)
+    return wrong_field("group", c.group, "32, 64 with int4, else 0");
   if (is_fp8(c.kv) && c.arch < 89)
     return wrong_field("kv", static_cast<int>(c.kv), "FP8 from arch=89 on");
   if (element_bytes(c.out) == 1)
@@ -105,6 +110,8 @@ Status feasible(const DecodeConfig& c, const GpuInfo& gpu) {
   const int tiles = decode::is_8bit_kv(c) ? 2 * c.warps : c.warps;
   if (c.head_dim / 8 % tiles != 0)
     return wrong_field("warps", c.warps, "a divisor of the tiles of eight columns of O");
+  if (int4 && (c.block_n % 32 != 0 || c.head_dim % 64 != 0))
+    return wrong_field("block_n", c.block_n, "multiples of 32, and of 64 for head_dim, with int4");
   if (c.block_n < 16 || c.block_n > 128 || c.block_n % 16 != 0)
     return wrong_field("block_n", c.block_n, "multiples of 16 up to 128");
   if (decode::exchange_o_bytes(c) > 2 * decode::tile_bytes(c))
@@ -124,11 +131,15 @@ ChosenDecode choose_decode(const Problem& p, const GpuInfo& gpu) {
   c.kv = element_of(p.k);
   c.out = element_of(p.out);
   c.head_dim = tile_columns(p);
+  c.group = static_cast<int>(p.kv_group);
+  c.draft_tree = p.draft_tree;
   // One CTA of eight warps per SM leaves fewer partial results than two of four. Two hide the
   // conversion of an 8-bit cache better, if there are enough work tiles to make up for it.
-  const bool two_ctas = is_8bit(p.k) && p.batch * p.heads_kv >= gpu.sms;
+  const bool int4 = p.k == DType::int4;
+  const bool two_ctas = (is_8bit(p.k) || int4) && p.batch * p.heads_kv >= gpu.sms;
   // 32 rows read K and V half as often as 16, and fit into the registers up to 128 columns.
-  const int most_rows = query_rows(p) > 16 && c.head_dim <= 128 ? 32 : 16;
+  // With int4 they would need 128 keys, and the scores of so many do not.
+  const int most_rows = query_rows(p) > 16 && c.head_dim <= 128 && !int4 ? 32 : 16;
   for (const int rows : {most_rows, 16})
     for (const int warps : {8, 4, 2, 1}) {
       if (warps == 8 && two_ctas) continue;

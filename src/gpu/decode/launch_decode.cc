@@ -80,6 +80,10 @@ decode::Params decode_params(const LoadedDecode& kernel, const Problem& run_prob
                 .page_size = static_cast<i32>(a.k.shape[2]),
                 .by_page_size = divider(static_cast<i32>(a.k.shape[2])),
                 .pages = static_cast<i32>(a.k.shape[0])};
+  p.k_groups = static_cast<const u8*>(a.k_groups.data);
+  p.v_groups = static_cast<const u8*>(a.v_groups.data);
+  if (a.k.dtype == DType::int4) p.groups = static_cast<i32>(run_problem.head_dim / c.group);
+  p.draft_tree = a.draft_tree;
   p.by_heads_per_kv = divider(p.heads_per_kv);
   p.row_tiles = static_cast<i32>(row_tiles(run_problem, c));
   p.heads_kv = static_cast<i32>(run_problem.heads_kv);

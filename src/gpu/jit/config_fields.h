@@ -126,6 +126,8 @@ constexpr void visit_fields(Config& c, Visitor&& visit) {
   visit("warps", c.warps);
   visit("stages", c.stages);
   visit("min_ctas", c.min_ctas);
+  visit("group", c.group);
+  visit("draft_tree", c.draft_tree);
 }
 
 template <class Config, class Visitor>
@@ -136,6 +138,7 @@ constexpr void visit_fields(Config& c, Visitor&& visit) {
   visit("to", c.to);
   visit("columns", c.columns);
   visit("load_bytes", c.load_bytes);
+  visit("group", c.group);
 }
 
 template <class Config, class Visitor>
@@ -216,8 +219,8 @@ struct EnumText;
 template <>
 struct EnumText<Element> {
   static constexpr std::string_view kPrefix = "Element::";
-  static constexpr std::array<std::string_view, 7> kNames = {"f32",  "f16",  "bf16", "e4m3",
-                                                             "e5m2", "int8", "sim8"};
+  static constexpr std::array<std::string_view, 9> kNames = {
+      "f32", "f16", "bf16", "e4m3", "e5m2", "int8", "sim8", "boolean", "int4"};
 };
 template <>
 struct EnumText<KScales> {
@@ -257,7 +260,7 @@ static_assert(static_cast<int>(Schedule::in_turn) + 1 == EnumText<Schedule>::kNa
 static_assert(static_cast<int>(ScoreType::f16_fast) + 1 == EnumText<ScoreType>::kNames.size());
 static_assert(static_cast<int>(ExpForm::polynomial) + 1 == EnumText<ExpForm>::kNames.size());
 static_assert(static_cast<int>(BackwardPass::dbias) + 1 == EnumText<BackwardPass>::kNames.size());
-static_assert(static_cast<int>(Element::sim8) + 1 == EnumText<Element>::kNames.size());
+static_assert(static_cast<int>(Element::int4) + 1 == EnumText<Element>::kNames.size());
 
 namespace detail {
 

@@ -1,0 +1,32 @@
+// Which numerics and products serve a type of KV cache.
+#pragma once
+
+#include "device/decode/numerics.cuh"
+#include "device/decode/numerics4.cuh"
+#include "device/decode/products.cuh"
+#include "device/decode/products4.cuh"
+
+namespace octavo::decode {
+
+template <class G, bool k8BitKv = is_8bit_kv(G::C), bool kInt4Kv = is_int4_kv(G::C)>
+struct Policies {
+  using Numerics = Numerics16<G>;
+  using Products = decode::Products<G>;
+};
+template <class G>
+struct Policies<G, true, false> {
+  using Numerics = Numerics8Bit<G>;
+  using Products = decode::Products<G>;
+};
+template <class G>
+struct Policies<G, false, true> {
+  using Numerics = NumericsInt4<G>;
+  using Products = ProductsInt4<G>;
+};
+
+template <class G>
+using NumericsOf = typename Policies<G>::Numerics;
+template <class G>
+using ProductsOf = typename Policies<G>::Products;
+
+}  // namespace octavo::decode
