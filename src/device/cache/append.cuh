@@ -168,12 +168,13 @@ struct AppendKernel {
     const i32 count = p.head_dim / C.group;
     if (column % C.group == 0) {
       const i64 head = static_cast<i64>(row.page) * p.heads + row.head;
-      u16* const to = groups + (head * 2 * count + column / C.group) * p.page_size + row.of_page;
+      u16* const to = groups + (head * 2 * count + column / C.group) * p.page_size + row.page_row;
       ptx::store_global_b16(to, static_cast<u16>(group.bits));
       ptx::store_global_b16(to + count * p.page_size, static_cast<u16>(group.bits >> 16));
     }
     u8* const to = static_cast<u8*>(side.to) + row.page * side.to_strides.batch +
-                   row.head * side.to_strides.head + row.of_page * side.to_strides.row + column / 2;
+                   row.head * side.to_strides.head + row.page_row * side.to_strides.row +
+                   column / 2;
     ptx::store_global_b32(to, group.encode(x));
   }
 
