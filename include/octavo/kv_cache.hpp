@@ -107,8 +107,8 @@ class OCTAVO_API KvCache {
   Status append(const ConstTensor& k, const ConstTensor& v, const Rotary& rotary = {},
                 Stream stream = nullptr);
 
-  // Sets k, v, their scales or groups, page_table and seqlens_kv of a call whose queries are (selected, Hq,
-  // Sq, D).
+  // Sets k, v, their scales or groups, page_table and seqlens_kv of a call whose queries are
+  // (selected, Hq, Sq, D).
   void set_arguments(Arguments& arguments) const;
 
   // Copies the keys and values of a sequence to (1, heads, length, head_dim), f32, f16 or bf16, in

@@ -39,8 +39,8 @@ inline KeyRange visible_keys(const Options& options, std::int64_t row, std::int6
   return keys;
 }
 
-// Whether scores are more than scale * q k, the softmax has more terms than keys, or a block mask or
-// draft tree hides keys.
+// Whether scores are more than scale * q k, the softmax has more terms than keys, or a block mask
+// or draft tree hides keys.
 inline bool changes_scores(const Problem& p) {
   return p.options.softcap != 0 || p.bias || p.mask || p.alibi || p.sinks || p.block_mask != 0 ||
          p.draft_tree;

@@ -33,11 +33,11 @@ Status check_shapes(const Arguments& a) {
   const auto& q = a.q.shape;
   const auto& k = a.k.shape;
   if (a.k.dtype == DType::int4 ? k[3] * 2 != q[3] : k[3] != q[3])
-    return invalid("k.shape[3]", fmt::format("{}", k[3]),
-                   fmt::format("{} of q, here {}",
-                               a.k.dtype == DType::int4 ? "half the head dimension"
-                                                        : "the head dimension",
-                               q[3]));
+    return invalid(
+        "k.shape[3]", fmt::format("{}", k[3]),
+        fmt::format("{} of q, here {}",
+                    a.k.dtype == DType::int4 ? "half the head dimension" : "the head dimension",
+                    q[3]));
   if (k[0] != q[0] && !is_paged(a))
     return invalid("k.shape[0]", fmt::format("{}", k[0]),
                    fmt::format("the batch of q, here {}", q[0]));

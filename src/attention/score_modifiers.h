@@ -1,6 +1,6 @@
 // Applies the modifiers to the score of a query row and a key, for code on the host: softcap, bias,
-// ALiBi, the mask tensor, the block mask and the draft tree, in this order. The intervals of keys that causal masks
-// and windows allow are in mask.h.
+// ALiBi, the mask tensor, the block mask and the draft tree, in this order. The intervals of keys
+// that causal masks and windows allow are in mask.h.
 #pragma once
 
 #include <cmath>
@@ -48,8 +48,7 @@ class DraftRow {
   DraftRow() = default;  // absent
   // `row` counts from the first query of the sequence.
   DraftRow(const Arguments& a, const Sequence& at, std::int64_t row)
-      : bits_(static_cast<std::uint32_t>(
-            a.draft_tree[at.batch * a.q.shape[2] + at.q_begin + row])),
+      : bits_(static_cast<std::uint32_t>(a.draft_tree[at.batch * a.q.shape[2] + at.q_begin + row])),
         first_key_(at.seqlen_kv - at.seqlen_q) {}
   bool sees(std::int64_t key) const {
     return key < first_key_ || (bits_ >> (key - first_key_) & 1) != 0;

@@ -71,8 +71,7 @@ Status validate_modifiers(const Problem& p) {
                        "batches of sequences of one length");
   if (p.draft_tree && (p.varlen || p.block_mask != 0))
     return unsupported(
-        "draft_tree",
-        fmt::format("given together with {}", p.varlen ? "cu_seqlens" : "block_mask"),
+        "draft_tree", fmt::format("given together with {}", p.varlen ? "cu_seqlens" : "block_mask"),
         "dense and padded batches and paged caches");
   if (p.draft_tree && p.seqlen_q > kDraftTreeQueries)
     return invalid("draft_tree", fmt::format("given with {} queries of a sequence", p.seqlen_q),

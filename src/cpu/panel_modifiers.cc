@@ -80,7 +80,8 @@ bool PanelModifiers::load_additions(std::int64_t first_query, std::int64_t rows,
     const std::int64_t bias = problem_.bias ? offset(a_.bias, task_.sequence, query, begin) : 0;
     const std::int64_t mask = problem_.mask ? offset(a_.mask, task_.sequence, query, begin) : 0;
     const bool blocks = problem_.block_mask != 0, drafts = problem_.draft_tree;
-    if (blocks || drafts || bias != bias_at || mask != mask_at) row_has_visible = load_row(bias, mask, count);
+    if (blocks || drafts || bias != bias_at || mask != mask_at)
+      row_has_visible = load_row(bias, mask, count);
     if (blocks && row_has_visible) row_has_visible = hide_blocks(query, begin, count);
     if (drafts && row_has_visible) row_has_visible = hide_drafts(query, begin, count);
     bias_at = bias;

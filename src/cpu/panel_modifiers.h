@@ -1,5 +1,5 @@
-// Prepares the modifiers of a panel's tiles (softcap, bias, ALiBi, mask tensor, block mask and draft
-// tree) in the form that Kernels::modify_scores reads.
+// Prepares the modifiers of a panel's tiles (softcap, bias, ALiBi, mask tensor, block mask and
+// draft tree) in the form that Kernels::modify_scores reads.
 #pragma once
 
 #include <cstdint>

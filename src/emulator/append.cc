@@ -46,8 +46,7 @@ const EmulatedAppend* find_append(const AppendConfig& wanted, int head_dim) {
   for (const EmulatedAppend& kernel : append_kernels()) {
     const AppendConfig& c = kernel.config;
     if (c.from == wanted.from && c.to == wanted.to && c.group == wanted.group &&
-        c.columns >= head_dim &&
-        c.load_bytes <= wanted.load_bytes)
+        c.columns >= head_dim && c.load_bytes <= wanted.load_bytes)
       return &kernel;
   }
   return nullptr;

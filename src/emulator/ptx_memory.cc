@@ -108,8 +108,7 @@ void copy_async(const char* name, u32 dst, const void* src, u32 bytes, u32 exist
                               reinterpret_cast<std::uintptr_t>(src), existing);
   if (t.copies.actor == kNobody) t.copies.actor = t.cluster().new_actor(Acts::cp_async, &t);
   // The destination is being written from now until a wait.
-  const u32 number =
-      t.copies.add({*offset, static_cast<const u8*>(src), bytes, existing});
+  const u32 number = t.copies.add({*offset, static_cast<const u8*>(src), bytes, existing});
   if (existing > 0)
     machine.accesses().note({&t, {t.copies.actor, number, place}, Proxy::generic}, GlobalUse::read,
                             src, existing);

@@ -52,7 +52,7 @@ struct Int4Group {
       least = std::min(least, x[c]);
       most = std::max(most, x[c]);
     }
-    if (least > most) least = most = 0;  // no value is finite
+    if (least > most) least = most = 0;                         // no value is finite
     zero = f16_from_f32(std::max(least, -kLargestF16) + 0.0f);  // -0 becomes 0
     const float range = std::min(most, kLargestF16) - f32_from_f16(zero);
     scale = f16_from_f32(std::max(range, 0.0f) / kInt4Steps);

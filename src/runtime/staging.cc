@@ -178,8 +178,8 @@ Result<StagedArguments> StagedArguments::make(const Arguments& host, const Probl
   if (is_paged(host))
     OCTAVO_RETURN_IF_ERROR(
         staged.copy_array(host.page_table, page_table_extent(host), device, on.page_table));
-  OCTAVO_RETURN_IF_ERROR(staged.copy_array(host.draft_tree, host.q.shape[0] * host.q.shape[2],
-                                           device, on.draft_tree));
+  OCTAVO_RETURN_IF_ERROR(
+      staged.copy_array(host.draft_tree, host.q.shape[0] * host.q.shape[2], device, on.draft_tree));
   for (const auto& [tensor, from, to] : {std::tuple{&host.k, &host.k_groups, &on.k_groups},
                                          {&host.v, &host.v_groups, &on.v_groups}}) {
     const std::uint32_t* words = nullptr;

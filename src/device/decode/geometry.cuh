@@ -63,8 +63,7 @@ struct Geometry {
   using State = MmaState<kTilesM, kTilesD + (is_int4_kv(C) ? 1 : 0)>;
   // BF16 Q over an 8-bit cache is converted to FP16, and each row has a scale. So is every Q over
   // an int4 cache.
-  static constexpr bool kConvertsQ =
-      is_int4_kv(C) || (is_8bit_kv(C) && C.element == Element::bf16);
+  static constexpr bool kConvertsQ = is_int4_kv(C) || (is_8bit_kv(C) && C.element == Element::bf16);
   struct QScales {
     float scale[kConvertsQ ? kTilesM : 1][2];
     OCTAVO_DEVICE float row_scale(int m, int r) const { return kConvertsQ ? scale[m][r] : 1.0f; }

@@ -1,4 +1,5 @@
-// The numerics of an int4 cache. A group of channels of a key has a scale s and a zero z, both FP16:
+// The numerics of an int4 cache. A group of channels of a key has a scale s and a zero z, both
+// FP16:
 //
 //   k_c = s n_c + z      q . k = sum over groups of  s (q . n) + z (sum of q)
 //   v_c = s n_c + z      o_c   = sum over keys of   (p s) n_c + p z
@@ -27,7 +28,8 @@ struct NumericsInt4 {
   // P times a scale stays in FP16: scales are at most 2 * 65504 / 15, and P at most 2^2.
   static constexpr float kRescaleLog2 = 2;
 
-  // --- Q ------------------------------------------------------------------------------------------
+  // --- Q
+  // ------------------------------------------------------------------------------------------
 
   static OCTAVO_DEVICE void convert_row(typename G::QFragments& q, int m, int r, u32 lane) {
     const float amax = row_amax<G>(q, m, r);
@@ -108,7 +110,8 @@ struct NumericsInt4 {
     }
   };
 
-  // --- scores and output --------------------------------------------------------------------------
+  // --- scores and output
+  // --------------------------------------------------------------------------
 
   static OCTAVO_DEVICE float k_head_scale(const Params&, const WorkTile&) { return 1024.0f; }
   static OCTAVO_DEVICE float k_key_scale(const Params&, int /*stage*/, u32 /*key*/) { return 1.0f; }

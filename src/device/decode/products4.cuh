@@ -1,8 +1,9 @@
 // The two products of a step with an int4 cache. What is multiplied is described in numerics4.cuh,
 // and the order of the channels in operands.cuh.
 //
-// A load of ldmatrix brings 32 channels of eight keys in each register: eight channels of a key (K),
-// or four channels of two keys (V, transposed). One shift and four ANDs make four fragments of it.
+// A load of ldmatrix brings 32 channels of eight keys in each register: eight channels of a key
+// (K), or four channels of two keys (V, transposed). One shift and four ANDs make four fragments of
+// it.
 #pragma once
 
 #include "device/decode/geometry.cuh"
@@ -159,8 +160,7 @@ struct ProductsInt4 {
                                           int stage, u32 key, u32 group) {
     OCTAVO_UNROLL
     for (int half = 0; half < 2; ++half) {
-      const u32 row =
-          G::group_row(stage, key + static_cast<u32>(half * 8), 2 * kGroups + group);
+      const u32 row = G::group_row(stage, key + static_cast<u32>(half * 8), 2 * kGroups + group);
       const u32 scale = load_pair(row, thread.lane);
       OCTAVO_UNROLL
       for (int m = 0; m < kTilesM; ++m) {

@@ -363,8 +363,8 @@ void make_bias(const Case& c, Inputs& in) {
   });
 }
 
-// Every query sees itself and each of the others by chance, as in a tree; one in five sees no query.
-// The mask that says the same hides nothing else.
+// Every query sees itself and each of the others by chance, as in a tree; one in five sees no
+// query. The mask that says the same hides nothing else.
 void make_draft_tree(const Case& c, Inputs& in) {
   in.draft_tree.assign(static_cast<std::size_t>(c.batch * c.seqlen_q), 0);
   in.mask = make_memory(Layout::bhsd, DType::boolean, {c.batch, 1, c.seqlen_q, c.seqlen_kv});

@@ -94,8 +94,8 @@ struct Inputs {
   std::vector<float> slopes, sinks;
   BlockMaskArrays block_mask;
   std::vector<std::int32_t> draft_tree;  // for the oracles `mask` says the same
-  Arguments original;  // before quantization, with dense K and V
-  Arguments given;     // passed to the library
+  Arguments original;                    // before quantization, with dense K and V
+  Arguments given;                       // passed to the library
   // The same values as `given` for the oracle: with dense K and V, so that the oracle finds them
   // without the page table.
   Arguments dense;

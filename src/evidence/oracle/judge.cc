@@ -71,7 +71,9 @@ class Judge {
     if (c_.kv) return mode_bound_over(c_.input, *c_.kv);
     return mode_bound(c_.input, c_.options.precision, c_.v_type());
   }
-  bool rounds() const { return c_.kv || is_8bit(c_.input) || c_.options.precision != Precision::native; }
+  bool rounds() const {
+    return c_.kv || is_8bit(c_.input) || c_.options.precision != Precision::native;
+  }
 
   template <class... Args>
   void fail(fmt::format_string<Args...> text, Args&&... args) {
