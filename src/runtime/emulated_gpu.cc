@@ -119,10 +119,10 @@ class CompiledInKernels final : public KernelSet {
     std::optional<DecodeConfig> best;
     for (const auto& kernel : emulator::decode_kernels()) {
       const DecodeConfig& c = kernel.config;
-      const bool serves = c.arch == chosen.arch && c.element == chosen.element &&
-                          c.kv == chosen.kv && c.group == chosen.group && c.out == chosen.out &&
-                          c.draft_tree == chosen.draft_tree &&
-                          c.head_dim >= problem.head_dim;
+      const bool serves =
+          c.arch == chosen.arch && c.element == chosen.element && c.kv == chosen.kv &&
+          c.group == chosen.group && c.out == chosen.out && c.draft_tree == chosen.draft_tree &&
+          c.batch_invariant == chosen.batch_invariant && c.head_dim >= problem.head_dim;
       const auto distance = [&chosen](const DecodeConfig& x) {
         return std::tuple(x.head_dim, x.block_m != chosen.block_m);
       };

@@ -593,7 +593,7 @@ Result<GpuProblem> gpu_problem(const Problem& problem, Device device) {
         fmt::format("with a {} on a GPU an f16 or bf16 q over k and v of its dtype, int8, int4 in "
                     "a paged cache, or from sm_89 on e4m3 or e5m2; head_dim up to 256, equal to "
                     "head_dim_v, with rows of "
-                    "whole 16 bytes; an f16, bf16 or f32 out without amax; no batch_invariant",
+                    "whole 16 bytes; an f16, bf16 or f32 out without amax",
                     problem.paged ? "paged cache" : "draft tree"));
   }
   if (is_forced(KernelFamily::decode) && !decode_supports(problem, info))

@@ -216,6 +216,7 @@ std::string Case::name() const {
   if (lse) text += " lse";
   if (options.overlap_launch) text += " overlap";
   if (options.sm_margin != 0) text += fmt::format(" sm_margin={}", options.sm_margin);
+  if (options.batch_invariant) text += " batch_invariant";
   if (amax) text += " amax";
   if (values != InputValues::normal)
     text += values == InputValues::positive ? " positive" : " equal_keys";

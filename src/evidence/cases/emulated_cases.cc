@@ -436,7 +436,8 @@ std::vector<Case> cases_for(const DecodeConfig& config) {
   if (in_8_bits || int4) c.kv = dtype_of(config.kv);
   c.kv_group = config.group;
   c.head_dim = config.head_dim;
-  if (int4) c.page_size = 16;
+  c.options.batch_invariant = config.batch_invariant;
+  if (int4 || config.batch_invariant) c.page_size = 16;
   std::vector<Case> cases;
   // More rows than a work tile has, more KV tiles than stages, and a work tile in several CTAs.
   c.heads_q = config.block_m + 3;

@@ -128,6 +128,7 @@ constexpr void visit_fields(Config& c, Visitor&& visit) {
   visit("min_ctas", c.min_ctas);
   visit("group", c.group);
   visit("draft_tree", c.draft_tree);
+  visit("batch_invariant", c.batch_invariant);
 }
 
 template <class Config, class Visitor>
