@@ -1,12 +1,12 @@
-// The end of a work tile in a CTA: its warps have each seen a part of the keys. They add up their
-// O, each warp a part of the columns, and store the result, or a partial one if other CTAs hold
-// more keys.
+// Combines the warps of a CTA at the end of a work tile. Each warp has seen a part of the keys. The
+// warps add up their O, each for a part of the columns, and store the result, or a partial result
+// if other CTAs hold more of the keys.
 #pragma once
 
 #include "device/core/score_rows.cuh"
 #include "device/decode/geometry.cuh"
-#include "device/decode/policies.cuh"
 #include "device/decode/output.cuh"
+#include "device/decode/policies.cuh"
 
 namespace octavo::decode {
 
@@ -19,7 +19,8 @@ struct Exchange {
   static constexpr int kTilesM = G::kTilesM;
   static constexpr int kMyTiles = G::kTilesD / C.warps;  // tiles of columns that a warp adds up
 
-  // `stage` is the one that all warps have consumed. `slot`: of a partial result, or -1.
+  // `stage`: the pipeline stage that all warps have consumed. `slot`: the slot of a partial result;
+  // -1 if the result is complete.
   static OCTAVO_DEVICE void run(State& state, const Params& p, const WorkTile& work,
                                 const SequenceSpan& span, int slot, const Thread& thread,
                                 int stage) {
