@@ -40,7 +40,8 @@ Span span_of(const ConstTensor& t, std::size_t margin) {
 
 Result<Staging::Copy> Staging::copy_span(std::byte* host, std::size_t bytes, Device device) {
   Copy copy{{}, host, bytes, 0};
-  // Keeps the host's row alignment, so that the same kernel runs as for tensors on the device.
+  // The copy keeps the row alignment of the host tensor, so that the same kernel runs as for a
+  // tensor on the device.
   copy.offset = reinterpret_cast<std::uintptr_t>(host) % 16;
   Result<Buffer> made = Buffer::make(device, copy.offset + bytes);
   if (!made.ok()) return made.status();
@@ -178,8 +179,8 @@ Result<StagedArguments> StagedArguments::make(const Arguments& host, const Probl
   if (is_paged(host))
     OCTAVO_RETURN_IF_ERROR(
         staged.copy_array(host.page_table, page_table_extent(host), device, on.page_table));
-  OCTAVO_RETURN_IF_ERROR(staged.copy_array(host.draft_tree, host.q.shape[0] * host.q.shape[2],
-                                           device, on.draft_tree));
+  OCTAVO_RETURN_IF_ERROR(
+      staged.copy_array(host.draft_tree, host.q.shape[0] * host.q.shape[2], device, on.draft_tree));
   for (const auto& [tensor, from, to] : {std::tuple{&host.k, &host.k_groups, &on.k_groups},
                                          {&host.v, &host.v_groups, &on.v_groups}}) {
     const std::uint32_t* words = nullptr;
