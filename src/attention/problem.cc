@@ -41,7 +41,8 @@ Status check_shapes(const Arguments& a) {
   if (k[0] != q[0] && !is_paged(a))
     return invalid("k.shape[0]", fmt::format("{}", k[0]),
                    fmt::format("the batch of q, here {}", q[0]));
-  // A transposed V is checked where the number of sequences is known.
+  // A transposed V is checked later, by check_transposed_v(), when the number of sequences is
+  // known.
   const bool by_rows = a.v_layout == VLayout::rows;
   const std::int64_t columns = by_rows ? a.v.shape[3] : a.out.shape[3];
   if (by_rows)
@@ -68,7 +69,8 @@ Status check_transposed_v(const Arguments& a) {
                       "(that of k transposed, its keys filled up to sixteens)");
 }
 
-// With zero rows or heads some pointers may be null; otherwise `out` must not be.
+// Checks pointers and overlaps. Some pointers may be null if there are no rows or heads; otherwise
+// `out` must not be.
 Status check_memory(const Arguments& a) {
   for (const auto& [what, tensor] :
        {std::pair<std::string_view, Tensor>{"out", a.out}, {"lse", a.lse}}) {
@@ -173,7 +175,7 @@ Status check_padding(const Arguments& a) {
   return {};
 }
 
-// Call after the tensors have been checked.
+// Checks the arguments of a paged cache. Call after the tensors have been checked.
 Status check_paging(const Arguments& a) {
   if (!is_paged(a)) {
     if (a.pages_per_sequence == 0) return {};
@@ -207,7 +209,7 @@ Status check_paging(const Arguments& a) {
   return {};
 }
 
-// `tensor` must broadcast to (B, Hq, Sq, Skv).
+// Checks that `tensor` broadcasts to (B, Hq, Sq, Skv).
 Status check_score_tensor(std::string_view what, const ConstTensor& tensor, const Arguments& a) {
   OCTAVO_RETURN_IF_ERROR(validate_view(what, tensor));
   if (is_varlen(a))
@@ -220,7 +222,7 @@ Status check_score_tensor(std::string_view what, const ConstTensor& tensor, cons
   return {};
 }
 
-// One of the two lists of a block mask.
+// Checks one of the two lists of a block mask.
 Status check_block_list(std::string_view what, const std::int32_t* num_blocks,
                         const std::int32_t* indices, std::int64_t capacity,
                         std::int64_t kv_blocks) {
@@ -287,7 +289,7 @@ Status check_modifiers(const Arguments& a) {
   return check_block_mask(a);
 }
 
-// The scales and zeros of an int4 cache.
+// Checks the scales and zeros of an int4 cache.
 Status check_groups(std::string_view what, const ConstTensor& tensor, const GroupScales& groups) {
   if (tensor.dtype != DType::int4) return {};
   const auto address = reinterpret_cast<std::uintptr_t>(groups.data);
@@ -299,7 +301,7 @@ Status check_groups(std::string_view what, const ConstTensor& tensor, const Grou
                  "multiples of 16 bytes");
 }
 
-// The problem that arguments of checked shapes describe.
+// Makes the problem from arguments whose shapes have been checked.
 Problem make_problem(const Arguments& a, const Options& options) {
   Problem p;
   p.batch = sequence_count(a);
@@ -378,7 +380,7 @@ Status check_gradients(const BackwardArguments& a) {
   return {};
 }
 
-// The gradients of bias and sinks, if they are asked for.
+// Checks the gradients of bias and sinks, if they are requested.
 Status check_modifier_gradients(const BackwardArguments& a) {
   if (a.dsinks != nullptr && a.sinks == nullptr)
     return invalid("dsinks", "given without sinks", "null without sinks");
@@ -468,7 +470,7 @@ Result<Problem> problem_of(const BackwardArguments& a, const Options& options) {
     OCTAVO_RETURN_IF_ERROR(check_padding(forward));
     OCTAVO_RETURN_IF_ERROR(check_modifiers(forward));
     Problem p = make_problem(forward, options);
-    p.lse = true;  // also without rows, where its pointer may be null
+    p.lse = true;  // even without rows, when its pointer may be null
     OCTAVO_RETURN_IF_ERROR(validate_backward(p));
     OCTAVO_RETURN_IF_ERROR(check_gradients(a));
     OCTAVO_RETURN_IF_ERROR(check_modifier_gradients(a));

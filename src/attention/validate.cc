@@ -17,7 +17,7 @@
 namespace octavo {
 namespace {
 
-// Sizes stay far from the end of int64, so that no later sum or product overflows.
+// The limit is far below the end of int64, so that no later sum or product of sizes overflows.
 constexpr std::int64_t kLargestElements = std::int64_t{1} << 58;
 
 bool known_granularity(Granularity granularity) {
@@ -76,7 +76,8 @@ Status validate_modifiers(const Problem& p) {
   if (p.draft_tree && p.seqlen_q > kDraftTreeQueries)
     return invalid("draft_tree", fmt::format("given with {} queries of a sequence", p.seqlen_q),
                    fmt::format("1 to {} queries", kDraftTreeQueries));
-  // Smoothing shifts the scores of a row, which the softmax does not see, but tanh does.
+  // Smoothing shifts all scores of a row alike. That does not change the softmax, but it changes
+  // the tanh of a softcap.
   if (p.options.softcap != 0 && p.options.quantization.smooth_k)
     return unsupported("smooth_k", fmt::format("on with softcap {}", p.options.softcap),
                        "smooth_k without softcap");
@@ -126,7 +127,7 @@ Status validate_paging(const Problem& p) {
   return {};
 }
 
-// Only K and V of a paged cache have int4, and both or neither.
+// int4 is a type of K and V in a paged cache only, and of both or neither.
 Status validate_int4(const Problem& p) {
   const bool is_int4 = p.k == DType::int4;
   if (is_int4 != (p.v == DType::int4))
@@ -194,7 +195,7 @@ Status validate_mask(const Options& o) {
   return {};
 }
 
-// How many SMs there are is known where a GPU is.
+// The number of SMs is checked later, when the GPU is known.
 Status validate_sm_margin(const Options& o) {
   if (o.sm_margin >= 0) return {};
   return invalid("sm_margin", number(o.sm_margin), "0 (none) to the SMs of the GPU less one");
@@ -262,8 +263,8 @@ Status validate_padding(std::string_view seqlens_name, const std::int32_t* seqle
   return {};
 }
 
-// Entries of pages beyond a sequence's length may hold anything. Call after the lengths have been
-// checked.
+// Checks the page table. Entries beyond a sequence's length may hold anything. Call after the
+// lengths have been checked.
 Status validate_pages(const Arguments& a) {
   const std::int64_t pages = a.k.shape[0], page_size = a.k.shape[2];
   for (std::int64_t b = 0; b < a.q.shape[0]; ++b)
@@ -277,7 +278,7 @@ Status validate_pages(const Arguments& a) {
   return {};
 }
 
-// Every index that a list of a block mask has in use is below `end`, and they ascend.
+// Checks that the used entries of a list of a block mask ascend and are below `end`.
 Status validate_block_list(std::string_view what, const BlockMask& m,
                            const std::int32_t* num_blocks, const std::int32_t* indices,
                            std::int64_t capacity, std::int64_t end) {
@@ -297,7 +298,8 @@ Status validate_block_list(std::string_view what, const BlockMask& m,
   return {};
 }
 
-// No block is in both lists of a block mask, which a GPU would visit twice. Both ascend.
+// Checks that no block is in both lists of a block mask, as a GPU would visit it twice. Both lists
+// must ascend.
 Status validate_lists_apart(const BlockMask& m) {
   if (m.kv_num_blocks == nullptr || m.full_kv_num_blocks == nullptr) return {};
   for (std::int64_t row = 0; row < m.batch * m.heads * m.q_blocks; ++row) {

@@ -1,4 +1,4 @@
-// Loading rows, stage by stage.
+// RowLoader: loads, transforms and rounds rows of Q, K and V.
 #include "cpu/load.h"
 
 #include <cstddef>

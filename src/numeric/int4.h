@@ -1,6 +1,6 @@
 // Rows of an int4 KV cache: two values a byte, with a scale and a zero for each group of channels.
 //
-// The byte order is what the decode kernel's products want (device/decode/products4.cuh): eight
+// The byte order is what the decode kernel's products want (device/decode/int4_products.cuh): eight
 // channels are a little-endian word whose halves of bytes hold channels 0, 2, 4, 6, 1, 3, 5 and 7,
 // from the lowest on. The kernel that appends rows has the same roundings (device/cache/int4.cuh).
 #pragma once

@@ -11,8 +11,8 @@
 namespace octavo {
 namespace {
 
-// Wraps the plan of the picked precision. `problem` stays the caller's, with precision auto, so
-// that a plan cache finds the plan again.
+// Wraps the plan of the picked precision mode. `problem` remains the caller's, with precision auto,
+// so that a plan cache finds the plan again.
 class AutomaticPlan final : public Plan::Impl {
  public:
   AutomaticPlan(const Problem& asked, std::shared_ptr<const Plan::Impl> taken,
@@ -77,8 +77,8 @@ std::size_t nearest_size(const PrecisionRecords& records, const Problem& p) {
   return nearest;
 }
 
-// 16-bit inputs run in their own precision or in 8 bits, 32-bit inputs in fp16 or in 8 bits. A CPU
-// gains nothing from 8 bits.
+// Whether a precision mode is a candidate. 16-bit inputs run in their own precision or in 8 bits,
+// 32-bit inputs in fp16 or in 8 bits. On a CPU 8 bits are no faster.
 bool takes(const Problem& p, Precision precision, bool on_cpu) {
   if (precision == Precision::fp16) return p.q != DType::bf16;
   if (precision == Precision::bf16) return p.q == DType::bf16;
@@ -145,7 +145,7 @@ Result<std::shared_ptr<const Plan::Impl>> make_automatic_plan(const Problem& pro
     Problem settled = problem;
     settled.options.precision = candidate.precision;
     settled.options.max_error = 0;
-    // Not every option of the caller goes with every precision.
+    // Some options of the caller exclude some precision modes.
     refused = validate(settled);
     if (!refused.ok()) break;
     Result<std::shared_ptr<const Plan::Impl>> made = make_plan(settled, device);

@@ -1,4 +1,4 @@
-// Plans with precision auto: the precision is picked from recorded times and errors.
+// Plans with precision auto, which pick the precision mode from recorded times and errors.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@
 
 namespace octavo {
 
-// A size with recorded times: batch 1, self-attention.
+// A size with recorded times, of self-attention with batch 1.
 struct RecordSize {
   std::int64_t heads = 0, length = 0, head_dim = 0;
 };
@@ -31,16 +31,17 @@ struct PrecisionRecords {
   std::span<const RecordSize> sizes;
   std::span<const PrecisionRecord> modes;
 };
-// Those in evidence/; empty if there are none.
+// The records in evidence/; empty if there are none.
 const PrecisionRecords& precision_records();
 
-// A precision that meets the problem's max_error, and why.
+// A precision mode that meets the problem's max_error, and the reason.
 struct Candidate {
   Precision precision = Precision::native;
   double max_error = 0;
   std::string reason;
 };
-// The precisions within the problem's max_error, the fastest first; an error if there is none.
+// The precision modes whose errors are within the problem's max_error, fastest first. It is an
+// error if there is none.
 Result<std::vector<Candidate>> automatic_candidates(const PrecisionRecords& records,
                                                     const Problem& problem, Device device);
 

@@ -16,12 +16,12 @@ class Plan::Impl {
   Impl& operator=(const Impl&) = delete;
 
   virtual Explanation explain() const = 0;
-  // `run_problem` is the problem with the lengths of this run; `arguments` is null if it is the
+  // `run_problem` is the problem with the lengths of this run. `arguments` may be null if it is the
   // plan's own problem. The result depends only on these and the plan, so callers may cache it.
   virtual std::size_t workspace_bytes(const Problem& run_problem,
                                       const Arguments* arguments) const = 0;
-  // The most that a run could use now, at least workspace_bytes(): the number of threads may have
-  // grown since the plan was made.
+  // The most that a run could use now, which is at least workspace_bytes(): the number of threads
+  // may have grown since the plan was made.
   virtual std::size_t full_workspace_bytes(const Problem& run_problem,
                                            const Arguments* arguments) const {
     return workspace_bytes(run_problem, arguments);
@@ -33,8 +33,9 @@ class Plan::Impl {
   virtual Status run_empty(const Problem& run_problem, const Arguments& arguments,
                            Stream stream) const;
 
-  // Repeats this thread's last run if only addresses changed, and checks just those. Returns false
-  // if anything else changed, the workspace is too small, or the plan does not remember a run.
+  // Repeats this thread's last run if only addresses have changed, and checks only the addresses.
+  // Returns false if anything else has changed, the workspace is too small, or the plan remembers
+  // no run.
   virtual bool run_again(const Arguments& /*arguments*/, Workspace /*workspace*/, Stream /*stream*/,
                          Status& /*status*/) const {
     return false;

@@ -26,8 +26,8 @@ class BackwardPlan::Impl {
                                            const BackwardArguments* arguments) const {
     return workspace_bytes(run_problem, arguments);
   }
-  // Called for problems of every size. Without query rows dk and dv are zero, and without keys dq
-  // is; if there is no batch, there is nothing to write.
+  // Called for problems of every size. Without query rows it sets dk and dv to zero, and without
+  // keys dq. Without a batch it writes nothing.
   virtual Status run(const Problem& run_problem, const BackwardArguments& arguments,
                      Workspace workspace, Stream stream) const = 0;
 

@@ -46,7 +46,7 @@ octavo_status c_report(const Status& status) noexcept {
 
 namespace {
 
-// Padding, and what changes scores, of either pass.
+// Reads padding and modifiers, for either pass.
 template <class CArguments, class PassArguments>
 Status read_modifiers(const CArguments& c, PassArguments& out) {
   out.seqlens_q = c.seqlens_q;
@@ -164,7 +164,7 @@ Status read_options(const octavo_options* given, Options& out) {
   return {};
 }
 
-// The inputs of every attention call, of either pass.
+// Reads the inputs of an attention call, for either pass.
 template <class PassArguments>
 struct PassCall {
   PassArguments arguments;
@@ -195,7 +195,7 @@ std::string explanation_text(const Explanation& e) {
                      e.config, e.workspace_bytes, e.reason);
 }
 
-// Writes what fits of the explanation, with a terminator.
+// Writes as much of the explanation as fits, and a terminator.
 Status write_explanation(const Result<Explanation>& explanation, char* text, std::size_t capacity,
                          std::size_t* needed) {
   if (!explanation.ok()) return explanation.status();
@@ -220,7 +220,8 @@ Status plan_workspace_bytes(const PlanHandle* plan, const CArguments* arguments,
   return {};
 }
 
-// octavo_plan_create and octavo_backward_plan_create. `make` is plan() or plan_backward().
+// Implements octavo_plan_create and octavo_backward_plan_create. `make` is plan() or
+// plan_backward().
 template <class CallOf, class GivenArguments, class Make, class CPlan>
 Status create_plan(const GivenArguments* arguments, const octavo_options* options,
                    const char* device, const Make& make, CPlan** plan) {

@@ -204,7 +204,8 @@ octavo_status octavo_kv_cache_set_arguments(const octavo_kv_cache* cache,
                                             octavo_arguments* arguments) {
   return octavo::with_cache(cache, [&](const KvCache& c) -> Status {
     OCTAVO_RETURN_IF_ERROR(octavo::require(arguments, "arguments"));
-    // The fields behind this one are not set: a caller's header may be older than they are.
+    // Only the fields up to here are set, as the caller's header may be too old to have the later
+    // ones.
     constexpr std::size_t kNeeded =
         offsetof(octavo_arguments, pages_per_sequence) + sizeof(arguments->pages_per_sequence);
     if (arguments->size < kNeeded)

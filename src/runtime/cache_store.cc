@@ -19,7 +19,7 @@ Tensor cache_tensor(const KvCacheOptions& o, std::int64_t pages, void* data) {
              : Tensor::bshd(data, o.dtype, pages, o.heads, o.page_size, columns);
 }
 
-// Points a cache to the scales or groups of its type, if it has any.
+// Sets the pointers to the scales or groups of a cache, if its type has any.
 void set_scales(CacheMemory& memory, const KvCacheOptions& o, void* k, void* v) {
   if (o.dtype == DType::int4) {
     const auto groups = [&o](void* data) -> Int4Groups {
@@ -92,8 +92,8 @@ class GpuStore final : public CacheStore {
   }
 
  protected:
-  // The driver copies so many bytes of pageable memory before it returns, and does not wait for the
-  // stream.
+  // The driver copies up to this many bytes of pageable memory before it returns, without waiting
+  // for the stream.
   static constexpr std::size_t kMostAtOnce = 64 << 10;
   Status upload(void* to, const void* from, std::size_t bytes, Stream stream) const override {
     const CurrentContext current(gpu_);

@@ -13,7 +13,7 @@
 
 namespace octavo {
 
-// Pages in host memory: page i is the i-th of those that were asked for.
+// Copies of pages in host memory, in the order in which they were requested.
 struct HostPages {
   std::vector<std::byte> k, v;
   std::vector<std::byte> k_scales, v_scales;  // or groups
@@ -38,16 +38,17 @@ class CacheStore {
   // Writes the page table's row of batch entry `slot`, from its entry `first` on.
   Status write_pages(std::size_t slot, std::int64_t first, std::span<const std::int32_t> pages,
                      Stream stream) const;
-  // Write the lengths of the first batch entries, and how many rows their pages hold.
+  // Write the lengths of the first batch entries, and the numbers of rows that their pages can
+  // hold.
   Status write_lengths(std::span<const std::int32_t> lengths, Stream stream) const;
   Status write_capacities(std::span<const std::int32_t> capacities, Stream stream) const;
   Status copy_page(std::int32_t from, std::int32_t to, Stream stream) const;
-  // `options` are those of make().
+  // Copies pages to the host. `options` are those of make().
   Status download(const KvCacheOptions& options, std::span<const std::int32_t> pages, HostPages& to,
                   Stream stream) const;
 
-  // Writes new rows behind the last rows of the batch and adds their number to the lengths. The
-  // table has pages for them.
+  // Writes new rows after the last rows of each sequence of the batch, and adds their number to the
+  // lengths. The page table must have pages for them.
   virtual Status append(const ConstTensor& k, const ConstTensor& v, const Rotary& rotary,
                         Stream stream) = 0;
 

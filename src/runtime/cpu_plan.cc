@@ -23,7 +23,7 @@ class ScaleCheck {
         found_(operand_scales(a, tensor, scales, max_len)),
         per_head_(scales_per_head(shape_, scales.granularity, scales.block_rows)) {}
 
-  // Scales [begin, begin + count) of every head of one batch entry.
+  // Checks scales [begin, begin + count) of every head of one batch entry.
   Status heads(std::int64_t batch, std::int64_t begin, std::int64_t count) const {
     for (std::int64_t h = 0; h < shape_[1]; ++h)
       for (std::int64_t i = begin; i < begin + count; ++i)
@@ -35,7 +35,7 @@ class ScaleCheck {
     for (std::int64_t b = 0; b < shape_[0]; ++b) OCTAVO_RETURN_IF_ERROR(heads(b, 0, per_head_));
     return {};
   }
-  // The scales of the keys of a paged cache.
+  // Checks the scales of the keys of a paged cache.
   Status pages(const Arguments& a) const {
     const bool by_row = found_.index.granularity == Granularity::row;
     const std::int64_t step = by_row ? 1 : shape_[2];

@@ -13,7 +13,7 @@ namespace octavo {
 Status run_emulated_backward(const ChosenSm80Backward& chosen, const GpuInfo& chip,
                              const Problem& run_problem, const BackwardArguments& arguments,
                              void* workspace);
-// The same with the Hopper kernels. TMA must reach the tensors. `workspace`:
+// The same with the Hopper kernels. The tensors must be addressable by TMA. `workspace`:
 // sm90_backward_workspace() bytes at a multiple of 256.
 Status run_emulated_sm90_backward(const ChosenSm90Backward& chosen, const GpuInfo& chip,
                                   const Problem& run_problem, const BackwardArguments& arguments,

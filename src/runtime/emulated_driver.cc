@@ -95,14 +95,14 @@ std::optional<bool> nan_fill(cuda::TensorMapFill fill, emulator::MapType type) {
   return {};
 }
 
-// Promotion brings more of a line into L2 than was asked for: no result depends on it.
+// Promotion loads more of a line into L2 than was requested, and does not affect results.
 bool known_promotion(cuda::TensorMapL2Promotion promotion) {
   return promotion >= cuda::TensorMapL2Promotion::none &&
          promotion <= cuda::TensorMapL2Promotion::bytes_256;
 }
 
-// Each parameter is honoured, or refused where the driver would refuse it or copies of the emulator
-// do not follow it (interleaved layouts, strides between elements).
+// Each parameter is honoured or refused. Refused are those that the driver refuses, and those that
+// the emulator's copies do not implement (interleaved layouts, strides between elements).
 cuda::Error encode_tensor_map(cuda::TensorMap* map, cuda::TensorMapType type, std::uint32_t rank,
                               void* address, const std::uint64_t* shape,
                               const std::uint64_t* stride_bytes, const std::uint32_t* box,
@@ -154,7 +154,7 @@ cuda::Error set_words(cuda::DevicePointer to, unsigned word, std::size_t words,
   return cuda::kSuccess;
 }
 
-// Device memory is host memory, and streams run at once.
+// Device memory is host memory, and work in streams runs immediately.
 cuda::Error copy_to_device(cuda::DevicePointer to, const void* from, std::size_t bytes,
                            cuda::StreamHandle /*stream*/) {
   std::memcpy(reinterpret_cast<void*>(to), from, bytes);

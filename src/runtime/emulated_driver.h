@@ -19,23 +19,23 @@ struct EmulatedFunction {
   // The kernel waits for earlier grids itself. It is always launched early, whatever its launch
   // says, so that the emulator finds reads that do not wait.
   bool waits_for_grids = false;
-  // What it may access, if that is not announced by set_emulated_memory().
+  // The memory that it may access, unless set_emulated_memory() declares it.
   std::optional<emulator::GlobalMemory> memory{};
   int registers = 0;  // of a thread at launch; 0: as many as the register file allows
 
   cuda::Function handle() { return reinterpret_cast<cuda::Function>(this); }
 };
 
-// It implements only the functions that a launch needs; the others are null. A launch whose kernel
-// has hazards fails, and the text of the error is the report.
+// The driver. It implements only the functions that a launch needs; the others are null. A launch
+// whose kernel has hazards fails, and its error text is the report of the hazards.
 const Driver& emulated_driver();
 
 // The memory that this thread's next launch may access.
 void set_emulated_memory(emulator::GlobalMemory memory);
 
-// During its lifetime, this thread's launches run with these settings instead of those of
-// set_emulator_schedule(), and `then` is called with the machine and its findings, which do not
-// fail the launch.
+// While such an object exists, launches of this thread run with its settings instead of those of
+// set_emulator_schedule(). After each launch `then` is called with the machine and its findings,
+// and findings do not fail the launch.
 using EmulatorThen = std::function<void(const emulator::Machine&)>;
 class ExaminedLaunches {
  public:

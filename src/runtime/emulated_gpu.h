@@ -11,7 +11,7 @@ namespace octavo {
 // The GPU of an emulator device.
 Result<const Gpu*> emulated_gpu(Device device);
 
-// "sm_89 on the CPU, 58 SMs, 31 kernels", for an emulator device.
+// Describes an emulator device, such as "sm_89 on the CPU, 58 SMs, 31 kernels".
 std::string describe_emulator(Device device);
 
 }  // namespace octavo

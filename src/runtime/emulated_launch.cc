@@ -17,7 +17,7 @@
 namespace octavo {
 namespace {
 
-// An emulated GPU that may differ from those of the emulator devices.
+// An emulated GPU. It may differ from those of the emulator devices.
 Gpu gpu_of(const GpuInfo& chip) {
   Gpu gpu;
   gpu.info = chip;

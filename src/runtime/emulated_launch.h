@@ -28,7 +28,8 @@ EmulatedFunction emulated_function(const emulator::EmulatedAppend& kernel, int a
 emulator::GlobalMemory memory_of(const Problem& run_problem, const Arguments& arguments);
 emulator::GlobalMemory memory_of(const QuantizeLaunch& launch);
 emulator::GlobalMemory memory_of(const AppendCall& call);
-// The memory that the decode kernel, or the one that combines its partial results, may access.
+// The memory that the decode kernel may access, or, with `combines`, the kernel that combines its
+// partial results.
 emulator::GlobalMemory memory_of_decode(const Problem& run_problem, const Arguments& arguments,
                                         Workspace workspace, bool combines);
 
@@ -39,7 +40,7 @@ Status run_emulated(const emulator::EmulatedSm80Forward& kernel, const GpuInfo& 
 Status run_emulated(const emulator::EmulatedSm90Forward& kernel, const GpuInfo& chip,
                     const Problem& run_problem, const Arguments& arguments,
                     const emulator::Settings& settings, const EmulatorThen& then);
-// The kernel, and the one that combines its partial results.
+// Runs the decode kernel and the kernel that combines its partial results.
 Status run_emulated(const emulator::EmulatedDecode& kernel, const GpuInfo& chip,
                     const Problem& run_problem, const Arguments& arguments,
                     const emulator::Settings& settings, const EmulatorThen& then);
@@ -50,8 +51,8 @@ Status run_emulated(const emulator::EmulatedAppend& kernel, const GpuInfo& chip,
                     const AppendCall& call, const emulator::Settings& settings,
                     const EmulatorThen& then);
 
-// Prepares the arguments for that kernel with the emulator's quantizers: operands are rounded as
-// the precision requires and an 8-bit V is transposed, into `memory`. Hazards are an error.
+// Prepares arguments for the kernel of `config` with the emulator's quantizers. Converted operands,
+// such as a transposed 8-bit V, are stored in `memory`. Hazards are an error.
 Result<Arguments> with_operands_for(const Sm90ForwardConfig& config, const Problem& run_problem,
                                     const Arguments& arguments, std::vector<std::byte>& memory);
 

@@ -12,7 +12,8 @@
 namespace octavo {
 namespace {
 
-// The chosen kernel if it is compiled in, else the one with the least padding that can replace it.
+// The chosen kernel if it is compiled in; otherwise, of those that can replace it, the one with the
+// least padding.
 const emulator::EmulatedSm80Backward* compiled_in(const Sm80BackwardConfig& wanted,
                                                   const GpuInfo& chip) {
   if (const auto* const chosen = emulator::find_sm80_backward(wanted)) return chosen;

@@ -1,4 +1,4 @@
-// The emulator's self-test and its conformance with a GPU, for the API.
+// Implements emulator_selftest() and emulator_conformance() of octavo/emulator.hpp.
 #include <algorithm>
 
 #include "base/error.h"

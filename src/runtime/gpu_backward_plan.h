@@ -11,7 +11,7 @@ namespace octavo {
 Result<std::shared_ptr<const BackwardPlan::Impl>> make_gpu_backward_plan(const Problem& problem,
                                                                          Device device);
 
-// The same for an emulated GPU alone.
+// The same, only for an emulated GPU.
 Result<std::shared_ptr<const BackwardPlan::Impl>> make_emulator_backward_plan(
     const Problem& problem, Device device);
 

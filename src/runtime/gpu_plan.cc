@@ -22,7 +22,7 @@
 namespace octavo {
 namespace {
 
-// The caller's configuration, for one of the kernel families.
+// A configuration that the caller forces, of one of the kernel families.
 struct Forced {
   std::optional<DecodeConfig> decode;
   std::optional<Sm80ForwardConfig> sm80;
@@ -125,15 +125,15 @@ class Sm80Kernels {
   mutable std::array<std::atomic<const LoadedSm80Forward*>, kAlignments.size()> kernels_{};
 };
 
-// A run resolved with V by rows, which sm80 kernels read and from which the sm90 configuration is
-// chosen, and again with the V layout of that configuration. The strides and addresses of the run
-// decide which kernel family it is.
+// A run, resolved twice: with V by rows, which sm80 kernels read and from which the sm90
+// configuration is chosen, and with the V layout of that configuration. The strides and addresses
+// of the run decide which kernel family runs.
 struct ResolvedRun {
   Resolved v_by_rows, for_sm90;
   std::size_t workspace_bytes = 0;
 };
 
-// The tokens of a varlen batch decide about the size of converted operands.
+// The numbers of tokens of a varlen batch, on which the size of converted operands depends.
 struct Tokens {
   std::int64_t q = 0, kv = 0;
   bool operator==(const Tokens&) const = default;
@@ -157,9 +157,10 @@ ThreadRun& thread_run(std::uint64_t plan) {
   return slots[plan % kSlots];
 }
 
-// The decode kernel for few queries over many keys; else the Hopper kernel if it supports the
-// problem and TMA can address the tensors, otherwise the sm80 family. The kernels for 16-byte
-// aligned rows are loaded with the plan. The driver is CUDA's or the emulated one.
+// A plan on a GPU. It runs the decode kernel for few queries over many keys; otherwise the Hopper
+// kernel if that supports the problem and TMA can address the tensors; otherwise an sm80 kernel.
+// The kernels for 16-byte aligned rows are loaded with the plan. The driver is CUDA's or the
+// emulated one.
 class GpuPlan final : public Plan::Impl {
  public:
   GpuPlan(const Resolved& planned, Device on, const Gpu& gpu, const Forced& forced)
@@ -178,7 +179,7 @@ class GpuPlan final : public Plan::Impl {
   Status load() {
     if (uses_decode_) {
       const Status status = load_decode_kernel();
-      // Without a compiler, the forward kernels decode too.
+      // Without a compiler the forward kernels serve decoding problems too.
       const bool must =
           forced_.decode || is_forced(KernelFamily::decode) || needs_decode_family(problem);
       if (status.ok() || must || status.code() != ErrorCode::unsupported) return status;
@@ -426,14 +427,15 @@ class GpuPlan final : public Plan::Impl {
                        Workspace workspace) const {
     const int arch = sm80_.code_arch();
     if (!gpu_.is_emulated()) return prepare_call(resolved, arguments, workspace.data, arch);
-    // A quantizer that is missing keeps its configuration, and is refused when it is launched.
+    // If a quantizer is missing, its configuration is kept, and the launch refuses it.
     const auto substitute = [this](const QuantizeConfig& chosen, std::int64_t head_dim) {
       return gpu_.kernels->nearest(chosen, head_dim).value_or(chosen);
     };
     return prepare_call(resolved, arguments, workspace.data, arch, substitute);
   }
 
-  // A driver with few kernels may replace a quantizer by one of more columns.
+  // Resolves a run for one layout of V. The emulator's driver has few kernels, and may replace a
+  // quantizer by one with more columns.
   Result<Resolved> resolve_layout(const Problem& run_problem, const Arguments* arguments,
                                   VLayout layout) const {
     return resolve(run_problem, arguments, layout, gpu_.is_emulated());
@@ -458,8 +460,8 @@ class GpuPlan final : public Plan::Impl {
     return run;
   }
 
-  // The plan's own, or this thread's last; resolved anew only if the shapes differ from both. The
-  // pointer is valid until this thread's next run of a plan.
+  // Returns the plan's own resolved run or this thread's last one, and resolves again only if the
+  // shapes differ from both. The pointer is valid until this thread's next run of a plan.
   Result<const ResolvedRun*> resolved(const Problem& run_problem,
                                       const Arguments* arguments) const {
     const Tokens tokens = tokens_of(run_problem, arguments);
@@ -489,7 +491,7 @@ class GpuPlan final : public Plan::Impl {
   mutable LoadedQuantizers quantizers_;
 };
 
-// The caller's configuration must still fit the problem.
+// Checks that the forced configuration fits the problem.
 Result<Sm80ForwardConfig> forced_sm80(const Resolved& resolved, const GpuInfo& gpu,
                                       std::string_view text) {
   const Problem& problem = resolved.run_problem;
@@ -571,7 +573,7 @@ struct GpuProblem {
 };
 Result<GpuProblem> gpu_problem(const Problem& problem, Device device) {
   OCTAVO_RETURN_IF_ERROR(forced_kernel_family().status());
-  // A library without an emulator refuses the device, whatever the problem.
+  // A library built without the emulator refuses the device for every problem.
   if (device.kind == Device::Kind::emulator) OCTAVO_RETURN_IF_ERROR(emulated_gpu(device).status());
   const Result<Resolved> resolved = resolve(problem);
   if (!resolved.ok()) return resolved.status();

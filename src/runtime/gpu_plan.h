@@ -12,7 +12,7 @@
 namespace octavo {
 
 // `config`, if not empty, is the text of the configuration to run instead of the chosen one. Fields
-// that it omits are derived from the problem and the chip, or have their defaults.
+// that the text omits are derived from the problem and the chip, or keep their defaults.
 Result<std::shared_ptr<const Plan::Impl>> make_gpu_plan(const Problem& problem, Device device,
                                                         std::string_view config = {});
 
@@ -22,8 +22,8 @@ Result<std::shared_ptr<const Plan::Impl>> make_gpu_plan(const Problem& problem, 
 Result<std::function<Status()>> bare_launch(const Plan::Impl& plan, const Arguments& arguments,
                                             Stream stream);
 
-// The kernels that a plan for the problem loads for rows of this alignment in bytes. A caller that
-// knows its problems in advance can compile their kernels in parallel.
+// The kernels that a plan for the problem loads if rows are aligned to `row_alignment` bytes. A
+// caller that knows its problems in advance can compile their kernels in parallel.
 Result<std::vector<KernelSource>> gpu_kernels(const Problem& problem, Device device,
                                               int row_alignment);
 

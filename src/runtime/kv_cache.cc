@@ -1,7 +1,8 @@
-// KvCache: sequences and their pages on the host, rows on the device (cache_store.h).
+// KvCache: keeps sequences and their pages on the host. The rows are on the device (cache_store.h).
 //
-// A sequence holds the pages of its rows, in order, and those that reserve() took ahead. A page
-// with more than one user is not written: the sequence that appends to it takes a copy first.
+// A sequence holds the pages of its rows, in order, and then the pages that reserve() took in
+// advance. A page with more than one user is never written: a sequence that appends to it first
+// takes a copy.
 #include "octavo/kv_cache.hpp"
 
 #include <algorithm>
@@ -290,8 +291,8 @@ class KvCache::Impl {
     return {};
   }
 
-  // Whether `tokens` more tokens of each selected sequence need pages, or the device does not know
-  // of them yet.
+  // Whether `tokens` more tokens of each selected sequence need pages, or pages that the table on
+  // the device does not have yet.
   bool needs_pages(std::int64_t tokens) const {
     if (tokens == 0) return false;
     for (std::size_t slot = 0; slot < selected_.size(); ++slot) {
@@ -303,7 +304,7 @@ class KvCache::Impl {
     return false;
   }
 
-  // A graph would repeat the change.
+  // Refuses streams that are being captured, as a graph would repeat the change.
   Status check_not_captured(Stream stream) const {
     const Result<bool> captured = store_->is_captured(stream);
     if (!captured.ok()) return captured.status();
@@ -405,7 +406,7 @@ class KvCache::Impl {
   std::unique_ptr<CacheStore> store_;
   std::vector<Sequence> sequences_;
   std::vector<std::int64_t> selected_;
-  // For each of them, the first page that the table on the device does not have.
+  // For each selected sequence, the first page that the table on the device does not have.
   static constexpr std::int64_t kNothing = INT64_MAX;
   std::vector<std::int64_t> unwritten_;
   std::vector<std::int32_t> capacities_;  // of write_tables(), with room for the batch

@@ -1,4 +1,5 @@
-// The pages of a KV cache: which are free, and how many sequences use each of the others.
+// Keeps track of the pages of a KV cache: which pages are free, and how many sequences use each of
+// the others.
 #pragma once
 
 #include <cstddef>

@@ -13,8 +13,8 @@
 
 namespace octavo {
 
-// The most recently used plans, of the forward or the backward pass. A plan holds a loaded kernel
-// and is worth keeping, but a server that sees every length must not grow without bound.
+// The most recently used plans of the forward or the backward pass. A plan holds a loaded kernel
+// and is worth keeping, but memory must not grow without bound on a server that sees every length.
 template <class Impl>
 class PlanCache {
  public:
@@ -49,7 +49,7 @@ struct Planning {
   const Problem problem;
   const Device device;
   std::mutex mutex;                  // held while the plan is made
-  std::shared_ptr<const Impl> plan;  // null until then, and if it could not be made
+  std::shared_ptr<const Impl> plan;  // null until then, or if planning failed
 };
 
 // Plans shared by all threads. The lock is not held while a plan is made, which may compile a
@@ -60,7 +60,7 @@ struct SharedPlans {
   PlanCache<Impl> cache{64};
   std::list<std::shared_ptr<Planning<Impl>>> in_progress;
 
-  // The planning of this problem that is in progress, or a new one.
+  // Returns the planning of this problem that is in progress, or starts a new one.
   std::shared_ptr<Planning<Impl>> join(const Problem& problem, Device device) {
     for (const auto& planning : in_progress)
       if (planning->device == device && planning->problem == problem) return planning;
@@ -79,7 +79,7 @@ Result<std::shared_ptr<const Impl>> shared_plan(const Problem& problem, Device d
   }
   const std::lock_guard lock(planning->mutex);
   if (planning->plan != nullptr) return planning->plan;
-  // If it fails, a thread that waits for it tries again by itself and reports its own error.
+  // If planning fails, each thread that waits for the plan tries again and reports its own error.
   Result<std::shared_ptr<const Impl>> made =
       without_exceptions([&] { return make(problem, device); });
   const std::lock_guard of_all(shared.mutex);
@@ -104,7 +104,7 @@ Result<const Impl*> plan_for(const Problem& problem, Device device, PlanCache<Im
 // its own, because the work of two streams may run concurrently.
 class ThreadWorkspaces {
  public:
-  // The one of the last call on this stream, if there is any.
+  // The workspace of the thread's last call on this stream, if there was one.
   Workspace last(Device device, Stream stream) const {
     if (device.kind == Device::Kind::cpu) stream = nullptr;
     for (const Entry& e : entries_)
@@ -142,8 +142,8 @@ class ThreadWorkspaces {
   std::list<Entry> entries_;
 };
 
-// One for each thread, which both passes use: a thread runs one call at a time, and on a GPU the
-// calls of one stream run one after another.
+// The workspaces of this thread. Both passes use them, as a thread runs one call at a time, and on
+// a GPU the calls of one stream run one after another.
 ThreadWorkspaces& thread_workspaces();
 
 }  // namespace octavo

@@ -40,7 +40,8 @@ Span span_of(const ConstTensor& t, std::size_t margin) {
 
 Result<Staging::Copy> Staging::copy_span(std::byte* host, std::size_t bytes, Device device) {
   Copy copy{{}, host, bytes, 0};
-  // Keeps the host's row alignment, so that the same kernel runs as for tensors on the device.
+  // The copy keeps the row alignment of the host tensor, so that the same kernel runs as for a
+  // tensor on the device.
   copy.offset = reinterpret_cast<std::uintptr_t>(host) % 16;
   Result<Buffer> made = Buffer::make(device, copy.offset + bytes);
   if (!made.ok()) return made.status();

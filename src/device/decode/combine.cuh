@@ -1,11 +1,12 @@
 // Adds up the partial results of work tiles that the decode kernel has computed in several parts.
 //
 // With batch_invariant each row of a work tile has a CTA, whose warps divide its parts among
-// themselves and add up through shared memory. Otherwise a work tile is cut where one CTA's KV
-// tiles end and the next one's begin. There are ctas - 1 such boundaries, and at most one work tile
-// is cut at each. CTA i of this grid is responsible for the work tile that is cut between CTAs i
-// and i + 1 and has its first KV tile in CTA i; if there is none, it has nothing to do. It adds the
-// parts in the order of the CTAs.
+// themselves and add up through shared memory.
+//
+// Otherwise a work tile is cut where one CTA's KV tiles end and the next one's begin. There are
+// ctas - 1 such boundaries, and at most one work tile is cut at each. CTA i of this grid takes the
+// boundary between CTAs i and i + 1. It combines the work tile that is cut there, provided that
+// this work tile begins in CTA i; otherwise it returns. It adds the parts in the order of the CTAs.
 //
 // If a work tile has few parts, each warp adds up rows of its own (warps_per_row = 1). If it has
 // many, all warps of a CTA divide the parts of one row as above, and each boundary has as many CTAs
@@ -82,7 +83,7 @@ struct CombineKernel {
     return C.head_dim % 64 == 0 || column_of(pair, lane) < C.head_dim;
   }
 
-  // Lane's columns of a part; one that does not exist adds nothing.
+  // The lane's columns of part `i`. A part that does not exist adds nothing.
   static OCTAVO_DEVICE RowSum load_part(const Params& p, const Parts& parts, i32 i, i32 row,
                                         u32 lane) {
     RowSum part;
@@ -101,8 +102,8 @@ struct CombineKernel {
     return part;
   }
 
-  // Adds up every `stride`-th part of a row, from part `begin` on. kAtOnce parts are in flight
-  // together.
+  // Adds up every `stride`-th part of a row, beginning with part `begin`. Loads of kAtOnce parts
+  // are in flight together.
   static OCTAVO_DEVICE RowSum add_parts(const Params& p, const Parts& parts, i32 row, i32 begin,
                                         i32 stride, u32 lane) {
     constexpr int kAtOnce = C.head_dim <= 128 ? 6 : 3;
@@ -136,7 +137,7 @@ struct CombineKernel {
                           finished.value(total.o[pair][1]));
   }
 
-  // Adds up what the warps of the CTA have, in warp 0.
+  // Warp 0 adds up the sums of all warps of the CTA.
   static OCTAVO_DEVICE void add_warps(RowSum& total, u32 warp, u32 lane) {
     const auto o = [](u32 of_warp, u32 column) {
       return ptx::shared_base() + (of_warp * C.head_dim + column) * 4;
@@ -208,7 +209,8 @@ struct CombineKernel {
 
   // The work tile that is cut between two CTAs.
   static OCTAVO_DEVICE void run_even(const Params& p) {
-    // Every CTA waits, so that this grid does not end before the other. Lengths are read after it.
+    // Every CTA waits for the decode kernel, so that this grid does not end before that one.
+    // Lengths are read after the wait.
     const bool reads_lengths = has_lengths(p);
     if (C.arch >= 90 && reads_lengths) ptx::wait_for_earlier_grids();
     const Tiles tiles(p);

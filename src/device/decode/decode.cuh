@@ -1,11 +1,11 @@
 // Attention of a few query tokens over a long KV cache: o = softmax(scale * q k^T) v.
 //
-// Decoding reads every K and V once and computes little with them: the kernel's task is to keep all
-// SMs reading. A persistent grid divides the keys of all sequences and KV heads evenly, in KV tiles
-// of tile_keys keys (schedule.cuh). The query heads that share a KV head form the rows of a work
-// tile (pack_gqa). Each warp copies its own keys of a KV tile (cp.async) and computes with them,
-// with its own running maximum, sum and O, so warps do not wait for each other until the end of a
-// work tile.
+// Decoding reads every row of K and V once and computes little with it, so the kernel is designed
+// to keep all SMs reading. A persistent grid divides the keys of all sequences and KV heads evenly,
+// in KV tiles of tile_keys keys (schedule.cuh). The query heads that share a KV head form the rows
+// of a work tile (pack_gqa). Each warp copies its own keys of a KV tile (cp.async) and computes
+// with them, with its own running maximum, sum and O, so warps do not wait for each other until the
+// end of a work tile.
 //
 //   shared memory    what                                        bytes
 //   stage[stages]    tile_keys rows of K, then of V, then the    stage_bytes
@@ -53,7 +53,7 @@ struct DecodeKernel {
   using Parts = typename SelectParts<Tiles, C.batch_invariant>::Type;
   static_assert(C.stages >= 2, "copies run at least one KV tile ahead");
 
-  // The copies that remain to be started.
+  // The position of the next copy, and how many copies are left to start.
   struct Copies {
     Cursor at;
     typename Loads<G>::KvHead head;
@@ -81,7 +81,7 @@ struct DecodeKernel {
     ptx::cp_async_commit();
   }
 
-  // The CTA's current work tile: its Q, and the state of its softmax and O.
+  // The CTA's current work tile, with its Q, softmax state and O.
   struct Work {
     WorkTile tile;
     typename G::Q q;
@@ -135,7 +135,7 @@ struct DecodeKernel {
   }
 
   static OCTAVO_DEVICE void entry(const Params& p) {
-    // The combine kernel may be launched; it waits until this grid is complete.
+    // Lets the combine kernel start early. It waits until this grid is complete.
     if constexpr (C.arch >= 90) ptx::launch_dependent_grids();
     const Thread thread{ptx::warp_index(), ptx::lane_index()};
     const Tiles tiles(p);

@@ -1,6 +1,6 @@
-// The end of a work tile in a CTA: its warps have each seen a part of the keys. They add up their
-// O, each warp a part of the columns, and store the result, or a partial one if other CTAs hold
-// more keys.
+// Combines the warps of a CTA at the end of a work tile. Each warp has seen a part of the keys. The
+// warps add up their O, each for a part of the columns, and store the result, or a partial result
+// if other CTAs hold more of the keys.
 #pragma once
 
 #include "device/core/score_rows.cuh"
@@ -19,8 +19,8 @@ struct Exchange {
   static constexpr int kTilesM = G::kTilesM;
   static constexpr int kMyTiles = G::kTilesD / C.warps;  // tiles of columns that a warp adds up
 
-  // `stage` is the one that all warps have consumed. `partial`: the number of the partial result,
-  // or -1 if the work tile is finished.
+  // `stage`: the pipeline stage that all warps have consumed. `partial`: the number of the partial
+  // result; -1 if the result is complete.
   static OCTAVO_DEVICE void run(State& state, const Params& p, const WorkTile& work,
                                 const SequenceSpan& span, i32 partial, const Thread& thread,
                                 int stage) {

@@ -1,5 +1,5 @@
-// The end of a work tile: normalising and storing rows of O and LSE. The decode kernel and the
-// combine kernel share this code.
+// Normalises rows of O and stores them with their LSE, at the end of a work tile. The decode kernel
+// and the combine kernel share this code.
 #pragma once
 
 #include "device/core/score_modifiers.cuh"
@@ -21,8 +21,8 @@ struct FinishedRow {
   }
 };
 
-// `sum` is relative to 2^ref_max. A row without keys gets 0 and -infinity. The sink of the row's
-// head is one more term of the sum.
+// `sum` is relative to 2^ref_max. The sink of the row's head is one more term of the sum. A row
+// without keys gets O = 0 and LSE = -infinity.
 OCTAVO_DEVICE FinishedRow finish_row(const Params& p, i32 head, bool padding, float ref_max,
                                      float sum) {
   if (padding) return {0, -kInfinity};

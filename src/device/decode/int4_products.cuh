@@ -1,9 +1,9 @@
-// The two products of a step with an int4 cache. What is multiplied is described in numerics4.cuh,
-// and the order of the channels in operands.cuh.
+// The two products of a step with an int4 cache, s = q k^T and o += p v. The formulas are in
+// int4_numerics.cuh, the order of the channels in operands.cuh.
 //
-// A load of ldmatrix brings 32 channels of eight keys in each register: eight channels of a key
-// (K), or four channels of two keys (V, transposed). One shift and four ANDs make four fragments of
-// it.
+// Each register that ldmatrix loads holds 32 channels of eight keys over the warp: eight channels
+// of one key in each lane (K), or four channels of two keys (V, transposed). One shift and four
+// ANDs make four fragments of it.
 #pragma once
 
 #include "device/decode/geometry.cuh"
@@ -23,7 +23,8 @@ struct ProductsInt4 {
   static constexpr int kChunks = C.head_dim / 32;  // registers of a row
   static_assert(kChunks % 2 == 0, "ldmatrix loads two chunks of sixteen keys");
 
-  // s = q k^T of the keys, group by group: s = scale * (q n) + ..., beginning with the zeros.
+  // s = q k^T, group by group. The sums begin with the terms of the zeros; then each group adds
+  // scale * (q n).
   static OCTAVO_DEVICE void qk_gemm(Scores& scores, const typename G::Q& q, const Thread& thread,
                                     int stage) {
     const u32 first_key = thread.warp * C.block_n;
@@ -52,7 +53,7 @@ struct ProductsInt4 {
     }
   }
 
-  // o += p v, and the sums of p times the zeros.
+  // o += p v, and in one more tile the sums of p times V's zeros.
   static OCTAVO_DEVICE void pv_gemm(State& state, const Scores& weights, const Thread& thread,
                                     int stage) {
     const u32 first_key = thread.warp * C.block_n;
@@ -93,13 +94,14 @@ struct ProductsInt4 {
   }
 
  private:
-  // The address that a lane gives ldmatrix for eight rows of scales and zeros from `first` on. Rows
-  // past the last are the first ones again: what they are multiplied with is not used, or 0.
+  // The address that a lane passes to ldmatrix for eight rows of scales and zeros, beginning with
+  // row `first`. Rows past the last wrap around to the first: their products are not used, or are
+  // multiplied by 0.
   static OCTAVO_DEVICE u32 zeros_row(int stage, u32 key, u32 first, u32 lane) {
     return G::group_row(stage, key + lane / 8 * 8, (first + lane % 8) % kGroupRows);
   }
 
-  // The scores of four tiles of keys become the sums of Q times the zeros of K.
+  // Sets the scores of four tiles of keys to the sums of Q times the zeros of K.
   static OCTAVO_DEVICE void add_zeros_of_k(Scores& scores, const typename G::Q& q,
                                            const Thread& thread, int stage, int n) {
     u32 zeros[4];
@@ -149,7 +151,7 @@ struct ProductsInt4 {
     }
   }
 
-  // A scale or zero of the two keys that a lane has in eight.
+  // Loads a scale or zero of each of the lane's two keys in a group of eight.
   static OCTAVO_DEVICE u32 load_pair(u32 row, u32 lane) {
     return ptx::bits_of(ptx::load_shared_f32(row + lane % 4 * 4));
   }

@@ -20,9 +20,9 @@ struct HeadOfSequence {
   PageTable pages{};  // of K and V in a paged cache
 };
 
-class ElementPlaces {
+class ElementOffsets {
  public:
-  ElementPlaces(const ConstTensor& t, VLayout layout, bool varlen, const HeadOfSequence& of)
+  ElementOffsets(const ConstTensor& t, VLayout layout, bool varlen, const HeadOfSequence& of)
       : transposed_(layout == VLayout::transposed),
         stride_(t.stride[2]),
         page_stride_(t.stride[0]),
@@ -44,7 +44,8 @@ class ElementPlaces {
     return transposed_ ? first_ + column * stride_ + place_of_key(row)
                        : first_ + row * stride_ + column;
   }
-  // How many of the `rows` rows from `row` on are one stride apart: those of its page.
+  // How many of the `rows` rows that begin at `row` are one stride apart: in a paged cache, those
+  // on the same page.
   std::int64_t rows_together(std::int64_t row, std::int64_t rows) const {
     return pages_.present() ? std::min(rows, pages_.page_size() - row % pages_.page_size()) : rows;
   }

@@ -4,13 +4,14 @@
 //   k_c = s n_c + z      q . k = sum over groups of  s (q . n) + z (sum of q)
 //   v_c = s n_c + z      o_c   = sum over keys of   (p s) n_c + p z
 //
-// So scales multiply the scores of a group and P, and zeros are one more column of both products
-// (products4.cuh): no value of K or V is scaled by itself.
+// So the scales multiply P and a group's part of the scores, and the zeros are one more column of
+// both products (int4_products.cuh). No single value of K or V is scaled.
 //
-// The products take the bits of n as FP16 numbers, n 2^-24, or n 2^-20 for every second pair of
-// channels, which tensor cores multiply exactly. Q makes up for it: it is divided by the power of
-// two of the largest element of its row, and multiplied by 2^14, or by 2^10 in those channels.
-// Scores are then 2^-10 of what they should be, and the columns of O 2^-24 or 2^-20.
+// The products read the bits of n as subnormal FP16 numbers, which tensor cores multiply exactly: n
+// 2^-24, or n 2^-20 for every second pair of channels. Q compensates: its row is divided by the
+// power of two of its largest element and multiplied by 2^14, or by 2^10 in those channels. The
+// scores come out too small by a factor of 2^-10, and the columns of O by 2^-24 or 2^-20;
+// k_head_scale() and finish_o() correct this.
 #pragma once
 
 #include "device/decode/numerics.cuh"
@@ -25,11 +26,10 @@ struct NumericsInt4 {
   static constexpr int kGroups = kv_groups(C);
   static constexpr u32 kGroupRows = group_rows(C);
   static_assert(kGroups <= 8, "a product has eight columns for the zeros");
-  // P times a scale stays in FP16: scales are at most 2 * 65504 / 15, and P at most 2^2.
+  // P times a scale fits into FP16: scales are at most 2 * 65504 / 15, and P is at most 2^2.
   static constexpr float kRescaleLog2 = 2;
 
-  // --- Q
-  // ------------------------------------------------------------------------------------------
+  // --- Q -----------------------------------------------------------------------------------------
 
   static OCTAVO_DEVICE void convert_row(typename G::QFragments& q, int m, int r, u32 lane) {
     const float amax = row_amax<G>(q, m, r);
@@ -50,8 +50,8 @@ struct NumericsInt4 {
     set_sums(q, m, r, sums, lane);
   }
 
-  // The sums of Q as an A operand: column g of the first eight holds that of group g, rounded, and
-  // column g of the last eight the rest of it. The other columns are 0.
+  // Writes the sums of Q as an A operand of sixteen columns. Column g holds the sum of group g
+  // rounded to FP16, and column 8 + g what the rounding left. The other columns are 0.
   static OCTAVO_DEVICE void set_sums(typename G::QFragments& q, int m, int r,
                                      const float (&sums)[kGroups], u32 lane) {
     float own[2] = {};
@@ -69,8 +69,8 @@ struct NumericsInt4 {
 
   // --- copies -----------------------------------------------------------------------------------
 
-  // The scales and zeros of a sequence and KV head. A lane copies those of a group and side of
-  // eight keys in sixteen bytes, the same ones of every sixteen keys.
+  // Copies the scales and zeros of a sequence and KV head. One copy of sixteen bytes has one scale
+  // or zero for each of eight keys. A lane makes the same copies for every sixteen keys.
   struct KvScales {
     static constexpr u32 kCopies = 2 * kGroupRows;  // of sixteen keys
     static constexpr u32 kPerLane = div_up(kCopies, 32u);
@@ -92,8 +92,8 @@ struct NumericsInt4 {
         from[i] = group < p.groups ? side + at.kv_head * head_bytes + place * 2 : nullptr;
       }
     }
-    // Starts copying those of sixteen keys into place `to` of a stage. They are those of `row` and
-    // the rows behind it; only `rows` of them exist, and the others become 0.
+    // Starts copying the scales and zeros of sixteen keys, beginning with row `row` of the cache,
+    // to key `to` of a stage. Only `rows` of these keys exist; the others become 0.
     OCTAVO_DEVICE void copy(const Params& p, i64 page, int stage, u32 to, i32 row, i32 rows,
                             u32 lane) const {
       OCTAVO_UNROLL
@@ -110,15 +110,14 @@ struct NumericsInt4 {
     }
   };
 
-  // --- scores and output
-  // --------------------------------------------------------------------------
+  // --- scores and output -------------------------------------------------------------------------
 
   static OCTAVO_DEVICE float k_head_scale(const Params&, const WorkTile&) { return 1024.0f; }
   static OCTAVO_DEVICE float k_key_scale(const Params&, int /*stage*/, u32 /*key*/) { return 1.0f; }
 
   using PWeights = typename Numerics16<G>::PWeights;
 
-  // Brings the columns of O to their size, and adds the zeros of V.
+  // Multiplies the columns of O by 2^24 or 2^20, and adds the zeros of V.
   static OCTAVO_DEVICE void finish_o(typename G::State& state, const Thread& thread) {
     OCTAVO_UNROLL
     for (int m = 0; m < kTilesM; ++m) {
