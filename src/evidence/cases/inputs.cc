@@ -488,9 +488,10 @@ void set_arguments(const Case& c, Inputs& in) {
   if (in.k.quantized) in.given.k_scales = in.k.quantized->view;
   if (in.v.quantized) in.given.v_scales = in.v.quantized->view;
   in.dense = in.given;
-  if (c.page_size == 0) return;
-  in.dense = with_cached_values(in, in.given);
-  in.given = with_cache(c, in, in.given);
+  if (c.page_size > 0) {
+    in.dense = with_cached_values(in, in.given);
+    in.given = with_cache(c, in, in.given);
+  }
   if (!c.draft_tree) return;
   in.given.mask = {};
   in.given.draft_tree = in.draft_tree.data();
