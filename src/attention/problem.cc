@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "attention/backward_arguments.h"
+#include "attention/int4_rows.h"
 #include "attention/operand_scales.h"
 #include "attention/sequence.h"
 #include "attention/validate.h"
@@ -41,13 +42,15 @@ Status check_shapes(const Arguments& a) {
   if (k[0] != q[0] && !is_paged(a))
     return invalid("k.shape[0]", fmt::format("{}", k[0]),
                    fmt::format("the batch of q, here {}", q[0]));
+  if ((a.k.dtype == DType::int4) != (a.v.dtype == DType::int4))
+    return invalid("v dtype", name(a.v.dtype), fmt::format("that of k, here {}", name(a.k.dtype)));
   // A transposed V is checked later, by check_transposed_v(), when the number of sequences is
   // known.
   const bool by_rows = a.v_layout == VLayout::rows;
-  const std::int64_t columns = by_rows ? a.v.shape[3] : a.out.shape[3];
+  const std::int64_t columns = by_rows ? row_channels(a.v) : a.out.shape[3];
   if (by_rows)
     OCTAVO_RETURN_IF_ERROR(
-        expect_shape("v", a.v.shape, {k[0], k[1], k[2], columns}, "(that of k)"));
+        expect_shape("v", a.v.shape, {k[0], k[1], k[2], a.v.shape[3]}, "(that of k)"));
   return expect_shape("out", a.out.shape, {q[0], q[1], q[2], columns},
                       columns == q[3] ? "(that of q)" : "(that of q, with the columns of v)");
 }
@@ -310,7 +313,7 @@ Problem make_problem(const Arguments& a, const Options& options) {
   p.seqlen_q = is_varlen(a) ? a.max_seqlen_q : a.q.shape[2];
   p.seqlen_kv = is_varlen(a) ? a.max_seqlen_kv : rows_kv(a);
   p.head_dim = a.q.shape[3];
-  p.head_dim_v = v_by_rows(a).shape[3];
+  p.head_dim_v = row_channels(v_by_rows(a));
   p.q = a.q.dtype;
   p.k = a.k.dtype;
   p.v = a.v.dtype;
