@@ -153,6 +153,14 @@ void set_modifiers(Case& c, int value, Draw& draw) {
   c.padded = (chosen & kPadding) != 0;
 }
 
+// One case in so many has another number of columns of V. Backends that serve those in 16 bits only
+// drop the others.
+constexpr int kSomeV = 8;
+void set_head_dim_v(Case& c, Draw& draw) {
+  const std::int64_t columns = draw.of(kHeadDims);
+  if (columns != c.head_dim) c.head_dim_v = columns;
+}
+
 std::string_view layout_name(Layout layout) {
   constexpr std::array<std::string_view, 5> kNames = {"bhsd", "bshd", "gaps", "varlen",
                                                       "aligned_gaps"};
@@ -195,6 +203,7 @@ std::string Case::name() const {
       fmt::format("B={} Hq={} Hkv={} Sq={} Skv={} D={} {}{}->{} precision={} causal={}", batch,
                   heads_q, heads_kv, seqlen_q, seqlen_kv, head_dim, octavo::name(input), beside,
                   octavo::name(out), octavo::name(options.precision), octavo::name(options.causal));
+  if (head_dim_v > 0) text += fmt::format(" Dv={}", head_dim_v);
   if (options.window_left >= 0 || options.window_right >= 0)
     text += fmt::format(" window={},{}", options.window_left, options.window_right);
   text += quantization_name(*this);
@@ -256,6 +265,7 @@ Case make_sized_case(const AxisValues& values, std::uint64_t seed, const Resize&
   if (is_fp8(c.input) && !c.v && draw.one_in(4))
     c.v = c.input == DType::e4m3 ? DType::e5m2 : DType::e4m3;
   set_modifiers(c, values[kModifiers], draw);
+  if (draw.one_in(kSomeV)) set_head_dim_v(c, draw);
   return c;
 }
 
@@ -281,6 +291,7 @@ Case without_modifiers(const Case& c) {
   plain.bias = {};
   plain.block_mask = 0;
   plain.draft_tree = false;
+  plain.head_dim_v = 0;
   return plain;
 }
 
@@ -371,12 +382,13 @@ class SizeCases {
     AxisValues values = random_values(draw_, kAxisSizes);
     // Neither a single key, which hides every error of the softmax, nor none, nor a long case.
     values[kLength] = static_cast<int>(draw_.between(1, 5));
-    const Case c = make_sized_case(values, ++seed_, [&](Case& sized) {
+    Case c = make_sized_case(values, ++seed_, [&](Case& sized) {
       sized.head_dim = std::max(range_.head_dim_step,
                                 draw_.between(1, 64) / range_.head_dim_step * range_.head_dim_step);
       resize(sized);
       fit(sized);
     });
+    if (products(c, c.seqlen_q) > range_.most_products) c.head_dim_v = 0;
     cases_.push_back(c);
   }
   // A random number from 2^octave to 2^(octave + 1) - 1.
@@ -395,7 +407,7 @@ class SizeCases {
  private:
   static double products(const Case& c, std::int64_t rows) {
     return static_cast<double>(c.batch * c.heads_q * rows) *
-           static_cast<double>(c.seqlen_kv * c.head_dim);
+           static_cast<double>(c.seqlen_kv * std::max(c.head_dim, c.head_dim_v));
   }
   // Judges only some rows of a case that would take too long, and shrinks the smaller sizes of one
   // that takes too long even so.
@@ -462,6 +474,7 @@ namespace {
 void enlarge(Case& c, bool fill_the_gpu, Draw& draw) {
   constexpr std::int64_t kTiles = 200, kTileRows = 64, kMostHeads = 48;
   if (draw.one_in(2)) c.head_dim = 8 * draw.between(1, 32);
+  if (c.head_dim_v == c.head_dim) c.head_dim_v = 0;
   if (c.seqlen_kv == 0 || !fill_the_gpu) return;
   c.seqlen_q += kTileRows;
   c.seqlen_kv += kTileRows;
