@@ -15,8 +15,8 @@
 #include "numeric/formats.h"
 #include "octavo/evidence.hpp"
 #include "octavo/kv_cache.hpp"
-#include "runtime/emulated_gpu.h"
-#include "runtime/emulated_launch.h"
+#include "runtime/emulated/emulated_gpu.h"
+#include "runtime/emulated/emulated_launch.h"
 
 namespace octavo {
 namespace {
@@ -154,10 +154,7 @@ TEST(EmulatorKvCache, AppendsTheBitsOfTheCpuInInt4) {
       for (std::int64_t i = 0; i < group; ++i) {
         const auto value = static_cast<float>(i);
         store_element(from, odd.v_view.data, i, i % 2 == 0 ? 0.0f : -0.0f);
-        store_element(from, odd.k_view.data, i,
-                      i == 3   ? HUGE_VALF
-                      : i == 7 ? -HUGE_VALF
-                               : value);
+        store_element(from, odd.k_view.data, i, i == 3 ? HUGE_VALF : i == 7 ? -HUGE_VALF : value);
         store_element(from, odd.k_view.data, odd.k_view.stride[2] + i, std::nanf(""));
         store_element(from, odd.v_view.data, odd.v_view.stride[2] + i, i == 5 ? 3e5f : -1.5f);
       }

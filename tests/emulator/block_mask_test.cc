@@ -14,8 +14,8 @@
 #include "gpu/jit/config_text.h"
 #include "numeric/formats.h"
 #include "octavo/evidence.hpp"
-#include "runtime/emulated_gpu.h"
-#include "runtime/emulated_launch.h"
+#include "runtime/emulated/emulated_gpu.h"
+#include "runtime/emulated/emulated_launch.h"
 
 namespace octavo::evidence {
 namespace {

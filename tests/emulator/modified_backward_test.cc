@@ -13,8 +13,8 @@
 #include "evidence/cases/draw.h"
 #include "gpu/backward/sm80_backward.h"
 #include "gpu/backward/sm90_backward.h"
-#include "runtime/emulated_backward.h"
-#include "runtime/emulated_gpu.h"
+#include "runtime/emulated/emulated_backward.h"
+#include "runtime/emulated/emulated_gpu.h"
 
 namespace octavo {
 namespace {

@@ -12,8 +12,8 @@
 #include "emulator/backward_checks.h"
 #include "emulator/long.h"
 #include "gpu/backward/sm80_backward.h"
-#include "runtime/emulated_backward.h"
-#include "runtime/emulated_gpu.h"
+#include "runtime/emulated/emulated_backward.h"
+#include "runtime/emulated/emulated_gpu.h"
 
 namespace octavo {
 namespace {

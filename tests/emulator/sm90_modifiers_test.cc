@@ -15,7 +15,7 @@
 #include "gpu/forward/sm90_forward.h"
 #include "gpu/jit/config_text.h"
 #include "octavo/octavo.hpp"
-#include "runtime/emulated_launch.h"
+#include "runtime/emulated/emulated_launch.h"
 
 namespace octavo::evidence {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <array>
 
-#include "runtime/emulated_driver.h"
+#include "runtime/emulated/emulated_driver.h"
 
 namespace octavo {
 namespace {

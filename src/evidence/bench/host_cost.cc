@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "evidence/bench/stats.h"
 #include "gpu/driver/context.h"
-#include "runtime/gpu_plan.h"
+#include "runtime/plan/gpu_plan.h"
 
 namespace octavo::evidence {
 namespace {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "octavo/evidence.hpp"
-#include "runtime/backend.h"
+#include "runtime/plan/backend.h"
 
 namespace octavo::evidence {
 

@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "gpu/cache/append.h"
 #include "octavo/evidence.hpp"
-#include "runtime/emulated_launch.h"
+#include "runtime/emulated/emulated_launch.h"
 
 namespace octavo::evidence {
 namespace {
@@ -76,8 +76,8 @@ Status fill(AppendProblem& x, const Case& c) {
   x.call.cache = {cache(x.k), cache(x.v), x.k_scales.empty() ? nullptr : x.k_scales.data(),
                   x.v_scales.empty() ? nullptr : x.v_scales.data()};
   if (c.has_int4_cache())
-    for (auto [data, groups] : {std::pair{&x.k_groups, &x.call.cache.k_groups},
-                                {&x.v_groups, &x.call.cache.v_groups}}) {
+    for (auto [data, groups] :
+         {std::pair{&x.k_groups, &x.call.cache.k_groups}, {&x.v_groups, &x.call.cache.v_groups}}) {
       *groups = {nullptr, c.heads_kv, kPageSize, c.head_dim, c.kv_group};
       data->resize(static_cast<std::size_t>(pages * groups->of_page()));
       groups->data = data->data();

@@ -13,8 +13,8 @@
 #include "evidence/cases/inputs.h"
 #include "gpu/jit/config_text.h"
 #include "numeric/formats.h"
-#include "runtime/emulated_gpu.h"
-#include "runtime/emulated_launch.h"
+#include "runtime/emulated/emulated_gpu.h"
+#include "runtime/emulated/emulated_launch.h"
 
 namespace octavo::evidence {
 namespace {

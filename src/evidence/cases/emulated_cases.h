@@ -11,7 +11,7 @@
 #include "config/sm90_forward.h"
 #include "emulator/machine.h"
 #include "evidence/cases/cases.h"
-#include "runtime/emulated_driver.h"
+#include "runtime/emulated/emulated_driver.h"
 
 namespace octavo::evidence {
 

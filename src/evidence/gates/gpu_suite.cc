@@ -14,7 +14,7 @@
 #include "gpu/jit/config_text.h"
 #include "gpu/jit/kernel_store.h"
 #include "octavo/emulator.hpp"
-#include "runtime/gpu_plan.h"
+#include "runtime/plan/gpu_plan.h"
 
 namespace octavo::evidence {
 namespace {

@@ -4,8 +4,8 @@
 #include "base/error.h"
 #include "numeric/fork_safe.h"
 #include "octavo/octavo.hpp"
-#include "runtime/backend.h"
-#include "runtime/plan_cache.h"
+#include "runtime/plan/backend.h"
+#include "runtime/plan/plan_cache.h"
 
 namespace octavo {
 namespace {

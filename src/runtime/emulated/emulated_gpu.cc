@@ -1,4 +1,4 @@
-#include "runtime/emulated_gpu.h"
+#include "runtime/emulated/emulated_gpu.h"
 
 #include <algorithm>
 #include <deque>
@@ -23,8 +23,8 @@
 #include "gpu/quantize/prepare_operands.h"
 #include "numeric/fork_safe.h"
 #include "octavo/emulator.hpp"
-#include "runtime/emulated_driver.h"
-#include "runtime/emulated_launch.h"
+#include "runtime/emulated/emulated_driver.h"
+#include "runtime/emulated/emulated_launch.h"
 
 namespace octavo {
 namespace {
@@ -121,8 +121,7 @@ class CompiledInKernels final : public KernelSet {
       const DecodeConfig& c = kernel.config;
       const bool serves = c.arch == chosen.arch && c.element == chosen.element &&
                           c.kv == chosen.kv && c.group == chosen.group && c.out == chosen.out &&
-                          c.draft_tree == chosen.draft_tree &&
-                          c.head_dim >= problem.head_dim;
+                          c.draft_tree == chosen.draft_tree && c.head_dim >= problem.head_dim;
       const auto distance = [&chosen](const DecodeConfig& x) {
         return std::tuple(x.head_dim, x.block_m != chosen.block_m);
       };

@@ -19,8 +19,8 @@
 #include "base/tensor_checks.h"
 #include "numeric/int4.h"
 #include "numeric/quantize.h"
-#include "runtime/cache_store.h"
-#include "runtime/page_pool.h"
+#include "runtime/kv_cache/cache_store.h"
+#include "runtime/kv_cache/page_pool.h"
 
 namespace octavo {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/gpu_plan.h"
+#include "runtime/plan/gpu_plan.h"
 
 #include <algorithm>
 #include <array>
@@ -17,7 +17,7 @@
 #include "gpu/jit/kernel_source.h"
 #include "gpu/jit/load_function.h"
 #include "gpu/quantize/launch_quantize.h"
-#include "runtime/emulated_gpu.h"
+#include "runtime/emulated/emulated_gpu.h"
 
 namespace octavo {
 namespace {

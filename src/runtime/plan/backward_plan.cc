@@ -1,5 +1,5 @@
 // Plans of the backward pass: the CPU's, the choice of the backend, and the one-call form.
-#include "runtime/backward_plan.h"
+#include "runtime/plan/backward_plan.h"
 
 #include <algorithm>
 
@@ -8,8 +8,8 @@
 #include "cpu/attention.h"
 #include "cpu/backward.h"
 #include "numeric/fork_safe.h"
-#include "runtime/gpu_backward_plan.h"
-#include "runtime/plan_cache.h"
+#include "runtime/plan/gpu_backward_plan.h"
+#include "runtime/plan/plan_cache.h"
 
 namespace octavo {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/gpu_backward_plan.h"
+#include "runtime/plan/gpu_backward_plan.h"
 
 #include <fmt/format.h>
 

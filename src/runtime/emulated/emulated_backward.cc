@@ -1,4 +1,4 @@
-#include "runtime/emulated_backward.h"
+#include "runtime/emulated/emulated_backward.h"
 
 #include <algorithm>
 #include <utility>

@@ -4,7 +4,7 @@
 #include <array>
 #include <string_view>
 
-#include "runtime/automatic_plan.h"
+#include "runtime/plan/automatic_plan.h"
 
 namespace octavo {
 

@@ -5,9 +5,9 @@
 #include "emulator/sm80_backward.h"
 #include "gpu/backward/sm80_backward.h"
 #include "gpu/jit/kernel_source.h"
-#include "runtime/emulated_backward.h"
-#include "runtime/emulated_gpu.h"
-#include "runtime/gpu_backward_plan.h"
+#include "runtime/emulated/emulated_backward.h"
+#include "runtime/emulated/emulated_gpu.h"
+#include "runtime/plan/gpu_backward_plan.h"
 
 namespace octavo {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/emulated_launch.h"
+#include "runtime/emulated/emulated_launch.h"
 
 #include <fmt/format.h>
 
@@ -12,7 +12,7 @@
 #include "gpu/forward/sm90_forward.h"
 #include "gpu/jit/config_text.h"
 #include "gpu/quantize/launch_quantize.h"
-#include "runtime/emulated_gpu.h"
+#include "runtime/emulated/emulated_gpu.h"
 
 namespace octavo {
 namespace {

@@ -1,8 +1,8 @@
 // Replaces the emulator in a library that is built without it.
 #include "base/error.h"
 #include "octavo/emulator.hpp"
-#include "runtime/emulated_gpu.h"
-#include "runtime/gpu_backward_plan.h"
+#include "runtime/emulated/emulated_gpu.h"
+#include "runtime/plan/gpu_backward_plan.h"
 
 namespace octavo {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/automatic_plan.h"
+#include "runtime/plan/automatic_plan.h"
 
 #include <algorithm>
 #include <array>
@@ -6,7 +6,7 @@
 
 #include "attention/validate.h"
 #include "base/error.h"
-#include "runtime/precision_record.h"
+#include "runtime/plan/precision_record.h"
 
 namespace octavo {
 namespace {

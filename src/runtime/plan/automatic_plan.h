@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/backend.h"
+#include "runtime/plan/backend.h"
 
 namespace octavo {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "gpu/jit/kernel_source.h"
-#include "runtime/backend.h"
+#include "runtime/plan/backend.h"
 
 namespace octavo {
 

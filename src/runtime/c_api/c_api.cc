@@ -9,7 +9,7 @@
 #include "numeric/transposed.h"
 #include "octavo/octavo.h"
 #include "octavo/octavo.hpp"
-#include "runtime/c_reading.h"
+#include "runtime/c_api/c_reading.h"
 
 struct octavo_plan {
   octavo::Plan plan;

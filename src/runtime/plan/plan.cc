@@ -5,10 +5,10 @@
 #include "attention/validate.h"
 #include "base/error.h"
 #include "octavo/octavo.hpp"
-#include "runtime/automatic_plan.h"
-#include "runtime/backend.h"
-#include "runtime/cpu_plan.h"
-#include "runtime/gpu_plan.h"
+#include "runtime/plan/automatic_plan.h"
+#include "runtime/plan/backend.h"
+#include "runtime/plan/cpu_plan.h"
+#include "runtime/plan/gpu_plan.h"
 
 namespace octavo {
 namespace {

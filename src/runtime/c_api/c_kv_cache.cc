@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "octavo/kv_cache.hpp"
 #include "octavo/octavo.h"
-#include "runtime/c_reading.h"
+#include "runtime/c_api/c_reading.h"
 
 struct octavo_kv_cache {
   octavo::KvCache cache;

@@ -4,7 +4,7 @@
 #include "gpu/backward/sm80_backward.h"
 #include "gpu/backward/sm90_backward.h"
 #include "octavo/octavo.hpp"
-#include "runtime/emulated_driver.h"
+#include "runtime/emulated/emulated_driver.h"
 
 namespace octavo {
 

@@ -1,4 +1,4 @@
-#include "runtime/cpu_plan.h"
+#include "runtime/plan/cpu_plan.h"
 
 #include <algorithm>
 #include <cmath>

@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "runtime/backward_plan.h"
+#include "runtime/plan/backward_plan.h"
 
 namespace octavo {
 

@@ -4,7 +4,7 @@
 #include "base/error.h"
 #include "octavo/octavo.h"
 #include "octavo/octavo.hpp"
-#include "runtime/c_reading.h"
+#include "runtime/c_api/c_reading.h"
 
 namespace octavo {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/cache_store.h"
+#include "runtime/kv_cache/cache_store.h"
 
 #include <algorithm>
 #include <cstring>
@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "cpu/kv_cache.h"
 #include "gpu/cache/append.h"
-#include "runtime/emulated_gpu.h"
+#include "runtime/emulated/emulated_gpu.h"
 
 namespace octavo {
 namespace {

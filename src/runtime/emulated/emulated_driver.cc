@@ -1,4 +1,4 @@
-#include "runtime/emulated_driver.h"
+#include "runtime/emulated/emulated_driver.h"
 
 #include <fmt/format.h>
 

@@ -12,7 +12,7 @@
 #include "gpu/cache/append.h"
 #include "gpu/quantize/prepare_operands.h"
 #include "octavo/octavo.hpp"
-#include "runtime/emulated_driver.h"
+#include "runtime/emulated/emulated_driver.h"
 
 namespace octavo {
 
