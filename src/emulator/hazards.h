@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "emulator/shared_memory.h"
+#include "emulator/memory/shared_memory.h"
 
 namespace octavo::emulator {
 

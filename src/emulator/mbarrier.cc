@@ -4,8 +4,8 @@
 
 #include <utility>
 
-#include "emulator/access.h"
 #include "emulator/machine.h"
+#include "emulator/memory/access.h"
 
 namespace octavo::emulator {
 namespace {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "emulator/clock.h"
-#include "emulator/shared_memory.h"
+#include "emulator/memory/shared_memory.h"
 
 namespace octavo::emulator {
 

@@ -1,6 +1,6 @@
 // KV caches on the emulated GPU: appended rows have the bits of a cache in host memory, and
 // attention over the cache is that of the CPU.
-#include "emulator/append.h"
+#include "emulator/kernels/append.h"
 
 #include <gtest/gtest.h>
 

@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "emulator/sm80_forward.h"
-#include "emulator/sm90_forward.h"
+#include "emulator/kernels/sm80_forward.h"
+#include "emulator/kernels/sm90_forward.h"
 #include "evidence/cases/block_mask_cases.h"
 #include "evidence/cases/emulated_cases.h"
 #include "evidence/cases/inputs.h"

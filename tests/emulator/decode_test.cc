@@ -1,5 +1,5 @@
 // The decode kernel on the emulator: few queries over many keys, against the fp64 reference.
-#include "emulator/decode.h"
+#include "emulator/kernels/decode.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // The sm80 backward kernels in the emulator: gradients against fp64, hazards, and what hostile
 // memory may not change.
-#include "emulator/sm80_backward.h"
+#include "emulator/kernels/sm80_backward.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // The Hopper backward kernels in the emulator: gradients against fp64, hazards, and what hostile
 // memory may not change.
-#include "emulator/sm90_backward.h"
+#include "emulator/kernels/sm90_backward.h"
 
 #include <gtest/gtest.h>
 

@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "emulator/kernels/sm90_forward.h"
 #include "emulator/long.h"
 #include "emulator/modified_case.h"
-#include "emulator/sm90_forward.h"
 #include "evidence/cases/emulated_cases.h"
 #include "gpu/forward/sm90_forward.h"
 #include "gpu/jit/config_text.h"

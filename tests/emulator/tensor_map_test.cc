@@ -1,5 +1,5 @@
 // The emulated driver honours every parameter of cuTensorMapEncodeTiled, or refuses it.
-#include "emulator/tensor_map.h"
+#include "emulator/memory/tensor_map.h"
 
 #include <gtest/gtest.h>
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "config/append.h"
-#include "emulator/append.h"
+#include "emulator/kernels/append.h"
 #include "evidence/cases/emulated_cases.h"
 
 namespace octavo::evidence {

@@ -6,8 +6,8 @@
 #include "attention/backward_arguments.h"
 #include "attention/sequence.h"
 #include "base/error.h"
-#include "emulator/sm80_backward.h"
-#include "emulator/sm90_backward.h"
+#include "emulator/kernels/sm80_backward.h"
+#include "emulator/kernels/sm90_backward.h"
 #include "gpu/backward/sm80_backward.h"
 #include "gpu/jit/config_text.h"
 

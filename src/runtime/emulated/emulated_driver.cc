@@ -9,7 +9,7 @@
 #include <string_view>
 #include <utility>
 
-#include "emulator/tensor_map.h"
+#include "emulator/memory/tensor_map.h"
 #include "numeric/fork_safe.h"
 #include "octavo/emulator.hpp"
 

@@ -4,11 +4,11 @@
 #include <cstddef>
 #include <vector>
 
-#include "emulator/append.h"
-#include "emulator/decode.h"
-#include "emulator/quantize.h"
-#include "emulator/sm80_forward.h"
-#include "emulator/sm90_forward.h"
+#include "emulator/kernels/append.h"
+#include "emulator/kernels/decode.h"
+#include "emulator/kernels/quantize.h"
+#include "emulator/kernels/sm80_forward.h"
+#include "emulator/kernels/sm90_forward.h"
 #include "gpu/cache/append.h"
 #include "gpu/quantize/prepare_operands.h"
 #include "octavo/octavo.hpp"

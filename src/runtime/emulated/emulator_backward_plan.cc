@@ -2,7 +2,7 @@
 #include "attention/backward_arguments.h"
 #include "attention/validate.h"
 #include "base/error.h"
-#include "emulator/sm80_backward.h"
+#include "emulator/kernels/sm80_backward.h"
 #include "gpu/backward/sm80_backward.h"
 #include "gpu/jit/kernel_source.h"
 #include "runtime/emulated/emulated_backward.h"

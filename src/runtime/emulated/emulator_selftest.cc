@@ -2,8 +2,8 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "emulator/conformance.h"
-#include "emulator/selftest.h"
+#include "emulator/selftest/conformance.h"
+#include "emulator/selftest/selftest.h"
 #include "octavo/emulator.hpp"
 
 namespace octavo {
