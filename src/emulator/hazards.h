@@ -1,4 +1,4 @@
-// Descriptions of two unordered accesses to the same shared bytes.
+// Describes two accesses to the same bytes of shared memory that nothing orders.
 #pragma once
 
 #include <cstdint>

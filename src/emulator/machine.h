@@ -86,7 +86,7 @@ struct Warp {
   std::array<Thread*, kWarpSize> lanes{};
   std::uint32_t runnable = 0;  // a bit per lane
   std::uint32_t done = 0;
-  // The instruction that some lanes have reached and others have not.
+  // The instruction at which some lanes wait for the others.
   Place meeting;
   std::uint32_t met = 0;
   std::array<void*, kWarpSize> arguments{};

@@ -13,8 +13,8 @@ struct EmulatedAppend {
   void (*entry)(const append::Params&) = nullptr;
 };
 
-// Every type of new rows and of cache: rows of up to 64 columns with 16-byte loads, and of up to
-// 256 columns element by element.
+// Kernels for every type of new rows and of cache, in two widths: up to 64 columns with 16-byte
+// loads, and up to 256 columns element by element.
 const std::vector<EmulatedAppend>& append_kernels();
 
 // A kernel of this list with the same result as `wanted`, for rows of head_dim columns; null: there

@@ -14,8 +14,8 @@ struct EmulatedDecode {
   void (*combine)(const decode::Params&) = nullptr;  // adds up its partial results
 };
 
-// Small tiles for every type of cache, with one and two tiles of query rows; for Hopper, whose
-// grids overlap, and for older chips.
+// Kernels with small tiles for every type of cache, with one and with two mma tiles of query rows,
+// each for Hopper, where grids overlap, and for older chips.
 const std::vector<EmulatedDecode>& decode_kernels();
 
 }  // namespace octavo::emulator

@@ -13,9 +13,9 @@ struct EmulatedQuantize {
   void (*entry)(const OperandsParams&) = nullptr;
 };
 
-// Every source, format and group for rows of up to 64 columns with 16-byte loads; some of each for
-// rows of up to 256 columns, narrow loads and rotated rows; and the launches for Q, K and V
-// together.
+// Quantizers for every source, format and group with rows of up to 64 columns and 16-byte loads;
+// some with rows of up to 256 columns, narrow loads or rotated rows; and those that quantize Q, K
+// and V together.
 const std::vector<EmulatedQuantize>& quantize_kernels();
 
 // A kernel of this list with the same result as `wanted`, for rows of head_dim columns; null: there

@@ -22,9 +22,9 @@ struct EmulatedRowStats {
   void (*sink_gradients)(const SinkGradientParams&) = nullptr;
 };
 
-// The tiles of config/sm80_backward_tiles.h for f16; bf16 and narrow loads for the narrowest tiles,
-// and for the widest, which replace all others. Likewise with all modifiers.
-// All have the same arch: no compiled code depends on it.
+// In f16 all tiles of config/sm80_backward_tiles.h. In bf16, and with narrow loads, only the
+// narrowest and the widest tiles; the widest can replace all others. The same again with all
+// modifiers. All have the same arch, as no compiled code depends on it.
 const std::vector<EmulatedSm80Backward>& sm80_backward_kernels();
 const std::vector<EmulatedRowStats>& row_stats_kernels();
 

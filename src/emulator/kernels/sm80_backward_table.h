@@ -1,4 +1,4 @@
-// The configurations to instantiate.
+// The configurations of the sm80 backward kernels that the emulator instantiates.
 #pragma once
 
 #include <array>

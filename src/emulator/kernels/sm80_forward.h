@@ -14,7 +14,7 @@ struct EmulatedSm80Forward {
 };
 
 // Every shipped configuration, and some for paths that no shipped one takes: a scale per row of K,
-// narrow loads, FP32 output. All have the same arch: no compiled code depends on it.
+// narrow loads, FP32 output. All have the same arch, as no compiled code depends on it.
 const std::vector<EmulatedSm80Forward>& sm80_forward_kernels();
 
 }  // namespace octavo::emulator

@@ -1,4 +1,5 @@
-// The configurations to instantiate, and the file that instantiates each.
+// The configurations of the sm80 forward kernels that the emulator instantiates, and the part that
+// instantiates each.
 #pragma once
 
 #include <array>
@@ -34,8 +35,8 @@ constexpr Sm80ForwardConfig with_modifiers(Sm80ForwardConfig config) {
   return config;
 }
 
-// Block masks: steps that are part of a block with every modifier, a step for half a block without
-// others, and 8-bit elements.
+// Block masks: a kernel with every modifier whose steps are parts of a block, one without other
+// modifiers whose steps are half a block, and one with 8-bit elements.
 template <class Take>
 constexpr void for_each_block_mask_config(const Take& take) {
   Sm80ForwardConfig config = with_modifiers(small_config(Element::f16));
@@ -83,8 +84,8 @@ constexpr void for_each_sm80_config(const Take& take) {
     config.output.element = Element::f32;
     take(config);
   }
-  // 8-bit outputs and amax, for columns in order and for alternating columns; and rows whose
-  // alignment allows no wide store.
+  // 8-bit outputs and amax, for accumulators with columns in order and with alternating columns;
+  // and rows whose alignment allows no wide store.
   Sm80ForwardConfig config = small_config(Element::f16);
   config.output.amax = true;
   take(config);

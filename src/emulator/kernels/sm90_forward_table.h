@@ -1,4 +1,5 @@
-// The configurations to instantiate, and the file that instantiates each.
+// The configurations of the Hopper forward kernels that the emulator instantiates, and the part
+// that instantiates each.
 #pragma once
 
 #include <array>
@@ -43,10 +44,10 @@ constexpr bool has_pack_gqa(const sm90::TableRow& row) {
   return false;
 }
 
-// In the order of the list: as problems are dispatched to them, with the exact sums that LSE needs,
-// and with FP32 output; in BF16 one kernel of each form. A kernel with exact sums also serves a
-// problem without LSE, so FP32 output needs no other; one kernel of each form is enough for these
-// variants. Those with pack_gqa come last.
+// Takes, for each row of the table, the kernel to which problems are dispatched, that kernel with
+// the exact sums that LSE needs, and with FP32 output. Kernels with pack_gqa come last. BF16 and
+// FP32 output have one kernel of each form. FP32 output has only exact sums, as such a kernel also
+// serves problems without LSE.
 template <class Take>
 constexpr void for_each_sm90_config(const Take& take) {
   for (const sm90::TableRow& row : sm90::kTable)
@@ -97,7 +98,7 @@ constexpr void for_each_sm90_output(const Take& take) {
       c.pack_gqa = true;
       add(c, Element::int8, true);
     } else if (row.config.head_dim == 128 && sm90::stages_o(row.config)) {
-      // O has its own tile, from which it would be stored.
+      // A 16-bit O would have a tile of its own, from which TMA stores it.
       Sm90ForwardConfig c = sm90::config_of(row, Element::bf16);
       c.sum_rounded_p = false;
       add(c, Element::bf16, true);
@@ -112,8 +113,8 @@ constexpr void for_each_sm90_output(const Take& take) {
   }
 }
 
-// 8-bit, one kernel of each form: other rows differ only in sizes. With FP16 scores, each as our
-// own quantizer needs it, and with exact sums for LSE.
+// 8-bit kernels, one of each form, as other rows differ only in sizes. Each with FP16 scores, as
+// for operands of our own quantizer, and with exact sums for LSE.
 template <class Take>
 constexpr void for_each_f16_scores(const sm90::TableRow& row, const Take& take) {
   Sm90ForwardConfig c = sm90::config_of(row, Element::e4m3);

@@ -7,8 +7,8 @@
 
 namespace octavo::emulator {
 
-// The offset of `bytes` shared bytes at an address, aligned to `alignment`. If they are not all
-// inside, reports a finding and returns nothing.
+// The offset in shared memory of `bytes` bytes at an address. Reports a finding and returns nothing
+// if they are not all inside, or not aligned to `alignment`.
 std::optional<std::uint32_t> shared_offset(Thread& thread, Place place, std::uint32_t address,
                                            std::uint32_t bytes, std::uint32_t alignment);
 

@@ -35,12 +35,12 @@ class AsyncOperations {
   bool complete_oldest_copy();
   // Completes the oldest operation; false: there is none.
   bool complete_oldest();
-  // Any one of them. A bulk store may only read.
+  // Completes any one operation. A bulk store may complete its read only.
   void complete_any(SeededOrder& schedule);
   // Completes the bulk stores of a thread up to a group, or lets them read their sources.
   void complete_groups(const Thread& thread, std::uint32_t last);
   void read_groups(const Thread& thread, std::uint32_t last);
-  // Takes the bulk stores that have read their source; the others are dropped.
+  // Takes out the bulk stores that have read their source, and drops all other operations.
   std::list<Operation> take_stores();
 
  private:

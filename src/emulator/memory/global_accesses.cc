@@ -21,7 +21,7 @@ bool may_conflict(GlobalUse a, GlobalUse b) {
   return (changes(a) || changes(b)) && !(strong(a) && strong(b));
 }
 
-// A copy in flight is not complete when its instruction has been executed.
+// Whether the actor's operations may still be in flight after their instruction has been executed.
 bool is_copy(Acts acts) { return acts != Acts::thread; }
 
 }  // namespace
@@ -109,8 +109,8 @@ void GlobalAccesses::note_state(State& state, const By& by, const Record& now, c
     state.others.clear();
     return;
   }
-  // An access that happened before this one of the same kind can be dropped: whatever is ordered
-  // after this one is ordered after that one.
+  // An earlier access of the same kind that happened before this one can be dropped: whatever is
+  // ordered after this access is also ordered after the earlier one.
   std::erase_if(state.others, [&](const Record& earlier) {
     return earlier.use == now.use && earlier.proxy == now.proxy && ordered(earlier, *by.thread);
   });

@@ -30,8 +30,9 @@ class GlobalAccesses {
 
   // Checks for hazards and records the access. The bytes must be in a tensor.
   void note(const By& by, GlobalUse use, const void* data, std::size_t bytes);
-  // fence.proxy.async by a thread: its accesses so far are visible to the async proxy for those who
-  // know of `fence`, and what it knows is visible to its own later copies.
+  // A fence.proxy.async of a thread. Its accesses so far become visible to the async proxy for
+  // everyone who knows of `fence`, and everything that it knows becomes visible to its own later
+  // copies.
   void fence(Thread& thread, Actor fence);
 
  private:

@@ -30,7 +30,7 @@ class GlobalMemory {
 
   // Whether an address is in a tensor that is only read.
   bool is_input(const void* data) const;
-  // Why these bytes may not be accessed this way; empty: they may.
+  // The reason why these bytes may not be accessed this way; empty if they may.
   std::string refuse(const void* data, std::size_t bytes, Use use) const;
   // The tensor that contains or is nearest to an address, and the distance from its first byte.
   std::string describe(const void* data) const;

@@ -35,8 +35,8 @@ void SharedMemory::read_state(State& state, const By& by, std::uint32_t offset,
   state.reads.push_back(by.access);
 }
 
-// A read that happened before another one can be dropped: whatever is ordered after the later read
-// is ordered after the earlier one. The later one is the last by the same actor, or `by`.
+// Drops reads that happened before another one, which is the same actor's last read or `by`:
+// whatever is ordered after the later read is also ordered after the earlier one.
 void SharedMemory::drop_ordered_reads(std::vector<Access>& reads, const By& by) {
   const Knowledge& known = by.thread->known;
   if (readers_.size() <= by.access.actor) readers_.resize(by.access.actor + 1);

@@ -26,7 +26,7 @@ struct Access {
   Place place;
 };
 
-// An access about to be made, and the thread whose knowledge it starts from.
+// The originator of an access: the access itself, and the thread whose knowledge applies to it.
 struct By {
   const Thread* thread = nullptr;
   Access access;
@@ -73,7 +73,7 @@ class SharedMemory {
   std::vector<std::uint8_t> data_;
   std::vector<Chunk> chunks_;
   std::vector<std::uint32_t> mbarriers_;
-  // The last call of drop_ordered_reads that met a read of each actor.
+  // For each actor, the last call of drop_ordered_reads that met one of its reads.
   std::vector<std::uint64_t> readers_;
   std::uint64_t drops_ = 0;
 };

@@ -25,7 +25,7 @@ struct TensorMapFields {
   bool nan_fill = false;
 };
 
-// An error sentence if the real encoder would fail.
+// The reason why the real encoder would refuse these fields; null if it would not.
 const char* refuse(const TensorMapFields& fields);
 ptx::TensorMap encode(const TensorMapFields& fields);
 // Returns false if the map was not encoded by the emulator.

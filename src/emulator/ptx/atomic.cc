@@ -12,7 +12,7 @@ using namespace emulator;
 
 namespace {
 
-// Applies `change` to a word. Threads are only switched when they wait, so nothing comes between.
+// Applies `change` to a word. This is atomic, as threads are switched only when they wait.
 template <class Change>
 void update(Place place, void* p, GlobalUse use, const Change& change) {
   Thread& t = self();
@@ -29,7 +29,7 @@ void update(Place place, void* p, GlobalUse use, const Change& change) {
 
 }  // namespace
 
-// If disabled, it is a load and a store.
+// As a mutant it is a load and a store.
 void atomic_max(float* p, u32 x, Site site) {
   const Place place{"red.relaxed.gpu.global.max.u32", site};
   if (!global_allowed(place, p, 4, 4, GlobalMemory::Use::write)) return;
@@ -38,7 +38,7 @@ void atomic_max(float* p, u32 x, Site site) {
          [x](u32 there) { return std::max(there, x); });
 }
 
-// If disabled, it releases nothing.
+// As a mutant it releases nothing.
 void red_release_add(u32* p, u32 x, Site site) {
   Thread& t = self();
   const Place place{"red.release.gpu.global.add.u32", site};
@@ -47,7 +47,7 @@ void red_release_add(u32* p, u32 x, Site site) {
   if (!t.machine->mutated(place)) t.machine->flags().release(t, p);
 }
 
-// If disabled, it acquires nothing.
+// As a mutant it acquires nothing.
 u32 ld_acquire(const u32* p, Site site) {
   Thread& t = self();
   const Place place{"ld.acquire.gpu.global.u32", site};

@@ -50,7 +50,7 @@ float fma_sat_f32(float a, float b, float c) {
   return sum > 0 ? std::min(sum, 1.0f) : 0.0f;
 }
 float abs_f32(float x) { return std::fabs(x); }
-// Not std::fmax alone, which returns a signalling NaN instead of the number.
+// std::fmax alone would return a signalling NaN instead of the number.
 float max_f32(float a, float b) {
   if (std::isnan(a)) return canonical(b);
   return std::isnan(b) ? a : std::fmax(a, b);

@@ -100,7 +100,7 @@ void mbarrier_arrive_expect_tx_remote(u32 remote, u32 bytes, Site site) {
   emulator::mbarrier_arrive(t, at, place);
 }
 
-// If disabled, it returns true without having waited.
+// As a mutant it returns true without having waited.
 bool mbarrier_test(u32 bar, u32 parity, Site site) {
   Thread& t = self();
   const Place place{"mbarrier.test_wait", site};

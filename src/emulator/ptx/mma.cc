@@ -44,7 +44,7 @@ void unpack(Number format, bool paired, u32 word, Tile& to, int at, int k, int s
   }
 }
 
-// A warp multiplies the same A with one B after the other, so A is decoded once.
+// A warp often multiplies the same A by several B in turn, so the decoded A is kept.
 template <class Lanes>
 const TileA& gather_a(const Lanes& lanes, Number format, bool paired) {
   struct Last {

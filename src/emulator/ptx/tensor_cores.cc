@@ -55,7 +55,7 @@ float cut_to_float(std::int64_t sum, int exponent, int fraction, int keep) {
   return negative ? -result : result;
 }
 
-// The sum if an operand is an infinity or a NaN.
+// The sum of a group in which an operand is an infinity or a NaN.
 float special_sum(const TileA& a, const TileB& b, int at, int b_at, int terms, float c) {
   constexpr float kNan = std::bit_cast<float>(0x7fffffffu);
   bool positive = c == std::numeric_limits<float>::infinity();
@@ -113,7 +113,7 @@ Parts take_apart(Number format, std::uint32_t bits) {
 
 Accumulation mma_sync_rule(Number a, int arch) {
   const bool fp8 = a == Number::e4m3 || a == Number::e5m2;
-  // sm_90 computes FP8 mma.sync in FP16 (ptx_mma.cc).
+  // sm_90 computes FP8 mma.sync in FP16 (ptx/mma.cc).
   if (arch >= 90) return {16, 25, 23};
   if (fp8) return {16, 13, 13};
   return {8, 24, 23};

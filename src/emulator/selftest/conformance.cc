@@ -30,7 +30,7 @@ ConformanceResult conform(const ConformanceSet& set, const std::optional<GoldenS
   ConformanceResult result;
   result.name = set.name;
   std::vector<std::uint32_t> input = set.input, output(set.output_words, kUntouched);
-  // Tensor maps need 16-byte alignment, which the allocator gives a vector of words.
+  // A tensor map needs 16-byte alignment, which the allocator provides for a vector of words.
   conformance::Params params = set.params;
   params.in = input.data();
   params.out = output.data();

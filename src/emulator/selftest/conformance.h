@@ -1,4 +1,5 @@
-// Golden vectors: instruction results recorded on a GPU, compared with the emulator's.
+// Conformance: compares results of instructions in the emulator with results recorded on a GPU, the
+// golden vectors.
 //
 // A set is a kernel of device/conformance with inputs derived from its name. Its outputs, recorded
 // on a GPU by tools/record_conformance.cc, are stored in tests/emulator/conformance.golden.
@@ -45,7 +46,7 @@ struct GoldenSet {
 std::uint64_t digest(const std::vector<std::uint32_t>& words);
 // The file: a line of text that describes it, then the sets, little-endian.
 std::string to_bytes(const std::vector<GoldenSet>& sets, const std::string& device);
-// Empty if the bytes are not such a file.
+// Reads such a file; empty if the bytes are something else.
 std::vector<GoldenSet> golden_from_bytes(const std::string& bytes);
 // The GPU that the file was recorded on.
 std::string golden_device(const std::string& bytes);

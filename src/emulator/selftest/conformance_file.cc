@@ -1,4 +1,4 @@
-// Reads and writes the golden file.
+// Reads and writes the file of golden vectors.
 #include <fmt/format.h>
 
 #include <cstring>
