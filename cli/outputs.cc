@@ -1,4 +1,4 @@
-// Several outputs: either all targets change or, on a failure before commit(), none.
+// Writes several outputs so that either all targets change or, on a failure before commit(), none.
 #include "outputs.h"
 
 #include "error.h"

@@ -1,5 +1,5 @@
-// The .npy reader trusts nothing: a minimal parser reads the header, a Python dict literal, and
-// memory is allocated only after the size has been checked against the file's.
+// Reads .npy files, without trusting them: a minimal parser reads the header, a Python dict
+// literal, and memory is allocated only after the size has been compared with that of the file.
 #include "tensors/npy.h"
 
 #include <fmt/format.h>
