@@ -15,7 +15,8 @@ std::int64_t row_tiles(const Problem& p, const DecodeConfig& c) {
   return div_up<std::int64_t>(p.seqlen_q * (p.heads_q / p.heads_kv), c.block_m);
 }
 
-// The CTAs among which the tiles are divided: no more than there are tiles at the longest lengths.
+// The number of CTAs among which the KV tiles are divided. It is at most the number of KV tiles at
+// the longest lengths.
 std::int64_t ctas_of(const LoadedDecode& kernel, const Problem& p) {
   const std::int64_t work_tiles = p.batch * p.heads_kv * row_tiles(p, kernel.config);
   const std::int64_t tiles = div_up<std::int64_t>(std::max<std::int64_t>(p.seqlen_kv, 1),
@@ -91,7 +92,7 @@ decode::Params decode_params(const LoadedDecode& kernel, const Problem& run_prob
   p.partials = static_cast<float*>(workspace);
   p.ctas = static_cast<i32>(ctas_of(kernel, run_problem));
   p.combine_rows = std::min(static_cast<i32>(c.block_m), p.seqlen_q * p.heads_per_kv);
-  // If a work tile is cut into many parts, one warp would read them for too long.
+  // If a work tile is cut into many parts, one warp alone would take too long to add them up.
   const i32 work_tiles = p.batch * p.heads_kv * p.row_tiles;
   p.warps_per_row = p.ctas / work_tiles >= 4 ? decode::kCombineWarps : 1;
   return p;
@@ -118,7 +119,7 @@ Status launch_decode(const Gpu& gpu, const LoadedDecode& kernel, const Problem& 
   launch.grid[0] = static_cast<unsigned>((params.ctas - 1) * rows);
   launch.block[0] = 32 * decode::kCombineWarps;
   launch.smem_bytes = static_cast<unsigned>(decode::combine_smem_bytes(c));
-  // The grids of sm_90 code overlap: the second is resident before the first ends.
+  // On sm_90 the two grids overlap: the second is resident before the first ends.
   cuda::LaunchAttribute overlap;
   overlap.id = cuda::LaunchAttributeId::programmatic_stream_serialization;
   overlap.value.programmatic_stream_serialization = 1;

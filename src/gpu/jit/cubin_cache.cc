@@ -1,5 +1,5 @@
-// Reads and writes cache entries by file descriptor: every check is made on the file that is then
-// used, and no symbolic link is followed below the root.
+// Reads and writes cache entries. All files are accessed by file descriptor, so every check is made
+// on the file that is then used, and no symbolic link is followed below the root.
 #include "gpu/jit/cubin_cache.h"
 
 #include <dirent.h>
@@ -127,7 +127,7 @@ void remove_leftovers(int root, bool of_the_dead) {
   }
 }
 
-// The reader's and the writer's errors, with the name of the file.
+// Adds the name of the file to an error of the reader or the writer.
 Status in_entry(std::string_view name, const Status& status) {
   return {status.code(), fmt::format("The cache entry's {} {}", name, status.message())};
 }

@@ -79,8 +79,8 @@ Result<Opened> open_nvrtc() {
       names.front(), names.size() > 1 ? " and others" : ""));
 }
 
-// NVRTC has internal locks. In the child of a process that forked while it was compiling, one may
-// stay locked forever, so the child does not use the compiler.
+// NVRTC has internal locks. If a process forks while it is compiling, a lock may stay taken forever
+// in the child, so the child does not use the compiler.
 class Compiler {
  public:
   explicit Compiler(const Compiler* parent)
