@@ -79,8 +79,8 @@ Result<Manifest> read_manifest(const std::string& text) {
   return manifest;
 }
 
-// Commit and GPU are printed and become parts of paths: letters, digits and what GPU names have
-// besides them.
+// Checks commit and GPU, which are printed and become parts of paths: only letters, digits and the
+// other characters of GPU names are allowed.
 std::string checked_name(const nlohmann::json& json, std::string_view key, BundleReport& report) {
   constexpr std::size_t kLongest = 100;
   const std::string text = json.is_string() ? json.get<std::string>() : "";

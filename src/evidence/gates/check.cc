@@ -21,7 +21,8 @@
 namespace octavo::evidence {
 namespace {
 
-// A case in progress: its memory and truth, then the result of a run, then the verdict.
+// A case in progress: its memory and the results of the oracle, then the result of a run, then the
+// verdict.
 struct Work {
   Status status;
   Inputs inputs;
@@ -46,7 +47,8 @@ void on_all_cores(std::size_t count, const std::function<void(std::size_t)>& wor
              [&work](std::size_t i, std::size_t) { work(i); });
 }
 
-// Every fourth case whose fp64 sums take the CPU a fraction of a second.
+// Whether the oracles are compared: on every fourth case, if the CPU's oracle takes only a fraction
+// of a second.
 bool compares_oracles(const Case& c, std::size_t number) {
   constexpr double kMostProducts = 2e7;
   const double products = static_cast<double>(c.batch * c.heads_q) *
@@ -315,7 +317,7 @@ namespace {
 
 Status validate_options(const CheckOptions& options) {
   constexpr int kMost = 1'000'000, kMostStreams = 64;
-  // The emulator repeats its bits unless it is told another schedule.
+  // With one schedule the emulator always gives the same bits, so one run is enough.
   const int fewest = options.device.kind == Device::Kind::emulator ? 1 : 2;
   if (options.repeat < fewest || options.repeat > kMost)
     return invalid("repeat", fmt::format("{}", options.repeat),

@@ -1,4 +1,4 @@
-// The counters gate: a profiler's counts, from a file or from a run now.
+// The counters gate: compares a profiler's counts, from a file or a new run, with the thresholds.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,8 +1,8 @@
 // The performance gate: compares this run with a recorded one, shape by shape.
 //
-// Every shape is timed twice, all shapes once before any the second time. The distance between the
-// two series of the same kernel (A/A) is the smallest difference to the record that can be
-// resolved.
+// Every shape is timed twice: all shapes once, then all of them again. The difference between the
+// two series of the same kernel (A/A) is the resolution: smaller differences to the record mean
+// nothing.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -138,8 +138,8 @@ std::string obstacle(const GateOptions& options, const Baseline& baseline,
   return "";
 }
 
-// A baseline is given to be compared with: if that is impossible, the gate fails unless the caller
-// allowed it.
+// A baseline is meant to be compared with. If that is impossible, the gate fails unless the caller
+// has allowed it.
 GateResult not_compared(GateResult result, const GateOptions& options, std::string why) {
   if (!options.baseline_optional) {
     result.state = GateState::failed;
@@ -198,7 +198,7 @@ Result<GateResult> performance_gate(const GateOptions& options,
     check_threshold(result, thresholds, "worst_slowdown", timing.shape.name, "", 0, timing.ratio);
   }
   check_threshold(result, thresholds, "slower_shapes", name(options.device), "", 0, slower);
-  // Where a baseline has no more shapes than may be slower, none may be.
+  // If a baseline has no more shapes than may be slower, none of its shapes may be slower.
   const bool few = shapes <= limits->slower_shapes;
   if (slower > 0 && (few || !result.failures.empty()))
     for (const GateTiming& timing : result.timings)

@@ -1,4 +1,5 @@
-// The checks of the judge. Each rejects a plausible fault; tests/evidence plants the faults.
+// The checks that judge a result. Each rejects a plausible fault; tests/evidence plants these
+// faults.
 #include "evidence/oracle/judge.h"
 
 #include <fmt/format.h>
@@ -71,7 +72,9 @@ class Judge {
     if (c_.kv) return mode_bound_over(c_.input, *c_.kv);
     return mode_bound(c_.input, c_.options.precision, c_.v_type());
   }
-  bool rounds() const { return c_.kv || is_8bit(c_.input) || c_.options.precision != Precision::native; }
+  bool rounds() const {
+    return c_.kv || is_8bit(c_.input) || c_.options.precision != Precision::native;
+  }
 
   template <class... Args>
   void fail(fmt::format_string<Args...> text, Args&&... args) {
@@ -174,7 +177,7 @@ class Judge {
       }
   }
 
-  // The declared error of the mode, at the one shape it is declared for.
+  // Checks the declared error of the mode, at the shape for which it is declared.
   void check_mission() {
     Case mission;
     mission.heads_q = mission.heads_kv = 8;
@@ -192,7 +195,8 @@ class Judge {
     expect_within("total rmse at the mission shape", total_.rms(), mode().mission_rmse);
   }
 
-  // Rows without a key: 0, and the LSE -inf, or the sink unless the row is padding.
+  // Checks rows without keys: the output is 0, and the LSE -inf, or the sink unless the row is
+  // padding.
   void check_dead_rows(const Bounds& b) {
     std::int64_t wrong = 0, wrong_lse = 0;
     for (std::size_t r = 0; r < truth_.rows.size(); ++r) {
@@ -245,8 +249,8 @@ class Judge {
     if (rounds()) expect_within("lse total error", total.max, b.total_lse + rounding);
   }
 
-  // Rounding must be visible: an error of zero, or an error far below that of the mode's
-  // quantization alone, means that something was compared with itself or not computed.
+  // Checks that rounding is visible. An error of zero, or far below that of the mode's quantization
+  // alone, means that something was compared with itself or not computed.
   void check_not_too_exact() {
     std::int64_t mixed = 0;  // elements that are averages of several keys, so not exact in any type
     for (const JudgedRow& row : truth_.rows) mixed += row.keys >= 2 ? c_.head_dim : 0;
