@@ -1,5 +1,7 @@
 // int4 K and V in a paged cache: the oracle and the CPU read what was quantized, and every fault is
 // one sentence.
+#include "numeric/int4.h"
+
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -8,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "numeric/int4.h"
 #include "octavo/evidence.hpp"
 #include "octavo/octavo.hpp"
 
@@ -107,7 +108,7 @@ struct Int4Call {
   }
 };
 
-TEST(Int4, AttentionOverTheCacheIsThatOverItsValues) {
+TEST(Int4, AttentionEqualsThatOverDequantizedValues) {
   for (const std::int64_t channels : {32, 64}) {
     Int4Call call(channels);
     const Options options{.causal = Causal::bottom_right};

@@ -282,7 +282,7 @@ TEST(EmulatorKvCache, SequenceWithoutRoomStaysAsItIs) {
   EXPECT_NE(row(v, 1, 15), 7);
 }
 
-TEST(EmulatorKvCache, WhatGpusDoNotHold) {
+TEST(EmulatorKvCache, RefusesCachesThatGpusDoNotSupport) {
   const auto refused = [](DType dtype, std::int64_t head_dim) {
     const Result<KvCache> made = KvCache::create(cache_options(dtype, head_dim), kAppendDevice);
     EXPECT_EQ(made.status().code(), ErrorCode::unsupported);

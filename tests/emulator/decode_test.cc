@@ -66,7 +66,7 @@ TEST_F(EmulatorDecode, EveryShape) {
       check(DType::bf16, shape, features, number++);
 }
 
-TEST_F(EmulatorDecode, AdaRunsItToo) {
+TEST_F(EmulatorDecode, RunsOnAda) {
   for (std::uint64_t number = 0; number < 6; ++number)
     check(DType::f16, {3, 4, 2, 2, 150, 64}, number % 2 ? kPadded | kAlibi : 0, number, kAda);
 }

@@ -272,9 +272,9 @@ void expect_every_call_needed(std::int64_t head_dim) {
   expect_every_call_needed(run_on_l4, mutant_shapes(head_dim));
 }
 
-TEST(EmulatorSm80Backward, EveryCallIsNeeded) { expect_every_call_needed(64); }
+TEST(EmulatorSm80Backward, EveryMutantIsDetected) { expect_every_call_needed(64); }
 // These warps exchange p and ds.
-TEST(EmulatorSm80Backward, EveryCallOfWideHeadsIsNeeded) {
+TEST(EmulatorSm80Backward, EveryMutantOfWideHeadsIsDetected) {
   if (!test_long()) GTEST_SKIP() << "OCTAVO_TEST_LONG is not set";
   expect_every_call_needed(128);
 }

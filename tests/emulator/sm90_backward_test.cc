@@ -257,14 +257,14 @@ void expect_every_h200_call_needed(std::int64_t head_dim) {
   expect_every_call_needed(launch, h200_mutant_shapes(head_dim));
 }
 
-TEST(EmulatorSm90Backward, EveryCallIsNeeded) { expect_every_h200_call_needed(64); }
+TEST(EmulatorSm90Backward, EveryMutantIsDetected) { expect_every_h200_call_needed(64); }
 // dK of a block runs on under the next one.
-TEST(EmulatorSm90Backward, EveryCallOfWideHeadsIsNeeded) {
+TEST(EmulatorSm90Backward, EveryMutantOfWideHeadsIsDetected) {
   if (!test_long()) GTEST_SKIP() << "OCTAVO_TEST_LONG is not set";
   expect_every_h200_call_needed(128);
 }
 // Two warpgroups divide the products.
-TEST(EmulatorSm90Backward, EveryCallOfDividedProductsIsNeeded) {
+TEST(EmulatorSm90Backward, EveryMutantOfDividedProductsIsDetected) {
   if (!test_long()) GTEST_SKIP() << "OCTAVO_TEST_LONG is not set";
   expect_every_h200_call_needed(256);
 }

@@ -181,7 +181,7 @@ TEST(EmulatorSm90Modifiers, HugeBiases) {
 }
 
 // Keys with a huge bias have no weight beside keys of other levels, in whichever block they are.
-TEST(EmulatorSm90Modifiers, HugeBiasesBesideOthers) {
+TEST(EmulatorSm90Modifiers, HugeBiasesTogetherWithOthers) {
   std::vector<std::pair<float, float>> levels = {{-1e9f, 0.0f}, {-1.4e8f, -1.3e8f}};
   if (test_long())
     levels.insert(levels.end(), {{0.0f, -1e9f}, {-1e9f, -1e8f}, {0.0f, 1e9f}, {-3e38f, -1e9f}});
@@ -237,7 +237,7 @@ TEST(EmulatorSm90Modifiers, BlocksFromTheDiagonal) {
 
 // A row of scores far beyond the softcap does not change the bits of its neighbours, whose scores
 // take a polynomial.
-TEST(EmulatorSm90Modifiers, SoftcapOfARowIsItsOwn) {
+TEST(EmulatorSm90Modifiers, SoftcapOfARowDoesNotDependOnOtherRows) {
   for (const auto* kernel : modified_kernels()) {
     ModifiedProblem p = problem_for(kernel->config, 0, 4);
     p.softcap = 10;
