@@ -233,7 +233,7 @@ Result<HostTensor> read_npy(const ByteSource& source, std::optional<DType> untyp
     return bad_input("the data",
                      fmt::format("{} bytes long where the shape {} of {} takes {}", present,
                                  shape_text(*header.shape), name(*dtype), *bytes),
-                     "files that hold just their array");
+                     "files that hold the array and nothing else");
   }
   HostTensor tensor{*dtype, *header.shape, std::vector<std::byte>(*bytes)};
   if (Status status = source.read(located->data_begin, tensor.data); !status.ok()) return status;

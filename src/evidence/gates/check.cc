@@ -149,7 +149,7 @@ void compare_with_emulator(const Case& c, Work& work, const Runner& emulator) {
   work.emulated_difference = difference(c, work.inputs, work.out);
   if (!(work.emulated_difference <= kEmulatedDifference))
     work.verdict.failures.push_back(
-        fmt::format("{:.2e} from what the same kernel gives in the emulator, where {:.0e} may be",
+        fmt::format("differs by {:.2e} from the same kernel in the emulator; {:.0e} is allowed",
                     work.emulated_difference, kEmulatedDifference));
   work.inputs.out.bytes = work.out;
   work.inputs.lse.bytes = work.lse;
@@ -168,9 +168,10 @@ void judge_case(const Case& c, Work& work, Device::Kind kind) {
   Verdict verdict = judge(c, work.inputs, work.truth, kind);
   for (std::string& failure : work.verdict.failures) verdict.failures.push_back(std::move(failure));
   if (work.oracle_difference > 1)
-    verdict.failures.push_back(fmt::format(
-        "the device's oracle and the CPU's differ by {:.1f} times what sums in another order may",
-        work.oracle_difference));
+    verdict.failures.push_back(
+        fmt::format("the oracles of the device and the CPU differ {:.1f} times as much as sums in "
+                    "another order may",
+                    work.oracle_difference));
   work.verdict = std::move(verdict);
 }
 

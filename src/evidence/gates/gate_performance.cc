@@ -131,7 +131,8 @@ std::string obstacle(const GateOptions& options, const Baseline& baseline,
                      const std::string& machine) {
   if (options.device.kind == Device::Kind::emulator)
     return "the emulator's time is not a kernel's.";
-  if (baseline.machine.empty()) return "the baseline does not say of which machine it is.";
+  if (baseline.machine.empty())
+    return "the baseline does not name the machine that it was measured on.";
   if (baseline.machine != machine)
     return fmt::format("the baseline is of {}, and this is {}.", printable(baseline.machine),
                        machine);
@@ -206,7 +207,7 @@ Result<GateResult> performance_gate(const GateOptions& options,
   if (result.failures.empty() && measured <= (few ? 0 : limits->slower_shapes))
     return not_compared(
         std::move(result), options,
-        fmt::format("{} of {} shapes could be told apart from the noise.", measured, shapes));
+        fmt::format("{} of {} shapes could be measured in this noise.", measured, shapes));
   result.reason = fmt::format("{} shapes against the baseline; A/A tells {:.1f}% apart", measured,
                               100 * resolution);
   result.state = result.failures.empty() ? GateState::passed : GateState::failed;

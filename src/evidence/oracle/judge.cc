@@ -255,9 +255,9 @@ class Judge {
     std::int64_t mixed = 0;  // elements that are averages of several keys, so not exact in any type
     for (const JudgedRow& row : truth_.rows) mixed += row.keys >= 2 ? c_.head_dim : 0;
     if (mixed < 64) return;
-    if (kernel_.max == 0) fail("kernel error is exactly 0 where rounding must show");
+    if (kernel_.max == 0) fail("kernel error is exactly 0, although rounding must be visible");
     if (total_.rms() < 0.5 * by_quantization_.rms())
-      fail("total rmse {:.3e} is below half of {:.3e}, which quantization alone makes",
+      fail("total rmse {:.3e} is below half of {:.3e}, the error of the quantization alone",
            total_.rms(), by_quantization_.rms());
   }
 

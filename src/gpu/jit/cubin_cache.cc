@@ -137,7 +137,7 @@ Result<InputFile> open_file(int directory, std::string_view name, std::uint64_t 
   if (!file.ok()) return in_entry(name, file.status());
   if (file->owner() != geteuid() || file->size() > most_bytes) {
     return Status(ErrorCode::io_error,
-                  fmt::format("The cache entry's {} is not a file of ours.", name));
+                  fmt::format("The cache entry's {} was not written by Octavo.", name));
   }
   return file;
 }

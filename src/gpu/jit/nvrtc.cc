@@ -70,7 +70,7 @@ Result<Opened> open_nvrtc() {
     int major_version = 0, minor_version = 0;
     if (const Code code = api.version(&major_version, &minor_version); code != kSuccess) {
       return missing(
-          fmt::format("{} does not tell its version: {}.", name, api.error_string(code)));
+          fmt::format("{} does not return its version: {}.", name, api.error_string(code)));
     }
     return Opened{api, fmt::format("NVRTC {}.{}", major_version, minor_version)};
   }
