@@ -74,7 +74,7 @@ Status check_transposed_v(const Arguments& a) {
   const auto& k = a.k.shape;
   const std::int64_t columns = transposed_columns(k[2], is_varlen(a) ? a.sequences : 0);
   return expect_shape("v", a.v.shape, {k[0], k[1], a.out.shape[3], columns},
-                      "(that of k transposed, its keys filled up to sixteens)");
+                      "(that of k transposed, with keys padded to a multiple of 16)");
 }
 
 // An array of a call that is no tensor, in numbers of 32 bits.

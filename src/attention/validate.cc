@@ -398,7 +398,7 @@ Status validate_backward(const Problem& p) {
     return unsupported("precision", fmt::format("{} with inputs of {}", name(precision), name(p.q)),
                        "native, or fp16 and bf16 with inputs of that dtype, in the backward pass");
   if (p.paged)
-    return unsupported("problem", describe(p), "K and V that are no pages, in the backward pass");
+    return unsupported("problem", describe(p), "K and V without pages, in the backward pass");
   if (p.block_mask != 0)
     return unsupported("block_mask", "given in the backward pass",
                        "causal masks, windows and mask tensors there");

@@ -20,8 +20,8 @@
 #include "numeric/scale.h"
 #include "octavo/octavo.hpp"
 #include "runtime/buffer.h"
-#include "runtime/emulated_gpu.h"
-#include "runtime/plan_cache.h"
+#include "runtime/emulated/emulated_gpu.h"
+#include "runtime/plan/plan_cache.h"
 
 namespace octavo {
 namespace {

@@ -45,7 +45,7 @@ struct Drafts : test::Call {
   }
 };
 
-TEST(DraftTree, HidesWhatAMaskOfTheSameBitsHides) {
+TEST(DraftTree, EqualsAMaskTensorWithTheSameBits) {
   for (const Causal causal : {Causal::none, Causal::bottom_right})
     for (const bool padded : {false, true}) {
       Drafts call;

@@ -108,7 +108,7 @@ struct Int4Call {
   }
 };
 
-TEST(Int4, AttentionOverTheCacheIsThatOverItsValues) {
+TEST(Int4, AttentionEqualsThatOverDequantizedValues) {
   for (const std::int64_t channels : {32, 64}) {
     Int4Call call(channels);
     const Options options{.causal = Causal::bottom_right};

@@ -260,7 +260,7 @@ TEST(Paged, OtherDevicesRefuse) {
 }
 
 // The same keys in the same order give the same bits, wherever they lie.
-TEST(Paged, TheCpuAndTheOracleFindTheKeysOfADenseCall) {
+TEST(Paged, CpuAndOracleEqualADenseCall) {
   for (const bool rows_first : {false, true}) {
     Paged call(rows_first);
     const Options options{.causal = Causal::bottom_right, .window_left = 30};
@@ -281,7 +281,7 @@ TEST(Paged, TheCpuAndTheOracleFindTheKeysOfADenseCall) {
 
 // int8 values with a scale give the bits of the f32 values that they stand for. NaN follows the
 // scales, and with strides lies between them.
-TEST(Paged, ScalesAreThoseOfTheTensorTheHeadTheRowOrThePage) {
+TEST(Paged, ScalesPerTensorHeadRowOrPage) {
   struct Kind {
     Granularity granularity;
     std::int64_t pages, heads, rows;  // that have scales of their own

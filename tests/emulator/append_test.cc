@@ -1,6 +1,6 @@
 // KV caches on the emulated GPU: appended rows have the bits of a cache in host memory, and
 // attention over the cache is that of the CPU.
-#include "emulator/append.h"
+#include "emulator/kernels/append.h"
 
 #include <gtest/gtest.h>
 
@@ -15,8 +15,8 @@
 #include "numeric/formats.h"
 #include "octavo/evidence.hpp"
 #include "octavo/kv_cache.hpp"
-#include "runtime/emulated_gpu.h"
-#include "runtime/emulated_launch.h"
+#include "runtime/emulated/emulated_gpu.h"
+#include "runtime/emulated/emulated_launch.h"
 
 namespace octavo {
 namespace {
@@ -282,7 +282,7 @@ TEST(EmulatorKvCache, SequenceWithoutRoomStaysAsItIs) {
   EXPECT_NE(row(v, 1, 15), 7);
 }
 
-TEST(EmulatorKvCache, WhatGpusDoNotHold) {
+TEST(EmulatorKvCache, RefusesCachesThatGpusDoNotSupport) {
   const auto refused = [](DType dtype, std::int64_t head_dim) {
     const Result<KvCache> made = KvCache::create(cache_options(dtype, head_dim), kAppendDevice);
     EXPECT_EQ(made.status().code(), ErrorCode::unsupported);

@@ -55,7 +55,7 @@ TEST(ChooseDecode, FitsEveryChip) {
   EXPECT_EQ(chosen, 1344);  // of 1600, without FP8 on two chips
 }
 
-TEST(ChooseDecode, WhatTheKernelDoesNotSupport) {
+TEST(ChooseDecode, UnsupportedProblemsAreRefused) {
   const GpuInfo info = decoding_chip(90);
   const Problem good = decoding(DType::f16, DType::f16, 8, 64);
   ASSERT_TRUE(decode_supports(good, info));

@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "gpu/cache/append.h"
 #include "octavo/evidence.hpp"
-#include "runtime/emulated_launch.h"
+#include "runtime/emulated/emulated_launch.h"
 
 namespace octavo::evidence {
 namespace {
@@ -98,7 +98,8 @@ std::vector<Case> cases_for(const AppendConfig& config) {
   c.heads_q = c.heads_kv = 2;
   c.batch = 3;
   std::vector<Case> cases;
-  // More CTAs than one, the last with rows that do not exist; a page boundary inside a sequence.
+  // Several CTAs, the last of which has rows that do not exist, and a page boundary inside a
+  // sequence.
   c.seqlen_q = append::rows_of_cta(config) + 3;
   c.seqlen_kv = 9;
   cases.push_back(c);

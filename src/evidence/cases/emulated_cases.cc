@@ -13,8 +13,8 @@
 #include "evidence/cases/inputs.h"
 #include "gpu/jit/config_text.h"
 #include "numeric/formats.h"
-#include "runtime/emulated_gpu.h"
-#include "runtime/emulated_launch.h"
+#include "runtime/emulated/emulated_gpu.h"
+#include "runtime/emulated/emulated_launch.h"
 
 namespace octavo::evidence {
 namespace {
@@ -62,7 +62,7 @@ Result<Arguments> arguments_for(const DecodeConfig& /*config*/, const CaseInputs
   return prepared.inputs.given;
 }
 
-// The number of sequences of a case whose padding only clamping makes sensible.
+// The batch size that marks cases whose padding has to be clamped.
 constexpr std::int64_t kPaddedSequences = 6;
 
 // Padding whose lengths are negative or beyond the tensor.
@@ -81,8 +81,8 @@ void add_padding(CaseInputs& x, bool left_of_keys) {
   a.seqlens_kv = m.seqlens_kv.data();
 }
 
-// Gives a case every modifier that its batch and the kernel allow; hides keys in no order; lengths
-// that are negative or beyond the tensor in a batch of kPaddedSequences.
+// Gives a case every modifier that its batch and the kernel allow. Keys are hidden in no particular
+// order. A batch of kPaddedSequences gets lengths that are negative or beyond the tensor.
 void add_modifiers(CaseInputs& x, const ModifierConfig& config) {
   Arguments& a = x.inputs.given;
   const Problem& p = x.problem;
@@ -96,7 +96,7 @@ void add_modifiers(CaseInputs& x, const ModifierConfig& config) {
   if (config.sinks) a.sinks = m.sinks.data();
   if (p.varlen || !config.bias) return;
   const std::int64_t rows = a.q.shape[2], keys = a.k.shape[2];
-  // Rows that TMA can load.
+  // Rows are a multiple of 16 elements, so that TMA can load them.
   const std::int64_t row_elements = div_up<std::int64_t>(keys, 16) * 16;
   const auto places = static_cast<std::size_t>(p.heads_q * rows * row_elements);
   const auto bias_type = static_cast<DType>(config.bias_element);
@@ -193,8 +193,8 @@ struct QuantizedCall {
   // Only Hopper quantizes all operands in one launch.
   const GpuInfo& chip() const { return chip_of(subject->config.operands ? kSm90 : kSm89); }
 
-  // The subject, if it does the same to these rows with another load width; e5m2, which no mode
-  // uses, replaces e4m3.
+  // Returns the subject if it does the same to these rows with another load width. e5m2, which no
+  // mode uses, replaces e4m3.
   QuantizeConfig substitute(QuantizeConfig chosen, int head_dim) const {
     QuantizeConfig same = subject->config;
     if (same.to == Element::e5m2 && chosen.to == Element::e4m3) chosen.to = Element::e5m2;
@@ -265,8 +265,8 @@ std::vector<EmulatedSubject> all_subjects() {
 
 DType dtype_of(Element element) { return static_cast<DType>(element); }
 
-// The widest rows that are narrower than the kernel's tiles and of whole vectors, also where heads
-// lie beside each other. Of V they are narrower by another such number.
+// The widest rows that are narrower than the kernel's tiles and are whole vectors, even if heads
+// are adjacent in memory. Rows of V are narrower by another such number.
 template <class Config>
 void set_narrow_rows(const Config& config, Case& c) {
   const int vector =
@@ -275,7 +275,7 @@ void set_narrow_rows(const Config& config, Case& c) {
   if (config.head_dim_v > 0) c.head_dim_v = config.head_dim_v - 3 * vector;
 }
 
-// Packed sequences by cu_seqlens that no kernel may follow as they are.
+// A varlen batch whose cu_seqlens kernels must clamp.
 void pose_hostile_seqlens(Case& c) {
   c.layout = Layout::varlen;
   c.batch = kHostileSequences;
@@ -391,7 +391,7 @@ std::vector<Case> cases_for(const Sm80ForwardConfig& config) {
   std::vector<Case> cases;
   if (config.modifiers.softcap) c.options.softcap = 2;
   if (config.modifiers.block_mask != 0) return block_mask_cases_for(c, config.modifiers, keys);
-  // No mask except for the last keys; every buffer is filled more than once.
+  // No mask except at the last keys. Every buffer is filled more than once.
   c.seqlen_q = rows + 5;
   c.seqlen_kv = (config.stages + 1) * keys + 7;
   cases.push_back(c);
@@ -409,7 +409,7 @@ std::vector<Case> cases_for(const Sm80ForwardConfig& config) {
   c.seqlen_q = 9;
   c.seqlen_kv = keys / 2 + 3;
   cases.push_back(c);
-  // Heads that share keys, in sequences that only clamping makes.
+  // Heads that share keys, in sequences whose cu_seqlens must be clamped.
   c.heads_q = 4;
   c.heads_kv = 2;
   c.seqlen_q = 5;
@@ -583,7 +583,7 @@ std::vector<Case> cases_for(const Sm90ForwardConfig& config) {
   c.seqlen_q = 70;
   c.seqlen_kv = keys + 3;
   cases.push_back(c);
-  // Heads that share keys, in sequences that only clamping makes.
+  // Heads that share keys, in sequences whose cu_seqlens must be clamped.
   c.heads_q = 2;
   set_narrow_rows(config, c);
   c.seqlen_q = 5;

@@ -93,10 +93,10 @@ std::vector<Span> make_spans(const Case& c, std::int64_t max_len, std::uint64_t 
   return spans;
 }
 
-// What kernels must take for the same spans: a first entry below 0, a last one beyond the tensor,
-// and one that decreases: the third sequence ends before it begins, and the fourth begins inside
-// the second, so that both are empty; else it would reach tokens that no sequence holds. The second
-// sequence is longer than the maximum.
+// Entries that kernels must clamp to the same spans. The first entry is below 0, and the last one
+// beyond the tensor. One entry decreases: the third sequence ends before it begins, and the fourth
+// begins inside the second, so that both are empty; otherwise the fourth would include tokens of no
+// sequence. The second sequence is longer than the maximum.
 std::vector<std::int32_t> hostile_entries(std::vector<std::int32_t> cu) {
   cu.front() -= 5;
   cu[3] = cu[1] + 1;
@@ -150,7 +150,8 @@ void add_outliers(const Tensor& t, std::int64_t channel) {
       }
 }
 
-// As the case has the values of K (stream 1) and V (2); the first row of each sequence counts.
+// Changes the values of K (stream 1) or V (stream 2) as c.values says. With equal_keys all rows of
+// a sequence become its first row.
 void shape_values(const Case& c, const Tensor& t, const std::vector<Span>& spans,
                   std::uint64_t stream) {
   if (c.values == InputValues::normal || stream == 0) return;
@@ -301,7 +302,8 @@ Status make_operand(const Case& c, DType given, std::int64_t heads, std::int64_t
   return {};
 }
 
-// The shape of a bias or mask: each dimension that of the scores, or 1, as `kind` has bits.
+// The shape of a bias or mask. The bits of `kind` say which dimensions are 1; the others are those
+// of the scores.
 std::array<std::int64_t, 4> score_shape(const Case& c, std::uint64_t kind) {
   std::array<std::int64_t, 4> shape = {c.batch, c.heads_q, c.seqlen_q, c.seqlen_kv};
   for (std::size_t i = 0; i < 4; ++i)
@@ -349,7 +351,7 @@ void make_mask(const Case& c, Inputs& in) {
     }
 }
 
-// NaN remains wherever no row sees the key. Every other bias hides one key in eight.
+// Elements of keys that their row does not see remain NaN. Every other bias hides one key in eight.
 void make_bias(const Case& c, Inputs& in) {
   const std::uint64_t kind = random_below(c.seed, kKinds, 2, 32);
   const bool hides = (kind & 16) != 0;
@@ -366,8 +368,8 @@ void make_bias(const Case& c, Inputs& in) {
   });
 }
 
-// Every query sees itself and each of the others by chance, as in a tree; one in five sees no
-// query. The mask that says the same hides nothing else.
+// Every query sees itself and, at random, other queries; one query in five sees none. in.mask hides
+// the same keys, for the oracles.
 void make_draft_tree(const Case& c, Inputs& in) {
   in.draft_tree.assign(static_cast<std::size_t>(c.batch * c.seqlen_q), 0);
   in.mask = make_memory(Layout::bhsd, DType::boolean, {c.batch, 1, c.seqlen_q, c.seqlen_kv});
@@ -392,7 +394,7 @@ void make_modifiers(const Case& c, Inputs& in) {
   if (c.mask) make_mask(c, in);
   if (c.draft_tree) make_draft_tree(c, in);
   if (c.bias) make_bias(c, in);
-  // Slopes of all sequences, or of each its own.
+  // One set of slopes for all sequences, or one for each.
   const std::int64_t sets = random_below(c.seed, kKinds, 3, 2) == 0 ? 1 : c.batch;
   if (c.alibi)
     for (std::int64_t i = 0; i < sets * c.heads_q; ++i)
@@ -422,7 +424,7 @@ void set_padding(const Case& c, Inputs& in) {
     in.seqlens_q.push_back(static_cast<std::int32_t>(in.spans_q[b].length));
     in.seqlens_kv.push_back(static_cast<std::int32_t>(in.spans_kv[b].length));
   }
-  // Arrays that need not be given are not.
+  // Arrays that would change nothing are left out.
   const bool pads_keys = c.page_size == 0;
   if (padding_of(c) != Padding::left) {
     a.seqlens_q = in.seqlens_q.data();

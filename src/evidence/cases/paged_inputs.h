@@ -17,7 +17,7 @@ std::vector<Span> cache_spans(const Case& c);
 // The number of pages of the cache, of which the sequences use all but a few.
 std::int64_t cache_pages(const Case& c, const std::vector<Span>& spans);
 
-// Of K or V: (pages, heads, page_size, head_dim), or half as many bytes in int4.
+// The shape of K or V: (pages, heads, page_size, head_dim), or half as many bytes in int4.
 std::array<std::int64_t, 4> cache_shape(const Case& c, std::int64_t pages);
 
 // Copies the rows that sequences share from the first sequence of a dense K or V to the others.

@@ -1,4 +1,5 @@
-// The checks of the judge. Each rejects a plausible fault; tests/evidence plants the faults.
+// The checks that judge a result. Each rejects a plausible fault; tests/evidence plants these
+// faults.
 #include "evidence/oracle/judge.h"
 
 #include <fmt/format.h>
@@ -176,7 +177,7 @@ class Judge {
       }
   }
 
-  // The declared error of the mode, at the one shape it is declared for.
+  // Checks the declared error of the mode, at the shape for which it is declared.
   void check_mission() {
     Case mission;
     mission.heads_q = mission.heads_kv = 8;
@@ -194,7 +195,8 @@ class Judge {
     expect_within("total rmse at the mission shape", total_.rms(), mode().mission_rmse);
   }
 
-  // Rows without a key: 0, and the LSE -inf, or the sink unless the row is padding.
+  // Checks rows without keys: the output is 0, and the LSE -inf, or the sink unless the row is
+  // padding.
   void check_dead_rows(const Bounds& b) {
     std::int64_t wrong = 0, wrong_lse = 0;
     for (std::size_t r = 0; r < truth_.rows.size(); ++r) {
@@ -247,15 +249,15 @@ class Judge {
     if (rounds()) expect_within("lse total error", total.max, b.total_lse + rounding);
   }
 
-  // Rounding must be visible: an error of zero, or an error far below that of the mode's
-  // quantization alone, means that something was compared with itself or not computed.
+  // Checks that rounding is visible. An error of zero, or far below that of the mode's quantization
+  // alone, means that something was compared with itself or not computed.
   void check_not_too_exact() {
     std::int64_t mixed = 0;  // elements that are averages of several keys, so not exact in any type
     for (const JudgedRow& row : truth_.rows) mixed += row.keys >= 2 ? c_.v_columns() : 0;
     if (mixed < 64) return;
-    if (kernel_.max == 0) fail("kernel error is exactly 0 where rounding must show");
+    if (kernel_.max == 0) fail("kernel error is exactly 0, although rounding must be visible");
     if (total_.rms() < 0.5 * by_quantization_.rms())
-      fail("total rmse {:.3e} is below half of {:.3e}, which quantization alone makes",
+      fail("total rmse {:.3e} is below half of {:.3e}, the error of the quantization alone",
            total_.rms(), by_quantization_.rms());
   }
 

@@ -24,7 +24,8 @@ std::int64_t kv_tiles(const Problem& p, const DecodeConfig& c) {
   return div_up<std::int64_t>(std::max<std::int64_t>(p.seqlen_kv, 1), decode::tile_keys(c));
 }
 
-// The CTAs among which the tiles are divided: no more than there are tiles.
+// The number of CTAs among which the KV tiles are divided. It is at most the number of KV tiles at
+// the longest lengths.
 std::int64_t ctas_of(const LoadedDecode& kernel, const Problem& p) {
   const std::int64_t resident = kernel.ctas_per_sm * sms_of_grid(kernel.sms, p.options);
   return std::min(resident, work_tiles(p, kernel.config) * kv_tiles(p, kernel.config));
@@ -110,7 +111,7 @@ decode::Params decode_params(const LoadedDecode& kernel, const Problem& run_prob
   p.partials = static_cast<float*>(workspace);
   p.ctas = static_cast<i32>(ctas_of(kernel, run_problem));
   p.combine_rows = std::min(static_cast<i32>(c.block_m), p.seqlen_q * p.heads_per_kv);
-  // If a work tile is cut into many parts, one warp would read them for too long.
+  // If a work tile is cut into many parts, one warp alone would take too long to add them up.
   p.warps_per_row = p.ctas / work_tiles(run_problem, c) >= 4 ? decode::kCombineWarps : 1;
   p.most_parts = most_parts(run_problem, c);
   return p;
@@ -136,7 +137,7 @@ Status launch_decode(const Gpu& gpu, const LoadedDecode& kernel, const Problem& 
   if (launch.grid[0] == 0) return {};
   launch.block[0] = 32 * decode::kCombineWarps;
   launch.smem_bytes = static_cast<unsigned>(decode::combine_smem_bytes(c));
-  // The grids of sm_90 code overlap: the second is resident before the first ends.
+  // On sm_90 the two grids overlap: the second is resident before the first ends.
   cuda::LaunchAttribute overlap;
   overlap.id = cuda::LaunchAttributeId::programmatic_stream_serialization;
   overlap.value.programmatic_stream_serialization = 1;

@@ -183,7 +183,8 @@ constexpr void visit_fields(Config& c, Visitor&& visit) {
   visit("padded", c.padded);
 }
 
-// Calls visit(name, value) for every value, also those within structs: "modifiers.softcap".
+// Calls visit(name, value) for every value, including those in nested structs, such as
+// "modifiers.softcap".
 template <class Config, class Visitor>
 void visit_values(Config& c, const Visitor& visit, const std::string& prefix = {}) {
   visit_fields(c, [&](std::string_view name, auto& field) {
