@@ -94,7 +94,7 @@ def _bind(primitive, call, operands):
 
 def _abstract(primitive, *operands, call):
     results, _ = _trace(primitive, call, operands)
-    # An update keeps what the type of q says about devices.
+    # An update keeps what the type of an operand says about devices.
     return [operands[0].update(shape=tuple(x.shape), dtype=numpy.dtype(jnp.dtype(x.dtype)), weak_type=False)
             for x in results]
 
@@ -247,7 +247,7 @@ def _attention_backward(call, residuals, cotangents):
             bias, (*bias.shape[:-2], arrays["q"].shape[rows], arrays["k"].shape[rows]))
     options = {name: call.option(name) for name in _SHARED_OPTIONS}
     options |= {"return_dbias": "bias" in wanted, "return_dsinks": "sinks" in wanted}
-    arrays = {"dout": dout, "out": out, "lse": lse, **arrays}
+    arrays = {"dout": dout, "out": out, "lse": lse, **{name: arrays[name] for name in call.names}}
     gradients = _gradients(_Call(tuple(arrays), call.same, tuple(options.items())), tuple(arrays.values()))
     named = dict(zip(("q", "k", "v", *wanted), gradients))
     if "bias" in wanted:

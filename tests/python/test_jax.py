@@ -205,7 +205,7 @@ def test_vmap_of_modifiers(normal, name):
     wanted_out, wanted = by_loop(in_axes, [*arrays, given], numpy.moveaxis(dout, 0, axis), axis, [what], tensors)
 
     def f(q, k, v, given):
-        return attend(q, k, v, **{what: given})
+        return attend(q, k, v, **{what: given if tensors else jax.lax.stop_gradient(given)})
 
     out, gradients = compiled(jax.vmap(f, in_axes, axis), [*arrays, given], jnp.moveaxis(dout, 0, axis))
     CLOSE(out, wanted_out)
@@ -356,6 +356,19 @@ def test_in_programs(normal):
     jax.tree.map(CLOSE, compiled(functools.partial(layers, jax.checkpoint(f)), (q,), q), wanted)
     with jax.disable_jit():
         EQUAL(f(q, k, v), octavo.attention(*map(numpy.asarray, (q, k, v)), causal=True))
+
+
+def test_programs_for_another_machine(normal):
+    """What XLA is given for a GPU, where there is none."""
+    q, k, v = inputs(normal)
+    f = functools.partial(attend, scale=0.5, causal="bottom_right", window=(7, None), softcap=3.0)
+    traced = jax.jit(lambda *x: run(f, x[:3], x[3])).trace(q, k, v, q)
+    for platform in ("cpu", "cuda"):
+        text = traced.lower(lowering_platforms=(platform,)).as_text()
+        assert "@octavo_attention(" in text and "@octavo_attention_backward(" in text
+        for attribute in ('operands = "dout out lse q k v"', 'causal = "bottom_right"', "window_left = 7 : i64",
+                          "window_right = -1 : i64", "scale = 5.000000e-01 : f64", 'layout = "bhsd"'):
+            assert attribute in text, attribute
 
 
 @pytest.mark.parametrize("kind", ["Auto", "Explicit"])
