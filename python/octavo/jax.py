@@ -94,9 +94,11 @@ def _bind(primitive, call, operands):
 
 def _abstract(primitive, *operands, call):
     results, _ = _trace(primitive, call, operands)
+    modifiers = [name for name in ("bias", "sinks") if call.option(f"return_d{name}")]
+    like = ("q", "q") if primitive is _attention_p else ("q", "k", "v", *modifiers)
     # An update keeps what the type of an operand says about devices.
-    return [operands[0].update(shape=tuple(x.shape), dtype=numpy.dtype(jnp.dtype(x.dtype)), weak_type=False)
-            for x in results]
+    return [operands[call.names.index(name)].update(shape=tuple(x.shape), dtype=jnp.dtype(x.dtype), weak_type=False)
+            for name, x in zip(like, results)]
 
 
 @functools.cache
@@ -275,6 +277,10 @@ def _check_array(name, x):
         raise TypeError(f"{name} is of type {type(x).__name__}; supported: arrays of JAX and NumPy.")
 
 
+def _number(given):
+    return None if given is None else float(given)
+
+
 def _out_dtype(given):
     name = jnp.dtype(given).name
     if name not in ("float32", "float16", "bfloat16"):
@@ -310,10 +316,10 @@ def attention(q: Any, k: Any, v: Any, *, causal: bool | str | None = False,
                  if f"{name}_q" in given and given[f"{name}_q"] is given.get(f"{name}_kv"))
     options = {
         "causal": causal, "window": tuple(window) if isinstance(window, list) else window,
-        "scale": None if scale is None else float(scale), "precision": precision, "return_lse": bool(return_lse),
+        "scale": _number(scale), "precision": precision, "return_lse": bool(return_lse),
         "layout": layout, "out_dtype": None if out_dtype is None else _out_dtype(out_dtype),
         "max_seqlen_q": max_seqlen_q, "max_seqlen_kv": max_seqlen_kv, "batch_invariant": bool(batch_invariant),
-        "max_error": max_error, "softcap": softcap, "sm_margin": sm_margin}
+        "max_error": _number(max_error), "softcap": _number(softcap), "sm_margin": sm_margin}
     call = _Call(tuple(given), same, tuple(options.items()))
     results = _compiled(call, tuple(_vary_alike(given.values())))
     return results if return_lse else results[0]
