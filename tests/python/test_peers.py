@@ -165,7 +165,7 @@ def test_paged_decoding(operators, schema, namespace, dtype):
     wanted = attention(q, *(x[table.long()].flatten(1, 2) for x in (k, v)), None, False)
     torch.testing.assert_close(out.float(), wanted, atol=2e-2, rtol=2e-2)
     _, given = operators.calls[-1]
-    assert given["num_splits"] == 0 and given["is_causal"]
+    assert given.get("num_splits", 0) == 0 and given["is_causal"]  # 0 is the default of one build
     assert (given.get("k_descale") is not None) == (dtype.itemsize == 1)
 
 
