@@ -17,7 +17,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SM90 = ROOT / "src/device/sm90"
-KERNEL_16BIT = ("forward", "mainloop", "softmax", "mask", "numerics/bits16", "epilogue",
+KERNEL_16BIT = ("forward", "mainloop", "softmax", "numerics/bits16", "epilogue",
                 "scheduler", "geometry", "../core/score_rows")
 
 

@@ -18,7 +18,7 @@ struct Sm80ForwardConfig {
   int arch = 80;                   // 80, 89 (native FP8) or 90, the chip it is compiled for
   Element element = Element::f16;  // of Q, K and V in memory
   int head_dim = 64;               // columns of the tiles: the problem's, rounded up
-  int head_dim_v = 0;              // of those of V and O, if the problem's V has others; else 0
+  int head_dim_v = 0;              // the same for V and O, if the problem's V differs; else 0
   int block_m = 64;                // query rows of a CTA
   int block_n = 64;                // keys of one warp's step
   int warps_m = 4;                 // warps along the rows; each has block_m / warps_m rows

@@ -8,9 +8,9 @@
 
 namespace octavo {
 
-// The type of the scores S = Q K^T in an FP8 kernel, and the way from them to P.
+// The type of the scores S = Q K^T in an FP8 kernel, and how P is computed from them.
 enum class ScoreType : int {
-  f32,      // FP32; every other kernel has it too
+  f32,      // FP32; the only one for other kernels
   f16,      // FP16 accumulators and softmax: |q k| must stay below 65504
   f16_fast  // the same, and P's E4M3 bits by arithmetic, without the exp unit
 };
@@ -26,26 +26,26 @@ enum class KScales : int {
 enum class Schedule : int {
   qk_first,         // the next block's Q K^T before this one's P V, which runs under the softmax
   pv_first,         // Q K^T once P V is complete: fewer registers
-  pv_first_queued,  // Q K^T queued right behind P V, while that still reads P
+  pv_first_queued,  // Q K^T queued right after P V, while that still reads P
   in_turn           // split-KV: a block's Q K^T, softmax and P V, then the next block
 };
 
 struct Sm90ForwardConfig {
   // Operands
   Element element = Element::f16;    // Q and K: f16, bf16, e4m3, e5m2 or int8
-  Element v_element = Element::f16;  // V: as Q and K; 16-bit or another FP8 beside 8-bit Q and K
+  Element v_element = Element::f16;  // V: as Q and K; if those are 8-bit also 16-bit or other FP8
   KScales k_scales = KScales::head;  // 8-bit Q and K only
 
   // Tile
   int head_dim = 64;   // columns of the tiles: 64, 96, 128, 192 or 256
-  int head_dim_v = 0;  // of those of V and O, where they have others than Q and K; else 0
+  int head_dim_v = 0;  // the same for V and O, if it differs from that of Q and K; else 0
   int warpgroups = 3;  // consumer warpgroups
   int block_n = 128;   // keys of a block
 
   // Pipeline
   int stages = 2;  // K and V buffers each; with split-KV, of each kv_group of the CTA
   Schedule schedule = Schedule::qk_first;
-  int min_ctas = 1;  // CTAs an SM shall hold: limits the registers of each to its share
+  int min_ctas = 1;  // CTAs that must fit an SM: limits the registers of each to its share
 
   // Split-KV
   int row_groups = 0;     // warpgroups along the rows, 64 rows each; the others divide the keys of
@@ -55,9 +55,9 @@ struct Sm90ForwardConfig {
 
   // Numerics
   ScoreType scores = ScoreType::f32;
-  bool sum_rounded_p = true;  // row sums add up P as it was rounded; else exact, as LSE wants them
+  bool sum_rounded_p = true;  // row sums add up the rounded P; else P in FP32, as LSE needs
   int pv_columns = 0;         // 8-bit P V: columns of O that one product computes before promotion
-  int pv_buffers = 1;         // such products at once: one runs while the other is promoted
+  int pv_buffers = 1;         // 2: one such product runs while the other is promoted
 
   OutputConfig output = {};
   ModifierConfig modifiers = {};  // with 16-bit Q and K only
@@ -81,7 +81,7 @@ OCTAVO_HD constexpr bool is_8bit_qk(const Config& c) { return element_bytes(c.el
 // P and V are 8-bit as well: V is transposed and has a scale per column, and P V is promoted to
 // FP32 block by block.
 OCTAVO_HD constexpr bool is_8bit_pv(const Config& c) { return element_bytes(c.v_element) == 1; }
-// P is unsigned 8-bit, and integers add up exactly.
+// P is unsigned 8-bit, and products accumulate in integers.
 OCTAVO_HD constexpr bool is_int8_pv(const Config& c) {
   return is_8bit_pv(c) && c.element == Element::int8;
 }
@@ -96,12 +96,12 @@ OCTAVO_HD constexpr int v_columns(const Config& c) {
   return c.head_dim_v > 0 ? c.head_dim_v : c.head_dim;
 }
 
-// Columns of ones beside V, by which the tensor cores sum the rounded P. INT8 sums bytes instead.
+// Columns of ones after V's, by which the tensor cores sum the rounded P. INT8 sums bytes instead.
 OCTAVO_HD constexpr int ones_columns(const Config& c) {
   return c.sum_rounded_p && !is_int8_pv(c) ? 8 : 0;
 }
 // The number of groups of 16 keys, of every four, that compute P by a polynomial instead of the exp
-// unit (only where the row sum adds up P as it was rounded). Measured on an H200: FP8 with FP16
+// unit (only where the row sum adds up the rounded P). Measured on an H200: FP8 with FP16
 // scores gains 5 to 15% from three groups at head_dim 64 and 128, and nothing above, where power is
 // the limit. INT8 gains 1 to 9% from one group, and up to 3% more from two with split-KV or two
 // warpgroups.
@@ -110,8 +110,8 @@ OCTAVO_HD constexpr int polynomial_groups(const Config& c) {
   if (is_int8_pv(c)) return is_split_kv(c) || c.warpgroups <= 2 ? 2 : 1;
   return has_f16_scores(c) && (c.head_dim <= 128 || is_split_kv(c)) ? 3 : 0;
 }
-// INT8 scores start from a bias that makes them floats without a conversion: not where each is
-// multiplied by a scale of its own, or exact sums are wanted.
+// INT8 scores start from a bias that makes them floats without a conversion, unless each is
+// multiplied by its own scale or row sums are exact.
 OCTAVO_HD constexpr bool has_biased_scores(const Config& c) {
   return is_int8_pv(c) && c.sum_rounded_p && c.k_scales != KScales::row && !is_split_kv(c) &&
          c.head_dim <= 128;
@@ -151,8 +151,7 @@ OCTAVO_HD constexpr bool has_block_mask(const Config& c) { return c.modifiers.bl
 OCTAVO_HD constexpr int producer_registers(const Config& c) {
   return has_block_mask(c) ? 40 : c.warpgroups <= 2 ? 24 : 32;
 }
-// A thread's registers at the launch of such a CTA, which a kernel that is compiled for min_ctas
-// has.
+// A thread's registers at the launch of such a CTA, whose kernel is compiled for min_ctas.
 OCTAVO_HD constexpr int launch_registers(const Config& c) {
   constexpr int kFile = 65536, kMost = 240;
   return min_of(kFile / (threads(c) * c.min_ctas) / 8 * 8, kMost);
@@ -182,7 +181,7 @@ OCTAVO_HD constexpr int registers_held(const Config& c) {
   return here + slice + (v_columns(c) + ones) / 2 + (has_small_state ? 16 : 24);
 }
 
-// Keys of a block that share a scale of K, where a head does not: 0 where it does.
+// Keys of a block that share a scale of K; 0 if all keys of a head do.
 OCTAVO_HD constexpr int scaled_keys(const Config& c) {
   if (c.k_scales == KScales::row) return 1;
   if (c.k_scales == KScales::head) return 0;
@@ -205,9 +204,9 @@ OCTAVO_HD constexpr Panels panels(int head_dim, Element element) {
   return {row_bytes, row_bytes / element_bytes(element), bytes / row_bytes};
 }
 OCTAVO_HD constexpr Panels qk_panels(const Config& c) { return panels(c.head_dim, c.element); }
-// 16-bit V, and O where it goes through shared memory.
+// Of 16-bit V, and of O if stores_o_by_tma.
 OCTAVO_HD constexpr Panels v_panels(const Config& c) { return panels(v_columns(c), c.v_element); }
-// 8-bit V is transposed: its keys lie in chunks of so many, the width of their swizzle.
+// 8-bit V is transposed: its keys lie in chunks of this size, the width of their swizzle.
 OCTAVO_HD constexpr int chunk_keys(const Config& c) {
   return c.block_n % 128 == 0 ? 128 : c.block_n % 64 == 0 ? 64 : 32;
 }
@@ -217,30 +216,30 @@ OCTAVO_HD constexpr bool has_output_params(const Config& c) {
   return is_8bit_out(c) || c.output.amax;
 }
 
-// Split-KV: columns of O that one split reduces, and the bytes another sends it for that: those
-// columns, and a maximum and a sum of each row.
+// Split-KV: columns of O that one split reduces, and the bytes that each other split sends it:
+// those columns, and ref_max and sum of each row.
 OCTAVO_HD constexpr int split_columns(const Config& c) { return v_columns(c) / kv_splits(c); }
 OCTAVO_HD constexpr int partial_bytes(int columns) { return kRows * (columns + 2) * 4; }
 
-// Work tiles that the producer publishes ahead of the consumers, and the bytes of one. Scales and
-// modifiers need to know more about a tile.
+// Work tiles that the producer publishes ahead of the consumers, and the bytes of one. Kernels with
+// scales or modifiers publish more about a tile.
 inline constexpr int kTileSlots = 4;
 OCTAVO_HD constexpr bool publishes_sequence(const Config& c) {
   return is_8bit_qk(c) || has_output_params(c) || any(c.modifiers);
 }
 // Whether a tile's blocks are visited from the diagonal on (device/sm90/scheduler.cuh): ALiBi
-// lowers scores with the distance from it, and from left to right most blocks would raise row_max
+// lowers scores with the distance from it, so from left to right most blocks would raise ref_max
 // and rescale O.
 OCTAVO_HD constexpr bool starts_at_diagonal(const Config& c) {
   return c.modifiers.alibi && !is_split_kv(c) && !has_block_mask(c);
 }
 OCTAVO_HD constexpr int tile_slot_bytes(const Config& c) { return publishes_sequence(c) ? 48 : 32; }
 
-// With a block mask: what the producer tells the consumers of a block of keys, for each stage.
+// With a block mask: what the producer publishes about the block of keys in each stage.
 inline constexpr int kListedBytes = 8;
 
-// The elements of a bias, and the bytes and bits of a mask tensor, that belong to a warpgroup's
-// rows of a block: tiles in shared memory (device/sm90/score_tiles.cuh).
+// Tiles in shared memory (device/sm90/score_tiles.cuh): the elements of a bias, and the bytes and
+// bits of a mask tensor, for a warpgroup's rows of a block.
 OCTAVO_HD constexpr int bias_tile_bytes(const Config& c) {
   return c.modifiers.score_tiles && c.modifiers.bias
              ? kRows * c.block_n * element_bytes(c.modifiers.bias_element)
@@ -258,7 +257,7 @@ OCTAVO_HD constexpr Panels mask_panels(const Config& c) {
 OCTAVO_HD constexpr int mask_tile_bytes(const Config& c) {
   return has_mask_tiles(c) ? kRows * mask_panels(c).row_bytes * mask_panels(c).count : 0;
 }
-inline constexpr int kMaskBits = 128;  // of a row, in a tile of bits
+inline constexpr int kMaskBits = 128;  // bits of a row in a tile of mask bits
 OCTAVO_HD constexpr int mask_bits_bytes(const Config& c) {
   return has_mask_tiles(c) ? kRows * kMaskBits / 8 : 0;
 }
@@ -268,7 +267,7 @@ struct SmemPlan {
   int q, o, bias, mask, mask_bits, k, v, ones, receive_cta, receive_cluster, k_scales, v_scales,
       tile_slots, listed, barriers, total;
   int q_tile, o_tile, k_stage, v_stage, k_scales_stage;  // bytes of one
-  int v_bytes;                                           // of v_stage, that TMA loads
+  int v_bytes;                                           // the part of v_stage that TMA loads
 };
 OCTAVO_HD constexpr SmemPlan smem_plan(const Config& c, bool with_o) {
   constexpr int kAlignment = 1024;
@@ -276,9 +275,9 @@ OCTAVO_HD constexpr SmemPlan smem_plan(const Config& c, bool with_o) {
   s.q_tile = kRows * c.head_dim * element_bytes(c.element);
   s.o_tile = kRows * v_columns(c) * element_bytes(c.v_element);
   s.k_stage = c.block_n * c.head_dim * element_bytes(c.element);
-  // wgmma reads the ones as one more panel of V. Behind a single panel the descriptor's stride can
-  // point anywhere, and one panel of 16 keys serves all stages; else the ones follow each stage. In
-  // transposed V they are rows of each chunk.
+  // wgmma reads the ones as one more panel of V. If V has a single panel, the descriptor's stride
+  // to the next can be anything, and one panel of 16 keys serves all stages; else each stage has
+  // its own. In transposed V the ones are rows of each chunk.
   const bool ones_in_stage = c.sum_rounded_p && !is_8bit_pv(c) && v_panels(c).count > 1;
   s.v_bytes = c.block_n * v_columns(c) * element_bytes(c.v_element);
   s.v_stage = s.v_bytes + (ones_in_stage   ? c.block_n * v_panels(c).row_bytes
@@ -306,22 +305,22 @@ OCTAVO_HD constexpr SmemPlan smem_plan(const Config& c, bool with_o) {
       s.v_scales + (is_8bit_pv(c) && !is_split_kv(c) ? c.warpgroups * v_columns(c) * 4 : 0);
   s.listed = s.tile_slots + (is_split_kv(c) ? 0 : kTileSlots * tile_slot_bytes(c));
   s.barriers = s.listed + (has_block_mask(c) ? kv_buffers(c) * kListedBytes : 0);
-  // Full and empty for each Q tile and each K and V buffer, then one for each warpgroup: tail_full
-  // in the persistent kernel (first only), partials_full with split-KV. Three for the
-  // score tiles of each warpgroup.
+  // Full and empty for each Q tile and each K and V buffer; one for each warpgroup (tail_full in
+  // the persistent kernel, which uses only the first, or partials_full with split-KV); and three
+  // for the score tiles of each warpgroup.
   s.total = s.barriers + 8 * (2 * q_tiles(c) + 4 * kv_buffers(c) + c.warpgroups) +
             (c.modifiers.score_tiles ? 24 * c.warpgroups : 0);
   return s;
 }
-// O goes through shared memory and TMA where there is room, else from registers to memory. It
-// gained 1.7% over six cases at head_dim 128 and 192, and 3% in two of them; no row at 64 was
-// chosen with it.
-OCTAVO_HD constexpr bool stages_o(const Config& c) {
+// O goes through shared memory and TMA if there is room, else from registers to memory. TMA gained
+// 1.7% over six cases at head_dim 128 and 192, and 3% in two of them; at 64 the search chose no
+// kernel with it.
+OCTAVO_HD constexpr bool stores_o_by_tma(const Config& c) {
   return !is_split_kv(c) && !is_8bit_qk(c) && element_bytes(c.output.element) == 2 &&
          v_columns(c) > 64 &&
          smem_plan(c, true).total <= kSmemBytes / (has_block_mask(c) ? c.min_ctas : 1);
 }
-OCTAVO_HD constexpr SmemPlan smem_plan(const Config& c) { return smem_plan(c, stages_o(c)); }
+OCTAVO_HD constexpr SmemPlan smem_plan(const Config& c) { return smem_plan(c, stores_o_by_tma(c)); }
 OCTAVO_HD constexpr int smem_bytes(const Config& c) { return smem_plan(c).total; }
 
 }  // namespace sm90

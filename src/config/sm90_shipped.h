@@ -1,9 +1,9 @@
-// The tables of Hopper forward kernels that problems are given to, with the time that each was seen
-// to take on an H200. Those of the usual head dimensions are compiled when the library is built.
+// The tables of Hopper forward kernels from which one is chosen for each problem, with times
+// measured on an H200. Kernels of the usual head dimensions are compiled when the library is built.
 //
-// A launch takes about fixed_us + waves * wave_us + blocks * block_us, where waves of tiles and
-// blocks of block_n keys are those of the busiest SM, and under a mask waves * masked_us more. A
-// CTA alone on an SM takes `alone` times as long for a block as it does among `resident` ones.
+// A launch takes about fixed_us + waves * wave_us + blocks * block_us, and under a mask waves *
+// masked_us more. Waves of tiles and blocks of block_n keys are those of the busiest SM. `block_us`
+// is for `resident` CTAs on an SM; a CTA alone there takes `alone` times as long for a block.
 // tools/search_sm90 times the kernels, fits the rows and writes them here; choose_sm90_forward
 // takes the row with the least time.
 #pragma once
@@ -23,7 +23,7 @@ struct Estimate {
 };
 
 struct TableRow {
-  Sm90ForwardConfig config;  // but for what the problem decides: elements, scales, output, launch
+  Sm90ForwardConfig config;  // except what the problem decides: elements, scales, output, launch
   Estimate estimate;
 };
 
@@ -366,7 +366,7 @@ OCTAVO_HD constexpr Sm90ForwardConfig config_of(const TableRow& row, Element ele
   Sm90ForwardConfig c = row.config;
   c.element = c.v_element = element;
   c.output.element = element == Element::bf16 ? Element::bf16 : Element::f16;
-  // Wherever there is room: what rounding takes from P, its sum shall not have either.
+  // If there is room, O is divided by the sum of the same rounded P that weights V.
   if (is_8bit_pv(c)) {
     c.sum_rounded_p = true;
     if (registers_held(c) > register_budget(c) || smem_bytes(c) > kSmemBytes)
@@ -375,8 +375,8 @@ OCTAVO_HD constexpr Sm90ForwardConfig config_of(const TableRow& row, Element ele
   return c;
 }
 
-// The kernel of a 16-bit row beside 8-bit Q and K: P V, which takes most of the registers, is that
-// of 16 bits.
+// The kernel of a 16-bit row with 8-bit Q and K: it has the P V of 16 bits, which needs most of the
+// registers.
 OCTAVO_HD constexpr Sm90ForwardConfig mixed_config_of(const TableRow& row, Element element,
                                                       Element v_element) {
   Sm90ForwardConfig c = config_of(row, v_element);
@@ -401,10 +401,10 @@ OCTAVO_HD constexpr int resident_ctas(const Sm90ForwardConfig& c, int most) {
   return max_of(min_of(most, min_of(by_smem, by_registers)), 1);
 }
 
-// A row of 16 bits for other tiles: head_dim columns of Q and K, and head_dim_v of V and O. No
-// search has timed such kernels, so its sizes and times are counted. In the table a block takes as
-// long as 100 + 2 head_dim columns: 0.46 us, and 0.58 us for each 64 of head_dim, for 128 rows by
-// 128 keys. The caller checks that the result is feasible.
+// A 16-bit row for other tiles: head_dim columns of Q and K, and head_dim_v of V and O. No search
+// has timed such kernels, so their times are scaled from the row's. In the table the time of a
+// block is proportional to 100 + 2 head_dim: 0.46 us, and 0.58 us for each 64 of head_dim, for 128
+// rows by 128 keys. The caller checks that the result is feasible.
 OCTAVO_HD constexpr TableRow with_head_dims(const TableRow& row, int head_dim, int head_dim_v) {
   constexpr int kOtherColumns = 100, kMostColumns = 256;
   TableRow made = row;
@@ -420,7 +420,7 @@ OCTAVO_HD constexpr TableRow with_head_dims(const TableRow& row, int head_dim, i
   e.block_us *= longer;
   e.resident = resident_ctas(c, row.estimate.resident);
   if (e.resident < row.estimate.resident) {
-    // Between one CTA, whose blocks take `alone` times as long, and all of them.
+    // Interpolates between one CTA on an SM (`alone`) and as many as the row has.
     const double fewer =
         static_cast<double>(row.estimate.resident - e.resident) / (row.estimate.resident - 1);
     const double slower = 1 + (e.alone - 1) * fewer;

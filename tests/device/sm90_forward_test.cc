@@ -246,7 +246,7 @@ TEST(Sm90Forward, SharedMemoryPlanIsValid) {
     EXPECT_EQ(s.receive_cta % 16, 0) << brief_text(shape.config);
     const int q_bytes = sm90::q_tiles(c) * s.q_tile;
     EXPECT_GE(s.o, s.q + q_bytes) << brief_text(shape.config);
-    EXPECT_GE(s.k, s.o + (sm90::stages_o(c) ? q_bytes : 0)) << brief_text(shape.config);
+    EXPECT_GE(s.k, s.o + (sm90::stores_o_by_tma(c) ? q_bytes : 0)) << brief_text(shape.config);
     EXPECT_GE(s.v, s.k + sm90::kv_buffers(c) * s.k_stage) << brief_text(shape.config);
     EXPECT_GE(s.ones, s.v + sm90::kv_buffers(c) * s.v_stage) << brief_text(shape.config);
     EXPECT_GE(s.barriers, s.receive_cta) << brief_text(shape.config);

@@ -17,8 +17,8 @@ struct BlockRow {
   OCTAVO_DEVICE i32 count() const { return partial + full; }
 };
 
-// An entry of the lists: a block of keys, and the number of its bits among the mask's; -1: every
-// key is seen.
+// An entry of the lists: a block of keys, and the index of its table of bits, or -1 if every key is
+// visible.
 struct ListedBlock {
   i32 block = 0;
   i32 bits = -1;
@@ -35,15 +35,15 @@ OCTAVO_DEVICE i32 clamped_index(i32 x, i32 most) { return max_of(min_of(x, most)
 
 template <bool kOverlaps>
 OCTAVO_DEVICE BlockRow block_row(const BlockMaskParams& p, i32 batch, i32 head, i32 q_block) {
-  BlockRow of;
-  of.row = batch * p.batch + head * p.head + q_block;
+  BlockRow row;
+  row.row = batch * p.batch + head * p.head + q_block;
   const auto entries = [&](const BlockListParams& list) {
     if (list.num_blocks == nullptr) return 0;
-    return clamped_index(load_listed<kOverlaps>(list.num_blocks + of.row), list.capacity);
+    return clamped_index(load_listed<kOverlaps>(list.num_blocks + row.row), list.capacity);
   };
-  of.partial = entries(p.partial);
-  of.full = entries(p.full);
-  return of;
+  row.partial = entries(p.partial);
+  row.full = entries(p.full);
+  return row;
 }
 
 // Entry `i`, which must be below row.count().
@@ -51,11 +51,11 @@ template <bool kOverlaps>
 OCTAVO_DEVICE ListedBlock listed_block(const BlockMaskParams& p, const BlockRow& row, i32 i) {
   const bool is_partial = i < row.partial;
   const BlockListParams& list = is_partial ? p.partial : p.full;
-  const i64 place = row.row * list.capacity + (is_partial ? i : i - row.partial);
+  const i64 index = row.row * list.capacity + (is_partial ? i : i - row.partial);
   ListedBlock found;
-  found.block = clamped_index(load_listed<kOverlaps>(list.indices + place), p.kv_blocks - 1);
+  found.block = clamped_index(load_listed<kOverlaps>(list.indices + index), p.kv_blocks - 1);
   if (is_partial && p.bit_indices != nullptr)
-    found.bits = clamped_index(load_listed<kOverlaps>(p.bit_indices + place), p.bit_blocks - 1);
+    found.bits = clamped_index(load_listed<kOverlaps>(p.bit_indices + index), p.bit_blocks - 1);
   return found;
 }
 

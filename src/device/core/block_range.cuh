@@ -32,8 +32,7 @@ OCTAVO_DEVICE i32 clamped_token(const i32* cu, i32 index, i32 tokens) {
 
 // Contents of cu_seqlens are clamped, never trusted. A sequence that begins before an earlier entry
 // is empty, so that no two sequences share a token; none is longer than the maximum. With kByLanes
-// whole warps call this, and their lanes share the search; else each thread looks at every entry,
-// which takes no registers beyond the loop's own.
+// the lanes of a warp search together; otherwise each thread scans alone, with fewer registers.
 template <bool kByLanes = true, bool kOverlaps = true>
 OCTAVO_DEVICE void clamp_span(const i32* cu, i32 sequence, i32 tokens, i32 longest, i32& begin,
                               i32& length) {
@@ -59,7 +58,8 @@ OCTAVO_DEVICE SequenceSpan sequence_span(const Params& p, i32 sequence) {
   return span;
 }
 
-// Rows [begin, begin + length) of a batch entry that are no padding, clamped to its `rows` rows.
+// The rows [begin, begin + length) of a batch entry that are not padding, clamped to its `rows`
+// rows.
 template <bool kOverlaps>
 OCTAVO_DEVICE void clamp_used_rows(const i32* leftpad, const i32* seqlens, i32 sequence, i32 rows,
                                    i32& begin, i32& length) {
@@ -105,7 +105,7 @@ struct QueryLimits {
 
 template <class Params>
 OCTAVO_DEVICE QueryLimits query_limits(const Params& p, const SequenceSpan& span, i32 key) {
-  // The query whose diagonal key this is.
+  // The query that has this key on its diagonal.
   const i32 diagonal = key - (p.bottom_right ? span.seqlen_kv - span.seqlen_q : 0);
   QueryLimits queries{0, span.seqlen_q};
   if (ptx::mask_term(diagonal > p.window_right, false)) queries.begin = diagonal - p.window_right;

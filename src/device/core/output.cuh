@@ -36,8 +36,8 @@ OCTAVO_DEVICE float largest_of_lanes(float amax) {
   return amax;
 }
 
-// `amax` is not negative, so its bits compare like the float and an integer atomicMax works.
-OCTAVO_DEVICE void gather_amax(const OutputParams& o, i32 sequence, i32 head, float amax) {
+// Raises the stored amax. `amax` is not negative, so an integer atomicMax of its bits works.
+OCTAVO_DEVICE void update_amax(const OutputParams& o, i32 sequence, i32 head, float amax) {
   if (amax > 0.0f)
     ptx::atomic_max(o.amax + sequence * o.amax_batch + head * o.amax_head, ptx::bits_of(amax));
 }

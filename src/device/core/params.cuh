@@ -21,7 +21,7 @@ struct ScaleParams {
   i64 head = 0;
   i32 stride = 0;      // 0: one scale per head
   i32 block_rows = 1;  // rows that share a scale
-  i32 by_token = 0;    // rows are counted from the tensor's first token, not the sequence's
+  i32 by_token = 0;    // 1: `row` is relative to the tensor's first token, not the sequence's
 };
 
 // Scales of an 8-bit output and the destination of amax, each indexed by sequence and head. Strides
@@ -55,8 +55,7 @@ struct ForwardParams {
   i32 tokens_kv = 0;
 
   i32 row_tiles = 0;  // along a head's rows
-  i32 tiles =
-      0;  // row_tiles * heads_q * sequences: the number of CTAs, unless fewer persistent ones run
+  i32 tiles = 0;      // row_tiles * heads_q * sequences: the CTAs of a grid that is not persistent
   i32 heads_q = 0;
   i32 heads_per_kv = 1;  // query heads per KV head
   i32 seqlen_q = 0;      // the maximum in a varlen batch
@@ -64,7 +63,7 @@ struct ForwardParams {
   i32 head_dim = 0;
 
   float scale_log2 = 0;  // |softmax scale| * log2(e), not 0; sim8: also times the steps of Q and K
-  i32 negate = 0;        // the softmax scale is negative: scores change sign first
+  i32 negate = 0;        // 1: the softmax scale is negative, so scores change sign first
   float v_unit = 1;      // sim8: the step of V, as a factor of its scale
 
   // Row i's diagonal key is i, or i + seqlen_kv - seqlen_q when aligned to the bottom right. The
@@ -74,8 +73,8 @@ struct ForwardParams {
   i32 window_left = kNoLimit;
   i32 window_right = kNoLimit;
 
-  // Columns of V and O, in kernels for problems where they are not those of Q and K. Behind all
-  // that other kernels read, where it moves none of it.
+  // Columns of V and O. Only kernels for problems in which V has other columns than Q and K read
+  // it; it follows what the other kernels read, so that it does not move their parameters.
   i32 head_dim_v = 0;
 
   OutputParams output;
@@ -112,7 +111,7 @@ struct ScoreModifierParams {
 };
 
 // Padded batches: sequence b holds rows [leftpad[b], leftpad[b] + seqlens[b]) of its batch entry.
-// Null leftpad: 0. Null seqlens: all rows behind the padding on the left. All null: no padding.
+// Null leftpad: 0. Null seqlens: all rows after the left padding. All null: no padding.
 struct PaddingParams {
   const i32* seqlens_q = nullptr;
   const i32* seqlens_kv = nullptr;
@@ -139,7 +138,7 @@ struct BlockListParams {
   i32 capacity = 0;
 };
 
-// A block mask. Kernels with one take these parameters behind those of modifiers.
+// A block mask. Kernels with one take these parameters after those of modifiers.
 struct BlockMaskParams {
   BlockListParams partial, full;
   const i32* bit_indices = nullptr;  // of partial blocks, as their indices; null: no bits

@@ -40,7 +40,8 @@ OCTAVO_DEVICE float apply_softcap(float score_log2, const ScoreModifierParams& p
 }
 
 // Adds a bias in natural units. A finite one stays finite in log2 units: the lowest float, with
-// which some callers hide keys, hides a key only beside greater ones. f16 is never so large.
+// which some callers hide keys, hides a key only if the row has greater ones. f16 is never so
+// large.
 template <Element kElement>
 OCTAVO_DEVICE float add_bias(float score_log2, float bias) {
   if constexpr (kElement == Element::f16) {
@@ -145,7 +146,7 @@ OCTAVO_DEVICE void apply_alibi_row(float* s, int r, float slope, i32 distance) {
 }
 
 // The first element of a bias or mask for one row of a head: column 0 of the sequence's first key.
-// Row and key count from the first of the tensor.
+// `row` and `first_key` are relative to the tensor's first.
 OCTAVO_DEVICE i64 score_row_index(const ScoreTensorParams& t, i32 batch, i32 head, i32 row,
                                   i32 first_key) {
   return batch * t.batch + head * t.head + row * t.row + first_key * t.column;
@@ -163,7 +164,7 @@ OCTAVO_DEVICE float sink_term(float sink_log2, float& ref_max, float& keep) {
 
 // lse_of() with a bias, which may overflow in log2 units (beyond 2.36e38): ref_max is then the
 // lowest or the largest float, and so is the LSE.
-OCTAVO_DEVICE float lse_beside_bias(float ref_max, float sum, float sum_log2) {
+OCTAVO_DEVICE float lse_with_bias(float ref_max, float sum, float sum_log2) {
   const bool overflows = sum > 0.0f && ptx::abs_f32(ref_max) >= -kLowest;
   return overflows ? ref_max : lse_of(ref_max, sum, sum_log2);
 }

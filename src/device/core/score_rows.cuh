@@ -4,7 +4,7 @@
 // The accumulators of mma.sync and of wgmma have the same layout. Of every 16 rows a thread holds
 // lane / 4 (r = 0) and lane / 4 + 8 (r = 1), and of each row columns 2 (lane % 4) and the next of
 // every eight. The four lanes of a quad share their rows. Here `s` points to the registers of 16
-// rows: s[4 i + 2 r + e] is column 8 i + e of row r, counted from the thread's first column.
+// rows: s[4 i + 2 r + e] is column 8 i + e of row r, relative to the thread's first column.
 //
 // The kernels themselves decide which query a row is, when its reference maximum rises, and how P
 // is rounded.
@@ -27,7 +27,7 @@ inline constexpr float kLog2E = 1.4426950408889634f;
 // The thread's first column of the block whose first key is n.
 OCTAVO_DEVICE i32 first_column(i32 n, u32 lane) { return n + static_cast<i32>(lane % 4 * 2); }
 
-// The columns that a row sees, counted from the thread's first column.
+// The columns that a row sees, relative to the thread's first column.
 struct ColumnRange {
   i32 begin, end;
   OCTAVO_DEVICE bool contains(i32 column) const { return column >= begin && column < end; }
@@ -86,11 +86,11 @@ OCTAVO_DEVICE float thread_max(const float* s, int r, int from = 0) {
 }
 
 // P = 2^(multiplier * s - ref_max).
-OCTAVO_DEVICE float exp2_of(float s, float multiplier, float ref_max) {
+OCTAVO_DEVICE float p_of_score(float s, float multiplier, float ref_max) {
   return ptx::exp2_approx(ptx::fused_multiply_add(s, multiplier, -ref_max));
 }
 
-// The LSE of a row, in natural units: `sum` counts in units of 2^(ref_max - sum_log2). A row
+// The LSE of a row, in natural units; `sum` is in units of 2^(ref_max - sum_log2). A row
 // without keys gets -infinity.
 OCTAVO_DEVICE float lse_of(float ref_max, float sum, float sum_log2 = 0) {
   const float lse_log2 = ref_max + ptx::log2_approx(sum) - sum_log2;

@@ -102,7 +102,7 @@ struct Epilogue {
         const i32 row = tile.first_row + static_cast<i32>(tile.row(m, r));
         if (p.lse == nullptr || tile.lane % 4 != 0 || row >= tile.span.seqlen_q) continue;
         constexpr float kSumLog2 = Operands::kProbabilityLog2;
-        const float lse = C.modifiers.bias ? lse_beside_bias(state.ref_max[m][r], sum, kSumLog2)
+        const float lse = C.modifiers.bias ? lse_with_bias(state.ref_max[m][r], sum, kSumLog2)
                                            : lse_of(state.ref_max[m][r], sum, kSumLog2);
         ptx::store_global_f32(p.lse + tile.batch * p.lse_strides.batch +
                                   tile.head * p.lse_strides.head +
@@ -111,7 +111,7 @@ struct Epilogue {
       }
     }
     if constexpr (G::kRowScales) scale_values(state, p, tile);
-    if constexpr (C.output.amax) find_amax(state, p, tile);
+    if constexpr (C.output.amax) store_amax(state, p, tile);
   }
 
   // Adds the head's sink to a row's sum and returns the factor of O that goes with the new
@@ -151,15 +151,15 @@ struct Epilogue {
       if (is_padding(tile, tile.first_row + i))
         ptx::store_global_f32(lse + (tile.first_row + i) * p.lse_strides.row, -kInfinity);
   }
-  // `row` counts from the first of the tensor.
+  // `row` is a row of the tensor.
   static OCTAVO_DEVICE bool is_padding(const RowTile& tile, i32 row) {
     return ptx::mask_term(row < tile.span.q_begin, false) ||
            ptx::mask_term(row >= tile.span.q_begin + tile.span.seqlen_q, false);
   }
 
   // The largest magnitude over the warp's valid rows and columns.
-  static OCTAVO_DEVICE void find_amax(const State& state, const ForwardParams& p,
-                                      const RowTile& tile) {
+  static OCTAVO_DEVICE void store_amax(const State& state, const ForwardParams& p,
+                                       const RowTile& tile) {
     float amax = 0;
     OCTAVO_UNROLL
     for (int m = 0; m < kTilesM; ++m) {
@@ -175,7 +175,7 @@ struct Epilogue {
       }
     }
     amax = largest_of_lanes<5>(amax);
-    if (tile.lane == 0) gather_amax(p.output, tile.sequence, tile.head, amax);
+    if (tile.lane == 0) update_amax(p.output, tile.sequence, tile.head, amax);
   }
 
   // Multiplies O by the scales of V: one per head, or one per column.

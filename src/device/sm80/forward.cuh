@@ -72,7 +72,7 @@ struct ForwardKernel {
     RowLoader<step_keys(C), G::kCopyThreads, C.load_bytes, v_row_bytes(C), C.keep_kv> v;
     i32 rows;  // valid rows from the next step on
     i32 end;   // the value of `rows` after the last step
-    // With a block mask: the loaders stay at the first key, `rows` counts from there, and the next
+    // With a block mask: the loaders stay at the first key, `rows` is relative to it, and the next
     // step begins at `key`.
     i32 step, steps, key;
   };
@@ -168,8 +168,8 @@ struct ForwardKernel {
     }
   }
 
-  // One block of keys: scores, softmax, and o += p v. `bits`: those of the block mask that it has,
-  // or -1.
+  // One block of keys: scores, softmax, and o += p v. `bits`: the index of its table of bits in the
+  // block mask, or -1.
   static OCTAVO_DEVICE void block(State& state, const typename G::QFragments& q,
                                   const BlockRange& range, const ForwardParams& p,
                                   const RowTile& tile, i32 key, i32 bits, int stage) {

@@ -148,7 +148,7 @@ OCTAVO_DEVICE float weight_of(float score, float scale, float ref_max) {
   if constexpr (kForm == ExpForm::polynomial)
     return exp2_polynomial(ptx::fused_multiply_add(score, scale, -ref_max));
   else
-    return exp2_of(score, scale, ref_max);
+    return p_of_score(score, scale, ref_max);
 }
 // The score in log2 units. It is never -infinity, so that it can be subtracted from itself.
 OCTAVO_DEVICE float exponent_of(float score, float scale) {

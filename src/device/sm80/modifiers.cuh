@@ -46,7 +46,8 @@ struct Modifiers {
     }
   }
 
-  // Hides the keys whose bits a block mask has not set; `entry` is the block's entry of the bits.
+  // Hides the keys whose bits a block mask has not set; `entry` is the index of the block's table
+  // of bits.
   static OCTAVO_DEVICE void hide_unset(Scores& scores, const BlockMaskParams& p,
                                        const RowTile& tile, i32 key, i32 entry) {
     constexpr int kSize = max_of(C.modifiers.block_mask, 32), kRowWords = kSize / 32;
@@ -101,7 +102,7 @@ struct Modifiers {
     return t.pairs != 0 && tile.span.kv_begin % 2 == 0 && key + C.block_n <= tile.span.seqlen_kv;
   }
 
-  // The tensor's element of a row and the block's first key. A row behind the sequence reads its
+  // The tensor's element of a row and the block's first key. A row after the sequence reads its
   // last one.
   static OCTAVO_DEVICE i64 first_element(const ScoreTensorParams& t, const RowTile& tile, i32 key,
                                          int m, int r) {
@@ -110,7 +111,7 @@ struct Modifiers {
     return score_row_index(t, tile.batch, tile.head, tile.span.q_begin + row,
                            tile.span.kv_begin + key);
   }
-  // A column of this thread, within the block. A key behind the sequence reads the last one.
+  // A column of this thread, within the block. A key after the sequence reads the last one.
   static OCTAVO_DEVICE i32 column_of(const RowTile& tile, i32 key, int n, int e) {
     const i32 column = n * 8 + static_cast<i32>(tile.lane % 4 * 2) + e;
     return min_of(column, tile.span.seqlen_kv - 1 - key);

@@ -6,8 +6,7 @@
 // come from transposed loads:
 //   16-bit   ldmatrix.trans loads the fragment directly: accumulator column n is column n.
 //   8-bit    ldmatrix.trans moves pairs of columns (2g, 2g+1); two byte permutes separate them into
-//   a
-//            fragment of the even columns and one of the odd. The resulting key order, 2t, 2t+1,
+//            a fragment of the even columns and one of the odd. The resulting key order, 2t, 2t+1,
 //            8+2t, 9+2t of each 16, is the order in which the accumulators of QK hold P: no shuffle
 //            is needed, and a thread ends with four neighbouring columns of O.
 //   sim8     bytes are loaded the 8-bit way and converted to FP16: 0x6400 | byte is 1024 + byte in
@@ -69,7 +68,7 @@ struct Operands16 : OperandsByTwoChunks {
   static constexpr int kPvKeys = 16;             // keys of one PV product
   static constexpr bool kPromoteBlocks = false;  // PV accumulates directly into O
   static constexpr bool kBlockMaximum = false;
-  static constexpr int kProbabilityLog2 = 0;     // P is stored times 2^this
+  static constexpr int kProbabilityLog2 = 0;     // P is scaled by 2^this
   static constexpr float kOutputFactor = 1;      // from accumulated O to O
   static constexpr bool kPairedColumns = false;  // O's columns are in order
 
@@ -150,8 +149,8 @@ struct Operands8 : OperandsByTwoChunks {
   static OCTAVO_DEVICE u32 column(u32 n, u32 e, u32 lane) { return paired_column(n, e, lane); }
 };
 
-// P is E4M3, times 2^8: its largest value, 1, becomes 256 of at most 448, and its smallest normal
-// value is 2^-14. With E5M2 Q, K and V, P is still E4M3, which has one more bit.
+// P is E4M3, scaled by 2^8: its largest value, 1, becomes 256 of at most 448, and its smallest
+// normal value is 2^-14. With E5M2 Q, K and V, P is still E4M3, which has one more bit.
 struct OperandsFp8 : Operands8 {
   using Accumulator = float;
   static constexpr bool kBlockMaximum = false;

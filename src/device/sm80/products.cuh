@@ -198,7 +198,7 @@ struct Products {
     }
   }
 
-  // 8-bit P V: a fresh accumulator for the block, a few columns at a time so that it fits beside O,
+  // 8-bit P V: a fresh accumulator for the block, a few columns at a time so that it and O fit,
   // is promoted with o = o * keep + t * add in FP32. FP8 products keep some 14 bits of their sum,
   // and INT8 products are in units of the block's own step, so neither may accumulate across
   // blocks.

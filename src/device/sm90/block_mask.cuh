@@ -1,6 +1,6 @@
-// Block masks in the Hopper kernel: the entries of a tile's lists, what the producer tells the
-// consumers of each, and the bits of partial blocks. Code for kernels without a block mask compiles
-// too, but they never call it.
+// Block masks in the Hopper kernel: the entries of a tile's lists, what the producer publishes of
+// each, and the bits of partial blocks. Kernels without a block mask compile this code, but never
+// call it.
 #pragma once
 
 #include "device/core/block_mask.cuh"
@@ -10,7 +10,7 @@
 
 namespace octavo::sm90 {
 
-// The keys of a visit: where they begin, and the mask's entry of bits; -1: none.
+// A listed block of block_n keys: its first key, and the index of its table of bits, or -1.
 struct ListedKeys {
   i32 key, bits;
 };
@@ -21,9 +21,10 @@ struct ListedBlocks {
   static_assert(!has_block_mask(C) || (C.modifiers.block_mask == block_m(C) &&
                                        C.modifiers.block_mask % C.block_n == 0 && !is_split_kv(C)),
                 "a tile's rows are a block of the mask, and a block of keys is part of one");
-  static constexpr i32 kParts = max_of(C.modifiers.block_mask / C.block_n, 1);  // of a block
+  static constexpr i32 kParts =
+      max_of(C.modifiers.block_mask / C.block_n, 1);  // blocks of keys in one of the mask
 
-  // Those that the tile visits after `number` others.
+  // The tile's listed block number `number`.
   static OCTAVO_DEVICE ListedKeys keys(const Sm90ForwardParams& p, const WorkTile& t, i32 number) {
     if (number >= t.n_blocks) return {0, -1};
     const ListedBlock listed =
@@ -31,8 +32,8 @@ struct ListedBlocks {
     return {listed.block * C.modifiers.block_mask + number % kParts * C.block_n, listed.bits};
   }
 
-  // By one thread of the producer, before it arrives at the stage's k_full; other kernels know the
-  // keys of a visit by its number.
+  // By one thread of the producer, before it arrives at the stage's k_full. Without a block mask a
+  // visit is only a number, and consumers know its keys.
   static OCTAVO_DEVICE void publish(u32 stage, const ListedKeys& keys) {
     ptx::store_shared_b32(G::listed(stage), static_cast<u32>(keys.key));
     ptx::store_shared_b32(G::listed(stage) + 4, static_cast<u32>(keys.bits));
@@ -45,12 +46,12 @@ struct ListedBlocks {
     return {static_cast<i32>(key), static_cast<i32>(bits)};
   }
 
-  // Only 8-bit kernels, which have no block masks, have other scores.
+  // Scores that are not floats: only 8-bit kernels have them, and those have no block masks.
   template <class Score>
   static OCTAVO_DEVICE void hide_unset(Score*, const BlockMaskParams&, const typename G::RowTile&,
                                        i32, i32) {}
-  // Hides the keys of the block at key n whose bits are not set; `entry` is the mask's block of
-  // bits. Each thread loads the words of its own two rows.
+  // Hides the keys of the block at key n whose bits are not set; `entry` is the index of the table
+  // of bits. Each thread loads the words of its own two rows.
   static OCTAVO_DEVICE void hide_unset(float* s, const BlockMaskParams& p,
                                        const typename G::RowTile& tile, i32 n, i32 entry) {
     constexpr int kSize = max_of(C.modifiers.block_mask, 32), kRowWords = kSize / 32;

@@ -1,4 +1,9 @@
-// After the last block of a tile: O is divided by the row sums and stored, LSE and amax written.
+// The epilogue of a tile: divides O by the row sums, stores it, and writes LSE and amax.
+//
+//   row             O                LSE
+//   sees a key      O / row sum      ref_max + log of the row sum; a sink adds to that sum
+//   sees no key     0                -infinity, or the sink
+//   padding         0                -infinity
 #pragma once
 
 #include "device/core/output.cuh"
@@ -13,7 +18,7 @@
 
 namespace octavo::sm90 {
 
-// Named barriers of the warpgroups; 0 is the CTA's.
+// Synchronises one warpgroup, by named barrier 1 + group (0 is the CTA's).
 template <class ThreadCoord>
 OCTAVO_DEVICE void warpgroup_sync(const ThreadCoord& t) {
   ptx::named_barrier_sync(static_cast<int>(1 + t.group), kWarpgroup);
@@ -29,8 +34,7 @@ struct Epilogue {
   static constexpr Sm90ForwardConfig C = G::C;
   static constexpr Panels kPanels = v_panels(C);
 
-  // Divides O by the row sums and writes LSE. A row without keys gets 0 and -infinity, or with a
-  // sink 0 and the sink. Padding gets 0 and -infinity.
+  // Divides O by the row sums and writes LSE.
   static OCTAVO_DEVICE void finish(State& state, const Rows& rows, const Sm90ForwardParams& p,
                                    const RowTile& tile) {
     OCTAVO_UNROLL
@@ -48,30 +52,30 @@ struct Epilogue {
     }
     N::scale_o(state, tile);
   }
-  // Adds the sink to the sum of a row; the result is what divides its O.
+  // Adds the sink to the sum of a row, and returns what divides its O.
   static OCTAVO_DEVICE float divisor_of(float& ref_max, float& sum, const Sm90ForwardParams& p,
                                         const RowTile& tile) {
     if constexpr (C.modifiers.sinks) return ScoreModifier<G>::add_sink(p, tile.head, ref_max, sum);
     return sum;
   }
 
-  // `sum` is that of the row, in each lane that holds it.
+  // `sum`: the row's sum, already reduced over the quad.
   static OCTAVO_DEVICE void store_lse(float ref_max, float sum, const Sm90ForwardParams& p,
                                       const RowTile& tile, i32 row) {
     if (p.lse == nullptr || tile.lane % 4 != 0) return;
     constexpr float kSumLog2 = N::kPLog2 + N::kSumLog2;
     const float lse =
-        C.modifiers.bias ? lse_beside_bias(ref_max, sum, kSumLog2) : lse_of(ref_max, sum, kSumLog2);
+        C.modifiers.bias ? lse_with_bias(ref_max, sum, kSumLog2) : lse_of(ref_max, sum, kSumLog2);
     ptx::store_global_f32(p.lse + tile.batch * p.lse_strides.batch +
                               tile.head * p.lse_strides.head +
                               G::tensor_row(p, tile.span, row) * p.lse_strides.row,
                           lse);
   }
 
-  // The largest |O| of the warp's rows that exist. Columns beyond head_dim_v hold 0 or values that
-  // are not finite, which do not count.
-  static OCTAVO_DEVICE void find_amax(const State& state, const Sm90ForwardParams& p,
-                                      const RowTile& tile) {
+  // Raises the stored amax to the largest |O| of the warp's rows that exist. Columns beyond
+  // head_dim_v hold 0 or values that are not finite, which do not count.
+  static OCTAVO_DEVICE void store_amax(const State& state, const Sm90ForwardParams& p,
+                                       const RowTile& tile) {
     float amax = 0;
     OCTAVO_UNROLL
     for (u32 r = 0; r < 2; ++r) {
@@ -83,22 +87,22 @@ struct Epilogue {
       }
     }
     amax = largest_of_lanes<5>(amax);
-    if (tile.lane == 0) gather_amax(Out::params(p), tile.sequence, tile.head, amax);
+    if (tile.lane == 0) update_amax(Out::params(p), tile.sequence, tile.head, amax);
   }
 
   static OCTAVO_DEVICE void store_o(const State& state, const Sm90ForwardParams& p,
                                     const RowTile& tile) {
-    // The tile's last rows may belong to the next sequence of a varlen batch, or be padding, which
-    // need not follow the sequence in the tensor.
-    [[maybe_unused]] const bool cuts_sequence = (C.modifiers.padded || p.cu_seqlens_q != nullptr) &&
-                                                tile.first_row + kRows > tile.span.seqlen_q;
-    if constexpr (stages_o(C)) {
-      if (!cuts_sequence) return store_by_tma(state, p, tile);
+    // The tile's last rows may be the next sequence's, or padding, which may be elsewhere in the
+    // tensor.
+    [[maybe_unused]] const bool crosses_end = (C.modifiers.padded || p.cu_seqlens_q != nullptr) &&
+                                              tile.first_row + kRows > tile.span.seqlen_q;
+    if constexpr (stores_o_by_tma(C)) {
+      if (!crosses_end) return store_by_tma(state, p, tile);
     }
     Out::store_tile(state.o, p, tile);
   }
 
-  // Rows that see no key: 0, and -infinity or the sink. Padding: 0 and -infinity.
+  // For a tile whose rows see no key or are padding.
   static OCTAVO_DEVICE void store_empty(const Sm90ForwardParams& p, const RowTile& tile) {
     OCTAVO_UNROLL
     for (u32 r = 0; r < 2; ++r) {

@@ -1,9 +1,9 @@
 // Forward attention on Hopper: O = softmax(scale * Q K^T) V, with wgmma and TMA.
 //
-// A work tile is 64 query rows for each consumer warpgroup, of one head. CTAs are persistent: one
-// on each SM takes tile after tile. One producer warp loads Q once a tile, and K and V block after
-// block into pipeline stages that all consumers read. While one consumer warpgroup is in its
-// softmax, the others keep the tensor cores busy.
+// A work tile is 64 query rows for each consumer warpgroup, all of one head. CTAs are persistent:
+// one on each SM computes tile after tile. One producer warp loads Q once for each tile, and K and
+// V block by block into pipeline stages that all consumers read. While one consumer warpgroup is in
+// its softmax, the others keep the tensor cores busy.
 //
 //   role       warps                  registers            does
 //   consumer   4 x warpgroups         consumer_registers   S = Q K^T, softmax, O += P V, stores O
@@ -11,11 +11,11 @@
 //
 //   shared memory   what                                              bytes
 //   q               64 rows for each warpgroup                        warpgroups * q_tile
-//   o               the same, where stages_o
+//   o               64 rows for each warpgroup, if stores_o_by_tma    warpgroups * o_tile
 //   k[stages]       block_n rows, in panels of columns                k_stage each
-//   v[stages]       the same, with ones one panel more; 8-bit:        v_stage each
-//                   head_dim rows, in chunks of keys
-//   ones            16 rows, where V has a single panel; INT8: the operands of the bias
+//   v[stages]       the same, and a panel of ones if kOnesInStage;    v_stage each
+//                   8-bit: head_dim rows (transposed), in chunks of keys
+//   ones            16 rows of ones, if V has a single panel; INT8: operands of the scores' bias
 //   k_scales        8-bit with KScales::block or row: floats, for each stage
 //   v_scales        8-bit: head_dim floats for each warpgroup
 //   tile_slots      work tiles, from the producer to the consumers
@@ -23,13 +23,13 @@
 //
 // clang-format off
 //   barrier       arrives                       waits                  becomes true
-//   q_full[g]     producer, and Q's bytes       warpgroup g            Q of the tile is there
+//   q_full[g]     producer, and Q's bytes       warpgroup g            tile published, Q loaded
 //   q_empty[g]    4 warps of warpgroup g        producer               Q may be replaced
-//   k_full[s]     producer, and K's bytes       all consumers          K of a block is there, and its
-//                 (twice with scales)                                  scales
-//   k_empty[s]    4 warps of each warpgroup     producer               all scores are computed
+//   k_full[s]     producer, and K's bytes       all consumers          a block of K and its scales
+//                 (twice with scales)                                  are loaded
+//   k_empty[s]    4 warps of each warpgroup     producer               all warpgroups have their S
 //   v_full[s], v_empty[s]                                              the same for V
-//   tail_full     producer, and V's bytes       producer               V's last keys can be cleared
+//   tail_full     producer, and V's bytes       producer               V's tail can be zeroed
 // clang-format on
 //
 // The timeline of one block is in mainloop.cuh.
@@ -54,11 +54,11 @@
 
 namespace octavo::sm90 {
 
-// The blocks of keys of one tile after another, as one consumer warpgroup visits them. A tile's end
-// does not interrupt the loop: while the tensor cores compute the last product of a tile, the
-// softmax of the next one runs.
+// A consumer warpgroup: visits the key blocks of its tiles as one stream, and stores O of each
+// tile. The main loop does not stop between tiles: while the tensor cores compute the last product
+// of a tile, the softmax of the next one runs.
 template <class G, class N>
-struct TileStream {
+struct Consumer {
   using ThreadCoord = typename G::ThreadCoord;
   using RowTile = typename G::RowTile;
   using KvState = typename G::KvState;
@@ -70,37 +70,36 @@ struct TileStream {
 
   // How far the warpgroup is in its tile. The tile's blocks are those that any of its warpgroups
   // needs; this one may need only some of them.
-  struct Progress {
-    // Own blocks whose K is not yet released (0: none needed); -1 after the last tile.
-    i32 blocks_left = 0;
+  struct TileProgress {
+    i32 blocks_left = 0;  // own blocks whose K is not yet released; negative: there is no tile
     i32 n = 0;            // first key of the current block
-    i32 skip_before = 0;  // blocks of the tile that only other warpgroups need, before its own
-    i32 skip_after = 0;   // and after
+    i32 skip_before = 0;  // blocks that only other warpgroups need: before its own blocks
+    i32 skip_after = 0;   // and after them
     i32 full_begin = 0, full_end = 0;  // blocks in between need no mask
   };
 
   const Sm90ForwardParams& p;
   ThreadCoord thread;
   KvState k, v;
-  u32 tile = 0;  // number of the CTA's tile
-  Progress progress{};
+  u32 tile_number = 0;  // counts the CTA's tiles
+  TileProgress progress{};
   bool new_tile = false;
   u32 score_phase = 0;  // of the next score tiles
   ListedKeys listed{};  // with a block mask: those of the current block
 
-  OCTAVO_DEVICE TileStream(const Sm90ForwardParams& params, const ThreadCoord& t)
+  OCTAVO_DEVICE Consumer(const Sm90ForwardParams& params, const ThreadCoord& t)
       : p(params), thread(t) {}
 
   // --- tiles ------------------------------------------------------------------------------------
 
-  OCTAVO_DEVICE Progress progress_of(u32 of_tile) const {
-    const WorkTile t = Slots::read(of_tile);
+  OCTAVO_DEVICE TileProgress progress_of(u32 tile) const {
+    const WorkTile t = Slots::read(tile);
     if (t.n_blocks == kNoMoreTiles) return {.blocks_left = -1};
     const i32 first_row = t.first_row + static_cast<i32>(thread.group) * kRows;
     if (first_row >= t.span.seqlen_q) return {.skip_after = t.n_blocks};
     const BlockRange range = block_range(p, t.span, first_row, kRows, C.block_n);
     if (range.begin >= range.end) return {.skip_after = t.n_blocks};
-    // All warpgroups take all blocks of the lists; release_k() learns which they are.
+    // Every warpgroup computes every listed block; release_k() reads from the stage which it is.
     if (has_block_mask(C))
       return {
           .blocks_left = t.n_blocks, .full_begin = range.full_begin, .full_end = range.full_end};
@@ -124,14 +123,14 @@ struct TileStream {
             .full_end = range.full_end};
   }
   // Waits for the tile and its Q.
-  OCTAVO_DEVICE Progress wait_for_tile(u32 of_tile) const {
-    ptx::mbarrier_wait(G::q_full(thread.group), of_tile & 1);
-    return progress_of(of_tile);
+  OCTAVO_DEVICE TileProgress wait_for_tile(u32 tile) const {
+    ptx::mbarrier_wait(G::q_full(thread.group), tile & 1);
+    return progress_of(tile);
   }
   // pin() hides where the lane came from, so that the compiler recomputes addresses instead of
   // keeping them in registers across the loop.
-  OCTAVO_DEVICE RowTile row_tile(u32 of_tile) const {
-    const WorkTile t = Slots::read(of_tile);
+  OCTAVO_DEVICE RowTile row_tile(u32 tile) const {
+    const WorkTile t = Slots::read(tile);
     RowTile rows;
     static_cast<ThreadCoord&>(rows) = thread;
     rows.span = t.span;
@@ -162,19 +161,18 @@ struct TileStream {
     ptx::warp_sync();
     arrive(G::q_empty(thread.group));
   }
-  // Also releases Q after the tile's last own block.
+  // Releases K of an own block, and Q after the tile's last one.
   OCTAVO_DEVICE void release_k() {
     if (has_block_mask(C)) {
       listed = ListedBlocks<G>::read(k.stage());
       progress.n = listed.key;
     }
-    // Every lane has read the scales, or what is listed.
+    // Lane 0 arrives for the warp: no lane may still be reading the scales or the listed block.
     if (scaled_keys(C) > 0 || has_block_mask(C)) ptx::warp_sync();
     release_k_stage();
     if (--progress.blocks_left == 0) release_q();
   }
-  // Blocks that only other warpgroups need. Lane 0 arrives for its warp, and nothing else keeps the
-  // lanes together here.
+  // Releases K of a block that only other warpgroups need. Only warp_sync keeps the lanes together.
   OCTAVO_DEVICE void skip_k() {
     ptx::spare("a later load was seen, of V or of the next tile, so K of this one has been issued");
     ptx::mbarrier_wait(G::k_full(k.stage()), k.phase());
@@ -203,32 +201,32 @@ struct TileStream {
     next_block();
     return true;
   }
-  // Enters the next tile while the last P V of this one is still to be issued. V of the last block
-  // is still held, so the producer may use only the other stages: if the tile has `stages` or more
-  // blocks left that only other warpgroups need, entering would deadlock. Returns false there, and
-  // where the next tile has no block for this warpgroup or does not begin with one.
+  // Enters the next tile while the last P V of this one is still to be issued. Returns false if the
+  // next tile does not begin with a block for this warpgroup, or if entering would deadlock: this
+  // warpgroup still holds the stage of its last V, so the producer can load fewer than `stages`
+  // further blocks, which must include all that only other warpgroups need.
   OCTAVO_DEVICE bool enter_next_tile() {
-    const i32 skip_after = progress_of(tile).skip_after;
+    const i32 skip_after = progress_of(tile_number).skip_after;
     if (skip_after >= C.stages) return false;
-    const Progress next = wait_for_tile(tile + 1);
+    const TileProgress next = wait_for_tile(tile_number + 1);
     if (next.blocks_left <= 0 || next.skip_before > 0) return false;
     for (i32 i = 0; i < skip_after; ++i) skip_k();
     progress = next;
-    ++tile;
+    ++tile_number;
     return true;
   }
   // The next of the tile's blocks, in the order of first_key.
   OCTAVO_DEVICE void next_block() {
     if (starts_at_diagonal(C)) {
-      const WorkTile t = Slots::read(tile);
+      const WorkTile t = Slots::read(tile_number);
       progress.n = first_key<G>(t, t.n_blocks - progress.skip_after - progress.blocks_left);
     } else if (!has_block_mask(C)) {
       progress.n += C.block_n;
     }
   }
   OCTAVO_DEVICE bool is_new_tile() const { return new_tile; }
-  // The producer has already cleared the rows of V behind the sequence's last key.
-  OCTAVO_DEVICE void finish_v(const KvState&) const {}
+  // The producer has already zeroed the rows of V after the sequence's last key.
+  OCTAVO_DEVICE void clear_v_tail(const KvState&) const {}
 
   OCTAVO_DEVICE void release_score_tiles() {
     ptx::warp_sync();  // every lane has read them
@@ -237,7 +235,7 @@ struct TileStream {
   }
 
   OCTAVO_DEVICE i32 key() const { return progress.n; }
-  OCTAVO_DEVICE RowTile rows() const { return row_tile(tile); }
+  OCTAVO_DEVICE RowTile rows() const { return row_tile(tile_number); }
   OCTAVO_DEVICE bool hides_keys() const {
     return needs_mask(progress.n, C.block_n, progress.full_begin, progress.full_end);
   }
@@ -252,36 +250,36 @@ struct TileStream {
                                   listed.bits);
   }
 
-  // Numerics without scales do not call the function that reads the tile.
+  // The tile is passed as a function, so numerics without scales never read it.
   OCTAVO_DEVICE auto load_row_scales() const {
-    return N::load_row_scales(p, [&] { return row_tile(tile); });
+    return N::load_row_scales(p, [&] { return row_tile(tile_number); });
   }
   OCTAVO_DEVICE auto load_v_scales() const {
-    return N::load_v_scales(p, [&] { return row_tile(tile); });
+    return N::load_v_scales(p, [&] { return row_tile(tile_number); });
   }
   OCTAVO_DEVICE void begin_rows(State& state) const {
     N::init_rows(state.rows, p.scale_log2, load_row_scales());
   }
-  OCTAVO_DEVICE void store(State& state, const Rows& rows, u32 of_tile) const {
-    const RowTile to = row_tile(of_tile);
+  OCTAVO_DEVICE void store(State& state, const Rows& rows, u32 tile) const {
+    const RowTile to = row_tile(tile);
     Epilogue<G, N>::finish(state, rows, p, to);
-    if (C.output.amax) Epilogue<G, N>::find_amax(state, p, to);
+    if (C.output.amax) Epilogue<G, N>::store_amax(state, p, to);
     Epilogue<G, N>::store_o(state, p, to);
   }
-  // Stores O of the tile before, whose last product is complete, and begins that of the new one.
+  // Stores O of the previous tile, whose last product is complete, and begins O of the new one.
   OCTAVO_DEVICE void store_and_begin_o(State& state, const Rows& rows) {
-    const i32 skip_after = progress_of(tile - 1).skip_after;
+    const i32 skip_after = progress_of(tile_number - 1).skip_after;
     for (i32 i = 0; i < skip_after; ++i) skip_v();
-    store(state, rows, tile - 1);
+    store(state, rows, tile_number - 1);
     N::begin_o(state);
   }
-  // `rows`: those of the tile before. The new tile's rows have begun already.
+  // `rows`: the row state of the previous tile; state.rows already belongs to the new tile.
   OCTAVO_DEVICE void store_previous_tile(State& state, const Rows& rows) {
     store_and_begin_o(state, rows);
     N::publish_v_scales(load_v_scales(), thread);
   }
-  // The same, and begins the new tile's rows. Scales take a while: they are loaded before the store
-  // where there are registers for them.
+  // The same, and begins the new tile's rows. Its scales are loaded before the store, to hide their
+  // latency, in numerics that have registers for them.
   OCTAVO_DEVICE void store_previous_and_begin_rows(State& state) {
     typename N::RowScales row_scales;
     typename N::VScales v_scales;
@@ -298,30 +296,31 @@ struct TileStream {
 
   // --- the consumer -----------------------------------------------------------------------------
 
-  // Runs tiles until the stream has to end.
+  // Runs tiles until one must be stored before the next begins (enter_next_tile).
   OCTAVO_DEVICE void run_tiles() {
     State state;
     N::begin_o(state);
     begin_rows(state);
     N::publish_v_scales(load_v_scales(), thread);
     Mainloop<G, N>::run(state, p, q_descriptor<G>(thread.group), thread.lane, *this);
-    skip(progress_of(tile).skip_after);
-    store(state, state.rows, tile);
+    skip(progress_of(tile_number).skip_after);
+    store(state, state.rows, tile_number);
   }
   OCTAVO_DEVICE void run() {
     N::wait_for_scales();
-    for (progress = wait_for_tile(0); progress.blocks_left >= 0; progress = wait_for_tile(++tile)) {
+    for (progress = wait_for_tile(0); progress.blocks_left >= 0;
+         progress = wait_for_tile(++tile_number)) {
       skip(progress.skip_before);
       if (progress.blocks_left > 0) {
         run_tiles();
       } else {
         skip(progress.skip_after);
-        Epilogue<G, N>::store_empty(p, row_tile(tile));
+        Epilogue<G, N>::store_empty(p, row_tile(tile_number));
         release_q();
       }
     }
     // The CTA must not exit before its shared memory has been read.
-    if (stages_o(C)) Epilogue<G, N>::wait_for_store(thread);
+    if (stores_o_by_tma(C)) Epilogue<G, N>::wait_for_store(thread);
   }
 };
 
@@ -331,7 +330,8 @@ struct ForwardKernel {
   using N = NumericsOf<G>;
   static constexpr Sm90ForwardConfig C = G::C;
   static_assert(is_split_kv(C) || C.warpgroups >= 2 || has_block_mask(C),
-                "one consumer warpgroup alone would idle in its softmax, unless CTAs share the SM");
+                "needs two consumer warpgroups, or several CTAs on each SM, so that one computes "
+                "products while the other is in its softmax");
 
   static OCTAVO_DEVICE void init_barriers() {
     constexpr u32 kConsumerWarps = C.warpgroups * 4;
@@ -362,7 +362,7 @@ struct ForwardKernel {
     }
     N::template fill_constants<threads(C)>(ptx::thread_index());
     if (!N::kFillsConstants)
-      ptx::spare("only barriers were written, and have a fence of their own");
+      ptx::spare("only barriers were written, and fence_mbarrier_init covers them");
     ptx::fence_proxy_async();
     ptx::cta_sync();
     const u32 group = ptx::warp_index() / 4;
@@ -374,7 +374,7 @@ struct ForwardKernel {
     } else {
       ptx::increase_registers<consumer_registers(C)>();
       const typename G::ThreadCoord thread{group, ptx::warp_index() % 4, ptx::lane_index()};
-      TileStream<G, N>(p, thread).run();
+      Consumer<G, N>(p, thread).run();
     }
   }
 };

@@ -1,5 +1,5 @@
 // wgmma descriptors of the two products, S = Q K^T and O += P V, and the loop over the steps of
-// Q K^T. Callers fence before, commit and wait.
+// Q K^T. Callers fence before it, commit and wait after it.
 #pragma once
 
 #include "device/ptx/wgmma.cuh"

@@ -22,14 +22,14 @@ struct Geometry {
   static_assert(C.element >= Element::f16 && C.element <= Element::int8,
                 "Q and K are 16-bit, FP8 or INT8");
   static_assert(is_8bit_qk(C) || C.v_element == C.element,
-                "V differs from Q and K only beside 8-bit Q and K");
+                "V has another type than Q and K only if those are 8-bit");
   static_assert(!is_8bit_qk(C) || !any(C.modifiers), "modifiers and padding need 16-bit Q and K");
   static_assert(C.head_dim % qk_panels(C).columns == 0 && C.head_dim <= 256,
                 "a row is a whole number of panels");
   static_assert(v_columns(C) % v_panels(C).columns == 0 && v_columns(C) <= 256,
                 "a row of V is a whole number of panels");
   static_assert(!is_8bit_qk(C) || C.head_dim_v == 0,
-                "V has other columns than Q and K only beside 16-bit Q and K");
+                "V has other columns than Q and K only if those are 16-bit");
   static_assert(C.warpgroups >= 1 && C.warpgroups <= 4, "one to four consumer warpgroups");
   static constexpr int kStepKeys = is_8bit_pv(C) ? 32 : 16;  // keys of one wgmma of P V
   static_assert(C.block_n % kStepKeys == 0 && C.block_n <= 256,
@@ -44,7 +44,7 @@ struct Geometry {
   static constexpr int kScores = C.block_n / 2;         // a thread's scores of a block
   static constexpr int kScoreN8 = C.block_n / 8;        // in groups of eight columns: 4 scores each
   static constexpr int kORegisters = v_columns(C) / 2;  // a thread's registers of O
-  static constexpr int kORegistersWithOnes = kORegisters + (kOnes ? 4 : 0);  // and of row sums
+  static constexpr int kORegistersWithOnes = kORegisters + (kOnes ? 4 : 0);  // O and row sums
   static constexpr int kPvSteps = C.block_n / kStepKeys;
 
   using KvState = PipelineState<C.stages>;
@@ -59,7 +59,7 @@ struct Geometry {
   struct ThreadCoord {
     u32 group, warp, lane;
   };
-  // Split-KV: which of the groups that divide the keys.
+  // Split-KV: the index of the thread's split in its CTA.
   static OCTAVO_DEVICE u32 kv_group(const ThreadCoord& t) { return t.group / C.row_groups; }
 
   // The 64 rows of a work tile that the thread's warpgroup computes.
@@ -73,8 +73,8 @@ struct Geometry {
     }
     OCTAVO_DEVICE i32 query(const Sm90ForwardParams& p, u32 r) const { return query_of(p, row(r)); }
   };
-  // With pack_gqa the rows go on from one head's queries to the next head's: the query of a row,
-  // and its head, counted from the tile's first.
+  // With pack_gqa a tile's rows are the queries of its first head, then of the next, and so on:
+  // this splits a row number into query and head.
   static OCTAVO_DEVICE i32 query_of(const Sm90ForwardParams& p, i32 row) {
     return C.pack_gqa ? row & ((1 << p.query_bits) - 1) : row;
   }
@@ -90,18 +90,17 @@ struct Geometry {
     else
       return sequence_span(p, sequence);
   }
-  // The rows of a batch entry that its tiles store. In a padded batch they are all rows of the
-  // tensor: behind the sequence's own rows the tiles go on with the padding, first that on the
-  // right, then that on the left.
+  // The rows of a batch entry that its tiles store. In a padded batch these are all rows of the
+  // tensor: the tiles continue after the sequence with the right padding, then the left padding.
   static OCTAVO_DEVICE i32 stored_rows(const Sm90ForwardParams& p, const SequenceSpan& span) {
     return C.modifiers.padded && p.cu_seqlens_q == nullptr ? p.seqlen_q : span.seqlen_q;
   }
-  // Where such a row is in the tensor.
+  // The tensor row of a tile row, which wraps around to the left padding.
   static OCTAVO_DEVICE i32 tensor_row(const Sm90ForwardParams& p, const SequenceSpan& span,
                                       i32 row) {
-    const i32 there = span.q_begin + row;
-    if (!C.modifiers.padded || p.cu_seqlens_q != nullptr) return there;
-    return ptx::mask_term(there >= p.seqlen_q, false) ? there - p.seqlen_q : there;
+    const i32 index = span.q_begin + row;
+    if (!C.modifiers.padded || p.cu_seqlens_q != nullptr) return index;
+    return ptx::mask_term(index >= p.seqlen_q, false) ? index - p.seqlen_q : index;
   }
 
   // --- shared memory ----------------------------------------------------------------------------
@@ -140,20 +139,15 @@ struct Geometry {
   static OCTAVO_DEVICE u32 v_full(u32 stage) { return kv_barrier(1, stage); }
   static OCTAVO_DEVICE u32 k_empty(u32 stage) { return kv_barrier(2, stage); }
   static OCTAVO_DEVICE u32 v_empty(u32 stage) { return kv_barrier(3, stage); }
-  // One barrier per warpgroup after those of K and V: tail_full in the persistent kernel (first
-  // only), partials_full with split-KV.
-  static OCTAVO_DEVICE u32 tail_full() { return kv_barrier(4, 0); }
-  static OCTAVO_DEVICE u32 partials_full(u32 group) { return kv_barrier(4, 0) + group * 8; }
-  // The barriers of the score tiles follow.
-  static OCTAVO_DEVICE u32 score_full(u32 group) {
-    return kv_barrier(4, 0) + (C.warpgroups + group) * 8;
+  // After those of K and V, one barrier of each kind for each warpgroup.
+  static OCTAVO_DEVICE u32 group_barrier(u32 kind, u32 group) {
+    return kv_barrier(4, 0) + (kind * C.warpgroups + group) * ptx::kMbarrierBytes;
   }
-  static OCTAVO_DEVICE u32 score_empty(u32 group) {
-    return kv_barrier(4, 0) + (2 * C.warpgroups + group) * 8;
-  }
-  static OCTAVO_DEVICE u32 mask_loaded(u32 group) {
-    return kv_barrier(4, 0) + (3 * C.warpgroups + group) * 8;
-  }
+  static OCTAVO_DEVICE u32 tail_full() { return group_barrier(0, 0); }  // persistent kernel
+  static OCTAVO_DEVICE u32 partials_full(u32 group) { return group_barrier(0, group); }  // split-KV
+  static OCTAVO_DEVICE u32 score_full(u32 group) { return group_barrier(1, group); }
+  static OCTAVO_DEVICE u32 score_empty(u32 group) { return group_barrier(2, group); }
+  static OCTAVO_DEVICE u32 mask_loaded(u32 group) { return group_barrier(3, group); }
 
   // The additional parameters of kernels with modifiers or padding.
   static OCTAVO_DEVICE const ModifierParams& modifiers(const Sm90ForwardParams& p) {

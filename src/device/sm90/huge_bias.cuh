@@ -1,4 +1,5 @@
-// The units in which rows with a huge bias are counted. Only kernels with a bias contain such code.
+// The units of scores and ref_max in rows with a huge bias. Only kernels with a bias have this
+// code.
 #pragma once
 
 #include "device/core/score_rows.cuh"
@@ -7,18 +8,18 @@
 
 namespace octavo::sm90 {
 
-// Scores around a huge bias, such as -1e9, differ by 16 or more, or not at all. A row of nothing
-// else keeps its scores and ref_max in natural units: in log2 units the product of score and kLog2E
-// would be rounded in ref_max and not in P, which would be anything from 2^-64 to 2^64.
+// Scores around a huge bias, such as -1e9, differ by 16 or more, or not at all. A row that has no
+// others keeps its scores and ref_max in natural units. In log2 units the product of score and
+// kLog2E would be rounded in ref_max but not in P, which could become anything from 2^-64 to 2^64.
 inline constexpr float kHugeLevel = 0x1p27f;
 
-// `level`: the threshold of a row, or its largest score.
+// `row_level`: the threshold of a row, or its largest score.
 template <class G>
-OCTAVO_DEVICE bool is_huge(float level) {
-  return G::C.modifiers.bias && ptx::abs_f32(level) > kHugeLevel;
+OCTAVO_DEVICE bool is_huge(float row_level) {
+  return G::C.modifiers.bias && ptx::abs_f32(row_level) > kHugeLevel;
 }
-// The ref_max of a row in log2 units, whatever its level. Its lowest value stands for all that
-// would overflow.
+// The ref_max of a row in log2 units, huge or not. Values that would overflow become the lowest or
+// the largest float.
 template <class G, class Rows>
 OCTAVO_DEVICE float ref_max_log2(const Rows& rows, u32 r) {
   return rows.ref_max[r];

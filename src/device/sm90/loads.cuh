@@ -19,7 +19,7 @@ OCTAVO_DEVICE void load_rows(const ptx::TensorMap& map, u32 to, u32 bar, int row
                   {panel * panels.columns, token, head, batch});
 }
 
-// By kThreads threads, of which this is `thread`.
+// Called by kThreads threads; `thread` is the number of this one.
 template <int kThreads>
 OCTAVO_DEVICE void fill_shared(u32 to, u32 bytes, u32 thread, u32 word) {
   for (u32 at = thread * 4; at < bytes; at += kThreads * 4) ptx::store_shared_b32(to + at, word);
@@ -29,7 +29,7 @@ OCTAVO_DEVICE void fill_shared(u32 to, u32 bytes, u32 thread, u32 word) {
 template <class G>
 OCTAVO_DEVICE void wait_for_written_scales() {
   if constexpr (!is_split_kv(G::C))
-    ptx::spare("they are read behind a barrier at which the producer arrives, having waited");
+    ptx::spare("they are read after a barrier at which the producer arrives, having waited");
   ptx::wait_for_earlier_grids();
 }
 

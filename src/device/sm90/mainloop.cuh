@@ -1,5 +1,5 @@
 // The main loop of one consumer warpgroup over blocks of keys, once for each schedule. The
-// persistent and the split-KV kernel both run these loops, with any numerics.
+// persistent and the split-KV kernel run these loops, with any numerics.
 //
 //   qk_first    tensor cores                    warpgroup
 //   block j     S(j) = Q K(j)^T, then           waits for S(j); mask, maximum, exp; waits for the
@@ -11,26 +11,25 @@
 //
 //   in_turn     Q K^T, softmax and P V of a block one after the other: for a block or two
 //
-// With qk_first a warpgroup's own softmax runs under its own product. With pv_first only the other
-// warpgroups' products run under it, and there are registers for larger blocks.
+// With qk_first a warpgroup's own P V runs under its softmax. With pv_first only the products of
+// other warpgroups do, which leaves registers for larger blocks. No barrier here orders the
+// warpgroups (there is no ping-pong scheduling).
 //
-// Blocks are visited in ascending order of keys. No barrier of these loops orders the warpgroups
-// among each other (there is no ping-pong scheduling).
-//
-// `Blocks` is where the keys come from (TileStream in forward.cuh, KvShare in split_kv.cuh):
-//   k, v                        pipeline states of the block that is next
+// `Blocks` (Consumer in forward.cuh, KvShare in split_kv.cuh) says which block is next, and
+// releases stages:
+//   k, v                        the stages of the next K and V to release. After advance() k is the
+//                               current block's, and v still the previous one's until release_v()
 //   advance()                   moves to the next block; false: the loop has to end
-//   is_new_tile()               the block just moved to is the first of another tile
+//   is_new_tile()               the current block is the first of another tile
 //   key(), rows()               the current block's first key, and the RowTile
 //   hides_keys()                whether some row does not see all keys of the block
 //   modify(scores)              applies the modifiers
-//   finish_v(v)                 V of the block is there: clears the rows that are no keys
-//   release_k(), release_v()    the stage may be filled again
+//   clear_v_tail(v)             zeroes the rows of a loaded V that are no keys
+//   release_k(), release_v()    lets the stage be filled again, and moves k or v to the next one
 //   begin_rows(state), store_previous_tile(state, rows), store_previous_and_begin_rows(state)
-//                               where a tile ends and the next begins: qk_first calls begin_rows
-//                               (before the softmax of the new tile) and then store_previous_tile
-//                               with the rows of the old tile; pv_first calls
-//                               store_previous_and_begin_rows once P V is complete
+//                               where a new tile begins: qk_first calls begin_rows before the new
+//                               tile's softmax, and then store_previous_tile with the old tile's
+//                               rows; pv_first calls the third once P V is complete
 #pragma once
 
 #include "device/ptx/mbarrier.cuh"
@@ -52,13 +51,13 @@ struct Mainloop {
   // --- steps ------------------------------------------------------------------------------------
 
   static OCTAVO_DEVICE void start_qk(Scores& scores, u32 q, const KvState& k) {
-    N::start_bias(scores);
-    N::template finish_bias<0>(scores);
-    issue_qk(scores, q, k, false);
+    N::start_accumulator_bias(scores);
+    N::template finish_accumulator_bias<0>(scores);
+    issue_qk(scores, q, k, /*already_full=*/false);
   }
-  // Issues Q K^T. `is_full`: an earlier test has shown that K's stage is full.
-  static OCTAVO_DEVICE void issue_qk(Scores& scores, u32 q, const KvState& k, bool is_full) {
-    if (!is_full) ptx::mbarrier_wait(G::k_full(k.stage()), k.phase());
+  // `already_full`: polling the barrier has shown that K is loaded, so there is no need to wait.
+  static OCTAVO_DEVICE void issue_qk(Scores& scores, u32 q, const KvState& k, bool already_full) {
+    if (!already_full) ptx::mbarrier_wait(G::k_full(k.stage()), k.phase());
     ptx::pin(N::accumulator(scores));
     ptx::wgmma_fence();
     N::qk(scores, q, k.stage());
@@ -68,24 +67,23 @@ struct Mainloop {
     ptx::pin(N::accumulator(scores));
     N::finish_qk(scores, k.stage(), lane);
   }
-  // Few blocks need a mask. 8-bit numerics test sign and mask in one branch; in 16 bits that
-  // spills.
+  // Few blocks need a mask. 8-bit numerics test sign and mask in one branch (kMergesSignAndMask).
   template <class Blocks>
   static OCTAVO_DEVICE void mask(Scores& scores, const Sm90ForwardParams& p, Blocks& blocks) {
     const bool hides = blocks.hides_keys();
-    if (N::kTestsSignWithMask && !hides && !p.negate) return;
+    if (N::kMergesSignAndMask && !hides && !p.negate) return;
     if (p.negate) N::negate(scores);
     blocks.modify(scores);
-    if (!N::kTestsSignWithMask && !hides) return;
+    if (!N::kMergesSignAndMask && !hides) return;
     N::apply_mask(scores, p, blocks.rows(), blocks.key());
   }
-  // V is waited for where the softmax ends. The wait also ends a basic block: without it the
-  // compiler moves the wait for the product before the exps that are meant to hide it.
+  // Waits for V after the softmax. The wait also ends a basic block, which keeps the compiler from
+  // moving the wait for the product up, before the exps that are meant to hide it.
   template <class Blocks>
   static OCTAVO_DEVICE void wait_for_v(const Blocks& blocks, const KvState& v,
-                                       bool is_full = false) {
-    if (!is_full) ptx::mbarrier_wait(G::v_full(v.stage()), v.phase());
-    blocks.finish_v(v);
+                                       bool already_full = false) {
+    if (!already_full) ptx::mbarrier_wait(G::v_full(v.stage()), v.phase());
+    blocks.clear_v_tail(v);
   }
   static OCTAVO_DEVICE void pack_p(P& p, const Scores& scores, Rows& rows) {
     OCTAVO_UNROLL
@@ -96,27 +94,27 @@ struct Mainloop {
   // P V is waited for; otherwise P V is complete before Q K^T is issued.
   static OCTAVO_DEVICE void pv_then_qk(State& state, P& p, const KvState& v, Scores& scores, u32 q,
                                        const KvState& k, bool accumulate) {
-    // A test of a barrier takes some thirty cycles: 8-bit kernels, whose products are short, ask
-    // ahead and get the answer while something else is done.
-    const bool k_is_full = N::kTestsBarriers && ptx::mbarrier_test(G::k_full(k.stage()), k.phase());
-    if (kQueued) N::start_bias(scores);
+    // Polling a barrier takes some thirty cycles. 8-bit kernels, whose products are short, poll
+    // before other work and use the answer after it.
+    const bool k_is_full = N::kPollsBarriers && ptx::mbarrier_test(G::k_full(k.stage()), k.phase());
+    if (kQueued) N::start_accumulator_bias(scores);
     N::start_pv(state, p, v.stage(), accumulate);
     N::template finish_pv_then<kQueued>(state, p, v.stage(), state.rows, [&] {
-      if (!kQueued) N::start_bias(scores);
-      N::template finish_bias<kQueued ? 1 : 0>(scores);
+      if (!kQueued) N::start_accumulator_bias(scores);
+      N::template finish_accumulator_bias<kQueued ? 1 : 0>(scores);
       issue_qk(scores, q, k, k_is_full);
     });
   }
 
   // --- schedules --------------------------------------------------------------------------------
 
-  // What update_max asks for: O is to be multiplied by alpha, a factor for each row, if `any`.
+  // What update_max asks for: if `needed`, O must be multiplied by alpha, a factor for each row.
   struct Rescale {
-    bool any = false;
+    bool needed = false;
     float alpha[2] = {1, 1};
   };
 
-  // At least one block. Q is there.
+  // Q has arrived, and there is at least one block.
   template <class Blocks>
   static OCTAVO_DEVICE void qk_first(State& state, const Sm90ForwardParams& p, u32 q, u32 lane,
                                      Blocks& blocks) {
@@ -140,7 +138,7 @@ struct Mainloop {
       finish_qk(scores, blocks.k, lane);
       blocks.release_k();
       mask(scores, p, blocks);
-      const Rows before = state.rows;
+      const Rows previous_rows = state.rows;  // the block before's: 8-bit promotion reads them
       if (new_tile) blocks.begin_rows(state);
       // wgmma waits are collective over the warpgroup, and update_max calls back inside a branch
       // that only some warps take. So alpha is only recorded here and applied after the wait.
@@ -149,17 +147,17 @@ struct Mainloop {
         rescale = {true, {alpha[0], alpha[1]}};
       });
       N::exp(scores, state.rows, p.scale_log2, 0, G::kScoreN8);
-      // The next tile's first V may need the stage that this P V still reads (skipped blocks come
-      // in between), and with one stage every V does: then wait after the release.
-      const bool early = C.stages > 1 && !new_tile;
-      if (early) wait_for_v(blocks, blocks.v.next());
-      N::finish_pv(state, prob, blocks.v.stage(), before);
+      // Wait for the next V here, under the product, unless V may need the stage that this P V
+      // still reads: with one stage, or in a new tile, which skipped blocks may precede.
+      const bool waits_for_next_v = C.stages > 1 && !new_tile;
+      if (waits_for_next_v) wait_for_v(blocks, blocks.v.next());
+      N::finish_pv(state, prob, blocks.v.stage(), previous_rows);
       blocks.release_v();
       if (new_tile)
-        blocks.store_previous_tile(state, before);
-      else if (rescale.any)
+        blocks.store_previous_tile(state, previous_rows);
+      else if (rescale.needed)
         rescale_o(state, rescale.alpha);
-      if (!early) wait_for_v(blocks, blocks.v);
+      if (!waits_for_next_v) wait_for_v(blocks, blocks.v);
       accumulate = !new_tile;
       pack_p(prob, scores, state.rows);
     }
@@ -194,7 +192,7 @@ struct Mainloop {
       blocks.release_v();
       if (new_tile) blocks.store_previous_and_begin_rows(state);
       const bool v_is_full =
-          N::kTestsBarriers && ptx::mbarrier_test(G::v_full(blocks.v.stage()), blocks.v.phase());
+          N::kPollsBarriers && ptx::mbarrier_test(G::v_full(blocks.v.stage()), blocks.v.phase());
       ptx::wgmma_wait<0>();
       make_p(new_tile);
       accumulate = !new_tile;

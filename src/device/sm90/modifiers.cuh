@@ -1,9 +1,9 @@
 // What happens to a block of scores between Q K^T and the softmax: softcap, bias, ALiBi and the
-// mask tensor, and to a row sum at the end of a tile: the sink. Which of them a kernel can apply is
-// a matter of its configuration; a null pointer, or a softcap of 0, skips one for the whole launch.
+// mask tensor, and to a row sum at the end of a tile: the sink. The configuration says which of
+// them a kernel can apply; a null pointer, or a softcap of 0, skips one for the whole launch.
 //
-// The scores are in natural units afterwards, if anything but the mask may change them, and the
-// softmax brings them to log2 units: a bias is then added by the multiply-add that scales.
+// If anything but the mask may change the scores, they are in natural units afterwards, and the
+// softmax converts them to log2 units: then one multiply-add scales a score and adds its bias.
 #pragma once
 
 #include "device/core/score_modifiers.cuh"
@@ -52,9 +52,9 @@ struct ScoreModifier {
     }
     return max_of(static_cast<u32>(most), least & 0x7fffffffu) <= ptx::bits_of(limit);
   }
-  // From raw scores to natural units with softcap. Scores well below it take a polynomial, which
-  // costs five multiply-adds. Which way a score takes depends on the score alone; a warp that has
-  // no large ones skips the way of those.
+  // Converts raw scores to natural units with softcap. Small scores use a polynomial, which costs
+  // five multiply-adds. The formula depends on the score alone; a warp without large scores skips
+  // the code for those.
   static OCTAVO_DEVICE void cap(float* s, const ScoreModifierParams& m, float scale_log2) {
     const SoftcapPolynomial& series = m.softcap_series;
     if (!ptx::warp_any(!are_within(s, series.limit))) {
@@ -74,30 +74,31 @@ struct ScoreModifier {
   struct Slopes {
     float slope[2];     // in natural units
     float distance[2];  // from the thread's first column to the row's diagonal
-    // Distances grow with the column where all columns are right of the diagonals, and fall where
-    // all are left of them or the mask hides the others.
+    // Whether all columns are left of the diagonals or hidden, or all right of them: distances then
+    // fall, or grow, with the column.
     bool left, right;
   };
   static OCTAVO_DEVICE Slopes slopes_of(const ScoreModifierParams& m, const Sm90ForwardParams& p,
                                         const RowTile& tile, i32 n) {
-    Slopes of;
-    of.left = of.right = true;
+    Slopes slopes;
+    slopes.left = slopes.right = true;
     OCTAVO_UNROLL
     for (u32 r = 0; r < 2; ++r) {
       const i32 diagonal =
           tile.query(p, r) + (p.bottom_right ? tile.span.seqlen_kv - tile.span.seqlen_q : 0);
       const i32 distance = diagonal - n - static_cast<i32>(tile.lane % 4 * 2);
-      of.slope[r] = starts_at_diagonal(C)
-                        ? tile.alibi_slope
-                        : alibi_slope<kOverlaps>(m, tile.sequence, Registers::head_of(p, tile, r));
-      of.distance[r] = static_cast<float>(distance);
-      of.left = of.left && (p.window_right == 0 || distance >= C.block_n);
-      of.right = of.right && distance <= 0;
+      slopes.slope[r] =
+          starts_at_diagonal(C)
+              ? tile.alibi_slope
+              : alibi_slope<kOverlaps>(m, tile.sequence, Registers::head_of(p, tile, r));
+      slopes.distance[r] = static_cast<float>(distance);
+      slopes.left = slopes.left && (p.window_right == 0 || distance >= C.block_n);
+      slopes.right = slopes.right && distance <= 0;
     }
-    return of;
+    return slopes;
   }
-  // Adds ALiBi to scores that `scale` brings to natural units. On one side of the diagonal a
-  // column's term is the first column's and its offset times the slope.
+  // Adds ALiBi to scores that `scale` converts to natural units. On one side of the diagonal a
+  // column's term is the first column's plus the slope times the offset.
   static OCTAVO_DEVICE void add_alibi(float* s, float scale, const Slopes& alibi) {
     if (alibi.left || alibi.right) {
       float slope[2], first[2];
@@ -120,8 +121,8 @@ struct ScoreModifier {
 
   // --- a block, and a row at the end ------------------------------------------------------------
 
-  // The scores of the block that begins at key n. Each step asks for the tile: nothing about it is
-  // then held in registers from one step to the next.
+  // Applies the modifiers to the block that begins at key n. Each step calls tile_of() again, so
+  // that nothing about the tile stays in registers from step to step.
   template <class TileOf>
   static OCTAVO_DEVICE void apply(float* s, const Sm90ForwardParams& p, i32 n, TileOf&& tile_of) {
     const ScoreModifierParams& m = G::modifiers(p).scores;
@@ -149,8 +150,8 @@ struct ScoreModifier {
       Registers::for_each_score(s, [&](u32, int, float& score) { score *= scale; });
   }
 
-  // The sink of a head as one more term of a row's sum, which counts in units of 2^ref_max. Both
-  // become those of the row with its sink; the result is the sum in the old units, which divides O.
+  // Adds the sink of a head to a row's sum, in units of 2^ref_max, and raises ref_max to the sink
+  // if that is larger. Returns the new sum in the old units, which divides O.
   static OCTAVO_DEVICE float add_sink(const Sm90ForwardParams& p, i32 head, float& ref_max,
                                       float& sum) {
     const float* const sinks = G::modifiers(p).scores.sinks;

@@ -1,5 +1,5 @@
-// O in the type of the output: how values are packed, and stores from registers. A thread holds of
-// every eight columns two, of two rows; lanes exchange words so that each stores 16 bytes (8 in
+// O in the type of the output: how values are packed, and stores from registers. A thread holds two
+// of every eight columns, in two rows; lanes exchange words so that each stores 16 bytes (8 in
 // 8-bit) of one row.
 #pragma once
 
@@ -44,7 +44,7 @@ OCTAVO_DEVICE void transpose_quad_halves(u32 (&x)[2], u32 lane) {
   x[1] = ptx::permute_bytes(first, second, kHighHalves);
 }
 
-// kCount registers of O, of which those of row r become 0.
+// Zeroes row r in kCount registers of O.
 template <int kCount>
 OCTAVO_DEVICE void clear_row(float* o, u32 r) {
   OCTAVO_UNROLL
@@ -66,7 +66,7 @@ struct OutputAddress {
             G::tensor_row(p, tile.span, row) * p.o_strides.row) *
                element_bytes(C.output.element);
   }
-  // Columns from `first` on that exist; none in a row that does not.
+  // How many columns exist from `first` on; 0 in a row that is not stored.
   static OCTAVO_DEVICE i32 columns_left(const Sm90ForwardParams& p, const RowTile& tile, i32 row,
                                         i32 first) {
     return row < G::stored_rows(p, tile.span) ? p.head_dim_v - first : 0;
@@ -114,7 +114,7 @@ struct OutputElementOf : OutputAddress<G> {
   }
 };
 
-// 8-bit, by a scale of the caller's.
+// 8-bit, quantized with the caller's scale.
 template <class G>
 struct OutputElementOf<G, 1> : OutputAddress<G> {
   using Base = OutputAddress<G>;

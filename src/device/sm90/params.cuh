@@ -30,7 +30,8 @@ struct Sm90ForwardParams {
   i32 heads_per_kv = 1;
   Divider by_row_tiles, by_tile_heads, by_heads_per_kv;
   i32 sequences = 0;
-  // Heads (of all sequences) whose tiles are mixed, longest first; the last group has the rest too.
+  // How many heads (of all sequences) form a group, in which tiles are ordered by length; the last
+  // group also has the remaining heads.
   i32 heads_per_group = 1;
   i32 head_groups = 1;
   // Positions by which persistent CTAs shift each round; 0: they alternate direction.
@@ -42,22 +43,20 @@ struct Sm90ForwardParams {
   i32 query_bits = 0;
 
   float scale_log2 = 0;
-  i32 negate = 0;
+  i32 negate = 0;  // 1: the softmax scale is negative
 
   i32 bottom_right = 0;
   i32 window_left = 0;
   i32 window_right = 0;
 };
 
-// With 8-bit Q and K. Of 8-bit V the map is (key, column, head, batch), as config/v_layout.h has
-// it.
+// With 8-bit Q and K. The map of 8-bit V is (key, column, head, batch) (config/v_layout.h).
 struct Sm90Forward8BitParams : Sm90ForwardParams {
   ScaleParams q_scales, k_scales, v_scales;
   Divider by_q_block_rows, by_k_block_rows;
 };
 
-// With an 8-bit output, or where its largest magnitude is wanted; scales of 16-bit inputs are not
-// looked at.
+// With an 8-bit output, or amax. With 16-bit inputs the scales are not read.
 struct Sm90ForwardOutputParams : Sm90Forward8BitParams {
   OutputParams output;
 };
@@ -65,8 +64,8 @@ struct Sm90ForwardOutputParams : Sm90Forward8BitParams {
 // With modifiers of the scores or padding.
 struct Sm90ForwardModifiedParams : Sm90ForwardOutputParams {
   ModifierParams modifiers;
-  ptx::TensorMap bias,
-      mask;  // (key, query, head, batch), with score_tiles, if there is such a tensor
+  // With score_tiles, if there is such a tensor: (key, query, head, batch).
+  ptx::TensorMap bias, mask;
 };
 
 struct Sm90ForwardBlockMaskParams : Sm90ForwardModifiedParams {

@@ -1,4 +1,4 @@
-// The producer warp: loads Q once a tile, and K and V block after block as stages become empty.
+// The producer warp: loads Q once for each tile, and K and V block by block as stages become empty.
 #pragma once
 
 #include "device/ptx/fence.cuh"
@@ -33,7 +33,8 @@ struct Producer {
                                          bool leader) {
     OCTAVO_UNROLL
     for (u32 group = 0; group < C.warpgroups; ++group) {
-      // The parity of the previous phase, as in k.phase() ^ 1 below.
+      // A fresh barrier passes a wait for the previous parity, so the first tile (and with
+      // phase() ^ 1 below the first round of stages) does not block.
       wait_as_warp(G::q_empty(group), ~count & 1);
       if (!leader) continue;
       if (group == 0) Slots::publish(count, t);
@@ -48,7 +49,7 @@ struct Producer {
     }
   }
 
-  // The first key of a visit: of the tile's blocks the one after `visit` others, or listed keys.
+  // The first key of the tile's visit-th block, or of a listed block.
   static OCTAVO_DEVICE i32 key_of(const WorkTile& t, i32 visit) { return first_key<G>(t, visit); }
   static OCTAVO_DEVICE i32 key_of(const WorkTile&, const ListedKeys& visit) { return visit.key; }
 
@@ -78,17 +79,17 @@ struct Producer {
                                    KvState& v, u32& tail_phase, bool leader) {
     wait_as_warp(G::v_empty(v.stage()), v.phase() ^ 1);
     const i32 n = key_of(t, visit);
-    // In a varlen or padded batch, rows beyond the last key are another sequence's or padding.
-    // Otherwise they are beyond the tensor, and TMA fills them with zeros.
+    // Rows after the last key are another sequence's or padding in a varlen or padded batch.
+    // Otherwise they are outside the tensor, and TMA fills them with zeros.
     const bool has_neighbours = C.modifiers.padded || p.cu_seqlens_kv != nullptr;
-    const bool cuts_sequence = has_neighbours && n + C.block_n > t.span.seqlen_kv;
-    const u32 bar = cuts_sequence ? G::tail_full() : G::v_full(v.stage());
+    const bool crosses_end = has_neighbours && n + C.block_n > t.span.seqlen_kv;
+    const u32 bar = crosses_end ? G::tail_full() : G::v_full(v.stage());
     if (leader) {
       ptx::mbarrier_arrive_expect_tx(bar, G::S.v_bytes);
       N::load_v(p, G::v_tile(v.stage()), bar, t.span, t.sequence, n,
                 p.by_heads_per_kv.quotient(t.head), t.batch);
     }
-    if (cuts_sequence) {
+    if (crosses_end) {
       wait_as_warp(bar, tail_phase);
       tail_phase ^= 1;
       N::template clear_v_tail<32>(G::v_tile(v.stage()), t.span.seqlen_kv - n, ptx::lane_index());
@@ -109,16 +110,16 @@ struct Producer {
     if (t.n_blocks > 0) load_k(p, t, visit, k, leader);
     publish_tile(p, t, count, leader);
     for (i32 number = 1; number < t.n_blocks; ++number) {
-      const ListedKeys before = visit;
+      const ListedKeys previous = visit;
       visit = next;
       next = Listed::keys(p, t, number + 1);
       load_k(p, t, visit, k, leader);
-      load_v(p, t, before, v, tail_phase, leader);
+      load_v(p, t, previous, v, tail_phase, leader);
     }
     if (t.n_blocks > 0) load_v(p, t, visit, v, tail_phase, leader);
   }
 
-  // K comes one block ahead of V, as it is used.
+  // Loads K one block ahead of V, the order in which consumers need them.
   static OCTAVO_DEVICE void run(const Sm90ForwardParams& p) {
     // Only this warp needs griddepcontrol.wait: every other thread touches global memory only after
     // a barrier that this warp signals.

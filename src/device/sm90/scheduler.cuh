@@ -1,13 +1,13 @@
 // The tile scheduler: which work tiles a CTA computes, in which order, and how its producer warp
 // passes them to the consumers.
 //
-// Heads are taken in groups. Inside a group tiles are ordered by their rows, the last rows first:
-// under a causal mask those see the most keys, and the short tiles fill the gaps at the end.
-// Persistent CTAs take every grid-th tile, from left to right and back again, so that the CTA with
-// the longer tile of one round gets the shorter one of the next. That balances only where a group's
-// tiles fill whole rounds, which the host sees to (gpu/tile_order.cc). Without a mask only a head's
-// last tile may be shorter: then all CTAs shift by `rotation` positions a round, and each gets its
-// share of those. No counter in memory is needed, and a CTA gets the same tiles every time.
+// Tiles are numbered group by group of heads. In a group they are ordered by row, the last rows
+// first: under a causal mask those see the most keys, and the short tiles fill the gaps at the end.
+// A round has one tile for each persistent CTA, and rounds run left to right and back, so that the
+// CTA with the longer tile of one round gets the shorter one of the next. This balances the load if
+// a group's tiles fill whole rounds, which the host ensures (gpu/forward/tile_order.cc). Without a
+// mask only a head's last tile may be shorter: CTAs then shift by `rotation` positions each round,
+// and each gets its share of those. The order needs no counter in memory and is always the same.
 #pragma once
 
 #include "config/sm90_forward.h"
@@ -21,8 +21,8 @@
 
 namespace octavo::sm90 {
 
-// Special values of WorkTile::n_blocks.
-inline constexpr i32 kNoRows = -1;       // the tile stores no rows
+// Special values of WorkTile::n_blocks. With 0 blocks a tile's rows see no key but are stored.
+inline constexpr i32 kNoRows = -1;       // the tile stores no rows: it is skipped, not published
 inline constexpr i32 kNoMoreTiles = -2;  // there is no tile: published after the last
 
 struct WorkTile {
@@ -31,21 +31,21 @@ struct WorkTile {
   i32 first_row;
   i32 n_begin;        // first key that is loaded
   i32 n_blocks;       // blocks of keys, or kNoRows, or kNoMoreTiles
-  i32 diagonal;       // starts_at_diagonal: the block that is visited first
+  i32 diagonal;       // with starts_at_diagonal: the block that is visited first
   float alibi_slope;  // of the head
-  BlockRow blocks;    // with a block mask: its lists for the tile; only the producer knows them
+  BlockRow blocks;    // with a block mask: its lists for the tile, which are not published
 };
 
-// The first key of the block that a tile visits after `visit` others. Without ALiBi blocks ascend.
-// With ALiBi they descend from the diagonal to the first block, and then ascend from the block
-// behind the diagonal to the last.
+// The first key of a tile's visit-th block. Without ALiBi blocks ascend. With ALiBi they descend
+// from the diagonal to the first block, and then ascend from the block after the diagonal to the
+// last.
 template <class G>
 OCTAVO_DEVICE i32 first_key(const WorkTile& t, i32 visit) {
   if (!starts_at_diagonal(G::C)) return t.n_begin + visit * G::C.block_n;
   return t.n_begin + (visit <= t.diagonal ? t.diagonal - visit : visit) * G::C.block_n;
 }
-// The block of a tile's last diagonal where all rows see all keys. Under other masks warpgroups
-// need different blocks: then it is the last one, and each warpgroup's blocks follow one another.
+// The block that holds the last row's diagonal key: ALiBi tiles start there if every warpgroup
+// visits the same blocks. Under a causal or window mask they do not, and start at the last block.
 template <class G>
 OCTAVO_DEVICE i32 diagonal_block(const Sm90ForwardParams& p, const WorkTile& t) {
   const i32 last = t.n_blocks - 1;
@@ -106,9 +106,9 @@ struct TileScheduler {
   }
 };
 
-// Work tiles in shared memory, published by the producer. Consumers read there what they need when
-// they need it, and hold none of it in registers over the loop. A slot is written again only four
-// tiles later, when no warpgroup can be so far behind.
+// Work tiles in shared memory, published by the producer. Consumers reread a slot instead of
+// keeping its values in registers across the loop. Four slots suffice: before tile n + 4 is
+// published, every warpgroup has released Q of tile n + 2, and by then it has stored tile n.
 template <class G>
 struct WorkTileSlots {
   static OCTAVO_DEVICE u32 slot(u32 tile) {

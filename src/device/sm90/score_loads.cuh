@@ -1,4 +1,4 @@
-// Bias and mask tensors whose elements each thread loads for its own scores: any layout will do.
+// Bias and mask tensors of any layout: each thread loads the elements for its own scores.
 // ScoreTiles has the same members, for tensors that TMA can load.
 #pragma once
 
@@ -19,16 +19,16 @@ struct ScoreLoads : ScoreRegisters<G> {
   static constexpr bool kOverlaps = Registers::kOverlaps;
   static constexpr int kPairLoads = 4, kSingleLoads = 2;
 
-  // The elements of a bias or a mask that a thread reads for a block: two rows, from its first
-  // column.
+  // Where a thread reads the elements of a bias or a mask for a block: two rows, from its first
+  // column on.
   template <int kBytes>
   struct TensorRows {
     const u8* row[2];
     i64 column_bytes;  // from one column to the next
-    i32 last;          // the sequence's last key, as a column
+    i32 last;          // the column of the sequence's last key
     bool whole;        // every pair of columns exists and is an aligned vector
 
-    // Columns beyond the last key read that one's element: the mask hides their scores.
+    // Columns after the last key read the last key's element: the mask hides their scores.
     OCTAVO_DEVICE const u8* at(u32 r, int i, int e) const {
       const i32 column = i * 8 + e;
       return row[r] + ptx::mask_term(min_of(column, last), column) * column_bytes;
@@ -40,21 +40,21 @@ struct ScoreLoads : ScoreRegisters<G> {
                                                       const Sm90ForwardParams& p,
                                                       const RowTile& tile, i32 n) {
     const i32 key = n + static_cast<i32>(tile.lane % 4 * 2);
-    TensorRows<kBytes> of;
+    TensorRows<kBytes> rows;
     OCTAVO_UNROLL
     for (u32 r = 0; r < 2; ++r)
-      of.row[r] = static_cast<const u8*>(t.data) +
-                  kBytes * score_row_index(t, tile.batch, head_of(p, tile, r),
-                                           tile.span.q_begin + query_of(p, tile, r),
-                                           tile.span.kv_begin + key);
-    of.column_bytes = t.column * kBytes;
-    of.last = tile.span.seqlen_kv - 1 - key;
-    of.whole = t.pairs != 0 && tile.span.kv_begin % 2 == 0 &&
-               ptx::mask_term(n + C.block_n <= tile.span.seqlen_kv, true);
-    return of;
+      rows.row[r] = static_cast<const u8*>(t.data) +
+                    kBytes * score_row_index(t, tile.batch, head_of(p, tile, r),
+                                             tile.span.q_begin + query_of(p, tile, r),
+                                             tile.span.kv_begin + key);
+    rows.column_bytes = t.column * kBytes;
+    rows.last = tile.span.seqlen_kv - 1 - key;
+    rows.whole = t.pairs != 0 && tile.span.kv_begin % 2 == 0 &&
+                 ptx::mask_term(n + C.block_n <= tile.span.seqlen_kv, true);
+    return rows;
   }
 
-  // To scores that `scale` brings to natural units.
+  // Adds a bias to scores that `scale` converts to natural units.
   static OCTAVO_DEVICE void add_bias(float* s, float scale, const ScoreTensorParams& bias,
                                      const Sm90ForwardParams& p, const RowTile& tile, i32 n) {
     constexpr Element kElement = C.modifiers.bias_element;

@@ -48,8 +48,8 @@ struct ScoreRegisters {
     });
   }
 
-  // The query and the head of row r. A row that does not exist takes those of one that does: what
-  // it reads is inside the tensors, and its results are not stored.
+  // The query and the head of row r. A row that does not exist gets those of one that does, so that
+  // its reads are inside the tensors; its results are not stored.
   static OCTAVO_DEVICE i32 query_of(const Sm90ForwardParams& p, const RowTile& tile, u32 r) {
     const i32 query = tile.query(p, r);
     return ptx::mask_term(query >= tile.span.seqlen_q, false) ? tile.span.seqlen_q - 1 : query;

@@ -1,19 +1,18 @@
-// Tiles of a bias and of a mask tensor in shared memory: what belongs to the scores of a
-// warpgroup's 64 rows and a block of keys. Warps that the producer does not need load them by TMA,
-// as soon as the warpgroup has read those of the block before: a load has a whole block's time.
-// They also pack the mask's bytes into bits, so that a warpgroup sees at once that a block hides
-// nothing.
+// Tiles of a bias and of a mask tensor in shared memory: the elements for a warpgroup's 64 rows and
+// a block of keys. The other warps of the producer's warpgroup load them by TMA, as soon as the
+// consumer has read the previous block's: a load has a whole block's time. They also pack the
+// mask's bytes into bits, so that a consumer sees at once that a block hides nothing.
 //
 // clang-format off
 //   barrier          arrives                        waits           becomes true
-//   mask_loaded[g]   loading warp, and the bytes    loading warp    the mask's bytes are there
-//   score_full[g]    loading warp, and the bias's   warpgroup g     the tiles of a block are there
+//   mask_loaded[g]   loading warp, and the bytes    loading warp    the mask's bytes are loaded
+//   score_full[g]    loading warp, and the bias's   warpgroup g     a block's tiles are loaded
 //                    bytes; again with the bits
 //   score_empty[g]   4 warps of warpgroup g         loading warp    the tiles may be replaced
 // clang-format on
 //
-// TMA must be able to address the tensors. Threads of kernels without score_tiles load the elements
-// of their own scores (modifiers.cuh).
+// The tensors must be addressable by TMA. In kernels without score_tiles each thread loads the
+// elements for its own scores (score_loads.cuh).
 #pragma once
 
 #include "device/core/score_modifiers.cuh"
@@ -28,8 +27,8 @@
 
 namespace octavo::sm90 {
 
-// Which of a thread's scores of a block a mask shows: bit 8 i + e of row r, from 32 columns to the
-// next in words. Other bits mean nothing.
+// Which of a thread's scores of a block a mask shows: bit 8 i + e of row r is column 8 i + e, with
+// 32 columns in a word. Other bits mean nothing.
 template <int kColumns>
 struct VisibleScores {
   static constexpr int kWords = div_up(kColumns, 32);
@@ -71,7 +70,7 @@ struct ScoreTiles {
     ptx::mbarrier_init(G::score_empty(group), 4);
     ptx::mbarrier_init(G::mask_loaded(group), 1);
   }
-  // Whether a block of the warpgroup has tiles, once they are there.
+  // Waits for a block's tiles, if there are any; returns whether there are.
   static OCTAVO_DEVICE bool wait(const Sm90ForwardParams& p, u32 group, u32 phase) {
     if (!has_any(G::modifiers(p).scores)) return false;
     ptx::mbarrier_wait(G::score_full(group), phase);
@@ -180,7 +179,7 @@ struct ScoreTiles {
 
   // --- reading, in the layout of the scores -----------------------------------------------------
 
-  // To scores that `scale` brings to natural units.
+  // Adds a bias to scores that `scale` converts to natural units.
   static OCTAVO_DEVICE void add_bias(float* s, float scale, const ScoreTensorParams& bias,
                                      const Sm90ForwardParams&, const RowTile& t, i32 /*n*/) {
     constexpr Panels kPanels = bias_panels(C);
@@ -224,16 +223,16 @@ struct ScoreTiles {
     });
   }
   static OCTAVO_DEVICE VisibleScores<C.block_n> visible(const RowTile& t) {
-    VisibleScores<C.block_n> of;
+    VisibleScores<C.block_n> seen;
     OCTAVO_UNROLL
     for (u32 r = 0; r < 2; ++r) {
       const u32 row = t.warp * 16 + r * 8 + t.lane / 4;
       u32 x[4];
       ptx::load_shared_b128(G::mask_bits(t.group) + row * (kMaskBits / 8), x);
       OCTAVO_UNROLL
-      for (int i = 0; i < of.kWords; ++i) of.bits[r][i] = x[i] >> t.lane % 4 * 2;
+      for (int i = 0; i < seen.kWords; ++i) seen.bits[r][i] = x[i] >> t.lane % 4 * 2;
     }
-    return of;
+    return seen;
   }
 };
 

@@ -1,4 +1,4 @@
-// Online softmax over FP32 scores: P = 2^(scale * s - ref_max), a block of keys at a time.
+// Mask and online softmax of FP32 scores: P = 2^(scale * s - ref_max), a block of keys at a time.
 //
 // ref_max is the reference maximum of a row in log2 units. It is not the true maximum. It rises
 // only when a score exceeds it by kHeadroomLog2 (in log2 units), that is when P would exceed
@@ -7,15 +7,17 @@
 //
 // `Qk` is the numerics' part that knows the scores:
 //   Scores, Rows                          the fragment, with s[], and the row state
-//   multiplier(rows, r, scale_log2, level)
-//                                         from a score to log2 units; `level`: about the row's
-//                                         largest score
+//   multiplier(rows, r, scale_log2, row_level)
+//                                         from a score to log2 units; `row_level`: a score near the
+//                                         row's largest, which tells if it is huge (huge_bias.cuh)
 //   k_scale(scores, n8)                   scale of the keys of eight columns, or 1
 //   exceeds_threshold(...)                whether some row of the warp has to raise its ref_max
 //   thread_max_of(scores, largest, r)     this thread's largest scaled score of row r
-//   headroom_used(own, of_row, mult)      part of the headroom that a row gives up (FP8)
+//   headroom_used(thread_max, row_max, multiplier)
+//                                         part of the headroom that a row gives up (FP8)
 #pragma once
 
+#include "device/core/block_range.cuh"
 #include "device/core/score_rows.cuh"
 #include "device/ptx/math.cuh"
 #include "device/ptx/thread.cuh"
@@ -24,9 +26,23 @@
 
 namespace octavo::sm90 {
 
+// The columns that row r sees in the block at key n, relative to this thread's first column.
+template <class G>
+OCTAVO_DEVICE ColumnRange seen_columns(const Sm90ForwardParams& p, const typename G::RowTile& tile,
+                                       i32 n, u32 r) {
+  return column_range<G::C.block_n>(key_limits(p, tile.span, tile.query(p, r)),
+                                    first_column(n, tile.lane));
+}
+template <class G>
+OCTAVO_DEVICE void mask_f32(float* s, const Sm90ForwardParams& p, const typename G::RowTile& tile,
+                            i32 n) {
+  OCTAVO_UNROLL
+  for (u32 r = 0; r < 2; ++r) mask_row<G::kScoreN8>(s, r, seen_columns<G>(p, tile, n, r));
+}
+
 // thread_max by comparing bits as integers, which order positive floats correctly; the ALU has a
-// three-way integer maximum. If no score is positive the result is some value that is not positive,
-// or NaN.
+// three-way integer maximum. If no score is positive, the result is unspecified but not positive
+// (perhaps NaN).
 template <int kN8>
 OCTAVO_DEVICE float positive_thread_max(const float* s, int r, int from) {
   const auto bits = [&](int i, int e) {
@@ -43,7 +59,7 @@ OCTAVO_DEVICE float positive_thread_max(const float* s, int r, int from) {
 // The row state that every numerics has. A row that has seen no key has ref_max kLowest.
 struct RowState {
   float ref_max[2];
-  float sum[2];  // this thread's part of the row sum; not used where the ones sum P
+  float sum[2];  // this thread's part of the row sum; unused if columns of ones sum P
 };
 
 template <class State>
@@ -58,11 +74,11 @@ OCTAVO_DEVICE void rescale_o(State& state, const float (&alpha)[2]) {
   for (int i = 0; i < kCount; ++i) state.o[i] *= alpha[i % 4 / 2];
 }
 
-// Row sums of P, taken from the ones columns of O or summed by the threads, and the division of O
-// by them.
+// Row sums of P, from the ones columns of O or summed by the threads, and the division of O by
+// them.
 template <class G>
 struct RowSums {
-  // A sum is held times 2^kSumLog2, in addition to the 2^kPLog2 by which P is held.
+  // P is scaled by 2^kPLog2, and sums of P by 2^(kPLog2 + kSumLog2).
   static constexpr float kSumLog2 = 0;
 
   template <class State, class Rows>
@@ -107,8 +123,8 @@ struct F32Softmax {
   using Rows = typename Qk::Rows;
   static constexpr Sm90ForwardConfig C = G::C;
 
-  // Raises ref_max where a score needs it, and calls raised(alpha) then: O is to be multiplied by
-  // alpha. `first`: the first block of a tile.
+  // Raises ref_max of rows whose scores need it, and then calls raised(alpha), which multiplies O
+  // by alpha: 1 for other rows. `first`: the first block of a tile.
   template <class Raised>
   static OCTAVO_DEVICE void update_max(Scores& scores, Rows& rows, float scale_log2, bool first,
                                        Raised&& raised) {
@@ -117,27 +133,27 @@ struct F32Softmax {
     float alpha[2];
     OCTAVO_UNROLL
     for (int r = 0; r < 2; ++r) {
-      const float own = Qk::thread_max_of(scores, largest, r);
-      const float of_row = quad_max(own);
-      const float multiplier = Qk::multiplier(rows, r, scale_log2, of_row);
-      const bool raises = of_row > -kInfinity && of_row >= rows.threshold[r];
-      const float used = Qk::headroom_used(own, of_row, multiplier);
-      // Sums in other units vanish beside the new maximum.
-      const bool keeps_units = is_huge<G>(of_row) == is_huge<G>(rows.threshold[r]);
-      const float from = keeps_units ? rows.ref_max[r] : kLowest;
-      const float to = ptx::max_f32(from, of_row * multiplier) - used;
-      const float room = (kHeadroomLog2 - used) * ptx::reciprocal_approx(multiplier);
-      const float threshold = is_huge<G>(of_row) ? of_row : of_row + room;
-      const float by = ptx::exp2_approx(from - to);
-      alpha[r] = raises ? by : 1.0f;
-      rows.ref_max[r] = raises ? to : rows.ref_max[r];
+      const float thread_max = Qk::thread_max_of(scores, largest, r);
+      const float row_max = quad_max(thread_max);
+      const float multiplier = Qk::multiplier(rows, r, scale_log2, row_max);
+      const bool raises = row_max > -kInfinity && row_max >= rows.threshold[r];
+      const float headroom_used = Qk::headroom_used(thread_max, row_max, multiplier);
+      // When a row changes units (huge_bias.cuh), its old sum and O are negligible.
+      const bool keeps_units = is_huge<G>(row_max) == is_huge<G>(rows.threshold[r]);
+      const float old_max = keeps_units ? rows.ref_max[r] : kLowest;
+      const float new_max = ptx::max_f32(old_max, row_max * multiplier) - headroom_used;
+      const float room = (kHeadroomLog2 - headroom_used) * ptx::reciprocal_approx(multiplier);
+      const float threshold = is_huge<G>(row_max) ? row_max : row_max + room;
+      const float raised_alpha = ptx::exp2_approx(old_max - new_max);
+      alpha[r] = raises ? raised_alpha : 1.0f;
+      rows.ref_max[r] = raises ? new_max : rows.ref_max[r];
       rows.threshold[r] = raises ? threshold : rows.threshold[r];
       if (!C.sum_rounded_p) rows.sum[r] *= alpha[r];
     }
     raised(alpha);
   }
 
-  // Scores become P times 2^kPLog2, in groups [from, to) of eight columns.
+  // Turns scores into P times 2^kPLog2, in groups [from, to) of eight columns.
   static OCTAVO_DEVICE void exp(Scores& scores, Rows& rows, float scale_log2, int from, int to) {
     OCTAVO_UNROLL
     for (int r = 0; r < 2; ++r) {
@@ -149,7 +165,7 @@ struct F32Softmax {
         OCTAVO_UNROLL
         for (int e = 0; e < 2; ++e) {
           float& s = scores.s[i * 4 + r * 2 + e];
-          s = exp2_of(s, multiplier * Qk::k_scale(scores, i), ref_max);
+          s = p_of_score(s, multiplier * Qk::k_scale(scores, i), ref_max);
           if (!C.sum_rounded_p) sum[e] += s;
         }
       }

@@ -1,5 +1,6 @@
-// How the splits of a split-KV kernel combine their results: each sends the others the columns that
-// they reduce, and reduces its own.
+// How the splits of a split-KV kernel combine their results (a reduce-scatter): each split reduces
+// one range of O's columns, for which every other split sends it these columns, ref_max and row
+// sum.
 #pragma once
 
 #include "device/ptx/cluster.cuh"
@@ -20,10 +21,10 @@ struct Partial {
   float sum[2];
 };
 
-// One of kPeers, warpgroups of a CTA or with kAcross CTAs of a cluster, has kAll registers of O
-// over its own keys, and gets 1 / kPeers of the columns over the keys of all. Each peer counts from
-// itself: number n is n places after it, so that all of them run the same code. Code of its own for
-// each peer costs up to 1400 cycles, as all of it is executed for the first time.
+// The kPeers peers are warpgroups of a CTA, or with kAcross CTAs of a cluster. Each has kAll
+// registers of O over its own keys, and gets 1 / kPeers of the columns over all keys. Peers are
+// numbered relative to this one, modulo kPeers, so that all run the same code: separate code for
+// each would cost up to 1400 cycles, as all of it would be executed for the first time.
 template <class G, bool kAcross, int kPeers, int kAll>
 struct SplitExchange {
   using ThreadCoord = typename G::ThreadCoord;
@@ -35,8 +36,8 @@ struct SplitExchange {
   using All = Partial<kAll>;
   using Mine = Partial<kMine>;
 
-  // Where `thread` finds 16 bytes from number n: of O, and, once for the four lanes that share its
-  // rows, ref_max and sums.
+  // Where `thread` finds 16 bytes that peer n has sent: of O; and, once for the four lanes that
+  // share its rows, ref_max and sums.
   static OCTAVO_DEVICE u32 received(u32 n, u32 i, u32 thread) {
     return ptx::shared_base() + kReceive + (((n - 1) * kVectors + i) * threads(C) + thread) * 16;
   }
@@ -54,7 +55,7 @@ struct SplitExchange {
       ptx::store_shared_b128(place, words);
   }
 
-  // Each of the four lanes sends one of them.
+  // Each of the four lanes sends one of the four values.
   static OCTAVO_DEVICE void send_stats(u32 place, u32 to, const ThreadCoord& t, const All& all) {
     const u32 i = t.lane % 4;
     const float low = i == 0 ? all.ref_max[0] : all.ref_max[1];
@@ -68,8 +69,8 @@ struct SplitExchange {
 
   static OCTAVO_DEVICE u32 number(u32 self, u32 n) { return (self + n) % kPeers; }
 
-  // Columns of O in the order of the peers that reduce them: a choice of registers, as no peer's
-  // place is known to the compiler.
+  // O's columns in the order of the peers that reduce them. This selects registers, as the compiler
+  // does not know this peer's number.
   static OCTAVO_DEVICE All by_number(const All& all, u32 self) {
     All turned = all;
     OCTAVO_UNROLL
@@ -84,7 +85,7 @@ struct SplitExchange {
     return turned;
   }
 
-  // To every other peer, to the thread there that has the same rows.
+  // Sends to every other peer, to its thread that has the same rows.
   static OCTAVO_DEVICE void send_all(const All& turned, u32 self, const ThreadCoord& t) {
     OCTAVO_UNROLL
     for (u32 n = 1; n < kPeers; ++n) {

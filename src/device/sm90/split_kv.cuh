@@ -5,12 +5,12 @@
 // There is no producer warp. Before the first CTA barrier thread 0 issues the loads that fill all
 // stages; later each split refills its own.
 //
-//   a split      has O, ref_max and row sum over its own keys, for all columns,
-//   sends        to each other split the columns that the other reduces, and
-//   reduces      its own columns over all splits: O / sum is stored from registers.
+//   a split      has O, ref_max and row sum over its own keys, for all columns of O,
+//   sends        each other split its part of the columns that the other reduces, and
+//   reduces      its own columns over all splits: it stores O / sum from registers.
 //
-// That happens twice: among the warpgroups of a CTA, by plain stores, then among the CTAs of a
-// cluster, by st.async (split_exchange.cuh).
+// This reduce-scatter happens twice: among the warpgroups of a CTA, by plain stores, then among the
+// CTAs of a cluster, by st.async (split_exchange.cuh).
 //
 // With pack_gqa a tile's rows are the queries of several heads that share keys: those of one head
 // padded to a power of two, then the next head's. The tensor map of Q has boxes of as many heads;
@@ -18,13 +18,14 @@
 //
 // clang-format off
 //   barrier           arrives                      waits                  becomes true
-//   q_full            thread 0, and Q's bytes      all                    Q is there
-//   k_full, v_full    the loading thread, and      the split's threads    a block is there
+//   q_full            thread 0, and Q's bytes      all                    Q is loaded
+//   k_full, v_full    the loading thread, and      the split's threads    a block is loaded
 //                     the bytes (k_full with scales: the split's warps too)
-//   partials_full[g]  thread 0, and the bytes      warpgroup g            other CTAs' results are there
+//   partials_full[g]  thread 0, and the bytes      warpgroup g            partial results arrived
 // clang-format on
 #pragma once
 
+#include "device/core/block_range.cuh"
 #include "device/ptx/cluster.cuh"
 #include "device/ptx/fence.cuh"
 #include "device/ptx/mbarrier.cuh"
@@ -33,7 +34,6 @@
 #include "device/sm90/geometry.cuh"
 #include "device/sm90/loads.cuh"
 #include "device/sm90/mainloop.cuh"
-#include "device/sm90/mask.cuh"
 #include "device/sm90/modifiers.cuh"
 #include "device/sm90/numerics/select.cuh"
 #include "device/sm90/scheduler.cuh"
@@ -90,8 +90,8 @@ struct KvShare {
   const RowTile& row_tile;
   BlockRange range;
   KvState k, v;
-  i32 n, blocks_left;       // the current block, and those after it
-  i32 next_k, next_v, end;  // the next blocks to load, and where they end
+  i32 n, blocks_left;       // first key of the current block; how many blocks follow
+  i32 next_k, next_v, end;  // first keys of the next K and V to load; where the split ends
 
   OCTAVO_DEVICE KvShare(const Sm90ForwardParams& params, const WorkTile& tile, const RowTile& of,
                         const Range& share)
@@ -125,14 +125,14 @@ struct KvShare {
     ptx::named_barrier_sync(static_cast<int>(1 + G::kv_group(row_tile)), kSplitThreads);
     return row_tile.group % C.row_groups == 0 && row_tile.warp == 0 && row_tile.lane == 0;
   }
-  // In a padded batch rows of V behind the last key may hold anything: all threads of the split
-  // clear them.
-  OCTAVO_DEVICE void finish_v(const KvState& of) const {
+  // In a padded batch rows of V after the last key may hold anything: all threads of the split zero
+  // them.
+  OCTAVO_DEVICE void clear_v_tail(const KvState& loaded) const {
     if constexpr (C.modifiers.padded) {
       if (n + C.block_n <= row_tile.span.seqlen_kv) return;
       const u32 thread = (row_tile.group % C.row_groups * 4 + row_tile.warp) * 32 + row_tile.lane;
-      N::template clear_v_tail<kSplitThreads>(G::v_tile(of.stage()), row_tile.span.seqlen_kv - n,
-                                              thread);
+      N::template clear_v_tail<kSplitThreads>(G::v_tile(loaded.stage()),
+                                              row_tile.span.seqlen_kv - n, thread);
       ptx::fence_proxy_async();
       ptx::named_barrier_sync(static_cast<int>(1 + G::kv_group(row_tile)), kSplitThreads);
     }
@@ -179,7 +179,7 @@ struct SplitKvKernel {
   static constexpr int kMine = InCluster::kMine;
   using Output = SplitOutput<G, N, InCta::kMine, kMine>;
 
-  // Whether any split of the CTA has a block: nobody would wait for Q otherwise.
+  // Whether any split of the CTA has a block; otherwise no thread would wait for Q.
   static OCTAVO_DEVICE bool has_blocks(const WorkTile& t, u32 rank) {
     const typename Share::Range last = Share::range_of(t, rank * kKvGroups + kKvGroups - 1);
     return Share::range_of(t, rank * kKvGroups).n < last.n + last.blocks * C.block_n;

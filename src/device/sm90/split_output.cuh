@@ -21,19 +21,19 @@ struct SplitOutput {
   using Out = OutputElement<G>;
   static constexpr Sm90ForwardConfig C = G::C;
 
-  // Two lanes that share four columns of each eight: of 16 columns the even one stores those of the
-  // first eight, the odd one those of the second. Four lanes then fill whole sectors of a row;
-  // pairs of columns fill half of one, and at (2,8,512,128), where all CTAs store at once, take 1.4
-  // us.
+  // Two lanes share four columns of each eight. Of 16 columns the even lane stores those of the
+  // first eight, the odd lane those of the second, so that four lanes fill whole sectors of a row.
+  // Pairs of columns would fill half a sector, and take 1.4 us at (2,8,512,128), where all CTAs
+  // store at once.
   static constexpr bool kByFour = C.output.element != Element::f32 && kMine % 8 == 0;
 
-  // A thread's part of O: where it stores in its two rows. All of it is known while the keys are on
-  // their way, and at the end each of these reads would be waited for (0.1 to 0.2 us). Where an SM
-  // has several CTAs others fill that wait, and the registers would cost one of them.
+  // Where a thread stores its part of O, in two rows. It is computed while the keys are loaded: at
+  // the end its reads would add 0.1 to 0.2 us. If an SM holds several CTAs, the others hide those
+  // reads, and the registers would cost one of the CTAs.
   static constexpr bool kDestinationFirst = C.cluster > 1 || 2 * G::S.total > kSmemBytes;
   struct Destination {
     u8* row[2];
-    i32 columns[2];             // of the row from there on; none where there is no such row
+    i32 columns[2];             // left in the row from there on; 0 if the row is not stored
     float inverse[2] = {1, 1};  // of the scales of 8-bit outputs
   };
   // The first of a thread's columns.
@@ -77,7 +77,7 @@ struct SplitOutput {
     return to;
   }
 
-  // Divides row r by its sum, to which its sink belongs. Padding becomes 0, without a sum.
+  // Divides row r by its sum, which includes its sink. Padding becomes 0, and its sum 0.
   static OCTAVO_DEVICE void normalize(Partial<kMine>& mine, const Sm90ForwardParams& p,
                                       const RowTile& tile, u32 r) {
     float divisor = mine.sum[r];
@@ -95,7 +95,7 @@ struct SplitOutput {
     }
   }
 
-  // Pairs of columns of a row, eight apart.
+  // `pairs`: of neighbouring columns of a row, from one eighth column to the next.
   static OCTAVO_DEVICE void store_row(const float (&pairs)[kMine / 4][2], u8* to, i32 columns,
                                       float inverse, bool odd) {
     if constexpr (kByFour) {
@@ -117,20 +117,20 @@ struct SplitOutput {
     }
   }
 
-  // The rows of a warp are of one head, or with pack_gqa each may be of another.
-  static OCTAVO_DEVICE void find_amax(const float (&amax)[2], const Sm90ForwardParams& p,
-                                      const RowTile& tile) {
+  // The rows of a warp belong to one head, or with pack_gqa perhaps each to another.
+  static OCTAVO_DEVICE void store_amax(const float (&amax)[2], const Sm90ForwardParams& p,
+                                       const RowTile& tile) {
     const OutputParams& output = Out::params(p);
     if constexpr (C.pack_gqa) {
       OCTAVO_UNROLL
       for (u32 r = 0; r < 2; ++r) {
         const float of_row = largest_of_lanes<2>(amax[r]);
         if (tile.lane % 4 == 0 && exists(p, tile, r))
-          gather_amax(output, tile.sequence, in_head(p, tile, r).head, of_row);
+          update_amax(output, tile.sequence, in_head(p, tile, r).head, of_row);
       }
     } else {
       const float of_warp = largest_of_lanes<5>(ptx::max_f32(amax[0], amax[1]));
-      if (tile.lane == 0) gather_amax(output, tile.sequence, tile.head, of_warp);
+      if (tile.lane == 0) update_amax(output, tile.sequence, tile.head, of_warp);
     }
   }
 
@@ -154,7 +154,7 @@ struct SplitOutput {
         Epilogue<G, N>::store_lse(mine.ref_max[r], mine.sum[r], p, in_head(p, tile, r),
                                   tile.query(p, r));
     }
-    if (C.output.amax) find_amax(amax, p, tile);
+    if (C.output.amax) store_amax(amax, p, tile);
   }
 };
 

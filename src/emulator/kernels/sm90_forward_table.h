@@ -97,7 +97,7 @@ constexpr void for_each_sm90_output(const Take& take) {
       c.sum_rounded_p = false;
       c.pack_gqa = true;
       add(c, Element::int8, true);
-    } else if (row.config.head_dim == 128 && sm90::stages_o(row.config)) {
+    } else if (row.config.head_dim == 128 && sm90::stores_o_by_tma(row.config)) {
       // A 16-bit O would have a tile of its own, from which TMA stores it.
       Sm90ForwardConfig c = sm90::config_of(row, Element::bf16);
       c.sum_rounded_p = false;
@@ -270,7 +270,8 @@ constexpr bool is_modified(const sm90::TableRow& row) {
     if (o.head_dim != c.head_dim || sm90::is_split_kv(o) != split) continue;
     if (c.head_dim == 64 && (split ? o.cluster > 1 : o.schedule == Schedule::pv_first_queued))
       return &other == &row;
-    if (c.head_dim == 128 && (split ? o.stages > 1 : sm90::stages_o(o))) return &other == &row;
+    if (c.head_dim == 128 && (split ? o.stages > 1 : sm90::stores_o_by_tma(o)))
+      return &other == &row;
   }
   return false;
 }

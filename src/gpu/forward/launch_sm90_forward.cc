@@ -43,7 +43,7 @@ Status set_tensor_maps(const Driver& driver, const Arguments& a, const Sm90Forwa
                                           ? row_boxes(v, sm90::v_columns(c), sm90::chunk_keys(c))
                                           : row_boxes(v, c.block_n, sm90::v_panels(c).columns),
                                       p.v));
-  if (sm90::stages_o(c))
+  if (sm90::stores_o_by_tma(c))
     OCTAVO_RETURN_IF_ERROR(
         encode_again(driver, row_boxes(a.out, sm90::kRows, sm90::v_panels(c).columns), p.o));
   return {};
@@ -144,7 +144,7 @@ Status Sm90ForwardLaunch::prepare(const Gpu& gpu, const LoadedSm90Forward& kerne
   OCTAVO_RETURN_IF_ERROR(set_tensor_maps(*gpu.driver, arguments, c, params_));
   OCTAVO_RETURN_IF_ERROR(set_score_maps(*gpu.driver, arguments, c, params_));
   mapped_ = {arguments.q.data, arguments.k.data, arguments.v.data, arguments.out.data};
-  has_o_map_ = sm90::stages_o(c);
+  has_o_map_ = sm90::stores_o_by_tma(c);
   is_8bit_qk_ = sm90::is_8bit_qk(c);
   amax_floats_ = amax_floats(kernel_problem, arguments);
   const std::int64_t sms = sms_of_grid(gpu.info.sms, kernel_problem.options);

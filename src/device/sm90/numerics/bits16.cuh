@@ -1,7 +1,7 @@
 // Numerics of FP16 and BF16: scores in FP32, P rounded to 16 bits, P V accumulated straight into O.
 //
-// This file is also the list of what a numerics policy provides. The main loop, the mask and the
-// epilogue call these members and do not ask which numerics they run:
+// This file is also the list of what a numerics policy provides. The main loop and the epilogue
+// call these members and do not ask which numerics they run:
 //
 //   Scores, Rows, State                   the score fragment, the softmax state of the thread's two
 //                                         rows, and O with the rows
@@ -9,27 +9,26 @@
 //   qk                                    S = Q K^T on the tensor cores, into accumulator(scores)
 //   finish_qk                             after the product, before K's stage is released
 //   apply_mask, negate                    the mask, and a negative softmax scale
-//   kTestsSignWithMask                    sign and mask are tested in one branch
+//   kMergesSignAndMask                    whether one branch skips both
 //   update_max, exp, pack_step, sum_p     the softmax
-//   kPLog2, kSumLog2                      P is held times 2^kPLog2, and a sum of such P times
-//                                         2^kSumLog2
+//   kPLog2, kSumLog2                      P is scaled by 2^kPLog2, sums of that by 2^kSumLog2
 //   start_pv, finish_pv                   O += P V
 //   finish_pv_then                        completes P V and issues the next Q K^T
-//   kTestsBarriers                        barriers are tested ahead (mainloop.cuh)
+//   kPollsBarriers                        whether to poll barriers early (mainloop.cuh)
 //   row_sum, normalize_row                the epilogue
-//   load_v, clear_v_tail                  loads V; zeroes what is beyond the last key
-//   fill_constants, kFillsConstants       constants in shared memory, if there are any: ones, or
-//                                         the operands of the bias
-//   wait_for_scales                       waits until the scales are written, if any are read
+//   load_v, clear_v_tail                  loads V; zeroes its rows after the last key
+//   fill_constants, kFillsConstants       constants in shared memory: ones, operands of the bias
+//   wait_for_scales                       waits until scales that the kernel reads are written
 //
-// 8-bit only (others have members that do nothing, except for load_k_scales):
+// 8-bit only (in 16 bits these do nothing, and load_k_scales is absent):
 //   RowScales, load_row_scales            scales of Q's rows and of heads of K
 //   load_k_scales                         scales of K's blocks or rows, with KScales::block or row
 //   VScales, load_v_scales,               scales of V's columns, read from global memory, passed on
 //   publish_v_scales, scale_o             through shared memory, multiplied into O
 //   kLoadsScalesEarly                     whether the next tile's scales are loaded before the
 //                                         tile is stored
-//   start_bias, finish_bias               INT8: sets the accumulators to a bias before Q K^T
+//   start_accumulator_bias,               INT8: sets the accumulators to a constant before Q K^T
+//   finish_accumulator_bias               (unrelated to an attention bias, modifiers.cuh)
 //
 // Split-KV only:
 //   interleave_pv                         16-bit P V: P V begins while P is still computed
@@ -42,14 +41,13 @@
 #include "device/ptx/wgmma_f16.cuh"
 #include "device/sm90/gemm.cuh"
 #include "device/sm90/loads.cuh"
-#include "device/sm90/mask.cuh"
 #include "device/sm90/numerics/unscaled_v.cuh"
 #include "device/sm90/softmax.cuh"
 
 namespace octavo::sm90 {
 
-// O += P V with 16-bit P and V. V is stored by rows (MN-major), one panel of columns after the
-// other, and a panel of ones behind them: wgmma then computes the row sums as more columns of O.
+// O += P V with 16-bit P and V. V is stored by rows (MN-major), in panels of columns, followed by a
+// panel of ones, so that wgmma computes the row sums as more columns of O.
 template <class G>
 struct Pv16 : RowSums<G>, UnscaledV<G> {
   static constexpr Sm90ForwardConfig C = G::C;
@@ -57,18 +55,18 @@ struct Pv16 : RowSums<G>, UnscaledV<G> {
   static constexpr u32 kRowBytes = kPanels.row_bytes;
   static constexpr bool kOnesInStage = G::kOnes && kPanels.count > 1;
   static_assert(C.pv_columns == 0 && C.pv_buffers == 1, "a 16-bit P V is one product");
-  static constexpr bool kTestsBarriers = false;  // see mainloop.cuh
+  static constexpr bool kPollsBarriers = false;  // see mainloop.cuh
   static constexpr int kStepsAtOnce = C.block_n % 64 == 0 ? 64 / G::kStepKeys : G::kPvSteps;
 
-  // V of a stage from key 16 * step on. A ones panel that is shared by all stages does not move
-  // with V: when the address grows by 16 bytes, the leading offset (bits 16 to 29) must shrink by
-  // as much.
+  // The descriptor of a stage's V from key 16 * step on. In its low half, adding 1 moves the
+  // address by 16 bytes, and subtracting 1 << 16 shrinks the leading offset, from panel to panel,
+  // by as much: so the panel after V's only one stays at the ones, which all stages share.
   static OCTAVO_DEVICE u64 v_descriptor(u32 stage, int step) {
-    constexpr bool kFarOnes = G::kOnes && !kOnesInStage;
+    constexpr bool kSharedOnes = G::kOnes && !kOnesInStage;
     constexpr Swizzle kSwizzle = swizzle_of(kRowBytes);
-    const u32 next_panel = kFarOnes ? G::S.ones - G::S.v : C.block_n * kRowBytes;
+    const u32 next_panel = kSharedOnes ? G::S.ones - G::S.v : C.block_n * kRowBytes;
     const u32 first = static_cast<u32>(mn_major(G::v_tile(0), next_panel, kSwizzle));
-    constexpr u32 kPer16Bytes = kFarOnes ? 1u - (1u << 16) : 1u;  // added for each 16 bytes
+    constexpr u32 kPer16Bytes = kSharedOnes ? 1u - (1u << 16) : 1u;
     return descriptor(first + stage * ((G::S.v_stage >> 4) * kPer16Bytes) +
                           ((step * 16 * kRowBytes) >> 4) * kPer16Bytes,
                       kSwizzle);
@@ -94,22 +92,22 @@ struct Pv16 : RowSums<G>, UnscaledV<G> {
       pv_step(state, p, stage, step, step > 0 || accumulate);
     ptx::wgmma_commit();
   }
-  // Completes P V and calls follow(), which issues the next Q K^T (pv_then_qk in mainloop.cuh).
-  template <bool kQueued, class State, class Rows, class Follow>
+  // Completes P V and issues the next Q K^T: before the wait if kQueued (pv_then_qk, mainloop.cuh).
+  template <bool kQueued, class State, class Rows, class IssueQk>
   static OCTAVO_DEVICE void finish_pv_then(State& state, typename G::P& p, u32 /*stage*/,
-                                           const Rows& /*rows*/, Follow&& follow) {
-    if (kQueued) follow();
+                                           const Rows& /*rows*/, IssueQk&& issue_next_qk) {
+    if (kQueued) issue_next_qk();
     ptx::wgmma_wait<kQueued ? 1 : 0>();
     ptx::pin(state.o);
     pin_p(p);
-    if (!kQueued) follow();
+    if (!kQueued) issue_next_qk();
   }
   template <class State, class Rows>
   static OCTAVO_DEVICE void finish_pv(State& state, typename G::P& p, u32 stage, const Rows& rows) {
     finish_pv_then<false>(state, p, stage, rows, [] {});
   }
-  // P V in parts of kStepsAtOnce steps: make_p(from, to) computes P of one part while the tensor
-  // cores work on the one before.
+  // P V in parts of kStepsAtOnce steps: make_p(p, from, to) computes P of one part while the tensor
+  // cores work on the previous one.
   template <class State, class MakeP>
   static OCTAVO_DEVICE void interleave_pv(State& state, u32 stage, bool accumulate,
                                           MakeP&& make_p) {
@@ -151,7 +149,7 @@ struct Pv16 : RowSums<G>, UnscaledV<G> {
     load_rows(p.v, to, bar, C.block_n, span.kv_begin + n, head, batch, kPanels);
   }
   // Zeroes the keys from `first` on, which belong to the next sequence of a varlen batch or to the
-  // padding: P is 0 there, and 0 times what they hold may be NaN.
+  // padding: their P is 0, but 0 * NaN would be NaN.
   template <int kThreads>
   static OCTAVO_DEVICE void clear_v_tail(u32 tile, i32 first, u32 thread) {
     const u32 from = static_cast<u32>(max_of(first, 0)) * kRowBytes;
@@ -195,21 +193,21 @@ struct Qk16 {
         ptx::wgmma_bf16<false, false>(scores.s, a, b, step > 0);
     });
   }
-  static OCTAVO_DEVICE void start_bias(Scores&) {}
+  static OCTAVO_DEVICE void start_accumulator_bias(Scores&) {}
   template <int kPending>
-  static OCTAVO_DEVICE void finish_bias(Scores&) {}
+  static OCTAVO_DEVICE void finish_accumulator_bias(Scores&) {}
   static OCTAVO_DEVICE void finish_qk(Scores&, u32 /*stage*/, u32 /*lane*/) {}
 
   // Modifiers leave the scores in natural units.
-  static OCTAVO_DEVICE float multiplier(const Rows&, int /*r*/, float scale_log2, float level) {
+  static OCTAVO_DEVICE float multiplier(const Rows&, int /*r*/, float scale_log2, float row_level) {
     if (!changes_scores(C.modifiers)) return scale_log2;
-    return is_huge<G>(level) ? 1.0f : kLog2E;
+    return is_huge<G>(row_level) ? 1.0f : kLog2E;
   }
   static OCTAVO_DEVICE float k_scale(const Scores&, int /*n8*/) { return 1.0f; }
   static OCTAVO_DEVICE float headroom_used(float, float, float) { return 0; }
 
   // Nearly all thresholds are positive, so positive_thread_max decides. A row whose threshold is
-  // not positive always answers yes here, and update_max then compares floats.
+  // not positive is always reported here, and update_max then compares floats.
   struct Largest {};
   static OCTAVO_DEVICE bool exceeds_threshold(const Scores& scores, const Rows& rows, Largest&,
                                               bool first) {
@@ -231,9 +229,9 @@ struct Qk16 {
                                        const typename G::RowTile& tile, i32 n) {
     mask_f32<G>(scores.s, p, tile, n);
   }
-  // A negative softmax scale: everything after works with its magnitude. One branch for sign and
-  // mask together, as 8-bit numerics have it, makes three warpgroups of 128 keys spill here.
-  static constexpr bool kTestsSignWithMask = false;
+  // With one branch for sign and mask, as in 8 bits, three warpgroups of 128 keys spill.
+  static constexpr bool kMergesSignAndMask = false;
+  // A negative softmax scale: everything after works with its magnitude.
   static OCTAVO_DEVICE void negate(Scores& scores) {
     OCTAVO_UNROLL
     for (float& s : scores.s) s = -s;
@@ -257,11 +255,11 @@ struct Qk16 {
   }
 };
 
-// P may grow to 2^kHeadroom16Log2 before O is rescaled; 16-bit P and FP32 sums are far from
-// overflow there.
+// P may grow to 2^kHeadroom16Log2 before O is rescaled: far from overflow in 16 bits, and its sums
+// in FP32.
 inline constexpr int kHeadroom16Log2 = 8;
 
-// 16-bit P and V beside any Q and K with FP32 scores: Qk16, or QuantizedF32Qk (quantized.cuh).
+// 16-bit P and V with any Q and K whose scores are FP32: Qk16, or QuantizedF32Qk (quantized.cuh).
 template <class G, class Qk>
 struct NumericsPv16 : Pv16<G>, Qk, F32Softmax<G, Qk, kHeadroom16Log2, 0> {
   using Scores = typename Qk::Scores;

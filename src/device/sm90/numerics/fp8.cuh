@@ -13,7 +13,7 @@ OCTAVO_DEVICE float quad_min(float x) {
   return ptx::min_f32(of_two, ptx::shuffle_xor(of_two, 2));
 }
 
-// P in E4M3 whatever V is: E5M2 would have two bits less.
+// P is E4M3 for any V: E5M2 would have one mantissa bit less.
 template <class G>
 struct Fp8P {
   using Accumulator = float;
@@ -33,24 +33,25 @@ struct Fp8P {
   }
 };
 
-// E4M3 ends at 448. P is held times 2^6 and may grow to 2^2, which leaves 2^0.8 for roundings;
-// its smallest normal is then 2^-12.
+// E4M3 ends at 448. P is scaled by 2^6 and may grow to 2^2, which leaves a factor of 2^0.8 for
+// roundings; the smallest normal P is then 2^-12.
 inline constexpr int kHeadroomFp8Log2 = 2, kPFp8Log2 = 8 - kHeadroomFp8Log2;
 
-// A row's largest score may stand alone, as that of an attention sink does: a quarter of the
-// block's keys is this much below it, in powers of two. Little will exceed such a score, so from
-// kAlone on the row gives up its headroom, and the other keys keep two powers of two more. From
-// kFarAbove on many of them are subnormal in E4M3 all the same.
+// The largest score of a row may be far above the others, as with an attention sink. Its height, in
+// powers of two, is its distance to a quarter of the block's keys: those of the lane with the
+// smallest maximum. Few scores will exceed such a score, so from kAlone on the row gives up its
+// headroom, which leaves the other keys two more powers of two. From kFarAbove on many of them are
+// subnormal in E4M3 even so.
 inline constexpr float kAlone = 6, kFarAbove = 9.5f;
-OCTAVO_DEVICE float height_above_others(float own, float of_row, float multiplier) {
-  const float least = quad_min(own);
-  return least > -kInfinity ? (of_row - least) * multiplier : 0;
+OCTAVO_DEVICE float height_above_others(float thread_max, float row_max, float multiplier) {
+  const float least = quad_min(thread_max);
+  return least > -kInfinity ? (row_max - least) * multiplier : 0;
 }
 
 template <class G>
 struct Fp8Qk : QuantizedF32Qk<G> {
-  static OCTAVO_DEVICE float headroom_used(float own, float of_row, float multiplier) {
-    return height_above_others(own, of_row, multiplier) > kAlone ? kHeadroomFp8Log2 : 0;
+  static OCTAVO_DEVICE float headroom_used(float thread_max, float row_max, float multiplier) {
+    return height_above_others(thread_max, row_max, multiplier) > kAlone ? kHeadroomFp8Log2 : 0;
   }
 };
 
@@ -69,7 +70,7 @@ struct NumericsFp8 : PromotedPv<G, Fp8P<G>>,
   static constexpr float kPLog2 = kPFp8Log2;
   static constexpr bool kLoadsScalesEarly = false;
 
-  // Two pairs a register, of keys that V has side by side (config/v_layout.h).
+  // A register holds two pairs, of keys that are neighbours in V's layout (config/v_layout.h).
   static OCTAVO_DEVICE void pack_step(typename G::P& p, const Scores& scores, int step) {
     OCTAVO_UNROLL
     for (int i = 0; i < 4; ++i) {

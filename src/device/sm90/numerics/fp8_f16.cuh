@@ -1,11 +1,12 @@
 // Numerics of FP8 with FP16 scores: half the score registers, and a softmax on pairs of keys.
 //
 // A register holds columns 2i and 2i + 1 of one row. P's exponent is fma(s, multiplier, offset) in
-// FP16, with one rounding. The offset is rounded to FP16, and so must be the ref_max that sums and
-// outputs count from.
+// FP16, with one rounding. The offset is rounded to FP16, so sums and outputs must be relative to a
+// ref_max that is rounded likewise.
 //
 // P comes from the exponent in one of three ways: the exp unit; a polynomial on the FMA pipe, for
-// some groups of 16 keys, which relieves it; or with ScoreType::f16_fast a straight line for all.
+// some groups of 16 keys, which relieves it; or with ScoreType::f16_fast a linear approximation for
+// all.
 #pragma once
 
 #include "device/ptx/math.cuh"
@@ -99,7 +100,7 @@ struct NumericsFp8F16 : PromotedPv<G, Fp8P<G>>, RowSums<G>, QuantizedQk<G> {
   };
   static constexpr float kPLog2 = kPFp8Log2;
   static constexpr bool kLoadsScalesEarly = true;
-  static constexpr float kExponentUnit = kFast ? 16 : 1;  // what exponents are counted in
+  static constexpr float kExponentUnit = kFast ? 16 : 1;  // exponents are in units of this
 
   // --- row state --------------------------------------------------------------------------------
 
@@ -110,9 +111,10 @@ struct NumericsFp8F16 : PromotedPv<G, Fp8P<G>>, RowSums<G>, QuantizedQk<G> {
   static OCTAVO_DEVICE float ref_max_of(float offset) {
     return kPLog2 - (kFast ? offset * kExponentUnit - E4m3Exp::kLinearShift : offset);
   }
-  // A row is out of range where FP16 is too coarse for its ref_max, or its multiplier may not be a
-  // number there, and before its first key. Its threshold is -infinity, so that every block is
-  // looked at, and its scores are counted from the largest before they are multiplied.
+  // A row is out of range if its ref_max or multiplier is too large for FP16 arithmetic, and before
+  // its first key: fma(s, multiplier, offset) would then be too coarse, or infinite. Its threshold
+  // is -infinity, so that every block is examined, and the largest score is subtracted from its
+  // scores before they are multiplied.
   static constexpr float kMaxInRange = 512;
   static OCTAVO_DEVICE bool is_out_of_range(const Rows& rows, int r) {
     return half_of(rows.thresholds, r) == -kInfinity;
@@ -146,12 +148,12 @@ struct NumericsFp8F16 : PromotedPv<G, Fp8P<G>>, RowSums<G>, QuantizedQk<G> {
     Base::set_multipliers(rows.multiplier, scale_log2, scales);
     rows.multipliers = ptx::f16x2_from_f32(in_f16(rows.multiplier[0]), in_f16(rows.multiplier[1]));
   }
-  // Neither infinite nor 0: a key that is not seen has -infinity and must keep it.
+  // Neither infinite nor 0, so that the score -infinity of a hidden key stays -infinity.
   static OCTAVO_DEVICE float in_f16(float multiplier) {
     constexpr float kSmallest = 5.9604645e-8f, kLargest = 65504;
     return ptx::min_f32(ptx::max_f32(multiplier / kExponentUnit, kSmallest), kLargest);
   }
-  // As the exponents use it; LSE wants it exact.
+  // The rounded multiplier that the exponents use, or the exact one, which LSE needs.
   static OCTAVO_DEVICE float multiplier_of(const Rows& rows, int r) {
     return C.sum_rounded_p ? half_of(rows.multipliers, r) * kExponentUnit : rows.multiplier[r];
   }
@@ -167,9 +169,9 @@ struct NumericsFp8F16 : PromotedPv<G, Fp8P<G>>, RowSums<G>, QuantizedQk<G> {
         ptx::wgmma_e5m2(scores.pairs, a, b, step > 0);
     });
   }
-  static OCTAVO_DEVICE void start_bias(Scores&) {}
+  static OCTAVO_DEVICE void start_accumulator_bias(Scores&) {}
   template <int kPending>
-  static OCTAVO_DEVICE void finish_bias(Scores&) {}
+  static OCTAVO_DEVICE void finish_accumulator_bias(Scores&) {}
   static OCTAVO_DEVICE void finish_qk(Scores&, u32 /*stage*/, u32 /*lane*/) {}
 
   static OCTAVO_DEVICE void apply_mask(Scores& scores, const Sm90ForwardParams& p,
@@ -193,7 +195,7 @@ struct NumericsFp8F16 : PromotedPv<G, Fp8P<G>>, RowSums<G>, QuantizedQk<G> {
       pair = (pair & ~bits) | (0xfc00fc00u & bits);
     }
   }
-  // The bits of column `from` of a pair and of those behind it: all, the upper half or none.
+  // The bits of the columns of a pair from number `from` on: all, the upper half or none.
   static OCTAVO_DEVICE u32 bits_from(i32 from) {
     return ptx::shift_left(0xffffffffu, static_cast<u32>(max_of(from * 16, 0)));
   }
@@ -223,29 +225,30 @@ struct NumericsFp8F16 : PromotedPv<G, Fp8P<G>>, RowSums<G>, QuantizedQk<G> {
     raised(alpha);
     move_scores(scores, rows);
   }
-  // As F32Softmax::update_max, with the rows' state in FP16.
+  // As F32Softmax::update_max, with the row state in FP16.
   static OCTAVO_DEVICE void raise_ref_max(Rows& rows, u32 largest, float (&alpha)[2]) {
     float thresholds[2], offsets[2];
     u32 raised = 0, subnormal = 0;  // halves of all ones, and last bits
-    ptx::pin(rows.multipliers);     // what comes of them is not kept
+    ptx::pin(rows.multipliers);     // or the compiler keeps values derived from them
     OCTAVO_UNROLL
     for (int r = 0; r < 2; ++r) {
-      const float own = half_of(largest, r);
-      const float of_row = quad_max(own);
+      const float thread_max = half_of(largest, r);
+      const float row_max = quad_max(thread_max);
       const float multiplier = multiplier_of(rows, r);
-      const bool raises = of_row > -kInfinity && of_row >= half_of(rows.thresholds, r);
-      const float height = height_above_others(own, of_row, multiplier);
-      const float used = height > kAlone ? kHeadroomFp8Log2 : 0;
-      const float largest_so_far = ptx::max_f32(rows.ref_max[r], of_row * multiplier);
-      float to = largest_so_far - used;
-      float threshold = of_row + (kHeadroomFp8Log2 - used) * ptx::reciprocal_approx(multiplier);
-      round_ref_max(to, threshold, multiplier, largest_so_far);
-      const float by = ptx::exp2_approx(rows.ref_max[r] - to);
-      alpha[r] = raises ? by : 1.0f;
-      rows.ref_max[r] = raises ? to : rows.ref_max[r];
+      const bool raises = row_max > -kInfinity && row_max >= half_of(rows.thresholds, r);
+      const float height = height_above_others(thread_max, row_max, multiplier);
+      const float headroom_used = height > kAlone ? kHeadroomFp8Log2 : 0;
+      const float largest_so_far = ptx::max_f32(rows.ref_max[r], row_max * multiplier);
+      float new_max = largest_so_far - headroom_used;
+      float threshold =
+          row_max + (kHeadroomFp8Log2 - headroom_used) * ptx::reciprocal_approx(multiplier);
+      round_ref_max(new_max, threshold, multiplier, largest_so_far);
+      const float raised_alpha = ptx::exp2_approx(rows.ref_max[r] - new_max);
+      alpha[r] = raises ? raised_alpha : 1.0f;
+      rows.ref_max[r] = raises ? new_max : rows.ref_max[r];
       const bool out_of_range = threshold == -kInfinity;
       thresholds[r] = threshold;
-      offsets[r] = offset_of(out_of_range ? 0 : to);
+      offsets[r] = offset_of(out_of_range ? 0 : new_max);
       raised |= raises ? 0xffffu << 16 * r : 0;
       subnormal |= height > kFarAbove && !out_of_range ? 1u << 16 * r : 0;
       if (!C.sum_rounded_p) rows.sum[r] *= alpha[r];
@@ -256,7 +259,7 @@ struct NumericsFp8F16 : PromotedPv<G, Fp8P<G>>, RowSums<G>, QuantizedQk<G> {
     rows.thresholds = (marked & raised) | (rows.thresholds & ~raised);
     rows.offsets = (rounded & raised) | (rows.offsets & ~raised);
   }
-  // Few rows need either.
+  // Subtracts the largest score, or lifts subnormals: few rows need either.
   static OCTAVO_DEVICE void move_scores(Scores& scores, const Rows& rows) {
     const bool out_of_range = is_out_of_range(rows, 0) || is_out_of_range(rows, 1);
     if (!ptx::warp_any(out_of_range || has_subnormals(rows))) return;
@@ -266,7 +269,7 @@ struct NumericsFp8F16 : PromotedPv<G, Fp8P<G>>, RowSums<G>, QuantizedQk<G> {
   static OCTAVO_DEVICE void subtract_largest(Scores& scores, const Rows& rows) {
     OCTAVO_UNROLL
     for (int r = 0; r < 2; ++r) {
-      // To the bit the score that ref_max was made of.
+      // Bit by bit the score that ref_max was computed from.
       const float largest = rows.ref_max[r] * ptx::reciprocal_approx(multiplier_of(rows, r));
       const float by = is_out_of_range(rows, r) && rows.ref_max[r] > kLowest ? largest : 0.0f;
       OCTAVO_UNROLL

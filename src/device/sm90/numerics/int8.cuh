@@ -1,17 +1,17 @@
 // Numerics of INT8: Q K^T and P V in integers, which add up exactly.
 //
-// P is unsigned 8-bit and counts from the largest score of its own block, block_max: a row whose
-// weight sits in another block still spends all 255 steps on this one. What a block adds to O and
-// to the row sum is weighted by 2^(block_max - ref_max), and ref_max follows only when block_max is
-// far above it.
+// P is unsigned 8-bit: P / 2^block_max in steps of 1/255, where block_max is the row's largest
+// score in this block, in log2 units. So a block uses all 255 steps even if the row's weight is in
+// another block. What a block adds to O and to the row sum is weighted by 2^(block_max - ref_max),
+// and ref_max is raised only when block_max is far above it.
 //
-// Bits serve as floats in three places, and nothing is converted:
-//   scores   With has_biased_scores the accumulators start from the bits of 1.5 * 2^23. What
-//            the product leaves is a float: 1.5 * 2^23 plus the score.
+// Three times integers are read as floats by their bits, without a conversion:
+//   scores   With has_biased_scores the INT32 accumulators start from the bits of 1.5 * 2^23, the
+//            bias. So the product leaves the bits of a float: 1.5 * 2^23 plus the score.
 //   P        exp2's result is scaled so that a step of P is FP16's smallest subnormal: a conversion
 //            to FP16 leaves the step's number in the low byte.
-//   P V      Sums of unsigned bytes are below 2^24; read as float bits they are the sum times
-//            2^-149.
+//   P V      V is stored with an offset of 128, so P and V are unsigned. Their sums are below 2^24:
+//            read as float bits, a sum is 2^-149 times its value, so promotion is one FMA.
 #pragma once
 
 #include "device/ptx/math.cuh"
@@ -24,8 +24,8 @@
 
 namespace octavo::sm90 {
 
-// Sums enter O times 2^100, so that neither is subnormal, and a step of P counts 2^-49 there. Exact
-// sums of P add up floats.
+// Sums are multiplied by 2^100 on their way to O, so that O is not subnormal: a step of P is 2^-49
+// in O. Exact sums of P add up floats.
 inline constexpr float kPromotion = 0x1p100f, kExactSum = 0x1p-125f;
 inline constexpr int kInt8SumLog2 = -49;
 
@@ -61,8 +61,8 @@ struct NumericsInt8 : PromotedPv<G, Int8P<G>>, QuantizedQk<G> {
     i32 sums[G::kScores];       // as the tensor cores leave them
     u32 pairs[G::kScores / 2];  // P in the low bytes of halves, n8 * 2 + r
     typename Base::KScaleRegisters k_scales;
-    float largest[kGroups][2];  // this thread's, before K's scales
-    bool unbiased[2];           // rows whose bias was taken off, as their multiplier is too large
+    float largest[kGroups][2];  // this thread's largest scores, before K's scales
+    bool unbiased[2];           // rows without the bias, as their multiplier is too large
   };
   struct Rows : RowState {
     float byte_sum[2];  // of P as rounded, where `sum` is exact
@@ -98,9 +98,9 @@ struct NumericsInt8 : PromotedPv<G, Int8P<G>>, QuantizedQk<G> {
       ptx::wgmma_s8(scores.sums, a, b, kBiased || step > 0);
     });
   }
-  // The bias is a product of two FP8 constants, 2^9 and 1.5 * 2^9, 32 times: the tensor cores write
-  // it, and no thread has to. All rows, and all columns, are the same 128 bytes.
-  static OCTAVO_DEVICE void start_bias(Scores& scores) {
+  // The bias is the product of two FP8 constants, 2^9 and 1.5 * 2^9, summed 32 times: so the tensor
+  // cores write it, not the threads. All rows, and all columns, are the same 128 bytes.
+  static OCTAVO_DEVICE void start_accumulator_bias(Scores& scores) {
     if constexpr (kBiased) {
       ptx::pin(scores.s);
       ptx::wgmma_fence();
@@ -110,9 +110,9 @@ struct NumericsInt8 : PromotedPv<G, Int8P<G>>, QuantizedQk<G> {
       ptx::wgmma_commit();
     }
   }
-  // kPending: products that were started since.
+  // kPending: how many products were started since.
   template <int kPending>
-  static OCTAVO_DEVICE void finish_bias(Scores& scores) {
+  static OCTAVO_DEVICE void finish_accumulator_bias(Scores& scores) {
     if constexpr (kBiased) {
       ptx::wgmma_wait<kPending>();
       ptx::pin(scores.s);
@@ -194,9 +194,10 @@ struct NumericsInt8 : PromotedPv<G, Int8P<G>>, QuantizedQk<G> {
 
   // --- softmax ----------------------------------------------------------------------------------
 
-  // FP32 has room: ref_max follows a block_max that is this far above it, in powers of two.
+  // ref_max is raised to a block_max that exceeds it by more than this, in powers of two: FP32 sums
+  // have room for that.
   static constexpr float kFarAboveRefMax = 16;
-  // A row with a larger multiplier cannot afford what the bias rounds off its scores.
+  // With a larger multiplier, the rounding of biased scores would be too coarse.
   static constexpr float kLargeMultiplier = 1.0f / 256;
 
   template <class Raised>
@@ -213,7 +214,7 @@ struct NumericsInt8 : PromotedPv<G, Int8P<G>>, QuantizedQk<G> {
     for (int r = 0; r < 2; ++r)
       rows.weight[r] = ptx::exp2_approx(rows.block_max[r] - rows.ref_max[r]) * kPromotion;
   }
-  // Whether a row of the warp has to raise its ref_max, or to take its bias off.
+  // Whether a row of the warp must raise its ref_max, or subtract the bias.
   static OCTAVO_DEVICE bool find_block_max(Scores& scores, Rows& rows) {
     bool any = false;
     OCTAVO_UNROLL
@@ -222,9 +223,9 @@ struct NumericsInt8 : PromotedPv<G, Int8P<G>>, QuantizedQk<G> {
         scores.unbiased[r] = rows.multiplier[r] * largest_k_scale(scores) > kLargeMultiplier;
         any = any || scores.unbiased[r];
       }
-      const float own =
+      const float thread_max =
           Base::max_over_groups(scores.k_scales, [&](int g) { return scores.largest[g][r]; });
-      rows.block_max[r] = ptx::max_f32(quad_max(own) * rows.multiplier[r], kLowest);
+      rows.block_max[r] = ptx::max_f32(quad_max(thread_max) * rows.multiplier[r], kLowest);
       any = any || rows.block_max[r] > rows.ref_max[r] + kFarAboveRefMax;
     }
     return ptx::warp_any(any);
@@ -236,14 +237,13 @@ struct NumericsInt8 : PromotedPv<G, Int8P<G>>, QuantizedQk<G> {
       largest = ptx::max_f32(largest, Base::k_scale_of(scores.k_scales, g * kGroupN8));
     return largest;
   }
-  // Each row decides for itself.
   static OCTAVO_DEVICE void raise_ref_max(Rows& rows, float (&alpha)[2]) {
     OCTAVO_UNROLL
     for (int r = 0; r < 2; ++r) {
       const bool raises = rows.block_max[r] > rows.ref_max[r] + kFarAboveRefMax;
-      const float to = raises ? rows.block_max[r] : rows.ref_max[r];
-      alpha[r] = ptx::exp2_approx(rows.ref_max[r] - to);
-      rows.ref_max[r] = to;
+      const float new_max = raises ? rows.block_max[r] : rows.ref_max[r];
+      alpha[r] = ptx::exp2_approx(rows.ref_max[r] - new_max);
+      rows.ref_max[r] = new_max;
       rows.sum[r] *= alpha[r];
       if (kExactSums) rows.byte_sum[r] *= alpha[r];
     }
@@ -259,9 +259,8 @@ struct NumericsInt8 : PromotedPv<G, Int8P<G>>, QuantizedQk<G> {
       }
     }
   }
-  // The reference that exponents are relative to, for biased scores and others. The product of bias
-  // and multiplier is rounded by up to a unit of the scores, and 2 units are taken off for that: P
-  // must not exceed 255.
+  // What exponents are relative to, for biased and other scores. The product of bias and multiplier
+  // is rounded by up to a unit of the scores; P must not exceed 255, so 2 units are subtracted.
   static OCTAVO_DEVICE float exponent_reference(const Scores& scores, const Rows& rows, int r,
                                                 float multiplier) {
     const float reference = rows.block_max[r] - kStepLog2;
@@ -269,12 +268,13 @@ struct NumericsInt8 : PromotedPv<G, Int8P<G>>, QuantizedQk<G> {
     return ptx::fused_multiply_add(scores.unbiased[r] ? 0.0f : kBias + 2, multiplier, reference);
   }
 
-  // 255 * 2^x of two keys, with t = 1 + x / kReach in FP16 between 0 and 1: where t is 0, also for
-  // keys that are not seen, less than half a step is left.
+  // 255 * 2^x of two keys, with t = 1 + x / kReach in FP16 between 0 and 1. t is 0, and P less than
+  // half a step, also for hidden keys.
   //   q = ((1.518 t + 0.043) t + 1.626) t + 0.809     near the fourth root
-  //   q^4 + 1024                                      whole, as FP16 has steps of 1 there
-  // For all t it is the nearest byte or one beside it, never above 255, and falls as x does; off by
-  // 0.30 of a step (rms, x from 0 to -12), where the nearest byte is by 0.29.
+  //   q^4 + 1024                                      an integer, as FP16 has steps of 1 from 1024
+  //   on
+  // For all t it is the nearest byte or its neighbour, at most 255, and monotonic in x. Its error
+  // is 0.30 of a step (rms, x from 0 to -12); that of the nearest byte is 0.29.
   static constexpr float kReach = 9.1f;
   static OCTAVO_DEVICE u32 polynomial(float t0, float t1) {
     constexpr u32 kCubic = 0x3e123e12, kSquare = 0x29802980, kLinear = 0x3e813e81;
@@ -305,8 +305,8 @@ struct NumericsInt8 : PromotedPv<G, Int8P<G>>, QuantizedQk<G> {
                             ptx::fma_sat_f32(s[1], slope, start));
           continue;
         }
-        const float p[2] = {exp2_of(s[0], multiplier, reference),
-                            exp2_of(s[1], multiplier, reference)};
+        const float p[2] = {p_of_score(s[0], multiplier, reference),
+                            p_of_score(s[1], multiplier, reference)};
         pair = ptx::f16x2_from_f32(p[0], p[1]);
         if (kExactSums) {
           sum[0] += p[0];
@@ -325,7 +325,7 @@ struct NumericsInt8 : PromotedPv<G, Int8P<G>>, QuantizedQk<G> {
       p.a[step][i] = ptx::permute_bytes(pairs[0], pairs[2], 0x6420);
     }
   }
-  // P as it was rounded, of steps [from, to), four bytes at a time.
+  // Adds up the rounded P of steps [from, to), four bytes at a time.
   static OCTAVO_DEVICE void sum_p(const typename G::P& p, Rows& rows, int from, int to) {
     u32 sums[2] = {0, 0};
     OCTAVO_UNROLL
@@ -345,10 +345,10 @@ struct NumericsInt8 : PromotedPv<G, Int8P<G>>, QuantizedQk<G> {
   static OCTAVO_DEVICE float row_sum(const State&, const Rows& rows, u32 r) {
     return quad_sum(rows.sum[r]);
   }
-  // Bytes of V count from kZeroByte (config/v_layout.h), and so does what O is divided to. O and
-  // the sum of P's bytes are rounded each in its own way, by some 1e-5 of a step of V, or 1e-4 with
-  // 1e5 keys, and a V of zeros shall give zeros: what is left is rounded to 2^-11 or 2^-10 of a
-  // step.
+  // V is stored with an offset of kZeroByte (config/v_layout.h), which is subtracted from the
+  // quotient. O and the sum of P's bytes are rounded separately, by some 1e-5 of a step of V, or
+  // 1e-4 with 1e5 keys, and a V of zeros must give zeros: so the result is rounded to 2^-11 or
+  // 2^-10 of a step.
   template <int kCount>
   static OCTAVO_DEVICE void divide_bytes(float* o, u32 r, float byte_sum) {
     constexpr float kCoarse = 8192;
@@ -364,7 +364,7 @@ struct NumericsInt8 : PromotedPv<G, Int8P<G>>, QuantizedQk<G> {
   static OCTAVO_DEVICE void normalize_row(State& state, const Rows& rows, u32 r, float sum) {
     divide_bytes<G::kORegisters>(state.o, r, kExactSums ? quad_sum(rows.byte_sum[r]) : sum);
   }
-  // Splits are weighted by `sum`: where that is exact, O becomes a sum of such units here.
+  // Splits are weighted by `sum`. If that is exact, O is first converted to the same units.
   template <class Partial>
   static OCTAVO_DEVICE Partial to_partial(const State& state) {
     Partial all;

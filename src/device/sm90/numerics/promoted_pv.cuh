@@ -1,11 +1,11 @@
-// P V with 8-bit P and V, promoted to FP32: each block's product is computed apart, in slices of
-// O's columns, and added to O in FP32 registers. FP8 tensor cores keep about 14 bits of what they
-// accumulate, and an output accumulated in them would lose mass with the length of the sequence.
+// P V with 8-bit P and V, promoted to FP32: the product of each block goes to a separate fragment
+// t, in slices of O's columns, and is added to O in FP32 registers. FP8 tensor cores keep about 14
+// bits of what they accumulate; O accumulated in them would lose more the longer the sequence is.
 //
-// V is transposed: its rows are columns of O, in chunks of keys (config/v_layout.h), and behind
-// them are rows of ones where the tensor cores sum P.
+// V is transposed: its rows are columns of O, in chunks of keys (config/v_layout.h), followed by
+// rows of ones if the tensor cores sum P.
 //
-// `Format` is P's: Accumulator, mma(t, a, v, accumulate), promoted(o, t, rows, r), kOneBytes.
+// `Format` describes P: Accumulator, mma(t, a, v, accumulate), promoted(o, t, rows, r), kOneBytes.
 #pragma once
 
 #include "config/v_layout.h"
@@ -38,12 +38,12 @@ struct PromotedPv {
       "keys are promoted at once, or in two halves that have all columns and a buffer each");
   static_assert(C.pv_buffers == 1 || (C.pv_buffers == 2 && kProducts % 2 == 0),
                 "products take turns in two buffers");
-  static constexpr bool kTestsBarriers = !is_split_kv(C);  // see mainloop.cuh
+  static constexpr bool kPollsBarriers = !is_split_kv(C);  // see mainloop.cuh
 
   static constexpr u32 kChunkKeys = chunk_keys(C);
   static constexpr u32 kChunkBytes = (C.head_dim + ones_columns(C)) * chunk_keys(C);
 
-  // Registers of a slice, with the row sums beside the last one, and of one in the other buffer.
+  // Registers of a slice, with the row sums that follow the last one, and of the other buffer's.
   static constexpr int kSlice = (C.pv_columns + ones_columns(C)) / 2;
   static constexpr int kOtherSlice = kKeyParts == 2      ? kSlice
                                      : C.pv_buffers == 2 ? C.pv_columns / 2
@@ -110,18 +110,17 @@ struct PromotedPv {
   static OCTAVO_DEVICE void start_pv(State& state, P& p, u32 stage, bool /*accumulate*/) {
     start_product(state, p, stage, 0);
   }
-  // Completes P V, whose first product is running, and calls follow(), which issues the next Q K^T:
-  // with kQueued right behind the last product, which alone is waited for; otherwise once that is
-  // complete.
-  template <bool kQueued, class State, class Rows, class Follow>
+  // Completes P V, whose first product is running, and issues the next Q K^T: with kQueued right
+  // after the last product, without waiting for Q K^T; otherwise once that product is complete.
+  template <bool kQueued, class State, class Rows, class IssueQk>
   static OCTAVO_DEVICE void finish_pv_then(State& state, P& p, u32 stage, const Rows& rows,
-                                           Follow&& follow) {
+                                           IssueQk&& issue_next_qk) {
     OCTAVO_UNROLL
     for (int product = 0; product < kProducts; ++product) {
       const bool last = product + 1 == kProducts;
       const auto start_next = [&] {
         if (last)
-          follow();
+          issue_next_qk();
         else
           start_product(state, p, stage, product + 1);
       };
@@ -196,8 +195,8 @@ struct PromotedPv {
            i64{column} * v.stride;
   }
   // One scale for each column of O, or one for a head. Each thread of the warpgroup loads some when
-  // a tile begins, and they wait in shared memory for its end: all that a lane needs would not fit
-  // beside O, and loaded at the end they took a seventh of the time at (8,16,2048,128).
+  // a tile begins, into shared memory. A lane's registers could not hold O and all scales that it
+  // needs, and loads at the end took a seventh of the time at (8,16,2048,128).
   static constexpr int kVScales = div_up(C.head_dim, kWarpgroup);
   struct VScales {
     float x[kVScales];
@@ -214,10 +213,10 @@ struct PromotedPv {
     }
     return scales;
   }
-  // Call after the tile before is stored.
+  // Call after the previous tile is stored.
   static OCTAVO_DEVICE void publish_v_scales(const VScales& scales, typename G::ThreadCoord t) {
     ptx::pin(t.lane);
-    warpgroup_sync(t);  // nobody reads the scales of the last tile
+    warpgroup_sync(t);  // no thread still reads the previous tile's scales
     OCTAVO_UNROLL
     for (u32 i = 0; i < kVScales; ++i) {
       const u32 column = i * kWarpgroup + t.warp * 32 + t.lane;
@@ -231,17 +230,16 @@ struct PromotedPv {
     warpgroup_sync(tile);
     OCTAVO_UNROLL
     for (int i = 0; i < G::kORegisters / 4; ++i) {
-      u32 by[2];
+      u32 scales[2];
       ptx::load_shared_b64(
-          G::v_scales(tile.group) + (static_cast<u32>(i) * 8 + tile.lane % 4 * 2) * 4, by[0],
-          by[1]);
+          G::v_scales(tile.group) + (static_cast<u32>(i) * 8 + tile.lane % 4 * 2) * 4, scales[0],
+          scales[1]);
       OCTAVO_UNROLL
-      for (int e = 0; e < 4; ++e) state.o[i * 4 + e] *= ptx::float_of_bits(by[e % 2]);
+      for (int e = 0; e < 4; ++e) state.o[i * 4 + e] *= ptx::float_of_bits(scales[e % 2]);
     }
   }
-  // Split-KV: a thread's own columns from `first` on, kCount registers of O. At the end nothing
-  // would hide the load, but for other CTAs where an SM holds several: then they have the
-  // registers.
+  // Split-KV: scales of a thread's columns from `first` on, for kCount registers of O. A load at
+  // the end is hidden only if an SM holds several CTAs; if so, it is done there, to save registers.
   template <int kCount>
   struct ColumnScales {
     static constexpr bool kFirst = C.min_ctas == 1;

@@ -1,7 +1,8 @@
-// Numerics with 8-bit Q and K share this file: it brings their scales from memory to the scores.
+// Scales of 8-bit Q and K, for all numerics that have them: how they get from memory to the scores.
 //
+//   scale of                        applied
 //   rows of Q, and a head of K      in each row's multiplier
-//   blocks of K (KScales::block)    beside the scores, in registers
+//   blocks of K (KScales::block)    in the softmax, from registers
 //   rows of K (KScales::row)        multiplied into the scores
 #pragma once
 
@@ -11,7 +12,6 @@
 #include "device/sm90/gemm.cuh"
 #include "device/sm90/geometry.cuh"
 #include "device/sm90/loads.cuh"
-#include "device/sm90/mask.cuh"
 #include "device/sm90/softmax.cuh"
 
 namespace octavo::sm90 {
@@ -27,18 +27,18 @@ struct Registers<T, 0> {};
 template <class G>
 struct QuantizedQk {
   static constexpr Sm90ForwardConfig C = G::C;
-  // Scales of K that stand beside a block's scores, and the groups of eight columns each is for.
+  // KScales::block: the scales of K in registers, and how many groups of eight columns each is for.
   static constexpr int kKScales = C.k_scales == KScales::block ? k_scales_per_block(C) : 0;
   static constexpr int kScaleGroups = kKScales > 0 ? kKScales : 1;
   static constexpr int kGroupN8 = G::kScoreN8 / kScaleGroups;
   static_assert(scaled_keys(C) == 0 || C.block_n % scaled_keys(C) == 0,
                 "a block has whole groups of keys that share a scale");
   using KScaleRegisters = Registers<float, kKScales>;
-  static constexpr bool kTestsSignWithMask = true;
+  static constexpr bool kMergesSignAndMask = true;
 
   static OCTAVO_DEVICE void wait_for_scales() { wait_for_written_scales<G>(); }
 
-  // The scales of the thread's rows of Q, and of K where a head has one.
+  // The scales of the thread's rows of Q, and of K if it has one for each head.
   struct RowScales {
     float of_head, of_row[2];
   };
@@ -59,7 +59,7 @@ struct QuantizedQk {
       const i32 row =
           (q.by_token ? tile.span.q_begin : 0) + min_of(tile.query(p, r), tile.span.seqlen_q - 1);
       i32 head = tile.head;
-      // Rows behind the last head that shares these keys are not stored.
+      // Rows after the last head that shares these keys are not stored.
       if (C.pack_gqa) head += min_of(G::head_of(p, tile.row(r)), p.heads_per_kv - 1);
       scales.of_row[r] =
           ptx::load_written_f32(q.data + tile.sequence * q.batch + head * q.head +
@@ -67,15 +67,15 @@ struct QuantizedQk {
     }
     return scales;
   }
-  // From a raw score to log2 units, but for K's own scales.
+  // From a raw score to log2 units, except for scales of K's blocks or rows.
   static OCTAVO_DEVICE void set_multipliers(float (&multiplier)[2], float scale_log2,
                                             const RowScales& scales) {
     OCTAVO_UNROLL
     for (int r = 0; r < 2; ++r) multiplier[r] = scale_log2 * scales.of_head * scales.of_row[r];
   }
 
-  // The scales of the block of keys from n on, into a stage, by kThreads threads. They come with K:
-  // read from global memory by the consumers they took as long as all the rest.
+  // kThreads threads load the scales of the block of keys from n on into a stage, together with K:
+  // reading them from global memory in the consumers doubled the time.
   template <int kThreads>
   static OCTAVO_DEVICE void load_k_scales(const Sm90ForwardParams& params, const SequenceSpan& span,
                                           i32 sequence, i32 n, i32 head, u32 stage, u32 thread) {
@@ -95,7 +95,7 @@ struct QuantizedQk {
     }
   }
 
-  // The scales of blocks, from the stage to registers.
+  // Reads the scales of blocks from the stage into registers.
   static OCTAVO_DEVICE void read_k_scales([[maybe_unused]] KScaleRegisters& scales,
                                           [[maybe_unused]] u32 stage) {
     if constexpr (kKScales > 0) {
@@ -104,7 +104,7 @@ struct QuantizedQk {
         scales.x[i] = ptx::load_shared_f32(G::k_scales(stage) + i * 4);
     }
   }
-  // FP32 scores times the scales of their rows of K.
+  // Multiplies FP32 scores by the scales of their rows of K.
   static OCTAVO_DEVICE void multiply_k_scales([[maybe_unused]] float* s, [[maybe_unused]] u32 stage,
                                               [[maybe_unused]] u32 lane) {
     if constexpr (C.k_scales == KScales::row) {
@@ -113,9 +113,9 @@ struct QuantizedQk {
       for (int i = 0; i < G::kScoreN8; ++i) {
         u32 low, high;
         ptx::load_shared_b64(scales + i * 32, low, high);
-        const float by[2] = {ptx::float_of_bits(low), ptx::float_of_bits(high)};
+        const float scale[2] = {ptx::float_of_bits(low), ptx::float_of_bits(high)};
         OCTAVO_UNROLL
-        for (int e = 0; e < 4; ++e) s[i * 4 + e] *= by[e % 2];
+        for (int e = 0; e < 4; ++e) s[i * 4 + e] *= scale[e % 2];
       }
     }
   }
@@ -124,7 +124,7 @@ struct QuantizedQk {
     if constexpr (kKScales > 0) return scales.x[n8 * 8 / scaled_keys(C)];
     return 1.0f;
   }
-  // The largest over the groups of keys that share a scale, each times its scale.
+  // The maximum over the groups of keys that share a scale, each multiplied by its scale.
   template <class OfGroup>
   static OCTAVO_DEVICE float max_over_groups([[maybe_unused]] const KScaleRegisters& scales,
                                              OfGroup&& of_group) {
@@ -136,7 +136,7 @@ struct QuantizedQk {
   }
 };
 
-// S = Q K^T of 8-bit Q and K with an FP32 softmax; from INT8 only beside 16-bit V.
+// S = Q K^T of 8-bit Q and K with an FP32 softmax; for INT8 only with 16-bit V.
 template <class G>
 struct QuantizedF32Qk : QuantizedQk<G> {
   using Base = QuantizedQk<G>;
@@ -144,7 +144,7 @@ struct QuantizedF32Qk : QuantizedQk<G> {
   static constexpr bool kInt8 = C.element == Element::int8;
   struct Scores {
     float s[G::kScores];
-    Registers<i32, kInt8 ? G::kScores : 0> sums;  // as the tensor cores leave them
+    Registers<i32, kInt8 ? G::kScores : 0> sums;  // the tensor cores' results
     typename Base::KScaleRegisters k_scales;
   };
   struct Rows : RowState {
@@ -168,9 +168,9 @@ struct QuantizedF32Qk : QuantizedQk<G> {
         ptx::wgmma_e5m2(scores.s, a, b, step > 0);
     });
   }
-  static OCTAVO_DEVICE void start_bias(Scores&) {}
+  static OCTAVO_DEVICE void start_accumulator_bias(Scores&) {}
   template <int kPending>
-  static OCTAVO_DEVICE void finish_bias(Scores&) {}
+  static OCTAVO_DEVICE void finish_accumulator_bias(Scores&) {}
   static OCTAVO_DEVICE void finish_qk(Scores& scores, u32 stage, u32 lane) {
     if constexpr (kInt8) {
       OCTAVO_UNROLL
@@ -182,7 +182,7 @@ struct QuantizedF32Qk : QuantizedQk<G> {
   }
 
   static OCTAVO_DEVICE float multiplier(const Rows& rows, int r, float /*scale_log2*/,
-                                        float /*level*/) {
+                                        float /*row_level*/) {
     return rows.multiplier[r];
   }
   static OCTAVO_DEVICE float k_scale(const Scores& scores, int n8) {
@@ -191,22 +191,22 @@ struct QuantizedF32Qk : QuantizedQk<G> {
   static OCTAVO_DEVICE float headroom_used(float, float, float) { return 0; }
 
   struct Largest {
-    float own[2];
+    float thread_max[2];
   };
   static OCTAVO_DEVICE bool exceeds_threshold(const Scores& scores, const Rows& rows,
                                               Largest& largest, bool /*first*/) {
     bool exceeds = false;
     OCTAVO_UNROLL
     for (int r = 0; r < 2; ++r) {
-      largest.own[r] = Base::max_over_groups(scores.k_scales, [&](int g) {
+      largest.thread_max[r] = Base::max_over_groups(scores.k_scales, [&](int g) {
         return thread_max<Base::kGroupN8>(scores.s, r, g * Base::kGroupN8);
       });
-      exceeds = exceeds || largest.own[r] >= rows.threshold[r];
+      exceeds = exceeds || largest.thread_max[r] >= rows.threshold[r];
     }
     return ptx::warp_any(exceeds);
   }
   static OCTAVO_DEVICE float thread_max_of(const Scores&, const Largest& largest, int r) {
-    return largest.own[r];
+    return largest.thread_max[r];
   }
 
   static OCTAVO_DEVICE void apply_mask(Scores& scores, const Sm90ForwardParams& p,

@@ -9,7 +9,7 @@
 
 namespace octavo::sm90 {
 
-// mixed: 8-bit Q and K beside 16-bit P and V.
+// mixed: 8-bit Q and K with 16-bit P and V.
 enum class NumericsKind : int { bits16, mixed, fp8, fp8_f16, int8 };
 
 constexpr NumericsKind numerics_kind(const Sm90ForwardConfig& c) {
