@@ -434,8 +434,9 @@ void read_draft_tree(Call& call, const Given& given) {
                           (q[0] <= 1 || array.stride[0] == q[2]);
   if (!contiguous)
     refuse(PyExc_ValueError, "draft_tree", "of another shape or not contiguous",
-           "(" + std::to_string(q[0]) + ", " + std::to_string(q[2]) + "), contiguous: a word for "
-           "each query");
+           "(" + std::to_string(q[0]) + ", " + std::to_string(q[2]) +
+               "), contiguous: a word for "
+               "each query");
   static const std::int32_t nothing = 0;  // an array without entries may have no memory
   call.arguments.draft_tree =
       array.data != nullptr ? static_cast<const std::int32_t*>(array.data) : &nothing;
@@ -607,10 +608,9 @@ Call read_inputs(const Given& given) {
   const bool varlen = !given[kCuSeqlensQ].is_none() || !given[kCuSeqlensKv].is_none();
   const Layout layout = varlen ? Layout::varlen : layout_of(given[kLayout]);
   call.layout = layout;
-  std::array<Operand, 3> operands = {
-      {{"q", &a.q, &a.q_scales},
-       {"k", &a.k, &a.k_scales, &a.k_groups},
-       {"v", &a.v, &a.v_scales, &a.v_groups}}};
+  std::array<Operand, 3> operands = {{{"q", &a.q, &a.q_scales},
+                                      {"k", &a.k, &a.k_scales, &a.k_groups},
+                                      {"v", &a.v, &a.v_scales, &a.v_groups}}};
   for (int i = 0; i < 3; ++i) read_operand(call, operands[i], given[kQ + i], layout);
   a.v_layout = operands[2].layout;
   call.device = call.q.device;

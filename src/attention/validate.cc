@@ -137,7 +137,8 @@ Status validate_int4(const Problem& p) {
     return invalid("kv_group", fmt::format("{} without int4 k and v", p.kv_group), "0");
   }
   if (!p.paged) return unsupported("k dtype", "int4 without page_table", "int4 in a paged cache");
-  return validate_int4_group("k_groups.channels", p.kv_group, p.head_dim);
+  OCTAVO_RETURN_IF_ERROR(validate_int4_group("k_groups.channels", p.kv_group, p.head_dim));
+  return validate_int4_group("v_groups.channels", p.kv_group, p.head_dim_v);
 }
 
 Status validate_types(const Problem& p) {

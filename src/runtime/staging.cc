@@ -9,18 +9,10 @@
 #include "attention/operand_scales.h"
 #include "attention/validate.h"
 #include "base/error.h"
+#include "base/tensor_checks.h"
 
 namespace octavo {
 namespace {
-
-std::size_t extent_bytes(const ConstTensor& t) {
-  std::int64_t last = 0;
-  for (std::size_t i = 0; i < 4; ++i) {
-    if (t.shape[i] == 0) return 0;
-    last += (t.shape[i] - 1) * t.stride[i];
-  }
-  return static_cast<std::size_t>(last + 1) * size_bytes(t.dtype);
-}
 
 // The bytes of a tensor and a margin around them; null if it has none.
 struct Span {

@@ -145,6 +145,14 @@ TEST(Int4, EveryFaultIsOneSentence) {
      "v dtype is int8; supported: that of k, here int4.");
   is([](Arguments& a) { a.q.dtype = DType::int4; },
      "q dtype is code 8; supported: f32, f16, bf16, e4m3, e5m2, int8, sim8.");
+  // V of one group and a half.
+  is(
+      [](Arguments& a) {
+        a.k_groups.channels = a.v_groups.channels = 64;
+        a.v.shape[3] = 48;
+        a.out.shape[3] = 96;
+      },
+      "v_groups.channels is 64; supported: 32 or 64, a divisor of the head dimension, here 96.");
   is(
       [](Arguments& a) {
         a.page_table = nullptr;

@@ -288,10 +288,10 @@ TEST(EmulatorKvCache, RefusesCachesThatGpusDoNotSupport) {
     EXPECT_EQ(made.status().code(), ErrorCode::unsupported);
     return made.status().message();
   };
-  EXPECT_EQ(
-      refused(DType::f32, 64),
-      "dtype is f32 on sm_90; supported here: f16, bf16, int8, and from sm_89 on e4m3, e5m2 on a "
-      "GPU.");
+  EXPECT_EQ(refused(DType::f32, 64),
+            "dtype is f32 on sm_90; supported here: f16, bf16, int8, int4, and from sm_89 on e4m3, "
+            "e5m2 on "
+            "a GPU.");
   EXPECT_EQ(refused(DType::f16, 60),
             "head_dim is 60; supported here: multiples of 8 up to 256 for f16 on a GPU.");
   EXPECT_EQ(refused(DType::int8, 72),

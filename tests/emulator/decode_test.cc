@@ -167,7 +167,8 @@ TEST(EmulatorDecodeSuite, PagedCaches) {
             static_cast<int>(kernel.config.element) == static_cast<int>(c.input) &&
             static_cast<int>(kernel.config.out) == static_cast<int>(c.out) &&
             static_cast<int>(kernel.config.kv) == static_cast<int>(c.k_type()) &&
-            kernel.config.group == c.kv_group && kernel.config.draft_tree == c.draft_tree)
+            kernel.config.group == c.kv_group && kernel.config.draft_tree == c.draft_tree &&
+            kernel.config.batch_invariant == c.options.batch_invariant)
           return true;
       return false;
     };

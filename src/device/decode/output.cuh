@@ -65,16 +65,14 @@ OCTAVO_DEVICE void store_pair(u8* row, u32 column, float low, float high) {
     ptx::store_global_b32(to, ptx::bf16x2_from_f32(low, high));
 }
 
-// A partial result: O, then the reference maximum and the sum of each row.
+// A partial result (parts.cuh numbers them): O, then the reference maximum and the sum of each row.
 template <class G>
 struct Partial {
   static constexpr DecodeConfig C = G::C;
   float* data;
 
-  // A CTA has two slots. Slot 0 is for the work tile of its first KV tile. Slot 1 is for a later
-  // work tile that the CTA does not finish.
-  OCTAVO_DEVICE Partial(const Params& p, i32 cta, int slot)
-      : data(p.partials + (static_cast<i64>(cta) * 2 + slot) * partial_floats(C)) {}
+  OCTAVO_DEVICE Partial(const Params& p, i32 number)
+      : data(p.partials + static_cast<i64>(number) * partial_floats(C)) {}
 
   OCTAVO_DEVICE float* o(i32 row, u32 column) const { return data + row * C.head_dim + column; }
   OCTAVO_DEVICE float* ref_max(i32 row) const { return data + C.block_m * C.head_dim + row; }

@@ -27,10 +27,11 @@ struct Params : ModifiedForwardParams {
   Divider by_heads_per_kv;
   i32 heads_kv = 0;
   i32 batch = 0;
-  float* partials = nullptr;  // partial_floats() for each slot, two slots per CTA
+  float* partials = nullptr;  // partial_floats() for each partial result
   i32 ctas = 0;               // of the decode kernel, among which the KV tiles are divided
   i32 combine_rows = 0;       // rows of a work tile that exist
   i32 warps_per_row = 1;      // of the combine kernel: 1 or kCombineWarps
+  i32 most_parts = 0;         // batch_invariant: partial results of a work tile
   // int4: scales and zeros of K and V, f16 (pages, heads_kv, 2, groups, page_size).
   const u8* k_groups = nullptr;
   const u8* v_groups = nullptr;

@@ -11,17 +11,20 @@ namespace {
 constexpr Element kFrom[] = {Element::f32, Element::f16, Element::bf16};
 constexpr Element kTo[] = {Element::f16,  Element::bf16, Element::e4m3,
                            Element::e5m2, Element::int8, Element::int4};
-constexpr int kFroms = 3, kTos = 6, kKernels = 2 * kFroms * kTos;
+constexpr int kFroms = 3, kTos = 6;
+// Narrow kernels with wide loads, then wide ones that load single elements, then those of the other
+// group size of int4.
+constexpr int kNarrow = kFroms * kTos, kWide = 2 * kNarrow, kKernels = kWide + kFroms;
 
 constexpr AppendConfig kernel_config(int index) {
   AppendConfig c;
   c.from = kFrom[index % kFroms];
-  c.to = kTo[index / kFroms % kTos];
-  if (index >= kFroms * kTos) {
+  c.to = index < kWide ? kTo[index / kFroms % kTos] : Element::int4;
+  if (index >= kNarrow) {
     c.columns = 256;
     c.load_bytes = element_bytes(c.from);
   }
-  if (c.to == Element::int4) c.group = index >= kFroms * kTos ? 64 : 32;
+  if (c.to == Element::int4) c.group = index >= kNarrow && index < kWide ? 64 : 32;
   return c;
 }
 

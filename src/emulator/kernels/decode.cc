@@ -39,6 +39,11 @@ constexpr DecodeConfig with_draft_tree(DecodeConfig c) {
   return c;
 }
 
+constexpr DecodeConfig with_batch_invariant(DecodeConfig c) {
+  c.batch_invariant = true;
+  return c;
+}
+
 constexpr DecodeConfig with_f32_out(DecodeConfig c) {
   c.out = Element::f32;
   return c;
@@ -65,6 +70,8 @@ constexpr std::array kConfigs = {
     with_draft_tree(small(90, Element::f16, Element::f16, 64)),
     with_draft_tree(small(90, Element::bf16, Element::int8, 64)),
     with_draft_tree(int4(90, Element::bf16, 128, 64)),
+    with_batch_invariant(small(90, Element::f16, Element::f16, 64)),
+    with_batch_invariant(small(90, Element::bf16, Element::int8, 64)),
 };
 
 template <int kIndex>

@@ -58,6 +58,29 @@ constexpr void for_each_block_mask_config(const Take& take) {
   take(config);
 }
 
+// V with more or fewer columns than Q and K, in 16 bits: rows of any alignment, warps of 32 rows,
+// every modifier.
+template <class Take>
+constexpr void for_each_other_v_config(const Take& take) {
+  Sm80ForwardConfig config = small_config(Element::bf16);
+  config.head_dim_v = 128;
+  take(config);
+  config = small_config(Element::f16);
+  config.head_dim = 192;
+  config.head_dim_v = 128;
+  config.warps_m = 1;
+  config.warps_n = 1;
+  config.q_in_registers = false;
+  config.k_tiles = 2;
+  take(config);
+  config = with_modifiers(small_config(Element::f16));
+  config.head_dim = 128;
+  config.head_dim_v = 64;
+  config.load_bytes = 2;
+  config.warps_n = 2;
+  take(config);
+}
+
 template <class Take>
 constexpr void for_each_sm80_config(const Take& take) {
   for (int i = 0; i < sm80::kShippedConfigs; ++i) {
@@ -119,6 +142,7 @@ constexpr void for_each_sm80_config(const Take& take) {
     take(config);
   }
   for_each_block_mask_config(take);
+  for_each_other_v_config(take);
 }
 
 constexpr int count_sm80_configs() {

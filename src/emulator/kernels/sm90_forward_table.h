@@ -326,6 +326,44 @@ constexpr void for_each_block_mask_sm90_config(const Take& take) {
   take(c);
 }
 
+// V with other columns than Q and K: 192 and 128 with and without columns of ones, both of three
+// warpgroups and P V first, and with every modifier; O of more columns than Q that goes through
+// shared memory; panels of other widths; and split-KV, over a cluster and in a CTA.
+constexpr Sm90ForwardConfig other_v_config(const Sm90ForwardConfig& of, int head_dim,
+                                           int head_dim_v) {
+  return sm90::config_of(sm90::with_head_dims({.config = of, .estimate = {}}, head_dim, head_dim_v),
+                         Element::f16);
+}
+template <class Take>
+constexpr void for_each_other_v_sm90_config(const Take& take) {
+  Sm90ForwardConfig c =
+      other_v_config({.block_n = 80, .stages = 3, .schedule = Schedule::pv_first_queued}, 192, 128);
+  take(c);
+  c.sum_rounded_p = false;
+  take(c);
+  c = other_v_config({.warpgroups = 2, .sum_rounded_p = false}, 192, 128);
+  c.element = c.v_element = c.output.element = Element::bf16;
+  c.modifiers = {.softcap = true,
+                 .bias = true,
+                 .bias_element = Element::bf16,
+                 .alibi = true,
+                 .mask = true,
+                 .sinks = true,
+                 .padded = true};
+  take(c);
+  take(other_v_config({.warpgroups = 2, .block_n = 64, .sum_rounded_p = false}, 64, 128));
+  take(other_v_config({.block_n = 64}, 128, 96));
+  take(other_v_config({.warpgroups = 2,
+                       .stages = 1,
+                       .schedule = Schedule::in_turn,
+                       .row_groups = 1,
+                       .cluster = 2,
+                       .sum_rounded_p = false},
+                      128, 64));
+  take(other_v_config({.warpgroups = 2, .block_n = 64, .row_groups = 1, .sum_rounded_p = false},
+                      192, 128));
+}
+
 constexpr int count_sm90_configs() {
   int count = 0;
   for_each_sm90_config([&count](const Sm90ForwardConfig&) { ++count; });
@@ -334,6 +372,7 @@ constexpr int count_sm90_configs() {
   for_each_sm90_output([&count](const Sm90ForwardConfig&) { ++count; });
   for_each_modified_sm90_config([&count](const Sm90ForwardConfig&) { ++count; });
   for_each_block_mask_sm90_config([&count](const Sm90ForwardConfig&) { ++count; });
+  for_each_other_v_sm90_config([&count](const Sm90ForwardConfig&) { ++count; });
   return count;
 }
 
@@ -346,6 +385,7 @@ inline constexpr auto kSm90Configs = [] {
   for_each_sm90_output([&](const Sm90ForwardConfig& c) { configs[count++] = c; });
   for_each_modified_sm90_config([&](const Sm90ForwardConfig& c) { configs[count++] = c; });
   for_each_block_mask_sm90_config([&](const Sm90ForwardConfig& c) { configs[count++] = c; });
+  for_each_other_v_sm90_config([&](const Sm90ForwardConfig& c) { configs[count++] = c; });
   return configs;
 }();
 

@@ -92,6 +92,9 @@ Case random_block_mask_case(std::uint64_t seed) {
   set_changes(c, draw);
   if (draw.one_in(6)) c.scale = 0.03125F * static_cast<float>(draw.between(-4, 12));
   c.lse = !draw.one_in(4);
+  const bool in_16_bits = size_bytes(c.input) == 2 && c.options.precision == Precision::native;
+  const std::int64_t columns_v = draw.of(kDims);
+  if (in_16_bits && !c.kv && draw.one_in(4) && columns_v != c.head_dim) c.head_dim_v = columns_v;
   return c;
 }
 

@@ -154,6 +154,14 @@ void set_modifiers(Case& c, int value, Draw& draw) {
   c.padded = (chosen & kPadding) != 0;
 }
 
+// One case in so many has another number of columns of V. Backends that serve those in 16 bits only
+// drop the others.
+constexpr int kSomeV = 8;
+void set_head_dim_v(Case& c, Draw& draw) {
+  const std::int64_t columns = draw.of(kHeadDims);
+  if (columns != c.head_dim) c.head_dim_v = columns;
+}
+
 std::string_view layout_name(Layout layout) {
   constexpr std::array<std::string_view, 5> kNames = {"bhsd", "bshd", "gaps", "varlen",
                                                       "aligned_gaps"};
@@ -196,6 +204,7 @@ std::string Case::name() const {
       fmt::format("B={} Hq={} Hkv={} Sq={} Skv={} D={} {}{}->{} precision={} causal={}", batch,
                   heads_q, heads_kv, seqlen_q, seqlen_kv, head_dim, octavo::name(input), beside,
                   octavo::name(out), octavo::name(options.precision), octavo::name(options.causal));
+  if (head_dim_v > 0) text += fmt::format(" Dv={}", head_dim_v);
   if (options.window_left >= 0 || options.window_right >= 0)
     text += fmt::format(" window={},{}", options.window_left, options.window_right);
   text += quantization_name(*this);
@@ -217,6 +226,7 @@ std::string Case::name() const {
   if (lse) text += " lse";
   if (options.overlap_launch) text += " overlap";
   if (options.sm_margin != 0) text += fmt::format(" sm_margin={}", options.sm_margin);
+  if (options.batch_invariant) text += " batch_invariant";
   if (amax) text += " amax";
   if (values != InputValues::normal)
     text += values == InputValues::positive ? " positive" : " equal_keys";
@@ -256,6 +266,7 @@ Case make_sized_case(const AxisValues& values, std::uint64_t seed, const Resize&
   if (is_fp8(c.input) && !c.v && draw.one_in(4))
     c.v = c.input == DType::e4m3 ? DType::e5m2 : DType::e4m3;
   set_modifiers(c, values[kModifiers], draw);
+  if (draw.one_in(kSomeV)) set_head_dim_v(c, draw);
   return c;
 }
 
@@ -281,6 +292,7 @@ Case without_modifiers(const Case& c) {
   plain.bias = {};
   plain.block_mask = 0;
   plain.draft_tree = false;
+  plain.head_dim_v = 0;
   return plain;
 }
 
@@ -372,12 +384,13 @@ class SizeCases {
     AxisValues values = random_values(draw_, kAxisSizes);
     // Leaves out single keys, which hide every error of the softmax, no keys, and long cases.
     values[kLength] = static_cast<int>(draw_.between(1, 5));
-    const Case c = make_sized_case(values, ++seed_, [&](Case& sized) {
+    Case c = make_sized_case(values, ++seed_, [&](Case& sized) {
       sized.head_dim = std::max(range_.head_dim_step,
                                 draw_.between(1, 64) / range_.head_dim_step * range_.head_dim_step);
       resize(sized);
       fit(sized);
     });
+    if (products(c, c.seqlen_q) > range_.most_products) c.head_dim_v = 0;
     cases_.push_back(c);
   }
   // A random number from 2^octave to 2^(octave + 1) - 1.
@@ -396,7 +409,7 @@ class SizeCases {
  private:
   static double products(const Case& c, std::int64_t rows) {
     return static_cast<double>(c.batch * c.heads_q * rows) *
-           static_cast<double>(c.seqlen_kv * c.head_dim);
+           static_cast<double>(c.seqlen_kv * std::max(c.head_dim, c.head_dim_v));
   }
   // If a case would take too long, judges only some of its rows; if it still takes too long,
   // shrinks its smaller sizes.
@@ -463,6 +476,7 @@ namespace {
 void enlarge(Case& c, bool fill_the_gpu, Draw& draw) {
   constexpr std::int64_t kTiles = 200, kTileRows = 64, kMostHeads = 48;
   if (draw.one_in(2)) c.head_dim = 8 * draw.between(1, 32);
+  if (c.head_dim_v == c.head_dim) c.head_dim_v = 0;
   if (c.seqlen_kv == 0 || !fill_the_gpu) return;
   c.seqlen_q += kTileRows;
   c.seqlen_kv += kTileRows;

@@ -59,6 +59,7 @@ struct Case {
   std::int64_t seqlen_q = 1;  // the longest sequence in a varlen batch
   std::int64_t seqlen_kv = 1;
   std::int64_t head_dim = 64;
+  std::int64_t head_dim_v = 0;  // columns of V and the output; 0: head_dim
   DType input = DType::f16;
   DType out = DType::f16;
   // Type of V if it differs: f16 or bf16 with 8-bit inputs, or another 8-bit type.
@@ -93,6 +94,7 @@ struct Case {
   std::uint64_t seed = 0;
   std::string config{};  // the kernel configuration to force on a GPU; empty: the chosen one
 
+  std::int64_t v_columns() const { return head_dim_v > 0 ? head_dim_v : head_dim; }
   DType k_type() const { return kv.value_or(input); }
   DType v_type() const { return kv ? *kv : v.value_or(input); }
   bool has_int4_cache() const { return k_type() == DType::int4; }
@@ -119,7 +121,7 @@ std::vector<std::array<int, axes>> covering_rows(const std::array<int, axes>& si
 // A case with these axis values; the seed determines the rest.
 Case make_case(const AxisValues& values, std::uint64_t seed);
 
-// The same case without padding and without modifiers.
+// The same case without padding and modifiers, with as many columns of V as of Q and K.
 Case without_modifiers(const Case& c);
 
 // A case whose axis values also follow from the seed; every other one has no modifiers.

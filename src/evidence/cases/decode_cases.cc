@@ -90,6 +90,7 @@ Case make_decode_case(const DecodeValues& values, std::uint64_t seed) {
   c.lse = !draw.one_in(4);
   c.outliers = draw.one_in(12);
   c.draft_tree = c.seqlen_q > 1 && c.seqlen_q <= 16 && draw.one_in(3);
+  c.options.batch_invariant = draw.one_in(4);
   return c;
 }
 

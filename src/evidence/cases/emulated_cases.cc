@@ -266,9 +266,13 @@ std::vector<EmulatedSubject> all_subjects() {
 DType dtype_of(Element element) { return static_cast<DType>(element); }
 
 // The widest rows that are narrower than the kernel's tiles and are whole vectors, even if heads
-// are adjacent in memory.
-std::int64_t narrow_rows(int head_dim, Element element, Element out) {
-  return head_dim - 16 / std::min(element_bytes(element), element_bytes(out));
+// are adjacent in memory. Rows of V are narrower by another such number.
+template <class Config>
+void set_narrow_rows(const Config& config, Case& c) {
+  const int vector =
+      16 / std::min(element_bytes(config.element), element_bytes(config.output.element));
+  c.head_dim = config.head_dim - vector;
+  if (config.head_dim_v > 0) c.head_dim_v = config.head_dim_v - 3 * vector;
 }
 
 // A varlen batch whose cu_seqlens kernels must clamp.
@@ -381,6 +385,7 @@ std::vector<Case> cases_for(const Sm80ForwardConfig& config) {
   c.out = dtype_of(config.output.element);
   c.amax = config.output.amax;
   c.head_dim = config.head_dim;
+  c.head_dim_v = config.head_dim_v;
   if (config.k_row_scales) c.qk_scales = Granularity::row;
   const std::int64_t rows = config.block_m, keys = sm80::step_keys(config);
   std::vector<Case> cases;
@@ -398,7 +403,7 @@ std::vector<Case> cases_for(const Sm80ForwardConfig& config) {
   // Fewer columns than the kernel's tiles; two sequences, the second shorter, with tokens of no
   // sequence around them.
   c.options = {};
-  c.head_dim = narrow_rows(config.head_dim, config.element, config.output.element);
+  set_narrow_rows(config, c);
   c.batch = 2;
   c.layout = Layout::varlen;
   c.seqlen_q = 9;
@@ -436,7 +441,8 @@ std::vector<Case> cases_for(const DecodeConfig& config) {
   if (in_8_bits || int4) c.kv = dtype_of(config.kv);
   c.kv_group = config.group;
   c.head_dim = config.head_dim;
-  if (int4) c.page_size = 16;
+  c.options.batch_invariant = config.batch_invariant;
+  if (int4 || config.batch_invariant) c.page_size = 16;
   std::vector<Case> cases;
   // More rows than a work tile has, more KV tiles than stages, and a work tile in several CTAs.
   c.heads_q = config.block_m + 3;
@@ -518,6 +524,7 @@ std::vector<Case> cases_for(const Sm90ForwardConfig& config) {
   c.out = dtype_of(config.output.element);
   c.amax = config.output.amax;
   c.head_dim = config.head_dim;
+  c.head_dim_v = config.head_dim_v;
   set_8bit_inputs(config, c);
   c.lse = !config.sum_rounded_p;
   if (config.modifiers.softcap) c.options.softcap = 2;
@@ -569,6 +576,7 @@ std::vector<Case> cases_for(const Sm90ForwardConfig& config) {
   c.options = {};
   set_8bit_inputs(config, c);
   c.head_dim = config.head_dim - 16 / element_bytes(config.element);
+  if (config.head_dim_v > 0) c.head_dim_v = config.head_dim_v - 16;
   c.batch = 2;
   c.heads_q = c.heads_kv = 1;
   c.layout = Layout::varlen;
@@ -577,7 +585,7 @@ std::vector<Case> cases_for(const Sm90ForwardConfig& config) {
   cases.push_back(c);
   // Heads that share keys, in sequences whose cu_seqlens must be clamped.
   c.heads_q = 2;
-  c.head_dim = narrow_rows(config.head_dim, config.element, config.output.element);
+  set_narrow_rows(config, c);
   c.seqlen_q = 5;
   c.seqlen_kv = keys / 2 + 3;
   pose_hostile_seqlens(c);

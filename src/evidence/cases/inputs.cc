@@ -113,10 +113,10 @@ std::vector<std::int32_t> cumulative(const std::vector<Span>& spans) {
 }
 
 std::array<std::int64_t, 4> tensor_shape(const Case& c, std::int64_t heads, std::int64_t length,
-                                         const std::vector<Span>& spans) {
-  if (c.layout != Layout::varlen) return {c.batch, heads, length, c.head_dim};
+                                         std::int64_t columns, const std::vector<Span>& spans) {
+  if (c.layout != Layout::varlen) return {c.batch, heads, length, columns};
   const std::int64_t tail = c.seqlens == Seqlens::plain ? 3 : 0;  // tokens after the last sequence
-  return {1, heads, spans.back().begin + spans.back().length + tail, c.head_dim};
+  return {1, heads, spans.back().begin + spans.back().length + tail, columns};
 }
 
 // All rows that belong to sequences, as one view: in a varlen batch they are contiguous.
@@ -275,16 +275,19 @@ Result<QuantizedOperand> quantize_operand(const ConstTensor& x, DType format, fl
 
 namespace {
 
+constexpr std::uint64_t kStreamOfV = 2;  // of random values; Q's is 0 and K's 1
+
 Status make_operand(const Case& c, DType given, std::int64_t heads, std::int64_t length,
                     const std::vector<Span>& spans, Granularity granularity, std::uint64_t stream,
                     Inputs::Operand& operand) {
+  const std::int64_t columns = stream == kStreamOfV ? c.v_columns() : c.head_dim;
   const DType wide = is_8bit(given) || given == DType::int4 ? DType::f32 : given;
-  operand.wide = make_memory(c.layout, wide, tensor_shape(c, heads, length, spans));
+  operand.wide = make_memory(c.layout, wide, tensor_shape(c, heads, length, columns, spans));
   const Tensor live = live_rows(operand.wide.view, spans, c.layout);
   if (c.layout == Layout::varlen) fill_first_tokens(operand.wide.view, spans.front().begin);
   OCTAVO_RETURN_IF_ERROR(random_normal(live, c.seed, stream));
   shape_values(c, operand.wide.view, spans, stream);
-  if (c.outliers) add_outliers(live, static_cast<std::int64_t>(c.seed) % c.head_dim);
+  if (c.outliers) add_outliers(live, static_cast<std::int64_t>(c.seed) % columns);
   const bool is_paged = c.page_size > 0 && stream != 0;
   if (is_paged) share_prefix(c, operand.wide.view, spans);
   if (c.padded || is_paged) poison_padding(operand.wide, spans);
@@ -443,7 +446,7 @@ std::vector<float> make_out_scales(const Case& c, const Inputs& in) {
   for (const Span& span : in.spans_kv)
     for (std::int64_t h = 0; h < c.heads_kv; ++h)
       for (std::int64_t s = span.begin; s < span.begin + span.length; ++s)
-        for (std::int64_t d = 0; d < c.head_dim; ++d)
+        for (std::int64_t d = 0; d < c.v_columns(); ++d)
           amax = std::max(amax, std::abs(load_element(v.dtype, v.data,
                                                       span.batch * v.stride[0] + h * v.stride[1] +
                                                           s * v.stride[2] + d)));
@@ -490,9 +493,10 @@ void set_arguments(const Case& c, Inputs& in) {
   if (in.k.quantized) in.given.k_scales = in.k.quantized->view;
   if (in.v.quantized) in.given.v_scales = in.v.quantized->view;
   in.dense = in.given;
-  if (c.page_size == 0) return;
-  in.dense = with_cached_values(in, in.given);
-  in.given = with_cache(c, in, in.given);
+  if (c.page_size > 0) {
+    in.dense = with_cached_values(in, in.given);
+    in.given = with_cache(c, in, in.given);
+  }
   if (!c.draft_tree) return;
   in.given.mask = {};
   in.given.draft_tree = in.draft_tree.data();
@@ -511,10 +515,11 @@ Result<Inputs> make_inputs(const Case& c) {
       make_operand(c, c.input, c.heads_q, c.seqlen_q, in.spans_q, c.qk_scales, 0, in.q));
   OCTAVO_RETURN_IF_ERROR(
       make_operand(c, c.k_type(), c.heads_kv, c.seqlen_kv, in.spans_kv, c.qk_scales, 1, in.k));
-  OCTAVO_RETURN_IF_ERROR(
-      make_operand(c, c.v_type(), c.heads_kv, c.seqlen_kv, in.spans_kv, c.v_scales, 2, in.v));
+  OCTAVO_RETURN_IF_ERROR(make_operand(c, c.v_type(), c.heads_kv, c.seqlen_kv, in.spans_kv,
+                                      c.v_scales, kStreamOfV, in.v));
   if (c.page_size > 0) OCTAVO_RETURN_IF_ERROR(make_cache(c, in));
   std::array<std::int64_t, 4> shape = in.q.wide.view.shape;
+  shape[3] = c.v_columns();
   in.out = make_memory(c.layout, c.out, shape);
   shape[3] = 1;
   in.lse = make_memory(c.layout, DType::f32, shape);
@@ -534,7 +539,8 @@ CaseProblem problem_for(const Case& c) {
   p.heads_kv = c.heads_kv;
   p.seqlen_q = c.seqlen_q;
   p.seqlen_kv = c.seqlen_kv;
-  p.head_dim = p.head_dim_v = c.head_dim;
+  p.head_dim = c.head_dim;
+  p.head_dim_v = c.v_columns();
   p.q = c.input;
   p.k = c.k_type();
   p.v = c.v_type();
@@ -563,22 +569,22 @@ CaseProblem problem_for(const Case& c) {
 
   Arguments a;  // without memory: its pointers count as aligned, as those of vectors are
   const auto view = [&c](auto& t, DType dtype, std::int64_t heads, std::int64_t length,
-                         const std::vector<Span>& spans) {
+                         std::int64_t columns, const std::vector<Span>& spans) {
     t.dtype = dtype;
-    t.shape = tensor_shape(c, heads, length, spans);
+    t.shape = tensor_shape(c, heads, length, columns, spans);
     t.stride = strides_of(c.layout, t.shape);
   };
   const std::vector<Span> spans_q = make_spans(c, c.seqlen_q, kQuerySpans, kTokensBeforeQueries);
   const std::vector<Span> spans_kv = make_spans(c, c.seqlen_kv, kKeySpans, kTokensBeforeKeys);
-  view(a.q, c.input, c.heads_q, c.seqlen_q, spans_q);
-  view(a.k, p.k, c.heads_kv, c.seqlen_kv, spans_kv);
-  view(a.v, p.v, c.heads_kv, c.seqlen_kv, spans_kv);
+  view(a.q, c.input, c.heads_q, c.seqlen_q, c.head_dim, spans_q);
+  view(a.k, p.k, c.heads_kv, c.seqlen_kv, c.head_dim, spans_kv);
+  view(a.v, p.v, c.heads_kv, c.seqlen_kv, c.v_columns(), spans_kv);
   if (p.paged)
     for (ConstTensor* t : {&a.k, &a.v}) {
       t->shape = cache_shape(c, cache_pages(c, cache_spans(c)));
       t->stride = strides_of(c.layout, t->shape);
     }
-  view(a.out, c.out, c.heads_q, c.seqlen_q, spans_q);
+  view(a.out, c.out, c.heads_q, c.seqlen_q, c.v_columns(), spans_q);
   run_problem.row_alignment = row_alignment(a);
   return run_problem;
 }

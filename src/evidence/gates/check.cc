@@ -53,7 +53,7 @@ bool compares_oracles(const Case& c, std::size_t number) {
   constexpr double kMostProducts = 2e7;
   const double products = static_cast<double>(c.batch * c.heads_q) *
                           static_cast<double>(c.seqlen_q * c.seqlen_kv) *
-                          static_cast<double>(c.head_dim);
+                          static_cast<double>(std::max(c.head_dim, c.v_columns()));
   return number % 4 == 0 && products < kMostProducts && c.sampled_rows == 0;
 }
 
@@ -122,7 +122,7 @@ double difference(const Case& c, const Inputs& in, const std::vector<std::byte>&
   for (const Span& span : in.spans_q)
     for (std::int64_t h = 0; h < c.heads_q; ++h)
       for (std::int64_t s = span.begin; s < span.begin + span.length; ++s)
-        for (std::int64_t d = 0; d < c.head_dim; ++d) {
+        for (std::int64_t d = 0; d < c.v_columns(); ++d) {
           const std::int64_t at =
               span.batch * t.stride[0] + h * t.stride[1] + s * t.stride[2] + d * t.stride[3];
           const double a = load_element(t.dtype, t.data, at), b = load_element(t.dtype, there, at);

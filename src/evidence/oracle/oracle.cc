@@ -72,7 +72,7 @@ std::vector<JudgedRow> judged_rows(const Case& c, const Inputs& in) {
 Status evaluate(const Oracle& oracle, const Case& c, const Arguments& a, const Options& mask,
                 std::optional<DType> rounding, const std::vector<JudgedRow>& rows,
                 std::vector<double>& out, std::vector<double>& lse) {
-  const auto columns = static_cast<std::size_t>(c.head_dim);
+  const auto columns = static_cast<std::size_t>(c.v_columns());
   out.assign(rows.size() * columns, 0);
   lse.assign(rows.size(), 0);
   if (rows.empty()) return {};
@@ -81,7 +81,7 @@ Status evaluate(const Oracle& oracle, const Case& c, const Arguments& a, const O
     return oracle(a, mask, rounding, &sampled, out.data(), lse.data());
   }
   const std::array<std::int64_t, 4>& n = a.q.shape;
-  std::vector<double> all(static_cast<std::size_t>(n[0] * n[1] * n[2] * n[3]));
+  std::vector<double> all(static_cast<std::size_t>(n[0] * n[1] * n[2]) * columns);
   std::vector<double> all_lse(static_cast<std::size_t>(n[0] * n[1] * n[2]));
   OCTAVO_RETURN_IF_ERROR(oracle(a, mask, rounding, nullptr, all.data(), all_lse.data()));
   for (std::size_t r = 0; r < rows.size(); ++r) {

@@ -77,9 +77,11 @@ class CompiledInKernels final : public KernelSet {
       const bool serves = c.element == wanted.element && c.output == wanted.output &&
                           c.k_row_scales == wanted.k_row_scales &&
                           includes(c.modifiers, wanted.modifiers) &&
-                          c.load_bytes <= wanted.load_bytes && c.head_dim >= problem.head_dim;
+                          c.load_bytes <= wanted.load_bytes && c.head_dim >= problem.head_dim &&
+                          sm80::v_columns(c) >= problem.head_dim_v &&
+                          (c.head_dim_v != 0) == (wanted.head_dim_v != 0);
       const auto worse = [](const Sm80ForwardConfig& x) {
-        return std::tuple(count(x.modifiers), x.head_dim, -x.load_bytes);
+        return std::tuple(count(x.modifiers), x.head_dim + sm80::v_columns(x), -x.load_bytes);
       };
       if (serves && (!best || worse(c) < worse(*best))) best = c;
     }
@@ -93,20 +95,25 @@ class CompiledInKernels final : public KernelSet {
     std::optional<Sm90ForwardConfig> best;
     for (const auto& kernel : kernels) {
       const Sm90ForwardConfig& c = kernel.config;
-      const bool serves = c.element == chosen.element && c.v_element == chosen.v_element &&
-                          c.output == chosen.output && c.head_dim == chosen.head_dim &&
-                          c.k_scales == chosen.k_scales && c.scores <= chosen.scores &&
-                          !(c.sum_rounded_p && problem.lse) &&
-                          includes(c.modifiers, chosen.modifiers) &&
-                          !(sm90::is_split_kv(c) && problem.varlen);
+      // Kernels for V with other columns are few, and serve fewer columns too.
+      const bool has_columns =
+          chosen.head_dim_v == 0
+              ? c.head_dim == chosen.head_dim && c.head_dim_v == 0
+              : c.head_dim_v >= chosen.head_dim_v && c.head_dim >= chosen.head_dim;
+      const bool serves =
+          c.element == chosen.element && c.v_element == chosen.v_element &&
+          c.output == chosen.output && has_columns && c.k_scales == chosen.k_scales &&
+          c.scores <= chosen.scores && !(c.sum_rounded_p && problem.lse) &&
+          includes(c.modifiers, chosen.modifiers) && !(sm90::is_split_kv(c) && problem.varlen);
       const auto distance = [&chosen](const Sm90ForwardConfig& x) {
         const bool queued = x.schedule == Schedule::pv_first_queued;
-        return std::tuple(
-            count(x.modifiers), static_cast<int>(chosen.scores) - static_cast<int>(x.scores),
-            x.pack_gqa != chosen.pack_gqa, sm90::is_split_kv(x) != sm90::is_split_kv(chosen),
-            x.block_n != chosen.block_n, x.cluster != chosen.cluster,
-            x.warpgroups != chosen.warpgroups, x.stages != chosen.stages,
-            queued != (chosen.schedule == Schedule::pv_first_queued));
+        return std::tuple(count(x.modifiers), x.head_dim + sm90::v_columns(x),
+                          static_cast<int>(chosen.scores) - static_cast<int>(x.scores),
+                          x.pack_gqa != chosen.pack_gqa,
+                          sm90::is_split_kv(x) != sm90::is_split_kv(chosen),
+                          x.block_n != chosen.block_n, x.cluster != chosen.cluster,
+                          x.warpgroups != chosen.warpgroups, x.stages != chosen.stages,
+                          queued != (chosen.schedule == Schedule::pv_first_queued));
       };
       if (serves && (!best || distance(c) < distance(*best))) best = c;
     }
@@ -119,9 +126,10 @@ class CompiledInKernels final : public KernelSet {
     std::optional<DecodeConfig> best;
     for (const auto& kernel : emulator::decode_kernels()) {
       const DecodeConfig& c = kernel.config;
-      const bool serves = c.arch == chosen.arch && c.element == chosen.element &&
-                          c.kv == chosen.kv && c.group == chosen.group && c.out == chosen.out &&
-                          c.draft_tree == chosen.draft_tree && c.head_dim >= problem.head_dim;
+      const bool serves =
+          c.arch == chosen.arch && c.element == chosen.element && c.kv == chosen.kv &&
+          c.group == chosen.group && c.out == chosen.out && c.draft_tree == chosen.draft_tree &&
+          c.batch_invariant == chosen.batch_invariant && c.head_dim >= problem.head_dim;
       const auto distance = [&chosen](const DecodeConfig& x) {
         return std::tuple(x.head_dim, x.block_m != chosen.block_m);
       };

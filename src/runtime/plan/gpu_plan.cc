@@ -501,6 +501,7 @@ Result<Sm80ForwardConfig> forced_sm80(const Resolved& resolved, const GpuInfo& g
   defaults.element = chosen.element;
   defaults.output = chosen.output;
   defaults.head_dim = chosen.head_dim;
+  defaults.head_dim_v = chosen.head_dim_v;
   defaults.load_bytes = chosen.load_bytes;
   defaults.k_row_scales = chosen.k_row_scales;
   defaults.modifiers = chosen.modifiers;
@@ -509,7 +510,9 @@ Result<Sm80ForwardConfig> forced_sm80(const Resolved& resolved, const GpuInfo& g
   OCTAVO_RETURN_IF_ERROR(feasible(*config, gpu.arch, gpu.smem_per_block_optin));
   if (config->arch != chosen.arch || config->element != chosen.element ||
       config->output != chosen.output || config->k_row_scales != chosen.k_row_scales ||
-      !includes(config->modifiers, chosen.modifiers) || config->head_dim < problem.head_dim)
+      !includes(config->modifiers, chosen.modifiers) || config->head_dim < problem.head_dim ||
+      sm80::v_columns(*config) < problem.head_dim_v ||
+      (config->head_dim_v == 0 && problem.head_dim_v != problem.head_dim))
     return invalid(
         "config", brief_text(*config),
         fmt::format("arch={},{} for this problem and chip", chosen.arch, brief_text(defaults)));
@@ -529,6 +532,7 @@ Result<Sm90ForwardConfig> forced_sm90(const Resolved& resolved, const GpuInfo& g
   defaults.output = chosen.output;
   defaults.k_scales = chosen.k_scales;
   defaults.head_dim = chosen.head_dim;
+  defaults.head_dim_v = chosen.head_dim_v;
   defaults.modifiers = chosen.modifiers;
   defaults.modifiers.score_tiles = false;
   if (sm90::is_8bit_qk(defaults)) {
@@ -543,7 +547,8 @@ Result<Sm90ForwardConfig> forced_sm90(const Resolved& resolved, const GpuInfo& g
   if (config->element != chosen.element || config->v_element != chosen.v_element ||
       config->output != chosen.output || config->k_scales != chosen.k_scales ||
       config->scores > chosen.scores || !includes(config->modifiers, chosen.modifiers) ||
-      config->head_dim < problem.head_dim || (sm90::is_split_kv(*config) && problem.varlen))
+      config->head_dim < problem.head_dim || sm90::v_columns(*config) < problem.head_dim_v ||
+      (sm90::is_split_kv(*config) && problem.varlen))
     return invalid("config", brief_text(*config),
                    fmt::format("{} for this problem{}", brief_text(defaults),
                                problem.varlen ? ", with row_groups=0" : ""));
@@ -595,7 +600,7 @@ Result<GpuProblem> gpu_problem(const Problem& problem, Device device) {
         fmt::format("with a {} on a GPU an f16 or bf16 q over k and v of its dtype, int8, int4 in "
                     "a paged cache, or from sm_89 on e4m3 or e5m2; head_dim up to 256, equal to "
                     "head_dim_v, with rows of "
-                    "whole 16 bytes; an f16, bf16 or f32 out without amax; no batch_invariant",
+                    "whole 16 bytes; an f16, bf16 or f32 out without amax",
                     problem.paged ? "paged cache" : "draft tree"));
   }
   if (is_forced(KernelFamily::decode) && !decode_supports(problem, info))
