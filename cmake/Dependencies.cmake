@@ -86,6 +86,21 @@ else()
   endif()
 endif()
 
+# octavo.jax calls the library from XLA's programs. The headers for this come with jaxlib; they need
+# not be of the version that will run.
+if(octavo_module)
+  execute_process(COMMAND "${Python_EXECUTABLE}" -c
+                  "import importlib.util as u; print(*u.find_spec('jaxlib').submodule_search_locations)"
+                  ERROR_QUIET OUTPUT_STRIP_TRAILING_WHITESPACE OUTPUT_VARIABLE octavo_jaxlib)
+  find_path(OCTAVO_XLA_INCLUDE xla/ffi/api/ffi.h HINTS "${octavo_jaxlib}/include" NO_DEFAULT_PATH
+            DOC "Where the headers xla/ffi/api of jaxlib are")
+  if(OCTAVO_XLA_INCLUDE)
+    octavo_say("XLA's headers" "found, octavo.jax built")
+  else()
+    octavo_say("XLA's headers" "not found (jaxlib has them), octavo.jax left out")
+  endif()
+endif()
+
 # NVRTC compiles the kernels; nvcc only compiles the device headers as an additional test.
 find_program(OCTAVO_NVCC nvcc HINTS ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES bin)
 mark_as_advanced(OCTAVO_NVCC)

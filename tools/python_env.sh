@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # python_env.sh STAGE: creates a virtual environment in build-python, unless python3 has everything
-# already. The stage `module` installs what building the Python module needs, and `frameworks`, after
-# it, what only tests need: PyTorch, transformers and JAX, which are large. If the environment cannot
+# already. The stage `module` installs what building the Python module needs, XLA's headers (in
+# jaxlib) included, and `frameworks`, after it, what only tests need: PyTorch, transformers and JAX,
+# which are large. If the environment cannot
 # be created (no network, no venv), the module is not built, and its tests are listed as not run. If
 # only the frameworks are unavailable, their tests are.
 set -euo pipefail
@@ -26,13 +27,17 @@ install() {
 }
 
 if [[ $stage == module ]]; then
-  "$environment/bin/python" -c "$needs" 2>/dev/null && exit 0
-  packages=(ml_dtypes nanobind numpy pytest)
-  echo "Making $environment: ${packages[*]}"
-  if ! python3 -m venv "$environment" || ! install "${packages[@]}"; then
-    rm -rf "$environment"
-    echo "It could not be made: the Python module is left out, or built for python3."
+  if ! "$environment/bin/python" -c "$needs" 2>/dev/null; then
+    packages=(ml_dtypes nanobind numpy pytest)
+    echo "Making $environment: ${packages[*]}"
+    if ! python3 -m venv "$environment" || ! install "${packages[@]}"; then
+      rm -rf "$environment"
+      echo "It could not be made: the Python module is left out, or built for python3."
+      exit 0
+    fi
   fi
+  "$environment/bin/python" -c "import jaxlib" 2>/dev/null || install jaxlib ||
+    echo "jaxlib could not be had: octavo.jax is left out."
   exit 0
 fi
 [[ -x $environment/bin/python ]] || exit 0

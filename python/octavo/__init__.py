@@ -4,7 +4,7 @@
 
 NumPy, PyTorch, CuPy and JAX arrays are read without a copy, and the result is of the same kind. The
 modules for frameworks are imported when they are first used: octavo.torch has a replacement for scaled_dot_product_attention and the operators for torch.compile;
-octavo.transformers has the attention function for Hugging Face models; octavo.distributed has attention
+octavo.transformers has the attention function for Hugging Face models; octavo.jax has attention for jax.jit, jax.vmap and jax.grad; octavo.distributed has attention
 on sequences that are divided among GPUs.
 """
 
@@ -48,9 +48,9 @@ __all__ = [
     "set_cpu_threads",
 ]
 
-_MODULES = ("bench", "distributed", "torch", "transformers")
+_MODULES = ("bench", "distributed", "jax", "torch", "transformers")
 if _typing.TYPE_CHECKING:
-    from . import bench, distributed, torch, transformers  # noqa: F401
+    from . import bench, distributed, jax, torch, transformers  # noqa: F401
 
 
 def __getattr__(name: str) -> _typing.Any:

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <deque>
 #include <optional>
+#include <utility>
 
 #include "errors.h"
 
@@ -38,6 +39,7 @@ ArrayType look_at(PyTypeObject* type) {
       found.framework = Framework::numpy;
     }
   }
+  if (handle.is(nb::type<TracedArray>())) found.framework = Framework::traced;
   if (found.framework == Framework::none && nb::hasattr(handle, "__dlpack__"))
     found.framework = Framework::other;
   if (found.framework == Framework::torch) found.exchange = exchange_of(type);
@@ -73,6 +75,36 @@ void fill(Array& array, const Tensor& t, void* data, const std::int64_t* strides
 std::string own_dtype_name(nb::handle object) {
   const std::string text = nb::cast<std::string>(nb::str(nb::handle(object.attr("dtype"))));
   return text.substr(text.rfind('.') + 1);
+}
+
+// The type of this name in NumPy, e.g. "float16", if octavo could name it in an error.
+std::optional<nb::dlpack::dtype> type_named(const std::string& name) {
+  if (name == "bool") return dlpack_type(dtype_code::Bool, 8);
+  if (name == "float8_e4m3fn") return dlpack_type(dtype_code::Float8_E4M3FN, 8);
+  if (name == "float8_e5m2") return dlpack_type(dtype_code::Float8_E5M2, 8);
+  const std::size_t digits = std::min(name.find_first_of("0123456789"), name.size());
+  if (digits == name.size() || name.find_first_not_of("0123456789", digits) != name.npos) return {};
+  const int bits = std::stoi(name.substr(digits));
+  for (const auto& [prefix, code] : {std::pair{"float", dtype_code::Float},
+                                     {"bfloat", dtype_code::Bfloat},
+                                     {"int", dtype_code::Int},
+                                     {"uint", dtype_code::UInt},
+                                     {"complex", dtype_code::Complex}})
+    if (name.compare(0, digits, prefix) == 0) return dlpack_type(code, bits);
+  return {};
+}
+
+void read_traced(Array& array, const char* what) {
+  const auto& traced = *nb::inst_ptr<TracedArray>(array.object);
+  const std::optional<nb::dlpack::dtype> dtype = type_named(traced.dtype);
+  if (!dtype) refuse(PyExc_TypeError, what, traced.dtype, kElements);
+  const struct {
+    nb::dlpack::dtype dtype;
+    int ndim;
+    nb::dlpack::device device;
+    const std::int64_t* shape;
+  } t{*dtype, static_cast<int>(traced.shape.size()), {kDlpackCpu, 0}, traced.shape.data()};
+  fill(array, t, reinterpret_cast<void*>(traced.address), nullptr, what);
 }
 
 // The types that a framework has but does not export by DLPack: those of ml_dtypes in NumPy, float8
@@ -137,6 +169,10 @@ bool read_by_protocol(Array& array, const char* what) {
 }
 
 bool read(Array& array, const char* what, bool written) {
+  if (array.type->framework == Framework::traced) {
+    read_traced(array, what);
+    return true;
+  }
   if (const DlpackExchange* exchange = array.type->exchange) {
     nb::dlpack::dltensor t;
     if (exchange->view(array.object.ptr(), &t) != 0) refuse_unexported(what);
@@ -161,9 +197,10 @@ bool is_jax_tracer(const ArrayType& type) {
 // Raises the reason why an array could not be read: an unsupported dtype or kind of array.
 [[noreturn]] void refuse_unread(const Array& array, const char* what) {
   if (is_jax_tracer(*array.type))
-    refuse(PyExc_TypeError, what, "a traced JAX array",
-           "arrays of JAX outside of jax.jit, jax.vmap and jax.grad: octavo.attention cannot be "
-           "called inside them yet");
+    refuse(
+        PyExc_TypeError, what, "a traced JAX array",
+        "arrays of JAX outside of jax.jit, jax.vmap and jax.grad; octavo.jax.attention inside of "
+        "them too");
   if (!nb::hasattr(array.object, "dtype"))
     refuse(PyExc_TypeError, what, shown(array.object), kElements);
   const std::string dtype = own_dtype_name(array.object);
@@ -182,6 +219,15 @@ Array start(nb::handle object, const char* what) {
 }
 
 }  // namespace
+
+TracedArray::TracedArray(std::vector<std::int64_t> shape, std::string dtype)
+    : shape(std::move(shape)), dtype(std::move(dtype)) {
+  // Far enough from each other for any array, and more than a call has. The GIL guards the number.
+  constexpr std::uintptr_t kStep = std::uintptr_t{1} << 56, kCount = 120;
+  static std::uintptr_t last = 0;
+  last = last % kCount + 1;
+  address = last * kStep;
+}
 
 const DlpackExchange* exchange_of(PyTypeObject* type) {
   constexpr std::uint32_t kMajorVersion = 1;

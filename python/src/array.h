@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "dlpack_exchange.h"
 #include "errors.h"
@@ -25,8 +26,19 @@ enum class Framework : std::uint8_t {
   torch,
   torch_subclass,  // fake tensors and the like: only PyTorch's dispatcher handles them
   numpy,
-  other,  // any other object with __dlpack__: CuPy, JAX
-  none,   // not an array
+  other,   // any other object with __dlpack__: CuPy, JAX
+  traced,  // a TracedArray
+  none,    // not an array
+};
+
+// What is known of an array when JAX traces a program: its shape and type. Checks that compare
+// addresses see one of its own, where nothing is stored.
+struct TracedArray {
+  std::vector<std::int64_t> shape;
+  std::string dtype;  // its name in NumPy
+  std::uintptr_t address;
+
+  TracedArray(std::vector<std::int64_t> shape, std::string dtype);
 };
 
 // Cached information on an array's Python type.

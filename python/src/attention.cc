@@ -6,10 +6,10 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <list>
 #include <optional>
 
 #include "errors.h"
+#include "recent_plans.h"
 #include "torch_route.h"
 
 namespace nb = nanobind;
@@ -151,31 +151,19 @@ Status run(const Call& call) {
   return octavo::attention(call.arguments, call.options, call.device, call.stream);
 }
 
-// The most recent plans of the backward pass on a GPU, newest first.
+// A plan of the backward pass on a GPU.
 BackwardPlan backward_plan(const BackwardCall& call) {
-  struct Entry {
-    Problem problem;
-    Device device;
-    BackwardPlan plan;
-  };
-  constexpr std::size_t kMost = 64;
-  static auto& entries = *new std::list<Entry>();  // never freed, as plans()
+  static auto& recent = *new RecentPlans<BackwardPlan>();  // never freed, as plans()
   const Device device = call.forward.device;
   const Problem problem =
       check(problem_of(call.arguments, call.forward.options), call.forward.layout);
-  for (auto entry = entries.begin(); entry != entries.end(); ++entry)
-    if (entry->device == device && entry->problem == problem) {
-      entries.splice(entries.begin(), entries, entry);
-      return entry->plan;
-    }
+  if (const BackwardPlan* found = recent.find(problem, device)) return *found;
   std::optional<Result<BackwardPlan>> made;
   {
     const nb::gil_scoped_release released;
     made.emplace(plan_backward(problem, device));
   }
-  entries.push_front({problem, device, check(*std::move(made), call.forward.layout)});
-  if (entries.size() > kMost) entries.pop_back();
-  return entries.front().plan;
+  return recent.add(problem, device, check(*std::move(made), call.forward.layout));
 }
 
 Status run_backward(const BackwardCall& call) {

@@ -149,6 +149,9 @@ struct BackwardCall {
 
 BackwardCall read_backward_call(const Given& given);
 
+// What both passes of a call share.
+BackwardArguments shared_arguments(const Arguments& arguments);
+
 std::string_view text_of(nanobind::handle value, const char* what, const char* supported);
 std::int64_t number_of(nanobind::handle value, const char* what, const char* supported);
 bool is_true(nanobind::handle value);  // as Python's `if`

@@ -12,6 +12,7 @@ namespace nb = nanobind;
 namespace octavo::python {
 namespace {
 
+// The type's name in PyTorch, which NumPy and JAX share.
 const char* torch_name(DType dtype) {
   switch (dtype) {
     case DType::f32:
@@ -68,6 +69,10 @@ nb::object make_buffer(Device device, DType dtype, int dimensions, const std::in
       exported_type(dtype), on_gpu ? kDlpackCuda : kDlpackCpu, on_gpu ? device.index : 0));
 }
 
+nb::object make_traced(DType dtype, int dimensions, const std::int64_t* shape) {
+  return nb::cast(TracedArray({shape, shape + dimensions}, torch_name(dtype)));
+}
+
 nb::tuple tuple_of(int dimensions, const std::int64_t* shape) {
   nb::list sizes;
   for (int i = 0; i < dimensions; ++i) sizes.append(shape[i]);
@@ -104,6 +109,8 @@ nb::object make_like(const Array& like, DType dtype) {
     case Framework::numpy:
       return nb::module_::import_("numpy").attr("empty_like")(
           like.object, nb::arg("dtype") = numpy_dtype(dtype), nb::arg("subok") = false);
+    case Framework::traced:
+      return make_traced(dtype, like.dimensions, like.shape.data());
     default:
       return make_buffer(like.device, dtype, like.dimensions, like.shape.data());
   }
@@ -120,12 +127,15 @@ nb::object make_array(const Array& like, DType dtype, int dimensions, const std:
     case Framework::numpy:
       return nb::module_::import_("numpy").attr("empty")(tuple_of(dimensions, shape),
                                                          nb::arg("dtype") = numpy_dtype(dtype));
+    case Framework::traced:
+      return make_traced(dtype, dimensions, shape);
     default:
       return make_buffer(like.device, dtype, dimensions, shape);
   }
 }
 
 void fill_with_zeros(const Array& like, const nb::object& made, const Array& target) {
+  if (like.type->framework == Framework::traced) return;  // XLA fills it when the program runs
   if (like.type->framework == Framework::torch) {
     made.attr("zero_")();
   } else if (like.type->framework == Framework::numpy) {

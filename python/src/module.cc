@@ -13,6 +13,7 @@
 #include "octavo/evidence.hpp"
 #include "quantize.h"
 #include "torch_route.h"
+#include "xla_call.h"
 
 namespace nb = nanobind;
 
@@ -257,5 +258,12 @@ NB_MODULE(_octavo, m) {
         "only\n"
         "on seed, stream and index: the same on every machine, and in C++.");
   add_kv_cache(m);
+  nb::class_<TracedArray>(m, "_TracedArray")
+      .def(nb::init<std::vector<std::int64_t>, std::string>())
+      .def_ro("shape", &TracedArray::shape)
+      .def_ro("dtype", &TracedArray::dtype);
+#ifdef OCTAVO_XLA_CALLS
+  add_xla_calls(m);
+#endif
   m.attr("__version__") = std::string(octavo::version());
 }

@@ -184,14 +184,16 @@ nb::object quantize_array(nb::handle x, const QuantizeCall& call) {
       .attr("Quantized")(finish(array, data), finish(array, scales), name(format),
                          name(options.granularity), options.block_rows, mean,
                          with_stats ? nb::object(as_dict(stats)) : nb::object(nb::none()),
-                         transposed, options.max_quantized);
+                         transposed, options.max_quantized,
+                         transposed ? nb::object(nb::int_(from.shape[2])) : nb::object(nb::none()));
 }
 
 nb::object dequantize_array(nb::handle quantized, nb::handle dtype, nb::handle layout) {
   const QuantizedArray found = read_quantized(quantized, "quantized");
   require_host(found.data, "quantized");
   if (found.layout == VLayout::transposed)
-    refuse(PyExc_NotImplementedError, "quantized", "transposed", "tensors that are not transposed");
+    refuse(PyExc_NotImplementedError, "quantized", "transposed",
+           "tensors that are not transposed here; Quantized.dequantize() reads others too");
   const Layout order = layout_of(layout);
   const Tensor from = tensor_view(found.data, found.format, order, "quantized");
   const std::int64_t wanted =

@@ -221,6 +221,9 @@ const std::int32_t* read_starts(Call& call, nb::handle value, const char* what,
 std::int64_t longest(const Call& call, nb::handle given, const char* what,
                      const std::int32_t* starts) {
   if (!given.is_none()) return number_of(given, what, "the length of the longest sequence");
+  if (call.q.type->framework == Framework::traced)
+    refuse(PyExc_ValueError, what, "None",
+           "a number in octavo.jax, where the numbers in cu_seqlens are not known");
   if (call.q.device.kind != Device::Kind::cpu)
     refuse(PyExc_ValueError, what, "None",
            "a number where cu_seqlens are on a GPU: to read them here would wait for it");
@@ -709,16 +712,8 @@ Call read_call(const Given& given) {
   return call;
 }
 
-BackwardCall read_backward_call(const Given& given) {
-  BackwardCall call;
-  call.forward = read_inputs(given);
-  Call& shared = call.forward;
-  const Arguments& a = shared.arguments;
-  for (const Parameter one : {kQ, kK, kV})
-    if (array_type(given[one]).framework == Framework::none)
-      refuse(PyExc_NotImplementedError, kParameters[one], "an octavo.Quantized",
-             "arrays of float32, float16 and bfloat16 in the backward pass");
-  BackwardArguments& b = call.arguments;
+BackwardArguments shared_arguments(const Arguments& a) {
+  BackwardArguments b;
   b.q = a.q;
   b.k = a.k;
   b.v = a.v;
@@ -737,6 +732,20 @@ BackwardCall read_backward_call(const Given& given) {
   b.alibi_slopes = a.alibi_slopes;
   b.alibi_batch_stride = a.alibi_batch_stride;
   b.sinks = a.sinks;
+  return b;
+}
+
+BackwardCall read_backward_call(const Given& given) {
+  BackwardCall call;
+  call.forward = read_inputs(given);
+  Call& shared = call.forward;
+  const Arguments& a = shared.arguments;
+  for (const Parameter one : {kQ, kK, kV})
+    if (array_type(given[one]).framework == Framework::none)
+      refuse(PyExc_NotImplementedError, kParameters[one], "an octavo.Quantized",
+             "arrays of float32, float16 and bfloat16 in the backward pass");
+  BackwardArguments& b = call.arguments;
+  b = shared_arguments(a);
   b.out = read_result(shared, given[kOut], "out");
   b.lse = read_lse(shared, given[kLse]);
   b.dout = read_result(shared, given[kDout], "dout");

@@ -199,6 +199,22 @@ def test_quantize_on_a_side_stream_and_of_a_varlen_batch():
                                rtol=0, atol=0)
 
 
+def test_dequantize_stays_on_the_gpu():
+    lengths = (100, 0, 131)
+    starts = torch.tensor((0, 100, 100, 231), dtype=torch.int32, device="cuda")
+    for x in (tensors(2, 4, 100, 64)[0], tensors(231, 4, 64)[0]):
+        batch = {} if x.dim() == 4 else {"cu_seqlens": starts}
+        longest = {} if x.dim() == 4 else {"max_seqlen": max(lengths)}
+        for operand in "qkv":
+            for precision in ("fp8", "int8"):
+                made = octavo.quantize(x, operand=operand, precision=precision, **batch, **longest)
+                found = made.dequantize(torch.float32, **batch)
+                assert found.is_cuda and found.shape == x.shape
+                assert (found - x).abs().max() < (0.3 if precision == "fp8" else 0.05)
+                torch.testing.assert_close(made.cpu().dequantize(**{name: y.cpu() for name, y in batch.items()}),
+                                           found.cpu(), rtol=1e-6, atol=0)
+
+
 def test_what_a_gpu_does_not_serve():
     q, k, v = tensors(1, 2, 8, 64, dtype=torch.float32)
     with pytest.raises(NotImplementedError):

@@ -110,3 +110,19 @@ def test_kv_cache():
     with pytest.raises(ValueError, match="tokens is 25; supported: 0 to 24 for sequence 0, which has 40 of 64"):
         cache.advance(25)
     assert cache.read(sequence)[0].shape == (1, 2, 40, 64)
+
+
+def test_programs_of_jax_for_what_the_gpu_does_not_serve():
+    jax = pytest.importorskip("jax")
+    if not hasattr(octavo._octavo, "_xla_handlers"):
+        pytest.skip("built without XLA's headers")
+    jax.config.update("jax_platforms", "cpu")
+
+    def lower(dtype):
+        x = jax.ShapeDtypeStruct((1, 2, 64, 64), dtype)
+        return [jax.jit(f).trace(x, x, x).lower(lowering_platforms=("cuda",)) for f in (
+            octavo.jax.attention, jax.grad(lambda *x: octavo.jax.attention(*x).astype("float32").sum()))]
+
+    assert all("octavo_attention" in program.as_text() for program in lower("float16"))
+    with pytest.raises(NotImplementedError, match="f32"):
+        lower("float32")

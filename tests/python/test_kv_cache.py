@@ -253,7 +253,7 @@ def test_int4(normal, group, layout):
 
 
 @pytest.mark.parametrize("options, sentence", [
-    ({"group": 48}, "group is 48"), ({"head_dim": 48, "group": 64}, "head_dim is 48")])
+    ({"group": 48}, "group is 48"), ({"head_dim": 48, "group": 64}, "group is 64; supported: 32 or 64, a divisor of the head dimension, here 48.")])
 def test_int4_options(options, sentence):
     with pytest.raises((ValueError, NotImplementedError)) as error:
         octavo.KvCache(**{"pages": 4, "heads": HEADS, "head_dim": 64, "dtype": "int4", **options})

@@ -357,6 +357,42 @@ def test_quantize_of_a_varlen_batch(normal):
         octavo.quantize(x, granularity="tensor", cu_seqlens=starts)
 
 
+@pytest.mark.parametrize("format", ["e4m3", "e5m2", "int8", "sim8"])
+def test_dequantize_of_a_transposed_tensor(normal, format):
+    x = normal(2, 3, 40, 16)
+    for layout in ("bhsd", "bshd"):
+        array = x if layout == "bhsd" else numpy.ascontiguousarray(x.swapaxes(1, 2))
+        rows, columns = (octavo.quantize(array, format, granularity="channel", layout=layout, transposed=transposed)
+                         for transposed in (False, True))
+        assert columns.shape == (2, 3, 16, 48) and columns.seqlen == 40 and rows.seqlen is None
+        wanted = rows.dequantize(layout=layout)
+        assert numpy.abs(wanted - array).max() < 0.6
+        numpy.testing.assert_array_equal(columns.dequantize(layout=layout), wanted)
+    unknown = octavo.Quantized(columns.data, columns.scales, format, "channel", transposed=True)
+    with pytest.raises(ValueError, match="seqlen is None in a transposed Quantized; supported: the number of its keys"):
+        unknown.dequantize()
+    with pytest.raises(NotImplementedError, match=r"quantized is transposed; .*Quantized.dequantize\(\) reads"):
+        octavo.dequantize(columns)
+    with pytest.raises(TypeError, match="data is of type ndarray; supported: PyTorch's tensors."):
+        rows.to("cpu")
+
+
+def test_dequantize_of_a_varlen_batch(normal):
+    x = numpy.ascontiguousarray(normal(1, 2, 45, 16)[0].swapaxes(0, 1))
+    starts = numpy.array((3, 21, 21, 43), numpy.int32)  # tokens 0 to 2, 43 and 44 belong to no sequence
+    kinds = [(g, t) for g in ("head", "channel") for t in (False, True)] + [("row", False), ("block", False)]
+    for granularity, transposed in kinds:
+        made = octavo.quantize(x, granularity=granularity, block_rows=16, cu_seqlens=starts, transposed=transposed)
+        found = made.dequantize("float16", cu_seqlens=starts)
+        assert found.shape == x.shape and found.dtype == numpy.float16
+        assert not found[:3].any() and not found[43:].any()
+        for begin, end in ((3, 21), (21, 43)):
+            alone = octavo.quantize(x[None, begin:end], granularity=granularity, block_rows=16, layout="bshd")
+            numpy.testing.assert_array_equal(found[begin:end], alone.dequantize("float16", "bshd")[0])
+    nothing = made.dequantize(cu_seqlens=numpy.zeros(3, numpy.int32))
+    assert nothing.shape == x.shape and not nothing.any()
+
+
 def test_quantize_says_what_it_did(normal):
     x = normal(1, 2, 8, 16)
     made = octavo.quantize(x, "int8", smooth=True)

@@ -92,6 +92,33 @@ def test_quantized_moves_and_is_saved(tensors, tmp_path):
         octavo.Quantized.from_tensors(made.tensors(), {})
 
 
+def test_dequantize_of_what_kernels_take(tensors, tmp_path):
+    """Transposed tensors and varlen batches, as PyTorch's operations would on a GPU, stored in both ways."""
+    x = tensors(torch.float16, 1, 2, 40, 16)[0]
+    flat, starts = x[0].transpose(0, 1).contiguous(), torch.tensor((0, 17, 40), dtype=torch.int32)
+    for format in ("e4m3", "int8"):
+        rows, columns = (octavo.quantize(x, format, granularity="channel", transposed=t) for t in (False, True))
+        wanted = rows.dequantize()
+        torch.save(columns, tmp_path / "v.pt")
+        for made in (columns, torch.load(tmp_path / "v.pt"),
+                     octavo.Quantized.from_tensors(columns.tensors(), columns.metadata())):
+            torch.testing.assert_close(made.dequantize(), wanted, rtol=0, atol=0)
+        packed = octavo.quantize(flat, format, granularity="channel", transposed=True, cu_seqlens=starts)
+        found = packed.dequantize(torch.float16, cu_seqlens=starts)
+        assert found.dtype == torch.float16 and (found - flat).abs().max() < 0.3
+        alone = octavo.quantize(flat[None, 17:], format, granularity="channel", layout="bshd")
+        torch.testing.assert_close(found[17:], alone.dequantize(torch.float16, "bshd")[0], rtol=0, atol=0)
+
+
+def test_safetensors_stores_quantized_tensors(tensors, tmp_path):
+    safetensors = pytest.importorskip("safetensors.torch")
+    made = octavo.quantize(tensors(torch.float32, 1, 2, 20, 16)[0], granularity="channel", transposed=True)
+    safetensors.save_file(made.tensors(), tmp_path / "v.safetensors", metadata=made.metadata())
+    with pytest.importorskip("safetensors").safe_open(tmp_path / "v.safetensors", "pt") as file:
+        read = octavo.Quantized.from_tensors({name: file.get_tensor(name) for name in file.keys()}, file.metadata())
+    torch.testing.assert_close(read.dequantize(), made.dequantize(), rtol=0, atol=0)
+
+
 def test_dequantize_by_pytorch_is_the_librarys(tensors):
     x = tensors(torch.float32, 2, 3, 40, 16)[0]
     for format in ("e4m3", "e5m2", "int8", "sim8"):
