@@ -77,7 +77,7 @@ Status check_transposed_v(const Arguments& a) {
                       "(that of k transposed, with keys padded to a multiple of 16)");
 }
 
-// An array of a call that is no tensor, in numbers of 32 bits.
+// An array argument that is not a tensor, with its size in 32-bit numbers.
 struct NamedArray {
   std::string_view what;
   const void* data;
@@ -122,7 +122,7 @@ std::array<NamedArray, 22> arrays_of(const Arguments& a) {
 
 Status validate_apart_from_arrays(std::string_view what, const Tensor& written,
                                   const Arguments& a) {
-  // Larger arrays than this are in no memory.
+  // No memory holds larger arrays than this.
   constexpr Wide kMost = Wide{1} << 57;
   for (const NamedArray& array : arrays_of(a)) {
     if (array.data == nullptr || array.numbers <= 0) continue;

@@ -1,7 +1,7 @@
 // Adds up the partial results of work tiles that the decode kernel has computed in several parts.
 //
-// With batch_invariant each row of a work tile has a CTA, whose warps divide its parts among
-// themselves and add up through shared memory.
+// With batch_invariant one CTA combines one row of a work tile. Its warps divide the parts among
+// themselves and add up their sums through shared memory.
 //
 // Otherwise a work tile is cut where one CTA's KV tiles end and the next one's begin. There are
 // ctas - 1 such boundaries, and at most one work tile is cut at each. CTA i of this grid takes the
@@ -39,8 +39,8 @@ struct CombineKernel {
 
   using Tiles = Schedule<tile_keys(C), /*kOverlaps=*/true>;
 
-  // The partial results of a work tile: the numbers of the first and the second; the others follow,
-  // of every CTA one, or with batch_invariant all.
+  // The partial results of a work tile: the numbers of the first and of the second. The others
+  // follow, one from each CTA, or with batch_invariant all in a row.
   struct Parts {
     i32 first, second, count;
     OCTAVO_DEVICE Partial<G> part(const Params& p, i32 i) const {
@@ -173,7 +173,7 @@ struct CombineKernel {
     }
   }
 
-  // One row, by all warps of the CTA.
+  // Combines one row, with all warps of the CTA.
   static OCTAVO_DEVICE void combine_row(const Params& p, const Parts& parts, const WorkTile& work,
                                         const SequenceSpan& span, i32 row) {
     if (row >= work.rows) return;
@@ -182,7 +182,7 @@ struct CombineKernel {
     add_warps(total, warp, lane);
     if (warp == 0) store(p, work, span, row, total, lane);
   }
-  // All rows, each by one warp.
+  // Combines all rows, each with one warp.
   static OCTAVO_DEVICE void combine_rows(const Params& p, const Parts& parts, const WorkTile& work,
                                          const SequenceSpan& span) {
     const u32 lane = ptx::lane_index();
@@ -191,7 +191,7 @@ struct CombineKernel {
       store(p, work, span, row, add_parts(p, parts, row, 0, 1, lane), lane);
   }
 
-  // batch_invariant: one row of one work tile.
+  // Combines one row of one work tile, with batch_invariant.
   static OCTAVO_DEVICE void run_fixed(const Params& p) {
     if constexpr (C.arch >= 90) ptx::wait_for_earlier_grids();
     const i32 row = ptx::block_index_x() % p.combine_rows;
@@ -207,7 +207,7 @@ struct CombineKernel {
     combine_row(p, {first, first + 1, count}, work_tile_of<C.block_m>(p, at), at.keys.span, row);
   }
 
-  // The work tile that is cut between two CTAs.
+  // Combines the work tile that is cut between two CTAs.
   static OCTAVO_DEVICE void run_even(const Params& p) {
     // Every CTA waits for the decode kernel, so that this grid does not end before that one.
     // Lengths are read after the wait.

@@ -22,10 +22,10 @@
 //   lanes are done with stage[j-1], which the copies of the step overwrite. Copies run ahead into
 //   the next work tile and sequence.
 //
-// Where several CTAs compute parts of a work tile (parts.cuh), each leaves a partial result in the
-// workspace; device/decode/combine.cuh adds them up. The order of every sum is fixed by the lengths
-// and the size of the grid, so a run can be repeated bit by bit; with batch_invariant it is fixed
-// by the length of the sequence alone.
+// If several CTAs compute parts of a work tile (parts.cuh), each writes a partial result to the
+// workspace, and device/decode/combine.cuh adds them up. The order of every sum is fixed by the
+// lengths and the size of the grid, so a run can be repeated bit by bit; with batch_invariant it is
+// fixed by the length of the sequence alone.
 #pragma once
 
 #include "config/decode.h"

@@ -1,5 +1,5 @@
-// The numerics of an int4 cache. A group of channels of a key has a scale s and a zero z, both
-// FP16:
+// The numerics policy of an int4 cache. Each group of channels of a key has a scale s and a zero z,
+// both in FP16:
 //
 //   k_c = s n_c + z      q . k = sum over groups of  s (q . n) + z (sum of q)
 //   v_c = s n_c + z      o_c   = sum over keys of   (p s) n_c + p z

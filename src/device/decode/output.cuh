@@ -65,7 +65,8 @@ OCTAVO_DEVICE void store_pair(u8* row, u32 column, float low, float high) {
     ptx::store_global_b32(to, ptx::bf16x2_from_f32(low, high));
 }
 
-// A partial result (parts.cuh numbers them): O, then the reference maximum and the sum of each row.
+// A partial result, with its number from parts.cuh: O, then the reference maximum and the sum of
+// each row.
 template <class G>
 struct Partial {
   static constexpr DecodeConfig C = G::C;

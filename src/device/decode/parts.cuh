@@ -1,9 +1,9 @@
-// Which KV tiles of a work tile are added up in one partial result, a part.
+// Divides work tiles into parts: the KV tiles of a work tile that one partial result sums up.
 //
-// EvenParts: every CTA has the same number of KV tiles, and a part is what one CTA has of a work
-// tile. FixedParts, for batch_invariant: parts are cut by the length of the sequence alone
-// (part_tiles), so that the bits of a sequence do not depend on the batch; a CTA computes whole
-// parts. The first keeps all CTAs equally busy; with the second, some have a part more than others.
+// EvenParts gives every CTA the same number of KV tiles, to within one; a part is what one CTA
+// computes of a work tile. All CTAs are equally busy. FixedParts is for batch_invariant: the length
+// of the sequence alone determines its parts (part_tiles), so the bits of a sequence do not depend
+// on the batch. A CTA computes whole parts, so some CTAs have one part more than others.
 #pragma once
 
 #include "config/decode.h"
@@ -16,13 +16,14 @@ template <class Tiles>
 struct EvenParts {
   // The first KV tile of a CTA, counted over all work tiles.
   static OCTAVO_DEVICE i32 first_tile(const Tiles& tiles, i32 cta) { return tiles.first_tile(cta); }
-  // Whether a part of this work tile begins or ends at this KV tile, wherever CTAs begin and end.
+  // Whether a part of the work tile must begin or end at this KV tile, independent of where CTAs
+  // begin and end.
   static OCTAVO_DEVICE bool begins(const Cursor& at) { return at.kv_tile == 0; }
   static OCTAVO_DEVICE bool ends(const Cursor& at) { return at.kv_tile + 1 == at.keys.kv_tiles; }
 
-  // The number of the partial result for the part that ends at KV tile `index`, the number of `at`;
-  // -1 if the part is the whole work tile. `first` is the CTA's first KV tile. A CTA's first work
-  // tile and its last one have a partial result each.
+  // The number of the partial result of the part that ends at KV tile `at`, whose number is
+  // `index`; -1 if the part is the whole work tile. `first` is the number of the CTA's first KV
+  // tile. Each CTA has two partial results, for its first work tile and for its last one.
   static OCTAVO_DEVICE i32 partial(const Params&, const Cursor& at, i32 index, i32 first) {
     const i32 begin = index - at.kv_tile;  // of the work tile
     if (begin >= first && ends(at)) return -1;
@@ -32,7 +33,7 @@ struct EvenParts {
 
 template <class Tiles>
 struct FixedParts {
-  // Where the CTA's even share of the KV tiles begins, rounded up to the beginning of a part.
+  // The first KV tile of the CTA's even share, rounded up to the beginning of a part.
   static OCTAVO_DEVICE i32 first_tile(const Tiles& tiles, i32 cta) {
     const i32 even = tiles.first_tile(cta);
     if (even >= tiles.total) return tiles.total;
@@ -53,7 +54,7 @@ struct FixedParts {
     if (at.keys.kv_tiles <= in_part) return -1;
     return first_partial(p, at) + at.kv_tile / in_part;
   }
-  // The partial result of a work tile's first part; those of the others follow.
+  // The number of the partial result of a work tile's first part. Those of its other parts follow.
   static OCTAVO_DEVICE i32 first_partial(const Params& p, const Cursor& at) {
     return ((at.sequence * p.heads_kv + at.kv_head) * p.row_tiles + at.row_tile) * p.most_parts;
   }

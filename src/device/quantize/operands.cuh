@@ -10,8 +10,9 @@
 //               Each CTA sends its maxima to all others, so each knows the scales of the head.
 //               These CTAs come first because they take longest.
 //   two passes  for a longer head. The first launch (amax_pass) quantizes the operands whose scales
-//   one CTA can compute, and writes partial maxima of the others, V last. The second launch
-//   quantizes those in reverse order, because the data read last may still be cached.
+//               one CTA can compute, and writes partial maxima of the others, V last. The second
+//               launch quantizes those in reverse order, because the data read last may still be
+//               cached.
 //
 // Barriers: `barrier` has one phase. Thread 0 arrives and expects the bytes of the cluster's
 // maxima, st.async completes them, and the threads that need the maxima wait. The CTAs of a cluster

@@ -12,8 +12,8 @@ constexpr Element kFrom[] = {Element::f32, Element::f16, Element::bf16};
 constexpr Element kTo[] = {Element::f16,  Element::bf16, Element::e4m3,
                            Element::e5m2, Element::int8, Element::int4};
 constexpr int kFroms = 3, kTos = 6;
-// Narrow kernels with wide loads, then wide ones that load single elements, then those of the other
-// group size of int4.
+// First narrow kernels with wide loads, then wide kernels that load single elements, then kernels
+// for the other group size of int4.
 constexpr int kNarrow = kFroms * kTos, kWide = 2 * kNarrow, kKernels = kWide + kFroms;
 
 constexpr AppendConfig kernel_config(int index) {

@@ -327,8 +327,8 @@ constexpr void for_each_block_mask_sm90_config(const Take& take) {
   take(c);
 }
 
-// V with other columns than Q and K: 192 and 128 with and without columns of ones, both of three
-// warpgroups and P V first, and with every modifier; O of more columns than Q that goes through
+// V with another head_dim than Q and K: 192 and 128, with three warpgroups and P V first, with and
+// without columns of ones, and with every modifier; an O with more columns than Q that goes through
 // shared memory; panels of other widths; and split-KV, over a cluster and in a CTA.
 constexpr Sm90ForwardConfig other_v_config(const Sm90ForwardConfig& of, int head_dim,
                                            int head_dim_v) {

@@ -154,8 +154,8 @@ void set_modifiers(Case& c, int value, Draw& draw) {
   c.padded = (chosen & kPadding) != 0;
 }
 
-// One case in so many has another number of columns of V. Backends that serve those in 16 bits only
-// drop the others.
+// One case in kSomeV has another number of columns of V. Backends that support this only in 16 bits
+// drop the other cases.
 constexpr int kSomeV = 8;
 void set_head_dim_v(Case& c, Draw& draw) {
   const std::int64_t columns = draw.of(kHeadDims);

@@ -58,7 +58,8 @@ bool decode_supports(const Problem& p, const GpuInfo& gpu) {
   if (p.varlen || p.bias || p.mask || p.block_mask != 0 || p.heads_kv == 0) return false;
   if (!p.paged && (p.seqlen_kv == 0 || p.seqlen_q == 0)) return false;
   if (p.options.precision != Precision::native) return false;
-  // The choice between kernels for dense tensors depends on batch and heads.
+  // For dense tensors the choice between kernels depends on batch and heads, so it cannot be
+  // batch-invariant.
   if (p.options.batch_invariant && !p.paged && !p.draft_tree) return false;
   const std::int64_t chunk = int4 ? 32 : 16 / static_cast<std::int64_t>(size_bytes(p.k));
   if (p.head_dim % chunk != 0 || p.head_dim > 256 || p.head_dim_v != p.head_dim) return false;

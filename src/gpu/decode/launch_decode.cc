@@ -19,7 +19,7 @@ std::int64_t work_tiles(const Problem& p, const DecodeConfig& c) {
   return p.batch * p.heads_kv * row_tiles(p, c);
 }
 
-// KV tiles of a work tile at the longest lengths.
+// The number of KV tiles of a work tile at the longest lengths.
 std::int64_t kv_tiles(const Problem& p, const DecodeConfig& c) {
   return div_up<std::int64_t>(std::max<std::int64_t>(p.seqlen_kv, 1), decode::tile_keys(c));
 }
@@ -35,7 +35,8 @@ int most_parts(const Problem& p, const DecodeConfig& c) {
   return decode::most_parts(static_cast<int>(kv_tiles(p, c)));
 }
 
-// CTAs of the combine kernel: for each row of each work tile, or for the boundaries between CTAs.
+// The number of CTAs of the combine kernel. With batch_invariant there is one for each row of each
+// work tile; otherwise each boundary between CTAs has one, or one for each row.
 std::int64_t combine_ctas(const decode::Params& p, const Problem& run_problem,
                           const DecodeConfig& c) {
   if (c.batch_invariant) return p.most_parts == 1 ? 0 : work_tiles(run_problem, c) * p.combine_rows;

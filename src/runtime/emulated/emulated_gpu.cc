@@ -95,7 +95,7 @@ class CompiledInKernels final : public KernelSet {
     std::optional<Sm90ForwardConfig> best;
     for (const auto& kernel : kernels) {
       const Sm90ForwardConfig& c = kernel.config;
-      // Kernels for V with other columns are few, and serve fewer columns too.
+      // There are few kernels for V with another head_dim, and they also serve smaller head_dims.
       const bool has_columns =
           chosen.head_dim_v == 0
               ? c.head_dim == chosen.head_dim && c.head_dim_v == 0
