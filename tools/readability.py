@@ -42,7 +42,7 @@ def counts():
         ("if constexpr in src/device/sm90",
          sum(len(re.findall(r"\bif constexpr\b", f.read_text())) for f in device), 60),
         ("fields of Sm90ForwardConfig and OutputConfig",
-         fields("sm90_forward.h", "Sm90ForwardConfig") + fields("shared_parts.h", "OutputConfig"), 18),
+         fields("sm90_forward.h", "Sm90ForwardConfig") + fields("shared_parts.h", "OutputConfig"), 19),
         ("fields of ModifierConfig", fields("shared_parts.h", "ModifierConfig"), 9),
         ("files of fewer than 50 lines in src/gpu", len(short), 10),
     ]

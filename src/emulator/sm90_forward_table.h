@@ -330,7 +330,8 @@ constexpr void for_each_block_mask_sm90_config(const Take& take) {
 // shared memory; panels of other widths; and split-KV, over a cluster and in a CTA.
 constexpr Sm90ForwardConfig other_v_config(const Sm90ForwardConfig& of, int head_dim,
                                            int head_dim_v) {
-  return sm90::config_of(sm90::with_head_dims({.config = of}, head_dim, head_dim_v), Element::f16);
+  return sm90::config_of(sm90::with_head_dims({.config = of, .estimate = {}}, head_dim, head_dim_v),
+                         Element::f16);
 }
 template <class Take>
 constexpr void for_each_other_v_sm90_config(const Take& take) {

@@ -303,6 +303,25 @@ TEST(EmulatorSm90, ServesAlignedProblemsOf16And8Bits) {
   }
 }
 
+// Both families serve V with other columns in 16 bits; TMA needs rows of whole 16 bytes.
+TEST(EmulatorSm90, ServesOtherColumnsOfV) {
+  Problem p;
+  p.batch = 1;
+  p.heads_q = p.heads_kv = 8;
+  p.seqlen_q = p.seqlen_kv = 4096;
+  p.head_dim = 192;
+  p.head_dim_v = 128;
+  const Explanation hopper = explain(p, kSm90).value();
+  EXPECT_EQ(hopper.kernel, "sm90_forward");
+  EXPECT_NE(hopper.config.find("head_dim=192,.head_dim_v=128"), std::string::npos);
+  const Explanation older = explain(p, {Device::Kind::emulator, 0}).value();
+  EXPECT_EQ(older.kernel, "sm80_forward");
+  EXPECT_NE(older.config.find("head_dim=192,.head_dim_v=128"), std::string::npos);
+  p.head_dim = 64;
+  p.head_dim_v = 60;
+  EXPECT_EQ(explain(p, kSm90).value().kernel, "sm80_forward");
+}
+
 TEST(EmulatorSm90, PacksFewQueriesOfHeadsThatShareKeys) {
   Problem p;
   p.batch = 8;
