@@ -85,6 +85,7 @@ Case case_of(const Edge& edge, const Sm90ForwardConfig& config, std::uint64_t se
   c.seqlen_q = edge.seqlen_q;
   c.seqlen_kv = edge.seqlen_kv;
   c.head_dim = config.head_dim - edge.columns_less * 2 / element_bytes(config.element);
+  if (config.head_dim_v > 0) c.head_dim_v = config.head_dim_v - edge.columns_less;
   c.input = static_cast<DType>(config.element);
   evidence::set_8bit_inputs(config, c);
   if (config.k_scales == KScales::row && edge.seqlen_q % 3 == 0) {
