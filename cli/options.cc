@@ -202,6 +202,7 @@ BenchCase ShapeFlags::single_case() const {
 void KeyValueFlags::add(CLI::App& app) {
   app.add_option("--kv-heads", heads, "heads of K and V, if not those of Q")->type_name("N");
   app.add_option("--kv-length", length, "length of K and V, if not that of Q")->type_name("N");
+  app.add_option("--head-dim-v", head_dim_v, "columns of V, if not those of Q")->type_name("N");
 }
 
 void add_seed(CLI::App& app, std::uint64_t& seed) {

@@ -56,11 +56,11 @@ struct ShapeFlags {
   std::vector<std::string> presets, shapes;
 };
 
-// Key/value heads and length that differ from the queries'.
+// Key/value heads and length, and columns of V, that differ from the queries'.
 struct KeyValueFlags {
   void add(CLI::App& app);
 
-  std::optional<std::int64_t> heads, length;
+  std::optional<std::int64_t> heads, length, head_dim_v;
 };
 
 void add_seed(CLI::App& app, std::uint64_t& seed);

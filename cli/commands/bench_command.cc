@@ -49,6 +49,7 @@ int bench_command(BenchFlags& flags) {
   for (BenchCase& c : options.cases) {
     c.heads_kv = flags.kv.heads;
     c.length_kv = flags.kv.length;
+    c.head_dim_v = flags.kv.head_dim_v;
   }
   options.dtype = require(parse_dtype(flags.dtype));
   options.attention = flags.attention.options();

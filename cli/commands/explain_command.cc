@@ -32,7 +32,8 @@ Problem run_problem(const ExplainFlags& flags) {
   problem.heads_kv = flags.kv.heads.value_or(shape.heads);
   problem.seqlen_q = shape.length;
   problem.seqlen_kv = flags.kv.length.value_or(shape.length);
-  problem.head_dim = problem.head_dim_v = shape.head_dim;
+  problem.head_dim = shape.head_dim;
+  problem.head_dim_v = flags.kv.head_dim_v.value_or(shape.head_dim);
   problem.q = problem.k = problem.v = require(parse_dtype(flags.dtype));
   problem.out = is_8bit(problem.q) ? DType::f16 : problem.q;
   if (!flags.out_dtype.empty()) problem.out = require(parse_dtype(flags.out_dtype));

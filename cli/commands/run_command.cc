@@ -7,6 +7,7 @@
 #include <limits>
 #include <memory>
 #include <new>
+#include <vector>
 
 #include "commands/commands.h"
 #include "commands/run_inputs.h"
@@ -98,7 +99,9 @@ Outcome compute(const RunFlags& flags, Inputs& inputs, Modifiers& modifiers, boo
 
   Outcome outcome;
   const auto& q_shape = inputs.q.values.shape;
-  outcome.out = require(make_tensor("--out", out_dtype(flags, inputs.q.values.dtype), q_shape));
+  std::vector<std::int64_t> out_shape = q_shape;
+  out_shape.back() = inputs.v.values.shape.back();
+  outcome.out = require(make_tensor("--out", out_dtype(flags, inputs.q.values.dtype), out_shape));
   arguments.out = require(bhsd_view("--out", outcome.out));
   if (want_lse) {
     outcome.lse =

@@ -49,10 +49,11 @@ Inputs random_inputs(const InputFlags& flags, DType dtype) {
   const std::int64_t kv_heads = flags.kv.heads.value_or(c.heads);
   const std::int64_t kv_length = flags.kv.length.value_or(c.length);
   const Shape4 q_shape = {c.batch, c.heads, c.length, c.head_dim};
-  const Shape4 kv_shape = {c.batch, kv_heads, kv_length, c.head_dim};
+  const Shape4 k_shape = {c.batch, kv_heads, kv_length, c.head_dim};
+  const Shape4 v_shape = {c.batch, kv_heads, kv_length, flags.kv.head_dim_v.value_or(c.head_dim)};
   return {random_operand(dtype, q_shape, flags.seed, 0),
-          random_operand(dtype, kv_shape, flags.seed, 1),
-          random_operand(dtype, kv_shape, flags.seed, 2), flags.seed};
+          random_operand(dtype, k_shape, flags.seed, 1),
+          random_operand(dtype, v_shape, flags.seed, 2), flags.seed};
 }
 
 // Loads a file of f32 values that has one of the given shapes.
@@ -181,8 +182,8 @@ Inputs load_inputs(const InputFlags& flags, std::int64_t block_rows) {
                                   flags.shape.given() ? "with" : "without"),
                       "all three files, or --shape or --preset for random values"));
   }
-  if (flags.kv.heads || flags.kv.length) {
-    require(bad_input("the input", "files with --kv-heads or --kv-length",
+  if (flags.kv.heads || flags.kv.length || flags.kv.head_dim_v) {
+    require(bad_input("the input", "files with --kv-heads, --kv-length or --head-dim-v",
                       "those for random values only"));
   }
   return {load_operand(flags.q, dtype, block_rows), load_operand(flags.k, dtype, block_rows),

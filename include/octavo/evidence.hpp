@@ -112,6 +112,7 @@ struct BenchCase {
   std::string name;  // a preset's, or its shape
   std::int64_t batch = 1, heads = 1, length = 1, head_dim = 64;
   std::optional<std::int64_t> heads_kv{}, length_kv{};  // of K and V, if they differ from Q's
+  std::optional<std::int64_t> head_dim_v{};             // of V, likewise
 };
 
 struct BenchOptions {

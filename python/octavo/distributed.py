@@ -437,7 +437,8 @@ def _on_host(cu_seqlens):
 def _backward_refusal(device, dtype, heads_q, heads_kv, head_dim, varlen):
     """The sentence that says why there is no backward pass, or None."""
     dtypes = 4 * (dtype.removeprefix("torch."),)
-    return _torch._cached_refusal(device, dtypes, heads_q, heads_kv, head_dim, "native", varlen)
+    return _torch._cached_refusal(device, dtypes, heads_q, heads_kv, head_dim, head_dim, "native",
+                                  varlen)
 
 
 def _refuse_gradient(q, k, v, sinks, problem, layout):

@@ -68,7 +68,14 @@ _OPERATORS = {False: torch.ops.octavo.attention.default, True: torch.ops.octavo.
 
 
 def _fake(q, k, v, *tensors, out_dtype=None, **options):
-    return torch.empty_like(q, dtype=out_dtype or q.dtype)
+    dtype, columns = out_dtype or q.dtype, v.shape[-1]
+    if columns == q.shape[-1]:
+        return torch.empty_like(q, dtype=dtype)
+    # In q's memory order, as make_like() of the extension makes it.
+    order = [*sorted(range(q.dim() - 1), key=lambda i: -q.stride(i)), q.dim() - 1]
+    shape = (*q.shape[:-1], columns)
+    made = q.new_empty([shape[i] for i in order], dtype=dtype)
+    return made.permute([order.index(i) for i in range(q.dim())])
 
 
 def _fake_lse(q, k, v, cu_seqlens_q=None, *tensors, layout="bhsd", **options):
@@ -198,9 +205,9 @@ _SHARED_OPTIONS = ("causal", "window", "scale", "precision", "layout", "max_seql
 
 
 @functools.lru_cache(maxsize=1024)
-def _cached_refusal(device, dtypes, heads_q, heads_kv, head_dim, precision, varlen):
-    return _octavo._backward_refusal(device, list(dtypes), heads_q, heads_kv, head_dim, precision,
-                                     varlen)
+def _cached_refusal(device, dtypes, heads_q, heads_kv, head_dim, head_dim_v, precision, varlen):
+    return _octavo._backward_refusal(device, list(dtypes), heads_q, heads_kv, head_dim, head_dim_v,
+                                     precision, varlen)
 
 
 def _backward_refusal(q, k, v, cu_seqlens_q=None, *, layout="bhsd", precision="native",
@@ -222,7 +229,7 @@ def _backward_refusal(q, k, v, cu_seqlens_q=None, *, layout="bhsd", precision="n
     device = "cpu" if q.device.type in ("cpu", "meta") else str(q.device)
     try:
         return _cached_refusal(device, dtypes, int(q.shape[heads]), int(k.shape[heads]),
-                               int(q.shape[-1]), precision or "native", varlen)
+                               int(q.shape[-1]), int(v.shape[-1]), precision or "native", varlen)
     except ValueError:
         return None
 
@@ -444,8 +451,10 @@ def _traced(q, k, v, *, causal=False, window=None, scale=None, precision=None, o
     made = operator(q, k, v, *tensors, **given)
     if out is None:
         return made
-    if out.shape != q.shape:
-        raise ValueError(f"out.shape is {tuple(out.shape)}; supported: {tuple(q.shape)} (that of q).")
+    made_shape = (made[0] if return_lse else made).shape
+    if out.shape != made_shape:
+        raise ValueError(f"out.shape is {tuple(out.shape)}; supported: {tuple(made_shape)} "
+                         "(that of q, with the columns of v).")
     return (out.copy_(made[0]), made[1]) if return_lse else out.copy_(made)
 
 
@@ -569,14 +578,14 @@ def _fallback_by_tensors(q, k, v, enable_gqa):
         return "tensors are not on one CPU or CUDA device"
     if dtype not in _TYPES[kind] or _autocast_dtype(k) != dtype or _autocast_dtype(v) != dtype:
         return f"dtypes are not supported on {kind}"
-    q_shape, k_shape = q.shape, k.shape
-    if len(q_shape) != 4 or len(k_shape) != 4 or k_shape != v.shape:
-        return "shapes are not (batch, heads, seqlen, head_dim) with equal key and value shapes"
+    q_shape, k_shape, v_shape = q.shape, k.shape, v.shape
+    if len(q_shape) != 4 or len(k_shape) != 4 or len(v_shape) != 4 or k_shape[:3] != v_shape[:3]:
+        return "shapes are not (batch, heads, seqlen, head_dim) with a value for each key"
     if q_shape[0] != k_shape[0] or q_shape[3] != k_shape[3]:
         return "batch or head_dim of query and key differ"
     if q_shape[1] != k_shape[1] and not (enable_gqa and q_shape[1] % k_shape[1] == 0):
         return "heads of query and key differ without enable_gqa"
-    if kind == "cuda" and q_shape[3] > _LARGEST_HEAD_DIM_ON_CUDA:
+    if kind == "cuda" and max(q_shape[3], v_shape[3]) > _LARGEST_HEAD_DIM_ON_CUDA:
         return "head_dim is above 256 on cuda"
     if q.stride(3) != 1 or k.stride(3) != 1 or v.stride(3) != 1:
         return "the last dimension is not contiguous"

@@ -83,10 +83,12 @@ struct Torch {
   static const Torch& get();
 };
 
-// Both return an uninitialised array of the framework of `like`, on its device; make_like() also
-// has its shape and memory order. Except for PyTorch and NumPy it is only a DLPack object, which
-// finish() passes to the framework after it is written: JAX's arrays are immutable from then on.
+// All return an uninitialised array of the framework of `like`, on its device; make_like() also
+// has its shape and memory order, but for other columns if they are given. Except for PyTorch and
+// NumPy it is only a DLPack object, which finish() passes to the framework after it is written:
+// JAX's arrays are immutable from then on.
 nanobind::object make_like(const Array& like, DType dtype);
+nanobind::object make_like(const Array& like, DType dtype, std::int64_t columns);
 nanobind::object make_array(const Array& like, DType dtype, int dimensions,
                             const std::int64_t* shape);
 // Fills an array that make_like() made; `target` is its memory.

@@ -33,6 +33,7 @@ nanobind::object run_backward_directly(const Given& given);
 // alone, so that it also works for tensors without memory.
 nanobind::object backward_refusal(const std::string& device, const std::vector<std::string>& dtypes,
                                   std::int64_t heads_q, std::int64_t heads_kv,
-                                  std::int64_t head_dim, const std::string& precision, bool varlen);
+                                  std::int64_t head_dim, std::int64_t head_dim_v,
+                                  const std::string& precision, bool varlen);
 
 }  // namespace octavo::python

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include "array.h"
 #include "errors.h"
@@ -131,6 +132,31 @@ nb::object make_array(const Array& like, DType dtype, int dimensions, const std:
       return make_traced(dtype, dimensions, shape);
     default:
       return make_buffer(like.device, dtype, dimensions, shape);
+  }
+}
+
+nb::object make_like(const Array& like, DType dtype, std::int64_t columns) {
+  const int last = like.dimensions - 1;
+  if (like.shape[last] == columns) return make_like(like, dtype);
+  // The dimensions before the last one, from the longest stride to the shortest.
+  std::array<int, kMostDimensions> order{};
+  std::iota(order.begin(), order.end(), 0);
+  if (like.type->framework != Framework::other)
+    std::stable_sort(order.begin(), order.begin() + last,
+                     [&like](int a, int b) { return like.stride[a] > like.stride[b]; });
+  std::array<std::int64_t, kMostDimensions> shape{}, places{};
+  for (int i = 0; i <= last; ++i) {
+    shape[i] = order[i] == last ? columns : like.shape[order[i]];
+    places[order[i]] = i;
+  }
+  const nb::object made = make_array(like, dtype, like.dimensions, shape.data());
+  switch (like.type->framework) {
+    case Framework::torch:
+      return made.attr("permute")(tuple_of(like.dimensions, places.data()));
+    case Framework::numpy:
+      return made.attr("transpose")(tuple_of(like.dimensions, places.data()));
+    default:
+      return made;
   }
 }
 

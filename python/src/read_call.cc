@@ -512,7 +512,9 @@ DType out_type(const Call& call, nb::handle asked) {
 void prepare_out(Call& call, const Given& given, Layout layout) {
   if (given[kOut].is_none()) {
     const DType dtype = out_type(call, given[kOutDtype]);
-    call.out = make_like(call.q, dtype);
+    const ConstTensor& v = call.arguments.v;
+    const bool transposed = call.arguments.v_layout == VLayout::transposed;
+    call.out = make_like(call.q, dtype, v.shape[transposed ? 2 : 3]);
     call.arguments.out = tensor_view(keep(call, read_array(call.out, "out")), dtype, layout, "out");
     return;
   }

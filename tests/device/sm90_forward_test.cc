@@ -22,8 +22,8 @@ struct Shape {
 };
 
 // Forms that the shipped kernels (gpu/shipped_test.cc) do not have: exact sums, FP32 output, other
-// head dimensions, pack_gqa. At head_dim 256 with FP32 output, the assembler keeps ten descriptors
-// of Q in local memory for the whole loop.
+// head dimensions, pack_gqa, other columns of V. At head_dim 256 with FP32 output, the assembler
+// keeps ten descriptors of Q in local memory for the whole loop.
 const Shape kShapes[] = {
     {{.element = Element::bf16,
       .v_element = Element::bf16,
@@ -48,6 +48,14 @@ const Shape kShapes[] = {
       .cluster = 2,
       .pack_gqa = true,
       .sum_rounded_p = false}},
+    {{.head_dim = 192, .head_dim_v = 128, .block_n = 80, .schedule = Schedule::pv_first_queued}},
+    {{.element = Element::bf16,
+      .v_element = Element::bf16,
+      .head_dim = 192,
+      .head_dim_v = 128,
+      .warpgroups = 2,
+      .sum_rounded_p = false,
+      .output = {.element = Element::bf16}}},
 };
 
 // 8-bit: three and two warpgroups, P V in one slice and in several, keys divided; a scale per key,
@@ -237,16 +245,16 @@ TEST(Sm90Forward, SharedMemoryPlanIsValid) {
     const Sm90ForwardConfig& c = shape.config;
     const sm90::SmemPlan s = sm90::smem_plan(c);
     EXPECT_LE(s.total, 227 * 1024) << brief_text(shape.config);
-    for (const int at : {s.q, s.o, s.k, s.v, s.q_tile, s.k_stage})
+    for (const int at : {s.q, s.o, s.k, s.v, s.q_tile, s.o_tile, s.k_stage})
       EXPECT_EQ(at % 1024, 0) << brief_text(shape.config);
     // The period of the swizzle: eight rows, or eight chunks of a column's keys for transposed V.
     const int v_repeats = sm90::is_8bit_pv(c) ? 8 * sm90::chunk_keys(c) : 1024;
     EXPECT_EQ(s.v_stage % v_repeats, 0) << brief_text(shape.config);
     EXPECT_EQ(s.barriers % 8, 0) << brief_text(shape.config);
     EXPECT_EQ(s.receive_cta % 16, 0) << brief_text(shape.config);
-    const int q_bytes = sm90::q_tiles(c) * s.q_tile;
+    const int q_bytes = sm90::q_tiles(c) * s.q_tile, o_bytes = sm90::q_tiles(c) * s.o_tile;
     EXPECT_GE(s.o, s.q + q_bytes) << brief_text(shape.config);
-    EXPECT_GE(s.k, s.o + (sm90::stores_o_by_tma(c) ? q_bytes : 0)) << brief_text(shape.config);
+    EXPECT_GE(s.k, s.o + (sm90::stores_o_by_tma(c) ? o_bytes : 0)) << brief_text(shape.config);
     EXPECT_GE(s.v, s.k + sm90::kv_buffers(c) * s.k_stage) << brief_text(shape.config);
     EXPECT_GE(s.ones, s.v + sm90::kv_buffers(c) * s.v_stage) << brief_text(shape.config);
     EXPECT_GE(s.barriers, s.receive_cta) << brief_text(shape.config);

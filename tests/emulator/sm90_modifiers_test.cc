@@ -23,7 +23,8 @@ namespace {
 std::vector<const emulator::EmulatedSm90Forward*> modified_kernels() {
   std::vector<const emulator::EmulatedSm90Forward*> kernels;
   for (const auto& kernel : emulator::sm90_forward_kernels())
-    if (any(kernel.config.modifiers) && kernel.config.modifiers.block_mask == 0)
+    if (any(kernel.config.modifiers) && kernel.config.modifiers.block_mask == 0 &&
+        kernel.config.head_dim_v == 0)
       kernels.push_back(&kernel);
   return kernels;
 }

@@ -85,6 +85,7 @@ Case case_of(const Edge& edge, const Sm90ForwardConfig& config, std::uint64_t se
   c.seqlen_q = edge.seqlen_q;
   c.seqlen_kv = edge.seqlen_kv;
   c.head_dim = config.head_dim - edge.columns_less * 2 / element_bytes(config.element);
+  if (config.head_dim_v > 0) c.head_dim_v = config.head_dim_v - edge.columns_less;
   c.input = static_cast<DType>(config.element);
   evidence::set_8bit_inputs(config, c);
   if (config.k_scales == KScales::row && edge.seqlen_q % 3 == 0) {
@@ -301,6 +302,25 @@ TEST(EmulatorSm90, ServesAlignedProblemsOf16And8Bits) {
     EXPECT_NE(explain(p, kSm90)->reason.find("; V is transposed first"), std::string::npos);
     EXPECT_EQ(explain(p, kSm90)->workspace_bytes, 8U * 512 * 64);
   }
+}
+
+// Both families serve V with other columns in 16 bits; TMA needs rows of whole 16 bytes.
+TEST(EmulatorSm90, ServesOtherColumnsOfV) {
+  Problem p;
+  p.batch = 1;
+  p.heads_q = p.heads_kv = 8;
+  p.seqlen_q = p.seqlen_kv = 4096;
+  p.head_dim = 192;
+  p.head_dim_v = 128;
+  const Explanation hopper = explain(p, kSm90).value();
+  EXPECT_EQ(hopper.kernel, "sm90_forward");
+  EXPECT_NE(hopper.config.find("head_dim=192,.head_dim_v=128"), std::string::npos);
+  const Explanation older = explain(p, {Device::Kind::emulator, 0}).value();
+  EXPECT_EQ(older.kernel, "sm80_forward");
+  EXPECT_NE(older.config.find("head_dim=192,.head_dim_v=128"), std::string::npos);
+  p.head_dim = 64;
+  p.head_dim_v = 60;
+  EXPECT_EQ(explain(p, kSm90).value().kernel, "sm80_forward");
 }
 
 TEST(EmulatorSm90, PacksFewQueriesOfHeadsThatShareKeys) {

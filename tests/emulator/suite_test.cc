@@ -117,6 +117,50 @@ TEST(EmulatorSuiteOf, HeadDimensionsWithoutTheirOwnKernel) {
   check({Device::Kind::emulator, 0}, cases, 2, 1);
 }
 
+Case other_v_case(std::int64_t head_dim, std::int64_t head_dim_v, DType input = DType::f16) {
+  Case c;
+  c.head_dim = head_dim;
+  c.head_dim_v = head_dim_v;
+  c.heads_q = 2;
+  c.seqlen_q = 70;
+  c.seqlen_kv = 170;
+  c.input = c.out = input;
+  return c;
+}
+Case with_every_modifier(Case c) {
+  c.options.softcap = 4;
+  c.options.causal = Causal::bottom_right;
+  c.bias = c.input;
+  c.mask = c.alibi = c.sinks = c.padded = true;
+  c.batch = 2;
+  return c;
+}
+
+// V with other columns than Q and K: masks, heads that share keys, varlen and padded batches,
+// modifiers, rows of few bytes. batch_invariant: the persistent Hopper kernel, else split-KV.
+TEST(EmulatorSuiteOf, OtherColumnsOfV) {
+  std::vector<Case> older = {other_v_case(192, 128), with_every_modifier(other_v_case(100, 60)),
+                             other_v_case(40, 128, DType::bf16)};
+  older[0].options.causal = Causal::bottom_right;
+  older[2].layout = Layout::varlen;
+  older[2].batch = 2;
+  older[2].options.window_left = 50;
+  check({Device::Kind::emulator, 0}, older, 2, 1);
+
+  std::vector<Case> hopper = {other_v_case(192, 128), other_v_case(128, 64)};
+  for (const auto& [head_dim, head_dim_v] : {std::pair{192, 128}, {64, 128}, {104, 72}, {40, 56}}) {
+    hopper.push_back(other_v_case(head_dim, head_dim_v));
+    hopper.back().options.batch_invariant = true;
+    hopper.back().lse = head_dim == 64;
+    hopper.back().options.window_left = 90;
+  }
+  hopper.push_back(other_v_case(184, 120));
+  hopper.back().layout = Layout::varlen;
+  hopper.back().options.causal = Causal::bottom_right;
+  hopper.push_back(with_every_modifier(other_v_case(192, 128, DType::bf16)));
+  check({Device::Kind::emulator, 90}, hopper, 2, 1);
+}
+
 // No alarm: neither a hazard nor a wrong result. `octavo check --device emulator` draws 1,000.
 TEST(EmulatorSuiteOf, RandomProblemsHaveNoHazards) {
   for (const int chip : {0, 90}) {

@@ -77,6 +77,24 @@ TEST(ChooseSm80Forward, ConfigurationsWithModifiersAreFeasible) {
         }
 }
 
+// V with other columns, in 16 bits: a field of its own, also where both have the same tiles.
+TEST(ChooseSm80Forward, ConfigurationsWithOtherColumnsOfVAreFeasible) {
+  constexpr std::int64_t kDims[] = {8, 60, 64, 96, 128, 192, 256};
+  for (const int arch : {80, 86, 89, 90, 120})
+    for (const std::int64_t head_dim : kDims)
+      for (const std::int64_t head_dim_v : kDims)
+        for (const std::int64_t seqlen : {1, 100, 4096}) {
+          Problem p = plain_problem(seqlen, head_dim);
+          p.head_dim_v = head_dim_v;
+          const Sm80ForwardConfig c = chosen(p, arch);
+          EXPECT_TRUE(feasible(c, arch).ok()) << feasible(c, arch).message();
+          EXPECT_GE(c.head_dim, head_dim);
+          EXPECT_EQ(c.head_dim_v != 0, head_dim != head_dim_v);
+          EXPECT_GE(sm80::v_columns(c), head_dim_v);
+          EXPECT_EQ(c.load_bytes, head_dim == 60 || head_dim_v == 60 ? 8 : 16);
+        }
+}
+
 // Sinks leave the tiles alone; what works on scores has fewer of them in a warp.
 TEST(ChooseSm80Forward, ModifiersHaveTilesThatFitTheRegisters) {
   Problem p = plain_problem(4096, 64);
@@ -93,8 +111,9 @@ TEST(ChooseSm80Forward, ModifiersHaveTilesThatFitTheRegisters) {
   EXPECT_EQ(chosen(p).block_m / chosen(p).warps_m, 16);
 }
 
-// The kernels of long sequences, whose tiles leave the fewest registers.
-TEST(ChooseSm80Forward, KernelsWithModifiersDoNotSpill) {
+// Kernels with modifiers, and with other columns of V, of long sequences, whose tiles leave the
+// fewest registers.
+TEST(ChooseSm80Forward, KernelsThatAreNotShippedDoNotSpill) {
   if (!nvrtc_version().ok()) GTEST_SKIP() << nvrtc_version().status().message();
   const auto expect_no_spills = [](const Problem& p, int arch) {
     const Sm80ForwardConfig c = chosen(p, arch);
@@ -106,6 +125,9 @@ TEST(ChooseSm80Forward, KernelsWithModifiersDoNotSpill) {
   for (const int arch : {80, 90})
     for (const std::int64_t head_dim : {64, 128})
       expect_no_spills(with_everything(plain_problem(4096, head_dim)), arch);
+  Problem mla = plain_problem(4096, 192);
+  mla.head_dim_v = 128;
+  expect_no_spills(mla, 80);
   Problem wide_warps = with_everything(plain_problem(4096, 64));
   wide_warps.bias.reset();
   wide_warps.mask = false;

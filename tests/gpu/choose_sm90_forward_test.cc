@@ -3,12 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <iterator>
 #include <vector>
 
 #include "gpu/forward/forward_params.h"
 #include "gpu/forward/sm80_forward.h"
 #include "gpu/forward/sm90_forward.h"
 #include "gpu/hopper_problems.h"
+#include "gpu/jit/config_text.h"
 
 namespace octavo {
 namespace {
@@ -19,9 +21,9 @@ TEST(ChooseSm90, Serves16And8BitsOnHopper) {
   EXPECT_TRUE(sm90_forward_supports(*resolve(p), gpu));
   p.q = p.k = p.v = DType::bf16;
   EXPECT_TRUE(sm90_forward_supports(*resolve(p), gpu));
-  p.head_dim = 60;
+  p.head_dim = p.head_dim_v = 60;
   EXPECT_FALSE(sm90_forward_supports(*resolve(p), gpu));
-  p.head_dim = 8;
+  p.head_dim = p.head_dim_v = 8;
   EXPECT_TRUE(sm90_forward_supports(*resolve(p), gpu));
   for (const DType given : {DType::e4m3, DType::e5m2, DType::int8}) {
     p.q = p.k = p.v = given;
@@ -61,6 +63,78 @@ TEST(ChooseSm90, EveryHeadDimAndLengthGetsAFeasibleKernel) {
       }
     }
   }
+}
+
+// V with other columns: tiles that hold both, with every mask that a kernel has. Only numbers of
+// columns of one tile need no other kernel.
+TEST(ChooseSm90, EveryHeadDimOfVGetsAFeasibleKernel) {
+  constexpr std::int64_t kDims[] = {8, 64, 72, 128, 192, 256};
+  for (const std::int64_t d : kDims)
+    for (const std::int64_t v : kDims)
+      for (const std::int64_t s : {0, 64, 512, 4096, 1 << 20})
+        for (int form = 0; form < 6; ++form) {
+          Problem p = problem(2, 8, s, d);
+          p.head_dim_v = v;
+          p.varlen = form == 1;
+          p.lse = form == 2;
+          p.mask = form == 3;
+          p.block_mask = form == 4 ? 64 : form == 5 ? 128 : 0;
+          ASSERT_TRUE(sm90_forward_supports(*resolve(p), h200()));
+          const Sm90ForwardConfig c = choose_sm90_forward(*resolve(p), h200()).config;
+          EXPECT_TRUE(feasible(c, 90).ok()) << describe(p) << ": " << feasible(c, 90).message();
+          EXPECT_GE(c.head_dim, d);
+          EXPECT_GE(sm90::v_columns(c), v);
+          EXPECT_FALSE(p.varlen && sm90::is_split_kv(c));
+        }
+  Problem p = problem(1, 16, 8192, 192);
+  p.head_dim_v = 128;
+  Sm90ForwardConfig c = choose_sm90_forward(*resolve(p), h200()).config;
+  EXPECT_EQ(c.head_dim, 192);
+  EXPECT_EQ(c.head_dim_v, 128);
+  EXPECT_FALSE(sm90::is_split_kv(c));
+  p.head_dim = 72;
+  p.head_dim_v = 96;
+  c = choose_sm90_forward(*resolve(p), h200()).config;
+  EXPECT_EQ(c.head_dim, 96);
+  EXPECT_EQ(c.head_dim_v, 0);
+  p.head_dim_v = 100;
+  EXPECT_FALSE(sm90_forward_supports(*resolve(p), h200()));
+}
+
+// A row that is made for the tiles that it has stays as it is: what is counted agrees with the
+// table.
+TEST(ChooseSm90, RowsForOtherTilesAreCountedAsTheTableIs) {
+  for (const sm90::TableRow& row : sm90::kTable) {
+    const int columns = row.config.head_dim;
+    const sm90::TableRow same = sm90::with_head_dims(row, columns, columns);
+    EXPECT_EQ(same.config, row.config);
+    EXPECT_EQ(same.estimate.resident, row.estimate.resident) << brief_text(row.config);
+    EXPECT_EQ(same.estimate.block_us, row.estimate.block_us);
+  }
+  // Twice the columns of V: fewer CTAs on an SM, whose blocks take longer.
+  const auto several = std::find_if(std::begin(sm90::kTable), std::end(sm90::kTable),
+                                    [](const auto& row) { return row.estimate.resident == 4; });
+  ASSERT_NE(several, std::end(sm90::kTable));
+  const sm90::TableRow wider = sm90::with_head_dims(*several, 64, 128);
+  EXPECT_LT(wider.estimate.resident, 4);
+  EXPECT_GT(wider.estimate.block_us, several->estimate.block_us);
+}
+
+// 8-bit modes refuse it.
+TEST(ChooseSm90, OtherColumnsOfVNeed16Bits) {
+  Problem p = problem(1, 8, 512, 192);
+  p.head_dim_v = 128;
+  EXPECT_TRUE(resolve(p).ok());
+  const auto refused = [](const Problem& with) {
+    EXPECT_EQ(resolve(with).status().message(),
+              "head_dim_v is 128; supported here: head_dim, here 192, on a GPU; others with f16 or "
+              "bf16 q, k and v and precision native.");
+  };
+  p.options.precision = Precision::fp8;
+  refused(p);
+  p.options.precision = Precision::native;
+  p.q = p.k = p.v = DType::int8;
+  refused(p);
 }
 
 // A modifier or padding sets its field: the tiles are those of the plain problem, and with split-KV

@@ -16,7 +16,8 @@ TEST(Sm80Feasible, AcceptsFeasibleConfigs) {
   for (const char* text :
        {"", "arch=90", "arch=89,element=e4m3,block_m=128", "arch=90,element=e5m2,head_dim=96",
         "element=int8,k_row_scales=true", "element=sim8,head_dim=256,stages=1", "load_bytes=2",
-        "element=int8,load_bytes=1", "warps_n=4,warps_m=2,block_m=32", "head_dim=16,block_n=16"}) {
+        "head_dim=192,head_dim_v=128", "head_dim_v=64", "element=int8,load_bytes=1",
+        "warps_n=4,warps_m=2,block_m=32", "head_dim=16,block_n=16"}) {
     EXPECT_TRUE(check(text).ok()) << text << ": " << check(text).message();
   }
 }
@@ -34,6 +35,10 @@ TEST(Sm80Feasible, RefusesInfeasibleConfigsWithAReason) {
       {"head_dim=272", "up to 256"},
       {"head_dim=0", "config.head_dim"},
       {"head_dim=-64", "config.head_dim"},
+      {"head_dim_v=72", "config.head_dim_v is 72; supported: multiples of 16 up to 256, 0 for"},
+      {"head_dim_v=272", "config.head_dim_v"},
+      {"head_dim_v=-16", "config.head_dim_v"},
+      {"element=int8,head_dim_v=128", "0 for 8-bit elements"},
       {"block_m=48", "multiples of 16 warps_m = 64"},
       {"block_m=0", "config.block_m"},
       {"warps_m=0", "config.warps_m"},

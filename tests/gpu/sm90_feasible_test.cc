@@ -43,6 +43,8 @@ TEST(Sm90Feasible, AcceptsFeasibleConfigs) {
         "element=int8,v_element=int8,pv_columns=64,block_n=64",
         "element=int8,v_element=int8,pv_columns=32,schedule=pv_first,warpgroups=4,"
         "block_n=96",
+        "head_dim=192,head_dim_v=128,warpgroups=2,block_n=96",
+        "head_dim_v=256,warpgroups=2,block_n=64,sum_rounded_p=false",
         "element=e4m3",
         "element=e4m3,v_element=e5m2,pv_columns=64,block_n=64",
         "element=int8,v_element=bf16,block_n=80",
@@ -85,6 +87,13 @@ TEST(Sm90Feasible, RefusesInfeasibleConfigsWithAReason) {
       {"v_element=e4m3", "the same as element"},
       {"output.element=sim8", "config.output.element"},
       {"head_dim=80", "64, 96, 128, 192, 256"},
+      {"head_dim_v=80", "config.head_dim_v is 80; supported: 64, 96, 128, 192, 256 other than"},
+      {"head_dim_v=64", "other than head_dim, 0 for head_dim"},
+      {"head_dim_v=256,warpgroups=2,block_n=64", "the limit of wgmma"},
+      {"head_dim_v=128", "registers for scores"},
+      {"head_dim=256,head_dim_v=64,block_n=128", "bytes of shared memory"},
+      {"row_groups=1,warpgroups=2,cluster=8,head_dim=128,head_dim_v=96,block_n=64",
+       "divide 96 columns"},
       {"head_dim=256,warpgroups=2,block_n=80", "the limit of wgmma"},
       {"warpgroups=0", "config.warpgroups"},
       {"warpgroups=5", "config.warpgroups"},
@@ -121,6 +130,8 @@ TEST(Sm90Feasible, RefusesInfeasibleConfigsWithAReason) {
 TEST(Sm90Feasible, RefusesInfeasible8BitConfigsWithAReason) {
   constexpr Refused kFp8[] = {
       {"", "config.pv_columns"},
+      {",pv_columns=64,head_dim_v=128",
+       "config.head_dim_v is 128; supported: 0 with 8-bit Q and K"},
       {",pv_columns=48", "divide 64 columns"},
       {",pv_columns=64,modifiers.softcap=true",
        "config.modifiers.softcap is true; supported: false with 8-bit Q and K"},

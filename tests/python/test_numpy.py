@@ -49,6 +49,23 @@ def test_window(normal, window):
     close(octavo.attention(q, k, v, window=window), reference(q, k, v, window=sides)[0])
 
 
+@pytest.mark.parametrize("columns", [5, 40])
+def test_other_columns_of_v(normal, columns):
+    q, k, v = normal(2, 4, 19, 24), normal(2, 2, 33, 24), normal(2, 2, 33, columns)
+    wanted, wanted_lse = reference(q, k, v)
+    out, lse = octavo.attention(q, k, v, return_lse=True)
+    assert out.shape == (2, 4, 19, columns)
+    close(out, wanted)
+    close(lse, wanted_lse)
+    swapped = octavo.attention(*(x.transpose(0, 2, 1, 3).copy() for x in (q, k, v)), layout="bshd")
+    assert (swapped == out.transpose(0, 2, 1, 3)).all() and swapped.flags.c_contiguous
+    room = numpy.full((2, 4, 19, columns + 3), numpy.nan, numpy.float32)
+    octavo.attention(q, k, v, out=room[..., :columns])
+    assert (room[..., :columns] == out).all() and numpy.isnan(room[..., columns:]).all()
+    with pytest.raises(ValueError, match="out"):
+        octavo.attention(q, k, v, out=numpy.empty_like(q))
+
+
 def test_scale_and_lse(normal):
     q, k, v = (normal(2, 3, 19, 16) for _ in range(3))
     out, lse = octavo.attention(q, k, v, scale=0.5, return_lse=True, causal="bottom_right")

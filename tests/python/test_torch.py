@@ -51,6 +51,27 @@ def test_memory_order_is_the_query_s(tensors):
     close(out, truth(q, k, v))
 
 
+def test_other_columns_of_v(tensors):
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    q, k, _ = (x.transpose(1, 2) for x in tensors(torch.float32, 2, 21, 3, 16))
+    v, _, _ = (x.transpose(1, 2) for x in tensors(torch.float32, 2, 21, 3, 8))
+    out, lse = octavo.attention(q, k, v, return_lse=True)
+    assert out.shape == (2, 3, 21, 8) and out.transpose(1, 2).is_contiguous()
+    close(out, truth(q, k, v))
+    with FakeTensorMode() as mode:
+        fake, fake_lse = octavo.attention(*(mode.from_tensor(x) for x in (q, k, v)), return_lse=True)
+        assert (fake.shape, fake.stride(), fake.dtype) == (out.shape, out.stride(), out.dtype)
+        assert fake_lse.shape == lse.shape
+    torch._dynamo.reset()
+    compiled = torch.compile(octavo.torch.sdpa, fullgraph=True, backend="aot_eager")
+    for function in (octavo.torch.sdpa, compiled):
+        close(function(q, k, v, is_causal=True), truth(q, k, v, "top_left"))
+    assert octavo.torch.fallbacks() == {}
+    with pytest.raises(NotImplementedError, match="head_dim_v is 8"):
+        octavo.attention(q, k, v.clone().requires_grad_())
+
+
 def test_views_offsets_and_out(tensors):
     q, k, v = (x[1:, :, 3:, 8:] for x in tensors(torch.float32, 3, 2, 20, 24))
     out = torch.full((2, 2, 17, 20), torch.nan)[..., 2:18]

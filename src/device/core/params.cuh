@@ -73,8 +73,8 @@ struct ForwardParams {
   i32 window_left = kNoLimit;
   i32 window_right = kNoLimit;
 
-  // Columns of V and O. Only kernels for problems in which V has other columns than Q and K read
-  // it; it follows what the other kernels read, so that it does not move their parameters.
+  // Columns of V and O, read by kernels for problems where they are not those of Q and K. It fills
+  // a gap before the pointers of `output`, so that the other parameters stay where they are.
   i32 head_dim_v = 0;
 
   OutputParams output;

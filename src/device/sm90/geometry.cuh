@@ -23,13 +23,12 @@ struct Geometry {
                 "Q and K are 16-bit, FP8 or INT8");
   static_assert(is_8bit_qk(C) || C.v_element == C.element,
                 "V has another type than Q and K only if those are 8-bit");
-  static_assert(!is_8bit_qk(C) || !any(C.modifiers), "modifiers and padding need 16-bit Q and K");
+  static_assert(!is_8bit_qk(C) || (!any(C.modifiers) && C.head_dim_v == 0),
+                "modifiers, padding and other columns of V need 16-bit Q and K");
   static_assert(C.head_dim % qk_panels(C).columns == 0 && C.head_dim <= 256,
                 "a row is a whole number of panels");
   static_assert(v_columns(C) % v_panels(C).columns == 0 && v_columns(C) <= 256,
                 "a row of V is a whole number of panels");
-  static_assert(!is_8bit_qk(C) || C.head_dim_v == 0,
-                "V has other columns than Q and K only if those are 16-bit");
   static_assert(C.warpgroups >= 1 && C.warpgroups <= 4, "one to four consumer warpgroups");
   static constexpr int kStepKeys = is_8bit_pv(C) ? 32 : 16;  // keys of one wgmma of P V
   static_assert(C.block_n % kStepKeys == 0 && C.block_n <= 256,

@@ -126,8 +126,8 @@ class CaseBench {
   Status time_on_cpu(BenchRow& row, const std::function<void(int)>& done) {
     std::vector<double> three_loop_us;
     int three_loop_runs = 0;
-    // The three-loop code needs as many keys as queries and as many heads_kv as heads_q.
-    if (options_.three_loop && !shape_.heads_kv && !shape_.length_kv) {
+    // The three-loop code needs the sizes of Q for K and V.
+    if (options_.three_loop && !shape_.heads_kv && !shape_.length_kv && !shape_.head_dim_v) {
       OCTAVO_RETURN_IF_ERROR(widen());
       three_loop_us.push_back(time_three_loop());
       // Five runs if a run is fast, one if a run takes seconds.

@@ -19,6 +19,7 @@ Case case_of(const PlannedCaseOptions& options, const BenchCase& shape) {
   c.seqlen_q = shape.length;
   c.seqlen_kv = shape.length_kv.value_or(shape.length);
   c.head_dim = shape.head_dim;
+  c.head_dim_v = shape.head_dim_v.value_or(0);
   c.input = options.dtype;
   c.out = out_type_of(options.dtype);
   c.options = options.attention;
@@ -39,6 +40,7 @@ std::vector<BenchCase> named_cases(std::vector<BenchCase> cases) {
   for (BenchCase& c : cases) {
     if (c.heads_kv) c.name += fmt::format(" kv-heads={}", *c.heads_kv);
     if (c.length_kv) c.name += fmt::format(" kv-length={}", *c.length_kv);
+    if (c.head_dim_v) c.name += fmt::format(" head-dim-v={}", *c.head_dim_v);
   }
   return cases;
 }
@@ -54,7 +56,8 @@ Status validate_cases(const PlannedCaseOptions& options, const std::vector<Bench
                                   {"length", shape.length},
                                   {"head_dim", shape.head_dim},
                                   {"heads_kv", shape.heads_kv.value_or(1)},
-                                  {"length_kv", shape.length_kv.value_or(1)}})
+                                  {"length_kv", shape.length_kv.value_or(1)},
+                                  {"head_dim_v", shape.head_dim_v.value_or(1)}})
       if (n < 1) return invalid(what, fmt::format("{}", n), "1 or more");
     Problem problem;
     problem.batch = shape.batch;
@@ -62,7 +65,8 @@ Status validate_cases(const PlannedCaseOptions& options, const std::vector<Bench
     problem.heads_kv = shape.heads_kv.value_or(shape.heads);
     problem.seqlen_q = shape.length;
     problem.seqlen_kv = shape.length_kv.value_or(shape.length);
-    problem.head_dim = problem.head_dim_v = shape.head_dim;
+    problem.head_dim = shape.head_dim;
+    problem.head_dim_v = shape.head_dim_v.value_or(shape.head_dim);
     problem.q = problem.k = problem.v = options.dtype;
     problem.out = out_type_of(options.dtype);
     problem.options = options.attention;
@@ -72,9 +76,10 @@ Status validate_cases(const PlannedCaseOptions& options, const std::vector<Bench
 }
 
 double flop_of(const BenchCase& shape, Causal causal) {
-  return 4.0 * static_cast<double>(shape.batch * shape.heads) * static_cast<double>(shape.length) *
+  return 2.0 * static_cast<double>(shape.batch * shape.heads) * static_cast<double>(shape.length) *
          static_cast<double>(shape.length_kv.value_or(shape.length)) *
-         static_cast<double>(shape.head_dim) * (causal == Causal::none ? 1.0 : 0.5);
+         static_cast<double>(shape.head_dim + shape.head_dim_v.value_or(shape.head_dim)) *
+         (causal == Causal::none ? 1.0 : 0.5);
 }
 
 PlannedCase::PlannedCase(const PlannedCaseOptions& options, const BenchCase& shape)
