@@ -110,3 +110,40 @@ def test_kv_cache():
     with pytest.raises(ValueError, match="tokens is 25; supported: 0 to 24 for sequence 0, which has 40 of 64"):
         cache.advance(25)
     assert cache.read(sequence)[0].shape == (1, 2, 40, 64)
+
+
+@pytest.fixture
+def torch_on_gpu(monkeypatch):
+    """Makes tensors of PyTorch that claim to be on the GPU, which PyTorch itself does not see."""
+    torch = pytest.importorskip("torch")
+
+    class Parameter(torch.Tensor):  # named as the only subclass that is read like a plain tensor
+        __module__ = "torch.nn.parameter"
+        __dlpack_c_exchange_api__ = None
+        __torch_function__ = torch._C._disabled_torch_function_impl
+
+        def detach(self):
+            return self
+
+        def __dlpack_device__(self):
+            return self.on_gpu.__dlpack_device__()
+
+        def __dlpack__(self, **options):
+            return self.on_gpu.__dlpack__()
+
+    def make(array):
+        made = torch.from_numpy(array).as_subclass(Parameter)
+        made.on_gpu = OnGpu(array)
+        return made
+
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda index: 0)
+    return make
+
+
+def test_plans_of_torch_tensors(torch_on_gpu):
+    """Python keeps the plans of PyTorch's tensors: how many rows of k share a scale makes another one."""
+    q, v, out = (torch_on_gpu(numpy.zeros((1, 2, 128, 64), numpy.float16)) for _ in range(3))
+    for rows in (64, 32, 64, 16):
+        k = octavo.Quantized(torch_on_gpu(numpy.zeros((1, 2, 128, 64), numpy.int8)),
+                             torch_on_gpu(numpy.ones((1, 2, 128 // rows), numpy.float32)), "int8", "block", rows)
+        assert octavo.attention(q, k, v, out=out) is out
