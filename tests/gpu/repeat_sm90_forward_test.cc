@@ -282,7 +282,7 @@ TEST_F(Repeated, NotIfAddressesNeedValidation) {
 }
 
 // The starts of sequences and the scales may move, but not into what is written.
-TEST_F(Repeated, NotIfAnOutputCoversAnArray) {
+TEST_F(Repeated, AnOutputOverAnArrayIsNotRepeated) {
   const auto place = [](std::uintptr_t i) { return reinterpret_cast<void*>(i << 32); };
   static const std::int32_t starts[3] = {};
   Arguments varlen = arguments(128, 256, 1 << 20);
